@@ -1,0 +1,67 @@
+#include "base/hash.h"
+
+#include <isa-l/crc.h>
+#include <openssl/evp.h>
+
+#include "base/assert.h"
+
+namespace mc {
+
+uint32_t crc32c(std::span<const std::byte> bytes, uint32_t seed) {
+  // ISA-L's crc32_iscsi takes and returns the *uninverted* register and an int length.
+  uint32_t crc = ~seed;
+  auto* p = reinterpret_cast<unsigned char*>(const_cast<std::byte*>(bytes.data()));
+  size_t left = bytes.size();
+  while (left > 0) {
+    const int step = static_cast<int>(left < (1u << 30) ? left : (1u << 30));
+    crc = crc32_iscsi(p, step, crc);
+    p += step;
+    left -= static_cast<size_t>(step);
+  }
+  return ~crc;
+}
+
+struct Sha256::State {
+  EVP_MD_CTX* context = EVP_MD_CTX_new();
+  ~State() { EVP_MD_CTX_free(context); }
+};
+
+Sha256::Sha256() : state_(std::make_unique<State>()) {
+  MC_ASSERT(state_->context && EVP_DigestInit_ex(state_->context, EVP_sha256(), nullptr) == 1);
+}
+Sha256::~Sha256() = default;
+Sha256::Sha256(Sha256&&) noexcept = default;
+Sha256& Sha256::operator=(Sha256&&) noexcept = default;
+
+Sha256& Sha256::update(std::span<const std::byte> bytes) {
+  MC_ASSERT(EVP_DigestUpdate(state_->context, bytes.data(), bytes.size()) == 1);
+  return *this;
+}
+
+Sha256& Sha256::update(std::string_view text) { return update(std::as_bytes(std::span(text))); }
+
+Sha256& Sha256::update_u32(uint32_t value) {
+  std::array<std::byte, 4> raw;
+  for (size_t i = 0; i < raw.size(); ++i) raw[i] = static_cast<std::byte>(value >> (8 * i));
+  return update(raw);
+}
+
+Sha256& Sha256::update_u64(uint64_t value) {
+  return update_u32(static_cast<uint32_t>(value)).update_u32(static_cast<uint32_t>(value >> 32));
+}
+
+std::array<uint8_t, 32> Sha256::finish() {
+  std::array<uint8_t, 32> digest{};
+  unsigned length = 0;
+  MC_ASSERT(EVP_DigestFinal_ex(state_->context, digest.data(), &length) == 1 && length == 32);
+  return digest;
+}
+
+Id128 Sha256::finish128() {
+  const auto digest = finish();
+  Id128 id;
+  std::copy(digest.begin(), digest.begin() + 16, id.bytes.begin());
+  return id;
+}
+
+}  // namespace mc

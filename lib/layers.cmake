@@ -1,0 +1,57 @@
+# mc_lib, mc_link and mc_tool: how a folder becomes a target. A file's name picks its flags:
+# *_avx2.cc, *_avx512.cc and *_avx512bf16.cc are compiled for that instruction set and must only be
+# entered after a cpuid check.
+
+function(mc_flags_by_name)
+  foreach(file ${ARGN})
+    if(file MATCHES "_avx2\\.cc$")
+      set_source_files_properties(${file} PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c;-O3")
+    elseif(file MATCHES "_avx512\\.cc$")
+      set_source_files_properties(${file} PROPERTIES COMPILE_OPTIONS
+        "-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mavx2;-mfma;-mf16c;-mprefer-vector-width=512;-O3")
+    elseif(file MATCHES "_avx512bf16\\.cc$")
+      set_source_files_properties(${file} PROPERTIES COMPILE_OPTIONS
+        "-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mavx512bf16;-mavx2;-mfma;-mf16c;-mprefer-vector-width=512;-O3")
+    endif()
+  endforeach()
+endfunction()
+
+# A folder under lib/ with no .cc yet is an interface target, so that the diagram is always whole.
+function(mc_lib name)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/lib/${name}/*.cc)
+  if(sources)
+    add_library(mc_${name} STATIC ${sources})
+    set(scope PUBLIC)
+    mc_flags_by_name(${sources})
+  else()
+    add_library(mc_${name} INTERFACE)
+    set(scope INTERFACE)
+  endif()
+  target_include_directories(mc_${name} ${scope} ${CMAKE_CURRENT_SOURCE_DIR}/lib)
+  target_link_libraries(mc_${name} ${scope} Threads::Threads)
+  foreach(dep ${ARGN})
+    target_link_libraries(mc_${name} ${scope} mc_${dep})
+  endforeach()
+endfunction()
+
+function(mc_link name)
+  get_target_property(kind mc_${name} TYPE)
+  if(kind STREQUAL "INTERFACE_LIBRARY")
+    target_link_libraries(mc_${name} INTERFACE ${ARGN})
+  else()
+    target_link_libraries(mc_${name} PUBLIC ${ARGN})
+  endif()
+endfunction()
+
+function(mc_tool name)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/tools/${name}/*.cc)
+  if(NOT sources)
+    return()
+  endif()
+  add_executable(${name} ${sources})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
+  foreach(dep ${ARGN})
+    target_link_libraries(${name} PRIVATE mc_${dep})
+  endforeach()
+  install(TARGETS ${name} RUNTIME DESTINATION bin)
+endfunction()

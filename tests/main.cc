@@ -1,0 +1,24 @@
+// The one doctest main. `--seed=N` reproduces a random test; without it the seed is fixed in the
+// quick tier (0) so that a red run can be repeated. MC_TEST_SEED does the same from the environment.
+#define DOCTEST_CONFIG_IMPLEMENT
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "test.h"
+
+namespace mc::test {
+namespace {
+uint64_t g_seed = 0;
+}
+uint64_t seed() { return g_seed; }
+}  // namespace mc::test
+
+int main(int argc, char** argv) {
+  if (const char* env = std::getenv("MC_TEST_SEED")) mc::test::g_seed = std::strtoull(env, nullptr, 10);
+  for (int i = 1; i < argc; ++i)
+    if (std::strncmp(argv[i], "--seed=", 7) == 0) mc::test::g_seed = std::strtoull(argv[i] + 7, nullptr, 10);
+  doctest::Context context(argc, argv);
+  return context.run();
+}
