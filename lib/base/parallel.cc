@@ -1,0 +1,95 @@
+// See parallel.h. The gate lets late workers come and go freely: the caller closes it when no index
+// is left and waits only for the workers that are inside, so a sleeping worker never delays a loop.
+#include "base/parallel.h"
+
+#include <algorithm>
+
+#include "base/assert.h"
+
+namespace mc {
+namespace {
+
+// Between two loops of one decode step lie microseconds; a futex wake-up costs tens. Bounded, because
+// the cores are shared with other processes.
+constexpr int kSpins = 200;
+
+inline void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+/// Returns when value differs from `old`: a short spin, then a futex.
+void wait_while_equal(std::atomic<uint32_t>& value, uint32_t old) {
+  for (int i = 0; i < kSpins; ++i) {
+    if (value.load(std::memory_order_acquire) != old) return;
+    pause();
+  }
+  value.wait(old, std::memory_order_acquire);
+}
+
+}  // namespace
+
+Parallel::Parallel(int threads) {
+  MC_ASSERT_LE(1, threads);
+  workers_.reserve(static_cast<size_t>(threads - 1));
+  for (int worker = 1; worker < threads; ++worker) workers_.emplace_back([this, worker] { serve(worker); });
+}
+
+Parallel::~Parallel() {
+  stopping_.store(true, std::memory_order_relaxed);
+  signal_.fetch_add(1, std::memory_order_release);  // pairs with the acquire in serve(): stopping_
+  signal_.notify_all();
+  for (std::thread& thread : workers_) thread.join();
+}
+
+void Parallel::run(int64_t count, int64_t grain, Call call, void* context) {
+  MC_ASSERT_LE(1, grain);
+  if (count <= 0) return;
+  if (workers_.empty() || count <= grain) {
+    for (int64_t begin = 0; begin < count; begin += grain) call(context, begin, std::min(begin + grain, count), 0);
+    return;
+  }
+  MC_ASSERT_EQ(gate_.load(std::memory_order_relaxed), 0u);  // one loop at a time
+  count_ = count;
+  grain_ = grain;
+  call_ = call;
+  context_ = context;
+  next_.store(0, std::memory_order_relaxed);
+  gate_.store(1, std::memory_order_release);
+  signal_.fetch_add(1, std::memory_order_release);
+  signal_.notify_all();
+  take_ranges(0);
+  uint32_t inside = gate_.fetch_sub(1, std::memory_order_acq_rel) - 1;
+  while (inside != 0) {
+    wait_while_equal(gate_, inside);
+    inside = gate_.load(std::memory_order_acquire);
+  }
+}
+
+void Parallel::take_ranges(int worker) {
+  for (;;) {
+    const int64_t begin = next_.fetch_add(grain_, std::memory_order_relaxed);
+    if (begin >= count_) return;
+    call_(context_, begin, std::min(begin + grain_, count_), worker);
+  }
+}
+
+void Parallel::serve(int worker) {
+  uint32_t seen = 0;
+  for (;;) {
+    wait_while_equal(signal_, seen);
+    seen = signal_.load(std::memory_order_acquire);
+    if (stopping_.load(std::memory_order_relaxed)) return;
+    uint32_t gate = gate_.load(std::memory_order_relaxed);
+    while ((gate & 1) != 0) {
+      if (!gate_.compare_exchange_weak(gate, gate + 2, std::memory_order_acquire, std::memory_order_relaxed)) continue;
+      take_ranges(worker);
+      if (gate_.fetch_sub(2, std::memory_order_release) == 2)
+        gate_.notify_one();  // closed, and we were the last inside
+      break;
+    }
+  }
+}
+
+}  // namespace mc
