@@ -1,0 +1,668 @@
+// Every control message, as a struct with one visitor that names its fields: the visitor drives
+// encoding, decoding, golden bytes, fuzzing and `dump`. Bodies travel as msgpack maps inside the
+// envelope of wire/envelope.h (version, message id, sender, instance, epoch, remaining deadline).
+//
+//   who talks    registration  worker -> conductor   Hello . Welcome | Refused, Heartbeat . HeartbeatAck
+//                index         worker -> conductor   BlockEvents, BlockSnapshot (asked by IndexSync)
+//                a request     conductor -> prefill  PrefillStart        prefill -> conductor  FirstToken
+//                              prefill -> decode     KvOffer . KvAccept | KvRefuse, KvComplete . KvDone
+//                              decode -> conductor   Tokens, Preempted   anyone -> conductor   Failed
+//                              anyone -> worker      Cancel
+//                blocks        worker -> worker      LeaseRequest . LeaseGrant, LeaseRelease, DemoteOffer . DemoteDone
+//
+// Rules. Times on the wire are remaining milliseconds, never clock readings. `attempt` numbers the
+// tries of one request: a message of an older attempt is ignored. An unknown field is skipped, a
+// missing one is an error that names message and field, so fields may be added but never reused.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/ids.h"
+
+namespace mc::wire {
+
+using Bytes = std::vector<uint8_t>;
+using NameValue = std::pair<std::string, std::string>;
+
+enum class Role : uint8_t { conductor = 0, prefill = 1, decode = 2, cache = 3 };
+
+/// How tokens are drawn. The same values give the same token on any node: randomness comes from
+/// philox(seed, stream, position) alone.
+struct Sampling {
+  double temperature = 1.0;  // 0 = greedy, lowest id on ties
+  uint32_t top_k = 0;        // 0 = off
+  double top_p = 1.0;
+  double min_p = 0.0;
+  double presence_penalty = 0.0;
+  double frequency_penalty = 0.0;
+  double repetition_penalty = 1.0;
+  uint64_t seed = 0;
+  uint64_t stream = 0;    // distinguishes the choices of one request (n > 1)
+  int32_t logprobs = -1;  // -1 = none, k = chosen token and the k most likely
+  std::vector<std::pair<uint32_t, double>> logit_bias;
+
+  bool operator==(const Sampling&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("temperature", temperature), v("top_k", top_k), v("top_p", top_p), v("min_p", min_p);
+    v("presence_penalty", presence_penalty), v("frequency_penalty", frequency_penalty);
+    v("repetition_penalty", repetition_penalty), v("seed", seed), v("stream", stream);
+    v("logprobs", logprobs), v("logit_bias", logit_bias);
+  }
+};
+
+/// When generation ends. Stop strings are matched by the conductor, which then cancels.
+struct Stopping {
+  uint32_t max_tokens = 16;  // of the answer, counted over all attempts
+  uint32_t min_tokens = 0;
+  bool ignore_eos = false;
+  std::vector<uint32_t> stop_ids;  // EOS ids of the model plus the request's stop_token_ids
+
+  bool operator==(const Stopping&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("max_tokens", max_tokens), v("min_tokens", min_tokens), v("ignore_eos", ignore_eos), v("stop_ids", stop_ids);
+  }
+};
+
+struct TokenLogprobs {
+  double chosen = 0;                               // natural log, from the unmodified distribution
+  std::vector<std::pair<uint32_t, double>> top;    // most likely first
+
+  bool operator==(const TokenLogprobs&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("chosen", chosen), v("top", top);
+  }
+};
+
+/// Linear cost model of one worker (papers: Mooncake 6.3, 7.3). Seconds; see sched/cost.h.
+struct CostModel {
+  double prefill_s = 0;                 // per chunkless prefill, constant part
+  double prefill_s_per_token = 0;       // per computed token
+  double prefill_s_per_token2 = 0;      // times (n^2 - p^2)
+  double decode_s = 0;                  // per step, constant part
+  double decode_s_per_row = 0;          // per request in the batch
+  double decode_s_per_kv_token = 0;     // per token of context over the batch
+  double read_bytes_per_s = 0;          // KV reads into this node
+
+  bool operator==(const CostModel&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("prefill_s", prefill_s), v("prefill_s_per_token", prefill_s_per_token);
+    v("prefill_s_per_token2", prefill_s_per_token2), v("decode_s", decode_s), v("decode_s_per_row", decode_s_per_row);
+    v("decode_s_per_kv_token", decode_s_per_kv_token), v("read_bytes_per_s", read_bytes_per_s);
+  }
+};
+
+// ---- registration ----------------------------------------------------------------------------
+
+struct Hello {
+  static constexpr std::string_view kType = "hello";
+  Role role = Role::prefill;
+  std::string name;          // wanted name, "" = let the conductor choose role letter + ordinal
+  std::string control_uri;   // where peers reach this node's control channel
+  Bytes data;                // xfer::Engine::describe(): transports, addresses, buffers
+  std::string http;          // "127.0.0.1:8100"
+  std::string model;         // served name, "" for cache nodes
+  std::vector<NameValue> layout;  // every field of the KV namespace except plan and salt
+  std::string prefill_attention;  // what `auto` resolves to on this node
+  std::string decode_attention;
+  uint64_t page_bytes = 0;
+  uint64_t page_count = 0;
+  uint32_t context_tokens = 0;    // longest prompt + answer this node can hold
+  CostModel cost;
+  std::vector<NameValue> labels;
+  std::string version;
+
+  bool operator==(const Hello&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("role", role), v("name", name), v("control_uri", control_uri), v("data", data), v("http", http);
+    v("model", model), v("layout", layout), v("prefill_attention", prefill_attention);
+    v("decode_attention", decode_attention), v("page_bytes", page_bytes), v("page_count", page_count);
+    v("context_tokens", context_tokens), v("cost", cost), v("labels", labels), v("version", version);
+  }
+};
+
+struct Welcome {
+  static constexpr std::string_view kType = "welcome";
+  std::string name;                // the node's name in this cluster
+  uint32_t heartbeat_ms = 200;
+  uint32_t dead_after_ms = 1000;
+
+  bool operator==(const Welcome&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("name", name), v("heartbeat_ms", heartbeat_ms), v("dead_after_ms", dead_after_ms);
+  }
+};
+
+/// Handshake refused: `mc` is the MC#### number, `message` the complete first line.
+struct Refused {
+  static constexpr std::string_view kType = "refused";
+  uint32_t mc = 0;
+  std::string message;
+  std::string field;
+  std::string ours;
+  std::string theirs;
+  std::vector<std::string> equal;  // fields compared and found equal
+
+  bool operator==(const Refused&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("mc", mc), v("message", message), v("field", field), v("ours", ours), v("theirs", theirs), v("equal", equal);
+  }
+};
+
+struct Load {
+  double queue_s = 0;           // predicted seconds of prefill work queued, running part included
+  uint32_t running = 0;         // requests computing (prefill) or in the batch (decode)
+  uint32_t waiting = 0;         // requests queued, offered or transferring
+  uint64_t kv_tokens = 0;       // context tokens of the batch (decode)
+  uint64_t pages_free = 0;
+  uint64_t pages_private = 0;
+  uint64_t pages_cached = 0;
+  uint64_t pages_pinned = 0;    // cached pages that may not be evicted now
+  uint64_t leases = 0;
+  uint64_t hit_tokens = 0;      // since start
+  uint64_t prompt_tokens = 0;   // since start
+  double tbt_s = 0;             // smoothed decode step
+  bool draining = false;
+  std::string last_error;
+
+  bool operator==(const Load&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("queue_s", queue_s), v("running", running), v("waiting", waiting), v("kv_tokens", kv_tokens);
+    v("pages_free", pages_free), v("pages_private", pages_private), v("pages_cached", pages_cached);
+    v("pages_pinned", pages_pinned), v("leases", leases), v("hit_tokens", hit_tokens);
+    v("prompt_tokens", prompt_tokens), v("tbt_s", tbt_s), v("draining", draining), v("last_error", last_error);
+  }
+};
+
+struct Heartbeat {
+  static constexpr std::string_view kType = "heartbeat";
+  Load load;
+  uint64_t event_seq = 0;  // number of the newest block event sent, so that a gap shows when idle
+
+  bool operator==(const Heartbeat&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("load", load), v("event_seq", event_seq);
+  }
+};
+
+/// `known = false`: the conductor does not know this instance (it restarted): send Hello again.
+struct HeartbeatAck {
+  static constexpr std::string_view kType = "heartbeat_ack";
+  bool known = true;
+
+  bool operator==(const HeartbeatAck&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("known", known);
+  }
+};
+
+struct Peer {
+  std::string name;
+  InstanceId instance;
+  Role role = Role::prefill;
+  std::string control_uri;
+  Bytes data;
+
+  bool operator==(const Peer&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("name", name), v("instance", instance), v("role", role), v("control_uri", control_uri), v("data", data);
+  }
+};
+
+/// Conductor -> workers, after every change: the whole membership. A peer that is absent, or present
+/// under another instance, is gone: its leases and requests end now.
+struct Peers {
+  static constexpr std::string_view kType = "peers";
+  std::vector<Peer> peers;
+
+  bool operator==(const Peers&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("peers", peers);
+  }
+};
+
+struct Drain {
+  static constexpr std::string_view kType = "drain";
+  bool on = true;
+
+  bool operator==(const Drain&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("on", on);
+  }
+};
+
+/// Worker -> conductor: I am leaving now; do not wait for my heartbeat to stop.
+struct Goodbye {
+  static constexpr std::string_view kType = "goodbye";
+  std::string reason;
+
+  bool operator==(const Goodbye&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("reason", reason);
+  }
+};
+
+// ---- block index -----------------------------------------------------------------------------
+
+struct BlockRef {
+  BlockHash hash;
+  BlockHash parent;
+
+  bool operator==(const BlockRef&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("hash", hash), v("parent", parent);
+  }
+};
+
+struct BlockEvent {
+  bool stored = true;  // false: removed
+  BlockRef block;
+
+  bool operator==(const BlockEvent&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("stored", stored), v("block", block);
+  }
+};
+
+/// Events first_seq, first_seq+1, ...; a receiver that expected another number asks with IndexSync.
+struct BlockEvents {
+  static constexpr std::string_view kType = "block_events";
+  uint64_t first_seq = 1;
+  std::vector<BlockEvent> events;
+
+  bool operator==(const BlockEvents&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("first_seq", first_seq), v("events", events);
+  }
+};
+
+struct IndexSync {
+  static constexpr std::string_view kType = "index_sync";
+  uint64_t have_seq = 0;
+
+  bool operator==(const IndexSync&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("have_seq", have_seq);
+  }
+};
+
+/// All resident blocks as of event `seq`, in `part_count` parts of bounded size.
+struct BlockSnapshot {
+  static constexpr std::string_view kType = "block_snapshot";
+  uint64_t seq = 0;
+  uint32_t part = 0;
+  uint32_t part_count = 1;
+  std::vector<BlockRef> blocks;
+
+  bool operator==(const BlockSnapshot&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("seq", seq), v("part", part), v("part_count", part_count), v("blocks", blocks);
+  }
+};
+
+// ---- a request -------------------------------------------------------------------------------
+
+/// A run of prefix blocks that `node` can be asked to lease out.
+struct Source {
+  std::string node;
+  InstanceId instance;
+  uint32_t first_block = 0;
+  uint32_t block_count = 0;
+  uint32_t wait_ms = 0;  // > 0: the holder is still computing them; worth waiting so long
+
+  bool operator==(const Source&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("node", node), v("instance", instance), v("first_block", first_block), v("block_count", block_count);
+    v("wait_ms", wait_ms);
+  }
+};
+
+/// What prefill and decode both need to know of a request.
+struct RequestSpec {
+  RequestId req;
+  uint32_t attempt = 1;
+  std::vector<uint32_t> ids;    // prompt, followed by `resumed` tokens answered in earlier attempts
+  uint32_t resumed = 0;
+  NamespaceId ns;
+  std::string salt;
+  std::string prefill_attention;  // resolved: full or moba:block=..,top_k=..,full_last=..
+  std::string decode_attention;
+  Sampling sampling;
+  Stopping stopping;
+  uint64_t deadline_ms = 600000;  // remaining
+  double tbt_slo_ms = 0;          // 0 = none
+  bool no_cache = false;          // neither reuse nor publish blocks
+
+  bool operator==(const RequestSpec&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("req", req), v("attempt", attempt), v("ids", ids), v("resumed", resumed), v("ns", ns), v("salt", salt);
+    v("prefill_attention", prefill_attention), v("decode_attention", decode_attention), v("sampling", sampling);
+    v("stopping", stopping), v("deadline_ms", deadline_ms), v("tbt_slo_ms", tbt_slo_ms), v("no_cache", no_cache);
+  }
+};
+
+struct PrefillStart {
+  static constexpr std::string_view kType = "prefill_start";
+  RequestSpec spec;
+  std::string decode;           // chosen decode node
+  InstanceId decode_instance;
+  std::vector<Source> sources;  // fetch plan, ascending and disjoint; empty = compute what is not local
+
+  bool operator==(const PrefillStart&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("spec", spec), v("decode", decode), v("decode_instance", decode_instance), v("sources", sources);
+  }
+};
+
+/// Prefill asks decode to take the request before any prefill work is spent.
+struct KvOffer {
+  static constexpr std::string_view kType = "kv_offer";
+  RequestSpec spec;
+
+  bool operator==(const KvOffer&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("spec", spec);
+  }
+};
+
+/// Pages are reserved; the first `have_blocks` full blocks are resident at decode already.
+struct KvAccept {
+  static constexpr std::string_view kType = "kv_accept";
+  RequestId req;
+  uint32_t attempt = 1;
+  uint32_t have_blocks = 0;
+
+  bool operator==(const KvAccept&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("req", req), v("attempt", attempt), v("have_blocks", have_blocks);
+  }
+};
+
+struct KvRefuse {
+  static constexpr std::string_view kType = "kv_refuse";
+  RequestId req;
+  uint32_t attempt = 1;
+  std::string reason;       // predicted_slo_miss | no_pages | draining | too_long | layout
+  double predicted_ms = 0;
+  double allowed_ms = 0;
+
+  bool operator==(const KvRefuse&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("req", req), v("attempt", attempt), v("reason", reason), v("predicted_ms", predicted_ms);
+    v("allowed_ms", allowed_ms);
+  }
+};
+
+/// All extents have been announced; the request may join the batch once they are read.
+struct KvComplete {
+  static constexpr std::string_view kType = "kv_complete";
+  RequestId req;
+  uint32_t attempt = 1;
+  uint32_t tokens = 0;       // positions whose KV exists: prompt length
+  uint32_t first_token = 0;
+
+  bool operator==(const KvComplete&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("req", req), v("attempt", attempt), v("tokens", tokens), v("first_token", first_token);
+  }
+};
+
+/// Every extent arrived and its checksum holds: prefill may let go of the request's pages.
+struct KvDone {
+  static constexpr std::string_view kType = "kv_done";
+  RequestId req;
+  uint32_t attempt = 1;
+
+  bool operator==(const KvDone&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("req", req), v("attempt", attempt);
+  }
+};
+
+/// Where a request's prompt tokens came from and where its time went.
+struct PrefillReport {
+  uint32_t cached_local = 0;     // tokens found in the prefill node's pool
+  uint32_t cached_remote = 0;    // tokens fetched from other nodes
+  std::vector<NameValue> sources;  // node -> tokens, for the remote part
+  std::string miss_reason;       // why the rest was not cached
+  std::string fallback;          // "" or what was tried and failed
+  double queue_ms = 0;
+  double fetch_ms = 0;
+  double accept_ms = 0;
+  double compute_ms = 0;
+  uint32_t chunks = 0;
+
+  bool operator==(const PrefillReport&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("cached_local", cached_local), v("cached_remote", cached_remote), v("sources", sources);
+    v("miss_reason", miss_reason), v("fallback", fallback), v("queue_ms", queue_ms), v("fetch_ms", fetch_ms);
+    v("accept_ms", accept_ms), v("compute_ms", compute_ms), v("chunks", chunks);
+  }
+};
+
+struct FirstToken {
+  static constexpr std::string_view kType = "first_token";
+  RequestId req;
+  uint32_t attempt = 1;
+  uint32_t token = 0;
+  TokenLogprobs logprobs;
+  std::string finish_reason;  // "" = decode continues
+  PrefillReport report;
+
+  bool operator==(const FirstToken&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("req", req), v("attempt", attempt), v("token", token), v("logprobs", logprobs);
+    v("finish_reason", finish_reason), v("report", report);
+  }
+};
+
+struct TokenRow {
+  RequestId req;
+  uint32_t attempt = 1;
+  uint32_t index = 0;  // of the answer, over all attempts; the first token is index 0
+  uint32_t token = 0;
+  TokenLogprobs logprobs;
+  std::string finish_reason;
+
+  bool operator==(const TokenRow&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("req", req), v("attempt", attempt), v("index", index), v("token", token), v("logprobs", logprobs);
+    v("finish_reason", finish_reason);
+  }
+};
+
+/// One decode step: a row for each request that produced a token.
+struct Tokens {
+  static constexpr std::string_view kType = "tokens";
+  std::vector<TokenRow> rows;
+  double step_ms = 0;
+  uint32_t batch = 0;
+  uint64_t kv_tokens = 0;
+
+  bool operator==(const Tokens&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("rows", rows), v("step_ms", step_ms), v("batch", batch), v("kv_tokens", kv_tokens);
+  }
+};
+
+/// Decode gave up the request's pages; the conductor places it again with the tokens so far.
+struct Preempted {
+  static constexpr std::string_view kType = "preempted";
+  RequestId req;
+  uint32_t attempt = 1;
+
+  bool operator==(const Preempted&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("req", req), v("attempt", attempt);
+  }
+};
+
+struct Failed {
+  static constexpr std::string_view kType = "failed";
+  RequestId req;
+  uint32_t attempt = 1;
+  std::string stage;    // queue | fetch | accept | prefill | transfer | decode
+  std::string code;     // to_string(mc::Code), or a KvRefuse reason when stage is accept
+  std::string message;
+  bool retryable = false;
+  double predicted_ms = 0;
+  double allowed_ms = 0;
+
+  bool operator==(const Failed&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("req", req), v("attempt", attempt), v("stage", stage), v("code", code), v("message", message);
+    v("retryable", retryable), v("predicted_ms", predicted_ms), v("allowed_ms", allowed_ms);
+  }
+};
+
+struct Cancel {
+  static constexpr std::string_view kType = "cancel";
+  RequestId req;
+  uint32_t attempt = 1;   // this attempt and every older one
+  std::string reason;     // stop | client_gone | deadline | superseded | finished | failed
+
+  bool operator==(const Cancel&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("req", req), v("attempt", attempt), v("reason", reason);
+  }
+};
+
+// ---- leases and demotion ---------------------------------------------------------------------
+
+/// Ask a holder to keep the leading run of `hashes` readable for `ttl_ms`.
+struct LeaseRequest {
+  static constexpr std::string_view kType = "lease_request";
+  uint64_t lease = 0;  // chosen by the asker, unique with its instance
+  NamespaceId ns;
+  std::vector<BlockHash> hashes;
+  uint32_t ttl_ms = 10000;
+  uint32_t wait_ms = 0;  // > 0: blocks still being computed may be waited for so long
+
+  bool operator==(const LeaseRequest&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("lease", lease), v("ns", ns), v("hashes", hashes), v("ttl_ms", ttl_ms), v("wait_ms", wait_ms);
+  }
+};
+
+/// A block as a peer may READ it: where its page starts in the holder's pool buffer, and the
+/// CRC32C of each layer extent.
+struct LeasedBlock {
+  BlockHash hash;
+  BlockHash parent;
+  uint64_t generation = 0;
+  uint64_t page_offset = 0;
+  std::vector<uint32_t> layer_crcs;
+
+  bool operator==(const LeasedBlock&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("hash", hash), v("parent", parent), v("generation", generation), v("page_offset", page_offset);
+    v("layer_crcs", layer_crcs);
+  }
+};
+
+/// The leading run that is leased; empty = nothing (reason says why).
+struct LeaseGrant {
+  static constexpr std::string_view kType = "lease_grant";
+  uint64_t lease = 0;
+  std::vector<LeasedBlock> blocks;
+  uint32_t ttl_ms = 0;
+  std::string reason;
+
+  bool operator==(const LeaseGrant&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("lease", lease), v("blocks", blocks), v("ttl_ms", ttl_ms), v("reason", reason);
+  }
+};
+
+struct LeaseRelease {
+  static constexpr std::string_view kType = "lease_release";
+  uint64_t lease = 0;
+
+  bool operator==(const LeaseRelease&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("lease", lease);
+  }
+};
+
+/// A worker offers blocks it is about to evict; they stay leased to the cache node for `ttl_ms`.
+struct DemoteOffer {
+  static constexpr std::string_view kType = "demote_offer";
+  uint64_t lease = 0;  // chosen by the offerer
+  NamespaceId ns;
+  std::vector<NameValue> layout;  // so that the cache can open a pool of this page size
+  uint64_t page_bytes = 0;
+  uint64_t extent_bytes = 0;  // of one layer
+  std::vector<LeasedBlock> blocks;
+  uint32_t ttl_ms = 10000;
+
+  bool operator==(const DemoteOffer&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("lease", lease), v("ns", ns), v("layout", layout), v("page_bytes", page_bytes);
+    v("extent_bytes", extent_bytes), v("blocks", blocks), v("ttl_ms", ttl_ms);
+  }
+};
+
+struct DemoteDone {
+  static constexpr std::string_view kType = "demote_done";
+  uint64_t lease = 0;
+  std::vector<BlockHash> stored;
+  std::string reason;  // why the rest was not taken: "" | full | failed | draining
+
+  bool operator==(const DemoteDone&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("lease", lease), v("stored", stored), v("reason", reason);
+  }
+};
+
+using Message =
+    std::variant<Hello, Welcome, Refused, Heartbeat, HeartbeatAck, Peers, Drain, Goodbye, BlockEvents, IndexSync,
+                 BlockSnapshot, PrefillStart, KvOffer, KvAccept, KvRefuse, KvComplete, KvDone, FirstToken, Tokens,
+                 Preempted, Failed, Cancel, LeaseRequest, LeaseGrant, LeaseRelease, DemoteOffer, DemoteDone>;
+
+/// "hello", "prefill_start", ...
+std::string_view type_name(const Message& message);
+
+}  // namespace mc::wire
