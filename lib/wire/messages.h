@@ -109,9 +109,8 @@ struct Hello {
   Bytes data;                // xfer::Engine::describe(): transports, addresses, buffers
   std::string http;          // "127.0.0.1:8100"
   std::string model;         // served name, "" for cache nodes
-  std::vector<NameValue> layout;  // every field of the KV namespace except plan and salt
-  std::string prefill_attention;  // what `auto` resolves to on this node
-  std::string decode_attention;
+  std::string kv_namespace;  // kv::Namespace::text(), salt empty, plan = what `auto` means here; "" for cache nodes
+  std::string decode_attention;  // what `auto` means for decode on this node
   uint64_t page_bytes = 0;
   uint64_t page_count = 0;
   uint32_t context_tokens = 0;    // longest prompt + answer this node can hold
@@ -123,8 +122,8 @@ struct Hello {
   template <class V>
   void fields(V& v) {
     v("role", role), v("name", name), v("control_uri", control_uri), v("data", data), v("http", http);
-    v("model", model), v("layout", layout), v("prefill_attention", prefill_attention);
-    v("decode_attention", decode_attention), v("page_bytes", page_bytes), v("page_count", page_count);
+    v("model", model), v("kv_namespace", kv_namespace), v("decode_attention", decode_attention);
+    v("page_bytes", page_bytes), v("page_count", page_count);
     v("context_tokens", context_tokens), v("cost", cost), v("labels", labels), v("version", version);
   }
 };
@@ -630,7 +629,7 @@ struct DemoteOffer {
   static constexpr std::string_view kType = "demote_offer";
   uint64_t lease = 0;  // chosen by the offerer
   NamespaceId ns;
-  std::vector<NameValue> layout;  // so that the cache can open a pool of this page size
+  std::string kv_namespace;   // text without salt, so that the cache can open a pool of this page size
   uint64_t page_bytes = 0;
   uint64_t extent_bytes = 0;  // of one layer
   std::vector<LeasedBlock> blocks;
@@ -639,7 +638,7 @@ struct DemoteOffer {
   bool operator==(const DemoteOffer&) const = default;
   template <class V>
   void fields(V& v) {
-    v("lease", lease), v("ns", ns), v("layout", layout), v("page_bytes", page_bytes);
+    v("lease", lease), v("ns", ns), v("kv_namespace", kv_namespace), v("page_bytes", page_bytes);
     v("extent_bytes", extent_bytes), v("blocks", blocks), v("ttl_ms", ttl_ms);
   }
 };

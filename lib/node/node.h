@@ -1,0 +1,229 @@
+// The contract between a role's logic and the world. A role is a state machine: it is given one event
+// and the time, and appends the actions it wants done. It owns no socket, thread or clock, so the
+// live host (lib/run) and the simulator (lib/sim) drive the very same code.
+//
+//            events                               actions
+//   peers    Received, Notified, PeerLost    ->   Send, SendNotify, SetPeers
+//   KV       ReadDone                        ->   Read, CancelRead
+//   compute  LayerDone, ChunkDone, StepDone  ->   RunChunk, CancelRun, RunStep
+//   time     Tick (at or after next_wakeup)
+//   client   Submit, ClientCancel            ->   Reply (conductor only)
+//
+// Promises of the host: every Read, RunChunk and RunStep is answered exactly once by ReadDone,
+// ChunkDone or StepDone, also after a cancel, and until then the pages it names stay untouched by the
+// role (it must not free them). Messages of one peer instance arrive in order or not at all.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/ids.h"
+#include "base/result.h"
+#include "wire/messages.h"
+#include "wire/notify.h"
+
+namespace mc::node {
+
+// ---- events ----------------------------------------------------------------------------------
+
+struct Received {
+  NodeId from;
+  InstanceId instance;
+  wire::Message message;
+};
+
+struct Notified {
+  NodeId from;
+  InstanceId instance;
+  wire::ExtentsReady ready;
+};
+
+/// The control or data connection to this instance is gone for good.
+struct PeerLost {
+  NodeId node;
+  InstanceId instance;
+  std::string why;
+};
+
+/// All slices of a Read arrived and match their checksums (ok), or it ended for another reason.
+struct ReadDone {
+  uint64_t read = 0;
+  Code code = Code::ok;
+  std::string what;
+};
+
+/// The extents of `layer` of a chunk's blocks are sealed; crcs[i] belongs to block first_block + i.
+struct LayerDone {
+  uint64_t run = 0;
+  uint32_t layer = 0;
+  uint32_t first_block = 0;
+  std::vector<uint32_t> crcs;
+};
+
+struct SampledToken {
+  uint32_t token = 0;
+  wire::TokenLogprobs logprobs;
+};
+
+struct ChunkDone {
+  uint64_t run = 0;
+  Code code = Code::ok;
+  std::string what;
+  SampledToken sampled;  // meaningful when the chunk asked for it
+  Duration elapsed{};
+};
+
+struct StepRow {
+  SampledToken sampled;
+  std::vector<uint32_t> sealed_crcs;  // one per layer when this row filled its last page, else empty
+};
+
+struct StepDone {
+  uint64_t run = 0;
+  Code code = Code::ok;
+  std::string what;
+  std::vector<StepRow> rows;  // same order as RunStep::rows
+  Duration elapsed{};
+};
+
+struct Tick {};
+
+/// A client's request, already tokenised and checked against the model's limits. Conductor only.
+struct Submit {
+  RequestId req;
+  std::vector<uint32_t> ids;
+  std::string model;
+  std::string salt;
+  std::string attention;  // "" or the request's mc.attention override
+  wire::Sampling sampling;
+  wire::Stopping stopping;
+  Duration deadline{};
+  double ttft_slo_s = 0;  // 0 = the conductor's
+  double tbt_slo_s = 0;
+  std::string pin_prefill, pin_decode;
+  bool no_cache = false;
+};
+
+/// The client is gone, or its text is complete (a stop string matched).
+struct ClientCancel {
+  RequestId req;
+  std::string reason;  // client_gone | stop
+};
+
+using Event = std::variant<Received, Notified, PeerLost, ReadDone, LayerDone, ChunkDone, StepDone, Tick, Submit,
+                           ClientCancel>;
+
+// ---- actions ---------------------------------------------------------------------------------
+
+struct Send {
+  NodeId to;
+  InstanceId instance;  // zero = whoever bears the name now
+  wire::Message message;
+};
+
+struct SendNotify {
+  NodeId to;
+  InstanceId instance;
+  wire::ExtentsReady ready;
+};
+
+/// The membership changed: names, instances and addresses that Send, SendNotify and Read may use.
+struct SetPeers {
+  std::vector<wire::Peer> peers;
+};
+
+struct ReadSlice {
+  uint32_t page = 0;           // local page
+  uint64_t page_offset = 0;    // where in the local page
+  uint64_t remote_offset = 0;  // where in the peer's pool buffer
+  uint32_t bytes = 0;
+  uint32_t crc = 0;            // CRC32C the bytes must have
+};
+
+struct Read {
+  uint64_t read = 0;
+  NodeId peer;
+  InstanceId instance;
+  uint32_t pool = 0;  // which of this node's pools the local pages belong to (mc-cache has several)
+  std::vector<ReadSlice> slices;
+  Duration budget{};
+};
+
+struct CancelRead {
+  uint64_t read = 0;
+};
+
+/// Compute tokens [start, start + tokens.size()) of one sequence whose KV lives in `pages`.
+struct RunChunk {
+  uint64_t run = 0;
+  uint32_t start = 0;  // a multiple of the block size
+  std::vector<uint32_t> tokens;
+  std::vector<uint32_t> pages;  // of the whole sequence up to the end of the chunk
+  std::string attention;
+  bool sample = false;          // the last chunk: draw the token that follows
+  wire::Sampling sampling;
+  uint32_t answer_index = 0;    // of the drawn token, for the sampler and min_tokens
+  std::vector<uint32_t> answered;  // tokens of the answer so far, for penalties
+  std::vector<uint32_t> banned;    // ids that may not be drawn (EOS below min_tokens)
+};
+
+struct CancelRun {
+  uint64_t run = 0;
+};
+
+struct RunRow {
+  uint32_t token = 0;     // input token
+  uint32_t position = 0;  // its position
+  std::vector<uint32_t> pages;
+  std::string attention;
+  wire::Sampling sampling;
+  uint32_t answer_index = 0;  // of the token to be drawn
+  std::vector<uint32_t> answered;
+  std::vector<uint32_t> banned;
+};
+
+struct RunStep {
+  uint64_t run = 0;
+  std::vector<RunRow> rows;
+};
+
+/// Something for the client of a request. Conductor only.
+struct Reply {
+  RequestId req;
+  enum class Kind : uint8_t { accepted, token, finished, failed, rejected } kind = Kind::token;
+  // token
+  uint32_t token = 0;
+  uint32_t index = 0;
+  wire::TokenLogprobs logprobs;
+  // finished
+  std::string finish_reason;  // stop | length | abort
+  // failed, rejected
+  std::string code;     // deadline_exceeded, predicted_slo_miss, no_prefill, ...
+  std::string stage;
+  std::string message;
+  double predicted_ms = 0, allowed_ms = 0;
+  Duration retry_after{};
+};
+
+using Action = std::variant<Send, SendNotify, SetPeers, Read, CancelRead, RunChunk, CancelRun, RunStep, Reply>;
+using Actions = std::vector<Action>;
+
+// ---- the machine -----------------------------------------------------------------------------
+
+class Machine {
+ public:
+  virtual ~Machine() = default;
+  /// Called by the owner thread only; `now` never goes back.
+  virtual void handle(const Event& event, TimePoint now, Actions& out) = 0;
+  /// The host delivers a Tick at or soon after this time; kNever = none is needed.
+  virtual TimePoint next_wakeup() const = 0;
+  /// Asserts the machine's conservation laws; cheap enough for every simulator step.
+  virtual void check() const = 0;
+  /// Nothing leased, queued, running or pinned: what `check` may demand after quiesce.
+  virtual bool idle() const = 0;
+};
+
+}  // namespace mc::node

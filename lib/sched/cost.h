@@ -1,0 +1,59 @@
+// What work costs, in seconds (Mooncake brief, sections 5.2, 6.3, 7.3):
+//   prefill(n, p) = T0 + a (n - p) + b (n^2 - p^2)       n prompt tokens, p of them reused
+//   step(rows, K) = S0 + s rows + k K                    K context tokens over the batch
+//   read(bytes)   = bytes (1 + transfers already leaving the source) / bandwidth
+// A worker announces coefficients fitted by `mc-bench model`; what it then reports corrects them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace mc::sched {
+
+struct Cost {
+  double prefill_s = 2e-3;
+  double prefill_s_per_token = 1e-4;
+  double prefill_s_per_token2 = 0;
+  double decode_s = 2e-3;
+  double decode_s_per_row = 1e-4;
+  double decode_s_per_kv_token = 0;
+  double read_bytes_per_s = 1e9;
+
+  /// n, p as doubles on purpose: n^2 overflows 32 bits at 64 Ki tokens.
+  double prefill(double tokens, double reused) const;
+  double step(double rows, double kv_tokens) const;
+  double read(double bytes, double transfers_leaving) const;
+};
+
+/// A measured sample for `fit_prefill`: `seconds` to compute tokens `reused`..`tokens`.
+struct PrefillSample {
+  double tokens, reused, seconds;
+};
+struct StepSample {
+  double rows, kv_tokens, seconds;
+};
+
+/// Least squares with non-negative coefficients; keeps `fallback`'s where the samples cannot tell
+/// (fewer than two distinct points). Weighted by 1/seconds so that short runs count too.
+void fit_prefill(std::span<const PrefillSample> samples, Cost& cost);
+void fit_step(std::span<const StepSample> samples, Cost& cost);
+
+/// Multiplicative correction of one prediction by observation: an exponentially weighted mean of
+/// observed / predicted, bounded to [1/16, 16] so that one absurd sample can not blind the scheduler.
+class Correction {
+ public:
+  double factor() const { return factor_; }
+  void observe(double predicted_s, double observed_s);
+  /// Mean of |observed - predicted| / observed over the recent past: the prediction error metric.
+  double error() const { return error_; }
+  uint64_t samples() const { return samples_; }
+
+ private:
+  static constexpr double kWeight = 0.125;  // about the last 15 samples
+  double factor_ = 1.0;
+  double error_ = 0.0;
+  uint64_t samples_ = 0;
+};
+
+}  // namespace mc::sched

@@ -1,0 +1,28 @@
+// The table of policies. Order is the order of --help.
+
+#include <algorithm>
+
+#include "sched/policy.h"
+
+namespace mc::sched {
+
+extern const Policy kPolicyKvCentric;
+extern const Policy kPolicyCacheAware;
+extern const Policy kPolicyLoad;
+extern const Policy kPolicyLoadCount;
+extern const Policy kPolicyRandom;
+
+namespace {
+constexpr const Policy* kPolicies[] = {
+    &kPolicyKvCentric, &kPolicyCacheAware, &kPolicyLoad, &kPolicyLoadCount, &kPolicyRandom,
+};
+}  // namespace
+
+std::span<const Policy* const> policies() { return kPolicies; }
+
+const Policy* find_policy(std::string_view name) {
+  const auto it = std::find_if(std::begin(kPolicies), std::end(kPolicies), [&](auto* p) { return p->name == name; });
+  return it == std::end(kPolicies) ? nullptr : *it;
+}
+
+}  // namespace mc::sched

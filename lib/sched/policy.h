@@ -1,0 +1,104 @@
+// A policy is a pure function from a snapshot of the cluster to a placement: no clock, no socket, no
+// state. The live conductor and the simulator call the same one (Mooncake brief, section 5).
+//
+// To add one: lib/sched/policy_<name>.cc with a `const Policy`, and its line in policies.cc.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/rng.h"
+#include "sched/cost.h"
+
+namespace mc::sched {
+
+/// One prefill node. Blocks are counted from the start of the request's chain.
+struct PrefillView {
+  std::string name;
+  double queue_s = 0;            // predicted seconds until a new request would start
+  uint32_t unfinished = 0;       // requests placed here and not yet at their first token
+  uint32_t resident_blocks = 0;  // leading run readable here, or that will be when the queue is done
+  Cost cost;
+  bool accepting = true;         // false: draining, or pinned elsewhere by the request
+};
+
+/// Any node (prefill, decode or cache) that others may read blocks from.
+struct HolderView {
+  std::string name;
+  uint32_t readable_blocks = 0;   // leading run readable now
+  uint32_t pending_blocks = 0;    // leading run readable once `pending_s` have passed
+  double pending_s = 0;
+  uint32_t transfers_leaving = 0;
+};
+
+struct DecodeView {
+  std::string name;
+  uint32_t rows = 0;              // running + arriving + committed requests
+  uint64_t kv_tokens = 0;         // their context tokens
+  uint64_t capacity_tokens = 0;   // what its pages hold
+  Cost cost;
+  bool accepting = true;
+};
+
+enum class FetchRule : uint8_t { cost, threshold };
+
+struct Options {
+  FetchRule fetch_rule = FetchRule::cost;
+  double threshold = 1.0;   // kvcache_balancing_threshold of Algorithm 1
+  double ttft_slo_s = 0;    // 0 = no bound
+  double tbt_slo_s = 0;
+};
+
+struct Snapshot {
+  uint32_t tokens = 0;           // prompt length
+  uint32_t answer_tokens = 0;    // most that may be generated
+  uint32_t block_tokens = 64;
+  uint64_t block_bytes = 0;      // bytes of one page on the wire
+  std::vector<PrefillView> prefill;
+  std::vector<HolderView> holders;
+  std::vector<DecodeView> decode;
+};
+
+/// One prefill node considered for the request; kept for `explain`.
+struct Candidate {
+  uint32_t node = 0;             // index into Snapshot::prefill
+  uint32_t local_blocks = 0;
+  int holder = -1;               // index into Snapshot::holders when part of the prefix is fetched
+  uint32_t fetch_blocks = 0;
+  double wait_s = 0;             // until the holder has computed what is fetched
+  double queue_s = 0, fetch_s = 0, prefill_s = 0, ttft_s = 0;
+};
+
+struct Placement {
+  int candidate = -1;            // index into candidates, -1 = rejected
+  int decode = -1;               // index into Snapshot::decode
+  double ttft_s = 0, tbt_s = 0;
+  std::string reason;            // why rejected: no_prefill, no_decode, predicted_slo_miss
+  double predicted_s = 0, allowed_s = 0;  // the bound that failed
+  std::vector<Candidate> candidates;
+};
+
+struct Policy {
+  std::string_view name;
+  std::string_view summary;
+  /// Index into `candidates` of the winner, or -1. Candidates cover accepting prefill nodes only.
+  int (*choose)(const Snapshot&, const Options&, std::span<Candidate> candidates, Rng&);
+};
+
+std::span<const Policy* const> policies();
+const Policy* find_policy(std::string_view name);
+
+/// Tokens that `blocks` reused blocks save: at least one prompt token is always computed.
+uint32_t reused_tokens(const Snapshot& snapshot, uint32_t blocks);
+/// Fills the times of a candidate that fetches `fetch_blocks` more from `holder` (-1 = nothing).
+void predict(const Snapshot& snapshot, Candidate& candidate);
+/// The decode node with the least predicted step among those with room; -1 = none.
+int choose_decode(const Snapshot& snapshot);
+double predict_tbt(const Snapshot& snapshot, const DecodeView& node);
+/// The whole decision: policy, decode choice, admission. Pure apart from the draws from `rng`.
+Placement place(const Snapshot& snapshot, const Policy& policy, const Options& options, Rng& rng);
+
+}  // namespace mc::sched

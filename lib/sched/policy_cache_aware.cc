@@ -1,0 +1,20 @@
+// Algorithm 1 without its fetch branch: least queue + prefill with the prefix that is local.
+
+#include "sched/policy.h"
+
+namespace mc::sched {
+namespace {
+
+int choose(const Snapshot&, const Options&, std::span<Candidate> candidates, Rng&) {
+  int best = 0;
+  for (size_t i = 1; i < candidates.size(); ++i)
+    if (candidates[i].ttft_s < candidates[static_cast<size_t>(best)].ttft_s) best = static_cast<int>(i);
+  return best;
+}
+
+}  // namespace
+
+extern const Policy kPolicyCacheAware;
+const Policy kPolicyCacheAware = {"cache-aware", "least predicted TTFT using only the node's own blocks", choose};
+
+}  // namespace mc::sched

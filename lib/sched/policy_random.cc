@@ -1,0 +1,17 @@
+// Uniform choice: the baseline every other policy must beat.
+
+#include "sched/policy.h"
+
+namespace mc::sched {
+namespace {
+
+int choose(const Snapshot&, const Options&, std::span<Candidate> candidates, Rng& rng) {
+  return static_cast<int>(rng.below(candidates.size()));
+}
+
+}  // namespace
+
+extern const Policy kPolicyRandom;
+const Policy kPolicyRandom = {"random", "a uniformly random prefill node", choose};
+
+}  // namespace mc::sched

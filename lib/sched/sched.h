@@ -1,0 +1,5 @@
+// Public face of lib/sched: pure scheduling functions over a snapshot of the cluster.
+#pragma once
+
+#include "sched/cost.h"
+#include "sched/policy.h"
