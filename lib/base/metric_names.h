@@ -1,0 +1,198 @@
+// Every metric family that any of our programs exports, once. The `vllm:` rows carry the names,
+// labels and buckets that existing dashboards, autoscalers and llm-d's endpoint picker query; the
+// `mc_` rows are ours. Both are golden (tests/golden/base/metrics.txt): a rename keeps the old name
+// for two minor releases. Common labels of all: model_name, engine (our node id).
+#pragma once
+
+#include "base/metrics.h"
+
+namespace mc::metric {
+
+inline constexpr double kFirstTokenBuckets[] = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
+                                                1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560};
+inline constexpr double kTokenGapBuckets[] = {.01, .025, .05, .075, .1,  .15, .2, .3, .4, .5,
+                                              .75, 1,    2.5, 5,    7.5, 10,  20, 40, 80};
+inline constexpr double kRequestTimeBuckets[] = {.3, .5, .8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
+                                                 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
+inline constexpr double kParamsNBuckets[] = {1, 2, 5, 10, 20};
+inline constexpr double kIterationTokensBuckets[] = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
+inline constexpr double kTransferTimeBuckets[] = {.005, .01, .025, .05, .075, .1, .2, .3, .5, .75, 1, 5};
+inline constexpr double kTransferBytesBuckets[] = {0x1p11, 0x1p13, 0x1p15, 0x1p17, 0x1p19, 0x1p21,
+                                                   0x1p23, 0x1p25, 0x1p27, 0x1p29, 0x1p31, 0x1p33};
+/// 1 2 5 10 ... 8000-token models stop at 10000: pass one_two_five_buckets(max_model_len) instead.
+inline constexpr double kTokenCountBuckets[] = {1,    2,    5,     10,    20,    50,     100,    200,    500,    1000,
+                                                2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000};
+inline constexpr double kDecisionBuckets[] = {1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, .001, .002, .005, .01, .05, .1, 1};
+inline constexpr double kErrorBuckets[] = {-10, -5,  -2.5, -1, -.5, -.25, -.1, -.05, -.02, -.01, 0,
+                                           .01, .02, .05,  .1, .25, .5,   1,   2.5,  5,    10};
+inline constexpr double kStageBuckets[] = {1e-4, 2e-4, 5e-4, .001, .002, .005, .01, .02, .05, .1, .2,
+                                           .5,   1,    2,    5,    10,   20,   50,  100, 200, 500};
+
+// The vLLM family. The counters named by their unit count tokens.
+inline constexpr MetricFamily kVllmRunning{"vllm:num_requests_running", MetricKind::gauge, "",
+                                           "Requests in the running batch."};
+inline constexpr MetricFamily kVllmWaiting{"vllm:num_requests_waiting", MetricKind::gauge, "",
+                                           "Requests waiting to be run."};
+inline constexpr MetricFamily kVllmWaitingByReason{"vllm:num_requests_waiting_by_reason", MetricKind::gauge, "reason",
+                                                   "Requests waiting, by reason (capacity, deferred)."};
+inline constexpr MetricFamily kVllmKvUsage{"vllm:kv_cache_usage_perc", MetricKind::gauge, "",
+                                           "KV cache usage, 1 means 100 percent."};
+inline constexpr MetricFamily kVllmCacheConfig{"vllm:cache_config_info", MetricKind::gauge,
+                                               "block_size,cache_dtype,enable_prefix_caching,num_gpu_blocks",
+                                               "Configuration of the KV cache, always 1."};
+inline constexpr MetricFamily kVllmPrefixQueries{"vllm:prefix_cache_queries_total", MetricKind::counter, "",
+                                                 "Tokens looked up in the local prefix cache."};
+inline constexpr MetricFamily kVllmPrefixHits{"vllm:prefix_cache_hits_total", MetricKind::counter, "",
+                                              "Tokens found in the local prefix cache."};
+inline constexpr MetricFamily kVllmExternalQueries{"vllm:external_prefix_cache_queries_total", MetricKind::counter, "",
+                                                   "Tokens looked up on other nodes and tiers."};
+inline constexpr MetricFamily kVllmExternalHits{"vllm:external_prefix_cache_hits_total", MetricKind::counter, "",
+                                                "Tokens found on other nodes and tiers."};
+inline constexpr MetricFamily kVllmPromptTokens{"vllm:prompt_tokens_total", MetricKind::counter, "",
+                                                "Prompt tokens of requests that were served."};
+inline constexpr MetricFamily kVllmPromptTokensCached{"vllm:prompt_tokens_cached_total", MetricKind::counter, "",
+                                                      "Prompt tokens whose KV came from a cache."};
+inline constexpr MetricFamily kVllmPromptTokensBySource{
+    "vllm:prompt_tokens_by_source_total", MetricKind::counter, "source",
+    "Prompt tokens by source of their KV (local_compute, local_cache_hit, external_kv_transfer)."};
+inline constexpr MetricFamily kVllmGenerationTokens{"vllm:generation_tokens_total", MetricKind::counter, "",
+                                                    "Tokens generated."};
+inline constexpr MetricFamily kVllmSuccess{"vllm:request_success_total", MetricKind::counter, "finished_reason",
+                                           "Requests that ended, by finish reason."};
+inline constexpr MetricFamily kVllmPreemptions{"vllm:num_preemptions_total", MetricKind::counter, "",
+                                               "Requests preempted because KV pages ran out."};
+inline constexpr MetricFamily kVllmRejections{"vllm:admission_rejections_total", MetricKind::counter, "reason",
+                                              "Requests rejected before any work was spent."};
+inline constexpr MetricFamily kVllmTtft{"vllm:time_to_first_token_seconds", MetricKind::histogram, "",
+                                        "Time from arrival to the first token.", kFirstTokenBuckets};
+inline constexpr MetricFamily kVllmItl{"vllm:inter_token_latency_seconds", MetricKind::histogram, "",
+                                       "Gap between consecutive tokens.", kTokenGapBuckets};
+inline constexpr MetricFamily kVllmTpot{"vllm:request_time_per_output_token_seconds", MetricKind::histogram, "",
+                                        "Mean gap between tokens of a request.", kTokenGapBuckets};
+inline constexpr MetricFamily kVllmE2e{"vllm:e2e_request_latency_seconds", MetricKind::histogram, "",
+                                       "Time from arrival to the last token.", kRequestTimeBuckets};
+inline constexpr MetricFamily kVllmQueueTime{"vllm:request_queue_time_seconds", MetricKind::histogram, "",
+                                             "Time a request waited before prefill began.", kRequestTimeBuckets};
+inline constexpr MetricFamily kVllmInferenceTime{"vllm:request_inference_time_seconds", MetricKind::histogram, "",
+                                                 "Time from start of prefill to the last token.", kRequestTimeBuckets};
+inline constexpr MetricFamily kVllmPrefillTime{"vllm:request_prefill_time_seconds", MetricKind::histogram, "",
+                                               "Time from start of prefill to the first token.", kRequestTimeBuckets};
+inline constexpr MetricFamily kVllmDecodeTime{"vllm:request_decode_time_seconds", MetricKind::histogram, "",
+                                              "Time from the first token to the last.", kRequestTimeBuckets};
+inline constexpr MetricFamily kVllmRequestPrompt{"vllm:request_prompt_tokens", MetricKind::histogram, "",
+                                                 "Prompt tokens of a request.", kTokenCountBuckets};
+inline constexpr MetricFamily kVllmRequestGeneration{"vllm:request_generation_tokens", MetricKind::histogram, "",
+                                                     "Tokens generated for a request.", kTokenCountBuckets};
+inline constexpr MetricFamily kVllmRequestMaxGeneration{"vllm:request_max_num_generation_tokens", MetricKind::histogram,
+                                                        "", "Most tokens generated by one sequence of a request.",
+                                                        kTokenCountBuckets};
+inline constexpr MetricFamily kVllmRequestMaxTokens{"vllm:request_params_max_tokens", MetricKind::histogram, "",
+                                                    "max_tokens of a request.", kTokenCountBuckets};
+inline constexpr MetricFamily kVllmRequestComputed{"vllm:request_prefill_kv_computed_tokens", MetricKind::histogram, "",
+                                                   "Prompt tokens whose KV was computed, not reused.",
+                                                   kTokenCountBuckets};
+inline constexpr MetricFamily kVllmRequestN{"vllm:request_params_n", MetricKind::histogram, "", "n of a request.",
+                                            kParamsNBuckets};
+inline constexpr MetricFamily kVllmIterationTokens{"vllm:iteration_tokens_total", MetricKind::histogram, "",
+                                                   "Tokens of one engine step.", kIterationTokensBuckets};
+inline constexpr MetricFamily kVllmXferTime{"vllm:nixl_xfer_time_seconds", MetricKind::histogram, "",
+                                            "Duration of a KV transfer.", kTransferTimeBuckets};
+inline constexpr MetricFamily kVllmXferBytes{"vllm:nixl_bytes_transferred", MetricKind::histogram, "",
+                                             "Bytes of a KV transfer.", kTransferBytesBuckets};
+
+// Our family.
+inline constexpr MetricFamily kBuildInfo{"mc_build_info", MetricKind::gauge, "version,commit,role",
+                                         "Version of this process, always 1."};
+inline constexpr MetricFamily kRequests{"mc_requests_total", MetricKind::counter, "outcome,reason",
+                                        "Requests that ended, by outcome (ok, rejected, failed, cancelled)."};
+inline constexpr MetricFamily kStageSeconds{"mc_stage_seconds", MetricKind::histogram, "stage",
+                                            "Time a request spent in a stage.", kStageBuckets};
+inline constexpr MetricFamily kRouteDecision{"mc_route_decision_seconds", MetricKind::histogram, "",
+                                             "Time one routing decision took.", kDecisionBuckets};
+inline constexpr MetricFamily kPredictedTtftError{"mc_predicted_ttft_error_seconds", MetricKind::histogram, "",
+                                                  "Observed minus predicted time to first token.", kErrorBuckets};
+inline constexpr MetricFamily kKvBlocks{"mc_kv_blocks", MetricKind::gauge, "tier,state",
+                                        "KV blocks by tier and state (used, cached, free, leased)."};
+inline constexpr MetricFamily kKvBlockHits{"mc_kv_block_hits_total", MetricKind::counter, "tier",
+                                           "KV blocks reused, by the tier that held them."};
+inline constexpr MetricFamily kKvMiss{"mc_kv_miss_total", MetricKind::counter, "reason",
+                                      "Prompt blocks that had to be computed, by reason."};
+inline constexpr MetricFamily kKvEvictions{"mc_kv_evictions_total", MetricKind::counter, "tier,reason",
+                                           "KV blocks evicted."};
+inline constexpr MetricFamily kXferBytes{"mc_xfer_bytes_total", MetricKind::counter, "transport,direction,peer_role",
+                                         "Bytes moved by the transfer engine."};
+inline constexpr MetricFamily kXferSeconds{"mc_xfer_seconds", MetricKind::histogram, "transport",
+                                           "Duration of a batch of transfers.", kStageBuckets};
+inline constexpr MetricFamily kXferExposed{"mc_xfer_exposed_seconds", MetricKind::histogram, "transport",
+                                           "Part of a prefill's transfer that computing did not hide.", kStageBuckets};
+inline constexpr MetricFamily kFallback{"mc_fallback_total", MetricKind::counter, "what",
+                                        "Times a slower way was taken."};
+inline constexpr MetricFamily kReplication{"mc_replication_total", MetricKind::counter, "",
+                                           "KV blocks copied to another node because they are hot."};
+inline constexpr MetricFamily kSsdWriteBytes{"mc_ssd_write_bytes_total", MetricKind::counter, "",
+                                             "Bytes written to the disk tier."};
+inline constexpr MetricFamily kChecksumFailures{"mc_checksum_failures_total", MetricKind::counter, "",
+                                                "KV extents whose checksum did not match."};
+inline constexpr MetricFamily kPeers{"mc_peers", MetricKind::gauge, "role,state", "Nodes known, by role and state."};
+inline constexpr MetricFamily kHttpConnections{"mc_http_connections", MetricKind::gauge, "", "HTTP connections open."};
+inline constexpr MetricFamily kHttpResponses{"mc_http_responses_total", MetricKind::counter, "code",
+                                             "HTTP responses, by class of status (2xx, 4xx, 5xx)."};
+inline constexpr MetricFamily kHttpClosed{"mc_http_closed_total", MetricKind::counter, "reason",
+                                          "HTTP connections closed, by reason."};
+
+/// All of the above, in the order of the golden file.
+inline constexpr const MetricFamily* kAll[] = {&kVllmRunning,
+                                               &kVllmWaiting,
+                                               &kVllmWaitingByReason,
+                                               &kVllmKvUsage,
+                                               &kVllmCacheConfig,
+                                               &kVllmPrefixQueries,
+                                               &kVllmPrefixHits,
+                                               &kVllmExternalQueries,
+                                               &kVllmExternalHits,
+                                               &kVllmPromptTokens,
+                                               &kVllmPromptTokensCached,
+                                               &kVllmPromptTokensBySource,
+                                               &kVllmGenerationTokens,
+                                               &kVllmSuccess,
+                                               &kVllmPreemptions,
+                                               &kVllmRejections,
+                                               &kVllmTtft,
+                                               &kVllmItl,
+                                               &kVllmTpot,
+                                               &kVllmE2e,
+                                               &kVllmQueueTime,
+                                               &kVllmInferenceTime,
+                                               &kVllmPrefillTime,
+                                               &kVllmDecodeTime,
+                                               &kVllmRequestPrompt,
+                                               &kVllmRequestGeneration,
+                                               &kVllmRequestMaxGeneration,
+                                               &kVllmRequestMaxTokens,
+                                               &kVllmRequestComputed,
+                                               &kVllmRequestN,
+                                               &kVllmIterationTokens,
+                                               &kVllmXferTime,
+                                               &kVllmXferBytes,
+                                               &kBuildInfo,
+                                               &kRequests,
+                                               &kStageSeconds,
+                                               &kRouteDecision,
+                                               &kPredictedTtftError,
+                                               &kKvBlocks,
+                                               &kKvBlockHits,
+                                               &kKvMiss,
+                                               &kKvEvictions,
+                                               &kXferBytes,
+                                               &kXferSeconds,
+                                               &kXferExposed,
+                                               &kFallback,
+                                               &kReplication,
+                                               &kSsdWriteBytes,
+                                               &kChecksumFailures,
+                                               &kPeers,
+                                               &kHttpConnections,
+                                               &kHttpResponses,
+                                               &kHttpClosed};
+
+}  // namespace mc::metric
