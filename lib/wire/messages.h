@@ -57,15 +57,14 @@ struct Sampling {
 
 /// When generation ends. Stop strings are matched by the conductor, which then cancels.
 struct Stopping {
-  uint32_t max_tokens = 16;  // of the answer, counted over all attempts
-  uint32_t min_tokens = 0;
-  bool ignore_eos = false;
-  std::vector<uint32_t> stop_ids;  // EOS ids of the model plus the request's stop_token_ids
+  uint32_t max_tokens = 16;        // of the answer, counted over all attempts
+  uint32_t min_tokens = 0;         // stop_ids may not be drawn before
+  std::vector<uint32_t> stop_ids;  // the model's EOS ids (unless ignore_eos) and the request's own
 
   bool operator==(const Stopping&) const = default;
   template <class V>
   void fields(V& v) {
-    v("max_tokens", max_tokens), v("min_tokens", min_tokens), v("ignore_eos", ignore_eos), v("stop_ids", stop_ids);
+    v("max_tokens", max_tokens), v("min_tokens", min_tokens), v("stop_ids", stop_ids);
   }
 };
 
