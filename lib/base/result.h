@@ -36,6 +36,7 @@ struct Error {
   Code code = Code::invalid;
   std::string what;
   int mc = 0;  // MC#### number of base/errors.h when a user should see it, else 0
+  std::string where, next;  // second and third line of what the user sees; empty = from the table
 };
 
 template <class T>

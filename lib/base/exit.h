@@ -1,0 +1,14 @@
+// Exit codes of every program (USERS 2). Nothing else is ever returned on purpose; the table of
+// base/errors.h maps each MC#### error to one of them.
+#pragma once
+
+namespace mc {
+
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitFailed = 1;
+inline constexpr int kExitUsage = 2;
+inline constexpr int kExitUnreachable = 3;  // cannot reach a peer, or the handshake failed
+inline constexpr int kExitGoalMissed = 4;   // --fail-if or an SLO was not met
+inline constexpr int kExitInterrupted = 130;
+
+}  // namespace mc
