@@ -1,0 +1,67 @@
+// What a node tells the conductor about its blocks: stored and removed events, numbered without a
+// gap from 1. The pools of a node share one log, so the conductor sees one ordered stream a node.
+// The log is bounded: when its owner does not drain it (conductor away), the oldest events are
+// dropped, the reader sees the gap in the numbers and asks for a snapshot.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string_view>
+#include <vector>
+
+#include "base/ids.h"
+
+namespace mc::kv {
+
+enum class Tier : uint8_t { device = 0, host = 1, disk = 2 };
+std::string_view to_string(Tier tier);
+
+/// Why a block is no longer here.
+enum class Removal : uint8_t {
+  evicted = 0,  // space was needed
+  dropped = 1,  // somebody asked
+  corrupt = 2,  // its bytes failed their checksum
+  demoted = 3,  // it moved to another tier or node
+};
+std::string_view to_string(Removal removal);
+
+struct BlockEvent {
+  enum class Kind : uint8_t { stored = 0, removed = 1 };
+  uint64_t seq = 0;
+  Kind kind = Kind::stored;
+  Tier tier = Tier::host;
+  Removal reason = Removal::evicted;  // meaningful for removed
+  BlockHash hash;
+  BlockHash parent;             // zero for the first block of a prompt
+  uint32_t first_position = 0;  // of the block's first token
+  bool operator==(const BlockEvent&) const = default;
+};
+
+class EventLog {
+ public:
+  explicit EventLog(size_t event_count_max = 1 << 16) : event_count_max_(event_count_max) {}
+  void append(BlockEvent event);  // numbers it
+  /// Takes all events (or the oldest `count_max`), oldest first.
+  std::vector<BlockEvent> drain(size_t count_max = SIZE_MAX);
+  /// Number of the newest event ever appended; 0 before the first. Goes into snapshots.
+  uint64_t last_seq() const { return last_seq_; }
+  size_t size() const { return events_.size(); }
+  uint64_t lost_count() const { return lost_count_; }
+
+ private:
+  size_t event_count_max_;
+  uint64_t last_seq_ = 0;
+  uint64_t lost_count_ = 0;
+  std::deque<BlockEvent> events_;
+};
+
+/// A resident block as listed in a snapshot.
+struct ResidentBlock {
+  BlockHash hash;
+  BlockHash parent;
+  uint32_t first_position = 0;
+  Tier tier = Tier::host;
+  bool operator==(const ResidentBlock&) const = default;
+};
+
+}  // namespace mc::kv

@@ -1,0 +1,37 @@
+// Contract of an eviction policy: one number a block, smallest goes first. The pool does the rest:
+// it offers only blocks that nobody holds and that have no resident children (tail first: a chain
+// whose head is gone is dead weight), so a policy cannot break a chain.
+//   to add one: lib/kv/evict_<name>.cc with a `const Eviction`, and its line in kEvictions[] (evictions.cc)
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace mc::kv {
+
+/// What the pool knows about the use of a block. Stamps come from the pool's own counter, one tick
+/// a touch, so they order uses without a clock.
+struct Use {
+  uint64_t stored = 0;          // stamp when it was published
+  uint64_t last_use = 0;        // stamp of the last touch
+  uint32_t use_count = 0;       // touches since it was published, the publication included
+  uint32_t first_position = 0;  // token position of the block's first token
+};
+
+struct Eviction {
+  std::string_view name;
+  std::string_view summary;
+  /// Called when a block is published or touched, never in between.
+  uint64_t (*rank)(const Use&);
+};
+
+extern const Eviction kLruTail;  // the default
+extern const Eviction kFifo;
+
+/// All policies; the first is the default.
+std::span<const Eviction* const> evictions();
+/// nullptr when there is none of that name.
+const Eviction* find_eviction(std::string_view name);
+
+}  // namespace mc::kv

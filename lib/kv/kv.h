@@ -1,0 +1,16 @@
+// Public face of kv: what a block is called, where it lives, who may read it until when, and who in
+// the cluster has it. All of it is book-keeping on values; bytes are moved by others.
+//
+//   chain.h      tokens -> BlockHash per full block        namespace.h  what must be equal to share
+//   pool.h       pages: free, owned, cached, draining      events.h     stored / removed, numbered
+//   lease.h      dated promises to remote readers          eviction.h   contract of a policy
+//   table.h      pages of one sequence                  
+#pragma once
+
+#include "kv/chain.h"
+#include "kv/events.h"
+#include "kv/eviction.h"
+#include "kv/lease.h"
+#include "kv/namespace.h"
+#include "kv/pool.h"
+#include "kv/table.h"

@@ -1,0 +1,346 @@
+#include "kv/pool.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "base/assert.h"
+
+namespace mc::kv {
+
+Pool::Pool(const Options& options, EventLog& log) : eviction_(options.eviction), tier_(options.tier), log_(log) {
+  MC_ASSERT(eviction_ != nullptr);
+  grow(options.page_count);
+}
+
+Pool::Page& Pool::at(PageIndex page) {
+  MC_ASSERT_LT(page, pages_.size());
+  return pages_[page];
+}
+const Pool::Page& Pool::at(PageIndex page) const {
+  MC_ASSERT_LT(page, pages_.size());
+  return pages_[page];
+}
+
+// -- owned pages ------------------------------------------------------------------------------------
+
+Result<std::vector<PageIndex>> Pool::allocate(uint32_t count) {
+  if (count > available())
+    return Error{Code::busy, "kv: " + std::to_string(count) + " pages wanted, " + std::to_string(counts_.free) +
+                                 " free and " + std::to_string(counts_.evictable) + " evictable of " +
+                                 std::to_string(counts_.total)};
+  while (counts_.free < count) {
+    MC_ASSERT(!heap_.empty());  // an unheld block always has an unheld leaf below it
+    evict_leaf(heap_.front(), Removal::evicted);
+  }
+  std::vector<PageIndex> out(count);
+  for (PageIndex& page : out) {
+    page = free_.back();
+    free_.pop_back();
+    Page& p = at(page);
+    MC_ASSERT(p.state == PageState::free);
+    p.state = PageState::owned;
+    ++p.generation;
+  }
+  counts_.free -= count;
+  counts_.owned += count;
+  return out;
+}
+
+void Pool::release(PageIndex page) {
+  Page& p = at(page);
+  MC_ASSERT(p.state == PageState::owned);
+  MC_ASSERT_EQ(p.pins, 0u);
+  --counts_.owned;
+  if (p.leases > 0) {
+    p.state = PageState::draining;
+    ++counts_.draining;
+  } else {
+    to_free(page);
+  }
+}
+
+void Pool::release(std::span<const PageIndex> pages) {
+  for (const PageIndex page : pages) release(page);
+}
+
+void Pool::to_free(PageIndex page) {
+  Page& p = at(page);
+  MC_ASSERT_EQ(p.pins + p.leases + p.blocked, 0u);
+  p.state = PageState::free;
+  ++counts_.free;
+  free_.push_back(page);
+}
+
+// A parent lies at an earlier position than its child: this alone keeps the forest free of cycles,
+// and metadata can come from a peer. A new block that claims otherwise becomes a root; a waiting
+// child that claims otherwise about the new block is taken out.
+void Pool::reject_contradictions(BlockMeta& meta) {
+  const PageIndex parent = find(meta.parent);
+  if (meta.parent == meta.hash || (parent != kNoPage && pages_[parent].meta.first_position >= meta.first_position))
+    meta.parent = BlockHash{};
+  const auto waiting = orphans_.find(meta.hash);
+  if (waiting == orphans_.end()) return;
+  std::vector<PageIndex> liars;
+  for (PageIndex child = waiting->second; child != kNoPage; child = pages_[child].next_sibling)
+    if (pages_[child].meta.first_position <= meta.first_position) liars.push_back(child);
+  for (const PageIndex child : liars) unindex(child, Removal::corrupt);
+}
+
+Pool::Published Pool::publish(PageIndex page, BlockMeta meta) {
+  MC_ASSERT(at(page).state == PageState::owned);
+  if (const PageIndex resident = find(meta.hash); resident != kNoPage) {
+    ++counts_.duplicate_total;
+    pin(resident);
+    release(page);
+    return {resident, true};
+  }
+  reject_contradictions(meta);
+  Page& p = at(page);
+  p.meta = std::move(meta);
+  p.state = PageState::cached;
+  --counts_.owned;
+  ++counts_.cached;
+  ++counts_.evictable;  // settle() takes it back, since the caller's pin holds it
+  ++counts_.stored_total;
+  const uint64_t now = ++stamp_;
+  p.use = {.stored = now, .last_use = now, .use_count = 1, .first_position = p.meta.first_position};
+  p.rank = eviction_->rank(p.use);
+  p.held = false;
+  index_.emplace(p.meta.hash, page);
+  link(page);
+  pin(page);
+  log_.append({.kind = BlockEvent::Kind::stored,
+               .tier = tier_,
+               .hash = p.meta.hash,
+               .parent = p.meta.parent,
+               .first_position = p.meta.first_position});
+  return {page, false};
+}
+
+// -- shared pages -----------------------------------------------------------------------------------
+
+PageIndex Pool::find(const BlockHash& hash) const {
+  const auto it = index_.find(hash);
+  return it == index_.end() ? kNoPage : it->second;
+}
+
+uint32_t Pool::match(std::span<const BlockHash> hashes) const {
+  uint32_t length = 0;
+  while (length < hashes.size() && find(hashes[length]) != kNoPage) ++length;
+  return length;
+}
+
+std::vector<PageIndex> Pool::pin_prefix(std::span<const BlockHash> hashes) {
+  std::vector<PageIndex> pages;
+  for (const BlockHash& hash : hashes) {
+    const PageIndex page = find(hash);
+    if (page == kNoPage) break;
+    pin(page);
+    pages.push_back(page);
+  }
+  return pages;
+}
+
+void Pool::pin(PageIndex page) {
+  Page& p = at(page);
+  MC_ASSERT(p.state == PageState::cached);
+  if (p.pins++ == 0) ++counts_.pinned;
+  settle(page);
+}
+
+void Pool::unpin(PageIndex page) {
+  Page& p = at(page);
+  MC_ASSERT(p.state == PageState::cached || p.state == PageState::draining);
+  MC_ASSERT_LT(0u, p.pins);
+  if (--p.pins == 0) --counts_.pinned;
+  settle(page);
+}
+
+void Pool::unpin(std::span<const PageIndex> pages) {
+  for (const PageIndex page : pages) unpin(page);
+}
+
+void Pool::add_lease(PageIndex page) {
+  Page& p = at(page);
+  MC_ASSERT(p.state == PageState::owned || p.state == PageState::cached);
+  if (p.leases++ == 0) ++counts_.leased;
+  settle(page);
+}
+
+void Pool::drop_lease(PageIndex page) {
+  Page& p = at(page);
+  MC_ASSERT_LT(0u, p.leases);
+  if (--p.leases == 0) --counts_.leased;
+  settle(page);
+}
+
+void Pool::touch_page(PageIndex page) {
+  Page& p = at(page);
+  if (p.state != PageState::cached) return;
+  p.use.last_use = ++stamp_;
+  ++p.use.use_count;
+  p.rank = eviction_->rank(p.use);
+  if (p.heap_slot != kNoPage) {
+    heap_up(p.heap_slot);
+    heap_down(p.heap_slot);
+  }
+}
+
+void Pool::touch(std::span<const PageIndex> pages) {
+  for (size_t i = pages.size(); i-- > 0;) touch_page(pages[i]);
+}
+
+void Pool::touch(std::span<const BlockHash> hashes) {
+  for (size_t i = hashes.size(); i-- > 0;)
+    if (const PageIndex page = find(hashes[i]); page != kNoPage) touch_page(page);
+}
+
+const BlockMeta& Pool::meta(PageIndex page) const {
+  const Page& p = at(page);
+  MC_ASSERT(p.state == PageState::cached || p.state == PageState::draining);
+  return p.meta;
+}
+
+// -- leaving the index ------------------------------------------------------------------------------
+
+void Pool::unindex(PageIndex page, Removal reason) {
+  Page& p = at(page);
+  MC_ASSERT(p.state == PageState::cached);
+  unlink(page);
+  index_.erase(p.meta.hash);
+  --counts_.cached;
+  ++(reason == Removal::evicted ? counts_.evicted_total : counts_.removed_total);
+  log_.append({.kind = BlockEvent::Kind::removed,
+               .tier = tier_,
+               .reason = reason,
+               .hash = p.meta.hash,
+               .parent = p.meta.parent,
+               .first_position = p.meta.first_position});
+  if (p.pins + p.leases > 0) {
+    p.state = PageState::draining;
+    ++counts_.draining;
+  } else {
+    to_free(page);
+  }
+}
+
+void Pool::evict_leaf(PageIndex page, Removal reason) {
+  const Page& p = at(page);
+  MC_ASSERT(p.first_child == kNoPage && p.pins + p.leases == 0);
+  unindex(page, reason);
+}
+
+bool Pool::remove(const BlockHash& hash, Removal reason) {
+  const PageIndex page = find(hash);
+  if (page == kNoPage) return false;
+  unindex(page, reason);
+  return true;
+}
+
+// Preorder, so that walking the result backwards meets children before parents.
+void Pool::collect_subtree(PageIndex root, std::vector<PageIndex>& out) const {
+  size_t next = out.size();
+  out.push_back(root);
+  for (; next < out.size(); ++next)
+    for (PageIndex child = at(out[next]).first_child; child != kNoPage; child = at(child).next_sibling)
+      out.push_back(child);
+}
+
+uint32_t Pool::remove_subtree(const BlockHash& root, Removal reason) {
+  std::vector<PageIndex> pages;
+  if (const PageIndex page = find(root); page != kNoPage) {
+    collect_subtree(page, pages);
+  } else if (const auto it = orphans_.find(root); it != orphans_.end()) {
+    for (PageIndex child = it->second; child != kNoPage; child = at(child).next_sibling) collect_subtree(child, pages);
+  }
+  uint32_t removed = 0;
+  for (size_t i = pages.size(); i-- > 0;) {
+    if (at(pages[i]).held) continue;
+    evict_leaf(pages[i], reason);
+    ++removed;
+  }
+  return removed;
+}
+
+// -- pressure -----------------------------------------------------------------------------------------
+
+std::vector<PageIndex> Pool::candidates(uint32_t count) const {
+  // Best-first walk down the heap: the frontier holds slots whose parents were all taken.
+  std::vector<PageIndex> out;
+  auto later = [this](uint32_t a, uint32_t b) { return heap_less(heap_[b], heap_[a]); };
+  std::vector<uint32_t> frontier;
+  if (!heap_.empty()) frontier.push_back(0);
+  while (out.size() < count && !frontier.empty()) {
+    std::pop_heap(frontier.begin(), frontier.end(), later);
+    const uint32_t slot = frontier.back();
+    frontier.pop_back();
+    out.push_back(heap_[slot]);
+    for (const uint32_t child : {2 * slot + 1, 2 * slot + 2}) {
+      if (child >= heap_.size()) continue;
+      frontier.push_back(child);
+      std::push_heap(frontier.begin(), frontier.end(), later);
+    }
+  }
+  return out;
+}
+
+uint32_t Pool::pages_over(double share) const {
+  const auto limit = static_cast<uint32_t>(std::floor(share * counts_.total));
+  const uint32_t taken = counts_.total - counts_.free;
+  return taken > limit ? taken - limit : 0;
+}
+
+std::vector<ResidentBlock> Pool::snapshot() const {
+  std::vector<ResidentBlock> out;
+  out.reserve(counts_.cached);
+  for (const Page& p : pages_)
+    if (p.state == PageState::cached) out.push_back({p.meta.hash, p.meta.parent, p.meta.first_position, tier_});
+  std::sort(out.begin(), out.end(), [](const ResidentBlock& a, const ResidentBlock& b) {
+    return a.first_position != b.first_position ? a.first_position < b.first_position : a.hash < b.hash;
+  });
+  return out;
+}
+
+// -- resizing ---------------------------------------------------------------------------------------
+
+PageIndex Pool::grow(uint32_t count) {
+  const auto first = static_cast<PageIndex>(pages_.size());
+  MC_ASSERT_LT(count, kNoPage - first);
+  pages_.resize(pages_.size() + count);
+  for (PageIndex i = first; i < first + count; ++i) pages_[i].state = PageState::absent;
+  restore(first, count);
+  return first;
+}
+
+bool Pool::retire(PageIndex first, uint32_t count) {
+  MC_ASSERT_LE(size_t{first} + count, pages_.size());
+  for (PageIndex i = first; i < first + count; ++i) {
+    const Page& p = pages_[i];
+    if (p.state != PageState::free && !(p.state == PageState::cached && !p.held)) return false;
+  }
+  for (PageIndex i = first; i < first + count; ++i) {
+    if (pages_[i].state == PageState::cached) {
+      // Nothing below an unheld block is held, so its whole subtree can go, tails first.
+      const uint32_t removed = remove_subtree(pages_[i].meta.hash, Removal::evicted);
+      MC_ASSERT_LT(0u, removed);
+    }
+  }
+  std::erase_if(free_, [&](PageIndex page) { return page >= first && page - first < count; });
+  for (PageIndex i = first; i < first + count; ++i) pages_[i].state = PageState::absent;
+  counts_.free -= count;
+  counts_.total -= count;
+  return true;
+}
+
+void Pool::restore(PageIndex first, uint32_t count) {
+  for (PageIndex i = first + count; i-- > first;) {  // so that the lowest index is taken first
+    MC_ASSERT(at(i).state == PageState::absent);
+    pages_[i].state = PageState::free;
+    free_.push_back(i);
+  }
+  counts_.free += count;
+  counts_.total += count;
+}
+
+}  // namespace mc::kv

@@ -1,0 +1,190 @@
+// Book-keeping of a pool of equal pages, each holding one KV block with all its layers. The pool
+// never touches page bytes, reads no clock and makes no thread, so live nodes and the simulator
+// run the same code. A page is in one of these states:
+//
+//   free --allocate--> owned --publish--> cached --evict/remove--> free
+//                        |                   `--remove while held--> draining --last hold ends--> free
+//                        `--release while leased--> draining
+//
+//   owned     one request is filling it; nobody else can find it
+//   cached    indexed under its BlockHash, immutable, shared; pins (local users) and leases (remote
+//             readers) keep it from being evicted
+//   draining  out of the index and ownerless, but a pin or a lease still reads it
+//
+// Invariants (check()): free + owned + cached + draining == page_count; the cached blocks form a
+// forest by parent hash; a block is evicted only when nothing holds it or any resident descendant,
+// and only after its children (tail first). Costs: O(log pages) for each change of a leaf, O(1)
+// else, plus the depth of the chain when the first hold on it starts or the last one ends.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "kv/events.h"
+#include "kv/eviction.h"
+
+namespace mc::kv {
+
+using PageIndex = uint32_t;
+inline constexpr PageIndex kNoPage = 0xffffffffu;
+
+struct BlockMeta {
+  BlockHash hash;
+  BlockHash parent;  // zero for the first block of a prompt
+  NamespaceId name_space;
+  uint32_t first_position = 0;
+  std::vector<uint32_t> layer_crcs;  // CRC32C of each layer extent; empty in simulations
+};
+
+enum class PageState : uint8_t { free = 0, owned, cached, draining, absent };
+
+class Pool {
+ public:
+  struct Options {
+    uint32_t page_count = 0;
+    Tier tier = Tier::host;
+    const Eviction* eviction = &kLruTail;
+  };
+  struct Counts {
+    uint32_t total = 0, free = 0, owned = 0, cached = 0, draining = 0;
+    uint32_t evictable = 0;  // cached pages that allocate() could take
+    uint32_t pinned = 0;     // pages with at least one pin
+    uint32_t leased = 0;     // pages with at least one lease
+    uint64_t stored_total = 0, evicted_total = 0, removed_total = 0, duplicate_total = 0;
+    bool operator==(const Counts&) const = default;
+  };
+  struct Published {
+    PageIndex page = kNoPage;
+    bool duplicate = false;  // the block was here already: `page` is not the one passed in
+  };
+
+  /// `log` receives stored and removed events; it must outlive the pool. Pools of a node share it.
+  Pool(const Options& options, EventLog& log);
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+  // -- a request's own pages ------------------------------------------------------------------
+  /// `count` pages, free ones first, then victims of the eviction policy; all or nothing.
+  /// Code::busy when free + evictable < count; nothing is evicted then.
+  Result<std::vector<PageIndex>> allocate(uint32_t count);
+  /// Gives back an owned page. A page that is still leased drains first.
+  void release(PageIndex page);
+  void release(std::span<const PageIndex> pages);
+  /// Makes an owned page findable under meta.hash. The caller's ownership becomes one pin on the
+  /// page returned. If the hash is here already, that page is returned (pinned) and the one passed
+  /// in is released. The parent should be resident, but need not be.
+  Published publish(PageIndex page, BlockMeta meta);
+
+  // -- shared pages ---------------------------------------------------------------------------
+  /// How many leading hashes are resident. Touches nothing.
+  uint32_t match(std::span<const BlockHash> hashes) const;
+  /// The page holding `hash`, or kNoPage.
+  PageIndex find(const BlockHash& hash) const;
+  /// The leading resident run of `hashes`, each page pinned once.
+  std::vector<PageIndex> pin_prefix(std::span<const BlockHash> hashes);
+  /// `page` must be cached.
+  void pin(PageIndex page);
+  /// `page` must be pinned; frees it when it was draining and this was the last hold.
+  void unpin(PageIndex page);
+  void unpin(std::span<const PageIndex> pages);
+  /// Marks a chain as used, last to first so that heads end as most recent. Absent hashes and
+  /// pages that are not cached are passed over.
+  void touch(std::span<const BlockHash> hashes);
+  void touch(std::span<const PageIndex> pages);
+  /// Takes a block out of the index at once, held or not. False when it is not here. Its resident
+  /// children stay: they are valid again as soon as the block comes back.
+  bool remove(const BlockHash& hash, Removal reason);
+  /// Removes `root` and its descendants (without `root` resident: descendants of that id) that
+  /// nothing holds. Returns how many went.
+  uint32_t remove_subtree(const BlockHash& root, Removal reason);
+
+  // -- leases (kv/lease.h keeps who and until when) -----------------------------------------
+  /// `page` must be owned or cached.
+  void add_lease(PageIndex page);
+  void drop_lease(PageIndex page);
+
+  // -- pressure ---------------------------------------------------------------------------------
+  /// Up to `count` blocks in the order the policy would evict them now, leaves only.
+  std::vector<PageIndex> candidates(uint32_t count) const;
+  /// How many pages are taken beyond `share` of the pool (0.9 = a high watermark of 90 %).
+  uint32_t pages_over(double share) const;
+
+  // -- looking ------------------------------------------------------------------------------------
+  const Counts& counts() const { return counts_; }
+  uint32_t available() const { return counts_.free + counts_.evictable; }
+  PageState state(PageIndex page) const { return at(page).state; }
+  /// Of a cached or draining page.
+  const BlockMeta& meta(PageIndex page) const;
+  const Use& use(PageIndex page) const { return at(page).use; }
+  uint32_t pins(PageIndex page) const { return at(page).pins; }
+  uint32_t leases(PageIndex page) const { return at(page).leases; }
+  /// Counts allocations of this page: a remembered (page, generation) tells reuse.
+  uint64_t generation(PageIndex page) const { return at(page).generation; }
+  /// All resident blocks, parents before children, deterministic; as of log.last_seq().
+  std::vector<ResidentBlock> snapshot() const;
+  /// Aborts the process if the books do not balance. O(pages).
+  void check() const;
+
+  // -- resizing (kv/arena.h) ------------------------------------------------------------------
+  /// Adds `count` free pages with fresh indexes; returns the first.
+  PageIndex grow(uint32_t count);
+  /// Evicts every block in [first, first + count) and takes the pages away, or does nothing and
+  /// returns false if one of them is owned or held.
+  bool retire(PageIndex first, uint32_t count);
+  /// Puts retired pages back.
+  void restore(PageIndex first, uint32_t count);
+
+ private:
+  struct Page {
+    PageState state = PageState::free;
+    bool held = false;  // pins + leases + blocked > 0, as last told to the parent
+    uint32_t pins = 0, leases = 0;
+    uint32_t blocked = 0;  // children that are held
+    // Siblings have the same parent hash, whether or not the parent is resident.
+    PageIndex parent = kNoPage, first_child = kNoPage, next_sibling = kNoPage, prev_sibling = kNoPage;
+    uint32_t heap_slot = kNoPage;
+    uint64_t rank = 0;
+    uint64_t generation = 0;
+    Use use;
+    BlockMeta meta;
+  };
+
+  Page& at(PageIndex page);
+  const Page& at(PageIndex page) const;
+  void reject_contradictions(BlockMeta& meta);
+  void settle(PageIndex page);
+  void link(PageIndex page);
+  void unlink(PageIndex page);
+  void unindex(PageIndex page, Removal reason);
+  void to_free(PageIndex page);
+  void touch_page(PageIndex page);
+  void evict_leaf(PageIndex page, Removal reason);
+  void collect_subtree(PageIndex root, std::vector<PageIndex>& out) const;
+
+  bool heap_less(PageIndex a, PageIndex b) const;
+  void heap_push(PageIndex page);
+  void heap_erase(PageIndex page);
+  void heap_up(uint32_t slot);
+  void heap_down(uint32_t slot);
+  void heap_set(uint32_t slot, PageIndex page);
+
+  void check_page(PageIndex page) const;
+
+  const Eviction* eviction_;
+  Tier tier_;
+  EventLog& log_;
+  std::vector<Page> pages_;
+  std::vector<PageIndex> free_;  // a stack: the page freed last is taken first
+  std::vector<PageIndex> heap_;  // evictable leaves, least rank first
+  std::unordered_map<BlockHash, PageIndex, Id128Hash> index_;
+  std::unordered_map<BlockHash, PageIndex, Id128Hash> orphans_;  // absent parent -> its first resident child
+  uint64_t stamp_ = 0;
+  Counts counts_;
+};
+
+}  // namespace mc::kv
