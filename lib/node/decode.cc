@@ -1,0 +1,234 @@
+// Offers, failure and end of a request on the decode node. Receiving KV: decode_receive.cc; the
+// batch: decode_batch.cc.
+
+#include "node/decode.h"
+
+#include <algorithm>
+
+#include "base/assert.h"
+
+namespace mc::node {
+
+Decode::Decode(WorkerOptions worker, DecodeOptions options) : Worker(std::move(worker)), decode_(options) {
+  MC_ASSERT(shelf_);
+  MC_ASSERT(decode_.batch_max > 0);
+}
+
+Decode::Request* Decode::find(const RequestId& req, uint32_t attempt) {
+  const auto it = requests_.find(req);
+  return it != requests_.end() && it->second->spec.attempt == attempt ? it->second.get() : nullptr;
+}
+
+void Decode::on_message(const Received& event, TimePoint now, Actions& out) {
+  if (const auto* offer = std::get_if<wire::KvOffer>(&event.message)) {
+    on_offer(event, *offer, now, out);
+  } else if (const auto* complete = std::get_if<wire::KvComplete>(&event.message)) {
+    Request* r = find(complete->req, complete->attempt);
+    if (!r || event.instance != r->prefill_instance || r->phase != Phase::receiving || r->complete) return;
+    if (complete->tokens != r->spec.ids.size())
+      return fail(*r, "transfer", "corrupt", "prefill node " + event.from + " completed " +
+                  std::to_string(complete->tokens) + " tokens of " + std::to_string(r->spec.ids.size()), true, out);
+    r->complete = true;
+    r->answer.push_back(complete->first_token);
+    try_join(*r, out);
+  } else if (const auto* cancel = std::get_if<wire::Cancel>(&event.message)) {
+    const auto it = requests_.find(cancel->req);
+    if (it == requests_.end() || it->second->spec.attempt > cancel->attempt) return;
+    if (event.from != kConductor && event.instance != it->second->prefill_instance) return;
+    end(*it->second, out);
+  }
+  admit(now, out);
+  step(now, out);
+}
+
+void Decode::on_offer(const Received& event, const wire::KvOffer& offer, TimePoint now, Actions& out) {
+  const wire::RequestSpec& spec = offer.spec;
+  const uint32_t bt = options_.layout.block_tokens;
+  const auto it = requests_.find(spec.req);
+  if (it != requests_.end()) {
+    if (it->second->spec.attempt >= spec.attempt) return;
+    end(*it->second, out);
+  }
+  auto r = std::make_shared<Request>(spec, bt);
+  r->prefill = event.from;
+  r->prefill_instance = event.instance;
+  r->order = ++orders_;
+  r->deadline = after(now, std::chrono::milliseconds(std::min<uint64_t>(spec.deadline_ms, 1ull << 40)));
+  ++stats_.requests;
+  kv::Namespace ns = options_.kv.with_salt(spec.salt);
+  ns.attention = spec.prefill_attention;
+  if (!is_peer(event.from, event.instance)) return refuse(*r, "unknown_peer", 0, 0, out);
+  if (ns.id() != spec.ns) return refuse(*r, "layout", 0, 0, out);
+  if (draining_) return refuse(*r, "draining", 0, 0, out);
+  // The first answer token needs a row too, so a prompt that fills the pool exactly does not fit.
+  if (spec.ids.empty() || spec.resumed > spec.ids.size() || spec.ids.size() >= options_.context_tokens ||
+      kv::blocks_for(spec.ids.size() + 1, bt) > options_.page_count)
+    return refuse(*r, "too_long", static_cast<double>(spec.ids.size()), options_.context_tokens, out);
+  if (waiting_offers_.size() >= decode_.waiting_max) return refuse(*r, "queue_full", 0, 0, out);
+  if (spec.tbt_slo_ms > 0) {
+    const double predicted_ms = 1e3 * options_.cost.step(static_cast<double>(requests_.size() + 1),
+                                                         static_cast<double>(batch_tokens() + spec.ids.size()));
+    if (predicted_ms > spec.tbt_slo_ms) return refuse(*r, "predicted_slo_miss", predicted_ms, spec.tbt_slo_ms, out);
+  }
+  r->answer.assign(spec.ids.end() - spec.resumed, spec.ids.end());
+  r->prompt_blocks = kv::blocks_for(spec.ids.size(), bt);
+  requests_[spec.req] = r;
+  waiting_offers_.push_back(r);
+}
+
+void Decode::refuse(const Request& r, std::string reason, double predicted_ms, double allowed_ms, Actions& out) {
+  ++stats_.refused;
+  send(r.prefill, r.prefill_instance,
+       wire::KvRefuse{r.spec.req, r.spec.attempt, std::move(reason), predicted_ms, allowed_ms}, out);
+}
+
+uint64_t Decode::batch_tokens() const {
+  uint64_t tokens = 0;
+  for (const auto& [id, r] : requests_) tokens += std::max<uint64_t>(r->position, r->spec.ids.size());
+  return tokens;
+}
+
+// Offers are accepted in order of arrival, as soon as the pool can hold prompt and first token.
+void Decode::admit(TimePoint, Actions& out) {
+  while (!waiting_offers_.empty()) {
+    const RequestPtr r = waiting_offers_.front();
+    if (r->phase == Phase::waiting && !accept(r, out)) return;
+    waiting_offers_.pop_front();
+  }
+}
+
+bool Decode::accept(const RequestPtr& r, Actions& out) {
+  const uint32_t bt = options_.layout.block_tokens;
+  const auto hashes = kv::chain(r->spec.ns, r->spec.ids, bt);
+  const auto local = r->spec.no_cache ? std::vector<kv::PageIndex>{} : shelf_->pool.pin_prefix(hashes);
+  const uint32_t need = kv::blocks_for(r->spec.ids.size() + 1, bt) - static_cast<uint32_t>(local.size());
+  // One page for each running request stays in reserve, so that accepting does not preempt at once.
+  const uint32_t reserve = static_cast<uint32_t>(running_.size());
+  auto own = need + reserve <= shelf_->pool.available()
+                 ? shelf_->pool.allocate(need)
+                 : Result<std::vector<kv::PageIndex>>(Code::busy, "pool has no room for the offer");
+  if (!own) {
+    shelf_->pool.unpin(local);
+    return false;
+  }
+  r->pages = local;
+  r->pinned.assign(local.size(), true);
+  r->have_blocks = static_cast<uint32_t>(local.size());
+  r->pages.insert(r->pages.end(), own->begin(), own->end());
+  r->pinned.resize(r->pages.size(), false);
+  r->crcs.assign(r->prompt_blocks, std::vector<uint32_t>(options_.layout.layers, 0));
+  r->arrived.assign(r->prompt_blocks, std::vector<uint8_t>(options_.layout.layers, 0));
+  for (uint32_t block = 0; block < r->have_blocks; ++block)
+    std::fill(r->arrived[block].begin(), r->arrived[block].end(), uint8_t{2});
+  r->extents_missing = (r->prompt_blocks - r->have_blocks) * options_.layout.layers;
+  r->phase = Phase::receiving;
+  stats_.local_blocks += r->have_blocks;
+  send(r->prefill, r->prefill_instance, wire::KvAccept{r->spec.req, r->spec.attempt, r->have_blocks}, out);
+  return true;
+}
+
+void Decode::on_event(const Event& event, TimePoint now, Actions& out) {
+  if (const auto* notified = std::get_if<Notified>(&event)) {
+    on_ready(*notified, now, out);
+  } else if (const auto* read = std::get_if<ReadDone>(&event)) {
+    const auto it = by_read_.find(read->read);
+    if (it == by_read_.end()) return;
+    const RequestPtr r = it->second;
+    by_read_.erase(it);
+    on_read(*r, *read, now, out);
+  } else if (const auto* done = std::get_if<StepDone>(&event)) {
+    on_step(*done, now, out);
+  }
+  admit(now, out);
+  step(now, out);
+}
+
+void Decode::on_tick(TimePoint now, Actions& out) {
+  std::vector<RequestPtr> late;
+  for (const auto& [id, r] : requests_)
+    if (now >= after(r->deadline, decode_.grace)) late.push_back(r);
+  for (const auto& r : late) fail(*r, r->phase == Phase::running ? "decode" : "transfer", "timeout",
+                                  "deadline passed", false, out);
+  admit(now, out);
+  step(now, out);
+}
+
+TimePoint Decode::role_wakeup() const {
+  TimePoint at = kNever;
+  for (const auto& [id, r] : requests_) at = std::min(at, after(r->deadline, decode_.grace));
+  return at;
+}
+
+void Decode::drop_all(TimePoint, Actions& out) {
+  const auto all = requests_;
+  for (const auto& [id, r] : all) end(*r, out);
+}
+
+// The prefill node is needed only while KV is still to be read from it.
+void Decode::on_peer_gone(const NodeId& node, const InstanceId& instance, TimePoint now, Actions& out) {
+  const auto all = requests_;
+  for (const auto& [id, r] : all) {
+    if (r->prefill_instance != instance || r->phase == Phase::running || r->phase == Phase::ended) continue;
+    fail(*r, "transfer", "peer_lost", "prefill node " + node + " was lost", true, out);
+  }
+  admit(now, out);
+  step(now, out);
+}
+
+void Decode::fill_load(wire::Load& load) const {
+  load.running = static_cast<uint32_t>(running_.size());
+  load.waiting = static_cast<uint32_t>(requests_.size() - running_.size());
+  load.kv_tokens = batch_tokens();
+  load.tbt_s = step_ewma_s_;
+}
+
+void Decode::fail(Request& r, std::string stage, std::string code, std::string message, bool retryable, Actions& out) {
+  if (r.phase == Phase::ended) return;
+  last_error_ = message;
+  ++stats_.failed;
+  if (r.phase != Phase::running)
+    send(r.prefill, r.prefill_instance, wire::Cancel{r.spec.req, r.spec.attempt, "failed"}, out);
+  to_conductor(wire::Failed{r.spec.req, r.spec.attempt, std::move(stage), std::move(code), std::move(message),
+                            retryable, 0, 0}, out);
+  end(r, out);
+}
+
+void Decode::end(Request& r, Actions& out) {
+  if (r.phase == Phase::ended) return;
+  const RequestPtr keep = requests_.at(r.spec.req);
+  MC_ASSERT(keep.get() == &r);
+  for (const auto& [read, ready] : r.reads) out.push_back(CancelRead{read});
+  r.phase = Phase::ended;
+  requests_.erase(r.spec.req);
+  std::erase(waiting_offers_, keep);
+  std::erase(running_, keep);
+  ended_.push_back(keep);
+  settle(r);
+}
+
+// Pages go only when no read writes into them and no step uses them.
+void Decode::settle(Request& r) {
+  if (r.phase != Phase::ended || !r.reads.empty() || r.in_step) return;
+  for (size_t i = 0; i < r.pages.size(); ++i) {
+    if (r.pinned[i]) shelf_->pool.unpin(r.pages[i]);
+    else shelf_->pool.release(r.pages[i]);
+  }
+  r.pages.clear(), r.pinned.clear();
+  std::erase_if(ended_, [&](const RequestPtr& e) { return e.get() == &r; });
+}
+
+void Decode::role_check() const {
+  uint64_t pins = 0;
+  auto count = [&](const Request& r) {
+    MC_ASSERT_EQ(r.pages.size(), r.pinned.size());
+    for (bool pinned : r.pinned) pins += pinned;
+    for (const auto& [read, ready] : r.reads) MC_ASSERT(by_read_.contains(read));
+  };
+  for (const auto& [id, r] : requests_) count(*r);
+  for (const auto& r : ended_) count(*r);
+  uint64_t pool_pins = 0;
+  for (kv::PageIndex page = 0; page < options_.page_count; ++page) pool_pins += shelf_->pool.pins(page);
+  MC_ASSERT_EQ(pins, pool_pins);
+}
+
+}  // namespace mc::node

@@ -1,0 +1,118 @@
+// The decode role: reads a request's KV from its prefill node and generates the answer in a
+// continuous batch (DESIGN 3; Mooncake 7).
+//
+//   offer --room, promise holds--> receiving --all extents + KvComplete--> running --stop | length--> ended
+//     |  waiting (no pages yet)        |                                      |  preempted (pages ran out)
+//     '-- KvRefuse                     '-- Failed (transfer)                  '-- Cancel, deadline, lost conductor
+//
+// Back-pressure: an offer waits in order until pages are free; prefill spends no work before. When a
+// running request needs a page and none is left, the request that came last gives its pages up and the
+// conductor places it again with the tokens it has; the oldest is never the victim of a younger one, so
+// the batch always moves on.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+
+#include "node/worker.h"
+
+namespace mc::node {
+
+struct DecodeOptions {
+  uint32_t batch_max = 64;      // rows of a step
+  uint32_t waiting_max = 1024;  // offers; more are refused
+  Duration grace = 500ms;       // after its deadline a request goes without being told to
+};
+
+class Decode final : public Worker {
+ public:
+  Decode(WorkerOptions worker, DecodeOptions options);
+
+  struct Stats {
+    uint64_t requests = 0, finished = 0, refused = 0, failed = 0, preempted = 0;
+    uint64_t tokens = 0, steps = 0, checksum_failures = 0;
+    uint64_t transferred_bytes = 0, local_blocks = 0;
+  };
+  const Stats& stats() const { return stats_; }
+  size_t request_count() const { return requests_.size(); }
+
+ protected:
+  void on_message(const Received& event, TimePoint now, Actions& out) override;
+  void on_event(const Event& event, TimePoint now, Actions& out) override;
+  void on_tick(TimePoint now, Actions& out) override;
+  TimePoint role_wakeup() const override;
+  void drop_all(TimePoint now, Actions& out) override;
+  void on_peer_gone(const NodeId& node, const InstanceId& instance, TimePoint now, Actions& out) override;
+  void fill_load(wire::Load& load) const override;
+  bool role_idle() const override { return requests_.empty() && ended_.empty(); }
+  void role_check() const override;
+
+ private:
+  enum class Phase : uint8_t { waiting, receiving, running, ended };
+
+  struct Request {
+    wire::RequestSpec spec;
+    uint64_t order = 0;  // of arrival at this node
+    NodeId prefill;
+    InstanceId prefill_instance;
+    TimePoint deadline{};
+    Phase phase = Phase::waiting;
+
+    kv::Chain chain;                    // of all tokens whose KV exists
+    std::vector<kv::PageIndex> pages;
+    std::vector<bool> pinned;           // per page: pinned (cached) or owned
+    uint32_t have_blocks = 0;           // found here when accepted
+    uint32_t prompt_blocks = 0;         // blocks of the prompt, partial tail included
+
+    std::vector<std::vector<uint32_t>> crcs;      // [block][layer], announced by prefill
+    std::vector<std::vector<uint8_t>> arrived;    // [block][layer]: 0 no, 1 being read, 2 here
+    uint32_t extents_missing = 0;
+    uint32_t rereads = 0;
+    bool complete = false;              // KvComplete came
+    std::map<uint64_t, wire::ExtentsReady> reads;  // outstanding: what each one reads
+
+    std::vector<uint32_t> answer;       // answered tokens, earlier attempts included
+    uint32_t position = 0;              // tokens whose KV exists
+    bool in_step = false;
+
+    Request(const wire::RequestSpec& s, uint32_t block_tokens) : spec(s), chain(s.ns, block_tokens) {}
+  };
+  using RequestPtr = std::shared_ptr<Request>;
+
+  void on_offer(const Received& event, const wire::KvOffer& offer, TimePoint now, Actions& out);
+  void refuse(const Request& r, std::string reason, double predicted_ms, double allowed_ms, Actions& out);
+  void admit(TimePoint now, Actions& out);
+  bool accept(const RequestPtr& r, Actions& out);
+  Request* find(const RequestId& req, uint32_t attempt);
+  void on_ready(const Notified& event, TimePoint now, Actions& out);
+  void start_read(Request& r, const wire::ExtentsReady& ready, TimePoint now, Actions& out);
+  void on_read(Request& r, const ReadDone& done, TimePoint now, Actions& out);
+  void try_join(Request& r, Actions& out);
+  void publish_prompt(Request& r);
+  void step(TimePoint now, Actions& out);
+  bool give_page(const RequestPtr& r, Actions& out);
+  void preempt(Request& r, Actions& out);
+  void on_step(const StepDone& done, TimePoint now, Actions& out);
+  /// Books one row; returns false when the request ends with it.
+  bool on_row(Request& r, const StepRow& row, wire::TokenRow& token);
+  void fail(Request& r, std::string stage, std::string code, std::string message, bool retryable, Actions& out);
+  void end(Request& r, Actions& out);
+  void settle(Request& r);
+  bool may_publish(const Request& r) const;
+  uint64_t batch_tokens() const;
+
+  DecodeOptions decode_;
+  std::map<RequestId, RequestPtr> requests_;  // newest attempt of each
+  std::deque<RequestPtr> waiting_offers_;
+  std::vector<RequestPtr> running_;           // in order of arrival
+  std::vector<RequestPtr> ended_;             // waiting for reads or the step to let go of their pages
+  std::map<uint64_t, RequestPtr> by_read_;
+  std::vector<RequestPtr> step_rows_;         // of the step being computed
+  uint64_t step_run_ = 0;                     // 0 = none
+  uint64_t orders_ = 0;
+  double step_ewma_s_ = 0;
+  Stats stats_;
+};
+
+}  // namespace mc::node

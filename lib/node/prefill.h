@@ -1,0 +1,135 @@
+// The prefill role: turns a prompt into KV blocks and the first token (DESIGN 3; Mooncake 6).
+//
+//   queued --turn comes--> preparing --accepted, prefix here--> ready --compute free--> computing --> handing
+//                            | lease + read missing prefix         (one request at a time)         over |
+//                            | offer to the decode node                                        KvDone |  v
+//                            '-- refused, deadline, cancelled, peer gone ----------------------------> ended
+//
+// At most `prepare_max` requests prepare while one computes, so neither a slow fetch nor a decode node
+// that makes the offer wait leaves the compute idle. Computing is first in, first out among the ready.
+// The prefix is matched again when computing starts: what an earlier request of the queue has published
+// by then is reused, so two requests sharing a prefix do not both compute it.
+//
+// The request's pages stay leased to the decode node until it says KvDone, or the deadline has passed.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+
+#include "node/worker.h"
+
+namespace mc::node {
+
+struct PrefillOptions {
+  uint32_t chunk_tokens = 512;  // a multiple of the block size
+  uint32_t prepare_max = 4;
+  uint32_t queue_max = 1024;    // requests; more are refused as `queue_full`
+  Duration fetch_timeout = 5s;  // of one lease or read; after it the prefix is computed instead
+  Duration grace = 500ms;       // pages outlive the request's deadline by this, then go regardless
+};
+
+class Prefill final : public Worker {
+ public:
+  Prefill(WorkerOptions worker, PrefillOptions options);
+
+  struct Stats {
+    uint64_t requests = 0, finished = 0, failed = 0;
+    uint64_t prompt_tokens = 0, local_tokens = 0, remote_tokens = 0, computed_tokens = 0;
+    uint64_t fetches = 0, fetch_failures = 0, checksum_failures = 0;
+  };
+  const Stats& stats() const { return stats_; }
+  size_t request_count() const { return requests_.size(); }
+
+ protected:
+  void on_message(const Received& event, TimePoint now, Actions& out) override;
+  void on_event(const Event& event, TimePoint now, Actions& out) override;
+  void on_tick(TimePoint now, Actions& out) override;
+  TimePoint role_wakeup() const override;
+  void drop_all(TimePoint now, Actions& out) override;
+  void on_peer_gone(const NodeId& node, const InstanceId& instance, TimePoint now, Actions& out) override;
+  void fill_load(wire::Load& load) const override;
+  bool role_idle() const override { return requests_.empty(); }
+  void role_check() const override;
+  bool is_pending(const BlockHash& hash) const override { return pending_.contains(hash); }
+
+ private:
+  enum class Phase : uint8_t { queued, preparing, computing, handing_over, ended };
+  enum class Fetch : uint8_t { idle, leasing, reading, done };
+
+  struct Request {
+    wire::RequestSpec spec;
+    NodeId decode;
+    InstanceId decode_instance;
+    std::vector<wire::Source> sources;
+    std::vector<BlockHash> hashes;  // of the full blocks of spec.ids
+    uint32_t reusable = 0;          // leading blocks that may come from a cache
+    TimePoint arrived{}, deadline{}, prepare_at{}, compute_at{}, wakeup = kNever;
+    Phase phase = Phase::queued;
+
+    bool offered = false, accepted = false;
+    uint32_t decode_has = 0;        // leading blocks the decode node holds already
+    TimePoint accepted_at{};
+
+    Fetch fetch = Fetch::idle;
+    size_t source = 0;              // index of the source being fetched
+    uint64_t lease = 0, read = 0;   // of the fetch; 0 = none outstanding
+    TimePoint fetch_until = kNever, fetch_began{};
+    double fetch_ms = 0;
+    std::vector<wire::LeasedBlock> granted;
+    std::vector<kv::PageIndex> fetched;  // owned pages a read is filling
+    uint32_t remote_blocks = 0;
+    std::vector<wire::NameValue> from;
+    std::string fallback;
+
+    std::vector<kv::PageIndex> pages;  // of blocks 0, 1, ...: pinned up to `shared`, ours beyond
+    std::vector<bool> pinned;          // per page: pinned (cached) or owned
+    uint32_t prefix_blocks = 0;        // cached when computing started
+    kv::LeaseId page_lease = 0;        // to the decode node; 0 = none
+    std::vector<std::vector<uint32_t>> crcs;  // [block][layer] of computed blocks
+    uint32_t next = 0;                 // first token not yet computed
+    uint64_t run = 0;                  // chunk being computed; 0 = none
+    uint32_t run_end = 0;
+    uint32_t chunks = 0;
+  };
+  using RequestPtr = std::shared_ptr<Request>;  // queues and tables below name the same request
+
+  void on_start(const Received& event, const wire::PrefillStart& start, TimePoint now, Actions& out);
+  void on_refuse(const Received& event, const wire::KvRefuse& refuse, TimePoint now, Actions& out);
+  Request* find(const RequestId& req, uint32_t attempt);
+  void pump(TimePoint now, Actions& out);
+  void prepare(Request& r, TimePoint now, Actions& out);
+  void fetch_next(Request& r, TimePoint now, Actions& out);
+  void on_grant(Request& r, const wire::LeaseGrant& grant, TimePoint now, Actions& out);
+  void on_read(Request& r, const ReadDone& done, TimePoint now, Actions& out);
+  void fetch_failed(Request& r, std::string why, TimePoint now, Actions& out);
+  void end_fetch(Request& r, Actions& out);
+  bool start_compute(Request& r, TimePoint now, Actions& out);
+  void announce_prefix(const Request& r, Actions& out) const;
+  void announce(const Request& r, uint32_t layer, uint32_t first_block, std::vector<wire::ExtentRef> extents,
+                Actions& out) const;
+  void run_chunk(Request& r, Actions& out);
+  void on_layer(Request& r, const LayerDone& done, Actions& out);
+  void on_chunk(Request& r, const ChunkDone& done, TimePoint now, Actions& out);
+  void publish(Request& r, uint32_t first_block, uint32_t end_block);
+  void first_token(Request& r, const ChunkDone& done, TimePoint now, Actions& out);
+  /// Tells the conductor and the decode node, then ends the request.
+  void fail(Request& r, std::string stage, std::string code, std::string message, bool retryable, TimePoint now,
+            Actions& out);
+  /// Gives everything back as soon as no read or run touches the pages any more.
+  void end(Request& r, Actions& out);
+  void settle(Request& r);
+  double estimate(const Request& r) const;
+  std::string stage_of(const Request& r) const;
+
+  PrefillOptions prefill_;
+  std::map<RequestId, RequestPtr> requests_;   // newest attempt of each
+  std::deque<RequestPtr> queue_;               // in order of arrival: queued and preparing
+  std::vector<RequestPtr> ended_;              // waiting for a read or run to let go of their pages
+  RequestPtr computing_;
+  std::map<uint64_t, RequestPtr> by_op_;       // lease, read and run numbers
+  std::map<BlockHash, uint32_t> pending_;      // blocks being computed here, with a use count
+  Stats stats_;
+};
+
+}  // namespace mc::node

@@ -1,0 +1,182 @@
+// Computing the missing part chunk by chunk, announcing each layer as soon as it is sealed, and
+// handing the request over (Mooncake 6.2: transfer overlaps compute layer by layer).
+
+#include <algorithm>
+
+#include "base/assert.h"
+#include "node/prefill.h"
+
+namespace mc::node {
+namespace {
+constexpr size_t kExtentsPerNotify = 128;  // 128 x 12 bytes and a header stay below the 4 KiB of a notify
+}
+
+// False when the pool cannot give the pages yet: the request stays ready.
+bool Prefill::start_compute(Request& r, TimePoint now, Actions& out) {
+  const uint32_t bt = options_.layout.block_tokens;
+  const uint32_t tokens = static_cast<uint32_t>(r.spec.ids.size());
+  // Blocks published since this request prepared (by the request before it) are taken now.
+  const auto more = std::span(r.hashes).first(r.reusable).subspan(r.pages.size());
+  for (kv::PageIndex page : shelf_->pool.pin_prefix(more)) r.pages.push_back(page), r.pinned.push_back(true);
+  const uint32_t shared = static_cast<uint32_t>(r.pages.size());
+  auto own = shelf_->pool.allocate(kv::blocks_for(tokens, bt) - shared);
+  if (!own) return false;
+  r.pages.insert(r.pages.end(), own->begin(), own->end());
+  r.pinned.resize(r.pages.size(), false);
+  auto lease = shelf_->leases.grant(r.decode_instance.hex(), r.pages, after(r.deadline, prefill_.grace));
+  if (!lease) {  // too many leases at once: wait for some to end
+    for (size_t i = shared; i < r.pages.size(); ++i) shelf_->pool.release(r.pages[i]);
+    r.pages.resize(shared), r.pinned.resize(shared);
+    return false;
+  }
+  r.page_lease = *lease;
+  r.phase = Phase::computing;
+  r.compute_at = now;
+  r.prefix_blocks = shared;
+  r.next = shared * bt;
+  r.crcs.assign(r.pages.size(), std::vector<uint32_t>(options_.layout.layers, 0));
+  stats_.prompt_tokens += tokens;
+  stats_.remote_tokens += r.remote_blocks * bt;
+  stats_.local_tokens += (shared - r.remote_blocks) * bt;
+  stats_.computed_tokens += tokens - r.next;
+  announce_prefix(r, out);
+  run_chunk(r, out);
+  return true;
+}
+
+void Prefill::announce_prefix(const Request& r, Actions& out) const {
+  for (uint32_t layer = 0; layer < options_.layout.layers; ++layer) {
+    std::vector<wire::ExtentRef> extents;
+    for (uint32_t block = r.decode_has; block < r.prefix_blocks; ++block) {
+      const kv::BlockMeta& meta = shelf_->pool.meta(r.pages[block]);
+      extents.push_back({shelf_->page_offset(r.pages[block]) + options_.layout.layer_offset(layer),
+                         meta.layer_crcs.empty() ? 0 : meta.layer_crcs[layer]});
+    }
+    if (!extents.empty()) announce(r, layer, r.decode_has, std::move(extents), out);
+  }
+}
+
+void Prefill::announce(const Request& r, uint32_t layer, uint32_t first_block, std::vector<wire::ExtentRef> extents,
+                       Actions& out) const {
+  for (size_t begin = 0; begin < extents.size(); begin += kExtentsPerNotify) {
+    const size_t end = std::min(extents.size(), begin + kExtentsPerNotify);
+    wire::ExtentsReady ready;
+    ready.req = r.spec.req;
+    ready.attempt = r.spec.attempt;
+    ready.layer = layer;
+    ready.first_block = first_block + static_cast<uint32_t>(begin);
+    ready.extents.assign(extents.begin() + static_cast<std::ptrdiff_t>(begin),
+                         extents.begin() + static_cast<std::ptrdiff_t>(end));
+    out.push_back(SendNotify{r.decode, r.decode_instance, std::move(ready)});
+  }
+}
+
+void Prefill::run_chunk(Request& r, Actions& out) {
+  const uint32_t tokens = static_cast<uint32_t>(r.spec.ids.size());
+  const uint32_t bt = options_.layout.block_tokens;
+  MC_ASSERT(r.next < tokens && r.next % bt == 0);
+  r.run_end = std::min(tokens, r.next + prefill_.chunk_tokens);
+  RunChunk run;
+  run.run = next_id();
+  run.start = r.next;
+  run.tokens.assign(r.spec.ids.begin() + r.next, r.spec.ids.begin() + r.run_end);
+  run.pages.assign(r.pages.begin(), r.pages.begin() + kv::blocks_for(r.run_end, bt));
+  run.attention = r.spec.prefill_attention;
+  run.sample = r.run_end == tokens;
+  run.sampling = r.spec.sampling;
+  run.answer_index = r.spec.resumed;
+  run.answered.assign(r.spec.ids.end() - r.spec.resumed, r.spec.ids.end());
+  if (r.spec.resumed < r.spec.stopping.min_tokens) run.banned = r.spec.stopping.stop_ids;
+  r.run = run.run;
+  ++r.chunks;
+  by_op_[r.run] = requests_.at(r.spec.req);
+  out.push_back(std::move(run));
+}
+
+void Prefill::on_layer(Request& r, const LayerDone& done, Actions& out) {
+  if (r.phase != Phase::computing || done.run != r.run) return;
+  std::vector<wire::ExtentRef> extents;
+  uint32_t first = done.first_block;
+  for (size_t i = 0; i < done.crcs.size(); ++i) {
+    const uint32_t block = done.first_block + static_cast<uint32_t>(i);
+    MC_ASSERT(block < r.pages.size() && !r.pinned[block]);
+    r.crcs[block][done.layer] = done.crcs[i];
+    if (block < r.decode_has) {
+      ++first;
+      continue;
+    }
+    extents.push_back(
+        {shelf_->page_offset(r.pages[block]) + options_.layout.layer_offset(done.layer), done.crcs[i]});
+  }
+  if (!extents.empty()) announce(r, done.layer, first, std::move(extents), out);
+}
+
+void Prefill::on_chunk(Request& r, const ChunkDone& done, TimePoint now, Actions& out) {
+  MC_ASSERT_EQ(r.run, done.run);
+  r.run = 0;
+  if (r.phase == Phase::ended) return settle(r);
+  if (done.code != Code::ok)
+    return fail(r, "prefill", std::string(to_string(done.code)), done.what, done.code != Code::invalid, now, out);
+  const uint32_t bt = options_.layout.block_tokens;
+  publish(r, r.next / bt, r.run_end / bt);
+  r.next = r.run_end;
+  if (r.next < r.spec.ids.size()) return run_chunk(r, out);
+  first_token(r, done, now, out);
+}
+
+// Full blocks become findable. A block that came here by another way meanwhile (a fetch of a request
+// that prepares) keeps its page, and ours stays private: its address is already announced.
+void Prefill::publish(Request& r, uint32_t first_block, uint32_t end_block) {
+  if (r.spec.no_cache) return;
+  for (uint32_t block = first_block; block < end_block; ++block) {
+    if (shelf_->pool.find(r.hashes[block]) != kv::kNoPage) continue;
+    kv::BlockMeta meta{r.hashes[block], block == 0 ? BlockHash{} : r.hashes[block - 1], r.spec.ns,
+                       block * options_.layout.block_tokens, r.crcs[block]};
+    const auto published = shelf_->pool.publish(r.pages[block], std::move(meta));
+    MC_ASSERT(!published.duplicate);
+    r.pinned[block] = true;
+  }
+  shelf_->pool.touch(std::span(r.hashes).first(end_block));
+}
+
+void Prefill::first_token(Request& r, const ChunkDone& done, TimePoint now, Actions& out) {
+  const auto& stopping = r.spec.stopping;
+  const uint32_t index = r.spec.resumed;
+  const uint32_t bt = options_.layout.block_tokens;
+  wire::FirstToken first;
+  first.req = r.spec.req;
+  first.attempt = r.spec.attempt;
+  first.token = done.sampled.token;
+  first.logprobs = done.sampled.logprobs;
+  const bool stop = index >= stopping.min_tokens &&
+                    std::find(stopping.stop_ids.begin(), stopping.stop_ids.end(), first.token) != stopping.stop_ids.end();
+  if (stop) first.finish_reason = "stop";
+  else if (index + 1 >= stopping.max_tokens || r.spec.ids.size() + 1 >= options_.context_tokens)
+    first.finish_reason = "length";
+  first.report.cached_remote = r.remote_blocks * bt;
+  first.report.cached_local = (r.prefix_blocks - r.remote_blocks) * bt;
+  first.report.sources = r.from;
+  first.report.fallback = r.fallback;
+  first.report.queue_ms = to_ms(r.prepare_at - r.arrived);
+  first.report.fetch_ms = r.fetch_ms;
+  first.report.accept_ms = to_ms(r.accepted_at - r.prepare_at);
+  first.report.compute_ms = to_ms(now - r.compute_at);
+  first.report.chunks = r.chunks;
+  if (r.spec.no_cache) first.report.miss_reason = "salt";
+  else if (r.prefix_blocks < r.reusable) first.report.miss_reason = r.fallback.empty() ? "cold" : "node-down";
+  else if (r.spec.ids.size() % bt != 0) first.report.miss_reason = r.reusable == 0 ? "shorter-than-block" : "tail-partial";
+  const bool finished = !first.finish_reason.empty();
+  const uint32_t token = first.token;
+  to_conductor(std::move(first), out);
+  computing_ = nullptr;
+  r.phase = Phase::handing_over;
+  if (finished) {  // the request never reaches the decode batch
+    send(r.decode, r.decode_instance, wire::Cancel{r.spec.req, r.spec.attempt, "finished"}, out);
+    ++stats_.finished;
+    return end(r, out);
+  }
+  send(r.decode, r.decode_instance,
+       wire::KvComplete{r.spec.req, r.spec.attempt, static_cast<uint32_t>(r.spec.ids.size()), token}, out);
+}
+
+}  // namespace mc::node

@@ -1,0 +1,174 @@
+// What prefill, decode and cache nodes have in common: they register with the conductor and keep the
+// heartbeat, tell it about their blocks, lease blocks to other nodes, and push cold blocks to an
+// mc-cache before they are evicted. The roles derive from this class and add their own messages.
+//
+//   registration   absent --Hello--> asked --Welcome--> member --(silence | new conductor)--> absent
+//
+// When the conductor is lost, its requests are orphans: the role drops them all. Blocks stay; the next
+// conductor gets a snapshot of them.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/extent.h"
+#include "kv/kv.h"
+#include "node/node.h"
+#include "sched/cost.h"
+
+namespace mc::node {
+
+inline constexpr std::string_view kConductor = "conductor";
+
+/// Blocks of one layout: a pool, the leases on it, and where its pages lie in the node's KV buffer.
+struct Shelf {
+  Shelf(const ExtentLayout& layout, uint64_t base_offset, uint32_t page_count, kv::EventLog& log)
+      : layout(layout), base_offset(base_offset), pool({.page_count = page_count}, log), leases(pool) {}
+  uint64_t page_offset(kv::PageIndex page) const { return base_offset + uint64_t{page} * layout.page_bytes(); }
+
+  ExtentLayout layout;
+  uint64_t base_offset;
+  kv::Pool pool;
+  kv::Leases leases;
+};
+
+struct WorkerOptions {
+  wire::Role role = wire::Role::prefill;
+  std::string name;         // "" = the conductor chooses
+  InstanceId instance;      // of this process
+  std::string control_uri;  // where peers reach us
+  wire::Bytes data;         // xfer descriptor of our KV buffer
+  std::string http;
+  std::string model;
+  std::string version;
+  kv::Namespace kv;         // salt empty, plan = what `auto` means here
+  std::string decode_attention = "full";
+  ExtentLayout layout;
+  uint32_t page_count = 0;
+  uint32_t context_tokens = 0;
+  sched::Cost cost;
+  std::vector<wire::NameValue> labels;
+  Duration hello_retry = 500ms;
+  Duration lease_ttl_max = 30s;
+  double demote_above = 0.85;  // share of pages taken beyond which cold blocks go to an mc-cache
+  uint64_t seed = 0;
+};
+
+class Worker : public Machine {
+ public:
+  explicit Worker(WorkerOptions options);
+  void handle(const Event& event, TimePoint now, Actions& out) final;
+  TimePoint next_wakeup() const override;
+  void check() const override;
+  bool idle() const override;
+
+  const std::string& name() const { return name_; }
+  bool registered() const { return state_ == Membership::member; }
+  bool draining() const { return draining_; }
+  /// The refusal that makes this process useless (layout mismatch, name taken), if there was one.
+  const wire::Refused* refused() const { return refused_ ? &*refused_ : nullptr; }
+  const std::map<std::string, wire::Peer>& peers() const { return peers_; }
+  /// Leaves the cluster: no new work, the conductor is told.
+  void leave(TimePoint now, Actions& out);
+  wire::Load load() const;
+  const Shelf* shelf() const { return shelf_.get(); }
+  uint64_t demoted_blocks() const { return demoted_total_; }
+
+ protected:
+  // ---- what a role adds ----
+  virtual void on_message(const Received& event, TimePoint now, Actions& out) = 0;
+  virtual void on_event(const Event& event, TimePoint now, Actions& out) = 0;  // Notified, ReadDone, runs
+  virtual void on_tick(TimePoint now, Actions& out) = 0;
+  virtual TimePoint role_wakeup() const = 0;
+  /// Every request of the lost conductor ends; nobody is told.
+  virtual void drop_all(TimePoint now, Actions& out) = 0;
+  virtual void on_peer_gone(const NodeId& node, const InstanceId& instance, TimePoint now, Actions& out) = 0;
+  virtual void fill_load(wire::Load& load) const = 0;
+  virtual bool role_idle() const = 0;
+  virtual void role_check() const = 0;
+  /// Hashes that will be published here soon, for readers that would rather wait.
+  virtual bool is_pending(const BlockHash&) const { return false; }
+  /// The shelf that holds blocks of this namespace; nullptr = none here.
+  virtual Shelf* shelf_of(const NamespaceId&) { return shelf_.get(); }
+  /// Resident blocks beyond those of shelf_ (mc-cache has many shelves).
+  virtual std::vector<wire::BlockRef> extra_snapshot() const { return {}; }
+  /// Where a page lies in the node's KV buffer (mc-cache overrides: its pages come from an arena).
+  virtual uint64_t page_offset(const Shelf& shelf, kv::PageIndex page) const { return shelf.page_offset(page); }
+
+  // ---- for roles ----
+  void send(const NodeId& to, const InstanceId& instance, wire::Message message, Actions& out) const;
+  void to_conductor(wire::Message message, Actions& out) const;
+  bool is_peer(const NodeId& node, const InstanceId& instance) const;
+  const wire::Peer* peer(const NodeId& node) const;
+  /// Number for reads, runs and leases of this process; never reused.
+  uint64_t next_id() { return ++last_id_; }
+  wire::LeasedBlock leased_block(const Shelf& shelf, kv::PageIndex page) const;
+  kv::EventLog& log() { return log_; }
+
+  WorkerOptions options_;
+  std::unique_ptr<Shelf> shelf_;  // null in a cache node
+  bool draining_ = false;
+  std::string last_error_;
+
+ private:
+  enum class Membership : uint8_t { absent, asked, member };
+  struct RemoteLease {  // a lease we granted
+    NodeId node;
+    Shelf* shelf;
+    kv::LeaseId id;
+  };
+  struct WaitingLease {  // a lease request that waits for blocks being computed
+    NodeId node;
+    InstanceId instance;
+    wire::LeaseRequest request;
+    TimePoint until;
+  };
+  struct Demotion {  // an offer of ours that a cache node is reading
+    NodeId cache;
+    InstanceId instance;
+    kv::LeaseId lease;
+    TimePoint until;
+    std::vector<BlockHash> hashes;
+  };
+
+  void on_received(const Received& event, TimePoint now, Actions& out);
+  bool on_conductor(const Received& event, TimePoint now, Actions& out);
+  void on_peers(const wire::Peers& message, TimePoint now, Actions& out);
+  void peer_gone(const NodeId& node, const InstanceId& instance, TimePoint now, Actions& out);
+  void lose_conductor(TimePoint now, Actions& out);
+  void say_hello(TimePoint now, Actions& out);
+  void beat(TimePoint now, Actions& out);
+  void send_snapshot(Actions& out);
+  void flush_events(Actions& out);
+  void on_lease_request(const Received& event, const wire::LeaseRequest& request, TimePoint now, Actions& out);
+  void grant(const NodeId& node, const InstanceId& instance, const wire::LeaseRequest& request, TimePoint now,
+             Actions& out);
+  void serve_waiting(TimePoint now, Actions& out);
+  void consider_demotion(TimePoint now, Actions& out);
+  void on_demote_done(const NodeId& node, const wire::DemoteDone& message);
+
+  Membership state_ = Membership::absent;
+  std::string name_;
+  InstanceId conductor_;  // instance we are registered with
+  TimePoint hello_at_{};  // next Hello while absent or asked
+  TimePoint beat_at_ = kNever;
+  TimePoint heard_at_{};
+  Duration beat_every_ = 200ms, dead_after_ = 1s;
+  std::optional<wire::Refused> refused_;
+  bool left_ = false;
+  std::map<std::string, wire::Peer> peers_;
+  kv::EventLog log_;
+  uint64_t last_id_ = 0;
+  std::map<std::pair<InstanceId, uint64_t>, RemoteLease> granted_;
+  std::vector<WaitingLease> waiting_;
+  std::map<uint64_t, Demotion> demotions_;
+  std::set<BlockHash> demoted_;  // blocks a cache node is known to hold
+  uint64_t demoted_total_ = 0;
+  TimePoint demote_at_{};
+  Rng rng_;
+};
+
+}  // namespace mc::node

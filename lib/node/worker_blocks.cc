@@ -1,0 +1,178 @@
+// The block side of a worker: events to the conductor, leases to readers, demotion to mc-cache.
+
+#include <algorithm>
+
+#include "base/assert.h"
+#include "node/worker.h"
+
+namespace mc::node {
+namespace {
+constexpr size_t kEventsPerMessage = 2048;    // about 90 KiB of msgpack
+constexpr size_t kBlocksPerSnapshot = 4096;   // about 160 KiB
+constexpr uint32_t kDemotePages = 8;          // per offer: enough to amortise, few enough not to hold much
+constexpr size_t kDemotionsInFlight = 2;
+constexpr Duration kDemoteEvery = 20ms;
+constexpr Duration kDemoteTtl = 5s;
+constexpr size_t kLeaseBlocksMax = 4096;      // of one grant; the asker takes the rest in another
+}  // namespace
+
+void Worker::flush_events(Actions& out) {
+  if (log_.size() == 0) return;
+  if (state_ != Membership::member) {
+    log_.drain();  // the snapshot at registration tells all of it
+    return;
+  }
+  while (log_.size() > 0) {
+    const auto events = log_.drain(kEventsPerMessage);
+    wire::BlockEvents message;
+    message.first_seq = events.front().seq;
+    for (const auto& e : events) {
+      message.events.push_back({e.kind == kv::BlockEvent::Kind::stored, {e.hash, e.parent}});
+      if (e.kind == kv::BlockEvent::Kind::removed) demoted_.erase(e.hash);
+    }
+    to_conductor(std::move(message), out);
+  }
+}
+
+void Worker::send_snapshot(Actions& out) {
+  log_.drain();  // older than the snapshot
+  std::vector<wire::BlockRef> blocks;
+  if (shelf_)
+    for (const auto& b : shelf_->pool.snapshot()) blocks.push_back({b.hash, b.parent});
+  for (const auto& b : extra_snapshot()) blocks.push_back(b);
+  const size_t parts = std::max<size_t>(1, (blocks.size() + kBlocksPerSnapshot - 1) / kBlocksPerSnapshot);
+  for (size_t part = 0; part < parts; ++part) {
+    wire::BlockSnapshot message;
+    message.seq = log_.last_seq();
+    message.part = static_cast<uint32_t>(part);
+    message.part_count = static_cast<uint32_t>(parts);
+    const size_t begin = part * kBlocksPerSnapshot, end = std::min(blocks.size(), begin + kBlocksPerSnapshot);
+    message.blocks.assign(blocks.begin() + static_cast<std::ptrdiff_t>(begin),
+                          blocks.begin() + static_cast<std::ptrdiff_t>(end));
+    to_conductor(std::move(message), out);
+  }
+}
+
+wire::LeasedBlock Worker::leased_block(const Shelf& shelf, kv::PageIndex page) const {
+  const kv::BlockMeta& meta = shelf.pool.meta(page);
+  return {meta.hash, meta.parent, shelf.pool.generation(page), page_offset(shelf, page), meta.layer_crcs};
+}
+
+// ---- leases we grant -------------------------------------------------------------------------
+
+void Worker::on_lease_request(const Received& event, const wire::LeaseRequest& request, TimePoint now, Actions& out) {
+  if (!is_peer(event.from, event.instance) || granted_.contains({event.instance, request.lease})) {
+    send(event.from, event.instance, wire::LeaseGrant{request.lease, {}, 0, "unknown_peer"}, out);
+    return;
+  }
+  const Shelf* shelf = shelf_of(request.ns);
+  if (shelf && request.wait_ms > 0) {
+    const uint32_t here = shelf->pool.match(request.hashes);
+    if (here < request.hashes.size() && is_pending(request.hashes[here])) {
+      const TimePoint until = now + std::chrono::milliseconds(request.wait_ms);
+      waiting_.push_back({event.from, event.instance, request, until});
+      return;
+    }
+  }
+  grant(event.from, event.instance, request, now, out);
+}
+
+void Worker::grant(const NodeId& node, const InstanceId& instance, const wire::LeaseRequest& request, TimePoint now,
+                   Actions& out) {
+  wire::LeaseGrant reply{request.lease, {}, 0, ""};
+  Shelf* shelf = shelf_of(request.ns);
+  const auto wanted = std::span(request.hashes).first(std::min(request.hashes.size(), kLeaseBlocksMax));
+  const uint32_t here = shelf ? shelf->pool.match(wanted) : 0;
+  if (here == 0) {
+    reply.reason = shelf ? "evicted" : "layout";
+    send(node, instance, std::move(reply), out);
+    return;
+  }
+  std::vector<kv::PageIndex> pages;
+  for (uint32_t i = 0; i < here; ++i) pages.push_back(shelf->pool.find(wanted[i]));
+  const Duration ttl = std::min<Duration>(std::chrono::milliseconds(request.ttl_ms), options_.lease_ttl_max);
+  auto lease = shelf->leases.grant(instance.hex(), pages, now + ttl);
+  if (!lease) {
+    reply.reason = to_string(lease.error().code);
+  } else {
+    shelf->pool.touch(wanted.first(here));
+    granted_[{instance, request.lease}] = {node, shelf, *lease};
+    reply.ttl_ms = static_cast<uint32_t>(ttl / 1ms);
+    for (kv::PageIndex page : pages) reply.blocks.push_back(leased_block(*shelf, page));
+  }
+  send(node, instance, std::move(reply), out);
+}
+
+void Worker::serve_waiting(TimePoint now, Actions& out) {
+  for (size_t i = 0; i < waiting_.size();) {
+    const WaitingLease& w = waiting_[i];
+    const Shelf* shelf = shelf_of(w.request.ns);
+    const uint32_t here = shelf ? shelf->pool.match(w.request.hashes) : 0;
+    const bool complete = here == w.request.hashes.size();
+    if (!complete && now < w.until && is_pending(w.request.hashes[here])) {
+      ++i;
+      continue;
+    }
+    const WaitingLease served = std::move(waiting_[i]);
+    waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(i));
+    grant(served.node, served.instance, served.request, now, out);
+  }
+}
+
+// ---- demotion --------------------------------------------------------------------------------
+
+void Worker::consider_demotion(TimePoint now, Actions& out) {
+  if (!shelf_) return;
+  for (const auto& lease : shelf_->leases.expire(now)) {
+    std::erase_if(granted_, [&](const auto& g) { return g.second.shelf == shelf_.get() && g.second.id == lease.id; });
+    std::erase_if(demotions_, [&](const auto& d) { return d.second.lease == lease.id; });
+  }
+  if (now < demote_at_ || demotions_.size() >= kDemotionsInFlight || state_ != Membership::member) return;
+  if (shelf_->pool.pages_over(options_.demote_above) == 0) return;
+  std::vector<const wire::Peer*> caches;
+  for (const auto& [name, p] : peers_)
+    if (p.role == wire::Role::cache) caches.push_back(&p);
+  if (caches.empty()) return;
+  demote_at_ = now + kDemoteEvery;
+  std::vector<kv::PageIndex> pages;
+  wire::DemoteOffer offer;
+  for (kv::PageIndex page : shelf_->pool.candidates(4 * kDemotePages)) {
+    const kv::BlockMeta& meta = shelf_->pool.meta(page);
+    if (demoted_.contains(meta.hash) || shelf_->pool.leases(page) > 0) continue;
+    if (!pages.empty() && meta.name_space != offer.ns) continue;  // one namespace an offer
+    offer.ns = meta.name_space;
+    pages.push_back(page);
+    if (pages.size() == kDemotePages) break;
+  }
+  if (pages.empty()) return;
+  auto lease = shelf_->leases.grant("demote", pages, now + kDemoteTtl);
+  if (!lease) return;
+  const uint64_t id = next_id();
+  const wire::Peer& cache = *caches[id % caches.size()];
+  Demotion demotion{cache.name, cache.instance, *lease, now + kDemoteTtl, {}};
+  offer.lease = id;
+  offer.kv_namespace = options_.kv.text();
+  offer.page_bytes = shelf_->layout.page_bytes();
+  offer.extent_bytes = shelf_->layout.layer_bytes();
+  offer.ttl_ms = static_cast<uint32_t>(kDemoteTtl / 1ms);
+  for (kv::PageIndex page : pages) {
+    offer.blocks.push_back(leased_block(*shelf_, page));
+    demotion.hashes.push_back(shelf_->pool.meta(page).hash);
+  }
+  send(cache.name, cache.instance, std::move(offer), out);
+  demotions_.emplace(id, std::move(demotion));
+}
+
+void Worker::on_demote_done(const NodeId& node, const wire::DemoteDone& message) {
+  const auto it = demotions_.find(message.lease);
+  if (it == demotions_.end() || it->second.cache != node) return;
+  (void)shelf_->leases.release(it->second.lease);
+  for (const auto& hash : message.stored) {
+    // Only what is still here needs remembering; the set is bounded by the pool.
+    if (shelf_->pool.find(hash) != kv::kNoPage) demoted_.insert(hash);
+    ++demoted_total_;
+  }
+  demotions_.erase(it);
+}
+
+}  // namespace mc::node
