@@ -3,6 +3,8 @@
 // is not fixed, so a body must write only what its index owns, and then the result cannot depend on
 // the number of threads. Workers spin for a few microseconds and then sleep on a futex; a worker
 // that wakes after the loop ended finds it closed and is not waited for.
+// Bodies run with denormals flushed to zero on every thread, the caller's included (and restored
+// after): denormals are slow, and a result must not depend on which thread made it.
 //
 //   Parallel pool(2);
 //   pool.for_each(rows, [&](int64_t row, int worker) { norm(in + row * n, out + row * n, scratch[worker]); });

@@ -52,3 +52,13 @@ TEST_CASE("base/parallel: what the bodies of one loop wrote is seen by the next 
     });
   for (int64_t value : values) CHECK(value == 2000);
 }
+
+TEST_CASE("base/parallel: bodies flush denormals on every thread, and the caller gets its own mode back") {
+  volatile float tiny = 1e-38f;
+  volatile float fraction = 0.1f;
+  Parallel pool(3);
+  std::vector<float> product(200, 1.0f);
+  pool.for_each(200, [&](int64_t index, int) { product[static_cast<size_t>(index)] = tiny * fraction; });
+  for (float value : product) CHECK(value == 0.0f);
+  CHECK(tiny * fraction > 0.0f);
+}
