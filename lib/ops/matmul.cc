@@ -1,0 +1,234 @@
+// See matmul.h. Slices are 128 columns: small enough that a single tile of a small model feeds several
+// threads, large enough that a slice's panels (f32, K = 4096: 2 MiB) are reused from L2 by the tiles of
+// a group. oneDNN runs where a slice is whole panels and K needs no padding; our panel kernel does the
+// ragged rest, with the same order of sums.
+#include "ops/matmul.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/assert.h"
+#include "ops/onednn.h"
+
+namespace mc::ops {
+namespace {
+
+constexpr size_t kSlicePanels = 2;
+constexpr size_t kGroupTiles = 8;
+constexpr size_t kDecodeTaskBytes = 96 * 1024;
+
+float f16_to_f32(uint16_t half) {
+  const int exponent = (half >> 10) & 31;
+  const int mantissa = half & 1023;
+  const float sign = half >> 15 ? -1.0f : 1.0f;
+  if (exponent == 31) return mantissa ? std::nanf("") : sign * INFINITY;
+  if (exponent == 0) return sign * std::ldexp(static_cast<float>(mantissa), -24);
+  return sign * std::ldexp(static_cast<float>(1024 + mantissa), exponent - 25);
+}
+
+/// Row `row` of `part` widened to f32; the file gives no alignment.
+void read_row(const WeightRows& part, size_t row, size_t columns, float* out) {
+  const auto* source = static_cast<const std::byte*>(part.data) + row * columns * dtype_bytes(part.dtype);
+  if (part.dtype == Dtype::f32) {
+    std::memcpy(out, source, columns * sizeof(float));
+    return;
+  }
+  for (size_t i = 0; i < columns; ++i) {
+    uint16_t bits;
+    std::memcpy(&bits, source + 2 * i, 2);
+    out[i] = part.dtype == Dtype::bf16 ? bf16_to_f32(bits) : f16_to_f32(bits);
+  }
+}
+
+/// Index of weight (row, column) inside its panel.
+size_t panel_index(Dtype dtype, size_t row, size_t column) {
+  const size_t lane = row % kPanelColumns;
+  return dtype == Dtype::bf16 ? (column / 2 * kPanelColumns + lane) * 2 + column % 2 : column * kPanelColumns + lane;
+}
+
+void fill_panel(std::span<const WeightRows> parts, size_t first_row, size_t rows, size_t columns, Dtype dtype,
+                std::byte* panel) {
+  std::vector<float> line(columns);
+  size_t part = 0, part_start = 0;
+  for (size_t row = first_row; row < std::min(rows, first_row + kPanelColumns); ++row) {
+    while (row >= part_start + parts[part].rows) part_start += parts[part++].rows;
+    read_row(parts[part], row - part_start, columns, line.data());
+    for (size_t column = 0; column < columns; ++column) {
+      const size_t index = panel_index(dtype, row, column);
+      if (dtype == Dtype::bf16)
+        reinterpret_cast<bf16_t*>(panel)[index] = f32_to_bf16(line[column]);
+      else
+        reinterpret_cast<float*>(panel)[index] = line[column];
+    }
+  }
+}
+
+}  // namespace
+
+size_t PackedMatrix::packed_bytes(size_t rows, size_t columns, Dtype dtype) {
+  const size_t panels = (rows + kPanelColumns - 1) / kPanelColumns;
+  return panels * padded_k(dtype, columns) * kPanelColumns * dtype_bytes(dtype);
+}
+
+Result<PackedMatrix> PackedMatrix::pack(Parallel& parallel, std::span<const WeightRows> parts, size_t columns,
+                                        Dtype dtype) {
+  MC_ASSERT(dtype == Dtype::f32 || dtype == Dtype::bf16);
+  PackedMatrix packed;
+  packed.columns_ = columns;
+  packed.dtype_ = dtype;
+  for (const WeightRows& part : parts) packed.rows_ += part.rows;
+  MC_ASSERT(packed.rows_ > 0 && columns > 0);
+  const size_t bytes = packed_bytes(packed.rows_, columns, dtype);
+  // Fresh pages are zero: that is the padding.
+  MC_TRY(storage, mem::HostBuffer::allocate(bytes, {.name = "weights", .huge_pages = bytes >= (size_t{4} << 20)}));
+  packed.storage_ = std::move(storage);
+  parallel.for_each(static_cast<int64_t>(packed.panels()), [&](int64_t panel, int) {
+    fill_panel(parts, static_cast<size_t>(panel) * kPanelColumns, packed.rows_, columns, dtype,
+               packed.storage_.data() + static_cast<size_t>(panel) * packed.panel_bytes());
+  });
+  return packed;
+}
+
+float PackedMatrix::at(size_t row, size_t column) const {
+  const std::byte* data = panel(row / kPanelColumns);
+  const size_t index = panel_index(dtype_, row, column);
+  if (dtype_ == Dtype::bf16) return bf16_to_f32(reinterpret_cast<const bf16_t*>(data)[index]);
+  return reinterpret_cast<const float*>(data)[index];
+}
+
+void PackedMatrix::row(size_t row, float* out) const {
+  MC_ASSERT_LT(row, rows_);
+  for (size_t column = 0; column < columns_; ++column) out[column] = at(row, column);
+}
+
+Matmul::Matmul(const Kernels& kernels, Parallel& parallel) : kernels_(&kernels), parallel_(&parallel) {
+  widened_.resize(static_cast<size_t>(parallel.threads()));
+}
+Matmul::~Matmul() = default;
+
+namespace {
+
+bool whole(const PackedMatrix& weights) {
+  return padded_k(weights.dtype(), weights.columns()) == weights.columns();
+}
+
+}  // namespace
+
+Result<void> Matmul::prepare(const PackedMatrix& weights) {
+  if (kernels_->tile_gemm == TileGemm::panels || !whole(weights)) return {};
+  const bool widen = kernels_->tile_gemm == TileGemm::onednn_widened;
+  const Dtype dtype = widen ? Dtype::f32 : weights.dtype();
+  const size_t full = weights.rows() / kPanelColumns * kPanelColumns;
+  for (size_t first = 0; first < full; first += kSlicePanels * kPanelColumns) {
+    const Slice slice{std::min(kSlicePanels * kPanelColumns, full - first), weights.columns(), dtype};
+    if (program(slice)) continue;
+    auto compiled = TileProgram::compile(dtype, slice.columns, slice.rows);
+    if (compiled) programs_.emplace_back(slice, std::move(*compiled));
+  }
+  if (!widen || weights.dtype() != Dtype::bf16) return {};
+  const size_t bytes = kSlicePanels * kPanelColumns * weights.columns() * sizeof(float);
+  for (mem::HostBuffer& buffer : widened_) {
+    if (buffer.size() >= bytes) continue;
+    MC_TRY(grown, mem::HostBuffer::allocate(bytes, {.name = "matmul scratch", .huge_pages = true}));
+    buffer = std::move(grown);
+  }
+  return {};
+}
+
+const TileProgram* Matmul::program(const Slice& slice) const {
+  for (const auto& [key, compiled] : programs_)
+    if (key == slice) return compiled.get();
+  return nullptr;
+}
+
+const bf16_t* Matmul::rounded(const PackedMatrix& weights, const float* x, size_t rows) {
+  const size_t columns = weights.columns(), stride = padded_k(Dtype::bf16, columns);
+  if (bf16_rows_.size() < rows * stride) bf16_rows_.resize(rows * stride);
+  bf16_t* out = bf16_rows_.data();
+  parallel_->for_ranges(static_cast<int64_t>(rows), 64, [&](int64_t begin, int64_t end, int) {
+    for (auto row = static_cast<size_t>(begin); row < static_cast<size_t>(end); ++row) {
+      kernels_->to_bf16(x + row * columns, columns, out + row * stride);
+      std::memset(out + row * stride + columns, 0, (stride - columns) * sizeof(bf16_t));
+    }
+  });
+  return out;
+}
+
+void Matmul::prefill(const PackedMatrix& weights, const float* x, size_t tiles, float* y) {
+  const size_t n = weights.rows(), k = weights.columns();
+  if (kernels_->tile_gemm == TileGemm::panels || !whole(weights)) return tiles_by_panels(weights, x, tiles, y);
+  const bool bf16 = weights.dtype() == Dtype::bf16;
+  const bool widen = bf16 && kernels_->tile_gemm == TileGemm::onednn_widened;
+  const void* input = x;
+  if (bf16) {
+    const bf16_t* narrow = rounded(weights, x, tiles * kTileRows);
+    input = narrow;
+    if (widen) {
+      if (f32_rows_.size() < tiles * kTileRows * k) f32_rows_.resize(tiles * kTileRows * k);
+      parallel_->for_each(static_cast<int64_t>(tiles), [&](int64_t tile, int) {
+        const size_t first = static_cast<size_t>(tile) * kTileRows * k;
+        kernels_->from_bf16(narrow + first, kTileRows * k, f32_rows_.data() + first);
+      });
+      input = f32_rows_.data();
+    }
+  }
+  const Dtype dtype = widen ? Dtype::f32 : weights.dtype();
+  const size_t tile_bytes = kTileRows * k * dtype_bytes(dtype);
+  const size_t full = n / kPanelColumns * kPanelColumns;
+  const size_t slices = (weights.panels() + kSlicePanels - 1) / kSlicePanels;
+  const size_t groups = (tiles + kGroupTiles - 1) / kGroupTiles;
+  parallel_->for_each(static_cast<int64_t>(slices * groups), [&](int64_t task, int worker) {
+    const size_t panel = static_cast<size_t>(task) / groups * kSlicePanels, first = panel * kPanelColumns;
+    const size_t first_tile = static_cast<size_t>(task) % groups * kGroupTiles;
+    const size_t last_tile = std::min(tiles, first_tile + kGroupTiles);
+    size_t columns = first < full ? std::min(kSlicePanels * kPanelColumns, full - first) : 0;
+    const TileProgram* compiled = columns > 0 ? program({columns, k, dtype}) : nullptr;
+    if (!compiled) columns = 0;
+    if (compiled) {
+      const void* panels = weights.panel(panel);
+      if (widen) {
+        kernels_->widen_pairs(static_cast<const bf16_t*>(panels), k * columns / 2, widened_[worker].as<float>());
+        panels = widened_[worker].data();
+      }
+      for (size_t tile = first_tile; tile < last_tile; ++tile)
+        compiled->run(static_cast<const std::byte*>(input) + tile * tile_bytes, panels,
+                      y + tile * kTileRows * n + first, n);
+    }
+    const size_t row = first_tile * kTileRows, rows = (last_tile - first_tile) * kTileRows;
+    for (size_t p = panel + columns / kPanelColumns; p < std::min(weights.panels(), panel + kSlicePanels); ++p)
+      panel_rows(weights, p, x + row * k, bf16 ? bf16_rows_.data() + row * k : nullptr, rows, y + row * n);
+  });
+}
+
+void Matmul::panel_rows(const PackedMatrix& weights, size_t panel, const float* x, const bf16_t* narrow, size_t rows,
+                        float* y) const {
+  const size_t n = weights.rows(), k = weights.columns(), first = panel * kPanelColumns;
+  const size_t columns = std::min(kPanelColumns, n - first), stride = padded_k(Dtype::bf16, k);
+  if (weights.dtype() == Dtype::bf16)
+    kernels_->panel_bf16(narrow, stride, rows, reinterpret_cast<const bf16_t*>(weights.panel(panel)), stride, y + first,
+                         n, columns);
+  else
+    kernels_->panel_f32(x, k, rows, reinterpret_cast<const float*>(weights.panel(panel)), k, y + first, n, columns);
+}
+
+void Matmul::tiles_by_panels(const PackedMatrix& weights, const float* x, size_t tiles, float* y) {
+  const size_t k = weights.columns(), n = weights.rows(), stride = padded_k(Dtype::bf16, k);
+  const bf16_t* narrow = weights.dtype() == Dtype::bf16 ? rounded(weights, x, tiles * kTileRows) : nullptr;
+  parallel_->for_each(static_cast<int64_t>(tiles * weights.panels()), [&](int64_t task, int) {
+    const size_t row = static_cast<size_t>(task) % tiles * kTileRows;
+    panel_rows(weights, static_cast<size_t>(task) / tiles, x + row * k, narrow ? narrow + row * stride : nullptr,
+               kTileRows, y + row * n);
+  });
+}
+
+void Matmul::decode(const PackedMatrix& weights, const float* x, size_t rows, float* y) {
+  const bf16_t* narrow = weights.dtype() == Dtype::bf16 ? rounded(weights, x, rows) : nullptr;
+  const auto grain = static_cast<int64_t>(std::max<size_t>(1, kDecodeTaskBytes / (weights.panel_bytes() * rows)));
+  parallel_->for_ranges(static_cast<int64_t>(weights.panels()), grain, [&](int64_t begin, int64_t end, int) {
+    for (int64_t panel = begin; panel < end; ++panel)
+      panel_rows(weights, static_cast<size_t>(panel), x, narrow, rows, y);
+  });
+}
+
+}  // namespace mc::ops

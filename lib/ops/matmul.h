@@ -1,0 +1,102 @@
+// y = x W^T for weights that stay, in the two shapes of serving.
+//
+// Prefill: 64-row tiles, each computed by one thread as the same (64 x K x 128-column slice) product,
+// so a row's bits depend on its own values and on its place in the tile, never on how many tiles there
+// are, on threads, or on the process (DESIGN 2, numbers). Decode: a few rows, each an independent chain
+// of sums, so a row's bits do not depend on the batch.
+//
+// Weights are packed once at load into 64-column panels (ops.h) that both read; the copy replaces the
+// mapped file. bf16 weights take bf16 inputs (rounded here) and accumulate in f32.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/parallel.h"
+#include "base/result.h"
+#include "mem/mem.h"
+#include "ops/ops.h"
+
+namespace mc::ops {
+
+class TileProgram;
+
+/// `rows` x K weights as they lie in a file: row-major, f32, bf16 or f16, any alignment.
+struct WeightRows {
+  const void* data = nullptr;
+  Dtype dtype = Dtype::f32;
+  size_t rows = 0;
+};
+
+class PackedMatrix {
+ public:
+  PackedMatrix() = default;
+  /// Stacks the parts (all with `columns` columns) and packs them as f32 or bf16. Rounding to bf16 is to
+  /// nearest even. no_space when memory is short.
+  static Result<PackedMatrix> pack(Parallel& parallel, std::span<const WeightRows> parts, size_t columns, Dtype dtype);
+  PackedMatrix(PackedMatrix&&) = default;
+  PackedMatrix& operator=(PackedMatrix&&) = default;
+
+  size_t rows() const { return rows_; }        // outputs (N)
+  size_t columns() const { return columns_; }  // inputs (K)
+  Dtype dtype() const { return dtype_; }
+  size_t bytes() const { return storage_.size(); }
+  static size_t packed_bytes(size_t rows, size_t columns, Dtype dtype);
+
+  size_t panels() const { return (rows_ + kPanelColumns - 1) / kPanelColumns; }
+  size_t panel_bytes() const { return padded_k(dtype_, columns_) * kPanelColumns * dtype_bytes(dtype_); }
+  const std::byte* panel(size_t index) const { return storage_.data() + index * panel_bytes(); }
+  /// One weight, widened; for embeddings that share the output matrix, and for tests.
+  float at(size_t row, size_t column) const;
+  /// Row `row` widened to f32, out [columns].
+  void row(size_t row, float* out) const;
+
+ private:
+  size_t rows_ = 0, columns_ = 0;
+  Dtype dtype_ = Dtype::f32;
+  mem::HostBuffer storage_;
+};
+
+/// Scratch and compiled tile programs of one forward pass; owned by one thread at a time.
+class Matmul {
+ public:
+  Matmul(const Kernels& kernels, Parallel& parallel);
+  ~Matmul();
+  Matmul(const Matmul&) = delete;
+  Matmul& operator=(const Matmul&) = delete;
+
+  /// Compiles what prefill() needs for this matrix; shapes that oneDNN has no fast way for are left to
+  /// the panel kernel.
+  Result<void> prepare(const PackedMatrix& weights);
+  /// x [64 tiles, columns], y [64 tiles, rows], f32, row-major, not overlapping. After prepare().
+  void prefill(const PackedMatrix& weights, const float* x, size_t tiles, float* y);
+  /// x [rows, columns], y [rows, weights.rows()], f32.
+  void decode(const PackedMatrix& weights, const float* x, size_t rows, float* y);
+
+  const Kernels& kernels() const { return *kernels_; }
+
+ private:
+  struct Slice {
+    size_t rows, columns;  // N of the slice, K
+    Dtype dtype;
+    auto operator<=>(const Slice&) const = default;
+  };
+  const TileProgram* program(const Slice& slice) const;
+  const bf16_t* rounded(const PackedMatrix& weights, const float* x, size_t rows);
+  /// One panel's columns of y for `rows` rows; `narrow` is x rounded (bf16 weights only).
+  void panel_rows(const PackedMatrix& weights, size_t panel, const float* x, const bf16_t* narrow, size_t rows,
+                  float* y) const;
+  void tiles_by_panels(const PackedMatrix& weights, const float* x, size_t tiles, float* y);
+
+  const Kernels* kernels_;
+  Parallel* parallel_;
+  std::vector<std::pair<Slice, std::unique_ptr<TileProgram>>> programs_;
+  std::vector<bf16_t> bf16_rows_;         // inputs rounded to bf16
+  std::vector<float> f32_rows_;           // the same, widened
+  std::vector<mem::HostBuffer> widened_;  // a slice's panels in f32, one per worker
+};
+
+}  // namespace mc::ops

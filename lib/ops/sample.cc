@@ -1,0 +1,165 @@
+#include "ops/sample.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "base/assert.h"
+#include "base/rng.h"
+
+namespace mc::ops {
+namespace {
+
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+constexpr uint32_t kSeen = 1u << 31;
+
+std::string number(double value) {
+  std::string text = std::to_string(value);
+  text.erase(std::min(text.size(), text.find_last_not_of('0') + 1));
+  if (!text.empty() && text.back() == '.') text.pop_back();
+  return text;
+}
+
+Error out_of_range(const char* field, double value, const char* range) {
+  return {Code::invalid, std::string(field) + " " + number(value) + " is out of range; use " + range};
+}
+
+}  // namespace
+
+Result<void> SamplingParams::check(uint32_t vocab) const {
+  if (!(temperature >= 0 && temperature <= 100)) return out_of_range("temperature", temperature, "0 to 100");
+  if (!(top_p > 0 && top_p <= 1)) return out_of_range("top_p", top_p, "above 0, at most 1");
+  if (!(min_p >= 0 && min_p <= 1)) return out_of_range("min_p", min_p, "0 to 1");
+  if (!(repetition_penalty > 0 && repetition_penalty <= 100))
+    return out_of_range("repetition_penalty", repetition_penalty, "above 0, at most 100");
+  if (!(std::abs(presence_penalty) <= 2)) return out_of_range("presence_penalty", presence_penalty, "-2 to 2");
+  if (!(std::abs(frequency_penalty) <= 2)) return out_of_range("frequency_penalty", frequency_penalty, "-2 to 2");
+  if (top_k < -1) return out_of_range("top_k", top_k, "-1 or 0 (off), or a positive number");
+  for (const auto& [token, bias] : logit_bias) {
+    if (token >= vocab)
+      return Error{Code::invalid, "logit_bias names token " + std::to_string(token) + "; the vocabulary has " +
+                                      std::to_string(vocab) + " ids"};
+    if (!(std::abs(bias) <= 100)) return out_of_range("logit_bias", bias, "-100 to 100");
+  }
+  return {};
+}
+
+uint32_t argmax(const Kernels& kernels, std::span<const float> logits) {
+  const float best = kernels.max(logits.data(), logits.size());
+  for (size_t i = 0; i < logits.size(); ++i)
+    if (logits[i] == best) return static_cast<uint32_t>(i);
+  return 0;  // all NaN
+}
+
+void Sampler::apply_penalties(const SamplingParams& params, std::span<const uint32_t> history, size_t prompt_tokens) {
+  counts_.assign(modified_.size(), 0);
+  for (size_t i = 0; i < history.size(); ++i) {
+    if (history[i] >= counts_.size()) continue;
+    counts_[history[i]] |= kSeen;
+    if (i >= prompt_tokens) ++counts_[history[i]];
+  }
+  for (uint32_t token : history) {
+    if (token >= counts_.size() || counts_[token] == 0) continue;
+    const uint32_t count = counts_[token] & ~kSeen;
+    counts_[token] = 0;  // each id once
+    float& logit = modified_[token];
+    logit = logit > 0 ? logit / params.repetition_penalty : logit * params.repetition_penalty;
+    if (count > 0) logit -= params.presence_penalty + params.frequency_penalty * static_cast<float>(count);
+  }
+}
+
+/// Sorts as much of candidates_ as top_p and min_p need; how many they keep. `total` is the sum of all
+/// weights, relative to the likeliest.
+size_t Sampler::nucleus(const SamplingParams& params, double total) {
+  double kept = 0, top = 0;
+  size_t sorted = 0, step = 256;
+  for (size_t i = 0; i < candidates_.size(); ++i) {
+    if (i == sorted) {  // a nucleus is usually small: sort the next few, then more
+      sorted = std::min(candidates_.size(), sorted + step);
+      step *= 8;
+      std::partial_sort(candidates_.begin() + static_cast<std::ptrdiff_t>(i),
+                        candidates_.begin() + static_cast<std::ptrdiff_t>(sorted), candidates_.end());
+      if (i == 0) top = candidates_.front().logit;
+    }
+    const double weight = std::exp((candidates_[i].logit - top) / params.temperature);
+    if (i > 0 && (kept >= params.top_p * total || weight < params.min_p)) return i;
+    kept += weight;
+  }
+  return candidates_.size();
+}
+
+uint32_t Sampler::draw(const SamplingParams& params, uint64_t position) {
+  candidates_.clear();
+  float top = kMinusInfinity;
+  for (size_t i = 0; i < modified_.size(); ++i) {
+    if (!(modified_[i] > kMinusInfinity)) continue;
+    candidates_.push_back({modified_[i], static_cast<uint32_t>(i)});
+    top = std::max(top, modified_[i]);
+  }
+  if (params.top_k > 0 && static_cast<size_t>(params.top_k) < candidates_.size()) {
+    std::nth_element(candidates_.begin(), candidates_.begin() + params.top_k, candidates_.end());
+    candidates_.resize(static_cast<size_t>(params.top_k));
+    std::sort(candidates_.begin(), candidates_.end());
+  }
+  const auto weight = [&](const Candidate& c) {
+    return std::exp((static_cast<double>(c.logit) - top) / params.temperature);
+  };
+  double total = 0;
+  for (const Candidate& c : candidates_) total += weight(c);
+  if (params.top_p < 1 || params.min_p > 0) {
+    candidates_.resize(nucleus(params, total));
+    total = 0;
+    for (const Candidate& c : candidates_) total += weight(c);
+  }
+  const double target = philox_uniform(params.seed, params.stream, position) * total;
+  double sum = 0;
+  for (const Candidate& c : candidates_) {
+    sum += weight(c);
+    if (sum > target) return c.token;
+  }
+  return candidates_.back().token;  // rounding: target == total
+}
+
+Result<void> Sampler::add_logprobs(std::span<const float> logits, const SamplingParams& params, Sampled& sampled) {
+  const float top = kernels_->max(logits.data(), logits.size());
+  const double log_sum = std::log(kernels_->sum_exp(logits.data(), top, logits.size())) + top;
+  if (!std::isfinite(log_sum))
+    return Error{Code::corrupt, "sampling: a logit is infinite or not a number; the weights or the KV are damaged"};
+  sampled.logprob = static_cast<float>(logits[sampled.token] - log_sum);
+  const auto wanted = std::min<size_t>(static_cast<size_t>(params.logprobs), logits.size());
+  if (wanted == 0) return {};
+  candidates_.clear();
+  for (size_t i = 0; i < logits.size(); ++i) candidates_.push_back({logits[i], static_cast<uint32_t>(i)});
+  std::partial_sort(candidates_.begin(), candidates_.begin() + static_cast<std::ptrdiff_t>(wanted), candidates_.end());
+  for (size_t i = 0; i < wanted; ++i)
+    sampled.top.push_back({candidates_[i].token, static_cast<float>(candidates_[i].logit - log_sum)});
+  return {};
+}
+
+Result<Sampled> Sampler::sample(std::span<const float> logits, const SamplingParams& params, uint64_t position,
+                                std::span<const uint32_t> history, size_t prompt_tokens,
+                                std::span<const uint32_t> banned) {
+  MC_ASSERT(!logits.empty());
+  Sampled sampled;
+  std::span<const float> chosen = logits;
+  const bool greedy = params.temperature == 0;
+  if (!greedy || params.has_penalties() || !params.logit_bias.empty() || !banned.empty()) {
+    modified_.assign(logits.begin(), logits.end());
+    if (params.has_penalties()) apply_penalties(params, history, prompt_tokens);
+    for (const auto& [token, bias] : params.logit_bias)
+      if (token < modified_.size()) modified_[token] += bias;
+    for (uint32_t token : banned)
+      if (token < modified_.size()) modified_[token] = kMinusInfinity;
+    chosen = modified_;
+  }
+  const float best = kernels_->max(chosen.data(), chosen.size());
+  if (!std::isfinite(best))
+    return Error{Code::corrupt, "sampling: no finite logit among " + std::to_string(logits.size()) +
+                                    "; the weights or the KV are damaged"};
+  sampled.token = greedy ? argmax(*kernels_, chosen) : draw(params, position);
+  if (params.logprobs >= 0) MC_CHECK(add_logprobs(logits, params, sampled));
+  return sampled;
+}
+
+}  // namespace mc::ops

@@ -1,0 +1,87 @@
+// From logits to a token. Order of the transforms: penalties, logit_bias, banned ids, temperature,
+// then top_k, top_p, min_p on the distribution at that temperature (as vLLM). Randomness is one
+// philox_uniform(seed, stream, position) per token, so a token depends on the request and on the
+// logits' bits alone, not on the batch or the node. Ties always go to the lowest id.
+// Log-probabilities come from the unmodified distribution (raw logits, temperature 1).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "ops/ops.h"
+
+namespace mc::ops {
+
+struct SamplingParams {
+  float temperature = 1;         // 0 = greedy
+  int32_t top_k = 0;             // 0 or negative = off
+  float top_p = 1;               // (0, 1]
+  float min_p = 0;               // [0, 1]
+  float repetition_penalty = 1;  // > 0; over prompt and answer
+  float presence_penalty = 0;    // over the answer
+  float frequency_penalty = 0;
+  uint64_t seed = 0;
+  uint64_t stream = 0;    // the request, e.g. fnv1a(request id) or the index of `n` answers
+  int32_t logprobs = -1;  // -1 = none; n = the token's and the n likeliest
+  std::vector<std::pair<uint32_t, float>> logit_bias;
+
+  /// invalid, naming the field, the value and the range.
+  Result<void> check(uint32_t vocab) const;
+  bool has_penalties() const { return repetition_penalty != 1 || presence_penalty != 0 || frequency_penalty != 0; }
+};
+
+struct TokenLogprob {
+  uint32_t token;
+  float logprob;
+  bool operator==(const TokenLogprob&) const = default;
+};
+
+struct Sampled {
+  uint32_t token = 0;
+  float logprob = 0;              // of the unmodified distribution; 0 unless asked for
+  std::vector<TokenLogprob> top;  // the likeliest first
+};
+
+/// Lowest id of the largest logit; NaN never wins. n >= 1.
+uint32_t argmax(const Kernels& kernels, std::span<const float> logits);
+
+/// Draws one token. Keeps scratch between calls; one per thread.
+class Sampler {
+ public:
+  explicit Sampler(const Kernels& kernels) : kernels_(&kernels) {}
+
+  /// logits   [vocab], raw
+  /// history  ids of prompt then answer, for penalties (may be empty without them); the answer starts
+  ///          at `prompt_tokens`
+  /// banned   ids that may not be drawn now (EOS before min_tokens)
+  /// position of the token being drawn: the counter of the random number
+  /// corrupt when no logit is finite: the model's output is broken.
+  Result<Sampled> sample(std::span<const float> logits, const SamplingParams& params, uint64_t position,
+                         std::span<const uint32_t> history = {}, size_t prompt_tokens = 0,
+                         std::span<const uint32_t> banned = {});
+
+ private:
+  void apply_penalties(const SamplingParams& params, std::span<const uint32_t> history, size_t prompt_tokens);
+  size_t nucleus(const SamplingParams& params, double total);
+  uint32_t draw(const SamplingParams& params, uint64_t position);
+  Result<void> add_logprobs(std::span<const float> logits, const SamplingParams& params, Sampled& sampled);
+
+  struct Candidate {
+    float logit;
+    uint32_t token;
+    /// Likeliest first, lowest id among equals.
+    bool operator<(const Candidate& other) const {
+      return logit != other.logit ? logit > other.logit : token < other.token;
+    }
+  };
+
+  const Kernels* kernels_;
+  std::vector<float> modified_;
+  std::vector<Candidate> candidates_;
+  std::vector<uint32_t> counts_;  // per id, of the answer; high bit: seen anywhere
+};
+
+}  // namespace mc::ops

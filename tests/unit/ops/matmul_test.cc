@@ -1,0 +1,43 @@
+#include "ops/matmul.h"
+
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "base/parallel.h"
+#include "test.h"
+
+using namespace mc;
+using namespace mc::ops;
+
+TEST_CASE("ops/matmul: parts of different dtypes are stacked in order and read at any alignment") {
+  Parallel parallel(1);
+  const float f32[] = {1, 2, 3};
+  const bf16_t bf16[] = {f32_to_bf16(4), f32_to_bf16(5), f32_to_bf16(6)};
+  // 0x3c00 = 1, 0x0001 = 2^-24 (denormal), 0xfc00 = -inf
+  std::vector<std::byte> odd(1 + 6);
+  const uint16_t f16[] = {0x3c00, 0x0001, 0xfc00};
+  std::memcpy(odd.data() + 1, f16, 6);
+  const WeightRows parts[] = {{f32, Dtype::f32, 1}, {bf16, Dtype::bf16, 1}, {odd.data() + 1, Dtype::f16, 1}};
+  const auto packed = PackedMatrix::pack(parallel, parts, 3, Dtype::f32);
+  REQUIRE_OK(packed);
+  CHECK(packed->rows() == 3);
+  CHECK(packed->at(0, 2) == 3);
+  CHECK(packed->at(1, 0) == 4);
+  CHECK(packed->at(2, 0) == 1);
+  CHECK(packed->at(2, 1) == std::ldexp(1.0f, -24));
+  CHECK(packed->at(2, 2) == -INFINITY);
+  float row[3];
+  packed->row(1, row);
+  CHECK(row[2] == 6);
+}
+
+TEST_CASE("ops/matmul: an unknown variant is refused with the list of those this CPU runs") {
+  CHECK(kernels_named("auto").has_value());
+  CHECK(kernels_named("").has_value());
+  const auto wrong = kernels_named("sm90");
+  REQUIRE(!wrong.has_value());
+  CHECK(wrong.error().code == Code::unsupported);
+  CHECK(wrong.error().what.find("no variant 'sm90'") != std::string::npos);
+  CHECK(wrong.error().what.find("ref") != std::string::npos);
+}
