@@ -1,0 +1,188 @@
+// Control messages to bytes and back. One visitor per struct (wire/messages.h) names its fields;
+// the visitors here walk them: a struct is a map with string keys in field order, a vector an array,
+// a pair an array of two, an Id128 16 bytes of bin, a Role its name, doubles always 9 bytes. Equal
+// messages give equal bytes, so golden files can hold them (tests/golden/wire_messages.txt).
+//
+// Decoding trusts nothing: sizes are bounded before anything is built, unknown keys are skipped,
+// and an error names message, field and what was found: "hello: cost.prefill_s is missing".
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "base/json.h"
+#include "base/result.h"
+#include "wire/messages.h"
+#include "wire/msgpack.h"
+
+namespace mc::wire {
+
+/// Largest body of a control message; a prompt of 2 M tokens fits.
+inline constexpr size_t kMessageBytesMax = size_t{16} << 20;
+
+std::string_view to_string(Role role);
+std::optional<Role> role_from(std::string_view name);
+
+/// The msgpack map of the message's fields; its type travels beside it (type_name()).
+Bytes encode(const Message& message);
+/// Code::unsupported for an unknown type; Code::corrupt or Code::invalid for bad bytes.
+Result<Message> decode(std::string_view type, std::span<const uint8_t> body);
+/// {"type": ..., fields...}: for logs, traces and the simulator's transcripts.
+Json describe(const Message& message);
+/// Names of all messages, in the order of the variant.
+std::span<const std::string_view> message_types();
+
+// ---- visitors: also usable on any other struct with fields() -------------------------------------
+
+class FieldCounter {
+ public:
+  template <class T>
+  void operator()(std::string_view, T&) {
+    ++count;
+  }
+  size_t count = 0;
+};
+
+class Encoder {
+ public:
+  explicit Encoder(MsgpackWriter& out) : out_(out) {}
+  template <class T>
+  void operator()(std::string_view key, T& field) {
+    out_.str(key);
+    put(field);
+  }
+  /// The visitors take non-const fields, since decoding shares them; encoding changes nothing.
+  template <class T>
+  void put_struct(const T& value) {
+    T& fields = const_cast<T&>(value);
+    FieldCounter counter;
+    fields.fields(counter);
+    out_.map(counter.count);
+    fields.fields(*this);
+  }
+
+ private:
+  void put(bool value) { out_.boolean(value); }
+  void put(uint32_t value) { out_.u64(value); }
+  void put(uint64_t value) { out_.u64(value); }
+  void put(int32_t value) { out_.i64(value); }
+  void put(double value) { out_.f64(value); }
+  void put(const std::string& value) { out_.str(value); }
+  void put(const Bytes& value) { out_.bin(value); }
+  void put(const Id128& value) { out_.bin(value.bytes); }
+  void put(Role value) { out_.str(to_string(value)); }
+  template <class A, class B>
+  void put(const std::pair<A, B>& value) {
+    out_.array(2);
+    put(value.first);
+    put(value.second);
+  }
+  template <class T>
+  void put(const std::vector<T>& values) {
+    out_.array(values.size());
+    for (const T& value : values) put(value);
+  }
+  template <class T>
+  requires std::is_class_v<T> &&(!std::is_base_of_v<Id128, T>)void put(const T& value) { put_struct(value); }
+
+  MsgpackWriter& out_;
+};
+
+class Decoder {
+ public:
+  /// `nodes` of one parsed message; `name` opens every error.
+  Decoder(std::span<const MsgpackNode> nodes, std::string_view name) : nodes_(nodes), path_(name) {}
+
+  /// Fills `value` from the root. The first thing wrong is the error.
+  template <class T>
+  Result<void> decode_root(T& value) {
+    get_struct(0, value);
+    if (failed_) return error_;
+    return {};
+  }
+
+  template <class T>
+  void operator()(std::string_view key, T& field) {
+    if (failed_) return;
+    const size_t length = path_.size();
+    path_ += length == name_end_ ? ": " : ".";
+    path_ += key;
+    if (const uint32_t at = find(key); at == 0)
+      fail("is missing");
+    else
+      get(at, field);
+    path_.resize(length);
+  }
+
+ private:
+  // A struct being read: its map node, and where the next key is expected. Senders write fields in
+  // order, so the first look is nearly always right.
+  struct Frame {
+    uint32_t map = 0;
+    uint32_t cursor = 0;
+  };
+
+  uint32_t find(std::string_view key);
+  void fail(std::string_view what);
+  void fail_type(std::string_view wanted, uint32_t at);
+  bool enter_map(uint32_t at);
+  bool enter_array(uint32_t at, size_t& count);
+  void push_index(size_t index);
+
+  void get(uint32_t at, bool& value);
+  void get(uint32_t at, uint32_t& value);
+  void get(uint32_t at, uint64_t& value);
+  void get(uint32_t at, int32_t& value);
+  void get(uint32_t at, double& value);
+  void get(uint32_t at, std::string& value);
+  void get(uint32_t at, Bytes& value);
+  void get(uint32_t at, Id128& value);
+  void get(uint32_t at, Role& value);
+
+  template <class A, class B>
+  void get(uint32_t at, std::pair<A, B>& value) {
+    size_t count = 0;
+    if (!enter_array(at, count)) return;
+    if (count != 2) return fail("must have two elements, has " + std::to_string(count));
+    get(at + 1, value.first);
+    if (!failed_) get(nodes_[at + 1].next, value.second);
+  }
+  template <class T>
+  void get(uint32_t at, std::vector<T>& values) {
+    size_t count = 0;
+    if (!enter_array(at, count)) return;
+    values.clear();
+    values.reserve(count < 4096 ? count : 4096);  // the rest is paid for by elements that decode
+    const size_t length = path_.size();
+    uint32_t next = at + 1;
+    for (size_t i = 0; i < count && !failed_; ++i) {
+      push_index(i);
+      get(next, values.emplace_back());
+      path_.resize(length);
+      next = nodes_[next].next;
+    }
+  }
+  template <class T>
+  requires std::is_class_v<T> &&(!std::is_base_of_v<Id128, T>)void get(uint32_t at, T& value) { get_struct(at, value); }
+
+  template <class T>
+  void get_struct(uint32_t at, T& value) {
+    const Frame outer = frame_;
+    if (enter_map(at)) value.fields(*this);
+    frame_ = outer;
+  }
+
+  std::span<const MsgpackNode> nodes_;
+  std::string path_;
+  size_t name_end_ = path_.size();
+  Frame frame_;
+  bool failed_ = false;
+  Error error_;
+};
+
+}  // namespace mc::wire
