@@ -17,6 +17,7 @@
 #include <mutex>
 
 #include "base/clock.h"
+#include "base/json.h"
 
 namespace mc {
 namespace {
@@ -50,27 +51,6 @@ struct LogState {
 LogState& state() {
   static LogState* const s = new LogState();
   return *s;
-}
-
-void append_json_string(std::string& out, std::string_view text) {
-  out += '"';
-  for (const char raw : text) {
-    const auto c = static_cast<unsigned char>(raw);
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += raw;
-    } else if (c == '\n') {
-      out += "\\n";
-    } else if (c < 0x20 || c >= 0x7f) {
-      // Bytes above ASCII are escaped one by one: a log line stays valid JSON whatever bytes came in.
-      char hex[8];
-      std::snprintf(hex, sizeof hex, "\\u%04x", c);
-      out += hex;
-    } else {
-      out += raw;
-    }
-  }
-  out += '"';
 }
 
 void append_text_string(std::string& out, std::string_view text) {

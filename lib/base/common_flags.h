@@ -1,0 +1,173 @@
+// The flags that mean the same in every tool (USERS 2). A program's table points at those it has;
+// with_default() gives a role its own default. Flags of later work are not listed: no flag here does
+// nothing.
+#pragma once
+
+#include "base/cli.h"
+
+namespace mc::flags {
+
+/// --block-tokens: a power of two from 16 to 512.
+Result<void> check_block_tokens(std::string_view value);
+/// --label: k=v pairs.
+Result<void> check_labels(std::string_view value);
+/// --name: 1 to 64 characters of [A-Za-z0-9._-].
+Result<void> check_name(std::string_view value);
+
+inline constexpr Flag kModel{
+    .name = "model", .letter = 'm', .value = "DIR", .help = "Hugging Face directory; without it the built-in mc-tiny"};
+inline constexpr Flag kConductor{.name = "conductor",
+                                 .value = "EP",
+                                 .fallback = "ipc://$MCT_RUN_DIR/conductor",
+                                 .help = "control endpoint to register with: ipc:// or tcp://host:7700"};
+inline constexpr Flag kListen{.name = "listen",
+                              .kind = FlagKind::list,
+                              .value = "EP",
+                              .fallback = "ipc://$MCT_RUN_DIR/conductor",
+                              .help = "control endpoints workers register at; add tcp://ADDR:7700 for more hosts"};
+inline constexpr Flag kHttp{.name = "http",
+                            .kind = FlagKind::host_port,
+                            .value = "ADDR:PORT",
+                            .fallback = "127.0.0.1:8000",
+                            .help = "API, admin and metrics; a taken default moves up to the next free port"};
+inline constexpr Flag kBind{.name = "bind",
+                            .value = "ADDR",
+                            .fallback = "127.0.0.1",
+                            .help = "data-plane address; beyond loopback it needs --auth or --insecure"};
+inline constexpr Flag kAuth{
+    .name = "auth", .value = "FILE", .help = "key set made by mc-conductor keygen; the same file on every host"};
+inline constexpr Flag kInsecure{
+    .name = "insecure", .kind = FlagKind::boolean, .help = "listen beyond loopback without keys"};
+inline constexpr Flag kTransport{.name = "transport",
+                                 .kind = FlagKind::choice,
+                                 .value = "T",
+                                 .fallback = "auto",
+                                 .help = "how KV moves: shm on one host, else tcp",
+                                 .choices = "auto|shm|tcp"};
+inline constexpr Flag kDevice{.name = "device",
+                              .kind = FlagKind::choice,
+                              .value = "D",
+                              .fallback = "auto",
+                              .help = "where the model runs",
+                              .choices = "auto|cpu"};
+inline constexpr Flag kDtype{.name = "dtype",
+                             .kind = FlagKind::choice,
+                             .value = "T",
+                             .fallback = "auto",
+                             .help = "compute type; auto is what the model's config says",
+                             .choices = "auto|f32|bf16"};
+inline constexpr Flag kKvDtype{.name = "kv-dtype",
+                               .kind = FlagKind::choice,
+                               .value = "T",
+                               .fallback = "auto",
+                               .help = "type of K and V; auto is --dtype",
+                               .choices = "auto|f32|bf16"};
+inline constexpr Flag kBlockTokens{.name = "block-tokens",
+                                   .kind = FlagKind::count,
+                                   .value = "N",
+                                   .fallback = "64",
+                                   .help = "tokens of a KV block, a power of two from 16 to 512; equal on all nodes",
+                                   .check = check_block_tokens};
+inline constexpr Flag kKvMem{.name = "kv-mem",
+                             .kind = FlagKind::size,
+                             .value = "SIZE",
+                             .fallback = "80%",
+                             .help = "memory for KV blocks: 2GiB, or a share of what is free"};
+inline constexpr Flag kDram{.name = "dram",
+                            .kind = FlagKind::size,
+                            .value = "SIZE",
+                            .fallback = "4GiB",
+                            .help = "memory of the cache: 4GiB, or a share of what is free"};
+inline constexpr Flag kThreads{.name = "threads",
+                               .kind = FlagKind::count,
+                               .value = "N",
+                               .fallback = "auto",
+                               .help = "compute threads; auto is one per core",
+                               .choices = "auto"};
+inline constexpr Flag kKernels{.name = "kernels",
+                               .kind = FlagKind::choice,
+                               .value = "V",
+                               .fallback = "auto",
+                               .help = "force one variant of the compute kernels",
+                               .choices = "auto|ref|avx2|avx512|avx512bf16"};
+inline constexpr Flag kName{.name = "name",
+                            .value = "ID",
+                            .fallback = "auto",
+                            .help = "node name in logs, metrics and ps; auto is role and number",
+                            .choices = "auto",
+                            .check = check_name};
+inline constexpr Flag kLabel{.name = "label",
+                             .kind = FlagKind::list,
+                             .value = "K=V",
+                             .help = "labels shown in ps and usable in rules",
+                             .check = check_labels};
+inline constexpr Flag kReadyFile{
+    .name = "ready-file", .value = "FILE", .help = "written when the program can take work, removed when it ends"};
+
+inline constexpr Flag kConfig{
+    .name = "config", .value = "FILE", .help = "TOML file whose keys are the flag names", .common = true};
+inline constexpr Flag kSeed{.name = "seed",
+                            .kind = FlagKind::count,
+                            .value = "N",
+                            .fallback = "0",
+                            .help = "every random choice of the process derives from it",
+                            .common = true};
+inline constexpr Flag kLogLevel{.name = "log-level",
+                                .kind = FlagKind::choice,
+                                .value = "L",
+                                .fallback = "info",
+                                .help = "what goes to stderr",
+                                .choices = "trace|debug|info|warn|error|off",
+                                .common = true};
+inline constexpr Flag kLogFormat{.name = "log-format",
+                                 .kind = FlagKind::choice,
+                                 .value = "F",
+                                 .fallback = "text",
+                                 .help = "text, or one JSON object a line",
+                                 .choices = "text|json",
+                                 .common = true};
+inline constexpr Flag kJson{.name = "json",
+                            .kind = FlagKind::boolean,
+                            .help = "results as JSON lines on stdout; the last line is the summary",
+                            .common = true};
+inline constexpr Flag kJsonStream{.name = "json-stream",
+                                  .kind = FlagKind::boolean,
+                                  .help = "as --json, with start, progress and end events",
+                                  .common = true};
+inline constexpr Flag kOutput{.name = "output",
+                              .letter = 'o',
+                              .value = "FILE",
+                              .fallback = "-",
+                              .help = "where results go; - is stdout",
+                              .common = true};
+inline constexpr Flag kQuiet{.name = "quiet",
+                             .letter = 'q',
+                             .kind = FlagKind::boolean,
+                             .help = "no progress and no notes, only results and errors",
+                             .common = true};
+inline constexpr Flag kProgress{.name = "progress",
+                                .kind = FlagKind::choice,
+                                .value = "W",
+                                .fallback = "auto",
+                                .help = "progress line on stderr",
+                                .choices = "auto|always|never",
+                                .common = true};
+inline constexpr Flag kColor{.name = "color",
+                             .kind = FlagKind::choice,
+                             .value = "W",
+                             .fallback = "auto",
+                             .help = "colours; NO_COLOR is honoured",
+                             .choices = "auto|always|never",
+                             .common = true};
+inline constexpr Flag kPrintConfig{.name = "print-config",
+                                   .kind = FlagKind::boolean,
+                                   .help = "print every setting and where it came from, then exit",
+                                   .common = true,
+                                   .one_shot = true};
+inline constexpr Flag kCheck{.name = "check",
+                             .kind = FlagKind::boolean,
+                             .help = "validate model, memory, ports and devices, then exit",
+                             .common = true,
+                             .one_shot = true};
+
+}  // namespace mc::flags
