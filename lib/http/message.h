@@ -1,0 +1,93 @@
+// HTTP/1.1 messages as plain values: what the server hands to a handler, what the client sends and
+// gets back, and the exact bytes of heads, chunks and server-sent events. No sockets here.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/errors.h"
+#include "base/result.h"
+
+namespace mc::http {
+
+enum class Method : uint8_t { get, head, post, put, del, options, patch, other };
+std::string_view to_string(Method method);
+Method method_of(std::string_view text);
+
+struct Header {
+  std::string name;
+  std::string value;
+  bool operator==(const Header&) const = default;
+};
+using Headers = std::vector<Header>;
+
+/// Value of the first header of this name (compared without case), or the fallback.
+std::string_view find_header(const Headers& headers, std::string_view name, std::string_view fallback = {});
+bool iequals(std::string_view a, std::string_view b);
+
+/// One request, complete with its body.
+struct Request {
+  Method method = Method::get;
+  std::string target;  // as sent: "/v1/models/a%2Fb?x=1"
+  std::string path;    // percent-decoded, without the query: "/v1/models/a/b"
+  std::string query;   // raw, without '?'
+  Headers headers;     // names in lower case, values trimmed
+  std::string body;
+  bool keep_alive = true;
+  bool http11 = true;      // false: HTTP/1.0, which knows no chunks
+  std::string id;          // ours, unique: "req_" and 26 characters
+  std::string request_id;  // what x-request-id of the answer will say: the client's when sane, else id
+  std::string peer;        // "127.0.0.1:51234"
+  TimePoint received{};    // when its first byte was read
+};
+
+/// What is written back when it fits one buffer.
+struct Response {
+  int status = 200;
+  Headers headers;
+  std::string body;
+};
+
+/// "Not Found" for 404; "Status" for codes we do not name.
+std::string_view reason_phrase(int status);
+/// Decodes %XX; nullopt-like error (Code::invalid) for a bad escape, an encoded NUL or a path that
+/// is not UTF-8.
+Result<std::string> decode_path(std::string_view path);
+/// 1..128 visible ASCII characters: safe to echo in a header, a log line and a file name's place.
+bool is_sane_request_id(std::string_view id);
+
+/// How the body of a response is delimited.
+enum class Framing : uint8_t { length, chunked, until_close, none };
+
+/// Appends the status line and headers. Control characters in values become spaces, so a value can
+/// never start a new header. Adds Content-Length or Transfer-Encoding and, if closing, Connection.
+void append_response_head(std::string& out, int status, const Headers& headers, Framing framing, size_t body_bytes,
+                          bool close);
+void append_request_head(std::string& out, Method method, std::string_view target, std::string_view host,
+                         const Headers& headers, size_t body_bytes, bool keep_alive);
+/// One chunk of a chunked body; `bytes` must not be empty (an empty chunk ends the body).
+void append_chunk(std::string& out, std::string_view bytes);
+inline constexpr std::string_view kLastChunk = "0\r\n\r\n";
+
+// Server-sent events, as OpenAI clients expect them.
+inline constexpr std::string_view kSsePing = ": ping\n\n";
+inline constexpr std::string_view kSseDone = "data: [DONE]\n\n";
+/// "data: <json>\n\n"; `json` has no line breaks.
+void append_sse_data(std::string& out, std::string_view json);
+/// Content-Type, Cache-Control, X-Accel-Buffering of an event stream.
+Headers sse_headers();
+
+// Errors in OpenAI's shape, {"error":{message,type,param,code}}, with status, type and code from the
+// table of base/errors.h.
+std::string error_body(err::Number number, std::string_view message, std::string_view param = {});
+Response error_response(err::Number number, std::string_view message, std::string_view param = {});
+/// By the error's number; by its code when it has none.
+Response error_response(const Error& error, std::string_view param = {});
+
+/// "req_" and 26 characters that sort by time: 48 bits of milliseconds, 80 of `random` (a ULID).
+std::string make_request_id(int64_t unix_ms, uint64_t random_high, uint64_t random_low);
+
+}  // namespace mc::http

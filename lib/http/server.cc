@@ -1,0 +1,456 @@
+// The fence around Asio for the server: accepting, readiness, one tick timer. Sockets are
+// non-blocking; reads go into one scratch buffer of the loop, so a silent connection holds no read
+// buffer, and a pending wait-for-readable is what notices that a client went away.
+#include "http/server.h"
+
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <condition_variable>
+#include <map>
+#include <random>
+#include <thread>
+
+#include "base/assert.h"
+#include "base/metric_names.h"
+#include "http/connection.h"
+
+namespace mc::http {
+namespace asio = boost::asio;
+using boost::system::error_code;
+using Executor = asio::io_context::executor_type;
+using Socket = asio::basic_stream_socket<asio::ip::tcp, Executor>;
+using Acceptor = asio::basic_socket_acceptor<asio::ip::tcp, Executor>;
+using Timer =
+    asio::basic_waitable_timer<std::chrono::steady_clock, asio::wait_traits<std::chrono::steady_clock>, Executor>;
+
+namespace {
+
+constexpr size_t kScratchBytes = size_t{64} << 10;
+constexpr Duration kTickMax = 200ms;  // how late a timeout may be noticed
+constexpr size_t kRefusalsMax = 64;   // connections beyond the limit that are told so; more are just closed
+
+std::string endpoint_text(const asio::ip::tcp::endpoint& endpoint) {
+  const std::string host = endpoint.address().to_string();
+  return (endpoint.address().is_v6() ? "[" + host + "]" : host) + ":" + std::to_string(endpoint.port());
+}
+
+/// A dead host is noticed even when nobody sends: probes after 30 s, and unacknowledged data gives up.
+void tune(Socket& socket) {
+  error_code ignored;
+  socket.set_option(asio::ip::tcp::no_delay(true), ignored);
+  socket.set_option(asio::socket_base::keep_alive(true), ignored);
+  const int idle_s = 30, interval_s = 10, probes = 3;
+  const unsigned user_timeout_ms = 60'000;
+  const int fd = socket.native_handle();
+  ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
+  ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof interval_s);
+  ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+  ::setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &user_timeout_ms, sizeof user_timeout_ms);
+}
+
+}  // namespace
+
+/// A connection with its socket. Pending waits hold a shared_ptr, so it outlives close() until they
+/// have been told that they were cancelled.
+struct Peer final : detail::Connection, std::enable_shared_from_this<Peer> {
+  Peer(Socket accepted, detail::ConnectionHost& host, const ServerOptions& options, std::string name, uint64_t number)
+      : Connection(host, options, std::move(name)), socket(std::move(accepted)), id(number) {}
+  Socket socket;
+  uint64_t id;
+  bool read_waiting = false;
+  bool write_waiting = false;
+  bool half_closed = false;
+  bool is_refusal = false;  // beyond the connection limit
+  bool is_listed = true;    // in Loop::peers
+  bool is_dirty = false;    // in Loop::dirty
+};
+using PeerPtr = std::shared_ptr<Peer>;
+
+struct Server::Loop final : detail::ConnectionHost {
+  Loop(const ServerOptions& given, Handler given_handler);
+  Result<void> listen();
+  void start();
+  void stop();
+  bool drain(Duration patience);
+
+  // detail::ConnectionHost
+  TimePoint now() const override { return SystemClock::instance().now(); }
+  std::shared_ptr<detail::Outbox> outbox() override { return outbox_; }
+  void dispatch(Request request, Responder responder) override;
+  bool reserve_body(size_t bytes) override;
+  void release_body(size_t bytes) override { bodies_bytes -= bytes; }
+  void fill_ids(Request& request) override;
+  bool draining() const override { return is_draining; }
+  void count_response(int status) override;
+  void end_answer() override { streams.fetch_sub(1, std::memory_order_relaxed); }
+
+  void accept_next();
+  void on_accept(Socket socket);
+  void wait_read(const PeerPtr& peer);
+  void on_readable(const PeerPtr& peer);
+  void flush(const PeerPtr& peer);
+  void settle(const PeerPtr& peer);
+  void run_commands();
+  void arm_tick();
+  void close_acceptor();
+  void forget(const PeerPtr& peer);
+
+  ServerOptions options;
+  Handler handler;
+  asio::io_context io{1};
+  Acceptor acceptor{io};
+  Timer tick{io};
+  Timer accept_pause{io};
+  Duration tick_interval = kTickMax;
+  bool is_ticking = false;
+  bool is_draining = false;
+  std::map<uint64_t, PeerPtr> peers;  // all that are not closed
+  uint64_t next_id = 1;
+  size_t refusals = 0;
+  size_t bodies_bytes = 0;
+  std::vector<detail::Command> batch;
+  std::vector<PeerPtr> dirty;
+  std::array<char, kScratchBytes> scratch;
+  std::mt19937_64 random{std::random_device{}()};
+  std::shared_ptr<detail::Outbox> outbox_ = std::make_shared<detail::Outbox>();
+  std::string url;
+  uint16_t port = 0;
+  std::thread thread;
+
+  // Read by other threads.
+  std::atomic<size_t> connections{0}, streams{0};
+  std::atomic<uint64_t> accepted{0}, requests{0};
+  std::array<std::atomic<uint64_t>, kCloseReasonCount> closed{};
+  std::mutex empty_mutex;
+  std::condition_variable empty;  // connections became 0
+  std::atomic<bool> has_drained_idle{false};
+
+  metric::Gauge connections_gauge;
+  std::array<metric::Counter, 6> responses_counters;
+  std::array<metric::Counter, kCloseReasonCount> closed_counters;
+};
+
+Server::Loop::Loop(const ServerOptions& given, Handler given_handler)
+    : options(given), handler(std::move(given_handler)) {
+  const Duration shortest = std::min(
+      {options.head_timeout, options.body_timeout, options.idle_timeout, options.write_timeout, options.ping_interval});
+  tick_interval = std::clamp<Duration>(shortest / 4, 5ms, kTickMax);
+  if (Metrics* metrics = options.metrics) {
+    static constexpr const char* kClasses[] = {"", "1xx", "2xx", "3xx", "4xx", "5xx"};
+    connections_gauge = metrics->gauge(metric::kHttpConnections);
+    for (size_t i = 2; i < 6; ++i) responses_counters[i] = metrics->counter(metric::kHttpResponses, {kClasses[i]});
+    for (size_t i = 0; i < kCloseReasonCount; ++i)
+      closed_counters[i] = metrics->counter(metric::kHttpClosed, {to_string(static_cast<CloseReason>(i))});
+  }
+}
+
+Result<void> Server::Loop::listen() {
+  error_code error;
+  const std::string host = options.address == "localhost" ? "127.0.0.1" : options.address;
+  const auto address = asio::ip::make_address(host, error);
+  if (error)
+    return user_error(err::kCannotListen, "http: \"" + options.address + "\" is not an IP address", "--http",
+                      "write --http 127.0.0.1:8000 or --http [::1]:8000");
+  const auto fail = [&](std::string_view step, uint16_t tried) {
+    const std::string text = endpoint_text({address, tried});
+    if (error == asio::error::address_in_use)
+      return user_error(err::kPortInUse,
+                        "http: " + text + " is in use" +
+                            (options.port_tries > 1 ? " and so are the next " + std::to_string(options.port_tries - 1)
+                                                    : std::string()),
+                        "--http");
+    return user_error(err::kCannotListen, "http: " + std::string(step) + " " + text + ": " + error.message(), "--http");
+  };
+  for (int i = 0; i < std::max(1, options.port_tries) && options.port + i <= 65535; ++i) {
+    const asio::ip::tcp::endpoint endpoint(address, static_cast<uint16_t>(options.port + i));
+    acceptor.close(error);
+    if (acceptor.open(endpoint.protocol(), error)) return fail("socket for", endpoint.port());
+    acceptor.set_option(asio::socket_base::reuse_address(true), error);
+    acceptor.bind(endpoint, error);
+    if (!error) acceptor.listen(1024, error);
+    if (!error) break;
+    if (error != asio::error::address_in_use) return fail("bind", endpoint.port());
+  }
+  if (error) return fail("bind", options.port);
+  acceptor.non_blocking(true, error);
+  const auto bound = acceptor.local_endpoint(error);
+  if (error) return fail("getsockname", options.port);
+  port = bound.port();
+  url = "http://" + endpoint_text(bound);
+  return {};
+}
+
+void Server::Loop::start() {
+  outbox_->wake = [this] { asio::post(io, [this] { run_commands(); }); };
+  accept_next();
+  thread = std::thread([this] {
+    const auto keep = asio::make_work_guard(io);
+    io.run();
+  });
+}
+
+void Server::Loop::dispatch(Request request, Responder responder) {
+  requests.fetch_add(1, std::memory_order_relaxed);
+  streams.fetch_add(1, std::memory_order_relaxed);
+  handler(std::move(request), std::move(responder));
+}
+
+bool Server::Loop::reserve_body(size_t bytes) {
+  if (bodies_bytes + bytes > options.bodies_bytes_max) return false;
+  bodies_bytes += bytes;
+  return true;
+}
+
+void Server::Loop::fill_ids(Request& request) {
+  request.id = make_request_id(SystemClock::instance().unix_ms(), random(), random());
+  const std::string_view given = find_header(request.headers, "x-request-id");
+  request.request_id = is_sane_request_id(given) ? std::string(given) : request.id;
+}
+
+void Server::Loop::count_response(int status) {
+  responses_counters[static_cast<size_t>(status / 100)].add();
+}
+
+void Server::Loop::accept_next() {
+  acceptor.async_accept([this](error_code error, Socket socket) {
+    if (error == asio::error::operation_aborted || is_draining) return;
+    if (!error) {
+      on_accept(std::move(socket));
+      return accept_next();
+    }
+    // Out of descriptors or memory: connections that end make room; try again in a moment.
+    accept_pause.expires_after(kTickMax);
+    accept_pause.async_wait([this](error_code stopped) {
+      if (!stopped) accept_next();
+    });
+  });
+}
+
+void Server::Loop::on_accept(Socket socket) {
+  accepted.fetch_add(1, std::memory_order_relaxed);
+  error_code error;
+  socket.non_blocking(true, error);
+  const auto remote = socket.remote_endpoint(error);
+  const bool is_full = peers.size() >= options.connections_max;
+  if (error || (is_full && refusals >= kRefusalsMax)) {
+    closed[static_cast<size_t>(CloseReason::too_many)].fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
+  tune(socket);
+  auto peer = std::make_shared<Peer>(std::move(socket), *this, options, endpoint_text(remote), next_id++);
+  peers.emplace(peer->id, peer);
+  connections.store(peers.size(), std::memory_order_relaxed);
+  connections_gauge.set(static_cast<double>(peers.size()));
+  if (is_full) {
+    ++refusals;
+    peer->is_refusal = true;
+    peer->refuse(err::kQueueFull, "too many connections (" + std::to_string(options.connections_max) + ")",
+                 CloseReason::too_many);
+  }
+  settle(peer);
+  arm_tick();
+}
+
+void Server::Loop::wait_read(const PeerPtr& peer) {
+  if (peer->read_waiting || !peer->want_read()) return;
+  peer->read_waiting = true;
+  peer->socket.async_wait(Socket::wait_read, [this, peer](error_code error) {
+    peer->read_waiting = false;
+    if (error == asio::error::operation_aborted || peer->is_closed()) return;
+    on_readable(peer);
+  });
+}
+
+void Server::Loop::on_readable(const PeerPtr& peer) {
+  error_code error;
+  const size_t count = peer->socket.read_some(asio::buffer(scratch), error);
+  if (error && error != asio::error::would_block) {
+    peer->on_end_of_input();
+  } else if (count > 0) {
+    peer->on_bytes({scratch.data(), count});
+  }
+  settle(peer);
+}
+
+/// Writes what there is, then makes sure that the loop hears of whatever comes next.
+void Server::Loop::settle(const PeerPtr& peer) {
+  flush(peer);
+  if (peer->is_closed()) return forget(peer);
+  if (peer->want_half_close() && !std::exchange(peer->half_closed, true)) {
+    error_code ignored;
+    peer->socket.shutdown(Socket::shutdown_send, ignored);
+  }
+  wait_read(peer);
+}
+
+void Server::Loop::flush(const PeerPtr& peer) {
+  while (!peer->write_waiting && !peer->is_closed() && !peer->unsent().empty()) {
+    error_code error;
+    const std::string_view bytes = peer->unsent();
+    const size_t count = peer->socket.write_some(asio::const_buffer(bytes.data(), bytes.size()), error);
+    if (error == asio::error::would_block) {
+      peer->write_waiting = true;
+      peer->socket.async_wait(Socket::wait_write, [this, peer](error_code failed) {
+        peer->write_waiting = false;
+        if (failed == asio::error::operation_aborted || peer->is_closed()) return;
+        settle(peer);
+      });
+      return;
+    }
+    if (error) return peer->close(CloseReason::client_gone);
+    peer->on_written(count);
+  }
+}
+
+void Server::Loop::forget(const PeerPtr& peer) {
+  if (!std::exchange(peer->is_listed, false)) return;
+  const CloseReason reason = peer->close_reason();
+  closed[static_cast<size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
+  closed_counters[static_cast<size_t>(reason)].add();
+  if (peer->is_refusal) --refusals;
+  error_code ignored;
+  // What a slow reader left in the kernel's buffer is thrown away too.
+  if (reason == CloseReason::slow_reader) peer->socket.set_option(asio::socket_base::linger(true, 0), ignored);
+  peer->socket.close(ignored);
+  peers.erase(peer->id);
+  connections_gauge.set(static_cast<double>(peers.size()));
+  {
+    const std::lock_guard lock(empty_mutex);
+    connections.store(peers.size(), std::memory_order_relaxed);
+  }
+  if (peers.empty()) empty.notify_all();
+}
+
+void Server::Loop::run_commands() {
+  {
+    const std::lock_guard lock(outbox_->mutex);
+    batch.swap(outbox_->commands);
+  }
+  for (detail::Command& command : batch) {
+    if (auto* task = std::get_if<detail::command::Task>(&command.what)) {
+      task->run();
+    } else if (detail::Connection* connection = command.link->connection) {
+      const PeerPtr peer = static_cast<Peer*>(connection)->shared_from_this();
+      peer->apply(command);
+      if (!std::exchange(peer->is_dirty, true)) dirty.push_back(peer);
+    } else if (auto* hook = std::get_if<detail::command::OnClose>(&command.what)) {
+      if (command.link->is_lost) hook->callback(command.link->lost_reason);
+    }
+  }
+  batch.clear();
+  for (const PeerPtr& peer : std::exchange(dirty, {})) {
+    peer->is_dirty = false;
+    settle(peer);
+  }
+}
+
+void Server::Loop::arm_tick() {
+  if (is_ticking || peers.empty()) return;
+  is_ticking = true;
+  tick.expires_after(tick_interval);
+  tick.async_wait([this](error_code stopped) {
+    is_ticking = false;
+    if (stopped) return;
+    for (auto at = peers.begin(); at != peers.end();) {
+      const PeerPtr peer = (at++)->second;  // settle() may forget it
+      const bool had_output = !peer->unsent().empty();
+      peer->on_tick();
+      if (peer->is_closed() || (!had_output && !peer->unsent().empty())) settle(peer);
+    }
+    arm_tick();
+  });
+}
+
+void Server::Loop::close_acceptor() {
+  is_draining = true;
+  error_code ignored;
+  acceptor.close(ignored);
+  accept_pause.cancel();
+}
+
+bool Server::Loop::drain(Duration patience) {
+  outbox_->push({nullptr, detail::command::Task{[this] {
+                   close_acceptor();
+                   for (auto at = peers.begin(); at != peers.end();) {
+                     const PeerPtr peer = (at++)->second;
+                     if (peer->is_waiting()) peer->close(CloseReason::shutdown);
+                     if (peer->is_closed()) forget(peer);
+                   }
+                   has_drained_idle.store(true, std::memory_order_release);
+                   empty.notify_all();
+                 }}});
+  std::unique_lock lock(empty_mutex);
+  return empty.wait_until(lock, after(now(), patience), [this] {
+    return has_drained_idle.load(std::memory_order_acquire) && connections.load(std::memory_order_relaxed) == 0;
+  });
+}
+
+void Server::Loop::stop() {
+  if (!thread.joinable()) return;
+  MC_ASSERT(std::this_thread::get_id() != thread.get_id());
+  asio::post(io, [this] {
+    close_acceptor();
+    run_commands();
+    for (auto at = peers.begin(); at != peers.end();) {
+      const PeerPtr peer = (at++)->second;
+      peer->close(CloseReason::shutdown);
+      forget(peer);
+    }
+    io.stop();
+  });
+  thread.join();
+  std::vector<detail::Command> late;
+  {
+    const std::lock_guard lock(outbox_->mutex);
+    outbox_->wake = nullptr;
+    late.swap(outbox_->commands);
+  }
+  for (detail::Command& command : late)
+    if (auto* hook = std::get_if<detail::command::OnClose>(&command.what)) hook->callback(CloseReason::shutdown);
+}
+
+Result<std::unique_ptr<Server>> Server::open(const ServerOptions& options, Handler handler) {
+  auto loop = std::make_unique<Loop>(options, std::move(handler));
+  MC_CHECK(loop->listen());
+  loop->start();
+  return std::unique_ptr<Server>(new Server(std::move(loop)));
+}
+
+Server::Server(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}
+Server::~Server() {
+  stop();
+}
+
+uint16_t Server::port() const {
+  return loop_->port;
+}
+std::string Server::url() const {
+  return loop_->url;
+}
+bool Server::drain(Duration patience) {
+  return loop_->drain(patience);
+}
+void Server::stop() {
+  loop_->stop();
+}
+void Server::post(std::function<void()> task) {
+  loop_->outbox_->push({nullptr, detail::command::Task{std::move(task)}});
+}
+
+ServerStats Server::stats() const {
+  ServerStats stats;
+  stats.connections = loop_->connections.load(std::memory_order_relaxed);
+  stats.streams = loop_->streams.load(std::memory_order_relaxed);
+  stats.accepted = loop_->accepted.load(std::memory_order_relaxed);
+  stats.requests = loop_->requests.load(std::memory_order_relaxed);
+  for (size_t i = 0; i < kCloseReasonCount; ++i) stats.closed[i] = loop_->closed[i].load(std::memory_order_relaxed);
+  return stats;
+}
+
+}  // namespace mc::http

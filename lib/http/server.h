@@ -1,0 +1,152 @@
+// HTTP/1.1 server: one thread, thousands of idle event streams. Handlers run on the server's thread
+// and must not block it; they answer at once, or keep the Responder and answer later from any
+// thread. Everything a client can do is bounded: head and body size, time to send them, the number
+// of connections, bytes queued for a slow reader. A client that goes away is noticed at once, also
+// while it only listens, and reported through Responder::on_close.
+//
+//   Server::Handler handler = [&](Request request, Responder out) {
+//     if (request.path == "/health") return out.respond({200});
+//     out.start_stream();
+//     out.on_close([id](CloseReason) { cancel(id); });
+//     jobs.push({std::move(request), out});         // later, on any thread:
+//   };                                              //   out.send_event(chunk_json); ... out.finish();
+//   MC_TRY(server, Server::open({.port = 8000}, handler));
+//
+// States of a connection (one request at a time; pipelined ones wait, unparsed):
+//   reading head -> reading body -> answering -> idle -> reading head ...
+//                \-> refused (4xx written, input discarded for a moment so that it arrives) -> closed
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "http/message.h"
+#include "http/parser.h"
+
+namespace mc {
+class Metrics;
+}
+
+namespace mc::http {
+
+/// Why a connection ended; the label of mc_http_closed_total.
+enum class CloseReason : uint8_t {
+  done,          // Connection: close, after the answer
+  client_gone,   // the client closed or reset, idle or not
+  head_timeout,  // slow loris: the head took too long
+  body_timeout,  // the body took too long
+  idle_timeout,  // kept alive, but no further request
+  slow_reader,   // too many bytes queued, or none taken for too long
+  bad_request,   // refused with 4xx or 501 before a handler saw it
+  too_many,      // the connection limit was reached
+  aborted,       // Responder::abort
+  shutdown,      // the server stopped
+};
+inline constexpr size_t kCloseReasonCount = 10;
+std::string_view to_string(CloseReason reason);
+
+struct ServerOptions {
+  std::string address = "127.0.0.1";  // an IP address or "localhost"
+  uint16_t port = 0;                  // 0: any free port
+  int port_tries = 1;                 // >1: the port is a default; when taken try the next, this many in all
+  ParserLimits limits;
+  size_t bodies_bytes_max = size_t{256} << 20;  // of all requests being read at once
+  size_t queue_bytes_max = size_t{1} << 20;     // unsent stream bytes of one connection
+  size_t connections_max = 10'000;
+  Duration head_timeout = 10s;
+  Duration body_timeout = 30s;
+  Duration idle_timeout = 75s;   // between requests of a kept-alive connection
+  Duration write_timeout = 30s;  // without the client taking a byte
+  Duration ping_interval = 10s;  // ": ping" into a silent event stream
+  Metrics* metrics = nullptr;    // outlives the server
+};
+
+/// A snapshot; counters only grow.
+struct ServerStats {
+  size_t connections = 0;  // open now
+  size_t streams = 0;      // answers under way now
+  uint64_t accepted = 0;
+  uint64_t requests = 0;
+  std::array<uint64_t, kCloseReasonCount> closed{};
+  uint64_t closed_for(CloseReason reason) const { return closed[static_cast<size_t>(reason)]; }
+};
+
+namespace detail {
+class Exchange;
+}
+
+/// The answer to one request. Copies share it (the handler's caller and a worker both hold one, hence
+/// a shared_ptr inside); it may outlive the server. Thread-safe; calls by one thread keep their order.
+/// When the last copy goes and nothing was answered, the client gets a 500: nobody waits for ever.
+/// After the client is gone every call is harmless and does nothing.
+class Responder {
+ public:
+  Responder() = default;  // not bound to a request
+  explicit Responder(std::shared_ptr<detail::Exchange> exchange);
+
+  /// The whole answer. Content-Length, x-request-id and Connection are added. First answer wins.
+  void respond(Response response) const;
+  /// Starts an event stream (200 and the SSE headers, or others for another kind of stream).
+  void start_stream(Headers extra = {}) const;
+  /// One server-sent event, `data: <json>`; `json` is one line. Code::cancelled: the client is gone;
+  /// Code::busy: it reads too slowly and was given up.
+  Code send_event(std::string_view json) const;
+  /// Bytes as they are (several framed events, `data: [DONE]`, a comment).
+  Code send(std::string_view bytes) const;
+  /// Ends the stream; the connection lives on.
+  void finish() const;
+  /// Closes without ending the body, so that the client cannot take it for complete.
+  void abort() const;
+  /// Sends `data: {"error":...}` and aborts: an error after the first byte.
+  void fail_stream(std::string_view error_json) const;
+
+  /// Called once, on the server's thread, if the connection ends before the answer is complete; at
+  /// once if it has. Not called after a complete answer.
+  void on_close(std::function<void(CloseReason)> callback) const;
+  bool is_open() const;
+  /// Unsent bytes of the stream: a producer may slow down before it is cut off.
+  size_t queued_bytes() const;
+  explicit operator bool() const { return exchange_ != nullptr; }
+
+ private:
+  std::shared_ptr<detail::Exchange> exchange_;
+};
+
+class Server {
+ public:
+  using Handler = std::function<void(Request, Responder)>;
+
+  /// Binds, listens and starts the thread. Fails with MC5001 port-in-use naming the port, or says
+  /// what is wrong with the address.
+  static Result<std::unique_ptr<Server>> open(const ServerOptions& options, Handler handler);
+  /// stop()s.
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  uint16_t port() const;
+  /// "http://127.0.0.1:8000"
+  std::string url() const;
+  ServerStats stats() const;
+
+  /// Runs `task` on the server's thread (also how tests and loops reach it).
+  void post(std::function<void()> task);
+  /// Stops accepting, closes idle connections, lets answers under way finish until the deadline.
+  /// True when none was left. Call from any thread but the server's.
+  bool drain(Duration patience);
+  /// Closes everything (on_close is called with `shutdown`) and joins the thread. Idempotent.
+  void stop();
+
+ private:
+  struct Loop;
+  explicit Server(std::unique_ptr<Loop> loop);
+  std::unique_ptr<Loop> loop_;
+};
+
+}  // namespace mc::http
