@@ -32,7 +32,7 @@ void Decode::start_read(Request& r, const wire::ExtentsReady& ready, TimePoint n
     if (block < r.have_blocks || r.arrived[block][ready.layer] != 0) continue;  // here, or on its way
     r.arrived[block][ready.layer] = 1;
     r.crcs[block][ready.layer] = ready.extents[i].crc;
-    read.slices.push_back({r.pages[block], layout.layer_offset(ready.layer), ready.extents[i].offset,
+    read.slices.push_back({r.pages[block], layout.layer_offset(ready.layer), ready.extents[i].segment_offset,
                            static_cast<uint32_t>(layout.layer_bytes()), ready.extents[i].crc});
   }
   if (read.slices.empty()) return;

@@ -190,22 +190,30 @@ struct RunStep {
   std::vector<RunRow> rows;
 };
 
-/// Something for the client of a request. Conductor only.
+/// Where a request went and what it cost; complete when it ends.
+struct Journey {
+  NodeId prefill, decode;
+  uint32_t attempts = 0;
+  double predicted_ttft_s = 0, predicted_tbt_s = 0;
+  wire::PrefillReport report;  // of the attempt that gave the first token
+};
+
+/// Something for the client of a request. Conductor only. Tokens come in order, without a gap; the
+/// last reply of a request is finished, failed or rejected, and there is exactly one of them.
 struct Reply {
+  enum class Kind : uint8_t { token, finished, failed, rejected };
   RequestId req;
-  enum class Kind : uint8_t { accepted, token, finished, failed, rejected } kind = Kind::token;
-  // token
+  Kind kind = Kind::token;
   uint32_t token = 0;
   uint32_t index = 0;
   wire::TokenLogprobs logprobs;
-  // finished
-  std::string finish_reason;  // stop | length | abort
-  // failed, rejected
-  std::string code;     // deadline_exceeded, predicted_slo_miss, no_prefill, ...
+  std::string finish_reason;  // finished: stop | length | abort
+  std::string code;           // failed, rejected: deadline_exceeded, predicted_slo_miss, no_prefill, ...
   std::string stage;
   std::string message;
   double predicted_ms = 0, allowed_ms = 0;
   Duration retry_after{};
+  Journey journey;
 };
 
 using Action = std::variant<Send, SendNotify, SetPeers, Read, CancelRead, RunChunk, CancelRun, RunStep, Reply>;

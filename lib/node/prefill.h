@@ -106,7 +106,7 @@ class Prefill final : public Worker {
   void end_fetch(Request& r, Actions& out);
   bool start_compute(Request& r, TimePoint now, Actions& out);
   void announce_prefix(const Request& r, Actions& out) const;
-  void announce(const Request& r, uint32_t layer, uint32_t first_block, std::vector<wire::ExtentRef> extents,
+  void announce(const Request& r, uint32_t layer, uint32_t first_block, std::vector<wire::ReadyExtent> extents,
                 Actions& out) const;
   void run_chunk(Request& r, Actions& out);
   void on_layer(Request& r, const LayerDone& done, Actions& out);

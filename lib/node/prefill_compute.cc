@@ -7,10 +7,6 @@
 #include "node/prefill.h"
 
 namespace mc::node {
-namespace {
-constexpr size_t kExtentsPerNotify = 128;  // 128 x 12 bytes and a header stay below the 4 KiB of a notify
-}
-
 // False when the pool cannot give the pages yet: the request stays ready.
 bool Prefill::start_compute(Request& r, TimePoint now, Actions& out) {
   const uint32_t bt = options_.layout.block_tokens;
@@ -46,7 +42,7 @@ bool Prefill::start_compute(Request& r, TimePoint now, Actions& out) {
 
 void Prefill::announce_prefix(const Request& r, Actions& out) const {
   for (uint32_t layer = 0; layer < options_.layout.layers; ++layer) {
-    std::vector<wire::ExtentRef> extents;
+    std::vector<wire::ReadyExtent> extents;
     for (uint32_t block = r.decode_has; block < r.prefix_blocks; ++block) {
       const kv::BlockMeta& meta = shelf_->pool.meta(r.pages[block]);
       extents.push_back({shelf_->page_offset(r.pages[block]) + options_.layout.layer_offset(layer),
@@ -56,19 +52,10 @@ void Prefill::announce_prefix(const Request& r, Actions& out) const {
   }
 }
 
-void Prefill::announce(const Request& r, uint32_t layer, uint32_t first_block, std::vector<wire::ExtentRef> extents,
+void Prefill::announce(const Request& r, uint32_t layer, uint32_t first_block, std::vector<wire::ReadyExtent> extents,
                        Actions& out) const {
-  for (size_t begin = 0; begin < extents.size(); begin += kExtentsPerNotify) {
-    const size_t end = std::min(extents.size(), begin + kExtentsPerNotify);
-    wire::ExtentsReady ready;
-    ready.req = r.spec.req;
-    ready.attempt = r.spec.attempt;
-    ready.layer = layer;
-    ready.first_block = first_block + static_cast<uint32_t>(begin);
-    ready.extents.assign(extents.begin() + static_cast<std::ptrdiff_t>(begin),
-                         extents.begin() + static_cast<std::ptrdiff_t>(end));
-    out.push_back(SendNotify{r.decode, r.decode_instance, std::move(ready)});
-  }
+  out.push_back(SendNotify{r.decode, r.decode_instance,
+                           {r.spec.req, r.spec.attempt, layer, first_block, std::move(extents)}});
 }
 
 void Prefill::run_chunk(Request& r, Actions& out) {
@@ -95,7 +82,7 @@ void Prefill::run_chunk(Request& r, Actions& out) {
 
 void Prefill::on_layer(Request& r, const LayerDone& done, Actions& out) {
   if (r.phase != Phase::computing || done.run != r.run) return;
-  std::vector<wire::ExtentRef> extents;
+  std::vector<wire::ReadyExtent> extents;
   uint32_t first = done.first_block;
   for (size_t i = 0; i < done.crcs.size(); ++i) {
     const uint32_t block = done.first_block + static_cast<uint32_t>(i);

@@ -77,6 +77,15 @@ wire::Load Worker::load() const {
   return load;
 }
 
+uint64_t Worker::local_offset(uint32_t pool, kv::PageIndex page) const {
+  MC_ASSERT_EQ(pool, 0u);
+  return shelf_->page_offset(page);
+}
+
+const ExtentLayout& Worker::local_layout(uint32_t) const { return shelf_->layout; }
+
+const kv::Pool& Worker::local_pool(uint32_t) const { return shelf_->pool; }
+
 void Worker::leave(TimePoint now, Actions& out) {
   if (left_) return;
   left_ = true;
@@ -130,7 +139,7 @@ void Worker::say_hello(TimePoint now, Actions& out) {
 }
 
 void Worker::beat(TimePoint now, Actions& out) {
-  to_conductor(wire::Heartbeat{load(), log_.last_seq()}, out);
+  to_conductor(wire::Heartbeat{load(), log_.last_seq(), peers_version_}, out);
   beat_at_ = now + beat_every_;
 }
 
@@ -141,6 +150,7 @@ bool Worker::on_conductor(const Received& event, TimePoint now, Actions& out) {
   }
   heard_at_ = now;
   if (const auto* welcome = std::get_if<wire::Welcome>(&event.message)) {
+    if (conductor_ != event.instance) peers_version_ = 0;
     conductor_ = event.instance;
     state_ = Membership::member;
     refused_.reset();
@@ -194,6 +204,8 @@ void Worker::lose_conductor(TimePoint now, Actions& out) {
 }
 
 void Worker::on_peers(const wire::Peers& message, TimePoint now, Actions& out) {
+  if (message.version < peers_version_) return;  // overtaken by a newer one
+  peers_version_ = message.version;
   std::map<std::string, wire::Peer> next;
   for (const auto& p : message.peers)
     if (p.instance != options_.instance) next[p.name] = p;

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/extent.h"
+#include "base/rng.h"
 #include "kv/kv.h"
 #include "node/node.h"
 #include "sched/cost.h"
@@ -75,6 +76,10 @@ class Worker : public Machine {
   void leave(TimePoint now, Actions& out);
   wire::Load load() const;
   const Shelf* shelf() const { return shelf_.get(); }
+  /// Where a page of pool number `pool` (node::Read::pool) lies in this node's KV buffer, and its layout.
+  virtual uint64_t local_offset(uint32_t pool, kv::PageIndex page) const;
+  virtual const ExtentLayout& local_layout(uint32_t pool) const;
+  virtual const kv::Pool& local_pool(uint32_t pool) const;
   uint64_t demoted_blocks() const { return demoted_total_; }
 
  protected:
@@ -95,8 +100,6 @@ class Worker : public Machine {
   virtual Shelf* shelf_of(const NamespaceId&) { return shelf_.get(); }
   /// Resident blocks beyond those of shelf_ (mc-cache has many shelves).
   virtual std::vector<wire::BlockRef> extra_snapshot() const { return {}; }
-  /// Where a page lies in the node's KV buffer (mc-cache overrides: its pages come from an arena).
-  virtual uint64_t page_offset(const Shelf& shelf, kv::PageIndex page) const { return shelf.page_offset(page); }
 
   // ---- for roles ----
   void send(const NodeId& to, const InstanceId& instance, wire::Message message, Actions& out) const;
@@ -160,6 +163,7 @@ class Worker : public Machine {
   std::optional<wire::Refused> refused_;
   bool left_ = false;
   std::map<std::string, wire::Peer> peers_;
+  uint64_t peers_version_ = 0;
   kv::EventLog log_;
   uint64_t last_id_ = 0;
   std::map<std::pair<InstanceId, uint64_t>, RemoteLease> granted_;

@@ -55,7 +55,7 @@ void Worker::send_snapshot(Actions& out) {
 
 wire::LeasedBlock Worker::leased_block(const Shelf& shelf, kv::PageIndex page) const {
   const kv::BlockMeta& meta = shelf.pool.meta(page);
-  return {meta.hash, meta.parent, shelf.pool.generation(page), page_offset(shelf, page), meta.layer_crcs};
+  return {meta.hash, meta.parent, shelf.pool.generation(page), shelf.page_offset(page), meta.layer_crcs};
 }
 
 // ---- leases we grant -------------------------------------------------------------------------

@@ -186,12 +186,13 @@ struct Load {
 struct Heartbeat {
   static constexpr std::string_view kType = "heartbeat";
   Load load;
-  uint64_t event_seq = 0;  // number of the newest block event sent, so that a gap shows when idle
+  uint64_t event_seq = 0;      // number of the newest block event sent, so that a gap shows when idle
+  uint64_t peers_version = 0;  // of the newest Peers seen, so that a lost one is sent again
 
   bool operator==(const Heartbeat&) const = default;
   template <class V>
   void fields(V& v) {
-    v("load", load), v("event_seq", event_seq);
+    v("load", load), v("event_seq", event_seq), v("peers_version", peers_version);
   }
 };
 
@@ -225,12 +226,13 @@ struct Peer {
 /// under another instance, is gone: its leases and requests end now.
 struct Peers {
   static constexpr std::string_view kType = "peers";
+  uint64_t version = 0;  // counts the conductor's membership changes
   std::vector<Peer> peers;
 
   bool operator==(const Peers&) const = default;
   template <class V>
   void fields(V& v) {
-    v("peers", peers);
+    v("version", version), v("peers", peers);
   }
 };
 

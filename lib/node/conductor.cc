@@ -1,0 +1,143 @@
+// Event dispatch, time and the read-only views of the conductor. Nodes: conductor_nodes.cc; placing
+// requests: conductor_place.cc; following them: conductor_requests.cc.
+
+#include "node/conductor.h"
+
+#include <algorithm>
+
+#include "base/assert.h"
+
+namespace mc::node {
+
+Conductor::Conductor(ConductorOptions options) : options_(std::move(options)), rng_(options_.seed) {
+  MC_ASSERT(options_.policy != nullptr);
+}
+
+void Conductor::handle(const Event& event, TimePoint now, Actions& out) {
+  if (const auto* received = std::get_if<Received>(&event)) {
+    on_received(*received, now, out);
+  } else if (const auto* submit = std::get_if<Submit>(&event)) {
+    on_submit(*submit, now, out);
+  } else if (const auto* cancel = std::get_if<ClientCancel>(&event)) {
+    const auto it = requests_.find(cancel->req);
+    if (it == requests_.end()) return;
+    ++stats_.cancelled;
+    cancel_workers(it->second, cancel->reason, out);
+    Reply reply;
+    reply.kind = Reply::Kind::finished;
+    reply.finish_reason = cancel->reason == "stop" ? "stop" : "abort";
+    finish(it->second, std::move(reply), now, out);
+  } else if (const auto* lost = std::get_if<PeerLost>(&event)) {
+    const Node* node = find_node(lost->node);
+    if (node && node->instance == lost->instance) lose(lost->node, lost->why, now, out);
+  } else if (std::holds_alternative<Tick>(event)) {
+    std::vector<std::string> silent;
+    for (const auto& [name, node] : nodes_)
+      if (now - node.heard > options_.dead_after) silent.push_back(name);
+    for (const auto& name : silent) lose(name, "no heartbeat", now, out);
+    std::vector<RequestId> late, unplaceable;
+    for (const auto& [id, r] : requests_) {
+      if (now >= r.deadline) late.push_back(id);
+      else if (!r.placed && now >= r.parked_until) unplaceable.push_back(id);
+    }
+    for (const auto& id : late) {
+      Request& r = requests_.at(id);
+      cancel_workers(r, "deadline", out);
+      fail(r, Reply::Kind::failed, "deadline_exceeded", stage_of(r),
+           "deadline of " + std::to_string(r.submit.deadline / 1ms) + " ms passed in stage " + stage_of(r), now, out);
+    }
+    for (const auto& id : unplaceable) {
+      Request& r = requests_.at(id);
+      std::string reason = unready(r.submit.model);
+      if (reason.empty()) reason = "no_decode";
+      fail(r, Reply::Kind::failed, reason, stage_of(r), "no node took the request again after " + r.avoid + " failed",
+           now, out);
+    }
+  }
+}
+
+TimePoint Conductor::next_wakeup() const {
+  TimePoint at = kNever;
+  for (const auto& [name, node] : nodes_) at = std::min(at, node.heard + options_.dead_after + 1ms);
+  for (const auto& [id, r] : requests_) at = std::min({at, r.deadline, r.placed ? kNever : r.parked_until});
+  return at;
+}
+
+// Every unfinished, placed request is counted at its two nodes, and nothing else is.
+void Conductor::check() const {
+  for (const auto& [name, node] : nodes_) {
+    for (const auto& [id, seconds] : node.queued) {
+      MC_ASSERT(requests_.contains(id));
+      MC_ASSERT_EQ(requests_.at(id).prefill, name);
+    }
+    for (const auto& [id, tokens] : node.decoding) {
+      MC_ASSERT(requests_.contains(id));
+      MC_ASSERT_EQ(requests_.at(id).decode, name);
+    }
+    uint32_t leaving = 0;
+    for (const auto& [id, r] : requests_) leaving += r.fetch_from == name;
+    MC_ASSERT_EQ(leaving, node.egress);
+    if (node.queued.empty()) MC_ASSERT(node.pending.empty());
+  }
+}
+
+std::string Conductor::unready(const std::string& model) const {
+  bool prefill = false, decode = false;
+  for (const auto& [name, node] : nodes_) {
+    prefill |= serves(node, wire::Role::prefill, model) && !node.draining;
+    decode |= serves(node, wire::Role::decode, model) && !node.draining;
+  }
+  return !prefill ? "no_prefill" : !decode ? "no_decode" : "";
+}
+
+std::vector<std::string> Conductor::models() const {
+  std::vector<std::string> out;
+  for (const auto& [name, node] : nodes_)
+    if (!node.hello.model.empty() && std::find(out.begin(), out.end(), node.hello.model) == out.end())
+      out.push_back(node.hello.model);
+  return out;
+}
+
+uint32_t Conductor::context_tokens(const std::string& model) const {
+  uint32_t least = 0;
+  for (const auto& [name, node] : nodes_) {
+    if (node.hello.role == wire::Role::cache || (!model.empty() && node.hello.model != model)) continue;
+    least = least == 0 ? node.hello.context_tokens : std::min(least, node.hello.context_tokens);
+  }
+  return least;
+}
+
+std::vector<Conductor::NodeStatus> Conductor::nodes(TimePoint now) const {
+  std::vector<NodeStatus> out;
+  for (const auto& [name, node] : nodes_) {
+    NodeStatus s;
+    s.name = name;
+    s.instance = node.instance;
+    s.role = node.hello.role;
+    s.state = node.draining ? "drain" : "ready";
+    s.model = node.hello.model;
+    s.http = node.hello.http;
+    s.control_uri = node.hello.control_uri;
+    s.load = node.load;
+    s.page_bytes = node.hello.page_bytes;
+    s.page_count = node.hello.page_count;
+    s.requests = static_cast<uint32_t>(node.queued.size() + node.decoding.size());
+    s.queue_s = node.queued.empty() ? 0 : to_seconds(std::max(Duration{}, node.busy_until - now));
+    s.up = now - node.since;
+    s.blocks = index_.block_count(name);
+    s.prefill_error = node.prefill_correction.error();
+    s.step_error = node.step_correction.error();
+    out.push_back(std::move(s));
+  }
+  return out;
+}
+
+Result<void> Conductor::drain(const std::string& name, bool on, Actions& out) {
+  Node* node = find_node(name);
+  if (!node) return Error{Code::not_found, "no node is called " + name + "; mc-conductor ps lists them"};
+  node->draining = on;
+  out.push_back(Send{name, node->instance, wire::Drain{on}});
+  return {};
+}
+
+}  // namespace mc::node

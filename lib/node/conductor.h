@@ -1,0 +1,187 @@
+// The conductor: knows the nodes and which blocks each holds, places every request on a (prefill,
+// decode) pair, follows it to its end, and places it again when a node fails under it (Mooncake 5).
+//
+//   node     Hello -> ready <-> draining -> lost (silent for dead_after, goodbye, or a new instance of the name)
+//   request  Submit -> placed(p, d) -> first token -> decoding -> finished
+//              |         |  failed, retryable: attempt + 1, prompt + tokens so far
+//              |         '-> parked (no node of a role is left) -> placed | failed at the deadline
+//              '-> rejected (no node, or a promise would be broken)
+//
+// The block index is soft state: the nodes are the truth. Their events are numbered; a gap, or a
+// restart of the conductor, costs a snapshot and nothing else.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kv/kv.h"
+#include "node/node.h"
+#include "node/worker.h"
+#include "sched/sched.h"
+
+namespace mc::node {
+
+struct ConductorOptions {
+  InstanceId instance;
+  const sched::Policy* policy = nullptr;
+  sched::Options sched;          // fetch rule and the promises (SLO) that apply to every request
+  Duration heartbeat = 200ms;
+  Duration dead_after = 1s;
+  Duration deadline_max = 1h;
+  Duration park_max = 10s;       // how long a request may wait for a node to come back
+  uint32_t attempts_max = 4;
+  uint32_t request_max = 8192;   // unfinished ones; more are rejected as queue_full
+  uint64_t seed = 0;
+};
+
+class Conductor final : public Machine {
+ public:
+  explicit Conductor(ConductorOptions options);
+  void handle(const Event& event, TimePoint now, Actions& out) override;
+  TimePoint next_wakeup() const override;
+  void check() const override;
+  bool idle() const override { return requests_.empty(); }
+
+  // ---- looking (ps, explain, /cluster) ----
+  struct NodeStatus {
+    std::string name;
+    InstanceId instance;
+    wire::Role role = wire::Role::prefill;
+    std::string state;  // ready | drain
+    std::string model, http, control_uri;
+    wire::Load load;
+    uint64_t page_bytes = 0, page_count = 0;
+    uint32_t requests = 0;
+    double queue_s = 0;
+    Duration up{};
+    uint64_t blocks = 0;
+    double prefill_error = 0, step_error = 0;  // relative prediction errors
+  };
+  std::vector<NodeStatus> nodes(TimePoint now) const;
+  size_t request_count() const { return requests_.size(); }
+  /// Why a request could not be served now ("no_prefill", "no_decode"), or "".
+  std::string unready(const std::string& model) const;
+  std::vector<std::string> models() const;
+  /// Longest prompt + answer every node of the model holds; 0 = no such model.
+  uint32_t context_tokens(const std::string& model) const;
+
+  struct Explanation {
+    sched::Snapshot snapshot;
+    sched::Placement placement;
+    std::vector<BlockHash> hashes;
+    uint32_t reusable_blocks = 0;
+  };
+  /// The decision `submit` would get now, without taking it.
+  Explanation explain(const Submit& submit, TimePoint now);
+  /// Code::not_found when no node bears the name.
+  Result<void> drain(const std::string& name, bool on, Actions& out);
+
+  struct Stats {
+    uint64_t submitted = 0, finished = 0, failed = 0, rejected = 0, cancelled = 0, retried = 0;
+    uint64_t prompt_tokens = 0, cached_local = 0, cached_remote = 0, answer_tokens = 0;
+    std::map<std::string, uint64_t> reasons;  // of failures and rejections
+  };
+  const Stats& stats() const { return stats_; }
+
+ private:
+  struct Node {
+    std::string name;
+    InstanceId instance;
+    wire::Hello hello;
+    wire::Load load;
+    TimePoint since{}, heard{};
+    bool draining = false;        // wanted; the node confirms with its heartbeat
+    sched::Cost cost;             // announced
+    sched::Correction prefill_correction, step_correction;
+    std::map<RequestId, double> queued;          // prefill seconds of requests placed here, not yet at first token
+    TimePoint busy_until{};
+    std::map<BlockHash, uint32_t> pending;       // blocks those requests will leave here
+    std::map<RequestId, uint64_t> decoding;      // context tokens of requests placed here
+    uint32_t egress = 0;                         // fetches from here under way
+    uint32_t snapshot_parts = 0;                 // received of the snapshot being assembled
+    uint64_t snapshot_seq = 0;
+    std::vector<wire::BlockRef> snapshot;
+    TimePoint sync_asked{};      // an unanswered IndexSync is repeated after a while
+    bool sync_open = false;
+  };
+
+  struct Request {
+    Submit submit;
+    uint32_t attempt = 0;
+    TimePoint arrived{}, deadline{};
+    NamespaceId ns;
+    std::string prefill_attention, decode_attention;
+    std::vector<BlockHash> hashes;
+    std::vector<uint32_t> answer;                // tokens given to the client
+    std::map<uint32_t, std::pair<uint32_t, wire::TokenLogprobs>> early;  // out of order, by index
+    uint32_t failures = 0;
+    std::string finish_reason;                   // set when known; sent after the last token
+    uint32_t finish_index = 0;
+    NodeId prefill, decode;
+    InstanceId prefill_instance, decode_instance;
+    NodeId fetch_from;
+    bool placed = false, first_token = false;
+    TimePoint parked_until = kNever;
+    NodeId avoid;                                // the node that failed last
+    double predicted_prefill_s = 0;
+    Journey journey;
+  };
+
+  // conductor_nodes.cc
+  void on_received(const Received& event, TimePoint now, Actions& out);
+  void on_hello(const Received& event, const wire::Hello& hello, TimePoint now, Actions& out);
+  std::optional<wire::Refused> objection(const wire::Hello& hello) const;
+  std::string free_name(wire::Role role) const;
+  void on_snapshot(Node& node, const wire::BlockSnapshot& snapshot);
+  void on_events(Node& node, const wire::BlockEvents& events, TimePoint now, Actions& out);
+  void on_heartbeat(Node& node, const wire::Heartbeat& beat, TimePoint now, Actions& out);
+  void ask_sync(Node& node, TimePoint now, Actions& out);
+  wire::Peers peers() const;
+  void lose(const std::string& name, std::string why, TimePoint now, Actions& out);
+  void broadcast_peers(Actions& out);
+  Node* find_node(const std::string& name);
+  const Node* find_node(const std::string& name) const;
+  Node* node_of(const Received& event);
+  bool serves(const Node& node, wire::Role role, const std::string& model) const;
+  std::optional<kv::Namespace> namespace_of(const std::string& model) const;
+
+  // conductor_place.cc
+  void on_submit(const Submit& submit, TimePoint now, Actions& out);
+  bool prepare(Request& r, std::string& reason) const;
+  sched::Snapshot snapshot_for(const Request& r, TimePoint now) const;
+  sched::Options options_for(const Request& r) const;
+  void place(Request& r, TimePoint now, Actions& out);
+  void dispatch(Request& r, const sched::Snapshot& snapshot, const sched::Placement& placement, TimePoint now,
+                Actions& out);
+  void unplace(Request& r, TimePoint now);
+  void leave_prefill(Request& r, TimePoint now);
+  void retry(Request& r, const std::string& stage, const std::string& code, const std::string& message,
+             const NodeId& avoid, TimePoint now, Actions& out);
+  void place_parked(TimePoint now, Actions& out);
+
+  // conductor_requests.cc
+  void on_first_token(const Received& event, const wire::FirstToken& first, TimePoint now, Actions& out);
+  void on_tokens(const Received& event, const wire::Tokens& tokens, TimePoint now, Actions& out);
+  void on_failed(const Received& event, const wire::Failed& failed, TimePoint now, Actions& out);
+  void on_preempted(const Received& event, const wire::Preempted& preempted, TimePoint now, Actions& out);
+  void give_token(Request& r, uint32_t index, uint32_t token, const wire::TokenLogprobs& logprobs,
+                  const std::string& finish_reason, TimePoint now, Actions& out);
+  void cancel_workers(const Request& r, const std::string& reason, Actions& out) const;
+  void finish(Request& r, Reply reply, TimePoint now, Actions& out);
+  void fail(Request& r, Reply::Kind kind, std::string code, std::string stage, std::string message, TimePoint now,
+            Actions& out, double predicted_ms = 0, double allowed_ms = 0);
+  std::string stage_of(const Request& r) const;
+  Request* find(const RequestId& req, uint32_t attempt);
+
+  ConductorOptions options_;
+  std::map<std::string, Node> nodes_;
+  std::map<RequestId, Request> requests_;
+  kv::Index index_;
+  uint64_t peers_version_ = 0;
+  Rng rng_;
+  Stats stats_;
+};
+
+}  // namespace mc::node

@@ -1,0 +1,234 @@
+// From a request to a placement: snapshot of the cluster, the policy's decision, dispatch, retry.
+
+#include <algorithm>
+
+#include "base/assert.h"
+#include "node/conductor.h"
+
+namespace mc::node {
+
+void Conductor::on_submit(const Submit& submit, TimePoint now, Actions& out) {
+  if (requests_.contains(submit.req)) return;
+  ++stats_.submitted;
+  Request& r = requests_[submit.req];
+  r.submit = submit;
+  r.arrived = now;
+  r.deadline = after(now, std::min(submit.deadline, options_.deadline_max));
+  std::string reason = unready(submit.model);
+  if (!reason.empty())
+    return fail(r, Reply::Kind::rejected, reason, "route", "no " + reason.substr(3) + " node is ready", now, out);
+  if (requests_.size() > options_.request_max)
+    return fail(r, Reply::Kind::rejected, "queue_full", "route",
+                std::to_string(options_.request_max) + " requests are unfinished", now, out);
+  if (!prepare(r, reason)) return fail(r, Reply::Kind::rejected, "invalid", "route", reason, now, out);
+  stats_.prompt_tokens += submit.ids.size();
+  place(r, now, out);
+}
+
+// Names the request's blocks: the same namespace and chain that the workers compute.
+bool Conductor::prepare(Request& r, std::string& reason) const {
+  auto ns = namespace_of(r.submit.model);
+  if (!ns) return reason = "no node announced a KV namespace", false;
+  const auto worker = std::find_if(nodes_.begin(), nodes_.end(), [&](const auto& n) {
+    return serves(n.second, wire::Role::decode, r.submit.model);
+  });
+  r.prefill_attention = r.submit.attention.empty() ? ns->attention : r.submit.attention;
+  r.decode_attention = !r.submit.attention.empty()  ? r.submit.attention
+                       : worker != nodes_.end()     ? worker->second.hello.decode_attention
+                                                    : ns->attention;
+  kv::Namespace own = ns->with_salt(r.submit.salt);
+  own.attention = r.prefill_attention;
+  r.ns = own.id();
+  std::vector<uint32_t> ids = r.submit.ids;
+  ids.insert(ids.end(), r.answer.begin(), r.answer.end());
+  r.hashes = kv::chain(r.ns, ids, own.block_tokens);
+  return true;
+}
+
+sched::Options Conductor::options_for(const Request& r) const {
+  sched::Options options = options_.sched;
+  if (r.submit.ttft_slo_s > 0) options.ttft_slo_s = r.submit.ttft_slo_s;
+  if (r.submit.tbt_slo_s > 0) options.tbt_slo_s = r.submit.tbt_slo_s;
+  if (r.attempt > 0) options.ttft_slo_s = 0;  // it was admitted; what failed is not the client's fault
+  return options;
+}
+
+sched::Snapshot Conductor::snapshot_for(const Request& r, TimePoint now) const {
+  sched::Snapshot s;
+  s.tokens = static_cast<uint32_t>(r.submit.ids.size() + r.answer.size());
+  s.answer_tokens = r.submit.stopping.max_tokens;
+  const auto ns = namespace_of(r.submit.model);
+  s.block_tokens = ns ? ns->block_tokens : 64;
+  const uint32_t reusable = r.submit.no_cache ? 0 : kv::reusable_blocks(s.tokens, s.block_tokens);
+  const auto hashes = std::span(r.hashes).first(std::min<size_t>(reusable, r.hashes.size()));
+  const bool may_avoid = !r.avoid.empty();
+  bool other_prefill = false, other_decode = false;
+  for (const auto& [name, node] : nodes_) {
+    if (name == r.avoid || node.draining) continue;
+    other_prefill |= serves(node, wire::Role::prefill, r.submit.model);
+    other_decode |= serves(node, wire::Role::decode, r.submit.model);
+  }
+  for (const auto& [name, node] : nodes_) {
+    const uint32_t readable = index_.match(name, hashes);
+    if (node.hello.role != wire::Role::cache) s.block_bytes = std::max(s.block_bytes, node.hello.page_bytes);
+    sched::Cost cost = node.cost;
+    const double pf = node.prefill_correction.factor(), sf = node.step_correction.factor();
+    cost.prefill_s *= pf, cost.prefill_s_per_token *= pf, cost.prefill_s_per_token2 *= pf;
+    cost.decode_s *= sf, cost.decode_s_per_row *= sf, cost.decode_s_per_kv_token *= sf;
+    sched::HolderView holder{name, readable, readable, 0, node.egress};
+    if (serves(node, wire::Role::prefill, r.submit.model)) {
+      uint32_t resident = readable;
+      while (resident < hashes.size() &&
+             (node.pending.contains(hashes[resident]) || index_.holds(name, hashes[resident])))
+        ++resident;
+      const double queue_s = node.queued.empty() ? 0 : to_seconds(std::max(Duration{}, node.busy_until - now));
+      if (resident > readable) holder.pending_blocks = resident, holder.pending_s = queue_s;
+      sched::PrefillView view{name, queue_s, static_cast<uint32_t>(node.queued.size()), resident, cost, true};
+      view.accepting = !node.draining && (r.submit.pin_prefill.empty() || r.submit.pin_prefill == name) &&
+                       !(may_avoid && other_prefill && name == r.avoid);
+      s.prefill.push_back(std::move(view));
+    } else if (serves(node, wire::Role::decode, r.submit.model)) {
+      sched::DecodeView view{name, static_cast<uint32_t>(node.decoding.size()), 0,
+                             node.hello.page_count * s.block_tokens, cost, true};
+      for (const auto& [id, tokens] : node.decoding) view.kv_tokens += tokens;
+      view.accepting = !node.draining && (r.submit.pin_decode.empty() || r.submit.pin_decode == name) &&
+                       !(may_avoid && other_decode && name == r.avoid);
+      s.decode.push_back(std::move(view));
+    }
+    s.holders.push_back(std::move(holder));
+  }
+  return s;
+}
+
+void Conductor::place(Request& r, TimePoint now, Actions& out) {
+  const sched::Snapshot snapshot = snapshot_for(r, now);
+  const sched::Placement placement = sched::place(snapshot, *options_.policy, options_for(r), rng_);
+  if (placement.candidate >= 0) return dispatch(r, snapshot, placement, now, out);
+  if (r.attempt > 0 && placement.reason != "predicted_slo_miss") {
+    // It ran once already: wait for a node to come back rather than lose what the client has.
+    r.parked_until = std::min(r.deadline, after(now, options_.park_max));
+    return;
+  }
+  std::string message = placement.reason == "predicted_slo_miss"
+                            ? "predicted " + std::to_string(placement.predicted_s * 1e3) + " ms, allowed " +
+                                  std::to_string(placement.allowed_s * 1e3) + " ms"
+                            : "no node can take the request: " + placement.reason;
+  fail(r, Reply::Kind::rejected, placement.reason, "route", std::move(message), now, out, placement.predicted_s * 1e3,
+       placement.allowed_s * 1e3);
+}
+
+void Conductor::dispatch(Request& r, const sched::Snapshot& snapshot, const sched::Placement& placement, TimePoint now,
+                         Actions& out) {
+  const sched::Candidate& c = placement.candidates[static_cast<size_t>(placement.candidate)];
+  Node& prefill = nodes_.at(snapshot.prefill[c.node].name);
+  Node& decode = nodes_.at(snapshot.decode[static_cast<size_t>(placement.decode)].name);
+  ++r.attempt;
+  r.placed = true;
+  r.first_token = false;
+  r.parked_until = kNever;
+  r.prefill = prefill.name, r.prefill_instance = prefill.instance;
+  r.decode = decode.name, r.decode_instance = decode.instance;
+  r.predicted_prefill_s = c.prefill_s;
+  r.journey.prefill = r.prefill, r.journey.decode = r.decode, r.journey.attempts = r.attempt;
+  if (r.attempt == 1) r.journey.predicted_ttft_s = placement.ttft_s, r.journey.predicted_tbt_s = placement.tbt_s;
+
+  wire::PrefillStart start;
+  wire::RequestSpec& spec = start.spec;
+  spec.req = r.submit.req;
+  spec.attempt = r.attempt;
+  spec.ids = r.submit.ids;
+  spec.ids.insert(spec.ids.end(), r.answer.begin(), r.answer.end());
+  spec.resumed = static_cast<uint32_t>(r.answer.size());
+  spec.ns = r.ns;
+  spec.salt = r.submit.salt;
+  spec.prefill_attention = r.prefill_attention;
+  spec.decode_attention = r.decode_attention;
+  spec.sampling = r.submit.sampling;
+  spec.stopping = r.submit.stopping;
+  spec.deadline_ms = static_cast<uint64_t>(std::max<int64_t>(1, (r.deadline - now) / 1ms));
+  spec.tbt_slo_ms = r.attempt > 1 ? 0 : 1e3 * options_for(r).tbt_slo_s;
+  spec.no_cache = r.submit.no_cache;
+  start.decode = decode.name;
+  start.decode_instance = decode.instance;
+  if (c.holder >= 0 && c.fetch_blocks > 0) {
+    const sched::HolderView& holder = snapshot.holders[static_cast<size_t>(c.holder)];
+    Node& source = nodes_.at(holder.name);
+    const uint32_t first = index_.match(prefill.name, std::span(r.hashes).first(c.local_blocks));
+    const uint32_t wait_ms = c.wait_s > 0 ? static_cast<uint32_t>(2e3 * c.wait_s) + 100 : 0;
+    start.sources.push_back({source.name, source.instance, first, c.local_blocks + c.fetch_blocks - first, wait_ms});
+    r.fetch_from = source.name;
+    ++source.egress;
+  }
+  prefill.queued[spec.req] = c.prefill_s;
+  prefill.busy_until = std::max(prefill.busy_until, now) + from_seconds(c.prefill_s);
+  if (!spec.no_cache)
+    for (const auto& hash : r.hashes) ++prefill.pending[hash];
+  decode.decoding[spec.req] = spec.ids.size();
+  out.push_back(Send{prefill.name, prefill.instance, std::move(start)});
+}
+
+/// The prefill node has done its part (or is out): its queue estimate and promises shrink.
+void Conductor::leave_prefill(Request& r, TimePoint now) {
+  if (Node* source = find_node(r.fetch_from)) --source->egress;
+  r.fetch_from.clear();
+  Node* node = find_node(r.prefill);
+  if (!node || node->queued.erase(r.submit.req) == 0) return;
+  if (!r.submit.no_cache)
+    for (const auto& hash : r.hashes) {
+      const auto it = node->pending.find(hash);
+      if (it != node->pending.end() && --it->second == 0) node->pending.erase(it);
+    }
+  double rest_s = 0;
+  for (const auto& [id, seconds] : node->queued) rest_s += seconds;
+  node->busy_until = now + from_seconds(rest_s);
+}
+
+void Conductor::unplace(Request& r, TimePoint now) {
+  leave_prefill(r, now);
+  if (Node* node = find_node(r.decode)) node->decoding.erase(r.submit.req);
+  r.placed = false;
+}
+
+// The same request once more, with the tokens the client has already as part of the prompt.
+void Conductor::retry(Request& r, const std::string& stage, const std::string& code, const std::string& message,
+                      const NodeId& avoid, TimePoint now, Actions& out) {
+  if (r.placed) unplace(r, now);
+  r.avoid = avoid;
+  r.early.clear();
+  if (++r.failures >= options_.attempts_max)
+    return fail(r, Reply::Kind::failed, code, stage, message, now, out);
+  ++stats_.retried;
+  std::string reason;
+  if (!prepare(r, reason)) {
+    r.parked_until = std::min(r.deadline, after(now, options_.park_max));
+    return;
+  }
+  place(r, now, out);
+}
+
+void Conductor::place_parked(TimePoint now, Actions& out) {
+  std::vector<RequestId> parked;
+  for (const auto& [id, r] : requests_)
+    if (!r.placed && r.parked_until != kNever) parked.push_back(id);
+  std::string reason;
+  for (const auto& id : parked)
+    if (const auto it = requests_.find(id); it != requests_.end())
+      if (unready(it->second.submit.model).empty() && prepare(it->second, reason)) place(it->second, now, out);
+}
+
+Conductor::Explanation Conductor::explain(const Submit& submit, TimePoint now) {
+  Explanation e;
+  Request r;
+  r.submit = submit;
+  e.placement.reason = unready(submit.model);
+  std::string reason;
+  if (!prepare(r, reason)) return e;
+  e.hashes = r.hashes;
+  e.snapshot = snapshot_for(r, now);
+  e.reusable_blocks = submit.no_cache ? 0 : kv::reusable_blocks(submit.ids.size(), e.snapshot.block_tokens);
+  Rng draw = rng_;  // a dry run must not change the next real decision
+  e.placement = sched::place(e.snapshot, *options_.policy, options_for(r), draw);
+  return e;
+}
+
+}  // namespace mc::node

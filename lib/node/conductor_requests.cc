@@ -1,0 +1,147 @@
+// Following a request: tokens in order to the client, failures to a retry or an error with the stage.
+
+#include <algorithm>
+
+#include "base/assert.h"
+#include "node/conductor.h"
+
+namespace mc::node {
+
+Conductor::Request* Conductor::find(const RequestId& req, uint32_t attempt) {
+  const auto it = requests_.find(req);
+  return it != requests_.end() && it->second.placed && it->second.attempt == attempt ? &it->second : nullptr;
+}
+
+std::string Conductor::stage_of(const Request& r) const {
+  if (!r.placed) return "route";
+  return r.first_token ? "decode" : "prefill";
+}
+
+void Conductor::on_first_token(const Received& event, const wire::FirstToken& first, TimePoint now, Actions& out) {
+  Request* r = find(first.req, first.attempt);
+  if (!r || event.instance != r->prefill_instance || r->first_token) return;
+  if (Node* node = find_node(r->prefill)) {
+    const auto& report = first.report;
+    const double n = static_cast<double>(r->submit.ids.size() + r->answer.size());
+    const double reused = report.cached_local + report.cached_remote;
+    node->prefill_correction.observe(node->cost.prefill(n, reused), report.compute_ms * 1e-3);
+  }
+  leave_prefill(*r, now);
+  r->first_token = true;
+  if (r->answer.empty()) {
+    r->journey.report = first.report;
+    stats_.cached_local += first.report.cached_local;
+    stats_.cached_remote += first.report.cached_remote;
+  }
+  give_token(*r, static_cast<uint32_t>(r->answer.size()), first.token, first.logprobs, first.finish_reason, now, out);
+}
+
+void Conductor::on_tokens(const Received& event, const wire::Tokens& tokens, TimePoint now, Actions& out) {
+  if (Node* node = node_of(event)) {
+    const double predicted = node->cost.step(tokens.batch, static_cast<double>(tokens.kv_tokens));
+    node->step_correction.observe(predicted, tokens.step_ms * 1e-3);
+  }
+  for (const auto& row : tokens.rows) {
+    Request* r = find(row.req, row.attempt);
+    if (!r || event.instance != r->decode_instance) continue;
+    give_token(*r, row.index, row.token, row.logprobs, row.finish_reason, now, out);
+  }
+}
+
+// Decode may be faster than the first token's way through another socket: tokens wait for their turn.
+void Conductor::give_token(Request& r, uint32_t index, uint32_t token, const wire::TokenLogprobs& logprobs,
+                           const std::string& finish_reason, TimePoint now, Actions& out) {
+  if (index < r.answer.size()) return;
+  r.early.emplace(index, std::pair(token, logprobs));
+  if (!finish_reason.empty()) r.finish_reason = finish_reason, r.finish_index = index;
+  while (!r.early.empty() && r.early.begin()->first == r.answer.size()) {
+    auto next = r.early.extract(r.early.begin());
+    Reply reply;
+    reply.req = r.submit.req;
+    reply.kind = Reply::Kind::token;
+    reply.index = next.key();
+    reply.token = next.mapped().first;
+    reply.logprobs = std::move(next.mapped().second);
+    if (reply.index == 0) reply.journey = r.journey;
+    r.answer.push_back(reply.token);
+    ++stats_.answer_tokens;
+    out.push_back(std::move(reply));
+  }
+  if (Node* node = find_node(r.decode)) node->decoding[r.submit.req] = r.submit.ids.size() + r.answer.size();
+  if (!r.finish_reason.empty() && r.answer.size() > r.finish_index) {
+    Reply reply;
+    reply.kind = Reply::Kind::finished;
+    reply.finish_reason = r.finish_reason;
+    finish(r, std::move(reply), now, out);
+  }
+}
+
+void Conductor::on_failed(const Received& event, const wire::Failed& failed, TimePoint now, Actions& out) {
+  Request* r = find(failed.req, failed.attempt);
+  if (!r || (event.instance != r->prefill_instance && event.instance != r->decode_instance)) return;
+  const bool refused = failed.stage == "accept";
+  const NodeId blamed = refused || event.instance == r->decode_instance ? r->decode : r->prefill;
+  cancel_workers(*r, "superseded", out);
+  if (refused && failed.code == "predicted_slo_miss" && r->answer.empty() && r->attempt >= 2)
+    return fail(*r, Reply::Kind::rejected, failed.code, failed.stage, failed.message, now, out, failed.predicted_ms,
+                failed.allowed_ms);
+  if (refused && failed.code == "too_long")
+    return fail(*r, Reply::Kind::failed, "context_length_exceeded", failed.stage, failed.message, now, out);
+  if (failed.retryable) return retry(*r, failed.stage, failed.code, failed.message, blamed, now, out);
+  fail(*r, Reply::Kind::failed, failed.code == "timeout" ? "deadline_exceeded" : failed.code, failed.stage,
+       failed.message, now, out);
+}
+
+void Conductor::on_preempted(const Received& event, const wire::Preempted& preempted, TimePoint now, Actions& out) {
+  Request* r = find(preempted.req, preempted.attempt);
+  if (!r || event.instance != r->decode_instance) return;
+  // Not the request's fault: preemption does not use up its attempts.
+  cancel_workers(*r, "superseded", out);
+  unplace(*r, now);
+  r->early.clear();
+  std::string reason;
+  if (!prepare(*r, reason)) {
+    r->parked_until = std::min(r->deadline, after(now, options_.park_max));
+    return;
+  }
+  ++stats_.retried;
+  place(*r, now, out);
+}
+
+void Conductor::cancel_workers(const Request& r, const std::string& reason, Actions& out) const {
+  if (!r.placed) return;
+  const wire::Cancel cancel{r.submit.req, r.attempt, reason};
+  out.push_back(Send{r.prefill, r.prefill_instance, cancel});
+  out.push_back(Send{r.decode, r.decode_instance, cancel});
+}
+
+void Conductor::finish(Request& r, Reply reply, TimePoint now, Actions& out) {
+  if (r.placed) unplace(r, now);
+  if (reply.kind == Reply::Kind::finished) ++stats_.finished;
+  reply.req = r.submit.req;
+  reply.index = static_cast<uint32_t>(r.answer.size());
+  reply.journey = r.journey;
+  const RequestId id = r.submit.req;
+  out.push_back(std::move(reply));
+  requests_.erase(id);
+}
+
+void Conductor::fail(Request& r, Reply::Kind kind, std::string code, std::string stage, std::string message,
+                     TimePoint now, Actions& out, double predicted_ms, double allowed_ms) {
+  ++(kind == Reply::Kind::rejected ? stats_.rejected : stats_.failed);
+  ++stats_.reasons[code];
+  Reply reply;
+  reply.kind = kind;
+  reply.predicted_ms = predicted_ms;
+  reply.allowed_ms = allowed_ms;
+  if (kind == Reply::Kind::rejected) {
+    const double over_s = std::max(1.0, (predicted_ms - allowed_ms) * 1e-3);
+    reply.retry_after = from_seconds(over_s);
+  }
+  reply.code = std::move(code);
+  reply.stage = std::move(stage);
+  reply.message = std::move(message);
+  finish(r, std::move(reply), now, out);
+}
+
+}  // namespace mc::node

@@ -1,0 +1,38 @@
+// One simulated process: its machine, and the content of its KV memory as tags. Inside lib/sim only.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+
+#include "sim/world.h"
+
+namespace mc::sim {
+
+inline constexpr uint32_t kStopToken = 0;
+inline constexpr uint32_t kVocab = 64;
+
+struct World::Process {
+  std::string name;
+  InstanceId instance;
+  std::unique_ptr<node::Machine> machine;  // null = not running
+  node::Worker* worker = nullptr;          // the same machine, null for the conductor
+  TimePoint tick_at = kNever;
+  std::map<uint64_t, uint64_t> memory;     // extent offset in the KV buffer -> tag
+  std::map<uint64_t, uint64_t> claims;     // extent offset -> the read or run writing it
+  std::set<uint64_t> cancelled;            // reads and runs
+
+  const std::string& called() const { return name; }
+};
+
+/// What keeps a worker from being idle, for failure messages.
+std::string describe(const node::Worker& worker);
+
+/// Tag arithmetic: a block's tag starts from its predecessor's and is extended by each token.
+uint64_t tag_begin(uint64_t previous, uint32_t layer);
+uint64_t tag_extend(uint64_t tag, uint32_t token);
+uint64_t tag_fold(uint64_t sum, uint64_t tag);
+uint32_t tag_token(uint64_t sum);
+
+}  // namespace mc::sim

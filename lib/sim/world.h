@@ -1,0 +1,135 @@
+// A whole cluster in one thread under one seed: the production machines of lib/node, with a fabric
+// that delays, reorders and loses, processes that crash and come back, and a stand-in for the model.
+//
+// The stand-in makes wrong bytes visible. An extent's content is one 64-bit tag, a hash chained over
+// every token up to its block's end, per layer; reading an extent copies the tag; the next token is a
+// function of the tags of *all* pages a run was given. So one wrong, foreign, stale or torn block
+// anywhere changes the answer, and the answer is compared with an oracle that has no cache at all.
+//
+// Checkers, at every event: tokens equal the oracle's, exactly one last reply, none later than its
+// deadline; no page written by two at once, none written that is shared; the machines' own laws.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/rng.h"
+#include "node/conductor.h"
+#include "node/decode.h"
+#include "node/prefill.h"
+
+namespace mc::sim {
+
+struct Faults {
+  double lose = 0;             // share of control messages and notifies that vanish
+  double reorder = 0;          // share that overtakes or is overtaken on its own connection
+  double corrupt_read = 0;     // share of reads in which one extent's bytes flip
+  double fail_read = 0;        // share that ends with an error
+  Duration delay_min = 20us;
+  Duration delay_max = 2ms;
+  bool tell_peers_of_crash = true;  // connections break at once; false: only silence shows it
+};
+
+struct WorldOptions {
+  uint64_t seed = 0;
+  uint32_t prefill = 1, decode = 1, cache = 0;
+  uint32_t layers = 2;
+  uint32_t block_tokens = 16;
+  uint32_t page_count = 64;
+  uint32_t chunk_tokens = 64;
+  uint32_t context_tokens = 512;
+  uint32_t batch_max = 16;
+  std::string policy = "kv-centric";
+  sched::Options sched;
+  Duration client_grace = 100ms;  // promise 2: no request outlives its deadline by more
+  bool verify_checksums = true;   // false = the canary: corrupt bytes get through and must be noticed
+  Faults faults;
+};
+
+/// What became of one request.
+struct Outcome {
+  std::vector<uint32_t> ids;
+  uint32_t max_tokens = 0;
+  TimePoint submitted{}, deadline{}, first_token = kNever, ended = kNever;
+  std::vector<uint32_t> answer;
+  std::string end;             // "" while running; stop, length, abort, or the error code
+  bool connection_lost = false;  // the conductor died under it
+  node::Journey journey;
+};
+
+class World {
+ public:
+  explicit World(WorldOptions options);
+  ~World();
+
+  TimePoint now() const { return now_; }
+  Rng& rng() { return rng_; }
+  void set_faults(const Faults& faults) { options_.faults = faults; }
+
+  /// A client's request; returns its id.
+  RequestId submit(std::vector<uint32_t> ids, uint32_t max_tokens, Duration deadline, std::string salt = "");
+  void disconnect(const RequestId& req);
+  void crash(const std::string& name);     // kill -9
+  void restart(const std::string& name);   // same name, new instance, empty memory
+  void drain(const std::string& name);
+  bool alive(const std::string& name) const;
+
+  /// Runs all events up to now + d (or until `stop` says so, asked after each event).
+  void run_for(Duration d, const std::function<bool()>& stop = {});
+  /// Until every request has ended; false when `limit` passed first.
+  bool run_until_done(Duration limit);
+  /// Nothing queued, leased, pinned or owned on any live node. Explains what is not.
+  std::string leftovers() const;
+
+  const std::map<RequestId, Outcome>& outcomes() const { return outcomes_; }
+  /// First violation seen ("" = none): the world goes on, so that one run reports one cause.
+  const std::string& violation() const { return violation_; }
+  node::Conductor* conductor();
+  node::Worker* worker(const std::string& name);
+  std::vector<std::string> names() const;
+  uint64_t events_run() const { return events_run_; }
+  /// What the answer must be.
+  std::vector<uint32_t> oracle(const std::vector<uint32_t>& ids, uint32_t count) const;
+
+ private:
+  struct Process;
+  struct Pending {
+    TimePoint at;
+    uint64_t seq;
+    std::function<void()> run;
+    bool operator>(const Pending& other) const { return at != other.at ? at > other.at : seq > other.seq; }
+  };
+
+  void at(TimePoint when, std::function<void()> run);
+  void start_process(const std::string& name);
+  std::unique_ptr<node::Worker> make_worker(const std::string& name, const InstanceId& instance);
+  void deliver(const std::string& name, const InstanceId& instance, node::Event event);
+  void perform(Process& process, node::Actions actions);
+  void transmit(Process& from, const std::string& to, const InstanceId& instance, bool notify, node::Event event);
+  void schedule_tick(Process& process);
+  void perform_read(Process& process, const node::Read& read);
+  void finish_read(const std::string& name, const InstanceId& instance, const node::Read& read, Code fate);
+  void perform_chunk(Process& process, const node::RunChunk& run);
+  void perform_step(Process& process, const node::RunStep& run);
+  void on_reply(const node::Reply& reply);
+  void claim(Process& process, uint64_t offset, uint64_t op, const kv::Pool& pool, kv::PageIndex page);
+  void release_claims(Process& process, uint64_t op);
+  uint32_t sample(const Process& process, const std::vector<uint32_t>& pages) const;
+  void violate(std::string what);
+
+  WorldOptions options_;
+  Rng rng_;
+  TimePoint now_{};
+  uint64_t seq_ = 0, instances_ = 0, requests_ = 0, events_run_ = 0;
+  std::vector<Pending> queue_;  // heap
+  std::map<std::string, std::unique_ptr<Process>> processes_;
+  std::map<std::pair<std::string, std::string>, TimePoint> last_arrival_;
+  std::map<RequestId, Outcome> outcomes_;
+  std::string violation_;
+};
+
+}  // namespace mc::sim

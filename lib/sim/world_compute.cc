@@ -1,0 +1,258 @@
+// The stand-in for model and transfer: runs and reads take time, move tags between pages, and are
+// watched for pages that two hands write or that are written although others may read them.
+
+#include <algorithm>
+
+#include "base/assert.h"
+#include "node/cache.h"
+#include "sim/process.h"
+
+namespace mc::sim {
+namespace {
+
+constexpr Duration kChunkBase = 300us, kTokenCost = 20us;  // 64 tokens: 1.6 ms
+constexpr Duration kStepBase = 500us, kRowCost = 50us;
+constexpr double kReadBytesPerSecond = 2e9;
+
+uint64_t mix(uint64_t z) {
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+  return z ^ (z >> 31);
+}
+
+ExtentLayout layout_of(const WorldOptions& o) {
+  ExtentLayout layout;
+  layout.layers = o.layers, layout.kv_heads = 1, layout.head_dim = 16, layout.block_tokens = o.block_tokens;
+  layout.dtype = Dtype::f32;
+  return layout;
+}
+
+}  // namespace
+
+uint64_t tag_begin(uint64_t previous, uint32_t layer) { return mix(previous + 0x9e3779b97f4a7c15ull * (layer + 1)); }
+uint64_t tag_extend(uint64_t tag, uint32_t token) { return mix(tag + 0x2545f4914f6cdd1dull * (token + 1)); }
+uint64_t tag_fold(uint64_t sum, uint64_t tag) { return mix(sum * 31 + tag); }
+uint32_t tag_token(uint64_t sum) { return static_cast<uint32_t>(mix(sum) % kVocab); }
+
+std::string describe(const node::Worker& worker) {
+  const auto load = worker.load();
+  return std::to_string(load.running) + " running, " + std::to_string(load.waiting) + " waiting, " +
+         std::to_string(load.pages_private) + " private pages, " + std::to_string(load.pages_pinned) + " pinned, " +
+         std::to_string(load.leases) + " leases";
+}
+
+std::vector<uint32_t> World::oracle(const std::vector<uint32_t>& ids, uint32_t count) const {
+  std::vector<std::vector<uint64_t>> blocks;  // [block][layer]
+  uint32_t tokens = 0;
+  const auto feed = [&](uint32_t token) {
+    if (tokens % options_.block_tokens == 0) {
+      blocks.emplace_back(options_.layers);
+      for (uint32_t l = 0; l < options_.layers; ++l)
+        blocks.back()[l] = tag_begin(blocks.size() > 1 ? blocks[blocks.size() - 2][l] : 0, l);
+    }
+    for (uint64_t& tag : blocks.back()) tag = tag_extend(tag, token);
+    ++tokens;
+  };
+  for (uint32_t id : ids) feed(id);
+  std::vector<uint32_t> answer;
+  while (answer.size() < count && tokens + 1 <= options_.context_tokens) {
+    uint64_t sum = 0;
+    for (const auto& block : blocks)
+      for (uint64_t tag : block) sum = tag_fold(sum, tag);
+    answer.push_back(tag_token(sum));
+    if (answer.back() == kStopToken || tokens + 1 >= options_.context_tokens) break;
+    feed(answer.back());
+  }
+  return answer;
+}
+
+std::unique_ptr<node::Worker> World::make_worker(const std::string& name, const InstanceId& instance) {
+  node::WorkerOptions o;
+  o.name = name;
+  o.instance = instance;
+  o.control_uri = "sim:" + name;
+  o.layout = layout_of(options_);
+  o.page_count = options_.page_count;
+  o.context_tokens = options_.context_tokens;
+  o.model = "sim";
+  o.kv.weights = "sim", o.kv.config = "sim", o.kv.dtype = "f32", o.kv.weight_dtype = "f32", o.kv.kv_dtype = "f32";
+  o.kv.rope = "none", o.kv.attention = "full";
+  o.kv.layers = options_.layers, o.kv.kv_heads = 1, o.kv.head_dim = 16, o.kv.block_tokens = options_.block_tokens;
+  o.kv.layout = ExtentLayout::kVersion;
+  o.cost.prefill_s = to_seconds(kChunkBase), o.cost.prefill_s_per_token = to_seconds(kTokenCost);
+  o.cost.decode_s = to_seconds(kStepBase), o.cost.decode_s_per_row = to_seconds(kRowCost);
+  o.cost.read_bytes_per_s = kReadBytesPerSecond;
+  o.seed = rng_.next();
+  if (name[0] == 'p') {
+    o.role = wire::Role::prefill;
+    return std::make_unique<node::Prefill>(o, node::PrefillOptions{.chunk_tokens = options_.chunk_tokens});
+  }
+  if (name[0] == 'd') {
+    o.role = wire::Role::decode;
+    return std::make_unique<node::Decode>(o, node::DecodeOptions{.batch_max = options_.batch_max});
+  }
+  o.role = wire::Role::cache;
+  o.page_count = 0;
+  o.kv = {};
+  o.model.clear();
+  node::CacheOptions cache;
+  cache.segment_bytes = 4ull * options_.page_count * o.layout.page_bytes();
+  cache.slab_bytes = 4 * o.layout.page_bytes();
+  return std::make_unique<node::Cache>(o, cache);
+}
+
+// ---- pages being written ---------------------------------------------------------------------
+
+void World::claim(Process& process, uint64_t offset, uint64_t op, const kv::Pool& pool, kv::PageIndex page) {
+  if (pool.state(page) != kv::PageState::owned)
+    violate(process.name + ": page " + std::to_string(page) + " is written while it is not owned");
+  const auto [it, fresh] = process.claims.emplace(offset, op);
+  if (!fresh && it->second != op)
+    violate(process.name + ": page " + std::to_string(page) + " is in two hands");
+}
+
+void World::release_claims(Process& process, uint64_t op) {
+  std::erase_if(process.claims, [&](const auto& c) { return c.second == op; });
+}
+
+// ---- reads -----------------------------------------------------------------------------------
+
+void World::perform_read(Process& process, const node::Read& read) {
+  const kv::Pool& pool = process.worker->local_pool(read.pool);
+  uint64_t bytes = 0;
+  for (const auto& slice : read.slices) {
+    claim(process, process.worker->local_offset(read.pool, slice.page) + slice.page_offset, read.read, pool, slice.page);
+    bytes += slice.bytes;
+  }
+  const Faults& f = options_.faults;
+  Duration took = Duration(rng_.between(f.delay_min.count(), f.delay_max.count())) +
+                  from_seconds(static_cast<double>(bytes) / kReadBytesPerSecond);
+  Code fate = rng_.chance(f.fail_read) ? Code::peer_lost : Code::ok;
+  if (took > read.budget) took = std::max(read.budget, Duration(0)), fate = Code::timeout;
+  at(now_ + took, [this, name = process.name, instance = process.instance, read, fate] {
+    finish_read(name, instance, read, fate);
+  });
+}
+
+void World::finish_read(const std::string& name, const InstanceId& instance, const node::Read& read, Code fate) {
+  const auto it = processes_.find(name);
+  if (!it->second->machine || it->second->instance != instance) return;
+  Process& process = *it->second;
+  const auto source = processes_.find(read.peer);
+  const bool gone = source == processes_.end() || !source->second->machine || source->second->instance != read.instance;
+  if (process.cancelled.erase(read.read) > 0) fate = Code::cancelled;
+  else if (gone) fate = Code::peer_lost;
+  if (fate == Code::ok) {
+    const size_t flipped = rng_.chance(options_.faults.corrupt_read) ? rng_.below(read.slices.size()) : SIZE_MAX;
+    for (size_t i = 0; i < read.slices.size(); ++i) {
+      const auto& slice = read.slices[i];
+      const auto found = source->second->memory.find(slice.remote_offset);
+      uint64_t tag = found == source->second->memory.end() ? 0 : found->second;
+      if (i == flipped) tag ^= 1;
+      if (options_.verify_checksums && static_cast<uint32_t>(tag) != slice.crc) fate = Code::corrupt;
+      const kv::Pool& pool = process.worker->local_pool(read.pool);
+      if (pool.state(slice.page) != kv::PageState::owned)
+        violate(name + ": page " + std::to_string(slice.page) + " was given away under a read");
+      process.memory[process.worker->local_offset(read.pool, slice.page) + slice.page_offset] = tag;
+    }
+  }
+  release_claims(process, read.read);
+  deliver(name, instance, node::ReadDone{read.read, fate, "simulated"});
+}
+
+// ---- runs ------------------------------------------------------------------------------------
+
+uint32_t World::sample(const Process& process, const std::vector<uint32_t>& pages) const {
+  uint64_t sum = 0;
+  const ExtentLayout& layout = process.worker->local_layout(0);
+  for (uint32_t page : pages)
+    for (uint32_t l = 0; l < layout.layers; ++l) {
+      const auto it = process.memory.find(process.worker->local_offset(0, page) + layout.layer_offset(l));
+      sum = tag_fold(sum, it == process.memory.end() ? 0 : it->second);
+    }
+  return tag_token(sum);
+}
+
+void World::perform_chunk(Process& process, const node::RunChunk& run) {
+  const ExtentLayout layout = process.worker->local_layout(0);
+  const uint32_t bt = layout.block_tokens, first = run.start / bt;
+  MC_ASSERT_EQ(run.start % bt, 0u);
+  MC_ASSERT_EQ(run.pages.size(), (run.start + run.tokens.size() + bt - 1) / bt);
+  for (uint32_t b = first; b < run.pages.size(); ++b)
+    for (uint32_t l = 0; l < layout.layers; ++l)
+      claim(process, process.worker->local_offset(0, run.pages[b]) + layout.layer_offset(l), run.run,
+            process.worker->local_pool(0), run.pages[b]);
+  const Duration total = kChunkBase + kTokenCost * static_cast<int64_t>(run.tokens.size());
+  const auto live = [this, name = process.name, instance = process.instance]() -> Process* {
+    Process* p = processes_.at(name).get();
+    return p->machine && p->instance == instance ? p : nullptr;
+  };
+  for (uint32_t l = 0; l < layout.layers; ++l) {
+    at(now_ + total * (l + 1) / (layout.layers + 1), [this, live, run, layout, first, bt, l] {
+      Process* p = live();
+      if (!p || p->cancelled.contains(run.run)) return;
+      const auto offset = [&](uint32_t block) {
+        return p->worker->local_offset(0, run.pages[block]) + layout.layer_offset(l);
+      };
+      node::LayerDone done{run.run, l, first, {}};
+      for (uint32_t b = first; b < run.pages.size(); ++b) {
+        uint64_t tag = tag_begin(b == 0 ? 0 : p->memory[offset(b - 1)], l);
+        const size_t end = std::min<size_t>(run.tokens.size(), (b - first + 1) * size_t{bt});
+        for (size_t t = (b - first) * size_t{bt}; t < end; ++t) tag = tag_extend(tag, run.tokens[t]);
+        p->memory[offset(b)] = tag;
+        done.crcs.push_back(static_cast<uint32_t>(tag));
+      }
+      deliver(p->name, p->instance, std::move(done));
+    });
+  }
+  at(now_ + total, [this, live, run, total] {
+    Process* p = live();
+    if (!p) return;
+    release_claims(*p, run.run);
+    node::ChunkDone done;
+    done.run = run.run;
+    done.elapsed = total;
+    if (p->cancelled.erase(run.run) > 0) done.code = Code::cancelled;
+    else if (run.sample) done.sampled.token = sample(*p, run.pages);
+    deliver(p->name, p->instance, std::move(done));
+  });
+}
+
+void World::perform_step(Process& process, const node::RunStep& run) {
+  const ExtentLayout layout = process.worker->local_layout(0);
+  const uint32_t bt = layout.block_tokens;
+  for (const auto& row : run.rows) {
+    MC_ASSERT_EQ(row.pages.size(), row.position / bt + 1);
+    for (uint32_t l = 0; l < layout.layers; ++l)
+      claim(process, process.worker->local_offset(0, row.pages.back()) + layout.layer_offset(l), run.run,
+            process.worker->local_pool(0), row.pages.back());
+  }
+  const Duration took = kStepBase + kRowCost * static_cast<int64_t>(run.rows.size());
+  at(now_ + took, [this, name = process.name, instance = process.instance, run, layout, bt, took] {
+    Process* p = processes_.at(name).get();
+    if (!p->machine || p->instance != instance) return;
+    release_claims(*p, run.run);
+    node::StepDone done;
+    done.run = run.run;
+    done.elapsed = took;
+    for (const auto& row : run.rows) {
+      node::StepRow out;
+      for (uint32_t l = 0; l < layout.layers; ++l) {
+        const uint64_t offset = p->worker->local_offset(0, row.pages.back()) + layout.layer_offset(l);
+        uint64_t& tag = p->memory[offset];
+        if (row.position % bt == 0) {
+          const bool head = row.pages.size() == 1;
+          tag = tag_begin(head ? 0 : p->memory[p->worker->local_offset(0, row.pages[row.pages.size() - 2]) +
+                                               layout.layer_offset(l)], l);
+        }
+        tag = tag_extend(tag, row.token);
+        if ((row.position + 1) % bt == 0) out.sealed_crcs.push_back(static_cast<uint32_t>(tag));
+      }
+      out.sampled.token = sample(*p, row.pages);
+      done.rows.push_back(std::move(out));
+    }
+    deliver(name, instance, std::move(done));
+  });
+}
+
+}  // namespace mc::sim
