@@ -4,12 +4,13 @@
 //   chain.h      tokens -> BlockHash per full block        namespace.h  what must be equal to share
 //   pool.h       pages: free, owned, cached, draining      events.h     stored / removed, numbered
 //   lease.h      dated promises to remote readers          eviction.h   contract of a policy
-//   table.h      pages of one sequence                  
+//   table.h      pages of one sequence                     index.h      the conductor's view of all nodes
 #pragma once
 
 #include "kv/chain.h"
 #include "kv/events.h"
 #include "kv/eviction.h"
+#include "kv/index.h"
 #include "kv/lease.h"
 #include "kv/namespace.h"
 #include "kv/pool.h"
