@@ -55,7 +55,7 @@ Result<std::vector<std::vector<std::byte>>> encode_extents_ready(const ExtentsRe
     std::memcpy(bytes.data(), &header, kNotifyHeaderBytes);
     std::byte* at = bytes.data() + kNotifyHeaderBytes;
     for (const ReadyExtent& extent : part) {
-      std::memcpy(at, &extent.offset, 8);
+      std::memcpy(at, &extent.segment_offset, 8);
       std::memcpy(at + 8, &extent.crc, 4);
       at += kNotifyEntryBytes;
     }
@@ -92,7 +92,7 @@ Result<ExtentsReady> parse_extents_ready(std::span<const std::byte> bytes) {
                    .extents = std::vector<ReadyExtent>(header.count)};
   const std::byte* at = bytes.data() + kNotifyHeaderBytes;
   for (ReadyExtent& extent : out.extents) {
-    std::memcpy(&extent.offset, at, 8);
+    std::memcpy(&extent.segment_offset, at, 8);
     std::memcpy(&extent.crc, at + 8, 4);
     at += kNotifyEntryBytes;
   }

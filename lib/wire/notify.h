@@ -30,7 +30,7 @@ inline constexpr size_t kNotifyEntriesMax = (kNotifyMessageBytesMax - kNotifyHea
 inline constexpr size_t kNotifyRequestBytes = 32;
 
 struct ReadyExtent {
-  uint64_t offset = 0;  // of this layer's extent in the sender's pool segment
+  uint64_t segment_offset = 0;  // of this layer's extent in the sender's pool segment
   uint32_t crc = 0;
   bool operator==(const ReadyExtent&) const = default;
 };
