@@ -65,7 +65,7 @@ TEST_CASE("wire/codec: errors name the message, the field and what was found") {
   CHECK(decode_error("kv_done", wide) == "kv_done: attempt is 4294967296, beyond 32 bits");
 
   MsgpackWriter nested;
-  nested.map(1), nested.str("peers"), nested.array(2);
+  nested.map(2), nested.str("version"), nested.u64(1), nested.str("peers"), nested.array(2);
   nested.map(5), nested.str("name"), nested.str("p"), nested.str("instance"), nested.bin(Bytes(16));
   nested.str("role"), nested.str("cache"), nested.str("control_uri"), nested.str(""), nested.str("data"),
       nested.bin({});
