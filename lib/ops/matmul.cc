@@ -18,15 +18,6 @@ constexpr size_t kSlicePanels = 2;
 constexpr size_t kGroupTiles = 8;
 constexpr size_t kDecodeTaskBytes = 96 * 1024;
 
-float f16_to_f32(uint16_t half) {
-  const int exponent = (half >> 10) & 31;
-  const int mantissa = half & 1023;
-  const float sign = half >> 15 ? -1.0f : 1.0f;
-  if (exponent == 31) return mantissa ? std::nanf("") : sign * INFINITY;
-  if (exponent == 0) return sign * std::ldexp(static_cast<float>(mantissa), -24);
-  return sign * std::ldexp(static_cast<float>(1024 + mantissa), exponent - 25);
-}
-
 /// Row `row` of `part` widened to f32; the file gives no alignment.
 void read_row(const WeightRows& part, size_t row, size_t columns, float* out) {
   const auto* source = static_cast<const std::byte*>(part.data) + row * columns * dtype_bytes(part.dtype);
@@ -66,6 +57,27 @@ void fill_panel(std::span<const WeightRows> parts, size_t first_row, size_t rows
 
 }  // namespace
 
+float f16_to_f32(uint16_t half) {
+  const int exponent = (half >> 10) & 31;
+  const int mantissa = half & 1023;
+  const float sign = half >> 15 ? -1.0f : 1.0f;
+  if (exponent == 31) return mantissa ? std::nanf("") : sign * INFINITY;
+  if (exponent == 0) return sign * std::ldexp(static_cast<float>(mantissa), -24);
+  return sign * std::ldexp(static_cast<float>(1024 + mantissa), exponent - 25);
+}
+
+void convert_row(const WeightRows& source, size_t row, size_t columns, Dtype dtype, std::byte* out) {
+  std::vector<float> line(columns);
+  read_row(source, row, columns, line.data());
+  if (dtype == Dtype::f32) {
+    std::memcpy(out, line.data(), columns * sizeof(float));
+    return;
+  }
+  MC_ASSERT(dtype == Dtype::bf16);
+  auto* narrow = reinterpret_cast<bf16_t*>(out);
+  for (size_t i = 0; i < columns; ++i) narrow[i] = f32_to_bf16(line[i]);
+}
+
 size_t PackedMatrix::packed_bytes(size_t rows, size_t columns, Dtype dtype) {
   const size_t panels = (rows + kPanelColumns - 1) / kPanelColumns;
   return panels * padded_k(dtype, columns) * kPanelColumns * dtype_bytes(dtype);
@@ -99,7 +111,15 @@ float PackedMatrix::at(size_t row, size_t column) const {
 
 void PackedMatrix::row(size_t row, float* out) const {
   MC_ASSERT_LT(row, rows_);
-  for (size_t column = 0; column < columns_; ++column) out[column] = at(row, column);
+  const std::byte* data = panel(row / kPanelColumns);
+  const size_t lane = row % kPanelColumns;
+  if (dtype_ == Dtype::f32) {
+    const auto* wide = reinterpret_cast<const float*>(data) + lane;
+    for (size_t k = 0; k < columns_; ++k) out[k] = wide[k * kPanelColumns];
+    return;
+  }
+  const auto* pairs = reinterpret_cast<const bf16_t*>(data) + 2 * lane;
+  for (size_t k = 0; k < columns_; ++k) out[k] = bf16_to_f32(pairs[k / 2 * 2 * kPanelColumns + k % 2]);
 }
 
 Matmul::Matmul(const Kernels& kernels, Parallel& parallel) : kernels_(&kernels), parallel_(&parallel) {

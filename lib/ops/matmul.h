@@ -31,6 +31,10 @@ struct WeightRows {
   size_t rows = 0;
 };
 
+float f16_to_f32(uint16_t half);
+/// One row as f32 or bf16 (rounded to nearest even) into out [columns].
+void convert_row(const WeightRows& source, size_t row, size_t columns, Dtype dtype, std::byte* out);
+
 class PackedMatrix {
  public:
   PackedMatrix() = default;

@@ -1,0 +1,372 @@
+#include "model/config.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "base/errors.h"
+#include "base/fd.h"
+#include "base/hash.h"
+#include "base/json.h"
+
+namespace mc::model {
+namespace {
+
+constexpr size_t kConfigBytesMax = size_t{16} << 20;
+
+struct ArchitectureRow {
+  Architecture architecture;
+  std::string_view name, model_type;
+};
+constexpr ArchitectureRow kArchitectures[] = {
+    {Architecture::llama, "LlamaForCausalLM", "llama"},
+    {Architecture::qwen2, "Qwen2ForCausalLM", "qwen2"},
+    {Architecture::qwen3, "Qwen3ForCausalLM", "qwen3"},
+};
+
+std::string quoted(const Json& value) {
+  return value.dump().substr(0, 120);
+}
+
+/// Reads one file's fields; keeps the path for messages.
+class Reader {
+ public:
+  Reader(const Json& json, std::string path) : json_(json), path_(std::move(path)) {}
+
+  const Json& operator[](const char* field) const { return json_[field]; }
+  bool given(const char* field) const { return json_.has(field) && !json_[field].is_null(); }
+
+  Error invalid(const char* field, const std::string& what) const {
+    return user_error(err::kConfigInvalid, path_ + ": " + field + " " + what);
+  }
+  Error unsupported(err::Number number, const std::string& field, const std::string& value,
+                    const std::string& allowed) const {
+    return user_error(number, path_ + ": " + field + " is " + value + "; supported: " + allowed);
+  }
+
+  Result<uint32_t> size(const char* field, uint32_t high) const {
+    const Json& value = json_[field];
+    const int64_t number = value.as_int(-1);
+    if (!json_.has(field)) return invalid(field, "is missing");
+    if (number < 1 || number > high)
+      return invalid(field, "is " + quoted(value) + "; it must be a whole number from 1 to " + std::to_string(high));
+    return static_cast<uint32_t>(number);
+  }
+  Result<bool> flag(const char* field) const {
+    if (!given(field)) return false;
+    if (!json_[field].is_bool()) return invalid(field, "is " + quoted(json_[field]) + "; it must be true or false");
+    return json_[field].as_bool();
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  const Json& json_;
+  std::string path_;
+};
+
+Result<double> positive(const Reader& reader, const Json& object, const std::string& field) {
+  const Json& value = object[field];
+  const double number = value.as_double(0);
+  if (!value.is_number() || !(number > 0) || !std::isfinite(number))
+    return reader.invalid(field.c_str(), "is " + quoted(value) + "; it must be a positive number");
+  return number;
+}
+
+/// `object` holds rope_type (or type) and its parameters; theta is read by the caller.
+Result<void> read_rope_kind(const Reader& reader, const Json& object, const std::string& where, ops::RopeConfig& rope) {
+  const Json& type = object.has("rope_type") ? object["rope_type"] : object["type"];
+  const std::string kind(type.as_string());
+  for (const char* field : {"partial_rotary_factor", "attention_factor", "mscale"})
+    if (object.has(field) && !object[field].is_null() && object[field].as_double() != 1)
+      return reader.unsupported(err::kRopeUnsupported, where + "." + field, quoted(object[field]), "absent");
+  if (kind == "default") return {};
+  if (kind != "llama3")
+    return reader.unsupported(err::kRopeUnsupported, where + ".rope_type", quoted(type), "\"default\", \"llama3\"");
+  rope.kind = ops::RopeConfig::Kind::llama3;
+  MC_TRY(factor, positive(reader, object, "factor"));
+  MC_TRY(low, positive(reader, object, "low_freq_factor"));
+  MC_TRY(high, positive(reader, object, "high_freq_factor"));
+  MC_TRY(original, positive(reader, object, "original_max_position_embeddings"));
+  if (!(high > low))
+    return reader.invalid("high_freq_factor", "is " + quoted(object["high_freq_factor"]) +
+                                                  "; it must be above low_freq_factor " +
+                                                  quoted(object["low_freq_factor"]));
+  if (original > (1 << 24) || original != std::floor(original))
+    return reader.invalid("original_max_position_embeddings",
+                          "is " + quoted(object["original_max_position_embeddings"]));
+  rope.factor = factor;
+  rope.low_freq_factor = low;
+  rope.high_freq_factor = high;
+  rope.original_positions = static_cast<uint32_t>(original);
+  return {};
+}
+
+/// Both spellings: rope_theta + rope_scaling, or rope_parameters (possibly one object per layer type).
+Result<ops::RopeConfig> read_rope(const Reader& reader) {
+  ops::RopeConfig rope;
+  const bool newer = reader.given("rope_parameters");
+  const Json* parameters = &reader["rope_parameters"];
+  std::string where = "rope_parameters";
+  if (newer) {
+    if (!parameters->is_object()) return reader.invalid("rope_parameters", "is " + quoted(*parameters));
+    for (const JsonMember& member : parameters->members())
+      if (member.value.is_object() && (member.key != "full_attention" || parameters->size() != 1))
+        return reader.unsupported(err::kRopeUnsupported, where + "." + member.key.substr(0, 80), quoted(member.value),
+                                  "one set of parameters for all layers");
+    if (parameters->has("full_attention")) {
+      parameters = &(*parameters)["full_attention"];
+      where += ".full_attention";
+    }
+  }
+  const bool older = reader.given("rope_theta");
+  if (newer && parameters->has("rope_theta")) {
+    MC_TRY(theta, positive(reader, *parameters, "rope_theta"));
+    if (older && reader["rope_theta"].as_double() != theta)
+      return reader.invalid("rope_theta", "is " + quoted(reader["rope_theta"]) + ", but " + where + ".rope_theta is " +
+                                              quoted((*parameters)["rope_theta"]));
+    rope.theta = theta;
+  } else if (older) {
+    const double theta = reader["rope_theta"].as_double(0);
+    if (!(theta > 0) || !std::isfinite(theta))
+      return reader.invalid("rope_theta", "is " + quoted(reader["rope_theta"]));
+    rope.theta = theta;
+  } else {
+    return user_error(err::kRopeUnsupported,
+                      reader.path() + ": neither rope_theta nor rope_parameters.rope_theta is given", {},
+                      "write the value that the model was trained with (Llama 2: 10000) into config.json");
+  }
+  if (newer) {
+    if (parameters->has("rope_type") || parameters->has("type"))
+      MC_CHECK(read_rope_kind(reader, *parameters, where, rope));
+    else
+      return reader.invalid("rope_parameters", "has no rope_type");
+  }
+  if (!reader.given("rope_scaling")) return rope;
+  if (!reader["rope_scaling"].is_object())
+    return reader.invalid("rope_scaling", "is " + quoted(reader["rope_scaling"]));
+  ops::RopeConfig scaled{.theta = rope.theta};
+  MC_CHECK(read_rope_kind(reader, reader["rope_scaling"], "rope_scaling", scaled));
+  if (newer && !(scaled == rope)) return reader.invalid("rope_scaling", "and rope_parameters disagree");
+  return scaled;
+}
+
+Result<Architecture> read_architecture(const Reader& reader) {
+  std::string known;
+  for (const ArchitectureRow& row : kArchitectures) known += (known.empty() ? "" : ", ") + std::string(row.name);
+  const Json& list = reader["architectures"];
+  if (list.size() != 1 || !list[0].is_string())
+    return reader.unsupported(err::kModelUnsupported, "architectures", quoted(list), "a list of one of " + known);
+  for (const ArchitectureRow& row : kArchitectures) {
+    if (row.name != list[0].as_string()) continue;
+    if (reader.given("model_type") && reader["model_type"].as_string() != row.model_type)
+      return reader.unsupported(err::kModelUnsupported, "model_type", quoted(reader["model_type"]),
+                                "\"" + std::string(row.model_type) + "\" for " + std::string(row.name));
+    return row.architecture;
+  }
+  return reader.unsupported(err::kModelUnsupported, "architectures", quoted(list[0]), known);
+}
+
+/// Fields that would change the arithmetic in ways this runtime does not know.
+Result<void> refuse_unknown_arithmetic(const Reader& reader, Architecture architecture) {
+  if (reader.given("quantization_config")) {
+    const Json& method = reader["quantization_config"]["quant_method"];
+    return reader.unsupported(err::kQuantUnsupported, "quantization_config",
+                              method.is_null() ? quoted(reader["quantization_config"]) : quoted(method),
+                              "weights in F32, F16 or BF16 without quantization_config");
+  }
+  if (reader.given("hidden_act") && reader["hidden_act"].as_string() != "silu")
+    return reader.unsupported(err::kModelUnsupported, "hidden_act", quoted(reader["hidden_act"]), "\"silu\"");
+  // Qwen configs carry a sliding_window that use_sliding_window turns off.
+  MC_TRY(use_window, reader.flag("use_sliding_window"));
+  const bool window = reader.given("sliding_window") && (use_window || architecture == Architecture::llama);
+  if (use_window || window)
+    return reader.unsupported(err::kModelUnsupported, window ? "sliding_window" : "use_sliding_window",
+                              quoted(reader[window ? "sliding_window" : "use_sliding_window"]),
+                              "models without a sliding window");
+  for (const Json& type : reader["layer_types"].items())
+    if (type.as_string() != "full_attention")
+      return reader.unsupported(err::kModelUnsupported, "layer_types", quoted(type), "\"full_attention\"");
+  if (reader.given("partial_rotary_factor") && reader["partial_rotary_factor"].as_double() != 1)
+    return reader.unsupported(err::kRopeUnsupported, "partial_rotary_factor", quoted(reader["partial_rotary_factor"]),
+                              "1");
+  return {};
+}
+
+Result<std::optional<Dtype>> read_dtype(const Reader& reader) {
+  const char* field = reader.given("dtype") ? "dtype" : "torch_dtype";
+  if (!reader.given(field)) return std::optional<Dtype>{};
+  const std::string_view name = reader[field].as_string();
+  if (name == "float32") return std::optional(Dtype::f32);
+  if (name == "bfloat16") return std::optional(Dtype::bf16);
+  if (name == "float16") return std::optional(Dtype::f16);
+  return reader.unsupported(err::kDtypeUnsupported, field, quoted(reader[field]),
+                            "\"float32\", \"bfloat16\", \"float16\"");
+}
+
+/// One id or a list of them.
+Result<std::vector<uint32_t>> read_ids(const Reader& reader, const char* field, uint32_t vocab) {
+  std::vector<uint32_t> ids;
+  if (!reader.given(field)) return ids;
+  const Json& value = reader[field];
+  const auto take = [&](const Json& item) -> Result<void> {
+    const int64_t id = item.as_int(-1);
+    if (!item.is_int() || id < 0 || id >= vocab)
+      return reader.invalid(field, "names id " + quoted(item) + "; the vocabulary has " + std::to_string(vocab));
+    ids.push_back(static_cast<uint32_t>(id));
+    return {};
+  };
+  if (value.is_array()) {
+    if (value.size() > 1024) return reader.invalid(field, "lists " + std::to_string(value.size()) + " ids");
+    for (const Json& item : value.items()) MC_CHECK(take(item));
+  } else {
+    MC_CHECK(take(value));
+  }
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  return ids;
+}
+
+Result<void> read_shape(const Reader& reader, ModelConfig& config) {
+  MC_TRY(hidden, reader.size("hidden_size", 1 << 17));
+  MC_TRY(intermediate, reader.size("intermediate_size", 1 << 20));
+  MC_TRY(layers, reader.size("num_hidden_layers", 1024));
+  MC_TRY(heads, reader.size("num_attention_heads", 1024));
+  MC_TRY(vocab, reader.size("vocab_size", 1 << 22));
+  MC_TRY(positions, reader.size("max_position_embeddings", 1 << 24));
+  config.hidden = hidden;
+  config.intermediate = intermediate;
+  config.layers = layers;
+  config.heads = config.kv_heads = heads;
+  config.vocab = vocab;
+  config.max_positions = positions;
+  if (reader.given("num_key_value_heads")) {
+    MC_TRY(kv_heads, reader.size("num_key_value_heads", 1024));
+    config.kv_heads = kv_heads;
+  }
+  if (heads % config.kv_heads != 0)
+    return reader.invalid(
+        "num_attention_heads",
+        "is " + std::to_string(heads) + ", not a multiple of num_key_value_heads " + std::to_string(config.kv_heads));
+  if (reader.given("head_dim")) {
+    MC_TRY(head_dim, reader.size("head_dim", 512));
+    config.head_dim = head_dim;
+  } else {
+    if (hidden % heads != 0)
+      return reader.invalid("hidden_size", "is " + std::to_string(hidden) + ", not a multiple of num_attention_heads " +
+                                               std::to_string(heads) + ", and there is no head_dim");
+    config.head_dim = hidden / heads;
+  }
+  if (config.head_dim % 2 != 0 || config.head_dim > 512)
+    return reader.unsupported(err::kModelUnsupported, "head_dim", std::to_string(config.head_dim),
+                              "even numbers up to 512");
+  return {};
+}
+
+Result<void> read_generation(const Reader& reader, ModelConfig& config) {
+  MC_TRY(eos, read_ids(reader, "eos_token_id", config.vocab));
+  if (!eos.empty()) config.eos = std::move(eos);
+  const auto number = [&](const char* field, std::optional<float>& out) {
+    if (reader[field].is_number()) out = static_cast<float>(reader[field].as_double());
+  };
+  number("temperature", config.generation.temperature);
+  number("top_p", config.generation.top_p);
+  number("min_p", config.generation.min_p);
+  number("repetition_penalty", config.generation.repetition_penalty);
+  if (reader["top_k"].is_int())
+    config.generation.top_k = static_cast<int32_t>(std::clamp<int64_t>(reader["top_k"].as_int(), -1, 1 << 22));
+  return {};
+}
+
+Result<Json> parse_object(std::string_view text, const std::string& path) {
+  auto json = Json::parse(text, {.bytes = kConfigBytesMax, .depth = 32, .values = 1 << 20});
+  if (!json) return user_error(err::kConfigInvalid, path + ": " + json.error().what);
+  if (!json->is_object())
+    return user_error(err::kConfigInvalid, path + ": is a " + std::string(json->kind_name()) + ", not an object");
+  return json;
+}
+
+}  // namespace
+
+std::string_view to_string(Architecture architecture) {
+  for (const ArchitectureRow& row : kArchitectures)
+    if (row.architecture == architecture) return row.name;
+  return "?";
+}
+
+std::string ModelConfig::kv_text() const {
+  char line[512];
+  std::snprintf(line, sizeof line,
+                "architecture=%s\nhidden=%u\nintermediate=%u\nlayers=%u\nheads=%u\nkv_heads=%u\nhead_dim=%u\n"
+                "vocab=%u\nnorm_epsilon=%.9g\nqkv_bias=%d\noutput_bias=%d\nmlp_bias=%d\nqk_norm=%d\n",
+                std::string(to_string(architecture)).c_str(), hidden, intermediate, layers, heads, kv_heads, head_dim,
+                vocab, static_cast<double>(norm_epsilon), qkv_bias, output_bias, mlp_bias, qk_norm);
+  return line + ("rope=" + rope.text() + "\n");
+}
+
+std::string ModelConfig::kv_digest() const {
+  std::string hex;
+  for (uint8_t byte : Sha256().update(kv_text()).finish()) {
+    char digits[3];
+    std::snprintf(digits, sizeof digits, "%02x", byte);
+    hex += digits;
+  }
+  return hex;
+}
+
+Result<ModelConfig> parse_config(std::string_view config_json, std::string_view generation_json,
+                                 const std::string& directory) {
+  MC_TRY(json, parse_object(config_json, directory + "/config.json"));
+  const Reader reader(json, directory + "/config.json");
+  ModelConfig config;
+  MC_TRY(architecture, read_architecture(reader));
+  config.architecture = architecture;
+  MC_CHECK(refuse_unknown_arithmetic(reader, architecture));
+  MC_CHECK(read_shape(reader, config));
+  MC_TRY(rope, read_rope(reader));
+  config.rope = rope;
+  MC_TRY(epsilon, positive(reader, json, "rms_norm_eps"));
+  config.norm_epsilon = static_cast<float>(epsilon);
+  MC_TRY(tied, reader.flag("tie_word_embeddings"));
+  MC_TRY(attention_bias, reader.flag("attention_bias"));
+  MC_TRY(mlp_bias, reader.flag("mlp_bias"));
+  config.tied_embeddings = tied;
+  config.qkv_bias = architecture == Architecture::qwen2 || attention_bias;
+  config.output_bias = architecture != Architecture::qwen2 && attention_bias;
+  config.mlp_bias = architecture == Architecture::llama && mlp_bias;
+  config.qk_norm = architecture == Architecture::qwen3;
+  MC_TRY(dtype, read_dtype(reader));
+  config.dtype = dtype;
+  MC_TRY(bos, read_ids(reader, "bos_token_id", config.vocab));
+  if (!bos.empty()) config.bos = bos.front();
+  MC_TRY(eos, read_ids(reader, "eos_token_id", config.vocab));
+  config.eos = eos;
+  if (reader.given("mc_attention")) {
+    if (!reader["mc_attention"].is_string())
+      return reader.invalid("mc_attention", "is " + quoted(reader["mc_attention"]) + "; it must be a string");
+    auto plan = attn::parse_plan(reader["mc_attention"].as_string());
+    if (!plan) return reader.invalid("mc_attention", plan.error().what);
+    config.attention = *plan;
+  }
+  if (!generation_json.empty()) {
+    MC_TRY(generation, parse_object(generation_json, directory + "/generation_config.json"));
+    MC_CHECK(read_generation(Reader(generation, directory + "/generation_config.json"), config));
+  }
+  return config;
+}
+
+Result<ModelConfig> read_config(const std::string& directory) {
+  const std::string config_path = directory + "/config.json", generation_path = directory + "/generation_config.json";
+  if (access(config_path.c_str(), F_OK) != 0)
+    return user_error(err::kModelIncomplete, directory + " has no config.json");
+  MC_TRY(config, read_file(config_path, kConfigBytesMax));
+  std::string generation;
+  if (access(generation_path.c_str(), F_OK) == 0) {
+    MC_TRY(text, read_file(generation_path, kConfigBytesMax));
+    generation = std::move(text);
+  }
+  return parse_config(config, generation, directory);
+}
+
+}  // namespace mc::model

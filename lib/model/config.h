@@ -1,0 +1,61 @@
+// What config.json and generation_config.json say, for the three architectures that differ only in
+// details: LlamaForCausalLM, Qwen2ForCausalLM (bias on q, k, v), Qwen3ForCausalLM (RMSNorm on each
+// head's q and k, explicit head_dim). A field that would change the arithmetic and that this runtime
+// does not do is refused by name and value; nothing is guessed.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "attn/plan.h"
+#include "base/dtype.h"
+#include "base/result.h"
+#include "ops/rope.h"
+
+namespace mc::model {
+
+enum class Architecture : uint8_t { llama, qwen2, qwen3 };
+
+/// "LlamaForCausalLM" and so on: as config.json writes it.
+std::string_view to_string(Architecture architecture);
+
+/// Sampling defaults of the model's makers; what is absent is absent.
+struct GenerationDefaults {
+  std::optional<float> temperature, top_p, min_p, repetition_penalty;
+  std::optional<int32_t> top_k;
+  bool operator==(const GenerationDefaults&) const = default;
+};
+
+struct ModelConfig {
+  Architecture architecture = Architecture::llama;
+  uint32_t hidden = 0, intermediate = 0, layers = 0;
+  uint32_t heads = 0, kv_heads = 0, head_dim = 0;
+  uint32_t vocab = 0, max_positions = 0;
+  float norm_epsilon = 1e-6f;
+  bool tied_embeddings = false;
+  bool qkv_bias = false, output_bias = false, mlp_bias = false;
+  bool qk_norm = false;
+  ops::RopeConfig rope;
+  std::optional<Dtype> dtype;  // of the weights, as declared
+  std::optional<uint32_t> bos;
+  std::vector<uint32_t> eos;  // generation_config.json wins over config.json; ascending
+  GenerationDefaults generation;
+  std::optional<attn::PlanText> attention;  // key mc_attention
+
+  /// One `name=value` a line of everything that changes keys and values, in a fixed order.
+  std::string kv_text() const;
+  /// SHA-256 of kv_text(), hex.
+  std::string kv_digest() const;
+};
+
+/// `generation_json` may be empty. `directory` is for messages. invalid (MC3006), unsupported (MC3003
+/// architecture, MC3004 RoPE, MC3005 quantisation), each naming field and value.
+Result<ModelConfig> parse_config(std::string_view config_json, std::string_view generation_json,
+                                 const std::string& directory);
+/// Reads both files; not_found (MC3001) when there is no config.json.
+Result<ModelConfig> read_config(const std::string& directory);
+
+}  // namespace mc::model

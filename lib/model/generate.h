@@ -1,0 +1,71 @@
+// One request from prompt to answer in this process: the oracle that a cluster's answers are compared
+// with (`mc-prefill once`, `mc-decode once`, tests). Chunked prefill into local pages, then one row a
+// step. No threads of its own, no cache, no I/O.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "mem/mem.h"
+#include "model/runner.h"
+#include "ops/sample.h"
+
+namespace mc::model {
+
+/// The pages of one sequence in this process's memory. Token t lies in page t / block_tokens.
+class LocalPages {
+ public:
+  /// Room for `tokens` tokens; fresh pages are zero. no_space names the need.
+  static Result<LocalPages> allocate(const ExtentLayout& layout, int64_t tokens);
+  std::byte* const* pages() const { return pages_.data(); }
+  size_t page_count() const { return pages_.size(); }
+  std::span<std::byte> page(size_t index) const { return {pages_[index], page_bytes_}; }
+  int64_t capacity_tokens() const { return capacity_; }
+
+ private:
+  mem::HostBuffer storage_;
+  std::vector<std::byte*> pages_;
+  size_t page_bytes_ = 0;
+  int64_t capacity_ = 0;
+};
+
+struct GenerateRequest {
+  std::vector<uint32_t> prompt;
+  int32_t max_tokens = 16;         // of the answer
+  int32_t min_tokens = 0;          // no stop id before
+  std::vector<uint32_t> stop_ids;  // usually config.eos; empty = ignore EOS
+  ops::SamplingParams sampling;
+  uint32_t chunk_tokens = 4096;  // rounded down to whole blocks, at least one, at most the runner's
+  attn::Plan prefill_plan, decode_plan;
+  /// Tokens of the prompt whose KV the pages already hold (a multiple of block_tokens, below the prompt).
+  int64_t cached_tokens = 0;
+  /// Called with every token as it is drawn; false ends the answer (finish "cancelled").
+  std::function<bool(const ops::Sampled&)> on_token;
+};
+
+struct Generated {
+  std::vector<uint32_t> ids;           // the stop id included, as vLLM's token_ids
+  std::vector<ops::Sampled> sampled;   // one per id
+  std::string_view finish = "length";  // "stop", "length" or "cancelled"
+  Duration prefill{};                  // prompt to first token
+  Duration decode{};                   // the rest
+  int32_t prefill_chunks = 0;
+};
+
+/// Prefills what is not cached and draws the first token. Adds to `out`.
+Result<void> run_prefill(Runner& runner, LocalPages& pages, const GenerateRequest& request, const Clock& clock,
+                         Generated& out);
+/// Goes on from KV of the prompt and at least one drawn token in `out` until the answer ends.
+Result<void> run_decode(Runner& runner, LocalPages& pages, const GenerateRequest& request, const Clock& clock,
+                        Generated& out);
+/// Both, with pages of its own. invalid (MC4005) when prompt + max_tokens exceed the context or the prompt
+/// is empty.
+Result<Generated> generate(Runner& runner, const GenerateRequest& request, const Clock& clock);
+
+}  // namespace mc::model

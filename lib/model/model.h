@@ -1,0 +1,95 @@
+// A model's weights, read once from a Hugging Face directory and packed for the CPU: immutable, shared
+// by every forward pass (runner.h) of the process. The files are mapped only while loading.
+//
+//   MC_TRY(model, Model::open("/models/qwen2.5-0.5b", {.dtype = "auto"}, pool));
+//   MC_TRY(plan, attn::resolve(asked, model.config().attention, model.config().layers, 64));
+//   MC_TRY(runner, Runner::open(model, pool, {.block_tokens = 64}));        // runner.h
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "attn/plan.h"
+#include "base/dtype.h"
+#include "base/extent.h"
+#include "base/result.h"
+#include "kv/namespace.h"
+#include "mem/mem.h"
+#include "model/config.h"
+#include "model/safetensors.h"
+#include "ops/matmul.h"
+
+namespace mc {
+class Parallel;
+}
+
+namespace mc::model {
+
+struct ModelOptions {
+  /// "f32", "bf16", or "auto": bf16 when all weights are stored so, else f32 (bf16 cannot hold f16).
+  /// One dtype for weights, matrix inputs and KV; sums are f32 always.
+  std::string dtype = "auto";
+};
+
+struct Layer {
+  std::vector<float> input_norm, post_norm;  // [hidden]
+  std::vector<float> q_norm, k_norm;         // [head_dim], or empty
+  ops::PackedMatrix qkv;                     // [(heads + 2 kv_heads) head_dim, hidden]: q, then k, then v
+  std::vector<float> qkv_bias;               // empty without biases
+  ops::PackedMatrix output;                  // [hidden, heads head_dim]
+  std::vector<float> output_bias;
+  ops::PackedMatrix gate_up;  // [2 intermediate, hidden]: gate, then up
+  std::vector<float> gate_up_bias;
+  ops::PackedMatrix down;  // [hidden, intermediate]
+  std::vector<float> down_bias;
+};
+
+class Model {
+ public:
+  /// Checks everything, and that memory suffices, before it allocates. Errors carry an MC number:
+  /// 3001 incomplete, 3002 corrupt, 3003 to 3006 and 3010 unsupported, 5003 not enough memory.
+  static Result<Model> open(const std::string& directory, const ModelOptions& options, Parallel& parallel);
+
+  const ModelConfig& config() const { return config_; }
+  const std::string& directory() const { return directory_; }
+  Dtype dtype() const { return dtype_; }
+  /// SHA-256 hex of the weights (WeightFiles::digest).
+  const std::string& weights_digest() const { return weights_digest_; }
+  size_t weight_bytes() const { return weight_bytes_; }
+  uint64_t parameters() const { return parameters_; }
+
+  ExtentLayout kv_layout(uint32_t block_tokens) const;
+  /// What must be equal before KV may be exchanged; `plan` is the prefill plan.
+  kv::Namespace kv_namespace(const attn::Plan& plan, uint32_t block_tokens, const std::string& salt = {}) const;
+
+  // For the forward pass.
+  std::span<const Layer> layers() const { return layers_; }
+  std::span<const float> final_norm() const { return final_norm_; }
+  const ops::PackedMatrix& head() const { return head_; }
+  /// Embedding of a token < vocab, widened; out [hidden].
+  void embed(uint32_t token, float* out) const;
+
+ private:
+  Model() = default;
+  Result<void> load(const WeightFiles& files, Parallel& parallel);
+  Result<void> load_layer(const WeightFiles& files, uint32_t index, Parallel& parallel);
+
+  std::string directory_;
+  ModelConfig config_;
+  Dtype dtype_ = Dtype::bf16;
+  std::string weights_digest_;
+  size_t weight_bytes_ = 0;
+  uint64_t parameters_ = 0;
+  std::vector<Layer> layers_;
+  std::vector<float> final_norm_;
+  ops::PackedMatrix head_;      // [vocab, hidden]
+  mem::HostBuffer embeddings_;  // [vocab, hidden] in dtype_; empty when tied: then head_ has them
+};
+
+/// Bytes of the weights as packed, without reading them: for messages and planning.
+size_t packed_weight_bytes(const ModelConfig& config, Dtype dtype);
+
+}  // namespace mc::model

@@ -1,0 +1,383 @@
+// See runner.h. Rows are positions: tile t of a chunk holds positions 64 (start / 64 + t) and up, so a
+// row's place in its tile is position % 64 whatever the block size; rows outside the chunk are zero.
+// Everything but attention works on groups of 8 tiles, so that scratch stays small and a group's
+// activations stay in cache.
+#include "model/runner.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/assert.h"
+#include "base/errors.h"
+#include "base/parallel.h"
+#include "ops/rope.h"
+
+namespace mc::model {
+namespace {
+
+using ops::kTileRows;
+
+constexpr size_t kGroupRows = 8 * kTileRows;
+constexpr int64_t kRowGrain = 8;  // rows a thread takes at a time in element-wise loops
+
+size_t rows_of(const RunnerOptions& options) {
+  // A chunk may start in the middle of a tile when blocks are smaller than tiles.
+  const size_t chunk = round_up(size_t{options.max_chunk_tokens} + kTileRows - 1, kTileRows);
+  return std::max<size_t>(chunk, options.max_batch);
+}
+
+struct Widths {
+  size_t hidden, q, kv, qkv, intermediate;
+  explicit Widths(const ModelConfig& c)
+      : hidden(c.hidden),
+        q(size_t{c.heads} * c.head_dim),
+        kv(size_t{c.kv_heads} * c.head_dim),
+        qkv(q + 2 * kv),
+        intermediate(c.intermediate) {}
+};
+
+/// One allocation cut into f32 arrays.
+struct Workspace {
+  float *x, *qkv, *attention, *cosine, *sine;       // [rows, ...]
+  float *normed, *projected, *gate_up, *activated;  // [group, ...]
+
+  static size_t floats(const ModelConfig& c, size_t rows) {
+    const Widths w(c);
+    const size_t group = std::min(rows, kGroupRows);
+    return rows * (w.hidden + w.qkv + w.q + c.head_dim) + group * (2 * w.hidden + 3 * w.intermediate) + 9 * 16;
+  }
+
+  void cut(const ModelConfig& c, size_t rows, float* memory) {
+    const Widths w(c);
+    const size_t group = std::min(rows, kGroupRows);
+    const auto take = [&](size_t count) {
+      float* start = memory;
+      memory += round_up(count, 16);
+      return start;
+    };
+    x = take(rows * w.hidden);
+    qkv = take(rows * w.qkv);
+    attention = take(rows * w.q);
+    cosine = take(rows * c.head_dim / 2);
+    sine = take(rows * c.head_dim / 2);
+    normed = take(group * w.hidden);
+    projected = take(group * w.hidden);
+    gate_up = take(group * 2 * w.intermediate);
+    activated = take(group * w.intermediate);
+  }
+};
+
+}  // namespace
+
+struct Runner::State {
+  const Model* model;
+  Parallel* parallel;
+  RunnerOptions options;
+  ExtentLayout layout;
+  Widths width;
+  const ops::Kernels* kernels;
+  ops::Matmul matmul;
+  attn::Attention attention;
+  ops::Rope rope;
+  mem::HostBuffer memory;
+  Workspace work{};
+  std::vector<attn::KvView> views;
+  std::vector<attn::Mode> modes;
+
+  State(const Model& m, Parallel& p, const RunnerOptions& o, const ops::Kernels& k, attn::Attention a)
+      : model(&m),
+        parallel(&p),
+        options(o),
+        layout(m.kv_layout(o.block_tokens)),
+        width(m.config()),
+        kernels(&k),
+        matmul(k, p),
+        attention(std::move(a)),
+        rope(m.config().rope, m.config().head_dim) {}
+
+  const ModelConfig& config() const { return model->config(); }
+
+  /// body(row) for every row in [0, rows), in parallel when there are many.
+  template <class Body>
+  void each_row(size_t rows, Body&& body) {
+    parallel->for_ranges(static_cast<int64_t>(rows), kRowGrain, [&](int64_t begin, int64_t end, int) {
+      for (auto row = static_cast<size_t>(begin); row < static_cast<size_t>(end); ++row) body(row);
+    });
+  }
+
+  /// How a matrix product is done: 64-row tiles of a chunk, or independent rows.
+  enum class Form { tiles, rows };
+
+  void product(Form form, const ops::PackedMatrix& weights, const float* x, size_t rows, float* y) {
+    if (form == Form::tiles)
+      matmul.prefill(weights, x, rows / kTileRows, y);
+    else
+      matmul.decode(weights, x, rows, y);
+  }
+
+  /// x += W attention (+ bias), then x += MLP(norm(x)), for `rows` rows from `first`; at most a group.
+  void finish_layer(Form form, const Layer& layer, const float* attended, float* x, size_t rows) {
+    const Widths& w = width;
+    product(form, layer.output, attended, rows, work.projected);
+    each_row(rows, [&](size_t row) {
+      float* out = x + row * w.hidden;
+      if (!layer.output_bias.empty()) kernels->add(layer.output_bias.data(), w.hidden, out);
+      kernels->add(work.projected + row * w.hidden, w.hidden, out);
+      kernels->rms_norm(out, layer.post_norm.data(), config().norm_epsilon, w.hidden, work.normed + row * w.hidden);
+    });
+    product(form, layer.gate_up, work.normed, rows, work.gate_up);
+    each_row(rows, [&](size_t row) {
+      float* gate = work.gate_up + row * 2 * w.intermediate;
+      if (!layer.gate_up_bias.empty()) kernels->add(layer.gate_up_bias.data(), 2 * w.intermediate, gate);
+      kernels->silu_mul(gate, gate + w.intermediate, w.intermediate, work.activated + row * w.intermediate);
+    });
+    product(form, layer.down, work.activated, rows, work.projected);
+    each_row(rows, [&](size_t row) {
+      float* out = x + row * w.hidden;
+      if (!layer.down_bias.empty()) kernels->add(layer.down_bias.data(), w.hidden, out);
+      kernels->add(work.projected + row * w.hidden, w.hidden, out);
+    });
+  }
+
+  /// qkv = W norm(x) (+ bias), q and k normed and rotated; `rows` rows, at most a group.
+  void project_qkv(Form form, const Layer& layer, const float* x, const float* cosine, const float* sine, size_t rows,
+                   float* qkv) {
+    const Widths& w = width;
+    const size_t dim = config().head_dim, half = dim / 2;
+    each_row(rows, [&](size_t row) {
+      kernels->rms_norm(x + row * w.hidden, layer.input_norm.data(), config().norm_epsilon, w.hidden,
+                        work.normed + row * w.hidden);
+    });
+    product(form, layer.qkv, work.normed, rows, qkv);
+    each_row(rows, [&](size_t row) {
+      float* line = qkv + row * w.qkv;
+      if (!layer.qkv_bias.empty()) kernels->add(layer.qkv_bias.data(), w.qkv, line);
+      for (size_t head = 0; head < size_t{config().heads} + config().kv_heads; ++head) {
+        float* part = line + head * dim;
+        const std::vector<float>& norm = head < config().heads ? layer.q_norm : layer.k_norm;
+        if (!norm.empty()) kernels->rms_norm(part, norm.data(), config().norm_epsilon, dim, part);
+        kernels->rope(part, cosine + row * half, sine + row * half, half);
+      }
+    });
+  }
+
+  /// logits [rows, vocab] of `rows` rows of x. work.normed is used.
+  void project_logits(const float* x, size_t rows, float* logits) {
+    for (size_t first = 0; first < rows; first += kGroupRows) {
+      const size_t count = std::min(rows - first, kGroupRows);
+      each_row(count, [&](size_t row) {
+        kernels->rms_norm(x + (first + row) * width.hidden, model->final_norm().data(), config().norm_epsilon,
+                          width.hidden, work.normed + row * width.hidden);
+      });
+      matmul.decode(model->head(), work.normed, count, logits + first * config().vocab);
+    }
+  }
+
+  Result<void> check_token(uint32_t token) const {
+    if (token < config().vocab) return {};
+    return Error{Code::invalid, "token id " + std::to_string(token) + " is outside the vocabulary of " +
+                                    std::to_string(config().vocab)};
+  }
+  Result<void> check_position(int64_t position) const {
+    if (position >= 0 && position < static_cast<int64_t>(config().max_positions)) return {};
+    return user_error(err::kContextLength, "position " + std::to_string(position) + " is outside the context of " +
+                                               std::to_string(config().max_positions) + " tokens");
+  }
+  Result<void> check_chunk(const PrefillChunk& chunk) const;
+  Result<void> finish_last_row(const PrefillChunk& chunk, size_t row);
+  Result<void> attend_chunk(const PrefillChunk& chunk, uint32_t layer, const float* q, size_t rows, int64_t position,
+                            float* out);
+  void append_chunk(const PrefillChunk& chunk, uint32_t layer, size_t first_row);
+};
+
+Runner::Runner(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Runner::~Runner() = default;
+Runner::Runner(Runner&&) noexcept = default;
+Runner& Runner::operator=(Runner&&) noexcept = default;
+const Model& Runner::model() const {
+  return *state_->model;
+}
+const RunnerOptions& Runner::options() const {
+  return state_->options;
+}
+const ExtentLayout& Runner::layout() const {
+  return state_->layout;
+}
+const ops::Kernels& Runner::kernels() const {
+  return *state_->kernels;
+}
+
+size_t Runner::workspace_bytes(const ModelConfig& config, const RunnerOptions& options) {
+  return Workspace::floats(config, rows_of(options)) * sizeof(float);
+}
+
+Result<Runner> Runner::open(const Model& model, Parallel& parallel, const RunnerOptions& options) {
+  const uint32_t block = options.block_tokens;
+  if (block < 16 || block > 512 || (block & (block - 1)) != 0)
+    return user_error(err::kBadValue, "block of " + std::to_string(block) + " tokens", {},
+                      "use a power of two from 16 to 512");
+  if (options.max_chunk_tokens == 0 || options.max_batch == 0 || options.max_batch > kGroupRows)
+    return user_error(err::kBadValue,
+                      "a batch of " + std::to_string(options.max_batch) + " rows and chunks of " +
+                          std::to_string(options.max_chunk_tokens) + " tokens",
+                      {}, "use 1 to " + std::to_string(kGroupRows) + " rows and at least one token");
+  MC_TRY(kernels, ops::kernels_named(options.kernels));
+  MC_TRY(attention, attn::Attention::open(parallel, options.kernels));
+  auto state = std::make_unique<State>(model, parallel, options, *kernels, std::move(attention));
+  MC_TRY(memory, mem::HostBuffer::allocate(workspace_bytes(model.config(), options),
+                                           {.name = "forward pass workspace", .huge_pages = true}));
+  state->memory = std::move(memory);
+  state->work.cut(model.config(), rows_of(options), state->memory.as<float>());
+  for (const Layer& layer : model.layers())
+    for (const ops::PackedMatrix* matrix : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down})
+      MC_CHECK(state->matmul.prepare(*matrix));
+  return Runner(std::move(state));
+}
+
+Result<void> Runner::State::check_chunk(const PrefillChunk& chunk) const {
+  if (chunk.tokens.empty() || chunk.tokens.size() > options.max_chunk_tokens)
+    return Error{Code::invalid, "a chunk of " + std::to_string(chunk.tokens.size()) + " tokens; allowed are 1 to " +
+                                    std::to_string(options.max_chunk_tokens)};
+  if (chunk.start < 0 || chunk.start % options.block_tokens != 0)
+    return Error{Code::invalid, "a chunk at position " + std::to_string(chunk.start) + ", not a multiple of " +
+                                    std::to_string(options.block_tokens) + " tokens"};
+  MC_CHECK(check_position(chunk.start + static_cast<int64_t>(chunk.tokens.size()) - 1));
+  for (uint32_t token : chunk.tokens) MC_CHECK(check_token(token));
+  MC_ASSERT(chunk.plan != nullptr && chunk.pages != nullptr);
+  MC_ASSERT_EQ(chunk.plan->layers, static_cast<int32_t>(config().layers));
+  MC_ASSERT(chunk.logits.empty() || chunk.logits.size() == config().vocab);
+  return {};
+}
+
+Result<void> Runner::State::attend_chunk(const PrefillChunk& chunk, uint32_t layer, const float* q, size_t rows,
+                                         int64_t position, float* out) {
+  attn::PrefillArgs args;
+  args.layout = layout;
+  args.mode = chunk.plan->layer(static_cast<int32_t>(layer));
+  args.q_heads = static_cast<int32_t>(config().heads);
+  args.rows = static_cast<int64_t>(rows);
+  args.q_begin = position;
+  args.q = q;
+  args.q_stride = static_cast<int64_t>(width.qkv);
+  args.kv = {chunk.pages, chunk.start + static_cast<int64_t>(chunk.tokens.size()), layout.layer_offset(layer)};
+  args.out = out;
+  return attention.prefill(args);
+}
+
+/// Writes the chunk's K and V of one layer and seals every page it touches.
+void Runner::State::append_chunk(const PrefillChunk& chunk, uint32_t layer, size_t first_row) {
+  attn::AppendArgs args;
+  args.layout = layout;
+  args.target = {chunk.pages, layout.layer_offset(layer)};
+  args.position = chunk.start;
+  args.tokens = static_cast<int64_t>(chunk.tokens.size());
+  args.k = work.qkv + first_row * width.qkv + width.q;
+  args.v = args.k + width.kv;
+  args.k_stride = args.v_stride = static_cast<int64_t>(width.qkv);
+  attn::append(args, parallel);
+  const int64_t end = args.position + args.tokens, block = options.block_tokens;
+  if (end % block != 0) attn::seal(layout, chunk.pages[end / block] + layout.layer_offset(layer), end % block);
+}
+
+/// The last layer after its K and V are written: only the last row is wanted, and it is computed alone.
+Result<void> Runner::State::finish_last_row(const PrefillChunk& chunk, size_t row) {
+  const uint32_t layer = config().layers - 1;
+  const int64_t position = chunk.start + static_cast<int64_t>(chunk.tokens.size()) - 1;
+  MC_CHECK(attend_chunk(chunk, layer, work.qkv + row * width.qkv, 1, position, work.attention));
+  float* x = work.x + row * width.hidden;
+  finish_layer(Form::rows, model->layers()[layer], work.attention, x, 1);
+  project_logits(x, 1, chunk.logits.data());
+  return {};
+}
+
+Result<void> Runner::prefill(const PrefillChunk& chunk) {
+  State& s = *state_;
+  MC_CHECK(s.check_chunk(chunk));
+  const Widths& w = s.width;
+  const Workspace& work = s.work;
+  const size_t tokens = chunk.tokens.size(), half = s.rope.half();
+  const size_t pad = static_cast<size_t>(chunk.start) % kTileRows;
+  const size_t rows = round_up(pad + tokens, kTileRows);
+  s.each_row(rows, [&](size_t row) {
+    const bool inside = row >= pad && row < pad + tokens;
+    const auto position = static_cast<uint64_t>(chunk.start) + (inside ? row - pad : 0);
+    s.rope.at(position, work.cosine + row * half, work.sine + row * half);
+    if (inside)
+      s.model->embed(chunk.tokens[row - pad], work.x + row * w.hidden);
+    else
+      std::fill_n(work.x + row * w.hidden, w.hidden, 0.0f);
+  });
+  std::fill_n(work.attention, pad * w.q, 0.0f);
+  std::fill_n(work.attention + (pad + tokens) * w.q, (rows - pad - tokens) * w.q, 0.0f);
+  const uint32_t layers = s.config().layers;
+  for (uint32_t layer = 0; layer < layers; ++layer) {
+    const Layer& weights = s.model->layers()[layer];
+    for (size_t first = 0; first < rows; first += kGroupRows)
+      s.project_qkv(State::Form::tiles, weights, work.x + first * w.hidden, work.cosine + first * half,
+                    work.sine + first * half, std::min(kGroupRows, rows - first), work.qkv + first * w.qkv);
+    s.append_chunk(chunk, layer, pad);
+    if (chunk.on_layer && !chunk.on_layer(layer))
+      return Error{Code::cancelled, "prefill stopped after layer " + std::to_string(layer)};
+    if (layer + 1 == layers) break;
+    MC_CHECK(s.attend_chunk(chunk, layer, work.qkv + pad * w.qkv, tokens, chunk.start, work.attention + pad * w.q));
+    for (size_t first = 0; first < rows; first += kGroupRows)
+      s.finish_layer(State::Form::tiles, weights, work.attention + first * w.q, work.x + first * w.hidden,
+                     std::min(kGroupRows, rows - first));
+  }
+  return chunk.logits.empty() ? Result<void>{} : s.finish_last_row(chunk, pad + tokens - 1);
+}
+
+Result<void> Runner::decode(std::span<const DecodeRow> rows, std::span<float> logits) {
+  State& s = *state_;
+  const Widths& w = s.width;
+  const Workspace& work = s.work;
+  const size_t count = rows.size(), half = s.rope.half();
+  if (count == 0) return {};
+  if (count > s.options.max_batch)
+    return Error{Code::invalid, "a batch of " + std::to_string(count) + " rows; at most " +
+                                    std::to_string(s.options.max_batch) + " are allowed"};
+  MC_ASSERT_EQ(logits.size(), count * s.config().vocab);
+  for (const DecodeRow& row : rows) {
+    MC_CHECK(s.check_token(row.token));
+    MC_CHECK(s.check_position(row.position));
+    MC_ASSERT(row.plan != nullptr && row.pages != nullptr);
+  }
+  s.each_row(count, [&](size_t row) {
+    s.rope.at(static_cast<uint64_t>(rows[row].position), work.cosine + row * half, work.sine + row * half);
+    s.model->embed(rows[row].token, work.x + row * w.hidden);
+  });
+  s.views.resize(count);
+  s.modes.resize(count);
+  for (uint32_t layer = 0; layer < s.config().layers; ++layer) {
+    const Layer& weights = s.model->layers()[layer];
+    s.project_qkv(State::Form::rows, weights, work.x, work.cosine, work.sine, count, work.qkv);
+    const size_t offset = s.layout.layer_offset(layer);
+    s.each_row(count, [&](size_t row) {
+      attn::AppendArgs args;
+      args.layout = s.layout;
+      args.target = {rows[row].pages, offset};
+      args.position = rows[row].position;
+      args.tokens = 1;
+      args.k = work.qkv + row * w.qkv + w.q;
+      args.v = args.k + w.kv;
+      attn::append(args);
+      s.views[row] = {rows[row].pages, rows[row].position + 1, offset};
+      s.modes[row] = rows[row].plan->layer(static_cast<int32_t>(layer));
+    });
+    attn::DecodeArgs args;
+    args.layout = s.layout;
+    args.q_heads = static_cast<int32_t>(s.config().heads);
+    args.sequences = static_cast<int64_t>(count);
+    args.modes = s.modes.data();
+    args.q = work.qkv;
+    args.q_stride = static_cast<int64_t>(w.qkv);
+    args.kv = s.views.data();
+    args.out = work.attention;
+    MC_CHECK(s.attention.decode(args));
+    s.finish_layer(State::Form::rows, weights, work.attention, work.x, count);
+  }
+  s.project_logits(work.x, count, logits.data());
+  return {};
+}
+
+}  // namespace mc::model
