@@ -214,7 +214,7 @@ const Json& Json::operator[](std::string_view key) const {
   return value ? *value : kNull;
 }
 
-const Json& Json::operator[](size_t index) const {
+const Json& Json::item(size_t index) const {
   return index < items().size() ? items()[index] : kNull;
 }
 

@@ -89,7 +89,10 @@ class Json {
   /// The member or element, or a null value: lookups chain without checks.
   const Json& operator[](std::string_view key) const;
   const Json& operator[](const char* key) const { return (*this)[std::string_view(key)]; }
-  const Json& operator[](size_t index) const;
+  template <std::integral T>
+  const Json& operator[](T index) const {
+    return item(static_cast<size_t>(index));
+  }
 
   /// Appends the member, or replaces the value of an equal key. A null value becomes an object.
   Json& set(std::string_view key, Json value);
@@ -106,6 +109,8 @@ class Json {
   bool operator==(const Json& other) const;
 
  private:
+  const Json& item(size_t index) const;
+
   std::variant<std::nullptr_t, bool, int64_t, double, std::string, Array, Object> value_{nullptr};
 };
 

@@ -183,12 +183,19 @@ Response error_response(err::Number number, std::string_view message, std::strin
   return {info->http_status, {{"Content-Type", "application/json"}}, error_body(number, message, param)};
 }
 
-Response error_response(const Error& error, std::string_view param) {
+std::string error_body(const Error& error) {
   const ErrorInfo* info = find_error(error.mc);
-  const int status = http_status_of(error);
-  std::string_view type = status >= 500 ? "server_error" : "invalid_request_error", code = to_string(error.code);
+  const bool is_about_field = error.mc == err::kInvalidField || error.mc == err::kUnsupportedField ||
+                              error.mc == err::kContextLength || error.mc == err::kModelNotFound ||
+                              error.mc == err::kInputNotUtf8;
+  std::string_view type = http_status_of(error) >= 500 ? "server_error" : "invalid_request_error";
+  std::string_view code = to_string(error.code);
   if (info != nullptr && !info->openai_type.empty()) type = info->openai_type, code = info->openai_code;
-  return {status, {{"Content-Type", "application/json"}}, error_json(error.what, type, param, code)};
+  return error_json(error.what, type, is_about_field ? std::string_view(error.where) : std::string_view(), code);
+}
+
+Response error_response(const Error& error) {
+  return {http_status_of(error), {{"Content-Type", "application/json"}}, error_body(error)};
 }
 
 std::string make_request_id(int64_t unix_ms, uint64_t random_high, uint64_t random_low) {

@@ -84,8 +84,11 @@ Headers sse_headers();
 // table of base/errors.h.
 std::string error_body(err::Number number, std::string_view message, std::string_view param = {});
 Response error_response(err::Number number, std::string_view message, std::string_view param = {});
-/// By the error's number; by its code when it has none.
-Response error_response(const Error& error, std::string_view param = {});
+/// By the error's number; by its code when it has none. `param` is the error's `where` if the number
+/// is about a field of the request.
+Response error_response(const Error& error);
+/// The same object for inside an event stream.
+std::string error_body(const Error& error);
 
 /// "req_" and 26 characters that sort by time: 48 bits of milliseconds, 80 of `random` (a ULID).
 std::string make_request_id(int64_t unix_ms, uint64_t random_high, uint64_t random_low);

@@ -1,0 +1,227 @@
+// The OpenAI shapes as pure functions: request bodies in, checked structs out; structs in, response
+// bodies and stream events out. No sockets, no tokenizer. What clients of vLLM send besides is
+// understood too. Three rules:
+//   - every number has bounds, every text is valid UTF-8, and an error names its field;
+//   - a feature we do not have is refused by name, never silently dropped;
+//   - fields we have never heard of are ignored and reported in `ignored`, to be logged once.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/json.h"
+#include "base/result.h"
+#include "http/message.h"
+
+namespace mc::http {
+
+/// What this server can do; a request beyond it is refused with the field's name.
+struct ApiLimits {
+  uint32_t vocab_size = 0;  // token ids are below it; 0 = not checked here
+  int sequences_max = 64;   // prompts x n of one request
+  int logprobs_max = 20;
+  JsonLimits json{.bytes = size_t{16} << 20, .depth = 32, .values = size_t{1} << 20};
+  // Sampling features of the workers. Values that change nothing (penalty 0) are always accepted.
+  bool has_min_p = false;
+  bool has_penalties = false;
+  bool has_logit_bias = false;
+  bool has_tools = false;  // the chat template renders tools
+};
+
+struct Prompt {
+  std::string text;
+  std::vector<uint32_t> ids;
+  bool is_ids = false;  // `ids` counts, not `text`
+};
+
+struct ChatMessage {
+  std::string role;     // system developer user assistant tool
+  std::string content;  // text parts joined by line feeds
+  std::string name;
+  std::string tool_call_id;
+  Json tool_calls;  // array or null
+};
+
+/// nullopt: the model's generation_config decides.
+struct SamplingFields {
+  std::optional<double> temperature, top_p, min_p;
+  std::optional<int64_t> top_k;  // 0 and -1: off
+  std::optional<double> presence_penalty, frequency_penalty, repetition_penalty;
+  std::optional<int64_t> seed;
+  std::optional<uint32_t> max_tokens;  // completions: 16 if absent; chat: what the context leaves.
+                                       // The context's length is the caller's check (MC4005)
+  uint32_t min_tokens = 0;
+  bool ignore_eos = false;
+  std::vector<std::string> stop;
+  std::vector<uint32_t> stop_token_ids;
+  bool include_stop_str_in_output = false;
+  bool skip_special_tokens = true;
+  std::vector<std::pair<uint32_t, double>> logit_bias;
+  std::optional<int> logprobs;  // how many alternatives beside the chosen token; nullopt = none at all
+  int n = 1;
+};
+
+/// The "mc" object and the x-mc-* headers (a header wins).
+struct McFields {
+  std::optional<Duration> deadline, ttft_slo, tbt_slo;
+  std::string pin_prefill, pin_decode;  // node names; empty = free choice
+  std::string session;                  // requests of one session like the same node
+  std::string attention;                // "full", "moba:block=128,top_k=3"; checked by the model
+  bool no_cache = false;
+  bool explain = false;
+};
+
+/// POST /v1/completions and /v1/chat/completions.
+struct GenerateRequest {
+  bool is_chat = false;
+  std::string model;                  // empty: the one that is served
+  std::vector<Prompt> prompts;        // completions
+  std::vector<ChatMessage> messages;  // chat
+  Json tools;                         // array or null, for the template
+  Json template_kwargs;               // object or null
+  bool add_generation_prompt = true;
+  bool continue_final_message = false;
+  std::optional<bool> add_special_tokens;  // absent: completions true, chat false
+  bool echo = false;
+  bool return_token_ids = false;
+  std::optional<uint32_t> truncate_prompt_tokens;  // keep this many from the end
+  std::string cache_salt;
+  int priority = 0;
+  SamplingFields sampling;
+  bool stream = false;
+  bool include_usage = false;
+  bool continuous_usage = false;
+  McFields mc;
+  std::vector<std::string> ignored;  // field names, at most 32, safe to log
+};
+
+/// Errors carry the field in `where`: MC4001 malformed-json, MC1004 input-not-utf8, MC4002
+/// invalid-field, MC4003 unsupported-field. error_response() turns them into the answer.
+Result<GenerateRequest> parse_completion(std::string_view body, const Headers& headers, const ApiLimits& limits);
+Result<GenerateRequest> parse_chat(std::string_view body, const Headers& headers, const ApiLimits& limits);
+
+struct TokenizeRequest {
+  std::string model;
+  std::string prompt;                 // or
+  std::vector<ChatMessage> messages;  // not empty: render the template
+  bool add_generation_prompt = true;
+  std::optional<bool> add_special_tokens;
+  std::vector<std::string> ignored;
+};
+Result<TokenizeRequest> parse_tokenize(std::string_view body, const ApiLimits& limits);
+
+struct DetokenizeRequest {
+  std::string model;
+  std::vector<uint32_t> tokens;
+  std::vector<std::string> ignored;
+};
+Result<DetokenizeRequest> parse_detokenize(std::string_view body, const ApiLimits& limits);
+
+/// POST /admin/*: {"node": "p1", "role": "decode"}; role may be left out where it means nothing.
+struct AdminRequest {
+  std::string node;
+  std::string role;
+};
+/// Refuses (MC4009) what a browser sent on behalf of a web page (it has an Origin header).
+Result<AdminRequest> parse_admin(std::string_view body, const Headers& headers);
+
+// ---- answers ----
+
+struct Usage {
+  uint32_t prompt_tokens = 0;
+  uint32_t completion_tokens = 0;
+  uint32_t cached_tokens = 0;  // of the prompt; always reported, also 0
+};
+Json usage_json(const Usage& usage);
+
+struct TokenLogprob {
+  std::string token;  // its text; may be part of a character
+  double logprob = 0;
+  std::vector<std::pair<std::string, double>> top;
+};
+
+struct Choice {
+  int index = 0;
+  std::string text;
+  std::string finish_reason;           // stop length tool_calls abort
+  Json stop_reason;                    // the stop string or token id that matched, else null
+  std::vector<TokenLogprob> logprobs;  // empty unless asked for
+  std::vector<uint32_t> token_ids;     // if return_token_ids
+  std::vector<uint32_t> prompt_token_ids;
+};
+
+/// What all chunks and the final object of one answer share.
+struct AnswerHead {
+  std::string id;       // answer_id()
+  int64_t created = 0;  // Unix seconds
+  std::string model;
+  bool is_chat = false;
+};
+/// "cmpl-..." or "chatcmpl-..." for a request id "req_...".
+std::string answer_id(bool is_chat, std::string_view request_id);
+
+/// The body of an answer without streaming. `mc`, unless null, is added under "mc".
+std::string answer_body(const AnswerHead& head, const GenerateRequest& request, std::span<const Choice> choices,
+                        const Usage& usage, const Json& mc = {});
+
+/// Writes the events of one streamed answer, framed (`data: ...` and a blank line), for
+/// Responder::send. Keeps the order that clients rely on: per choice the role chunk, together with
+/// the first token and never before; then text; then the empty chunk with finish_reason.
+class StreamWriter {
+ public:
+  StreamWriter(const AnswerHead& head, const GenerateRequest& request);
+
+  /// A token (or several). `text` may be empty while a character or a stop string is held back: then
+  /// only the role chunk is due. `so_far` is written if the client asked for continuous usage.
+  void append_text(std::string& out, int index, std::string_view text, const Usage& so_far,
+                   std::span<const TokenLogprob> logprobs = {}, std::span<const uint32_t> token_ids = {});
+  void append_finish(std::string& out, int index, std::string_view finish_reason, const Usage& so_far,
+                     const Json& stop_reason = {});
+  /// After the last choice: the usage chunk if asked for, then [DONE]. `mc` goes into the usage chunk.
+  void append_end(std::string& out, const Usage& usage, const Json& mc = {});
+
+ private:
+  void open_chunk(std::string& out, int index) const;
+  void close_chunk(std::string& out, const Usage& so_far) const;
+  void append_role(std::string& out, int index, const Usage& so_far);
+
+  bool is_chat_;
+  bool include_usage_;
+  bool continuous_usage_;
+  bool wants_logprobs_;
+  std::string prefix_;               // everything of a chunk before "choices"
+  std::vector<bool> role_sent_;      // by choice
+  std::vector<size_t> text_offset_;  // by choice, for logprobs of completions
+};
+
+struct ModelCard {
+  std::string id;
+  std::string root;  // path or the id
+  int64_t created = 0;
+  uint32_t max_model_len = 0;
+};
+std::string models_body(std::span<const ModelCard> models);
+std::string model_body(const ModelCard& model);
+std::string tokenize_body(std::span<const uint32_t> tokens, uint32_t max_model_len);
+std::string detokenize_body(std::string_view prompt);
+
+/// 429 or 503 before any work was spent: Retry-After (whole seconds, at least 1) and x-mc-reason
+/// "<code>; predicted_ms=2184; allowed_ms=2000".
+struct Rejection {
+  err::Number number = err::kQueueFull;
+  std::string message;
+  std::optional<Duration> predicted, allowed;
+  Duration retry_after = 1s;
+};
+Response rejection_response(const Rejection& rejection);
+
+/// A JSON answer.
+Response json_response(int status, std::string body);
+
+}  // namespace mc::http
