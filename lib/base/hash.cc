@@ -21,6 +21,34 @@ uint32_t crc32c(std::span<const std::byte> bytes, uint32_t seed) {
   return ~crc;
 }
 
+namespace {
+
+/// a * b modulo the CRC32C polynomial; bit 31 is x^0 (reflected, as in zlib's crc32_combine).
+constexpr uint32_t crc_multiply(uint32_t a, uint32_t b) {
+  uint32_t product = 0;
+  for (uint32_t bit = 1u << 31; bit != 0; bit >>= 1) {
+    if (a & bit) product ^= b;
+    b = (b & 1) ? (b >> 1) ^ 0x82f63b78u : b >> 1;
+  }
+  return product;
+}
+
+/// x^(2^k) for k = 0..66: enough for 2^64 bytes of 8 bits.
+constexpr auto kCrcPowers = [] {
+  std::array<uint32_t, 67> powers{};
+  powers[0] = 1u << 30;
+  for (size_t k = 1; k < powers.size(); ++k) powers[k] = crc_multiply(powers[k - 1], powers[k - 1]);
+  return powers;
+}();
+
+}  // namespace
+
+uint32_t crc32c_shift(uint32_t crc, uint64_t bytes_after) {
+  for (size_t k = 3; bytes_after != 0 && crc != 0; bytes_after >>= 1, ++k)
+    if (bytes_after & 1) crc = crc_multiply(kCrcPowers[k], crc);
+  return crc;
+}
+
 struct Sha256::State {
   EVP_MD_CTX* context = EVP_MD_CTX_new();
   ~State() { EVP_MD_CTX_free(context); }

@@ -16,6 +16,9 @@ namespace mc {
 /// CRC32C as used by iSCSI, ext4 and RFC 3720: crc32c("123456789") == 0xe3069283.
 /// Pass an earlier result as `seed` to continue over the next bytes.
 uint32_t crc32c(std::span<const std::byte> bytes, uint32_t seed = 0);
+/// The share of `crc` in the checksum of something `bytes_after` bytes longer:
+/// crc32c(A||B) == crc32c_shift(crc32c(A), B.size()) ^ crc32c(B). About 1 us.
+uint32_t crc32c_shift(uint32_t crc, uint64_t bytes_after);
 
 /// Streaming SHA-256. Move-only; `finish` may be called once.
 class Sha256 {
