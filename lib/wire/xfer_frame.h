@@ -1,0 +1,151 @@
+// What the transfer engine puts on a wire: one fixed 64-byte header, an optional payload right behind
+// it, and the payloads of the handshake. TCP streams carry frames back to back; the control socket of
+// the shm transport carries one frame a message. Everything is little-endian. Headers carry their own
+// CRC32C; payload bytes are guarded end to end by the KV extents' CRC32C (DESIGN 2, integrity), and by
+// `payload_crc` only where kFrameHasPayloadCrc is set. Golden bytes: tests/golden/wire_xfer_frame.hex.
+//
+//    0        4     6    7    8               16        20        24              32
+//    | magic  | ver |type|flag| id            | buffer  | snapshot| offset        |
+//    | "MCXF" |  1  |    |    | slice, seq no.|         |         |               |
+//   32              40        44            48              56        60        64
+//    | length        | status  | payload_crc | reserved = 0  | rsvd = 0| head_crc|
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+
+namespace mc::wire {
+
+inline constexpr uint32_t kXferMagic = 0x4658434d;  // "MCXF"
+inline constexpr uint16_t kXferVersion = 1;
+inline constexpr size_t kFrameHeaderBytes = 64;
+inline constexpr size_t kFrameDataMax = size_t{8} << 20;      // payload of data and write frames
+inline constexpr size_t kFrameControlMax = size_t{64} << 10;  // payload of every other frame
+inline constexpr size_t kNotifyBytesMax = 4096;
+inline constexpr size_t kHelloBytesMax = 1024;   // before a peer has proven itself
+inline constexpr size_t kReasonBytesMax = 256;   // text of a refusal or an error
+inline constexpr size_t kXferNameBytesMax = 64;  // node and buffer names
+inline constexpr size_t kXferUrisMax = 8;
+inline constexpr size_t kXferUriBytesMax = 256;
+inline constexpr size_t kXferBuffersMax = 512;
+inline constexpr size_t kXferLanesMax = 64;
+inline constexpr uint8_t kFrameHasPayloadCrc = 1;
+
+enum class FrameType : uint8_t {
+  hello = 1,  // dialler: who I am, whom I want, nonce
+  challenge,  // listener: who I am, nonce, proof
+  proof,      // dialler: proof, descriptor
+  ready,      // listener: descriptor; the lane may carry transfers
+  refuse,     // either, in a handshake: status and a text; the sender closes
+  read,       // id, buffer, snapshot, offset, length; no payload
+  data,       // answers a read: id, status, payload = bytes, or a text when status is not ok
+  write,      // id, buffer, snapshot, offset, payload = bytes
+  ack,        // answers a write: id, status, payload = a text when status is not ok
+  notify,     // id = sequence number, payload = up to kNotifyBytesMax bytes
+  describe,   // payload = the sender's new descriptor
+  share,      // shm only: buffer, length, with a file descriptor beside it
+  goodbye,    // the sender closes on purpose; payload = a text
+};
+std::string_view to_string(FrameType type);
+
+struct FrameHeader {
+  uint32_t magic = kXferMagic;
+  uint16_t version = kXferVersion;
+  uint8_t type = 0;
+  uint8_t flags = 0;
+  uint64_t id = 0;
+  uint32_t buffer = 0;
+  uint32_t snapshot = 0;  // version of the descriptor the requester looked at
+  uint64_t offset = 0;
+  uint64_t length = 0;  // of the payload; in `read`, of the bytes wanted
+  uint32_t status = 0;  // mc::Code
+  uint32_t payload_crc = 0;
+  uint64_t reserved0 = 0;
+  uint32_t reserved1 = 0;
+  uint32_t header_crc = 0;  // CRC32C of the 60 bytes before it
+
+  FrameType kind() const { return static_cast<FrameType>(type); }
+  Code code() const { return static_cast<Code>(status); }
+  /// Bytes that follow this header on the wire.
+  uint64_t payload_bytes() const { return kind() == FrameType::read ? 0 : length; }
+};
+static_assert(sizeof(FrameHeader) == kFrameHeaderBytes && offsetof(FrameHeader, id) == 8);
+static_assert(offsetof(FrameHeader, offset) == 24 && offsetof(FrameHeader, status) == 40);
+static_assert(offsetof(FrameHeader, header_crc) == 60 && std::endian::native == std::endian::little);
+
+using FrameBytes = std::array<std::byte, kFrameHeaderBytes>;
+/// Fills in the header CRC.
+FrameBytes encode(FrameHeader header);
+/// Checks magic, version, CRC, type, status, reserved fields and the payload bound of the type. `why`
+/// is set on failure (static text). Code::unsupported for another protocol version, else corrupt.
+Code decode(std::span<const std::byte, kFrameHeaderBytes> bytes, FrameHeader& out, const char*& why);
+
+/// Who may touch a buffer from outside. `landing` is written by one peer, `blocks` is read by all.
+enum class AccessClass : uint8_t { private_memory = 0, blocks = 1, landing = 2 };
+std::string_view to_string(AccessClass access);
+
+struct BufferInfo {
+  uint32_t id = 0;  // never reused in one instance
+  AccessClass access = AccessClass::private_memory;
+  bool shared = false;  // a memfd: same-host peers can map it
+  uint64_t length = 0;
+  InstanceId writer;  // landing: who may write; zero = every peer
+  std::string name;
+  bool operator==(const BufferInfo&) const = default;
+};
+
+/// An immutable snapshot of what a process offers. Readers replace it, never patch it.
+struct XferDescriptor {
+  std::string name;
+  InstanceId instance;
+  Id128 boot;            // of the host's kernel; zero = unknown
+  uint32_t version = 0;  // grows with every change
+  std::vector<std::string> uris;
+  std::vector<BufferInfo> buffers;  // ascending id
+
+  const BufferInfo* find(uint32_t id) const;
+  const BufferInfo* find(std::string_view buffer_name) const;
+  bool operator==(const XferDescriptor&) const = default;
+};
+std::vector<std::byte> encode(const XferDescriptor& descriptor);
+Result<XferDescriptor> decode_descriptor(std::span<const std::byte> bytes);
+/// A human's view, one line a fact.
+std::string dump(const XferDescriptor& descriptor);
+
+using Nonce = std::array<uint8_t, 32>;
+using Proof = std::array<uint8_t, 32>;
+
+struct Hello {
+  InstanceId instance;
+  InstanceId wanted;  // zero = whoever listens there
+  Id128 connection;   // random; joins the lanes of one endpoint
+  uint16_t lane = 0;  // 0 = control
+  uint16_t lane_count = 1;
+  bool secured = false;  // the sender has a cluster key
+  Nonce nonce{};
+  std::string name;
+  bool operator==(const Hello&) const = default;
+};
+struct Challenge {
+  InstanceId instance;
+  bool secured = false;
+  Nonce nonce{};
+  Proof proof{};
+  std::string name;
+  bool operator==(const Challenge&) const = default;
+};
+std::vector<std::byte> encode(const Hello& hello);
+std::vector<std::byte> encode(const Challenge& challenge);
+Result<Hello> decode_hello(std::span<const std::byte> bytes);
+Result<Challenge> decode_challenge(std::span<const std::byte> bytes);
+
+}  // namespace mc::wire

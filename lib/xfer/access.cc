@@ -1,0 +1,132 @@
+#include "xfer/access.h"
+
+#include <algorithm>
+
+#include "base/assert.h"
+
+namespace mc::xfer {
+
+Result<BufferId> Access::add(std::span<std::byte> memory, const Buffer& buffer, int fd) {
+  const std::string who = "xfer: register buffer '" + buffer.name + "'";
+  if (memory.empty()) return Error{Code::invalid, who + ": empty range"};
+  if (buffer.name.empty() || buffer.name.size() > wire::kXferNameBytesMax)
+    return Error{Code::invalid, who + ": the name needs 1 to " + std::to_string(wire::kXferNameBytesMax) + " bytes"};
+  const auto* begin = memory.data();
+  const auto* end = begin + memory.size();
+  std::lock_guard lock(mutex_);
+  size_t live = 0;
+  for (const auto& [id, entry] : entries_) {
+    if (begin < entry.memory.data() + entry.memory.size() && entry.memory.data() < end)
+      return Error{Code::invalid, who + ": overlaps buffer " + std::to_string(id) + " '" + entry.info.name + "'"};
+    if (entry.revoked) continue;
+    ++live;
+    if (entry.info.name == buffer.name) return Error{Code::invalid, who + ": the name is taken by a live buffer"};
+  }
+  if (live >= wire::kXferBuffersMax)
+    return Error{Code::no_space, who + ": " + std::to_string(live) + " buffers are registered, the most a process may"};
+  Entry entry;
+  entry.info.id = ++last_id_;
+  entry.info.access = buffer.access;
+  entry.info.shared = fd >= 0;
+  entry.info.length = memory.size();
+  entry.info.writer = buffer.writer;
+  entry.info.name = buffer.name;
+  entry.memory = memory;
+  entry.fd = fd;
+  const uint32_t id = entry.info.id;
+  entries_.emplace(id, std::move(entry));
+  ++version_;
+  return BufferId{id};
+}
+
+void Access::revoke(BufferId id) {
+  std::lock_guard lock(mutex_);
+  const auto at = entries_.find(static_cast<uint32_t>(id));
+  if (at == entries_.end() || at->second.revoked) return;
+  at->second.revoked = true;
+  ++version_;
+}
+
+Result<void> Access::remove(BufferId id, TimePoint deadline) {
+  const auto key = static_cast<uint32_t>(id);
+  revoke(id);
+  std::unique_lock lock(mutex_);
+  const auto at = entries_.find(key);
+  if (at == entries_.end())
+    return Error{Code::not_found, "xfer: unregister: there is no buffer " + std::to_string(key)};
+  const auto free_now = [&] { return at->second.pins == 0; };
+  if (deadline == kNever)
+    unpinned_.wait(lock, free_now);
+  else if (!unpinned_.wait_until(lock, deadline, free_now))
+    return Error{Code::timeout, "xfer: buffer " + std::to_string(key) + " '" + at->second.info.name + "' is used by " +
+                                    std::to_string(at->second.pins) + " transfers; close their batches and try again"};
+  entries_.erase(at);
+  return {};
+}
+
+Access::Grant Access::grant(Op op, uint32_t id, uint64_t offset, uint64_t length, const InstanceId& peer) {
+  std::lock_guard lock(mutex_);
+  const auto at = entries_.find(id);
+  if (at == entries_.end() || at->second.revoked || at->second.info.access == AccessClass::private_memory)
+    return {id <= last_id_ && id != 0 ? Code::not_found : Code::invalid,
+            "no such buffer (unregistered, or never offered)"};
+  Entry& entry = at->second;
+  if (op == Op::write && entry.info.access != AccessClass::landing)
+    return {Code::invalid, "write to a buffer that peers may only read"};
+  if (op == Op::read && entry.info.access != AccessClass::blocks)
+    return {Code::invalid, "read of a buffer that peers may only write"};
+  if (op == Op::write && !entry.info.writer.is_zero() && entry.info.writer != peer)
+    return {Code::invalid, "write to another peer's landing buffer"};
+  if (!inside(offset, length, entry.info.length)) return {Code::invalid, "range beyond the end of the buffer"};
+  ++entry.pins;
+  return {Code::ok, "", entry.memory.subspan(offset, length)};
+}
+
+void Access::unpin(uint32_t id) {
+  std::lock_guard lock(mutex_);
+  const auto at = entries_.find(id);
+  MC_ASSERT(at != entries_.end() && at->second.pins > 0);
+  if (--at->second.pins == 0) unpinned_.notify_all();
+}
+
+BufferId Access::pin_local(std::span<const std::byte> memory) {
+  std::lock_guard lock(mutex_);
+  for (auto& [id, entry] : entries_) {
+    if (entry.revoked || memory.data() < entry.memory.data()) continue;
+    const auto offset = static_cast<uint64_t>(memory.data() - entry.memory.data());
+    if (!inside(offset, memory.size(), entry.memory.size())) continue;
+    ++entry.pins;
+    return BufferId{id};
+  }
+  return BufferId::none;
+}
+
+std::vector<Access::Shared> Access::shared_with(const InstanceId& peer) const {
+  std::lock_guard lock(mutex_);
+  std::vector<Shared> out;
+  for (const auto& [id, entry] : entries_) {
+    if (entry.revoked || entry.fd < 0 || entry.info.access == AccessClass::private_memory) continue;
+    if (entry.info.access == AccessClass::landing && !entry.info.writer.is_zero() && entry.info.writer != peer)
+      continue;
+    out.push_back({entry.info, entry.fd});
+  }
+  return out;
+}
+
+std::vector<BufferInfo> Access::offered(uint32_t& version) const {
+  std::lock_guard lock(mutex_);
+  version = version_;
+  std::vector<BufferInfo> out;
+  for (const auto& [id, entry] : entries_)
+    if (!entry.revoked && entry.info.access != AccessClass::private_memory) out.push_back(entry.info);
+  return out;
+}
+
+uint64_t Access::pin_count() const {
+  std::lock_guard lock(mutex_);
+  uint64_t pins = 0;
+  for (const auto& [id, entry] : entries_) pins += entry.pins;
+  return pins;
+}
+
+}  // namespace mc::xfer

@@ -1,0 +1,71 @@
+// The access table: which memory of this process peers may touch, and how. It is what rkeys are to a
+// NIC, enforced by us for every tcp frame, so the arithmetic must not overflow: a range is inside when
+// length <= size and offset <= size - length.
+//
+// A pin says that a transport or an open batch uses a buffer's memory right now. Revoking a buffer
+// stops new pins at once; its memory is free when the last pin is gone.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "xfer/xfer.h"
+
+namespace mc::xfer {
+
+/// True when [offset, offset + length) lies in [0, size).
+constexpr bool inside(uint64_t offset, uint64_t length, uint64_t size) {
+  return length <= size && offset <= size - length;
+}
+
+class Access {
+ public:
+  /// `fd` of the memfd for shared buffers, else -1; borrowed until the buffer is unregistered.
+  Result<BufferId> add(std::span<std::byte> memory, const Buffer& buffer, int fd);
+  /// New grants and pins are refused from now on.
+  void revoke(BufferId id);
+  /// Revokes and waits for pins; Code::timeout leaves it revoked.
+  Result<void> remove(BufferId id, TimePoint deadline);
+
+  struct Grant {
+    Code code = Code::ok;
+    const char* why = "";
+    std::span<std::byte> memory;
+  };
+  /// What `peer` may do with [offset, offset + length) of buffer `id`; pins the buffer when granted.
+  Grant grant(Op op, uint32_t id, uint64_t offset, uint64_t length, const InstanceId& peer);
+  void unpin(uint32_t id);
+  /// The live buffer that holds all of `memory`, pinned; none when there is none.
+  BufferId pin_local(std::span<const std::byte> memory);
+
+  struct Shared {
+    BufferInfo info;
+    int fd = -1;
+  };
+  /// Every shared buffer that `peer` may map.
+  std::vector<Shared> shared_with(const InstanceId& peer) const;
+  /// Live, non-private buffers in ascending id, and the version of that list.
+  std::vector<BufferInfo> offered(uint32_t& version) const;
+  uint64_t pin_count() const;
+
+ private:
+  struct Entry {
+    BufferInfo info;
+    std::span<std::byte> memory;
+    int fd = -1;
+    uint64_t pins = 0;
+    bool revoked = false;
+  };
+  mutable std::mutex mutex_;
+  std::condition_variable unpinned_;
+  std::map<uint32_t, Entry> entries_;
+  uint32_t last_id_ = 0;
+  uint32_t version_ = 1;
+};
+
+}  // namespace mc::xfer

@@ -1,0 +1,275 @@
+// The engine's inside (internal). One thread owns everything below the line "engine thread"; callers
+// reach it through a queue of commands and read what it publishes under a mutex.
+//
+//   core_loop.cc     the loop, commands, timers, events to the caller
+//   core_peers.cc    dialling, connections up and lost, notifies
+//   core_slices.cc   requests -> slices -> lanes, completions, retries
+//   core_batches.cc  deadlines, cancelling, results, quarantine
+//
+// Life of a request:  assigned to a route -> cut into slices as lanes have room -> posted -> done, or
+// failed, or back to the route for another attempt (at most attempts_max, within the deadline).
+// A slice exists from its cutting until no transport can touch its memory; a batch is released when
+// none of its slices exists. Checked when idle: slices == 0 and local pins == 0.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/fd.h"
+#include "mem/mem.h"
+#include "xfer/access.h"
+#include "xfer/poller.h"
+#include "xfer/tally.h"
+#include "xfer/transport.h"
+
+namespace mc::xfer {
+
+Descriptor build_descriptor(const Home& home);
+Id128 boot_id();
+
+struct RequestState {
+  uint64_t cut = 0;     // bytes given to slices so far
+  uint64_t done = 0;    // bytes of finished slices
+  uint32_t crc = 0;     // of finished slices, each shifted to its place: order does not matter
+  uint32_t slices = 0;  // that exist
+  bool finished = false;
+};
+
+struct Batch {
+  BatchId id = BatchId::none;
+  uint64_t cookie = 0;
+  TimePoint deadline = kNever;
+  std::vector<Request> requests;
+  std::vector<BufferId> pins;  // of local buffers, one a request
+  // engine thread, until done
+  std::vector<RequestState> states;
+  std::vector<RequestResult> results;
+  size_t unfinished = 0;
+  size_t slices = 0;       // that exist
+  size_t quarantined = 0;  // bytes
+  Code code = Code::ok;
+  std::string text;
+  // under Core::mutex_
+  bool done = false;
+  bool released = false;
+  bool cancelled = false;
+};
+
+/// A request that waits for a lane, by batch and index.
+struct Work {
+  Batch* batch = nullptr;
+  uint32_t request = 0;
+};
+
+struct SliceRecord {
+  enum class State : uint8_t { free, posted, retry, quarantined };
+  State state = State::free;
+  uint32_t generation = 0;
+  Batch* batch = nullptr;
+  uint32_t request = 0;
+  uint64_t at = 0;  // offset in the request
+  uint32_t bytes = 0;
+  int attempts = 0;
+  EndpointId endpoint = EndpointId::none;
+  int lane = 0;
+};
+
+/// One transport towards one peer.
+struct Route {
+  bool usable = false;
+  bool dead = false;  // the wanted instance is provably not there
+  std::string uri;
+  std::string reason;  // why usable, or why not
+  EndpointId dialling = EndpointId::none;
+  std::vector<EndpointId> up;
+  Duration backoff{};
+  TimePoint next_try{};
+  std::deque<Work> queue;      // requests not fully cut
+  std::deque<uint32_t> retry;  // slice indices
+  bool idle() const { return queue.empty() && retry.empty(); }
+};
+
+/// What callers may read about a peer, under Core::mutex_.
+struct PeerFace {
+  bool up = false;
+  size_t transport = 0;
+  std::shared_ptr<const Descriptor> descriptor;
+  std::map<uint32_t, std::shared_ptr<const mem::SharedBuffer>> arenas;  // shared with Views
+  size_t notifies = 0;                                                  // queued and not yet taken by a transport
+};
+
+struct Peer {
+  PeerId id = PeerId::none;
+  InstanceId instance{};  // zero until known
+  std::string name;
+  bool up = false;
+  bool gone = false;
+  bool connecting = false;  // a connect() waits for peer_up
+  TimePoint connect_deadline = kNever;
+  std::string last_error;
+  std::shared_ptr<const Descriptor> descriptor;
+  std::vector<Route> routes;                    // one per active transport, in order of preference
+  std::deque<Work> waiting;                     // requests made before the first descriptor
+  std::deque<std::vector<std::byte>> notifies;  // refused by a full socket
+  EndpointId voice = EndpointId::none;          // endpoint that carries notifies: one at a time keeps order
+};
+
+struct LaneState {
+  uint64_t bytes = 0;       // in flight
+  uint64_t full_round = 0;  // took less than offered in that round: not asked again before something happened
+};
+
+struct EndpointState {
+  PeerId peer = PeerId::none;
+  size_t route = 0;
+  bool up = false;
+  std::vector<LaneState> lanes;
+};
+
+struct Command {
+  enum class Kind : uint8_t { submit, cancel, connect, disconnect, notify, publish, resume, stop };
+  Kind kind{};
+  Batch* batch = nullptr;
+  BatchId batch_id = BatchId::none;  // cancel: the batch itself may be gone
+  PeerId peer = PeerId::none;
+  TimePoint deadline = kNever;
+  std::string uri{};
+  std::shared_ptr<const Descriptor> descriptor{};  // immutable, kept by caller and engine
+  std::vector<std::byte> bytes{};
+};
+
+/// A transport that runs in this engine, with its row of the table.
+struct ActiveTransport {
+  const TransportEntry* entry = nullptr;
+  size_t row = 0;
+  std::unique_ptr<Transport> transport;
+  TimePoint due{};  // of its next tick
+};
+
+class Engine::Core {
+ public:
+  static constexpr size_t kNotifiesMax = 1024;  // per peer, waiting in the engine
+
+  explicit Core(const Options& options) : options_(options) {}
+  ~Core();
+  Result<void> start();
+  void stop();
+
+  void push(Command command);
+  void run();
+
+  Options options_;
+  Access access_;
+  Tally tally_;
+  Home home_;
+  Poller poller_;
+  std::vector<std::string> transport_texts_;
+  std::vector<std::string> schemes_;  // of the active transports
+
+  // between threads
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;  // a batch was done or released
+  std::vector<Command> commands_;
+  bool sleeping_ = false;  // the engine's thread waits in the poller: wake it
+  EventFd wake_;
+  std::map<BatchId, std::unique_ptr<Batch>> batches_;
+  std::map<PeerId, PeerFace> faces_;
+  std::map<InstanceId, PeerId> known_;  // instance -> peer
+  uint64_t last_batch_ = 0;
+  uint64_t last_peer_ = 0;
+  std::mutex events_mutex_;
+  std::deque<Event> events_;
+  EventFd events_fd_;
+  std::atomic<size_t> event_count_{0};
+
+ private:
+  using Indices = std::vector<uint32_t>;
+
+  // ---- engine thread from here on ----
+  // core_loop.cc
+  bool take_commands();
+  void on_command(Command& command);
+  void handle_outbox();
+  TimePoint timers(TimePoint now);
+  void emit(Event event);
+  void pause_if_full();
+  Transport& transport_of(size_t route) { return *active_[route].transport; }
+
+  // core_peers.cc
+  Peer* find_peer(PeerId id);
+  void on_connect(Command& command);
+  void on_disconnect(PeerId id, std::string_view why);
+  void learn_routes(Peer& peer);
+  void dial(Peer& peer, size_t route);
+  void seek(Peer& peer);
+  void on_up(News& news);
+  void on_lost(News& news);
+  void on_descriptor(News& news);
+  void on_mapped(News& news);
+  void on_notify(PeerId id, std::vector<std::byte>&& bytes);
+  void send_notifies(Peer& peer);
+  void drop_notifies(Peer& peer);
+  void peer_down(Peer& peer, Code code, bool gone, const std::string& text);
+  void peer_gone(Peer& peer, const std::string& text);
+  Peer* admit(const News& news);
+  void publish_face(Peer& peer);
+  std::string up_text(const Peer& peer, size_t route) const;
+  bool all_dead(const Peer& peer) const;
+
+  // core_slices.cc
+  void intake(Batch& batch);
+  void assign(Batch& batch, uint32_t request);
+  bool check_remote(const Peer& peer, Batch& batch, uint32_t request);
+  size_t pick_route(Peer& peer, const BufferInfo& buffer, TimePoint now);
+  void reassign(Peer& peer, size_t route);
+  bool pump(Peer& peer);
+  bool pump_route(Peer& peer, size_t route);
+  LaneState* emptiest_lane(Route& route, EndpointId& endpoint, int& lane);
+  bool next_slice(Peer& peer, size_t route, size_t lane_count, uint32_t& index);
+  uint32_t new_slice(Batch& batch, uint32_t request, uint64_t at, uint32_t bytes);
+  void free_slice(uint32_t index);
+  uint64_t slice_id(uint32_t index) const;
+  SliceRecord* find_slice(uint64_t id, uint32_t& index);
+  void on_done(SliceDone& done);
+  void slice_finished(uint32_t index, uint32_t crc);
+  void slice_failed(uint32_t index, Code code, const std::string& text);
+  void leave_lane(SliceRecord& slice);
+  void endpoint_died(EndpointId id, Code code, const std::string& text);
+
+  // core_batches.cc
+  void finish_request(Batch& batch, uint32_t request, Code code, std::string text);
+  void abandon_slices(Batch& batch, uint32_t request);
+  void end_batch(Batch& batch, Code code, const std::string& text);
+  void settle(Batch& batch);
+  void drop_queued(Batch& batch);
+  void expire(TimePoint now);
+  void drain(TimePoint now);
+
+  std::thread thread_;
+  bool stopping_ = false;
+  std::vector<ActiveTransport> active_;
+  std::vector<Command> taken_;
+  std::vector<PeerId> turn_;  // scratch
+  Outbox outbox_;
+  Outbox handled_;  // being handled: handlers append to outbox_
+  std::map<PeerId, Peer> peers_;
+  std::map<EndpointId, EndpointState> endpoints_;
+  uint64_t round_ = 1;
+  std::set<PeerId> busy_;  // peers with work, notifies or a connect to look after
+  std::vector<SliceRecord> slices_;
+  std::vector<uint32_t> free_slices_;
+  std::set<std::pair<TimePoint, BatchId>> deadlines_;
+  std::set<std::pair<TimePoint, BatchId>> drains_;
+  std::map<BatchId, Batch*> running_;  // submitted and not released
+  std::set<BatchId> unsettled_;        // something changed: report or release them
+};
+
+}  // namespace mc::xfer

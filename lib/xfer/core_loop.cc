@@ -1,0 +1,249 @@
+// The engine's thread: wait, take commands, hear from transports, hand out work, report.
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "base/assert.h"
+#include "xfer/auth.h"
+#include "xfer/core.h"
+
+namespace mc::xfer {
+
+Engine::Core::~Core() {
+  stop();
+}
+
+Result<void> Engine::Core::start() {
+  MC_TRY(poller, Poller::open());
+  poller_ = std::move(poller);
+  MC_TRY(wake, EventFd::open());
+  wake_ = std::move(wake);
+  MC_TRY(events_fd, EventFd::open());
+  events_fd_ = std::move(events_fd);
+  MC_CHECK(poller_.add_wake(wake_.fd()));
+  if (options_.instance.is_zero()) static_cast<Id128&>(options_.instance) = random_id();
+  home_.options = &options_;
+  home_.instance = options_.instance;
+  home_.boot = boot_id();
+  home_.access = &access_;
+  home_.poller = &poller_;
+  home_.tally = &tally_;
+  home_.endpoints_max = options_.peers_max * 2;
+  uint64_t seed;
+  std::memcpy(&seed, options_.instance.bytes.data(), sizeof seed);
+  home_.rng = Rng(seed);
+
+  const auto table = xfer::transports();
+  const bool automatic = options_.transport == "auto";
+  std::vector<size_t> order;
+  if (automatic) {
+    for (size_t row = 0; row < table.size(); ++row) order.push_back(row);
+  } else {
+    std::string_view rest = options_.transport;
+    while (!rest.empty()) {
+      const std::string_view scheme = rest.substr(0, rest.find(','));
+      rest.remove_prefix(std::min(rest.size(), scheme.size() + 1));
+      const auto at =
+          std::find_if(table.begin(), table.end(), [&](const auto* entry) { return scheme == entry->scheme; });
+      const auto row = static_cast<size_t>(at - table.begin());
+      if (at == table.end() || std::find(order.begin(), order.end(), row) != order.end())
+        return Error{Code::invalid, "xfer: transport '" + std::string(scheme) +
+                                        "' is unknown or named twice; there are: auto, shm, tcp"};
+      order.push_back(row);
+    }
+  }
+  for (const size_t row : order) {
+    const TransportEntry& entry = *table[row];
+    const Reach usable = entry.probe(options_);
+    Result<std::string> uri = Error{Code::invalid, usable.reason};
+    std::unique_ptr<Transport> transport;
+    if (usable.usable) {
+      transport = entry.make(home_, static_cast<uint8_t>(row + 1));
+      if (options_.faults.any()) transport = inject_faults(std::move(transport), options_.faults);
+      uri = transport->listen();
+    }
+    if (!uri) {
+      // auto leaves out what this machine cannot do; an option that is wrong is the caller's to fix
+      if (!automatic || uri.error().code == Code::invalid)
+        return within("transport " + std::string(entry.scheme), uri.error());
+      transport_texts_.push_back(std::string(entry.scheme) + ": left out: " + uri.error().what);
+      continue;
+    }
+    transport_texts_.push_back(std::string(entry.scheme) + ": " + *uri);
+    home_.uris.push_back(*uri);
+    schemes_.push_back(entry.scheme);
+    active_.push_back({&entry, row, std::move(transport)});
+  }
+  if (active_.empty())
+    return Error{Code::unsupported,
+                 "xfer: no transport can run here: " + (transport_texts_.empty() ? "none named" : transport_texts_[0])};
+  thread_ = std::thread([this] { run(); });
+  return {};
+}
+
+void Engine::Core::stop() {
+  if (!thread_.joinable()) return;
+  push({.kind = Command::Kind::stop});
+  thread_.join();
+}
+
+void Engine::Core::push(Command command) {
+  bool wake;
+  {
+    std::lock_guard lock(mutex_);
+    commands_.push_back(std::move(command));
+    wake = std::exchange(sleeping_, false);
+  }
+  if (wake) wake_.signal();
+}
+
+bool Engine::Core::take_commands() {
+  {
+    std::lock_guard lock(mutex_);
+    taken_.swap(commands_);
+  }
+  for (Command& command : taken_) on_command(command);
+  const bool any = !taken_.empty();
+  taken_.clear();
+  return any;
+}
+
+void Engine::Core::on_command(Command& command) {
+  switch (command.kind) {
+    case Command::Kind::submit: intake(*command.batch); return;
+    case Command::Kind::cancel: {
+      const auto at = running_.find(command.batch_id);
+      if (at != running_.end()) end_batch(*at->second, Code::cancelled, "cancelled by the caller");
+      return;
+    }
+    case Command::Kind::connect: on_connect(command); return;
+    case Command::Kind::disconnect: on_disconnect(command.peer, "disconnected by the caller"); return;
+    case Command::Kind::notify: on_notify(command.peer, std::move(command.bytes)); return;
+    case Command::Kind::publish:
+      for (auto& active : active_) active.transport->publish(outbox_);
+      return;
+    case Command::Kind::resume:
+      if (home_.reading_notifies) return;
+      home_.reading_notifies = true;
+      for (auto& active : active_) active.transport->pause_notifies(false);
+      return;
+    case Command::Kind::stop: stopping_ = true; return;
+  }
+}
+
+void Engine::Core::run() {
+  std::array<Poller::Ready, 64> ready;
+  const auto& clock = SystemClock::instance();
+  TimePoint idle_since = clock.now();
+  while (!stopping_) {
+    const TimePoint before = clock.now();
+    TimePoint until = timers(before);
+    handle_outbox();
+    bool more = false;
+    turn_.assign(busy_.begin(), busy_.end());
+    for (const PeerId id : turn_) {
+      Peer* peer = find_peer(id);
+      if (peer == nullptr) continue;
+      seek(*peer);
+      more |= pump(*peer);
+    }
+    handle_outbox();
+    for (const BatchId id : std::exchange(unsettled_, {})) {
+      const auto at = running_.find(id);
+      if (at != running_.end()) settle(*at->second);
+    }
+    more |= !outbox_.empty() || !unsettled_.empty();
+    if (more || before - idle_since < options_.spin) until = before;
+    if (until > before) {
+      std::lock_guard lock(mutex_);
+      if (commands_.empty())
+        sleeping_ = true;
+      else
+        until = before;
+    }
+    const size_t count = poller_.wait(ready, before, until);
+    bool worked = count > 0 || more;
+    if (count > 0) ++round_;
+    {
+      std::lock_guard lock(mutex_);
+      sleeping_ = false;
+    }
+    for (size_t i = 0; i < count; ++i) {
+      if (ready[i].token == Poller::kWakeToken) {
+        wake_.drain();
+        continue;
+      }
+      for (auto& active : active_)
+        if (active.row + 1 == Poller::owner(ready[i].token))
+          active.transport->ready(ready[i].token, ready[i].events, outbox_);
+    }
+    worked |= take_commands();
+    if (worked) idle_since = clock.now();
+  }
+  for (auto& active : active_) active.transport->shutdown();
+}
+
+/// Runs what is due; returns when the next thing is.
+TimePoint Engine::Core::timers(TimePoint now) {
+  expire(now);
+  drain(now);
+  TimePoint next = kNever;
+  for (auto& active : active_) {
+    // ticked every round, so that a deadline set by this round's work is known before the wait
+    next = std::min(next, active.transport->tick(now, outbox_));
+  }
+  if (!deadlines_.empty()) next = std::min(next, deadlines_.begin()->first);
+  if (!drains_.empty()) next = std::min(next, drains_.begin()->first);
+  for (const PeerId id : busy_) {
+    const Peer& peer = peers_.at(id);
+    if (peer.up) continue;
+    if (peer.connecting) next = std::min(next, peer.connect_deadline);
+    for (const Route& route : peer.routes)
+      if (route.usable && !route.dead && route.dialling == EndpointId::none) next = std::min(next, route.next_try);
+  }
+  return next;
+}
+
+void Engine::Core::handle_outbox() {
+  for (int round = 0; !outbox_.empty() && round < 4; ++round) {
+    std::swap(handled_, outbox_);
+    for (SliceDone& done : handled_.done) on_done(done);
+    for (News& news : handled_.news) {
+      switch (news.kind) {
+        case News::Kind::up: on_up(news); break;
+        case News::Kind::lost: on_lost(news); break;
+        case News::Kind::described: on_descriptor(news); break;
+        case News::Kind::mapped: on_mapped(news); break;
+        case News::Kind::notify: {
+          const auto at = endpoints_.find(news.endpoint);
+          if (at == endpoints_.end()) break;
+          tally_.add(Count::notifies_received);
+          emit({.kind = Event::Kind::notify, .peer = at->second.peer, .bytes = std::move(news.bytes)});
+          break;
+        }
+      }
+    }
+    handled_.done.clear();
+    handled_.news.clear();
+  }
+}
+
+void Engine::Core::emit(Event event) {
+  bool first;
+  {
+    std::lock_guard lock(events_mutex_);
+    first = events_.empty();
+    events_.push_back(std::move(event));
+    event_count_.store(events_.size(), std::memory_order_relaxed);  // a hint for pollers that spin
+  }
+  if (first) events_fd_.signal();
+  pause_if_full();
+}
+
+void Engine::Core::pause_if_full() {
+  if (!home_.reading_notifies || event_count_.load(std::memory_order_relaxed) < options_.events_max) return;
+  home_.reading_notifies = false;
+  for (auto& active : active_) active.transport->pause_notifies(true);
+}
+
+}  // namespace mc::xfer

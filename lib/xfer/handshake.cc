@@ -1,0 +1,168 @@
+#include "xfer/handshake.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "xfer/auth.h"
+
+namespace mc::xfer {
+
+using wire::FrameType;
+
+OutFrame control_frame(FrameType type, std::vector<std::byte> payload) {
+  OutFrame frame;
+  frame.header.type = static_cast<uint8_t>(type);
+  frame.header.length = payload.size();
+  frame.payload = std::move(payload);
+  return frame;
+}
+
+OutFrame refusal(Code code, std::string_view text) {
+  text = text.substr(0, wire::kReasonBytesMax);
+  const auto* p = reinterpret_cast<const std::byte*>(text.data());
+  OutFrame frame = control_frame(FrameType::refuse, {p, p + text.size()});
+  frame.header.status = static_cast<uint32_t>(code);
+  return frame;
+}
+
+Handshake Handshake::dial(const Home& home, const InstanceId& wanted, const Id128& connection, uint16_t lane,
+                          uint16_t lane_count) {
+  Handshake handshake(home);
+  handshake.dialled_ = true;
+  handshake.state_ = State::challenge;
+  handshake.hello_ = {.instance = home.instance,
+                      .wanted = wanted,
+                      .connection = connection,
+                      .lane = lane,
+                      .lane_count = lane_count,
+                      .secured = !home.options->secret.empty(),
+                      .nonce = random_nonce(),
+                      .name = home.options->name};
+  return handshake;
+}
+
+Handshake Handshake::listen(const Home& home) {
+  return Handshake(home);
+}
+
+OutFrame Handshake::opening() const {
+  return control_frame(FrameType::hello, wire::encode(hello_));
+}
+
+Handshake::Step Handshake::fail(const char* reason, Code code, std::string text) {
+  Step step;
+  step.reason = reason;
+  step.send = refusal(code, text);
+  step.failed = Error{code, "xfer: handshake: " + std::move(text)};
+  return step;
+}
+
+Handshake::Step Handshake::take(const wire::FrameHeader& header, std::span<const std::byte> payload) {
+  if (header.kind() == FrameType::refuse) {
+    const std::string text(reinterpret_cast<const char*>(payload.data()), payload.size());
+    Step step;
+    step.reason = "handshake: the peer refused";
+    const Code code = header.code() == Code::ok ? Code::invalid : header.code();
+    step.failed = Error{code, "xfer: the peer refused: " + text};
+    step.gone = code == Code::peer_lost;
+    return step;
+  }
+  if (state_ == State::hello && header.kind() == FrameType::hello) return on_hello(payload);
+  if (state_ == State::challenge && header.kind() == FrameType::challenge) return on_challenge(payload);
+  if (state_ == State::proof && header.kind() == FrameType::proof) return on_proof(payload);
+  if (state_ == State::ready && header.kind() == FrameType::ready) return on_ready(payload);
+  return fail("handshake: frame out of order", Code::corrupt,
+              "unexpected frame '" + std::string(to_string(header.kind())) + "'");
+}
+
+Handshake::Step Handshake::on_hello(std::span<const std::byte> payload) {
+  auto hello = wire::decode_hello(payload);
+  if (!hello) return fail("handshake: malformed hello", hello.error().code, hello.error().what);
+  hello_ = std::move(*hello);
+  const std::string& own = home_->options->name;
+  if (!hello_.wanted.is_zero() && hello_.wanted != home_->instance)
+    return fail("handshake: stale instance wanted", Code::peer_lost,
+                "instance " + hello_.wanted.short_hex() + " is gone; node '" + own + "' here is instance " +
+                    home_->instance.short_hex() + " (restarted?)");
+  if (hello_.instance == home_->instance) return fail("handshake: own instance", Code::invalid, "this is myself");
+  const bool secured = !home_->options->secret.empty();
+  if (hello_.secured != secured)
+    return fail("handshake: secret on one side only", Code::invalid,
+                std::string("node '") + own +
+                    (secured ? "' asks for the cluster secret, the peer has none"
+                             : "' has no cluster secret, the peer has one"));
+  challenge_ = {.instance = home_->instance, .secured = secured, .nonce = random_nonce(), .name = own};
+  if (secured) challenge_.proof = prove(home_->options->secret, "listener", hello_, challenge_);
+  state_ = State::proof;
+  Step step;
+  step.send = control_frame(FrameType::challenge, wire::encode(challenge_));
+  return step;
+}
+
+Handshake::Step Handshake::on_challenge(std::span<const std::byte> payload) {
+  auto challenge = wire::decode_challenge(payload);
+  if (!challenge) return fail("handshake: malformed challenge", challenge.error().code, challenge.error().what);
+  challenge_ = std::move(*challenge);
+  if (!hello_.wanted.is_zero() && challenge_.instance != hello_.wanted) {
+    Step step = fail("handshake: other instance found", Code::peer_lost,
+                     "wanted instance " + hello_.wanted.short_hex() + ", found " + challenge_.instance.short_hex() +
+                         " of node '" + challenge_.name + "' (restarted?)");
+    step.gone = true;
+    return step;
+  }
+  const std::string& secret = home_->options->secret;
+  wire::Proof proof{};
+  if (!secret.empty()) {
+    if (!challenge_.secured || !same(challenge_.proof, prove(secret, "listener", hello_, challenge_)))
+      return fail("handshake: wrong secret", Code::invalid,
+                  "node '" + challenge_.name + "' does not hold this cluster's secret");
+    proof = prove(secret, "dialler", hello_, challenge_);
+  }
+  std::vector<std::byte> out(proof.size());
+  std::memcpy(out.data(), proof.data(), proof.size());
+  if (hello_.lane == 0) {
+    const auto descriptor = wire::encode(*home_->describe());
+    out.insert(out.end(), descriptor.begin(), descriptor.end());
+  }
+  state_ = State::ready;
+  Step step;
+  step.send = control_frame(FrameType::proof, std::move(out));
+  return step;
+}
+
+Handshake::Step Handshake::on_proof(std::span<const std::byte> payload) {
+  wire::Proof proof;
+  if (payload.size() < proof.size()) return fail("handshake: malformed proof", Code::corrupt, "short proof");
+  std::memcpy(proof.data(), payload.data(), proof.size());
+  const std::string& secret = home_->options->secret;
+  if (!secret.empty() && !same(proof, prove(secret, "dialler", hello_, challenge_)))
+    return fail("handshake: wrong secret", Code::invalid, "the peer does not hold this cluster's secret");
+  if (Step step = take_descriptor(payload.subspan(proof.size())); step.failed) return step;
+  std::vector<std::byte> out;
+  if (hello_.lane == 0) out = wire::encode(*home_->describe());
+  state_ = State::complete;
+  Step step;
+  step.send = control_frame(FrameType::ready, std::move(out));
+  return step;
+}
+
+Handshake::Step Handshake::on_ready(std::span<const std::byte> payload) {
+  Step step = take_descriptor(payload);
+  if (!step.failed) state_ = State::complete;
+  return step;
+}
+
+Handshake::Step Handshake::take_descriptor(std::span<const std::byte> payload) {
+  if (hello_.lane != 0) {
+    if (payload.empty()) return {};
+    return fail("handshake: descriptor on a data lane", Code::corrupt, "descriptor on a data lane");
+  }
+  auto descriptor = wire::decode_descriptor(payload);
+  if (!descriptor) return fail("handshake: malformed descriptor", descriptor.error().code, descriptor.error().what);
+  if (descriptor->instance != peer_instance())
+    return fail("handshake: foreign descriptor", Code::corrupt, "descriptor of another instance");
+  descriptor_ = std::make_shared<const Descriptor>(std::move(*descriptor));
+  return {};
+}
+
+}  // namespace mc::xfer

@@ -1,0 +1,310 @@
+// What the frames of a tcp lane mean. Everything a peer says is checked here before a byte moves:
+// ranges against the access table, answers against the questions that were asked.
+#include <algorithm>
+
+#include "base/assert.h"
+#include "base/hash.h"
+#include "xfer/access.h"
+#include "xfer/tally.h"
+#include "xfer/tcp_transport.h"
+
+namespace mc::xfer {
+
+using wire::FrameHeader;
+using wire::FrameType;
+
+namespace {
+
+FrameHeader answer(FrameType type, const FrameHeader& question, Code code) {
+  FrameHeader header;
+  header.type = static_cast<uint8_t>(type);
+  header.id = question.id;
+  header.status = static_cast<uint32_t>(code);
+  return header;
+}
+
+std::vector<std::byte> text_bytes(std::string_view text) {
+  const auto* p = reinterpret_cast<const std::byte*>(text.data());
+  return {p, p + std::min(text.size(), wire::kReasonBytesMax)};
+}
+
+std::string range_text(const FrameHeader& header) {
+  return "buffer " + std::to_string(header.buffer) + " [" + std::to_string(header.offset) + ", +" +
+         std::to_string(header.length) + ")";
+}
+
+}  // namespace
+
+Code TcpLane::begin(const FrameHeader& header, Sink& sink, const char*& why) {
+  if (!ready()) return begin_handshake(header, why);
+  if (index != 0) return begin_data(header, sink, why);
+  switch (header.kind()) {
+    case FrameType::notify:
+    case FrameType::describe:
+    case FrameType::goodbye: return Code::ok;
+    default: why = "unexpected on a control lane"; return Code::corrupt;
+  }
+}
+
+Code TcpLane::begin_handshake(const FrameHeader& header, const char*& why) const {
+  switch (header.kind()) {
+    case FrameType::hello:
+    case FrameType::challenge:
+    case FrameType::proof:
+    case FrameType::ready:
+    case FrameType::refuse: return Code::ok;
+    default: why = "transfer before the handshake"; return Code::corrupt;
+  }
+}
+
+Code TcpLane::begin_data(const FrameHeader& header, Sink& sink, const char*& why) {
+  switch (header.kind()) {
+    case FrameType::read:
+    case FrameType::ack: return Code::ok;
+    case FrameType::write: begin_write(header, sink); return Code::ok;
+    case FrameType::data: break;
+    default: why = "unexpected on a data lane"; return Code::corrupt;
+  }
+  const auto at = find(header.id);
+  if (at == pending_.end() || at->slice.op != Op::read) {
+    why = "answer to a question that was not asked";
+    return Code::corrupt;
+  }
+  if (header.code() != Code::ok) return Code::ok;  // a short text is collected
+  if (header.length != at->slice.local.size()) {
+    why = "answer of another length than asked";
+    return Code::corrupt;
+  }
+  sink.kind = at->cancelled ? Sink::Kind::discard : Sink::Kind::direct;
+  sink.at = at->slice.local.data();
+  sink.checksum = at->slice.checksum || (header.flags & wire::kFrameHasPayloadCrc) != 0;
+  return Code::ok;
+}
+
+void TcpLane::begin_write(const FrameHeader& header, Sink& sink) {
+  const auto grant =
+      transport_.home().access->grant(Op::write, header.buffer, header.offset, header.length, endpoint->peer);
+  write_code_ = grant.code;
+  write_why_ = grant.why;
+  if (grant.code != Code::ok) {
+    sink.kind = Sink::Kind::discard;
+    return;
+  }
+  write_pin_ = header.buffer;
+  sink = {Sink::Kind::direct, grant.memory.data(), (header.flags & wire::kFrameHasPayloadCrc) != 0};
+}
+
+Code TcpLane::end(const FrameHeader& header, std::span<const std::byte> collected, uint32_t crc, const char*& why) {
+  if (!ready()) return end_handshake(header, collected, why);
+  if (index == 0) return end_control(header, collected, why);
+  switch (header.kind()) {
+    case FrameType::read: return serve_read(header, why);
+    case FrameType::write: return end_write(header, crc, why);
+    default: return end_answer(header, collected, crc, why);
+  }
+}
+
+Code TcpLane::end_handshake(const FrameHeader& header, std::span<const std::byte> payload, const char*& why) {
+  Handshake::Step step = handshake.take(header, payload);
+  if (step.send) io.push(step.send->header, std::move(step.send->payload));
+  if (step.failed) {
+    why = step.reason;
+    News news{.kind = News::Kind::lost, .gone = step.gone, .code = step.failed->code, .text = step.failed->what};
+    failure = std::move(news);
+    return step.failed->code;
+  }
+  return ready() ? transport_.joined(*this, why) : Code::ok;
+}
+
+Code TcpLane::end_control(const FrameHeader& header, std::span<const std::byte> payload, const char*& why) {
+  News news{.endpoint = endpoint->id};
+  switch (header.kind()) {
+    case FrameType::notify:
+      news.kind = News::Kind::notify;
+      news.bytes.assign(payload.begin(), payload.end());
+      break;
+    case FrameType::describe: {
+      auto descriptor = wire::decode_descriptor(payload);
+      if (!descriptor || descriptor->instance != endpoint->peer) {
+        why = "malformed or foreign descriptor";
+        return Code::corrupt;
+      }
+      news.kind = News::Kind::described;
+      news.descriptor = std::make_shared<const Descriptor>(std::move(*descriptor));
+      break;
+    }
+    default: {  // goodbye
+      why = "goodbye";
+      const std::string text(reinterpret_cast<const char*>(payload.data()), payload.size());
+      failure = News{.kind = News::Kind::lost, .gone = true, .code = Code::peer_lost, .text = "the peer left: " + text};
+      return Code::peer_lost;
+    }
+  }
+  out->news.push_back(std::move(news));
+  return Code::ok;
+}
+
+Code TcpLane::serve_read(const FrameHeader& header, const char*& why) {
+  if (io.queued() >= kServedMax) {
+    why = "more requests outstanding than a lane allows";
+    return Code::corrupt;
+  }
+  const auto grant =
+      transport_.home().access->grant(Op::read, header.buffer, header.offset, header.length, endpoint->peer);
+  Tally& tally = *transport_.home().tally;
+  if (grant.code != Code::ok) {
+    tally.add(Count::requests_refused);
+    tally.failure(grant.why);
+    io.push(answer(FrameType::data, header, grant.code),
+            text_bytes(std::string(grant.why) + ": read of " + range_text(header)));
+    return Code::ok;
+  }
+  FrameHeader head = answer(FrameType::data, header, Code::ok);
+  head.length = grant.memory.size();
+  if (transport_.home().options->payload_crc) {
+    head.flags |= wire::kFrameHasPayloadCrc;
+    head.payload_crc = crc32c(grant.memory);
+  }
+  tally.add(Count::requests_served);
+  tally.add(transport_.index() - 1u, Flow::served_bytes, grant.memory.size());
+  io.push({.head = wire::encode(head), .payload = grant.memory, .pinned = header.buffer});
+  return Code::ok;
+}
+
+Code TcpLane::end_write(const FrameHeader& header, uint32_t crc, const char*& why) {
+  if (io.queued() >= kServedMax) {
+    why = "more requests outstanding than a lane allows";
+    return Code::corrupt;
+  }
+  Tally& tally = *transport_.home().tally;
+  if (write_pin_ != 0) transport_.home().access->unpin(std::exchange(write_pin_, 0));
+  if (write_code_ == Code::ok && (header.flags & wire::kFrameHasPayloadCrc) != 0 && crc != header.payload_crc) {
+    write_code_ = Code::corrupt;
+    write_why_ = "payload fails its checksum";
+  }
+  if (write_code_ == Code::ok) {
+    tally.add(Count::requests_served);
+    tally.add(transport_.index() - 1u, Flow::landed_bytes, header.length);
+    io.push(answer(FrameType::ack, header, Code::ok), {});
+  } else {
+    tally.add(Count::requests_refused);
+    tally.failure(write_why_);
+    io.push(answer(FrameType::ack, header, write_code_),
+            text_bytes(std::string(write_why_) + ": write of " + range_text(header)));
+  }
+  return Code::ok;
+}
+
+Code TcpLane::end_answer(const FrameHeader& header, std::span<const std::byte> text, uint32_t crc, const char*& why) {
+  const auto at = find(header.id);
+  const Op op = header.kind() == FrameType::ack ? Op::write : Op::read;
+  if (at == pending_.end() || at->slice.op != op) {
+    why = "answer to a question that was not asked";
+    return Code::corrupt;
+  }
+  Code code = header.code();
+  std::string what;
+  if (code != Code::ok) {
+    what.assign(reinterpret_cast<const char*>(text.data()), text.size());
+  } else if (op == Op::read && (header.flags & wire::kFrameHasPayloadCrc) != 0 && !at->cancelled &&
+             crc != header.payload_crc) {
+    code = Code::corrupt;
+    what = "payload fails its frame's checksum";
+  }
+  finish(at, code, crc, std::move(what));
+  return Code::ok;
+}
+
+std::deque<TcpLane::Pending>::iterator TcpLane::find(uint64_t slice) {
+  return std::find_if(pending_.begin(), pending_.end(), [&](const Pending& p) { return p.slice.id == slice; });
+}
+
+void TcpLane::finish(std::deque<Pending>::iterator at, Code code, uint32_t crc, std::string text) {
+  pending_bytes_ -= at->slice.local.size();
+  if (!at->cancelled) {
+    if (code == Code::ok) {
+      const Flow flow = at->slice.op == Op::read ? Flow::read_bytes : Flow::written_bytes;
+      transport_.home().tally->add(transport_.index() - 1u, flow, at->slice.local.size());
+    }
+    out->done.push_back({at->slice.id, code, crc, std::move(text)});
+  }
+  pending_.erase(at);
+}
+
+size_t TcpLane::post(std::span<const Slice> slices) {
+  size_t taken = 0;
+  for (const Slice& slice : slices) {
+    const size_t bytes = slice.local.size();
+    if (pending_.size() >= kPendingMax || (!pending_.empty() && pending_bytes_ + bytes > kPendingBytesMax)) break;
+    FrameHeader header;
+    header.type = static_cast<uint8_t>(slice.op == Op::read ? FrameType::read : FrameType::write);
+    header.id = slice.id;
+    header.buffer = slice.buffer;
+    header.snapshot = slice.snapshot;
+    header.offset = slice.offset;
+    header.length = bytes;
+    TcpStream::Out frame;
+    if (slice.op == Op::write) {
+      if (transport_.home().options->payload_crc) {
+        header.flags |= wire::kFrameHasPayloadCrc;
+        header.payload_crc = crc32c(slice.local);
+      }
+      frame.payload = slice.local;
+      frame.slice = slice.id;
+    }
+    frame.head = wire::encode(header);
+    io.push(std::move(frame));
+    pending_.push_back({slice, false});
+    pending_bytes_ += bytes;
+    ++taken;
+  }
+  return taken;
+}
+
+bool TcpLane::cancel(uint64_t slice) {
+  const auto at = find(slice);
+  if (at == pending_.end()) return true;  // its completion was lost on the way up: nothing touches it
+  if (at->slice.op == Op::read) {
+    at->cancelled = true;  // the answer will come, and go nowhere
+    const FrameHeader& current = io.current();
+    if (io.receiving() && current.kind() == FrameType::data && current.id == slice) io.discard_rest();
+    return true;
+  }
+  switch (io.unqueue(slice)) {
+    case TcpStream::Unqueued::removed:
+      pending_bytes_ -= at->slice.local.size();
+      pending_.erase(at);
+      return true;
+    case TcpStream::Unqueued::sent: at->cancelled = true; return true;
+    case TcpStream::Unqueued::partly_sent:
+      draining_.insert(slice);  // flush() reports when the last byte has left
+      return false;
+  }
+  return false;
+}
+
+TcpStream::Io TcpLane::flush(Outbox& outbox) {
+  gone_.clear();
+  const size_t before = io.queued_bytes();
+  const TcpStream::Io result = io.flush(size_t{2} << 20, gone_);
+  if (io.queued_bytes() != before) progress = SystemClock::instance().now();
+  for (const auto& gone : gone_) {
+    if (gone.pinned != 0) transport_.home().access->unpin(gone.pinned);
+    if (gone.slice == 0 || draining_.erase(gone.slice) == 0) continue;
+    const auto at = find(gone.slice);
+    if (at == pending_.end()) continue;
+    at->cancelled = true;  // the ack that follows is nobody's
+    outbox.done.push_back({gone.slice, Code::cancelled, 0, "cancelled while it was being sent"});
+  }
+  return result;
+}
+
+void TcpLane::release() {
+  for (const auto& gone : io.drop_all())
+    if (gone.pinned != 0) transport_.home().access->unpin(gone.pinned);
+  if (write_pin_ != 0) transport_.home().access->unpin(std::exchange(write_pin_, 0));
+  pending_.clear();
+  pending_bytes_ = 0;
+}
+
+}  // namespace mc::xfer

@@ -1,0 +1,221 @@
+#include "xfer/tcp_stream.h"
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/assert.h"
+#include "base/hash.h"
+
+namespace mc::xfer {
+
+using wire::kFrameHeaderBytes;
+
+TcpStream::Io TcpStream::fail(Code code, const char* reason, std::string text) {
+  code_ = code;
+  reason_ = reason;
+  error_ = std::move(text);
+  return Io::broken;
+}
+
+void TcpStream::took(size_t bytes) {
+  if (sink_.kind != Sink::Kind::discard) {
+    if (sink_.checksum) crc_ = crc32c({sink_.at, bytes}, crc_);
+    sink_.at += bytes;
+  }
+  left_ -= bytes;
+}
+
+TcpStream::Io TcpStream::start_frame(FrameConsumer& consumer) {
+  const char* why = nullptr;
+  const std::span<const std::byte, kFrameHeaderBytes> head(stage_.data() + stage_begin_, kFrameHeaderBytes);
+  if (const Code code = wire::decode(head, header_, why); code != Code::ok)
+    return fail(code, why, std::string("bad frame: ") + why);
+  stage_begin_ += kFrameHeaderBytes;
+  sink_ = {};
+  crc_ = 0;
+  if (const Code code = consumer.begin(header_, sink_, why); code != Code::ok)
+    return fail(code, why, "frame '" + std::string(to_string(header_.kind())) + "': " + why);
+  left_ = header_.payload_bytes();
+  last_payload_ = left_;
+  in_frame_ = true;
+  if (sink_.kind == Sink::Kind::collect) {
+    MC_ASSERT_LE(left_, wire::kFrameControlMax);  // decode() bounds every type that is collected
+    collected_.resize(left_);
+    sink_.at = collected_.data();
+  }
+  return Io::ok;
+}
+
+TcpStream::Io TcpStream::finish_frame(FrameConsumer& consumer) {
+  in_frame_ = false;
+  const char* why = nullptr;
+  const bool collected = sink_.kind == Sink::Kind::collect;
+  const std::span<const std::byte> bytes =
+      collected ? std::span<const std::byte>(collected_) : std::span<const std::byte>();
+  if (const Code code = consumer.end(header_, bytes, crc_, why); code != Code::ok)
+    return fail(code, why, "frame '" + std::string(to_string(header_.kind())) + "': " + why);
+  return Io::ok;
+}
+
+/// Consumes whole frames, and the beginning of the next one, from the stage.
+TcpStream::Io TcpStream::parse_staged(FrameConsumer& consumer) {
+  for (;;) {
+    if (in_frame_) {
+      const size_t bytes = std::min(left_, stage_end_ - stage_begin_);
+      if (bytes > 0) {
+        if (sink_.kind != Sink::Kind::discard) std::memcpy(sink_.at, stage_.data() + stage_begin_, bytes);
+        stage_begin_ += bytes;
+        took(bytes);
+      }
+      if (left_ > 0) break;
+      if (finish_frame(consumer) == Io::broken) return Io::broken;
+    }
+    if (stage_end_ - stage_begin_ < kFrameHeaderBytes) break;
+    if (start_frame(consumer) == Io::broken) return Io::broken;
+  }
+  if (stage_begin_ > 0) {  // at most a header's beginning is left
+    std::memmove(stage_.data(), stage_.data() + stage_begin_, stage_end_ - stage_begin_);
+    stage_end_ -= stage_begin_;
+    stage_begin_ = 0;
+  }
+  return Io::ok;
+}
+
+TcpStream::Io TcpStream::discard_some(size_t& taken) {
+  // MSG_TRUNC: the kernel drops the bytes without copying them
+  const ssize_t n = ::recv(fd_.get(), stage_.data(), std::min(left_, size_t{1} << 20), MSG_TRUNC | MSG_DONTWAIT);
+  if (n > 0) {
+    taken = static_cast<size_t>(n);
+    took(taken);
+    return Io::ok;
+  }
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return Io::blocked;
+  return fail(Code::peer_lost, "connection lost", n == 0 ? "closed by the peer" : errno_error("recv").what);
+}
+
+TcpStream::Io TcpStream::receive(FrameConsumer& consumer, size_t budget) {
+  while (budget > 0) {
+    if (parse_staged(consumer) == Io::broken) return Io::broken;
+    size_t taken = 0;
+    if (in_frame_ && sink_.kind == Sink::Kind::discard) {
+      if (const Io io = discard_some(taken); io != Io::ok) return io;
+      budget -= std::min(budget, taken);
+      continue;
+    }
+    std::array<iovec, 2> parts;
+    size_t direct = 0;
+    int count = 0;
+    if (in_frame_) {
+      direct = std::min(left_, sink_.checksum ? kChecksumChunk : std::max(budget, size_t{64} << 10));
+      parts[static_cast<size_t>(count++)] = {sink_.at, direct};
+    }
+    size_t room = 0;
+    if (direct == left_) {  // the next header may follow
+      room = (last_payload_ < kSmallFrame ? kStageBytes : kFrameHeaderBytes) - stage_end_;
+      parts[static_cast<size_t>(count++)] = {stage_.data() + stage_end_, room};
+    }
+    msghdr message{};
+    message.msg_iov = parts.data();
+    message.msg_iovlen = static_cast<size_t>(count);
+    const ssize_t n = ::recvmsg(fd_.get(), &message, MSG_DONTWAIT);
+    if (n == 0) return fail(Code::peer_lost, "connection lost", "closed by the peer");
+    if (n < 0) {
+      if (errno == EAGAIN || errno == EINTR) return Io::blocked;
+      return fail(Code::peer_lost, "connection lost", errno_error("recv").what);
+    }
+    taken = static_cast<size_t>(n);
+    const size_t into_payload = std::min(direct, taken);
+    if (into_payload > 0) took(into_payload);
+    stage_end_ += taken - into_payload;
+    budget -= std::min(budget, taken);
+    if (taken < direct + room) {  // the socket is empty: spare the call that would say so
+      const Io io = parse_staged(consumer);
+      return io == Io::broken ? io : Io::blocked;
+    }
+  }
+  return parse_staged(consumer);
+}
+
+void TcpStream::discard_rest() {
+  MC_ASSERT(in_frame_);
+  sink_ = {Sink::Kind::discard, nullptr, false};
+}
+
+void TcpStream::push(wire::FrameHeader header, std::vector<std::byte> payload) {
+  Out out;
+  header.length = payload.size();
+  out.head = wire::encode(header);
+  out.owned = std::move(payload);
+  out.payload = out.owned;  // a moved vector keeps its storage, so the span stays right
+  push(std::move(out));
+}
+
+TcpStream::Io TcpStream::flush(size_t budget, std::vector<Gone>& gone) {
+  constexpr size_t kPartsMax = 64;
+  while (!queue_.empty() && budget > 0) {
+    std::array<iovec, kPartsMax> parts;
+    size_t count = 0;
+    size_t bytes = 0;
+    size_t skip = sent_;
+    for (const Out& out : queue_) {
+      if (count + 2 > kPartsMax || bytes >= budget) break;
+      const auto add = [&](std::span<const std::byte> part) {
+        const size_t drop = std::min(skip, part.size());
+        skip -= drop;
+        part = part.subspan(drop);
+        if (part.empty()) return;
+        parts[count++] = {const_cast<std::byte*>(part.data()), part.size()};
+        bytes += part.size();
+      };
+      add(out.head);
+      add(out.payload);
+    }
+    msghdr message{};
+    message.msg_iov = parts.data();
+    message.msg_iovlen = count;
+    const ssize_t n = ::sendmsg(fd_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n < 0) {
+      if (errno == EAGAIN || errno == EINTR || errno == ENOBUFS) return Io::blocked;
+      return fail(Code::peer_lost, "connection lost", errno_error("send").what);
+    }
+    size_t went = static_cast<size_t>(n);
+    budget -= std::min(budget, went);
+    out_bytes_ -= went;
+    sent_ += went;
+    while (!queue_.empty() && sent_ >= queue_.front().size()) {
+      sent_ -= queue_.front().size();
+      if (queue_.front().pinned != 0 || queue_.front().slice != 0)
+        gone.push_back({queue_.front().pinned, queue_.front().slice});
+      queue_.pop_front();
+    }
+    if (went < bytes) return Io::blocked;
+  }
+  return Io::ok;
+}
+
+TcpStream::Unqueued TcpStream::unqueue(uint64_t slice) {
+  for (auto at = queue_.begin(); at != queue_.end(); ++at) {
+    if (at->slice != slice) continue;
+    if (at == queue_.begin() && sent_ > 0) return Unqueued::partly_sent;
+    out_bytes_ -= at->size();
+    queue_.erase(at);
+    return Unqueued::removed;
+  }
+  return Unqueued::sent;
+}
+
+std::vector<TcpStream::Gone> TcpStream::drop_all() {
+  std::vector<Gone> gone;
+  for (const Out& out : queue_)
+    if (out.pinned != 0 || out.slice != 0) gone.push_back({out.pinned, out.slice});
+  queue_.clear();
+  sent_ = 0;
+  out_bytes_ = 0;
+  return gone;
+}
+
+}  // namespace mc::xfer

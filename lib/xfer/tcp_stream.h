@@ -1,0 +1,126 @@
+// One framed TCP connection: a state machine for receiving and a queue for sending, both non-blocking.
+// What frames mean is the consumer's business (transport_tcp.cc).
+//
+// Receiving copies nothing: a payload goes from the socket to the address its consumer names. One
+// readv takes the rest of a payload and, behind it, the next header; while frames are small the second
+// part is a larger stage, so that many small pieces cost few calls (their bytes are copied once).
+//
+//     readv:  [ rest of payload -> final address ][ stage: next header, small frames ]
+//
+// Sending gathers headers and payloads of many frames in one sendmsg, straight from registered memory.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "wire/xfer_frame.h"
+
+namespace mc::xfer {
+
+/// Where the payload of a frame goes.
+struct Sink {
+  enum class Kind : uint8_t { collect, direct, discard };
+  Kind kind = Kind::collect;
+  std::byte* at = nullptr;  // direct: room for header.length bytes
+  bool checksum = false;    // direct: run CRC32C over the bytes as they arrive
+};
+
+class FrameConsumer {
+ public:
+  virtual ~FrameConsumer() = default;
+  /// A header arrived. Not ok: the stream is broken; `why` is static text.
+  virtual Code begin(const wire::FrameHeader& header, Sink& sink, const char*& why) = 0;
+  /// The payload is complete. `collected` holds it for Kind::collect.
+  virtual Code end(const wire::FrameHeader& header, std::span<const std::byte> collected, uint32_t crc,
+                   const char*& why) = 0;
+};
+
+class TcpStream {
+ public:
+  struct Out {
+    wire::FrameBytes head;
+    std::span<const std::byte> payload;  // borrowed: registered memory
+    std::vector<std::byte> owned;        // or owned: small frames
+    uint32_t pinned = 0;                 // buffer to unpin when the frame is gone
+    uint64_t slice = 0;                  // write: whose memory `payload` is
+    size_t size() const { return head.size() + payload.size(); }
+  };
+  enum class Io : uint8_t { ok, blocked, broken };
+
+  explicit TcpStream(Fd fd) : fd_(std::move(fd)) {}
+  int fd() const { return fd_.get(); }
+
+  /// Reads until the socket is empty or `budget` bytes were taken. broken: see error().
+  Io receive(FrameConsumer& consumer, size_t budget);
+  /// The frame being received from now on goes nowhere (its slice was cancelled).
+  void discard_rest();
+  bool receiving() const { return left_ > 0; }
+  const wire::FrameHeader& current() const { return header_; }
+
+  void push(Out out) {
+    out_bytes_ += out.size();
+    queue_.push_back(std::move(out));
+  }
+  void push(wire::FrameHeader header, std::vector<std::byte> payload);
+  /// Sends until the socket is full or `budget` bytes went out; finished frames are appended to `gone`
+  /// when they carried a pin or a slice.
+  struct Gone {
+    uint32_t pinned;
+    uint64_t slice;
+  };
+  Io flush(size_t budget, std::vector<Gone>& gone);
+  bool idle() const { return queue_.empty(); }
+  size_t queued() const { return queue_.size(); }
+  size_t queued_bytes() const { return out_bytes_; }
+  /// Takes back the write frame of a slice if none of its bytes are on the wire yet.
+  enum class Unqueued : uint8_t { removed, partly_sent, sent };
+  Unqueued unqueue(uint64_t slice);
+  /// Pins and slices of every frame still queued; empties the queue.
+  std::vector<Gone> drop_all();
+
+  Code code() const { return code_; }
+  const std::string& error() const { return error_; }
+  const char* reason() const { return reason_; }
+
+ private:
+  static constexpr size_t kStageBytes = size_t{32} << 10;
+  static constexpr size_t kSmallFrame = size_t{12} << 10;      // frames below this are worth staging
+  static constexpr size_t kChecksumChunk = size_t{128} << 10;  // still in L2 when the CRC reads it
+
+  Io fail(Code code, const char* reason, std::string text);
+  Io parse_staged(FrameConsumer& consumer);
+  Io start_frame(FrameConsumer& consumer);
+  Io finish_frame(FrameConsumer& consumer);
+  void took(size_t bytes);
+  Io discard_some(size_t& taken);
+
+  Fd fd_;
+  // receiving
+  std::vector<std::byte> stage_ = std::vector<std::byte>(kStageBytes);
+  size_t stage_begin_ = 0;
+  size_t stage_end_ = 0;
+  wire::FrameHeader header_;
+  bool in_frame_ = false;
+  Sink sink_;
+  size_t left_ = 0;  // of the payload
+  uint32_t crc_ = 0;
+  std::vector<std::byte> collected_;
+  size_t last_payload_ = 0;
+  // sending
+  std::deque<Out> queue_;
+  size_t sent_ = 0;  // of the front frame
+  size_t out_bytes_ = 0;
+  // failure
+  Code code_ = Code::ok;
+  std::string error_;
+  const char* reason_ = "";
+};
+
+}  // namespace mc::xfer

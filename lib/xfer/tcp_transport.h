@@ -1,0 +1,159 @@
+// The tcp transport (internal): endpoints of one control lane and S data lanes, each a TcpStream.
+//   transport_tcp.cc  listening, dialling, handshakes, loss, timers
+//   tcp_lane.cc       what frames mean: serving reads and writes, completing slices
+//
+// Lane 0 carries handshake, notifies, descriptors and goodbye, so that they never queue behind bulk
+// bytes; lanes 1..S carry transfers of both directions. An answer comes back on the lane of its
+// request. A peer never has more than kPendingMax requests outstanding on a lane: one that exceeds
+// kServedMax is not honest and is closed.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "xfer/handshake.h"
+#include "xfer/tcp_stream.h"
+#include "xfer/transport.h"
+
+namespace mc::xfer {
+
+class TcpTransport;
+
+struct TcpEndpoint;
+
+/// One connection. Knows its endpoint once the handshake said which.
+class TcpLane final : public FrameConsumer {
+ public:
+  static constexpr size_t kPendingMax = 128;
+  static constexpr size_t kPendingBytesMax = size_t{4} << 20;
+  static constexpr size_t kServedMax = 512;
+  static constexpr size_t kControlQueueMax = 1024;
+
+  TcpLane(TcpTransport& transport, Fd fd, Handshake handshake)
+      : transport_(transport), io(std::move(fd)), handshake(std::move(handshake)) {}
+
+  Code begin(const wire::FrameHeader& header, Sink& sink, const char*& why) override;
+  Code end(const wire::FrameHeader& header, std::span<const std::byte> collected, uint32_t crc,
+           const char*& why) override;
+
+  size_t post(std::span<const Slice> slices);
+  bool cancel(uint64_t slice);
+  /// Sends what is queued; reports slices whose cancelled frames are out now.
+  TcpStream::Io flush(Outbox& out);
+  /// Lets go of every pin; the socket is about to close.
+  void release();
+
+  bool ready() const { return handshake.complete(); }
+  bool waiting() const { return !pending_.empty() || !io.idle(); }
+
+ private:
+  struct Pending {
+    Slice slice;
+    bool cancelled = false;
+  };
+  TcpTransport& transport_;
+
+ public:
+  TcpStream io;
+  Handshake handshake;
+  uint64_t token = 0;
+  uint32_t armed = 0;       // epoll events
+  bool connecting = false;  // connect() has not finished
+  uint16_t index = 0;       // lane in the endpoint
+  TcpEndpoint* endpoint = nullptr;
+  TimePoint deadline = kNever;  // of the handshake
+  TimePoint progress{};         // when bytes last moved
+  Outbox* out = nullptr;        // set while frames are handled
+  std::optional<News> failure;  // why the frame just handled ends the connection, when there is more to say
+
+ private:
+  Code begin_handshake(const wire::FrameHeader& header, const char*& why) const;
+  Code begin_data(const wire::FrameHeader& header, Sink& sink, const char*& why);
+  void begin_write(const wire::FrameHeader& header, Sink& sink);
+  Code end_handshake(const wire::FrameHeader& header, std::span<const std::byte> payload, const char*& why);
+  Code end_control(const wire::FrameHeader& header, std::span<const std::byte> payload, const char*& why);
+  Code end_answer(const wire::FrameHeader& header, std::span<const std::byte> text, uint32_t crc, const char*& why);
+  Code serve_read(const wire::FrameHeader& header, const char*& why);
+  Code end_write(const wire::FrameHeader& header, uint32_t crc, const char*& why);
+  std::deque<Pending>::iterator find(uint64_t slice);
+  void finish(std::deque<Pending>::iterator at, Code code, uint32_t crc, std::string text);
+
+  std::deque<Pending> pending_;  // in the order posted: an honest peer answers in that order
+  size_t pending_bytes_ = 0;
+  std::set<uint64_t> draining_;  // cancelled writes whose frame is half sent
+  uint32_t write_pin_ = 0;       // landing buffer being written into
+  Code write_code_ = Code::ok;
+  const char* write_why_ = "";
+  std::vector<TcpStream::Gone> gone_;  // scratch
+};
+
+struct TcpEndpoint {
+  EndpointId id = EndpointId::none;
+  bool accepted = false;
+  bool up = false;
+  bool told_lost = false;
+  InstanceId wanted{};
+  InstanceId peer{};
+  Id128 connection{};
+  uint32_t told_version = 0;                     // of the descriptor sent in the handshake
+  std::vector<TcpLane*> lanes;                   // by index; null until that lane has arrived
+  std::shared_ptr<const Descriptor> descriptor;  // immutable, handed on to the engine
+  std::string name;
+};
+
+class TcpTransport final : public Transport {
+ public:
+  TcpTransport(Home& home, uint8_t index) : home_(home), index_(index) {}
+  ~TcpTransport() override { shutdown(); }
+
+  Result<std::string> listen() override;
+  EndpointId connect(const std::string& uri, const InstanceId& wanted, TimePoint deadline, Outbox& out) override;
+  int lanes(EndpointId endpoint) const override;
+  size_t post(EndpointId endpoint, int lane, std::span<const Slice> slices, Outbox& out) override;
+  bool cancel(EndpointId endpoint, int lane, uint64_t slice) override;
+  Code notify(EndpointId endpoint, std::span<const std::byte> bytes, Outbox& out) override;
+  void publish(Outbox& out) override;
+  void close(EndpointId endpoint, Code code, std::string_view why, Outbox& out) override;
+  void shutdown() override;
+  void ready(uint64_t token, uint32_t events, Outbox& out) override;
+  TimePoint tick(TimePoint now, Outbox& out) override;
+  void pause_notifies(bool pause) override;
+
+  Home& home() { return home_; }
+  uint8_t index() const { return index_; }
+  /// A lane finished its handshake. Code of refusal, else ok.
+  Code joined(TcpLane& lane, const char*& why);
+
+ private:
+  static constexpr size_t kHandshakesMax = 256;
+  static constexpr size_t kBudget = size_t{1} << 20;  // bytes a lane may move before others get their turn
+
+  void accept_some();
+  TcpLane* add_lane(Fd fd, Handshake handshake, uint32_t events);
+  void arm(TcpLane& lane);
+  void on_lane(TcpLane& lane, uint32_t events, Outbox& out);
+  void broken(TcpLane& lane, Outbox& out);
+  void lose(TcpEndpoint& endpoint, Code code, bool gone, std::string text, Outbox& out);
+  void drop_lane(TcpLane* lane);
+  void check_up(TcpEndpoint& endpoint, Outbox& out);
+  TcpEndpoint* find(EndpointId id);
+  const TcpEndpoint* find(EndpointId id) const;
+
+  Home& home_;
+  uint8_t index_;
+  Fd listener_;
+  uint64_t listener_token_ = 0;
+  bool listener_paused_ = false;                                  // out of descriptors; tried again at the next tick
+  std::unordered_map<uint64_t, std::unique_ptr<TcpLane>> lanes_;  // by token; looked up, and timers only
+  std::map<EndpointId, std::unique_ptr<TcpEndpoint>> endpoints_;
+  std::vector<std::unique_ptr<TcpLane>> dropped_;  // closed, freed when no caller can hold them
+  size_t handshakes_ = 0;
+};
+
+}  // namespace mc::xfer

@@ -1,0 +1,150 @@
+// The contract a transport implements. A transport owns connections ("endpoints"), each with one or
+// more lanes that move slices independently; the engine owns batches, slices, retries, deadlines and
+// the choice of lane. To add one: transport_<scheme>.cc and a row of kTransports[] in transports.cc.
+//
+// All methods run on the engine's thread, never block, and report through the Outbox they are given.
+// Rules every transport keeps:
+//   - a slice accepted by post() ends in exactly one of: a SliceDone; cancel() returning true; or the
+//     `lost` news of its endpoint. After any of them no device or kernel touches slice.local again.
+//   - `up` comes once per endpoint before any other news of it, `lost` once and last. An endpoint
+//     whose `connect` fails reports only `lost`.
+//   - what a peer asks for is checked against Access before a byte moves, with arithmetic that cannot
+//     overflow; what a peer claims about sizes is bounded before anything is allocated.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "base/rng.h"
+#include "xfer/xfer.h"
+
+namespace mc::xfer {
+
+class Access;
+class Poller;
+class Tally;
+
+enum class EndpointId : uint64_t { none = 0 };
+
+struct Slice {
+  uint64_t id = 0;
+  Op op = Op::read;
+  bool checksum = false;  // read: report the CRC32C of the bytes as they lie at `local`
+  uint32_t buffer = 0;    // remote
+  uint32_t snapshot = 0;  // version of the descriptor the engine looked at
+  uint64_t offset = 0;    // remote
+  std::span<std::byte> local;
+};
+
+struct SliceDone {
+  uint64_t slice = 0;
+  Code code = Code::ok;
+  uint32_t crc32c = 0;
+  std::string text{};  // why, when code is not ok
+};
+
+struct News {
+  enum class Kind : uint8_t { up, lost, described, mapped, notify };
+  Kind kind{};
+  EndpointId endpoint = EndpointId::none;
+  bool accepted = false;                               // up: the peer dialled us
+  size_t row = 0;                                      // up: of the transport in kTransports[]
+  bool gone = false;                                   // lost: proof that the wanted instance no longer listens there
+  Code code = Code::ok;                                // lost
+  InstanceId instance{};                               // up
+  std::string text{};                                  // up: the peer's name; lost: why
+  std::shared_ptr<const Descriptor> descriptor{};      // up, described
+  uint32_t buffer = 0;                                 // mapped
+  std::shared_ptr<const mem::SharedBuffer> mapping{};  // mapped: shared with the Views of the caller
+  std::vector<std::byte> bytes{};                      // notify
+};
+
+struct Outbox {
+  std::vector<SliceDone> done;
+  std::vector<News> news;
+  bool empty() const { return done.empty() && news.empty(); }
+};
+
+/// What the engine gives to its transports. Outlives them.
+struct Home {
+  const Options* options = nullptr;
+  InstanceId instance{};
+  Id128 boot{};
+  Access* access = nullptr;
+  Poller* poller = nullptr;
+  Tally* tally = nullptr;
+  Rng rng;
+  size_t endpoints_max = 0;
+  bool reading_notifies = true;  // false while the caller has too many events to take
+  uint64_t last_endpoint = 0;
+
+  EndpointId next_endpoint() { return EndpointId{++last_endpoint}; }
+  /// The current snapshot, with the uris of every listening transport.
+  std::shared_ptr<const Descriptor> describe() const;
+  std::vector<std::string> uris;
+};
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  /// Starts accepting; returns the URI to hand to peers.
+  virtual Result<std::string> listen() = 0;
+  /// Dials. `wanted` zero = whoever listens. `up` or `lost` follows, `lost` at the latest at `deadline`.
+  virtual EndpointId connect(const std::string& uri, const InstanceId& wanted, TimePoint deadline, Outbox& out) = 0;
+  virtual int lanes(EndpointId endpoint) const = 0;
+  /// Takes slices from the front as far as the lane has room; returns how many. Room comes back with
+  /// the next SliceDone of that endpoint.
+  virtual size_t post(EndpointId endpoint, int lane, std::span<const Slice> slices, Outbox& out) = 0;
+  /// True: the slice's memory is free now and no SliceDone follows. False: a SliceDone (or `lost`) will.
+  virtual bool cancel(EndpointId endpoint, int lane, uint64_t slice) = 0;
+  virtual Code notify(EndpointId endpoint, std::span<const std::byte> bytes, Outbox& out) = 0;
+  /// The local descriptor changed: tell every peer.
+  virtual void publish(Outbox& out) = 0;
+  /// Starts closing; `lost` with this code and text follows (tcp and shm: in the same outbox).
+  virtual void close(EndpointId endpoint, Code code, std::string_view why, Outbox& out) = 0;
+  /// Stops listening and closes every endpoint, saying goodbye. Nothing is touched afterwards.
+  virtual void shutdown() = 0;
+  /// A descriptor registered with the poller is ready.
+  virtual void ready(uint64_t token, uint32_t events, Outbox& out) = 0;
+  /// Timers. Returns when it wants to be called next.
+  virtual TimePoint tick(TimePoint now, Outbox& out) = 0;
+  /// Home::reading_notifies changed.
+  virtual void pause_notifies(bool pause) = 0;
+};
+
+/// Whether two processes can use a transport, where to dial, and why (or why not).
+struct Reach {
+  bool usable = false;
+  std::string uri;
+  std::string reason;
+};
+
+struct TransportEntry {
+  const char* scheme;
+  const char* summary;
+  /// Can this machine run it at all?
+  Reach (*probe)(const Options& options);
+  Reach (*reach)(const Descriptor& local, const Descriptor& remote);
+  /// Can it move bytes of that remote buffer?
+  bool (*covers)(const BufferInfo& buffer);
+  /// `index` goes back into Poller::add so that ready() finds the transport.
+  std::unique_ptr<Transport> (*make)(Home& home, uint8_t index);
+};
+
+/// In order of preference for `auto`.
+std::span<const TransportEntry* const> transports();
+
+extern const TransportEntry kTransportShm;
+extern const TransportEntry kTransportTcp;
+
+/// Wraps a transport and injects the faults of the plan between it and the engine.
+std::unique_ptr<Transport> inject_faults(std::unique_ptr<Transport> inner, const FaultPlan& plan);
+
+}  // namespace mc::xfer

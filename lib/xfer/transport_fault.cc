@@ -1,0 +1,154 @@
+// Faults on purpose: a transport that wraps another and damages what passes, by a seeded dice. Part of
+// the product, because a cluster's operator tests with it too. It proves the engine (every batch ends,
+// nothing leaks, wrong bytes are noticed), not the inner transport.
+//
+//   fail_submit       the slice never reaches the transport and comes back as io
+//   fail_completion   the bytes moved, the completion says io
+//   drop_completion   the bytes moved, the completion never comes (the deadline has to end it)
+//   duplicate         the completion comes twice
+//   delay             the completion comes later
+//   corrupt           one byte of a finished read is flipped
+//   lose_peer         the connection is closed instead of posting
+#include <algorithm>
+#include <map>
+
+#include "base/rng.h"
+#include "xfer/transport.h"
+
+namespace mc::xfer {
+namespace {
+
+class FaultTransport final : public Transport {
+ public:
+  FaultTransport(std::unique_ptr<Transport> inner, const FaultPlan& plan)
+      : inner_(std::move(inner)), plan_(plan), rng_(plan.seed) {}
+
+  Result<std::string> listen() override { return inner_->listen(); }
+  EndpointId connect(const std::string& uri, const InstanceId& wanted, TimePoint deadline, Outbox& out) override {
+    return inner_->connect(uri, wanted, deadline, out);
+  }
+  int lanes(EndpointId endpoint) const override { return inner_->lanes(endpoint); }
+
+  size_t post(EndpointId endpoint, int lane, std::span<const Slice> slices, Outbox& out) override {
+    if (rng_.chance(plan_.lose_peer)) {
+      close(endpoint, Code::io, "injected: connection lost", out);
+      return 0;
+    }
+    size_t taken = 0;
+    Outbox from;
+    for (const Slice& slice : slices) {
+      if (rng_.chance(plan_.fail_submit)) {
+        out.done.push_back({slice.id, Code::io, 0, "injected: submit failed"});
+        ++taken;
+        continue;
+      }
+      if (inner_->post(endpoint, lane, {&slice, 1}, from) == 0) break;
+      flying_[slice.id] = {slice, endpoint};
+      ++taken;
+    }
+    spoil(from, out);
+    return taken;
+  }
+
+  bool cancel(EndpointId endpoint, int lane, uint64_t slice) override {
+    held_.erase(std::remove_if(held_.begin(), held_.end(), [&](const Held& held) { return held.done.slice == slice; }),
+                held_.end());
+    const bool free_now = inner_->cancel(endpoint, lane, slice);
+    if (free_now) flying_.erase(slice);
+    return free_now;
+  }
+  Code notify(EndpointId endpoint, std::span<const std::byte> bytes, Outbox& out) override {
+    return inner_->notify(endpoint, bytes, out);
+  }
+  void publish(Outbox& out) override {
+    Outbox from;
+    inner_->publish(from);
+    spoil(from, out);
+  }
+  void close(EndpointId endpoint, Code code, std::string_view why, Outbox& out) override {
+    Outbox from;
+    inner_->close(endpoint, code, why, from);
+    spoil(from, out);
+  }
+  void shutdown() override { inner_->shutdown(); }
+  void ready(uint64_t token, uint32_t events, Outbox& out) override {
+    Outbox from;
+    inner_->ready(token, events, from);
+    spoil(from, out);
+  }
+  TimePoint tick(TimePoint now, Outbox& out) override {
+    Outbox from;
+    TimePoint next = inner_->tick(now, from);
+    spoil(from, out);
+    std::erase_if(held_, [&](Held& held) {
+      if (held.due > now) {
+        next = std::min(next, held.due);
+        return false;
+      }
+      out.done.push_back(std::move(held.done));
+      return true;
+    });
+    return next;
+  }
+  void pause_notifies(bool pause) override { inner_->pause_notifies(pause); }
+
+ private:
+  struct Flying {
+    Slice slice;
+    EndpointId endpoint;
+  };
+  struct Held {
+    TimePoint due;
+    SliceDone done;
+  };
+
+  void spoil(Outbox& from, Outbox& out) {
+    for (SliceDone& done : from.done) spoil(std::move(done), out);
+    for (News& news : from.news) {
+      if (news.kind == News::Kind::lost)
+        std::erase_if(flying_, [&](const auto& entry) { return entry.second.endpoint == news.endpoint; });
+      out.news.push_back(std::move(news));
+    }
+  }
+
+  void spoil(SliceDone done, Outbox& out) {
+    const auto at = flying_.find(done.slice);
+    if (at == flying_.end()) {
+      out.done.push_back(std::move(done));
+      return;
+    }
+    const Slice slice = at->second.slice;
+    flying_.erase(at);
+    if (rng_.chance(plan_.drop_completion)) return;
+    if (done.code == Code::ok && rng_.chance(plan_.fail_completion)) {
+      done.code = Code::io;
+      done.text = "injected: completion failed";
+    }
+    if (done.code == Code::ok && slice.op == Op::read && rng_.chance(plan_.corrupt)) {
+      const size_t at_byte = rng_.below(slice.local.size());
+      slice.local[at_byte] ^= std::byte{0x10};
+      done.crc32c ^= 0x5a5a5a5a;  // what the transport would have reported for other bytes: another sum
+    }
+    const bool twice = rng_.chance(plan_.duplicate_completion);
+    if (rng_.chance(plan_.delay)) {
+      held_.push_back({SystemClock::instance().now() + plan_.delay_for, done});
+    } else {
+      out.done.push_back(done);
+    }
+    if (twice) out.done.push_back(std::move(done));
+  }
+
+  std::unique_ptr<Transport> inner_;
+  FaultPlan plan_;
+  Rng rng_;
+  std::map<uint64_t, Flying> flying_;
+  std::vector<Held> held_;
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> inject_faults(std::unique_ptr<Transport> inner, const FaultPlan& plan) {
+  return std::make_unique<FaultTransport>(std::move(inner), plan);
+}
+
+}  // namespace mc::xfer

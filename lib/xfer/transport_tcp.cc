@@ -1,0 +1,502 @@
+// tcp: persistent streams, opened once per peer. This file sets connections up and takes them down;
+// tcp_lane.cc is the data path. Sockets are non-blocking, addresses numeric (names are resolved on the
+// caller's thread), and everything a stranger can hold before it has proven itself is bounded: number
+// of handshakes, their time, the size of their frames.
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <thread>
+
+#include "base/assert.h"
+#include "base/uri.h"
+#include "xfer/access.h"
+#include "xfer/auth.h"
+#include "xfer/poller.h"
+#include "xfer/tally.h"
+#include "xfer/tcp_transport.h"
+
+namespace mc::xfer {
+namespace {
+
+TimePoint now() {
+  return SystemClock::instance().now();
+}
+
+struct Address {
+  sockaddr_storage storage{};
+  socklen_t size = 0;
+  int family() const { return storage.ss_family; }
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+};
+
+/// Numeric hosts only: never blocks.
+Result<Address> numeric_address(const HostPort& place) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  const std::string host = place.host == "localhost" ? "127.0.0.1" : place.host;
+  const int rc = ::getaddrinfo(host.c_str(), std::to_string(place.port).c_str(), &hints, &found);
+  if (rc != 0) return Error{Code::invalid, "xfer: tcp address " + place.text() + ": " + ::gai_strerror(rc)};
+  Address address;
+  std::memcpy(&address.storage, found->ai_addr, found->ai_addrlen);
+  address.size = found->ai_addrlen;
+  ::freeaddrinfo(found);
+  return address;
+}
+
+void set_option(int fd, int level, int name, int value) {
+  (void)::setsockopt(fd, level, name, &value, sizeof value);
+}
+
+/// Latency over batching, and a dead host noticed within seconds. Failures here are not fatal.
+void tune(int fd) {
+  set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 5);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 2);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
+  set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 10'000);
+}
+
+Result<HostPort> bind_place(const Options& options) {
+  return parse_host_port(options.tcp_bind);
+}
+
+int data_streams(const Options& options) {
+  if (options.tcp_streams > 0) return std::min(options.tcp_streams, static_cast<int>(wire::kXferLanesMax) - 1);
+  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 1, 4);
+}
+
+Reach probe(const Options& options) {
+  const auto place = bind_place(options);
+  if (!place) return {false, "", "tcp_bind: " + place.error().what};
+  if (!is_loopback(place->host) && options.secret.empty() && !options.insecure)
+    return {false, "",
+            "tcp_bind " + place->text() +
+                " is off loopback and there is no cluster secret: make one with mc-conductor keygen, or allow it with "
+                "the insecure option"};
+  return {true, "", "usable"};
+}
+
+Reach reach(const Descriptor&, const Descriptor& remote) {
+  for (const auto& uri : remote.uris)
+    if (uri.starts_with("tcp://")) return {true, uri, "reaches every host"};
+  return {false, "", "the peer does not listen on tcp"};
+}
+
+bool covers(const BufferInfo&) {
+  return true;
+}
+
+}  // namespace
+
+Result<std::string> TcpTransport::listen() {
+  MC_TRY(place, bind_place(*home_.options));
+  MC_TRY(address, numeric_address(place));
+  Fd fd(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd) return errno_error("xfer: tcp socket");
+  set_option(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  if (::bind(fd.get(), address.get(), address.size) != 0) return errno_error("xfer: tcp bind " + place.text());
+  if (::listen(fd.get(), 128) != 0) return errno_error("xfer: tcp listen " + place.text());
+  sockaddr_storage bound{};
+  socklen_t size = sizeof bound;
+  if (::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&bound), &size) != 0) return errno_error("xfer: getsockname");
+  place.port = ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(bound).sin6_port
+                                                 : reinterpret_cast<sockaddr_in&>(bound).sin_port);
+  HostPort told = place;
+  if (!home_.options->tcp_advertise.empty()) {
+    MC_TRY(advertised, parse_host_port(home_.options->tcp_advertise));
+    told.host = advertised.host;
+    if (advertised.port != 0) told.port = advertised.port;
+  } else if (told.host.empty() || told.host == "0.0.0.0" || told.host == "::") {
+    return Error{Code::invalid, "xfer: tcp_bind " + place.text() +
+                                    " is every address: say which one peers should dial (tcp_advertise)"};
+  }
+  MC_TRY(token, home_.poller->add(index_, fd.get(), EPOLLIN));
+  listener_ = std::move(fd);
+  listener_token_ = token;
+  return "tcp://" + told.text();
+}
+
+TcpLane* TcpTransport::add_lane(Fd fd, Handshake handshake, uint32_t events) {
+  tune(fd.get());
+  auto token = home_.poller->add(index_, fd.get(), events);
+  if (!token) return nullptr;
+  auto lane = std::make_unique<TcpLane>(*this, std::move(fd), std::move(handshake));
+  lane->token = *token;
+  lane->armed = events;
+  lane->progress = now();
+  ++handshakes_;
+  return lanes_.emplace(*token, std::move(lane)).first->second.get();
+}
+
+EndpointId TcpTransport::connect(const std::string& uri, const InstanceId& wanted, TimePoint deadline, Outbox& out) {
+  const EndpointId id = home_.next_endpoint();
+  auto endpoint = std::make_unique<TcpEndpoint>();
+  endpoint->id = id;
+  endpoint->wanted = wanted;
+  endpoint->connection = random_id();
+  endpoint->told_version = home_.describe()->version;
+  endpoint->lanes.resize(static_cast<size_t>(data_streams(*home_.options)) + 1);
+  TcpEndpoint& self = *endpoints_.emplace(id, std::move(endpoint)).first->second;
+  home_.tally->add(Count::connects);
+
+  const auto place = parse_host_port(std::string_view(uri).substr(std::min(uri.size(), size_t{6})));
+  if (!uri.starts_with("tcp://") || !place) {
+    lose(self, Code::invalid, false, "bad address " + uri, out);
+    return id;
+  }
+  if (!is_loopback(place->host) && home_.options->secret.empty() && !home_.options->insecure) {
+    lose(self, Code::invalid, false, uri + " is off loopback and there is no cluster secret", out);
+    return id;
+  }
+  const auto address = numeric_address(*place);
+  if (!address) {
+    lose(self, Code::invalid, false, address.error().what, out);
+    return id;
+  }
+  for (size_t i = 0; i < self.lanes.size(); ++i) {
+    Fd fd(::socket(address->family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    int rc = fd ? ::connect(fd.get(), address->get(), address->size) : -1;
+    if (rc != 0 && errno != EINPROGRESS) {
+      const bool refused = errno == ECONNREFUSED && !wanted.is_zero();
+      lose(self, refused ? Code::peer_lost : Code::io, refused, errno_error("dial " + uri).what, out);
+      return id;
+    }
+    const auto lane_count = static_cast<uint16_t>(self.lanes.size());
+    TcpLane* lane = add_lane(
+        std::move(fd), Handshake::dial(home_, wanted, self.connection, static_cast<uint16_t>(i), lane_count), EPOLLOUT);
+    if (lane == nullptr) {
+      lose(self, Code::io, false, "cannot watch a socket", out);
+      return id;
+    }
+    lane->connecting = true;
+    lane->deadline = deadline;
+    lane->index = static_cast<uint16_t>(i);
+    lane->endpoint = &self;
+    self.lanes[i] = lane;
+  }
+  return id;
+}
+
+void TcpTransport::accept_some() {
+  for (int i = 0; i < 16; ++i) {
+    Fd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!fd) {
+      if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
+        // the pending connection stays ready and would spin the loop: look again at the next tick
+        home_.tally->failure("accept: out of descriptors or memory");
+        home_.poller->modify(listener_token_, listener_.get(), 0);
+        listener_paused_ = true;
+      }
+      return;
+    }
+    home_.tally->add(Count::accepts);
+    if (handshakes_ >= kHandshakesMax || endpoints_.size() >= home_.endpoints_max) {
+      home_.tally->failure("accept: too many connections");
+      continue;
+    }
+    TcpLane* lane = add_lane(std::move(fd), Handshake::listen(home_), EPOLLIN);
+    if (lane != nullptr) lane->deadline = now() + home_.options->connect_timeout;
+  }
+}
+
+Code TcpTransport::joined(TcpLane& lane, const char*& why) {
+  --handshakes_;
+  lane.deadline = kNever;
+  const wire::Hello& hello = lane.handshake.hello();
+  if (lane.endpoint == nullptr) {  // accepted: which endpoint is it a lane of?
+    if (hello.lane_count < 2) {
+      why = "handshake: no data lane";
+      return Code::corrupt;
+    }
+    TcpEndpoint* found = nullptr;
+    for (auto& [id, endpoint] : endpoints_)
+      if (endpoint->accepted && endpoint->peer == hello.instance && endpoint->connection == hello.connection)
+        found = endpoint.get();
+    if (found == nullptr) {
+      auto endpoint = std::make_unique<TcpEndpoint>();
+      endpoint->id = home_.next_endpoint();
+      endpoint->accepted = true;
+      endpoint->peer = hello.instance;
+      endpoint->connection = hello.connection;
+      endpoint->lanes.resize(hello.lane_count);
+      found = endpoint.get();
+      endpoints_.emplace(found->id, std::move(endpoint));
+    }
+    if (found->lanes.size() != hello.lane_count || found->lanes[hello.lane] != nullptr) {
+      why = "handshake: lane out of range or taken";
+      return Code::corrupt;
+    }
+    lane.index = hello.lane;
+    lane.endpoint = found;
+    found->lanes[hello.lane] = &lane;
+    // the endpoint is up when its last lane is here; until then the whole of it is on this clock
+    lane.deadline = now() + home_.options->connect_timeout;
+  } else {
+    const InstanceId peer = lane.handshake.peer_instance();
+    if (!lane.endpoint->peer.is_zero() && lane.endpoint->peer != peer) {
+      why = "handshake: lanes reached different instances";
+      return Code::peer_lost;
+    }
+    lane.endpoint->peer = peer;
+  }
+  if (lane.index == 0) {
+    lane.endpoint->descriptor = lane.handshake.descriptor();
+    lane.endpoint->name = lane.handshake.peer_name();
+    if (lane.endpoint->accepted) lane.endpoint->told_version = 0;
+  }
+  check_up(*lane.endpoint, *lane.out);
+  return Code::ok;
+}
+
+void TcpTransport::check_up(TcpEndpoint& endpoint, Outbox& out) {
+  for (const TcpLane* lane : endpoint.lanes)
+    if (lane == nullptr || !lane->ready()) return;
+  endpoint.up = true;
+  for (TcpLane* lane : endpoint.lanes) lane->deadline = kNever;
+  out.news.push_back({.kind = News::Kind::up,
+                      .endpoint = endpoint.id,
+                      .accepted = endpoint.accepted,
+                      .row = index_ - 1u,
+                      .instance = endpoint.peer,
+                      .text = endpoint.name,
+                      .descriptor = endpoint.descriptor});
+  const auto current = home_.describe();
+  if (current->version != endpoint.told_version) {
+    auto frame = control_frame(wire::FrameType::describe, wire::encode(*current));
+    endpoint.lanes[0]->io.push(frame.header, std::move(frame.payload));
+  }
+}
+
+void TcpTransport::ready(uint64_t token, uint32_t events, Outbox& out) {
+  dropped_.clear();
+  if (token == listener_token_) return accept_some();
+  const auto at = lanes_.find(token);
+  if (at != lanes_.end()) on_lane(*at->second, events, out);
+}
+
+void TcpTransport::on_lane(TcpLane& lane, uint32_t events, Outbox& out) {
+  lane.out = &out;
+  if (lane.connecting) {
+    int error = 0;
+    socklen_t size = sizeof error;
+    if (::getsockopt(lane.io.fd(), SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
+    if (error != 0) {
+      const bool refused = error == ECONNREFUSED && !lane.endpoint->wanted.is_zero();
+      return lose(*lane.endpoint, refused ? Code::peer_lost : Code::io, refused, errno_error("tcp connect", error).what,
+                  out);
+    }
+    lane.connecting = false;
+    auto frame = lane.handshake.opening();
+    lane.io.push(frame.header, std::move(frame.payload));
+  } else if (events & ~static_cast<uint32_t>(EPOLLOUT)) {
+    const auto io = lane.io.receive(lane, kBudget);
+    lane.progress = now();
+    if (io == TcpStream::Io::broken) return broken(lane, out);
+  }
+  if (!lane.io.idle() && lane.flush(out) == TcpStream::Io::broken) return broken(lane, out);
+  // check_up may have queued a frame on lane 0 while this was another lane
+  if (lane.endpoint != nullptr && lane.endpoint->lanes[0] != nullptr && lane.endpoint->lanes[0] != &lane)
+    arm(*lane.endpoint->lanes[0]);
+  arm(lane);
+}
+
+void TcpTransport::arm(TcpLane& lane) {
+  if (lane.connecting) return;
+  const bool paused = lane.ready() && lane.index == 0 && !home_.reading_notifies;
+  const uint32_t events = (paused ? EPOLLRDHUP : EPOLLIN) | (lane.io.idle() ? 0u : EPOLLOUT);
+  if (events == lane.armed) return;
+  home_.poller->modify(lane.token, lane.io.fd(), events);
+  lane.armed = events;
+}
+
+void TcpTransport::broken(TcpLane& lane, Outbox& out) {
+  const bool failed_by_frame = lane.failure.has_value();
+  if (lane.io.code() != Code::peer_lost || !lane.ready()) {
+    home_.tally->failure(failed_by_frame || lane.io.code() != Code::peer_lost ? lane.io.reason()
+                                                                              : "handshake: closed by the peer");
+  }
+  if (!lane.ready() && !failed_by_frame && lane.io.code() != Code::peer_lost) {
+    auto frame = refusal(lane.io.code(), lane.io.error());
+    lane.io.push(frame.header, std::move(frame.payload));
+  }
+  if (!lane.ready()) (void)lane.flush(out);  // the refusal, as far as it goes
+  if (lane.endpoint == nullptr) return drop_lane(&lane);
+  if (failed_by_frame) {
+    const News failure = std::move(*lane.failure);
+    return lose(*lane.endpoint, failure.code, failure.gone, failure.text, out);
+  }
+  lose(*lane.endpoint, lane.io.code(), false, lane.io.error(), out);
+}
+
+void TcpTransport::drop_lane(TcpLane* lane) {
+  const auto at = lanes_.find(lane->token);
+  MC_ASSERT(at != lanes_.end());
+  if (!lane->ready()) --handshakes_;
+  lane->release();
+  home_.poller->remove(lane->io.fd());
+  ::shutdown(lane->io.fd(), SHUT_RDWR);
+  dropped_.push_back(std::move(at->second));
+  lanes_.erase(at);
+}
+
+/// Closes every lane and tells the engine once. The endpoint is gone afterwards.
+void TcpTransport::lose(TcpEndpoint& endpoint, Code code, bool gone, std::string text, Outbox& out) {
+  for (TcpLane* lane : endpoint.lanes)
+    if (lane != nullptr) drop_lane(lane);
+  const bool silent = endpoint.accepted && !endpoint.up;  // the engine never heard of it
+  if (!silent)
+    out.news.push_back(
+        {.kind = News::Kind::lost, .endpoint = endpoint.id, .gone = gone, .code = code, .text = "tcp: " + text});
+  endpoints_.erase(endpoint.id);
+}
+
+TcpEndpoint* TcpTransport::find(EndpointId id) {
+  const auto at = endpoints_.find(id);
+  return at == endpoints_.end() ? nullptr : at->second.get();
+}
+const TcpEndpoint* TcpTransport::find(EndpointId id) const {
+  const auto at = endpoints_.find(id);
+  return at == endpoints_.end() ? nullptr : at->second.get();
+}
+
+int TcpTransport::lanes(EndpointId id) const {
+  const TcpEndpoint* endpoint = find(id);
+  return endpoint == nullptr ? 0 : static_cast<int>(endpoint->lanes.size()) - 1;
+}
+
+size_t TcpTransport::post(EndpointId id, int lane_index, std::span<const Slice> slices, Outbox& out) {
+  TcpEndpoint* endpoint = find(id);
+  if (endpoint == nullptr || !endpoint->up) return 0;
+  TcpLane& lane = *endpoint->lanes.at(static_cast<size_t>(lane_index) + 1);
+  if (!lane.waiting()) lane.progress = now();  // the stall clock starts with work
+  const size_t taken = lane.post(slices);
+  if (lane.flush(out) == TcpStream::Io::broken) {
+    broken(lane, out);
+    return taken;
+  }
+  arm(lane);
+  return taken;
+}
+
+bool TcpTransport::cancel(EndpointId id, int lane_index, uint64_t slice) {
+  TcpEndpoint* endpoint = find(id);
+  if (endpoint == nullptr) return true;
+  return endpoint->lanes.at(static_cast<size_t>(lane_index) + 1)->cancel(slice);
+}
+
+Code TcpTransport::notify(EndpointId id, std::span<const std::byte> bytes, Outbox& out) {
+  TcpEndpoint* endpoint = find(id);
+  if (endpoint == nullptr || !endpoint->up) return Code::peer_lost;
+  TcpLane& lane = *endpoint->lanes[0];
+  if (lane.io.queued() >= TcpLane::kControlQueueMax) return Code::busy;
+  if (lane.io.idle()) lane.progress = now();
+  auto frame = control_frame(wire::FrameType::notify, {bytes.begin(), bytes.end()});
+  lane.io.push(frame.header, std::move(frame.payload));
+  if (lane.flush(out) == TcpStream::Io::broken) {
+    broken(lane, out);
+    return Code::peer_lost;
+  }
+  arm(lane);
+  return Code::ok;
+}
+
+void TcpTransport::publish(Outbox& out) {
+  const auto payload = wire::encode(*home_.describe());
+  std::vector<TcpLane*> failed;
+  for (auto& [id, endpoint] : endpoints_) {
+    if (!endpoint->up) continue;
+    TcpLane& lane = *endpoint->lanes[0];
+    if (lane.io.idle()) lane.progress = now();
+    auto frame = control_frame(wire::FrameType::describe, payload);
+    lane.io.push(frame.header, std::move(frame.payload));
+    if (lane.flush(out) == TcpStream::Io::broken)
+      failed.push_back(&lane);
+    else
+      arm(lane);
+  }
+  for (TcpLane* lane : failed) broken(*lane, out);
+}
+
+void TcpTransport::close(EndpointId id, Code code, std::string_view why, Outbox& out) {
+  TcpEndpoint* endpoint = find(id);
+  if (endpoint == nullptr) return;
+  if (endpoint->up && code == Code::cancelled) {  // on purpose: the peer may forget us at once
+    TcpLane& lane = *endpoint->lanes[0];
+    const auto* p = reinterpret_cast<const std::byte*>(why.data());
+    auto frame = control_frame(wire::FrameType::goodbye, {p, p + std::min(why.size(), wire::kReasonBytesMax)});
+    lane.io.push(frame.header, std::move(frame.payload));
+    (void)lane.flush(out);
+  }
+  lose(*endpoint, code, false, std::string(why), out);
+}
+
+void TcpTransport::shutdown() {
+  Outbox nobody;
+  while (!endpoints_.empty()) close(endpoints_.begin()->first, Code::cancelled, "shutting down", nobody);
+  while (!lanes_.empty()) drop_lane(lanes_.begin()->second.get());
+  dropped_.clear();
+  if (listener_) {
+    home_.poller->remove(listener_.get());
+    listener_.reset();
+  }
+}
+
+TimePoint TcpTransport::tick(TimePoint at, Outbox& out) {
+  dropped_.clear();
+  if (listener_paused_) {
+    listener_paused_ = false;
+    home_.poller->modify(listener_token_, listener_.get(), EPOLLIN);
+  }
+  TimePoint next = kNever;
+  std::vector<uint64_t> late;
+  for (auto& [token, lane] : lanes_) {
+    TimePoint due = lane->deadline;
+    if (lane->ready() && lane->waiting()) due = std::min(due, lane->progress + home_.options->stall_timeout);
+    if (due <= at)
+      late.push_back(token);
+    else
+      next = std::min(next, due);
+  }
+  std::sort(late.begin(), late.end());
+  for (const uint64_t token : late) {
+    const auto found = lanes_.find(token);
+    if (found == lanes_.end()) continue;  // went with an earlier lane of its endpoint
+    TcpLane& lane = *found->second;
+    const bool stalled = lane.ready() && lane.deadline > at;
+    home_.tally->failure(stalled ? "stalled lane" : "handshake: timeout");
+    if (lane.endpoint != nullptr)
+      lose(*lane.endpoint, Code::timeout, false,
+           stalled ? "no progress with work outstanding" : "the handshake took too long", out);
+    else
+      drop_lane(&lane);
+  }
+  return next;
+}
+
+void TcpTransport::pause_notifies(bool) {
+  for (auto& [id, endpoint] : endpoints_)
+    if (endpoint->up) arm(*endpoint->lanes[0]);
+}
+
+const TransportEntry kTransportTcp = {
+    .scheme = "tcp",
+    .summary = "persistent TCP streams to any host",
+    .probe = probe,
+    .reach = reach,
+    .covers = covers,
+    .make = [](Home& home, uint8_t index) -> std::unique_ptr<Transport> {
+      return std::make_unique<TcpTransport>(home, index);
+    },
+};
+
+}  // namespace mc::xfer

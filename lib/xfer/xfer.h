@@ -1,0 +1,245 @@
+// The transfer engine: moves bytes between registered buffers of two processes, over whichever
+// transport reaches (shm on one host, else tcp; rdma is one more row of kTransports[]).
+//
+//   instance    random per process start and carried in every handshake: a name is an address, an
+//               instance is an identity. A peer that restarted under its old name is refused.
+//   buffer      registered range with an access class; the set of them is this process's segment,
+//               described by an immutable, versioned snapshot that peers receive when they connect
+//   batch       what a caller submits and waits for: requests to one or more peers, one deadline.
+//               The engine cuts requests into slices and binds them late to the lanes of a peer
+//   notify      up to 4 KiB, delivered in order per peer while its connection lives
+//
+// Threads: an Engine runs one thread of its own that owns all sockets and slices. Every method may be
+// called from any thread; events are taken by one thread at a time (poll). Nothing calls back.
+//
+// Deadlines are not cancellation (papers: RDMA notes, A9.7). A batch whose deadline passes is reported
+// at once, but its buffers stay quarantined until no transport can touch them: `close` says when.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/ids.h"
+#include "base/result.h"
+#include "wire/xfer_frame.h"
+
+namespace mc::mem {
+class SharedBuffer;
+}
+
+namespace mc::xfer {
+
+using wire::AccessClass;
+using wire::BufferInfo;
+using Descriptor = wire::XferDescriptor;
+
+enum class BufferId : uint32_t { none = 0 };
+enum class PeerId : uint64_t { none = 0 };
+enum class BatchId : uint64_t { none = 0 };
+enum class Op : uint8_t { read, write };  // read: remote -> local; write: local -> remote
+
+inline constexpr size_t kNotifyBytesMax = wire::kNotifyBytesMax;
+inline constexpr size_t kBatchRequestsMax = 65536;
+
+/// Faults to inject between the engine and its transports; all zero = none. See transport_fault.cc.
+struct FaultPlan {
+  uint64_t seed = 0;
+  double fail_submit = 0;      // probabilities per slice
+  double fail_completion = 0;  // reported as io after the bytes moved
+  double delay = 0;
+  double drop_completion = 0;
+  double duplicate_completion = 0;
+  double corrupt = 0;    // flips a byte of a finished read
+  double lose_peer = 0;  // closes the connection instead of posting
+  Duration delay_for = 1ms;
+  bool any() const {
+    return fail_submit + fail_completion + delay + drop_completion + duplicate_completion + corrupt + lose_peer > 0;
+  }
+};
+
+struct Options {
+  std::string name = "node";             // this node's name, at most 64 bytes
+  InstanceId instance{};                 // zero = draw a random one
+  std::string transport = "auto";        // "auto", or a comma-separated list of schemes in order of preference
+  std::string tcp_bind = "127.0.0.1:0";  // host:port of the tcp listener; port 0 = any
+  std::string tcp_advertise;             // host:port told to peers when it differs from the bound one
+  std::string shm_path;                  // AF_UNIX path of the shm control socket; empty = abstract name
+  std::string secret;                    // 32 bytes shared by the cluster; empty = no proof is asked for
+  bool insecure = false;                 // allow tcp off loopback without a secret
+  int tcp_streams = 0;                   // data streams per peer; 0 = min(4, cores / 2), at least 1
+  size_t slice_bytes_min = size_t{64} << 10;
+  size_t slice_bytes_max = size_t{1} << 20;
+  bool payload_crc = false;       // tcp: frames carry a CRC32C of their payload (KV has its own end to end)
+  int attempts_max = 8;           // per slice, within the batch's deadline
+  Duration connect_timeout = 5s;  // of one attempt, handshake included
+  Duration backoff_min = 50ms;    // reconnecting: doubles with jitter up to backoff_max
+  Duration backoff_max = 5s;
+  Duration stall_timeout = 5s;   // a lane with work and no progress for this long is closed
+  Duration drain_grace = 500ms;  // after a deadline, how long a lane may take to let go of memory
+  Duration spin = 0ns;           // the engine's thread polls this long before it sleeps
+  size_t peers_max = 1024;
+  size_t batches_max = 4096;  // submitted and not yet closed
+  size_t events_max = 8192;   // waiting for poll; full = peers' notifies are no longer read
+  FaultPlan faults;
+};
+
+struct Buffer {
+  std::string name;  // "kv", "landing:d0": at most 64 bytes, unique among live buffers
+  AccessClass access = AccessClass::private_memory;
+  InstanceId writer{};  // landing: the only peer that may write; zero = any
+};
+
+struct Request {
+  Op op = Op::read;
+  PeerId peer = PeerId::none;
+  std::span<std::byte> local;        // inside a registered buffer; its size is the length of the request
+  uint32_t buffer = 0;               // remote buffer id, from the peer's descriptor
+  uint64_t offset = 0;               // in the remote buffer
+  std::optional<uint32_t> crc32c{};  // read: what the bytes must sum to; a mismatch is Code::corrupt
+};
+
+struct RequestResult {
+  Code code = Code::ok;
+  uint64_t bytes = 0;   // moved; the length of the request when code is ok, else what is known to have moved
+  uint32_t crc32c = 0;  // of a read that was given one to check
+};
+
+struct Event {
+  enum class Kind : uint8_t {
+    peer_up,         // connected (by us or by it); text = transport and why it was chosen
+    peer_lost,       // its connection died, or connecting failed; code, text = why
+    peer_changed,    // it sent a new descriptor
+    batch_done,      // every request has its result; code = first failure, text names it
+    batch_released,  // a batch that was done while quarantined: close() will now succeed
+    notify,          // bytes
+  };
+  Kind kind{};
+  PeerId peer = PeerId::none;
+  BatchId batch = BatchId::none;
+  uint64_t cookie = 0;  // batch_*: the caller's
+  Code code = Code::ok;
+  bool quarantined = false;  // batch_done: a transport may still touch the buffers
+  bool gone = false;         // peer_lost: that instance will never come back (dead, restarted, said goodbye)
+  std::string text;
+  std::vector<std::byte> bytes;
+};
+
+/// A remote range mapped into this process: valid while the View lives, whatever the peer does. The
+/// bytes are the peer's own pages: what they mean is up to the lease held on them.
+class View {
+ public:
+  View() = default;
+  View(std::span<const std::byte> bytes, std::shared_ptr<const void> mapping)
+      : bytes_(bytes), mapping_(std::move(mapping)) {}
+  std::span<const std::byte> bytes() const { return bytes_; }
+
+ private:
+  std::span<const std::byte> bytes_;
+  std::shared_ptr<const void> mapping_;  // shared: views outlive the connection that brought the mapping
+};
+
+/// A snapshot of every counter, for metrics and for tests of conservation.
+struct Counters {
+  struct Flow {
+    std::string transport;
+    uint64_t read_bytes = 0;     // pulled by us
+    uint64_t written_bytes = 0;  // pushed by us
+    uint64_t served_bytes = 0;   // sent to peers that read us (tcp; shm readers are not seen)
+    uint64_t landed_bytes = 0;   // written by peers into our landing buffers (tcp)
+    uint64_t slices = 0;
+  };
+  std::vector<Flow> flows;
+  uint64_t batches_submitted = 0, batches_done = 0, batches_failed = 0, batches_open = 0;
+  uint64_t requests_failed = 0, checksum_failures = 0;
+  uint64_t slices_posted = 0, slices_retried = 0, slices_in_flight = 0, slices_failed_over = 0;
+  uint64_t completions_unknown = 0;  // of slices that no longer exist: duplicates, or late after a cancel
+  uint64_t quarantined_bytes = 0;    // held by transports after their batch was reported
+  uint64_t notifies_sent = 0, notifies_received = 0;
+  uint64_t connects = 0, accepts = 0, peers_lost = 0, peers_up = 0;
+  uint64_t requests_served = 0, requests_refused = 0;
+  std::vector<std::pair<std::string, uint64_t>>
+      failures;  // by reason, sorted: what was refused or broken, and how often
+};
+
+class Engine {
+ public:
+  /// Opens the listeners and starts the thread. Code::invalid names the option; a transport that
+  /// cannot run here is left out when `transport` is auto, with its reason in transports().
+  static Result<std::unique_ptr<Engine>> open(const Options& options);
+  /// Says goodbye to peers, closes every connection, joins the thread. After it returns no transport
+  /// touches any buffer; batches that were open are gone.
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  const std::string& name() const;
+  InstanceId instance() const;
+  /// One line a transport: "shm: usable" or "tcp: left out: ...".
+  std::vector<std::string> transports() const;
+  /// Where peers can dial, in order of preference: "shm://...", "tcp://127.0.0.1:41327".
+  std::vector<std::string> uris() const;
+  /// The snapshot to hand to peers by any authenticated way; opaque, at most 64 KiB.
+  std::vector<std::byte> describe() const;
+
+  /// `memory` must stay mapped until unregister() succeeds. Ranges may not overlap a live buffer.
+  Result<BufferId> register_buffer(std::span<std::byte> memory, const Buffer& buffer);
+  /// The same for a memfd arena, which same-host peers then read in place.
+  Result<BufferId> register_buffer(mem::SharedBuffer& memory, const Buffer& buffer);
+  /// Revokes at once (new requests are refused) and waits until no transport and no open batch uses
+  /// the memory. Code::timeout: still in use, call again.
+  Result<void> unregister(BufferId buffer, TimePoint deadline);
+
+  /// Connects in the background, retrying until the deadline: peer_up or peer_lost follows (peer_up at
+  /// once if already connected). With a descriptor only that very instance is accepted.
+  Result<PeerId> connect(std::span<const std::byte> descriptor, TimePoint deadline);
+  Result<PeerId> connect(const std::string& uri, TimePoint deadline);
+  /// Closes the connection and forgets the peer; its open requests fail with Code::cancelled.
+  void disconnect(PeerId peer);
+  /// The peer's latest snapshot; null before it was first up. Shared: readers keep what they looked at.
+  std::shared_ptr<const Descriptor> descriptor(PeerId peer) const;
+  /// Transport in use, e.g. "shm", or empty.
+  std::string transport(PeerId peer) const;
+
+  /// Queues the requests and returns. Code::invalid names the request that is wrong locally; what only
+  /// the peer can refuse comes back as that request's result. Code::busy when batches_max are open.
+  Result<BatchId> submit(std::span<const Request> requests, TimePoint deadline, uint64_t cookie = 0);
+  /// Results by request, once batch_done was seen; valid until close(). Empty before.
+  std::span<const RequestResult> results(BatchId batch) const;
+  /// Unfinished requests end with Code::cancelled; batch_done follows.
+  void cancel(BatchId batch);
+  /// Forgets the batch and hands its buffers back. Code::busy while requests run or memory is
+  /// quarantined (batch_done, then batch_released tell); with a deadline, waits for that: Code::timeout.
+  Result<void> close(BatchId batch);
+  Result<void> close(BatchId batch, TimePoint deadline);
+
+  /// Code::ok = queued for an open connection (it may still die). busy: its queue is full; peer_lost:
+  /// not connected; invalid: more than kNotifyBytesMax.
+  Code notify(PeerId peer, std::span<const std::byte> bytes);
+
+  /// Zero-copy read of a peer on this host. Code::unsupported when it is not reached over shm or the
+  /// buffer is not a shared arena: use a read request then.
+  Result<View> map(PeerId peer, uint32_t buffer, uint64_t offset, uint64_t length) const;
+
+  /// Readable while events wait; for the caller's own poll loop.
+  int event_fd() const;
+  /// Appends up to `max` events to `out`; waits until there is one or the deadline passes. Returns how
+  /// many were added.
+  size_t poll(std::vector<Event>& out, TimePoint deadline, size_t max = 64);
+
+  Counters counters() const;
+
+ private:
+  class Core;
+  explicit Engine(std::unique_ptr<Core> core);
+  std::unique_ptr<Core> core_;
+};
+
+}  // namespace mc::xfer

@@ -1,0 +1,156 @@
+// Two engines in one process, talking over real sockets, and the waits that tests need.
+#pragma once
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/rng.h"
+#include "mem/mem.h"
+#include "test.h"
+#include "xfer/xfer.h"
+
+namespace mc::xfer::test {
+
+inline TimePoint in(Duration d) {
+  return SystemClock::instance().now() + d;
+}
+inline constexpr Duration kLong = 20s;  // a ceiling: only a hang reaches it
+
+inline void fill(std::span<std::byte> bytes, uint64_t seed) {
+  Rng rng(seed);
+  for (size_t i = 0; i < bytes.size(); i += 8) {
+    const uint64_t word = rng.next();
+    std::memcpy(bytes.data() + i, &word, std::min<size_t>(8, bytes.size() - i));
+  }
+}
+
+inline bool equal(std::span<const std::byte> a, std::span<const std::byte> b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size()) == 0;
+}
+
+/// An engine with an inbox that can be searched.
+struct Node {
+  std::unique_ptr<Engine> engine;
+  std::vector<Event> seen;
+
+  explicit Node(const std::string& name, const std::string& transport, Options options = {}) {
+    options.name = name;
+    options.transport = transport;
+    options.tcp_streams = options.tcp_streams == 0 ? 2 : options.tcp_streams;
+    auto opened = Engine::open(options);
+    REQUIRE_OK(opened);
+    engine = std::move(*opened);
+  }
+  Engine* operator->() { return engine.get(); }
+
+  /// The first event that matches, removed from the inbox; waits for it.
+  template <class Match>
+  Event wait(Match match, Duration limit = kLong) {
+    const TimePoint deadline = in(limit);
+    for (size_t from = 0;;) {
+      for (; from < seen.size(); ++from) {
+        if (!match(seen[from])) continue;
+        Event event = std::move(seen[from]);
+        seen.erase(seen.begin() + static_cast<long>(from));
+        return event;
+      }
+      if (engine->poll(seen, deadline) == 0) {
+        FAIL("the expected event did not come");
+        return {};
+      }
+    }
+  }
+  Event wait(Event::Kind kind, Duration limit = kLong) {
+    return wait([&](const Event& event) { return event.kind == kind; }, limit);
+  }
+  Event done(BatchId batch) {
+    return wait([&](const Event& event) { return event.kind == Event::Kind::batch_done && event.batch == batch; });
+  }
+  /// Submits, waits, closes; the batch's code.
+  Code run(std::span<const Request> requests, std::vector<RequestResult>* results = nullptr,
+           std::string* text = nullptr) {
+    auto batch = engine->submit(requests, in(kLong));
+    REQUIRE_OK(batch);
+    const Event event = done(*batch);
+    if (text != nullptr) *text = event.text;
+    if (results != nullptr) {
+      const auto view = engine->results(*batch);
+      results->assign(view.begin(), view.end());
+    }
+    auto closed = engine->close(*batch, in(kLong));
+    REQUIRE_OK(closed);
+    return event.code;
+  }
+};
+
+/// `holder` offers an arena "kv" and a landing arena; `reader` is connected to it and has private memory.
+struct Pair {
+  static constexpr size_t kDefaultBytes = size_t{4} << 20;
+  mem::SharedBuffer kv;
+  mem::SharedBuffer landing;
+  mem::HostBuffer local;
+  Node holder;
+  Node reader;
+  PeerId peer{};
+  uint32_t kv_id = 0;
+  uint32_t landing_id = 0;
+  BufferId local_id{};
+
+  explicit Pair(const std::string& transport, size_t bytes = kDefaultBytes, const Options& options = {})
+      : holder("holder", transport, options), reader("reader", transport, without_faults(options, false)) {
+    auto made_kv = mem::SharedBuffer::create(bytes);
+    auto made_landing = mem::SharedBuffer::create(bytes, {.peers_write = true});
+    auto made_local = mem::HostBuffer::allocate(bytes);
+    REQUIRE_OK(made_kv);
+    REQUIRE_OK(made_landing);
+    REQUIRE_OK(made_local);
+    kv = std::move(*made_kv);
+    landing = std::move(*made_landing);
+    local = std::move(*made_local);
+    fill(kv.bytes(), 7);
+    auto kv_buffer = holder->register_buffer(kv, {"kv", AccessClass::blocks});
+    auto landing_buffer = holder->register_buffer(landing, {"landing", AccessClass::landing});
+    auto local_buffer = reader->register_buffer(local.bytes(), {"local"});
+    REQUIRE_OK(kv_buffer);
+    REQUIRE_OK(landing_buffer);
+    REQUIRE_OK(local_buffer);
+    kv_id = static_cast<uint32_t>(*kv_buffer);
+    landing_id = static_cast<uint32_t>(*landing_buffer);
+    local_id = *local_buffer;
+    connect();
+  }
+  static Options without_faults(Options options, bool keep) {
+    if (!keep) return options;
+    options.faults = {};
+    return options;
+  }
+  void connect() {
+    auto connected = reader->connect(holder->describe(), in(kLong));
+    REQUIRE_OK(connected);
+    peer = *connected;
+    reader.wait(Event::Kind::peer_up);
+  }
+  ~Pair() {
+    // stop before the memory goes
+    reader.engine.reset();
+    holder.engine.reset();
+  }
+  Request read(size_t local_at, size_t remote_at, size_t length) {
+    return {.op = Op::read,
+            .peer = peer,
+            .local = local.bytes().subspan(local_at, length),
+            .buffer = kv_id,
+            .offset = remote_at};
+  }
+  Request write(size_t local_at, size_t remote_at, size_t length) {
+    return {.op = Op::write,
+            .peer = peer,
+            .local = local.bytes().subspan(local_at, length),
+            .buffer = landing_id,
+            .offset = remote_at};
+  }
+};
+
+}  // namespace mc::xfer::test
