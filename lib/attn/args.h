@@ -1,0 +1,55 @@
+// The two entry points' arguments. Tensors are borrowed for the call; q, out and states are f32 whatever
+// the KV dtype. With bf16 KV, q is rounded to bf16 (as the model's own activations would be).
+#pragma once
+
+#include <cstdint>
+
+#include "attn/mode.h"
+#include "attn/state.h"
+#include "attn/view.h"
+
+namespace mc::attn {
+
+/// Rows of one sequence: tokens at positions q_begin .. q_begin + rows - 1 against its KV, their own K and
+/// V included (already appended). A row at position p sees keys at positions <= p below kv_len; a negative
+/// position sees nothing: out 0, m = -inf. q_begin >= kv_len is a remote or shared prefix that every row
+/// sees whole (dense modes only).
+///
+/// The result of a row depends on its position, its q and the KV alone: not on the chunk it came in, on
+/// page placement, or on threads. Bit for bit, for one variant and CPU.
+struct PrefillArgs {
+  ExtentLayout layout;
+  Mode mode;
+  int32_t q_heads = 0;  // a multiple of layout.kv_heads; head h reads KV head h / (q_heads / kv_heads)
+  int64_t rows = 0;
+  int64_t q_begin = 0;
+  const float* q = nullptr;  // [rows, q_heads, head_dim]
+  int64_t q_stride = 0;      // floats from row to row; 0 = q_heads * head_dim
+  KvView kv;
+  float* out = nullptr;  // [rows, q_heads, head_dim], normalised; may be null when state is given
+  int64_t out_stride = 0;
+  StateView state;  // optional: rows * q_heads rows
+  float scale = 0;  // 0 = 1 / sqrt(head_dim)
+  /// History blocks of each row that is not dense: [rows, q_heads, top_k - 1] ascending, then -1. `selection_in`
+  /// replaces the gate; `selection_out` receives what was used (-1 for dense rows).
+  const int32_t* selection_in = nullptr;
+  int32_t* selection_out = nullptr;
+};
+
+/// One row of each sequence: its last token, at position kv_len - 1 (already appended). A sequence's
+/// result does not depend on the others, on its place, on page placement or on threads. Bit for bit.
+struct DecodeArgs {
+  ExtentLayout layout;
+  int32_t q_heads = 0;
+  int64_t sequences = 0;
+  const Mode* modes = nullptr;  // [sequences]
+  const float* q = nullptr;     // [sequences, q_heads, head_dim]
+  int64_t q_stride = 0;
+  const KvView* kv = nullptr;  // [sequences]; kv_len 0 gives out 0, m = -inf
+  float* out = nullptr;        // [sequences, q_heads, head_dim]
+  int64_t out_stride = 0;
+  StateView state;  // optional: sequences * q_heads rows
+  float scale = 0;
+};
+
+}  // namespace mc::attn

@@ -1,0 +1,83 @@
+// The CPU drivers over one set of leaves, and their scratch memory (internal to lib/attn).
+#pragma once
+
+#include <vector>
+
+#include "attn/args.h"
+#include "attn/kernels.h"
+#include "base/assert.h"
+#include "base/result.h"
+#include "mem/mem.h"
+
+namespace mc {
+class Parallel;
+}
+
+namespace mc::attn {
+
+/// Bump allocator over memory that only grows: reserve() once a call, then take() parts of it.
+class Arena {
+ public:
+  static constexpr size_t kAlign = 64;
+
+  Result<void> reserve(size_t bytes) {
+    used_ = 0;
+    if (bytes <= buffer_.size()) return {};
+    buffer_ = {};  // give back first: the peak is one buffer
+    MC_TRY(buffer, mem::HostBuffer::allocate(bytes, {.name = "attention scratch", .huge_pages = true}));
+    buffer_ = std::move(buffer);
+    return {};
+  }
+  void rewind() { used_ = 0; }
+  template <class T>
+  T* take(int64_t count) {
+    const size_t at = used_;
+    used_ += round_up(static_cast<size_t>(count) * sizeof(T), kAlign);
+    MC_ASSERT_LE(used_, buffer_.size());
+    return reinterpret_cast<T*>(buffer_.data() + at);
+  }
+
+ private:
+  mem::HostBuffer buffer_;
+  size_t used_ = 0;
+};
+
+struct CpuScratch {
+  Arena shared;
+  std::vector<Arena> workers;
+};
+
+/// What both drivers derive from a layout once.
+struct Shape {
+  int head_dim;
+  int dim;  // head_dim rounded up to 16
+  int kv_heads;
+  int q_heads;
+  int group;    // query heads of one KV head
+  bool bf16;    // KV dtype
+  float scale;  // log2(e) * softmax scale
+};
+Shape shape_of(const ExtentLayout& layout, int32_t q_heads, float scale);
+
+/// Denormal weights add nothing and cost an assist each: flushed while this lives. Every task sets it,
+/// so that caller and workers compute the same bits.
+class FlushDenormals {
+ public:
+  FlushDenormals();
+  ~FlushDenormals();
+  FlushDenormals(const FlushDenormals&) = delete;
+  FlushDenormals& operator=(const FlushDenormals&) = delete;
+
+ private:
+  unsigned saved_;
+};
+
+/// Packs the centroids [first, first + 64) of one KV head into a strip of 4 K panels; those from `count` on
+/// are zero.
+void pack_centroids(const Kernels& kernels, const ExtentLayout& layout, const Shape& shape, const KvView& kv,
+                    int kv_head, int32_t moba_block, int64_t first, int64_t count, std::byte* strip);
+
+Result<void> prefill_cpu(const Kernels& kernels, Parallel& parallel, CpuScratch& scratch, const PrefillArgs& args);
+Result<void> decode_cpu(const Kernels& kernels, Parallel& parallel, CpuScratch& scratch, const DecodeArgs& args);
+
+}  // namespace mc::attn

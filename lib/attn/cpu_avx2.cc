@@ -1,0 +1,75 @@
+// AVX2 leaves: 8 f32 lanes, 6 x 16 register tiles (12 accumulators of 16 registers).
+#include <immintrin.h>
+
+#include "attn/tile_f32.h"
+
+namespace mc::attn {
+namespace {
+
+struct V256 {
+  using reg = __m256;
+  static constexpr int kWidth = 8;
+  static constexpr int kColumns = 2;
+
+  MC_INLINE static reg zero() { return _mm256_setzero_ps(); }
+  MC_INLINE static reg set1(float value) { return _mm256_set1_ps(value); }
+  MC_INLINE static reg load(const float* from) { return _mm256_loadu_ps(from); }
+  MC_INLINE static reg load_bf16(const uint16_t* from) {
+    const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
+  }
+  MC_INLINE static void store(float* to, reg value) { _mm256_storeu_ps(to, value); }
+  MC_INLINE static reg add(reg a, reg b) { return _mm256_add_ps(a, b); }
+  MC_INLINE static reg sub(reg a, reg b) { return _mm256_sub_ps(a, b); }
+  MC_INLINE static reg mul(reg a, reg b) { return _mm256_mul_ps(a, b); }
+  MC_INLINE static reg fma(reg a, reg b, reg c) { return _mm256_fmadd_ps(a, b, c); }
+  MC_INLINE static reg max(reg a, reg b) { return _mm256_max_ps(a, b); }
+  MC_INLINE static reg round(reg a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+  /// p * 2^n; 0 when n < -126 (an exponent made of bits has no denormals).
+  MC_INLINE static reg scale2(reg p, reg n) {
+    const __m256i exponent = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
+    const reg scaled = _mm256_mul_ps(p, _mm256_castsi256_ps(exponent));
+    const reg small = _mm256_cmp_ps(n, _mm256_set1_ps(-126.0f), _CMP_LT_OQ);
+    // A NaN has no exponent to add to: pass it on from p.
+    return _mm256_blendv_ps(_mm256_andnot_ps(small, scaled), p, _mm256_cmp_ps(p, p, _CMP_UNORD_Q));
+  }
+  MC_INLINE static __m256i lanes_below(int count) {
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+  }
+  MC_INLINE static reg load_first(const float* from, int count, float rest) {
+    const __m256i lanes = lanes_below(count);
+    return _mm256_blendv_ps(set1(rest), _mm256_maskload_ps(from, lanes), _mm256_castsi256_ps(lanes));
+  }
+  MC_INLINE static reg keep_first(reg a, int count) {
+    return _mm256_and_ps(a, _mm256_castsi256_ps(lanes_below(count)));
+  }
+  MC_INLINE static float first(reg a) { return _mm256_cvtss_f32(a); }
+  MC_INLINE static float reduce_max(reg a) {
+    __m128 x = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    x = _mm_max_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));
+  }
+  MC_INLINE static float reduce_add(reg a) {
+    __m128 x = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
+  }
+};
+
+void pack_k(bool bf16, const void* rows, int valid, int head_dim, int dim, void* panel) {
+  float* out = static_cast<float*>(panel);
+  for (int i = 0; i < dim; ++i)
+    for (int key = 0; key < kRun; ++key) {
+      const ptrdiff_t at = static_cast<ptrdiff_t>(key) * head_dim + i;
+      const bool used = key < valid && i < head_dim;
+      out[i * kRun + key] = !used  ? 0.0f
+                            : bf16 ? widen(static_cast<const uint16_t*>(rows)[at])
+                                   : static_cast<const float*>(rows)[at];
+    }
+}
+
+}  // namespace
+
+constinit const Kernels kAvx2Kernels = F32Leaves<V256>::table(pack_k);
+
+}  // namespace mc::attn

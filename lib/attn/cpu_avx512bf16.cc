@@ -1,0 +1,228 @@
+// AVX-512-BF16 leaves (moba.md 10.2): 6 x 64 register tiles of vdpbf16ps, pairs along dim for scores and
+// along keys for the output. Scores, maxima and sums are f32; weights are rounded to bf16 once, before
+// they meet V.
+#include "attn/simd_avx512.h"
+
+namespace mc::attn {
+namespace {
+
+using V = V512;
+
+MC_INLINE __m512bh as_bh(__m512i a) {
+  __m512bh out;
+  __builtin_memcpy(&out, &a, sizeof(out));
+  return out;
+}
+
+MC_INLINE __m512bh load_pairs(const uint16_t* from) {
+  return as_bh(_mm512_loadu_si512(from));
+}
+
+MC_INLINE __m512bh broadcast_pair(const uint16_t* from) {
+  int pair;
+  __builtin_memcpy(&pair, from, 4);
+  return as_bh(_mm512_set1_epi32(pair));
+}
+
+void pack_q(const float* q, int head_dim, int dim, bool, void* row) {
+  uint16_t* out = static_cast<uint16_t*>(row);
+  for (int i = 0; i < dim; ++i) out[i] = i < head_dim ? narrow(q[i]) : 0;
+}
+
+/// Transposes pairs: 16 keys x 16 pairs at a time.
+void pack_k(bool, const void* rows, int valid, int head_dim, int dim, void* panel) {
+  uint16_t* out = static_cast<uint16_t*>(panel);
+  for (int i = 0; i < dim; i += 2 * kRun) {
+    const int count = min_int(2 * kRun, max_int(head_dim - i, 0));
+    const __mmask32 lanes = static_cast<__mmask32>((uint64_t{1} << count) - 1);
+    __m512i block[kRun];
+    MC_UNROLL for (int key = 0; key < kRun; ++key) block[key] = _mm512_maskz_loadu_epi16(
+        key < valid ? lanes : 0, static_cast<const uint16_t*>(rows) + static_cast<ptrdiff_t>(key) * head_dim + i);
+    transpose16(block);
+    const int pairs = min_int(kRun, (dim - i) / 2);  // dim may be an odd multiple of 16
+    for (int pair = 0; pair < pairs; ++pair) _mm512_storeu_si512(out + (i / 2 + pair) * 2 * kRun, block[pair]);
+  }
+}
+
+/// Interleaves keys 2n and 2n + 1.
+void pack_v(bool, const void* rows, int valid, int head_dim, int dim, int first_key, int keys, void* tile) {
+  for (int column = 0; column < dim; column += kRun) {
+    const __mmask16 lanes = V::lanes_below(min_int(kRun, max_int(head_dim - column, 0)));
+    uint16_t* out = static_cast<uint16_t*>(tile) + static_cast<ptrdiff_t>(column) * keys + first_key * kRun;
+    MC_UNROLL for (int key = 0; key < kRun; key += 2) {
+      const uint16_t* at = static_cast<const uint16_t*>(rows) + static_cast<ptrdiff_t>(key) * head_dim + column;
+      const __m512i even = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(key < valid ? lanes : 0, at));
+      const __m512i odd = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(key + 1 < valid ? lanes : 0, at + head_dim));
+      _mm512_storeu_si512(out + key * kRun, _mm512_or_si512(even, _mm512_slli_epi32(odd, 16)));
+    }
+  }
+}
+
+template <int M>
+MC_INLINE void qk_strip(const uint16_t* const* q, int dim, const uint16_t* panels, float* const* out) {
+  const ptrdiff_t panel = static_cast<ptrdiff_t>(dim) * kRun;
+  __m512 acc[M][4];
+  MC_UNROLL for (int r = 0; r < M; ++r) {
+    MC_UNROLL for (int c = 0; c < 4; ++c) acc[r][c] = V::zero();
+  }
+  for (int i = 0; i < dim; i += 2) {
+    __m512bh keys[4];
+    MC_UNROLL for (int c = 0; c < 4; ++c) keys[c] = load_pairs(panels + c * panel + i * kRun);
+    MC_UNROLL for (int r = 0; r < M; ++r) {
+      const __m512bh pair = broadcast_pair(q[r] + i);
+      MC_UNROLL for (int c = 0; c < 4; ++c) acc[r][c] = _mm512_dpbf16_ps(acc[r][c], keys[c], pair);
+    }
+  }
+  MC_UNROLL for (int r = 0; r < M; ++r) {
+    MC_UNROLL for (int c = 0; c < 4; ++c) V::store(out[r] + c * kRun, acc[r][c]);
+  }
+}
+
+/// Columns in C panels of 16; pairs of keys [0, keys).
+template <int M, int C>
+MC_INLINE void pv(const uint16_t* const* p, const float* keep, int keys, const uint16_t* v, ptrdiff_t panel,
+                  float* const* o) {
+  __m512 acc[M][C];
+  MC_UNROLL for (int r = 0; r < M; ++r) {
+    const __m512 factor = V::set1(keep[r]);
+    MC_UNROLL for (int c = 0; c < C; ++c) acc[r][c] = V::mul(V::load(o[r] + c * kRun), factor);
+  }
+  for (int key = 0; key < keys; key += 2) {
+    __m512bh columns[C];
+    MC_UNROLL for (int c = 0; c < C; ++c) columns[c] = load_pairs(v + c * panel + key * kRun);
+    MC_UNROLL for (int r = 0; r < M; ++r) {
+      const __m512bh weights = broadcast_pair(p[r] + key);
+      MC_UNROLL for (int c = 0; c < C; ++c) acc[r][c] = _mm512_dpbf16_ps(acc[r][c], columns[c], weights);
+    }
+  }
+  MC_UNROLL for (int r = 0; r < M; ++r) {
+    MC_UNROLL for (int c = 0; c < C; ++c) V::store(o[r] + c * kRun, acc[r][c]);
+  }
+}
+
+template <int M>
+MC_INLINE void pv_all(const uint16_t* const* p, const float* keep, int keys, const uint16_t* v, int tile_keys, int dim,
+                      float* const* o) {
+  const ptrdiff_t panel = static_cast<ptrdiff_t>(tile_keys) * kRun;
+  for (int column = 0; column < dim;) {
+    float* at[M];
+    MC_UNROLL for (int r = 0; r < M; ++r) at[r] = o[r] + column;
+    const int panels = min_int((dim - column) / kRun, 4);
+    const uint16_t* from = v + column / kRun * panel;
+    switch (panels) {
+      case 1: pv<M, 1>(p, keep, keys, from, panel, at); break;
+      case 2: pv<M, 2>(p, keep, keys, from, panel, at); break;
+      case 3: pv<M, 3>(p, keep, keys, from, panel, at); break;
+      default: pv<M, 4>(p, keep, keys, from, panel, at); break;
+    }
+    column += panels * kRun;
+  }
+}
+
+void scores(const ScoreArgs& args) {
+  for_row_groups(args.row_count, [&]<int M>(int first) MC_INLINE_LAMBDA {
+    const uint16_t* q[M];
+    float* out[M];
+    MC_UNROLL for (int r = 0; r < M; ++r) {
+      q[r] = static_cast<const uint16_t*>(args.q) + static_cast<ptrdiff_t>(args.rows[first + r]) * args.dim;
+      out[r] = args.scores + (first + r) * args.stride;
+    }
+    qk_strip<M>(q, args.dim, static_cast<const uint16_t*>(args.panels), out);
+    for (int r = 0; r < M; ++r) args.top[(first + r) * args.top_stride] = strip_max<V>(out[r]);
+  });
+}
+
+/// Weights f32 [count] to bf16, in place at the front of another row.
+MC_INLINE void round_weights(const float* s, int count, uint16_t* p) {
+  for (int i = 0; i < count; i += kRun) {
+    const __m256bh half = _mm512_cvtneps_pbh(V::load(s + i));
+    __builtin_memcpy(p + i, &half, sizeof(half));
+  }
+}
+
+void tile(const TileArgs& args) {
+  uint16_t* weights = reinterpret_cast<uint16_t*>(args.scratch + kRowTile * kKeyTile);
+  for_row_groups(args.row_count, [&]<int M>(int first) MC_INLINE_LAMBDA {
+    const uint16_t* q[M];
+    const uint16_t* p[M];
+    float* s[M];
+    float* o[M];
+    float keep[M];
+    int limit = 0;
+    for (int r = 0; r < M; ++r) {
+      const ptrdiff_t row = args.rows[first + r];
+      q[r] = static_cast<const uint16_t*>(args.q) + row * args.dim;
+      o[r] = args.o + row * args.dim;
+      s[r] = args.scratch + r * kKeyTile;
+      p[r] = weights + r * kKeyTile;
+      limit = max_int(limit, args.visible[first + r]);
+    }
+    limit = round_up_int(limit, kRun);
+    for (int key = 0; key < limit; key += kStripKeys) {
+      float* out[M];
+      MC_UNROLL for (int r = 0; r < M; ++r) out[r] = s[r] + key;
+      qk_strip<M>(q, args.dim, static_cast<const uint16_t*>(args.k) + static_cast<ptrdiff_t>(key) * args.dim, out);
+    }
+    for (int r = 0; r < M; ++r) {
+      const int32_t row = args.rows[first + r];
+      keep[r] = softmax_row<V>(s[r], args.visible[first + r], limit, args.scale, args.m + row, args.d + row);
+      round_weights(s[r], limit, weights + r * kKeyTile);
+    }
+    pv_all<M>(p, keep, limit, static_cast<const uint16_t*>(args.v), args.keys, args.dim, o);
+  });
+}
+
+/// One row's products with a run of 16 keys.
+MC_INLINE void dots16(const uint16_t* q, const uint16_t* k, int valid, int head_dim, int dim, float* out) {
+  for (int key = 0; key < valid; ++key) {
+    __m512 acc = V::zero();
+    for (int i = 0; i < dim; i += 2 * kRun) {
+      const int count = min_int(2 * kRun, head_dim - i);
+      const __mmask32 lanes = static_cast<__mmask32>((uint64_t{1} << count) - 1);
+      const __m512i a = _mm512_maskz_loadu_epi16(lanes, k + static_cast<ptrdiff_t>(key) * head_dim + i);
+      const __m512i b = _mm512_maskz_loadu_epi16(lanes, q + i);
+      acc = _mm512_dpbf16_ps(acc, as_bh(a), as_bh(b));
+    }
+    out[key] = V::reduce_add(acc);
+  }
+}
+
+void decode(const DecodeTileArgs& args) {
+  const int keys = round_up_int(args.keys, kRun);
+  const int tile_keys = round_up_int(args.keys, kStripKeys);
+  uint16_t* v = reinterpret_cast<uint16_t*>(args.scratch + kDecodeRowsMax * kDecodeTile);
+  for (int r = 0; r < args.row_count; ++r)
+    for (int key = 0; key < args.keys; key += kRun)
+      dots16(static_cast<const uint16_t*>(args.q) + static_cast<ptrdiff_t>(args.rows[r]) * args.dim,
+             static_cast<const uint16_t*>(args.k_runs[key / kRun]), min_int(kRun, args.keys - key), args.head_dim,
+             args.dim, args.scratch + r * kDecodeTile + key);
+  for (int key = 0; key < keys; key += kRun)
+    pack_v(true, args.v_runs[key / kRun], min_int(kRun, args.keys - key), args.head_dim, args.dim, key, tile_keys, v);
+  for_row_groups(args.row_count, [&]<int M>(int first) MC_INLINE_LAMBDA {
+    uint16_t weights[M][kDecodeTile];
+    const uint16_t* p[M];
+    float* o[M];
+    float keep[M];
+    for (int r = 0; r < M; ++r) {
+      const int32_t row = args.rows[first + r];
+      float* s = args.scratch + (first + r) * kDecodeTile;
+      p[r] = weights[r];
+      o[r] = args.o + static_cast<ptrdiff_t>(row) * args.dim;
+      keep[r] = softmax_row<V>(s, args.keys, keys, args.scale, args.m + row, args.d + row);
+      round_weights(s, keys, weights[r]);
+    }
+    pv_all<M>(p, keep, keys, v, tile_keys, args.dim, o);
+  });
+}
+
+}  // namespace
+
+constinit const Kernels kAvx512Bf16Kernels = {.element_bytes = 2,
+                                              .pack_q = pack_q,
+                                              .pack_k = pack_k,
+                                              .pack_v = pack_v,
+                                              .scores = scores,
+                                              .tile = tile,
+                                              .decode = decode};
+
+}  // namespace mc::attn

@@ -1,0 +1,97 @@
+// The leaf routines an instruction set provides (internal to lib/attn). The drivers (prefill.cc,
+// decode.cc) know pages, positions, blocks and threads; a leaf sees packed tiles and rows.
+//
+//   K panel   16 keys: [dim][16] f32, or [dim / 2][16][2] bf16 (pairs along dim)
+//   K tile    keys / 16 panels, one after the other
+//   V tile    [keys][dim] f32, or [dim / 16][keys / 2][16][2] bf16 (pairs along keys)
+//   Q row     [dim] f32 or bf16
+// dim is head_dim rounded up to 16, keys a multiple of 64; padding is zero. A row's arithmetic depends on
+// the tile and on how many of its keys the row sees, never on the rows beside it: that is what makes
+// prefill independent of chunking.
+//
+// Only plain types here, and in the cpu_*.cc files no inline function of any other header: an inline
+// function compiled there would carry AVX-512 code into the whole program.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace mc::attn {
+
+constexpr int kKeyTile = 256;        // keys of a prefill tile; softmax bookkeeping is paid once for them
+constexpr int kStripKeys = 64;       // keys of one register tile
+constexpr int kRowTile = 6;          // rows of one register tile
+constexpr int kDecodeTile = 64;      // keys of a decode tile
+constexpr int kDecodeRowsMax = 128;  // query heads of one KV head
+constexpr int kDimMax = 512;         // head_dim
+constexpr int kRun = 16;             // consecutive keys that never cross a page
+
+/// One step of online softmax: the listed rows attend to the first visible[i] keys of the tile.
+struct TileArgs {
+  int dim;
+  const void* k;
+  const void* v;
+  int keys;
+  const void* q;  // row r at q + r * dim elements
+  float* o;       // row r at o + r * dim
+  float* m;       // base 2, -inf at first
+  float* d;
+  const int32_t* rows;     // [row_count]
+  const int32_t* visible;  // [row_count], in 1 .. keys
+  int row_count;
+  float scale;     // log2(e) * softmax scale
+  float* scratch;  // kScratchFloats
+};
+constexpr int kScratchFloats = kDecodeRowsMax * kDecodeTile + kDecodeTile * kDimMax;
+
+/// Decode straight from the pages: all listed rows see all `keys` keys.
+struct DecodeTileArgs {
+  bool bf16;     // element type of the runs
+  int head_dim;  // elements from key to key in a run
+  int dim;
+  int keys;                   // 1 .. kDecodeTile
+  const void* const* k_runs;  // [ceil(keys / kRun)]: rows of kRun consecutive keys
+  const void* const* v_runs;
+  const void* q;
+  float* o;
+  float* m;
+  float* d;
+  const int32_t* rows;
+  int row_count;
+  float scale;
+  float* scratch;
+};
+
+/// Gate scores of the listed rows with one strip of centroids.
+struct ScoreArgs {
+  int dim;
+  const void* q;
+  const int32_t* rows;
+  int row_count;
+  const void* panels;  // 4 K panels
+  float* scores;
+  ptrdiff_t stride;
+  float* top;
+  ptrdiff_t top_stride;
+};
+
+struct Kernels {
+  size_t element_bytes;  // of packed q, K and V: 4 = f32, 2 = bf16
+  /// head_dim floats to one Q row; bf16_kv rounds them to bf16 whatever the packed type.
+  void (*pack_q)(const float* q, int head_dim, int dim, bool bf16_kv, void* row);
+  /// `valid` rows of head_dim elements at `rows` to one K panel.
+  void (*pack_k)(bool bf16, const void* rows, int valid, int head_dim, int dim, void* panel);
+  /// The same to keys first_key .. first_key + 15 of a V tile.
+  void (*pack_v)(bool bf16, const void* rows, int valid, int head_dim, int dim, int first_key, int keys, void* tile);
+  /// scores[i * stride + n] = q . k_n for the listed rows and the 64 keys of 4 K panels; top[i * top_stride] =
+  /// the largest of them, NaN left out.
+  void (*scores)(const ScoreArgs& args);
+  void (*tile)(const TileArgs& args);
+  void (*decode)(const DecodeTileArgs& args);
+};
+
+extern const Kernels kAvx2Kernels;        // f32 tiles, from f32 or bf16 KV
+extern const Kernels kAvx512Kernels;      // likewise
+extern const Kernels kAvx512Bf16Kernels;  // bf16 tiles, from bf16 KV only
+
+}  // namespace mc::attn

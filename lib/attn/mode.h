@@ -1,0 +1,64 @@
+// Which keys a row attends to: the contract of an attention mode. A row is one query head of one
+// token at position p of its sequence; key blocks of `moba_block` tokens start at position 0 of every
+// sequence. A mode names, for every row, a set of whole blocks before the row's own block; the row's
+// own block, up to and including p, is always attended. Rows at positions below dense_below() attend to
+// every key before them and are computed as in full attention, bit for bit.
+//
+// To add a mode: one file mode_<name>.cc and one line in modes.cc.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string_view>
+
+namespace mc::attn {
+
+enum class ModeKind : uint8_t { full = 0, moba = 1 };
+
+/// One layer's attention. The parameters mean nothing (and are 0) where the mode has none.
+struct Mode {
+  ModeKind kind = ModeKind::full;
+  int32_t block = 0;  // tokens of a moba_block
+  int32_t top_k = 0;  // blocks a row attends to, its own included
+  bool operator==(const Mode&) const = default;
+};
+
+constexpr int64_t kDenseForEver = std::numeric_limits<int64_t>::max();
+
+/// A parameter as users write it ("block=128").
+struct ModeParam {
+  std::string_view name;
+  int32_t Mode::*field;
+  int32_t fallback;  // when neither the user nor the model says
+  int32_t low, high;
+  std::string_view help;
+};
+
+/// One selector call: rows of one KV head, in any order, each with the scores of all blocks it may choose.
+struct SelectRow {
+  const float* scores;     // [candidates]: gate score of block j
+  const float* strip_max;  // [ceil(candidates / 64)]: an upper bound of each 64 scores, NaN left out
+  int64_t candidates;      // blocks 0 .. candidates-1 end at or before the row's own block
+  int32_t* chosen;         // [top_k - 1]: ascending block ids, then -1
+};
+
+struct ModeRow {
+  ModeKind kind;
+  std::string_view name;
+  std::string_view help;  // one line for --help
+  std::span<const ModeParam> params;
+  int64_t (*dense_below)(const Mode& mode);
+  /// Null when every row is dense. Scores are those of MoBA's gate: q . (mean of the block's keys).
+  void (*select)(const Mode& mode, const SelectRow& row);
+};
+
+/// All modes; --help, the parser and the tests iterate it.
+std::span<const ModeRow* const> modes();
+const ModeRow& mode_row(ModeKind kind);
+
+inline int64_t dense_below(const Mode& mode) {
+  return mode_row(mode.kind).dense_below(mode);
+}
+
+}  // namespace mc::attn

@@ -1,0 +1,57 @@
+// The attention switch: which mode each layer runs, as users write it (--attention, config key
+// `mc_attention`, request field `mc.attention`) and as it enters the KV namespace.
+//
+//   auto                                   what the model's config declares; full if it declares nothing
+//   full                                   every layer dense
+//   moba:block=128,top_k=3,full_last=1     MoBA in all layers but the last one
+//
+// Parameters may come in any order and may be left out: then the model's declaration gives them, else
+// the defaults above. `auto` never turns MoBA on for a model that does not declare it: MoBA needs a
+// model trained for it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "attn/mode.h"
+#include "base/result.h"
+
+namespace mc::attn {
+
+/// What was written, before the model is known. Parameters that were left out are 0 (full_last: -1).
+struct PlanText {
+  bool automatic = true;
+  Mode mode;
+  int32_t full_last = -1;
+  bool operator==(const PlanText&) const = default;
+};
+
+/// Code::invalid (MC1002) quoting the text and naming what is allowed.
+Result<PlanText> parse_plan(std::string_view text);
+
+/// One mode for all layers but the last `full_last`, which are full.
+struct Plan {
+  Mode mode;
+  int32_t full_last = 0;
+  int32_t layers = 0;
+
+  Mode layer(int32_t index) const { return index < layers - full_last ? mode : Mode{}; }
+  bool operator==(const Plan&) const = default;
+};
+
+/// Canonical text: "full", or every parameter in table order. Two plans that compute the same function
+/// on a model have the same text; it is part of the KV namespace.
+std::string to_string(const Plan& plan);
+
+/// Fills in what `asked` leaves open from what the model declares (nullopt = nothing), and checks it
+/// against the model. Code::unsupported (MC3009) if the block is not a multiple of block_tokens or
+/// full_last exceeds the layers.
+Result<Plan> resolve(const PlanText& asked, const std::optional<PlanText>& declared, int32_t layers,
+                     int32_t block_tokens);
+
+/// The grammar with every mode and parameter, for --help.
+std::string plan_help();
+
+}  // namespace mc::attn

@@ -1,0 +1,18 @@
+// The definition: what prefill and decode must compute, in double precision, slow and plain.
+#pragma once
+
+#include "attn/args.h"
+
+namespace mc::attn {
+
+/// The gate (moba.md 1.1): for every row the top_k - 1 history blocks of each query head, as
+/// PrefillArgs::selection_in wants them. Dense rows and places without a candidate get -1.
+void ref_select(const PrefillArgs& args, int32_t* selection);
+
+/// Gate scores of one row's candidates in double: [candidates]; returns their count.
+int64_t ref_scores(const PrefillArgs& args, int64_t row, int32_t q_head, double* scores);
+
+void ref_prefill(const PrefillArgs& args);
+void ref_decode(const DecodeArgs& args);
+
+}  // namespace mc::attn

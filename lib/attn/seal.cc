@@ -1,0 +1,123 @@
+// Append, seal and centroids: plain element-wise loops (memory-bound, nothing to reorder), so every
+// variant and every machine writes the same bytes.
+#include "attn/seal.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "attn/kernels.h"
+#include "base/assert.h"
+#include "base/parallel.h"
+
+namespace mc::attn {
+namespace {
+
+void load_row(Dtype dtype, const std::byte* row, int dim, float* out) {
+  if (dtype == Dtype::f32) {
+    std::memcpy(out, row, static_cast<size_t>(dim) * 4);
+    return;
+  }
+  const bf16_t* in = reinterpret_cast<const bf16_t*>(row);
+  for (int i = 0; i < dim; ++i) out[i] = bf16_to_f32(in[i]);
+}
+
+void store_row(Dtype dtype, const float* in, int dim, std::byte* row) {
+  if (dtype == Dtype::f32) {
+    std::memcpy(row, in, static_cast<size_t>(dim) * 4);
+    return;
+  }
+  bf16_t* out = reinterpret_cast<bf16_t*>(row);
+  for (int i = 0; i < dim; ++i) out[i] = f32_to_bf16(in[i]);
+}
+
+/// Pairwise sum of block_tokens rows (a power of two): rows 2i and 2i+1 first, then pairs of pairs. Done
+/// with one partial sum a level, as a binary counter: after row t the levels that are ones in t+1 end.
+void tree_sum(const ExtentLayout& layout, const std::byte* k, float* out) {
+  const int dim = static_cast<int>(layout.head_dim);
+  float level[10][kDimMax];  // 2^9 = 512 rows at most; the last level is the result
+  const int64_t rows = layout.block_tokens;
+  for (int64_t t = 0; t < rows; ++t) {
+    float carry[kDimMax];
+    load_row(layout.dtype, k + static_cast<size_t>(t) * layout.row_bytes(), dim, carry);
+    int depth = 0;
+    for (; (t >> depth) & 1; ++depth)
+      for (int i = 0; i < dim; ++i) carry[i] = level[depth][i] + carry[i];
+    std::memcpy(level[depth], carry, static_cast<size_t>(dim) * 4);
+    if (t + 1 == rows) std::memcpy(out, carry, static_cast<size_t>(dim) * 4);
+  }
+}
+
+void seal_head(const ExtentLayout& layout, std::byte* record, int64_t tokens) {
+  const size_t used = static_cast<size_t>(tokens) * layout.row_bytes();
+  std::memset(record + used, 0, layout.v_offset() - used);
+  std::memset(record + layout.v_offset() + used, 0, layout.v_offset() - used);
+  const int dim = static_cast<int>(layout.head_dim);
+  float sum[kDimMax];
+  tree_sum(layout, record, sum);
+  std::memset(record + layout.ksum_offset(), 0, layout.head_bytes() - layout.ksum_offset());
+  std::memcpy(record + layout.ksum_offset(), sum, static_cast<size_t>(dim) * 4);
+  bf16_t* mean = reinterpret_cast<bf16_t*>(record + layout.kmean_offset());
+  const float tokens_full = static_cast<float>(layout.block_tokens);
+  for (int i = 0; i < dim; ++i) mean[i] = f32_to_bf16(sum[i] / tokens_full);
+}
+
+}  // namespace
+
+void append(const AppendArgs& args, Parallel* parallel) {
+  const ExtentLayout& layout = args.layout;
+  MC_ASSERT_LE(layout.head_dim, uint32_t{kDimMax});
+  if (args.tokens <= 0) return;
+  const int64_t dim = layout.head_dim;
+  const int64_t k_stride = args.k_stride != 0 ? args.k_stride : layout.kv_heads * dim;
+  const int64_t v_stride = args.v_stride != 0 ? args.v_stride : layout.kv_heads * dim;
+  const int64_t block = layout.block_tokens;
+  const int64_t end = args.position + args.tokens;
+  const int64_t first_page = args.position / block;
+  const int64_t page_count = (end - 1) / block - first_page + 1;
+  const auto one = [&](int64_t index, int) {
+    const int64_t page = first_page + index / layout.kv_heads;
+    const int64_t head = index % layout.kv_heads;
+    std::byte* record = args.target.pages[page] + args.target.offset + static_cast<size_t>(head) * layout.head_bytes();
+    const int64_t begin_token = std::max(args.position, page * block);
+    const int64_t end_token = std::min(end, (page + 1) * block);
+    for (int64_t t = begin_token; t < end_token; ++t) {
+      std::byte* k_row = record + static_cast<size_t>(t - page * block) * layout.row_bytes();
+      store_row(layout.dtype, args.k + (t - args.position) * k_stride + head * dim, static_cast<int>(dim), k_row);
+      store_row(layout.dtype, args.v + (t - args.position) * v_stride + head * dim, static_cast<int>(dim),
+                k_row + layout.v_offset());
+    }
+    if (end_token == (page + 1) * block) seal_head(layout, record, block);
+  };
+  const int64_t count = page_count * layout.kv_heads;
+  if (parallel != nullptr && args.tokens > 1)
+    parallel->for_each(count, one);
+  else
+    for (int64_t index = 0; index < count; ++index) one(index, 0);
+}
+
+void seal(const ExtentLayout& layout, std::byte* layer, int64_t tokens) {
+  MC_ASSERT_LE(layout.head_dim, uint32_t{kDimMax});
+  MC_ASSERT_LE(tokens, int64_t{layout.block_tokens});
+  for (uint32_t head = 0; head < layout.kv_heads; ++head) seal_head(layout, layer + head * layout.head_bytes(), tokens);
+}
+
+void centroid(const ExtentLayout& layout, const KvView& kv, int kv_head, int32_t moba_block, int64_t index,
+              bf16_t* out) {
+  const int64_t pages = moba_block / layout.block_tokens;
+  MC_ASSERT_LE((index + 1) * moba_block, kv.kv_len);
+  const int dim = static_cast<int>(layout.head_dim);
+  if (pages == 1) {
+    std::memcpy(out, head_record(layout, kv, index, kv_head) + layout.kmean_offset(), static_cast<size_t>(dim) * 2);
+    return;
+  }
+  float sum[kDimMax];
+  for (int64_t page = 0; page < pages; ++page) {
+    const std::byte* record = head_record(layout, kv, index * pages + page, kv_head);
+    const float* ksum = reinterpret_cast<const float*>(record + layout.ksum_offset());
+    for (int i = 0; i < dim; ++i) sum[i] = page == 0 ? ksum[i] : sum[i] + ksum[i];
+  }
+  const float tokens = static_cast<float>(moba_block);
+  for (int i = 0; i < dim; ++i) out[i] = f32_to_bf16(sum[i] / tokens);
+}
+
+}  // namespace mc::attn

@@ -1,0 +1,72 @@
+// The 512-bit vector type of the tile templates and a 16 x 16 transpose (internal; only for files that are
+// compiled for AVX-512).
+#pragma once
+
+// g++ 12 takes the undefined source operand inside its own intrinsics for a bug of ours.
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#include <immintrin.h>
+
+#include "attn/tile.h"
+
+namespace mc::attn {
+namespace {
+
+struct V512 {
+  using reg = __m512;
+  static constexpr int kWidth = 16;
+  static constexpr int kColumns = 4;
+
+  MC_INLINE static reg zero() { return _mm512_setzero_ps(); }
+  MC_INLINE static reg set1(float value) { return _mm512_set1_ps(value); }
+  MC_INLINE static reg load(const float* from) { return _mm512_loadu_ps(from); }
+  MC_INLINE static reg load_bf16(const uint16_t* from) {
+    const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+  }
+  MC_INLINE static void store(float* to, reg value) { _mm512_storeu_ps(to, value); }
+  MC_INLINE static reg add(reg a, reg b) { return _mm512_add_ps(a, b); }
+  MC_INLINE static reg sub(reg a, reg b) { return _mm512_sub_ps(a, b); }
+  MC_INLINE static reg mul(reg a, reg b) { return _mm512_mul_ps(a, b); }
+  MC_INLINE static reg fma(reg a, reg b, reg c) { return _mm512_fmadd_ps(a, b, c); }
+  MC_INLINE static reg max(reg a, reg b) { return _mm512_max_ps(a, b); }
+  MC_INLINE static reg round(reg a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+  MC_INLINE static reg scale2(reg p, reg n) { return _mm512_scalef_ps(p, n); }
+  MC_INLINE static __mmask16 lanes_below(int count) { return static_cast<__mmask16>((1u << count) - 1u); }
+  MC_INLINE static reg load_first(const float* from, int count, float rest) {
+    return _mm512_mask_loadu_ps(_mm512_set1_ps(rest), lanes_below(count), from);
+  }
+  MC_INLINE static reg keep_first(reg a, int count) { return _mm512_maskz_mov_ps(lanes_below(count), a); }
+  MC_INLINE static float first(reg a) { return _mm512_cvtss_f32(a); }
+  MC_INLINE static float reduce_max(reg a) { return _mm512_reduce_max_ps(a); }
+  MC_INLINE static float reduce_add(reg a) { return _mm512_reduce_add_ps(a); }
+};
+
+/// rows[i] lane j  <->  rows[j] lane i, in three rounds of 16 shuffles and one of 128-bit lanes.
+MC_INLINE void transpose16(__m512i* rows) {
+  __m512i a[16], b[16];
+  MC_UNROLL for (int i = 0; i < 8; ++i) {
+    a[2 * i] = _mm512_unpacklo_epi32(rows[2 * i], rows[2 * i + 1]);
+    a[2 * i + 1] = _mm512_unpackhi_epi32(rows[2 * i], rows[2 * i + 1]);
+  }
+  MC_UNROLL for (int i = 0; i < 4; ++i) {
+    b[4 * i] = _mm512_unpacklo_epi64(a[4 * i], a[4 * i + 2]);
+    b[4 * i + 1] = _mm512_unpackhi_epi64(a[4 * i], a[4 * i + 2]);
+    b[4 * i + 2] = _mm512_unpacklo_epi64(a[4 * i + 1], a[4 * i + 3]);
+    b[4 * i + 3] = _mm512_unpackhi_epi64(a[4 * i + 1], a[4 * i + 3]);
+  }
+  // b[4g + j], 128-bit lane l: column 4l + j of rows 4g .. 4g + 3.
+  MC_UNROLL for (int j = 0; j < 4; ++j) {
+    const __m512i low01 = _mm512_shuffle_i32x4(b[j], b[4 + j], 0x88);   // lanes 0, 2 of groups 0 and 1
+    const __m512i high01 = _mm512_shuffle_i32x4(b[j], b[4 + j], 0xdd);  // lanes 1, 3
+    const __m512i low23 = _mm512_shuffle_i32x4(b[8 + j], b[12 + j], 0x88);
+    const __m512i high23 = _mm512_shuffle_i32x4(b[8 + j], b[12 + j], 0xdd);
+    rows[j] = _mm512_shuffle_i32x4(low01, low23, 0x88);
+    rows[4 + j] = _mm512_shuffle_i32x4(high01, high23, 0x88);
+    rows[8 + j] = _mm512_shuffle_i32x4(low01, low23, 0xdd);
+    rows[12 + j] = _mm512_shuffle_i32x4(high01, high23, 0xdd);
+  }
+}
+
+}  // namespace
+}  // namespace mc::attn

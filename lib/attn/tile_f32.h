@@ -1,0 +1,212 @@
+// The f32 leaves over a vector type V, for cpu_avx2.cc and cpu_avx512.cc (internal). bf16 KV is widened
+// while it is packed. V::kColumns vectors are accumulated side by side: 4 of 16 lanes or 2 of 8.
+#pragma once
+
+#include "attn/tile.h"
+
+namespace mc::attn {
+namespace {
+
+template <class V>
+struct F32Leaves {
+  using reg = typename V::reg;
+  static constexpr int kWidth = V::kWidth;
+  static constexpr int kColumns = V::kColumns;
+
+  static void pack_q(const float* q, int head_dim, int dim, bool bf16_kv, void* row) {
+    float* out = static_cast<float*>(row);
+    for (int i = 0; i < dim; ++i) out[i] = i >= head_dim ? 0.0f : bf16_kv ? widen(narrow(q[i])) : q[i];
+  }
+
+  static void pack_v(bool bf16, const void* rows, int valid, int head_dim, int dim, int first_key, int, void* tile) {
+    float* out = static_cast<float*>(tile) + static_cast<ptrdiff_t>(first_key) * dim;
+    for (int key = 0; key < kRun; ++key, out += dim)
+      widen_row(bf16, rows, key, key < valid ? head_dim : 0, head_dim, dim, out);
+  }
+
+  /// Row `key` of a run, its first `count` elements and zeros up to dim.
+  MC_INLINE static void widen_row(bool bf16, const void* rows, int key, int count, int head_dim, int dim, float* out) {
+    const ptrdiff_t at = static_cast<ptrdiff_t>(key) * head_dim;
+    int i = 0;
+    if (bf16) {
+      const uint16_t* in = static_cast<const uint16_t*>(rows) + at;
+      for (; i + kWidth <= count; i += kWidth) V::store(out + i, V::load_bf16(in + i));
+      for (; i < count; ++i) out[i] = widen(in[i]);
+    } else {
+      const float* in = static_cast<const float*>(rows) + at;
+      for (; i + kWidth <= count; i += kWidth) V::store(out + i, V::load(in + i));
+      for (; i < count; ++i) out[i] = in[i];
+    }
+    for (; i < dim; ++i) out[i] = 0;
+  }
+
+  /// M rows by kColumns vectors of keys; vectors lie vector_stride floats apart.
+  template <int M>
+  MC_INLINE static void qk(const float* const* q, int dim, const float* k, ptrdiff_t vector_stride, float* const* out) {
+    reg acc[M][kColumns];
+    MC_UNROLL for (int r = 0; r < M; ++r) {
+      MC_UNROLL for (int c = 0; c < kColumns; ++c) acc[r][c] = V::zero();
+    }
+    for (int i = 0; i < dim; ++i) {
+      reg keys[kColumns];
+      MC_UNROLL for (int c = 0; c < kColumns; ++c) keys[c] = V::load(k + c * vector_stride + i * kRun);
+      MC_UNROLL for (int r = 0; r < M; ++r) {
+        const reg element = V::set1(q[r][i]);
+        MC_UNROLL for (int c = 0; c < kColumns; ++c) acc[r][c] = V::fma(element, keys[c], acc[r][c]);
+      }
+    }
+    MC_UNROLL for (int r = 0; r < M; ++r) {
+      MC_UNROLL for (int c = 0; c < kColumns; ++c) V::store(out[r] + c * kWidth, acc[r][c]);
+    }
+  }
+
+  /// 64 keys (4 panels) for M rows.
+  template <int M>
+  MC_INLINE static void qk_strip(const float* const* q, int dim, const float* panels, float* const* out) {
+    const ptrdiff_t panel = static_cast<ptrdiff_t>(dim) * kRun;
+    constexpr int kKeys = kColumns * kWidth;  // 64 or 16
+    for (int key = 0; key < kStripKeys; key += kKeys) {
+      float* at[M];
+      MC_UNROLL for (int r = 0; r < M; ++r) at[r] = out[r] + key;
+      // Vectors of one panel are neighbours; with 16 lanes every vector is a panel of its own.
+      qk<M>(q, dim, panels + key / kRun * panel, kWidth == kRun ? panel : kWidth, at);
+    }
+  }
+
+  /// o[r] = o[r] * keep[r] + p[r] . v over C vectors of columns.
+  template <int M, int C>
+  MC_INLINE static void pv(const float* const* p, const float* keep, int keys, const float* v, ptrdiff_t v_stride,
+                           float* const* o) {
+    reg acc[M][C];
+    MC_UNROLL for (int r = 0; r < M; ++r) {
+      const reg factor = V::set1(keep[r]);
+      MC_UNROLL for (int c = 0; c < C; ++c) acc[r][c] = V::mul(V::load(o[r] + c * kWidth), factor);
+    }
+    for (int key = 0; key < keys; ++key) {
+      reg row[C];
+      MC_UNROLL for (int c = 0; c < C; ++c) row[c] = V::load(v + key * v_stride + c * kWidth);
+      MC_UNROLL for (int r = 0; r < M; ++r) {
+        const reg weight = V::set1(p[r][key]);
+        MC_UNROLL for (int c = 0; c < C; ++c) acc[r][c] = V::fma(weight, row[c], acc[r][c]);
+      }
+    }
+    MC_UNROLL for (int r = 0; r < M; ++r) {
+      MC_UNROLL for (int c = 0; c < C; ++c) V::store(o[r] + c * kWidth, acc[r][c]);
+    }
+  }
+
+  template <int M>
+  MC_INLINE static void pv_all(const float* const* p, const float* keep, int keys, const float* v, int dim,
+                               float* const* o) {
+    for (int column = 0; column < dim;) {
+      float* at[M];
+      MC_UNROLL for (int r = 0; r < M; ++r) at[r] = o[r] + column;
+      const int vectors = min_int((dim - column) / kWidth, kColumns);
+      switch (vectors) {
+        case 1: pv<M, 1>(p, keep, keys, v + column, dim, at); break;
+        case 2: pv<M, 2>(p, keep, keys, v + column, dim, at); break;
+        case 3: pv < M, kColumns<3 ? 1 : 3>(p, keep, keys, v + column, dim, at); break;
+        default: pv < M, kColumns<4 ? 1 : 4>(p, keep, keys, v + column, dim, at); break;
+      }
+      column += vectors * kWidth;
+    }
+  }
+
+  static void scores(const ScoreArgs& args) {
+    for_row_groups(args.row_count, [&]<int M>(int first) MC_INLINE_LAMBDA {
+      const float* q[M];
+      float* out[M];
+      MC_UNROLL for (int r = 0; r < M; ++r) {
+        q[r] = static_cast<const float*>(args.q) + static_cast<ptrdiff_t>(args.rows[first + r]) * args.dim;
+        out[r] = args.scores + (first + r) * args.stride;
+      }
+      qk_strip<M>(q, args.dim, static_cast<const float*>(args.panels), out);
+      for (int r = 0; r < M; ++r) args.top[(first + r) * args.top_stride] = strip_max<V>(out[r]);
+    });
+  }
+
+  static void tile(const TileArgs& args) {
+    for_row_groups(args.row_count, [&]<int M>(int first) MC_INLINE_LAMBDA {
+      const float* q[M];
+      float* s[M];
+      float* o[M];
+      float keep[M];
+      int limit = 0;
+      for (int r = 0; r < M; ++r) {
+        const ptrdiff_t row = args.rows[first + r];
+        q[r] = static_cast<const float*>(args.q) + row * args.dim;
+        o[r] = args.o + row * args.dim;
+        s[r] = args.scratch + r * kKeyTile;
+        limit = max_int(limit, args.visible[first + r]);
+      }
+      limit = round_up_int(limit, kRun);
+      for (int key = 0; key < limit; key += kStripKeys) {
+        float* out[M];
+        MC_UNROLL for (int r = 0; r < M; ++r) out[r] = s[r] + key;
+        qk_strip<M>(q, args.dim, static_cast<const float*>(args.k) + static_cast<ptrdiff_t>(key) * args.dim, out);
+      }
+      for (int r = 0; r < M; ++r) {
+        const int32_t row = args.rows[first + r];
+        keep[r] = softmax_row<V>(s[r], args.visible[first + r], limit, args.scale, args.m + row, args.d + row);
+      }
+      pv_all<M>(s, keep, limit, static_cast<const float*>(args.v), args.dim, o);
+    });
+  }
+
+  /// One row's products with `keys` rows of K, 4 keys side by side.
+  MC_INLINE static void dots(const float* q, const float* k, int keys, int dim, float* out) {
+    for (int key = 0; key < keys; key += 4) {
+      reg acc[4];
+      MC_UNROLL for (int n = 0; n < 4; ++n) acc[n] = V::zero();
+      for (int i = 0; i < dim; i += kWidth) {
+        const reg element = V::load(q + i);
+        MC_UNROLL for (int n = 0; n < 4; ++n) acc[n] =
+            V::fma(element, V::load(k + static_cast<ptrdiff_t>(key + n) * dim + i), acc[n]);
+      }
+      MC_UNROLL for (int n = 0; n < 4; ++n) out[key + n] = V::reduce_add(acc[n]);
+    }
+  }
+
+  /// K, then V, is widened once for all heads into scratch that stays in L1 or L2.
+  static void decode(const DecodeTileArgs& args) {
+    float* wide = args.scratch + kDecodeRowsMax * kDecodeTile;
+    const int keys = round_up_int(args.keys, kRun);
+    const int dim = args.dim;
+    const auto widen_tile = [&](const void* const* runs) MC_INLINE_LAMBDA {
+      for (int key = 0; key < keys; ++key)
+        widen_row(args.bf16, runs[key / kRun], key % kRun, key < args.keys ? args.head_dim : 0, args.head_dim, dim,
+                  wide + static_cast<ptrdiff_t>(key) * dim);
+    };
+    widen_tile(args.k_runs);
+    for (int r = 0; r < args.row_count; ++r)
+      dots(static_cast<const float*>(args.q) + static_cast<ptrdiff_t>(args.rows[r]) * dim, wide, keys, dim,
+           args.scratch + r * kDecodeTile);
+    widen_tile(args.v_runs);
+    for_row_groups(args.row_count, [&]<int M>(int first) MC_INLINE_LAMBDA {
+      float* s[M];
+      float* o[M];
+      float keep[M];
+      for (int r = 0; r < M; ++r) {
+        const int32_t row = args.rows[first + r];
+        s[r] = args.scratch + (first + r) * kDecodeTile;
+        o[r] = args.o + static_cast<ptrdiff_t>(row) * dim;
+        keep[r] = softmax_row<V>(s[r], args.keys, keys, args.scale, args.m + row, args.d + row);
+      }
+      pv_all<M>(s, keep, keys, wide, dim, o);
+    });
+  }
+
+  /// The table of these leaves; pack_k is the file's own (it transposes).
+  static constexpr Kernels table(decltype(Kernels::pack_k) pack_k) {
+    return {.element_bytes = 4,
+            .pack_q = pack_q,
+            .pack_k = pack_k,
+            .pack_v = pack_v,
+            .scores = scores,
+            .tile = tile,
+            .decode = decode};
+  }
+};
+
+}  // namespace
+}  // namespace mc::attn

@@ -1,0 +1,42 @@
+// How attention sees a sequence's KV of one layer: an array of pages, each holding block_tokens tokens
+// of every KV head (base/extent.h), in any order in memory. Rows of K and V are reached through
+// k_row() and v_row(); 16 consecutive tokens that start at a multiple of 16 never cross a page.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/extent.h"
+
+namespace mc::attn {
+
+/// Token t lies in pages[t / block_tokens]; `offset` is added to every pointer, so that one array of page
+/// pointers serves all layers (offset = layout.layer_offset(layer)). Only tokens below kv_len are read.
+struct KvView {
+  const std::byte* const* pages = nullptr;
+  int64_t kv_len = 0;
+  size_t offset = 0;
+};
+
+/// The same for writing.
+struct KvTarget {
+  std::byte* const* pages = nullptr;
+  size_t offset = 0;
+};
+
+/// Record of one KV head in page number `page` of the sequence.
+inline const std::byte* head_record(const ExtentLayout& layout, const KvView& kv, int64_t page, int kv_head) {
+  return kv.pages[page] + kv.offset + static_cast<size_t>(kv_head) * layout.head_bytes();
+}
+
+inline const std::byte* k_row(const ExtentLayout& layout, const KvView& kv, int64_t position, int kv_head) {
+  const int64_t page = position / layout.block_tokens;
+  return head_record(layout, kv, page, kv_head) +
+         static_cast<size_t>(position - page * layout.block_tokens) * layout.row_bytes();
+}
+
+inline const std::byte* v_row(const ExtentLayout& layout, const KvView& kv, int64_t position, int kv_head) {
+  return k_row(layout, kv, position, kv_head) + layout.v_offset();
+}
+
+}  // namespace mc::attn

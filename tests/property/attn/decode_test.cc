@@ -1,0 +1,182 @@
+// Every variant's decode against the reference, against its own prefill, and its invariances.
+#include "attn/attn.h"
+#include "property/attn/case.h"
+#include "test.h"
+
+using namespace mc;
+using namespace mc::attn;
+using namespace mc::attn::cases;
+
+namespace {
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+/// A batch of sequences of different lengths and modes over one layout.
+struct Batch {
+  ExtentLayout layout;
+  int32_t q_heads;
+  std::vector<Rows> rows;
+  std::vector<Pages> pages;
+  std::vector<KvView> kv;
+  std::vector<Mode> modes;
+  std::vector<float> q;
+
+  Batch(const ExtentLayout& shape, int32_t heads, const std::vector<std::pair<int64_t, Mode>>& sequences, Rng& rng)
+      : layout(shape), q_heads(heads) {
+    for (const auto& [tokens, mode] : sequences) {
+      rows.push_back(random_rows(layout, tokens, Data::normal, rng));
+      pages.emplace_back(layout, tokens, true, rng);
+      pages.back().append(rows.back(), 0, tokens);
+      kv.push_back(pages.back().view(tokens));
+      modes.push_back(mode);
+    }
+    q.resize(sequences.size() * row_floats());
+    for (float& x : q) x = static_cast<float>(rng.normal());
+  }
+
+  size_t row_floats() const { return static_cast<size_t>(q_heads) * layout.head_dim; }
+  DecodeArgs args(float* out) const {
+    return {.layout = layout,
+            .q_heads = q_heads,
+            .sequences = static_cast<int64_t>(kv.size()),
+            .modes = modes.data(),
+            .q = q.data(),
+            .kv = kv.data(),
+            .out = out};
+  }
+  Case case_of(size_t sequence) const {
+    return {layout, modes[sequence], q_heads, kv[sequence].kv_len, kv[sequence].kv_len - 1, 1, Data::normal};
+  }
+};
+
+const Mode kMoba64 = {ModeKind::moba, 64, 3};
+const Mode kMoba128 = {ModeKind::moba, 128, 2};
+const std::vector<std::pair<int64_t, Mode>> kSequences = {{1, {}},
+                                                          {63, {}},
+                                                          {64, kMoba64},
+                                                          {65, {}},
+                                                          {0, {}},
+                                                          {191, kMoba64},
+                                                          {192, kMoba64},
+                                                          {193, kMoba64},
+                                                          {1023, {}},
+                                                          {1024, {}},
+                                                          {1025, {}},
+                                                          {700, kMoba64},
+                                                          {700, kMoba128},
+                                                          {1500, kMoba64},
+                                                          {2100, kMoba128},
+                                                          {1300, {ModeKind::moba, 64, 1}},
+                                                          {900, {ModeKind::moba, 64, 100}}};
+
+}  // namespace
+
+TEST_CASE("attn/decode: every variant agrees with full attention of the reference") {
+  for (const std::string& name : fast_variants())
+    for (Dtype dtype : {Dtype::f32, Dtype::bf16})
+      for (uint32_t head_dim : {40u, 64u, 96u, 128u}) {
+        Rng rng(test::seed() + 21);
+        Batch batch(layout_of(2, head_dim, dtype), head_dim == 64 ? 14 : 4,
+                    {{1, {}}, {17, {}}, {64, {}}, {65, {}}, {1023, {}}, {1500, {}}, {0, {}}}, rng);
+        Parallel pool(2);
+        auto attention = Attention::open(pool, name);
+        REQUIRE_OK(attention);
+        std::vector<float> out(batch.q.size(), kNan), expected(out);
+        REQUIRE_OK(attention->decode(batch.args(out.data())));
+        ref_decode(batch.args(expected.data()));
+        double worst = 0;
+        for (size_t sequence = 0; sequence < batch.kv.size(); ++sequence) {
+          const Bound limit(batch.case_of(sequence), batch.rows[sequence]);
+          const size_t at = sequence * batch.row_floats();
+          worst = std::max(worst, error_share(limit, batch.q.data() + at, out.data() + at, expected.data() + at,
+                                              batch.row_floats(), head_dim));
+        }
+        INFO(name << " " << to_string(dtype) << " d" << head_dim);
+        CHECK(worst <= 1);
+      }
+}
+
+TEST_CASE("attn/decode: a row attends to what prefill of the same row attends to, in every mode") {
+  // Both choose blocks by the same leaves, so the choice is equal; the sums differ in order only.
+  for (const std::string& name : fast_variants())
+    for (Dtype dtype : {Dtype::f32, Dtype::bf16}) {
+      Rng rng(test::seed() + 22);
+      Batch batch(layout_of(2, 64, dtype), 8, kSequences, rng);
+      Parallel pool(2);
+      auto attention = Attention::open(pool, name);
+      REQUIRE_OK(attention);
+      std::vector<float> out(batch.q.size(), kNan);
+      REQUIRE_OK(attention->decode(batch.args(out.data())));
+      for (size_t sequence = 0; sequence < batch.kv.size(); ++sequence) {
+        std::vector<float> row(batch.row_floats(), kNan);
+        const Case c = batch.case_of(sequence);
+        const std::vector<float> q(batch.q.begin() + static_cast<ptrdiff_t>(sequence * row.size()),
+                                   batch.q.begin() + static_cast<ptrdiff_t>((sequence + 1) * row.size()));
+        REQUIRE_OK(attention->prefill(args_of(c, q, batch.kv[sequence], row.data())));
+        INFO(name << ": " << c.name());
+        CHECK(error_share(Bound(c, batch.rows[sequence]), q.data(), out.data() + sequence * row.size(), row.data(),
+                          row.size(), 64) <= 1);
+      }
+    }
+}
+
+TEST_CASE("attn/decode: neither the batch nor its order nor the threads change a row's bits") {
+  for (const std::string& name : fast_variants())
+    for (Dtype dtype : {Dtype::f32, Dtype::bf16}) {
+      Rng rng(test::seed() + 23);
+      Batch batch(layout_of(2, 64, dtype), 6, kSequences, rng);
+      Parallel one(1), three(3);
+      auto alone = Attention::open(one, name);
+      auto together = Attention::open(three, name);
+      REQUIRE_OK(alone);
+      REQUIRE_OK(together);
+      std::vector<float> out(batch.q.size(), kNan);
+      REQUIRE_OK(together->decode(batch.args(out.data())));
+      const size_t row = batch.row_floats();
+      for (size_t sequence = batch.kv.size(); sequence-- > 0;) {
+        DecodeArgs args = batch.args(nullptr);
+        std::vector<float> single(row, kNan);
+        args.sequences = 1;
+        args.modes += sequence;
+        args.kv += sequence;
+        args.q += sequence * row;
+        args.out = single.data();
+        REQUIRE_OK(alone->decode(args));
+        INFO(name << ": " << batch.case_of(sequence).name());
+        CHECK(std::memcmp(single.data(), out.data() + sequence * row, row * 4) == 0);
+      }
+    }
+}
+
+TEST_CASE("attn/decode: states of two halves of a sequence merge to the whole") {
+  for (const std::string& name : fast_variants())
+    for (Dtype dtype : {Dtype::f32, Dtype::bf16}) {
+      Rng rng(test::seed() + 24);
+      const int64_t tokens = 1400, half = 640;
+      Batch batch(layout_of(2, 64, dtype), 4, {{tokens, {}}}, rng);
+      Parallel pool(2);
+      auto attention = Attention::open(pool, name);
+      REQUIRE_OK(attention);
+      std::vector<float> whole(batch.row_floats()), merged(whole.size());
+      REQUIRE_OK(attention->decode(batch.args(whole.data())));
+      KvView halves[2] = {batch.kv[0], batch.kv[0]};
+      halves[0].kv_len = half;
+      halves[1].pages += half / 64;
+      halves[1].kv_len = tokens - half;
+      std::vector<float> o[2], m[2], d[2];
+      for (int part = 0; part < 2; ++part) {
+        o[part].assign(whole.size(), kNan);
+        m[part].assign(4, kNan);
+        d[part].assign(4, kNan);
+        DecodeArgs args = batch.args(nullptr);
+        args.kv = &halves[part];
+        args.state = {o[part].data(), m[part].data(), d[part].data()};
+        REQUIRE_OK(attention->decode(args));
+      }
+      const StateView into{o[0].data(), m[0].data(), d[0].data()};
+      merge(into, {o[1].data(), m[1].data(), d[1].data()}, 4, 64);
+      normalise(into, 4, 64, merged.data());
+      CHECK(error_share(Bound(batch.case_of(0), batch.rows[0]), batch.q.data(), merged.data(), whole.data(),
+                        whole.size(), 64) <= 1);
+    }
+}
