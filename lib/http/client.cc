@@ -1,0 +1,505 @@
+// The fence around Asio for the client. Like the server: non-blocking sockets, one scratch buffer, a
+// pending wait-for-readable on every connection, so that an idle one that the server closed is
+// dropped before it is reused.
+#include "http/client.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <map>
+#include <vector>
+
+#include "base/assert.h"
+#include "base/uri.h"
+
+namespace mc::http {
+namespace asio = boost::asio;
+using boost::system::error_code;
+using Executor = asio::io_context::executor_type;
+using Socket = asio::basic_stream_socket<asio::ip::tcp, Executor>;
+using Timer =
+    asio::basic_waitable_timer<std::chrono::steady_clock, asio::wait_traits<std::chrono::steady_clock>, Executor>;
+
+namespace {
+
+constexpr size_t kScratchBytes = size_t{64} << 10;
+
+/// A path that cannot end its line early.
+bool is_target(std::string_view target) {
+  return target.starts_with('/') &&
+         std::all_of(target.begin(), target.end(), [](char c) { return c > 0x20 && c < 0x7f; });
+}
+
+TimePoint now() {
+  return SystemClock::instance().now();
+}
+
+struct Link;
+using LinkPtr = std::shared_ptr<Link>;
+
+using Tasks = std::multimap<TimePoint, std::function<void()>>;
+
+/// One call; in Loop::calls from start() to done. Shared with the frame that runs its callbacks, which
+/// may end it.
+struct Call {
+  uint64_t id = 0;
+  ClientCall request;
+  ClientEvents events;
+  ClientTimes times;
+  LinkPtr link;
+  Tasks::iterator deadline;
+  bool has_deadline = false;
+  bool was_retried = false;
+};
+
+/// One connection. Pending waits hold a shared_ptr, so it outlives being closed.
+struct Link {
+  explicit Link(asio::io_context& io) : socket(io) {}
+  Socket socket;
+  Call* call = nullptr;  // null: idle
+  std::string out;
+  size_t out_done = 0;
+  std::unique_ptr<ResponseParser> parser;
+  std::unique_ptr<SseParser> events;
+  std::string body;
+  Tasks::iterator connect_guard;
+  bool has_connect_guard = false;
+  bool is_connected = false;
+  bool is_closed = false;
+  bool read_waiting = false;
+  bool write_waiting = false;
+  bool was_used = false;    // an answer came over it before
+  bool is_tainted = false;  // the server sent more than the answer: not to be used again
+  bool head_seen = false;
+};
+
+}  // namespace
+
+std::string Url::authority() const {
+  return HostPort{host, port}.text();
+}
+
+Result<Url> parse_url(std::string_view text) {
+  const auto bad = [&](std::string_view what) {
+    return Error{Code::invalid, "url \"" + std::string(text.substr(0, 200)) + "\": " + std::string(what)};
+  };
+  std::string_view rest = text;
+  if (rest.starts_with("https://")) return bad("https is not supported; use a proxy, or http");
+  if (rest.starts_with("http://"))
+    rest.remove_prefix(7);
+  else if (rest.find("://") != std::string_view::npos)
+    return bad("only http:// is supported");
+  const size_t slash = std::min(rest.find('/'), rest.size());
+  std::string_view authority = rest.substr(0, slash), path = rest.substr(slash);
+  while (path.ends_with('/')) path.remove_suffix(1);
+  if (authority.empty() || authority.find('@') != std::string_view::npos) return bad("write http://host:port/path");
+  for (const char c : rest)
+    if (c <= 0x20 || c >= 0x7f || c == '?' || c == '#') return bad("has characters that a base URL cannot have");
+  Url url;
+  url.path = path;
+  const bool has_port = authority.find(':', authority.find(']') == std::string_view::npos ? 0 : authority.find(']')) !=
+                        std::string_view::npos;
+  const auto host_port = parse_host_port(has_port ? std::string(authority) : std::string(authority) + ":80");
+  if (!host_port) return bad(host_port.error().what);
+  url.host = host_port->host;
+  url.port = host_port->port;
+  return url;
+}
+
+struct Client::Loop {
+  Loop(Url base, const ClientOptions& given) : url(std::move(base)), options(given) {}
+  ~Loop();
+  Result<void> resolve();
+  void assign(Call& call);
+  void connect(const LinkPtr& link, size_t endpoint, error_code last);
+  void begin(const LinkPtr& link);
+  void flush(const LinkPtr& link);
+  void wait_read(const LinkPtr& link);
+  void on_readable(const LinkPtr& link);
+  void take_bytes(const LinkPtr& link, std::string_view bytes, TimePoint when);
+  void on_lost(const LinkPtr& link, Error error);
+  void complete(const LinkPtr& link, bool ended);
+  void close(const LinkPtr& link);
+  void finish(Call& call, Result<void> status);
+  void arm_timer();
+  Tasks::iterator add_guard(TimePoint when, std::function<void()> on_time);
+  void remove_guard(bool& has_guard, Tasks::iterator at);
+  Call* find(uint64_t id);
+
+  Url url;
+  ClientOptions options;
+  asio::io_context io{1};
+  Timer timer{io};
+  TimePoint timer_at = kNever;
+  std::vector<asio::ip::tcp::endpoint> endpoints;
+  Tasks tasks;
+  size_t guards = 0;  // tasks that only watch over calls
+  std::map<uint64_t, std::shared_ptr<Call>> calls;
+  std::vector<LinkPtr> idle;
+  size_t connections = 0;
+  uint64_t next_id = 1;
+  std::atomic<bool> is_stopped{false};
+  std::array<char, kScratchBytes> scratch;
+};
+
+Client::Loop::~Loop() {
+  for (auto& [id, call] : calls)
+    if (call->link) close(call->link);
+  for (const LinkPtr& link : std::exchange(idle, {})) close(link);
+}
+
+Result<void> Client::Loop::resolve() {
+  error_code error;
+  asio::ip::tcp::resolver resolver(io);
+  const auto found =
+      resolver.resolve(url.host, std::to_string(url.port), asio::ip::resolver_base::numeric_service, error);
+  for (const auto& entry : found) endpoints.push_back(entry.endpoint());
+  if (error || endpoints.empty())
+    return user_error(err::kPeerUnreachable, "http: cannot resolve " + url.host + ": " + error.message());
+  return {};
+}
+
+Call* Client::Loop::find(uint64_t id) {
+  const auto at = calls.find(id);
+  return at == calls.end() ? nullptr : at->second.get();
+}
+
+void Client::Loop::arm_timer() {
+  const TimePoint next = tasks.empty() ? kNever : tasks.begin()->first;
+  if (next == timer_at) return;
+  timer_at = next;
+  if (next == kNever) {
+    timer.cancel();
+    return;
+  }
+  timer.expires_at(next);
+  timer.async_wait([this](error_code stopped) {
+    if (stopped) return;
+    timer_at = kNever;
+    const TimePoint until = now();
+    while (!tasks.empty() && tasks.begin()->first <= until) {
+      auto node = tasks.extract(tasks.begin());
+      node.mapped()();
+    }
+    arm_timer();
+  });
+}
+
+Tasks::iterator Client::Loop::add_guard(TimePoint when, std::function<void()> on_time) {
+  ++guards;
+  const auto at = tasks.emplace(when, [this, on_time = std::move(on_time)] {
+    --guards;
+    on_time();
+  });
+  arm_timer();
+  return at;
+}
+
+void Client::Loop::remove_guard(bool& has_guard, Tasks::iterator at) {
+  if (!std::exchange(has_guard, false)) return;
+  tasks.erase(at);
+  --guards;
+}
+
+void Client::Loop::assign(Call& call) {
+  LinkPtr link;
+  if (!idle.empty() && !call.was_retried) {
+    link = std::move(idle.back());
+    idle.pop_back();
+  } else {
+    link = std::make_shared<Link>(io);
+    ++connections;
+  }
+  link->call = &call;
+  call.link = link;
+  link->out.clear();
+  link->out_done = 0;
+  append_request_head(link->out, call.request.method, url.path + call.request.target, url.authority(),
+                      call.request.headers, call.request.body.size(), options.keep_alive);
+  link->out += call.request.body;
+  ParserLimits limits;
+  limits.header_bytes = options.header_bytes_max;
+  limits.body_bytes = SIZE_MAX;  // bounded where it is kept
+  link->parser = std::make_unique<ResponseParser>(limits, call.request.method == Method::head);
+  link->events.reset();
+  link->body.clear();
+  link->head_seen = false;
+  if (link->is_connected) return begin(link);
+  link->connect_guard = add_guard(after(now(), options.connect_timeout), [this, link] {
+    link->has_connect_guard = false;
+    if (link->call)
+      finish(*link->call,
+             user_error(err::kPeerUnreachable, "http: connect " + url.authority() + ": no answer in time"));
+  });
+  link->has_connect_guard = true;
+  connect(link, 0, {});
+}
+
+void Client::Loop::connect(const LinkPtr& link, size_t endpoint, error_code last) {
+  if (link->is_closed) return;
+  if (endpoint == endpoints.size()) {
+    const uint64_t id = link->call->id;
+    const std::string what = "http: connect " + url.authority() + ": " + last.message();
+    asio::post(io, [this, id, what] {  // never from inside start()
+      if (Call* call = find(id)) finish(*call, user_error(err::kPeerUnreachable, what));
+    });
+    return;
+  }
+  error_code error;
+  if (link->socket.is_open()) link->socket.close(error);
+  link->socket.open(endpoints[endpoint].protocol(), error);
+  if (error) return connect(link, endpoint + 1, error);
+  link->socket.non_blocking(true, error);
+  link->socket.set_option(asio::ip::tcp::no_delay(true), error);
+  link->socket.async_connect(endpoints[endpoint], [this, link, endpoint](error_code failed) {
+    if (link->is_closed || !link->call) return;
+    if (failed) return connect(link, endpoint + 1, failed);
+    link->is_connected = true;
+    remove_guard(link->has_connect_guard, link->connect_guard);
+    begin(link);
+  });
+}
+
+void Client::Loop::begin(const LinkPtr& link) {
+  link->call->times.connected = now();
+  wait_read(link);
+  flush(link);
+}
+
+void Client::Loop::flush(const LinkPtr& link) {
+  while (!link->write_waiting && !link->is_closed && link->out_done < link->out.size()) {
+    error_code error;
+    const size_t count = link->socket.write_some(
+        asio::const_buffer(link->out.data() + link->out_done, link->out.size() - link->out_done), error);
+    if (error == asio::error::would_block) {
+      link->write_waiting = true;
+      link->socket.async_wait(Socket::wait_write, [this, link](error_code failed) {
+        link->write_waiting = false;
+        if (!failed && !link->is_closed) flush(link);
+      });
+      return;
+    }
+    // The server may have answered and closed without reading everything: its answer decides.
+    if (error) return;
+    link->out_done += count;
+    if (link->out_done == link->out.size() && link->call) link->call->times.sent = now();
+  }
+}
+
+void Client::Loop::wait_read(const LinkPtr& link) {
+  if (link->read_waiting || link->is_closed) return;
+  link->read_waiting = true;
+  link->socket.async_wait(Socket::wait_read, [this, link](error_code error) {
+    link->read_waiting = false;
+    if (error == asio::error::operation_aborted || link->is_closed) return;
+    on_readable(link);
+  });
+}
+
+void Client::Loop::on_readable(const LinkPtr& link) {
+  error_code error;
+  const size_t count = link->socket.read_some(asio::buffer(scratch), error);
+  if (error == asio::error::would_block) return wait_read(link);
+  if (!link->call) {  // idle: closed by the server, or it spoke out of turn
+    idle.erase(std::remove(idle.begin(), idle.end(), link), idle.end());
+    return close(link);
+  }
+  if (error == asio::error::eof) {
+    const auto ended = link->parser->finish();
+    if (ended) return complete(link, true);
+    return on_lost(link, ended.error());
+  }
+  if (error)
+    return on_lost(link, {Code::peer_lost, "http: connection to " + url.authority() + " lost: " + error.message()});
+  take_bytes(link, {scratch.data(), count}, now());
+  if (!link->is_closed) wait_read(link);
+}
+
+void Client::Loop::take_bytes(const LinkPtr& link, std::string_view bytes, TimePoint when) {
+  const std::shared_ptr<Call> held = calls.at(link->call->id);
+  Call& call = *held;
+  if (call.times.first_byte == TimePoint{}) call.times.first_byte = when;
+  Result<void> kept;
+  const auto on_head = [&] {
+    if (std::exchange(link->head_seen, true)) return;
+    const ResponseHead& head = link->parser->head();
+    if (find_header(head.headers, "content-type").starts_with("text/event-stream"))
+      link->events = std::make_unique<SseParser>(options.event_bytes_max);
+    if (call.events.head) call.events.head(head, when);
+  };
+  const auto used = link->parser->feed(bytes, [&](std::string_view piece) {
+    on_head();
+    // A callback may have cancelled this very call.
+    if (!kept || link->is_closed) return;
+    if (link->events) {
+      kept = link->events->feed(piece, [&](std::string_view data) {
+        if (!link->is_closed && call.events.event) call.events.event(data, when);
+      });
+    } else if (link->body.size() + piece.size() > options.body_bytes_max) {
+      kept = Error{Code::invalid, "http: the answer exceeds " + std::to_string(options.body_bytes_max) + " bytes"};
+    } else {
+      link->body += piece;
+    }
+  });
+  if (link->is_closed) return;
+  if (!used) return finish(call, used.error());
+  if (!kept) return finish(call, kept.error());
+  if (link->parser->head_done()) on_head();
+  if (link->is_closed || !link->parser->done()) return;
+  link->is_tainted = *used < bytes.size();
+  complete(link, false);
+}
+
+/// The connection broke. A kept one that the server closed while we wrote is nobody's fault: once,
+/// and only if no byte of an answer came, the call moves to a fresh connection.
+void Client::Loop::on_lost(const LinkPtr& link, Error error) {
+  Call& call = *link->call;
+  if (!link->was_used || link->parser->started() || call.was_retried) return finish(call, std::move(error));
+  call.was_retried = true;
+  call.link.reset();
+  close(link);
+  assign(call);
+}
+
+void Client::Loop::complete(const LinkPtr& link, bool ended) {
+  Call& call = *link->call;
+  const bool is_reusable = options.keep_alive && link->parser->done() && link->parser->head().keep_alive &&
+                           link->out_done == link->out.size() && !link->is_tainted && !ended;
+  if (!is_reusable) return finish(call, {});
+  // finish() closes what still belongs to the call: take the answer out first.
+  ClientOutcome outcome{
+      {}, link->parser->head().status, link->parser->head().headers, std::move(link->body), call.times, link->was_used};
+  link->call = nullptr;
+  link->was_used = true;
+  link->parser.reset();
+  link->events.reset();
+  std::string().swap(link->body);
+  idle.push_back(link);
+  wait_read(link);
+  call.link.reset();
+  outcome.times.ended = now();
+  remove_guard(call.has_deadline, call.deadline);
+  auto node = calls.extract(call.id);
+  node.mapped()->events.done(std::move(outcome));
+}
+
+void Client::Loop::close(const LinkPtr& link) {
+  if (std::exchange(link->is_closed, true)) return;
+  --connections;
+  remove_guard(link->has_connect_guard, link->connect_guard);
+  link->call = nullptr;
+  error_code ignored;
+  link->socket.close(ignored);
+}
+
+void Client::Loop::finish(Call& call, Result<void> status) {
+  ClientOutcome outcome;
+  outcome.status = std::move(status);
+  outcome.times = call.times;
+  outcome.times.ended = now();
+  if (call.link) {
+    outcome.reused_connection = call.link->was_used;
+    if (call.link->parser && call.link->parser->head_done()) {
+      outcome.http_status = call.link->parser->head().status;
+      outcome.headers = call.link->parser->head().headers;
+    }
+    outcome.body = std::move(call.link->body);
+    close(call.link);
+  }
+  remove_guard(call.has_deadline, call.deadline);
+  auto node = calls.extract(call.id);
+  node.mapped()->link.reset();
+  node.mapped()->events.done(std::move(outcome));
+}
+
+Client::Client(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}
+Client::~Client() = default;
+
+Result<std::unique_ptr<Client>> Client::open(std::string_view base_url, const ClientOptions& options) {
+  MC_TRY(url, parse_url(base_url));
+  auto loop = std::make_unique<Loop>(std::move(url), options);
+  MC_CHECK(loop->resolve());
+  return std::unique_ptr<Client>(new Client(std::move(loop)));
+}
+
+uint64_t Client::start(ClientCall request, ClientEvents events) {
+  MC_ASSERT(events.done != nullptr);
+  MC_ASSERT(is_target(request.target));
+  const uint64_t id = loop_->next_id++;
+  auto& call = loop_->calls[id] = std::make_shared<Call>();
+  call->id = id;
+  call->request = std::move(request);
+  call->events = std::move(events);
+  call->times.started = now();
+  if (call->request.deadline != kNever) {
+    call->deadline = loop_->add_guard(call->request.deadline, [loop = loop_.get(), id] {
+      Call* late = loop->find(id);
+      MC_ASSERT(late != nullptr);  // the guard goes when the call does
+      late->has_deadline = false;
+      loop->finish(*late, {Code::timeout, "http: no complete answer before the deadline"});
+    });
+    call->has_deadline = true;
+  }
+  loop_->assign(*call);
+  return id;
+}
+
+void Client::cancel(uint64_t id) {
+  if (Call* call = loop_->find(id)) loop_->finish(*call, {Code::cancelled, "http: the call was cancelled"});
+}
+
+void Client::at(TimePoint when, std::function<void()> task) {
+  loop_->tasks.emplace(when, std::move(task));
+  loop_->arm_timer();
+}
+
+bool Client::run(TimePoint deadline) {
+  Loop& loop = *loop_;
+  const auto is_done = [&] { return loop.calls.empty() && loop.tasks.size() == loop.guards; };
+  while (!is_done() && !loop.is_stopped.exchange(false)) {
+    loop.io.restart();
+    if (deadline == kNever)
+      loop.io.run_one();
+    else if (loop.io.run_one_until(deadline) == 0 && now() >= deadline)
+      break;
+  }
+  return is_done();
+}
+
+void Client::stop() {
+  loop_->is_stopped.store(true);
+  asio::post(loop_->io, [] {});
+}
+
+size_t Client::calls() const {
+  return loop_->calls.size();
+}
+size_t Client::connections() const {
+  return loop_->connections;
+}
+
+Result<Response> fetch(Method method, std::string_view url, const Headers& headers, std::string body,
+                       TimePoint deadline) {
+  std::string_view base = url, target = "/";
+  const size_t scheme = url.find("://");
+  if (const size_t slash = url.find('/', scheme == std::string_view::npos ? 0 : scheme + 3);
+      slash != std::string_view::npos) {
+    base = url.substr(0, slash);
+    target = url.substr(slash);
+  }
+  if (!is_target(target)) return {Code::invalid, "url: the path must be printable ASCII without spaces"};
+  MC_TRY(client, Client::open(base, {.keep_alive = false}));
+  std::optional<ClientOutcome> result;
+  client->start({method, std::string(target), headers, std::move(body), deadline},
+                {.done = [&](ClientOutcome&& outcome) { result = std::move(outcome); }});
+  client->run();
+  MC_ASSERT(result.has_value());
+  MC_CHECK(std::move(result->status));
+  return Response{result->http_status, std::move(result->headers), std::move(result->body)};
+}
+
+}  // namespace mc::http

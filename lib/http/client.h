@@ -1,0 +1,113 @@
+// HTTP/1.1 client: an event loop for thousands of concurrent calls on the thread that runs it (load
+// generation), and fetch(), one blocking call with a deadline (command-line verbs). Plain http only.
+// Connections are kept and reused; bodies and event streams are bounded; every call ends exactly
+// once through `done`, at its deadline at the latest.
+//
+//   MC_TRY(client, Client::open("http://127.0.0.1:8000"));
+//   client->at(planned, [&] {
+//     client->start({.method = Method::post, .target = "/v1/completions", .body = json, .deadline = planned + 60s},
+//                   {.event = [&](std::string_view data, TimePoint now) { ... },
+//                    .done = [&](ClientOutcome&& outcome) { ... }});
+//   });
+//   client->run();   // until nothing is left to do
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "http/message.h"
+#include "http/parser.h"
+
+namespace mc::http {
+
+struct Url {
+  std::string host;  // without brackets
+  uint16_t port = 80;
+  std::string path;  // without a trailing slash; "" for the root
+  /// "host:port" as the Host header wants it.
+  std::string authority() const;
+};
+/// http:// only; "host:port" alone is taken as http too. The error says what is wrong with the text.
+Result<Url> parse_url(std::string_view text);
+
+struct ClientOptions {
+  Duration connect_timeout = 5s;
+  size_t header_bytes_max = size_t{64} << 10;
+  size_t body_bytes_max = size_t{64} << 20;  // of an answer that is no event stream
+  size_t event_bytes_max = size_t{4} << 20;
+  bool keep_alive = true;
+};
+
+struct ClientCall {
+  Method method = Method::get;
+  std::string target = "/";  // appended to the path of the base URL
+  Headers headers;
+  std::string body;
+  TimePoint deadline = kNever;
+};
+
+/// Steady-clock times; zero where the call did not get that far.
+struct ClientTimes {
+  TimePoint started;     // start()
+  TimePoint connected;   // a connection is there (at once when one is reused)
+  TimePoint sent;        // the last byte of the request was given to the kernel
+  TimePoint first_byte;  // of the answer
+  TimePoint ended;
+};
+
+struct ClientOutcome {
+  Result<void> status;  // transport: an HTTP error status is not an error here
+  int http_status = 0;
+  Headers headers;
+  std::string body;  // empty for event streams
+  ClientTimes times;
+  bool reused_connection = false;
+};
+
+struct ClientEvents {
+  std::function<void(const ResponseHead&, TimePoint)> head;     // may be empty
+  std::function<void(std::string_view data, TimePoint)> event;  // of text/event-stream; may be empty
+  std::function<void(ClientOutcome&&)> done;                    // always called, once
+};
+
+/// All members but stop() belong to the thread that runs the loop; callbacks run there too and may
+/// start and cancel calls.
+class Client {
+ public:
+  /// Resolves the name (blocking, by the system's resolver). MC2101 peer-unreachable if it has none.
+  static Result<std::unique_ptr<Client>> open(std::string_view base_url, const ClientOptions& options = {});
+  ~Client();
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  /// Returns the call's number. `done` is never called from inside start().
+  uint64_t start(ClientCall call, ClientEvents events);
+  /// Ends the call with Code::cancelled; nothing happens if it has ended.
+  void cancel(uint64_t call);
+  /// Runs `task` at `when` (at once if that has passed), in order of time, then of at().
+  void at(TimePoint when, std::function<void()> task);
+
+  /// Until no call and no task is left, or stop(), or the deadline. True when nothing is left.
+  bool run(TimePoint deadline = kNever);
+  /// Makes run() return soon. Any thread.
+  void stop();
+
+  size_t calls() const;        // under way
+  size_t connections() const;  // open, idle ones included
+
+ private:
+  struct Loop;
+  explicit Client(std::unique_ptr<Loop> loop);
+  std::unique_ptr<Loop> loop_;
+};
+
+/// One call on a fresh connection. Code::timeout at the deadline; MC2101 peer-unreachable when
+/// nobody listens.
+Result<Response> fetch(Method method, std::string_view url, const Headers& headers, std::string body,
+                       TimePoint deadline);
+
+}  // namespace mc::http
