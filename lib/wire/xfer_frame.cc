@@ -252,7 +252,7 @@ std::string dump(const XferDescriptor& descriptor) {
   return out;
 }
 
-std::vector<std::byte> encode(const Hello& hello) {
+std::vector<std::byte> encode(const XferHello& hello) {
   Writer out;
   out.raw(hello.instance.bytes);
   out.raw(hello.wanted.bytes);
@@ -265,9 +265,9 @@ std::vector<std::byte> encode(const Hello& hello) {
   return std::move(out.bytes());
 }
 
-Result<Hello> decode_hello(std::span<const std::byte> bytes) {
+Result<XferHello> decode_hello(std::span<const std::byte> bytes) {
   Reader in(bytes);
-  Hello hello;
+  XferHello hello;
   in.raw(hello.instance.bytes);
   in.raw(hello.wanted.bytes);
   in.raw(hello.connection.bytes);
@@ -282,7 +282,7 @@ Result<Hello> decode_hello(std::span<const std::byte> bytes) {
   return hello;
 }
 
-std::vector<std::byte> encode(const Challenge& challenge) {
+std::vector<std::byte> encode(const XferChallenge& challenge) {
   Writer out;
   out.raw(challenge.instance.bytes);
   out.number(static_cast<uint8_t>(challenge.secured));
@@ -292,9 +292,9 @@ std::vector<std::byte> encode(const Challenge& challenge) {
   return std::move(out.bytes());
 }
 
-Result<Challenge> decode_challenge(std::span<const std::byte> bytes) {
+Result<XferChallenge> decode_challenge(std::span<const std::byte> bytes) {
   Reader in(bytes);
-  Challenge challenge;
+  XferChallenge challenge;
   in.raw(challenge.instance.bytes);
   challenge.secured = in.flag();
   in.raw(challenge.nonce);

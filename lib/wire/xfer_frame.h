@@ -124,7 +124,7 @@ std::string dump(const XferDescriptor& descriptor);
 using Nonce = std::array<uint8_t, 32>;
 using Proof = std::array<uint8_t, 32>;
 
-struct Hello {
+struct XferHello {
   InstanceId instance;
   InstanceId wanted;  // zero = whoever listens there
   Id128 connection;   // random; joins the lanes of one endpoint
@@ -133,19 +133,19 @@ struct Hello {
   bool secured = false;  // the sender has a cluster key
   Nonce nonce{};
   std::string name;
-  bool operator==(const Hello&) const = default;
+  bool operator==(const XferHello&) const = default;
 };
-struct Challenge {
+struct XferChallenge {
   InstanceId instance;
   bool secured = false;
   Nonce nonce{};
   Proof proof{};
   std::string name;
-  bool operator==(const Challenge&) const = default;
+  bool operator==(const XferChallenge&) const = default;
 };
-std::vector<std::byte> encode(const Hello& hello);
-std::vector<std::byte> encode(const Challenge& challenge);
-Result<Hello> decode_hello(std::span<const std::byte> bytes);
-Result<Challenge> decode_challenge(std::span<const std::byte> bytes);
+std::vector<std::byte> encode(const XferHello& hello);
+std::vector<std::byte> encode(const XferChallenge& challenge);
+Result<XferHello> decode_hello(std::span<const std::byte> bytes);
+Result<XferChallenge> decode_challenge(std::span<const std::byte> bytes);
 
 }  // namespace mc::wire

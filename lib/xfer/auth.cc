@@ -24,8 +24,8 @@ Id128 random_id() {
   return id;
 }
 
-wire::Proof prove(std::string_view secret, std::string_view label, const wire::Hello& hello,
-                  const wire::Challenge& challenge) {
+wire::Proof prove(std::string_view secret, std::string_view label, const wire::XferHello& hello,
+                  const wire::XferChallenge& challenge) {
   std::vector<uint8_t> message;
   const auto add = [&](const auto& bytes) { message.insert(message.end(), bytes.begin(), bytes.end()); };
   const auto add_text = [&](std::string_view text) {  // length first: no two field lists read the same

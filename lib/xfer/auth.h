@@ -14,8 +14,8 @@ namespace mc::xfer {
 wire::Nonce random_nonce();
 Id128 random_id();
 /// HMAC-SHA256. `label` is "dialler" or "listener".
-wire::Proof prove(std::string_view secret, std::string_view label, const wire::Hello& hello,
-                  const wire::Challenge& challenge);
+wire::Proof prove(std::string_view secret, std::string_view label, const wire::XferHello& hello,
+                  const wire::XferChallenge& challenge);
 /// Constant time.
 bool same(const wire::Proof& a, const wire::Proof& b);
 

@@ -47,7 +47,7 @@ class Handshake {
 
   bool complete() const { return state_ == State::complete; }
   bool dialled() const { return dialled_; }
-  const wire::Hello& hello() const { return hello_; }
+  const wire::XferHello& hello() const { return hello_; }
   InstanceId peer_instance() const { return dialled_ ? challenge_.instance : hello_.instance; }
   const std::string& peer_name() const { return dialled_ ? challenge_.name : hello_.name; }
   std::shared_ptr<const Descriptor> descriptor() const { return descriptor_; }  // lane 0, else null
@@ -66,8 +66,8 @@ class Handshake {
   const Home* home_;
   bool dialled_ = false;
   State state_ = State::hello;
-  wire::Hello hello_;
-  wire::Challenge challenge_;
+  wire::XferHello hello_;
+  wire::XferChallenge challenge_;
   std::shared_ptr<const Descriptor> descriptor_;  // immutable; the engine and its callers keep it
 };
 

@@ -212,7 +212,7 @@ void TcpTransport::accept_some() {
 Code TcpTransport::joined(TcpLane& lane, const char*& why) {
   --handshakes_;
   lane.deadline = kNever;
-  const wire::Hello& hello = lane.handshake.hello();
+  const wire::XferHello& hello = lane.handshake.hello();
   if (lane.endpoint == nullptr) {  // accepted: which endpoint is it a lane of?
     if (hello.lane_count < 2) {
       why = "handshake: no data lane";
