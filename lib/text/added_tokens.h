@@ -1,0 +1,59 @@
+// Added tokens are cut out of a text before anything else sees it: at every position the longest one
+// that matches, from left to right. Special ones are control tokens; they match only where the text is
+// the template's, never in (or across the border of) a user's text.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/spec.h"
+
+namespace mc::text {
+
+/// Bytes [begin, end) of a text that a user wrote.
+struct UserRange {
+  size_t begin = 0;
+  size_t end = 0;
+};
+
+/// A piece of a text: an added token, or text between them.
+struct Piece {
+  static constexpr uint32_t kText = UINT32_MAX;
+  size_t begin = 0;
+  size_t end = 0;
+  uint32_t token = kText;
+};
+
+class AddedTokenMatcher {
+ public:
+  /// Contents are not empty and differ from each other.
+  explicit AddedTokenMatcher(std::vector<AddedToken> tokens);
+
+  bool empty() const { return tokens_.empty(); }
+  bool has_special() const { return has_special_; }
+
+  /// Cuts text[begin, end) into pieces, in order, without empty ones, and appends them. White space
+  /// that a token takes with it (lstrip, rstrip) belongs to the token's piece. `user` is sorted, does
+  /// not overlap, and counts in bytes of `text`.
+  void split(std::string_view text, size_t begin, size_t end, std::span<const UserRange> user,
+             std::vector<Piece>& out) const;
+
+ private:
+  struct Node {
+    std::vector<std::pair<uint8_t, uint32_t>> next;  // sorted by byte
+    uint32_t token = Piece::kText;                   // index in tokens_
+  };
+  const AddedToken* longest_at(std::string_view text, size_t begin, size_t at, size_t end,
+                               std::span<const UserRange> user) const;
+
+  std::vector<AddedToken> tokens_;
+  std::vector<Node> nodes_;
+  std::array<uint32_t, 256> roots_{};  // node of each first byte, 0 = none
+  bool has_special_ = false;
+};
+
+}  // namespace mc::text

@@ -1,0 +1,206 @@
+// The fence around PCRE2.
+#include "text/regex.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+#include "base/assert.h"
+
+namespace mc::text {
+namespace {
+
+constexpr size_t kPatternBytesMax = 16 << 10;
+constexpr uint32_t kParensMax = 100;
+// A step is one backtracking point. The known pre-tokenizer patterns need at most a few per byte, and
+// a match never covers more than one piece of text, so this ends only patterns that blow up.
+constexpr uint32_t kMatchLimit = 20'000'000;
+constexpr uint32_t kHeapLimitKib = 256 << 10;
+constexpr size_t kJitStackBytes = 1 << 20;
+
+// Members of a character class. Oniguruma's \s is Unicode's White_Space, PCRE2's adds U+180E; its \w is
+// UTS #18's (letters, marks, decimal digits, connectors, and the Alphabetic symbols), PCRE2 10.42's
+// lacks the marks.
+constexpr std::string_view kSpaceClass = "\\t-\\r\\x{85}\\p{Z}";
+constexpr std::string_view kWordClass =
+    "\\p{L}\\p{M}\\p{Nl}\\p{Nd}\\p{Pc}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{"
+    "1f189}";
+
+Error refuse(size_t offset, std::string_view what) {
+  return {Code::unsupported,
+          "text: pre-tokenizer pattern, offset " + std::to_string(offset) + ": " + std::string(what)};
+}
+
+/// Groups that mean the same in both syntaxes: plain, non-capturing (with i and x), look-around, atomic.
+bool known_group(std::string_view group) {
+  if (!group.starts_with("(?")) return !group.starts_with("(*");
+  for (std::string_view start : {"(?=", "(?!", "(?<=", "(?<!", "(?>"})
+    if (group.starts_with(start)) return true;
+  const size_t end = group.find_first_not_of("ix-", 2);
+  return end != std::string_view::npos && (group[end] == ':' || group[end] == ')');
+}
+
+/// Rewrites what PCRE2 would read differently; refuses what cannot be rewritten one to one.
+Result<std::string> translate(std::string_view pattern) {
+  std::string out;
+  bool in_class = false;
+  size_t class_begin = 0;
+  for (size_t i = 0; i < pattern.size(); ++i) {
+    const char c = pattern[i];
+    const std::string_view rest = pattern.substr(i);
+    if (c == '\\') {
+      if (i + 1 == pattern.size()) return refuse(i, "a backslash at the end");
+      const char e = pattern[++i];
+      if (e == 's' || e == 'w') {
+        const std::string_view members = e == 's' ? kSpaceClass : kWordClass;
+        out += in_class ? std::string(members) : "[" + std::string(members) + "]";
+      } else if (e == 'S' || e == 'W') {
+        // A negated class inside a class has no spelling as members; PCRE2's own differs in U+180E only.
+        out += in_class ? std::string{'\\', e} : "[^" + std::string(e == 'S' ? kSpaceClass : kWordClass) + "]";
+      } else if (std::string_view("hHRXKCGgkyYO").find(e) != std::string_view::npos) {
+        return refuse(i - 1, std::string("\\") + e + " is not supported");
+      } else {
+        out += {c, e};
+      }
+    } else if (in_class) {
+      if (c == '[' && !rest.starts_with("[:")) return refuse(i, "a class inside a class is not supported");
+      if (rest.starts_with("&&")) return refuse(i, "an intersection of classes is not supported");
+      if (rest.starts_with("[:")) {
+        const size_t close = rest.find(":]");
+        if (close == std::string_view::npos) return refuse(i, "an unfinished [: in a class");
+        out += rest.substr(0, close + 2);
+        i += close + 1;
+        continue;
+      }
+      if (c == ']' && i > class_begin) in_class = false;
+      out += c;
+    } else if (c == '[') {
+      in_class = true;
+      out += c;
+      if (i + 1 < pattern.size() && pattern[i + 1] == '^') out += pattern[++i];
+      class_begin = i + 1;  // a ] right here would be a member
+    } else if (c == '(' && !known_group(rest)) {
+      return refuse(i, "the group " + std::string(rest.substr(0, 3)) + " is not supported");
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
+struct MatchDataFree {
+  void operator()(pcre2_match_data* data) const { pcre2_match_data_free(data); }
+};
+struct ContextFree {
+  void operator()(pcre2_match_context* context) const { pcre2_match_context_free(context); }
+  void operator()(pcre2_compile_context* context) const { pcre2_compile_context_free(context); }
+  void operator()(pcre2_jit_stack* stack) const { pcre2_jit_stack_free(stack); }
+};
+
+/// What matching writes to; one per thread, because creating it costs more than a short match. It
+/// holds nothing of a subject between calls.
+struct Workspace {
+  std::unique_ptr<pcre2_match_context, ContextFree> context{pcre2_match_context_create(nullptr)};
+  std::unique_ptr<pcre2_jit_stack, ContextFree> stack{pcre2_jit_stack_create(32 << 10, kJitStackBytes, nullptr)};
+  std::unique_ptr<pcre2_match_data, MatchDataFree> data{pcre2_match_data_create(1, nullptr)};
+
+  Workspace() {
+    MC_ASSERT(context && stack && data);
+    pcre2_set_match_limit(context.get(), kMatchLimit);
+    pcre2_set_heap_limit(context.get(), kHeapLimitKib);
+    pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
+  }
+};
+
+Workspace& workspace() {
+  thread_local Workspace workspace;
+  return workspace;
+}
+
+std::string pcre2_text(int code) {
+  PCRE2_UCHAR text[256];
+  pcre2_get_error_message(code, text, sizeof text);
+  return reinterpret_cast<const char*>(text);
+}
+
+}  // namespace
+
+struct Regex::Program {
+  pcre2_code* code = nullptr;
+  ~Program() { pcre2_code_free(code); }
+};
+
+Regex::Regex(std::unique_ptr<const Program> program) : program_(std::move(program)) {}
+Regex::Regex(Regex&&) noexcept = default;
+Regex& Regex::operator=(Regex&&) noexcept = default;
+Regex::~Regex() = default;
+
+Result<Regex> Regex::compile(std::string_view pattern) {
+  if (pattern.size() > kPatternBytesMax)
+    return refuse(
+        0, "it has " + std::to_string(pattern.size()) + " bytes; the most is " + std::to_string(kPatternBytesMax));
+  MC_TRY(translated, translate(pattern));
+  std::unique_ptr<pcre2_compile_context, ContextFree> context(pcre2_compile_context_create(nullptr));
+  MC_ASSERT(context != nullptr);
+  pcre2_set_parens_nest_limit(context.get(), kParensMax);
+  int error = 0;
+  PCRE2_SIZE offset = 0;
+  // MULTILINE because ^ and $ mean lines in Ruby's syntax.
+  constexpr uint32_t kOptions = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
+  auto program = std::make_unique<Program>();
+  program->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(), kOptions, &error,
+                                &offset, context.get());
+  if (program->code == nullptr)
+    return Error{Code::unsupported, "text: pre-tokenizer pattern: " + pcre2_text(error) + ": " + std::string(pattern)};
+  // Without the JIT (an architecture or a kernel policy that forbids it) matching is slower, not wrong.
+  pcre2_jit_compile(program->code, PCRE2_JIT_COMPLETE);
+  return Regex(std::move(program));
+}
+
+std::string Regex::quote(std::string_view literal) {
+  std::string out;
+  for (char c : literal) {
+    if (std::string_view("\\^$.[]|()?*+{}-#&~ ").find(c) != std::string_view::npos) out += '\\';
+    out += c;
+  }
+  return out;
+}
+
+Result<void> Regex::split(std::string_view text, uint32_t begin, uint32_t end, std::vector<Span>& out) const {
+  const auto subject = reinterpret_cast<PCRE2_SPTR>(text.data()) + begin;
+  const size_t length = end - begin;
+  Workspace& work = workspace();
+  PCRE2_SIZE from = 0;      // where the next search starts
+  PCRE2_SIZE last_end = 0;  // end of the last match; text from here on is not yet in `out`
+  bool any = false;
+  while (from <= length) {
+    int rc =
+        pcre2_match(program_->code, subject, length, from, PCRE2_NO_UTF_CHECK, work.data.get(), work.context.get());
+    if (rc == PCRE2_ERROR_JIT_STACKLIMIT)  // the interpreter keeps its stack on the heap, within its limit
+      rc = pcre2_match(program_->code, subject, length, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, work.data.get(),
+                       work.context.get());
+    if (rc == PCRE2_ERROR_NOMATCH) break;
+    if (rc < 0)
+      return Error{Code::unsupported, "text: pre-tokenizer pattern gave up at byte " + std::to_string(begin + from) +
+                                          ": " + pcre2_text(rc)};
+    const PCRE2_SIZE* where = pcre2_get_ovector_pointer(work.data.get());
+    const PCRE2_SIZE match_begin = where[0], match_end = where[1];
+    if (match_begin > match_end)  // \K in a look-ahead; translate() refuses \K, so a bug of ours or PCRE2's
+      return Error{Code::unsupported, "text: pre-tokenizer pattern matched backwards"};
+    // An empty match right after a match is none (Oniguruma's iterator does the same).
+    if (match_begin == match_end && any && match_end == last_end) {
+      if (from == length) break;
+      ++from;
+      while (from < length && (subject[from] & 0xC0) == 0x80) ++from;
+      continue;
+    }
+    if (match_begin > last_end)
+      out.push_back({static_cast<uint32_t>(begin + last_end), static_cast<uint32_t>(begin + match_begin), false});
+    out.push_back({static_cast<uint32_t>(begin + match_begin), static_cast<uint32_t>(begin + match_end), true});
+    from = last_end = match_end;
+    any = true;
+  }
+  if (last_end < length) out.push_back({static_cast<uint32_t>(begin + last_end), end, false});
+  return {};
+}
+
+}  // namespace mc::text

@@ -1,0 +1,98 @@
+// What the tokenizer files of a model folder say, as plain data: checked for form and bounds, nothing
+// built yet. The readers are in spec.cc. Supported is byte-level BPE; every other value is refused by
+// field and value. A further model type (SentencePiece-style BPE, Unigram) is one entry in kModels
+// there and one more Model beside Bpe.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "text/unicode.h"
+
+namespace mc::text {
+
+struct AddedToken {
+  std::string content;
+  uint32_t id = 0;
+  bool special = false;      // a control token: never produced from a user's text
+  bool single_word = false;  // only between characters that are not word characters
+  bool lstrip = false;       // takes the white space on its left with it
+  bool rstrip = false;
+  bool normalized = false;  // matched in the normalised text
+};
+
+struct NormalizerStep {
+  enum class Kind : uint8_t { form, lowercase, prepend, replace };
+  Kind kind = Kind::form;
+  NormalForm form = NormalForm::nfc;
+  std::string pattern;  // replace: a regular expression
+  std::string content;  // prepend, replace
+};
+
+enum class SplitBehavior : uint8_t { removed, isolated, merged_with_previous, merged_with_next, contiguous };
+
+struct SplitStep {
+  std::string pattern;  // a regular expression
+  SplitBehavior behavior = SplitBehavior::isolated;
+  bool invert = false;
+};
+
+struct Merge {
+  uint32_t left = 0;
+  uint32_t right = 0;
+  uint32_t result = 0;
+};
+
+struct VocabEntry {
+  std::string text;  // as the file spells it
+  uint32_t id = 0;
+};
+
+struct TokenizerSpec {
+  std::vector<VocabEntry> vocab;  // ids are unique
+  std::vector<Merge> merges;      // by rank
+  bool ignore_merges = false;
+  std::vector<AddedToken> added;  // contents and ids are unique
+  std::vector<NormalizerStep> normalizer;
+  std::vector<SplitStep> splits;
+  size_t splits_before_byte_level = 0;  // how many of them stand before ByteLevel, which may put a space in front
+  bool add_prefix_space = false;
+  std::vector<uint32_t> prefix;  // ids that add_special puts in front and behind
+  std::vector<uint32_t> suffix;
+};
+
+/// tokenizer_config.json, special_tokens_map.json and chat_template.jinja.
+struct TokenizerConfig {
+  std::string bos_token;  // empty: none
+  std::string eos_token;
+  std::string pad_token;
+  std::vector<std::string> additional_special_tokens;
+  std::optional<bool> add_bos_token;
+  std::optional<bool> add_eos_token;
+  std::vector<AddedToken> added;  // added_tokens_decoder
+  std::string chat_template;      // empty: none
+};
+
+/// The files' contents; an absent file is empty text (tokenizer.json must be there).
+struct TokenizerFiles {
+  std::string tokenizer;
+  std::string config;
+  std::string special_tokens_map;
+  std::string chat_template;
+};
+
+/// invalid, corrupt or unsupported; the text starts with "tokenizer.json: " and names the field.
+Result<TokenizerSpec> read_tokenizer_json(std::string_view text);
+/// Reads the three smaller files; of the two places for a chat template the .jinja file wins.
+Result<TokenizerConfig> read_tokenizer_config(const TokenizerFiles& files);
+
+/// The largest id and token a file may use; far above every known vocabulary.
+constexpr uint32_t kTokenIdEnd = 1u << 22;
+constexpr size_t kTokenBytesMax = 4096;
+
+}  // namespace mc::text

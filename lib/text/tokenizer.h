@@ -1,0 +1,90 @@
+// Text to token ids and back, as the model's tokenizer.json says: added tokens are cut out first, the
+// rest is normalised, cut into words by the pre-tokenizer, and each word goes through byte-level BPE.
+// Ids equal those of Hugging Face's `tokenizers` (goldens under tests/golden/text).
+//
+// Control tokens: a prompt is a list of parts, the template's and the user's. Special tokens are only
+// recognised in the template's bytes; in a user's, "<|eos|>" is seven ordinary characters. Parts are
+// joined before they are cut into words, so a prompt without such tricks gets the same ids as its
+// plain concatenation would.
+//
+//   MC_TRY(tokenizer, text::Tokenizer::open("models/llama"));
+//   MC_TRY(ids, tokenizer.encode("Hello"));                  // with BOS, if the model wants one
+//   std::string text = tokenizer.decode(ids);
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "text/spec.h"
+
+namespace mc::text {
+
+/// A piece of a prompt; `user` text can never become a control token.
+struct Part {
+  std::string text;
+  bool user = false;
+  bool operator==(const Part&) const = default;
+};
+
+struct EncodeOptions {
+  bool add_special = true;    // put BOS (and what else the model declares) around the text
+  bool parse_special = true;  // "<|eos|>" in the text is that token; off: the text is a user's
+};
+
+class Tokenizer {
+ public:
+  /// The longest text that encode() takes.
+  static constexpr size_t kTextBytesMax = size_t{64} << 20;
+
+  /// Reads tokenizer.json and, where present, tokenizer_config.json, special_tokens_map.json and
+  /// chat_template.jinja from the folder. Nothing is executed or fetched.
+  ///   not_found    the folder has no tokenizer.json
+  ///   invalid      a file is malformed; the text names file and field
+  ///   unsupported  another kind of tokenizer; the text names field and value
+  static Result<Tokenizer> open(const std::string& folder);
+  /// The same from the files' contents.
+  static Result<Tokenizer> parse(const TokenizerFiles& files);
+
+  Tokenizer(Tokenizer&&) noexcept;
+  Tokenizer& operator=(Tokenizer&&) noexcept;
+  ~Tokenizer();
+
+  // All const functions may run on any number of threads at once.
+
+  /// invalid: not UTF-8 ("text: input is not valid UTF-8 at byte 17"), or beyond kTextBytesMax.
+  Result<std::vector<uint32_t>> encode(std::string_view text, EncodeOptions options = {}) const;
+  /// A prompt made of parts. With add_special, what stands in front is not added when the template has
+  /// put it there already. invalid: as above, the offset counting from the start of the first part.
+  Result<std::vector<uint32_t>> encode(std::span<const Part> parts, bool add_special = false) const;
+
+  /// The text of the ids; bytes that are not UTF-8 become U+FFFD. Unknown ids have no text.
+  std::string decode(std::span<const uint32_t> ids, bool skip_special = true) const;
+  /// The bytes a token stands for, which may be part of a character; empty for an unknown id. Lives as
+  /// long as the tokenizer.
+  std::string_view token_bytes(uint32_t id) const;
+  /// The token as tokenizer.json spells it (byte alphabet); empty for an unknown id.
+  std::string token_spelling(uint32_t id) const;
+  /// The token whose bytes these are; added tokens first.
+  std::optional<uint32_t> token_to_id(std::string_view bytes) const;
+  bool is_special(uint32_t id) const;
+  /// One past the highest id. The model may have more rows; ids beyond have no text.
+  uint32_t vocab_size() const;
+
+  /// What the tokenizer files declare; generation_config.json (the model's) may name more EOS ids.
+  std::optional<uint32_t> bos_id() const;
+  std::optional<uint32_t> eos_id() const;
+  const TokenizerConfig& config() const;
+
+ private:
+  struct Tables;
+  explicit Tokenizer(std::unique_ptr<const Tables> tables);
+  std::unique_ptr<const Tables> tables_;
+};
+
+}  // namespace mc::text

@@ -1,0 +1,211 @@
+// From the files of a model folder to a Tokenizer: reading, merging what the configuration files add to
+// tokenizer.json, and building the tables.
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "text/byte_level.h"
+#include "text/tokenizer_tables.h"
+
+namespace mc::text {
+namespace {
+
+/// Absent files are empty; `required` makes absence an error.
+Result<std::string> read_file(const std::string& path, bool required) {
+  constexpr size_t kFileBytesMax = size_t{256} << 20;
+  struct Close {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+  std::unique_ptr<std::FILE, Close> file(std::fopen(path.c_str(), "rb"));
+  if (!file) {
+    if (errno == ENOENT && !required) return std::string();
+    return Error{errno == ENOENT ? Code::not_found : Code::io,
+                 "text: cannot open " + path + ": " + std::strerror(errno)};
+  }
+  std::string out;
+  std::vector<char> buffer(1 << 16);
+  while (const size_t count = std::fread(buffer.data(), 1, buffer.size(), file.get())) {
+    out.append(buffer.data(), count);
+    if (out.size() > kFileBytesMax)
+      return Error{Code::invalid, "text: " + path + " is larger than " + std::to_string(kFileBytesMax) + " bytes"};
+  }
+  if (std::ferror(file.get())) return Error{Code::io, "text: cannot read " + path + ": " + std::strerror(errno)};
+  return out;
+}
+
+/// Brings the configuration files' additions into the specification, as `transformers` does when it
+/// loads the folder: further added tokens, tokens made special, and add_bos_token / add_eos_token,
+/// which replace the post-processor when they are written down.
+class ConfigMerger {
+ public:
+  ConfigMerger(const TokenizerConfig& config, TokenizerSpec& spec) : config_(config), spec_(spec) {
+    vocab_.reserve(spec.vocab.size());
+    uint32_t index = 0;
+    for (const VocabEntry& entry : spec.vocab) {
+      (void)vocab_.insert(entry.text, entry.id);
+      note(entry.id, index++);
+    }
+    index = 0;
+    for (const AddedToken& token : spec.added) {
+      (void)added_.insert(token.content, index++);
+      note(token.id, kAdded);
+    }
+  }
+
+  Result<void> run() {
+    for (const AddedToken& token : config_.added) MC_CHECK(add(token));
+    for (const std::string& name : config_.additional_special_tokens) make_special(name);
+    make_special(config_.bos_token);
+    make_special(config_.eos_token);
+    if (config_.add_bos_token || config_.add_eos_token) {
+      const auto bos = id_of(config_.bos_token), eos = id_of(config_.eos_token);
+      spec_.prefix.clear();
+      spec_.suffix.clear();
+      if (config_.add_bos_token.value_or(false) && bos) spec_.prefix.push_back(*bos);
+      if (config_.add_eos_token.value_or(false) && eos) spec_.suffix.push_back(*eos);
+    }
+    for (const auto* ids : {&spec_.prefix, &spec_.suffix})
+      for (uint32_t id : *ids)
+        if (id >= owner_.size() || owner_[id] == kNobody)
+          return Error{Code::invalid,
+                       "tokenizer.json: post_processor adds id " + std::to_string(id) + ", which no token has"};
+    return {};
+  }
+
+  std::optional<uint32_t> id_of(const std::string& name) const {
+    if (name.empty()) return std::nullopt;
+    if (const auto index = added_.find(name)) return spec_.added[*index].id;
+    return vocab_.find(name);
+  }
+
+ private:
+  static constexpr uint32_t kNobody = UINT32_MAX, kAdded = UINT32_MAX - 1;  // else an index in spec.vocab
+
+  void note(uint32_t id, uint32_t owner) {
+    if (id >= owner_.size()) owner_.resize(id + 1, kNobody);
+    owner_[id] = owner;
+  }
+
+  Result<void> add(const AddedToken& token) {
+    if (added_.find(token.content)) return {};
+    const auto in_vocab = vocab_.find(token.content);
+    const bool taken = token.id < owner_.size() && owner_[token.id] != kNobody;
+    if (in_vocab ? *in_vocab != token.id : taken)
+      return Error{Code::invalid, "tokenizer_config.json: added_tokens_decoder says that id " +
+                                      std::to_string(token.id) + " is " + token.content +
+                                      "; tokenizer.json says otherwise"};
+    if (added_.insert(token.content, static_cast<uint32_t>(spec_.added.size())) != StringTable::Insert::done)
+      return Error{Code::invalid, "tokenizer_config.json: added_tokens_decoder holds crafted contents"};
+    note(token.id, kAdded);
+    spec_.added.push_back(token);
+    return {};
+  }
+
+  void make_special(const std::string& name) {
+    if (name.empty()) return;
+    if (const auto index = added_.find(name)) {
+      spec_.added[*index].special = true;
+    } else if (const auto id = vocab_.find(name)) {
+      if (added_.insert(name, static_cast<uint32_t>(spec_.added.size())) != StringTable::Insert::done) return;
+      note(*id, kAdded);
+      spec_.added.push_back({.content = name, .id = *id, .special = true});
+    }
+  }
+
+  const TokenizerConfig& config_;
+  TokenizerSpec& spec_;
+  StringTable vocab_;            // text -> id
+  StringTable added_;            // content -> index in spec.added
+  std::vector<uint32_t> owner_;  // by id
+};
+
+/// The added tokens of one of the two passes, as they look in the text of that pass.
+Result<std::vector<AddedToken>> tokens_of_pass(const TokenizerSpec& spec, bool normalized,
+                                               const Normalizer& normalizer) {
+  std::vector<AddedToken> out;
+  StringTable seen;
+  for (AddedToken token : spec.added) {
+    if (token.normalized != normalized) continue;
+    if (normalized && !normalizer.empty()) {
+      MC_TRY(content, normalizer.apply(token.content, kTokenBytesMax * 4));
+      token.content = std::move(content);
+    }
+    if (token.content.empty() || seen.insert(token.content, 0) != StringTable::Insert::done) continue;
+    out.push_back(std::move(token));
+  }
+  return out;
+}
+
+}  // namespace
+
+void Tokenizer::Tables::add_text(uint32_t id, std::string_view text, bool added, bool special) {
+  static_assert(kTokenBytesMax <= UINT16_MAX);
+  if (id >= texts.size()) texts.resize(id + 1);
+  texts[id] = {static_cast<uint32_t>(bytes.size()), static_cast<uint16_t>(text.size()), true, special, added};
+  bytes += text;
+}
+
+void Tokenizer::Tables::index(const TokenizerSpec& spec) {
+  ids.reserve(spec.vocab.size() + spec.added.size());
+  for (const AddedToken& token : spec.added) {
+    add_text(token.id, token.content, true, token.special);
+    (void)ids.insert(token.content, token.id);
+  }
+  for (const VocabEntry& entry : spec.vocab) {
+    if (entry.id < texts.size() && texts[entry.id].known) continue;  // an added token already
+    const auto spelt = bytes_spelt(entry.text);
+    const std::string& text = spelt ? *spelt : entry.text;
+    add_text(entry.id, text, false, false);
+    (void)ids.insert(text, entry.id);  // an added token with the same bytes keeps its place
+  }
+}
+
+Result<Tokenizer> Tokenizer::open(const std::string& folder) {
+  TokenizerFiles files;
+  const struct {
+    const char* name;
+    std::string& text;
+    bool required;
+  } parts[] = {{"tokenizer.json", files.tokenizer, true},
+               {"tokenizer_config.json", files.config, false},
+               {"special_tokens_map.json", files.special_tokens_map, false},
+               {"chat_template.jinja", files.chat_template, false}};
+  for (const auto& part : parts) {
+    MC_TRY(text, read_file(folder + "/" + part.name, part.required));
+    part.text = std::move(text);
+  }
+  auto opened = parse(files);
+  if (!opened) return within(folder, std::move(opened).error());
+  return opened;
+}
+
+Result<Tokenizer> Tokenizer::parse(const TokenizerFiles& files) {
+  MC_TRY(config, read_tokenizer_config(files));
+  MC_TRY(spec, read_tokenizer_json(files.tokenizer));
+  ConfigMerger merger(config, spec);
+  MC_CHECK(merger.run());
+  MC_TRY(normalizer, Normalizer::build(spec));
+  MC_TRY(raw, tokens_of_pass(spec, false, normalizer));
+  MC_TRY(normalized, tokens_of_pass(spec, true, normalizer));
+  MC_TRY(pre_tokenizer, PreTokenizer::build(spec));
+  MC_TRY(bpe, Bpe::build(spec));
+  const auto bos = merger.id_of(config.bos_token), eos = merger.id_of(config.eos_token);
+  auto tables = std::make_unique<Tables>(Tables{.config = std::move(config),
+                                                .raw_tokens = AddedTokenMatcher(std::move(raw)),
+                                                .normalized_tokens = AddedTokenMatcher(std::move(normalized)),
+                                                .normalizer = std::move(normalizer),
+                                                .pre_tokenizer = std::move(pre_tokenizer),
+                                                .bpe = std::move(bpe),
+                                                .prefix = spec.prefix,
+                                                .suffix = spec.suffix,
+                                                .bos = bos,
+                                                .eos = eos,
+                                                .bytes = {},
+                                                .texts = {},
+                                                .ids = {}});
+  tables->index(spec);
+  return Tokenizer(std::move(tables));
+}
+
+}  // namespace mc::text

@@ -1,0 +1,57 @@
+// What a Tokenizer holds; between tokenizer.cc, which uses it, and tokenizer_load.cc, which fills it.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/added_tokens.h"
+#include "text/bpe.h"
+#include "text/normalizer.h"
+#include "text/pre_tokenizer.h"
+#include "text/string_table.h"
+#include "text/tokenizer.h"
+
+namespace mc::text {
+
+/// What stands for an id; the bytes lie in Tables::bytes.
+struct TokenText {
+  uint32_t offset = 0;
+  uint16_t length = 0;
+  bool known = false;
+  bool special = false;
+  bool added = false;
+};
+
+struct Tokenizer::Tables {
+  TokenizerConfig config;
+  AddedTokenMatcher raw_tokens;         // matched in the text as it comes
+  AddedTokenMatcher normalized_tokens;  // matched in the normalised text between those
+  Normalizer normalizer;
+  PreTokenizer pre_tokenizer;
+  Bpe bpe;
+  std::vector<uint32_t> prefix;  // what add_special puts in front and behind
+  std::vector<uint32_t> suffix;
+  std::optional<uint32_t> bos;
+  std::optional<uint32_t> eos;
+
+  std::string bytes;             // of all tokens
+  std::vector<TokenText> texts;  // by id
+  StringTable ids;               // by bytes
+
+  void add_text(uint32_t id, std::string_view text, bool added, bool special);
+  void index(const TokenizerSpec& spec);
+
+  std::string_view text_of(uint32_t id) const {
+    return id < texts.size() ? std::string_view(bytes).substr(texts[id].offset, texts[id].length) : std::string_view();
+  }
+
+  Result<void> encode(std::string_view text, std::span<const UserRange> user, std::vector<uint32_t>& out) const;
+  Result<void> encode_normalized(std::string_view text, std::span<const UserRange> user,
+                                 std::vector<uint32_t>& out) const;
+  Result<void> encode_words(std::string_view text, std::vector<uint32_t>& out) const;
+};
+
+}  // namespace mc::text

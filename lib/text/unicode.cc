@@ -1,0 +1,140 @@
+#include "text/unicode.h"
+
+#include <utf8proc.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "base/assert.h"
+#include "text/utf8.h"
+
+namespace mc::text {
+namespace {
+
+bool composes(NormalForm form) {
+  return form == NormalForm::nfc || form == NormalForm::nfkc;
+}
+bool is_compatible(NormalForm form) {
+  return form == NormalForm::nfkc || form == NormalForm::nfkd;
+}
+
+/// True when no byte can start a character that the form changes: all four forms keep ASCII, and NFC
+/// keeps everything below U+0300 (lead bytes below 0xCC).
+bool is_plain(std::string_view text, NormalForm form) {
+  const int limit = form == NormalForm::nfc ? 0xCC : 0x80;
+  return std::all_of(text.begin(), text.end(), [&](char c) { return static_cast<uint8_t>(c) < limit; });
+}
+
+int combining_class(char32_t c) {
+  return utf8proc_get_property(static_cast<utf8proc_int32_t>(c))->combining_class;
+}
+
+/// Appends the full decomposition of `c`.
+void decompose(char32_t c, bool compatible, std::vector<utf8proc_int32_t>& out) {
+  constexpr int kLongest = 18;  // U+FDFA under NFKD
+  utf8proc_int32_t buffer[kLongest * 2];
+  const auto options =
+      static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | (compatible ? UTF8PROC_COMPAT : 0));
+  int boundary = 0;
+  const utf8proc_ssize_t count =
+      utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c), buffer, std::size(buffer), options, &boundary);
+  MC_ASSERT(count >= 0 && count <= static_cast<utf8proc_ssize_t>(std::size(buffer)));
+  out.insert(out.end(), buffer, buffer + count);
+}
+
+/// Canonical ordering: each run of combining marks sorted by class, keeping the order of equals.
+void reorder(std::vector<utf8proc_int32_t>& chars) {
+  for (size_t i = 0; i < chars.size();) {
+    size_t end = i;
+    while (end < chars.size() && combining_class(static_cast<char32_t>(chars[end])) != 0) ++end;
+    if (end > i + 1)
+      std::stable_sort(chars.begin() + i, chars.begin() + end, [](utf8proc_int32_t a, utf8proc_int32_t b) {
+        return combining_class(static_cast<char32_t>(a)) < combining_class(static_cast<char32_t>(b));
+      });
+    i = end + 1;
+  }
+}
+
+}  // namespace
+
+std::string normalize(std::string_view text, NormalForm form) {
+  if (is_plain(text, form)) return std::string(text);
+  std::vector<utf8proc_int32_t> chars;
+  chars.reserve(text.size());
+  for (size_t at = 0; at < text.size();) {
+    const CodePoint c = decode_utf8(text.substr(at));
+    at += c.bytes;
+    if (c.value < 0x80)
+      chars.push_back(static_cast<utf8proc_int32_t>(c.value));
+    else
+      decompose(c.value, is_compatible(form), chars);
+  }
+  reorder(chars);
+  auto count = static_cast<utf8proc_ssize_t>(chars.size());
+  if (composes(form)) {
+    count = utf8proc_normalize_utf32(chars.data(), count,
+                                     static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+    MC_ASSERT(count >= 0);
+  }
+  std::string out;
+  out.reserve(text.size());
+  for (utf8proc_ssize_t i = 0; i < count; ++i) append_utf8(out, static_cast<char32_t>(chars[i]));
+  return out;
+}
+
+std::string lowercase(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (size_t at = 0; at < text.size();) {
+    const CodePoint c = decode_utf8(text.substr(at));
+    at += c.bytes;
+    append_utf8(out, static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c.value))));
+    if (c.value == 0x130) append_utf8(out, 0x307);  // the only one that becomes two characters
+  }
+  return out;
+}
+
+bool is_space(char32_t c) {
+  if (c < 0x80) return c == ' ' || (c >= '\t' && c <= '\r');
+  if (c == 0x85) return true;
+  const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
+  return category == UTF8PROC_CATEGORY_ZS || category == UTF8PROC_CATEGORY_ZL || category == UTF8PROC_CATEGORY_ZP;
+}
+
+bool is_word(char32_t c) {
+  switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LT:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO:
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_MC:
+    case UTF8PROC_CATEGORY_ME:
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_PC: return true;
+    default: break;
+  }
+  // Alphabetic symbols (circled and squared letters) and the two joiners.
+  const auto within = [c](char32_t low, char32_t high) { return c >= low && c <= high; };
+  return within(0x200C, 0x200D) || within(0x24B6, 0x24E9) || within(0x1F130, 0x1F149) || within(0x1F150, 0x1F169) ||
+         within(0x1F170, 0x1F189);
+}
+
+std::string_view strip(std::string_view text) {
+  const auto stripped = [](char32_t c) { return is_space(c) || (c >= 0x1C && c <= 0x1F); };
+  while (!text.empty()) {
+    const CodePoint c = decode_utf8(text);
+    if (!stripped(c.value)) break;
+    text.remove_prefix(c.bytes);
+  }
+  while (!text.empty()) {
+    const CodePoint c = decode_utf8_back(text);
+    if (!stripped(c.value)) break;
+    text.remove_suffix(c.bytes);
+  }
+  return text;
+}
+
+}  // namespace mc::text

@@ -1,0 +1,125 @@
+// Ids and texts must equal those of Hugging Face's tokenizers (scripts/make-text-goldens).
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "test.h"
+#include "text/text.h"
+
+using namespace mc;
+using namespace mc::text;
+
+namespace {
+
+std::string golden_dir() {
+  return test::source_dir() + "/tests/golden/text/";
+}
+
+std::vector<Json> read_lines(const std::string& path) {
+  std::ifstream file(path);
+  std::vector<Json> out;
+  for (std::string line; std::getline(file, line);) {
+    auto row = Json::parse(line);
+    REQUIRE_OK(row);
+    out.push_back(std::move(*row));
+  }
+  REQUIRE_FALSE(out.empty());
+  return out;
+}
+
+std::vector<uint32_t> ids_of(const Json& list) {
+  std::vector<uint32_t> out;
+  for (const Json& id : list.items()) out.push_back(static_cast<uint32_t>(id.as_int()));
+  return out;
+}
+
+/// One row: `ids` with everything on, `plain` without the post-processor, `user` with special tokens as
+/// text; a field that is absent equals the one before it. `decoded` and `skipped` are texts; null where
+/// Hugging Face's decoder loses the text of an added token.
+void check_case(const Tokenizer& tokenizer, const Json& row) {
+  const std::string_view text = row["text"].as_string();
+  INFO("text: " << row["text"].dump());
+  const auto ids = ids_of(row["ids"]);
+  const auto plain = row.has("plain") ? ids_of(row["plain"]) : ids;
+  const auto user = row.has("user") ? ids_of(row["user"]) : plain;
+  const auto encoded = tokenizer.encode(text);
+  REQUIRE_OK(encoded);
+  CHECK(*encoded == ids);
+  CHECK(*tokenizer.encode(text, {.add_special = false}) == plain);
+  CHECK(*tokenizer.encode(text, {.add_special = false, .parse_special = false}) == user);
+  if (row.has("decoded") && row["decoded"].is_null()) return;
+  const std::string_view decoded = row.has("decoded") ? row["decoded"].as_string() : text;
+  CHECK(tokenizer.decode(ids, false) == decoded);
+  CHECK(tokenizer.decode(ids) == (row.has("skipped") ? row["skipped"].as_string() : decoded));
+}
+
+void check_folder(const std::string& name) {
+  auto tokenizer = Tokenizer::open(golden_dir() + name);
+  REQUIRE_OK(tokenizer);
+  for (const Json& row : read_lines(golden_dir() + name + "/cases.jsonl")) check_case(*tokenizer, row);
+  for (const Json& row : read_lines(golden_dir() + name + "/fragments.jsonl")) {
+    INFO("ids: " << row["ids"].dump());
+    CHECK(tokenizer->decode(ids_of(row["ids"])) == row["decoded"].as_string());
+  }
+}
+
+}  // namespace
+
+TEST_CASE("text/tokenizer: GPT-2's form gives Hugging Face's ids and texts") {
+  check_folder("gpt2");
+}
+TEST_CASE("text/tokenizer: Llama 3's form gives Hugging Face's ids and texts") {
+  check_folder("llama3");
+}
+TEST_CASE("text/tokenizer: Qwen2's form gives Hugging Face's ids and texts") {
+  check_folder("qwen2");
+}
+
+TEST_CASE("text/tokenizer: every pre-tokenizer and normalizer that is read gives Hugging Face's ids and texts") {
+  std::ifstream file(golden_dir() + "gpt2/tokenizer.json");
+  const std::string base{std::istreambuf_iterator<char>(file), {}};
+  for (const Json& variant : read_lines(golden_dir() + "variants.jsonl")) {
+    INFO("variant: " << variant["name"].as_string());
+    auto spec = Json::parse(base);
+    REQUIRE_OK(spec);
+    for (const auto& [key, value] : variant["change"].members()) spec->set(key, value);
+    auto tokenizer = Tokenizer::parse({.tokenizer = spec->dump()});
+    REQUIRE_OK(tokenizer);
+    for (const Json& row : variant["cases"].items()) check_case(*tokenizer, row);
+  }
+}
+
+TEST_CASE("text/tokenizer: the embedded model's tokenizer opens and takes every text round") {
+  auto tokenizer = Tokenizer::open(test::source_dir() + "/lib/model/mc-tiny");
+  REQUIRE_OK(tokenizer);
+  CHECK(tokenizer->bos_id().has_value());
+  CHECK(tokenizer->eos_id().has_value());
+  for (const Json& row : read_lines(golden_dir() + "gpt2/cases.jsonl")) {
+    const auto ids = tokenizer->encode(row["text"].as_string(), {.add_special = false, .parse_special = false});
+    REQUIRE_OK(ids);
+    CHECK(tokenizer->decode(*ids, false) == row["text"].as_string());
+  }
+}
+
+TEST_CASE("text/chat: every known template gives what Jinja renders, and is recognised by its source") {
+  const auto rows = read_lines(golden_dir() + "chat.jsonl");
+  for (size_t i = 1; i < rows.size(); ++i) {
+    const Json& row = rows[i];
+    const std::string name(row["template"].as_string());
+    INFO("template " << name << ", conversation " << row["conversation"].as_int());
+    const TokenizerConfig config{.bos_token = "<BOS>",
+                                 .chat_template = std::string(rows[0]["templates"][name].as_string())};
+    auto chat = ChatTemplate::open(config);
+    REQUIRE_OK(chat);
+    CHECK((*chat)->name() == (name.starts_with("llama") ? "llama3" : name == "mc" ? "mc" : "chatml"));
+    std::vector<ChatMessage> messages;
+    for (const Json& message : rows[0]["conversations"][static_cast<size_t>(row["conversation"].as_int())].items())
+      messages.push_back({std::string(message["role"].as_string()), std::string(message["content"].as_string())});
+    const auto parts = (*chat)->render(messages, {.add_generation_prompt = row["add_generation_prompt"].as_bool(),
+                                                  .enable_thinking = row["enable_thinking"].as_bool(true),
+                                                  .today = "05 Feb 2031"});
+    REQUIRE_OK(parts);
+    CHECK(to_string(*parts) == row["text"].as_string());
+  }
+}
