@@ -41,16 +41,16 @@ class Json {
   using Array = std::vector<Json>;
   using Object = std::vector<JsonMember>;
 
-  Json() = default;
-  Json(std::nullptr_t) {}
+  Json();
+  Json(std::nullptr_t);
   template <std::same_as<bool> T>
-  Json(T value) : value_(std::in_place_index<1>, value) {}
+  Json(T value);
   template <std::integral T>
-  requires(!std::same_as<T, bool>) Json(T value) : value_(std::in_place_index<2>, static_cast<int64_t>(value)) {}
-  Json(double value) : value_(std::in_place_index<3>, value) {}
-  Json(const char* value) : value_(std::in_place_index<4>, value) {}
-  Json(std::string_view value) : value_(std::in_place_index<4>, value) {}
-  Json(std::string value) : value_(std::in_place_index<4>, std::move(value)) {}
+  requires(!std::same_as<T, bool>) Json(T value);
+  Json(double value);
+  Json(const char* value);
+  Json(std::string_view value);
+  Json(std::string value);
   Json(Array value);
   Json(Object value);
   static Json array(std::initializer_list<Json> items = {});
@@ -111,7 +111,7 @@ class Json {
  private:
   const Json& item(size_t index) const;
 
-  std::variant<std::nullptr_t, bool, int64_t, double, std::string, Array, Object> value_{nullptr};
+  std::variant<std::nullptr_t, bool, int64_t, double, std::string, Array, Object> value_;
 };
 
 struct JsonMember {
@@ -119,6 +119,18 @@ struct JsonMember {
   Json value;
   bool operator==(const JsonMember&) const = default;
 };
+
+// Defined down here because clang 14 wants JsonMember whole before any constructor may destroy an Object.
+inline Json::Json() = default;
+inline Json::Json(std::nullptr_t) {}
+template <std::same_as<bool> T>
+Json::Json(T value) : value_(std::in_place_index<1>, value) {}
+template <std::integral T>
+requires(!std::same_as<T, bool>) Json::Json(T value) : value_(std::in_place_index<2>, static_cast<int64_t>(value)) {}
+inline Json::Json(double value) : value_(std::in_place_index<3>, value) {}
+inline Json::Json(const char* value) : value_(std::in_place_index<4>, value) {}
+inline Json::Json(std::string_view value) : value_(std::in_place_index<4>, value) {}
+inline Json::Json(std::string value) : value_(std::in_place_index<4>, std::move(value)) {}
 
 /// Appends `text` quoted and escaped as Json::dump does; for code that writes JSON without a tree.
 void append_json_string(std::string& out, std::string_view text);
