@@ -77,7 +77,6 @@ void Conductor::check() const {
     uint32_t leaving = 0;
     for (const auto& [id, r] : requests_) leaving += r.fetch_from == name;
     MC_ASSERT_EQ(leaving, node.egress);
-    if (node.queued.empty()) MC_ASSERT(node.pending.empty());
   }
 }
 
@@ -124,7 +123,7 @@ std::vector<Conductor::NodeStatus> Conductor::nodes(TimePoint now) const {
     s.requests = static_cast<uint32_t>(node.queued.size() + node.decoding.size());
     s.queue_s = node.queued.empty() ? 0 : to_seconds(std::max(Duration{}, node.busy_until - now));
     s.up = now - node.since;
-    s.blocks = index_.block_count(name);
+    s.blocks = index_.resident_count(node.ordinal);
     s.prefill_error = node.prefill_correction.error();
     s.step_error = node.step_correction.error();
     out.push_back(std::move(s));

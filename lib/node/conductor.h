@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "kv/index.h"
 #include "kv/kv.h"
 #include "node/node.h"
 #include "node/worker.h"
@@ -29,7 +30,7 @@ struct ConductorOptions {
   sched::Options sched;          // fetch rule and the promises (SLO) that apply to every request
   Duration heartbeat = 200ms;
   Duration dead_after = 1s;
-  Duration deadline_max = 1h;
+  Duration deadline_max = std::chrono::hours(1);
   Duration park_max = 10s;       // how long a request may wait for a node to come back
   uint32_t attempts_max = 4;
   uint32_t request_max = 8192;   // unfinished ones; more are rejected as queue_full
@@ -89,6 +90,7 @@ class Conductor final : public Machine {
   struct Node {
     std::string name;
     InstanceId instance;
+    kv::NodeOrdinal ordinal = 0;  // in the index
     wire::Hello hello;
     wire::Load load;
     TimePoint since{}, heard{};
@@ -97,7 +99,6 @@ class Conductor final : public Machine {
     sched::Correction prefill_correction, step_correction;
     std::map<RequestId, double> queued;          // prefill seconds of requests placed here, not yet at first token
     TimePoint busy_until{};
-    std::map<BlockHash, uint32_t> pending;       // blocks those requests will leave here
     std::map<RequestId, uint64_t> decoding;      // context tokens of requests placed here
     uint32_t egress = 0;                         // fetches from here under way
     uint32_t snapshot_parts = 0;                 // received of the snapshot being assembled
@@ -178,7 +179,7 @@ class Conductor final : public Machine {
   ConductorOptions options_;
   std::map<std::string, Node> nodes_;
   std::map<RequestId, Request> requests_;
-  kv::Index index_;
+  kv::PrefixIndex index_;
   uint64_t peers_version_ = 0;
   Rng rng_;
   Stats stats_;

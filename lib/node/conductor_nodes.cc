@@ -93,14 +93,14 @@ void Conductor::on_heartbeat(Node& node, const wire::Heartbeat& beat, TimePoint 
   if (node.draining && !beat.load.draining) out.push_back(Send{node.name, node.instance, wire::Drain{true}});
   node.draining |= beat.load.draining;  // a node told to stop drains by itself
   if (beat.peers_version != peers_version_) out.push_back(Send{node.name, node.instance, peers()});
-  if (index_.last_seq(node.name) < beat.event_seq) ask_sync(node, now, out);
+  if (index_.seq(node.ordinal) < beat.event_seq || index_.needs_snapshot(node.ordinal)) ask_sync(node, now, out);
 }
 
 void Conductor::ask_sync(Node& node, TimePoint now, Actions& out) {
   if (node.sync_open && now - node.sync_asked < options_.dead_after) return;  // the snapshot is on its way
   node.sync_open = true;
   node.sync_asked = now;
-  out.push_back(Send{node.name, node.instance, wire::IndexSync{index_.last_seq(node.name)}});
+  out.push_back(Send{node.name, node.instance, wire::IndexSync{index_.seq(node.ordinal)}});
 }
 
 std::string Conductor::free_name(wire::Role role) const {
@@ -167,6 +167,7 @@ void Conductor::on_hello(const Received& event, const wire::Hello& hello, TimePo
   node.instance = event.instance;
   node.hello = hello;
   node.since = node.heard = now;
+  node.ordinal = index_.add_node(name);
   node.busy_until = now;
   node.cost = announced_cost(hello.cost);
   nodes_[name] = std::move(node);
@@ -192,10 +193,18 @@ wire::Peers Conductor::peers() const {
 }
 
 void Conductor::on_events(Node& node, const wire::BlockEvents& events, TimePoint now, Actions& out) {
-  std::vector<kv::IndexEvent> converted;
+  std::vector<kv::BlockEvent> converted;
   converted.reserve(events.events.size());
-  for (const auto& e : events.events) converted.push_back({e.stored, e.block.hash, e.block.parent});
-  if (!index_.apply(node.name, events.first_seq, converted)) ask_sync(node, now, out);
+  uint64_t seq = events.first_seq;
+  for (const auto& e : events.events) {
+    kv::BlockEvent event;
+    event.seq = seq++;
+    event.kind = e.stored ? kv::BlockEvent::Kind::stored : kv::BlockEvent::Kind::removed;
+    event.hash = e.block.hash;
+    event.parent = e.block.parent;
+    converted.push_back(event);
+  }
+  if (index_.apply(node.ordinal, converted) == kv::PrefixIndex::Applied::need_snapshot) ask_sync(node, now, out);
 }
 
 void Conductor::on_snapshot(Node& node, const wire::BlockSnapshot& snapshot) {
@@ -203,9 +212,9 @@ void Conductor::on_snapshot(Node& node, const wire::BlockSnapshot& snapshot) {
   if (snapshot.part != node.snapshot_parts || snapshot.seq != node.snapshot_seq) return;  // of an older one
   node.snapshot.insert(node.snapshot.end(), snapshot.blocks.begin(), snapshot.blocks.end());
   if (++node.snapshot_parts < snapshot.part_count) return;
-  std::vector<kv::IndexEvent> blocks;
-  for (const auto& b : node.snapshot) blocks.push_back({true, b.hash, b.parent});
-  index_.replace(node.name, snapshot.seq, blocks);
+  std::vector<kv::ResidentBlock> blocks;
+  for (const auto& b : node.snapshot) blocks.push_back({b.hash, b.parent, 0, kv::Tier::host});
+  index_.replace(node.ordinal, snapshot.seq, blocks);
   node.snapshot.clear(), node.snapshot_parts = 0;
   node.sync_open = false;
 }
@@ -227,7 +236,7 @@ void Conductor::lose(const std::string& name, std::string why, TimePoint now, Ac
   }
   for (auto& [id, r] : requests_)
     if (r.fetch_from == name) r.fetch_from.clear();
-  index_.remove(name);
+  index_.remove_node(name);
   nodes_.erase(it);
   broadcast_peers(out);
   for (const auto& [id, stage] : orphans)

@@ -68,8 +68,12 @@ sched::Snapshot Conductor::snapshot_for(const Request& r, TimePoint now) const {
     other_prefill |= serves(node, wire::Role::prefill, r.submit.model);
     other_decode |= serves(node, wire::Role::decode, r.submit.model);
   }
+  std::map<kv::NodeOrdinal, kv::NodeMatch> matches;
+  for (const auto& match : index_.match(hashes)) matches[match.node] = match;
   for (const auto& [name, node] : nodes_) {
-    const uint32_t readable = index_.match(name, hashes);
+    const auto match = matches.find(node.ordinal);
+    const uint32_t readable = match == matches.end() ? 0 : match->second.resident;
+    const uint32_t expected = match == matches.end() ? 0 : match->second.expected;
     if (node.hello.role != wire::Role::cache) s.block_bytes = std::max(s.block_bytes, node.hello.page_bytes);
     sched::Cost cost = node.cost;
     const double pf = node.prefill_correction.factor(), sf = node.step_correction.factor();
@@ -77,13 +81,9 @@ sched::Snapshot Conductor::snapshot_for(const Request& r, TimePoint now) const {
     cost.decode_s *= sf, cost.decode_s_per_row *= sf, cost.decode_s_per_kv_token *= sf;
     sched::HolderView holder{name, readable, readable, 0, node.egress};
     if (serves(node, wire::Role::prefill, r.submit.model)) {
-      uint32_t resident = readable;
-      while (resident < hashes.size() &&
-             (node.pending.contains(hashes[resident]) || index_.holds(name, hashes[resident])))
-        ++resident;
       const double queue_s = node.queued.empty() ? 0 : to_seconds(std::max(Duration{}, node.busy_until - now));
-      if (resident > readable) holder.pending_blocks = resident, holder.pending_s = queue_s;
-      sched::PrefillView view{name, queue_s, static_cast<uint32_t>(node.queued.size()), resident, cost, true};
+      if (expected > readable) holder.pending_blocks = expected, holder.pending_s = queue_s;
+      sched::PrefillView view{name, queue_s, static_cast<uint32_t>(node.queued.size()), expected, cost, true};
       view.accepting = !node.draining && (r.submit.pin_prefill.empty() || r.submit.pin_prefill == name) &&
                        !(may_avoid && other_prefill && name == r.avoid);
       s.prefill.push_back(std::move(view));
@@ -153,7 +153,10 @@ void Conductor::dispatch(Request& r, const sched::Snapshot& snapshot, const sche
   if (c.holder >= 0 && c.fetch_blocks > 0) {
     const sched::HolderView& holder = snapshot.holders[static_cast<size_t>(c.holder)];
     Node& source = nodes_.at(holder.name);
-    const uint32_t first = index_.match(prefill.name, std::span(r.hashes).first(c.local_blocks));
+    // What prefill still has to compute for earlier requests is asked for as well: it may come sooner.
+    uint32_t first = 0;
+    for (const auto& match : index_.match(std::span(r.hashes).first(c.local_blocks)))
+      if (match.node == prefill.ordinal) first = match.resident;
     const uint32_t wait_ms = c.wait_s > 0 ? static_cast<uint32_t>(2e3 * c.wait_s) + 100 : 0;
     start.sources.push_back({source.name, source.instance, first, c.local_blocks + c.fetch_blocks - first, wait_ms});
     r.fetch_from = source.name;
@@ -161,8 +164,7 @@ void Conductor::dispatch(Request& r, const sched::Snapshot& snapshot, const sche
   }
   prefill.queued[spec.req] = c.prefill_s;
   prefill.busy_until = std::max(prefill.busy_until, now) + from_seconds(c.prefill_s);
-  if (!spec.no_cache)
-    for (const auto& hash : r.hashes) ++prefill.pending[hash];
+  if (!spec.no_cache) index_.add_pending(prefill.ordinal, r.hashes);
   decode.decoding[spec.req] = spec.ids.size();
   out.push_back(Send{prefill.name, prefill.instance, std::move(start)});
 }
@@ -173,11 +175,7 @@ void Conductor::leave_prefill(Request& r, TimePoint now) {
   r.fetch_from.clear();
   Node* node = find_node(r.prefill);
   if (!node || node->queued.erase(r.submit.req) == 0) return;
-  if (!r.submit.no_cache)
-    for (const auto& hash : r.hashes) {
-      const auto it = node->pending.find(hash);
-      if (it != node->pending.end() && --it->second == 0) node->pending.erase(it);
-    }
+  if (!r.submit.no_cache) index_.settle_pending(node->ordinal, r.hashes);
   double rest_s = 0;
   for (const auto& [id, seconds] : node->queued) rest_s += seconds;
   node->busy_until = now + from_seconds(rest_s);

@@ -34,8 +34,11 @@ void Decode::step(TimePoint, Actions& out) {
     row.pages.assign(r->pages.begin(), r->pages.begin() + r->position / bt + 1);
     row.attention = r->spec.decode_attention;
     row.sampling = r->spec.sampling;
-    row.answer_index = static_cast<uint32_t>(r->answer.size());
-    row.answered = r->answer;
+    row.prompt_tokens = static_cast<uint32_t>(r->spec.ids.size()) - r->spec.resumed;
+    if (r->spec.sampling.has_penalties()) {
+      row.history.assign(r->spec.ids.begin(), r->spec.ids.begin() + row.prompt_tokens);
+      row.history.insert(row.history.end(), r->answer.begin(), r->answer.end());
+    }
     if (r->answer.size() < r->spec.stopping.min_tokens) row.banned = r->spec.stopping.stop_ids;
     r->in_step = true;
     run.rows.push_back(std::move(row));

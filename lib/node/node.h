@@ -165,9 +165,9 @@ struct RunChunk {
   std::string attention;
   bool sample = false;          // the last chunk: draw the token that follows
   wire::Sampling sampling;
-  uint32_t answer_index = 0;    // of the drawn token, for the sampler and min_tokens
-  std::vector<uint32_t> answered;  // tokens of the answer so far, for penalties
-  std::vector<uint32_t> banned;    // ids that may not be drawn (EOS below min_tokens)
+  std::vector<uint32_t> history;  // prompt, then answer so far; only when the sampling has penalties
+  uint32_t prompt_tokens = 0;     // where the answer starts in the sequence
+  std::vector<uint32_t> banned;   // ids that may not be drawn (stop ids below min_tokens)
 };
 
 struct CancelRun {
@@ -180,8 +180,8 @@ struct RunRow {
   std::vector<uint32_t> pages;
   std::string attention;
   wire::Sampling sampling;
-  uint32_t answer_index = 0;  // of the token to be drawn
-  std::vector<uint32_t> answered;
+  std::vector<uint32_t> history;  // as in RunChunk
+  uint32_t prompt_tokens = 0;
   std::vector<uint32_t> banned;
 };
 

@@ -71,8 +71,8 @@ void Prefill::run_chunk(Request& r, Actions& out) {
   run.attention = r.spec.prefill_attention;
   run.sample = r.run_end == tokens;
   run.sampling = r.spec.sampling;
-  run.answer_index = r.spec.resumed;
-  run.answered.assign(r.spec.ids.end() - r.spec.resumed, r.spec.ids.end());
+  run.prompt_tokens = tokens - r.spec.resumed;
+  if (r.spec.sampling.has_penalties()) run.history = r.spec.ids;
   if (r.spec.resumed < r.spec.stopping.min_tokens) run.banned = r.spec.stopping.stop_ids;
   r.run = run.run;
   ++r.chunks;

@@ -72,7 +72,9 @@ class Worker : public Machine {
   /// The refusal that makes this process useless (layout mismatch, name taken), if there was one.
   const wire::Refused* refused() const { return refused_ ? &*refused_ : nullptr; }
   const std::map<std::string, wire::Peer>& peers() const { return peers_; }
-  /// Leaves the cluster: no new work, the conductor is told.
+  /// No new requests from now on; those here finish (SIGTERM). The heartbeat tells the conductor.
+  void start_draining() { draining_ = true; }
+  /// Leaves the cluster: everything here ends, the conductor is told.
   void leave(TimePoint now, Actions& out);
   wire::Load load() const;
   const Shelf* shelf() const { return shelf_.get(); }

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "base/assert.h"
-#include "node/cache.h"
+
 #include "sim/process.h"
 
 namespace mc::sim {
@@ -95,10 +95,7 @@ std::unique_ptr<node::Worker> World::make_worker(const std::string& name, const 
   o.page_count = 0;
   o.kv = {};
   o.model.clear();
-  node::CacheOptions cache;
-  cache.segment_bytes = 4ull * options_.page_count * o.layout.page_bytes();
-  cache.slab_bytes = 4 * o.layout.page_bytes();
-  return std::make_unique<node::Cache>(o, cache);
+  return nullptr;
 }
 
 // ---- pages being written ---------------------------------------------------------------------

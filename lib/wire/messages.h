@@ -45,6 +45,9 @@ struct Sampling {
   int32_t logprobs = -1;  // -1 = none, k = chosen token and the k most likely
   std::vector<std::pair<uint32_t, double>> logit_bias;
 
+  bool has_penalties() const {
+    return repetition_penalty != 1.0 || presence_penalty != 0.0 || frequency_penalty != 0.0;
+  }
   bool operator==(const Sampling&) const = default;
   template <class V>
   void fields(V& v) {

@@ -1,0 +1,227 @@
+#include "run/compute.h"
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/hash.h"
+
+namespace mc::run {
+namespace {
+constexpr size_t kPlansMax = 64;  // a client can name plans; it cannot make us keep them all
+}
+
+ops::SamplingParams sampling_params(const wire::Sampling& s) {
+  ops::SamplingParams out;
+  out.temperature = static_cast<float>(s.temperature);
+  out.top_k = static_cast<int32_t>(s.top_k);
+  out.top_p = static_cast<float>(s.top_p);
+  out.min_p = static_cast<float>(s.min_p);
+  out.repetition_penalty = static_cast<float>(s.repetition_penalty);
+  out.presence_penalty = static_cast<float>(s.presence_penalty);
+  out.frequency_penalty = static_cast<float>(s.frequency_penalty);
+  out.seed = s.seed;
+  out.stream = s.stream;
+  out.logprobs = s.logprobs;
+  for (const auto& [token, bias] : s.logit_bias) out.logit_bias.emplace_back(token, static_cast<float>(bias));
+  return out;
+}
+
+Result<std::unique_ptr<Compute>> Compute::open(const model::Model& model, Parallel& parallel,
+                                               const ComputeOptions& options) {
+  MC_TRY(runner, model::Runner::open(model, parallel,
+                                     {.block_tokens = options.block_tokens,
+                                      .max_chunk_tokens = options.chunk_tokens,
+                                      .max_batch = options.batch_max,
+                                      .kernels = options.kernels}));
+  MC_TRY(wake, EventFd::open());
+  return std::unique_ptr<Compute>(new Compute(model, std::move(runner), std::move(wake), options));
+}
+
+Compute::Compute(const model::Model& model, model::Runner runner, EventFd wake, const ComputeOptions& options)
+    : model_(model),
+      runner_(std::move(runner)),
+      sampler_(runner_.kernels()),
+      options_(options),
+      layout_(runner_.layout()),
+      wake_(std::move(wake)) {
+  logits_.resize(size_t{options.batch_max} * model.config().vocab);
+  thread_ = std::thread([this] { loop(); });
+}
+
+Compute::~Compute() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+    if (current_ != 0) cancelled_.insert(current_);
+  }
+  work_.notify_one();
+  thread_.join();
+}
+
+void Compute::submit(node::RunChunk run) {
+  std::lock_guard lock(mutex_);
+  runs_.emplace_back(std::move(run));
+  work_.notify_one();
+}
+
+void Compute::submit(node::RunStep run) {
+  std::lock_guard lock(mutex_);
+  runs_.emplace_back(std::move(run));
+  work_.notify_one();
+}
+
+void Compute::cancel(uint64_t run) {
+  std::lock_guard lock(mutex_);
+  cancelled_.insert(run);
+}
+
+std::optional<node::Event> Compute::next() {
+  std::lock_guard lock(mutex_);
+  if (events_.empty()) {
+    wake_.drain();
+    return std::nullopt;
+  }
+  node::Event event = std::move(events_.front());
+  events_.pop_front();
+  return event;
+}
+
+void Compute::post(node::Event event) {
+  {
+    std::lock_guard lock(mutex_);
+    events_.push_back(std::move(event));
+  }
+  wake_.signal();
+}
+
+void Compute::loop() {
+  for (;;) {
+    std::variant<node::RunChunk, node::RunStep> run;
+    {
+      std::unique_lock lock(mutex_);
+      work_.wait(lock, [&] { return stopping_ || !runs_.empty(); });
+      if (stopping_) return;
+      run = std::move(runs_.front());
+      runs_.pop_front();
+      current_ = std::visit([](const auto& r) { return r.run; }, run);
+    }
+    node::Event done;
+    if (const auto* chunk = std::get_if<node::RunChunk>(&run)) done = run_chunk(*chunk);
+    else done = run_step(std::get<node::RunStep>(run));
+    {
+      std::lock_guard lock(mutex_);
+      cancelled_.erase(current_);
+      current_ = 0;
+    }
+    post(std::move(done));
+  }
+}
+
+Result<const attn::Plan*> Compute::plan(const std::string& text) {
+  if (const auto it = plans_.find(text); it != plans_.end()) return &it->second;
+  MC_TRY(asked, attn::parse_plan(text));
+  MC_TRY(plan, attn::resolve(asked, model_.config().attention, static_cast<int32_t>(model_.config().layers),
+                             static_cast<int32_t>(options_.block_tokens)));
+  if (plans_.size() >= kPlansMax) plans_.clear();
+  return &(plans_[text] = plan);
+}
+
+std::vector<uint32_t> Compute::layer_crcs(const node::RunChunk& run, uint32_t layer) const {
+  std::vector<uint32_t> crcs;
+  for (size_t block = run.start / options_.block_tokens; block < run.pages.size(); ++block)
+    crcs.push_back(crc32c({page(run.pages[block]) + layout_.layer_offset(layer), layout_.layer_bytes()}));
+  return crcs;
+}
+
+node::ChunkDone Compute::run_chunk(const node::RunChunk& run) {
+  const TimePoint began = SystemClock::instance().now();
+  node::ChunkDone done;
+  done.run = run.run;
+  const auto fail = [&](const Error& error) {
+    done.code = error.code;
+    done.what = error.what;
+    return done;
+  };
+  const auto chosen = plan(run.attention);
+  if (!chosen) return fail(chosen.error());
+  std::vector<std::byte*> pages;
+  for (uint32_t index : run.pages) {
+    MC_ASSERT_LT(index, options_.page_count);
+    pages.push_back(page(index));
+  }
+  // Rows beyond a partial tail must be zero: the page may have held another block before.
+  const size_t tail_tokens = (run.start + run.tokens.size()) % options_.block_tokens;
+  if (tail_tokens != 0) std::fill_n(pages.back(), layout_.page_bytes(), std::byte{0});
+  model::PrefillChunk chunk;
+  chunk.tokens = run.tokens;
+  chunk.start = run.start;
+  chunk.pages = pages.data();
+  chunk.plan = *chosen;
+  const size_t vocab = model_.config().vocab;
+  if (run.sample) chunk.logits = std::span(logits_).first(vocab);
+  chunk.on_layer = [&](uint32_t layer) {
+    post(node::LayerDone{run.run, layer, run.start / options_.block_tokens, layer_crcs(run, layer)});
+    std::lock_guard lock(mutex_);
+    return !cancelled_.contains(run.run);
+  };
+  if (auto ran = runner_.prefill(chunk); !ran) return fail(ran.error());
+  if (run.sample) {
+    auto drawn = draw(chunk.logits, run.sampling, run.start + run.tokens.size(), run.history, run.prompt_tokens,
+                      run.banned);
+    if (!drawn) return fail(drawn.error());
+    done.sampled = std::move(*drawn);
+  }
+  done.elapsed = SystemClock::instance().now() - began;
+  return done;
+}
+
+node::StepDone Compute::run_step(const node::RunStep& run) {
+  const TimePoint began = SystemClock::instance().now();
+  node::StepDone done;
+  done.run = run.run;
+  const auto fail = [&](const Error& error) {
+    done.code = error.code;
+    done.what = error.what;
+    done.rows.clear();
+    return done;
+  };
+  std::vector<std::vector<std::byte*>> pages(run.rows.size());
+  std::vector<model::DecodeRow> rows;
+  for (size_t i = 0; i < run.rows.size(); ++i) {
+    const node::RunRow& row = run.rows[i];
+    const auto chosen = plan(row.attention);
+    if (!chosen) return fail(chosen.error());
+    for (uint32_t index : row.pages) pages[i].push_back(page(index));
+    if (row.position % options_.block_tokens == 0)  // a fresh page: unused rows are zero
+      std::fill_n(pages[i].back(), layout_.page_bytes(), std::byte{0});
+    rows.push_back({row.token, row.position, pages[i].data(), *chosen});
+  }
+  const size_t vocab = model_.config().vocab;
+  const std::span<float> logits = std::span(logits_).first(rows.size() * vocab);
+  if (auto ran = runner_.decode(rows, logits); !ran) return fail(ran.error());
+  for (size_t i = 0; i < run.rows.size(); ++i) {
+    const node::RunRow& row = run.rows[i];
+    auto drawn = draw(logits.subspan(i * vocab, vocab), row.sampling, uint64_t{row.position} + 1, row.history,
+                      row.prompt_tokens, row.banned);
+    if (!drawn) return fail(drawn.error());
+    node::StepRow out{std::move(*drawn), {}};
+    if ((row.position + 1) % options_.block_tokens == 0)
+      for (uint32_t layer = 0; layer < layout_.layers; ++layer)
+        out.sealed_crcs.push_back(crc32c({pages[i].back() + layout_.layer_offset(layer), layout_.layer_bytes()}));
+    done.rows.push_back(std::move(out));
+  }
+  done.elapsed = SystemClock::instance().now() - began;
+  return done;
+}
+
+Result<node::SampledToken> Compute::draw(std::span<const float> logits, const wire::Sampling& sampling,
+                                         uint64_t position, std::span<const uint32_t> history, uint32_t prompt_tokens,
+                                         std::span<const uint32_t> banned) {
+  MC_TRY(sampled, sampler_.sample(logits, sampling_params(sampling), position, history, prompt_tokens, banned));
+  node::SampledToken out;
+  out.token = sampled.token;
+  out.logprobs.chosen = sampled.logprob;
+  for (const auto& top : sampled.top) out.logprobs.top.emplace_back(top.token, top.logprob);
+  return out;
+}
+
+}  // namespace mc::run

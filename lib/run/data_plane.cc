@@ -1,0 +1,173 @@
+#include "run/data_plane.h"
+
+#include <algorithm>
+
+#include "base/assert.h"
+#include "base/log.h"
+#include "wire/notify.h"
+
+namespace mc::run {
+namespace {
+constexpr Duration kConnectFor = 30s;  // the engine retries so long; after it the next SetPeers starts again
+}
+
+Result<std::unique_ptr<DataPlane>> DataPlane::open(const xfer::Options& options, mem::SharedBuffer& pool) {
+  MC_TRY(engine, xfer::Engine::open(options));
+  MC_CHECK(engine->register_buffer(pool, {.name = "kv", .access = xfer::AccessClass::blocks}));
+  return std::unique_ptr<DataPlane>(new DataPlane(std::move(engine), pool));
+}
+
+wire::Bytes DataPlane::describe() const {
+  const auto bytes = engine_->describe();
+  const auto* first = reinterpret_cast<const uint8_t*>(bytes.data());
+  return {first, first + bytes.size()};
+}
+
+void DataPlane::set_peers(const std::vector<wire::Peer>& peers) {
+  const TimePoint now = SystemClock::instance().now();
+  std::map<InstanceId, Link> next;
+  for (const auto& peer : peers) {
+    if (peer.data.empty() || peer.instance == engine_->instance()) continue;
+    const auto known = links_.find(peer.instance);
+    if (known != links_.end()) {
+      next[peer.instance] = known->second;
+      continue;
+    }
+    auto id = engine_->connect(std::as_bytes(std::span(peer.data)), now + kConnectFor);
+    if (!id) {
+      log_warn("peer data plane unusable", {{"peer", peer.name}, {"why", id.error().what}});
+      continue;
+    }
+    next[peer.instance] = {peer.name, *id};
+    instances_[*id] = peer.instance;
+  }
+  for (const auto& [instance, link] : links_)
+    if (!next.contains(instance)) engine_->disconnect(link.id);
+  links_ = std::move(next);
+}
+
+std::string DataPlane::transport(const InstanceId& instance) const {
+  const auto it = links_.find(instance);
+  return it == links_.end() ? "" : engine_->transport(it->second.id);
+}
+
+void DataPlane::notify(const node::SendNotify& notify) {
+  const auto link = links_.find(notify.instance);
+  if (link == links_.end()) return;
+  auto messages = wire::encode_extents_ready(notify.ready);
+  MC_ASSERT(messages.has_value());
+  for (const auto& bytes : *messages)
+    if (const Code code = engine_->notify(link->second.id, bytes); code != Code::ok)
+      log_warn("notify not sent", {{"to", notify.to}, {"why", to_string(code)}});
+}
+
+void DataPlane::answer(uint64_t read, Code code, std::string what) {
+  ready_.push_back(node::ReadDone{read, code, std::move(what)});
+}
+
+void DataPlane::read(const node::Read& read, const std::function<uint64_t(uint32_t)>& local_offset) {
+  const auto link = links_.find(read.instance);
+  if (link == links_.end()) return answer(read.read, Code::peer_lost, "no data connection to " + read.peer);
+  const auto descriptor = engine_->descriptor(link->second.id);
+  const wire::BufferInfo* buffer = descriptor ? descriptor->find("kv") : nullptr;
+  if (!buffer) return answer(read.read, Code::peer_lost, "data connection to " + read.peer + " is not up yet");
+  std::vector<xfer::Request> requests;
+  requests.reserve(read.slices.size());
+  for (const auto& slice : read.slices) {
+    xfer::Request request;
+    request.op = xfer::Op::read;
+    request.peer = link->second.id;
+    request.local = pool_.bytes().subspan(local_offset(slice.page) + slice.page_offset, slice.bytes);
+    request.buffer = buffer->id;
+    request.offset = slice.remote_offset;
+    request.crc32c = slice.crc;
+    requests.push_back(request);
+  }
+  const TimePoint deadline = after(SystemClock::instance().now(), std::max(read.budget, Duration(0)));
+  auto batch = engine_->submit(requests, deadline, read.read);
+  if (!batch) return answer(read.read, batch.error().code, batch.error().what);
+  batches_[*batch] = {read.read, Code::ok, ""};
+  reads_[read.read] = *batch;
+}
+
+void DataPlane::cancel(uint64_t read) {
+  if (const auto it = reads_.find(read); it != reads_.end()) engine_->cancel(it->second);
+}
+
+std::optional<node::Event> DataPlane::finish(xfer::BatchId batch) {
+  const auto it = batches_.find(batch);
+  if (it == batches_.end()) return std::nullopt;
+  if (auto closed = engine_->close(batch); !closed) {
+    log_warn("batch not closed", {{"why", closed.error().what}});
+    return std::nullopt;  // batch_released follows
+  }
+  Outstanding done = std::move(it->second);
+  batches_.erase(it);
+  reads_.erase(done.read);
+  return node::ReadDone{done.read, done.code, std::move(done.what)};
+}
+
+std::optional<node::Event> DataPlane::convert(xfer::Event event) {
+  using Kind = xfer::Event::Kind;
+  switch (event.kind) {
+    case Kind::batch_done: {
+      const auto it = batches_.find(event.batch);
+      if (it == batches_.end()) return std::nullopt;
+      it->second.code = event.code;
+      it->second.what = std::move(event.text);
+      return event.quarantined ? std::nullopt : finish(event.batch);
+    }
+    case Kind::batch_released: return finish(event.batch);
+    case Kind::notify: {
+      const auto from = instances_.find(event.peer);
+      auto ready = wire::parse_extents_ready(event.bytes);
+      if (from == instances_.end() || !ready) {
+        ++bad_notifies_;
+        log_warn("notify dropped", {{"why", ready ? "unknown peer" : ready.error().what}});
+        return std::nullopt;
+      }
+      const auto link = links_.find(from->second);
+      if (link == links_.end()) return std::nullopt;
+      return node::Notified{link->second.name, from->second, std::move(*ready)};
+    }
+    case Kind::peer_up: {
+      const auto descriptor = engine_->descriptor(event.peer);
+      if (descriptor) instances_[event.peer] = descriptor->instance;  // it dialled us
+      const auto link = descriptor ? links_.find(descriptor->instance) : links_.end();
+      if (link != links_.end()) link->second.id = event.peer;
+      log_info("data connection up", {{"peer", descriptor ? descriptor->name : "?"}, {"via", event.text}});
+      return std::nullopt;
+    }
+    case Kind::peer_lost: {
+      const auto from = instances_.find(event.peer);
+      if (from == instances_.end()) return std::nullopt;
+      const auto link = links_.find(from->second);
+      if (link == links_.end()) return std::nullopt;
+      log_info("data connection lost", {{"peer", link->second.name}, {"gone", event.gone}, {"why", event.text}});
+      if (!event.gone) return std::nullopt;
+      return node::PeerLost{link->second.name, from->second, event.text};
+    }
+    case Kind::peer_changed: return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+std::optional<node::Event> DataPlane::next() {
+  for (;;) {
+    if (!ready_.empty()) {
+      node::Event event = std::move(ready_.front());
+      ready_.erase(ready_.begin());
+      return event;
+    }
+    if (arrived_.empty()) {
+      engine_->poll(arrived_, TimePoint{});
+      std::reverse(arrived_.begin(), arrived_.end());
+      if (arrived_.empty()) return std::nullopt;
+    }
+    xfer::Event event = std::move(arrived_.back());
+    arrived_.pop_back();
+    if (auto converted = convert(std::move(event))) return converted;
+  }
+}
+
+}  // namespace mc::run

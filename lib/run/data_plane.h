@@ -1,0 +1,66 @@
+// The data plane as the machines see it: reads of KV extents into this node's pages, and the small
+// notifies that announce them. Wraps xfer::Engine. A ReadDone is given only when no transport can
+// touch the pages any more: a read past its deadline is reported after its quarantine.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "mem/mem.h"
+#include "node/node.h"
+#include "xfer/xfer.h"
+
+namespace mc::run {
+
+class DataPlane {
+ public:
+  /// Registers `pool` as the buffer "kv" that peers may read. The pool outlives the plane.
+  static Result<std::unique_ptr<DataPlane>> open(const xfer::Options& options, mem::SharedBuffer& pool);
+
+  wire::Bytes describe() const;
+  std::vector<std::string> transports() const { return engine_->transports(); }
+  std::vector<std::string> uris() const { return engine_->uris(); }
+  int event_fd() const { return engine_->event_fd(); }
+  std::optional<node::Event> next();
+  void set_peers(const std::vector<wire::Peer>& peers);
+  void notify(const node::SendNotify& notify);
+  /// `local_offset` gives the place of a page in the pool buffer.
+  void read(const node::Read& read, const std::function<uint64_t(uint32_t page)>& local_offset);
+  void cancel(uint64_t read);
+  /// Transport in use to the instance, e.g. "shm"; "" = not connected.
+  std::string transport(const InstanceId& instance) const;
+  xfer::Counters counters() const { return engine_->counters(); }
+  uint64_t bad_notifies() const { return bad_notifies_; }
+
+ private:
+  struct Link {
+    std::string name;
+    xfer::PeerId id = xfer::PeerId::none;
+  };
+  struct Outstanding {
+    uint64_t read = 0;
+    Code code = Code::ok;
+    std::string what;
+  };
+
+  DataPlane(std::unique_ptr<xfer::Engine> engine, mem::SharedBuffer& pool) : engine_(std::move(engine)), pool_(pool) {}
+  std::optional<node::Event> convert(xfer::Event event);
+  std::optional<node::Event> finish(xfer::BatchId batch);
+  void answer(uint64_t read, Code code, std::string what);
+
+  std::unique_ptr<xfer::Engine> engine_;
+  mem::SharedBuffer& pool_;
+  std::map<InstanceId, Link> links_;
+  std::map<xfer::PeerId, InstanceId> instances_;
+  std::map<xfer::BatchId, Outstanding> batches_;
+  std::map<uint64_t, xfer::BatchId> reads_;
+  std::vector<xfer::Event> arrived_;       // taken from the engine, not yet converted (newest last)
+  std::vector<node::Event> ready_;         // answers made without the engine
+  uint64_t bad_notifies_ = 0;
+};
+
+}  // namespace mc::run

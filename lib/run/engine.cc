@@ -1,0 +1,52 @@
+#include "run/engine.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <thread>
+
+#include "base/common_flags.h"
+#include "base/errors.h"
+#include "model/find.h"
+#include "run/run_flags.h"
+
+namespace mc::run {
+
+int thread_count(const cli::Args& args) {
+  if (args.present(flags::kThreads)) return static_cast<int>(std::clamp<uint64_t>(args.count(flags::kThreads), 1, 256));
+  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+}
+
+std::string served_name(const std::string& directory) {
+  std::filesystem::path path(directory);
+  if (path.filename().empty()) path = path.parent_path();
+  return path.filename().string();
+}
+
+Result<attn::Plan> resolve_plan(const std::string& text, const model::ModelConfig& config, uint32_t block_tokens) {
+  MC_TRY(asked, attn::parse_plan(text));
+  return attn::resolve(asked, config.attention, static_cast<int32_t>(config.layers), static_cast<int32_t>(block_tokens));
+}
+
+Result<Engine> open_engine(const cli::Args& args) {
+  Engine engine;
+  MC_TRY(directory, model::find_model(args.text(flags::kModel)));
+  engine.directory = directory;
+  engine.served_name = served_name(directory);
+  engine.block_tokens = static_cast<uint32_t>(args.count(flags::kBlockTokens));
+  engine.parallel = std::make_unique<Parallel>(thread_count(args));
+  const std::string& dtype = args.text(flags::kDtype);
+  if (args.has(flags::kKvDtype) && args.text(flags::kKvDtype) != "auto" && args.text(flags::kKvDtype) != dtype)
+    return user_error(err::kBadValue, "--kv-dtype " + args.text(flags::kKvDtype) + " differs from --dtype " + dtype +
+                      "; this build keeps K and V in the compute type");
+  MC_TRY(loaded, model::Model::open(directory, {.dtype = dtype}, *engine.parallel));
+  engine.model = std::make_unique<model::Model>(std::move(loaded));
+  const std::string& both = args.text(flags::kAttention);
+  const auto choice = [&](const Flag& flag) { return args.has(flag) && args.present(flag) ? args.text(flag) : both; };
+  MC_TRY(prefill, resolve_plan(choice(flags::kPrefillAttention), engine.model->config(), engine.block_tokens));
+  MC_TRY(decode, resolve_plan(choice(flags::kDecodeAttention), engine.model->config(), engine.block_tokens));
+  engine.prefill_plan = prefill;
+  engine.decode_plan = decode;
+  return engine;
+}
+
+}  // namespace mc::run

@@ -1,0 +1,31 @@
+// The model side of a prefill or decode process, also of the one-shot verbs: weights, threads, plans.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "attn/attn.h"
+#include "base/cli.h"
+#include "base/parallel.h"
+#include "model/model.h"
+
+namespace mc::run {
+
+struct Engine {
+  std::string directory, served_name;
+  std::unique_ptr<Parallel> parallel;
+  std::unique_ptr<model::Model> model;
+  attn::Plan prefill_plan, decode_plan;  // what the flags mean for this model
+  uint32_t block_tokens = 64;
+};
+
+/// Loads what -m, --dtype, --threads, --attention and --block-tokens ask for.
+Result<Engine> open_engine(const cli::Args& args);
+/// --threads: auto is one per core.
+int thread_count(const cli::Args& args);
+/// The name clients use: the directory's last component.
+std::string served_name(const std::string& directory);
+/// `text` as the model understands it, canonical.
+Result<attn::Plan> resolve_plan(const std::string& text, const model::ModelConfig& config, uint32_t block_tokens);
+
+}  // namespace mc::run

@@ -1,0 +1,147 @@
+#include "run/links.h"
+
+#include <algorithm>
+
+#include "base/errors.h"
+#include "base/log.h"
+#include "node/worker.h"
+#include "wire/codec.h"
+
+namespace mc::run {
+namespace {
+constexpr size_t kKeptMax = 64;  // messages for one peer that is not connected yet
+}
+
+Result<std::unique_ptr<Links>> Links::open(ctl::HubOptions options, const std::optional<Uri>& conductor) {
+  MC_TRY(hub, ctl::Hub::open(std::move(options)));
+  auto links = std::unique_ptr<Links>(new Links(std::move(hub)));
+  if (conductor) {
+    MC_TRY(link, links->hub_.connect(*conductor));
+    links->conductor_ = link;
+  }
+  return links;
+}
+
+NodeId Links::called(ctl::LinkId link, const InstanceId& instance, const std::string& claimed) const {
+  if (conductor_ != 0 && link == conductor_) return NodeId(node::kConductor);
+  const auto it = names_.find(instance);
+  return it != names_.end() ? it->second : claimed;
+}
+
+std::optional<node::Event> Links::next() {
+  while (auto event = hub_.next())
+    if (auto converted = convert(std::move(*event))) return converted;
+  return std::nullopt;
+}
+
+std::optional<node::Event> Links::convert(ctl::Event event) {
+  if (auto* received = std::get_if<ctl::Received>(&event)) {
+    const auto& envelope = received->envelope;
+    links_[envelope.instance].insert(received->link);
+    auto message = wire::decode(envelope.type, received->body);
+    if (!message) {
+      ++bad_messages_;
+      log_warn("message dropped", {{"from", envelope.from}, {"type", envelope.type}, {"why", message.error().what}});
+      return std::nullopt;
+    }
+    return node::Received{called(received->link, envelope.instance, envelope.from), envelope.instance,
+                          std::move(*message)};
+  }
+  if (auto* up = std::get_if<ctl::LinkUp>(&event)) {
+    links_[up->instance].insert(up->link);
+    if (up->link == conductor_) {
+      trouble_.clear();
+      flush(std::string(node::kConductor), up->link);
+    }
+    flush(up->instance.hex(), up->link);
+    return std::nullopt;
+  }
+  if (auto* lost = std::get_if<ctl::LinkLost>(&event)) {
+    const auto it = links_.find(lost->instance);
+    if (it == links_.end()) return std::nullopt;
+    it->second.erase(lost->link);
+    if (!it->second.empty()) return std::nullopt;  // another link to it is up
+    links_.erase(it);
+    return node::PeerLost{called(lost->link, lost->instance, lost->name), lost->instance, lost->why};
+  }
+  if (auto* failed = std::get_if<ctl::LinkFailed>(&event)) {
+    if (failed->link != conductor_) {
+      log_warn("peer unreachable", {{"why", failed->error.what}});
+      return std::nullopt;
+    }
+    trouble_ = failed->error.what;
+    fatal_ = failed->fatal;
+    failure_ = failed->error;
+    log_warn("conductor unreachable", {{"why", one_line(failed->error)}, {"fatal", failed->fatal}});
+  } else if (auto* dropped = std::get_if<ctl::SendFailed>(&event)) {
+    log_debug("message not sent", {{"why", dropped->error.what}});
+  }
+  return std::nullopt;
+}
+
+// A hub drops what its link cannot take now. The first words to a peer would be lost that way, so a
+// few messages wait here; whoever sent them has its own deadline.
+void Links::keep(const std::string& target, const node::Send& send) {
+  auto& kept = kept_[target];
+  if (kept.size() >= kKeptMax) kept.erase(kept.begin());
+  kept.push_back(send);
+}
+
+void Links::flush(const std::string& target, ctl::LinkId link) {
+  const auto it = kept_.find(target);
+  if (it == kept_.end()) return;
+  for (const auto& send : it->second)
+    (void)hub_.send(link, wire::type_name(send.message), wire::encode(send.message), send.instance);
+  kept_.erase(it);
+}
+
+void Links::send(const node::Send& send) {
+  const std::string_view type = wire::type_name(send.message);
+  if (send.to == node::kConductor && conductor_ != 0) {
+    const bool up = std::any_of(links_.begin(), links_.end(), [&](const auto& l) { return l.second.contains(conductor_); });
+    if (!up) {
+      kept_.erase(send.to);  // only the newest Hello counts
+      return keep(send.to, send);
+    }
+    (void)hub_.send(conductor_, type, wire::encode(send.message), send.instance);
+    return;
+  }
+  const auto it = links_.find(send.instance);
+  if (it == links_.end() || it->second.empty()) {
+    if (names_.contains(send.instance)) keep(send.instance.hex(), send);
+    return;
+  }
+  if (auto sent = hub_.send(*it->second.begin(), type, wire::encode(send.message), send.instance); !sent)
+    log_warn("message not sent", {{"to", send.to}, {"type", type}, {"why", sent.error().what}});
+}
+
+void Links::set_peers(const std::vector<wire::Peer>& peers) {
+  std::set<std::string> wanted;
+  names_.clear();
+  for (const auto& peer : peers) {
+    names_[peer.instance] = peer.name;
+    wanted.insert(peer.control_uri);
+    if (conductor_ == 0 || dialled_.contains(peer.control_uri)) continue;  // workers dial the conductor, not it them
+    auto uri = parse_uri(peer.control_uri);
+    if (!uri) {
+      log_warn("peer has no usable address", {{"peer", peer.name}, {"uri", peer.control_uri}});
+      continue;
+    }
+    if (auto link = hub_.connect(*uri)) dialled_[peer.control_uri] = *link;
+  }
+  for (auto it = dialled_.begin(); it != dialled_.end();) {
+    if (wanted.contains(it->first)) {
+      ++it;
+      continue;
+    }
+    (void)hub_.disconnect(it->second);
+    for (auto& [instance, links] : links_) links.erase(it->second);
+    it = dialled_.erase(it);
+  }
+  std::erase_if(kept_, [&](const auto& k) {
+    return k.first != node::kConductor &&
+           std::none_of(names_.begin(), names_.end(), [&](const auto& n) { return n.first.hex() == k.first; });
+  });
+}
+
+}  // namespace mc::run

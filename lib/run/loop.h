@@ -1,0 +1,62 @@
+// The control loop: one thread that owns a machine and feeds it events from the control plane, the
+// data plane, the compute thread, other threads of the process (post) and the clock, and carries out
+// the actions it asks for. It sleeps in poll(2) until something happens or the machine's next wake-up.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "base/fd.h"
+#include "node/node.h"
+#include "run/compute.h"
+#include "run/data_plane.h"
+#include "run/links.h"
+
+namespace mc::run {
+
+class Loop {
+ public:
+  /// Work for the loop's thread: may look at the machine and append actions.
+  using Task = std::function<void(TimePoint now, node::Actions& out)>;
+
+  struct Parts {
+    node::Machine* machine = nullptr;
+    Links* links = nullptr;
+    DataPlane* data = nullptr;    // null: the conductor moves no KV
+    Compute* compute = nullptr;   // null: conductor and cache compute nothing
+    std::function<uint64_t(uint32_t pool, uint32_t page)> local_offset;  // of the machine's pages
+    std::function<void(const node::Reply&)> on_reply;                    // conductor only
+    std::function<void()> after_events;                                  // after each round: status, readiness
+    int signal_fd = -1;
+    std::function<void()> on_signal;  // signal_fd is readable
+  };
+
+  static Result<std::unique_ptr<Loop>> open(Parts parts);
+
+  /// Any thread. Tasks run in order; they are dropped once the loop has ended.
+  void post(Task task);
+  /// Until stop() is called. Loop thread = the caller.
+  void run();
+  /// Any thread.
+  void stop();
+  /// Loop thread only: gives the machine an event, or runs a task at once.
+  void deliver(const node::Event& event);
+  void apply(const Task& task);
+
+ private:
+  Loop(Parts parts, EventFd wake) : parts_(std::move(parts)), wake_(std::move(wake)) {}
+  void wait();
+  bool drain_sources();
+  void perform(node::Actions actions);
+  bool run_tasks();
+
+  Parts parts_;
+  EventFd wake_;
+  std::mutex mutex_;
+  std::vector<Task> tasks_;          // guarded by mutex_
+  std::atomic<bool> stopping_{false};  // release by stop(), acquire by run()
+};
+
+}  // namespace mc::run

@@ -1,0 +1,34 @@
+// Flags of the daemons beyond the common ones (base/common_flags.h): each is spelt here once.
+#pragma once
+
+#include "base/cli.h"
+
+namespace mc::flags {
+
+inline constexpr Flag kAttention{.name = "attention",
+                                 .value = "PLAN",
+                                 .fallback = "auto",
+                                 .help = "auto (what the model declares), full, or moba:block=128,top_k=3,full_last=1"};
+inline constexpr Flag kPrefillAttention{
+    .name = "prefill-attention", .value = "PLAN", .help = "the same for prefill alone; default is --attention"};
+inline constexpr Flag kDecodeAttention{
+    .name = "decode-attention", .value = "PLAN", .help = "the same for decode alone; default is --attention"};
+inline constexpr Flag kChunkTokens{.name = "chunk-tokens",
+                                   .kind = FlagKind::count,
+                                   .value = "N",
+                                   .fallback = "512",
+                                   .help = "tokens computed at a time, a multiple of --block-tokens"};
+inline constexpr Flag kBatchMax{
+    .name = "batch-max", .kind = FlagKind::count, .value = "N", .fallback = "64", .help = "most requests of one decode step"};
+inline constexpr Flag kCost{
+    .name = "cost", .value = "FILE", .help = "cost model from mc-bench model --save-cost; without it measured at start"};
+inline constexpr Flag kDrainTimeout{.name = "drain-timeout",
+                                    .kind = FlagKind::duration,
+                                    .value = "T",
+                                    .fallback = "30s",
+                                    .help = "how long SIGTERM waits for requests under way"};
+/// Set by mc-conductor --local for its children; not shown in manual pages' examples.
+inline constexpr Flag kDieWithParent{
+    .name = "die-with-parent", .kind = FlagKind::boolean, .help = "stop when the parent process dies"};
+
+}  // namespace mc::flags

@@ -1,0 +1,73 @@
+#include "run/worker_metrics.h"
+
+#include "base/cli.h"
+#include "base/metric_names.h"
+#include "node/cache.h"
+#include "node/decode.h"
+#include "node/prefill.h"
+#include "wire/codec.h"
+
+namespace mc::run {
+
+WorkerMetrics::WorkerMetrics(Metrics& metrics, const node::Worker& worker, const DataPlane& data)
+    : metrics_(metrics), worker_(worker), data_(data) {
+  const auto& build = cli::build_info();
+  metrics_.gauge(metric::kBuildInfo, {build.version, build.commit, build.program}).set(1);
+  if (const node::Shelf* shelf = worker_.shelf()) {
+    const std::string pages = std::to_string(shelf->pool.counts().total);
+    metrics_.gauge(metric::kVllmCacheConfig, {std::to_string(shelf->layout.block_tokens),
+                                              to_string(shelf->layout.dtype), "True", pages}).set(1);
+  }
+}
+
+// Machines keep totals; a counter gets what has come since the last look.
+void WorkerMetrics::count(const MetricFamily& family, std::initializer_list<std::string_view> labels, uint64_t total) {
+  std::string key = family.name;
+  for (std::string_view label : labels) key.append("|").append(label);
+  uint64_t& last = last_[key];
+  metric::Counter counter = metrics_.counter(family, labels);
+  if (total > last) counter.add(static_cast<double>(total - last));
+  last = total;
+}
+
+void WorkerMetrics::update() {
+  const wire::Load load = worker_.load();
+  metrics_.gauge(metric::kVllmRunning).set(load.running);
+  metrics_.gauge(metric::kVllmWaiting).set(load.waiting);
+  metrics_.gauge(metric::kVllmWaitingByReason, {"capacity"}).set(load.waiting);
+  metrics_.gauge(metric::kVllmWaitingByReason, {"deferred"}).set(0);
+  const double pages = static_cast<double>(load.pages_free + load.pages_private + load.pages_cached);
+  metrics_.gauge(metric::kVllmKvUsage).set(pages > 0 ? 1.0 - static_cast<double>(load.pages_free) / pages : 0);
+  metrics_.gauge(metric::kKvBlocks, {"host", "used"}).set(static_cast<double>(load.pages_private));
+  metrics_.gauge(metric::kKvBlocks, {"host", "cached"}).set(static_cast<double>(load.pages_cached));
+  metrics_.gauge(metric::kKvBlocks, {"host", "free"}).set(static_cast<double>(load.pages_free));
+  metrics_.gauge(metric::kKvBlocks, {"host", "leased"}).set(static_cast<double>(load.leases));
+  if (const node::Shelf* shelf = worker_.shelf())
+    count(metric::kKvEvictions, {"host", "evicted"}, shelf->pool.counts().evicted_total);
+  std::map<wire::Role, uint64_t> peers;
+  for (const auto& [name, peer] : worker_.peers()) ++peers[peer.role];
+  for (const wire::Role role : {wire::Role::prefill, wire::Role::decode, wire::Role::cache})
+    metrics_.gauge(metric::kPeers, {wire::to_string(role), "ready"}).set(static_cast<double>(peers[role]));
+  if (const auto* prefill = dynamic_cast<const node::Prefill*>(&worker_)) {
+    const auto& s = prefill->stats();
+    count(metric::kVllmPromptTokens, {}, s.prompt_tokens);
+    count(metric::kVllmPrefixQueries, {}, s.prompt_tokens);
+    count(metric::kVllmPrefixHits, {}, s.local_tokens);
+    count(metric::kVllmExternalQueries, {}, s.prompt_tokens - s.local_tokens);
+    count(metric::kVllmExternalHits, {}, s.remote_tokens);
+    count(metric::kVllmPromptTokensCached, {}, s.local_tokens + s.remote_tokens);
+    count(metric::kChecksumFailures, {}, s.checksum_failures);
+    count(metric::kFallback, {"fetch"}, s.fetch_failures);
+  } else if (const auto* decode = dynamic_cast<const node::Decode*>(&worker_)) {
+    const auto& s = decode->stats();
+    count(metric::kVllmGenerationTokens, {}, s.tokens);
+    count(metric::kVllmPreemptions, {}, s.preempted);
+    count(metric::kChecksumFailures, {}, s.checksum_failures);
+  }
+  for (const auto& flow : data_.counters().flows) {
+    count(metric::kXferBytes, {flow.transport, "in", "any"}, flow.read_bytes);
+    count(metric::kXferBytes, {flow.transport, "out", "any"}, flow.served_bytes);
+  }
+}
+
+}  // namespace mc::run

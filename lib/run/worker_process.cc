@@ -1,0 +1,337 @@
+#include "run/worker_process.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <random>
+
+#include "base/common_flags.h"
+#include "base/errors.h"
+#include "base/log.h"
+#include "base/metric_names.h"
+#include "node/cache.h"
+#include "node/decode.h"
+#include "node/prefill.h"
+#include "run/calibrate.h"
+#include "run/daemon.h"
+#include "run/engine.h"
+#include "run/loop.h"
+#include "run/run_flags.h"
+#include "run/worker_metrics.h"
+
+namespace mc::run {
+namespace {
+
+InstanceId random_instance() {
+  std::random_device device;
+  Id128 id;
+  for (auto& byte : id.bytes) byte = static_cast<uint8_t>(device());
+  return InstanceId{id};
+}
+
+uint64_t wanted_bytes(const ByteSize& size) {
+  return size.of(mem::available_bytes());
+}
+
+// Everything a worker process owns, in the order it is built; destroyed in reverse.
+class WorkerProcess {
+ public:
+  WorkerProcess(wire::Role role, const cli::Args& args) : role_(role), args_(args) {}
+
+  Result<int> serve() {
+    MC_TRY(signals, Signals::open());
+    signals_ = std::make_unique<Signals>(std::move(signals));
+    if (args_.on(flags::kDieWithParent)) die_with_parent();
+    options_.role = role_;
+    options_.instance = random_instance();
+    options_.seed = args_.count(flags::kSeed);
+    options_.version = cli::build_info().version;
+    if (args_.present(flags::kName)) options_.name = args_.text(flags::kName);
+    for (const auto& label : args_.list(flags::kLabel)) {
+      const size_t equals = label.find('=');
+      options_.labels.emplace_back(label.substr(0, equals), label.substr(equals + 1));
+    }
+    if (role_ == wire::Role::cache) {
+      MC_CHECK(plan_cache());
+    } else {
+      MC_CHECK(plan_model());
+    }
+    if (args_.on(flags::kCheck)) {
+      log_info("check passed", {{"kv_bytes", arena_bytes_}});
+      return 0;
+    }
+    MC_CHECK(open_planes());
+    MC_CHECK(open_machine());
+    MC_CHECK(open_pages());
+    return run();
+  }
+
+ private:
+  Result<void> plan_cache() {
+    const uint64_t bytes = wanted_bytes(args_.size(flags::kDram));
+    arena_bytes_ = round_up(bytes, kSlabBytes);
+    cache_.segment_bytes = arena_bytes_;
+    cache_.slab_bytes = kSlabBytes;
+    return check_memory();
+  }
+
+  Result<void> check_memory() const {
+    const uint64_t free = mem::available_bytes();
+    if (arena_bytes_ <= free) return {};
+    return user_error(err::kNotEnoughMemory,
+                      "the KV pool needs " + format_bytes(arena_bytes_) + ", " + format_bytes(free) + " are free",
+                      role_ == wire::Role::cache ? "--dram" : "--kv-mem",
+                      "use at most " + format_bytes(free / 10 * 9) + ", or free memory");
+  }
+
+  Result<void> plan_model() {
+    MC_TRY(engine, open_engine(args_));
+    engine_ = std::make_unique<Engine>(std::move(engine));
+    const model::Model& model = *engine_->model;
+    options_.model = engine_->served_name;
+    options_.layout = model.kv_layout(engine_->block_tokens);
+    options_.kv = model.kv_namespace(engine_->prefill_plan, engine_->block_tokens);
+    options_.decode_attention = attn::to_string(engine_->decode_plan);
+    const uint64_t page_bytes = options_.layout.page_bytes();
+    // More than the batch can ever hold is waste: small models on big machines stay small.
+    const uint64_t batch = args_.has(flags::kBatchMax) ? args_.count(flags::kBatchMax) : 16;
+    const uint64_t useful = std::max<uint64_t>(batch, 4) * (model.config().max_positions / engine_->block_tokens + 1);
+    uint64_t pages = wanted_bytes(args_.size(flags::kKvMem)) / page_bytes;
+    if (!args_.given(flags::kKvMem)) pages = std::min({pages, useful, uint64_t{1} << 20});
+    if (pages < 4)
+      return user_error(err::kNotEnoughMemory, "--kv-mem holds " + std::to_string(pages) + " pages of " +
+                        format_bytes(page_bytes) + ", at least 4 are needed", "--kv-mem");
+    options_.page_count = static_cast<uint32_t>(std::min<uint64_t>(pages, 1u << 24));
+    arena_bytes_ = options_.page_count * page_bytes;
+    options_.context_tokens = std::min(model.config().max_positions,
+                                       (options_.page_count - 1) * engine_->block_tokens);
+    return check_memory();
+  }
+
+  Result<void> open_planes() {
+    mem::SharedOptions shared;
+    shared.name = "mct-kv";
+    MC_TRY(arena, mem::SharedBuffer::create(arena_bytes_, shared));
+    arena_ = std::move(arena);
+    std::optional<ctl::KeySet> keys;
+    if (args_.present(flags::kAuth)) {
+      MC_TRY(loaded, ctl::load_key_set(args_.text(flags::kAuth)));
+      keys = std::move(loaded);
+    }
+    const std::string bind = args_.text(flags::kBind);
+    MC_TRY(run_dir, ctl::run_dir([](const char* name) -> const char* { return std::getenv(name); }));
+    xfer::Options data;
+    data.name = options_.name.empty() ? std::string(wire::to_string(role_)) : options_.name;
+    data.instance = options_.instance;
+    data.transport = args_.text(flags::kTransport);
+    data.tcp_bind = HostPort{bind, 0}.text();
+    data.insecure = args_.on(flags::kInsecure);
+    if (keys) data.secret = keys->data_secret_bytes();
+    MC_TRY(plane, DataPlane::open(data, arena_));
+    data_ = std::move(plane);
+    options_.data = data_->describe();
+    MC_TRY(conductor, ctl::resolve_endpoint(args_.text(flags::kConductor),
+                                            [](const char* name) -> const char* { return std::getenv(name); }));
+    ctl::HubOptions hub;
+    hub.name = options_.name;
+    hub.instance = options_.instance;
+    hub.epoch = static_cast<uint64_t>(SystemClock::instance().unix_ms());
+    hub.keys = keys;
+    hub.insecure = args_.on(flags::kInsecure);
+    hub.seed = args_.count(flags::kSeed) ^ static_cast<uint64_t>(::getpid());
+    Uri listen{"ipc", "", std::nullopt, run_dir + "/node-" + options_.instance.short_hex(12)};
+    if (!is_loopback(bind) || conductor.scheme == "tcp") listen = Uri{"tcp", bind, uint16_t{0}, ""};
+    hub.listen = {listen};
+    MC_TRY(links, Links::open(std::move(hub), conductor));
+    links_ = std::move(links);
+    options_.control_uri = links_->bound().front().text();
+    return {};
+  }
+
+  Result<void> open_machine() {
+    if (engine_) {
+      ComputeOptions compute;
+      compute.block_tokens = engine_->block_tokens;
+      if (args_.has(flags::kChunkTokens)) compute.chunk_tokens = static_cast<uint32_t>(args_.count(flags::kChunkTokens));
+      compute.chunk_tokens = std::max(compute.chunk_tokens / engine_->block_tokens, 1u) * engine_->block_tokens;
+      if (args_.has(flags::kBatchMax)) compute.batch_max = static_cast<uint32_t>(args_.count(flags::kBatchMax));
+      compute.kernels = args_.text(flags::kKernels);
+      compute.pool = arena_.data();
+      compute.page_count = options_.page_count;
+      if (args_.present(flags::kCost)) {
+        MC_TRY(cost, load_cost(args_.text(flags::kCost)));
+        options_.cost = cost;
+      } else {
+        MC_TRY(runner, model::Runner::open(*engine_->model, *engine_->parallel,
+                                           {.block_tokens = engine_->block_tokens, .max_chunk_tokens = 256,
+                                            .max_batch = 1, .kernels = compute.kernels}));
+        MC_TRY(cost, measure_cost(runner, 500ms));
+        options_.cost = cost;
+      }
+      MC_TRY(opened, Compute::open(*engine_->model, *engine_->parallel, compute));
+      compute_ = std::move(opened);
+      prefill_.chunk_tokens = compute.chunk_tokens;
+      decode_.batch_max = compute.batch_max;
+    }
+    metrics_ = std::make_unique<Metrics>(std::vector<std::pair<std::string, std::string>>{
+        {"model_name", options_.model},
+        {"engine", options_.name.empty() ? std::string(wire::to_string(role_)) : options_.name}});
+    return {};
+  }
+
+  Result<void> open_pages() {
+    MC_TRY(pages, StatusPages::open(args_.host_port(flags::kHttp), args_.given(flags::kHttp), *metrics_));
+    pages_ = std::move(pages);
+    options_.http = pages_->address();
+    switch (role_) {
+      case wire::Role::prefill: worker_ = std::make_unique<node::Prefill>(options_, prefill_); break;
+      case wire::Role::decode: worker_ = std::make_unique<node::Decode>(options_, decode_); break;
+      default: worker_ = std::make_unique<node::Cache>(options_, cache_); break;
+    }
+    meters_ = std::make_unique<WorkerMetrics>(*metrics_, *worker_, *data_);
+    Loop::Parts parts;
+    parts.machine = worker_.get();
+    parts.links = links_.get();
+    parts.data = data_.get();
+    parts.compute = compute_.get();
+    parts.local_offset = [this](uint32_t pool, uint32_t page) { return worker_->local_offset(pool, page); };
+    parts.after_events = [this] { after_events(); };
+    parts.signal_fd = signals_->fd();
+    parts.on_signal = [this] { on_signal(); };
+    MC_TRY(loop, Loop::open(std::move(parts)));
+    loop_ = std::move(loop);
+    readiness_ = std::make_unique<Readiness>(std::string(cli::build_info().program), json(),
+                                             args_.present(flags::kReadyFile) ? args_.text(flags::kReadyFile) : "");
+    return {};
+  }
+
+  bool json() const { return args_.on(flags::kJson) || args_.on(flags::kJsonStream); }
+
+  void log_start() const {
+    std::string transports;
+    for (const auto& line : data_->transports()) transports += (transports.empty() ? "" : "; ") + line;
+    log_info("started", {{"version", options_.version},
+                         {"commit", cli::build_info().commit},
+                         {"model", options_.model.empty() ? "-" : options_.model},
+                         {"weights_bytes", engine_ ? engine_->model->weight_bytes() : size_t{0}},
+                         {"dtype", engine_ ? to_string(engine_->model->dtype()) : "-"},
+                         {"kernels", compute_ ? compute_->kernels() : std::string("-")},
+                         {"attention", options_.kv.attention},
+                         {"block_tokens", options_.layout.block_tokens},
+                         {"page_bytes", options_.layout.layers ? options_.layout.page_bytes() : size_t{0}},
+                         {"kv_bytes", arena_bytes_},
+                         {"kv_tokens", uint64_t{options_.page_count} * options_.layout.block_tokens},
+                         {"transports", transports},
+                         {"control", options_.control_uri},
+                         {"http", options_.http}});
+    log_info("waiting for the conductor", {{"conductor", args_.text(flags::kConductor)}});
+  }
+
+  Result<int> run() {
+    log_start();
+    loop_->run();
+    notify_service_manager("STOPPING=1");
+    if (failure_) return *failure_;
+    return exit_code_;
+  }
+
+  void after_events() {
+    const TimePoint now = SystemClock::instance().now();
+    if (worker_->registered() && named_ != worker_->name()) {
+      named_ = worker_->name();
+      links_->set_name(named_);
+      log_set_node(named_);
+      log_info("registered", {{"name", named_}});
+      readiness_->announce(named_, options_.http, options_.control_uri);
+    }
+    if (links_->fatal()) return give_up(links_->failure());
+    if (const auto* refused = worker_->refused(); refused && refused->mc == 2104 && !worker_->registered())
+      return give_up(refusal(*refused));
+    if (worker_->draining() && terminating_ && (worker_->idle() || now >= drain_until_)) {
+      if (!left_) loop_->apply([this](TimePoint t, node::Actions& out) { worker_->leave(t, out); });
+      left_ = true;
+      loop_->stop();
+    }
+    if (now < status_at_) return;
+    status_at_ = now + 100ms;
+    meters_->update();
+    pages_->update(worker_->draining() ? "draining" : !worker_->registered() ? "no conductor" : "");
+  }
+
+  Error refusal(const wire::Refused& refused) const {
+    std::string equal;
+    for (const auto& field : refused.equal) equal += (equal.empty() ? "" : " ") + field;
+    return user_error(err::kLayoutMismatch, refused.message,
+                      "handshake with the conductor, field " + refused.field + "; also compared and equal: " + equal);
+  }
+
+  void give_up(Error error) {
+    failure_ = std::move(error);
+    loop_->stop();
+  }
+
+  void on_signal() {
+    while (const auto signal = signals_->next()) {
+      if (*signal == SIGHUP) {
+        if (auto reopened = log_reopen(); !reopened) log_warn("log not reopened", {{"why", reopened.error().what}});
+      } else if (*signal == SIGUSR1) {
+        dump();
+      } else if (terminating_) {
+        exit_code_ = *signal == SIGINT ? kExitInterrupted : 0;
+        loop_->apply([this](TimePoint t, node::Actions& out) { worker_->leave(t, out); });
+        loop_->stop();
+      } else {
+        terminating_ = true;
+        if (*signal == SIGINT) exit_code_ = kExitInterrupted;
+        worker_->start_draining();
+        drain_until_ = SystemClock::instance().now() + args_.duration(flags::kDrainTimeout);
+        log_info("draining", {{"signal", *signal}});
+      }
+    }
+  }
+
+  void dump() const {
+    const wire::Load load = worker_->load();
+    log_info("state", {{"registered", worker_->registered()}, {"running", load.running}, {"waiting", load.waiting},
+                       {"queue_s", load.queue_s}, {"kv_tokens", load.kv_tokens}, {"pages_free", load.pages_free},
+                       {"pages_private", load.pages_private}, {"pages_cached", load.pages_cached},
+                       {"pages_pinned", load.pages_pinned}, {"leases", load.leases},
+                       {"last_error", load.last_error}});
+    for (const auto& [name, peer] : worker_->peers())
+      log_info("peer", {{"name", name}, {"control", peer.control_uri}, {"via", data_->transport(peer.instance)}});
+  }
+
+  static constexpr uint64_t kSlabBytes = uint64_t{8} << 20;
+
+  wire::Role role_;
+  const cli::Args& args_;
+  std::unique_ptr<Signals> signals_;
+  node::WorkerOptions options_;
+  node::PrefillOptions prefill_;
+  node::DecodeOptions decode_;
+  node::CacheOptions cache_;
+  std::unique_ptr<Engine> engine_;
+  uint64_t arena_bytes_ = 0;
+  mem::SharedBuffer arena_;
+  std::unique_ptr<Metrics> metrics_;
+  std::unique_ptr<DataPlane> data_;
+  std::unique_ptr<Links> links_;
+  std::unique_ptr<Compute> compute_;
+  std::unique_ptr<node::Worker> worker_;
+  std::unique_ptr<WorkerMetrics> meters_;
+  std::unique_ptr<StatusPages> pages_;
+  std::unique_ptr<Loop> loop_;
+  std::unique_ptr<Readiness> readiness_;
+  std::string named_;
+  std::optional<Error> failure_;
+  bool terminating_ = false, left_ = false;
+  int exit_code_ = 0;
+  TimePoint drain_until_ = kNever, status_at_{};
+};
+
+}  // namespace
+
+Result<int> serve_worker(wire::Role role, const cli::Args& args) { return WorkerProcess(role, args).serve(); }
+
+}  // namespace mc::run

@@ -1,0 +1,216 @@
+// Seeded clusters of the production machines: a safety phase under faults, then a liveness phase in
+// which a healthy cluster must serve everything; and canaries, which must be caught. The number of
+// seeds is MC_SIM_SEEDS (default 40 per case); --seed shifts them.
+
+#include <cstdlib>
+
+#include "sim/world.h"
+#include "test.h"
+
+using namespace mc;
+using namespace mc::sim;
+
+namespace {
+
+constexpr uint32_t kTokens = 63;  // prompt token ids
+
+uint64_t seed_count(uint64_t quick) {
+  const char* env = std::getenv("MC_SIM_SEEDS");
+  return env ? std::strtoull(env, nullptr, 10) : quick;
+}
+
+// Prompts that share prefixes as conversations do: a few stems, extended by what came before.
+std::vector<uint32_t> prompt(World& world, std::vector<std::vector<uint32_t>>& history) {
+  Rng& rng = world.rng();
+  std::vector<uint32_t> ids;
+  if (!history.empty() && rng.chance(0.6)) {
+    ids = history[rng.below(history.size())];
+    if (rng.chance(0.3)) ids.resize(1 + rng.below(ids.size()));
+  }
+  const uint64_t more = rng.chance(0.2) ? rng.below(3) : 1 + rng.below(120);
+  for (uint64_t i = 0; i < more; ++i) ids.push_back(static_cast<uint32_t>(rng.below(kTokens)));
+  if (ids.size() > 300) ids.resize(300);
+  if (ids.empty()) ids.push_back(1);
+  history.push_back(ids);
+  return ids;
+}
+
+void require_clean(World& world, uint64_t seed) {
+  INFO("seed " << seed);
+  REQUIRE_MESSAGE(world.violation().empty(), world.violation());
+}
+
+void require_quiet(World& world, uint64_t seed) {
+  world.run_for(35s);  // past every deadline, grace and lease
+  INFO("seed " << seed);
+  REQUIRE_MESSAGE(world.violation().empty(), world.violation());
+  REQUIRE_MESSAGE(world.leftovers().empty(), world.leftovers());
+}
+
+WorldOptions shape(uint64_t seed) {
+  Rng rng(seed);
+  WorldOptions o;
+  o.seed = seed;
+  o.prefill = 1 + static_cast<uint32_t>(rng.below(3));
+  o.decode = 1 + static_cast<uint32_t>(rng.below(3));
+  o.cache = 0;
+  o.page_count = 48 + static_cast<uint32_t>(rng.below(100));
+  o.chunk_tokens = 16u << rng.below(4);
+  o.batch_max = 1 + static_cast<uint32_t>(rng.below(16));
+  return o;
+}
+
+}  // namespace
+
+TEST_CASE("sim: a healthy cluster answers every request with the oracle's tokens") {
+  for (uint64_t i = 0; i < seed_count(40); ++i) {
+    const uint64_t seed = test::seed() + i;
+    World world(shape(seed));
+    world.run_for(100ms);
+    std::vector<std::vector<uint32_t>> history;
+    for (int n = 0; n < 30; ++n) {
+      world.submit(prompt(world, history), 1 + static_cast<uint32_t>(world.rng().below(60)), 30s);
+      world.run_for(Duration(world.rng().between(0, 20'000'000)));
+    }
+    INFO("seed " << seed);
+    REQUIRE(world.run_until_done(30s));
+    require_clean(world, seed);
+    for (const auto& [req, outcome] : world.outcomes()) {
+      INFO(req << " ended " << outcome.end);
+      REQUIRE((outcome.end == "stop" || outcome.end == "length"));
+    }
+    require_quiet(world, seed);
+  }
+}
+
+TEST_CASE("sim: no fault schedule yields a wrong token, a late end or a leak, and the cluster serves afterwards") {
+  for (uint64_t i = 0; i < seed_count(40); ++i) {
+    const uint64_t seed = 1000 + test::seed() + i;
+    WorldOptions options = shape(seed);
+    Rng shape_rng(seed);
+    options.faults.lose = shape_rng.chance(0.5) ? 0.02 * shape_rng.uniform() : 0;
+    options.faults.reorder = shape_rng.chance(0.5) ? 0.1 * shape_rng.uniform() : 0;
+    options.faults.corrupt_read = shape_rng.chance(0.5) ? 0.05 * shape_rng.uniform() : 0;
+    options.faults.fail_read = shape_rng.chance(0.5) ? 0.05 * shape_rng.uniform() : 0;
+    options.faults.tell_peers_of_crash = shape_rng.chance(0.5);
+    World world(options);
+    world.run_for(100ms);
+    std::vector<std::vector<uint32_t>> history;
+    std::vector<RequestId> sent;
+    // Safety: anything may fail, nothing may be wrong.
+    for (int n = 0; n < 40; ++n) {
+      const Duration deadline = Duration(world.rng().between(50'000'000, 3'000'000'000));
+      sent.push_back(world.submit(prompt(world, history), 1 + static_cast<uint32_t>(world.rng().below(60)), deadline));
+      if (world.rng().chance(0.1)) world.disconnect(sent[world.rng().below(sent.size())]);
+      const auto names = world.names();
+      const std::string& victim = names[world.rng().below(names.size())];
+      if (world.rng().chance(0.08) && world.alive(victim)) world.crash(victim);
+      for (const auto& name : names)
+        if (!world.alive(name) && world.rng().chance(0.15)) world.restart(name);
+      world.run_for(Duration(world.rng().between(0, 150'000'000)));
+      require_clean(world, seed);
+    }
+    // Liveness: the faults stop, everyone is back; what is asked now must be served.
+    world.set_faults({});
+    for (const auto& name : world.names())
+      if (!world.alive(name)) world.restart(name);
+    world.run_for(5s);
+    require_clean(world, seed);
+    std::vector<RequestId> last;
+    for (int n = 0; n < 8; ++n) last.push_back(world.submit(prompt(world, history), 20, 20s));
+    INFO("seed " << seed);
+    REQUIRE(world.run_until_done(25s));
+    require_clean(world, seed);
+    for (const auto& req : last) {
+      const Outcome& outcome = world.outcomes().at(req);
+      INFO(req << " ended " << outcome.end);
+      REQUIRE((outcome.end == "stop" || outcome.end == "length"));
+    }
+    require_quiet(world, seed);
+  }
+}
+
+TEST_CASE("sim: the canary is caught: without checksums a flipped bit gives a wrong token") {
+  int caught = 0;
+  for (uint64_t i = 0; i < 10; ++i) {
+    WorldOptions options = shape(i);
+    options.verify_checksums = false;
+    options.faults.corrupt_read = 0.3;
+    World world(options);
+    world.run_for(100ms);
+    std::vector<std::vector<uint32_t>> history;
+    for (int n = 0; n < 20; ++n) {
+      world.submit(prompt(world, history), 10, 10s);
+      world.run_for(20ms);
+    }
+    world.run_until_done(10s);
+    caught += world.violation().find("wrong token") != std::string::npos;
+  }
+  CHECK(caught == 10);
+}
+
+TEST_CASE("sim: one seed gives one history") {
+  const auto history_of = [](uint64_t seed) {
+    WorldOptions options = shape(seed);
+    options.faults.lose = 0.01;
+    options.faults.corrupt_read = 0.02;
+    World world(options);
+    world.run_for(50ms);
+    std::vector<std::vector<uint32_t>> history;
+    for (int n = 0; n < 15; ++n) {
+      world.submit(prompt(world, history), 20, 2s);
+      world.run_for(15ms);
+      if (n == 7) world.crash("d0");
+      if (n == 9) world.restart("d0");
+    }
+    world.run_until_done(3s);
+    std::string text = std::to_string(world.events_run());
+    for (const auto& [req, o] : world.outcomes())
+      text += ";" + req + " " + o.end + " " + std::to_string(o.answer.size()) + " " +
+              std::to_string((o.ended - TimePoint{}).count());
+    return text;
+  };
+  CHECK(history_of(7) == history_of(7));
+  CHECK(history_of(7) != history_of(8));
+}
+
+TEST_CASE("sim: a client that disconnects frees pages and leases on all nodes within 200 ms") {
+  WorldOptions options;
+  options.seed = test::seed() + 5;
+  options.prefill = 2, options.decode = 2;
+  World world(options);
+  world.run_for(100ms);
+  std::vector<uint32_t> ids(200);
+  for (uint32_t i = 0; i < ids.size(); ++i) ids[i] = i % kTokens + 1;
+  for (Duration gone_after : {0ms, 1ms, 2ms, 4ms, 8ms, 30ms}) {
+    const RequestId req = world.submit(ids, 200, 60s);
+    world.run_for(gone_after);
+    world.disconnect(req);
+    world.run_for(200ms);
+    INFO("disconnected after " << gone_after.count() / 1000000 << " ms");
+    CHECK_MESSAGE(world.leftovers().empty(), world.leftovers());
+    ids[0] += 1;
+  }
+  CHECK_MESSAGE(world.violation().empty(), world.violation());
+}
+
+TEST_CASE("sim: a repeated prompt reuses every reusable block and a longer one all of the first") {
+  WorldOptions options;
+  options.seed = test::seed() + 6;
+  options.prefill = 2, options.decode = 2;
+  World world(options);
+  world.run_for(100ms);
+  std::vector<uint32_t> ids(16 * 6 + 5, 3);
+  world.submit(ids, 5, 10s);
+  REQUIRE(world.run_until_done(10s));
+  const RequestId again = world.submit(ids, 5, 10s);
+  REQUIRE(world.run_until_done(10s));
+  const auto& report = world.outcomes().at(again).journey.report;
+  CHECK(report.cached_local + report.cached_remote == 16 * 6);
+  ids.insert(ids.end(), 40, 4);
+  const RequestId longer = world.submit(ids, 5, 10s);
+  REQUIRE(world.run_until_done(10s));
+  const auto& report2 = world.outcomes().at(longer).journey.report;
+  CHECK(report2.cached_local + report2.cached_remote == 16 * 6);
+  CHECK(world.violation().empty());
+}
