@@ -3,7 +3,7 @@
 //
 //   msgpack map   v           u32   protocol version; read before anything else
 //                 type        str   1..64 bytes: a message's kType, or "ctl.ping"
-//                 id          u64   counts the sender instance's messages from 1
+//                 id          u64   grows with every message of the sender instance, from 1
 //                 re          u64   id of the message this one answers; absent = no answer
 //                 from        str   0..64 bytes: sender's node name, "" before it has one
 //                 inst        bin16 sender's instance

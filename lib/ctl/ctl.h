@@ -1,0 +1,197 @@
+// The control plane: what a node uses to talk to its conductor and its peers. A Hub binds ROUTER
+// endpoints, connects DEALERs to peers, and moves opaque bodies inside wire::Envelope. It owns one
+// thread; the node's control loop talks to it through bounded rings and waits on event_fd().
+//
+//   control loop                       Hub thread                         network
+//   connect(uri) ---- command ring --> DEALER per link   <-- heartbeats --> ROUTER of the peer
+//   send(link, ...)                    ROUTER per listen uri <-----------   DEALERs of peers
+//   next() <--------- event ring  ---- Received, LinkUp, LinkLost, LinkFailed, RequestFailed, SendFailed
+//
+// A link is one conversation with one address (outgoing) or one instance (incoming). It is up once a
+// valid message of the peer has come, and lost when the peer is silent for `dead_after`, or shortly
+// after its connection broke. The same address back under another instance is LinkLost(old) and
+// LinkUp(new): an instance is an identity, a name is only an address. Outgoing links reconnect for
+// ever with jittered intervals, so start order does not matter.
+// Bounds: both rings, messages and bytes queued per link, message size, requests under way; whatever
+// is full answers busy. What a dead or full link loses is reported, never kept.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/ids.h"
+#include "base/result.h"
+#include "base/uri.h"
+#include "wire/envelope.h"
+
+namespace mc::ctl {
+
+using Bytes = std::vector<uint8_t>;
+using LinkId = uint64_t;  // never reused within a hub; 0 = none
+
+// ---- keys --------------------------------------------------------------------------------------
+
+/// One file for a whole cluster (mc-conductor keygen): CURVE key pairs of the listening and of the
+/// connecting side, and the data plane's secret. Text is Z85.
+struct KeySet {
+  std::string server_public, server_secret;
+  std::string client_public, client_secret;
+  std::string data_secret;  // 32 random bytes as Z85, for xfer's handshake
+  bool operator==(const KeySet&) const = default;
+};
+
+Result<KeySet> new_key_set();
+std::string format_key_set(const KeySet& keys);
+/// MC1006 naming the line for anything that is not a key set of this form.
+Result<KeySet> parse_key_set(std::string_view text);
+/// Reads the file; refuses (MC1006) one that others may read, that is not ours, or is no regular file.
+Result<KeySet> load_key_set(const std::string& path);
+
+/// MC1005 when `uri` leaves this machine and there are neither keys nor consent.
+Result<void> check_exposure(const Uri& uri, bool has_keys, bool insecure);
+
+// ---- places ------------------------------------------------------------------------------------
+
+/// $MCT_RUN_DIR, else $XDG_RUNTIME_DIR/mct, else /tmp/mct-<uid>; made with mode 0700 when missing.
+/// MC1007 when it is not a directory of this user's alone. `environment` is getenv in programs.
+Result<std::string> run_dir(const char* (*environment)(const char*));
+/// Replaces a leading "$MCT_RUN_DIR" in the path of an ipc URI; other places stay as they are.
+Result<Uri> resolve_endpoint(std::string_view text, const char* (*environment)(const char*));
+
+// ---- events ------------------------------------------------------------------------------------
+
+struct Received {
+  LinkId link = 0;
+  wire::Envelope envelope;
+  Bytes body;
+  TimePoint arrived;
+  /// arrived + envelope.deadline; kNever without one.
+  TimePoint deadline = kNever;
+};
+
+struct LinkUp {
+  LinkId link = 0;
+  bool outgoing = false;
+  NodeId name;  // as the peer calls itself now
+  InstanceId instance;
+  uint64_t epoch = 0;
+  std::string address;  // uri connected to, or where the connection comes from
+};
+
+struct LinkLost {
+  LinkId link = 0;
+  NodeId name;
+  InstanceId instance;
+  std::string why;
+};
+
+/// An outgoing link does not come up. Reported once for each cause until it does; the link goes on
+/// trying. `fatal`: waiting cannot help (wrong key, other version, not our protocol).
+struct LinkFailed {
+  LinkId link = 0;
+  bool fatal = false;
+  Error error;  // MC2101, MC2102, MC2103, MC2106 or MC2107, with where
+};
+
+/// The reply to request `id` will not come: timeout, peer_lost, busy or cancelled.
+struct RequestFailed {
+  uint64_t id = 0;
+  LinkId link = 0;
+  Error error;
+};
+
+/// Message `id` was dropped because the link's queue is full (busy) or the link is down (peer_lost).
+struct SendFailed {
+  uint64_t id = 0;
+  LinkId link = 0;
+  Error error;
+};
+
+using Event = std::variant<Received, LinkUp, LinkLost, LinkFailed, RequestFailed, SendFailed>;
+
+// ---- hub ---------------------------------------------------------------------------------------
+
+struct HubOptions {
+  NodeId name;  // "" until the conductor gives one: see set_name
+  InstanceId instance;
+  uint64_t epoch = 0;             // start of the process, unix ms
+  std::vector<Uri> listen;        // ipc or tcp; tcp port 0 picks a free one
+  std::optional<KeySet> keys;     // then every tcp endpoint, bound or connected, uses CURVE
+  bool insecure = false;          // consent to tcp beyond loopback without keys
+  Duration heartbeat = 200ms;     // silence after which a sign of life is sent
+  Duration dead_after = 900ms;    // silence after which a peer is dead
+  Duration broken_grace = 300ms;  // the same, once its connection broke
+  Duration handshake = 3s;        // connected but no valid word by then: LinkFailed
+  Duration reconnect = 100ms;     // mean of the first reconnect interval
+  size_t ring = 4096;             // commands, and events, between the two threads
+  size_t link_queue = 1024;       // messages waiting for one link
+  size_t link_queue_bytes = size_t{64} << 20;
+  size_t message_bytes_max = size_t{16} << 20;
+  size_t request_max = 4096;                  // requests without an answer
+  uint64_t seed = 0;                          // of the jitter
+  uint32_t version = wire::kEnvelopeVersion;  // tests speak another one
+};
+
+struct HubStats {
+  uint64_t sent = 0, received = 0, sent_bytes = 0, received_bytes = 0;
+  uint64_t garbage = 0;  // frames that are not ours, dropped
+  uint64_t wrong_version = 0;
+  uint64_t wrong_instance = 0;  // meant for a process that is gone
+  uint64_t dropped = 0;         // SendFailed
+  uint64_t handshakes_refused = 0;
+  uint64_t links_up = 0;  // now
+};
+
+/// send, request, reply, connect, disconnect and set_name: any thread. next, wait: one owner thread.
+class Hub {
+ public:
+  /// Binds, then starts the thread. MC5001 port or socket in use, MC5002 the OS refuses, MC1005
+  /// exposure without keys.
+  static Result<Hub> open(HubOptions options);
+  Hub(Hub&&) noexcept;
+  Hub& operator=(Hub&&) noexcept;
+  /// Stops the thread within milliseconds; what was not sent is dropped.
+  ~Hub();
+
+  /// The listen URIs with their real ports, in the order given.
+  const std::vector<Uri>& bound() const;
+
+  Result<LinkId> connect(const Uri& uri);
+  /// Ends an outgoing link (no LinkLost follows) or forgets an incoming one.
+  Result<void> disconnect(LinkId link);
+
+  /// Queues a message and returns its id. Code::busy when the command ring is full, Code::invalid
+  /// (MC2111) beyond message_bytes_max. `to` zero = whoever is there. Delivery is not confirmed.
+  Result<uint64_t> send(LinkId link, std::string_view type, Bytes body, InstanceId to = {},
+                        std::optional<Duration> deadline = {});
+  /// As send, and exactly one of Received (with re == id) or RequestFailed follows within `deadline`.
+  Result<uint64_t> request(LinkId link, std::string_view type, Bytes body, Duration deadline, InstanceId to = {});
+  /// Answers on the link it came by, to the instance it came from.
+  Result<uint64_t> reply(const Received& to, std::string_view type, Bytes body);
+
+  /// The name in envelopes from now on.
+  void set_name(const NodeId& name);
+
+  /// Readable while events may be waiting; next() empties it.
+  int event_fd() const;
+  std::optional<Event> next();
+  /// next(), waiting until the deadline for one.
+  std::optional<Event> wait(TimePoint deadline);
+
+  HubStats stats() const;
+
+ private:
+  class State;
+  explicit Hub(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace mc::ctl

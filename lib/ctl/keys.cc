@@ -1,0 +1,140 @@
+// The cluster's key file, and who may listen where without one.
+#include <fcntl.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/errors.h"
+#include "base/fd.h"
+#include "ctl/ctl.h"
+#include "ctl/zmq_socket.h"
+
+namespace mc::ctl {
+namespace {
+
+constexpr std::string_view kHeader =
+    "# mooncake-toolkit key set v1: keep secret (mode 0600), the same file on every host";
+constexpr size_t kKeyFileMax = 4096;
+constexpr size_t kKeyText = 40;  // 32 bytes as Z85
+constexpr std::string_view kZ85 =
+    "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#";
+
+struct Field {
+  std::string_view name;
+  std::string KeySet::*member;
+};
+constexpr Field kFields[] = {{"server-public", &KeySet::server_public},
+                             {"server-secret", &KeySet::server_secret},
+                             {"client-public", &KeySet::client_public},
+                             {"client-secret", &KeySet::client_secret},
+                             {"data-secret", &KeySet::data_secret}};
+
+Error bad(std::string what) {
+  return user_error(err::kKeyFile, std::move(what));
+}
+
+/// Key text never appears in messages: only the line's number and what is wrong with it.
+Result<void> read_line(std::string_view line, size_t number, KeySet& keys) {
+  const std::string where = "line " + std::to_string(number);
+  const size_t space = line.find(' ');
+  const std::string_view name = line.substr(0, space);
+  const auto* field =
+      std::find_if(std::begin(kFields), std::end(kFields), [&](const Field& f) { return f.name == name; });
+  if (field == std::end(kFields) || space == std::string_view::npos)
+    return bad(where +
+               " is not one of server-public, server-secret, client-public, client-secret, data-secret and a key");
+  const std::string_view value = line.substr(space + 1);
+  const bool clean =
+      std::all_of(value.begin(), value.end(), [](char c) { return kZ85.find(c) != std::string_view::npos; });
+  if (value.size() != kKeyText || !clean)
+    return bad(where + " (" + std::string(name) + ") is not a key of 40 Z85 characters");
+  std::string& target = keys.*(field->member);
+  if (!target.empty()) return bad(where + " repeats " + std::string(name));
+  target = value;
+  return {};
+}
+
+Result<void> check_pair(const std::string& public_key, const std::string& secret_key, std::string_view name) {
+  auto derived = curve_public(secret_key);
+  if (!derived || *derived != public_key)
+    return bad(std::string(name) + "-public and " + std::string(name) + "-secret do not belong together");
+  return {};
+}
+
+}  // namespace
+
+Result<KeySet> new_key_set() {
+  MC_TRY(server, new_curve_pair());
+  MC_TRY(client, new_curve_pair());
+  uint8_t secret[32];
+  if (::getrandom(secret, sizeof secret, 0) != static_cast<ssize_t>(sizeof secret)) return errno_error("getrandom");
+  return KeySet{server.public_key, server.secret_key, client.public_key, client.secret_key, z85_text(secret)};
+}
+
+std::string format_key_set(const KeySet& keys) {
+  std::string out(kHeader);
+  out += '\n';
+  for (const Field& field : kFields) out += std::string(field.name) + " " + keys.*(field.member) + "\n";
+  return out;
+}
+
+Result<KeySet> parse_key_set(std::string_view text) {
+  if (text.size() > kKeyFileMax)
+    return bad("a key set has at most 4096 bytes, this has " + std::to_string(text.size()));
+  KeySet keys;
+  size_t number = 0;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    std::string_view line = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    ++number;
+    if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
+    if (line.empty() || line.front() == '#') continue;
+    MC_CHECK(read_line(line, number, keys));
+  }
+  for (const Field& field : kFields)
+    if ((keys.*(field.member)).empty()) return bad(std::string(field.name) + " is missing");
+  MC_CHECK(check_pair(keys.server_public, keys.server_secret, "server"));
+  MC_CHECK(check_pair(keys.client_public, keys.client_secret, "client"));
+  return keys;
+}
+
+Result<KeySet> load_key_set(const std::string& path) {
+  auto named = [&](Error error) {
+    error.where = "--auth " + path;
+    return as_user_error(err::kKeyFile, std::move(error));
+  };
+  // O_NONBLOCK: opening a FIFO must not wait for its writer.
+  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!fd) return named(errno_error("open " + path));
+  struct stat info {};
+  if (::fstat(fd.get(), &info) != 0) return named(errno_error("fstat " + path));
+  if (!S_ISREG(info.st_mode)) return named(bad(path + " is not a regular file"));
+  if (info.st_uid != ::geteuid() && info.st_uid != 0)
+    return named(bad(path + " belongs to user " + std::to_string(info.st_uid) + ", not to you"));
+  if ((info.st_mode & 077) != 0) {
+    char mode[8];
+    std::snprintf(mode, sizeof mode, "%04o", static_cast<unsigned>(info.st_mode & 07777));
+    Error open_file = bad(path + " has mode " + mode + ": other users may read or change it");
+    open_file.next = "chmod 600 " + path + "; if others could read it, make a new one with mc-conductor keygen";
+    return named(std::move(open_file));
+  }
+  auto text = read_to_end(fd.get(), kKeyFileMax);
+  if (!text) return named(within(path, std::move(text).error()));
+  auto keys = parse_key_set(*text);
+  if (!keys) return named(within(path, std::move(keys).error()));
+  return keys;
+}
+
+Result<void> check_exposure(const Uri& uri, bool has_keys, bool insecure) {
+  if (is_local(uri) || has_keys || insecure) return {};
+  return user_error(err::kAuthRequired,
+                    "refusing to listen on " + uri.text() +
+                        " without keys: anyone who reaches it could read KV blocks and run requests",
+                    "listen address " + uri.text());
+}
+
+}  // namespace mc::ctl

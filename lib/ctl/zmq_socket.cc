@@ -1,0 +1,250 @@
+#include "ctl/zmq_socket.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <zmq.hpp>
+
+#include "base/assert.h"
+
+namespace mc::ctl {
+
+struct Context::State {
+  zmq::context_t context{1};
+  uint64_t monitor_count = 0;
+};
+
+struct Socket::State {
+  zmq::socket_t socket, monitor;
+};
+
+Context::Context(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Context::Context(Context&&) noexcept = default;
+Context& Context::operator=(Context&&) noexcept = default;
+Context::~Context() = default;
+
+Socket::Socket(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Socket::Socket(Socket&&) noexcept = default;
+Socket& Socket::operator=(Socket&&) noexcept = default;
+Socket::~Socket() = default;
+
+namespace {
+
+Error zmq_error(std::string_view what, const zmq::error_t& error) {
+  const Code code = error.num() == EADDRINUSE ? Code::busy : Code::io;
+  return {code, std::string(what) + ": " + error.what()};
+}
+
+int as_ms(Duration duration) {
+  return static_cast<int>(std::min<int64_t>(duration / 1ms, 1 << 30));
+}
+
+void set_curve(zmq::socket_t& socket, const SocketOptions& options) {
+  namespace opt = zmq::sockopt;
+  if (!options.server_secret.empty()) {
+    socket.set(opt::curve_server, true);
+    socket.set(opt::curve_publickey, options.server_public);
+    socket.set(opt::curve_secretkey, options.server_secret);
+    socket.set(opt::zap_domain, "mc");
+  } else if (!options.client_secret.empty()) {
+    socket.set(opt::curve_serverkey, options.peer_public);
+    socket.set(opt::curve_publickey, options.client_public);
+    socket.set(opt::curve_secretkey, options.client_secret);
+  }
+}
+
+void set_options(zmq::socket_t& socket, SocketKind kind, const SocketOptions& options) {
+  namespace opt = zmq::sockopt;
+  // Long enough for a goodbye to reach a live peer, short enough for an exit.
+  socket.set(opt::linger, 200);
+  if (kind == SocketKind::zap) return;
+  socket.set(opt::maxmsgsize, static_cast<int64_t>(options.message_bytes_max));
+  socket.set(opt::sndhwm, options.high_water);
+  socket.set(opt::rcvhwm, options.high_water);
+  socket.set(opt::handshake_ivl, as_ms(options.handshake));
+  socket.set(opt::ipv6, options.ipv6);
+  // Reaps connections whose host vanished without a word; liveness of peers is the hub's own business.
+  socket.set(opt::heartbeat_ivl, 5000);
+  socket.set(opt::heartbeat_timeout, 15000);
+  if (kind == SocketKind::router) {
+    socket.set(opt::router_mandatory, true);
+    // Only processes of this user may speak over ipc; the 0700 directory already says so.
+    const int uid = static_cast<int>(::getuid());
+    if (zmq_setsockopt(socket.handle(), ZMQ_IPC_FILTER_UID, &uid, sizeof uid) != 0) throw zmq::error_t();
+  } else {
+    // Messages queue only on finished connections, so nothing waits for a peer that is not there.
+    socket.set(opt::immediate, true);
+    socket.set(opt::reconnect_ivl, std::max(1, as_ms(options.reconnect)));
+    socket.set(opt::reconnect_ivl_max, std::max(1, as_ms(options.reconnect) * 16));
+  }
+  set_curve(socket, options);
+}
+
+std::string protocol_error_text(int value) {
+  if (value == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH) return "one side uses keys and the other does not";
+  if (value == ZMQ_PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC) return "the keys do not fit";
+  if ((value & 0xf0000000) == ZMQ_PROTOCOL_ERROR_ZAP_UNSPECIFIED) return "its key check failed";
+  char hex[32];
+  std::snprintf(hex, sizeof hex, "ZMTP error 0x%x", static_cast<unsigned>(value));
+  return hex;
+}
+
+std::optional<SocketEvent> translate(uint16_t kind, int value) {
+  using Kind = SocketEvent::Kind;
+  switch (kind) {
+    case ZMQ_EVENT_ACCEPTED: return SocketEvent{Kind::accepted, value, false, {}};
+    case ZMQ_EVENT_DISCONNECTED: return SocketEvent{Kind::disconnected, value, false, {}};
+    case ZMQ_EVENT_CONNECT_RETRIED: return SocketEvent{Kind::retrying, -1, false, {}};
+    case ZMQ_EVENT_HANDSHAKE_SUCCEEDED: return SocketEvent{Kind::handshake_done, -1, false, {}};
+    case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH: return SocketEvent{Kind::handshake_failed, -1, true, "the key was refused"};
+    case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL:
+      return SocketEvent{Kind::handshake_failed, -1, true, protocol_error_text(value)};
+    case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL:
+      return SocketEvent{Kind::handshake_failed, -1, false,
+                         value == 0 ? "the connection was closed" : zmq_strerror(value)};
+    default: return std::nullopt;
+  }
+}
+
+}  // namespace
+
+Result<Context> Context::open() try { return Context(std::make_unique<State>()); } catch (const zmq::error_t& error) {
+  return zmq_error("zmq context", error);
+}
+
+Result<Socket> Socket::open(Context& context, SocketKind kind, const SocketOptions& options) try {
+  static constexpr zmq::socket_type kTypes[] = {zmq::socket_type::router, zmq::socket_type::dealer,
+                                                zmq::socket_type::rep};
+  auto state = std::make_unique<State>();
+  state->socket = zmq::socket_t(context.state_->context, kTypes[static_cast<size_t>(kind)]);
+  set_options(state->socket, kind, options);
+  if (kind != SocketKind::zap) {
+    const std::string address = "inproc://monitor-" + std::to_string(++context.state_->monitor_count);
+    if (zmq_socket_monitor(state->socket.handle(), address.c_str(), ZMQ_EVENT_ALL) != 0) throw zmq::error_t();
+    state->monitor = zmq::socket_t(context.state_->context, zmq::socket_type::pair);
+    state->monitor.set(zmq::sockopt::linger, 0);
+    state->monitor.connect(address);
+  }
+  return Socket(std::move(state));
+} catch (const zmq::error_t& error) {
+  return zmq_error("zmq socket", error);
+}
+
+Result<void> Socket::bind(const std::string& uri) try {
+  state_->socket.bind(uri);
+  bound_ = state_->socket.get(zmq::sockopt::last_endpoint);
+  return {};
+} catch (const zmq::error_t& error) {
+  return zmq_error("bind " + uri, error);
+}
+
+Result<void> Socket::connect(const std::string& uri) try {
+  state_->socket.connect(uri);
+  return {};
+} catch (const zmq::error_t& error) {
+  return zmq_error("connect " + uri, error);
+}
+
+void Socket::abandon() {
+  const int none = 0;
+  zmq_setsockopt(state_->socket.handle(), ZMQ_LINGER, &none, sizeof none);
+}
+
+Code Socket::send(std::span<const std::span<const uint8_t>> frames) {
+  for (size_t i = 0; i < frames.size(); ++i) {
+    const int flags = ZMQ_DONTWAIT | (i + 1 < frames.size() ? ZMQ_SNDMORE : 0);
+    int rc;
+    do {
+      rc = zmq_send(state_->socket.handle(), frames[i].data(), frames[i].size(), flags);
+    } while (rc < 0 && zmq_errno() == EINTR);
+    if (rc >= 0) continue;
+    // Only the first frame can be refused: the pipe takes the rest of a message it has begun.
+    MC_ASSERT_EQ(i, size_t{0});
+    return zmq_errno() == EAGAIN ? Code::busy : Code::peer_lost;
+  }
+  return Code::ok;
+}
+
+std::optional<SocketMessage> Socket::receive() try {
+  SocketMessage out;
+  for (bool more = true; more; ++out.frame_count) {
+    zmq::message_t part;
+    const auto flags = out.frame_count == 0 ? zmq::recv_flags::dontwait : zmq::recv_flags::none;
+    if (!state_->socket.recv(part, flags))
+      return std::nullopt;  // a message is delivered whole: only the first can be missing
+    more = part.more();
+    // A router's first frame is made here and has neither; the others carry both.
+    if (out.fd <= 0) out.fd = zmq_msg_get(part.handle(), ZMQ_SRCFD);
+    if (const char* address = zmq_msg_gets(part.handle(), "Peer-Address")) out.peer_address = address;
+    if (out.frames.size() < kFrameMax)
+      out.frames.emplace_back(part.data<uint8_t>(), part.data<uint8_t>() + part.size());
+  }
+  return out;
+} catch (const zmq::error_t&) {
+  return std::nullopt;  // EINTR, or the context is going down
+}
+
+std::optional<SocketEvent> Socket::next_event() try {
+  for (;;) {
+    zmq::message_t head, address;
+    if (!state_->monitor.recv(head, zmq::recv_flags::dontwait)) return std::nullopt;
+    if (head.more() && !state_->monitor.recv(address, zmq::recv_flags::none)) return std::nullopt;
+    uint16_t kind = 0;
+    int32_t value = 0;
+    if (head.size() < sizeof kind + sizeof value) continue;
+    std::memcpy(&kind, head.data<char>(), sizeof kind);
+    std::memcpy(&value, head.data<char>() + sizeof kind, sizeof value);
+    if (auto event = translate(kind, value)) return event;
+  }
+} catch (const zmq::error_t&) {
+  return std::nullopt;
+}
+
+Result<void> poll_sockets(std::span<PollItem> items, Duration timeout) {
+  // Two slots an item: the socket or descriptor, and the socket's monitor.
+  std::vector<zmq_pollitem_t> slots;
+  slots.reserve(items.size() * 2);
+  for (const PollItem& item : items) {
+    const auto events = static_cast<short>((item.want_read ? ZMQ_POLLIN : 0) | (item.want_write ? ZMQ_POLLOUT : 0));
+    slots.push_back({item.socket ? item.socket->state_->socket.handle() : nullptr, item.fd, events, 0});
+    void* monitor = item.socket ? item.socket->state_->monitor.handle() : nullptr;
+    // An unused slot watches its own item for nothing.
+    slots.push_back(
+        {monitor ? monitor : slots.back().socket, item.fd, static_cast<short>(monitor ? ZMQ_POLLIN : 0), 0});
+  }
+  const int64_t ms = (timeout.count() + 999'999) / 1'000'000;
+  const int rc =
+      zmq_poll(slots.data(), static_cast<int>(slots.size()), std::max<int64_t>(0, std::min<int64_t>(ms, 1 << 30)));
+  if (rc < 0 && zmq_errno() != EINTR) return {Code::io, std::string("zmq_poll: ") + zmq_strerror(zmq_errno())};
+  for (size_t i = 0; i < items.size(); ++i) {
+    items[i].readable = rc > 0 && (slots[2 * i].revents & ZMQ_POLLIN) != 0;
+    items[i].writable = rc > 0 && (slots[2 * i].revents & ZMQ_POLLOUT) != 0;
+    items[i].has_event = rc > 0 && slots[2 * i + 1].events != 0 && (slots[2 * i + 1].revents & ZMQ_POLLIN) != 0;
+  }
+  return {};
+}
+
+Result<CurvePair> new_curve_pair() {
+  char public_key[41] = {}, secret_key[41] = {};
+  if (zmq_curve_keypair(public_key, secret_key) != 0)
+    return {Code::unsupported, std::string("this libzmq cannot make CURVE keys: ") + zmq_strerror(zmq_errno())};
+  return CurvePair{public_key, secret_key};
+}
+
+Result<std::string> curve_public(const std::string& secret_key) {
+  char public_key[41] = {};
+  if (secret_key.size() != 40 || zmq_curve_public(public_key, secret_key.c_str()) != 0)
+    return {Code::invalid, "not a CURVE secret key"};
+  return std::string(public_key);
+}
+
+std::string z85_text(std::span<const uint8_t> bytes) {
+  MC_ASSERT_EQ(bytes.size(), size_t{32});
+  char text[41] = {};
+  zmq_z85_encode(text, bytes.data(), bytes.size());
+  return text;
+}
+
+}  // namespace mc::ctl

@@ -1,0 +1,110 @@
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/errors.h"
+#include "base/fd.h"
+#include "ctl/ctl.h"
+#include "test.h"
+
+using namespace mc;
+using namespace mc::ctl;
+
+namespace {
+
+std::string temporary(std::string_view name) {
+  return "/tmp/mct-keys-" + std::to_string(::getpid()) + "-" + std::string(name);
+}
+
+std::string g_run_dir, g_xdg;
+const char* environment(const char* name) {
+  if (std::string_view(name) == "MCT_RUN_DIR" && !g_run_dir.empty()) return g_run_dir.c_str();
+  if (std::string_view(name) == "XDG_RUNTIME_DIR" && !g_xdg.empty()) return g_xdg.c_str();
+  return nullptr;
+}
+
+}  // namespace
+
+TEST_CASE("ctl/keys: a key set survives its text, and two are never alike") {
+  auto keys = new_key_set();
+  REQUIRE_OK(keys);
+  auto back = parse_key_set(format_key_set(*keys));
+  REQUIRE_OK(back);
+  CHECK(*back == *keys);
+  CHECK_FALSE(*new_key_set() == *keys);
+  CHECK(keys->data_secret.size() == 40);
+}
+
+TEST_CASE("ctl/keys: a damaged key set is refused by line, and no message holds a key") {
+  const KeySet keys = *new_key_set();
+  const std::string good = format_key_set(keys);
+  auto refuse = [&](const std::string& text, std::string_view why) {
+    auto parsed = parse_key_set(text);
+    REQUIRE_FALSE(parsed);
+    CHECK(parsed.error().mc == err::kKeyFile);
+    INFO(parsed.error().what);
+    CHECK(parsed.error().what.find(why) != std::string::npos);
+    CHECK(parsed.error().what.find(keys.server_secret) == std::string::npos);
+  };
+  refuse("", "server-public is missing");
+  refuse(good + "extra " + keys.data_secret + "\n", "line 7");
+  refuse(good + "data-secret " + keys.data_secret + "\n", "repeats data-secret");
+  refuse(good.substr(0, good.size() - 5), "line 6 (data-secret)");
+  refuse(std::string(5000, '#'), "4096 bytes");
+  std::string swapped = good;
+  swapped.replace(swapped.find("server-public "), 14 + 40, "server-public " + keys.client_public);
+  refuse(swapped, "do not belong together");
+}
+
+TEST_CASE("ctl/keys: a key file that others may read is refused, with the way out") {
+  const std::string path = temporary("file");
+  REQUIRE_OK(write_file_atomic(path, format_key_set(*new_key_set()), 0644));
+  auto open_file = load_key_set(path);
+  REQUIRE_FALSE(open_file);
+  CHECK(open_file.error().mc == err::kKeyFile);
+  CHECK(open_file.error().what.find("mode 0644") != std::string::npos);
+  CHECK(open_file.error().next.find("chmod 600") != std::string::npos);
+  REQUIRE(::chmod(path.c_str(), 0600) == 0);
+  REQUIRE_OK(load_key_set(path));
+  ::unlink(path.c_str());
+  CHECK(load_key_set(path).error().mc == err::kKeyFile);
+  CHECK(load_key_set("/dev/null").error().what.find("not a regular file") != std::string::npos);
+}
+
+TEST_CASE("ctl/run_dir: the directory is made private, and one that is not ours alone is refused") {
+  g_run_dir = temporary("run");
+  auto made = run_dir(environment);
+  REQUIRE_OK(made);
+  struct stat info {};
+  REQUIRE(::stat(made->c_str(), &info) == 0);
+  CHECK((info.st_mode & 0777) == 0700);
+  CHECK(resolve_endpoint("ipc://$MCT_RUN_DIR/conductor", environment)->path == *made + "/conductor");
+  CHECK(resolve_endpoint("tcp://h:7700", environment)->host == "h");
+  REQUIRE(::chmod(made->c_str(), 0755) == 0);
+  CHECK(run_dir(environment).error().mc == err::kRunDir);
+  REQUIRE(::rmdir(made->c_str()) == 0);
+  REQUIRE(::symlink("/tmp", made->c_str()) == 0);
+  CHECK(run_dir(environment).error().what.find("not a directory") != std::string::npos);
+  ::unlink(made->c_str());
+  g_run_dir = "relative";
+  CHECK(run_dir(environment).error().mc == err::kRunDir);
+  g_run_dir.clear();
+  g_xdg = temporary("xdg");
+  REQUIRE(::mkdir(g_xdg.c_str(), 0700) == 0);
+  CHECK(*run_dir(environment) == g_xdg + "/mct");
+  ::rmdir((g_xdg + "/mct").c_str());
+  ::rmdir(g_xdg.c_str());
+  g_xdg.clear();
+  CHECK(run_dir(environment)->ends_with("/mct-" + std::to_string(::getuid())));
+}
+
+TEST_CASE("ctl/keys: only places that leave the machine need keys or consent") {
+  auto allowed = [](const char* uri, bool keys, bool insecure) {
+    return check_exposure(*parse_uri(uri), keys, insecure).has_value();
+  };
+  CHECK(allowed("ipc:///run/x", false, false));
+  CHECK(allowed("tcp://127.0.0.1:1", false, false));
+  CHECK_FALSE(allowed("tcp://0.0.0.0:1", false, false));
+  CHECK_FALSE(allowed("tcp://*:1", false, false));
+  CHECK(allowed("tcp://10.0.0.1:1", true, false));
+  CHECK(allowed("tcp://10.0.0.1:1", false, true));
+}
