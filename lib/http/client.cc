@@ -367,7 +367,7 @@ void Client::Loop::on_lost(const LinkPtr& link, Error error) {
 
 void Client::Loop::complete(const LinkPtr& link, bool ended) {
   Call& call = *link->call;
-  const bool is_reusable = options.keep_alive && link->parser->done() && link->parser->head().keep_alive &&
+  const bool is_reusable = options.keep_alive && link->parser->head().keep_alive &&
                            link->out_done == link->out.size() && !link->is_tainted && !ended;
   if (!is_reusable) return finish(call, {});
   // finish() closes what still belongs to the call: take the answer out first.

@@ -1,0 +1,24 @@
+// links: base
+// What parses must print to text that parses to an equal value and prints the same again; lookups and
+// conversions on it never fail.
+#include <cstdlib>
+#include <string_view>
+
+#include "base/json.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace mc;
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  std::string quoted;
+  append_json_string(quoted, text);
+  if (!Json::parse(quoted)) std::abort();
+  const auto json = Json::parse(text, {.bytes = 1 << 16, .depth = 20, .values = 5000});
+  if (!json) return 0;
+  if (find_invalid_utf8(text)) std::abort();
+  (void)(*json)["a"][3]["b"].as_int();
+  (void)json->as_double();
+  const std::string printed = json->dump();
+  const auto again = Json::parse(printed);
+  if (!again || !(*again == *json) || again->dump() != printed) std::abort();
+  return 0;
+}
