@@ -32,6 +32,7 @@ Result<void> Leases::extend(LeaseId id, std::span<const PageIndex> pages) {
   if (it == leases_.end()) return over(id);
   Lease& lease = it->second;
   MC_CHECK(admit(lease.holder, pages.size()));
+  if (pages.empty()) return {};
   for (const PageIndex page : pages) pool_.add_lease(page);
   lease.pages.insert(lease.pages.end(), pages.begin(), pages.end());
   page_count_ += pages.size();
@@ -81,6 +82,7 @@ Lease Leases::take(std::map<LeaseId, Lease>::iterator it) {
   by_expiry_.erase({lease.expiry, lease.id});
   for (const PageIndex page : lease.pages) pool_.drop_lease(page);
   page_count_ -= lease.pages.size();
+  if (lease.pages.empty()) return lease;
   const auto holder = holder_pages_.find(lease.holder);
   holder->second -= static_cast<uint32_t>(lease.pages.size());
   if (holder->second == 0) holder_pages_.erase(holder);

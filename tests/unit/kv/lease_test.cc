@@ -100,3 +100,12 @@ TEST_CASE("kv/lease: expiry goes by date and then by id, whatever the order of g
   CHECK(over[1].holder == "b");
   CHECK(over[2].holder == "c");
 }
+
+TEST_CASE("kv/lease: leases of no pages come and go like others") {
+  Fixture f;
+  REQUIRE_OK(f.leases.grant("d0", {}, f.t0 + 1s));
+  REQUIRE_OK(f.leases.grant("d0", f.some(1), f.t0 + 1s));
+  REQUIRE_OK(f.leases.grant("d0", {}, f.t0 + 2s));
+  CHECK(f.leases.expire(f.t0 + 5s).size() == 3);
+  CHECK(f.leases.pages_of("d0") == 0);
+}
