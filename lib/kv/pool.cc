@@ -72,19 +72,16 @@ void Pool::to_free(PageIndex page) {
   free_.push_back(page);
 }
 
-// A parent lies at an earlier position than its child: this alone keeps the forest free of cycles,
-// and metadata can come from a peer. A new block that claims otherwise becomes a root; a waiting
-// child that claims otherwise about the new block is taken out.
-void Pool::reject_contradictions(BlockMeta& meta) {
-  const PageIndex parent = find(meta.parent);
-  if (meta.parent == meta.hash || (parent != kNoPage && pages_[parent].meta.first_position >= meta.first_position))
-    meta.parent = BlockHash{};
-  const auto waiting = orphans_.find(meta.hash);
-  if (waiting == orphans_.end()) return;
-  std::vector<PageIndex> liars;
-  for (PageIndex child = waiting->second; child != kNoPage; child = pages_[child].next_sibling)
-    if (pages_[child].meta.first_position <= meta.first_position) liars.push_back(child);
-  for (const PageIndex child : liars) unindex(child, Removal::corrupt);
+// Honest chains cannot form a cycle, but metadata may come from a peer. A cycle can only close when
+// the new block's parent descends from a child that waits for the new block: it becomes a root then.
+void Pool::cut_cycle(BlockMeta& meta) const {
+  PageIndex ancestor = find(meta.parent);
+  bool closes = meta.parent == meta.hash;
+  if (ancestor != kNoPage && orphans_.contains(meta.hash)) {
+    while (pages_[ancestor].parent != kNoPage) ancestor = pages_[ancestor].parent;
+    closes = closes || pages_[ancestor].meta.parent == meta.hash;
+  }
+  if (closes) meta.parent = BlockHash{};
 }
 
 Pool::Published Pool::publish(PageIndex page, BlockMeta meta) {
@@ -95,7 +92,7 @@ Pool::Published Pool::publish(PageIndex page, BlockMeta meta) {
     release(page);
     return {resident, true};
   }
-  reject_contradictions(meta);
+  cut_cycle(meta);
   Page& p = at(page);
   p.meta = std::move(meta);
   p.state = PageState::cached;
@@ -292,13 +289,21 @@ uint32_t Pool::pages_over(double share) const {
 }
 
 std::vector<ResidentBlock> Pool::snapshot() const {
+  auto by_hash = [this](PageIndex a, PageIndex b) { return pages_[a].meta.hash < pages_[b].meta.hash; };
+  std::vector<PageIndex> level, next;
+  for (PageIndex page = 0; page < pages_.size(); ++page)
+    if (pages_[page].state == PageState::cached && pages_[page].parent == kNoPage) level.push_back(page);
   std::vector<ResidentBlock> out;
   out.reserve(counts_.cached);
-  for (const Page& p : pages_)
-    if (p.state == PageState::cached) out.push_back({p.meta.hash, p.meta.parent, p.meta.first_position, tier_});
-  std::sort(out.begin(), out.end(), [](const ResidentBlock& a, const ResidentBlock& b) {
-    return a.first_position != b.first_position ? a.first_position < b.first_position : a.hash < b.hash;
-  });
+  for (; !level.empty(); level.swap(next), next.clear()) {
+    std::sort(level.begin(), level.end(), by_hash);
+    for (const PageIndex page : level) {
+      const Page& p = pages_[page];
+      out.push_back({p.meta.hash, p.meta.parent, p.meta.first_position, tier_});
+      for (PageIndex child = p.first_child; child != kNoPage; child = pages_[child].next_sibling) next.push_back(child);
+    }
+  }
+  MC_ASSERT_EQ(out.size(), counts_.cached);
   return out;
 }
 

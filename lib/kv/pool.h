@@ -125,12 +125,12 @@ class Pool {
   uint32_t leases(PageIndex page) const { return at(page).leases; }
   /// Counts allocations of this page: a remembered (page, generation) tells reuse.
   uint64_t generation(PageIndex page) const { return at(page).generation; }
-  /// All resident blocks, parents before children, deterministic; as of log.last_seq().
+  /// All resident blocks as of log.last_seq(): roots first, then level by level, each sorted by hash.
   std::vector<ResidentBlock> snapshot() const;
   /// Aborts the process if the books do not balance. O(pages).
   void check() const;
 
-  // -- resizing (kv/arena.h) ------------------------------------------------------------------
+  // -- resizing (mc-cache moves slabs of memory between pools of different page sizes) ----------
   /// Adds `count` free pages with fresh indexes; returns the first.
   PageIndex grow(uint32_t count);
   /// Evicts every block in [first, first + count) and takes the pages away, or does nothing and
@@ -156,7 +156,7 @@ class Pool {
 
   Page& at(PageIndex page);
   const Page& at(PageIndex page) const;
-  void reject_contradictions(BlockMeta& meta);
+  void cut_cycle(BlockMeta& meta) const;
   void settle(PageIndex page);
   void link(PageIndex page);
   void unlink(PageIndex page);
