@@ -145,11 +145,11 @@ Code decode(std::span<const std::byte, kFrameHeaderBytes> bytes, FrameHeader& ou
   why = nullptr;
   if (out.magic != kXferMagic) {
     why = "bad magic";
-  } else if (out.header_crc != crc32c(bytes.first(offsetof(FrameHeader, header_crc)))) {
-    why = "bad header checksum";
-  } else if (out.version != kXferVersion) {
+  } else if (out.version != kXferVersion) {  // before the checksum: another version may keep it elsewhere
     why = "other protocol version";
     return Code::unsupported;
+  } else if (out.header_crc != crc32c(bytes.first(offsetof(FrameHeader, header_crc)))) {
+    why = "bad header checksum";
   } else if (out.type < static_cast<uint8_t>(FrameType::hello) || out.type > static_cast<uint8_t>(FrameType::goodbye)) {
     why = "unknown frame type";
   } else if (out.status > static_cast<uint32_t>(Code::cancelled)) {

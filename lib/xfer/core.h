@@ -102,8 +102,12 @@ struct PeerFace {
   bool up = false;
   size_t transport = 0;
   std::shared_ptr<const Descriptor> descriptor;
-  std::map<uint32_t, std::shared_ptr<const mem::SharedBuffer>> arenas;  // shared with Views
-  size_t notifies = 0;                                                  // queued and not yet taken by a transport
+  struct Mapped {
+    EndpointId endpoint;                               // that brought it
+    std::shared_ptr<const mem::SharedBuffer> mapping;  // shared with Views
+  };
+  std::map<uint32_t, Mapped> arenas;  // by buffer id
+  size_t notifies = 0;                // queued and not yet taken by a transport
 };
 
 struct Peer {
@@ -197,7 +201,7 @@ class Engine::Core {
   // core_loop.cc
   bool take_commands();
   void on_command(Command& command);
-  void handle_outbox();
+  bool handle_outbox();
   TimePoint timers(TimePoint now);
   void emit(Event event);
   void pause_if_full();
@@ -213,7 +217,7 @@ class Engine::Core {
   void on_up(News& news);
   void on_lost(News& news);
   void on_descriptor(News& news);
-  void on_mapped(News& news);
+  void keep_arenas(Peer& peer, News& news);
   void on_notify(PeerId id, std::vector<std::byte>&& bytes);
   void send_notifies(Peer& peer);
   void drop_notifies(Peer& peer);
@@ -222,6 +226,7 @@ class Engine::Core {
   Peer* admit(const News& news);
   void publish_face(Peer& peer);
   std::string up_text(const Peer& peer, size_t route) const;
+  std::string reasons(const Peer& peer) const;
   bool all_dead(const Peer& peer) const;
 
   // core_slices.cc

@@ -105,7 +105,7 @@ void Engine::Core::settle(Batch& batch) {
       report = true;
     }
     if (report) {
-      // the event goes out first: whoever sees `done` through close() will find it in poll()
+      // before the event: whoever takes it may ask for results and close at once
       batch.done = true;
       batch.released = released;
     }

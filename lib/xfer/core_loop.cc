@@ -136,8 +136,6 @@ void Engine::Core::run() {
   const auto& clock = SystemClock::instance();
   TimePoint idle_since = clock.now();
   while (!stopping_) {
-    const TimePoint before = clock.now();
-    TimePoint until = timers(before);
     handle_outbox();
     bool more = false;
     turn_.assign(busy_.begin(), busy_.end());
@@ -147,11 +145,14 @@ void Engine::Core::run() {
       seek(*peer);
       more |= pump(*peer);
     }
-    handle_outbox();
+    more |= handle_outbox();  // a completion makes room, a loss wants another way: look again
     for (const BatchId id : std::exchange(unsettled_, {})) {
       const auto at = running_.find(id);
       if (at != running_.end()) settle(*at->second);
     }
+    // after the work, which may have set deadlines; what comes due here is handled in the next round
+    const TimePoint before = clock.now();
+    TimePoint until = timers(before);
     more |= !outbox_.empty() || !unsettled_.empty();
     if (more || before - idle_since < options_.spin) until = before;
     if (until > before) {
@@ -188,23 +189,25 @@ TimePoint Engine::Core::timers(TimePoint now) {
   expire(now);
   drain(now);
   TimePoint next = kNever;
-  for (auto& active : active_) {
-    // ticked every round, so that a deadline set by this round's work is known before the wait
-    next = std::min(next, active.transport->tick(now, outbox_));
-  }
+  for (auto& active : active_) next = std::min(next, active.transport->tick(now, outbox_));
   if (!deadlines_.empty()) next = std::min(next, deadlines_.begin()->first);
   if (!drains_.empty()) next = std::min(next, drains_.begin()->first);
   for (const PeerId id : busy_) {
+    // only what lies ahead: what is due now is seen to by seek() in this round, or waits for news
+    const auto consider = [&](TimePoint at) {
+      if (at > now) next = std::min(next, at);
+    };
     const Peer& peer = peers_.at(id);
-    if (peer.up) continue;
-    if (peer.connecting) next = std::min(next, peer.connect_deadline);
+    if (peer.connecting) consider(peer.connect_deadline);
     for (const Route& route : peer.routes)
-      if (route.usable && !route.dead && route.dialling == EndpointId::none) next = std::min(next, route.next_try);
+      if (route.usable && !route.dead && route.dialling == EndpointId::none) consider(route.next_try);
   }
   return next;
 }
 
-void Engine::Core::handle_outbox() {
+/// True when there was anything.
+bool Engine::Core::handle_outbox() {
+  const bool any = !outbox_.empty();
   for (int round = 0; !outbox_.empty() && round < 4; ++round) {
     std::swap(handled_, outbox_);
     for (SliceDone& done : handled_.done) on_done(done);
@@ -213,7 +216,6 @@ void Engine::Core::handle_outbox() {
         case News::Kind::up: on_up(news); break;
         case News::Kind::lost: on_lost(news); break;
         case News::Kind::described: on_descriptor(news); break;
-        case News::Kind::mapped: on_mapped(news); break;
         case News::Kind::notify: {
           const auto at = endpoints_.find(news.endpoint);
           if (at == endpoints_.end()) break;
@@ -226,6 +228,7 @@ void Engine::Core::handle_outbox() {
     handled_.done.clear();
     handled_.news.clear();
   }
+  return any;
 }
 
 void Engine::Core::emit(Event event) {

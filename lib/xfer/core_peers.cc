@@ -64,12 +64,21 @@ void Engine::Core::on_connect(Command& command) {
     while (peer.routes[route].up.empty()) ++route;
     return emit({.kind = Event::Kind::peer_up, .peer = peer.id, .text = up_text(peer, route)});
   }
+  const bool dead = std::any_of(peer.routes.begin(), peer.routes.end(), [](const Route& r) { return r.dead; });
+  if (peer.gone && !dead) {  // refused for another reason, a wrong secret say: asked again, tried again
+    peer.gone = false;
+    if (peer.descriptor) learn_routes(peer);
+  }
   if (peer.gone)
     return emit({.kind = Event::Kind::peer_lost,
                  .peer = peer.id,
                  .code = Code::peer_lost,
                  .gone = true,
                  .text = peer.last_error});
+  if (all_dead(peer)) {
+    peer.last_error = "no transport reaches it: " + reasons(peer);
+    return emit({.kind = Event::Kind::peer_lost, .peer = peer.id, .code = Code::unsupported, .text = peer.last_error});
+  }
   peer.connecting = true;
   peer.connect_deadline = command.deadline;
   for (Route& route : peer.routes) route.next_try = {};
@@ -91,7 +100,7 @@ void Engine::Core::on_disconnect(PeerId id, std::string_view why) {
     if (peer->routes[i].dialling != EndpointId::none)
       transport_of(i).close(peer->routes[i].dialling, Code::cancelled, why, outbox_);
   }
-  handle_outbox();  // the endpoints' `lost`: their slices are free before the peer is forgotten
+  while (!outbox_.empty()) handle_outbox();  // the endpoints' `lost` frees their slices before the peer is forgotten
   peer = find_peer(id);
   drop_notifies(*peer);
   MC_ASSERT(std::none_of(endpoints_.begin(), endpoints_.end(), [&](const auto& e) { return e.second.peer == id; }));
@@ -124,10 +133,13 @@ void Engine::Core::seek(Peer& peer) {
   for (size_t i = 0; i < peer.routes.size(); ++i) {
     Route& route = peer.routes[i];
     if (route.idle() || !route.up.empty() || route.dialling != EndpointId::none) continue;
-    if (may_dial(route))
+    if (may_dial(route)) {
       dial(peer, i);
-    else
-      reassign(peer, i);
+      continue;
+    }
+    const bool better = std::any_of(peer.routes.begin(), peer.routes.end(),
+                                    [&](const Route& other) { return !other.up.empty() || may_dial(other); });
+    if (!route.usable || route.dead || better) reassign(peer, i);
   }
   const bool wants = (peer.connecting || !peer.waiting.empty()) && !peer.up;
   const bool dialling = std::any_of(peer.routes.begin(), peer.routes.end(),
@@ -154,6 +166,13 @@ void Engine::Core::seek(Peer& peer) {
 bool Engine::Core::all_dead(const Peer& peer) const {
   return std::all_of(peer.routes.begin(), peer.routes.end(),
                      [](const Route& route) { return !route.usable || route.dead; });
+}
+
+std::string Engine::Core::reasons(const Peer& peer) const {
+  std::string text;
+  for (size_t i = 0; i < peer.routes.size(); ++i)
+    text += (i == 0 ? "" : "; ") + std::string(active_[i].entry->scheme) + ": " + peer.routes[i].reason;
+  return text;
 }
 
 std::string Engine::Core::up_text(const Peer& peer, size_t route) const {
@@ -233,6 +252,7 @@ void Engine::Core::on_up(News& news) {
   peer->connecting = false;
   if (peer->voice == EndpointId::none) peer->voice = news.endpoint;
   publish_face(*peer);
+  keep_arenas(*peer, news);
   busy_.insert(peer->id);
   if (first) {
     tally_.add(Count::peers_up);
@@ -268,7 +288,8 @@ void Engine::Core::on_lost(News& news) {
   {
     std::lock_guard lock(mutex_);
     const auto face = faces_.find(peer->id);
-    if (face != faces_.end() && active_[endpoint.route].row == 0 && route.up.empty()) face->second.arenas.clear();
+    if (face != faces_.end())
+      std::erase_if(face->second.arenas, [&](const auto& arena) { return arena.second.endpoint == news.endpoint; });
   }
   const bool none_left =
       std::all_of(peer->routes.begin(), peer->routes.end(), [](const Route& r) { return r.up.empty(); });
@@ -325,7 +346,9 @@ void Engine::Core::on_descriptor(News& news) {
   const auto at = endpoints_.find(news.endpoint);
   if (at == endpoints_.end()) return;
   Peer* peer = find_peer(at->second.peer);
-  if (peer == nullptr || (peer->descriptor && peer->descriptor->version >= news.descriptor->version)) return;
+  if (peer == nullptr) return;
+  keep_arenas(*peer, news);
+  if (peer->descriptor && peer->descriptor->version >= news.descriptor->version) return;
   peer->descriptor = news.descriptor;
   learn_routes(*peer);
   {
@@ -337,12 +360,10 @@ void Engine::Core::on_descriptor(News& news) {
   emit({.kind = Event::Kind::peer_changed, .peer = peer->id});
 }
 
-void Engine::Core::on_mapped(News& news) {
-  const auto at = endpoints_.find(news.endpoint);
-  if (at == endpoints_.end()) return;
+void Engine::Core::keep_arenas(Peer& peer, News& news) {
   std::lock_guard lock(mutex_);
-  const auto face = faces_.find(at->second.peer);
-  if (face != faces_.end()) face->second.arenas[news.buffer] = news.mapping;
+  auto& arenas = faces_[peer.id].arenas;
+  for (Arena& arena : news.arenas) arenas[arena.buffer] = {news.endpoint, std::move(arena.mapping)};
 }
 
 void Engine::Core::on_notify(PeerId id, std::vector<std::byte>&& bytes) {

@@ -113,6 +113,7 @@ void Engine::Core::reassign(Peer& peer, size_t index) {
     Peer* again = find_peer(id);
     MC_ASSERT(again != nullptr);
     SliceRecord& record = slices_[slice];
+    if (record.state != SliceRecord::State::retry) continue;  // went with an earlier slice of its request
     Batch& batch = *record.batch;
     const uint32_t request = record.request;
     const BufferInfo* buffer = again->descriptor->find(batch.requests[request].buffer);
@@ -336,6 +337,7 @@ void Engine::Core::slice_failed(uint32_t index, Code code, const std::string& te
   }
   tally_.add(Count::slices_retried);
   slice.state = SliceRecord::State::retry;
+  ++slice.generation;  // a new id: a late completion of this attempt must not end the next
   const auto at = endpoints_.find(slice.endpoint);
   const size_t route = at == endpoints_.end() ? 0 : at->second.route;
   slice.endpoint = EndpointId::none;

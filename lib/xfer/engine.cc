@@ -282,11 +282,11 @@ Result<View> Engine::map(PeerId peer, uint32_t buffer, uint64_t offset, uint64_t
   const BufferInfo* info = at->second.descriptor ? at->second.descriptor->find(buffer) : nullptr;
   if (info == nullptr || info->access != AccessClass::blocks)
     return Error{Code::invalid, "xfer: map: buffer " + std::to_string(buffer) + " may not be read"};
-  if (!inside(offset, length, std::min<uint64_t>(info->length, arena->second->size())))
+  if (!inside(offset, length, std::min<uint64_t>(info->length, arena->second.mapping->size())))
     return Error{Code::invalid, "xfer: map: [" + std::to_string(offset) + ", +" + std::to_string(length) +
                                     ") is beyond the end of '" + info->name + "', " + std::to_string(info->length) +
                                     " bytes"};
-  return View(arena->second->bytes().subspan(offset, length), arena->second);
+  return View(std::as_const(*arena->second.mapping).bytes().subspan(offset, length), arena->second.mapping);
 }
 
 int Engine::event_fd() const {

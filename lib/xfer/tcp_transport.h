@@ -137,6 +137,7 @@ class TcpTransport final : public Transport {
   void accept_some();
   TcpLane* add_lane(Fd fd, Handshake handshake, uint32_t events);
   void arm(TcpLane& lane);
+  void due(TimePoint at) { due_ = std::min(due_, at); }
   void on_lane(TcpLane& lane, uint32_t events, Outbox& out);
   void broken(TcpLane& lane, Outbox& out);
   void lose(TcpEndpoint& endpoint, Code code, bool gone, std::string text, Outbox& out);
@@ -154,6 +155,7 @@ class TcpTransport final : public Transport {
   std::map<EndpointId, std::unique_ptr<TcpEndpoint>> endpoints_;
   std::vector<std::unique_ptr<TcpLane>> dropped_;  // closed, freed when no caller can hold them
   size_t handshakes_ = 0;
+  TimePoint due_ = kNever;  // no timer of any lane is earlier: spares walking them every round
 };
 
 }  // namespace mc::xfer

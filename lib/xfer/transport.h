@@ -49,20 +49,25 @@ struct SliceDone {
   std::string text{};  // why, when code is not ok
 };
 
+/// A peer's memory mapped into this process.
+struct Arena {
+  uint32_t buffer = 0;
+  std::shared_ptr<const mem::SharedBuffer> mapping;  // shared with the Views of callers
+};
+
 struct News {
-  enum class Kind : uint8_t { up, lost, described, mapped, notify };
+  enum class Kind : uint8_t { up, lost, described, notify };
   Kind kind{};
   EndpointId endpoint = EndpointId::none;
-  bool accepted = false;                               // up: the peer dialled us
-  size_t row = 0;                                      // up: of the transport in kTransports[]
-  bool gone = false;                                   // lost: proof that the wanted instance no longer listens there
-  Code code = Code::ok;                                // lost
-  InstanceId instance{};                               // up
-  std::string text{};                                  // up: the peer's name; lost: why
-  std::shared_ptr<const Descriptor> descriptor{};      // up, described
-  uint32_t buffer = 0;                                 // mapped
-  std::shared_ptr<const mem::SharedBuffer> mapping{};  // mapped: shared with the Views of the caller
-  std::vector<std::byte> bytes{};                      // notify
+  bool accepted = false;                           // up: the peer dialled us
+  size_t row = 0;                                  // up: of the transport in kTransports[]
+  bool gone = false;                               // lost: proof that the wanted instance no longer listens there
+  Code code = Code::ok;                            // lost
+  InstanceId instance{};                           // up
+  std::string text{};                              // up: the peer's name; lost: why
+  std::shared_ptr<const Descriptor> descriptor{};  // up, described
+  std::vector<Arena> arenas{};                     // up, described: new ones
+  std::vector<std::byte> bytes{};                  // notify
 };
 
 struct Outbox {

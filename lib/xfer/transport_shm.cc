@@ -21,6 +21,7 @@
 #include <deque>
 #include <map>
 #include <set>
+#include <unordered_map>
 
 #include "base/assert.h"
 #include "base/hash.h"
@@ -93,7 +94,7 @@ struct ShmEndpoint {
   std::set<uint32_t> shared;   // own buffers whose descriptor the peer has
   bool publish_again = false;  // the queue was full when the descriptor changed
   std::map<uint32_t, std::shared_ptr<mem::SharedBuffer>> arenas;  // the peer's; shared with Views
-  std::vector<News> maps;  // of arenas the engine has not heard of: `up` must come first
+  std::vector<Arena> fresh;                                       // of those, what the engine has not heard of yet
 };
 
 class ShmTransport final : public Transport {
@@ -143,6 +144,7 @@ class ShmTransport final : public Transport {
   uint64_t listener_token_ = 0;
   std::string path_;  // to unlink
   std::map<EndpointId, std::unique_ptr<ShmEndpoint>> endpoints_;
+  std::unordered_map<uint64_t, ShmEndpoint*> by_token_;  // looked up only
   size_t handshakes_ = 0;
   std::vector<std::byte> inbox_;
 };
@@ -180,6 +182,7 @@ ShmEndpoint* ShmTransport::add(Fd fd, Handshake handshake, uint32_t events) {
   endpoint->token = *token;
   endpoint->armed = events;
   ++handshakes_;
+  by_token_[*token] = endpoint.get();
   return endpoints_.emplace(endpoint->id, std::move(endpoint)).first->second.get();
 }
 
@@ -365,8 +368,7 @@ ShmTransport::Failure ShmTransport::take_share(ShmEndpoint& endpoint, const Fram
             arena.error().what};
   auto shared = std::make_shared<mem::SharedBuffer>(std::move(*arena));
   endpoint.arenas.emplace(header.buffer, shared);
-  endpoint.maps.push_back(
-      {.kind = News::Kind::mapped, .endpoint = endpoint.id, .buffer = header.buffer, .mapping = shared});
+  endpoint.fresh.push_back({header.buffer, shared});
   return {};
 }
 
@@ -387,10 +389,8 @@ ShmTransport::Failure ShmTransport::take_descriptor(ShmEndpoint& endpoint, std::
     news.instance = endpoint.handshake.peer_instance();
     news.text = endpoint.handshake.peer_name();
   }
-  if (news.kind == News::Kind::up) out.news.push_back(news);
-  for (News& map : endpoint.maps) out.news.push_back(std::move(map));
-  endpoint.maps.clear();
-  if (news.kind == News::Kind::described) out.news.push_back(std::move(news));
+  news.arenas = std::exchange(endpoint.fresh, {});
+  out.news.push_back(std::move(news));
   return {};
 }
 
@@ -474,17 +474,16 @@ void ShmTransport::arm(ShmEndpoint& endpoint) {
 
 void ShmTransport::ready(uint64_t token, uint32_t events, Outbox& out) {
   if (token == listener_token_) return accept_some();
-  for (auto& [id, endpoint] : endpoints_) {
-    if (endpoint->token != token) continue;
-    Failure failure;
-    if (events & ~static_cast<uint32_t>(EPOLLOUT)) failure = receive(*endpoint, out);
-    if (failure.code == Code::ok) failure = flush(*endpoint);
-    if (failure.code != Code::ok)
-      lose(*endpoint, failure, out);
-    else
-      arm(*endpoint);
-    return;
-  }
+  const auto at = by_token_.find(token);
+  if (at == by_token_.end()) return;
+  ShmEndpoint& endpoint = *at->second;
+  Failure failure;
+  if (events & ~static_cast<uint32_t>(EPOLLOUT)) failure = receive(endpoint, out);
+  if (failure.code == Code::ok) failure = flush(endpoint);
+  if (failure.code != Code::ok)
+    lose(endpoint, failure, out);
+  else
+    arm(endpoint);
 }
 
 void ShmTransport::lose(ShmEndpoint& endpoint, const Failure& failure, Outbox& out) {
@@ -497,7 +496,8 @@ void ShmTransport::lose(ShmEndpoint& endpoint, const Failure& failure, Outbox& o
                         .gone = failure.gone,
                         .code = failure.code,
                         .text = "shm: " + failure.text});
-  endpoints_.erase(endpoint.id);
+  by_token_.erase(endpoint.token);
+  endpoints_.erase(EndpointId{endpoint.id});
 }
 
 void ShmTransport::close(EndpointId id, Code code, std::string_view why, Outbox& out) {

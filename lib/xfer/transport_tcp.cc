@@ -180,6 +180,7 @@ EndpointId TcpTransport::connect(const std::string& uri, const InstanceId& wante
     }
     lane->connecting = true;
     lane->deadline = deadline;
+    due(deadline);
     lane->index = static_cast<uint16_t>(i);
     lane->endpoint = &self;
     self.lanes[i] = lane;
@@ -196,6 +197,7 @@ void TcpTransport::accept_some() {
         home_.tally->failure("accept: out of descriptors or memory");
         home_.poller->modify(listener_token_, listener_.get(), 0);
         listener_paused_ = true;
+        due(now() + 100ms);
       }
       return;
     }
@@ -205,7 +207,9 @@ void TcpTransport::accept_some() {
       continue;
     }
     TcpLane* lane = add_lane(std::move(fd), Handshake::listen(home_), EPOLLIN);
-    if (lane != nullptr) lane->deadline = now() + home_.options->connect_timeout;
+    if (lane == nullptr) continue;
+    lane->deadline = now() + home_.options->connect_timeout;
+    due(lane->deadline);
   }
 }
 
@@ -241,6 +245,7 @@ Code TcpTransport::joined(TcpLane& lane, const char*& why) {
     found->lanes[hello.lane] = &lane;
     // the endpoint is up when its last lane is here; until then the whole of it is on this clock
     lane.deadline = now() + home_.options->connect_timeout;
+    due(lane.deadline);
   } else {
     const InstanceId peer = lane.handshake.peer_instance();
     if (!lane.endpoint->peer.is_zero() && lane.endpoint->peer != peer) {
@@ -312,6 +317,7 @@ void TcpTransport::on_lane(TcpLane& lane, uint32_t events, Outbox& out) {
 
 void TcpTransport::arm(TcpLane& lane) {
   if (lane.connecting) return;
+  if (lane.waiting()) due(lane.progress + home_.options->stall_timeout);
   const bool paused = lane.ready() && lane.index == 0 && !home_.reading_notifies;
   const uint32_t events = (paused ? EPOLLRDHUP : EPOLLIN) | (lane.io.idle() ? 0u : EPOLLOUT);
   if (events == lane.armed) return;
@@ -351,13 +357,14 @@ void TcpTransport::drop_lane(TcpLane* lane) {
 
 /// Closes every lane and tells the engine once. The endpoint is gone afterwards.
 void TcpTransport::lose(TcpEndpoint& endpoint, Code code, bool gone, std::string text, Outbox& out) {
+  const EndpointId id = endpoint.id;
   for (TcpLane* lane : endpoint.lanes)
     if (lane != nullptr) drop_lane(lane);
   const bool silent = endpoint.accepted && !endpoint.up;  // the engine never heard of it
   if (!silent)
     out.news.push_back(
         {.kind = News::Kind::lost, .endpoint = endpoint.id, .gone = gone, .code = code, .text = "tcp: " + text});
-  endpoints_.erase(endpoint.id);
+  endpoints_.erase(id);
 }
 
 TcpEndpoint* TcpTransport::find(EndpointId id) {
@@ -453,19 +460,20 @@ void TcpTransport::shutdown() {
 
 TimePoint TcpTransport::tick(TimePoint at, Outbox& out) {
   dropped_.clear();
+  if (at < due_) return due_;
   if (listener_paused_) {
     listener_paused_ = false;
     home_.poller->modify(listener_token_, listener_.get(), EPOLLIN);
   }
-  TimePoint next = kNever;
+  due_ = kNever;
   std::vector<uint64_t> late;
   for (auto& [token, lane] : lanes_) {
-    TimePoint due = lane->deadline;
-    if (lane->ready() && lane->waiting()) due = std::min(due, lane->progress + home_.options->stall_timeout);
-    if (due <= at)
+    TimePoint lane_due = lane->deadline;
+    if (lane->ready() && lane->waiting()) lane_due = std::min(lane_due, lane->progress + home_.options->stall_timeout);
+    if (lane_due <= at)
       late.push_back(token);
     else
-      next = std::min(next, due);
+      due(lane_due);
   }
   std::sort(late.begin(), late.end());
   for (const uint64_t token : late) {
@@ -480,7 +488,7 @@ TimePoint TcpTransport::tick(TimePoint at, Outbox& out) {
     else
       drop_lane(&lane);
   }
-  return next;
+  return due_;
 }
 
 void TcpTransport::pause_notifies(bool) {

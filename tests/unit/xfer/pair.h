@@ -98,8 +98,9 @@ struct Pair {
   uint32_t landing_id = 0;
   BufferId local_id{};
 
-  explicit Pair(const std::string& transport, size_t bytes = kDefaultBytes, const Options& options = {})
-      : holder("holder", transport, options), reader("reader", transport, without_faults(options, false)) {
+  explicit Pair(const std::string& transport, size_t bytes = kDefaultBytes, const Options& holder_options = {},
+                const Options& reader_options = {})
+      : holder("holder", transport, holder_options), reader("reader", transport, reader_options) {
     auto made_kv = mem::SharedBuffer::create(bytes);
     auto made_landing = mem::SharedBuffer::create(bytes, {.peers_write = true});
     auto made_local = mem::HostBuffer::allocate(bytes);
@@ -120,11 +121,6 @@ struct Pair {
     landing_id = static_cast<uint32_t>(*landing_buffer);
     local_id = *local_buffer;
     connect();
-  }
-  static Options without_faults(Options options, bool keep) {
-    if (!keep) return options;
-    options.faults = {};
-    return options;
   }
   void connect() {
     auto connected = reader->connect(holder->describe(), in(kLong));

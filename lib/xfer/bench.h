@@ -1,0 +1,52 @@
+// Measuring the transfer engine: what `mc-bench xfer` calls, and the yardsticks to hold it against.
+// Everything runs on the caller's thread and uses only the public face, so the numbers are a user's.
+// Compare within one run and interleave; single figures of a shared machine mean little.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "xfer/xfer.h"
+
+namespace mc::xfer {
+
+struct BenchPlan {
+  Op op = Op::read;
+  size_t request_bytes = size_t{1} << 20;
+  size_t batch_requests = 1;
+  size_t depth = 2;              // batches in flight
+  Duration duration = 1s;        // stops submitting after this
+  uint64_t transfers = 0;        // or after this many batches, when not zero
+  std::vector<uint32_t> crc32c;  // expected sums of consecutive requests of the remote buffer; empty = not checked
+};
+
+struct BenchResult {
+  uint64_t bytes = 0;
+  uint64_t batches = 0;
+  uint64_t failed = 0;
+  Duration elapsed{};
+  std::vector<Duration> latencies;  // of batches, submit to batch_done, unsorted; at most 1 Mi
+  double bytes_per_s() const { return elapsed.count() > 0 ? static_cast<double>(bytes) / to_seconds(elapsed) : 0; }
+};
+
+/// Moves consecutive ranges of the remote buffer (wrapping) into or out of `local`, which must be
+/// registered and hold depth * batch_requests requests. The engine's other events are dropped.
+Result<BenchResult> bench_transfer(Engine& engine, PeerId peer, uint32_t remote_buffer, std::span<std::byte> local,
+                                   const BenchPlan& plan);
+
+/// Round trips of a notify of `bytes` to a peer that runs bench_echo; the durations of each.
+Result<std::vector<Duration>> bench_notify(Engine& engine, PeerId peer, size_t bytes, uint64_t rounds);
+/// Sends every notify back to where it came from until `deadline` or until an empty one arrives.
+void bench_echo(Engine& engine, TimePoint deadline);
+
+/// The yardsticks. A loop over one loopback TCP connection between two threads, each message sent from
+/// `source` and received into `target` (equal sizes, cut into `message_bytes`), one request byte each:
+/// what a hand-written program would do. Bytes per second.
+Result<double> bench_raw_tcp(std::span<const std::byte> source, std::span<std::byte> target, size_t message_bytes,
+                             Duration duration);
+/// memcpy of the same ranges on one thread. Bytes per second.
+double bench_memcpy(std::span<const std::byte> source, std::span<std::byte> target, size_t message_bytes,
+                    Duration duration);
+
+}  // namespace mc::xfer

@@ -1,0 +1,263 @@
+// Peers that lie, stall, flood or speak something else. Each is closed with a counted reason; nobody
+// else notices.
+#include <functional>
+#include <map>
+
+#include "raw_peer.h"
+
+using namespace mc;
+using namespace mc::xfer;
+using namespace mc::xfer::test;
+
+namespace {
+
+std::map<std::string, uint64_t> failures(Node& node) {
+  const auto counters = node->counters();
+  return {counters.failures.begin(), counters.failures.end()};
+}
+
+std::vector<std::byte> random_bytes(size_t count, uint64_t seed) {
+  std::vector<std::byte> bytes(count);
+  fill(bytes, seed);
+  return bytes;
+}
+
+/// The pair still works.
+void check_alive(Pair& pair) {
+  CHECK(pair.reader.run({{pair.read(0, 100, 5000)}}) == Code::ok);
+}
+
+}  // namespace
+
+TEST_CASE("xfer/tcp: garbage instead of a handshake closes that connection only") {
+  Pair pair("tcp");
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    RawSocket raw = dial_raw(pair.holder->uris()[0]);
+    raw.send(random_bytes(1 + seed * 40, mc::test::seed() + seed));
+    if (seed < 2) continue;  // less than a header: it waits for more until its deadline
+    CHECK(raw.closed());
+  }
+  RawSocket http = dial_raw(pair.holder->uris()[0]);
+  const std::string get = "GET / HTTP/1.1\r\nHost: x\r\nUser-Agent: someone who took the wrong port\r\n\r\n";
+  http.send(std::as_bytes(std::span(get)));
+  const auto answer = http.receive();  // even a stranger is told why
+  REQUIRE(answer.has_value());
+  CHECK(answer->header.kind() == FrameType::refuse);
+  CHECK(answer->text().find("bad magic") != std::string::npos);
+  CHECK(http.closed());
+  CHECK(failures(pair.holder)["bad magic"] >= 10);
+  check_alive(pair);
+}
+
+TEST_CASE("xfer/tcp: transfers before the handshake, and frames out of order, are refused") {
+  Pair pair("tcp");
+  const std::string uri = pair.holder->uris()[0];
+  RawSocket early = dial_raw(uri);
+  early.send(frame(FrameType::read, 1, pair.kv_id, 0, 4096));
+  CHECK(early.receive()->header.kind() == FrameType::refuse);
+  CHECK(early.closed());
+  RawSocket proof = dial_raw(uri);
+  proof.send(FrameType::proof, std::vector<std::byte>(32));
+  CHECK(proof.closed());
+  RawSocket hello = dial_raw(uri);
+  hello.send(FrameType::hello, random_bytes(100, 4));
+  CHECK(hello.closed());
+  RawSocket long_hello = dial_raw(uri);
+  FrameHeader header = frame(FrameType::hello);
+  header.length = wire::kHelloBytesMax + 1;
+  long_hello.send(header);
+  CHECK(long_hello.closed());
+  auto seen = failures(pair.holder);
+  CHECK(seen["transfer before the handshake"] == 1);
+  CHECK(seen["handshake: frame out of order"] == 1);
+  CHECK(seen["handshake: malformed hello"] == 1);
+  CHECK(seen["length beyond the bound of its type"] == 1);
+  check_alive(pair);
+}
+
+TEST_CASE("xfer/tcp: another protocol version is refused with both numbers") {
+  Pair pair("tcp");
+  RawSocket raw = dial_raw(pair.holder->uris()[0]);
+  FrameHeader header = frame(FrameType::hello);
+  header.version = 9;
+  raw.send(header);
+  const auto answer = raw.receive();
+  REQUIRE(answer.has_value());
+  CHECK(answer->header.kind() == FrameType::refuse);
+  CHECK(answer->header.code() == Code::unsupported);
+  CHECK(answer->text().find("protocol version 9") != std::string::npos);
+  CHECK(answer->text().find("this is 1") != std::string::npos);
+}
+
+TEST_CASE("xfer/tcp: a silent connection is closed when its handshake is overdue") {
+  Options options;
+  options.connect_timeout = 50ms;
+  Pair pair("tcp", Pair::kDefaultBytes, options);
+  RawSocket raw = dial_raw(pair.holder->uris()[0]);
+  CHECK(raw.closed());
+  CHECK(failures(pair.holder)["handshake: timeout"] == 1);
+  check_alive(pair);
+}
+
+TEST_CASE("xfer/tcp: a peer with more requests outstanding than a lane allows is closed") {
+  Pair pair("tcp");
+  RawClient client(pair.holder->uris()[0]);
+  for (uint64_t i = 0; i < 5000; ++i)
+    if (!client.data.send(frame(FrameType::read, i, pair.kv_id, 0, 1 << 20))) break;
+  CHECK(client.data.closed());
+  CHECK(failures(pair.holder)["more requests outstanding than a lane allows"] == 1);
+  check_alive(pair);
+  // every pin of the answers it never took is back
+  REQUIRE_OK(pair.holder->unregister(BufferId{pair.kv_id}, in(kLong)));
+}
+
+TEST_CASE("xfer/tcp: notifies beyond what the caller takes stop being read, then go on") {
+  Options options;
+  options.events_max = 16;
+  Pair pair("tcp", Pair::kDefaultBytes, options);
+  pair.holder.wait(Event::Kind::peer_up);
+  const std::vector<std::byte> message(4096, std::byte{3});
+  size_t sent = 0;
+  // queues on both sides and the sockets between them take a bounded number
+  const TimePoint deadline = in(kLong);
+  while (SystemClock::instance().now() < deadline) {
+    const Code code = pair.reader->notify(pair.peer, message);
+    if (code == Code::busy && pair.reader->counters().notifies_sent == sent) break;
+    if (code == Code::ok) continue;
+    REQUIRE(code == Code::busy);
+    sent = pair.reader->counters().notifies_sent;
+    check_alive(pair);  // transfers are not held up; and time passes
+  }
+  const uint64_t waiting = pair.reader->counters().notifies_sent;
+  CHECK(waiting < 100000);
+  for (size_t heard = 0; heard < waiting; ++heard) pair.holder.wait(Event::Kind::notify);
+  while (pair.reader->notify(pair.peer, message) == Code::busy) pair.holder.wait(Event::Kind::notify);
+  pair.holder.wait(Event::Kind::notify);
+}
+
+TEST_CASE("xfer/tcp: answers nobody asked for, of the wrong length, or broken close the connection") {
+  struct Lie {
+    const char* what;
+    const char* reason;
+    std::function<void(RawServer&, const FrameHeader&)> tell;
+  };
+  const auto data = [](uint64_t id, size_t length) { return frame(FrameType::data, id, 0, 0, length); };
+  const std::vector<Lie> lies = {
+      {"other id", "answer to a question that was not asked",
+       [&](RawServer& s, const FrameHeader& asked) { s.data.send(data(asked.id + 1, 4096), random_bytes(4096, 1)); }},
+      {"too long", "answer of another length than asked",
+       [&](RawServer& s, const FrameHeader& asked) { s.data.send(data(asked.id, 8192), random_bytes(8192, 1)); }},
+      {"too short", "answer of another length than asked",
+       [&](RawServer& s, const FrameHeader& asked) { s.data.send(data(asked.id, 100), random_bytes(100, 1)); }},
+      {"enormous", "length beyond the bound of its type",
+       [&](RawServer& s, const FrameHeader& asked) { s.data.send(data(asked.id, size_t{1} << 40)); }},
+      {"ack for a read", "answer to a question that was not asked",
+       [&](RawServer& s, const FrameHeader& asked) { s.data.send(frame(FrameType::ack, asked.id)); }},
+      {"notify on a data lane", "unexpected on a data lane",
+       [&](RawServer& s, const FrameHeader&) { s.data.send(frame(FrameType::notify)); }},
+      {"data on the control lane", "unexpected on a control lane",
+       [&](RawServer& s, const FrameHeader& asked) { s.control.send(data(asked.id, 4096)); }},
+      {"foreign descriptor", "malformed or foreign descriptor",
+       [&](RawServer& s, const FrameHeader&) {
+         s.control.send(FrameType::describe, wire::encode(raw_descriptor(instance(9))));
+       }},
+      {"flipped bit", "bad header checksum",
+       [&](RawServer& s, const FrameHeader& asked) {
+         auto head = wire::encode(data(asked.id, 4096));
+         head[30] ^= std::byte{1};
+         s.data.send(head);
+       }},
+      {"unknown type", "unknown frame type",
+       [&](RawServer& s, const FrameHeader&) {
+         FrameHeader odd = frame(FrameType::data);
+         odd.type = 200;
+         s.data.send(odd);
+       }},
+  };
+  for (const Lie& lie : lies) {
+    CAPTURE(lie.what);
+    RawPair pair;
+    auto batch = pair.reader->submit({{pair.read(4096)}}, in(kLong));
+    REQUIRE_OK(batch);
+    const auto asked = pair.server.data.receive();
+    REQUIRE(asked.has_value());
+    CHECK(asked->header.kind() == FrameType::read);
+    lie.tell(pair.server, asked->header);
+    CHECK(pair.reader.wait(Event::Kind::peer_lost).code != Code::ok);
+    CHECK(failures(pair.reader)[lie.reason] == 1);
+    pair.server.listener.reset();  // it will not be found again
+    CHECK(pair.reader.done(*batch).code == Code::peer_lost);
+    CHECK(pair.reader->close(*batch).has_value());
+    CHECK(pair.reader->counters().slices_in_flight == 0);
+  }
+}
+
+TEST_CASE("xfer/tcp: a peer that stops in mid-frame costs the deadline, not the memory") {
+  RawPair pair;
+  auto batch = pair.reader->submit({{pair.read(65536)}}, in(50ms), 42);
+  const auto asked = pair.server.data.receive();
+  const FrameHeader answer = frame(FrameType::data, asked->header.id, 0, 0, 65536);
+  pair.server.data.send(answer, random_bytes(1000, 5));
+  const Event event = pair.reader.done(*batch);
+  CHECK(event.code == Code::timeout);
+  CHECK(event.cookie == 42);
+  CHECK(event.text.find("deadline") != std::string::npos);
+  CHECK(!event.quarantined);  // received by us, so we know that nothing will be written any more
+  REQUIRE_OK(pair.reader->close(*batch));
+  fill(pair.local.bytes(), 1);
+  const std::vector<std::byte> before(pair.local.bytes().begin(), pair.local.bytes().end());
+  // the rest comes late: it must go nowhere, and the lane goes on
+  pair.server.data.send(random_bytes(65536 - 1000, 6));
+  auto again = pair.reader->submit({{pair.read(4096, 4096)}}, in(kLong));
+  const auto second = pair.server.data.receive();
+  CHECK(equal(pair.local.bytes(), before));
+  const auto bytes = random_bytes(4096, 8);
+  pair.server.data.send(frame(FrameType::data, second->header.id, 0, 0, 4096), bytes);
+  CHECK(pair.reader.done(*again).code == Code::ok);
+  CHECK(equal(pair.local.bytes().first(4096), bytes));
+  REQUIRE_OK(pair.reader->close(*again));
+}
+
+TEST_CASE("xfer/tcp: a write that is half sent keeps its memory quarantined until the lane lets go") {
+  Options options;
+  options.drain_grace = 20ms;
+  options.slice_bytes_min = options.slice_bytes_max = size_t{1} << 20;
+  RawPair pair(options);
+  // the server reads nothing: the socket fills up in the middle of a frame
+  std::vector<BatchId> batches;
+  for (int i = 0; i < 16; ++i) {
+    auto batch = pair.reader->submit({{pair.write(size_t{1} << 20)}}, in(50ms));
+    REQUIRE_OK(batch);
+    batches.push_back(*batch);
+  }
+  bool quarantined = false;
+  for (const BatchId batch : batches) {
+    const Event event = pair.reader.done(batch);
+    CHECK(event.code == Code::timeout);
+    quarantined |= event.quarantined;
+    if (!event.quarantined) REQUIRE_OK(pair.reader->close(batch));
+  }
+  CHECK(quarantined);
+  // after the grace the lane is closed, and then the memory is free
+  CHECK(pair.reader.wait(Event::Kind::peer_lost).text.find("held memory") != std::string::npos);
+  const Event released = pair.reader.wait(Event::Kind::batch_released);
+  REQUIRE_OK(pair.reader->close(released.batch));
+  CHECK(pair.reader->counters().quarantined_bytes == 0);
+  CHECK(pair.reader->counters().slices_in_flight == 0);
+  CHECK(pair.reader->counters().batches_open == 0);
+}
+
+TEST_CASE("xfer/tcp: a lane with work and no progress is closed after the stall timeout") {
+  Options options;
+  options.stall_timeout = 50ms;
+  RawPair pair(options);
+  auto batch = pair.reader->submit({{pair.read(4096)}}, in(kLong));
+  const Event lost = pair.reader.wait(Event::Kind::peer_lost);
+  CHECK(lost.code == Code::timeout);
+  CHECK(failures(pair.reader)["stalled lane"] == 1);
+  pair.server.listener.reset();
+  pair.reader->cancel(*batch);
+  const Code code = pair.reader.done(*batch).code;
+  CHECK((code == Code::cancelled || code == Code::peer_lost));
+  REQUIRE_OK(pair.reader->close(*batch, in(kLong)));
+}
