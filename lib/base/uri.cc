@@ -9,6 +9,7 @@ namespace mc {
 namespace {
 
 constexpr size_t kTextMax = 4096;
+constexpr std::string_view kNameChars = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
 
 Error bad(std::string_view text, std::string_view why) {
   return {Code::invalid, "'" + std::string(text.substr(0, 120)) + "' " + std::string(why)};
@@ -22,12 +23,15 @@ bool split_authority(std::string_view text, std::string& host, std::string_view&
     const size_t close = text.find(']');
     if (close == std::string_view::npos) return false;
     host = text.substr(1, close - 1);
+    in6_addr v6{};
+    if (::inet_pton(AF_INET6, host.substr(0, host.find('%')).c_str(), &v6) != 1) return false;
     if (close + 1 == text.size()) return true;
     if (text[close + 1] != ':') return false;
     colon = close + 1;
   } else {
     colon = text.find(':');
     host = text.substr(0, colon);
+    if (host.find_first_of("[]/") != std::string::npos) return false;
     if (colon == std::string_view::npos) return true;
     if (text.find(':', colon + 1) != std::string_view::npos) return false;  // bare IPv6
   }
@@ -77,7 +81,8 @@ Result<Uri> parse_uri(std::string_view text) {
     return uri;
   }
   if (uri.scheme == "shm") {
-    if (rest.empty() || rest.find('/') != std::string_view::npos) return bad(text, "needs a name without '/'");
+    if (rest.empty() || rest.find_first_not_of(kNameChars) != std::string_view::npos)
+      return bad(text, "needs a name of letters, digits, '.', '_' and '-'");
     uri.host = rest;
     return uri;
   }

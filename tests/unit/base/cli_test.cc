@@ -189,3 +189,21 @@ TEST_CASE("base/config_file: errors carry the line") {
   REQUIRE_OK(list);
   CHECK(list->front().value == "1,two,3.5,true");
 }
+
+TEST_CASE("base/config_file: characters beyond ASCII belong in quotes, where they are kept") {
+  auto quoted =
+      parse_config("model = \"/home/j\xc3\xbcrgen \xf0\x9f\x98\x80\" # gr\xc3\xbc\xc3\x9f\n", "c.toml", "mc-decode");
+  REQUIRE_OK(quoted);
+  CHECK(quoted->front().value == "/home/j\xc3\xbcrgen \xf0\x9f\x98\x80");
+  CHECK(parse_config("a = \"\\\"#\xc3\xbc\\\\\"", "c.toml", "mc-decode")->front().value == "\"#\xc3\xbc\\");
+  CHECK(parse_config("a = 1\nm\xc3\xb6"
+                     "del = 'x'\n",
+                     "c.toml", "mc-decode")
+            .error()
+            .where == "c.toml:2");
+  CHECK(parse_config("a = 1\nb = \"\"\"\\\n\xc3\xb6\"\"\"\n", "c.toml", "mc-decode").error().mc == err::kConfigFile);
+  CHECK_FALSE(parse_config("a = 'x\xff'\n", "c.toml", "mc-decode"));
+  CHECK_FALSE(parse_config(std::string_view("[\0", 2), "c.toml", "mc-decode"));
+  for (const char* broken : {"[", "[/", "[[", "a", "a =", "= 1", "a = '", "a.b.c = 1", "a = {b = 1}", "[a]\n[a]"})
+    CHECK_FALSE(parse_config(broken, "c.toml", "mc-decode"));
+}

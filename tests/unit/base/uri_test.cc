@@ -17,9 +17,9 @@ TEST_CASE("base/uri: every form of a place survives a round trip") {
 }
 
 TEST_CASE("base/uri: what is not a place is refused with its text") {
-  for (const char* text :
-       {"", "tcp", "tcp:", "tcp://", "tcp://host", "tcp://host:", "tcp://host:65536", "tcp://host:x", "tcp://::1:80",
-        "tcp://[::1:80", "ipc://relative", "file://x", "shm://", "shm://a/b", "ftp://x:1", "tcp://a b:1"}) {
+  for (const char* text : {"", "tcp", "tcp:", "tcp://", "tcp://host", "tcp://host:", "tcp://host:65536", "tcp://host:x",
+                           "tcp://::1:80", "tcp://[::1:80", "tcp://[[JJJ]:7700", "tcp://[name]:1", "tcp://a]:1",
+                           "ipc://relative", "file://x", "shm://", "shm://a/b", "ftp://x:1", "tcp://a b:1"}) {
     INFO(text);
     CHECK_FALSE(parse_uri(text));
   }
