@@ -2,7 +2,8 @@
 // on the wire and on disk. kv allocates pages of them, attn reads and seals them, wire names the
 // layout in block headers; they agree by using this one struct.
 //
-//   extent = for each kv_head:  | K [tokens, head_dim] | V [tokens, head_dim] | ksum f32 [head_dim] | kmean bf16 [head_dim] |
+//   extent = for each kv_head:
+//            | K [tokens, head_dim] | V [tokens, head_dim] | ksum f32 [head_dim] | kmean bf16 [head_dim] |
 //            every part starts on a 64-byte boundary; rows beyond the block's token count are zero
 //   page   = extents of layers 0 .. layers-1, one after the other, rounded up to 4 KiB
 #pragma once
