@@ -37,8 +37,10 @@ void Conductor::handle(const Event& event, TimePoint now, Actions& out) {
     for (const auto& name : silent) lose(name, "no heartbeat", now, out);
     std::vector<RequestId> late, unplaceable;
     for (const auto& [id, r] : requests_) {
-      if (now >= r.deadline) late.push_back(id);
-      else if (!r.placed && now >= r.parked_until) unplaceable.push_back(id);
+      if (now >= r.deadline)
+        late.push_back(id);
+      else if (!r.placed && now >= r.parked_until)
+        unplaceable.push_back(id);
     }
     for (const auto& id : late) {
       Request& r = requests_.at(id);

@@ -27,13 +27,13 @@ namespace mc::node {
 struct ConductorOptions {
   InstanceId instance;
   const sched::Policy* policy = nullptr;
-  sched::Options sched;          // fetch rule and the promises (SLO) that apply to every request
+  sched::Options sched;  // fetch rule and the promises (SLO) that apply to every request
   Duration heartbeat = 200ms;
   Duration dead_after = 1s;
   Duration deadline_max = std::chrono::hours(1);
-  Duration park_max = 10s;       // how long a request may wait for a node to come back
+  Duration park_max = 10s;  // how long a request may wait for a node to come back
   uint32_t attempts_max = 4;
-  uint32_t request_max = 8192;   // unfinished ones; more are rejected as queue_full
+  uint32_t request_max = 8192;  // unfinished ones; more are rejected as queue_full
   uint64_t seed = 0;
 };
 
@@ -94,17 +94,17 @@ class Conductor final : public Machine {
     wire::Hello hello;
     wire::Load load;
     TimePoint since{}, heard{};
-    bool draining = false;        // wanted; the node confirms with its heartbeat
-    sched::Cost cost;             // announced
+    bool draining = false;  // wanted; the node confirms with its heartbeat
+    sched::Cost cost;       // announced
     sched::Correction prefill_correction, step_correction;
-    std::map<RequestId, double> queued;          // prefill seconds of requests placed here, not yet at first token
+    std::map<RequestId, double> queued;  // prefill seconds of requests placed here, not yet at first token
     TimePoint busy_until{};
-    std::map<RequestId, uint64_t> decoding;      // context tokens of requests placed here
-    uint32_t egress = 0;                         // fetches from here under way
-    uint32_t snapshot_parts = 0;                 // received of the snapshot being assembled
+    std::map<RequestId, uint64_t> decoding;  // context tokens of requests placed here
+    uint32_t egress = 0;                     // fetches from here under way
+    uint32_t snapshot_parts = 0;             // received of the snapshot being assembled
     uint64_t snapshot_seq = 0;
     std::vector<wire::BlockRef> snapshot;
-    TimePoint sync_asked{};      // an unanswered IndexSync is repeated after a while
+    TimePoint sync_asked{};  // an unanswered IndexSync is repeated after a while
     bool sync_open = false;
   };
 
@@ -115,17 +115,17 @@ class Conductor final : public Machine {
     NamespaceId ns;
     std::string prefill_attention, decode_attention;
     std::vector<BlockHash> hashes;
-    std::vector<uint32_t> answer;                // tokens given to the client
+    std::vector<uint32_t> answer;                                        // tokens given to the client
     std::map<uint32_t, std::pair<uint32_t, wire::TokenLogprobs>> early;  // out of order, by index
     uint32_t failures = 0;
-    std::string finish_reason;                   // set when known; sent after the last token
+    std::string finish_reason;  // set when known; sent after the last token
     uint32_t finish_index = 0;
     NodeId prefill, decode;
     InstanceId prefill_instance, decode_instance;
     NodeId fetch_from;
     bool placed = false, first_token = false;
     TimePoint parked_until = kNever;
-    NodeId avoid;                                // the node that failed last
+    NodeId avoid;  // the node that failed last
     double predicted_prefill_s = 0;
     Journey journey;
   };

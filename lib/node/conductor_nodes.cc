@@ -154,7 +154,7 @@ void Conductor::on_hello(const Received& event, const wire::Hello& hello, TimePo
   if (Node* other = find_node(name)) {
     if (now - other->heard <= 2 * options_.heartbeat) {
       wire::Refused refused;
-      refused.mc = 2105;
+      refused.mc = 2108;
       refused.field = "name";
       refused.ours = refused.theirs = name;
       refused.message = "a live node is called " + name + " already (" + other->hello.control_uri + ")";
@@ -225,8 +225,10 @@ void Conductor::lose(const std::string& name, std::string why, TimePoint now, Ac
   std::vector<std::pair<RequestId, std::string>> orphans;
   for (const auto& [id, r] : requests_) {
     if (!r.placed) continue;
-    if (r.decode == name) orphans.emplace_back(id, r.first_token ? "decode" : "transfer");
-    else if (r.prefill == name && !r.first_token) orphans.emplace_back(id, "prefill");
+    if (r.decode == name)
+      orphans.emplace_back(id, r.first_token ? "decode" : "transfer");
+    else if (r.prefill == name && !r.first_token)
+      orphans.emplace_back(id, "prefill");
   }
   // Take them off the books while the node is still there, then place them without it.
   for (const auto& [id, stage] : orphans) {

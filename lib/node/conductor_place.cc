@@ -29,13 +29,12 @@ void Conductor::on_submit(const Submit& submit, TimePoint now, Actions& out) {
 bool Conductor::prepare(Request& r, std::string& reason) const {
   auto ns = namespace_of(r.submit.model);
   if (!ns) return reason = "no node announced a KV namespace", false;
-  const auto worker = std::find_if(nodes_.begin(), nodes_.end(), [&](const auto& n) {
-    return serves(n.second, wire::Role::decode, r.submit.model);
-  });
+  const auto worker = std::find_if(nodes_.begin(), nodes_.end(),
+                                   [&](const auto& n) { return serves(n.second, wire::Role::decode, r.submit.model); });
   r.prefill_attention = r.submit.attention.empty() ? ns->attention : r.submit.attention;
-  r.decode_attention = !r.submit.attention.empty()  ? r.submit.attention
-                       : worker != nodes_.end()     ? worker->second.hello.decode_attention
-                                                    : ns->attention;
+  r.decode_attention = !r.submit.attention.empty() ? r.submit.attention
+                       : worker != nodes_.end()    ? worker->second.hello.decode_attention
+                                                   : ns->attention;
   kv::Namespace own = ns->with_salt(r.submit.salt);
   own.attention = r.prefill_attention;
   r.ns = own.id();
@@ -88,8 +87,8 @@ sched::Snapshot Conductor::snapshot_for(const Request& r, TimePoint now) const {
                        !(may_avoid && other_prefill && name == r.avoid);
       s.prefill.push_back(std::move(view));
     } else if (serves(node, wire::Role::decode, r.submit.model)) {
-      sched::DecodeView view{name, static_cast<uint32_t>(node.decoding.size()), 0,
-                             node.hello.page_count * s.block_tokens, cost, true};
+      sched::DecodeView view{
+          name, static_cast<uint32_t>(node.decoding.size()), 0, node.hello.page_count * s.block_tokens, cost, true};
       for (const auto& [id, tokens] : node.decoding) view.kv_tokens += tokens;
       view.accepting = !node.draining && (r.submit.pin_decode.empty() || r.submit.pin_decode == name) &&
                        !(may_avoid && other_decode && name == r.avoid);
@@ -193,8 +192,7 @@ void Conductor::retry(Request& r, const std::string& stage, const std::string& c
   if (r.placed) unplace(r, now);
   r.avoid = avoid;
   r.early.clear();
-  if (++r.failures >= options_.attempts_max)
-    return fail(r, Reply::Kind::failed, code, stage, message, now, out);
+  if (++r.failures >= options_.attempts_max) return fail(r, Reply::Kind::failed, code, stage, message, now, out);
   ++stats_.retried;
   std::string reason;
   if (!prepare(r, reason)) {

@@ -26,8 +26,10 @@ void Decode::on_message(const Received& event, TimePoint now, Actions& out) {
     Request* r = find(complete->req, complete->attempt);
     if (!r || event.instance != r->prefill_instance || r->phase != Phase::receiving || r->complete) return;
     if (complete->tokens != r->spec.ids.size())
-      return fail(*r, "transfer", "corrupt", "prefill node " + event.from + " completed " +
-                  std::to_string(complete->tokens) + " tokens of " + std::to_string(r->spec.ids.size()), true, out);
+      return fail(*r, "transfer", "corrupt",
+                  "prefill node " + event.from + " completed " + std::to_string(complete->tokens) + " tokens of " +
+                      std::to_string(r->spec.ids.size()),
+                  true, out);
     r->complete = true;
     r->answer.push_back(complete->first_token);
     try_join(*r, out);
@@ -147,8 +149,8 @@ void Decode::on_tick(TimePoint now, Actions& out) {
   std::vector<RequestPtr> late;
   for (const auto& [id, r] : requests_)
     if (now >= after(r->deadline, decode_.grace)) late.push_back(r);
-  for (const auto& r : late) fail(*r, r->phase == Phase::running ? "decode" : "transfer", "timeout",
-                                  "deadline passed", false, out);
+  for (const auto& r : late)
+    fail(*r, r->phase == Phase::running ? "decode" : "transfer", "timeout", "deadline passed", false, out);
   admit(now, out);
   step(now, out);
 }
@@ -188,8 +190,9 @@ void Decode::fail(Request& r, std::string stage, std::string code, std::string m
   ++stats_.failed;
   if (r.phase != Phase::running)
     send(r.prefill, r.prefill_instance, wire::Cancel{r.spec.req, r.spec.attempt, "failed"}, out);
-  to_conductor(wire::Failed{r.spec.req, r.spec.attempt, std::move(stage), std::move(code), std::move(message),
-                            retryable, 0, 0}, out);
+  to_conductor(
+      wire::Failed{r.spec.req, r.spec.attempt, std::move(stage), std::move(code), std::move(message), retryable, 0, 0},
+      out);
   end(r, out);
 }
 
@@ -210,8 +213,10 @@ void Decode::end(Request& r, Actions& out) {
 void Decode::settle(Request& r) {
   if (r.phase != Phase::ended || !r.reads.empty() || r.in_step) return;
   for (size_t i = 0; i < r.pages.size(); ++i) {
-    if (r.pinned[i]) shelf_->pool.unpin(r.pages[i]);
-    else shelf_->pool.release(r.pages[i]);
+    if (r.pinned[i])
+      shelf_->pool.unpin(r.pages[i]);
+    else
+      shelf_->pool.release(r.pages[i]);
   }
   r.pages.clear(), r.pinned.clear();
   std::erase_if(ended_, [&](const RequestPtr& e) { return e.get() == &r; });

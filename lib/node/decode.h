@@ -59,21 +59,21 @@ class Decode final : public Worker {
     TimePoint deadline{};
     Phase phase = Phase::waiting;
 
-    kv::Chain chain;                    // of all tokens whose KV exists
+    kv::Chain chain;  // of all tokens whose KV exists
     std::vector<kv::PageIndex> pages;
-    std::vector<bool> pinned;           // per page: pinned (cached) or owned
-    uint32_t have_blocks = 0;           // found here when accepted
-    uint32_t prompt_blocks = 0;         // blocks of the prompt, partial tail included
+    std::vector<bool> pinned;    // per page: pinned (cached) or owned
+    uint32_t have_blocks = 0;    // found here when accepted
+    uint32_t prompt_blocks = 0;  // blocks of the prompt, partial tail included
 
-    std::vector<std::vector<uint32_t>> crcs;      // [block][layer], announced by prefill
-    std::vector<std::vector<uint8_t>> arrived;    // [block][layer]: 0 no, 1 being read, 2 here
+    std::vector<std::vector<uint32_t>> crcs;    // [block][layer], announced by prefill
+    std::vector<std::vector<uint8_t>> arrived;  // [block][layer]: 0 no, 1 being read, 2 here
     uint32_t extents_missing = 0;
     uint32_t rereads = 0;
-    bool complete = false;              // KvComplete came
+    bool complete = false;                         // KvComplete came
     std::map<uint64_t, wire::ExtentsReady> reads;  // outstanding: what each one reads
 
-    std::vector<uint32_t> answer;       // answered tokens, earlier attempts included
-    uint32_t position = 0;              // tokens whose KV exists
+    std::vector<uint32_t> answer;  // answered tokens, earlier attempts included
+    uint32_t position = 0;         // tokens whose KV exists
     bool in_step = false;
 
     Request(const wire::RequestSpec& s, uint32_t block_tokens) : spec(s), chain(s.ns, block_tokens) {}
@@ -105,11 +105,11 @@ class Decode final : public Worker {
   DecodeOptions decode_;
   std::map<RequestId, RequestPtr> requests_;  // newest attempt of each
   std::deque<RequestPtr> waiting_offers_;
-  std::vector<RequestPtr> running_;           // in order of arrival
-  std::vector<RequestPtr> ended_;             // waiting for reads or the step to let go of their pages
+  std::vector<RequestPtr> running_;  // in order of arrival
+  std::vector<RequestPtr> ended_;    // waiting for reads or the step to let go of their pages
   std::map<uint64_t, RequestPtr> by_read_;
-  std::vector<RequestPtr> step_rows_;         // of the step being computed
-  uint64_t step_run_ = 0;                     // 0 = none
+  std::vector<RequestPtr> step_rows_;  // of the step being computed
+  uint64_t step_run_ = 0;              // 0 = none
   uint64_t orders_ = 0;
   double step_ewma_s_ = 0;
   Stats stats_;

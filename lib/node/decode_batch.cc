@@ -59,8 +59,10 @@ bool Decode::give_page(const RequestPtr& r, Actions& out) {
     for (const auto& [id, other] : requests_)
       if (other->phase != Phase::waiting && (!last || other->order > last->order)) last = other.get();
     if (last == r.get() && requests_.size() == 1) {
-      fail(*r, "decode", "no_space", "a context of " + std::to_string(r->position + 1) + " tokens needs more than the " +
-           std::to_string(options_.page_count) + " pages of this node; raise --kv-mem", false, out);
+      fail(*r, "decode", "no_space",
+           "a context of " + std::to_string(r->position + 1) + " tokens needs more than the " +
+               std::to_string(options_.page_count) + " pages of this node; raise --kv-mem",
+           false, out);
       return false;
     }
     preempt(*last, out);
@@ -87,8 +89,10 @@ void Decode::on_step(const StepDone& done, TimePoint, Actions& out) {
   for (const auto& r : rows) r->in_step = false;
   if (done.code != Code::ok) {
     for (const auto& r : rows) {
-      if (r->phase == Phase::ended) settle(*r);
-      else fail(*r, "decode", std::string(to_string(done.code)), done.what, true, out);
+      if (r->phase == Phase::ended)
+        settle(*r);
+      else
+        fail(*r, "decode", std::string(to_string(done.code)), done.what, true, out);
     }
     return;
   }
@@ -145,8 +149,10 @@ bool Decode::on_row(Request& r, const StepRow& row, wire::TokenRow& token) {
   token.logprobs = row.sampled.logprobs;
   const bool stop = index >= stopping.min_tokens && std::find(stopping.stop_ids.begin(), stopping.stop_ids.end(),
                                                               token.token) != stopping.stop_ids.end();
-  if (stop) token.finish_reason = "stop";
-  else if (index + 1 >= stopping.max_tokens || r.position + 1 >= options_.context_tokens) token.finish_reason = "length";
+  if (stop)
+    token.finish_reason = "stop";
+  else if (index + 1 >= stopping.max_tokens || r.position + 1 >= options_.context_tokens)
+    token.finish_reason = "length";
   return token.finish_reason.empty();
 }
 

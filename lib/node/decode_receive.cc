@@ -18,9 +18,11 @@ void Decode::on_ready(const Notified& event, TimePoint now, Actions& out) {
   const bool sane = ready.layer < options_.layout.layers && ready.first_block < r->prompt_blocks &&
                     ready.extents.size() <= r->prompt_blocks - ready.first_block;
   if (!sane)
-    return fail(*r, "transfer", "corrupt", "prefill node " + event.from + " announced layer " +
-                std::to_string(ready.layer) + ", blocks " + std::to_string(ready.first_block) + "+" +
-                std::to_string(ready.extents.size()) + " of " + std::to_string(r->prompt_blocks), true, out);
+    return fail(*r, "transfer", "corrupt",
+                "prefill node " + event.from + " announced layer " + std::to_string(ready.layer) + ", blocks " +
+                    std::to_string(ready.first_block) + "+" + std::to_string(ready.extents.size()) + " of " +
+                    std::to_string(r->prompt_blocks),
+                true, out);
   start_read(*r, ready, now, out);
 }
 

@@ -113,8 +113,8 @@ struct ClientCancel {
   std::string reason;  // client_gone | stop
 };
 
-using Event = std::variant<Received, Notified, PeerLost, ReadDone, LayerDone, ChunkDone, StepDone, Tick, Submit,
-                           ClientCancel>;
+using Event =
+    std::variant<Received, Notified, PeerLost, ReadDone, LayerDone, ChunkDone, StepDone, Tick, Submit, ClientCancel>;
 
 // ---- actions ---------------------------------------------------------------------------------
 
@@ -140,7 +140,7 @@ struct ReadSlice {
   uint64_t page_offset = 0;    // where in the local page
   uint64_t remote_offset = 0;  // where in the peer's pool buffer
   uint32_t bytes = 0;
-  uint32_t crc = 0;            // CRC32C the bytes must have
+  uint32_t crc = 0;  // CRC32C the bytes must have
 };
 
 struct Read {
@@ -163,7 +163,7 @@ struct RunChunk {
   std::vector<uint32_t> tokens;
   std::vector<uint32_t> pages;  // of the whole sequence up to the end of the chunk
   std::string attention;
-  bool sample = false;          // the last chunk: draw the token that follows
+  bool sample = false;  // the last chunk: draw the token that follows
   wire::Sampling sampling;
   std::vector<uint32_t> history;  // prompt, then answer so far; only when the sampling has penalties
   uint32_t prompt_tokens = 0;     // where the answer starts in the sequence

@@ -9,8 +9,7 @@
 
 namespace mc::node {
 
-Prefill::Prefill(WorkerOptions worker, PrefillOptions options)
-    : Worker(std::move(worker)), prefill_(options) {
+Prefill::Prefill(WorkerOptions worker, PrefillOptions options) : Worker(std::move(worker)), prefill_(options) {
   MC_ASSERT(shelf_);
   MC_ASSERT(prefill_.chunk_tokens > 0 && prefill_.chunk_tokens % options_.layout.block_tokens == 0);
 }
@@ -77,14 +76,20 @@ void Prefill::on_start(const Received& event, const wire::PrefillStart& start, T
   kv::Namespace ns = options_.kv.with_salt(spec.salt);
   ns.attention = spec.prefill_attention;
   if (ns.id() != spec.ns)
-    return fail(*r, "queue", "layout", "the conductor names another KV namespace than this node computes for the "
-                "same model, attention and salt; restart the node", false, now, out);
+    return fail(*r, "queue", "layout",
+                "the conductor names another KV namespace than this node computes for the "
+                "same model, attention and salt; restart the node",
+                false, now, out);
   if (spec.ids.empty() || spec.resumed > spec.ids.size() || spec.ids.size() >= options_.context_tokens)
-    return fail(*r, "queue", "invalid", "prompt of " + std::to_string(spec.ids.size()) + " tokens, this node holds " +
-                std::to_string(options_.context_tokens), false, now, out);
+    return fail(*r, "queue", "invalid",
+                "prompt of " + std::to_string(spec.ids.size()) + " tokens, this node holds " +
+                    std::to_string(options_.context_tokens),
+                false, now, out);
   if (kv::blocks_for(spec.ids.size(), bt) > options_.page_count)
-    return fail(*r, "queue", "no_space", "prompt needs " + std::to_string(kv::blocks_for(spec.ids.size(), bt)) +
-                " pages, the pool has " + std::to_string(options_.page_count) + "; raise --kv-mem", false, now, out);
+    return fail(*r, "queue", "no_space",
+                "prompt needs " + std::to_string(kv::blocks_for(spec.ids.size(), bt)) + " pages, the pool has " +
+                    std::to_string(options_.page_count) + "; raise --kv-mem",
+                false, now, out);
   if (draining_) return fail(*r, "queue", "draining", "node " + name() + " is draining", true, now, out);
   if (queue_.size() >= prefill_.queue_max)
     return fail(*r, "queue", "queue_full", std::to_string(queue_.size()) + " requests wait here", true, now, out);
@@ -98,8 +103,13 @@ void Prefill::on_start(const Received& event, const wire::PrefillStart& start, T
 void Prefill::on_refuse(const Received& event, const wire::KvRefuse& refuse, TimePoint now, Actions& out) {
   Request* r = find(refuse.req, refuse.attempt);
   if (!r || event.instance != r->decode_instance) return;
-  wire::Failed failed{r->spec.req, r->spec.attempt, "accept", refuse.reason,
-                      "decode node " + r->decode + " refused: " + refuse.reason, true, refuse.predicted_ms,
+  wire::Failed failed{r->spec.req,
+                      r->spec.attempt,
+                      "accept",
+                      refuse.reason,
+                      "decode node " + r->decode + " refused: " + refuse.reason,
+                      true,
+                      refuse.predicted_ms,
                       refuse.allowed_ms};
   ++stats_.failed;
   to_conductor(std::move(failed), out);
@@ -131,8 +141,10 @@ void Prefill::on_event(const Event& event, TimePoint now, Actions& out) {
 void Prefill::on_tick(TimePoint now, Actions& out) {
   std::vector<RequestPtr> late;
   for (const auto& [id, r] : requests_) {
-    if (now >= after(r->deadline, prefill_.grace)) late.push_back(r);
-    else if (now >= r->deadline && r->phase != Phase::handing_over) late.push_back(r);
+    if (now >= after(r->deadline, prefill_.grace))
+      late.push_back(r);
+    else if (now >= r->deadline && r->phase != Phase::handing_over)
+      late.push_back(r);
   }
   for (const auto& r : late) {
     if (r->phase == Phase::handing_over) {
@@ -169,7 +181,10 @@ void Prefill::on_peer_gone(const NodeId& node, const InstanceId& instance, TimeP
   for (const auto& [id, r] : all) {
     if (r->phase == Phase::ended) continue;
     if (r->decode_instance == instance && r->offered) {
-      fail(*r, r->phase == Phase::computing ? "prefill" : r->phase == Phase::handing_over ? "transfer" : "accept",
+      fail(*r,
+           r->phase == Phase::computing      ? "prefill"
+           : r->phase == Phase::handing_over ? "transfer"
+                                             : "accept",
            "peer_lost", "decode node " + node + " was lost", true, now, out);
     } else if ((r->fetch == Fetch::leasing || r->fetch == Fetch::reading) && r->source < r->sources.size() &&
                r->sources[r->source].instance == instance) {
@@ -192,8 +207,9 @@ void Prefill::fill_load(wire::Load& load) const {
 
 double Prefill::estimate(const Request& r) const {
   const uint32_t bt = options_.layout.block_tokens;
-  const uint32_t reused = r.next > 0 ? r.next : std::min(shelf_->pool.match(std::span(r.hashes).first(r.reusable)) * bt,
-                                                         static_cast<uint32_t>(r.spec.ids.size()) - 1);
+  const uint32_t reused = r.next > 0 ? r.next
+                                     : std::min(shelf_->pool.match(std::span(r.hashes).first(r.reusable)) * bt,
+                                                static_cast<uint32_t>(r.spec.ids.size()) - 1);
   return options_.cost.prefill(static_cast<double>(r.spec.ids.size()), reused);
 }
 
@@ -226,9 +242,8 @@ void Prefill::pump(TimePoint now, Actions& out) {
     }
     // No pages. If some request is handing over, its pages come free: wait, so that a large request
     // is not overtaken for ever. If none is, only a smaller request's end can free any.
-    const bool pages_coming = std::any_of(requests_.begin(), requests_.end(), [](const auto& other) {
-      return other.second->phase == Phase::handing_over;
-    });
+    const bool pages_coming = std::any_of(requests_.begin(), requests_.end(),
+                                          [](const auto& other) { return other.second->phase == Phase::handing_over; });
     if (pages_coming) return;
   }
 }
@@ -255,8 +270,9 @@ void Prefill::fail(Request& r, std::string stage, std::string code, std::string 
   if (r.phase == Phase::ended) return;
   last_error_ = message;
   ++stats_.failed;
-  to_conductor(wire::Failed{r.spec.req, r.spec.attempt, std::move(stage), std::move(code), std::move(message),
-                            retryable, 0, 0}, out);
+  to_conductor(
+      wire::Failed{r.spec.req, r.spec.attempt, std::move(stage), std::move(code), std::move(message), retryable, 0, 0},
+      out);
   if (r.offered) send(r.decode, r.decode_instance, wire::Cancel{r.spec.req, r.spec.attempt, "failed"}, out);
   end(r, out);
 }
@@ -289,8 +305,10 @@ void Prefill::settle(Request& r) {
   if (r.page_lease != 0) (void)shelf_->leases.release(r.page_lease);
   r.page_lease = 0;
   for (size_t i = 0; i < r.pages.size(); ++i) {
-    if (r.pinned[i]) shelf_->pool.unpin(r.pages[i]);
-    else shelf_->pool.release(r.pages[i]);
+    if (r.pinned[i])
+      shelf_->pool.unpin(r.pages[i]);
+    else
+      shelf_->pool.release(r.pages[i]);
   }
   shelf_->pool.release(r.fetched);
   r.pages.clear(), r.pinned.clear(), r.fetched.clear();

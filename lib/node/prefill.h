@@ -68,12 +68,12 @@ class Prefill final : public Worker {
     Phase phase = Phase::queued;
 
     bool offered = false, accepted = false;
-    uint32_t decode_has = 0;        // leading blocks the decode node holds already
+    uint32_t decode_has = 0;  // leading blocks the decode node holds already
     TimePoint accepted_at{};
 
     Fetch fetch = Fetch::idle;
-    size_t source = 0;              // index of the source being fetched
-    uint64_t lease = 0, read = 0;   // of the fetch; 0 = none outstanding
+    size_t source = 0;             // index of the source being fetched
+    uint64_t lease = 0, read = 0;  // of the fetch; 0 = none outstanding
     TimePoint fetch_until = kNever, fetch_began{};
     double fetch_ms = 0;
     std::vector<wire::LeasedBlock> granted;
@@ -82,13 +82,13 @@ class Prefill final : public Worker {
     std::vector<wire::NameValue> from;
     std::string fallback;
 
-    std::vector<kv::PageIndex> pages;  // of blocks 0, 1, ...: pinned up to `shared`, ours beyond
-    std::vector<bool> pinned;          // per page: pinned (cached) or owned
-    uint32_t prefix_blocks = 0;        // cached when computing started
-    kv::LeaseId page_lease = 0;        // to the decode node; 0 = none
+    std::vector<kv::PageIndex> pages;         // of blocks 0, 1, ...: pinned up to `shared`, ours beyond
+    std::vector<bool> pinned;                 // per page: pinned (cached) or owned
+    uint32_t prefix_blocks = 0;               // cached when computing started
+    kv::LeaseId page_lease = 0;               // to the decode node; 0 = none
     std::vector<std::vector<uint32_t>> crcs;  // [block][layer] of computed blocks
-    uint32_t next = 0;                 // first token not yet computed
-    uint64_t run = 0;                  // chunk being computed; 0 = none
+    uint32_t next = 0;                        // first token not yet computed
+    uint64_t run = 0;                         // chunk being computed; 0 = none
     uint32_t run_end = 0;
     uint32_t chunks = 0;
   };
@@ -123,12 +123,12 @@ class Prefill final : public Worker {
   std::string stage_of(const Request& r) const;
 
   PrefillOptions prefill_;
-  std::map<RequestId, RequestPtr> requests_;   // newest attempt of each
-  std::deque<RequestPtr> queue_;               // in order of arrival: queued and preparing
-  std::vector<RequestPtr> ended_;              // waiting for a read or run to let go of their pages
+  std::map<RequestId, RequestPtr> requests_;  // newest attempt of each
+  std::deque<RequestPtr> queue_;              // in order of arrival: queued and preparing
+  std::vector<RequestPtr> ended_;             // waiting for a read or run to let go of their pages
   RequestPtr computing_;
-  std::map<uint64_t, RequestPtr> by_op_;       // lease, read and run numbers
-  std::map<BlockHash, uint32_t> pending_;      // blocks being computed here, with a use count
+  std::map<uint64_t, RequestPtr> by_op_;   // lease, read and run numbers
+  std::map<BlockHash, uint32_t> pending_;  // blocks being computed here, with a use count
   Stats stats_;
 };
 

@@ -54,8 +54,8 @@ void Prefill::announce_prefix(const Request& r, Actions& out) const {
 
 void Prefill::announce(const Request& r, uint32_t layer, uint32_t first_block, std::vector<wire::ReadyExtent> extents,
                        Actions& out) const {
-  out.push_back(SendNotify{r.decode, r.decode_instance,
-                           {r.spec.req, r.spec.attempt, layer, first_block, std::move(extents)}});
+  out.push_back(
+      SendNotify{r.decode, r.decode_instance, {r.spec.req, r.spec.attempt, layer, first_block, std::move(extents)}});
 }
 
 void Prefill::run_chunk(Request& r, Actions& out) {
@@ -92,8 +92,7 @@ void Prefill::on_layer(Request& r, const LayerDone& done, Actions& out) {
       ++first;
       continue;
     }
-    extents.push_back(
-        {shelf_->page_offset(r.pages[block]) + options_.layout.layer_offset(done.layer), done.crcs[i]});
+    extents.push_back({shelf_->page_offset(r.pages[block]) + options_.layout.layer_offset(done.layer), done.crcs[i]});
   }
   if (!extents.empty()) announce(r, done.layer, first, std::move(extents), out);
 }
@@ -135,9 +134,10 @@ void Prefill::first_token(Request& r, const ChunkDone& done, TimePoint now, Acti
   first.attempt = r.spec.attempt;
   first.token = done.sampled.token;
   first.logprobs = done.sampled.logprobs;
-  const bool stop = index >= stopping.min_tokens &&
-                    std::find(stopping.stop_ids.begin(), stopping.stop_ids.end(), first.token) != stopping.stop_ids.end();
-  if (stop) first.finish_reason = "stop";
+  const bool stop = index >= stopping.min_tokens && std::find(stopping.stop_ids.begin(), stopping.stop_ids.end(),
+                                                              first.token) != stopping.stop_ids.end();
+  if (stop)
+    first.finish_reason = "stop";
   else if (index + 1 >= stopping.max_tokens || r.spec.ids.size() + 1 >= options_.context_tokens)
     first.finish_reason = "length";
   first.report.cached_remote = r.remote_blocks * bt;
@@ -149,9 +149,12 @@ void Prefill::first_token(Request& r, const ChunkDone& done, TimePoint now, Acti
   first.report.accept_ms = to_ms(r.accepted_at - r.prepare_at);
   first.report.compute_ms = to_ms(now - r.compute_at);
   first.report.chunks = r.chunks;
-  if (r.spec.no_cache) first.report.miss_reason = "salt";
-  else if (r.prefix_blocks < r.reusable) first.report.miss_reason = r.fallback.empty() ? "cold" : "node-down";
-  else if (r.spec.ids.size() % bt != 0) first.report.miss_reason = r.reusable == 0 ? "shorter-than-block" : "tail-partial";
+  if (r.spec.no_cache)
+    first.report.miss_reason = "salt";
+  else if (r.prefix_blocks < r.reusable)
+    first.report.miss_reason = r.fallback.empty() ? "cold" : "node-down";
+  else if (r.spec.ids.size() % bt != 0)
+    first.report.miss_reason = r.reusable == 0 ? "shorter-than-block" : "tail-partial";
   const bool finished = !first.finish_reason.empty();
   const uint32_t token = first.token;
   to_conductor(std::move(first), out);

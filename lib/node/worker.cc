@@ -9,7 +9,9 @@
 namespace mc::node {
 
 Worker::Worker(WorkerOptions options) : options_(std::move(options)), name_(options_.name), rng_(options_.seed) {
-  if (options_.page_count > 0) shelf_ = std::make_unique<Shelf>(options_.layout, 0, options_.page_count, log_);
+  if (options_.page_count == 0) return;
+  shelf_ = std::make_unique<Shelf>(options_.layout, options_.page_count, options_.page_count, log_);
+  shelf_->slabs.push_back(0);
 }
 
 void Worker::handle(const Event& event, TimePoint now, Actions& out) {
@@ -29,6 +31,7 @@ void Worker::handle(const Event& event, TimePoint now, Actions& out) {
   } else {
     on_event(event, now, out);
   }
+  expire_leases(now);
   serve_waiting(now, out);
   consider_demotion(now, out);
   flush_events(out);
@@ -41,35 +44,37 @@ TimePoint Worker::next_wakeup() const {
   } else if (!left_) {
     at = std::min(at, hello_at_);
   }
-  if (shelf_) at = std::min(at, shelf_->leases.next_expiry());
+  for (const Shelf* shelf : shelves()) at = std::min(at, shelf->leases.next_expiry());
   for (const auto& waiting : waiting_) at = std::min(at, waiting.until);
   for (const auto& [id, demotion] : demotions_) at = std::min(at, demotion.until);
   return at;
 }
 
 void Worker::check() const {
-  if (shelf_) {
-    shelf_->pool.check();
-    shelf_->leases.check();
+  for (const Shelf* shelf : shelves()) {
+    shelf->pool.check();
+    shelf->leases.check();
   }
   role_check();
 }
 
 bool Worker::idle() const {
-  const bool shelf_idle = !shelf_ || (shelf_->pool.counts().owned == 0 && shelf_->pool.counts().draining == 0 &&
-                                      shelf_->pool.counts().pinned == 0 && shelf_->leases.size() == 0);
-  return shelf_idle && waiting_.empty() && demotions_.empty() && role_idle();
+  for (const Shelf* shelf : shelves()) {
+    const auto& counts = shelf->pool.counts();
+    if (counts.owned + counts.draining + counts.pinned > 0 || shelf->leases.size() > 0) return false;
+  }
+  return waiting_.empty() && demotions_.empty() && role_idle();
 }
 
 wire::Load Worker::load() const {
   wire::Load load;
-  if (shelf_) {
-    const auto& counts = shelf_->pool.counts();
-    load.pages_free = counts.free;
-    load.pages_private = counts.owned + counts.draining;
-    load.pages_cached = counts.cached;
-    load.pages_pinned = counts.cached - counts.evictable;
-    load.leases = shelf_->leases.size();
+  for (const Shelf* shelf : shelves()) {
+    const auto& counts = shelf->pool.counts();
+    load.pages_free += counts.free;
+    load.pages_private += counts.owned + counts.draining;
+    load.pages_cached += counts.cached;
+    load.pages_pinned += counts.cached - counts.evictable;
+    load.leases += shelf->leases.size();
   }
   load.draining = draining_;
   load.last_error = last_error_;
@@ -82,9 +87,13 @@ uint64_t Worker::local_offset(uint32_t pool, kv::PageIndex page) const {
   return shelf_->page_offset(page);
 }
 
-const ExtentLayout& Worker::local_layout(uint32_t) const { return shelf_->layout; }
+const ExtentLayout& Worker::local_layout(uint32_t) const {
+  return shelf_->layout;
+}
 
-const kv::Pool& Worker::local_pool(uint32_t) const { return shelf_->pool; }
+const kv::Pool& Worker::local_pool(uint32_t) const {
+  return shelf_->pool;
+}
 
 void Worker::leave(TimePoint now, Actions& out) {
   if (left_) return;
@@ -128,8 +137,8 @@ void Worker::say_hello(TimePoint now, Actions& out) {
   hello.page_count = options_.page_count;
   hello.context_tokens = options_.context_tokens;
   const auto& c = options_.cost;
-  hello.cost = {c.prefill_s,         c.prefill_s_per_token,   c.prefill_s_per_token2, c.decode_s,
-                c.decode_s_per_row,  c.decode_s_per_kv_token, c.read_bytes_per_s};
+  hello.cost = {c.prefill_s,        c.prefill_s_per_token,   c.prefill_s_per_token2, c.decode_s,
+                c.decode_s_per_row, c.decode_s_per_kv_token, c.read_bytes_per_s};
   hello.labels = options_.labels;
   hello.version = options_.version;
   out.push_back(Send{NodeId(kConductor), InstanceId{}, std::move(hello)});
@@ -145,8 +154,10 @@ void Worker::beat(TimePoint now, Actions& out) {
 
 bool Worker::on_conductor(const Received& event, TimePoint now, Actions& out) {
   if (state_ == Membership::member && event.instance != conductor_) {
-    if (std::holds_alternative<wire::Welcome>(event.message)) lose_conductor(now, out);
-    else return true;  // a stranger, or the previous one's last words
+    if (std::holds_alternative<wire::Welcome>(event.message))
+      lose_conductor(now, out);
+    else
+      return true;  // a stranger, or the previous one's last words
   }
   heard_at_ = now;
   if (const auto* welcome = std::get_if<wire::Welcome>(&event.message)) {

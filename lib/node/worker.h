@@ -24,14 +24,19 @@ namespace mc::node {
 
 inline constexpr std::string_view kConductor = "conductor";
 
-/// Blocks of one layout: a pool, the leases on it, and where its pages lie in the node's KV buffer.
+/// Blocks of one layout: a pool, the leases on it, and where its pages lie in the node's KV buffer:
+/// in slabs of `slab_pages` pages each. A prefill or decode node has one slab; mc-cache gives slabs to
+/// its shelves as they need them.
 struct Shelf {
-  Shelf(const ExtentLayout& layout, uint64_t base_offset, uint32_t page_count, kv::EventLog& log)
-      : layout(layout), base_offset(base_offset), pool({.page_count = page_count}, log), leases(pool) {}
-  uint64_t page_offset(kv::PageIndex page) const { return base_offset + uint64_t{page} * layout.page_bytes(); }
+  Shelf(const ExtentLayout& layout, uint32_t page_count, uint32_t slab_pages, kv::EventLog& log)
+      : layout(layout), slab_pages(slab_pages), pool({.page_count = page_count}, log), leases(pool) {}
+  uint64_t page_offset(kv::PageIndex page) const {
+    return slabs.at(page / slab_pages) + uint64_t{page % slab_pages} * layout.page_bytes();
+  }
 
   ExtentLayout layout;
-  uint64_t base_offset;
+  uint32_t slab_pages;
+  std::vector<uint64_t> slabs;  // offset of each slab in the KV buffer
   kv::Pool pool;
   kv::Leases leases;
 };
@@ -45,7 +50,7 @@ struct WorkerOptions {
   std::string http;
   std::string model;
   std::string version;
-  kv::Namespace kv;         // salt empty, plan = what `auto` means here
+  kv::Namespace kv;  // salt empty, plan = what `auto` means here
   std::string decode_attention = "full";
   ExtentLayout layout;
   uint32_t page_count = 0;
@@ -77,6 +82,7 @@ class Worker : public Machine {
   /// Leaves the cluster: everything here ends, the conductor is told.
   void leave(TimePoint now, Actions& out);
   wire::Load load() const;
+  /// The one shelf of a prefill or decode node; null in a cache node.
   const Shelf* shelf() const { return shelf_.get(); }
   /// Where a page of pool number `pool` (node::Read::pool) lies in this node's KV buffer, and its layout.
   virtual uint64_t local_offset(uint32_t pool, kv::PageIndex page) const;
@@ -100,8 +106,10 @@ class Worker : public Machine {
   virtual bool is_pending(const BlockHash&) const { return false; }
   /// The shelf that holds blocks of this namespace; nullptr = none here.
   virtual Shelf* shelf_of(const NamespaceId&) { return shelf_.get(); }
-  /// Resident blocks beyond those of shelf_ (mc-cache has many shelves).
-  virtual std::vector<wire::BlockRef> extra_snapshot() const { return {}; }
+  /// All shelves of the node.
+  virtual std::vector<Shelf*> shelves() const {
+    return shelf_ ? std::vector<Shelf*>{shelf_.get()} : std::vector<Shelf*>{};
+  }
 
   // ---- for roles ----
   void send(const NodeId& to, const InstanceId& instance, wire::Message message, Actions& out) const;
@@ -152,6 +160,7 @@ class Worker : public Machine {
   void grant(const NodeId& node, const InstanceId& instance, const wire::LeaseRequest& request, TimePoint now,
              Actions& out);
   void serve_waiting(TimePoint now, Actions& out);
+  void expire_leases(TimePoint now);
   void consider_demotion(TimePoint now, Actions& out);
   void on_demote_done(const NodeId& node, const wire::DemoteDone& message);
 

@@ -7,13 +7,13 @@
 
 namespace mc::node {
 namespace {
-constexpr size_t kEventsPerMessage = 2048;    // about 90 KiB of msgpack
-constexpr size_t kBlocksPerSnapshot = 4096;   // about 160 KiB
-constexpr uint32_t kDemotePages = 8;          // per offer: enough to amortise, few enough not to hold much
+constexpr size_t kEventsPerMessage = 2048;   // about 90 KiB of msgpack
+constexpr size_t kBlocksPerSnapshot = 4096;  // about 160 KiB
+constexpr uint32_t kDemotePages = 8;         // per offer: enough to amortise, few enough not to hold much
 constexpr size_t kDemotionsInFlight = 2;
 constexpr Duration kDemoteEvery = 20ms;
 constexpr Duration kDemoteTtl = 5s;
-constexpr size_t kLeaseBlocksMax = 4096;      // of one grant; the asker takes the rest in another
+constexpr size_t kLeaseBlocksMax = 4096;  // of one grant; the asker takes the rest in another
 }  // namespace
 
 void Worker::flush_events(Actions& out) {
@@ -37,9 +37,8 @@ void Worker::flush_events(Actions& out) {
 void Worker::send_snapshot(Actions& out) {
   log_.drain();  // older than the snapshot
   std::vector<wire::BlockRef> blocks;
-  if (shelf_)
-    for (const auto& b : shelf_->pool.snapshot()) blocks.push_back({b.hash, b.parent});
-  for (const auto& b : extra_snapshot()) blocks.push_back(b);
+  for (const Shelf* shelf : shelves())
+    for (const auto& b : shelf->pool.snapshot()) blocks.push_back({b.hash, b.parent});
   const size_t parts = std::max<size_t>(1, (blocks.size() + kBlocksPerSnapshot - 1) / kBlocksPerSnapshot);
   for (size_t part = 0; part < parts; ++part) {
     wire::BlockSnapshot message;
@@ -121,12 +120,16 @@ void Worker::serve_waiting(TimePoint now, Actions& out) {
 
 // ---- demotion --------------------------------------------------------------------------------
 
+void Worker::expire_leases(TimePoint now) {
+  for (Shelf* shelf : shelves())
+    for (const auto& lease : shelf->leases.expire(now)) {
+      std::erase_if(granted_, [&](const auto& g) { return g.second.shelf == shelf && g.second.id == lease.id; });
+      if (shelf == shelf_.get()) std::erase_if(demotions_, [&](const auto& d) { return d.second.lease == lease.id; });
+    }
+}
+
 void Worker::consider_demotion(TimePoint now, Actions& out) {
   if (!shelf_) return;
-  for (const auto& lease : shelf_->leases.expire(now)) {
-    std::erase_if(granted_, [&](const auto& g) { return g.second.shelf == shelf_.get() && g.second.id == lease.id; });
-    std::erase_if(demotions_, [&](const auto& d) { return d.second.lease == lease.id; });
-  }
   if (now < demote_at_ || demotions_.size() >= kDemotionsInFlight || state_ != Membership::member) return;
   if (shelf_->pool.pages_over(options_.demote_above) == 0) return;
   std::vector<const wire::Peer*> caches;

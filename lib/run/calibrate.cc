@@ -50,9 +50,8 @@ Result<sched::Cost> measure_cost(model::Runner& runner, Duration budget) {
     prefills.push_back({static_cast<double>(length), 0, to_seconds(clock.now() - began)});
   }
   // The first pass of each length pays for cold caches; the best of each is what counts.
-  std::sort(prefills.begin(), prefills.end(), [](auto& a, auto& b) {
-    return a.tokens != b.tokens ? a.tokens < b.tokens : a.seconds < b.seconds;
-  });
+  std::sort(prefills.begin(), prefills.end(),
+            [](auto& a, auto& b) { return a.tokens != b.tokens ? a.tokens < b.tokens : a.seconds < b.seconds; });
   prefills.erase(std::unique(prefills.begin(), prefills.end(), [](auto& a, auto& b) { return a.tokens == b.tokens; }),
                  prefills.end());
   sched::fit_prefill(prefills, cost);

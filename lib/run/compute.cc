@@ -57,6 +57,10 @@ Compute::~Compute() {
   thread_.join();
 }
 
+std::string Compute::kernels() const {
+  return runner_.kernels().name;
+}
+
 void Compute::submit(node::RunChunk run) {
   std::lock_guard lock(mutex_);
   runs_.emplace_back(std::move(run));
@@ -105,8 +109,10 @@ void Compute::loop() {
       current_ = std::visit([](const auto& r) { return r.run; }, run);
     }
     node::Event done;
-    if (const auto* chunk = std::get_if<node::RunChunk>(&run)) done = run_chunk(*chunk);
-    else done = run_step(std::get<node::RunStep>(run));
+    if (const auto* chunk = std::get_if<node::RunChunk>(&run))
+      done = run_chunk(*chunk);
+    else
+      done = run_step(std::get<node::RunStep>(run));
     {
       std::lock_guard lock(mutex_);
       cancelled_.erase(current_);
@@ -165,8 +171,8 @@ node::ChunkDone Compute::run_chunk(const node::RunChunk& run) {
   };
   if (auto ran = runner_.prefill(chunk); !ran) return fail(ran.error());
   if (run.sample) {
-    auto drawn = draw(chunk.logits, run.sampling, run.start + run.tokens.size(), run.history, run.prompt_tokens,
-                      run.banned);
+    auto drawn =
+        draw(chunk.logits, run.sampling, run.start + run.tokens.size(), run.history, run.prompt_tokens, run.banned);
     if (!drawn) return fail(drawn.error());
     done.sampled = std::move(*drawn);
   }

@@ -47,6 +47,7 @@ class Compute {
   void submit(node::RunStep run);
   /// The run ends at its next layer (a step runs on: it is short); its done event still comes.
   void cancel(uint64_t run);
+  std::string kernels() const;
   int event_fd() const { return wake_.fd(); }
   /// The next event, if any; clears event_fd() when there is none.
   std::optional<node::Event> next();

@@ -48,15 +48,16 @@ Result<std::unique_ptr<StatusPages>> StatusPages::open(HostPort at, bool explici
   auto pages = std::unique_ptr<StatusPages>(new StatusPages);
   pages->metrics_ = &metrics;
   pages->host_ = at.host;
-  MC_TRY(server, http::Server::open(server_options(at, explicit_port, &metrics),
-                                    [p = pages.get()](http::Request request, http::Responder out) {
-                                      p->handle(request, out);
-                                    }));
+  MC_TRY(server, http::Server::open(
+                     server_options(at, explicit_port, &metrics),
+                     [p = pages.get()](http::Request request, http::Responder out) { p->handle(request, out); }));
   pages->server_ = std::move(server);
   return pages;
 }
 
-std::string StatusPages::address() const { return HostPort{host_, server_->port()}.text(); }
+std::string StatusPages::address() const {
+  return HostPort{host_, server_->port()}.text();
+}
 
 void StatusPages::update(std::string unready) {
   std::lock_guard lock(mutex_);

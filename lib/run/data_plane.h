@@ -58,8 +58,8 @@ class DataPlane {
   std::map<xfer::PeerId, InstanceId> instances_;
   std::map<xfer::BatchId, Outstanding> batches_;
   std::map<uint64_t, xfer::BatchId> reads_;
-  std::vector<xfer::Event> arrived_;       // taken from the engine, not yet converted (newest last)
-  std::vector<node::Event> ready_;         // answers made without the engine
+  std::vector<xfer::Event> arrived_;  // taken from the engine, not yet converted (newest last)
+  std::vector<node::Event> ready_;    // answers made without the engine
   uint64_t bad_notifies_ = 0;
 };
 

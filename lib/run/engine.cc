@@ -24,7 +24,8 @@ std::string served_name(const std::string& directory) {
 
 Result<attn::Plan> resolve_plan(const std::string& text, const model::ModelConfig& config, uint32_t block_tokens) {
   MC_TRY(asked, attn::parse_plan(text));
-  return attn::resolve(asked, config.attention, static_cast<int32_t>(config.layers), static_cast<int32_t>(block_tokens));
+  return attn::resolve(asked, config.attention, static_cast<int32_t>(config.layers),
+                       static_cast<int32_t>(block_tokens));
 }
 
 Result<Engine> open_engine(const cli::Args& args) {
@@ -37,7 +38,7 @@ Result<Engine> open_engine(const cli::Args& args) {
   const std::string& dtype = args.text(flags::kDtype);
   if (args.has(flags::kKvDtype) && args.text(flags::kKvDtype) != "auto" && args.text(flags::kKvDtype) != dtype)
     return user_error(err::kBadValue, "--kv-dtype " + args.text(flags::kKvDtype) + " differs from --dtype " + dtype +
-                      "; this build keeps K and V in the compute type");
+                                          "; this build keeps K and V in the compute type");
   MC_TRY(loaded, model::Model::open(directory, {.dtype = dtype}, *engine.parallel));
   engine.model = std::make_unique<model::Model>(std::move(loaded));
   const std::string& both = args.text(flags::kAttention);

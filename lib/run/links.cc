@@ -98,7 +98,8 @@ void Links::flush(const std::string& target, ctl::LinkId link) {
 void Links::send(const node::Send& send) {
   const std::string_view type = wire::type_name(send.message);
   if (send.to == node::kConductor && conductor_ != 0) {
-    const bool up = std::any_of(links_.begin(), links_.end(), [&](const auto& l) { return l.second.contains(conductor_); });
+    const bool up =
+        std::any_of(links_.begin(), links_.end(), [&](const auto& l) { return l.second.contains(conductor_); });
     if (!up) {
       kept_.erase(send.to);  // only the newest Hello counts
       return keep(send.to, send);

@@ -43,9 +43,9 @@ class Links {
 
   ctl::Hub hub_;
   ctl::LinkId conductor_ = 0;
-  std::map<InstanceId, std::set<ctl::LinkId>> links_;  // up, by who is at the other end
-  std::map<InstanceId, std::string> names_;            // from SetPeers
-  std::map<std::string, ctl::LinkId> dialled_;         // control uri -> outgoing link
+  std::map<InstanceId, std::set<ctl::LinkId>> links_;    // up, by who is at the other end
+  std::map<InstanceId, std::string> names_;              // from SetPeers
+  std::map<std::string, ctl::LinkId> dialled_;           // control uri -> outgoing link
   std::map<std::string, std::vector<node::Send>> kept_;  // until the link is up, by conductor or instance; bounded
   std::string trouble_;
   bool fatal_ = false;

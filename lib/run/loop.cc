@@ -9,8 +9,8 @@
 
 namespace mc::run {
 namespace {
-constexpr int kEventsPerRound = 256;        // of one source before the others and the clock get a turn
-constexpr Duration kSleepMax = 200ms;       // after_events runs at least so often
+constexpr int kEventsPerRound = 256;   // of one source before the others and the clock get a turn
+constexpr Duration kSleepMax = 200ms;  // after_events runs at least so often
 }  // namespace
 
 Result<std::unique_ptr<Loop>> Loop::open(Parts parts) {

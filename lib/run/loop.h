@@ -24,8 +24,8 @@ class Loop {
   struct Parts {
     node::Machine* machine = nullptr;
     Links* links = nullptr;
-    DataPlane* data = nullptr;    // null: the conductor moves no KV
-    Compute* compute = nullptr;   // null: conductor and cache compute nothing
+    DataPlane* data = nullptr;                                           // null: the conductor moves no KV
+    Compute* compute = nullptr;                                          // null: conductor and cache compute nothing
     std::function<uint64_t(uint32_t pool, uint32_t page)> local_offset;  // of the machine's pages
     std::function<void(const node::Reply&)> on_reply;                    // conductor only
     std::function<void()> after_events;                                  // after each round: status, readiness
@@ -55,7 +55,7 @@ class Loop {
   Parts parts_;
   EventFd wake_;
   std::mutex mutex_;
-  std::vector<Task> tasks_;          // guarded by mutex_
+  std::vector<Task> tasks_;            // guarded by mutex_
   std::atomic<bool> stopping_{false};  // release by stop(), acquire by run()
 };
 

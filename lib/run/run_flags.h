@@ -18,10 +18,14 @@ inline constexpr Flag kChunkTokens{.name = "chunk-tokens",
                                    .value = "N",
                                    .fallback = "512",
                                    .help = "tokens computed at a time, a multiple of --block-tokens"};
-inline constexpr Flag kBatchMax{
-    .name = "batch-max", .kind = FlagKind::count, .value = "N", .fallback = "64", .help = "most requests of one decode step"};
-inline constexpr Flag kCost{
-    .name = "cost", .value = "FILE", .help = "cost model from mc-bench model --save-cost; without it measured at start"};
+inline constexpr Flag kBatchMax{.name = "batch-max",
+                                .kind = FlagKind::count,
+                                .value = "N",
+                                .fallback = "64",
+                                .help = "most requests of one decode step"};
+inline constexpr Flag kCost{.name = "cost",
+                            .value = "FILE",
+                            .help = "cost model from mc-bench model --save-cost; without it measured at start"};
 inline constexpr Flag kDrainTimeout{.name = "drain-timeout",
                                     .kind = FlagKind::duration,
                                     .value = "T",

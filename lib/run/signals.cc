@@ -44,6 +44,8 @@ void notify_service_manager(std::string_view state) {
                  static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + length));
 }
 
-void die_with_parent() { (void)::prctl(PR_SET_PDEATHSIG, SIGTERM); }
+void die_with_parent() {
+  (void)::prctl(PR_SET_PDEATHSIG, SIGTERM);
+}
 
 }  // namespace mc::run

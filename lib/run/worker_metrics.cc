@@ -15,8 +15,10 @@ WorkerMetrics::WorkerMetrics(Metrics& metrics, const node::Worker& worker, const
   metrics_.gauge(metric::kBuildInfo, {build.version, build.commit, build.program}).set(1);
   if (const node::Shelf* shelf = worker_.shelf()) {
     const std::string pages = std::to_string(shelf->pool.counts().total);
-    metrics_.gauge(metric::kVllmCacheConfig, {std::to_string(shelf->layout.block_tokens),
-                                              to_string(shelf->layout.dtype), "True", pages}).set(1);
+    metrics_
+        .gauge(metric::kVllmCacheConfig,
+               {std::to_string(shelf->layout.block_tokens), to_string(shelf->layout.dtype), "True", pages})
+        .set(1);
   }
 }
 

@@ -3,11 +3,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdlib>
 #include <random>
 
 #include "base/common_flags.h"
 #include "base/errors.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/metric_names.h"
 #include "node/cache.h"
@@ -19,6 +21,7 @@
 #include "run/loop.h"
 #include "run/run_flags.h"
 #include "run/worker_metrics.h"
+#include "wire/codec.h"
 
 namespace mc::run {
 namespace {
@@ -100,12 +103,13 @@ class WorkerProcess {
     uint64_t pages = wanted_bytes(args_.size(flags::kKvMem)) / page_bytes;
     if (!args_.given(flags::kKvMem)) pages = std::min({pages, useful, uint64_t{1} << 20});
     if (pages < 4)
-      return user_error(err::kNotEnoughMemory, "--kv-mem holds " + std::to_string(pages) + " pages of " +
-                        format_bytes(page_bytes) + ", at least 4 are needed", "--kv-mem");
+      return user_error(err::kNotEnoughMemory,
+                        "--kv-mem holds " + std::to_string(pages) + " pages of " + format_bytes(page_bytes) +
+                            ", at least 4 are needed",
+                        "--kv-mem");
     options_.page_count = static_cast<uint32_t>(std::min<uint64_t>(pages, 1u << 24));
     arena_bytes_ = options_.page_count * page_bytes;
-    options_.context_tokens = std::min(model.config().max_positions,
-                                       (options_.page_count - 1) * engine_->block_tokens);
+    options_.context_tokens = std::min(model.config().max_positions, (options_.page_count - 1) * engine_->block_tokens);
     return check_memory();
   }
 
@@ -127,7 +131,10 @@ class WorkerProcess {
     data.transport = args_.text(flags::kTransport);
     data.tcp_bind = HostPort{bind, 0}.text();
     data.insecure = args_.on(flags::kInsecure);
-    if (keys) data.secret = keys->data_secret_bytes();
+    if (keys) {
+      const auto digest = Sha256().update(keys->data_secret).finish();  // Z85 text to the 32 bytes xfer wants
+      data.secret.assign(digest.begin(), digest.end());
+    }
     MC_TRY(plane, DataPlane::open(data, arena_));
     data_ = std::move(plane);
     options_.data = data_->describe();
@@ -153,7 +160,8 @@ class WorkerProcess {
     if (engine_) {
       ComputeOptions compute;
       compute.block_tokens = engine_->block_tokens;
-      if (args_.has(flags::kChunkTokens)) compute.chunk_tokens = static_cast<uint32_t>(args_.count(flags::kChunkTokens));
+      if (args_.has(flags::kChunkTokens))
+        compute.chunk_tokens = static_cast<uint32_t>(args_.count(flags::kChunkTokens));
       compute.chunk_tokens = std::max(compute.chunk_tokens / engine_->block_tokens, 1u) * engine_->block_tokens;
       if (args_.has(flags::kBatchMax)) compute.batch_max = static_cast<uint32_t>(args_.count(flags::kBatchMax));
       compute.kernels = args_.text(flags::kKernels);
@@ -164,8 +172,10 @@ class WorkerProcess {
         options_.cost = cost;
       } else {
         MC_TRY(runner, model::Runner::open(*engine_->model, *engine_->parallel,
-                                           {.block_tokens = engine_->block_tokens, .max_chunk_tokens = 256,
-                                            .max_batch = 1, .kernels = compute.kernels}));
+                                           {.block_tokens = engine_->block_tokens,
+                                            .max_chunk_tokens = 256,
+                                            .max_batch = 1,
+                                            .kernels = compute.kernels}));
         MC_TRY(cost, measure_cost(runner, 500ms));
         options_.cost = cost;
       }
@@ -174,9 +184,8 @@ class WorkerProcess {
       prefill_.chunk_tokens = compute.chunk_tokens;
       decode_.batch_max = compute.batch_max;
     }
-    metrics_ = std::make_unique<Metrics>(std::vector<std::pair<std::string, std::string>>{
-        {"model_name", options_.model},
-        {"engine", options_.name.empty() ? std::string(wire::to_string(role_)) : options_.name}});
+    const std::string engine = options_.name.empty() ? std::string(wire::to_string(role_)) : options_.name;
+    metrics_ = std::make_unique<Metrics>(Metrics::Labels{{"model_name", options_.model}, {"engine", engine}});
     return {};
   }
 
@@ -262,7 +271,7 @@ class WorkerProcess {
   Error refusal(const wire::Refused& refused) const {
     std::string equal;
     for (const auto& field : refused.equal) equal += (equal.empty() ? "" : " ") + field;
-    return user_error(err::kLayoutMismatch, refused.message,
+    return user_error(err::kKvLayoutMismatch, refused.message,
                       "handshake with the conductor, field " + refused.field + "; also compared and equal: " + equal);
   }
 
@@ -293,10 +302,16 @@ class WorkerProcess {
 
   void dump() const {
     const wire::Load load = worker_->load();
-    log_info("state", {{"registered", worker_->registered()}, {"running", load.running}, {"waiting", load.waiting},
-                       {"queue_s", load.queue_s}, {"kv_tokens", load.kv_tokens}, {"pages_free", load.pages_free},
-                       {"pages_private", load.pages_private}, {"pages_cached", load.pages_cached},
-                       {"pages_pinned", load.pages_pinned}, {"leases", load.leases},
+    log_info("state", {{"registered", worker_->registered()},
+                       {"running", load.running},
+                       {"waiting", load.waiting},
+                       {"queue_s", load.queue_s},
+                       {"kv_tokens", load.kv_tokens},
+                       {"pages_free", load.pages_free},
+                       {"pages_private", load.pages_private},
+                       {"pages_cached", load.pages_cached},
+                       {"pages_pinned", load.pages_pinned},
+                       {"leases", load.leases},
                        {"last_error", load.last_error}});
     for (const auto& [name, peer] : worker_->peers())
       log_info("peer", {{"name", name}, {"control", peer.control_uri}, {"via", data_->transport(peer.instance)}});
@@ -332,6 +347,8 @@ class WorkerProcess {
 
 }  // namespace
 
-Result<int> serve_worker(wire::Role role, const cli::Args& args) { return WorkerProcess(role, args).serve(); }
+Result<int> serve_worker(wire::Role role, const cli::Args& args) {
+  return WorkerProcess(role, args).serve();
+}
 
 }  // namespace mc::run

@@ -101,8 +101,7 @@ void World::perform(Process& process, node::Actions actions) {
 
 // A connection is the pair of processes and the channel: what it carries stays in order, unless the
 // `reorder` fault lets one message go its own way.
-void World::transmit(Process& from, const std::string& to, const InstanceId& instance, bool notify,
-                     node::Event event) {
+void World::transmit(Process& from, const std::string& to, const InstanceId& instance, bool notify, node::Event event) {
   const auto it = processes_.find(to);
   if (it == processes_.end() || !it->second->machine) return;
   const InstanceId target = instance.is_zero() ? it->second->instance : instance;
@@ -174,13 +173,17 @@ void World::drain(const std::string& name) {
   if (c.machine && conductor()->drain(name, true, out)) perform(c, std::move(out));
 }
 
-bool World::alive(const std::string& name) const { return processes_.at(name)->machine != nullptr; }
+bool World::alive(const std::string& name) const {
+  return processes_.at(name)->machine != nullptr;
+}
 
 node::Conductor* World::conductor() {
   return static_cast<node::Conductor*>(processes_.at(std::string(node::kConductor))->machine.get());
 }
 
-node::Worker* World::worker(const std::string& name) { return processes_.at(name)->worker; }
+node::Worker* World::worker(const std::string& name) {
+  return processes_.at(name)->worker;
+}
 
 std::vector<std::string> World::names() const {
   std::vector<std::string> out;

@@ -25,10 +25,10 @@
 namespace mc::sim {
 
 struct Faults {
-  double lose = 0;             // share of control messages and notifies that vanish
-  double reorder = 0;          // share that overtakes or is overtaken on its own connection
-  double corrupt_read = 0;     // share of reads in which one extent's bytes flip
-  double fail_read = 0;        // share that ends with an error
+  double lose = 0;          // share of control messages and notifies that vanish
+  double reorder = 0;       // share that overtakes or is overtaken on its own connection
+  double corrupt_read = 0;  // share of reads in which one extent's bytes flip
+  double fail_read = 0;     // share that ends with an error
   Duration delay_min = 20us;
   Duration delay_max = 2ms;
   bool tell_peers_of_crash = true;  // connections break at once; false: only silence shows it
@@ -56,7 +56,7 @@ struct Outcome {
   uint32_t max_tokens = 0;
   TimePoint submitted{}, deadline{}, first_token = kNever, ended = kNever;
   std::vector<uint32_t> answer;
-  std::string end;             // "" while running; stop, length, abort, or the error code
+  std::string end;               // "" while running; stop, length, abort, or the error code
   bool connection_lost = false;  // the conductor died under it
   node::Journey journey;
 };
@@ -73,8 +73,8 @@ class World {
   /// A client's request; returns its id.
   RequestId submit(std::vector<uint32_t> ids, uint32_t max_tokens, Duration deadline, std::string salt = "");
   void disconnect(const RequestId& req);
-  void crash(const std::string& name);     // kill -9
-  void restart(const std::string& name);   // same name, new instance, empty memory
+  void crash(const std::string& name);    // kill -9
+  void restart(const std::string& name);  // same name, new instance, empty memory
   void drain(const std::string& name);
   bool alive(const std::string& name) const;
 

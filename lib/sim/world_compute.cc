@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "base/assert.h"
-
+#include "node/cache.h"
 #include "sim/process.h"
 
 namespace mc::sim {
@@ -29,10 +29,18 @@ ExtentLayout layout_of(const WorldOptions& o) {
 
 }  // namespace
 
-uint64_t tag_begin(uint64_t previous, uint32_t layer) { return mix(previous + 0x9e3779b97f4a7c15ull * (layer + 1)); }
-uint64_t tag_extend(uint64_t tag, uint32_t token) { return mix(tag + 0x2545f4914f6cdd1dull * (token + 1)); }
-uint64_t tag_fold(uint64_t sum, uint64_t tag) { return mix(sum * 31 + tag); }
-uint32_t tag_token(uint64_t sum) { return static_cast<uint32_t>(mix(sum) % kVocab); }
+uint64_t tag_begin(uint64_t previous, uint32_t layer) {
+  return mix(previous + 0x9e3779b97f4a7c15ull * (layer + 1));
+}
+uint64_t tag_extend(uint64_t tag, uint32_t token) {
+  return mix(tag + 0x2545f4914f6cdd1dull * (token + 1));
+}
+uint64_t tag_fold(uint64_t sum, uint64_t tag) {
+  return mix(sum * 31 + tag);
+}
+uint32_t tag_token(uint64_t sum) {
+  return static_cast<uint32_t>(mix(sum) % kVocab);
+}
 
 std::string describe(const node::Worker& worker) {
   const auto load = worker.load();
@@ -95,7 +103,10 @@ std::unique_ptr<node::Worker> World::make_worker(const std::string& name, const 
   o.page_count = 0;
   o.kv = {};
   o.model.clear();
-  return nullptr;
+  node::CacheOptions cache;
+  cache.segment_bytes = 4ull * options_.page_count * o.layout.page_bytes();
+  cache.slab_bytes = 4 * o.layout.page_bytes();
+  return std::make_unique<node::Cache>(o, cache);
 }
 
 // ---- pages being written ---------------------------------------------------------------------
@@ -104,8 +115,7 @@ void World::claim(Process& process, uint64_t offset, uint64_t op, const kv::Pool
   if (pool.state(page) != kv::PageState::owned)
     violate(process.name + ": page " + std::to_string(page) + " is written while it is not owned");
   const auto [it, fresh] = process.claims.emplace(offset, op);
-  if (!fresh && it->second != op)
-    violate(process.name + ": page " + std::to_string(page) + " is in two hands");
+  if (!fresh && it->second != op) violate(process.name + ": page " + std::to_string(page) + " is in two hands");
 }
 
 void World::release_claims(Process& process, uint64_t op) {
@@ -118,7 +128,8 @@ void World::perform_read(Process& process, const node::Read& read) {
   const kv::Pool& pool = process.worker->local_pool(read.pool);
   uint64_t bytes = 0;
   for (const auto& slice : read.slices) {
-    claim(process, process.worker->local_offset(read.pool, slice.page) + slice.page_offset, read.read, pool, slice.page);
+    claim(process, process.worker->local_offset(read.pool, slice.page) + slice.page_offset, read.read, pool,
+          slice.page);
     bytes += slice.bytes;
   }
   const Faults& f = options_.faults;
@@ -126,9 +137,8 @@ void World::perform_read(Process& process, const node::Read& read) {
                   from_seconds(static_cast<double>(bytes) / kReadBytesPerSecond);
   Code fate = rng_.chance(f.fail_read) ? Code::peer_lost : Code::ok;
   if (took > read.budget) took = std::max(read.budget, Duration(0)), fate = Code::timeout;
-  at(now_ + took, [this, name = process.name, instance = process.instance, read, fate] {
-    finish_read(name, instance, read, fate);
-  });
+  at(now_ + took,
+     [this, name = process.name, instance = process.instance, read, fate] { finish_read(name, instance, read, fate); });
 }
 
 void World::finish_read(const std::string& name, const InstanceId& instance, const node::Read& read, Code fate) {
@@ -137,8 +147,10 @@ void World::finish_read(const std::string& name, const InstanceId& instance, con
   Process& process = *it->second;
   const auto source = processes_.find(read.peer);
   const bool gone = source == processes_.end() || !source->second->machine || source->second->instance != read.instance;
-  if (process.cancelled.erase(read.read) > 0) fate = Code::cancelled;
-  else if (gone) fate = Code::peer_lost;
+  if (process.cancelled.erase(read.read) > 0)
+    fate = Code::cancelled;
+  else if (gone)
+    fate = Code::peer_lost;
   if (fate == Code::ok) {
     const size_t flipped = rng_.chance(options_.faults.corrupt_read) ? rng_.below(read.slices.size()) : SIZE_MAX;
     for (size_t i = 0; i < read.slices.size(); ++i) {
@@ -209,8 +221,10 @@ void World::perform_chunk(Process& process, const node::RunChunk& run) {
     node::ChunkDone done;
     done.run = run.run;
     done.elapsed = total;
-    if (p->cancelled.erase(run.run) > 0) done.code = Code::cancelled;
-    else if (run.sample) done.sampled.token = sample(*p, run.pages);
+    if (p->cancelled.erase(run.run) > 0)
+      done.code = Code::cancelled;
+    else if (run.sample)
+      done.sampled.token = sample(*p, run.pages);
     deliver(p->name, p->instance, std::move(done));
   });
 }
@@ -239,8 +253,10 @@ void World::perform_step(Process& process, const node::RunStep& run) {
         uint64_t& tag = p->memory[offset];
         if (row.position % bt == 0) {
           const bool head = row.pages.size() == 1;
-          tag = tag_begin(head ? 0 : p->memory[p->worker->local_offset(0, row.pages[row.pages.size() - 2]) +
-                                               layout.layer_offset(l)], l);
+          tag = tag_begin(
+              head ? 0
+                   : p->memory[p->worker->local_offset(0, row.pages[row.pages.size() - 2]) + layout.layer_offset(l)],
+              l);
         }
         tag = tag_extend(tag, row.token);
         if ((row.position + 1) % bt == 0) out.sealed_crcs.push_back(static_cast<uint32_t>(tag));

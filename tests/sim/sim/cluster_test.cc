@@ -53,7 +53,7 @@ WorldOptions shape(uint64_t seed) {
   o.seed = seed;
   o.prefill = 1 + static_cast<uint32_t>(rng.below(3));
   o.decode = 1 + static_cast<uint32_t>(rng.below(3));
-  o.cache = 0;
+  o.cache = static_cast<uint32_t>(rng.below(3));
   o.page_count = 48 + static_cast<uint32_t>(rng.below(100));
   o.chunk_tokens = 16u << rng.below(4);
   o.batch_max = 1 + static_cast<uint32_t>(rng.below(16));
@@ -177,7 +177,7 @@ TEST_CASE("sim: one seed gives one history") {
 TEST_CASE("sim: a client that disconnects frees pages and leases on all nodes within 200 ms") {
   WorldOptions options;
   options.seed = test::seed() + 5;
-  options.prefill = 2, options.decode = 2;
+  options.prefill = 2, options.decode = 2, options.cache = 1;
   World world(options);
   world.run_for(100ms);
   std::vector<uint32_t> ids(200);

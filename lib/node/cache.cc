@@ -1,0 +1,229 @@
+#include "node/cache.h"
+
+#include <algorithm>
+
+#include "base/assert.h"
+
+namespace mc::node {
+namespace {
+constexpr size_t kNamespacesMax = 4096;  // tenants and plans that the cache remembers a shelf for
+constexpr size_t kOfferBlocksMax = 1024;
+}  // namespace
+
+Cache::Cache(WorkerOptions worker, CacheOptions options) : Worker(std::move(worker)), cache_(options) {
+  MC_ASSERT(!shelf_ && cache_.slab_bytes > 0);
+  for (uint64_t i = cache_.segment_bytes / cache_.slab_bytes; i > 0; --i)
+    free_slabs_.push_back((i - 1) * cache_.slab_bytes);
+}
+
+Shelf* Cache::shelf_of(const NamespaceId& ns) {
+  const auto it = shelf_by_namespace_.find(ns);
+  return it == shelf_by_namespace_.end() ? nullptr : shelves_[it->second].get();
+}
+
+std::vector<Shelf*> Cache::shelves() const {
+  std::vector<Shelf*> out;
+  for (const auto& shelf : shelves_) out.push_back(shelf.get());
+  return out;
+}
+
+void Cache::on_message(const Received& event, TimePoint now, Actions& out) {
+  if (const auto* offer = std::get_if<wire::DemoteOffer>(&event.message)) on_offer(event, *offer, now, out);
+}
+
+void Cache::on_event(const Event& event, TimePoint, Actions& out) {
+  if (const auto* done = std::get_if<ReadDone>(&event)) on_read(*done, out);
+}
+
+void Cache::answer(const Offer& offer, std::vector<BlockHash> stored, std::string reason, Actions& out) {
+  if (offer.dropped) return;
+  stored.insert(stored.end(), offer.known.begin(), offer.known.end());
+  send(offer.node, offer.instance, wire::DemoteDone{offer.offer.lease, std::move(stored), std::move(reason)}, out);
+}
+
+// The shelf of the offer's layout, made on first use. What the offer claims must agree with itself.
+Result<uint32_t> Cache::shelf_for(const wire::DemoteOffer& offer) {
+  MC_TRY(ns, kv::Namespace::parse(offer.kv_namespace));
+  ExtentLayout layout;
+  layout.layers = ns.layers, layout.kv_heads = ns.kv_heads, layout.head_dim = ns.head_dim;
+  layout.block_tokens = ns.block_tokens;
+  const auto dtype = dtype_from(ns.kv_dtype);
+  const bool sane = dtype && ns.layout == ExtentLayout::kVersion && ns.layers - 1 < 4096 && ns.kv_heads - 1 < 4096 &&
+                    ns.head_dim - 1 < 4096 && ns.block_tokens - 1 < 65536;
+  if (sane) layout.dtype = *dtype;
+  if (!sane || layout.page_bytes() != offer.page_bytes || layout.layer_bytes() != offer.extent_bytes)
+    return Error{Code::invalid,
+                 "offer of " + std::to_string(offer.page_bytes) + " bytes a page does not match its layout"};
+  if (layout.page_bytes() > cache_.slab_bytes) return Error{Code::no_space, "a page is larger than a slab"};
+  uint32_t index = 0;
+  while (index < shelves_.size() && shelves_[index]->layout != layout) ++index;
+  if (index == shelves_.size()) {
+    if (shelves_.size() >= cache_.shelves_max) return Error{Code::busy, "too many layouts"};
+    const auto slab_pages = static_cast<uint32_t>(cache_.slab_bytes / layout.page_bytes());
+    shelves_.push_back(std::make_unique<Shelf>(layout, 0, slab_pages, log()));
+    slab_live_.emplace_back();
+  }
+  if (shelf_by_namespace_.size() >= kNamespacesMax) shelf_by_namespace_.clear();
+  shelf_by_namespace_[offer.ns] = index;
+  return index;
+}
+
+void Cache::on_offer(const Received& event, const wire::DemoteOffer& message, TimePoint, Actions& out) {
+  ++stats_.offers;
+  Offer offer{event.from, event.instance, message, 0, {}, {}, {}, false};
+  const auto refuse = [&](std::string reason) {
+    ++stats_.refused;
+    answer(offer, {}, std::move(reason), out);
+  };
+  if (!is_peer(event.from, event.instance)) return refuse("unknown_peer");
+  if (draining_) return refuse("draining");
+  if (offers_.size() >= cache_.offers_max || message.blocks.size() > kOfferBlocksMax) return refuse("full");
+  const auto shelf = shelf_for(message);
+  if (!shelf) {
+    last_error_ = shelf.error().what;
+    return refuse(shelf.error().code == Code::invalid ? "layout" : "full");
+  }
+  offer.shelf = *shelf;
+  Shelf& s = at(*shelf);
+  for (size_t i = 0; i < message.blocks.size(); ++i) {
+    const auto& block = message.blocks[i];
+    if (block.layer_crcs.size() != s.layout.layers) return refuse("layout");
+    if (s.pool.find(block.hash) != kv::kNoPage) {
+      offer.known.push_back(block.hash);
+      s.pool.touch(std::span(&block.hash, 1));
+      ++stats_.blocks_known;
+    } else {
+      offer.wanted.push_back(i);
+    }
+  }
+  if (offer.wanted.empty()) return answer(offer, {}, "", out);
+  if (!make_room(*shelf, static_cast<uint32_t>(offer.wanted.size()))) return refuse("full");
+  auto pages = s.pool.allocate(static_cast<uint32_t>(offer.wanted.size()));
+  if (!pages) return refuse("full");
+  offer.pages = std::move(*pages);
+  Read read;
+  read.read = next_id();
+  read.peer = event.from;
+  read.instance = event.instance;
+  read.pool = *shelf;
+  read.budget = std::min<Duration>(cache_.read_timeout, std::chrono::milliseconds(message.ttl_ms));
+  for (size_t i = 0; i < offer.wanted.size(); ++i) {
+    const auto& block = message.blocks[offer.wanted[i]];
+    for (uint32_t layer = 0; layer < s.layout.layers; ++layer)
+      read.slices.push_back({offer.pages[i], s.layout.layer_offset(layer),
+                             block.page_offset + s.layout.layer_offset(layer),
+                             static_cast<uint32_t>(s.layout.layer_bytes()), block.layer_crcs[layer]});
+  }
+  offers_.emplace(read.read, std::move(offer));
+  out.push_back(std::move(read));
+}
+
+void Cache::on_read(const ReadDone& done, Actions& out) {
+  const auto it = offers_.find(done.read);
+  if (it == offers_.end()) return;
+  const Offer offer = std::move(it->second);
+  offers_.erase(it);
+  Shelf& s = at(offer.shelf);
+  if (done.code != Code::ok) {
+    ++stats_.failed;
+    stats_.checksum_failures += done.code == Code::corrupt;
+    last_error_ = "reading from " + offer.node + ": " + done.what;
+    s.pool.release(offer.pages);
+    return answer(offer, {}, "failed", out);
+  }
+  std::vector<BlockHash> stored;
+  for (size_t i = 0; i < offer.wanted.size(); ++i) {
+    const auto& block = offer.offer.blocks[offer.wanted[i]];
+    const auto published =
+        s.pool.publish(offer.pages[i], {block.hash, block.parent, offer.offer.ns, 0, block.layer_crcs});
+    s.pool.unpin(published.page);
+    stored.push_back(block.hash);
+    ++stats_.blocks_stored;
+    stats_.bytes_read += s.layout.layers * s.layout.layer_bytes();
+  }
+  answer(offer, std::move(stored), "", out);
+}
+
+void Cache::drop_all(TimePoint, Actions& out) {
+  for (auto& [read, offer] : offers_) {
+    offer.dropped = true;
+    out.push_back(CancelRead{read});
+  }
+}
+
+void Cache::on_peer_gone(const NodeId&, const InstanceId& instance, TimePoint, Actions& out) {
+  for (auto& [read, offer] : offers_) {
+    if (offer.instance != instance) continue;
+    offer.dropped = true;
+    out.push_back(CancelRead{read});
+  }
+}
+
+void Cache::fill_load(wire::Load& load) const {
+  load.waiting = static_cast<uint32_t>(offers_.size());
+  // Slabs that no shelf has taken yet, counted in pages of the first shelf's size.
+  if (!shelves_.empty()) load.pages_free += free_slabs_.size() * shelves_.front()->slab_pages;
+}
+
+// ---- slabs -----------------------------------------------------------------------------------
+
+bool Cache::add_slab(uint32_t index) {
+  if (free_slabs_.empty()) return false;
+  const uint64_t offset = free_slabs_.back();
+  free_slabs_.pop_back();
+  Shelf& s = at(index);
+  auto& live = slab_live_[index];
+  const auto hole = static_cast<size_t>(std::find(live.begin(), live.end(), false) - live.begin());
+  if (hole < live.size()) {
+    s.slabs[hole] = offset;
+    live[hole] = true;
+    s.pool.restore(static_cast<kv::PageIndex>(hole * s.slab_pages), s.slab_pages);
+  } else {
+    s.slabs.push_back(offset);
+    live.push_back(true);
+    const kv::PageIndex first = s.pool.grow(s.slab_pages);
+    MC_ASSERT_EQ(first, static_cast<kv::PageIndex>(hole * s.slab_pages));
+  }
+  return true;
+}
+
+bool Cache::take_slab_from_others(uint32_t index) {
+  uint32_t victim = index;
+  size_t most = 1;  // a shelf keeps its last slab
+  for (uint32_t i = 0; i < shelves_.size(); ++i) {
+    const auto count = static_cast<size_t>(std::count(slab_live_[i].begin(), slab_live_[i].end(), true));
+    if (i != index && count > most) victim = i, most = count;
+  }
+  if (victim == index) return false;
+  Shelf& s = at(victim);
+  for (size_t slot = 0; slot < s.slabs.size(); ++slot) {
+    if (!slab_live_[victim][slot]) continue;
+    if (!s.pool.retire(static_cast<kv::PageIndex>(slot * s.slab_pages), s.slab_pages)) continue;
+    slab_live_[victim][slot] = false;
+    free_slabs_.push_back(s.slabs[slot]);
+    ++stats_.slabs_moved;
+    return true;
+  }
+  return false;
+}
+
+bool Cache::make_room(uint32_t index, uint32_t pages) {
+  Shelf& s = at(index);
+  while (s.pool.counts().free < pages && add_slab(index)) {
+  }
+  while (s.pool.available() < pages)
+    if (!take_slab_from_others(index) || !add_slab(index)) return false;
+  return true;
+}
+
+void Cache::role_check() const {
+  uint64_t live = free_slabs_.size();
+  for (const auto& shelf : slab_live_) live += static_cast<uint64_t>(std::count(shelf.begin(), shelf.end(), true));
+  MC_ASSERT_EQ(live, cache_.segment_bytes / cache_.slab_bytes);
+  uint64_t owned = 0, reading = 0;
+  for (const auto& shelf : shelves_) owned += shelf->pool.counts().owned;
+  for (const auto& [read, offer] : offers_) reading += offer.pages.size();
+  MC_ASSERT_EQ(owned, reading);
+}
+
+}  // namespace mc::node

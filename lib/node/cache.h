@@ -1,0 +1,83 @@
+// The cache role: a node of memory for KV blocks. It computes nothing. Other nodes offer it blocks that
+// they are about to evict; it reads them (pull, not push), serves them under lease by one-sided reads,
+// and evicts tail first when it is full.
+//
+// It holds blocks of many models at once: the KV buffer is cut into slabs of one size, and each layout
+// (page size) has a shelf that owns some of them. A shelf grows by a free slab; when there is none it
+// evicts its own blocks, and when that is not enough it takes a slab from the shelf with the most.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "node/worker.h"
+
+namespace mc::node {
+
+struct CacheOptions {
+  uint64_t segment_bytes = 0;
+  uint64_t slab_bytes = uint64_t{8} << 20;
+  uint32_t shelves_max = 64;
+  uint32_t offers_max = 64;  // being read at once; more are refused as `full`
+  Duration read_timeout = 5s;
+};
+
+class Cache final : public Worker {
+ public:
+  Cache(WorkerOptions worker, CacheOptions options);
+
+  struct Stats {
+    uint64_t offers = 0, blocks_stored = 0, blocks_known = 0, bytes_read = 0;
+    uint64_t refused = 0, failed = 0, checksum_failures = 0, slabs_moved = 0;
+  };
+  const Stats& stats() const { return stats_; }
+  uint64_t local_offset(uint32_t pool, kv::PageIndex page) const override { return at(pool).page_offset(page); }
+  const ExtentLayout& local_layout(uint32_t pool) const override { return at(pool).layout; }
+  const kv::Pool& local_pool(uint32_t pool) const override { return at(pool).pool; }
+
+ protected:
+  void on_message(const Received& event, TimePoint now, Actions& out) override;
+  void on_event(const Event& event, TimePoint now, Actions& out) override;
+  void on_tick(TimePoint, Actions&) override {}
+  TimePoint role_wakeup() const override { return kNever; }
+  void drop_all(TimePoint now, Actions& out) override;
+  void on_peer_gone(const NodeId& node, const InstanceId& instance, TimePoint now, Actions& out) override;
+  void fill_load(wire::Load& load) const override;
+  bool role_idle() const override { return offers_.empty(); }
+  void role_check() const override;
+  Shelf* shelf_of(const NamespaceId& ns) override;
+  std::vector<Shelf*> shelves() const override;
+
+ private:
+  struct Offer {  // blocks being read from the node that offered them
+    NodeId node;
+    InstanceId instance;
+    wire::DemoteOffer offer;
+    uint32_t shelf = 0;
+    std::vector<size_t> wanted;        // indexes into offer.blocks
+    std::vector<kv::PageIndex> pages;  // owned, one per wanted block
+    std::vector<BlockHash> known;      // were here already
+    bool dropped = false;              // nobody waits for the answer any more
+  };
+
+  void on_offer(const Received& event, const wire::DemoteOffer& offer, TimePoint now, Actions& out);
+  void on_read(const ReadDone& done, Actions& out);
+  void answer(const Offer& offer, std::vector<BlockHash> stored, std::string reason, Actions& out);
+  Result<uint32_t> shelf_for(const wire::DemoteOffer& offer);
+  bool make_room(uint32_t shelf, uint32_t pages);
+  bool add_slab(uint32_t shelf);
+  bool take_slab_from_others(uint32_t shelf);
+  Shelf& at(uint32_t pool) const { return *shelves_.at(pool); }
+
+  CacheOptions cache_;
+  std::vector<std::unique_ptr<Shelf>> shelves_;
+  std::vector<std::vector<bool>> slab_live_;  // per shelf and slab slot: false = given away
+  std::vector<uint64_t> free_slabs_;          // offsets; taken from the back
+  std::map<NamespaceId, uint32_t> shelf_by_namespace_;
+  std::map<uint64_t, Offer> offers_;  // by read number
+  Stats stats_;
+};
+
+}  // namespace mc::node

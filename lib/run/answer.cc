@@ -1,0 +1,212 @@
+#include "run/answer.h"
+
+#include <algorithm>
+
+#include "base/assert.h"
+#include "base/errors.h"
+
+namespace mc::run {
+namespace {
+
+err::Number number_of(const std::string& code) {
+  struct Row {
+    const char* code;
+    err::Number number;
+  };
+  static constexpr Row kRows[] = {
+      {"predicted_slo_miss", err::kPredictedSloMiss},
+      {"queue_full", err::kQueueFull},
+      {"no_prefill", err::kNoPrefill},
+      {"no_decode", err::kNoDecode},
+      {"draining", err::kDraining},
+      {"deadline_exceeded", err::kDeadlineExceeded},
+      {"context_length_exceeded", err::kContextLength},
+      {"peer_lost", err::kNodeFailed},
+      {"cancelled", err::kCancelled},
+      {"no_space", err::kNotEnoughMemory},
+  };
+  for (const Row& row : kRows)
+    if (code == row.code) return row.number;
+  return err::kInternal;
+}
+
+}  // namespace
+
+Error reply_error(const node::Reply& reply) {
+  return user_error(number_of(reply.code), reply.message, "stage " + reply.stage);
+}
+
+http::Response reply_response(const node::Reply& reply) {
+  const err::Number number = number_of(reply.code);
+  const int status = find_error(number)->http_status;
+  if (status != 429 && status != 503) return http::error_response(reply_error(reply));
+  http::Rejection rejection;
+  rejection.number = number;
+  rejection.message = reply.message;
+  if (reply.allowed_ms > 0) {
+    rejection.predicted = from_seconds(reply.predicted_ms * 1e-3);
+    rejection.allowed = from_seconds(reply.allowed_ms * 1e-3);
+  }
+  rejection.retry_after = std::max<Duration>(reply.retry_after, 1s);
+  return http::rejection_response(rejection);
+}
+
+Answer::Answer(http::GenerateRequest request, http::AnswerHead head, http::Responder out,
+               const text::Tokenizer& tokenizer)
+    : request_(std::move(request)),
+      head_(std::move(head)),
+      out_(std::move(out)),
+      tokenizer_(tokenizer),
+      writer_(head_, request_) {}
+
+Result<void> Answer::add_choice(const RequestId& req, std::vector<uint32_t> prompt) {
+  MC_TRY(stops, text::StopMatcher::build(request_.sampling.stop, request_.sampling.include_stop_str_in_output));
+  http::Choice out;
+  out.index = static_cast<int>(choices_.size());
+  if (request_.return_token_ids) out.prompt_token_ids = prompt;
+  if (request_.echo) out.text = tokenizer_.decode(prompt, request_.sampling.skip_special_tokens);
+  choices_.push_back({req, std::move(prompt), text::Detokenizer(tokenizer_, request_.sampling.skip_special_tokens),
+                      std::move(stops), std::move(out)});
+  return {};
+}
+
+Answer::Choice* Answer::find(const RequestId& req) {
+  const auto it = std::find_if(choices_.begin(), choices_.end(), [&](const Choice& c) { return c.req == req; });
+  return it == choices_.end() ? nullptr : &*it;
+}
+
+http::Usage Answer::usage() const {
+  http::Usage usage;
+  // A prompt that is sampled n times is one prompt.
+  const size_t n = static_cast<size_t>(std::max(1, request_.sampling.n));
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    if (i % n == 0) usage.prompt_tokens += static_cast<uint32_t>(choices_[i].prompt.size());
+    usage.completion_tokens += choices_[i].tokens;
+  }
+  usage.cached_tokens = std::min(journey_.report.cached_local + journey_.report.cached_remote, usage.prompt_tokens);
+  return usage;
+}
+
+http::TokenLogprob Answer::logprob_of(uint32_t token, const wire::TokenLogprobs& logprobs) const {
+  http::TokenLogprob out{std::string(tokenizer_.token_bytes(token)), logprobs.chosen, {}};
+  for (const auto& [id, logprob] : logprobs.top) out.top.emplace_back(std::string(tokenizer_.token_bytes(id)), logprob);
+  return out;
+}
+
+void Answer::start_stream() {
+  if (started_ || !request_.stream) return;
+  started_ = true;
+  out_.start_stream();
+  if (!request_.echo) return;
+  std::string bytes;
+  for (auto& choice : choices_) writer_.append_text(bytes, choice.out.index, choice.out.text, usage());
+  (void)out_.send(bytes);
+}
+
+void Answer::emit(Choice& choice, std::string text, const node::Reply* reply) {
+  std::vector<http::TokenLogprob> logprobs;
+  std::vector<uint32_t> ids;
+  if (reply && request_.sampling.logprobs) logprobs.push_back(logprob_of(reply->token, reply->logprobs));
+  if (reply && request_.return_token_ids) ids.push_back(reply->token);
+  if (!request_.stream) {
+    choice.out.text += text;
+    for (auto& l : logprobs) choice.out.logprobs.push_back(std::move(l));
+    choice.out.token_ids.insert(choice.out.token_ids.end(), ids.begin(), ids.end());
+    return;
+  }
+  start_stream();
+  std::string bytes;
+  writer_.append_text(bytes, choice.out.index, text, usage(), logprobs, ids);
+  (void)out_.send(bytes);
+}
+
+bool Answer::on_token(const RequestId& req, const node::Reply& reply) {
+  Choice* choice = find(req);
+  MC_ASSERT(choice != nullptr);
+  if (choice->stopped || choice->ended || failed_) return false;
+  if (reply.index == 0) journey_ = reply.journey;
+  ++choice->tokens;
+  const std::string fresh = choice->detokenizer.push(reply.token);
+  const bool may_stop = choice->tokens > request_.sampling.min_tokens;
+  emit(*choice, may_stop ? choice->stops.push(fresh) : choice->stops.pass(fresh), &reply);
+  if (!choice->stops.stopped()) return false;
+  choice->stopped = true;
+  choice->out.stop_reason = Json(choice->stops.stop());
+  return true;
+}
+
+bool Answer::on_end(const RequestId& req, const node::Reply& reply) {
+  Choice* choice = find(req);
+  MC_ASSERT(choice != nullptr);
+  if (choice->ended || failed_) return failed_;
+  if (reply.kind == node::Reply::Kind::failed || reply.kind == node::Reply::Kind::rejected) {
+    fail(reply);
+    return true;
+  }
+  finish_choice(*choice, choice->stopped ? "stop" : reply.finish_reason);
+  if (!unfinished().empty()) return false;
+  if (request_.stream) {
+    std::string bytes;
+    writer_.append_end(bytes, usage(), explanation());
+    (void)out_.send(bytes);
+    out_.finish();
+  } else {
+    write_whole();
+  }
+  return true;
+}
+
+void Answer::finish_choice(Choice& choice, const std::string& reason) {
+  if (!choice.stopped) {
+    const std::string rest = choice.stops.push(choice.detokenizer.flush()) + choice.stops.flush();
+    if (!rest.empty()) emit(choice, rest, nullptr);
+  }
+  choice.ended = true;
+  choice.out.finish_reason = reason;
+  if (!request_.stream) return;
+  start_stream();
+  std::string bytes;
+  writer_.append_finish(bytes, choice.out.index, reason, usage(), choice.out.stop_reason);
+  (void)out_.send(bytes);
+}
+
+// What `"mc": {"explain": true}` asks for: where the request went and where its prefix came from.
+Json Answer::explanation() const {
+  if (!request_.mc.explain) return {};
+  Json mc = Json::object();
+  mc.set("prefill_node", journey_.prefill).set("decode_node", journey_.decode);
+  mc.set("attempts", journey_.attempts).set("predicted_ttft_ms", journey_.predicted_ttft_s * 1e3);
+  mc.set("cached_local_tokens", journey_.report.cached_local);
+  mc.set("cached_remote_tokens", journey_.report.cached_remote);
+  Json sources = Json::object();
+  for (const auto& [node, tokens] : journey_.report.sources) sources.set(node, std::atoll(tokens.c_str()));
+  mc.set("cached_from", std::move(sources));
+  mc.set("queue_ms", journey_.report.queue_ms).set("fetch_ms", journey_.report.fetch_ms);
+  mc.set("accept_ms", journey_.report.accept_ms).set("prefill_ms", journey_.report.compute_ms);
+  mc.set("miss_reason", journey_.report.miss_reason).set("fallback", journey_.report.fallback);
+  return mc;
+}
+
+void Answer::write_whole() {
+  std::vector<http::Choice> choices;
+  for (const auto& choice : choices_) choices.push_back(choice.out);
+  out_.respond(http::json_response(200, http::answer_body(head_, request_, choices, usage(), explanation())));
+}
+
+void Answer::fail(const node::Reply& reply) {
+  failed_ = true;
+  if (started_) {
+    out_.fail_stream(http::error_body(reply_error(reply)));
+  } else {
+    out_.respond(reply_response(reply));
+  }
+}
+
+std::vector<RequestId> Answer::unfinished() const {
+  std::vector<RequestId> out;
+  for (const auto& choice : choices_)
+    if (!choice.ended) out.push_back(choice.req);
+  return out;
+}
+
+}  // namespace mc::run

@@ -1,0 +1,76 @@
+// One client answer under way: the choices of a request (prompts x n), their text as tokens arrive, and
+// how they are written, streamed or whole. Lives on the control loop's thread; knows HTTP only through
+// its Responder, and the cluster not at all.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "http/openai.h"
+#include "http/server.h"
+#include "node/node.h"
+#include "text/text.h"
+
+namespace mc::run {
+
+/// The user-visible error behind a reply's code.
+Error reply_error(const node::Reply& reply);
+/// 429 and 503 with numbers, or the plain error.
+http::Response reply_response(const node::Reply& reply);
+
+class Answer {
+ public:
+  /// `tokenizer` outlives it.
+  Answer(http::GenerateRequest request, http::AnswerHead head, http::Responder out, const text::Tokenizer& tokenizer);
+
+  /// Adds a choice for the prompt; the request id `req` will name it. invalid: bad stop strings.
+  Result<void> add_choice(const RequestId& req, std::vector<uint32_t> prompt);
+  size_t choice_count() const { return choices_.size(); }
+  const RequestId& req_of(size_t choice) const { return choices_[choice].req; }
+
+  /// A token of a choice. True when a stop string ended it: the cluster must be told.
+  bool on_token(const RequestId& req, const node::Reply& reply);
+  /// The choice's last reply. True when the whole answer is complete (and has been written).
+  bool on_end(const RequestId& req, const node::Reply& reply);
+  /// Ids of choices that still run.
+  std::vector<RequestId> unfinished() const;
+  const http::Responder& out() const { return out_; }
+  http::Usage usage() const;
+  const node::Journey& journey() const { return journey_; }
+  bool is_stream() const { return request_.stream; }
+
+ private:
+  struct Choice {
+    RequestId req;
+    std::vector<uint32_t> prompt;
+    text::Detokenizer detokenizer;
+    text::StopMatcher stops;
+    http::Choice out;  // of a whole answer
+    uint32_t tokens = 0;
+    bool stopped = false;  // by a stop string
+    bool ended = false;
+  };
+
+  Choice* find(const RequestId& req);
+  http::TokenLogprob logprob_of(uint32_t token, const wire::TokenLogprobs& logprobs) const;
+  void emit(Choice& choice, std::string text, const node::Reply* reply);
+  void start_stream();
+  void finish_choice(Choice& choice, const std::string& reason);
+  Json explanation() const;
+  void write_whole();
+  void fail(const node::Reply& reply);
+
+  http::GenerateRequest request_;
+  http::AnswerHead head_;
+  http::Responder out_;
+  const text::Tokenizer& tokenizer_;
+  http::StreamWriter writer_;
+  std::vector<Choice> choices_;
+  node::Journey journey_;
+  bool started_ = false, failed_ = false;
+};
+
+}  // namespace mc::run

@@ -1,0 +1,69 @@
+// Flags of the conductor alone. Those that mean the same elsewhere: base/common_flags.h, run_flags.h.
+#pragma once
+
+#include "base/cli.h"
+
+namespace mc::flags {
+
+inline constexpr Flag kLocal{
+    .name = "local", .value = "SHAPE", .help = "start a whole cluster on this host, e.g. 2p2d1c; it stops with us"};
+inline constexpr Flag kPrintCommands{.name = "print-commands",
+                                     .kind = FlagKind::boolean,
+                                     .help = "print what --local would run, then exit",
+                                     .one_shot = true};
+inline constexpr Flag kServedName{
+    .name = "served-model-name", .value = "NAME", .help = "name clients use; default is the model folder's"};
+inline constexpr Flag kChatTemplate{.name = "chat-template",
+                                    .kind = FlagKind::choice,
+                                    .value = "T",
+                                    .fallback = "auto",
+                                    .help = "form of chat prompts; auto recognises the model's own",
+                                    .choices = "auto|chatml|llama3|mc"};
+inline constexpr Flag kGenerationConfig{.name = "generation-config",
+                                        .kind = FlagKind::choice,
+                                        .value = "W",
+                                        .fallback = "auto",
+                                        .help = "sampling defaults: auto reads generation_config.json",
+                                        .choices = "auto|none"};
+inline constexpr Flag kPolicy{.name = "policy",
+                              .kind = FlagKind::choice,
+                              .value = "P",
+                              .fallback = "kv-centric",
+                              .help = "how requests are placed on prefill nodes",
+                              .choices = "kv-centric|cache-aware|load|load-count|random"};
+inline constexpr Flag kFetchRule{.name = "fetch-rule",
+                                 .kind = FlagKind::choice,
+                                 .value = "R",
+                                 .fallback = "cost",
+                                 .help = "when a missing prefix is fetched rather than computed",
+                                 .choices = "cost|threshold"};
+inline constexpr Flag kFetchThreshold{.name = "fetch-threshold",
+                                      .kind = FlagKind::number,
+                                      .value = "X",
+                                      .fallback = "1",
+                                      .help = "threshold rule: fetch when best match > X times the local one"};
+inline constexpr Flag kAdmission{.name = "admission",
+                                 .kind = FlagKind::choice,
+                                 .value = "A",
+                                 .fallback = "auto",
+                                 .help = "auto rejects early when an SLO is given and predicted to be missed",
+                                 .choices = "auto|none"};
+inline constexpr Flag kTtftSlo{.name = "ttft-slo",
+                               .kind = FlagKind::duration,
+                               .value = "T",
+                               .fallback = "off",
+                               .help = "longest predicted time to first token that is admitted",
+                               .choices = "off"};
+inline constexpr Flag kTbtSlo{.name = "tbt-slo",
+                              .kind = FlagKind::duration,
+                              .value = "T",
+                              .fallback = "off",
+                              .help = "longest predicted time between tokens that is admitted",
+                              .choices = "off"};
+inline constexpr Flag kDeadline{.name = "deadline",
+                                .kind = FlagKind::duration,
+                                .value = "T",
+                                .fallback = "10m",
+                                .help = "of a request that names none; at it the request ends with 504"};
+
+}  // namespace mc::flags

@@ -1,0 +1,294 @@
+#include "run/conductor_process.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+#include <random>
+
+#include "base/common_flags.h"
+#include "base/errors.h"
+#include "base/log.h"
+#include "base/metric_names.h"
+#include "mem/mem.h"
+#include "model/find.h"
+#include "run/children.h"
+#include "run/conductor_flags.h"
+#include "run/daemon.h"
+#include "run/engine.h"
+#include "run/frontend.h"
+#include "run/run_flags.h"
+
+namespace mc::run {
+namespace {
+
+const char* from_environment(const char* name) {
+  return std::getenv(name);
+}
+
+class ConductorProcess {
+ public:
+  explicit ConductorProcess(const cli::Args& args) : args_(args) {}
+
+  Result<int> serve() {
+    if (args_.present(flags::kLocal)) {
+      MC_TRY(shape, parse_local(args_.text(flags::kLocal)));
+      local_ = shape;
+    }
+    if (args_.on(flags::kPrintCommands)) return print_commands();
+    MC_TRY(signals, Signals::open());
+    signals_ = std::make_unique<Signals>(std::move(signals));
+    if (args_.on(flags::kDieWithParent)) die_with_parent();
+    MC_CHECK(open_machine());
+    if (args_.on(flags::kCheck)) return 0;
+    MC_CHECK(open_control());
+    MC_CHECK(open_http());
+    if (local_) MC_CHECK(start_children());
+    return run();
+  }
+
+ private:
+  Result<void> open_machine() {
+    MC_TRY(directory, model::find_model(args_.text(flags::kModel)));
+    front_.model_directory = directory;
+    front_.served_name = args_.present(flags::kServedName) ? args_.text(flags::kServedName) : served_name(directory);
+    front_.chat_template = args_.text(flags::kChatTemplate);
+    front_.block_tokens = static_cast<uint32_t>(args_.count(flags::kBlockTokens));
+    front_.deadline = args_.duration(flags::kDeadline);
+    front_.seed = args_.count(flags::kSeed);
+    front_.generation_defaults = args_.text(flags::kGenerationConfig) != "none";
+    node::ConductorOptions machine;
+    std::random_device device;
+    for (auto& byte : machine.instance.bytes) byte = static_cast<uint8_t>(device());
+    machine.policy = sched::find_policy(args_.text(flags::kPolicy));
+    if (!machine.policy)
+      return user_error(err::kBadValue, "no policy is called " + args_.text(flags::kPolicy), "--policy");
+    machine.sched.fetch_rule =
+        args_.text(flags::kFetchRule) == "threshold" ? sched::FetchRule::threshold : sched::FetchRule::cost;
+    machine.sched.threshold = args_.number(flags::kFetchThreshold);
+    const bool admit_all = args_.text(flags::kAdmission) == "none";
+    if (args_.present(flags::kTtftSlo) && !admit_all)
+      machine.sched.ttft_slo_s = to_seconds(args_.duration(flags::kTtftSlo));
+    if (args_.present(flags::kTbtSlo) && !admit_all)
+      machine.sched.tbt_slo_s = to_seconds(args_.duration(flags::kTbtSlo));
+    machine.seed = args_.count(flags::kSeed);
+    instance_ = machine.instance;
+    conductor_ = std::make_unique<node::Conductor>(machine);
+    metrics_ = std::make_unique<Metrics>(Metrics::Labels{{"model_name", front_.served_name}, {"engine", "conductor"}});
+    metrics_->gauge(metric::kBuildInfo, {cli::build_info().version, cli::build_info().commit, "mc-conductor"}).set(1);
+    MC_TRY(frontend, Frontend::open(front_, *conductor_, *metrics_));
+    frontend_ = std::move(frontend);
+    return {};
+  }
+
+  Result<void> open_control() {
+    MC_CHECK(ctl::run_dir(from_environment));
+    ctl::HubOptions hub;
+    hub.name = std::string(node::kConductor);
+    hub.instance = instance_;
+    hub.epoch = static_cast<uint64_t>(SystemClock::instance().unix_ms());
+    hub.seed = args_.count(flags::kSeed);
+    hub.insecure = args_.on(flags::kInsecure);
+    if (args_.present(flags::kAuth)) {
+      MC_TRY(keys, ctl::load_key_set(args_.text(flags::kAuth)));
+      hub.keys = std::move(keys);
+    }
+    for (const auto& text : args_.list(flags::kListen)) {
+      MC_TRY(uri, ctl::resolve_endpoint(text, from_environment));
+      MC_CHECK(ctl::check_exposure(uri, hub.keys.has_value(), hub.insecure));
+      hub.listen.push_back(uri);
+    }
+    MC_TRY(links, Links::open(std::move(hub), std::nullopt));
+    links_ = std::move(links);
+    control_ = links_->bound().front().text();
+    return {};
+  }
+
+  Result<void> open_http() {
+    Loop::Parts parts;
+    parts.machine = conductor_.get();
+    parts.links = links_.get();
+    parts.on_reply = [this](const node::Reply& reply) { frontend_->on_reply(reply); };
+    parts.after_events = [this] { after_events(); };
+    parts.signal_fd = signals_->fd();
+    parts.on_signal = [this] { on_signal(); };
+    MC_TRY(loop, Loop::open(std::move(parts)));
+    loop_ = std::move(loop);
+    frontend_->attach(*loop_);
+    const HostPort at = args_.host_port(flags::kHttp);
+    if (!is_loopback(at.host) && !args_.on(flags::kInsecure) && !args_.present(flags::kAuth))
+      return user_error(err::kAuthRequired, "--http " + at.text() + " listens beyond this machine", "--http");
+    MC_TRY(server,
+           http::Server::open(server_options(at, args_.given(flags::kHttp), metrics_.get()), frontend_->handler()));
+    server_ = std::move(server);
+    http_address_ = HostPort{at.host, server_->port()}.text();
+    readiness_ = std::make_unique<Readiness>("mc-conductor", args_.on(flags::kJson) || args_.on(flags::kJsonStream),
+                                             args_.present(flags::kReadyFile) ? args_.text(flags::kReadyFile) : "");
+    return {};
+  }
+
+  struct Command {
+    std::string name;
+    std::vector<std::string> words;
+  };
+
+  // Memory is divided among the children: each worker gets an equal part of a quarter of what is free.
+  std::vector<Command> commands() const {
+    std::vector<Command> out;
+    const int workers = std::max(1, local_->prefill + local_->decode + local_->cache);
+    const uint64_t share = mem::available_bytes() / 4 / static_cast<uint64_t>(workers);
+    const auto add = [&](const char* program, char letter, int count, bool is_cache) {
+      for (int i = 0; i < count; ++i) {
+        Command c{std::string(1, letter) + std::to_string(i), {program}};
+        const auto put = [&](std::initializer_list<std::string> words) { c.words.insert(c.words.end(), words); };
+        put({"--name", c.name, "--conductor", control_.empty() ? args_.list(flags::kListen).front() : control_});
+        put({"--transport", args_.text(flags::kTransport), "--log-level", args_.text(flags::kLogLevel)});
+        put({"--log-format", args_.text(flags::kLogFormat), "--die-with-parent"});
+        if (args_.present(flags::kAuth)) put({"--auth", args_.text(flags::kAuth)});
+        if (is_cache) {
+          put({"--dram", std::to_string(std::min<uint64_t>(share, uint64_t{1} << 30))});
+        } else {
+          if (!args_.text(flags::kModel).empty()) put({"--model", args_.text(flags::kModel)});
+          put({"--block-tokens", args_.text(flags::kBlockTokens), "--attention", args_.text(flags::kAttention)});
+          put({"--dtype", args_.text(flags::kDtype), "--threads", args_.text(flags::kThreads)});
+          put({"--kernels", args_.text(flags::kKernels)});
+          if (args_.given(flags::kKvMem)) put({"--kv-mem", args_.text(flags::kKvMem)});
+          if (letter == 'p') put({"--chunk-tokens", args_.text(flags::kChunkTokens)});
+        }
+        out.push_back(std::move(c));
+      }
+    };
+    add("mc-prefill", 'p', local_->prefill, false);
+    add("mc-decode", 'd', local_->decode, false);
+    add("mc-cache", 'c', local_->cache, true);
+    return out;
+  }
+
+  Result<int> print_commands() {
+    if (!local_) return user_error(err::kUsage, "--print-commands shows what --local would run; give --local");
+    for (const auto& command : commands()) {
+      std::string line;
+      for (const auto& word : command.words) line += (line.empty() ? "" : " ") + word;
+      std::printf("%s\n", line.c_str());
+    }
+    return 0;
+  }
+
+  Result<void> start_children() {
+    for (const auto& command : commands()) MC_CHECK(children_.start(command.name, command.words));
+    return {};
+  }
+
+  Result<int> run() {
+    log_info("started", {{"version", cli::build_info().version},
+                         {"commit", cli::build_info().commit},
+                         {"model", front_.served_name},
+                         {"policy", args_.text(flags::kPolicy)},
+                         {"fetch_rule", args_.text(flags::kFetchRule)},
+                         {"control", control_},
+                         {"http", http_address_}});
+    if (!local_) readiness_->announce("conductor", http_address_, control_);
+    loop_->run();
+    notify_service_manager("STOPPING=1");
+    frontend_->fail_all();
+    (void)server_->drain(500ms);
+    server_->stop();
+    children_.stop(SystemClock::instance().now() + 5s);
+    if (failure_) return *failure_;
+    return exit_code_;
+  }
+
+  void after_events() {
+    const TimePoint now = SystemClock::instance().now();
+    if (local_ && !readiness_->announced() && local_ready()) readiness_->announce("conductor", http_address_, control_);
+    while (auto ended = children_.reap()) {
+      log_error("child ended", {{"child", ended->name}, {"why", ended->text()}});
+      if (readiness_->announced()) continue;  // the cluster goes on without it, as it would on many hosts
+      failure_ = user_error(err::kChildFailed, ended->name + " " + ended->text() + " before the cluster was ready");
+      loop_->stop();
+    }
+    if (terminating_ && (frontend_->answers_under_way() == 0 || now >= drain_until_)) loop_->stop();
+    if (now < metrics_at_) return;
+    metrics_at_ = now + 200ms;
+    frontend_->update_metrics(server_->stats());
+  }
+
+  bool local_ready() const {
+    const auto nodes = conductor_->nodes(SystemClock::instance().now());
+    return nodes.size() >= static_cast<size_t>(local_->prefill + local_->decode + local_->cache);
+  }
+
+  void on_signal() {
+    while (const auto signal = signals_->next()) {
+      if (*signal == SIGHUP) {
+        (void)log_reopen();
+      } else if (*signal == SIGUSR1) {
+        for (const auto& n : conductor_->nodes(SystemClock::instance().now()))
+          log_info("node", {{"name", n.name},
+                            {"state", n.state},
+                            {"requests", n.requests},
+                            {"queue_s", n.queue_s},
+                            {"blocks", n.blocks},
+                            {"last_error", n.load.last_error}});
+        log_info("requests", {{"unfinished", conductor_->request_count()}});
+      } else {
+        exit_code_ = *signal == SIGINT ? kExitInterrupted : 0;
+        if (terminating_) loop_->stop();
+        terminating_ = true;
+        frontend_->start_draining();
+        drain_until_ = SystemClock::instance().now() + args_.duration(flags::kDrainTimeout);
+      }
+    }
+  }
+
+  const cli::Args& args_;
+  std::optional<LocalShape> local_;
+  FrontendOptions front_;
+  InstanceId instance_;
+  std::unique_ptr<Signals> signals_;
+  std::unique_ptr<Metrics> metrics_;
+  std::unique_ptr<node::Conductor> conductor_;
+  std::unique_ptr<Links> links_;
+  std::unique_ptr<Frontend> frontend_;
+  std::unique_ptr<Loop> loop_;
+  std::unique_ptr<http::Server> server_;
+  std::unique_ptr<Readiness> readiness_;
+  Children children_;
+  std::string control_, http_address_;
+  std::optional<Error> failure_;
+  bool terminating_ = false;
+  int exit_code_ = 0;
+  TimePoint drain_until_ = kNever, metrics_at_{};
+};
+
+}  // namespace
+
+Result<LocalShape> parse_local(std::string_view text) {
+  LocalShape shape;
+  size_t i = 0;
+  while (i < text.size()) {
+    int count = 0;
+    const size_t digits = i;
+    while (i < text.size() && text[i] >= '0' && text[i] <= '9' && i - digits < 3)
+      count = count * 10 + (text[i++] - '0');
+    int* slot = i < text.size() && i > digits ? (text[i] == 'p'   ? &shape.prefill
+                                                 : text[i] == 'd' ? &shape.decode
+                                                 : text[i] == 'c' ? &shape.cache
+                                                                  : nullptr)
+                                              : nullptr;
+    if (!slot || *slot != 0 || count > 64)
+      return user_error(err::kBadValue, "--local " + std::string(text) + " is not of the form 2p2d1c", "--local");
+    *slot = count;
+    ++i;
+  }
+  if (shape.prefill < 1 || shape.decode < 1)
+    return user_error(err::kBadValue, "--local " + std::string(text) + " needs at least 1p and 1d", "--local");
+  return shape;
+}
+
+Result<int> serve_conductor(const cli::Args& args) {
+  return ConductorProcess(args).serve();
+}
+
+}  // namespace mc::run

@@ -1,0 +1,247 @@
+#include "run/conductor_verbs.h"
+
+#include <poll.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "base/common_flags.h"
+#include "base/errors.h"
+#include "base/fd.h"
+#include "base/json.h"
+#include "ctl/ctl.h"
+#include "http/client.h"
+
+namespace mc {
+namespace flags {
+namespace {
+
+constexpr Flag kUrl{
+    .name = "url", .value = "URL", .fallback = "http://127.0.0.1:8000", .help = "the conductor's HTTP address"};
+constexpr Flag kTimeout{
+    .name = "timeout", .kind = FlagKind::duration, .value = "T", .fallback = "30s", .help = "how long to wait"};
+constexpr Flag kWantPrefill{.name = "prefill",
+                            .kind = FlagKind::count,
+                            .value = "N",
+                            .fallback = "1",
+                            .help = "ready prefill nodes to wait for"};
+constexpr Flag kWantDecode{
+    .name = "decode", .kind = FlagKind::count, .value = "N", .fallback = "1", .help = "ready decode nodes to wait for"};
+constexpr Flag kWantCache{
+    .name = "cache", .kind = FlagKind::count, .value = "N", .fallback = "0", .help = "ready cache nodes to wait for"};
+constexpr Flag kRequestFile{
+    .name = "request", .letter = 'f', .value = "FILE", .help = "body of a completion or chat request; - is stdin"};
+
+}  // namespace
+}  // namespace flags
+
+namespace run {
+namespace {
+
+constexpr const Flag* kUrlFlags[] = {&flags::kUrl};
+constexpr const Flag* kWaitFlags[] = {&flags::kUrl, &flags::kWantPrefill, &flags::kWantDecode, &flags::kWantCache,
+                                      &flags::kTimeout};
+constexpr const Flag* kExplainFlags[] = {&flags::kUrl, &flags::kRequestFile};
+constexpr cli::Positional kNodeArgs[] = {{.name = "NODE", .help = "its id in ps"}};
+
+constexpr cli::Verb kVerbs[] = {
+    {.name = "ps", .summary = "list the nodes of the cluster", .flags = kUrlFlags, .example = "mc-conductor ps"},
+    {.name = "wait",
+     .summary = "wait until so many nodes are ready",
+     .flags = kWaitFlags,
+     .example = "mc-conductor wait --prefill 2 --decode 1 --timeout 30s"},
+    {.name = "drain",
+     .summary = "no new requests for a node; those on it finish",
+     .args = kNodeArgs,
+     .flags = kUrlFlags,
+     .example = "mc-conductor drain p1"},
+    {.name = "undrain",
+     .summary = "take a drain back",
+     .args = kNodeArgs,
+     .flags = kUrlFlags,
+     .example = "mc-conductor undrain p1"},
+    {.name = "explain",
+     .summary = "where a request would go now, and why; nothing is run",
+     .flags = kExplainFlags,
+     .example = "echo '{\"prompt\":\"Once upon\"}' | mc-conductor explain -f -"},
+    {.name = "keygen",
+     .summary = "print a new key set for --auth",
+     .example = "mc-conductor keygen > cluster.key && chmod 600 cluster.key"},
+};
+
+bool wants_json(const cli::Args& args) {
+  return args.on(flags::kJson) || args.on(flags::kJsonStream);
+}
+
+Result<Json> ask(http::Method method, const std::string& url, std::string body, TimePoint deadline) {
+  http::Headers headers;
+  if (!body.empty()) headers.push_back({"Content-Type", "application/json"});
+  auto response = http::fetch(method, url, headers, std::move(body), deadline);
+  if (!response) return as_user_error(err::kPeerUnreachable, within(url, std::move(response).error()));
+  auto json = Json::parse(response->body);
+  if (!json) return user_error(err::kPeerGarbage, "the answer is not JSON: " + json.error().what, url);
+  if (response->status >= 300) {
+    const Json& error = (*json)["error"];
+    const ErrorInfo* info = nullptr;
+    for (const auto& row : error_table())
+      if (row.openai_code == error["code"].as_string() && row.http_status == response->status) info = &row;
+    return user_error(info ? static_cast<err::Number>(info->number) : err::kInternal,
+                      std::string(error["message"].as_string("HTTP " + std::to_string(response->status))), url);
+  }
+  return std::move(*json);
+}
+
+TimePoint soon(Duration d) {
+  return SystemClock::instance().now() + d;
+}
+
+std::string gib(double bytes) {
+  char text[32];
+  std::snprintf(text, sizeof text, bytes >= 0x1p30 ? "%.1fG" : "%.0fM",
+                bytes >= 0x1p30 ? bytes / 0x1p30 : bytes / 0x1p20);
+  return text;
+}
+
+std::string up_text(double seconds) {
+  const auto s = static_cast<int64_t>(seconds);
+  char text[32];
+  if (s >= 3600)
+    std::snprintf(text, sizeof text, "%ldh%02ldm", static_cast<long>(s / 3600), static_cast<long>(s / 60 % 60));
+  else
+    std::snprintf(text, sizeof text, "%ldm%02lds", static_cast<long>(s / 60), static_cast<long>(s % 60));
+  return text;
+}
+
+Result<int> ps(const cli::Args& args) {
+  MC_TRY(cluster, ask(http::Method::get, args.text(flags::kUrl) + "/cluster", "", soon(5s)));
+  if (wants_json(args)) {
+    std::string out;
+    for (const auto& node : cluster["nodes"].items()) out += node.dump() + "\n";
+    Json end = Json::object();
+    end.set("type", "end").set("model", cluster["model"]).set("requests_unfinished", cluster["requests_unfinished"]);
+    end.set("totals", cluster["totals"]);
+    MC_CHECK(write_all(1, out + end.dump() + "\n"));
+    return 0;
+  }
+  std::printf("%-5s %-8s %-6s %-21s %-12s %4s %5s %-15s %6s %-8s %s\n", "ID", "ROLE", "STATE", "ADDR", "MODEL", "RUN",
+              "QUEUE", "KV USED/TOTAL", "HIT%", "UP", "LAST ERROR");
+  for (const auto& n : cluster["nodes"].items()) {
+    const double page = n["page_bytes"].as_double();
+    const double total = n["pages_total"].as_double(), free = n["pages_free"].as_double();
+    const std::string kv = page > 0 ? gib((total - free) * page) + "/" + gib(total * page)
+                                    : std::to_string(n["pages_cached"].as_int()) + " blocks";
+    const std::string error(n["last_error"].as_string());
+    std::printf("%-5s %-8s %-6s %-21s %-12s %4ld %5ld %-15s %6.1f %-8s %s\n", std::string(n["id"].as_string()).c_str(),
+                std::string(n["role"].as_string()).c_str(), std::string(n["state"].as_string()).c_str(),
+                std::string(n["http"].as_string()).c_str(), std::string(n["model"].as_string("-")).c_str(),
+                static_cast<long>(n["running"].as_int()), static_cast<long>(n["waiting"].as_int()), kv.c_str(),
+                100 * n["hit_rate"].as_double(), up_text(n["up_s"].as_double()).c_str(),
+                error.empty() ? "-" : error.c_str());
+  }
+  return 0;
+}
+
+/// Sleeps without spinning: a timer descriptor and a deadline.
+void pause_until(TimePoint when) {
+  Fd timer(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC));
+  (void)wait_fd(timer.get(), POLLIN /* an unarmed timer never fires: this waits for the deadline */, when);
+}
+
+Result<int> wait(const cli::Args& args) {
+  const TimePoint deadline = soon(args.duration(flags::kTimeout));
+  const int64_t want_p = static_cast<int64_t>(args.count(flags::kWantPrefill));
+  const int64_t want_d = static_cast<int64_t>(args.count(flags::kWantDecode));
+  const int64_t want_c = static_cast<int64_t>(args.count(flags::kWantCache));
+  Error last = user_error(err::kPeerUnreachable, "no answer from " + args.text(flags::kUrl));
+  for (;;) {
+    auto cluster = ask(http::Method::get, args.text(flags::kUrl) + "/cluster", "", std::min(deadline, soon(2s)));
+    if (cluster) {
+      int64_t p = 0, d = 0, c = 0;
+      for (const auto& n : (*cluster)["nodes"].items()) {
+        if (n["state"].as_string() != "ready") continue;
+        p += n["role"].as_string() == "prefill", d += n["role"].as_string() == "decode";
+        c += n["role"].as_string() == "cache";
+      }
+      if (p >= want_p && d >= want_d && c >= want_c) return 0;
+      last = user_error(err::kHandshakeTimeout, "ready: " + std::to_string(p) + " prefill, " + std::to_string(d) + " decode, " +
+                                            std::to_string(c) + " cache; wanted " + std::to_string(want_p) + ", " +
+                                            std::to_string(want_d) + ", " + std::to_string(want_c));
+    } else {
+      last = cluster.error();
+    }
+    if (soon(100ms) >= deadline) return last;
+    pause_until(soon(100ms));
+  }
+}
+
+Result<int> drain(const cli::Args& args, bool on) {
+  Json body = Json::object();
+  body.set("node", args.positional_one("NODE"));
+  MC_TRY(answer, ask(http::Method::post, args.text(flags::kUrl) + (on ? "/admin/drain" : "/admin/undrain"), body.dump(),
+                     soon(5s)));
+  if (wants_json(args))
+    std::printf("%s\n", answer.dump().c_str());
+  else
+    std::printf("%s is %s\n", std::string(answer["node"].as_string()).c_str(), on ? "draining" : "ready");
+  return 0;
+}
+
+void print_explanation(const Json& e) {
+  std::printf("prompt %ld tokens = %ld blocks of %ld + %ld tail, %ld reusable     deadline %.0f s\n",
+              static_cast<long>(e["prompt_tokens"].as_int()), static_cast<long>(e["blocks"].as_int()),
+              static_cast<long>(e["block_tokens"].as_int()), static_cast<long>(e["tail_tokens"].as_int()),
+              static_cast<long>(e["reusable_blocks"].as_int()), e["deadline_ms"].as_double() / 1e3);
+  std::printf("%-6s %7s %12s %9s %9s %9s %11s  %s\n", "NODE", "MATCH", "FETCH", "QUEUE ms", "FETCH ms", "PREFILL",
+              "TTFT(pred)", "VERDICT");
+  for (const auto& c : e["candidates"].items()) {
+    const std::string from(c["fetch_from"].as_string());
+    const std::string fetch = from.empty() ? "-" : std::to_string(c["fetch_blocks"].as_int()) + " of " + from;
+    std::printf("%-6s %3ld/%-3ld %12s %9.1f %9.1f %9.1f %8.1f ms  %s\n", std::string(c["node"].as_string()).c_str(),
+                static_cast<long>(c["match_blocks"].as_int()), static_cast<long>(e["reusable_blocks"].as_int()),
+                fetch.c_str(), c["queue_ms"].as_double(), c["fetch_ms"].as_double(), c["prefill_ms"].as_double(),
+                c["ttft_ms"].as_double(), std::string(c["verdict"].as_string()).c_str());
+  }
+  for (const auto& h : e["holders"].items())
+    if (h["match_blocks"].as_int() > 0)
+      std::printf("holds  %s %ld blocks\n", std::string(h["node"].as_string()).c_str(),
+                  static_cast<long>(h["match_blocks"].as_int()));
+  const Json& d = e["decode"];
+  if (d.is_object())
+    std::printf("decode %s: %ld requests, TBT %.1f ms predicted     ", std::string(d["node"].as_string()).c_str(),
+                static_cast<long>(d["rows"].as_int()), d["tbt_ms"].as_double());
+  std::printf("admit: %s%s%s\n", e["admit"].as_bool() ? "yes" : "no", e["admit"].as_bool() ? "" : ", ",
+              std::string(e["reason"].as_string()).c_str());
+}
+
+Result<int> explain(const cli::Args& args) {
+  if (!args.present(flags::kRequestFile))
+    return user_error(err::kUsage, "give the request with -f FILE, or -f - for stdin", "-f");
+  auto body = read_file(args.text(flags::kRequestFile), size_t{16} << 20);
+  if (!body) return as_user_error(err::kFileAccess, std::move(body).error());
+  MC_TRY(answer, ask(http::Method::post, args.text(flags::kUrl) + "/admin/explain", *body, soon(10s)));
+  if (wants_json(args))
+    std::printf("%s\n", answer.dump().c_str());
+  else
+    print_explanation(answer);
+  return 0;
+}
+
+}  // namespace
+
+const std::span<const cli::Verb> kConductorVerbs = kVerbs;
+
+Result<int> run_conductor_verb(const cli::Args& args) {
+  if (args.verb() == "ps") return ps(args);
+  if (args.verb() == "wait") return wait(args);
+  if (args.verb() == "drain") return drain(args, true);
+  if (args.verb() == "undrain") return drain(args, false);
+  if (args.verb() == "explain") return explain(args);
+  MC_TRY(keys, ctl::new_key_set());
+  MC_CHECK(write_all(1, ctl::format_key_set(keys)));
+  return 0;
+}
+
+}  // namespace run
+}  // namespace mc

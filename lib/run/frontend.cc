@@ -1,0 +1,287 @@
+// Requests in: routing, parsing, tokenising, submitting. Replies and metrics: frontend_replies.cc;
+// the operator's pages: frontend_admin.cc.
+
+#include "run/frontend.h"
+
+#include <algorithm>
+#include <random>
+
+#include "base/errors.h"
+#include "base/log.h"
+#include "run/engine.h"
+
+namespace mc::run {
+
+Result<std::unique_ptr<Frontend>> Frontend::open(const FrontendOptions& options, node::Conductor& conductor,
+                                                 Metrics& metrics) {
+  MC_TRY(tokenizer, text::Tokenizer::open(options.model_directory));
+  MC_TRY(config, model::read_config(options.model_directory));
+  auto frontend =
+      std::unique_ptr<Frontend>(new Frontend(options, conductor, metrics, std::move(tokenizer), std::move(config)));
+  auto chat = text::ChatTemplate::open(frontend->tokenizer_.config(), options.chat_template);
+  if (chat) {
+    frontend->template_ = std::move(*chat);
+  } else {
+    // Completions work without a template; chat requests get this answer.
+    if (options.chat_template != "auto") return std::move(chat).error();
+    frontend->template_error_ = chat.error();
+    log_warn("no chat template", {{"why", chat.error().what}});
+  }
+  return frontend;
+}
+
+Frontend::Frontend(FrontendOptions options, node::Conductor& conductor, Metrics& metrics, text::Tokenizer tokenizer,
+                   model::ModelConfig config)
+    : options_(std::move(options)),
+      conductor_(conductor),
+      metrics_(metrics),
+      tokenizer_(std::move(tokenizer)),
+      config_(std::move(config)),
+      started_unix_(SystemClock::instance().unix_ms() / 1000) {}
+
+http::Server::Handler Frontend::handler() {
+  return [this](http::Request request, http::Responder out) { handle(std::move(request), std::move(out)); };
+}
+
+void Frontend::handle(http::Request request, http::Responder out) {
+  const auto found = http::find_route(http::conductor_routes(), request.method, request.path);
+  if (const auto* answer = std::get_if<http::Response>(&found)) return out.respond(*answer);
+  const auto match = std::get<http::RouteMatch>(found);
+  const http::ModelCard card{options_.served_name, options_.served_name, started_unix_, config_.max_positions};
+  switch (match.route) {
+    case http::Route::completions: return generate(request, std::move(out), false);
+    case http::Route::chat_completions: return generate(request, std::move(out), true);
+    case http::Route::models: return out.respond(http::json_response(200, http::models_body({&card, 1})));
+    case http::Route::model:
+      if (auto known = check_model(std::string(match.rest)); !known)
+        return out.respond(http::error_response(known.error()));
+      return out.respond(http::json_response(200, http::model_body(card)));
+    case http::Route::tokenize: return tokenize(request, out);
+    case http::Route::detokenize: return detokenize(request, out);
+    case http::Route::livez: return out.respond({});
+    case http::Route::version: {
+      Json body = Json::object();
+      body.set("version", cli::build_info().version).set("commit", cli::build_info().commit);
+      body.set("program", cli::build_info().program);
+      return out.respond(http::json_response(200, body.dump()));
+    }
+    case http::Route::metrics: {
+      http::Response response;
+      response.headers = {{"Content-Type", Metrics::kContentType}};
+      response.body = metrics_.expose();
+      return out.respond(std::move(response));
+    }
+    case http::Route::health:
+    case http::Route::readyz:
+      loop_->post([this, out](TimePoint, node::Actions&) {
+        const std::string reason = draining_ ? "draining" : conductor_.unready("");
+        http::Response response;
+        response.status = reason.empty() ? 200 : 503;
+        response.body = reason;
+        out.respond(std::move(response));
+      });
+      return;
+    case http::Route::cluster:
+      loop_->post(
+          [this, out](TimePoint now, node::Actions&) { out.respond(http::json_response(200, cluster(now).dump())); });
+      return;
+    case http::Route::admin: return admin(request, std::string(match.rest), std::move(out));
+    default:
+      return out.respond(http::error_response(err::kNotFound, "request records are not kept; ask while it runs"));
+  }
+}
+
+Result<void> Frontend::check_model(const std::string& name) const {
+  if (name.empty() || name == options_.served_name) return {};
+  return user_error(err::kModelNotFound, "model " + name + " is not served here, " + options_.served_name + " is",
+                    "model");
+}
+
+std::string Frontend::new_request_id() {
+  static thread_local std::random_device device;
+  static constexpr char kAlphabet[] = "0123456789abcdefghjkmnpqrstvwxyz";
+  const uint64_t number = request_number_.fetch_add(1, std::memory_order_relaxed);  // only uniqueness matters
+  std::string id = "req_";
+  for (int shift = 55; shift >= 0; shift -= 5) id += kAlphabet[(number >> shift) & 31];  // sorts by arrival
+  for (int i = 0; i < 14; ++i) id += kAlphabet[device() & 31];
+  return id;
+}
+
+void Frontend::log_ignored(const std::vector<std::string>& fields) {
+  std::lock_guard lock(ignored_mutex_);
+  for (const auto& field : fields)
+    if (ignored_.size() < 256 && ignored_.insert(field).second) log_info("unknown field ignored", {{"field", field}});
+}
+
+Result<std::vector<std::vector<uint32_t>>> Frontend::prompts_of(const http::GenerateRequest& request) const {
+  std::vector<std::vector<uint32_t>> prompts;
+  if (request.is_chat) {
+    if (!template_) return template_error_;
+    std::vector<text::ChatMessage> messages;
+    for (const auto& m : request.messages) messages.push_back({m.role, m.content});
+    text::ChatOptions options;
+    options.add_generation_prompt = request.add_generation_prompt;
+    options.enable_thinking = request.template_kwargs["enable_thinking"].as_bool(true);
+    auto parts = template_->render(messages, options);
+    if (!parts) return as_user_error(err::kInvalidField, std::move(parts).error());
+    MC_TRY(ids, tokenizer_.encode(*parts, request.add_special_tokens.value_or(false)));
+    prompts.push_back(std::move(ids));
+  } else {
+    for (const auto& prompt : request.prompts) {
+      if (prompt.is_ids) {
+        prompts.push_back(prompt.ids);
+        continue;
+      }
+      MC_TRY(ids, tokenizer_.encode(prompt.text, {.add_special = request.add_special_tokens.value_or(true)}));
+      prompts.push_back(std::move(ids));
+    }
+  }
+  for (auto& ids : prompts) {
+    if (request.truncate_prompt_tokens && ids.size() > *request.truncate_prompt_tokens)
+      ids.erase(ids.begin(), ids.end() - static_cast<std::ptrdiff_t>(*request.truncate_prompt_tokens));
+    if (ids.empty()) return user_error(err::kInvalidField, "the prompt has no tokens", "prompt");
+  }
+  return prompts;
+}
+
+Result<node::Submit> Frontend::submit_for(const http::GenerateRequest& request,
+                                          const std::vector<uint32_t>& prompt) const {
+  const auto& s = request.sampling;
+  const model::GenerationDefaults defaults =
+      options_.generation_defaults ? config_.generation : model::GenerationDefaults{};
+  node::Submit submit;
+  submit.ids = prompt;
+  submit.salt = request.cache_salt;
+  submit.no_cache = request.mc.no_cache;
+  submit.pin_prefill = request.mc.pin_prefill;
+  submit.pin_decode = request.mc.pin_decode;
+  submit.deadline = request.mc.deadline.value_or(options_.deadline);
+  submit.ttft_slo_s = request.mc.ttft_slo ? to_seconds(*request.mc.ttft_slo) : options_.ttft_slo_s;
+  submit.tbt_slo_s = request.mc.tbt_slo ? to_seconds(*request.mc.tbt_slo) : options_.tbt_slo_s;
+  if (!request.mc.attention.empty()) {
+    auto plan = resolve_plan(request.mc.attention, config_, options_.block_tokens);
+    if (!plan) return user_error(err::kInvalidField, plan.error().what, "mc.attention");
+    submit.attention = attn::to_string(*plan);
+  }
+  wire::Sampling& sampling = submit.sampling;
+  sampling.temperature = s.temperature.value_or(defaults.temperature.value_or(1.0f));
+  sampling.top_p = s.top_p.value_or(defaults.top_p.value_or(1.0f));
+  sampling.min_p = s.min_p.value_or(defaults.min_p.value_or(0.0f));
+  sampling.top_k = static_cast<uint32_t>(std::max<int64_t>(0, s.top_k.value_or(defaults.top_k.value_or(0))));
+  sampling.repetition_penalty = s.repetition_penalty.value_or(defaults.repetition_penalty.value_or(1.0f));
+  sampling.presence_penalty = s.presence_penalty.value_or(0);
+  sampling.frequency_penalty = s.frequency_penalty.value_or(0);
+  sampling.logit_bias = s.logit_bias;
+  sampling.logprobs = s.logprobs ? *s.logprobs : -1;
+  wire::Stopping& stopping = submit.stopping;
+  stopping.min_tokens = s.min_tokens;
+  stopping.stop_ids = s.stop_token_ids;
+  if (!s.ignore_eos) {
+    stopping.stop_ids.insert(stopping.stop_ids.end(), config_.eos.begin(), config_.eos.end());
+    if (config_.eos.empty() && tokenizer_.eos_id()) stopping.stop_ids.push_back(*tokenizer_.eos_id());
+  }
+  const uint64_t room = prompt.size() < config_.max_positions ? config_.max_positions - prompt.size() : 0;
+  const uint64_t asked = s.max_tokens.value_or(request.is_chat ? static_cast<uint32_t>(room) : 16u);
+  if (room == 0 || asked > room)
+    return user_error(err::kContextLength,
+                      "prompt of " + std::to_string(prompt.size()) + " tokens and an answer of " +
+                          std::to_string(asked) + " need " + std::to_string(prompt.size() + asked) +
+                          ", the context holds " + std::to_string(config_.max_positions),
+                      "max_tokens");
+  stopping.max_tokens = static_cast<uint32_t>(asked);
+  if (stopping.max_tokens == 0) return user_error(err::kInvalidField, "max_tokens must be at least 1", "max_tokens");
+  for (uint32_t id : prompt)
+    if (id >= config_.vocab)
+      return user_error(
+          err::kInvalidField,
+          "token id " + std::to_string(id) + " is not below the vocabulary's " + std::to_string(config_.vocab),
+          "prompt");
+  return submit;
+}
+
+void Frontend::generate(const http::Request& request, http::Responder out, bool chat) {
+  http::ApiLimits limits;
+  limits.vocab_size = config_.vocab;
+  limits.has_min_p = limits.has_penalties = limits.has_logit_bias = true;
+  auto parsed = chat ? http::parse_chat(request.body, request.headers, limits)
+                     : http::parse_completion(request.body, request.headers, limits);
+  if (!parsed) return out.respond(http::error_response(parsed.error()));
+  log_ignored(parsed->ignored);
+  if (auto known = check_model(parsed->model); !known) return out.respond(http::error_response(known.error()));
+  auto prompts = prompts_of(*parsed);
+  if (!prompts) return out.respond(http::error_response(prompts.error()));
+  auto job = std::make_shared<Job>();  // crosses to the loop's thread inside a std::function
+  const int n = std::max(1, parsed->sampling.n);
+  const uint64_t seed =
+      parsed->sampling.seed ? static_cast<uint64_t>(*parsed->sampling.seed) : options_.seed ^ fnv1a(request.id);
+  const RequestId id = new_request_id();
+  http::AnswerHead head{http::answer_id(chat, id), SystemClock::instance().unix_ms() / 1000, options_.served_name,
+                        chat};
+  job->answer = std::make_shared<Answer>(*parsed, head, out, tokenizer_);
+  for (const auto& prompt : *prompts) {
+    auto submit = submit_for(*parsed, prompt);
+    if (!submit) return out.respond(http::error_response(submit.error()));
+    for (int i = 0; i < n; ++i) {
+      node::Submit one = *submit;
+      one.req = job->submits.empty() ? id : new_request_id();
+      one.sampling.seed = seed;
+      one.sampling.stream = static_cast<uint64_t>(i);
+      if (auto added = job->answer->add_choice(one.req, prompt); !added)
+        return out.respond(http::error_response(as_user_error(err::kInvalidField, added.error())));
+      job->submits.push_back(std::move(one));
+    }
+  }
+  loop_->post([this, job](TimePoint, node::Actions&) { start(job); });
+}
+
+void Frontend::start(const std::shared_ptr<Job>& job) {
+  const http::Responder& out = job->answer->out();
+  if (draining_) return out.respond(http::error_response(err::kDraining, "the server is stopping"));
+  const TimePoint now = SystemClock::instance().now();
+  for (const auto& submit : job->submits) {
+    answers_[submit.req] = job->answer;
+    timings_[submit.req] = {now, now, static_cast<uint32_t>(submit.ids.size())};
+  }
+  out.on_close([this, weak = std::weak_ptr<Answer>(job->answer)](http::CloseReason) {
+    loop_->post([this, weak](TimePoint, node::Actions&) {
+      if (const auto answer = weak.lock())
+        for (const auto& req : answer->unfinished()) loop_->deliver(node::ClientCancel{req, "client_gone"});
+    });
+  });
+  for (auto& submit : job->submits)
+    if (answers_.contains(submit.req)) loop_->deliver(submit);  // gone already when a sibling was rejected
+}
+
+void Frontend::tokenize(const http::Request& request, const http::Responder& out) const {
+  http::ApiLimits limits;
+  auto parsed = http::parse_tokenize(request.body, limits);
+  if (!parsed) return out.respond(http::error_response(parsed.error()));
+  if (auto known = check_model(parsed->model); !known) return out.respond(http::error_response(known.error()));
+  http::GenerateRequest as;
+  as.is_chat = !parsed->messages.empty();
+  as.messages = parsed->messages;
+  as.add_generation_prompt = parsed->add_generation_prompt;
+  as.add_special_tokens = parsed->add_special_tokens;
+  std::vector<uint32_t> ids;
+  if (as.is_chat) {
+    auto prompts = prompts_of(as);
+    if (!prompts) return out.respond(http::error_response(prompts.error()));
+    ids = std::move(prompts->front());
+  } else {
+    auto encoded = tokenizer_.encode(parsed->prompt, {.add_special = parsed->add_special_tokens.value_or(true)});
+    if (!encoded) return out.respond(http::error_response(as_user_error(err::kInputNotUtf8, encoded.error())));
+    ids = std::move(*encoded);
+  }
+  out.respond(http::json_response(200, http::tokenize_body(ids, config_.max_positions)));
+}
+
+void Frontend::detokenize(const http::Request& request, const http::Responder& out) const {
+  http::ApiLimits limits;
+  limits.vocab_size = config_.vocab;
+  auto parsed = http::parse_detokenize(request.body, limits);
+  if (!parsed) return out.respond(http::error_response(parsed.error()));
+  if (auto known = check_model(parsed->model); !known) return out.respond(http::error_response(known.error()));
+  out.respond(http::json_response(200, http::detokenize_body(tokenizer_.decode(parsed->tokens, false))));
+}
+
+}  // namespace mc::run

@@ -1,0 +1,115 @@
+// What `mc-conductor ps | wait | drain | explain` ask for: GET /cluster, POST /admin/*.
+
+#include <algorithm>
+
+#include "base/errors.h"
+#include "run/frontend.h"
+#include "wire/codec.h"
+
+namespace mc::run {
+
+Json Frontend::cluster(TimePoint now) const {
+  Json nodes = Json::array();
+  for (const auto& n : conductor_.nodes(now)) {
+    const auto& load = n.load;
+    const double hits =
+        load.prompt_tokens ? static_cast<double>(load.hit_tokens) / static_cast<double>(load.prompt_tokens) : 0;
+    Json node = Json::object();
+    node.set("id", n.name).set("role", wire::to_string(n.role)).set("state", n.state).set("http", n.http);
+    node.set("control", n.control_uri).set("instance", n.instance.hex()).set("model", n.model);
+    node.set("running", load.running).set("waiting", load.waiting).set("requests", n.requests);
+    node.set("queue_s", n.queue_s).set("kv_tokens", load.kv_tokens).set("tbt_ms", load.tbt_s * 1e3);
+    node.set("page_bytes", n.page_bytes).set("pages_total", load.pages_free + load.pages_private + load.pages_cached);
+    node.set("pages_free", load.pages_free).set("pages_private", load.pages_private);
+    node.set("pages_cached", load.pages_cached).set("pages_pinned", load.pages_pinned).set("leases", load.leases);
+    node.set("blocks_indexed", n.blocks).set("hit_rate", hits).set("up_s", to_seconds(n.up));
+    node.set("prefill_error", n.prefill_error).set("step_error", n.step_error).set("last_error", load.last_error);
+    nodes.push(std::move(node));
+  }
+  const auto& s = conductor_.stats();
+  Json out = Json::object();
+  out.set("model", options_.served_name).set("nodes", std::move(nodes));
+  out.set("requests_unfinished", conductor_.request_count());
+  Json totals = Json::object();
+  totals.set("submitted", s.submitted).set("finished", s.finished).set("failed", s.failed).set("rejected", s.rejected);
+  totals.set("cancelled", s.cancelled).set("retried", s.retried).set("prompt_tokens", s.prompt_tokens);
+  totals.set("cached_local_tokens", s.cached_local).set("cached_remote_tokens", s.cached_remote);
+  totals.set("answer_tokens", s.answer_tokens);
+  out.set("totals", std::move(totals));
+  return out;
+}
+
+void Frontend::admin(const http::Request& request, const std::string& verb, http::Responder out) {
+  if (verb == "explain") return explain(request, std::move(out));
+  if (verb != "drain" && verb != "undrain")
+    return out.respond(
+        http::error_response(err::kNotFound, "no admin verb " + verb + "; there are drain, undrain, explain"));
+  auto parsed = http::parse_admin(request.body, request.headers);
+  if (!parsed) return out.respond(http::error_response(parsed.error()));
+  loop_->post([this, out, node = parsed->node, on = verb == "drain"](TimePoint, node::Actions& actions) {
+    if (auto done = conductor_.drain(node, on, actions); !done)
+      return out.respond(http::error_response(user_error(err::kNotFound, done.error().what, "node")));
+    Json body = Json::object();
+    body.set("node", node).set("state", on ? "drain" : "ready");
+    out.respond(http::json_response(200, body.dump()));
+  });
+}
+
+// A dry run: the body is a completion or chat request; nothing is submitted.
+void Frontend::explain(const http::Request& request, http::Responder out) {
+  http::ApiLimits limits;
+  limits.vocab_size = config_.vocab;
+  limits.has_min_p = limits.has_penalties = limits.has_logit_bias = true;
+  const bool chat = request.body.find("\"messages\"") != std::string::npos;
+  auto parsed = chat ? http::parse_chat(request.body, request.headers, limits)
+                     : http::parse_completion(request.body, request.headers, limits);
+  if (!parsed) return out.respond(http::error_response(parsed.error()));
+  if (auto known = check_model(parsed->model); !known) return out.respond(http::error_response(known.error()));
+  auto prompts = prompts_of(*parsed);
+  if (!prompts) return out.respond(http::error_response(prompts.error()));
+  auto submit = submit_for(*parsed, prompts->front());
+  if (!submit) return out.respond(http::error_response(submit.error()));
+  loop_->post([this, out, submit = *submit](TimePoint now, node::Actions&) {
+    out.respond(http::json_response(200, explanation(conductor_.explain(submit, now), submit).dump()));
+  });
+}
+
+Json Frontend::explanation(const node::Conductor::Explanation& e, const node::Submit& submit) const {
+  Json out = Json::object();
+  out.set("prompt_tokens", submit.ids.size()).set("block_tokens", e.snapshot.block_tokens);
+  out.set("blocks", e.hashes.size()).set("reusable_blocks", e.reusable_blocks);
+  out.set("tail_tokens", submit.ids.size() % e.snapshot.block_tokens);
+  out.set("deadline_ms", to_ms(submit.deadline));
+  out.set("ttft_slo_ms", submit.ttft_slo_s * 1e3).set("tbt_slo_ms", submit.tbt_slo_s * 1e3);
+  Json hashes = Json::array();
+  for (const auto& hash : e.hashes) hashes.push(hash.hex());
+  out.set("block_hashes", std::move(hashes));
+  const auto& p = e.placement;
+  Json candidates = Json::array();
+  for (size_t i = 0; i < p.candidates.size(); ++i) {
+    const auto& c = p.candidates[i];
+    Json row = Json::object();
+    row.set("node", e.snapshot.prefill[c.node].name).set("match_blocks", c.local_blocks);
+    row.set("fetch_from", c.holder < 0 ? "" : e.snapshot.holders[static_cast<size_t>(c.holder)].name);
+    row.set("fetch_blocks", c.fetch_blocks).set("wait_ms", c.wait_s * 1e3).set("queue_ms", c.queue_s * 1e3);
+    row.set("fetch_ms", c.fetch_s * 1e3).set("prefill_ms", c.prefill_s * 1e3).set("ttft_ms", c.ttft_s * 1e3);
+    row.set("verdict", static_cast<int>(i) == p.candidate ? "winner" : p.candidate < 0 ? "rejected" : "slower");
+    candidates.push(std::move(row));
+  }
+  out.set("candidates", std::move(candidates));
+  Json holders = Json::array();
+  for (const auto& h : e.snapshot.holders)
+    holders.push(
+        Json::object({{"node", h.name}, {"match_blocks", h.readable_blocks}, {"pending_blocks", h.pending_blocks}}));
+  out.set("holders", std::move(holders));
+  if (p.decode >= 0) {
+    const auto& d = e.snapshot.decode[static_cast<size_t>(p.decode)];
+    out.set("decode",
+            Json::object({{"node", d.name}, {"rows", d.rows}, {"kv_tokens", d.kv_tokens}, {"tbt_ms", p.tbt_s * 1e3}}));
+  }
+  out.set("admit", p.candidate >= 0).set("reason", p.reason);
+  out.set("predicted_ttft_ms", p.ttft_s * 1e3).set("predicted_tbt_ms", p.tbt_s * 1e3);
+  return out;
+}
+
+}  // namespace mc::run

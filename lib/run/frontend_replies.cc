@@ -1,0 +1,116 @@
+// Replies out: tokens to their answers, ends, and the conductor's metrics.
+
+#include <algorithm>
+
+#include "base/errors.h"
+#include "base/log.h"
+#include "base/metric_names.h"
+#include "run/frontend.h"
+#include "wire/codec.h"
+
+namespace mc::run {
+
+void Frontend::on_reply(const node::Reply& reply) {
+  const auto it = answers_.find(reply.req);
+  if (it == answers_.end()) return;
+  const std::shared_ptr<Answer> answer = it->second;
+  const TimePoint now = SystemClock::instance().now();
+  Timing& timing = timings_[reply.req];
+  if (reply.kind == node::Reply::Kind::token) {
+    if (reply.index == 0) {
+      const double ttft_s = to_seconds(now - timing.submitted);
+      metrics_.histogram(metric::kVllmTtft).observe(ttft_s);
+      metrics_.histogram(metric::kPredictedTtftError).observe(ttft_s - reply.journey.predicted_ttft_s);
+      const auto& report = reply.journey.report;
+      metrics_.histogram(metric::kVllmQueueTime).observe(report.queue_ms * 1e-3);
+      metrics_.histogram(metric::kVllmPrefillTime).observe(report.compute_ms * 1e-3);
+      metrics_.histogram(metric::kStageSeconds, {"queue"}).observe(report.queue_ms * 1e-3);
+      metrics_.histogram(metric::kStageSeconds, {"fetch"}).observe(report.fetch_ms * 1e-3);
+      metrics_.histogram(metric::kStageSeconds, {"accept"}).observe(report.accept_ms * 1e-3);
+      metrics_.histogram(metric::kStageSeconds, {"prefill"}).observe(report.compute_ms * 1e-3);
+      metrics_.histogram(metric::kVllmRequestComputed)
+          .observe(timing.prompt_tokens - std::min(timing.prompt_tokens, report.cached_local + report.cached_remote));
+      if (!report.miss_reason.empty()) metrics_.counter(metric::kKvMiss, {report.miss_reason}).add();
+      if (!report.fallback.empty()) metrics_.counter(metric::kFallback, {"fetch"}).add();
+    } else {
+      metrics_.histogram(metric::kVllmItl).observe(to_seconds(now - timing.last));
+    }
+    timing.last = now;
+    // A stop string ends the request here; the workers learn it from the conductor.
+    if (answer->on_token(reply.req, reply)) loop_->deliver(node::ClientCancel{reply.req, "stop"});
+    return;
+  }
+  const bool failed = reply.kind == node::Reply::Kind::failed, rejected = reply.kind == node::Reply::Kind::rejected;
+  const std::string reason = failed || rejected ? reply.code : reply.finish_reason;
+  metrics_
+      .counter(metric::kRequests, {rejected            ? "rejected"
+                                   : failed            ? "failed"
+                                   : reason == "abort" ? "cancelled"
+                                                       : "ok",
+                                   reason})
+      .add();
+  if (rejected) metrics_.counter(metric::kVllmRejections, {reason}).add();
+  metrics_.counter(metric::kVllmSuccess, {failed || rejected ? std::string("error") : reason}).add();
+  if (!failed && !rejected) {
+    metrics_.histogram(metric::kVllmE2e).observe(to_seconds(now - timing.submitted));
+    metrics_.histogram(metric::kVllmRequestPrompt).observe(timing.prompt_tokens);
+    metrics_.histogram(metric::kVllmRequestGeneration).observe(reply.index);
+  }
+  if (failed)
+    log_warn("request failed",
+             {{"req", reply.req}, {"stage", reply.stage}, {"code", reply.code}, {"why", reply.message}});
+  timings_.erase(reply.req);
+  answers_.erase(it);
+  if (!answer->on_end(reply.req, reply)) return;
+  // One choice failed: the answer is an error already, the others need not run on.
+  for (const auto& req : answer->unfinished())
+    if (answers_.contains(req)) loop_->deliver(node::ClientCancel{req, "failed"});
+}
+
+void Frontend::fail_all() {
+  for (const auto& [req, answer] : std::map(answers_)) {
+    node::Reply reply;
+    reply.req = req;
+    reply.kind = node::Reply::Kind::failed;
+    reply.code = "draining";
+    reply.stage = "route";
+    reply.message = "the conductor is stopping";
+    on_reply(reply);
+  }
+}
+
+void Frontend::update_metrics(const http::ServerStats& http) {
+  std::map<std::pair<std::string, std::string>, uint64_t> peers;
+  uint64_t running = 0, waiting = 0, pages = 0, free = 0;
+  for (const auto& node : conductor_.nodes(SystemClock::instance().now())) {
+    ++peers[{std::string(wire::to_string(node.role)), node.state}];
+    running += node.load.running, waiting += node.load.waiting;
+    pages += node.load.pages_free + node.load.pages_private + node.load.pages_cached;
+    free += node.load.pages_free;
+  }
+  for (const auto& [key, count] : peers)
+    metrics_.gauge(metric::kPeers, {key.first, key.second}).set(static_cast<double>(count));
+  metrics_.gauge(metric::kVllmRunning).set(static_cast<double>(running));
+  metrics_.gauge(metric::kVllmWaiting).set(static_cast<double>(waiting));
+  metrics_.gauge(metric::kVllmKvUsage).set(pages ? 1.0 - static_cast<double>(free) / static_cast<double>(pages) : 0);
+  const auto& s = conductor_.stats();
+  const auto count = [&](const MetricFamily& family, std::initializer_list<std::string_view> labels, uint64_t total) {
+    std::string key = family.name;
+    for (auto label : labels) key.append("|").append(label);
+    uint64_t& last = last_[key];
+    if (total > last) metrics_.counter(family, labels).add(static_cast<double>(total - last));
+    last = total;
+  };
+  count(metric::kVllmPromptTokens, {}, s.prompt_tokens);
+  count(metric::kVllmGenerationTokens, {}, s.answer_tokens);
+  count(metric::kVllmPromptTokensCached, {}, s.cached_local + s.cached_remote);
+  count(metric::kVllmPrefixQueries, {}, s.prompt_tokens);
+  count(metric::kVllmPrefixHits, {}, s.cached_local);
+  count(metric::kVllmExternalHits, {}, s.cached_remote);
+  count(metric::kVllmPromptTokensBySource, {"cached"}, s.cached_local);
+  count(metric::kVllmPromptTokensBySource, {"transferred"}, s.cached_remote);
+  count(metric::kFallback, {"retry"}, s.retried);
+  metrics_.gauge(metric::kHttpConnections).set(static_cast<double>(http.connections));
+}
+
+}  // namespace mc::run

@@ -1,0 +1,45 @@
+#include "run/inspect.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "base/common_flags.h"
+#include "base/errors.h"
+#include "base/fd.h"
+#include "kv/inspect.h"
+
+namespace mc::run {
+namespace {
+
+Result<Fd> open_input(const std::string& path) {
+  Fd fd(path == "-" ? ::dup(0) : ::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) return as_user_error(err::kFileAccess, errno_error("open " + path));
+  return fd;
+}
+
+wire::ReadBytes reader_of(const Fd& fd) {
+  return [&fd](std::span<std::byte> bytes) { return read_all(fd.get(), bytes); };
+}
+
+}  // namespace
+
+Result<int> inspect_stream(const cli::Args& args) {
+  const std::string path = args.positional_one("FILE");
+  MC_TRY(fd, open_input(path));
+  MC_TRY(inspection, kv::inspect(reader_of(fd)));
+  const bool json = args.on(flags::kJson) || args.on(flags::kJsonStream);
+  MC_CHECK(write_all(1, json ? inspection.json().dump() + "\n" : inspection.text()));
+  if (inspection.damage) return as_user_error(err::kKvFileCorrupt, within(path, *inspection.damage));
+  return inspection.sound() ? 0 : 1;
+}
+
+Result<int> diff_streams(const cli::Args& args) {
+  MC_TRY(left, open_input(args.positional_one("LEFT")));
+  MC_TRY(right, open_input(args.positional_one("RIGHT")));
+  MC_TRY(difference, kv::diff(reader_of(left), reader_of(right)));
+  const bool json = args.on(flags::kJson) || args.on(flags::kJsonStream);
+  MC_CHECK(write_all(1, json ? difference.json().dump() + "\n" : difference.text()));
+  return difference.equal() ? 0 : 1;
+}
+
+}  // namespace mc::run

@@ -1,0 +1,357 @@
+#include "run/once.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdio>
+
+#include "base/common_flags.h"
+#include "base/errors.h"
+#include "base/fd.h"
+#include "base/hash.h"
+#include "kv/kv.h"
+#include "model/generate.h"
+#include "run/compute.h"
+#include "run/engine.h"
+#include "run/once_flags.h"
+#include "run/run_flags.h"
+#include "text/text.h"
+#include "wire/mckv.h"
+
+namespace mc::run {
+namespace {
+
+constexpr size_t kPromptBytesMax = size_t{64} << 20;
+
+constexpr const Flag* kPrefillFlags[] = {
+    &flags::kPrompt,
+    &flags::kPromptFile,
+    &flags::kPromptIds,
+    &flags::kTokens,
+    &flags::kKvOut,
+    &flags::kTemperature,
+    &flags::kTopK,
+    &flags::kTopP,
+    &flags::kMinP,
+    &flags::kStop,
+    &flags::kMinTokens,
+    &flags::kIgnoreEos,
+    &flags::kLogprobs,
+    &flags::kChunkTokens,
+    &flags::kModel,
+    &flags::kDtype,
+    &flags::kAttention,
+    &flags::kPrefillAttention,
+    &flags::kDecodeAttention,
+    &flags::kBlockTokens,
+    &flags::kThreads,
+    &flags::kKernels,
+};
+constexpr const Flag* kDecodeFlags[] = {
+    &flags::kKvIn,    &flags::kTokens,    &flags::kTemperature,     &flags::kTopK,        &flags::kTopP,
+    &flags::kMinP,    &flags::kIgnoreEos, &flags::kLogprobs,        &flags::kLogitsOut,   &flags::kModel,
+    &flags::kDtype,   &flags::kAttention, &flags::kDecodeAttention, &flags::kBlockTokens, &flags::kThreads,
+    &flags::kKernels,
+};
+
+Result<std::vector<uint32_t>> parse_ids(const std::vector<std::string>& words, uint32_t vocab) {
+  std::vector<uint32_t> ids;
+  for (const auto& word : words) {
+    auto id = parse_count(word);
+    if (!id || *id >= vocab)
+      return user_error(err::kBadValue, "token id " + word + " is not a number below " + std::to_string(vocab),
+                        "--prompt-ids");
+    ids.push_back(static_cast<uint32_t>(*id));
+  }
+  return ids;
+}
+
+Result<std::vector<uint32_t>> read_prompt(const cli::Args& args, const text::Tokenizer& tokenizer, uint32_t vocab) {
+  const int given = args.given(flags::kPrompt) + args.given(flags::kPromptFile) + args.given(flags::kPromptIds);
+  if (given != 1) return user_error(err::kUsage, "give exactly one of -p TEXT, -f FILE and --prompt-ids");
+  if (args.given(flags::kPromptIds)) return parse_ids(args.list(flags::kPromptIds), vocab);
+  std::string text = args.text(flags::kPrompt);
+  if (args.given(flags::kPromptFile)) {
+    auto file = read_file(args.text(flags::kPromptFile), kPromptBytesMax);
+    if (!file) return as_user_error(err::kFileAccess, std::move(file).error());
+    text = std::move(*file);
+  }
+  auto ids = tokenizer.encode(text);
+  if (!ids) return as_user_error(err::kInputNotUtf8, std::move(ids).error());
+  if (ids->empty()) return user_error(err::kBadValue, "the prompt has no tokens");
+  return std::move(*ids);
+}
+
+wire::Sampling sampling_of(const cli::Args& args, const model::ModelConfig& config) {
+  const auto& d = config.generation;
+  wire::Sampling s;
+  s.temperature = args.given(flags::kTemperature) ? args.number(flags::kTemperature) : d.temperature.value_or(1.0f);
+  s.top_k = args.given(flags::kTopK) ? static_cast<uint32_t>(args.count(flags::kTopK))
+                                     : static_cast<uint32_t>(std::max(0, d.top_k.value_or(0)));
+  s.top_p = args.given(flags::kTopP) ? args.number(flags::kTopP) : d.top_p.value_or(1.0f);
+  s.min_p = args.given(flags::kMinP) ? args.number(flags::kMinP) : d.min_p.value_or(0.0f);
+  s.repetition_penalty = d.repetition_penalty.value_or(1.0f);
+  s.seed = args.count(flags::kSeed);
+  if (args.present(flags::kLogprobs)) s.logprobs = static_cast<int32_t>(args.count(flags::kLogprobs));
+  return s;
+}
+
+Json timings_json(const model::Generated& out, size_t prompt) {
+  const double prefill_s = to_seconds(out.prefill), decode_s = to_seconds(out.decode);
+  Json t = Json::object();
+  t.set("prefill_ms", prefill_s * 1e3).set("decode_ms", decode_s * 1e3).set("chunks", out.prefill_chunks);
+  t.set("prefill_tokens_per_s", prefill_s > 0 ? static_cast<double>(prompt) / prefill_s : 0.0);
+  const double steps = out.ids.size() > 1 ? static_cast<double>(out.ids.size() - 1) : 0;
+  t.set("decode_tokens_per_s", decode_s > 0 ? steps / decode_s : 0.0);
+  return t;
+}
+
+Result<void> print_result(const cli::Args& args, const text::Tokenizer& tokenizer, const std::vector<uint32_t>& prompt,
+                          const model::Generated& out, bool stopped, const std::string& text) {
+  std::string line;
+  if (args.on(flags::kJson) || args.on(flags::kJsonStream)) {
+    Json result = Json::object();
+    result.set("type", "result").set("prompt_tokens", prompt.size());
+    Json ids = Json::array();
+    for (uint32_t id : out.ids) ids.push(id);
+    result.set("output_ids", std::move(ids)).set("text", text);
+    result.set("finish_reason", stopped ? std::string_view("stop") : out.finish);
+    if (args.present(flags::kLogprobs)) {
+      Json logprobs = Json::array();
+      for (const auto& s : out.sampled) {
+        Json top = Json::array();
+        for (const auto& t : s.top) top.push(Json::object({{"id", t.token}, {"logprob", double{t.logprob}}}));
+        logprobs.push(Json::object({{"id", s.token}, {"logprob", double{s.logprob}}, {"top", std::move(top)}}));
+      }
+      result.set("logprobs", std::move(logprobs));
+    }
+    result.set("timings", timings_json(out, prompt.size()));
+    line = result.dump() + "\n";
+  } else {
+    line = text + "\n";
+  }
+  (void)tokenizer;
+  const std::string& path = args.text(flags::kOutput);
+  if (path == "-") return write_all(1, line);
+  return write_file_atomic(path, line);
+}
+
+// Text of the answer as the API would give it: without special tokens, cut at a stop string.
+struct AnswerText {
+  text::Detokenizer detokenizer;
+  text::StopMatcher stops;
+  std::string text;
+
+  bool push(uint32_t token) {
+    text += stops.push(detokenizer.push(token));
+    return !stops.stopped();
+  }
+  void end() {
+    if (!stops.stopped()) text += stops.push(detokenizer.flush()) + stops.flush();
+  }
+};
+
+Result<Fd> open_output(const std::string& path) {
+  if (path == "-") {
+    if (::isatty(1))
+      return user_error(err::kUsage, "KV bytes do not go to a terminal; redirect stdout or name a file", "--kv-out");
+    return Fd(::dup(1));
+  }
+  Fd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (!fd) return as_user_error(err::kFileAccess, errno_error("open " + path));
+  return fd;
+}
+
+Result<void> write_kv(const cli::Args& args, const Engine& engine, const model::GenerateRequest& request,
+                      model::LocalPages& pages, const model::Generated& out, const wire::Sampling& sampling,
+                      const wire::Stopping& stopping) {
+  MC_TRY(fd, open_output(args.text(flags::kKvOut)));
+  const kv::Namespace ns = engine.model->kv_namespace(engine.prefill_plan, engine.block_tokens);
+  const ExtentLayout layout = engine.model->kv_layout(engine.block_tokens);
+  wire::KvPrologue prologue;
+  prologue.writer = cli::build_info().program + " " + cli::build_info().version;
+  prologue.model = engine.served_name;
+  prologue.kv_namespace = ns.text();
+  prologue.ns = ns.id();
+  prologue.set_layout(layout);
+  prologue.ids = request.prompt;
+  prologue.first_token = out.ids.front();
+  prologue.finish_reason = out.finish == "stop" ? "stop" : "";
+  prologue.first_logprobs.chosen = out.sampled.front().logprob;
+  prologue.sampling = sampling;
+  prologue.stopping = stopping;
+  prologue.prefill_attention = attn::to_string(engine.prefill_plan);
+  prologue.decode_attention = attn::to_string(engine.decode_plan);
+  MC_TRY(writer,
+         wire::KvWriter::open([&](std::span<const std::byte> bytes) { return write_all(fd.get(), bytes); }, prologue));
+  const auto hashes = kv::chain(ns.id(), request.prompt, engine.block_tokens);
+  for (uint32_t block = 0; block < prologue.block_count(); ++block) {
+    const auto page = pages.page(block);
+    std::vector<uint32_t> crcs;
+    for (uint32_t layer = 0; layer < layout.layers; ++layer)
+      crcs.push_back(crc32c(page.subspan(layout.layer_offset(layer), layout.layer_bytes())));
+    MC_CHECK(writer.add(block < hashes.size() ? hashes[block] : BlockHash{}, page, crcs));
+  }
+  return writer.finish();
+}
+
+/// NumPy's format 1.0: what `--logits-out d.npy` promises.
+Result<void> write_npy(const std::string& path, std::span<const float> values, size_t columns) {
+  std::string header = "{'descr': '<f4', 'fortran_order': False, 'shape': (" + std::to_string(values.size() / columns) +
+                       ", " + std::to_string(columns) + "), }";
+  header.append(63 - (10 + header.size()) % 64, ' ').append("\n");
+  std::string out = std::string("\x93NUMPY\x01\x00", 8);
+  out += static_cast<char>(header.size() & 255);
+  out += static_cast<char>(header.size() >> 8);
+  out += header;
+  out.append(reinterpret_cast<const char*>(values.data()), values.size_bytes());
+  return write_file_atomic(path, out);
+}
+
+Error layout_error(const kv::Namespace& ours, const kv::Namespace& theirs) {
+  const auto differences = kv::differences(ours.fields(), theirs.fields());
+  std::string equal;
+  for (const auto& [field, value] : ours.fields())
+    if (std::none_of(differences.begin(), differences.end(), [&](const auto& d) { return d.name == field; }))
+      equal += " " + field;
+  const auto& first = differences.front();
+  return user_error(
+      err::kKvLayoutMismatch,
+      "the KV stream has " + first.name + "=" + first.theirs + ", this decode has " + first.name + "=" + first.ours,
+      "--kv-in, field " + first.name + "; also compared and equal:" + equal);
+}
+
+}  // namespace
+
+const std::span<const Flag* const> kPrefillOnceFlags = kPrefillFlags;
+const std::span<const Flag* const> kDecodeOnceFlags = kDecodeFlags;
+
+Result<int> prefill_once(const cli::Args& args) {
+  const bool to_stream = args.present(flags::kKvOut);
+  MC_TRY(engine, open_engine(args));
+  MC_TRY(tokenizer, text::Tokenizer::open(engine.directory));
+  const auto& config = engine.model->config();
+  MC_TRY(prompt, read_prompt(args, tokenizer, config.vocab));
+  const uint64_t chunk = args.count(flags::kChunkTokens);
+  MC_TRY(runner,
+         model::Runner::open(*engine.model, *engine.parallel,
+                             {.block_tokens = engine.block_tokens,
+                              .max_chunk_tokens = static_cast<uint32_t>(std::max<uint64_t>(chunk, engine.block_tokens)),
+                              .max_batch = 1,
+                              .kernels = args.text(flags::kKernels)}));
+  const wire::Sampling sampling = sampling_of(args, config);
+  wire::Stopping stopping;
+  stopping.max_tokens = static_cast<uint32_t>(args.count(flags::kTokens));
+  stopping.min_tokens = static_cast<uint32_t>(args.count(flags::kMinTokens));
+  if (!args.on(flags::kIgnoreEos)) stopping.stop_ids = config.eos;
+  if (stopping.max_tokens == 0) return user_error(err::kBadValue, "-n must be at least 1", "-n");
+  model::GenerateRequest request;
+  request.prompt = prompt;
+  request.max_tokens = to_stream ? 1 : static_cast<int32_t>(stopping.max_tokens);
+  request.min_tokens = static_cast<int32_t>(stopping.min_tokens);
+  request.stop_ids = stopping.stop_ids;
+  request.sampling = sampling_params(sampling);
+  request.chunk_tokens = static_cast<uint32_t>(chunk);
+  request.prefill_plan = engine.prefill_plan;
+  request.decode_plan = engine.decode_plan;
+  if (prompt.size() + static_cast<size_t>(request.max_tokens) > config.max_positions)
+    return user_error(err::kContextLength,
+                      "prompt of " + std::to_string(prompt.size()) + " tokens and " +
+                          std::to_string(request.max_tokens) + " more do not fit the context of " +
+                          std::to_string(config.max_positions),
+                      "-n");
+  MC_TRY(stops, text::StopMatcher::build(args.list(flags::kStop)));
+  AnswerText answer{text::Detokenizer(tokenizer), std::move(stops), ""};
+  request.on_token = [&](const ops::Sampled& s) { return answer.push(s.token); };
+  MC_TRY(pages, model::LocalPages::allocate(runner.layout(), static_cast<int64_t>(prompt.size()) + request.max_tokens));
+  model::Generated out;
+  MC_CHECK(model::run_prefill(runner, pages, request, SystemClock::instance(), out));
+  if (to_stream) {
+    MC_CHECK(write_kv(args, engine, request, pages, out, sampling, stopping));
+    return 0;
+  }
+  if (out.finish == "length" && static_cast<int32_t>(out.ids.size()) < request.max_tokens)
+    MC_CHECK(model::run_decode(runner, pages, request, SystemClock::instance(), out));
+  answer.end();
+  MC_CHECK(print_result(args, tokenizer, prompt, out, answer.stops.stopped(), answer.text));
+  return 0;
+}
+
+Result<int> decode_once(const cli::Args& args) {
+  const std::string& path = args.text(flags::kKvIn);
+  if (path.empty()) return user_error(err::kUsage, "give --kv-in FILE, or - for stdin", "--kv-in");
+  Fd fd(path == "-" ? ::dup(0) : ::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) return as_user_error(err::kFileAccess, errno_error("open " + path));
+  MC_TRY(reader, wire::KvReader::open([&](std::span<std::byte> bytes) { return read_all(fd.get(), bytes); }));
+  MC_TRY(engine, open_engine(args));
+  const auto& config = engine.model->config();
+  const wire::KvPrologue& prologue = reader.prologue();
+  // The plan the KV was made with comes with the stream; the rest must be ours to the letter.
+  MC_TRY(made_with, resolve_plan(prologue.prefill_attention, config, engine.block_tokens));
+  const kv::Namespace ours = engine.model->kv_namespace(made_with, engine.block_tokens);
+  MC_TRY(theirs, kv::Namespace::parse(prologue.kv_namespace));
+  if (!kv::differences(ours.fields(), theirs.fields()).empty()) return layout_error(ours, theirs);
+  MC_TRY(tokenizer, text::Tokenizer::open(engine.directory));
+  MC_TRY(runner, model::Runner::open(*engine.model, *engine.parallel,
+                                     {.block_tokens = engine.block_tokens,
+                                      .max_chunk_tokens = engine.block_tokens,
+                                      .max_batch = 1,
+                                      .kernels = args.text(flags::kKernels)}));
+  model::GenerateRequest request;
+  request.prompt = prologue.ids;
+  request.max_tokens =
+      static_cast<int32_t>(args.given(flags::kTokens) ? args.count(flags::kTokens) : prologue.stopping.max_tokens);
+  request.min_tokens = static_cast<int32_t>(prologue.stopping.min_tokens);
+  request.stop_ids = args.on(flags::kIgnoreEos) ? std::vector<uint32_t>{} : prologue.stopping.stop_ids;
+  wire::Sampling sampling = prologue.sampling;
+  if (args.given(flags::kTemperature)) sampling.temperature = args.number(flags::kTemperature);
+  if (args.given(flags::kTopK)) sampling.top_k = static_cast<uint32_t>(args.count(flags::kTopK));
+  if (args.given(flags::kTopP)) sampling.top_p = args.number(flags::kTopP);
+  if (args.given(flags::kMinP)) sampling.min_p = args.number(flags::kMinP);
+  if (args.given(flags::kSeed)) sampling.seed = args.count(flags::kSeed);
+  if (args.present(flags::kLogprobs)) sampling.logprobs = static_cast<int32_t>(args.count(flags::kLogprobs));
+  request.sampling = sampling_params(sampling);
+  request.prefill_plan = made_with;
+  const bool own_plan = args.given(flags::kAttention) || args.given(flags::kDecodeAttention);
+  MC_TRY(carried, resolve_plan(prologue.decode_attention, config, engine.block_tokens));
+  request.decode_plan = own_plan ? engine.decode_plan : carried;
+  if (request.prompt.size() + static_cast<size_t>(request.max_tokens) > config.max_positions)
+    return user_error(err::kContextLength,
+                      "prompt of " + std::to_string(request.prompt.size()) + " tokens and " +
+                          std::to_string(request.max_tokens) + " more do not fit the context of " +
+                          std::to_string(config.max_positions),
+                      "-n");
+  MC_TRY(pages, model::LocalPages::allocate(runner.layout(),
+                                            static_cast<int64_t>(request.prompt.size()) + request.max_tokens));
+  for (size_t block = 0;; ++block) {
+    MC_TRY(header, reader.next());
+    if (!header) break;
+    MC_CHECK(reader.read_page(pages.page(block)));
+  }
+  AnswerText answer{text::Detokenizer(tokenizer), text::StopMatcher(), ""};
+  request.on_token = [&](const ops::Sampled& s) { return answer.push(s.token); };
+  model::Generated out;
+  out.ids.push_back(prologue.first_token);
+  out.sampled.push_back({prologue.first_token, static_cast<float>(prologue.first_logprobs.chosen), {}});
+  answer.push(prologue.first_token);
+  std::vector<float> logits;
+  if (prologue.finish_reason == "stop")
+    out.finish = "stop";
+  else if (request.max_tokens > 1)
+    MC_CHECK(model::run_decode(runner, pages, request, SystemClock::instance(), out));
+  if (args.present(flags::kLogitsOut)) {
+    // The logits after the whole answer but its last token: one more row, nothing drawn.
+    logits.resize(config.vocab);
+    std::vector<std::byte*> list(pages.pages(), pages.pages() + pages.page_count());
+    const model::DecodeRow row{out.ids.back(), static_cast<int64_t>(request.prompt.size() + out.ids.size()) - 1,
+                               list.data(), &request.decode_plan};
+    MC_CHECK(runner.decode({&row, 1}, logits));
+    MC_CHECK(write_npy(args.text(flags::kLogitsOut), logits, config.vocab));
+  }
+  answer.end();
+  MC_CHECK(print_result(args, tokenizer, request.prompt, out, false, answer.text));
+  return 0;
+}
+
+}  // namespace mc::run

@@ -1,0 +1,40 @@
+// mc-cache: a node of memory for KV blocks; and a look into .mckv streams.
+
+#include "base/cli.h"
+#include "base/common_flags.h"
+#include "mc_version.h"
+#include "run/inspect.h"
+#include "run/run_flags.h"
+#include "run/worker_process.h"
+
+using namespace mc;
+
+namespace {
+
+constexpr Flag kHttp = with_default(flags::kHttp, "127.0.0.1:8300", "metrics and health; a taken default moves up");
+
+constexpr const Flag* kFlags[] = {
+    &flags::kDram,         &flags::kConductor,     &kHttp,        &flags::kBind,  &flags::kAuth,
+    &flags::kInsecure,     &flags::kTransport,     &flags::kName, &flags::kLabel, &flags::kReadyFile,
+    &flags::kDrainTimeout, &flags::kDieWithParent,
+};
+constexpr cli::Positional kInspectArgs[] = {{.name = "FILE", .help = "a .mckv stream; - is stdin"}};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const cli::Verb verbs[] = {{.name = "inspect",
+                              .summary = "show layout, blocks, hashes and checksums of a .mckv stream",
+                              .args = kInspectArgs,
+                              .example = "mc-prefill once -p 'Once upon a time' --kv-out - | mc-cache inspect -"}};
+  const cli::Program program{.name = "mc-cache",
+                             .summary = "a node of memory for KV blocks",
+                             .flags = kFlags,
+                             .verbs = verbs,
+                             .example = "mc-prefill once -p 'Once upon a time' --kv-out - | mc-cache inspect -",
+                             .version = MC_VERSION,
+                             .commit = MC_COMMIT};
+  return cli::run(program, argc, argv, [](const cli::Args& args) {
+    return args.verb() == "inspect" ? run::inspect_stream(args) : run::serve_worker(wire::Role::cache, args);
+  });
+}

@@ -1,0 +1,41 @@
+// mc-conductor: the front door and global scheduler of a cluster.
+
+#include "base/cli.h"
+#include "base/common_flags.h"
+#include "mc_version.h"
+#include "run/conductor_flags.h"
+#include "run/conductor_process.h"
+#include "run/conductor_verbs.h"
+#include "run/run_flags.h"
+
+using namespace mc;
+
+namespace {
+
+constexpr const Flag* kFlags[] = {
+    &flags::kLocal,         &flags::kPrintCommands,    &flags::kModel,
+    &flags::kServedName,    &flags::kListen,           &flags::kHttp,
+    &flags::kAuth,          &flags::kInsecure,         &flags::kPolicy,
+    &flags::kFetchRule,     &flags::kFetchThreshold,   &flags::kAdmission,
+    &flags::kTtftSlo,       &flags::kTbtSlo,           &flags::kDeadline,
+    &flags::kChatTemplate,  &flags::kGenerationConfig, &flags::kBlockTokens,
+    &flags::kTransport,     &flags::kAttention,        &flags::kDtype,
+    &flags::kThreads,       &flags::kKernels,          &flags::kKvMem,
+    &flags::kChunkTokens,   &flags::kReadyFile,        &flags::kDrainTimeout,
+    &flags::kDieWithParent,
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const cli::Program program{.name = "mc-conductor",
+                             .summary = "OpenAI HTTP API and scheduler of a prefill/decode cluster",
+                             .flags = kFlags,
+                             .verbs = run::kConductorVerbs,
+                             .example = "mc-conductor --local 1p1d1c",
+                             .version = MC_VERSION,
+                             .commit = MC_COMMIT};
+  return cli::run(program, argc, argv, [](const cli::Args& args) {
+    return args.verb().empty() ? run::serve_conductor(args) : run::run_conductor_verb(args);
+  });
+}

@@ -1,0 +1,62 @@
+// mc-decode: generates answers over received KV in a continuous batch.
+
+#include "base/cli.h"
+#include "base/common_flags.h"
+#include "mc_version.h"
+#include "run/once.h"
+#include "run/run_flags.h"
+#include "run/worker_process.h"
+
+using namespace mc;
+
+namespace {
+
+constexpr Flag kHttp = with_default(flags::kHttp, "127.0.0.1:8200", "metrics and health; a taken default moves up");
+
+constexpr const Flag* kFlags[] = {
+    &flags::kModel,
+    &flags::kConductor,
+    &kHttp,
+    &flags::kBind,
+    &flags::kAuth,
+    &flags::kInsecure,
+    &flags::kTransport,
+    &flags::kDevice,
+    &flags::kDtype,
+    &flags::kKvDtype,
+    &flags::kBlockTokens,
+    &flags::kKvMem,
+    &flags::kAttention,
+    &flags::kPrefillAttention,
+    &flags::kDecodeAttention,
+    &flags::kBatchMax,
+    &flags::kCost,
+    &flags::kThreads,
+    &flags::kKernels,
+    &flags::kName,
+    &flags::kLabel,
+    &flags::kReadyFile,
+    &flags::kDrainTimeout,
+    &flags::kDieWithParent,
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const cli::Verb verbs[] = {
+      {.name = "once",
+       .summary = "a .mckv stream to text in this process",
+       .flags = run::kDecodeOnceFlags,
+       .example = "mc-prefill once -p 'Once upon a time' --kv-out - | mc-decode once --kv-in - -n 16"}};
+  const cli::Program program{
+      .name = "mc-decode",
+      .summary = "generates answers over received KV in a continuous batch",
+      .flags = kFlags,
+      .verbs = verbs,
+      .example = "mc-prefill once -p 'Once upon a time' --kv-out - | mc-decode once --kv-in - -n 16",
+      .version = MC_VERSION,
+      .commit = MC_COMMIT};
+  return cli::run(program, argc, argv, [](const cli::Args& args) {
+    return args.verb() == "once" ? run::decode_once(args) : run::serve_worker(wire::Role::decode, args);
+  });
+}

@@ -1,0 +1,60 @@
+// mc-prefill: turns prompts into KV blocks and the first token.
+
+#include "base/cli.h"
+#include "base/common_flags.h"
+#include "mc_version.h"
+#include "run/once.h"
+#include "run/run_flags.h"
+#include "run/worker_process.h"
+
+using namespace mc;
+
+namespace {
+
+constexpr Flag kHttp = with_default(flags::kHttp, "127.0.0.1:8100", "metrics and health; a taken default moves up");
+
+constexpr const Flag* kFlags[] = {
+    &flags::kModel,
+    &flags::kConductor,
+    &kHttp,
+    &flags::kBind,
+    &flags::kAuth,
+    &flags::kInsecure,
+    &flags::kTransport,
+    &flags::kDevice,
+    &flags::kDtype,
+    &flags::kKvDtype,
+    &flags::kBlockTokens,
+    &flags::kKvMem,
+    &flags::kAttention,
+    &flags::kPrefillAttention,
+    &flags::kDecodeAttention,
+    &flags::kChunkTokens,
+    &flags::kCost,
+    &flags::kThreads,
+    &flags::kKernels,
+    &flags::kName,
+    &flags::kLabel,
+    &flags::kReadyFile,
+    &flags::kDrainTimeout,
+    &flags::kDieWithParent,
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const cli::Verb verbs[] = {{.name = "once",
+                              .summary = "one prompt to text in this process, or to a .mckv stream",
+                              .flags = run::kPrefillOnceFlags,
+                              .example = "mc-prefill once -p 'Once upon a time' -n 16 --temperature 0"}};
+  const cli::Program program{.name = "mc-prefill",
+                             .summary = "turns prompts into KV blocks and the first token",
+                             .flags = kFlags,
+                             .verbs = verbs,
+                             .example = "mc-prefill once -p 'Once upon a time' -n 16 --temperature 0",
+                             .version = MC_VERSION,
+                             .commit = MC_COMMIT};
+  return cli::run(program, argc, argv, [](const cli::Args& args) {
+    return args.verb() == "once" ? run::prefill_once(args) : run::serve_worker(wire::Role::prefill, args);
+  });
+}
