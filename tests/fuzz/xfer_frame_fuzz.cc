@@ -1,0 +1,114 @@
+// links: xfer
+// Frames and handshakes as a stranger sends them. The input is a stream of frames for a listener that
+// has a secret and one that has none (lengths and checksums put right, so that the fuzzer gets behind
+// them), and also raw bytes for every decoder. What decodes must encode to the same bytes.
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/hash.h"
+#include "wire/xfer_frame.h"
+#include "xfer/access.h"
+#include "xfer/handshake.h"
+#include "xfer/tally.h"
+
+namespace {
+
+using namespace mc;
+
+void require(bool ok) {
+  if (!ok) std::abort();
+}
+
+void decoders(std::span<const std::byte> bytes) {
+  if (bytes.size() >= wire::kFrameHeaderBytes) {
+    wire::FrameHeader header;
+    const char* why = nullptr;
+    const std::span<const std::byte, wire::kFrameHeaderBytes> head(bytes.data(), wire::kFrameHeaderBytes);
+    if (wire::decode(head, header, why) == Code::ok) {
+      const auto again = wire::encode(header);
+      require(std::equal(again.begin(), again.end(), head.begin()));
+    }
+  }
+  const auto round_trip = [&](const auto& decoded) {
+    if (!decoded) return;
+    const auto again = wire::encode(*decoded);
+    require(again.size() == bytes.size() && std::equal(again.begin(), again.end(), bytes.begin()));
+  };
+  round_trip(wire::decode_hello(bytes));
+  round_trip(wire::decode_challenge(bytes));
+  const auto descriptor = wire::decode_descriptor(bytes);
+  round_trip(descriptor);
+  if (descriptor) (void)wire::dump(*descriptor);
+}
+
+void with_checksum(std::span<const std::byte> bytes) {
+  std::vector<std::byte> fixed(bytes.begin(), bytes.end());
+  if (fixed.size() >= 4) {
+    const uint32_t crc = crc32c(std::span(fixed).first(fixed.size() - 4));
+    std::memcpy(fixed.data() + fixed.size() - 4, &crc, 4);
+    decoders(fixed);
+  }
+  if (bytes.size() >= wire::kFrameHeaderBytes) {
+    wire::FrameHeader header;
+    std::memcpy(&header, bytes.data(), sizeof header);
+    const auto head = wire::encode(header);
+    decoders(head);
+  }
+}
+
+struct Side {
+  xfer::Options options;
+  xfer::Access access;
+  xfer::Tally tally;
+  xfer::Home home;
+  explicit Side(const std::string& secret) {
+    options.secret = secret;
+    home.options = &options;
+    home.access = &access;
+    home.tally = &tally;
+    home.instance.bytes.fill(7);
+  }
+};
+
+/// [type u8][length u16][payload] ... : each becomes a well-formed frame.
+void converse(xfer::Handshake handshake, std::span<const std::byte> bytes) {
+  for (int frames = 0; bytes.size() >= 3 && frames < 16; ++frames) {
+    wire::FrameHeader header;
+    header.type = static_cast<uint8_t>(static_cast<uint8_t>(bytes[0]) % 14);
+    uint16_t length;
+    std::memcpy(&length, bytes.data() + 1, 2);
+    bytes = bytes.subspan(3);
+    const size_t size = std::min<size_t>(length, bytes.size());
+    header.length = size;
+    const auto step = handshake.take(header, bytes.first(size));
+    bytes = bytes.subspan(size);
+    require(!handshake.complete() || !handshake.peer_instance().is_zero());
+    if (step.failed) {
+      require(step.reason != nullptr && !step.failed->what.empty());
+      return;
+    }
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::span<const std::byte> bytes = std::as_bytes(std::span(data, size));
+  decoders(bytes);
+  with_checksum(bytes);
+  static Side open_side{std::string()};
+  static Side secured_side{std::string(32, 's')};
+  for (Side* side : {&open_side, &secured_side}) {
+    converse(xfer::Handshake::listen(side->home), bytes);
+    converse(xfer::Handshake::dial(side->home, {}, {}, 0, 2), bytes);
+    // behind the hello: a listener that already knows somebody
+    xfer::Handshake known = xfer::Handshake::listen(side->home);
+    wire::XferHello hello{.lane_count = 1, .secured = !side->options.secret.empty(), .name = "x"};
+    hello.instance.bytes.fill(9);
+    const auto frame = xfer::control_frame(wire::FrameType::hello, wire::encode(hello));
+    require(!known.take(frame.header, frame.payload).failed);
+    converse(std::move(known), bytes);
+  }
+  return 0;
+}

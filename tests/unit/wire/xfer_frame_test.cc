@@ -1,0 +1,197 @@
+#include "wire/xfer_frame.h"
+
+#include <cstring>
+
+#include "base/hash.h"
+#include "unit/wire/golden.h"
+
+using namespace mc;
+using namespace mc::wire;
+
+namespace {
+
+FrameHeader sample_header() {
+  FrameHeader header;
+  header.type = static_cast<uint8_t>(FrameType::read);
+  header.id = 0x1122334455667788;
+  header.buffer = 7;
+  header.snapshot = 3;
+  header.offset = 0x0000000123456789;
+  header.length = 65536;
+  header.status = static_cast<uint32_t>(Code::ok);
+  return header;
+}
+
+template <class Id>
+Id id_of(uint8_t first) {
+  Id id;
+  for (size_t i = 0; i < id.bytes.size(); ++i) id.bytes[i] = static_cast<uint8_t>(first + i);
+  return id;
+}
+
+XferDescriptor sample_descriptor() {
+  return {.name = "p0",
+          .instance = id_of<InstanceId>(0x10),
+          .boot = id_of<Id128>(0x40),
+          .version = 9,
+          .uris = {"shm://mc-xfer-1011", "tcp://127.0.0.1:41327"},
+          .buffers = {{.id = 1, .access = AccessClass::blocks, .shared = true, .length = 1 << 30, .name = "kv"},
+                      {.id = 4,
+                       .access = AccessClass::landing,
+                       .length = 4096,
+                       .writer = id_of<InstanceId>(0x80),
+                       .name = "landing:d0"}}};
+}
+
+XferHello sample_hello() {
+  XferHello hello{.instance = id_of<InstanceId>(1),
+                  .wanted = id_of<InstanceId>(2),
+                  .connection = id_of<Id128>(3),
+                  .lane = 2,
+                  .lane_count = 5,
+                  .secured = true,
+                  .name = "d0"};
+  hello.nonce.fill(0xab);
+  return hello;
+}
+
+XferChallenge sample_challenge() {
+  XferChallenge challenge{.instance = id_of<InstanceId>(7), .secured = true, .name = "p0"};
+  challenge.nonce.fill(0xcd);
+  challenge.proof.fill(0xef);
+  return challenge;
+}
+
+Code decode_code(const FrameBytes& bytes) {
+  FrameHeader header;
+  const char* why = nullptr;
+  const Code code = decode(bytes, header, why);
+  CHECK((code == Code::ok) == (why == nullptr));
+  return code;
+}
+
+/// Every proper prefix, and one byte more, must be refused.
+template <class Decode>
+void check_exact(const std::vector<std::byte>& bytes, Decode decode) {
+  for (size_t size = 0; size < bytes.size(); ++size) CHECK(!decode(std::span(bytes).first(size)).has_value());
+  auto longer = bytes;
+  longer.push_back({});
+  CHECK(!decode(longer).has_value());
+  CHECK(decode(bytes).has_value());
+}
+
+}  // namespace
+
+TEST_CASE("wire/xfer_frame: the bytes are those of the golden file") {
+  test::check_golden("xfer_frame.txt", "header " + test::hex(encode(sample_header())) + "\nhello " +
+                                           test::hex(encode(sample_hello())) + "\nchallenge " +
+                                           test::hex(encode(sample_challenge())) + "\ndescriptor " +
+                                           test::hex(encode(sample_descriptor())) + "\n");
+}
+
+TEST_CASE("wire/xfer_frame: what is encoded decodes to the same") {
+  FrameHeader header;
+  const char* why = nullptr;
+  REQUIRE(decode(encode(sample_header()), header, why) == Code::ok);
+  CHECK(encode(header) == encode(sample_header()));
+  CHECK(header.payload_bytes() == 0);  // a read has a length but no payload
+  CHECK(*decode_hello(encode(sample_hello())) == sample_hello());
+  CHECK(*decode_challenge(encode(sample_challenge())) == sample_challenge());
+  CHECK(*decode_descriptor(encode(sample_descriptor())) == sample_descriptor());
+  const XferDescriptor descriptor = sample_descriptor();
+  CHECK(descriptor.find(4)->name == "landing:d0");
+  CHECK(descriptor.find("kv")->id == 1);
+  CHECK(descriptor.find(2) == nullptr);
+  CHECK(descriptor.find("nothing") == nullptr);
+  CHECK(dump(descriptor).find("buffer 1 kv blocks 1073741824 bytes shared\n") != std::string::npos);
+}
+
+TEST_CASE("wire/xfer_frame: any flipped bit of a header is noticed") {
+  const FrameBytes good = encode(sample_header());
+  for (size_t bit = 0; bit < good.size() * 8; ++bit) {
+    FrameBytes bad = good;
+    bad[bit / 8] ^= std::byte{1} << (bit % 8);
+    CHECK(decode_code(bad) != Code::ok);
+  }
+}
+
+TEST_CASE("wire/xfer_frame: headers that make no sense are refused though their checksum is right") {
+  const auto code = [](auto change) {
+    FrameHeader header = sample_header();
+    change(header);
+    return decode_code(encode(header));
+  };
+  CHECK(code([](FrameHeader& h) { h.magic = 1; }) == Code::corrupt);
+  CHECK(code([](FrameHeader& h) { h.version = 2; }) == Code::unsupported);
+  CHECK(code([](FrameHeader& h) { h.type = 0; }) == Code::corrupt);
+  CHECK(code([](FrameHeader& h) { h.type = 14; }) == Code::corrupt);
+  CHECK(code([](FrameHeader& h) { h.status = 11; }) == Code::corrupt);
+  CHECK(code([](FrameHeader& h) { h.flags = 2; }) == Code::corrupt);
+  CHECK(code([](FrameHeader& h) { h.reserved0 = 1; }) == Code::corrupt);
+  CHECK(code([](FrameHeader& h) { h.reserved1 = 1; }) == Code::corrupt);
+  const auto length = [&](FrameType type, uint64_t bytes, Code status = Code::ok) {
+    return code([&](FrameHeader& h) {
+      h.type = static_cast<uint8_t>(type);
+      h.length = bytes;
+      h.status = static_cast<uint32_t>(status);
+    });
+  };
+  CHECK(length(FrameType::data, kFrameDataMax) == Code::ok);
+  CHECK(length(FrameType::data, kFrameDataMax + 1) == Code::corrupt);
+  CHECK(length(FrameType::data, kReasonBytesMax + 1, Code::invalid) == Code::corrupt);
+  CHECK(length(FrameType::notify, kNotifyBytesMax) == Code::ok);
+  CHECK(length(FrameType::notify, kNotifyBytesMax + 1) == Code::corrupt);
+  CHECK(length(FrameType::hello, kHelloBytesMax + 1) == Code::corrupt);
+  CHECK(length(FrameType::describe, kFrameControlMax + 1) == Code::corrupt);
+  CHECK(length(FrameType::refuse, kReasonBytesMax + 1) == Code::corrupt);
+  CHECK(length(FrameType::write, UINT64_MAX) == Code::corrupt);
+}
+
+TEST_CASE("wire/xfer_frame: handshake payloads must have exactly their size") {
+  check_exact(encode(sample_hello()), [](auto bytes) { return decode_hello(bytes); });
+  check_exact(encode(sample_challenge()), [](auto bytes) { return decode_challenge(bytes); });
+  check_exact(encode(sample_descriptor()), [](auto bytes) { return decode_descriptor(bytes); });
+}
+
+TEST_CASE("wire/xfer_frame: hellos with impossible lanes or no instance are refused") {
+  const auto ok = [](auto change) {
+    XferHello hello = sample_hello();
+    change(hello);
+    return decode_hello(encode(hello)).has_value();
+  };
+  CHECK(ok([](XferHello&) {}));
+  CHECK(!ok([](XferHello& h) { h.instance = {}; }));
+  CHECK(!ok([](XferHello& h) { h.lane_count = 0; }));
+  CHECK(!ok([](XferHello& h) { h.lane = h.lane_count; }));
+  CHECK(!ok([](XferHello& h) { h.lane_count = kXferLanesMax + 1; }));
+}
+
+TEST_CASE("wire/xfer_frame: descriptors out of order, out of bounds or of another version are refused") {
+  const auto code = [](auto change) {
+    XferDescriptor descriptor = sample_descriptor();
+    change(descriptor);
+    const auto decoded = decode_descriptor(encode(descriptor));
+    return decoded ? Code::ok : decoded.error().code;
+  };
+  CHECK(code([](XferDescriptor&) {}) == Code::ok);
+  CHECK(code([](XferDescriptor& d) { d.instance = {}; }) == Code::corrupt);
+  CHECK(code([](XferDescriptor& d) { std::swap(d.buffers[0], d.buffers[1]); }) == Code::corrupt);
+  CHECK(code([](XferDescriptor& d) { d.buffers[1].id = d.buffers[0].id; }) == Code::corrupt);
+  CHECK(code([](XferDescriptor& d) { d.buffers[0].access = static_cast<AccessClass>(3); }) == Code::corrupt);
+  CHECK(code([](XferDescriptor& d) { d.uris.assign(kXferUrisMax + 1, "tcp://h:1"); }) == Code::corrupt);
+  CHECK(code([](XferDescriptor& d) { d.uris.assign(kXferUrisMax, std::string(kXferUriBytesMax, 'u')); }) == Code::ok);
+  const auto many = [&](uint32_t count) {
+    return code([&](XferDescriptor& d) {
+      d.buffers.clear();
+      for (uint32_t i = 1; i <= count; ++i)
+        d.buffers.push_back({.id = i, .length = UINT64_MAX, .name = std::string(kXferNameBytesMax, 'n')});
+    });
+  };
+  CHECK(many(kXferBuffersMax) == Code::ok);  // the largest allowed descriptor fits its frame
+  CHECK(many(kXferBuffersMax + 1) == Code::corrupt);
+  auto bytes = encode(sample_descriptor());
+  bytes[4] = std::byte{2};
+  const uint32_t crc = crc32c(std::span(bytes).first(bytes.size() - 4));
+  std::memcpy(bytes.data() + bytes.size() - 4, &crc, 4);
+  CHECK(decode_descriptor(bytes).error().code == Code::unsupported);
+}

@@ -1,0 +1,168 @@
+// The handshake without sockets, and the access table under it.
+#include "xfer/handshake.h"
+
+#include "pair.h"
+#include "xfer/access.h"
+#include "xfer/auth.h"
+#include "xfer/tally.h"
+
+using namespace mc;
+using namespace mc::xfer;
+using namespace mc::xfer::test;
+
+namespace {
+
+struct Side {
+  Options options;
+  Access access;
+  Tally tally;
+  Home home;
+  explicit Side(const std::string& name, const std::string& secret = {}) {
+    options.name = name;
+    options.secret = secret;
+    home.options = &options;
+    home.access = &access;
+    home.tally = &tally;
+    static_cast<Id128&>(home.instance) = random_id();
+  }
+};
+
+/// Passes frames to and fro until one side is complete or fails; the failure.
+std::optional<Handshake::Step> converse(Handshake& dialler, Handshake& listener) {
+  OutFrame frame = dialler.opening();
+  for (bool to_listener = true;; to_listener = !to_listener) {
+    Handshake::Step step = (to_listener ? listener : dialler).take(frame.header, frame.payload);
+    if (step.failed) return step;
+    if (!step.send) return std::nullopt;
+    frame = std::move(*step.send);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("xfer/handshake: both sides learn each other, with and without a secret") {
+  for (const std::string& secret : {std::string(), std::string(32, 'k')}) {
+    Side a("a", secret);
+    Side b("b", secret);
+    Handshake dialler = Handshake::dial(a.home, b.home.instance, random_id(), 0, 3);
+    Handshake listener = Handshake::listen(b.home);
+    CHECK(!converse(dialler, listener).has_value());
+    CHECK(dialler.complete());
+    CHECK(listener.complete());
+    CHECK(dialler.peer_instance() == b.home.instance);
+    CHECK(listener.peer_instance() == a.home.instance);
+    CHECK(dialler.peer_name() == "b");
+    CHECK(listener.peer_name() == "a");
+    CHECK(listener.descriptor()->name == "a");
+    CHECK(listener.hello().lane_count == 3);
+  }
+}
+
+TEST_CASE("xfer/handshake: data lanes carry no descriptor") {
+  Side a("a");
+  Side b("b");
+  Handshake dialler = Handshake::dial(a.home, b.home.instance, random_id(), 1, 3);
+  Handshake listener = Handshake::listen(b.home);
+  CHECK(!converse(dialler, listener).has_value());
+  CHECK(listener.descriptor() == nullptr);
+  Handshake other = Handshake::dial(a.home, b.home.instance, random_id(), 1, 3);
+  Handshake hearing = Handshake::listen(b.home);
+  const auto hello = other.opening();
+  const auto challenge = hearing.take(hello.header, hello.payload);
+  auto proof = other.take(challenge.send->header, challenge.send->payload);
+  proof.send->payload.resize(proof.send->payload.size() + 10);
+  CHECK(hearing.take(proof.send->header, proof.send->payload).failed.has_value());
+}
+
+TEST_CASE("xfer/handshake: another instance than wanted is gone, whoever notices") {
+  Side a("a");
+  Side b("b");
+  InstanceId stale = b.home.instance;
+  stale.bytes[0] ^= 1;
+  Handshake dialler = Handshake::dial(a.home, stale, random_id(), 0, 1);
+  Handshake listener = Handshake::listen(b.home);
+  const auto opening = dialler.opening();
+  const auto refused = listener.take(opening.header, opening.payload);
+  REQUIRE(refused.failed.has_value());
+  const auto heard = dialler.take(refused.send->header, refused.send->payload);
+  CHECK(heard.gone);
+  CHECK(heard.failed->code == Code::peer_lost);
+  // a listener that answers under another instance without complaint
+  Handshake again = Handshake::dial(a.home, stale, random_id(), 0, 1);
+  wire::XferChallenge challenge{.instance = b.home.instance, .name = "b"};
+  const auto frame = control_frame(wire::FrameType::challenge, wire::encode(challenge));
+  const auto step = again.take(frame.header, frame.payload);
+  CHECK(step.gone);
+  CHECK(step.failed->code == Code::peer_lost);
+}
+
+TEST_CASE("xfer/handshake: a process does not connect to itself") {
+  Side a("a");
+  Handshake dialler = Handshake::dial(a.home, {}, random_id(), 0, 1);
+  Handshake listener = Handshake::listen(a.home);
+  CHECK(converse(dialler, listener)->failed->code == Code::invalid);
+}
+
+TEST_CASE("xfer/handshake: proofs bind direction, nonces, instances, names and lane") {
+  const std::string secret(32, 'k');
+  wire::XferHello hello{.instance = {}, .lane = 1, .lane_count = 4, .name = "a"};
+  hello.nonce = random_nonce();
+  wire::XferChallenge challenge{.name = "b"};
+  challenge.nonce = random_nonce();
+  const auto proof = prove(secret, "dialler", hello, challenge);
+  CHECK(same(proof, prove(secret, "dialler", hello, challenge)));
+  CHECK(!same(proof, prove(secret, "listener", hello, challenge)));
+  CHECK(!same(proof, prove(std::string(32, 'K'), "dialler", hello, challenge)));
+  const auto differs = [&](auto change) {
+    auto other_hello = hello;
+    auto other_challenge = challenge;
+    change(other_hello, other_challenge);
+    return !same(proof, prove(secret, "dialler", other_hello, other_challenge));
+  };
+  CHECK(differs([](auto& h, auto&) { h.nonce[0] ^= 1; }));
+  CHECK(differs([](auto&, auto& c) { c.nonce[31] ^= 1; }));
+  CHECK(differs([](auto& h, auto&) { h.instance.bytes[3] ^= 1; }));
+  CHECK(differs([](auto&, auto& c) { c.instance.bytes[3] ^= 1; }));
+  CHECK(differs([](auto& h, auto&) { h.connection.bytes[3] ^= 1; }));
+  CHECK(differs([](auto& h, auto&) { h.lane = 2; }));
+  CHECK(differs([](auto& h, auto&) { h.lane_count = 5; }));
+  CHECK(differs([](auto& h, auto& c) { h.name = "ab", c.name = ""; }));
+}
+
+TEST_CASE("xfer/handshake: a proof replayed on another connection is refused") {
+  const std::string secret(32, 'k');
+  Side a("a", secret);
+  Side b("b", secret);
+  Handshake dialler = Handshake::dial(a.home, b.home.instance, random_id(), 0, 1);
+  Handshake first = Handshake::listen(b.home);
+  Handshake second = Handshake::listen(b.home);
+  const auto hello = dialler.opening();
+  const auto challenge = first.take(hello.header, hello.payload);
+  const auto proof = dialler.take(challenge.send->header, challenge.send->payload);
+  (void)second.take(hello.header, hello.payload);  // same hello, but its own nonce
+  const auto step = second.take(proof.send->header, proof.send->payload);
+  REQUIRE(step.failed.has_value());
+  CHECK(step.failed->what.find("secret") != std::string::npos);
+  CHECK(!first.take(proof.send->header, proof.send->payload).failed.has_value());
+}
+
+TEST_CASE("xfer/access: ranges are checked without overflow and pins hold a buffer") {
+  static_assert(inside(0, 0, 0) && inside(10, 0, 10) && inside(0, 10, 10) && inside(9, 1, 10));
+  static_assert(!inside(11, 0, 10) && !inside(10, 1, 10) && !inside(UINT64_MAX, 2, 10) && !inside(2, UINT64_MAX, 10));
+  static_assert(inside(0, UINT64_MAX, UINT64_MAX) && !inside(1, UINT64_MAX, UINT64_MAX));
+  Access access;
+  std::vector<std::byte> memory(100);
+  const auto id = access.add(memory, {"kv", AccessClass::blocks}, -1);
+  REQUIRE_OK(id);
+  const auto number = static_cast<uint32_t>(*id);
+  CHECK(access.grant(Op::read, number, 90, 11, {}).code == Code::invalid);
+  const auto grant = access.grant(Op::read, number, 90, 10, {});
+  CHECK(grant.code == Code::ok);
+  CHECK(grant.memory.data() == memory.data() + 90);
+  CHECK(access.remove(*id, in(1ms)).error().code == Code::timeout);
+  CHECK(access.grant(Op::read, number, 0, 1, {}).code == Code::not_found);  // revoked at once
+  CHECK(access.pin_local(memory) == BufferId::none);
+  access.unpin(number);
+  CHECK(access.remove(*id, in(1ms)).has_value());
+  CHECK(access.pin_count() == 0);
+}
