@@ -138,7 +138,7 @@ void Bpe::expand(size_t first, std::vector<uint32_t>& out) const {
 void Bpe::merge_short(std::string_view word, std::vector<uint32_t>& out) const {
   uint32_t ids[kShortWordBytes];
   uint32_t ranks[kShortWordBytes] = {kNone};  // of the pair (i, i + 1)
-  uint32_t results[kShortWordBytes];  // what it becomes
+  uint32_t results[kShortWordBytes];          // what it becomes
   size_t count = word.size();
   const auto look_up = [&](size_t i) {
     if (i + 1 >= count) {

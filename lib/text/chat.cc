@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/errors.h"
 #include "text/chat_form.h"
 
 namespace mc::text {
@@ -25,9 +26,15 @@ bool is_blank(char c) {
   return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
-void replace_all(std::string& text, std::string_view from, std::string_view to) {
-  for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
-    text.replace(at, from.size(), to);
+std::string replace_all(std::string_view text, std::string_view from, std::string_view to) {
+  std::string out;
+  for (size_t at = text.find(from); at != std::string_view::npos; at = text.find(from)) {
+    out += text.substr(0, at);
+    out += to;
+    text.remove_prefix(at + from.size());
+  }
+  out += text;
+  return out;
 }
 
 /// Copies the quoted text that starts at `at`, in single quotes; returns where it ends.
@@ -84,35 +91,55 @@ size_t copy_tag(std::string_view source, size_t at, std::string& out) {
   return at;
 }
 
+/// Adds text that stands between two tags, after Jinja's rules with trim_blocks and lstrip_blocks, as a
+/// tag that prints it. `closed` is as in normal_source, `opened` the next tag from its second character.
+void add_text(std::string_view text, char closed, std::string_view opened, std::string& out) {
+  bool line_start = closed == 0;
+  if (closed == '-') {
+    while (!text.empty() && is_blank(text.front())) text.remove_prefix(1);
+  } else if ((closed == '%' || closed == '#') && text.starts_with('\n')) {
+    text.remove_prefix(1);
+    line_start = true;
+  }
+  if (opened.size() == 2 && opened[1] == '-') {
+    while (!text.empty() && is_blank(text.back())) text.remove_suffix(1);
+  } else if (opened.starts_with('%') || opened.starts_with('#')) {
+    const size_t line = text.rfind('\n') + 1;  // 0 when there is none
+    if ((line > 0 || line_start) && text.find_first_not_of(" \t", line) == std::string_view::npos)
+      text = text.substr(0, line);
+  }
+  if (!text.empty()) ((out += kPlainText) += text) += "\"}}";
+}
+
 }  // namespace
 
 std::string normal_source(std::string_view source) {
+  if (source.ends_with('\n')) source.remove_suffix(1);  // Jinja drops one
   std::string out;
   size_t text_begin = 0;
+  char closed = 0;  // the last tag's kind, '{', '%' or '#'; '-' when it takes the white space behind it
   for (size_t at = 0; at <= source.size();) {
-    const std::string_view rest = source.substr(at);
-    const bool tag = rest.starts_with("{{") || rest.starts_with("{%") || rest.starts_with("{#");
+    const bool tag = at + 1 < source.size() && source[at] == '{' && std::string_view("{%#").find(source[at + 1]) < 3;
     if (!tag && at < source.size()) {
       ++at;
       continue;
     }
-    std::string_view text = source.substr(text_begin, at - text_begin);
-    while (!text.empty() && is_blank(text.front())) text.remove_prefix(1);
-    while (!text.empty() && is_blank(text.back())) text.remove_suffix(1);
-    out += text;
+    const std::string_view opened = source.substr(std::min(at + 1, source.size()), 2);
+    add_text(source.substr(text_begin, at - text_begin), closed, opened, out);
     if (at == source.size()) break;
-    if (rest.starts_with("{#")) {
+    const char kind = source[at + 1];
+    if (kind == '#') {
       const size_t end = source.find("#}", at + 2);
       at = end == std::string_view::npos ? source.size() : end + 2;
     } else {
       at = copy_tag(source, at, out);
     }
+    closed = at >= 3 && source[at - 3] == '-' ? '-' : kind;
     text_begin = at;
   }
   for (std::string_view key : {"role", "content"})
-    replace_all(out, "['" + std::string(key) + "']", "." + std::string(key));
-  replace_all(out, "'+'", "");
-  return out;
+    out = replace_all(out, "['" + std::string(key) + "']", "." + std::string(key));
+  return replace_all(out, "'+'", "");
 }
 
 bool contains(std::string_view source, std::string_view word) {
@@ -121,6 +148,12 @@ bool contains(std::string_view source, std::string_view word) {
 
 bool lacks(std::string_view source, std::initializer_list<std::string_view> words) {
   return std::none_of(words.begin(), words.end(), [&](std::string_view word) { return contains(source, word); });
+}
+
+bool always_before(std::string_view source, std::string_view word, std::string_view next) {
+  for (size_t at = source.find(word); at != std::string_view::npos; at = source.find(word, at + 1))
+    if (!source.substr(at + word.size()).starts_with(next)) return false;
+  return true;
 }
 
 std::string_view between(std::string_view source, std::string_view before, std::string_view after) {
@@ -132,12 +165,14 @@ std::string_view between(std::string_view source, std::string_view before, std::
 }
 
 Result<void> check_messages(std::span<const ChatMessage> messages) {
-  if (messages.empty()) return Error{Code::invalid, "chat: messages is empty"};
+  if (messages.empty()) return user_error(err::kInvalidField, "chat: messages is empty", "messages");
   for (size_t i = 0; i < messages.size(); ++i) {
-    const std::string& role = messages[i].role;
+    const std::string role = messages[i].role.substr(0, 32);  // no role we know is longer
     if (role != "system" && role != "user" && role != "assistant")
-      return Error{Code::invalid, "chat: message " + std::to_string(i) + " has role \"" + role +
-                                      "\"; this template takes system, user and assistant"};
+      return user_error(err::kInvalidField,
+                        "chat: message " + std::to_string(i) + " has role \"" + role +
+                            "\"; this template takes system, user and assistant",
+                        "messages");
   }
   return {};
 }
@@ -166,19 +201,21 @@ Result<std::unique_ptr<const ChatTemplate>> ChatTemplate::open(const TokenizerCo
   if (name != "auto") {
     for (const ChatForm* form : kChatTemplates)
       if (form->name == name) return form->plain(config);
-    return Error{Code::unsupported, "chat: no template is named \"" + std::string(name) + "\"; " + way_out()};
+    return user_error(err::kTemplateUnsupported, "chat: no template is named \"" + std::string(name) + "\"", {},
+                      way_out());
   }
-  if (config.chat_template.empty())
-    return Error{Code::unsupported, "chat: the model has no chat template; " + way_out()};
-  if (config.chat_template.size() > kSourceBytesMax)
-    return Error{Code::unsupported, "chat: the model's chat template has " +
-                                        std::to_string(config.chat_template.size()) + " bytes; the most is " +
-                                        std::to_string(kSourceBytesMax) + "; " + way_out()};
-  const std::string source = normal_source(config.chat_template);
+  const auto refuse = [](const std::string& what) {
+    return user_error(err::kTemplateUnsupported, what, {}, way_out());
+  };
+  const std::string& template_source = config.chat_template;
+  if (template_source.empty()) return refuse("chat: the model has no chat template");
+  if (template_source.size() > kSourceBytesMax)
+    return refuse("chat: the model's chat template has " + std::to_string(template_source.size()) +
+                  " bytes; the most is " + std::to_string(kSourceBytesMax));
+  const std::string source = normal_source(template_source);
   for (const ChatForm* form : kChatTemplates)
     if (auto found = form->recognise(source, config)) return found;
-  return Error{Code::unsupported,
-               "chat: the model's chat template is none of the known forms (ChatML, Llama 3, mc); " + way_out()};
+  return refuse("chat: the model's chat template is none of the known forms (ChatML, Llama 3, mc)");
 }
 
 }  // namespace mc::text

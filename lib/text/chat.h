@@ -29,8 +29,8 @@ struct ChatOptions {
 class ChatTemplate {
  public:
   /// The model's template, or, with `name` other than "auto", the form of that name (--chat-template).
-  /// unsupported: the model has none, or an unknown one, or the name is unknown; the text lists the
-  /// names and the way out.
+  /// unsupported: MC3008, the model has none, or an unknown one, or the name is unknown; the error's
+  /// `next` lists the names and the way out.
   static Result<std::unique_ptr<const ChatTemplate>> open(const TokenizerConfig& config,
                                                           std::string_view name = "auto");
   /// The names `open` takes beside "auto", in the order of the table.
@@ -39,7 +39,7 @@ class ChatTemplate {
   virtual ~ChatTemplate() = default;
   virtual std::string_view name() const = 0;
   /// The prompt, BOS included where the template writes it. Any thread.
-  /// invalid: no messages, or a role the template does not have; names the message by its index.
+  /// invalid: MC4002, no messages, or a role the template does not have; names the message by its index.
   virtual Result<std::vector<Part>> render(std::span<const ChatMessage> messages,
                                            const ChatOptions& options = {}) const = 0;
 };

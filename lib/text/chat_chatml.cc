@@ -119,10 +119,12 @@ std::string default_system_of(std::string_view source) {
     const size_t at = source.find(kStart);
     if (at == std::string_view::npos) return {};
     source.remove_prefix(at + kStart.size());
-    const std::string_view text = source.substr(0, source.find("<|im_end|>"));
+    constexpr size_t kSystemBytesMax = 8192;
+    const std::string_view head = source.substr(0, kSystemBytesMax);
+    const std::string_view text = head.substr(0, head.find("<|im_end|>"));
     // A quote ends the literal before the message does: what follows is a user's content.
-    bool literal = !text.empty();
-    for (size_t i = 0; i < text.size(); ++i) {
+    bool literal = !text.empty() && text.size() < head.size();
+    for (size_t i = 0; literal && i < text.size(); ++i) {
       if (text[i] == '\\')
         ++i;
       else if (text[i] == '\'')
@@ -136,9 +138,12 @@ std::unique_ptr<const ChatTemplate> recognise(std::string_view source, const Tok
   for (std::string_view marker : {R"(<|im_start|>assistant\n)", "<|im_end|>", "<|im_start|>", "add_generation_prompt"})
     if (!contains(source, marker)) return nullptr;
   // Words of templates that look alike and write something else.
-  if (!lacks(source,
-             {"<|im_sep|>", "strftime_now", "trim", "bos_token", "eos_token", "default_system", "system_message",
-              "reasoning_effort", "thinking_budget", "upper", "lower", "replace(", "<|start_header_id|>", "[INST]"}))
+  if (!lacks(source, {kPlainText, "<|im_sep|>", "strftime_now", "|trim", "bos_token", "eos_token", "default_system",
+                      "system_message", "reasoning_effort", "thinking_budget", "|upper", "|lower", "|replace(",
+                      ".replace(", ".upper(", ".lower(", "<|start_header_id|>", "[INST]"}))
+    return nullptr;
+  if (!always_before(source, "<|im_end|>", "\\n")) return nullptr;
+  if (!contains(source, R"(<|im_start|>'+message.role+'\n)") && !contains(source, R"(<|im_start|>user\n)"))
     return nullptr;
   Dialect dialect{.default_system = default_system_of(source)};
   if (contains(source, "think>")) {

@@ -22,13 +22,17 @@ struct ChatForm {
 extern const ChatForm kChatml, kLlama3, kMc;
 
 /// Jinja source with what does not matter taken out, so that spellings of one template compare equal:
-/// comments and white-space control, white space between tags and between words, double quotes,
-/// message['role'] for message.role, 'a' + 'b' for 'ab'. Text in quotes stays as it is.
+/// comments and white-space control, white space within tags, double quotes, message['role'] for
+/// message.role, 'a' + 'b' for 'ab'. Text in quotes stays as it is; what remains of the text between
+/// tags becomes {{"text"}}, the only place where double quotes are left.
 std::string normal_source(std::string_view source);
+constexpr std::string_view kPlainText = "{{\"";
 
 /// True when `source` holds none of the words.
 bool lacks(std::string_view source, std::initializer_list<std::string_view> words);
 bool contains(std::string_view source, std::string_view word);
+/// True when every `word` in `source` is followed by `next`.
+bool always_before(std::string_view source, std::string_view word, std::string_view next);
 /// What stands between `before` and the next `after`; empty when either is not there.
 std::string_view between(std::string_view source, std::string_view before, std::string_view after);
 

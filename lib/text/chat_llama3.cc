@@ -63,8 +63,10 @@ std::unique_ptr<const ChatTemplate> recognise(std::string_view source, const Tok
   for (std::string_view marker : {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
                                   R"(<|start_header_id|>assistant<|end_header_id|>\n\n)"})
     if (!contains(source, marker)) return nullptr;
-  if (!lacks(source,
-             {"<|im_start|>", "has_system_message", "think", "reasoning", "upper", "lower", "replace(", "[INST]"}))
+  if (!lacks(source, {kPlainText, "<|im_start|>", "has_system_message", "think", "reasoning", "|upper", "|lower",
+                      "replace(", "[INST]"}))
+    return nullptr;
+  if (!always_before(source, "<|end_header_id|>", R"(\n\n)") || !always_before(source, "<|eot_id|>", "'"))
     return nullptr;
   Dialect dialect{.bos = contains(source, "bos_token") ? config.bos_token : std::string(),
                   .trims = contains(source, "|trim"),

@@ -126,6 +126,7 @@ std::string pcre2_text(int code) {
 
 struct Regex::Program {
   pcre2_code* code = nullptr;
+  bool jit = false;  // false where an architecture or a kernel policy forbids it: slower, not wrong
   ~Program() { pcre2_code_free(code); }
 };
 
@@ -151,8 +152,7 @@ Result<Regex> Regex::compile(std::string_view pattern) {
                                 &offset, context.get());
   if (program->code == nullptr)
     return Error{Code::unsupported, "text: pre-tokenizer pattern: " + pcre2_text(error) + ": " + std::string(pattern)};
-  // Without the JIT (an architecture or a kernel policy that forbids it) matching is slower, not wrong.
-  pcre2_jit_compile(program->code, PCRE2_JIT_COMPLETE);
+  program->jit = pcre2_jit_compile(program->code, PCRE2_JIT_COMPLETE) == 0;
   return Regex(std::move(program));
 }
 
@@ -173,8 +173,9 @@ Result<void> Regex::split(std::string_view text, uint32_t begin, uint32_t end, s
   PCRE2_SIZE last_end = 0;  // end of the last match; text from here on is not yet in `out`
   bool any = false;
   while (from <= length) {
-    int rc =
-        pcre2_match(program_->code, subject, length, from, PCRE2_NO_UTF_CHECK, work.data.get(), work.context.get());
+    int rc = PCRE2_ERROR_JIT_STACKLIMIT;
+    if (program_->jit)
+      rc = pcre2_jit_match(program_->code, subject, length, from, 0, work.data.get(), work.context.get());
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT)  // the interpreter keeps its stack on the heap, within its limit
       rc = pcre2_match(program_->code, subject, length, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, work.data.get(),
                        work.context.get());

@@ -2,28 +2,36 @@
 
 #include <algorithm>
 
+#include "base/errors.h"
 #include "text/utf8.h"
 
 namespace mc::text {
+namespace {
+
+Error bad_stop(std::string what) {
+  return user_error(err::kInvalidField, std::move(what), "stop");
+}
+
+}  // namespace
 
 StopMatcher::StopMatcher() : nodes_(1) {}
 
 Result<StopMatcher> StopMatcher::build(std::vector<std::string> stops, bool include) {
   if (stops.size() > kStopsMax)
-    return Error{Code::invalid, "text: " + std::to_string(stops.size()) + " stop strings given; the most is " +
-                                    std::to_string(kStopsMax)};
+    return bad_stop("text: " + std::to_string(stops.size()) + " stop strings given; the most is " +
+                    std::to_string(kStopsMax));
   StopMatcher out;
   out.include_ = include;
   out.stops_ = std::move(stops);
   for (uint32_t i = 0; i < out.stops_.size(); ++i) {
     const std::string& stop = out.stops_[i];
     const std::string name = "text: stop string " + std::to_string(i);
-    if (stop.empty()) return Error{Code::invalid, name + " is empty"};
+    if (stop.empty()) return bad_stop(name + " is empty");
     if (stop.size() > kStopBytesMax)
-      return Error{Code::invalid, name + " has " + std::to_string(stop.size()) + " bytes; the most is " +
-                                      std::to_string(kStopBytesMax)};
+      return bad_stop(name + " has " + std::to_string(stop.size()) + " bytes; the most is " +
+                      std::to_string(kStopBytesMax));
     if (const auto offset = find_invalid_utf8(stop))
-      return Error{Code::invalid, name + " is not valid UTF-8 at byte " + std::to_string(*offset)};
+      return bad_stop(name + " is not valid UTF-8 at byte " + std::to_string(*offset));
     out.add(i);
   }
   out.link();

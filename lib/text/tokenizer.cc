@@ -92,8 +92,7 @@ Result<std::vector<uint32_t>> Tokenizer::encode(std::span<const Part> parts, boo
     const size_t begin = text.size();
     MC_CHECK(check_size(begin + part.text.size()));
     // Each part by itself: a character must not be put together from the ends of two.
-    if (const auto offset = find_invalid_utf8(part.text))
-      return Error{Code::invalid, "text: input is not valid UTF-8 at byte " + std::to_string(begin + *offset)};
+    if (const auto offset = find_invalid_utf8(part.text)) return not_utf8(begin + *offset);
     text += part.text;
     if (part.user) user.push_back({begin, text.size()});
   }

@@ -40,13 +40,13 @@ struct EncodeOptions {
 class Tokenizer {
  public:
   /// The longest text that encode() takes.
-  static constexpr size_t kTextBytesMax = size_t{64} << 20;
+  static constexpr size_t kTextBytesMax = size_t{16} << 20;
 
   /// Reads tokenizer.json and, where present, tokenizer_config.json, special_tokens_map.json and
   /// chat_template.jinja from the folder. Nothing is executed or fetched.
-  ///   not_found    the folder has no tokenizer.json
-  ///   invalid      a file is malformed; the text names file and field
-  ///   unsupported  another kind of tokenizer; the text names field and value
+  ///   not_found    MC3001, the folder has no tokenizer.json
+  ///   invalid      MC3002, a file is malformed; the text names file and field
+  ///   unsupported  MC3007, another kind of tokenizer; the text names field and value
   static Result<Tokenizer> open(const std::string& folder);
   /// The same from the files' contents.
   static Result<Tokenizer> parse(const TokenizerFiles& files);
@@ -83,6 +83,7 @@ class Tokenizer {
 
  private:
   struct Tables;
+  static Result<Tokenizer> build(const TokenizerFiles& files);
   explicit Tokenizer(std::unique_ptr<const Tables> tables);
   std::unique_ptr<const Tables> tables_;
 };

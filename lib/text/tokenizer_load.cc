@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "base/errors.h"
 #include "text/byte_level.h"
 #include "text/tokenizer_tables.h"
 
@@ -20,8 +21,8 @@ Result<std::string> read_file(const std::string& path, bool required) {
   std::unique_ptr<std::FILE, Close> file(std::fopen(path.c_str(), "rb"));
   if (!file) {
     if (errno == ENOENT && !required) return std::string();
-    return Error{errno == ENOENT ? Code::not_found : Code::io,
-                 "text: cannot open " + path + ": " + std::strerror(errno)};
+    return errno == ENOENT ? user_error(err::kModelIncomplete, "text: there is no " + path)
+                           : Error{Code::io, "text: cannot open " + path + ": " + std::strerror(errno)};
   }
   std::string out;
   std::vector<char> buffer(1 << 16);
@@ -181,6 +182,13 @@ Result<Tokenizer> Tokenizer::open(const std::string& folder) {
 }
 
 Result<Tokenizer> Tokenizer::parse(const TokenizerFiles& files) {
+  auto built = build(files);
+  if (built) return built;
+  const bool known = built.error().code != Code::unsupported;
+  return as_user_error(known ? err::kModelCorrupt : err::kTokenizerUnsupported, std::move(built).error());
+}
+
+Result<Tokenizer> Tokenizer::build(const TokenizerFiles& files) {
   MC_TRY(config, read_tokenizer_config(files));
   MC_TRY(spec, read_tokenizer_json(files.tokenizer));
   ConfigMerger merger(config, spec);

@@ -1,6 +1,7 @@
 #include "text/utf8.h"
 
 #include "base/assert.h"
+#include "base/errors.h"
 
 namespace mc::text {
 namespace {
@@ -39,9 +40,12 @@ uint32_t valid_start(std::string_view bytes, bool& whole) {
 
 }  // namespace
 
+Error not_utf8(size_t offset) {
+  return user_error(err::kInputNotUtf8, "text: input is not valid UTF-8 at byte " + std::to_string(offset));
+}
+
 Result<void> check_utf8(std::string_view text) {
-  if (const auto offset = find_invalid_utf8(text))
-    return Error{Code::invalid, "text: input is not valid UTF-8 at byte " + std::to_string(*offset)};
+  if (const auto offset = find_invalid_utf8(text)) return not_utf8(*offset);
   return {};
 }
 

@@ -14,7 +14,9 @@
 
 namespace mc::text {
 
-/// invalid: "text: input is not valid UTF-8 at byte 17".
+/// MC1004, "text: input is not valid UTF-8 at byte 17".
+Error not_utf8(size_t offset);
+/// invalid: not_utf8 with the offset of the first bad byte.
 Result<void> check_utf8(std::string_view text);
 
 struct CodePoint {

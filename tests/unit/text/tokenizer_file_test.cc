@@ -1,0 +1,216 @@
+// What a tokenizer.json must not do to us: every malformed or foreign file is refused with the field.
+#include <fstream>
+
+#include "unit/text/small_tokenizer.h"
+
+using namespace mc;
+using namespace mc::text;
+
+namespace {
+
+struct Refusal {
+  Code code = Code::ok;
+  int mc = 0;
+  std::string what = "accepted";
+};
+
+Refusal open_text(std::string tokenizer, std::string config = {}) {
+  auto opened = Tokenizer::parse({.tokenizer = std::move(tokenizer), .config = std::move(config)});
+  if (opened) return {};
+  return {opened.error().code, opened.error().mc, opened.error().what};
+}
+
+/// The small tokenizer with one top-level field replaced (or removed, for no value).
+Refusal with(const char* key, const char* value) {
+  Json spec = test::small_tokenizer_json({{"a", "b"}}, {{.content = "<x>", .special = true}});
+  Json changed = Json::object();
+  for (const auto& [name, field] : spec.members())
+    if (name != key) changed.set(name, field);
+  if (value != nullptr) changed.set(key, *Json::parse(value));
+  return open_text(changed.dump());
+}
+
+/// The same for a field of the model.
+Refusal with_model(const char* key, const char* value) {
+  const Json spec = test::small_tokenizer_json({{"a", "b"}});
+  Json model = Json::object();
+  for (const auto& [name, field] : spec["model"].members())
+    if (name != key) model.set(name, field);
+  if (value != nullptr) model.set(key, *Json::parse(value));
+  Json changed = spec;
+  changed.set("model", model);
+  return open_text(changed.dump());
+}
+
+Refusal with_merges(const char* merges) {
+  return with_model("merges", merges);
+}
+
+#define CHECK_REFUSED(result, wanted_code, wanted_text)         \
+  do {                                                          \
+    const Refusal refusal = (result);                           \
+    INFO("got: " << refusal.what);                              \
+    CHECK(refusal.code == (wanted_code));                       \
+    CHECK(refusal.what.find(wanted_text) != std::string::npos); \
+  } while (0)
+
+}  // namespace
+
+TEST_CASE("text/tokenizer_file: another kind of model is refused by field and value") {
+  CHECK_REFUSED(with_model("type", R"("Unigram")"), Code::unsupported, R"(model.type "Unigram" is not supported)");
+  CHECK_REFUSED(with_model("type", R"("WordPiece")"), Code::unsupported, R"(model.type "WordPiece")");
+  CHECK_REFUSED(with_model("byte_fallback", "true"), Code::unsupported, "model.byte_fallback true is not supported");
+  CHECK_REFUSED(with_model("continuing_subword_prefix", R"("##")"), Code::unsupported,
+                "model.continuing_subword_prefix");
+  CHECK_REFUSED(with_model("end_of_word_suffix", R"("</w>")"), Code::unsupported, "model.end_of_word_suffix");
+  CHECK_REFUSED(with_model("dropout", "0.1"), Code::unsupported, "model.dropout 0.1");
+  CHECK_REFUSED(with("normalizer", R"({"type":"StripAccents"})"), Code::unsupported,
+                R"(normalizer.type "StripAccents")");
+  CHECK_REFUSED(with("pre_tokenizer", R"({"type":"Metaspace"})"), Code::unsupported,
+                R"(pre_tokenizer.type "Metaspace")");
+  CHECK_REFUSED(with("pre_tokenizer", "null"), Code::unsupported, "pre_tokenizer without ByteLevel");
+  CHECK_REFUSED(with("post_processor", R"({"type":"BertProcessing"})"), Code::unsupported,
+                R"(post_processor.type "BertProcessing")");
+  CHECK_REFUSED(with("decoder", R"({"type":"Metaspace"})"), Code::unsupported, R"(decoder.type "Metaspace")");
+  CHECK_REFUSED(with("decoder", "null"), Code::unsupported, "decoder null");
+  CHECK(with_model("type", R"("Unigram")").mc == 3007);
+  CHECK(with_model("type", nullptr).what == "accepted");  // files from before the field existed
+}
+
+TEST_CASE("text/tokenizer_file: missing parts are named") {
+  CHECK_REFUSED(with("model", nullptr), Code::invalid, "model is missing");
+  CHECK_REFUSED(with("model", "[]"), Code::invalid, "model must be an object, it is array");
+  CHECK_REFUSED(with_model("vocab", nullptr), Code::invalid, "model.vocab is missing");
+  CHECK_REFUSED(with_model("merges", nullptr), Code::invalid, "model.merges is missing");
+  CHECK_REFUSED(with_model("vocab", "{}"), Code::invalid, "model.vocab is empty");
+  CHECK_REFUSED(with_model("vocab", R"({"a":0})"), Code::invalid, "model.merges[0]");
+  CHECK(with("model", nullptr).mc == 3002);
+  const auto missing = Tokenizer::open(test::source_dir() + "/tests/golden");
+  REQUIRE_FALSE(missing);
+  CHECK(missing.error().code == Code::not_found);
+  CHECK(missing.error().mc == 3001);
+  CHECK(missing.error().what.find("tokenizer.json") != std::string::npos);
+}
+
+TEST_CASE("text/tokenizer_file: a vocabulary without all bytes is refused with the byte") {
+  Json spec = test::small_tokenizer_json();
+  Json model = spec["model"], vocab = Json::object();
+  for (const auto& [name, id] : model["vocab"].members())
+    if (id.as_int() != ' ') vocab.set(name, id);
+  model.set("vocab", vocab);
+  spec.set("model", model);
+  CHECK_REFUSED(open_text(spec.dump()), Code::unsupported, "no token for byte 32, spelt \u0120");
+}
+
+TEST_CASE("text/tokenizer_file: merges must name tokens of the vocabulary") {
+  CHECK_REFUSED(with_merges(R"([["a","c"]])"), Code::invalid, R"(model.merges[0] ["a","c"] names the token ac)");
+  CHECK_REFUSED(with_merges(R"([["a","b"],["\u4e2d","b"]])"), Code::invalid, "model.merges[1]");
+  CHECK_REFUSED(with_merges(R"(["ab"])"), Code::invalid, "must be two tokens with one space between");
+  CHECK_REFUSED(with_merges(R"(["a b c"])"), Code::invalid, "must be two tokens with one space between");
+  CHECK_REFUSED(with_merges(R"([["a"]])"), Code::invalid, "must be a string or a pair of strings");
+  CHECK_REFUSED(with_merges(R"([5])"), Code::invalid, "must be a string or a pair of strings");
+  CHECK_REFUSED(with_merges(R"({})"), Code::invalid, "model.merges must be an array");
+  CHECK(with_merges(R"(["#version: 0.2","a b"])").what == "accepted");
+  CHECK(with_merges(R"([["a","b"],["a","b"]])").what == "accepted");
+}
+
+TEST_CASE("text/tokenizer_file: ids are unique, whole and below the limit") {
+  CHECK_REFUSED(with_model("vocab", R"({"a":0,"b":0})"), Code::invalid, "id 0 is given to two tokens, the second is b");
+  CHECK_REFUSED(with_model("vocab", R"({"a":-1})"), Code::invalid, "model.vocab.a is -1");
+  CHECK_REFUSED(with_model("vocab", R"({"a":4194304})"), Code::invalid, "ids go from 0 to 4194303");
+  CHECK_REFUSED(with_model("vocab", R"({"a":99999999999999999999})"), Code::invalid, "model.vocab.a");
+  CHECK_REFUSED(with_model("vocab", R"({"a":1.5})"), Code::invalid, "model.vocab.a must be an integer");
+  CHECK_REFUSED(with_model("vocab", R"({"a":"1"})"), Code::invalid, "model.vocab.a must be an integer, it is string");
+  CHECK_REFUSED(with_model("vocab", R"({"":1})"), Code::invalid, "a token of 0 bytes");
+  CHECK_REFUSED(with_model("vocab", ("{\"" + std::string(5000, 'a') + "\":1}").c_str()), Code::invalid,
+                "a token of 5000 bytes");
+  CHECK_REFUSED(with("added_tokens", R"([{"id":97,"content":"<y>"}])"), Code::invalid,
+                "id 97 is a in model.vocab and <y> here");
+  CHECK_REFUSED(with("added_tokens", R"([{"id":300,"content":"a"}])"), Code::invalid,
+                "a has id 97 in model.vocab and 300 here");
+  CHECK_REFUSED(with("added_tokens", R"([{"id":300,"content":"<y>"},{"id":300,"content":"<z>"}])"), Code::invalid,
+                "added_tokens[1]: id 300");
+  CHECK_REFUSED(with("added_tokens", R"([{"id":300,"content":"<y>"},{"id":301,"content":"<y>"}])"), Code::invalid,
+                "has the ids 300 and 301");
+  CHECK_REFUSED(with("added_tokens", R"([{"id":300,"content":""}])"), Code::invalid,
+                "added_tokens[0].content has 0 bytes");
+  CHECK_REFUSED(with("added_tokens", R"([{"content":"<y>"}])"), Code::invalid, "added_tokens[0].id must be an integer");
+  CHECK_REFUSED(with("added_tokens", R"([{"id":300,"content":"<y>","special":"yes"}])"), Code::invalid,
+                "added_tokens[0].special must be a boolean");
+  CHECK(with("added_tokens", R"([{"id":300,"content":"<y>"},{"id":300,"content":"<y>"}])").what == "accepted");
+}
+
+TEST_CASE("text/tokenizer_file: a text cut off anywhere, or nested without end, is an error") {
+  const std::string whole = test::small_tokenizer_json({{"a", "b"}}).dump();
+  for (size_t length = 0; length < whole.size(); length += 97)
+    CHECK(open_text(whole.substr(0, length)).what.find("tokenizer.json: ") == 0);
+  CHECK_REFUSED(open_text(""), Code::invalid, "tokenizer.json: ");
+  CHECK_REFUSED(open_text(std::string(100'000, '[')), Code::invalid, "tokenizer.json: ");
+  std::string nested = R"({"type":"ByteLevel","add_prefix_space":false})";
+  for (int i = 0; i < 40; ++i) nested = R"({"type":"Sequence","pretokenizers":[)" + nested + "]}";
+  CHECK(with("pre_tokenizer", nullptr).code == Code::unsupported);
+  Json spec = test::small_tokenizer_json();
+  CHECK_REFUSED(open_text(R"({"pre_tokenizer":)" + nested + "}"), Code::invalid, "tokenizer.json: ");
+}
+
+TEST_CASE("text/tokenizer_file: steps of the pipeline are checked field by field") {
+  CHECK_REFUSED(with("pre_tokenizer", R"({"type":"Split","pattern":{"Regex":"(a"},"behavior":"Isolated"})"),
+                Code::unsupported, "without ByteLevel");
+  const auto split = [](const std::string& fields) {
+    const std::string step =
+        R"({"type":"Sequence","pretokenizers":[{"type":"Split",)" + fields + R"(},{"type":"ByteLevel"}]})";
+    return with("pre_tokenizer", step.c_str());
+  };
+  CHECK_REFUSED(split(R"("pattern":{"Regex":"(a"})"), Code::unsupported,
+                "pre-tokenizer pattern: missing closing parenthesis");
+  CHECK_REFUSED(split(R"("pattern":{"Foo":"a"})"), Code::invalid,
+                R"(pre_tokenizer.pattern {"Foo":"a"} must hold a String or a Regex)");
+  CHECK_REFUSED(split(R"("pattern":{"String":"a"},"behavior":"Sideways")"), Code::unsupported,
+                R"(pre_tokenizer.behavior "Sideways")");
+  CHECK_REFUSED(split(R"("pattern":{"String":"a"},"invert":3)"), Code::invalid,
+                "pre_tokenizer.invert must be a boolean");
+  CHECK(split(R"("pattern":{"String":"a"})").what == "accepted");
+  CHECK_REFUSED(
+      with("pre_tokenizer", R"({"type":"Sequence","pretokenizers":[{"type":"ByteLevel"},{"type":"Digits"}]})"),
+      Code::unsupported, R"(after ByteLevel "Digits")");
+  CHECK_REFUSED(with("pre_tokenizer", R"({"type":"Sequence"})"), Code::invalid,
+                "pre_tokenizer.pretokenizers must be an array");
+  CHECK_REFUSED(with("pre_tokenizer", "7"), Code::invalid, "pre_tokenizer must be an object with a type");
+  CHECK_REFUSED(with("post_processor", R"({"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"q"}}]})"),
+                Code::invalid, "special_tokens does not define");
+  CHECK_REFUSED(with("post_processor", R"({"type":"TemplateProcessing","single":[{"Sequence":{"id":"B"}}]})"),
+                Code::unsupported, "post_processor.single");
+  CHECK_REFUSED(with("post_processor",
+                     R"({"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"q"}},{"Sequence":{"id":"A"}}],
+                     "special_tokens":{"q":{"ids":[70000]}}})"),
+                Code::invalid, "post_processor adds id 70000, which no token has");
+}
+
+TEST_CASE("text/tokenizer_file: the configuration files add tokens, names and the chat template") {
+  const Json spec = test::small_tokenizer_json({}, {{.content = "<s>"}});
+  const auto opened = Tokenizer::parse(
+      {.tokenizer = spec.dump(),
+       .config =
+           R"({"bos_token":"<s>","added_tokens_decoder":{"256":{"content":"<s>"},"300":{"content":"<t>","special":true}},
+                     "chat_template":[{"name":"tool_use","template":"T"},{"name":"default","template":"D"}]})",
+       .special_tokens_map = R"({"eos_token":"</s>","pad_token":"<s>"})"});
+  REQUIRE_OK(opened);
+  CHECK(opened->bos_id() == 256);
+  CHECK_FALSE(opened->eos_id().has_value());  // named, but no such token
+  CHECK(opened->is_special(256));
+  CHECK(opened->is_special(300));
+  CHECK(opened->vocab_size() == 301);
+  CHECK(opened->config().chat_template == "D");
+  const auto jinja =
+      Tokenizer::parse({.tokenizer = spec.dump(), .config = R"({"chat_template":"old"})", .chat_template = "new"});
+  REQUIRE_OK(jinja);
+  CHECK(jinja->config().chat_template == "new");
+  const std::string plain = spec.dump();
+  CHECK_REFUSED(open_text(plain, "{"), Code::invalid, "tokenizer_config.json: ");
+  CHECK_REFUSED(open_text(plain, R"({"chat_template":5})"), Code::invalid, "chat_template must be a string");
+  CHECK_REFUSED(open_text(plain, R"({"chat_template":[]})"), Code::unsupported, "without one named");
+  CHECK_REFUSED(open_text(plain, R"({"added_tokens_decoder":{"x":{"content":"<y>"}}})"), Code::invalid,
+                "tokenizer_config.json: added_tokens_decoder.x");
+  CHECK_REFUSED(open_text(plain, R"({"added_tokens_decoder":{"97":{"content":"<y>"}}})"), Code::invalid,
+                "id 97 is <y>");
+}

@@ -1,0 +1,77 @@
+#include "text/utf8.h"
+
+#include "test.h"
+#include "text/unicode.h"
+
+using namespace mc;
+using namespace mc::text;
+
+TEST_CASE("text/utf8: the error names the first bad byte") {
+  const auto check = [](std::string_view bytes) {
+    const auto result = check_utf8(bytes);
+    return result ? std::string("ok") : result.error().what;
+  };
+  CHECK(check("abc \xE4\xB8\xAD") == "ok");
+  CHECK(check("seventeen bytes..\xFF") == "text: input is not valid UTF-8 at byte 17");
+  CHECK(check("a\xC0\x80") == "text: input is not valid UTF-8 at byte 1");         // overlong
+  CHECK(check("\xED\xA0\x80") == "text: input is not valid UTF-8 at byte 0");      // surrogate
+  CHECK(check("\xF4\x90\x80\x80") == "text: input is not valid UTF-8 at byte 0");  // above U+10FFFF
+  CHECK(check("ab\xE4\xB8") == "text: input is not valid UTF-8 at byte 2");        // cut off
+}
+
+TEST_CASE("text/utf8: every scalar value survives encoding and decoding from both ends") {
+  for (char32_t c = 0; c < 0x110000; c += c < 0x3000 ? 1 : 61) {
+    if (c >= 0xD800 && c < 0xE000) continue;
+    std::string text = "\xE4\xB8\xAD";
+    append_utf8(text, c);
+    CHECK_FALSE(find_invalid_utf8(text).has_value());
+    CHECK(decode_utf8(std::string_view(text).substr(3)).value == c);
+    CHECK(decode_utf8_back(text).value == c);
+  }
+}
+
+TEST_CASE("text/utf8: each maximal invalid piece becomes one U+FFFD, and an unfinished end waits") {
+  const auto lossy = [](std::string_view bytes, bool final) {
+    std::string out;
+    const size_t used = append_lossy_utf8(out, bytes, final);
+    return out + "|" + std::to_string(used);
+  };
+  const std::string r = "\xEF\xBF\xBD";
+  CHECK(lossy("a\xE4\xB8\xAD", false) == "a\xE4\xB8\xAD|4");
+  CHECK(lossy("a\xE4\xB8", false) == "a|1");
+  CHECK(lossy("a\xE4\xB8", true) == "a" + r + "|3");
+  CHECK(lossy("\xE4\xB8 ", false) == r + " |3");
+  CHECK(lossy("\xF0\x9F\x99", false) == "|0");
+  CHECK(lossy("\xF0\x9F\x99", true) == r + "|3");
+  CHECK(lossy("\xED\xA0\x80", false) == r + r + r + "|3");  // no character starts like a surrogate
+  CHECK(lossy("\xC0\xAF\xFF", false) == r + r + r + "|3");
+  CHECK(lossy("\xF4\x90", false) == r + r + "|2");
+  CHECK(lossy("\x80\xBF", true) == r + r + "|2");
+}
+
+TEST_CASE("text/unicode: the four forms of the standard's examples") {
+  CHECK(normalize("e\u0301", NormalForm::nfc) == "\u00e9");
+  CHECK(normalize("\u00e9", NormalForm::nfd) == "e\u0301");
+  CHECK(normalize("\u1e9b\u0323", NormalForm::nfc) == "\u1e9b\u0323");
+  CHECK(normalize("\u1e9b\u0323", NormalForm::nfd) == "\u017f\u0323\u0307");
+  CHECK(normalize("\u1e9b\u0323", NormalForm::nfkc) == "\u1e69");
+  CHECK(normalize("\u1e9b\u0323", NormalForm::nfkd) == "s\u0323\u0307");
+  CHECK(normalize("\u1112\u1161\u11ab", NormalForm::nfc) == "\ud55c");
+  CHECK(normalize("\ud55c", NormalForm::nfd) == "\u1112\u1161\u11ab");
+  CHECK(normalize("plain ASCII", NormalForm::nfkd) == "plain ASCII");
+}
+
+TEST_CASE("text/unicode: half a million combining marks out of order are put in order") {
+  std::string marks = "e", sorted = "e";
+  for (int i = 0; i < 250'000; ++i) marks += "\u0301\u0323";
+  for (int i = 0; i < 250'000; ++i) sorted += "\u0323";
+  for (int i = 0; i < 250'000; ++i) sorted += "\u0301";
+  CHECK(normalize(marks, NormalForm::nfd) == sorted);
+}
+
+TEST_CASE("text/unicode: lower case is per character, and strip takes Python's white space") {
+  CHECK(lowercase("ABC \u00c9\u0130\u03a3") == "abc \u00e9i\u0307\u03c3");
+  CHECK(strip(" \t\x1c\u3000x \u00a0y\u2028\n") == "x \u00a0y");
+  CHECK(strip(" \n ").empty());
+  CHECK(strip("\u200b").size() == 3);  // a zero-width space is no white space
+}
