@@ -1,0 +1,231 @@
+// kill -9 of a real process in the middle of transfers, on either side. The child is this program,
+// started anew with one of the skipped test cases below; pipes carry its descriptor.
+#include <dirent.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "base/fd.h"
+#include "base/hash.h"
+#include "unit/xfer/pair.h"
+
+using namespace mc;
+using namespace mc::xfer;
+using namespace mc::xfer::test;
+
+namespace {
+
+constexpr size_t kArena = size_t{32} << 20;
+constexpr int kSayFd = 100;  // a child speaks here: doctest has stdout
+
+int rounds() {
+  const char* full = std::getenv("MC_TEST_FULL");
+  return full != nullptr ? 50 : 3;
+}
+
+std::string hex(std::span<const std::byte> bytes) {
+  std::string out;
+  for (const std::byte byte : bytes) {
+    out += "0123456789abcdef"[static_cast<unsigned>(byte) >> 4];
+    out += "0123456789abcdef"[static_cast<unsigned>(byte) & 15];
+  }
+  return out;
+}
+
+std::vector<std::byte> unhex(std::string_view text) {
+  std::vector<std::byte> out;
+  for (size_t i = 0; i + 1 < text.size(); i += 2)
+    out.push_back(static_cast<std::byte>(std::stoi(std::string(text.substr(i, 2)), nullptr, 16)));
+  return out;
+}
+
+std::string read_line(int fd) {
+  std::string line;
+  for (char c; wait_fd(fd, POLLIN, in(kLong)) && ::read(fd, &c, 1) == 1 && c != '\n';) line += c;
+  return line;
+}
+
+size_t open_descriptors() {
+  size_t count = 0;
+  DIR* folder = ::opendir("/proc/self/fd");
+  while (::readdir(folder) != nullptr) ++count;
+  ::closedir(folder);
+  return count;
+}
+
+/// This program as another process, running one skipped test case.
+struct Child {
+  pid_t pid = -1;
+  Fd input;   // to its stdin
+  Fd output;  // from its stdout
+
+  Child(const std::string& test_case, const std::string& transport) {
+    auto down = make_pipe();
+    auto up = make_pipe();
+    REQUIRE_OK(down);
+    REQUIRE_OK(up);
+    const std::string filter = "--test-case=" + test_case;
+    ::setenv("MC_XFER_CHILD_TRANSPORT", transport.c_str(), 1);
+    pid = ::fork();
+    if (pid == 0) {
+      ::dup2(down->read_end.get(), 0);
+      ::dup2(up->write_end.get(), kSayFd);
+      ::execl("/proc/self/exe", "fault-xfer", filter.c_str(), "--no-skip", nullptr);
+      ::_exit(127);
+    }
+    input = std::move(down->write_end);
+    output = std::move(up->read_end);
+  }
+  void kill() {
+    if (pid <= 0) return;
+    ::kill(pid, SIGKILL);
+    int status = 0;
+    ::waitpid(std::exchange(pid, -1), &status, 0);
+    CHECK(WIFSIGNALED(status));
+  }
+  ~Child() { kill(); }
+};
+
+std::string child_transport() {
+  const char* transport = std::getenv("MC_XFER_CHILD_TRANSPORT");
+  return transport != nullptr ? transport : "auto";
+}
+
+void say(const std::string& line) {
+  (void)write_all(kSayFd, line + "\n", in(kLong));
+}
+
+}  // namespace
+
+TEST_CASE("child: holder" * doctest::skip()) {
+  Node node("holder", child_transport());
+  auto kv = mem::SharedBuffer::create(kArena);
+  fill(kv->bytes(), 7);
+  REQUIRE_OK(node->register_buffer(*kv, {"kv", AccessClass::blocks}));
+  say(hex(node->describe()));
+  for (std::vector<Event> events;; events.clear()) node->poll(events, in(1s));
+}
+
+TEST_CASE("child: reader" * doctest::skip()) {
+  const auto descriptor = unhex(read_line(0));
+  Node node("reader", child_transport());
+  auto local = mem::HostBuffer::allocate(kArena);
+  REQUIRE_OK(node->register_buffer(local->bytes(), {"local"}));
+  auto peer = node->connect(descriptor, in(kLong));
+  REQUIRE_OK(peer);
+  node.wait(Event::Kind::peer_up);
+  say("reading");
+  for (;;) {
+    const Request request{
+        .op = Op::read, .peer = *peer, .local = local->bytes(), .buffer = node->descriptor(*peer)->find("kv")->id};
+    if (node.run({{request}}) != Code::ok) return;
+  }
+}
+
+TEST_CASE("xfer: killing the holder in mid-transfer ends every batch at once and leaves nothing") {
+  Rng rng(mc::test::seed() + 11);
+  auto expected = mem::HostBuffer::allocate(kArena);
+  fill(expected->bytes(), 7);
+  const uint32_t sum = crc32c(expected->bytes());
+  for (const std::string transport : {"tcp", "shm", "auto"}) {
+    CAPTURE(transport);
+    Node reader("reader", transport, {.backoff_min = 1ms, .backoff_max = 10ms});
+    auto local = mem::HostBuffer::allocate(kArena * 2);
+    REQUIRE_OK(reader->register_buffer(local->bytes(), {"local"}));
+    size_t descriptors = 0;
+    for (int round = 0; round < rounds(); ++round) {
+      CAPTURE(round);
+      Child holder("child: holder", transport);
+      auto peer = reader->connect(unhex(read_line(holder.output.get())), in(kLong));
+      REQUIRE_OK(peer);
+      reader.wait(Event::Kind::peer_up);
+      const uint32_t kv = reader->descriptor(*peer)->find("kv")->id;
+      std::vector<BatchId> batches;
+      for (size_t i = 0; i < 12; ++i) {
+        const Request request{.op = Op::read,
+                              .peer = *peer,
+                              .local = local->bytes().subspan(i % 2 * kArena, kArena),
+                              .buffer = kv,
+                              .crc32c = sum};
+        auto batch = reader->submit({{request}}, in(kLong), i);
+        REQUIRE_OK(batch);
+        batches.push_back(*batch);
+      }
+      // somewhere in the middle: after a random number of them is done
+      for (uint64_t wait_for = rng.below(4); wait_for > 0; --wait_for) {
+        const Event event = reader.wait(Event::Kind::batch_done);
+        CHECK(event.code == Code::ok);
+        REQUIRE_OK(reader->close(event.batch, in(kLong)));
+        std::erase(batches, event.batch);
+      }
+      const TimePoint killed = SystemClock::instance().now();
+      holder.kill();
+      for (const BatchId batch : batches) {
+        const Event event = reader.done(batch);
+        // shm reads need no living peer: its pages are mapped here
+        CHECK((event.code == Code::ok || event.code == Code::peer_lost));
+        REQUIRE_OK(reader->close(batch, in(kLong)));
+      }
+      CHECK(SystemClock::instance().now() - killed < 10s);
+      reader.wait(Event::Kind::peer_lost);
+      // the memory is ours: a late byte would show
+      std::memset(local->data(), 0x3C, local->size());
+      reader->disconnect(*peer);
+      const auto again = reader->submit(
+          {{{.op = Op::read, .peer = *peer, .local = local->bytes().first(1), .buffer = kv}}}, in(kLong));
+      CHECK(reader.done(*again).code == Code::not_found);  // the engine has come past the disconnect
+      REQUIRE_OK(reader->close(*again, in(kLong)));
+      CHECK(
+          std::all_of(local->bytes().begin(), local->bytes().end(), [](std::byte b) { return b == std::byte{0x3C}; }));
+      const Counters counters = reader->counters();
+      CHECK(counters.slices_in_flight == 0);
+      CHECK(counters.quarantined_bytes == 0);
+      CHECK(counters.batches_open == 0);
+      holder.input.reset();
+      holder.output.reset();
+      if (round == 0) descriptors = open_descriptors();
+      CHECK(open_descriptors() == descriptors);
+    }
+  }
+}
+
+TEST_CASE("xfer: killing a reader in mid-transfer frees the holder's memory and descriptors") {
+  for (const std::string transport : {"tcp", "shm"}) {
+    CAPTURE(transport);
+    Node holder("holder", transport);
+    size_t descriptors = 0;
+    for (int round = 0; round < rounds(); ++round) {
+      CAPTURE(round);
+      auto kv = mem::SharedBuffer::create(kArena);
+      REQUIRE_OK(kv);
+      fill(kv->bytes(), 7);
+      auto id = holder->register_buffer(*kv, {"kv", AccessClass::blocks});
+      REQUIRE_OK(id);
+      Child reader("child: reader", transport);
+      REQUIRE_OK(write_all(reader.input.get(), hex(holder->describe()) + "\n", in(kLong)));
+      const Event up = holder.wait(Event::Kind::peer_up);
+      CHECK(read_line(reader.output.get()) == "reading");
+      // let it be busy: tcp counts what is served
+      if (transport == "tcp") {
+        const TimePoint limit = in(kLong);
+        while (holder->counters().requests_served < 10 && SystemClock::instance().now() < limit) {
+          std::vector<Event> events;
+          holder->poll(events, in(1ms));
+        }
+      }
+      reader.kill();
+      const Event lost = holder.wait(Event::Kind::peer_lost);
+      CHECK(lost.peer == up.peer);
+      REQUIRE_OK(holder->unregister(*id, in(kLong)));
+      CHECK(holder->notify(up.peer, {}) == Code::peer_lost);
+      reader.input.reset();
+      reader.output.reset();
+      if (round == 0) descriptors = open_descriptors();
+      CHECK(open_descriptors() == descriptors);
+    }
+  }
+}
