@@ -1,10 +1,15 @@
 // The fence around Asio for the server: accepting, readiness, one tick timer. Sockets are
 // non-blocking; reads go into one scratch buffer of the loop, so a silent connection holds no read
 // buffer, and a pending wait-for-readable is what notices that a client went away.
+#ifdef __SANITIZE_THREAD__
+#define BOOST_ASIO_DISABLE_FENCED_BLOCK  // ThreadSanitizer does not know fences; we do not rely on them
+#endif
+
 #include "http/server.h"
 
 #include <netinet/tcp.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
@@ -33,6 +38,7 @@ namespace {
 
 constexpr size_t kScratchBytes = size_t{64} << 10;
 constexpr Duration kTickMax = 200ms;  // how late a timeout may be noticed
+constexpr int kAcceptsMax = 64;       // before others have their turn
 constexpr size_t kRefusalsMax = 64;   // connections beyond the limit that are told so; more are just closed
 
 std::string endpoint_text(const asio::ip::tcp::endpoint& endpoint) {
@@ -91,7 +97,7 @@ struct Server::Loop final : detail::ConnectionHost {
   void end_answer() override { streams.fetch_sub(1, std::memory_order_relaxed); }
 
   void accept_next();
-  void on_accept(Socket socket);
+  void on_accept(int fd);
   void wait_read(const PeerPtr& peer);
   void on_readable(const PeerPtr& peer);
   void flush(const PeerPtr& peer);
@@ -105,6 +111,7 @@ struct Server::Loop final : detail::ConnectionHost {
   Handler handler;
   asio::io_context io{1};
   Acceptor acceptor{io};
+  asio::ip::tcp acceptor_protocol = asio::ip::tcp::v4();
   Timer tick{io};
   Timer accept_pause{io};
   Duration tick_interval = kTickMax;
@@ -170,9 +177,15 @@ Result<void> Server::Loop::listen() {
   for (int i = 0; i < std::max(1, options.port_tries) && options.port + i <= 65535; ++i) {
     const asio::ip::tcp::endpoint endpoint(address, static_cast<uint16_t>(options.port + i));
     acceptor.close(error);
-    if (acceptor.open(endpoint.protocol(), error)) return fail("socket for", endpoint.port());
-    acceptor.set_option(asio::socket_base::reuse_address(true), error);
-    acceptor.bind(endpoint, error);
+    // Asio does not set close-on-exec, and children that kept our sockets would keep clients waiting.
+    const int fd = ::socket(endpoint.protocol().family(), SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) {
+      error.assign(errno, boost::system::system_category());
+      return fail("socket for", endpoint.port());
+    }
+    acceptor.assign(endpoint.protocol(), fd, error);
+    if (!error) acceptor.set_option(asio::socket_base::reuse_address(true), error);
+    if (!error) acceptor.bind(endpoint, error);
     if (!error) acceptor.listen(1024, error);
     if (!error) break;
     if (error != asio::error::address_in_use) return fail("bind", endpoint.port());
@@ -181,6 +194,7 @@ Result<void> Server::Loop::listen() {
   acceptor.non_blocking(true, error);
   const auto bound = acceptor.local_endpoint(error);
   if (error) return fail("getsockname", options.port);
+  acceptor_protocol = bound.protocol();
   port = bound.port();
   url = "http://" + endpoint_text(bound);
   return {};
@@ -218,23 +232,31 @@ void Server::Loop::count_response(int status) {
 }
 
 void Server::Loop::accept_next() {
-  acceptor.async_accept([this](error_code error, Socket socket) {
-    if (error == asio::error::operation_aborted || is_draining) return;
-    if (!error) {
-      on_accept(std::move(socket));
-      return accept_next();
+  acceptor.async_wait(Acceptor::wait_read, [this](error_code stopped) {
+    if (stopped || is_draining) return;
+    for (int i = 0; i < kAcceptsMax; ++i) {
+      const int fd = ::accept4(acceptor.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+      if (fd >= 0) {
+        on_accept(fd);
+        continue;
+      }
+      if (errno == EAGAIN || errno == ECONNABORTED || errno == EINTR) break;
+      // Out of descriptors or memory: connections that end make room; try again in a moment.
+      accept_pause.expires_after(kTickMax);
+      return accept_pause.async_wait([this](error_code cancelled) {
+        if (!cancelled) accept_next();
+      });
     }
-    // Out of descriptors or memory: connections that end make room; try again in a moment.
-    accept_pause.expires_after(kTickMax);
-    accept_pause.async_wait([this](error_code stopped) {
-      if (!stopped) accept_next();
-    });
+    accept_next();
   });
 }
 
-void Server::Loop::on_accept(Socket socket) {
+void Server::Loop::on_accept(int fd) {
   accepted.fetch_add(1, std::memory_order_relaxed);
   error_code error;
+  Socket socket(io);
+  socket.assign(acceptor_protocol, fd, error);
+  if (error) ::close(fd);
   socket.non_blocking(true, error);
   const auto remote = socket.remote_endpoint(error);
   const bool is_full = peers.size() >= options.connections_max;

@@ -1,15 +1,19 @@
 #include "http/server.h"
 
+#include <fcntl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <vector>
 
 #include "base/json.h"
 #include "base/metric_names.h"
+#include "http/client.h"
 #include "test.h"
 #include "unit/http/raw_client.h"
 
@@ -607,6 +611,32 @@ TEST_CASE("http/server: an address that is none, or not ours, is named") {
   REQUIRE_FALSE(foreign);
   CHECK(foreign.error().mc == err::kCannotListen);
   CHECK(contains(foreign.error().what, "192.0.2.1"));
+}
+
+TEST_CASE("http/server: no socket of ours survives exec in a child") {
+  const auto open_sockets = [] {
+    std::set<int> sockets;
+    struct stat status {};
+    for (int fd = 3; fd < 1024; ++fd)
+      if (::fstat(fd, &status) == 0 && S_ISSOCK(status.st_mode)) sockets.insert(fd);
+    return sockets;
+  };
+  const std::set<int> before = open_sockets();
+  Inbox inbox;
+  auto server = open_server(inbox.handler());
+  auto client = Client::open(server->url());
+  REQUIRE_OK(client);
+  (*client)->start({}, {.done = [](ClientOutcome&&) {}});
+  std::thread other([&] { inbox.pop().out.respond({200}); });
+  CHECK((*client)->run(test::patience()));
+  other.join();
+  int ours = 0;
+  for (const int fd : open_sockets()) {
+    if (before.contains(fd)) continue;
+    ++ours;
+    CHECK((::fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0);
+  }
+  CHECK(ours == 3);  // listener and both ends
 }
 
 TEST_CASE("http/server: connections, answers and reasons are counted in metrics") {
