@@ -123,7 +123,7 @@ class ConductorProcess {
            http::Server::open(server_options(at, args_.given(flags::kHttp), metrics_.get()), frontend_->handler()));
     server_ = std::move(server);
     http_address_ = HostPort{at.host, server_->port()}.text();
-    readiness_ = std::make_unique<Readiness>("mc-conductor", args_.on(flags::kJson) || args_.on(flags::kJsonStream),
+    readiness_ = std::make_unique<Readiness>("mc-conductor", args_.on(flags::kJson),
                                              args_.present(flags::kReadyFile) ? args_.text(flags::kReadyFile) : "");
     return {};
   }

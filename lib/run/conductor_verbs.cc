@@ -40,10 +40,10 @@ constexpr Flag kRequestFile{
 namespace run {
 namespace {
 
-constexpr const Flag* kUrlFlags[] = {&flags::kUrl};
+constexpr const Flag* kUrlFlags[] = {&flags::kUrl, &flags::kJson};
 constexpr const Flag* kWaitFlags[] = {&flags::kUrl, &flags::kWantPrefill, &flags::kWantDecode, &flags::kWantCache,
                                       &flags::kTimeout};
-constexpr const Flag* kExplainFlags[] = {&flags::kUrl, &flags::kRequestFile};
+constexpr const Flag* kExplainFlags[] = {&flags::kUrl, &flags::kRequestFile, &flags::kJson};
 constexpr cli::Positional kNodeArgs[] = {{.name = "NODE", .help = "its id in ps"}};
 
 constexpr cli::Verb kVerbs[] = {
@@ -72,7 +72,7 @@ constexpr cli::Verb kVerbs[] = {
 };
 
 bool wants_json(const cli::Args& args) {
-  return args.on(flags::kJson) || args.on(flags::kJsonStream);
+  return args.on(flags::kJson);
 }
 
 Result<Json> ask(http::Method method, const std::string& url, std::string body, TimePoint deadline) {

@@ -27,7 +27,7 @@ Result<int> inspect_stream(const cli::Args& args) {
   const std::string path = args.positional_one("FILE");
   MC_TRY(fd, open_input(path));
   MC_TRY(inspection, kv::inspect(reader_of(fd)));
-  const bool json = args.on(flags::kJson) || args.on(flags::kJsonStream);
+  const bool json = args.on(flags::kJson);
   MC_CHECK(write_all(1, json ? inspection.json().dump() + "\n" : inspection.text()));
   if (inspection.damage) return as_user_error(err::kKvFileCorrupt, within(path, *inspection.damage));
   return inspection.sound() ? 0 : 1;
@@ -37,7 +37,7 @@ Result<int> diff_streams(const cli::Args& args) {
   MC_TRY(left, open_input(args.positional_one("LEFT")));
   MC_TRY(right, open_input(args.positional_one("RIGHT")));
   MC_TRY(difference, kv::diff(reader_of(left), reader_of(right)));
-  const bool json = args.on(flags::kJson) || args.on(flags::kJsonStream);
+  const bool json = args.on(flags::kJson);
   MC_CHECK(write_all(1, json ? difference.json().dump() + "\n" : difference.text()));
   return difference.equal() ? 0 : 1;
 }

@@ -47,12 +47,38 @@ constexpr const Flag* kPrefillFlags[] = {
     &flags::kBlockTokens,
     &flags::kThreads,
     &flags::kKernels,
+    &flags::kConfig,
+    &flags::kSeed,
+    &flags::kLogLevel,
+    &flags::kLogFormat,
+    &flags::kJson,
+    &flags::kOutput,
+    &flags::kPrintConfig,
 };
 constexpr const Flag* kDecodeFlags[] = {
-    &flags::kKvIn,    &flags::kTokens,    &flags::kTemperature,     &flags::kTopK,        &flags::kTopP,
-    &flags::kMinP,    &flags::kIgnoreEos, &flags::kLogprobs,        &flags::kLogitsOut,   &flags::kModel,
-    &flags::kDtype,   &flags::kAttention, &flags::kDecodeAttention, &flags::kBlockTokens, &flags::kThreads,
+    &flags::kKvIn,
+    &flags::kTokens,
+    &flags::kTemperature,
+    &flags::kTopK,
+    &flags::kTopP,
+    &flags::kMinP,
+    &flags::kIgnoreEos,
+    &flags::kLogprobs,
+    &flags::kLogitsOut,
+    &flags::kModel,
+    &flags::kDtype,
+    &flags::kAttention,
+    &flags::kDecodeAttention,
+    &flags::kBlockTokens,
+    &flags::kThreads,
     &flags::kKernels,
+    &flags::kConfig,
+    &flags::kSeed,
+    &flags::kLogLevel,
+    &flags::kLogFormat,
+    &flags::kJson,
+    &flags::kOutput,
+    &flags::kPrintConfig,
 };
 
 Result<std::vector<uint32_t>> parse_ids(const std::vector<std::string>& words, uint32_t vocab) {
@@ -110,7 +136,7 @@ Json timings_json(const model::Generated& out, size_t prompt) {
 Result<void> print_result(const cli::Args& args, const text::Tokenizer& tokenizer, const std::vector<uint32_t>& prompt,
                           const model::Generated& out, bool stopped, const std::string& text) {
   std::string line;
-  if (args.on(flags::kJson) || args.on(flags::kJsonStream)) {
+  if (args.on(flags::kJson)) {
     Json result = Json::object();
     result.set("type", "result").set("prompt_tokens", prompt.size());
     Json ids = Json::array();

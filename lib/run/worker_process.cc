@@ -215,7 +215,7 @@ class WorkerProcess {
     return {};
   }
 
-  bool json() const { return args_.on(flags::kJson) || args_.on(flags::kJsonStream); }
+  bool json() const { return args_.on(flags::kJson); }
 
   void log_start() const {
     std::string transports;

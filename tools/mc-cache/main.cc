@@ -14,10 +14,16 @@ namespace {
 constexpr Flag kHttp = with_default(flags::kHttp, "127.0.0.1:8300", "metrics and health; a taken default moves up");
 
 constexpr const Flag* kFlags[] = {
-    &flags::kDram,         &flags::kConductor,     &kHttp,        &flags::kBind,  &flags::kAuth,
-    &flags::kInsecure,     &flags::kTransport,     &flags::kName, &flags::kLabel, &flags::kReadyFile,
-    &flags::kDrainTimeout, &flags::kDieWithParent,
+    &flags::kDram,      &flags::kConductor,    &kHttp,
+    &flags::kBind,      &flags::kAuth,         &flags::kInsecure,
+    &flags::kTransport, &flags::kName,         &flags::kLabel,
+    &flags::kReadyFile, &flags::kDrainTimeout, &flags::kDieWithParent,
+    &flags::kConfig,    &flags::kSeed,         &flags::kLogLevel,
+    &flags::kLogFormat, &flags::kJson,         &flags::kPrintConfig,
+    &flags::kCheck,
+
 };
+constexpr const Flag* kInspectFlags[] = {&flags::kJson};
 constexpr cli::Positional kInspectArgs[] = {{.name = "FILE", .help = "a .mckv stream; - is stdin"}};
 
 }  // namespace
@@ -26,6 +32,7 @@ int main(int argc, char** argv) {
   const cli::Verb verbs[] = {{.name = "inspect",
                               .summary = "show layout, blocks, hashes and checksums of a .mckv stream",
                               .args = kInspectArgs,
+                              .flags = kInspectFlags,
                               .example = "mc-prefill once -p 'Once upon a time' --kv-out - | mc-cache inspect -"}};
   const cli::Program program{.name = "mc-cache",
                              .summary = "a node of memory for KV blocks",

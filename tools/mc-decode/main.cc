@@ -38,6 +38,14 @@ constexpr const Flag* kFlags[] = {
     &flags::kReadyFile,
     &flags::kDrainTimeout,
     &flags::kDieWithParent,
+    &flags::kConfig,
+    &flags::kSeed,
+    &flags::kLogLevel,
+    &flags::kLogFormat,
+    &flags::kJson,
+    &flags::kPrintConfig,
+    &flags::kCheck,
+
 };
 
 }  // namespace
