@@ -157,6 +157,7 @@ void Connection::respond(Response response) {
 
 void Connection::start_stream(Headers headers) {
   if (streaming_) return;
+  is_event_stream_ = find_header(headers, "content-type").starts_with("text/event-stream");
   append_head(200, std::move(headers), http11_ ? Framing::chunked : Framing::until_close, 0);
   streaming_ = true;
   last_sent_ = host_.now();
@@ -247,7 +248,8 @@ void Connection::on_tick() {
       default: return;
     }
   }
-  if (phase_ == Phase::answering && streaming_ && unsent().empty() && now - last_sent_ >= options_.ping_interval) {
+  if (phase_ == Phase::answering && is_event_stream_ && streaming_ && unsent().empty() &&
+      now - last_sent_ >= options_.ping_interval) {
     const size_t before = out_.size();
     if (http11_)
       append_chunk(out_, kSsePing);

@@ -399,6 +399,22 @@ TEST_CASE("http/server: a silent stream gets pings") {
   CHECK(client.read_through("\n\n\r\n") == "8\r\n: ping\n\n\r\n");
 }
 
+TEST_CASE("http/server: a stream that is no event stream is not pinged") {
+  Inbox inbox;
+  auto server = open_server(inbox.handler(), {.ping_interval = 5ms});
+  RawClient pinged(server->port()), plain(server->port());
+  plain.send(kGet);
+  auto item = inbox.pop();
+  item.out.start_stream({{"Content-Type", "text/plain"}});
+  pinged.send(kGet);
+  auto other = inbox.pop();
+  other.out.start_stream();
+  for (int i = 0; i < 3; ++i) REQUIRE_FALSE(pinged.read_through(": ping\n\n\r\n").empty());
+  CHECK(item.out.send("x") == Code::ok);
+  item.out.finish();
+  CHECK(body_of(plain.read_through("0\r\n\r\n")) == "1\r\nx\r\n0\r\n\r\n");
+}
+
 TEST_CASE("http/server: a client that goes away is reported once, while queued and while streaming") {
   Inbox inbox;
   auto server = open_server(inbox.handler());
