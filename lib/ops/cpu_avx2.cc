@@ -71,17 +71,14 @@ struct Avx2 {
     const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(chosen, chosen), 0x08);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm256_castsi256_si128(packed));
   }
-  static void load_pairs(const bf16_t* x, reg& even, reg& odd) {
-    const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
-    even = _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16));
-    odd = _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(static_cast<int>(0xffff0000u))));
+  static reg load_even(const bf16_t* pairs) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(pairs)), 16));
   }
-  static void broadcast_pair(const bf16_t* x, reg& even, reg& odd) {
-    int pair;
-    __builtin_memcpy(&pair, x, 4);
-    even = _mm256_castsi256_ps(_mm256_set1_epi32(pair << 16));
-    odd = _mm256_castsi256_ps(_mm256_set1_epi32(pair & static_cast<int>(0xffff0000u)));
+  static reg load_odd(const bf16_t* pairs) {
+    const __m256i high = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
+    return _mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(pairs)), high));
   }
+  static constexpr int vectors(int rows) { return rows == 1 ? 8 : rows == 2 ? 4 : 2; }
 };
 
 }  // namespace
@@ -98,7 +95,8 @@ const Kernels kAvx2 = {"avx2",
                        widen_pairs<Avx2>,
                        max<Avx2>,
                        sum_exp<Avx2>,
-                       panel_product<Avx2, PanelF32<Avx2>, 6, 2>,
-                       panel_product<Avx2, PanelBf16<Avx2>, 4, 2>};
+                       panel_product<Avx2, PanelF32<Avx2>>,
+                       nullptr,
+                       panel_product<Avx2, PanelBf16<Avx2>>};
 
 }  // namespace mc::ops

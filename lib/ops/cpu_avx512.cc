@@ -26,7 +26,8 @@ const Kernels kAvx512 = {"avx512",
                          widen_pairs<Avx512>,
                          max<Avx512>,
                          sum_exp<Avx512>,
-                         panel_product<Avx512, PanelF32<Avx512>, 6, 4>,
-                         panel_product<Avx512, PanelBf16<Avx512>, 8, 2>};
+                         panel_product<Avx512, PanelF32<Avx512>>,
+                         nullptr,
+                         panel_product<Avx512, PanelBf16<Avx512>>};
 
 }  // namespace mc::ops

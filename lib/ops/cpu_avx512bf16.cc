@@ -14,7 +14,8 @@ bool supported() {
 }
 
 struct PanelDot {
-  using Element = bf16_t;
+  using Row = bf16_t;
+  using Weight = bf16_t;
   static constexpr size_t kScale = 2;
 
   template <int kRows, int kVectors>
@@ -47,7 +48,8 @@ const Kernels kAvx512Bf16 = {"avx512bf16",
                              widen_pairs<Avx512>,
                              max<Avx512>,
                              sum_exp<Avx512>,
-                             panel_product<Avx512, PanelF32<Avx512>, 6, 4>,
-                             panel_product<Avx512, PanelDot, 6, 4>};
+                             panel_product<Avx512, PanelF32<Avx512>>,
+                             panel_product<Avx512, PanelDot>,
+                             nullptr};
 
 }  // namespace mc::ops

@@ -1,7 +1,7 @@
 // See matmul.h. Slices are 128 columns: small enough that a single tile of a small model feeds several
 // threads, large enough that a slice's panels (f32, K = 4096: 2 MiB) are reused from L2 by the tiles of
-// a group. oneDNN runs where a slice is whole panels and K needs no padding; our panel kernel does the
-// ragged rest, with the same order of sums.
+// a group. oneDNN runs where a slice is whole panels, K needs no padding and is large; our panel kernel
+// does the rest.
 #include "ops/matmul.h"
 
 #include <algorithm>
@@ -16,6 +16,7 @@ namespace {
 
 constexpr size_t kSlicePanels = 2;
 constexpr size_t kGroupTiles = 8;
+constexpr size_t kLibraryColumnsMin = 512;
 constexpr size_t kDecodeTaskBytes = 96 * 1024;
 
 /// Row `row` of `part` widened to f32; the file gives no alignment.
@@ -129,14 +130,16 @@ Matmul::~Matmul() = default;
 
 namespace {
 
-bool whole(const PackedMatrix& weights) {
-  return padded_k(weights.dtype(), weights.columns()) == weights.columns();
+/// Shapes left to oneDNN. With few columns its dense result tile costs more to copy than it gains (K = 256:
+/// 145 against 160 GFLOP/s on one Sapphire Rapids core, K = 1024: 154 against 150).
+bool for_library(const PackedMatrix& weights) {
+  return weights.columns() >= kLibraryColumnsMin && padded_k(weights.dtype(), weights.columns()) == weights.columns();
 }
 
 }  // namespace
 
 Result<void> Matmul::prepare(const PackedMatrix& weights) {
-  if (kernels_->tile_gemm == TileGemm::panels || !whole(weights)) return {};
+  if (kernels_->tile_gemm == TileGemm::panels || !for_library(weights)) return {};
   const bool widen = kernels_->tile_gemm == TileGemm::onednn_widened;
   const Dtype dtype = widen ? Dtype::f32 : weights.dtype();
   const size_t full = weights.rows() / kPanelColumns * kPanelColumns;
@@ -162,92 +165,85 @@ const TileProgram* Matmul::program(const Slice& slice) const {
   return nullptr;
 }
 
-const bf16_t* Matmul::rounded(const PackedMatrix& weights, const float* x, size_t rows) {
+Matmul::Input Matmul::input(const PackedMatrix& weights, const float* x, size_t rows) {
   const size_t columns = weights.columns(), stride = padded_k(Dtype::bf16, columns);
+  if (weights.dtype() == Dtype::f32) return {x, nullptr, columns};
+  const bool widen = kernels_->panel_bf16 == nullptr;
   if (bf16_rows_.size() < rows * stride) bf16_rows_.resize(rows * stride);
-  bf16_t* out = bf16_rows_.data();
-  parallel_->for_ranges(static_cast<int64_t>(rows), 64, [&](int64_t begin, int64_t end, int) {
+  if (widen && f32_rows_.size() < rows * stride) f32_rows_.resize(rows * stride);
+  parallel_->for_ranges(static_cast<int64_t>(rows), 16, [&](int64_t begin, int64_t end, int) {
     for (auto row = static_cast<size_t>(begin); row < static_cast<size_t>(end); ++row) {
-      kernels_->to_bf16(x + row * columns, columns, out + row * stride);
-      std::memset(out + row * stride + columns, 0, (stride - columns) * sizeof(bf16_t));
+      bf16_t* narrow = bf16_rows_.data() + row * stride;
+      kernels_->to_bf16(x + row * columns, columns, narrow);
+      std::memset(narrow + columns, 0, (stride - columns) * sizeof(bf16_t));
+      if (widen) kernels_->from_bf16(narrow, stride, f32_rows_.data() + row * stride);
     }
   });
-  return out;
+  if (widen) return {f32_rows_.data(), nullptr, stride};
+  return {nullptr, bf16_rows_.data(), stride};
 }
 
 void Matmul::prefill(const PackedMatrix& weights, const float* x, size_t tiles, float* y) {
   const size_t n = weights.rows(), k = weights.columns();
-  if (kernels_->tile_gemm == TileGemm::panels || !whole(weights)) return tiles_by_panels(weights, x, tiles, y);
-  const bool bf16 = weights.dtype() == Dtype::bf16;
-  const bool widen = bf16 && kernels_->tile_gemm == TileGemm::onednn_widened;
-  const void* input = x;
-  if (bf16) {
-    const bf16_t* narrow = rounded(weights, x, tiles * kTileRows);
-    input = narrow;
-    if (widen) {
-      if (f32_rows_.size() < tiles * kTileRows * k) f32_rows_.resize(tiles * kTileRows * k);
-      parallel_->for_each(static_cast<int64_t>(tiles), [&](int64_t tile, int) {
-        const size_t first = static_cast<size_t>(tile) * kTileRows * k;
-        kernels_->from_bf16(narrow + first, kTileRows * k, f32_rows_.data() + first);
-      });
-      input = f32_rows_.data();
-    }
-  }
+  if (kernels_->tile_gemm == TileGemm::panels || !for_library(weights)) return tiles_by_panels(weights, x, tiles, y);
+  const Input rows = input(weights, x, tiles * kTileRows);
+  const bool widen = weights.dtype() == Dtype::bf16 && rows.wide;
   const Dtype dtype = widen ? Dtype::f32 : weights.dtype();
-  const size_t tile_bytes = kTileRows * k * dtype_bytes(dtype);
   const size_t full = n / kPanelColumns * kPanelColumns;
   const size_t slices = (weights.panels() + kSlicePanels - 1) / kSlicePanels;
   const size_t groups = (tiles + kGroupTiles - 1) / kGroupTiles;
   parallel_->for_each(static_cast<int64_t>(slices * groups), [&](int64_t task, int worker) {
     const size_t panel = static_cast<size_t>(task) / groups * kSlicePanels, first = panel * kPanelColumns;
-    const size_t first_tile = static_cast<size_t>(task) % groups * kGroupTiles;
-    const size_t last_tile = std::min(tiles, first_tile + kGroupTiles);
+    const size_t first_row = static_cast<size_t>(task) % groups * kGroupTiles * kTileRows;
+    const size_t last_row = std::min(tiles * kTileRows, first_row + kGroupTiles * kTileRows);
     size_t columns = first < full ? std::min(kSlicePanels * kPanelColumns, full - first) : 0;
     const TileProgram* compiled = columns > 0 ? program({columns, k, dtype}) : nullptr;
     if (!compiled) columns = 0;
     if (compiled) {
       const void* panels = weights.panel(panel);
       if (widen) {
-        kernels_->widen_pairs(static_cast<const bf16_t*>(panels), k * columns / 2, widened_[worker].as<float>());
-        panels = widened_[worker].data();
+        float* wide = widened_[static_cast<size_t>(worker)].as<float>();
+        kernels_->widen_pairs(static_cast<const bf16_t*>(panels), k * columns / 2, wide);
+        panels = wide;
       }
-      for (size_t tile = first_tile; tile < last_tile; ++tile)
-        compiled->run(static_cast<const std::byte*>(input) + tile * tile_bytes, panels,
-                      y + tile * kTileRows * n + first, n);
+      for (size_t row = first_row; row < last_row; row += kTileRows) {
+        const Input tile = rows.from_row(row);
+        compiled->run(tile.wide ? static_cast<const void*>(tile.wide) : tile.narrow, panels, y + row * n + first, n);
+      }
     }
-    const size_t row = first_tile * kTileRows, rows = (last_tile - first_tile) * kTileRows;
-    for (size_t p = panel + columns / kPanelColumns; p < std::min(weights.panels(), panel + kSlicePanels); ++p)
-      panel_rows(weights, p, x + row * k, bf16 ? bf16_rows_.data() + row * k : nullptr, rows, y + row * n);
+    const size_t last_panel = std::min(weights.panels(), panel + kSlicePanels);
+    for (size_t p = panel + columns / kPanelColumns; p < last_panel; ++p)
+      panel_rows(weights, p, rows.from_row(first_row), last_row - first_row, y + first_row * n);
   });
 }
 
-void Matmul::panel_rows(const PackedMatrix& weights, size_t panel, const float* x, const bf16_t* narrow, size_t rows,
-                        float* y) const {
+void Matmul::panel_rows(const PackedMatrix& weights, size_t panel, const Input& x, size_t rows, float* y) const {
   const size_t n = weights.rows(), k = weights.columns(), first = panel * kPanelColumns;
-  const size_t columns = std::min(kPanelColumns, n - first), stride = padded_k(Dtype::bf16, k);
-  if (weights.dtype() == Dtype::bf16)
-    kernels_->panel_bf16(narrow, stride, rows, reinterpret_cast<const bf16_t*>(weights.panel(panel)), stride, y + first,
-                         n, columns);
+  const size_t columns = std::min(kPanelColumns, n - first);
+  const std::byte* data = weights.panel(panel);
+  if (weights.dtype() == Dtype::f32)
+    kernels_->panel_f32(x.wide, x.stride, rows, reinterpret_cast<const float*>(data), k, y + first, n, columns);
+  else if (x.wide)
+    kernels_->panel_widened(x.wide, x.stride, rows, reinterpret_cast<const bf16_t*>(data), x.stride, y + first, n,
+                            columns);
   else
-    kernels_->panel_f32(x, k, rows, reinterpret_cast<const float*>(weights.panel(panel)), k, y + first, n, columns);
+    kernels_->panel_bf16(x.narrow, x.stride, rows, reinterpret_cast<const bf16_t*>(data), x.stride, y + first, n,
+                         columns);
 }
 
 void Matmul::tiles_by_panels(const PackedMatrix& weights, const float* x, size_t tiles, float* y) {
-  const size_t k = weights.columns(), n = weights.rows(), stride = padded_k(Dtype::bf16, k);
-  const bf16_t* narrow = weights.dtype() == Dtype::bf16 ? rounded(weights, x, tiles * kTileRows) : nullptr;
+  const Input rows = input(weights, x, tiles * kTileRows);
   parallel_->for_each(static_cast<int64_t>(tiles * weights.panels()), [&](int64_t task, int) {
     const size_t row = static_cast<size_t>(task) % tiles * kTileRows;
-    panel_rows(weights, static_cast<size_t>(task) / tiles, x + row * k, narrow ? narrow + row * stride : nullptr,
-               kTileRows, y + row * n);
+    panel_rows(weights, static_cast<size_t>(task) / tiles, rows.from_row(row), kTileRows, y + row * weights.rows());
   });
 }
 
 void Matmul::decode(const PackedMatrix& weights, const float* x, size_t rows, float* y) {
-  const bf16_t* narrow = weights.dtype() == Dtype::bf16 ? rounded(weights, x, rows) : nullptr;
+  const Input in = input(weights, x, rows);
   const auto grain = static_cast<int64_t>(std::max<size_t>(1, kDecodeTaskBytes / (weights.panel_bytes() * rows)));
   parallel_->for_ranges(static_cast<int64_t>(weights.panels()), grain, [&](int64_t begin, int64_t end, int) {
-    for (int64_t panel = begin; panel < end; ++panel)
-      panel_rows(weights, static_cast<size_t>(panel), x, narrow, rows, y);
+    for (int64_t panel = begin; panel < end; ++panel) panel_rows(weights, static_cast<size_t>(panel), in, rows, y);
   });
 }
 

@@ -89,10 +89,19 @@ class Matmul {
     auto operator<=>(const Slice&) const = default;
   };
   const TileProgram* program(const Slice& slice) const;
-  const bf16_t* rounded(const PackedMatrix& weights, const float* x, size_t rows);
-  /// One panel's columns of y for `rows` rows; `narrow` is x rounded (bf16 weights only).
-  void panel_rows(const PackedMatrix& weights, size_t panel, const float* x, const bf16_t* narrow, size_t rows,
-                  float* y) const;
+  /// x as the kernels want it for these weights: as it is (f32 weights), or rounded to bf16 with rows
+  /// padded to padded_k, in bf16 or widened again.
+  struct Input {
+    const float* wide = nullptr;
+    const bf16_t* narrow = nullptr;
+    size_t stride = 0;
+    Input from_row(size_t row) const {
+      return {wide ? wide + row * stride : nullptr, narrow ? narrow + row * stride : nullptr, stride};
+    }
+  };
+  Input input(const PackedMatrix& weights, const float* x, size_t rows);
+  /// One panel's columns of y for `rows` rows.
+  void panel_rows(const PackedMatrix& weights, size_t panel, const Input& x, size_t rows, float* y) const;
   void tiles_by_panels(const PackedMatrix& weights, const float* x, size_t tiles, float* y);
 
   const Kernels* kernels_;

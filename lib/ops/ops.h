@@ -63,9 +63,12 @@ struct Kernels {
   /// y[row, 0..columns) = x[row, 0..k) . panel, f32; columns <= 64. Strides in elements.
   void (*panel_f32)(const float* x, size_t x_stride, size_t rows, const float* panel, size_t k, float* y,
                     size_t y_stride, size_t columns);
-  /// The same with bf16 x and panel, f32 accumulation. k is padded_k(bf16, K); x rows are zero beyond K.
+  /// The same with a bf16 panel, f32 accumulation; k is padded_k(bf16, K) and x rows are zero beyond K. A
+  /// variant has one of the two: x in bf16, or x in f32 but rounded to bf16 values.
   void (*panel_bf16)(const bf16_t* x, size_t x_stride, size_t rows, const bf16_t* panel, size_t k, float* y,
                      size_t y_stride, size_t columns);
+  void (*panel_widened)(const float* x, size_t x_stride, size_t rows, const bf16_t* panel, size_t k, float* y,
+                        size_t y_stride, size_t columns);
 };
 
 /// Every variant of this build, ref first. Some may not be supported by this CPU.

@@ -90,7 +90,7 @@ void panel_bf16(const bf16_t* x, size_t x_stride, size_t rows, const bf16_t* pan
 
 }  // namespace
 
-const Kernels kRef = {"ref",   always,    TileGemm::panels, rms_norm, silu_mul, add,       rope,
-                      to_bf16, from_bf16, widen_pairs,      max,      sum_exp,  panel_f32, panel_bf16};
+const Kernels kRef = {"ref",       always, TileGemm::panels, rms_norm,  silu_mul,   add,    rope, to_bf16, from_bf16,
+                      widen_pairs, max,    sum_exp,          panel_f32, panel_bf16, nullptr};
 
 }  // namespace mc::ops

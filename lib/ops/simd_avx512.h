@@ -59,17 +59,14 @@ struct Avx512 {
     const __m512i chosen = _mm512_srli_epi32(_mm512_mask_mov_epi32(rounded, nan, quiet), 16);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), _mm512_cvtepi32_epi16(chosen));
   }
-  static void load_pairs(const bf16_t* x, reg& even, reg& odd) {
-    const __m512i pairs = _mm512_loadu_si512(x);
-    even = _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
-    odd = _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
+  static reg load_even(const bf16_t* pairs) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(pairs), 16));
   }
-  static void broadcast_pair(const bf16_t* x, reg& even, reg& odd) {
-    int pair;
-    __builtin_memcpy(&pair, x, 4);
-    even = _mm512_castsi512_ps(_mm512_set1_epi32(pair << 16));
-    odd = _mm512_castsi512_ps(_mm512_set1_epi32(pair & static_cast<int>(0xffff0000u)));
+  static reg load_odd(const bf16_t* pairs) {
+    const __m512i high = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
+    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(pairs), high));
   }
+  static constexpr int vectors(int) { return 4; }
 };
 
 }  // namespace

@@ -5,7 +5,8 @@
 // V gives: lanes, reg, load, store, load_some, store_some (first n lanes; zeros are loaded beyond),
 // set1, zero, add, sub, mul, div, min, max, fma(a, b, c) = a * b + c, round (to integer), pow2 (2^n for
 // an integral n in [-126, 127]), less_to_zero(x, limit, value) = x < limit ? 0 : value, sum (fixed
-// tree), sum_f64, hmax, load_bf16, store_bf16, load_pairs, broadcast_pair.
+// tree), sum_f64, hmax, load_bf16, store_bf16, load_even and load_odd
+// (of `lanes` bf16 pairs, widened), vectors(rows) = vectors of sums a strip of that many rows keeps.
 //
 // Each element of a result is made by one chain of operations whose order depends on n (or k) alone.
 #pragma once
@@ -124,11 +125,9 @@ void from_bf16(const bf16_t* x, size_t n, float* out) {
 template <class V>
 void widen_pairs(const bf16_t* panel, size_t pairs, float* out) {
   for (size_t i = 0; i < pairs; i += V::lanes) {
-    typename V::reg even, odd;
-    V::load_pairs(panel + 2 * i, even, odd);
     float* row = out + i / kPanelColumns * 2 * kPanelColumns + i % kPanelColumns;
-    V::store(row, even);
-    V::store(row + kPanelColumns, odd);
+    V::store(row, V::load_even(panel + 2 * i));
+    V::store(row + kPanelColumns, V::load_odd(panel + 2 * i));
   }
 }
 
@@ -169,7 +168,8 @@ double sum_exp(const float* x, float shift, size_t n) {
 /// One block of a panel product: kRows x kVectors registers accumulate over all of k, one chain each.
 template <class V>
 struct PanelF32 {
-  using Element = float;
+  using Row = float;
+  using Weight = float;
   static constexpr size_t kScale = 1;  // panel elements per column and step of the k loop
 
   template <int kRows, int kVectors>
@@ -186,63 +186,75 @@ struct PanelF32 {
   }
 };
 
-/// bf16 pairs are split into even and odd k, widened exactly, and added in k order by f32 fma: the
-/// same chain as an f32 product of the widened values.
+/// bf16 weights, f32 rows that hold bf16 values: pairs are split into even and odd k, widened exactly and
+/// added in k order, the same chain as an f32 product of the widened values. The pairs are loaded twice
+/// (from L1) to spare the registers that would hold them.
 template <class V>
 struct PanelBf16 {
-  using Element = bf16_t;
+  using Row = float;
+  using Weight = bf16_t;
   static constexpr size_t kScale = 2;
 
   template <int kRows, int kVectors>
-  static inline void accumulate(const bf16_t* x, size_t x_stride, const bf16_t* panel, size_t k,
+  static inline void accumulate(const float* x, size_t x_stride, const bf16_t* panel, size_t k,
                                 typename V::reg (&sum)[kRows][kVectors]) {
     for (size_t i = 0; i < k; i += 2) {
-      typename V::reg even[kVectors], odd[kVectors];
-      for (int v = 0; v < kVectors; ++v) V::load_pairs(panel + i * kPanelColumns + 2 * v * V::lanes, even[v], odd[v]);
+      const bf16_t* pairs = panel + i * kPanelColumns;
+      typename V::reg w[kVectors];
+      for (int v = 0; v < kVectors; ++v) w[v] = V::load_even(pairs + 2 * v * V::lanes);
       for (int r = 0; r < kRows; ++r) {
-        typename V::reg a, b;
-        V::broadcast_pair(x + r * x_stride + i, a, b);
-        for (int v = 0; v < kVectors; ++v) sum[r][v] = V::fma(a, even[v], sum[r][v]);
-        for (int v = 0; v < kVectors; ++v) sum[r][v] = V::fma(b, odd[v], sum[r][v]);
+        const auto a = V::set1(x[r * x_stride + i]);
+        for (int v = 0; v < kVectors; ++v) sum[r][v] = V::fma(a, w[v], sum[r][v]);
+      }
+      for (int v = 0; v < kVectors; ++v) w[v] = V::load_odd(pairs + 2 * v * V::lanes);
+      for (int r = 0; r < kRows; ++r) {
+        const auto a = V::set1(x[r * x_stride + i + 1]);
+        for (int v = 0; v < kVectors; ++v) sum[r][v] = V::fma(a, w[v], sum[r][v]);
       }
     }
   }
 };
 
-template <class V, class Block, int kRows, int kVectors>
-inline void panel_block(const typename Block::Element* x, size_t x_stride, const typename Block::Element* panel,
-                        size_t k, float* y, size_t y_stride, size_t columns) {
-  typename V::reg sum[kRows][kVectors];
-  for (int r = 0; r < kRows; ++r)
-    for (int v = 0; v < kVectors; ++v) sum[r][v] = V::zero();
-  Block::template accumulate<kRows, kVectors>(x, x_stride, panel, k, sum);
-  for (int r = 0; r < kRows; ++r)
-    for (int v = 0; v < kVectors; ++v) {
-      const size_t first = v * V::lanes;
-      if (first >= columns) break;
-      store<V>(y + r * y_stride + first, columns - first < V::lanes ? columns - first : V::lanes, sum[r][v]);
-    }
+/// kRows rows against all columns of the panel, as many vectors at a time as the registers hold.
+template <class V, class Block, int kRows>
+inline void panel_strip(const typename Block::Row* x, size_t x_stride, const typename Block::Weight* panel, size_t k,
+                        float* y, size_t y_stride, size_t columns) {
+  constexpr int kVectors = V::vectors(kRows);
+  constexpr size_t kStep = kVectors * V::lanes;
+  for (size_t column = 0; column < columns; column += kStep) {
+    typename V::reg sum[kRows][kVectors];
+    for (int r = 0; r < kRows; ++r)
+      for (int v = 0; v < kVectors; ++v) sum[r][v] = V::zero();
+    Block::template accumulate<kRows, kVectors>(x, x_stride, panel + column * Block::kScale, k, sum);
+    for (int r = 0; r < kRows; ++r)
+      for (int v = 0; v < kVectors; ++v) {
+        const size_t first = column + v * V::lanes;
+        if (first >= columns) break;
+        store<V>(y + r * y_stride + first, columns - first < V::lanes ? columns - first : V::lanes, sum[r][v]);
+      }
+  }
 }
 
-/// Strips of kRows rows, then of two, then of one (with all 64 columns, for enough chains to hide the
-/// latency of fma). A row's sums are the same in every strip: each is one chain over k.
-template <class V, class Block, int kRows, int kVectors>
-void panel_product(const typename Block::Element* x, size_t x_stride, size_t rows, const typename Block::Element* panel,
+/// Strips of at most six rows, of equal size as nearly as can be. A row's sums are the same in every
+/// strip: each is one chain over k.
+template <class V, class Block>
+void panel_product(const typename Block::Row* x, size_t x_stride, size_t rows, const typename Block::Weight* panel,
                    size_t k, float* y, size_t y_stride, size_t columns) {
-  constexpr size_t kStep = kVectors * V::lanes;
-  constexpr int kAll = static_cast<int>(kPanelColumns / V::lanes);
-  const size_t strips = rows / kRows * kRows;
-  for (size_t column = 0; column < columns && strips > 0; column += kStep)
-    for (size_t row = 0; row < strips; row += kRows)
-      panel_block<V, Block, kRows, kVectors>(x + row * x_stride, x_stride, panel + column * Block::kScale, k,
-                                             y + row * y_stride + column, y_stride, columns - column);
-  size_t row = strips;
-  for (; row + 2 <= rows; row += 2)
-    for (size_t column = 0; column < columns; column += kPanelColumns / 2)
-      panel_block<V, Block, 2, kAll / 2>(x + row * x_stride, x_stride, panel + column * Block::kScale, k,
-                                         y + row * y_stride + column, y_stride, columns - column);
-  if (row < rows)
-    panel_block<V, Block, 1, kAll>(x + row * x_stride, x_stride, panel, k, y + row * y_stride, y_stride, columns);
+  while (rows > 0) {
+    const size_t strips = (rows + 5) / 6;
+    const size_t now = (rows + strips - 1) / strips;
+    switch (now) {
+      case 6: panel_strip<V, Block, 6>(x, x_stride, panel, k, y, y_stride, columns); break;
+      case 5: panel_strip<V, Block, 5>(x, x_stride, panel, k, y, y_stride, columns); break;
+      case 4: panel_strip<V, Block, 4>(x, x_stride, panel, k, y, y_stride, columns); break;
+      case 3: panel_strip<V, Block, 3>(x, x_stride, panel, k, y, y_stride, columns); break;
+      case 2: panel_strip<V, Block, 2>(x, x_stride, panel, k, y, y_stride, columns); break;
+      default: panel_strip<V, Block, 1>(x, x_stride, panel, k, y, y_stride, columns); break;
+    }
+    x += now * x_stride;
+    y += now * y_stride;
+    rows -= now;
+  }
 }
 
 }  // namespace

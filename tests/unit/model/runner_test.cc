@@ -228,6 +228,55 @@ TEST_CASE("model/runner: a row decodes to the same bits alone and in any batch, 
   }
 }
 
+TEST_CASE("model/runner: KV that decode made agrees with prefill's within rounding, gate data included") {
+  // Both compute the same sums in another order. f32: a few hundred additions of random sign, so about
+  // sqrt(300) half-ulps of the largest element, over two layers; 64 half-ulps are allowed. bf16: a value
+  // near a rounding boundary may fall to the other side, and layer 1 sees layer 0's flips through
+  // attention: 4 units in the last place (2^-8) of the largest element.
+  for (const char* dtype : {"f32", "bf16"}) {
+    const auto loaded = test::Loaded::open(test::read_golden("llama-gqa-llama3").directory, dtype);
+    const ExtentLayout& layout = loaded->runner.layout();
+    const attn::Plan plan = test::full_plan(loaded->model);
+    const auto prompt = random_prompt(loaded->model, 192);
+    LocalPages whole = pages_for(*loaded, 192), stepped = pages_for(*loaded, 192);
+    prefill(*loaded, whole, prompt, 192, plan);
+    prefill(*loaded, stepped, prompt, 70, plan);
+    std::vector<float> logits(loaded->model.config().vocab);
+    for (size_t i = 70; i < 192; ++i) {
+      const DecodeRow row{prompt[i], static_cast<int64_t>(i), stepped.pages(), &plan};
+      REQUIRE_OK(loaded->runner.decode({&row, 1}, logits));
+    }
+    const bool wide = layout.dtype == Dtype::f32;
+    const double bound = wide ? 64 * std::ldexp(1.0, -24) : 4 * std::ldexp(1.0, -8);
+    for (size_t page = 0; page < 3; ++page)
+      for (uint32_t layer = 0; layer < layout.layers; ++layer) {
+        const auto part = [&](const LocalPages& pages, size_t offset) {
+          const std::byte* at = pages.page(page).data() + layout.layer_offset(layer) + offset;
+          std::vector<double> out(layout.block_tokens * layout.head_dim);
+          for (size_t i = 0; i < out.size(); ++i)
+            out[i] = wide ? reinterpret_cast<const float*>(at)[i] : bf16_to_f32(reinterpret_cast<const bf16_t*>(at)[i]);
+          return out;
+        };
+        for (size_t offset : {layout.k_offset(), layout.v_offset()}) {
+          const auto a = part(whole, offset), b = part(stepped, offset);
+          double largest = 0, worst = 0;
+          for (size_t i = 0; i < a.size(); ++i) {
+            largest = std::max(largest, std::abs(a[i]));
+            worst = std::max(worst, std::abs(a[i] - b[i]));
+          }
+          INFO(dtype << " page " << page << " layer " << layer << " worst " << worst / largest);
+          CHECK(worst <= bound * largest);
+        }
+        const auto sums = [&](const LocalPages& pages) {
+          return reinterpret_cast<const float*>(pages.page(page).data() + layout.layer_offset(layer) +
+                                                layout.ksum_offset());
+        };
+        for (size_t i = 0; i < layout.head_dim; ++i)
+          CHECK(std::abs(sums(whole)[i] - sums(stepped)[i]) <= bound * 64 * 8);
+      }
+  }
+}
+
 TEST_CASE("model/runner: layers are announced in order with their final bytes, and false stops the chunk") {
   const auto loaded = test::Loaded::open(test::read_golden("qwen2-untied").directory, "bf16");
   const attn::Plan plan = test::full_plan(loaded->model);
