@@ -1,3 +1,6 @@
+// The handler's side of an answer: every call becomes a command to the server's thread. Stream bytes
+// are framed here, on the caller's thread, and counted against the connection's bound before they are
+// queued, so a producer learns at once that its reader is too slow.
 #include "base/assert.h"
 #include "http/exchange.h"
 

@@ -1,3 +1,6 @@
+// Base URLs as users type them for --base-url and --conductor: http only, nothing that could smuggle a
+// second header or request (spaces, control characters, user names, queries) gets through.
+// Grammar of host and port: base/uri.h.
 #include <algorithm>
 
 #include "base/uri.h"

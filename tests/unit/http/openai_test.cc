@@ -80,7 +80,8 @@ TEST_CASE("http/openai: every sampling field arrives, null means absent") {
       R"("frequency_penalty":-1,"repetition_penalty":1.1,"seed":-7,"max_tokens":99,"min_tokens":3,"ignore_eos":true,)"
       R"("stop":["a","b"],"stop_token_ids":[2],"include_stop_str_in_output":true,"skip_special_tokens":false,)"
       R"("logit_bias":{"5":-100},"logprobs":2,"n":3,"best_of":3,"echo":false,"suffix":null,"user":"u",)"
-      R"("return_token_ids":true,"cache_salt":"s","priority":-2,"truncate_prompt_tokens":10,"add_special_tokens":false})",
+      R"("return_token_ids":true,"cache_salt":"s","priority":-2,"truncate_prompt_tokens":10,)"
+      R"("add_special_tokens":false})",
       {}, {.has_min_p = true, .has_penalties = true, .has_logit_bias = true});
   const SamplingFields& s = request.sampling;
   CHECK(s.temperature == 0.5);
@@ -206,7 +207,8 @@ TEST_CASE("http/openai: unknown fields are ignored and reported, cleaned for log
 
 TEST_CASE("http/openai: the mc object and headers arrive, and a header wins") {
   const auto request = completion(
-      R"({"prompt":"x","mc":{"deadline_ms":1500,"ttft_slo_ms":200,"tbt_slo_ms":50,"pin":{"prefill":"p1","decode":"d0"},)"
+      R"({"prompt":"x","mc":{"deadline_ms":1500,"ttft_slo_ms":200,"tbt_slo_ms":50,)"
+      R"("pin":{"prefill":"p1","decode":"d0"},)"
       R"("no_cache":true,"session":"s1","explain":true,"attention":"full"}})",
       {{"x-mc-deadline-ms", "900"}, {"X-MC-Pin-Prefill", "p0"}, {"x-mc-no-cache", "false"}, {"x-mc-session", "s2"}});
   CHECK(request.mc.deadline == Duration(900ms));
