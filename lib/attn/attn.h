@@ -19,6 +19,7 @@
 
 #include "attn/args.h"
 #include "attn/mode.h"
+#include "attn/peak.h"
 #include "attn/plan.h"
 #include "attn/seal.h"
 #include "attn/state.h"

@@ -54,6 +54,20 @@ struct V256 {
     x = _mm_add_ps(x, _mm_movehl_ps(x, x));
     return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
   }
+  /// acc[4h + n] summed over lanes goes to out[h][at + n], for 2 heads.
+  MC_INLINE static void store_sums(const reg* acc, float* const* out, int at) {
+    reg quad[2];  // both 128-bit halves: [n] = half of the sum of acc[4h + n]
+    MC_UNROLL for (int h = 0; h < 2; ++h) {
+      const reg* a = acc + 4 * h;
+      const reg low = _mm256_add_ps(_mm256_unpacklo_ps(a[0], a[1]), _mm256_unpackhi_ps(a[0], a[1]));
+      const reg high = _mm256_add_ps(_mm256_unpacklo_ps(a[2], a[3]), _mm256_unpackhi_ps(a[2], a[3]));
+      quad[h] = _mm256_add_ps(_mm256_shuffle_ps(low, high, 0x44), _mm256_shuffle_ps(low, high, 0xee));
+    }
+    const reg sums =
+        _mm256_add_ps(_mm256_permute2f128_ps(quad[0], quad[1], 0x20), _mm256_permute2f128_ps(quad[0], quad[1], 0x31));
+    _mm_storeu_ps(out[0] + at, _mm256_castps256_ps128(sums));
+    _mm_storeu_ps(out[1] + at, _mm256_extractf128_ps(sums, 1));
+  }
 };
 
 void pack_k(bool bf16, const void* rows, int valid, int head_dim, int dim, void* panel) {

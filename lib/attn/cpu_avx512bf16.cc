@@ -1,6 +1,6 @@
 // AVX-512-BF16 leaves (moba.md 10.2): 6 x 64 register tiles of vdpbf16ps, pairs along dim for scores and
 // along keys for the output. Scores, maxima and sums are f32; weights are rounded to bf16 once, before
-// they meet V.
+// they meet V. Only for head_dim a multiple of 32 (kAvx512Bf16Dims); dispatch.cc sends others to the f32 leaves.
 #include "attn/simd_avx512.h"
 
 namespace mc::attn {
@@ -172,32 +172,88 @@ void tile(const TileArgs& args) {
   });
 }
 
-/// One row's products with a run of 16 keys.
-MC_INLINE void dots16(const uint16_t* q, const uint16_t* k, int valid, int head_dim, int dim, float* out) {
-  for (int key = 0; key < valid; ++key) {
-    __m512 acc = V::zero();
-    for (int i = 0; i < dim; i += 2 * kRun) {
-      const int count = min_int(2 * kRun, head_dim - i);
-      const __mmask32 lanes = static_cast<__mmask32>((uint64_t{1} << count) - 1);
-      const __m512i a = _mm512_maskz_loadu_epi16(lanes, k + static_cast<ptrdiff_t>(key) * head_dim + i);
-      const __m512i b = _mm512_maskz_loadu_epi16(lanes, q + i);
-      acc = _mm512_dpbf16_ps(acc, as_bh(a), as_bh(b));
+// Decode: K and V rows are read where they lie; whole 64-byte vectors, as head_dim is a multiple of 32.
+
+MC_INLINE const uint16_t* run_row(const void* const* runs, int key, ptrdiff_t stride) {
+  return static_cast<const uint16_t*>(runs[key / kRun]) + (key % kRun) * stride;
+}
+
+/// Scores of 4 heads with the tile's keys, 4 keys at a time; see F32Leaves::dots.
+template <bool kAhead>
+MC_INLINE void dots(const DecodeTileArgs& args, const uint16_t* const* q, float* const* out) {
+  for (int key = 0; key < args.keys; key += 4) {
+    const uint16_t* k[4];
+    MC_UNROLL for (int n = 0; n < 4; ++n) k[n] = run_row(args.k_runs, key + n, args.head_dim);
+    if constexpr (kAhead)
+      for (int n = 0; n < 4; ++n) prefetch_row(args.k_ahead, args.ahead_runs, key + n, args.head_dim * 2);
+    __m512 acc[16];
+    MC_UNROLL for (int n = 0; n < 16; ++n) acc[n] = V::zero();
+    for (int i = 0; i < args.head_dim; i += 2 * kRun) {
+      __m512bh keys[4];
+      MC_UNROLL for (int n = 0; n < 4; ++n) keys[n] = load_pairs(k[n] + i);
+      MC_UNROLL for (int h = 0; h < 4; ++h) {
+        const __m512bh pairs = load_pairs(q[h] + i);
+        MC_UNROLL for (int n = 0; n < 4; ++n) acc[h * 4 + n] = _mm512_dpbf16_ps(acc[h * 4 + n], keys[n], pairs);
+      }
     }
-    out[key] = V::reduce_add(acc);
+    V::store_sums(acc, out, key);
+  }
+}
+
+/// Columns [column, column + 32 C), pairs of keys interleaved in registers.
+template <int M, int C, bool kAhead>
+MC_INLINE void pv_runs(const DecodeTileArgs& args, const uint16_t* const* p, const float* keep, int column,
+                       float* const* o) {
+  // Words of two rows a and b: a0 b0 a1 b1 ... of the lower and of the upper 16 columns.
+  alignas(64) static constexpr struct Order {
+    uint16_t low[32], high[32];
+    constexpr Order() : low(), high() {
+      for (int i = 0; i < 32; ++i) {
+        low[i] = static_cast<uint16_t>(i / 2 + i % 2 * 32);
+        high[i] = static_cast<uint16_t>(i / 2 + i % 2 * 32 + 16);
+      }
+    }
+  } kOrder;
+  const __m512i low = _mm512_load_si512(kOrder.low), high = _mm512_load_si512(kOrder.high);
+  __m512 acc[M][2 * C];
+  MC_UNROLL for (int r = 0; r < M; ++r) {
+    const __m512 factor = V::set1(keep[r]);
+    MC_UNROLL for (int c = 0; c < 2 * C; ++c) acc[r][c] = V::mul(V::load(o[r] + column + c * kRun), factor);
+  }
+  for (int key = 0; key < args.keys; key += 2) {
+    const uint16_t* even = run_row(args.v_runs, key, args.head_dim) + column;
+    if constexpr (kAhead)
+      for (int n = 0; n < 2; ++n) prefetch_row(args.v_ahead, args.ahead_runs, key + n, args.head_dim * 2);
+    __m512bh columns[2 * C];
+    MC_UNROLL for (int c = 0; c < C; ++c) {
+      const __m512i a = _mm512_loadu_si512(even + c * 2 * kRun);
+      const __m512i b =
+          key + 1 < args.keys ? _mm512_loadu_si512(even + args.head_dim + c * 2 * kRun) : _mm512_setzero_si512();
+      columns[2 * c] = as_bh(_mm512_permutex2var_epi16(a, low, b));
+      columns[2 * c + 1] = as_bh(_mm512_permutex2var_epi16(a, high, b));
+    }
+    MC_UNROLL for (int r = 0; r < M; ++r) {
+      const __m512bh weights = broadcast_pair(p[r] + key);
+      MC_UNROLL for (int c = 0; c < 2 * C; ++c) acc[r][c] = _mm512_dpbf16_ps(acc[r][c], columns[c], weights);
+    }
+  }
+  MC_UNROLL for (int r = 0; r < M; ++r) {
+    MC_UNROLL for (int c = 0; c < 2 * C; ++c) V::store(o[r] + column + c * kRun, acc[r][c]);
   }
 }
 
 void decode(const DecodeTileArgs& args) {
-  const int keys = round_up_int(args.keys, kRun);
-  const int tile_keys = round_up_int(args.keys, kStripKeys);
-  uint16_t* v = reinterpret_cast<uint16_t*>(args.scratch + kDecodeRowsMax * kDecodeTile);
-  for (int r = 0; r < args.row_count; ++r)
-    for (int key = 0; key < args.keys; key += kRun)
-      dots16(static_cast<const uint16_t*>(args.q) + static_cast<ptrdiff_t>(args.rows[r]) * args.dim,
-             static_cast<const uint16_t*>(args.k_runs[key / kRun]), min_int(kRun, args.keys - key), args.head_dim,
-             args.dim, args.scratch + r * kDecodeTile + key);
-  for (int key = 0; key < keys; key += kRun)
-    pack_v(true, args.v_runs[key / kRun], min_int(kRun, args.keys - key), args.head_dim, args.dim, key, tile_keys, v);
+  const int limit = round_up_int(args.keys, kRun);
+  for (int first = 0; first < args.row_count; first += 4) {
+    const uint16_t* q[4];
+    float* out[4];
+    for (int h = 0; h < 4; ++h) {
+      const int r = min_int(first + h, args.row_count - 1);
+      q[h] = static_cast<const uint16_t*>(args.q) + static_cast<ptrdiff_t>(args.rows[r]) * args.dim;
+      out[h] = args.scratch + r * kDecodeTile;
+    }
+    first == 0 ? dots<true>(args, q, out) : dots<false>(args, q, out);
+  }
   for_row_groups(args.row_count, [&]<int M>(int first) MC_INLINE_LAMBDA {
     uint16_t weights[M][kDecodeTile];
     const uint16_t* p[M];
@@ -208,10 +264,14 @@ void decode(const DecodeTileArgs& args) {
       float* s = args.scratch + (first + r) * kDecodeTile;
       p[r] = weights[r];
       o[r] = args.o + static_cast<ptrdiff_t>(row) * args.dim;
-      keep[r] = softmax_row<V>(s, args.keys, keys, args.scale, args.m + row, args.d + row);
-      round_weights(s, keys, weights[r]);
+      keep[r] = softmax_row<V>(s, args.keys, limit, args.scale, args.m + row, args.d + row);
+      round_weights(s, limit, weights[r]);
     }
-    pv_all<M>(p, keep, keys, v, tile_keys, args.dim, o);
+    int column = 0;
+    for (; column + 64 <= args.dim; column += 64)
+      first == 0 && column == 0 ? pv_runs<M, 2, true>(args, p, keep, column, o)
+                                : pv_runs<M, 2, false>(args, p, keep, column, o);
+    if (column < args.dim) pv_runs<M, 1, false>(args, p, keep, column, o);
   });
 }
 

@@ -17,6 +17,12 @@ namespace {
 
 constexpr int64_t kCutTokens = 1024;
 
+/// Keys [begin, end).
+struct Span {
+  int64_t begin;
+  int64_t end;
+};
+
 class Decode {
  public:
   Decode(const Kernels& kernels, const DecodeArgs& args)
@@ -52,7 +58,8 @@ class Decode {
   std::byte* load(int64_t sequence, int kv_head, Arena& arena) const;
   void gate(int64_t sequence, int kv_head, Arena& arena) const;
   void attend(int64_t sequence, int64_t cut, int kv_head, Arena& arena) const;
-  void tile(const KvView& kv, int kv_head, int64_t begin, int64_t end, DecodeTileArgs& leaf) const;
+  void tile(const KvView& kv, int kv_head, Span span, Span next, DecodeTileArgs& leaf) const;
+  void tiles(const KvView& kv, int kv_head, int64_t begin, int64_t end, DecodeTileArgs& leaf) const;
   void finish(int64_t sequence, int kv_head) const;
 
   const Kernels& kernels_;
@@ -151,19 +158,32 @@ void Decode::gate(int64_t sequence, int kv_head, Arena& arena) const {
   }
 }
 
-/// One tile for the heads listed in leaf.rows.
-void Decode::tile(const KvView& kv, int kv_head, int64_t begin, int64_t end, DecodeTileArgs& leaf) const {
-  const void* k_runs[kDecodeTile / kRun];
-  const void* v_runs[kDecodeTile / kRun];
-  for (int64_t key = begin; key < end; key += kRun) {
-    const std::byte* k = k_row(args_.layout, kv, key, kv_head);
-    k_runs[(key - begin) / kRun] = k;
-    v_runs[(key - begin) / kRun] = k + args_.layout.v_offset();
-  }
-  leaf.keys = static_cast<int>(end - begin);
-  leaf.k_runs = k_runs;
-  leaf.v_runs = v_runs;
+/// One tile for the heads listed in leaf.rows; `next` (may be empty) is prefetched.
+void Decode::tile(const KvView& kv, int kv_head, Span span, Span next, DecodeTileArgs& leaf) const {
+  const void* runs[4][kDecodeTile / kRun];
+  const auto fill = [&](Span s, const void** k_runs, const void** v_runs) {
+    int count = 0;
+    for (int64_t key = s.begin; key < s.end; key += kRun, ++count) {
+      const std::byte* k = k_row(args_.layout, kv, key, kv_head);
+      k_runs[count] = k;
+      v_runs[count] = k + args_.layout.v_offset();
+    }
+    return count;
+  };
+  fill(span, runs[0], runs[1]);
+  leaf.keys = static_cast<int>(span.end - span.begin);
+  leaf.k_runs = runs[0];
+  leaf.v_runs = runs[1];
+  leaf.ahead_runs = fill(next, runs[2], runs[3]);
+  leaf.k_ahead = runs[2];
+  leaf.v_ahead = runs[3];
   kernels_.decode(leaf);
+}
+
+/// Tiles of [begin, end) for the heads in leaf.rows.
+void Decode::tiles(const KvView& kv, int kv_head, int64_t begin, int64_t end, DecodeTileArgs& leaf) const {
+  const auto span_at = [&](int64_t at) { return Span{std::min(at, end), std::min(at + kDecodeTile, end)}; };
+  for (int64_t at = begin; at < end; at += kDecodeTile) tile(kv, kv_head, span_at(at), span_at(at + kDecodeTile), leaf);
 }
 
 void Decode::attend(int64_t sequence, int64_t cut, int kv_head, Arena& arena) const {
@@ -186,8 +206,7 @@ void Decode::attend(int64_t sequence, int64_t cut, int kv_head, Arena& arena) co
   if (!sparse(sequence)) {
     for (int head = 0; head < shape_.group; ++head) rows[head] = head;
     leaf.row_count = shape_.group;
-    for (int64_t begin = cut * kCutTokens; begin < cut_end; begin += kDecodeTile)
-      tile(kv, kv_head, begin, std::min(begin + kDecodeTile, cut_end), leaf);
+    tiles(kv, kv_head, cut * kCutTokens, cut_end, leaf);
     return;
   }
   const Mode& mode = args_.modes[sequence];
@@ -201,8 +220,7 @@ void Decode::attend(int64_t sequence, int64_t cut, int kv_head, Arena& arena) co
       if (block == candidates(sequence) || std::find(list, list + mode.top_k - 1, block) != list + mode.top_k - 1)
         rows[leaf.row_count++] = head;
     }
-    for (; leaf.row_count > 0 && begin < block_end; begin = std::min(begin + kDecodeTile, block_end))
-      tile(kv, kv_head, begin, std::min(begin + kDecodeTile, block_end), leaf);
+    if (leaf.row_count > 0) tiles(kv, kv_head, begin, block_end, leaf);
     begin = block_end;
   }
 }

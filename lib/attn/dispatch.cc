@@ -20,8 +20,9 @@ struct Variant {
   /// What is missing here; empty = runs.
   std::string (*lacking)();
   bool (*preferred)();  // `auto` takes the last entry that runs and is preferred
-  const Kernels* f32;   // leaves by KV dtype; null = ref
+  const Kernels* f32;   // leaves for f32 KV, and bf16 KV of other head_dim; null = ref
   const Kernels* bf16;
+  uint32_t bf16_dims;  // bf16 leaves want a multiple of it
 };
 
 namespace {
@@ -59,14 +60,14 @@ bool on_amd() {
 }
 #endif
 
-constexpr Variant kRefVariant = {"ref",  mem::Location::Kind::cpu, [] { return std::string(); }, always, nullptr,
-                                 nullptr};
+constexpr Variant kRefVariant = {
+    "ref", mem::Location::Kind::cpu, [] { return std::string(); }, always, nullptr, nullptr, 1};
 #if defined(__x86_64__)
-constexpr Variant kAvx2 = {"avx2", mem::Location::Kind::cpu, lacks_avx2, always, &kAvx2Kernels, &kAvx2Kernels};
-constexpr Variant kAvx512 = {"avx512", mem::Location::Kind::cpu, lacks_avx512,
-                             always,   &kAvx512Kernels,          &kAvx512Kernels};
-constexpr Variant kAvx512Bf16 = {"avx512bf16", mem::Location::Kind::cpu, lacks_avx512bf16,
-                                 on_amd,       &kAvx512Kernels,          &kAvx512Bf16Kernels};
+constexpr Variant kAvx2 = {"avx2", mem::Location::Kind::cpu, lacks_avx2, always, &kAvx2Kernels, &kAvx2Kernels, 1};
+constexpr Variant kAvx512 = {"avx512", mem::Location::Kind::cpu, lacks_avx512, always, &kAvx512Kernels, &kAvx512Kernels,
+                             1};
+constexpr Variant kAvx512Bf16 = {"avx512bf16",    mem::Location::Kind::cpu, lacks_avx512bf16, on_amd,
+                                 &kAvx512Kernels, &kAvx512Bf16Kernels,      kAvx512Bf16Dims};
 #endif
 
 constexpr const Variant* kVariants[] = {
@@ -78,8 +79,9 @@ constexpr const Variant* kVariants[] = {
 #endif
 };
 
-const Kernels* kernels_for(const Variant& variant, Dtype dtype) {
-  return dtype == Dtype::bf16 ? variant.bf16 : variant.f32;
+const Kernels* kernels_for(const Variant& variant, const ExtentLayout& layout) {
+  const bool bf16 = layout.dtype == Dtype::bf16 && layout.head_dim % variant.bf16_dims == 0;
+  return bf16 ? variant.bf16 : variant.f32;
 }
 
 }  // namespace
@@ -131,14 +133,14 @@ Result<Attention> Attention::open(Parallel& parallel, std::string_view variant) 
 }
 
 Result<void> Attention::prefill(const PrefillArgs& args) {
-  const Kernels* kernels = kernels_for(*variant_, args.layout.dtype);
+  const Kernels* kernels = kernels_for(*variant_, args.layout);
   if (kernels != nullptr) return prefill_cpu(*kernels, *parallel_, *scratch_, args);
   ref_prefill(args);
   return {};
 }
 
 Result<void> Attention::decode(const DecodeArgs& args) {
-  const Kernels* kernels = kernels_for(*variant_, args.layout.dtype);
+  const Kernels* kernels = kernels_for(*variant_, args.layout);
   if (kernels != nullptr) return decode_cpu(*kernels, *parallel_, *scratch_, args);
   ref_decode(args);
   return {};

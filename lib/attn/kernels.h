@@ -42,9 +42,10 @@ struct TileArgs {
   float scale;     // log2(e) * softmax scale
   float* scratch;  // kScratchFloats
 };
-constexpr int kScratchFloats = kDecodeRowsMax * kDecodeTile + kDecodeTile * kDimMax;
+constexpr int kScratchFloats = kDecodeRowsMax * kDecodeTile + 2 * kDecodeTile * kDimMax;
 
-/// Decode straight from the pages: all listed rows see all `keys` keys.
+/// Decode straight from the pages: all listed rows see all `keys` keys. Rows of K beyond `keys` may be read
+/// up to the next multiple of 4 (they are in the page) and are ignored, whatever they hold.
 struct DecodeTileArgs {
   bool bf16;     // element type of the runs
   int head_dim;  // elements from key to key in a run
@@ -52,6 +53,9 @@ struct DecodeTileArgs {
   int keys;                   // 1 .. kDecodeTile
   const void* const* k_runs;  // [ceil(keys / kRun)]: rows of kRun consecutive keys
   const void* const* v_runs;
+  const void* const* k_ahead;  // runs of the next tile, to prefetch; null = none. ahead_runs of them
+  const void* const* v_ahead;
+  int ahead_runs;
   const void* q;
   float* o;
   float* m;
@@ -92,6 +96,7 @@ struct Kernels {
 
 extern const Kernels kAvx2Kernels;        // f32 tiles, from f32 or bf16 KV
 extern const Kernels kAvx512Kernels;      // likewise
-extern const Kernels kAvx512Bf16Kernels;  // bf16 tiles, from bf16 KV only
+extern const Kernels kAvx512Bf16Kernels;  // bf16 tiles, from bf16 KV whose head_dim is a multiple of:
+constexpr int kAvx512Bf16Dims = 32;
 
 }  // namespace mc::attn

@@ -40,6 +40,26 @@ struct V512 {
   MC_INLINE static float first(reg a) { return _mm512_cvtss_f32(a); }
   MC_INLINE static float reduce_max(reg a) { return _mm512_reduce_max_ps(a); }
   MC_INLINE static float reduce_add(reg a) { return _mm512_reduce_add_ps(a); }
+  /// acc[4h + n] summed over lanes goes to out[h][at + n], for 4 heads: first inside 128-bit lanes, which
+  /// leaves [n] in each, then across lanes.
+  MC_INLINE static void store_sums(const reg* acc, float* const* out, int at) {
+    reg quad[4];
+    MC_UNROLL for (int h = 0; h < 4; ++h) {
+      const reg* a = acc + 4 * h;
+      const reg low = _mm512_add_ps(_mm512_unpacklo_ps(a[0], a[1]), _mm512_unpackhi_ps(a[0], a[1]));
+      const reg high = _mm512_add_ps(_mm512_unpacklo_ps(a[2], a[3]), _mm512_unpackhi_ps(a[2], a[3]));
+      quad[h] = _mm512_add_ps(_mm512_shuffle_ps(low, high, 0x44), _mm512_shuffle_ps(low, high, 0xee));
+    }
+    const reg a =
+        _mm512_add_ps(_mm512_shuffle_f32x4(quad[0], quad[1], 0x44), _mm512_shuffle_f32x4(quad[0], quad[1], 0xee));
+    const reg b =
+        _mm512_add_ps(_mm512_shuffle_f32x4(quad[2], quad[3], 0x44), _mm512_shuffle_f32x4(quad[2], quad[3], 0xee));
+    const reg sums = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+    _mm_storeu_ps(out[0] + at, _mm512_castps512_ps128(sums));
+    _mm_storeu_ps(out[1] + at, _mm512_extractf32x4_ps(sums, 1));
+    _mm_storeu_ps(out[2] + at, _mm512_extractf32x4_ps(sums, 2));
+    _mm_storeu_ps(out[3] + at, _mm512_extractf32x4_ps(sums, 3));
+  }
 };
 
 /// rows[i] lane j  <->  rows[j] lane i, in three rounds of 16 shuffles and one of 128-bit lanes.

@@ -106,6 +106,13 @@ MC_INLINE float strip_max(const float* s) {
   return V::reduce_max(best);
 }
 
+/// Asks for one row of the next decode tile: row `key` of its runs, if there is one.
+MC_INLINE void prefetch_row(const void* const* runs, int run_count, int key, int row_bytes) {
+  if (key / kRun >= run_count) return;
+  const char* row = static_cast<const char*>(runs[key / kRun]) + static_cast<ptrdiff_t>(key % kRun) * row_bytes;
+  for (int at = 0; at < row_bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
+}
+
 /// Calls step<M>() for groups of M = kRowTile rows and one smaller group at the end.
 template <class Step>
 MC_INLINE void for_row_groups(int row_count, const Step& step) {

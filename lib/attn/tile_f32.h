@@ -153,35 +153,83 @@ struct F32Leaves {
     });
   }
 
-  /// One row's products with `keys` rows of K, 4 keys side by side.
-  MC_INLINE static void dots(const float* q, const float* k, int keys, int dim, float* out) {
-    for (int key = 0; key < keys; key += 4) {
-      reg acc[4];
-      MC_UNROLL for (int n = 0; n < 4; ++n) acc[n] = V::zero();
-      for (int i = 0; i < dim; i += kWidth) {
-        const reg element = V::load(q + i);
-        MC_UNROLL for (int n = 0; n < 4; ++n) acc[n] =
-            V::fma(element, V::load(k + static_cast<ptrdiff_t>(key + n) * dim + i), acc[n]);
+  // Decode. K and V rows are read where they lie, widened in registers, once for all heads.
+
+  template <bool kBf16>
+  MC_INLINE static reg load_kv(const void* row, ptrdiff_t at) {
+    if constexpr (kBf16) return V::load_bf16(static_cast<const uint16_t*>(row) + at);
+    return V::load(static_cast<const float*>(row) + at);
+  }
+
+  template <bool kBf16>
+  MC_INLINE static const void* run_row(const void* const* runs, int key, ptrdiff_t stride) {
+    constexpr ptrdiff_t kBytes = kBf16 ? 2 : 4;
+    return static_cast<const char*>(runs[key / kRun]) + (key % kRun) * stride * kBytes;
+  }
+
+  /// Scores of kWidth / 4 heads with the tile's keys, 4 keys at a time: kWidth accumulators that one tree
+  /// of shuffles turns into their kWidth sums. out[head] has room for kDecodeTile floats.
+  template <bool kBf16, bool kAhead>
+  MC_INLINE static void dots(const DecodeTileArgs& args, const float* const* q, float* const* out) {
+    constexpr int kHeads = kWidth / 4;
+    const ptrdiff_t stride = args.head_dim;
+    for (int key = 0; key < args.keys; key += 4) {
+      const void* k[4];
+      MC_UNROLL for (int n = 0; n < 4; ++n) k[n] = run_row<kBf16>(args.k_runs, key + n, stride);
+      if constexpr (kAhead)
+        for (int n = 0; n < 4; ++n)
+          prefetch_row(args.k_ahead, args.ahead_runs, key + n, args.head_dim * (kBf16 ? 2 : 4));
+      reg acc[kWidth];
+      MC_UNROLL for (int n = 0; n < kWidth; ++n) acc[n] = V::zero();
+      for (int i = 0; i < args.dim; i += kWidth) {
+        reg keys[4];
+        MC_UNROLL for (int n = 0; n < 4; ++n) keys[n] = load_kv<kBf16>(k[n], i);
+        MC_UNROLL for (int h = 0; h < kHeads; ++h) {
+          const reg element = V::load(q[h] + i);
+          MC_UNROLL for (int n = 0; n < 4; ++n) acc[h * 4 + n] = V::fma(element, keys[n], acc[h * 4 + n]);
+        }
       }
-      MC_UNROLL for (int n = 0; n < 4; ++n) out[key + n] = V::reduce_add(acc[n]);
+      V::store_sums(acc, out, key);
     }
   }
 
-  /// K, then V, is widened once for all heads into scratch that stays in L1 or L2.
-  static void decode(const DecodeTileArgs& args) {
-    float* wide = args.scratch + kDecodeRowsMax * kDecodeTile;
-    const int keys = round_up_int(args.keys, kRun);
-    const int dim = args.dim;
-    const auto widen_tile = [&](const void* const* runs) MC_INLINE_LAMBDA {
-      for (int key = 0; key < keys; ++key)
-        widen_row(args.bf16, runs[key / kRun], key % kRun, key < args.keys ? args.head_dim : 0, args.head_dim, dim,
-                  wide + static_cast<ptrdiff_t>(key) * dim);
-    };
-    widen_tile(args.k_runs);
-    for (int r = 0; r < args.row_count; ++r)
-      dots(static_cast<const float*>(args.q) + static_cast<ptrdiff_t>(args.rows[r]) * dim, wide, keys, dim,
-           args.scratch + r * kDecodeTile);
-    widen_tile(args.v_runs);
+  template <int M, int C, bool kBf16, bool kAhead>
+  MC_INLINE static void pv_runs(const DecodeTileArgs& args, const float* const* p, const float* keep, int column,
+                                float* const* o) {
+    reg acc[M][C];
+    MC_UNROLL for (int r = 0; r < M; ++r) {
+      const reg factor = V::set1(keep[r]);
+      MC_UNROLL for (int c = 0; c < C; ++c) acc[r][c] = V::mul(V::load(o[r] + column + c * kWidth), factor);
+    }
+    for (int key = 0; key < args.keys; ++key) {
+      const void* v = run_row<kBf16>(args.v_runs, key, args.head_dim);
+      if constexpr (kAhead) prefetch_row(args.v_ahead, args.ahead_runs, key, args.head_dim * (kBf16 ? 2 : 4));
+      reg row[C];
+      MC_UNROLL for (int c = 0; c < C; ++c) row[c] = load_kv<kBf16>(v, column + c * kWidth);
+      MC_UNROLL for (int r = 0; r < M; ++r) {
+        const reg weight = V::set1(p[r][key]);
+        MC_UNROLL for (int c = 0; c < C; ++c) acc[r][c] = V::fma(weight, row[c], acc[r][c]);
+      }
+    }
+    MC_UNROLL for (int r = 0; r < M; ++r) {
+      MC_UNROLL for (int c = 0; c < C; ++c) V::store(o[r] + column + c * kWidth, acc[r][c]);
+    }
+  }
+
+  template <bool kBf16>
+  static void decode_runs(const DecodeTileArgs& args) {
+    constexpr int kHeads = kWidth / 4;
+    for (int first = 0; first < args.row_count; first += kHeads) {
+      const float* q[kHeads];
+      float* out[kHeads];
+      for (int h = 0; h < kHeads; ++h) {
+        // Past the last head, one more time the last one: a row's sum is the same in every place.
+        const int r = min_int(first + h, args.row_count - 1);
+        q[h] = static_cast<const float*>(args.q) + static_cast<ptrdiff_t>(args.rows[r]) * args.dim;
+        out[h] = args.scratch + r * kDecodeTile;
+      }
+      first == 0 ? dots<kBf16, true>(args, q, out) : dots<kBf16, false>(args, q, out);
+    }
     for_row_groups(args.row_count, [&]<int M>(int first) MC_INLINE_LAMBDA {
       float* s[M];
       float* o[M];
@@ -189,11 +237,40 @@ struct F32Leaves {
       for (int r = 0; r < M; ++r) {
         const int32_t row = args.rows[first + r];
         s[r] = args.scratch + (first + r) * kDecodeTile;
-        o[r] = args.o + static_cast<ptrdiff_t>(row) * dim;
-        keep[r] = softmax_row<V>(s[r], args.keys, keys, args.scale, args.m + row, args.d + row);
+        o[r] = args.o + static_cast<ptrdiff_t>(row) * args.dim;
+        keep[r] = softmax_row<V>(s[r], args.keys, args.keys, args.scale, args.m + row, args.d + row);
       }
-      pv_all<M>(s, keep, keys, wide, dim, o);
+      int column = 0;
+      constexpr int kChunk = kColumns * kWidth;
+      for (; column + kChunk <= args.dim; column += kChunk)
+        first == 0 && column == 0 ? pv_runs<M, kColumns, kBf16, true>(args, s, keep, column, o)
+                                  : pv_runs<M, kColumns, kBf16, false>(args, s, keep, column, o);
+      for (; column < args.dim; column += kWidth) pv_runs<M, 1, kBf16, false>(args, s, keep, column, o);
     });
+  }
+
+  static void decode(const DecodeTileArgs& args) {
+    if (args.head_dim == args.dim) {
+      args.bf16 ? decode_runs<true>(args) : decode_runs<false>(args);
+      return;
+    }
+    // Rows that end inside a vector: widen and pad the tile first.
+    DecodeTileArgs wide = args;
+    const void* k_runs[kDecodeTile / kRun];
+    const void* v_runs[kDecodeTile / kRun];
+    float* at = args.scratch + kDecodeRowsMax * kDecodeTile;
+    for (int key = 0; key < args.keys; key += kRun)
+      for (int part = 0; part < 2; ++part) {
+        const void* from = part == 0 ? args.k_runs[key / kRun] : args.v_runs[key / kRun];
+        (part == 0 ? k_runs : v_runs)[key / kRun] = at;
+        for (int n = 0; n < kRun; ++n, at += args.dim)
+          widen_row(args.bf16, from, n, key + n < args.keys ? args.head_dim : 0, args.head_dim, args.dim, at);
+      }
+    wide.k_runs = k_runs;
+    wide.v_runs = v_runs;
+    wide.ahead_runs = 0;
+    wide.head_dim = args.dim;
+    decode_runs<false>(wide);
   }
 
   /// The table of these leaves; pack_k is the file's own (it transposes).

@@ -109,14 +109,16 @@ inline std::vector<float> random_queries(const Case& c, Rng& rng) {
   return q;
 }
 
-/// How far a variant may be from the reference in one output element, given the same selection. Two sources:
-/// a score is a chain of head_dim f32 roundings, at most head_dim 2^-24 |q| |k| each way, and its error
-/// moves a weight by that factor; the output is a weighted mean of V, so relative errors of weights move it
-/// by max |v| times that. bf16 tiles round each weight once more, by 2^-9. Sums over keys add keys 2^-24.
+/// How far a variant may be from the reference in one output element, given the same selection. A score is
+/// a chain of head_dim f32 roundings: as random walks go, 4 sqrt(head_dim) 2^-24 |q| |k| covers it, and its
+/// error moves a weight by that factor. The output is a weighted mean of V over at most `keys` f32 additions,
+/// so it moves by max |v| times those. bf16 tiles round each weight once more, by 2^-9 up or down, twice
+/// where numerator and sum disagree.
 class Bound {
  public:
-  Bound(const Case& c, const Rows& rows)
-      : dim_(c.layout.head_dim), bf16_(c.layout.dtype == Dtype::bf16), keys_(c.kv_len) {
+  /// `variant` decides whether weights are bf16.
+  Bound(const Case& c, const Rows& rows, std::string_view variant)
+      : dim_(c.layout.head_dim), bf16_(variant == "avx512bf16" && c.layout.dtype == Dtype::bf16), keys_(c.kv_len) {
     for (size_t row = 0; row < rows.k.size() / dim_; ++row) k_ = std::max(k_, norm(rows.k.data() + row * dim_));
     for (float v : rows.v) v_max_ = std::max(v_max_, std::abs(static_cast<double>(v)));
   }
@@ -124,9 +126,9 @@ class Bound {
   double operator()(const float* q) const {
     const double u = std::exp2(-24);
     const double dim = static_cast<double>(dim_);
-    const double score = 2 * (dim + 4) * u * norm(q) * k_ / std::sqrt(dim);
-    const double weight = 2 * score + static_cast<double>(keys_ + 64) * u;
-    return v_max_ * (weight + (bf16_ ? std::exp2(-8) : 0)) + 1e-6;
+    const double score = 4 * (std::sqrt(dim) + 1) * u * norm(q) * k_ / std::sqrt(dim);
+    const double weight = score + 4 * (std::sqrt(static_cast<double>(keys_)) + 1) * u;
+    return v_max_ * (weight + (bf16_ ? std::exp2(-8) : 0)) + 1e-7;
   }
 
  private:

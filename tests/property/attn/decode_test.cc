@@ -86,7 +86,7 @@ TEST_CASE("attn/decode: every variant agrees with full attention of the referenc
         ref_decode(batch.args(expected.data()));
         double worst = 0;
         for (size_t sequence = 0; sequence < batch.kv.size(); ++sequence) {
-          const Bound limit(batch.case_of(sequence), batch.rows[sequence]);
+          const Bound limit(batch.case_of(sequence), batch.rows[sequence], name);
           const size_t at = sequence * batch.row_floats();
           worst = std::max(worst, error_share(limit, batch.q.data() + at, out.data() + at, expected.data() + at,
                                               batch.row_floats(), head_dim));
@@ -114,8 +114,8 @@ TEST_CASE("attn/decode: a row attends to what prefill of the same row attends to
                                    batch.q.begin() + static_cast<ptrdiff_t>((sequence + 1) * row.size()));
         REQUIRE_OK(attention->prefill(args_of(c, q, batch.kv[sequence], row.data())));
         INFO(name << ": " << c.name());
-        CHECK(error_share(Bound(c, batch.rows[sequence]), q.data(), out.data() + sequence * row.size(), row.data(),
-                          row.size(), 64) <= 1);
+        CHECK(error_share(Bound(c, batch.rows[sequence], name), q.data(), out.data() + sequence * row.size(),
+                          row.data(), row.size(), 64) <= 1);
       }
     }
 }
@@ -176,7 +176,7 @@ TEST_CASE("attn/decode: states of two halves of a sequence merge to the whole") 
       const StateView into{o[0].data(), m[0].data(), d[0].data()};
       merge(into, {o[1].data(), m[1].data(), d[1].data()}, 4, 64);
       normalise(into, 4, 64, merged.data());
-      CHECK(error_share(Bound(batch.case_of(0), batch.rows[0]), batch.q.data(), merged.data(), whole.data(),
+      CHECK(error_share(Bound(batch.case_of(0), batch.rows[0], name), batch.q.data(), merged.data(), whole.data(),
                         whole.size(), 64) <= 1);
     }
 }

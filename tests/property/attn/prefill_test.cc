@@ -51,9 +51,9 @@ struct Worst {
 };
 
 /// Compares sampled rows of `out` with the reference under the selection that was used.
-void compare(const Case& c, const Rows& rows, const std::vector<float>& q, const KvView& kv,
+void compare(const std::string& name, const Case& c, const Rows& rows, const std::vector<float>& q, const KvView& kv,
              const std::vector<float>& out, const std::vector<int32_t>& selection, Rng& rng, Worst& worst) {
-  const Bound limit(c, rows);
+  const Bound limit(c, rows, name);
   const size_t row_floats = static_cast<size_t>(c.q_heads) * c.layout.head_dim;
   const size_t list = static_cast<size_t>(c.q_heads) * static_cast<size_t>(std::max(c.mode.top_k - 1, 0));
   for (int64_t row : sample_rows(c, rng)) {
@@ -157,7 +157,7 @@ TEST_CASE("attn/prefill: every variant agrees with the reference on edge-biased 
       REQUIRE_OK(attention.prefill(args));
       if (c.mode.kind == ModeKind::moba && c.mode.top_k > 1)
         check_selection(c, q, pages.view(c.kv_len), selection, rng);
-      compare(c, rows, q, pages.view(c.kv_len), out, selection, rng, worst);
+      compare(name, c, rows, q, pages.view(c.kv_len), out, selection, rng, worst);
     }
     INFO(name << ": " << worst.error << " of the bound at " << worst.where);
     CHECK(worst.error <= 1);
@@ -195,7 +195,7 @@ TEST_CASE("attn/prefill: a forced selection is what rows attend to") {
         args.selection_out = used.data();
         REQUIRE_OK(attention.prefill(args));
         CHECK(used == selection);
-        compare(c, rows, q, pages.view(c.kv_len), out, selection, rng, worst);
+        compare(name, c, rows, q, pages.view(c.kv_len), out, selection, rng, worst);
       }
     }
     INFO(name << ": " << worst.error << " of the bound at " << worst.where);
@@ -222,7 +222,7 @@ TEST_CASE("attn/prefill: query and key lengths of moba.md 7.2.7, with negative p
       PrefillArgs args = args_of(c, q, pages.view(c.kv_len), out.data());
       args.state = {o.data(), m.data(), d.data()};
       REQUIRE_OK(attention.prefill(args));
-      compare(c, rows, q, pages.view(c.kv_len), out, {}, rng, worst);
+      compare(name, c, rows, q, pages.view(c.kv_len), out, {}, rng, worst);
       for (int64_t row = 0; row < -c.q_begin; ++row) {
         CHECK(out[static_cast<size_t>(row * 2 * 64)] == 0);
         CHECK(lse(m[static_cast<size_t>(row * 2)], d[static_cast<size_t>(row * 2)]) ==
@@ -332,6 +332,6 @@ TEST_CASE("attn/prefill: states over a prefix and over the chunk merge to attent
       merge(into, {o[1].data(), m[1].data(), d[1].data()}, static_cast<int64_t>(state_rows), 64);
       std::vector<float> merged(out_floats(c));
       normalise(into, static_cast<int64_t>(state_rows), 64, merged.data());
-      CHECK(error_share(Bound(c, rows), q.data(), merged.data(), whole.data(), merged.size(), 64) <= 1);
+      CHECK(error_share(Bound(c, rows, name), q.data(), merged.data(), whole.data(), merged.size(), 64) <= 1);
     }
 }

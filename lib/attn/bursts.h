@@ -1,0 +1,19 @@
+// Loops of independent multiply-adds, one an instruction set, for measuring arithmetic peaks (internal).
+#pragma once
+
+#include <cstdint>
+
+namespace mc::attn {
+
+struct Burst {
+  const char* name;
+  double flop_per_round;
+  /// Runs `rounds` rounds; the value only keeps the work alive.
+  float (*run)(int64_t rounds);
+};
+
+extern const Burst kFmaAvx2;
+extern const Burst kFmaAvx512;
+extern const Burst kDotAvx512Bf16;
+
+}  // namespace mc::attn

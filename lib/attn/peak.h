@@ -1,0 +1,52 @@
+// What the machine could do, so that a measurement can be told as a share of it: arithmetic peaks per
+// instruction set, memory read bandwidth, and the useful work of a call (moba.md 8.1).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "attn/args.h"
+#include "base/clock.h"
+
+namespace mc {
+class Parallel;
+}
+
+namespace mc::attn {
+
+struct PeakRate {
+  std::string name;       // "fma_avx512": instruction and register width
+  double flop_per_s = 0;  // all threads together
+};
+
+struct MachinePeak {
+  int threads = 0;
+  std::vector<PeakRate> rates;  // those this CPU can run
+  double read_bytes_per_s = 0;  // one pass over memory far larger than L2
+  /// Rate by name; 0 if absent.
+  double rate(std::string_view name) const;
+  double best_flop_per_s() const;
+};
+
+/// Both of the below.
+MachinePeak measure_peak(Parallel& parallel, Duration budget);
+/// Busy on all threads of the pool for about `budget` in all. Rates are sums over the threads of the best of
+/// many short bursts in processor time: other processes on the machine hardly count.
+std::vector<PeakRate> measure_rates(Parallel& parallel, Duration budget);
+/// The same for reading 128 MiB a thread; 0 if there is no such memory.
+double measure_read_bandwidth(Parallel& parallel, Duration budget);
+
+/// The instruction that bounds a variant's tiles: key of MachinePeak::rate().
+std::string_view bounding_rate(std::string_view variant, Dtype dtype);
+
+/// Keys that the rows of one query head attend to, all rows together.
+double prefill_keys(const Mode& mode, int64_t q_begin, int64_t rows);
+/// 4 head_dim FLOP for every (query head, key) attended: two products of 2 head_dim. The gate's 2 head_dim
+/// for every (query head, candidate block) is counted by gate_flop.
+double prefill_flop(const Mode& mode, int32_t q_heads, int32_t head_dim, int64_t q_begin, int64_t rows);
+double gate_flop(const Mode& mode, int32_t q_heads, int32_t head_dim, int64_t q_begin, int64_t rows);
+/// Bytes of K and V that full decode of one sequence must read.
+double decode_bytes(const ExtentLayout& layout, int64_t kv_len);
+
+}  // namespace mc::attn
