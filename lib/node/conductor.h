@@ -153,6 +153,7 @@ class Conductor final : public Machine {
   bool prepare(Request& r, std::string& reason) const;
   sched::Snapshot snapshot_for(const Request& r, TimePoint now) const;
   sched::Options options_for(const Request& r) const;
+  double usual_factor(sched::Correction Node::*correction) const;
   void place(Request& r, TimePoint now, Actions& out);
   void dispatch(Request& r, const sched::Snapshot& snapshot, const sched::Placement& placement, TimePoint now,
                 Actions& out);

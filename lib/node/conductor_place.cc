@@ -52,6 +52,16 @@ sched::Options Conductor::options_for(const Request& r) const {
   return options;
 }
 
+double Conductor::usual_factor(sched::Correction Node::*correction) const {
+  double sum = 0, count = 0;
+  for (const auto& [name, node] : nodes_) {
+    if ((node.*correction).samples() == 0) continue;
+    sum += (node.*correction).factor();
+    ++count;
+  }
+  return count > 0 ? sum / count : 1.0;
+}
+
 sched::Snapshot Conductor::snapshot_for(const Request& r, TimePoint now) const {
   sched::Snapshot s;
   s.tokens = static_cast<uint32_t>(r.submit.ids.size() + r.answer.size());
@@ -67,6 +77,8 @@ sched::Snapshot Conductor::snapshot_for(const Request& r, TimePoint now) const {
     other_prefill |= serves(node, wire::Role::prefill, r.submit.model);
     other_decode |= serves(node, wire::Role::decode, r.submit.model);
   }
+  // A node that has served nothing yet is taken to be like the others, not better than all of them.
+  const double usual_prefill = usual_factor(&Node::prefill_correction), usual_step = usual_factor(&Node::step_correction);
   std::map<kv::NodeOrdinal, kv::NodeMatch> matches;
   for (const auto& match : index_.match(hashes)) matches[match.node] = match;
   for (const auto& [name, node] : nodes_) {
@@ -75,7 +87,8 @@ sched::Snapshot Conductor::snapshot_for(const Request& r, TimePoint now) const {
     const uint32_t expected = match == matches.end() ? 0 : match->second.expected;
     if (node.hello.role != wire::Role::cache) s.block_bytes = std::max(s.block_bytes, node.hello.page_bytes);
     sched::Cost cost = node.cost;
-    const double pf = node.prefill_correction.factor(), sf = node.step_correction.factor();
+    const double pf = node.prefill_correction.samples() ? node.prefill_correction.factor() : usual_prefill;
+    const double sf = node.step_correction.samples() ? node.step_correction.factor() : usual_step;
     cost.prefill_s *= pf, cost.prefill_s_per_token *= pf, cost.prefill_s_per_token2 *= pf;
     cost.decode_s *= sf, cost.decode_s_per_row *= sf, cost.decode_s_per_kv_token *= sf;
     sched::HolderView holder{name, readable, readable, 0, node.egress};

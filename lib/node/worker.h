@@ -161,6 +161,7 @@ class Worker : public Machine {
              Actions& out);
   void serve_waiting(TimePoint now, Actions& out);
   void expire_leases(TimePoint now);
+  std::vector<kv::PageIndex> cold_chain(NamespaceId& ns) const;
   void consider_demotion(TimePoint now, Actions& out);
   void on_demote_done(const NodeId& node, const wire::DemoteDone& message);
 

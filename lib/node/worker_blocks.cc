@@ -9,7 +9,8 @@ namespace mc::node {
 namespace {
 constexpr size_t kEventsPerMessage = 2048;   // about 90 KiB of msgpack
 constexpr size_t kBlocksPerSnapshot = 4096;  // about 160 KiB
-constexpr uint32_t kDemotePages = 8;         // per offer: enough to amortise, few enough not to hold much
+constexpr uint32_t kDemotePages = 32;  // per offer: enough to amortise, few enough not to hold much
+constexpr uint32_t kLeavesLooked = 64;  // coldest leaves searched for a chain worth saving
 constexpr size_t kDemotionsInFlight = 2;
 constexpr Duration kDemoteEvery = 20ms;
 constexpr Duration kDemoteTtl = 5s;
@@ -128,6 +129,26 @@ void Worker::expire_leases(TimePoint now) {
     }
 }
 
+// The coldest chain that a cache node does not hold whole, from its head on: a tail without its head
+// is of no use to anybody, and the head is what other prompts share. Blocks go in order of eviction,
+// so the chain of the leaf that would go first is the one to save.
+std::vector<kv::PageIndex> Worker::cold_chain(NamespaceId& ns) const {
+  const kv::Pool& pool = shelf_->pool;
+  for (kv::PageIndex leaf : pool.candidates(kLeavesLooked)) {
+    std::vector<kv::PageIndex> chain;
+    for (kv::PageIndex page = leaf; page != kv::kNoPage; page = pool.find(pool.meta(page).parent)) {
+      if (!demoted_.contains(pool.meta(page).hash) && pool.leases(page) == 0) chain.push_back(page);
+      if (pool.meta(page).parent.is_zero()) break;
+    }
+    if (chain.empty()) continue;
+    ns = pool.meta(leaf).name_space;
+    std::reverse(chain.begin(), chain.end());
+    if (chain.size() > kDemotePages) chain.resize(kDemotePages);
+    return chain;
+  }
+  return {};
+}
+
 void Worker::consider_demotion(TimePoint now, Actions& out) {
   if (!shelf_) return;
   if (now < demote_at_ || demotions_.size() >= kDemotionsInFlight || state_ != Membership::member) return;
@@ -137,16 +158,8 @@ void Worker::consider_demotion(TimePoint now, Actions& out) {
     if (p.role == wire::Role::cache) caches.push_back(&p);
   if (caches.empty()) return;
   demote_at_ = now + kDemoteEvery;
-  std::vector<kv::PageIndex> pages;
   wire::DemoteOffer offer;
-  for (kv::PageIndex page : shelf_->pool.candidates(4 * kDemotePages)) {
-    const kv::BlockMeta& meta = shelf_->pool.meta(page);
-    if (demoted_.contains(meta.hash) || shelf_->pool.leases(page) > 0) continue;
-    if (!pages.empty() && meta.name_space != offer.ns) continue;  // one namespace an offer
-    offer.ns = meta.name_space;
-    pages.push_back(page);
-    if (pages.size() == kDemotePages) break;
-  }
+  const std::vector<kv::PageIndex> pages = cold_chain(offer.ns);
   if (pages.empty()) return;
   auto lease = shelf_->leases.grant("demote", pages, now + kDemoteTtl);
   if (!lease) return;

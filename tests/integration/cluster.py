@@ -1,0 +1,262 @@
+"""Drives the real programs: start, ask, kill, look. Python standard library only.
+
+Every wait has a deadline and waits for a condition, never for a while. A Cluster owns a run directory and
+its processes, and ends them when it is left:
+
+    with Cluster("2p2d1c", worker=["--dtype", "f32"]) as c:
+        answer = c.complete(ids=[5, 17, 9], max_tokens=8)
+"""
+import http.client
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+BUILD = os.environ.get("MC_BUILD", os.path.join(os.path.dirname(__file__), "..", "..", "build"))
+SKIP = 77
+START_S = 60  # a loaded two-core machine starts five processes in far less
+
+
+def program(name):
+    path = os.path.join(BUILD, name)
+    if not os.access(path, os.X_OK):
+        print(f"{path} is not built", file=sys.stderr)
+        sys.exit(SKIP)
+    return path
+
+
+def run(*words, stdin=None, timeout=120, env=None):
+    """One command to its end: (exit code, stdout bytes, stderr text)."""
+    done = subprocess.run([program(words[0]), *map(str, words[1:])], input=stdin, capture_output=True,
+                          timeout=timeout, env=env)
+    return done.returncode, done.stdout, done.stderr.decode(errors="replace")
+
+
+def until(condition, timeout, what):
+    """Polls a condition that has no event of its own; fails by name."""
+    deadline = time.monotonic() + timeout
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout} s: {what}")
+        select.select([], [], [], 0.02)
+
+
+class Process:
+    def __init__(self, words, env, log):
+        self.words = words
+        self.log = open(log, "ab")
+        self.log_path = log
+        self.popen = subprocess.Popen([program(words[0]), *words[1:]], stdout=subprocess.PIPE, stderr=self.log, env=env)
+        self.ready = None
+
+    def wait_ready(self, timeout=START_S):
+        """Reads the ready line."""
+        deadline = time.monotonic() + timeout
+        line = b""
+        while not line.endswith(b"\n"):
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([self.popen.stdout], [], [], left)[0]:
+                raise AssertionError(f"{self.words[0]} not ready within {timeout} s\n{self.tail()}")
+            byte = os.read(self.popen.stdout.fileno(), 1)
+            if not byte:
+                raise AssertionError(f"{self.words[0]} ended with {self.popen.wait()} before it was ready\n{self.tail()}")
+            line += byte
+        self.ready = json.loads(line)
+        return self.ready
+
+    def tail(self):
+        self.log.flush()
+        with open(self.log_path, errors="replace") as log:
+            return "".join(log.readlines()[-15:])
+
+    def kill(self):
+        self.popen.kill()
+        self.popen.wait(10)
+
+    def stop(self, timeout=20):
+        if self.popen.poll() is None:
+            self.popen.send_signal(signal.SIGTERM)
+        try:
+            return self.popen.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.popen.kill()
+            self.popen.wait(10)
+            raise AssertionError(f"{self.words[0]} did not stop within {timeout} s of SIGTERM\n{self.tail()}")
+        finally:
+            self.popen.stdout.close()
+            self.log.close()
+
+
+class Cluster:
+    """`shape` None starts nothing; start() adds single processes, in any order."""
+
+    def __init__(self, shape=None, conductor=(), worker=(), roles=()):
+        self.dir = tempfile.mkdtemp(prefix="mct-test-")
+        self.env = dict(os.environ, MCT_RUN_DIR=os.path.join(self.dir, "run"))
+        os.mkdir(self.env["MCT_RUN_DIR"], 0o700)
+        self.processes = {}
+        self.count = 0
+        try:
+            if shape:
+                words = ["mc-conductor", "--local", shape, "--http", "127.0.0.1:0", "--json", *conductor, *worker]
+                self.processes["conductor"] = self.spawn(words)
+                self.url_port = int(self.processes["conductor"].wait_ready()["http"].rsplit(":", 1)[1])
+            for name in roles:
+                self.start(name, *(conductor if name == "conductor" else worker))
+            if roles:
+                self.wait_nodes()
+        except BaseException:
+            self.close()
+            raise
+
+    def spawn(self, words):
+        self.count += 1
+        return Process(words, self.env, os.path.join(self.dir, f"{self.count}-{words[0]}.log"))
+
+    def start(self, name, *flags):
+        """conductor, p0, d1, c0, ...: one process by hand."""
+        role = {"p": "mc-prefill", "d": "mc-decode", "c": "mc-cache"}
+        if name == "conductor":
+            port = getattr(self, "url_port", 0)
+            process = self.spawn(["mc-conductor", "--http", f"127.0.0.1:{port}", "--json", *flags])
+            self.processes[name] = process
+            self.url_port = int(process.wait_ready()["http"].rsplit(":", 1)[1])
+        else:
+            words = [role[name[0]], "--name", name, "--http", "127.0.0.1:0", "--json", *flags]
+            self.processes[name] = self.spawn(words)
+        return self.processes[name]
+
+    def wait_nodes(self, timeout=START_S):
+        names = {n for n in self.processes if n != "conductor"}
+
+        def all_there():
+            try:
+                return names <= {n["id"] for n in self.cluster()["nodes"]}
+            except OSError:
+                return False
+        until(all_there, timeout, f"nodes {sorted(names)} registered")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def close(self):
+        order = [n for n in self.processes if n == "conductor"] + [n for n in self.processes if n != "conductor"]
+        try:
+            for name in order:
+                if self.processes[name].popen.poll() is None:
+                    self.processes[name].stop()
+        finally:
+            for process in self.processes.values():
+                if process.popen.poll() is None:
+                    process.kill()
+            shutil.rmtree(self.dir, ignore_errors=True)
+
+    # ---- asking ----
+    def request(self, method, path, body=None, headers=None, timeout=60):
+        """(status, headers, body bytes) of one call."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.url_port, timeout=timeout)
+        try:
+            data = body if isinstance(body, (bytes, type(None))) else json.dumps(body).encode()
+            connection.request(method, path, data, headers or {})
+            answer = connection.getresponse()
+            return answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read()
+        finally:
+            connection.close()
+
+    def get(self, path):
+        return json.loads(self.request("GET", path)[2])
+
+    def post(self, path, body, **kwargs):
+        status, headers, data = self.request("POST", path, body, **kwargs)
+        return status, headers, json.loads(data)
+
+    def complete(self, prompt=None, ids=None, expect=200, **fields):
+        """A greedy completion with token ids; returns the JSON answer."""
+        body = {"prompt": ids if ids is not None else prompt, "temperature": 0, "return_token_ids": True,
+                "ignore_eos": True, **fields}
+        body.setdefault("mc", {}).setdefault("explain", True)
+        status, _, answer = self.post("/v1/completions", body)
+        assert status == expect, f"HTTP {status}: {answer}"
+        return answer
+
+    def stream(self, path, body, timeout=60):
+        """Yields the data of each event; "[DONE]" last. An aborted stream raises."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.url_port, timeout=timeout)
+        connection.request("POST", path, json.dumps(dict(body, stream=True)).encode())
+        answer = connection.getresponse()
+        assert answer.status == 200, answer.read()
+        try:
+            for line in answer:
+                line = line.decode().rstrip("\n")
+                if line.startswith("data: "):
+                    yield line[6:]
+        finally:
+            connection.close()
+
+    def cluster(self):
+        return self.get("/cluster")
+
+    def node(self, name):
+        return next(n for n in self.cluster()["nodes"] if n["id"] == name)
+
+    def leftovers(self):
+        """What is not free although nothing should be in use; empty when quiet."""
+        state = self.cluster()
+        found = []
+        if state["requests_unfinished"]:
+            found.append(f"{state['requests_unfinished']} requests unfinished")
+        for node in state["nodes"]:
+            for key in ("pages_private", "pages_pinned", "leases", "running", "waiting"):
+                if node[key]:
+                    found.append(f"{node['id']} {key}={node[key]}")
+        return found
+
+    def wait_quiet(self, timeout=10):
+        """Every page and lease is free; returns the seconds it took."""
+        began = time.monotonic()
+        try:
+            until(lambda: not self.leftovers(), timeout, "quiet")
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {self.leftovers()}") from None
+        return time.monotonic() - began
+
+
+def token_ids(answer):
+    return answer["choices"][0]["token_ids"]
+
+
+def cached(answer):
+    return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+def oracle(ids, count, *flags, dtype="f32"):
+    """Token ids of the single process."""
+    code, out, err = run("mc-prefill", "once", "--prompt-ids", ",".join(map(str, ids)), "-n", count, "--temperature", "0",
+                         "--ignore-eos", "--dtype", dtype, "--json", *flags)
+    assert code == 0, err
+    return json.loads(out.splitlines()[-1])["output_ids"]
+
+
+class Random:
+    """A small generator of our own, so that a seed means the same in every Python."""
+
+    def __init__(self, seed):
+        self.state = (seed * 2862933555777941757 + 3037000493) & (2**64 - 1)
+
+    def below(self, bound):
+        self.state = (self.state * 6364136223846793005 + 1442695040888963407) & (2**64 - 1)
+        return (self.state >> 33) % bound
+
+    def ids(self, count, vocab=1900, first=10):
+        return [first + self.below(vocab - first) for _ in range(count)]

@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""The cluster's greedy f32 tokens equal the single process's, wherever the KV came from."""
+import itertools
+import unittest
+
+import cluster
+from cluster import Cluster, Random, cached, oracle, token_ids
+
+BLOCK = 64
+
+
+def reusable(ids):
+    return (len(ids) - 1) // BLOCK * BLOCK
+
+
+class Equality(unittest.TestCase):
+    def check(self, c, ids, count, *flags, **fields):
+        answer = c.complete(ids=ids, max_tokens=count, **fields)
+        self.assertEqual(token_ids(answer), oracle(ids, count, *flags), answer["mc"])
+        return answer
+
+    def test_every_plan_transport_and_chunk_size_gives_the_oracles_tokens(self):
+        cases = [("full", "shm", 64), ("full", "tcp", 192), ("moba:block=64,top_k=3,full_last=1", "tcp", 4096),
+                 ("moba:block=128,top_k=2,full_last=0", "shm", 192)]
+        for attention, transport, chunk in cases:
+            with self.subTest(attention=attention, transport=transport, chunk=chunk):
+                flags = ["--attention", attention]
+                with Cluster("1p1d", worker=["--dtype", "f32", "--transport", transport, "--chunk-tokens", str(chunk),
+                                             *flags]) as c:
+                    for length in (1, 63, 64, 65, 700):
+                        self.check(c, Random(length).ids(length), 24, *flags)
+                    self.assertLess(c.wait_quiet(), 10)
+
+    def test_a_prefix_gives_the_same_tokens_from_every_place_it_can_come_from(self):
+        with Cluster("2p2d1c", worker=["--dtype", "f32"]) as c:
+            ids = Random(1).ids(1500)
+            cold = self.check(c, ids + [11, 12], 20, mc={"pin": {"prefill": "p0", "decode": "d0"}})
+            self.assertEqual(cached(cold), 0)
+            local = self.check(c, ids + [13, 14], 20, mc={"pin": {"prefill": "p0", "decode": "d0"}})
+            self.assertEqual(cached(local), reusable(ids))
+            self.assertEqual(local["mc"]["cached_local_tokens"], reusable(ids))
+            remote = self.check(c, ids + [15, 16], 20, mc={"pin": {"prefill": "p1", "decode": "d1"}})
+            self.assertEqual(cached(remote), reusable(ids))
+            self.assertEqual(remote["mc"]["cached_remote_tokens"], reusable(ids), remote["mc"])
+            self.assertEqual(c.complete(ids=ids + [11, 12], max_tokens=20, mc={"no_cache": True})["usage"]
+                             ["prompt_tokens_details"]["cached_tokens"], 0)
+            c.wait_quiet()
+
+    def test_the_next_turn_reuses_the_blocks_of_the_answer(self):
+        with Cluster("1p1d", worker=["--dtype", "f32"]) as c:
+            ids = Random(2).ids(100)
+            first = self.check(c, ids, 120)
+            turn = ids + token_ids(first) + Random(3).ids(10)
+            second = self.check(c, turn, 30)
+            # Of the answer's tokens all but the last have KV; whole blocks of it are found at the decode node.
+            whole = (len(ids) + 119) // BLOCK * BLOCK
+            self.assertEqual(cached(second), whole, second["mc"])
+            c.wait_quiet()
+
+    def test_blocks_demoted_to_the_cache_node_come_back_from_there(self):
+        # A pool of 40 pages: three prompts of 12 blocks push each other out, to c0.
+        with Cluster(roles=["conductor", "c0"]) as c:
+            for name in ("p0", "d0"):
+                c.start(name, "--dtype", "f32", "--kv-mem", "16MiB")
+            c.wait_nodes()
+            prompts = [Random(10 + i).ids(12 * BLOCK + 5) for i in range(4)]
+            for ids in prompts:
+                c.complete(ids=ids, max_tokens=4)
+                c.wait_quiet()
+            for ids in prompts + prompts:
+                c.complete(ids=ids, max_tokens=4)
+            cluster.until(lambda: c.node("c0")["blocks_indexed"] > 0, 10, "c0 holds blocks")
+            answers = [self.check(c, ids, 6) for ids in prompts]
+            sources = [a["mc"]["cached_from"] for a in answers]
+            self.assertTrue(any("c0" in s for s in sources), sources)
+            c.wait_quiet()
+
+    def test_prefilled_kv_bytes_do_not_depend_on_the_chunk_size(self):
+        for attention, dtype in itertools.product(("full", "moba:block=64,top_k=3,full_last=1"), ("f32", "bf16")):
+            ids = ",".join(map(str, Random(4).ids(1000)))
+            streams = []
+            for chunk in (64, 192, 4096):
+                code, out, err = cluster.run("mc-prefill", "once", "--prompt-ids", ids, "--kv-out", "-", "--temperature",
+                                             "0", "--dtype", dtype, "--attention", attention, "--chunk-tokens", chunk)
+                self.assertEqual(code, 0, err)
+                streams.append(out)
+            self.assertEqual(streams[0], streams[1])
+            self.assertEqual(streams[0], streams[2])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
