@@ -36,20 +36,20 @@ void Loop::run() {
 }
 
 void Loop::turn() {
-  const TimePoint start = now();
-  planned_ = next_wakeup(start);
+  turn_start_ = now();
+  planned_ = next_wakeup(turn_start_);
   items_.clear();
   item_links_.clear();
-  const bool reading = outbox_.empty();
+  reading_ = outbox_.empty();
   items_.push_back({.fd = shared_.wake.fd()});
   if (zap_) items_.push_back({.socket = &*zap_});
-  for (Socket& router : routers_) items_.push_back({.socket = &router, .want_read = reading});
+  for (Socket& router : routers_) items_.push_back({.socket = &router, .want_read = reading_});
   for (auto& [id, link] : links_) {
     if (!link.dealer) continue;
-    items_.push_back({.socket = &*link.dealer, .want_read = reading, .want_write = link.up && !link.queue.empty()});
+    items_.push_back({.socket = &*link.dealer, .want_read = reading_, .want_write = link.up && !link.queue.empty()});
     item_links_.push_back(id);
   }
-  if (auto polled = poll_sockets(items_, planned_ - start); !polled)
+  if (auto polled = poll_sockets(items_, planned_ - turn_start_); !polled)
     log_error("control poll failed", {{"what", polled.error().what}});
   read_sockets();
   run_commands();
@@ -119,13 +119,14 @@ TimePoint Loop::next_wakeup(TimePoint now) const {
 }
 
 void Loop::tick(TimePoint now) {
-  // A loop that was itself stopped or starved heard nobody: what its peers sent meanwhile is still in
-  // the sockets, so their silence is counted without the stall.
+  // A loop that was itself stopped or starved, or that may not read because its owner does not, heard
+  // nobody: what its peers sent meanwhile is still in the sockets, so that time is not their silence.
   const Duration late = now - planned_;
-  if (planned_ != TimePoint{} && late > kStall)
+  const Duration deaf = !reading_ ? now - turn_start_ : late > kStall ? late : Duration::zero();
+  if (deaf > Duration::zero())
     for (auto& [id, link] : links_) {
-      link.heard = std::min(now, link.heard + late);
-      if (link.broken_at != kNever) link.broken_at = std::min(now, link.broken_at + late);
+      link.heard = std::min(now, link.heard + deaf);
+      if (link.broken_at != kNever) link.broken_at = std::min(now, link.broken_at + deaf);
     }
   for (auto& [id, link] : links_) tick_link(link, now);
   expire_requests(now);

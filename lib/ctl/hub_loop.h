@@ -147,7 +147,9 @@ class Loop {
   std::vector<LinkId> item_links_;
   HubStats stats_;
   Rng rng_;
+  TimePoint turn_start_{};
   TimePoint planned_{};  // when this turn was due
+  bool reading_ = true;  // this turn: the event ring had room
 };
 
 }  // namespace mc::ctl

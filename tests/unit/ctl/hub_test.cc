@@ -430,6 +430,7 @@ TEST_CASE("ctl/hub: a full queue answers busy and nothing grows") {
       if (auto* failed = std::get_if<SendFailed>(&*event)) full = *failed;
   }
   REQUIRE(full);
+  INFO("sent " << sent << ", server received " << server.stats().received << ", client sent " << client.stats().sent);
   CHECK(full->error.code == Code::busy);
   CHECK(full->error.what.find("queue to tcp://127.0.0.1") != std::string::npos);
   // Once the owner reads, the oldest come out in order.
@@ -443,6 +444,28 @@ TEST_CASE("ctl/hub: a full queue answers busy and nothing grows") {
       last = r->envelope.id;
       ++received;
     }
+  }
+}
+
+TEST_CASE("ctl/hub: an owner that does not read for long loses neither peers nor order") {
+  auto o = options(1, {"tcp://127.0.0.1:0"});
+  o.ring = 2;
+  o.dead_after = 60ms;
+  Hub server = must_open(o);
+  Hub client = must_open(options(2));
+  const LinkId link = *client.connect(server.bound().front());
+  REQUIRE(expect<LinkUp>(client));
+  constexpr int kCount = 20;
+  for (int i = 0; i < kCount; ++i) REQUIRE_OK(client.send(link, "test.x", {static_cast<uint8_t>(i)}));
+  const TimePoint long_after = SystemClock::instance().now() + 4 * o.dead_after;
+  while (client.wait(long_after)) {
+  }
+  int received = 0;
+  for (const TimePoint end = limit(); received < kCount;) {
+    auto event = server.wait(end);
+    REQUIRE(event);
+    CHECK_FALSE(std::holds_alternative<LinkLost>(*event));
+    if (auto* r = std::get_if<Received>(&*event)) CHECK(r->body == Bytes{static_cast<uint8_t>(received++)});
   }
 }
 
