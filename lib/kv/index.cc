@@ -135,9 +135,7 @@ void PrefixIndex::settle_pending(NodeOrdinal node, std::span<const BlockHash> ha
 // Both lists are sorted by ordinal, so one step is a merge: a node whose match reached this block and
 // that holds it goes on, one that does not has ended. On block 0 every holder starts.
 void PrefixIndex::step(const Holders& holders, uint32_t block, std::vector<NodeMatch>& alive,
-                       std::vector<NodeMatch>& ended) {
-  std::vector<NodeMatch> next;
-  next.reserve(holders.size());
+                       std::vector<NodeMatch>& next, std::vector<NodeMatch>& ended) {
   auto before = alive.begin();
   for (const Holder& holder : holders) {
     NodeMatch reach{.node = holder.node};
@@ -155,15 +153,16 @@ void PrefixIndex::step(const Holders& holders, uint32_t block, std::vector<NodeM
     next.push_back(reach);
   }
   ended.insert(ended.end(), before, alive.end());
-  alive = std::move(next);
+  alive.swap(next);
+  next.clear();
 }
 
 std::vector<NodeMatch> PrefixIndex::match(std::span<const BlockHash> hashes) const {
-  std::vector<NodeMatch> ended, alive;
+  std::vector<NodeMatch> ended, alive, next;
   for (uint32_t i = 0; i < hashes.size() && (i == 0 || !alive.empty()); ++i) {
     const auto block = blocks_.find(hashes[i]);
     if (block == blocks_.end()) break;
-    step(block->second, i, alive, ended);
+    step(block->second, i, alive, next, ended);
   }
   ended.insert(ended.end(), alive.begin(), alive.end());
   std::sort(ended.begin(), ended.end(), [](const NodeMatch& a, const NodeMatch& b) { return a.node < b.node; });

@@ -94,7 +94,7 @@ class PrefixIndex {
   void store(NodeOrdinal node, const BlockHash& hash, Tier tier);
   void drop(NodeOrdinal node, const BlockHash& hash);
   void erase_if_empty(const BlockHash& hash, NodeOrdinal node);
-  static void step(const Holders& holders, uint32_t block, std::vector<NodeMatch>& alive,
+  static void step(const Holders& holders, uint32_t block, std::vector<NodeMatch>& alive, std::vector<NodeMatch>& next,
                    std::vector<NodeMatch>& ended);
   template <class Change>
   void sweep(Change change);

@@ -1,10 +1,11 @@
 // Public face of kv: what a block is called, where it lives, who may read it until when, and who in
 // the cluster has it. All of it is book-keeping on values; bytes are moved by others.
 //
-//   chain.h      tokens -> BlockHash per full block        namespace.h  what must be equal to share
-//   pool.h       pages: free, owned, cached, draining      events.h     stored / removed, numbered
-//   lease.h      dated promises to remote readers          eviction.h   contract of a policy
-//   table.h      pages of one sequence                     index.h      the conductor's view of all nodes
+//   chain.h   tokens -> BlockHash per full block    namespace.h    what must be equal to share blocks
+//   pool.h    pages: free, owned, cached, draining  events.h       stored and removed, numbered
+//   lease.h   dated promises to remote readers      eviction.h     contract of a policy
+//   table.h   pages of one sequence                 index.h        the conductor's view of all nodes
+// and, for tools:  inspect.h  what is in a .mckv stream, how two differ;  trace_cache.h  hit rates of a trace
 #pragma once
 
 #include "kv/chain.h"

@@ -37,7 +37,16 @@ uint32_t Decoder::find(std::string_view key) {
 void Decoder::fail(std::string_view what) {
   if (failed_) return;
   failed_ = true;
-  error_ = Error{Code::corrupt, path_ + (path_.size() == name_end_ ? ": " : " ") + std::string(what)};
+  std::string text(name_);
+  for (size_t i = 0; i < depth_; ++i) {
+    if (steps_[i].key.empty())
+      text += "[" + std::to_string(steps_[i].index) + "]";
+    else
+      text += (i == 0 ? ": " : ".") + std::string(steps_[i].key);
+  }
+  text += depth_ == 0 ? ": " : " ";
+  text += what;
+  error_ = Error{Code::corrupt, std::move(text)};
 }
 
 void Decoder::fail_type(std::string_view wanted, uint32_t at) {
@@ -60,12 +69,6 @@ bool Decoder::enter_array(uint32_t at, size_t& count) {
   }
   count = nodes_[at].count;
   return true;
-}
-
-void Decoder::push_index(size_t index) {
-  path_ += '[';
-  path_ += std::to_string(index);
-  path_ += ']';
 }
 
 void Decoder::get(uint32_t at, bool& value) {

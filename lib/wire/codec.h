@@ -7,6 +7,7 @@
 // and an error names message, field and what was found: "hello: cost.prefill_s is missing".
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -15,6 +16,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "base/assert.h"
 #include "base/json.h"
 #include "base/result.h"
 #include "wire/messages.h"
@@ -96,7 +98,7 @@ class Encoder {
 class Decoder {
  public:
   /// `nodes` of one parsed message; `name` opens every error.
-  Decoder(std::span<const MsgpackNode> nodes, std::string_view name) : nodes_(nodes), path_(name) {}
+  Decoder(std::span<const MsgpackNode> nodes, std::string_view name) : nodes_(nodes), name_(name) {}
 
   /// Fills `value` from the root. The first thing wrong is the error.
   template <class T>
@@ -109,14 +111,13 @@ class Decoder {
   template <class T>
   void operator()(std::string_view key, T& field) {
     if (failed_) return;
-    const size_t length = path_.size();
-    path_ += length == name_end_ ? ": " : ".";
-    path_ += key;
+    Step& step = push();
+    step.key = key;
     if (const uint32_t at = find(key); at == 0)
       fail("is missing");
     else
       get(at, field);
-    path_.resize(length);
+    --depth_;
   }
 
  private:
@@ -127,12 +128,22 @@ class Decoder {
     uint32_t cursor = 0;
   };
 
+  // The path to the value being read, rendered only when something is wrong.
+  struct Step {
+    std::string_view key;  // empty = element `index` of an array
+    size_t index = 0;
+  };
+  static constexpr size_t kDepthMax = 2 * 16;  // a field and an element for each level parse_msgpack allows
+
+  Step& push() {
+    MC_ASSERT_LT(depth_, kDepthMax);
+    return steps_[depth_++];
+  }
   uint32_t find(std::string_view key);
   void fail(std::string_view what);
   void fail_type(std::string_view wanted, uint32_t at);
   bool enter_map(uint32_t at);
   bool enter_array(uint32_t at, size_t& count);
-  void push_index(size_t index);
 
   void get(uint32_t at, bool& value);
   void get(uint32_t at, uint32_t& value);
@@ -158,14 +169,14 @@ class Decoder {
     if (!enter_array(at, count)) return;
     values.clear();
     values.reserve(count < 4096 ? count : 4096);  // the rest is paid for by elements that decode
-    const size_t length = path_.size();
     uint32_t next = at + 1;
-    for (size_t i = 0; i < count && !failed_; ++i) {
-      push_index(i);
+    Step& step = push();
+    step.key = {};
+    for (step.index = 0; step.index < count && !failed_; ++step.index) {
       get(next, values.emplace_back());
-      path_.resize(length);
       next = nodes_[next].next;
     }
+    --depth_;
   }
   template <class T>
   requires std::is_class_v<T> &&(!std::is_base_of_v<Id128, T>)void get(uint32_t at, T& value) { get_struct(at, value); }
@@ -178,8 +189,9 @@ class Decoder {
   }
 
   std::span<const MsgpackNode> nodes_;
-  std::string path_;
-  size_t name_end_ = path_.size();
+  std::string_view name_;
+  std::array<Step, kDepthMax> steps_;
+  size_t depth_ = 0;
   Frame frame_;
   bool failed_ = false;
   Error error_;
