@@ -6,11 +6,13 @@
 #include <string_view>
 
 #include "base/hash.h"
+#include "wire/xfer_frame.h"
 
 namespace mc::wire {
 namespace {
 
 static_assert(std::endian::native == std::endian::little);
+static_assert(kNotifyMessageBytesMax <= kNotifyBytesMax);  // one notify frame carries one message
 
 constexpr uint16_t kKindExtentsReady = 1;
 
