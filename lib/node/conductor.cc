@@ -126,6 +126,7 @@ std::vector<Conductor::NodeStatus> Conductor::nodes(TimePoint now) const {
     s.queue_s = node.queued.empty() ? 0 : to_seconds(std::max(Duration{}, node.busy_until - now));
     s.up = now - node.since;
     s.blocks = index_.resident_count(node.ordinal);
+    s.heartbeats = node.heartbeats;
     s.prefill_error = node.prefill_correction.error();
     s.step_error = node.step_correction.error();
     out.push_back(std::move(s));

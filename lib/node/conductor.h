@@ -58,6 +58,7 @@ class Conductor final : public Machine {
     double queue_s = 0;
     Duration up{};
     uint64_t blocks = 0;
+    uint64_t heartbeats = 0;
     double prefill_error = 0, step_error = 0;  // relative prediction errors
   };
   std::vector<NodeStatus> nodes(TimePoint now) const;
@@ -94,6 +95,7 @@ class Conductor final : public Machine {
     wire::Hello hello;
     wire::Load load;
     TimePoint since{}, heard{};
+    uint64_t heartbeats = 0;
     bool draining = false;  // wanted; the node confirms with its heartbeat
     sched::Cost cost;       // announced
     sched::Correction prefill_correction, step_correction;

@@ -89,6 +89,7 @@ void Conductor::on_received(const Received& event, TimePoint now, Actions& out) 
 // The heartbeat closes every gap that a lost message can leave: membership, drain state, block events.
 void Conductor::on_heartbeat(Node& node, const wire::Heartbeat& beat, TimePoint now, Actions& out) {
   node.load = beat.load;
+  ++node.heartbeats;
   out.push_back(Send{node.name, node.instance, wire::HeartbeatAck{true}});
   if (node.draining && !beat.load.draining) out.push_back(Send{node.name, node.instance, wire::Drain{true}});
   node.draining |= beat.load.draining;  // a node told to stop drains by itself

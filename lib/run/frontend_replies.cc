@@ -98,7 +98,8 @@ void Frontend::update_metrics(const http::ServerStats& http) {
     std::string key = family.name;
     for (auto label : labels) key.append("|").append(label);
     uint64_t& last = last_[key];
-    if (total > last) metrics_.counter(family, labels).add(static_cast<double>(total - last));
+    metric::Counter counter = metrics_.counter(family, labels);  // made at 0, before the first event
+    if (total > last) counter.add(static_cast<double>(total - last));
     last = total;
   };
   count(metric::kVllmPromptTokens, {}, s.prompt_tokens);

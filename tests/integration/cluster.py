@@ -223,8 +223,10 @@ class Cluster:
         return found
 
     def wait_quiet(self, timeout=10):
-        """Every page and lease is free; returns the seconds it took."""
+        """Every page and lease is free, by heartbeats younger than this call; returns the seconds it took."""
         began = time.monotonic()
+        beats = {n["id"]: n["heartbeats"] for n in self.cluster()["nodes"]}
+        until(lambda: all(n["heartbeats"] > beats.get(n["id"], -1) + 1 for n in self.cluster()["nodes"]), timeout, "heartbeats")
         try:
             until(lambda: not self.leftovers(), timeout, "quiet")
         except AssertionError as error:

@@ -1,0 +1,216 @@
+#!/usr/bin/env python3
+"""The OpenAI door end to end: what clients send, what they get, and every refusal by name."""
+import http.client
+import json
+import socket
+import threading
+import time
+import unittest
+
+import cluster
+from cluster import Cluster, Random, cached, token_ids, until
+
+
+def setUpModule():
+    global c
+    c = Cluster("1p1d1c", worker=["--dtype", "f32"])
+
+
+def tearDownModule():
+    c.close()
+
+
+class Answers(unittest.TestCase):
+    def test_a_completion_has_the_fields_clients_read(self):
+        answer = c.complete("Once upon a time", max_tokens=8)
+        self.assertEqual(answer["object"], "text_completion")
+        self.assertEqual(answer["model"], "mc-tiny")
+        self.assertEqual(answer["choices"][0]["finish_reason"], "length")
+        usage = answer["usage"]
+        self.assertEqual(usage["completion_tokens"], 8)
+        self.assertEqual(usage["total_tokens"], usage["prompt_tokens"] + 8)
+        self.assertIsInstance(usage["prompt_tokens_details"]["cached_tokens"], int)
+
+    def test_a_streamed_completion_joins_to_the_whole_one(self):
+        body = {"prompt": "Once upon a time", "max_tokens": 24, "temperature": 0, "ignore_eos": True}
+        whole = c.post("/v1/completions", body)[2]
+        events = list(c.stream("/v1/completions", dict(body, stream_options={"include_usage": True})))
+        self.assertEqual(events[-1], "[DONE]")
+        chunks = [json.loads(e) for e in events[:-1]]
+        self.assertEqual("".join(k["choices"][0]["text"] for k in chunks if k["choices"]), whole["choices"][0]["text"])
+        self.assertEqual(chunks[-1]["choices"], [])
+        self.assertEqual(chunks[-1]["usage"]["completion_tokens"], 24)
+        self.assertEqual(len({(k["id"], k["created"], k["model"]) for k in chunks}), 1)
+
+    def test_a_chat_stream_sends_the_role_with_the_first_token_and_one_finish(self):
+        body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 6, "temperature": 0, "ignore_eos": True}
+        events = [json.loads(e) for e in c.stream("/v1/chat/completions", body) if e != "[DONE]"]
+        self.assertEqual(events[0]["choices"][0]["delta"].get("role"), "assistant")
+        self.assertEqual([e["choices"][0]["finish_reason"] for e in events if e["choices"][0]["finish_reason"]], ["length"])
+        self.assertEqual(events[-1]["choices"][0]["delta"], {})
+        whole = c.post("/v1/chat/completions", body)[2]
+        self.assertEqual(whole["object"], "chat.completion")
+        self.assertEqual("".join(e["choices"][0]["delta"].get("content", "") for e in events),
+                         whole["choices"][0]["message"]["content"])
+
+    def test_a_stop_string_ends_the_text_before_it_and_frees_the_pages(self):
+        free = c.complete("Once upon a time", max_tokens=40)["choices"][0]["text"]
+        stop = free[10:14]
+        answer = c.complete("Once upon a time", max_tokens=40, stop=[stop])
+        self.assertEqual(answer["choices"][0]["text"], free[:free.index(stop)])
+        self.assertEqual(answer["choices"][0]["finish_reason"], "stop")
+        self.assertLess(c.wait_quiet(), 5)
+
+    def test_one_seed_gives_one_text_whatever_else_runs(self):
+        def ask(seed, prompt="Tell me"):
+            return c.post("/v1/completions", {"prompt": prompt, "max_tokens": 24, "seed": seed, "temperature": 1.0})[2]["choices"][0]["text"]
+        alone = ask(7)
+        results = {}
+        threads = [threading.Thread(target=lambda i=i: results.__setitem__(i, ask(7 if i % 2 else 100 + i))) for i in range(8)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join(60)
+        self.assertEqual({results[i] for i in range(1, 8, 2)}, {alone})
+        self.assertNotEqual(ask(8), alone)
+
+    def test_n_gives_so_many_choices_that_differ(self):
+        answer = c.post("/v1/completions", {"prompt": "Tell me", "max_tokens": 16, "n": 3, "seed": 1, "temperature": 1.0})[2]
+        self.assertEqual([k["index"] for k in answer["choices"]], [0, 1, 2])
+        self.assertGreater(len({k["text"] for k in answer["choices"]}), 1)
+        self.assertEqual(answer["usage"]["prompt_tokens"], c.complete("Tell me", max_tokens=1)["usage"]["prompt_tokens"])
+
+    def test_logprobs_are_negative_ordered_and_one_a_token(self):
+        answer = c.post("/v1/completions", {"prompt": "Tell me", "max_tokens": 5, "temperature": 0, "logprobs": 3, "ignore_eos": True})[2]
+        logprobs = answer["choices"][0]["logprobs"]
+        self.assertEqual(len(logprobs["tokens"]), 5)
+        self.assertTrue(all(p <= 0 for p in logprobs["token_logprobs"]))
+        for chosen, top in zip(logprobs["token_logprobs"], logprobs["top_logprobs"]):
+            self.assertAlmostEqual(chosen, max(top.values()), places=5)
+
+    def test_tokenize_and_detokenize_are_inverse(self):
+        text = "Hello, wörld! 你好 🎉\n\tdef f(x): return x"
+        ids = c.post("/tokenize", {"prompt": text, "add_special_tokens": False})[2]
+        self.assertEqual(ids["count"], len(ids["tokens"]))
+        self.assertEqual(c.post("/detokenize", {"tokens": ids["tokens"]})[2]["prompt"], text)
+
+    def test_models_health_and_version_answer(self):
+        card = c.get("/v1/models")["data"][0]
+        self.assertEqual((card["id"], card["root"]), ("mc-tiny", "mc-tiny"))
+        self.assertEqual(c.request("GET", "/health")[0::2], (200, b""))
+        self.assertIn("version", c.get("/version"))
+
+    def test_metrics_have_help_and_type_for_every_family_and_the_names_dashboards_query(self):
+        c.complete("Once upon", max_tokens=4)
+        text = c.request("GET", "/metrics")[2].decode()
+        names = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
+        helped = {line.split()[2] for line in text.splitlines() if line.startswith("# HELP")}
+        self.assertEqual(names, helped)
+        for name in ("vllm:num_requests_running", "vllm:kv_cache_usage_perc", "vllm:prefix_cache_hits_total",
+                     "vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds", "vllm:prompt_tokens_total",
+                     "vllm:generation_tokens_total", "mc_requests_total", "mc_stage_seconds", "mc_build_info"):
+            self.assertIn(name, names)
+
+    def test_a_shared_prefix_of_1500_tokens_is_reused_whole_and_saves_time(self):
+        ids = Random(50).ids(1500)
+        cold = c.complete(ids=ids + [20], max_tokens=2)
+        warm = c.complete(ids=ids + [21], max_tokens=2)
+        self.assertEqual(cached(warm), 1500 // 64 * 64)
+        ttft = [sum(a["mc"][k] for k in ("queue_ms", "accept_ms", "fetch_ms", "prefill_ms")) for a in (cold, warm)]
+        print(f"TTFT on the nodes, 1501 tokens: cold {ttft[0]:.1f} ms, warm {ttft[1]:.1f} ms")
+        self.assertLess(ttft[1], ttft[0])
+
+    def test_64_concurrent_streams_all_finish(self):
+        ends = []
+
+        def ask(i):
+            events = list(c.stream("/v1/completions", {"prompt": Random(i).ids(40 + i), "max_tokens": 20, "temperature": 0,
+                                                       "ignore_eos": True}, timeout=120))
+            ends.append(events[-1])
+        threads = [threading.Thread(target=ask, args=(i,)) for i in range(64)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join(120)
+        self.assertEqual(ends, ["[DONE]"] * 64)
+        c.wait_quiet()
+
+    def test_a_client_that_disconnects_frees_pages_and_leases(self):
+        stream = c.stream("/v1/completions", {"prompt": Random(9).ids(300), "max_tokens": 2000, "temperature": 0, "ignore_eos": True})
+        next(stream)
+        began = time.monotonic()
+        stream.close()
+        c.wait_quiet()
+        print(f"disconnect to all free, seen by heartbeat: {1e3 * (time.monotonic() - began):.0f} ms")
+
+
+class Refusals(unittest.TestCase):
+    def refused(self, path, body, status, code, *words, **kwargs):
+        got, headers, answer = c.post(path, body, **kwargs)
+        self.assertEqual((got, answer["error"]["code"]), (status, code), answer)
+        for word in words:
+            self.assertIn(word, answer["error"]["message"] + str(answer["error"]["param"]))
+        return headers
+
+    def test_each_bad_request_is_named(self):
+        ok = {"prompt": "x", "max_tokens": 1}
+        self.refused("/v1/completions", b"{\"prompt\": ", 400, "malformed_json")
+        self.refused("/v1/completions", b"{\"prompt\": \"a\xff\"}", 400, "invalid_utf8", "byte 13")
+        self.refused("/v1/completions", dict(ok, model="gpt-9"), 404, "model_not_found", "gpt-9")
+        self.refused("/v1/completions", dict(ok, max_tokens=9000), 400, "context_length_exceeded", "8192")
+        self.refused("/v1/completions", {"prompt": [5] * 8200, "max_tokens": 1}, 400, "context_length_exceeded")
+        self.refused("/v1/completions", dict(ok, temperature=-1), 400, "invalid_value", "temperature")
+        self.refused("/v1/completions", dict(ok, suffix="y"), 400, "unsupported_parameter", "suffix")
+        self.refused("/v1/completions", dict(ok, response_format={"type": "json_object"}), 400, "unsupported_parameter", "response_format")
+        self.refused("/v1/completions", dict(ok, mc={"attention": "moba:block=7"}), 400, "invalid_value", "attention")
+        self.refused("/v1/completions", {"prompt": [99999], "max_tokens": 1}, 400, "invalid_value", "below 2048")
+        self.refused("/v1/embeddings", {"input": "x"}, 501, "unsupported_endpoint")
+        self.refused("/nowhere", {}, 404, "not_found")
+
+    def test_an_oversized_body_is_refused_with_413(self):
+        with socket.create_connection(("127.0.0.1", c.url_port), timeout=10) as s:
+            s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 999999999999\r\n\r\n")
+            self.assertIn(b" 413 ", s.recv(200))
+
+    def test_a_deadline_that_passes_is_a_504_that_names_the_stage(self):
+        headers = self.refused("/v1/completions", {"prompt": Random(3).ids(2000), "max_tokens": 5000, "temperature": 0,
+                                                   "ignore_eos": True, "mc": {"deadline_ms": 150}}, 504, "deadline_exceeded", "stage")
+        self.assertIn("x-request-id", headers)
+        c.wait_quiet()
+
+    def test_a_promise_that_cannot_be_kept_is_rejected_early_with_numbers(self):
+        headers = self.refused("/v1/completions", {"prompt": Random(4).ids(3000), "max_tokens": 4, "mc": {"ttft_slo_ms": 1}},
+                               429, "predicted_slo_miss", "predicted")
+        self.assertGreaterEqual(int(headers["retry-after"]), 1)
+        self.assertIn("predicted_ms", headers["x-mc-reason"])
+
+    def test_garbage_on_every_port_leaves_the_service_unharmed(self):
+        noise = bytes(Random(5).below(256) for _ in range(5000))
+        for node in c.cluster()["nodes"]:
+            host, port = node["http"].rsplit(":", 1)
+            with socket.create_connection((host, int(port)), timeout=10) as s:
+                s.sendall(noise)
+        with socket.create_connection(("127.0.0.1", c.url_port), timeout=10) as s:
+            s.sendall(noise)
+        for name in ("control", ):
+            for node in c.cluster()["nodes"]:
+                with socket.socket(socket.AF_UNIX) as s:
+                    s.settimeout(10)
+                    s.connect(node[name].removeprefix("ipc://"))
+                    s.sendall(noise)
+        self.assertEqual(len(token_ids(c.complete(ids=Random(6).ids(200), max_tokens=5))), 5)
+        self.assertEqual(len(c.cluster()["nodes"]), 3)
+
+
+class NoWorkers(unittest.TestCase):
+    def test_without_workers_health_and_requests_say_what_is_missing(self):
+        with Cluster(roles=["conductor"]) as lonely:
+            status, _, body = lonely.request("GET", "/health")
+            self.assertEqual((status, body), (503, b"no_prefill"))
+            status, headers, answer = lonely.post("/v1/completions", {"prompt": "x", "max_tokens": 1})
+            self.assertEqual((status, answer["error"]["code"]), (503, "no_prefill"))
+            self.assertIn("retry-after", headers)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
