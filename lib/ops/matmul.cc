@@ -39,20 +39,40 @@ size_t panel_index(Dtype dtype, size_t row, size_t column) {
   return dtype == Dtype::bf16 ? (column / 2 * kPanelColumns + lane) * 2 + column % 2 : column * kPanelColumns + lane;
 }
 
+/// Row `row` of `part` in the packed dtype; `wide` is scratch of `columns` floats.
+void convert(const WeightRows& part, size_t row, size_t columns, Dtype dtype, float* wide, void* out) {
+  if (part.dtype == dtype) {
+    const size_t bytes = columns * dtype_bytes(dtype);
+    std::memcpy(out, static_cast<const std::byte*>(part.data) + row * bytes, bytes);
+    return;
+  }
+  read_row(part, row, columns, wide);
+  auto* narrow = static_cast<bf16_t*>(out);
+  if (dtype == Dtype::f32)
+    std::memcpy(out, wide, columns * sizeof(float));
+  else
+    for (size_t i = 0; i < columns; ++i) narrow[i] = f32_to_bf16(wide[i]);
+}
+
+/// Both layouts are a transposition of 32-bit words (an f32, or two bf16 of neighbouring k): 16 rows at a
+/// time, so that every write is a whole cache line.
 void fill_panel(std::span<const WeightRows> parts, size_t first_row, size_t rows, size_t columns, Dtype dtype,
                 std::byte* panel) {
-  std::vector<float> line(columns);
+  constexpr size_t kLanes = 16;
+  const size_t words = padded_k(dtype, columns) * dtype_bytes(dtype) / sizeof(uint32_t);
+  std::vector<float> wide(columns);
+  std::vector<uint32_t> lines(kLanes * words);
   size_t part = 0, part_start = 0;
-  for (size_t row = first_row; row < std::min(rows, first_row + kPanelColumns); ++row) {
-    while (row >= part_start + parts[part].rows) part_start += parts[part++].rows;
-    read_row(parts[part], row - part_start, columns, line.data());
-    for (size_t column = 0; column < columns; ++column) {
-      const size_t index = panel_index(dtype, row, column);
-      if (dtype == Dtype::bf16)
-        reinterpret_cast<bf16_t*>(panel)[index] = f32_to_bf16(line[column]);
-      else
-        reinterpret_cast<float*>(panel)[index] = line[column];
+  for (size_t lane = 0; lane < kPanelColumns; lane += kLanes) {
+    std::fill(lines.begin(), lines.end(), 0);
+    for (size_t i = 0; i < kLanes && first_row + lane + i < rows; ++i) {
+      const size_t row = first_row + lane + i;
+      while (row >= part_start + parts[part].rows) part_start += parts[part++].rows;
+      convert(parts[part], row - part_start, columns, dtype, wide.data(), lines.data() + i * words);
     }
+    auto* out = reinterpret_cast<uint32_t*>(panel) + lane;
+    for (size_t word = 0; word < words; ++word)
+      for (size_t i = 0; i < kLanes; ++i) out[word * kPanelColumns + i] = lines[i * words + word];
   }
 }
 
@@ -68,15 +88,8 @@ float f16_to_f32(uint16_t half) {
 }
 
 void convert_row(const WeightRows& source, size_t row, size_t columns, Dtype dtype, std::byte* out) {
-  std::vector<float> line(columns);
-  read_row(source, row, columns, line.data());
-  if (dtype == Dtype::f32) {
-    std::memcpy(out, line.data(), columns * sizeof(float));
-    return;
-  }
-  MC_ASSERT(dtype == Dtype::bf16);
-  auto* narrow = reinterpret_cast<bf16_t*>(out);
-  for (size_t i = 0; i < columns; ++i) narrow[i] = f32_to_bf16(line[i]);
+  std::vector<float> wide(columns);
+  convert(source, row, columns, dtype, wide.data(), out);
 }
 
 size_t PackedMatrix::packed_bytes(size_t rows, size_t columns, Dtype dtype) {
