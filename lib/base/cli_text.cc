@@ -141,6 +141,9 @@ Result<std::string> help_topic(const Program& program, std::string_view topic) {
   if (topic.empty()) return help_text(program);
   if (const Verb* verb = find_verb(program, topic)) return help_text(program, *verb);
   if (topic == "errors") return list_errors();
+  // For the manual pages: scripts paste these, tests compare them.
+  if (topic == "mdoc-options") return man_options(program);
+  if (topic == "mdoc-errors") return man_errors();
   if (topic == "common") {
     const std::vector<const Flag*> all = all_flags(program);
     std::string out = "Flags that mean the same in every tool; each is also an environment variable\n(--log-level is " +

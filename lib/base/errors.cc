@@ -119,4 +119,16 @@ std::string list_errors() {
   return out;
 }
 
+std::string man_errors() {
+  std::string out = ".Bl -tag -width Ds\n";
+  for (const ErrorInfo& info : kErrors) {
+    out += ".It " + name_of(info) + "\n" + std::string(info.meaning) + "\nNext: " + std::string(info.next) +
+           ".\nExit code " + std::to_string(info.exit_code);
+    if (info.http_status != 0)
+      out += ", HTTP " + std::to_string(info.http_status) + " " + std::string(info.openai_code);
+    out += ".\n";
+  }
+  return out + ".El\n";
+}
+
 }  // namespace mc

@@ -64,5 +64,7 @@ int http_status_of(const Error& error);
 std::string explain_error(const ErrorInfo& info);
 /// All numbers with slug and meaning, one a line, for `mc-x help` and mc.7.
 std::string list_errors();
+/// The same as an mdoc(7) list, with next steps, exit codes and HTTP answers, for mc.7.
+std::string man_errors();
 
 }  // namespace mc

@@ -81,6 +81,13 @@ std::string format_key_set(const KeySet& keys) {
   return out;
 }
 
+Result<void> write_key_set(const KeySet& keys, int fd) {
+  struct stat info {};
+  if (::fstat(fd, &info) != 0) return errno_error("fstat");
+  if (S_ISREG(info.st_mode) && ::fchmod(fd, 0600) != 0) return errno_error("fchmod 0600");
+  return write_all(fd, format_key_set(keys));
+}
+
 Result<KeySet> parse_key_set(std::string_view text) {
   if (text.size() > kKeyFileMax)
     return bad("a key set has at most 4096 bytes, this has " + std::to_string(text.size()));

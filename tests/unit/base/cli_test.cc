@@ -170,6 +170,8 @@ TEST_CASE("base/cli: completion and the manual page name every flag of every ver
   const std::string man = cli::man_options(kTry);
   CHECK(man.find(".It Fl m , Fl \\-model Ar DIR") != std::string::npos);
   CHECK(man.find(".Ss once FILE...") != std::string::npos);
+  CHECK(try_args({"help", "mdoc-options"})->out == man);
+  CHECK(try_args({"help", "mdoc-errors"})->out.find(".It MC2104 kv-layout-mismatch") != std::string::npos);
 }
 
 TEST_CASE("base/config_file: a table of this program wins over the top level, other programs' are skipped") {

@@ -372,6 +372,21 @@ TEST_CASE("ctl/hub: a service that is not ours is reported as such on the connec
   CHECK_FALSE(silent->fatal);
   CHECK(silent->error.mc == err::kPeerUnreachable);
 
+  // One that answers in another language: what an HTTP server says to our greeting.
+  Hub other = must_open(options(3));
+  REQUIRE_OK(other.connect(*parse_uri("tcp://127.0.0.1:" + std::to_string(ntohs(address.sin_port)))));
+  REQUIRE_OK(set_nonblocking(listener.get(), true));
+  std::optional<LinkFailed> wrong;
+  for (const TimePoint end = limit(); !wrong && SystemClock::instance().now() < end;) {
+    const Fd accepted(::accept(listener.get(), nullptr, nullptr));
+    if (accepted) (void)write_all(accepted.get(), "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", limit());
+    while (auto event = other.wait(SystemClock::instance().now() + 5ms))
+      if (auto* failed = std::get_if<LinkFailed>(&*event)) wrong = *failed;
+  }
+  REQUIRE(wrong);
+  INFO(wrong->error.what);
+  CHECK((wrong->error.mc == err::kWrongKey || wrong->error.mc == err::kPeerUnreachable));
+
   const LinkId nobody = *client.connect(*parse_uri("tcp://127.0.0.1:1"));
   const auto refused = expect<LinkFailed>(client, [&](const LinkFailed& f) { return f.link == nobody; });
   REQUIRE(refused);

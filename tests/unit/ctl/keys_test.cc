@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -64,6 +65,12 @@ TEST_CASE("ctl/keys: a key file that others may read is refused, with the way ou
   CHECK(open_file.error().what.find("mode 0644") != std::string::npos);
   CHECK(open_file.error().next.find("chmod 600") != std::string::npos);
   REQUIRE(::chmod(path.c_str(), 0600) == 0);
+  REQUIRE_OK(load_key_set(path));
+  {
+    const Fd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644));  // as a shell's > does
+    REQUIRE(::fchmod(fd.get(), 0644) == 0);
+    REQUIRE_OK(write_key_set(*new_key_set(), fd.get()));
+  }
   REQUIRE_OK(load_key_set(path));
   ::unlink(path.c_str());
   CHECK(load_key_set(path).error().mc == err::kKeyFile);
