@@ -318,6 +318,11 @@ void Engine::Core::peer_down(Peer& peer, Code code, bool gone, const std::string
     // one transport's word for "that process is gone" holds for all of them
     peer.gone = true;
     peer_gone(peer, text);
+  } else if (code != Code::cancelled && !peer.gone && !all_dead(peer)) {
+    // ask at once whether the process still lives: callers learn of a death without waiting for work
+    peer.connecting = true;
+    peer.connect_deadline = after(SystemClock::instance().now(), options_.reconnect_timeout);
+    for (Route& route : peer.routes) route.next_try = {};
   }
 }
 

@@ -90,8 +90,8 @@ TcpStream::Io TcpStream::parse_staged(FrameConsumer& consumer) {
 }
 
 TcpStream::Io TcpStream::discard_some(size_t& taken) {
-  // MSG_TRUNC: the kernel drops the bytes without copying them
-  const ssize_t n = ::recv(fd_.get(), stage_.data(), std::min(left_, size_t{1} << 20), MSG_TRUNC | MSG_DONTWAIT);
+  // MSG_TRUNC: TCP drops the bytes without copying them. Not every socket does, so the stage bounds it.
+  const ssize_t n = ::recv(fd_.get(), stage_.data(), std::min(left_, stage_.size()), MSG_TRUNC | MSG_DONTWAIT);
   if (n > 0) {
     taken = static_cast<size_t>(n);
     took(taken);

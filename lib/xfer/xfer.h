@@ -77,10 +77,11 @@ struct Options {
   int tcp_streams = 0;                   // data streams per peer; 0 = min(4, cores / 2), at least 1
   size_t slice_bytes_min = size_t{64} << 10;
   size_t slice_bytes_max = size_t{1} << 20;
-  bool payload_crc = false;       // tcp: frames carry a CRC32C of their payload (KV has its own end to end)
-  int attempts_max = 8;           // per slice, within the batch's deadline
-  Duration connect_timeout = 5s;  // of one attempt, handshake included
-  Duration backoff_min = 50ms;    // reconnecting: doubles with jitter up to backoff_max
+  bool payload_crc = false;         // tcp: frames carry a CRC32C of their payload (KV has its own end to end)
+  int attempts_max = 8;             // per slice, within the batch's deadline
+  Duration connect_timeout = 5s;    // of one attempt, handshake included
+  Duration reconnect_timeout = 5s;  // a lost peer is dialled again for this long even without work for it
+  Duration backoff_min = 50ms;      // reconnecting: doubles with jitter up to backoff_max
   Duration backoff_max = 5s;
   Duration stall_timeout = 5s;   // a lane with work and no progress for this long is closed
   Duration drain_grace = 500ms;  // after a deadline, how long a lane may take to let go of memory
@@ -115,7 +116,8 @@ struct RequestResult {
 struct Event {
   enum class Kind : uint8_t {
     peer_up,         // connected (by us or by it); text = transport and why it was chosen
-    peer_lost,       // its connection died, or connecting failed; code, text = why
+    peer_lost,       // its connection died, or connecting failed; code, text = why. After a death that is not
+                     // `gone` the engine dials again: peer_up or a second peer_lost follows
     peer_changed,    // it sent a new descriptor
     batch_done,      // every request has its result; code = first failure, text names it
     batch_released,  // a batch that was done while quarantined: close() will now succeed

@@ -57,6 +57,8 @@ class World {
     for (size_t slot = 0; slot < kSlots; ++slot) free_.push_back(slot);
   }
 
+  Counters counters() { return pair_.reader->counters(); }
+
   void run(int batches) {
     for (int i = 0; i < batches; ++i) {
       while (free_.empty()) {
@@ -188,10 +190,21 @@ class World {
 }  // namespace
 
 TEST_CASE("xfer: whatever faults are thrown, every batch ends and nothing is left") {
+  uint64_t retried = 0, unknown = 0, corrupt = 0, lost = 0;
   for (uint64_t i = 0; i < 24; ++i) {
     const uint64_t seed = mc::test::seed() * 1000 + i;
     CAPTURE(seed);
     World world(seed);
     world.run(40);
+    const Counters counters = world.counters();
+    retried += counters.slices_retried;
+    unknown += counters.completions_unknown;
+    corrupt += counters.checksum_failures;
+    lost += counters.peers_lost;
   }
+  // the dice really fell on every kind
+  CHECK(retried > 0);
+  CHECK(unknown > 0);
+  CHECK(corrupt > 0);
+  CHECK(lost > 0);
 }
