@@ -31,6 +31,7 @@ void Decode::on_message(const Received& event, TimePoint now, Actions& out) {
                       std::to_string(r->spec.ids.size()),
                   true, out);
     r->complete = true;
+    r->stalled_at = after(now, decode_.stall);
     r->answer.push_back(complete->first_token);
     try_join(*r, out);
   } else if (const auto* cancel = std::get_if<wire::Cancel>(&event.message)) {
@@ -146,9 +147,16 @@ void Decode::on_event(const Event& event, TimePoint now, Actions& out) {
 }
 
 void Decode::on_tick(TimePoint now, Actions& out) {
-  std::vector<RequestPtr> late;
-  for (const auto& [id, r] : requests_)
-    if (now >= after(r->deadline, decode_.grace)) late.push_back(r);
+  std::vector<RequestPtr> late, stalled;
+  for (const auto& [id, r] : requests_) {
+    if (now >= after(r->deadline, decode_.grace))
+      late.push_back(r);
+    else if (stalls(*r) && now >= r->stalled_at)
+      stalled.push_back(r);
+  }
+  for (const auto& r : stalled)
+    fail(*r, "transfer", "timeout",
+         std::to_string(r->extents_missing) + " extents were never announced by " + r->prefill, true, out);
   for (const auto& r : late)
     fail(*r, r->phase == Phase::running ? "decode" : "transfer", "timeout", "deadline passed", false, out);
   admit(now, out);
@@ -157,7 +165,8 @@ void Decode::on_tick(TimePoint now, Actions& out) {
 
 TimePoint Decode::role_wakeup() const {
   TimePoint at = kNever;
-  for (const auto& [id, r] : requests_) at = std::min(at, after(r->deadline, decode_.grace));
+  for (const auto& [id, r] : requests_)
+    at = std::min({at, after(r->deadline, decode_.grace), stalls(*r) ? r->stalled_at : kNever});
   return at;
 }
 

@@ -22,6 +22,7 @@ namespace mc::node {
 struct DecodeOptions {
   uint32_t batch_max = 64;      // rows of a step
   uint32_t waiting_max = 1024;  // offers; more are refused
+  Duration stall = 2s;          // after KvComplete without an announced extent: its notify was lost
   Duration grace = 500ms;       // after its deadline a request goes without being told to
 };
 
@@ -70,6 +71,7 @@ class Decode final : public Worker {
     uint32_t extents_missing = 0;
     uint32_t rereads = 0;
     bool complete = false;                         // KvComplete came
+    TimePoint stalled_at = kNever;                 // complete but extents missing, and nothing on its way: give up then
     std::map<uint64_t, wire::ExtentsReady> reads;  // outstanding: what each one reads
 
     std::vector<uint32_t> answer;  // answered tokens, earlier attempts included
@@ -100,6 +102,7 @@ class Decode final : public Worker {
   void end(Request& r, Actions& out);
   void settle(Request& r);
   bool may_publish(const Request& r) const;
+  static bool stalls(const Request& r) { return r.phase == Phase::receiving && r.complete && r.reads.empty(); }
   uint64_t batch_tokens() const;
 
   DecodeOptions decode_;

@@ -62,6 +62,7 @@ void Decode::on_read(Request& r, const ReadDone& done, TimePoint now, Actions& o
   }
   if (done.code == Code::ok) {
     r.extents_missing -= count;
+    if (r.complete) r.stalled_at = after(now, decode_.stall);
     stats_.transferred_bytes += count * options_.layout.layer_bytes();
     return try_join(r, out);
   }

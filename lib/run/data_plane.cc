@@ -8,8 +8,10 @@
 
 namespace mc::run {
 namespace {
-constexpr Duration kConnectFor = 30s;  // the engine retries so long; after it the next SetPeers starts again
-}
+constexpr size_t kNotifiesKept = 1024;  // of one peer that is not connected yet
+constexpr Duration kUpWithin = 5s;      // how long a read waits for its connection
+constexpr Duration kConnectFor = 30s;   // the engine retries so long; after it the next SetPeers starts again
+}  // namespace
 
 Result<std::unique_ptr<DataPlane>> DataPlane::open(const xfer::Options& options, mem::SharedBuffer& pool) {
   MC_TRY(engine, xfer::Engine::open(options));
@@ -38,11 +40,14 @@ void DataPlane::set_peers(const std::vector<wire::Peer>& peers) {
       log_warn("peer data plane unusable", {{"peer", peer.name}, {"why", id.error().what}});
       continue;
     }
-    next[peer.instance] = {peer.name, *id};
+    next[peer.instance] = {peer.name, *id, {}, {}};
     instances_[*id] = peer.instance;
   }
-  for (const auto& [instance, link] : links_)
-    if (!next.contains(instance)) engine_->disconnect(link.id);
+  for (const auto& [instance, link] : links_) {
+    if (next.contains(instance)) continue;
+    engine_->disconnect(link.id);
+    for (const auto& waiting : link.reads) answer(waiting.read.read, Code::peer_lost, link.name + " left the cluster");
+  }
   links_ = std::move(next);
 }
 
@@ -51,14 +56,45 @@ std::string DataPlane::transport(const InstanceId& instance) const {
   return it == links_.end() ? "" : engine_->transport(it->second.id);
 }
 
+// The first announcement may be faster than the first connection; it waits for it, in order.
 void DataPlane::notify(const node::SendNotify& notify) {
-  const auto link = links_.find(notify.instance);
-  if (link == links_.end()) return;
+  const auto it = links_.find(notify.instance);
+  if (it == links_.end()) return;
+  Link& link = it->second;
   auto messages = wire::encode_extents_ready(notify.ready);
   MC_ASSERT(messages.has_value());
-  for (const auto& bytes : *messages)
-    if (const Code code = engine_->notify(link->second.id, bytes); code != Code::ok)
-      log_warn("notify not sent", {{"to", notify.to}, {"why", to_string(code)}});
+  for (auto& bytes : *messages) {
+    const Code code = link.notifies.empty() ? engine_->notify(link.id, bytes) : Code::peer_lost;
+    if (code == Code::ok) continue;
+    if (link.notifies.size() < kNotifiesKept)
+      link.notifies.push_back(std::move(bytes));
+    else
+      log_warn("notify dropped", {{"to", notify.to}, {"why", to_string(code)}});
+  }
+}
+
+void DataPlane::on_up(Link& link) {
+  size_t sent = 0;
+  while (sent < link.notifies.size() && engine_->notify(link.id, link.notifies[sent]) == Code::ok) ++sent;
+  link.notifies.erase(link.notifies.begin(), link.notifies.begin() + static_cast<std::ptrdiff_t>(sent));
+  const auto reads = std::move(link.reads);
+  link.reads.clear();
+  for (const auto& waiting : reads)
+    if (!start(link, waiting.read, waiting.local_offset))
+      answer(waiting.read.read, Code::peer_lost, link.name + " offers no KV buffer");
+}
+
+void DataPlane::give_up_late_reads() {
+  const TimePoint now = SystemClock::instance().now();
+  for (auto& [instance, link] : links_)
+    for (size_t i = 0; i < link.reads.size();) {
+      if (now < link.reads[i].until) {
+        ++i;
+        continue;
+      }
+      answer(link.reads[i].read.read, Code::timeout, "no data connection to " + link.name);
+      link.reads.erase(link.reads.begin() + static_cast<std::ptrdiff_t>(i));
+    }
 }
 
 void DataPlane::answer(uint64_t read, Code code, std::string what) {
@@ -68,15 +104,22 @@ void DataPlane::answer(uint64_t read, Code code, std::string what) {
 void DataPlane::read(const node::Read& read, const std::function<uint64_t(uint32_t)>& local_offset) {
   const auto link = links_.find(read.instance);
   if (link == links_.end()) return answer(read.read, Code::peer_lost, "no data connection to " + read.peer);
-  const auto descriptor = engine_->descriptor(link->second.id);
+  if (start(link->second, read, local_offset)) return;
+  const TimePoint until = after(SystemClock::instance().now(), std::min(read.budget, kUpWithin));
+  link->second.reads.push_back({read, local_offset, until});
+}
+
+// False while the peer's descriptor is not known: its connection is not up yet.
+bool DataPlane::start(Link& link, const node::Read& read, const std::function<uint64_t(uint32_t)>& local_offset) {
+  const auto descriptor = engine_->descriptor(link.id);
   const wire::BufferInfo* buffer = descriptor ? descriptor->find("kv") : nullptr;
-  if (!buffer) return answer(read.read, Code::peer_lost, "data connection to " + read.peer + " is not up yet");
+  if (!buffer) return false;
   std::vector<xfer::Request> requests;
   requests.reserve(read.slices.size());
   for (const auto& slice : read.slices) {
     xfer::Request request;
     request.op = xfer::Op::read;
-    request.peer = link->second.id;
+    request.peer = link.id;
     request.local = pool_.bytes().subspan(local_offset(slice.page) + slice.page_offset, slice.bytes);
     request.buffer = buffer->id;
     request.offset = slice.remote_offset;
@@ -85,13 +128,20 @@ void DataPlane::read(const node::Read& read, const std::function<uint64_t(uint32
   }
   const TimePoint deadline = after(SystemClock::instance().now(), std::max(read.budget, Duration(0)));
   auto batch = engine_->submit(requests, deadline, read.read);
-  if (!batch) return answer(read.read, batch.error().code, batch.error().what);
+  if (!batch) {
+    answer(read.read, batch.error().code, batch.error().what);
+    return true;
+  }
   batches_[*batch] = {read.read, Code::ok, ""};
   reads_[read.read] = *batch;
+  return true;
 }
 
 void DataPlane::cancel(uint64_t read) {
-  if (const auto it = reads_.find(read); it != reads_.end()) engine_->cancel(it->second);
+  if (const auto it = reads_.find(read); it != reads_.end()) return engine_->cancel(it->second);
+  for (auto& [instance, link] : links_)
+    if (std::erase_if(link.reads, [&](const Waiting& w) { return w.read.read == read; }) > 0)
+      return answer(read, Code::cancelled, "cancelled before it began");
 }
 
 std::optional<node::Event> DataPlane::finish(xfer::BatchId batch) {
@@ -134,7 +184,10 @@ std::optional<node::Event> DataPlane::convert(xfer::Event event) {
       const auto descriptor = engine_->descriptor(event.peer);
       if (descriptor) instances_[event.peer] = descriptor->instance;  // it dialled us
       const auto link = descriptor ? links_.find(descriptor->instance) : links_.end();
-      if (link != links_.end()) link->second.id = event.peer;
+      if (link != links_.end()) {
+        link->second.id = event.peer;
+        on_up(link->second);
+      }
       log_info("data connection up", {{"peer", descriptor ? descriptor->name : "?"}, {"via", event.text}});
       return std::nullopt;
     }
@@ -153,6 +206,7 @@ std::optional<node::Event> DataPlane::convert(xfer::Event event) {
 }
 
 std::optional<node::Event> DataPlane::next() {
+  give_up_late_reads();
   for (;;) {
     if (!ready_.empty()) {
       node::Event event = std::move(ready_.front());

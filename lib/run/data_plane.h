@@ -37,9 +37,16 @@ class DataPlane {
   uint64_t bad_notifies() const { return bad_notifies_; }
 
  private:
+  struct Waiting {  // a read for a peer whose connection is not up yet
+    node::Read read;
+    std::function<uint64_t(uint32_t page)> local_offset;
+    TimePoint until{};
+  };
   struct Link {
     std::string name;
     xfer::PeerId id = xfer::PeerId::none;
+    std::vector<std::vector<std::byte>> notifies;  // in order, until the connection is up; bounded
+    std::vector<Waiting> reads;
   };
   struct Outstanding {
     uint64_t read = 0;
@@ -51,6 +58,9 @@ class DataPlane {
   std::optional<node::Event> convert(xfer::Event event);
   std::optional<node::Event> finish(xfer::BatchId batch);
   void answer(uint64_t read, Code code, std::string what);
+  bool start(Link& link, const node::Read& read, const std::function<uint64_t(uint32_t)>& local_offset);
+  void on_up(Link& link);
+  void give_up_late_reads();
 
   std::unique_ptr<xfer::Engine> engine_;
   mem::SharedBuffer& pool_;
