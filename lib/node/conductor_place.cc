@@ -78,7 +78,8 @@ sched::Snapshot Conductor::snapshot_for(const Request& r, TimePoint now) const {
     other_decode |= serves(node, wire::Role::decode, r.submit.model);
   }
   // A node that has served nothing yet is taken to be like the others, not better than all of them.
-  const double usual_prefill = usual_factor(&Node::prefill_correction), usual_step = usual_factor(&Node::step_correction);
+  const double usual_prefill = usual_factor(&Node::prefill_correction),
+               usual_step = usual_factor(&Node::step_correction);
   std::map<kv::NodeOrdinal, kv::NodeMatch> matches;
   for (const auto& match : index_.match(hashes)) matches[match.node] = match;
   for (const auto& [name, node] : nodes_) {

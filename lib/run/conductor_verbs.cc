@@ -165,9 +165,10 @@ Result<int> wait(const cli::Args& args) {
         c += n["role"].as_string() == "cache";
       }
       if (p >= want_p && d >= want_d && c >= want_c) return 0;
-      last = user_error(err::kHandshakeTimeout, "ready: " + std::to_string(p) + " prefill, " + std::to_string(d) + " decode, " +
-                                            std::to_string(c) + " cache; wanted " + std::to_string(want_p) + ", " +
-                                            std::to_string(want_d) + ", " + std::to_string(want_c));
+      last = user_error(err::kHandshakeTimeout, "ready: " + std::to_string(p) + " prefill, " + std::to_string(d) +
+                                                    " decode, " + std::to_string(c) + " cache; wanted " +
+                                                    std::to_string(want_p) + ", " + std::to_string(want_d) + ", " +
+                                                    std::to_string(want_c));
     } else {
       last = cluster.error();
     }

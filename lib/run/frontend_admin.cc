@@ -23,7 +23,10 @@ Json Frontend::cluster(TimePoint now) const {
     node.set("pages_free", load.pages_free).set("pages_private", load.pages_private);
     node.set("pages_cached", load.pages_cached).set("pages_pinned", load.pages_pinned).set("leases", load.leases);
     node.set("blocks_indexed", n.blocks).set("hit_rate", hits).set("up_s", to_seconds(n.up));
-    node.set("heartbeats", n.heartbeats).set("prefill_error", n.prefill_error).set("step_error", n.step_error).set("last_error", load.last_error);
+    node.set("heartbeats", n.heartbeats)
+        .set("prefill_error", n.prefill_error)
+        .set("step_error", n.step_error)
+        .set("last_error", load.last_error);
     nodes.push(std::move(node));
   }
   const auto& s = conductor_.stats();

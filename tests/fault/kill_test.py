@@ -2,6 +2,7 @@
 """kill -9 of each role in the middle of requests, by a seeded schedule: every request ends by its deadline
 (the oracle's tokens, or an error that names the stage; a dead conductor closes its connections), nothing
 leaks, and the cluster serves again after the role returns. MC_FAULT_KILLS kills per role (default 3)."""
+
 import http.client
 import json
 import os
@@ -37,8 +38,15 @@ class Client(threading.Thread):
             self.took = time.monotonic() - began
 
     def ask(self):
-        body = {"prompt": self.ids, "max_tokens": self.count, "temperature": 0, "ignore_eos": True, "stream": True,
-                "return_token_ids": True, "mc": {"deadline_ms": int(DEADLINE_S * 1000)}}
+        body = {
+            "prompt": self.ids,
+            "max_tokens": self.count,
+            "temperature": 0,
+            "ignore_eos": True,
+            "stream": True,
+            "return_token_ids": True,
+            "mc": {"deadline_ms": int(DEADLINE_S * 1000)},
+        }
         connection = http.client.HTTPConnection("127.0.0.1", self.c.url_port, timeout=DEADLINE_S + 10)
         try:
             connection.request("POST", "/v1/completions", json.dumps(body).encode())
@@ -106,7 +114,7 @@ class Kill(unittest.TestCase):
             key = (tuple(client.ids), client.count)
             if key not in expected:
                 expected[key] = oracle(client.ids, client.count)
-            self.assertEqual(client.tokens, expected[key][:len(client.tokens)], what)
+            self.assertEqual(client.tokens, expected[key][: len(client.tokens)], what)
             if kind == "done":
                 self.assertEqual(len(client.tokens), client.count, what)
             elif kind == "error":

@@ -6,6 +6,7 @@ its processes, and ends them when it is left:
     with Cluster("2p2d1c", worker=["--dtype", "f32"]) as c:
         answer = c.complete(ids=[5, 17, 9], max_tokens=8)
 """
+
 import http.client
 import json
 import os
@@ -32,8 +33,9 @@ def program(name):
 
 def run(*words, stdin=None, timeout=120, env=None):
     """One command to its end: (exit code, stdout bytes, stderr text)."""
-    done = subprocess.run([program(words[0]), *map(str, words[1:])], input=stdin, capture_output=True,
-                          timeout=timeout, env=env)
+    done = subprocess.run(
+        [program(words[0]), *map(str, words[1:])], input=stdin, capture_output=True, timeout=timeout, env=env
+    )
     return done.returncode, done.stdout, done.stderr.decode(errors="replace")
 
 
@@ -54,7 +56,9 @@ class Process:
         self.words = words
         self.log = open(log, "ab")
         self.log_path = log
-        self.popen = subprocess.Popen([program(words[0]), *words[1:]], stdout=subprocess.PIPE, stderr=self.log, env=env)
+        self.popen = subprocess.Popen(
+            [program(words[0]), *words[1:]], stdout=subprocess.PIPE, stderr=self.log, env=env
+        )
         self.ready = None
 
     def wait_ready(self, timeout=START_S):
@@ -67,7 +71,9 @@ class Process:
                 raise AssertionError(f"{self.words[0]} not ready within {timeout} s\n{self.tail()}")
             byte = os.read(self.popen.stdout.fileno(), 1)
             if not byte:
-                raise AssertionError(f"{self.words[0]} ended with {self.popen.wait()} before it was ready\n{self.tail()}")
+                raise AssertionError(
+                    f"{self.words[0]} ended with {self.popen.wait()} before it was ready\n{self.tail()}"
+                )
             line += byte
         self.ready = json.loads(line)
         return self.ready
@@ -142,6 +148,7 @@ class Cluster:
                 return names <= {n["id"] for n in self.cluster()["nodes"]}
             except OSError:
                 return False
+
         until(all_there, timeout, f"nodes {sorted(names)} registered")
 
     def __enter__(self):
@@ -183,8 +190,13 @@ class Cluster:
 
     def complete(self, prompt=None, ids=None, expect=200, **fields):
         """A greedy completion with token ids; returns the JSON answer."""
-        body = {"prompt": ids if ids is not None else prompt, "temperature": 0, "return_token_ids": True,
-                "ignore_eos": True, **fields}
+        body = {
+            "prompt": ids if ids is not None else prompt,
+            "temperature": 0,
+            "return_token_ids": True,
+            "ignore_eos": True,
+            **fields,
+        }
         body.setdefault("mc", {}).setdefault("explain", True)
         status, _, answer = self.post("/v1/completions", body)
         assert status == expect, f"HTTP {status}: {answer}"
@@ -226,7 +238,11 @@ class Cluster:
         """Every page and lease is free, by heartbeats younger than this call; returns the seconds it took."""
         began = time.monotonic()
         beats = {n["id"]: n["heartbeats"] for n in self.cluster()["nodes"]}
-        until(lambda: all(n["heartbeats"] > beats.get(n["id"], -1) + 1 for n in self.cluster()["nodes"]), timeout, "heartbeats")
+        until(
+            lambda: all(n["heartbeats"] > beats.get(n["id"], -1) + 1 for n in self.cluster()["nodes"]),
+            timeout,
+            "heartbeats",
+        )
         try:
             until(lambda: not self.leftovers(), timeout, "quiet")
         except AssertionError as error:
@@ -244,8 +260,21 @@ def cached(answer):
 
 def oracle(ids, count, *flags, dtype="f32"):
     """Token ids of the single process."""
-    code, out, err = run("mc-prefill", "once", "--prompt-ids", ",".join(map(str, ids)), "-n", count, "--temperature", "0",
-                         "--ignore-eos", "--dtype", dtype, "--json", *flags)
+    code, out, err = run(
+        "mc-prefill",
+        "once",
+        "--prompt-ids",
+        ",".join(map(str, ids)),
+        "-n",
+        count,
+        "--temperature",
+        "0",
+        "--ignore-eos",
+        "--dtype",
+        dtype,
+        "--json",
+        *flags,
+    )
     assert code == 0, err
     return json.loads(out.splitlines()[-1])["output_ids"]
 

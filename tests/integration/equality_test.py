@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """The cluster's greedy f32 tokens equal the single process's, wherever the KV came from."""
+
 import itertools
 import unittest
 
@@ -20,13 +21,18 @@ class Equality(unittest.TestCase):
         return answer
 
     def test_every_plan_transport_and_chunk_size_gives_the_oracles_tokens(self):
-        cases = [("full", "shm", 64), ("full", "tcp", 192), ("moba:block=64,top_k=3,full_last=1", "tcp", 4096),
-                 ("moba:block=128,top_k=2,full_last=0", "shm", 192)]
+        cases = [
+            ("full", "shm", 64),
+            ("full", "tcp", 192),
+            ("moba:block=64,top_k=3,full_last=1", "tcp", 4096),
+            ("moba:block=128,top_k=2,full_last=0", "shm", 192),
+        ]
         for attention, transport, chunk in cases:
             with self.subTest(attention=attention, transport=transport, chunk=chunk):
                 flags = ["--attention", attention]
-                with Cluster("1p1d", worker=["--dtype", "f32", "--transport", transport, "--chunk-tokens", str(chunk),
-                                             *flags]) as c:
+                with Cluster(
+                    "1p1d", worker=["--dtype", "f32", "--transport", transport, "--chunk-tokens", str(chunk), *flags]
+                ) as c:
                     for length in (1, 63, 64, 65, 700):
                         self.check(c, Random(length).ids(length), 24, *flags)
                     self.assertLess(c.wait_quiet(), 10)
@@ -42,8 +48,12 @@ class Equality(unittest.TestCase):
             remote = self.check(c, ids + [15, 16], 20, mc={"pin": {"prefill": "p1", "decode": "d1"}})
             self.assertEqual(cached(remote), reusable(ids))
             self.assertEqual(remote["mc"]["cached_remote_tokens"], reusable(ids), remote["mc"])
-            self.assertEqual(c.complete(ids=ids + [11, 12], max_tokens=20, mc={"no_cache": True})["usage"]
-                             ["prompt_tokens_details"]["cached_tokens"], 0)
+            self.assertEqual(
+                c.complete(ids=ids + [11, 12], max_tokens=20, mc={"no_cache": True})["usage"][
+                    "prompt_tokens_details"
+                ]["cached_tokens"],
+                0,
+            )
             c.wait_quiet()
 
     def test_the_next_turn_reuses_the_blocks_of_the_answer(self):
@@ -80,8 +90,22 @@ class Equality(unittest.TestCase):
             ids = ",".join(map(str, Random(4).ids(1000)))
             streams = []
             for chunk in (64, 192, 4096):
-                code, out, err = cluster.run("mc-prefill", "once", "--prompt-ids", ids, "--kv-out", "-", "--temperature",
-                                             "0", "--dtype", dtype, "--attention", attention, "--chunk-tokens", chunk)
+                code, out, err = cluster.run(
+                    "mc-prefill",
+                    "once",
+                    "--prompt-ids",
+                    ids,
+                    "--kv-out",
+                    "-",
+                    "--temperature",
+                    "0",
+                    "--dtype",
+                    dtype,
+                    "--attention",
+                    attention,
+                    "--chunk-tokens",
+                    chunk,
+                )
                 self.assertEqual(code, 0, err)
                 streams.append(out)
             self.assertEqual(streams[0], streams[1])

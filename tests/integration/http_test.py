@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """The OpenAI door end to end: what clients send, what they get, and every refusal by name."""
+
 import http.client
 import json
 import socket
@@ -37,36 +38,53 @@ class Answers(unittest.TestCase):
         events = list(c.stream("/v1/completions", dict(body, stream_options={"include_usage": True})))
         self.assertEqual(events[-1], "[DONE]")
         chunks = [json.loads(e) for e in events[:-1]]
-        self.assertEqual("".join(k["choices"][0]["text"] for k in chunks if k["choices"]), whole["choices"][0]["text"])
+        self.assertEqual(
+            "".join(k["choices"][0]["text"] for k in chunks if k["choices"]), whole["choices"][0]["text"]
+        )
         self.assertEqual(chunks[-1]["choices"], [])
         self.assertEqual(chunks[-1]["usage"]["completion_tokens"], 24)
         self.assertEqual(len({(k["id"], k["created"], k["model"]) for k in chunks}), 1)
 
     def test_a_chat_stream_sends_the_role_with_the_first_token_and_one_finish(self):
-        body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 6, "temperature": 0, "ignore_eos": True}
+        body = {
+            "messages": [{"role": "user", "content": "Hello"}],
+            "max_tokens": 6,
+            "temperature": 0,
+            "ignore_eos": True,
+        }
         events = [json.loads(e) for e in c.stream("/v1/chat/completions", body) if e != "[DONE]"]
         self.assertEqual(events[0]["choices"][0]["delta"].get("role"), "assistant")
-        self.assertEqual([e["choices"][0]["finish_reason"] for e in events if e["choices"][0]["finish_reason"]], ["length"])
+        self.assertEqual(
+            [e["choices"][0]["finish_reason"] for e in events if e["choices"][0]["finish_reason"]], ["length"]
+        )
         self.assertEqual(events[-1]["choices"][0]["delta"], {})
         whole = c.post("/v1/chat/completions", body)[2]
         self.assertEqual(whole["object"], "chat.completion")
-        self.assertEqual("".join(e["choices"][0]["delta"].get("content", "") for e in events),
-                         whole["choices"][0]["message"]["content"])
+        self.assertEqual(
+            "".join(e["choices"][0]["delta"].get("content", "") for e in events),
+            whole["choices"][0]["message"]["content"],
+        )
 
     def test_a_stop_string_ends_the_text_before_it_and_frees_the_pages(self):
         free = c.complete("Once upon a time", max_tokens=40)["choices"][0]["text"]
         stop = free[10:14]
         answer = c.complete("Once upon a time", max_tokens=40, stop=[stop])
-        self.assertEqual(answer["choices"][0]["text"], free[:free.index(stop)])
+        self.assertEqual(answer["choices"][0]["text"], free[: free.index(stop)])
         self.assertEqual(answer["choices"][0]["finish_reason"], "stop")
         self.assertLess(c.wait_quiet(), 5)
 
     def test_one_seed_gives_one_text_whatever_else_runs(self):
         def ask(seed, prompt="Tell me"):
-            return c.post("/v1/completions", {"prompt": prompt, "max_tokens": 24, "seed": seed, "temperature": 1.0})[2]["choices"][0]["text"]
+            return c.post("/v1/completions", {"prompt": prompt, "max_tokens": 24, "seed": seed, "temperature": 1.0})[
+                2
+            ]["choices"][0]["text"]
+
         alone = ask(7)
         results = {}
-        threads = [threading.Thread(target=lambda i=i: results.__setitem__(i, ask(7 if i % 2 else 100 + i))) for i in range(8)]
+        threads = [
+            threading.Thread(target=lambda i=i: results.__setitem__(i, ask(7 if i % 2 else 100 + i)))
+            for i in range(8)
+        ]
         for t in threads:
             t.start()
         for t in threads:
@@ -75,13 +93,20 @@ class Answers(unittest.TestCase):
         self.assertNotEqual(ask(8), alone)
 
     def test_n_gives_so_many_choices_that_differ(self):
-        answer = c.post("/v1/completions", {"prompt": "Tell me", "max_tokens": 16, "n": 3, "seed": 1, "temperature": 1.0})[2]
+        answer = c.post(
+            "/v1/completions", {"prompt": "Tell me", "max_tokens": 16, "n": 3, "seed": 1, "temperature": 1.0}
+        )[2]
         self.assertEqual([k["index"] for k in answer["choices"]], [0, 1, 2])
         self.assertGreater(len({k["text"] for k in answer["choices"]}), 1)
-        self.assertEqual(answer["usage"]["prompt_tokens"], c.complete("Tell me", max_tokens=1)["usage"]["prompt_tokens"])
+        self.assertEqual(
+            answer["usage"]["prompt_tokens"], c.complete("Tell me", max_tokens=1)["usage"]["prompt_tokens"]
+        )
 
     def test_logprobs_are_negative_ordered_and_one_a_token(self):
-        answer = c.post("/v1/completions", {"prompt": "Tell me", "max_tokens": 5, "temperature": 0, "logprobs": 3, "ignore_eos": True})[2]
+        answer = c.post(
+            "/v1/completions",
+            {"prompt": "Tell me", "max_tokens": 5, "temperature": 0, "logprobs": 3, "ignore_eos": True},
+        )[2]
         logprobs = answer["choices"][0]["logprobs"]
         self.assertEqual(len(logprobs["tokens"]), 5)
         self.assertTrue(all(p <= 0 for p in logprobs["token_logprobs"]))
@@ -106,9 +131,18 @@ class Answers(unittest.TestCase):
         names = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
         helped = {line.split()[2] for line in text.splitlines() if line.startswith("# HELP")}
         self.assertEqual(names, helped)
-        for name in ("vllm:num_requests_running", "vllm:kv_cache_usage_perc", "vllm:prefix_cache_hits_total",
-                     "vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds", "vllm:prompt_tokens_total",
-                     "vllm:generation_tokens_total", "mc_requests_total", "mc_stage_seconds", "mc_build_info"):
+        for name in (
+            "vllm:num_requests_running",
+            "vllm:kv_cache_usage_perc",
+            "vllm:prefix_cache_hits_total",
+            "vllm:time_to_first_token_seconds",
+            "vllm:inter_token_latency_seconds",
+            "vllm:prompt_tokens_total",
+            "vllm:generation_tokens_total",
+            "mc_requests_total",
+            "mc_stage_seconds",
+            "mc_build_info",
+        ):
             self.assertIn(name, names)
 
     def test_a_shared_prefix_of_1500_tokens_is_reused_whole_and_saves_time(self):
@@ -124,9 +158,15 @@ class Answers(unittest.TestCase):
         ends = []
 
         def ask(i):
-            events = list(c.stream("/v1/completions", {"prompt": Random(i).ids(40 + i), "max_tokens": 20, "temperature": 0,
-                                                       "ignore_eos": True}, timeout=120))
+            events = list(
+                c.stream(
+                    "/v1/completions",
+                    {"prompt": Random(i).ids(40 + i), "max_tokens": 20, "temperature": 0, "ignore_eos": True},
+                    timeout=120,
+                )
+            )
             ends.append(events[-1])
+
         threads = [threading.Thread(target=ask, args=(i,)) for i in range(64)]
         for t in threads:
             t.start()
@@ -136,7 +176,10 @@ class Answers(unittest.TestCase):
         c.wait_quiet()
 
     def test_a_client_that_disconnects_frees_pages_and_leases(self):
-        stream = c.stream("/v1/completions", {"prompt": Random(9).ids(300), "max_tokens": 2000, "temperature": 0, "ignore_eos": True})
+        stream = c.stream(
+            "/v1/completions",
+            {"prompt": Random(9).ids(300), "max_tokens": 2000, "temperature": 0, "ignore_eos": True},
+        )
         next(stream)
         began = time.monotonic()
         stream.close()
@@ -161,7 +204,13 @@ class Refusals(unittest.TestCase):
         self.refused("/v1/completions", {"prompt": [5] * 8200, "max_tokens": 1}, 400, "context_length_exceeded")
         self.refused("/v1/completions", dict(ok, temperature=-1), 400, "invalid_value", "temperature")
         self.refused("/v1/completions", dict(ok, suffix="y"), 400, "unsupported_parameter", "suffix")
-        self.refused("/v1/completions", dict(ok, response_format={"type": "json_object"}), 400, "unsupported_parameter", "response_format")
+        self.refused(
+            "/v1/completions",
+            dict(ok, response_format={"type": "json_object"}),
+            400,
+            "unsupported_parameter",
+            "response_format",
+        )
         self.refused("/v1/completions", dict(ok, mc={"attention": "moba:block=7"}), 400, "invalid_value", "attention")
         self.refused("/v1/completions", {"prompt": [99999], "max_tokens": 1}, 400, "invalid_value", "below 2048")
         self.refused("/v1/embeddings", {"input": "x"}, 501, "unsupported_endpoint")
@@ -173,14 +222,30 @@ class Refusals(unittest.TestCase):
             self.assertIn(b" 413 ", s.recv(200))
 
     def test_a_deadline_that_passes_is_a_504_that_names_the_stage(self):
-        headers = self.refused("/v1/completions", {"prompt": Random(3).ids(2000), "max_tokens": 5000, "temperature": 0,
-                                                   "ignore_eos": True, "mc": {"deadline_ms": 150}}, 504, "deadline_exceeded", "stage")
+        headers = self.refused(
+            "/v1/completions",
+            {
+                "prompt": Random(3).ids(2000),
+                "max_tokens": 5000,
+                "temperature": 0,
+                "ignore_eos": True,
+                "mc": {"deadline_ms": 150},
+            },
+            504,
+            "deadline_exceeded",
+            "stage",
+        )
         self.assertIn("x-request-id", headers)
         c.wait_quiet()
 
     def test_a_promise_that_cannot_be_kept_is_rejected_early_with_numbers(self):
-        headers = self.refused("/v1/completions", {"prompt": Random(4).ids(3000), "max_tokens": 4, "mc": {"ttft_slo_ms": 1}},
-                               429, "predicted_slo_miss", "predicted")
+        headers = self.refused(
+            "/v1/completions",
+            {"prompt": Random(4).ids(3000), "max_tokens": 4, "mc": {"ttft_slo_ms": 1}},
+            429,
+            "predicted_slo_miss",
+            "predicted",
+        )
         self.assertGreaterEqual(int(headers["retry-after"]), 1)
         self.assertIn("predicted_ms", headers["x-mc-reason"])
 
@@ -192,7 +257,7 @@ class Refusals(unittest.TestCase):
                 s.sendall(noise)
         with socket.create_connection(("127.0.0.1", c.url_port), timeout=10) as s:
             s.sendall(noise)
-        for name in ("control", ):
+        for name in ("control",):
             for node in c.cluster()["nodes"]:
                 with socket.socket(socket.AF_UNIX) as s:
                     s.settimeout(10)

@@ -1,0 +1,86 @@
+// Plain driver of a fuzz target, for compilers without libFuzzer: replays the corpus, then mutates it
+// for a fixed number of rounds (MC_FUZZ_ROUNDS, default 2000) under --seed. A crash, an assertion or a
+// sanitizer report is the failure; the printed seed repeats it.
+//   NAME_fuzz CORPUS_DIR [--seed=N]
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "base/rng.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
+
+namespace {
+
+using Bytes = std::vector<uint8_t>;
+constexpr size_t kInputMax = 1 << 16;
+
+std::vector<Bytes> read_corpus(const std::string& folder) {
+  std::vector<std::string> paths;
+  if (std::filesystem::is_directory(folder))
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) paths.push_back(entry.path());
+  std::sort(paths.begin(), paths.end());  // the order of a directory is nobody's promise
+  std::vector<Bytes> corpus = {{}};
+  for (const auto& path : paths) {
+    std::ifstream file(path, std::ios::binary);
+    corpus.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+  }
+  return corpus;
+}
+
+void mutate(Bytes& input, const std::vector<Bytes>& corpus, mc::Rng& rng) {
+  static constexpr uint8_t kEdges[] = {0, 1, 0x7f, 0x80, 0xff, '"', '{', '}', '\n', 0x20};
+  for (uint64_t i = 1 + rng.below(8); i > 0; --i) {
+    const size_t at = input.empty() ? 0 : rng.below(input.size());
+    switch (rng.below(6)) {
+      case 0:
+        if (!input.empty()) input[at] ^= static_cast<uint8_t>(1u << rng.below(8));
+        break;
+      case 1:
+        if (!input.empty()) input[at] = kEdges[rng.below(sizeof kEdges)];
+        break;
+      case 2: input.insert(input.begin() + static_cast<std::ptrdiff_t>(at), static_cast<uint8_t>(rng.next())); break;
+      case 3: input.resize(at); break;
+      case 4: {  // a piece of another input
+        const Bytes& other = corpus[rng.below(corpus.size())];
+        if (other.empty()) break;
+        const size_t from = rng.below(other.size()), count = 1 + rng.below(std::min<size_t>(other.size() - from, 64));
+        input.insert(input.begin() + static_cast<std::ptrdiff_t>(at), other.begin() + static_cast<std::ptrdiff_t>(from),
+                     other.begin() + static_cast<std::ptrdiff_t>(from + count));
+        break;
+      }
+      default:  // a 32-bit length field gone wild
+        for (size_t b = 0; b < 4 && at + b < input.size(); ++b)
+          input[at + b] = rng.chance(0.5) ? 0xff : static_cast<uint8_t>(rng.next());
+    }
+  }
+  if (input.size() > kInputMax) input.resize(kInputMax);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  uint64_t seed = 0;
+  for (int i = 1; i < argc; ++i)
+    if (std::strncmp(argv[i], "--seed=", 7) == 0) seed = std::strtoull(argv[i] + 7, nullptr, 10);
+  const char* rounds_text = std::getenv("MC_FUZZ_ROUNDS");
+  const uint64_t rounds = rounds_text ? std::strtoull(rounds_text, nullptr, 10) : 2000;
+  const auto corpus = read_corpus(argc > 1 ? argv[1] : "");
+  std::printf("seed %llu, corpus of %zu, %llu rounds\n", static_cast<unsigned long long>(seed), corpus.size(),
+              static_cast<unsigned long long>(rounds));
+  for (const auto& input : corpus) LLVMFuzzerTestOneInput(input.data(), input.size());
+  mc::Rng rng(seed);
+  for (uint64_t round = 0; round < rounds; ++round) {
+    Bytes input = corpus[rng.below(corpus.size())];
+    mutate(input, corpus, rng);
+    LLVMFuzzerTestOneInput(input.data(), input.size());
+  }
+  return 0;
+}

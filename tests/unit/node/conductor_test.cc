@@ -1,0 +1,207 @@
+// The conductor machine alone, fed with hand-made messages.
+
+#include "node/conductor.h"
+
+#include "test.h"
+
+using namespace mc;
+using namespace mc::node;
+
+namespace {
+
+InstanceId instance(uint8_t n) {
+  InstanceId id;
+  id.bytes[0] = n;
+  return id;
+}
+
+struct Bench {
+  Bench() : conductor(options()) {}
+  static ConductorOptions options() {
+    ConductorOptions o;
+    o.instance = instance(99);
+    o.policy = sched::find_policy("kv-centric");
+    return o;
+  }
+  Actions give(const Event& event) {
+    Actions out;
+    conductor.handle(event, now, out);
+    conductor.check();
+    return out;
+  }
+  Actions hello(wire::Role role, const std::string& name, uint8_t n, uint32_t block_tokens = 64) {
+    wire::Hello h;
+    h.role = role, h.name = name, h.model = "m", h.page_count = 100, h.page_bytes = 4096, h.context_tokens = 4096;
+    h.control_uri = "sim:" + name;
+    kv::Namespace ns;
+    ns.weights = "w", ns.config = "c", ns.dtype = ns.weight_dtype = ns.kv_dtype = "f32", ns.rope = "r";
+    ns.attention = "full";
+    ns.layers = 2, ns.kv_heads = 1, ns.head_dim = 16, ns.block_tokens = block_tokens, ns.layout = 1;
+    h.kv_namespace = role == wire::Role::cache ? "" : ns.text();
+    h.decode_attention = "full";
+    return give(Received{name, instance(n), h});
+  }
+  Actions submit(const std::string& req, size_t tokens = 100) {
+    Submit s;
+    s.req = req;
+    s.ids.assign(tokens, 7);
+    s.stopping.max_tokens = 10;
+    s.deadline = 10s;
+    return give(s);
+  }
+  template <class T>
+  static std::vector<T> sent(const Actions& actions, const std::string& to) {
+    std::vector<T> out;
+    for (const auto& a : actions)
+      if (const auto* s = std::get_if<Send>(&a); s && s->to == to)
+        if (const auto* m = std::get_if<T>(&s->message)) out.push_back(*m);
+    return out;
+  }
+  static std::vector<Reply> replies(const Actions& actions) {
+    std::vector<Reply> out;
+    for (const auto& a : actions)
+      if (const auto* r = std::get_if<Reply>(&a)) out.push_back(*r);
+    return out;
+  }
+  Actions first_token(const std::string& req, uint32_t attempt, uint32_t token, std::string finish = "") {
+    wire::FirstToken f;
+    f.req = req, f.attempt = attempt, f.token = token, f.finish_reason = std::move(finish);
+    f.report.compute_ms = 5;
+    return give(Received{"p0", instance(1), f});
+  }
+  Actions token(const std::string& req, uint32_t index, uint32_t token, std::string finish = "") {
+    wire::Tokens t;
+    t.rows.push_back({req, 1, index, token, {}, std::move(finish)});
+    return give(Received{"d0", instance(2), t});
+  }
+
+  TimePoint now{};
+  Conductor conductor;
+};
+
+void start(Bench& b) {
+  b.hello(wire::Role::prefill, "p0", 1);
+  b.hello(wire::Role::decode, "d0", 2);
+}
+
+}  // namespace
+
+TEST_CASE("node/conductor: a request without a decode node is rejected by name, at once") {
+  Bench b;
+  b.hello(wire::Role::prefill, "p0", 1);
+  const auto replies = Bench::replies(b.submit("r"));
+  REQUIRE(replies.size() == 1);
+  CHECK(replies[0].kind == Reply::Kind::rejected);
+  CHECK(replies[0].code == "no_decode");
+}
+
+TEST_CASE("node/conductor: tokens that overtake the first token wait for it") {
+  Bench b;
+  start(b);
+  CHECK(Bench::sent<wire::PrefillStart>(b.submit("r"), "p0").size() == 1);
+  CHECK(Bench::replies(b.token("r", 1, 11)).empty());
+  const auto replies = Bench::replies(b.first_token("r", 1, 10));
+  REQUIRE(replies.size() == 2);
+  CHECK(replies[0].token == 10);
+  CHECK(replies[1].token == 11);
+  CHECK(Bench::replies(b.token("r", 2, 12, "stop")).back().kind == Reply::Kind::finished);
+  CHECK(b.conductor.idle());
+}
+
+TEST_CASE("node/conductor: two workers that differ in block size do not both get in, and both values are named") {
+  Bench b;
+  b.hello(wire::Role::prefill, "p0", 1, 64);
+  const auto refused = Bench::sent<wire::Refused>(b.hello(wire::Role::decode, "d0", 2, 128), "d0");
+  REQUIRE(refused.size() == 1);
+  CHECK(refused[0].mc == 2104);
+  CHECK(refused[0].field == "block_tokens");
+  CHECK(refused[0].ours == "128");
+  CHECK(refused[0].theirs == "64");
+  CHECK_FALSE(refused[0].equal.empty());
+}
+
+TEST_CASE("node/conductor: a live node keeps its name against a newcomer, a silent one loses it") {
+  Bench b;
+  start(b);
+  CHECK(Bench::sent<wire::Refused>(b.hello(wire::Role::prefill, "p0", 7), "p0").size() == 1);
+  b.now += 600ms;
+  CHECK(Bench::sent<wire::Welcome>(b.hello(wire::Role::prefill, "p0", 7), "p0").size() == 1);
+}
+
+TEST_CASE("node/conductor: a decode node lost in mid-answer costs a second attempt that carries the tokens so far") {
+  Bench b;
+  start(b);
+  b.submit("r");
+  b.first_token("r", 1, 10);
+  b.token("r", 1, 11);
+  b.hello(wire::Role::decode, "d1", 3);
+  const auto again = Bench::sent<wire::PrefillStart>(b.give(PeerLost{"d0", instance(2), "killed"}), "p0");
+  REQUIRE(again.size() == 1);
+  CHECK(again[0].spec.attempt == 2);
+  CHECK(again[0].spec.resumed == 2);
+  CHECK(again[0].spec.ids.size() == 102);
+  CHECK(again[0].decode == "d1");
+}
+
+TEST_CASE("node/conductor: an orphan waits for a node to come back and fails by name when none does") {
+  Bench b;
+  start(b);
+  b.submit("r");
+  CHECK(Bench::replies(b.give(PeerLost{"p0", instance(1), "killed"})).empty());
+  b.now += 200ms;
+  CHECK(Bench::sent<wire::PrefillStart>(b.hello(wire::Role::prefill, "p0", 4), "p0").size() == 1);
+  b.give(PeerLost{"p0", instance(4), "killed"});
+  b.give(Received{"d0", instance(2), wire::Heartbeat{}});
+  b.now = b.conductor.next_wakeup();
+  while (!b.conductor.idle()) {
+    b.give(Received{"d0", instance(2), wire::Heartbeat{}});
+    const auto replies = Bench::replies(b.give(Tick{}));
+    if (!replies.empty()) {
+      CHECK((replies[0].code == "no_prefill" || replies[0].code == "deadline_exceeded"));
+      break;
+    }
+    b.now += 500ms;
+  }
+  CHECK(b.conductor.idle());
+}
+
+TEST_CASE("node/conductor: at its deadline a request ends, naming the stage, and both workers are told") {
+  Bench b;
+  start(b);
+  b.submit("r");
+  for (int i = 0; i < 11; ++i) {
+    b.now += 1s;
+    b.give(Received{"p0", instance(1), wire::Heartbeat{}});
+    b.give(Received{"d0", instance(2), wire::Heartbeat{}});
+  }
+  const Actions out = b.give(Tick{});
+  REQUIRE(Bench::replies(out).size() == 1);
+  CHECK(Bench::replies(out)[0].code == "deadline_exceeded");
+  CHECK(Bench::replies(out)[0].stage == "prefill");
+  CHECK(Bench::sent<wire::Cancel>(out, "p0").size() == 1);
+  CHECK(Bench::sent<wire::Cancel>(out, "d0").size() == 1);
+}
+
+TEST_CASE("node/conductor: a gap in a node's block events is answered by asking for a snapshot, once") {
+  Bench b;
+  start(b);
+  wire::BlockEvents events;
+  events.first_seq = 5;
+  events.events.push_back({true, {}});
+  CHECK(Bench::sent<wire::IndexSync>(b.give(Received{"p0", instance(1), events}), "p0").size() == 1);
+  events.first_seq = 6;
+  CHECK(Bench::sent<wire::IndexSync>(b.give(Received{"p0", instance(1), events}), "p0").empty());
+}
+
+TEST_CASE("node/conductor: a dry run changes nothing") {
+  Bench b;
+  start(b);
+  Submit s;
+  s.req = "dry";
+  s.ids.assign(300, 3);
+  s.stopping.max_tokens = 4;
+  const auto e = b.conductor.explain(s, b.now);
+  CHECK(e.placement.candidate == 0);
+  CHECK(e.reusable_blocks == 4);
+  CHECK(b.conductor.idle());
+}
