@@ -37,6 +37,8 @@ class Prefill final : public Worker {
     uint64_t requests = 0, finished = 0, failed = 0;
     uint64_t prompt_tokens = 0, local_tokens = 0, remote_tokens = 0, computed_tokens = 0;
     uint64_t fetches = 0, fetch_failures = 0, checksum_failures = 0;
+    double exposed_s = 0;     // transfer that computing did not hide: first token to KvDone, summed
+    uint64_t exposed = 0;     // requests in that sum
   };
   const Stats& stats() const { return stats_; }
   size_t request_count() const { return requests_.size(); }
@@ -64,7 +66,7 @@ class Prefill final : public Worker {
     std::vector<wire::Source> sources;
     std::vector<BlockHash> hashes;  // of the full blocks of spec.ids
     uint32_t reusable = 0;          // leading blocks that may come from a cache
-    TimePoint arrived{}, deadline{}, prepare_at{}, compute_at{}, wakeup = kNever;
+    TimePoint arrived{}, deadline{}, prepare_at{}, compute_at{}, computed_at{};
     Phase phase = Phase::queued;
 
     bool offered = false, accepted = false;

@@ -160,6 +160,7 @@ void Prefill::first_token(Request& r, const ChunkDone& done, TimePoint now, Acti
   to_conductor(std::move(first), out);
   computing_ = nullptr;
   r.phase = Phase::handing_over;
+  r.computed_at = now;
   if (finished) {  // the request never reaches the decode batch
     send(r.decode, r.decode_instance, wire::Cancel{r.spec.req, r.spec.attempt, "finished"}, out);
     ++stats_.finished;

@@ -60,6 +60,13 @@ void WorkerMetrics::update() {
     count(metric::kVllmPromptTokensCached, {}, s.local_tokens + s.remote_tokens);
     count(metric::kChecksumFailures, {}, s.checksum_failures);
     count(metric::kFallback, {"fetch"}, s.fetch_failures);
+    // Requests since the last look share their mean: the histogram's sum and count are exact.
+    const uint64_t fresh = s.exposed - exposed_;
+    for (uint64_t i = 0; i < fresh; ++i)
+      metrics_.histogram(metric::kXferExposed, {"any"})
+          .observe((s.exposed_s - exposed_s_) / static_cast<double>(fresh));
+    exposed_ = s.exposed;
+    exposed_s_ = s.exposed_s;
   } else if (const auto* decode = dynamic_cast<const node::Decode*>(&worker_)) {
     const auto& s = decode->stats();
     count(metric::kVllmGenerationTokens, {}, s.tokens);

@@ -22,6 +22,8 @@ class WorkerMetrics {
   Metrics& metrics_;
   const node::Worker& worker_;
   const DataPlane& data_;
+  uint64_t exposed_ = 0;
+  double exposed_s_ = 0;
   std::map<std::string, uint64_t> last_;  // counters as last seen, by family and labels
 };
 

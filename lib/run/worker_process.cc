@@ -124,6 +124,7 @@ class WorkerProcess {
       keys = std::move(loaded);
     }
     const std::string bind = args_.text(flags::kBind);
+    MC_CHECK(ctl::check_exposure(Uri{"tcp", bind, uint16_t{0}, ""}, keys.has_value(), args_.on(flags::kInsecure)));
     MC_TRY(run_dir, ctl::run_dir([](const char* name) -> const char* { return std::getenv(name); }));
     xfer::Options data;
     data.name = options_.name.empty() ? std::string(wire::to_string(role_)) : options_.name;

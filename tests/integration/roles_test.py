@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+"""Roles started by hand: any order, any transport, keys, refusals, drain, ports, signals."""
+import json
+import os
+import signal
+import socket
+import stat
+import tempfile
+import unittest
+
+import cluster
+from cluster import Cluster, Random, cached, oracle, run, token_ids, until
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class Roles(unittest.TestCase):
+    def test_workers_may_start_before_the_conductor(self):
+        with Cluster() as c:
+            for name in ("d0", "c0", "p0"):
+                c.start(name, *([] if name == "c0" else ["--dtype", "f32"]))
+            c.start("conductor")
+            c.wait_nodes()
+            ids = Random(1).ids(150)
+            self.assertEqual(token_ids(c.complete(ids=ids, max_tokens=8)), oracle(ids, 8))
+
+    def test_a_conductor_that_returns_knows_the_blocks_again_and_old_workers_serve_on(self):
+        with Cluster(roles=["conductor", "p0", "d0"]) as c:
+            ids = Random(2).ids(400)
+            c.complete(ids=ids, max_tokens=4)
+            c.processes["conductor"].kill()
+            c.processes["conductor"].stop()
+            c.start("conductor")
+            c.wait_nodes()
+            until(lambda: c.node("p0")["blocks_indexed"] >= 6, 10, "snapshot of p0")
+            self.assertEqual(cached(c.complete(ids=ids, max_tokens=4)), 384)
+
+    def test_control_over_tcp_with_keys_serves_and_refuses_a_wrong_key(self):
+        with tempfile.TemporaryDirectory() as folder:
+            keys = []
+            for name in ("right", "wrong"):
+                code, out, err = run("mc-conductor", "keygen")
+                self.assertEqual(code, 0, err)
+                keys.append(os.path.join(folder, name))
+                with open(os.open(keys[-1], os.O_CREAT | os.O_WRONLY, 0o600), "wb") as file:
+                    file.write(out)
+            endpoint = f"tcp://127.0.0.1:{free_port()}"
+            with Cluster() as c:
+                c.start("conductor", "--listen", endpoint, "--auth", keys[0])
+                for name in ("p0", "d0"):
+                    c.start(name, "--conductor", endpoint, "--auth", keys[0], "--transport", "tcp", "--dtype", "f32")
+                c.wait_nodes()
+                ids = Random(3).ids(200)
+                self.assertEqual(token_ids(c.complete(ids=ids, max_tokens=6)), oracle(ids, 6))
+                stranger = c.start("p9", "--conductor", endpoint, "--auth", keys[1])
+                self.assertEqual(stranger.popen.wait(60), 3)
+                self.assertIn("MC2103", stranger.tail())
+                del c.processes["p9"]
+                self.assertEqual(len(c.cluster()["nodes"]), 2)
+            os.chmod(keys[0], stat.S_IRUSR | stat.S_IROTH)
+            code, _, err = run("mc-prefill", "--conductor", endpoint, "--auth", keys[0])
+            self.assertNotEqual(code, 0)
+            self.assertIn("MC1006", err)
+
+    def test_listening_beyond_loopback_without_keys_is_refused(self):
+        for words in (["mc-conductor", "--listen", "tcp://0.0.0.0:0"], ["mc-conductor", "--http", "0.0.0.0:0"],
+                      ["mc-prefill", "--bind", "0.0.0.0"]):
+            with self.subTest(words=words):
+                code, _, err = run(*words)
+                self.assertEqual(code, 2, err)
+                self.assertIn("MC1005", err)
+
+    def test_two_workers_of_other_block_sizes_are_refused_with_both_values(self):
+        with Cluster(roles=["conductor"]) as c:
+            c.start("p0", "--attention", "full")
+            c.wait_nodes()
+            other = c.start("d0", "--attention", "full", "--block-tokens", "128")
+            self.assertEqual(other.popen.wait(60), 3)
+            for word in ("MC2104", "block_tokens", "64", "128", "compared and equal"):
+                self.assertIn(word, other.tail())
+            del c.processes["d0"]
+
+    def test_an_explicit_port_that_is_taken_is_an_error_and_a_default_one_moves_up(self):
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            code, _, err = run("mc-conductor", "--http", f"127.0.0.1:{port}")
+            self.assertEqual(code, 1)
+            self.assertIn("MC5001", err)
+            self.assertIn(str(port), err)
+
+    def test_drain_takes_no_new_requests_and_sigterm_ends_with_zero(self):
+        with Cluster(roles=["conductor", "p0", "p1", "d0"]) as c:
+            url = f"http://127.0.0.1:{c.url_port}"
+            self.assertEqual(run("mc-conductor", "drain", "p1", "--url", url)[0], 0)
+            until(lambda: c.node("p1")["state"] == "drain", 10, "p1 drains")
+            for i in range(4):
+                self.assertEqual(c.complete(ids=Random(i).ids(70), max_tokens=2)["mc"]["prefill_node"], "p0")
+            self.assertEqual(run("mc-conductor", "undrain", "p1", "--url", url)[0], 0)
+            self.assertEqual(run("mc-conductor", "drain", "p7", "--url", url)[0], 1)
+            self.assertEqual(c.processes["p1"].stop(), 0)
+            del c.processes["p1"]
+            until(lambda: len(c.cluster()["nodes"]) == 2, 10, "p1 left")
+            self.assertEqual(run("mc-conductor", "wait", "--prefill", "2", "--timeout", "500ms", "--url", url)[0], 3)
+            self.assertEqual(run("mc-conductor", "wait", "--prefill", "1", "--timeout", "5s", "--url", url)[0], 0)
+
+    def test_explain_names_the_winner_and_what_it_would_reuse(self):
+        with Cluster(roles=["conductor", "p0", "p1", "d0"]) as c:
+            ids = Random(5).ids(300)
+            c.complete(ids=ids, max_tokens=2, mc={"pin": {"prefill": "p1"}})
+            url = f"http://127.0.0.1:{c.url_port}"
+            until(lambda: c.node("p1")["blocks_indexed"] >= 4, 10, "blocks of p1")
+            body = b'{"prompt": %s, "max_tokens": 2}' % str(ids).encode()
+            code, out, err = run("mc-conductor", "explain", "-f", "-", "--json", "--url", url, stdin=body)
+            self.assertEqual(code, 0, err)
+            told = json.loads(out)
+            self.assertTrue(told["admit"])
+            self.assertEqual(told["reusable_blocks"], 4)
+            match = {r["node"]: r["match_blocks"] for r in told["candidates"]}
+            self.assertEqual(match["p1"], 4)
+            self.assertEqual([r["verdict"] for r in told["candidates"]].count("winner"), 1)
+            code, out, _ = run("mc-conductor", "explain", "-f", "-", "--url", url, stdin=body)
+            self.assertIn(b"VERDICT", out)
+
+    def test_the_conductor_out_of_reach_is_exit_3(self):
+        code, _, err = run("mc-conductor", "ps", "--url", f"http://127.0.0.1:{free_port()}")
+        self.assertEqual(code, 3)
+        self.assertIn("MC2101", err)
+
+    def test_interrupting_a_local_cluster_ends_its_children(self):
+        with Cluster("1p1d") as c:
+            pids = [int(p) for p in os.popen(f"pgrep -P {c.processes['conductor'].popen.pid}").read().split()]
+            self.assertEqual(len(pids), 2)
+            c.processes["conductor"].popen.send_signal(signal.SIGINT)
+            self.assertEqual(c.processes["conductor"].popen.wait(30), 130)
+            for pid in pids:
+                self.assertFalse(os.path.exists(f"/proc/{pid}"))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
