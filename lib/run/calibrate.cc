@@ -34,7 +34,7 @@ Result<sched::Cost> measure_cost(model::Runner& runner, Duration budget) {
   const auto& config = runner.model().config();
   const int64_t longest = std::min<int64_t>({256, runner.options().max_chunk_tokens, config.max_positions - 8});
   MC_TRY(pages, model::LocalPages::allocate(runner.layout(), longest + 8));
-  MC_TRY(plan, attn::resolve(attn::PlanText{}, config.attention, static_cast<int32_t>(config.layers),
+  MC_TRY(plan, attn::resolve(attn::PlanText{.automatic = false}, config.attention, static_cast<int32_t>(config.layers),
                              static_cast<int32_t>(runner.options().block_tokens)));
   std::vector<uint32_t> tokens(static_cast<size_t>(longest));
   for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<uint32_t>((i * 7919 + 3) % config.vocab);
