@@ -1,0 +1,192 @@
+"""The manual pages against the programs: what a page says about flags and errors is what the table says.
+
+OPTIONS of man/mc-*.1 is the output of `help mdoc-options`, the list in DIAGNOSTICS of mc.7 that of `help
+mdoc-errors`; `man_test.py --write` pastes both. Everything else in the pages is written by hand.
+"""
+import glob
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import cluster
+
+ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
+MAN = os.path.join(ROOT, "man")
+TOOLS = ["mc-conductor", "mc-prefill", "mc-decode", "mc-cache", "mc-bench"]
+ORDER = ["NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "OUTPUT", "ENVIRONMENT", "FILES", "SIGNALS", "EXIT STATUS",
+         "EXAMPLES", "SEE ALSO"]
+ERRORS = re.compile(r'(?<=\.\\" begin mdoc-errors\n).*?(?=\.\\" end mdoc-errors\n)', re.S)
+OPTIONS = re.compile(r"(?<=\n\.Sh OPTIONS\n).*?(?=\.Sh OUTPUT\n)", re.S)
+
+
+def page(name):
+    with open(os.path.join(MAN, name), encoding="utf-8") as file:
+        return file.read()
+
+
+def pages():
+    return sorted(glob.glob(os.path.join(MAN, "*.[157]")))
+
+
+def tools():
+    """Those that are built and have a page."""
+    return [t for t in TOOLS if os.access(os.path.join(cluster.BUILD, t), os.X_OK)
+            and os.path.exists(os.path.join(MAN, t + ".1"))]
+
+
+def text_of(*words):
+    code, out, err = cluster.run(*words)
+    assert code == 0, f"{words}: exit {code}: {err}"
+    return out.decode()
+
+
+def long_flags(text):
+    return set(re.findall(r"(?<![-\w])--([a-z][a-z0-9-]*)", text))
+
+
+def table_flags(help_text):
+    """Flags a help text defines: the heads of its rows and the line of common ones; not those in prose."""
+    found = set()
+    for line in help_text.splitlines():
+        row = re.match(r"\s+(?:-\w, )?--([a-z][a-z0-9-]*)", line)
+        if row:
+            found.add(row.group(1))
+    common = re.search(r"^Common \(.*?\):(.*?)(?:\n\n|\Z)", help_text, re.S | re.M)
+    return found | (long_flags(common.group(1)) if common else set())
+
+
+def verbs(tool):
+    listed = re.search(r"^Verbs .*?:\n(.*?)\n\n", text_of(tool, "--help"), re.S | re.M)
+    return re.findall(r"^  ([a-z][a-z-]*)", listed.group(1), re.M) if listed else []
+
+
+def examples(text):
+    """Lines of the literal displays in EXAMPLES, unescaped."""
+    part = text[text.index(".Sh EXAMPLES\n"):text.index(".Sh SEE ALSO")]
+    for display in re.findall(r"^\.Bd -literal.*?\n(.*?)^\.Ed", part, re.S | re.M):
+        for line in display.splitlines():
+            yield line.replace("\\-", "-").replace("\\(dq", '"').replace("\\e", "\\")
+
+
+class Pages(unittest.TestCase):
+    def test_every_page_is_clean_mdoc(self):
+        for path in pages():
+            done = subprocess.run(["groff", "-mdoc", "-ww", "-z", "-Tutf8", path], capture_output=True, text=True, timeout=60)
+            self.assertEqual((done.returncode, done.stdout + done.stderr), (0, ""), path)
+
+    def test_sections_come_in_order(self):
+        for path in pages():
+            if path.endswith(".1"):
+                with open(path, encoding="utf-8") as file:
+                    found = re.findall(r"^\.Sh (.*)$", file.read(), re.M)
+                self.assertEqual(found, ORDER, path)
+
+    def test_every_built_tool_has_a_page(self):
+        for tool in TOOLS:
+            if os.access(os.path.join(cluster.BUILD, tool), os.X_OK):
+                self.assertTrue(os.path.exists(os.path.join(MAN, tool + ".1")), tool)
+
+    def test_options_are_those_of_the_table(self):
+        for tool in tools():
+            found = OPTIONS.search(page(tool + ".1"))
+            self.assertIsNotNone(found, tool)
+            self.assertEqual(found.group(0).strip(), text_of(tool, "help", "mdoc-options").strip(),
+                             f"man/{tool}.1: run tests/cli/man_test.py --write")
+
+    def test_errors_are_those_of_the_table(self):
+        self.assertEqual(ERRORS.search(page("mc.7")).group(0).strip(), text_of("mc-prefill", "help", "mdoc-errors").strip(),
+                         "man/mc.7: run tests/cli/man_test.py --write")
+
+    def test_flags_of_help_and_of_the_page_are_the_same(self):
+        for tool in tools():
+            told = table_flags(text_of(tool, "--help")) | table_flags(text_of(tool, "help", "common"))
+            for verb in verbs(tool):
+                told |= table_flags(text_of(tool, verb, "--help"))
+            text = page(tool + ".1").replace("\\-", "-")
+            defined = set(re.findall(r"^\.It (?:Fl \w , )?Fl -([a-z][a-z0-9-]*)", text, re.M))
+            self.assertEqual(told, defined, tool)
+            mentioned = set(re.findall(r"Fl -([a-z][a-z0-9-]*)", text))
+            self.assertLessEqual(mentioned, told, f"{tool}: the page names flags that do not exist")
+
+    def test_flags_in_examples_exist(self):
+        for tool in tools():
+            for line in examples(page(tool + ".1")):
+                for command in re.split(r"[|&;]", line):
+                    words = [w for w in command.split() if "=" not in w or w.startswith("--")]
+                    if not words or words[0] not in tools():
+                        continue
+                    verb = next((w for w in words[1:2] if w in verbs(words[0])), None)
+                    known = table_flags(text_of(words[0], verb, "--help") if verb else text_of(words[0], "--help"))
+                    used = {w[2:].split("=")[0] for w in words[1:] if w.startswith("--")}
+                    self.assertLessEqual(used, known, line)
+
+    def test_every_key_of_json_output_is_in_the_page(self):
+        """Of the verbs that need no cluster; tests/cli/once_test.py and the integration tests see the values."""
+        def keys(value):
+            if isinstance(value, dict):
+                for key, inner in value.items():
+                    yield key
+                    yield from keys(inner)
+            elif isinstance(value, list) and value:
+                yield from keys(value[0])
+
+        if not {"mc-prefill", "mc-decode", "mc-cache"} <= set(tools()):
+            self.skipTest("not all tools are built")
+        prompt = ["--prompt-ids", "5,17,9"]
+        stream = cluster.run("mc-prefill", "once", *prompt, "--kv-out", "-")[1]
+        outputs = {
+            "mc-prefill": cluster.run("mc-prefill", "once", *prompt, "-n", 2, "--logprobs", 1, "--json")[1],
+            "mc-decode": cluster.run("mc-decode", "once", "--kv-in", "-", "-n", 2, "--logprobs", 1, "--json", stdin=stream)[1],
+            "mc-cache": cluster.run("mc-cache", "inspect", "-", "--json", stdin=stream)[1],
+        }
+        for tool, out in outputs.items():
+            text = page(tool + ".1")
+            words = set(re.findall(r"[a-z_0-9]+", text[text.index(".Sh OUTPUT"):text.index(".Sh ENVIRONMENT")]))
+            self.assertLessEqual(set(keys(json.loads(out.splitlines()[-1]))), words, tool)
+
+    def test_examples_without_a_cluster_run(self):
+        """Every example line that needs no daemon, in a shell, with the built tools first in the path."""
+        if not {"mc-prefill", "mc-decode", "mc-cache", "mc-conductor"} <= set(tools()):
+            self.skipTest("not all tools are built")
+        directory = tempfile.mkdtemp(prefix="mct-man-")
+        environment = dict(os.environ, PATH=os.path.abspath(cluster.BUILD) + os.pathsep + os.environ["PATH"])
+        ran = 0
+        try:
+            for tool in ["mc-prefill", "mc-decode", "mc-cache", "mc-conductor"]:
+                for line in examples(page(tool + ".1")):
+                    if not re.search(r" once | inspect | keygen|--print-config|--print-commands|--check", line):
+                        continue
+                    done = subprocess.run(["bash", "-o", "pipefail", "-c", line], cwd=directory, env=environment,
+                                          capture_output=True, text=True, timeout=100)
+                    self.assertEqual(done.returncode, 0, f"man/{tool}.1: {line}\n{done.stderr}")
+                    ran += 1
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+        self.assertGreaterEqual(ran, 12)
+
+
+def write():
+    for tool in tools():
+        path = os.path.join(MAN, tool + ".1")
+        table = text_of(tool, "help", "mdoc-options")
+        text = OPTIONS.sub(lambda _: table, page(tool + ".1"), count=1)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+    text = ERRORS.sub(lambda _: text_of("mc-prefill", "help", "mdoc-errors"), page("mc.7"), count=1)
+    with open(os.path.join(MAN, "mc.7"), "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+if __name__ == "__main__":
+    if "--write" in sys.argv:
+        write()
+        sys.exit(0)
+    if not shutil.which("groff"):
+        print("groff is not installed", file=sys.stderr)
+        sys.exit(cluster.SKIP)
+    unittest.main()
