@@ -122,6 +122,11 @@ std::vector<BufferInfo> Access::offered(uint32_t& version) const {
   return out;
 }
 
+uint32_t Access::version() const {
+  std::lock_guard lock(mutex_);
+  return version_;
+}
+
 uint64_t Access::pin_count() const {
   std::lock_guard lock(mutex_);
   uint64_t pins = 0;

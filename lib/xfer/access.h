@@ -51,6 +51,7 @@ class Access {
   std::vector<Shared> shared_with(const InstanceId& peer) const;
   /// Live, non-private buffers in ascending id, and the version of that list.
   std::vector<BufferInfo> offered(uint32_t& version) const;
+  uint32_t version() const;
   uint64_t pin_count() const;
 
  private:

@@ -28,12 +28,20 @@ std::vector<std::byte> text_bytes(std::string_view text) {
   return {p, p + std::min(text.size(), wire::kReasonBytesMax)};
 }
 
-std::string range_text(const FrameHeader& header) {
-  return "buffer " + std::to_string(header.buffer) + " [" + std::to_string(header.offset) + ", +" +
-         std::to_string(header.length) + ")";
+/// "why: read of buffer 3 [0, +4096)"; and that the asker looked at an old descriptor, if it did.
+std::vector<std::byte> refusal_text(const char* why, const char* what, const FrameHeader& header, uint32_t version) {
+  std::string text = std::string(why) + ": " + what + " of buffer " + std::to_string(header.buffer) + " [" +
+                     std::to_string(header.offset) + ", +" + std::to_string(header.length) + ")";
+  if (header.snapshot != version)
+    text += "; asked with descriptor version " + std::to_string(header.snapshot) + ", now " + std::to_string(version);
+  return text_bytes(text);
 }
 
 }  // namespace
+
+Access& TcpLane::access() const {
+  return *transport_.home().access;
+}
 
 Code TcpLane::begin(const FrameHeader& header, Sink& sink, const char*& why) {
   if (!ready()) return begin_handshake(header, why);
@@ -82,8 +90,7 @@ Code TcpLane::begin_data(const FrameHeader& header, Sink& sink, const char*& why
 }
 
 void TcpLane::begin_write(const FrameHeader& header, Sink& sink) {
-  const auto grant =
-      transport_.home().access->grant(Op::write, header.buffer, header.offset, header.length, endpoint->peer);
+  const auto grant = access().grant(Op::write, header.buffer, header.offset, header.length, endpoint->peer);
   write_code_ = grant.code;
   write_why_ = grant.why;
   if (grant.code != Code::ok) {
@@ -149,14 +156,12 @@ Code TcpLane::serve_read(const FrameHeader& header, const char*& why) {
     why = "more requests outstanding than a lane allows";
     return Code::corrupt;
   }
-  const auto grant =
-      transport_.home().access->grant(Op::read, header.buffer, header.offset, header.length, endpoint->peer);
+  const auto grant = access().grant(Op::read, header.buffer, header.offset, header.length, endpoint->peer);
   Tally& tally = *transport_.home().tally;
   if (grant.code != Code::ok) {
     tally.add(Count::requests_refused);
     tally.failure(grant.why);
-    io.push(answer(FrameType::data, header, grant.code),
-            text_bytes(std::string(grant.why) + ": read of " + range_text(header)));
+    io.push(answer(FrameType::data, header, grant.code), refusal_text(grant.why, "read", header, access().version()));
     return Code::ok;
   }
   FrameHeader head = answer(FrameType::data, header, Code::ok);
@@ -177,7 +182,7 @@ Code TcpLane::end_write(const FrameHeader& header, uint32_t crc, const char*& wh
     return Code::corrupt;
   }
   Tally& tally = *transport_.home().tally;
-  if (write_pin_ != 0) transport_.home().access->unpin(std::exchange(write_pin_, 0));
+  if (write_pin_ != 0) access().unpin(std::exchange(write_pin_, 0));
   if (write_code_ == Code::ok && (header.flags & wire::kFrameHasPayloadCrc) != 0 && crc != header.payload_crc) {
     write_code_ = Code::corrupt;
     write_why_ = "payload fails its checksum";
@@ -189,8 +194,7 @@ Code TcpLane::end_write(const FrameHeader& header, uint32_t crc, const char*& wh
   } else {
     tally.add(Count::requests_refused);
     tally.failure(write_why_);
-    io.push(answer(FrameType::ack, header, write_code_),
-            text_bytes(std::string(write_why_) + ": write of " + range_text(header)));
+    io.push(answer(FrameType::ack, header, write_code_), refusal_text(write_why_, "write", header, access().version()));
   }
   return Code::ok;
 }
@@ -289,7 +293,7 @@ TcpStream::Io TcpLane::flush(Outbox& outbox) {
   const TcpStream::Io result = io.flush(size_t{2} << 20, gone_);
   if (io.queued_bytes() != before) progress = SystemClock::instance().now();
   for (const auto& gone : gone_) {
-    if (gone.pinned != 0) transport_.home().access->unpin(gone.pinned);
+    if (gone.pinned != 0) access().unpin(gone.pinned);
     if (gone.slice == 0 || draining_.erase(gone.slice) == 0) continue;
     const auto at = find(gone.slice);
     if (at == pending_.end()) continue;
@@ -301,8 +305,8 @@ TcpStream::Io TcpLane::flush(Outbox& outbox) {
 
 void TcpLane::release() {
   for (const auto& gone : io.drop_all())
-    if (gone.pinned != 0) transport_.home().access->unpin(gone.pinned);
-  if (write_pin_ != 0) transport_.home().access->unpin(std::exchange(write_pin_, 0));
+    if (gone.pinned != 0) access().unpin(gone.pinned);
+  if (write_pin_ != 0) access().unpin(std::exchange(write_pin_, 0));
   pending_.clear();
   pending_bytes_ = 0;
 }

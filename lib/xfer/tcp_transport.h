@@ -73,6 +73,7 @@ class TcpLane final : public FrameConsumer {
   std::optional<News> failure;  // why the frame just handled ends the connection, when there is more to say
 
  private:
+  Access& access() const;
   Code begin_handshake(const wire::FrameHeader& header, const char*& why) const;
   Code begin_data(const wire::FrameHeader& header, Sink& sink, const char*& why);
   void begin_write(const wire::FrameHeader& header, Sink& sink);

@@ -289,6 +289,15 @@ TEST_CASE("xfer: disconnecting fails the peer's work as cancelled and forgets it
   check_idle(pair.reader);
 }
 
+TEST_CASE("xfer/tcp: IPv6 loopback works where the machine has it") {
+  auto opened = Engine::open({.name = "six", .transport = "tcp", .tcp_bind = "[::1]:0"});
+  if (!opened) return;  // no ::1 here
+  CHECK((*opened)->uris()[0].starts_with("tcp://[::1]:"));
+  Node reader("reader", "tcp");
+  REQUIRE_OK(reader->connect((*opened)->describe(), in(kLong)));
+  reader.wait(Event::Kind::peer_up);
+}
+
 TEST_CASE("xfer: a deadline in the past, and one with nobody there, end the batch as timeout") {
   Pair pair("tcp");
   auto batch = pair.reader->submit({{pair.read(0, 0, 1 << 20)}}, SystemClock::instance().now() - 1s);
