@@ -149,10 +149,11 @@ TEST_CASE("ops: products agree with double for every shape, dtype and variant") 
   struct Shape {
     size_t n, k;
   };
+  constexpr Shape kShapes[] = {{1, 1},    {64, 64},   {65, 33},  {130, 48},  {256, 96},
+                               {63, 256}, {200, 100}, {448, 64}, {192, 512}, {130, 544}};
   for (const Kernels* kernels : usable())
     for (Dtype dtype : {Dtype::f32, Dtype::bf16})
-      for (const Shape shape :
-           {Shape{1, 1}, {64, 64}, {65, 33}, {130, 48}, {256, 96}, {63, 256}, {200, 100}, {448, 64}, {192, 512}, {130, 544}}) {
+      for (const Shape shape : kShapes) {
         INFO("variant " << kernels->name << " " << to_string(dtype) << " n " << shape.n << " k " << shape.k);
         Parallel parallel(2);
         const auto w = values(rng, shape.n * shape.k);
