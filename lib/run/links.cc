@@ -28,6 +28,11 @@ NodeId Links::called(ctl::LinkId link, const InstanceId& instance, const std::st
   return it != names_.end() ? it->second : claimed;
 }
 
+void Links::add_link(const InstanceId& instance, ctl::LinkId link) {
+  auto& links = links_[instance];
+  if (std::find(links.begin(), links.end(), link) == links.end()) links.push_back(link);
+}
+
 std::optional<node::Event> Links::next() {
   while (auto event = hub_.next())
     if (auto converted = convert(std::move(*event))) return converted;
@@ -37,7 +42,7 @@ std::optional<node::Event> Links::next() {
 std::optional<node::Event> Links::convert(ctl::Event event) {
   if (auto* received = std::get_if<ctl::Received>(&event)) {
     const auto& envelope = received->envelope;
-    links_[envelope.instance].insert(received->link);
+    add_link(envelope.instance, received->link);
     auto message = wire::decode(envelope.type, received->body);
     if (!message) {
       ++bad_messages_;
@@ -48,7 +53,7 @@ std::optional<node::Event> Links::convert(ctl::Event event) {
                           std::move(*message)};
   }
   if (auto* up = std::get_if<ctl::LinkUp>(&event)) {
-    links_[up->instance].insert(up->link);
+    add_link(up->instance, up->link);
     if (up->link == conductor_) {
       trouble_.clear();
       flush(std::string(node::kConductor), up->link);
@@ -59,7 +64,7 @@ std::optional<node::Event> Links::convert(ctl::Event event) {
   if (auto* lost = std::get_if<ctl::LinkLost>(&event)) {
     const auto it = links_.find(lost->instance);
     if (it == links_.end()) return std::nullopt;
-    it->second.erase(lost->link);
+    std::erase(it->second, lost->link);
     if (!it->second.empty()) return std::nullopt;  // another link to it is up
     links_.erase(it);
     return node::PeerLost{called(lost->link, lost->instance, lost->name), lost->instance, lost->why};
@@ -98,8 +103,9 @@ void Links::flush(const std::string& target, ctl::LinkId link) {
 void Links::send(const node::Send& send) {
   const std::string_view type = wire::type_name(send.message);
   if (send.to == node::kConductor && conductor_ != 0) {
-    const bool up =
-        std::any_of(links_.begin(), links_.end(), [&](const auto& l) { return l.second.contains(conductor_); });
+    const bool up = std::any_of(links_.begin(), links_.end(), [&](const auto& l) {
+      return std::find(l.second.begin(), l.second.end(), conductor_) != l.second.end();
+    });
     if (!up) {
       kept_.erase(send.to);  // only the newest Hello counts
       return keep(send.to, send);
@@ -112,7 +118,7 @@ void Links::send(const node::Send& send) {
     if (names_.contains(send.instance)) keep(send.instance.hex(), send);
     return;
   }
-  if (auto sent = hub_.send(*it->second.begin(), type, wire::encode(send.message), send.instance); !sent)
+  if (auto sent = hub_.send(it->second.front(), type, wire::encode(send.message), send.instance); !sent)
     log_warn("message not sent", {{"to", send.to}, {"type", type}, {"why", sent.error().what}});
 }
 
@@ -136,7 +142,7 @@ void Links::set_peers(const std::vector<wire::Peer>& peers) {
       continue;
     }
     (void)hub_.disconnect(it->second);
-    for (auto& [instance, links] : links_) links.erase(it->second);
+    for (auto& [instance, links] : links_) std::erase(links, it->second);
     it = dialled_.erase(it);
   }
   std::erase_if(kept_, [&](const auto& k) {

@@ -6,7 +6,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -37,16 +36,19 @@ class Links {
  private:
   explicit Links(ctl::Hub hub) : hub_(std::move(hub)) {}
   std::optional<node::Event> convert(ctl::Event event);
+  void add_link(const InstanceId& instance, ctl::LinkId link);
   void keep(const std::string& target, const node::Send& send);
   void flush(const std::string& target, ctl::LinkId link);
   NodeId called(ctl::LinkId link, const InstanceId& instance, const std::string& claimed) const;
 
   ctl::Hub hub_;
   ctl::LinkId conductor_ = 0;
-  std::map<InstanceId, std::set<ctl::LinkId>> links_;    // up, by who is at the other end
-  std::map<InstanceId, std::string> names_;              // from SetPeers
-  std::map<std::string, ctl::LinkId> dialled_;           // control uri -> outgoing link
-  std::map<std::string, std::vector<node::Send>> kept_;  // until the link is up, by conductor or instance; bounded
+  // Up, by who is at the other end, oldest first: messages keep to the first one until it is lost, so
+  // that they stay in order.
+  std::map<InstanceId, std::vector<ctl::LinkId>> links_;  // up, by who is at the other end
+  std::map<InstanceId, std::string> names_;               // from SetPeers
+  std::map<std::string, ctl::LinkId> dialled_;            // control uri -> outgoing link
+  std::map<std::string, std::vector<node::Send>> kept_;   // until the link is up, by conductor or instance; bounded
   std::string trouble_;
   bool fatal_ = false;
   Error failure_;
