@@ -132,6 +132,14 @@ class Roles(unittest.TestCase):
         self.assertEqual(code, 3)
         self.assertIn("MC2101", err)
 
+    def test_the_children_of_a_killed_conductor_die_with_it(self):
+        with Cluster("1p1d1c") as c:
+            parent = c.processes["conductor"].popen.pid
+            pids = [int(p) for p in os.popen(f"pgrep -P {parent}").read().split()]
+            self.assertEqual(len(pids), 3)
+            c.processes["conductor"].kill()
+            until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids), 15, "children ended")
+
     def test_interrupting_a_local_cluster_ends_its_children(self):
         with Cluster("1p1d") as c:
             pids = [int(p) for p in os.popen(f"pgrep -P {c.processes['conductor'].popen.pid}").read().split()]
