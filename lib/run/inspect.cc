@@ -26,7 +26,11 @@ wire::ReadBytes reader_of(const Fd& fd) {
 Result<int> inspect_stream(const cli::Args& args) {
   const std::string path = args.positional_one("FILE");
   MC_TRY(fd, open_input(path));
-  MC_TRY(inspection, kv::inspect(reader_of(fd)));
+  auto read = kv::inspect(reader_of(fd));
+  if (!read)
+    return as_user_error(read.error().code == Code::unsupported ? err::kKvFileVersion : err::kKvFileCorrupt,
+                         within(path, std::move(read).error()));
+  const kv::Inspection inspection = std::move(*read);
   const bool json = args.on(flags::kJson);
   MC_CHECK(write_all(1, json ? inspection.json().dump() + "\n" : inspection.text()));
   if (inspection.damage) return as_user_error(err::kKvFileCorrupt, within(path, *inspection.damage));

@@ -23,6 +23,7 @@ namespace mc::run {
 namespace {
 
 constexpr size_t kPromptBytesMax = size_t{64} << 20;
+constexpr uint64_t kAnswerTokensMax = uint64_t{1} << 30;  // far beyond any context, far below an int32_t
 
 constexpr const Flag* kPrefillFlags[] = {
     &flags::kPrompt,
@@ -96,7 +97,11 @@ Result<std::vector<uint32_t>> parse_ids(const std::vector<std::string>& words, u
 Result<std::vector<uint32_t>> read_prompt(const cli::Args& args, const text::Tokenizer& tokenizer, uint32_t vocab) {
   const int given = args.given(flags::kPrompt) + args.given(flags::kPromptFile) + args.given(flags::kPromptIds);
   if (given != 1) return user_error(err::kUsage, "give exactly one of -p TEXT, -f FILE and --prompt-ids");
-  if (args.given(flags::kPromptIds)) return parse_ids(args.list(flags::kPromptIds), vocab);
+  if (args.given(flags::kPromptIds)) {
+    MC_TRY(ids, parse_ids(args.list(flags::kPromptIds), vocab));
+    if (ids.empty()) return user_error(err::kBadValue, "the prompt has no tokens", "--prompt-ids");
+    return ids;
+  }
   std::string text = args.text(flags::kPrompt);
   if (args.given(flags::kPromptFile)) {
     auto file = read_file(args.text(flags::kPromptFile), kPromptBytesMax);
@@ -107,6 +112,24 @@ Result<std::vector<uint32_t>> read_prompt(const cli::Args& args, const text::Tok
   if (!ids) return as_user_error(err::kInputNotUtf8, std::move(ids).error());
   if (ids->empty()) return user_error(err::kBadValue, "the prompt has no tokens");
   return std::move(*ids);
+}
+
+Result<uint64_t> answer_tokens(const cli::Args& args) {
+  const uint64_t count = args.count(flags::kTokens);
+  if (count < 1 || count > kAnswerTokensMax)
+    return user_error(err::kBadValue, "-n " + std::to_string(count) + " is not between 1 and 1073741824", "-n");
+  return count;
+}
+
+/// What the API refuses of a request, refused here too.
+Result<void> check_sampling(const wire::Sampling& s) {
+  const auto bad = [](const char* flag, double value, const char* range) {
+    return user_error(err::kBadValue, std::string(flag) + " " + Json(value).dump() + " is not " + range, flag);
+  };
+  if (!(s.temperature >= 0)) return bad("--temperature", s.temperature, "0 (greedy) or more");
+  if (!(s.top_p > 0 && s.top_p <= 1)) return bad("--top-p", s.top_p, "above 0 and at most 1");
+  if (!(s.min_p >= 0 && s.min_p <= 1)) return bad("--min-p", s.min_p, "between 0 and 1");
+  return {};
 }
 
 wire::Sampling sampling_of(const cli::Args& args, const model::ModelConfig& config) {
@@ -160,7 +183,9 @@ Result<void> print_result(const cli::Args& args, const text::Tokenizer& tokenize
   (void)tokenizer;
   const std::string& path = args.text(flags::kOutput);
   if (path == "-") return write_all(1, line);
-  return write_file_atomic(path, line);
+  if (auto written = write_file_atomic(path, line); !written)
+    return as_user_error(err::kFileAccess, std::move(written).error());
+  return {};
 }
 
 // Text of the answer as the API would give it: without special tokens, cut at a stop string.
@@ -222,6 +247,12 @@ Result<void> write_kv(const cli::Args& args, const Engine& engine, const model::
   return writer.finish();
 }
 
+/// Damage, or a version of the format that this program does not know.
+Error stream_error(const std::string& path, Error error) {
+  const err::Number number = error.code == Code::unsupported ? err::kKvFileVersion : err::kKvFileCorrupt;
+  return as_user_error(number, within(path, std::move(error)));
+}
+
 /// NumPy's format 1.0: what `--logits-out d.npy` promises.
 Result<void> write_npy(const std::string& path, std::span<const float> values, size_t columns) {
   std::string header = "{'descr': '<f4', 'fortran_order': False, 'shape': (" + std::to_string(values.size() / columns) +
@@ -235,6 +266,9 @@ Result<void> write_npy(const std::string& path, std::span<const float> values, s
   return write_file_atomic(path, out);
 }
 
+constexpr const char* kForeignNext =
+    "use the -m, --dtype and --block-tokens it was written with; mc-cache inspect prints them";
+
 Error layout_error(const kv::Namespace& ours, const kv::Namespace& theirs) {
   const auto differences = kv::differences(ours.fields(), theirs.fields());
   std::string equal;
@@ -243,9 +277,9 @@ Error layout_error(const kv::Namespace& ours, const kv::Namespace& theirs) {
       equal += " " + field;
   const auto& first = differences.front();
   return user_error(
-      err::kKvLayoutMismatch,
+      err::kKvFileForeign,
       "the KV stream has " + first.name + "=" + first.theirs + ", this decode has " + first.name + "=" + first.ours,
-      "--kv-in, field " + first.name + "; also compared and equal:" + equal);
+      "--kv-in, field " + first.name + "; also compared and equal:" + equal, kForeignNext);
 }
 
 }  // namespace
@@ -266,12 +300,18 @@ Result<int> prefill_once(const cli::Args& args) {
                               .max_chunk_tokens = static_cast<uint32_t>(std::max<uint64_t>(chunk, engine.block_tokens)),
                               .max_batch = 1,
                               .kernels = args.text(flags::kKernels)}));
+  if (chunk == 0 || chunk % engine.block_tokens != 0)
+    return user_error(
+        err::kBadValue,
+        std::to_string(chunk) + " is not a multiple of --block-tokens " + std::to_string(engine.block_tokens),
+        "--chunk-tokens");
   const wire::Sampling sampling = sampling_of(args, config);
+  MC_CHECK(check_sampling(sampling));
   wire::Stopping stopping;
-  stopping.max_tokens = static_cast<uint32_t>(args.count(flags::kTokens));
+  MC_TRY(most, answer_tokens(args));
+  stopping.max_tokens = static_cast<uint32_t>(most);
   stopping.min_tokens = static_cast<uint32_t>(args.count(flags::kMinTokens));
   if (!args.on(flags::kIgnoreEos)) stopping.stop_ids = config.eos;
-  if (stopping.max_tokens == 0) return user_error(err::kBadValue, "-n must be at least 1", "-n");
   model::GenerateRequest request;
   request.prompt = prompt;
   request.max_tokens = to_stream ? 1 : static_cast<int32_t>(stopping.max_tokens);
@@ -309,7 +349,15 @@ Result<int> decode_once(const cli::Args& args) {
   if (path.empty()) return user_error(err::kUsage, "give --kv-in FILE, or - for stdin", "--kv-in");
   Fd fd(path == "-" ? ::dup(0) : ::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd) return as_user_error(err::kFileAccess, errno_error("open " + path));
-  MC_TRY(reader, wire::KvReader::open([&](std::span<std::byte> bytes) { return read_all(fd.get(), bytes); }));
+  auto opened = wire::KvReader::open([&](std::span<std::byte> bytes) { return read_all(fd.get(), bytes); });
+  if (!opened) return stream_error(path, std::move(opened).error());
+  wire::KvReader reader = std::move(*opened);
+  // Before the model: its attention plan may not exist for the wrong block size.
+  if (reader.layout().block_tokens != args.count(flags::kBlockTokens))
+    return user_error(err::kKvFileForeign,
+                      "the KV stream has block_tokens=" + std::to_string(reader.layout().block_tokens) +
+                          ", this decode has block_tokens=" + args.text(flags::kBlockTokens),
+                      "--kv-in, field block_tokens", kForeignNext);
   MC_TRY(engine, open_engine(args));
   const auto& config = engine.model->config();
   const wire::KvPrologue& prologue = reader.prologue();
@@ -326,8 +374,9 @@ Result<int> decode_once(const cli::Args& args) {
                                       .kernels = args.text(flags::kKernels)}));
   model::GenerateRequest request;
   request.prompt = prologue.ids;
-  request.max_tokens =
-      static_cast<int32_t>(args.given(flags::kTokens) ? args.count(flags::kTokens) : prologue.stopping.max_tokens);
+  MC_TRY(most, answer_tokens(args));
+  if (!args.given(flags::kTokens)) most = std::min<uint64_t>(prologue.stopping.max_tokens, kAnswerTokensMax);
+  request.max_tokens = static_cast<int32_t>(most);
   request.min_tokens = static_cast<int32_t>(prologue.stopping.min_tokens);
   request.stop_ids = args.on(flags::kIgnoreEos) ? std::vector<uint32_t>{} : prologue.stopping.stop_ids;
   wire::Sampling sampling = prologue.sampling;
@@ -337,6 +386,7 @@ Result<int> decode_once(const cli::Args& args) {
   if (args.given(flags::kMinP)) sampling.min_p = args.number(flags::kMinP);
   if (args.given(flags::kSeed)) sampling.seed = args.count(flags::kSeed);
   if (args.present(flags::kLogprobs)) sampling.logprobs = static_cast<int32_t>(args.count(flags::kLogprobs));
+  MC_CHECK(check_sampling(sampling));
   request.sampling = sampling_params(sampling);
   request.prefill_plan = made_with;
   const bool own_plan = args.given(flags::kAttention) || args.given(flags::kDecodeAttention);
@@ -351,9 +401,10 @@ Result<int> decode_once(const cli::Args& args) {
   MC_TRY(pages, model::LocalPages::allocate(runner.layout(),
                                             static_cast<int64_t>(request.prompt.size()) + request.max_tokens));
   for (size_t block = 0;; ++block) {
-    MC_TRY(header, reader.next());
-    if (!header) break;
-    MC_CHECK(reader.read_page(pages.page(block)));
+    auto header = reader.next();
+    if (!header) return stream_error(path, std::move(header).error());
+    if (!*header) break;
+    if (auto read = reader.read_page(pages.page(block)); !read) return stream_error(path, std::move(read).error());
   }
   AnswerText answer{text::Detokenizer(tokenizer), text::StopMatcher(), ""};
   request.on_token = [&](const ops::Sampled& s) { return answer.push(s.token); };
