@@ -211,6 +211,7 @@ class ConductorProcess {
     if (terminating_ && (frontend_->answers_under_way() == 0 || now >= drain_until_)) loop_->stop();
     if (now < metrics_at_) return;
     metrics_at_ = now + 200ms;
+    conductor_->check();
     frontend_->update_metrics(server_->stats());
   }
 

@@ -8,6 +8,7 @@
 
 #include "base/errors.h"
 #include "base/log.h"
+#include "base/metric_names.h"
 #include "run/engine.h"
 
 namespace mc::run {
@@ -240,7 +241,7 @@ void Frontend::start(const std::shared_ptr<Job>& job) {
   const TimePoint now = SystemClock::instance().now();
   for (const auto& submit : job->submits) {
     answers_[submit.req] = job->answer;
-    timings_[submit.req] = {now, now, static_cast<uint32_t>(submit.ids.size())};
+    timings_[submit.req] = {now, kNever, now, static_cast<uint32_t>(submit.ids.size()), submit.stopping.max_tokens};
   }
   out.on_close([this, weak = std::weak_ptr<Answer>(job->answer)](http::CloseReason) {
     loop_->post([this, weak](TimePoint, node::Actions&) {
@@ -248,8 +249,13 @@ void Frontend::start(const std::shared_ptr<Job>& job) {
         for (const auto& req : answer->unfinished()) loop_->deliver(node::ClientCancel{req, "client_gone"});
     });
   });
-  for (auto& submit : job->submits)
-    if (answers_.contains(submit.req)) loop_->deliver(submit);  // gone already when a sibling was rejected
+  metrics_.histogram(metric::kVllmRequestN).observe(static_cast<double>(job->submits.size()));
+  for (auto& submit : job->submits) {
+    if (!answers_.contains(submit.req)) continue;
+    const TimePoint began = SystemClock::instance().now();
+    loop_->deliver(submit);
+    metrics_.histogram(metric::kRouteDecision).observe(to_seconds(SystemClock::instance().now() - began));
+  }
 }
 
 void Frontend::tokenize(const http::Request& request, const http::Responder& out) const {

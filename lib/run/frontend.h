@@ -54,8 +54,8 @@ class Frontend {
     std::vector<node::Submit> submits;
   };
   struct Timing {
-    TimePoint submitted{}, last{};
-    uint32_t prompt_tokens = 0;
+    TimePoint submitted{}, first = kNever, last{};
+    uint32_t prompt_tokens = 0, max_tokens = 0;
   };
 
   Frontend(FrontendOptions options, node::Conductor& conductor, Metrics& metrics, text::Tokenizer tokenizer,

@@ -18,6 +18,7 @@ void Frontend::on_reply(const node::Reply& reply) {
   Timing& timing = timings_[reply.req];
   if (reply.kind == node::Reply::Kind::token) {
     if (reply.index == 0) {
+      timing.first = now;
       const double ttft_s = to_seconds(now - timing.submitted);
       metrics_.histogram(metric::kVllmTtft).observe(ttft_s);
       metrics_.histogram(metric::kPredictedTtftError).observe(ttft_s - reply.journey.predicted_ttft_s);
@@ -55,6 +56,13 @@ void Frontend::on_reply(const node::Reply& reply) {
     metrics_.histogram(metric::kVllmE2e).observe(to_seconds(now - timing.submitted));
     metrics_.histogram(metric::kVllmRequestPrompt).observe(timing.prompt_tokens);
     metrics_.histogram(metric::kVllmRequestGeneration).observe(reply.index);
+    metrics_.histogram(metric::kVllmRequestMaxTokens).observe(timing.max_tokens);
+    if (timing.first != kNever) {
+      const double decode_s = to_seconds(timing.last - timing.first);
+      metrics_.histogram(metric::kVllmDecodeTime).observe(decode_s);
+      metrics_.histogram(metric::kVllmInferenceTime).observe(decode_s + reply.journey.report.compute_ms * 1e-3);
+      if (reply.index > 1) metrics_.histogram(metric::kVllmTpot).observe(decode_s / (reply.index - 1));
+    }
   }
   if (failed)
     log_warn("request failed",

@@ -265,6 +265,10 @@ class WorkerProcess {
     }
     if (now < status_at_) return;
     status_at_ = now + 100ms;
+    if (now >= check_at_ && worker_->idle()) {  // promise 3: after quiesce nothing is leased, queued or leaked
+      worker_->check();
+      check_at_ = now + 1s;
+    }
     meters_->update();
     pages_->update(worker_->draining() ? "draining" : !worker_->registered() ? "no conductor" : "");
   }
@@ -343,7 +347,7 @@ class WorkerProcess {
   std::optional<Error> failure_;
   bool terminating_ = false, left_ = false;
   int exit_code_ = 0;
-  TimePoint drain_until_ = kNever, status_at_{};
+  TimePoint drain_until_ = kNever, status_at_{}, check_at_{};
 };
 
 }  // namespace
