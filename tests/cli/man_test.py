@@ -76,7 +76,8 @@ def examples(text):
 class Pages(unittest.TestCase):
     def test_every_page_is_clean_mdoc(self):
         for path in pages():
-            done = subprocess.run(["groff", "-mdoc", "-ww", "-z", "-Tutf8", path], capture_output=True, text=True, timeout=60)
+            words = ["groff", "-mdoc", "-ww", "-z", "-Tutf8", path]
+            done = subprocess.run(words, capture_output=True, text=True, timeout=60)
             self.assertEqual((done.returncode, done.stdout + done.stderr), (0, ""), path)
 
     def test_sections_come_in_order(self):
@@ -99,7 +100,8 @@ class Pages(unittest.TestCase):
                              f"man/{tool}.1: run tests/cli/man_test.py --write")
 
     def test_errors_are_those_of_the_table(self):
-        self.assertEqual(ERRORS.search(page("mc.7")).group(0).strip(), text_of("mc-prefill", "help", "mdoc-errors").strip(),
+        found = ERRORS.search(page("mc.7")).group(0).strip()
+        self.assertEqual(found, text_of("mc-prefill", "help", "mdoc-errors").strip(),
                          "man/mc.7: run tests/cli/man_test.py --write")
 
     def test_flags_of_help_and_of_the_page_are_the_same(self):
@@ -141,7 +143,8 @@ class Pages(unittest.TestCase):
         stream = cluster.run("mc-prefill", "once", *prompt, "--kv-out", "-")[1]
         outputs = {
             "mc-prefill": cluster.run("mc-prefill", "once", *prompt, "-n", 2, "--logprobs", 1, "--json")[1],
-            "mc-decode": cluster.run("mc-decode", "once", "--kv-in", "-", "-n", 2, "--logprobs", 1, "--json", stdin=stream)[1],
+            "mc-decode": cluster.run("mc-decode", "once", "--kv-in", "-", "-n", 2, "--logprobs", 1, "--json",
+                                     stdin=stream)[1],
             "mc-cache": cluster.run("mc-cache", "inspect", "-", "--json", stdin=stream)[1],
         }
         for tool, out in outputs.items():

@@ -1,0 +1,187 @@
+"""What every program says about itself: help, version, errors, settings, completion; and how it refuses."""
+import json
+import os
+import re
+import subprocess
+import tempfile
+import unittest
+
+import cluster
+
+TOOLS = [t for t in ["mc-conductor", "mc-prefill", "mc-decode", "mc-cache", "mc-bench"]
+         if os.access(os.path.join(cluster.BUILD, t), os.X_OK)]
+DAEMONS = [t for t in TOOLS if t != "mc-bench"]
+
+
+def clean_environment(**more):
+    env = {k: v for k, v in os.environ.items() if not k.startswith("MCT_")}
+    return dict(env, **more)
+
+
+def text_of(*words, **kwargs):
+    code, out, err = cluster.run(*words, **kwargs)
+    assert code == 0, f"{words}: exit {code}: {err}"
+    return out.decode()
+
+
+def verbs(tool):
+    listed = re.search(r"^Verbs .*?:\n(.*?)\n\n", text_of(tool, "--help"), re.S | re.M)
+    return re.findall(r"^  ([a-z][a-z-]*)", listed.group(1), re.M) if listed else []
+
+
+class Help(unittest.TestCase):
+    def setUp(self):
+        if not TOOLS:
+            self.skipTest("nothing is built")
+
+    def test_help_fits_a_screen_and_ends_with_an_example(self):
+        for tool in TOOLS:
+            lines = text_of(tool, "--help").splitlines()
+            self.assertTrue(24 <= len(lines) <= 60, f"{tool} --help has {len(lines)} lines")
+            self.assertRegex(lines[-1], r"^Example: .*\bmc-", tool)
+            self.assertLessEqual(max(map(len, lines)), 100, tool)
+
+    def test_every_verb_has_help_that_ends_with_an_example(self):
+        for tool in TOOLS:
+            for verb in verbs(tool):
+                text = text_of(tool, verb, "--help")
+                self.assertEqual(text, text_of(tool, "help", verb))
+                self.assertTrue(text.startswith(f"{tool} {verb}: "), text)
+                self.assertRegex(text.splitlines()[-1], r"^Example: ", f"{tool} {verb}")
+
+    def test_version_is_name_version_and_commit(self):
+        for tool in TOOLS:
+            self.assertRegex(text_of(tool, "--version"), rf"^{tool} \d+\.\d+\.\d+ \(\w+(-dirty)?\)\n$")
+
+    def test_every_error_number_is_explained(self):
+        for tool in TOOLS:
+            numbers = re.findall(r"^(MC\d{4}) ([a-z0-9-]+) +(\S.*)$", text_of(tool, "help", "errors"), re.M)
+            self.assertGreater(len(numbers), 50)
+            # One tool asks for each; the others share the table.
+            for number, slug, meaning in numbers if tool == TOOLS[0] else numbers[:3]:
+                text = text_of(tool, "help", number)
+                self.assertTrue(text.startswith(f"{number} {slug}\n"), text)
+                self.assertIn(meaning, text)
+                self.assertRegex(text, r"\n  next: .+\n  exit code: (1|2|3|4|130)\n")
+                self.assertEqual(text, text_of(tool, "help", slug))
+
+    def test_an_unknown_topic_is_refused(self):
+        code, out, err = cluster.run(TOOLS[0], "help", "MC9999")
+        self.assertEqual((code, out), (2, b""))
+        self.assertIn("MC1001", err)
+
+    def test_completion_is_a_valid_script(self):
+        for tool in TOOLS:
+            script = text_of(tool, "--completion", "bash")
+            done = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True, timeout=20)
+            self.assertEqual((done.returncode, done.stderr), (0, ""), tool)
+            for verb in verbs(tool):
+                self.assertIn(verb, script)
+            self.assertTrue(text_of(tool, "--completion", "zsh").startswith(f"#compdef {tool}\n"))
+
+    def test_bash_completes_flags_and_verbs(self):
+        tool = "mc-prefill"
+        if tool not in TOOLS:
+            self.skipTest("mc-prefill is not built")
+        for words, wanted in ((["--block-to"], "--block-tokens"), (["on"], "once"), (["once", "--kv-o"], "--kv-out"),
+                              (["--dtype", "b"], "bf16")):
+            line = " ".join(f"'{w}'" for w in [tool, *words])
+            script = text_of(tool, "--completion", "bash")
+            script += f"\nCOMP_WORDS=({line}); COMP_CWORD={len(words)}; _mc_prefill; echo \"${{COMPREPLY[@]}}\""
+            done = subprocess.run(["bash", "-c", script], text=True, capture_output=True, timeout=20)
+            self.assertIn(wanted, done.stdout.split(), done.stderr)
+
+
+class Refusals(unittest.TestCase):
+    def refused(self, number, exit_code, *words, **kwargs):
+        code, out, err = cluster.run(*words, **kwargs)
+        self.assertEqual(code, exit_code, f"{words}: {err}")
+        self.assertEqual(out, b"", words)
+        self.assertTrue(err.startswith(f"{words[0]}: error {number} "), f"{words}: {err}")
+        self.assertRegex(err, rf"\n  next:  .+; details: {words[0]} help {number}\n$")
+        return err
+
+    def test_an_unknown_flag_names_the_nearest_one(self):
+        for tool in TOOLS:
+            self.assertIn("--log-levle", self.refused("MC1001", 2, tool, "--log-levle", "info"))
+        for tool in DAEMONS:
+            self.assertIn("did you mean --transport?", self.refused("MC1001", 2, tool, "--tranport", "tcp"))
+
+    def test_an_unknown_verb_lists_the_verbs(self):
+        for tool in TOOLS:
+            err = self.refused("MC1001", 2, tool, "frobnicate")
+            for verb in verbs(tool):
+                self.assertIn(verb, err)
+
+    def test_a_bad_value_names_its_source(self):
+        for tool in DAEMONS:
+            self.assertIn("--transport", self.refused("MC1002", 2, tool, "--transport", "pigeon"))
+            env = clean_environment(MCT_TRANSPORT="pigeon")
+            self.assertIn("MCT_TRANSPORT", self.refused("MC1002", 2, tool, env=env))
+
+    def test_a_bad_config_file_is_refused(self):
+        with tempfile.TemporaryDirectory(prefix="mct-help-") as directory:
+            path = os.path.join(directory, "c.toml")
+            for text in ("no-such-flag = 1\n", "transport = \n", "\x00\x01"):
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(text)
+                for tool in DAEMONS:
+                    self.refused("MC1003", 2, tool, "--config", path)
+            for tool in DAEMONS:
+                self.refused("MC1003", 2, tool, "--config", os.path.join(directory, "none.toml"))
+
+    def test_verbs_without_a_conductor_say_who_did_not_answer(self):
+        if "mc-conductor" not in TOOLS:
+            self.skipTest("mc-conductor is not built")
+        url = "http://127.0.0.1:1"
+        for words in (["ps"], ["drain", "p0"], ["undrain", "p0"], ["wait", "--timeout", "200ms"]):
+            self.assertIn(url, self.refused("MC2101", 3, "mc-conductor", *words, "--url", url))
+        self.refused("MC1001", 2, "mc-conductor", "explain", "--url", url)
+        self.refused("MC1001", 2, "mc-conductor", "drain")
+
+    def test_a_cluster_shape_must_be_one(self):
+        if "mc-conductor" not in TOOLS:
+            self.skipTest("mc-conductor is not built")
+        for shape in ("2x", "p", "0p0d", "1p", "1d", "1p1p1d", "999p1d", "1p1d "):
+            self.refused("MC1002", 2, "mc-conductor", "--local", shape, "--print-commands")
+
+
+class Settings(unittest.TestCase):
+    def settings(self, tool, *words, **env):
+        lines = text_of(tool, "--print-config", "--json", *words, env=clean_environment(**env)).splitlines()
+        found = {}
+        for line in lines:
+            setting = json.loads(line)
+            self.assertEqual(setting["type"], "setting")
+            found[setting["key"]] = (setting["value"], setting["origin"])
+        return found
+
+    def test_flag_beats_environment_beats_file_beats_default(self):
+        with tempfile.TemporaryDirectory(prefix="mct-help-") as directory:
+            path = os.path.join(directory, "c.toml")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write('seed = 1\nlog-level = "warn"\nlog-format = "json"\n')
+            for tool in DAEMONS:
+                got = self.settings(tool, "--config", path, "--seed", "3", MCT_SEED="2", MCT_LOG_LEVEL="error")
+                self.assertEqual(got["seed"], ("3", "flag"))
+                self.assertEqual(got["log-level"], ("error", "environment MCT_LOG_LEVEL"))
+                self.assertEqual(got["log-format"], ("json", f"file {path}:3"))
+                self.assertEqual(got["transport"], ("auto", "default"))
+
+    def test_printed_settings_read_back_the_same(self):
+        with tempfile.TemporaryDirectory(prefix="mct-help-") as directory:
+            path = os.path.join(directory, "c.toml")
+            for tool in DAEMONS:
+                printed = text_of(tool, "--print-config", "--seed", "7", "--transport", "tcp", env=clean_environment())
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(printed)
+                before = self.settings(tool, "--seed", "7", "--transport", "tcp")
+                after = self.settings(tool, "--config", path)
+                for one_only in (before, after):
+                    one_only.pop("config", None)
+                self.assertEqual({k: v[0] for k, v in before.items()}, {k: v[0] for k, v in after.items()}, tool)
+                self.assertEqual(after["seed"][1].split(":")[0], f"file {path}")
+
+
+if __name__ == "__main__":
+    unittest.main()
