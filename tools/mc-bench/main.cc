@@ -1,0 +1,82 @@
+// mc-bench: measures the parts and the whole, makes test models, reads traces.
+
+#include "base/cli.h"
+#include "base/common_flags.h"
+#include "mc_version.h"
+#include "run/inspect.h"
+#include "verbs.h"
+
+using namespace mc;
+
+namespace {
+
+constexpr const Flag* kDiffFlags[] = {&flags::kConfig, &flags::kJson, &flags::kLogLevel, &flags::kLogFormat,
+                                      &flags::kPrintConfig};
+constexpr cli::Positional kDiffArgs[] = {{.name = "LEFT", .help = "a .mckv stream; - is stdin"},
+                                         {.name = "RIGHT", .help = "the other one"}};
+constexpr cli::Positional kXferArgs[] = {
+    {.name = "PEER", .help = "host of a --server, or one of its URIs; without it both ends run here", .min = 0}};
+constexpr cli::Positional kReplayArgs[] = {
+    {.name = "TRACE", .help = "Mooncake JSONL; - is stdin"},
+    {.name = "GOAL", .help = "more goals of --goodput, as in --goodput ttft:2000 tpot:100", .min = 0, .max = -1}};
+constexpr cli::Positional kServeArgs[] = {
+    {.name = "GOAL", .help = "more goals of --goodput, as in --goodput ttft:2000 tpot:100", .min = 0, .max = -1}};
+constexpr cli::Positional kTraceArgs[] = {{.name = "ACTION", .help = "stats: arrivals, lengths, blocks, prefix reuse"},
+                                          {.name = "FILE", .help = "Mooncake JSONL; - is stdin"}};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const cli::Verb verbs[] = {
+      {.name = "serve",
+       .summary = "open-loop load on an OpenAI endpoint",
+       .args = kServeArgs,
+       .flags = bench::kServeFlags,
+       .example = "mc-bench serve --request-rate 4 --num-prompts 40 --input-len 512 --output-len 16"},
+      {.name = "replay",
+       .summary = "a request trace against an OpenAI endpoint",
+       .args = kReplayArgs,
+       .flags = bench::kReplayFlags,
+       .example = "mc-bench replay conversation_trace.jsonl --speedup 10 --limit 500 --max-input 4096"},
+      {.name = "trace",
+       .summary = "what a request trace asks of a cache",
+       .args = kTraceArgs,
+       .flags = bench::kTraceFlags,
+       .example = "mc-bench trace stats conversation_trace.jsonl"},
+      {.name = "model",
+       .summary = "prefill and decode speed of a model in this process",
+       .flags = bench::kModelFlags,
+       .example = "mc-bench model -p 128,512 -n 16 -d 0,1024 -r 3"},
+      {.name = "xfer",
+       .summary = "speed of the transfer engine beside memcpy and a raw socket",
+       .args = kXferArgs,
+       .flags = bench::kXferFlags,
+       .example = "mc-bench xfer --transport shm,tcp --size 64KiB-4MiB*8 -t 1s"},
+      {.name = "mkmodel",
+       .summary = "write a random model for tests",
+       .flags = bench::kMkmodelFlags,
+       .example = "mc-bench mkmodel --arch qwen3 --layers 2 --hidden 64 -o tiny"},
+      {.name = "diff-kv",
+       .summary = "compare two .mckv streams",
+       .args = kDiffArgs,
+       .flags = kDiffFlags,
+       .example = "mc-bench diff-kv a.mckv b.mckv"},
+  };
+  const cli::Program program{.name = "mc-bench",
+                             .summary = "measures the parts and the whole, makes test models, reads traces",
+                             .verbs = verbs,
+                             .example = "mc-bench xfer --transport shm,tcp --size 64KiB-4MiB*8 -t 1s",
+                             .needs_verb = true,
+                             .version = MC_VERSION,
+                             .commit = MC_COMMIT};
+  return cli::run(program, argc, argv, [](const cli::Args& args) -> Result<int> {
+    const std::string_view verb = args.verb();
+    if (verb == "serve") return bench::serve(args);
+    if (verb == "replay") return bench::replay(args);
+    if (verb == "trace") return bench::trace(args);
+    if (verb == "model") return bench::measure_model(args);
+    if (verb == "xfer") return bench::xfer(args);
+    if (verb == "mkmodel") return bench::mkmodel(args);
+    return run::diff_streams(args);
+  });
+}

@@ -1,0 +1,362 @@
+// `mc-bench mkmodel`: a random model in Hugging Face form, for tests and benches. Every weight is a pure
+// function of (seed, tensor name, index), made without libm, so a seed gives the same bytes everywhere.
+// The tokenizer is mc-tiny's when the vocabulary has room for it, else its 256 bytes and special tokens.
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <bit>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+
+#include "base/common_flags.h"
+#include "base/dtype.h"
+#include "base/errors.h"
+#include "base/fd.h"
+#include "base/rng.h"
+#include "model/config.h"
+#include "model/find.h"
+#include "print.h"
+#include "verbs.h"
+
+namespace mc::bench {
+namespace {
+
+constexpr Flag kArch{.name = "arch",
+                     .kind = FlagKind::choice,
+                     .value = "A",
+                     .fallback = "llama",
+                     .help = "architecture",
+                     .choices = "llama|qwen2|qwen3"};
+constexpr Flag count_flag(std::string_view name, std::string_view fallback, std::string_view help,
+                          std::string_view choices = "") {
+  return {.name = name, .kind = FlagKind::count, .value = "N", .fallback = fallback, .help = help, .choices = choices};
+}
+constexpr Flag kLayers = count_flag("layers", "2", "transformer layers");
+constexpr Flag kHidden = count_flag("hidden", "64", "width of the residual stream");
+constexpr Flag kIntermediate = count_flag("intermediate", "auto", "width of the MLP; auto is 3 times --hidden", "auto");
+constexpr Flag kHeads = count_flag("heads", "4", "query heads");
+constexpr Flag kKvHeads = count_flag("kv-heads", "2", "key and value heads; divides --heads");
+constexpr Flag kHeadDim =
+    count_flag("head-dim", "auto", "width of a head; auto is --hidden / --heads, at least 32", "auto");
+constexpr Flag kVocab = count_flag("vocab", "2048", "tokens; below 2048 the tokenizer knows bytes only (at least 264)");
+constexpr Flag kContext = count_flag("context", "8192", "max_position_embeddings");
+constexpr Flag kWeightDtype{.name = "dtype",
+                            .kind = FlagKind::choice,
+                            .value = "T",
+                            .fallback = "bf16",
+                            .help = "type of the weights",
+                            .choices = "f32|bf16|f16"};
+constexpr Flag kTied{.name = "tied", .kind = FlagKind::boolean, .help = "the head shares the embedding's weights"};
+constexpr Flag kShardSize{.name = "shard-size",
+                          .kind = FlagKind::bytes,
+                          .value = "SIZE",
+                          .fallback = "2GiB",
+                          .help = "a larger model is written as shards of about this size with an index"};
+constexpr Flag kDirectory{
+    .name = "output", .letter = 'o', .value = "DIR", .help = "directory to write; made if missing"};
+
+constexpr const Flag* kFlags[] = {&kArch,
+                                  &kLayers,
+                                  &kHidden,
+                                  &kIntermediate,
+                                  &kHeads,
+                                  &kKvHeads,
+                                  &kHeadDim,
+                                  &kVocab,
+                                  &kContext,
+                                  &kWeightDtype,
+                                  &kTied,
+                                  &kShardSize,
+                                  &kDirectory,
+                                  &flags::kSeed,
+                                  &flags::kConfig,
+                                  &flags::kJson,
+                                  &flags::kLogLevel,
+                                  &flags::kLogFormat,
+                                  &flags::kPrintConfig};
+
+constexpr uint32_t kByteVocab = 264;  // mc-tiny's special tokens, then the 256 bytes
+constexpr uint32_t kTinyVocab = 2048;
+
+struct Shape {
+  std::string_view arch;
+  uint64_t layers, hidden, intermediate, heads, kv_heads, head_dim, vocab, context, seed;
+  Dtype dtype;
+  bool tied;
+};
+
+struct TensorPlan {
+  std::string name;
+  std::vector<uint64_t> shape;
+  enum class Fill { normal, ones, bias } fill = Fill::normal;
+  uint64_t elements() const {
+    uint64_t n = 1;
+    for (uint64_t d : shape) n *= d;
+    return n;
+  }
+};
+
+Result<Shape> read_shape(const cli::Args& args) {
+  Shape s{.arch = args.text(kArch), .seed = args.count(flags::kSeed), .tied = args.on(kTied)};
+  struct Field {
+    const Flag& flag;
+    uint64_t Shape::*value;
+    uint64_t low, high;
+  };
+  for (const Field& f :
+       {Field{kLayers, &Shape::layers, 1, 512}, Field{kHidden, &Shape::hidden, 16, 65536},
+        Field{kHeads, &Shape::heads, 1, 512}, Field{kKvHeads, &Shape::kv_heads, 1, 512},
+        Field{kVocab, &Shape::vocab, kByteVocab, 1 << 20}, Field{kContext, &Shape::context, 16, 1 << 20}}) {
+    s.*f.value = args.count(f.flag);
+    if (s.*f.value < f.low || s.*f.value > f.high)
+      return user_error(err::kBadValue,
+                        "--" + std::string(f.flag.name) + " is " + std::to_string(s.*f.value) + "; it must be " +
+                            std::to_string(f.low) + " to " + std::to_string(f.high),
+                        "--" + std::string(f.flag.name));
+  }
+  s.head_dim = args.present(kHeadDim) ? args.count(kHeadDim) : std::max<uint64_t>(32, s.hidden / s.heads / 2 * 2);
+  s.intermediate = args.present(kIntermediate) ? args.count(kIntermediate) : 3 * s.hidden;
+  if (s.heads % s.kv_heads != 0)
+    return user_error(
+        err::kBadValue,
+        "--kv-heads " + std::to_string(s.kv_heads) + " does not divide --heads " + std::to_string(s.heads),
+        "--kv-heads");
+  if (s.head_dim < 2 || s.head_dim % 2 != 0 || s.head_dim > 1024)
+    return user_error(err::kBadValue, "--head-dim is " + std::to_string(s.head_dim) + "; it must be even, 2 to 1024",
+                      "--head-dim");
+  if (s.intermediate < 1 || s.intermediate > 1 << 20)
+    return user_error(err::kBadValue, "--intermediate must be 1 to 1048576", "--intermediate");
+  const std::string& dtype = args.text(kWeightDtype);
+  s.dtype = dtype == "f32" ? Dtype::f32 : dtype == "f16" ? Dtype::f16 : Dtype::bf16;
+  return s;
+}
+
+std::vector<TensorPlan> plan_tensors(const Shape& s) {
+  std::vector<TensorPlan> out;
+  using Fill = TensorPlan::Fill;
+  const uint64_t q = s.heads * s.head_dim, kv = s.kv_heads * s.head_dim;
+  out.push_back({"model.embed_tokens.weight", {s.vocab, s.hidden}});
+  for (uint64_t i = 0; i < s.layers; ++i) {
+    const std::string at = "model.layers." + std::to_string(i) + ".";
+    out.push_back({at + "input_layernorm.weight", {s.hidden}, Fill::ones});
+    for (const auto& [name, rows] : {std::pair{"q", q}, std::pair{"k", kv}, std::pair{"v", kv}}) {
+      out.push_back({at + "self_attn." + name + "_proj.weight", {rows, s.hidden}});
+      if (s.arch == "qwen2") out.push_back({at + "self_attn." + name + "_proj.bias", {rows}, Fill::bias});
+    }
+    out.push_back({at + "self_attn.o_proj.weight", {s.hidden, q}});
+    if (s.arch == "qwen3")
+      for (const char* name : {"q_norm", "k_norm"})
+        out.push_back({at + "self_attn." + name + ".weight", {s.head_dim}, Fill::ones});
+    out.push_back({at + "post_attention_layernorm.weight", {s.hidden}, Fill::ones});
+    for (const char* name : {"gate", "up"})
+      out.push_back({at + "mlp." + name + "_proj.weight", {s.intermediate, s.hidden}});
+    out.push_back({at + "mlp.down_proj.weight", {s.hidden, s.intermediate}});
+  }
+  out.push_back({"model.norm.weight", {s.hidden}, Fill::ones});
+  if (!s.tied) out.push_back({"lm_head.weight", {s.vocab, s.hidden}});
+  return out;
+}
+
+/// Close to a standard normal (four uniforms added: variance 1, range +-2 sqrt 3), exact in arithmetic.
+double bell(uint64_t seed, uint64_t stream, uint64_t index) {
+  const auto word = philox4x32(seed, index, stream);
+  double sum = 0;
+  for (uint32_t w : word) sum += static_cast<double>(w) * 0x1p-32;
+  return (sum - 2) * 1.7320508075688772;
+}
+
+uint16_t to_f16(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const uint32_t sign = bits >> 16 & 0x8000;
+  const int32_t exponent = static_cast<int32_t>(bits >> 23 & 255) - 112;
+  // Weights lie well inside the range; what is smaller than the least normal number becomes zero.
+  if (exponent <= 0) return static_cast<uint16_t>(sign);
+  const uint32_t rounded = (bits & 0x7FFFFF) + 0xFFF + (bits >> 13 & 1);
+  return static_cast<uint16_t>(sign + (static_cast<uint32_t>(exponent) << 10) + (rounded >> 13));
+}
+
+void append_element(std::string& out, float value, Dtype dtype) {
+  if (dtype == Dtype::f32) {
+    out.append(reinterpret_cast<const char*>(&value), 4);
+  } else {
+    const uint16_t half = dtype == Dtype::f16 ? to_f16(value) : f32_to_bf16(value);
+    out.append(reinterpret_cast<const char*>(&half), 2);
+  }
+}
+
+Result<void> write_tensor(int fd, const TensorPlan& tensor, const Shape& s) {
+  const uint64_t stream = fnv1a(tensor.name);
+  // Rows with unit gain: activations neither vanish nor explode, so the argmax is a real choice.
+  const double scale = tensor.fill == TensorPlan::Fill::bias ? 0.1
+                       : tensor.shape.size() == 2            ? 1 / std::sqrt(static_cast<double>(tensor.shape[1]))
+                                                             : 0.1;
+  std::string piece;
+  for (uint64_t i = 0; i < tensor.elements(); ++i) {
+    const double value = bell(s.seed, stream, i) * scale + (tensor.fill == TensorPlan::Fill::ones ? 1 : 0);
+    append_element(piece, static_cast<float>(value), s.dtype);
+    if (piece.size() < 1 << 20) continue;
+    MC_CHECK(write_all(fd, piece));
+    piece.clear();
+  }
+  return write_all(fd, piece);
+}
+
+uint64_t tensor_bytes(const TensorPlan& tensor, const Shape& s) {
+  return tensor.elements() * (s.dtype == Dtype::f32 ? 4 : 2);
+}
+
+Result<void> write_shard(const std::string& path, std::span<const TensorPlan> tensors, const Shape& s) {
+  const char* name = s.dtype == Dtype::f32 ? "F32" : s.dtype == Dtype::f16 ? "F16" : "BF16";
+  Json header = Json::object({{"__metadata__", Json::object({{"format", "pt"}})}});
+  uint64_t at = 0;
+  for (const TensorPlan& tensor : tensors) {
+    Json shape = Json::array();
+    for (uint64_t d : tensor.shape) shape.push(d);
+    const uint64_t end = at + tensor_bytes(tensor, s);
+    header.set(tensor.name,
+               Json::object({{"dtype", name}, {"shape", shape}, {"data_offsets", Json::array({at, end})}}));
+    at = end;
+  }
+  std::string text = header.dump();
+  text.append((8 - text.size() % 8) % 8, ' ');
+  const std::string temporary = path + ".part";
+  Fd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (!fd) return as_user_error(err::kFileAccess, errno_error("open " + temporary));
+  const uint64_t length = text.size();  // x86: little-endian as the format wants
+  MC_CHECK(write_all(fd.get(), std::string_view(reinterpret_cast<const char*>(&length), 8)));
+  MC_CHECK(write_all(fd.get(), text));
+  for (const TensorPlan& tensor : tensors) MC_CHECK(write_tensor(fd.get(), tensor, s));
+  if (::rename(temporary.c_str(), path.c_str()) != 0)
+    return as_user_error(err::kFileAccess, errno_error("rename " + path));
+  return {};
+}
+
+/// One file, or shards and their index. Returns the number of files.
+Result<size_t> write_weights(const std::string& directory, std::span<const TensorPlan> tensors, const Shape& s,
+                             uint64_t shard_bytes) {
+  std::vector<std::span<const TensorPlan>> shards;
+  uint64_t total = 0, here = 0;
+  for (size_t first = 0, i = 0; i < tensors.size(); ++i) {
+    const uint64_t bytes = tensor_bytes(tensors[i], s);
+    if (i > first && here + bytes > shard_bytes) {
+      shards.push_back(tensors.subspan(first, i - first));
+      first = i;
+      here = 0;
+    }
+    here += bytes;
+    total += bytes;
+    if (i + 1 == tensors.size()) shards.push_back(tensors.subspan(first));
+  }
+  if (shards.size() == 1) {
+    MC_CHECK(write_shard(directory + "/model.safetensors", shards[0], s));
+    return size_t{1};
+  }
+  Json map = Json::object();
+  for (size_t i = 0; i < shards.size(); ++i) {
+    char name[64];
+    std::snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", i + 1, shards.size());
+    MC_CHECK(write_shard(directory + "/" + name, shards[i], s));
+    for (const TensorPlan& tensor : shards[i]) map.set(tensor.name, name);
+  }
+  Json index = Json::object({{"metadata", Json::object({{"total_size", total}})}, {"weight_map", std::move(map)}});
+  MC_CHECK(write_file_atomic(directory + "/model.safetensors.index.json", index.dump() + "\n"));
+  return shards.size();
+}
+
+Json config_json(const Shape& s) {
+  const char* name = s.arch == "llama"   ? "LlamaForCausalLM"
+                     : s.arch == "qwen2" ? "Qwen2ForCausalLM"
+                                         : "Qwen3ForCausalLM";
+  Json out = Json::object({{"architectures", Json::array({name})}, {"model_type", s.arch}});
+  out.set("vocab_size", s.vocab).set("hidden_size", s.hidden).set("intermediate_size", s.intermediate);
+  out.set("num_hidden_layers", s.layers).set("num_attention_heads", s.heads).set("num_key_value_heads", s.kv_heads);
+  out.set("head_dim", s.head_dim).set("hidden_act", "silu").set("max_position_embeddings", s.context);
+  out.set("rms_norm_eps", 1e-6).set("rope_theta", s.arch == "llama" ? 500000.0 : 1000000.0);
+  out.set("tie_word_embeddings", s.tied);
+  // Qwen2 has biases on q, k and v by definition, the others none.
+  if (s.arch != "qwen2") out.set("attention_bias", false);
+  if (s.arch == "llama") out.set("mlp_bias", false);
+  if (s.arch != "llama") out.set("use_sliding_window", false);
+  out.set("bos_token_id", 0).set("eos_token_id", Json::array({1, 2})).set("pad_token_id", 7);
+  out.set("torch_dtype", s.dtype == Dtype::f32 ? "float32" : s.dtype == Dtype::f16 ? "float16" : "bfloat16");
+  return std::move(out.set("use_cache", true));
+}
+
+/// The bytes and special tokens of mc-tiny's tokenizer, no merges: HF's form of a byte tokenizer.
+Result<std::string> byte_tokenizer(const std::string& text) {
+  MC_TRY(full, Json::parse(text));
+  Json out = Json::object();
+  for (const JsonMember& member : full.members()) {
+    if (member.key != "model") {
+      out.set(member.key, member.value);
+      continue;
+    }
+    Json model = Json::object();
+    for (const JsonMember& field : member.value.members()) {
+      Json vocab = Json::object();
+      if (field.key == "vocab") {
+        for (const JsonMember& token : field.value.members())
+          if (token.value.as_int() < kByteVocab) vocab.set(token.key, token.value);
+      }
+      model.set(field.key, field.key == "vocab" ? vocab : field.key == "merges" ? Json::array() : field.value);
+    }
+    out.set("model", std::move(model));
+  }
+  return out.dump() + "\n";
+}
+
+Result<void> write_texts(const std::string& directory, const Shape& s) {
+  MC_CHECK(write_file_atomic(directory + "/config.json", config_json(s).dump() + "\n"));
+  const Json generation = Json::object(
+      {{"bos_token_id", 0}, {"eos_token_id", Json::array({1, 2})}, {"pad_token_id", 7}, {"do_sample", false}});
+  MC_CHECK(write_file_atomic(directory + "/generation_config.json", generation.dump() + "\n"));
+  MC_TRY(tiny, model::find_model("mc-tiny"));
+  for (const char* file : {"/tokenizer.json", "/tokenizer_config.json", "/special_tokens_map.json"}) {
+    MC_TRY(text, read_file(tiny + file, size_t{16} << 20));
+    if (std::string_view(file) == "/tokenizer.json" && s.vocab < kTinyVocab) {
+      MC_TRY(bytes, byte_tokenizer(text));
+      text = std::move(bytes);
+    }
+    if (std::string_view(file) == "/tokenizer_config.json") {
+      MC_TRY(config, Json::parse(text));
+      text = config.set("model_max_length", s.context).dump() + "\n";
+    }
+    MC_CHECK(write_file_atomic(directory + file, text));
+  }
+  return {};
+}
+
+}  // namespace
+
+const cli::FlagList kMkmodelFlags = kFlags;
+
+Result<int> mkmodel(const cli::Args& args) {
+  const std::string directory = args.text(kDirectory);
+  if (directory.empty()) return user_error(err::kUsage, "mkmodel needs -o DIR", "-o");
+  MC_TRY(s, read_shape(args));
+  if (::mkdir(directory.c_str(), 0755) != 0 && errno != EEXIST)
+    return as_user_error(err::kFileAccess, errno_error("mkdir " + directory));
+  const auto tensors = plan_tensors(s);
+  MC_CHECK(write_texts(directory, s));
+  MC_TRY(files, write_weights(directory, tensors, s, std::max<uint64_t>(1, args.bytes(kShardSize))));
+  uint64_t parameters = 0;
+  for (const auto& tensor : tensors) parameters += tensor.elements();
+  // Read back with the loader's own eyes: what it refuses must not be left behind as a success.
+  MC_CHECK(model::read_config(directory));
+  const uint64_t bytes = parameters * (s.dtype == Dtype::f32 ? 4 : 2);
+  if (args.on(flags::kJson)) {
+    Json out = Json::object({{"type", "result"}, {"schema", "mc.bench.mkmodel.v1"}, {"directory", directory}});
+    out.set("arch", s.arch).set("parameters", parameters).set("weight_bytes", bytes).set("weight_files", files);
+    out.set("vocab", s.vocab).set("tokenizer", s.vocab < kTinyVocab ? "bytes" : "mc-tiny").set("seed", s.seed);
+    MC_CHECK(write_all(1, out.dump() + "\n"));
+  } else {
+    MC_CHECK(write_all(1, directory + ": " + std::string(s.arch) + ", " + thousands(parameters) + " parameters, " +
+                              human_bytes(bytes) + " in " + std::to_string(files) + " file(s)\n"));
+  }
+  return 0;
+}
+
+}  // namespace mc::bench

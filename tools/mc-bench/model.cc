@@ -1,0 +1,337 @@
+// `mc-bench model`: prefill and decode speed of a model in this process, as tokens per second and as a share
+// of what the machine can do: arithmetic peak for prefill, memory bandwidth for decode (both measured right
+// before, by lib/attn/peak). --save-cost fits the scheduler's cost model to the same measurements.
+
+#include <algorithm>
+#include <cmath>
+
+#include "attn/attn.h"
+#include "base/common_flags.h"
+#include "base/errors.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "mem/mem.h"
+#include "model/generate.h"
+#include "model/runner.h"
+#include "print.h"
+#include "run/calibrate.h"
+#include "run/engine.h"
+#include "run/run_flags.h"
+#include "verbs.h"
+#include "xfer/bench.h"
+
+namespace mc::bench {
+namespace {
+
+constexpr Flag kPrompts{.name = "prompt",
+                        .letter = 'p',
+                        .kind = FlagKind::sweep_counts,
+                        .value = "N,N",
+                        .fallback = "128,512,2048",
+                        .help = "tokens to prefill"};
+constexpr Flag kTokens{.name = "tokens",
+                       .letter = 'n',
+                       .kind = FlagKind::count,
+                       .value = "N",
+                       .fallback = "32",
+                       .help = "tokens to decode"};
+constexpr Flag kDepths{.name = "depth",
+                       .letter = 'd',
+                       .kind = FlagKind::sweep_counts,
+                       .value = "N,N",
+                       .fallback = "0",
+                       .help = "tokens of context before; rounded down to whole KV blocks"};
+constexpr Flag kRepeats{.name = "repeats",
+                        .letter = 'r',
+                        .kind = FlagKind::count,
+                        .value = "N",
+                        .fallback = "5",
+                        .help = "measurements of each point"};
+constexpr Flag kRows{.name = "batch",
+                     .letter = 'b',
+                     .kind = FlagKind::sweep_counts,
+                     .value = "N,N",
+                     .fallback = "1",
+                     .help = "requests of a decode step"};
+constexpr Flag kSaveCost{.name = "save-cost",
+                         .value = "FILE",
+                         .help = "fit the scheduler's cost model and write it, for --cost of the workers"};
+
+constexpr const Flag* kFlags[] = {&kPrompts,
+                                  &kTokens,
+                                  &kDepths,
+                                  &kRows,
+                                  &kRepeats,
+                                  &kSaveCost,
+                                  &flags::kModel,
+                                  &flags::kDtype,
+                                  &flags::kAttention,
+                                  &flags::kChunkTokens,
+                                  &flags::kBlockTokens,
+                                  &flags::kThreads,
+                                  &flags::kKernels,
+                                  &flags::kJson,
+                                  &flags::kOutput,
+                                  &flags::kQuiet,
+                                  &flags::kConfig,
+                                  &flags::kLogLevel,
+                                  &flags::kLogFormat,
+                                  &flags::kPrintConfig};
+
+constexpr uint64_t kTokensMax = 1 << 20;
+
+struct Times {
+  std::vector<double> seconds;
+  double mean_rate(double tokens) const {
+    double sum = 0;
+    for (double s : seconds) sum += tokens / s;
+    return sum / static_cast<double>(seconds.size());
+  }
+  double sd_rate(double tokens) const {
+    const double mean = mean_rate(tokens);
+    double squares = 0;
+    for (double s : seconds) squares += (tokens / s - mean) * (tokens / s - mean);
+    return std::sqrt(squares / static_cast<double>(seconds.size()));
+  }
+  double best() const { return *std::min_element(seconds.begin(), seconds.end()); }
+};
+
+/// The model, the machine's limits, and one sequence's pages.
+class Bench {
+ public:
+  Bench(run::Engine& engine, model::Runner runner, model::LocalPages pages, size_t chunk)
+      : engine_(engine), runner_(std::move(runner)), pages_(std::move(pages)), chunk_(chunk) {
+    ids_.resize(static_cast<size_t>(pages_.capacity_tokens()));
+    for (size_t i = 0; i < ids_.size(); ++i) ids_[i] = static_cast<uint32_t>((i * 7919 + 3) % config().vocab);
+  }
+  const model::ModelConfig& config() const { return engine_.model->config(); }
+
+  /// Computes tokens [start, start + count) in chunks; seconds.
+  Result<double> prefill(int64_t start, int64_t count) {
+    const TimePoint began = SystemClock::instance().now();
+    for (int64_t at = start; at < start + count;) {
+      const int64_t length = std::min<int64_t>(static_cast<int64_t>(chunk_), start + count - at);
+      model::PrefillChunk chunk;
+      chunk.tokens = std::span(ids_).subspan(static_cast<size_t>(at), static_cast<size_t>(length));
+      chunk.start = at;
+      chunk.pages = pages_.pages();
+      chunk.plan = &engine_.prefill_plan;
+      MC_CHECK(runner_.prefill(chunk));
+      at += length;
+    }
+    return to_seconds(SystemClock::instance().now() - began);
+  }
+
+  /// `count` steps of `rows` rows from position `depth`; all rows read the same pages, and each appends to
+  /// the same place, which costs what different places would. Seconds.
+  Result<double> decode(int64_t depth, int64_t count, size_t rows) {
+    logits_.resize(rows * config().vocab);
+    const TimePoint began = SystemClock::instance().now();
+    for (int64_t i = 0; i < count; ++i) {
+      const model::DecodeRow row{ids_[0], depth + i, pages_.pages(), &engine_.decode_plan};
+      const std::vector<model::DecodeRow> batch(rows, row);
+      MC_CHECK(runner_.decode(batch, logits_));
+    }
+    return to_seconds(SystemClock::instance().now() - began);
+  }
+
+  /// Arithmetic of a prefill: two operations a weight and token, and attention.
+  double prefill_flop(int64_t start, int64_t count) const {
+    const auto& c = config();
+    const double q = double{1} * c.heads * c.head_dim, kv = double{1} * c.kv_heads * c.head_dim;
+    const double layer = c.hidden * (q + 2 * kv) + q * c.hidden + 3.0 * c.hidden * c.intermediate;
+    double attention = 0;
+    for (uint32_t i = 0; i < c.layers; ++i)
+      attention += attn::prefill_flop(engine_.prefill_plan.layer(static_cast<int32_t>(i)),
+                                      static_cast<int32_t>(c.heads), static_cast<int32_t>(c.head_dim), start, count);
+    return 2 * layer * c.layers * static_cast<double>(count) + attention;
+  }
+  /// Bytes a decode step must read: every weight but the embedding table once, and each row's K and V.
+  double step_bytes(int64_t context, size_t rows) const {
+    const auto& c = config();
+    const double element = engine_.model->dtype() == Dtype::f32 ? 4 : 2;
+    const double embedding = c.tied_embeddings ? 0 : element * c.vocab * c.hidden;
+    const double kv = attn::decode_bytes(runner_.layout(), context) * c.layers;
+    return static_cast<double>(engine_.model->weight_bytes()) - embedding + static_cast<double>(rows) * kv;
+  }
+
+ private:
+  run::Engine& engine_;
+  model::Runner runner_;
+  model::LocalPages pages_;
+  size_t chunk_;
+  std::vector<uint32_t> ids_;
+  std::vector<float> logits_;
+};
+
+struct Points {
+  std::vector<int64_t> prompts, depths;
+  std::vector<uint64_t> rows;
+  int64_t tokens = 0, repeats = 0, longest = 0;
+};
+
+Result<Points> read_points(const cli::Args& args, const model::ModelConfig& config, uint32_t block_tokens) {
+  Points p;
+  for (uint64_t n : args.sweep(kPrompts)) p.prompts.push_back(static_cast<int64_t>(std::min(n, kTokensMax)));
+  for (uint64_t d : args.sweep(kDepths))
+    p.depths.push_back(static_cast<int64_t>(std::min(d, kTokensMax) / block_tokens * block_tokens));
+  for (uint64_t b : args.sweep(kRows)) {
+    if (b < 1 || b > 256) return user_error(err::kBadValue, "--batch is 1 to 256", "--batch");
+    p.rows.push_back(b);
+  }
+  p.tokens = static_cast<int64_t>(std::min(args.count(kTokens), kTokensMax));
+  p.repeats = static_cast<int64_t>(std::clamp<uint64_t>(args.count(kRepeats), 1, 10'000));
+  int64_t prompt = p.tokens;
+  for (int64_t n : p.prompts) {
+    if (n < 1) return user_error(err::kBadValue, "--prompt must be at least 1", "--prompt");
+    prompt = std::max(prompt, n);
+  }
+  for (int64_t d : p.depths) p.longest = std::max(p.longest, d + prompt);
+  if (p.longest > config.max_positions)
+    return user_error(err::kContextLength,
+                      "depth and tokens reach " + std::to_string(p.longest) + ", the context is " +
+                          std::to_string(config.max_positions),
+                      "--depth");
+  return p;
+}
+
+struct Fit {
+  std::vector<sched::PrefillSample> prefills;
+  std::vector<sched::StepSample> steps;
+};
+
+Json row_json(std::string_view what, int64_t tokens, int64_t depth, uint64_t rows, const Times& times, double per_run,
+              double work, double limit, const char* unit) {
+  Json out = Json::object({{"type", "point"}, {"phase", what}, {"tokens", tokens}, {"depth", depth}, {"batch", rows}});
+  out.set("repeats", times.seconds.size()).set("tokens_per_s", times.mean_rate(per_run));
+  out.set("tokens_per_s_sd", times.sd_rate(per_run)).set("best_s", times.best());
+  out.set(unit, work / times.best()).set("peak_share", limit > 0 ? work / times.best() / limit : 0.0);
+  return out;
+}
+
+std::vector<std::string> row_text(const Json& r, const char* unit, double scale, const char* name) {
+  const std::string label = std::string(r["phase"].as_string() == "prefill" ? "pp" : "tg") + r["tokens"].dump() +
+                            (r["batch"].as_int() > 1 ? " x" + r["batch"].dump() : "") +
+                            (r["depth"].as_int() > 0 ? " @ d" + r["depth"].dump() : "");
+  return {label, fixed(r["tokens_per_s"].as_double(), 1) + " ± " + fixed(r["tokens_per_s_sd"].as_double(), 1),
+          fixed(r[unit].as_double() / scale, 1) + name, fixed(100 * r["peak_share"].as_double(), 0)};
+}
+
+/// What reads between nodes of one host run at: memory to memory.
+double copy_rate() {
+  auto from = mem::HostBuffer::allocate(size_t{16} << 20), to = mem::HostBuffer::allocate(size_t{16} << 20);
+  if (!from || !to) return sched::Cost{}.read_bytes_per_s;
+  return xfer::bench_memcpy(from->bytes(), to->bytes(), size_t{1} << 20, 200ms);
+}
+
+Result<void> save_cost(const cli::Args& args, const Fit& fit, Json& result) {
+  sched::Cost cost;
+  sched::fit_prefill(fit.prefills, cost);
+  sched::fit_step(fit.steps, cost);
+  cost.read_bytes_per_s = copy_rate();
+  double error = 0;
+  for (const auto& s : fit.prefills) error += std::abs(cost.prefill(s.tokens, s.reused) - s.seconds) / s.seconds;
+  double step_error = 0;
+  for (const auto& s : fit.steps) step_error += std::abs(cost.step(s.rows, s.kv_tokens) - s.seconds) / s.seconds;
+  Json out = Json::object({{"file", args.text(kSaveCost)}});
+  out.set("prefill_mape", fit.prefills.empty() ? 0.0 : error / static_cast<double>(fit.prefills.size()));
+  out.set("step_mape", fit.steps.empty() ? 0.0 : step_error / static_cast<double>(fit.steps.size()));
+  result.set("cost", std::move(out));
+  return write_file_atomic(args.text(kSaveCost), run::format_cost(cost));
+}
+
+Result<void> measure(const cli::Args& args, Bench& bench, const Points& points, double flop_limit, double byte_limit,
+                     Sink& sink, Table& table, Json& all, Fit& fit) {
+  const auto emit = [&](Json row, const char* unit, double scale, const char* name) -> Result<void> {
+    table.add(row_text(row, unit, scale, name));
+    MC_CHECK(sink.line(row));
+    all.push(std::move(row));
+    return {};
+  };
+  for (int64_t depth : points.depths) {
+    if (depth > 0) MC_CHECK(bench.prefill(0, depth));
+    for (int64_t count : points.prompts) {
+      Times times;
+      MC_CHECK(bench.prefill(depth, count));  // the first pass pays for cold caches
+      for (int64_t r = 0; r < points.repeats; ++r) {
+        MC_TRY(seconds, bench.prefill(depth, count));
+        times.seconds.push_back(seconds);
+      }
+      fit.prefills.push_back({static_cast<double>(depth + count), static_cast<double>(depth), times.best()});
+      MC_CHECK(emit(row_json("prefill", count, depth, 1, times, static_cast<double>(count),
+                             bench.prefill_flop(depth, count), flop_limit, "flop_per_s"),
+                    "flop_per_s", 1e9, " GFLOP/s"));
+    }
+    if (points.tokens == 0) continue;
+    std::vector<uint64_t> rows = points.rows;
+    // One row cannot tell a step's constant part from its rows.
+    if (args.present(kSaveCost) && rows.size() < 2) rows = {1, 4, 16};
+    for (uint64_t batch : rows) {
+      Times times;
+      MC_CHECK(bench.decode(depth, 1, batch));
+      for (int64_t r = 0; r < points.repeats; ++r) {
+        MC_TRY(seconds, bench.decode(depth, points.tokens, batch));
+        times.seconds.push_back(seconds);
+      }
+      const double context = static_cast<double>(depth) + static_cast<double>(points.tokens) / 2;
+      const double n = static_cast<double>(points.tokens), b = static_cast<double>(batch);
+      fit.steps.push_back({b, b * context, times.best() / n});
+      MC_CHECK(emit(row_json("decode", points.tokens, depth, batch, times, n * b,
+                             n * bench.step_bytes(static_cast<int64_t>(context), batch), byte_limit, "bytes_per_s"),
+                    "bytes_per_s", 1e9, " GB/s"));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+const cli::FlagList kModelFlags = kFlags;
+
+Result<int> measure_model(const cli::Args& args) {
+  MC_TRY(engine, run::open_engine(args));
+  const auto& config = engine.model->config();
+  MC_TRY(points, read_points(args, config, engine.block_tokens));
+  const uint64_t chunk = std::max<uint64_t>(args.count(flags::kChunkTokens) / engine.block_tokens * engine.block_tokens,
+                                            engine.block_tokens);
+  const uint64_t rows_max = std::max<uint64_t>(16, *std::max_element(points.rows.begin(), points.rows.end()));
+  MC_TRY(runner, model::Runner::open(*engine.model, *engine.parallel,
+                                     {.block_tokens = engine.block_tokens,
+                                      .max_chunk_tokens = static_cast<uint32_t>(chunk),
+                                      .max_batch = static_cast<uint32_t>(rows_max),
+                                      .kernels = args.text(flags::kKernels)}));
+  const std::string kernels(runner.kernels().name);
+  MC_TRY(pages, model::LocalPages::allocate(runner.layout(), points.longest + 1));
+  const attn::MachinePeak peak = attn::measure_peak(*engine.parallel, 600ms);
+  const double named = peak.rate(attn::bounding_rate(kernels, engine.model->dtype()));
+  const double flop_limit = named > 0 ? named : peak.best_flop_per_s();
+  Bench bench(engine, std::move(runner), std::move(pages), chunk);
+  Sink sink(args);
+  Table table({"point", "tokens/s", "work", "% of peak"});
+  Json all = Json::array();
+  Fit fit;
+  Json result = result_head("mc.bench.model.v1", args);
+  result.set("model", engine.served_name).set("parameters", engine.model->parameters());
+  result.set("weight_bytes", engine.model->weight_bytes()).set("dtype", to_string(engine.model->dtype()));
+  result.set("attention", attn::to_string(engine.prefill_plan)).set("kernels", kernels);
+  result.set("threads", engine.parallel->threads()).set("chunk_tokens", chunk);
+  result.set("peak_flop_per_s", flop_limit).set("peak_read_bytes_per_s", peak.read_bytes_per_s);
+  MC_CHECK(sink.text(engine.served_name + ": " + thousands(engine.model->parameters()) + " parameters, " +
+                     std::string(to_string(engine.model->dtype())) + ", " + kernels + ", " +
+                     std::to_string(engine.parallel->threads()) + " threads; machine peak " +
+                     fixed(flop_limit / 1e9, 1) + " GFLOP/s, " + fixed(peak.read_bytes_per_s / 1e9, 1) +
+                     " GB/s read\n"));
+  MC_CHECK(measure(args, bench, points, flop_limit, peak.read_bytes_per_s, sink, table, all, fit));
+  MC_CHECK(sink.text(table.text()));
+  if (args.present(kSaveCost)) {
+    MC_CHECK(save_cost(args, fit, result));
+    MC_CHECK(sink.text("cost model written to " + args.text(kSaveCost) + "; mean error prefill " +
+                       fixed(100 * result["cost"]["prefill_mape"].as_double(), 1) + " %, decode step " +
+                       fixed(100 * result["cost"]["step_mape"].as_double(), 1) + " %\n"));
+  }
+  MC_CHECK(sink.line(result.set("points", std::move(all))));
+  MC_CHECK(sink.finish());
+  return 0;
+}
+
+}  // namespace mc::bench

@@ -1,0 +1,91 @@
+#include "print.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <thread>
+
+#include "base/common_flags.h"
+#include "base/fd.h"
+
+namespace mc::bench {
+namespace {
+
+/// Characters, not bytes: headers hold "±".
+size_t width_of(std::string_view text) {
+  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+}
+
+}  // namespace
+
+std::string fixed(double value, int decimals) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%.*f", decimals, value);
+  return text;
+}
+
+std::string thousands(uint64_t value) {
+  std::string digits = std::to_string(value);
+  for (size_t at = digits.size(); at > 3;) digits.insert(at -= 3, ",");
+  return digits;
+}
+
+std::string Table::text() const {
+  std::vector<size_t> widths;
+  for (const auto& row : rows_)
+    for (size_t i = 0; i < row.size(); ++i) {
+      if (i == widths.size()) widths.push_back(0);
+      widths[i] = std::max(widths[i], width_of(row[i]));
+    }
+  std::string out;
+  for (const auto& row : rows_) {
+    std::string line;
+    for (size_t i = 0; i < row.size(); ++i) {
+      const std::string pad(widths[i] - width_of(row[i]), ' ');
+      line += (i > 0 ? "  " : "") + (i == 0 ? row[i] + pad : pad + row[i]);
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    out += line + "\n";
+  }
+  return out;
+}
+
+Sink::Sink(const cli::Args& args) : json_(args.on(flags::kJson)), path_(args.text(flags::kOutput)) {}
+
+Result<void> Sink::put(std::string_view text) {
+  if (path_ == "-") return write_all(1, text);
+  kept_ += text;
+  return {};
+}
+
+Result<void> Sink::line(const Json& object) {
+  return json_ ? put(object.dump() + "\n") : Result<void>();
+}
+
+Result<void> Sink::text(std::string_view text) {
+  return json_ ? Result<void>() : put(text);
+}
+
+Result<void> Sink::finish() {
+  return path_ == "-" ? Result<void>() : write_file_atomic(path_, kept_);
+}
+
+Json result_head(std::string_view schema, const cli::Args& args) {
+  char host[256] = "";
+  (void)::gethostname(host, sizeof host - 1);
+  Json argv = Json::array();
+  for (const std::string& word : args.argv()) argv.push(word);
+  Json out = Json::object({{"type", "result"}, {"schema", schema}});
+  out.set("host", Json::object({{"name", std::string(host)}, {"cpus", std::thread::hardware_concurrency()}}));
+  out.set("git_commit", cli::build_info().commit);
+  if (args.has(flags::kSeed)) out.set("seed", args.count(flags::kSeed));
+  return std::move(out.set("argv", std::move(argv)));
+}
+
+void note(const cli::Args& args, std::string_view text) {
+  if (args.has(flags::kQuiet) && args.on(flags::kQuiet)) return;
+  (void)write_all(2, "mc-bench: " + std::string(text) + "\n");
+}
+
+}  // namespace mc::bench

@@ -1,0 +1,53 @@
+// How results leave the program: lines of JSON or a table, to stdout or to -o FILE.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/cli.h"
+#include "base/json.h"
+
+namespace mc::bench {
+
+/// printf-like for numbers in tables: "%.1f" of a double.
+std::string fixed(double value, int decimals);
+/// 144793823 -> "144,793,823".
+std::string thousands(uint64_t value);
+
+/// Columns aligned to the right but the first; the header line has the units.
+class Table {
+ public:
+  explicit Table(std::vector<std::string> header) { rows_.push_back(std::move(header)); }
+  void add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
+  std::string text() const;
+
+ private:
+  std::vector<std::vector<std::string>> rows_;
+};
+
+/// Collects what a verb has to say and writes it where -o says. Lines go to stdout at once, so that a
+/// reader of the pipe sees them; a file is replaced as a whole at the end.
+class Sink {
+ public:
+  explicit Sink(const cli::Args& args);
+  bool json() const { return json_; }
+  /// One line of --json; nothing without it.
+  Result<void> line(const Json& object);
+  /// What people read; nothing with --json.
+  Result<void> text(std::string_view text);
+  /// Writes the file, if there is one.
+  Result<void> finish();
+
+ private:
+  Result<void> put(std::string_view text);
+  bool json_;
+  std::string path_, kept_;
+};
+
+/// The members every summary starts with: schema, host, git_commit, seed, argv.
+Json result_head(std::string_view schema, const cli::Args& args);
+/// To stderr unless --quiet.
+void note(const cli::Args& args, std::string_view text);
+
+}  // namespace mc::bench

@@ -1,0 +1,417 @@
+// `mc-bench serve` and `mc-bench replay`: a plan, an endpoint, a run, a verdict. Flags are spelt as in
+// `vllm bench serve` where it has them. What is measured is load.h; what is reported, summary.h.
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cmath>
+#include <ctime>
+#include <limits>
+
+#include "base/common_flags.h"
+#include "base/errors.h"
+#include "base/fd.h"
+#include "load.h"
+#include "model/config.h"
+#include "model/find.h"
+#include "print.h"
+#include "run/signals.h"
+#include "summary.h"
+#include "verbs.h"
+#include "workload.h"
+
+namespace mc::bench {
+namespace {
+
+constexpr Flag kBaseUrl{
+    .name = "base-url", .value = "URL", .help = "server, e.g. http://127.0.0.1:8000; instead of --host and --port"};
+constexpr Flag kHost{.name = "host", .value = "ADDR", .fallback = "127.0.0.1", .help = "server"};
+constexpr Flag kPort{.name = "port", .kind = FlagKind::count, .value = "N", .fallback = "8000", .help = "its port"};
+constexpr Flag kEndpoint{.name = "endpoint",
+                         .value = "PATH",
+                         .fallback = "/v1/completions",
+                         .help = "an OpenAI completions path; prompts are token ids"};
+constexpr Flag kServedModel{
+    .name = "served-model-name", .value = "NAME", .help = "model to ask for; without it the first of /v1/models"};
+constexpr Flag kVocab{.name = "vocab",
+                      .kind = FlagKind::count,
+                      .value = "N",
+                      .fallback = "auto",
+                      .help = "prompt ids are below N; auto reads -m DIR's config, or mc-tiny's, else 1024",
+                      .choices = "auto"};
+constexpr Flag kHeader{
+    .name = "header", .kind = FlagKind::list, .value = "K=V", .help = "HTTP header to send; may be repeated"};
+constexpr Flag kMaxConcurrency{.name = "max-concurrency",
+                               .kind = FlagKind::count,
+                               .value = "N",
+                               .fallback = "off",
+                               .help = "most requests in flight; more wait in the client and their latency grows",
+                               .choices = "off"};
+constexpr Flag kNumWarmups{.name = "num-warmups",
+                           .kind = FlagKind::count,
+                           .value = "N",
+                           .fallback = "1",
+                           .help = "requests sent before, one after the other, and not counted"};
+constexpr Flag kIgnoreEos{
+    .name = "ignore-eos", .kind = FlagKind::boolean, .help = "answers go on to their full length"};
+constexpr Flag kTemperature{
+    .name = "temperature", .kind = FlagKind::number, .value = "X", .fallback = "0", .help = "0 is greedy"};
+constexpr Flag kTimeout{.name = "timeout",
+                        .kind = FlagKind::duration,
+                        .value = "T",
+                        .fallback = "10m",
+                        .help = "a request fails when it takes longer"};
+constexpr Flag kGoodput{.name = "goodput",
+                        .kind = FlagKind::list,
+                        .value = "METRIC:MS",
+                        .help = "count requests within these bounds: ttft:2000 tpot:100 e2el:8000"};
+constexpr Flag kFailIf{.name = "fail-if",
+                       .kind = FlagKind::list,
+                       .value = "COND",
+                       .help = "exit 4 when it holds: goodput<3.5/s, ttft_p99>2s, failed>0"};
+constexpr Flag kPercentileMetrics{.name = "percentile-metrics",
+                                  .kind = FlagKind::list,
+                                  .value = "M,M",
+                                  .fallback = "ttft,tpot,itl,e2el",
+                                  .help = "metrics to give percentiles of"};
+constexpr Flag kMetricPercentiles{.name = "metric-percentiles",
+                                  .kind = FlagKind::sweep_numbers,
+                                  .value = "P,P",
+                                  .fallback = "99",
+                                  .help = "percentiles of those: 50,90,99"};
+constexpr Flag kLateMax{.name = "late-max",
+                        .kind = FlagKind::duration,
+                        .value = "T",
+                        .fallback = "5ms",
+                        .help = "the run fails when the client's p99 lateness is above this and 1 % of the interval"};
+constexpr Flag kMetadata{
+    .name = "metadata", .kind = FlagKind::list, .value = "K=V", .help = "put into the result as given"};
+constexpr Flag kSaveResult{.name = "save-result", .kind = FlagKind::boolean, .help = "also write the result to a file"};
+constexpr Flag kSaveDetailed{
+    .name = "save-detailed", .kind = FlagKind::boolean, .help = "and each request as a line of FILE.requests.jsonl"};
+constexpr Flag kResultDir{.name = "result-dir", .value = "DIR", .fallback = ".", .help = "where --save-result writes"};
+constexpr Flag kResultFilename{
+    .name = "result-filename", .value = "FILE", .help = "name of that file; without it rate, model and time make one"};
+constexpr Flag kDryRun{.name = "dry-run",
+                       .kind = FlagKind::boolean,
+                       .help = "print the requests that would be sent, one JSON line each; send nothing",
+                       .one_shot = true};
+
+constexpr std::array<const Flag*, 28> kTargetFlags = {
+    &kBaseUrl,           &kHost,           &kPort,           &kEndpoint,       &kServedModel,
+    &flags::kModel,      &kVocab,          &kHeader,         &kMaxConcurrency, &kNumWarmups,
+    &kTemperature,       &kTimeout,        &kGoodput,        &kFailIf,         &kPercentileMetrics,
+    &kMetricPercentiles, &kLateMax,        &kMetadata,       &kSaveResult,     &kSaveDetailed,
+    &kResultDir,         &kResultFilename, &kDryRun,         &flags::kSeed,    &flags::kJson,
+    &flags::kOutput,     &flags::kQuiet,   &flags::kProgress};
+constexpr std::array<const Flag*, 4> kProgramFlags = {&flags::kConfig, &flags::kLogLevel, &flags::kLogFormat,
+                                                      &flags::kPrintConfig};
+
+template <size_t N>
+constexpr auto with_target(const std::array<const Flag*, N>& own) {
+  std::array<const Flag*, N + kTargetFlags.size() + kProgramFlags.size()> out{};
+  size_t at = 0;
+  for (const Flag* flag : own) out[at++] = flag;
+  for (const Flag* flag : kTargetFlags) out[at++] = flag;
+  for (const Flag* flag : kProgramFlags) out[at++] = flag;
+  return out;
+}
+constexpr auto kServe = with_target(std::array<const Flag*, 8>{&flag::kRequestRate, &flag::kBurstiness,
+                                                               &flag::kNumPrompts, &flag::kInputLen, &flag::kOutputLen,
+                                                               &flag::kRangeRatio, &flag::kPrefixShare, &kIgnoreEos});
+constexpr auto kReplay =
+    with_target(std::array<const Flag*, 4>{&flag::kSpeedup, &flag::kLimit, &flag::kMaxInput, &flag::kMaxOutput});
+
+struct Server {
+  std::string model;
+  Json cluster;  // "1p1d1c", or null where the server is not ours
+  uint64_t context = 0;
+};
+
+Result<Json> get_json(const Target& target, const std::string& path) {
+  MC_TRY(answer, http::fetch(http::Method::get, target.base_url + path, target.headers, "",
+                             SystemClock::instance().now() + 10s));
+  if (answer.status != 200)
+    return Error{Code::not_found, target.base_url + path + " answers HTTP " + std::to_string(answer.status)};
+  return Json::parse(answer.body);
+}
+
+/// Asks the server what it serves; MC2101 when nobody answers.
+Result<Server> ask_server(const Target& target, const std::string& wanted) {
+  Server server{.model = wanted, .cluster = {}};
+  auto models = get_json(target, "/v1/models");
+  if (!models && models.error().code != Code::not_found) return as_user_error(err::kPeerUnreachable, models.error());
+  if (models && server.model.empty()) server.model = std::string((*models)["data"][0]["id"].as_string());
+  if (models) server.context = static_cast<uint64_t>((*models)["data"][0]["max_model_len"].as_int());
+  if (server.model.empty())
+    return user_error(err::kPeerUnreachable, target.base_url + "/v1/models names no model", target.base_url,
+                      "name it with --served-model-name");
+  if (auto cluster = get_json(target, "/cluster")) {
+    int64_t roles[3] = {0, 0, 0};
+    for (const Json& node : (*cluster)["nodes"].items()) {
+      const std::string_view role = node["role"].as_string();
+      roles[role == "prefill" ? 0 : role == "decode" ? 1 : 2] += 1;
+    }
+    std::string text;
+    for (int i = 0; i < 3; ++i)
+      if (roles[i] > 0) text += std::to_string(roles[i]) + "pdc"[i];
+    server.cluster = text;
+  }
+  return server;
+}
+
+/// Exclusive bound of prompt ids: from the flag, from the model's config, or what every vocabulary has.
+Result<uint32_t> vocabulary(const cli::Args& args, const std::string& served) {
+  constexpr uint32_t kEveryModelHas = 1024;
+  // Above this lie the special tokens of Llama 3 (128000) and Qwen (151643).
+  constexpr uint64_t kMost = 100'000;
+  uint64_t vocab = kEveryModelHas;
+  if (args.present(kVocab)) {
+    vocab = args.count(kVocab);
+    if (vocab <= TokenRange::kFirstToken || vocab > UINT32_MAX)
+      return user_error(err::kBadValue, "--vocab must be above " + std::to_string(TokenRange::kFirstToken), "--vocab");
+    return static_cast<uint32_t>(vocab);
+  }
+  if (!args.text(flags::kModel).empty() || served == "mc-tiny") {
+    MC_TRY(directory, model::find_model(args.text(flags::kModel).empty() ? served : args.text(flags::kModel)));
+    MC_TRY(config, model::read_config(directory));
+    vocab = std::min<uint64_t>(config.vocab, kMost);
+  }
+  return static_cast<uint32_t>(std::max<uint64_t>(vocab, TokenRange::kFirstToken + 1));
+}
+
+Result<http::Headers> read_headers(const cli::Args& args) {
+  http::Headers out{{"Content-Type", "application/json"}};
+  for (const std::string& text : args.list(kHeader)) {
+    const size_t at = text.find('=');
+    if (at == 0 || at == std::string::npos)
+      return user_error(err::kBadValue, "'" + text + "' is no header; write NAME=VALUE", "--header");
+    out.push_back({text.substr(0, at), text.substr(at + 1)});
+  }
+  return out;
+}
+
+Result<Target> read_target(const cli::Args& args, bool ignore_eos) {
+  Target target{.base_url = args.text(kBaseUrl), .path = args.text(kEndpoint), .model = args.text(kServedModel)};
+  if (args.count(kPort) == 0 || args.count(kPort) > 65535)
+    return user_error(err::kBadValue, "--port must be 1 to 65535", "--port");
+  if (target.base_url.empty()) target.base_url = "http://" + args.text(kHost) + ":" + std::to_string(args.count(kPort));
+  while (target.base_url.ends_with('/')) target.base_url.pop_back();
+  if (target.path.empty() || target.path[0] != '/' || target.path.find("chat") != std::string::npos)
+    return user_error(err::kBadValue, "--endpoint " + target.path + " is no completions path", "--endpoint",
+                      "use /v1/completions: prompts are token ids, which the chat endpoint does not take");
+  MC_TRY(headers, read_headers(args));
+  target.headers = std::move(headers);
+  target.tokens.seed = args.count(flags::kSeed);
+  target.ignore_eos = ignore_eos;
+  target.temperature = args.number(kTemperature);
+  target.timeout = args.duration(kTimeout);
+  if (args.present(kMaxConcurrency)) target.max_concurrency = std::max<uint64_t>(1, args.count(kMaxConcurrency));
+  return target;
+}
+
+Result<SummaryPlan> read_summary_plan(const cli::Args& args) {
+  SummaryPlan how;
+  std::vector<std::string> goals = args.list(kGoodput);
+  for (const std::string& more : args.positional("GOAL")) goals.push_back(more);
+  MC_TRY(parsed, parse_goals(goals));
+  how.goals = std::move(parsed);
+  how.metrics = args.list(kPercentileMetrics);
+  for (const std::string& metric : how.metrics)
+    if (metric != "ttft" && metric != "tpot" && metric != "itl" && metric != "e2el")
+      return user_error(err::kBadValue, "'" + metric + "' is no metric; there are ttft, tpot, itl, e2el",
+                        "--percentile-metrics");
+  how.percentiles = args.sweep_numbers(kMetricPercentiles);
+  for (double p : how.percentiles)
+    if (!(p > 0 && p <= 100))
+      return user_error(err::kBadValue, "a percentile is above 0 and at most 100", "--metric-percentiles");
+  return how;
+}
+
+Result<void> print_plan(const Plan& plan, const Target& target, Sink& sink) {
+  for (size_t i = 0; i < plan.requests.size(); ++i) {
+    const PlannedRequest& r = plan.requests[i];
+    Json ids = Json::array();
+    for (uint32_t id : prompt_ids(r.prompt, target.tokens)) ids.push(id);
+    Json line =
+        Json::object({{"type", "planned"}, {"index", i}, {"at_ms", to_ms(r.at)}, {"input_tokens", r.input_tokens}});
+    line.set("output_tokens", r.output_tokens).set("prompt", std::move(ids));
+    MC_CHECK(sink.json() ? sink.line(line) : sink.text(line.dump() + "\n"));
+  }
+  return sink.finish();
+}
+
+/// vLLM's habit: rate, model and time make the name.
+std::string result_file(const cli::Args& args, const Json& result) {
+  std::string name = args.text(kResultFilename);
+  if (name.empty()) {
+    char stamp[32] = "";
+    const time_t at = static_cast<time_t>(SystemClock::instance().unix_ms() / 1000);
+    tm parts{};
+    ::gmtime_r(&at, &parts);
+    ::strftime(stamp, sizeof stamp, "%Y%m%d-%H%M%S", &parts);
+    const Json& rate = result["request_rate"];
+    const std::string rate_text = rate.is_string() ? std::string(rate.as_string()) : format_f64(rate.as_double());
+    name = "mc-" + rate_text + "qps-" + std::string(result["model"].as_string()) + "-" + stamp + ".json";
+    for (char& c : name)
+      if (c == '/') c = '_';
+  }
+  return args.text(kResultDir) + "/" + name;
+}
+
+Result<void> save(const cli::Args& args, const Json& result, const LoadResult& load) {
+  if (!args.on(kSaveResult) && !args.on(kSaveDetailed)) return {};
+  if (::mkdir(args.text(kResultDir).c_str(), 0755) != 0 && errno != EEXIST)
+    return as_user_error(err::kFileAccess, errno_error("mkdir " + args.text(kResultDir)));
+  const std::string path = result_file(args, result);
+  MC_CHECK(write_file_atomic(path, result.dump() + "\n"));
+  note(args, "result written to " + path);
+  if (!args.on(kSaveDetailed)) return {};
+  std::string lines;
+  for (size_t i = 0; i < load.records.size(); ++i) lines += record_json(load.records[i], i).dump() + "\n";
+  return write_file_atomic(path + ".requests.jsonl", lines);
+}
+
+/// Requests like the first one but with prompts of their own, one after the other; not counted.
+Result<void> warm_up(const cli::Args& args, const Plan& plan, Target target, int interrupt_fd) {
+  const uint64_t count = args.count(kNumWarmups);
+  if (count == 0) return {};
+  Plan warm;
+  for (uint64_t i = 0; i < std::min<uint64_t>(count, 100'000); ++i) {
+    PlannedRequest r = plan.requests.front();
+    r.at = {};
+    r.prompt = {{~i, r.input_tokens}};
+    warm.requests.push_back(std::move(r));
+  }
+  target.max_concurrency = 1;
+  MC_TRY(load, run_load(warm, target, interrupt_fd, {}));
+  uint64_t ok = 0;
+  for (const Record& r : load.records) ok += r.outcome == Outcome::completed;
+  note(args, std::to_string(ok) + " of " + std::to_string(count) + " warm-up request(s) answered in " +
+                 human_duration(from_seconds(load.duration_s)) + ", not counted");
+  if (ok == 0 && !load.interrupted) note(args, "the first warm-up failed: " + load.records.front().error);
+  return {};
+}
+
+/// What the run is judged by, after its results are out.
+Result<int> verdict(const cli::Args& args, const Plan& plan, const LoadResult& load, const Json& result,
+                    const std::vector<Condition>& conditions) {
+  if (load.interrupted)
+    return user_error(err::kInterrupted, result["completed"].dump() + " of " + std::to_string(load.records.size()) +
+                                             " requests had been answered");
+  const double late_s = lateness_p99_s(load);
+  const double bound_s = lateness_bound_s(plan, to_seconds(args.duration(kLateMax)));
+  if (late_s > bound_s)
+    return user_error(err::kClientLate,
+                      "requests were sent up to " + fixed(late_s * 1000, 1) +
+                          " ms (p99) after their time; allowed are " + fixed(bound_s * 1000, 1) + " ms",
+                      "--late-max");
+  for (const Condition& condition : conditions) {
+    MC_TRY(failed, holds(condition, result));
+    if (failed)
+      return user_error(err::kGoalMissed,
+                        condition.text + " holds: " + condition.key + " is " + result[condition.key].dump(),
+                        "--fail-if");
+  }
+  if (result["completed"].as_int() == 0)
+    return user_error(err::kPeerLost, "no request was answered; the first says: " + load.records.front().error);
+  return 0;
+}
+
+struct Setting {
+  Target target;
+  SummaryPlan how;
+  std::vector<Condition> conditions;
+  Json cluster;
+};
+
+Result<int> run_one(const cli::Args& args, const Workload& workload, const Plan& plan, const Setting& setting,
+                    int interrupt_fd, Sink& sink) {
+  const Progress progress{.shown = args.text(flags::kProgress) != "never" && !args.on(flags::kQuiet),
+                          .terminal = ::isatty(2) != 0};
+  MC_TRY(load, run_load(plan, setting.target, interrupt_fd, progress));
+  Json result = result_head("mc.bench.serve.v1", args);
+  result.set("workload", workload.name).set("model", setting.target.model).set("base_url", setting.target.base_url);
+  result.set("cluster", setting.cluster).set("unix_ms", SystemClock::instance().unix_ms());
+  for (const std::string& pair : args.list(kMetadata)) {
+    const size_t at = pair.find('=');
+    if (at != std::string::npos && at > 0) result.set(pair.substr(0, at), pair.substr(at + 1));
+  }
+  result.set("max_concurrency", setting.target.max_concurrency > 0 ? Json(setting.target.max_concurrency) : Json());
+  summarise(plan, load, setting.how, result);
+  MC_CHECK(sink.text(result_table(result, load, setting.how)));
+  MC_CHECK(sink.line(result));
+  MC_CHECK(save(args, result, load));
+  return verdict(args, plan, load, result, setting.conditions);
+}
+
+Result<int> load_verb(const cli::Args& args, const Workload& workload, const std::vector<double>& rates,
+                      bool ignore_eos) {
+  Setting setting;
+  MC_TRY(target, read_target(args, ignore_eos));
+  setting.target = std::move(target);
+  MC_TRY(how, read_summary_plan(args));
+  setting.how = std::move(how);
+  MC_TRY(conditions, parse_conditions(args.list(kFailIf)));
+  setting.conditions = std::move(conditions);
+  Sink sink(args);
+  const bool dry = args.on(kDryRun);
+  Server server;
+  if (!dry) {
+    MC_TRY(asked, ask_server(setting.target, setting.target.model));
+    server = std::move(asked);
+    setting.target.model = server.model;
+    setting.cluster = server.cluster;
+  }
+  MC_TRY(vocab, vocabulary(args, dry ? setting.target.model : server.model));
+  setting.target.tokens.end = vocab;
+  std::vector<Plan> plans;
+  for (double rate : rates) {
+    MC_TRY(plan, workload.plan(args, rate));
+    plans.push_back(std::move(plan));
+  }
+  if (dry) {
+    MC_CHECK(print_plan(plans.front(), setting.target, sink));
+    return 0;
+  }
+  uint64_t too_long = 0;
+  for (const PlannedRequest& r : plans.front().requests)
+    too_long += server.context > 0 && r.input_tokens + r.output_tokens > server.context;
+  if (too_long > 0)
+    note(args, std::to_string(too_long) + " of " + std::to_string(plans.front().requests.size()) +
+                   " requests exceed the served context of " + std::to_string(server.context) +
+                   " tokens and will be refused");
+  MC_TRY(signals, run::Signals::open());
+  MC_CHECK(warm_up(args, plans.front(), setting.target, signals.fd()));
+  // In a sweep every point is run and printed; the first failure is the program's.
+  Result<int> code = 0;
+  for (const Plan& plan : plans) {
+    Result<int> one = run_one(args, workload, plan, setting, signals.fd(), sink);
+    const bool stop = !one && one.error().mc == err::kInterrupted;
+    if (!one && (code || stop)) code = std::move(one);
+    if (stop) break;
+  }
+  MC_CHECK(sink.finish());
+  return code;
+}
+
+}  // namespace
+
+const cli::FlagList kServeFlags = kServe;
+const cli::FlagList kReplayFlags = kReplay;
+
+Result<int> serve(const cli::Args& args) {
+  std::vector<double> rates{std::numeric_limits<double>::infinity()};
+  if (args.text(flag::kRequestRate) != "inf") rates = args.sweep_numbers(flag::kRequestRate);
+  for (double rate : rates)
+    if (!(rate > 0)) return user_error(err::kBadValue, "--request-rate must be above 0, or inf", "--request-rate");
+  return load_verb(args, kSyntheticWorkload, rates, args.on(kIgnoreEos));
+}
+
+Result<int> replay(const cli::Args& args) {
+  // A recorded output_length is how long the answer was; the model's own idea of an end must not shorten it.
+  return load_verb(args, kTraceWorkload, {0}, true);
+}
+
+}  // namespace mc::bench

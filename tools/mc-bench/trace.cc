@@ -1,0 +1,132 @@
+#include "trace.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/errors.h"
+#include "base/fd.h"
+
+namespace mc::bench {
+namespace {
+
+constexpr size_t kTraceBytesMax = size_t{4} << 30;
+constexpr size_t kLineBytesMax = size_t{16} << 20;
+constexpr uint64_t kTokensMax = uint64_t{1} << 32;
+constexpr uint64_t kTimestampMax = uint64_t{1} << 50;
+
+/// Lines of a file or of stdin, read piece by piece: a trace may be larger than we want to hold.
+class Lines {
+ public:
+  explicit Lines(Fd fd) : fd_(std::move(fd)) {}
+
+  /// False at the end. The line is without its line break.
+  Result<bool> next(std::string_view& line) {
+    for (;;) {
+      const size_t end = buffer_.find('\n', at_);
+      if (end != std::string::npos) {
+        line = std::string_view(buffer_).substr(at_, end - at_);
+        at_ = end + 1;
+        return true;
+      }
+      if (ended_) {
+        line = std::string_view(buffer_).substr(at_);
+        at_ = buffer_.size();
+        return !line.empty();
+      }
+      buffer_.erase(0, at_);
+      at_ = 0;
+      if (buffer_.size() > kLineBytesMax)
+        return Error{Code::invalid, "is longer than " + std::to_string(kLineBytesMax) + " bytes"};
+      MC_CHECK(fill());
+    }
+  }
+
+ private:
+  Result<void> fill() {
+    char piece[65536];
+    const ssize_t n = ::read(fd_.get(), piece, sizeof piece);
+    if (n < 0 && errno != EINTR) return as_user_error(err::kFileAccess, errno_error("read"));
+    if (n == 0) ended_ = true;
+    if (n > 0) buffer_.append(piece, static_cast<size_t>(n));
+    total_ += static_cast<size_t>(std::max<ssize_t>(n, 0));
+    if (total_ > kTraceBytesMax)
+      return Error{Code::invalid, "is beyond " + std::to_string(kTraceBytesMax) + " bytes of trace"};
+    return {};
+  }
+
+  Fd fd_;
+  std::string buffer_;
+  size_t at_ = 0, total_ = 0;
+  bool ended_ = false;
+};
+
+Result<uint64_t> read_number(const Json& line, const char* field, uint64_t high) {
+  const Json* value = line.find(field);
+  if (value == nullptr) return Error{Code::invalid, std::string("has no ") + field};
+  const double number = value->as_double(-1);
+  if (!value->is_number() || !(number >= 0) || number > static_cast<double>(high))
+    return Error{Code::invalid, std::string(field) + " is " + value->dump().substr(0, 60) +
+                                    "; it must be a number from 0 to " + std::to_string(high)};
+  if (value->is_int()) return static_cast<uint64_t>(value->as_int());
+  return static_cast<uint64_t>(number);
+}
+
+Result<TraceRequest> parse_line(std::string_view text) {
+  MC_TRY(line, Json::parse(text, {.bytes = kLineBytesMax}));
+  if (!line.is_object()) return Error{Code::invalid, "is a JSON " + std::string(line.kind_name()) + ", not an object"};
+  TraceRequest out;
+  MC_TRY(timestamp, read_number(line, "timestamp", kTimestampMax));
+  MC_TRY(input, read_number(line, "input_length", kTokensMax));
+  MC_TRY(output, read_number(line, "output_length", kTokensMax));
+  out.timestamp_ms = timestamp;
+  out.input_tokens = input;
+  out.output_tokens = output;
+  if (!line["hash_ids"].is_array()) return Error{Code::invalid, "has no list hash_ids"};
+  const uint64_t blocks = (input + kTraceBlockTokens - 1) / kTraceBlockTokens;
+  if (line["hash_ids"].size() != blocks)
+    return Error{Code::invalid, "has " + std::to_string(line["hash_ids"].size()) + " hash_ids, but input_length " +
+                                    std::to_string(input) + " needs " + std::to_string(blocks) + " (one each 512)"};
+  out.hash_ids.reserve(blocks);
+  for (const Json& id : line["hash_ids"].items()) {
+    if (!id.is_int() || id.as_int() < 0)
+      return Error{Code::invalid, "hash_ids holds " + id.dump().substr(0, 60) + "; ids are whole numbers from 0"};
+    out.hash_ids.push_back(static_cast<uint64_t>(id.as_int()));
+  }
+  return out;
+}
+
+Error bad_line(const std::string& path, uint64_t number, Error error) {
+  if (error.mc != 0) return error;
+  return user_error(err::kTraceInvalid, "line " + std::to_string(number) + " " + error.what,
+                    path + ":" + std::to_string(number));
+}
+
+}  // namespace
+
+Result<std::vector<TraceRequest>> read_trace(const std::string& path, uint64_t limit) {
+  Fd fd(path == "-" ? ::dup(0) : ::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) return as_user_error(err::kFileAccess, errno_error("open " + path));
+  Lines lines(std::move(fd));
+  std::vector<TraceRequest> out;
+  std::string_view text;
+  for (uint64_t number = 1; out.size() < limit; ++number) {
+    auto more = lines.next(text);
+    if (!more) return bad_line(path, number, more.error());
+    if (!*more) break;
+    if (text.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    auto request = parse_line(text);
+    if (!request) return bad_line(path, number, request.error());
+    if (!out.empty() && request->timestamp_ms < out.back().timestamp_ms)
+      return bad_line(
+          path, number,
+          Error{Code::invalid, "has timestamp " + std::to_string(request->timestamp_ms) + ", before the line above (" +
+                                   std::to_string(out.back().timestamp_ms) + "); sort the trace by time"});
+    out.push_back(std::move(*request));
+  }
+  if (out.empty()) return user_error(err::kTraceInvalid, "the trace has no requests", path);
+  return out;
+}
+
+}  // namespace mc::bench

@@ -1,0 +1,28 @@
+// The verbs of mc-bench, one file each: what main.cc puts into its table.
+#pragma once
+
+#include <span>
+
+#include "base/cli.h"
+
+namespace mc::bench {
+
+extern const cli::FlagList kMkmodelFlags;
+Result<int> mkmodel(const cli::Args& args);
+
+extern const cli::FlagList kModelFlags;
+Result<int> measure_model(const cli::Args& args);
+
+extern const cli::FlagList kXferFlags;
+Result<int> xfer(const cli::Args& args);
+
+extern const cli::FlagList kServeFlags;
+Result<int> serve(const cli::Args& args);
+
+extern const cli::FlagList kReplayFlags;
+Result<int> replay(const cli::Args& args);
+
+extern const cli::FlagList kTraceFlags;
+Result<int> trace(const cli::Args& args);
+
+}  // namespace mc::bench
