@@ -239,7 +239,8 @@ class BadModels(Once):
         self.assertRegex(err, r"error MC300[12] .*")
 
     def test_an_unknown_architecture_and_rope_are_refused_by_value(self):
-        self.once("MC3003", self.model("arch", architectures=["MambaForCausalLM"]), "MambaForCausalLM", "LlamaForCausalLM")
+        path = self.model("arch", architectures=["MambaForCausalLM"])
+        self.once("MC3003", path, "MambaForCausalLM", "LlamaForCausalLM")
         self.once("MC3004", self.model("rope", rope_scaling={"rope_type": "yarn", "factor": 2.0}), "yarn", "llama3")
 
     def test_impossible_configurations(self):
