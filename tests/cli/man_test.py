@@ -39,8 +39,8 @@ def tools():
             and os.path.exists(os.path.join(MAN, t + ".1"))]
 
 
-def text_of(*words):
-    code, out, err = cluster.run(*words)
+def text_of(*words, **kwargs):
+    code, out, err = cluster.run(*words, **kwargs)
     assert code == 0, f"{words}: exit {code}: {err}"
     return out.decode()
 
@@ -71,6 +71,21 @@ def examples(text):
     for display in re.findall(r"^\.Bd -literal.*?\n(.*?)^\.Ed", part, re.S | re.M):
         for line in display.splitlines():
             yield line.replace("\\-", "-").replace("\\(dq", '"').replace("\\e", "\\")
+
+
+def keys(value):
+    """Every key of an object and of what is in it; of a list, those of its first item."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield key
+            yield from keys(inner)
+    elif isinstance(value, list) and value:
+        yield from keys(value[0])
+
+
+def output_words(tool):
+    text = page(tool + ".1")
+    return set(re.findall(r"[a-z_0-9]+", text[text.index(".Sh OUTPUT"):text.index(".Sh ENVIRONMENT")]))
 
 
 class Pages(unittest.TestCase):
@@ -128,15 +143,7 @@ class Pages(unittest.TestCase):
                     self.assertLessEqual(used, known, line)
 
     def test_every_key_of_json_output_is_in_the_page(self):
-        """Of the verbs that need no cluster; tests/cli/once_test.py and the integration tests see the values."""
-        def keys(value):
-            if isinstance(value, dict):
-                for key, inner in value.items():
-                    yield key
-                    yield from keys(inner)
-            elif isinstance(value, list) and value:
-                yield from keys(value[0])
-
+        """Of the verbs that need no cluster."""
         if not {"mc-prefill", "mc-decode", "mc-cache"} <= set(tools()):
             self.skipTest("not all tools are built")
         prompt = ["--prompt-ids", "5,17,9"]
@@ -148,9 +155,37 @@ class Pages(unittest.TestCase):
             "mc-cache": cluster.run("mc-cache", "inspect", "-", "--json", stdin=stream)[1],
         }
         for tool, out in outputs.items():
-            text = page(tool + ".1")
-            words = set(re.findall(r"[a-z_0-9]+", text[text.index(".Sh OUTPUT"):text.index(".Sh ENVIRONMENT")]))
-            self.assertLessEqual(set(keys(json.loads(out.splitlines()[-1]))), words, tool)
+            self.assertLessEqual(set(keys(json.loads(out.splitlines()[-1]))), output_words(tool), tool)
+
+    def test_every_key_of_a_running_cluster_is_in_the_page_and_its_examples_run(self):
+        if not {"mc-prefill", "mc-decode", "mc-cache", "mc-conductor"} <= set(tools()):
+            self.skipTest("not all tools are built")
+        with cluster.Cluster("2p2d1c") as c:
+            url = f"http://127.0.0.1:{c.url_port}"
+            request = json.dumps({"prompt": "Once upon a time " * 60})
+            outputs = [json.dumps(c.processes["conductor"].ready)]
+            outputs += text_of("mc-conductor", "ps", "--url", url, "--json").splitlines()
+            for verb in (["drain", "p1"], ["undrain", "p1"]):
+                outputs.append(text_of("mc-conductor", *verb, "--url", url, "--json"))
+            explain = ["mc-conductor", "explain", "--url", url, "--json", "-f", "-"]
+            outputs.append(text_of(*explain, stdin=request.encode()))
+            outputs.append(json.dumps(c.complete("Once upon", max_tokens=2)["mc"]))
+            answer_node = {"p0", "p1", "d0", "d1", "c0"}  # cached_from and ready lines have names for keys
+            for out in outputs:
+                self.assertLessEqual(set(keys(json.loads(out))) - answer_node, output_words("mc-conductor"), out)
+            environment = dict(c.env, PATH=os.path.abspath(cluster.BUILD) + os.pathsep + os.environ["PATH"])
+            ran = 0
+            for line in examples(page("mc-conductor.1")):
+                if not re.search(r"mc-conductor (wait|ps|explain)|localhost:8000", line):
+                    continue
+                line = line.replace("localhost:8000", url)
+                line = re.sub(r"mc-conductor (wait|ps|explain)", rf"mc-conductor \1 --url {url}", line)
+                done = subprocess.run(["bash", "-o", "pipefail", "-c", line], env=environment, capture_output=True,
+                                      text=True, timeout=100)
+                self.assertEqual(done.returncode, 0, f"{line}\n{done.stderr}")
+                self.assertNotIn('"error"', done.stdout, line)
+                ran += 1
+            self.assertGreaterEqual(ran, 4)
 
     def test_examples_without_a_cluster_run(self):
         """Every example line that needs no daemon, in a shell, with the built tools first in the path."""
