@@ -12,6 +12,8 @@ namespace {
 
 constexpr const Flag* kDiffFlags[] = {&flags::kConfig, &flags::kJson, &flags::kLogLevel, &flags::kLogFormat,
                                       &flags::kPrintConfig};
+constexpr const Flag* kEveryVerb[] = {&flags::kConfig, &flags::kJson, &flags::kLogLevel, &flags::kLogFormat,
+                                      &flags::kPrintConfig};
 constexpr cli::Positional kDiffArgs[] = {{.name = "LEFT", .help = "a .mckv stream; - is stdin"},
                                          {.name = "RIGHT", .help = "the other one"}};
 constexpr cli::Positional kXferArgs[] = {
@@ -64,6 +66,7 @@ int main(int argc, char** argv) {
   };
   const cli::Program program{.name = "mc-bench",
                              .summary = "measures the parts and the whole, makes test models, reads traces",
+                             .flags = kEveryVerb,
                              .verbs = verbs,
                              .example = "mc-bench xfer --transport shm,tcp --size 64KiB-4MiB*8 -t 1s",
                              .needs_verb = true,

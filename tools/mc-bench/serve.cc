@@ -38,7 +38,7 @@ constexpr Flag kVocab{.name = "vocab",
                       .kind = FlagKind::count,
                       .value = "N",
                       .fallback = "auto",
-                      .help = "prompt ids are below N; auto reads -m DIR's config, or mc-tiny's, else 1024",
+                      .help = "prompt ids are below N; auto is what -m DIR has (known for mc-tiny), else 1024",
                       .choices = "auto"};
 constexpr Flag kHeader{
     .name = "header", .kind = FlagKind::list, .value = "K=V", .help = "HTTP header to send; may be repeated"};
@@ -80,6 +80,10 @@ constexpr Flag kMetricPercentiles{.name = "metric-percentiles",
                                   .value = "P,P",
                                   .fallback = "99",
                                   .help = "percentiles of those: 50,90,99"};
+constexpr Flag kServedFrom{.name = "model",
+                           .letter = 'm',
+                           .value = "DIR",
+                           .help = "the served model's directory, for the size of its vocabulary"};
 constexpr Flag kLateMax{.name = "late-max",
                         .kind = FlagKind::duration,
                         .value = "T",
@@ -100,7 +104,7 @@ constexpr Flag kDryRun{.name = "dry-run",
 
 constexpr std::array<const Flag*, 28> kTargetFlags = {
     &kBaseUrl,           &kHost,           &kPort,           &kEndpoint,       &kServedModel,
-    &flags::kModel,      &kVocab,          &kHeader,         &kMaxConcurrency, &kNumWarmups,
+    &kServedFrom,        &kVocab,          &kHeader,         &kMaxConcurrency, &kNumWarmups,
     &kTemperature,       &kTimeout,        &kGoodput,        &kFailIf,         &kPercentileMetrics,
     &kMetricPercentiles, &kLateMax,        &kMetadata,       &kSaveResult,     &kSaveDetailed,
     &kResultDir,         &kResultFilename, &kDryRun,         &flags::kSeed,    &flags::kJson,
@@ -173,8 +177,8 @@ Result<uint32_t> vocabulary(const cli::Args& args, const std::string& served) {
       return user_error(err::kBadValue, "--vocab must be above " + std::to_string(TokenRange::kFirstToken), "--vocab");
     return static_cast<uint32_t>(vocab);
   }
-  if (!args.text(flags::kModel).empty() || served == "mc-tiny") {
-    MC_TRY(directory, model::find_model(args.text(flags::kModel).empty() ? served : args.text(flags::kModel)));
+  if (!args.text(kServedFrom).empty() || served == "mc-tiny") {
+    MC_TRY(directory, model::find_model(args.text(kServedFrom).empty() ? served : args.text(kServedFrom)));
     MC_TRY(config, model::read_config(directory));
     vocab = std::min<uint64_t>(config.vocab, kMost);
   }
@@ -252,7 +256,7 @@ std::string result_file(const cli::Args& args, const Json& result) {
     ::gmtime_r(&at, &parts);
     ::strftime(stamp, sizeof stamp, "%Y%m%d-%H%M%S", &parts);
     const Json& rate = result["request_rate"];
-    const std::string rate_text = rate.is_string() ? std::string(rate.as_string()) : format_f64(rate.as_double());
+    const std::string rate_text = rate.is_string() ? std::string(rate.as_string()) : format_f64(std::round(rate.as_double() * 1000) / 1000);
     name = "mc-" + rate_text + "qps-" + std::string(result["model"].as_string()) + "-" + stamp + ".json";
     for (char& c : name)
       if (c == '/') c = '_';
@@ -375,6 +379,10 @@ Result<int> load_verb(const cli::Args& args, const Workload& workload, const std
     MC_CHECK(print_plan(plans.front(), setting.target, sink));
     return 0;
   }
+  // A condition on a key that no result has is told before the load, not after.
+  Json empty = Json::object();
+  summarise(plans.front(), LoadResult{}, setting.how, empty);
+  for (const Condition& condition : setting.conditions) MC_CHECK(holds(condition, empty));
   uint64_t too_long = 0;
   for (const PlannedRequest& r : plans.front().requests)
     too_long += server.context > 0 && r.input_tokens + r.output_tokens > server.context;

@@ -75,12 +75,15 @@ Json stages(const LoadResult& load) {
                        {"other_ms", std::max(0.0, ttft - queue - xfer - prefill) / n}});
 }
 
-/// Tokens of prefixes by the node they came from.
+/// Tokens of prefixes by the node whose memory held them; the prefill node's own are those it did not fetch.
 Json cached_from(const LoadResult& load) {
   std::map<std::string, int64_t> nodes;
-  for (const Record& r : load.records)
-    if (r.outcome == Outcome::completed)
-      for (const JsonMember& node : r.stages["cached_from"].members()) nodes[node.key] += node.value.as_int();
+  for (const Record& r : load.records) {
+    if (r.outcome != Outcome::completed) continue;
+    if (const int64_t own = r.stages["cached_local_tokens"].as_int(); own > 0)
+      nodes[std::string(r.stages["prefill_node"].as_string())] += own;
+    for (const JsonMember& node : r.stages["cached_from"].members()) nodes[node.key] += node.value.as_int();
+  }
   Json out = Json::object();
   for (const auto& [name, tokens] : nodes) out.set(name, tokens);
   return out;
