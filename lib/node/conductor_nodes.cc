@@ -1,6 +1,7 @@
 // Membership and the block index: who is in the cluster, and what each node says it holds.
 
 #include <algorithm>
+#include <cctype>
 
 #include "base/assert.h"
 #include "node/conductor.h"
@@ -113,8 +114,17 @@ std::string Conductor::free_name(wire::Role role) const {
 
 // Two nodes of one model must agree on everything that shapes KV bytes; the second one is refused.
 std::optional<wire::Refused> Conductor::objection(const wire::Hello& hello) const {
-  if (hello.role == wire::Role::cache) return std::nullopt;
   wire::Refused refused;
+  const auto plain = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == '.';
+  };
+  if (hello.name == kConductor || hello.name.size() > 64 || !std::all_of(hello.name.begin(), hello.name.end(), plain)) {
+    refused.mc = 2108;
+    refused.field = "name";
+    refused.message = "a node's name is up to 64 letters, digits, '.', '_' and '-', and not conductor";
+    return refused;
+  }
+  if (hello.role == wire::Role::cache) return std::nullopt;
   const auto ours = kv::Namespace::parse(hello.kv_namespace);
   if (!ours) {
     refused.mc = 2104;

@@ -138,6 +138,8 @@ void Conductor::dispatch(Request& r, const sched::Snapshot& snapshot, const sche
   ++r.attempt;
   r.placed = true;
   r.first_token = false;
+  r.early.clear();
+  r.finish_reason.clear();  // of an attempt whose end came before its beginning was lost
   r.parked_until = kNever;
   r.prefill = prefill.name, r.prefill_instance = prefill.instance;
   r.decode = decode.name, r.decode_instance = decode.instance;

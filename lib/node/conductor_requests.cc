@@ -51,7 +51,7 @@ void Conductor::on_tokens(const Received& event, const wire::Tokens& tokens, Tim
 // Decode may be faster than the first token's way through another socket: tokens wait for their turn.
 void Conductor::give_token(Request& r, uint32_t index, uint32_t token, const wire::TokenLogprobs& logprobs,
                            const std::string& finish_reason, TimePoint now, Actions& out) {
-  if (index < r.answer.size()) return;
+  if (index < r.answer.size() || index >= r.submit.stopping.max_tokens) return;
   r.early.emplace(index, std::pair(token, logprobs));
   if (!finish_reason.empty()) r.finish_reason = finish_reason, r.finish_index = index;
   while (!r.early.empty() && r.early.begin()->first == r.answer.size()) {

@@ -58,13 +58,18 @@ bool Decode::give_page(const RequestPtr& r, Actions& out) {
     Request* last = nullptr;
     for (const auto& [id, other] : requests_)
       if (other->phase != Phase::waiting && (!last || other->order > last->order)) last = other.get();
-    if (last == r.get() && requests_.size() == 1) {
+    const bool alone = std::none_of(requests_.begin(), requests_.end(), [&](const auto& other) {
+      return other.second != r && other.second->phase != Phase::waiting;
+    });
+    if (alone && r->pages.size() >= options_.page_count) {
       fail(*r, "decode", "no_space",
            "a context of " + std::to_string(r->position + 1) + " tokens needs more than the " +
                std::to_string(options_.page_count) + " pages of this node; raise --kv-mem",
            false, out);
       return false;
     }
+    // Nobody can give way, so leases or reads of ended requests hold the pages: they end by themselves.
+    if (alone) return false;
     preempt(*last, out);
     if (last == r.get()) return false;
     if (r->phase == Phase::ended) return false;

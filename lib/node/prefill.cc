@@ -237,17 +237,31 @@ void Prefill::pump(TimePoint now, Actions& out) {
   if (computing_) return;
   for (const auto& r : std::vector<RequestPtr>(queue_.begin(), queue_.end())) {
     if (r->phase != Phase::preparing || !r->accepted || r->fetch != Fetch::done) continue;
-    if (start_compute(*r, now, out)) {
-      std::erase(queue_, r);
-      computing_ = r;
-      return;
-    }
+    bool started = start_compute(*r, now, out);
     // No pages. If some request is handing over, its pages come free: wait, so that a large request
-    // is not overtaken for ever. If none is, only a smaller request's end can free any.
-    const bool pages_coming = std::any_of(requests_.begin(), requests_.end(),
-                                          [](const auto& other) { return other.second->phase == Phase::handing_over; });
-    if (pages_coming) return;
+    // is not overtaken for ever. If none is, only those that prepare hold any.
+    if (!started && std::any_of(requests_.begin(), requests_.end(),
+                                [](const auto& other) { return other.second->phase == Phase::handing_over; }))
+      return;
+    if (!started && unpin_others(*r)) started = start_compute(*r, now, out);
+    if (!started) continue;
+    std::erase(queue_, r);
+    computing_ = r;
+    return;
   }
+}
+
+// Two requests that prepare could pin so much that neither can start. The others let go: their blocks
+// stay cached, and are matched again when their turn comes.
+bool Prefill::unpin_others(const Request& r) {
+  bool any = false;
+  for (const auto& other : queue_) {
+    if (other.get() == &r || other->fetch != Fetch::done || other->pages.empty()) continue;
+    shelf_->pool.unpin(other->pages);
+    other->pages.clear(), other->pinned.clear();
+    any = true;
+  }
+  return any;
 }
 
 void Prefill::prepare(Request& r, TimePoint now, Actions& out) {

@@ -100,6 +100,7 @@ class Prefill final : public Worker {
   void on_refuse(const Received& event, const wire::KvRefuse& refuse, TimePoint now, Actions& out);
   Request* find(const RequestId& req, uint32_t attempt);
   void pump(TimePoint now, Actions& out);
+  bool unpin_others(const Request& r);
   void prepare(Request& r, TimePoint now, Actions& out);
   void fetch_next(Request& r, TimePoint now, Actions& out);
   void on_grant(Request& r, const wire::LeaseGrant& grant, TimePoint now, Actions& out);

@@ -29,6 +29,7 @@ bool Prefill::start_compute(Request& r, TimePoint now, Actions& out) {
   r.phase = Phase::computing;
   r.compute_at = now;
   r.prefix_blocks = shared;
+  r.remote_blocks = std::min(r.remote_blocks, shared);  // what was fetched may be gone again
   r.next = shared * bt;
   r.crcs.assign(r.pages.size(), std::vector<uint32_t>(options_.layout.layers, 0));
   stats_.prompt_tokens += tokens;

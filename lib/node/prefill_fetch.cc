@@ -80,8 +80,9 @@ void Prefill::on_read(Request& r, const ReadDone& done, TimePoint now, Actions& 
     return fetch_failed(r, std::string(to_string(done.code)), now, out);
   const uint32_t first = static_cast<uint32_t>(r.pages.size());
   for (size_t i = 0; i < r.fetched.size(); ++i) {
-    kv::BlockMeta meta{r.granted[i].hash, r.granted[i].parent, r.spec.ns,
-                       static_cast<uint32_t>(first + i) * options_.layout.block_tokens, r.granted[i].layer_crcs};
+    const size_t block = first + i;
+    kv::BlockMeta meta{r.hashes[block], block == 0 ? BlockHash{} : r.hashes[block - 1], r.spec.ns,
+                       static_cast<uint32_t>(block) * options_.layout.block_tokens, r.granted[i].layer_crcs};
     r.pages.push_back(shelf_->pool.publish(r.fetched[i], std::move(meta)).page);
     r.pinned.push_back(true);
   }

@@ -196,6 +196,9 @@ void Worker::on_received(const Received& event, TimePoint now, Actions& out) {
   if (const auto* request = std::get_if<wire::LeaseRequest>(&event.message)) {
     on_lease_request(event, *request, now, out);
   } else if (const auto* release = std::get_if<wire::LeaseRelease>(&event.message)) {
+    std::erase_if(waiting_, [&](const WaitingLease& w) {
+      return w.instance == event.instance && w.request.lease == release->lease;
+    });
     const auto it = granted_.find({event.instance, release->lease});
     if (it == granted_.end()) return;
     (void)it->second.shelf->leases.release(it->second.id);  // already over is fine

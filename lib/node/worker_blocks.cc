@@ -9,11 +9,13 @@ namespace mc::node {
 namespace {
 constexpr size_t kEventsPerMessage = 2048;   // about 90 KiB of msgpack
 constexpr size_t kBlocksPerSnapshot = 4096;  // about 160 KiB
-constexpr uint32_t kDemotePages = 32;  // per offer: enough to amortise, few enough not to hold much
-constexpr uint32_t kLeavesLooked = 64;  // coldest leaves searched for a chain worth saving
+constexpr uint32_t kDemotePages = 32;        // per offer: enough to amortise, few enough not to hold much
+constexpr uint32_t kLeavesLooked = 64;       // coldest leaves searched for a chain worth saving
 constexpr size_t kDemotionsInFlight = 2;
 constexpr Duration kDemoteEvery = 20ms;
 constexpr Duration kDemoteTtl = 5s;
+constexpr size_t kWaitingMax = 256;       // lease requests that wait for blocks; more are answered at once
+constexpr Duration kWaitMax = 60s;        // whatever the asker is ready to wait
 constexpr size_t kLeaseBlocksMax = 4096;  // of one grant; the asker takes the rest in another
 }  // namespace
 
@@ -66,10 +68,10 @@ void Worker::on_lease_request(const Received& event, const wire::LeaseRequest& r
     return;
   }
   const Shelf* shelf = shelf_of(request.ns);
-  if (shelf && request.wait_ms > 0) {
+  if (shelf && request.wait_ms > 0 && waiting_.size() < kWaitingMax) {
     const uint32_t here = shelf->pool.match(request.hashes);
     if (here < request.hashes.size() && is_pending(request.hashes[here])) {
-      const TimePoint until = now + std::chrono::milliseconds(request.wait_ms);
+      const TimePoint until = now + std::min<Duration>(kWaitMax, std::chrono::milliseconds(request.wait_ms));
       waiting_.push_back({event.from, event.instance, request, until});
       return;
     }

@@ -205,3 +205,32 @@ TEST_CASE("node/conductor: a dry run changes nothing") {
   CHECK(e.reusable_blocks == 4);
   CHECK(b.conductor.idle());
 }
+
+TEST_CASE("node/conductor: the end of an attempt that was lost does not end the next one") {
+  Bench b;
+  start(b);
+  b.submit("r");
+  b.token("r", 2, 12, "stop");  // decode was faster than the first token, which never comes
+  b.give(PeerLost{"p0", instance(1), "killed"});
+  b.hello(wire::Role::prefill, "p0", 4);
+  wire::FirstToken first;
+  first.req = "r", first.attempt = 2, first.token = 10;
+  b.give(Received{"p0", instance(4), first});
+  wire::Tokens tokens;
+  tokens.rows = {{"r", 2, 1, 11, {}, ""}, {"r", 2, 2, 13, {}, ""}, {"r", 2, 3, 14, {}, ""}};
+  const auto replies = Bench::replies(b.give(Received{"d0", instance(2), tokens}));
+  REQUIRE(replies.size() == 3);
+  CHECK(replies.back().kind == Reply::Kind::token);
+  CHECK(replies.back().token == 14);
+}
+
+TEST_CASE("node/conductor: nobody registers under a name that is not one, or as the conductor") {
+  Bench b;
+  for (const std::string name : {"conductor", "a b", "../x", "p\n0"}) {
+    CAPTURE(name);
+    const auto refused = Bench::sent<wire::Refused>(b.hello(wire::Role::cache, name, 5), name);
+    REQUIRE(refused.size() == 1);
+    CHECK(refused[0].field == "name");
+  }
+  CHECK(b.conductor.nodes(b.now).empty());
+}

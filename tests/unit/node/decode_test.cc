@@ -1,0 +1,189 @@
+// The decode machine alone: page shortage, preemption, and what peers may get wrong.
+
+#include "node/decode.h"
+
+#include "bench.h"
+
+using namespace mc;
+using namespace mc::node;
+using namespace mc::node::bench;
+
+namespace {
+
+struct DecodeBench : Bench<Decode, DecodeOptions> {
+  explicit DecodeBench(uint32_t pages) : Bench(wire::Role::decode, pages, {}) {}
+  Actions offer(const wire::RequestSpec& spec) { return from("p0", 1, wire::KvOffer{spec}); }
+  Actions ready(const std::string& req, uint32_t layer, uint32_t first, size_t count) {
+    return give(Notified{"p0", instance(1), {req, 1, layer, first, std::vector<wire::ReadyExtent>(count)}});
+  }
+  /// Offered, read and complete: returns what the last message brought.
+  Actions join(const wire::RequestSpec& spec) {
+    const auto accepted = sent<wire::KvAccept>(offer(spec), "p0");
+    REQUIRE(accepted.size() == 1);
+    const auto blocks = kv::blocks_for(spec.ids.size(), 64);
+    for (uint32_t layer = 0; layer < 2; ++layer)
+      for (const auto& read :
+           all<Read>(ready(spec.req, layer, accepted[0].have_blocks, blocks - accepted[0].have_blocks)))
+        give(ReadDone{read.read, Code::ok, ""});
+    return from("p0", 1, wire::KvComplete{spec.req, 1, static_cast<uint32_t>(spec.ids.size()), 3});
+  }
+  Actions stepped(const RunStep& run) {
+    StepDone done;
+    done.run = run.run;
+    for (const auto& row : run.rows) {
+      StepRow out;
+      out.sampled.token = 4;
+      if ((row.position + 1) % 64 == 0) out.sealed_crcs.assign(2, 0);
+      done.rows.push_back(out);
+    }
+    return give(done);
+  }
+};
+
+std::vector<uint32_t> ids_of(uint32_t first, size_t count) {
+  std::vector<uint32_t> ids(count, 5);
+  ids[0] = first;
+  return ids;
+}
+
+const std::string kTo(kConductor);
+
+}  // namespace
+
+TEST_CASE("node/decode: when pages run out the request that came last gives way, and the oldest finishes") {
+  DecodeBench b(5);
+  auto runs = all<RunStep>(b.join(spec_of("old", ids_of(1, 2 * 64 - 2), 150)));
+  REQUIRE(runs.size() == 1);
+  b.join(spec_of("young", ids_of(2, 2 * 64 - 2), 150));
+  std::vector<std::string> preempted;
+  bool finished = false;
+  for (int step = 0; step < 300 && !finished; ++step) {
+    const Actions out = b.stepped(runs.at(0));
+    for (const auto& p : sent<wire::Preempted>(out, kTo)) preempted.push_back(p.req);
+    for (const auto& tokens : sent<wire::Tokens>(out, kTo))
+      for (const auto& row : tokens.rows) finished |= row.req == "old" && row.finish_reason == "length";
+    runs = all<RunStep>(out);
+  }
+  CHECK(finished);
+  CHECK(preempted == std::vector<std::string>{"young"});
+  CHECK(b.machine.idle());
+}
+
+TEST_CASE("node/decode: alone and short of pages that a lease holds, a request waits for the lease and goes on") {
+  DecodeBench b(8);
+  const auto old_ids = ids_of(1, 3 * 64 + 1);
+  auto runs = all<RunStep>(b.join(spec_of("first", old_ids, 2)));
+  b.stepped(runs.at(0));
+  REQUIRE(b.machine.idle());
+  wire::LeaseRequest request;
+  request.lease = 9, request.ns = namespace_of(layout_of(2)).id();
+  request.hashes = kv::chain(request.ns, old_ids, 64);
+  request.ttl_ms = 20000;
+  CHECK(sent<wire::LeaseGrant>(b.from("p1", 4, request), "p1").at(0).blocks.size() == 3);
+  runs = all<RunStep>(b.join(spec_of("second", ids_of(2, 5 * 64 - 2), 50)));
+  Actions out;
+  while (!runs.empty()) out = b.stepped(runs[0]), runs = all<RunStep>(out);
+  CHECK(sent<wire::Failed>(out, kTo).empty());
+  CHECK(sent<wire::Preempted>(out, kTo).empty());
+  CHECK(b.machine.request_count() == 1);
+  b.from("p1", 4, wire::LeaseRelease{9});
+  CHECK(all<RunStep>(b.wait(200ms)).size() == 1);
+}
+
+TEST_CASE("node/decode: an offer waits for pages in order of arrival, and ends with its prefill node") {
+  DecodeBench b(6);
+  auto runs = all<RunStep>(b.join(spec_of("a", ids_of(1, 4 * 64), 5)));
+  CHECK(sent<wire::KvAccept>(b.offer(spec_of("b", ids_of(2, 4 * 64))), "p0").empty());
+  CHECK(sent<wire::KvAccept>(b.offer(spec_of("c", ids_of(3, 10))), "p0").empty());
+  Actions out;
+  std::vector<std::string> accepted;
+  for (; !runs.empty(); runs = all<RunStep>(out)) {
+    out = b.stepped(runs[0]);
+    for (const auto& a : sent<wire::KvAccept>(out, "p0")) accepted.push_back(a.req);
+  }
+  CHECK(accepted == std::vector<std::string>{"b", "c"});
+  CHECK(sent<wire::Failed>(b.give(PeerLost{"p0", instance(1), "killed"}), kTo).size() == 2);
+  CHECK(b.machine.idle());
+}
+
+TEST_CASE("node/decode: extents announced beyond the prompt end the request, and nothing is read") {
+  for (int lie = 0; lie < 4; ++lie) {
+    CAPTURE(lie);
+    DecodeBench b(10);
+    CHECK(sent<wire::KvAccept>(b.offer(spec_of("r", ids_of(1, 100))), "p0").size() == 1);
+    const uint32_t layer = lie == 0 ? 2 : 0, first = lie == 1 ? 2 : lie == 2 ? 0xffffffff : 1;
+    const Actions out = b.ready("r", layer, first, lie == 3 ? 2 : 1);
+    CHECK(all<Read>(out).empty());
+    REQUIRE(sent<wire::Failed>(out, kTo).size() == 1);
+    CHECK(sent<wire::Failed>(out, kTo)[0].code == "corrupt");
+    CHECK(sent<wire::Cancel>(out, "p0").size() == 1);
+    CHECK(b.machine.idle());
+  }
+}
+
+TEST_CASE("node/decode: an extent announced twice is read once; one announced by a stranger never") {
+  DecodeBench b(10);
+  b.offer(spec_of("r", ids_of(1, 100)));
+  CHECK(all<Read>(b.give(Notified{"p1", instance(4), {"r", 1, 0, 0, std::vector<wire::ReadyExtent>(2)}})).empty());
+  CHECK(all<Read>(b.ready("r", 0, 0, 2)).size() == 1);
+  CHECK(all<Read>(b.ready("r", 0, 0, 2)).empty());
+}
+
+TEST_CASE("node/decode: KvComplete that counts other tokens than the prompt has ends the request as corrupt") {
+  DecodeBench b(10);
+  b.offer(spec_of("r", ids_of(1, 100)));
+  const auto failed = sent<wire::Failed>(b.from("p0", 1, wire::KvComplete{"r", 1, 99, 3}), kTo);
+  REQUIRE(failed.size() == 1);
+  CHECK(failed[0].code == "corrupt");
+  CHECK(failed[0].retryable);
+  CHECK(b.machine.idle());
+}
+
+TEST_CASE("node/decode: complete, with an announcement lost, a request gives up after a while and says how many") {
+  DecodeBench b(10);
+  b.offer(spec_of("r", ids_of(1, 100)));
+  for (const auto& read : all<Read>(b.ready("r", 0, 0, 2))) b.give(ReadDone{read.read, Code::ok, ""});
+  b.from("p0", 1, wire::KvComplete{"r", 1, 100, 3});
+  std::vector<wire::Failed> failed;
+  for (int i = 0; i < 15 && failed.empty(); ++i) failed = sent<wire::Failed>(b.wait(200ms), kTo);
+  REQUIRE(failed.size() == 1);
+  CHECK(failed[0].message == "2 extents were never announced by p0");
+  CHECK(b.machine.idle());
+}
+
+TEST_CASE("node/decode: a block that does not match its checksum is read again, and a liar is given up") {
+  DecodeBench b(10);
+  b.offer(spec_of("r", ids_of(1, 60)));
+  auto reads = all<Read>(b.ready("r", 0, 0, 1));
+  Actions out;
+  int tries = 0;
+  for (; !reads.empty(); reads = all<Read>(out), ++tries) out = b.give(ReadDone{reads[0].read, Code::corrupt, "crc"});
+  CHECK(tries == 4);
+  CHECK(sent<wire::Failed>(out, kTo).size() == 1);
+  CHECK(b.machine.stats().checksum_failures == 4);
+  CHECK(b.machine.idle());
+}
+
+TEST_CASE("node/decode: an offer that cannot be held is refused by name") {
+  DecodeBench b(4);
+  const auto reason = [&](const wire::RequestSpec& spec, const std::string& name = "p0", uint8_t n = 1) {
+    const auto refused = sent<wire::KvRefuse>(b.from(name, n, wire::KvOffer{spec}), name);
+    REQUIRE(refused.size() == 1);
+    return refused[0].reason;
+  };
+  CHECK(reason(spec_of("a", {})) == "too_long");
+  CHECK(reason(spec_of("b", ids_of(1, 4 * 64))) == "too_long");
+  auto resumed = spec_of("c", ids_of(1, 4));
+  resumed.resumed = 5;
+  CHECK(reason(resumed) == "too_long");
+  auto foreign = spec_of("d", ids_of(1, 4));
+  foreign.prefill_attention = "moba:block=64,top_k=1,full_last=0";
+  CHECK(reason(foreign) == "layout");
+  CHECK(reason(spec_of("e", ids_of(1, 4)), "x", 77) == "unknown_peer");
+  auto promised = spec_of("f", ids_of(1, 4));
+  promised.tbt_slo_ms = 1e-9;
+  CHECK(reason(promised) == "predicted_slo_miss");
+  b.from_conductor(wire::Drain{true});
+  CHECK(reason(spec_of("g", ids_of(1, 4))) == "draining");
+  CHECK(b.machine.idle());
+}

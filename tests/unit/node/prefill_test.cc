@@ -1,0 +1,197 @@
+// The prefill machine alone: page shortage between requests, and what peers may get wrong.
+
+#include "node/prefill.h"
+
+#include "bench.h"
+
+using namespace mc;
+using namespace mc::node;
+using namespace mc::node::bench;
+
+namespace {
+
+struct PrefillBench : Bench<Prefill, PrefillOptions> {
+  explicit PrefillBench(uint32_t pages) : Bench(wire::Role::prefill, pages, options()) {}
+  static PrefillOptions options() {
+    PrefillOptions o;
+    o.chunk_tokens = 4096;
+    return o;
+  }
+  Actions start(const wire::RequestSpec& spec, std::vector<wire::Source> sources = {}) {
+    return from_conductor(wire::PrefillStart{spec, "d0", instance(2), std::move(sources)});
+  }
+  Actions accept(const std::string& req, uint32_t have = 0) { return from("d0", 2, wire::KvAccept{req, 1, have}); }
+  Actions computed(uint64_t run) {
+    ChunkDone done;
+    done.run = run;
+    done.sampled.token = 7;
+    return give(done);
+  }
+  /// One request from start to KvDone.
+  void serve(const std::string& req, const std::vector<uint32_t>& ids) {
+    start(spec_of(req, ids));
+    const auto runs = all<RunChunk>(accept(req));
+    REQUIRE(runs.size() == 1);
+    CHECK(sent<wire::KvComplete>(computed(runs[0].run), "d0").size() == 1);
+    from("d0", 2, wire::KvDone{req, 1});
+    REQUIRE(machine.idle());
+  }
+};
+
+std::vector<uint32_t> ids_of(uint32_t first, size_t count) {
+  std::vector<uint32_t> ids(count, 5);
+  ids[0] = first;
+  return ids;
+}
+
+wire::LeaseGrant grant_of(const wire::LeaseRequest& request) {
+  wire::LeaseGrant grant{request.lease, {}, 1000, ""};
+  BlockHash parent;
+  for (const auto& hash : request.hashes) {
+    grant.blocks.push_back({hash, parent, 1, 0, {11, 12}});
+    parent = hash;
+  }
+  return grant;
+}
+
+}  // namespace
+
+TEST_CASE("node/prefill: two requests whose cached prefixes fill the pool do not keep each other from starting") {
+  PrefillBench b(10);
+  b.serve("x", ids_of(1, 4 * 64 + 1));
+  b.serve("y", ids_of(2, 4 * 64 + 1));
+  b.start(spec_of("a", ids_of(1, 9 * 64)));
+  b.start(spec_of("b", ids_of(2, 9 * 64)));
+  const auto runs = all<RunChunk>(b.accept("a"));
+  REQUIRE(runs.size() == 1);
+  CHECK(runs[0].start == 4 * 64);
+  CHECK(all<RunChunk>(b.accept("b")).empty());
+  b.computed(runs[0].run);
+  const auto next = all<RunChunk>(b.from("d0", 2, wire::KvDone{"a", 1}));
+  REQUIRE(next.size() == 1);
+  b.computed(next[0].run);
+  b.from("d0", 2, wire::KvDone{"b", 1});
+  CHECK(b.machine.idle());
+  CHECK(b.machine.stats().finished == 4);
+}
+
+TEST_CASE("node/prefill: a lease of other blocks than asked for is given back and the prefix computed") {
+  for (int lie = 0; lie < 3; ++lie) {
+    CAPTURE(lie);
+    PrefillBench b(10);
+    const auto begun = b.start(spec_of("r", ids_of(1, 3 * 64 + 5)), {{"p1", instance(4), 0, 3, 0}});
+    const auto asked = sent<wire::LeaseRequest>(begun, "p1");
+    REQUIRE(asked.size() == 1);
+    REQUIRE(asked[0].hashes.size() == 3);
+    auto grant = grant_of(asked[0]);
+    if (lie == 0) grant.blocks[1].hash = BlockHash{};
+    if (lie == 1) grant.blocks.push_back(grant.blocks.back());
+    if (lie == 2) grant.blocks[2].layer_crcs.pop_back();
+    const auto after = b.from("p1", 4, grant);
+    CHECK(all<Read>(after).empty());
+    CHECK(sent<wire::LeaseRelease>(after, "p1").size() == 1);
+    const auto runs = all<RunChunk>(b.accept("r"));
+    REQUIRE(runs.size() == 1);
+    CHECK(runs[0].start == 0);
+    const auto first = sent<wire::FirstToken>(b.computed(runs[0].run), std::string(kConductor));
+    REQUIRE(first.size() == 1);
+    CHECK(first[0].report.fallback == "fetch:bad_grant");
+  }
+}
+
+TEST_CASE("node/prefill: a fetched block keeps its place in our own chain, whatever parent the holder names") {
+  PrefillBench b(10);
+  const auto begun = b.start(spec_of("r", ids_of(1, 2 * 64 + 5)), {{"p1", instance(4), 0, 2, 0}});
+  auto grant = grant_of(sent<wire::LeaseRequest>(begun, "p1").at(0));
+  grant.blocks[0].parent = grant.blocks[1].hash;
+  grant.blocks[1].parent = grant.blocks[1].hash;
+  const auto reads = all<Read>(b.from("p1", 4, grant));
+  REQUIRE(reads.size() == 1);
+  const auto events = sent<wire::BlockEvents>(b.give(ReadDone{reads[0].read, Code::ok, ""}), std::string(kConductor));
+  REQUIRE(events.size() == 1);
+  REQUIRE(events[0].events.size() == 2);
+  CHECK(events[0].events[0].block.parent.is_zero());
+  CHECK(events[0].events[1].block.parent == grant.blocks[0].hash);
+}
+
+TEST_CASE("node/prefill: a read that fails or never ends costs the fetch, not the request") {
+  PrefillBench b(10);
+  const auto begun = b.start(spec_of("r", ids_of(1, 2 * 64 + 5)), {{"p1", instance(4), 0, 2, 0}});
+  const auto reads = all<Read>(b.from("p1", 4, grant_of(sent<wire::LeaseRequest>(begun, "p1").at(0))));
+  REQUIRE(reads.size() == 1);
+  CHECK(reads[0].budget <= 1000ms);  // the lease ends then
+  CHECK(all<RunChunk>(b.accept("r")).empty());
+  Actions late;
+  for (int i = 0; i < 20 && all<RunChunk>(late).empty(); ++i) late = b.wait(200ms);
+  REQUIRE(all<RunChunk>(late).size() == 1);
+  CHECK(all<CancelRead>(late).size() == 1);
+  CHECK(all<RunChunk>(late)[0].pages.size() == 3);
+  b.computed(all<RunChunk>(late)[0].run);
+  b.from("d0", 2, wire::KvDone{"r", 1});
+  CHECK_FALSE(b.machine.idle());  // the pages of the read are still the transport's
+  b.give(ReadDone{reads[0].read, Code::cancelled, ""});
+  CHECK(b.machine.idle());
+}
+
+TEST_CASE("node/prefill: only the chosen decode node may accept, refuse, finish or cancel a request") {
+  PrefillBench b(10);
+  b.start(spec_of("r", ids_of(1, 100)));
+  CHECK(all<RunChunk>(b.from("p1", 4, wire::KvAccept{"r", 1, 0})).empty());
+  CHECK(sent<wire::Failed>(b.from("p1", 4, wire::KvRefuse{"r", 1, "draining", 0, 0}), std::string(kConductor)).empty());
+  b.from("p1", 4, wire::Cancel{"r", 1, "client_gone"});
+  CHECK(b.machine.request_count() == 1);
+  CHECK(all<RunChunk>(b.accept("r", 1u << 31)).size() == 1);  // it claims more blocks than there are
+  b.from("d0", 2, wire::KvDone{"r", 1});                      // too early: nothing is complete
+  CHECK(b.machine.request_count() == 1);
+}
+
+TEST_CASE("node/prefill: a prompt that cannot be held is refused by name before any work") {
+  PrefillBench b(4);
+  const auto code = [&](const wire::RequestSpec& spec) {
+    const auto failed = sent<wire::Failed>(b.start(spec), std::string(kConductor));
+    REQUIRE(failed.size() == 1);
+    CHECK_FALSE(failed[0].retryable);
+    return failed[0].code;
+  };
+  CHECK(code(spec_of("a", ids_of(1, 5 * 64))) == "no_space");
+  CHECK(code(spec_of("b", ids_of(1, 5000))) == "invalid");
+  CHECK(code(spec_of("c", {})) == "invalid");
+  auto foreign = spec_of("d", ids_of(1, 10));
+  foreign.salt = "tenant";
+  CHECK(code(foreign) == "layout");
+  CHECK(b.machine.idle());
+}
+
+TEST_CASE("node/prefill: a reader that waits for blocks being computed gets them when they are, and not one by one") {
+  PrefillBench b(20);
+  const auto ids = ids_of(1, 4 * 64 + 9);
+  const auto hashes = kv::chain(namespace_of(layout_of(2)).id(), ids, 64);
+  b.start(spec_of("r", ids));
+  wire::LeaseRequest request;
+  request.lease = 5, request.ns = namespace_of(layout_of(2)).id(), request.hashes = hashes;
+  request.ttl_ms = 1000, request.wait_ms = 5000;
+  CHECK(sent<wire::LeaseGrant>(b.from("p1", 4, request), "p1").empty());
+  const auto runs = all<RunChunk>(b.accept("r"));
+  REQUIRE(runs.size() == 1);
+  const auto grants = sent<wire::LeaseGrant>(b.computed(runs[0].run), "p1");
+  REQUIRE(grants.size() == 1);
+  CHECK(grants[0].blocks.size() == 4);
+  b.from("p1", 4, wire::LeaseRelease{5});
+  b.from("d0", 2, wire::KvDone{"r", 1});
+  CHECK(b.machine.idle());
+}
+
+TEST_CASE("node/prefill: a reader that waits for a computation that fails is told at once") {
+  PrefillBench b(20);
+  const auto ids = ids_of(1, 4 * 64 + 9);
+  b.start(spec_of("r", ids));
+  wire::LeaseRequest request;
+  request.lease = 5, request.ns = namespace_of(layout_of(2)).id();
+  request.hashes = kv::chain(request.ns, ids, 64);
+  request.ttl_ms = 1000, request.wait_ms = 5000;
+  b.from("p1", 4, request);
+  const auto grants = sent<wire::LeaseGrant>(b.from_conductor(wire::Cancel{"r", 1, "client_gone"}), "p1");
+  REQUIRE(grants.size() == 1);
+  CHECK(grants[0].blocks.empty());
+  CHECK(b.machine.idle());
+}
