@@ -256,7 +256,8 @@ std::string result_file(const cli::Args& args, const Json& result) {
     ::gmtime_r(&at, &parts);
     ::strftime(stamp, sizeof stamp, "%Y%m%d-%H%M%S", &parts);
     const Json& rate = result["request_rate"];
-    const std::string rate_text = rate.is_string() ? std::string(rate.as_string()) : format_f64(std::round(rate.as_double() * 1000) / 1000);
+    const std::string rate_text =
+        rate.is_string() ? std::string(rate.as_string()) : format_f64(std::round(rate.as_double() * 1000) / 1000);
     name = "mc-" + rate_text + "qps-" + std::string(result["model"].as_string()) + "-" + stamp + ".json";
     for (char& c : name)
       if (c == '/') c = '_';
