@@ -191,7 +191,8 @@ TEST_CASE("text/tokenizer_file: the configuration files add tokens, names and th
   const auto opened = Tokenizer::parse(
       {.tokenizer = spec.dump(),
        .config =
-           R"({"bos_token":"<s>","added_tokens_decoder":{"256":{"content":"<s>"},"300":{"content":"<t>","special":true}},
+           R"({"bos_token":"<s>",
+                     "added_tokens_decoder":{"256":{"content":"<s>"},"300":{"content":"<t>","special":true}},
                      "chat_template":[{"name":"tool_use","template":"T"},{"name":"default","template":"D"}]})",
        .special_tokens_map = R"({"eos_token":"</s>","pad_token":"<s>"})"});
   REQUIRE_OK(opened);
