@@ -1,0 +1,277 @@
+"""mc-bench without a cluster: traces, plans of load, test models, speeds, comparisons; and what it refuses."""
+import json
+import math
+import os
+import signal
+import subprocess
+import tempfile
+import unittest
+
+import cluster
+
+ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
+TRACES = os.environ.get("MCT_TRACES", os.path.join(ROOT, "..", "shared", "traces"))
+
+
+def bench(*words, expect=0, **kwargs):
+    code, out, err = cluster.run("mc-bench", *words, **kwargs)
+    assert code == expect, f"{words}: exit {code}: {err}"
+    return out.decode(), err
+
+
+def result(*words, **kwargs):
+    return json.loads(bench(*words, "--json", **kwargs)[0].splitlines()[-1])
+
+
+def trace_line(at, tokens, ids, output=4):
+    return json.dumps({"timestamp": at, "input_length": tokens, "output_length": output, "hash_ids": ids})
+
+
+class Scratch(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory(prefix="mct-bench-")
+        self.addCleanup(directory.cleanup)
+        self.dir = directory.name
+
+    def file(self, name, text):
+        path = os.path.join(self.dir, name)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        return path
+
+    def trace(self, *lines):
+        return self.file("trace.jsonl", "".join(line + "\n" for line in lines))
+
+
+class TraceStatistics(Scratch):
+    def test_small_trace_by_hand(self):
+        path = self.trace(trace_line(0, 1000, [0, 1]), trace_line(1000, 1024, [0, 2]), trace_line(4000, 1500,
+                                                            [0, 1, 3]))
+        s = result("trace", "stats", path)
+        self.assertEqual((s["requests"], s["duration_s"]), (3, 4.0))
+        self.assertEqual(s["arrivals"]["rate_per_s"], 0.75)
+        self.assertEqual(s["arrivals"]["gap_mean_ms"], 2000)
+        self.assertEqual(s["blocks"]["total"], 7)
+        self.assertEqual(s["popularity"]["unique_blocks"], 4)
+        self.assertEqual((s["ideal"]["hit_blocks"], s["ideal"]["hit_tokens"]), (3, 512 + 1024))
+        self.assertEqual(s["inputs_of_whole_blocks"], 1)
+        # The ceil(qN)-th smallest of three values.
+        self.assertEqual((s["input_tokens"]["p25"], s["input_tokens"]["p50"], s["input_tokens"]["p75"]),
+                         (1000, 1024, 1500))
+
+    def test_stdin_and_limit(self):
+        text = "".join(trace_line(i, 100, [i]) + "\n" for i in range(5))
+        self.assertEqual(result("trace", "stats", "-", "--limit", 3, stdin=text.encode())["requests"], 3)
+
+    def published(self, name):
+        path = os.path.join(TRACES, name)
+        if not os.path.exists(path):
+            self.skipTest(f"{name} is not here; MCT_TRACES names its folder")
+        return result("trace", "stats", path, "--cache", "1000,10k,30k")
+
+    def test_conversation_trace_has_the_published_figures(self):
+        s = self.published("conversation_trace.jsonl")
+        self.assertEqual((s["requests"], s["arrivals"]["last_ms"], s["arrivals"]["distinct_timestamps"]),
+                         (12031, 3536999, 1180))
+        self.assertEqual(round(s["arrivals"]["rate_per_s"], 4), 3.4015)
+        self.assertEqual((round(s["arrivals"]["gap_cv"], 2), round(s["arrivals"]["gap_zero_share"], 3)),
+                         (3.03, 0.902))
+        self.assertEqual(s["input_tokens"]["total"], 144793823)
+        self.assertEqual([s["input_tokens"][p] for p in ("p1", "p5", "p10", "p25", "p50", "p75", "p90", "p95", "p99",
+                                                         "p99.9", "max", "min")],
+                         [894, 901, 964, 2306, 6909, 15368, 27367, 39552, 85401, 121301, 126195, 891])
+        self.assertEqual(s["output_tokens"]["total"], 4122048)
+        self.assertEqual(round(s["output_tokens"]["mean"], 2), 342.62)
+        self.assertEqual([s["blocks"][p] for p in ("total", "p50", "p90", "p99", "p99.9", "max")],
+                         [288500, 14, 54, 167, 237, 247])
+        self.assertEqual(s["popularity"]["unique_blocks"], 182790)
+        self.assertEqual(s["inputs_of_whole_blocks"], 22)
+        windows = {w["window_s"]: w for w in s["arrivals"]["windows"]}
+        self.assertEqual([windows[10][k] for k in ("min", "max")], [14, 67])
+        self.assertEqual([windows[60][k] for k in ("min", "max")], [144, 247])
+        self.assertEqual(windows[300]["counts"], [918, 832, 978, 930, 1007, 1054, 1039, 1093, 1089, 1103, 1104, 884])
+        ideal = s["ideal"]
+        self.assertEqual((ideal["hit_blocks"], ideal["hit_tokens"]), (105710, 54098411))
+        self.assertEqual([ideal[k] for k in ("requests_hit", "requests_hit_one_block", "requests_hit_more",
+                                             "requests_fully_known")], [12030, 7372, 4658, 118])
+        self.assertEqual(round(ideal["mean_request_token_hit"], 4), 0.4094)
+        self.assertEqual([round(v, 3) for v in ideal["token_hit_per_5_minutes"]],
+                         [.207, .374, .349, .368, .401, .387, .384, .395, .385, .416, .413, .413])
+        self.assertEqual([(round(c["block_hit"], 4), round(c["token_hit"], 4)) for c in s["caches"]],
+                         [(.0445, .0454), (.2116, .2157), (.3257, .3322)])
+
+    def test_synthetic_trace_has_the_published_figures(self):
+        s = self.published("synthetic_trace.jsonl")
+        self.assertEqual((s["requests"], s["popularity"]["unique_blocks"]), (3993, 43924))
+        self.assertEqual((s["input_tokens"]["total"], s["output_tokens"]["total"]), (61194628, 595432))
+        self.assertEqual((s["ideal"]["hit_blocks"], s["ideal"]["hit_tokens"]), (77953, 39852661))
+        self.assertEqual([s["ideal"][k] for k in ("requests_hit", "requests_hit_one_block", "requests_fully_known")],
+                         [1782, 34, 213])
+        self.assertEqual(round(s["input_output_ratio_mean"], 1), 2045.7)
+        self.assertEqual([round(c["block_hit"], 4) for c in s["caches"]], [.0841, .4239, .6242])
+
+    def test_a_bad_line_is_named(self):
+        good = trace_line(5, 100, [0])
+        for bad, told in (("{", "line 2 "), ("[]", "not an object"), ('{"timestamp":6}', "has no input_length"),
+                          (trace_line(6, 1000, [1]), "needs 2"), (trace_line(4, 10, [1]), "before the line above"),
+                          (trace_line(6, -1, []), "input_length is -1"), (trace_line(6, 10, ["x"]), "whole numbers"),
+                          (trace_line(6, 10, [-1]), "whole numbers"), ('{"timestamp":6,"timestamp":7}', "timestamp"),
+                          (good + "{", "line 2 ")):
+            path = self.trace(good, bad)
+            for words in (["trace", "stats", path], ["replay", path, "--dry-run"]):
+                code, out, err = cluster.run("mc-bench", *words)
+                self.assertEqual((code, out), (1, b""), bad)
+                self.assertIn("error MC6005 trace-invalid: line 2 ", err)
+                self.assertIn(told, err)
+                self.assertIn(f"where: {path}:2", err)
+        self.assertIn("MC6005", bench("trace", "stats", self.file("empty", ""), expect=1)[1])
+        self.assertIn("MC5005", bench("trace", "stats", self.dir + "/none", expect=1)[1])
+        self.assertIn("MC1001", bench("trace", "shake", path, expect=2)[1])
+
+
+class Plans(Scratch):
+    """--dry-run prints what would be sent."""
+
+    def plan(self, *words):
+        return [json.loads(line) for line in bench(*words, "--dry-run", "--json")[0].splitlines()]
+
+    def test_a_seed_gives_the_same_bytes_and_another_seed_others(self):
+        words = ["serve", "--num-prompts", 7, "--input-len", 50, "--range-ratio", "0.5", "--request-rate", 20]
+        self.assertEqual(bench(*words, "--dry-run", "--seed", 3)[0], bench(*words, "--dry-run", "--seed", 3)[0])
+        self.assertNotEqual(self.plan(*words, "--seed", 3), self.plan(*words, "--seed", 4))
+
+    def test_gaps_follow_rate_and_burstiness(self):
+        def gaps(burstiness):
+            plan = self.plan("serve", "--num-prompts", 2000, "--input-len", 1, "--request-rate", 10, "--burstiness",
+                             burstiness)
+            at = [r["at_ms"] for r in plan]
+            self.assertEqual(at, sorted(at))
+            gap = [b - a for a, b in zip(at, at[1:])]
+            mean = sum(gap) / len(gap)
+            return mean, math.sqrt(sum((g - mean) ** 2 for g in gap) / len(gap)) / mean
+        for burstiness, cv in (("1", 1.0), ("0.25", 2.0), ("4", 0.5)):
+            mean, measured = gaps(burstiness)  # a gamma of shape k has CV 1/sqrt(k)
+            self.assertLess(abs(mean - 100), 15, burstiness)
+            self.assertLess(abs(measured - cv), 0.2 * cv, burstiness)
+        self.assertLess(gaps("inf")[1], 1e-6)
+
+    def test_the_shared_prefix_is_shared_and_the_rest_is_not(self):
+        plan = self.plan("serve", "--num-prompts", 4, "--input-len", 200, "--prefix-share", "0.5")
+        prompts = [r["prompt"] for r in plan]
+        for a, b in zip(prompts, prompts[1:]):
+            self.assertEqual(a[:100], b[:100])
+            self.assertNotEqual(a[100:120], b[100:120])
+        self.assertTrue(all(len(p) == 200 for p in prompts))
+
+    def test_ids_stay_in_the_vocabulary(self):
+        for vocab in (17, 100, 1024):
+            prompt = self.plan("serve", "--num-prompts", 1, "--input-len", 3000, "--vocab", vocab)[0]["prompt"]
+            self.assertTrue(all(16 <= t < vocab for t in prompt), vocab)
+            self.assertGreater(len(set(prompt)), 0.8 * (vocab - 16))
+
+    def test_equal_hash_ids_become_equal_blocks(self):
+        path = self.trace(trace_line(0, 1400, [0, 1, 2]), trace_line(500, 1400, [0, 1, 3]), trace_line(2000, 700,
+                                                            [0, 1]))
+        a, b, c = self.plan("replay", path, "--speedup", 2)
+        self.assertEqual([r["at_ms"] for r in (a, b, c)], [0, 250, 1000])
+        self.assertEqual([len(r["prompt"]) for r in (a, b, c)], [1400, 1400, 700])
+        self.assertEqual(a["prompt"][:1024], b["prompt"][:1024])
+        self.assertEqual(c["prompt"], a["prompt"][:700])
+        self.assertNotEqual(a["prompt"][1024:1050], b["prompt"][1024:1050])
+        self.assertNotEqual(a["prompt"][:512], a["prompt"][512:1024])
+        cut = self.plan("replay", path, "--max-input", 600, "--max-output", 2, "--limit", 2)
+        self.assertEqual([(r["input_tokens"], r["output_tokens"], r["prompt"]) for r in cut],
+                         [(600, 2, a["prompt"][:600]), (600, 2, a["prompt"][:600])])
+
+    def test_bad_flags_are_refused_before_anything_is_sent(self):
+        for words in (["--goodput", "ttft"], ["--goodput", "ttfb:3"], ["--fail-if", "goodput"],
+                      ["--request-rate", "0"],
+                      ["--prefix-share", "2"], ["--burstiness", "0"], ["--percentile-metrics", "p"], ["--port", "0"],
+                      ["--metric-percentiles", "101"], ["--vocab", "16"], ["--endpoint", "/v1/chat/completions"],
+                      ["--header", "x"], ["--num-prompts", "0"]):
+            self.assertIn("MC1002", bench("serve", "--dry-run", *words, expect=2)[1], words)
+        self.assertIn("MC2101", bench("serve", "--port", "1", expect=3)[1])
+
+
+class Models(Scratch):
+    def test_all_architectures_load_and_answer(self):
+        for words in (["llama"], ["qwen2"], ["qwen3", "--tied", "--dtype", "f32", "--head-dim", 48],
+                      ["llama", "--vocab", 300, "--kv-heads", 4, "--dtype", "f16", "--shard-size", "100KiB"]):
+            path = os.path.join(self.dir, f"m{len(os.listdir(self.dir))}")
+            made = result("mkmodel", "--arch", *words, "-o", path)
+            code, out, err = cluster.run("mc-prefill", "once", "-m", path, "-p", "Hello, wörld", "-n", 4,
+                                         "--ignore-eos",
+                                         "--temperature", 0, "--json")
+            self.assertEqual(code, 0, err)
+            self.assertEqual(len(json.loads(out.splitlines()[-1])["output_ids"]), 4)
+            self.assertEqual(made["weight_files"], len([f for f in os.listdir(path) if f.endswith(".safetensors")]))
+            self.assertEqual(made["weight_files"] > 1, "--shard-size" in words)
+            self.assertEqual(made["tokenizer"], "bytes" if made["vocab"] < 2048 else "mc-tiny")
+
+    def test_a_seed_gives_the_same_files(self):
+        def contents(name, seed):
+            path = os.path.join(self.dir, name)
+            bench("mkmodel", "--seed", seed, "--hidden", 32, "-o", path)
+            found = {}
+            for file in sorted(os.listdir(path)):
+                with open(os.path.join(path, file), "rb") as opened:
+                    found[file] = opened.read()
+            return found
+        self.assertEqual(contents("a", 1), contents("b", 1))
+        self.assertNotEqual(contents("c", 2)["model.safetensors"], contents("a", 1)["model.safetensors"])
+
+    def test_impossible_shapes_are_refused(self):
+        for words in (["--heads", 3, "--kv-heads", 2], ["--vocab", 10], ["--head-dim", 7], ["--layers", 0]):
+            self.assertIn("MC1002", bench("mkmodel", *words, "-o", self.dir + "/x", expect=2)[1])
+            self.assertFalse(os.path.exists(self.dir + "/x"))
+        self.assertIn("MC1001", bench("mkmodel", expect=2)[1])
+
+    def test_speed_is_told_with_its_share_and_the_cost_reads_back(self):
+        cost = os.path.join(self.dir, "cost.toml")
+        s = result("model", "-p", "64,128", "-n", 4, "-d", "0,128", "-r", 2, "--save-cost", cost)
+        self.assertEqual([(p["phase"], p["tokens"], p["depth"]) for p in s["points"] if p["batch"] == 1],
+                         [("prefill", 64, 0), ("prefill", 128, 0), ("decode", 4, 0),
+                          ("prefill", 64, 128), ("prefill", 128, 128), ("decode", 4, 128)])
+        for p in s["points"]:
+            self.assertGreater(p["tokens_per_s"], 0)
+            self.assertGreater(p["peak_share"], 0)
+        self.assertEqual(cluster.run("mc-prefill", "--cost", cost, "--check")[0], 0)
+        self.assertIn("MC4005", bench("model", "-d", "8192", expect=1)[1])
+
+
+class Streams(Scratch):
+    def test_equal_and_unequal_streams(self):
+        for name, prompt in (("a", "5,17,9"), ("b", "5,17,9"), ("c", "5,17,10")):
+            code, out, err = cluster.run("mc-prefill", "once", "--prompt-ids", prompt, "--kv-out",
+                                         f"{self.dir}/{name}")
+            self.assertEqual(code, 0, err)
+        bench("diff-kv", f"{self.dir}/a", f"{self.dir}/b")
+        bench("diff-kv", f"{self.dir}/a", f"{self.dir}/c", expect=1)
+
+    def test_two_processes_move_verified_bytes(self):
+        words = [cluster.program("mc-bench"), "xfer", "--server", "--port", "0"]
+        server = subprocess.Popen(words, stdout=subprocess.PIPE)
+        try:
+            uris = json.loads(server.stdout.readline())["uris"]
+            for uri in uris:
+                s = result("xfer", uri, "--transport", uri.split(":")[0], "--size", "64KiB", "-t", "100ms")
+                self.assertEqual((s["failed"], len(s["points"])), (0, 1))
+                point = s["points"][0]
+                self.assertTrue(point["verified"] and point["bytes"] > 0 and point["yardstick_share"] > 0)
+            self.assertEqual({u.split(":")[0] for u in uris}, {"shm", "tcp"})
+        finally:
+            server.send_signal(signal.SIGTERM)
+            self.assertEqual(server.wait(20), 0)
+            server.stdout.close()
+
+    def test_loopback_and_a_peer_that_is_not_there(self):
+        s = result("xfer", "--size", "16KiB,64KiB", "--streams", "1,2", "-t", "50ms")
+        self.assertEqual([(p["transport"], p["streams"]) for p in s["points"]],
+                         [("shm", 1)] * 2 + [("tcp", 1)] * 2 + [("tcp", 2)] * 2)
+        s = result("xfer", "--op", "write", "--size", "64KiB", "-t", "50ms")
+        self.assertEqual([(p["op"], p["failed"]) for p in s["points"]], [("write", 0)] * 2)
+        self.assertIn("MC2101", bench("xfer", "tcp://127.0.0.1:1", "--transport", "tcp", expect=3)[1])
+
+
+if __name__ == "__main__":
+    unittest.main()
