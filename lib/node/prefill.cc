@@ -231,7 +231,8 @@ void Prefill::pump(TimePoint now, Actions& out) {
   size_t preparing = 0;
   for (const auto& r : std::vector<RequestPtr>(queue_.begin(), queue_.end())) {
     if (r->phase == Phase::ended) continue;
-    if (r->phase == Phase::queued && preparing < prefill_.prepare_max) prepare(*r, now, out);
+    const bool may_wait = now < after(r->arrived, prefill_.peer_wait) && !is_peer(r->decode, r->decode_instance);
+    if (r->phase == Phase::queued && preparing < prefill_.prepare_max && !may_wait) prepare(*r, now, out);
     if (r->phase == Phase::preparing) ++preparing;
   }
   if (computing_) return;

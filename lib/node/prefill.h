@@ -26,6 +26,7 @@ struct PrefillOptions {
   uint32_t prepare_max = 4;
   uint32_t queue_max = 1024;    // requests; more are refused as `queue_full`
   Duration fetch_timeout = 5s;  // of one lease or read; after it the prefix is computed instead
+  Duration peer_wait = 1s;      // for a decode node that we lost sight of but the conductor has chosen
   Duration grace = 500ms;       // pages outlive the request's deadline by this, then go regardless
 };
 

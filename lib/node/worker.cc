@@ -219,7 +219,6 @@ void Worker::lose_conductor(TimePoint now, Actions& out) {
 
 void Worker::on_peers(const wire::Peers& message, TimePoint now, Actions& out) {
   if (message.version < peers_version_) return;  // overtaken by a newer one
-  peers_version_ = message.version;
   std::map<std::string, wire::Peer> next;
   for (const auto& p : message.peers)
     if (p.instance != options_.instance) next[p.name] = p;
@@ -230,6 +229,7 @@ void Worker::on_peers(const wire::Peers& message, TimePoint now, Actions& out) {
   }
   for (const auto& p : gone) peer_gone(p.name, p.instance, now, out);
   peers_ = std::move(next);
+  peers_version_ = message.version;
   SetPeers set;
   for (const auto& [name, p] : peers_) set.peers.push_back(p);
   out.push_back(std::move(set));
@@ -259,6 +259,8 @@ void Worker::peer_gone(const NodeId& node, const InstanceId& instance, TimePoint
   if (known && known->instance == instance) {
     if (known->role == wire::Role::cache) demoted_.clear();  // what it held is gone with it
     peers_.erase(node);
+    // The conductor may know better (a link that broke between two living nodes): the next heartbeat asks.
+    peers_version_ = 0;
   }
   on_peer_gone(node, instance, now, out);
 }

@@ -133,6 +133,30 @@ TEST_CASE("node/prefill: a read that fails or never ends costs the fetch, not th
   CHECK(b.machine.idle());
 }
 
+TEST_CASE("node/prefill: a decode node lost from sight is asked for, and a request for it waits for the answer") {
+  PrefillBench b(10);
+  b.give(PeerLost{"d0", instance(2), "link broken"});
+  const auto beats = sent<wire::Heartbeat>(b.wait(200ms), std::string(kConductor));
+  REQUIRE(beats.size() == 1);
+  CHECK(beats[0].peers_version == 0);  // any other than the conductor's brings the membership again
+  CHECK(sent<wire::Failed>(b.start(spec_of("r", ids_of(1, 100))), std::string(kConductor)).empty());
+  wire::Peers peers{1, {{"d0", instance(2), wire::Role::decode, "sim:d0", {}}}};
+  b.from_conductor(peers);
+  CHECK(sent<wire::KvOffer>(b.wait(200ms), "d0").size() == 1);
+}
+
+TEST_CASE("node/prefill: a decode node that does not come back into sight fails the request for another try") {
+  PrefillBench b(10);
+  b.give(PeerLost{"d0", instance(2), "killed"});
+  b.start(spec_of("r", ids_of(1, 100)));
+  std::vector<wire::Failed> failed;
+  for (int i = 0; i < 10 && failed.empty(); ++i) failed = sent<wire::Failed>(b.wait(200ms), std::string(kConductor));
+  REQUIRE(failed.size() == 1);
+  CHECK(failed[0].retryable);
+  CHECK(failed[0].code == "peer_lost");
+  CHECK(b.machine.idle());
+}
+
 TEST_CASE("node/prefill: only the chosen decode node may accept, refuse, finish or cancel a request") {
   PrefillBench b(10);
   b.start(spec_of("r", ids_of(1, 100)));
