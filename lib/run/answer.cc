@@ -21,7 +21,16 @@ err::Number number_of(const std::string& code) {
       {"draining", err::kDraining},
       {"deadline_exceeded", err::kDeadlineExceeded},
       {"context_length_exceeded", err::kContextLength},
+      {"timeout", err::kDeadlineExceeded},
+      {"invalid", err::kInvalidField},
+      // What a node reported of every attempt; each was retried elsewhere first.
       {"peer_lost", err::kNodeFailed},
+      {"unknown_peer", err::kNodeFailed},
+      {"layout", err::kNodeFailed},
+      {"corrupt", err::kNodeFailed},
+      {"not_found", err::kNodeFailed},
+      {"busy", err::kNodeFailed},
+      {"io", err::kNodeFailed},
       {"cancelled", err::kCancelled},
       {"no_space", err::kNotEnoughMemory},
   };

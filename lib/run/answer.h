@@ -37,6 +37,8 @@ class Answer {
   bool on_end(const RequestId& req, const node::Reply& reply);
   /// Ids of choices that still run.
   std::vector<RequestId> unfinished() const;
+  /// An error was the answer already.
+  bool failed() const { return failed_; }
   const http::Responder& out() const { return out_; }
   http::Usage usage() const;
   const node::Journey& journey() const { return journey_; }

@@ -1,5 +1,7 @@
 #include "run/compute.h"
 
+#include <algorithm>
+
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/hash.h"
@@ -75,7 +77,10 @@ void Compute::submit(node::RunStep run) {
 
 void Compute::cancel(uint64_t run) {
   std::lock_guard lock(mutex_);
-  cancelled_.insert(run);
+  const bool waits = std::any_of(runs_.begin(), runs_.end(), [run](const auto& queued) {
+    return std::visit([run](const auto& r) { return r.run == run; }, queued);
+  });
+  if (waits || run == current_) cancelled_.insert(run);  // else it is over, and nobody would erase it
 }
 
 std::optional<node::Event> Compute::next() {
@@ -108,6 +113,7 @@ void Compute::loop() {
       runs_.pop_front();
       current_ = std::visit([](const auto& r) { return r.run; }, run);
     }
+    if (plans_.size() >= kPlansMax) plans_.clear();  // between runs: rows of one run point into it
     node::Event done;
     if (const auto* chunk = std::get_if<node::RunChunk>(&run))
       done = run_chunk(*chunk);
@@ -127,7 +133,6 @@ Result<const attn::Plan*> Compute::plan(const std::string& text) {
   MC_TRY(asked, attn::parse_plan(text));
   MC_TRY(plan, attn::resolve(asked, model_.config().attention, static_cast<int32_t>(model_.config().layers),
                              static_cast<int32_t>(options_.block_tokens)));
-  if (plans_.size() >= kPlansMax) plans_.clear();
   return &(plans_[text] = plan);
 }
 

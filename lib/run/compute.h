@@ -70,7 +70,7 @@ class Compute {
   ops::Sampler sampler_;
   ComputeOptions options_;
   ExtentLayout layout_;
-  std::map<std::string, attn::Plan> plans_;  // by text; bounded in plan()
+  std::map<std::string, attn::Plan> plans_;  // by text; bounded in loop()
   std::vector<float> logits_;
   EventFd wake_;
 

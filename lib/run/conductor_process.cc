@@ -41,9 +41,12 @@ class ConductorProcess {
     signals_ = std::make_unique<Signals>(std::move(signals));
     if (args_.on(flags::kDieWithParent)) die_with_parent();
     MC_CHECK(open_machine());
-    if (args_.on(flags::kCheck)) return 0;
     MC_CHECK(open_control());
     MC_CHECK(open_http());
+    if (args_.on(flags::kCheck)) {
+      log_info("check passed", {{"control", control_}, {"http", http_address_}});
+      return 0;
+    }
     if (local_) MC_CHECK(start_children());
     return run();
   }
@@ -133,7 +136,8 @@ class ConductorProcess {
     std::vector<std::string> words;
   };
 
-  // Memory is divided among the children: each worker gets an equal part of a quarter of what is free.
+  // Memory is divided among the children: 80 % of what is free among the nodes that hold the model, which
+  // take less when the model is small, and to each cache an equal part of a quarter, at most 1 GiB.
   std::vector<Command> commands() const {
     std::vector<Command> out;
     const int workers = std::max(1, local_->prefill + local_->decode + local_->cache);
@@ -153,7 +157,8 @@ class ConductorProcess {
           put({"--block-tokens", args_.text(flags::kBlockTokens), "--attention", args_.text(flags::kAttention)});
           put({"--dtype", args_.text(flags::kDtype), "--threads", args_.text(flags::kThreads)});
           put({"--kernels", args_.text(flags::kKernels)});
-          if (args_.given(flags::kKvMem)) put({"--kv-mem", args_.text(flags::kKvMem)});
+          const int share = std::max(1, 80 / (local_->prefill + local_->decode));
+          put({"--kv-mem", args_.given(flags::kKvMem) ? args_.text(flags::kKvMem) : std::to_string(share) + "%"});
           if (letter == 'p') put({"--chunk-tokens", args_.text(flags::kChunkTokens)});
         }
         out.push_back(std::move(c));

@@ -195,10 +195,11 @@ std::optional<node::Event> DataPlane::convert(xfer::Event event) {
       const auto from = instances_.find(event.peer);
       if (from == instances_.end()) return std::nullopt;
       const auto link = links_.find(from->second);
+      if (event.gone) instances_.erase(from);
       if (link == links_.end()) return std::nullopt;
       log_info("data connection lost", {{"peer", link->second.name}, {"gone", event.gone}, {"why", event.text}});
       if (!event.gone) return std::nullopt;
-      return node::PeerLost{link->second.name, from->second, event.text};
+      return node::PeerLost{link->second.name, link->first, event.text};
     }
     case Kind::peer_changed: return std::nullopt;
   }

@@ -252,6 +252,11 @@ void Frontend::start(const std::shared_ptr<Job>& job) {
   metrics_.histogram(metric::kVllmRequestN).observe(static_cast<double>(job->submits.size()));
   for (auto& submit : job->submits) {
     if (!answers_.contains(submit.req)) continue;
+    if (job->answer->failed()) {  // an earlier choice was rejected: nobody would read this one
+      answers_.erase(submit.req);
+      timings_.erase(submit.req);
+      continue;
+    }
     const TimePoint began = SystemClock::instance().now();
     loop_->deliver(submit);
     metrics_.histogram(metric::kRouteDecision).observe(to_seconds(SystemClock::instance().now() - began));

@@ -25,7 +25,9 @@ Result<std::unique_ptr<Links>> Links::open(ctl::HubOptions options, const std::o
 NodeId Links::called(ctl::LinkId link, const InstanceId& instance, const std::string& claimed) const {
   if (conductor_ != 0 && link == conductor_) return NodeId(node::kConductor);
   const auto it = names_.find(instance);
-  return it != names_.end() ? it->second : claimed;
+  if (it != names_.end()) return it->second;
+  // Only the link we dialled leads to the conductor, whatever somebody who dialled us says.
+  return conductor_ != 0 && claimed == node::kConductor ? NodeId("?") : claimed;
 }
 
 void Links::add_link(const InstanceId& instance, ctl::LinkId link) {
@@ -143,6 +145,7 @@ void Links::set_peers(const std::vector<wire::Peer>& peers) {
     }
     (void)hub_.disconnect(it->second);
     for (auto& [instance, links] : links_) std::erase(links, it->second);
+    std::erase_if(links_, [](const auto& l) { return l.second.empty(); });
     it = dialled_.erase(it);
   }
   std::erase_if(kept_, [&](const auto& k) {

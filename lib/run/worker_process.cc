@@ -60,13 +60,13 @@ class WorkerProcess {
     } else {
       MC_CHECK(plan_model());
     }
-    if (args_.on(flags::kCheck)) {
-      log_info("check passed", {{"kv_bytes", arena_bytes_}});
-      return 0;
-    }
     MC_CHECK(open_planes());
     MC_CHECK(open_machine());
     MC_CHECK(open_pages());
+    if (args_.on(flags::kCheck)) {
+      log_info("check passed", {{"kv_bytes", arena_bytes_}, {"http", options_.http}});
+      return 0;
+    }
     return run();
   }
 
@@ -101,7 +101,7 @@ class WorkerProcess {
     const uint64_t batch = args_.has(flags::kBatchMax) ? args_.count(flags::kBatchMax) : 16;
     const uint64_t useful = std::max<uint64_t>(batch, 4) * (model.config().max_positions / engine_->block_tokens + 1);
     uint64_t pages = wanted_bytes(args_.size(flags::kKvMem)) / page_bytes;
-    if (!args_.given(flags::kKvMem)) pages = std::min({pages, useful, uint64_t{1} << 20});
+    if (args_.size(flags::kKvMem).percent > 0) pages = std::min({pages, useful, uint64_t{1} << 20});
     if (pages < 4)
       return user_error(err::kNotEnoughMemory,
                         "--kv-mem holds " + std::to_string(pages) + " pages of " + format_bytes(page_bytes) +
