@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 
 BUILD = os.environ.get("MC_BUILD", os.path.join(os.path.dirname(__file__), "..", "..", "build"))
 SKIP = 77
@@ -78,10 +79,13 @@ class Process:
         self.ready = json.loads(line)
         return self.ready
 
-    def tail(self):
-        self.log.flush()
+    def text(self):
+        """What it logged so far."""
         with open(self.log_path, errors="replace") as log:
-            return "".join(log.readlines()[-15:])
+            return log.read()
+
+    def tail(self):
+        return "".join(self.text().splitlines(keepends=True)[-15:])
 
     def kill(self):
         self.popen.kill()
@@ -221,6 +225,14 @@ class Cluster:
 
     def node(self, name):
         return next(n for n in self.cluster()["nodes"] if n["id"] == name)
+
+    def metric(self, name, family):
+        """Sum of a metric's samples at one node's own /metrics."""
+        with urllib.request.urlopen(f"http://{self.node(name)['http']}/metrics", timeout=20) as page:
+            lines = page.read().decode().splitlines()
+        values = [float(line.rsplit(" ", 1)[1]) for line in lines if line.split("{")[0].split(" ")[0] == family]
+        assert values, f"{name} has no {family}"
+        return sum(values)
 
     def leftovers(self):
         """What is not free although nothing should be in use; empty when quiet."""

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The cluster's greedy f32 tokens equal the single process's, wherever the KV came from."""
 
+import concurrent.futures
 import itertools
 import unittest
 
@@ -83,6 +84,19 @@ class Equality(unittest.TestCase):
             answers = [self.check(c, ids, 6) for ids in prompts]
             sources = [a["mc"]["cached_from"] for a in answers]
             self.assertTrue(any("c0" in s for s in sources), sources)
+            c.wait_quiet()
+
+    def test_requests_that_push_each_other_out_of_a_small_pool_still_give_the_oracles_tokens(self):
+        # 13 pages; each of the three ends with 10.
+        with Cluster("1p1d", worker=["--dtype", "f32", "--kv-mem", "5MiB"]) as c:
+            prompts = [Random(20 + i).ids(192) for i in range(3)]
+            with concurrent.futures.ThreadPoolExecutor(3) as pool:
+                answers = list(pool.map(lambda ids: c.complete(ids=ids, max_tokens=400), prompts))
+            preempted = c.metric("d0", "vllm:num_preemptions_total")
+            self.assertGreater(preempted, 0)
+            self.assertGreater(c.cluster()["totals"]["retried"], 0)
+            for ids, answer in zip(prompts, answers):
+                self.assertEqual(token_ids(answer), oracle(ids, 400), answer["mc"])
             c.wait_quiet()
 
     def test_prefilled_kv_bytes_do_not_depend_on_the_chunk_size(self):

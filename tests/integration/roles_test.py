@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Roles started by hand: any order, any transport, keys, refusals, drain, ports, signals."""
+import contextlib
 import json
 import os
 import signal
@@ -93,6 +94,41 @@ class Roles(unittest.TestCase):
             self.assertEqual(code, 1)
             self.assertIn("MC5001", err)
             self.assertIn(str(port), err)
+        # Two conductors by default take two ports, wherever the first free ones are.
+        ports = []
+        with contextlib.ExitStack() as stack:
+            for _ in range(2):
+                c = stack.enter_context(Cluster())
+                c.processes["conductor"] = c.spawn(["mc-conductor", "--json"])
+                ports.append(int(c.processes["conductor"].wait_ready()["http"].rsplit(":", 1)[1]))
+        self.assertEqual(len(set(ports)), 2)
+        self.assertTrue(all(8000 <= port <= 8099 for port in ports), ports)
+
+    def test_check_opens_everything_and_ends(self):
+        with Cluster() as c:
+            for name in ("mc-conductor", "mc-prefill", "mc-decode", "mc-cache"):
+                with self.subTest(program=name):
+                    code, out, err = run(name, "--check", env=c.env)
+                    self.assertEqual((code, out), (0, b""), err)
+                    self.assertIn("check passed", err)
+            with socket.socket() as taken:
+                taken.bind(("127.0.0.1", 0))
+                taken.listen()
+                port = taken.getsockname()[1]
+                code, _, err = run("mc-cache", "--check", "--http", f"127.0.0.1:{port}", env=c.env)
+                self.assertEqual(code, 1)
+                self.assertIn("MC5001", err)
+            code, _, err = run("mc-decode", "--check", "--kv-mem", "900TiB", env=c.env)
+            self.assertEqual(code, 1)
+            self.assertIn("MC5003", err)
+
+    def test_sigusr1_writes_the_state_to_the_log_and_nothing_ends(self):
+        with Cluster(roles=["conductor", "p0", "d0", "c0"]) as c:
+            for name, words in (("conductor", "unfinished"), ("p0", "pages_free"), ("d0", "pages_free"), ("c0", "leases")):
+                process = c.processes[name]
+                process.popen.send_signal(signal.SIGUSR1)
+                until(lambda: words in process.text(), 10, f"dump of {name}")
+            self.assertEqual(len(token_ids(c.complete(ids=[5, 6, 7], max_tokens=3))), 3)
 
     def test_drain_takes_no_new_requests_and_sigterm_ends_with_zero(self):
         with Cluster(roles=["conductor", "p0", "p1", "d0"]) as c:
