@@ -40,7 +40,9 @@ Result<int> inspect_stream(const cli::Args& args) {
 Result<int> diff_streams(const cli::Args& args) {
   MC_TRY(left, open_input(args.positional_one("LEFT")));
   MC_TRY(right, open_input(args.positional_one("RIGHT")));
-  MC_TRY(difference, kv::diff(reader_of(left), reader_of(right)));
+  auto compared = kv::diff(reader_of(left), reader_of(right));
+  if (!compared) return as_user_error(err::kKvFileCorrupt, std::move(compared.error()));
+  const auto& difference = *compared;
   const bool json = args.on(flags::kJson);
   MC_CHECK(write_all(1, json ? difference.json().dump() + "\n" : difference.text()));
   return difference.equal() ? 0 : 1;

@@ -247,6 +247,7 @@ class Streams(Scratch):
             self.assertEqual(code, 0, err)
         bench("diff-kv", f"{self.dir}/a", f"{self.dir}/b")
         bench("diff-kv", f"{self.dir}/a", f"{self.dir}/c", expect=1)
+        self.assertIn("MC6001", bench("diff-kv", f"{self.dir}/a", "/dev/null", expect=1)[1])
 
     def test_two_processes_move_verified_bytes(self):
         words = [cluster.program("mc-bench"), "xfer", "--server", "--port", "0"]
@@ -259,6 +260,8 @@ class Streams(Scratch):
                 point = s["points"][0]
                 self.assertTrue(point["verified"] and point["bytes"] > 0 and point["yardstick_share"] > 0)
             self.assertEqual({u.split(":")[0] for u in uris}, {"shm", "tcp"})
+            port = next(u for u in uris if u.startswith("tcp")).rsplit(":", 1)[1]
+            self.assertIn("MC5001", bench("xfer", "--server", "--port", port, expect=1)[1])
         finally:
             server.send_signal(signal.SIGTERM)
             self.assertEqual(server.wait(20), 0)
@@ -270,6 +273,7 @@ class Streams(Scratch):
                          [("shm", 1)] * 2 + [("tcp", 1)] * 2 + [("tcp", 2)] * 2)
         s = result("xfer", "--op", "write", "--size", "64KiB", "-t", "50ms")
         self.assertEqual([(p["op"], p["failed"]) for p in s["points"]], [("write", 0)] * 2)
+        self.assertIn("MC1005", bench("xfer", "--server", "--bind", "0.0.0.0", expect=2)[1])
         self.assertIn("MC2101", bench("xfer", "tcp://127.0.0.1:1", "--transport", "tcp", expect=3)[1])
 
 

@@ -179,6 +179,9 @@ Result<Points> read_points(const cli::Args& args, const model::ModelConfig& conf
     if (b < 1 || b > 256) return user_error(err::kBadValue, "--batch is 1 to 256", "--batch");
     p.rows.push_back(b);
   }
+  // A line needs two points: without them the fit would keep its defaults.
+  if (args.present(kSaveCost) && p.prompts.size() * p.depths.size() < 2)
+    p.prompts.insert(p.prompts.begin(), std::max<int64_t>(1, p.prompts.front() / 4));
   p.tokens = static_cast<int64_t>(std::min(args.count(kTokens), kTokensMax));
   p.repeats = static_cast<int64_t>(std::clamp<uint64_t>(args.count(kRepeats), 1, 10'000));
   int64_t prompt = p.tokens;

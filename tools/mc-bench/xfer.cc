@@ -106,8 +106,14 @@ struct End {
     MC_TRY(memory, mem::SharedBuffer::create(
                        bytes, {.name = "bench", .peers_write = buffer.access == xfer::AccessClass::landing}));
     end->memory = std::move(memory);
-    MC_TRY(engine, xfer::Engine::open(options));
-    end->engine = std::move(engine);
+    auto engine = xfer::Engine::open(options);
+    if (!engine) {
+      const bool exposed = engine.error().code == Code::invalid && !options.insecure;
+      const bool taken = engine.error().what.find("Address already in use") != std::string::npos;
+      const auto number = exposed ? err::kAuthRequired : taken ? err::kPortInUse : err::kCannotListen;
+      return as_user_error(number, std::move(engine.error()));
+    }
+    end->engine = std::move(*engine);
     MC_CHECK(end->engine->register_buffer(end->memory, buffer));
     return end;
   }
