@@ -124,7 +124,8 @@ class Roles(unittest.TestCase):
 
     def test_sigusr1_writes_the_state_to_the_log_and_nothing_ends(self):
         with Cluster(roles=["conductor", "p0", "d0", "c0"]) as c:
-            for name, words in (("conductor", "unfinished"), ("p0", "pages_free"), ("d0", "pages_free"), ("c0", "leases")):
+            dumps = {"conductor": "unfinished", "p0": "pages_free", "d0": "pages_free", "c0": "leases"}
+            for name, words in dumps.items():
                 process = c.processes[name]
                 process.popen.send_signal(signal.SIGUSR1)
                 until(lambda: words in process.text(), 10, f"dump of {name}")

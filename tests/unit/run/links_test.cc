@@ -1,0 +1,98 @@
+// Links over real sockets: who a message is said to be from.
+
+#include "run/links.h"
+
+#include <poll.h>
+
+#include "base/fd.h"
+#include "node/worker.h"
+#include "test.h"
+#include "wire/codec.h"
+
+using namespace mc;
+using namespace mc::run;
+
+namespace {
+
+InstanceId instance(uint8_t fill) {
+  InstanceId id;
+  id.bytes.fill(fill);
+  return id;
+}
+
+ctl::HubOptions options(const std::string& name, uint8_t id) {
+  ctl::HubOptions o;
+  o.name = name;
+  o.instance = instance(id);
+  o.epoch = id;
+  o.reconnect = 10ms;
+  o.listen = {*parse_uri("tcp://127.0.0.1:0")};
+  return o;
+}
+
+/// The next message that `links` receives; gives up after ten seconds.
+std::optional<node::Received> receive(Links& links) {
+  const TimePoint end = SystemClock::instance().now() + 10s;
+  for (;;) {
+    while (auto event = links.next())
+      if (auto* received = std::get_if<node::Received>(&*event)) return std::move(*received);
+    if (!wait_fd(links.event_fd(), POLLIN, end)) return std::nullopt;
+  }
+}
+
+ctl::LinkId link_up(ctl::Hub& hub, const Uri& to) {
+  const auto link = hub.connect(to);
+  REQUIRE_OK(link);
+  const TimePoint end = SystemClock::instance().now() + 10s;
+  while (auto event = hub.wait(end))
+    if (std::holds_alternative<ctl::LinkUp>(*event)) return *link;
+  FAIL("no link");
+  return *link;
+}
+
+}  // namespace
+
+TEST_CASE("run/links: a process that dials a worker and calls itself the conductor is not believed") {
+  auto conductor = Links::open(options("conductor", 1), std::nullopt);
+  REQUIRE_OK(conductor);
+  auto worker = Links::open(options("p0", 2), (*conductor)->bound().front());
+  REQUIRE_OK(worker);
+  auto stranger = ctl::Hub::open(options("conductor", 3));
+  REQUIRE_OK(stranger);
+  const auto link = link_up(*stranger, (*worker)->bound().front());
+  const wire::Message welcome = wire::Welcome{"mine", 200, 1000};
+  REQUIRE_OK(stranger->send(link, wire::type_name(welcome), wire::encode(welcome), instance(2)));
+  const auto lie = receive(**worker);
+  REQUIRE(lie.has_value());
+  CHECK(lie->instance == instance(3));
+  CHECK(lie->from != node::kConductor);
+
+  // The real one, at the end of the link the worker dialled.
+  (*worker)->send({NodeId(node::kConductor), InstanceId{}, wire::Heartbeat{}});
+  const auto beat = receive(**conductor);
+  REQUIRE(beat.has_value());
+  (*conductor)->send({"p0", beat->instance, wire::HeartbeatAck{true}});
+  const auto ack = receive(**worker);
+  REQUIRE(ack.has_value());
+  CHECK(ack->from == node::kConductor);
+  CHECK(ack->instance == instance(1));
+}
+
+TEST_CASE("run/links: a body that is no message is dropped and counted, and the next one arrives") {
+  auto worker = Links::open(options("p0", 2), *parse_uri("tcp://127.0.0.1:1"));
+  REQUIRE_OK(worker);
+  auto peer = ctl::Hub::open(options("d0", 3));
+  REQUIRE_OK(peer);
+  const auto link = link_up(*peer, (*worker)->bound().front());
+  const wire::Message cancel = wire::Cancel{"r", 1, "deadline"};
+  auto garbled = wire::encode(cancel);
+  garbled.resize(garbled.size() / 2);
+  REQUIRE_OK(peer->send(link, wire::type_name(cancel), garbled, instance(2)));
+  REQUIRE_OK(peer->send(link, "no_such_message", wire::encode(cancel), instance(2)));
+  REQUIRE_OK(peer->send(link, wire::type_name(cancel), wire::encode(cancel), instance(2)));
+  const auto received = receive(**worker);
+  REQUIRE(received.has_value());
+  CHECK(received->from == "d0");
+  CHECK(std::holds_alternative<wire::Cancel>(received->message));
+  CHECK((*worker)->bad_messages() == 2);
+}
