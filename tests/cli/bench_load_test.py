@@ -261,6 +261,12 @@ class OnABadServer(unittest.TestCase):
         self.assertEqual((s["cluster"], s["stages"]), (None, None))
         self.assertEqual([len(gaps) for gaps in (s["itls"][0], s["itls"][11])], [2, 2])
 
+    def test_a_run_without_answers_fails_by_the_first_reason(self):
+        for way, number in (((429, "queue_full"), "MC4011"), ((500, "no such code"), "MC2105")):
+            Mischief.ways = [way]
+            err = bench("serve", "--port", self.server.server_address[1], *CALM, "--num-prompts", 2, expect=1)[1]
+            self.assertIn(f"error {number} ", err)
+
     def test_first_token_time_ends_at_the_first_chunk_with_text(self):
         s = self.serve([[text(""), "pause", text("a"), text("b", "stop"), "[DONE]"]])
         self.assertGreaterEqual(s["ttfts"][0], 0.2)

@@ -319,8 +319,14 @@ Result<int> verdict(const cli::Args& args, const Plan& plan, const LoadResult& l
                         condition.text + " holds: " + condition.key + " is " + result[condition.key].dump(),
                         "--fail-if");
   }
-  if (result["completed"].as_int() == 0)
-    return user_error(err::kPeerLost, "no request was answered; the first says: " + load.records.front().error);
+  if (result["completed"].as_int() == 0) {
+    // What the server called the first failure is what the user can look up.
+    const Record& first = load.records.front();
+    err::Number number = err::kPeerLost;
+    for (const ErrorInfo& info : error_table())
+      if (!first.reason.empty() && info.openai_code == first.reason) number = static_cast<err::Number>(info.number);
+    return user_error(number, "no request was answered; the first says: " + first.error);
+  }
   return 0;
 }
 
@@ -415,12 +421,12 @@ Result<int> serve(const cli::Args& args) {
   if (args.text(flag::kRequestRate) != "inf") rates = args.sweep_numbers(flag::kRequestRate);
   for (double rate : rates)
     if (!(rate > 0)) return user_error(err::kBadValue, "--request-rate must be above 0, or inf", "--request-rate");
-  return load_verb(args, kSyntheticWorkload, rates, args.on(kIgnoreEos));
+  return load_verb(args, *find_workload("synthetic"), rates, args.on(kIgnoreEos));
 }
 
 Result<int> replay(const cli::Args& args) {
   // A recorded output_length is how long the answer was; the model's own idea of an end must not shorten it.
-  return load_verb(args, kTraceWorkload, {0}, true);
+  return load_verb(args, *find_workload("trace"), {0}, true);
 }
 
 }  // namespace mc::bench
