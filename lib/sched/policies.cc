@@ -18,7 +18,9 @@ constexpr const Policy* kPolicies[] = {
 };
 }  // namespace
 
-std::span<const Policy* const> policies() { return kPolicies; }
+std::span<const Policy* const> policies() {
+  return kPolicies;
+}
 
 const Policy* find_policy(std::string_view name) {
   const auto it = std::find_if(std::begin(kPolicies), std::end(kPolicies), [&](auto* p) { return p->name == name; });

@@ -22,23 +22,23 @@ struct PrefillView {
   uint32_t unfinished = 0;       // requests placed here and not yet at their first token
   uint32_t resident_blocks = 0;  // leading run readable here, or that will be when the queue is done
   Cost cost;
-  bool accepting = true;         // false: draining, or pinned elsewhere by the request
+  bool accepting = true;  // false: draining, or pinned elsewhere by the request
 };
 
 /// Any node (prefill, decode or cache) that others may read blocks from.
 struct HolderView {
   std::string name;
-  uint32_t readable_blocks = 0;   // leading run readable now
-  uint32_t pending_blocks = 0;    // leading run readable once `pending_s` have passed
+  uint32_t readable_blocks = 0;  // leading run readable now
+  uint32_t pending_blocks = 0;   // leading run readable once `pending_s` have passed
   double pending_s = 0;
   uint32_t transfers_leaving = 0;
 };
 
 struct DecodeView {
   std::string name;
-  uint32_t rows = 0;              // running + arriving + committed requests
-  uint64_t kv_tokens = 0;         // their context tokens
-  uint64_t capacity_tokens = 0;   // what its pages hold
+  uint32_t rows = 0;             // running + arriving + committed requests
+  uint64_t kv_tokens = 0;        // their context tokens
+  uint64_t capacity_tokens = 0;  // what its pages hold
   Cost cost;
   bool accepting = true;
 };
@@ -47,16 +47,16 @@ enum class FetchRule : uint8_t { cost, threshold };
 
 struct Options {
   FetchRule fetch_rule = FetchRule::cost;
-  double threshold = 1.0;   // kvcache_balancing_threshold of Algorithm 1
-  double ttft_slo_s = 0;    // 0 = no bound
+  double threshold = 1.0;  // kvcache_balancing_threshold of Algorithm 1
+  double ttft_slo_s = 0;   // 0 = no bound
   double tbt_slo_s = 0;
 };
 
 struct Snapshot {
-  uint32_t tokens = 0;           // prompt length
-  uint32_t answer_tokens = 0;    // most that may be generated
+  uint32_t tokens = 0;         // prompt length
+  uint32_t answer_tokens = 0;  // most that may be generated
   uint32_t block_tokens = 64;
-  uint64_t block_bytes = 0;      // bytes of one page on the wire
+  uint64_t block_bytes = 0;  // bytes of one page on the wire
   std::vector<PrefillView> prefill;
   std::vector<HolderView> holders;
   std::vector<DecodeView> decode;
@@ -64,19 +64,19 @@ struct Snapshot {
 
 /// One prefill node considered for the request; kept for `explain`.
 struct Candidate {
-  uint32_t node = 0;             // index into Snapshot::prefill
+  uint32_t node = 0;  // index into Snapshot::prefill
   uint32_t local_blocks = 0;
-  int holder = -1;               // index into Snapshot::holders when part of the prefix is fetched
+  int holder = -1;  // index into Snapshot::holders when part of the prefix is fetched
   uint32_t fetch_blocks = 0;
-  double wait_s = 0;             // until the holder has computed what is fetched
+  double wait_s = 0;  // until the holder has computed what is fetched
   double queue_s = 0, fetch_s = 0, prefill_s = 0, ttft_s = 0;
 };
 
 struct Placement {
-  int candidate = -1;            // index into candidates, -1 = rejected
-  int decode = -1;               // index into Snapshot::decode
+  int candidate = -1;  // index into candidates, -1 = rejected
+  int decode = -1;     // index into Snapshot::decode
   double ttft_s = 0, tbt_s = 0;
-  std::string reason;            // why rejected: no_prefill, no_decode, predicted_slo_miss
+  std::string reason;                     // why rejected: no_prefill, no_decode, predicted_slo_miss
   double predicted_s = 0, allowed_s = 0;  // the bound that failed
   std::vector<Candidate> candidates;
 };
