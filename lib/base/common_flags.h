@@ -99,7 +99,7 @@ inline constexpr Flag kName{.name = "name",
 inline constexpr Flag kLabel{.name = "label",
                              .kind = FlagKind::list,
                              .value = "K=V",
-                             .help = "labels shown in ps and usable in rules",
+                             .help = "labels shown by ps --json",
                              .check = check_labels};
 inline constexpr Flag kReadyFile{
     .name = "ready-file", .value = "FILE", .help = "written when the program can take work, removed when it ends"};

@@ -118,6 +118,7 @@ std::vector<Conductor::NodeStatus> Conductor::nodes(TimePoint now) const {
     s.state = node.draining ? "drain" : "ready";
     s.model = node.hello.model;
     s.http = node.hello.http;
+    s.labels = node.hello.labels;
     s.control_uri = node.hello.control_uri;
     s.load = node.load;
     s.page_bytes = node.hello.page_bytes;

@@ -26,6 +26,8 @@ namespace mc::node {
 
 struct ConductorOptions {
   InstanceId instance;
+  std::string model;          // what is served, for messages
+  std::string config_digest;  // kv::Namespace::config a worker must have; "" = whatever the first one has
   const sched::Policy* policy = nullptr;
   sched::Options sched;  // fetch rule and the promises (SLO) that apply to every request
   Duration heartbeat = 200ms;
@@ -52,6 +54,7 @@ class Conductor final : public Machine {
     wire::Role role = wire::Role::prefill;
     std::string state;  // ready | drain
     std::string model, http, control_uri;
+    std::vector<wire::NameValue> labels;
     wire::Load load;
     uint64_t page_bytes = 0, page_count = 0;
     uint32_t requests = 0;

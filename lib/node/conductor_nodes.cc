@@ -131,8 +131,17 @@ std::optional<wire::Refused> Conductor::objection(const wire::Hello& hello) cons
     refused.message = "the node's KV namespace is not readable: " + ours.error().what;
     return refused;
   }
+  if (!options_.config_digest.empty() && ours->config != options_.config_digest) {
+    refused.mc = 2109;
+    refused.field = "config";
+    refused.ours = ours->config;
+    refused.theirs = options_.config_digest;
+    refused.message =
+        "the conductor serves " + options_.model + ", this node has " + hello.model + " with another config.json";
+    return refused;
+  }
   for (const auto& [name, node] : nodes_) {
-    if (node.hello.role == wire::Role::cache || node.hello.model != hello.model) continue;
+    if (node.hello.role == wire::Role::cache) continue;
     const auto theirs = kv::Namespace::parse(node.hello.kv_namespace);
     if (!theirs) continue;
     const auto differences = kv::differences(ours->fields(), theirs->fields());

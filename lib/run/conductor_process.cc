@@ -76,6 +76,9 @@ class ConductorProcess {
     if (args_.present(flags::kTbtSlo) && !admit_all)
       machine.sched.tbt_slo_s = to_seconds(args_.duration(flags::kTbtSlo));
     machine.seed = args_.count(flags::kSeed);
+    MC_TRY(config, model::read_config(directory));
+    machine.model = front_.served_name;
+    machine.config_digest = config.kv_digest();
     instance_ = machine.instance;
     conductor_ = std::make_unique<node::Conductor>(machine);
     metrics_ = std::make_unique<Metrics>(Metrics::Labels{{"model_name", front_.served_name}, {"engine", "conductor"}});

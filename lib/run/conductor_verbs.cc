@@ -135,7 +135,8 @@ Result<int> ps(const cli::Args& args) {
     const std::string error(n["last_error"].as_string());
     std::printf("%-5s %-8s %-6s %-21s %-12s %4ld %5ld %-15s %6.1f %-8s %s\n", std::string(n["id"].as_string()).c_str(),
                 std::string(n["role"].as_string()).c_str(), std::string(n["state"].as_string()).c_str(),
-                std::string(n["http"].as_string()).c_str(), std::string(n["model"].as_string("-")).c_str(),
+                std::string(n["http"].as_string()).c_str(),
+                std::string(n["model"].as_string().empty() ? "-" : n["model"].as_string()).c_str(),
                 static_cast<long>(n["running"].as_int()), static_cast<long>(n["waiting"].as_int()), kv.c_str(),
                 100 * n["hit_rate"].as_double(), up_text(n["up_s"].as_double()).c_str(),
                 error.empty() ? "-" : error.c_str());

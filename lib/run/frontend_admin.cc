@@ -27,6 +27,9 @@ Json Frontend::cluster(TimePoint now) const {
         .set("prefill_error", n.prefill_error)
         .set("step_error", n.step_error)
         .set("last_error", load.last_error);
+    Json labels = Json::object();
+    for (const auto& [key, value] : n.labels) labels.set(key, value);
+    node.set("labels", std::move(labels));
     nodes.push(std::move(node));
   }
   const auto& s = conductor_.stats();

@@ -141,6 +141,7 @@ class WorkerProcess {
     options_.data = data_->describe();
     MC_TRY(conductor, ctl::resolve_endpoint(args_.text(flags::kConductor),
                                             [](const char* name) -> const char* { return std::getenv(name); }));
+    conductor_uri_ = conductor.text();
     ctl::HubOptions hub;
     hub.name = options_.name;
     hub.instance = options_.instance;
@@ -163,7 +164,11 @@ class WorkerProcess {
       compute.block_tokens = engine_->block_tokens;
       if (args_.has(flags::kChunkTokens))
         compute.chunk_tokens = static_cast<uint32_t>(args_.count(flags::kChunkTokens));
-      compute.chunk_tokens = std::max(compute.chunk_tokens / engine_->block_tokens, 1u) * engine_->block_tokens;
+      if (compute.chunk_tokens == 0 || compute.chunk_tokens % engine_->block_tokens != 0)
+        return user_error(err::kBadValue,
+                          "--chunk-tokens " + std::to_string(compute.chunk_tokens) +
+                              " is not a multiple of --block-tokens " + std::to_string(engine_->block_tokens),
+                          "--chunk-tokens");
       if (args_.has(flags::kBatchMax)) compute.batch_max = static_cast<uint32_t>(args_.count(flags::kBatchMax));
       compute.kernels = args_.text(flags::kKernels);
       compute.pool = arena_.data();
@@ -235,7 +240,7 @@ class WorkerProcess {
                          {"transports", transports},
                          {"control", options_.control_uri},
                          {"http", options_.http}});
-    log_info("waiting for the conductor", {{"conductor", args_.text(flags::kConductor)}});
+    log_info("waiting for the conductor", {{"conductor", conductor_uri_}});
   }
 
   Result<int> run() {
@@ -256,8 +261,13 @@ class WorkerProcess {
       readiness_->announce(named_, options_.http, options_.control_uri);
     }
     if (links_->fatal()) return give_up(links_->failure());
-    if (const auto* refused = worker_->refused(); refused && refused->mc == 2104 && !worker_->registered())
-      return give_up(refusal(*refused));
+    if (const auto* refused = worker_->refused(); refused && !worker_->registered()) {
+      // A taken name may come free: a process killed a moment ago still counts as alive. The rest stays.
+      if (refused_since_ == kNever) refused_since_ = now;
+      if (refused->mc != err::kNameTaken || now - refused_since_ > kNamePatience) return give_up(refusal(*refused));
+    } else {
+      refused_since_ = kNever;
+    }
     if (worker_->draining() && terminating_ && (worker_->idle() || now >= drain_until_)) {
       if (!left_) loop_->apply([this](TimePoint t, node::Actions& out) { worker_->leave(t, out); });
       left_ = true;
@@ -273,7 +283,12 @@ class WorkerProcess {
     pages_->update(worker_->draining() ? "draining" : !worker_->registered() ? "no conductor" : "");
   }
 
+  static constexpr Duration kNamePatience = 5s;
+
   Error refusal(const wire::Refused& refused) const {
+    if (refused.mc != err::kKvLayoutMismatch)
+      return user_error(static_cast<err::Number>(refused.mc), refused.message,
+                        "handshake with the conductor, field " + refused.field);
     std::string equal;
     for (const auto& field : refused.equal) equal += (equal.empty() ? "" : " ") + field;
     return user_error(err::kKvLayoutMismatch, refused.message,
@@ -343,11 +358,11 @@ class WorkerProcess {
   std::unique_ptr<StatusPages> pages_;
   std::unique_ptr<Loop> loop_;
   std::unique_ptr<Readiness> readiness_;
-  std::string named_;
+  std::string named_, conductor_uri_;
   std::optional<Error> failure_;
   bool terminating_ = false, left_ = false;
   int exit_code_ = 0;
-  TimePoint drain_until_ = kNever, status_at_{}, check_at_{};
+  TimePoint drain_until_ = kNever, refused_since_ = kNever, status_at_{}, check_at_{};
 };
 
 }  // namespace

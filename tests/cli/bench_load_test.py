@@ -1,4 +1,5 @@
 """mc-bench serve and replay against a real cluster, and against a server that misbehaves on purpose."""
+
 import http.server
 import json
 import math
@@ -60,11 +61,28 @@ class OnACluster(unittest.TestCase):
         return result("serve", "--base-url", self.url, *CALM, *words, **kwargs)
 
     def test_a_result_has_every_key_and_its_numbers_agree(self):
-        s = self.serve("--num-prompts", 12, "--request-rate", 40, "--input-len", 130, "--output-len", 6,
-                       "--ignore-eos",
-                       "--prefix-share", 0.5, "--goodput", "ttft:60000", "tpot:60000", "--metric-percentiles",
-                       "50,90,99",
-                       "--metadata", "note=here", "--seed", 5)
+        s = self.serve(
+            "--num-prompts",
+            12,
+            "--request-rate",
+            40,
+            "--input-len",
+            130,
+            "--output-len",
+            6,
+            "--ignore-eos",
+            "--prefix-share",
+            0.5,
+            "--goodput",
+            "ttft:60000",
+            "tpot:60000",
+            "--metric-percentiles",
+            "50,90,99",
+            "--metadata",
+            "note=here",
+            "--seed",
+            5,
+        )
         self.assertLessEqual(set(VLLM_KEYS + OUR_KEYS), set(s))
         self.assertEqual((s["completed"], s["failed"], s["rejected"], s["unfinished"]), (12, 0, 0, 0))
         self.assertEqual((s["seed"], s["cluster"], s["model"], s["note"]), (5, "1p1d1c", "mc-tiny", "here"))
@@ -87,17 +105,24 @@ class OnACluster(unittest.TestCase):
     def manual_has(self, s):
         with open(os.path.join(ROOT, "man", "mc-bench.1"), encoding="utf-8") as file:
             text = file.read()
-        known = set(re.findall(r"[a-z_0-9]+", text[text.index(".Sh OUTPUT"):text.index(".Sh ENVIRONMENT")]))
+        known = set(re.findall(r"[a-z_0-9]+", text[text.index(".Sh OUTPUT") : text.index(".Sh ENVIRONMENT")]))
         known |= {f"p{p}_{m}_ms" for p in (50, 90) for m in ("ttft", "tpot", "itl", "e2el")} | {"note"}
         self.assertLessEqual(set(s), known)
         self.assertLessEqual(set(s["stages"]), known)
 
     def test_people_get_a_table(self):
-        out, err = bench("serve", "--base-url", self.url, *CALM, "--num-prompts", 3, "--input-len", 40,
-                         "--output-len", 3)
+        out, err = bench(
+            "serve", "--base-url", self.url, *CALM, "--num-prompts", 3, "--input-len", 40, "--output-len", 3
+        )
         self.assertRegex(out, r"^=+ Serving result: mc-tiny @ http://127.0.0.1:\d+ \(1p1d1c, seed 0\) =+\n")
-        for row in ("ok / failed / rejected  3 / 0 / 0", "TTFT  ", "TBT (ITL)", "E2E", "client lateness p99",
-                    "TTFT = queue"):
+        for row in (
+            "ok / failed / rejected  3 / 0 / 0",
+            "TTFT  ",
+            "TBT (ITL)",
+            "E2E",
+            "client lateness p99",
+            "TTFT = queue",
+        ):
             self.assertIn(row, out)
         self.assertIn("warm-up request(s) answered", err)
         self.assertNotIn("\r", err)
@@ -109,12 +134,29 @@ class OnACluster(unittest.TestCase):
             for i in range(20):
                 session = i % 4  # four sessions of five turns, each turn one block longer
                 ids = [0] + [100 * (session + 1) + j for j in range(1 + i // 4)]
-                line = {"timestamp": 150 * i, "input_length": 512 * len(ids) - 100, "output_length": 3 + i % 3,
-                        "hash_ids": ids}
+                line = {
+                    "timestamp": 150 * i,
+                    "input_length": 512 * len(ids) - 100,
+                    "output_length": 3 + i % 3,
+                    "hash_ids": ids,
+                }
                 file.write(json.dumps(line) + "\n")
-        s = result("replay", path, "--base-url", self.url, *CALM, "--speedup", 2, "--max-input", 2000,
-                   "--save-detailed",
-                   "--result-dir", self.dir, "--result-filename", "r.json")
+        s = result(
+            "replay",
+            path,
+            "--base-url",
+            self.url,
+            *CALM,
+            "--speedup",
+            2,
+            "--max-input",
+            2000,
+            "--save-detailed",
+            "--result-dir",
+            self.dir,
+            "--result-filename",
+            "r.json",
+        )
         self.assertEqual((s["completed"], s["trace_requests"], s["inputs_cut"]), (20, 20, 8))
         self.assertEqual(s["output_lens"], [3 + i % 3 for i in range(20)])
         self.assertEqual(s["input_lens"], [min(2000, 512 * (2 + i // 4) - 100) for i in range(20)])
@@ -145,23 +187,48 @@ class OnACluster(unittest.TestCase):
         self.assertIn("Serving result", out)
 
     def test_max_concurrency_queues_in_the_client(self):
-        s = self.serve("--num-prompts", 6, "--input-len", 30, "--output-len", 20, "--ignore-eos",
-                       "--max-concurrency", 1)
+        s = self.serve(
+            "--num-prompts", 6, "--input-len", 30, "--output-len", 20, "--ignore-eos", "--max-concurrency", 1
+        )
         self.assertEqual((s["max_concurrent_requests"], s["max_concurrency"], s["completed"]), (1, 1, 6))
         self.assertGreater(s["client_queue_ms_p99"], 0)
         # All were planned for the start, so each counts the ones before it.
         self.assertEqual(s["ttfts"], sorted(s["ttfts"]))
 
     def test_a_sweep_gives_one_result_each(self):
-        out, _ = bench("serve", "--base-url", self.url, *CALM, "--json", "--num-prompts", 2, "--input-len", 20,
-                       "--output-len", 2,
-                       "--request-rate", "20-40*2")
+        out, _ = bench(
+            "serve",
+            "--base-url",
+            self.url,
+            *CALM,
+            "--json",
+            "--num-prompts",
+            2,
+            "--input-len",
+            20,
+            "--output-len",
+            2,
+            "--request-rate",
+            "20-40*2",
+        )
         self.assertEqual([json.loads(line)["request_rate"] for line in out.splitlines()], [20, 40])
 
     def test_an_interrupt_writes_what_there_is(self):
         path = os.path.join(self.dir, "partial.json")
-        words = ["serve", "--base-url", self.url, "--num-prompts", 1000, "--request-rate", 2, "--input-len", 20,
-                 "--json", "-o", path]
+        words = [
+            "serve",
+            "--base-url",
+            self.url,
+            "--num-prompts",
+            1000,
+            "--request-rate",
+            2,
+            "--input-len",
+            20,
+            "--json",
+            "-o",
+            path,
+        ]
         process = subprocess.Popen([cluster.program("mc-bench"), *map(str, words)], stderr=subprocess.PIPE)
         try:
             self.assertTrue(select.select([process.stderr], [], [], 60)[0])
@@ -180,6 +247,7 @@ class OnACluster(unittest.TestCase):
 
 class Mischief(http.server.BaseHTTPRequestHandler):
     """Answers the n-th completion by the n-th way; knows no /cluster and returns no token ids."""
+
     protocol_version = "HTTP/1.1"
     ways = []
 
@@ -219,8 +287,9 @@ class Mischief(http.server.BaseHTTPRequestHandler):
             if event == "pause":
                 self.server.pause.wait(0.2)  # an event that nobody sets: the clock is what passes
             else:
-                self.wfile.write(b"data: " + (event if isinstance(event,
-                                                            str) else json.dumps(event)).encode() + b"\n\n")
+                self.wfile.write(
+                    b"data: " + (event if isinstance(event, str) else json.dumps(event)).encode() + b"\n\n"
+                )
             self.wfile.flush()
 
 
@@ -238,18 +307,42 @@ class OnABadServer(unittest.TestCase):
 
     def serve(self, ways, *words, **kwargs):
         Mischief.ways = ways
-        return result("serve", "--port", self.server.server_address[1], *CALM, "--num-warmups", 0,
-                      "--max-concurrency", 1,
-                      "--input-len", 9, "--num-prompts", len(ways), *words, **kwargs)
+        return result(
+            "serve",
+            "--port",
+            self.server.server_address[1],
+            *CALM,
+            "--num-warmups",
+            0,
+            "--max-concurrency",
+            1,
+            "--input-len",
+            9,
+            "--num-prompts",
+            len(ways),
+            *words,
+            **kwargs,
+        )
 
     def test_each_way_to_fail_is_counted_as_what_it_is(self):
         usage = {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}}
         good = [text("a"), text("b"), text("c", "length"), usage, "[DONE]"]
-        s = self.serve([good, [text("a")], [text("a"), {"error": {"message": "lost", "code": "node_failed"}}],
-                        ["[DONE]"],
-                        ["{"], (429, "queue_full"), (429, "queue_full"), (503, "no_decode"), (503, "node_failed"),
-                        (500, "internal"),
-                        (400, "context_length_exceeded"), good])
+        s = self.serve(
+            [
+                good,
+                [text("a")],
+                [text("a"), {"error": {"message": "lost", "code": "node_failed"}}],
+                ["[DONE]"],
+                ["{"],
+                (429, "queue_full"),
+                (429, "queue_full"),
+                (503, "no_decode"),
+                (503, "node_failed"),
+                (500, "internal"),
+                (400, "context_length_exceeded"),
+                good,
+            ]
+        )
         self.assertEqual((s["completed"], s["failed"], s["rejected"]), (2, 7, 3))
         self.assertEqual(s["rejected_by_reason"], {"no_decode": 1, "queue_full": 2})
         self.assertEqual((s["total_input_tokens"], s["total_output_tokens"]), (18, 6))
@@ -274,11 +367,23 @@ class OnABadServer(unittest.TestCase):
 
     def test_the_request_carries_what_was_asked(self):
         good = [text("a", "stop"), "[DONE]"]
-        self.serve([good], "--output-len", 7, "--ignore-eos", "--temperature", "0.5", "--header", "x-a=b",
-                   "--header", "x-c=d")
+        self.serve(
+            [good],
+            "--output-len",
+            7,
+            "--ignore-eos",
+            "--temperature",
+            "0.5",
+            "--header",
+            "x-a=b",
+            "--header",
+            "x-c=d",
+        )
         body, headers = self.server.seen[0]
-        self.assertEqual((body["model"], body["max_tokens"], body["temperature"], body["ignore_eos"], body["stream"]),
-                         ("m", 7, 0.5, True, True))
+        self.assertEqual(
+            (body["model"], body["max_tokens"], body["temperature"], body["ignore_eos"], body["stream"]),
+            ("m", 7, 0.5, True, True),
+        )
         self.assertEqual(len(body["prompt"]), 9)
         self.assertEqual((headers["x-a"], headers["x-c"]), ("b", "d"))
 

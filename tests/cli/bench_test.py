@@ -1,4 +1,5 @@
 """mc-bench without a cluster: traces, plans of load, test models, speeds, comparisons; and what it refuses."""
+
 import json
 import math
 import os
@@ -45,8 +46,9 @@ class Scratch(unittest.TestCase):
 
 class TraceStatistics(Scratch):
     def test_small_trace_by_hand(self):
-        path = self.trace(trace_line(0, 1000, [0, 1]), trace_line(1000, 1024, [0, 2]), trace_line(4000, 1500,
-                                                            [0, 1, 3]))
+        path = self.trace(
+            trace_line(0, 1000, [0, 1]), trace_line(1000, 1024, [0, 2]), trace_line(4000, 1500, [0, 1, 3])
+        )
         s = result("trace", "stats", path)
         self.assertEqual((s["requests"], s["duration_s"]), (3, 4.0))
         self.assertEqual(s["arrivals"]["rate_per_s"], 0.75)
@@ -56,8 +58,9 @@ class TraceStatistics(Scratch):
         self.assertEqual((s["ideal"]["hit_blocks"], s["ideal"]["hit_tokens"]), (3, 512 + 1024))
         self.assertEqual(s["inputs_of_whole_blocks"], 1)
         # The ceil(qN)-th smallest of three values.
-        self.assertEqual((s["input_tokens"]["p25"], s["input_tokens"]["p50"], s["input_tokens"]["p75"]),
-                         (1000, 1024, 1500))
+        self.assertEqual(
+            (s["input_tokens"]["p25"], s["input_tokens"]["p50"], s["input_tokens"]["p75"]), (1000, 1024, 1500)
+        )
 
     def test_stdin_and_limit(self):
         text = "".join(trace_line(i, 100, [i]) + "\n" for i in range(5))
@@ -71,19 +74,26 @@ class TraceStatistics(Scratch):
 
     def test_conversation_trace_has_the_published_figures(self):
         s = self.published("conversation_trace.jsonl")
-        self.assertEqual((s["requests"], s["arrivals"]["last_ms"], s["arrivals"]["distinct_timestamps"]),
-                         (12031, 3536999, 1180))
+        self.assertEqual(
+            (s["requests"], s["arrivals"]["last_ms"], s["arrivals"]["distinct_timestamps"]), (12031, 3536999, 1180)
+        )
         self.assertEqual(round(s["arrivals"]["rate_per_s"], 4), 3.4015)
-        self.assertEqual((round(s["arrivals"]["gap_cv"], 2), round(s["arrivals"]["gap_zero_share"], 3)),
-                         (3.03, 0.902))
+        self.assertEqual(
+            (round(s["arrivals"]["gap_cv"], 2), round(s["arrivals"]["gap_zero_share"], 3)), (3.03, 0.902)
+        )
         self.assertEqual(s["input_tokens"]["total"], 144793823)
-        self.assertEqual([s["input_tokens"][p] for p in ("p1", "p5", "p10", "p25", "p50", "p75", "p90", "p95", "p99",
-                                                         "p99.9", "max", "min")],
-                         [894, 901, 964, 2306, 6909, 15368, 27367, 39552, 85401, 121301, 126195, 891])
+        self.assertEqual(
+            [
+                s["input_tokens"][p]
+                for p in ("p1", "p5", "p10", "p25", "p50", "p75", "p90", "p95", "p99", "p99.9", "max", "min")
+            ],
+            [894, 901, 964, 2306, 6909, 15368, 27367, 39552, 85401, 121301, 126195, 891],
+        )
         self.assertEqual(s["output_tokens"]["total"], 4122048)
         self.assertEqual(round(s["output_tokens"]["mean"], 2), 342.62)
-        self.assertEqual([s["blocks"][p] for p in ("total", "p50", "p90", "p99", "p99.9", "max")],
-                         [288500, 14, 54, 167, 237, 247])
+        self.assertEqual(
+            [s["blocks"][p] for p in ("total", "p50", "p90", "p99", "p99.9", "max")], [288500, 14, 54, 167, 237, 247]
+        )
         self.assertEqual(s["popularity"]["unique_blocks"], 182790)
         self.assertEqual(s["inputs_of_whole_blocks"], 22)
         windows = {w["window_s"]: w for w in s["arrivals"]["windows"]}
@@ -92,31 +102,49 @@ class TraceStatistics(Scratch):
         self.assertEqual(windows[300]["counts"], [918, 832, 978, 930, 1007, 1054, 1039, 1093, 1089, 1103, 1104, 884])
         ideal = s["ideal"]
         self.assertEqual((ideal["hit_blocks"], ideal["hit_tokens"]), (105710, 54098411))
-        self.assertEqual([ideal[k] for k in ("requests_hit", "requests_hit_one_block", "requests_hit_more",
-                                             "requests_fully_known")], [12030, 7372, 4658, 118])
+        self.assertEqual(
+            [
+                ideal[k]
+                for k in ("requests_hit", "requests_hit_one_block", "requests_hit_more", "requests_fully_known")
+            ],
+            [12030, 7372, 4658, 118],
+        )
         self.assertEqual(round(ideal["mean_request_token_hit"], 4), 0.4094)
-        self.assertEqual([round(v, 3) for v in ideal["token_hit_per_5_minutes"]],
-                         [.207, .374, .349, .368, .401, .387, .384, .395, .385, .416, .413, .413])
-        self.assertEqual([(round(c["block_hit"], 4), round(c["token_hit"], 4)) for c in s["caches"]],
-                         [(.0445, .0454), (.2116, .2157), (.3257, .3322)])
+        self.assertEqual(
+            [round(v, 3) for v in ideal["token_hit_per_5_minutes"]],
+            [0.207, 0.374, 0.349, 0.368, 0.401, 0.387, 0.384, 0.395, 0.385, 0.416, 0.413, 0.413],
+        )
+        self.assertEqual(
+            [(round(c["block_hit"], 4), round(c["token_hit"], 4)) for c in s["caches"]],
+            [(0.0445, 0.0454), (0.2116, 0.2157), (0.3257, 0.3322)],
+        )
 
     def test_synthetic_trace_has_the_published_figures(self):
         s = self.published("synthetic_trace.jsonl")
         self.assertEqual((s["requests"], s["popularity"]["unique_blocks"]), (3993, 43924))
         self.assertEqual((s["input_tokens"]["total"], s["output_tokens"]["total"]), (61194628, 595432))
         self.assertEqual((s["ideal"]["hit_blocks"], s["ideal"]["hit_tokens"]), (77953, 39852661))
-        self.assertEqual([s["ideal"][k] for k in ("requests_hit", "requests_hit_one_block", "requests_fully_known")],
-                         [1782, 34, 213])
+        self.assertEqual(
+            [s["ideal"][k] for k in ("requests_hit", "requests_hit_one_block", "requests_fully_known")],
+            [1782, 34, 213],
+        )
         self.assertEqual(round(s["input_output_ratio_mean"], 1), 2045.7)
-        self.assertEqual([round(c["block_hit"], 4) for c in s["caches"]], [.0841, .4239, .6242])
+        self.assertEqual([round(c["block_hit"], 4) for c in s["caches"]], [0.0841, 0.4239, 0.6242])
 
     def test_a_bad_line_is_named(self):
         good = trace_line(5, 100, [0])
-        for bad, told in (("{", "line 2 "), ("[]", "not an object"), ('{"timestamp":6}', "has no input_length"),
-                          (trace_line(6, 1000, [1]), "needs 2"), (trace_line(4, 10, [1]), "before the line above"),
-                          (trace_line(6, -1, []), "input_length is -1"), (trace_line(6, 10, ["x"]), "whole numbers"),
-                          (trace_line(6, 10, [-1]), "whole numbers"), ('{"timestamp":6,"timestamp":7}', "timestamp"),
-                          (good + "{", "line 2 ")):
+        for bad, told in (
+            ("{", "line 2 "),
+            ("[]", "not an object"),
+            ('{"timestamp":6}', "has no input_length"),
+            (trace_line(6, 1000, [1]), "needs 2"),
+            (trace_line(4, 10, [1]), "before the line above"),
+            (trace_line(6, -1, []), "input_length is -1"),
+            (trace_line(6, 10, ["x"]), "whole numbers"),
+            (trace_line(6, 10, [-1]), "whole numbers"),
+            ('{"timestamp":6,"timestamp":7}', "timestamp"),
+            (good + "{", "line 2 "),
+        ):
             path = self.trace(good, bad)
             for words in (["trace", "stats", path], ["replay", path, "--dry-run"]):
                 code, out, err = cluster.run("mc-bench", *words)
@@ -142,13 +170,15 @@ class Plans(Scratch):
 
     def test_gaps_follow_rate_and_burstiness(self):
         def gaps(burstiness):
-            plan = self.plan("serve", "--num-prompts", 2000, "--input-len", 1, "--request-rate", 10, "--burstiness",
-                             burstiness)
+            plan = self.plan(
+                "serve", "--num-prompts", 2000, "--input-len", 1, "--request-rate", 10, "--burstiness", burstiness
+            )
             at = [r["at_ms"] for r in plan]
             self.assertEqual(at, sorted(at))
             gap = [b - a for a, b in zip(at, at[1:])]
             mean = sum(gap) / len(gap)
             return mean, math.sqrt(sum((g - mean) ** 2 for g in gap) / len(gap)) / mean
+
         for burstiness, cv in (("1", 1.0), ("0.25", 2.0), ("4", 0.5)):
             mean, measured = gaps(burstiness)  # a gamma of shape k has CV 1/sqrt(k)
             self.assertLess(abs(mean - 100), 15, burstiness)
@@ -170,8 +200,9 @@ class Plans(Scratch):
             self.assertGreater(len(set(prompt)), 0.8 * (vocab - 16))
 
     def test_equal_hash_ids_become_equal_blocks(self):
-        path = self.trace(trace_line(0, 1400, [0, 1, 2]), trace_line(500, 1400, [0, 1, 3]), trace_line(2000, 700,
-                                                            [0, 1]))
+        path = self.trace(
+            trace_line(0, 1400, [0, 1, 2]), trace_line(500, 1400, [0, 1, 3]), trace_line(2000, 700, [0, 1])
+        )
         a, b, c = self.plan("replay", path, "--speedup", 2)
         self.assertEqual([r["at_ms"] for r in (a, b, c)], [0, 250, 1000])
         self.assertEqual([len(r["prompt"]) for r in (a, b, c)], [1400, 1400, 700])
@@ -180,28 +211,55 @@ class Plans(Scratch):
         self.assertNotEqual(a["prompt"][1024:1050], b["prompt"][1024:1050])
         self.assertNotEqual(a["prompt"][:512], a["prompt"][512:1024])
         cut = self.plan("replay", path, "--max-input", 600, "--max-output", 2, "--limit", 2)
-        self.assertEqual([(r["input_tokens"], r["output_tokens"], r["prompt"]) for r in cut],
-                         [(600, 2, a["prompt"][:600]), (600, 2, a["prompt"][:600])])
+        self.assertEqual(
+            [(r["input_tokens"], r["output_tokens"], r["prompt"]) for r in cut],
+            [(600, 2, a["prompt"][:600]), (600, 2, a["prompt"][:600])],
+        )
 
     def test_bad_flags_are_refused_before_anything_is_sent(self):
-        for words in (["--goodput", "ttft"], ["--goodput", "ttfb:3"], ["--fail-if", "goodput"],
-                      ["--request-rate", "0"],
-                      ["--prefix-share", "2"], ["--burstiness", "0"], ["--percentile-metrics", "p"], ["--port", "0"],
-                      ["--metric-percentiles", "101"], ["--vocab", "16"], ["--endpoint", "/v1/chat/completions"],
-                      ["--header", "x"], ["--num-prompts", "0"]):
+        for words in (
+            ["--goodput", "ttft"],
+            ["--goodput", "ttfb:3"],
+            ["--fail-if", "goodput"],
+            ["--request-rate", "0"],
+            ["--prefix-share", "2"],
+            ["--burstiness", "0"],
+            ["--percentile-metrics", "p"],
+            ["--port", "0"],
+            ["--metric-percentiles", "101"],
+            ["--vocab", "16"],
+            ["--endpoint", "/v1/chat/completions"],
+            ["--header", "x"],
+            ["--num-prompts", "0"],
+        ):
             self.assertIn("MC1002", bench("serve", "--dry-run", *words, expect=2)[1], words)
         self.assertIn("MC2101", bench("serve", "--port", "1", expect=3)[1])
 
 
 class Models(Scratch):
     def test_all_architectures_load_and_answer(self):
-        for words in (["llama"], ["qwen2"], ["qwen3", "--tied", "--dtype", "f32", "--head-dim", 48],
-                      ["llama", "--vocab", 300, "--kv-heads", 4, "--dtype", "f16", "--shard-size", "100KiB"]):
+        for words in (
+            ["llama"],
+            ["qwen2"],
+            ["qwen3", "--tied", "--dtype", "f32", "--head-dim", 48],
+            ["llama", "--vocab", 300, "--kv-heads", 4, "--dtype", "f16", "--shard-size", "100KiB"],
+        ):
             path = os.path.join(self.dir, f"m{len(os.listdir(self.dir))}")
             made = result("mkmodel", "--arch", *words, "-o", path)
-            code, out, err = cluster.run("mc-prefill", "once", "-m", path, "-p", "Hello, wörld", "-n", 4,
-                                         "--ignore-eos",
-                                         "--temperature", 0, "--json")
+            code, out, err = cluster.run(
+                "mc-prefill",
+                "once",
+                "-m",
+                path,
+                "-p",
+                "Hello, wörld",
+                "-n",
+                4,
+                "--ignore-eos",
+                "--temperature",
+                0,
+                "--json",
+            )
             self.assertEqual(code, 0, err)
             self.assertEqual(len(json.loads(out.splitlines()[-1])["output_ids"]), 4)
             self.assertEqual(made["weight_files"], len([f for f in os.listdir(path) if f.endswith(".safetensors")]))
@@ -217,6 +275,7 @@ class Models(Scratch):
                 with open(os.path.join(path, file), "rb") as opened:
                     found[file] = opened.read()
             return found
+
         self.assertEqual(contents("a", 1), contents("b", 1))
         self.assertNotEqual(contents("c", 2)["model.safetensors"], contents("a", 1)["model.safetensors"])
 
@@ -229,9 +288,17 @@ class Models(Scratch):
     def test_speed_is_told_with_its_share_and_the_cost_reads_back(self):
         cost = os.path.join(self.dir, "cost.toml")
         s = result("model", "-p", "64,128", "-n", 4, "-d", "0,128", "-r", 2, "--save-cost", cost)
-        self.assertEqual([(p["phase"], p["tokens"], p["depth"]) for p in s["points"] if p["batch"] == 1],
-                         [("prefill", 64, 0), ("prefill", 128, 0), ("decode", 4, 0),
-                          ("prefill", 64, 128), ("prefill", 128, 128), ("decode", 4, 128)])
+        self.assertEqual(
+            [(p["phase"], p["tokens"], p["depth"]) for p in s["points"] if p["batch"] == 1],
+            [
+                ("prefill", 64, 0),
+                ("prefill", 128, 0),
+                ("decode", 4, 0),
+                ("prefill", 64, 128),
+                ("prefill", 128, 128),
+                ("decode", 4, 128),
+            ],
+        )
         for p in s["points"]:
             self.assertGreater(p["tokens_per_s"], 0)
             self.assertGreater(p["peak_share"], 0)
@@ -242,8 +309,9 @@ class Models(Scratch):
 class Streams(Scratch):
     def test_equal_and_unequal_streams(self):
         for name, prompt in (("a", "5,17,9"), ("b", "5,17,9"), ("c", "5,17,10")):
-            code, out, err = cluster.run("mc-prefill", "once", "--prompt-ids", prompt, "--kv-out",
-                                         f"{self.dir}/{name}")
+            code, out, err = cluster.run(
+                "mc-prefill", "once", "--prompt-ids", prompt, "--kv-out", f"{self.dir}/{name}"
+            )
             self.assertEqual(code, 0, err)
         bench("diff-kv", f"{self.dir}/a", f"{self.dir}/b")
         bench("diff-kv", f"{self.dir}/a", f"{self.dir}/c", expect=1)
@@ -269,8 +337,10 @@ class Streams(Scratch):
 
     def test_loopback_and_a_peer_that_is_not_there(self):
         s = result("xfer", "--size", "16KiB,64KiB", "--streams", "1,2", "-t", "50ms")
-        self.assertEqual([(p["transport"], p["streams"]) for p in s["points"]],
-                         [("shm", 1)] * 2 + [("tcp", 1)] * 2 + [("tcp", 2)] * 2)
+        self.assertEqual(
+            [(p["transport"], p["streams"]) for p in s["points"]],
+            [("shm", 1)] * 2 + [("tcp", 1)] * 2 + [("tcp", 2)] * 2,
+        )
         s = result("xfer", "--op", "write", "--size", "64KiB", "-t", "50ms")
         self.assertEqual([(p["op"], p["failed"]) for p in s["points"]], [("write", 0)] * 2)
         self.assertIn("MC1005", bench("xfer", "--server", "--bind", "0.0.0.0", expect=2)[1])

@@ -1,4 +1,5 @@
 """What every program says about itself: help, version, errors, settings, completion; and how it refuses."""
+
 import json
 import os
 import re
@@ -8,8 +9,11 @@ import unittest
 
 import cluster
 
-TOOLS = [t for t in ["mc-conductor", "mc-prefill", "mc-decode", "mc-cache", "mc-bench"]
-         if os.access(os.path.join(cluster.BUILD, t), os.X_OK)]
+TOOLS = [
+    t
+    for t in ["mc-conductor", "mc-prefill", "mc-decode", "mc-cache", "mc-bench"]
+    if os.access(os.path.join(cluster.BUILD, t), os.X_OK)
+]
 DAEMONS = [t for t in TOOLS if t != "mc-bench"]
 
 
@@ -83,8 +87,12 @@ class Help(unittest.TestCase):
         tool = "mc-prefill"
         if tool not in TOOLS:
             self.skipTest("mc-prefill is not built")
-        for words, wanted in ((["--block-to"], "--block-tokens"), (["on"], "once"), (["once", "--kv-o"], "--kv-out"),
-                              (["--dtype", "b"], "bf16")):
+        for words, wanted in (
+            (["--block-to"], "--block-tokens"),
+            (["on"], "once"),
+            (["once", "--kv-o"], "--kv-out"),
+            (["--dtype", "b"], "bf16"),
+        ):
             line = " ".join(f"'{w}'" for w in [tool, *words])
             script = text_of(tool, "--completion", "bash")
             script += f"\nCOMP_WORDS=({line}); COMP_CWORD={len(words)}; _mc_prefill; echo \"${{COMPREPLY[@]}}\""
@@ -172,7 +180,9 @@ class Settings(unittest.TestCase):
         with tempfile.TemporaryDirectory(prefix="mct-help-") as directory:
             path = os.path.join(directory, "c.toml")
             for tool in DAEMONS:
-                printed = text_of(tool, "--print-config", "--seed", "7", "--transport", "tcp", env=clean_environment())
+                printed = text_of(
+                    tool, "--print-config", "--seed", "7", "--transport", "tcp", env=clean_environment()
+                )
                 with open(path, "w", encoding="utf-8") as file:
                     file.write(printed)
                 before = self.settings(tool, "--seed", "7", "--transport", "tcp")

@@ -3,6 +3,7 @@
 OPTIONS of the daemons' pages is the output of `help mdoc-options`, the list in DIAGNOSTICS of mc.7 that of `help
 mdoc-errors`; `man_test.py --write` pastes both. Everything else in the pages is written by hand.
 """
+
 import glob
 import json
 import os
@@ -18,8 +19,19 @@ import cluster
 ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
 MAN = os.path.join(ROOT, "man")
 TOOLS = ["mc-conductor", "mc-prefill", "mc-decode", "mc-cache", "mc-bench"]
-ORDER = ["NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "OUTPUT", "ENVIRONMENT", "FILES", "SIGNALS", "EXIT STATUS",
-         "EXAMPLES", "SEE ALSO"]
+ORDER = [
+    "NAME",
+    "SYNOPSIS",
+    "DESCRIPTION",
+    "OPTIONS",
+    "OUTPUT",
+    "ENVIRONMENT",
+    "FILES",
+    "SIGNALS",
+    "EXIT STATUS",
+    "EXAMPLES",
+    "SEE ALSO",
+]
 ERRORS = re.compile(r'(?<=\.\\" begin mdoc-errors\n).*?(?=\.\\" end mdoc-errors\n)', re.S)
 OPTIONS = re.compile(r"(?<=\n\.Sh OPTIONS\n).*?(?=\.Sh OUTPUT\n)", re.S)
 
@@ -35,8 +47,11 @@ def pages():
 
 def tools():
     """Those that are built and have a page."""
-    return [t for t in TOOLS if os.access(os.path.join(cluster.BUILD, t), os.X_OK)
-            and os.path.exists(os.path.join(MAN, t + ".1"))]
+    return [
+        t
+        for t in TOOLS
+        if os.access(os.path.join(cluster.BUILD, t), os.X_OK) and os.path.exists(os.path.join(MAN, t + ".1"))
+    ]
 
 
 def pasted():
@@ -72,7 +87,7 @@ def verbs(tool):
 
 def examples(text):
     """Lines of the literal displays in EXAMPLES, unescaped."""
-    part = text[text.index(".Sh EXAMPLES\n"):text.index(".Sh SEE ALSO")]
+    part = text[text.index(".Sh EXAMPLES\n") : text.index(".Sh SEE ALSO")]
     for display in re.findall(r"^\.Bd -literal.*?\n(.*?)^\.Ed", part, re.S | re.M):
         for line in display.splitlines():
             yield line.replace("\\-", "-").replace("\\(dq", '"').replace("\\e", "\\")
@@ -90,7 +105,7 @@ def keys(value):
 
 def output_words(tool):
     text = page(tool + ".1")
-    return set(re.findall(r"[a-z_0-9]+", text[text.index(".Sh OUTPUT"):text.index(".Sh ENVIRONMENT")]))
+    return set(re.findall(r"[a-z_0-9]+", text[text.index(".Sh OUTPUT") : text.index(".Sh ENVIRONMENT")]))
 
 
 class Pages(unittest.TestCase):
@@ -116,13 +131,17 @@ class Pages(unittest.TestCase):
         for tool in pasted():
             found = OPTIONS.search(page(tool + ".1"))
             self.assertIsNotNone(found, tool)
-            self.assertEqual(found.group(0).strip(), text_of(tool, "help", "mdoc-options").strip(),
-                             f"man/{tool}.1: run tests/cli/man_test.py --write")
+            self.assertEqual(
+                found.group(0).strip(),
+                text_of(tool, "help", "mdoc-options").strip(),
+                f"man/{tool}.1: run tests/cli/man_test.py --write",
+            )
 
     def test_errors_are_those_of_the_table(self):
         found = ERRORS.search(page("mc.7")).group(0).strip()
-        self.assertEqual(found, text_of("mc-prefill", "help", "mdoc-errors").strip(),
-                         "man/mc.7: run tests/cli/man_test.py --write")
+        self.assertEqual(
+            found, text_of("mc-prefill", "help", "mdoc-errors").strip(), "man/mc.7: run tests/cli/man_test.py --write"
+        )
 
     def test_flags_of_help_and_of_the_page_are_the_same(self):
         for tool in tools():
@@ -155,8 +174,9 @@ class Pages(unittest.TestCase):
         stream = cluster.run("mc-prefill", "once", *prompt, "--kv-out", "-")[1]
         outputs = {
             "mc-prefill": cluster.run("mc-prefill", "once", *prompt, "-n", 2, "--logprobs", 1, "--json")[1],
-            "mc-decode": cluster.run("mc-decode", "once", "--kv-in", "-", "-n", 2, "--logprobs", 1, "--json",
-                                     stdin=stream)[1],
+            "mc-decode": cluster.run(
+                "mc-decode", "once", "--kv-in", "-", "-n", 2, "--logprobs", 1, "--json", stdin=stream
+            )[1],
             "mc-cache": cluster.run("mc-cache", "inspect", "-", "--json", stdin=stream)[1],
         }
         for tool, out in outputs.items():
@@ -185,8 +205,13 @@ class Pages(unittest.TestCase):
                     continue
                 line = line.replace("localhost:8000", url)
                 line = re.sub(r"mc-conductor (wait|ps|explain)", rf"mc-conductor \1 --url {url}", line)
-                done = subprocess.run(["bash", "-o", "pipefail", "-c", line], env=environment, capture_output=True,
-                                      text=True, timeout=100)
+                done = subprocess.run(
+                    ["bash", "-o", "pipefail", "-c", line],
+                    env=environment,
+                    capture_output=True,
+                    text=True,
+                    timeout=100,
+                )
                 self.assertEqual(done.returncode, 0, f"{line}\n{done.stderr}")
                 self.assertNotIn('"error"', done.stdout, line)
                 ran += 1
@@ -204,8 +229,14 @@ class Pages(unittest.TestCase):
                 for line in examples(page(tool + ".1")):
                     if not re.search(r" once | inspect | keygen|--print-config|--print-commands|--check", line):
                         continue
-                    done = subprocess.run(["bash", "-o", "pipefail", "-c", line], cwd=directory, env=environment,
-                                          capture_output=True, text=True, timeout=100)
+                    done = subprocess.run(
+                        ["bash", "-o", "pipefail", "-c", line],
+                        cwd=directory,
+                        env=environment,
+                        capture_output=True,
+                        text=True,
+                        timeout=100,
+                    )
                     self.assertEqual(done.returncode, 0, f"man/{tool}.1: {line}\n{done.stderr}")
                     ran += 1
         finally:

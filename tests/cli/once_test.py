@@ -3,6 +3,7 @@
 First what they must do: KV as a byte stream through pipes and files, the same tokens whichever way it goes.
 Then every bad input: an exit code, a number and a message that names the thing.
 """
+
 import json
 import os
 import shutil
@@ -66,7 +67,9 @@ class Streams(Once):
         text = self.made("mc-prefill", "once", *prompt).decode()
         result = last_json(self.made("mc-prefill", "once", *prompt, "--json"))
         self.assertEqual(text, result["text"] + "\n")
-        self.assertEqual((result["type"], len(result["output_ids"]), result["finish_reason"]), ("result", 6, "length"))
+        self.assertEqual(
+            (result["type"], len(result["output_ids"]), result["finish_reason"]), ("result", 6, "length")
+        )
         for key in ("prefill_ms", "decode_ms", "prefill_tokens_per_s", "decode_tokens_per_s"):
             self.assertGreater(result["timings"][key], 0)
 
@@ -85,14 +88,18 @@ class Streams(Once):
             flags = ["--prompt-ids", IDS, "--attention", plan, *GREEDY]
             whole = last_json(self.made("mc-prefill", "once", *flags, "-n", 20, "--json"))
             stream = self.made("mc-prefill", "once", *flags, "--kv-out", "-")
-            split = last_json(self.made("mc-decode", "once", "--kv-in", "-", "-n", 20, "--json", *GREEDY, stdin=stream))
+            split = last_json(
+                self.made("mc-decode", "once", "--kv-in", "-", "-n", 20, "--json", *GREEDY, stdin=stream)
+            )
             self.assertEqual(whole["output_ids"], split["output_ids"], plan)
             self.assertEqual(whole["text"], split["text"])
 
     def test_a_real_pipe_works_in_bounded_memory(self):
         """Both programs at once, as a user types it."""
-        line = f"mc-prefill once --prompt-ids {IDS} --kv-out - --dtype f32 --temperature 0 | " \
-               "mc-decode once --kv-in - -n 5 --ignore-eos --dtype f32 --json"
+        line = (
+            f"mc-prefill once --prompt-ids {IDS} --kv-out - --dtype f32 --temperature 0 | "
+            "mc-decode once --kv-in - -n 5 --ignore-eos --dtype f32 --json"
+        )
         env = dict(os.environ, PATH=os.path.abspath(cluster.BUILD) + os.pathsep + os.environ["PATH"])
         done = subprocess.run(["bash", "-o", "pipefail", "-c", line], env=env, capture_output=True, timeout=100)
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -101,8 +108,9 @@ class Streams(Once):
 
     def test_chunks_do_not_change_a_byte_of_the_stream(self):
         for chunk in (64, 128):
-            again = self.made("mc-prefill", "once", "--prompt-ids", IDS, "--kv-out", "-", "--chunk-tokens", chunk,
-                              *GREEDY)
+            again = self.made(
+                "mc-prefill", "once", "--prompt-ids", IDS, "--kv-out", "-", "--chunk-tokens", chunk, *GREEDY
+            )
             self.assertEqual(again, self.stream, f"--chunk-tokens {chunk}")
 
     def test_sampling_travels_with_the_stream(self):
@@ -121,7 +129,9 @@ class Streams(Once):
         self.assertEqual((found["type"], found["sound"], found["damage"]), ("mckv", True, None))
         self.assertTrue(found["namespace_matches"])
         self.assertEqual((found["prompt_tokens"], found["block_tokens"], found["kv_dtype"]), (150, 64, "f32"))
-        self.assertEqual([(b["first_position"], b["tokens"]) for b in found["blocks"]], [(0, 64), (64, 64), (128, 22)])
+        self.assertEqual(
+            [(b["first_position"], b["tokens"]) for b in found["blocks"]], [(0, 64), (64, 64), (128, 22)]
+        )
         self.assertIsNone(found["blocks"][2]["id"])
         self.assertTrue(all(b["id_matches"] and b["checksums_hold"] for b in found["blocks"]))
         text = self.made("mc-cache", "inspect", self.file("a.mckv", self.stream)).decode()
@@ -164,7 +174,7 @@ class Streams(Once):
         cut = last_json(self.made("mc-prefill", "once", *flags, "--stop", stop))
         if "," in stop or not stop:
             self.skipTest(f"the answer has no usable piece: {whole!r}")
-        self.assertEqual((cut["text"], cut["finish_reason"]), (whole[:whole.index(stop)], "stop"))
+        self.assertEqual((cut["text"], cut["finish_reason"]), (whole[: whole.index(stop)], "stop"))
 
 
 class BadModels(Once):
@@ -187,11 +197,11 @@ class BadModels(Once):
         with open(file_name, "rb") as file:
             data = file.read()
         size = struct.unpack("<Q", data[:8])[0]
-        header = json.loads(data[8:8 + size])
+        header = json.loads(data[8 : 8 + size])
         change(header)
         text = json.dumps(header).encode()
         with open(file_name, "wb") as file:
-            file.write(struct.pack("<Q", len(text)) + text + data[8 + size:])
+            file.write(struct.pack("<Q", len(text)) + text + data[8 + size :])
         return path
 
     def once(self, number, path, *says, exit_code=1):
@@ -202,8 +212,11 @@ class BadModels(Once):
         self.once("MC3001", self.path("nowhere"), "nowhere", "config.json")
 
     def test_missing_files_are_named(self):
-        for missing, says in (("model.safetensors", "model.safetensors"), ("tokenizer.json", "tokenizer.json"),
-                              ("config.json", "config.json")):
+        for missing, says in (
+            ("model.safetensors", "model.safetensors"),
+            ("tokenizer.json", "tokenizer.json"),
+            ("config.json", "config.json"),
+        ):
             path = self.model("without-" + missing)
             os.remove(os.path.join(path, missing))
             self.once("MC3001", path, says)
@@ -244,8 +257,12 @@ class BadModels(Once):
         self.once("MC3004", self.model("rope", rope_scaling={"rope_type": "yarn", "factor": 2.0}), "yarn", "llama3")
 
     def test_impossible_configurations(self):
-        for name, config in (("heads", {"num_key_value_heads": 3}), ("hidden", {"hidden_size": -1}),
-                             ("layers", {"num_hidden_layers": 10**9}), ("type", {"head_dim": "many"})):
+        for name, config in (
+            ("heads", {"num_key_value_heads": 3}),
+            ("hidden", {"hidden_size": -1}),
+            ("layers", {"num_hidden_layers": 10**9}),
+            ("type", {"head_dim": "many"}),
+        ):
             path = self.model("config-" + name, **config)
             code, out, err = cluster.run("mc-prefill", "once", "-m", path, "--prompt-ids", "5")
             self.assertEqual((code, out), (1, b""), name)
@@ -285,10 +302,23 @@ class BadPrompts(Once):
         self.once("MC5005", 1, "-f", self.path("none.txt"), says=["none.txt"])
 
     def test_numbers_out_of_range(self):
-        for words in (["-n", "0"], ["-n", "abc"], ["-n", "5000000000"], ["--temperature", "-1"], ["--top-p", "0"],
-                      ["--top-p", "1.5"], ["--min-p", "2"], ["--block-tokens", "100"], ["--block-tokens", "8"],
-                      ["--chunk-tokens", "100"], ["--chunk-tokens", "0"], ["--kernels", "abacus"], ["--dtype", "fp4"],
-                      ["--attention", "some"], ["--attention", "moba:block=0"]):
+        for words in (
+            ["-n", "0"],
+            ["-n", "abc"],
+            ["-n", "5000000000"],
+            ["--temperature", "-1"],
+            ["--top-p", "0"],
+            ["--top-p", "1.5"],
+            ["--min-p", "2"],
+            ["--block-tokens", "100"],
+            ["--block-tokens", "8"],
+            ["--chunk-tokens", "100"],
+            ["--chunk-tokens", "0"],
+            ["--kernels", "abacus"],
+            ["--dtype", "fp4"],
+            ["--attention", "some"],
+            ["--attention", "moba:block=0"],
+        ):
             self.once("MC1002", 2, "-p", "a", *words)
         self.once("MC3009", 1, "-p", "a", "--attention", "moba:block=100", says=["100", "64"])
 
@@ -335,11 +365,33 @@ class BadStreams(Once):
         self.refused("MC1001", 2, "mc-cache", "inspect")
 
     def test_another_layout_prints_both_values(self):
-        out = self.refused("MC6003", 1, "mc-decode", "once", "--kv-in", "-", "--block-tokens", 128, "--dtype", "f32",
-                           stdin=self.stream, says=["block_tokens=64", "block_tokens=128"])
+        out = self.refused(
+            "MC6003",
+            1,
+            "mc-decode",
+            "once",
+            "--kv-in",
+            "-",
+            "--block-tokens",
+            128,
+            "--dtype",
+            "f32",
+            stdin=self.stream,
+            says=["block_tokens=64", "block_tokens=128"],
+        )
         self.assertEqual(out, b"")
-        self.refused("MC6003", 1, "mc-decode", "once", "--kv-in", "-", "--dtype", "bf16", stdin=self.stream,
-                     says=["dtype=f32", "dtype=bf16", "also compared and equal", "layers"])
+        self.refused(
+            "MC6003",
+            1,
+            "mc-decode",
+            "once",
+            "--kv-in",
+            "-",
+            "--dtype",
+            "bf16",
+            stdin=self.stream,
+            says=["dtype=f32", "dtype=bf16", "also compared and equal", "layers"],
+        )
 
     def test_another_model_is_foreign(self):
         path = self.path("other")
@@ -350,8 +402,20 @@ class BadStreams(Once):
         data[-1000] ^= 1
         with open(name, "wb") as file:
             file.write(data)
-        self.refused("MC6003", 1, "mc-decode", "once", "-m", path, "--kv-in", "-", "--dtype", "f32", stdin=self.stream,
-                     says=["weights="])
+        self.refused(
+            "MC6003",
+            1,
+            "mc-decode",
+            "once",
+            "-m",
+            path,
+            "--kv-in",
+            "-",
+            "--dtype",
+            "f32",
+            stdin=self.stream,
+            says=["weights="],
+        )
 
     def test_a_reader_that_leaves_ends_the_writer_without_an_error_storm(self):
         line = f"mc-prefill once --prompt-ids {IDS} --kv-out - --dtype f32 | head -c 10 | wc -c"

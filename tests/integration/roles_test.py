@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Roles started by hand: any order, any transport, keys, refusals, drain, ports, signals."""
+
 import contextlib
 import json
 import os
@@ -68,8 +69,11 @@ class Roles(unittest.TestCase):
             self.assertIn("MC1006", err)
 
     def test_listening_beyond_loopback_without_keys_is_refused(self):
-        for words in (["mc-conductor", "--listen", "tcp://0.0.0.0:0"], ["mc-conductor", "--http", "0.0.0.0:0"],
-                      ["mc-prefill", "--bind", "0.0.0.0"]):
+        for words in (
+            ["mc-conductor", "--listen", "tcp://0.0.0.0:0"],
+            ["mc-conductor", "--http", "0.0.0.0:0"],
+            ["mc-prefill", "--bind", "0.0.0.0"],
+        ):
             with self.subTest(words=words):
                 code, _, err = run(*words)
                 self.assertEqual(code, 2, err)
@@ -84,6 +88,28 @@ class Roles(unittest.TestCase):
             for word in ("MC2104", "block_tokens", "64", "128", "compared and equal"):
                 self.assertIn(word, other.tail())
             del c.processes["d0"]
+
+    def test_a_worker_with_another_model_than_the_conductors_is_refused_by_name(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model = os.path.join(folder, "other")
+            code, _, err = run(
+                "mc-bench", "mkmodel", "--arch", "qwen3", "--layers", "2", "--hidden", "64", "-o", model
+            )
+            self.assertEqual(code, 0, err)
+            with Cluster(roles=["conductor"]) as c:
+                other = c.start("p0", "-m", model)
+                self.assertEqual(other.popen.wait(60), 3)
+                for word in ("MC2109", "mc-tiny", "other"):
+                    self.assertIn(word, other.tail())
+                del c.processes["p0"]
+
+    def test_a_second_node_of_a_live_name_gives_up_by_name(self):
+        with Cluster(roles=["conductor", "c0"]) as c:
+            first = c.processes["c0"]
+            second = c.start("c0")
+            self.assertEqual(second.popen.wait(60), 3)
+            self.assertIn("MC2108", second.tail())
+            c.processes["c0"] = first
 
     def test_an_explicit_port_that_is_taken_is_an_error_and_a_default_one_moves_up(self):
         with socket.socket() as taken:
