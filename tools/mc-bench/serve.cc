@@ -84,11 +84,12 @@ constexpr Flag kServedFrom{.name = "model",
                            .letter = 'm',
                            .value = "DIR",
                            .help = "the served model's directory, for the size of its vocabulary"};
-constexpr Flag kLateMax{.name = "late-max",
-                        .kind = FlagKind::duration,
-                        .value = "T",
-                        .fallback = "5ms",
-                        .help = "the run fails when the client's p99 lateness is above this and 1 % of the interval"};
+constexpr Flag kLateMax{
+    .name = "late-max",
+    .kind = FlagKind::duration,
+    .value = "T",
+    .fallback = "5ms",
+    .help = "the run fails when p99 lateness exceeds this, 1 % of the interval and of the median TTFT"};
 constexpr Flag kMetadata{
     .name = "metadata", .kind = FlagKind::list, .value = "K=V", .help = "put into the result as given"};
 constexpr Flag kSaveResult{.name = "save-result", .kind = FlagKind::boolean, .help = "also write the result to a file"};
@@ -306,7 +307,7 @@ Result<int> verdict(const cli::Args& args, const Plan& plan, const LoadResult& l
     return user_error(err::kInterrupted, result["completed"].dump() + " of " + std::to_string(load.records.size()) +
                                              " requests had been answered");
   const double late_s = lateness_p99_s(load);
-  const double bound_s = lateness_bound_s(plan, to_seconds(args.duration(kLateMax)));
+  const double bound_s = lateness_bound_s(plan, load, to_seconds(args.duration(kLateMax)));
   if (late_s > bound_s)
     return user_error(err::kClientLate,
                       "requests were sent up to " + fixed(late_s * 1000, 1) +

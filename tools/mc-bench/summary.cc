@@ -185,9 +185,10 @@ double lateness_p99_s(const LoadResult& load) {
   return Series(std::move(late)).at(.99);
 }
 
-double lateness_bound_s(const Plan& plan, double floor_s) {
+double lateness_bound_s(const Plan& plan, const LoadResult& load, double floor_s) {
+  if (floor_s <= 0) return 0;
   const double interval_s = std::isfinite(plan.rate_per_s) && plan.rate_per_s > 0 ? 1 / plan.rate_per_s : 0;
-  return std::max(floor_s, 0.01 * interval_s);
+  return std::max({floor_s, 0.01 * interval_s, 0.01 * series_ms(load, "ttft").at(.5) / 1000});
 }
 
 void summarise(const Plan& plan, const LoadResult& load, const SummaryPlan& how, Json& out) {

@@ -41,8 +41,10 @@ void summarise(const Plan& plan, const LoadResult& load, const SummaryPlan& how,
 Json record_json(const Record& record, size_t index);
 std::string result_table(const Json& result, const LoadResult& load, const SummaryPlan& how);
 
-/// p99 of how late the client sent, and the bound it must keep: 1 % of the mean interval, at least `floor`.
+/// p99 of how late the client sent, and the bound it must keep: the largest of `floor`, 1 % of the mean
+/// interval, and 1 % of the median TTFT (latencies count from the plan, so less cannot change them);
+/// none with a floor of 0.
 double lateness_p99_s(const LoadResult& load);
-double lateness_bound_s(const Plan& plan, double floor_s);
+double lateness_bound_s(const Plan& plan, const LoadResult& load, double floor_s);
 
 }  // namespace mc::bench
