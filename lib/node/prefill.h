@@ -38,8 +38,8 @@ class Prefill final : public Worker {
     uint64_t requests = 0, finished = 0, failed = 0;
     uint64_t prompt_tokens = 0, local_tokens = 0, remote_tokens = 0, computed_tokens = 0;
     uint64_t fetches = 0, fetch_failures = 0, checksum_failures = 0;
-    double exposed_s = 0;     // transfer that computing did not hide: first token to KvDone, summed
-    uint64_t exposed = 0;     // requests in that sum
+    double exposed_s = 0;  // transfer that computing did not hide: first token to KvDone, summed
+    uint64_t exposed = 0;  // requests in that sum
   };
   const Stats& stats() const { return stats_; }
   size_t request_count() const { return requests_.size(); }
@@ -71,8 +71,8 @@ class Prefill final : public Worker {
     Phase phase = Phase::queued;
 
     bool offered = false, accepted = false;
-    uint32_t decode_has = 0;  // leading blocks the decode node holds already
-    TimePoint accepted_at{};
+    uint32_t decode_has = 0;                // leading blocks the decode node holds already
+    TimePoint accepted_at{}, fetched_at{};  // both: ready to compute
 
     Fetch fetch = Fetch::idle;
     size_t source = 0;             // index of the source being fetched

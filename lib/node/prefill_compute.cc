@@ -145,7 +145,8 @@ void Prefill::first_token(Request& r, const ChunkDone& done, TimePoint now, Acti
   first.report.cached_local = (r.prefix_blocks - r.remote_blocks) * bt;
   first.report.sources = r.from;
   first.report.fallback = r.fallback;
-  first.report.queue_ms = to_ms(r.prepare_at - r.arrived);
+  // Waiting for its turn to prepare, and then for the compute that an earlier request had.
+  first.report.queue_ms = to_ms(r.prepare_at - r.arrived) + to_ms(r.compute_at - std::max(r.accepted_at, r.fetched_at));
   first.report.fetch_ms = r.fetch_ms;
   first.report.accept_ms = to_ms(r.accepted_at - r.prepare_at);
   first.report.compute_ms = to_ms(now - r.compute_at);

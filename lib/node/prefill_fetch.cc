@@ -35,6 +35,7 @@ void Prefill::fetch_next(Request& r, TimePoint now, Actions& out) {
     return;
   }
   r.fetch = Fetch::done;
+  r.fetched_at = now;
   r.fetch_until = kNever;
   r.fetch_ms = r.remote_blocks > 0 || !r.fallback.empty() ? to_ms(now - r.fetch_began) : 0;
 }
