@@ -171,7 +171,8 @@ class Conductor final : public Machine {
   // conductor_requests.cc
   void on_first_token(const Received& event, const wire::FirstToken& first, TimePoint now, Actions& out);
   void on_tokens(const Received& event, const wire::Tokens& tokens, TimePoint now, Actions& out);
-  void on_failed(const Received& event, const wire::Failed& failed, TimePoint now, Actions& out);
+  void on_failed(const Received& event, const wire::Failed& message, TimePoint now, Actions& out);
+  static std::string known_code(const std::string& code);
   void on_preempted(const Received& event, const wire::Preempted& preempted, TimePoint now, Actions& out);
   void give_token(Request& r, uint32_t index, uint32_t token, const wire::TokenLogprobs& logprobs,
                   const std::string& finish_reason, TimePoint now, Actions& out);

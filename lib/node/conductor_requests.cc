@@ -76,9 +76,20 @@ void Conductor::give_token(Request& r, uint32_t index, uint32_t token, const wir
   }
 }
 
-void Conductor::on_failed(const Received& event, const wire::Failed& failed, TimePoint now, Actions& out) {
-  Request* r = find(failed.req, failed.attempt);
+// What workers may say becomes a metric label and an answer: a word they do not have counts as internal.
+std::string Conductor::known_code(const std::string& code) {
+  static constexpr std::string_view kKnown[] = {
+      "invalid", "not_found", "busy",       "timeout", "peer_lost", "corrupt",  "no_space",           "unsupported",
+      "io",      "cancelled", "queue_full", "layout",  "draining",  "too_long", "predicted_slo_miss", "unknown_peer",
+  };
+  return std::find(std::begin(kKnown), std::end(kKnown), code) == std::end(kKnown) ? "internal" : code;
+}
+
+void Conductor::on_failed(const Received& event, const wire::Failed& message, TimePoint now, Actions& out) {
+  Request* r = find(message.req, message.attempt);
   if (!r || (event.instance != r->prefill_instance && event.instance != r->decode_instance)) return;
+  wire::Failed failed = message;
+  failed.code = known_code(message.code);
   const bool refused = failed.stage == "accept";
   const NodeId blamed = refused || event.instance == r->decode_instance ? r->decode : r->prefill;
   cancel_workers(*r, "superseded", out);
