@@ -9,6 +9,8 @@ namespace mc::text {
 
 enum class NormalForm : uint8_t { nfc, nfd, nfkc, nfkd };
 
+/// Unicode 14. The crate behind Hugging Face's tokenizers has older tables: texts in which one of 51
+/// marks that Unicode has added since stands out of order come out differently there.
 /// Linear in the length of the text, whatever it holds (utf8proc's own reordering of combining marks
 /// is quadratic, and texts come from users).
 std::string normalize(std::string_view text, NormalForm form);

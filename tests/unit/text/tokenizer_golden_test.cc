@@ -90,11 +90,14 @@ TEST_CASE("text/tokenizer: every pre-tokenizer and normalizer that is read gives
   }
 }
 
-TEST_CASE("text/tokenizer: the embedded model's tokenizer opens and takes every text round") {
+TEST_CASE("text/tokenizer: the embedded model's tokenizer and template are read, and every text makes the round") {
   auto tokenizer = Tokenizer::open(test::source_dir() + "/lib/model/mc-tiny");
   REQUIRE_OK(tokenizer);
   CHECK(tokenizer->bos_id().has_value());
   CHECK(tokenizer->eos_id().has_value());
+  const auto chat = ChatTemplate::open(tokenizer->config());
+  REQUIRE_OK(chat);
+  CHECK((*chat)->name() == "mc");
   for (const Json& row : read_lines(golden_dir() + "gpt2/cases.jsonl")) {
     const auto ids = tokenizer->encode(row["text"].as_string(), {.add_special = false, .parse_special = false});
     REQUIRE_OK(ids);
