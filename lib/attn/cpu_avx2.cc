@@ -24,12 +24,22 @@ struct V256 {
   MC_INLINE static reg mul(reg a, reg b) { return _mm256_mul_ps(a, b); }
   MC_INLINE static reg fma(reg a, reg b, reg c) { return _mm256_fmadd_ps(a, b, c); }
   MC_INLINE static reg max(reg a, reg b) { return _mm256_max_ps(a, b); }
-  MC_INLINE static reg round(reg a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-  /// p * 2^n; 0 when n < -126 (an exponent made of bits has no denormals).
-  MC_INLINE static reg scale2(reg p, reg n) {
+  /// 2^x (Cephes exp2f: relative error below 2^-22); 0 below -126, as an exponent made of bits has no
+  /// denormals. NaN stays NaN.
+  MC_INLINE static reg exp2(reg x) {
+    const reg clamped = max(set1(-160.0f), x);  // this operand order keeps a NaN in x
+    const reg n = _mm256_round_ps(clamped, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const reg f = sub(clamped, n);
+    reg p = set1(1.535336188319500e-4f);
+    p = fma(p, f, set1(1.339887440266574e-3f));
+    p = fma(p, f, set1(9.618437357674640e-3f));
+    p = fma(p, f, set1(5.550332471162809e-2f));
+    p = fma(p, f, set1(2.402264791363012e-1f));
+    p = fma(p, f, set1(6.931472028550421e-1f));
+    p = fma(p, f, set1(1.0f));
     const __m256i exponent = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
-    const reg scaled = _mm256_mul_ps(p, _mm256_castsi256_ps(exponent));
-    const reg small = _mm256_cmp_ps(n, _mm256_set1_ps(-126.0f), _CMP_LT_OQ);
+    const reg scaled = mul(p, _mm256_castsi256_ps(exponent));
+    const reg small = _mm256_cmp_ps(n, set1(-126.0f), _CMP_LT_OQ);
     // A NaN has no exponent to add to: pass it on from p.
     return _mm256_blendv_ps(_mm256_andnot_ps(small, scaled), p, _mm256_cmp_ps(p, p, _CMP_UNORD_Q));
   }

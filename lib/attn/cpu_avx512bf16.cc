@@ -24,9 +24,9 @@ MC_INLINE __m512bh broadcast_pair(const uint16_t* from) {
   return as_bh(_mm512_set1_epi32(pair));
 }
 
-void pack_q(const float* q, int head_dim, int dim, bool, void* row) {
+void pack_q(const float* q, int head_dim, int, bool, void* row) {
   uint16_t* out = static_cast<uint16_t*>(row);
-  for (int i = 0; i < dim; ++i) out[i] = i < head_dim ? narrow(q[i]) : 0;
+  for (int i = 0; i < head_dim; ++i) out[i] = narrow(q[i]);
 }
 
 /// Transposes pairs: 16 keys x 16 pairs at a time.
@@ -59,7 +59,8 @@ void pack_v(bool, const void* rows, int valid, int head_dim, int dim, int first_
 }
 
 template <int M>
-MC_INLINE void qk_strip(const uint16_t* const* q, int dim, const uint16_t* panels, float* const* out) {
+__attribute__((noinline)) void qk_strip(const uint16_t* const* q, int dim, const uint16_t* panels, float* const* out,
+                                        int at) {
   const ptrdiff_t panel = static_cast<ptrdiff_t>(dim) * kRun;
   __m512 acc[M][4];
   MC_UNROLL for (int r = 0; r < M; ++r) {
@@ -74,50 +75,72 @@ MC_INLINE void qk_strip(const uint16_t* const* q, int dim, const uint16_t* panel
     }
   }
   MC_UNROLL for (int r = 0; r < M; ++r) {
-    MC_UNROLL for (int c = 0; c < 4; ++c) V::store(out[r] + c * kRun, acc[r][c]);
+    MC_UNROLL for (int c = 0; c < 4; ++c) V::store(out[r] + at + c * kRun, acc[r][c]);
   }
 }
 
-/// Columns in C panels of 16; pairs of keys [0, keys).
+/// C panels of 16 columns; keys [key, key + keys) of the tile, keys even. keep null = 1.
 template <int M, int C>
-MC_INLINE void pv(const uint16_t* const* p, const float* keep, int keys, const uint16_t* v, ptrdiff_t panel,
-                  float* const* o) {
+__attribute__((noinline)) void pv_strip(const uint16_t* const* p, const float* keep, int key, int keys,
+                                        const uint16_t* v, ptrdiff_t panel, float* const* o, int column) {
   __m512 acc[M][C];
   MC_UNROLL for (int r = 0; r < M; ++r) {
-    const __m512 factor = V::set1(keep[r]);
-    MC_UNROLL for (int c = 0; c < C; ++c) acc[r][c] = V::mul(V::load(o[r] + c * kRun), factor);
+    MC_UNROLL for (int c = 0; c < C; ++c) acc[r][c] = V::load(o[r] + column + c * kRun);
   }
-  for (int key = 0; key < keys; key += 2) {
-    __m512bh columns[C];
-    MC_UNROLL for (int c = 0; c < C; ++c) columns[c] = load_pairs(v + c * panel + key * kRun);
+  if (keep != nullptr) {
     MC_UNROLL for (int r = 0; r < M; ++r) {
-      const __m512bh weights = broadcast_pair(p[r] + key);
-      MC_UNROLL for (int c = 0; c < C; ++c) acc[r][c] = _mm512_dpbf16_ps(acc[r][c], columns[c], weights);
+      MC_UNROLL for (int c = 0; c < C; ++c) acc[r][c] = V::mul(acc[r][c], V::set1(keep[r]));
+    }
+  }
+  const uint16_t* weights[M];
+  MC_UNROLL for (int r = 0; r < M; ++r) weights[r] = p[r] + key;
+  for (int n = 0; n < keys; n += 2) {
+    __m512bh columns[C];
+    MC_UNROLL for (int c = 0; c < C; ++c) columns[c] = load_pairs(v + c * panel + n * kRun);
+    MC_UNROLL for (int r = 0; r < M; ++r) {
+      const __m512bh pair = broadcast_pair(weights[r] + n);
+      MC_UNROLL for (int c = 0; c < C; ++c) acc[r][c] = _mm512_dpbf16_ps(acc[r][c], columns[c], pair);
     }
   }
   MC_UNROLL for (int r = 0; r < M; ++r) {
-    MC_UNROLL for (int c = 0; c < C; ++c) V::store(o[r] + c * kRun, acc[r][c]);
+    MC_UNROLL for (int c = 0; c < C; ++c) V::store(o[r] + column + c * kRun, acc[r][c]);
   }
 }
 
-template <int M>
-MC_INLINE void pv_all(const uint16_t* const* p, const float* keep, int keys, const uint16_t* v, int tile_keys, int dim,
-                      float* const* o) {
-  const ptrdiff_t panel = static_cast<ptrdiff_t>(tile_keys) * kRun;
-  for (int column = 0; column < dim;) {
-    float* at[M];
-    MC_UNROLL for (int r = 0; r < M; ++r) at[r] = o[r] + column;
-    const int panels = min_int((dim - column) / kRun, 4);
-    const uint16_t* from = v + column / kRun * panel;
-    switch (panels) {
-      case 1: pv<M, 1>(p, keep, keys, from, panel, at); break;
-      case 2: pv<M, 2>(p, keep, keys, from, panel, at); break;
-      case 3: pv<M, 3>(p, keep, keys, from, panel, at); break;
-      default: pv<M, 4>(p, keep, keys, from, panel, at); break;
-    }
-    column += panels * kRun;
+/// Weights f32 [count] to bf16.
+MC_INLINE void round_weights(const float* s, int count, uint16_t* p) {
+  for (int i = 0; i < count; i += kRun) {
+    const __m256bh half = _mm512_cvtneps_pbh(V::load(s + i));
+    __builtin_memcpy(p + i, &half, sizeof(half));
   }
 }
+
+/// What run_tile asks for.
+struct Leaves {
+  using V = V512;
+  using element = uint16_t;
+  static constexpr int kChunk = 4 * kRun;
+
+  static void qk(int rows, const uint16_t* const* q, int dim, const uint16_t* panels, float* const* out, int at) {
+    with_rows(rows, [&]<int M>() MC_INLINE_LAMBDA { qk_strip<M>(q, dim, panels, out, at); });
+  }
+
+  MC_INLINE static const uint16_t* weights(const float* s, int limit, uint16_t* p) {
+    round_weights(s, limit, p);
+    return p;
+  }
+
+  static void pv(int rows, const uint16_t* const* p, const float* keep, int key, int keys, const TileArgs& args,
+                 int column, float* const* o) {
+    const ptrdiff_t panel = static_cast<ptrdiff_t>(args.keys) * kRun;
+    const uint16_t* v = static_cast<const uint16_t*>(args.v) + column / kRun * panel + key * kRun;
+    const bool whole = column + kChunk <= args.dim;
+    with_rows(rows, [&]<int M>() MC_INLINE_LAMBDA {
+      if (whole) return pv_strip<M, 4>(p, keep, key, keys, v, panel, o, column);
+      pv_strip<M, 2>(p, keep, key, keys, v, panel, o, column);  // dim is a multiple of 32
+    });
+  }
+};
 
 void scores(const ScoreArgs& args) {
   for_row_groups(args.row_count, [&]<int M>(int first) MC_INLINE_LAMBDA {
@@ -127,49 +150,13 @@ void scores(const ScoreArgs& args) {
       q[r] = static_cast<const uint16_t*>(args.q) + static_cast<ptrdiff_t>(args.rows[first + r]) * args.dim;
       out[r] = args.scores + (first + r) * args.stride;
     }
-    qk_strip<M>(q, args.dim, static_cast<const uint16_t*>(args.panels), out);
+    qk_strip<M>(q, args.dim, static_cast<const uint16_t*>(args.panels), out, 0);
     for (int r = 0; r < M; ++r) args.top[(first + r) * args.top_stride] = strip_max<V>(out[r]);
   });
 }
 
-/// Weights f32 [count] to bf16, in place at the front of another row.
-MC_INLINE void round_weights(const float* s, int count, uint16_t* p) {
-  for (int i = 0; i < count; i += kRun) {
-    const __m256bh half = _mm512_cvtneps_pbh(V::load(s + i));
-    __builtin_memcpy(p + i, &half, sizeof(half));
-  }
-}
-
 void tile(const TileArgs& args) {
-  uint16_t* weights = reinterpret_cast<uint16_t*>(args.scratch + kRowTile * kKeyTile);
-  for_row_groups(args.row_count, [&]<int M>(int first) MC_INLINE_LAMBDA {
-    const uint16_t* q[M];
-    const uint16_t* p[M];
-    float* s[M];
-    float* o[M];
-    float keep[M];
-    int limit = 0;
-    for (int r = 0; r < M; ++r) {
-      const ptrdiff_t row = args.rows[first + r];
-      q[r] = static_cast<const uint16_t*>(args.q) + row * args.dim;
-      o[r] = args.o + row * args.dim;
-      s[r] = args.scratch + r * kKeyTile;
-      p[r] = weights + r * kKeyTile;
-      limit = max_int(limit, args.visible[first + r]);
-    }
-    limit = round_up_int(limit, kRun);
-    for (int key = 0; key < limit; key += kStripKeys) {
-      float* out[M];
-      MC_UNROLL for (int r = 0; r < M; ++r) out[r] = s[r] + key;
-      qk_strip<M>(q, args.dim, static_cast<const uint16_t*>(args.k) + static_cast<ptrdiff_t>(key) * args.dim, out);
-    }
-    for (int r = 0; r < M; ++r) {
-      const int32_t row = args.rows[first + r];
-      keep[r] = softmax_row<V>(s[r], args.visible[first + r], limit, args.scale, args.m + row, args.d + row);
-      round_weights(s[r], limit, weights + r * kKeyTile);
-    }
-    pv_all<M>(p, keep, limit, static_cast<const uint16_t*>(args.v), args.keys, args.dim, o);
-  });
+  run_tile<Leaves>(args);
 }
 
 // Decode: K and V rows are read where they lie; whole 64-byte vectors, as head_dim is a multiple of 32.
@@ -283,6 +270,7 @@ constinit const Kernels kAvx512Bf16Kernels = {.element_bytes = 2,
                                               .pack_v = pack_v,
                                               .scores = scores,
                                               .tile = tile,
+                                              .scale_row = scale_row<V>,
                                               .decode = decode};
 
 }  // namespace mc::attn

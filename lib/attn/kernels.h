@@ -21,6 +21,7 @@ namespace mc::attn {
 constexpr int kKeyTile = 256;        // keys of a prefill tile; softmax bookkeeping is paid once for them
 constexpr int kStripKeys = 64;       // keys of one register tile
 constexpr int kRowTile = 6;          // rows of one register tile
+constexpr int kRowGroups = 3;        // register tiles that take turns on a strip of K or V while it is in L1
 constexpr int kDecodeTile = 64;      // keys of a decode tile
 constexpr int kDecodeRowsMax = 128;  // query heads of one KV head
 constexpr int kDimMax = 512;         // head_dim
@@ -42,7 +43,9 @@ struct TileArgs {
   float scale;     // log2(e) * softmax scale
   float* scratch;  // kScratchFloats
 };
+/// The larger of a prefill tile (scores, and weights as bf16) and a decode tile (scores, widened K and V).
 constexpr int kScratchFloats = kDecodeRowsMax * kDecodeTile + 2 * kDecodeTile * kDimMax;
+static_assert(2 * kRowTile * kRowGroups * kKeyTile <= kScratchFloats);
 
 /// Decode straight from the pages: all listed rows see all `keys` keys. Rows of K beyond `keys` may be read
 /// up to the next multiple of 4 (they are in the page) and are ignored, whatever they hold.
@@ -91,6 +94,8 @@ struct Kernels {
   /// the largest of them, NaN left out.
   void (*scores)(const ScoreArgs& args);
   void (*tile)(const TileArgs& args);
+  /// out[0 .. head_dim) = o * factor.
+  void (*scale_row)(const float* o, float factor, int head_dim, float* out);
   void (*decode)(const DecodeTileArgs& args);
 };
 

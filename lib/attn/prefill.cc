@@ -194,7 +194,11 @@ void Prefill::store(const Task& task, const TaskMemory& memory) const {
     const int64_t token = task.first + row / shape_.group;
     const int64_t head = int64_t{task.kv_head} * shape_.group + row % shape_.group;
     const StateView state{memory.o + row * shape_.dim, memory.m + row, memory.d + row};
-    if (args_.out != nullptr) normalise(state, 1, shape_.head_dim, args_.out + token * stride + head * shape_.head_dim);
+    if (args_.out != nullptr) {
+      const bool empty = *state.d == 0;  // no keys: o is 0
+      kernels_.scale_row(state.o, empty ? 0.0f : 1.0f / *state.d, shape_.head_dim,
+                         args_.out + token * stride + head * shape_.head_dim);
+    }
     if (!args_.state) continue;
     const int64_t at = token * shape_.q_heads + head;
     std::copy_n(state.o, shape_.head_dim, args_.state.o + at * shape_.head_dim);

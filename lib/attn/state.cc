@@ -1,6 +1,7 @@
 // Merge of partial attention. See state.h.
 #include "attn/state.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -38,9 +39,12 @@ void merge(const StateView& into, const StateView& from, int64_t rows, int head_
 
 void normalise(const StateView& state, int64_t rows, int head_dim, float* out) {
   for (int64_t row = 0; row < rows; ++row) {
-    const float scale = state.m[row] == kMinusInf ? 0.0f : 1.0f / state.d[row];
-    for (int i = 0; i < head_dim; ++i)
-      out[row * head_dim + i] = scale == 0.0f ? 0.0f : state.o[row * head_dim + i] * scale;
+    const bool empty = state.m[row] == kMinusInf;
+    const float scale = empty ? 0.0f : 1.0f / state.d[row];
+    const float* o = state.o + row * head_dim;
+    float* to = out + row * head_dim;
+    for (int i = 0; i < head_dim; ++i) to[i] = o[i] * scale;
+    if (empty) std::fill_n(to, head_dim, 0.0f);  // whatever o holds
   }
 }
 

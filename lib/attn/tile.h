@@ -42,60 +42,67 @@ MC_INLINE uint16_t narrow(float value) {
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-/// 2^x for x <= 0 or a little above (Cephes exp2f: relative error below 2^-22); 0 below -126 or so,
-/// NaN stays NaN.
-template <class V>
-MC_INLINE typename V::reg exp2_of(typename V::reg x) {
-  using reg = typename V::reg;
-  const reg clamped = V::max(V::set1(-160.0f), x);  // this operand order keeps a NaN in x
-  const reg n = V::round(clamped);
-  const reg f = V::sub(clamped, n);
-  reg p = V::set1(1.535336188319500e-4f);
-  p = V::fma(p, f, V::set1(1.339887440266574e-3f));
-  p = V::fma(p, f, V::set1(9.618437357674640e-3f));
-  p = V::fma(p, f, V::set1(5.550332471162809e-2f));
-  p = V::fma(p, f, V::set1(2.402264791363012e-1f));
-  p = V::fma(p, f, V::set1(6.931472028550421e-1f));
-  p = V::fma(p, f, V::set1(1.0f));
-  return V::scale2(p, n);
-}
-
 /// Online softmax of one row over s[0, visible): weights replace the scores, zeros follow up to `limit`
 /// (a multiple of 16). Updates m and d, returns what the row's output so far must be multiplied by.
 template <class V>
 MC_INLINE float softmax_row(float* s, int visible, int limit, float scale, float* m, float* d) {
   using reg = typename V::reg;
-  const int whole = visible / V::kWidth * V::kWidth;
-  reg top = V::set1(kNone);
-  for (int i = 0; i < whole; i += V::kWidth) top = V::max(V::load(s + i), top);
+  constexpr int kWidth = V::kWidth;
+  const int whole = visible / kWidth * kWidth;
+  // Four chains: one would wait for the latency of each comparison.
+  reg top = V::set1(kNone), top1 = top, top2 = top, top3 = top;
+  int i = 0;
+  for (; i + 4 * kWidth <= whole; i += 4 * kWidth) {
+    top = V::max(V::load(s + i), top);
+    top1 = V::max(V::load(s + i + kWidth), top1);
+    top2 = V::max(V::load(s + i + 2 * kWidth), top2);
+    top3 = V::max(V::load(s + i + 3 * kWidth), top3);
+  }
+  top = V::max(V::max(top, top1), V::max(top2, top3));
+  for (; i < whole; i += kWidth) top = V::max(V::load(s + i), top);
   if (whole < visible) top = V::max(V::load_first(s + whole, visible - whole, kNone), top);
   const float tile_max = V::reduce_max(top) * scale;
   const float m_old = *m;
   const float m_new = tile_max > m_old ? tile_max : m_old;
   if (m_new == kNone) {
-    for (int i = 0; i < limit; i += V::kWidth) V::store(s + i, V::zero());
+    for (i = 0; i < limit; i += kWidth) V::store(s + i, V::zero());
     return 1.0f;
   }
   const reg minus_m = V::set1(-m_new);
   const reg factor = V::set1(scale);
-  reg sum = V::zero();
-  int i = 0;
-  for (; i < whole; i += V::kWidth) {
-    const reg p = exp2_of<V>(V::fma(V::load(s + i), factor, minus_m));
+  reg sum = V::zero(), sum1 = sum;
+  for (i = 0; i + 2 * kWidth <= whole; i += 2 * kWidth) {
+    const reg p = V::exp2(V::fma(V::load(s + i), factor, minus_m));
+    const reg p1 = V::exp2(V::fma(V::load(s + i + kWidth), factor, minus_m));
+    sum = V::add(sum, p);
+    sum1 = V::add(sum1, p1);
+    V::store(s + i, p);
+    V::store(s + i + kWidth, p1);
+  }
+  sum = V::add(sum, sum1);
+  for (; i < whole; i += kWidth) {
+    const reg p = V::exp2(V::fma(V::load(s + i), factor, minus_m));
     sum = V::add(sum, p);
     V::store(s + i, p);
   }
   if (whole < visible) {
-    const reg p = V::keep_first(exp2_of<V>(V::fma(V::load(s + i), factor, minus_m)), visible - whole);
+    const reg p = V::keep_first(V::exp2(V::fma(V::load(s + i), factor, minus_m)), visible - whole);
     sum = V::add(sum, p);
     V::store(s + i, p);
-    i += V::kWidth;
+    i += kWidth;
   }
-  for (; i < limit; i += V::kWidth) V::store(s + i, V::zero());
-  const float keep = V::first(exp2_of<V>(V::set1(m_old - m_new)));
+  for (; i < limit; i += kWidth) V::store(s + i, V::zero());
+  const float keep = V::first(V::exp2(V::set1(m_old - m_new)));
   *m = m_new;
   *d = *d * keep + V::reduce_add(sum);
   return keep;
+}
+
+template <class V>
+MC_INLINE void scale_row(const float* o, float factor, int head_dim, float* out) {
+  int i = 0;
+  for (; i + V::kWidth <= head_dim; i += V::kWidth) V::store(out + i, V::mul(V::load(o + i), V::set1(factor)));
+  for (; i < head_dim; ++i) out[i] = o[i] * factor;
 }
 
 /// Largest of 64 scores, NaN left out.
@@ -124,6 +131,73 @@ MC_INLINE void for_row_groups(int row_count, const Step& step) {
     case 3: step.template operator()<3>(row); break;
     case 4: step.template operator()<4>(row); break;
     case 5: step.template operator()<5>(row); break;
+  }
+}
+
+/// Calls step<M>() with M = count, which is in 1 .. kRowTile.
+template <class Step>
+MC_INLINE void with_rows(int count, const Step& step) {
+  switch (count) {
+    case 1: step.template operator()<1>(); break;
+    case 2: step.template operator()<2>(); break;
+    case 3: step.template operator()<3>(); break;
+    case 4: step.template operator()<4>(); break;
+    case 5: step.template operator()<5>(); break;
+    default: step.template operator()<kRowTile>(); break;
+  }
+}
+
+/// A prefill tile over leaves L, which give:
+///   element                                    of packed q, K, V and of the weights
+///   qk<M>(q, dim, panels, out)                 scores of M rows with a strip of 64 keys
+///   weights(s, limit, p)                       the row's weights as elements, in p or where they are
+///   pv(M, C columns of 16, ...)                o = o * keep + p . v
+/// Rows go in groups of kRowTile, and kRowGroups groups take turns on every 64 keys of K and on every
+/// 64 x 64 of V, which otherwise come from L2 once for every 6 rows (21 bytes a clock where two vector
+/// products issue a clock). The order of a row's additions does not depend on it.
+template <class L>
+MC_INLINE void run_tile(const TileArgs& args) {
+  using element = typename L::element;
+  constexpr int kRows = kRowTile * kRowGroups;
+  const element* all_q = static_cast<const element*>(args.q);
+  element* p_space = reinterpret_cast<element*>(args.scratch + kRows * kKeyTile);
+  for (int first = 0; first < args.row_count; first += kRows) {
+    const int count = min_int(kRows, args.row_count - first);
+    const element* q[kRows];
+    const element* p[kRows];
+    float* s[kRows];
+    float* o[kRows];
+    float keep[kRows];
+    int limit[kRowGroups] = {};
+    for (int r = 0; r < count; ++r) {
+      const ptrdiff_t row = args.rows[first + r];
+      q[r] = all_q + row * args.dim;
+      o[r] = args.o + row * args.dim;
+      s[r] = args.scratch + r * kKeyTile;
+      limit[r / kRowTile] = max_int(limit[r / kRowTile], round_up_int(args.visible[first + r], kRun));
+    }
+    const auto groups = [&](int key, const auto& step) MC_INLINE_LAMBDA {
+      for (int g = 0; g * kRowTile < count; ++g)
+        if (key < limit[g]) step(g, g * kRowTile, min_int(kRowTile, count - g * kRowTile));
+    };
+    for (int key = 0; key < args.keys; key += kStripKeys) {
+      const element* panels = static_cast<const element*>(args.k) + static_cast<ptrdiff_t>(key) * args.dim;
+      groups(key,
+             [&](int, int row, int rows) MC_INLINE_LAMBDA { L::qk(rows, q + row, args.dim, panels, s + row, key); });
+    }
+    for (int r = 0; r < count; ++r) {
+      const int32_t row = args.rows[first + r];
+      const int row_limit = limit[r / kRowTile];
+      keep[r] =
+          softmax_row<typename L::V>(s[r], args.visible[first + r], row_limit, args.scale, args.m + row, args.d + row);
+      p[r] = L::weights(s[r], row_limit, p_space + r * kKeyTile);
+    }
+    for (int column = 0; column < args.dim; column += L::kChunk)
+      for (int key = 0; key < args.keys; key += kStripKeys)
+        groups(key, [&](int g, int row, int rows) MC_INLINE_LAMBDA {
+          L::pv(rows, p + row, key == 0 ? keep + row : nullptr, key, min_int(kStripKeys, limit[g] - key), args, column,
+                o + row);
+        });
   }
 }
 

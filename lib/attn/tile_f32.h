@@ -7,15 +7,20 @@
 namespace mc::attn {
 namespace {
 
-template <class V>
+template <class Vector>
 struct F32Leaves {
+  using V = Vector;
   using reg = typename V::reg;
   static constexpr int kWidth = V::kWidth;
   static constexpr int kColumns = V::kColumns;
 
   static void pack_q(const float* q, int head_dim, int dim, bool bf16_kv, void* row) {
     float* out = static_cast<float*>(row);
-    for (int i = 0; i < dim; ++i) out[i] = i >= head_dim ? 0.0f : bf16_kv ? widen(narrow(q[i])) : q[i];
+    if (bf16_kv)
+      for (int i = 0; i < head_dim; ++i) out[i] = widen(narrow(q[i]));
+    else
+      __builtin_memcpy(out, q, static_cast<size_t>(head_dim) * 4);
+    for (int i = head_dim; i < dim; ++i) out[i] = 0;
   }
 
   static void pack_v(bool bf16, const void* rows, int valid, int head_dim, int dim, int first_key, int, void* tile) {
@@ -60,56 +65,67 @@ struct F32Leaves {
     }
   }
 
-  /// 64 keys (4 panels) for M rows.
+  /// 64 keys (4 panels) for M rows, to out[r] + at.
   template <int M>
-  MC_INLINE static void qk_strip(const float* const* q, int dim, const float* panels, float* const* out) {
+  __attribute__((noinline)) static void qk_strip(const float* const* q, int dim, const float* panels, float* const* out,
+                                                 int at) {
     const ptrdiff_t panel = static_cast<ptrdiff_t>(dim) * kRun;
     constexpr int kKeys = kColumns * kWidth;  // 64 or 16
     for (int key = 0; key < kStripKeys; key += kKeys) {
-      float* at[M];
-      MC_UNROLL for (int r = 0; r < M; ++r) at[r] = out[r] + key;
+      float* to[M];
+      MC_UNROLL for (int r = 0; r < M; ++r) to[r] = out[r] + at + key;
       // Vectors of one panel are neighbours; with 16 lanes every vector is a panel of its own.
-      qk<M>(q, dim, panels + key / kRun * panel, kWidth == kRun ? panel : kWidth, at);
+      qk<M>(q, dim, panels + key / kRun * panel, kWidth == kRun ? panel : kWidth, to);
     }
   }
 
-  /// o[r] = o[r] * keep[r] + p[r] . v over C vectors of columns.
+  static void qk(int rows, const float* const* q, int dim, const float* panels, float* const* out, int at) {
+    with_rows(rows, [&]<int M>() MC_INLINE_LAMBDA { qk_strip<M>(q, dim, panels, out, at); });
+  }
+
+  /// o[r] = o[r] * keep[r] + p[r] . v over C vectors of columns and `keys` rows of V; keep null = 1.
   template <int M, int C>
-  MC_INLINE static void pv(const float* const* p, const float* keep, int keys, const float* v, ptrdiff_t v_stride,
-                           float* const* o) {
+  __attribute__((noinline)) static void pv_strip(const float* const* p, const float* keep, int key, int keys,
+                                                 const float* v, ptrdiff_t v_stride, float* const* o, int column) {
     reg acc[M][C];
     MC_UNROLL for (int r = 0; r < M; ++r) {
-      const reg factor = V::set1(keep[r]);
-      MC_UNROLL for (int c = 0; c < C; ++c) acc[r][c] = V::mul(V::load(o[r] + c * kWidth), factor);
+      MC_UNROLL for (int c = 0; c < C; ++c) acc[r][c] = V::load(o[r] + column + c * kWidth);
     }
-    for (int key = 0; key < keys; ++key) {
-      reg row[C];
-      MC_UNROLL for (int c = 0; c < C; ++c) row[c] = V::load(v + key * v_stride + c * kWidth);
+    if (keep != nullptr) {
       MC_UNROLL for (int r = 0; r < M; ++r) {
-        const reg weight = V::set1(p[r][key]);
+        MC_UNROLL for (int c = 0; c < C; ++c) acc[r][c] = V::mul(acc[r][c], V::set1(keep[r]));
+      }
+    }
+    const float* weights[M];
+    MC_UNROLL for (int r = 0; r < M; ++r) weights[r] = p[r] + key;
+    for (int n = 0; n < keys; ++n, v += v_stride) {
+      reg row[C];
+      MC_UNROLL for (int c = 0; c < C; ++c) row[c] = V::load(v + c * kWidth);
+      MC_UNROLL for (int r = 0; r < M; ++r) {
+        const reg weight = V::set1(weights[r][n]);
         MC_UNROLL for (int c = 0; c < C; ++c) acc[r][c] = V::fma(weight, row[c], acc[r][c]);
       }
     }
     MC_UNROLL for (int r = 0; r < M; ++r) {
-      MC_UNROLL for (int c = 0; c < C; ++c) V::store(o[r] + c * kWidth, acc[r][c]);
+      MC_UNROLL for (int c = 0; c < C; ++c) V::store(o[r] + column + c * kWidth, acc[r][c]);
     }
   }
 
-  template <int M>
-  MC_INLINE static void pv_all(const float* const* p, const float* keep, int keys, const float* v, int dim,
-                               float* const* o) {
-    for (int column = 0; column < dim;) {
-      float* at[M];
-      MC_UNROLL for (int r = 0; r < M; ++r) at[r] = o[r] + column;
-      const int vectors = min_int((dim - column) / kWidth, kColumns);
-      switch (vectors) {
-        case 1: pv<M, 1>(p, keep, keys, v + column, dim, at); break;
-        case 2: pv<M, 2>(p, keep, keys, v + column, dim, at); break;
-        case 3: pv < M, kColumns<3 ? 1 : 3>(p, keep, keys, v + column, dim, at); break;
-        default: pv < M, kColumns<4 ? 1 : 4>(p, keep, keys, v + column, dim, at); break;
-      }
-      column += vectors * kWidth;
-    }
+  // What run_tile asks for.
+  using element = float;
+  static constexpr int kChunk = kColumns * kWidth;
+
+  MC_INLINE static const float* weights(float* s, int, float*) { return s; }
+
+  static void pv(int rows, const float* const* p, const float* keep, int key, int keys, const TileArgs& args,
+                 int column, float* const* o) {
+    const float* v = static_cast<const float*>(args.v) + static_cast<ptrdiff_t>(key) * args.dim + column;
+    const bool whole = column + kChunk <= args.dim;
+    with_rows(rows, [&]<int M>() MC_INLINE_LAMBDA {
+      if (whole) return pv_strip<M, kColumns>(p, keep, key, keys, v, args.dim, o, column);
+      for (int at = 0; column + at < args.dim; at += kWidth)
+        pv_strip<M, 1>(p, keep, key, keys, v + at, args.dim, o, column + at);
+    });
   }
 
   static void scores(const ScoreArgs& args) {
@@ -120,38 +136,12 @@ struct F32Leaves {
         q[r] = static_cast<const float*>(args.q) + static_cast<ptrdiff_t>(args.rows[first + r]) * args.dim;
         out[r] = args.scores + (first + r) * args.stride;
       }
-      qk_strip<M>(q, args.dim, static_cast<const float*>(args.panels), out);
+      qk_strip<M>(q, args.dim, static_cast<const float*>(args.panels), out, 0);
       for (int r = 0; r < M; ++r) args.top[(first + r) * args.top_stride] = strip_max<V>(out[r]);
     });
   }
 
-  static void tile(const TileArgs& args) {
-    for_row_groups(args.row_count, [&]<int M>(int first) MC_INLINE_LAMBDA {
-      const float* q[M];
-      float* s[M];
-      float* o[M];
-      float keep[M];
-      int limit = 0;
-      for (int r = 0; r < M; ++r) {
-        const ptrdiff_t row = args.rows[first + r];
-        q[r] = static_cast<const float*>(args.q) + row * args.dim;
-        o[r] = args.o + row * args.dim;
-        s[r] = args.scratch + r * kKeyTile;
-        limit = max_int(limit, args.visible[first + r]);
-      }
-      limit = round_up_int(limit, kRun);
-      for (int key = 0; key < limit; key += kStripKeys) {
-        float* out[M];
-        MC_UNROLL for (int r = 0; r < M; ++r) out[r] = s[r] + key;
-        qk_strip<M>(q, args.dim, static_cast<const float*>(args.k) + static_cast<ptrdiff_t>(key) * args.dim, out);
-      }
-      for (int r = 0; r < M; ++r) {
-        const int32_t row = args.rows[first + r];
-        keep[r] = softmax_row<V>(s[r], args.visible[first + r], limit, args.scale, args.m + row, args.d + row);
-      }
-      pv_all<M>(s, keep, limit, static_cast<const float*>(args.v), args.dim, o);
-    });
-  }
+  static void tile(const TileArgs& args) { run_tile<F32Leaves>(args); }
 
   // Decode. K and V rows are read where they lie, widened in registers, once for all heads.
 
@@ -281,6 +271,7 @@ struct F32Leaves {
             .pack_v = pack_v,
             .scores = scores,
             .tile = tile,
+            .scale_row = scale_row<V>,
             .decode = decode};
   }
 };

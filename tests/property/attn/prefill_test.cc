@@ -142,7 +142,7 @@ TEST_CASE("attn/prefill: every variant agrees with the reference on edge-biased 
     Attention attention = open(pool, name);
     Rng rng(test::seed() + 11);
     Worst worst;
-    for (int n = 0; n < 120; ++n) {
+    for (int n = 0; n < 80; ++n) {
       const Case c = random_case(rng);
       INFO(name << ": " << c.name());
       const Rows rows = random_rows(c.layout, c.kv_len, c.data, rng);
