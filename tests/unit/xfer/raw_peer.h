@@ -155,7 +155,7 @@ struct RawServer {
     REQUIRE(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &size) == 0);
     uri = "tcp://127.0.0.1:" + std::to_string(ntohs(address.sin_port));
   }
-  Descriptor descriptor(uint64_t length = 1 << 20) const {
+  Descriptor descriptor(uint64_t length = 8 << 20) const {
     Descriptor descriptor = raw_descriptor(self);
     descriptor.uris = {uri};
     descriptor.buffers = {{.id = 1, .access = AccessClass::blocks, .length = length, .name = "kv"},
@@ -181,15 +181,16 @@ struct RawServer {
   }
 };
 
-/// An engine connected to a raw server, with 1 MiB of registered memory.
+/// An engine connected to a raw server, with 8 MiB of registered memory.
 struct RawPair {
+  static constexpr size_t kBytes = size_t{8} << 20;
   RawServer server;
   mem::HostBuffer local;
   Node reader;
   PeerId peer{};
 
   explicit RawPair(Options options = {}) : reader("reader", "tcp", one_stream(options)) {
-    auto made = mem::HostBuffer::allocate(1 << 20);
+    auto made = mem::HostBuffer::allocate(kBytes);
     REQUIRE_OK(made);
     local = std::move(*made);
     REQUIRE_OK(reader->register_buffer(local.bytes(), {"local"}));
