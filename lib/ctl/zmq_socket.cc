@@ -17,6 +17,14 @@ struct Context::State {
 };
 
 struct Socket::State {
+  State() = default;
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+  // libzmq's I/O thread and reaper write monitor events with a send that blocks while nobody reads, and
+  // take every socket of the process with them: the writing end must be gone before the reading end.
+  ~State() {
+    if (socket.handle() != nullptr) zmq_socket_monitor(socket.handle(), nullptr, 0);
+  }
   zmq::socket_t socket, monitor;
 };
 
@@ -126,6 +134,7 @@ Result<Socket> Socket::open(Context& context, SocketKind kind, const SocketOptio
     if (zmq_socket_monitor(state->socket.handle(), address.c_str(), ZMQ_EVENT_ALL) != 0) throw zmq::error_t();
     state->monitor = zmq::socket_t(context.state_->context, zmq::socket_type::pair);
     state->monitor.set(zmq::sockopt::linger, 0);
+    state->monitor.set(zmq::sockopt::rcvhwm, 0);  // unlimited: a full one would block the writer
     state->monitor.connect(address);
   }
   return Socket(std::move(state));
