@@ -11,7 +11,8 @@
 // valid message of the peer has come, and lost when the peer is silent for `dead_after`, or shortly
 // after its connection broke. The same address back under another instance is LinkLost(old) and
 // LinkUp(new): an instance is an identity, a name is only an address. Outgoing links reconnect for
-// ever with jittered intervals, so start order does not matter.
+// ever with jittered intervals, so start order does not matter. A connection that is replaced is a
+// LinkLost too: between LinkUp and LinkLost every message arrives in order or is a SendFailed.
 // Bounds: both rings, messages and bytes queued per link, message size, requests under way; whatever
 // is full answers busy. What a dead or full link loses is reported, never kept.
 #pragma once

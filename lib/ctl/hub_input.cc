@@ -51,6 +51,7 @@ void Loop::on_dealer(Link& link, SocketMessage message) {
 
 void Loop::on_router(size_t router, SocketMessage message) {
   RouteKey route{router, std::move(message.frames[0])};
+  if (retired_.contains(route)) return;
   const auto known = routes_.find(route);
   Link* link = known == routes_.end() ? nullptr : &links_.at(known->second);
   if (message.frame_count != 3) message.frames = {{}, {}, {}};
@@ -76,8 +77,8 @@ void Loop::on_router(size_t router, SocketMessage message) {
   deliver(*link, std::move(*envelope), std::move(message.frames[2]));
 }
 
-/// The link of the instance that speaks, made when it is new. A known instance may come by a new
-/// connection (it reconnected), and a known connection never changes its instance.
+/// The link of the instance that speaks, made when it is new. An instance speaks by one connection: a
+/// newer one ends the link of the older, whose last words, if any, come too late.
 Loop::Link* Loop::incoming(RouteKey route, const wire::Envelope& envelope, const SocketMessage& message) {
   const auto known = routes_.find(route);
   if (known != routes_.end()) {
@@ -87,11 +88,9 @@ Loop::Link* Loop::incoming(RouteKey route, const wire::Envelope& envelope, const
   }
   for (auto& [id, link] : links_) {
     if (link.outgoing || link.gone || link.instance != envelope.instance || link.route.first != route.first) continue;
-    routes_.erase(link.route);
-    routes_[route] = id;
-    link.route = std::move(route);
-    link.fd = message.fd;
-    return &link;
+    retire(link.route);
+    lose(link, "connected anew");  // what we sent by the old connection may not have arrived
+    break;
   }
   if (routes_.size() >= kIncomingMax) {
     ++stats_.garbage;
@@ -177,10 +176,16 @@ void Loop::on_dealer_event(Link& link, const SocketEvent& event) {
       break;
     }
     case SocketEvent::Kind::disconnected:
-    case SocketEvent::Kind::retrying:
       link.connected = false;
-      if (link.up && link.broken_at == kNever) link.broken_at = SystemClock::instance().now();
+      // Its last words first. ZeroMQ would connect again by itself, and nobody would learn what was lost.
+      while (link.up && link.dealer) {
+        auto message = link.dealer->receive();
+        if (!message) break;
+        on_dealer(link, std::move(*message));
+      }
+      if (link.up) lose(link, "connection closed");
       break;
+    case SocketEvent::Kind::retrying: link.connected = false; break;
     case SocketEvent::Kind::accepted: break;
   }
 }

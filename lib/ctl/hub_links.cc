@@ -165,6 +165,14 @@ void Loop::lose(Link& link, std::string why, bool reopen) {
   }
 }
 
+/// A router never reuses a routing id, so what still comes by this one is late.
+void Loop::retire(const RouteKey& route) {
+  if (retired_.insert(route).second) retired_order_.push_back(route);
+  if (retired_order_.size() <= kRetiredMax) return;
+  retired_.erase(retired_order_.front());
+  retired_order_.pop_front();
+}
+
 void Loop::fail_requests(LinkId link, const Error& error) {
   for (auto r = requests_.begin(); r != requests_.end();) {
     if (r->second.link == link) {

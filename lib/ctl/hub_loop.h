@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <variant>
@@ -20,6 +21,7 @@
 namespace mc::ctl {
 
 inline constexpr std::string_view kPing = "ctl.ping";
+inline constexpr size_t kRetiredMax = 1024;   // connections remembered as replaced
 inline constexpr size_t kIncomingMax = 4096;  // links from outside; more are dropped as garbage
 
 struct ConnectCommand {
@@ -87,7 +89,7 @@ class Loop {
     uint64_t epoch = 0;
     TimePoint heard{}, sent{};
     TimePoint since{};             // outgoing and not up: start of this try, or of the connection
-    TimePoint broken_at = kNever;  // the connection went away while up
+    TimePoint broken_at = kNever;  // incoming: its connection seems to have gone while up
     int reported = 0;              // MC number of the last LinkFailed since it was up
     int handshake_failures = 0;    // in a row, without a reason given
     bool garbage_logged = false;
@@ -119,6 +121,7 @@ class Loop {
   void ping(Link& link);
   void drop(const SendCommand& command, Code code, std::string what);
   void lose(Link& link, std::string why, bool reopen = true);
+  void retire(const RouteKey& route);
   void fail_requests(LinkId link, const Error& error);
   void report(Link& link, bool fatal, Error error);
   void expire_requests(TimePoint now);
@@ -141,6 +144,8 @@ class Loop {
   std::optional<Socket> zap_;
   std::map<LinkId, Link> links_;
   std::map<RouteKey, LinkId> routes_;
+  std::set<RouteKey> retired_;  // replaced by newer connections: what still comes by them is dropped
+  std::deque<RouteKey> retired_order_;
   std::map<uint64_t, Request> requests_;  // ids grow, so this is also the order of asking
   std::deque<Event> outbox_;              // what the event ring had no room for; reading pauses meanwhile
   std::vector<PollItem> items_;

@@ -10,6 +10,7 @@
 
 #include "base/errors.h"
 #include "base/fd.h"
+#include "base/rng.h"
 #include "ctl/ctl.h"
 #include "test.h"
 
@@ -139,6 +140,31 @@ TEST_CASE("ctl/hub: a peer back under another instance is a loss and a new peer,
   CHECK(up->link == link);
   CHECK(up->instance == instance(9));
   check_talk(client, link, *server, "again");
+}
+
+// What was sent by the first connection may be lost, so whoever sent it must learn that.
+TEST_CASE("ctl/hub: an instance that connects anew is a loss and a new peer, and its old connection is not heard") {
+  const std::string uri = ipc_uri("anew");
+  auto server = must_open(options(1, {uri})), peer = must_open(options(2));
+  const LinkId first = *peer.connect(*parse_uri(uri));
+  const auto up = expect<LinkUp>(server);
+  REQUIRE(up);
+  REQUIRE(expect<LinkUp>(peer));
+  const LinkId second = *peer.connect(*parse_uri(uri));
+  const auto lost = expect<LinkLost>(server);
+  REQUIRE(lost);
+  CHECK(lost->link == up->link);
+  const auto again = expect<LinkUp>(server);
+  REQUIRE(again);
+  CHECK(again->instance == instance(2));
+  CHECK(again->link != up->link);
+  REQUIRE(expect<LinkUp>(peer, [&](const LinkUp& u) { return u.link == second; }));
+  REQUIRE_OK(peer.send(first, "test.late", bytes("late")));
+  REQUIRE_OK(peer.send(second, "test.new", bytes("new")));
+  const auto heard = expect<Received>(server);
+  REQUIRE(heard);
+  CHECK(heard->envelope.type == "test.new");
+  CHECK(heard->link == again->link);
 }
 
 TEST_CASE("ctl/hub: what is meant for an instance that is gone is not taken by its successor") {
@@ -525,4 +551,30 @@ TEST_CASE("ctl/hub: the last word queued before the end still arrives") {
   REQUIRE(got);
   CHECK(text(got->body) == "draining");
   REQUIRE(expect<LinkLost>(server));
+}
+
+// libzmq's one I/O thread once waited for ever to tell a monitor that had been closed: the process fell
+// silent on every link.
+TEST_CASE("ctl/hub: links closed while they connect again never silence the others") {
+  const std::string uri = ipc_uri("lasting");
+  auto steady = must_open(options(1, {uri}));
+  auto restless = options(2);
+  restless.reconnect = 1ms;
+  auto hub = must_open(std::move(restless));
+  const LinkId lasting = *hub.connect(*parse_uri(uri));
+  REQUIRE(expect<LinkUp>(hub));
+  Rng rng(test::seed());
+  for (int round = 0; round < 60; ++round) {
+    std::vector<LinkId> brief;
+    for (int i = 0; i < 16; ++i) brief.push_back(*hub.connect(*parse_uri(ipc_uri("nobody-" + std::to_string(i)))));
+    for (const LinkId link : brief) {
+      hub.wait(after(SystemClock::instance().now(), std::chrono::microseconds(rng.below(600))));
+      REQUIRE_OK(hub.disconnect(link));
+    }
+  }
+  const uint64_t id = *hub.request(lasting, "test.ask", bytes("still there?"), 5s);
+  auto asked = expect<Received>(steady, [](const Received& r) { return r.envelope.type == "test.ask"; });
+  REQUIRE(asked);
+  REQUIRE_OK(steady.reply(*asked, "test.answer", bytes("yes")));
+  CHECK(expect<Received>(hub, [&](const Received& r) { return r.envelope.re == id; }));
 }
