@@ -10,11 +10,12 @@
 namespace mc::run {
 namespace {
 constexpr size_t kKeptMax = 64;  // messages for one peer that is not connected yet
-}
+}  // namespace
 
-Result<std::unique_ptr<Links>> Links::open(ctl::HubOptions options, const std::optional<Uri>& conductor) {
+Result<std::unique_ptr<Links>> Links::open(ctl::HubOptions options, const std::optional<Uri>& conductor,
+                                           Duration kept_for) {
   MC_TRY(hub, ctl::Hub::open(std::move(options)));
-  auto links = std::unique_ptr<Links>(new Links(std::move(hub)));
+  auto links = std::unique_ptr<Links>(new Links(std::move(hub), kept_for));
   if (conductor) {
     MC_TRY(link, links->hub_.connect(*conductor));
     links->conductor_ = link;
@@ -36,6 +37,12 @@ void Links::add_link(const InstanceId& instance, ctl::LinkId link) {
 }
 
 std::optional<node::Event> Links::next() {
+  give_up_kept();
+  if (!lost_.empty()) {
+    node::Event event = std::move(lost_.front());
+    lost_.pop_front();
+    return event;
+  }
   while (auto event = hub_.next())
     if (auto converted = convert(std::move(*event))) return converted;
   return std::nullopt;
@@ -63,14 +70,7 @@ std::optional<node::Event> Links::convert(ctl::Event event) {
     flush(up->instance.hex(), up->link);
     return std::nullopt;
   }
-  if (auto* lost = std::get_if<ctl::LinkLost>(&event)) {
-    const auto it = links_.find(lost->instance);
-    if (it == links_.end()) return std::nullopt;
-    std::erase(it->second, lost->link);
-    if (!it->second.empty()) return std::nullopt;  // another link to it is up
-    links_.erase(it);
-    return node::PeerLost{called(lost->link, lost->instance, lost->name), lost->instance, lost->why};
-  }
+  if (auto* gone = std::get_if<ctl::LinkLost>(&event)) return on_lost(*gone);
   if (auto* failed = std::get_if<ctl::LinkFailed>(&event)) {
     if (failed->link != conductor_) {
       log_warn("peer unreachable", {{"why", failed->error.what}});
@@ -81,29 +81,72 @@ std::optional<node::Event> Links::convert(ctl::Event event) {
     failure_ = failed->error;
     log_warn("conductor unreachable", {{"why", one_line(failed->error)}, {"fatal", failed->fatal}});
   } else if (auto* dropped = std::get_if<ctl::SendFailed>(&event)) {
-    log_debug("message not sent", {{"why", dropped->error.what}});
+    on_send_failed(*dropped);
   }
   return std::nullopt;
 }
 
+std::optional<node::Event> Links::on_lost(const ctl::LinkLost& gone) {
+  const auto it = links_.find(gone.instance);
+  if (it == links_.end()) return std::nullopt;
+  const bool spoken_by = !it->second.empty() && it->second.front() == gone.link;
+  std::erase(it->second, gone.link);
+  const bool last = it->second.empty();
+  if (last) links_.erase(it);
+  // By another link nothing was said that could be lost with it.
+  if (!spoken_by && !last) return std::nullopt;
+  return node::PeerLost{called(gone.link, gone.instance, gone.name), gone.instance, gone.why};
+}
+
+void Links::on_send_failed(const ctl::SendFailed& failed) {
+  for (const auto& [instance, links] : links_)
+    if (std::find(links.begin(), links.end(), failed.link) != links.end())
+      return lost(called(failed.link, instance, "?"), instance, "message not sent: " + failed.error.what);
+}
+
+void Links::lost(const NodeId& name, const InstanceId& instance, std::string why) {
+  log_warn("message lost", {{"to", name}, {"why", why}});
+  lost_.push_back({name, instance, std::move(why)});
+}
+
+void Links::post(ctl::LinkId link, const node::Send& send) {
+  const auto sent = hub_.send(link, wire::type_name(send.message), wire::encode(send.message), send.instance);
+  if (!sent) lost(send.to, send.instance, "message not sent: " + sent.error().what);
+}
+
 // A hub drops what its link cannot take now. The first words to a peer would be lost that way, so a
-// few messages wait here; whoever sent them has its own deadline.
+// few messages wait here for a while.
 void Links::keep(const std::string& target, const node::Send& send) {
   auto& kept = kept_[target];
-  if (kept.size() >= kKeptMax) kept.erase(kept.begin());
-  kept.push_back(send);
+  if (kept.size() >= kKeptMax)
+    return lost(send.to, send.instance, std::to_string(kKeptMax) + " messages wait for a connection");
+  kept.push_back({send, after(SystemClock::instance().now(), kept_for_)});
+}
+
+void Links::give_up_kept() {
+  if (kept_.empty()) return;
+  const TimePoint now = SystemClock::instance().now();
+  for (auto it = kept_.begin(); it != kept_.end();) {
+    const auto& oldest = it->second.front();
+    if (now < oldest.until || oldest.send.to == node::kConductor) {
+      ++it;
+      continue;
+    }
+    lost(oldest.send.to, oldest.send.instance,
+         "no control connection within " + std::to_string(kept_for_ / 1ms) + " ms");
+    it = kept_.erase(it);
+  }
 }
 
 void Links::flush(const std::string& target, ctl::LinkId link) {
   const auto it = kept_.find(target);
   if (it == kept_.end()) return;
-  for (const auto& send : it->second)
-    (void)hub_.send(link, wire::type_name(send.message), wire::encode(send.message), send.instance);
+  const auto kept = std::move(it->second);
   kept_.erase(it);
+  for (const auto& k : kept) post(link, k.send);
 }
 
 void Links::send(const node::Send& send) {
-  const std::string_view type = wire::type_name(send.message);
   if (send.to == node::kConductor && conductor_ != 0) {
     const bool up = std::any_of(links_.begin(), links_.end(), [&](const auto& l) {
       return std::find(l.second.begin(), l.second.end(), conductor_) != l.second.end();
@@ -112,16 +155,14 @@ void Links::send(const node::Send& send) {
       kept_.erase(send.to);  // only the newest Hello counts
       return keep(send.to, send);
     }
-    (void)hub_.send(conductor_, type, wire::encode(send.message), send.instance);
-    return;
+    return post(conductor_, send);
   }
   const auto it = links_.find(send.instance);
   if (it == links_.end() || it->second.empty()) {
     if (names_.contains(send.instance)) keep(send.instance.hex(), send);
     return;
   }
-  if (auto sent = hub_.send(it->second.front(), type, wire::encode(send.message), send.instance); !sent)
-    log_warn("message not sent", {{"to", send.to}, {"type", type}, {"why", sent.error().what}});
+  post(it->second.front(), send);
 }
 
 void Links::set_peers(const std::vector<wire::Peer>& peers) {

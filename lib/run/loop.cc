@@ -87,8 +87,11 @@ void Loop::wait() {
 
 void Loop::run() {
   while (!stopping_.load(std::memory_order_acquire)) {
-    const bool any = drain_sources();
-    if (SystemClock::instance().now() >= parts_.machine->next_wakeup()) deliver(node::Tick{});
+    bool any = drain_sources();
+    if (SystemClock::instance().now() >= parts_.machine->next_wakeup()) {
+      deliver(node::Tick{});
+      any = true;  // what it did may have been answered on the spot
+    }
     if (parts_.after_events) parts_.after_events();
     if (!any && !stopping_.load(std::memory_order_acquire)) wait();
   }

@@ -96,3 +96,63 @@ TEST_CASE("run/links: a body that is no message is dropped and counted, and the 
   CHECK(std::holds_alternative<wire::Cancel>(received->message));
   CHECK((*worker)->bad_messages() == 2);
 }
+
+namespace {
+
+/// The next loss that `links` reports; gives up after ten seconds.
+std::optional<node::PeerLost> loss(Links& links) {
+  const TimePoint end = SystemClock::instance().now() + 10s;
+  for (;;) {
+    while (auto event = links.next())
+      if (auto* lost = std::get_if<node::PeerLost>(&*event)) return std::move(*lost);
+    (void)wait_fd(links.event_fd(), POLLIN, std::min(end, SystemClock::instance().now() + 50ms));
+    if (SystemClock::instance().now() >= end) return std::nullopt;
+  }
+}
+
+wire::Peer peer_of(const std::string& name, uint8_t id, const Uri& at) {
+  return {name, instance(id), wire::Role::decode, at.text(), {}};
+}
+
+}  // namespace
+
+TEST_CASE("run/links: a message to a peer that was never reached is a lost peer, not a silent wait") {
+  auto worker = Links::open(options("p0", 2), *parse_uri("tcp://127.0.0.1:1"), 30ms);
+  REQUIRE_OK(worker);
+  (*worker)->set_peers({peer_of("d0", 3, *parse_uri("tcp://127.0.0.1:1"))});
+  (*worker)->send({"d0", instance(3), wire::Cancel{"r", 1, "deadline"}});
+  const auto lost = loss(**worker);
+  REQUIRE(lost.has_value());
+  CHECK(lost->node == "d0");
+  CHECK(lost->instance == instance(3));
+}
+
+// That d0's own link still stands does not bring back what was under way on the one p0 dialled.
+TEST_CASE("run/links: the loss of the link one speaks by is a lost peer although it still speaks to us") {
+  auto worker = Links::open(options("p0", 2), *parse_uri("tcp://127.0.0.1:1"));
+  REQUIRE_OK(worker);
+  auto dialled = Links::open(options("d0", 3), *parse_uri("tcp://127.0.0.1:1"));
+  REQUIRE_OK(dialled);
+  const wire::Message cancel = wire::Cancel{"r", 1, "deadline"};
+  (*worker)->set_peers({peer_of("d0", 3, (*dialled)->bound().front())});
+  (*worker)->send({"d0", instance(3), cancel});
+  // d0 hears only what its owner takes: pump p0 meanwhile, whose message waits for its link.
+  std::optional<node::Event> heard;
+  const TimePoint end = SystemClock::instance().now() + 10s;
+  while (!heard && SystemClock::instance().now() < end) {
+    while ((*worker)->next()) {
+    }
+    (void)wait_fd((*dialled)->event_fd(), POLLIN, SystemClock::instance().now() + 5ms);
+    heard = (*dialled)->next();
+  }
+  REQUIRE(heard.has_value());
+  auto speaking = ctl::Hub::open(options("d0", 3));
+  REQUIRE_OK(speaking);
+  const auto link = link_up(*speaking, (*worker)->bound().front());
+  REQUIRE_OK(speaking->send(link, wire::type_name(cancel), wire::encode(cancel), instance(2)));
+  REQUIRE(receive(**worker).has_value());
+  dialled->reset();
+  const auto lost = loss(**worker);
+  REQUIRE(lost.has_value());
+  CHECK(lost->instance == instance(3));
+}
