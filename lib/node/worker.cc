@@ -20,13 +20,19 @@ void Worker::handle(const Event& event, TimePoint now, Actions& out) {
   } else if (const auto* lost = std::get_if<PeerLost>(&event)) {
     if (lost->node == kConductor) {
       if (lost->instance == conductor_) lose_conductor(now, out);
-    } else if (is_peer(lost->node, lost->instance)) {
-      peer_gone(lost->node, lost->instance, now, out);
+    } else {
+      std::erase_if(former_, [&](const wire::Peer& p) { return p.instance == lost->instance; });
+      if (is_peer(lost->node, lost->instance)) peer_gone(lost->node, lost->instance, now, out);
     }
   } else if (std::holds_alternative<Tick>(event)) {
     if (state_ == Membership::member && now - heard_at_ > dead_after_) lose_conductor(now, out);
     if (state_ != Membership::member && now >= hello_at_ && !left_) say_hello(now, out);
     if (state_ == Membership::member && now >= beat_at_) beat(now, out);
+    if (now >= former_until_) {
+      former_.clear();
+      former_until_ = kNever;
+      set_peers(out);
+    }
     on_tick(now, out);
   } else {
     on_event(event, now, out);
@@ -38,7 +44,7 @@ void Worker::handle(const Event& event, TimePoint now, Actions& out) {
 }
 
 TimePoint Worker::next_wakeup() const {
-  TimePoint at = role_wakeup();
+  TimePoint at = std::min(role_wakeup(), former_until_);
   if (state_ == Membership::member) {
     at = std::min({at, beat_at_, heard_at_ + dead_after_ + 1ms});
   } else if (!left_) {
@@ -161,7 +167,10 @@ bool Worker::on_conductor(const Received& event, TimePoint now, Actions& out) {
   }
   heard_at_ = now;
   if (const auto* welcome = std::get_if<wire::Welcome>(&event.message)) {
-    if (conductor_ != event.instance) peers_version_ = 0;
+    if (conductor_ != event.instance) {
+      peers_version_ = 0;
+      for (const auto& [name, peer] : peers_) former_.push_back(peer);
+    }
     conductor_ = event.instance;
     state_ = Membership::member;
     refused_.reset();
@@ -169,6 +178,7 @@ bool Worker::on_conductor(const Received& event, TimePoint now, Actions& out) {
     beat_every_ = std::chrono::milliseconds(std::max<uint32_t>(welcome->heartbeat_ms, 1));
     dead_after_ = std::chrono::milliseconds(std::max<uint32_t>(welcome->dead_after_ms, 1));
     beat_at_ = now;
+    if (!former_.empty()) former_until_ = now + 2 * dead_after_;
     send_snapshot(out);
     return true;
   }
@@ -230,8 +240,14 @@ void Worker::on_peers(const wire::Peers& message, TimePoint now, Actions& out) {
   for (const auto& p : gone) peer_gone(p.name, p.instance, now, out);
   peers_ = std::move(next);
   peers_version_ = message.version;
+  std::erase_if(former_, [&](const wire::Peer& p) { return peers_.contains(p.name); });
+  set_peers(out);
+}
+
+void Worker::set_peers(Actions& out) const {
   SetPeers set;
   for (const auto& [name, p] : peers_) set.peers.push_back(p);
+  set.peers.insert(set.peers.end(), former_.begin(), former_.end());
   out.push_back(std::move(set));
 }
 

@@ -150,6 +150,7 @@ class Worker : public Machine {
   void on_received(const Received& event, TimePoint now, Actions& out);
   bool on_conductor(const Received& event, TimePoint now, Actions& out);
   void on_peers(const wire::Peers& message, TimePoint now, Actions& out);
+  void set_peers(Actions& out) const;
   void peer_gone(const NodeId& node, const InstanceId& instance, TimePoint now, Actions& out);
   void lose_conductor(TimePoint now, Actions& out);
   void say_hello(TimePoint now, Actions& out);
@@ -176,6 +177,10 @@ class Worker : public Machine {
   bool left_ = false;
   std::map<std::string, wire::Peer> peers_;
   uint64_t peers_version_ = 0;
+  // Peers under the conductor before: a new one learns of them one by one, and meanwhile the
+  // connections to them are kept.
+  std::vector<wire::Peer> former_;
+  TimePoint former_until_ = kNever;
   kv::EventLog log_;
   uint64_t last_id_ = 0;
   std::map<std::pair<InstanceId, uint64_t>, RemoteLease> granted_;

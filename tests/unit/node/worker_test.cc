@@ -1,0 +1,70 @@
+// What every worker does, whatever its role: membership under one conductor and the next.
+
+#include "bench.h"
+#include "node/prefill.h"
+
+using namespace mc;
+using namespace mc::node;
+using namespace mc::node::bench;
+
+namespace {
+
+struct WorkerBench : Bench<Prefill, PrefillOptions> {
+  WorkerBench() : Bench(wire::Role::prefill, 4, PrefillOptions{}) {}
+  /// The conductor dies and another one welcomes the worker.
+  void change_conductor() {
+    give(PeerLost{NodeId(kConductor), instance(kConductorNumber), "killed"});
+    now += 1s;
+    give(Tick{});
+    give(Received{NodeId(kConductor), instance(98), wire::Welcome{"me", 200, 1000}});
+    REQUIRE(machine.registered());
+  }
+  std::vector<std::string> wanted(const Actions& actions) {
+    std::vector<std::string> names;
+    for (const auto& set : all<SetPeers>(actions)) {
+      names.clear();
+      for (const auto& peer : set.peers) names.push_back(peer.name);
+    }
+    return names;
+  }
+  Actions hear_new(wire::Message message) {
+    return give(Received{NodeId(kConductor), instance(98), std::move(message)});
+  }
+};
+
+const wire::Peer kD0{"d0", instance(2), wire::Role::decode, "sim:d0", {}};
+const wire::Peer kP0{"p0", instance(1), wire::Role::prefill, "sim:p0", {}};
+
+}  // namespace
+
+TEST_CASE("node/worker: a new conductor that does not know all peers yet costs no connection to them") {
+  WorkerBench b;
+  b.change_conductor();
+  CHECK(b.wanted(b.hear_new(wire::Peers{1, {kD0}})) == std::vector<std::string>{"d0", "c0", "p0", "p1"});
+  CHECK(b.machine.peers().size() == 1);  // known again is only who registered
+  CHECK(b.wanted(b.hear_new(wire::Peers{2, {kD0, kP0}})) == std::vector<std::string>{"d0", "p0", "c0", "p1"});
+  b.now += 1999ms;
+  b.hear_new(wire::HeartbeatAck{true});
+  CHECK(all<SetPeers>(b.give(Tick{})).empty());
+  b.now += 2ms;
+  CHECK(b.wanted(b.give(Tick{})) == std::vector<std::string>{"d0", "p0"});
+}
+
+TEST_CASE("node/worker: a former peer that restarted, or whose connection broke, is let go at once") {
+  WorkerBench b;
+  b.change_conductor();
+  b.give(PeerLost{"c0", instance(3), "connection closed"});
+  wire::Peer again = kD0;
+  again.instance = instance(77);
+  const auto set = all<SetPeers>(b.hear_new(wire::Peers{1, {again}}));
+  REQUIRE(set.size() == 1);
+  REQUIRE(set[0].peers.size() == 3);
+  CHECK(set[0].peers[0].instance == instance(77));
+  CHECK(set[0].peers[1].name == "p0");
+  CHECK(set[0].peers[2].name == "p1");
+}
+
+TEST_CASE("node/worker: peers that the same conductor no longer lists are let go at once") {
+  WorkerBench b;
+  CHECK(b.wanted(b.from_conductor(wire::Peers{2, {kD0}})) == std::vector<std::string>{"d0"});
+}
