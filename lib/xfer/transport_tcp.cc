@@ -2,16 +2,11 @@
 // tcp_lane.cc is the data path. Sockets are non-blocking, addresses numeric (names are resolved on the
 // caller's thread), and everything a stranger can hold before it has proven itself is bounded: number
 // of handshakes, their time, the size of their frames.
-#include <arpa/inet.h>
-#include <netdb.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <thread>
 
 #include "base/assert.h"
@@ -19,6 +14,7 @@
 #include "xfer/access.h"
 #include "xfer/auth.h"
 #include "xfer/poller.h"
+#include "xfer/socket.h"
 #include "xfer/tally.h"
 #include "xfer/tcp_transport.h"
 
@@ -29,61 +25,13 @@ TimePoint now() {
   return SystemClock::instance().now();
 }
 
-struct Address {
-  sockaddr_storage storage{};
-  socklen_t size = 0;
-  int family() const { return storage.ss_family; }
-  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
-};
-
-/// Numeric hosts only: never blocks.
-Result<Address> numeric_address(const HostPort& place) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  const std::string host = place.host == "localhost" ? "127.0.0.1" : place.host;
-  const int rc = ::getaddrinfo(host.c_str(), std::to_string(place.port).c_str(), &hints, &found);
-  if (rc != 0) return Error{Code::invalid, "xfer: tcp address " + place.text() + ": " + ::gai_strerror(rc)};
-  Address address;
-  std::memcpy(&address.storage, found->ai_addr, found->ai_addrlen);
-  address.size = found->ai_addrlen;
-  ::freeaddrinfo(found);
-  return address;
-}
-
-void set_option(int fd, int level, int name, int value) {
-  (void)::setsockopt(fd, level, name, &value, sizeof value);
-}
-
-/// Latency over batching, and a dead host noticed within seconds. Failures here are not fatal.
-void tune(int fd) {
-  set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-  set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-  set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 5);
-  set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 2);
-  set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
-  set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 10'000);
-}
-
-Result<HostPort> bind_place(const Options& options) {
-  return parse_host_port(options.tcp_bind);
-}
-
 int data_streams(const Options& options) {
   if (options.tcp_streams > 0) return std::min(options.tcp_streams, static_cast<int>(wire::kXferLanesMax) - 1);
   return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 1, 4);
 }
 
 Reach probe(const Options& options) {
-  const auto place = bind_place(options);
-  if (!place) return {false, "", "tcp_bind: " + place.error().what};
-  if (!is_loopback(place->host) && options.secret.empty() && !options.insecure)
-    return {false, "",
-            "tcp_bind " + place->text() +
-                " is off loopback and there is no cluster secret: make one with mc-conductor keygen, or allow it with "
-                "the insecure option"};
-  return {true, "", "usable"};
+  return may_listen("tcp", options.tcp_bind, options);
 }
 
 Reach reach(const Descriptor&, const Descriptor& remote) {
@@ -99,35 +47,16 @@ bool covers(const BufferInfo&) {
 }  // namespace
 
 Result<std::string> TcpTransport::listen() {
-  MC_TRY(place, bind_place(*home_.options));
-  MC_TRY(address, numeric_address(place));
-  Fd fd(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!fd) return errno_error("xfer: tcp socket");
-  set_option(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
-  if (::bind(fd.get(), address.get(), address.size) != 0) return errno_error("xfer: tcp bind " + place.text());
-  if (::listen(fd.get(), 128) != 0) return errno_error("xfer: tcp listen " + place.text());
-  sockaddr_storage bound{};
-  socklen_t size = sizeof bound;
-  if (::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&bound), &size) != 0) return errno_error("xfer: getsockname");
-  place.port = ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(bound).sin6_port
-                                                 : reinterpret_cast<sockaddr_in&>(bound).sin_port);
-  HostPort told = place;
-  if (!home_.options->tcp_advertise.empty()) {
-    MC_TRY(advertised, parse_host_port(home_.options->tcp_advertise));
-    told.host = advertised.host;
-    if (advertised.port != 0) told.port = advertised.port;
-  } else if (told.host.empty() || told.host == "0.0.0.0" || told.host == "::") {
-    return Error{Code::invalid, "xfer: tcp_bind " + place.text() +
-                                    " is every address: say which one peers should dial (tcp_advertise)"};
-  }
-  MC_TRY(token, home_.poller->add(index_, fd.get(), EPOLLIN));
-  listener_ = std::move(fd);
+  MC_TRY(place, parse_host_port(home_.options->tcp_bind));
+  MC_TRY(listening, listen_tcp("tcp", place, home_.options->tcp_advertise));
+  MC_TRY(token, home_.poller->add(index_, listening.fd.get(), EPOLLIN));
+  listener_ = std::move(listening.fd);
   listener_token_ = token;
-  return "tcp://" + told.text();
+  return "tcp://" + listening.told.text();
 }
 
 TcpLane* TcpTransport::add_lane(Fd fd, Handshake handshake, uint32_t events) {
-  tune(fd.get());
+  tune_socket(fd.get());
   auto token = home_.poller->add(index_, fd.get(), events);
   if (!token) return nullptr;
   auto lane = std::make_unique<TcpLane>(*this, std::move(fd), std::move(handshake));
@@ -164,16 +93,16 @@ EndpointId TcpTransport::connect(const std::string& uri, const InstanceId& wante
     return id;
   }
   for (size_t i = 0; i < self.lanes.size(); ++i) {
-    Fd fd(::socket(address->family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-    int rc = fd ? ::connect(fd.get(), address->get(), address->size) : -1;
-    if (rc != 0 && errno != EINPROGRESS) {
-      const bool refused = errno == ECONNREFUSED && !wanted.is_zero();
-      lose(self, refused ? Code::peer_lost : Code::io, refused, errno_error("dial " + uri).what, out);
+    Dialling dialling = dial_tcp(*address);
+    if (dialling.error != 0) {
+      const bool refused = dialling.error == ECONNREFUSED && !wanted.is_zero();
+      lose(self, refused ? Code::peer_lost : Code::io, refused, errno_error("dial " + uri, dialling.error).what, out);
       return id;
     }
     const auto lane_count = static_cast<uint16_t>(self.lanes.size());
-    TcpLane* lane = add_lane(
-        std::move(fd), Handshake::dial(home_, wanted, self.connection, static_cast<uint16_t>(i), lane_count), EPOLLOUT);
+    TcpLane* lane =
+        add_lane(std::move(dialling.fd),
+                 Handshake::dial(home_, wanted, self.connection, static_cast<uint16_t>(i), lane_count), EPOLLOUT);
     if (lane == nullptr) {
       lose(self, Code::io, false, "cannot watch a socket", out);
       return id;

@@ -1,0 +1,84 @@
+#include "xfer/socket.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace mc::xfer {
+
+Result<SocketAddress> numeric_address(const HostPort& place) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  const std::string host = place.host == "localhost" ? "127.0.0.1" : place.host;
+  const int rc = ::getaddrinfo(host.c_str(), std::to_string(place.port).c_str(), &hints, &found);
+  if (rc != 0) return Error{Code::invalid, "xfer: tcp address " + place.text() + ": " + ::gai_strerror(rc)};
+  SocketAddress address;
+  std::memcpy(&address.storage, found->ai_addr, found->ai_addrlen);
+  address.size = found->ai_addrlen;
+  ::freeaddrinfo(found);
+  return address;
+}
+
+void set_option(int fd, int level, int name, int value) {
+  (void)::setsockopt(fd, level, name, &value, sizeof value);
+}
+
+void tune_socket(int fd) {
+  set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 5);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 2);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
+  set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 10'000);
+}
+
+Result<Listening> listen_tcp(const std::string& scheme, const HostPort& place, const std::string& advertise) {
+  MC_TRY(address, numeric_address(place));
+  Listening listening{Fd(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)), place};
+  const int fd = listening.fd.get();
+  if (!listening.fd) return errno_error("xfer: " + scheme + " socket");
+  set_option(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+  if (::bind(fd, address.get(), address.size) != 0) return errno_error("xfer: " + scheme + " bind " + place.text());
+  if (::listen(fd, 128) != 0) return errno_error("xfer: " + scheme + " listen " + place.text());
+  sockaddr_storage bound{};
+  socklen_t size = sizeof bound;
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&bound), &size) != 0) return errno_error("xfer: getsockname");
+  HostPort& told = listening.told;
+  told.port = ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(bound).sin6_port
+                                                : reinterpret_cast<sockaddr_in&>(bound).sin_port);
+  if (!advertise.empty()) {
+    MC_TRY(advertised, parse_host_port(advertise));
+    told.host = advertised.host;
+    if (advertised.port != 0) told.port = advertised.port;
+  } else if (told.host.empty() || told.host == "0.0.0.0" || told.host == "::") {
+    return Error{Code::invalid, "xfer: " + scheme + "_bind " + told.text() +
+                                    " is every address: say which one peers should dial (" + scheme + "_advertise)"};
+  }
+  return listening;
+}
+
+Dialling dial_tcp(const SocketAddress& address) {
+  Dialling dialling{Fd(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0))};
+  const int rc = dialling.fd ? ::connect(dialling.fd.get(), address.get(), address.size) : -1;
+  if (rc != 0 && errno != EINPROGRESS) dialling.error = errno;
+  return dialling;
+}
+
+Reach may_listen(const std::string& scheme, const std::string& bind, const Options& options) {
+  const auto place = parse_host_port(bind);
+  if (!place) return {false, "", scheme + "_bind: " + place.error().what};
+  if (!is_loopback(place->host) && options.secret.empty() && !options.insecure)
+    return {false, "",
+            scheme + "_bind " + place->text() +
+                " is off loopback and there is no cluster secret: make one with mc-conductor keygen, or allow it with "
+                "the insecure option"};
+  return {true, "", "usable"};
+}
+
+}  // namespace mc::xfer

@@ -1,0 +1,42 @@
+// Listening and dialling over TCP, for the transports that need a socket: tcp itself, and rdma for its
+// set-up. Addresses are numeric (names are resolved on the caller's thread), nothing blocks.
+#pragma once
+
+#include <sys/socket.h>
+
+#include "base/fd.h"
+#include "base/result.h"
+#include "base/uri.h"
+#include "xfer/transport.h"
+
+namespace mc::xfer {
+
+struct SocketAddress {
+  sockaddr_storage storage{};
+  socklen_t size = 0;
+  int family() const { return storage.ss_family; }
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+};
+
+/// Numeric hosts only: never blocks.
+Result<SocketAddress> numeric_address(const HostPort& place);
+void set_option(int fd, int level, int name, int value);
+/// Latency over batching, and a dead host noticed within seconds. Failures here are not fatal.
+void tune_socket(int fd);
+
+struct Listening {
+  Fd fd;
+  HostPort told;  // what peers should dial
+};
+/// Binds `scheme`_bind and finds out what to tell peers; `advertise` may be empty.
+Result<Listening> listen_tcp(const std::string& scheme, const HostPort& place, const std::string& advertise);
+/// A socket whose connect() was started; `error` is its errno when it failed at once.
+struct Dialling {
+  Fd fd;
+  int error = 0;
+};
+Dialling dial_tcp(const SocketAddress& address);
+/// Off loopback a cluster secret is asked for, unless the options say otherwise.
+Reach may_listen(const std::string& scheme, const std::string& bind, const Options& options);
+
+}  // namespace mc::xfer
