@@ -1,0 +1,69 @@
+// The reference (a copy, then a sum), the portable variant (pieces that are summed while still in L1),
+// and the choice among them, made once.
+#include "base/copy_crc.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/hash.h"
+
+namespace mc {
+namespace {
+
+constexpr size_t kPieceBytes = size_t{16} << 10;  // copied and summed: half of a 32 KiB L1 each
+
+bool always() {
+  return true;
+}
+
+void plain_copy(std::byte* to, const std::byte* from, size_t size) {
+  if (size > 0) std::memcpy(to, from, size);
+}
+
+uint32_t reference(std::byte* to, const std::byte* from, size_t size, uint32_t seed) {
+  plain_copy(to, from, size);
+  return crc32c({to, size}, seed);
+}
+
+uint32_t pieces(std::byte* to, const std::byte* from, size_t size, uint32_t seed) {
+  for (size_t at = 0; at < size; at += kPieceBytes)
+    seed = reference(to + at, from + at, std::min(kPieceBytes, size - at), seed);
+  return seed;
+}
+
+constexpr CopyVariant kReference = {"ref", always, reference, plain_copy};
+constexpr CopyVariant kPieces = {"pieces", always, pieces, plain_copy};
+
+constexpr const CopyVariant* kVariants[] = {
+    &kReference,
+    &kPieces,
+#if defined(__x86_64__)
+    &kCopyAvx512,
+#endif
+};
+
+const CopyVariant& best() {
+  static const CopyVariant& chosen = []() -> const CopyVariant& {
+    const CopyVariant* found = kVariants[0];
+    for (const CopyVariant* variant : kVariants)
+      if (variant->usable()) found = variant;
+    return *found;
+  }();
+  return chosen;
+}
+
+}  // namespace
+
+std::span<const CopyVariant* const> copy_variants() {
+  return kVariants;
+}
+
+uint32_t copy_crc32c(std::byte* to, const std::byte* from, size_t size, uint32_t seed) {
+  return best().copy_crc(to, from, size, seed);
+}
+
+void copy_bytes(std::byte* to, const std::byte* from, size_t size) {
+  best().copy(to, from, size);
+}
+
+}  // namespace mc
