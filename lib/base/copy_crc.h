@@ -16,7 +16,7 @@
 namespace mc {
 
 /// A single copy of at least this many bytes bypasses the caches.
-inline constexpr size_t kCopyStreamBytes = size_t{256} << 10;
+inline constexpr size_t kCopyStreamBytes = size_t{128} << 10;
 
 /// Copies `size` bytes (ranges must not overlap) and returns crc32c of them, continuing from `seed`.
 uint32_t copy_crc32c(std::byte* to, const std::byte* from, size_t size, uint32_t seed = 0);

@@ -82,23 +82,45 @@ Access::Grant Access::grant(Op op, uint32_t id, uint64_t offset, uint64_t length
   return {Code::ok, "", entry.memory.subspan(offset, length)};
 }
 
-void Access::unpin(uint32_t id) {
-  std::lock_guard lock(mutex_);
+void Access::unpin_locked(uint32_t id) {
   const auto at = entries_.find(id);
   MC_ASSERT(at != entries_.end() && at->second.pins > 0);
   if (--at->second.pins == 0) unpinned_.notify_all();
 }
 
-BufferId Access::pin_local(std::span<const std::byte> memory) {
+void Access::unpin(uint32_t id) {
   std::lock_guard lock(mutex_);
-  for (auto& [id, entry] : entries_) {
-    if (entry.revoked || memory.data() < entry.memory.data()) continue;
-    const auto offset = static_cast<uint64_t>(memory.data() - entry.memory.data());
-    if (!inside(offset, memory.size(), entry.memory.size())) continue;
-    ++entry.pins;
-    return BufferId{id};
+  unpin_locked(id);
+}
+
+void Access::unpin(std::span<const BufferId> pins) {
+  std::lock_guard lock(mutex_);
+  for (const BufferId pin : pins) unpin_locked(static_cast<uint32_t>(pin));
+}
+
+size_t Access::pin_local(std::span<const Request> requests, std::vector<BufferId>& pins) {
+  std::lock_guard lock(mutex_);
+  auto at = entries_.end();
+  const auto holds = [&](std::span<const std::byte> memory) {
+    const Entry& entry = at->second;
+    if (entry.revoked || memory.data() < entry.memory.data()) return false;
+    return inside(static_cast<uint64_t>(memory.data() - entry.memory.data()), memory.size(), entry.memory.size());
+  };
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const std::span<const std::byte> memory = requests[i].local;
+    if (memory.empty()) continue;
+    if (at == entries_.end() || !holds(memory))  // most often it is the buffer of the request before
+      for (at = entries_.begin(); at != entries_.end() && !holds(memory); ++at) {
+      }
+    if (at == entries_.end()) {
+      for (const BufferId taken : pins) unpin_locked(static_cast<uint32_t>(taken));
+      pins.clear();
+      return i;
+    }
+    ++at->second.pins;
+    pins.push_back(BufferId{at->first});
   }
-  return BufferId::none;
+  return requests.size();
 }
 
 std::vector<Access::Shared> Access::shared_with(const InstanceId& peer) const {

@@ -40,8 +40,10 @@ class Access {
   /// What `peer` may do with [offset, offset + length) of buffer `id`; pins the buffer when granted.
   Grant grant(Op op, uint32_t id, uint64_t offset, uint64_t length, const InstanceId& peer);
   void unpin(uint32_t id);
-  /// The live buffer that holds all of `memory`, pinned; none when there is none.
-  BufferId pin_local(std::span<const std::byte> memory);
+  void unpin(std::span<const BufferId> pins);
+  /// Pins the live buffers that hold the local memory of each request (empty ones need none). When one
+  /// is in no single buffer: returns its index and pins nothing. Else requests.size().
+  size_t pin_local(std::span<const Request> requests, std::vector<BufferId>& pins);
 
   struct Shared {
     BufferInfo info;
@@ -62,6 +64,7 @@ class Access {
     uint64_t pins = 0;
     bool revoked = false;
   };
+  void unpin_locked(uint32_t id);
   mutable std::mutex mutex_;
   std::condition_variable unpinned_;
   std::map<uint32_t, Entry> entries_;

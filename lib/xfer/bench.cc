@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <thread>
 
 #include "base/fd.h"
@@ -35,16 +36,22 @@ Result<BenchResult> bench_transfer(Engine& engine, PeerId peer, uint32_t remote_
   const uint64_t places = remote->length / plan.request_bytes;
   BenchResult result;
   std::vector<TimePoint> started(plan.depth);
+  std::vector<size_t> target(plan.depth);  // which part of `local` a slot uses
+  std::deque<size_t> idle_targets;         // the longest unused first: targets are as cold as sources
+  for (size_t i = 0; i < local.size() / batch_bytes; ++i) idle_targets.push_back(i);
   std::vector<Request> requests(plan.batch_requests);
   uint64_t next_place = 0;
   uint64_t submitted = 0;
   const TimePoint begin = now();
   const auto submit = [&](size_t slot) -> Result<void> {
+    target[slot] = idle_targets.front();
+    idle_targets.pop_front();
+    const auto into = local.subspan(target[slot] * batch_bytes, batch_bytes);
     for (size_t i = 0; i < requests.size(); ++i) {
       const uint64_t place = next_place++ % places;
       requests[i] = {.op = plan.op,
                      .peer = peer,
-                     .local = local.subspan((slot * plan.batch_requests + i) * plan.request_bytes, plan.request_bytes),
+                     .local = into.subspan(i * plan.request_bytes, plan.request_bytes),
                      .buffer = remote_buffer,
                      .offset = place * plan.request_bytes};
       if (!plan.crc32c.empty()) requests[i].crc32c = plan.crc32c[place % plan.crc32c.size()];
@@ -64,6 +71,7 @@ Result<BenchResult> bench_transfer(Engine& engine, PeerId peer, uint32_t remote_
       if (event.kind != Event::Kind::batch_done) continue;
       const auto slot = static_cast<size_t>(event.cookie);
       const TimePoint at = now();
+      idle_targets.push_back(target[slot]);
       ++result.batches;
       if (event.code != Code::ok)
         ++result.failed;

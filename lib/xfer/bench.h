@@ -30,8 +30,9 @@ struct BenchResult {
   double bytes_per_s() const { return elapsed.count() > 0 ? static_cast<double>(bytes) / to_seconds(elapsed) : 0; }
 };
 
-/// Moves consecutive ranges of the remote buffer (wrapping) into or out of `local`, which must be
-/// registered and hold depth * batch_requests requests. The engine's other events are dropped.
+/// Moves consecutive ranges of the remote buffer into or out of consecutive ranges of `local` (both
+/// wrapping), which must be registered and hold depth * batch_requests requests: make both larger than
+/// the caches to measure memory. The engine's other events are dropped.
 Result<BenchResult> bench_transfer(Engine& engine, PeerId peer, uint32_t remote_buffer, std::span<std::byte> local,
                                    const BenchPlan& plan);
 

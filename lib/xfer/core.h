@@ -5,6 +5,7 @@
 //   core_peers.cc    dialling, connections up and lost, notifies
 //   core_slices.cc   requests -> slices -> lanes, completions, retries
 //   core_batches.cc  deadlines, cancelling, results, quarantine
+//   core_here.cc     small batches of shm, copied by the thread that submits them
 //
 // Life of a request:  assigned to a route -> cut into slices as lanes have room -> posted -> done, or
 // failed, or back to the route for another attempt (at most attempts_max, within the deadline).
@@ -103,11 +104,12 @@ struct PeerFace {
   size_t transport = 0;
   std::shared_ptr<const Descriptor> descriptor;
   struct Mapped {
-    EndpointId endpoint;                               // that brought it
-    std::shared_ptr<const mem::SharedBuffer> mapping;  // shared with Views
+    EndpointId endpoint;                         // that brought it
+    std::shared_ptr<mem::SharedBuffer> mapping;  // shared with Views and copying callers
   };
   std::map<uint32_t, Mapped> arenas;  // by buffer id
   size_t notifies = 0;                // queued and not yet taken by a transport
+  bool leaving = false;               // disconnect() was called
 };
 
 struct Peer {
@@ -170,6 +172,15 @@ class Engine::Core {
   void push(Command command);
   void run();
 
+  // core_here.cc, on the caller's thread
+  struct Place {
+    std::byte* at = nullptr;
+    std::shared_ptr<mem::SharedBuffer> mapping;  // shared: keeps it mapped while we copy. Null = as the one before
+  };
+  bool places_of(const Batch& batch, std::vector<Place>& places) const;
+  void copy_here(Batch& batch, std::span<const Place> places);
+  void report(Event event);
+
   Options options_;
   Access access_;
   Tally tally_;
@@ -192,6 +203,9 @@ class Engine::Core {
   std::mutex events_mutex_;
   std::deque<Event> events_;
   EventFd events_fd_;
+  bool events_watched_ = false;    // under events_mutex_: the descriptor was given out, or a poll() sleeps on it
+  bool events_polled_ = false;     //   "
+  bool events_signalled_ = false;  //   "
   std::atomic<size_t> event_count_{0};
 
  private:

@@ -86,7 +86,7 @@ void Engine::Core::settle(Batch& batch) {
   drop_queued(batch);
   if (released) {
     MC_ASSERT_EQ(batch.quarantined, size_t{0});
-    for (const BufferId pin : batch.pins) access_.unpin(static_cast<uint32_t>(pin));
+    access_.unpin(batch.pins);
     batch.pins.clear();
     running_.erase(batch.id);
     deadlines_.erase({batch.deadline, batch.id});

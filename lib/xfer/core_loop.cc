@@ -232,14 +232,7 @@ bool Engine::Core::handle_outbox() {
 }
 
 void Engine::Core::emit(Event event) {
-  bool first;
-  {
-    std::lock_guard lock(events_mutex_);
-    first = events_.empty();
-    events_.push_back(std::move(event));
-    event_count_.store(events_.size(), std::memory_order_relaxed);  // a hint for pollers that spin
-  }
-  if (first) events_fd_.signal();
+  report(std::move(event));
   pause_if_full();
 }
 

@@ -153,6 +153,11 @@ Result<PeerId> Engine::connect(const std::string& uri, TimePoint deadline) {
 }
 
 void Engine::disconnect(PeerId peer) {
+  {
+    std::lock_guard lock(core_->mutex_);
+    const auto at = core_->faces_.find(peer);
+    if (at != core_->faces_.end()) at->second.leaving = true;
+  }
   core_->push({.kind = Command::Kind::disconnect, .peer = peer});
 }
 
@@ -181,36 +186,35 @@ Result<BatchId> Engine::submit(std::span<const Request> requests, TimePoint dead
   batch->results.resize(requests.size());
   batch->unfinished = requests.size();
   batch->pins.reserve(requests.size());
-  for (size_t i = 0; i < requests.size(); ++i) {
-    if (requests[i].local.empty()) continue;
-    const BufferId pin = core_->access_.pin_local(requests[i].local);
-    if (pin == BufferId::none) {
-      for (const BufferId taken : batch->pins) core_->access_.unpin(static_cast<uint32_t>(taken));
-      return Error{Code::invalid, "xfer: request " + std::to_string(i) + ": its " +
-                                      std::to_string(requests[i].local.size()) +
-                                      " local bytes are not inside one registered buffer"};
-    }
-    batch->pins.push_back(pin);
-  }
+  if (const size_t i = core_->access_.pin_local(requests, batch->pins); i < requests.size())
+    return Error{Code::invalid, "xfer: request " + std::to_string(i) + ": its " +
+                                    std::to_string(requests[i].local.size()) +
+                                    " local bytes are not inside one registered buffer"};
   Batch* raw = batch.get();
   BatchId id{};
   bool full = false;
+  bool here = false;
+  std::vector<Core::Place> places;
   {
     std::lock_guard lock(core_->mutex_);
     full = core_->batches_.size() >= core_->options_.batches_max;
     if (!full) {
+      here = core_->places_of(*batch, places);
       id = BatchId{++core_->last_batch_};
       batch->id = id;
       core_->batches_.emplace(id, std::move(batch));
     }
   }
   if (full) {
-    for (const BufferId taken : batch->pins) core_->access_.unpin(static_cast<uint32_t>(taken));
+    core_->access_.unpin(batch->pins);
     return Error{Code::busy, "xfer: " + std::to_string(core_->options_.batches_max) +
                                  " batches are open (batches_max): close some"};
   }
   core_->tally_.add(Count::batches_open);
-  core_->push({.kind = Command::Kind::submit, .batch = raw});
+  if (here)
+    core_->copy_here(*raw, places);
+  else
+    core_->push({.kind = Command::Kind::submit, .batch = raw});
   return id;
 }
 
@@ -290,6 +294,9 @@ Result<View> Engine::map(PeerId peer, uint32_t buffer, uint64_t offset, uint64_t
 }
 
 int Engine::event_fd() const {
+  std::lock_guard lock(core_->events_mutex_);
+  core_->events_watched_ = true;  // from now on every event signals it
+  if (!core_->events_.empty() && !std::exchange(core_->events_signalled_, true)) core_->events_fd_.signal();
   return core_->events_fd_.fd();
 }
 
@@ -303,7 +310,8 @@ size_t Engine::poll(std::vector<Event>& out, TimePoint deadline, size_t max) {
       out.push_back(std::move(events.front()));
       events.pop_front();
     }
-    if (count > 0 && events.empty()) core_->events_fd_.drain();
+    if (events.empty() && std::exchange(core_->events_signalled_, false)) core_->events_fd_.drain();
+    core_->events_polled_ = count == 0;                                   // about to sleep: a signal is wanted
     core_->event_count_.store(events.size(), std::memory_order_relaxed);  // a hint
     return std::pair(count, was_full && events.size() < core_->options_.events_max);
   };

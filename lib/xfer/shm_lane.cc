@@ -7,7 +7,7 @@
 #include <cstring>
 #include <utility>
 
-#include "base/hash.h"
+#include "base/copy_crc.h"
 #include "xfer/access.h"
 #include "xfer/shm_transport.h"
 #include "xfer/tally.h"
@@ -18,20 +18,8 @@ namespace {
 using wire::FrameHeader;
 using wire::FrameType;
 
-constexpr size_t kQueueMax = 1024;                // frames waiting for one peer
-constexpr size_t kCopyBudget = size_t{1} << 20;   // bytes copied in one turn, so that others get theirs
-constexpr size_t kFusedChunk = size_t{16} << 10;  // copied, then summed while still in L1
-
-/// Returns the CRC32C of the bytes as they lie at `to`: what a hostile owner changes meanwhile is seen.
-uint32_t copy_with_crc(std::byte* to, const std::byte* from, size_t size) {
-  uint32_t crc = 0;
-  for (size_t at = 0; at < size; at += kFusedChunk) {
-    const size_t bytes = std::min(kFusedChunk, size - at);
-    std::memcpy(to + at, from + at, bytes);
-    crc = crc32c({to + at, bytes}, crc);
-  }
-  return crc;
-}
+constexpr size_t kQueueMax = 1024;               // frames waiting for one peer
+constexpr size_t kCopyBudget = size_t{1} << 20;  // bytes copied in one turn, so that others get theirs
 
 }  // namespace
 
@@ -207,14 +195,14 @@ SliceDone ShmTransport::copy(ShmEndpoint& endpoint, const Slice& slice) {
   if (slice.op == Op::read) {
     const std::byte* from = std::as_const(arena).data() + slice.offset;
     if (slice.checksum)
-      done.crc32c = copy_with_crc(slice.local.data(), from, bytes);
+      done.crc32c = copy_crc32c(slice.local.data(), from, bytes);
     else
-      std::memcpy(slice.local.data(), from, bytes);
+      copy_bytes(slice.local.data(), from, bytes);
     tally.add(index_ - 1u, Flow::read_bytes, bytes);
     return done;
   }
   if (!arena.writable()) return {slice.id, Code::invalid, 0, "shm: write to a buffer that peers may only read"};
-  std::memcpy(arena.data() + slice.offset, slice.local.data(), bytes);
+  copy_bytes(arena.data() + slice.offset, slice.local.data(), bytes);
   tally.add(index_ - 1u, Flow::written_bytes, bytes);
   return done;
 }

@@ -52,7 +52,7 @@ struct SliceDone {
 /// A peer's memory mapped into this process.
 struct Arena {
   uint32_t buffer = 0;
-  std::shared_ptr<const mem::SharedBuffer> mapping;  // shared with the Views of callers
+  std::shared_ptr<mem::SharedBuffer> mapping;  // shared with callers: their Views, and copies they make themselves
 };
 
 struct News {

@@ -77,11 +77,12 @@ struct Options {
   int tcp_streams = 0;                   // data streams per peer; 0 = min(4, cores / 2), at least 1
   size_t slice_bytes_min = size_t{64} << 10;
   size_t slice_bytes_max = size_t{1} << 20;
-  bool payload_crc = false;         // tcp: frames carry a CRC32C of their payload (KV has its own end to end)
-  int attempts_max = 8;             // per slice, within the batch's deadline
-  Duration connect_timeout = 5s;    // of one attempt, handshake included
-  Duration reconnect_timeout = 5s;  // a lost peer is dialled again for this long even without work for it
-  Duration backoff_min = 50ms;      // reconnecting: doubles with jitter up to backoff_max
+  size_t here_bytes_max = size_t{1} << 20;  // shm: submit() itself copies batches up to this; larger go to the engine
+  bool payload_crc = false;                 // tcp: frames carry a CRC32C of their payload (KV has its own end to end)
+  int attempts_max = 8;                     // per slice, within the batch's deadline
+  Duration connect_timeout = 5s;            // of one attempt, handshake included
+  Duration reconnect_timeout = 5s;          // a lost peer is dialled again for this long even without work for it
+  Duration backoff_min = 50ms;              // reconnecting: doubles with jitter up to backoff_max
   Duration backoff_max = 5s;
   Duration stall_timeout = 5s;   // a lane with work and no progress for this long is closed
   Duration drain_grace = 500ms;  // after a deadline, how long a lane may take to let go of memory
@@ -210,8 +211,9 @@ class Engine {
   /// Transport in use, e.g. "shm", or empty.
   std::string transport(PeerId peer) const;
 
-  /// Queues the requests and returns. Code::invalid names the request that is wrong locally; what only
-  /// the peer can refuse comes back as that request's result. Code::busy when batches_max are open.
+  /// Queues the requests and returns; a batch of at most here_bytes_max bytes that only needs shm is
+  /// copied at once, which is sooner than waking another thread. Code::invalid names the request that is wrong locally;
+  /// what only the peer can refuse comes back as that request's result. Code::busy when batches_max are open.
   Result<BatchId> submit(std::span<const Request> requests, TimePoint deadline, uint64_t cookie = 0);
   /// Results by request, once batch_done was seen; valid until close(). Empty before.
   std::span<const RequestResult> results(BatchId batch) const;

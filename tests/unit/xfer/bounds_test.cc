@@ -22,7 +22,7 @@ RawSocket::Got ask(RawClient& client, const FrameHeader& header, std::span<const
 }  // namespace
 
 TEST_CASE("xfer: requests beyond a buffer, to none, or against its access class fail with a reason") {
-  for (const std::string transport : {"tcp", "shm"}) {
+  for (const std::string transport : {"tcp", "shm", "shm-engine"}) {
     CAPTURE(transport);
     Pair pair(transport);
     std::string text;
@@ -129,7 +129,7 @@ TEST_CASE("xfer/tcp: a landing buffer of one peer refuses another") {
 }
 
 TEST_CASE("xfer: an unregistered buffer is refused, and its memory is free when unregister returns") {
-  for (const std::string transport : {"tcp", "shm"}) {
+  for (const std::string transport : {"tcp", "shm", "shm-engine"}) {
     CAPTURE(transport);
     Pair pair(transport);
     CHECK(run_one(pair, pair.read(0, 0, 4096)) == Code::ok);

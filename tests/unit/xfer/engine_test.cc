@@ -1,4 +1,7 @@
 // Every operation over every transport, between two engines of this process and real sockets.
+#include <poll.h>
+
+#include "base/fd.h"
 #include "base/hash.h"
 #include "pair.h"
 
@@ -7,7 +10,7 @@ using namespace mc::xfer;
 using namespace mc::xfer::test;
 
 namespace {
-const std::vector<std::string> kTransports = {"tcp", "shm", "auto"};
+const std::vector<std::string> kTransports = {"tcp", "shm", "shm-engine", "auto"};
 }
 
 TEST_CASE("xfer: a read brings the peer's bytes, whatever the transport and size") {
@@ -48,6 +51,49 @@ TEST_CASE("xfer: many scattered pieces arrive each in its own place") {
     CHECK(pair.reader.run(requests) == Code::ok);
     for (size_t i = 0; i < 256; ++i)
       CHECK(equal(pair.local.bytes().subspan((255 - i) * 4096, 4096), pair.kv.bytes().subspan(i * 8192, 4096)));
+  }
+}
+
+TEST_CASE("xfer/shm: a small batch is done when submit returns, a large one goes to the engine") {
+  Pair pair("shm", Pair::kDefaultBytes, {}, {.here_bytes_max = 65536});
+  auto small = pair.reader->submit({{pair.read(0, 0, 40000), pair.read(40000, 0, 25536)}}, in(kLong), 5);
+  REQUIRE_OK(small);
+  REQUIRE(pair.reader->results(*small).size() == 2);
+  REQUIRE_OK(pair.reader->close(*small));
+  const Event event = pair.reader.wait(Event::Kind::batch_done);
+  CHECK(event.batch == *small);
+  CHECK(event.cookie == 5);
+  CHECK(!event.quarantined);
+  CHECK(pair.reader.run({{pair.read(0, 0, 65537)}}) == Code::ok);
+  const Counters counters = pair.reader->counters();
+  CHECK(counters.batches_submitted == 2);
+  CHECK(counters.batches_done == 2);
+  CHECK(counters.batches_open == 0);
+  CHECK(counters.slices_posted == 4);  // the large one in two
+}
+
+TEST_CASE("xfer/shm: once disconnect() was called, submit no longer copies") {
+  Pair pair("shm");
+  pair.reader->disconnect(pair.peer);
+  CHECK(pair.reader.run({{pair.read(0, 0, 100)}}) == Code::not_found);
+}
+
+TEST_CASE("xfer: the event descriptor is readable when events wait, also those from before it was asked for") {
+  for (const auto& transport : kTransports) {
+    CAPTURE(transport);
+    Pair pair(transport);
+    auto batch = pair.reader->submit({{pair.read(0, 0, 100)}}, in(kLong));
+    REQUIRE_OK(batch);
+    REQUIRE_OK(pair.reader->close(*batch, in(kLong)));
+    const int fd = pair.reader->event_fd();
+    REQUIRE_OK(wait_fd(fd, POLLIN, in(kLong)));
+    pair.reader.done(*batch);
+    CHECK(!wait_fd(fd, POLLIN, in(0ms)).has_value());  // nothing waits: not readable
+    auto next = pair.reader->submit({{pair.read(0, 0, 100)}}, in(kLong));
+    REQUIRE_OK(next);
+    REQUIRE_OK(wait_fd(fd, POLLIN, in(kLong)));
+    pair.reader.done(*next);
+    REQUIRE_OK(pair.reader->close(*next, in(kLong)));
   }
 }
 

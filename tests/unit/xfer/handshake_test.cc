@@ -161,7 +161,9 @@ TEST_CASE("xfer/access: ranges are checked without overflow and pins hold a buff
   CHECK(grant.memory.data() == memory.data() + 90);
   CHECK(access.remove(*id, in(1ms)).error().code == Code::timeout);
   CHECK(access.grant(Op::read, number, 0, 1, {}).code == Code::not_found);  // revoked at once
-  CHECK(access.pin_local(memory) == BufferId::none);
+  std::vector<BufferId> pins;
+  CHECK(access.pin_local({{{.local = memory}}}, pins) == 0);
+  CHECK(pins.empty());
   access.unpin(number);
   CHECK(access.remove(*id, in(1ms)).has_value());
   CHECK(access.pin_count() == 0);

@@ -30,7 +30,8 @@ inline bool equal(std::span<const std::byte> a, std::span<const std::byte> b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
-/// An engine with an inbox that can be searched.
+/// An engine with an inbox that can be searched. Transport "shm-engine" is shm without the shortcut of
+/// small batches, so that the engine's thread copies everything.
 struct Node {
   std::unique_ptr<Engine> engine;
   std::vector<Event> seen;
@@ -38,6 +39,10 @@ struct Node {
   explicit Node(const std::string& name, const std::string& transport, Options options = {}) {
     options.name = name;
     options.transport = transport;
+    if (transport == "shm-engine") {
+      options.transport = "shm";
+      options.here_bytes_max = 0;
+    }
     options.tcp_streams = options.tcp_streams == 0 ? 2 : options.tcp_streams;
     auto opened = Engine::open(options);
     REQUIRE_OK(opened);

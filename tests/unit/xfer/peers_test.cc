@@ -48,7 +48,7 @@ TEST_CASE("xfer: a peer on another host is not dialled over shm") {
 }
 
 TEST_CASE("xfer: a secret on both sides connects; a wrong, missing or extra one is refused with a reason") {
-  for (const std::string transport : {"tcp", "shm"}) {
+  for (const std::string transport : {"tcp", "shm", "shm-engine"}) {
     CAPTURE(transport);
     Node holder("holder", transport, {.secret = kSecret});
     const auto attempt = [&](const std::string& secret) {
@@ -72,7 +72,7 @@ TEST_CASE("xfer: a secret on both sides connects; a wrong, missing or extra one 
 
 TEST_CASE("xfer: with a secret, transfers and notifies work as without") {
   const Options secured{.secret = kSecret, .payload_crc = true};
-  for (const std::string transport : {"tcp", "shm"}) {
+  for (const std::string transport : {"tcp", "shm", "shm-engine"}) {
     Pair pair(transport, Pair::kDefaultBytes, secured, secured);
     CHECK(pair.reader.run({{pair.read(0, 0, 1 << 20), pair.write(1 << 20, 0, 1 << 20)}}) == Code::ok);
     CHECK(equal(pair.local.bytes().first(1 << 20), pair.kv.bytes().first(1 << 20)));
@@ -105,7 +105,7 @@ TEST_CASE("xfer: a peer that leaves is reported at once, and its work fails as l
 
 TEST_CASE("xfer: a peer restarted under its name is refused, until its new descriptor is used") {
   Options fixed;
-  for (const std::string transport : {"tcp", "shm"}) {
+  for (const std::string transport : {"tcp", "shm", "shm-engine"}) {
     CAPTURE(transport);
     auto first = std::make_unique<Node>("d0", transport, Options{.shm_path = ""});
     const std::string uri = (*first)->uris()[0];
@@ -176,7 +176,7 @@ TEST_CASE("xfer: connecting to nobody ends at its deadline with the last reason"
 }
 
 TEST_CASE("xfer: a lost connection to a living peer is dialled again by the work that needs it") {
-  for (const std::string transport : {"tcp", "shm"}) {
+  for (const std::string transport : {"tcp", "shm", "shm-engine"}) {
     CAPTURE(transport);
     Options options;
     options.backoff_min = 1ms;
@@ -329,7 +329,7 @@ TEST_CASE("xfer: open batches are bounded, and closing makes room") {
 }
 
 TEST_CASE("xfer: two that dial each other at once are connected both ways") {
-  for (const std::string transport : {"tcp", "shm"}) {
+  for (const std::string transport : {"tcp", "shm", "shm-engine"}) {
     CAPTURE(transport);
     Node a("a", transport);
     Node b("b", transport);
@@ -354,7 +354,7 @@ TEST_CASE("xfer: two that dial each other at once are connected both ways") {
 }
 
 TEST_CASE("xfer: a late registration reaches connected peers, mapped before it is named") {
-  for (const std::string transport : {"tcp", "shm"}) {
+  for (const std::string transport : {"tcp", "shm", "shm-engine"}) {
     CAPTURE(transport);
     Pair pair(transport);
     std::vector<mem::SharedBuffer> arenas;
