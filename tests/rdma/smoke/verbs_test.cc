@@ -1,0 +1,330 @@
+// What the RDMA transport builds on, shown to work on this machine with nothing of ours in between:
+// every verb, flag and event that lib/xfer uses, between the two ends of a link. Runs inside
+// scripts/rdma-vm; a red case here means that the machine is broken, not the transport.
+//
+// One process holds both ends: rxe0 and rxe1 (10.0.0.1, 10.0.0.2) for data, rxe2 for the cut link.
+#include <arpa/inet.h>
+#include <infiniband/verbs.h>
+#include <poll.h>
+#include <sys/wait.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "test.h"
+
+namespace {
+
+using Time = std::chrono::steady_clock;
+constexpr auto kDeadline = std::chrono::seconds(20);  // an emulated machine that shares its host
+constexpr int kGidIndex = 1;                          // the port's IPv4 address as RoCE v2
+constexpr size_t kBufferBytes = 1 << 20;
+
+template <class T>
+using Owned = std::unique_ptr<T, int (*)(T*)>;
+
+Owned<ibv_context> open_device(const std::string& name) {
+  int count = 0;
+  ibv_device** list = ibv_get_device_list(&count);
+  REQUIRE(list != nullptr);
+  ibv_context* context = nullptr;
+  for (int i = 0; i < count; ++i)
+    if (name == ibv_get_device_name(list[i])) context = ibv_open_device(list[i]);
+  ibv_free_device_list(list);
+  REQUIRE_MESSAGE(context != nullptr, name << " is absent or cannot be opened");
+  return {context, ibv_close_device};
+}
+
+/// One end of a connection: device, memory, queue pair. Members are destroyed in the order the kernel wants.
+struct End {
+  explicit End(const std::string& device)
+      : context(open_device(device)),
+        pd(ibv_alloc_pd(context.get()), ibv_dealloc_pd),
+        cq(ibv_create_cq(context.get(), 256, nullptr, nullptr, 0), ibv_destroy_cq),
+        buffer(kBufferBytes),
+        mr(ibv_reg_mr(pd.get(), buffer.data(), buffer.size(),
+                      IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE),
+           ibv_dereg_mr),
+        qp(nullptr, ibv_destroy_qp) {
+    REQUIRE(mr != nullptr);
+    ibv_qp_init_attr init{};
+    init.send_cq = init.recv_cq = cq.get();
+    init.qp_type = IBV_QPT_RC;
+    init.cap = {.max_send_wr = 128, .max_recv_wr = 16, .max_send_sge = 16, .max_recv_sge = 1, .max_inline_data = 220};
+    qp.reset(ibv_create_qp(pd.get(), &init));
+    REQUIRE(qp != nullptr);
+    CHECK(init.cap.max_inline_data >= 220);
+    REQUIRE(ibv_query_gid(context.get(), 1, kGidIndex, &gid) == 0);
+  }
+
+  void connect(const End& peer) {
+    ibv_qp_attr attr{};
+    attr.qp_state = IBV_QPS_INIT;
+    attr.port_num = 1;
+    attr.qp_access_flags = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
+    REQUIRE(ibv_modify_qp(qp.get(), &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) == 0);
+    attr = {};
+    attr.qp_state = IBV_QPS_RTR;
+    attr.path_mtu = IBV_MTU_4096;
+    attr.dest_qp_num = peer.qp->qp_num;
+    attr.max_dest_rd_atomic = 16;
+    attr.min_rnr_timer = 12;
+    attr.ah_attr.is_global = 1;
+    attr.ah_attr.port_num = 1;
+    attr.ah_attr.grh = {
+        .dgid = peer.gid, .flow_label = 0, .sgid_index = kGidIndex, .hop_limit = 64, .traffic_class = 0};
+    REQUIRE(ibv_modify_qp(qp.get(), &attr,
+                          IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                              IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == 0);
+    attr = {};
+    attr.qp_state = IBV_QPS_RTS;
+    attr.timeout = 14;
+    attr.retry_cnt = 6;  // 7 never gives up on rxe
+    attr.rnr_retry = 6;
+    attr.max_rd_atomic = 16;
+    REQUIRE(ibv_modify_qp(qp.get(), &attr,
+                          IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+                              IBV_QP_MAX_QP_RD_ATOMIC) == 0);
+  }
+
+  ibv_sge piece(size_t offset, size_t bytes) const {
+    return {reinterpret_cast<uint64_t>(buffer.data()) + offset, static_cast<uint32_t>(bytes), mr->lkey};
+  }
+
+  void post(ibv_send_wr& first) {
+    ibv_send_wr* bad = nullptr;
+    REQUIRE(ibv_post_send(qp.get(), &first, &bad) == 0);
+  }
+
+  ibv_wc completion() {
+    ibv_wc wc{};
+    const auto deadline = Time::now() + kDeadline;
+    int count = 0;
+    while ((count = ibv_poll_cq(cq.get(), 1, &wc)) == 0 && Time::now() < deadline) std::this_thread::yield();
+    REQUIRE_MESSAGE(count == 1, "no completion");
+    return wc;
+  }
+
+  ibv_qp_state state() {
+    ibv_qp_attr attr{};
+    ibv_qp_init_attr init{};
+    REQUIRE(ibv_query_qp(qp.get(), &attr, IBV_QP_STATE, &init) == 0);
+    return attr.qp_state;
+  }
+
+  void fill(uint8_t salt) {
+    for (size_t i = 0; i < buffer.size(); ++i) buffer[i] = static_cast<uint8_t>(i * 131 + (i >> 8) + salt);
+  }
+
+  Owned<ibv_context> context;
+  Owned<ibv_pd> pd;
+  Owned<ibv_cq> cq;
+  std::vector<uint8_t> buffer;
+  Owned<ibv_mr> mr;
+  Owned<ibv_qp> qp;
+  ibv_gid gid{};
+};
+
+struct Pair {
+  Pair() : near("rxe0"), far("rxe1") {
+    near.connect(far);
+    far.connect(near);
+  }
+  End near, far;
+};
+
+ibv_send_wr one_sided(ibv_wr_opcode opcode, ibv_sge* pieces, int piece_count, const End& target, size_t offset) {
+  ibv_send_wr wr{};
+  wr.opcode = opcode;
+  wr.sg_list = pieces;
+  wr.num_sge = piece_count;
+  wr.send_flags = IBV_SEND_SIGNALED;
+  wr.wr.rdma.remote_addr = reinterpret_cast<uint64_t>(target.buffer.data()) + offset;
+  wr.wr.rdma.rkey = target.mr->rkey;
+  return wr;
+}
+
+uint64_t sent_packets(const std::string& netdev) {
+  std::ifstream file("/sys/class/net/" + netdev + "/statistics/tx_packets");
+  uint64_t packets = 0;
+  file >> packets;
+  return packets;
+}
+
+ibv_event_type next_event(ibv_context* context) {
+  pollfd wait{context->async_fd, POLLIN, 0};
+  REQUIRE_MESSAGE(::poll(&wait, 1, 20'000) == 1, "no event");
+  ibv_async_event event{};
+  REQUIRE(ibv_get_async_event(context, &event) == 0);
+  ibv_ack_async_event(&event);
+  return event.event_type;
+}
+
+TEST_CASE("rdma/smoke: four devices are up with their IPv4 address as RoCE v2 in GID 1") {
+  for (int i = 0; i < 4; ++i) {
+    CAPTURE(i);
+    const auto context = open_device("rxe" + std::to_string(i));
+    ibv_port_attr port{};
+    REQUIRE(ibv_query_port(context.get(), 1, &port) == 0);
+    CHECK(port.state == IBV_PORT_ACTIVE);
+    CHECK(port.active_mtu == IBV_MTU_4096);
+    CHECK(port.link_layer == IBV_LINK_LAYER_ETHERNET);
+    ibv_gid_entry entry{};
+    REQUIRE(ibv_query_gid_ex(context.get(), 1, kGidIndex, &entry, 0) == 0);
+    CHECK(entry.gid_type == IBV_GID_TYPE_ROCE_V2);
+    char text[INET6_ADDRSTRLEN] = "";
+    inet_ntop(AF_INET6, entry.gid.raw, text, sizeof(text));
+    CHECK(std::string(text) == "::ffff:10.0." + std::to_string(i / 2) + "." + std::to_string(i % 2 + 1));
+  }
+}
+
+TEST_CASE("rdma/smoke: WRITE and READ move the right bytes and cross the link") {
+  Pair pair;
+  pair.near.fill(1);
+  const uint64_t before = sent_packets("v0");
+  ibv_sge piece = pair.near.piece(0, 300'000);
+  ibv_send_wr write = one_sided(IBV_WR_RDMA_WRITE, &piece, 1, pair.far, 5);
+  pair.near.post(write);
+  CHECK(pair.near.completion().status == IBV_WC_SUCCESS);
+  CHECK(std::memcmp(&pair.far.buffer[5], &pair.near.buffer[0], 300'000) == 0);
+  CHECK(sent_packets("v0") >= before + 300'000 / 4096);
+
+  pair.far.fill(77);
+  piece = pair.near.piece(11, 300'000);
+  ibv_send_wr read = one_sided(IBV_WR_RDMA_READ, &piece, 1, pair.far, 3);
+  pair.near.post(read);
+  CHECK(pair.near.completion().status == IBV_WC_SUCCESS);
+  CHECK(std::memcmp(&pair.near.buffer[11], &pair.far.buffer[3], 300'000) == 0);
+}
+
+TEST_CASE("rdma/smoke: SEND fills a posted buffer, WRITE_WITH_IMM delivers its number after its bytes") {
+  Pair pair;
+  pair.near.fill(2);
+  ibv_sge landing = pair.far.piece(4096, 4096);
+  ibv_recv_wr receive{.wr_id = 7, .next = nullptr, .sg_list = &landing, .num_sge = 1};
+  ibv_recv_wr* bad = nullptr;
+  REQUIRE(ibv_post_recv(pair.far.qp.get(), &receive, &bad) == 0);
+  ibv_sge piece = pair.near.piece(0, 1000);
+  ibv_send_wr send{};
+  send.opcode = IBV_WR_SEND;
+  send.sg_list = &piece;
+  send.num_sge = 1;
+  send.send_flags = IBV_SEND_SIGNALED;
+  pair.near.post(send);
+  CHECK(pair.near.completion().status == IBV_WC_SUCCESS);
+  ibv_wc arrived = pair.far.completion();
+  CHECK(arrived.opcode == IBV_WC_RECV);
+  CHECK(arrived.byte_len == 1000);
+  CHECK(std::memcmp(&pair.far.buffer[4096], &pair.near.buffer[0], 1000) == 0);
+
+  receive = {.wr_id = 8, .next = nullptr, .sg_list = nullptr, .num_sge = 0};
+  REQUIRE(ibv_post_recv(pair.far.qp.get(), &receive, &bad) == 0);
+  ibv_send_wr write = one_sided(IBV_WR_RDMA_WRITE_WITH_IMM, &piece, 1, pair.far, 0);
+  write.imm_data = htonl(0xfeed);
+  pair.near.post(write);
+  CHECK(pair.near.completion().status == IBV_WC_SUCCESS);
+  arrived = pair.far.completion();
+  CHECK(arrived.opcode == IBV_WC_RECV_RDMA_WITH_IMM);
+  CHECK(ntohl(arrived.imm_data) == 0xfeed);
+  CHECK(arrived.wr_id == 8);
+  CHECK(std::memcmp(&pair.far.buffer[0], &pair.near.buffer[0], 1000) == 0);
+}
+
+TEST_CASE("rdma/smoke: a chain posted with one call completes once when only its last part is signalled") {
+  Pair pair;
+  pair.near.fill(3);
+  constexpr size_t kCount = 64;
+  constexpr size_t kBytes = 4096;
+  std::vector<ibv_sge> pieces(kCount);
+  std::vector<ibv_send_wr> chain(kCount);
+  for (size_t i = 0; i < kCount; ++i) {
+    pieces[i] = pair.near.piece(i * kBytes, kBytes);
+    chain[i] = one_sided(IBV_WR_RDMA_WRITE, &pieces[i], 1, pair.far, (kCount - 1 - i) * kBytes);
+    chain[i].wr_id = i;
+    chain[i].send_flags = i + 1 == kCount ? static_cast<unsigned>(IBV_SEND_SIGNALED) : 0;
+    chain[i].next = i + 1 == kCount ? nullptr : &chain[i + 1];
+  }
+  pair.near.post(chain[0]);
+  const ibv_wc wc = pair.near.completion();
+  CHECK(wc.status == IBV_WC_SUCCESS);
+  CHECK(wc.wr_id == kCount - 1);
+  ibv_wc more{};
+  CHECK(ibv_poll_cq(pair.near.cq.get(), 1, &more) == 0);
+  for (size_t i = 0; i < kCount; ++i)
+    CHECK(std::memcmp(&pair.far.buffer[(kCount - 1 - i) * kBytes], &pair.near.buffer[i * kBytes], kBytes) == 0);
+}
+
+TEST_CASE("rdma/smoke: an inline WRITE of 220 bytes leaves its source free at once and needs no key") {
+  Pair pair;
+  std::vector<uint8_t> source(220);
+  for (size_t i = 0; i < source.size(); ++i) source[i] = static_cast<uint8_t>(i + 1);
+  const std::vector<uint8_t> copy = source;
+  ibv_sge piece{reinterpret_cast<uint64_t>(source.data()), 220, 0};
+  ibv_send_wr write = one_sided(IBV_WR_RDMA_WRITE, &piece, 1, pair.far, 0);
+  write.send_flags |= IBV_SEND_INLINE;
+  pair.near.post(write);
+  std::fill(source.begin(), source.end(), 0);
+  CHECK(pair.near.completion().status == IBV_WC_SUCCESS);
+  CHECK(std::memcmp(pair.far.buffer.data(), copy.data(), copy.size()) == 0);
+}
+
+TEST_CASE("rdma/smoke: one READ scatters into pieces of unequal length") {
+  Pair pair;
+  pair.far.fill(4);
+  const size_t lengths[] = {1, 64, 4095, 4096, 4097, 100'000, 7};
+  std::vector<ibv_sge> pieces;
+  size_t place = 0;
+  for (size_t length : lengths) {
+    pieces.push_back(pair.near.piece(place, length));
+    place += length + 64;
+  }
+  ibv_send_wr read = one_sided(IBV_WR_RDMA_READ, pieces.data(), static_cast<int>(pieces.size()), pair.far, 1000);
+  pair.near.post(read);
+  CHECK(pair.near.completion().status == IBV_WC_SUCCESS);
+  size_t from = 1000;
+  place = 0;
+  for (size_t length : lengths) {
+    CAPTURE(length);
+    CHECK(std::memcmp(&pair.near.buffer[place], &pair.far.buffer[from], length) == 0);
+    CHECK(pair.near.buffer[place + length] == 0);
+    from += length;
+    place += length + 64;
+  }
+}
+
+TEST_CASE("rdma/smoke: a wrong key and a range past the region are refused, and end the connection") {
+  for (bool wrong_key : {true, false}) {
+    CAPTURE(wrong_key);
+    Pair pair;
+    ibv_sge piece = pair.near.piece(0, 4096);
+    ibv_send_wr read = one_sided(IBV_WR_RDMA_READ, &piece, 1, pair.far, wrong_key ? 0 : kBufferBytes - 4095);
+    if (wrong_key) read.wr.rdma.rkey ^= 0x5a00;
+    pair.near.post(read);
+    CHECK(pair.near.completion().status == IBV_WC_REM_ACCESS_ERR);
+    CHECK(pair.near.state() == IBV_QPS_ERR);
+    ibv_send_wr later = one_sided(IBV_WR_RDMA_READ, &piece, 1, pair.far, 0);
+    pair.near.post(later);
+    CHECK(pair.near.completion().status == IBV_WC_WR_FLUSH_ERR);
+  }
+}
+
+TEST_CASE("rdma/smoke: a link that goes down and up is told as port events") {
+  const auto context = open_device("rxe2");
+  REQUIRE(WEXITSTATUS(std::system("ip link set v2 down")) == 0);
+  CHECK(next_event(context.get()) == IBV_EVENT_PORT_ERR);
+  ibv_port_attr port{};
+  REQUIRE(ibv_query_port(context.get(), 1, &port) == 0);
+  CHECK(port.state == IBV_PORT_DOWN);
+  REQUIRE(WEXITSTATUS(std::system("ip link set v2 up")) == 0);
+  ibv_event_type event = next_event(context.get());
+  while (event == IBV_EVENT_GID_CHANGE) event = next_event(context.get());
+  CHECK(event == IBV_EVENT_PORT_ACTIVE);
+}
+
+}  // namespace
