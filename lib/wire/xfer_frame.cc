@@ -6,85 +6,13 @@
 #include <cstring>
 
 #include "base/hash.h"
+#include "wire/frame_codec.h"
+#include "wire/rdma_frame.h"
 
 namespace mc::wire {
 namespace {
 
 constexpr uint32_t kDescriptorMagic = 0x4458434d;  // "MCXD"
-
-class Writer {
- public:
-  template <class T>
-  void number(T value) {
-    const size_t at = bytes_.size();
-    bytes_.resize(at + sizeof value);
-    std::memcpy(bytes_.data() + at, &value, sizeof value);
-  }
-  template <size_t N>
-  void raw(const std::array<uint8_t, N>& value) {
-    const auto* p = reinterpret_cast<const std::byte*>(value.data());
-    bytes_.insert(bytes_.end(), p, p + N);
-  }
-  void text(std::string_view value, size_t limit) {
-    value = value.substr(0, limit);
-    number(static_cast<uint16_t>(value.size()));
-    const auto* p = reinterpret_cast<const std::byte*>(value.data());
-    bytes_.insert(bytes_.end(), p, p + value.size());
-  }
-  std::vector<std::byte>& bytes() { return bytes_; }
-
- private:
-  std::vector<std::byte> bytes_;
-};
-
-/// Sticky failure: after the first short read everything reads as zero and `done()` is false.
-class Reader {
- public:
-  explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
-  template <class T>
-  T number() {
-    T value{};
-    take(&value, sizeof value);
-    return value;
-  }
-  template <size_t N>
-  void raw(std::array<uint8_t, N>& out) {
-    take(out.data(), N);
-  }
-  std::string text(size_t limit) {
-    const size_t size = number<uint16_t>();
-    if (size > limit || size > bytes_.size()) {
-      failed_ = true;
-      return {};
-    }
-    std::string value(size, '\0');
-    take(value.data(), size);
-    return value;
-  }
-  bool flag() {
-    const auto value = number<uint8_t>();
-    if (value > 1) failed_ = true;
-    return value == 1;
-  }
-  bool failed() const { return failed_; }
-  bool done() const { return !failed_ && bytes_.empty(); }
-
- private:
-  void take(void* out, size_t size) {
-    if (failed_ || size > bytes_.size()) {
-      failed_ = true;
-      return;
-    }
-    if (size > 0) std::memcpy(out, bytes_.data(), size);
-    bytes_ = bytes_.subspan(size);
-  }
-  std::span<const std::byte> bytes_;
-  bool failed_ = false;
-};
-
-Error malformed(std::string_view what, size_t size) {
-  return Error{Code::corrupt, "xfer: malformed " + std::string(what) + " (" + std::to_string(size) + " bytes)"};
-}
 
 uint64_t payload_limit(FrameType type) {
   switch (type) {
@@ -96,6 +24,10 @@ uint64_t payload_limit(FrameType type) {
     case FrameType::refuse:
     case FrameType::ack:
     case FrameType::goodbye: return kReasonBytesMax;
+    case FrameType::path_offer:
+    case FrameType::path_answer:
+    case FrameType::path_ready:
+    case FrameType::path_down: return kRdmaPathBytesMax;
     case FrameType::notify: return kNotifyBytesMax;
     case FrameType::share: return UINT64_MAX;  // length is the buffer's; no payload follows on that socket
     default: return kFrameControlMax;
@@ -119,6 +51,12 @@ std::string_view to_string(FrameType type) {
     case FrameType::describe: return "describe";
     case FrameType::share: return "share";
     case FrameType::goodbye: return "goodbye";
+    case FrameType::nics: return "nics";
+    case FrameType::keys: return "keys";
+    case FrameType::path_offer: return "path_offer";
+    case FrameType::path_answer: return "path_answer";
+    case FrameType::path_ready: return "path_ready";
+    case FrameType::path_down: return "path_down";
   }
   return "unknown";
 }
@@ -150,7 +88,7 @@ Code decode(std::span<const std::byte, kFrameHeaderBytes> bytes, FrameHeader& ou
     return Code::unsupported;
   } else if (out.header_crc != crc32c(bytes.first(offsetof(FrameHeader, header_crc)))) {
     why = "bad header checksum";
-  } else if (out.type < static_cast<uint8_t>(FrameType::hello) || out.type > static_cast<uint8_t>(FrameType::goodbye)) {
+  } else if (out.type < static_cast<uint8_t>(FrameType::hello) || out.type > static_cast<uint8_t>(kFrameTypeLast)) {
     why = "unknown frame type";
   } else if (out.status > static_cast<uint32_t>(Code::cancelled)) {
     why = "unknown status";

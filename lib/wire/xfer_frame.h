@@ -54,7 +54,15 @@ enum class FrameType : uint8_t {
   describe,   // payload = the sender's new descriptor
   share,      // shm only: buffer, length, with a file descriptor beside it
   goodbye,    // the sender closes on purpose; payload = a text
+  // rdma only (wire/rdma_frame.h), on the socket that sets paths up:
+  nics,         // the sender's ports and their addresses
+  keys,         // rkeys of one buffer
+  path_offer,   // dialler: queue pairs of a new attempt at a path
+  path_answer,  // listener: its queue pairs for that attempt
+  path_ready,   // either: the path carried my test pattern
+  path_down,    // either: this attempt is over, and why
 };
+inline constexpr FrameType kFrameTypeLast = FrameType::path_down;
 std::string_view to_string(FrameType type);
 
 struct FrameHeader {

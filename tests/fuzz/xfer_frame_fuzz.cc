@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/hash.h"
+#include "wire/rdma_frame.h"
 #include "wire/xfer_frame.h"
 #include "xfer/access.h"
 #include "xfer/handshake.h"
@@ -37,6 +38,11 @@ void decoders(std::span<const std::byte> bytes) {
   };
   round_trip(wire::decode_hello(bytes));
   round_trip(wire::decode_challenge(bytes));
+  round_trip(wire::decode_rdma_nics(bytes));
+  round_trip(wire::decode_rdma_keys(bytes));
+  round_trip(wire::decode_rdma_path_offer(bytes));
+  round_trip(wire::decode_rdma_path_ready(bytes));
+  round_trip(wire::decode_rdma_path_down(bytes));
   const auto descriptor = wire::decode_descriptor(bytes);
   round_trip(descriptor);
   if (descriptor) (void)wire::dump(*descriptor);
@@ -75,7 +81,7 @@ struct Side {
 void converse(xfer::Handshake handshake, std::span<const std::byte> bytes) {
   for (int frames = 0; bytes.size() >= 3 && frames < 16; ++frames) {
     wire::FrameHeader header;
-    header.type = static_cast<uint8_t>(static_cast<uint8_t>(bytes[0]) % 14);
+    header.type = static_cast<uint8_t>(static_cast<uint8_t>(bytes[0]) % 20);
     uint16_t length;
     std::memcpy(&length, bytes.data() + 1, 2);
     bytes = bytes.subspan(3);

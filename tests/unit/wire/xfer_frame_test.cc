@@ -4,6 +4,7 @@
 
 #include "base/hash.h"
 #include "unit/wire/golden.h"
+#include "wire/rdma_frame.h"
 
 using namespace mc;
 using namespace mc::wire;
@@ -124,7 +125,7 @@ TEST_CASE("wire/xfer_frame: headers that make no sense are refused though their 
   CHECK(code([](FrameHeader& h) { h.magic = 1; }) == Code::corrupt);
   CHECK(code([](FrameHeader& h) { h.version = 2; }) == Code::unsupported);
   CHECK(code([](FrameHeader& h) { h.type = 0; }) == Code::corrupt);
-  CHECK(code([](FrameHeader& h) { h.type = 14; }) == Code::corrupt);
+  CHECK(code([](FrameHeader& h) { h.type = 20; }) == Code::corrupt);
   CHECK(code([](FrameHeader& h) { h.status = 11; }) == Code::corrupt);
   CHECK(code([](FrameHeader& h) { h.flags = 2; }) == Code::corrupt);
   CHECK(code([](FrameHeader& h) { h.reserved0 = 1; }) == Code::corrupt);
@@ -145,6 +146,9 @@ TEST_CASE("wire/xfer_frame: headers that make no sense are refused though their 
   CHECK(length(FrameType::describe, kFrameControlMax + 1) == Code::corrupt);
   CHECK(length(FrameType::refuse, kReasonBytesMax + 1) == Code::corrupt);
   CHECK(length(FrameType::write, UINT64_MAX) == Code::corrupt);
+  CHECK(length(FrameType::path_offer, kRdmaPathBytesMax) == Code::ok);
+  CHECK(length(FrameType::path_offer, kRdmaPathBytesMax + 1) == Code::corrupt);
+  CHECK(length(FrameType::keys, kFrameControlMax + 1) == Code::corrupt);
 }
 
 TEST_CASE("wire/xfer_frame: handshake payloads must have exactly their size") {
