@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/assert.h"
+#include "wire/notify.h"
 
 namespace mc::node {
 
@@ -81,6 +82,11 @@ void Prefill::on_start(const Received& event, const wire::PrefillStart& start, T
     return fail(*r, "queue", "layout",
                 "the conductor names another KV namespace than this node computes for the "
                 "same model, attention and salt; restart the node",
+                false, now, out);
+  if (spec.req.empty() || spec.req.size() > wire::kNotifyRequestBytes)
+    return fail(*r, "queue", "invalid",
+                "request id of " + std::to_string(spec.req.size()) + " bytes, 1 to " +
+                    std::to_string(wire::kNotifyRequestBytes) + " fit a notify",
                 false, now, out);
   if (spec.ids.empty() || spec.resumed > spec.ids.size() || spec.ids.size() >= options_.context_tokens)
     return fail(*r, "queue", "invalid",
@@ -228,12 +234,14 @@ std::string Prefill::stage_of(const Request& r) const {
 
 // Requests take their turn in order: prepare the first few, compute the first that is ready.
 void Prefill::pump(TimePoint now, Actions& out) {
-  size_t preparing = 0;
+  std::map<InstanceId, uint32_t> preparing;  // by decode node: a full one holds back only its own
+  for (const auto& r : queue_) preparing[r->decode_instance] += r->phase == Phase::preparing;
   for (const auto& r : std::vector<RequestPtr>(queue_.begin(), queue_.end())) {
     if (r->phase == Phase::ended) continue;
     const bool may_wait = now < after(r->arrived, prefill_.peer_wait) && !is_peer(r->decode, r->decode_instance);
-    if (r->phase == Phase::queued && preparing < prefill_.prepare_max && !may_wait) prepare(*r, now, out);
-    if (r->phase == Phase::preparing) ++preparing;
+    if (r->phase != Phase::queued || preparing[r->decode_instance] >= prefill_.prepare_max || may_wait) continue;
+    prepare(*r, now, out);
+    preparing[r->decode_instance] += r->phase == Phase::preparing;
   }
   if (computing_) return;
   for (const auto& r : std::vector<RequestPtr>(queue_.begin(), queue_.end())) {

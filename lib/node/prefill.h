@@ -5,10 +5,10 @@
 //                            | offer to the decode node                                        KvDone |  v
 //                            '-- refused, deadline, cancelled, peer gone ----------------------------> ended
 //
-// At most `prepare_max` requests prepare while one computes, so neither a slow fetch nor a decode node
-// that makes the offer wait leaves the compute idle. Computing is first in, first out among the ready.
-// The prefix is matched again when computing starts: what an earlier request of the queue has published
-// by then is reused, so two requests sharing a prefix do not both compute it.
+// At most `prepare_max` requests for each decode node prepare while one computes, so neither a slow
+// fetch nor a decode node that makes its offers wait leaves the compute idle. Computing is first in, first out among
+// the ready. The prefix is matched again when computing starts: what an earlier request of the queue has published by
+// then is reused, so two requests sharing a prefix do not both compute it.
 //
 // The request's pages stay leased to the decode node until it says KvDone, or the deadline has passed.
 #pragma once
@@ -23,7 +23,7 @@ namespace mc::node {
 
 struct PrefillOptions {
   uint32_t chunk_tokens = 512;  // a multiple of the block size
-  uint32_t prepare_max = 4;
+  uint32_t prepare_max = 4;     // of one decode node
   uint32_t queue_max = 1024;    // requests; more are refused as `queue_full`
   Duration fetch_timeout = 5s;  // of one lease or read; after it the prefix is computed instead
   Duration peer_wait = 1s;      // for a decode node that we lost sight of but the conductor has chosen
@@ -37,6 +37,7 @@ class Prefill final : public Worker {
   struct Stats {
     uint64_t requests = 0, finished = 0, failed = 0;
     uint64_t prompt_tokens = 0, local_tokens = 0, remote_tokens = 0, computed_tokens = 0;
+    uint64_t chunks = 0;
     uint64_t fetches = 0, fetch_failures = 0, checksum_failures = 0;
     double exposed_s = 0;  // transfer that computing did not hide: first token to KvDone, summed
     uint64_t exposed = 0;  // requests in that sum

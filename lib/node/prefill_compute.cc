@@ -104,6 +104,7 @@ void Prefill::on_chunk(Request& r, const ChunkDone& done, TimePoint now, Actions
   if (r.phase == Phase::ended) return settle(r);
   if (done.code != Code::ok)
     return fail(r, "prefill", std::string(to_string(done.code)), done.what, done.code != Code::invalid, now, out);
+  ++stats_.chunks;
   const uint32_t bt = options_.layout.block_tokens;
   publish(r, r.next / bt, r.run_end / bt);
   r.next = r.run_end;

@@ -88,6 +88,12 @@ wire::Load Worker::load() const {
   return load;
 }
 
+uint64_t Worker::evicted_blocks() const {
+  uint64_t total = 0;
+  for (const Shelf* shelf : shelves()) total += shelf->pool.counts().evicted_total;
+  return total;
+}
+
 uint64_t Worker::local_offset(uint32_t pool, kv::PageIndex page) const {
   MC_ASSERT_EQ(pool, 0u);
   return shelf_->page_offset(page);

@@ -88,6 +88,7 @@ class Worker : public Machine {
   virtual uint64_t local_offset(uint32_t pool, kv::PageIndex page) const;
   virtual const ExtentLayout& local_layout(uint32_t pool) const;
   virtual const kv::Pool& local_pool(uint32_t pool) const;
+  uint64_t evicted_blocks() const;
   uint64_t demoted_blocks() const { return demoted_total_; }
 
  protected:

@@ -219,3 +219,25 @@ TEST_CASE("node/prefill: a reader that waits for a computation that fails is tol
   CHECK(grants[0].blocks.empty());
   CHECK(b.machine.idle());
 }
+
+TEST_CASE("node/prefill: requests that a full decode node keeps waiting do not hold back those for another") {
+  PrefillBench b(40);
+  wire::Peers peers{2, {}};
+  peers.peers = {{"d0", instance(2), wire::Role::decode, "sim:d0", {}},
+                 {"d1", instance(5), wire::Role::decode, "sim:d1", {}}};
+  b.from_conductor(peers);
+  for (int i = 0; i < 6; ++i) b.start(spec_of("full" + std::to_string(i), ids_of(1, 70)));
+  const auto out = b.from_conductor(wire::PrefillStart{spec_of("free", ids_of(2, 70)), "d1", instance(5), {}});
+  CHECK(sent<wire::KvOffer>(out, "d1").size() == 1);
+  CHECK(all<RunChunk>(b.from("d1", 5, wire::KvAccept{"free", 1, 0})).size() == 1);
+}
+
+TEST_CASE("node/prefill: a request id that no notify can carry is refused before any work") {
+  PrefillBench b(10);
+  for (const std::string& id : {std::string(), std::string(33, 'x')}) {
+    const auto failed = sent<wire::Failed>(b.start(spec_of(id, ids_of(1, 70))), std::string(kConductor));
+    REQUIRE(failed.size() == 1);
+    CHECK(failed[0].code == "invalid");
+    CHECK(b.machine.idle());
+  }
+}
