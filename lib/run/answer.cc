@@ -144,6 +144,12 @@ bool Answer::on_token(const RequestId& req, const node::Reply& reply) {
   return true;
 }
 
+uint32_t Answer::longest_choice() const {
+  uint32_t most = 0;
+  for (const Choice& choice : choices_) most = std::max(most, choice.tokens);
+  return most;
+}
+
 bool Answer::on_end(const RequestId& req, const node::Reply& reply) {
   Choice* choice = find(req);
   MC_ASSERT(choice != nullptr);

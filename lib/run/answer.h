@@ -42,6 +42,8 @@ class Answer {
   const http::Responder& out() const { return out_; }
   http::Usage usage() const;
   const node::Journey& journey() const { return journey_; }
+  /// Most tokens any choice has so far.
+  uint32_t longest_choice() const;
   bool is_stream() const { return request_.stream; }
 
  private:

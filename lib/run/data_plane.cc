@@ -9,8 +9,9 @@
 namespace mc::run {
 namespace {
 constexpr size_t kNotifiesKept = 1024;  // of one peer that is not connected yet
-constexpr Duration kUpWithin = 5s;      // how long a read waits for its connection
-constexpr Duration kConnectFor = 30s;   // the engine retries so long; after it the next SetPeers starts again
+constexpr size_t kTransfersKept = 4096;
+constexpr Duration kUpWithin = 5s;     // how long a read waits for its connection
+constexpr Duration kConnectFor = 30s;  // the engine retries so long; after it the next SetPeers starts again
 }  // namespace
 
 Result<std::unique_ptr<DataPlane>> DataPlane::open(const xfer::Options& options, mem::SharedBuffer& pool) {
@@ -126,13 +127,16 @@ bool DataPlane::start(Link& link, const node::Read& read, const std::function<ui
     request.crc32c = slice.crc;
     requests.push_back(request);
   }
-  const TimePoint deadline = after(SystemClock::instance().now(), std::max(read.budget, Duration(0)));
+  uint64_t bytes = 0;
+  for (const auto& request : requests) bytes += request.local.size();
+  const TimePoint now = SystemClock::instance().now();
+  const TimePoint deadline = after(now, std::max(read.budget, Duration(0)));
   auto batch = engine_->submit(requests, deadline, read.read);
   if (!batch) {
     answer(read.read, batch.error().code, batch.error().what);
     return true;
   }
-  batches_[*batch] = {read.read, Code::ok, ""};
+  batches_[*batch] = {read.read, Code::ok, "", link.id, bytes, now};
   reads_[read.read] = *batch;
   return true;
 }
@@ -165,6 +169,9 @@ std::optional<node::Event> DataPlane::convert(xfer::Event event) {
       if (it == batches_.end()) return std::nullopt;
       it->second.code = event.code;
       it->second.what = std::move(event.text);
+      if (event.code == Code::ok && transfers_.size() < kTransfersKept)
+        transfers_.push_back({engine_->transport(it->second.peer), it->second.bytes,
+                              to_seconds(SystemClock::instance().now() - it->second.began)});
       return event.quarantined ? std::nullopt : finish(event.batch);
     }
     case Kind::batch_released: return finish(event.batch);

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "mem/mem.h"
@@ -31,6 +32,14 @@ class DataPlane {
   /// `local_offset` gives the place of a page in the pool buffer.
   void read(const node::Read& read, const std::function<uint64_t(uint32_t page)>& local_offset);
   void cancel(uint64_t read);
+  /// A read that arrived whole.
+  struct Transfer {
+    std::string transport;
+    uint64_t bytes = 0;
+    double seconds = 0;
+  };
+  /// Those since the last call; at most kTransfersKept, the rest are only in the counters.
+  std::vector<Transfer> take_transfers() { return std::exchange(transfers_, {}); }
   /// Transport in use to the instance, e.g. "shm"; "" = not connected.
   std::string transport(const InstanceId& instance) const;
   xfer::Counters counters() const { return engine_->counters(); }
@@ -52,6 +61,9 @@ class DataPlane {
     uint64_t read = 0;
     Code code = Code::ok;
     std::string what;
+    xfer::PeerId peer = xfer::PeerId::none;
+    uint64_t bytes = 0;
+    TimePoint began{};
   };
 
   DataPlane(std::unique_ptr<xfer::Engine> engine, mem::SharedBuffer& pool) : engine_(std::move(engine)), pool_(pool) {}
@@ -70,6 +82,7 @@ class DataPlane {
   std::map<uint64_t, xfer::BatchId> reads_;
   std::vector<xfer::Event> arrived_;  // taken from the engine, not yet converted (newest last)
   std::vector<node::Event> ready_;    // answers made without the engine
+  std::vector<Transfer> transfers_;
   uint64_t bad_notifies_ = 0;
 };
 

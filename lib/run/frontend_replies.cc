@@ -70,6 +70,7 @@ void Frontend::on_reply(const node::Reply& reply) {
   timings_.erase(reply.req);
   answers_.erase(it);
   if (!answer->on_end(reply.req, reply)) return;
+  if (!answer->failed()) metrics_.histogram(metric::kVllmRequestMaxGeneration).observe(answer->longest_choice());
   // One choice failed: the answer is an error already, the others need not run on.
   for (const auto& req : answer->unfinished())
     if (answers_.contains(req)) loop_->deliver(node::ClientCancel{req, "failed"});

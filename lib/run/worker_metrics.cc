@@ -8,8 +8,19 @@
 #include "wire/codec.h"
 
 namespace mc::run {
+namespace {
 
-WorkerMetrics::WorkerMetrics(Metrics& metrics, const node::Worker& worker, const DataPlane& data)
+/// New events of a histogram share their mean: its sum and count are exact.
+void spread(metric::Histogram histogram, uint64_t count, double sum, std::pair<uint64_t, double>& last) {
+  const uint64_t fresh = count - last.first;
+  if (fresh == 0) return;
+  for (uint64_t i = 0; i < fresh; ++i) histogram.observe((sum - last.second) / static_cast<double>(fresh));
+  last = {count, sum};
+}
+
+}  // namespace
+
+WorkerMetrics::WorkerMetrics(Metrics& metrics, const node::Worker& worker, DataPlane& data)
     : metrics_(metrics), worker_(worker), data_(data) {
   const auto& build = cli::build_info();
   metrics_.gauge(metric::kBuildInfo, {build.version, build.commit, build.program}).set(1);
@@ -44,8 +55,7 @@ void WorkerMetrics::update() {
   metrics_.gauge(metric::kKvBlocks, {"host", "cached"}).set(static_cast<double>(load.pages_cached));
   metrics_.gauge(metric::kKvBlocks, {"host", "free"}).set(static_cast<double>(load.pages_free));
   metrics_.gauge(metric::kKvBlocks, {"host", "leased"}).set(static_cast<double>(load.leases));
-  if (const node::Shelf* shelf = worker_.shelf())
-    count(metric::kKvEvictions, {"host", "evicted"}, shelf->pool.counts().evicted_total);
+  count(metric::kKvEvictions, {"host", "evicted"}, worker_.evicted_blocks());
   std::map<wire::Role, uint64_t> peers;
   for (const auto& [name, peer] : worker_.peers()) ++peers[peer.role];
   for (const wire::Role role : {wire::Role::prefill, wire::Role::decode, wire::Role::cache})
@@ -60,18 +70,24 @@ void WorkerMetrics::update() {
     count(metric::kVllmPromptTokensCached, {}, s.local_tokens + s.remote_tokens);
     count(metric::kChecksumFailures, {}, s.checksum_failures);
     count(metric::kFallback, {"fetch"}, s.fetch_failures);
-    // Requests since the last look share their mean: the histogram's sum and count are exact.
-    const uint64_t fresh = s.exposed - exposed_;
-    for (uint64_t i = 0; i < fresh; ++i)
-      metrics_.histogram(metric::kXferExposed, {"any"})
-          .observe((s.exposed_s - exposed_s_) / static_cast<double>(fresh));
-    exposed_ = s.exposed;
-    exposed_s_ = s.exposed_s;
+    const uint32_t block_tokens = worker_.shelf()->layout.block_tokens;
+    count(metric::kKvBlockHits, {"host"}, s.local_tokens / block_tokens);
+    count(metric::kKvBlockHits, {"remote"}, s.remote_tokens / block_tokens);
+    spread(metrics_.histogram(metric::kXferExposed, {"any"}), s.exposed, s.exposed_s, exposed_);
+    spread(metrics_.histogram(metric::kVllmIterationTokens), s.chunks, static_cast<double>(s.computed_tokens),
+           iterations_);
   } else if (const auto* decode = dynamic_cast<const node::Decode*>(&worker_)) {
     const auto& s = decode->stats();
     count(metric::kVllmGenerationTokens, {}, s.tokens);
     count(metric::kVllmPreemptions, {}, s.preempted);
+    count(metric::kKvBlockHits, {"host"}, s.local_blocks);
+    spread(metrics_.histogram(metric::kVllmIterationTokens), s.steps, static_cast<double>(s.tokens), iterations_);
     count(metric::kChecksumFailures, {}, s.checksum_failures);
+  }
+  for (const auto& transfer : data_.take_transfers()) {
+    metrics_.histogram(metric::kXferSeconds, {transfer.transport}).observe(transfer.seconds);
+    metrics_.histogram(metric::kVllmXferTime).observe(transfer.seconds);
+    metrics_.histogram(metric::kVllmXferBytes).observe(static_cast<double>(transfer.bytes));
   }
   for (const auto& flow : data_.counters().flows) {
     count(metric::kXferBytes, {flow.transport, "in", "any"}, flow.read_bytes);

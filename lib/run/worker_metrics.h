@@ -2,6 +2,8 @@
 #pragma once
 
 #include <map>
+#include <string>
+#include <utility>
 
 #include "base/metrics.h"
 #include "node/worker.h"
@@ -12,7 +14,7 @@ namespace mc::run {
 class WorkerMetrics {
  public:
   /// All three outlive it.
-  WorkerMetrics(Metrics& metrics, const node::Worker& worker, const DataPlane& data);
+  WorkerMetrics(Metrics& metrics, const node::Worker& worker, DataPlane& data);
   /// Loop thread, a few times a second.
   void update();
 
@@ -21,10 +23,9 @@ class WorkerMetrics {
 
   Metrics& metrics_;
   const node::Worker& worker_;
-  const DataPlane& data_;
-  uint64_t exposed_ = 0;
-  double exposed_s_ = 0;
-  std::map<std::string, uint64_t> last_;  // counters as last seen, by family and labels
+  DataPlane& data_;
+  std::pair<uint64_t, double> exposed_, iterations_;  // count and sum as last seen
+  std::map<std::string, uint64_t> last_;              // counters as last seen, by family and labels
 };
 
 }  // namespace mc::run

@@ -249,6 +249,34 @@ class Refusals(unittest.TestCase):
         self.assertGreaterEqual(int(headers["retry-after"]), 1)
         self.assertIn("predicted_ms", headers["x-mc-reason"])
 
+    def test_what_a_request_moved_and_computed_is_in_the_metrics_of_the_nodes(self):
+        def nodes():
+            return {
+                "transfers": c.metric("d0", "vllm:nixl_xfer_time_seconds_count"),
+                "bytes": c.metric("d0", "vllm:nixl_bytes_transferred_sum"),
+                "by_transport": c.metric("d0", "mc_xfer_seconds_count"),
+                "steps": c.metric("d0", "vllm:iteration_tokens_total_count"),
+                "computed": c.metric("p0", "vllm:iteration_tokens_total_sum"),
+                "hits": c.metric("p0", "mc_kv_block_hits_total"),
+            }
+
+        ids = Random(77).ids(200)
+        c.complete(ids=ids, max_tokens=4, mc={"no_cache": True})  # every family has its first sample
+        c.wait_quiet()  # two heartbeats are longer than what the metrics lag behind
+        before = nodes()
+        c.complete(ids=ids, max_tokens=9)
+        c.complete(ids=ids, max_tokens=9)
+
+        c.wait_quiet()
+        after = nodes()
+        grown = {name: after[name] - before[name] for name in after}
+        self.assertEqual(grown["steps"], 2 * 8)
+        self.assertEqual(grown["hits"], 3)  # blocks of the second request
+        self.assertEqual(grown["computed"], 200 + 8)
+        self.assertGreater(grown["bytes"], 0)
+        self.assertGreater(grown["transfers"], 0)
+        self.assertEqual(grown["by_transport"], grown["transfers"])
+
     def test_garbage_on_every_port_leaves_the_service_unharmed(self):
         noise = bytes(Random(5).below(256) for _ in range(5000))
         for node in c.cluster()["nodes"]:
