@@ -2,7 +2,8 @@
 // it, and the payloads of the handshake. TCP streams carry frames back to back; the control socket of
 // the shm transport carries one frame a message. Everything is little-endian. Headers carry their own
 // CRC32C; payload bytes are guarded end to end by the KV extents' CRC32C (DESIGN 2, integrity), and by
-// `payload_crc` only where kFrameHasPayloadCrc is set. Golden bytes: tests/golden/wire/xfer_frame.txt.
+// `payload_crc` where kFrameHasPayloadCrc is set; a `read` with that flag asks for it in the answer.
+// Golden bytes: tests/golden/wire/xfer_frame.txt.
 //
 //    0        4     6    7    8               16        20        24              32
 //    | magic  | ver |type|flag| id            | buffer  | snapshot| offset        |

@@ -180,6 +180,7 @@ class Engine::Core {
   bool places_of(const Batch& batch, std::vector<Place>& places) const;
   void copy_here(Batch& batch, std::span<const Place> places);
   void report(Event event);
+  size_t take_events(std::vector<Event>& out, size_t max, bool drained);
 
   Options options_;
   Access access_;

@@ -103,12 +103,42 @@ void Engine::Core::copy_here(Batch& batch, std::span<const Place> places) {
 }
 
 /// Hands an event to whoever polls. The descriptor is signalled only when someone watches it: the
-/// system call costs more than the rest.
+/// system call costs more than the rest. It comes after the lock, since it wakes a thread that wants
+/// the lock; one that comes too late to mean anything is cleared by the next poll() that finds nothing.
 void Engine::Core::report(Event event) {
-  std::lock_guard lock(events_mutex_);
-  events_.push_back(std::move(event));
-  event_count_.store(events_.size(), std::memory_order_relaxed);  // a hint for pollers that spin
-  if ((events_watched_ || events_polled_) && !std::exchange(events_signalled_, true)) events_fd_.signal();
+  bool signal;
+  {
+    std::lock_guard lock(events_mutex_);
+    events_.push_back(std::move(event));
+    event_count_.store(events_.size(), std::memory_order_relaxed);  // a hint for pollers that spin
+    signal = (events_watched_ || events_polled_) && !std::exchange(events_signalled_, true);
+  }
+  if (signal) events_fd_.signal();
+}
+
+/// Moves up to `max` events to `out`. `drained`: the caller has just cleared the descriptor.
+size_t Engine::Core::take_events(std::vector<Event>& out, size_t max, bool drained) {
+  bool resume;
+  size_t count;
+  {
+    std::lock_guard lock(events_mutex_);
+    count = std::min(max, events_.size());
+    const bool was_full = events_.size() >= options_.events_max;
+    for (size_t i = 0; i < count; ++i) {
+      out.push_back(std::move(events_.front()));
+      events_.pop_front();
+    }
+    if (events_.empty()) {
+      if (std::exchange(events_signalled_, false)) events_fd_.drain();
+    } else if (drained) {
+      events_fd_.signal();  // it stays readable while events wait
+    }
+    events_polled_ = count == 0;                                    // about to sleep: a signal is wanted
+    event_count_.store(events_.size(), std::memory_order_relaxed);  // a hint
+    resume = was_full && events_.size() < options_.events_max;
+  }
+  if (resume) push({.kind = Command::Kind::resume});
+  return count;
 }
 
 }  // namespace mc::xfer

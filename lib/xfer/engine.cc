@@ -301,24 +301,12 @@ int Engine::event_fd() const {
 }
 
 size_t Engine::poll(std::vector<Event>& out, TimePoint deadline, size_t max) {
-  const auto take = [&] {
-    std::lock_guard lock(core_->events_mutex_);
-    auto& events = core_->events_;
-    const size_t count = std::min(max, events.size());
-    const bool was_full = events.size() >= core_->options_.events_max;
-    for (size_t i = 0; i < count; ++i) {
-      out.push_back(std::move(events.front()));
-      events.pop_front();
-    }
-    if (events.empty() && std::exchange(core_->events_signalled_, false)) core_->events_fd_.drain();
-    core_->events_polled_ = count == 0;                                   // about to sleep: a signal is wanted
-    core_->event_count_.store(events.size(), std::memory_order_relaxed);  // a hint
-    return std::pair(count, was_full && events.size() < core_->options_.events_max);
-  };
   for (;;) {
-    const auto [count, resume] = take();
-    if (resume) core_->push({.kind = Command::Kind::resume});
+    size_t count = core_->take_events(out, max, false);
     if (count > 0 || max == 0) return count;
+    core_->events_fd_.drain();  // a signal may have come after its event was taken
+    count = core_->take_events(out, max, true);
+    if (count > 0) return count;
     if (!core_->events_fd_.wait(deadline)) return 0;
   }
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/assert.h"
-#include "base/hash.h"
 #include "xfer/access.h"
 #include "xfer/tally.h"
 #include "xfer/tcp_transport.h"
@@ -85,7 +84,12 @@ Code TcpLane::begin_data(const FrameHeader& header, Sink& sink, const char*& why
   }
   sink.kind = at->cancelled ? Sink::Kind::discard : Sink::Kind::direct;
   sink.at = at->slice.local.data();
-  sink.checksum = at->slice.checksum || (header.flags & wire::kFrameHasPayloadCrc) != 0;
+  const bool guarded = (header.flags & wire::kFrameHasPayloadCrc) != 0;
+  if (!guarded && !at->slice.checksum && transport_.home().options->payload_crc) {
+    why = "answer without the checksum that was asked for";
+    return Code::corrupt;
+  }
+  sink.checksum = at->slice.checksum || guarded;
   return Code::ok;
 }
 
@@ -166,13 +170,11 @@ Code TcpLane::serve_read(const FrameHeader& header, const char*& why) {
   }
   FrameHeader head = answer(FrameType::data, header, Code::ok);
   head.length = grant.memory.size();
-  if (transport_.home().options->payload_crc) {
-    head.flags |= wire::kFrameHasPayloadCrc;
-    head.payload_crc = crc32c(grant.memory);
-  }
   tally.add(Count::requests_served);
   tally.add(transport_.index() - 1u, Flow::served_bytes, grant.memory.size());
-  io.push({.head = wire::encode(head), .payload = grant.memory, .pinned = header.buffer});
+  // the asker decides: it knows whether the bytes have a checksum of their own
+  const bool checksum = (header.flags & wire::kFrameHasPayloadCrc) != 0;
+  io.push({.header = head, .payload = grant.memory, .pinned = header.buffer, .checksum = checksum});
   return Code::ok;
 }
 
@@ -248,15 +250,15 @@ size_t TcpLane::post(std::span<const Slice> slices) {
     header.offset = slice.offset;
     header.length = bytes;
     TcpStream::Out frame;
+    const bool checksum = transport_.home().options->payload_crc;
     if (slice.op == Op::write) {
-      if (transport_.home().options->payload_crc) {
-        header.flags |= wire::kFrameHasPayloadCrc;
-        header.payload_crc = crc32c(slice.local);
-      }
       frame.payload = slice.local;
       frame.slice = slice.id;
+      frame.checksum = checksum;
+    } else if (checksum && !slice.checksum) {
+      header.flags |= wire::kFrameHasPayloadCrc;  // asks for it
     }
-    frame.head = wire::encode(header);
+    frame.header = header;
     io.push(std::move(frame));
     pending_.push_back({slice, false});
     pending_bytes_ += bytes;

@@ -152,32 +152,49 @@ void TcpStream::discard_rest() {
 void TcpStream::push(wire::FrameHeader header, std::vector<std::byte> payload) {
   Out out;
   header.length = payload.size();
-  out.head = wire::encode(header);
+  out.header = header;
   out.owned = std::move(payload);
   out.payload = out.owned;  // a moved vector keeps its storage, so the span stays right
   push(std::move(out));
+}
+
+/// The parts of the next call: what is left of the front frame, and frames behind it. Returns how many.
+size_t TcpStream::gather(std::span<iovec> parts, size_t budget, size_t& bytes) {
+  size_t count = 0;
+  size_t summed = 0;
+  size_t skip = sent_;
+  for (Out& out : queue_) {
+    if (count + 2 > parts.size() || bytes >= budget || summed >= kSendChunk) break;
+    if (!out.encoded) {
+      // here and not when it was queued: the kernel then copies the bytes from the cache
+      if (out.checksum) {
+        out.header.flags |= wire::kFrameHasPayloadCrc;
+        out.header.payload_crc = crc32c(out.payload);
+        summed += out.payload.size();
+      }
+      out.head = wire::encode(out.header);
+      out.encoded = true;
+    }
+    const auto add = [&](std::span<const std::byte> part) {
+      const size_t drop = std::min(skip, part.size());
+      skip -= drop;
+      part = part.subspan(drop);
+      if (part.empty()) return;
+      parts[count++] = {const_cast<std::byte*>(part.data()), part.size()};
+      bytes += part.size();
+    };
+    add(out.head);
+    add(out.payload);
+  }
+  return count;
 }
 
 TcpStream::Io TcpStream::flush(size_t budget, std::vector<Gone>& gone) {
   constexpr size_t kPartsMax = 64;
   while (!queue_.empty() && budget > 0) {
     std::array<iovec, kPartsMax> parts;
-    size_t count = 0;
     size_t bytes = 0;
-    size_t skip = sent_;
-    for (const Out& out : queue_) {
-      if (count + 2 > kPartsMax || bytes >= budget) break;
-      const auto add = [&](std::span<const std::byte> part) {
-        const size_t drop = std::min(skip, part.size());
-        skip -= drop;
-        part = part.subspan(drop);
-        if (part.empty()) return;
-        parts[count++] = {const_cast<std::byte*>(part.data()), part.size()};
-        bytes += part.size();
-      };
-      add(out.head);
-      add(out.payload);
-    }
+    const size_t count = gather(parts, budget, bytes);
     msghdr message{};
     message.msg_iov = parts.data();
     message.msg_iovlen = count;

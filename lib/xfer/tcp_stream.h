@@ -10,6 +10,8 @@
 // Sending gathers headers and payloads of many frames in one sendmsg, straight from registered memory.
 #pragma once
 
+#include <sys/uio.h>
+
 #include <array>
 #include <cstdint>
 #include <deque>
@@ -45,11 +47,14 @@ class FrameConsumer {
 class TcpStream {
  public:
   struct Out {
-    wire::FrameBytes head;
+    wire::FrameHeader header;            // its payload_crc is filled in when the frame is sent
     std::span<const std::byte> payload;  // borrowed: registered memory
     std::vector<std::byte> owned;        // or owned: small frames
     uint32_t pinned = 0;                 // buffer to unpin when the frame is gone
     uint64_t slice = 0;                  // write: whose memory `payload` is
+    bool checksum = false;               // send the CRC32C of the payload
+    bool encoded = false;                // `head` is ready
+    wire::FrameBytes head{};
     size_t size() const { return head.size() + payload.size(); }
   };
   enum class Io : uint8_t { ok, blocked, broken };
@@ -93,6 +98,7 @@ class TcpStream {
   static constexpr size_t kStageBytes = size_t{32} << 10;
   static constexpr size_t kSmallFrame = size_t{12} << 10;      // frames below this are worth staging
   static constexpr size_t kChecksumChunk = size_t{128} << 10;  // still in L2 when the CRC reads it
+  static constexpr size_t kSendChunk = size_t{256} << 10;      // summed, then sent while still in L2
 
   Io fail(Code code, const char* reason, std::string text);
   Io parse_staged(FrameConsumer& consumer);
@@ -100,6 +106,7 @@ class TcpStream {
   Io finish_frame(FrameConsumer& consumer);
   void took(size_t bytes);
   Io discard_some(size_t& taken);
+  size_t gather(std::span<iovec> parts, size_t budget, size_t& bytes);
 
   Fd fd_;
   // receiving

@@ -50,7 +50,9 @@ class TcpLane final : public FrameConsumer {
   void release();
 
   bool ready() const { return handshake.complete(); }
-  bool waiting() const { return !pending_.empty() || !io.idle(); }
+  /// Something is outstanding, so that no progress is a fault; half a frame of the peer's counts too,
+  /// since it holds a pin.
+  bool waiting() const { return !pending_.empty() || !io.idle() || io.receiving(); }
 
  private:
   struct Pending {

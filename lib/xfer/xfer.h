@@ -78,7 +78,7 @@ struct Options {
   size_t slice_bytes_min = size_t{64} << 10;
   size_t slice_bytes_max = size_t{1} << 20;
   size_t here_bytes_max = size_t{1} << 20;  // shm: submit() itself copies batches up to this; larger go to the engine
-  bool payload_crc = false;                 // tcp: frames carry a CRC32C of their payload (KV has its own end to end)
+  bool payload_crc = true;                  // tcp: payloads carry a CRC32C, except reads that name their own to expect
   int attempts_max = 8;                     // per slice, within the batch's deadline
   Duration connect_timeout = 5s;            // of one attempt, handshake included
   Duration reconnect_timeout = 5s;          // a lost peer is dialled again for this long even without work for it

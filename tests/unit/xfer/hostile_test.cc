@@ -161,6 +161,8 @@ TEST_CASE("xfer/tcp: answers nobody asked for, of the wrong length, or broken cl
        [&](RawServer& s, const FrameHeader&) {
          s.control.send(FrameType::describe, wire::encode(raw_descriptor(instance(9))));
        }},
+      {"no checksum", "answer without the checksum that was asked for",
+       [&](RawServer& s, const FrameHeader& asked) { s.data.send(data(asked.id, 4096), random_bytes(4096, 1)); }},
       {"flipped bit", "bad header checksum",
        [&](RawServer& s, const FrameHeader& asked) {
          auto head = wire::encode(data(asked.id, 4096));
@@ -192,11 +194,122 @@ TEST_CASE("xfer/tcp: answers nobody asked for, of the wrong length, or broken cl
   }
 }
 
+TEST_CASE("xfer/tcp: a read whose bytes fail their checksum is asked for again, and corrupt when it stays so") {
+  RawPair pair({.attempts_max = 3});
+  const auto bytes = random_bytes(4096, 3);
+  for (const int lies : {1, 3}) {
+    CAPTURE(lies);
+    auto batch = pair.reader->submit({{pair.read(4096)}}, in(kLong));
+    for (int attempt = 1; attempt <= std::min(lies + 1, 3); ++attempt) {
+      const auto asked = pair.server.data.receive();
+      REQUIRE(asked.has_value());
+      CHECK((asked->header.flags & wire::kFrameHasPayloadCrc) != 0);
+      FrameHeader answer = guarded(frame(FrameType::data, asked->header.id, 0, 0, 4096), bytes);
+      if (attempt <= lies) answer.payload_crc ^= 0x80;
+      pair.server.data.send(answer, bytes);
+    }
+    const Event event = pair.reader.done(*batch);
+    CHECK(event.code == (lies == 3 ? Code::corrupt : Code::ok));
+    CHECK((lies == 1 || event.text.find("checksum (attempt 3)") != std::string::npos));
+    REQUIRE_OK(pair.reader->close(*batch));
+  }
+  CHECK(pair.reader->counters().slices_retried == 3);
+}
+
+TEST_CASE("xfer/tcp: a read that names the checksum to expect asks for no second one") {
+  RawPair pair;
+  const auto bytes = random_bytes(4096, 3);
+  for (const uint32_t flip : {0u, 1u}) {
+    Request request = pair.read(4096);
+    request.crc32c = crc32c(bytes) ^ flip;
+    auto batch = pair.reader->submit({{request}}, in(kLong));
+    const auto asked = pair.server.data.receive();
+    REQUIRE(asked.has_value());
+    CHECK(asked->header.flags == 0);
+    pair.server.data.send(frame(FrameType::data, asked->header.id, 0, 0, 4096), bytes);
+    CHECK(pair.reader.done(*batch).code == (flip == 0 ? Code::ok : Code::corrupt));
+    REQUIRE_OK(pair.reader->close(*batch));
+  }
+}
+
+TEST_CASE("xfer/tcp: a write is acknowledged only when its bytes have their checksum") {
+  Pair pair("tcp");
+  RawClient client(pair.holder->uris()[0]);
+  const auto bytes = random_bytes(5000, 3);
+  FrameHeader header = guarded(frame(FrameType::write, 1, pair.landing_id, 0, bytes.size()), bytes);
+  client.data.send(header, bytes);
+  CHECK(client.data.receive()->header.code() == Code::ok);
+  header.id = 2;
+  header.payload_crc ^= 1;
+  client.data.send(header, bytes);
+  const auto refused = client.data.receive();
+  CHECK(refused->header.id == 2);
+  CHECK(refused->header.code() == Code::corrupt);
+  CHECK(refused->text().find("payload fails its checksum") != std::string::npos);
+  CHECK(failures(pair.holder)["payload fails its checksum"] == 1);
+  const Counters counters = pair.holder->counters();
+  CHECK(counters.requests_served == 1);
+  CHECK(counters.requests_refused == 1);
+  for (const auto& flow : counters.flows) CHECK(flow.landed_bytes == (flow.transport == "tcp" ? bytes.size() : 0));
+  // a write of ours carries one
+  RawPair other;
+  auto batch = other.reader->submit({{other.write(4096)}}, in(kLong));
+  const auto got = other.server.data.receive();
+  CHECK((got->header.flags & wire::kFrameHasPayloadCrc) != 0);
+  CHECK(got->header.payload_crc == crc32c(got->payload));
+  other.server.data.send(frame(FrameType::ack, got->header.id));
+  CHECK(other.reader.done(*batch).code == Code::ok);
+  REQUIRE_OK(other.reader->close(*batch));
+}
+
+TEST_CASE("xfer/tcp: a peer that stops in the middle of a write is closed, and the landing buffer is free") {
+  Options options;
+  options.stall_timeout = 50ms;
+  Pair pair("tcp", Pair::kDefaultBytes, options);
+  RawClient client(pair.holder->uris()[0]);
+  const auto bytes = random_bytes(65536, 3);
+  client.data.send(frame(FrameType::write, 1, pair.landing_id, 4096, bytes.size()), random_bytes(1000, 3));
+  CHECK(client.data.closed());
+  CHECK(failures(pair.holder)["stalled lane"] == 1);
+  REQUIRE_OK(pair.holder->unregister(BufferId{pair.landing_id}, in(kLong)));
+  check_alive(pair);
+}
+
+TEST_CASE("xfer/tcp: a peer that dies in the middle of a write leaves no pin and touches nothing after") {
+  Pair pair("tcp");
+  const auto bytes = random_bytes(65536, 3);
+  for (const size_t sent : {size_t{0}, size_t{1}, size_t{40000}}) {
+    RawClient client(pair.holder->uris()[0]);
+    client.data.send(frame(FrameType::write, 1, pair.landing_id, 0, bytes.size()), std::span(bytes).first(sent));
+  }
+  REQUIRE_OK(pair.holder->unregister(BufferId{pair.landing_id}, in(kLong)));
+  CHECK(!equal(pair.landing.bytes().first(bytes.size()), bytes));
+  CHECK(pair.landing.bytes()[40000] == std::byte{0});
+  check_alive(pair);
+}
+
+TEST_CASE("xfer/tcp: a peer that floods with writes and takes no answer is bounded") {
+  Options options;
+  options.stall_timeout = 200ms;
+  Pair pair("tcp", Pair::kDefaultBytes, options);
+  RawClient client(pair.holder->uris()[0]);
+  const std::vector<std::byte> none;
+  // refused writes with long texts as answers, which nobody reads: the holder must not pile them up
+  bool closed = false;
+  for (uint64_t i = 0; i < 200000 && !closed; ++i)
+    closed = !client.data.send(frame(FrameType::write, i, 12345, 0, 0), none);
+  CHECK(closed);
+  auto seen = failures(pair.holder);
+  CHECK(seen["more requests outstanding than a lane allows"] + seen["stalled lane"] == 1);
+  check_alive(pair);
+}
+
 TEST_CASE("xfer/tcp: a peer that stops in mid-frame costs the deadline, not the memory") {
   RawPair pair;
   auto batch = pair.reader->submit({{pair.read(65536)}}, in(250ms), 42);
   const auto asked = pair.server.data.receive();
-  const FrameHeader answer = frame(FrameType::data, asked->header.id, 0, 0, 65536);
+  FrameHeader answer = frame(FrameType::data, asked->header.id, 0, 0, 65536);
+  answer.flags = wire::kFrameHasPayloadCrc;
   pair.server.data.send(answer, random_bytes(1000, 5));
   const Event event = pair.reader.done(*batch);
   CHECK(event.code == Code::timeout);
@@ -212,7 +325,7 @@ TEST_CASE("xfer/tcp: a peer that stops in mid-frame costs the deadline, not the 
   const auto second = pair.server.data.receive();
   CHECK(equal(pair.local.bytes(), before));
   const auto bytes = random_bytes(4096, 8);
-  pair.server.data.send(frame(FrameType::data, second->header.id, 0, 0, 4096), bytes);
+  pair.server.data.send(guarded(frame(FrameType::data, second->header.id, 0, 0, 4096), bytes), bytes);
   CHECK(pair.reader.done(*again).code == Code::ok);
   CHECK(equal(pair.local.bytes().first(4096), bytes));
   REQUIRE_OK(pair.reader->close(*again));

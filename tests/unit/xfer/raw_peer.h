@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/fd.h"
+#include "base/hash.h"
 #include "base/uri.h"
 #include "pair.h"
 #include "wire/xfer_frame.h"
@@ -34,6 +35,13 @@ inline FrameHeader frame(FrameType type, uint64_t id = 0, uint32_t buffer = 0, u
   header.buffer = buffer;
   header.offset = offset;
   header.length = length;
+  return header;
+}
+
+/// The header with the checksum of its payload.
+inline FrameHeader guarded(FrameHeader header, std::span<const std::byte> payload) {
+  header.flags |= wire::kFrameHasPayloadCrc;
+  header.payload_crc = crc32c(payload);
   return header;
 }
 
