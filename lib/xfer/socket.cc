@@ -38,6 +38,21 @@ void tune_socket(int fd) {
   set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 10'000);
 }
 
+void tune_bulk(int fd) {
+  constexpr int kLocalSendBytes = 256 << 10;
+  sockaddr_storage here{}, there{};
+  socklen_t here_size = sizeof here, there_size = sizeof there;
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&here), &here_size) != 0) return;
+  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&there), &there_size) != 0) return;
+  if (here.ss_family != there.ss_family) return;
+  const auto same = [&](const auto& a, const auto& b) { return std::memcmp(&a, &b, sizeof a) == 0; };
+  const bool local = here.ss_family == AF_INET6 ? same(reinterpret_cast<const sockaddr_in6&>(here).sin6_addr,
+                                                       reinterpret_cast<const sockaddr_in6&>(there).sin6_addr)
+                                                : same(reinterpret_cast<const sockaddr_in&>(here).sin_addr,
+                                                       reinterpret_cast<const sockaddr_in&>(there).sin_addr);
+  if (local) set_option(fd, SOL_SOCKET, SO_SNDBUF, kLocalSendBytes);
+}
+
 Result<Listening> listen_tcp(const std::string& scheme, const HostPort& place, const std::string& advertise) {
   MC_TRY(address, numeric_address(place));
   Listening listening{Fd(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)), place};

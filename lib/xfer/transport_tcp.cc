@@ -196,7 +196,10 @@ void TcpTransport::check_up(TcpEndpoint& endpoint, Outbox& out) {
   for (const TcpLane* lane : endpoint.lanes)
     if (lane == nullptr || !lane->ready()) return;
   endpoint.up = true;
-  for (TcpLane* lane : endpoint.lanes) lane->deadline = kNever;
+  for (TcpLane* lane : endpoint.lanes) {
+    lane->deadline = kNever;
+    if (lane->index != 0) tune_bulk(lane->io.fd());
+  }
   out.news.push_back({.kind = News::Kind::up,
                       .endpoint = endpoint.id,
                       .accepted = endpoint.accepted,
