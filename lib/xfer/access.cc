@@ -1,12 +1,13 @@
 #include "xfer/access.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/assert.h"
 
 namespace mc::xfer {
 
-Result<BufferId> Access::add(std::span<std::byte> memory, const Buffer& buffer, int fd) {
+Result<BufferId> Access::add(std::span<std::byte> memory, const Buffer& buffer, int fd, bool hidden) {
   const std::string who = "xfer: register buffer '" + buffer.name + "'";
   if (memory.empty()) return Error{Code::invalid, who + ": empty range"};
   if (buffer.name.empty() || buffer.name.size() > wire::kXferNameBytesMax)
@@ -18,7 +19,7 @@ Result<BufferId> Access::add(std::span<std::byte> memory, const Buffer& buffer, 
   for (const auto& [id, entry] : entries_) {
     if (begin < entry.memory.data() + entry.memory.size() && entry.memory.data() < end)
       return Error{Code::invalid, who + ": overlaps buffer " + std::to_string(id) + " '" + entry.info.name + "'"};
-    if (entry.revoked) continue;
+    if (entry.revoked && !entry.hidden) continue;
     ++live;
     if (entry.info.name == buffer.name) return Error{Code::invalid, who + ": the name is taken by a live buffer"};
   }
@@ -33,10 +34,20 @@ Result<BufferId> Access::add(std::span<std::byte> memory, const Buffer& buffer, 
   entry.info.name = buffer.name;
   entry.memory = memory;
   entry.fd = fd;
+  entry.hidden = entry.revoked = hidden;
   const uint32_t id = entry.info.id;
   entries_.emplace(id, std::move(entry));
-  ++version_;
+  if (!hidden) ++version_;
   return BufferId{id};
+}
+
+void Access::show(BufferId id) {
+  std::lock_guard lock(mutex_);
+  const auto at = entries_.find(static_cast<uint32_t>(id));
+  MC_ASSERT(at != entries_.end());
+  if (!std::exchange(at->second.hidden, false)) return;
+  at->second.revoked = false;
+  ++version_;
 }
 
 void Access::revoke(BufferId id) {
@@ -47,7 +58,7 @@ void Access::revoke(BufferId id) {
   ++version_;
 }
 
-Result<void> Access::remove(BufferId id, TimePoint deadline) {
+Result<void> Access::remove(BufferId id, TimePoint deadline, const std::function<void()>& freed) {
   const auto key = static_cast<uint32_t>(id);
   revoke(id);
   std::unique_lock lock(mutex_);
@@ -60,7 +71,12 @@ Result<void> Access::remove(BufferId id, TimePoint deadline) {
   else if (!unpinned_.wait_until(lock, deadline, free_now))
     return Error{Code::timeout, "xfer: buffer " + std::to_string(key) + " '" + at->second.info.name + "' is used by " +
                                     std::to_string(at->second.pins) + " transfers; close their batches and try again"};
-  entries_.erase(at);
+  if (freed) {  // takes long, and the entry can get no new pin
+    lock.unlock();
+    freed();
+    lock.lock();
+  }
+  entries_.erase(key);
   return {};
 }
 

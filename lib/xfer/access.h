@@ -8,6 +8,7 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -26,11 +27,14 @@ constexpr bool inside(uint64_t offset, uint64_t length, uint64_t size) {
 class Access {
  public:
   /// `fd` of the memfd for shared buffers, else -1; borrowed until the buffer is unregistered.
-  Result<BufferId> add(std::span<std::byte> memory, const Buffer& buffer, int fd);
+  /// `hidden`: the range and the name are taken, but nobody may use it before show().
+  Result<BufferId> add(std::span<std::byte> memory, const Buffer& buffer, int fd, bool hidden = false);
+  void show(BufferId id);
   /// New grants and pins are refused from now on.
   void revoke(BufferId id);
-  /// Revokes and waits for pins; Code::timeout leaves it revoked.
-  Result<void> remove(BufferId id, TimePoint deadline);
+  /// Revokes and waits for pins; Code::timeout leaves it revoked. `freed` is called when no pin is left,
+  /// before the range may be registered again.
+  Result<void> remove(BufferId id, TimePoint deadline, const std::function<void()>& freed = {});
 
   struct Grant {
     Code code = Code::ok;
@@ -62,7 +66,8 @@ class Access {
     std::span<std::byte> memory;
     int fd = -1;
     uint64_t pins = 0;
-    bool revoked = false;
+    bool revoked = false;  // takes no pins
+    bool hidden = false;   // not shown yet
   };
   void unpin_locked(uint32_t id);
   mutable std::mutex mutex_;

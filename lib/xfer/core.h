@@ -170,6 +170,10 @@ class Engine::Core {
   void stop();
 
   void push(Command command);
+  // any thread: the set of transports does not change after start()
+  Result<BufferId> add_buffer(std::span<std::byte> memory, const Buffer& buffer, int fd);
+  Result<void> attach(BufferId buffer, std::span<std::byte> memory, AccessClass access);
+  void detach(BufferId buffer);
   void run();
 
   // core_here.cc, on the caller's thread

@@ -48,14 +48,14 @@ Result<void> Engine::Core::start() {
       const auto row = static_cast<size_t>(at - table.begin());
       if (at == table.end() || std::find(order.begin(), order.end(), row) != order.end())
         return Error{Code::invalid, "xfer: transport '" + std::string(scheme) +
-                                        "' is unknown or named twice; there are: auto, shm, tcp"};
+                                        "' is unknown or named twice; there are: auto, shm, rdma, tcp"};
       order.push_back(row);
     }
   }
   for (const size_t row : order) {
     const TransportEntry& entry = *table[row];
     const Reach usable = entry.probe(options_);
-    Result<std::string> uri = Error{Code::invalid, usable.reason};
+    Result<std::string> uri = Error{usable.code, usable.reason};
     std::unique_ptr<Transport> transport;
     if (usable.usable) {
       transport = entry.make(home_, static_cast<uint8_t>(row + 1));
@@ -85,6 +85,32 @@ void Engine::Core::stop() {
   if (!thread_.joinable()) return;
   push({.kind = Command::Kind::stop});
   thread_.join();
+}
+
+/// Nobody sees the buffer before every transport can use it.
+Result<BufferId> Engine::Core::add_buffer(std::span<std::byte> memory, const Buffer& buffer, int fd) {
+  MC_TRY(id, access_.add(memory, buffer, fd, true));
+  if (auto attached = attach(id, memory, buffer.access); !attached) {
+    (void)access_.remove(id, kNever);
+    return within("xfer: register buffer '" + buffer.name + "'", attached.error());
+  }
+  access_.show(id);
+  if (buffer.access != AccessClass::private_memory) push({.kind = Command::Kind::publish});
+  return id;
+}
+
+Result<void> Engine::Core::attach(BufferId buffer, std::span<std::byte> memory, AccessClass access) {
+  for (const auto& active : active_) {
+    auto attached = active.transport->attach(buffer, memory, access);
+    if (attached) continue;
+    detach(buffer);
+    return std::move(attached).error();
+  }
+  return {};
+}
+
+void Engine::Core::detach(BufferId buffer) {
+  for (const auto& active : active_) active.transport->detach(buffer);
 }
 
 void Engine::Core::push(Command command) {

@@ -10,6 +10,7 @@
 
 #include "base/assert.h"
 #include "base/uri.h"
+#include "wire/rdma_frame.h"
 #include "xfer/core.h"
 
 namespace mc::xfer {
@@ -28,16 +29,27 @@ Result<void> check_options(const Options& options) {
   if (options.tcp_streams < 0 || options.tcp_streams >= static_cast<int>(wire::kXferLanesMax))
     return bad("tcp_streams needs 0 (automatic) to " + std::to_string(wire::kXferLanesMax - 1) + ", is " +
                std::to_string(options.tcp_streams));
+  if (options.rdma_lanes < 1 || options.rdma_lanes > static_cast<int>(wire::kRdmaLanesMax))
+    return bad("rdma_lanes needs 1 to " + std::to_string(wire::kRdmaLanesMax) + ", is " +
+               std::to_string(options.rdma_lanes));
+  if (options.rdma_retry < 0 || options.rdma_retry > 6 || options.rdma_timeout < 1 || options.rdma_timeout > 31)
+    return bad("rdma_retry needs 0 to 6 and rdma_timeout 1 to 31: retrying for ever would never report a dead peer");
+  const int mtu = options.rdma_mtu_max;
+  if (mtu != 0 && (mtu < 256 || mtu > 4096 || (mtu & (mtu - 1)) != 0))
+    return bad("rdma_mtu_max needs 0, 256, 512, 1024, 2048 or 4096, is " + std::to_string(mtu));
+  if (options.rdma_traffic_class < 0 || options.rdma_traffic_class > 255)
+    return bad("rdma_traffic_class needs 0 to 255, is " + std::to_string(options.rdma_traffic_class));
   if (options.attempts_max < 1) return bad("attempts_max needs at least 1");
   if (options.peers_max < 1 || options.batches_max < 1 || options.events_max < 1)
     return bad("peers_max, batches_max and events_max need at least 1");
   return {};
 }
 
-/// tcp://name:port becomes tcp://1.2.3.4:port, here on the caller's thread, because it may block.
+/// tcp://name:port becomes tcp://1.2.3.4:port (rdma likewise), here on the caller's thread, because it may block.
 Result<std::string> resolve(const std::string& uri) {
-  if (!uri.starts_with("tcp://")) return uri;
-  MC_TRY(place, parse_host_port(std::string_view(uri).substr(6)));
+  const std::string scheme = uri.substr(0, uri.find("://"));
+  if (scheme != "tcp" && scheme != "rdma") return uri;
+  MC_TRY(place, parse_host_port(std::string_view(uri).substr(scheme.size() + 3)));
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
@@ -48,7 +60,7 @@ Result<std::string> resolve(const std::string& uri) {
   ::freeaddrinfo(found);
   if (named != 0) return Error{Code::not_found, "xfer: cannot resolve '" + place.host + "'"};
   place.host = text;
-  return "tcp://" + place.text();
+  return scheme + "://" + place.text();
 }
 
 }  // namespace
@@ -82,9 +94,7 @@ std::vector<std::byte> Engine::describe() const {
 }
 
 Result<BufferId> Engine::register_buffer(std::span<std::byte> memory, const Buffer& buffer) {
-  MC_TRY(id, core_->access_.add(memory, buffer, -1));
-  if (buffer.access != AccessClass::private_memory) core_->push({.kind = Command::Kind::publish});
-  return id;
+  return core_->add_buffer(memory, buffer, -1);
 }
 
 Result<BufferId> Engine::register_buffer(mem::SharedBuffer& memory, const Buffer& buffer) {
@@ -96,15 +106,13 @@ Result<BufferId> Engine::register_buffer(mem::SharedBuffer& memory, const Buffer
   if (buffer.access == AccessClass::landing && read_only)
     return Error{Code::invalid,
                  "xfer: landing buffer '" + buffer.name + "' is sealed against writing: create it with peers_write"};
-  MC_TRY(id, core_->access_.add(memory.bytes(), buffer, memory.fd()));
-  if (buffer.access != AccessClass::private_memory) core_->push({.kind = Command::Kind::publish});
-  return id;
+  return core_->add_buffer(memory.bytes(), buffer, memory.fd());
 }
 
 Result<void> Engine::unregister(BufferId buffer, TimePoint deadline) {
   core_->access_.revoke(buffer);
   core_->push({.kind = Command::Kind::publish});
-  return core_->access_.remove(buffer, deadline);
+  return core_->access_.remove(buffer, deadline, [&] { core_->detach(buffer); });
 }
 
 Result<PeerId> Engine::connect(std::span<const std::byte> descriptor, TimePoint deadline) {
@@ -134,11 +142,11 @@ Result<PeerId> Engine::connect(std::span<const std::byte> descriptor, TimePoint 
 }
 
 Result<PeerId> Engine::connect(const std::string& uri, TimePoint deadline) {
-  MC_TRY(numeric, resolve(uri));
   const auto& active = core_->schemes_;
   if (std::none_of(active.begin(), active.end(),
-                   [&](const std::string& scheme) { return numeric.starts_with(scheme + "://"); }))
+                   [&](const std::string& scheme) { return uri.starts_with(scheme + "://"); }))
     return Error{Code::unsupported, "xfer: connect: no transport of this engine speaks " + uri};
+  MC_TRY(numeric, resolve(uri));
   PeerId id{};
   {
     std::lock_guard lock(core_->mutex_);

@@ -122,6 +122,10 @@ class Transport {
   virtual TimePoint tick(TimePoint now, Outbox& out) = 0;
   /// Home::reading_notifies changed.
   virtual void pause_notifies(bool pause) = 0;
+  /// Any thread, may block: makes the memory of a buffer usable here, before anybody hears of it.
+  virtual Result<void> attach(BufferId, std::span<std::byte>, AccessClass) { return {}; }
+  /// Any thread: forgets it. No slice uses it any more; peers may still try.
+  virtual void detach(BufferId) {}
 };
 
 /// Whether two processes can use a transport, where to dial, and why (or why not).
@@ -129,6 +133,7 @@ struct Reach {
   bool usable = false;
   std::string uri;
   std::string reason;
+  Code code = Code::invalid;  // not usable: `invalid` = an option is wrong, else what this machine lacks
 };
 
 struct TransportEntry {
@@ -147,6 +152,7 @@ struct TransportEntry {
 std::span<const TransportEntry* const> transports();
 
 extern const TransportEntry kTransportShm;
+extern const TransportEntry kTransportRdma;
 extern const TransportEntry kTransportTcp;
 
 /// Wraps a transport and injects the faults of the plan between it and the engine.

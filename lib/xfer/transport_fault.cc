@@ -91,6 +91,10 @@ class FaultTransport final : public Transport {
     return next;
   }
   void pause_notifies(bool pause) override { inner_->pause_notifies(pause); }
+  Result<void> attach(BufferId buffer, std::span<std::byte> memory, AccessClass access) override {
+    return inner_->attach(buffer, memory, access);
+  }
+  void detach(BufferId buffer) override { inner_->detach(buffer); }
 
  private:
   struct Flying {

@@ -10,7 +10,7 @@
 namespace mc::xfer {
 namespace {
 
-constexpr std::array kTransports = {&kTransportShm, &kTransportTcp};
+constexpr std::array kTransports = {&kTransportShm, &kTransportRdma, &kTransportTcp};
 
 }  // namespace
 

@@ -74,7 +74,19 @@ struct Options {
   std::string shm_path;                  // AF_UNIX path of the shm control socket; empty = abstract name
   std::string secret;                    // 32 bytes shared by the cluster; empty = no proof is asked for
   bool insecure = false;                 // allow tcp off loopback without a secret
-  int tcp_streams = 0;                   // data streams per peer; 0 = min(4, cores / 2), at least 1
+  std::string rdma_bind;                 // host:port of the rdma set-up listener; empty = tcp_bind's host, any port
+  std::string rdma_advertise;            // as tcp_advertise; empty = tcp_advertise's host
+  std::string rdma_devices;              // "mlx5_0,mlx5_1:1": devices or ports to use; empty = every usable one
+  int rdma_gid_index = -1;               // of every port; -1 = chosen by rank and by what the peer has
+  int rdma_lanes = 2;                    // queue pairs per path, 1 to 4
+  int rdma_mtu_max = 0;                  // bytes; 0 = as large as both ports allow
+  int rdma_retry = 3;                    // of a packet, 0 to 6: 7 would mean for ever on some devices
+  int rdma_timeout = 14;                 // of a packet: 4.096 us x 2^n
+  int rdma_traffic_class = 0;
+  Duration rdma_cooldown_min = 1s;  // of a path after a fault: doubles up to the maximum
+  Duration rdma_cooldown_max = 60s;
+  Duration rdma_blackout = 3s;  // without any usable path for this long the connection is lost
+  int tcp_streams = 0;          // data streams per peer; 0 = min(4, cores / 2), at least 1
   size_t slice_bytes_min = size_t{64} << 10;
   size_t slice_bytes_max = size_t{1} << 20;
   size_t here_bytes_max = size_t{1} << 20;  // shm: submit() itself copies batches up to this; larger go to the engine

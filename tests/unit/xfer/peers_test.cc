@@ -194,7 +194,7 @@ TEST_CASE("xfer: a lost connection to a living peer is dialled again by the work
 }
 
 TEST_CASE("xfer: private memory of a peer on this host goes over tcp while its arenas go over shm") {
-  Pair pair("auto");
+  Pair pair("shm,tcp");
   auto plain = mem::HostBuffer::allocate(1 << 20);
   fill(plain->bytes(), 5);
   auto id = pair.holder->register_buffer(plain->bytes(), {"plain", AccessClass::blocks});
@@ -205,7 +205,8 @@ TEST_CASE("xfer: private memory of a peer on this host goes over tcp while its a
   CHECK(pair.reader.run({{request, pair.read(1 << 20, 0, 100000)}}) == Code::ok);
   CHECK(equal(pair.local.bytes().first(100000), plain->bytes().subspan(1000, 100000)));
   const auto flows = pair.reader->counters().flows;
-  for (const auto& flow : flows) CHECK(flow.read_bytes == 100000);
+  for (const auto& flow : flows)
+    if (flow.transport != "rdma") CHECK(flow.read_bytes == 100000);
   // it can be read in place only where it is shared
   CHECK(pair.reader->map(pair.peer, static_cast<uint32_t>(*id), 0, 10).error().code == Code::unsupported);
   pair.reader.engine.reset();

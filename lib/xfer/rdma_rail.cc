@@ -1,0 +1,201 @@
+#include "xfer/rdma_rail.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "base/assert.h"
+#include "base/fd.h"
+#include "base/hash.h"
+#include "base/rng.h"
+
+namespace mc::xfer {
+namespace {
+
+constexpr size_t kPatternBytes = 64;
+// parts of a lane's slot
+constexpr size_t kWrittenByPeer = 0;
+constexpr size_t kReadByPeer = 1;
+constexpr size_t kOwnWrite = 2;
+constexpr size_t kOwnRead = 3;
+constexpr size_t kSlotBytes = 4 * kPatternBytes;
+
+}  // namespace
+
+std::array<std::byte, 64> path_pattern(uint32_t path, uint32_t epoch, uint32_t lane, bool dialler, bool read) {
+  std::array<std::byte, kPatternBytes> out;
+  const uint64_t key = uint64_t{path} << 32 | epoch;
+  const uint64_t stream = uint64_t{lane} << 2 | (dialler ? 2u : 0u) | (read ? 1u : 0u);
+  for (size_t i = 0; i < kPatternBytes / 16; ++i) {
+    const auto words = philox4x32(key, i, stream);
+    std::memcpy(out.data() + i * 16, words.data(), 16);
+  }
+  const uint32_t crc = crc32c(std::span(out).first(kPatternBytes - 4));
+  std::memcpy(out.data() + kPatternBytes - 4, &crc, 4);
+  return out;
+}
+
+std::byte* RdmaRail::slot(size_t lane, size_t part) const {
+  return scratch_.get() + lane * kSlotBytes + part * kPatternBytes;
+}
+
+Result<wire::RdmaPathOffer> RdmaRail::open(const RdmaPort& port, size_t lanes, bool dialler) {
+  (void)close();
+  dialler_ = dialler;
+  const RdmaDevice& device = *port.device;
+  const size_t bytes = lanes * kSlotBytes;
+  scratch_ = std::make_unique<std::byte[]>(bytes);
+  scratch_region_.reset(::ibv_reg_mr(device.domain(), scratch_.get(), bytes,
+                                     IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE));
+  if (!scratch_region_) return errno_error("rdma: register a scratch page on " + device.name());
+  const int depth = std::min(static_cast<int>(RdmaLane::kDepth * lanes), device.limits().max_cqe);
+  queue_.reset(::ibv_create_cq(device.context(), depth, this, device.channel(), 0));
+  if (!queue_) return errno_error("rdma: create a completion queue on " + device.name());
+  wire::RdmaPathOffer offer{.path = id_, .epoch = machine.epoch(), .lid = port.lid, .mtu = port.mtu};
+  for (size_t i = 0; i < lanes; ++i) {
+    MC_TRY(lane, RdmaLane::open(device, queue_.get(), port.number, static_cast<uint8_t>(i)));
+    offer.lanes.push_back(lane->address());
+    lanes_.push_back(std::move(lane));
+    const auto own = static_cast<uint32_t>(i);
+    const auto leave = path_pattern(id_, machine.epoch(), own, dialler, true);
+    const auto write = path_pattern(id_, machine.epoch(), own, dialler, false);
+    std::memcpy(slot(i, kReadByPeer), leave.data(), leave.size());
+    std::memcpy(slot(i, kOwnWrite), write.data(), write.size());
+  }
+  offer.rd_atomic = static_cast<uint8_t>(std::clamp(device.limits().max_qp_rd_atom, 1, 16));
+  offer.scratch = reinterpret_cast<uint64_t>(scratch_.get());
+  offer.scratch_rkey = scratch_region_->rkey;
+  return offer;
+}
+
+Result<void> RdmaRail::connect(const RdmaPort& port, const wire::Gid& own_gid, const wire::RdmaPathOffer& peer,
+                               uint16_t mtu, const Options& options) {
+  const GidEntry* gid = port.find(own_gid);
+  if (gid == nullptr)
+    return Error{Code::not_found, "rdma: " + port.name() + " has no address " + gid_text(own_gid) + " (any more)"};
+  if (peer.lanes.size() != lanes_.size())
+    return Error{Code::corrupt, "rdma: the peer answered with another number of lanes"};
+  peer_ = peer;
+  mtu_ = mtu;
+  const auto& limits = port.device->limits();
+  LaneConnect to{.mtu = mtu,
+                 .port = port.number,
+                 .gid_index = static_cast<uint8_t>(gid->index),
+                 .peer_gid = peer.gid_from,
+                 .peer_lid = peer.lid,
+                 .global = port.ethernet,
+                 .reads_in = static_cast<uint8_t>(std::clamp(limits.max_qp_rd_atom, 1, 16)),
+                 .options = &options};
+  to.reads_out =
+      static_cast<uint8_t>(std::clamp<int>(peer.rd_atomic, 1, std::clamp(limits.max_qp_init_rd_atom, 1, 16)));
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    to.peer = peer.lanes[i];
+    MC_CHECK(lanes_[i]->connect(to));
+  }
+  arm();
+  return {};
+}
+
+Result<void> RdmaRail::probe() {
+  probing_ = true;
+  const auto address = [](const std::byte* p) { return reinterpret_cast<uint64_t>(p); };
+  const uint32_t key = scratch_region_->lkey;
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    const uint64_t there = peer_.scratch + i * kSlotBytes;
+    int error = lanes_[i]->post_probe(Op::write, {address(slot(i, kOwnWrite)), kPatternBytes, key},
+                                      there + kWrittenByPeer * kPatternBytes, peer_.scratch_rkey);
+    if (error == 0)
+      error = lanes_[i]->post_probe(Op::read, {address(slot(i, kOwnRead)), kPatternBytes, key},
+                                    there + kReadByPeer * kPatternBytes, peer_.scratch_rkey);
+    if (error != 0) return errno_error("rdma: post a test request", error);
+    probes_left_ += 2;
+  }
+  return {};
+}
+
+Result<void> RdmaRail::check_read() const {
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    const auto expected = path_pattern(id_, machine.epoch(), static_cast<uint32_t>(i), !dialler_, true);
+    if (std::memcmp(slot(i, kOwnRead), expected.data(), expected.size()) != 0)
+      return Error{Code::corrupt, "rdma: the test pattern read on lane " + std::to_string(i) + " is wrong"};
+  }
+  return {};
+}
+
+Result<void> RdmaRail::check_written() const {
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    const auto expected = path_pattern(id_, machine.epoch(), static_cast<uint32_t>(i), !dialler_, false);
+    if (std::memcmp(slot(i, kWrittenByPeer), expected.data(), expected.size()) != 0)
+      return Error{Code::corrupt, "rdma: the test pattern the peer wrote on lane " + std::to_string(i) + " is wrong"};
+  }
+  return {};
+}
+
+Result<void> RdmaRail::allow_writes(bool allowed) {
+  for (const auto& lane : lanes_) MC_CHECK(lane->allow_writes(allowed));
+  return {};
+}
+
+void RdmaRail::poll(Polled& out) {
+  if (!queue_) return;
+  std::array<ibv_wc, 32> done;
+  for (;;) {
+    const int count = ::ibv_poll_cq(queue_.get(), static_cast<int>(done.size()), done.data());
+    if (count <= 0) return;
+    for (int i = 0; i < count; ++i) {
+      const ibv_wc& each = done[static_cast<size_t>(i)];
+      const size_t index = RdmaLane::lane_of(each.wr_id);
+      MC_ASSERT_LT(index, lanes_.size());
+      const WorkStatus status = work_status(each.status);
+      ++out.completions;
+      if (probes_left_ > 0) --probes_left_;
+      lanes_[index]->complete(each.wr_id, status, out.ok);
+      if (status == WorkStatus::ok) continue;
+      // the first error is the cause; a flush is only its consequence, unless it is all there is
+      if (out.failure == WorkStatus::ok || (out.failure == WorkStatus::flushed && status != WorkStatus::flushed)) {
+        out.failure = status;
+        out.failed_lane = index;
+      }
+    }
+  }
+}
+
+void RdmaRail::arm() {
+  if (queue_) (void)::ibv_req_notify_cq(queue_.get(), 0);
+}
+
+void RdmaRail::fail_lanes() {
+  for (const auto& lane : lanes_) lane->fail();
+}
+
+bool RdmaRail::drained() const {
+  return std::all_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->drained(); });
+}
+
+bool RdmaRail::has(const ibv_qp* pair) const {
+  return std::any_of(lanes_.begin(), lanes_.end(), [&](const auto& lane) { return lane->pair() == pair; });
+}
+
+size_t RdmaRail::outstanding() const {
+  size_t count = 0;
+  for (const auto& lane : lanes_) count += lane->outstanding();
+  return count;
+}
+
+std::vector<RdmaLane::Failed> RdmaRail::close() {
+  std::vector<RdmaLane::Failed> failed;
+  for (const auto& lane : lanes_) {
+    auto some = lane->take_failed();
+    failed.insert(failed.end(), some.begin(), some.end());
+  }
+  lanes_.clear();
+  queue_.reset();
+  scratch_region_.reset();
+  scratch_.reset();
+  probing_ = told_ready = false;
+  probes_left_ = 0;
+  return failed;
+}
+
+}  // namespace mc::xfer

@@ -1,0 +1,104 @@
+// A path with its verbs objects (internal): one completion queue, L lanes and a scratch page, made anew
+// for every attempt, so that nothing of an earlier one (queue pair number, packet sequence, stale
+// completions) can be mistaken for the present. rdma_path.h says what states it goes through.
+//
+// Before a path is used each side writes 64 bytes into the other's scratch and reads 64 bytes of it, on
+// every lane: the pattern depends on path, epoch, lane and side, and carries a CRC32C. Wrong GIDs, MTU
+// or filters show up here, not in the first transfer.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "wire/rdma_frame.h"
+#include "xfer/rdma_lane.h"
+
+namespace mc::xfer {
+
+/// What the test pattern of a side looks like; `read` = what it leaves to be read, else what it writes.
+std::array<std::byte, 64> path_pattern(uint32_t path, uint32_t epoch, uint32_t lane, bool dialler, bool read);
+
+class RdmaRail {
+ public:
+  RdmaRail(uint32_t id, size_t local, size_t remote, const PathTimes& times)
+      : machine(times), id_(id), local_(local), remote_(remote) {}
+
+  PathMachine machine;
+  EndpointId endpoint = EndpointId::none;  // whose path it is
+  struct Addresses {
+    wire::Gid local{};
+    wire::Gid remote{};
+  };
+  std::vector<Addresses> choices;  // dialler: to try, best first
+  size_t choice = 0;
+  wire::RdmaPathOffer pending;  // listener: an offer that came while the last attempt drained
+  bool exhausted = false;       // every choice has failed once
+  bool told_ready = false;      // of this attempt
+  std::string last_error;
+  TimePoint progress{};  // of transfers, for the stall timer
+  TimePoint drain_deadline = kNever;
+
+  uint32_t id() const { return id_; }
+  size_t local() const { return local_; }    // index of our port
+  size_t remote() const { return remote_; }  // of the peer's
+  void set_ports(size_t local, size_t remote) {
+    local_ = local;
+    remote_ = remote;
+  }
+
+  /// Objects of a new attempt, as told to the peer.
+  Result<wire::RdmaPathOffer> open(const RdmaPort& port, size_t lanes, bool dialler);
+  Result<void> connect(const RdmaPort& port, const wire::Gid& own_gid, const wire::RdmaPathOffer& peer, uint16_t mtu,
+                       const Options& options);
+  /// Posts the test pattern on every lane.
+  Result<void> probe();
+  bool probing() const { return probing_; }  // probe() was called in this attempt
+  bool probed() const { return probing_ && probes_left_ == 0; }
+  /// Does the pattern we read, or the one the peer wrote here, look as it must?
+  Result<void> check_read() const;
+  Result<void> check_written() const;
+  Result<void> allow_writes(bool allowed);
+
+  /// Takes completions. `failure` is set by the first request that failed.
+  struct Polled {
+    size_t completions = 0;
+    std::vector<Slice> ok;
+    WorkStatus failure = WorkStatus::ok;
+    size_t failed_lane = 0;
+  };
+  void poll(Polled& out);
+  /// Asks for an event at the next completion; poll() again afterwards.
+  void arm();
+  void fail_lanes();
+  bool drained() const;
+  size_t outstanding() const;
+  /// Destroys the attempt's objects: the NIC touches nothing of it any more. Slices that did not make it.
+  std::vector<RdmaLane::Failed> close();
+
+  size_t lane_count() const { return lanes_.size(); }
+  RdmaLane& lane(size_t index) { return *lanes_[index]; }
+  const RdmaLane& lane(size_t index) const { return *lanes_[index]; }
+  bool has(const ibv_qp* pair) const;
+  const ibv_cq* queue() const { return queue_.get(); }
+  uint16_t mtu() const { return mtu_; }
+
+ private:
+  std::byte* slot(size_t lane, size_t part) const;
+
+  uint32_t id_;
+  size_t local_;
+  size_t remote_;
+  bool dialler_ = false;
+  uint16_t mtu_ = 0;
+  // destroyed in reverse order: lanes before the queue and the scratch they use
+  std::unique_ptr<std::byte[]> scratch_;
+  Verbs<ibv_mr> scratch_region_;
+  Verbs<ibv_cq> queue_;
+  std::vector<std::unique_ptr<RdmaLane>> lanes_;
+  wire::RdmaPathOffer peer_;
+  bool probing_ = false;
+  size_t probes_left_ = 0;
+};
+
+}  // namespace mc::xfer

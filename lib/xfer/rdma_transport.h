@@ -1,0 +1,173 @@
+// The rdma transport (internal). An endpoint is one authenticated socket to a peer, over which both
+// sides tell ports, keys and queue pairs, and several paths, each of a few lanes, that carry the bytes.
+// The socket's end is the peer's death; a path's end is not.
+//
+//   transport_rdma.cc  the socket: listening, dialling, loss, timers; the table's entry
+//   rdma_link.cc       what frames on it mean; ports, keys, descriptors
+//   rdma_paths.cc      paths: set up, verified, failed, drained; slices in and out; device events
+//   rdma_rail.cc, rdma_lane.cc, rdma_memory.cc, rdma_device.cc   verbs objects
+//   rdma_path.cc, rdma_gid.cc, rdma_plan.cc                      decisions, without a device
+//
+// The dialler plans the paths and begins every attempt; the listener answers. What a path cannot finish
+// goes back to the engine when its queue pairs have let go of the memory, and is posted elsewhere.
+// Nothing below destroys an endpoint while it may be on the stack: it is marked doomed and swept.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "xfer/handshake.h"
+#include "xfer/rdma_rail.h"
+#include "xfer/tcp_stream.h"
+#include "xfer/transport.h"
+
+namespace mc::xfer {
+
+class RdmaTransport;
+
+struct RdmaEndpoint final : public FrameConsumer {
+  RdmaEndpoint(RdmaTransport& owner, Fd fd, Handshake with)
+      : transport(owner), io(std::move(fd)), handshake(std::move(with)) {}
+
+  Code begin(const wire::FrameHeader& header, Sink& sink, const char*& why) override;
+  Code end(const wire::FrameHeader& header, std::span<const std::byte> payload, uint32_t crc,
+           const char*& why) override;
+  void push(OutFrame frame);
+
+  RdmaTransport& transport;
+  TcpStream io;
+  Handshake handshake;
+  EndpointId id = EndpointId::none;
+  uint64_t token = 0;
+  uint32_t armed = 0;  // epoll events
+  bool accepted = false;
+  bool connecting = false;  // connect() has not finished
+  bool up = false;          // a path carries, or has carried
+  InstanceId wanted{};
+  InstanceId peer{};
+  std::string name;
+  TimePoint deadline = kNever;                   // to be up
+  TimePoint progress{};                          // when the socket last moved
+  std::shared_ptr<const Descriptor> descriptor;  // immutable, handed on to the engine
+
+  std::vector<wire::RdmaNic> nics;          // of the peer
+  std::map<uint32_t, wire::RdmaKeys> keys;  // of its buffers
+  uint32_t keys_version = 0;                // of its descriptor when they were complete
+  std::set<uint32_t> told;                  // buffers of ours whose keys it has
+  std::vector<std::unique_ptr<RdmaRail>> rails;
+  size_t lanes_per_path = 0;
+  TimePoint dark_since = kNever;  // no path is up since then
+
+  Outbox* out = nullptr;        // set while frames are handled
+  std::optional<News> failure;  // why it is doomed, or why the frame just handled ends it
+  bool doomed = false;
+};
+
+class RdmaTransport final : public Transport {
+ public:
+  RdmaTransport(Home& home, uint8_t index) : home_(home), index_(index) {}
+  ~RdmaTransport() override { shutdown(); }
+
+  Result<std::string> listen() override;
+  EndpointId connect(const std::string& uri, const InstanceId& wanted, TimePoint deadline, Outbox& out) override;
+  int lanes(EndpointId endpoint) const override;
+  size_t post(EndpointId endpoint, int lane, std::span<const Slice> slices, Outbox& out) override;
+  bool cancel(EndpointId endpoint, int lane, uint64_t slice) override;
+  Code notify(EndpointId endpoint, std::span<const std::byte> bytes, Outbox& out) override;
+  void publish(Outbox& out) override;
+  void close(EndpointId endpoint, Code code, std::string_view why, Outbox& out) override;
+  void shutdown() override;
+  void ready(uint64_t token, uint32_t events, Outbox& out) override;
+  TimePoint tick(TimePoint now, Outbox& out) override;
+  void pause_notifies(bool pause) override;
+  Result<void> attach(BufferId buffer, std::span<std::byte> memory, AccessClass access) override;
+  void detach(BufferId buffer) override;
+
+  // rdma_link.cc
+  Code on_frame(RdmaEndpoint& endpoint, const wire::FrameHeader& header, std::span<const std::byte> payload,
+                const char*& why);
+
+ private:
+  static constexpr size_t kStrangersMax = 256;  // sockets that have not proven themselves
+  static constexpr size_t kQueueMax = 1024;     // frames waiting for one peer
+  static constexpr size_t kChoicesMax = 4;      // address pairs tried for one path
+  static constexpr Duration kDrainMax = 1s;     // after which queue pairs are destroyed instead
+
+  // transport_rdma.cc
+  RdmaEndpoint* add(Fd fd, Handshake handshake, uint32_t events);
+  void accept_some();
+  void on_socket(RdmaEndpoint& endpoint, uint32_t events, Outbox& out);
+  void arm(RdmaEndpoint& endpoint);
+  void due(TimePoint at) { due_ = std::min(due_, at); }
+  RdmaEndpoint* find(EndpointId id) const;
+  void doom(RdmaEndpoint& endpoint, Code code, bool gone, std::string text);
+  void lose(RdmaEndpoint& endpoint, const News& why, Outbox& out);
+  void broken(RdmaEndpoint& endpoint);
+  /// Sends what was queued and removes what is doomed. Every entry of the transport ends with it.
+  void sweep(Outbox& out);
+  void timers(RdmaEndpoint& endpoint, TimePoint now, Outbox& out);
+
+  // rdma_link.cc
+  Code on_handshake(RdmaEndpoint& endpoint, const wire::FrameHeader& header, std::span<const std::byte> payload,
+                    const char*& why);
+  Code joined(RdmaEndpoint& endpoint, const char*& why);
+  Code on_nics(RdmaEndpoint& endpoint, std::span<const std::byte> payload, const char*& why);
+  Code on_keys(RdmaEndpoint& endpoint, std::span<const std::byte> payload, const char*& why);
+  Code on_describe(RdmaEndpoint& endpoint, std::span<const std::byte> payload, const char*& why);
+  wire::RdmaNics own_nics() const;
+  void tell_ports();
+  void tell_keys(RdmaEndpoint& endpoint);
+  bool takes_writes(const RdmaEndpoint& endpoint, const Descriptor& own) const;
+
+  // rdma_paths.cc
+  Code on_path(RdmaEndpoint& endpoint, const wire::FrameHeader& header, std::span<const std::byte> payload,
+               const char*& why);
+  void plan(RdmaEndpoint& endpoint);
+  void begin(RdmaEndpoint& endpoint, RdmaRail& rail);
+  bool startable(const RdmaEndpoint& endpoint, const RdmaRail& rail) const;
+  Code on_offer(RdmaEndpoint& endpoint, const wire::RdmaPathOffer& offer, const char*& why);
+  void answer(RdmaEndpoint& endpoint, RdmaRail& rail, const wire::RdmaPathOffer& offer);
+  void on_answer(RdmaEndpoint& endpoint, RdmaRail& rail, const wire::RdmaPathOffer& answer);
+  void on_ready(RdmaEndpoint& endpoint, RdmaRail& rail);
+  void on_probed(RdmaEndpoint& endpoint, RdmaRail& rail, Outbox& out);
+  void rail_up(RdmaEndpoint& endpoint, RdmaRail& rail, Outbox& out);
+  void serve(RdmaEndpoint& endpoint, RdmaRail& rail, Outbox& out);
+  void fail(RdmaEndpoint& endpoint, RdmaRail& rail, PathCause cause, const std::string& text, bool tell, Outbox& out);
+  void finish_drain(RdmaEndpoint& endpoint, RdmaRail& rail, Outbox& out);
+  void check_dial(RdmaEndpoint& endpoint);
+  void report(const Slice& slice, Outbox& out);
+  bool resolve(RdmaEndpoint& endpoint, const RdmaRail& rail, const Slice& slice, PlanItem& item, SliceDone& refusal,
+               bool& later);
+  RdmaRail* rail_of(EndpointId endpoint, int lane, size_t& index) const;
+  std::string rail_name(const RdmaEndpoint& endpoint, const RdmaRail& rail) const;
+  void on_completions(RdmaDevice& device, Outbox& out);
+  void on_device_events(RdmaDevice& device, Outbox& out);
+  void on_port_event(RdmaDevice& device, int port, Outbox& out);
+  template <class Select>
+  void fail_where(Select select, PathCause cause, const std::string& text, Outbox& out);
+  size_t device_index(size_t port) const;
+
+  Home& home_;
+  uint8_t index_;
+  Fd listener_;
+  uint64_t listener_token_ = 0;
+  bool listener_paused_ = false;
+  // destroyed in reverse order: endpoints (lanes), then memory, then devices
+  RdmaHardware hardware_;
+  RdmaMemory memory_;
+  std::map<uint64_t, RdmaDevice*> channels_;  // by poller token
+  std::map<uint64_t, RdmaDevice*> async_;
+  std::map<EndpointId, std::unique_ptr<RdmaEndpoint>> endpoints_;
+  std::map<uint64_t, RdmaEndpoint*> by_token_;
+  std::vector<std::unique_ptr<RdmaEndpoint>> dropped_;  // closed, freed when no caller can hold them
+  size_t strangers_ = 0;
+  TimePoint due_ = kNever;
+  RdmaRail::Polled polled_;      // scratch
+  std::vector<PlanItem> items_;  // scratch
+};
+
+}  // namespace mc::xfer

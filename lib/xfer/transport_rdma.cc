@@ -1,0 +1,390 @@
+// rdma: the socket of an endpoint and its life. rdma_transport.h draws the whole.
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/assert.h"
+#include "base/log.h"
+#include "base/uri.h"
+#include "xfer/access.h"
+#include "xfer/auth.h"
+#include "xfer/poller.h"
+#include "xfer/rdma_transport.h"
+#include "xfer/socket.h"
+#include "xfer/tally.h"
+
+namespace mc::xfer {
+namespace {
+
+TimePoint now() {
+  return SystemClock::instance().now();
+}
+
+/// rdma_bind, or any port on the host tcp listens on.
+std::string bind_text(const Options& options) {
+  if (!options.rdma_bind.empty()) return options.rdma_bind;
+  const auto place = parse_host_port(options.tcp_bind);
+  return place ? HostPort{place->host, 0}.text() : options.tcp_bind;
+}
+
+std::string advertise_text(const Options& options) {
+  if (!options.rdma_advertise.empty() || options.tcp_advertise.empty()) return options.rdma_advertise;
+  const auto place = parse_host_port(options.tcp_advertise);
+  return place ? HostPort{place->host, 0}.text() : options.tcp_advertise;
+}
+
+Reach probe(const Options& options) {
+  const RdmaReport report = rdma_report(options);
+  if (!report.usable) return {false, "", report.reason, Code::unsupported};
+  Reach reach = may_listen("rdma", bind_text(options), options);
+  if (reach.usable) reach.reason = report.reason;
+  return reach;
+}
+
+Reach reach(const Descriptor&, const Descriptor& remote) {
+  for (const auto& uri : remote.uris)
+    if (uri.starts_with("rdma://")) return {true, uri, "both sides have RDMA devices"};
+  return {false, "", "the peer does not listen on rdma"};
+}
+
+bool covers(const BufferInfo&) {
+  return true;
+}
+
+}  // namespace
+
+Result<std::string> RdmaTransport::listen() {
+  MC_TRY(place, parse_host_port(bind_text(*home_.options)));
+  MC_TRY(hardware, open_hardware(*home_.options));
+  MC_TRY(listening, listen_tcp("rdma", place, advertise_text(*home_.options)));
+  MC_TRY(token, home_.poller->add(index_, listening.fd.get(), EPOLLIN));
+  hardware_ = std::move(hardware);
+  listener_ = std::move(listening.fd);
+  listener_token_ = token;
+  for (const auto& device : hardware_.devices) {
+    MC_TRY(completions, home_.poller->add(index_, device->channel()->fd, EPOLLIN));
+    MC_TRY(events, home_.poller->add(index_, device->context()->async_fd, EPOLLIN));
+    channels_.emplace(completions, device.get());
+    async_.emplace(events, device.get());
+  }
+  for (const RdmaPort& port : hardware_.ports)
+    log_info("rdma port", {{"port", port.name()},
+                           {"active", port.active},
+                           {"mtu_bytes", uint64_t{port.mtu}},
+                           {"address", port.gids.empty() ? "none" : gid_text(port.gids[0].gid)}});
+  return "rdma://" + listening.told.text();
+}
+
+Result<void> RdmaTransport::attach(BufferId buffer, std::span<std::byte> memory, AccessClass access) {
+  return memory_.add(hardware_.devices, static_cast<uint32_t>(buffer), memory, access);
+}
+
+void RdmaTransport::detach(BufferId buffer) {
+  memory_.remove(static_cast<uint32_t>(buffer));
+}
+
+RdmaEndpoint* RdmaTransport::add(Fd fd, Handshake handshake, uint32_t events) {
+  tune_socket(fd.get());
+  auto token = home_.poller->add(index_, fd.get(), events);
+  if (!token) return nullptr;
+  auto endpoint = std::make_unique<RdmaEndpoint>(*this, std::move(fd), std::move(handshake));
+  endpoint->id = home_.next_endpoint();
+  endpoint->token = *token;
+  endpoint->armed = events;
+  endpoint->progress = now();
+  ++strangers_;
+  RdmaEndpoint* raw = endpoint.get();
+  by_token_.emplace(*token, raw);
+  endpoints_.emplace(raw->id, std::move(endpoint));
+  return raw;
+}
+
+EndpointId RdmaTransport::connect(const std::string& uri, const InstanceId& wanted, TimePoint deadline, Outbox& out) {
+  home_.tally->add(Count::connects);
+  const auto refuse = [&](Code code, bool gone, std::string text) {
+    const EndpointId id = home_.next_endpoint();
+    out.news.push_back(
+        {.kind = News::Kind::lost, .endpoint = id, .gone = gone, .code = code, .text = "rdma: " + std::move(text)});
+    return id;
+  };
+  const auto place = parse_host_port(std::string_view(uri).substr(std::min(uri.size(), size_t{7})));
+  if (!uri.starts_with("rdma://") || !place) return refuse(Code::invalid, false, "bad address " + uri);
+  if (!is_loopback(place->host) && home_.options->secret.empty() && !home_.options->insecure)
+    return refuse(Code::invalid, false, uri + " is off loopback and there is no cluster secret");
+  const auto address = numeric_address(*place);
+  if (!address) return refuse(Code::invalid, false, address.error().what);
+  Dialling dialling = dial_tcp(*address);
+  if (dialling.error != 0) {
+    const bool refused = dialling.error == ECONNREFUSED && !wanted.is_zero();
+    return refuse(refused ? Code::peer_lost : Code::io, refused, errno_error("dial " + uri, dialling.error).what);
+  }
+  RdmaEndpoint* endpoint = add(std::move(dialling.fd), Handshake::dial(home_, wanted, random_id(), 0, 1), EPOLLOUT);
+  if (endpoint == nullptr) return refuse(Code::io, false, "cannot watch a socket");
+  endpoint->wanted = wanted;
+  endpoint->connecting = true;
+  endpoint->deadline = deadline;
+  due(deadline);
+  return endpoint->id;
+}
+
+void RdmaTransport::accept_some() {
+  for (int i = 0; i < 16; ++i) {
+    Fd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!fd) {
+      if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
+        // the pending connection stays ready and would spin the loop: look again at the next tick
+        home_.tally->failure("accept: out of descriptors or memory");
+        home_.poller->modify(listener_token_, listener_.get(), 0);
+        listener_paused_ = true;
+        due(now() + 100ms);
+      }
+      return;
+    }
+    home_.tally->add(Count::accepts);
+    if (strangers_ >= kStrangersMax || endpoints_.size() >= home_.endpoints_max) {
+      home_.tally->failure("accept: too many connections");
+      continue;
+    }
+    RdmaEndpoint* endpoint = add(std::move(fd), Handshake::listen(home_), EPOLLIN);
+    if (endpoint == nullptr) continue;
+    endpoint->accepted = true;
+    endpoint->deadline = now() + home_.options->connect_timeout;
+    due(endpoint->deadline);
+  }
+}
+
+void RdmaTransport::ready(uint64_t token, uint32_t events, Outbox& out) {
+  dropped_.clear();
+  if (token == listener_token_) return accept_some();
+  if (const auto at = channels_.find(token); at != channels_.end()) {
+    on_completions(*at->second, out);
+  } else if (const auto event = async_.find(token); event != async_.end()) {
+    on_device_events(*event->second, out);
+  } else if (const auto socket = by_token_.find(token); socket != by_token_.end()) {
+    on_socket(*socket->second, events, out);
+  }
+  sweep(out);
+}
+
+void RdmaTransport::on_socket(RdmaEndpoint& endpoint, uint32_t events, Outbox& out) {
+  if (endpoint.connecting) {
+    int error = 0;
+    socklen_t size = sizeof error;
+    if (::getsockopt(endpoint.io.fd(), SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
+    if (error != 0) {
+      const bool refused = error == ECONNREFUSED && !endpoint.wanted.is_zero();
+      return doom(endpoint, refused ? Code::peer_lost : Code::io, refused, errno_error("connect", error).what);
+    }
+    endpoint.connecting = false;
+    endpoint.push(endpoint.handshake.opening());
+    return;
+  }
+  if ((events & ~static_cast<uint32_t>(EPOLLOUT)) == 0) return;
+  endpoint.out = &out;
+  const auto io = endpoint.io.receive(endpoint, size_t{1} << 20);
+  endpoint.out = nullptr;
+  endpoint.progress = now();
+  if (io == TcpStream::Io::broken) broken(endpoint);
+}
+
+/// The stream ended, or a frame on it ended the connection.
+void RdmaTransport::broken(RdmaEndpoint& endpoint) {
+  if (endpoint.doomed) return;
+  const Code code = endpoint.io.code();
+  const bool complete = endpoint.handshake.complete();
+  if (code != Code::peer_lost || !complete)
+    home_.tally->failure(endpoint.failure || code != Code::peer_lost ? endpoint.io.reason()
+                                                                     : "handshake: closed by the peer");
+  if (!complete && !endpoint.failure && code != Code::peer_lost) endpoint.push(refusal(code, endpoint.io.error()));
+  if (endpoint.failure)
+    doom(endpoint, endpoint.failure->code, endpoint.failure->gone, endpoint.failure->text);
+  else
+    doom(endpoint, code, false, endpoint.io.error());
+}
+
+void RdmaTransport::doom(RdmaEndpoint& endpoint, Code code, bool gone, std::string text) {
+  if (std::exchange(endpoint.doomed, true)) return;
+  endpoint.failure = News{.kind = News::Kind::lost, .gone = gone, .code = code, .text = std::move(text)};
+}
+
+void RdmaTransport::arm(RdmaEndpoint& endpoint) {
+  if (endpoint.connecting) return;
+  if (!endpoint.io.idle()) due(endpoint.progress + home_.options->stall_timeout);
+  const bool paused = endpoint.up && !home_.reading_notifies;
+  const uint32_t events = (paused ? EPOLLRDHUP : EPOLLIN) | (endpoint.io.idle() ? 0u : EPOLLOUT);
+  if (events == endpoint.armed) return;
+  home_.poller->modify(endpoint.token, endpoint.io.fd(), events);
+  endpoint.armed = events;
+}
+
+void RdmaTransport::sweep(Outbox& out) {
+  std::vector<TcpStream::Gone> nothing;  // control frames carry no pins
+  std::vector<RdmaEndpoint*> doomed;
+  for (auto& [id, endpoint] : endpoints_) {
+    if (!endpoint->connecting && !endpoint->io.idle()) {
+      const size_t before = endpoint->io.queued_bytes();
+      const auto io = endpoint->io.flush(size_t{1} << 20, nothing);
+      if (endpoint->io.queued_bytes() != before) endpoint->progress = now();
+      if (io == TcpStream::Io::broken) broken(*endpoint);
+    }
+    if (endpoint->doomed)
+      doomed.push_back(endpoint.get());
+    else
+      arm(*endpoint);
+  }
+  for (RdmaEndpoint* endpoint : doomed) lose(*endpoint, *endpoint->failure, out);
+}
+
+/// Destroys the queue pairs, then says so: the contract of `lost`.
+void RdmaTransport::lose(RdmaEndpoint& endpoint, const News& why, Outbox& out) {
+  for (const auto& rail : endpoint.rails) {
+    rail->fail_lanes();
+    (void)rail->close();  // the slices end with `lost`
+  }
+  const bool silent = endpoint.accepted && !endpoint.up;  // the engine never heard of it
+  if (!silent)
+    out.news.push_back({.kind = News::Kind::lost,
+                        .endpoint = endpoint.id,
+                        .gone = why.gone,
+                        .code = why.code,
+                        .text = "rdma: " + why.text});
+  if (!endpoint.handshake.complete()) --strangers_;
+  home_.poller->remove(endpoint.io.fd());
+  ::shutdown(endpoint.io.fd(), SHUT_RDWR);
+  by_token_.erase(endpoint.token);
+  const auto at = endpoints_.find(endpoint.id);
+  MC_ASSERT(at != endpoints_.end());
+  dropped_.push_back(std::move(at->second));
+  endpoints_.erase(at);
+}
+
+RdmaEndpoint* RdmaTransport::find(EndpointId id) const {
+  const auto at = endpoints_.find(id);
+  return at == endpoints_.end() ? nullptr : at->second.get();
+}
+
+int RdmaTransport::lanes(EndpointId id) const {
+  const RdmaEndpoint* endpoint = find(id);
+  return endpoint == nullptr ? 0 : static_cast<int>(endpoint->rails.size() * endpoint->lanes_per_path);
+}
+
+Code RdmaTransport::notify(EndpointId id, std::span<const std::byte> bytes, Outbox& out) {
+  RdmaEndpoint* endpoint = find(id);
+  if (endpoint == nullptr || !endpoint->up || endpoint->doomed) return Code::peer_lost;
+  if (endpoint->io.queued() >= kQueueMax) return Code::busy;
+  if (endpoint->io.idle()) endpoint->progress = now();
+  endpoint->push(control_frame(wire::FrameType::notify, {bytes.begin(), bytes.end()}));
+  sweep(out);
+  return find(id) == nullptr ? Code::peer_lost : Code::ok;
+}
+
+void RdmaTransport::publish(Outbox& out) {
+  for (auto& [id, endpoint] : endpoints_)
+    if (endpoint->handshake.complete() && !endpoint->doomed) tell_keys(*endpoint);
+  sweep(out);
+}
+
+void RdmaTransport::close(EndpointId id, Code code, std::string_view why, Outbox& out) {
+  RdmaEndpoint* endpoint = find(id);
+  if (endpoint == nullptr) return;
+  if (endpoint->up && code == Code::cancelled) {  // on purpose: the peer may forget us at once
+    const auto* p = reinterpret_cast<const std::byte*>(why.data());
+    endpoint->push(control_frame(wire::FrameType::goodbye, {p, p + std::min(why.size(), wire::kReasonBytesMax)}));
+  }
+  doom(*endpoint, code, false, std::string(why));
+  sweep(out);
+}
+
+void RdmaTransport::shutdown() {
+  Outbox nobody;
+  while (!endpoints_.empty()) close(endpoints_.begin()->first, Code::cancelled, "shutting down", nobody);
+  dropped_.clear();
+  if (!listener_) return;
+  home_.poller->remove(listener_.get());
+  listener_.reset();
+  for (const auto& device : hardware_.devices) {
+    home_.poller->remove(device->channel()->fd);
+    home_.poller->remove(device->context()->async_fd);
+  }
+  channels_.clear();
+  async_.clear();
+}
+
+void RdmaTransport::timers(RdmaEndpoint& endpoint, TimePoint at, Outbox& out) {
+  const auto expire = [&](TimePoint when, const char* reason, const std::string& text) {
+    if (when > at) return due(when);
+    if (endpoint.doomed) return;
+    home_.tally->failure(reason);
+    doom(endpoint, Code::timeout, false, text);
+  };
+  if (endpoint.deadline != kNever)
+    expire(endpoint.deadline, "handshake: timeout",
+           endpoint.handshake.complete() ? "no path was up in time" : "the handshake took too long");
+  if (!endpoint.connecting && !endpoint.io.idle())
+    expire(endpoint.progress + home_.options->stall_timeout, "stalled lane", "the peer does not read its socket");
+  if (endpoint.up && endpoint.dark_since != kNever) {
+    std::string why;
+    for (const auto& rail : endpoint.rails) why += "; " + rail_name(endpoint, *rail) + ": " + rail->last_error;
+    // the dialler reconnects; the listener waits longer, so that it does not close what is being repaired
+    expire(endpoint.dark_since + home_.options->rdma_blackout * (endpoint.accepted ? 2 : 1), "rdma: no path left",
+           "no path left" + why);
+  }
+  for (const auto& rail : endpoint.rails) {
+    if (endpoint.doomed) return;
+    PathMachine& machine = rail->machine;
+    if (machine.late(at)) fail(endpoint, *rail, PathCause::fault, "not set up and verified in time", true, out);
+    if (machine.state() == PathMachine::State::up && rail->outstanding() > 0 &&
+        rail->progress + home_.options->stall_timeout <= at)
+      fail(endpoint, *rail, PathCause::fault, "no progress with transfers outstanding", true, out);
+    if (machine.state() == PathMachine::State::draining) {
+      serve(endpoint, *rail, out);
+      // overdue: destroying the queue pairs ends what flushing did not
+      if (machine.state() == PathMachine::State::draining && rail->drain_deadline <= at)
+        finish_drain(endpoint, *rail, out);
+    }
+    if (!endpoint.accepted && machine.may_begin(at) && startable(endpoint, *rail)) begin(endpoint, *rail);
+    if (machine.state() == PathMachine::State::up && rail->outstanding() > 0)
+      due(rail->progress + home_.options->stall_timeout);
+    if (machine.state() == PathMachine::State::draining) due(rail->drain_deadline);
+    if (machine.due() > at) due(machine.due());
+  }
+}
+
+TimePoint RdmaTransport::tick(TimePoint at, Outbox& out) {
+  dropped_.clear();
+  if (home_.options->spin > Duration{})
+    for (auto& [id, endpoint] : endpoints_)
+      for (const auto& rail : endpoint->rails)
+        if (rail->outstanding() > 0) serve(*endpoint, *rail, out);
+  if (at >= due_) {
+    due_ = kNever;
+    if (listener_paused_) {
+      listener_paused_ = false;
+      home_.poller->modify(listener_token_, listener_.get(), EPOLLIN);
+    }
+    for (auto& [id, endpoint] : endpoints_) timers(*endpoint, at, out);
+    sweep(out);
+  }
+  return due_;
+}
+
+void RdmaTransport::pause_notifies(bool) {
+  for (auto& [id, endpoint] : endpoints_)
+    if (endpoint->up) arm(*endpoint);
+}
+
+const TransportEntry kTransportRdma = {
+    .scheme = "rdma",
+    .summary = "RDMA READ and WRITE over InfiniBand or RoCE",
+    .probe = probe,
+    .reach = reach,
+    .covers = covers,
+    .make = [](Home& home, uint8_t index) -> std::unique_ptr<Transport> {
+      return std::make_unique<RdmaTransport>(home, index);
+    },
+};
+
+}  // namespace mc::xfer
