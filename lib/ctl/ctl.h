@@ -154,7 +154,7 @@ struct HubStats {
   uint64_t links_up = 0;  // now
 };
 
-/// send, request, reply, connect, disconnect and set_name: any thread. next, wait: one owner thread.
+/// send, request, reply, connect, disconnect, set_keys and set_name: any thread. next, wait: one owner thread.
 class Hub {
  public:
   /// Binds, then starts the thread. MC5001 port or socket in use, MC5002 the OS refuses, MC1005
@@ -180,6 +180,11 @@ class Hub {
   Result<uint64_t> request(LinkId link, std::string_view type, Bytes body, Duration deadline, InstanceId to = {});
   /// Answers on the link it came by, to the instance it came from.
   Result<uint64_t> reply(const Received& to, std::string_view type, Bytes body);
+
+  /// Other keys from now on (a key file was rotated): tcp endpoints are bound again, and links made with
+  /// the old keys end and come back once their peers have the new ones. Code::invalid when the hub was
+  /// opened without keys, Code::busy when the command ring is full.
+  Result<void> set_keys(const KeySet& keys);
 
   /// The name in envelopes from now on.
   void set_name(const NodeId& name);

@@ -49,21 +49,29 @@ Result<void> check_ipc_free(const Uri& uri) {
   return {};
 }
 
+}  // namespace
+
+SocketOptions router_options(const HubOptions& options, const std::optional<KeySet>& keys, const Uri& uri) {
+  SocketOptions out;
+  out.message_bytes_max = std::max(options.message_bytes_max, wire::kEnvelopeBytesMax);
+  out.ipv6 = uri.host.find(':') != std::string::npos;
+  out.handshake = options.handshake;
+  if (keys && uri.scheme == "tcp") {
+    out.server_public = keys->server_public;
+    out.server_secret = keys->server_secret;
+  }
+  return out;
+}
+
+namespace {
+
 Result<Socket> open_router(Context& context, const HubOptions& options, const Uri& uri, Uri& bound) {
   MC_CHECK(check_exposure(uri, options.keys.has_value(), options.insecure));
   if (uri.scheme == "ipc")
     MC_CHECK(check_ipc_free(uri));
   else if (uri.scheme != "tcp")
     return user_error(err::kCannotListen, "control endpoints are ipc:// or tcp://, not " + uri.text());
-  SocketOptions socket_options;
-  socket_options.message_bytes_max = std::max(options.message_bytes_max, wire::kEnvelopeBytesMax);
-  socket_options.ipv6 = uri.host.find(':') != std::string::npos;
-  socket_options.handshake = options.handshake;
-  if (options.keys && uri.scheme == "tcp") {
-    socket_options.server_public = options.keys->server_public;
-    socket_options.server_secret = options.keys->server_secret;
-  }
-  MC_TRY(socket, Socket::open(context, SocketKind::router, socket_options));
+  MC_TRY(socket, Socket::open(context, SocketKind::router, router_options(options, options.keys, uri)));
   if (auto done = socket.bind(uri.text()); !done) {
     const bool taken = done.error().code == Code::busy;
     return user_error(taken ? err::kPortInUse : err::kCannotListen, done.error().what, "control endpoint");
@@ -176,6 +184,15 @@ Result<uint64_t> Hub::request(LinkId link, std::string_view type, Bytes body, Du
 Result<uint64_t> Hub::reply(const Received& to, std::string_view type, Bytes body) {
   return enqueue(state_->shared, to.link, {.type = std::string(type), .re = to.envelope.id, .to = to.envelope.instance},
                  std::move(body), false);
+}
+
+Result<void> Hub::set_keys(const KeySet& keys) {
+  Shared& shared = state_->shared;
+  if (!shared.options.keys) return {Code::invalid, "control was opened without keys: start with a key file"};
+  if (!shared.commands.push(Command(KeysCommand{keys})))
+    return {Code::busy, "control command ring is full (" + std::to_string(shared.commands.capacity()) + ")"};
+  shared.wake.signal();
+  return {};
 }
 
 void Hub::set_name(const NodeId& name) {

@@ -166,7 +166,7 @@ void Loop::on_dealer_event(Link& link, const SocketEvent& event) {
       break;
     case SocketEvent::Kind::handshake_failed: {
       link.connected = false;
-      const bool keyed = options_.keys && link.uri.scheme == "tcp";
+      const bool keyed = keys_ && link.uri.scheme == "tcp";
       // A server that cannot read our greeting hangs up without a word. With keys that means the key,
       // unless the server was just ending: so it takes a few of them.
       if (event.refused || (keyed && ++link.handshake_failures >= kSilentRefusals))
@@ -195,7 +195,7 @@ void Loop::on_zap(SocketMessage message) {
   const auto& f = message.frames;
   if (message.frame_count < 2) return;
   bool allowed = message.frame_count == 7 && text_of(f[0]) == "1.0" && text_of(f[5]) == "CURVE" && f[6].size() == 32;
-  allowed = allowed && options_.keys && z85_text(f[6]) == options_.keys->client_public;
+  allowed = allowed && keys_ && z85_text(f[6]) == keys_->client_public;
   auto view = [](std::string_view text) {
     return std::span(reinterpret_cast<const uint8_t*>(text.data()), text.size());
   };

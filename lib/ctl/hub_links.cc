@@ -10,6 +10,7 @@ namespace mc::ctl {
 namespace {
 
 constexpr Duration kFirstWordRetry = 5ms;
+constexpr Duration kBindRetry = 10ms;
 
 }  // namespace
 
@@ -35,10 +36,10 @@ bool Loop::open_dealer(Link& link) {
   options.handshake = options_.handshake;
   options.reconnect =
       Duration(static_cast<int64_t>(static_cast<double>(options_.reconnect.count()) * (0.5 + rng_.uniform())));
-  if (options_.keys && link.uri.scheme == "tcp") {
-    options.peer_public = options_.keys->server_public;
-    options.client_public = options_.keys->client_public;
-    options.client_secret = options_.keys->client_secret;
+  if (keys_ && link.uri.scheme == "tcp") {
+    options.peer_public = keys_->server_public;
+    options.client_public = keys_->client_public;
+    options.client_secret = keys_->client_secret;
   }
   auto socket = Socket::open(context_, SocketKind::dealer, options);
   Result<void> done = socket ? socket->connect(link.uri.text()) : Result<void>(socket.error());
@@ -48,6 +49,45 @@ bool Loop::open_dealer(Link& link) {
   }
   link.dealer = std::move(*socket);
   return true;
+}
+
+/// A bound socket keeps the keys it was bound with, so each is replaced; so is every link over tcp.
+void Loop::set_keys(KeySet keys) {
+  keys_ = std::move(keys);
+  for (auto& [id, link] : links_) {
+    if (link.gone || (link.outgoing ? link.uri : options_.listen[link.route.first]).scheme != "tcp") continue;
+    link.handshake_failures = 0;
+    if (link.up)
+      lose(link, "the keys were changed");
+    else if (link.outgoing)
+      open_dealer(link);
+    link.reported = 0;
+  }
+  for (size_t router = 0; router < routers_.size(); ++router)
+    if (options_.listen[router].scheme == "tcp") unbound_[router] = SystemClock::instance().now();
+}
+
+/// libzmq lets go of an address some time after the socket was closed.
+void Loop::bind_again(TimePoint now) {
+  for (auto it = unbound_.begin(); it != unbound_.end();) {
+    auto& [router, again] = *it;
+    if (now < again) {
+      ++it;
+      continue;
+    }
+    const std::string place = routers_[router].bound();
+    auto socket = Socket::open(context_, SocketKind::router, router_options(options_, keys_, options_.listen[router]));
+    if (socket) {
+      routers_[router].unbind();
+      if (auto bound = socket->bind(place)) {
+        routers_[router] = std::move(*socket);
+        it = unbound_.erase(it);
+        continue;
+      }
+    }
+    again = now + kBindRetry;
+    ++it;
+  }
 }
 
 void Loop::disconnect(LinkId id) {

@@ -21,6 +21,7 @@ TimePoint now() {
 Loop::Loop(Shared& shared, Context context, std::vector<Socket> routers, std::optional<Socket> zap)
     : shared_(shared),
       options_(shared.options),
+      keys_(shared.options.keys),
       context_(std::move(context)),
       routers_(std::move(routers)),
       zap_(std::move(zap)),
@@ -100,6 +101,8 @@ void Loop::run_commands() {
       disconnect(d->link);
     else if (auto* s = std::get_if<SendCommand>(&*command))
       send(std::move(*s));
+    else if (auto* k = std::get_if<KeysCommand>(&*command))
+      set_keys(std::move(k->keys));
   }
 }
 
@@ -108,6 +111,7 @@ TimePoint Loop::next_wakeup(TimePoint now) const {
   if (!outbox_.empty()) at = std::min(at, now + kPausedRecheck);
   if (!requests_.empty())
     for (const auto& [id, request] : requests_) at = std::min(at, request.expires);
+  for (const auto& [router, again] : unbound_) at = std::min(at, again);
   for (const auto& [id, link] : links_) {
     if (link.up || link.connected) at = std::min(at, link.sent + options_.heartbeat);
     if (link.up) at = std::min(at, link.heard + options_.dead_after);
@@ -130,6 +134,7 @@ void Loop::tick(TimePoint now) {
     }
   for (auto& [id, link] : links_) tick_link(link, now);
   expire_requests(now);
+  bind_again(now);
   std::erase_if(links_, [](const auto& entry) { return entry.second.gone; });
 }
 

@@ -37,7 +37,13 @@ struct SendCommand {
   TimePoint expires = kNever;  // of a request
   Bytes envelope, body;
 };
-using Command = std::variant<std::monostate, ConnectCommand, DisconnectCommand, SendCommand>;
+struct KeysCommand {
+  KeySet keys;
+};
+using Command = std::variant<std::monostate, ConnectCommand, DisconnectCommand, SendCommand, KeysCommand>;
+
+/// Of a listening socket at `uri`.
+SocketOptions router_options(const HubOptions& options, const std::optional<KeySet>& keys, const Uri& uri);
 
 /// Ids of requests are odd, so a reply that comes after its request has failed is recognised.
 constexpr bool is_request(uint64_t id) {
@@ -115,6 +121,8 @@ class Loop {
   void connect(ConnectCommand command);
   void disconnect(LinkId id);
   bool open_dealer(Link& link);
+  void set_keys(KeySet keys);
+  void bind_again(TimePoint now);
   void send(SendCommand command);
   Code transmit(Link& link, std::span<const uint8_t> envelope, std::span<const uint8_t> body);
   void flush(Link& link);
@@ -139,8 +147,10 @@ class Loop {
 
   Shared& shared_;
   const HubOptions& options_;
+  std::optional<KeySet> keys_;
   Context context_;  // outlives the sockets below
   std::vector<Socket> routers_;
+  std::map<size_t, TimePoint> unbound_;  // routers whose address is not free yet -> next try
   std::optional<Socket> zap_;
   std::map<LinkId, Link> links_;
   std::map<RouteKey, LinkId> routes_;

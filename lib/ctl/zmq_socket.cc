@@ -150,6 +150,10 @@ Result<void> Socket::bind(const std::string& uri) try {
   return zmq_error("bind " + uri, error);
 }
 
+void Socket::unbind() {
+  zmq_unbind(state_->socket.handle(), bound_.c_str());  // again: not found, which is as well
+}
+
 Result<void> Socket::connect(const std::string& uri) try {
   state_->socket.connect(uri);
   return {};

@@ -75,6 +75,8 @@ class Socket {
   Result<void> bind(const std::string& uri);
   /// Where it really listens: port 0 has become a number.
   const std::string& bound() const { return bound_; }
+  /// Stops listening; connections made stay. The address comes free some time after.
+  void unbind();
   Result<void> connect(const std::string& uri);
 
   /// What is still queued is not worth waiting for when this socket closes.

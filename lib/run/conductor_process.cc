@@ -18,6 +18,7 @@
 #include "run/daemon.h"
 #include "run/engine.h"
 #include "run/frontend.h"
+#include "run/key_file.h"
 #include "run/run_flags.h"
 
 namespace mc::run {
@@ -97,8 +98,9 @@ class ConductorProcess {
     hub.seed = args_.count(flags::kSeed);
     hub.insecure = args_.on(flags::kInsecure);
     if (args_.present(flags::kAuth)) {
-      MC_TRY(keys, ctl::load_key_set(args_.text(flags::kAuth)));
-      hub.keys = std::move(keys);
+      MC_TRY(keys, KeyFile::open(args_.text(flags::kAuth)));
+      keys_ = std::move(keys);
+      hub.keys = keys_.keys();
     }
     for (const auto& text : args_.list(flags::kListen)) {
       MC_TRY(uri, ctl::resolve_endpoint(text, from_environment));
@@ -231,7 +233,10 @@ class ConductorProcess {
   void on_signal() {
     while (const auto signal = signals_->next()) {
       if (*signal == SIGHUP) {
-        (void)log_reopen();
+        if (auto reopened = log_reopen(); !reopened) log_warn("log not reopened", {{"why", reopened.error().what}});
+        if (keys_.reload())
+          if (auto changed = links_->set_keys(*keys_.keys()); !changed)
+            log_warn("keys not changed", {{"why", changed.error().what}});
       } else if (*signal == SIGUSR1) {
         for (const auto& n : conductor_->nodes(SystemClock::instance().now()))
           log_info("node", {{"name", n.name},
@@ -258,6 +263,7 @@ class ConductorProcess {
   std::unique_ptr<Signals> signals_;
   std::unique_ptr<Metrics> metrics_;
   std::unique_ptr<node::Conductor> conductor_;
+  KeyFile keys_;
   std::unique_ptr<Links> links_;
   std::unique_ptr<Frontend> frontend_;
   std::unique_ptr<Loop> loop_;

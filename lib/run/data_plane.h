@@ -40,6 +40,7 @@ class DataPlane {
   };
   /// Those since the last call; at most kTransfersKept, the rest are only in the counters.
   std::vector<Transfer> take_transfers() { return std::exchange(transfers_, {}); }
+  Result<void> set_secret(const std::string& secret) { return engine_->set_secret(secret); }
   /// Transport in use to the instance, e.g. "shm"; "" = not connected.
   std::string transport(const InstanceId& instance) const;
   xfer::Counters counters() const { return engine_->counters(); }

@@ -65,6 +65,7 @@ std::optional<node::Event> Links::convert(ctl::Event event) {
     add_link(up->instance, up->link);
     if (up->link == conductor_) {
       trouble_.clear();
+      fatal_ = false;
       flush(std::string(node::kConductor), up->link);
     }
     flush(up->instance.hex(), up->link);

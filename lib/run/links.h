@@ -29,6 +29,7 @@ class Links {
   std::optional<node::Event> next();
   void send(const node::Send& send);
   void set_peers(const std::vector<wire::Peer>& peers);
+  Result<void> set_keys(const ctl::KeySet& keys) { return hub_.set_keys(keys); }
   void set_name(const std::string& name) { hub_.set_name(name); }
   /// Why the conductor cannot be reached ("" = it can, or nothing is known yet).
   const std::string& trouble() const { return trouble_; }

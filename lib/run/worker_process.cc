@@ -9,7 +9,6 @@
 
 #include "base/common_flags.h"
 #include "base/errors.h"
-#include "base/hash.h"
 #include "base/log.h"
 #include "base/metric_names.h"
 #include "node/cache.h"
@@ -18,6 +17,7 @@
 #include "run/calibrate.h"
 #include "run/daemon.h"
 #include "run/engine.h"
+#include "run/key_file.h"
 #include "run/loop.h"
 #include "run/run_flags.h"
 #include "run/worker_metrics.h"
@@ -118,13 +118,13 @@ class WorkerProcess {
     shared.name = "mct-kv";
     MC_TRY(arena, mem::SharedBuffer::create(arena_bytes_, shared));
     arena_ = std::move(arena);
-    std::optional<ctl::KeySet> keys;
     if (args_.present(flags::kAuth)) {
-      MC_TRY(loaded, ctl::load_key_set(args_.text(flags::kAuth)));
-      keys = std::move(loaded);
+      MC_TRY(keys, KeyFile::open(args_.text(flags::kAuth)));
+      keys_ = std::move(keys);
     }
     const std::string bind = args_.text(flags::kBind);
-    MC_CHECK(ctl::check_exposure(Uri{"tcp", bind, uint16_t{0}, ""}, keys.has_value(), args_.on(flags::kInsecure)));
+    MC_CHECK(
+        ctl::check_exposure(Uri{"tcp", bind, uint16_t{0}, ""}, keys_.keys().has_value(), args_.on(flags::kInsecure)));
     MC_TRY(run_dir, ctl::run_dir([](const char* name) -> const char* { return std::getenv(name); }));
     xfer::Options data;
     data.name = options_.name.empty() ? std::string(wire::to_string(role_)) : options_.name;
@@ -132,10 +132,7 @@ class WorkerProcess {
     data.transport = args_.text(flags::kTransport);
     data.tcp_bind = HostPort{bind, 0}.text();
     data.insecure = args_.on(flags::kInsecure);
-    if (keys) {
-      const auto digest = Sha256().update(keys->data_secret).finish();  // Z85 text to the 32 bytes xfer wants
-      data.secret.assign(digest.begin(), digest.end());
-    }
+    data.secret = keys_.data_secret();
     MC_TRY(plane, DataPlane::open(data, arena_));
     data_ = std::move(plane);
     options_.data = data_->describe();
@@ -146,7 +143,7 @@ class WorkerProcess {
     hub.name = options_.name;
     hub.instance = options_.instance;
     hub.epoch = static_cast<uint64_t>(SystemClock::instance().unix_ms());
-    hub.keys = keys;
+    hub.keys = keys_.keys();
     hub.insecure = args_.on(flags::kInsecure);
     hub.seed = args_.count(flags::kSeed) ^ static_cast<uint64_t>(::getpid());
     Uri listen{"ipc", "", std::nullopt, run_dir + "/node-" + options_.instance.short_hex(12)};
@@ -260,7 +257,7 @@ class WorkerProcess {
       log_info("registered", {{"name", named_}});
       readiness_->announce(named_, options_.http, options_.control_uri);
     }
-    if (links_->fatal()) return give_up(links_->failure());
+    if (links_->fatal() && named_.empty()) return give_up(links_->failure());
     if (const auto* refused = worker_->refused(); refused && !worker_->registered()) {
       // A taken name may come free: a process killed a moment ago still counts as alive. The rest stays.
       if (refused_since_ == kNever) refused_since_ = now;
@@ -304,6 +301,7 @@ class WorkerProcess {
     while (const auto signal = signals_->next()) {
       if (*signal == SIGHUP) {
         if (auto reopened = log_reopen(); !reopened) log_warn("log not reopened", {{"why", reopened.error().what}});
+        if (keys_.reload()) change_keys();
       } else if (*signal == SIGUSR1) {
         dump();
       } else if (terminating_) {
@@ -318,6 +316,12 @@ class WorkerProcess {
         log_info("draining", {{"signal", *signal}});
       }
     }
+  }
+
+  // Whoever reloads first waits for the others: a registered worker does not give up over a refused key.
+  void change_keys() {
+    for (const auto& changed : {links_->set_keys(*keys_.keys()), data_->set_secret(keys_.data_secret())})
+      if (!changed) log_warn("keys not changed", {{"why", changed.error().what}});
   }
 
   void dump() const {
@@ -351,6 +355,7 @@ class WorkerProcess {
   mem::SharedBuffer arena_;
   std::unique_ptr<Metrics> metrics_;
   std::unique_ptr<DataPlane> data_;
+  KeyFile keys_;
   std::unique_ptr<Links> links_;
   std::unique_ptr<Compute> compute_;
   std::unique_ptr<node::Worker> worker_;

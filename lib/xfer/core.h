@@ -141,13 +141,13 @@ struct EndpointState {
 };
 
 struct Command {
-  enum class Kind : uint8_t { submit, cancel, connect, disconnect, notify, publish, resume, stop };
+  enum class Kind : uint8_t { submit, cancel, connect, disconnect, notify, publish, secret, resume, stop };
   Kind kind{};
   Batch* batch = nullptr;
   BatchId batch_id = BatchId::none;  // cancel: the batch itself may be gone
   PeerId peer = PeerId::none;
   TimePoint deadline = kNever;
-  std::string uri{};
+  std::string uri{};                               // secret: the new one
   std::shared_ptr<const Descriptor> descriptor{};  // immutable, kept by caller and engine
   std::vector<std::byte> bytes{};
 };
@@ -164,7 +164,7 @@ class Engine::Core {
  public:
   static constexpr size_t kNotifiesMax = 1024;  // per peer, waiting in the engine
 
-  explicit Core(const Options& options) : options_(options) {}
+  explicit Core(const Options& options) : secured_(!options.secret.empty()), options_(options) {}
   ~Core();
   Result<void> start();
   void stop();
@@ -186,6 +186,7 @@ class Engine::Core {
   void report(Event event);
   size_t take_events(std::vector<Event>& out, size_t max, bool drained);
 
+  const bool secured_;
   Options options_;
   Access access_;
   Tally tally_;

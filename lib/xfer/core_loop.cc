@@ -148,6 +148,7 @@ void Engine::Core::on_command(Command& command) {
     case Command::Kind::publish:
       for (auto& active : active_) active.transport->publish(outbox_);
       return;
+    case Command::Kind::secret: options_.secret = std::move(command.uri); return;
     case Command::Kind::resume:
       if (home_.reading_notifies) return;
       home_.reading_notifies = true;

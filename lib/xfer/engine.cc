@@ -160,6 +160,13 @@ Result<PeerId> Engine::connect(const std::string& uri, TimePoint deadline) {
   return id;
 }
 
+Result<void> Engine::set_secret(const std::string& secret) {
+  if (!core_->secured_) return {Code::invalid, "the engine was opened without a secret"};
+  if (secret.size() != 32) return {Code::invalid, "secret needs 32 bytes, has " + std::to_string(secret.size())};
+  core_->push({.kind = Command::Kind::secret, .uri = secret});
+  return {};
+}
+
 void Engine::disconnect(PeerId peer) {
   {
     std::lock_guard lock(core_->mutex_);

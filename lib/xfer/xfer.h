@@ -216,6 +216,9 @@ class Engine {
   /// once if already connected). With a descriptor only that very instance is accepted.
   Result<PeerId> connect(std::span<const std::byte> descriptor, TimePoint deadline);
   Result<PeerId> connect(const std::string& uri, TimePoint deadline);
+  /// Another cluster secret from now on, 32 bytes; connections that stand were proven with the old one
+  /// and stay. Code::invalid for another size, or when the engine was opened without a secret.
+  Result<void> set_secret(const std::string& secret);
   /// Closes the connection and forgets the peer; its open requests fail with Code::cancelled.
   void disconnect(PeerId peer);
   /// The peer's latest snapshot; null before it was first up. Shared: readers keep what they looked at.

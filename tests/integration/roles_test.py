@@ -4,6 +4,7 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -67,6 +68,37 @@ class Roles(unittest.TestCase):
             code, _, err = run("mc-prefill", "--conductor", endpoint, "--auth", keys[0])
             self.assertNotEqual(code, 0)
             self.assertIn("MC1006", err)
+
+    def test_rotated_keys_are_read_on_sighup_and_the_cluster_serves_on(self):
+        def write_keys(path):
+            code, out, err = run("mc-conductor", "keygen")
+            self.assertEqual(code, 0, err)
+            with open(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "wb") as file:
+                file.write(out)
+
+        with tempfile.TemporaryDirectory() as folder:
+            keys, old = os.path.join(folder, "cluster.key"), os.path.join(folder, "old.key")
+            write_keys(keys)
+            shutil.copy(keys, old)
+            endpoint = f"tcp://127.0.0.1:{free_port()}"
+            with Cluster() as c:
+                c.start("conductor", "--listen", endpoint, "--auth", keys)
+                for name in ("p0", "d0"):
+                    c.start(name, "--conductor", endpoint, "--auth", keys, "--transport", "tcp", "--dtype", "f32")
+                c.wait_nodes()
+                c.processes["p0"].popen.send_signal(signal.SIGHUP)  # the same keys: a log rotation
+                write_keys(keys)
+                for name in ("p0", "conductor", "d0"):
+                    c.processes[name].popen.send_signal(signal.SIGHUP)
+                    until(lambda: "keys reloaded" in c.processes[name].text(), 10, f"{name} reads its keys")
+                until(lambda: len(c.cluster()["nodes"]) == 2, 20, "both nodes are back")
+                ids = Random(4).ids(200)
+                self.assertEqual(token_ids(c.complete(ids=ids, max_tokens=6)), oracle(ids, 6))
+                late = c.start("p9", "--conductor", endpoint, "--auth", old)
+                self.assertEqual(late.popen.wait(60), 3)
+                self.assertIn("MC2103", late.tail())
+                del c.processes["p9"]
+                self.assertEqual(c.processes["p0"].text().count("keys reloaded"), 1)
 
     def test_listening_beyond_loopback_without_keys_is_refused(self):
         for words in (

@@ -315,6 +315,35 @@ TEST_CASE("ctl/hub: the right key set connects, a wrong or missing one is refuse
   CHECK(server.stats().links_up == 1);
 }
 
+TEST_CASE("ctl/hub: keys changed on both sides bring the link back, and the old ones open nothing any more") {
+  const KeySet old_keys = *new_key_set(), new_keys = *new_key_set();
+  auto keyed = [&](uint8_t id, const KeySet& keys, std::vector<std::string> listen = {}) {
+    auto o = options(id, std::move(listen));
+    o.keys = keys;
+    return must_open(std::move(o));
+  };
+  auto server = keyed(1, old_keys, {"tcp://127.0.0.1:0"}), peer = keyed(2, old_keys);
+  const Uri at = server.bound().front();
+  const LinkId link = *peer.connect(at);
+  REQUIRE(expect<LinkUp>(peer));
+  REQUIRE_OK(server.set_keys(new_keys));
+  CHECK(expect<LinkLost>(peer));
+  const auto refused = expect<LinkFailed>(peer);  // it still has the old ones, and goes on trying
+  REQUIRE(refused);
+  CHECK(refused->error.mc == err::kWrongKey);
+  REQUIRE_OK(peer.set_keys(new_keys));
+  const auto up = expect<LinkUp>(peer);
+  REQUIRE(up);
+  CHECK(up->link == link);
+  auto late = keyed(3, old_keys);
+  REQUIRE_OK(late.connect(at));
+  const auto late_refused = expect<LinkFailed>(late);
+  REQUIRE(late_refused);
+  CHECK(late_refused->error.mc == err::kWrongKey);
+  auto plain = must_open(options(4));
+  CHECK(plain.set_keys(new_keys).error().code == Code::invalid);
+}
+
 TEST_CASE("ctl/hub: nothing listens beyond loopback without keys or consent") {
   auto o = options(1, {"tcp://0.0.0.0:0"});
   auto refused = Hub::open(o);
