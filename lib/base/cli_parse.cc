@@ -131,7 +131,8 @@ Result<CommandLine> collect_all(const CLI::App& app, const Program& program, con
     if (!sub->parsed()) continue;
     line.verb = &verb;
     // A flag before the verb counts when the verb has it too: `mc-bench --json sim` is what people type.
-    for (const auto& [name, values] : line.values) {
+    for (const auto& value : line.values) {
+      const std::string& name = value.first;  // clang 14 cannot capture a structured binding
       const bool known =
           std::any_of(verb.flags.begin(), verb.flags.end(), [&](const Flag* f) { return f->name == name; }) ||
           std::any_of(std::begin(kBuiltins), std::end(kBuiltins), [&](const Flag* f) { return f->name == name; });
