@@ -127,7 +127,7 @@ void bench_echo(Engine& engine, TimePoint deadline) {
 }
 
 Result<double> bench_raw_tcp(std::span<const std::byte> source, std::span<std::byte> target, size_t message_bytes,
-                             Duration duration) {
+                             Duration duration, size_t depth) {
   const Fd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -163,8 +163,8 @@ Result<double> bench_raw_tcp(std::span<const std::byte> source, std::span<std::b
   const TimePoint begin = now();
   uint64_t received = 0;
   bool broken = false;
-  // two requests in flight, as bench_transfer has by default
-  broken |= ::send(client.get(), "xx", 2, MSG_NOSIGNAL) != 2;
+  const std::string first(depth, 'x');
+  broken |= ::send(client.get(), first.data(), depth, MSG_NOSIGNAL) != static_cast<ssize_t>(depth);
   TimePoint at = begin;
   for (size_t place = 0; !broken && at - begin < duration; ++place, at = now()) {
     size_t left = message_bytes;

@@ -42,10 +42,10 @@ Result<std::vector<Duration>> bench_notify(Engine& engine, PeerId peer, size_t b
 void bench_echo(Engine& engine, TimePoint deadline);
 
 /// The yardsticks. A loop over one loopback TCP connection between two threads, each message sent from
-/// `source` and received into `target` (equal sizes, cut into `message_bytes`), one request byte each:
-/// what a hand-written program would do. Bytes per second.
+/// `source` and received into `target` (equal sizes, cut into `message_bytes`), one request byte each,
+/// `depth` requests in flight: what a hand-written program would do. Bytes per second.
 Result<double> bench_raw_tcp(std::span<const std::byte> source, std::span<std::byte> target, size_t message_bytes,
-                             Duration duration);
+                             Duration duration, size_t depth = 2);
 /// memcpy of the same ranges on one thread. Bytes per second.
 double bench_memcpy(std::span<const std::byte> source, std::span<std::byte> target, size_t message_bytes,
                     Duration duration);

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -341,10 +342,78 @@ class Streams(Scratch):
             [(p["transport"], p["streams"]) for p in s["points"]],
             [("shm", 1)] * 2 + [("tcp", 1)] * 2 + [("tcp", 2)] * 2,
         )
-        s = result("xfer", "--op", "write", "--size", "64KiB", "-t", "50ms")
-        self.assertEqual([(p["op"], p["failed"]) for p in s["points"]], [("write", 0)] * 2)
+        s = result("xfer", "--op", "read,write", "--size", "64KiB", "--batch", "1,3", "--depth", "1,2", "-t", "20ms")
+        self.assertEqual(
+            [(p["transport"], p["op"], p["batch"], p["depth"], p["verified"], p["failed"]) for p in s["points"]],
+            [
+                (t, op, b, d, op == "read" or t == "tcp", 0)
+                for t in ("shm", "tcp")
+                for op in ("read", "write")
+                for b in (1, 3)
+                for d in (1, 2)
+            ],
+        )
+        for p in s["points"]:
+            self.assertEqual(p["bytes"], p["transfers"] * p["batch"] * 65536)
+            self.assertLessEqual(p["latency_us_p50"], p["latency_us_p99"])
+            self.assertLessEqual(p["latency_us_p99"], p["latency_us_p999"])
         self.assertIn("MC1005", bench("xfer", "--server", "--bind", "0.0.0.0", expect=2)[1])
         self.assertIn("MC2101", bench("xfer", "tcp://127.0.0.1:1", "--transport", "tcp", expect=3)[1])
+
+    def test_pairs_with_a_reference(self):
+        for transport, reference in (("shm", "memcpy"), ("tcp", "raw")):
+            words = ["--size", "64KiB", "-t", "20ms", "--against", reference, "--pairs", "3"]
+            (p,) = result("xfer", "--transport", transport, *words)["points"]
+            self.assertEqual((p["against"], p["pairs"], p["failed"]), (reference, 3, 0))
+            self.assertTrue(0 < p["ratio_p25"] <= p["ratio"] <= p["ratio_p75"])
+            self.assertTrue(p["ours_bytes_per_s"] > 0 and p["against_bytes_per_s"] > 0)
+        words = ["xfer", "--transport", "tcp", "--size", "64KiB", "-t", "20ms", "--pairs", "2", "--against"]
+        if shutil.which("iperf3"):
+            self.assertGreater(result(*words, "iperf3")["points"][0]["against_bytes_per_s"], 0)
+        env = dict(os.environ, PATH=self.dir)
+        code, _, err = cluster.run("mc-bench", *words, "iperf3", env=env)
+        self.assertEqual(code, 1)
+        self.assertIn("MC8005", err)
+        self.assertIn("iperf3: No such file or directory", err)
+
+    def test_what_perftest_prints_is_read(self):
+        head = "#bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]"
+        line = " 65536      2000           0.70               0.36                 0.000686"
+        late = " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]"
+        time = " 64      1000          30.10          250.33       33.80              35.01          4.11"
+        for name, words in (("ib_write_bw", (head, line)), ("ib_read_lat", (late, time))):
+            path = os.path.join(self.dir, name)
+            with open(path, "w", encoding="utf-8") as file:
+                file.write("#!/bin/sh\necho ' RDMA Test'\n" + "".join(f"echo '{w}'\n" for w in words))
+            os.chmod(path, 0o755)
+        env = dict(os.environ, PATH=self.dir + ":" + os.environ["PATH"])
+        words = ["xfer", "--transport", "tcp", "--size", "64KiB", "-t", "20ms", "--pairs", "2", "--json", "--against"]
+        code, out, err = cluster.run("mc-bench", *words, "ib_write_bw", env=env)
+        self.assertEqual(code, 0, err)
+        self.assertEqual(json.loads(out.splitlines()[-1])["points"][0]["against_bytes_per_s"], 0.36e9 / 8)
+        code, out, err = cluster.run("mc-bench", *words, "ib_read_lat", env=env)
+        self.assertEqual(code, 0, err)
+        self.assertAlmostEqual(json.loads(out.splitlines()[-1])["points"][0]["against_s"], 33.8e-6)
+
+    def test_keys_off_loopback(self):
+        key = os.path.join(self.dir, "cluster.key")
+        code, out, _ = cluster.run("mc-conductor", "keygen")
+        self.assertEqual(code, 0)
+        with open(os.open(key, os.O_CREAT | os.O_WRONLY, 0o600), "wb") as file:
+            file.write(out)
+        words = ["--transport", "tcp", "--auth", key]
+        server = subprocess.Popen(
+            [cluster.program("mc-bench"), "xfer", "--server", "--port", "0", *words], stdout=subprocess.PIPE
+        )
+        try:
+            uri = json.loads(server.stdout.readline())["uri"]
+            s = result("xfer", uri, "--size", "64KiB", "-t", "20ms", *words)
+            self.assertEqual((s["failed"], s["points"][0]["verified"]), (0, True))
+            self.assertIn("MC2101", bench("xfer", uri, "--transport", "tcp", "-t", "20ms", expect=3)[1])
+        finally:
+            server.send_signal(signal.SIGTERM)
+            self.assertEqual(server.wait(20), 0)
+            server.stdout.close()
 
 
 if __name__ == "__main__":

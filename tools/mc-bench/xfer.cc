@@ -1,33 +1,30 @@
 // `mc-bench xfer`: how fast the transfer engine moves bytes, beside what this machine can do at all: memcpy
 // for shm, one raw loopback socket for tcp. With --server and a PEER the two ends are two processes or
-// hosts; without, both live here. Every byte read is checked against its CRC32C unless --no-verify.
-
-#include "xfer/xfer.h"
-
-#include <unistd.h>
+// hosts; without, both live here. What is read is checked against its CRC32C, what is written over tcp by
+// the peer, unless --no-verify. --against runs a reference in turns with ours and prints the ratio of each
+// pair's halves. Columns are named as in tebench and nixlbench.
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/common_flags.h"
 #include "base/errors.h"
-#include "base/fd.h"
-#include "base/hash.h"
 #include "base/histogram.h"
-#include "base/rng.h"
-#include "ctl/ctl.h"
 #include "mem/mem.h"
 #include "print.h"
-#include "run/signals.h"
 #include "verbs.h"
 #include "xfer/bench.h"
+#include "xfer_against.h"
+#include "xfer_ends.h"
 
 namespace mc::bench {
-namespace {
 
-constexpr std::string_view kBufferName = "bench";
-constexpr uint64_t kContentSeed = 0x6d632d62656e6368;  // both ends make the same bytes from it
-constexpr size_t kBufferMin = size_t{64} << 20;
+const Flag kXferPort{.name = "port",
+                     .kind = FlagKind::count,
+                     .value = "N",
+                     .fallback = "7790",
+                     .help = "tcp port of the server; 0 is any free one"};
+
+namespace {
 
 constexpr Flag kServer{
     .name = "server", .kind = FlagKind::boolean, .help = "be the other end: print the URIs and serve until stopped"};
@@ -35,46 +32,65 @@ constexpr Flag kTransports{.name = "transport",
                            .kind = FlagKind::list,
                            .value = "T,T",
                            .fallback = "shm,tcp",
-                           .help = "transports to measure: shm, tcp"};
+                           .help = "transports to measure: shm, rdma, tcp"};
 constexpr Flag kSize{.name = "size",
                      .kind = FlagKind::sweep_bytes,
                      .value = "SIZES",
                      .fallback = "64KiB-16MiB*4",
                      .help = "bytes of one request: 64KiB-64MiB*4"};
+constexpr Flag kBatch{
+    .name = "batch", .kind = FlagKind::sweep_counts, .value = "N,N", .fallback = "1", .help = "requests in a batch"};
+constexpr Flag kDepth{
+    .name = "depth", .kind = FlagKind::sweep_counts, .value = "N,N", .fallback = "2", .help = "batches in flight"};
 constexpr Flag kStreams{
     .name = "streams", .kind = FlagKind::sweep_counts, .value = "N,N", .fallback = "1", .help = "tcp streams a peer"};
+constexpr Flag kOp{.name = "op",
+                   .kind = FlagKind::list,
+                   .value = "O,O",
+                   .fallback = "read",
+                   .help = "read pulls from the peer, write pushes to it"};
 constexpr Flag kTime{.name = "time",
                      .letter = 't',
                      .kind = FlagKind::duration,
                      .value = "T",
                      .fallback = "1s",
                      .help = "how long each point runs"};
-constexpr Flag kDepth{
-    .name = "depth", .kind = FlagKind::count, .value = "N", .fallback = "2", .help = "requests in flight"};
-constexpr Flag kOp{.name = "op",
-                   .kind = FlagKind::choice,
-                   .value = "O",
-                   .fallback = "read",
-                   .help = "read pulls from the peer, write pushes to it",
-                   .choices = "read|write"};
-constexpr Flag kNoVerify{
-    .name = "no-verify", .kind = FlagKind::boolean, .help = "do not compute checksums of what is read"};
-constexpr Flag kXferPort{.name = "port",
-                         .kind = FlagKind::count,
-                         .value = "N",
-                         .fallback = "7790",
-                         .help = "tcp port of the server; 0 is any free one"};
+constexpr Flag kMemory{.name = "memory",
+                       .kind = FlagKind::bytes,
+                       .value = "SIZE",
+                       .fallback = "64MiB",
+                       .help = "memory walked through on each side; the same on both: 1GiB"};
+constexpr Flag kNoVerify{.name = "no-verify", .kind = FlagKind::boolean, .help = "no checksums of what is moved"};
+constexpr Flag kAgainst{.name = "against",
+                        .kind = FlagKind::choice,
+                        .value = "REF",
+                        .fallback = "none",
+                        .help = "run a reference in turns with ours",
+                        .choices = "none|memcpy|raw|iperf3|ib_write_bw|ib_read_bw|ib_read_lat"};
+constexpr Flag kPairs{
+    .name = "pairs", .kind = FlagKind::count, .value = "N", .fallback = "7", .help = "pairs of runs for --against"};
+constexpr Flag kClientArgs{
+    .name = "against-client", .value = "ARGS", .help = "more arguments for the reference's client: \"-d rxe0 -x 1\""};
+constexpr Flag kServerArgs{
+    .name = "against-server", .value = "ARGS", .help = "more arguments for the reference's server, started here"};
 
 constexpr const Flag* kFlags[] = {&kServer,
                                   &kTransports,
                                   &kSize,
-                                  &kStreams,
-                                  &kTime,
+                                  &kBatch,
                                   &kDepth,
+                                  &kStreams,
                                   &kOp,
+                                  &kTime,
+                                  &kMemory,
                                   &kNoVerify,
+                                  &kAgainst,
+                                  &kPairs,
+                                  &kClientArgs,
+                                  &kServerArgs,
                                   &kXferPort,
                                   &flags::kBind,
+                                  &flags::kAuth,
                                   &flags::kInsecure,
                                   &flags::kJson,
                                   &flags::kOutput,
@@ -84,191 +100,198 @@ constexpr const Flag* kFlags[] = {&kServer,
                                   &flags::kLogFormat,
                                   &flags::kPrintConfig};
 
-void fill(std::span<std::byte> bytes) {
-  Rng rng(kContentSeed);
-  for (size_t i = 0; i + 8 <= bytes.size(); i += 8) {
-    const uint64_t word = rng.next();
-    std::memcpy(bytes.data() + i, &word, 8);
-  }
-}
-
-std::string shm_address(uint64_t port) {
-  return "mc-bench-xfer-" + std::to_string(::getuid()) + "-" + std::to_string(port);
-}
-
-/// An engine and its registered memory. The engine goes first: it must let go of the memory.
-struct End {
-  mem::SharedBuffer memory;
-  std::unique_ptr<xfer::Engine> engine;
-
-  static Result<std::unique_ptr<End>> open(xfer::Options options, size_t bytes, const xfer::Buffer& buffer) {
-    auto end = std::make_unique<End>();
-    MC_TRY(memory, mem::SharedBuffer::create(
-                       bytes, {.name = "bench", .peers_write = buffer.access == xfer::AccessClass::landing}));
-    end->memory = std::move(memory);
-    auto engine = xfer::Engine::open(options);
-    if (!engine) {
-      const bool exposed = engine.error().code == Code::invalid && !options.insecure;
-      const bool taken = engine.error().what.find("Address already in use") != std::string::npos;
-      const auto number = exposed ? err::kAuthRequired : taken ? err::kPortInUse : err::kCannotListen;
-      return as_user_error(number, std::move(engine.error()));
-    }
-    end->engine = std::move(*engine);
-    MC_CHECK(end->engine->register_buffer(end->memory, buffer));
-    return end;
-  }
-};
-
-Result<std::unique_ptr<End>> open_server(const cli::Args& args, const std::string& transport, size_t bytes,
-                                         bool fixed) {
-  const uint64_t port = fixed ? args.count(kXferPort) : 0;
-  xfer::Options options{.name = "bench-server", .transport = transport};
-  options.tcp_bind = args.text(flags::kBind) + ":" + std::to_string(port);
-  options.insecure = args.on(flags::kInsecure);
-  if (fixed) options.shm_path = shm_address(port);
-  const bool write = args.text(kOp) == "write";
-  MC_TRY(end, End::open(options, bytes,
-                        {.name = std::string(kBufferName),
-                         .access = write ? xfer::AccessClass::landing : xfer::AccessClass::blocks}));
-  fill(end->memory.bytes());
-  return end;
-}
-
-Result<int> run_server(const cli::Args& args) {
-  MC_TRY(signals, run::Signals::open());
-  std::string transports;
-  for (const std::string& t : args.list(kTransports)) transports += (transports.empty() ? "" : ",") + t;
-  const auto sizes = args.sweep(kSize);
-  const size_t bytes = std::max<size_t>(kBufferMin, sizes.empty() ? 0 : *std::max_element(sizes.begin(), sizes.end()));
-  MC_TRY(end, open_server(args, transports, bytes, true));
-  Json ready = Json::object({{"type", "ready"}, {"program", "mc-bench"}});
-  Json uris = Json::array();
-  for (const std::string& uri : end->engine->uris()) uris.push(uri);
-  ready.set("uri", end->engine->uris().back()).set("uris", std::move(uris)).set("pid", ::getpid());
-  MC_CHECK(write_all(1, ready.dump() + "\n"));
-  std::vector<xfer::Event> events;
-  for (;;) {
-    auto readable = wait_fd(signals.fd(), 1 /* POLLIN */, SystemClock::instance().now() + 200ms);
-    if (readable && signals.next()) return 0;
-    events.clear();
-    (void)end->engine->poll(events, SystemClock::instance().now());
-  }
-}
-
 struct Point {
-  std::string transport;
-  uint64_t streams, bytes;
+  std::string transport, op;
+  uint64_t streams = 1, bytes = 0, batch = 1, depth = 1;
 };
-
-Result<xfer::PeerId> reach(xfer::Engine& engine, const std::string& uri) {
-  const TimePoint deadline = SystemClock::instance().now() + 5s;
-  auto peer = engine.connect(uri, deadline);
-  if (!peer) return user_error(err::kPeerUnreachable, uri + ": " + peer.error().what, uri);
-  std::vector<xfer::Event> events;
-  while (SystemClock::instance().now() < deadline + 1s) {
-    events.clear();
-    (void)engine.poll(events, deadline + 1s);
-    for (const auto& event : events) {
-      if (event.kind == xfer::Event::Kind::peer_up && event.peer == *peer) return *peer;
-      if (event.kind == xfer::Event::Kind::peer_lost)
-        return user_error(err::kPeerUnreachable, uri + ": " + event.text, uri,
-                          "start one with: mc-bench xfer --server");
-    }
-  }
-  return user_error(err::kPeerUnreachable, uri + ": not connected within 5 s", uri,
-                    "start one with: mc-bench xfer --server");
-}
-
-/// Where a transport of the PEER argument is dialled: a URI as it is, a host by the server's fixed places.
-Result<std::string> address(const cli::Args& args, const std::string& peer, const std::string& transport) {
-  if (peer.find("://") != std::string::npos) {
-    if (peer.starts_with(transport + "://")) return peer;
-    return user_error(err::kBadValue, peer + " is no address of transport " + transport, "PEER",
-                      "name one with --transport");
-  }
-  if (transport == "tcp") return "tcp://" + peer + ":" + std::to_string(args.count(kXferPort));
-  if (peer == "127.0.0.1" || peer == "localhost" || peer == "::1") return "shm://" + shm_address(args.count(kXferPort));
-  return user_error(err::kTransportUnusable, "shm reaches this host only, not " + peer, "--transport");
-}
-
-/// Checksums of the server's consecutive pieces of this size, made here from the same seed.
-std::vector<uint32_t> checksums(std::span<const std::byte> content, size_t bytes) {
-  std::vector<uint32_t> out;
-  for (size_t at = 0; at + bytes <= content.size(); at += bytes) out.push_back(crc32c(content.subspan(at, bytes)));
-  return out;
-}
 
 struct Client {
   const cli::Args& args;
   std::span<const std::byte> content;  // what the server's buffer holds
+  std::string host;                    // of PEER; empty = both ends are here
 
-  Result<Json> measure(const Point& point, const std::string& uri) const {
-    const size_t depth = std::clamp<uint64_t>(args.count(kDepth), 1, 256);
-    xfer::Options options{.name = "bench-client", .transport = point.transport};
-    options.tcp_streams = static_cast<int>(point.streams);
-    options.insecure = args.on(flags::kInsecure);
-    options.tcp_bind = args.text(flags::kBind) + ":0";
-    MC_TRY(end,
-           End::open(options, point.bytes * depth, {.name = "local", .access = xfer::AccessClass::private_memory}));
-    std::memset(end->memory.data(), 1, end->memory.size());
-    MC_TRY(peer, reach(*end->engine, uri));
-    const auto descriptor = end->engine->descriptor(peer);
-    const auto found = std::find_if(descriptor->buffers.begin(), descriptor->buffers.end(),
-                                    [](const auto& b) { return b.name == kBufferName; });
-    if (found == descriptor->buffers.end())
-      return user_error(err::kPeerGarbage, uri + " has no buffer named bench", uri, "is it a mc-bench xfer --server?");
-    xfer::BenchPlan plan{.op = args.text(kOp) == "write" ? xfer::Op::write : xfer::Op::read,
-                         .request_bytes = point.bytes,
-                         .depth = depth,
-                         .duration = args.duration(kTime)};
-    const bool verify = plan.op == xfer::Op::read && !args.on(kNoVerify) && found->length == content.size();
-    if (verify) plan.crc32c = checksums(content, point.bytes);
-    MC_TRY(result, xfer::bench_transfer(*end->engine, peer, found->id, end->memory.bytes(), plan));
-    return describe(point, plan, result, verify, end->memory.bytes());
-  }
-
-  Result<Json> describe(const Point& point, const xfer::BenchPlan& plan, const xfer::BenchResult& result, bool verify,
-                        std::span<std::byte> local) const {
-    std::vector<double> latencies;
-    for (Duration d : result.latencies) latencies.push_back(to_seconds(d) * 1e6);
-    std::sort(latencies.begin(), latencies.end());
-    const Duration brief = std::clamp<Duration>(plan.duration / 4, 50ms, 500ms);
-    const std::span<const std::byte> source =
-        content.first(std::min(content.size(), std::max(local.size(), point.bytes)));
-    double yardstick = 0;
-    if (point.transport == "tcp") {
-      MC_TRY(raw, xfer::bench_raw_tcp(source, local, point.bytes, brief));
-      yardstick = raw;
-    } else {
-      yardstick = xfer::bench_memcpy(content, local, point.bytes, brief);
-    }
-    Json out = Json::object({{"type", "point"}, {"transport", point.transport}, {"op", args.text(kOp)}});
-    out.set("streams", point.streams).set("size_bytes", point.bytes).set("depth", plan.depth);
-    out.set("transfers", result.batches).set("failed", result.failed).set("bytes", result.bytes);
-    out.set("duration_s", to_seconds(result.elapsed)).set("bytes_per_s", result.bytes_per_s());
-    out.set("latency_us_p50", quantile_sorted(latencies, .5)).set("latency_us_p99", quantile_sorted(latencies, .99));
-    out.set("yardstick", point.transport == "tcp" ? "raw-tcp" : "memcpy").set("yardstick_bytes_per_s", yardstick);
-    out.set("yardstick_share", yardstick > 0 ? result.bytes_per_s() / yardstick : 0.0);
-    return std::move(out.set("verified", verify));
-  }
+  Result<Json> measure(const Point& point, const std::string& uri) const;
+  ReferencePlan reference(const Point& point, std::span<std::byte> local, const std::string& name) const;
+  Result<void> compare(const Point& point, ClientEnd& end, const xfer::BufferInfo& remote, const xfer::BenchPlan& plan,
+                       Json& out) const;
 };
 
+/// Whether the wanted checks can be had at all.
+bool verified(const cli::Args& args, const Point& point) {
+  return !args.on(kNoVerify) && (point.op == "read" || point.transport == "tcp");
+}
+
+ReferencePlan Client::reference(const Point& point, std::span<std::byte> local, const std::string& name) const {
+  ReferencePlan plan{.name = name, .source = content, .target = local, .request_bytes = point.bytes};
+  plan.depth = point.depth;
+  plan.streams = point.streams;
+  plan.duration = args.duration(kTime);
+  plan.client_args = args.text(kClientArgs);
+  plan.server_args = args.text(kServerArgs);
+  if (!host.empty() && !is_loopback(host)) {
+    plan.host = host;
+    plan.start_other_side = args.present(kServerArgs);
+  }
+  return plan;
+}
+
+/// Pairs of runs, the first half by turns ours and theirs: a drift of the machine favours neither.
+Result<void> Client::compare(const Point& point, ClientEnd& end, const xfer::BufferInfo& remote,
+                             const xfer::BenchPlan& plan, Json& out) const {
+  const std::string name = args.text(kAgainst);
+  ReferencePlan theirs = reference(point, end.memory.bytes(), name);
+  theirs.iterations = static_cast<uint64_t>(out["bytes_per_s"].as_double() * to_seconds(theirs.duration) /
+                                            static_cast<double>(point.bytes));
+  if (is_latency(name)) theirs.iterations = 1000;
+  std::vector<double> ratios, ours_all, theirs_all;
+  uint64_t failed = 0;
+  const uint64_t pairs = std::clamp<uint64_t>(args.count(kPairs), 1, 1000);
+  for (uint64_t pair = 0; pair < pairs; ++pair) {
+    double ours = 0, other = 0;
+    for (uint64_t half = 0; half < 2; ++half) {
+      if ((pair + half) % 2 == 1) {
+        MC_TRY(value, run_reference(theirs));
+        other = value;
+        continue;
+      }
+      MC_TRY(result, xfer::bench_transfer(*end.engine, end.peer, remote.id, end.memory.bytes(), plan));
+      failed += result.failed;
+      std::sort(result.latencies.begin(), result.latencies.end());
+      ours = is_latency(name) ? to_seconds(result.latencies[result.latencies.size() / 2]) : result.bytes_per_s();
+    }
+    if (other <= 0) return Error{Code::io, name + " moved nothing"};
+    ratios.push_back(ours / other);
+    ours_all.push_back(ours);
+    theirs_all.push_back(other);
+  }
+  const Ratio ratio = summarise(ratios);
+  const std::string unit = is_latency(name) ? "_s" : "_bytes_per_s";
+  out.set("against", name).set("pairs", pairs);
+  out.set("ours" + unit, summarise(ours_all).median).set("against" + unit, summarise(theirs_all).median);
+  out.set("ratio", ratio.median).set("ratio_p25", ratio.low).set("ratio_p75", ratio.high);
+  out.set("failed", static_cast<uint64_t>(out["failed"].as_int()) + failed);
+  return {};
+}
+
+Json describe(const Point& point, const xfer::BenchResult& result) {
+  std::vector<double> latencies;
+  double sum = 0;
+  for (Duration d : result.latencies) {
+    latencies.push_back(to_seconds(d) * 1e6);
+    sum += latencies.back();
+  }
+  std::sort(latencies.begin(), latencies.end());
+  Json out = Json::object({{"type", "point"}, {"transport", point.transport}, {"op", point.op}});
+  out.set("streams", point.streams).set("size_bytes", point.bytes).set("batch", point.batch).set("depth", point.depth);
+  out.set("transfers", result.batches).set("failed", result.failed).set("bytes", result.bytes);
+  out.set("duration_s", to_seconds(result.elapsed)).set("bytes_per_s", result.bytes_per_s());
+  out.set("latency_us_avg", latencies.empty() ? 0.0 : sum / static_cast<double>(latencies.size()));
+  out.set("latency_us_p50", quantile_sorted(latencies, .5)).set("latency_us_p99", quantile_sorted(latencies, .99));
+  return std::move(out.set("latency_us_p999", quantile_sorted(latencies, .999)));
+}
+
+Result<Json> Client::measure(const Point& point, const std::string& uri) const {
+  MC_TRY(options, end_options(args, point.transport, 0));
+  options.tcp_streams = static_cast<int>(point.streams);
+  options.payload_crc = !args.on(kNoVerify);
+  const size_t in_flight = point.bytes * point.batch * point.depth;
+  MC_TRY(end, open_client_end(options, std::max(in_flight, content.size()), uri));
+  const bool write = point.op == "write";
+  MC_TRY(remote, end->find(write ? kWriteBuffer : kReadBuffer, uri));
+  xfer::BenchPlan plan{.op = write ? xfer::Op::write : xfer::Op::read,
+                       .request_bytes = point.bytes,
+                       .batch_requests = point.batch,
+                       .depth = point.depth,
+                       .duration = args.duration(kTime)};
+  const bool verify = verified(args, point);
+  if (verify && !write && remote.length != content.size())
+    return user_error(err::kBadValue,
+                      uri + " serves " + human_bytes(remote.length) + ", this side has " + human_bytes(content.size()) +
+                          " of content to check with",
+                      "--memory", "give both sides the same --memory, or use --no-verify");
+  if (verify && !write) plan.crc32c = checksums(content, point.bytes);
+  MC_TRY(result, xfer::bench_transfer(*end->engine, end->peer, remote.id, end->memory.bytes(), plan));
+  Json out = describe(point, result);
+  const bool sockets = point.transport == "tcp";
+  ReferencePlan limit = reference(point, end->memory.bytes(), sockets ? "raw" : "memcpy");
+  limit.duration = std::clamp<Duration>(plan.duration / 4, 50ms, 500ms);
+  MC_TRY(yardstick, run_reference(limit));
+  out.set("yardstick", sockets ? "raw-tcp" : "memcpy").set("yardstick_bytes_per_s", yardstick);
+  out.set("yardstick_share", yardstick > 0 ? result.bytes_per_s() / yardstick : 0.0).set("verified", verify);
+  if (args.present(kAgainst)) MC_CHECK(compare(point, *end, remote, plan, out));
+  return out;
+}
+
 Result<std::vector<Point>> points_of(const cli::Args& args) {
+  const auto each = [](const std::vector<uint64_t>& values, uint64_t low, uint64_t high, const char* flag,
+                       const char* range) -> Result<std::vector<uint64_t>> {
+    for (const uint64_t value : values)
+      if (value < low || value > high) return user_error(err::kBadValue, std::string(flag) + " is " + range, flag);
+    return values;
+  };
+  MC_TRY(streams, each(args.sweep(kStreams), 1, 63, "--streams", "1 to 63"));
+  MC_TRY(sizes, each(args.sweep(kSize), 64, kGiB, "--size", "64B to 1GiB"));
+  MC_TRY(batches, each(args.sweep(kBatch), 1, 65536, "--batch", "1 to 65536"));
+  MC_TRY(depths, each(args.sweep(kDepth), 1, 256, "--depth", "1 to 256"));
   std::vector<Point> out;
   for (const std::string& transport : args.list(kTransports)) {
-    if (transport != "shm" && transport != "tcp")
-      return user_error(err::kTransportUnusable, "'" + transport + "' is no transport; there are shm and tcp",
+    if (transport != "shm" && transport != "rdma" && transport != "tcp")
+      return user_error(err::kTransportUnusable, "'" + transport + "' is no transport; there are shm, rdma and tcp",
                         "--transport");
-    for (uint64_t streams : args.sweep(kStreams)) {
-      if (streams < 1 || streams > 64) return user_error(err::kBadValue, "--streams is 1 to 64", "--streams");
-      if (transport == "shm" && streams != args.sweep(kStreams).front()) continue;  // it has no streams
-      for (uint64_t bytes : args.sweep(kSize)) {
-        if (bytes < 64 || bytes > kGiB) return user_error(err::kBadValue, "--size is 64B to 1GiB", "--size");
-        out.push_back({transport, transport == "shm" ? 1 : streams, bytes});
-      }
+    for (const std::string& op : args.list(kOp)) {
+      if (op != "read" && op != "write") return user_error(err::kBadValue, "--op is read, write or both", "--op");
+      for (const uint64_t stream : transport == "tcp" ? streams : std::vector<uint64_t>{1})
+        for (const uint64_t bytes : sizes)
+          for (const uint64_t batch : batches)
+            for (const uint64_t depth : depths) {
+              if (bytes * batch * depth > 16 * kGiB)
+                return user_error(err::kBadValue, "more than 16 GiB would be in flight: size x batch x depth",
+                                  "--size");
+              out.push_back({transport, op, stream, bytes, batch, depth});
+            }
     }
   }
   return out;
+}
+
+std::vector<std::string> header(bool against) {
+  std::vector<std::string> out = {"transport", "op",     "streams", "size",    "batch",      "depth",   "GB/s",
+                                  "avg us",    "p50 us", "p99 us",  "p999 us", "limit GB/s", "share %", "verified"};
+  if (against) out.insert(out.end(), {"against", "theirs", "ratio", "p25", "p75"});
+  return out;
+}
+
+std::vector<std::string> cells(const Point& point, const Json& row, bool against) {
+  const auto us = [&](const char* key) { return fixed(row[key].as_double(), 1); };
+  std::vector<std::string> out = {point.transport,
+                                  point.op,
+                                  std::to_string(point.streams),
+                                  human_bytes(point.bytes),
+                                  std::to_string(point.batch),
+                                  std::to_string(point.depth),
+                                  fixed(row["bytes_per_s"].as_double() / 1e9, 2),
+                                  us("latency_us_avg"),
+                                  us("latency_us_p50"),
+                                  us("latency_us_p99"),
+                                  us("latency_us_p999"),
+                                  fixed(row["yardstick_bytes_per_s"].as_double() / 1e9, 2),
+                                  fixed(100 * row["yardstick_share"].as_double(), 0),
+                                  row["verified"].as_bool() ? "yes" : "no"};
+  if (!against) return out;
+  const std::string name(row["against"].as_string());
+  out.push_back(name);
+  out.push_back(is_latency(name) ? fixed(row["against_s"].as_double() * 1e6, 1) + " us"
+                                 : fixed(row["against_bytes_per_s"].as_double() / 1e9, 2) + " GB/s");
+  for (const char* key : {"ratio", "ratio_p25", "ratio_p75"}) out.push_back(fixed(row[key].as_double(), 2));
+  return out;
+}
+
+/// The host of a URI or of a bare host.
+std::string host_of(const std::string& peer) {
+  const size_t at = peer.find("://");
+  if (at == std::string::npos) return peer;
+  const auto place = parse_host_port(std::string_view(peer).substr(at + 3));
+  return place ? place->host : std::string();
 }
 
 }  // namespace
@@ -276,22 +299,24 @@ Result<std::vector<Point>> points_of(const cli::Args& args) {
 const cli::FlagList kXferFlags = kFlags;
 
 Result<int> xfer(const cli::Args& args) {
-  if (args.on(kServer)) return run_server(args);
-  const std::string peer = args.positional("PEER").empty() ? "" : args.positional_one("PEER");
   MC_TRY(points, points_of(args));
+  uint64_t memory = args.bytes(kMemory);
+  for (const Point& point : points) memory = std::max(memory, point.bytes);
+  std::string transports;
+  for (const std::string& t : args.list(kTransports)) transports += (transports.empty() ? "" : ",") + t;
+  if (args.on(kServer)) return serve_until_stopped(args, transports, memory);
+  const std::string peer = args.positional("PEER").empty() ? "" : args.positional_one("PEER");
   Sink sink(args);
-  uint64_t largest = kBufferMin;
-  for (const Point& point : points) largest = std::max(largest, point.bytes);
-  MC_TRY(content, mem::HostBuffer::allocate(largest, {.name = "bench content"}));
-  fill(content.bytes());
-  std::unique_ptr<End> here;
+  MC_TRY(content, mem::HostBuffer::allocate(memory, {.name = "bench content"}));
+  fill_content(content.bytes());
+  std::unique_ptr<ServingEnd> here;
   if (peer.empty()) {
-    MC_TRY(server, open_server(args, "shm,tcp", largest, false));
+    MC_TRY(server, open_serving_end(args, transports, memory, false));
     here = std::move(server);
   }
-  const Client client{args, content.bytes()};
-  Table table(
-      {"transport", "op", "streams", "size", "GB/s", "p50 us", "p99 us", "yardstick GB/s", "share %", "verified"});
+  const Client client{args, content.bytes(), host_of(peer)};
+  const bool against = args.present(kAgainst);
+  Table table(header(against));
   Json points_out = Json::array();
   uint64_t failed = 0;
   for (const Point& point : points) {
@@ -300,15 +325,12 @@ Result<int> xfer(const cli::Args& args) {
       for (const std::string& u : here->engine->uris())
         if (u.starts_with(point.transport + "://")) uri = u;
     } else {
-      MC_TRY(named, address(args, peer, point.transport));
+      MC_TRY(named, peer_address(args, peer, point.transport));
       uri = named;
     }
     MC_TRY(row, client.measure(point, uri));
     failed += static_cast<uint64_t>(row["failed"].as_int());
-    table.add({point.transport, args.text(kOp), std::to_string(point.streams), human_bytes(point.bytes),
-               fixed(row["bytes_per_s"].as_double() / 1e9, 2), fixed(row["latency_us_p50"].as_double(), 1),
-               fixed(row["latency_us_p99"].as_double(), 1), fixed(row["yardstick_bytes_per_s"].as_double() / 1e9, 2),
-               fixed(100 * row["yardstick_share"].as_double(), 0), row["verified"].as_bool() ? "yes" : "no"});
+    table.add(cells(point, row, against));
     MC_CHECK(sink.line(row));
     points_out.push(std::move(row));
   }

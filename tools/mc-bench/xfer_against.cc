@@ -1,0 +1,209 @@
+#include "xfer_against.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+#include <sstream>
+#include <utility>
+
+#include "base/errors.h"
+#include "base/fd.h"
+#include "base/histogram.h"
+#include "base/json.h"
+#include "xfer/bench.h"
+
+extern char** environ;
+
+namespace mc::bench {
+namespace {
+
+constexpr size_t kOutputMax = size_t{4} << 20;
+
+TimePoint in(Duration d) {
+  return SystemClock::instance().now() + d;
+}
+
+/// A program whose output is collected; killed when this goes out of scope.
+class Program {
+ public:
+  static Result<Program> start(const std::vector<std::string>& command) {
+    MC_TRY(pipe, make_pipe());
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_adddup2(&actions, pipe.write_end.get(), 1);
+    posix_spawn_file_actions_adddup2(&actions, pipe.write_end.get(), 2);
+    std::vector<char*> argv;
+    for (const std::string& word : command) argv.push_back(const_cast<char*>(word.c_str()));
+    argv.push_back(nullptr);
+    Program program;
+    const int error = ::posix_spawnp(&program.pid_, argv[0], &actions, nullptr, argv.data(), environ);
+    posix_spawn_file_actions_destroy(&actions);
+    if (error != 0) {
+      program.pid_ = -1;
+      return user_error(err::kReferenceMissing, command[0] + ": " + std::strerror(error), "--against");
+    }
+    program.output_ = std::move(pipe.read_end);
+    return program;
+  }
+  Program() = default;
+  Program(Program&& other) noexcept
+      : pid_(std::exchange(other.pid_, -1)), output_(std::move(other.output_)), text_(std::move(other.text_)) {}
+  Program& operator=(Program&&) = delete;
+  ~Program() {
+    if (pid_ <= 0) return;
+    ::kill(pid_, SIGKILL);
+    int status;
+    ::waitpid(pid_, &status, 0);
+  }
+
+  /// Collects output until the program ends; its exit status, or Code::timeout.
+  Result<int> finish(TimePoint deadline) {
+    MC_TRY(text, read_to_end(output_.get(), kOutputMax, deadline));
+    text_ += text;
+    int status = 0;
+    ::waitpid(std::exchange(pid_, -1), &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+  /// Waits a moment; true when it said something or ended meanwhile.
+  bool stirred(Duration moment) const { return wait_fd(output_.get(), POLLIN, in(moment)).has_value(); }
+  const std::string& text() const { return text_; }
+
+ private:
+  pid_t pid_ = -1;
+  Fd output_;
+  std::string text_;
+};
+
+void add_words(std::vector<std::string>& command, const std::string& text) {
+  std::istringstream words(text);
+  for (std::string word; words >> word;) command.push_back(word);
+}
+
+std::string last_lines(const std::string& text) {
+  const size_t from = text.size() > 300 ? text.size() - 300 : 0;
+  std::string out = text.substr(from);
+  std::replace(out.begin(), out.end(), '\n', ' ');
+  return out;
+}
+
+/// Runs a server of one session and a client, which is tried again until the server listens. The
+/// client's output.
+Result<std::string> run_pair(const ReferencePlan& plan, std::vector<std::string> server,
+                             std::vector<std::string> client) {
+  add_words(server, plan.server_args);
+  add_words(client, plan.client_args);
+  if (plan.name != "iperf3") client.push_back(plan.host);
+  std::optional<Program> other;
+  if (plan.start_other_side) {
+    auto started = Program::start(server);
+    if (!started) return started.error();
+    other.emplace(std::move(*started));
+    (void)other->stirred(200ms);
+  }
+  const TimePoint deadline = in(plan.duration + 10s);
+  for (;;) {
+    MC_TRY(program, Program::start(client));
+    auto status = program.finish(deadline + 30s);
+    if (!status) return user_error(err::kReferenceMissing, plan.name + ": " + status.error().what, "--against");
+    if (*status == 0) return program.text();
+    if (!other || SystemClock::instance().now() > deadline)
+      return user_error(err::kReferenceMissing,
+                        plan.name + " ended with " + std::to_string(*status) + ": " + last_lines(program.text()),
+                        "--against");
+    (void)other->stirred(100ms);
+  }
+}
+
+Result<double> run_iperf3(const ReferencePlan& plan) {
+  static int port = 15201 + static_cast<int>(::getpid() % 10000);
+  const std::string at = std::to_string(++port);
+  const auto seconds = std::max<int64_t>(1, static_cast<int64_t>(to_seconds(plan.duration) + 0.5));
+  std::vector<std::string> client = {"iperf3",
+                                     "-c",
+                                     plan.host,
+                                     "-p",
+                                     plan.start_other_side ? at : "5201",
+                                     "-t",
+                                     std::to_string(seconds),
+                                     "-P",
+                                     std::to_string(plan.streams),
+                                     "-l",
+                                     std::to_string(std::clamp<size_t>(plan.request_bytes, 1024, 1 << 20)),
+                                     "-J"};
+  MC_TRY(text, run_pair(plan, {"iperf3", "-s", "-1", "-p", at}, std::move(client)));
+  return parse_iperf3(text);
+}
+
+Result<double> run_perftest(const ReferencePlan& plan) {
+  static int port = 25201 + static_cast<int>(::getpid() % 10000);
+  const std::string at = std::to_string(plan.start_other_side ? ++port : 18515);
+  std::vector<std::string> common = {plan.name,
+                                     "-s",
+                                     std::to_string(plan.request_bytes),
+                                     "-n",
+                                     std::to_string(std::clamp<uint64_t>(plan.iterations, 5, 100000)),
+                                     "-p",
+                                     at,
+                                     "-F"};
+  if (!is_latency(plan.name)) common.push_back("--report_gbits");
+  MC_TRY(text, run_pair(plan, common, common));
+  return parse_perftest(text, is_latency(plan.name));
+}
+
+}  // namespace
+
+bool is_latency(const std::string& reference) {
+  return reference == "ib_read_lat";
+}
+
+Result<double> parse_iperf3(const std::string& text) {
+  MC_TRY(result, Json::parse(text));
+  const double bits = result["end"]["sum_received"]["bits_per_second"].as_double();
+  if (bits <= 0) return Error{Code::corrupt, "iperf3: no end.sum_received.bits_per_second: " + last_lines(text)};
+  return bits / 8;
+}
+
+Result<double> parse_perftest(const std::string& text, bool latency) {
+  // the line below the header "#bytes #iterations BW peak[Gb/sec] BW average[Gb/sec] MsgRate[Mpps]", or
+  // "#bytes #iterations t_min[usec] t_max[usec] t_typical[usec] t_avg[usec] ..."
+  std::istringstream lines(text);
+  bool header = false;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.find("#bytes") != std::string::npos) {
+      header = true;
+      continue;
+    }
+    if (!header) continue;
+    std::istringstream words(line);
+    std::vector<double> columns;
+    for (double value; words >> value;) columns.push_back(value);
+    if (columns.size() < (latency ? 5u : 4u)) continue;
+    const double value = latency ? columns[4] / 1e6 : columns[3] * 1e9 / 8;
+    if (value > 0) return value;
+  }
+  return Error{Code::corrupt, "perftest: no result line: " + last_lines(text)};
+}
+
+Result<double> run_reference(const ReferencePlan& plan) {
+  if (plan.name == "memcpy") return xfer::bench_memcpy(plan.source, plan.target, plan.request_bytes, plan.duration);
+  if (plan.name == "raw")
+    return xfer::bench_raw_tcp(plan.source, plan.target, plan.request_bytes, plan.duration, plan.depth);
+  return plan.name == "iperf3" ? run_iperf3(plan) : run_perftest(plan);
+}
+
+Ratio summarise(std::vector<double> ratios) {
+  std::sort(ratios.begin(), ratios.end());
+  return {quantile_sorted(ratios, .5), quantile_sorted(ratios, .25), quantile_sorted(ratios, .75)};
+}
+
+}  // namespace mc::bench

@@ -1,0 +1,160 @@
+#include "xfer_ends.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+#include "base/common_flags.h"
+#include "base/errors.h"
+#include "base/fd.h"
+#include "base/hash.h"
+#include "base/json.h"
+#include "base/parallel.h"
+#include "base/rng.h"
+#include "ctl/ctl.h"
+#include "run/signals.h"
+
+namespace mc::bench {
+namespace {
+
+constexpr uint64_t kContentSeed = 0x6d632d62656e6368;  // both ends make the same bytes from it
+
+std::string shm_address(uint64_t port) {
+  return "mc-bench-xfer-" + std::to_string(::getuid()) + "-" + std::to_string(port);
+}
+
+Result<std::unique_ptr<xfer::Engine>> open_engine(const xfer::Options& options) {
+  auto engine = xfer::Engine::open(options);
+  if (engine) return engine;
+  const bool exposed = engine.error().code == Code::invalid && options.secret.empty() && !options.insecure;
+  const bool taken = engine.error().what.find("Address already in use") != std::string::npos;
+  const auto number = exposed ? err::kAuthRequired : taken ? err::kPortInUse : err::kCannotListen;
+  return as_user_error(number, std::move(engine.error()));
+}
+
+Parallel& toucher() {
+  static Parallel pool(std::max(1, std::min(8, static_cast<int>(std::thread::hardware_concurrency()))));
+  return pool;
+}
+
+}  // namespace
+
+void fill_content(std::span<std::byte> bytes) {
+  Rng rng(kContentSeed);
+  for (size_t i = 0; i + 8 <= bytes.size(); i += 8) {
+    const uint64_t word = rng.next();
+    std::memcpy(bytes.data() + i, &word, 8);
+  }
+}
+
+std::vector<uint32_t> checksums(std::span<const std::byte> content, size_t piece_bytes) {
+  std::vector<uint32_t> out;
+  for (size_t at = 0; at + piece_bytes <= content.size(); at += piece_bytes)
+    out.push_back(crc32c(content.subspan(at, piece_bytes)));
+  return out;
+}
+
+Result<xfer::Options> end_options(const cli::Args& args, const std::string& transports, uint64_t port) {
+  xfer::Options options{.name = "bench", .transport = transports};
+  options.tcp_bind = args.text(flags::kBind) + ":" + std::to_string(port);
+  options.insecure = args.on(flags::kInsecure);
+  if (args.present(flags::kAuth)) {
+    MC_TRY(keys, ctl::load_key_set(args.text(flags::kAuth)));
+    const auto digest = Sha256().update(keys.data_secret).finish();  // Z85 text to the 32 bytes xfer wants
+    options.secret.assign(digest.begin(), digest.end());
+  }
+  return options;
+}
+
+Result<std::unique_ptr<ServingEnd>> open_serving_end(const cli::Args& args, const std::string& transports, size_t bytes,
+                                                     bool fixed_place) {
+  const uint64_t port = fixed_place ? args.count(kXferPort) : 0;
+  MC_TRY(options, end_options(args, transports, port));
+  options.name = "bench-server";
+  if (fixed_place) options.shm_path = shm_address(port);
+  auto end = std::make_unique<ServingEnd>();
+  MC_TRY(content, mem::SharedBuffer::create(bytes, {.name = "bench", .prefault = &toucher()}));
+  MC_TRY(landing, mem::SharedBuffer::create(bytes, {.name = "landing", .peers_write = true, .prefault = &toucher()}));
+  end->content = std::move(content);
+  end->landing = std::move(landing);
+  fill_content(end->content.bytes());
+  MC_TRY(engine, open_engine(options));
+  end->engine = std::move(engine);
+  MC_CHECK(end->engine->register_buffer(end->content,
+                                        {.name = std::string(kReadBuffer), .access = xfer::AccessClass::blocks}));
+  MC_CHECK(end->engine->register_buffer(end->landing,
+                                        {.name = std::string(kWriteBuffer), .access = xfer::AccessClass::landing}));
+  return end;
+}
+
+Result<int> serve_until_stopped(const cli::Args& args, const std::string& transports, size_t bytes) {
+  MC_TRY(signals, run::Signals::open());
+  MC_TRY(end, open_serving_end(args, transports, bytes, true));
+  Json ready = Json::object({{"type", "ready"}, {"program", "mc-bench"}});
+  Json uris = Json::array();
+  for (const std::string& uri : end->engine->uris()) uris.push(uri);
+  ready.set("uri", end->engine->uris().back()).set("uris", std::move(uris)).set("pid", ::getpid());
+  MC_CHECK(write_all(1, ready.dump() + "\n"));
+  std::vector<xfer::Event> events;
+  for (;;) {
+    auto readable = wait_fd(signals.fd(), POLLIN, SystemClock::instance().now() + 200ms);
+    if (readable && signals.next()) return 0;
+    events.clear();
+    (void)end->engine->poll(events, SystemClock::instance().now());
+  }
+}
+
+Result<xfer::BufferInfo> ClientEnd::find(std::string_view name, const std::string& uri) const {
+  const auto descriptor = engine->descriptor(peer);
+  const xfer::BufferInfo* found = descriptor ? descriptor->find(name) : nullptr;
+  if (found == nullptr)
+    return user_error(err::kPeerGarbage, uri + " has no buffer named " + std::string(name), uri,
+                      "is it a mc-bench xfer --server of this release?");
+  return *found;
+}
+
+Result<std::unique_ptr<ClientEnd>> open_client_end(const xfer::Options& options, size_t bytes, const std::string& uri) {
+  auto end = std::make_unique<ClientEnd>();
+  MC_TRY(memory, mem::SharedBuffer::create(bytes, {.name = "local", .prefault = &toucher()}));
+  end->memory = std::move(memory);
+  fill_content(end->memory.bytes());
+  MC_TRY(engine, open_engine(options));
+  end->engine = std::move(engine);
+  MC_CHECK(end->engine->register_buffer(end->memory, {.name = "local"}));
+  const TimePoint deadline = SystemClock::instance().now() + 5s;
+  auto peer = end->engine->connect(uri, deadline);
+  if (!peer) return user_error(err::kPeerUnreachable, uri + ": " + peer.error().what, uri);
+  end->peer = *peer;
+  std::vector<xfer::Event> events;
+  while (SystemClock::instance().now() < deadline + 1s) {
+    events.clear();
+    (void)end->engine->poll(events, deadline + 1s);
+    for (const auto& event : events) {
+      if (event.kind == xfer::Event::Kind::peer_up && event.peer == *peer) return end;
+      if (event.kind == xfer::Event::Kind::peer_lost)
+        return user_error(err::kPeerUnreachable, uri + ": " + event.text, uri,
+                          "start one with: mc-bench xfer --server");
+    }
+  }
+  return user_error(err::kPeerUnreachable, uri + ": not connected within 5 s", uri,
+                    "start one with: mc-bench xfer --server");
+}
+
+Result<std::string> peer_address(const cli::Args& args, const std::string& peer, const std::string& transport) {
+  if (peer.find("://") != std::string::npos) {
+    if (peer.starts_with(transport + "://")) return peer;
+    return user_error(err::kBadValue, peer + " is no address of transport " + transport, "PEER",
+                      "name one with --transport");
+  }
+  if (transport == "tcp") return "tcp://" + peer + ":" + std::to_string(args.count(kXferPort));
+  if (transport != "shm")
+    return user_error(err::kBadValue, transport + " needs the server's URI as PEER, not a host", "PEER",
+                      "mc-bench xfer --server prints its URIs");
+  if (peer == "127.0.0.1" || peer == "localhost" || peer == "::1") return "shm://" + shm_address(args.count(kXferPort));
+  return user_error(err::kTransportUnusable, "shm reaches this host only, not " + peer, "--transport");
+}
+
+}  // namespace mc::bench

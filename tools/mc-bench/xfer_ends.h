@@ -1,0 +1,52 @@
+// The two ends of `mc-bench xfer`: an engine with its registered memory. The serving end offers the
+// buffer "bench" to read and "bench-landing" to write; both ends make the same content from a seed, so
+// that what is read can be checked without a word about it.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/cli.h"
+#include "mem/mem.h"
+#include "xfer/xfer.h"
+
+namespace mc::bench {
+
+extern const Flag kXferPort;
+inline constexpr std::string_view kReadBuffer = "bench";
+inline constexpr std::string_view kWriteBuffer = "bench-landing";
+
+void fill_content(std::span<std::byte> bytes);
+/// Expected sums of consecutive pieces.
+std::vector<uint32_t> checksums(std::span<const std::byte> content, size_t piece_bytes);
+
+/// Options from the flags that both ends share: --auth, --insecure, --bind (with `port`).
+Result<xfer::Options> end_options(const cli::Args& args, const std::string& transports, uint64_t port);
+
+/// The engine goes first when it is destroyed: it must let go of the memory.
+struct ServingEnd {
+  mem::SharedBuffer content, landing;
+  std::unique_ptr<xfer::Engine> engine;
+};
+/// `fixed_place`: listens where clients look by default (--port, and an shm name made from it).
+Result<std::unique_ptr<ServingEnd>> open_serving_end(const cli::Args& args, const std::string& transports, size_t bytes,
+                                                     bool fixed_place);
+/// --server: prints where it listens and serves until a signal.
+Result<int> serve_until_stopped(const cli::Args& args, const std::string& transports, size_t bytes);
+
+/// An engine with `bytes` of its own, connected to `uri`.
+struct ClientEnd {
+  mem::SharedBuffer memory;
+  std::unique_ptr<xfer::Engine> engine;
+  xfer::PeerId peer{};
+  /// The peer's buffer of that name.
+  Result<xfer::BufferInfo> find(std::string_view name, const std::string& uri) const;
+};
+Result<std::unique_ptr<ClientEnd>> open_client_end(const xfer::Options& options, size_t bytes, const std::string& uri);
+
+/// Where a transport of the PEER argument is dialled: a URI as it is, a host by the server's fixed places.
+Result<std::string> peer_address(const cli::Args& args, const std::string& peer, const std::string& transport);
+
+}  // namespace mc::bench
