@@ -243,7 +243,11 @@ void RdmaPort::refresh(int only_gid) {
   lid = attr.lid;
   mtu = from_verbs_mtu(attr.active_mtu);
   gids.clear();
-  for (const RankedGid& ranked : rank_gids(query_gids(device->context(), number), only_gid))
+  auto entries = query_gids(device->context(), number);
+  // while the link is down the addresses it will come back with are planned with
+  if (!active)
+    for (GidEntry& entry : entries) entry.netdev_up = true;
+  for (const RankedGid& ranked : rank_gids(entries, only_gid))
     if (ranked.usable && gids.size() < wire::kRdmaGidsMax) gids.push_back(ranked.entry);
 }
 

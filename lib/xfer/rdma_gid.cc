@@ -156,11 +156,12 @@ std::vector<NicPair> pair_nics(std::span<const RdmaNic> local, std::span<const R
   });
   std::vector<bool> local_used(local.size()), remote_used(remote.size());
   std::vector<NicPair> out;
-  // first every port with one of its own, then those that are left with one that is shared
+  // first every port with one of its own, then those that are left with one that is shared, if it is near
   for (const bool sharing : {false, true})
     for (const Candidate& candidate : candidates) {
       const size_t i = candidate.pair.local, k = candidate.pair.remote;
       if (out.size() >= limit) break;
+      if (sharing && !candidate.pair.gids[0].common_subnet) continue;
       if (sharing ? local_used[i] && remote_used[k] : local_used[i] || remote_used[k]) continue;
       local_used[i] = remote_used[k] = true;
       out.push_back(candidate.pair);

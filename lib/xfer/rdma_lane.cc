@@ -129,13 +129,13 @@ Result<void> RdmaLane::allow_writes(bool allowed) {
   return {};
 }
 
-size_t RdmaLane::room(std::span<const Slice> slices) const {
+size_t RdmaLane::room(std::span<const Slice> slices, uint64_t window) const {
   size_t count = 0;
   uint64_t bytes = bytes_;
   for (const Slice& slice : slices) {
     bytes += slice.local.size();
     // two at least: the next request must be on its way while one is served
-    if (pending_.size() + count >= 2 && bytes > kWindowBytes) break;
+    if (pending_.size() + count >= 2 && bytes > window) break;
     ++count;
   }
   return count;

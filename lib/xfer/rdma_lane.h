@@ -47,8 +47,9 @@ class RdmaLane {
   ibv_qp* pair() const { return pair_.get(); }
   static uint8_t lane_of(uint64_t wr_id) { return static_cast<uint8_t>(wr_id >> 56); }
 
-  /// How many of these slices have room now, by bytes and by count.
-  size_t room(std::span<const Slice> slices) const;
+  /// How many of these slices have room now: two at least, and more up to `window` bytes in flight.
+  size_t room(std::span<const Slice> slices, uint64_t window) const;
+  uint64_t bytes() const { return bytes_; }
   /// Posts from the front. `error`: errno of the queue pair; the lane must then be failed.
   struct Posted {
     size_t taken = 0;

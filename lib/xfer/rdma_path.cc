@@ -32,14 +32,14 @@ std::string_view to_string(PathCause cause) {
     case PathCause::bug: return "malformed request";
     case PathCause::nic: return "NIC failed";
     case PathCause::port: return "port down";
-    case PathCause::replaced: return "the peer starts over";
+    case PathCause::restart: return "restart";
   }
   return "unknown";
 }
 
 PathCause path_cause(uint8_t wire_value) {
-  return wire_value > 0 && wire_value <= static_cast<uint8_t>(PathCause::replaced) ? static_cast<PathCause>(wire_value)
-                                                                                   : PathCause::fault;
+  return wire_value > 0 && wire_value <= static_cast<uint8_t>(PathCause::restart) ? static_cast<PathCause>(wire_value)
+                                                                                  : PathCause::fault;
 }
 
 Verdict classify(WorkStatus status) {
@@ -48,14 +48,14 @@ Verdict classify(WorkStatus status) {
     case WorkStatus::flushed:
     case WorkStatus::retry_exceeded:
     case WorkStatus::rnr_retry_exceeded:
+    case WorkStatus::local_operation:  // soft-RoCE's word for a packet it could not send: the interface is down
     case WorkStatus::other: return {PathCause::fault, Code::io};
     case WorkStatus::remote_access:
     case WorkStatus::remote_invalid_request:
     case WorkStatus::remote_operation: return {PathCause::refused, Code::not_found};
     // retrying our own mistakes would only repeat them, as fast as the NIC can
     case WorkStatus::local_length:
-    case WorkStatus::local_protection:
-    case WorkStatus::local_operation: return {PathCause::bug, Code::invalid};
+    case WorkStatus::local_protection: return {PathCause::bug, Code::invalid};
     case WorkStatus::fatal: return {PathCause::nic, Code::io};
   }
   return {PathCause::fault, Code::io};

@@ -147,7 +147,7 @@ Code RdmaTransport::on_offer(RdmaEndpoint& endpoint, const wire::RdmaPathOffer& 
     home_.tally->failure("rdma: stale offer of a path");
     return Code::ok;
   }
-  if (rail.machine.live()) fail(endpoint, rail, PathCause::replaced, "the peer starts over", false, *endpoint.out);
+  if (rail.machine.live()) fail(endpoint, rail, PathCause::restart, "the peer starts over", false, *endpoint.out);
   if (rail.machine.state() == State::draining)
     rail.pending = offer;
   else
@@ -241,7 +241,11 @@ void RdmaTransport::serve(RdmaEndpoint& endpoint, RdmaRail& rail, Outbox& out) {
   polled_.completions = 0;
   polled_.failure = WorkStatus::ok;
   rail.poll(polled_);
-  for (const Slice& slice : polled_.ok) report(slice, out);
+  for (const Slice& slice : polled_.ok) {
+    if (!rail.cancelled.empty() && rail.cancelled.erase(slice.id) > 0 && rail.cancelled.empty())
+      rail.cancelled_since = kNever;
+    report(slice, out);
+  }
   if (polled_.completions > 0) rail.progress = now();
   if (polled_.failure != WorkStatus::ok && rail.machine.live()) {
     const WorkStatus status = polled_.failure;
@@ -370,6 +374,17 @@ bool RdmaTransport::resolve(RdmaEndpoint& endpoint, const RdmaRail& rail, const 
   return true;
 }
 
+/// Bytes a lane of the path may have in flight. A path does not run far ahead of another that has less:
+/// a batch that fits one window would use one path only.
+uint64_t RdmaTransport::window(const RdmaEndpoint& endpoint, const RdmaRail& rail) const {
+  uint64_t window = RdmaLane::kWindowBytes;
+  for (const auto& other : endpoint.rails) {
+    if (other.get() == &rail || other->machine.state() != State::up) continue;
+    window = std::min(window, other->bytes() / endpoint.lanes_per_path + kAheadBytes);
+  }
+  return window;
+}
+
 size_t RdmaTransport::post(EndpointId id, int lane_index, std::span<const Slice> slices, Outbox& out) {
   size_t index = 0;
   RdmaRail* rail = rail_of(id, lane_index, index);
@@ -377,7 +392,7 @@ size_t RdmaTransport::post(EndpointId id, int lane_index, std::span<const Slice>
   RdmaEndpoint& endpoint = *find(id);
   if (endpoint.doomed) return 0;
   RdmaLane& lane = rail->lane(index);
-  const size_t room = lane.room(slices);
+  const size_t room = lane.room(slices, window(endpoint, *rail));
   size_t refused = 0;  // those at the front are answered here; one behind others waits for its turn
   items_.clear();
   for (size_t i = 0; i < room; ++i) {
@@ -407,9 +422,13 @@ size_t RdmaTransport::post(EndpointId id, int lane_index, std::span<const Slice>
 
 bool RdmaTransport::cancel(EndpointId id, int lane, uint64_t slice) {
   size_t index = 0;
-  const RdmaRail* rail = rail_of(id, lane, index);
-  if (rail == nullptr || index >= rail->lane_count()) return true;
-  return !rail->lane(index).holds(slice);  // posted is posted: a SliceDone follows
+  RdmaRail* rail = rail_of(id, lane, index);
+  if (rail == nullptr || index >= rail->lane_count() || !rail->lane(index).holds(slice)) return true;
+  // posted is posted: a SliceDone follows, soon, or the path starts over to get the memory back
+  rail->cancelled.insert(slice);
+  if (rail->cancelled_since == kNever) rail->cancelled_since = now();
+  due(rail->cancelled_since + home_.options->drain_grace / 2);
+  return false;
 }
 
 // ---- devices ------------------------------------------------------------------------------------

@@ -183,6 +183,12 @@ size_t RdmaRail::outstanding() const {
   return count;
 }
 
+uint64_t RdmaRail::bytes() const {
+  uint64_t bytes = 0;
+  for (const auto& lane : lanes_) bytes += lane->bytes();
+  return bytes;
+}
+
 std::vector<RdmaLane::Failed> RdmaRail::close() {
   std::vector<RdmaLane::Failed> failed;
   for (const auto& lane : lanes_) {
@@ -194,6 +200,8 @@ std::vector<RdmaLane::Failed> RdmaRail::close() {
   scratch_region_.reset();
   scratch_.reset();
   probing_ = told_ready = false;
+  cancelled.clear();
+  cancelled_since = kNever;
   probes_left_ = 0;
   return failed;
 }

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,8 @@ class RdmaRail {
   std::string last_error;
   TimePoint progress{};  // of transfers, for the stall timer
   TimePoint drain_deadline = kNever;
+  std::set<uint64_t> cancelled;  // slices the NIC still holds though nobody wants them
+  TimePoint cancelled_since = kNever;
 
   uint32_t id() const { return id_; }
   size_t local() const { return local_; }    // index of our port
@@ -73,6 +76,7 @@ class RdmaRail {
   void fail_lanes();
   bool drained() const;
   size_t outstanding() const;
+  uint64_t bytes() const;  // in flight
   /// Destroys the attempt's objects: the NIC touches nothing of it any more. Slices that did not make it.
   std::vector<RdmaLane::Failed> close();
 

@@ -95,7 +95,8 @@ class RdmaTransport final : public Transport {
   static constexpr size_t kStrangersMax = 256;  // sockets that have not proven themselves
   static constexpr size_t kQueueMax = 1024;     // frames waiting for one peer
   static constexpr size_t kChoicesMax = 4;      // address pairs tried for one path
-  static constexpr Duration kDrainMax = 1s;     // after which queue pairs are destroyed instead
+  static constexpr uint64_t kAheadBytes = uint64_t{256} << 10;
+  static constexpr Duration kDrainMax = 1s;  // after which queue pairs are destroyed instead
 
   // transport_rdma.cc
   RdmaEndpoint* add(Fd fd, Handshake handshake, uint32_t events);
@@ -142,6 +143,7 @@ class RdmaTransport final : public Transport {
   void report(const Slice& slice, Outbox& out);
   bool resolve(RdmaEndpoint& endpoint, const RdmaRail& rail, const Slice& slice, PlanItem& item, SliceDone& refusal,
                bool& later);
+  uint64_t window(const RdmaEndpoint& endpoint, const RdmaRail& rail) const;
   RdmaRail* rail_of(EndpointId endpoint, int lane, size_t& index) const;
   std::string rail_name(const RdmaEndpoint& endpoint, const RdmaRail& rail) const;
   void on_completions(RdmaDevice& device, Outbox& out);

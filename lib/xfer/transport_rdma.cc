@@ -339,6 +339,14 @@ void RdmaTransport::timers(RdmaEndpoint& endpoint, TimePoint at, Outbox& out) {
     if (machine.state() == PathMachine::State::up && rail->outstanding() > 0 &&
         rail->progress + home_.options->stall_timeout <= at)
       fail(endpoint, *rail, PathCause::fault, "no progress with transfers outstanding", true, out);
+    if (machine.state() == PathMachine::State::up && rail->cancelled_since != kNever) {
+      // sooner than the engine would close the whole connection for it
+      const TimePoint limit = rail->cancelled_since + home_.options->drain_grace / 2;
+      if (limit <= at)
+        fail(endpoint, *rail, PathCause::restart, "cancelled transfers take too long", true, out);
+      else
+        due(limit);
+    }
     if (machine.state() == PathMachine::State::draining) {
       serve(endpoint, *rail, out);
       // overdue: destroying the queue pairs ends what flushing did not

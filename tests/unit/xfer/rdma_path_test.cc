@@ -30,7 +30,8 @@ Duration fail(PathMachine& path, PathCause cause, TimePoint now) {
 }  // namespace
 
 TEST_CASE("xfer/rdma_path: each completion status has the cause and the code of its class") {
-  for (const auto status : {WorkStatus::retry_exceeded, WorkStatus::rnr_retry_exceeded, WorkStatus::other}) {
+  for (const auto status :
+       {WorkStatus::retry_exceeded, WorkStatus::rnr_retry_exceeded, WorkStatus::local_operation, WorkStatus::other}) {
     CHECK(classify(status).cause == PathCause::fault);
     CHECK(classify(status).code == Code::io);  // worth another attempt elsewhere
   }
@@ -39,7 +40,7 @@ TEST_CASE("xfer/rdma_path: each completion status has the cause and the code of 
     CHECK(classify(status).cause == PathCause::refused);
     CHECK(classify(status).code == Code::not_found);
   }
-  for (const auto status : {WorkStatus::local_length, WorkStatus::local_protection, WorkStatus::local_operation}) {
+  for (const auto status : {WorkStatus::local_length, WorkStatus::local_protection}) {
     CHECK(classify(status).cause == PathCause::bug);
     CHECK(classify(status).code == Code::invalid);  // never retried
   }
@@ -143,7 +144,7 @@ TEST_CASE("xfer/rdma_path: what is not the path's fault costs it no cooldown") {
   CHECK(fail(path, PathCause::refused, kStart) == 50ms);
   CHECK(path.penalty() == Duration{});
   bring_up(path, kStart + 1s);
-  CHECK(fail(path, PathCause::replaced, kStart + 1s) == 50ms);
+  CHECK(fail(path, PathCause::restart, kStart + 1s) == 50ms);
   bring_up(path, kStart + 2s);
   CHECK(fail(path, PathCause::port, kStart + 2s) == 1s);
   CHECK(path.penalty() == Duration{});
