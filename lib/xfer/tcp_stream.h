@@ -8,6 +8,12 @@
 //     readv:  [ rest of payload -> final address ][ stage: next header, small frames ]
 //
 // Sending gathers headers and payloads of many frames in one sendmsg, straight from registered memory.
+//
+// Not io_uring: the same loop written with it (one recv and one send in flight, single issuer, deferred
+// task work) moved 0.89 to 0.99 of this at 64 KiB, 0.86 to 1.10 at 128 KiB and 0.76 to 0.99 at 1 MiB over
+// loopback (medians of 15 interleaved pairs, three times): the copies inside the kernel are the cost, a
+// system call per 128 KiB is not. It would also leave the kernel writing into memory of a cancelled read
+// until the cancellation has been heard of; here nothing is in flight between two calls.
 #pragma once
 
 #include <sys/uio.h>

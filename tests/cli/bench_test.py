@@ -360,6 +360,12 @@ class Streams(Scratch):
         self.assertIn("MC1005", bench("xfer", "--server", "--bind", "0.0.0.0", expect=2)[1])
         self.assertIn("MC2101", bench("xfer", "tcp://127.0.0.1:1", "--transport", "tcp", expect=3)[1])
 
+    def test_a_block_is_leased_and_mapped_without_a_copy(self):
+        (p,) = result("xfer", "--transport", "shm", "--op", "map", "--size", "64KiB", "-t", "50ms")["points"]
+        self.assertEqual((p["op"], p["failed"], p["bytes"]), ("map", 0, 0))
+        self.assertGreater(p["transfers"], 100)
+        self.assertIn("MC1002", bench("xfer", "--transport", "tcp", "--op", "map", expect=2)[1])
+
     def test_pairs_with_a_reference(self):
         for transport, reference in (("shm", "memcpy"), ("tcp", "raw")):
             words = ["--size", "64KiB", "-t", "20ms", "--against", reference, "--pairs", "3"]

@@ -48,7 +48,7 @@ constexpr Flag kOp{.name = "op",
                    .kind = FlagKind::list,
                    .value = "O,O",
                    .fallback = "read",
-                   .help = "read pulls from the peer, write pushes to it"};
+                   .help = "read pulls from the peer, write pushes to it, map leases and maps without a copy"};
 constexpr Flag kTime{.name = "time",
                      .letter = 't',
                      .kind = FlagKind::duration,
@@ -118,7 +118,7 @@ struct Client {
 
 /// Whether the wanted checks can be had at all.
 bool verified(const cli::Args& args, const Point& point) {
-  return !args.on(kNoVerify) && (point.op == "read" || point.transport == "tcp");
+  return !args.on(kNoVerify) && (point.op == "read" || (point.op == "write" && point.transport == "tcp"));
 }
 
 ReferencePlan Client::reference(const Point& point, std::span<std::byte> local, const std::string& name) const {
@@ -198,6 +198,11 @@ Result<Json> Client::measure(const Point& point, const std::string& uri) const {
   MC_TRY(end, open_client_end(options, std::max(in_flight, content.size()), uri));
   const bool write = point.op == "write";
   MC_TRY(remote, end->find(write ? kWriteBuffer : kReadBuffer, uri));
+  if (point.op == "map") {
+    MC_TRY(mapped, bench_map(*end, remote, point.bytes, args.duration(kTime)));
+    Json out = describe(point, mapped);
+    return std::move(out.set("verified", false));
+  }
   xfer::BenchPlan plan{.op = write ? xfer::Op::write : xfer::Op::read,
                        .request_bytes = point.bytes,
                        .batch_requests = point.batch,
@@ -239,7 +244,10 @@ Result<std::vector<Point>> points_of(const cli::Args& args) {
       return user_error(err::kTransportUnusable, "'" + transport + "' is no transport; there are shm, rdma and tcp",
                         "--transport");
     for (const std::string& op : args.list(kOp)) {
-      if (op != "read" && op != "write") return user_error(err::kBadValue, "--op is read, write or both", "--op");
+      if (op != "read" && op != "write" && op != "map")
+        return user_error(err::kBadValue, "--op is read, write or map", "--op");
+      if (op == "map" && (transport != "shm" || args.present(kAgainst)))
+        return user_error(err::kBadValue, "--op map is for --transport shm, without --against", "--op");
       for (const uint64_t stream : transport == "tcp" ? streams : std::vector<uint64_t>{1})
         for (const uint64_t bytes : sizes)
           for (const uint64_t batch : batches)

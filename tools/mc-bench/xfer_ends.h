@@ -10,6 +10,7 @@
 
 #include "base/cli.h"
 #include "mem/mem.h"
+#include "xfer/bench.h"
 #include "xfer/xfer.h"
 
 namespace mc::bench {
@@ -45,6 +46,10 @@ struct ClientEnd {
   Result<xfer::BufferInfo> find(std::string_view name, const std::string& uri) const;
 };
 Result<std::unique_ptr<ClientEnd>> open_client_end(const xfer::Options& options, size_t bytes, const std::string& uri);
+
+/// Leases and maps blocks of `remote` one after the other; latencies of each, no bytes moved.
+Result<xfer::BenchResult> bench_map(const ClientEnd& end, const xfer::BufferInfo& remote, size_t block_bytes,
+                                    Duration duration);
 
 /// Where a transport of the PEER argument is dialled: a URI as it is, a host by the server's fixed places.
 Result<std::string> peer_address(const cli::Args& args, const std::string& peer, const std::string& transport);

@@ -24,7 +24,7 @@ constexpr int kSayFd = 100;  // a child speaks here: doctest has stdout
 
 int rounds() {
   const char* full = std::getenv("MC_TEST_FULL");
-  return full != nullptr ? 50 : 3;
+  return full != nullptr ? 84 : 3;  // 84 rounds of 12 transfers: a thousand
 }
 
 std::string hex(std::span<const std::byte> bytes) {
@@ -106,6 +106,8 @@ TEST_CASE("child: holder" * doctest::skip()) {
   auto kv = mem::SharedBuffer::create(kArena);
   fill(kv->bytes(), 7);
   REQUIRE_OK(node->register_buffer(*kv, {"kv", AccessClass::blocks}));
+  auto landing = mem::SharedBuffer::create(kArena, {.peers_write = true});
+  REQUIRE_OK(node->register_buffer(*landing, {"landing", AccessClass::landing}));
   say(hex(node->describe()));
   for (std::vector<Event> events;; events.clear()) node->poll(events, in(1s));
 }
@@ -122,6 +124,25 @@ TEST_CASE("child: reader" * doctest::skip()) {
   for (;;) {
     const Request request{
         .op = Op::read, .peer = *peer, .local = local->bytes(), .buffer = node->descriptor(*peer)->find("kv")->id};
+    if (node.run({{request}}) != Code::ok) return;
+  }
+}
+
+TEST_CASE("child: writer" * doctest::skip()) {
+  const auto descriptor = unhex(read_line(0));
+  Node node("writer", child_transport());
+  auto local = mem::HostBuffer::allocate(kArena);
+  fill(local->bytes(), 9);
+  REQUIRE_OK(node->register_buffer(local->bytes(), {"local"}));
+  auto peer = node->connect(descriptor, in(kLong));
+  REQUIRE_OK(peer);
+  node.wait(Event::Kind::peer_up);
+  say("writing");
+  for (;;) {
+    const Request request{.op = Op::write,
+                          .peer = *peer,
+                          .local = local->bytes(),
+                          .buffer = node->descriptor(*peer)->find("landing")->id};
     if (node.run({{request}}) != Code::ok) return;
   }
 }
@@ -144,13 +165,15 @@ TEST_CASE("xfer: killing the holder in mid-transfer ends every batch at once and
       REQUIRE_OK(peer);
       reader.wait(Event::Kind::peer_up);
       const uint32_t kv = reader->descriptor(*peer)->find("kv")->id;
+      const uint32_t landing = reader->descriptor(*peer)->find("landing")->id;
       std::vector<BatchId> batches;
       for (size_t i = 0; i < 12; ++i) {
-        const Request request{.op = Op::read,
-                              .peer = *peer,
-                              .local = local->bytes().subspan(i % 2 * kArena, kArena),
-                              .buffer = kv,
-                              .crc32c = sum};
+        Request request{.op = Op::read,
+                        .peer = *peer,
+                        .local = local->bytes().subspan(i % 2 * kArena, kArena),
+                        .buffer = kv,
+                        .crc32c = sum};
+        if (round % 3 == 2) request = {.op = Op::write, .peer = *peer, .local = request.local, .buffer = landing};
         auto batch = reader->submit({{request}}, in(kLong), i);
         REQUIRE_OK(batch);
         batches.push_back(*batch);
@@ -228,5 +251,79 @@ TEST_CASE("xfer: killing a reader in mid-transfer frees the holder's memory and 
       if (round == 0) descriptors = open_descriptors();
       CHECK(open_descriptors() == descriptors);
     }
+  }
+}
+
+TEST_CASE("xfer: killing a writer in mid-write frees the landing buffer, and nothing is written after") {
+  for (const std::string transport : {"tcp", "shm"}) {
+    CAPTURE(transport);
+    Node holder("holder", transport);
+    size_t descriptors = 0;
+    for (int round = 0; round < rounds(); ++round) {
+      CAPTURE(round);
+      auto landing = mem::SharedBuffer::create(kArena, {.peers_write = true});
+      REQUIRE_OK(landing);
+      auto id = holder->register_buffer(*landing, {"landing", AccessClass::landing});
+      REQUIRE_OK(id);
+      Child writer("child: writer", transport);
+      REQUIRE_OK(write_all(writer.input.get(), hex(holder->describe()) + "\n", in(kLong)));
+      const Event up = holder.wait(Event::Kind::peer_up);
+      CHECK(read_line(writer.output.get()) == "writing");
+      // in the middle: bytes of the first arena's length are landing
+      const volatile std::byte& first = landing->data()[0];
+      const TimePoint limit = in(kLong);
+      while (first == std::byte{0} && SystemClock::instance().now() < limit) {
+        std::vector<Event> events;
+        holder->poll(events, in(1ms));
+      }
+      writer.kill();
+      const Event lost = holder.wait([](const Event& e) { return e.kind == Event::Kind::peer_lost && e.gone; });
+      CHECK(lost.peer == up.peer);
+      REQUIRE_OK(holder->unregister(*id, in(kLong)));
+      std::memset(landing->data(), 0x3C, landing->size());
+      CHECK(holder->notify(up.peer, {}) == Code::peer_lost);
+      CHECK(std::all_of(landing->data(), landing->data() + landing->size(),
+                        [](std::byte b) { return b == std::byte{0x3C}; }));
+      writer.input.reset();
+      writer.output.reset();
+      if (round == 0) descriptors = open_descriptors();
+      CHECK(open_descriptors() == descriptors);
+    }
+  }
+}
+
+TEST_CASE("xfer/shm: small reads of a killed holder are served from its mapped pages or fail as lost") {
+  for (int round = 0; round < rounds(); ++round) {
+    CAPTURE(round);
+    Node reader("reader", "shm", {.backoff_min = 1ms, .backoff_max = 10ms});
+    auto local = mem::HostBuffer::allocate(size_t{1} << 20);
+    REQUIRE_OK(reader->register_buffer(local->bytes(), {"local"}));
+    Child holder("child: holder", "shm");
+    auto peer = reader->connect(unhex(read_line(holder.output.get())), in(kLong));
+    REQUIRE_OK(peer);
+    reader.wait(Event::Kind::peer_up);
+    const uint32_t kv = reader->descriptor(*peer)->find("kv")->id;
+    auto expected = mem::HostBuffer::allocate(65536);
+    fill(expected->bytes(), 7);
+    Request request{.op = Op::read, .peer = *peer, .local = local->bytes().first(65536), .buffer = kv};
+    request.crc32c = crc32c(expected->bytes());
+    bool killed = false;
+    for (int i = 0; i < 100000; ++i) {
+      if (i == 50) {
+        holder.kill();
+        killed = true;
+      }
+      const Code code = reader.run({{request}});
+      if (code == Code::ok) continue;
+      CHECK(code == Code::peer_lost);
+      CHECK(killed);
+      break;
+    }
+    reader.wait([&](const Event& e) { return e.kind == Event::Kind::peer_lost && e.gone; });
+    CHECK(reader.run({{request}}) == Code::peer_lost);
+    const Counters counters = reader->counters();
+    CHECK(counters.batches_open == 0);
+    CHECK(counters.batches_submitted == counters.batches_done);
+    CHECK(counters.checksum_failures == 0);
   }
 }
