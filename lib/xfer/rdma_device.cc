@@ -234,6 +234,12 @@ Result<std::unique_ptr<RdmaDevice>> RdmaDevice::open(ibv_device* verbs) {
   return device;
 }
 
+bool RdmaDevice::takes_dmabuf() const {
+  // no descriptor is -1: a driver that knows dma-bufs refuses that one, others the call
+  const Verbs<ibv_mr> none(::ibv_reg_dmabuf_mr(domain(), 0, 4096, 0, -1, IBV_ACCESS_LOCAL_WRITE));
+  return none != nullptr || (errno != EOPNOTSUPP && errno != EPROTONOSUPPORT);
+}
+
 void RdmaPort::refresh(int only_gid) {
   ibv_port_attr attr{};
   active = false;

@@ -44,6 +44,18 @@ Error explain(const std::string& device, uint64_t bytes, int error) {
   return Error{error == ENOMEM || error == EAGAIN ? Code::no_space : Code::io, std::move(text)};
 }
 
+ibv_mr* register_region(const RdmaDevice& device, std::span<std::byte> part, int flags, GpuPath gpu) {
+  if (gpu != GpuPath::dmabuf) return ::ibv_reg_mr(device.domain(), part.data(), part.size(), flags);
+  auto exported = export_gpu_memory(part);
+  if (!exported) {
+    errno = EOPNOTSUPP;
+    return nullptr;
+  }
+  // keys name the device address, as for host memory; the descriptor is not needed after this
+  return ::ibv_reg_dmabuf_mr(device.domain(), exported->offset, part.size(), reinterpret_cast<uint64_t>(part.data()),
+                             exported->fd.get(), flags & ~IBV_ACCESS_RELAXED_ORDERING);
+}
+
 }  // namespace
 
 Result<void> RdmaMemory::add(std::span<const std::unique_ptr<RdmaDevice>> devices, uint32_t buffer,
@@ -60,6 +72,10 @@ Result<void> RdmaMemory::add(std::span<const std::unique_ptr<RdmaDevice>> device
     return Error{Code::unsupported, "rdma: buffer " + std::to_string(buffer) + " needs " + std::to_string(chunks) +
                                         " registrations of " + std::to_string(entry->chunk_bytes) + " bytes, at most " +
                                         std::to_string(wire::kRdmaChunksMax) + " can be told to peers: split it"};
+  const GpuPath gpu = is_gpu_memory(memory.data()) ? gpu_path_ : GpuPath::none;
+  if (gpu == GpuPath::staged)
+    return Error{Code::unsupported, "rdma: buffer " + std::to_string(buffer) +
+                                        " is GPU memory and no NIC here can reach it: copy through host memory"};
   const size_t count = chunks * devices.size();
   entry->regions.resize(count);
   std::vector<int> errors(count, 0);
@@ -69,8 +85,7 @@ Result<void> RdmaMemory::add(std::span<const std::unique_ptr<RdmaDevice>> device
     for (size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < count;) {
       const uint64_t at = i % chunks * entry->chunk_bytes;
       const auto part = memory.subspan(at, std::min<uint64_t>(entry->chunk_bytes, memory.size() - at));
-      entry->regions[i].reset(
-          ::ibv_reg_mr(devices[i / chunks]->domain(), part.data(), part.size(), access_flags(access)));
+      entry->regions[i].reset(register_region(*devices[i / chunks], part, access_flags(access), gpu));
       if (!entry->regions[i]) errors[i] = errno;
     }
   };

@@ -246,7 +246,7 @@ void RdmaTransport::serve(RdmaEndpoint& endpoint, RdmaRail& rail, Outbox& out) {
       rail.cancelled_since = kNever;
     report(slice, out);
   }
-  if (polled_.completions > 0) rail.progress = now();
+  if (polled_.completions > 0) rail.progress = round_;
   if (polled_.failure != WorkStatus::ok && rail.machine.live()) {
     const WorkStatus status = polled_.failure;
     const std::string text = std::string(to_string(status)) + " (lane " + std::to_string(polled_.failed_lane) + ")";

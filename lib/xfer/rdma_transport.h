@@ -168,6 +168,7 @@ class RdmaTransport final : public Transport {
   std::vector<std::unique_ptr<RdmaEndpoint>> dropped_;  // closed, freed when no caller can hold them
   size_t strangers_ = 0;
   TimePoint due_ = kNever;
+  TimePoint round_{};            // of the latest tick or event: when completions are found
   RdmaRail::Polled polled_;      // scratch
   std::vector<PlanItem> items_;  // scratch
 };

@@ -13,6 +13,7 @@
 
 #include "base/result.h"
 #include "xfer/rdma_device.h"
+#include "xfer/rdma_gpu.h"
 #include "xfer/rdma_plan.h"
 #include "xfer/xfer.h"
 
@@ -40,6 +41,8 @@ class RdmaDevice {
   ibv_comp_channel* channel() const { return channel_.get(); }
   const std::string& name() const { return name_; }
   const ibv_device_attr& limits() const { return limits_; }
+  /// Does its driver know dma-bufs at all?
+  bool takes_dmabuf() const;
   bool failed = false;  // a fatal event came: not used any more
 
  private:
@@ -77,6 +80,8 @@ Result<RdmaHardware> open_hardware(const Options& options);
 /// their callers' threads, looked up on the engine's. Must go before the devices, after the lanes.
 class RdmaMemory {
  public:
+  /// Once, before the first add().
+  void set_gpu_path(GpuPath path) { gpu_path_ = path; }
   /// Registers with the least access its class needs: in chunks, in parallel. Blocks for as long as
   /// pinning takes.
   Result<void> add(std::span<const std::unique_ptr<RdmaDevice>> devices, uint32_t buffer, std::span<std::byte> memory,
@@ -97,6 +102,7 @@ class RdmaMemory {
     std::vector<Verbs<ibv_mr>> regions;        // device-major
     std::vector<std::vector<uint32_t>> lkeys;  // by device
   };
+  GpuPath gpu_path_ = GpuPath::none;
   std::mutex mutex_;
   std::map<uint64_t, std::shared_ptr<Entry>> entries_;  // by first address; shared: freed outside the lock
 };

@@ -70,6 +70,12 @@ Result<std::string> RdmaTransport::listen() {
     channels_.emplace(completions, device.get());
     async_.emplace(events, device.get());
   }
+  GpuFacts facts = gpu_facts();
+  facts.verbs_dmabuf = facts.devices > 0;
+  for (const auto& device : hardware_.devices) facts.verbs_dmabuf = facts.verbs_dmabuf && device->takes_dmabuf();
+  const GpuChoice gpu = choose_gpu_path(facts);
+  memory_.set_gpu_path(gpu.path);
+  log_info("rdma to gpu memory", {{"path", to_string(gpu.path)}, {"why", gpu.reason}});
   for (const RdmaPort& port : hardware_.ports)
     log_info("rdma port", {{"port", port.name()},
                            {"active", port.active},
@@ -158,6 +164,7 @@ void RdmaTransport::accept_some() {
 
 void RdmaTransport::ready(uint64_t token, uint32_t events, Outbox& out) {
   dropped_.clear();
+  round_ = now();
   if (token == listener_token_) return accept_some();
   if (const auto at = channels_.find(token); at != channels_.end()) {
     on_completions(*at->second, out);
@@ -363,6 +370,7 @@ void RdmaTransport::timers(RdmaEndpoint& endpoint, TimePoint at, Outbox& out) {
 
 TimePoint RdmaTransport::tick(TimePoint at, Outbox& out) {
   dropped_.clear();
+  round_ = at;
   if (home_.options->spin > Duration{})
     for (auto& [id, endpoint] : endpoints_)
       for (const auto& rail : endpoint->rails)

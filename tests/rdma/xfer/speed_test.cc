@@ -1,0 +1,202 @@
+// Figures, not verdicts: run by hand inside scripts/rdma-vm with -ns -tc='*speed*', beside perftest.
+#include <algorithm>
+#include <cstdio>
+#include <vector>
+
+#include "unit/xfer/pair.h"
+#include "xfer/access.h"
+#include "xfer/poller.h"
+#include "xfer/rdma_transport.h"
+#include "xfer/tally.h"
+
+using namespace mc;
+using namespace mc::xfer;
+using namespace mc::xfer::test;
+
+namespace {
+
+Options on(const std::string& devices) {
+  Options options;
+  options.rdma_devices = devices;
+  options.rdma_timeout = 16;
+  return options;
+}
+
+double seconds(Duration d) {
+  return std::chrono::duration<double>(d).count();
+}
+
+/// `count` requests of `bytes`, kept `depth` deep; MB/s.
+double rate(Pair& pair, Op op, size_t bytes, size_t depth, Duration length) {
+  const TimePoint start = in(Duration{});
+  size_t moved = 0, open = 0;
+  uint64_t at = 0;
+  while (in(Duration{}) - start < length || open > 0) {
+    while (open < depth && in(Duration{}) - start < length) {
+      const size_t place = at++ % (Pair::kDefaultBytes / bytes) * bytes;
+      const Request request = op == Op::read ? pair.read(place, place, bytes) : pair.write(place, place, bytes);
+      auto batch = pair.reader->submit({&request, 1}, in(kLong));
+      REQUIRE_OK(batch);
+      ++open;
+    }
+    const Event done = pair.reader.wait(Event::Kind::batch_done);
+    REQUIRE(done.code == Code::ok);
+    REQUIRE(pair.reader->close(done.batch, in(kLong)).has_value());
+    --open;
+    moved += bytes;
+  }
+  return static_cast<double>(moved) / seconds(in(Duration{}) - start) / 1e6;
+}
+
+/// A transport without an engine, driven by the caller's thread: what the verbs path itself costs.
+struct Bare {
+  Options options;
+  Access access;
+  Tally tally;
+  Poller poller;
+  Home home;
+  std::unique_ptr<RdmaTransport> transport;
+  Outbox out;
+  EndpointId endpoint{};
+  TimePoint now{};
+  explicit Bare(const std::string& name, const std::string& devices) {
+    options = on(devices);
+    options.name = name;
+    options.spin = 1us;
+    auto opened = Poller::open();
+    REQUIRE_OK(opened);
+    poller = std::move(*opened);
+    home.options = &options;
+    home.instance.bytes.fill(static_cast<uint8_t>(name[0]));
+    home.access = &access;
+    home.poller = &poller;
+    home.tally = &tally;
+    home.endpoints_max = 4;
+    transport = std::make_unique<RdmaTransport>(home, 1);
+    auto uri = transport->listen();
+    REQUIRE_OK(uri);
+    home.uris = {*uri};
+  }
+  BufferId add(std::span<std::byte> memory, const Buffer& buffer) {
+    auto id = access.add(memory, buffer, -1);
+    REQUIRE_OK(id);
+    REQUIRE_OK(transport->attach(*id, memory, buffer.access));
+    return *id;
+  }
+  void turn(bool sockets) {
+    std::array<Poller::Ready, 16> ready;
+    if (sockets) now = in(Duration{});
+    if (sockets)
+      for (size_t i = 0, count = poller.wait(ready, now, now + 1ms); i < count; ++i)
+        transport->ready(ready[i].token, ready[i].events, out);
+    (void)transport->tick(now, out);
+    for (const News& news : out.news)
+      if (news.kind == News::Kind::up) endpoint = news.endpoint;
+    out.news.clear();
+  }
+};
+
+struct BarePair {
+  Bare holder{"holder", "rxe1"};
+  Bare reader{"reader", "rxe0"};
+  mem::HostBuffer there, here;
+  uint32_t kv = 0, landing = 0;
+  BarePair() {
+    auto a = mem::HostBuffer::allocate(8 << 20), b = mem::HostBuffer::allocate(4 << 20);
+    REQUIRE_OK(a);
+    REQUIRE_OK(b);
+    there = std::move(*a);
+    here = std::move(*b);
+    kv = static_cast<uint32_t>(holder.add(there.bytes().first(4 << 20), {"kv", AccessClass::blocks}));
+    landing = static_cast<uint32_t>(holder.add(there.bytes().subspan(4 << 20), {"landing", AccessClass::landing}));
+    reader.add(here.bytes(), {"local"});
+    (void)reader.transport->connect(holder.home.uris[0], holder.home.instance, in(kLong), reader.out);
+    while (reader.endpoint == EndpointId::none || holder.endpoint == EndpointId::none) {
+      holder.turn(true);
+      reader.turn(true);
+    }
+  }
+  /// Slices of `bytes`, as many as the lanes take; MB/s.
+  double rate(Op op, size_t bytes, size_t depth, Duration length) {
+    const TimePoint start = in(Duration{});
+    const TimePoint end = start + length;
+    uint64_t id = 0, open = 0, moved = 0;
+    while (in(Duration{}) < end || open > 0) {
+      for (int lane = 0; lane < 2 && open < depth && in(Duration{}) < end; ++lane) {
+        std::vector<Slice> slices;
+        for (size_t i = 0; i < (depth - open + 1) / 2; ++i) {
+          const size_t at = (id + i) % ((4 << 20) / bytes) * bytes;
+          slices.push_back({.id = id + i + 1, .op = op, .buffer = op == Op::read ? kv : landing, .offset = at});
+          slices.back().local = here.bytes().subspan(at, bytes);
+        }
+        const size_t taken = reader.transport->post(reader.endpoint, lane, slices, reader.out);
+        id += taken;
+        open += taken;
+      }
+      reader.turn(false);
+      for (const SliceDone& done : reader.out.done) REQUIRE_MESSAGE(done.code == Code::ok, done.text);
+      open -= reader.out.done.size();
+      moved += reader.out.done.size() * bytes;
+      reader.out.done.clear();
+    }
+    return static_cast<double>(moved) / seconds(in(Duration{}) - start) / 1e6;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("rdma/speed: bare transport" * doctest::skip()) {
+  BarePair pair;
+  for (const size_t bytes : {size_t{65536}, size_t{1} << 20})
+    for (const Op op : {Op::read, Op::write})
+      std::printf("bare %s %7zu B: %6.1f MB/s\n", op == Op::read ? "read " : "write", bytes,
+                  pair.rate(op, bytes, bytes > 65536 ? 16 : 64, 2s));
+  std::vector<double> times;
+  size_t posted = 0;
+  pair.reader.now = in(Duration{});
+  for (uint64_t i = 0; i < 1000; ++i) {
+    const TimePoint start = pair.reader.now;
+    Slice slice{.id = i + 1, .buffer = pair.kv};
+    slice.local = pair.here.bytes().first(64);
+    posted += pair.reader.transport->post(pair.reader.endpoint, 0, {&slice, 1}, pair.reader.out);
+    while (pair.reader.out.done.empty()) pair.reader.turn(false);
+    pair.reader.out.done.clear();
+    pair.reader.now = in(Duration{});
+    times.push_back(seconds(pair.reader.now - start) * 1e6);
+  }
+  CHECK(posted == 1000);
+  std::sort(times.begin(), times.end());
+  std::printf("bare read 64 B: p50 %.1f us, best %.1f us\n", times[500], times[0]);
+}
+
+TEST_CASE("rdma/speed: one path" * doctest::skip()) {
+  for (const Duration spin : {Duration(0ns), Duration(50us)}) {
+    Options reader = on("rxe0");
+    reader.spin = spin;
+    Pair pair("rdma", Pair::kDefaultBytes, on("rxe1"), reader);
+    for (const size_t bytes : {size_t{65536}, size_t{1} << 20})
+      for (const Op op : {Op::read, Op::write})
+        std::printf("spin %3.0f us %s %7zu B x16: %6.1f MB/s\n", seconds(spin) * 1e6,
+                    op == Op::read ? "read " : "write", bytes, rate(pair, op, bytes, bytes > 65536 ? 4 : 16, 2s));
+    std::vector<double> times;
+    for (int i = 0; i < 300; ++i) {
+      const TimePoint start = in(Duration{});
+      CHECK(pair.reader.run({{pair.read(0, 0, 64)}}) == Code::ok);
+      times.push_back(seconds(in(Duration{}) - start) * 1e6);
+    }
+    std::sort(times.begin(), times.end());
+    std::printf("spin %3.0f us read 64 B: p50 %.1f us, best %.1f us\n", seconds(spin) * 1e6, times[150], times[0]);
+    std::vector<Request> pieces;
+    for (size_t i = 0; i < 256; ++i) pieces.push_back(pair.read(i * 4096, (255 - i) * 8192, 4096));
+    std::vector<Request> gathered;
+    for (size_t i = 0; i < 256; ++i) gathered.push_back(pair.read((255 - i) * 8192, i * 4096, 4096));
+    const auto time_of = [&](const std::vector<Request>& requests) {
+      const TimePoint start = in(Duration{});
+      for (int i = 0; i < 10; ++i) CHECK(pair.reader.run(requests) == Code::ok);
+      return seconds(in(Duration{}) - start) / 10;
+    };
+    const double whole = time_of({pair.read(0, 0, 1 << 20)});
+    std::printf("spin %3.0f us 1 MiB: %.1f ms; 256 x 4 KiB scattered there %.2f of that speed, here %.2f\n",
+                seconds(spin) * 1e6, whole * 1e3, whole / time_of(pieces), whole / time_of(gathered));
+  }
+}
