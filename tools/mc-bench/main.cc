@@ -18,6 +18,8 @@ constexpr cli::Positional kDiffArgs[] = {{.name = "LEFT", .help = "a .mckv strea
                                          {.name = "RIGHT", .help = "the other one"}};
 constexpr cli::Positional kXferArgs[] = {
     {.name = "PEER", .help = "host of a --server, or one of its URIs; without it both ends run here", .min = 0}};
+constexpr cli::Positional kDoctorArgs[] = {
+    {.name = "PEER", .help = "connect to these too: URIs of nodes, or hosts", .min = 0, .max = -1}};
 constexpr cli::Positional kReplayArgs[] = {
     {.name = "TRACE", .help = "Mooncake JSONL; - is stdin"},
     {.name = "GOAL", .help = "more goals of --goodput, as in --goodput ttft:2000 tpot:100", .min = 0, .max = -1}};
@@ -54,6 +56,11 @@ int main(int argc, char** argv) {
        .args = kXferArgs,
        .flags = bench::kXferFlags,
        .example = "mc-bench xfer --transport shm,tcp --size 64KiB-4MiB*8 -t 1s"},
+      {.name = "doctor",
+       .summary = "what transfers can use here and towards peers, why not the rest, and what to do",
+       .args = kDoctorArgs,
+       .flags = bench::kDoctorFlags,
+       .example = "mc-bench doctor --memory 1GiB"},
       {.name = "mkmodel",
        .summary = "write a random model for tests",
        .flags = bench::kMkmodelFlags,
@@ -79,6 +86,7 @@ int main(int argc, char** argv) {
     if (verb == "trace") return bench::trace(args);
     if (verb == "model") return bench::measure_model(args);
     if (verb == "xfer") return bench::xfer(args);
+    if (verb == "doctor") return bench::doctor(args);
     if (verb == "mkmodel") return bench::mkmodel(args);
     return run::diff_streams(args);
   });

@@ -16,6 +16,9 @@ Result<int> measure_model(const cli::Args& args);
 extern const cli::FlagList kXferFlags;
 Result<int> xfer(const cli::Args& args);
 
+extern const cli::FlagList kDoctorFlags;
+Result<int> doctor(const cli::Args& args);
+
 extern const cli::FlagList kServeFlags;
 Result<int> serve(const cli::Args& args);
 

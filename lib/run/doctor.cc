@@ -1,0 +1,158 @@
+#include "run/doctor.h"
+
+#include <algorithm>
+
+#include "base/assert.h"
+#include "xfer/rdma_gid.h"
+#include "xfer/transport.h"
+
+namespace mc::run {
+namespace {
+
+Json optional_number(const std::optional<uint64_t>& value) {
+  return value && *value != UINT64_MAX ? Json(*value) : Json(nullptr);
+}
+
+Json to_json(const xfer::RdmaPortReport& port) {
+  Json out = Json::object({{"port", port.port}, {"usable", port.usable}, {"reason", port.reason}});
+  out.set("state", port.state).set("link", port.link).set("mtu", port.mtu).set("mtu_max", port.mtu_max);
+  out.set("gbits_per_s", port.gbits_per_s);
+  Json gids = Json::array();
+  for (const auto& ranked : port.gids) {
+    const xfer::GidEntry& entry = ranked.entry;
+    Json gid = Json::object({{"index", entry.index}, {"address", xfer::gid_text(entry.gid)}});
+    gid.set("kind", xfer::to_string(entry.type)).set("scope", xfer::to_string(xfer::gid_scope(entry.gid)));
+    gid.set("netdev", entry.netdev).set("usable", ranked.usable).set("reason", ranked.reason);
+    gids.push(std::move(gid));
+  }
+  return std::move(out.set("gids", std::move(gids)));
+}
+
+Json to_json(const xfer::RdmaReport& report) {
+  Json devices = Json::array();
+  for (const auto& device : report.devices) {
+    Json ports = Json::array();
+    for (const auto& port : device.ports) ports.push(to_json(port));
+    Json out = Json::object({{"device", device.name}, {"usable", device.usable}, {"reason", device.reason}});
+    out.set("numa_node", device.numa_node >= 0 ? Json(device.numa_node) : Json(nullptr));
+    out.set("mr_bytes_max", device.mr_bytes_max <= INT64_MAX ? Json(device.mr_bytes_max) : Json(nullptr))
+        .set("queue_pairs_max", device.queue_pairs_max);
+    out.set("work_requests_max", device.work_requests_max).set("ports", std::move(ports));
+    devices.push(std::move(out));
+  }
+  return devices;
+}
+
+Json limits_json(const HostFacts& host) {
+  Json out = Json::object({{"memlock_bytes", optional_number(host.memlock)}});
+  out.set("memlock_applies", !host.lock_capable && host.memlock != UINT64_MAX);
+  out.set("open_files", optional_number(host.open_files)).set("map_count_max", optional_number(host.map_count_max));
+  out.set("memory_available_bytes", optional_number(host.memory_available));
+  out.set("huge_page_bytes", host.huge_page_bytes).set("huge_pages", host.huge_pages);
+  out.set("huge_pages_free", host.huge_pages_free).set("transparent_pages", host.transparent_pages);
+  out.set("shared_pages", host.shared_pages).set("numa_nodes", host.numa_nodes);
+  out.set("kernel", host.kernel).set("gpu_driver", host.gpu_driver).set("gpu_driver_open", host.gpu_driver_open);
+  return std::move(out.set("peermem", host.peermem));
+}
+
+}  // namespace
+
+std::string_view to_string(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::good: return "ok";
+    case Verdict::unused: return "unused";
+    case Verdict::note: return "note";
+    case Verdict::fix: return "fix";
+  }
+  MC_ASSERT(false);
+  return "";
+}
+
+bool DoctorPlan::wants(std::string_view scheme) const {
+  std::string_view rest = options.transport;
+  while (!rest.empty()) {
+    const std::string_view item = rest.substr(0, rest.find(','));
+    if (item == scheme) return true;
+    rest.remove_prefix(std::min(rest.size(), item.size() + 1));
+  }
+  return false;
+}
+
+Diagnosis diagnose(const DoctorPlan& plan) {
+  Diagnosis out;
+  out.host = read_host();
+  out.rdma = xfer::rdma_report(plan.options);
+  for (const auto* entry : xfer::transports()) {
+    const xfer::Reach reach = entry->probe(plan.options);
+    out.transports.push_back({entry->scheme, reach.usable, reach.reason});
+  }
+  for (const std::string& peer : plan.peers)
+    for (PeerCheck& check : check_peer(peer, plan)) out.peers.push_back(std::move(check));
+  const auto add = [&](std::vector<Finding> found) {
+    for (Finding& finding : found) out.findings.push_back(std::move(finding));
+  };
+  add(judge_transports(out.transports, plan));
+  add(judge_rdma(out.rdma, out.host, plan));
+  add(judge_host(out.host, out.rdma, plan));
+  add(judge_peers(out.peers, plan));
+  return out;
+}
+
+std::vector<Finding> judge_transports(const std::vector<TransportCheck>& transports, const DoctorPlan& plan) {
+  std::vector<Finding> out;
+  for (const TransportCheck& check : transports) {
+    Finding finding{.area = "transport", .name = check.transport, .what = check.reason};
+    if (check.usable) {
+      finding.what = check.reason.empty() || check.reason == "usable" ? "usable" : "usable: " + check.reason;
+    } else {
+      finding.verdict = plan.wants(check.transport) ? Verdict::fix : Verdict::unused;
+      if (finding.verdict == Verdict::fix) finding.next = "the lines below say why; or leave it out of --transport";
+    }
+    out.push_back(std::move(finding));
+  }
+  return out;
+}
+
+std::string findings_text(const std::vector<Finding>& findings) {
+  size_t width = 0;
+  for (const Finding& finding : findings) width = std::max(width, finding.area.size() + 1 + finding.name.size());
+  std::string out;
+  for (const Finding& finding : findings) {
+    std::string state(to_string(finding.verdict));
+    std::string head = finding.area + " " + finding.name;
+    state.resize(8, ' ');
+    head.resize(width + 2, ' ');
+    out += state + head + finding.what + "\n";
+    if (!finding.next.empty()) out += std::string(8, ' ') + "-> " + finding.next + "\n";
+  }
+  return out;
+}
+
+Json to_json(const Finding& finding) {
+  Json out = Json::object({{"type", "finding"}, {"area", finding.area}, {"name", finding.name}});
+  out.set("verdict", to_string(finding.verdict)).set("what", finding.what);
+  return std::move(out.set("next", finding.next.empty() ? Json(nullptr) : Json(finding.next)));
+}
+
+void describe(const Diagnosis& diagnosis, Json& result) {
+  Json transports = Json::array();
+  for (const auto& check : diagnosis.transports)
+    transports.push(Json::object({{"transport", check.transport}, {"usable", check.usable}, {"reason", check.reason}}));
+  Json peers = Json::array();
+  for (const auto& check : diagnosis.peers) {
+    Json peer = Json::object({{"peer", check.peer}, {"uri", check.uri}, {"transport", check.transport}});
+    peer.set("usable", check.usable).set("asked_for", !check.alternative).set("reason", check.reason);
+    peers.push(std::move(peer.set("connect_ms", check.usable ? Json(check.connect_ms) : Json(nullptr))));
+  }
+  Json findings = Json::array();
+  for (const Finding& finding : diagnosis.findings) findings.push(to_json(finding));
+  const auto count = [&](Verdict verdict) {
+    return std::count_if(diagnosis.findings.begin(), diagnosis.findings.end(),
+                         [&](const Finding& finding) { return finding.verdict == verdict; });
+  };
+  result.set("transports", std::move(transports)).set("rdma", to_json(diagnosis.rdma));
+  result.set("limits", limits_json(diagnosis.host)).set("peers", std::move(peers));
+  result.set("findings", std::move(findings)).set("notes", count(Verdict::note)).set("to_fix", count(Verdict::fix));
+}
+
+}  // namespace mc::run

@@ -1,0 +1,107 @@
+// `mc-bench doctor`: what this machine and its peers can carry, what cannot be used and why, and what to
+// do about it. Facts are read in one place and judged in another, so that every judgement has a test
+// on any machine. Looking changes nothing here; a peer sees a connection come and go.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/json.h"
+#include "xfer/rdma_device.h"
+#include "xfer/xfer.h"
+
+namespace mc::run {
+
+/// good: as it should be. unused: rightly left aside. note: slower or less than it could be, but what was
+/// asked for works. fix: something asked for does not work before this is changed.
+enum class Verdict : uint8_t { good, unused, note, fix };
+std::string_view to_string(Verdict verdict);  // "ok", "unused", "note", "fix"
+
+struct Finding {
+  std::string area;  // "rdma", "limits", "memory", "gpu", "transport", "peer"
+  std::string name;  // "rxe0:1 gid 1"
+  Verdict verdict = Verdict::good;
+  std::string what;
+  std::string next{};  // what to do; empty when there is nothing
+};
+
+/// What the operating system says. Sizes in bytes; nullopt = not known here.
+struct HostFacts {
+  std::string kernel;
+  std::optional<uint64_t> memlock;  // UINT64_MAX = unlimited
+  bool lock_capable = false;        // CAP_IPC_LOCK: the limit does not apply
+  std::optional<uint64_t> open_files;
+  std::optional<uint64_t> map_count_max;  // vm.max_map_count
+  std::optional<uint64_t> memory_available;
+  uint64_t huge_page_bytes = 0;
+  uint64_t huge_pages = 0, huge_pages_free = 0;
+  std::string transparent_pages;  // "always", "madvise", "never"; empty = unknown
+  std::string shared_pages;       // the same for shared memory: "never", "advise", "within_size", "always"
+  unsigned numa_nodes = 0;
+  std::string netdev;           // an interface that is up and could carry soft-RoCE; empty = none
+  bool verbs_loaded = false;    // the kernel has the verbs interface
+  unsigned verbs_devices = 0;   // device files of it
+  unsigned verbs_readable = 0;  // of those, what this user may open
+  std::string gpu_driver;       // version of NVIDIA's kernel driver; empty = none
+  bool gpu_driver_open = false;
+  bool peermem = false;
+};
+
+/// `root` replaces "/" in front of proc, sys and dev; limits of the process are its own.
+HostFacts read_host(const std::string& root = "/");
+
+struct DoctorPlan {
+  xfer::Options options;                      // transport: "auto", or what must work here and towards every peer
+  uint64_t memory_bytes = 0;                  // to be registered; 0 = what is available
+  std::vector<std::string> peers;             // URIs, or host[:port]
+  uint16_t port = 7790;                       // of a peer given as a host
+  Duration timeout = 5s;                      // of one connection
+  bool wants(std::string_view scheme) const;  // named by options.transport
+};
+
+struct TransportCheck {
+  std::string transport;
+  bool usable = false;
+  std::string reason;
+};
+
+struct PeerCheck {
+  std::string peer;  // as given
+  std::string uri;   // what was dialled
+  std::string transport;
+  bool usable = false;
+  bool alternative = false;  // the peer also offers it; nobody asked for it
+  std::string reason;        // how it was reached, or why not
+  double connect_ms = 0;
+};
+
+struct Diagnosis {
+  HostFacts host;
+  xfer::RdmaReport rdma;
+  std::vector<TransportCheck> transports;
+  std::vector<PeerCheck> peers;
+  std::vector<Finding> findings;
+};
+
+/// Looks at everything, then judges. Blocks at most about `timeout` for each path of each peer.
+Diagnosis diagnose(const DoctorPlan& plan);
+
+// The judgements: pure.
+std::vector<Finding> judge_rdma(const xfer::RdmaReport& rdma, const HostFacts& host, const DoctorPlan& plan);
+std::vector<Finding> judge_host(const HostFacts& host, const xfer::RdmaReport& rdma, const DoctorPlan& plan);
+std::vector<Finding> judge_transports(const std::vector<TransportCheck>& transports, const DoctorPlan& plan);
+std::vector<Finding> judge_peers(const std::vector<PeerCheck>& peers, const DoctorPlan& plan);
+
+/// Connects to one peer, then over every other transport that it offers and that reaches it.
+std::vector<PeerCheck> check_peer(const std::string& peer, const DoctorPlan& plan);
+
+/// Lines for people, one a finding, what to do below it.
+std::string findings_text(const std::vector<Finding>& findings);
+Json to_json(const Finding& finding);
+/// Members of the summary: "transports", "rdma", "limits", "peers", "findings", counts.
+void describe(const Diagnosis& diagnosis, Json& result);
+
+}  // namespace mc::run

@@ -1,0 +1,133 @@
+// The doctor's visits: connects to a peer as a node would, over each transport that could carry.
+#include <algorithm>
+
+#include "base/units.h"
+#include "run/doctor.h"
+#include "xfer/transport.h"
+
+namespace mc::run {
+namespace {
+
+std::string scheme_of(const std::string& uri) {
+  return uri.substr(0, uri.find("://"));
+}
+
+const xfer::TransportEntry* entry_of(std::string_view scheme) {
+  for (const auto* entry : xfer::transports())
+    if (entry->scheme == scheme) return entry;
+  return nullptr;
+}
+
+/// "10.0.0.2", "10.0.0.2:7790", "fe80::1" or a URI as it is.
+std::string uri_of(const std::string& peer, uint16_t port) {
+  if (peer.find("://") != std::string::npos) return peer;
+  const auto colons = std::count(peer.begin(), peer.end(), ':');
+  if (colons > 1 && peer.front() != '[') return "tcp://[" + peer + "]:" + std::to_string(port);
+  const bool has_port = peer.front() == '[' ? peer.find("]:") != std::string::npos : colons == 1;
+  return "tcp://" + peer + (has_port ? "" : ":" + std::to_string(port));
+}
+
+struct Visit {
+  PeerCheck check;
+  xfer::Descriptor local;
+  std::shared_ptr<const xfer::Descriptor> remote;  // null: not reached
+};
+
+/// Until the peer is up, or lost for good.
+void await(xfer::Engine& engine, xfer::PeerId peer, TimePoint deadline, Visit& visit) {
+  const TimePoint began = SystemClock::instance().now();
+  std::vector<xfer::Event> events;
+  visit.check.reason = "not connected within " + human_duration(deadline - began);
+  // The engine reports at its deadline at the latest; the extra second is for a busy machine.
+  while (SystemClock::instance().now() < deadline + 1s) {
+    events.clear();
+    (void)engine.poll(events, deadline + 1s);
+    for (const auto& event : events) {
+      if (event.peer != peer) continue;
+      visit.check.reason = event.text;
+      if (event.kind == xfer::Event::Kind::peer_lost) return;
+      if (event.kind != xfer::Event::Kind::peer_up) continue;
+      visit.check.usable = true;
+      visit.check.connect_ms = to_seconds(SystemClock::instance().now() - began) * 1e3;
+      visit.remote = engine.descriptor(peer);
+      return;
+    }
+  }
+}
+
+Visit visit(const std::string& peer, const std::string& uri, const DoctorPlan& plan) {
+  Visit out;
+  out.check = {.peer = peer, .uri = uri, .transport = scheme_of(uri)};
+  if (entry_of(out.check.transport) == nullptr) {
+    out.check.reason = "there is no transport of that name";
+    return out;
+  }
+  xfer::Options options = plan.options;
+  options.name = "doctor";
+  options.transport = out.check.transport;
+  auto engine = xfer::Engine::open(options);
+  if (!engine) {
+    out.check.reason = "not usable here: " + engine.error().what;
+    return out;
+  }
+  const auto described = (*engine)->describe();
+  if (auto local = wire::decode_descriptor(described)) out.local = std::move(*local);
+  const TimePoint deadline = SystemClock::instance().now() + plan.timeout;
+  auto id = (*engine)->connect(uri, deadline);
+  if (id)
+    await(**engine, *id, deadline, out);
+  else
+    out.check.reason = id.error().what;
+  return out;
+}
+
+}  // namespace
+
+std::vector<PeerCheck> check_peer(const std::string& peer, const DoctorPlan& plan) {
+  if (peer.empty()) return {{.peer = peer, .reason = "an empty address"}};
+  Visit first = visit(peer, uri_of(peer, plan.port), plan);
+  std::vector<PeerCheck> out = {first.check};
+  if (!first.remote) return out;
+  for (const auto* entry : xfer::transports()) {
+    if (entry->scheme == first.check.transport) continue;
+    PeerCheck other{.peer = peer, .transport = entry->scheme, .alternative = !plan.wants(entry->scheme)};
+    const xfer::Reach reach = entry->reach(first.local, *first.remote);
+    other.uri = reach.uri;
+    other.reason = reach.reason;
+    if (reach.usable) {
+      const bool alternative = other.alternative;
+      other = visit(peer, reach.uri, plan).check;
+      other.alternative = alternative;
+    }
+    out.push_back(std::move(other));
+  }
+  return out;
+}
+
+std::vector<Finding> judge_peers(const std::vector<PeerCheck>& peers, const DoctorPlan& plan) {
+  std::vector<Finding> out;
+  for (const PeerCheck& check : peers) {
+    const std::string where = check.uri.empty() || check.uri == check.peer ? "" : check.uri;
+    Finding finding{.area = "peer", .name = check.peer + (check.transport.empty() ? "" : " " + check.transport)};
+    if (check.usable) {
+      finding.what = (where.empty() ? "" : where + " ") + "in " +
+                     human_duration(Duration(static_cast<int64_t>(check.connect_ms * 1e6))) +
+                     (check.reason.empty() ? "" : ": " + check.reason);
+    } else {
+      finding.verdict = check.alternative ? Verdict::unused : Verdict::fix;
+      finding.what = (where.empty() ? "" : where + ": ") + check.reason;
+      const bool refused = check.reason.find("refused") != std::string::npos;
+      const bool keyless = check.reason.find("no cluster secret") != std::string::npos;
+      if (keyless)
+        finding.next = "--auth FILE of the cluster, or --insecure on a network you trust";
+      else if (!check.alternative)
+        finding.next = refused ? "the host answers: start the peer, e.g. mc-bench xfer --server --port " +
+                                     std::to_string(plan.port)
+                               : "check that the peer runs, its address (its ready line has uris), firewalls and keys";
+    }
+    out.push_back(std::move(finding));
+  }
+  return out;
+}
+
+}  // namespace mc::run

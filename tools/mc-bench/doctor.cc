@@ -1,0 +1,100 @@
+// `mc-bench doctor`: what this machine and its peers can carry, and what to do about the rest. Exit 0 when
+// everything asked for works, 1 when something here must be changed first, 3 when only a peer is out of reach.
+#include "run/doctor.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "base/common_flags.h"
+#include "base/errors.h"
+#include "base/hash.h"
+#include "ctl/ctl.h"
+#include "print.h"
+#include "verbs.h"
+
+namespace mc::bench {
+namespace {
+
+constexpr Flag kTransports{.name = "transport",
+                           .kind = FlagKind::list,
+                           .value = "T,T",
+                           .fallback = "auto",
+                           .help = "transports that must work, here and to each peer: shm, tcp, rdma; auto is any"};
+constexpr Flag kMemory{.name = "memory",
+                       .kind = FlagKind::bytes,
+                       .value = "SIZE",
+                       .fallback = "auto",
+                       .help = "memory to be registered, as --kv-mem of a node; auto is 80 % of what is free",
+                       .choices = "auto"};
+constexpr Flag kDoctorPort{.name = "port",
+                           .kind = FlagKind::count,
+                           .value = "N",
+                           .fallback = "7790",
+                           .help = "tcp port of a PEER given as a host"};
+constexpr Flag kDoctorTimeout{.name = "timeout",
+                              .kind = FlagKind::duration,
+                              .value = "T",
+                              .fallback = "5s",
+                              .help = "longest wait for one connection"};
+
+// The engines it opens for a moment report what the findings say better.
+constexpr Flag kDoctorLogLevel = with_default(flags::kLogLevel, "warn");
+constexpr Flag kDoctorInsecure = with_default(flags::kInsecure, "", "connect to peers on other hosts without keys");
+
+constexpr const Flag* kFlags[] = {&kTransports,        &kMemory,         &kDoctorPort,     &kDoctorTimeout,
+                                  &flags::kAuth,       &kDoctorInsecure, &flags::kJson,    &flags::kOutput,
+                                  &flags::kQuiet,      &flags::kConfig,  &kDoctorLogLevel, &flags::kLogFormat,
+                                  &flags::kPrintConfig};
+
+Result<run::DoctorPlan> plan_of(const cli::Args& args) {
+  run::DoctorPlan plan;
+  plan.options.name = "doctor";
+  plan.options.transport.clear();
+  for (const std::string& transport : args.list(kTransports)) {
+    if (transport != "auto" && transport != "shm" && transport != "tcp" && transport != "rdma")
+      return user_error(err::kBadValue, "'" + transport + "' is no transport; there are shm, tcp and rdma",
+                        "--transport");
+    plan.options.transport += (plan.options.transport.empty() ? "" : ",") + transport;
+  }
+  if (args.present(kMemory)) plan.memory_bytes = args.bytes(kMemory);
+  if (args.count(kDoctorPort) < 1 || args.count(kDoctorPort) > 65535)
+    return user_error(err::kBadValue, "--port is 1 to 65535", "--port");
+  plan.port = static_cast<uint16_t>(args.count(kDoctorPort));
+  plan.timeout = args.duration(kDoctorTimeout);
+  plan.peers = args.positional("PEER");
+  plan.options.insecure = args.on(flags::kInsecure);
+  if (args.present(flags::kAuth)) {
+    MC_TRY(keys, ctl::load_key_set(args.text(flags::kAuth)));
+    const auto digest = Sha256().update(keys.data_secret).finish();
+    plan.options.secret.assign(digest.begin(), digest.end());
+  }
+  return plan;
+}
+
+}  // namespace
+
+const cli::FlagList kDoctorFlags = kFlags;
+
+Result<int> doctor(const cli::Args& args) {
+  MC_TRY(plan, plan_of(args));
+  Sink sink(args);
+  const run::Diagnosis diagnosis = run::diagnose(plan);
+  for (const run::Finding& finding : diagnosis.findings) MC_CHECK(sink.line(run::to_json(finding)));
+  Json result = result_head("mc.bench.doctor.v1", args);
+  run::describe(diagnosis, result);
+  MC_CHECK(sink.line(result));
+  MC_CHECK(sink.text(run::findings_text(diagnosis.findings)));
+  MC_CHECK(sink.finish());
+  size_t here = 0, there = 0;
+  std::string first;
+  for (const run::Finding& finding : diagnosis.findings) {
+    if (finding.verdict != run::Verdict::fix) continue;
+    (finding.area == "peer" ? there : here) += 1;
+    if (first.empty()) first = finding.area + " " + finding.name + ": " + finding.what;
+  }
+  if (here > 0) return user_error(err::kNotReady, std::to_string(here + there) + " to fix; first: " + first);
+  if (there > 0) return user_error(err::kPeerUnreachable, first);
+  return 0;
+}
+
+}  // namespace mc::bench
