@@ -51,8 +51,7 @@ Json limits_json(const HostFacts& host) {
   out.set("huge_page_bytes", host.huge_page_bytes).set("huge_pages", host.huge_pages);
   out.set("huge_pages_free", host.huge_pages_free).set("transparent_pages", host.transparent_pages);
   out.set("shared_pages", host.shared_pages).set("numa_nodes", host.numa_nodes);
-  out.set("kernel", host.kernel).set("gpu_driver", host.gpu_driver).set("gpu_driver_open", host.gpu_driver_open);
-  return std::move(out.set("peermem", host.peermem));
+  return std::move(out.set("kernel", host.kernel));
 }
 
 }  // namespace
@@ -151,6 +150,7 @@ void describe(const Diagnosis& diagnosis, Json& result) {
                          [&](const Finding& finding) { return finding.verdict == verdict; });
   };
   result.set("transports", std::move(transports)).set("rdma", to_json(diagnosis.rdma));
+  result.set("gpu_path", xfer::to_string(diagnosis.rdma.gpu.path)).set("gpu_reason", diagnosis.rdma.gpu.reason);
   result.set("limits", limits_json(diagnosis.host)).set("peers", std::move(peers));
   result.set("findings", std::move(findings)).set("notes", count(Verdict::note)).set("to_fix", count(Verdict::fix));
 }

@@ -45,9 +45,6 @@ struct HostFacts {
   bool verbs_loaded = false;    // the kernel has the verbs interface
   unsigned verbs_devices = 0;   // device files of it
   unsigned verbs_readable = 0;  // of those, what this user may open
-  std::string gpu_driver;       // version of NVIDIA's kernel driver; empty = none
-  bool gpu_driver_open = false;
-  bool peermem = false;
 };
 
 /// `root` replaces "/" in front of proc, sys and dev; limits of the process are its own.

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <sstream>
 
 #include "base/fd.h"
 #include "base/units.h"
@@ -139,19 +138,12 @@ Finding huge_pages(const HostFacts& host) {
   return out;
 }
 
-Finding gpu(const HostFacts& host, bool rdma_usable) {
-  Finding out{.area = "gpu", .name = "NVIDIA driver"};
-  if (host.gpu_driver.empty()) {
-    out.verdict = Verdict::unused;
-    out.what = "none: transfers use host memory";
-    return out;
-  }
-  out.what = host.gpu_driver + (host.gpu_driver_open ? ", open kernel modules: GPU memory can be exported as dmabuf"
-                                                     : ", closed kernel modules: no dmabuf");
-  out.what += host.peermem ? "; nvidia-peermem is loaded" : "; nvidia-peermem is not loaded";
-  if (host.gpu_driver_open || host.peermem || !rdma_usable) return out;
+Finding gpu(const xfer::RdmaReport& rdma) {
+  Finding out{.area = "gpu", .name = "memory over RDMA"};
+  out.what = std::string(xfer::to_string(rdma.gpu.path)) + ": " + rdma.gpu.reason;
+  if (rdma.gpu.path == xfer::GpuPath::none) out.verdict = Verdict::unused;
+  if (rdma.gpu.path != xfer::GpuPath::staged || !rdma.usable) return out;
   out.verdict = Verdict::note;
-  out.what += "; RDMA copies GPU memory through the host";
   out.next = "modprobe nvidia-peermem, or install the open kernel modules of the driver";
   return out;
 }
@@ -180,12 +172,6 @@ HostFacts read_host(const std::string& root) {
     ++out.verbs_devices;
     if (::access((root + "dev/infiniband/" + name).c_str(), R_OK | W_OK) == 0) ++out.verbs_readable;
   }
-  const std::string driver = text_of(root + "proc/driver/nvidia/version");
-  out.gpu_driver_open = driver.find("Open Kernel Module") != std::string::npos;
-  std::istringstream words(driver);
-  for (std::string word; out.gpu_driver.empty() && words >> word;)  // "... Kernel Module  580.65.06  Release ..."
-    if (word[0] >= '0' && word[0] <= '9' && word.find('.') != std::string::npos) out.gpu_driver = word;
-  out.peermem = fs::exists(root + "sys/module/nvidia_peermem") || fs::exists(root + "sys/module/nv_peer_mem");
   return out;
 }
 
@@ -208,7 +194,7 @@ std::vector<Finding> judge_host(const HostFacts& host, const xfer::RdmaReport& r
     out.push_back(std::move(memory));
   }
   out.push_back(huge_pages(host));
-  out.push_back(gpu(host, rdma.usable));
+  out.push_back(gpu(rdma));
   return out;
 }
 

@@ -188,6 +188,16 @@ RdmaDeviceReport report_device(ibv_device* verbs, const Options& options) {
   return device;
 }
 
+GpuChoice report_gpu(const DeviceList& list) {
+  GpuFacts facts = gpu_facts();
+  facts.verbs_dmabuf = facts.devices > 0 && list.count > 0;
+  for (int i = 0; i < list.count && facts.verbs_dmabuf; ++i) {
+    const auto device = RdmaDevice::open(list.devices[i]);
+    facts.verbs_dmabuf = device.has_value() && (*device)->takes_dmabuf();
+  }
+  return choose_gpu_path(facts);
+}
+
 }  // namespace
 
 void VerbsFree::operator()(ibv_context* object) const {
@@ -300,6 +310,7 @@ RdmaReport rdma_report(const Options& options) {
   report.memlock_bytes =
       ::getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY ? limit.rlim_cur : UINT64_MAX;
   const DeviceList list;
+  report.gpu = report_gpu(list);
   if (list.devices == nullptr || list.count == 0) {
     report.reason = "no RDMA device" + (list.error == 0 || list.error == ENOSYS
                                             ? std::string(" on this machine")

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "xfer/rdma_gid.h"
+#include "xfer/rdma_gpu.h"
 #include "xfer/xfer.h"
 
 namespace mc::xfer {
@@ -42,6 +43,7 @@ struct RdmaDeviceReport {
 struct RdmaReport {
   std::vector<RdmaDeviceReport> devices;
   uint64_t memlock_bytes = 0;  // RLIMIT_MEMLOCK; UINT64_MAX = unlimited
+  GpuChoice gpu;               // how these devices would reach GPU memory
   bool usable = false;
   std::string reason;  // one line: what can be used, or what is missing
 };

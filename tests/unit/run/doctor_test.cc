@@ -82,9 +82,6 @@ TEST_CASE("run/doctor: facts come from the files of the kernel") {
   root.put("sys/class/net/eth1/type", "1\n");
   root.put("sys/class/net/eth1/operstate", "up\n");
   root.put("sys/class/net/lo/type", "772\n");
-  root.put("proc/driver/nvidia/version",
-           "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release\n");
-  root.put("sys/module/nvidia_peermem/x", "");
   root.put("dev/infiniband/uverbs0", "");
   const HostFacts facts = read_host(root.path);
   CHECK(facts.kernel == "6.1.0-56-amd64");
@@ -98,9 +95,6 @@ TEST_CASE("run/doctor: facts come from the files of the kernel") {
   CHECK(facts.shared_pages == "never");
   CHECK(facts.numa_nodes == 2);
   CHECK(facts.netdev == "eth1");
-  CHECK(facts.gpu_driver == "580.65.06");
-  CHECK(facts.gpu_driver_open);
-  CHECK(facts.peermem);
   CHECK(facts.verbs_devices == 1);
   CHECK_FALSE(facts.verbs_loaded);
 }
@@ -110,7 +104,6 @@ TEST_CASE("run/doctor: an empty machine has facts too") {
   const HostFacts facts = read_host(root.path);
   CHECK_FALSE(facts.lock_capable);
   CHECK_FALSE(facts.memory_available.has_value());
-  CHECK(facts.gpu_driver.empty());
   for (const Finding& finding : judge_host(facts, {}, plan_for("auto"))) CHECK(finding.verdict != Verdict::fix);
 }
 
@@ -188,13 +181,14 @@ TEST_CASE("run/doctor: memory that is not there is to fix") {
   CHECK(named(judge_host(host, {}, plan_for("auto", kGiB + 1)), "available").verdict == Verdict::fix);
 }
 
-TEST_CASE("run/doctor: GPU memory without dmabuf and peermem is noted only where RDMA could use it") {
-  HostFacts host;
-  host.gpu_driver = "550.1";
-  CHECK(named(judge_host(host, one_nic(true), plan_for("auto")), "NVIDIA driver").verdict == Verdict::note);
-  CHECK(named(judge_host(host, {}, plan_for("auto")), "NVIDIA driver").verdict == Verdict::good);
-  host.peermem = true;
-  CHECK(named(judge_host(host, one_nic(true), plan_for("auto")), "NVIDIA driver").verdict == Verdict::good);
+TEST_CASE("run/doctor: GPU memory that goes through the host is noted only where RDMA works") {
+  auto report = one_nic(true);
+  report.gpu = {xfer::GpuPath::staged, "no dma-buf and no peermem"};
+  CHECK(named(judge_host({}, report, plan_for("auto")), "memory over RDMA").verdict == Verdict::note);
+  report.usable = false;
+  CHECK(named(judge_host({}, report, plan_for("auto")), "memory over RDMA").verdict == Verdict::good);
+  report.gpu = {xfer::GpuPath::none, "no CUDA driver"};
+  CHECK(named(judge_host({}, report, plan_for("auto")), "memory over RDMA").verdict == Verdict::unused);
 }
 
 TEST_CASE("run/doctor: a transport is to fix when it was named, else it is only unused") {
