@@ -1,0 +1,66 @@
+"""scripts/rdma-vm keeps its word: what the command prints and how it ends comes back, and a machine that
+does not answer is never taken for one that passed."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import cluster
+
+SCRIPT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "scripts", "rdma-vm"))
+
+
+def machine(*words, env=None):
+    done = subprocess.run([SCRIPT, *words], capture_output=True, text=True, timeout=280, env=env)
+    if done.returncode == cluster.SKIP and env is None:
+        print(done.stderr, file=sys.stderr)
+        sys.exit(cluster.SKIP)
+    return done.returncode, done.stdout, done.stderr
+
+
+class Machine(unittest.TestCase):
+    def test_output_status_environment_and_files_come_through_unchanged(self):
+        with tempfile.TemporaryDirectory(prefix="mct-vm-") as folder:
+            with open(os.path.join(folder, "note"), "w", encoding="utf-8") as file:
+                file.write("a b\n")
+            line = (
+                'printf "one\\n\\n\\n  two\\n"; echo "$WORDS"; cat note; cat /etc/deep/note; test -t 1 && echo terminal; '
+                "echo to stderr >&2; sleep 1000 & printf unfinished; exit 42"
+            )
+            note = os.path.join(folder, "note")
+            words = ["--env", "WORDS=it's \"quoted\" $HOME", "--add", note, "--add", note + ":/etc/deep/note"]
+            code, out, _ = machine("--pairs", "0", *words, "--", line)
+        self.assertEqual(out, "one\n\n\n  two\nit's \"quoted\" $HOME\na b\na b\nto stderr\nunfinished\n")
+        self.assertEqual(code, 42)
+
+    def test_a_program_keeps_its_arguments(self):
+        code, out, _ = machine("--pairs", "0", "--", "/usr/bin/printf", "%s|", "a b", "", "it's", "$x")
+        self.assertEqual((code, out), (0, "a b||it's|$x|\n"))
+
+    def test_a_machine_that_dies_or_hangs_has_failed(self):
+        code, _, err = machine("--pairs", "0", "--", "echo c >/proc/sysrq-trigger")
+        self.assertEqual(code, 125)
+        self.assertIn("without a result", err)
+        code, _, err = machine("--pairs", "0", "--timeout", "1", "--", "sleep 1000")
+        self.assertEqual(code, 124)
+        self.assertIn("no result within 1 s", err)
+
+    def test_wrong_use_is_told_before_anything_is_started(self):
+        for words in (["--pairs", "9", "--", "true"], ["--nosuch"], [], ["--add"], ["--", "no-such-program", "x"]):
+            code, out, err = machine(*words)
+            self.assertEqual((code, out), (2, ""), words)
+            self.assertIn("--help", err)
+
+    def test_what_is_missing_is_the_reason_to_skip(self):
+        with tempfile.TemporaryDirectory(prefix="mct-vm-") as folder:
+            for name in ("sh", "dirname", "uname"):
+                os.symlink("/usr/bin/" + name, os.path.join(folder, name))
+            code, _, err = machine("--", "true", env={"PATH": folder, "HOME": folder})
+        self.assertEqual(code, cluster.SKIP)
+        self.assertIn("skipped: qemu-system-x86_64 is not installed; package qemu-system-x86 has it", err)
+
+
+if __name__ == "__main__":
+    unittest.main()
