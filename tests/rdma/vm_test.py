@@ -26,7 +26,8 @@ class Machine(unittest.TestCase):
             with open(os.path.join(folder, "note"), "w", encoding="utf-8") as file:
                 file.write("a b\n")
             line = (
-                'printf "one\\n\\n\\n  two\\n"; echo "$WORDS"; cat note; cat /etc/deep/note; test -t 1 && echo terminal; '
+                'printf "one\\n\\n\\n  two\\n"; echo "$WORDS"; cat note; cat /etc/deep/note; '
+                "test -t 1 && echo terminal; "
                 "echo to stderr >&2; sleep 1000 & printf unfinished; exit 42"
             )
             note = os.path.join(folder, "note")
