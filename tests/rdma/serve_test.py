@@ -1,0 +1,85 @@
+#!/usr/bin/env python3
+"""The serving path over rdma://: in the machine with soft-RoCE, a prefill and a decode node exchange KV by
+RDMA READ, and the text is that of the single process in the same machine."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "integration"))
+
+from cluster import BUILD, SKIP, Random, run
+
+VM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "scripts", "rdma-vm")
+
+# The machine is an emulator: a model of two narrow layers, and a cost model so that nobody measures one.
+COST = "\n".join(
+    f"{name} = {value}"
+    for name, value in (
+        ("prefill_s", 0.01),
+        ("prefill_s_per_token", 0.002),
+        ("prefill_s_per_token2", 0),
+        ("decode_s", 0.02),
+        ("decode_s_per_row", 0.01),
+        ("decode_s_per_kv_token", 0),
+        ("read_bytes_per_s", 50e6),
+    )
+)
+
+SCRIPT = r"""
+set -eu
+export MCT_RUN_DIR=/tmp/run
+mkdir -m 700 /tmp/run
+FLAGS="-m /mc/model --dtype f32"
+WORKER="$FLAGS --cost /mc/cost --transport rdma --kv-mem 16MiB"
+mc-conductor -m /mc/model --http 127.0.0.1:8000 >/dev/null 2>>/tmp/log &
+mc-prefill $WORKER --http 127.0.0.1:8001 >/dev/null 2>>/tmp/log &
+mc-decode $WORKER --http 127.0.0.1:8002 >/dev/null 2>>/tmp/log &
+mc-conductor wait --prefill 1 --decode 1 --timeout 60s >&2 || { cat /tmp/log; exit 1; }
+for ids in $1; do
+  echo "MC-ORACLE $(mc-prefill once $FLAGS --prompt-ids $ids -n 12 --temperature 0 --ignore-eos --json | tail -n 1)"
+  body="{\"prompt\": [$ids], \"max_tokens\": 12, \"temperature\": 0, \"ignore_eos\": true, \"return_token_ids\": true}"
+  echo "MC-ANSWER $(wget -q -O - --post-data "$body" http://127.0.0.1:8000/v1/completions)"
+done
+sed -n 's/^/MC-LOG /p' /tmp/log | grep 'data connection up'
+wget -q -O - http://127.0.0.1:8002/metrics | sed -n 's/^mc_xfer_bytes_total/MC-METRIC &/p'
+"""
+
+
+class Serve(unittest.TestCase):
+    def test_text_served_over_rdma_is_the_text_of_one_process(self):
+        prompts = [Random(seed).ids(length, vocab=2000) for seed, length in ((1, 70), (2, 200), (2, 200))]
+        with tempfile.TemporaryDirectory() as folder:
+            model, cost, script = (os.path.join(folder, name) for name in ("model", "cost", "serve.sh"))
+            code, _, err = run("mc-bench", "mkmodel", "--layers", 2, "--hidden", 64, "-o", model)
+            self.assertEqual(code, 0, err)
+            for path, text in ((cost, COST + "\n"), (script, SCRIPT)):
+                with open(path, "w") as file:
+                    file.write(text)
+            words = [VM, "--build", BUILD, "--add", f"{model}:/mc/model", "--add", f"{cost}:/mc/cost"]
+            words += ["--add", f"{script}:/mc/serve.sh"]
+            for program in ("mc-conductor", "mc-prefill", "mc-decode"):
+                words += ["--add", os.path.join(BUILD, program)]
+            lists = " ".join(",".join(map(str, ids)) for ids in prompts)
+            done = subprocess.run([*words, "--", f"sh /mc/serve.sh '{lists}'"], capture_output=True, text=True)
+        if done.returncode == SKIP:
+            self.skipTest(done.stderr.strip())
+        self.assertEqual(done.returncode, 0, done.stdout[-3000:] + done.stderr[-3000:])
+        found = {}
+        for line in done.stdout.splitlines():
+            word, _, rest = line.partition(" ")
+            found.setdefault(word, []).append(rest)
+        oracles = [json.loads(text)["output_ids"] for text in found["MC-ORACLE"]]
+        answers = [json.loads(text)["choices"][0]["token_ids"] for text in found["MC-ANSWER"]]
+        self.assertEqual(len(oracles), len(prompts))
+        self.assertEqual(answers, oracles)
+        self.assertTrue(all("rdma" in line for line in found["MC-LOG"]), found["MC-LOG"])
+        read = [line for line in found["MC-METRIC"] if 'direction="in"' in line and 'transport="rdma"' in line]
+        self.assertTrue(read and float(read[0].rsplit(" ", 1)[1]) > 0, found["MC-METRIC"])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
