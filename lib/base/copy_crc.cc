@@ -16,18 +16,18 @@ bool always() {
   return true;
 }
 
-void plain_copy(std::byte* to, const std::byte* from, size_t size) {
+void plain_copy(std::byte* to, const std::byte* from, size_t size, bool) {
   if (size > 0) std::memcpy(to, from, size);
 }
 
-uint32_t reference(std::byte* to, const std::byte* from, size_t size, uint32_t seed) {
-  plain_copy(to, from, size);
+uint32_t reference(std::byte* to, const std::byte* from, size_t size, uint32_t seed, bool) {
+  plain_copy(to, from, size, false);
   return crc32c({to, size}, seed);
 }
 
-uint32_t pieces(std::byte* to, const std::byte* from, size_t size, uint32_t seed) {
+uint32_t pieces(std::byte* to, const std::byte* from, size_t size, uint32_t seed, bool) {
   for (size_t at = 0; at < size; at += kPieceBytes)
-    seed = reference(to + at, from + at, std::min(kPieceBytes, size - at), seed);
+    seed = reference(to + at, from + at, std::min(kPieceBytes, size - at), seed, false);
   return seed;
 }
 
@@ -58,12 +58,12 @@ std::span<const CopyVariant* const> copy_variants() {
   return kVariants;
 }
 
-uint32_t copy_crc32c(std::byte* to, const std::byte* from, size_t size, uint32_t seed) {
-  return best().copy_crc(to, from, size, seed);
+uint32_t copy_crc32c(std::byte* to, const std::byte* from, size_t size, uint32_t seed, size_t whole) {
+  return best().copy_crc(to, from, size, seed, std::max(size, whole) >= kCopyStreamBytes);
 }
 
-void copy_bytes(std::byte* to, const std::byte* from, size_t size) {
-  best().copy(to, from, size);
+void copy_bytes(std::byte* to, const std::byte* from, size_t size, size_t whole) {
+  best().copy(to, from, size, std::max(size, whole) >= kCopyStreamBytes);
 }
 
 }  // namespace mc

@@ -15,20 +15,22 @@
 
 namespace mc {
 
-/// A single copy of at least this many bytes bypasses the caches.
+/// A copy of at least this many bytes bypasses the caches, alone or in pieces that belong together.
 inline constexpr size_t kCopyStreamBytes = size_t{128} << 10;
 
 /// Copies `size` bytes (ranges must not overlap) and returns crc32c of them, continuing from `seed`.
-uint32_t copy_crc32c(std::byte* to, const std::byte* from, size_t size, uint32_t seed = 0);
+/// `whole` is the size of what this is a piece of (smaller = this is all).
+uint32_t copy_crc32c(std::byte* to, const std::byte* from, size_t size, uint32_t seed = 0, size_t whole = 0);
 /// The same without the sum.
-void copy_bytes(std::byte* to, const std::byte* from, size_t size);
+void copy_bytes(std::byte* to, const std::byte* from, size_t size, size_t whole = 0);
 
 /// One implementation; [0] of the table is the definition, the last usable one is used.
 struct CopyVariant {
   const char* name;
   bool (*usable)();
-  uint32_t (*copy_crc)(std::byte* to, const std::byte* from, size_t size, uint32_t seed);
-  void (*copy)(std::byte* to, const std::byte* from, size_t size);
+  /// `stream`: past the caches, where the variant can.
+  uint32_t (*copy_crc)(std::byte* to, const std::byte* from, size_t size, uint32_t seed, bool stream);
+  void (*copy)(std::byte* to, const std::byte* from, size_t size, bool stream);
 };
 std::span<const CopyVariant* const> copy_variants();
 

@@ -103,10 +103,10 @@ size_t to_alignment(const std::byte* at) {
   return -reinterpret_cast<uintptr_t>(at) & 63;
 }
 
-uint32_t copy_crc(std::byte* to, const std::byte* from, size_t size, uint32_t seed) {
+uint32_t copy_crc(std::byte* to, const std::byte* from, size_t size, uint32_t seed, bool stream) {
   uint32_t reg = ~seed;
   if (size < kTurnBytes) return ~copy_small(to, from, size, reg);
-  if (size < kCopyStreamBytes) return ~fold_all<false>(to, from, size, reg);
+  if (!stream || size < kTurnBytes + 64) return ~fold_all<false>(to, from, size, reg);
   const size_t head = to_alignment(to);
   reg = copy_small(to, from, head, reg);
   reg = fold_all<true>(to + head, from + head, size - head, reg);
@@ -114,8 +114,8 @@ uint32_t copy_crc(std::byte* to, const std::byte* from, size_t size, uint32_t se
   return ~reg;
 }
 
-void copy(std::byte* to, const std::byte* from, size_t size) {
-  if (size < kCopyStreamBytes) {
+void copy(std::byte* to, const std::byte* from, size_t size, bool stream) {
+  if (!stream || size < kTurnBytes) {
     if (size > 0) std::memcpy(to, from, size);
     return;
   }

@@ -52,23 +52,24 @@ bool Engine::Core::places_of(const Batch& batch, std::vector<Place>& places) con
 void Engine::Core::copy_here(Batch& batch, std::span<const Place> places) {
   const auto row = static_cast<size_t>(std::find(schemes_.begin(), schemes_.end(), "shm") - schemes_.begin());
   const size_t flow_row = active_[row].row;
-  uint64_t read = 0, written = 0;
+  uint64_t read = 0, written = 0, whole = 0;
+  for (const Request& request : batch.requests) whole += request.local.size();
   for (size_t i = 0; i < places.size(); ++i) {
     const Request& request = batch.requests[i];
     RequestResult& result = batch.results[i];
     const size_t bytes = request.local.size();
     result.bytes = bytes;
     if (request.op == Op::write) {
-      copy_bytes(places[i].at, request.local.data(), bytes);
+      copy_bytes(places[i].at, request.local.data(), bytes, whole);
       written += bytes;
       continue;
     }
     read += bytes;
     if (!request.crc32c) {
-      copy_bytes(request.local.data(), places[i].at, bytes);
+      copy_bytes(request.local.data(), places[i].at, bytes, whole);
       continue;
     }
-    result.crc32c = copy_crc32c(request.local.data(), places[i].at, bytes);
+    result.crc32c = copy_crc32c(request.local.data(), places[i].at, bytes, 0, whole);
     if (result.crc32c == *request.crc32c) continue;
     result.code = Code::corrupt;
     tally_.add(Count::checksum_failures);

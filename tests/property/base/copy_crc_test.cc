@@ -43,12 +43,13 @@ TEST_CASE("base/copy_crc: every variant copies exactly its range and returns the
       CAPTURE(from);
       CAPTURE(to);
       const uint32_t want = crc32c({source.data() + from, size}, seed);
-      for (const bool sum : {true, false}) {
+      for (const int mode : {0, 1, 2, 3}) {
+        const bool sum = mode % 2 == 0, stream = mode < 2;
         std::memset(target.data(), static_cast<int>(kGuard), to + size + kGuardBytes);
         if (sum)
-          REQUIRE(variant->copy_crc(target.data() + to, source.data() + from, size, seed) == want);
+          REQUIRE(variant->copy_crc(target.data() + to, source.data() + from, size, seed, stream) == want);
         else
-          variant->copy(target.data() + to, source.data() + from, size);
+          variant->copy(target.data() + to, source.data() + from, size, stream);
         REQUIRE(std::memcmp(target.data() + to, source.data() + from, size) == 0);
         bool guarded = true;
         for (size_t i = 0; i < kGuardBytes; ++i)
@@ -67,7 +68,7 @@ TEST_CASE("base/copy_crc: the sum of a whole is had by continuing over its piece
     uint32_t crc = 0;
     for (size_t at = 0; at < source.size();) {
       const size_t bytes = std::min(source.size() - at, static_cast<size_t>(rng.below(round < 10 ? 1000 : 500000)));
-      crc = copy_crc32c(target.data() + at, source.data() + at, bytes, crc);
+      crc = copy_crc32c(target.data() + at, source.data() + at, bytes, crc, round % 2 == 0 ? 0 : source.size());
       at += bytes;
     }
     CHECK(crc == crc32c(source));
@@ -79,6 +80,7 @@ TEST_CASE("base/copy_crc: all zero and all one bytes sum to what the definition 
     std::vector<std::byte> source(5000), target(5000);
     std::memset(source.data(), value, source.size());
     for (const CopyVariant* variant : copy_variants())
-      if (variant->usable()) CHECK(variant->copy_crc(target.data(), source.data(), source.size(), 0) == crc32c(source));
+      if (variant->usable())
+        CHECK(variant->copy_crc(target.data(), source.data(), source.size(), 0, true) == crc32c(source));
   }
 }
