@@ -190,7 +190,7 @@ size_t TcpStream::gather(std::span<iovec> parts, size_t budget, size_t& bytes) {
 }
 
 TcpStream::Io TcpStream::flush(size_t budget, std::vector<Gone>& gone) {
-  constexpr size_t kPartsMax = 64;
+  constexpr size_t kPartsMax = 256;
   while (!queue_.empty() && budget > 0) {
     std::array<iovec, kPartsMax> parts;
     size_t bytes = 0;

@@ -30,9 +30,9 @@ struct TcpEndpoint;
 /// One connection. Knows its endpoint once the handshake said which.
 class TcpLane final : public FrameConsumer {
  public:
-  static constexpr size_t kPendingMax = 128;
+  static constexpr size_t kPendingMax = 512;
   static constexpr size_t kPendingBytesMax = size_t{4} << 20;
-  static constexpr size_t kServedMax = 512;
+  static constexpr size_t kServedMax = 1024;
   static constexpr size_t kControlQueueMax = 1024;
 
   TcpLane(TcpTransport& transport, Fd fd, Handshake handshake)
