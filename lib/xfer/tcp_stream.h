@@ -103,7 +103,7 @@ class TcpStream {
  private:
   static constexpr size_t kStageBytes = size_t{64} << 10;
   static constexpr size_t kSmallFrame = size_t{12} << 10;      // frames below this are worth staging
-  static constexpr size_t kChecksumChunk = size_t{128} << 10;  // still in L2 when the CRC reads it
+  static constexpr size_t kChecksumChunk = size_t{256} << 10;  // still in L2 when the CRC reads it
   static constexpr size_t kSendChunk = size_t{256} << 10;      // summed, then sent while still in L2
 
   Io fail(Code code, const char* reason, std::string text);
