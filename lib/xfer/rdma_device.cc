@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -198,6 +199,15 @@ GpuChoice report_gpu(const DeviceList& list) {
   return choose_gpu_path(facts);
 }
 
+/// CAP_IPC_LOCK: the limit does not hold for this process.
+bool exempt_from_memlock() {
+  std::ifstream file("/proc/self/status");
+  std::string word;
+  while (file >> word)
+    if (word == "CapEff:" && file >> word) return (std::strtoull(word.c_str(), nullptr, 16) >> 14 & 1) != 0;
+  return false;
+}
+
 }  // namespace
 
 void VerbsFree::operator()(ibv_context* object) const {
@@ -308,7 +318,9 @@ RdmaReport rdma_report(const Options& options) {
   RdmaReport report;
   rlimit limit{};
   report.memlock_bytes =
-      ::getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY ? limit.rlim_cur : UINT64_MAX;
+      ::getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && !exempt_from_memlock()
+          ? limit.rlim_cur
+          : UINT64_MAX;
   const DeviceList list;
   report.gpu = report_gpu(list);
   if (list.devices == nullptr || list.count == 0) {

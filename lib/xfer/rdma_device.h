@@ -42,7 +42,7 @@ struct RdmaDeviceReport {
 
 struct RdmaReport {
   std::vector<RdmaDeviceReport> devices;
-  uint64_t memlock_bytes = 0;  // RLIMIT_MEMLOCK; UINT64_MAX = unlimited
+  uint64_t memlock_bytes = 0;  // RLIMIT_MEMLOCK; UINT64_MAX = unlimited, or this process is exempt
   GpuChoice gpu;               // how these devices would reach GPU memory
   bool usable = false;
   std::string reason;  // one line: what can be used, or what is missing

@@ -23,6 +23,8 @@ TimePoint now() {
   return SystemClock::instance().now();
 }
 
+constexpr uint64_t kMemlockMin = uint64_t{64} << 20;  // less holds no pool worth registering
+
 /// rdma_bind, or any port on the host tcp listens on.
 std::string bind_text(const Options& options) {
   if (!options.rdma_bind.empty()) return options.rdma_bind;
@@ -39,6 +41,11 @@ std::string advertise_text(const Options& options) {
 Reach probe(const Options& options) {
   const RdmaReport report = rdma_report(options);
   if (!report.usable) return {false, "", report.reason, Code::unsupported};
+  if (report.memlock_bytes < kMemlockMin)  // found out now, not when the first pool is registered
+    return {false, "",
+            "this process may lock only " + std::to_string(report.memlock_bytes / 1024) +
+                " KiB of memory: ulimit -l unlimited, or LimitMEMLOCK=infinity in its unit",
+            Code::unsupported};
   Reach reach = may_listen("rdma", bind_text(options), options);
   if (reach.usable) reach.reason = report.reason;
   return reach;

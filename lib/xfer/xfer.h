@@ -1,5 +1,5 @@
 // The transfer engine: moves bytes between registered buffers of two processes, over whichever
-// transport reaches (shm on one host, else tcp; rdma is one more row of kTransports[]).
+// transport reaches (shm on one host, else rdma, else tcp).
 //
 //   instance    random per process start and carried in every handshake: a name is an address, an
 //               instance is an identity. A peer that restarted under its old name is refused.
