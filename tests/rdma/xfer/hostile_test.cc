@@ -1,0 +1,148 @@
+// A stranger, or a member of the cluster that lies, on the socket that sets rdma paths up: refused,
+// bounded, counted, and without an effect on anybody else.
+#include <functional>
+#include <vector>
+
+#include "unit/xfer/pair.h"
+#include "unit/xfer/raw_peer.h"
+#include "wire/rdma_frame.h"
+
+using namespace mc;
+using namespace mc::xfer;
+using namespace mc::xfer::test;
+
+namespace {
+
+Options on(const std::string& devices) {
+  Options options;
+  options.rdma_devices = devices;
+  options.rdma_timeout = 16;
+  return options;
+}
+
+/// Completes the handshake of an rdma socket, with any number of lanes it claims to have.
+RawSocket join(const std::string& rdma_uri, uint16_t lanes = 1) {
+  RawSocket raw = dial_raw("tcp://" + rdma_uri.substr(7));
+  wire::XferHello hello{.instance = instance(0x33), .lane_count = lanes, .name = "liar"};
+  hello.connection.bytes.fill(5);
+  REQUIRE(raw.send(FrameType::hello, wire::encode(hello)));
+  REQUIRE(raw.receive()->header.kind() == FrameType::challenge);
+  std::vector<std::byte> proof(32);
+  const auto descriptor = wire::encode(raw_descriptor(hello.instance));
+  proof.insert(proof.end(), descriptor.begin(), descriptor.end());
+  REQUIRE(raw.send(FrameType::proof, std::move(proof)));
+  REQUIRE(raw.receive()->header.kind() == FrameType::ready);
+  return raw;
+}
+
+wire::RdmaNics one_nic() {
+  wire::Gid gid{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1};
+  return {{{.name = "liar0", .active = true, .mtu = 4096, .rd_atomic = 16, .gids = {{gid, 120}}}}};
+}
+
+wire::RdmaPathOffer offer(uint32_t epoch = 1) {
+  wire::RdmaPathOffer offer{.epoch = epoch, .mtu = 4096, .rd_atomic = 16, .scratch = 0x1000, .scratch_rkey = 1};
+  offer.gid_from = one_nic().nics[0].gids[0].gid;
+  offer.gid_to = offer.gid_from;
+  offer.gid_to[15] = 2;
+  offer.lanes = {{0x11, 1}, {0x12, 2}};
+  return offer;
+}
+
+}  // namespace
+
+TEST_CASE("rdma/xfer: lies about ports, keys and paths end that connection only") {
+  Pair pair("rdma", size_t{1} << 20, on("rxe1"), on("rxe0"));
+  const std::string uri = pair.holder->uris()[0];
+  const auto refused = [&](const char* what, const std::function<void(RawSocket&)>& lie) {
+    RawSocket raw = join(uri);
+    lie(raw);
+    CHECK_MESSAGE(raw.closed(), what);
+  };
+  const auto told = [](RawSocket& raw) { raw.send(FrameType::nics, wire::encode(one_nic())); };
+  refused("a path before the ports", [](RawSocket& raw) { raw.send(FrameType::path_offer, wire::encode(offer())); });
+  refused("a transfer", [](RawSocket& raw) { raw.send(frame(FrameType::read, 1, 1, 0, 4096)); });
+  refused("a notify before a path", [&](RawSocket& raw) { raw.send(FrameType::notify, {std::byte{1}}); });
+  refused("a port we do not have", [&](RawSocket& raw) {
+    told(raw);
+    auto wrong = offer();
+    wrong.nic_to = 5;
+    raw.send(FrameType::path_offer, wire::encode(wrong));
+  });
+  refused("a port it does not have", [&](RawSocket& raw) {
+    told(raw);
+    auto wrong = offer();
+    wrong.nic_from = 1;
+    raw.send(FrameType::path_offer, wire::encode(wrong));
+  });
+  refused("an answer from the dialler", [&](RawSocket& raw) {
+    told(raw);
+    raw.send(FrameType::path_answer, wire::encode(offer()));
+  });
+  refused("a path that does not exist", [&](RawSocket& raw) {
+    told(raw);
+    raw.send(FrameType::path_ready, wire::encode(wire::RdmaPathReady{.path = 3, .epoch = 1}));
+  });
+  refused("another number of ports", [&](RawSocket& raw) {
+    told(raw);
+    wire::RdmaNics two = one_nic();
+    two.nics.push_back(two.nics[0]);
+    raw.send(FrameType::nics, wire::encode(two));
+  });
+  refused("keys of ports it does not have", [&](RawSocket& raw) {
+    told(raw);
+    raw.send(FrameType::keys,
+             wire::encode(
+                 wire::RdmaKeys{.buffer = 1, .base = 4096, .length = 1, .chunk_bytes = 1, .nics = 2, .rkeys = {1, 2}}));
+  });
+  refused("keys of too many buffers", [&](RawSocket& raw) {
+    told(raw);
+    for (uint32_t id = 1; id <= wire::kXferBuffersMax + 1; ++id)
+      raw.send(FrameType::keys,
+               wire::encode(
+                   wire::RdmaKeys{.buffer = id, .base = 4096, .length = 1, .chunk_bytes = 1, .nics = 1, .rkeys = {1}}));
+  });
+  refused("half an offer", [&](RawSocket& raw) {
+    told(raw);
+    auto bytes = wire::encode(offer());
+    bytes.pop_back();
+    raw.send(FrameType::path_offer, std::move(bytes));
+  });
+  CHECK(pair.reader.run({{pair.read(0, 0, size_t{1} << 20)}}) == Code::ok);
+  CHECK(pair.holder->counters().peers_up == 1);  // no liar was ever a peer
+}
+
+TEST_CASE(
+    "rdma/xfer: a peer that offers queue pairs it does not have never becomes one, and its paths are taken down") {
+  Pair pair("rdma", size_t{1} << 20, on("rxe1"), on("rxe0"));
+  RawSocket raw = join(pair.holder->uris()[0]);
+  raw.send(FrameType::nics, wire::encode(one_nic()));
+  raw.send(FrameType::path_offer, wire::encode(offer()));
+  const auto next = [&](FrameType kind) {
+    for (;;) {
+      auto got = raw.receive();
+      REQUIRE(got.has_value());
+      if (got->header.kind() == kind) return got->payload;
+    }
+  };
+  const auto answer = wire::decode_rdma_path_offer(next(FrameType::path_answer));
+  REQUIRE_OK(answer);
+  CHECK(answer->lanes.size() == 2);
+  // "ready", though it has written nothing into the scratch
+  raw.send(FrameType::path_ready, wire::encode(wire::RdmaPathReady{.path = 0, .epoch = 1}));
+  const auto down = wire::decode_rdma_path_down(next(FrameType::path_down));
+  REQUIRE_OK(down);
+  CHECK(down->text.find("pattern") != std::string::npos);
+  // an old epoch is not answered, a new one is, and an address that is not there is refused
+  raw.send(FrameType::path_offer, wire::encode(offer(1)));
+  auto elsewhere = offer(2);
+  elsewhere.gid_to[15] = 77;
+  raw.send(FrameType::path_offer, wire::encode(elsewhere));
+  const auto again = wire::decode_rdma_path_down(next(FrameType::path_down));
+  REQUIRE_OK(again);
+  CHECK(again->epoch == 2);
+  CHECK(again->text.find("no address") != std::string::npos);
+  CHECK(raw.closed());  // never up: its time is over
+  CHECK(pair.reader.run({{pair.read(0, 0, size_t{1} << 20)}}) == Code::ok);
+  CHECK(pair.holder->counters().peers_up == 1);
+}
