@@ -241,12 +241,15 @@ void RdmaTransport::serve(RdmaEndpoint& endpoint, RdmaRail& rail, Outbox& out) {
   polled_.completions = 0;
   polled_.failure = WorkStatus::ok;
   rail.poll(polled_);
+  uint64_t moved = 0;
   for (const Slice& slice : polled_.ok) {
+    moved += slice.local.size();
     if (!rail.cancelled.empty() && rail.cancelled.erase(slice.id) > 0 && rail.cancelled.empty())
       rail.cancelled_since = kNever;
     report(slice, out);
   }
   if (polled_.completions > 0) rail.progress = round_;
+  if (moved > 0) rail.moved(moved, round_);
   if (polled_.failure != WorkStatus::ok && rail.machine.live()) {
     const WorkStatus status = polled_.failure;
     const std::string text = std::string(to_string(status)) + " (lane " + std::to_string(polled_.failed_lane) + ")";
@@ -392,7 +395,13 @@ size_t RdmaTransport::post(EndpointId id, int lane_index, std::span<const Slice>
   RdmaEndpoint& endpoint = *find(id);
   if (endpoint.doomed) return 0;
   RdmaLane& lane = rail->lane(index);
-  const size_t room = lane.room(slices, window(endpoint, *rail));
+  const uint64_t allowance = rail->allowance();
+  size_t room = lane.room(slices, window(endpoint, *rail));
+  uint64_t ahead = rail->bytes();
+  for (size_t i = 0; i < room; ++i) {
+    ahead += slices[i].local.size();
+    if (ahead > allowance && ahead > slices[i].local.size()) room = i;  // one slice always
+  }
   size_t refused = 0;  // those at the front are answered here; one behind others waits for its turn
   items_.clear();
   for (size_t i = 0; i < room; ++i) {
@@ -410,6 +419,7 @@ size_t RdmaTransport::post(EndpointId id, int lane_index, std::span<const Slice>
   }
   if (rail->outstanding() == 0) {  // the stall clock starts with work
     rail->progress = now();
+    rail->started(rail->progress);
     due(rail->progress + home_.options->stall_timeout);
   }
   const RdmaLane::Posted posted = lane.post(items_);

@@ -14,6 +14,7 @@ namespace mc::xfer {
 namespace {
 
 constexpr size_t kPatternBytes = 64;
+constexpr Duration kAheadTime = 200ms;
 // parts of a lane's slot
 constexpr size_t kWrittenByPeer = 0;
 constexpr size_t kReadByPeer = 1;
@@ -187,6 +188,25 @@ uint64_t RdmaRail::bytes() const {
   uint64_t bytes = 0;
   for (const auto& lane : lanes_) bytes += lane->bytes();
   return bytes;
+}
+
+void RdmaRail::started(TimePoint now) {
+  measured_from_ = now;
+  measured_bytes_ = 0;
+}
+
+void RdmaRail::moved(uint64_t bytes, TimePoint now) {
+  measured_bytes_ += bytes;
+  const double seconds = std::chrono::duration<double>(now - measured_from_).count();
+  if (seconds < 0.02 || measured_bytes_ < 256 * 1024) return;
+  const double sample = static_cast<double>(measured_bytes_) / seconds;
+  bytes_per_s_ = bytes_per_s_ == 0 ? sample : (bytes_per_s_ + sample) / 2;
+  started(now);
+}
+
+uint64_t RdmaRail::allowance() const {
+  if (bytes_per_s_ == 0) return UINT64_MAX;
+  return static_cast<uint64_t>(bytes_per_s_ * std::chrono::duration<double>(kAheadTime).count());
 }
 
 std::vector<RdmaLane::Failed> RdmaRail::close() {

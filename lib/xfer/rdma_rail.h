@@ -77,6 +77,11 @@ class RdmaRail {
   bool drained() const;
   size_t outstanding() const;
   uint64_t bytes() const;  // in flight
+  /// Work starts on an idle path, and bytes of it have arrived: the estimate of its speed.
+  void started(TimePoint now);
+  void moved(uint64_t bytes, TimePoint now);
+  /// What it moves in kAheadTime, so that a slow path does not hold work a fast one could take.
+  uint64_t allowance() const;
   /// Destroys the attempt's objects: the NIC touches nothing of it any more. Slices that did not make it.
   std::vector<RdmaLane::Failed> close();
 
@@ -101,6 +106,9 @@ class RdmaRail {
   Verbs<ibv_cq> queue_;
   std::vector<std::unique_ptr<RdmaLane>> lanes_;
   wire::RdmaPathOffer peer_;
+  double bytes_per_s_ = 0;  // 0 = not known yet
+  TimePoint measured_from_{};
+  uint64_t measured_bytes_ = 0;
   bool probing_ = false;
   size_t probes_left_ = 0;
 };

@@ -1,8 +1,10 @@
 // Figures, not verdicts: run by hand inside scripts/rdma-vm with -ns -tc='*speed*', beside perftest.
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <vector>
 
+#include "base/fd.h"
 #include "unit/xfer/pair.h"
 #include "xfer/access.h"
 #include "xfer/poller.h"
@@ -198,5 +200,59 @@ TEST_CASE("rdma/speed: one path" * doctest::skip()) {
     const double whole = time_of({pair.read(0, 0, 1 << 20)});
     std::printf("spin %3.0f us 1 MiB: %.1f ms; 256 x 4 KiB scattered there %.2f of that speed, here %.2f\n",
                 seconds(spin) * 1e6, whole * 1e3, whole / time_of(pieces), whole / time_of(gathered));
+  }
+}
+
+TEST_CASE("rdma/speed: rate-limited paths, and how long a cut link stalls" * doctest::skip()) {
+  const auto sh = [](const std::string& command) { REQUIRE(std::system(command.c_str()) == 0); };
+  const auto limit = [&](const char* netdev, int mbit) {
+    sh("tc qdisc replace dev " + std::string(netdev) + " root netem limit 4000 rate " + std::to_string(mbit) + "mbit");
+  };
+  constexpr size_t kBytes = size_t{32} << 20;
+  const auto megabytes = [&](Pair& pair) {
+    const TimePoint start = in(Duration{});
+    CHECK(pair.reader.run({{pair.read(0, 0, kBytes)}}) == Code::ok);
+    return static_cast<double>(kBytes) / seconds(in(Duration{}) - start) / 1e6;
+  };
+  limit("v1", 80);
+  limit("v3", 80);
+  Pair one("rdma", kBytes, on("rxe1"), on("rxe0"));
+  const double single = megabytes(one);
+  Pair two("rdma", kBytes, on("rxe1,rxe3"), on("rxe0,rxe2"));
+  const double both = megabytes(two);
+  limit("v3", 20);
+  const double uneven = megabytes(two);
+  std::printf(
+      "80 Mb/s: one path %.2f MB/s (%.2f of the link), two %.2f (%.2f times), 80 + 20 Mb/s %.2f (%.2f of the sum)\n",
+      single, single / 10, both, both / single, uneven, uneven / 12.5);
+  sh("tc qdisc del dev v1 root; tc qdisc del dev v3 root");
+  for (int round = 0; round < 5; ++round) {
+    auto batch = two.reader->submit(std::vector{two.read(0, 0, kBytes)}, in(kLong));
+    REQUIRE_OK(batch);
+    uint64_t last = 0;
+    TimePoint moved = in(Duration{});
+    Duration longest{};
+    bool cut = false;
+    std::vector<Event> events;
+    while (two.reader->results(*batch).empty()) {
+      (void)two.reader->poll(events, in(1ms));
+      uint64_t bytes = 0;
+      for (const auto& flow : two.reader->counters().flows) bytes += flow.read_bytes;
+      const TimePoint now = in(Duration{});
+      if (bytes != last) {
+        if (last != 0) longest = std::max(longest, now - moved);
+        last = bytes;
+        moved = now;
+      }
+      if (!cut && bytes % kBytes > kBytes / 4) {
+        cut = true;
+        sh("ip link set dev v0 down");
+      }
+    }
+    std::printf("cut %d: longest time without a byte %.0f ms\n", round, seconds(longest) * 1e3);
+    CHECK(two.reader->close(*batch, in(kLong)).has_value());
+    sh("ip link set dev v0 up");
+    auto never = EventFd::open();
+    (void)never->wait(in(2s));  // the path comes back
   }
 }
