@@ -51,7 +51,8 @@ void Loop::on_dealer(Link& link, SocketMessage message) {
 
 void Loop::on_router(size_t router, SocketMessage message) {
   RouteKey route{router, std::move(message.frames[0])};
-  if (retired_.contains(route)) return;
+  // Until its address is bound again a router still has the old keys: it takes nothing.
+  if (retired_.contains(route) || unbound_.contains(router)) return;
   const auto known = routes_.find(route);
   Link* link = known == routes_.end() ? nullptr : &links_.at(known->second);
   if (message.frame_count != 3) message.frames = {{}, {}, {}};
@@ -178,7 +179,7 @@ void Loop::on_dealer_event(Link& link, const SocketEvent& event) {
     case SocketEvent::Kind::disconnected:
       link.connected = false;
       // Its last words first. ZeroMQ would connect again by itself, and nobody would learn what was lost.
-      while (link.up && link.dealer) {
+      while (link.up && link.dealer && outbox_.empty()) {
         auto message = link.dealer->receive();
         if (!message) break;
         on_dealer(link, std::move(*message));

@@ -100,9 +100,16 @@ std::optional<node::Event> Links::on_lost(const ctl::LinkLost& gone) {
 }
 
 void Links::on_send_failed(const ctl::SendFailed& failed) {
-  for (const auto& [instance, links] : links_)
-    if (std::find(links.begin(), links.end(), failed.link) != links.end())
-      return lost(called(failed.link, instance, "?"), instance, "message not sent: " + failed.error.what);
+  for (auto it = links_.begin(); it != links_.end(); ++it) {
+    auto& [instance, links] = *it;
+    const auto at = std::find(links.begin(), links.end(), failed.link);
+    if (at == links.end()) continue;
+    lost(called(failed.link, instance, "?"), instance, "message not sent: " + failed.error.what);
+    // Words of a link that we closed may have come after the closing and brought it back here.
+    if (failed.error.code == Code::peer_lost) links.erase(at);
+    if (links.empty()) links_.erase(it);
+    return;
+  }
 }
 
 void Links::lost(const NodeId& name, const InstanceId& instance, std::string why) {

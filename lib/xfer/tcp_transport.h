@@ -140,6 +140,7 @@ class TcpTransport final : public Transport {
   void accept_some();
   TcpLane* add_lane(Fd fd, Handshake handshake, uint32_t events);
   void arm(TcpLane& lane);
+  bool paused(const TcpLane& lane) const;  // its frames wait until our owner takes events again
   void due(TimePoint at) { due_ = std::min(due_, at); }
   void on_lane(TcpLane& lane, uint32_t events, Outbox& out);
   void broken(TcpLane& lane, Outbox& out);

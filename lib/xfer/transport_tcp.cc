@@ -250,8 +250,7 @@ void TcpTransport::on_lane(TcpLane& lane, uint32_t events, Outbox& out) {
 void TcpTransport::arm(TcpLane& lane) {
   if (lane.connecting) return;
   if (lane.waiting()) due(lane.progress + home_.options->stall_timeout);
-  const bool paused = lane.ready() && lane.index == 0 && !home_.reading_notifies;
-  const uint32_t events = (paused ? EPOLLRDHUP : EPOLLIN) | (lane.io.idle() ? 0u : EPOLLOUT);
+  const uint32_t events = (paused(lane) ? EPOLLRDHUP : EPOLLIN) | (lane.io.idle() ? 0u : EPOLLOUT);
   if (events == lane.armed) return;
   home_.poller->modify(lane.token, lane.io.fd(), events);
   lane.armed = events;
@@ -401,7 +400,9 @@ TimePoint TcpTransport::tick(TimePoint at, Outbox& out) {
   std::vector<uint64_t> late;
   for (auto& [token, lane] : lanes_) {
     TimePoint lane_due = lane->deadline;
-    if (lane->ready() && lane->waiting()) lane_due = std::min(lane_due, lane->progress + home_.options->stall_timeout);
+    // A frame that our own pause leaves half read is not the peer's stall.
+    if (lane->ready() && lane->waiting() && !(paused(*lane) && lane->io.idle()))
+      lane_due = std::min(lane_due, lane->progress + home_.options->stall_timeout);
     if (lane_due <= at)
       late.push_back(token);
     else
@@ -423,9 +424,16 @@ TimePoint TcpTransport::tick(TimePoint at, Outbox& out) {
   return due_;
 }
 
-void TcpTransport::pause_notifies(bool) {
-  for (auto& [id, endpoint] : endpoints_)
-    if (endpoint->up) arm(*endpoint->lanes[0]);
+bool TcpTransport::paused(const TcpLane& lane) const {
+  return lane.ready() && lane.index == 0 && !home_.reading_notifies;
+}
+
+void TcpTransport::pause_notifies(bool pause) {
+  for (auto& [id, endpoint] : endpoints_) {
+    if (!endpoint->up) continue;
+    if (!pause) endpoint->lanes[0]->progress = SystemClock::instance().now();
+    arm(*endpoint->lanes[0]);
+  }
 }
 
 const TransportEntry kTransportTcp = {
