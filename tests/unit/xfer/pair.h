@@ -1,6 +1,7 @@
 // Two engines in one process, talking over real sockets, and the waits that tests need.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -27,7 +28,7 @@ inline void fill(std::span<std::byte> bytes, uint64_t seed) {
 }
 
 inline bool equal(std::span<const std::byte> a, std::span<const std::byte> b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size()) == 0;
+  return std::equal(a.begin(), a.end(), b.begin(), b.end());
 }
 
 /// An engine with an inbox that can be searched. Transport "shm-engine" is shm without the shortcut of
