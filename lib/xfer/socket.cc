@@ -85,6 +85,18 @@ Dialling dial_tcp(const SocketAddress& address) {
   return dialling;
 }
 
+int connect_error(int fd) {
+  int error = 0;
+  socklen_t size = sizeof error;
+  return ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) == 0 ? error : errno;
+}
+
+Accepted accept_tcp(int listener) {
+  Fd fd(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  const bool exhausted = !fd && (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS);
+  return {std::move(fd), exhausted};
+}
+
 Reach may_listen(const std::string& scheme, const std::string& bind, const Options& options) {
   const auto place = parse_host_port(bind);
   if (!place) return {false, "", scheme + "_bind: " + place.error().what};

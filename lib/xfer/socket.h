@@ -41,6 +41,15 @@ struct Dialling {
   int error = 0;
 };
 Dialling dial_tcp(const SocketAddress& address);
+/// 0, or the errno of a connect() that has ended.
+int connect_error(int fd);
+/// The next connection that waits, else none. `exhausted`: one does wait, but the process is out of
+/// descriptors or memory; it stays ready and would spin a loop that polls for it.
+struct Accepted {
+  Fd fd;
+  bool exhausted = false;
+};
+Accepted accept_tcp(int listener);
 /// Off loopback a cluster secret is asked for, unless the options say otherwise.
 Reach may_listen(const std::string& scheme, const std::string& bind, const Options& options);
 

@@ -119,17 +119,14 @@ EndpointId TcpTransport::connect(const std::string& uri, const InstanceId& wante
 
 void TcpTransport::accept_some() {
   for (int i = 0; i < 16; ++i) {
-    Fd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (!fd) {
-      if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
-        // the pending connection stays ready and would spin the loop: look again at the next tick
-        home_.tally->failure("accept: out of descriptors or memory");
-        home_.poller->modify(listener_token_, listener_.get(), 0);
-        listener_paused_ = true;
-        due(now() + 100ms);
-      }
-      return;
+    auto [fd, exhausted] = accept_tcp(listener_.get());
+    if (exhausted) {  // look again at the next tick
+      home_.tally->failure("accept: out of descriptors or memory");
+      home_.poller->modify(listener_token_, listener_.get(), 0);
+      listener_paused_ = true;
+      due(now() + 100ms);
     }
+    if (!fd) return;
     home_.tally->add(Count::accepts);
     if (handshakes_ >= kHandshakesMax || endpoints_.size() >= home_.endpoints_max) {
       home_.tally->failure("accept: too many connections");
@@ -224,10 +221,7 @@ void TcpTransport::ready(uint64_t token, uint32_t events, Outbox& out) {
 void TcpTransport::on_lane(TcpLane& lane, uint32_t events, Outbox& out) {
   lane.out = &out;
   if (lane.connecting) {
-    int error = 0;
-    socklen_t size = sizeof error;
-    if (::getsockopt(lane.io.fd(), SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
-    if (error != 0) {
+    if (const int error = connect_error(lane.io.fd()); error != 0) {
       const bool refused = error == ECONNREFUSED && !lane.endpoint->wanted.is_zero();
       return lose(*lane.endpoint, refused ? Code::peer_lost : Code::io, refused, errno_error("tcp connect", error).what,
                   out);
