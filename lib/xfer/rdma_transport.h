@@ -4,7 +4,8 @@
 //
 //   transport_rdma.cc  the socket: listening, dialling, loss, timers; the table's entry
 //   rdma_link.cc       what frames on it mean; ports, keys, descriptors
-//   rdma_paths.cc      paths: set up, verified, failed, drained; slices in and out; device events
+//   rdma_paths.cc      paths are set up: planned, begun, answered, verified
+//   rdma_serve.cc      paths in use: slices in and out, failed, drained; device events
 //   rdma_rail.cc, rdma_lane.cc, rdma_memory.cc, rdma_device.cc   verbs objects
 //   rdma_path.cc, rdma_gid.cc, rdma_plan.cc                      decisions, without a device
 //
@@ -136,16 +137,18 @@ class RdmaTransport final : public Transport {
   void on_ready(RdmaEndpoint& endpoint, RdmaRail& rail);
   void on_probed(RdmaEndpoint& endpoint, RdmaRail& rail, Outbox& out);
   void rail_up(RdmaEndpoint& endpoint, RdmaRail& rail, Outbox& out);
+  void check_dial(RdmaEndpoint& endpoint);
+  std::string rail_name(const RdmaEndpoint& endpoint, const RdmaRail& rail) const;
+
+  // rdma_serve.cc
   void serve(RdmaEndpoint& endpoint, RdmaRail& rail, Outbox& out);
   void fail(RdmaEndpoint& endpoint, RdmaRail& rail, PathCause cause, const std::string& text, bool tell, Outbox& out);
   void finish_drain(RdmaEndpoint& endpoint, RdmaRail& rail, Outbox& out);
-  void check_dial(RdmaEndpoint& endpoint);
   void report(const Slice& slice, Outbox& out);
   bool resolve(RdmaEndpoint& endpoint, const RdmaRail& rail, const Slice& slice, PlanItem& item, SliceDone& refusal,
                bool& later);
   uint64_t window(const RdmaEndpoint& endpoint, const RdmaRail& rail) const;
   RdmaRail* rail_of(EndpointId endpoint, int lane, size_t& index) const;
-  std::string rail_name(const RdmaEndpoint& endpoint, const RdmaRail& rail) const;
   void on_completions(RdmaDevice& device, Outbox& out);
   void on_device_events(RdmaDevice& device, Outbox& out);
   void on_port_event(RdmaDevice& device, int port, Outbox& out);

@@ -1,0 +1,292 @@
+// Paths of the rdma transport in use: slices in and out, completions, failures, draining, and what the
+// devices tell. A path that failed hands its slices back when its queue pairs have let go of them.
+#include <algorithm>
+
+#include "base/assert.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "xfer/access.h"
+#include "xfer/rdma_transport.h"
+#include "xfer/tally.h"
+
+namespace mc::xfer {
+
+using State = PathMachine::State;
+
+namespace {
+
+TimePoint now() {
+  return SystemClock::instance().now();
+}
+
+}  // namespace
+
+/// Takes what has completed on a path and acts on it.
+void RdmaTransport::serve(RdmaEndpoint& endpoint, RdmaRail& rail, Outbox& out) {
+  polled_.ok.clear();
+  polled_.completions = 0;
+  polled_.failure = WorkStatus::ok;
+  rail.poll(polled_);
+  uint64_t moved = 0;
+  for (const Slice& slice : polled_.ok) {
+    moved += slice.local.size();
+    if (!rail.cancelled.empty() && rail.cancelled.erase(slice.id) > 0 && rail.cancelled.empty())
+      rail.cancelled_since = kNever;
+    report(slice, out);
+  }
+  if (polled_.completions > 0) rail.progress = round_;
+  if (moved > 0) rail.moved(moved, round_);
+  if (polled_.failure != WorkStatus::ok && rail.machine.live()) {
+    const WorkStatus status = polled_.failure;
+    const std::string text = std::string(to_string(status)) + " (lane " + std::to_string(polled_.failed_lane) + ")";
+    return fail(endpoint, rail, classify(status).cause, text, true, out);
+  }
+  if (rail.machine.state() == State::draining && rail.drained()) return finish_drain(endpoint, rail, out);
+  if (rail.machine.state() != State::verifying || !rail.probing() || !rail.probed() || rail.told_ready) return;
+  rail.told_ready = true;
+  if (auto right = rail.check_read(); !right)
+    return fail(endpoint, rail, PathCause::fault, right.error().what, true, out);
+  on_probed(endpoint, rail, out);
+}
+
+void RdmaTransport::report(const Slice& slice, Outbox& out) {
+  SliceDone done{.slice = slice.id};
+  if (slice.checksum) done.crc32c = crc32c(slice.local);
+  home_.tally->add(index_ - 1u, slice.op == Op::read ? Flow::read_bytes : Flow::written_bytes, slice.local.size());
+  out.done.push_back(std::move(done));
+}
+
+void RdmaTransport::fail(RdmaEndpoint& endpoint, RdmaRail& rail, PathCause cause, const std::string& text, bool tell,
+                         Outbox& out) {
+  const bool was_up = rail.machine.state() == State::up;
+  if (!rail.machine.fail(cause, now())) return;
+  rail.last_error = text;
+  rail.fail_lanes();
+  rail.drain_deadline = now() + kDrainMax;
+  due(rail.drain_deadline);
+  home_.tally->failure("rdma: " + std::string(to_string(cause)));
+  log_warn("rdma path down", {{"peer", endpoint.name},
+                              {"path", rail_name(endpoint, rail)},
+                              {"epoch", uint64_t{rail.machine.epoch()}},
+                              {"cause", to_string(cause)},
+                              {"why", text}});
+  if (tell)
+    endpoint.push(control_frame(
+        wire::FrameType::path_down,
+        wire::encode(wire::RdmaPathDown{
+            .path = rail.id(), .epoch = rail.machine.epoch(), .cause = static_cast<uint8_t>(cause), .text = text})));
+  if (!was_up && !rail.choices.empty()) {  // perhaps another pair of addresses works
+    ++rail.choice;
+    rail.exhausted |= rail.choice == rail.choices.size() || cause == PathCause::port;
+    rail.choice %= rail.choices.size();
+    if (!rail.exhausted) rail.machine.wake(now());
+  }
+  const bool any_up = std::any_of(endpoint.rails.begin(), endpoint.rails.end(),
+                                  [](const auto& other) { return other->machine.state() == State::up; });
+  if (endpoint.up && !any_up && endpoint.dark_since == kNever) {
+    endpoint.dark_since = now();
+    due(endpoint.dark_since + home_.options->rdma_blackout);
+  }
+  // the flushed requests may be there already; an event tells of those that come later
+  rail.arm();
+  serve(endpoint, rail, out);
+}
+
+/// The queue pairs hold nothing any more: slices that did not make it go back to the engine.
+void RdmaTransport::finish_drain(RdmaEndpoint& endpoint, RdmaRail& rail, Outbox& out) {
+  const std::string where = "rdma path " + rail_name(endpoint, rail) + ": ";
+  rail.drain_deadline = kNever;
+  for (const RdmaLane::Failed& failed : rail.close()) {
+    SliceDone done{.slice = failed.slice.id, .code = classify(failed.status).code};
+    // refused, but the peer has changed what it offers since: worth asking with the new keys
+    if (done.code == Code::not_found && failed.slice.snapshot < endpoint.keys_version &&
+        endpoint.keys.contains(failed.slice.buffer))
+      done.code = Code::io;
+    done.text =
+        where + (failed.status == WorkStatus::flushed ? rail.last_error : std::string(to_string(failed.status)));
+    out.done.push_back(std::move(done));
+  }
+  rail.machine.drained(now());
+  due(std::max(rail.machine.due(), now()));
+  if (endpoint.accepted && !rail.pending.lanes.empty()) {
+    const wire::RdmaPathOffer offer = std::exchange(rail.pending, {});
+    return answer(endpoint, rail, offer);
+  }
+  check_dial(endpoint);
+}
+
+RdmaRail* RdmaTransport::rail_of(EndpointId id, int lane, size_t& index) const {
+  const RdmaEndpoint* endpoint = find(id);
+  if (endpoint == nullptr || endpoint->lanes_per_path == 0) return nullptr;
+  const size_t path = static_cast<size_t>(lane) / endpoint->lanes_per_path;
+  index = static_cast<size_t>(lane) % endpoint->lanes_per_path;
+  return path < endpoint->rails.size() ? endpoint->rails[path].get() : nullptr;
+}
+
+/// False: `refusal` says why, or `later`: the keys are on their way.
+bool RdmaTransport::resolve(RdmaEndpoint& endpoint, const RdmaRail& rail, const Slice& slice, PlanItem& item,
+                            SliceDone& refusal, bool& later) {
+  refusal = {.slice = slice.id, .code = Code::invalid};
+  const auto keys = endpoint.keys.find(slice.buffer);
+  if (keys == endpoint.keys.end()) {
+    later = slice.snapshot > endpoint.keys_version;
+    refusal.code = Code::not_found;
+    refusal.text = "the peer gives no rdma key for buffer " + std::to_string(slice.buffer) +
+                   " (unregistered, or never offered to us)";
+    return false;
+  }
+  const wire::RdmaKeys& there = keys->second;
+  if (!inside(slice.offset, slice.local.size(), there.length)) {
+    refusal.text = "range beyond the end of the buffer";
+    return false;
+  }
+  if (memory_.local(device_index(rail.local()), slice.local, item.local) != Code::ok) {
+    refusal.text = "the local memory is not registered for rdma";
+    return false;
+  }
+  const size_t chunks = there.chunks();
+  item.slice = slice;
+  item.remote = {there.base, there.length, there.chunk_bytes,
+                 std::span(there.rkeys).subspan(rail.remote() * chunks, chunks)};
+  return true;
+}
+
+/// Bytes a lane of the path may have in flight. A path does not run far ahead of another that has less:
+/// a batch that fits one window would use one path only.
+uint64_t RdmaTransport::window(const RdmaEndpoint& endpoint, const RdmaRail& rail) const {
+  uint64_t window = RdmaLane::kWindowBytes;
+  for (const auto& other : endpoint.rails) {
+    if (other.get() == &rail || other->machine.state() != State::up) continue;
+    window = std::min(window, other->bytes() / endpoint.lanes_per_path + kAheadBytes);
+  }
+  return window;
+}
+
+size_t RdmaTransport::post(EndpointId id, int lane_index, std::span<const Slice> slices, Outbox& out) {
+  size_t index = 0;
+  RdmaRail* rail = rail_of(id, lane_index, index);
+  if (rail == nullptr || rail->machine.state() != State::up) return 0;
+  RdmaEndpoint& endpoint = *find(id);
+  if (endpoint.doomed) return 0;
+  RdmaLane& lane = rail->lane(index);
+  const uint64_t allowance = rail->allowance();
+  size_t room = lane.room(slices, window(endpoint, *rail));
+  uint64_t ahead = rail->bytes();
+  for (size_t i = 0; i < room; ++i) {
+    ahead += slices[i].local.size();
+    if (ahead > allowance && ahead > slices[i].local.size()) room = i;  // one slice always
+  }
+  size_t refused = 0;  // those at the front are answered here; one behind others waits for its turn
+  items_.clear();
+  for (size_t i = 0; i < room; ++i) {
+    PlanItem item;
+    SliceDone refusal;
+    bool later = false;
+    if (resolve(endpoint, *rail, slices[i], item, refusal, later)) {
+      items_.push_back(item);
+      continue;
+    }
+    if (later || !items_.empty()) break;
+    home_.tally->failure("rdma: " + refusal.text);
+    out.done.push_back(std::move(refusal));
+    ++refused;
+  }
+  if (rail->outstanding() == 0) {  // the stall clock starts with work
+    rail->progress = now();
+    rail->started(rail->progress);
+    due(rail->progress + home_.options->stall_timeout);
+  }
+  const RdmaLane::Posted posted = lane.post(items_);
+  if (posted.error != 0) {
+    fail(endpoint, *rail, PathCause::fault, errno_error("post", posted.error).what, true, out);
+    sweep(out);
+  }
+  return refused + posted.taken;
+}
+
+bool RdmaTransport::cancel(EndpointId id, int lane, uint64_t slice) {
+  size_t index = 0;
+  RdmaRail* rail = rail_of(id, lane, index);
+  if (rail == nullptr || index >= rail->lane_count() || !rail->lane(index).holds(slice)) return true;
+  // posted is posted: a SliceDone follows, soon, or the path starts over to get the memory back
+  rail->cancelled.insert(slice);
+  if (rail->cancelled_since == kNever) rail->cancelled_since = now();
+  due(rail->cancelled_since + home_.options->drain_grace / 2);
+  return false;
+}
+
+// ---- devices ------------------------------------------------------------------------------------
+
+void RdmaTransport::on_completions(RdmaDevice& device, Outbox& out) {
+  ibv_cq* queue = nullptr;
+  void* context = nullptr;
+  while (::ibv_get_cq_event(device.channel(), &queue, &context) == 0) {
+    ::ibv_ack_cq_events(queue, 1);  // at once: destroying a queue waits for it
+    auto& rail = *static_cast<RdmaRail*>(context);
+    RdmaEndpoint* endpoint = find(rail.endpoint);
+    MC_ASSERT(endpoint != nullptr);
+    rail.arm();  // before polling: what completes in between raises an event
+    serve(*endpoint, rail, out);
+  }
+}
+
+template <class Select>
+void RdmaTransport::fail_where(Select select, PathCause cause, const std::string& text, Outbox& out) {
+  for (auto& [id, endpoint] : endpoints_)
+    for (const auto& rail : endpoint->rails)
+      if (!endpoint->doomed && select(*rail)) fail(*endpoint, *rail, cause, text, true, out);
+}
+
+void RdmaTransport::on_port_event(RdmaDevice& device, int number, Outbox& out) {
+  for (size_t i = 0; i < hardware_.ports.size(); ++i) {
+    RdmaPort& port = hardware_.ports[i];
+    if (port.device != &device || port.number != number) continue;
+    const bool was_active = port.active;
+    port.refresh(home_.options->rdma_gid_index);
+    if (port.active != was_active) log_warn(port.active ? "rdma port up" : "rdma port down", {{"port", port.name()}});
+    if (!port.active)
+      fail_where([&](const RdmaRail& rail) { return rail.local() == i; }, PathCause::port, port.name() + " is down",
+                 out);
+    for (auto& [id, endpoint] : endpoints_)
+      for (const auto& rail : endpoint->rails)
+        if (port.active && rail->local() == i) rail->machine.wake(now());
+    due(now());
+  }
+  tell_ports();
+}
+
+void RdmaTransport::on_device_events(RdmaDevice& device, Outbox& out) {
+  ibv_async_event event{};
+  while (::ibv_get_async_event(device.context(), &event) == 0) {
+    const std::string what = ::ibv_event_type_str(event.event_type);
+    const ibv_event_type type = event.event_type;
+    const ibv_qp* pair = event.element.qp;
+    const ibv_cq* queue = event.element.cq;
+    const int port = event.element.port_num;
+    ::ibv_ack_async_event(&event);  // at once: destroying its object waits for it
+    switch (type) {
+      case IBV_EVENT_PORT_ERR:
+      case IBV_EVENT_PORT_ACTIVE:
+      case IBV_EVENT_LID_CHANGE:
+      case IBV_EVENT_PKEY_CHANGE:
+      case IBV_EVENT_GID_CHANGE:
+      case IBV_EVENT_CLIENT_REREGISTER: on_port_event(device, port, out); break;
+      case IBV_EVENT_DEVICE_FATAL:
+        device.failed = true;
+        log_error("rdma device failed", {{"device", device.name()}});
+        for (int number = 1; number <= device.limits().phys_port_cnt; ++number) on_port_event(device, number, out);
+        break;
+      case IBV_EVENT_CQ_ERR:
+        fail_where([&](const RdmaRail& rail) { return rail.queue() == queue; }, PathCause::nic, what, out);
+        break;
+      case IBV_EVENT_QP_FATAL:
+      case IBV_EVENT_QP_REQ_ERR:
+      case IBV_EVENT_QP_ACCESS_ERR:
+        fail_where([&](const RdmaRail& rail) { return rail.has(pair); }, PathCause::fault, what, out);
+        break;
+      default: break;
+    }
+  }
+}
+
+}  // namespace mc::xfer
