@@ -10,6 +10,7 @@
 #include "base/fd.h"
 #include "base/hash.h"
 #include "base/json.h"
+#include "model/config_reader.h"
 
 namespace mc::model {
 namespace {
@@ -24,133 +25,8 @@ constexpr ArchitectureRow kArchitectures[] = {
     {Architecture::llama, "LlamaForCausalLM", "llama"},
     {Architecture::qwen2, "Qwen2ForCausalLM", "qwen2"},
     {Architecture::qwen3, "Qwen3ForCausalLM", "qwen3"},
+    {Architecture::mistral, "MistralForCausalLM", "mistral"},
 };
-
-std::string quoted(const Json& value) {
-  return value.dump().substr(0, 120);
-}
-
-/// Reads one file's fields; keeps the path for messages.
-class Reader {
- public:
-  Reader(const Json& json, std::string path) : json_(json), path_(std::move(path)) {}
-
-  const Json& operator[](const char* field) const { return json_[field]; }
-  bool given(const char* field) const { return json_.has(field) && !json_[field].is_null(); }
-
-  Error invalid(const char* field, const std::string& what) const {
-    return user_error(err::kConfigInvalid, path_ + ": " + field + " " + what);
-  }
-  Error unsupported(err::Number number, const std::string& field, const std::string& value,
-                    const std::string& allowed) const {
-    return user_error(number, path_ + ": " + field + " is " + value + "; supported: " + allowed);
-  }
-
-  Result<uint32_t> size(const char* field, uint32_t high) const {
-    const Json& value = json_[field];
-    const int64_t number = value.as_int(-1);
-    if (!json_.has(field)) return invalid(field, "is missing");
-    if (number < 1 || number > high)
-      return invalid(field, "is " + quoted(value) + "; it must be a whole number from 1 to " + std::to_string(high));
-    return static_cast<uint32_t>(number);
-  }
-  Result<bool> flag(const char* field) const {
-    if (!given(field)) return false;
-    if (!json_[field].is_bool()) return invalid(field, "is " + quoted(json_[field]) + "; it must be true or false");
-    return json_[field].as_bool();
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  const Json& json_;
-  std::string path_;
-};
-
-Result<double> positive(const Reader& reader, const Json& object, const std::string& field) {
-  const Json& value = object[field];
-  const double number = value.as_double(0);
-  if (!value.is_number() || !(number > 0) || !std::isfinite(number))
-    return reader.invalid(field.c_str(), "is " + quoted(value) + "; it must be a positive number");
-  return number;
-}
-
-/// `object` holds rope_type (or type) and its parameters; theta is read by the caller.
-Result<void> read_rope_kind(const Reader& reader, const Json& object, const std::string& where, ops::RopeConfig& rope) {
-  const Json& type = object.has("rope_type") ? object["rope_type"] : object["type"];
-  const std::string kind(type.as_string());
-  for (const char* field : {"partial_rotary_factor", "attention_factor", "mscale"})
-    if (object.has(field) && !object[field].is_null() && object[field].as_double() != 1)
-      return reader.unsupported(err::kRopeUnsupported, where + "." + field, quoted(object[field]), "absent");
-  if (kind == "default") return {};
-  if (kind != "llama3")
-    return reader.unsupported(err::kRopeUnsupported, where + ".rope_type", quoted(type), "\"default\", \"llama3\"");
-  rope.kind = ops::RopeConfig::Kind::llama3;
-  MC_TRY(factor, positive(reader, object, "factor"));
-  MC_TRY(low, positive(reader, object, "low_freq_factor"));
-  MC_TRY(high, positive(reader, object, "high_freq_factor"));
-  MC_TRY(original, positive(reader, object, "original_max_position_embeddings"));
-  if (!(high > low))
-    return reader.invalid("high_freq_factor", "is " + quoted(object["high_freq_factor"]) +
-                                                  "; it must be above low_freq_factor " +
-                                                  quoted(object["low_freq_factor"]));
-  if (original > (1 << 24) || original != std::floor(original))
-    return reader.invalid("original_max_position_embeddings",
-                          "is " + quoted(object["original_max_position_embeddings"]));
-  rope.factor = factor;
-  rope.low_freq_factor = low;
-  rope.high_freq_factor = high;
-  rope.original_positions = static_cast<uint32_t>(original);
-  return {};
-}
-
-/// Both spellings: rope_theta + rope_scaling, or rope_parameters (possibly one object per layer type).
-Result<ops::RopeConfig> read_rope(const Reader& reader) {
-  ops::RopeConfig rope;
-  const bool newer = reader.given("rope_parameters");
-  const Json* parameters = &reader["rope_parameters"];
-  std::string where = "rope_parameters";
-  if (newer) {
-    if (!parameters->is_object()) return reader.invalid("rope_parameters", "is " + quoted(*parameters));
-    for (const JsonMember& member : parameters->members())
-      if (member.value.is_object() && (member.key != "full_attention" || parameters->size() != 1))
-        return reader.unsupported(err::kRopeUnsupported, where + "." + member.key.substr(0, 80), quoted(member.value),
-                                  "one set of parameters for all layers");
-    if (parameters->has("full_attention")) {
-      parameters = &(*parameters)["full_attention"];
-      where += ".full_attention";
-    }
-  }
-  const bool older = reader.given("rope_theta");
-  if (newer && parameters->has("rope_theta")) {
-    MC_TRY(theta, positive(reader, *parameters, "rope_theta"));
-    if (older && reader["rope_theta"].as_double() != theta)
-      return reader.invalid("rope_theta", "is " + quoted(reader["rope_theta"]) + ", but " + where + ".rope_theta is " +
-                                              quoted((*parameters)["rope_theta"]));
-    rope.theta = theta;
-  } else if (older) {
-    const double theta = reader["rope_theta"].as_double(0);
-    if (!(theta > 0) || !std::isfinite(theta))
-      return reader.invalid("rope_theta", "is " + quoted(reader["rope_theta"]));
-    rope.theta = theta;
-  } else {
-    return user_error(err::kRopeUnsupported,
-                      reader.path() + ": neither rope_theta nor rope_parameters.rope_theta is given", {},
-                      "write the value that the model was trained with (Llama 2: 10000) into config.json");
-  }
-  if (newer) {
-    if (parameters->has("rope_type") || parameters->has("type"))
-      MC_CHECK(read_rope_kind(reader, *parameters, where, rope));
-    else
-      return reader.invalid("rope_parameters", "has no rope_type");
-  }
-  if (!reader.given("rope_scaling")) return rope;
-  if (!reader["rope_scaling"].is_object())
-    return reader.invalid("rope_scaling", "is " + quoted(reader["rope_scaling"]));
-  ops::RopeConfig scaled{.theta = rope.theta};
-  MC_CHECK(read_rope_kind(reader, reader["rope_scaling"], "rope_scaling", scaled));
-  if (newer && !(scaled == rope)) return reader.invalid("rope_scaling", "and rope_parameters disagree");
-  return scaled;
-}
 
 Result<Architecture> read_architecture(const Reader& reader) {
   std::string known;
@@ -180,7 +56,8 @@ Result<void> refuse_unknown_arithmetic(const Reader& reader, Architecture archit
     return reader.unsupported(err::kModelUnsupported, "hidden_act", quoted(reader["hidden_act"]), "\"silu\"");
   // Qwen configs carry a sliding_window that use_sliding_window turns off.
   MC_TRY(use_window, reader.flag("use_sliding_window"));
-  const bool window = reader.given("sliding_window") && (use_window || architecture == Architecture::llama);
+  const bool qwen = architecture == Architecture::qwen2 || architecture == Architecture::qwen3;
+  const bool window = reader.given("sliding_window") && (use_window || !qwen);
   if (use_window || window)
     return reader.unsupported(err::kModelUnsupported, window ? "sliding_window" : "use_sliding_window",
                               quoted(reader[window ? "sliding_window" : "use_sliding_window"]),
@@ -324,9 +201,9 @@ Result<ModelConfig> parse_config(std::string_view config_json, std::string_view 
   config.architecture = architecture;
   MC_CHECK(refuse_unknown_arithmetic(reader, architecture));
   MC_CHECK(read_shape(reader, config));
-  MC_TRY(rope, read_rope(reader));
+  MC_TRY(rope, read_rope(reader, config.max_positions));
   config.rope = rope;
-  MC_TRY(epsilon, positive(reader, json, "rms_norm_eps"));
+  MC_TRY(epsilon, reader.positive(json, "rms_norm_eps"));
   config.norm_epsilon = static_cast<float>(epsilon);
   MC_TRY(tied, reader.flag("tie_word_embeddings"));
   MC_TRY(attention_bias, reader.flag("attention_bias"));

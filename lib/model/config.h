@@ -1,6 +1,6 @@
-// What config.json and generation_config.json say, for the three architectures that differ only in
-// details: LlamaForCausalLM, Qwen2ForCausalLM (bias on q, k, v), Qwen3ForCausalLM (RMSNorm on each
-// head's q and k, explicit head_dim). A field that would change the arithmetic and that this runtime
+// What config.json and generation_config.json say, for the four architectures that differ only in
+// details: LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM (bias on q, k, v), Qwen3ForCausalLM
+// (RMSNorm on each head's q and k, explicit head_dim). A field that would change the arithmetic and that this runtime
 // does not do is refused by name and value; nothing is guessed.
 #pragma once
 
@@ -17,7 +17,7 @@
 
 namespace mc::model {
 
-enum class Architecture : uint8_t { llama, qwen2, qwen3 };
+enum class Architecture : uint8_t { llama, qwen2, qwen3, mistral };
 
 /// "LlamaForCausalLM" and so on: as config.json writes it.
 std::string_view to_string(Architecture architecture);

@@ -85,14 +85,16 @@ TEST_CASE("model/config: both RoPE spellings mean the same") {
 TEST_CASE("model/config: RoPE kinds that are not done are refused by field and value") {
   CHECK(with("rope_scaling", "null") == "ok");
   CHECK(with("rope_scaling", R"({"rope_type":"default"})") == "ok");
-  for (const char* kind : {"linear", "dynamic", "yarn", "longrope", "su"}) {
+  for (const char* kind : {"longrope", "su", "proportional"}) {
     const std::string value = std::string(R"({"rope_type":")") + kind + R"(","factor":4})";
-    CHECK(with("rope_scaling", value) == std::string("dir/config.json: rope_scaling.rope_type is \"") + kind +
-                                             "\"; supported: \"default\", \"llama3\"");
+    CHECK(with("rope_scaling", value) ==
+          std::string("dir/config.json: rope_scaling.rope_type is \"") + kind +
+              "\"; supported: \"default\", \"linear\", \"dynamic\", \"llama3\", \"yarn\"");
     CHECK(number_with("rope_scaling", value) == err::kRopeUnsupported);
   }
   CHECK(contains(with("rope_scaling", R"({"factor":4})"), "rope_scaling.rope_type is null"));
-  CHECK(contains(with("rope_parameters", R"({"rope_theta":10000,"rope_type":"yarn"})"), "rope_parameters.rope_type"));
+  CHECK(
+      contains(with("rope_parameters", R"({"rope_theta":10000,"rope_type":"longrope"})"), "rope_parameters.rope_type"));
   CHECK(contains(with("rope_parameters", R"({"full_attention":{"rope_theta":1,"rope_type":"default"},)"
                                          R"("sliding_attention":{"rope_theta":1,"rope_type":"default"}})"),
                  "one set of parameters for all layers"));
@@ -110,10 +112,59 @@ TEST_CASE("model/config: RoPE kinds that are not done are refused by field and v
   CHECK(contains(with("rope_theta", "-1"), "rope_theta is -1"));
 }
 
+TEST_CASE("model/config: linear and yarn lengthen the context, dynamic ends where its keys would change") {
+  const auto positions = [](const std::string& scaling) {
+    Json json = base();
+    json.set("rope_scaling", *Json::parse(scaling));
+    const auto config = parse(json);
+    REQUIRE_OK(config);
+    return config->max_positions;
+  };
+  CHECK(positions(R"({"rope_type":"linear","factor":4})") == 1024);
+  CHECK(positions(R"({"rope_type":"linear","factor":0.5})") == 256);
+  CHECK(positions(R"({"type":"dynamic","factor":4})") == 256);
+  CHECK(positions(R"({"type":"yarn","factor":4})") == 1024);
+  CHECK(positions(R"({"type":"yarn","factor":4,"original_max_position_embeddings":64})") == 256);
+  CHECK(positions(R"({"type":"yarn","factor":4,"original_max_position_embeddings":128})") == 512);
+  CHECK(positions(R"({"type":"yarn","factor":1e9,"original_max_position_embeddings":128})") == 16777216);
+}
+
+TEST_CASE("model/config: dynamic RoPE is the default one as far as its context goes, linear is another function") {
+  Json json = base();
+  const auto plain = parse(json);
+  json.set("rope_scaling", *Json::parse(R"({"type":"dynamic","factor":4})"));
+  const auto dynamic = parse(json);
+  json.set("rope_scaling", *Json::parse(R"({"type":"linear","factor":4})"));
+  const auto linear = parse(json);
+  REQUIRE_OK(plain);
+  REQUIRE_OK(dynamic);
+  REQUIRE_OK(linear);
+  CHECK(plain->kv_digest() == dynamic->kv_digest());
+  CHECK(plain->kv_digest() != linear->kv_digest());
+}
+
+TEST_CASE("model/config: yarn parameters that cannot be are refused by name") {
+  CHECK(contains(with("rope_scaling", R"({"type":"yarn"})"), "rope_scaling.factor is null"));
+  CHECK(contains(with("rope_scaling", R"({"type":"yarn","factor":4,"beta_fast":1,"beta_slow":2})"),
+                 "rope_scaling.beta_fast is 1; it must be above beta_slow 2"));
+  CHECK(contains(with("rope_scaling", R"({"type":"yarn","factor":4,"beta_fast":1})"), "rope_scaling.beta_fast is 1"));
+  CHECK(contains(with("rope_scaling", R"({"type":"yarn","factor":4,"truncate":3})"), "rope_scaling.truncate is 3"));
+  CHECK(contains(with("rope_scaling", R"({"type":"yarn","factor":4,"attention_factor":-1})"),
+                 "rope_scaling.attention_factor is -1"));
+  CHECK(contains(with("rope_scaling", R"({"type":"yarn","factor":4,"original_max_position_embeddings":64.5})"),
+                 "original_max_position_embeddings is 64.5"));
+  Json json = base();
+  json.set("rope_theta", 1);
+  json.set("rope_scaling", *Json::parse(R"({"type":"yarn","factor":4})"));
+  const auto config = parse(json);
+  REQUIRE(!config.has_value());
+  CHECK(contains(config.error().what, "rope_theta is 1"));
+}
+
 TEST_CASE("model/config: architectures and arithmetic that are not done are refused by field and value") {
-  CHECK(with("architectures", R"(["MistralForCausalLM"])") ==
-        "dir/config.json: architectures is \"MistralForCausalLM\"; supported: LlamaForCausalLM, Qwen2ForCausalLM, "
-        "Qwen3ForCausalLM");
+  CHECK(with("architectures", R"(["GemmaForCausalLM"])") ==
+        "dir/config.json: architectures is \"GemmaForCausalLM\"; supported: LlamaForCausalLM, Qwen2ForCausalLM, "
+        "Qwen3ForCausalLM, MistralForCausalLM");
   CHECK(contains(with("architectures", "[]"), "architectures is []"));
   CHECK(contains(with("model_type", "\"mistral\""), "model_type is \"mistral\"; supported: \"llama\""));
   CHECK(

@@ -64,8 +64,8 @@ TEST_CASE("model/generate: a stop id ends the answer, but not before min_tokens"
 TEST_CASE("model/generate: the answer goes on from KV that another run left") {
   const test::Golden golden = test::read_golden("llama-gqa-llama3");
   const auto first = test::Loaded::open(golden.directory, "f32"), second = test::Loaded::open(golden.directory, "f32");
-  const GenerateRequest request = request_for(*first, golden.cases[0], 60);
-  const size_t total = request.prompt.size() + 60;
+  const size_t answer = golden.cases[0].greedy.size(), total = golden.cases[0].prompt.size() + answer;
+  const GenerateRequest request = request_for(*first, golden.cases[0], static_cast<int32_t>(answer));
   auto pages = LocalPages::allocate(first->runner.layout(), static_cast<int64_t>(total));
   REQUIRE_OK(pages);
   Generated out;

@@ -109,7 +109,7 @@ TEST_CASE("model/runner: f32 logits equal Hugging Face's within 1e-4 of their ra
   }
 }
 
-TEST_CASE("model/runner: greedy f32 text of 60 tokens equals Hugging Face's") {
+TEST_CASE("model/runner: greedy f32 text of 200 tokens equals Hugging Face's") {
   for (const char* name : test::kRandomModels) {
     const test::Golden golden = test::read_golden(name);
     const auto loaded = test::Loaded::open(golden.directory, "f32");

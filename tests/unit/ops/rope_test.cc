@@ -42,10 +42,35 @@ TEST_CASE("ops/rope: llama3 scaling keeps high, divides low and blends middle fr
   CHECK(blended > 0);
 }
 
+TEST_CASE("ops/rope: linear divides every frequency by the factor") {
+  const Rope plain({.theta = 10000}, 64), scaled({.kind = RopeConfig::Kind::linear, .theta = 10000, .factor = 4}, 64);
+  for (size_t i = 0; i < 32; ++i)
+    CHECK(scaled.frequency()[i] == doctest::Approx(plain.frequency()[i] / 4).epsilon(1e-6));
+}
+
+TEST_CASE("ops/rope: yarn keeps fast dimensions, divides slow ones, and scales sine and cosine") {
+  const RopeConfig config{
+      .kind = RopeConfig::Kind::yarn, .theta = 1e6, .factor = 4, .original_positions = 32768, .attention_factor = 1.25};
+  const Rope plain({.theta = 1e6}, 128), scaled(config, 128);
+  CHECK(scaled.frequency()[0] == plain.frequency()[0]);
+  CHECK(scaled.frequency()[63] == doctest::Approx(plain.frequency()[63] / 4).epsilon(1e-6));
+  for (size_t i = 1; i < 64; ++i)
+    CHECK(scaled.frequency()[i] / plain.frequency()[i] <= scaled.frequency()[i - 1] / plain.frequency()[i - 1] + 1e-6f);
+  float c[64], s[64];
+  scaled.at(0, c, s);
+  CHECK(c[5] == 1.25f);
+  scaled.at(3, c, s);
+  CHECK(s[0] == doctest::Approx(1.25 * std::sin(3.0)).epsilon(1e-6));
+}
+
 TEST_CASE("ops/rope: two configurations have the same text only if they rotate alike") {
   CHECK(RopeConfig{.theta = 1e4}.text() == "default:theta=10000");
   CHECK(RopeConfig{.theta = 1e4}.text() != RopeConfig{.theta = 1e6}.text());
   RopeConfig a{.kind = RopeConfig::Kind::llama3, .theta = 1e4, .factor = 8}, b = a;
   b.factor = 32;
+  CHECK(a.text() != b.text());
+  a.kind = b.kind = RopeConfig::Kind::yarn;
+  b.factor = a.factor;
+  b.beta_fast = 16;
   CHECK(a.text() != b.text());
 }
