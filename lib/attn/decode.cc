@@ -206,7 +206,12 @@ void Decode::attend(int64_t sequence, int64_t cut, int kv_head, Arena& arena) co
   if (!sparse(sequence)) {
     for (int head = 0; head < shape_.group; ++head) rows[head] = head;
     leaf.row_count = shape_.group;
-    tiles(kv, kv_head, cut * kCutTokens, cut_end, leaf);
+    const int64_t first = std::max(cut * kCutTokens, first_key(args_.modes[sequence], position(sequence)));
+    // A run must not cross a page: a window that begins within a run takes the rest of that run alone. (The
+    // leaf may read up to 3 rows more; behind a page's last K rows lie its V rows.)
+    const int64_t aligned = std::min(static_cast<int64_t>(round_up(static_cast<uint64_t>(first), kRun)), cut_end);
+    if (first < aligned) tile(kv, kv_head, {first, aligned}, {}, leaf);
+    if (aligned < cut_end) tiles(kv, kv_head, aligned, cut_end, leaf);
     return;
   }
   const Mode& mode = args_.modes[sequence];

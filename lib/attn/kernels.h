@@ -27,7 +27,7 @@ constexpr int kDecodeRowsMax = 128;  // query heads of one KV head
 constexpr int kDimMax = 512;         // head_dim
 constexpr int kRun = 16;             // consecutive keys that never cross a page
 
-/// One step of online softmax: the listed rows attend to the first visible[i] keys of the tile.
+/// One step of online softmax: the listed rows attend to keys hidden[i] .. visible[i] - 1 of the tile.
 struct TileArgs {
   int dim;
   const void* k;
@@ -39,6 +39,7 @@ struct TileArgs {
   float* d;
   const int32_t* rows;     // [row_count]
   const int32_t* visible;  // [row_count], in 1 .. keys
+  const int32_t* hidden;   // [row_count], below visible; null = all 0
   int row_count;
   float scale;     // log2(e) * softmax scale
   float* scratch;  // kScratchFloats

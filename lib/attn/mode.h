@@ -1,8 +1,9 @@
 // Which keys a row attends to: the contract of an attention mode. A row is one query head of one
 // token at position p of its sequence; key blocks of `moba_block` tokens start at position 0 of every
 // sequence. A mode names, for every row, a set of whole blocks before the row's own block; the row's
-// own block, up to and including p, is always attended. Rows at positions below dense_below() attend to
-// every key before them and are computed as in full attention, bit for bit.
+// own block, up to and including p, is always attended. Rows at positions below dense_below() choose
+// nothing: they attend to every key from first_key() to their own, and as in full attention, bit for bit,
+// where that is key 0.
 //
 // To add a mode: one file mode_<name>.cc and one line in modes.cc.
 #pragma once
@@ -14,13 +15,14 @@
 
 namespace mc::attn {
 
-enum class ModeKind : uint8_t { full = 0, moba = 1 };
+enum class ModeKind : uint8_t { full = 0, moba = 1, window = 2 };
 
 /// One layer's attention. The parameters mean nothing (and are 0) where the mode has none.
 struct Mode {
   ModeKind kind = ModeKind::full;
-  int32_t block = 0;  // tokens of a moba_block
-  int32_t top_k = 0;  // blocks a row attends to, its own included
+  int32_t block = 0;   // tokens of a moba_block
+  int32_t top_k = 0;   // blocks a row attends to, its own included
+  int32_t window = 0;  // keys a row attends to, its own included
   bool operator==(const Mode&) const = default;
 };
 
@@ -48,7 +50,10 @@ struct ModeRow {
   std::string_view name;
   std::string_view help;  // one line for --help
   std::span<const ModeParam> params;
+  int32_t full_last;  // last layers that stay full when nobody says
   int64_t (*dense_below)(const Mode& mode);
+  /// The first key of a dense row; never falls as the position rises.
+  int64_t (*first_key)(const Mode& mode, int64_t position);
   /// Null when every row is dense. Scores are those of MoBA's gate: q . (mean of the block's keys).
   void (*select)(const Mode& mode, const SelectRow& row);
 };
@@ -59,6 +64,9 @@ const ModeRow& mode_row(ModeKind kind);
 
 inline int64_t dense_below(const Mode& mode) {
   return mode_row(mode.kind).dense_below(mode);
+}
+inline int64_t first_key(const Mode& mode, int64_t position) {
+  return mode_row(mode.kind).first_key(mode, position);
 }
 
 }  // namespace mc::attn

@@ -8,7 +8,9 @@ const ModeRow kModeFull = {
     .name = "full",
     .help = "every token attends to every token before it",
     .params = {},
+    .full_last = 0,
     .dense_below = [](const Mode&) { return kDenseForEver; },
+    .first_key = [](const Mode&, int64_t) { return int64_t{0}; },
     .select = nullptr,
 };
 

@@ -70,7 +70,9 @@ const ModeRow kModeMoba = {
     .name = "moba",
     .help = "every token attends to its own block and the top_k - 1 earlier blocks that score best",
     .params = kParams,
+    .full_last = 1,
     .dense_below = [](const Mode& mode) { return int64_t{mode.top_k} * mode.block; },
+    .first_key = [](const Mode&, int64_t) { return int64_t{0}; },
     .select = select,
 };
 

@@ -6,7 +6,7 @@
 namespace mc::attn {
 namespace {
 
-constexpr const ModeRow* kModes[] = {&kModeFull, &kModeMoba};
+constexpr const ModeRow* kModes[] = {&kModeFull, &kModeMoba, &kModeWindow};
 
 }  // namespace
 

@@ -7,5 +7,6 @@ namespace mc::attn {
 
 extern const ModeRow kModeFull;
 extern const ModeRow kModeMoba;
+extern const ModeRow kModeWindow;
 
 }  // namespace mc::attn

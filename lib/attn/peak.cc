@@ -118,7 +118,8 @@ double prefill_keys(const Mode& mode, int64_t q_begin, int64_t rows) {
   double keys = 0;
   const int64_t dense = dense_below(mode);
   for (int64_t p = std::max<int64_t>(q_begin, 0); p < q_begin + rows; ++p)
-    keys += static_cast<double>(p < dense ? p + 1 : int64_t{mode.top_k - 1} * mode.block + p % mode.block + 1);
+    keys += static_cast<double>(p < dense ? p + 1 - first_key(mode, p)
+                                          : int64_t{mode.top_k - 1} * mode.block + p % mode.block + 1);
   return keys;
 }
 

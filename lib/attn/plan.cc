@@ -8,7 +8,6 @@ namespace mc::attn {
 namespace {
 
 constexpr std::string_view kFullLast = "full_last";
-constexpr int32_t kFullLastFallback = 1;
 constexpr int32_t kFullLastHigh = 1 << 16;
 constexpr size_t kTextBytesMax = 256;  // of an error message's quotation too
 
@@ -103,7 +102,7 @@ Result<Plan> resolve(const PlanText& asked, const std::optional<PlanText>& decla
     if (value == 0) value = param.fallback;
   }
   if (plan.full_last < 0 && same) plan.full_last = declared->full_last;
-  if (plan.full_last < 0) plan.full_last = row.params.empty() ? 0 : std::min(kFullLastFallback, layers);
+  if (plan.full_last < 0) plan.full_last = std::min(row.full_last, layers);
   if (plan.full_last > layers)
     return user_error(err::kAttentionUnsupported, "attention '" + to_string(plan) + "' keeps the last " +
                                                       std::to_string(plan.full_last) +
@@ -125,8 +124,7 @@ std::string plan_help() {
       text +=
           "  " + std::string(param.name) + "=" + std::to_string(param.fallback) + "  " + std::string(param.help) + "\n";
     if (!row->params.empty())
-      text +=
-          "  " + std::string(kFullLast) + "=" + std::to_string(kFullLastFallback) + "  last layers that stay full\n";
+      text += "  " + std::string(kFullLast) + "=" + std::to_string(row->full_last) + "  last layers that stay full\n";
   }
   return text;
 }

@@ -4,6 +4,7 @@
 //   auto                                   what the model's config declares; full if it declares nothing
 //   full                                   every layer dense
 //   moba:block=128,top_k=3,full_last=1     MoBA in all layers but the last one
+//   window:tokens=4096,full_last=0         a sliding window in every layer
 //
 // Parameters may come in any order and may be left out: then the model's declaration gives them, else
 // the defaults above. `auto` never turns MoBA on for a model that does not declare it: MoBA needs a

@@ -2,7 +2,7 @@
 // group), all of which share the KV head's tiles. Keys are walked in ascending tiles: each is packed once
 // and then every row of the task that sees it takes one step of online softmax over it.
 //
-//   dense rows    tiles of 256 keys from position 0
+//   dense rows    tiles of 256 keys from position 0, those before the mode's first key left out
 //   sparse rows   their blocks in ascending order, tiles of 256 keys from each block's start; the rows of a
 //                 block come from the inverse of the selection (moba.md 4.2), all heads of the group in one list
 //
@@ -33,6 +33,7 @@ struct TaskMemory {
   float* d;
   int32_t* rows;
   int32_t* visible;
+  int32_t* hidden;
   std::byte* k_tile;
   std::byte* v_tile;
   float* leaf;
@@ -80,7 +81,7 @@ class Prefill {
   void select(const Task& task, const TaskMemory& memory) const;
   void invert(const Task& task, const TaskMemory& memory) const;
   int pack(int kv_head, int64_t begin, int64_t count, const TaskMemory& memory) const;
-  void step(const TaskMemory& memory, int keys, int row_count) const;
+  void step(const TaskMemory& memory, int keys, int row_count, const int32_t* hidden = nullptr) const;
 
   int64_t position(const Task& task, int64_t row) const { return args_.q_begin + task.first + row / shape_.group; }
   size_t strip_bytes() const { return static_cast<size_t>(shape_.dim) * kStripKeys * kernels_.element_bytes; }
@@ -106,7 +107,7 @@ Prefill::Split Prefill::split(int64_t tokens, int threads) const {
 size_t Prefill::task_bytes(int64_t tokens) const {
   const size_t rows = static_cast<size_t>(tokens * shape_.group);
   const size_t dim = static_cast<size_t>(shape_.dim);
-  size_t bytes = rows * dim * (kernels_.element_bytes + 4) + rows * 16 + kScratchFloats * 4;
+  size_t bytes = rows * dim * (kernels_.element_bytes + 4) + rows * 20 + kScratchFloats * 4;
   bytes += 2 * kKeyTile * dim * kernels_.element_bytes;
   bytes += rows * static_cast<size_t>(2 * history_ + 1) * 4 + static_cast<size_t>(blocks_ + 2) * 8;
   bytes += kRowTile * static_cast<size_t>(strips_) * (kStripKeys + 1) * 4;
@@ -125,6 +126,7 @@ TaskMemory Prefill::take(Arena& arena, int64_t tokens, bool dense) const {
   memory.d = arena.take<float>(rows);
   memory.rows = arena.take<int32_t>(rows);
   memory.visible = arena.take<int32_t>(rows);
+  memory.hidden = arena.take<int32_t>(rows);
   memory.k_tile = arena.take<std::byte>(kKeyTile * dim * element);
   memory.v_tile = arena.take<std::byte>(kKeyTile * dim * element);
   memory.leaf = arena.take<float>(kScratchFloats);
@@ -223,7 +225,7 @@ int Prefill::pack(int kv_head, int64_t begin, int64_t count, const TaskMemory& m
   return keys;
 }
 
-void Prefill::step(const TaskMemory& memory, int keys, int row_count) const {
+void Prefill::step(const TaskMemory& memory, int keys, int row_count, const int32_t* hidden) const {
   kernels_.tile({.dim = shape_.dim,
                  .k = memory.k_tile,
                  .v = memory.v_tile,
@@ -234,6 +236,7 @@ void Prefill::step(const TaskMemory& memory, int keys, int row_count) const {
                  .d = memory.d,
                  .rows = memory.rows,
                  .visible = memory.visible,
+                 .hidden = hidden,
                  .row_count = row_count,
                  .scale = shape_.scale,
                  .scratch = memory.leaf});
@@ -242,16 +245,24 @@ void Prefill::step(const TaskMemory& memory, int keys, int row_count) const {
 void Prefill::run_dense(const Task& task, const TaskMemory& memory) const {
   const int64_t rows = task.tokens * shape_.group;
   const int64_t end = std::min(args_.kv.kv_len, position(task, rows - 1) + 1);
+  const ModeRow& mode = mode_row(args_.mode.kind);
+  const bool whole = mode.first_key(args_.mode, position(task, rows - 1)) == 0;
   int64_t first_row = 0;  // rows before it see nothing of this tile nor of later ones
-  for (int64_t begin = 0; begin < end; begin += kKeyTile) {
+  // Tiles keep their places whatever the window: a row's arithmetic follows its position alone.
+  for (int64_t begin = std::max<int64_t>(mode.first_key(args_.mode, position(task, 0)), 0) / kKeyTile * kKeyTile;
+       begin < end; begin += kKeyTile) {
     while (first_row < rows && position(task, first_row) < begin) ++first_row;
     const int64_t count = std::min<int64_t>(kKeyTile, end - begin);
     int row_count = 0;
     for (int64_t row = first_row; row < rows; ++row, ++row_count) {
+      const int64_t hidden = std::max<int64_t>(mode.first_key(args_.mode, position(task, row)) - begin, 0);
+      if (hidden >= count) break;  // its keys and those of the rows after it begin later
       memory.rows[row_count] = static_cast<int32_t>(row);
       memory.visible[row_count] = static_cast<int32_t>(std::min(count, position(task, row) + 1 - begin));
+      memory.hidden[row_count] = static_cast<int32_t>(hidden);
     }
-    step(memory, pack(task.kv_head, begin, count, memory), row_count);
+    if (row_count > 0)
+      step(memory, pack(task.kv_head, begin, count, memory), row_count, whole ? nullptr : memory.hidden);
   }
 }
 

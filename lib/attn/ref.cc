@@ -6,6 +6,8 @@
 //   A   = union of I_j, j in T, and [bB, p]         (eq. 3)
 //   out = softmax(q K[A]^T / sqrt(d)) V[A]          (eq. 2)
 //
+// and a sliding window (arXiv:2310.06825, section 2): A = (p - tokens, p].
+//
 // Nothing here is fast and nothing here may become so: the other variants are judged by it.
 #include "attn/ref.h"
 
@@ -46,7 +48,7 @@ std::vector<int64_t> visible_keys(const PrefillArgs& args, int64_t position, con
   std::vector<int64_t> keys;
   const int64_t end = std::min(position + 1, args.kv.kv_len);
   if (position < dense_below(args.mode)) {
-    for (int64_t key = 0; key < end; ++key) keys.push_back(key);
+    for (int64_t key = first_key(args.mode, position); key < end; ++key) keys.push_back(key);
     return keys;
   }
   const int64_t block = args.mode.block;

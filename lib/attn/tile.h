@@ -188,6 +188,8 @@ MC_INLINE void run_tile(const TileArgs& args) {
     for (int r = 0; r < count; ++r) {
       const int32_t row = args.rows[first + r];
       const int row_limit = limit[r / kRowTile];
+      if (args.hidden != nullptr)
+        for (int key = 0; key < args.hidden[first + r]; ++key) s[r][key] = kNone;
       keep[r] =
           softmax_row<typename L::V>(s[r], args.visible[first + r], row_limit, args.scale, args.m + row, args.d + row);
       p[r] = L::weights(s[r], row_limit, p_space + r * kKeyTile);

@@ -56,8 +56,7 @@ Result<void> refuse_unknown_arithmetic(const Reader& reader, Architecture archit
     return reader.unsupported(err::kModelUnsupported, "hidden_act", quoted(reader["hidden_act"]), "\"silu\"");
   // Qwen configs carry a sliding_window that use_sliding_window turns off.
   MC_TRY(use_window, reader.flag("use_sliding_window"));
-  const bool qwen = architecture == Architecture::qwen2 || architecture == Architecture::qwen3;
-  const bool window = reader.given("sliding_window") && (use_window || !qwen);
+  const bool window = reader.given("sliding_window") && (use_window || architecture == Architecture::llama);
   if (use_window || window)
     return reader.unsupported(err::kModelUnsupported, window ? "sliding_window" : "use_sliding_window",
                               quoted(reader[window ? "sliding_window" : "use_sliding_window"]),
@@ -219,6 +218,11 @@ Result<ModelConfig> parse_config(std::string_view config_json, std::string_view 
   if (!bos.empty()) config.bos = bos.front();
   MC_TRY(eos, read_ids(reader, "eos_token_id", config.vocab));
   config.eos = eos;
+  if (architecture == Architecture::mistral && reader.given("sliding_window")) {
+    MC_TRY(window, reader.size("sliding_window", 1 << 24));
+    config.attention = attn::PlanText{.automatic = false, .mode = {.kind = attn::ModeKind::window}, .full_last = 0};
+    config.attention->mode.window = static_cast<int32_t>(window);
+  }
   if (reader.given("mc_attention")) {
     if (!reader["mc_attention"].is_string())
       return reader.invalid("mc_attention", "is " + quoted(reader["mc_attention"]) + "; it must be a string");

@@ -98,8 +98,8 @@ struct Case {
     return std::string(mc::to_string(layout.dtype)) + " d" + std::to_string(layout.head_dim) + " heads " +
            std::to_string(q_heads) + "/" + std::to_string(layout.kv_heads) + " page " +
            std::to_string(layout.block_tokens) + " kv " + std::to_string(kv_len) + " q " + std::to_string(rows) + "@" +
-           std::to_string(q_begin) + " moba " + std::to_string(mode.block) + "," + std::to_string(mode.top_k) + " " +
-           to_string(data);
+           std::to_string(q_begin) + " moba " + std::to_string(mode.block) + "," + std::to_string(mode.top_k) +
+           " window " + std::to_string(mode.window) + " " + to_string(data);
   }
 };
 

@@ -51,6 +51,9 @@ struct Batch {
 
 const Mode kMoba64 = {ModeKind::moba, 64, 3};
 const Mode kMoba128 = {ModeKind::moba, 128, 2};
+Mode window(int32_t tokens) {
+  return {.kind = ModeKind::window, .window = tokens};
+}
 const std::vector<std::pair<int64_t, Mode>> kSequences = {{1, {}},
                                                           {63, {}},
                                                           {64, kMoba64},
@@ -67,7 +70,15 @@ const std::vector<std::pair<int64_t, Mode>> kSequences = {{1, {}},
                                                           {1500, kMoba64},
                                                           {2100, kMoba128},
                                                           {1300, {ModeKind::moba, 64, 1}},
-                                                          {900, {ModeKind::moba, 64, 100}}};
+                                                          {900, {ModeKind::moba, 64, 100}},
+                                                          {1, window(1)},
+                                                          {64, window(1)},
+                                                          {700, window(64)},
+                                                          {700, window(67)},
+                                                          {1025, window(17)},
+                                                          {1100, window(1024)},
+                                                          {2100, window(900)},
+                                                          {2100, window(4096)}};
 
 }  // namespace
 
@@ -118,6 +129,41 @@ TEST_CASE("attn/decode: a row attends to what prefill of the same row attends to
                           row.data(), row.size(), 64) <= 1);
       }
     }
+}
+
+TEST_CASE("attn/decode: a window attends to what the reference attends to, and to all where it reaches the first key") {
+  for (const std::string& name : fast_variants())
+    for (Dtype dtype : {Dtype::f32, Dtype::bf16})
+      for (uint32_t block_tokens : {16u, 64u}) {
+        Rng rng(test::seed() + 25);
+        Batch batch(layout_of(2, 64, dtype, block_tokens), 4,
+                    {{1, window(1)},
+                     {79, window(3)},
+                     {80, window(2)},
+                     {81, window(65)},
+                     {700, window(64)},
+                     {1025, window(17)},
+                     {1100, window(1024)},
+                     {1300, window(1300)}},
+                    rng);
+        Parallel pool(2);
+        auto attention = Attention::open(pool, name);
+        REQUIRE_OK(attention);
+        std::vector<float> out(batch.q.size(), kNan), expected(out), full(out);
+        REQUIRE_OK(attention->decode(batch.args(out.data())));
+        ref_decode(batch.args(expected.data()));
+        for (size_t sequence = 0; sequence < batch.kv.size(); ++sequence) {
+          const Bound limit(batch.case_of(sequence), batch.rows[sequence], name);
+          const size_t at = sequence * batch.row_floats();
+          INFO(name << ": " << batch.case_of(sequence).name());
+          CHECK(error_share(limit, batch.q.data() + at, out.data() + at, expected.data() + at, batch.row_floats(),
+                            64) <= 1);
+        }
+        batch.modes.assign(batch.modes.size(), Mode{});
+        REQUIRE_OK(attention->decode(batch.args(full.data())));
+        const size_t last = (batch.kv.size() - 1) * batch.row_floats();
+        CHECK(std::memcmp(out.data() + last, full.data() + last, batch.row_floats() * sizeof(float)) == 0);
+      }
 }
 
 TEST_CASE("attn/decode: neither the batch nor its order nor the threads change a row's bits") {

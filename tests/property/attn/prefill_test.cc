@@ -21,7 +21,8 @@ Attention open(Parallel& pool, const std::string& name) {
 std::vector<int64_t> sample_rows(const Case& c, Rng& rng) {
   std::vector<int64_t> rows;
   for (int64_t row : {int64_t{0}, int64_t{1}, c.rows / 2, c.rows - 2, c.rows - 1}) rows.push_back(row);
-  const int64_t dense = c.mode.kind == ModeKind::full ? 64 : dense_below(c.mode);
+  const int64_t edge = c.mode.kind == ModeKind::window ? c.mode.window : 64;
+  const int64_t dense = dense_below(c.mode) == kDenseForEver ? edge : dense_below(c.mode);
   for (int64_t position : {dense - 1, dense, dense + c.mode.block - 1, dense + c.mode.block})
     rows.push_back(position - c.q_begin);
   for (int i = 0; i < 3; ++i) rows.push_back(static_cast<int64_t>(rng.below(static_cast<uint64_t>(c.rows))));
@@ -124,6 +125,8 @@ Case random_case(Rng& rng) {
     c.mode = {ModeKind::moba,
               block / static_cast<int32_t>(c.layout.block_tokens) * static_cast<int32_t>(c.layout.block_tokens),
               pick(1, 2, 3, 4)};
+  } else if (rng.chance(0.5)) {
+    c.mode = {.kind = ModeKind::window, .window = pick(1, 2, 17, 64, 65, 255, 256, 257, 400)};
   }
   const int64_t edge = c.mode.kind == ModeKind::moba ? dense_below(c.mode) : 256;
   c.kv_len = pick(int64_t{1}, int64_t{63}, int64_t{64}, int64_t{65}, edge - 1, edge, edge + 1, edge + 63, 2 * edge + 1,
@@ -237,8 +240,8 @@ TEST_CASE("attn/prefill: query and key lengths of moba.md 7.2.7, with negative p
 TEST_CASE("attn/prefill: chunks, resuming, page order and threads do not change a bit") {
   for (const std::string& name : fast_variants())
     for (Dtype dtype : {Dtype::f32, Dtype::bf16})
-      for (Mode mode :
-           {Mode{}, Mode{ModeKind::moba, 64, 3}, Mode{ModeKind::moba, 128, 2}, Mode{ModeKind::moba, 192, 2}}) {
+      for (Mode mode : {Mode{}, Mode{ModeKind::moba, 64, 3}, Mode{ModeKind::moba, 128, 2}, Mode{ModeKind::moba, 192, 2},
+                        Mode{.kind = ModeKind::window, .window = 100}, Mode{.kind = ModeKind::window, .window = 300}}) {
         Rng rng(test::seed() + 14);
         const Case c = {layout_of(2, 64, dtype), mode, 6, 1000, 0, 1000, Data::normal};
         INFO(name << ": " << c.name());
@@ -294,6 +297,32 @@ TEST_CASE(
       const size_t dense = 3 * 128 * 4 * 96;
       CHECK(std::memcmp(out.data(), full.data(), dense * 4) == 0);
       CHECK_FALSE(same_bits(out, full));
+    }
+}
+
+TEST_CASE(
+    "attn/prefill: a window that reaches the first key equals full attention bit for bit, a shorter one does not") {
+  for (const std::string& name : fast_variants())
+    for (Dtype dtype : {Dtype::f32, Dtype::bf16}) {
+      Rng rng(test::seed() + 17);
+      Case c = {layout_of(1, 64, dtype), {}, 4, 700, 0, 700, Data::normal};
+      INFO(name << ": " << c.name());
+      const Rows rows = random_rows(c.layout, c.kv_len, c.data, rng);
+      Pages pages(c.layout, c.kv_len, true, rng);
+      pages.append(rows, 0, c.kv_len);
+      const std::vector<float> q = random_queries(c, rng);
+      Parallel pool(2);
+      Attention attention = open(pool, name);
+      std::vector<float> full(out_floats(c), kNan), out(full);
+      REQUIRE_OK(attention.prefill(args_of(c, q, pages.view(c.kv_len), full.data())));
+      c.mode = {.kind = ModeKind::window, .window = 700};
+      REQUIRE_OK(attention.prefill(args_of(c, q, pages.view(c.kv_len), out.data())));
+      CHECK(same_bits(out, full));
+      c.mode.window = 300;
+      REQUIRE_OK(attention.prefill(args_of(c, q, pages.view(c.kv_len), out.data())));
+      const size_t row = 4 * 64 * sizeof(float);
+      CHECK(std::memcmp(out.data(), full.data(), 300 * row) == 0);
+      CHECK(std::memcmp(out.data() + 300 * row / 4, full.data() + 300 * row / 4, row) != 0);
     }
 }
 

@@ -18,6 +18,7 @@ double chosen(double n, double c) {
 
 TEST_CASE("attn/peak: keys of a prefill are the closed forms of moba.md 8.1") {
   for (int64_t n : {1, 64, 1000, 4096}) CHECK(prefill_keys({}, 0, n) == n * (n + 1) / 2);
+  CHECK(prefill_keys({.kind = ModeKind::window, .window = 64}, 0, 1000) == 64 * 65 / 2 + 936 * 64);
   for (int32_t block : {64, 128, 512})
     for (int32_t top_k : {1, 2, 3, 8}) {
       const double n = 4096, b = block;

@@ -45,6 +45,16 @@ TEST_CASE("attn/plan: parameters left out come from the model, else from the def
   CHECK(resolved("full", "moba:block=64") == "full");
 }
 
+TEST_CASE("attn/plan: a window is in every layer unless some are kept full, and a model may declare it") {
+  CHECK(resolved("window", nullptr) == "window:tokens=4096,full_last=0");
+  CHECK(resolved("window:full_last=2,tokens=100", nullptr) == "window:tokens=100,full_last=2");
+  CHECK(resolved("auto", "window:tokens=512") == "window:tokens=512,full_last=0");
+  CHECK(resolved("window", "window:tokens=512") == "window:tokens=512,full_last=0");
+  CHECK(resolved("full", "window:tokens=512") == "full");
+  CHECK(has(refused("window:tokens=0"), "tokens must be a whole number in 1..16777216"));
+  CHECK(has(refused("window:block=64"), "window has no parameter 'block'; it has tokens, full_last"));
+}
+
 TEST_CASE("attn/plan: all layers kept full is full attention, however it is spelt") {
   CHECK(resolved("moba:full_last=32", nullptr) == "full");
   CHECK(resolved("moba", nullptr, 1) == "full");

@@ -143,6 +143,25 @@ TEST_CASE("model/config: dynamic RoPE is the default one as far as its context g
   CHECK(plain->kv_digest() != linear->kv_digest());
 }
 
+TEST_CASE("model/config: Mistral's sliding window is its attention, unless mc_attention says otherwise") {
+  Json json = base();
+  json.set("architectures", Json::array({"MistralForCausalLM"}));
+  json.set("model_type", "mistral");
+  auto config = parse(json);
+  REQUIRE_OK(config);
+  CHECK(!config->attention.has_value());
+  json.set("sliding_window", 100);
+  config = parse(json);
+  REQUIRE_OK(config);
+  CHECK(*config->attention == *attn::parse_plan("window:tokens=100,full_last=0"));
+  json.set("mc_attention", "full");
+  config = parse(json);
+  REQUIRE_OK(config);
+  CHECK(*config->attention == *attn::parse_plan("full"));
+  json.set("sliding_window", 0);
+  CHECK(contains(parse(json).error().what, "sliding_window is 0"));
+}
+
 TEST_CASE("model/config: yarn parameters that cannot be are refused by name") {
   CHECK(contains(with("rope_scaling", R"({"type":"yarn"})"), "rope_scaling.factor is null"));
   CHECK(contains(with("rope_scaling", R"({"type":"yarn","factor":4,"beta_fast":1,"beta_slow":2})"),

@@ -15,9 +15,9 @@
 
 namespace mc::test {
 
-inline constexpr const char* kRandomModels[] = {"llama-mha",    "llama-gqa-llama3", "llama-mqa-bias", "qwen2-gqa",
-                                                "qwen2-untied", "qwen3-gqa",        "qwen3-mqa",      "qwen2-yarn",
-                                                "qwen3-yarn",   "llama-linear",     "llama-dynamic",  "mistral-nemo"};
+inline constexpr const char* kRandomModels[] = {
+    "llama-mha",  "llama-gqa-llama3", "llama-mqa-bias", "qwen2-gqa",     "qwen2-untied", "qwen3-gqa",     "qwen3-mqa",
+    "qwen2-yarn", "qwen3-yarn",       "llama-linear",   "llama-dynamic", "mistral-nemo", "mistral-window"};
 
 struct GoldenCase {
   std::vector<uint32_t> prompt;
@@ -67,6 +67,14 @@ inline Golden read_golden(const std::string& name) {
 
 inline attn::Plan full_plan(const model::Model& model) {
   return {attn::Mode{}, 0, static_cast<int32_t>(model.config().layers)};
+}
+
+/// What transformers computes: a window where the config has one, else full (it knows no MoBA).
+inline attn::Plan golden_plan(const model::Model& model) {
+  attn::Plan plan = full_plan(model);
+  const auto& declared = model.config().attention;
+  if (declared && declared->mode.kind == attn::ModeKind::window) plan.mode = declared->mode;
+  return plan;
 }
 
 inline attn::Plan moba_plan(const model::Model& model, int32_t block, int32_t top_k, int32_t full_last) {

@@ -50,7 +50,7 @@ LocalPages pages_for(const test::Loaded& loaded, size_t tokens) {
 
 /// Largest error of prefill and of decode over the golden positions, as a share of the logit range.
 double golden_error(test::Loaded& loaded, const test::GoldenCase& golden) {
-  const attn::Plan plan = test::full_plan(loaded.model);
+  const attn::Plan plan = test::golden_plan(loaded.model);
   double worst = 0;
   LocalPages pages = pages_for(loaded, golden.prompt.size());
   std::vector<float> stepped(loaded.model.config().vocab);
@@ -73,7 +73,7 @@ std::vector<uint32_t> greedy(test::Loaded& loaded, const std::vector<uint32_t>& 
   request.prompt = prompt;
   request.max_tokens = static_cast<int32_t>(count);
   request.sampling.temperature = 0;
-  request.prefill_plan = request.decode_plan = test::full_plan(loaded.model);
+  request.prefill_plan = request.decode_plan = test::golden_plan(loaded.model);
   const auto generated = generate(loaded.runner, request, SystemClock::instance());
   REQUIRE_OK(generated);
   return generated->ids;
@@ -171,7 +171,9 @@ TEST_CASE("model/runner: KV bytes and logits do not depend on chunks, threads or
         const auto one = test::Loaded::open(directory, dtype, 1, {.block_tokens = block});
         const auto three = test::Loaded::open(directory, dtype, 3, {.block_tokens = block});
         const auto prompt = random_prompt(one->model, 397);
-        for (const attn::Plan& plan : {test::full_plan(one->model), test::moba_plan(one->model, 128, 2, 1)}) {
+        attn::Plan window = test::full_plan(one->model);
+        window.mode = {.kind = attn::ModeKind::window, .window = 150};
+        for (const attn::Plan& plan : {test::full_plan(one->model), test::moba_plan(one->model, 128, 2, 1), window}) {
           INFO(name << " " << dtype << " block " << block << " " << attn::to_string(plan));
           LocalPages whole = pages_for(*one, prompt.size());
           const auto logits = prefill(*one, whole, prompt, prompt.size(), plan);
