@@ -1,29 +1,31 @@
-// links: base
+// links: base sim
 // A trace is a stranger's file: whatever bytes it has, reading it ends with requests that keep the parser's
-// promises or with MC6005. The parser belongs to mc-bench, no library, so its source is compiled in here.
+// promises or with MC6005. What is written back reads the same.
 #include <sys/mman.h>
 
 #include <cstddef>
 #include <cstdint>
 
-#include "../../tools/mc-bench/trace.cc"
 #include "base/assert.h"
+#include "base/errors.h"
+#include "base/fd.h"
+#include "sim/trace.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace mc;
   const Fd file(::memfd_create("trace", MFD_CLOEXEC));
   MC_ASSERT(write_all(file.get(), std::string_view(reinterpret_cast<const char*>(data), size)).has_value());
-  const auto trace = bench::read_trace("/proc/self/fd/" + std::to_string(file.get()));
+  const auto trace = sim::read_trace("/proc/self/fd/" + std::to_string(file.get()));
   if (!trace) {
     MC_ASSERT_EQ(trace.error().mc, static_cast<int>(err::kTraceInvalid));
     return 0;
   }
   MC_ASSERT(!trace->empty());
-  uint64_t before = 0;
+  double before = 0;
   for (const auto& request : *trace) {
     MC_ASSERT_LE(before, request.timestamp_ms);
     before = request.timestamp_ms;
-    const uint64_t blocks = (request.input_tokens + bench::kTraceBlockTokens - 1) / bench::kTraceBlockTokens;
+    const uint64_t blocks = (request.input_tokens + sim::kTraceBlockTokens - 1) / sim::kTraceBlockTokens;
     MC_ASSERT_EQ(request.hash_ids.size(), blocks);
   }
   return 0;

@@ -25,6 +25,7 @@ constexpr cli::Positional kReplayArgs[] = {
     {.name = "GOAL", .help = "more goals of --goodput, as in --goodput ttft:2000 tpot:100", .min = 0, .max = -1}};
 constexpr cli::Positional kServeArgs[] = {
     {.name = "GOAL", .help = "more goals of --goodput, as in --goodput ttft:2000 tpot:100", .min = 0, .max = -1}};
+constexpr cli::Positional kSimArgs[] = {{.name = "TRACE", .help = "Mooncake JSONL; - is stdin"}};
 constexpr cli::Positional kTraceArgs[] = {{.name = "ACTION", .help = "stats: arrivals, lengths, blocks, prefix reuse"},
                                           {.name = "FILE", .help = "Mooncake JSONL; - is stdin"}};
 
@@ -47,6 +48,11 @@ int main(int argc, char** argv) {
        .args = kTraceArgs,
        .flags = bench::kTraceFlags,
        .example = "mc-bench trace stats conversation_trace.jsonl"},
+      {.name = "sim",
+       .summary = "what a policy and a cluster would do with a trace",
+       .args = kSimArgs,
+       .flags = bench::kSimFlags,
+       .example = "mc-bench sim conversation_trace.jsonl --cluster 8p8d --policy kv-centric,cache-aware,load"},
       {.name = "model",
        .summary = "prefill and decode speed of a model in this process",
        .flags = bench::kModelFlags,
@@ -84,6 +90,7 @@ int main(int argc, char** argv) {
     if (verb == "serve") return bench::serve(args);
     if (verb == "replay") return bench::replay(args);
     if (verb == "trace") return bench::trace(args);
+    if (verb == "sim") return bench::simulate(args);
     if (verb == "model") return bench::measure_model(args);
     if (verb == "xfer") return bench::xfer(args);
     if (verb == "doctor") return bench::doctor(args);

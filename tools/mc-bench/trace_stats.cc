@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <set>
 
@@ -32,6 +33,8 @@ constexpr Flag kLimit{.name = "limit",
 constexpr const Flag* kFlags[] = {&kCache,         &kLimit,           &flags::kConfig,    &flags::kJson,
                                   &flags::kOutput, &flags::kLogLevel, &flags::kLogFormat, &flags::kPrintConfig};
 
+/// Lists of five minutes end here, after a month: timestamps may be those of a calendar.
+constexpr double kWindowListMax = 10'000;
 constexpr double kQuantiles[] = {.01, .05, .1, .25, .5, .75, .9, .95, .99, .999};
 
 struct Spread {
@@ -59,31 +62,46 @@ struct Spread {
 };
 
 /// Requests in windows of `window_ms` from time 0; the last, partial one counts in mean and deviation only.
-Json per_window(const std::vector<TraceRequest>& trace, uint64_t window_ms, bool list) {
-  std::vector<double> counts(trace.back().timestamp_ms / window_ms + 1);
-  for (const auto& r : trace) counts[r.timestamp_ms / window_ms] += 1;
-  const Spread spread(counts);
-  const auto whole = counts.end() - (counts.size() > 1 ? 1 : 0);
-  Json out = Json::object({{"window_s", static_cast<double>(window_ms) / 1000}, {"mean", spread.mean}});
-  out.set("std", spread.stddev).set("min", *std::min_element(counts.begin(), whole));
-  out.set("max", spread.sorted.back());
-  if (!list) return out;
+/// Empty windows are counted, not kept.
+Json per_window(const std::vector<TraceRequest>& trace, double window_ms) {
+  std::vector<double> counts, list;
+  double index = 0, most = 0, least = std::numeric_limits<double>::infinity();
+  const double last = std::floor(trace.back().timestamp_ms / window_ms);
+  for (const auto& r : trace) {
+    const double here = std::floor(r.timestamp_ms / window_ms);
+    if (counts.empty() || here != index) counts.push_back(0);
+    index = here;
+    counts.back() += 1;
+  }
+  const double total = last + 1, mean = static_cast<double>(trace.size()) / total;
+  double squares = (total - static_cast<double>(counts.size())) * mean * mean;
+  for (size_t i = 0; i < counts.size(); ++i) {
+    squares += (counts[i] - mean) * (counts[i] - mean);
+    most = std::max(most, counts[i]);
+    if (i + 1 < counts.size() || counts.size() == 1) least = std::min(least, counts[i]);
+  }
+  if (total > static_cast<double>(counts.size())) least = 0;
+  Json out = Json::object({{"window_s", window_ms / 1000}, {"mean", mean}});
+  out.set("std", std::sqrt(squares / total)).set("min", least).set("max", most);
+  if (window_ms < 300'000 || total > kWindowListMax) return out;
+  list.resize(static_cast<size_t>(total));
+  for (const auto& r : trace) list[static_cast<size_t>(r.timestamp_ms / window_ms)] += 1;
   Json all = Json::array();
-  for (double count : counts) all.push(static_cast<int64_t>(count));
+  for (double count : list) all.push(static_cast<int64_t>(count));
   return std::move(out.set("counts", std::move(all)));
 }
 
 Json arrivals(const std::vector<TraceRequest>& trace) {
-  const double span_ms = static_cast<double>(trace.back().timestamp_ms - trace.front().timestamp_ms);
+  const double span_ms = trace.back().timestamp_ms - trace.front().timestamp_ms;
   std::vector<double> gaps;
-  std::set<uint64_t> distinct;
+  std::set<double> distinct;
   double zero = 0, most = 0, here = 0;
   for (size_t i = 0; i < trace.size(); ++i) {
     here = i > 0 && trace[i].timestamp_ms == trace[i - 1].timestamp_ms ? here + 1 : 1;
     most = std::max(most, here);
     distinct.insert(trace[i].timestamp_ms);
     if (i == 0) continue;
-    gaps.push_back(static_cast<double>(trace[i].timestamp_ms - trace[i - 1].timestamp_ms));
+    gaps.push_back(trace[i].timestamp_ms - trace[i - 1].timestamp_ms);
     if (gaps.back() == 0) zero += 1;
   }
   const Spread gap(gaps);
@@ -95,7 +113,7 @@ Json arrivals(const std::vector<TraceRequest>& trace) {
   out.set("gap_cv", gap.mean > 0 ? gap.stddev / gap.mean : 0.0);
   out.set("gap_zero_share", gaps.empty() ? 0.0 : zero / static_cast<double>(gaps.size()));
   Json windows = Json::array();
-  for (uint64_t seconds : {1, 10, 60, 300}) windows.push(per_window(trace, seconds * 1000, seconds == 300));
+  for (double seconds : {1, 10, 60, 300}) windows.push(per_window(trace, seconds * 1000));
   return std::move(out.set("windows", std::move(windows)));
 }
 
@@ -121,7 +139,9 @@ struct Reuse {
     any += k >= 1;
     one += k == 1;
     all += k == r.hash_ids.size() && k > 0;
-    windows.resize(std::max<size_t>(windows.size(), r.timestamp_ms / 300'000 + 1));
+    const double window = r.timestamp_ms / 300'000;
+    if (window >= kWindowListMax) return;
+    windows.resize(std::max(windows.size(), static_cast<size_t>(window) + 1));
     windows.back().first += hit;
     windows.back().second += input;
   }
@@ -205,7 +225,7 @@ Json trace_statistics(const std::vector<TraceRequest>& trace) {
     blocks.push_back(static_cast<double>(r.hash_ids.size()));
     if (r.output_tokens > 0) ratio.push_back(input.back() / output.back());
   }
-  const double span_s = static_cast<double>(trace.back().timestamp_ms - trace.front().timestamp_ms) / 1000;
+  const double span_s = (trace.back().timestamp_ms - trace.front().timestamp_ms) / 1000;
   const Json in = Spread(input).json(), out = Spread(output).json();
   Json s = Json::object({{"requests", trace.size()}, {"duration_s", span_s}});
   s.set("arrivals", arrivals(trace));

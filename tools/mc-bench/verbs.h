@@ -25,6 +25,9 @@ Result<int> serve(const cli::Args& args);
 extern const cli::FlagList kReplayFlags;
 Result<int> replay(const cli::Args& args);
 
+extern const cli::FlagList kSimFlags;
+Result<int> simulate(const cli::Args& args);
+
 extern const cli::FlagList kTraceFlags;
 Result<int> trace(const cli::Args& args);
 

@@ -58,7 +58,7 @@ Result<Plan> plan_trace(const cli::Args& args, double) {
   uint64_t cut = 0, blocks = 0;
   for (const TraceRequest& recorded : trace) {
     PlannedRequest r;
-    r.at = from_seconds(static_cast<double>(recorded.timestamp_ms - trace.front().timestamp_ms) / 1000 / speedup);
+    r.at = from_seconds((recorded.timestamp_ms - trace.front().timestamp_ms) / 1000 / speedup);
     r.input_tokens = bounded(args, flag::kMaxInput, recorded.input_tokens);
     r.output_tokens = bounded(args, flag::kMaxOutput, recorded.output_tokens);
     cut += r.input_tokens < recorded.input_tokens;

@@ -1,4 +1,4 @@
-#include "trace.h"
+#include "sim/trace.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -7,8 +7,9 @@
 
 #include "base/errors.h"
 #include "base/fd.h"
+#include "base/units.h"
 
-namespace mc::bench {
+namespace mc::sim {
 namespace {
 
 constexpr size_t kTraceBytesMax = size_t{4} << 30;
@@ -73,11 +74,16 @@ Result<uint64_t> read_number(const Json& line, const char* field, uint64_t high)
   return static_cast<uint64_t>(number);
 }
 
+Result<double> read_time(const Json& line, const char* field) {
+  MC_CHECK(read_number(line, field, kTimestampMax));
+  return line[field].as_double();
+}
+
 Result<TraceRequest> parse_line(std::string_view text) {
   MC_TRY(line, Json::parse(text, {.bytes = kLineBytesMax}));
   if (!line.is_object()) return Error{Code::invalid, "is a JSON " + std::string(line.kind_name()) + ", not an object"};
   TraceRequest out;
-  MC_TRY(timestamp, read_number(line, "timestamp", kTimestampMax));
+  MC_TRY(timestamp, read_time(line, "timestamp"));
   MC_TRY(input, read_number(line, "input_length", kTokensMax));
   MC_TRY(output, read_number(line, "output_length", kTokensMax));
   out.timestamp_ms = timestamp;
@@ -121,12 +127,35 @@ Result<std::vector<TraceRequest>> read_trace(const std::string& path, uint64_t l
     if (!out.empty() && request->timestamp_ms < out.back().timestamp_ms)
       return bad_line(
           path, number,
-          Error{Code::invalid, "has timestamp " + std::to_string(request->timestamp_ms) + ", before the line above (" +
-                                   std::to_string(out.back().timestamp_ms) + "); sort the trace by time"});
+          Error{Code::invalid, "has timestamp " + format_f64(request->timestamp_ms) + ", before the line above (" +
+                                   format_f64(out.back().timestamp_ms) + "); sort the trace by time"});
     out.push_back(std::move(*request));
   }
   if (out.empty()) return user_error(err::kTraceInvalid, "the trace has no requests", path);
   return out;
 }
 
-}  // namespace mc::bench
+std::string trace_line(const TraceRequest& request) {
+  std::string out = "{\"timestamp\": " + format_f64(request.timestamp_ms);
+  out += ", \"input_length\": " + std::to_string(request.input_tokens);
+  out += ", \"output_length\": " + std::to_string(request.output_tokens) + ", \"hash_ids\": [";
+  for (size_t i = 0; i < request.hash_ids.size(); ++i) out += (i > 0 ? ", " : "") + std::to_string(request.hash_ids[i]);
+  return out + "]}\n";
+}
+
+TraceBlocks::TraceBlocks(std::span<const TraceRequest> trace) {
+  // Sorted rather than hashed: a stranger chooses the ids.
+  std::vector<uint64_t> ids;
+  for (const TraceRequest& r : trace) ids.insert(ids.end(), r.hash_ids.begin(), r.hash_ids.end());
+  numbers_.reserve(ids.size());
+  std::vector<uint64_t> known = ids;
+  std::sort(known.begin(), known.end());
+  known.erase(std::unique(known.begin(), known.end()), known.end());
+  unique_ = static_cast<uint32_t>(known.size());
+  for (const uint64_t id : ids)
+    numbers_.push_back(static_cast<uint32_t>(std::lower_bound(known.begin(), known.end(), id) - known.begin()));
+  begins_.push_back(0);
+  for (const TraceRequest& r : trace) begins_.push_back(begins_.back() + r.hash_ids.size());
+}
+
+}  // namespace mc::sim
