@@ -11,7 +11,8 @@
 // valid message of the peer has come, and lost when the peer is silent for `dead_after`, or shortly
 // after its connection broke. The same address back under another instance is LinkLost(old) and
 // LinkUp(new): an instance is an identity, a name is only an address. Outgoing links reconnect for
-// ever with jittered intervals, so start order does not matter. A connection that is replaced is a
+// ever after jittered, growing pauses, so start order does not matter and a peer that hangs up at once
+// is not dialled in a circle. A connection that is replaced is a
 // LinkLost too: between LinkUp and LinkLost every message arrives in order or is a SendFailed.
 // Bounds: both rings, messages and bytes queued per link, message size, requests under way; whatever
 // is full answers busy. What a dead or full link loses is reported, never kept.
@@ -134,7 +135,7 @@ struct HubOptions {
   Duration dead_after = 900ms;    // silence after which a peer is dead
   Duration broken_grace = 300ms;  // the same, once its connection broke
   Duration handshake = 3s;        // connected but no valid word by then: LinkFailed
-  Duration reconnect = 100ms;     // mean of the first reconnect interval
+  Duration reconnect = 100ms;     // pauses between connections grow from half of it to 50 times it, jittered
   size_t ring = 4096;             // commands, and events, between the two threads
   size_t link_queue = 1024;       // messages waiting for one link
   size_t link_queue_bytes = size_t{64} << 20;

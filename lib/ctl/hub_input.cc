@@ -45,8 +45,7 @@ void Loop::on_dealer(Link& link, SocketMessage message) {
   auto envelope = decode(message.frames[0], &link, link.address, wrong_version);
   if (!envelope) return;
   stats_.received_bytes += message.frames[0].size() + message.frames[1].size();
-  hear(link, *envelope);
-  deliver(link, std::move(*envelope), std::move(message.frames[1]));
+  if (hear(link, *envelope)) deliver(link, std::move(*envelope), std::move(message.frames[1]));
 }
 
 void Loop::on_router(size_t router, SocketMessage message) {
@@ -73,9 +72,7 @@ void Loop::on_router(size_t router, SocketMessage message) {
   link = incoming(std::move(route), *envelope, message);
   if (link == nullptr) return;
   stats_.received_bytes += message.frames[1].size() + message.frames[2].size();
-  hear(*link, *envelope);
-  if (!link->up) return;
-  deliver(*link, std::move(*envelope), std::move(message.frames[2]));
+  if (hear(*link, *envelope)) deliver(*link, std::move(*envelope), std::move(message.frames[2]));
 }
 
 /// The link of the instance that speaks, made when it is new. An instance speaks by one connection: a
@@ -109,13 +106,19 @@ Loop::Link* Loop::incoming(RouteKey route, const wire::Envelope& envelope, const
   return &link;
 }
 
-void Loop::hear(Link& link, const wire::Envelope& envelope) {
-  if (link.up && link.instance != envelope.instance) lose(link, "restarted as another instance", false);
+/// False: what was heard does not count. Another instance is another connection, so one that begins to
+/// speak for another is over; the next connection brings that one.
+bool Loop::hear(Link& link, const wire::Envelope& envelope) {
+  if (link.up && link.instance != envelope.instance) {
+    lose(link, "restarted as another instance");
+    return false;
+  }
   link.heard = SystemClock::instance().now();
   link.broken_at = kNever;
   link.name = envelope.from;
-  if (link.up) return;
+  if (link.up) return true;
   link.up = true;
+  link.since = link.heard;
   link.connected = true;
   link.reported = 0;
   link.garbage_logged = false;
@@ -125,6 +128,7 @@ void Loop::hear(Link& link, const wire::Envelope& envelope) {
   emit(LinkUp{link.id, link.outgoing, link.name, link.instance, link.epoch, link.address});
   if (!link.outgoing) ping(link);  // the other side is waiting to hear us
   flush(link);
+  return link.up;
 }
 
 void Loop::deliver(Link& link, wire::Envelope envelope, Bytes body) {
@@ -166,7 +170,7 @@ void Loop::on_dealer_event(Link& link, const SocketEvent& event) {
       ping(link);
       break;
     case SocketEvent::Kind::handshake_failed: {
-      link.connected = false;
+      if (link.reopen_at == kNever) reopen_later(link);
       const bool keyed = keys_ && link.uri.scheme == "tcp";
       // A server that cannot read our greeting hangs up without a word. With keys that means the key,
       // unless the server was just ending: so it takes a few of them.
@@ -177,14 +181,16 @@ void Loop::on_dealer_event(Link& link, const SocketEvent& event) {
       break;
     }
     case SocketEvent::Kind::disconnected:
-      link.connected = false;
       // Its last words first. ZeroMQ would connect again by itself, and nobody would learn what was lost.
       while (link.up && link.dealer && outbox_.empty()) {
         auto message = link.dealer->receive();
         if (!message) break;
         on_dealer(link, std::move(*message));
       }
-      if (link.up) lose(link, "connection closed");
+      if (link.up)
+        lose(link, "connection closed");
+      else if (link.reopen_at == kNever)
+        reopen_later(link);
       break;
     case SocketEvent::Kind::retrying: link.connected = false; break;
     case SocketEvent::Kind::accepted: break;

@@ -20,16 +20,27 @@ void Loop::connect(ConnectCommand command) {
   link.outgoing = true;
   link.uri = std::move(command.uri);
   link.address = link.uri.text();
+  link.backoff = link_backoff(options_);
+  link.down_since = SystemClock::instance().now();
   open_dealer(link);
 }
 
-/// Also replaces the socket of a link that fell silent: a connection whose packets vanish would
-/// otherwise be retried by TCP for minutes after the network has healed.
-bool Loop::open_dealer(Link& link) {
+/// The socket goes at once, also that of a link that fell silent: a connection whose packets vanish
+/// would otherwise be retried by TCP for minutes after the network has healed. The next one is opened
+/// by tick_link, after a pause: how a connection ends is in the hands of the peer.
+void Loop::reopen_later(Link& link) {
   if (link.dealer) link.dealer->abandon();
   link.dealer.reset();
   link.connected = false;
-  link.since = SystemClock::instance().now();
+  link.reopen_at = SystemClock::instance().now() + link.backoff.next(rng_);
+}
+
+/// While nobody listens the socket goes on trying by itself.
+void Loop::open_dealer(Link& link) {
+  if (link.dealer) link.dealer->abandon();
+  link.dealer.reset();
+  link.connected = false;
+  link.reopen_at = kNever;
   SocketOptions options;
   options.message_bytes_max = std::max(options_.message_bytes_max, wire::kEnvelopeBytesMax);
   options.ipv6 = link.uri.host.find(':') != std::string::npos;
@@ -45,10 +56,9 @@ bool Loop::open_dealer(Link& link) {
   Result<void> done = socket ? socket->connect(link.uri.text()) : Result<void>(socket.error());
   if (!done) {
     report(link, true, user_error(err::kPeerUnreachable, done.error().what, link.address));
-    return false;
+    return;
   }
   link.dealer = std::move(*socket);
-  return true;
 }
 
 /// A bound socket keeps the keys it was bound with, so each is replaced; so is every link over tcp.
@@ -57,10 +67,11 @@ void Loop::set_keys(KeySet keys) {
   for (auto& [id, link] : links_) {
     if (link.gone || (link.outgoing ? link.uri : options_.listen[link.route.first]).scheme != "tcp") continue;
     link.handshake_failures = 0;
-    if (link.up)
-      lose(link, "the keys were changed");
-    else if (link.outgoing)
+    if (link.up) lose(link, "the keys were changed");
+    if (link.outgoing) {
+      link.backoff.reset();
       open_dealer(link);
+    }
     link.reported = 0;
   }
   for (size_t router = 0; router < routers_.size(); ++router)
@@ -184,9 +195,12 @@ void Loop::ping(Link& link) {
 }
 
 /// Everything queued and asked on the link ends here. Incoming links are forgotten; outgoing ones try
-/// again on a new socket, unless the peer's next instance already speaks on this one.
-void Loop::lose(Link& link, std::string why, bool reopen) {
+/// again on a new socket.
+void Loop::lose(Link& link, std::string why) {
   MC_ASSERT(link.up);
+  const TimePoint now = SystemClock::instance().now();
+  link.backoff.lived(now - link.since);
+  link.down_since = now;
   link.up = false;
   link.broken_at = kNever;
   link.reported = 0;
@@ -198,7 +212,7 @@ void Loop::lose(Link& link, std::string why, bool reopen) {
   emit(LinkLost{link.id, link.name, link.instance, why});
   fail_requests(link.id, {Code::peer_lost, link.address + ": " + why});
   if (link.outgoing) {
-    if (reopen) open_dealer(link);
+    reopen_later(link);
   } else {
     routes_.erase(link.route);
     link.gone = true;  // callers up the stack still hold the reference

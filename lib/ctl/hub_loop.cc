@@ -116,7 +116,9 @@ TimePoint Loop::next_wakeup(TimePoint now) const {
     if (link.up || link.connected) at = std::min(at, link.sent + options_.heartbeat);
     if (link.up) at = std::min(at, link.heard + options_.dead_after);
     if (link.up && link.broken_at != kNever) at = std::min(at, link.broken_at + options_.broken_grace);
-    if (link.outgoing && !link.up && link.reported == 0) at = std::min(at, link.since + options_.handshake);
+    at = std::min(at, link.reopen_at);
+    if (link.outgoing && !link.up && link.reported == 0)
+      at = std::min(at, (link.connected ? link.since : link.down_since) + options_.handshake);
     if (!link.outgoing && !link.queue.empty()) at = std::min(at, now + kPausedRecheck);
   }
   return std::max(at, now);
@@ -145,7 +147,9 @@ void Loop::tick_link(Link& link, TimePoint now) {
     return lose(link, "connection closed");
   if ((link.up || link.connected) && now - link.sent >= options_.heartbeat) ping(link);
   if (link.up && !link.outgoing && !link.queue.empty()) flush(link);
-  if (!link.outgoing || link.up || link.reported != 0 || now - link.since < options_.handshake) return;
+  if (now >= link.reopen_at) open_dealer(link);
+  if (!link.outgoing || link.up || link.reported != 0) return;
+  if (now - (link.connected ? link.since : link.down_since) < options_.handshake) return;
   if (link.connected)
     report(link, false, user_error(err::kHandshakeTimeout, link.address + " accepted the connection and says nothing"));
   else

@@ -15,6 +15,7 @@
 #include "base/fd.h"
 #include "base/ring.h"
 #include "base/rng.h"
+#include "ctl/backoff.h"
 #include "ctl/ctl.h"
 #include "ctl/zmq_socket.h"
 
@@ -23,6 +24,11 @@ namespace mc::ctl {
 inline constexpr std::string_view kPing = "ctl.ping";
 inline constexpr size_t kRetiredMax = 1024;   // connections remembered as replaced
 inline constexpr size_t kIncomingMax = 4096;  // links from outside; more are dropped as garbage
+
+/// Of an outgoing link, 50 ms to 5 s unless the options say otherwise.
+inline Backoff link_backoff(const HubOptions& options) {
+  return {options.reconnect / 2, options.reconnect * 50};
+}
 
 struct ConnectCommand {
   LinkId link = 0;
@@ -94,7 +100,10 @@ class Loop {
     InstanceId instance;
     uint64_t epoch = 0;
     TimePoint heard{}, sent{};
-    TimePoint since{};             // outgoing and not up: start of this try, or of the connection
+    TimePoint since{};             // up: since then; outgoing and connected: since then
+    TimePoint down_since{};        // outgoing and not up
+    TimePoint reopen_at = kNever;  // outgoing: without a socket until then
+    Backoff backoff;               // outgoing
     TimePoint broken_at = kNever;  // incoming: its connection seems to have gone while up
     int reported = 0;              // MC number of the last LinkFailed since it was up
     int handshake_failures = 0;    // in a row, without a reason given
@@ -120,7 +129,7 @@ class Loop {
   // hub_links.cc: links
   void connect(ConnectCommand command);
   void disconnect(LinkId id);
-  bool open_dealer(Link& link);
+  void open_dealer(Link& link);
   void set_keys(KeySet keys);
   void bind_again(TimePoint now);
   void send(SendCommand command);
@@ -128,7 +137,8 @@ class Loop {
   void flush(Link& link);
   void ping(Link& link);
   void drop(const SendCommand& command, Code code, std::string what);
-  void lose(Link& link, std::string why, bool reopen = true);
+  void lose(Link& link, std::string why);
+  void reopen_later(Link& link);
   void retire(const RouteKey& route);
   void fail_requests(LinkId link, const Error& error);
   void report(Link& link, bool fatal, Error error);
@@ -142,7 +152,7 @@ class Loop {
   void on_dealer_event(Link& link, const SocketEvent& event);
   std::optional<wire::Envelope> decode(const Bytes& frame, Link* link, std::string_view address, bool& wrong_version);
   Link* incoming(RouteKey route, const wire::Envelope& envelope, const SocketMessage& message);
-  void hear(Link& link, const wire::Envelope& envelope);
+  bool hear(Link& link, const wire::Envelope& envelope);
   void deliver(Link& link, wire::Envelope envelope, Bytes body);
 
   Shared& shared_;

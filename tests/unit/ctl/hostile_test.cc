@@ -1,0 +1,111 @@
+// Peers that speak ZMTP and our envelopes well enough to be let in, and then misbehave.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include "base/fd.h"
+#include "hubs.h"
+
+using namespace mc;
+using namespace mc::ctl;
+
+namespace {
+
+void put(Bytes& out, std::string_view text) {
+  out.insert(out.end(), text.begin(), text.end());
+}
+
+void put_word(Bytes& out, const wire::Envelope& envelope) {
+  const Bytes head = wire::encode(envelope, wire::kEnvelopeVersion);
+  REQUIRE(head.size() < 256);
+  out.push_back(1);  // more follows: the body, which is empty
+  out.push_back(static_cast<uint8_t>(head.size()));
+  out.insert(out.end(), head.begin(), head.end());
+  out.insert(out.end(), {0, 0});
+}
+
+/// What a ROUTER without keys says on a new connection: ZMTP 3.0 greeting and READY, and once the
+/// other side has said the same, `words`.
+void speak(int fd, const Bytes& words) {
+  Bytes out(64);
+  out[0] = 0xff;
+  out[9] = 0x7f;
+  out[10] = 3;
+  std::copy_n("NULL", 4, out.begin() + 12);
+  Bytes ready;
+  put(ready, "\x05READY\x0bSocket-Type");
+  put(ready, std::string_view("\0\0\0\x06ROUTER", 10));
+  out.push_back(4);  // a command
+  out.push_back(static_cast<uint8_t>(ready.size()));
+  out.insert(out.end(), ready.begin(), ready.end());
+  REQUIRE(::send(fd, out.data(), out.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(out.size()));
+  Bytes theirs(66);
+  REQUIRE(::recv(fd, theirs.data(), theirs.size(), MSG_WAITALL) == static_cast<ssize_t>(theirs.size()));
+  theirs.resize(theirs.back());
+  REQUIRE(::recv(fd, theirs.data(), theirs.size(), MSG_WAITALL) == static_cast<ssize_t>(theirs.size()));
+  REQUIRE(::send(fd, words.data(), words.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(words.size()));
+}
+
+struct RawListener {
+  RawListener() : fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    REQUIRE(::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), size) == 0);
+    REQUIRE(::listen(fd.get(), 64) == 0);
+    REQUIRE(::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &size) == 0);
+    uri = *parse_uri("tcp://127.0.0.1:" + std::to_string(ntohs(address.sin_port)));
+  }
+  Fd fd;
+  Uri uri;
+};
+
+}  // namespace
+
+// The pauses before the second to the sixth connection have means of 5, 10, 20, 40 and 80 ms and at
+// least half of that each. A slow machine only makes it later.
+TEST_CASE("ctl/hub: a peer that hangs up after its greeting or its first word is dialled ever less often") {
+  for (const bool speaks : {true, false}) {
+    INFO("speaks " << speaks);
+    const RawListener peer;
+    Hub client = must_open(options(2));
+    REQUIRE_OK(client.connect(peer.uri));
+    Bytes words;
+    put_word(words, {.type = "ctl.ping", .from = "liar", .instance = instance(9), .epoch = 1});
+    const TimePoint begin = SystemClock::instance().now();
+    for (int i = 0; i < 6; ++i) {
+      REQUIRE(wait_fd(peer.fd.get(), POLLIN, limit()));
+      const Fd connection(::accept4(peer.fd.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      REQUIRE(connection);
+      if (!speaks) continue;
+      speak(connection.get(), words);
+      REQUIRE(expect<LinkUp>(client));
+      ::shutdown(connection.get(), SHUT_RDWR);
+      REQUIRE(expect<LinkLost>(client));
+    }
+    CHECK(SystemClock::instance().now() - begin >= 77ms);
+  }
+}
+
+TEST_CASE("ctl/hub: one connection that speaks for many instances is one link, lost at the second") {
+  const RawListener peer;
+  Hub client = must_open(options(2));
+  REQUIRE_OK(client.connect(peer.uri));
+  REQUIRE(wait_fd(peer.fd.get(), POLLIN, limit()));
+  const Fd connection(::accept4(peer.fd.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  REQUIRE(connection);
+  Bytes words;
+  for (uint8_t i = 9; i < 60; ++i) put_word(words, {.type = "ctl.ping", .from = "liar", .instance = instance(i)});
+  speak(connection.get(), words);
+  const auto up = expect<LinkUp>(client);
+  REQUIRE(up);
+  CHECK(up->instance == instance(9));
+  const auto lost = expect<LinkLost>(client);
+  REQUIRE(lost);
+  CHECK(lost->instance == instance(9));
+  // It is dialled again; until that connection speaks there is no other event.
+  REQUIRE(wait_fd(peer.fd.get(), POLLIN, limit()));
+  CHECK_FALSE(client.next());
+}
