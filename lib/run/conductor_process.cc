@@ -211,6 +211,7 @@ class ConductorProcess {
 
   void after_events() {
     const TimePoint now = SystemClock::instance().now();
+    keys_.offer([this](const ctl::KeySet& keys) { return links_->set_keys(keys); });
     if (local_ && !readiness_->announced() && local_ready()) readiness_->announce("conductor", http_address_, control_);
     while (auto ended = children_.reap()) {
       log_error("child ended", {{"child", ended->name}, {"why", ended->text()}});
@@ -234,9 +235,7 @@ class ConductorProcess {
     while (const auto signal = signals_->next()) {
       if (*signal == SIGHUP) {
         if (auto reopened = log_reopen(); !reopened) log_warn("log not reopened", {{"why", reopened.error().what}});
-        if (keys_.reload())
-          if (auto changed = links_->set_keys(*keys_.keys()); !changed)
-            log_warn("keys not changed", {{"why", changed.error().what}});
+        keys_.reload();
       } else if (*signal == SIGUSR1) {
         for (const auto& n : conductor_->nodes(SystemClock::instance().now()))
           log_info("node", {{"name", n.name},

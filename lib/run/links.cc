@@ -1,6 +1,7 @@
 #include "run/links.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/errors.h"
 #include "base/log.h"
@@ -167,15 +168,15 @@ void Links::send(const node::Send& send) {
   }
   const auto it = links_.find(send.instance);
   if (it == links_.end() || it->second.empty()) {
-    if (names_.contains(send.instance)) keep(send.instance.hex(), send);
-    return;
+    if (names_.contains(send.instance)) return keep(send.instance.hex(), send);
+    return lost(send.to, send.instance, "no such peer, and it did not connect to us");
   }
   post(it->second.front(), send);
 }
 
 void Links::set_peers(const std::vector<wire::Peer>& peers) {
   std::set<std::string> wanted;
-  names_.clear();
+  const auto former = std::exchange(names_, {});
   for (const auto& peer : peers) {
     names_[peer.instance] = peer.name;
     wanted.insert(peer.control_uri);
@@ -193,14 +194,24 @@ void Links::set_peers(const std::vector<wire::Peer>& peers) {
       continue;
     }
     (void)hub_.disconnect(it->second);
-    for (auto& [instance, links] : links_) std::erase(links, it->second);
+    for (auto& [instance, links] : links_) {
+      // What was said by it may still be under way, and the hub tells nothing of a link that we closed.
+      if (!links.empty() && links.front() == it->second)
+        lost_.push_back({former.contains(instance) ? former.at(instance) : "?", instance, "no longer a peer"});
+      std::erase(links, it->second);
+    }
     std::erase_if(links_, [](const auto& l) { return l.second.empty(); });
     it = dialled_.erase(it);
   }
-  std::erase_if(kept_, [&](const auto& k) {
-    return k.first != node::kConductor &&
-           std::none_of(names_.begin(), names_.end(), [&](const auto& n) { return n.first.hex() == k.first; });
-  });
+  for (auto it = kept_.begin(); it != kept_.end();) {
+    const node::Send& first = it->second.front().send;
+    if (first.to == node::kConductor || names_.contains(first.instance)) {
+      ++it;
+      continue;
+    }
+    lost(first.to, first.instance, "no longer a peer");
+    it = kept_.erase(it);
+  }
 }
 
 }  // namespace mc::run

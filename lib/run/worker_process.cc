@@ -250,6 +250,7 @@ class WorkerProcess {
 
   void after_events() {
     const TimePoint now = SystemClock::instance().now();
+    keys_.offer([this](const ctl::KeySet& keys) { return change_keys(keys); });
     if (worker_->registered() && named_ != worker_->name()) {
       named_ = worker_->name();
       links_->set_name(named_);
@@ -301,7 +302,7 @@ class WorkerProcess {
     while (const auto signal = signals_->next()) {
       if (*signal == SIGHUP) {
         if (auto reopened = log_reopen(); !reopened) log_warn("log not reopened", {{"why", reopened.error().what}});
-        if (keys_.reload()) change_keys();
+        keys_.reload();
       } else if (*signal == SIGUSR1) {
         dump();
       } else if (terminating_) {
@@ -319,9 +320,9 @@ class WorkerProcess {
   }
 
   // Whoever reloads first waits for the others: a registered worker does not give up over a refused key.
-  void change_keys() {
-    for (const auto& changed : {links_->set_keys(*keys_.keys()), data_->set_secret(keys_.data_secret())})
-      if (!changed) log_warn("keys not changed", {{"why", changed.error().what}});
+  Result<void> change_keys(const ctl::KeySet& keys) {
+    MC_CHECK(links_->set_keys(keys));
+    return data_->set_secret(KeyFile::data_secret(keys));
   }
 
   void dump() const {

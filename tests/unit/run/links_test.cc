@@ -156,3 +156,53 @@ TEST_CASE("run/links: the loss of the link one speaks by is a lost peer although
   REQUIRE(lost.has_value());
   CHECK(lost->instance == instance(3));
 }
+
+TEST_CASE("run/links: a message to an instance that nobody told us of is a lost peer") {
+  auto worker = Links::open(options("p0", 2), *parse_uri("tcp://127.0.0.1:1"));
+  REQUIRE_OK(worker);
+  (*worker)->send({"d7", instance(7), wire::Cancel{"r", 1, "deadline"}});
+  const auto lost = loss(**worker);
+  REQUIRE(lost.has_value());
+  CHECK(lost->node == "d7");
+  CHECK(lost->instance == instance(7));
+}
+
+TEST_CASE("run/links: messages that wait for a peer are a lost peer once it is no peer any more") {
+  auto worker = Links::open(options("p0", 2), *parse_uri("tcp://127.0.0.1:1"), 3600s);
+  REQUIRE_OK(worker);
+  const Uri nobody = *parse_uri("tcp://127.0.0.1:1");
+  (*worker)->set_peers({peer_of("d0", 3, nobody), peer_of("d1", 4, nobody)});
+  (*worker)->send({"d0", instance(3), wire::Cancel{"r", 1, "deadline"}});
+  (*worker)->send({"d0", instance(3), wire::Cancel{"q", 1, "deadline"}});
+  (*worker)->send({"d1", instance(4), wire::Cancel{"r", 1, "deadline"}});
+  (*worker)->set_peers({peer_of("d1", 4, nobody)});
+  const auto lost = loss(**worker);
+  REQUIRE(lost.has_value());
+  CHECK(lost->node == "d0");
+  CHECK(lost->instance == instance(3));
+  CHECK_FALSE((*worker)->next().has_value());  // one report, and what waits for d1 waits on
+}
+
+TEST_CASE("run/links: a peer that is dropped from the list while it is spoken to is a lost peer") {
+  auto worker = Links::open(options("p0", 2), *parse_uri("tcp://127.0.0.1:1"));
+  REQUIRE_OK(worker);
+  auto dialled = Links::open(options("d0", 3), *parse_uri("tcp://127.0.0.1:1"));
+  REQUIRE_OK(dialled);
+  (*worker)->set_peers({peer_of("d0", 3, (*dialled)->bound().front())});
+  (*worker)->send({"d0", instance(3), wire::Cancel{"r", 1, "deadline"}});
+  std::optional<node::Event> heard;
+  const TimePoint end = SystemClock::instance().now() + 10s;
+  while (!heard && SystemClock::instance().now() < end) {
+    while ((*worker)->next()) {
+    }
+    (void)wait_fd((*dialled)->event_fd(), POLLIN, SystemClock::instance().now() + 5ms);
+    heard = (*dialled)->next();
+  }
+  REQUIRE(heard.has_value());
+  (*worker)->send({"d0", instance(3), wire::Cancel{"q", 1, "deadline"}});
+  (*worker)->set_peers({});
+  const auto lost = loss(**worker);
+  REQUIRE(lost.has_value());
+  CHECK(lost->node == "d0");
+  CHECK(lost->instance == instance(3));
+}
