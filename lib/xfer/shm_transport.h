@@ -93,6 +93,7 @@ class ShmTransport final : public Transport {
   uint8_t index_;
   Fd listener_;
   uint64_t listener_token_ = 0;
+  TimePoint accept_again_ = kNever;  // out of descriptors: the listener is not watched until then
   std::string path_;  // to unlink
   std::map<EndpointId, std::unique_ptr<ShmEndpoint>> endpoints_;
   std::unordered_map<uint64_t, ShmEndpoint*> by_token_;  // looked up only

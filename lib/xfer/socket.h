@@ -43,8 +43,8 @@ struct Dialling {
 Dialling dial_tcp(const SocketAddress& address);
 /// 0, or the errno of a connect() that has ended.
 int connect_error(int fd);
-/// The next connection that waits, else none. `exhausted`: one does wait, but the process is out of
-/// descriptors or memory; it stays ready and would spin a loop that polls for it.
+/// The next connection that waits at a listener of any family, else none. `exhausted`: one does wait,
+/// but the process is out of descriptors or memory; it stays ready and would spin a loop that polls.
 struct Accepted {
   Fd fd;
   bool exhausted = false;

@@ -13,6 +13,7 @@
 #include "xfer/auth.h"
 #include "xfer/poller.h"
 #include "xfer/shm_transport.h"
+#include "xfer/socket.h"
 #include "xfer/tally.h"
 
 namespace mc::xfer {
@@ -129,7 +130,12 @@ EndpointId ShmTransport::connect(const std::string& uri, const InstanceId& wante
 
 void ShmTransport::accept_some() {
   for (int i = 0; i < 16; ++i) {
-    Fd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    auto [fd, exhausted] = accept_tcp(listener_.get());
+    if (exhausted) {  // look again at a later tick
+      home_.tally->failure("accept: out of descriptors or memory");
+      home_.poller->modify(listener_token_, listener_.get(), 0);
+      accept_again_ = now() + 100ms;
+    }
     if (!fd) return;
     home_.tally->add(Count::accepts);
     if (handshakes_ >= kHandshakesMax || endpoints_.size() >= home_.endpoints_max) {
@@ -205,12 +211,17 @@ void ShmTransport::shutdown() {
   if (listener_) {
     home_.poller->remove(listener_.get());
     listener_.reset();
+    accept_again_ = kNever;
     if (!path_.empty()) ::unlink(path_.c_str());
   }
 }
 
 TimePoint ShmTransport::tick(TimePoint at, Outbox& out) {
-  TimePoint next = kNever;
+  if (accept_again_ <= at) {
+    accept_again_ = kNever;
+    home_.poller->modify(listener_token_, listener_.get(), EPOLLIN);
+  }
+  TimePoint next = accept_again_;
   std::vector<ShmEndpoint*> late;
   for (auto& [id, endpoint] : endpoints_) {
     if (endpoint->deadline <= at)
