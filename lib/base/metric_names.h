@@ -125,6 +125,12 @@ inline constexpr MetricFamily kXferSeconds{"mc_xfer_seconds", MetricKind::histog
                                            "Duration of a batch of transfers.", kStageBuckets};
 inline constexpr MetricFamily kXferExposed{"mc_xfer_exposed_seconds", MetricKind::histogram, "transport",
                                            "Part of a prefill's transfer that computing did not hide.", kStageBuckets};
+inline constexpr MetricFamily kXferRdmaPairs{"mc_xfer_rdma_pairs", MetricKind::gauge, "",
+                                             "RDMA queue pairs granted to connections."};
+inline constexpr MetricFamily kXferRdmaEvictions{"mc_xfer_rdma_evictions_total", MetricKind::counter, "",
+                                                 "Connections that gave their RDMA queue pairs up until used again."};
+inline constexpr MetricFamily kXferRdmaWakes{"mc_xfer_rdma_wakes_total", MetricKind::counter, "",
+                                             "Connections that got their RDMA queue pairs back."};
 inline constexpr MetricFamily kFallback{"mc_fallback_total", MetricKind::counter, "what",
                                         "Times a slower way was taken."};
 inline constexpr MetricFamily kReplication{"mc_replication_total", MetricKind::counter, "",
@@ -186,6 +192,9 @@ inline constexpr const MetricFamily* kAll[] = {&kVllmRunning,
                                                &kXferBytes,
                                                &kXferSeconds,
                                                &kXferExposed,
+                                               &kXferRdmaPairs,
+                                               &kXferRdmaEvictions,
+                                               &kXferRdmaWakes,
                                                &kFallback,
                                                &kReplication,
                                                &kSsdWriteBytes,

@@ -89,7 +89,11 @@ void WorkerMetrics::update() {
     metrics_.histogram(metric::kVllmXferTime).observe(transfer.seconds);
     metrics_.histogram(metric::kVllmXferBytes).observe(static_cast<double>(transfer.bytes));
   }
-  for (const auto& flow : data_.counters().flows) {
+  const auto counters = data_.counters();
+  metrics_.gauge(metric::kXferRdmaPairs).set(static_cast<double>(counters.rdma_pairs));
+  count(metric::kXferRdmaEvictions, {}, counters.rdma_evictions);
+  count(metric::kXferRdmaWakes, {}, counters.rdma_wakes);
+  for (const auto& flow : counters.flows) {
     count(metric::kXferBytes, {flow.transport, "in", "any"}, flow.read_bytes);
     count(metric::kXferBytes, {flow.transport, "out", "any"}, flow.served_bytes);
   }

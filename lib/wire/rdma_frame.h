@@ -11,6 +11,7 @@
 //                u16 l | l x { u32 qpn, u32 psn }
 //   path_ready   u32 path | u32 epoch
 //   path_down    u32 path | u32 epoch | u8 cause | text
+//   path_rest    nothing; the header's id is a RestVerb
 #pragma once
 
 #include <array>
@@ -32,6 +33,15 @@ inline constexpr size_t kRdmaChunksMax = 1024;
 inline constexpr size_t kRdmaPathBytesMax = 512;
 
 using Gid = std::array<uint8_t, 16>;
+
+/// What is said about the queue pairs of a connection as a whole.
+enum class RestVerb : uint8_t {
+  ask = 0,      // let us give them up, unless you use them
+  insist = 1,   // let us give them up when what is posted is done
+  busy = 2,     // answers `ask`: in use
+  resting = 3,  // mine are gone
+  wake = 4,     // listener: begin new attempts at our paths
+};
 
 struct RdmaGid {
   Gid gid{};

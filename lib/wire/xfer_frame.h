@@ -62,8 +62,9 @@ enum class FrameType : uint8_t {
   path_answer,  // listener: its queue pairs for that attempt
   path_ready,   // either: the path carried my test pattern
   path_down,    // either: this attempt is over, and why
+  path_rest,    // either: id = a RestVerb about the queue pairs of the connection; no payload
 };
-inline constexpr FrameType kFrameTypeLast = FrameType::path_down;
+inline constexpr FrameType kFrameTypeLast = FrameType::path_rest;
 std::string_view to_string(FrameType type);
 
 struct FrameHeader {

@@ -32,6 +32,9 @@ Result<void> check_options(const Options& options) {
   if (options.rdma_lanes < 1 || options.rdma_lanes > static_cast<int>(wire::kRdmaLanesMax))
     return bad("rdma_lanes needs 1 to " + std::to_string(wire::kRdmaLanesMax) + ", is " +
                std::to_string(options.rdma_lanes));
+  if (options.rdma_pairs_max < static_cast<size_t>(options.rdma_lanes))
+    return bad("rdma_pairs_max needs at least rdma_lanes (" + std::to_string(options.rdma_lanes) + "), is " +
+               std::to_string(options.rdma_pairs_max));
   if (options.rdma_retry < 0 || options.rdma_retry > 6 || options.rdma_timeout < 1 || options.rdma_timeout > 31)
     return bad("rdma_retry needs 0 to 6 and rdma_timeout 1 to 31: retrying for ever would never report a dead peer");
   const int mtu = options.rdma_mtu_max;

@@ -12,6 +12,11 @@ namespace mc::xfer {
 using wire::FrameHeader;
 using wire::FrameType;
 
+bool RdmaEndpoint::offered() const {
+  return accepted &&
+         std::any_of(rails.begin(), rails.end(), [](const auto& rail) { return !rail->pending.lanes.empty(); });
+}
+
 void RdmaEndpoint::push(OutFrame frame) {
   io.push(frame.header, std::move(frame.payload));
 }
@@ -20,7 +25,7 @@ Code RdmaEndpoint::begin(const FrameHeader& header, Sink&, const char*& why) {
   const FrameType kind = header.kind();
   const bool set_up = kind >= FrameType::hello && kind <= FrameType::refuse;
   const bool later = kind == FrameType::notify || kind == FrameType::describe || kind == FrameType::goodbye ||
-                     (kind >= FrameType::nics && kind <= FrameType::path_down);
+                     (kind >= FrameType::nics && kind <= FrameType::path_rest);
   if (handshake.complete() ? later : set_up) return Code::ok;
   why = handshake.complete() ? "unexpected on an rdma socket" : "transfer before the handshake";
   return Code::corrupt;
@@ -52,6 +57,7 @@ Code RdmaTransport::on_frame(RdmaEndpoint& endpoint, const FrameHeader& header, 
           News{.kind = News::Kind::lost, .gone = true, .code = Code::peer_lost, .text = "the peer left: " + text};
       return Code::peer_lost;
     }
+    case FrameType::path_rest: return on_rest(endpoint, header.id, why);
     default: return on_path(endpoint, header, payload, why);
   }
 }

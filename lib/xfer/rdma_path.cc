@@ -33,13 +33,14 @@ std::string_view to_string(PathCause cause) {
     case PathCause::nic: return "NIC failed";
     case PathCause::port: return "port down";
     case PathCause::restart: return "restart";
+    case PathCause::rest: return "rest";
   }
   return "unknown";
 }
 
 PathCause path_cause(uint8_t wire_value) {
-  return wire_value > 0 && wire_value <= static_cast<uint8_t>(PathCause::restart) ? static_cast<PathCause>(wire_value)
-                                                                                  : PathCause::fault;
+  return wire_value > 0 && wire_value <= static_cast<uint8_t>(PathCause::rest) ? static_cast<PathCause>(wire_value)
+                                                                               : PathCause::fault;
 }
 
 Verdict classify(WorkStatus status) {

@@ -44,7 +44,8 @@ enum class PathCause : uint8_t {
   bug = 3,      // our request was malformed
   nic = 4,      // the device failed
   port = 5,     // the port is down
-  restart = 6   // nothing is wrong with the path: one side starts over
+  restart = 6,  // nothing is wrong with the path: one side starts over
+  rest = 7      // nothing is wrong with the path: its queue pairs were given up until they are needed
 };
 std::string_view to_string(PathCause cause);
 PathCause path_cause(uint8_t wire_value);

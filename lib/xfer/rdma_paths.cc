@@ -42,7 +42,7 @@ void RdmaTransport::plan(RdmaEndpoint& endpoint) {
                         .cooldown_min = home_.options->rdma_cooldown_min,
                         .cooldown_max = home_.options->rdma_cooldown_max};
   endpoint.lanes_per_path = static_cast<size_t>(home_.options->rdma_lanes);
-  for (const NicPair& pair : pair_nics(own.nics, endpoint.nics, wire::kRdmaPathsMax)) {
+  for (const NicPair& pair : pair_nics(own.nics, endpoint.nics, paths_max(endpoint.lanes_per_path))) {
     auto rail =
         std::make_unique<RdmaRail>(static_cast<uint32_t>(endpoint.rails.size()), pair.local, pair.remote, times);
     rail->endpoint = endpoint.id;
@@ -60,13 +60,7 @@ void RdmaTransport::plan(RdmaEndpoint& endpoint) {
       text += " " + nic.name + (nic.gids.empty() ? "" : "=" + gid_text(nic.gids[0].gid));
     return doom(endpoint, Code::unsupported, false, std::move(text));
   }
-  for (const auto& rail : endpoint.rails) {
-    if (startable(endpoint, *rail))
-      begin(endpoint, *rail);
-    else
-      rail->last_error = "a port is down";
-  }
-  check_dial(endpoint);
+  wake(endpoint);
 }
 
 bool RdmaTransport::startable(const RdmaEndpoint& endpoint, const RdmaRail& rail) const {
@@ -121,6 +115,7 @@ Code RdmaTransport::on_path(RdmaEndpoint& endpoint, const FrameHeader& header, s
     const auto down = wire::decode_rdma_path_down(payload);
     RdmaRail* rail = down ? rail_at(down->path) : nullptr;
     if (rail == nullptr) return Code::corrupt;
+    if (rail->pending.epoch == down->epoch) rail->pending = {};  // it will not wait for the answer
     if (rail->machine.current(down->epoch))
       fail(endpoint, *rail, path_cause(down->cause), "the peer says: " + down->text, false, *endpoint.out);
   }
@@ -145,10 +140,13 @@ Code RdmaTransport::on_offer(RdmaEndpoint& endpoint, const wire::RdmaPathOffer& 
     return Code::ok;
   }
   if (rail.machine.live()) fail(endpoint, rail, PathCause::restart, "the peer starts over", false, *endpoint.out);
-  if (rail.machine.state() == State::draining)
-    rail.pending = offer;
-  else
+  const bool awake = pool_.holds(endpoint.id) && !endpoint.resting;
+  if (rail.machine.state() != State::draining && awake) {
     answer(endpoint, rail, offer);
+  } else {
+    rail.pending = offer;
+    if (!awake) wake(endpoint);
+  }
   return Code::ok;
 }
 
@@ -161,6 +159,8 @@ void RdmaTransport::answer(RdmaEndpoint& endpoint, RdmaRail& rail, const wire::R
     Outbox nothing;  // no slice was ever posted on this attempt
     fail(endpoint, rail, cause, text, true, nothing);
   };
+  if (rail.id() >= paths_max(endpoint.lanes_per_path))
+    return refuse(PathCause::fault, "more queue pairs than rdma_pairs_max allows here");
   if (!port.active) return refuse(PathCause::port, port.name() + " is down");
   if (port.find(offer.gid_to) == nullptr)
     return refuse(PathCause::fault, port.name() + " has no address " + gid_text(offer.gid_to));
@@ -216,11 +216,14 @@ void RdmaTransport::rail_up(RdmaEndpoint& endpoint, RdmaRail& rail, Outbox& out)
   if (auto done = rail.allow_writes(takes_writes(endpoint, *home_.describe())); !done)
     home_.tally->failure("rdma: the device cannot restrict a connected queue pair");
   endpoint.dark_since = kNever;
-  log_info("rdma path up", {{"peer", endpoint.name},
-                            {"path", rail_name(endpoint, rail)},
-                            {"epoch", uint64_t{rail.machine.epoch()}},
-                            {"mtu_bytes", uint64_t{rail.mtu()}},
-                            {"lanes", uint64_t{rail.lane_count()}}});
+  endpoint.used = now();
+  const bool woken = rail.machine.cause() == PathCause::rest;  // ordinary
+  log(woken ? LogLevel::debug : LogLevel::info, "rdma path up",
+      {{"peer", endpoint.name},
+       {"path", rail_name(endpoint, rail)},
+       {"epoch", uint64_t{rail.machine.epoch()}},
+       {"mtu_bytes", uint64_t{rail.mtu()}},
+       {"lanes", uint64_t{rail.lane_count()}}});
   if (std::exchange(endpoint.up, true)) return;
   endpoint.deadline = kNever;
   out.news.push_back({.kind = News::Kind::up,

@@ -35,6 +35,10 @@ void RdmaTransport::serve(RdmaEndpoint& endpoint, RdmaRail& rail, Outbox& out) {
     report(slice, out);
   }
   if (polled_.completions > 0) rail.progress = round_;
+  if (moved > 0) {
+    endpoint.used = round_;
+    pool_.used(endpoint.id, round_);
+  }
   if (moved > 0) rail.moved(moved, round_);
   if (polled_.failure != WorkStatus::ok && rail.machine.live()) {
     const WorkStatus status = polled_.failure;
@@ -64,18 +68,20 @@ void RdmaTransport::fail(RdmaEndpoint& endpoint, RdmaRail& rail, PathCause cause
   rail.fail_lanes();
   rail.drain_deadline = now() + kDrainMax;
   due(rail.drain_deadline);
-  home_.tally->failure("rdma: " + std::string(to_string(cause)));
-  log_warn("rdma path down", {{"peer", endpoint.name},
-                              {"path", rail_name(endpoint, rail)},
-                              {"epoch", uint64_t{rail.machine.epoch()}},
-                              {"cause", to_string(cause)},
-                              {"why", text}});
+  if (cause != PathCause::rest) {
+    home_.tally->failure("rdma: " + std::string(to_string(cause)));
+    log_warn("rdma path down", {{"peer", endpoint.name},
+                                {"path", rail_name(endpoint, rail)},
+                                {"epoch", uint64_t{rail.machine.epoch()}},
+                                {"cause", to_string(cause)},
+                                {"why", text}});
+  }
   if (tell)
     endpoint.push(control_frame(
         wire::FrameType::path_down,
         wire::encode(wire::RdmaPathDown{
             .path = rail.id(), .epoch = rail.machine.epoch(), .cause = static_cast<uint8_t>(cause), .text = text})));
-  if (!was_up && !rail.choices.empty()) {  // perhaps another pair of addresses works
+  if (!was_up && !rail.choices.empty() && cause != PathCause::rest) {  // perhaps another pair of addresses works
     ++rail.choice;
     rail.exhausted |= rail.choice == rail.choices.size() || cause == PathCause::port;
     rail.choice %= rail.choices.size();
@@ -83,7 +89,7 @@ void RdmaTransport::fail(RdmaEndpoint& endpoint, RdmaRail& rail, PathCause cause
   }
   const bool any_up = std::any_of(endpoint.rails.begin(), endpoint.rails.end(),
                                   [](const auto& other) { return other->machine.state() == State::up; });
-  if (endpoint.up && !any_up && endpoint.dark_since == kNever) {
+  if (endpoint.up && !any_up && !endpoint.resting && endpoint.dark_since == kNever) {
     endpoint.dark_since = now();
     due(endpoint.dark_since + home_.options->rdma_blackout);
   }
@@ -108,6 +114,7 @@ void RdmaTransport::finish_drain(RdmaEndpoint& endpoint, RdmaRail& rail, Outbox&
   }
   rail.machine.drained(now());
   due(std::max(rail.machine.due(), now()));
+  if (endpoint.resting) return rested(endpoint);
   if (endpoint.accepted && !rail.pending.lanes.empty()) {
     const wire::RdmaPathOffer offer = std::exchange(rail.pending, {});
     return answer(endpoint, rail, offer);
@@ -165,9 +172,14 @@ uint64_t RdmaTransport::window(const RdmaEndpoint& endpoint, const RdmaRail& rai
 size_t RdmaTransport::post(EndpointId id, int lane_index, std::span<const Slice> slices, Outbox& out) {
   size_t index = 0;
   RdmaRail* rail = rail_of(id, lane_index, index);
-  if (rail == nullptr || rail->machine.state() != State::up) return 0;
+  if (rail == nullptr) return 0;
   RdmaEndpoint& endpoint = *find(id);
   if (endpoint.doomed) return 0;
+  if (!pool_.holds(id) || endpoint.yielding || endpoint.resting) {
+    wake(endpoint);
+    return 0;
+  }
+  if (rail->machine.state() != State::up) return 0;
   RdmaLane& lane = rail->lane(index);
   const uint64_t allowance = rail->allowance();
   size_t room = lane.room(slices, window(endpoint, *rail));
@@ -197,6 +209,10 @@ size_t RdmaTransport::post(EndpointId id, int lane_index, std::span<const Slice>
     due(rail->progress + home_.options->stall_timeout);
   }
   const RdmaLane::Posted posted = lane.post(items_);
+  if (posted.taken > 0) {
+    endpoint.used = now();
+    pool_.used(id, endpoint.used);
+  }
   if (posted.error != 0) {
     fail(endpoint, *rail, PathCause::fault, errno_error("post", posted.error).what, true, out);
     sweep(out);

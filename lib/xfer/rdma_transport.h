@@ -6,8 +6,9 @@
 //   rdma_link.cc       what frames on it mean; ports, keys, descriptors
 //   rdma_paths.cc      paths are set up: planned, begun, answered, verified
 //   rdma_serve.cc      paths in use: slices in and out, failed, drained; device events
+//   rdma_rest.cc       connections without queue pairs, because there are too many
 //   rdma_rail.cc, rdma_lane.cc, rdma_memory.cc, rdma_device.cc   verbs objects
-//   rdma_path.cc, rdma_gid.cc, rdma_plan.cc                      decisions, without a device
+//   rdma_path.cc, rdma_gid.cc, rdma_plan.cc, rdma_pool.cc        decisions, without a device
 //
 // The dialler plans the paths and begins every attempt; the listener answers. What a path cannot finish
 // goes back to the engine when its queue pairs have let go of the memory, and is posted elsewhere.
@@ -22,6 +23,7 @@
 #include <vector>
 
 #include "xfer/handshake.h"
+#include "xfer/rdma_pool.h"
 #include "xfer/rdma_rail.h"
 #include "xfer/tcp_stream.h"
 #include "xfer/transport.h"
@@ -63,6 +65,16 @@ struct RdmaEndpoint final : public FrameConsumer {
   size_t lanes_per_path = 0;
   TimePoint dark_since = kNever;  // no path is up since then
 
+  // see rdma_rest.cc
+  TimePoint used{};            // when a slice was last posted or done
+  bool yielding = false;       // takes no slices: its queue pairs may have to go
+  bool insisting = false;      // ours: tell the peer when nothing is posted here
+  bool insisted = false;       // the peer's: rest when nothing is posted here
+  bool resting = false;        // its paths have failed and drain
+  bool wanted_again = false;   // work came while it was resting
+  bool asked_to_wake = false;  // listener: the dialler knows that we want paths
+  bool offered() const;        // listener: the dialler waits for answers
+
   Outbox* out = nullptr;        // set while frames are handled
   std::optional<News> failure;  // why it is doomed, or why the frame just handled ends it
   bool doomed = false;
@@ -70,7 +82,7 @@ struct RdmaEndpoint final : public FrameConsumer {
 
 class RdmaTransport final : public Transport {
  public:
-  RdmaTransport(Home& home, uint8_t index) : home_(home), index_(index) {}
+  RdmaTransport(Home& home, uint8_t index) : home_(home), index_(index), pool_(home.options->rdma_pairs_max) {}
   ~RdmaTransport() override { shutdown(); }
 
   Result<std::string> listen() override;
@@ -140,6 +152,18 @@ class RdmaTransport final : public Transport {
   void check_dial(RdmaEndpoint& endpoint);
   std::string rail_name(const RdmaEndpoint& endpoint, const RdmaRail& rail) const;
 
+  // rdma_rest.cc
+  size_t paths_max(size_t lanes) const;
+  size_t pairs_of(const RdmaEndpoint& endpoint) const;
+  void wake(RdmaEndpoint& endpoint);
+  void granted(RdmaEndpoint& endpoint);
+  void rest(RdmaEndpoint& endpoint, bool tell, Outbox& out);
+  void rested(RdmaEndpoint& endpoint);
+  void release_pairs(RdmaEndpoint& endpoint);
+  Code on_rest(RdmaEndpoint& endpoint, uint64_t verb, const char*& why);
+  void take_step(const RdmaPool::Step& step, Outbox& out);
+  void share_pairs(Outbox& out);
+
   // rdma_serve.cc
   void serve(RdmaEndpoint& endpoint, RdmaRail& rail, Outbox& out);
   void fail(RdmaEndpoint& endpoint, RdmaRail& rail, PathCause cause, const std::string& text, bool tell, Outbox& out);
@@ -170,6 +194,7 @@ class RdmaTransport final : public Transport {
   std::map<uint64_t, RdmaEndpoint*> by_token_;
   std::vector<std::unique_ptr<RdmaEndpoint>> dropped_;  // closed, freed when no caller can hold them
   size_t strangers_ = 0;
+  RdmaPool pool_;
   TimePoint due_ = kNever;
   TimePoint round_{};            // of the latest tick or event: when completions are found
   RdmaRail::Polled polled_;      // scratch

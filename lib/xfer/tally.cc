@@ -35,6 +35,9 @@ Counters Tally::snapshot() const {
   out.peers_up = get(Count::peers_up);
   out.requests_served = get(Count::requests_served);
   out.requests_refused = get(Count::requests_refused);
+  out.rdma_pairs = get(Count::rdma_pairs);
+  out.rdma_evictions = get(Count::rdma_evictions);
+  out.rdma_wakes = get(Count::rdma_wakes);
   std::lock_guard lock(mutex_);
   out.failures.assign(failures_.begin(), failures_.end());
   return out;

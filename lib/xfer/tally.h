@@ -36,6 +36,9 @@ enum class Count : uint8_t {
   peers_up,
   requests_served,
   requests_refused,
+  rdma_pairs,
+  rdma_evictions,
+  rdma_wakes,
   count_
 };
 enum class Flow : uint8_t { read_bytes, written_bytes, served_bytes, landed_bytes, slices, count_ };

@@ -177,6 +177,7 @@ void RdmaTransport::ready(uint64_t token, uint32_t events, Outbox& out) {
   } else if (const auto socket = by_token_.find(token); socket != by_token_.end()) {
     on_socket(*socket->second, events, out);
   }
+  share_pairs(out);
   sweep(out);
 }
 
@@ -252,6 +253,7 @@ void RdmaTransport::lose(RdmaEndpoint& endpoint, const News& why, Outbox& out) {
     rail->fail_lanes();
     (void)rail->close();  // the slices end with `lost`
   }
+  release_pairs(endpoint);
   const bool silent = endpoint.accepted && !endpoint.up;  // the engine never heard of it
   if (!silent)
     out.news.push_back({.kind = News::Kind::lost,
@@ -340,6 +342,7 @@ void RdmaTransport::timers(RdmaEndpoint& endpoint, TimePoint at, Outbox& out) {
     expire(endpoint.dark_since + home_.options->rdma_blackout * (endpoint.accepted ? 2 : 1), "rdma: no path left",
            "no path left" + why);
   }
+  const bool awake = pool_.holds(endpoint.id) && !endpoint.resting;
   for (const auto& rail : endpoint.rails) {
     if (endpoint.doomed) return;
     PathMachine& machine = rail->machine;
@@ -361,7 +364,7 @@ void RdmaTransport::timers(RdmaEndpoint& endpoint, TimePoint at, Outbox& out) {
       if (machine.state() == PathMachine::State::draining && rail->drain_deadline <= at)
         finish_drain(endpoint, *rail, out);
     }
-    if (!endpoint.accepted && machine.may_begin(at) && startable(endpoint, *rail)) begin(endpoint, *rail);
+    if (!endpoint.accepted && awake && machine.may_begin(at) && startable(endpoint, *rail)) begin(endpoint, *rail);
     if (machine.state() == PathMachine::State::up && rail->outstanding() > 0)
       due(rail->progress + home_.options->stall_timeout);
     if (machine.state() == PathMachine::State::draining) due(rail->drain_deadline);
@@ -383,6 +386,7 @@ TimePoint RdmaTransport::tick(TimePoint at, Outbox& out) {
       home_.poller->modify(listener_token_, listener_.get(), EPOLLIN);
     }
     for (auto& [id, endpoint] : endpoints_) timers(*endpoint, at, out);
+    share_pairs(out);
     sweep(out);
   }
   return due_;

@@ -79,6 +79,7 @@ struct Options {
   std::string rdma_devices;              // "mlx5_0,mlx5_1:1": devices or ports to use; empty = every usable one
   int rdma_gid_index = -1;               // of every port; -1 = chosen by rank and by what the peer has
   int rdma_lanes = 2;                    // queue pairs per path, 1 to 4
+  size_t rdma_pairs_max = 1024;          // queue pairs of the process; beyond, idle connections rest
   int rdma_mtu_max = 0;                  // bytes; 0 = as large as both ports allow
   int rdma_retry = 3;                    // of a packet, 0 to 6: 7 would mean for ever on some devices
   int rdma_timeout = 14;                 // of a packet: 4.096 us x 2^n
@@ -180,6 +181,8 @@ struct Counters {
   uint64_t notifies_sent = 0, notifies_received = 0;
   uint64_t connects = 0, accepts = 0, peers_lost = 0, peers_up = 0;
   uint64_t requests_served = 0, requests_refused = 0;
+  uint64_t rdma_pairs = 0;                      // queue pairs granted now
+  uint64_t rdma_evictions = 0, rdma_wakes = 0;  // connections that gave theirs up, and that got them back
   std::vector<std::pair<std::string, uint64_t>>
       failures;  // by reason, sorted: what was refused or broken, and how often
 };
