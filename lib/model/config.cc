@@ -26,6 +26,8 @@ constexpr ArchitectureRow kArchitectures[] = {
     {Architecture::qwen2, "Qwen2ForCausalLM", "qwen2"},
     {Architecture::qwen3, "Qwen3ForCausalLM", "qwen3"},
     {Architecture::mistral, "MistralForCausalLM", "mistral"},
+    {Architecture::qwen2_moe, "Qwen2MoeForCausalLM", "qwen2_moe"},
+    {Architecture::qwen3_moe, "Qwen3MoeForCausalLM", "qwen3_moe"},
 };
 
 Result<Architecture> read_architecture(const Reader& reader) {
@@ -81,20 +83,20 @@ Result<std::optional<Dtype>> read_dtype(const Reader& reader) {
                             "\"float32\", \"bfloat16\", \"float16\"");
 }
 
-/// One id or a list of them.
-Result<std::vector<uint32_t>> read_ids(const Reader& reader, const char* field, uint32_t vocab) {
+/// One number or a list of them, all below `bound`; ascending.
+Result<std::vector<uint32_t>> read_ids(const Reader& reader, const char* field, uint32_t bound) {
   std::vector<uint32_t> ids;
   if (!reader.given(field)) return ids;
   const Json& value = reader[field];
   const auto take = [&](const Json& item) -> Result<void> {
     const int64_t id = item.as_int(-1);
-    if (!item.is_int() || id < 0 || id >= vocab)
-      return reader.invalid(field, "names id " + quoted(item) + "; the vocabulary has " + std::to_string(vocab));
+    if (!item.is_int() || id < 0 || id >= bound)
+      return reader.invalid(field, "names " + quoted(item) + "; it must be below " + std::to_string(bound));
     ids.push_back(static_cast<uint32_t>(id));
     return {};
   };
   if (value.is_array()) {
-    if (value.size() > 1024) return reader.invalid(field, "lists " + std::to_string(value.size()) + " ids");
+    if (value.size() > 1024) return reader.invalid(field, "lists " + std::to_string(value.size()) + " numbers");
     for (const Json& item : value.items()) MC_CHECK(take(item));
   } else {
     MC_CHECK(take(value));
@@ -140,6 +142,32 @@ Result<void> read_shape(const Reader& reader, ModelConfig& config) {
   return {};
 }
 
+Result<void> read_mixture(const Reader& reader, ModelConfig& config) {
+  MixtureConfig& mixture = config.mixture;
+  MC_TRY(experts, reader.size("num_experts", 4096));
+  MC_TRY(per_token, reader.size("num_experts_per_tok", 4096));
+  MC_TRY(intermediate, reader.size("moe_intermediate_size", 1 << 20));
+  MC_TRY(normalise, reader.flag("norm_topk_prob"));
+  mixture = {.experts = experts, .per_token = per_token, .intermediate = intermediate, .normalise = normalise};
+  if (per_token > experts)
+    return reader.invalid("num_experts_per_tok",
+                          "is " + std::to_string(per_token) + ", but num_experts is " + std::to_string(experts));
+  if (config.architecture == Architecture::qwen2_moe) {
+    MC_TRY(shared, reader.size("shared_expert_intermediate_size", 1 << 20));
+    mixture.shared_intermediate = shared;
+  } else if (reader["shared_expert_intermediate_size"].as_int() != 0) {
+    return reader.unsupported(err::kModelUnsupported, "shared_expert_intermediate_size",
+                              quoted(reader["shared_expert_intermediate_size"]), "absent in Qwen3MoeForCausalLM");
+  }
+  if (reader.given("decoder_sparse_step")) {
+    MC_TRY(every, reader.size("decoder_sparse_step", 1024));
+    mixture.every = every;
+  }
+  MC_TRY(dense, read_ids(reader, "mlp_only_layers", config.layers));
+  mixture.dense = std::move(dense);
+  return {};
+}
+
 Result<void> read_generation(const Reader& reader, ModelConfig& config) {
   MC_TRY(eos, read_ids(reader, "eos_token_id", config.vocab));
   if (!eos.empty()) config.eos = std::move(eos);
@@ -171,6 +199,16 @@ std::string_view to_string(Architecture architecture) {
   return "?";
 }
 
+bool ModelConfig::has_mixture(uint32_t layer) const {
+  return mixture.experts > 0 && (layer + 1) % mixture.every == 0 &&
+         !std::binary_search(mixture.dense.begin(), mixture.dense.end(), layer);
+}
+
+uint64_t ModelConfig::active_inner(uint32_t layer) const {
+  if (!has_mixture(layer)) return intermediate;
+  return uint64_t{mixture.per_token} * mixture.intermediate + mixture.shared_intermediate;
+}
+
 std::string ModelConfig::kv_text() const {
   char line[512];
   std::snprintf(line, sizeof line,
@@ -178,7 +216,16 @@ std::string ModelConfig::kv_text() const {
                 "vocab=%u\nnorm_epsilon=%.9g\nqkv_bias=%d\noutput_bias=%d\nmlp_bias=%d\nqk_norm=%d\n",
                 std::string(to_string(architecture)).c_str(), hidden, intermediate, layers, heads, kv_heads, head_dim,
                 vocab, static_cast<double>(norm_epsilon), qkv_bias, output_bias, mlp_bias, qk_norm);
-  return line + ("rope=" + rope.text() + "\n");
+  std::string text = line + ("rope=" + rope.text() + "\n");
+  if (mixture.experts == 0) return text;
+  std::snprintf(line, sizeof line,
+                "experts=%u\nexperts_per_token=%u\nexpert_intermediate=%u\nshared_intermediate=%u\nnormalise=%d\n"
+                "mixture_every=%u\ndense_layers=",
+                mixture.experts, mixture.per_token, mixture.intermediate, mixture.shared_intermediate,
+                mixture.normalise, mixture.every);
+  text += line;
+  for (uint32_t layer : mixture.dense) text += std::to_string(layer) + ",";
+  return text + "\n";
 }
 
 std::string ModelConfig::kv_digest() const {
@@ -204,14 +251,18 @@ Result<ModelConfig> parse_config(std::string_view config_json, std::string_view 
   config.rope = rope;
   MC_TRY(epsilon, reader.positive(json, "rms_norm_eps"));
   config.norm_epsilon = static_cast<float>(epsilon);
+  const bool qwen2 = architecture == Architecture::qwen2 || architecture == Architecture::qwen2_moe;
+  const bool qwen3 = architecture == Architecture::qwen3 || architecture == Architecture::qwen3_moe;
+  if (architecture == Architecture::qwen2_moe || architecture == Architecture::qwen3_moe)
+    MC_CHECK(read_mixture(reader, config));
   MC_TRY(tied, reader.flag("tie_word_embeddings"));
   MC_TRY(attention_bias, reader.flag("attention_bias"));
   MC_TRY(mlp_bias, reader.flag("mlp_bias"));
   config.tied_embeddings = tied;
-  config.qkv_bias = architecture == Architecture::qwen2 || attention_bias;
-  config.output_bias = architecture != Architecture::qwen2 && attention_bias;
+  config.qkv_bias = qwen2 || attention_bias;
+  config.output_bias = !qwen2 && attention_bias;
   config.mlp_bias = architecture == Architecture::llama && mlp_bias;
-  config.qk_norm = architecture == Architecture::qwen3;
+  config.qk_norm = qwen3;
   MC_TRY(dtype, read_dtype(reader));
   config.dtype = dtype;
   MC_TRY(bos, read_ids(reader, "bos_token_id", config.vocab));

@@ -1,7 +1,8 @@
-// What config.json and generation_config.json say, for the four architectures that differ only in
-// details: LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM (bias on q, k, v), Qwen3ForCausalLM
-// (RMSNorm on each head's q and k, explicit head_dim). A field that would change the arithmetic and that this runtime
-// does not do is refused by name and value; nothing is guessed.
+// What config.json and generation_config.json say, for six architectures that differ in details:
+// LlamaForCausalLM, MistralForCausalLM (sliding window), Qwen2ForCausalLM (bias on q, k, v),
+// Qwen3ForCausalLM (RMSNorm on each head's q and k, explicit head_dim), and the last two with a mixture
+// of experts, Qwen2MoeForCausalLM (with a shared expert) and Qwen3MoeForCausalLM. A field that would change the
+// arithmetic and that this runtime does not do is refused by name and value; nothing is guessed.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,7 @@
 
 namespace mc::model {
 
-enum class Architecture : uint8_t { llama, qwen2, qwen3, mistral };
+enum class Architecture : uint8_t { llama, qwen2, qwen3, mistral, qwen2_moe, qwen3_moe };
 
 /// "LlamaForCausalLM" and so on: as config.json writes it.
 std::string_view to_string(Architecture architecture);
@@ -29,6 +30,17 @@ struct GenerationDefaults {
   bool operator==(const GenerationDefaults&) const = default;
 };
 
+/// The mixture that takes the place of the MLP; experts 0: none does.
+struct MixtureConfig {
+  uint32_t experts = 0, per_token = 0;
+  uint32_t intermediate = 0;         // of a routed expert
+  uint32_t shared_intermediate = 0;  // of the shared one, 0 = there is none
+  bool normalise = false;            // the chosen experts' shares sum to 1
+  uint32_t every = 1;                // layers i with (i + 1) % every == 0 have it,
+  std::vector<uint32_t> dense;       // but for these, ascending
+  bool operator==(const MixtureConfig&) const = default;
+};
+
 struct ModelConfig {
   Architecture architecture = Architecture::llama;
   uint32_t hidden = 0, intermediate = 0, layers = 0;
@@ -38,6 +50,7 @@ struct ModelConfig {
   bool tied_embeddings = false;
   bool qkv_bias = false, output_bias = false, mlp_bias = false;
   bool qk_norm = false;
+  MixtureConfig mixture;
   ops::RopeConfig rope;
   std::optional<Dtype> dtype;  // of the weights, as declared
   std::optional<uint32_t> bos;
@@ -45,6 +58,9 @@ struct ModelConfig {
   GenerationDefaults generation;
   std::optional<attn::PlanText> attention;  // key mc_attention
 
+  bool has_mixture(uint32_t layer) const;
+  /// Inner width of the MLPs that a token passes in a layer, for counting arithmetic.
+  uint64_t active_inner(uint32_t layer) const;
   /// One `name=value` a line of everything that changes keys and values, in a fixed order.
   std::string kv_text() const;
   /// SHA-256 of kv_text(), hex.

@@ -81,11 +81,21 @@ size_t packed_weight_bytes(const ModelConfig& c, Dtype dtype) {
   const auto packed = [&](uint64_t rows, uint64_t columns) {
     return ops::PackedMatrix::packed_bytes(rows, columns, dtype);
   };
-  const size_t layer = packed(q_width(c) + 2 * kv_width(c), c.hidden) + packed(c.hidden, q_width(c)) +
-                       packed(2 * uint64_t{c.intermediate}, c.hidden) + packed(c.hidden, c.intermediate) +
-                       2 * sizeof(float) * c.hidden;
+  const auto mlp = [&](uint64_t inner) { return packed(2 * inner, c.hidden) + packed(c.hidden, inner); };
+  const MixtureConfig& m = c.mixture;
+  size_t mlps = 0;
+  for (uint32_t layer = 0; layer < c.layers; ++layer) {
+    if (!c.has_mixture(layer)) {
+      mlps += mlp(c.intermediate);
+      continue;
+    }
+    mlps += packed(m.experts, c.hidden) + m.experts * mlp(m.intermediate);
+    if (m.shared_intermediate > 0) mlps += mlp(m.shared_intermediate) + packed(1, c.hidden);
+  }
+  const size_t layer =
+      packed(q_width(c) + 2 * kv_width(c), c.hidden) + packed(c.hidden, q_width(c)) + 2 * sizeof(float) * c.hidden;
   const size_t embeddings = c.tied_embeddings ? 0 : uint64_t{c.vocab} * c.hidden * dtype_bytes(dtype);
-  return c.layers * layer + packed(c.vocab, c.hidden) + embeddings;
+  return c.layers * layer + mlps + packed(c.vocab, c.hidden) + embeddings;
 }
 
 Result<Model> Model::open(const std::string& directory, const ModelOptions& options, Parallel& parallel) {
@@ -138,6 +148,36 @@ Result<void> Model::load(const WeightFiles& files, Parallel& parallel) {
   return {};
 }
 
+/// Tensors prefix + {gate,up,down}_proj.
+Result<Mlp> Model::load_mlp(const WeightFiles& files, const std::string& prefix, uint64_t inner, bool biased,
+                            Parallel& parallel) const {
+  const Part gate_up[] = {{"gate_proj", inner}, {"up_proj", inner}}, down[] = {{"down_proj", config_.hidden}};
+  MC_TRY(first, matrix_of(files, prefix, gate_up, config_.hidden, dtype_, parallel));
+  MC_TRY(first_bias, bias_of(files, prefix, gate_up, biased));
+  MC_TRY(second, matrix_of(files, prefix, down, inner, dtype_, parallel));
+  MC_TRY(second_bias, bias_of(files, prefix, down, biased));
+  return Mlp{std::move(first), std::move(first_bias), std::move(second), std::move(second_bias)};
+}
+
+Result<Experts> Model::load_experts(const WeightFiles& files, const std::string& prefix, Parallel& parallel) const {
+  const MixtureConfig& mixture = config_.mixture;
+  const Part router[] = {{"gate", mixture.experts}}, shared_gate[] = {{"shared_expert_gate", 1}};
+  Experts experts;
+  MC_TRY(scores, matrix_of(files, prefix, router, config_.hidden, dtype_, parallel));
+  experts.router = std::move(scores);
+  for (uint32_t i = 0; i < mixture.experts; ++i) {
+    const std::string name = prefix + "experts." + std::to_string(i) + ".";
+    MC_TRY(one, load_mlp(files, name, mixture.intermediate, false, parallel));
+    experts.routed.push_back(std::move(one));
+  }
+  if (mixture.shared_intermediate == 0) return experts;
+  MC_TRY(shared, load_mlp(files, prefix + "shared_expert.", mixture.shared_intermediate, false, parallel));
+  MC_TRY(gate, matrix_of(files, prefix, shared_gate, config_.hidden, dtype_, parallel));
+  experts.shared = std::move(shared);
+  experts.shared_gate = std::move(gate);
+  return experts;
+}
+
 Result<void> Model::load_layer(const WeightFiles& files, uint32_t index, Parallel& parallel) {
   const ModelConfig& c = config_;
   Layer& layer = layers_[index];
@@ -166,18 +206,19 @@ Result<void> Model::load_layer(const WeightFiles& files, uint32_t index, Paralle
        c.hidden,
        c.qkv_bias},
       {&layer.output, &layer.output_bias, {{"self_attn.o_proj", c.hidden}}, q_width(c), c.output_bias},
-      {&layer.gate_up,
-       &layer.gate_up_bias,
-       {{"mlp.gate_proj", c.intermediate}, {"mlp.up_proj", c.intermediate}},
-       c.hidden,
-       c.mlp_bias},
-      {&layer.down, &layer.down_bias, {{"mlp.down_proj", c.hidden}}, c.intermediate, c.mlp_bias},
   };
   for (const Product& product : products) {
     MC_TRY(matrix, matrix_of(files, prefix, product.parts, product.columns, dtype_, parallel));
     *product.matrix = std::move(matrix);
     MC_TRY(bias, bias_of(files, prefix, product.parts, product.biased));
     *product.bias = std::move(bias);
+  }
+  if (c.has_mixture(index)) {
+    MC_TRY(experts, load_experts(files, prefix + "mlp.", parallel));
+    layer.experts = std::move(experts);
+  } else {
+    MC_TRY(mlp, load_mlp(files, prefix + "mlp.", c.intermediate, c.mlp_bias, parallel));
+    layer.mlp = std::move(mlp);
   }
   return {};
 }

@@ -19,6 +19,7 @@
 #include "kv/namespace.h"
 #include "mem/mem.h"
 #include "model/config.h"
+#include "model/experts.h"
 #include "model/safetensors.h"
 #include "ops/matmul.h"
 
@@ -41,10 +42,8 @@ struct Layer {
   std::vector<float> qkv_bias;               // empty without biases
   ops::PackedMatrix output;                  // [hidden, heads head_dim]
   std::vector<float> output_bias;
-  ops::PackedMatrix gate_up;  // [2 intermediate, hidden]: gate, then up
-  std::vector<float> gate_up_bias;
-  ops::PackedMatrix down;  // [hidden, intermediate]
-  std::vector<float> down_bias;
+  Mlp mlp;          // or
+  Experts experts;  // where config().has_mixture(layer)
 };
 
 class Model {
@@ -76,6 +75,9 @@ class Model {
   Model() = default;
   Result<void> load(const WeightFiles& files, Parallel& parallel);
   Result<void> load_layer(const WeightFiles& files, uint32_t index, Parallel& parallel);
+  Result<Mlp> load_mlp(const WeightFiles& files, const std::string& prefix, uint64_t inner, bool biased,
+                       Parallel& parallel) const;
+  Result<Experts> load_experts(const WeightFiles& files, const std::string& prefix, Parallel& parallel) const;
 
   std::string directory_;
   ModelConfig config_;

@@ -5,6 +5,7 @@
 #include "model/runner.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "base/assert.h"
@@ -27,24 +28,28 @@ size_t rows_of(const RunnerOptions& options) {
 }
 
 struct Widths {
-  size_t hidden, q, kv, qkv, intermediate;
+  size_t hidden, q, kv, qkv;
+  size_t inner;    // of the widest MLP
+  size_t experts;  // of a mixture, or 0
   explicit Widths(const ModelConfig& c)
       : hidden(c.hidden),
         q(size_t{c.heads} * c.head_dim),
         kv(size_t{c.kv_heads} * c.head_dim),
         qkv(q + 2 * kv),
-        intermediate(c.intermediate) {}
+        inner(std::max({c.intermediate, c.mixture.intermediate, c.mixture.shared_intermediate})),
+        experts(c.mixture.experts) {}
 };
 
 /// One allocation cut into f32 arrays.
 struct Workspace {
   float *x, *qkv, *attention, *cosine, *sine;       // [rows, ...]
   float *normed, *projected, *gate_up, *activated;  // [group, ...]
+  float *scores, *asked, *answered;                 // [group, ...] of a mixture
 
   static size_t floats(const ModelConfig& c, size_t rows) {
     const Widths w(c);
     const size_t group = std::min(rows, kGroupRows);
-    return rows * (w.hidden + w.qkv + w.q + c.head_dim) + group * (2 * w.hidden + 3 * w.intermediate) + 9 * 16;
+    return rows * (w.hidden + w.qkv + w.q + c.head_dim) + group * (2 * w.hidden + 3 * w.inner + mixture(w)) + 12 * 16;
   }
 
   void cut(const ModelConfig& c, size_t rows, float* memory) {
@@ -62,9 +67,16 @@ struct Workspace {
     sine = take(rows * c.head_dim / 2);
     normed = take(group * w.hidden);
     projected = take(group * w.hidden);
-    gate_up = take(group * 2 * w.intermediate);
-    activated = take(group * w.intermediate);
+    gate_up = take(group * 2 * w.inner);
+    activated = take(group * w.inner);
+    scores = take(group * w.experts);
+    asked = take(group * (w.experts > 0 ? w.hidden : 0));
+    answered = take(group * (w.experts > 0 ? w.hidden : 0));
   }
+
+ private:
+  /// Floats a row for a mixture; the shared expert's gate lies in front of the scores it no longer needs.
+  static size_t mixture(const Widths& w) { return w.experts > 0 ? w.experts + 2 * w.hidden : 0; }
 };
 
 }  // namespace
@@ -83,6 +95,12 @@ struct Runner::State {
   Workspace work{};
   std::vector<attn::KvView> views;
   std::vector<attn::Mode> modes;
+  struct Asker {
+    uint32_t row;
+    float share;
+  };
+  std::vector<std::vector<Asker>> asking;  // by expert
+  std::vector<Route> routes;               // of one row
 
   State(const Model& m, Parallel& p, const RunnerOptions& o, const ops::Kernels& k, attn::Attention a)
       : model(&m),
@@ -115,6 +133,54 @@ struct Runner::State {
       matmul.decode(weights, x, rows, y);
   }
 
+  /// out = MLP(in) for `rows` rows; at most a group.
+  void run_mlp(Form form, const Mlp& mlp, const float* in, size_t rows, float* out) {
+    const size_t inner = mlp.down.columns();
+    product(form, mlp.gate_up, in, rows, work.gate_up);
+    each_row(rows, [&](size_t row) {
+      float* gate = work.gate_up + row * 2 * inner;
+      if (!mlp.gate_up_bias.empty()) kernels->add(mlp.gate_up_bias.data(), 2 * inner, gate);
+      kernels->silu_mul(gate, gate + inner, inner, work.activated + row * inner);
+    });
+    product(form, mlp.down, work.activated, rows, out);
+    if (mlp.down_bias.empty()) return;
+    each_row(rows, [&](size_t row) { kernels->add(mlp.down_bias.data(), width.hidden, out + row * width.hidden); });
+  }
+
+  /// The same for a mixture. Experts answer in ascending order and by rows that do not depend on each
+  /// other, so a row's bits depend neither on the rows beside it nor on who else asked its experts.
+  void run_experts(Form form, const Experts& experts, const float* in, size_t rows, float* out) {
+    const size_t hidden = width.hidden;
+    const MixtureConfig& mixture = config().mixture;
+    matmul.decode(experts.router, in, rows, work.scores);
+    asking.assign(mixture.experts, {});
+    for (size_t row = 0; row < rows; ++row) {
+      route({work.scores + row * mixture.experts, mixture.experts}, mixture.per_token, mixture.normalise, routes);
+      for (const Route& one : routes) asking[one.expert].push_back({static_cast<uint32_t>(row), one.share});
+    }
+    std::fill_n(out, rows * hidden, 0.0f);
+    for (size_t expert = 0; expert < asking.size(); ++expert) {
+      const auto& askers = asking[expert];
+      if (askers.empty()) continue;
+      for (size_t i = 0; i < askers.size(); ++i)
+        std::memcpy(work.asked + i * hidden, in + askers[i].row * hidden, hidden * sizeof(float));
+      run_mlp(Form::rows, experts.routed[expert], work.asked, askers.size(), work.answered);
+      each_row(askers.size(),
+               [&](size_t i) { add_share(work.answered + i * hidden, askers[i].share, out + askers[i].row * hidden); });
+    }
+    if (mixture.shared_intermediate == 0) return;
+    matmul.decode(experts.shared_gate, in, rows, work.scores);
+    run_mlp(form, experts.shared, in, rows, work.answered);
+    each_row(rows, [&](size_t row) {
+      add_share(work.answered + row * hidden, 1 / (1 + std::exp(-work.scores[row])), out + row * hidden);
+    });
+  }
+
+  /// sum += share * answer, [hidden]
+  void add_share(const float* answer, float share, float* sum) const {
+    for (size_t i = 0; i < width.hidden; ++i) sum[i] += share * answer[i];
+  }
+
   /// x += W attention (+ bias), then x += MLP(norm(x)), for `rows` rows from `first`; at most a group.
   void finish_layer(Form form, const Layer& layer, const float* attended, float* x, size_t rows) {
     const Widths& w = width;
@@ -125,18 +191,11 @@ struct Runner::State {
       kernels->add(work.projected + row * w.hidden, w.hidden, out);
       kernels->rms_norm(out, layer.post_norm.data(), config().norm_epsilon, w.hidden, work.normed + row * w.hidden);
     });
-    product(form, layer.gate_up, work.normed, rows, work.gate_up);
-    each_row(rows, [&](size_t row) {
-      float* gate = work.gate_up + row * 2 * w.intermediate;
-      if (!layer.gate_up_bias.empty()) kernels->add(layer.gate_up_bias.data(), 2 * w.intermediate, gate);
-      kernels->silu_mul(gate, gate + w.intermediate, w.intermediate, work.activated + row * w.intermediate);
-    });
-    product(form, layer.down, work.activated, rows, work.projected);
-    each_row(rows, [&](size_t row) {
-      float* out = x + row * w.hidden;
-      if (!layer.down_bias.empty()) kernels->add(layer.down_bias.data(), w.hidden, out);
-      kernels->add(work.projected + row * w.hidden, w.hidden, out);
-    });
+    if (layer.experts.routed.empty())
+      run_mlp(form, layer.mlp, work.normed, rows, work.projected);
+    else
+      run_experts(form, layer.experts, work.normed, rows, work.projected);
+    each_row(rows, [&](size_t row) { kernels->add(work.projected + row * w.hidden, w.hidden, x + row * w.hidden); });
   }
 
   /// qkv = W norm(x) (+ bias), q and k normed and rotated; `rows` rows, at most a group.
@@ -228,9 +287,11 @@ Result<Runner> Runner::open(const Model& model, Parallel& parallel, const Runner
                                            {.name = "forward pass workspace", .huge_pages = true}));
   state->memory = std::move(memory);
   state->work.cut(model.config(), rows_of(options), state->memory.as<float>());
-  for (const Layer& layer : model.layers())
-    for (const ops::PackedMatrix* matrix : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down})
-      MC_CHECK(state->matmul.prepare(*matrix));
+  for (const Layer& layer : model.layers()) {
+    const Mlp& tiled = layer.experts.routed.empty() ? layer.mlp : layer.experts.shared;  // the routed go by rows
+    for (const ops::PackedMatrix* matrix : {&layer.qkv, &layer.output, &tiled.gate_up, &tiled.down})
+      if (matrix->rows() > 0) MC_CHECK(state->matmul.prepare(*matrix));
+  }
   return Runner(std::move(state));
 }
 

@@ -139,20 +139,29 @@ class Bench {
   double prefill_flop(int64_t start, int64_t count) const {
     const auto& c = config();
     const double q = double{1} * c.heads * c.head_dim, kv = double{1} * c.kv_heads * c.head_dim;
-    const double layer = c.hidden * (q + 2 * kv) + q * c.hidden + 3.0 * c.hidden * c.intermediate;
-    double attention = 0;
-    for (uint32_t i = 0; i < c.layers; ++i)
+    double weights = 0, attention = 0;
+    for (uint32_t i = 0; i < c.layers; ++i) {
+      weights += c.hidden * (q + 2 * kv) + q * c.hidden + 3.0 * c.hidden * static_cast<double>(c.active_inner(i));
       attention += attn::prefill_flop(engine_.prefill_plan.layer(static_cast<int32_t>(i)),
                                       static_cast<int32_t>(c.heads), static_cast<int32_t>(c.head_dim), start, count);
-    return 2 * layer * c.layers * static_cast<double>(count) + attention;
+    }
+    return 2 * weights * static_cast<double>(count) + attention;
   }
-  /// Bytes a decode step must read: every weight but the embedding table once, and each row's K and V.
+  /// Bytes a decode step must read: every weight but the embedding table once (of a mixture, the experts
+  /// that so many rows choose when all are equally likely), and each row's K and V.
   double step_bytes(int64_t context, size_t rows) const {
     const auto& c = config();
     const double element = engine_.model->dtype() == Dtype::f32 ? 4 : 2;
     const double embedding = c.tied_embeddings ? 0 : element * c.vocab * c.hidden;
     const double kv = attn::decode_bytes(runner_.layout(), context) * c.layers;
-    return static_cast<double>(engine_.model->weight_bytes()) - embedding + static_cast<double>(rows) * kv;
+    const auto& m = c.mixture;
+    double idle = 0;
+    for (uint32_t i = 0; i < c.layers; ++i)
+      if (c.has_mixture(i))
+        idle += 3.0 * c.hidden * m.intermediate * m.experts *
+                std::pow(1 - static_cast<double>(m.per_token) / m.experts, static_cast<double>(rows));
+    return static_cast<double>(engine_.model->weight_bytes()) - embedding - element * idle +
+           static_cast<double>(rows) * kv;
   }
 
  private:

@@ -162,6 +162,38 @@ TEST_CASE("model/config: Mistral's sliding window is its attention, unless mc_at
   CHECK(contains(parse(json).error().what, "sliding_window is 0"));
 }
 
+TEST_CASE("model/config: a mixture's layers are every so many but the dense ones") {
+  Json json = base();
+  json.set("architectures", Json::array({"Qwen3MoeForCausalLM"}));
+  json.set("model_type", "qwen3_moe");
+  CHECK(contains(parse(json).error().what, "num_experts is missing"));
+  json.set("num_hidden_layers", 8);
+  json.set("num_experts", 16);
+  json.set("num_experts_per_tok", 4);
+  json.set("moe_intermediate_size", 24);
+  json.set("decoder_sparse_step", 2);
+  json.set("mlp_only_layers", Json::array({3, 6}));
+  const auto config = parse(json);
+  REQUIRE_OK(config);
+  for (uint32_t layer = 0; layer < 8; ++layer)
+    CHECK(config->has_mixture(layer) == (layer == 1 || layer == 5 || layer == 7));
+  CHECK(config->active_inner(0) == 96);
+  CHECK(config->active_inner(1) == 4 * 24);
+  const auto refused = [&](const char* field, Json value) {
+    Json changed = json;
+    changed.set(field, std::move(value));
+    const auto result = parse(changed);
+    return result.has_value() ? "ok" : result.error().what;
+  };
+  CHECK(contains(refused("num_experts_per_tok", 17), "num_experts_per_tok is 17, but num_experts is 16"));
+  CHECK(contains(refused("mlp_only_layers", Json::array({8})), "mlp_only_layers names 8"));
+  CHECK(contains(refused("decoder_sparse_step", 0), "decoder_sparse_step is 0"));
+  CHECK(contains(refused("shared_expert_intermediate_size", 64), "shared_expert_intermediate_size is 64"));
+  Json other = json;
+  other.set("norm_topk_prob", true);
+  CHECK(parse(other)->kv_digest() != config->kv_digest());
+}
+
 TEST_CASE("model/config: yarn parameters that cannot be are refused by name") {
   CHECK(contains(with("rope_scaling", R"({"type":"yarn"})"), "rope_scaling.factor is null"));
   CHECK(contains(with("rope_scaling", R"({"type":"yarn","factor":4,"beta_fast":1,"beta_slow":2})"),
@@ -183,7 +215,7 @@ TEST_CASE("model/config: yarn parameters that cannot be are refused by name") {
 TEST_CASE("model/config: architectures and arithmetic that are not done are refused by field and value") {
   CHECK(with("architectures", R"(["GemmaForCausalLM"])") ==
         "dir/config.json: architectures is \"GemmaForCausalLM\"; supported: LlamaForCausalLM, Qwen2ForCausalLM, "
-        "Qwen3ForCausalLM, MistralForCausalLM");
+        "Qwen3ForCausalLM, MistralForCausalLM, Qwen2MoeForCausalLM, Qwen3MoeForCausalLM");
   CHECK(contains(with("architectures", "[]"), "architectures is []"));
   CHECK(contains(with("model_type", "\"mistral\""), "model_type is \"mistral\"; supported: \"llama\""));
   CHECK(
@@ -214,7 +246,7 @@ TEST_CASE("model/config: sizes that cannot be are refused by name") {
   CHECK(contains(with("hidden_size", "65"), "not a multiple of num_attention_heads 4, and there is no head_dim"));
   CHECK(contains(with("rms_norm_eps", "0"), "rms_norm_eps is 0"));
   CHECK(contains(with("tie_word_embeddings", "\"yes\""), "it must be true or false"));
-  CHECK(contains(with("eos_token_id", "[1,128]"), "eos_token_id names id 128; the vocabulary has 128"));
+  CHECK(contains(with("eos_token_id", "[1,128]"), "eos_token_id names 128; it must be below 128"));
   CHECK(contains(with("mc_attention", "\"moba:blok=3\""), "mc_attention"));
   CHECK(contains(with("mc_attention", "5"), "it must be a string"));
 }
@@ -252,7 +284,7 @@ TEST_CASE("model/config: generation_config.json gives stop ids and sampling defa
   CHECK(config->generation.top_k == 20);
   CHECK(!config->generation.min_p);
   CHECK(contains(parse(json, "[1]").error().what, "dir/generation_config.json: is a array"));
-  CHECK(contains(parse(json, R"({"eos_token_id":-1})").error().what, "eos_token_id names id -1"));
+  CHECK(contains(parse(json, R"({"eos_token_id":-1})").error().what, "eos_token_id names -1"));
 }
 
 TEST_CASE("model/config: text that is no config is refused with the file's name") {

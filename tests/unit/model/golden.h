@@ -15,9 +15,10 @@
 
 namespace mc::test {
 
-inline constexpr const char* kRandomModels[] = {
-    "llama-mha",  "llama-gqa-llama3", "llama-mqa-bias", "qwen2-gqa",     "qwen2-untied", "qwen3-gqa",     "qwen3-mqa",
-    "qwen2-yarn", "qwen3-yarn",       "llama-linear",   "llama-dynamic", "mistral-nemo", "mistral-window"};
+inline constexpr const char* kRandomModels[] = {"llama-mha",      "llama-gqa-llama3", "llama-mqa-bias", "qwen2-gqa",
+                                                "qwen2-untied",   "qwen3-gqa",        "qwen3-mqa",      "qwen2-yarn",
+                                                "qwen3-yarn",     "llama-linear",     "llama-dynamic",  "mistral-nemo",
+                                                "mistral-window", "qwen3-moe",        "qwen2-moe"};
 
 struct GoldenCase {
   std::vector<uint32_t> prompt;

@@ -164,7 +164,7 @@ TEST_CASE("model/runner: bf16 logits stay within the bound of their roundings") 
 }
 
 TEST_CASE("model/runner: KV bytes and logits do not depend on chunks, threads or a resumed prefix") {
-  for (const char* name : {"llama-gqa-llama3", "qwen3-gqa", "qwen2-untied"})
+  for (const char* name : {"llama-gqa-llama3", "qwen3-gqa", "qwen2-untied", "qwen2-moe"})
     for (const char* dtype : {"f32", "bf16"})
       for (uint32_t block : {16u, 64u, 128u}) {
         const std::string directory = test::read_golden(name).directory;
