@@ -11,10 +11,11 @@ extern const Policy kPolicyCacheAware;
 extern const Policy kPolicyLoad;
 extern const Policy kPolicyLoadCount;
 extern const Policy kPolicyRandom;
+extern const Policy kPolicyAffinity;
 
 namespace {
 constexpr const Policy* kPolicies[] = {
-    &kPolicyKvCentric, &kPolicyCacheAware, &kPolicyLoad, &kPolicyLoadCount, &kPolicyRandom,
+    &kPolicyKvCentric, &kPolicyCacheAware, &kPolicyLoad, &kPolicyLoadCount, &kPolicyRandom, &kPolicyAffinity,
 };
 }  // namespace
 

@@ -26,8 +26,9 @@ constexpr cli::Positional kReplayArgs[] = {
 constexpr cli::Positional kServeArgs[] = {
     {.name = "GOAL", .help = "more goals of --goodput, as in --goodput ttft:2000 tpot:100", .min = 0, .max = -1}};
 constexpr cli::Positional kSimArgs[] = {{.name = "TRACE", .help = "Mooncake JSONL; - is stdin"}};
-constexpr cli::Positional kTraceArgs[] = {{.name = "ACTION", .help = "stats: arrivals, lengths, blocks, prefix reuse"},
-                                          {.name = "FILE", .help = "Mooncake JSONL; - is stdin"}};
+constexpr cli::Positional kTraceArgs[] = {
+    {.name = "ACTION", .help = "stats: arrivals, lengths, blocks, reuse; cache: hit rates of one cache"},
+    {.name = "FILE", .help = "Mooncake JSONL; - is stdin"}};
 
 }  // namespace
 

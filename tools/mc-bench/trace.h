@@ -1,9 +1,11 @@
 // What the verbs that take a trace share: the reader of lib/sim, and the figures of `trace stats`.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "base/json.h"
+#include "base/result.h"
 #include "sim/trace.h"
 
 namespace mc::bench {
@@ -12,8 +14,20 @@ using sim::kTraceBlockTokens;
 using sim::read_trace;
 using sim::TraceRequest;
 
-/// The figures of the brief's tables 10.2, 10.3 and 10.5 by its procedure: the q-quantile is the
-/// ceil(qN)-th smallest, deviations are population, reuse is that of one cache that never evicts.
-Json trace_statistics(const std::vector<TraceRequest>& trace);
+struct TraceStatsOptions {
+  std::vector<uint64_t> cache_blocks;  // LRU caches to replay besides the endless one
+  std::vector<uint64_t> checkpoints;   // requests after which to print cumulative reuse
+};
+
+/// The figures of the brief's tables 10.2 to 10.5 by its procedure: the q-quantile is the ceil(qN)-th
+/// smallest, deviations are population. `trace` has at least one request.
+Json trace_statistics(const std::vector<TraceRequest>& trace, const TraceStatsOptions& options = {});
+/// The same for people.
+std::string describe_statistics(const Json& statistics);
+
+/// Replays the trace through one cache for each of `policies` and `sizes` (kUnlimitedBlocks: endless): an
+/// array of objects with policy, cache_blocks and the shares of table 10.4.
+Result<Json> trace_caches(const std::vector<TraceRequest>& trace, const std::vector<std::string>& policies,
+                          const std::vector<uint64_t>& sizes);
 
 }  // namespace mc::bench

@@ -5,61 +5,19 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <map>
 #include <set>
 
-#include "base/common_flags.h"
-#include "base/errors.h"
-#include "base/histogram.h"
-#include "kv/trace_cache.h"
 #include "print.h"
+#include "sim/lru.h"
+#include "sim/replacement.h"
 #include "trace.h"
-#include "verbs.h"
+#include "trace_reuse.h"
 
 namespace mc::bench {
 namespace {
 
-constexpr Flag kCache{.name = "cache",
-                      .kind = FlagKind::sweep_counts,
-                      .value = "BLOCKS",
-                      .help = "also replay through one LRU cache of so many blocks of 512 tokens: 1000,10k"};
-constexpr Flag kLimit{.name = "limit",
-                      .kind = FlagKind::count,
-                      .value = "N",
-                      .fallback = "all",
-                      .help = "first N requests only",
-                      .choices = "all"};
-
-constexpr const Flag* kFlags[] = {&kCache,         &kLimit,           &flags::kConfig,    &flags::kJson,
-                                  &flags::kOutput, &flags::kLogLevel, &flags::kLogFormat, &flags::kPrintConfig};
-
-/// Lists of five minutes end here, after a month: timestamps may be those of a calendar.
+/// The list of five-minute windows ends here, after a month: timestamps may be those of a calendar.
 constexpr double kWindowListMax = 10'000;
-constexpr double kQuantiles[] = {.01, .05, .1, .25, .5, .75, .9, .95, .99, .999};
-
-struct Spread {
-  std::vector<double> sorted;
-  double mean = 0, stddev = 0;
-
-  explicit Spread(std::vector<double> values) : sorted(std::move(values)) {
-    std::sort(sorted.begin(), sorted.end());
-    if (sorted.empty()) return;
-    for (double v : sorted) mean += v;
-    mean /= static_cast<double>(sorted.size());
-    for (double v : sorted) stddev += (v - mean) * (v - mean);
-    stddev = std::sqrt(stddev / static_cast<double>(sorted.size()));
-  }
-  Json json() const {
-    Json out = Json::object();
-    if (sorted.empty()) return out;
-    double total = 0;
-    for (double v : sorted) total += v;
-    out.set("total", total).set("mean", mean).set("std", stddev);
-    out.set("min", sorted.front()).set("max", sorted.back());
-    for (double q : kQuantiles) out.set("p" + format_f64(std::round(q * 1000) / 10), quantile_sorted(sorted, q));
-    return out;
-  }
-};
 
 /// Requests in windows of `window_ms` from time 0; the last, partial one counts in mean and deviation only.
 /// Empty windows are counted, not kept.
@@ -117,107 +75,8 @@ Json arrivals(const std::vector<TraceRequest>& trace) {
   return std::move(out.set("windows", std::move(windows)));
 }
 
-struct Reuse {
-  double blocks = 0, hit_blocks = 0, tokens = 0, hit_tokens = 0, ratio_sum = 0;
-  std::vector<double> ratios;
-  uint64_t any = 0, one = 0, all = 0;
-  std::vector<std::pair<double, double>> windows;  // hit tokens, tokens of each five minutes
-
-  explicit Reuse(const std::vector<TraceRequest>& trace, uint32_t cache_blocks) {
-    kv::TraceCache cache(cache_blocks);
-    for (const auto& r : trace) add(r, cache.request(r.hash_ids));
-  }
-  void add(const TraceRequest& r, uint32_t k) {
-    const double hit = static_cast<double>(std::min(uint64_t{k} * kTraceBlockTokens, r.input_tokens));
-    const double input = static_cast<double>(r.input_tokens);
-    blocks += static_cast<double>(r.hash_ids.size());
-    hit_blocks += k;
-    tokens += input;
-    hit_tokens += hit;
-    ratios.push_back(input > 0 ? hit / input : 0);
-    ratio_sum += ratios.back();
-    any += k >= 1;
-    one += k == 1;
-    all += k == r.hash_ids.size() && k > 0;
-    const double window = r.timestamp_ms / 300'000;
-    if (window >= kWindowListMax) return;
-    windows.resize(std::max(windows.size(), static_cast<size_t>(window) + 1));
-    windows.back().first += hit;
-    windows.back().second += input;
-  }
-  double block_hit() const { return blocks > 0 ? hit_blocks / blocks : 0; }
-  double token_hit() const { return tokens > 0 ? hit_tokens / tokens : 0; }
-  double mean_ratio() const { return ratios.empty() ? 0 : ratio_sum / static_cast<double>(ratios.size()); }
-
-  Json json() const {
-    Json out = Json::object({{"hit_blocks", static_cast<int64_t>(hit_blocks)}, {"block_hit", block_hit()}});
-    out.set("hit_tokens", static_cast<int64_t>(hit_tokens)).set("token_hit", token_hit());
-    out.set("mean_request_token_hit", mean_ratio());
-    out.set("requests_hit", any).set("requests_hit_one_block", one).set("requests_hit_more", any - one);
-    out.set("requests_fully_known", all);
-    std::vector<double> sorted = ratios;
-    std::sort(sorted.begin(), sorted.end());
-    for (double q : {.1, .25, .5, .75, .9})
-      out.set("request_token_hit_p" + format_f64(q * 100), quantile_sorted(sorted, q));
-    const auto share = [&](double bound) {
-      const auto first = std::lower_bound(sorted.begin(), sorted.end(), bound);
-      return static_cast<double>(sorted.end() - first) / static_cast<double>(sorted.size());
-    };
-    out.set("requests_at_least_half", share(.5)).set("requests_at_least_90_percent", share(.9));
-    Json list = Json::array();
-    for (const auto& [hit, input] : windows) list.push(input > 0 ? hit / input : 0.0);
-    return std::move(out.set("token_hit_per_5_minutes", std::move(list)));
-  }
-};
-
-/// How often each block is used: once, twice, 3, 4 to 10, more.
-Json popularity(const std::vector<TraceRequest>& trace) {
-  std::map<uint64_t, uint64_t> uses;
-  for (const auto& r : trace)
-    for (uint64_t id : r.hash_ids) ++uses[id];
-  double once = 0, twice = 0, thrice = 0, ten = 0, more = 0;
-  uint64_t most = 0;
-  for (const auto& [id, count] : uses) {
-    (count == 1 ? once : count == 2 ? twice : count == 3 ? thrice : count <= 10 ? ten : more) += 1;
-    most = std::max(most, count);
-  }
-  const double n = std::max<double>(1, static_cast<double>(uses.size()));
-  return Json::object({{"unique_blocks", uses.size()},
-                       {"used_once", once / n},
-                       {"used_twice", twice / n},
-                       {"used_3_times", thrice / n},
-                       {"used_4_to_10_times", ten / n},
-                       {"used_more", more / n},
-                       {"most_used", most}});
-}
-
-std::string describe(const Json& s) {
-  const Json& arrival = s["arrivals"];
-  std::string out = thousands(s["requests"].as_int()) + " requests, " + fixed(arrival["rate_per_s"].as_double(), 2) +
-                    "/s over " + fixed(s["duration_s"].as_double(), 1) + " s, " +
-                    thousands(arrival["distinct_timestamps"].as_int()) + " distinct times, gap CV " +
-                    fixed(arrival["gap_cv"].as_double(), 2) + "\n\n";
-  Table table({"per request", "total", "mean", "p50", "p90", "p99", "max"});
-  for (const char* name : {"input_tokens", "output_tokens", "blocks"}) {
-    const Json& row = s[name];
-    table.add({name, thousands(static_cast<uint64_t>(row["total"].as_double())), fixed(row["mean"].as_double(), 2),
-               fixed(row["p50"].as_double(), 0), fixed(row["p90"].as_double(), 0), fixed(row["p99"].as_double(), 0),
-               fixed(row["max"].as_double(), 0)});
-  }
-  out += table.text() + "\nunique blocks " + thousands(s["popularity"]["unique_blocks"].as_int()) + " of 512 tokens\n";
-  Table hits({"prefix reuse", "block hit %", "token hit %", "mean of requests %"});
-  const auto add = [&](const std::string& name, const Json& row) {
-    hits.add({name, fixed(100 * row["block_hit"].as_double(), 1), fixed(100 * row["token_hit"].as_double(), 1),
-              fixed(100 * row["mean_request_token_hit"].as_double(), 1)});
-  };
-  add("ideal (never evicts)", s["ideal"]);
-  for (const Json& row : s["caches"].items()) add("LRU, " + thousands(row["cache_blocks"].as_int()) + " blocks", row);
-  return out + hits.text();
-}
-
-}  // namespace
-
-Json trace_statistics(const std::vector<TraceRequest>& trace) {
+/// Everything about lengths and rates: table 10.2.
+Json lengths(const std::vector<TraceRequest>& trace) {
   std::vector<double> input, output, blocks, ratio;
   for (const auto& r : trace) {
     input.push_back(static_cast<double>(r.input_tokens));
@@ -239,38 +98,52 @@ Json trace_statistics(const std::vector<TraceRequest>& trace) {
   int64_t whole = 0;
   for (const auto& r : trace) whole += r.input_tokens % kTraceBlockTokens == 0;
   s.set("inputs_of_whole_blocks", whole);
-  s.set("popularity", popularity(trace));
-  s.set("ideal", Reuse(trace, kv::TraceCache::kUnlimited).json());
   return s;
 }
 
-const cli::FlagList kTraceFlags = kFlags;
+}  // namespace
 
-Result<int> trace(const cli::Args& args) {
-  const std::string action = args.positional_one("ACTION");
-  if (action != "stats") return user_error(err::kUsage, "trace has no action '" + action + "'; it has: stats");
-  const std::string path = args.positional_one("FILE");
-  MC_TRY(requests,
-         read_trace(path, args.present(kLimit) && args.text(kLimit) != "all" ? args.count(kLimit) : UINT64_MAX));
-  Sink sink(args);
-  Json result = result_head("mc.trace.stats.v1", args);
-  const Json statistics = trace_statistics(requests);
-  result.set("trace", path);
-  for (const JsonMember& member : statistics.members()) result.set(member.key, member.value);
+Json trace_statistics(const std::vector<TraceRequest>& trace, const TraceStatsOptions& options) {
+  Json s = lengths(trace);
+  const sim::TraceBlocks numbers(trace);
+  const Json sharing = sharing_statistics(trace, numbers);
+  for (const JsonMember& member : sharing.members()) s.set(member.key, member.value);
+  const sim::Replacement& lru = *sim::find_replacement("lru");
+  const auto leading = sim::replay_cache(numbers, sim::kUnlimitedBlocks, lru);
+  s.set("ideal", Reuse(trace, leading).json());
+  s.set("checkpoints", checkpoints(trace, leading, options.checkpoints));
   Json caches = Json::array();
-  if (!args.text(kCache).empty())
-    for (uint64_t blocks : args.sweep(kCache)) {
-      if (blocks == 0 || blocks > UINT32_MAX) return user_error(err::kBadValue, "--cache sizes are 1 to 4294967295");
-      const Reuse reuse(requests, static_cast<uint32_t>(blocks));
-      Json row = Json::object({{"type", "cache"}, {"cache_blocks", blocks}});
-      row.set("block_hit", reuse.block_hit()).set("token_hit", reuse.token_hit());
-      caches.push(std::move(row.set("mean_request_token_hit", reuse.mean_ratio())));
-    }
-  result.set("caches", std::move(caches));
-  MC_CHECK(sink.text(describe(result)));
-  MC_CHECK(sink.line(result));
-  MC_CHECK(sink.finish());
-  return 0;
+  for (const uint64_t size : options.cache_blocks) {
+    Json row = Json::object({{"type", "cache"}, {"cache_blocks", size}});
+    const Json shares = Reuse(trace, sim::replay_cache(numbers, size, lru)).shares();
+    for (const JsonMember& member : shares.members()) row.set(member.key, member.value);
+    caches.push(std::move(row));
+  }
+  return std::move(s.set("caches", std::move(caches)));
+}
+
+std::string describe_statistics(const Json& s) {
+  const Json& arrival = s["arrivals"];
+  std::string out = thousands(s["requests"].as_int()) + " requests, " + fixed(arrival["rate_per_s"].as_double(), 2) +
+                    "/s over " + fixed(s["duration_s"].as_double(), 1) + " s, " +
+                    thousands(arrival["distinct_timestamps"].as_int()) + " distinct times, gap CV " +
+                    fixed(arrival["gap_cv"].as_double(), 2) + "\n\n";
+  Table table({"per request", "total", "mean", "p50", "p90", "p99", "max"});
+  for (const char* name : {"input_tokens", "output_tokens", "blocks"}) {
+    const Json& row = s[name];
+    table.add({name, thousands(static_cast<uint64_t>(row["total"].as_double())), fixed(row["mean"].as_double(), 2),
+               fixed(row["p50"].as_double(), 0), fixed(row["p90"].as_double(), 0), fixed(row["p99"].as_double(), 0),
+               fixed(row["max"].as_double(), 0)});
+  }
+  out += table.text() + "\nunique blocks " + thousands(s["popularity"]["unique_blocks"].as_int()) + " of 512 tokens\n";
+  Table hits({"prefix reuse", "block hit %", "token hit %", "mean of requests %"});
+  const auto add = [&](const std::string& name, const Json& row) {
+    hits.add({name, fixed(100 * row["block_hit"].as_double(), 1), fixed(100 * row["token_hit"].as_double(), 1),
+              fixed(100 * row["mean_request_token_hit"].as_double(), 1)});
+  };
+  add("ideal (never evicts)", s["ideal"]);
+  for (const Json& row : s["caches"].items()) add("LRU, " + thousands(row["cache_blocks"].as_int()) + " blocks", row);
+  return out + hits.text();
 }
 
 }  // namespace mc::bench

@@ -129,6 +129,52 @@ TEST_CASE("sched/kv-centric: it waits for blocks being computed elsewhere only w
   CHECK(p.candidates[0].holder == -1);
 }
 
+TEST_CASE("sched/load: seconds of queued work decide, and for load-count the number of requests") {
+  Snapshot s = two_nodes();
+  s.prefill[0].queue_s = 3, s.prefill[0].unfinished = 1;
+  s.prefill[1].queue_s = 2, s.prefill[1].unfinished = 4;
+  hold(s, 0, 15);
+  CHECK(run(s, "load").candidate == 1);
+  CHECK(run(s, "load-count").candidate == 0);
+  s.prefill[1] = s.prefill[0];
+  CHECK(run(s, "load").candidate == 0);
+  CHECK(run(s, "load-count").candidate == 0);
+}
+
+TEST_CASE("sched/cache-aware: it weighs the queue against its own blocks and never fetches") {
+  Snapshot s = two_nodes();
+  hold(s, 1, 15);
+  s.prefill[1].queue_s = .5;  // the match saves 0.9 s
+  CHECK(run(s, "cache-aware").candidate == 1);
+  s.prefill[1].queue_s = 2;
+  const Placement p = run(s, "cache-aware");
+  CHECK(p.candidate == 0);
+  CHECK(p.candidates[0].holder == -1);
+}
+
+TEST_CASE("sched/affinity: the longest match wins however long its queue, equals go by queue") {
+  Snapshot s = two_nodes();
+  hold(s, 0, 1);
+  s.prefill[0].queue_s = 1e6;
+  CHECK(run(s, "affinity").candidate == 0);
+  hold(s, 1, 1);
+  CHECK(run(s, "affinity").candidate == 1);
+}
+
+TEST_CASE("sched/random: every accepting node gets its share, and the same seed the same nodes") {
+  Rng a(test::seed()), b(test::seed());
+  const Snapshot s = two_nodes();
+  int first = 0;
+  for (int i = 0; i < 1000; ++i) {
+    const Placement p = place(s, *find_policy("random"), {}, a);
+    CHECK(p.candidate == place(s, *find_policy("random"), {}, b).candidate);
+    first += p.candidate == 0;
+  }
+  INFO("seed " << test::seed());
+  CHECK(first > 400);
+  CHECK(first < 600);
+}
+
 TEST_CASE("sched: a request whose prediction breaks a promise is rejected with both numbers") {
   Options options;
   options.ttft_slo_s = 0.5;
