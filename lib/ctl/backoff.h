@@ -1,7 +1,7 @@
 // Pauses between the tries of one link. Each is twice the one before, spread by half to both sides so
-// that the links of a cluster do not dial in step, and bounded. A connection that lived for the longest
-// pause starts the row anew; a shorter life does not, or a peer that accepts and hangs up, or that a
-// supervisor restarts in a circle, would be dialled without end.
+// that the links of a cluster do not dial in step, and bounded. A connection that lived for a
+// second starts the row anew, so that peers find each other again at once when one of them is restarted;
+// a shorter life does not, or a peer that accepts and hangs up would be dialled without end.
 #pragma once
 
 #include <algorithm>
@@ -22,8 +22,9 @@ class Backoff {
     mean_ = std::min(mean_ * 2, last_);
     return Duration(static_cast<int64_t>(static_cast<double>(mean.count()) * (0.5 + rng.uniform())));
   }
+  static constexpr Duration kSettled = 1s;
   void lived(Duration life) {
-    if (life >= last_) reset();
+    if (life >= kSettled) reset();
   }
   void reset() { mean_ = first_; }
 

@@ -91,7 +91,7 @@ int connect_error(int fd) {
   return ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) == 0 ? error : errno;
 }
 
-Accepted accept_tcp(int listener) {
+Accepted accept_next(int listener) {
   Fd fd(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   const bool exhausted = !fd && (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS);
   return {std::move(fd), exhausted};

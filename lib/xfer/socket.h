@@ -49,7 +49,7 @@ struct Accepted {
   Fd fd;
   bool exhausted = false;
 };
-Accepted accept_tcp(int listener);
+Accepted accept_next(int listener);
 /// Off loopback a cluster secret is asked for, unless the options say otherwise.
 Reach may_listen(const std::string& scheme, const std::string& bind, const Options& options);
 

@@ -130,7 +130,7 @@ EndpointId ShmTransport::connect(const std::string& uri, const InstanceId& wante
 
 void ShmTransport::accept_some() {
   for (int i = 0; i < 16; ++i) {
-    auto [fd, exhausted] = accept_tcp(listener_.get());
+    auto [fd, exhausted] = accept_next(listener_.get());
     if (exhausted) {  // look again at a later tick
       home_.tally->failure("accept: out of descriptors or memory");
       home_.poller->modify(listener_token_, listener_.get(), 0);
