@@ -75,7 +75,7 @@ void RdmaTransport::begin(RdmaEndpoint& endpoint, RdmaRail& rail) {
   if (!offer) {
     rail.last_error = offer.error().what;
     rail.machine.fail(PathCause::nic, now());
-    (void)rail.close();
+    (void)rail.close(reaper_);
     rail.machine.drained(now());
     return check_dial(endpoint);
   }

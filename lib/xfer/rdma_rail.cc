@@ -4,11 +4,13 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "base/assert.h"
 #include "base/fd.h"
 #include "base/hash.h"
 #include "base/rng.h"
+#include "xfer/rdma_reaper.h"
 
 namespace mc::xfer {
 namespace {
@@ -42,7 +44,7 @@ std::byte* RdmaRail::slot(size_t lane, size_t part) const {
 }
 
 Result<wire::RdmaPathOffer> RdmaRail::open(const RdmaPort& port, size_t lanes, bool dialler) {
-  (void)close();
+  MC_ASSERT(lanes_.empty() && !queue_);
   dialler_ = dialler;
   const RdmaDevice& device = *port.device;
   const size_t bytes = lanes * kSlotBytes;
@@ -51,7 +53,8 @@ Result<wire::RdmaPathOffer> RdmaRail::open(const RdmaPort& port, size_t lanes, b
                                      IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE));
   if (!scratch_region_) return errno_error("rdma: register a scratch page on " + device.name());
   const int depth = std::min(static_cast<int>(RdmaLane::kDepth * lanes), device.limits().max_cqe);
-  queue_.reset(::ibv_create_cq(device.context(), depth, this, device.channel(), 0));
+  anchor_ = std::make_unique<RailAnchor>(RailAnchor{this});
+  queue_.reset(::ibv_create_cq(device.context(), depth, anchor_.get(), device.channel(), 0));
   if (!queue_) return errno_error("rdma: create a completion queue on " + device.name());
   wire::RdmaPathOffer offer{.path = id_, .epoch = machine.epoch(), .lid = port.lid, .mtu = port.mtu};
   for (size_t i = 0; i < lanes; ++i) {
@@ -209,16 +212,17 @@ uint64_t RdmaRail::allowance() const {
   return static_cast<uint64_t>(bytes_per_s_ * std::chrono::duration<double>(kAheadTime).count());
 }
 
-std::vector<RdmaLane::Failed> RdmaRail::close() {
+std::vector<RdmaLane::Failed> RdmaRail::close(RdmaReaper& reaper) {
+  const bool over = drained();
   std::vector<RdmaLane::Failed> failed;
   for (const auto& lane : lanes_) {
     auto some = lane->take_failed();
     failed.insert(failed.end(), some.begin(), some.end());
   }
-  lanes_.clear();
-  queue_.reset();
-  scratch_region_.reset();
-  scratch_.reset();
+  if (anchor_) anchor_->rail = nullptr;
+  RailRemains remains{std::move(scratch_), std::move(anchor_), std::move(scratch_region_), std::move(queue_),
+                      std::exchange(lanes_, {})};
+  if (over) reaper.take(std::move(remains));
   probing_ = told_ready = false;
   cancelled.clear();
   cancelled_since = kNever;

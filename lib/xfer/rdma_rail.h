@@ -17,6 +17,25 @@
 
 namespace mc::xfer {
 
+class RdmaRail;
+class RdmaReaper;
+
+/// Who the completion events of a queue are for; null once the path has let go of it. The queue's
+/// context is this and not the path, because the queue may outlive it (see RailRemains).
+struct RailAnchor {
+  RdmaRail* rail = nullptr;
+};
+
+/// The verbs objects of an attempt that is over: every request posted on them has completed.
+struct RailRemains {
+  // destroyed in reverse order: lanes before the queue and the scratch they use
+  std::unique_ptr<std::byte[]> scratch;
+  std::unique_ptr<RailAnchor> anchor;
+  Verbs<ibv_mr> scratch_region;
+  Verbs<ibv_cq> queue;
+  std::vector<std::unique_ptr<RdmaLane>> lanes;
+};
+
 /// What the test pattern of a side looks like; `read` = what it leaves to be read, else what it writes.
 std::array<std::byte, 64> path_pattern(uint32_t path, uint32_t epoch, uint32_t lane, bool dialler, bool read);
 
@@ -82,8 +101,9 @@ class RdmaRail {
   void moved(uint64_t bytes, TimePoint now);
   /// What it moves in kAheadTime, so that a slow path does not hold work a fast one could take.
   uint64_t allowance() const;
-  /// Destroys the attempt's objects: the NIC touches nothing of it any more. Slices that did not make it.
-  std::vector<RdmaLane::Failed> close();
+  /// The end of the attempt: the NIC touches nothing of it any more. Slices that did not make it. What
+  /// has not completed is destroyed at once, which may take seconds; what has, by `reaper`.
+  std::vector<RdmaLane::Failed> close(RdmaReaper& reaper);
 
   size_t lane_count() const { return lanes_.size(); }
   RdmaLane& lane(size_t index) { return *lanes_[index]; }
@@ -100,8 +120,9 @@ class RdmaRail {
   size_t remote_;
   bool dialler_ = false;
   uint16_t mtu_ = 0;
-  // destroyed in reverse order: lanes before the queue and the scratch they use
+  // destroyed in reverse order, as RailRemains
   std::unique_ptr<std::byte[]> scratch_;
+  std::unique_ptr<RailAnchor> anchor_;
   Verbs<ibv_mr> scratch_region_;
   Verbs<ibv_cq> queue_;
   std::vector<std::unique_ptr<RdmaLane>> lanes_;

@@ -102,7 +102,7 @@ void RdmaTransport::fail(RdmaEndpoint& endpoint, RdmaRail& rail, PathCause cause
 void RdmaTransport::finish_drain(RdmaEndpoint& endpoint, RdmaRail& rail, Outbox& out) {
   const std::string where = "rdma path " + rail_name(endpoint, rail) + ": ";
   rail.drain_deadline = kNever;
-  for (const RdmaLane::Failed& failed : rail.close()) {
+  for (const RdmaLane::Failed& failed : rail.close(reaper_)) {
     SliceDone done{.slice = failed.slice.id, .code = classify(failed.status).code};
     // refused, but the peer has changed what it offers since: worth asking with the new keys
     if (done.code == Code::not_found && failed.slice.snapshot < endpoint.keys_version &&
@@ -237,12 +237,14 @@ void RdmaTransport::on_completions(RdmaDevice& device, Outbox& out) {
   ibv_cq* queue = nullptr;
   void* context = nullptr;
   while (::ibv_get_cq_event(device.channel(), &queue, &context) == 0) {
-    ::ibv_ack_cq_events(queue, 1);  // at once: destroying a queue waits for it
-    auto& rail = *static_cast<RdmaRail*>(context);
-    RdmaEndpoint* endpoint = find(rail.endpoint);
+    // before the acknowledgement: the queue, and its anchor, cannot be destroyed until that
+    RdmaRail* rail = static_cast<const RailAnchor*>(context)->rail;
+    ::ibv_ack_cq_events(queue, 1);
+    if (rail == nullptr) continue;
+    RdmaEndpoint* endpoint = find(rail->endpoint);
     MC_ASSERT(endpoint != nullptr);
-    rail.arm();  // before polling: what completes in between raises an event
-    serve(*endpoint, rail, out);
+    rail->arm();  // before polling: what completes in between raises an event
+    serve(*endpoint, *rail, out);
   }
 }
 

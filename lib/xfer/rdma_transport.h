@@ -7,8 +7,8 @@
 //   rdma_paths.cc      paths are set up: planned, begun, answered, verified
 //   rdma_serve.cc      paths in use: slices in and out, failed, drained; device events
 //   rdma_rest.cc       connections without queue pairs, because there are too many
-//   rdma_rail.cc, rdma_lane.cc, rdma_memory.cc, rdma_device.cc   verbs objects
-//   rdma_path.cc, rdma_gid.cc, rdma_plan.cc, rdma_pool.cc        decisions, without a device
+//   rdma_rail.cc, rdma_lane.cc, rdma_memory.cc, rdma_device.cc, rdma_reaper.cc   verbs objects
+//   rdma_path.cc, rdma_gid.cc, rdma_plan.cc, rdma_pool.cc                        decisions, without a device
 //
 // The dialler plans the paths and begins every attempt; the listener answers. What a path cannot finish
 // goes back to the engine when its queue pairs have let go of the memory, and is posted elsewhere.
@@ -25,6 +25,7 @@
 #include "xfer/handshake.h"
 #include "xfer/rdma_pool.h"
 #include "xfer/rdma_rail.h"
+#include "xfer/rdma_reaper.h"
 #include "xfer/tcp_stream.h"
 #include "xfer/transport.h"
 
@@ -185,9 +186,10 @@ class RdmaTransport final : public Transport {
   Fd listener_;
   uint64_t listener_token_ = 0;
   bool listener_paused_ = false;
-  // destroyed in reverse order: endpoints (lanes), then memory, then devices
+  // destroyed in reverse order: endpoints (lanes), what is left of them, then memory, then devices
   RdmaHardware hardware_;
   RdmaMemory memory_;
+  RdmaReaper reaper_;
   std::map<uint64_t, RdmaDevice*> channels_;  // by poller token
   std::map<uint64_t, RdmaDevice*> async_;
   std::map<EndpointId, std::unique_ptr<RdmaEndpoint>> endpoints_;

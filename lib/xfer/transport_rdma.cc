@@ -251,7 +251,9 @@ void RdmaTransport::sweep(Outbox& out) {
 void RdmaTransport::lose(RdmaEndpoint& endpoint, const News& why, Outbox& out) {
   for (const auto& rail : endpoint.rails) {
     rail->fail_lanes();
-    (void)rail->close();  // the slices end with `lost`
+    RdmaRail::Polled flushed;
+    rail->poll(flushed);
+    (void)rail->close(reaper_);  // the slices end with `lost`
   }
   release_pairs(endpoint);
   const bool silent = endpoint.accepted && !endpoint.up;  // the engine never heard of it

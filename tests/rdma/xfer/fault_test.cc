@@ -1,0 +1,334 @@
+// What goes wrong in a fabric, done to the links of scripts/rdma-vm: cut, silent, lossy, with another
+// MTU or other addresses; and memory, leases and peers that go away under a reader. No batch may fail
+// for a fault that another path survives, and no wrong byte may ever pass for a right one.
+#include <net/if.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <vector>
+
+#include "base/hash.h"
+#include "machine.h"
+
+using namespace mc;
+using namespace mc::xfer;
+using namespace mc::xfer::test;
+
+namespace {
+
+double ms(Duration d) {
+  return std::chrono::duration<double, std::milli>(d).count();
+}
+
+/// As `ip link set`, without the 50 ms that starting a program takes here: the moment is known.
+TimePoint set_link(const char* netdev, bool up) {
+  const Fd fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  ifreq request{};
+  std::snprintf(request.ifr_name, sizeof request.ifr_name, "%s", netdev);
+  REQUIRE(::ioctl(fd.get(), SIOCGIFFLAGS, &request) == 0);
+  request.ifr_flags = static_cast<short>(up ? request.ifr_flags | IFF_UP : request.ifr_flags & ~IFF_UP);
+  const TimePoint moment = in(Duration{});
+  REQUIRE(::ioctl(fd.get(), SIOCSIFFLAGS, &request) == 0);
+  return moment;
+}
+
+uint64_t path_failures(Node& node) {
+  return failures(node, "rdma: port down") + failures(node, "rdma: path fault");
+}
+
+/// A batch watched until it is done, with a fault in its middle.
+struct Watched {
+  Event done;
+  Duration detected{};  // from the fault until the path was given up; zero = never
+  Duration stall{};     // the longest time without a byte after the fault
+};
+
+/// `fault` returns the moment it took effect; it is done once `after` bytes of the batch have arrived.
+template <class Fault>
+Watched watch(Node& reader, BatchId batch, uint64_t bytes_before, uint64_t after, Fault fault) {
+  Watched seen;
+  TimePoint cut = kNever, moved{};
+  uint64_t last = 0;
+  const uint64_t known = path_failures(reader);
+  const TimePoint limit = in(kLong);
+  for (bool open = true; open && in(Duration{}) < limit;) {
+    open = reader->results(batch).empty();
+    const TimePoint now = in(Duration{});
+    const uint64_t bytes = read_bytes(reader) - bytes_before;
+    if (cut != kNever && moved != TimePoint{}) seen.stall = std::max(seen.stall, now - std::max(moved, cut));
+    if (bytes != last || moved == TimePoint{}) {
+      last = bytes;
+      moved = now;
+    }
+    if (cut == kNever && bytes >= after)
+      cut = fault();
+    else if (cut != kNever && seen.detected == Duration{} && path_failures(reader) > known)
+      seen.detected = now - cut;
+    if (open) (void)reader->poll(reader.seen, in(500us));
+  }
+  seen.done = reader.done(batch);
+  CHECK(cut != kNever);  // it was in mid-batch
+  return seen;
+}
+
+Duration median(std::vector<Duration> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+}  // namespace
+
+TEST_CASE("rdma/xfer: a link that is cut in mid-batch fails no batch and no byte, and comes back into use") {
+  constexpr size_t kBytes = size_t{16} << 20;
+  Options reader = reader_options();
+  reader.slice_bytes_max = reader.slice_bytes_min;  // bytes are seen as slices: a fine clock for the stall
+  RdmaPair pair(kBytes, holder_options(), reader);
+  const uint32_t sum = crc32c(pair.kv.bytes());
+  std::vector<Duration> stalls;
+  Duration slowest{};
+  for (int round = 0; round < rounds(100, 4); ++round) {
+    CAPTURE(round);
+    const char* cut = round % 2 == 0 ? "v0" : "v3";  // the reader's end, or the holder's
+    const std::string sender = round % 2 == 0 ? "v1" : "v3";
+    std::fill(pair.local.bytes().begin(), pair.local.bytes().end(), std::byte{0});
+    Request request = pair.read(0, 0, kBytes);
+    request.crc32c = sum;
+    const uint64_t before = read_bytes(pair.reader);
+    auto batch = pair.reader->submit({&request, 1}, in(kLong));
+    REQUIRE_OK(batch);
+    const Watched seen = watch(pair.reader, *batch, before, kBytes / 8, [&] { return set_link(cut, false); });
+    CHECK_MESSAGE(seen.done.code == Code::ok, seen.done.text);
+    CHECK(equal(pair.local.bytes(), pair.kv.bytes()));
+    CHECK(pair.reader->close(*batch, in(kLong)).has_value());
+    CHECK(seen.detected > Duration{});
+    stalls.push_back(seen.stall - std::min(seen.stall, seen.detected));
+    slowest = std::max(slowest, seen.detected);
+    set_link(cut, true);
+    // the path is dialled again by itself, and carries
+    const uint64_t sent = sent_bytes(sender);
+    CHECK(until([&] {
+      (void)pair.reader.run({{pair.read(0, 0, size_t{2} << 20)}});
+      return sent_bytes(sender) > sent + (size_t{1} << 19);
+    }));
+  }
+  const Duration worst = *std::max_element(stalls.begin(), stalls.end());
+  std::printf("%zu cuts: detected within %.1f ms; stall beyond detection: median %.1f ms, worst %.1f ms\n",
+              stalls.size(), ms(slowest), ms(median(stalls)), ms(worst));
+  // the median: an emulated machine that shares its host loses a tenth of a second now and then. What
+  // must not come back is the engine waiting in the kernel for a dead queue pair, 3 s
+  CHECK(median(stalls) <= 50ms);
+  CHECK(worst <= 1s);
+  CHECK(pair.reader->counters().batches_failed == 0);
+  CHECK(pair.reader->counters().peers_lost == 0);
+}
+
+TEST_CASE("rdma/xfer: a path that falls silent is given up after its retries, and the other one finishes the batch") {
+  constexpr size_t kBytes = size_t{12} << 20;
+  Options reader = reader_options();
+  reader.rdma_timeout = 14;
+  reader.rdma_retry = 3;
+  // no port event tells of it: the NIC has to try 1 + retry times, 4.096 us x 2^timeout each
+  const Duration detection = Duration(4096ns) * (1 << reader.rdma_timeout) * (1 + reader.rdma_retry);
+  std::vector<Duration> stalls;
+  Duration slowest{};
+  for (int round = 0; round < rounds(20, 1); ++round) {
+    CAPTURE(round);
+    Netem first("v1", "rate 80mbit"), second("v3", "rate 80mbit");  // 0.6 s for all of it
+    RdmaPair pair(kBytes, holder_options(), reader);
+    Request request = pair.read(0, 0, kBytes);
+    request.crc32c = crc32c(pair.kv.bytes());
+    auto batch = pair.reader->submit({&request, 1}, in(kLong));
+    REQUIRE_OK(batch);
+    const Watched seen = watch(pair.reader, *batch, 0, kBytes / 8, [&] {
+      shell("tc qdisc change dev v1 root netem limit 4000 rate 80mbit loss 100%");
+      return in(Duration{});
+    });
+    CHECK_MESSAGE(seen.done.code == Code::ok, seen.done.text);
+    CHECK(equal(pair.local.bytes(), pair.kv.bytes()));
+    CHECK(pair.reader->close(*batch, in(kLong)).has_value());
+    CHECK(seen.detected > Duration{});
+    CHECK(seen.detected < detection * 3);  // a request that was sent late is given up late
+    stalls.push_back(seen.stall - std::min(seen.stall, seen.detected));
+    slowest = std::max(slowest, seen.detected);
+    CHECK(pair.reader->counters().batches_failed == 0);
+    CHECK(pair.reader->counters().peers_lost == 0);
+  }
+  std::printf("%zu silent paths: detected within %.1f ms (%.1f by option); stall beyond detection: median %.1f ms\n",
+              stalls.size(), ms(slowest), ms(detection), ms(median(stalls)));
+  CHECK(median(stalls) <= 50ms);
+}
+
+TEST_CASE(
+    "rdma/xfer: with every path cut the connection is lost in bounded time, and work resumes when a link is back") {
+  Options reader = reader_options("rxe0");
+  reader.rdma_blackout = 500ms;
+  reader.reconnect_timeout = 100ms;
+  RdmaPair pair(size_t{4} << 20, holder_options("rxe1"), reader);
+  link("v0", false);
+  auto batch = pair.reader->submit(std::vector{pair.read(0, 0, size_t{4} << 20)}, in(kLong));
+  REQUIRE_OK(batch);
+  pair.reader.wait(Event::Kind::peer_lost);
+  link("v0", true);
+  const Event done = pair.reader.done(*batch);
+  CHECK_MESSAGE(done.code == Code::ok, done.text);
+  CHECK(equal(pair.local.bytes(), pair.kv.bytes()));
+  CHECK(pair.reader->close(*batch, in(kLong)).has_value());
+}
+
+TEST_CASE("rdma/xfer: a peer that restarted under its name is refused by its instance") {
+  Options options = holder_options();
+  options.rdma_bind = "127.0.0.1:47911";
+  Node reader("reader", "rdma", reader_options());
+  std::vector<std::byte> old;
+  {
+    Node first("holder", "rdma", options);
+    old = first->describe();
+    auto peer = reader->connect(old, in(kLong));
+    REQUIRE_OK(peer);
+    reader.wait(Event::Kind::peer_up);
+  }
+  CHECK(reader.wait(Event::Kind::peer_lost).gone);
+  Node second("holder", "rdma", options);
+  auto again = reader->connect(old, in(kLong));
+  REQUIRE_OK(again);
+  const Event lost = reader.wait(Event::Kind::peer_lost);
+  CHECK(lost.gone);
+  auto fresh = reader->connect(second->describe(), in(kLong));
+  REQUIRE_OK(fresh);
+  reader.wait(Event::Kind::peer_up);
+}
+
+TEST_CASE("rdma/xfer: a region deregistered under a reader fails its requests cleanly, and only those") {
+  RdmaPair pair(size_t{16} << 20);
+  auto other = mem::HostBuffer::allocate(1 << 20);
+  REQUIRE_OK(other);
+  fill(other->bytes(), 99);
+  auto other_id = pair.holder->register_buffer(other->bytes(), {"other", AccessClass::blocks});
+  REQUIRE_OK(other_id);
+  while (pair.reader->descriptor(pair.peer)->find("other") == nullptr) pair.reader.wait(Event::Kind::peer_changed);
+  auto batch = pair.reader->submit(std::vector{pair.read(0, 0, size_t{16} << 20)}, in(kLong));
+  REQUIRE_OK(batch);
+  REQUIRE(until([&] { return read_bytes(pair.reader) > size_t{1} << 20; }));
+  CHECK(pair.holder->unregister(BufferId{pair.kv_id}, in(kLong)).has_value());
+  const Event done = pair.reader.done(*batch);
+  CHECK_MESSAGE(done.code == Code::not_found, done.text);
+  CHECK(pair.reader->close(*batch, in(kLong)).has_value());
+  Request request = pair.read(0, 0, 1 << 20);
+  request.buffer = static_cast<uint32_t>(*other_id);
+  std::string text;
+  CHECK_MESSAGE(pair.reader.run({{request}}, nullptr, &text) == Code::ok, text);
+  CHECK(equal(request.local, other->bytes()));
+  CHECK(pair.reader->counters().peers_lost == 0);
+  pair.reader.engine.reset();
+  pair.holder.engine.reset();
+}
+
+TEST_CASE(
+    "rdma/xfer: what a holder puts where a lease has ended is not read by a slow reader, and not taken for a block") {
+  constexpr size_t kBytes = size_t{4} << 20;
+  for (const bool revoked : {true, false}) {
+    CAPTURE(revoked);
+    RdmaPair pair(kBytes, holder_options("rxe1"), reader_options("rxe0"));
+    Request request = pair.read(0, 0, kBytes);
+    request.crc32c = crc32c(pair.kv.bytes());
+    Netem slow("v1", "rate 40mbit");  // 0.8 s for all of it
+    auto batch = pair.reader->submit({&request, 1}, in(kLong));
+    REQUIRE_OK(batch);
+    REQUIRE(until([&] { return read_bytes(pair.reader) > kBytes / 8; }));
+    // the lease is over: an honest holder that trusts its peers reuses the page at once, one that does
+    // not takes the registration away first, and need not wait for the reader
+    const TimePoint over = in(Duration{});
+    if (revoked) CHECK(pair.holder->unregister(BufferId{pair.kv_id}, in(kLong)).has_value());
+    CHECK(in(Duration{}) - over < 5s);
+    std::fill(pair.kv.bytes().begin(), pair.kv.bytes().end(), std::byte{0xEE});
+    const Event done = pair.reader.done(*batch);
+    CHECK_MESSAGE(done.code == (revoked ? Code::not_found : Code::corrupt), done.text);
+    CHECK(pair.reader->close(*batch, in(kLong)).has_value());
+    const std::vector<std::byte> next(4096, std::byte{0xEE});
+    const auto& local = pair.local.bytes();
+    const bool leaked = std::search(local.begin(), local.end(), next.begin(), next.end()) != local.end();
+    CHECK(leaked == !revoked);
+  }
+}
+
+TEST_CASE("rdma/xfer: ports of different MTU agree on the smaller one") {
+  constexpr size_t kBytes = size_t{4} << 20;
+  for (const std::string netdev : {"v1", "v0"}) {  // the holder's port, the reader's
+    CAPTURE(netdev);
+    Restored small("ip link set dev " + netdev + " mtu 1500", "ip link set dev " + netdev + " mtu 4200");
+    RdmaPair pair(kBytes, holder_options("rxe1"), reader_options("rxe0"));
+    const uint64_t before = sent("v1", "packets");
+    CHECK(pair.reader.run({{pair.read(0, 0, kBytes)}}) == Code::ok);
+    CHECK(equal(pair.local.bytes(), pair.kv.bytes()));
+    CHECK(sent("v1", "packets") - before >= kBytes / 1024);
+    CHECK(pair.reader.run({{pair.write(0, 0, kBytes)}}) == Code::ok);
+    CHECK(equal(pair.landing.bytes(), pair.local.bytes()));
+  }
+  RdmaPair pair(kBytes, holder_options("rxe1"), reader_options("rxe0"));
+  const uint64_t before = sent("v1", "packets");
+  CHECK(pair.reader.run({{pair.read(0, 0, kBytes)}}) == Code::ok);
+  CHECK(sent("v1", "packets") - before < kBytes / 2048);
+}
+
+TEST_CASE("rdma/xfer: extra addresses, of other subnets or gone again, do not mislead") {
+  shell("ip addr add 10.77.0.1/24 dev v0");
+  Restored more(
+      "ip addr add 172.31.0.1/24 dev v0; ip addr add 10.99.0.5/24 dev v1; ip addr add 192.168.50.2/24 dev v1",
+      "ip addr del 172.31.0.1/24 dev v0; ip addr del 10.99.0.5/24 dev v1; ip addr del 192.168.50.2/24 dev v1");
+  shell("ip addr del 10.77.0.1/24 dev v0");
+  RdmaPair pair(size_t{1} << 20, holder_options("rxe1"), reader_options("rxe0"));
+  CHECK(pair.reader.run({{pair.read(0, 0, size_t{1} << 20)}}) == Code::ok);
+  CHECK(equal(pair.local.bytes(), pair.kv.bytes()));
+}
+
+TEST_CASE("rdma/xfer: a wrong address chosen by option is reported when dialling, not at the first transfer") {
+  Options options = reader_options("rxe0");
+  options.rdma_gid_index = 0;  // link-local
+  Options other = holder_options("rxe1");
+  other.rdma_gid_index = 1;  // IPv4
+  Node holder("holder", "rdma", other);
+  Node reader("reader", "rdma", options);
+  auto peer = reader->connect(holder->describe(), in(3s));
+  REQUIRE_OK(peer);
+  const Event lost = reader.wait(Event::Kind::peer_lost);
+  CHECK_MESSAGE(lost.text.find("addresses that fit") != std::string::npos, lost.text);
+}
+
+TEST_CASE("rdma/xfer: a path that drops packets is slow, not wrong") {
+  for (const char* loss : {"0.1%", "1%"}) {
+    Netem lossy("v1", "loss " + std::string(loss));
+    RdmaPair pair(size_t{4} << 20, holder_options("rxe1"), reader_options("rxe0"));
+    Request request = pair.read(0, 0, size_t{4} << 20);
+    request.crc32c = crc32c(pair.kv.bytes());
+    std::string text;
+    CHECK_MESSAGE(pair.reader.run({{request}}, nullptr, &text) == Code::ok, text);
+    CHECK(equal(pair.local.bytes(), pair.kv.bytes()));
+  }
+}
+
+TEST_CASE("rdma/xfer: connecting and disconnecting leaves nothing behind") {
+  auto memory = mem::HostBuffer::allocate(1 << 20);
+  REQUIRE_OK(memory);
+  Node holder("holder", "rdma", holder_options());
+  Node reader("reader", "rdma", reader_options());
+  REQUIRE_OK(holder->register_buffer(memory->bytes(), {"kv", AccessClass::blocks}));
+  const auto once = [&] {
+    auto peer = reader->connect(holder->describe(), in(kLong));
+    REQUIRE_OK(peer);
+    reader.wait(Event::Kind::peer_up);
+    holder.wait(Event::Kind::peer_up);
+    reader->disconnect(*peer);
+    holder.wait(Event::Kind::peer_lost);
+    reader.seen.clear();
+    holder.seen.clear();
+  };
+  once();
+  const std::string before = resources();
+  const int repeats = rounds(10000, 50);
+  for (int i = 0; i < repeats; ++i) once();
+  CHECK(resources_become(before));
+  reader.engine.reset();
+  holder.engine.reset();
+}
