@@ -1,17 +1,10 @@
-// kill -9 of a real process in the middle of transfers, on either side. The child is this program,
-// started anew with one of the skipped test cases below; pipes carry its descriptor.
-#include <dirent.h>
-#include <poll.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
+// kill -9 of a real process in the middle of transfers over tcp and shm, on either side. Over rdma the
+// same is done in tests/rdma/xfer.
 #include <algorithm>
 #include <cstdlib>
 
-#include "base/fd.h"
 #include "base/hash.h"
-#include "unit/xfer/pair.h"
+#include "unit/xfer/child.h"
 
 using namespace mc;
 using namespace mc::xfer;
@@ -20,83 +13,9 @@ using namespace mc::xfer::test;
 namespace {
 
 constexpr size_t kArena = size_t{32} << 20;
-constexpr int kSayFd = 100;  // a child speaks here: doctest has stdout
-
 int rounds() {
   const char* full = std::getenv("MC_TEST_FULL");
   return full != nullptr ? 84 : 3;  // 84 rounds of 12 transfers: a thousand
-}
-
-std::string hex(std::span<const std::byte> bytes) {
-  std::string out;
-  for (const std::byte byte : bytes) {
-    out += "0123456789abcdef"[static_cast<unsigned>(byte) >> 4];
-    out += "0123456789abcdef"[static_cast<unsigned>(byte) & 15];
-  }
-  return out;
-}
-
-std::vector<std::byte> unhex(std::string_view text) {
-  std::vector<std::byte> out;
-  for (size_t i = 0; i + 1 < text.size(); i += 2)
-    out.push_back(static_cast<std::byte>(std::stoi(std::string(text.substr(i, 2)), nullptr, 16)));
-  return out;
-}
-
-std::string read_line(int fd) {
-  std::string line;
-  for (char c; wait_fd(fd, POLLIN, in(kLong)) && ::read(fd, &c, 1) == 1 && c != '\n';) line += c;
-  return line;
-}
-
-size_t open_descriptors() {
-  size_t count = 0;
-  DIR* folder = ::opendir("/proc/self/fd");
-  while (::readdir(folder) != nullptr) ++count;
-  ::closedir(folder);
-  return count;
-}
-
-/// This program as another process, running one skipped test case.
-struct Child {
-  pid_t pid = -1;
-  Fd input;   // to its stdin
-  Fd output;  // from its stdout
-
-  Child(const std::string& test_case, const std::string& transport) {
-    auto down = make_pipe();
-    auto up = make_pipe();
-    REQUIRE_OK(down);
-    REQUIRE_OK(up);
-    const std::string filter = "--test-case=" + test_case;
-    ::setenv("MC_XFER_CHILD_TRANSPORT", transport.c_str(), 1);
-    pid = ::fork();
-    if (pid == 0) {
-      ::dup2(down->read_end.get(), 0);
-      ::dup2(up->write_end.get(), kSayFd);
-      ::execl("/proc/self/exe", "fault-xfer", filter.c_str(), "--no-skip", nullptr);
-      ::_exit(127);
-    }
-    input = std::move(down->write_end);
-    output = std::move(up->read_end);
-  }
-  void kill() {
-    if (pid <= 0) return;
-    ::kill(pid, SIGKILL);
-    int status = 0;
-    ::waitpid(std::exchange(pid, -1), &status, 0);
-    CHECK(WIFSIGNALED(status));
-  }
-  ~Child() { kill(); }
-};
-
-std::string child_transport() {
-  const char* transport = std::getenv("MC_XFER_CHILD_TRANSPORT");
-  return transport != nullptr ? transport : "auto";
-}
-
-void say(const std::string& line) {
-  (void)write_all(kSayFd, line + "\n", in(kLong));
 }
 
 }  // namespace
@@ -161,7 +80,7 @@ TEST_CASE("xfer: killing the holder in mid-transfer ends every batch at once and
     for (int round = 0; round < rounds(); ++round) {
       CAPTURE(round);
       Child holder("child: holder", transport);
-      auto peer = reader->connect(unhex(read_line(holder.output.get())), in(kLong));
+      auto peer = reader->connect(unhex(holder.hear()), in(kLong));
       REQUIRE_OK(peer);
       reader.wait(Event::Kind::peer_up);
       const uint32_t kv = reader->descriptor(*peer)->find("kv")->id;
@@ -230,9 +149,9 @@ TEST_CASE("xfer: killing a reader in mid-transfer frees the holder's memory and 
       auto id = holder->register_buffer(*kv, {"kv", AccessClass::blocks});
       REQUIRE_OK(id);
       Child reader("child: reader", transport);
-      REQUIRE_OK(write_all(reader.input.get(), hex(holder->describe()) + "\n", in(kLong)));
+      reader.tell(hex(holder->describe()));
       const Event up = holder.wait(Event::Kind::peer_up);
-      CHECK(read_line(reader.output.get()) == "reading");
+      CHECK(reader.hear() == "reading");
       // let it be busy: tcp counts what is served
       if (transport == "tcp") {
         const TimePoint limit = in(kLong);
@@ -268,9 +187,9 @@ TEST_CASE("xfer: killing a writer in mid-write frees the landing buffer, and not
       uint64_t landed = 0;
       for (const auto& flow : holder->counters().flows) landed += flow.landed_bytes;
       Child writer("child: writer", transport);
-      REQUIRE_OK(write_all(writer.input.get(), hex(holder->describe()) + "\n", in(kLong)));
+      writer.tell(hex(holder->describe()));
       const Event up = holder.wait(Event::Kind::peer_up);
-      CHECK(read_line(writer.output.get()) == "writing");
+      CHECK(writer.hear() == "writing");
       // in the middle: tcp counts what has landed, shm writers are seen in the memory alone
       const volatile std::byte& first = landing->data()[0];
       const auto landing_now = [&] {
@@ -306,7 +225,7 @@ TEST_CASE("xfer/shm: small reads of a killed holder are served from its mapped p
     auto local = mem::HostBuffer::allocate(size_t{1} << 20);
     REQUIRE_OK(reader->register_buffer(local->bytes(), {"local"}));
     Child holder("child: holder", "shm");
-    auto peer = reader->connect(unhex(read_line(holder.output.get())), in(kLong));
+    auto peer = reader->connect(unhex(holder.hear()), in(kLong));
     REQUIRE_OK(peer);
     reader.wait(Event::Kind::peer_up);
     const uint32_t kv = reader->descriptor(*peer)->find("kv")->id;
