@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
 
 #include "base/errors.h"
 #include "base/fd.h"
@@ -141,6 +142,25 @@ std::string trace_line(const TraceRequest& request) {
   out += ", \"output_length\": " + std::to_string(request.output_tokens) + ", \"hash_ids\": [";
   for (size_t i = 0; i < request.hash_ids.size(); ++i) out += (i > 0 ? ", " : "") + std::to_string(request.hash_ids[i]);
   return out + "]}\n";
+}
+
+std::vector<TraceRequest> merge_traces(std::vector<std::vector<TraceRequest>> traces) {
+  struct From {
+    TraceRequest request;
+    size_t trace;
+  };
+  std::vector<From> all;
+  for (size_t t = 0; t < traces.size(); ++t)
+    for (TraceRequest& r : traces[t]) all.push_back({std::move(r), t});
+  std::stable_sort(all.begin(), all.end(),
+                   [](const From& a, const From& b) { return a.request.timestamp_ms < b.request.timestamp_ms; });
+  std::map<std::pair<size_t, uint64_t>, uint64_t> numbers;
+  std::vector<TraceRequest> out;
+  for (From& from : all) {
+    for (uint64_t& id : from.request.hash_ids) id = numbers.try_emplace({from.trace, id}, numbers.size()).first->second;
+    out.push_back(std::move(from.request));
+  }
+  return out;
 }
 
 TraceBlocks::TraceBlocks(std::span<const TraceRequest> trace) {

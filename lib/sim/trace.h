@@ -21,6 +21,7 @@ struct TraceRequest {
   uint64_t input_tokens = 0;
   uint64_t output_tokens = 0;
   std::vector<uint64_t> hash_ids;
+  bool operator==(const TraceRequest&) const = default;
 };
 
 /// At most `limit` requests; `path` - is stdin. MC6005 names the line and what is wrong with it;
@@ -29,6 +30,10 @@ Result<std::vector<TraceRequest>> read_trace(const std::string& path, uint64_t l
 
 /// One line as read_trace reads it, with its line break.
 std::string trace_line(const TraceRequest& request);
+
+/// Several traces as one, by time, equal times in the order given; ids of different traces are different.
+/// Ids are dense in the order of their appearance, whatever they were.
+std::vector<TraceRequest> merge_traces(std::vector<std::vector<TraceRequest>> traces);
 
 /// The blocks of a trace under small numbers, 0 to unique() - 1, so that tables of blocks are arrays.
 /// Equal ids have equal numbers wherever they stand: a merged trace may use one id after two prefixes.

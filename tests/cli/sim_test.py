@@ -12,6 +12,7 @@ import paper_rules
 
 ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
 TRACES = os.environ.get("MCT_TRACES", os.path.join(ROOT, "..", "shared", "traces"))
+SMALL = os.path.join(ROOT, "tests", "golden", "sim", "small_trace.jsonl")
 BASELINES = ["load-count", "load", "cache-aware"]
 
 
@@ -156,6 +157,55 @@ class Published(unittest.TestCase):
             self.check(sim(self.trace(name), shape, *words)[-1], keys, printed)
 
 
+class Usage(unittest.TestCase):
+    """On the trace that ships: made by `trace synth --requests 600 --seed 1` from the conversation trace."""
+
+    def test_figures_of_the_trace_that_ships_do_not_change(self):
+        printed = {
+            "random": "34.079 114.108 0.1086 1.501 0 35.4 39.8 0.4717",
+            "load-count": "19.808 80.036 0.0778 1.553 0 36.6 39.8 0.8450",
+            "load": "19.673 44.222 0.0673 1.573 0 36.7 39.6 0.8100",
+            "cache-aware": "14.867 29.727 0.1460 1.439 0 38.0 42.5 0.9917",
+            "kv-centric": "13.086 26.071 0.1688 1.406 63 38.3 42.6 0.9950",
+            "affinity": "349.801 693.625 0.1169 1.496 0 29.0 30.9 0.0367",
+        }
+        points = sim(SMALL, "4p2d", "--policy", ",".join(printed), "--seed", 1)[-1]["points"]
+        keys = "mean_ttft_s p99_ttft_s token_hit gpu_s_mean fetches mean_tbt_ms p99_tbt_ms effective".split()
+        for point in points:
+            row = printed[point["policy"]].split()
+            self.assertEqual([digits(point[key], p) for key, p in zip(keys, row)], row, point["policy"])
+
+    def test_the_same_arguments_give_the_same_bytes(self):
+        runs = [cluster.run("mc-bench", "sim", SMALL, "--policy", "random,kv-centric", "--json")[1] for _ in range(2)]
+        self.assertEqual(runs[0], runs[1])
+
+    def test_a_limit_is_a_cut_of_the_file(self):
+        with open(SMALL, encoding="utf-8") as file:
+            head = "".join(file.readlines()[:100])
+        runs = [sim(SMALL, "3p1d", "--limit", 100)[-1], sim("-", "3p1d", stdin=head.encode())[-1]]
+        for run in runs:
+            del run["argv"], run["trace"]
+        self.assertEqual(runs[0], runs[1])
+
+    def test_wrong_use_is_named(self):
+        for words, told in (
+            (["--cluster", "8"], "no cluster"),
+            (["--cluster", "0p4d"], "1 to 4096"),
+            (["--policy", "best"], "there are: random, load-count"),
+            (["--bandwidth", "0"], "--bandwidth is 0"),
+            (["--speedup", "-1"], "--speedup is -1"),
+            (["--theta", "-0.5"], "--theta must be"),
+            (["--limit", "0"], "--limit must be"),
+            (["--rules", "mine"], "rules"),
+        ):
+            code, _, err = cluster.run("mc-bench", "sim", SMALL, *words)
+            self.assertEqual(code, 2, err)
+            self.assertIn(told, err)
+        line = json.dumps({"timestamp": 0, "input_length": 5, "output_length": 2**31, "hash_ids": [0]}).encode()
+        self.assertIn("500000000", cluster.run("mc-bench", "sim", "-", stdin=line)[2])
+        self.assertEqual(sim("-", "8p", stdin=line)[-1]["requests"], 1)
+
+
 def invented(rng, count):
     """A trace of bursts and sessions, some of whose ids stand after two different prefixes."""
     sessions, out, now, fresh = [[0]], [], 0, 1
@@ -227,6 +277,13 @@ class AgainstThePlainStatement(unittest.TestCase):
         summary = paper_rules.summary(trace, nodes, decode, policy, rule=rule, **slo, **options)
         for key, value in summary.items():
             self.assertAlmostEqual(ours[key], value, delta=1e-9 * max(1.0, abs(value)), msg=f"{key} {shape} {words}")
+
+    def test_the_trace_that_ships(self):
+        with open(SMALL, encoding="utf-8") as file:
+            trace = [json.loads(line) for line in file]
+        for seed in range(100, 108):
+            with self.subTest(seed=seed):
+                self.compare(trace, random.Random(seed))
 
     def test_traces_nobody_printed_figures_of(self):
         for seed in range(60):

@@ -12,6 +12,7 @@ from sim_test import digits, invented, merged
 
 ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
 TRACES = os.environ.get("MCT_TRACES", os.path.join(ROOT, "..", "shared", "traces"))
+SMALL = os.path.join(ROOT, "tests", "golden", "sim", "small_trace.jsonl")
 PERCENTILES = "p1 p5 p10 p25 p50 p75 p90 p95 p99 p99.9"
 
 
@@ -297,6 +298,49 @@ class AgainstThePlainReplay(unittest.TestCase):
         self.assertEqual((found["policy"], found["cache_blocks"], found["block_hit"]), ("lru", 2, 0.5))
         for words in (["--policy", "magic"], ["--blocks", 0]):
             self.assertEqual(cluster.run("mc-bench", "trace", "cache", "-", *words, stdin=line.encode())[0], 2)
+
+
+class Making(unittest.TestCase):
+    def make(self, *words):
+        code, out, err = cluster.run("mc-bench", "trace", *words)
+        assert code == 0, f"{words}: exit {code}: {err}"
+        return [json.loads(line) for line in out.splitlines()]
+
+    def test_synth_makes_one_like_it_from_a_seed(self):
+        once, again, other = (self.make("synth", SMALL, "--seed", seed) for seed in (3, 3, 4))
+        self.assertEqual(once, again)
+        self.assertNotEqual(once, other)
+        text = "".join(json.dumps(r) + "\n" for r in once).encode()
+        fitted, made = trace("stats", SMALL), trace("stats", "-", stdin=text)
+        self.assertEqual(made["requests"], 600)
+        for key in ("input_tokens", "output_tokens"):
+            self.assertAlmostEqual(made[key]["mean"], fitted[key]["mean"], delta=0.15 * fitted[key]["mean"])
+        self.assertAlmostEqual(made["ideal"]["token_hit"], fitted["ideal"]["token_hit"], delta=0.06)
+        self.assertEqual(len(self.make("synth", SMALL, "--requests", 7)), 7)
+
+    def test_synth_keeps_what_the_public_traces_are_known_for(self):
+        for name, hit in (("conversation", 0.3736), ("synthetic", 0.6512)):
+            path = os.path.join(TRACES, name + "_trace.jsonl")
+            if not os.path.exists(path):
+                self.skipTest(f"{path} is not here; MCT_TRACES names its folder")
+            text = "".join(json.dumps(r) + "\n" for r in self.make("synth", path)).encode()
+            self.assertAlmostEqual(trace("stats", "-", stdin=text)["ideal"]["token_hit"], hit, delta=0.03)
+
+    def test_convert_cuts_scales_and_merges(self):
+        with open(SMALL, encoding="utf-8") as file:
+            original = [json.loads(line) for line in file]
+        part = self.make("convert", SMALL, "--from", "60s", "--to", "90s", "--speedup", 2)
+        kept = [r for r in original if 60000 <= r["timestamp"] < 90000]
+        self.assertEqual([r["timestamp"] for r in part], [(r["timestamp"] - 60000) / 2 for r in kept])
+        self.assertEqual([r["output_length"] for r in part], [r["output_length"] for r in kept])
+        twice = self.make("convert", SMALL, SMALL)
+        self.assertEqual(len(twice), 1200)
+        self.assertEqual(
+            len({i for r in twice for i in r["hash_ids"]}), 2 * len({i for r in original for i in r["hash_ids"]})
+        )
+        self.assertEqual(self.make("convert", SMALL), original)
+        self.assertIn("no request is between", cluster.run("mc-bench", "trace", "convert", SMALL, "--from", "10h")[2])
+        self.assertEqual(cluster.run("mc-bench", "trace", "stats", SMALL, SMALL)[0], 2)
 
 
 if __name__ == "__main__":

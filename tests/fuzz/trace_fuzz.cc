@@ -5,28 +5,41 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "base/assert.h"
 #include "base/errors.h"
 #include "base/fd.h"
 #include "sim/trace.h"
 
+namespace {
+
+mc::Result<std::vector<mc::sim::TraceRequest>> read(std::string_view text) {
+  const mc::Fd file(::memfd_create("trace", MFD_CLOEXEC));
+  MC_ASSERT(mc::write_all(file.get(), text).has_value());
+  return mc::sim::read_trace("/proc/self/fd/" + std::to_string(file.get()));
+}
+
+}  // namespace
+
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace mc;
-  const Fd file(::memfd_create("trace", MFD_CLOEXEC));
-  MC_ASSERT(write_all(file.get(), std::string_view(reinterpret_cast<const char*>(data), size)).has_value());
-  const auto trace = sim::read_trace("/proc/self/fd/" + std::to_string(file.get()));
+  const auto trace = read(std::string_view(reinterpret_cast<const char*>(data), size));
   if (!trace) {
     MC_ASSERT_EQ(trace.error().mc, static_cast<int>(err::kTraceInvalid));
     return 0;
   }
   MC_ASSERT(!trace->empty());
   double before = 0;
+  std::string lines;
   for (const auto& request : *trace) {
     MC_ASSERT_LE(before, request.timestamp_ms);
     before = request.timestamp_ms;
     const uint64_t blocks = (request.input_tokens + sim::kTraceBlockTokens - 1) / sim::kTraceBlockTokens;
     MC_ASSERT_EQ(request.hash_ids.size(), blocks);
+    lines += sim::trace_line(request);
   }
+  const auto again = read(lines);
+  MC_ASSERT(again.has_value() && *again == *trace);
   return 0;
 }

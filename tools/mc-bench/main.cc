@@ -27,8 +27,8 @@ constexpr cli::Positional kServeArgs[] = {
     {.name = "GOAL", .help = "more goals of --goodput, as in --goodput ttft:2000 tpot:100", .min = 0, .max = -1}};
 constexpr cli::Positional kSimArgs[] = {{.name = "TRACE", .help = "Mooncake JSONL; - is stdin"}};
 constexpr cli::Positional kTraceArgs[] = {
-    {.name = "ACTION", .help = "stats: arrivals, lengths, blocks, reuse; cache: hit rates of one cache"},
-    {.name = "FILE", .help = "Mooncake JSONL; - is stdin"}};
+    {.name = "ACTION", .help = "stats, cache (hit rates), synth (one like FILE) or convert (cut, scale, merge)"},
+    {.name = "FILE", .help = "Mooncake JSONL; - is stdin; convert merges several", .max = -1}};
 
 }  // namespace
 
@@ -45,7 +45,7 @@ int main(int argc, char** argv) {
        .flags = bench::kReplayFlags,
        .example = "mc-bench replay conversation_trace.jsonl --speedup 10 --limit 500 --max-input 4096"},
       {.name = "trace",
-       .summary = "what a request trace asks of a cache",
+       .summary = "what a request trace asks of a cache; traces like it, or parts of it",
        .args = kTraceArgs,
        .flags = bench::kTraceFlags,
        .example = "mc-bench trace stats conversation_trace.jsonl"},

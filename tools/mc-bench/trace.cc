@@ -4,8 +4,10 @@
 
 #include "base/common_flags.h"
 #include "base/errors.h"
+#include "base/fd.h"
 #include "print.h"
 #include "sim/lru.h"
+#include "sim/synth.h"
 #include "verbs.h"
 
 namespace mc::bench {
@@ -32,24 +34,49 @@ constexpr Flag kBlocks{.name = "blocks",
                        .fallback = "unlimited",
                        .help = "cache: sizes in blocks of 512 tokens",
                        .choices = "unlimited"};
+constexpr Flag kRequests{.name = "requests",
+                         .kind = FlagKind::count,
+                         .value = "N",
+                         .fallback = "auto",
+                         .help = "synth: how many to make; auto is as many as FILE has",
+                         .choices = "auto"};
+constexpr Flag kFrom{
+    .name = "from", .kind = FlagKind::duration, .value = "T", .fallback = "0s", .help = "convert: drop what is before"};
+constexpr Flag kTo{.name = "to",
+                   .kind = FlagKind::duration,
+                   .value = "T",
+                   .fallback = "off",
+                   .help = "convert: drop what is at this time or later",
+                   .choices = "off"};
+constexpr Flag kSpeedup{
+    .name = "speedup", .kind = FlagKind::number, .value = "X", .fallback = "1", .help = "convert: divide times by X"};
 constexpr Flag kLimit{.name = "limit",
                       .kind = FlagKind::count,
                       .value = "N",
                       .fallback = "all",
-                      .help = "first N requests only",
+                      .help = "first N requests of each file only",
                       .choices = "all"};
 
 constexpr const Flag* kFlags[] = {&kCache,
                                   &kCheckpoints,
                                   &kPolicy,
                                   &kBlocks,
+                                  &kRequests,
+                                  &kFrom,
+                                  &kTo,
+                                  &kSpeedup,
                                   &kLimit,
+                                  &flags::kSeed,
                                   &flags::kConfig,
                                   &flags::kJson,
                                   &flags::kOutput,
                                   &flags::kLogLevel,
                                   &flags::kLogFormat,
                                   &flags::kPrintConfig};
+
+using Traces = std::vector<std::vector<TraceRequest>>;  // one a file
+
+constexpr double kForeverMs = 1e18;
 
 Result<std::vector<uint64_t>> read_sizes(const cli::Args& args, const Flag& flag) {
   if (args.text(flag).empty()) return std::vector<uint64_t>{};
@@ -63,21 +90,26 @@ Result<std::vector<uint64_t>> read_sizes(const cli::Args& args, const Flag& flag
   return out;
 }
 
-Result<int> stats(const cli::Args& args, const std::vector<TraceRequest>& trace, Sink& sink) {
+Result<int> stats(const cli::Args& args, Traces traces) {
+  const std::vector<TraceRequest>& trace = traces.front();
+  Sink sink(args);
   TraceStatsOptions options;
   MC_TRY(sizes, read_sizes(args, kCache));
   options.cache_blocks = std::move(sizes);
   options.checkpoints = args.sweep(kCheckpoints);
   Json result = result_head("mc.trace.stats.v1", args);
-  result.set("trace", args.positional_one("FILE"));
+  result.set("trace", args.positional("FILE").front());
   const Json statistics = trace_statistics(trace, options);
   for (const JsonMember& member : statistics.members()) result.set(member.key, member.value);
   MC_CHECK(sink.text(describe_statistics(result)));
   MC_CHECK(sink.line(result));
+  MC_CHECK(sink.finish());
   return 0;
 }
 
-Result<int> cache(const cli::Args& args, const std::vector<TraceRequest>& trace, Sink& sink) {
+Result<int> cache(const cli::Args& args, Traces traces) {
+  const std::vector<TraceRequest>& trace = traces.front();
+  Sink sink(args);
   MC_TRY(sizes, read_sizes(args, kBlocks));
   MC_TRY(points, trace_caches(trace, args.list(kPolicy), sizes));
   if (points.size() == 0) return user_error(err::kBadValue, "--policy names none", "--policy");
@@ -93,21 +125,66 @@ Result<int> cache(const cli::Args& args, const std::vector<TraceRequest>& trace,
     if (points.size() > 1) MC_CHECK(sink.line(line));
   }
   Json result = result_head("mc.trace.cache.v1", args);
-  result.set("trace", args.positional_one("FILE")).set("requests", trace.size());
+  result.set("trace", args.positional("FILE").front()).set("requests", trace.size());
   if (points.size() == 1)
     for (const JsonMember& member : points[0].members()) result.set(member.key, member.value);
   else
     result.set("points", std::move(points));
   MC_CHECK(sink.text(table.text()));
   MC_CHECK(sink.line(result));
+  MC_CHECK(sink.finish());
   return 0;
+}
+
+/// The lines are the result, with --json and without.
+Result<int> write_trace(const cli::Args& args, const std::vector<TraceRequest>& trace) {
+  std::string text;
+  for (const TraceRequest& r : trace) text += sim::trace_line(r);
+  const std::string& path = args.text(flags::kOutput);
+  MC_CHECK(path == "-" ? write_all(1, text) : write_file_atomic(path, text));
+  return 0;
+}
+
+Result<int> synth(const cli::Args& args, Traces traces) {
+  const std::vector<TraceRequest>& trace = traces.front();
+  const uint64_t count = args.text(kRequests) == "auto" ? trace.size() : args.count(kRequests);
+  if (count == 0) return user_error(err::kBadValue, "--requests must be at least 1", "--requests");
+  Rng rng(args.count(flags::kSeed));
+  const std::vector<TraceRequest> made = sim::TraceModel(trace).generate(count, rng);
+  const Json fitted = trace_statistics(trace), ours = trace_statistics(made);
+  const auto line = [](const char* what, const Json& s) {
+    return std::string(what) + " " + thousands(static_cast<uint64_t>(s["requests"].as_int())) + " requests, " +
+           fixed(s["arrivals"]["rate_per_s"].as_double(), 2) + "/s, in mean " +
+           fixed(s["input_tokens"]["mean"].as_double(), 0) + ", out " +
+           fixed(s["output_tokens"]["mean"].as_double(), 0) + ", ideal token hit " +
+           fixed(100 * s["ideal"]["token_hit"].as_double(), 1) + " %";
+  };
+  note(args, line("fitted to", fitted));
+  note(args, line("made", ours));
+  return write_trace(args, made);
+}
+
+Result<int> convert(const cli::Args& args, Traces traces) {
+  const double speedup = args.number(kSpeedup);
+  if (!(speedup >= 1e-6 && speedup <= 1e9))
+    return user_error(err::kBadValue, "--speedup is " + args.text(kSpeedup) + "; it must be above 0", "--speedup");
+  const double from_ms = to_seconds(args.duration(kFrom)) * 1e3;
+  const double to_ms = args.present(kTo) ? to_seconds(args.duration(kTo)) * 1e3 : kForeverMs;
+  for (std::vector<TraceRequest>& trace : traces) {
+    std::erase_if(trace, [&](const TraceRequest& r) { return r.timestamp_ms < from_ms || r.timestamp_ms >= to_ms; });
+    for (TraceRequest& r : trace) r.timestamp_ms = (r.timestamp_ms - from_ms) / speedup;
+  }
+  const std::vector<TraceRequest> merged = sim::merge_traces(std::move(traces));
+  if (merged.empty()) return user_error(err::kTraceInvalid, "no request is between --from and --to");
+  return write_trace(args, merged);
 }
 
 struct Action {
   std::string_view name;
-  Result<int> (*run)(const cli::Args&, const std::vector<TraceRequest>&, Sink&);
+  Result<int> (*run)(const cli::Args&, Traces);
+  bool many = false;  // takes more than one file
 };
-constexpr Action kActions[] = {{"stats", stats}, {"cache", cache}};
+constexpr Action kActions[] = {{"stats", stats}, {"cache", cache}, {"synth", synth}, {"convert", convert, true}};
 
 }  // namespace
 
@@ -119,12 +196,15 @@ Result<int> trace(const cli::Args& args) {
   for (const Action& action : kActions) {
     known += (known.empty() ? "" : ", ") + std::string(action.name);
     if (action.name != name) continue;
-    MC_TRY(requests,
-           read_trace(args.positional_one("FILE"), args.text(kLimit) == "all" ? UINT64_MAX : args.count(kLimit)));
-    Sink sink(args);
-    MC_TRY(code, action.run(args, requests, sink));
-    MC_CHECK(sink.finish());
-    return code;
+    const std::vector<std::string>& files = args.positional("FILE");
+    if (files.size() > 1 && !action.many)
+      return user_error(err::kUsage, "trace " + name + " takes one file, not " + std::to_string(files.size()));
+    Traces traces;
+    for (const std::string& file : files) {
+      MC_TRY(requests, read_trace(file, args.text(kLimit) == "all" ? UINT64_MAX : args.count(kLimit)));
+      traces.push_back(std::move(requests));
+    }
+    return action.run(args, std::move(traces));
   }
   return user_error(err::kUsage, "trace has no action '" + name + "'; it has: " + known);
 }
