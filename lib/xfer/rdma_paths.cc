@@ -140,14 +140,23 @@ Code RdmaTransport::on_offer(RdmaEndpoint& endpoint, const wire::RdmaPathOffer& 
     return Code::ok;
   }
   if (rail.machine.live()) fail(endpoint, rail, PathCause::restart, "the peer starts over", false, *endpoint.out);
-  const bool awake = pool_.holds(endpoint.id) && !endpoint.resting;
-  if (rail.machine.state() != State::draining && awake) {
-    answer(endpoint, rail, offer);
-  } else {
-    rail.pending = offer;
-    if (!awake) wake(endpoint);
-  }
+  rail.pending = offer;
+  if (!pool_.holds(endpoint.id) || endpoint.resting)
+    wake(endpoint);
+  else
+    answer_pending(endpoint, rail);
   return Code::ok;
+}
+
+/// The latest offer of a path, once it may be answered: what the last attempt left is gone, and not as
+/// often as a peer that floods would like, because every answer costs queue pairs.
+void RdmaTransport::answer_pending(RdmaEndpoint& endpoint, RdmaRail& rail) {
+  if (!endpoint.accepted || rail.pending.lanes.empty() || !pool_.holds(endpoint.id) || endpoint.resting) return;
+  if (rail.machine.live() || rail.machine.state() == State::draining) return;
+  if (rail.next_answer > now()) return due(rail.next_answer);
+  rail.next_answer = now() + kAnswerPause;
+  const wire::RdmaPathOffer offer = std::exchange(rail.pending, {});
+  answer(endpoint, rail, offer);
 }
 
 void RdmaTransport::answer(RdmaEndpoint& endpoint, RdmaRail& rail, const wire::RdmaPathOffer& offer) {

@@ -52,9 +52,10 @@ class RdmaRail {
   };
   std::vector<Addresses> choices;  // dialler: to try, best first
   size_t choice = 0;
-  wire::RdmaPathOffer pending;  // listener: an offer that came while the last attempt drained
-  bool exhausted = false;       // every choice has failed once
-  bool told_ready = false;      // of this attempt
+  wire::RdmaPathOffer pending;  // listener: an offer that is not answered yet
+  TimePoint next_answer{};
+  bool exhausted = false;   // every choice has failed once
+  bool told_ready = false;  // of this attempt
   std::string last_error;
   TimePoint progress{};  // of transfers, for the stall timer
   TimePoint drain_deadline = kNever;

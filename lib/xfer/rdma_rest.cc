@@ -79,12 +79,11 @@ void RdmaTransport::granted(RdmaEndpoint& endpoint) {
   for (const auto& rail : endpoint.rails) {
     rail->machine.wake(now());
     if (endpoint.doomed || !rail->machine.may_begin(now())) continue;
-    if (endpoint.accepted && !rail->pending.lanes.empty()) {
-      const wire::RdmaPathOffer offer = std::exchange(rail->pending, {});
-      answer(endpoint, *rail, offer);
-    } else if (!endpoint.accepted && startable(endpoint, *rail)) {
+    if (endpoint.accepted) {
+      answer_pending(endpoint, *rail);
+    } else if (startable(endpoint, *rail)) {
       begin(endpoint, *rail);
-    } else if (!endpoint.accepted) {
+    } else {
       rail->last_error = "a port is down";
     }
   }

@@ -115,10 +115,7 @@ void RdmaTransport::finish_drain(RdmaEndpoint& endpoint, RdmaRail& rail, Outbox&
   rail.machine.drained(now());
   due(std::max(rail.machine.due(), now()));
   if (endpoint.resting) return rested(endpoint);
-  if (endpoint.accepted && !rail.pending.lanes.empty()) {
-    const wire::RdmaPathOffer offer = std::exchange(rail.pending, {});
-    return answer(endpoint, rail, offer);
-  }
+  answer_pending(endpoint, rail);
   check_dial(endpoint);
 }
 

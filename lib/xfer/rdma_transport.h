@@ -110,7 +110,8 @@ class RdmaTransport final : public Transport {
   static constexpr size_t kQueueMax = 1024;     // frames waiting for one peer
   static constexpr size_t kChoicesMax = 4;      // address pairs tried for one path
   static constexpr uint64_t kAheadBytes = uint64_t{256} << 10;
-  static constexpr Duration kDrainMax = 1s;  // after which queue pairs are destroyed instead
+  static constexpr Duration kAnswerPause = 20ms;  // between two answers to offers of one path
+  static constexpr Duration kDrainMax = 1s;       // after which queue pairs are destroyed instead
 
   // transport_rdma.cc
   RdmaEndpoint* add(Fd fd, Handshake handshake, uint32_t events);
@@ -145,6 +146,7 @@ class RdmaTransport final : public Transport {
   void begin(RdmaEndpoint& endpoint, RdmaRail& rail);
   bool startable(const RdmaEndpoint& endpoint, const RdmaRail& rail) const;
   Code on_offer(RdmaEndpoint& endpoint, const wire::RdmaPathOffer& offer, const char*& why);
+  void answer_pending(RdmaEndpoint& endpoint, RdmaRail& rail);
   void answer(RdmaEndpoint& endpoint, RdmaRail& rail, const wire::RdmaPathOffer& offer);
   void on_answer(RdmaEndpoint& endpoint, RdmaRail& rail, const wire::RdmaPathOffer& answer);
   void on_ready(RdmaEndpoint& endpoint, RdmaRail& rail);

@@ -348,6 +348,7 @@ void RdmaTransport::timers(RdmaEndpoint& endpoint, TimePoint at, Outbox& out) {
   for (const auto& rail : endpoint.rails) {
     if (endpoint.doomed) return;
     PathMachine& machine = rail->machine;
+    answer_pending(endpoint, *rail);
     if (machine.late(at)) fail(endpoint, *rail, PathCause::fault, "not set up and verified in time", true, out);
     if (machine.state() == PathMachine::State::up && rail->outstanding() > 0 &&
         rail->progress + home_.options->stall_timeout <= at)

@@ -3,7 +3,7 @@
 #include <functional>
 #include <vector>
 
-#include "unit/xfer/pair.h"
+#include "machine.h"
 #include "unit/xfer/raw_peer.h"
 #include "wire/rdma_frame.h"
 
@@ -144,5 +144,65 @@ TEST_CASE(
   CHECK(again->text.find("no address") != std::string::npos);
   CHECK(raw.closed());  // never up: its time is over
   CHECK(pair.reader.run({{pair.read(0, 0, size_t{1} << 20)}}) == Code::ok);
+  CHECK(pair.holder->counters().peers_up == 1);
+}
+
+TEST_CASE("rdma/xfer: a stranger that says nothing, stops in mid-frame or never gets ready is closed in time") {
+  Options holder = on("rxe1");
+  holder.connect_timeout = 1s;
+  Pair pair("rdma", size_t{1} << 20, holder, on("rxe0"));
+  const std::string uri = pair.holder->uris()[0];
+  const std::string held = resources();
+  {
+    RawSocket silent = dial_raw("tcp://" + uri.substr(7));
+    RawSocket half = dial_raw("tcp://" + uri.substr(7));
+    const auto head = wire::encode(frame(FrameType::hello));
+    half.send(std::span(head).first(20));
+    RawSocket member = join(uri);
+    member.send(FrameType::nics, wire::encode(one_nic()));
+    FrameHeader header = frame(FrameType::path_offer);
+    header.length = wire::encode(offer()).size();
+    member.send(header);  // and no payload
+    CHECK(silent.closed());
+    CHECK(half.closed());
+    CHECK(member.closed());
+  }
+  CHECK(failures(pair.holder, "handshake: timeout") == 3);
+  CHECK(resources_become(held));
+  CHECK(pair.reader.run({{pair.read(0, 0, size_t{1} << 20)}}) == Code::ok);
+  CHECK(pair.holder->counters().peers_up == 1);
+}
+
+TEST_CASE("rdma/xfer: a crowd of strangers is bounded and holds nobody up") {
+  Options holder = on("rxe1");
+  holder.connect_timeout = kLong;  // they stay until they are all there
+  Pair pair("rdma", size_t{1} << 20, holder, on("rxe0"));
+  const std::string held = resources();
+  {
+    std::vector<RawSocket> crowd;
+    for (int i = 0; i < 300; ++i) crowd.push_back(dial_raw("tcp://" + pair.holder->uris()[0].substr(7)));
+    CHECK(crowd.back().closed());
+    CHECK(failures(pair.holder, "accept: too many connections") > 0);
+    CHECK(pair.reader.run({{pair.read(0, 0, size_t{1} << 20)}}) == Code::ok);
+  }
+  CHECK(resources_become(held));
+}
+
+TEST_CASE(
+    "rdma/xfer: a member that floods with offers of paths costs a bounded number of queue pairs for a bounded time") {
+  Options holder = on("rxe1");
+  holder.connect_timeout = 2s;
+  Pair pair("rdma", size_t{1} << 20, holder, on("rxe0"));
+  const std::string held = resources();
+  {
+    RawSocket member = join(pair.holder->uris()[0]);
+    member.send(FrameType::nics, wire::encode(one_nic()));
+    // every one is newer than the last, and for a path that never comes up
+    for (uint32_t epoch = 1; epoch < 2000; ++epoch)
+      if (!member.send(FrameType::path_offer, wire::encode(offer(epoch)))) break;
+    CHECK(pair.reader.run({{pair.read(0, 0, size_t{1} << 20)}}) == Code::ok);
+    CHECK(member.closed());
+  }
+  CHECK(resources_become(held));
   CHECK(pair.holder->counters().peers_up == 1);
 }
