@@ -99,6 +99,20 @@ TEST_CASE("xfer/tcp: a silent connection is closed when its handshake is overdue
   check_alive(pair);
 }
 
+TEST_CASE("xfer/tcp: a crowd of strangers is bounded and holds nobody up") {
+  Pair pair("tcp");
+  std::vector<RawSocket> crowd;
+  for (int i = 0; i < 300; ++i) crowd.push_back(dial_raw(pair.holder->uris()[0]));
+  // the first ones are waited for, the rest are not
+  CHECK(crowd.back().closed());
+  CHECK(failures(pair.holder)["accept: too many connections"] > 0);
+  check_alive(pair);
+  crowd.clear();
+  Node late("late", "tcp");  // there is room again
+  REQUIRE_OK(late->connect(pair.holder->describe(), in(kLong)));
+  late.wait(Event::Kind::peer_up);
+}
+
 TEST_CASE("xfer/tcp: a peer with more requests outstanding than a lane allows is closed") {
   Pair pair("tcp");
   RawClient client(pair.holder->uris()[0]);
