@@ -56,6 +56,10 @@ void Loop::turn() {
   run_commands();
   tick(now());
   flush_events();
+  publish_stats();
+}
+
+void Loop::publish_stats() {
   const std::lock_guard lock(shared_.mutex);
   shared_.stats = stats_;
 }
@@ -158,7 +162,9 @@ void Loop::tick_link(Link& link, TimePoint now) {
                                                  std::to_string(options_.handshake / 1ms) + " ms; still trying"));
 }
 
+/// Whoever takes an event finds what led to it in stats().
 void Loop::emit(Event event) {
+  publish_stats();
   if (outbox_.empty() && shared_.events.push(std::move(event))) {
     shared_.event_ready.signal();
     return;

@@ -123,6 +123,7 @@ class Loop {
   void tick(TimePoint now);
   void tick_link(Link& link, TimePoint now);
   TimePoint next_wakeup(TimePoint now) const;
+  void publish_stats();
   void emit(Event event);
   void flush_events();
 

@@ -26,8 +26,8 @@ void put_word(Bytes& out, const wire::Envelope& envelope) {
 }
 
 /// What a ROUTER without keys says on a new connection: ZMTP 3.0 greeting and READY, and once the
-/// other side has said the same, `words`.
-void speak(int fd, const Bytes& words) {
+/// other side has said the same, `words`. False: it hung up.
+bool speak(int fd, const Bytes& words) {
   Bytes out(64);
   out[0] = 0xff;
   out[9] = 0x7f;
@@ -39,12 +39,22 @@ void speak(int fd, const Bytes& words) {
   out.push_back(4);  // a command
   out.push_back(static_cast<uint8_t>(ready.size()));
   out.insert(out.end(), ready.begin(), ready.end());
-  REQUIRE(::send(fd, out.data(), out.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(out.size()));
+  const auto send = [&](const Bytes& bytes) {
+    return ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
+  };
+  const auto receive = [&](Bytes& bytes) {
+    return ::recv(fd, bytes.data(), bytes.size(), MSG_WAITALL) == static_cast<ssize_t>(bytes.size());
+  };
   Bytes theirs(66);
-  REQUIRE(::recv(fd, theirs.data(), theirs.size(), MSG_WAITALL) == static_cast<ssize_t>(theirs.size()));
+  if (!send(out) || !receive(theirs)) return false;
   theirs.resize(theirs.back());
-  REQUIRE(::recv(fd, theirs.data(), theirs.size(), MSG_WAITALL) == static_cast<ssize_t>(theirs.size()));
-  REQUIRE(::send(fd, words.data(), words.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(words.size()));
+  return receive(theirs) && send(words);
+}
+
+bool up_within(Hub& hub, Duration time) {
+  return expect<LinkUp>(
+             hub, [](const LinkUp&) { return true; }, SystemClock::instance().now() + time)
+      .has_value();
 }
 
 struct RawListener {
@@ -64,28 +74,30 @@ struct RawListener {
 
 }  // namespace
 
-// The pauses before the second to the sixth connection have means of 5, 10, 20, 40 and 80 ms and at
-// least half of that each. A slow machine only makes it later.
-TEST_CASE("ctl/hub: a peer that hangs up after its greeting or its first word is dialled ever less often") {
+// The pauses have means of 50, 100 and 200 ms and at least half of that each. On a starved machine
+// ZeroMQ may come before the hub with a connection of its own, after 50 ms or more, which the hub then
+// closes. (How pauses grow: ctl/backoff.)
+TEST_CASE("ctl/hub: a peer that hangs up after its greeting or its first word is not dialled again at once") {
   for (const bool speaks : {true, false}) {
     INFO("speaks " << speaks);
     const RawListener peer;
-    Hub client = must_open(options(2));
+    auto patient = options(2);
+    patient.reconnect = 100ms;
+    Hub client = must_open(patient);
     REQUIRE_OK(client.connect(peer.uri));
     Bytes words;
     put_word(words, {.type = "ctl.ping", .from = "liar", .instance = instance(9), .epoch = 1});
     const TimePoint begin = SystemClock::instance().now();
-    for (int i = 0; i < 6; ++i) {
+    for (int i = 0; i < 4;) {
       REQUIRE(wait_fd(peer.fd.get(), POLLIN, limit()));
       const Fd connection(::accept4(peer.fd.get(), nullptr, nullptr, SOCK_CLOEXEC));
       REQUIRE(connection);
-      if (!speaks) continue;
-      speak(connection.get(), words);
-      REQUIRE(expect<LinkUp>(client));
+      if (speaks && (!speak(connection.get(), words) || !up_within(client, 1s))) continue;  // ZeroMQ's own
+      ++i;
       ::shutdown(connection.get(), SHUT_RDWR);
-      REQUIRE(expect<LinkLost>(client));
+      if (speaks) REQUIRE(expect<LinkLost>(client));
     }
-    CHECK(SystemClock::instance().now() - begin >= 77ms);
+    CHECK(SystemClock::instance().now() - begin >= 75ms);
   }
 }
 
@@ -98,7 +110,7 @@ TEST_CASE("ctl/hub: one connection that speaks for many instances is one link, l
   REQUIRE(connection);
   Bytes words;
   for (uint8_t i = 9; i < 60; ++i) put_word(words, {.type = "ctl.ping", .from = "liar", .instance = instance(i)});
-  speak(connection.get(), words);
+  REQUIRE(speak(connection.get(), words));
   const auto up = expect<LinkUp>(client);
   REQUIRE(up);
   CHECK(up->instance == instance(9));

@@ -51,8 +51,7 @@ inline Hub must_open(HubOptions o) {
 /// The next event of kind T that satisfies `want`; others are dropped. nullopt at the limit.
 template <class T>
 std::optional<T> expect(
-    Hub& hub, const std::function<bool(const T&)>& want = [](const T&) { return true; }) {
-  const TimePoint end = limit();
+    Hub& hub, const std::function<bool(const T&)>& want = [](const T&) { return true; }, TimePoint end = limit()) {
   while (auto event = hub.wait(end))
     if (T* found = std::get_if<T>(&*event); found && want(*found)) return std::move(*found);
   return std::nullopt;
