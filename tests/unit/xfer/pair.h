@@ -17,7 +17,12 @@ namespace mc::xfer::test {
 inline TimePoint in(Duration d) {
   return SystemClock::instance().now() + d;
 }
-inline constexpr Duration kLong = 20s;  // a ceiling: only a hang reaches it
+// a ceiling: only a hang reaches it
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr Duration kLong = 90s;
+#else
+inline constexpr Duration kLong = 20s;
+#endif
 
 inline void fill(std::span<std::byte> bytes, uint64_t seed) {
   Rng rng(seed);
