@@ -1,4 +1,4 @@
-// The rules by hand, on traces small enough to work out; the published figures are in tests/cli/sim_test.py.
+// The rules by hand, on traces small enough to work out; the published figures are in tests/cli/sim_published_test.py.
 #include "sim/paper.h"
 
 #include "sim/paper_decode.h"
