@@ -1,0 +1,114 @@
+// links: xfer
+// A TcpStream that reads what a stranger sends: bytes as they are, or frames whose headers are sound and
+// say whatever the input wants, cut into pieces anywhere. Payloads go where the consumer said and
+// nowhere else, whole, in order; a stream that is broken says why.
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "base/hash.h"
+#include "xfer/tcp_stream.h"
+
+namespace {
+
+using namespace mc;
+using namespace mc::xfer;
+
+void require(bool ok) {
+  if (!ok) std::abort();
+}
+
+constexpr size_t kRoom = 4096;
+constexpr size_t kCollected = size_t{64} << 10;  // the engine collects bounded frames only
+constexpr std::byte kUntouched{0xA5};
+
+struct Consumer final : FrameConsumer {
+  std::array<std::byte, kRoom + 64> memory;
+  Sink::Kind kind{};
+  bool open = false;  // begun and not ended
+
+  Code begin(const wire::FrameHeader& header, Sink& sink, const char*& why) override {
+    require(!open);
+    memory.fill(kUntouched);
+    const size_t bytes = header.payload_bytes();
+    if (header.id % 16 == 15) {
+      why = "refused";
+      return Code::corrupt;
+    }
+    kind = header.id % 3 == 0 && bytes <= kRoom        ? Sink::Kind::direct
+           : header.id % 3 == 1 && bytes <= kCollected ? Sink::Kind::collect
+                                                       : Sink::Kind::discard;
+    sink = {kind, memory.data(), header.id % 2 == 0};
+    open = true;
+    return Code::ok;
+  }
+  Code end(const wire::FrameHeader& header, std::span<const std::byte> collected, uint32_t crc, const char*&) override {
+    require(std::exchange(open, false));
+    const size_t bytes = header.payload_bytes();
+    const size_t written = kind == Sink::Kind::direct ? bytes : 0;
+    if (kind == Sink::Kind::collect) require(collected.size() == bytes);
+    if (kind == Sink::Kind::direct && header.id % 2 == 0) require(crc == crc32c(std::span(memory).first(bytes)));
+    require(std::all_of(memory.begin() + static_cast<long>(written), memory.end(),
+                        [](std::byte each) { return each == kUntouched; }));
+    return Code::ok;
+  }
+};
+
+/// [type u8][flags u8][id u8][length u32][payload]...: each with a header whose checksum is right.
+std::vector<std::byte> framed(std::span<const std::byte> input) {
+  std::vector<std::byte> out;
+  while (input.size() >= 7) {
+    wire::FrameHeader header;
+    header.type = static_cast<uint8_t>(input[0]);
+    header.flags = static_cast<uint8_t>(input[1]);
+    header.id = static_cast<uint8_t>(input[2]);
+    uint32_t length;
+    std::memcpy(&length, input.data() + 3, sizeof length);
+    header.length = length & 0x80000000u ? length : length % 8192;
+    input = input.subspan(7);
+    const auto head = wire::encode(header);
+    out.insert(out.end(), head.begin(), head.end());
+    const size_t payload = std::min<size_t>(input.size(), header.payload_bytes());
+    out.insert(out.end(), input.begin(), input.begin() + static_cast<long>(payload));
+    input = input.subspan(payload);
+  }
+  return out;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size < 2) return 0;
+  const std::span<const std::byte> input = std::as_bytes(std::span(data + 2, size - 2));
+  std::vector<std::byte> made;
+  if (data[0] % 4 != 0) made = framed(input);
+  std::span<const std::byte> bytes = data[0] % 4 != 0 ? std::span<const std::byte>(made) : input;
+  const size_t piece = 1 + size_t{data[1]} * 16;
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) std::abort();
+  Fd there(ends[0]);
+  TcpStream stream{Fd(ends[1])};
+  Consumer consumer;
+  while (!bytes.empty()) {
+    const ssize_t sent = ::send(there.get(), bytes.data(), std::min(piece, bytes.size()), MSG_NOSIGNAL);
+    if (sent > 0) bytes = bytes.subspan(static_cast<size_t>(sent));
+    if (data[1] % 7 == 0 && stream.receiving()) {
+      stream.discard_rest();
+      consumer.kind = Sink::Kind::discard;
+      consumer.memory.fill(kUntouched);
+    }
+    if (stream.receive(consumer, size_t{1} << 20) == TcpStream::Io::broken) {
+      require(stream.code() != Code::ok && !stream.error().empty() && stream.reason()[0] != 0);
+      return 0;
+    }
+  }
+  there.reset();
+  while (stream.receive(consumer, size_t{1} << 20) != TcpStream::Io::broken) {
+  }
+  require(stream.code() != Code::ok && !stream.error().empty());
+  return 0;
+}
