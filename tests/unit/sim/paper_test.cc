@@ -94,8 +94,16 @@ TEST_CASE("sim/paper: load counts seconds, load-count requests that have not end
   CHECK(seconds.place(0, 1000, {}).node == 1);
   CHECK(requests.place(0, 1000, {}).node == 0);
   CHECK(requests.place(.001, 1000, {}).node == 1);
-  // A request that ends now has ended: node 1's two are done, node 0 is still busy with its first.
+  // Node 1's two are done, node 0 is still busy with its first.
   CHECK(requests.place(10, 1000, {}).node == 1);
+}
+
+TEST_CASE("sim/paper: for load-count a request that ends now has ended") {
+  PaperPrefill prefill(two_nodes("load-count"), 1);
+  prefill.place(0, 100'000, {});
+  const PaperPlacement second = prefill.place(0, 1000, {});
+  CHECK(second.node == 1);
+  CHECK(prefill.place(second.end_s, 1000, {}).node == 1);
 }
 
 TEST_CASE("sim/paper: affinity goes to the longest match, among equals to the shortest wait") {
@@ -124,6 +132,16 @@ TEST_CASE("sim/paper-decode: a request joins at the next step's start and its fi
   CHECK(decode.tbt_s()[1] == step(2, 1002 + 2001));
   CHECK(decode.tbt_s()[2] == 0);
   CHECK(decode.batch_max() == 2);
+}
+
+TEST_CASE("sim/paper-decode: a request that arrives as a step ends waits for the one then begun") {
+  PaperDecode decode(1, 2);
+  const double first_step_s = kPaperCost.step(1, 1001);
+  decode.arrive(0, 0, 1000, 3);
+  decode.arrive(first_step_s, 1, 2000, 2);
+  decode.finish();
+  CHECK(decode.tbt_s()[0] == kPaperCost.step(1, 1002));
+  CHECK(decode.tbt_s()[1] == kPaperCost.step(1, 2001));
 }
 
 TEST_CASE("sim/paper-decode: waiting requests count when the node is chosen, ties go to the first") {
