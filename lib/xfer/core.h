@@ -13,6 +13,8 @@
 // none of its slices exists. Checked when idle: slices == 0 and local pins == 0.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <deque>
@@ -27,6 +29,7 @@
 #include "base/fd.h"
 #include "mem/mem.h"
 #include "xfer/access.h"
+#include "xfer/class_order.h"
 #include "xfer/poller.h"
 #include "xfer/tally.h"
 #include "xfer/transport.h"
@@ -93,9 +96,17 @@ struct Route {
   std::vector<EndpointId> up;
   Duration backoff{};
   TimePoint next_try{};
-  std::deque<Work> queue;      // requests not fully cut
-  std::deque<uint32_t> retry;  // slice indices
-  bool idle() const { return queue.empty() && retry.empty(); }
+  struct Waiting {
+    std::deque<Work> queue;      // requests not fully cut
+    std::deque<uint32_t> retry;  // slice indices
+    bool empty() const { return queue.empty() && retry.empty(); }
+  };
+  std::array<Waiting, kTransferClasses> waiting;
+  ClassOrder order;
+  Waiting& of(TransferClass which) { return waiting[static_cast<size_t>(which)]; }
+  bool idle() const {
+    return std::all_of(waiting.begin(), waiting.end(), [](const Waiting& each) { return each.empty(); });
+  }
 };
 
 /// What callers may read about a peer, under Core::mutex_.
@@ -258,7 +269,8 @@ class Engine::Core {
   bool pump(Peer& peer);
   bool pump_route(Peer& peer, size_t route);
   LaneState* emptiest_lane(Route& route, EndpointId& endpoint, int& lane);
-  bool next_slice(Peer& peer, size_t route, size_t lane_count, uint32_t& index);
+  bool next_slice(Peer& peer, size_t route, size_t lane_count, TimePoint now, uint32_t& index);
+  TransferClass class_of(const SliceRecord& slice) const;
   uint32_t new_slice(Batch& batch, uint32_t request, uint64_t at, uint32_t bytes);
   void free_slice(uint32_t index);
   uint64_t slice_id(uint32_t index) const;

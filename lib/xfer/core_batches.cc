@@ -34,7 +34,8 @@ void Engine::Core::abandon_slices(Batch& batch, uint32_t request) {
     if (slice.batch != &batch || slice.request != request || slice.state == SliceRecord::State::free) continue;
     if (slice.state == SliceRecord::State::retry) {
       for (auto& [id, peer] : peers_)
-        for (Route& route : peer.routes) std::erase(route.retry, i);
+        for (Route& route : peer.routes)
+          for (auto& waiting : route.waiting) std::erase(waiting.retry, i);
       free_slice(i);
       continue;
     }
@@ -58,7 +59,8 @@ void Engine::Core::drop_queued(Batch& batch) {
   const auto mine = [&](const Work& work) { return work.batch == &batch; };
   for (auto& [id, peer] : peers_) {
     std::erase_if(peer.waiting, mine);
-    for (Route& route : peer.routes) std::erase_if(route.queue, mine);
+    for (Route& route : peer.routes)
+      for (auto& waiting : route.waiting) std::erase_if(waiting.queue, mine);
   }
 }
 

@@ -98,16 +98,19 @@ void Engine::Core::assign(Batch& batch, uint32_t index) {
     return finish_request(batch, index, Code::peer_lost,
                           request_text(request) + " of peer '" + peer->name + "': " + why);
   }
-  peer->routes[route].queue.push_back({&batch, index});
+  peer->routes[route].of(request.transfer_class).queue.push_back({&batch, index});
 }
 
 /// Moves the work of a route that cannot do it now to one that can.
 void Engine::Core::reassign(Peer& peer, size_t index) {
   Route& route = peer.routes[index];
-  auto queue = std::exchange(route.queue, {});
-  auto retry = std::exchange(route.retry, {});
+  auto waiting = std::exchange(route.waiting, {});
   const PeerId id = peer.id;
-  for (const Work& work : queue) assign(*work.batch, work.request);
+  std::deque<uint32_t> retry;
+  for (auto& each : waiting) {
+    for (const Work& work : each.queue) assign(*work.batch, work.request);
+    retry.insert(retry.end(), each.retry.begin(), each.retry.end());
+  }
   const TimePoint now = SystemClock::instance().now();
   for (const uint32_t slice : retry) {
     Peer* again = find_peer(id);
@@ -125,7 +128,7 @@ void Engine::Core::reassign(Peer& peer, size_t index) {
       continue;
     }
     if (to != index) tally_.add(Count::slices_failed_over);
-    again->routes[to].retry.push_back(slice);
+    again->routes[to].of(class_of(slices_[slice])).retry.push_back(slice);
   }
 }
 
@@ -177,30 +180,38 @@ void Engine::Core::free_slice(uint32_t index) {
   free_slices_.push_back(index);
 }
 
-/// The next slice to post on a route: one that failed before, else a fresh cut.
-bool Engine::Core::next_slice(Peer& peer, size_t route_index, size_t lane_count, uint32_t& index) {
+TransferClass Engine::Core::class_of(const SliceRecord& slice) const {
+  return slice.batch->requests[slice.request].transfer_class;
+}
+
+/// The next slice to post on a route: of the class whose turn it is, one that failed before, else a
+/// fresh cut.
+bool Engine::Core::next_slice(Peer& peer, size_t route_index, size_t lane_count, TimePoint now, uint32_t& index) {
   Route& route = peer.routes[route_index];
-  if (!route.retry.empty()) {
-    index = route.retry.front();
-    route.retry.pop_front();
+  const auto over = [](const Work& work) {
+    const RequestState& state = work.batch->states[work.request];
+    return state.finished || state.cut == work.batch->requests[work.request].local.size();
+  };
+  for (auto& waiting : route.waiting)  // so that a class that waits has something
+    while (!waiting.queue.empty() && over(waiting.queue.front())) waiting.queue.pop_front();
+  if (route.idle()) return false;
+  const TransferClass turn =
+      route.order.next(!route.of(TransferClass::urgent).empty(), !route.of(TransferClass::bulk).empty(), now);
+  auto& [queue, retry] = route.of(turn);
+  if (!retry.empty()) {
+    index = retry.front();
+    retry.pop_front();
     return true;
   }
-  while (!route.queue.empty()) {
-    const Work work = route.queue.front();
-    RequestState& state = work.batch->states[work.request];
-    const uint64_t total = work.batch->requests[work.request].local.size();
-    if (state.finished || state.cut == total) {
-      route.queue.pop_front();
-      continue;
-    }
-    uint64_t bytes = std::clamp<uint64_t>(total / (8 * lane_count), options_.slice_bytes_min, options_.slice_bytes_max);
-    bytes = std::min((bytes + 4095) & ~uint64_t{4095}, total - state.cut);
-    index = new_slice(*work.batch, work.request, state.cut, static_cast<uint32_t>(bytes));
-    state.cut += bytes;
-    if (state.cut == total) route.queue.pop_front();
-    return true;
-  }
-  return false;
+  const Work work = queue.front();
+  RequestState& state = work.batch->states[work.request];
+  const uint64_t total = work.batch->requests[work.request].local.size();
+  uint64_t bytes = std::clamp<uint64_t>(total / (8 * lane_count), options_.slice_bytes_min, options_.slice_bytes_max);
+  bytes = std::min((bytes + 4095) & ~uint64_t{4095}, total - state.cut);
+  index = new_slice(*work.batch, work.request, state.cut, static_cast<uint32_t>(bytes));
+  state.cut += bytes;
+  if (state.cut == total) queue.pop_front();
+  return true;
 }
 
 LaneState* Engine::Core::emptiest_lane(Route& route, EndpointId& endpoint, int& lane) {
@@ -230,6 +241,7 @@ bool Engine::Core::pump_route(Peer& peer, size_t route_index) {
   Route& route = peer.routes[route_index];
   size_t lane_count = 0;
   for (const EndpointId id : route.up) lane_count += endpoints_.at(id).lanes.size();
+  const TimePoint now = SystemClock::instance().now();
   Indices offered;
   std::vector<Slice> slices;
   // each lane gets at most one turn a call: others, and the sockets, get theirs before the next
@@ -242,7 +254,8 @@ bool Engine::Core::pump_route(Peer& peer, size_t route_index) {
     slices.clear();
     uint64_t bytes = 0;
     uint32_t index;
-    while (slices.size() < kPostMax && bytes < kPostBytesMax && next_slice(peer, route_index, lane_count, index)) {
+    const TimePoint bulk_since = route.order.bulk_since();
+    while (slices.size() < kPostMax && bytes < kPostBytesMax && next_slice(peer, route_index, lane_count, now, index)) {
       SliceRecord& record = slices_[index];
       const Request& request = record.batch->requests[record.request];
       record.endpoint = endpoint;
@@ -268,7 +281,9 @@ bool Engine::Core::pump_route(Peer& peer, size_t route_index) {
     }
     tally_.add(Count::slices_posted, taken);
     tally_.add(active_[route_index].row, Flow::slices, taken);
-    for (size_t i = offered.size(); i > taken; --i) route.retry.push_front(offered[i - 1]);  // not an attempt
+    for (size_t i = offered.size(); i > taken; --i)  // not an attempt
+      route.of(class_of(slices_[offered[i - 1]])).retry.push_front(offered[i - 1]);
+    if (taken == 0) route.order.restore(bulk_since);
     if (taken < offered.size()) lane->full_round = round_;
   }
   EndpointId endpoint{};
@@ -341,7 +356,7 @@ void Engine::Core::slice_failed(uint32_t index, Code code, const std::string& te
   const auto at = endpoints_.find(slice.endpoint);
   const size_t route = at == endpoints_.end() ? 0 : at->second.route;
   slice.endpoint = EndpointId::none;
-  peer->routes[route].retry.push_back(index);
+  peer->routes[route].of(asked.transfer_class).retry.push_back(index);
   busy_.insert(peer->id);
 }
 

@@ -46,6 +46,10 @@ enum class PeerId : uint64_t { none = 0 };
 enum class BatchId : uint64_t { none = 0 };
 enum class Op : uint8_t { read, write };  // read: remote -> local; write: local -> remote
 
+/// urgent: metadata, the first layers; served before bulk, which still moves a slice every 10 ms.
+enum class TransferClass : uint8_t { urgent, bulk };
+inline constexpr size_t kTransferClasses = 2;
+
 inline constexpr size_t kNotifyBytesMax = wire::kNotifyBytesMax;
 inline constexpr size_t kBatchRequestsMax = 65536;
 
@@ -119,6 +123,7 @@ struct Request {
   uint32_t buffer = 0;               // remote buffer id, from the peer's descriptor
   uint64_t offset = 0;               // in the remote buffer
   std::optional<uint32_t> crc32c{};  // read: what the bytes must sum to; a mismatch is Code::corrupt
+  TransferClass transfer_class = TransferClass::bulk;
 };
 
 struct RequestResult {
