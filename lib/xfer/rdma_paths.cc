@@ -104,6 +104,7 @@ Code RdmaTransport::on_path(RdmaEndpoint& endpoint, const FrameHeader& header, s
     const auto answer = wire::decode_rdma_path_offer(payload);
     RdmaRail* rail = answer && !endpoint.accepted ? rail_at(answer->path) : nullptr;
     if (rail == nullptr) return Code::corrupt;
+    peer_end_gone(*rail, answer->epoch - 1, *endpoint.out);
     if (rail->machine.current(answer->epoch) && rail->machine.state() == State::connecting)
       on_answer(endpoint, *rail, *answer);
   } else if (header.kind() == FrameType::path_ready) {
@@ -116,8 +117,10 @@ Code RdmaTransport::on_path(RdmaEndpoint& endpoint, const FrameHeader& header, s
     RdmaRail* rail = down ? rail_at(down->path) : nullptr;
     if (rail == nullptr) return Code::corrupt;
     if (rail->pending.epoch == down->epoch) rail->pending = {};  // it will not wait for the answer
+    peer_end_gone(*rail, down->epoch, *endpoint.out);
+    // told back: that our end is gone as well
     if (rail->machine.current(down->epoch))
-      fail(endpoint, *rail, path_cause(down->cause), "the peer says: " + down->text, false, *endpoint.out);
+      fail(endpoint, *rail, path_cause(down->cause), "the peer says: " + down->text, true, *endpoint.out);
   }
   return Code::ok;
 }
@@ -139,6 +142,7 @@ Code RdmaTransport::on_offer(RdmaEndpoint& endpoint, const wire::RdmaPathOffer& 
     home_.tally->failure("rdma: stale offer of a path");
     return Code::ok;
   }
+  peer_end_gone(rail, offer.epoch - 1, *endpoint.out);
   if (rail.machine.live()) fail(endpoint, rail, PathCause::restart, "the peer starts over", false, *endpoint.out);
   rail.pending = offer;
   if (!pool_.holds(endpoint.id) || endpoint.resting)

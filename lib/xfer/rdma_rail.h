@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "wire/rdma_frame.h"
+#include "xfer/rdma_hold.h"
 #include "xfer/rdma_lane.h"
 
 namespace mc::xfer {
@@ -59,6 +60,7 @@ class RdmaRail {
   std::string last_error;
   TimePoint progress{};  // of transfers, for the stall timer
   TimePoint drain_deadline = kNever;
+  RdmaHold hold;                 // of this and earlier attempts
   std::set<uint64_t> cancelled;  // slices the NIC still holds though nobody wants them
   TimePoint cancelled_since = kNever;
 

@@ -146,7 +146,10 @@ Code RdmaTransport::on_rest(RdmaEndpoint& endpoint, uint64_t verb, const char*& 
       if (pool_.refused(endpoint.id, now())) endpoint.yielding = endpoint.insisted;
       due(now());
       break;
-    case RestVerb::resting: rest(endpoint, false, *endpoint.out); break;
+    case RestVerb::resting:
+      for (const auto& rail : endpoint.rails) peer_end_gone(*rail, rail->machine.epoch(), *endpoint.out);
+      rest(endpoint, false, *endpoint.out);
+      break;
     case RestVerb::wake:
       if (endpoint.accepted) return Code::corrupt;
       wake(endpoint);

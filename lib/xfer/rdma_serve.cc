@@ -98,10 +98,18 @@ void RdmaTransport::fail(RdmaEndpoint& endpoint, RdmaRail& rail, PathCause cause
   serve(endpoint, rail, out);
 }
 
+/// The peer's queue pairs of that attempt, and of earlier ones, take nothing any more.
+void RdmaTransport::peer_end_gone(RdmaRail& rail, uint32_t epoch, Outbox& out) {
+  if (epoch > rail.machine.epoch()) epoch = rail.machine.epoch();
+  rail.hold.gone(epoch);
+  rail.hold.take(now(), out.done);
+}
+
 /// The queue pairs hold nothing any more: slices that did not make it go back to the engine.
 void RdmaTransport::finish_drain(RdmaEndpoint& endpoint, RdmaRail& rail, Outbox& out) {
   const std::string where = "rdma path " + rail_name(endpoint, rail) + ": ";
   rail.drain_deadline = kNever;
+  const std::set<uint64_t> cancelled = std::exchange(rail.cancelled, {});
   for (const RdmaLane::Failed& failed : rail.close(reaper_)) {
     SliceDone done{.slice = failed.slice.id, .code = classify(failed.status).code};
     // refused, but the peer has changed what it offers since: worth asking with the new keys
@@ -110,8 +118,13 @@ void RdmaTransport::finish_drain(RdmaEndpoint& endpoint, RdmaRail& rail, Outbox&
       done.code = Code::io;
     done.text =
         where + (failed.status == WorkStatus::flushed ? rail.last_error : std::string(to_string(failed.status)));
-    out.done.push_back(std::move(done));
+    const bool again = failed.slice.op == Op::write && done.code == Code::io && !cancelled.contains(done.slice);
+    if (again && rail.hold.must_wait(rail.machine.epoch()))
+      rail.hold.keep(std::move(done), rail.machine.epoch(), now());
+    else
+      out.done.push_back(std::move(done));
   }
+  due(rail.hold.due());
   rail.machine.drained(now());
   due(std::max(rail.machine.due(), now()));
   if (endpoint.resting) return rested(endpoint);
@@ -220,6 +233,7 @@ size_t RdmaTransport::post(EndpointId id, int lane_index, std::span<const Slice>
 bool RdmaTransport::cancel(EndpointId id, int lane, uint64_t slice) {
   size_t index = 0;
   RdmaRail* rail = rail_of(id, lane, index);
+  if (rail != nullptr && rail->hold.drop(slice)) return true;
   if (rail == nullptr || index >= rail->lane_count() || !rail->lane(index).holds(slice)) return true;
   // posted is posted: a SliceDone follows, soon, or the path starts over to get the memory back
   rail->cancelled.insert(slice);

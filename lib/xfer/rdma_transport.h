@@ -122,6 +122,7 @@ class RdmaTransport final : public Transport {
   RdmaEndpoint* find(EndpointId id) const;
   void doom(RdmaEndpoint& endpoint, Code code, bool gone, std::string text);
   void lose(RdmaEndpoint& endpoint, const News& why, Outbox& out);
+  void part(EndpointId id, TimePoint now, Outbox& out);
   void broken(RdmaEndpoint& endpoint);
   /// Sends what was queued and removes what is doomed. Every entry of the transport ends with it.
   void sweep(Outbox& out);
@@ -170,6 +171,7 @@ class RdmaTransport final : public Transport {
   // rdma_serve.cc
   void serve(RdmaEndpoint& endpoint, RdmaRail& rail, Outbox& out);
   void fail(RdmaEndpoint& endpoint, RdmaRail& rail, PathCause cause, const std::string& text, bool tell, Outbox& out);
+  void peer_end_gone(RdmaRail& rail, uint32_t epoch, Outbox& out);
   void finish_drain(RdmaEndpoint& endpoint, RdmaRail& rail, Outbox& out);
   void report(const Slice& slice, Outbox& out);
   bool resolve(RdmaEndpoint& endpoint, const RdmaRail& rail, const Slice& slice, PlanItem& item, SliceDone& refusal,
@@ -196,6 +198,11 @@ class RdmaTransport final : public Transport {
   std::map<uint64_t, RdmaDevice*> async_;
   std::map<EndpointId, std::unique_ptr<RdmaEndpoint>> endpoints_;
   std::map<uint64_t, RdmaEndpoint*> by_token_;
+  struct Parting {
+    TimePoint at{};
+    News news;
+  };
+  std::vector<Parting> partings_;  // `lost` that waits because WRITEs of it may still be under way; see RdmaHold
   std::vector<std::unique_ptr<RdmaEndpoint>> dropped_;  // closed, freed when no caller can hold them
   size_t strangers_ = 0;
   RdmaPool pool_;

@@ -249,20 +249,28 @@ void RdmaTransport::sweep(Outbox& out) {
 
 /// Destroys the queue pairs, then says so: the contract of `lost`.
 void RdmaTransport::lose(RdmaEndpoint& endpoint, const News& why, Outbox& out) {
+  bool writes = false;
   for (const auto& rail : endpoint.rails) {
     rail->fail_lanes();
     RdmaRail::Polled flushed;
     rail->poll(flushed);
-    (void)rail->close(reaper_);  // the slices end with `lost`
+    writes |= !rail->hold.empty();
+    for (const auto& failed : rail->close(reaper_)) writes |= failed.slice.op == Op::write;  // they end with `lost`
   }
   release_pairs(endpoint);
   const bool silent = endpoint.accepted && !endpoint.up;  // the engine never heard of it
-  if (!silent)
-    out.news.push_back({.kind = News::Kind::lost,
-                        .endpoint = endpoint.id,
-                        .gone = why.gone,
-                        .code = why.code,
-                        .text = "rdma: " + why.text});
+  if (!silent) {
+    // not when we close on purpose: then nobody writes again; nor when the peer is gone, with its queue pairs
+    const bool wait = writes && why.code != Code::cancelled && !why.gone;
+    News news{.kind = News::Kind::lost,
+              .endpoint = endpoint.id,
+              .gone = why.gone,
+              .code = why.code,
+              .text = "rdma: " + why.text};
+    partings_.push_back({wait ? now() + RdmaHold::kMax : now(), std::move(news)});
+    due(partings_.back().at);
+    if (!wait) part(endpoint.id, now(), out);
+  }
   if (!endpoint.handshake.complete()) --strangers_;
   home_.poller->remove(endpoint.io.fd());
   ::shutdown(endpoint.io.fd(), SHUT_RDWR);
@@ -271,6 +279,16 @@ void RdmaTransport::lose(RdmaEndpoint& endpoint, const News& why, Outbox& out) {
   MC_ASSERT(at != endpoints_.end());
   dropped_.push_back(std::move(at->second));
   endpoints_.erase(at);
+}
+
+/// Reports losses whose wait is over, and that of `id` in any case.
+void RdmaTransport::part(EndpointId id, TimePoint at, Outbox& out) {
+  std::erase_if(partings_, [&](Parting& parting) {
+    if (parting.at > at && parting.news.endpoint != id) return false;
+    out.news.push_back(std::move(parting.news));
+    return true;
+  });
+  for (const Parting& parting : partings_) due(parting.at);
 }
 
 RdmaEndpoint* RdmaTransport::find(EndpointId id) const {
@@ -301,7 +319,7 @@ void RdmaTransport::publish(Outbox& out) {
 
 void RdmaTransport::close(EndpointId id, Code code, std::string_view why, Outbox& out) {
   RdmaEndpoint* endpoint = find(id);
-  if (endpoint == nullptr) return;
+  if (endpoint == nullptr) return part(id, now(), out);
   if (endpoint->up && code == Code::cancelled) {  // on purpose: the peer may forget us at once
     const auto* p = reinterpret_cast<const std::byte*>(why.data());
     endpoint->push(control_frame(wire::FrameType::goodbye, {p, p + std::min(why.size(), wire::kReasonBytesMax)}));
@@ -367,6 +385,8 @@ void RdmaTransport::timers(RdmaEndpoint& endpoint, TimePoint at, Outbox& out) {
       if (machine.state() == PathMachine::State::draining && rail->drain_deadline <= at)
         finish_drain(endpoint, *rail, out);
     }
+    rail->hold.take(at, out.done);
+    due(rail->hold.due());
     if (!endpoint.accepted && awake && machine.may_begin(at) && startable(endpoint, *rail)) begin(endpoint, *rail);
     if (machine.state() == PathMachine::State::up && rail->outstanding() > 0)
       due(rail->progress + home_.options->stall_timeout);
@@ -389,6 +409,7 @@ TimePoint RdmaTransport::tick(TimePoint at, Outbox& out) {
       home_.poller->modify(listener_token_, listener_.get(), EPOLLIN);
     }
     for (auto& [id, endpoint] : endpoints_) timers(*endpoint, at, out);
+    part(EndpointId::none, at, out);
     share_pairs(out);
     sweep(out);
   }
