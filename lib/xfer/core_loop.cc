@@ -237,6 +237,7 @@ bool Engine::Core::handle_outbox() {
   const bool any = !outbox_.empty();
   for (int round = 0; !outbox_.empty() && round < 4; ++round) {
     std::swap(handled_, outbox_);
+    if (std::exchange(handled_.room, false)) ++round_;
     for (SliceDone& done : handled_.done) on_done(done);
     for (News& news : handled_.news) {
       switch (news.kind) {

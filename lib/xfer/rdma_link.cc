@@ -85,9 +85,28 @@ Code RdmaTransport::joined(RdmaEndpoint& endpoint, const char*& why) {
   endpoint.peer = endpoint.handshake.peer_instance();
   endpoint.name = endpoint.handshake.peer_name();
   endpoint.descriptor = endpoint.handshake.descriptor();
+  settle_twins(endpoint);
+  if (endpoint.doomed) return Code::ok;
   endpoint.push(control_frame(FrameType::nics, wire::encode(own_nics())));
   tell_keys(endpoint);
   return Code::ok;
+}
+
+/// Both sides have dialled at once: one connection is enough, and only the side with the lower instance
+/// decides which, so that they cannot close both. It keeps the one that carries already, else its own;
+/// the other side's dial ends here, and finds its peer connected. Later dials are another matter: the
+/// peer may have lost a connection that still looks alive from here.
+void RdmaTransport::settle_twins(RdmaEndpoint& endpoint) {
+  if (!(home_.instance < endpoint.peer)) return;
+  const TimePoint now = SystemClock::instance().now();
+  for (const auto& [id, other] : endpoints_) {
+    if (other.get() == &endpoint || other->doomed || !other->handshake.complete()) continue;
+    if (other->peer != endpoint.peer || other->accepted == endpoint.accepted) continue;
+    if (other->up && now - other->up_at > home_.options->connect_timeout) continue;
+    RdmaEndpoint& spare = other->up || endpoint.accepted ? endpoint : *other;
+    doom(spare, Code::busy, false, "both sides dialled at once: the other connection stays");
+    if (spare.doomed && &spare == &endpoint) return;
+  }
 }
 
 wire::RdmaNics RdmaTransport::own_nics() const {

@@ -46,6 +46,7 @@ void RdmaTransport::plan(RdmaEndpoint& endpoint) {
     auto rail =
         std::make_unique<RdmaRail>(static_cast<uint32_t>(endpoint.rails.size()), pair.local, pair.remote, times);
     rail->endpoint = endpoint.id;
+    rail->pace = TokenBucket(home_.options->rdma_pace);
     for (const GidPair& gids : pair.gids)
       if (rail->choices.size() < kChoicesMax)
         rail->choices.push_back(
@@ -134,6 +135,7 @@ Code RdmaTransport::on_offer(RdmaEndpoint& endpoint, const wire::RdmaPathOffer& 
     for (uint32_t i = 0; i < offer.path_count; ++i) {
       endpoint.rails.push_back(std::make_unique<RdmaRail>(i, offer.nic_to, offer.nic_from, times));
       endpoint.rails.back()->endpoint = endpoint.id;
+      endpoint.rails.back()->pace = TokenBucket(home_.options->rdma_pace);
     }
   }
   if (offer.path_count != endpoint.rails.size() || offer.lanes.size() != endpoint.lanes_per_path) return Code::corrupt;
@@ -238,6 +240,7 @@ void RdmaTransport::rail_up(RdmaEndpoint& endpoint, RdmaRail& rail, Outbox& out)
        {"mtu_bytes", uint64_t{rail.mtu()}},
        {"lanes", uint64_t{rail.lane_count()}}});
   if (std::exchange(endpoint.up, true)) return;
+  endpoint.up_at = now();
   endpoint.deadline = kNever;
   out.news.push_back({.kind = News::Kind::up,
                       .endpoint = endpoint.id,

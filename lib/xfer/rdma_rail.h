@@ -15,6 +15,7 @@
 #include "wire/rdma_frame.h"
 #include "xfer/rdma_hold.h"
 #include "xfer/rdma_lane.h"
+#include "xfer/token_bucket.h"
 
 namespace mc::xfer {
 
@@ -58,6 +59,8 @@ class RdmaRail {
   bool exhausted = false;   // every choice has failed once
   bool told_ready = false;  // of this attempt
   std::string last_error;
+  TokenBucket pace;
+  bool paced = false;    // slices wait for it
   TimePoint progress{};  // of transfers, for the stall timer
   TimePoint drain_deadline = kNever;
   RdmaHold hold;                 // of this and earlier attempts

@@ -179,6 +179,19 @@ uint64_t RdmaTransport::window(const RdmaEndpoint& endpoint, const RdmaRail& rai
   return window;
 }
 
+/// How many of these slices the path's pace lets go now; the engine is told when more may.
+size_t RdmaTransport::paced(RdmaRail& rail, std::span<const Slice> slices) {
+  if (!rail.pace.limited()) return slices.size();
+  const TimePoint at = now();
+  TokenBucket pace = rail.pace;
+  size_t count = 0;
+  for (; count < slices.size() && pace.open(at); ++count) pace.spend(slices[count].local.size());
+  if (count == slices.size()) return count;
+  rail.paced = true;
+  due(std::max(pace.opens(), at));
+  return count;
+}
+
 size_t RdmaTransport::post(EndpointId id, int lane_index, std::span<const Slice> slices, Outbox& out) {
   size_t index = 0;
   RdmaRail* rail = rail_of(id, lane_index, index);
@@ -198,6 +211,7 @@ size_t RdmaTransport::post(EndpointId id, int lane_index, std::span<const Slice>
     ahead += slices[i].local.size();
     if (ahead > allowance && ahead > slices[i].local.size()) room = i;  // one slice always
   }
+  room = paced(*rail, slices.first(room));
   size_t refused = 0;  // those at the front are answered here; one behind others waits for its turn
   items_.clear();
   for (size_t i = 0; i < room; ++i) {
@@ -219,6 +233,7 @@ size_t RdmaTransport::post(EndpointId id, int lane_index, std::span<const Slice>
     due(rail->progress + home_.options->stall_timeout);
   }
   const RdmaLane::Posted posted = lane.post(items_);
+  for (size_t i = 0; i < posted.taken; ++i) rail->pace.spend(items_[i].slice.local.size());
   if (posted.taken > 0) {
     endpoint.used = now();
     pool_.used(id, endpoint.used);

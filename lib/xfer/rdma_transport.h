@@ -75,6 +75,7 @@ struct RdmaEndpoint final : public FrameConsumer {
   bool wanted_again = false;   // work came while it was resting
   bool asked_to_wake = false;  // listener: the dialler knows that we want paths
   bool offered() const;        // listener: the dialler waits for answers
+  TimePoint up_at{};
 
   Outbox* out = nullptr;        // set while frames are handled
   std::optional<News> failure;  // why it is doomed, or why the frame just handled ends it
@@ -132,6 +133,7 @@ class RdmaTransport final : public Transport {
   Code on_handshake(RdmaEndpoint& endpoint, const wire::FrameHeader& header, std::span<const std::byte> payload,
                     const char*& why);
   Code joined(RdmaEndpoint& endpoint, const char*& why);
+  void settle_twins(RdmaEndpoint& endpoint);
   Code on_nics(RdmaEndpoint& endpoint, std::span<const std::byte> payload, const char*& why);
   Code on_keys(RdmaEndpoint& endpoint, std::span<const std::byte> payload, const char*& why);
   Code on_describe(RdmaEndpoint& endpoint, std::span<const std::byte> payload, const char*& why);
@@ -177,6 +179,7 @@ class RdmaTransport final : public Transport {
   bool resolve(RdmaEndpoint& endpoint, const RdmaRail& rail, const Slice& slice, PlanItem& item, SliceDone& refusal,
                bool& later);
   uint64_t window(const RdmaEndpoint& endpoint, const RdmaRail& rail) const;
+  size_t paced(RdmaRail& rail, std::span<const Slice> slices);
   RdmaRail* rail_of(EndpointId endpoint, int lane, size_t& index) const;
   void on_completions(RdmaDevice& device, Outbox& out);
   void on_device_events(RdmaDevice& device, Outbox& out);

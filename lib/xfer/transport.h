@@ -73,7 +73,8 @@ struct News {
 struct Outbox {
   std::vector<SliceDone> done;
   std::vector<News> news;
-  bool empty() const { return done.empty() && news.empty(); }
+  bool room = false;  // a lane that was full may have room again, though no slice of it is done
+  bool empty() const { return done.empty() && news.empty() && !room; }
 };
 
 /// What the engine gives to its transports. Outlives them.
@@ -105,7 +106,7 @@ class Transport {
   virtual EndpointId connect(const std::string& uri, const InstanceId& wanted, TimePoint deadline, Outbox& out) = 0;
   virtual int lanes(EndpointId endpoint) const = 0;
   /// Takes slices from the front as far as the lane has room; returns how many. Room comes back with
-  /// the next SliceDone of that endpoint.
+  /// the next SliceDone of that endpoint, or with Outbox::room.
   virtual size_t post(EndpointId endpoint, int lane, std::span<const Slice> slices, Outbox& out) = 0;
   /// True: the slice's memory is free now and no SliceDone follows. False: a SliceDone (or `lost`) will.
   virtual bool cancel(EndpointId endpoint, int lane, uint64_t slice) = 0;

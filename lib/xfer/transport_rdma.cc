@@ -386,6 +386,11 @@ void RdmaTransport::timers(RdmaEndpoint& endpoint, TimePoint at, Outbox& out) {
         finish_drain(endpoint, *rail, out);
     }
     rail->hold.take(at, out.done);
+    if (rail->paced && !rail->pace.open(at)) {
+      due(rail->pace.opens());
+    } else if (std::exchange(rail->paced, false)) {
+      out.room = true;
+    }
     due(rail->hold.due());
     if (!endpoint.accepted && awake && machine.may_begin(at) && startable(endpoint, *rail)) begin(endpoint, *rail);
     if (machine.state() == PathMachine::State::up && rail->outstanding() > 0)

@@ -88,6 +88,7 @@ struct Options {
   int rdma_retry = 3;                    // of a packet, 0 to 6: 7 would mean for ever on some devices
   int rdma_timeout = 14;                 // of a packet: 4.096 us x 2^n
   int rdma_traffic_class = 0;
+  uint64_t rdma_pace = 0;           // bytes/s that a path may post, to spare a fabric; 0 = no limit
   Duration rdma_cooldown_min = 1s;  // of a path after a fault: doubles up to the maximum
   Duration rdma_cooldown_max = 60s;
   Duration rdma_blackout = 3s;  // without any usable path for this long the connection is lost
