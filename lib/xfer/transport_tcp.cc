@@ -266,6 +266,16 @@ void TcpTransport::broken(TcpLane& lane, Outbox& out) {
     const News failure = std::move(*lane.failure);
     return lose(*lane.endpoint, failure.code, failure.gone, failure.text, out);
   }
+  // A peer that leaves says so on the control lane before it closes any. Where the end of another is seen
+  // first, the goodbye is there already: taken for an accident, a peer that left would be dialled again.
+  TcpLane* control = lane.endpoint->lanes[0];
+  if (lane.endpoint->up && control != &lane && !paused(*control)) {
+    control->out = &out;
+    if (control->io.receive(*control, kBudget) == TcpStream::Io::broken && control->failure) {
+      const News failure = std::move(*control->failure);
+      return lose(*lane.endpoint, failure.code, failure.gone, failure.text, out);
+    }
+  }
   lose(*lane.endpoint, lane.io.code(), false, lane.io.error(), out);
 }
 

@@ -51,6 +51,8 @@ TEST_CASE("xfer: connecting and disconnecting leaves no descriptor, mapping or p
     CHECK(mappings_of_arenas() == mappings);
     for (Node* node : {&pair.holder, &pair.reader}) {
       const Counters counters = (*node)->counters();
+      CHECK(counters.connects ==
+            (node == &pair.holder ? 0 : static_cast<uint64_t>(repeats) + 4));  // who leaves stays away
       CHECK(counters.slices_in_flight == 0);
       CHECK(counters.batches_open == 0);
     }
