@@ -9,7 +9,7 @@
 namespace mc::xfer {
 namespace {
 
-constexpr size_t kPostMax = 64;                        // slices offered to a lane in one call
+constexpr size_t kPostMax = 256;                       // slices offered to a lane in one call
 constexpr uint64_t kPostBytesMax = uint64_t{1} << 20;  // bytes before the next lane gets its turn
 
 /// Never worth another attempt: the peer understood and refused.

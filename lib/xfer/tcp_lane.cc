@@ -72,24 +72,26 @@ Code TcpLane::begin_data(const FrameHeader& header, Sink& sink, const char*& why
     case FrameType::data: break;
     default: why = "unexpected on a data lane"; return Code::corrupt;
   }
-  const auto at = find(header.id);
-  if (at == pending_.end() || at->slice.op != Op::read) {
+  const size_t at = find(header.id);
+  if (at == kNotPending || pending_[at].slice.op != Op::read) {
     why = "answer to a question that was not asked";
     return Code::corrupt;
   }
   if (header.code() != Code::ok) return Code::ok;  // a short text is collected
-  if (header.length != at->slice.local.size()) {
+  const Pending& asked = pending_[at];
+  if (header.length != asked.slice.local.size()) {
     why = "answer of another length than asked";
     return Code::corrupt;
   }
-  sink.kind = at->cancelled ? Sink::Kind::discard : Sink::Kind::direct;
-  sink.at = at->slice.local.data();
+  sink.kind = asked.cancelled ? Sink::Kind::discard : Sink::Kind::direct;
+  sink.at = asked.slice.local.data();
   const bool guarded = (header.flags & wire::kFrameHasPayloadCrc) != 0;
-  if (!guarded && !at->slice.checksum && transport_.home().options->payload_crc) {
+  if (!guarded && !asked.slice.checksum && transport_.home().options->payload_crc) {
     why = "answer without the checksum that was asked for";
     return Code::corrupt;
   }
-  sink.checksum = at->slice.checksum || guarded;
+  sink.checksum = asked.slice.checksum || guarded;
+  sink.whole = pending_bytes_;
   return Code::ok;
 }
 
@@ -102,7 +104,8 @@ void TcpLane::begin_write(const FrameHeader& header, Sink& sink) {
     return;
   }
   write_pin_ = header.buffer;
-  sink = {Sink::Kind::direct, grant.memory.data(), (header.flags & wire::kFrameHasPayloadCrc) != 0};
+  sink = {Sink::Kind::direct, grant.memory.data(), (header.flags & wire::kFrameHasPayloadCrc) != 0,
+          moved_.landed + header.length};
 }
 
 Code TcpLane::end(const FrameHeader& header, std::span<const std::byte> collected, uint32_t crc, const char*& why) {
@@ -161,8 +164,8 @@ Code TcpLane::serve_read(const FrameHeader& header, const char*& why) {
     return Code::corrupt;
   }
   const auto grant = access().grant(Op::read, header.buffer, header.offset, header.length, endpoint->peer);
-  Tally& tally = *transport_.home().tally;
   if (grant.code != Code::ok) {
+    Tally& tally = *transport_.home().tally;
     tally.add(Count::requests_refused);
     tally.failure(grant.why);
     io.push(answer(FrameType::data, header, grant.code), refusal_text(grant.why, "read", header, access().version()));
@@ -170,8 +173,8 @@ Code TcpLane::serve_read(const FrameHeader& header, const char*& why) {
   }
   FrameHeader head = answer(FrameType::data, header, Code::ok);
   head.length = grant.memory.size();
-  tally.add(Count::requests_served);
-  tally.add(transport_.index() - 1u, Flow::served_bytes, grant.memory.size());
+  ++moved_.requests;
+  moved_.served += grant.memory.size();
   // the asker decides: it knows whether the bytes have a checksum of their own
   const bool checksum = (header.flags & wire::kFrameHasPayloadCrc) != 0;
   io.push({.header = head, .payload = grant.memory, .pinned = header.buffer, .checksum = checksum});
@@ -183,17 +186,17 @@ Code TcpLane::end_write(const FrameHeader& header, uint32_t crc, const char*& wh
     why = "more requests outstanding than a lane allows";
     return Code::corrupt;
   }
-  Tally& tally = *transport_.home().tally;
   if (write_pin_ != 0) access().unpin(std::exchange(write_pin_, 0));
   if (write_code_ == Code::ok && (header.flags & wire::kFrameHasPayloadCrc) != 0 && crc != header.payload_crc) {
     write_code_ = Code::corrupt;
     write_why_ = "payload fails its checksum";
   }
   if (write_code_ == Code::ok) {
-    tally.add(Count::requests_served);
-    tally.add(transport_.index() - 1u, Flow::landed_bytes, header.length);
+    ++moved_.requests;
+    moved_.landed += header.length;
     io.push(answer(FrameType::ack, header, Code::ok), {});
   } else {
+    Tally& tally = *transport_.home().tally;
     tally.add(Count::requests_refused);
     tally.failure(write_why_);
     io.push(answer(FrameType::ack, header, write_code_), refusal_text(write_why_, "write", header, access().version()));
@@ -202,9 +205,9 @@ Code TcpLane::end_write(const FrameHeader& header, uint32_t crc, const char*& wh
 }
 
 Code TcpLane::end_answer(const FrameHeader& header, std::span<const std::byte> text, uint32_t crc, const char*& why) {
-  const auto at = find(header.id);
+  const size_t at = find(header.id);
   const Op op = header.kind() == FrameType::ack ? Op::write : Op::read;
-  if (at == pending_.end() || at->slice.op != op) {
+  if (at == kNotPending || pending_[at].slice.op != op) {
     why = "answer to a question that was not asked";
     return Code::corrupt;
   }
@@ -212,7 +215,7 @@ Code TcpLane::end_answer(const FrameHeader& header, std::span<const std::byte> t
   std::string what;
   if (code != Code::ok) {
     what.assign(reinterpret_cast<const char*>(text.data()), text.size());
-  } else if (op == Op::read && (header.flags & wire::kFrameHasPayloadCrc) != 0 && !at->cancelled &&
+  } else if (op == Op::read && (header.flags & wire::kFrameHasPayloadCrc) != 0 && !pending_[at].cancelled &&
              crc != header.payload_crc) {
     code = Code::corrupt;
     what = "payload fails its frame's checksum";
@@ -221,20 +224,33 @@ Code TcpLane::end_answer(const FrameHeader& header, std::span<const std::byte> t
   return Code::ok;
 }
 
-std::deque<TcpLane::Pending>::iterator TcpLane::find(uint64_t slice) {
-  return std::find_if(pending_.begin(), pending_.end(), [&](const Pending& p) { return p.slice.id == slice; });
+size_t TcpLane::find(uint64_t slice) const {
+  for (size_t i = 0; i < pending_.size(); ++i)
+    if (pending_[i].slice.id == slice) return i;
+  return kNotPending;
 }
 
-void TcpLane::finish(std::deque<Pending>::iterator at, Code code, uint32_t crc, std::string text) {
-  pending_bytes_ -= at->slice.local.size();
-  if (!at->cancelled) {
-    if (code == Code::ok) {
-      const Flow flow = at->slice.op == Op::read ? Flow::read_bytes : Flow::written_bytes;
-      transport_.home().tally->add(transport_.index() - 1u, flow, at->slice.local.size());
-    }
-    out->done.push_back({at->slice.id, code, crc, std::move(text)});
+void TcpLane::finish(size_t index, Code code, uint32_t crc, std::string text) {
+  const Pending& at = pending_[index];
+  pending_bytes_ -= at.slice.local.size();
+  if (!at.cancelled) {
+    if (code == Code::ok) (at.slice.op == Op::read ? moved_.read : moved_.written) += at.slice.local.size();
+    out->done.push_back({at.slice.id, code, crc, std::move(text)});
   }
-  pending_.erase(at);
+  pending_.erase(index);
+}
+
+TcpStream::Io TcpLane::receive(size_t budget) {
+  const TcpStream::Io result = io.receive(*this, budget);
+  Tally& tally = *transport_.home().tally;
+  const size_t row = transport_.index() - 1u;
+  const Moved moved = std::exchange(moved_, {});
+  tally.add(row, Flow::read_bytes, moved.read);
+  tally.add(row, Flow::written_bytes, moved.written);
+  tally.add(row, Flow::served_bytes, moved.served);
+  tally.add(row, Flow::landed_bytes, moved.landed);
+  tally.add(Count::requests_served, moved.requests);
+  return result;
 }
 
 size_t TcpLane::post(std::span<const Slice> slices) {
@@ -268,20 +284,21 @@ size_t TcpLane::post(std::span<const Slice> slices) {
 }
 
 bool TcpLane::cancel(uint64_t slice) {
-  const auto at = find(slice);
-  if (at == pending_.end()) return true;  // its completion was lost on the way up: nothing touches it
-  if (at->slice.op == Op::read) {
-    at->cancelled = true;  // the answer will come, and go nowhere
+  const size_t index = find(slice);
+  if (index == kNotPending) return true;  // its completion was lost on the way up: nothing touches it
+  Pending& at = pending_[index];
+  if (at.slice.op == Op::read) {
+    at.cancelled = true;  // the answer will come, and go nowhere
     const FrameHeader& current = io.current();
     if (io.receiving() && current.kind() == FrameType::data && current.id == slice) io.discard_rest();
     return true;
   }
   switch (io.unqueue(slice)) {
     case TcpStream::Unqueued::removed:
-      pending_bytes_ -= at->slice.local.size();
-      pending_.erase(at);
+      pending_bytes_ -= at.slice.local.size();
+      pending_.erase(index);
       return true;
-    case TcpStream::Unqueued::sent: at->cancelled = true; return true;
+    case TcpStream::Unqueued::sent: at.cancelled = true; return true;
     case TcpStream::Unqueued::partly_sent:
       draining_.insert(slice);  // flush() reports when the last byte has left
       return false;
@@ -297,9 +314,9 @@ TcpStream::Io TcpLane::flush(Outbox& outbox) {
   for (const auto& gone : gone_) {
     if (gone.pinned != 0) access().unpin(gone.pinned);
     if (gone.slice == 0 || draining_.erase(gone.slice) == 0) continue;
-    const auto at = find(gone.slice);
-    if (at == pending_.end()) continue;
-    at->cancelled = true;  // the ack that follows is nobody's
+    const size_t at = find(gone.slice);
+    if (at == kNotPending) continue;
+    pending_[at].cancelled = true;  // the ack that follows is nobody's
     outbox.done.push_back({gone.slice, Code::cancelled, 0, "cancelled while it was being sent"});
   }
   return result;

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "base/assert.h"
+#include "base/copy_crc.h"
 #include "base/hash.h"
 
 namespace mc::xfer {
@@ -26,6 +27,20 @@ void TcpStream::took(size_t bytes) {
     if (sink_.checksum) crc_ = crc32c({sink_.at, bytes}, crc_);
     sink_.at += bytes;
   }
+  left_ -= bytes;
+}
+
+/// The same for bytes that are still in the stage.
+void TcpStream::unstage(size_t bytes) {
+  const std::byte* from = stage_.data() + stage_begin_;
+  if (sink_.kind != Sink::Kind::discard && bytes > 0) {
+    if (sink_.checksum)
+      crc_ = copy_crc32c(sink_.at, from, bytes, crc_, sink_.whole);
+    else
+      copy_bytes(sink_.at, from, bytes, sink_.whole);
+    sink_.at += bytes;
+  }
+  stage_begin_ += bytes;
   left_ -= bytes;
 }
 
@@ -69,12 +84,7 @@ TcpStream::Io TcpStream::finish_frame(FrameConsumer& consumer) {
 TcpStream::Io TcpStream::parse_staged(FrameConsumer& consumer) {
   for (;;) {
     if (in_frame_) {
-      const size_t bytes = std::min(left_, stage_end_ - stage_begin_);
-      if (bytes > 0) {
-        if (sink_.kind != Sink::Kind::discard) std::memcpy(sink_.at, stage_.data() + stage_begin_, bytes);
-        stage_begin_ += bytes;
-        took(bytes);
-      }
+      unstage(std::min(left_, stage_end_ - stage_begin_));
       if (left_ > 0) break;
       if (finish_frame(consumer) == Io::broken) return Io::broken;
     }
@@ -158,12 +168,19 @@ void TcpStream::push(wire::FrameHeader header, std::vector<std::byte> payload) {
   push(std::move(out));
 }
 
+/// A payload lies anywhere in a large pool: the memory of the next one is waited for while this one is
+/// looked at. The hardware does the same only within a page.
+void prefetch(std::span<const std::byte> payload) {
+  for (size_t at = 0; at < std::min(payload.size(), size_t{512}); at += 64) __builtin_prefetch(payload.data() + at);
+}
+
 /// The parts of the next call: what is left of the front frame, and frames behind it. Returns how many.
 size_t TcpStream::gather(std::span<iovec> parts, size_t budget, size_t& bytes) {
   size_t count = 0;
   size_t summed = 0;
   size_t skip = sent_;
-  for (Out& out : queue_) {
+  for (size_t i = 0; i < queue_.size(); ++i) {
+    Out& out = queue_[i];
     if (count + 2 > parts.size() || bytes >= budget || summed >= kSendChunk) break;
     if (!out.encoded) {
       // here and not when it was queued: the kernel then copies the bytes from the cache
@@ -185,6 +202,7 @@ size_t TcpStream::gather(std::span<iovec> parts, size_t budget, size_t& bytes) {
     };
     add(out.head);
     add(out.payload);
+    if (i + 1 < queue_.size()) prefetch(queue_[i + 1].payload);
   }
   return count;
 }
@@ -219,11 +237,12 @@ TcpStream::Io TcpStream::flush(size_t budget, std::vector<Gone>& gone) {
 }
 
 TcpStream::Unqueued TcpStream::unqueue(uint64_t slice) {
-  for (auto at = queue_.begin(); at != queue_.end(); ++at) {
-    if (at->slice != slice) continue;
-    if (at == queue_.begin() && sent_ > 0) return Unqueued::partly_sent;
-    out_bytes_ -= at->size();
-    queue_.erase(at);
+  for (size_t i = 0; i < queue_.size(); ++i) {
+    if (queue_[i].slice != slice) continue;
+    if (i == 0 && sent_ > 0) return Unqueued::partly_sent;
+    MC_ASSERT_LE(queue_[i].size(), out_bytes_);
+    out_bytes_ -= queue_[i].size();
+    queue_.erase(i);
     return Unqueued::removed;
   }
   return Unqueued::sent;
@@ -231,8 +250,8 @@ TcpStream::Unqueued TcpStream::unqueue(uint64_t slice) {
 
 std::vector<TcpStream::Gone> TcpStream::drop_all() {
   std::vector<Gone> gone;
-  for (const Out& out : queue_)
-    if (out.pinned != 0 || out.slice != 0) gone.push_back({out.pinned, out.slice});
+  for (size_t i = 0; i < queue_.size(); ++i)
+    if (queue_[i].pinned != 0 || queue_[i].slice != 0) gone.push_back({queue_[i].pinned, queue_[i].slice});
   queue_.clear();
   sent_ = 0;
   out_bytes_ = 0;

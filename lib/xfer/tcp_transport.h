@@ -8,7 +8,6 @@
 // kServedMax is not honest and is closed.
 #pragma once
 
-#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -42,6 +41,8 @@ class TcpLane final : public FrameConsumer {
   Code end(const wire::FrameHeader& header, std::span<const std::byte> collected, uint32_t crc,
            const char*& why) override;
 
+  /// TcpStream::receive, and what it moved is counted.
+  TcpStream::Io receive(size_t budget);
   size_t post(std::span<const Slice> slices);
   bool cancel(uint64_t slice);
   /// Sends what is queued; reports slices whose cancelled frames are out now.
@@ -84,16 +85,23 @@ class TcpLane final : public FrameConsumer {
   Code end_answer(const wire::FrameHeader& header, std::span<const std::byte> text, uint32_t crc, const char*& why);
   Code serve_read(const wire::FrameHeader& header, const char*& why);
   Code end_write(const wire::FrameHeader& header, uint32_t crc, const char*& why);
-  std::deque<Pending>::iterator find(uint64_t slice);
-  void finish(std::deque<Pending>::iterator at, Code code, uint32_t crc, std::string text);
+  size_t find(uint64_t slice) const;  // index in pending_, kNotPending without one
+  void finish(size_t at, Code code, uint32_t crc, std::string text);
 
-  std::deque<Pending> pending_;  // in the order posted: an honest peer answers in that order
+  static constexpr size_t kNotPending = SIZE_MAX;
+  Fifo<Pending> pending_;  // in the order posted: an honest peer answers in that order
   size_t pending_bytes_ = 0;
   std::set<uint64_t> draining_;  // cancelled writes whose frame is half sent
   uint32_t write_pin_ = 0;       // landing buffer being written into
   Code write_code_ = Code::ok;
   const char* write_why_ = "";
   std::vector<TcpStream::Gone> gone_;  // scratch
+  // Counted once a call of receive(): an atomic add behind a copy waits until the copied bytes have
+  // reached the cache, which costs more than the rest of a small read.
+  struct Moved {
+    uint64_t read = 0, written = 0, served = 0, landed = 0;  // bytes
+    uint64_t requests = 0;                                   // served
+  } moved_;
 };
 
 struct TcpEndpoint {

@@ -230,7 +230,7 @@ void TcpTransport::on_lane(TcpLane& lane, uint32_t events, Outbox& out) {
     auto frame = lane.handshake.opening();
     lane.io.push(frame.header, std::move(frame.payload));
   } else if (events & ~static_cast<uint32_t>(EPOLLOUT)) {
-    const auto io = lane.io.receive(lane, kBudget);
+    const auto io = lane.receive(kBudget);
     lane.progress = now();
     if (io == TcpStream::Io::broken) return broken(lane, out);
   }

@@ -48,7 +48,7 @@ struct Expecting final : FrameConsumer {
       return Code::corrupt;
     }
     frame.target.assign(frame.payload.size(), std::byte{0});
-    sink = {frame.kind, frame.target.data(), frame.checksum};
+    sink = {frame.kind, frame.target.data(), frame.checksum, header.id % 2 == 0 ? size_t{1} << 20 : 0};
     return Code::ok;
   }
   Code end(const FrameHeader& header, std::span<const std::byte> collected, uint32_t crc, const char*&) override {
