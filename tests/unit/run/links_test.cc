@@ -40,6 +40,19 @@ std::optional<node::Received> receive(Links& links) {
   }
 }
 
+/// The next message that `links` receives. `speaker` is pumped meanwhile: what it said may wait for its link.
+std::optional<node::Received> receive_from(Links& speaker, Links& links) {
+  const TimePoint end = SystemClock::instance().now() + 10s;
+  while (SystemClock::instance().now() < end) {
+    while (speaker.next()) {
+    }
+    while (auto event = links.next())
+      if (auto* received = std::get_if<node::Received>(&*event)) return std::move(*received);
+    (void)wait_fd(links.event_fd(), POLLIN, SystemClock::instance().now() + 5ms);
+  }
+  return std::nullopt;
+}
+
 ctl::LinkId link_up(ctl::Hub& hub, const Uri& to) {
   const auto link = hub.connect(to);
   REQUIRE_OK(link);
@@ -69,7 +82,7 @@ TEST_CASE("run/links: a process that dials a worker and calls itself the conduct
 
   // The real one, at the end of the link the worker dialled.
   (*worker)->send({NodeId(node::kConductor), InstanceId{}, wire::Heartbeat{}});
-  const auto beat = receive(**conductor);
+  const auto beat = receive_from(**worker, **conductor);
   REQUIRE(beat.has_value());
   (*conductor)->send({"p0", beat->instance, wire::HeartbeatAck{true}});
   const auto ack = receive(**worker);
@@ -136,16 +149,7 @@ TEST_CASE("run/links: the loss of the link one speaks by is a lost peer although
   const wire::Message cancel = wire::Cancel{"r", 1, "deadline"};
   (*worker)->set_peers({peer_of("d0", 3, (*dialled)->bound().front())});
   (*worker)->send({"d0", instance(3), cancel});
-  // d0 hears only what its owner takes: pump p0 meanwhile, whose message waits for its link.
-  std::optional<node::Event> heard;
-  const TimePoint end = SystemClock::instance().now() + 10s;
-  while (!heard && SystemClock::instance().now() < end) {
-    while ((*worker)->next()) {
-    }
-    (void)wait_fd((*dialled)->event_fd(), POLLIN, SystemClock::instance().now() + 5ms);
-    heard = (*dialled)->next();
-  }
-  REQUIRE(heard.has_value());
+  REQUIRE(receive_from(**worker, **dialled).has_value());
   auto speaking = ctl::Hub::open(options("d0", 3));
   REQUIRE_OK(speaking);
   const auto link = link_up(*speaking, (*worker)->bound().front());
@@ -190,15 +194,7 @@ TEST_CASE("run/links: a peer that is dropped from the list while it is spoken to
   REQUIRE_OK(dialled);
   (*worker)->set_peers({peer_of("d0", 3, (*dialled)->bound().front())});
   (*worker)->send({"d0", instance(3), wire::Cancel{"r", 1, "deadline"}});
-  std::optional<node::Event> heard;
-  const TimePoint end = SystemClock::instance().now() + 10s;
-  while (!heard && SystemClock::instance().now() < end) {
-    while ((*worker)->next()) {
-    }
-    (void)wait_fd((*dialled)->event_fd(), POLLIN, SystemClock::instance().now() + 5ms);
-    heard = (*dialled)->next();
-  }
-  REQUIRE(heard.has_value());
+  REQUIRE(receive_from(**worker, **dialled).has_value());
   (*worker)->send({"d0", instance(3), wire::Cancel{"q", 1, "deadline"}});
   (*worker)->set_peers({});
   const auto lost = loss(**worker);
