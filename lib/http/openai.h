@@ -45,6 +45,7 @@ struct ChatMessage {
   std::string content;  // text parts joined by line feeds
   std::string name;
   std::string tool_call_id;
+  std::string reasoning_content;  // what the model thought before this answer
   Json tool_calls;  // array or null
 };
 

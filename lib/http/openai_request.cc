@@ -291,6 +291,7 @@ void read_messages(Fields& f, std::vector<ChatMessage>& out) {
     }
     message.name = item["name"].as_string();
     message.tool_call_id = item["tool_call_id"].as_string();
+    message.reasoning_content = item["reasoning_content"].as_string();
     out.push_back(std::move(message));
   }
 }

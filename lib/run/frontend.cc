@@ -4,6 +4,7 @@
 #include "run/frontend.h"
 
 #include <algorithm>
+#include <ctime>
 #include <random>
 
 #include "base/errors.h"
@@ -119,10 +120,15 @@ Result<std::vector<std::vector<uint32_t>>> Frontend::prompts_of(const http::Gene
   if (request.is_chat) {
     if (!template_) return template_error_;
     std::vector<text::ChatMessage> messages;
-    for (const auto& m : request.messages) messages.push_back({m.role, m.content});
+    for (const auto& m : request.messages)
+      messages.push_back({m.role, m.content, m.name, m.tool_call_id, m.reasoning_content, m.tool_calls});
     text::ChatOptions options;
     options.add_generation_prompt = request.add_generation_prompt;
-    options.enable_thinking = request.template_kwargs["enable_thinking"].as_bool(true);
+    options.continue_final_message = request.continue_final_message;
+    options.tools = request.tools;
+    options.kwargs = request.template_kwargs;
+    const std::time_t now = std::time(nullptr);
+    localtime_r(&now, &options.now.emplace());
     auto parts = template_->render(messages, options);
     if (!parts) return as_user_error(err::kInvalidField, std::move(parts).error());
     MC_TRY(ids, tokenizer_.encode(*parts, request.add_special_tokens.value_or(false)));
@@ -204,6 +210,7 @@ void Frontend::generate(const http::Request& request, http::Responder out, bool 
   http::ApiLimits limits;
   limits.vocab_size = config_.vocab;
   limits.has_min_p = limits.has_penalties = limits.has_logit_bias = true;
+  limits.has_tools = template_ && template_->knows_tools();
   auto parsed = chat ? http::parse_chat(request.body, request.headers, limits)
                      : http::parse_completion(request.body, request.headers, limits);
   if (!parsed) return out.respond(http::error_response(parsed.error()));

@@ -66,6 +66,7 @@ void Frontend::explain(const http::Request& request, http::Responder out) {
   http::ApiLimits limits;
   limits.vocab_size = config_.vocab;
   limits.has_min_p = limits.has_penalties = limits.has_logit_bias = true;
+  limits.has_tools = template_ && template_->knows_tools();
   const bool chat = request.body.find("\"messages\"") != std::string::npos;
   auto parsed = chat ? http::parse_chat(request.body, request.headers, limits)
                      : http::parse_completion(request.body, request.headers, limits);

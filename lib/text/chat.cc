@@ -3,187 +3,145 @@
 #include <algorithm>
 
 #include "base/errors.h"
-#include "text/chat_form.h"
+#include "text/jinja.h"
 
 namespace mc::text {
 namespace {
 
-constexpr const ChatForm* kChatTemplates[] = {&kMc, &kChatml, &kLlama3};
+using jinja::Str;
+using jinja::Value;
+using Entries = std::vector<std::pair<Value, Value>>;
 
-// A longer source is no template anybody wrote; recognising one is linear, but it is logged and kept.
-constexpr size_t kSourceBytesMax = 1 << 20;
+struct NamedForm {
+  std::string_view name, source;
+};
+// For models that come without a template.
+constexpr NamedForm kForms[] = {
+    {"mc",
+     "{{ bos_token }}{% for message in messages %}{{ '<|' + message.role + '|>\\n' + message.content + '<|end|>\\n' }}"
+     "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% endif %}"},
+    {"chatml",
+     "{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}"
+     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"},
+    {"llama3",
+     "{{ bos_token }}{% for message in messages %}{{ '<|start_header_id|>' + message.role + '<|end_header_id|>\\n\\n' "
+     "+ "
+     "message.content | trim + '<|eot_id|>' }}{% endfor %}{% if add_generation_prompt %}"
+     "{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}"},
+};
+
+// What marks the place where continue_final_message ends the prompt: no character, so no text has it.
+constexpr char32_t kEndMark = 0x110001;
 
 std::string way_out() {
   std::string names;
-  for (const ChatForm* form : kChatTemplates) names += (names.empty() ? "" : "|") + std::string(form->name);
+  for (const NamedForm& form : kForms) names += (names.empty() ? "" : "|") + std::string(form.name);
   return "use /v1/completions, or --chat-template " + names;
 }
 
-bool is_word_byte(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
-}
-bool is_blank(char c) {
-  return c == ' ' || (c >= '\t' && c <= '\r');
+Error refuse(std::string what) {
+  return user_error(err::kTemplateUnsupported, std::move(what), {}, way_out());
 }
 
-std::string replace_all(std::string_view text, std::string_view from, std::string_view to) {
-  std::string out;
-  for (size_t at = text.find(from); at != std::string_view::npos; at = text.find(from)) {
-    out += text.substr(0, at);
-    out += to;
-    text.remove_prefix(at + from.size());
+Error bad_request(std::string what, std::string field) {
+  return user_error(err::kInvalidField, "chat: " + std::move(what), std::move(field));
+}
+
+/// A template writes roles into its control sequences, so the known ones are its own words.
+bool is_known_role(std::string_view role) {
+  for (std::string_view known : {"system", "developer", "user", "assistant", "tool", "function", "ipython"})
+    if (role == known) return true;
+  return false;
+}
+
+Value key(std::string_view name) {
+  return Value(name);
+}
+
+/// A call's arguments arrive as JSON text; templates want the object.
+Json with_arguments(const Json& calls) {
+  Json out = calls;
+  if (!calls.is_array()) return out;
+  out = Json::array();
+  for (const Json& call : calls.items()) {
+    Json changed = call;
+    const Json& arguments = call["function"]["arguments"];
+    if (arguments.is_string()) {
+      auto parsed = Json::parse(arguments.as_string(), {.bytes = 1 << 20, .depth = 32, .values = 1 << 16});
+      if (parsed && parsed->is_object()) {
+        Json function = call["function"];
+        function.set("arguments", std::move(*parsed));
+        changed.set("function", std::move(function));
+      }
+    }
+    out.push(std::move(changed));
   }
-  out += text;
   return out;
 }
 
-/// Copies the quoted text that starts at `at`, in single quotes; returns where it ends.
-size_t copy_quoted(std::string_view source, size_t at, std::string& out) {
-  const char quote = source[at++];
-  out += '\'';
-  for (; at < source.size() && source[at] != quote; ++at) {
-    if (source[at] == '\\' && at + 1 < source.size()) {
-      const char escaped = source[++at];
-      if (escaped == quote && quote == '"')
-        out += '"';
-      else
-        (out += '\\') += escaped;
-    } else if (source[at] == '\n') {
-      out += "\\n";  // a line break in quotes means the same as its escape
-    } else if (source[at] == '\'') {
-      out += "\\'";
-    } else {
-      out += source[at];
-    }
-  }
-  out += '\'';
-  return std::min(at + 1, source.size());
+Value message_value(const ChatMessage& message, bool marked) {
+  Entries entries;
+  entries.emplace_back(key("role"), jinja::widen(message.role, !is_known_role(message.role)));
+  Str content = jinja::widen(message.content, true);
+  if (marked) content.append({kEndMark, U' '});
+  const bool absent = content.empty() && message.tool_calls.size() > 0;
+  entries.emplace_back(key("content"), absent ? Value(nullptr) : Value(std::move(content)));
+  const auto add = [&](std::string_view name, const std::string& text) {
+    if (!text.empty()) entries.emplace_back(key(name), jinja::widen(text, true));
+  };
+  add("name", message.name);
+  add("tool_call_id", message.tool_call_id);
+  add("reasoning_content", message.reasoning_content);
+  if (message.tool_calls.size() > 0)
+    entries.emplace_back(key("tool_calls"), Value::from_json(with_arguments(message.tool_calls), true));
+  return Value::dict(std::move(entries));
 }
 
-/// Copies one tag {% %} or {{ }} that starts at `at`; returns where it ends.
-size_t copy_tag(std::string_view source, size_t at, std::string& out) {
-  const char close = source[at + 1] == '{' ? '}' : '%';
-  out += source.substr(at, 2);
-  at += 2;
-  if (at < source.size() && (source[at] == '-' || source[at] == '+')) ++at;
-  bool blank = false;
-  while (at < source.size()) {
-    const char c = source[at];
-    if (c == close && at + 1 < source.size() && source[at + 1] == '}') {
-      if (out.ends_with('-') || out.ends_with('+')) out.pop_back();
-      (out += close) += '}';
-      return at + 2;
-    }
-    if (is_blank(c)) {
-      blank = true;
-      ++at;
-      continue;
-    }
-    if (blank && is_word_byte(c) && is_word_byte(out.back())) out += ' ';
-    blank = false;
-    if (c == '\'' || c == '"') {
-      at = copy_quoted(source, at, out);
-    } else {
-      out += c;
-      ++at;
-    }
+std::vector<Part> parts_of(const Str& text) {
+  std::vector<Part> out;
+  for (size_t at = 0; at < text.size();) {
+    const char32_t mark = text[at] & jinja::kUserBit;
+    size_t end = at;
+    while (end < text.size() && (text[end] & jinja::kUserBit) == mark) ++end;
+    out.push_back({jinja::narrow(jinja::StrView(text).substr(at, end - at)), mark != 0});
+    at = end;
   }
-  return at;
+  return out;
 }
 
-/// Adds text that stands between two tags, after Jinja's rules with trim_blocks and lstrip_blocks, as a
-/// tag that prints it. `closed` is as in normal_source, `opened` the next tag from its second character.
-void add_text(std::string_view text, char closed, std::string_view opened, std::string& out) {
-  bool line_start = closed == 0;
-  if (closed == '-') {
-    while (!text.empty() && is_blank(text.front())) text.remove_prefix(1);
-  } else if ((closed == '%' || closed == '#') && text.starts_with('\n')) {
-    text.remove_prefix(1);
-    line_start = true;
-  }
-  if (opened.size() == 2 && opened[1] == '-') {
-    while (!text.empty() && is_blank(text.back())) text.remove_suffix(1);
-  } else if (opened.starts_with('%') || opened.starts_with('#')) {
-    const size_t line = text.rfind('\n') + 1;  // 0 when there is none
-    if ((line > 0 || line_start) && text.find_first_not_of(" \t", line) == std::string_view::npos)
-      text = text.substr(0, line);
-  }
-  if (!text.empty()) ((out += kPlainText) += text) += "\"}}";
+/// Cuts the text at the mark, and what a template that trims has left of the blanks in front of it.
+Result<void> end_at_mark(Str& text) {
+  size_t at = text.size();
+  while (at > 0 && jinja::code_of(text[at - 1]) != kEndMark) --at;
+  if (at == 0) return bad_request("continue_final_message: the template does not write the last message", "messages");
+  const bool spaced = at < text.size() && text[at] == (U' ' | (text[at - 1] & jinja::kUserBit));
+  text.resize(at - 1);
+  const auto blank = [](char32_t c) { return c == U' ' || (c >= U'\t' && c <= U'\r'); };
+  while (!spaced && !text.empty() && blank(jinja::code_of(text.back()))) text.pop_back();
+  return {};
+}
+
+/// Long conversations may cost more than short ones, in proportion.
+jinja::Limits limits_for(std::span<const ChatMessage> messages) {
+  size_t bytes = 0;
+  for (const ChatMessage& message : messages) bytes += message.content.size() + message.reasoning_content.size();
+  jinja::Limits limits;
+  limits.steps += messages.size() * 10'000;
+  limits.chars += bytes * 64;
+  limits.work += bytes * 256;
+  return limits;
 }
 
 }  // namespace
 
-std::string normal_source(std::string_view source) {
-  if (source.ends_with('\n')) source.remove_suffix(1);  // Jinja drops one
-  std::string out;
-  size_t text_begin = 0;
-  char closed = 0;  // the last tag's kind, '{', '%' or '#'; '-' when it takes the white space behind it
-  for (size_t at = 0; at <= source.size();) {
-    const bool tag = at + 1 < source.size() && source[at] == '{' && std::string_view("{%#").find(source[at + 1]) < 3;
-    if (!tag && at < source.size()) {
-      ++at;
-      continue;
-    }
-    const std::string_view opened = source.substr(std::min(at + 1, source.size()), 2);
-    add_text(source.substr(text_begin, at - text_begin), closed, opened, out);
-    if (at == source.size()) break;
-    const char kind = source[at + 1];
-    if (kind == '#') {
-      const size_t end = source.find("#}", at + 2);
-      at = end == std::string_view::npos ? source.size() : end + 2;
-    } else {
-      at = copy_tag(source, at, out);
-    }
-    closed = at >= 3 && source[at - 3] == '-' ? '-' : kind;
-    text_begin = at;
-  }
-  for (std::string_view key : {"role", "content"})
-    out = replace_all(out, "['" + std::string(key) + "']", "." + std::string(key));
-  return replace_all(out, "'+'", "");
-}
+struct ChatTemplate::Parsed {
+  jinja::Tree tree;
+  std::optional<jinja::Tree> tool_tree;  // when the model has one of its own for requests with tools
+  std::vector<std::pair<std::string, Value>> tokens;
+};
 
-bool contains(std::string_view source, std::string_view word) {
-  return source.find(word) != std::string_view::npos;
-}
-
-bool lacks(std::string_view source, std::initializer_list<std::string_view> words) {
-  return std::none_of(words.begin(), words.end(), [&](std::string_view word) { return contains(source, word); });
-}
-
-bool always_before(std::string_view source, std::string_view word, std::string_view next) {
-  for (size_t at = source.find(word); at != std::string_view::npos; at = source.find(word, at + 1))
-    if (!source.substr(at + word.size()).starts_with(next)) return false;
-  return true;
-}
-
-std::string_view between(std::string_view source, std::string_view before, std::string_view after) {
-  const size_t begin = source.find(before);
-  if (begin == std::string_view::npos) return {};
-  source.remove_prefix(begin + before.size());
-  const size_t end = source.find(after);
-  return end == std::string_view::npos ? std::string_view() : source.substr(0, end);
-}
-
-Result<void> check_messages(std::span<const ChatMessage> messages) {
-  if (messages.empty()) return user_error(err::kInvalidField, "chat: messages is empty", "messages");
-  for (size_t i = 0; i < messages.size(); ++i) {
-    const std::string role = messages[i].role.substr(0, 32);  // no role we know is longer
-    if (role != "system" && role != "user" && role != "assistant")
-      return user_error(err::kInvalidField,
-                        "chat: message " + std::to_string(i) + " has role \"" + role +
-                            "\"; this template takes system, user and assistant",
-                        "messages");
-  }
-  return {};
-}
-
-void PartList::add(std::string_view text, bool user) {
-  if (text.empty()) return;
-  if (!parts_.empty() && parts_.back().user == user)
-    parts_.back().text += text;
-  else
-    parts_.push_back({std::string(text), user});
-}
+ChatTemplate::ChatTemplate(std::unique_ptr<const Parsed> parsed) : parsed_(std::move(parsed)) {}
+ChatTemplate::~ChatTemplate() = default;
 
 std::string to_string(std::span<const Part> parts) {
   std::string out;
@@ -193,29 +151,69 @@ std::string to_string(std::span<const Part> parts) {
 
 std::vector<std::string_view> ChatTemplate::names() {
   std::vector<std::string_view> out;
-  for (const ChatForm* form : kChatTemplates) out.push_back(form->name);
+  for (const NamedForm& form : kForms) out.push_back(form.name);
   return out;
 }
 
 Result<std::unique_ptr<const ChatTemplate>> ChatTemplate::open(const TokenizerConfig& config, std::string_view name) {
+  std::string_view source = config.chat_template, tool_source = config.tool_template;
   if (name != "auto") {
-    for (const ChatForm* form : kChatTemplates)
-      if (form->name == name) return form->plain(config);
-    return user_error(err::kTemplateUnsupported, "chat: no template is named \"" + std::string(name) + "\"", {},
-                      way_out());
+    const auto* form =
+        std::find_if(std::begin(kForms), std::end(kForms), [&](const NamedForm& f) { return f.name == name; });
+    if (form == std::end(kForms)) return refuse("chat: no template is named \"" + std::string(name) + "\"");
+    source = form->source;
+    tool_source = {};
   }
-  const auto refuse = [](const std::string& what) {
-    return user_error(err::kTemplateUnsupported, what, {}, way_out());
+  if (source.empty()) return refuse("chat: the model has no chat template");
+  auto parsed = std::make_unique<Parsed>();
+  for (std::string_view text : {source, tool_source}) {
+    if (text.empty()) continue;
+    if (const auto offset = find_invalid_utf8(text))
+      return refuse("chat: the model's chat template is not valid UTF-8 at byte " + std::to_string(*offset));
+    auto tree = jinja::parse(text);
+    if (!tree) return refuse("chat: the model's chat template: " + tree.error().what);
+    (text.data() == source.data() ? parsed->tree : parsed->tool_tree.emplace()) = std::move(*tree);
+  }
+  const auto token = [&](const char* variable, const std::string& text) {
+    if (!text.empty()) parsed->tokens.emplace_back(variable, Value(std::string_view(text)));
   };
-  const std::string& template_source = config.chat_template;
-  if (template_source.empty()) return refuse("chat: the model has no chat template");
-  if (template_source.size() > kSourceBytesMax)
-    return refuse("chat: the model's chat template has " + std::to_string(template_source.size()) +
-                  " bytes; the most is " + std::to_string(kSourceBytesMax));
-  const std::string source = normal_source(template_source);
-  for (const ChatForm* form : kChatTemplates)
-    if (auto found = form->recognise(source, config)) return found;
-  return refuse("chat: the model's chat template is none of the known forms (ChatML, Llama 3, mc)");
+  token("bos_token", config.bos_token);
+  token("eos_token", config.eos_token);
+  token("pad_token", config.pad_token);
+  jinja::Values more;
+  for (const std::string& text : config.additional_special_tokens) more.push_back(Value(std::string_view(text)));
+  if (!more.empty()) parsed->tokens.emplace_back("additional_special_tokens", Value::list(std::move(more)));
+  return std::unique_ptr<const ChatTemplate>(new ChatTemplate(std::move(parsed)));
+}
+
+bool ChatTemplate::knows_tools() const {
+  return parsed_->tool_tree || parsed_->tree.id_of("tools") != jinja::kNoName;
+}
+
+Result<std::vector<Part>> ChatTemplate::render(std::span<const ChatMessage> messages,
+                                               const ChatOptions& options) const {
+  if (messages.empty()) return bad_request("messages is empty", "messages");
+  const bool tools = options.tools.size() > 0;
+  jinja::Context context;
+  context.now = options.now;
+  jinja::Values list;
+  for (const ChatMessage& message : messages)
+    list.push_back(message_value(message, options.continue_final_message && &message == &messages.back()));
+  context.variables = parsed_->tokens;
+  for (const auto& [name, value] : options.kwargs.members()) {
+    for (std::string_view own : {"messages", "tools", "documents", "add_generation_prompt"})
+      if (name == own) return bad_request(name + " is a field of its own", "chat_template_kwargs." + name);
+    context.variables.emplace_back(name, Value::from_json(value, true));
+  }
+  context.variables.emplace_back("messages", Value::list(std::move(list)));
+  context.variables.emplace_back("tools", tools ? Value::from_json(options.tools, true) : Value(nullptr));
+  context.variables.emplace_back("documents", nullptr);
+  context.variables.emplace_back("add_generation_prompt", options.add_generation_prompt);
+  const jinja::Tree& tree = tools && parsed_->tool_tree ? *parsed_->tool_tree : parsed_->tree;
+  auto text = jinja::render(tree, context, limits_for(messages));
+  if (!text) return bad_request("the template, " + text.error().what, "messages");
+  if (options.continue_final_message) MC_CHECK(end_at_mark(*text));
+  return parts_of(*text);
 }
 
 }  // namespace mc::text

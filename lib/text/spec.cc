@@ -406,13 +406,20 @@ Result<void> read_decoder_map(const Json& map, TokenizerConfig& config) {
   return {};
 }
 
-Result<std::string> read_chat_template(const Json& value) {
-  if (value.is_null() || value.is_string()) return std::string(value.as_string());
+Result<void> read_chat_template(const Json& value, TokenizerConfig& config) {
+  if (value.is_null() || value.is_string()) {
+    config.chat_template = value.as_string();
+    return {};
+  }
   if (!value.is_array())
     return Error{Code::invalid, "tokenizer_config.json: chat_template must be a string or a list of named templates"};
-  for (const Json& item : value.items())
-    if (item["name"] == Json("default")) return std::string(item["template"].as_string());
-  return Error{Code::unsupported, "tokenizer_config.json: chat_template is a list without one named \"default\""};
+  for (const Json& item : value.items()) {
+    if (item["name"] == Json("default")) config.chat_template = item["template"].as_string();
+    if (item["name"] == Json("tool_use")) config.tool_template = item["template"].as_string();
+  }
+  if (config.chat_template.empty())
+    return Error{Code::unsupported, "tokenizer_config.json: chat_template is a list without one named \"default\""};
+  return {};
 }
 
 }  // namespace
@@ -450,10 +457,12 @@ Result<TokenizerConfig> read_tokenizer_config(const TokenizerFiles& files) {
     if (auto added = read_decoder_map(root["added_tokens_decoder"], config); !added)
       return Error{added.error().code,
                    "tokenizer_config.json: " + added.error().what.substr(sizeof("tokenizer.json: ") - 1)};
-    MC_TRY(chat_template, read_chat_template(root["chat_template"]));
-    config.chat_template = std::move(chat_template);
+    MC_CHECK(read_chat_template(root["chat_template"], config));
   }
-  if (!files.chat_template.empty()) config.chat_template = files.chat_template;
+  if (!files.chat_template.empty()) {
+    config.chat_template = files.chat_template;
+    config.tool_template.clear();
+  }
   return config;
 }
 

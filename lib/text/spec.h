@@ -75,7 +75,8 @@ struct TokenizerConfig {
   std::optional<bool> add_bos_token;
   std::optional<bool> add_eos_token;
   std::vector<AddedToken> added;  // added_tokens_decoder
-  std::string chat_template;      // empty: none
+  std::string chat_template;      // Jinja source; empty: none
+  std::string tool_template;      // the one named tool_use, for requests with tools; empty: none
 };
 
 /// The files' contents; an absent file is empty text (tokenizer.json must be there).

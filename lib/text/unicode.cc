@@ -122,19 +122,4 @@ bool is_word(char32_t c) {
          within(0x1F170, 0x1F189);
 }
 
-std::string_view strip(std::string_view text) {
-  const auto stripped = [](char32_t c) { return is_space(c) || (c >= 0x1C && c <= 0x1F); };
-  while (!text.empty()) {
-    const CodePoint c = decode_utf8(text);
-    if (!stripped(c.value)) break;
-    text.remove_prefix(c.bytes);
-  }
-  while (!text.empty()) {
-    const CodePoint c = decode_utf8_back(text);
-    if (!stripped(c.value)) break;
-    text.remove_suffix(c.bytes);
-  }
-  return text;
-}
-
 }  // namespace mc::text

@@ -22,7 +22,17 @@ std::string lowercase(std::string_view text);
 bool is_space(char32_t c);
 /// What \w matches in UTS #18: letters, marks, decimal digits, connectors, joiners.
 bool is_word(char32_t c);
-/// Trims what Python's str.strip() does: White_Space and U+001C..U+001F.
-std::string_view strip(std::string_view text);
+/// Categories as Python's str methods ask for them.
+bool is_letter(char32_t c);     // L*
+bool is_decimal(char32_t c);    // Nd
+bool is_numeric(char32_t c);    // N*
+bool is_upper(char32_t c);      // Uppercase
+bool is_lower(char32_t c);      // Lowercase
+bool is_titlecase(char32_t c);  // Lt
+bool is_printable(char32_t c);  // neither C* nor a separator other than the space
+/// Full case mappings (one character may become up to three), without regard to neighbours.
+std::u32string upper_of(char32_t c);
+std::u32string lower_of(char32_t c);
+std::u32string title_of(char32_t c);
 
 }  // namespace mc::text

@@ -97,32 +97,11 @@ TEST_CASE("text/tokenizer: the embedded model's tokenizer and template are read,
   CHECK(tokenizer->eos_id().has_value());
   const auto chat = ChatTemplate::open(tokenizer->config());
   REQUIRE_OK(chat);
-  CHECK((*chat)->name() == "mc");
+  CHECK(to_string(*(*chat)->render(std::vector<ChatMessage>{{"user", "hi"}})) ==
+        tokenizer->config().bos_token + "<|user|>\nhi<|end|>\n<|assistant|>\n");
   for (const Json& row : read_lines(golden_dir() + "gpt2/cases.jsonl")) {
     const auto ids = tokenizer->encode(row["text"].as_string(), {.add_special = false, .parse_special = false});
     REQUIRE_OK(ids);
     CHECK(tokenizer->decode(*ids, false) == row["text"].as_string());
-  }
-}
-
-TEST_CASE("text/chat: every known template gives what Jinja renders, and is recognised by its source") {
-  const auto rows = read_lines(golden_dir() + "chat.jsonl");
-  for (size_t i = 1; i < rows.size(); ++i) {
-    const Json& row = rows[i];
-    const std::string name(row["template"].as_string());
-    INFO("template " << name << ", conversation " << row["conversation"].as_int());
-    const TokenizerConfig config{.bos_token = "<BOS>",
-                                 .chat_template = std::string(rows[0]["templates"][name].as_string())};
-    auto chat = ChatTemplate::open(config);
-    REQUIRE_OK(chat);
-    CHECK((*chat)->name() == (name.starts_with("llama") ? "llama3" : name == "mc" ? "mc" : "chatml"));
-    std::vector<ChatMessage> messages;
-    for (const Json& message : rows[0]["conversations"][static_cast<size_t>(row["conversation"].as_int())].items())
-      messages.push_back({std::string(message["role"].as_string()), std::string(message["content"].as_string())});
-    const auto parts = (*chat)->render(messages, {.add_generation_prompt = row["add_generation_prompt"].as_bool(),
-                                                  .enable_thinking = row["enable_thinking"].as_bool(true),
-                                                  .today = "05 Feb 2031"});
-    REQUIRE_OK(parts);
-    CHECK(to_string(*parts) == row["text"].as_string());
   }
 }

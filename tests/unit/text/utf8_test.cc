@@ -69,9 +69,6 @@ TEST_CASE("text/unicode: half a million combining marks out of order are put in 
   CHECK(normalize(marks, NormalForm::nfd) == sorted);
 }
 
-TEST_CASE("text/unicode: lower case is per character, and strip takes Python's white space") {
+TEST_CASE("text/unicode: lower case is per character") {
   CHECK(lowercase("ABC \u00c9\u0130\u03a3") == "abc \u00e9i\u0307\u03c3");
-  CHECK(strip(" \t\x1c\u3000x \u00a0y\u2028\n") == "x \u00a0y");
-  CHECK(strip(" \n ").empty());
-  CHECK(strip("\u200b").size() == 3);  // a zero-width space is no white space
 }

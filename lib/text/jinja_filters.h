@@ -1,0 +1,37 @@
+// The tables of filters and tests. A template's filters are looked up when it is parsed.
+#pragma once
+
+#include "text/jinja_eval.h"
+
+namespace mc::text::jinja {
+
+struct Filter {
+  std::string_view name;
+  Result<Value> (*apply)(Interpreter& run, const Value& value, Args& args);
+  bool takes_arguments = true;
+};
+struct Test {
+  std::string_view name;
+  Result<bool> (*check)(Interpreter& run, const Value& value, Args& args);
+};
+
+const Filter* find_filter(std::string_view name);
+const Test* find_test(std::string_view name);
+
+// The parts of the table, each in its own file.
+std::span<const Filter> text_filters();      // jinja_filters_text.cc
+std::span<const Filter> sequence_filters();  // jinja_filters_sequence.cc
+std::span<const Filter> value_filters();     // jinja_filters_value.cc
+
+/// Text with the characters of `text` that any of `chars` (white space when missing) taken off its ends.
+StrView trimmed(StrView text, const Value& chars, bool left = true, bool right = true);
+bool is_python_space(char32_t c);
+Str upper(StrView text);
+Str lower(StrView text);
+Str replaced(StrView text, StrView from, StrView to, int64_t count);
+/// How |sort, |unique and the like see a value: text in lower case.
+Value ignoring_case(const Value& value);
+/// Stable; each value with its key. TypeError.
+Result<void> sort_by_key(Interpreter& run, std::vector<std::pair<Value, Value>>& keyed, bool reverse);
+
+}  // namespace mc::text::jinja

@@ -1,0 +1,238 @@
+// Values of the template language: Python's, as far as templates can see them. Text is a sequence of
+// code points, each with one bit that says whether it came from a user: so that bit travels through
+// slicing, trimming, joining, replacing and whatever else a template does, without a line of code for it.
+// Numbers and containers carry the same bit, for the characters they are printed with.
+// Containers never change once made (the sandbox forbids it), namespaces do; the interpreter owns those
+// and empties them at the end, so cycles are not leaked. Containers know their depth, which is bounded,
+// so recursion over values is.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/json.h"
+#include "base/result.h"
+
+namespace mc::text::jinja {
+
+constexpr char32_t kUserBit = 0x80000000;
+using Str = std::u32string;  // characters may carry kUserBit
+using StrView = std::u32string_view;
+
+inline char32_t code_of(char32_t c) {
+  return c & ~kUserBit;
+}
+
+enum class Kind : uint8_t {
+  missing,  // no value: an argument that was not given, an unbound name
+  undefined,
+  none,
+  boolean,
+  integer,
+  real,
+  string,
+  list,
+  tuple,
+  dict,
+  range,
+  view,      // dict.keys(), values(), items()
+  iterator,  // what filters such as map return: can be walked once, has no length, is always true
+  space,     // namespace()
+  loop,
+  macro,
+  method,
+  function,
+  cycler,
+  joiner,
+};
+
+class Value;
+class Interpreter;
+struct Scope;
+struct Node;
+struct StringMethod;
+using Values = std::vector<Value>;
+
+struct Args {
+  Values positional;
+  std::vector<std::pair<std::string, Value>> named;
+};
+
+struct Text {
+  Str chars;
+  bool markup = false;  // went through |safe or |escape: + escapes what is put beside it
+};
+struct Items;
+struct Dict;
+
+/// How deep containers are nested in a value, and how many values it holds in all (each as often as it is
+/// reached). Both are bounded, and so is the time to print, compare or free a value.
+struct Extent {
+  uint32_t depth = 0;
+  uint32_t size = 1;
+};
+constexpr Extent kExtentMax = {100, 4u << 20};
+
+class Value {
+ public:
+  Value() = default;
+  Value(std::nullptr_t) : kind_(Kind::none) {}
+  template <std::same_as<bool> T>
+  Value(T value) : kind_(Kind::boolean), integer_(value) {}
+  template <std::integral T>
+  requires(!std::same_as<T, bool>) Value(T value) : kind_(Kind::integer), integer_(static_cast<int64_t>(value)) {}
+  Value(double value) : kind_(Kind::real), real_(value) {}
+  Value(Str chars, bool markup = false);
+  explicit Value(std::string_view utf8);
+  template <class T>
+  Value(Kind kind, std::shared_ptr<T> object) : kind_(kind), object_(std::move(object)) {}
+  /// An undefined value that fails with `message` when it is used.
+  static Value undefined(std::string message, bool unsafe = false);
+  static Value list(Values items, bool user = false);
+  static Value tuple(Values items, bool user = false);
+  static Value dict(std::vector<std::pair<Value, Value>> entries, bool user = false);
+  /// `user`: every text and number in it is a user's.
+  static Value from_json(const Json& json, bool user);
+
+  Kind kind() const { return kind_; }
+  bool is(Kind kind) const { return kind_ == kind; }
+  bool is_number() const { return kind_ == Kind::integer || kind_ == Kind::real || kind_ == Kind::boolean; }
+  bool is_whole() const { return kind_ == Kind::integer || kind_ == Kind::boolean; }
+  bool user() const { return user_; }
+  Value with_user(bool user) && {
+    user_ = user_ || user;
+    return std::move(*this);
+  }
+
+  int64_t integer() const { return integer_; }  // boolean or integer
+  double real() const { return kind_ == Kind::real ? real_ : static_cast<double>(integer_); }
+  const Str& chars() const { return as<Text>().chars; }
+  const Values& items() const;  // list or tuple
+  const std::vector<std::pair<Value, Value>>& entries() const;
+  /// nullptr when a dict has no such key (a template's text).
+  const Value* find(std::string_view key) const;
+  const Value* find(const Value& key) const;
+  template <class T>
+  T& as() const {
+    return *static_cast<T*>(object_.get());
+  }
+  const std::shared_ptr<void>& object() const { return object_; }
+  /// The characters when nobody else holds this text: they may be changed in place.
+  Str* own_chars() { return kind_ == Kind::string && object_.use_count() == 1 ? &as<Text>().chars : nullptr; }
+  Extent extent() const;
+
+ private:
+  Kind kind_ = Kind::missing;
+  bool user_ = false;
+  union {
+    int64_t integer_ = 0;
+    double real_;
+  };
+  std::shared_ptr<void> object_;
+};
+
+struct Items {
+  Values items;
+  Extent extent;
+  bool group = false;  // what groupby yields: a tuple with the names grouper and list
+};
+struct Dict {
+  std::vector<std::pair<Value, Value>> entries;
+  Extent extent;
+};
+struct Undefined {
+  std::string message;
+  bool unsafe = false;  // SecurityError instead of UndefinedError
+};
+struct Range {
+  int64_t start = 0, stop = 0, step = 1;
+  int64_t size() const;
+  int64_t at(int64_t index) const { return start + index * step; }
+};
+struct View {
+  enum class Of : uint8_t { keys, values, items };
+  Value dict;
+  Of of = Of::items;
+};
+struct Iterator {
+  std::function<Result<Values>(Interpreter&)> make;  // run at the first step; empty when `items` are there
+  Values items;
+  size_t next = 0;
+  Extent extent;
+  std::string_view type = "generator";
+};
+struct Space {
+  std::vector<std::pair<std::string, Value>> attributes;
+};
+struct Macro {
+  const Node* node = nullptr;  // macro or call block; outlives the interpreter
+  std::shared_ptr<Scope> scope;
+};
+struct Method {
+  Value self;
+  std::string_view name;
+  Result<Value> (*call)(Interpreter&, const Value& self, Args&) = nullptr;
+};
+struct Function {
+  std::string_view name;
+  Result<Value> (*call)(Interpreter&, Args&) = nullptr;
+};
+struct Loop {
+  Values items;
+  size_t index0 = 0;
+  int64_t depth0 = 0;
+  const Node* recursive = nullptr;
+  std::shared_ptr<Scope> scope;  // where the loop stands: what a recursive call renders in
+  Value changed;
+  bool sized = true;
+};
+struct Cycler {
+  Values items;
+  size_t at = 0;
+};
+struct Joiner {
+  Value separator;
+  bool used = false;
+};
+
+Str widen(std::string_view utf8, bool user = false);
+/// UTF-8; surrogates become U+FFFD.
+std::string narrow(StrView text);
+/// Equal characters, wherever they came from.
+bool same(StrView a, StrView b);
+bool same(StrView a, std::string_view ascii);
+int compare(StrView a, StrView b);
+/// The first `needle` at or after `from`, or npos. Linear.
+size_t find_in(StrView text, StrView needle, size_t from = 0);
+size_t find_last_in(StrView text, StrView needle, size_t end);
+
+/// Python's name of the type: "str", "NoneType".
+std::string_view type_name(const Value& value);
+/// As jinja2's messages name it: "dict object", "None".
+std::string object_name(const Value& value);
+bool truth(const Value& value);
+bool equal(const Value& a, const Value& b);
+/// The extent of a container of these.
+Extent extent_of(const Values& items);
+/// repr() stops at this many characters.
+constexpr size_t kReprMax = 32u << 20;
+/// Python's str(): what {{ }} prints.
+Str to_str(const Value& value);
+Str to_repr(const Value& value);
+void append_repr(Str& out, StrView text);
+std::string repr_of(std::string_view utf8);
+std::string float_repr(double value);
+
+/// "TypeError: unhashable type"; the class name is Python's.
+Error failure(std::string_view type, std::string message);
+Error type_error(std::string message);
+/// The error of an undefined value that is used.
+Error undefined_error(const Value& value);
+
+}  // namespace mc::text::jinja
