@@ -122,11 +122,12 @@ Result<void> end_at_mark(Str& text) {
 }
 
 /// Long conversations may cost more than short ones, in proportion.
-jinja::Limits limits_for(std::span<const ChatMessage> messages) {
-  size_t bytes = 0;
-  for (const ChatMessage& message : messages) bytes += message.content.size() + message.reasoning_content.size();
+jinja::Limits limits_for(std::span<const ChatMessage> messages, const ChatOptions& options) {
+  size_t bytes = options.tools.dump().size() + options.kwargs.dump().size();
+  for (const ChatMessage& m : messages)
+    bytes += m.content.size() + m.reasoning_content.size() + m.tool_calls.dump().size();
   jinja::Limits limits;
-  limits.steps += messages.size() * 10'000;
+  limits.steps += messages.size() * 10'000 + bytes * 4;
   limits.chars += bytes * 64;
   limits.work += bytes * 256;
   return limits;
@@ -210,7 +211,7 @@ Result<std::vector<Part>> ChatTemplate::render(std::span<const ChatMessage> mess
   context.variables.emplace_back("documents", nullptr);
   context.variables.emplace_back("add_generation_prompt", options.add_generation_prompt);
   const jinja::Tree& tree = tools && parsed_->tool_tree ? *parsed_->tool_tree : parsed_->tree;
-  auto text = jinja::render(tree, context, limits_for(messages));
+  auto text = jinja::render(tree, context, limits_for(messages, options));
   if (!text) return bad_request("the template, " + text.error().what, "messages");
   if (options.continue_final_message) MC_CHECK(end_at_mark(*text));
   return parts_of(*text);

@@ -17,9 +17,9 @@
 namespace mc::text::jinja {
 
 struct Limits {
-  size_t steps = 20'000'000;  // nodes visited, items walked
-  size_t work = 256u << 20;   // characters read or written
-  size_t chars = 64u << 20;   // characters of all texts made; a list's item counts as some
+  size_t steps = 2'000'000;   // nodes visited, items walked
+  size_t work = 64u << 20;    // characters read or written
+  size_t chars = 16u << 20;   // characters of all texts made; a list's item counts as some
   size_t output = 16u << 20;  // characters of the result
   uint32_t depth = 800;       // of expressions, bodies and macro calls within each other
 };
