@@ -153,7 +153,7 @@ void RdmaLane::link(size_t count) {
   pieces_.clear();
   for (const LocalPiece& piece : plan_.pieces) pieces_.push_back({piece.address, piece.bytes, piece.key});
   for (size_t i = 0; i < count; ++i) {
-    const Work& work = plan_.works[i];
+    const RdmaWork& work = plan_.works[i];
     ibv_send_wr& request = requests_[i];
     request.wr_id = uint64_t{index_} << 56 | (posted_ + i + 1);
     request.next = i + 1 < count ? &requests_[i + 1] : nullptr;

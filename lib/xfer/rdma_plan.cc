@@ -25,7 +25,7 @@ Reachable reach(const KeyRange& range, uint64_t at) {
 bool place(WorkPlan& plan, const PlanLimits& limits, Op op, uint64_t remote, uint32_t remote_key,
            const LocalPiece& piece) {
   if (!plan.works.empty()) {
-    Work& last = plan.works.back();
+    RdmaWork& last = plan.works.back();
     LocalPiece& tail = plan.pieces.back();
     const bool follows = last.op == op && last.key == remote_key && last.remote + last.bytes == remote &&
                          (last.slices_ended == 0 || last.bytes + piece.bytes <= limits.bytes);
@@ -87,7 +87,7 @@ void plan_works(std::span<const PlanItem> items, const PlanLimits& limits, WorkP
     // an item that does not fit leaves no trace: its slice is not ours
     const size_t works = plan.works.size();
     const size_t pieces = plan.pieces.size();
-    const Work last = works == 0 ? Work{} : plan.works.back();
+    const RdmaWork last = works == 0 ? RdmaWork{} : plan.works.back();
     const LocalPiece tail = pieces == 0 ? LocalPiece{} : plan.pieces.back();
     if (!place_item(plan, limits, item)) {
       plan.works.resize(works);

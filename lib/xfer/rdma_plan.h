@@ -40,7 +40,7 @@ struct LocalPiece {
   uint32_t key = 0;
 };
 
-struct Work {
+struct RdmaWork {
   Op op = Op::read;
   uint64_t remote = 0;
   uint32_t key = 0;
@@ -51,7 +51,7 @@ struct Work {
 };
 
 struct WorkPlan {
-  std::vector<Work> works;
+  std::vector<RdmaWork> works;
   std::vector<LocalPiece> pieces;
   size_t taken = 0;  // items planned completely, from the front
   void clear();

@@ -121,7 +121,7 @@ TEST_CASE("xfer/rdma_plan: every byte is moved exactly once, between the right p
     size_t item = 0, ended = 0;
     bool right = true;
     uint64_t at = 0;
-    for (const Work& work : plan.works) {
+    for (const RdmaWork& work : plan.works) {
       CHECK(work.piece_count <= limits.gather);
       uint64_t remote = work.remote;
       for (size_t p = 0; p < work.piece_count; ++p) {
