@@ -21,7 +21,7 @@ struct Limits {
   size_t work = 64u << 20;    // characters read or written
   size_t chars = 16u << 20;   // characters of all texts made; a list's item counts as some
   size_t output = 16u << 20;  // characters of the result
-  uint32_t depth = 800;       // of expressions, bodies and macro calls within each other
+  uint32_t depth = 400;       // of expressions, bodies and macro calls within each other
 };
 
 struct Context {
