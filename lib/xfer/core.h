@@ -1,7 +1,9 @@
-// The engine's inside (internal). One thread owns everything below the line "engine thread"; callers
-// reach it through a queue of commands and read what it publishes under a mutex.
+// The engine's inside (internal). Whoever holds turn_, nearly always the engine's thread, owns everything
+// below the line "engine thread"; callers reach it through a queue of commands and read what it publishes
+// under a mutex.
 //
 //   core_loop.cc     the loop, commands, timers, events to the caller
+//   core_drive.cc    turns of the loop on a caller's thread
 //   core_peers.cc    dialling, connections up and lost, notifies
 //   core_slices.cc   requests -> slices -> lanes, completions, retries
 //   core_batches.cc  deadlines, cancelling, results, quarantine
@@ -181,6 +183,9 @@ class Engine::Core {
   void stop();
 
   void push(Command command);
+  // core_drive.cc, on the caller's thread
+  void submit_here(Batch& batch);
+  void watch(TimePoint deadline);
   // any thread: the set of transports does not change after start()
   Result<BufferId> add_buffer(std::span<std::byte> memory, const Buffer& buffer, int fd);
   Result<void> attach(BufferId buffer, std::span<std::byte> memory, AccessClass access);
@@ -210,7 +215,7 @@ class Engine::Core {
   mutable std::mutex mutex_;
   std::condition_variable changed_;  // a batch was done or released
   std::vector<Command> commands_;
-  bool sleeping_ = false;  // the engine's thread waits in the poller: wake it
+  bool sleeping_ = false;  // the engine's thread waits in the poller: wake it. Set under turn_ too
   EventFd wake_;
   std::map<BatchId, std::unique_ptr<Batch>> batches_;
   std::map<PeerId, PeerFace> faces_;
@@ -224,12 +229,24 @@ class Engine::Core {
   bool events_polled_ = false;     //   "
   bool events_signalled_ = false;  //   "
   std::atomic<size_t> event_count_{0};
+  std::atomic<uint64_t> polls_{0};  // times a caller waited for an event; with Options::spin only
 
  private:
   using Indices = std::vector<uint32_t>;
 
-  // ---- engine thread from here on ----
+  static constexpr Duration kNap = 1ms;
+
+  std::mutex turn_;                       // before mutex_
+  std::atomic<bool> turn_wanted_{false};  // by the engine's thread: callers that poll leave it the turn
+  // ---- engine thread from here on: under turn_ ----
+  // core_drive.cc
+  void wake();
+  bool drive(Batch* batch, TimePoint& now);
+
   // core_loop.cc
+  std::unique_lock<std::mutex> take_turn();
+  TimePoint round(TimePoint& now);
+  TimePoint nap(TimePoint now, TimePoint idle_since, TimePoint until);
   bool take_commands();
   void on_command(Command& command);
   bool handle_outbox();
@@ -269,7 +286,7 @@ class Engine::Core {
   bool pump(Peer& peer);
   bool pump_route(Peer& peer, size_t route);
   LaneState* emptiest_lane(Route& route, EndpointId& endpoint, int& lane);
-  bool next_slice(Peer& peer, size_t route, size_t lane_count, TimePoint now, uint32_t& index);
+  bool next_slice(Peer& peer, size_t route, size_t lane_count, uint64_t wanted, TimePoint now, uint32_t& index);
   TransferClass class_of(const SliceRecord& slice) const;
   uint32_t new_slice(Batch& batch, uint32_t request, uint64_t at, uint32_t bytes);
   void free_slice(uint32_t index);
@@ -292,9 +309,15 @@ class Engine::Core {
 
   std::thread thread_;
   bool stopping_ = false;
+  TimePoint sleep_until_{};  // while sleeping_
+  // A caller polls the devices, so completions need not wake the engine's thread: it only looks every
+  // kNap whether that is still so.
+  bool driven_ = false;
+  uint64_t polls_seen_ = 0;
+  TimePoint nap_until_{};
   std::vector<ActiveTransport> active_;
   std::vector<Command> taken_;
-  std::vector<PeerId> turn_;  // scratch
+  std::vector<PeerId> turn_peers_;  // scratch
   Outbox outbox_;
   Outbox handled_;  // being handled: handlers append to outbox_
   std::map<PeerId, Peer> peers_;

@@ -158,39 +158,75 @@ void Engine::Core::on_command(Command& command) {
   }
 }
 
+/// One turn of everything but waiting. Returns when the next is due; `now` is when this one was made.
+TimePoint Engine::Core::round(TimePoint& now) {
+  handle_outbox();
+  bool more = false;
+  turn_peers_.assign(busy_.begin(), busy_.end());
+  for (const PeerId id : turn_peers_) {
+    Peer* peer = find_peer(id);
+    if (peer == nullptr) continue;
+    seek(*peer);
+    more |= pump(*peer);
+  }
+  more |= handle_outbox();  // a completion makes room, a loss wants another way: look again
+  for (const BatchId id : std::exchange(unsettled_, {})) {
+    const auto at = running_.find(id);
+    if (at != running_.end()) settle(*at->second);
+  }
+  // after the work, which may have set deadlines; what comes due here is handled in the next round
+  now = SystemClock::instance().now();
+  const TimePoint until = timers(now);
+  more |= !outbox_.empty() || !unsettled_.empty();
+  return more ? now : until;
+}
+
+/// How long to wait, and says that we do. Whoever pushes a command from now on wakes us.
+TimePoint Engine::Core::nap(TimePoint now, TimePoint idle_since, TimePoint until) {
+  if (const uint64_t polls = polls_.load(std::memory_order_relaxed); polls != polls_seen_) {
+    polls_seen_ = polls;
+    driven_ = true;
+    nap_until_ = now + kNap;
+  } else if (nap_until_ <= now) {
+    driven_ = false;
+  }
+  if (driven_) {
+    until = std::min(until, nap_until_);
+  } else if (now - idle_since < options_.spin) {
+    until = now;
+  } else if (until > now) {
+    for (auto& active : active_) active.transport->doze(outbox_);
+    if (!outbox_.empty()) until = now;
+  }
+  if (until <= now) return until;
+  std::lock_guard lock(mutex_);
+  if (!commands_.empty()) return now;
+  sleeping_ = true;
+  sleep_until_ = until;
+  return until;
+}
+
+std::unique_lock<std::mutex> Engine::Core::take_turn() {
+  turn_wanted_.store(true, std::memory_order_relaxed);
+  std::unique_lock turn(turn_);
+  turn_wanted_.store(false, std::memory_order_relaxed);
+  return turn;
+}
+
 void Engine::Core::run() {
   std::array<Poller::Ready, 64> ready;
-  const auto& clock = SystemClock::instance();
-  TimePoint idle_since = clock.now();
-  while (!stopping_) {
-    handle_outbox();
-    bool more = false;
-    turn_.assign(busy_.begin(), busy_.end());
-    for (const PeerId id : turn_) {
-      Peer* peer = find_peer(id);
-      if (peer == nullptr) continue;
-      seek(*peer);
-      more |= pump(*peer);
+  TimePoint now{}, until{};
+  TimePoint idle_since = SystemClock::instance().now();
+  for (;;) {
+    {
+      const auto turn = take_turn();
+      if (stopping_) break;
+      until = round(now);
+      if (until <= now) idle_since = now;
+      until = nap(now, idle_since, until);
     }
-    more |= handle_outbox();  // a completion makes room, a loss wants another way: look again
-    for (const BatchId id : std::exchange(unsettled_, {})) {
-      const auto at = running_.find(id);
-      if (at != running_.end()) settle(*at->second);
-    }
-    // after the work, which may have set deadlines; what comes due here is handled in the next round
-    const TimePoint before = clock.now();
-    TimePoint until = timers(before);
-    more |= !outbox_.empty() || !unsettled_.empty();
-    if (more || before - idle_since < options_.spin) until = before;
-    if (until > before) {
-      std::lock_guard lock(mutex_);
-      if (commands_.empty())
-        sleeping_ = true;
-      else
-        until = before;
-    }
-    const size_t count = poller_.wait(ready, before, until);
-    bool worked = count > 0 || more;
+    const size_t count = poller_.wait(ready, now, until);
+    const auto turn = take_turn();
     if (count > 0) ++round_;
     {
       std::lock_guard lock(mutex_);
@@ -205,8 +241,7 @@ void Engine::Core::run() {
         if (active.row + 1 == Poller::owner(ready[i].token))
           active.transport->ready(ready[i].token, ready[i].events, outbox_);
     }
-    worked |= take_commands();
-    if (worked) idle_since = clock.now();
+    if (take_commands() || count > 0) idle_since = SystemClock::instance().now();
   }
   for (auto& active : active_) active.transport->shutdown();
 }

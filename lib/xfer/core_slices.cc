@@ -184,10 +184,12 @@ TransferClass Engine::Core::class_of(const SliceRecord& slice) const {
   return slice.batch->requests[slice.request].transfer_class;
 }
 
-/// The next slice to post on a route: of the class whose turn it is, one that failed before, else a
-/// fresh cut.
-bool Engine::Core::next_slice(Peer& peer, size_t route_index, size_t lane_count, TimePoint now, uint32_t& index) {
+/// The next slice to post on a route, at most `wanted` bytes: of the class whose turn it is, one that failed before,
+/// else a fresh cut.
+bool Engine::Core::next_slice(Peer& peer, size_t route_index, size_t lane_count, uint64_t wanted, TimePoint now,
+                              uint32_t& index) {
   Route& route = peer.routes[route_index];
+  const uint64_t most = std::clamp(wanted & ~uint64_t{4095}, options_.slice_bytes_min, options_.slice_bytes_max);
   const auto over = [](const Work& work) {
     const RequestState& state = work.batch->states[work.request];
     return state.finished || state.cut == work.batch->requests[work.request].local.size();
@@ -201,12 +203,20 @@ bool Engine::Core::next_slice(Peer& peer, size_t route_index, size_t lane_count,
   if (!retry.empty()) {
     index = retry.front();
     retry.pop_front();
+    const SliceRecord whole = slices_[index];
+    if (whole.bytes <= most) return true;
+    // cut for a faster lane
+    const auto rest = static_cast<uint32_t>(whole.bytes - most);
+    const uint32_t other = new_slice(*whole.batch, whole.request, whole.at + most, rest);
+    slices_[other].attempts = whole.attempts;
+    slices_[index].bytes = static_cast<uint32_t>(most);
+    retry.push_front(other);
     return true;
   }
   const Work work = queue.front();
   RequestState& state = work.batch->states[work.request];
   const uint64_t total = work.batch->requests[work.request].local.size();
-  uint64_t bytes = std::clamp<uint64_t>(total / (8 * lane_count), options_.slice_bytes_min, options_.slice_bytes_max);
+  uint64_t bytes = std::clamp<uint64_t>(total / (8 * lane_count), options_.slice_bytes_min, most);
   bytes = std::min((bytes + 4095) & ~uint64_t{4095}, total - state.cut);
   index = new_slice(*work.batch, work.request, state.cut, static_cast<uint32_t>(bytes));
   state.cut += bytes;
@@ -255,7 +265,9 @@ bool Engine::Core::pump_route(Peer& peer, size_t route_index) {
     uint64_t bytes = 0;
     uint32_t index;
     const TimePoint bulk_since = route.order.bulk_since();
-    while (slices.size() < kPostMax && bytes < kPostBytesMax && next_slice(peer, route_index, lane_count, now, index)) {
+    const uint64_t wanted = transport_of(route_index).slice_bytes(endpoint, lane_index);
+    while (slices.size() < kPostMax && bytes < kPostBytesMax &&
+           next_slice(peer, route_index, lane_count, wanted, now, index)) {
       SliceRecord& record = slices_[index];
       const Request& request = record.batch->requests[record.request];
       record.endpoint = endpoint;

@@ -231,6 +231,8 @@ Result<BatchId> Engine::submit(std::span<const Request> requests, TimePoint dead
   core_->tally_.add(Count::batches_open);
   if (here)
     core_->copy_here(*raw, places);
+  else if (core_->options_.spin > Duration{})
+    core_->submit_here(*raw);
   else
     core_->push({.kind = Command::Kind::submit, .batch = raw});
   return id;
@@ -319,6 +321,7 @@ int Engine::event_fd() const {
 }
 
 size_t Engine::poll(std::vector<Event>& out, TimePoint deadline, size_t max) {
+  if (core_->options_.spin > Duration{} && max > 0) core_->watch(deadline);
   for (;;) {
     size_t count = core_->take_events(out, max, false);
     if (count > 0 || max == 0) return count;

@@ -16,7 +16,11 @@ namespace mc::xfer {
 namespace {
 
 constexpr size_t kPatternBytes = 64;
-constexpr Duration kAheadTime = 200ms;
+// A batch may end this much later than it could when the slowest path got the last slices; completions
+// are seen far sooner than they take to run dry.
+constexpr Duration kAheadTime = 60ms;
+constexpr Duration kSliceTime = 20ms;
+constexpr uint64_t kFirstSlice = uint64_t{256} << 10;
 // parts of a lane's slot
 constexpr size_t kWrittenByPeer = 0;
 constexpr size_t kReadByPeer = 1;
@@ -166,7 +170,7 @@ void RdmaRail::poll(Polled& out) {
 }
 
 void RdmaRail::arm() {
-  if (queue_) (void)::ibv_req_notify_cq(queue_.get(), 0);
+  armed_ = queue_ && ::ibv_req_notify_cq(queue_.get(), 0) == 0;
 }
 
 void RdmaRail::fail_lanes() {
@@ -212,6 +216,11 @@ uint64_t RdmaRail::allowance() const {
   return static_cast<uint64_t>(bytes_per_s_ * std::chrono::duration<double>(kAheadTime).count());
 }
 
+uint64_t RdmaRail::slice_bytes() const {
+  if (bytes_per_s_ == 0) return kFirstSlice;
+  return static_cast<uint64_t>(bytes_per_s_ * std::chrono::duration<double>(kSliceTime).count());
+}
+
 std::vector<RdmaLane::Failed> RdmaRail::close(RdmaReaper& reaper) {
   const bool over = drained();
   std::vector<RdmaLane::Failed> failed;
@@ -223,7 +232,7 @@ std::vector<RdmaLane::Failed> RdmaRail::close(RdmaReaper& reaper) {
   RailRemains remains{std::move(scratch_), std::move(anchor_), std::move(scratch_region_), std::move(queue_),
                       std::exchange(lanes_, {})};
   if (over) reaper.take(std::move(remains));
-  probing_ = told_ready = false;
+  probing_ = told_ready = armed_ = false;
   cancelled.clear();
   cancelled_since = kNever;
   probes_left_ = 0;

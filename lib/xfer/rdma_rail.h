@@ -96,8 +96,10 @@ class RdmaRail {
     size_t failed_lane = 0;
   };
   void poll(Polled& out);
-  /// Asks for an event at the next completion; poll() again afterwards.
+  /// Asks for an event at the next completion; poll() again afterwards. After the event: disarmed.
   void arm();
+  void disarmed() { armed_ = false; }
+  bool armed() const { return armed_ || !queue_; }
   void fail_lanes();
   bool drained() const;
   size_t outstanding() const;
@@ -107,6 +109,10 @@ class RdmaRail {
   void moved(uint64_t bytes, TimePoint now);
   /// What it moves in kAheadTime, so that a slow path does not hold work a fast one could take.
   uint64_t allowance() const;
+  /// It has nearly that much.
+  bool sated() const { return bytes() + slice_bytes() > allowance(); }
+  /// What it moves in kSliceTime; moderate until its speed is known.
+  uint64_t slice_bytes() const;
   /// The end of the attempt: the NIC touches nothing of it any more. Slices that did not make it. What
   /// has not completed is destroyed at once, which may take seconds; what has, by `reaper`.
   std::vector<RdmaLane::Failed> close(RdmaReaper& reaper);
@@ -136,6 +142,7 @@ class RdmaRail {
   double bytes_per_s_ = 0;  // 0 = not known yet
   TimePoint measured_from_{};
   uint64_t measured_bytes_ = 0;
+  bool armed_ = false;
   bool probing_ = false;
   size_t probes_left_ = 0;
 };

@@ -173,7 +173,7 @@ bool RdmaTransport::resolve(RdmaEndpoint& endpoint, const RdmaRail& rail, const 
 uint64_t RdmaTransport::window(const RdmaEndpoint& endpoint, const RdmaRail& rail) const {
   uint64_t window = RdmaLane::kWindowBytes;
   for (const auto& other : endpoint.rails) {
-    if (other.get() == &rail || other->machine.state() != State::up) continue;
+    if (other.get() == &rail || other->machine.state() != State::up || other->sated()) continue;
     window = std::min(window, other->bytes() / endpoint.lanes_per_path + kAheadBytes);
   }
   return window;
@@ -190,6 +190,12 @@ size_t RdmaTransport::paced(RdmaRail& rail, std::span<const Slice> slices) {
   rail.paced = true;
   due(std::max(pace.opens(), at));
   return count;
+}
+
+uint64_t RdmaTransport::slice_bytes(EndpointId id, int lane) const {
+  size_t index = 0;
+  const RdmaRail* rail = rail_of(id, lane, index);
+  return rail == nullptr ? UINT64_MAX : rail->slice_bytes();
 }
 
 size_t RdmaTransport::post(EndpointId id, int lane_index, std::span<const Slice> slices, Outbox& out) {
@@ -269,9 +275,28 @@ void RdmaTransport::on_completions(RdmaDevice& device, Outbox& out) {
     if (rail == nullptr) continue;
     RdmaEndpoint* endpoint = find(rail->endpoint);
     MC_ASSERT(endpoint != nullptr);
-    rail->arm();  // before polling: what completes in between raises an event
+    rail->disarmed();  // until doze(): while there is work we look anyway
     serve(*endpoint, *rail, out);
   }
+}
+
+/// Takes what has completed on paths that raise no event, or, with `arm`, on those that did not until now.
+void RdmaTransport::poll_rails(bool arm, Outbox& out) {
+  bool changed = false;
+  for (auto& [id, endpoint] : endpoints_)
+    for (const auto& rail : endpoint->rails) {
+      if (rail->armed() && (arm || rail->outstanding() == 0)) continue;
+      if (arm) rail->arm();  // before polling: what completes in between raises an event
+      changed |= rail->machine.state() != State::up;
+      serve(*endpoint, *rail, out);
+      changed |= rail->machine.state() != State::up;
+    }
+  if (changed) sweep(out);
+}
+
+void RdmaTransport::doze(Outbox& out) {
+  round_ = now();
+  poll_rails(true, out);
 }
 
 template <class Select>

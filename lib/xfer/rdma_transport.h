@@ -91,6 +91,7 @@ class RdmaTransport final : public Transport {
   EndpointId connect(const std::string& uri, const InstanceId& wanted, TimePoint deadline, Outbox& out) override;
   int lanes(EndpointId endpoint) const override;
   size_t post(EndpointId endpoint, int lane, std::span<const Slice> slices, Outbox& out) override;
+  uint64_t slice_bytes(EndpointId endpoint, int lane) const override;
   bool cancel(EndpointId endpoint, int lane, uint64_t slice) override;
   Code notify(EndpointId endpoint, std::span<const std::byte> bytes, Outbox& out) override;
   void publish(Outbox& out) override;
@@ -98,6 +99,7 @@ class RdmaTransport final : public Transport {
   void shutdown() override;
   void ready(uint64_t token, uint32_t events, Outbox& out) override;
   TimePoint tick(TimePoint now, Outbox& out) override;
+  void doze(Outbox& out) override;
   void pause_notifies(bool pause) override;
   Result<void> attach(BufferId buffer, std::span<std::byte> memory, AccessClass access) override;
   void detach(BufferId buffer) override;
@@ -182,6 +184,7 @@ class RdmaTransport final : public Transport {
   size_t paced(RdmaRail& rail, std::span<const Slice> slices);
   RdmaRail* rail_of(EndpointId endpoint, int lane, size_t& index) const;
   void on_completions(RdmaDevice& device, Outbox& out);
+  void poll_rails(bool arm, Outbox& out);
   void on_device_events(RdmaDevice& device, Outbox& out);
   void on_port_event(RdmaDevice& device, int port, Outbox& out);
   template <class Select>

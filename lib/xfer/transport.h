@@ -2,7 +2,8 @@
 // more lanes that move slices independently; the engine owns batches, slices, retries, deadlines and
 // the choice of lane. To add one: transport_<scheme>.cc and a row of kTransports[] in transports.cc.
 //
-// All methods run on the engine's thread, never block, and report through the Outbox they are given.
+// All methods run on one thread at a time (the engine's, or one that stands in for it: core_drive.cc), never
+// block, and report through the Outbox they are given.
 // Rules every transport keeps:
 //   - a slice accepted by post() ends in exactly one of: a SliceDone; cancel() returning true; or the
 //     `lost` news of its endpoint. After any of them no device or kernel touches slice.local again.
@@ -108,6 +109,8 @@ class Transport {
   /// Takes slices from the front as far as the lane has room; returns how many. Room comes back with
   /// the next SliceDone of that endpoint, or with Outbox::room.
   virtual size_t post(EndpointId endpoint, int lane, std::span<const Slice> slices, Outbox& out) = 0;
+  /// How large a slice for that lane should be at most: a slow one must not hold a large piece at the end of a batch.
+  virtual uint64_t slice_bytes(EndpointId, int) const { return UINT64_MAX; }
   /// True: the slice's memory is free now and no SliceDone follows. False: a SliceDone (or `lost`) will.
   virtual bool cancel(EndpointId endpoint, int lane, uint64_t slice) = 0;
   virtual Code notify(EndpointId endpoint, std::span<const std::byte> bytes, Outbox& out) = 0;
@@ -121,6 +124,9 @@ class Transport {
   virtual void ready(uint64_t token, uint32_t events, Outbox& out) = 0;
   /// Timers. Returns when it wants to be called next.
   virtual TimePoint tick(TimePoint now, Outbox& out) = 0;
+  /// The engine is about to wait for descriptors: what was only polled must wake it from now on. What came
+  /// meanwhile is reported; then it does not wait.
+  virtual void doze(Outbox&) {}
   /// Home::reading_notifies changed.
   virtual void pause_notifies(bool pause) = 0;
   /// Any thread, may block: makes the memory of a buffer usable here, before anybody hears of it.

@@ -50,6 +50,8 @@ class FaultTransport final : public Transport {
     return taken;
   }
 
+  uint64_t slice_bytes(EndpointId endpoint, int lane) const override { return inner_->slice_bytes(endpoint, lane); }
+
   bool cancel(EndpointId endpoint, int lane, uint64_t slice) override {
     held_.erase(std::remove_if(held_.begin(), held_.end(), [&](const Held& held) { return held.done.slice == slice; }),
                 held_.end());
@@ -89,6 +91,11 @@ class FaultTransport final : public Transport {
       return true;
     });
     return next;
+  }
+  void doze(Outbox& out) override {
+    Outbox from;
+    inner_->doze(from);
+    spoil(from, out);
   }
   void pause_notifies(bool pause) override { inner_->pause_notifies(pause); }
   Result<void> attach(BufferId buffer, std::span<std::byte> memory, AccessClass access) override {

@@ -403,10 +403,7 @@ void RdmaTransport::timers(RdmaEndpoint& endpoint, TimePoint at, Outbox& out) {
 TimePoint RdmaTransport::tick(TimePoint at, Outbox& out) {
   dropped_.clear();
   round_ = at;
-  if (home_.options->spin > Duration{})
-    for (auto& [id, endpoint] : endpoints_)
-      for (const auto& rail : endpoint->rails)
-        if (rail->outstanding() > 0) serve(*endpoint, *rail, out);
+  poll_rails(false, out);
   if (at >= due_) {
     due_ = kNever;
     if (listener_paused_) {

@@ -9,8 +9,9 @@
 //               The engine cuts requests into slices and binds them late to the lanes of a peer
 //   notify      up to 4 KiB, delivered in order per peer while its connection lives
 //
-// Threads: an Engine runs one thread of its own that owns all sockets and slices. Every method may be
-// called from any thread; events are taken by one thread at a time (poll). Nothing calls back.
+// Threads: an Engine runs one thread of its own that owns all sockets and slices; with Options::spin a
+// thread in submit() or poll() stands in for it, so that a transfer needs no change of threads. Every
+// method may be called from any thread; events are taken by one thread at a time (poll). Nothing calls back.
 //
 // Deadlines are not cancellation (papers: RDMA notes, A9.7). A batch whose deadline passes is reported
 // at once, but its buffers stay quarantined until no transport can touch them: `close` says when.
@@ -104,7 +105,7 @@ struct Options {
   Duration backoff_max = 5s;
   Duration stall_timeout = 5s;   // a lane with work and no progress for this long is closed
   Duration drain_grace = 500ms;  // after a deadline, how long a lane may take to let go of memory
-  Duration spin = 0ns;           // the engine's thread polls this long before it sleeps
+  Duration spin = 0ns;           // poll() and the engine's thread poll devices this long before they sleep
   size_t peers_max = 1024;
   size_t batches_max = 4096;  // submitted and not yet closed
   size_t events_max = 8192;   // waiting for poll; full = peers' notifies are no longer read
