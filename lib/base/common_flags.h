@@ -44,6 +44,13 @@ inline constexpr Flag kTransport{.name = "transport",
                                  .fallback = "auto",
                                  .help = "how KV moves: shm on one host, else rdma where a device is usable, else tcp",
                                  .choices = "auto|shm|rdma|tcp"};
+inline constexpr Flag kRdmaDevices{
+    .name = "rdma-devices", .value = "D,D", .help = "devices or ports rdma may use: mlx5_0,mlx5_1:1; without it all"};
+inline constexpr Flag kTransferSpin{.name = "transfer-spin",
+                                    .kind = FlagKind::duration,
+                                    .value = "T",
+                                    .fallback = "0s",
+                                    .help = "how long transfer threads poll before they sleep: 50us buys latency"};
 inline constexpr Flag kDevice{.name = "device",
                               .kind = FlagKind::choice,
                               .value = "D",

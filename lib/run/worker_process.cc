@@ -130,6 +130,8 @@ class WorkerProcess {
     data.name = options_.name.empty() ? std::string(wire::to_string(role_)) : options_.name;
     data.instance = options_.instance;
     data.transport = args_.text(flags::kTransport);
+    data.rdma_devices = args_.text(flags::kRdmaDevices);
+    data.spin = args_.duration(flags::kTransferSpin);
     data.tcp_bind = HostPort{bind, 0}.text();
     data.insecure = args_.on(flags::kInsecure);
     data.secret = keys_.data_secret();

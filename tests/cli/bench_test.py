@@ -366,6 +366,13 @@ class Streams(Scratch):
         self.assertGreater(p["transfers"], 100)
         self.assertIn("MC1002", bench("xfer", "--transport", "tcp", "--op", "map", expect=2)[1])
 
+    def test_memory_is_touched_and_registered(self):
+        (p,) = result("xfer", "--transport", "tcp", "--op", "register", "--memory", "8MiB")["points"]
+        self.assertEqual((p["op"], p["size_bytes"], p["failed"]), ("register", 8 << 20, 0))
+        for key in ("prefault_serial_s", "prefault_parallel_s", "prefault_huge_serial_s", "prefault_huge_parallel_s"):
+            self.assertGreater(p[key], 0)
+        self.assertIn("MC1002", bench("xfer", "--op", "read,register", expect=2)[1])
+
     def test_pairs_with_a_reference(self):
         for transport, reference in (("shm", "memcpy"), ("tcp", "raw")):
             words = ["--size", "64KiB", "-t", "20ms", "--against", reference, "--pairs", "3"]

@@ -22,7 +22,16 @@ const Flag kXferPort{.name = "port",
                      .kind = FlagKind::count,
                      .value = "N",
                      .fallback = "7790",
-                     .help = "tcp port of the server; 0 is any free one"};
+                     .help = "tcp port of the server, rdma one above; 0 is any free one"};
+const Flag kXferDevices{
+    .name = "rdma-devices",
+    .value = "D,D[/D,D]",
+    .help = "devices or ports rdma may use: mlx5_0,mlx5_1:1; rxe0/rxe1 is this side's / the other side's"};
+const Flag kXferLanes{.name = "rdma-lanes",
+                      .kind = FlagKind::count,
+                      .value = "N",
+                      .fallback = "2",
+                      .help = "queue pairs of an rdma path"};
 
 namespace {
 
@@ -44,11 +53,12 @@ constexpr Flag kDepth{
     .name = "depth", .kind = FlagKind::sweep_counts, .value = "N,N", .fallback = "2", .help = "batches in flight"};
 constexpr Flag kStreams{
     .name = "streams", .kind = FlagKind::sweep_counts, .value = "N,N", .fallback = "1", .help = "tcp streams a peer"};
-constexpr Flag kOp{.name = "op",
-                   .kind = FlagKind::list,
-                   .value = "O,O",
-                   .fallback = "read",
-                   .help = "read pulls from the peer, write pushes to it, map leases and maps without a copy"};
+constexpr Flag kOp{
+    .name = "op",
+    .kind = FlagKind::list,
+    .value = "O,O",
+    .fallback = "read",
+    .help = "read pulls from the peer, write pushes to it, map leases and maps, register prepares --memory"};
 constexpr Flag kTime{.name = "time",
                      .letter = 't',
                      .kind = FlagKind::duration,
@@ -80,6 +90,9 @@ constexpr const Flag* kFlags[] = {&kServer,
                                   &kBatch,
                                   &kDepth,
                                   &kStreams,
+                                  &kXferDevices,
+                                  &kXferLanes,
+                                  &flags::kTransferSpin,
                                   &kOp,
                                   &kTime,
                                   &kMemory,
@@ -123,7 +136,7 @@ bool verified(const cli::Args& args, const Point& point) {
 
 ReferencePlan Client::reference(const Point& point, std::span<std::byte> local, const std::string& name) const {
   ReferencePlan plan{.name = name, .source = content, .target = local, .request_bytes = point.bytes};
-  plan.depth = point.depth;
+  plan.depth = point.depth * (name.starts_with("ib_") ? point.batch : 1);
   plan.streams = point.streams;
   plan.duration = args.duration(kTime);
   plan.client_args = args.text(kClientArgs);
@@ -191,7 +204,7 @@ Json describe(const Point& point, const xfer::BenchResult& result) {
 }
 
 Result<Json> Client::measure(const Point& point, const std::string& uri) const {
-  MC_TRY(options, end_options(args, point.transport, 0));
+  MC_TRY(options, end_options(args, point.transport, 0, Side::client));
   options.tcp_streams = static_cast<int>(point.streams);
   options.payload_crc = !args.on(kNoVerify);
   const size_t in_flight = point.bytes * point.batch * point.depth;
@@ -245,7 +258,7 @@ Result<std::vector<Point>> points_of(const cli::Args& args) {
                         "--transport");
     for (const std::string& op : args.list(kOp)) {
       if (op != "read" && op != "write" && op != "map")
-        return user_error(err::kBadValue, "--op is read, write or map", "--op");
+        return user_error(err::kBadValue, "--op is read, write or map, or register alone", "--op");
       if (op == "map" && (transport != "shm" || args.present(kAgainst)))
         return user_error(err::kBadValue, "--op map is for --transport shm, without --against", "--op");
       for (const uint64_t stream : transport == "tcp" ? streams : std::vector<uint64_t>{1})
@@ -294,6 +307,28 @@ std::vector<std::string> cells(const Point& point, const Json& row, bool against
   return out;
 }
 
+/// --op register: no peer, no points; one line a transport.
+Result<int> register_memory(const cli::Args& args) {
+  Sink sink(args);
+  Table table({"transport", "size", "threads", "touch s", "by all s", "huge s", "by all s", "register s"});
+  Json points = Json::array();
+  for (const std::string& transport : args.list(kTransports)) {
+    MC_TRY(options, end_options(args, transport, 0, Side::client));
+    MC_TRY(row, bench_register(options, args.bytes(kMemory)));
+    const auto s = [&](const char* key) { return fixed(row[key].as_double(), 3); };
+    table.add({transport, human_bytes(args.bytes(kMemory)), std::to_string(row["threads"].as_int()),
+               s("prefault_serial_s"), s("prefault_parallel_s"), s("prefault_huge_serial_s"),
+               s("prefault_huge_parallel_s"), s("register_s")});
+    MC_CHECK(sink.line(row));
+    points.push(std::move(row));
+  }
+  MC_CHECK(sink.text(table.text()));
+  Json result = result_head("mc.bench.xfer.v1", args);
+  MC_CHECK(sink.line(result.set("points", std::move(points)).set("failed", 0)));
+  MC_CHECK(sink.finish());
+  return 0;
+}
+
 /// The host of a URI or of a bare host.
 std::string host_of(const std::string& peer) {
   const size_t at = peer.find("://");
@@ -307,6 +342,7 @@ std::string host_of(const std::string& peer) {
 const cli::FlagList kXferFlags = kFlags;
 
 Result<int> xfer(const cli::Args& args) {
+  if (args.list(kOp) == std::vector<std::string>{"register"}) return register_memory(args);
   MC_TRY(points, points_of(args));
   uint64_t memory = args.bytes(kMemory);
   for (const Point& point : points) memory = std::max(memory, point.bytes);

@@ -155,7 +155,8 @@ Result<double> run_perftest(const ReferencePlan& plan) {
                                      "-p",
                                      at,
                                      "-F"};
-  if (!is_latency(plan.name)) common.push_back("--report_gbits");
+  // as many requests in flight as ours has
+  if (!is_latency(plan.name)) common.insert(common.end(), {"--report_gbits", "-t", std::to_string(plan.depth)});
   MC_TRY(text, run_pair(plan, common, common));
   return parse_perftest(text, is_latency(plan.name));
 }

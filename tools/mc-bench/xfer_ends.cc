@@ -57,9 +57,16 @@ std::vector<uint32_t> checksums(std::span<const std::byte> content, size_t piece
   return out;
 }
 
-Result<xfer::Options> end_options(const cli::Args& args, const std::string& transports, uint64_t port) {
+Result<xfer::Options> end_options(const cli::Args& args, const std::string& transports, uint64_t port, Side side) {
   xfer::Options options{.name = "bench", .transport = transports};
   options.tcp_bind = args.text(flags::kBind) + ":" + std::to_string(port);
+  options.rdma_bind = args.text(flags::kBind) + ":" + std::to_string(port == 0 ? 0 : port + 1);
+  const std::string& devices = args.text(kXferDevices);
+  const size_t cut = devices.find('/');
+  options.rdma_devices =
+      side == Side::client || cut == std::string::npos ? devices.substr(0, cut) : devices.substr(cut + 1);
+  options.rdma_lanes = static_cast<int>(std::min<uint64_t>(args.count(kXferLanes), 99));
+  options.spin = args.duration(flags::kTransferSpin);
   options.insecure = args.on(flags::kInsecure);
   if (args.present(flags::kAuth)) {
     MC_TRY(keys, ctl::load_key_set(args.text(flags::kAuth)));
@@ -72,7 +79,8 @@ Result<xfer::Options> end_options(const cli::Args& args, const std::string& tran
 Result<std::unique_ptr<ServingEnd>> open_serving_end(const cli::Args& args, const std::string& transports, size_t bytes,
                                                      bool fixed_place) {
   const uint64_t port = fixed_place ? args.count(kXferPort) : 0;
-  MC_TRY(options, end_options(args, transports, port));
+  // a server of its own has the flag to itself: what stands before a slash is its peer's only when both ends are here
+  MC_TRY(options, end_options(args, transports, port, fixed_place ? Side::client : Side::server));
   options.name = "bench-server";
   if (fixed_place) options.shm_path = shm_address(port);
   auto end = std::make_unique<ServingEnd>();
@@ -150,9 +158,7 @@ Result<std::string> peer_address(const cli::Args& args, const std::string& peer,
                       "name one with --transport");
   }
   if (transport == "tcp") return "tcp://" + peer + ":" + std::to_string(args.count(kXferPort));
-  if (transport != "shm")
-    return user_error(err::kBadValue, transport + " needs the server's URI as PEER, not a host", "PEER",
-                      "mc-bench xfer --server prints its URIs");
+  if (transport == "rdma") return "rdma://" + peer + ":" + std::to_string(args.count(kXferPort) + 1);
   if (peer == "127.0.0.1" || peer == "localhost" || peer == "::1") return "shm://" + shm_address(args.count(kXferPort));
   return user_error(err::kTransportUnusable, "shm reaches this host only, not " + peer, "--transport");
 }

@@ -9,13 +9,14 @@
 #include <vector>
 
 #include "base/cli.h"
+#include "base/json.h"
 #include "mem/mem.h"
 #include "xfer/bench.h"
 #include "xfer/xfer.h"
 
 namespace mc::bench {
 
-extern const Flag kXferPort;
+extern const Flag kXferPort, kXferDevices, kXferLanes;
 inline constexpr std::string_view kReadBuffer = "bench";
 inline constexpr std::string_view kWriteBuffer = "bench-landing";
 
@@ -23,8 +24,11 @@ void fill_content(std::span<std::byte> bytes);
 /// Expected sums of consecutive pieces.
 std::vector<uint32_t> checksums(std::span<const std::byte> content, size_t piece_bytes);
 
-/// Options from the flags that both ends share: --auth, --insecure, --bind (with `port`).
-Result<xfer::Options> end_options(const cli::Args& args, const std::string& transports, uint64_t port);
+/// Whose half of "client/server" in --rdma-devices is meant.
+enum class Side : uint8_t { client, server };
+/// Options from the flags that both ends share: --auth, --insecure, --bind (with `port`, rdma one above), --rdma-*,
+/// --transfer-spin.
+Result<xfer::Options> end_options(const cli::Args& args, const std::string& transports, uint64_t port, Side side);
 
 /// The engine goes first when it is destroyed: it must let go of the memory.
 struct ServingEnd {
@@ -50,6 +54,9 @@ Result<std::unique_ptr<ClientEnd>> open_client_end(const xfer::Options& options,
 /// Leases and maps blocks of `remote` one after the other; latencies of each, no bytes moved.
 Result<xfer::BenchResult> bench_map(const ClientEnd& end, const xfer::BufferInfo& remote, size_t block_bytes,
                                     Duration duration);
+
+/// Times of touching `bytes` of fresh memory and of registering it with the transports of `options`.
+Result<Json> bench_register(const xfer::Options& options, size_t bytes);
 
 /// Where a transport of the PEER argument is dialled: a URI as it is, a host by the server's fixed places.
 Result<std::string> peer_address(const cli::Args& args, const std::string& peer, const std::string& transport);

@@ -14,13 +14,13 @@ namespace {
 constexpr Flag kHttp = with_default(flags::kHttp, "127.0.0.1:8300", "metrics and health; a taken default moves up");
 
 constexpr const Flag* kFlags[] = {
-    &flags::kDram,      &flags::kConductor,    &kHttp,
-    &flags::kBind,      &flags::kAuth,         &flags::kInsecure,
-    &flags::kTransport, &flags::kName,         &flags::kLabel,
-    &flags::kReadyFile, &flags::kDrainTimeout, &flags::kDieWithParent,
-    &flags::kConfig,    &flags::kSeed,         &flags::kLogLevel,
-    &flags::kLogFormat, &flags::kJson,         &flags::kPrintConfig,
-    &flags::kCheck,
+    &flags::kDram,         &flags::kConductor,     &kHttp,
+    &flags::kBind,         &flags::kAuth,          &flags::kInsecure,
+    &flags::kTransport,    &flags::kRdmaDevices,   &flags::kTransferSpin,
+    &flags::kName,         &flags::kLabel,         &flags::kReadyFile,
+    &flags::kDrainTimeout, &flags::kDieWithParent, &flags::kConfig,
+    &flags::kSeed,         &flags::kLogLevel,      &flags::kLogFormat,
+    &flags::kJson,         &flags::kPrintConfig,   &flags::kCheck,
 
 };
 constexpr const Flag* kInspectFlags[] = {&flags::kJson};

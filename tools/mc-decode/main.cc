@@ -21,6 +21,8 @@ constexpr const Flag* kFlags[] = {
     &flags::kAuth,
     &flags::kInsecure,
     &flags::kTransport,
+    &flags::kRdmaDevices,
+    &flags::kTransferSpin,
     &flags::kDevice,
     &flags::kDtype,
     &flags::kKvDtype,
