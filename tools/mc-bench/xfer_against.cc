@@ -168,8 +168,13 @@ bool is_latency(const std::string& reference) {
 }
 
 Result<double> parse_iperf3(const std::string& text) {
-  MC_TRY(result, Json::parse(text));
-  const double bits = result["end"]["sum_received"]["bits_per_second"].as_double();
+  // only that object: with several streams iperf3 3.12 repeats keys elsewhere, which is no JSON to us
+  const size_t at = text.rfind("\"sum_received\"");
+  const size_t from = at == std::string::npos ? at : text.find('{', at);
+  const size_t to = from == std::string::npos ? from : text.find('}', from);
+  if (to == std::string::npos) return Error{Code::corrupt, "iperf3: no end.sum_received: " + last_lines(text)};
+  MC_TRY(result, Json::parse(text.substr(from, to - from + 1)));
+  const double bits = result["bits_per_second"].as_double();
   if (bits <= 0) return Error{Code::corrupt, "iperf3: no end.sum_received.bits_per_second: " + last_lines(text)};
   return bits / 8;
 }
