@@ -141,9 +141,11 @@ size_t RdmaLane::room(std::span<const Slice> slices, uint64_t window) const {
   return count;
 }
 
-bool RdmaLane::signal_next(bool last) {
-  if (!last && ++unsignalled_ < kSignalEvery) return false;
+bool RdmaLane::signal_next(bool last, uint64_t bytes, uint64_t bytes_most) {
+  unsignalled_bytes_ += bytes;
+  if (!last && ++unsignalled_ < kSignalEvery && unsignalled_bytes_ < bytes_most) return false;
   unsignalled_ = 0;
+  unsignalled_bytes_ = 0;
   return true;
 }
 
@@ -152,6 +154,9 @@ void RdmaLane::link(size_t count) {
   requests_.assign(count, {});
   pieces_.clear();
   for (const LocalPiece& piece : plan_.pieces) pieces_.push_back({piece.address, piece.bytes, piece.key});
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < count; ++i) bytes += plan_.works[i].bytes;
+  const uint64_t signal_bytes = std::max(bytes / 4, kSignalBytesMin);
   for (size_t i = 0; i < count; ++i) {
     const RdmaWork& work = plan_.works[i];
     ibv_send_wr& request = requests_[i];
@@ -160,7 +165,7 @@ void RdmaLane::link(size_t count) {
     request.sg_list = pieces_.data() + work.first_piece;
     request.num_sge = static_cast<int>(work.piece_count);
     request.opcode = work.op == Op::read ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE;
-    if (signal_next(i + 1 == count)) request.send_flags |= IBV_SEND_SIGNALED;
+    if (signal_next(i + 1 == count, work.bytes, signal_bytes)) request.send_flags |= IBV_SEND_SIGNALED;
     if (work.op == Op::write && work.bytes <= inline_max_) request.send_flags |= IBV_SEND_INLINE;
     request.wr.rdma.remote_addr = work.remote;
     request.wr.rdma.rkey = work.key;

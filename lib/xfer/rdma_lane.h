@@ -1,5 +1,6 @@
 // One lane (internal): a reliable connected queue pair and what is posted on it. Requests go out in
-// chains with one doorbell; every 16th and the last of a chain are signalled, and a completion retires
+// chains with one doorbell; every 16th and the last of a chain are signalled, and every quarter of a large
+// chain, or a slow path would run dry before we learn that it has room again. A completion retires
 // all requests before it, because a queue pair completes in order. After an error every request that
 // was posted completes (flushed), which is how we know that the NIC has let go of its memory: slices
 // that failed are handed back only when the lane is drained.
@@ -30,6 +31,7 @@ class RdmaLane {
  public:
   static constexpr uint32_t kDepth = 256;  // of the send queue
   static constexpr uint32_t kSignalEvery = 16;
+  static constexpr uint64_t kSignalBytesMin = uint64_t{64} << 10;
   static constexpr uint32_t kInlineMax = 220;
   static constexpr uint32_t kGatherMax = 16;
   static constexpr uint64_t kGatherBytesMax = uint64_t{256} << 10;
@@ -82,7 +84,7 @@ class RdmaLane {
     bool partial = false;  // not all of it could be posted
   };
 
-  bool signal_next(bool last);
+  bool signal_next(bool last, uint64_t bytes, uint64_t bytes_most);
   void link(size_t count);
 
   Verbs<ibv_qp> pair_;
@@ -93,6 +95,7 @@ class RdmaLane {
   uint64_t posted_ = 0;  // sequence numbers: requests posted, and retired
   uint64_t retired_ = 0;
   uint32_t unsignalled_ = 0;
+  uint64_t unsignalled_bytes_ = 0;
   uint64_t bytes_ = 0;  // of pending slices
   std::deque<Pending> pending_;
   std::vector<Failed> failed_;

@@ -183,6 +183,7 @@ uint64_t RdmaTransport::window(const RdmaEndpoint& endpoint, const RdmaRail& rai
 size_t RdmaTransport::paced(RdmaRail& rail, std::span<const Slice> slices) {
   if (!rail.pace.limited()) return slices.size();
   const TimePoint at = now();
+  (void)rail.pace.open(at);  // what has flowed in is the rail's, not the copy's
   TokenBucket pace = rail.pace;
   size_t count = 0;
   for (; count < slices.size() && pace.open(at); ++count) pace.spend(slices[count].local.size());
@@ -211,6 +212,8 @@ size_t RdmaTransport::post(EndpointId id, int lane_index, std::span<const Slice>
   if (rail->machine.state() != State::up) return 0;
   RdmaLane& lane = rail->lane(index);
   const uint64_t allowance = rail->allowance();
+  // What one lane holds is not spread over more: they would take turns in being idle.
+  if (index > 0 && allowance <= index * RdmaLane::kWindowBytes) return 0;
   size_t room = lane.room(slices, window(endpoint, *rail));
   uint64_t ahead = rail->bytes();
   for (size_t i = 0; i < room; ++i) {

@@ -254,7 +254,9 @@ class BadModels(Once):
     def test_an_unknown_architecture_and_rope_are_refused_by_value(self):
         path = self.model("arch", architectures=["MambaForCausalLM"])
         self.once("MC3003", path, "MambaForCausalLM", "LlamaForCausalLM")
-        self.once("MC3004", self.model("rope", rope_scaling={"rope_type": "yarn", "factor": 2.0}), "yarn", "llama3")
+        self.once(
+            "MC3004", self.model("rope", rope_scaling={"rope_type": "longrope", "factor": 2.0}), "longrope", "yarn"
+        )
 
     def test_impossible_configurations(self):
         for name, config in (
