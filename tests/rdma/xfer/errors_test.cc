@@ -2,7 +2,7 @@
 // two bare queue pairs, and what the transport makes of it: which class (RDMA notes, A9), hence whether
 // the path, the peer's memory or we ourselves are to blame, and whether another attempt is worth it.
 //
-// What soft-RoCE of Linux 6.1 cannot be brought to show, each tried:
+// What soft-RoCE of Linux 6.1 could not be brought to show (all but the last line tried):
 //   LOC_LEN    a READ of 4 KiB more than the port's largest message is carried out; a SEND longer than
 //              its receive is REM_OP here and LOC_QP_OP there, as a receive with a dead key
 //   FATAL      no hardware that could fail. `rdma link del` of an open device waits until it is closed and

