@@ -1,7 +1,10 @@
 #include "wire/rdma_frame.h"
 
 #include <bit>
+#include <cstring>
 
+#include "base/assert.h"
+#include "base/hash.h"
 #include "wire/frame_codec.h"
 #include "wire/xfer_frame.h"
 
@@ -191,6 +194,45 @@ Result<RdmaPathDown> decode_rdma_path_down(std::span<const std::byte> bytes) {
   down.text = in.text(kReasonBytesMax);
   if (!in.done() || down.path >= kRdmaPathsMax) return malformed("path down", bytes.size());
   return down;
+}
+
+namespace {
+
+struct NotifyHead {
+  uint64_t sequence = 0;
+  uint64_t heard = 0;
+  uint32_t length = 0;
+  uint32_t crc = 0;
+};
+static_assert(sizeof(NotifyHead) == kRdmaNotifyHeaderBytes && std::endian::native == std::endian::little);
+
+uint32_t notify_crc(NotifyHead head, std::span<const std::byte> bytes) {
+  head.crc = 0;
+  return crc32c(bytes, crc32c(std::as_bytes(std::span(&head, 1))));
+}
+
+}  // namespace
+
+size_t encode(const RdmaNotify& notify, std::span<std::byte> out) {
+  const size_t bytes = kRdmaNotifyHeaderBytes + notify.bytes.size();
+  MC_ASSERT_LE(notify.bytes.size(), kNotifyBytesMax);
+  MC_ASSERT_LE(bytes, out.size());
+  NotifyHead head{
+      .sequence = notify.sequence, .heard = notify.heard, .length = static_cast<uint32_t>(notify.bytes.size())};
+  head.crc = notify_crc(head, notify.bytes);
+  std::memcpy(out.data(), &head, sizeof head);
+  if (!notify.bytes.empty()) std::memcpy(out.data() + sizeof head, notify.bytes.data(), notify.bytes.size());
+  return bytes;
+}
+
+Result<RdmaNotify> decode_rdma_notify(std::span<const std::byte> bytes) {
+  NotifyHead head;
+  if (bytes.size() < sizeof head) return malformed("notify", bytes.size());
+  std::memcpy(&head, bytes.data(), sizeof head);
+  const auto payload = bytes.subspan(sizeof head);
+  if (payload.size() > kNotifyBytesMax || head.length != payload.size() || head.crc != notify_crc(head, payload))
+    return malformed("notify", bytes.size());
+  return RdmaNotify{head.sequence, head.heard, payload};
 }
 
 }  // namespace mc::wire

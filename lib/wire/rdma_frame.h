@@ -12,6 +12,11 @@
 //   path_ready   u32 path | u32 epoch
 //   path_down    u32 path | u32 epoch | u8 cause | text
 //   path_rest    nothing; the header's id is a RestVerb
+//   heard        nothing; the header's id says how many notifies were delivered
+//   notify       the notify; the header's id is its sequence number, and its offset as `heard`
+//
+// A notify on a queue pair is one SEND, of this:
+//   u64 sequence | u64 heard | u32 length | u32 CRC32C of all the rest | bytes
 #pragma once
 
 #include <array>
@@ -24,13 +29,15 @@
 
 namespace mc::wire {
 
-inline constexpr uint16_t kRdmaVersion = 1;
+inline constexpr uint16_t kRdmaVersion = 2;
 inline constexpr size_t kRdmaNicsMax = 8;    // ports of one process
 inline constexpr size_t kRdmaGidsMax = 16;   // addresses of one port worth telling
 inline constexpr size_t kRdmaPathsMax = 16;  // of one connection
 inline constexpr size_t kRdmaLanesMax = 4;   // queue pairs of one path
 inline constexpr size_t kRdmaChunksMax = 1024;
 inline constexpr size_t kRdmaPathBytesMax = 512;
+inline constexpr size_t kRdmaNotifyHeaderBytes = 24;
+inline constexpr uint64_t kRdmaNotifiesAhead = 16;  // SENDs go this far beyond what the peer has heard: its credit
 
 using Gid = std::array<uint8_t, 16>;
 
@@ -115,6 +122,12 @@ struct RdmaPathDown {
   bool operator==(const RdmaPathDown&) const = default;
 };
 
+struct RdmaNotify {
+  uint64_t sequence = 0;  // of the notify on its connection, from 0
+  uint64_t heard = 0;     // how many of the receiver's notifies were delivered: it may send as many more
+  std::span<const std::byte> bytes;
+};
+
 std::vector<std::byte> encode(const RdmaNics& nics);
 std::vector<std::byte> encode(const RdmaKeys& keys);
 std::vector<std::byte> encode(const RdmaPathOffer& offer);
@@ -125,5 +138,10 @@ Result<RdmaKeys> decode_rdma_keys(std::span<const std::byte> bytes);
 Result<RdmaPathOffer> decode_rdma_path_offer(std::span<const std::byte> bytes);
 Result<RdmaPathReady> decode_rdma_path_ready(std::span<const std::byte> bytes);
 Result<RdmaPathDown> decode_rdma_path_down(std::span<const std::byte> bytes);
+
+/// Into `out`, which has room for the header and the bytes, at most kNotifyBytesMax; how many that are.
+size_t encode(const RdmaNotify& notify, std::span<std::byte> out);
+/// The bytes stay where they are.
+Result<RdmaNotify> decode_rdma_notify(std::span<const std::byte> bytes);
 
 }  // namespace mc::wire

@@ -28,7 +28,8 @@ uint64_t payload_limit(FrameType type) {
     case FrameType::path_answer:
     case FrameType::path_ready:
     case FrameType::path_down: return kRdmaPathBytesMax;
-    case FrameType::path_rest: return 0;
+    case FrameType::path_rest:
+    case FrameType::heard: return 0;
     case FrameType::notify: return kNotifyBytesMax;
     case FrameType::share: return UINT64_MAX;  // length is the buffer's; no payload follows on that socket
     default: return kFrameControlMax;
@@ -59,6 +60,7 @@ std::string_view to_string(FrameType type) {
     case FrameType::path_ready: return "path_ready";
     case FrameType::path_down: return "path_down";
     case FrameType::path_rest: return "path_rest";
+    case FrameType::heard: return "heard";
   }
   return "unknown";
 }

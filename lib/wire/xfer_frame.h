@@ -63,8 +63,9 @@ enum class FrameType : uint8_t {
   path_ready,   // either: the path carried my test pattern
   path_down,    // either: this attempt is over, and why
   path_rest,    // either: id = a RestVerb about the queue pairs of the connection; no payload
+  heard,        // either: id = how many notifies of the receiver's have been delivered; no payload
 };
-inline constexpr FrameType kFrameTypeLast = FrameType::path_rest;
+inline constexpr FrameType kFrameTypeLast = FrameType::heard;
 std::string_view to_string(FrameType type);
 
 struct FrameHeader {

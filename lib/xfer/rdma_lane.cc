@@ -30,8 +30,9 @@ ibv_qp_init_attr queue_attr(const RdmaDevice& device, ibv_cq* queue) {
   attr.send_cq = queue;
   attr.recv_cq = queue;
   attr.qp_type = IBV_QPT_RC;
-  attr.cap.max_send_wr = std::min(RdmaLane::kDepth, static_cast<uint32_t>(device.limits().max_qp_wr));
-  attr.cap.max_recv_wr = 1;
+  const auto depth_max = static_cast<uint32_t>(device.limits().max_qp_wr);
+  attr.cap.max_send_wr = std::min(RdmaLane::kDepth + RdmaLane::kMessages, depth_max);
+  attr.cap.max_recv_wr = RdmaLane::kMessages;
   attr.cap.max_send_sge = std::min(RdmaLane::kGatherMax, static_cast<uint32_t>(device.limits().max_sge));
   attr.cap.max_recv_sge = 1;
   attr.cap.max_inline_data = RdmaLane::kInlineMax;
@@ -111,7 +112,7 @@ Result<void> RdmaLane::connect(const LaneConnect& to) {
   attr.qp_state = IBV_QPS_RTS;
   attr.timeout = static_cast<uint8_t>(to.options->rdma_timeout);
   attr.retry_cnt = static_cast<uint8_t>(to.options->rdma_retry);
-  attr.rnr_retry = 7;
+  attr.rnr_retry = 3;  // finite (7 is for ever): no SEND is posted without a receive that waits for it
   attr.sq_psn = psn_;
   attr.max_rd_atomic = to.reads_out;
   rc = ::ibv_modify_qp(
@@ -173,8 +174,9 @@ void RdmaLane::link(size_t count) {
 }
 
 RdmaLane::Posted RdmaLane::post(std::span<const PlanItem> items) {
-  const size_t free = kDepth - static_cast<size_t>(posted_ - retired_);
-  if (free == 0 || items.empty()) return {};
+  const auto used = static_cast<size_t>(posted_ - retired_);
+  if (used >= kDepth || items.empty()) return {};
+  const size_t free = kDepth - used;
   plan_works(items, {.works = free, .gather = gather_max_, .bytes = kGatherBytesMax}, plan_);
   const size_t count = plan_.works.size();
   if (count == 0) return {};
@@ -195,20 +197,42 @@ RdmaLane::Posted RdmaLane::post(std::span<const PlanItem> items) {
   return result;
 }
 
-int RdmaLane::post_probe(Op op, const LocalPiece& local, uint64_t remote, uint32_t key) {
+int RdmaLane::post_one(ibv_send_wr& request, const LocalPiece& local) {
   ibv_sge piece{local.address, local.bytes, local.key};
-  ibv_send_wr request{};
   ibv_send_wr* refused = nullptr;
   request.wr_id = uint64_t{index_} << 56 | (posted_ + 1);
   request.sg_list = &piece;
   request.num_sge = 1;
-  request.opcode = op == Op::read ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE;
-  request.send_flags = IBV_SEND_SIGNALED;
-  request.wr.rdma.remote_addr = remote;
-  request.wr.rdma.rkey = key;
+  request.send_flags |= IBV_SEND_SIGNALED;
   const int error = ::ibv_post_send(pair(), &request, &refused);
   if (error == 0) ++posted_;
   return error;
+}
+
+int RdmaLane::post_probe(Op op, const LocalPiece& local, uint64_t remote, uint32_t key) {
+  ibv_send_wr request{};
+  request.opcode = op == Op::read ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE;
+  request.wr.rdma.remote_addr = remote;
+  request.wr.rdma.rkey = key;
+  return post_one(request, local);
+}
+
+int RdmaLane::post_send(const LocalPiece& message) {
+  if (posted_ - retired_ >= kDepth + kMessages) return ENOMEM;
+  ibv_send_wr request{};
+  request.opcode = IBV_WR_SEND;
+  if (message.bytes <= inline_max_) request.send_flags = IBV_SEND_INLINE;
+  return post_one(request, message);
+}
+
+int RdmaLane::post_receive(uint32_t slot, const LocalPiece& place) {
+  ibv_sge piece{place.address, place.bytes, place.key};
+  ibv_recv_wr request{};
+  ibv_recv_wr* refused = nullptr;
+  request.wr_id = uint64_t{0x80u | index_} << 56 | slot;
+  request.sg_list = &piece;
+  request.num_sge = 1;
+  return ::ibv_post_recv(pair(), &request, &refused);
 }
 
 void RdmaLane::complete(uint64_t wr_id, WorkStatus status, std::vector<Slice>& ok) {

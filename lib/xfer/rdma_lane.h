@@ -29,7 +29,8 @@ struct LaneConnect {
 
 class RdmaLane {
  public:
-  static constexpr uint32_t kDepth = 256;  // of the send queue
+  static constexpr uint32_t kDepth = 256;  // of the send queue, for slices
+  static constexpr uint32_t kMessages = wire::kRdmaNotifiesAhead;
   static constexpr uint32_t kSignalEvery = 16;
   static constexpr uint64_t kSignalBytesMin = uint64_t{64} << 10;
   static constexpr uint32_t kInlineMax = 220;
@@ -41,13 +42,18 @@ class RdmaLane {
 
   /// Creates the queue pair, ready to be connected. `index` comes back in the wr_id of completions.
   static Result<std::unique_ptr<RdmaLane>> open(const RdmaDevice& device, ibv_cq* queue, uint8_t port, uint8_t index);
+  /// Where the message of a SEND may go; `slot` comes back in the wr_id. At most kMessages are posted.
+  /// errno, 0 = posted.
+  int post_receive(uint32_t slot, const LocalPiece& place);
   Result<void> connect(const LaneConnect& to);
   /// Whether the peer may WRITE here at all; the keys decide where.
   Result<void> allow_writes(bool allowed);
 
   wire::RdmaLaneAddress address() const { return {pair_->qp_num, psn_}; }
   ibv_qp* pair() const { return pair_.get(); }
-  static uint8_t lane_of(uint64_t wr_id) { return static_cast<uint8_t>(wr_id >> 56); }
+  static uint8_t lane_of(uint64_t wr_id) { return static_cast<uint8_t>(wr_id >> 56 & 0x7f); }
+  static bool is_receive(uint64_t wr_id) { return wr_id >> 63 != 0; }
+  static uint32_t slot_of(uint64_t wr_id) { return static_cast<uint32_t>(wr_id); }
 
   /// How many of these slices have room now: two at least, and more up to `window` bytes in flight.
   size_t room(std::span<const Slice> slices, uint64_t window) const;
@@ -60,6 +66,8 @@ class RdmaLane {
   Posted post(std::span<const PlanItem> items);
   /// A request of no slice, signalled. errno, 0 = posted.
   int post_probe(Op op, const LocalPiece& local, uint64_t remote, uint32_t key);
+  /// A SEND, signalled; `message` stays as it is until the peer has it. ENOMEM: no room now.
+  int post_send(const LocalPiece& message);
 
   /// Retires what a completion ends. Slices that succeeded are appended to `ok`.
   void complete(uint64_t wr_id, WorkStatus status, std::vector<Slice>& ok);
@@ -84,6 +92,7 @@ class RdmaLane {
     bool partial = false;  // not all of it could be posted
   };
 
+  int post_one(ibv_send_wr& request, const LocalPiece& local);
   bool signal_next(bool last, uint64_t bytes, uint64_t bytes_most);
   void link(size_t count);
 

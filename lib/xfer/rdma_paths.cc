@@ -249,6 +249,7 @@ void RdmaTransport::rail_up(RdmaEndpoint& endpoint, RdmaRail& rail, Outbox& out)
                       .instance = endpoint.peer,
                       .text = endpoint.name,
                       .descriptor = endpoint.descriptor});
+  deliver(endpoint, out);  // the peer may have been up a moment before us
 }
 
 /// A dial is over when every path has been tried with every pair of addresses.

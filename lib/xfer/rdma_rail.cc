@@ -31,6 +31,7 @@ constexpr size_t kReadByPeer = 1;
 constexpr size_t kOwnWrite = 2;
 constexpr size_t kOwnRead = 3;
 constexpr size_t kSlotBytes = 4 * kPatternBytes;
+constexpr size_t kMailBytes = (wire::kRdmaNotifyHeaderBytes + kNotifyBytesMax + 63) / 64 * 64;
 
 }  // namespace
 
@@ -60,7 +61,8 @@ Result<wire::RdmaPathOffer> RdmaRail::open(const RdmaPort& port, size_t lanes, b
   scratch_region_.reset(::ibv_reg_mr(device.domain(), scratch_.get(), bytes,
                                      IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE));
   if (!scratch_region_) return errno_error("rdma: register a scratch page on " + device.name());
-  const int depth = std::min(static_cast<int>(RdmaLane::kDepth * lanes), device.limits().max_cqe);
+  const size_t completions = RdmaLane::kDepth * lanes + 2 * RdmaLane::kMessages;
+  const int depth = std::min(static_cast<int>(completions), device.limits().max_cqe);
   anchor_ = std::make_unique<RailAnchor>(RailAnchor{this});
   queue_.reset(::ibv_create_cq(device.context(), depth, anchor_.get(), device.channel(), 0));
   if (!queue_) return errno_error("rdma: create a completion queue on " + device.name());
@@ -75,10 +77,41 @@ Result<wire::RdmaPathOffer> RdmaRail::open(const RdmaPort& port, size_t lanes, b
     std::memcpy(slot(i, kReadByPeer), leave.data(), leave.size());
     std::memcpy(slot(i, kOwnWrite), write.data(), write.size());
   }
+  MC_CHECK(open_mail(device));
   offer.rd_atomic = static_cast<uint8_t>(std::clamp(device.limits().max_qp_rd_atom, 1, 16));
   offer.scratch = reinterpret_cast<uint64_t>(scratch_.get());
   offer.scratch_rkey = scratch_region_->rkey;
   return offer;
+}
+
+std::byte* RdmaRail::mail_slot(size_t index) const {
+  return mail_.get() + index * kMailBytes;
+}
+
+Result<void> RdmaRail::open_mail(const RdmaDevice& device) {
+  const size_t bytes = 2 * RdmaLane::kMessages * kMailBytes;
+  mail_ = std::make_unique<std::byte[]>(bytes);
+  mail_region_.reset(::ibv_reg_mr(device.domain(), mail_.get(), bytes, IBV_ACCESS_LOCAL_WRITE));
+  if (!mail_region_) return errno_error("rdma: register memory for notifies on " + device.name());
+  for (uint32_t slot = 0; slot < RdmaLane::kMessages; ++slot)  // before the peer can send at all
+    if (const int error = give_back(slot); error != 0) return errno_error("rdma: post a receive", error);
+  return {};
+}
+
+int RdmaRail::send(const wire::RdmaNotify& notify) {
+  // the slot's last user has been heard: what the NIC might repeat of it, the peer has, and drops
+  std::byte* slot = mail_slot(RdmaLane::kMessages + notify.sequence % RdmaLane::kMessages);
+  const size_t bytes = wire::encode(notify, {slot, kMailBytes});
+  return lanes_[0]->post_send({reinterpret_cast<uint64_t>(slot), static_cast<uint32_t>(bytes), mail_region_->lkey});
+}
+
+std::span<const std::byte> RdmaRail::message(uint32_t slot, uint32_t bytes) const {
+  MC_ASSERT_LT(slot, RdmaLane::kMessages);
+  return {mail_slot(slot), std::min<size_t>(bytes, kMailBytes)};
+}
+
+int RdmaRail::give_back(uint32_t slot) {
+  return lanes_[0]->post_receive(slot, {reinterpret_cast<uint64_t>(mail_slot(slot)), kMailBytes, mail_region_->lkey});
 }
 
 Result<void> RdmaRail::connect(const RdmaPort& port, const wire::Gid& own_gid, const wire::RdmaPathOffer& peer,
@@ -159,10 +192,17 @@ void RdmaRail::poll(Polled& out) {
       const ibv_wc& each = done[static_cast<size_t>(i)];
       const size_t index = RdmaLane::lane_of(each.wr_id);
       MC_ASSERT_LT(index, lanes_.size());
-      const WorkStatus status = work_status(each.status);
+      WorkStatus status = work_status(each.status);
       ++out.completions;
-      if (probes_left_ > 0) --probes_left_;
-      lanes_[index]->complete(each.wr_id, status, out.ok);
+      if (RdmaLane::is_receive(each.wr_id)) {
+        if (status == WorkStatus::ok)
+          out.messages.push_back({RdmaLane::slot_of(each.wr_id), each.byte_len});
+        else if (status != WorkStatus::flushed)
+          status = WorkStatus::other;  // too long, or refused: the peer's fault, not a bug of ours
+      } else {
+        if (probes_left_ > 0) --probes_left_;
+        lanes_[index]->complete(each.wr_id, status, out.ok);
+      }
       if (status == WorkStatus::ok) continue;
       // the first error is the cause; a flush is only its consequence, unless it is all there is
       if (out.failure == WorkStatus::ok || (out.failure == WorkStatus::flushed && status != WorkStatus::flushed)) {
@@ -233,8 +273,8 @@ std::vector<RdmaLane::Failed> RdmaRail::close(RdmaReaper& reaper) {
     failed.insert(failed.end(), some.begin(), some.end());
   }
   if (anchor_) anchor_->rail = nullptr;
-  RailRemains remains{std::move(scratch_), std::move(anchor_), std::move(scratch_region_), std::move(queue_),
-                      std::exchange(lanes_, {})};
+  RailRemains remains{std::move(scratch_),     std::move(mail_),  std::move(anchor_),       std::move(scratch_region_),
+                      std::move(mail_region_), std::move(queue_), std::exchange(lanes_, {})};
   if (over) reaper.take(std::move(remains));
   probing_ = told_ready = armed_ = false;
   cancelled.clear();

@@ -5,6 +5,8 @@
 // Before a path is used each side writes 64 bytes into the other's scratch and reads 64 bytes of it, on
 // every lane: the pattern depends on path, epoch, lane and side, and carries a CRC32C. Wrong GIDs, MTU
 // or filters show up here, not in the first transfer.
+//
+// Notifies travel as SENDs of the first lane, from and into slots of memory that only this NIC may touch.
 #pragma once
 
 #include <memory>
@@ -32,8 +34,10 @@ struct RailAnchor {
 struct RailRemains {
   // destroyed in reverse order: lanes before the queue and the scratch they use
   std::unique_ptr<std::byte[]> scratch;
+  std::unique_ptr<std::byte[]> mail;
   std::unique_ptr<RailAnchor> anchor;
   Verbs<ibv_mr> scratch_region;
+  Verbs<ibv_mr> mail_region;
   Verbs<ibv_cq> queue;
   std::vector<std::unique_ptr<RdmaLane>> lanes;
 };
@@ -87,11 +91,21 @@ class RdmaRail {
   Result<void> check_read() const;
   Result<void> check_written() const;
   Result<void> allow_writes(bool allowed);
+  /// Sends a notify. errno, 0 = posted; ENOMEM: no room now.
+  int send(const wire::RdmaNotify& notify);
+  /// What a SEND of the peer left in a slot, and its giving back.
+  std::span<const std::byte> message(uint32_t slot, uint32_t bytes) const;
+  int give_back(uint32_t slot);
 
   /// Takes completions. `failure` is set by the first request that failed.
   struct Polled {
     size_t completions = 0;
     std::vector<Slice> ok;
+    struct Message {
+      uint32_t slot = 0;
+      uint32_t bytes = 0;
+    };
+    std::vector<Message> messages;  // in order; their slots are given back
     WorkStatus failure = WorkStatus::ok;
     size_t failed_lane = 0;
   };
@@ -126,6 +140,8 @@ class RdmaRail {
 
  private:
   std::byte* slot(size_t lane, size_t part) const;
+  Result<void> open_mail(const RdmaDevice& device);
+  std::byte* mail_slot(size_t index) const;
 
   uint32_t id_;
   size_t local_;
@@ -134,8 +150,10 @@ class RdmaRail {
   uint16_t mtu_ = 0;
   // destroyed in reverse order, as RailRemains
   std::unique_ptr<std::byte[]> scratch_;
+  std::unique_ptr<std::byte[]> mail_;  // slots to receive into, then slots to send from
   std::unique_ptr<RailAnchor> anchor_;
   Verbs<ibv_mr> scratch_region_;
+  Verbs<ibv_mr> mail_region_;
   Verbs<ibv_cq> queue_;
   std::vector<std::unique_ptr<RdmaLane>> lanes_;
   wire::RdmaPathOffer peer_;

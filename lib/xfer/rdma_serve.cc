@@ -26,7 +26,9 @@ void RdmaTransport::serve(RdmaEndpoint& endpoint, RdmaRail& rail, Outbox& out) {
   polled_.ok.clear();
   polled_.completions = 0;
   polled_.failure = WorkStatus::ok;
+  polled_.messages.clear();
   rail.poll(polled_);
+  if (!polled_.messages.empty()) take_messages(endpoint, rail, polled_.messages, out);
   uint64_t moved = 0;
   for (const Slice& slice : polled_.ok) {
     moved += slice.local.size();
@@ -66,6 +68,7 @@ void RdmaTransport::fail(RdmaEndpoint& endpoint, RdmaRail& rail, PathCause cause
   if (!rail.machine.fail(cause, now())) return;
   rail.last_error = text;
   rail.fail_lanes();
+  if (endpoint.voice == &rail) voice_lost(endpoint);
   rail.drain_deadline = now() + kDrainMax;
   due(rail.drain_deadline);
   if (cause != PathCause::rest) {

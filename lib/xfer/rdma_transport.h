@@ -6,9 +6,10 @@
 //   rdma_link.cc       what frames on it mean; ports, keys, descriptors
 //   rdma_paths.cc      paths are set up: planned, begun, answered, verified
 //   rdma_serve.cc      paths in use: slices in and out, failed, drained; device events
+//   rdma_send.cc       notifies: SENDs on a path, or frames on the socket
 //   rdma_rest.cc       connections without queue pairs, because there are too many
 //   rdma_rail.cc, rdma_lane.cc, rdma_memory.cc, rdma_device.cc, rdma_reaper.cc   verbs objects
-//   rdma_path.cc, rdma_gid.cc, rdma_plan.cc, rdma_pool.cc                        decisions, without a device
+//   rdma_path.cc, rdma_gid.cc, rdma_plan.cc, rdma_pool.cc, rdma_notify.cc        decisions, without a device
 //
 // The dialler plans the paths and begins every attempt; the listener answers. What a path cannot finish
 // goes back to the engine when its queue pairs have let go of the memory, and is posted elsewhere.
@@ -23,6 +24,7 @@
 #include <vector>
 
 #include "xfer/handshake.h"
+#include "xfer/rdma_notify.h"
 #include "xfer/rdma_pool.h"
 #include "xfer/rdma_rail.h"
 #include "xfer/rdma_reaper.h"
@@ -65,6 +67,11 @@ struct RdmaEndpoint final : public FrameConsumer {
   std::vector<std::unique_ptr<RdmaRail>> rails;
   size_t lanes_per_path = 0;
   TimePoint dark_since = kNever;  // no path is up since then
+
+  // see rdma_send.cc
+  NotifySender notifies_out;
+  NotifyReceiver notifies_in;
+  RdmaRail* voice = nullptr;  // the path that carries our SENDs, one at a time
 
   // see rdma_rest.cc
   TimePoint used{};            // when a slice was last posted or done
@@ -171,6 +178,19 @@ class RdmaTransport final : public Transport {
   Code on_rest(RdmaEndpoint& endpoint, uint64_t verb, const char*& why);
   void take_step(const RdmaPool::Step& step, Outbox& out);
   void share_pairs(Outbox& out);
+
+  // rdma_send.cc
+  RdmaRail* voice_of(RdmaEndpoint& endpoint) const;
+  bool send(RdmaEndpoint& endpoint, std::span<const std::byte> bytes, Outbox& out);
+  void send_on_socket(RdmaEndpoint& endpoint, uint64_t sequence, std::vector<std::byte> bytes);
+  void voice_lost(RdmaEndpoint& endpoint);
+  void take_messages(RdmaEndpoint& endpoint, RdmaRail& rail, std::span<const RdmaRail::Polled::Message> messages,
+                     Outbox& out);
+  Code on_notify(RdmaEndpoint& endpoint, const wire::FrameHeader& header, std::span<const std::byte> payload,
+                 const char*& why);
+  Code on_heard(RdmaEndpoint& endpoint, uint64_t count, const char*& why);
+  void deliver(RdmaEndpoint& endpoint, Outbox& out);
+  void tell_heard(RdmaEndpoint& endpoint);
 
   // rdma_serve.cc
   void serve(RdmaEndpoint& endpoint, RdmaRail& rail, Outbox& out);

@@ -36,6 +36,7 @@ Counters Tally::snapshot() const {
   out.requests_served = get(Count::requests_served);
   out.requests_refused = get(Count::requests_refused);
   out.rdma_pairs = get(Count::rdma_pairs);
+  out.rdma_sends = get(Count::rdma_sends);
   out.rdma_evictions = get(Count::rdma_evictions);
   out.rdma_wakes = get(Count::rdma_wakes);
   std::lock_guard lock(mutex_);

@@ -37,6 +37,7 @@ enum class Count : uint8_t {
   requests_served,
   requests_refused,
   rdma_pairs,
+  rdma_sends,
   rdma_evictions,
   rdma_wakes,
   count_

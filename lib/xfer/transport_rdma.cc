@@ -254,6 +254,7 @@ void RdmaTransport::lose(RdmaEndpoint& endpoint, const News& why, Outbox& out) {
     rail->fail_lanes();
     RdmaRail::Polled flushed;
     rail->poll(flushed);
+    take_messages(endpoint, *rail, flushed.messages, out);  // what it said before it went
     writes |= !rail->hold.empty();
     for (const auto& failed : rail->close(reaper_)) writes |= failed.slice.op == Op::write;  // they end with `lost`
   }
@@ -301,16 +302,6 @@ int RdmaTransport::lanes(EndpointId id) const {
   return endpoint == nullptr ? 0 : static_cast<int>(endpoint->rails.size() * endpoint->lanes_per_path);
 }
 
-Code RdmaTransport::notify(EndpointId id, std::span<const std::byte> bytes, Outbox& out) {
-  RdmaEndpoint* endpoint = find(id);
-  if (endpoint == nullptr || !endpoint->up || endpoint->doomed) return Code::peer_lost;
-  if (endpoint->io.queued() >= kQueueMax) return Code::busy;
-  if (endpoint->io.idle()) endpoint->progress = now();
-  endpoint->push(control_frame(wire::FrameType::notify, {bytes.begin(), bytes.end()}));
-  sweep(out);
-  return find(id) == nullptr ? Code::peer_lost : Code::ok;
-}
-
 void RdmaTransport::publish(Outbox& out) {
   for (auto& [id, endpoint] : endpoints_)
     if (endpoint->handshake.complete() && !endpoint->doomed) tell_keys(*endpoint);
@@ -321,6 +312,7 @@ void RdmaTransport::close(EndpointId id, Code code, std::string_view why, Outbox
   RdmaEndpoint* endpoint = find(id);
   if (endpoint == nullptr) return part(id, now(), out);
   if (endpoint->up && code == Code::cancelled) {  // on purpose: the peer may forget us at once
+    voice_lost(*endpoint);                        // our queue pairs go before the NIC may have sent everything
     const auto* p = reinterpret_cast<const std::byte*>(why.data());
     endpoint->push(control_frame(wire::FrameType::goodbye, {p, p + std::min(why.size(), wire::kReasonBytesMax)}));
   }
@@ -368,7 +360,7 @@ void RdmaTransport::timers(RdmaEndpoint& endpoint, TimePoint at, Outbox& out) {
     PathMachine& machine = rail->machine;
     answer_pending(endpoint, *rail);
     if (machine.late(at)) fail(endpoint, *rail, PathCause::fault, "not set up and verified in time", true, out);
-    if (machine.state() == PathMachine::State::up && rail->outstanding() > 0 &&
+    if (machine.state() == PathMachine::State::up && !rail->drained() &&
         rail->progress + home_.options->stall_timeout <= at)
       fail(endpoint, *rail, PathCause::fault, "no progress with transfers outstanding", true, out);
     if (machine.state() == PathMachine::State::up && rail->cancelled_since != kNever) {
@@ -393,7 +385,7 @@ void RdmaTransport::timers(RdmaEndpoint& endpoint, TimePoint at, Outbox& out) {
     }
     due(rail->hold.due());
     if (!endpoint.accepted && awake && machine.may_begin(at) && startable(endpoint, *rail)) begin(endpoint, *rail);
-    if (machine.state() == PathMachine::State::up && rail->outstanding() > 0)
+    if (machine.state() == PathMachine::State::up && !rail->drained())
       due(rail->progress + home_.options->stall_timeout);
     if (machine.state() == PathMachine::State::draining) due(rail->drain_deadline);
     if (machine.due() > at) due(machine.due());
@@ -416,11 +408,6 @@ TimePoint RdmaTransport::tick(TimePoint at, Outbox& out) {
     sweep(out);
   }
   return due_;
-}
-
-void RdmaTransport::pause_notifies(bool) {
-  for (auto& [id, endpoint] : endpoints_)
-    if (endpoint->up) arm(*endpoint);
 }
 
 const TransportEntry kTransportRdma = {

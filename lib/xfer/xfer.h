@@ -89,6 +89,7 @@ struct Options {
   int rdma_retry = 3;                    // of a packet, 0 to 6: 7 would mean for ever on some devices
   int rdma_timeout = 14;                 // of a packet: 4.096 us x 2^n
   int rdma_traffic_class = 0;
+  bool rdma_sends = true;           // notifies go over queue pairs while a path is up; else over the socket
   uint64_t rdma_pace = 0;           // bytes/s that a path may post, to spare a fabric; 0 = no limit
   Duration rdma_cooldown_min = 1s;  // of a path after a fault: doubles up to the maximum
   Duration rdma_cooldown_max = 60s;
@@ -189,6 +190,7 @@ struct Counters {
   uint64_t connects = 0, accepts = 0, peers_lost = 0, peers_up = 0;
   uint64_t requests_served = 0, requests_refused = 0;
   uint64_t rdma_pairs = 0;                      // queue pairs granted now
+  uint64_t rdma_sends = 0;                      // notifies sent over queue pairs
   uint64_t rdma_evictions = 0, rdma_wakes = 0;  // connections that gave theirs up, and that got them back
   std::vector<std::pair<std::string, uint64_t>>
       failures;  // by reason, sorted: what was refused or broken, and how often

@@ -43,6 +43,10 @@ void decoders(std::span<const std::byte> bytes) {
   round_trip(wire::decode_rdma_path_offer(bytes));
   round_trip(wire::decode_rdma_path_ready(bytes));
   round_trip(wire::decode_rdma_path_down(bytes));
+  if (const auto notify = wire::decode_rdma_notify(bytes)) {
+    std::vector<std::byte> again(bytes.size());
+    require(wire::encode(*notify, again) == bytes.size() && std::equal(again.begin(), again.end(), bytes.begin()));
+  }
   const auto descriptor = wire::decode_descriptor(bytes);
   round_trip(descriptor);
   if (descriptor) (void)wire::dump(*descriptor);
@@ -54,6 +58,15 @@ void with_checksum(std::span<const std::byte> bytes) {
     const uint32_t crc = crc32c(std::span(fixed).first(fixed.size() - 4));
     std::memcpy(fixed.data() + fixed.size() - 4, &crc, 4);
     decoders(fixed);
+  }
+  if (bytes.size() >= wire::kRdmaNotifyHeaderBytes) {
+    wire::RdmaNotify notify{.bytes = bytes.subspan(wire::kRdmaNotifyHeaderBytes)};
+    notify.bytes = notify.bytes.first(std::min(notify.bytes.size(), wire::kNotifyBytesMax));
+    std::memcpy(&notify.sequence, bytes.data(), 8);
+    std::memcpy(&notify.heard, bytes.data() + 8, 8);
+    std::vector<std::byte> sound(wire::kRdmaNotifyHeaderBytes + notify.bytes.size());
+    require(wire::encode(notify, sound) == sound.size() && wire::decode_rdma_notify(sound).has_value());
+    decoders(sound);
   }
   if (bytes.size() >= wire::kFrameHeaderBytes) {
     wire::FrameHeader header;

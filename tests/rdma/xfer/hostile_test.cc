@@ -63,6 +63,10 @@ TEST_CASE("rdma/xfer: lies about ports, keys and paths end that connection only"
   refused("a path before the ports", [](RawSocket& raw) { raw.send(FrameType::path_offer, wire::encode(offer())); });
   refused("a transfer", [](RawSocket& raw) { raw.send(frame(FrameType::read, 1, 1, 0, 4096)); });
   refused("a notify before a path", [&](RawSocket& raw) { raw.send(FrameType::notify, {std::byte{1}}); });
+  refused("a notify heard that was never said", [&](RawSocket& raw) {
+    told(raw);
+    raw.send(frame(FrameType::heard, 1));
+  });
   refused("a port we do not have", [&](RawSocket& raw) {
     told(raw);
     auto wrong = offer();

@@ -52,6 +52,14 @@ RdmaPathOffer sample_offer() {
 const RdmaPathReady kReady{.path = 1, .epoch = 5};
 const RdmaPathDown kDown{.path = 1, .epoch = 5, .cause = 2, .text = "port down"};
 
+const std::array<std::byte, 3> kWord{std::byte{'a'}, std::byte{'b'}, std::byte{'c'}};
+
+std::vector<std::byte> encoded_notify(std::span<const std::byte> bytes) {
+  std::vector<std::byte> out(kRdmaNotifyHeaderBytes + bytes.size());
+  CHECK(encode(RdmaNotify{.sequence = 9, .heard = 7, .bytes = bytes}, out) == out.size());
+  return out;
+}
+
 template <class Decode>
 void check_exact(const std::vector<std::byte>& bytes, Decode decode) {
   for (size_t size = 0; size < bytes.size(); ++size) CHECK(!decode(std::span(bytes).first(size)).has_value());
@@ -64,10 +72,10 @@ void check_exact(const std::vector<std::byte>& bytes, Decode decode) {
 }  // namespace
 
 TEST_CASE("wire/rdma_frame: the bytes are those of the golden file") {
-  test::check_golden("rdma_frame.txt", "nics " + test::hex(encode(sample_nics())) + "\nkeys " +
-                                           test::hex(encode(sample_keys())) + "\noffer " +
-                                           test::hex(encode(sample_offer())) + "\nready " + test::hex(encode(kReady)) +
-                                           "\ndown " + test::hex(encode(kDown)) + "\n");
+  test::check_golden("rdma_frame.txt",
+                     "nics " + test::hex(encode(sample_nics())) + "\nkeys " + test::hex(encode(sample_keys())) +
+                         "\noffer " + test::hex(encode(sample_offer())) + "\nready " + test::hex(encode(kReady)) +
+                         "\ndown " + test::hex(encode(kDown)) + "\nnotify " + test::hex(encoded_notify(kWord)) + "\n");
 }
 
 TEST_CASE("wire/rdma_frame: what is encoded decodes to the same, and only with exactly its size") {
@@ -99,7 +107,7 @@ TEST_CASE("wire/rdma_frame: ports with impossible MTU, prefix or count are refus
   CHECK(code([](RdmaNics& n) { n.nics.clear(); }) == Code::corrupt);
   CHECK(code([](RdmaNics& n) { n.nics.resize(kRdmaNicsMax + 1, n.nics[0]); }) == Code::corrupt);
   auto bytes = encode(sample_nics());
-  bytes[0] = std::byte{2};
+  bytes[0] = std::byte{kRdmaVersion + 1};
   CHECK(decode_rdma_nics(bytes).error().code == Code::unsupported);
 }
 
@@ -150,4 +158,24 @@ TEST_CASE("wire/rdma_frame: offers with numbers no queue pair can have are refus
   largest.lanes.resize(kRdmaLanesMax);
   CHECK(encode(largest).size() <= kRdmaPathBytesMax);
   CHECK(encode(RdmaPathDown{.text = std::string(1000, 'x')}).size() <= kRdmaPathBytesMax);
+}
+
+TEST_CASE("wire/rdma_frame: a notify on a queue pair decodes to itself, and with any bit changed not at all") {
+  for (const size_t size : {size_t{0}, size_t{1}, size_t{3}, kNotifyBytesMax}) {
+    const std::vector<std::byte> bytes(size, std::byte{0x5a});
+    const auto encoded = encoded_notify(bytes);
+    const auto notify = decode_rdma_notify(encoded);
+    REQUIRE_OK(notify);
+    CHECK(notify->sequence == 9);
+    CHECK(notify->heard == 7);
+    CHECK(std::equal(notify->bytes.begin(), notify->bytes.end(), bytes.begin(), bytes.end()));
+  }
+  const auto encoded = encoded_notify(kWord);
+  check_exact(encoded, [](auto bytes) { return decode_rdma_notify(bytes); });
+  for (size_t bit = 0; bit < encoded.size() * 8; ++bit) {
+    auto wrong = encoded;
+    wrong[bit / 8] ^= std::byte{1} << (bit % 8);
+    CHECK(!decode_rdma_notify(wrong).has_value());
+  }
+  CHECK(!decode_rdma_notify(std::vector<std::byte>(kRdmaNotifyHeaderBytes + kNotifyBytesMax + 1)).has_value());
 }
