@@ -151,13 +151,13 @@ bool RdmaLane::signal_next(bool last, uint64_t bytes, uint64_t bytes_most) {
 }
 
 /// Turns the plan into verbs requests, linked.
-void RdmaLane::link(size_t count) {
+void RdmaLane::link(size_t count, bool shallow) {
   requests_.assign(count, {});
   pieces_.clear();
   for (const LocalPiece& piece : plan_.pieces) pieces_.push_back({piece.address, piece.bytes, piece.key});
   uint64_t bytes = 0;
   for (size_t i = 0; i < count; ++i) bytes += plan_.works[i].bytes;
-  const uint64_t signal_bytes = std::max(bytes / 4, kSignalBytesMin);
+  const uint64_t signal_bytes = shallow ? std::max(bytes / 2, kSignalBytesMin) : UINT64_MAX;
   for (size_t i = 0; i < count; ++i) {
     const RdmaWork& work = plan_.works[i];
     ibv_send_wr& request = requests_[i];
@@ -173,14 +173,14 @@ void RdmaLane::link(size_t count) {
   }
 }
 
-RdmaLane::Posted RdmaLane::post(std::span<const PlanItem> items) {
+RdmaLane::Posted RdmaLane::post(std::span<const PlanItem> items, bool shallow) {
   const auto used = static_cast<size_t>(posted_ - retired_);
   if (used >= kDepth || items.empty()) return {};
   const size_t free = kDepth - used;
   plan_works(items, {.works = free, .gather = gather_max_, .bytes = kGatherBytesMax}, plan_);
   const size_t count = plan_.works.size();
   if (count == 0) return {};
-  link(count);
+  link(count, shallow);
   ibv_send_wr* refused = nullptr;
   Posted result;
   result.error = ::ibv_post_send(pair(), requests_.data(), &refused);

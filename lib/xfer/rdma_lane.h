@@ -1,6 +1,6 @@
 // One lane (internal): a reliable connected queue pair and what is posted on it. Requests go out in
-// chains with one doorbell; every 16th and the last of a chain are signalled, and every quarter of a large
-// chain, or a slow path would run dry before we learn that it has room again. A completion retires
+// chains with one doorbell; every 16th and the last of a chain are signalled, and the middle of a
+// chain on a shallow path, which would run dry before we learn that it has room again. A completion retires
 // all requests before it, because a queue pair completes in order. After an error every request that
 // was posted completes (flushed), which is how we know that the NIC has let go of its memory: slices
 // that failed are handed back only when the lane is drained.
@@ -58,12 +58,13 @@ class RdmaLane {
   /// How many of these slices have room now: two at least, and more up to `window` bytes in flight.
   size_t room(std::span<const Slice> slices, uint64_t window) const;
   uint64_t bytes() const { return bytes_; }
-  /// Posts from the front. `error`: errno of the queue pair; the lane must then be failed.
+  /// Posts from the front; `shallow`: little else is in flight while these are. `error`: errno of the queue pair; the
+  /// lane must then be failed.
   struct Posted {
     size_t taken = 0;
     int error = 0;
   };
-  Posted post(std::span<const PlanItem> items);
+  Posted post(std::span<const PlanItem> items, bool shallow);
   /// A request of no slice, signalled. errno, 0 = posted.
   int post_probe(Op op, const LocalPiece& local, uint64_t remote, uint32_t key);
   /// A SEND, signalled; `message` stays as it is until the peer has it. ENOMEM: no room now.
@@ -94,7 +95,7 @@ class RdmaLane {
 
   int post_one(ibv_send_wr& request, const LocalPiece& local);
   bool signal_next(bool last, uint64_t bytes, uint64_t bytes_most);
-  void link(size_t count);
+  void link(size_t count, bool shallow);
 
   Verbs<ibv_qp> pair_;
   uint8_t index_ = 0;

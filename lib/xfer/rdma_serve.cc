@@ -244,7 +244,7 @@ size_t RdmaTransport::post(EndpointId id, int lane_index, std::span<const Slice>
     rail->started(rail->progress);
     due(rail->progress + home_.options->stall_timeout);
   }
-  const RdmaLane::Posted posted = lane.post(items_);
+  const RdmaLane::Posted posted = lane.post(items_, allowance <= RdmaLane::kWindowBytes);
   for (size_t i = 0; i < posted.taken; ++i) rail->pace.spend(items_[i].slice.local.size());
   if (posted.taken > 0) {
     endpoint.used = now();
