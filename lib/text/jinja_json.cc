@@ -164,7 +164,7 @@ Result<Value> to_json(Interpreter& run, const Value& value, Args& args) {
   style.sort_keys = truth(a[3]);
   if (!a[1].is(Kind::missing) && !a[1].is(Kind::none)) {
     style.pretty = true;
-    style.item_separator = U",";
+    style.item_separator = std::u32string(1, U',');  // assigning U"," draws a false warning of GCC 12
     if (a[1].is(Kind::string)) {
       style.indent = a[1].chars();
     } else {
