@@ -56,7 +56,7 @@ void Loop::open_dealer(Link& link) {
   Result<void> done = socket ? socket->connect(link.uri.text()) : Result<void>(socket.error());
   if (!done) {
     report(link, true, user_error(err::kPeerUnreachable, done.error().what, link.address));
-    return;
+    return reopen_later(link);  // out of descriptors, perhaps: that passes
   }
   link.dealer = std::move(*socket);
 }

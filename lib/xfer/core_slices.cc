@@ -295,7 +295,9 @@ bool Engine::Core::pump_route(Peer& peer, size_t route_index) {
     tally_.add(active_[route_index].row, Flow::slices, taken);
     for (size_t i = offered.size(); i > taken; --i)  // not an attempt
       route.of(class_of(slices_[offered[i - 1]])).retry.push_front(offered[i - 1]);
-    if (taken == 0) route.order.restore(bulk_since);
+    const bool bulk_moved = std::any_of(offered.begin(), offered.begin() + static_cast<ptrdiff_t>(taken),
+                                        [&](uint32_t i) { return class_of(slices_[i]) == TransferClass::bulk; });
+    if (!bulk_moved) route.order.restore(bulk_since == kNever ? now : bulk_since);
     if (taken < offered.size()) lane->full_round = round_;
   }
   EndpointId endpoint{};

@@ -38,6 +38,10 @@ Code RdmaEndpoint::end(const FrameHeader& header, std::span<const std::byte> pay
 Code RdmaTransport::on_frame(RdmaEndpoint& endpoint, const FrameHeader& header, std::span<const std::byte> payload,
                              const char*& why) {
   if (!endpoint.handshake.complete()) return on_handshake(endpoint, header, payload, why);
+  if (endpoint.io.queued() > kUnreadMax) {  // notifies stop at kQueueMax: the rest are answers
+    why = "the peer asks and reads no answers";
+    return Code::corrupt;
+  }
   switch (header.kind()) {
     case FrameType::nics: return on_nics(endpoint, payload, why);
     case FrameType::keys: return on_keys(endpoint, payload, why);

@@ -24,12 +24,12 @@ bool NotifyReceiver::from_path(uint64_t sequence, std::span<const std::byte> byt
   return true;
 }
 
-/// The socket is in order and comes after every SEND it might overtake: at most the repetitions of those
-/// that did arrive are old.
+/// The socket is in order, and nothing new goes by it before the repetitions of lost SENDs. Those may be old,
+/// by any number: SENDs of another path overtake them while the socket is slow.
 bool NotifyReceiver::from_socket(uint64_t sequence, std::span<const std::byte> bytes) {
   uint64_t expected = next_;  // delivered, or kept because nothing may be delivered yet
   while (kept_.contains(expected)) ++expected;
-  if (sequence > expected || expected - sequence > kAhead) return false;
+  if (sequence > expected) return false;
   keep(sequence, bytes);
   return true;
 }

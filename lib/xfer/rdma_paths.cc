@@ -174,7 +174,7 @@ void RdmaTransport::answer(RdmaEndpoint& endpoint, RdmaRail& rail, const wire::R
     Outbox nothing;  // no slice was ever posted on this attempt
     fail(endpoint, rail, cause, text, true, nothing);
   };
-  if (rail.id() >= paths_max(endpoint.lanes_per_path))
+  if (rail.id() >= paths_max(endpoint.lanes_per_path) || endpoint.lanes_per_path > home_.options->rdma_pairs_max)
     return refuse(PathCause::fault, "more queue pairs than rdma_pairs_max allows here");
   if (!port.active) return refuse(PathCause::port, port.name() + " is down");
   if (port.find(offer.gid_to) == nullptr)
@@ -227,6 +227,7 @@ void RdmaTransport::on_probed(RdmaEndpoint& endpoint, RdmaRail& rail, Outbox& ou
 void RdmaTransport::rail_up(RdmaEndpoint& endpoint, RdmaRail& rail, Outbox& out) {
   rail.machine.verified(now());
   rail.last_error.clear();
+  out.room = true;  // slices may wait that its lanes refused until now
   // the test needed write access; from now on only whoever has a landing buffer here keeps it
   if (auto done = rail.allow_writes(takes_writes(endpoint, *home_.describe())); !done)
     home_.tally->failure("rdma: the device cannot restrict a connected queue pair");

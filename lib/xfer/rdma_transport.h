@@ -117,7 +117,8 @@ class RdmaTransport final : public Transport {
 
  private:
   static constexpr size_t kStrangersMax = 256;  // sockets that have not proven themselves
-  static constexpr size_t kQueueMax = 1024;     // frames waiting for one peer
+  static constexpr size_t kQueueMax = 1024;     // notifies wait for one peer while fewer frames do
+  static constexpr size_t kUnreadMax = 8192;    // frames waiting for one peer, answers among them
   static constexpr size_t kChoicesMax = 4;      // address pairs tried for one path
   static constexpr uint64_t kAheadBytes = uint64_t{256} << 10;
   static constexpr Duration kAnswerPause = 20ms;  // between two answers to offers of one path

@@ -76,8 +76,21 @@ TEST_CASE("xfer/rdma_notify: a receiver delivers in order, drops what it has, an
   CHECK(!receiver.from_path(UINT64_MAX, word(1)));
   for (uint64_t i = 2; i <= kAhead; ++i) CHECK(receiver.from_socket(i, word(i)));
   CHECK(all(receiver).size() == kAhead);
-  CHECK(receiver.from_socket(2, word(2)));
-  CHECK(!receiver.from_socket(1, word(2)));  // older than anything that is repeated
+  CHECK(receiver.from_socket(2, word(2)));  // an old repetition
+}
+
+// Two paths: all SENDs of the first were heard, it dies, and its repetitions are still in a slow socket
+// when the second path goes on.
+TEST_CASE("xfer/rdma_notify: repetitions that SENDs of another path overtook are dropped, however old they are") {
+  NotifyReceiver receiver;
+  for (uint64_t i = 0; i < 3 * kAhead; ++i) {
+    CHECK(receiver.from_path(i, word(i)));
+    CHECK(all(receiver) == std::vector<uint64_t>{i});
+  }
+  for (uint64_t i = 0; i < kAhead; ++i) CHECK(receiver.from_socket(i, word(i)));
+  CHECK(all(receiver).empty());
+  CHECK(receiver.from_path(3 * kAhead, word(7)));
+  CHECK(all(receiver) == std::vector<uint64_t>{7});
 }
 
 TEST_CASE("xfer/rdma_notify: while paused a receiver grants no credit, and afterwards all of it") {
