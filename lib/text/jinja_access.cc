@@ -94,6 +94,7 @@ Result<Value> Interpreter::own_attribute(const Value& object, std::string_view n
   if (is_unsafe(object, name)) return unsafe_attribute(object, name);
   switch (object.kind()) {
     case Kind::space:
+      MC_CHECK(spend(object.as<Space>().attributes.size() / kLookedUpPerStep));
       for (const auto& [key, value] : object.as<Space>().attributes)
         if (key == name) return value;
       return Value();
@@ -117,8 +118,10 @@ Result<Value> Interpreter::attribute(const Value& object, std::string_view name)
   if (object.is(Kind::dict)) MC_CHECK(spend(object.entries().size() / 16));
   MC_TRY(own, own_attribute(object, name));
   if (!own.is(Kind::missing)) return own;
-  if (object.is(Kind::dict))
-    if (const Value* found = object.find(name)) return *found;
+  if (object.is(Kind::dict)) {
+    MC_TRY(found, find(object, name));
+    if (found != nullptr) return *found;
+  }
   return no_attribute(object, name);
 }
 
@@ -126,7 +129,8 @@ Result<Value> Interpreter::item(const Value& object, const Value& key) {
   if (object.is(Kind::undefined)) return undefined_error(object);
   if (object.is(Kind::dict)) {
     MC_CHECK(spend(object.entries().size() / 16));
-    if (const Value* found = object.find(key)) return *found;
+    MC_TRY(found, find(object, key));
+    if (found != nullptr) return *found;
   } else if (Value found = indexed(object, key); !found.is(Kind::missing)) {
     return found;
   }
@@ -171,6 +175,8 @@ Result<Values> Interpreter::items_of(const Value& value) {
         iterator.items = std::move(made);
       }
       for (; iterator.next < iterator.items.size(); ++iterator.next) out.push_back(iterator.items[iterator.next]);
+      iterator.items.clear();
+      iterator.next = 0;
       break;
     }
     default: return type_error("'" + std::string(type_name(value)) + "' object is not iterable");
@@ -180,9 +186,10 @@ Result<Values> Interpreter::items_of(const Value& value) {
   return out;
 }
 
-Value Interpreter::lazy(const Value& over, std::function<Result<Values>(Interpreter&)> make, std::string_view type) {
+Value Interpreter::lazy(const Value& over, const Values& args, std::function<Result<Values>(Interpreter&)> make,
+                        std::string_view type) {
   Extent extent = over.extent();
-  ++extent.depth;
+  extent.depth = 1 + std::max(extent.depth, extent_of(args).depth);
   return Value(Kind::iterator, std::make_shared<Iterator>(Iterator{std::move(make), {}, 0, extent, type}));
 }
 

@@ -32,6 +32,11 @@ Interpreter::Interpreter(const Tree& tree, const Context& context, const Limits&
 Interpreter::~Interpreter() {
   for (const auto& space : spaces_) space->attributes.clear();
   for (const ScopePtr& scope : captured_) scope->variables.clear();
+  for (const Value& kept : kept_)
+    if (kept.is(Kind::loop))
+      kept.as<Loop>().changed = {};
+    else
+      kept.as<Iterator>().items.clear();
 }
 
 Result<Str> Interpreter::run() {
@@ -68,19 +73,28 @@ Result<void> Interpreter::make(size_t chars) {
   return read(chars);
 }
 
+Result<bool> Interpreter::equals(const Value& a, const Value& b) {
+  Effort comparing = effort();
+  const bool out = equal(a, b, comparing);
+  MC_CHECK(spend(comparing));
+  return out;
+}
+
 Error Interpreter::failed(const Node& node, Error error) {
   if (placed_) return error;
   placed_ = true;
   return placed(node.at, std::move(error));
 }
 
-Result<Value> Interpreter::name(uint32_t id, const std::string& name) const {
-  for (const Scope* scope = scope_.get(); scope != nullptr; scope = scope->parent.get())
+Result<Value> Interpreter::name(uint32_t id, const std::string& name) {
+  for (const Scope* scope = scope_.get(); scope != nullptr; scope = scope->parent.get()) {
+    MC_CHECK(spend(scope->variables.size() / kLookedUpPerStep));
     for (const auto& [bound, value] : scope->variables)
       if (bound == id) {
         if (value.is(Kind::missing)) return Value::undefined(repr_of(name) + " is undefined");
         return value;
       }
+  }
   if (!outer_[id].is(Kind::missing)) return outer_[id];
   return Value::undefined(repr_of(name) + " is undefined");
 }
@@ -148,12 +162,7 @@ Result<Value> Interpreter::dict(const Node& node) {
     MC_TRY(value, evaluate(*node.children[i + 1]));
     if (key.is(Kind::list) || key.is(Kind::dict))
       return type_error("unhashable type: '" + std::string(type_name(key)) + "'");
-    const auto found =
-        std::find_if(entries.begin(), entries.end(), [&](const auto& entry) { return equal(entry.first, key); });
-    if (found == entries.end())
-      entries.emplace_back(std::move(key), std::move(value));
-    else
-      found->second = std::move(value);
+    MC_CHECK(set_entry(*this, entries, std::move(key), std::move(value)));
   }
   return Value::dict(std::move(entries));
 }

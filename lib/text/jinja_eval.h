@@ -1,8 +1,9 @@
 // One rendering: the walk over the tree with its scopes, output and budget. Shared by the files that
-// evaluate expressions (jinja_eval.cc), run statements (jinja_run.cc), call things (jinja_call.cc) and
-// by the tables of filters, tests and methods, which ask it for what needs state.
+// evaluate expressions (jinja_eval.cc), run statements and call macros (jinja_run.cc), reach into
+// values (jinja_access.cc), and by the tables of filters, tests and methods, which ask it for what needs state.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <initializer_list>
 #include <memory>
@@ -16,6 +17,8 @@ struct Scope {
   std::shared_ptr<Scope> parent;
   std::vector<std::pair<uint32_t, Value>> variables;
 };
+/// Names are looked for one after another; templates have few. So many are free, so many more cost a step.
+constexpr size_t kLookedUpPerStep = 64;
 using ScopePtr = std::shared_ptr<Scope>;
 
 class Interpreter {
@@ -32,6 +35,18 @@ class Interpreter {
   Result<void> spend(size_t steps);
   Result<void> read(size_t chars);
   Result<void> make(size_t chars);
+  /// How much comparing is left to do, and its charge when it is done; LimitError.
+  Effort effort() const { return {limits_.work - std::min(work_, limits_.work)}; }
+  Result<void> spend(const Effort& effort) { return read(effort.used); }
+  Result<bool> equals(const Value& a, const Value& b);
+  /// Where a dict has a key; nullptr when it has not.
+  template <class Key>
+  Result<const Value*> find(const Value& dict, const Key& key) {
+    Effort comparing = effort();
+    const Value* const found = dict.find(key, comparing);
+    MC_CHECK(spend(comparing));
+    return found;
+  }
   /// What list(value) gives. TypeError: not iterable.
   Result<Values> items_of(const Value& value);
   Result<Value> call(const Value& callee, Args args);
@@ -41,8 +56,13 @@ class Interpreter {
   /// Methods and properties only, for |attr: missing when there is none.
   Result<Value> own_attribute(const Value& object, std::string_view name);
   Value new_space(Space space);
+  /// What may hold itself, or a chain of its kind that no extent tells of: a loop that remembers what changed,
+  /// an iterator that was begun. It lives to the end and is emptied there.
+  void keep(const Value& value) { kept_.push_back(value); }
   /// A value made when it is first asked for, as Python's generators are.
-  Value lazy(const Value& over, std::function<Result<Values>(Interpreter&)> make, std::string_view type = "generator");
+  /// `args` is what `make` holds besides `over`.
+  Value lazy(const Value& over, const Values& args, std::function<Result<Values>(Interpreter&)> make,
+             std::string_view type = "generator");
   const std::optional<std::tm>& now() const { return context_.now; }
 
  private:
@@ -52,7 +72,7 @@ class Interpreter {
 
   Result<Value> evaluate(const Node& node);
   Result<Value> evaluate_kind(const Node& node);
-  Result<Value> name(uint32_t id, const std::string& name) const;
+  Result<Value> name(uint32_t id, const std::string& name);
   Result<Value> items(const Node& node);
   Result<Value> dict(const Node& node);
   Result<Value> item_node(const Node& node);
@@ -87,8 +107,8 @@ class Interpreter {
   Result<Value> call_loop(const Value& callee, Args args);
   Value macro_value(const Node& node);
 
-  void bind(uint32_t id, Value value) { bind(*scope_, id, std::move(value)); }
-  static void bind(Scope& scope, uint32_t id, Value value);
+  Result<void> bind(uint32_t id, Value value) { return bind(*scope_, id, std::move(value)); }
+  Result<void> bind(Scope& scope, uint32_t id, Value value);
   Error failed(const Node& node, Error error);
 
   const Tree& tree_;
@@ -103,6 +123,7 @@ class Interpreter {
   // What may hold itself is emptied at the end.
   std::vector<ScopePtr> captured_;
   std::vector<std::shared_ptr<Space>> spaces_;
+  Values kept_;
 };
 
 // --- operators (jinja_ops.cc) ---
@@ -110,8 +131,10 @@ Result<Value> operate(Interpreter& run, Op op, Value left, const Value& right);
 Result<Value> negate(const Value& value, bool negative);
 Result<bool> compare_values(Interpreter& run, Op op, const Value& left, const Value& right);
 Result<bool> contains(Interpreter& run, const Value& container, const Value& item);
+/// entries[key] = value.
+Result<void> set_entry(Interpreter& run, std::vector<std::pair<Value, Value>>& entries, Value key, Value value);
 /// left < right, as sorted() asks. TypeError.
-Result<bool> less(const Value& left, const Value& right);
+Result<bool> less(Interpreter& run, const Value& left, const Value& right);
 Result<Value> slice(Interpreter& run, const Value& object, const Value& start, const Value& stop, const Value& step);
 /// `text` repeated or padded to a size: checked before it is made.
 Result<Str> repeat(Interpreter& run, StrView text, int64_t count);

@@ -85,21 +85,20 @@ Str replaced(StrView text, StrView from, StrView to, int64_t count) {
   return out.append(text.substr(at));
 }
 
-Value ignoring_case(const Value& value) {
-  return value.is(Kind::string) ? Value(lower(value.chars())) : value;
+Result<Value> ignoring_case(Interpreter& run, const Value& value) {
+  if (!value.is(Kind::string)) return value;
+  MC_CHECK(run.make(value.chars().size()));
+  return Value(lower(value.chars()));
 }
 
 Result<void> sort_by_key(Interpreter& run, std::vector<std::pair<Value, Value>>& keyed, bool reverse) {
-  size_t chars = 0;
-  for (const auto& [key, value] : keyed) chars += key.is(Kind::string) ? key.chars().size() : key.extent().size;
-  MC_CHECK(run.read(chars));
   MC_CHECK(run.spend(keyed.size() * 8));
   // A comparison that fails ends in an error; until then every key counts as equal, which is an order.
   Error failed;
   bool broken = false;
   const auto below = [&](const Value& a, const Value& b) {
     if (broken) return false;
-    auto result = less(a, b);
+    auto result = less(run, a, b);
     if (result) return *result;
     failed = std::move(result).error();
     broken = true;
@@ -213,11 +212,12 @@ Check ordered(Interpreter& run, const Value& value, Args& args) {
   MC_CHECK(bind_arguments("this test", args, {"other"}, 1, a));
   return compare_values(run, op, value, a[0]);
 }
-Check same_as(Interpreter&, const Value& value, Args& args) {
+Check same_as(Interpreter& run, const Value& value, Args& args) {
   std::array<Value, 1> a;
   MC_CHECK(bind_arguments("test_sameas", args, {"other"}, 1, a));
   if (value.kind() != a[0].kind()) return false;
-  return value.object() ? value.object() == a[0].object() : equal(value, a[0]);
+  if (value.object()) return value.object() == a[0].object();
+  return run.equals(value, a[0]);
 }
 Check escaped(Interpreter&, const Value& value, Args&) {
   return value.is(Kind::string) && value.as<Text>().markup;

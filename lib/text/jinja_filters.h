@@ -30,7 +30,7 @@ Str upper(StrView text);
 Str lower(StrView text);
 Str replaced(StrView text, StrView from, StrView to, int64_t count);
 /// How |sort, |unique and the like see a value: text in lower case.
-Value ignoring_case(const Value& value);
+Result<Value> ignoring_case(Interpreter& run, const Value& value);
 /// Stable; each value with its key. TypeError.
 Result<void> sort_by_key(Interpreter& run, std::vector<std::pair<Value, Value>>& keyed, bool reverse);
 

@@ -9,6 +9,12 @@ namespace {
 
 using Out = Result<Value>;
 
+Values values_of(const Args& args) {
+  Values out = args.positional;
+  for (const auto& [name, value] : args.named) out.push_back(value);
+  return out;
+}
+
 /// Where a value is looked up by attribute: "a.b", 0, or nothing.
 class Getter {
  public:
@@ -70,8 +76,13 @@ Out first(Interpreter& run, const Value& value, Args&) {
     return value.as<Iterator>().items[value.as<Iterator>().next++];
   MC_TRY(items, run.items_of(value));
   if (items.empty()) return Value::undefined("No first item, sequence was empty.");
-  if (value.is(Kind::iterator)) value.as<Iterator>().next = 1;  // only one was taken
-  return items.front();
+  Value taken = items.front();
+  if (value.is(Kind::iterator) && items.size() > 1) {  // only one was taken
+    value.as<Iterator>().items = std::move(items);
+    value.as<Iterator>().next = 1;
+    run.keep(value);
+  }
+  return taken;
 }
 
 Out last(Interpreter& run, const Value& value, Args&) {
@@ -115,7 +126,7 @@ Out reverse(Interpreter& run, const Value& value, Args&) {
   for (const auto& [kind, type] : kTypes)
     if (value.is(kind))
       return run.lazy(
-          value, [items = std::move(*items)](Interpreter&) -> Result<Values> { return items; }, type);
+          value, {}, [items = std::move(*items)](Interpreter&) -> Result<Values> { return items; }, type);
   return Value::list(std::move(*items), value.user());
 }
 
@@ -142,7 +153,11 @@ Out sort(Interpreter& run, const Value& value, Args& args) {
     Values key;
     for (const Getter& getter : getters) {
       MC_TRY(part, getter.get(run, item));
-      key.push_back(truth(a[1]) ? std::move(part) : ignoring_case(part));
+      if (!truth(a[1])) {
+        MC_TRY(lowered, ignoring_case(run, part));
+        part = std::move(lowered);
+      }
+      key.push_back(std::move(part));
     }
     keyed.emplace_back(Value::list(std::move(key)), std::move(item));
   }
@@ -163,7 +178,8 @@ Out dictsort(Interpreter& run, const Value& value, Args& args) {
   std::vector<std::pair<Value, Value>> keyed;
   for (const auto& [key, item] : value.entries()) {
     const Value& chosen = by == "key" ? key : item;
-    keyed.emplace_back(truth(a[0]) ? chosen : ignoring_case(chosen), Value::tuple({key, item}, value.user()));
+    MC_TRY(sought, truth(a[0]) ? Result<Value>(chosen) : ignoring_case(run, chosen));
+    keyed.emplace_back(std::move(sought), Value::tuple({key, item}, value.user()));
   }
   MC_CHECK(sort_by_key(run, keyed, truth(a[2])));
   Values out;
@@ -174,17 +190,22 @@ Out dictsort(Interpreter& run, const Value& value, Args& args) {
 Out unique(Interpreter& run, const Value& value, Args& args) {
   std::array<Value, 2> a;
   MC_CHECK(bind_arguments("do_unique", args, {"case_sensitive", "attribute"}, 0, a));
-  return run.lazy(value, [value, a](Interpreter& run) -> Result<Values> {
+  return run.lazy(value, {a.begin(), a.end()}, [value, a](Interpreter& run) -> Result<Values> {
     MC_TRY(items, run.items_of(value));
     const Getter getter(a[1]);
     Values seen, out;
     for (const Value& item : items) {
       MC_TRY(found, getter.get(run, item));
-      Value key = truth(a[0]) ? std::move(found) : ignoring_case(found);
+      MC_TRY(key, truth(a[0]) ? Result<Value>(std::move(found)) : ignoring_case(run, found));
       if (key.is(Kind::list) || key.is(Kind::dict))
         return type_error("unhashable type: '" + std::string(type_name(key)) + "'");
       MC_CHECK(run.spend(1 + seen.size() / 4));
-      if (std::any_of(seen.begin(), seen.end(), [&](const Value& other) { return equal(other, key); })) continue;
+      bool known = false;
+      for (size_t i = 0; i < seen.size() && !known; ++i) {
+        MC_TRY(alike, run.equals(seen[i], key));
+        known = alike;
+      }
+      if (known) continue;
       seen.push_back(std::move(key));
       out.push_back(item);
     }
@@ -203,11 +224,11 @@ Out extreme(Interpreter& run, const Value& value, Args& args) {
   size_t best = 0;
   for (size_t i = 0; i < items.size(); ++i) {
     MC_TRY(found, getter.get(run, items[i]));
-    Value key = truth(a[0]) ? std::move(found) : ignoring_case(found);
+    MC_TRY(key, truth(a[0]) ? Result<Value>(std::move(found)) : ignoring_case(run, found));
     if (i > 0) {
       // Python asks the later one first: key < best, or key > best.
       if (key.is(Kind::undefined)) return undefined_error(key);
-      auto better = wants_least ? less(key, best_key) : less(best_key, key);
+      auto better = wants_least ? less(run, key, best_key) : less(run, best_key, key);
       if (!better) return std::move(better).error();
       if (!*better) continue;
     }
@@ -240,14 +261,19 @@ Out groupby(Interpreter& run, const Value& value, Args& args) {
   std::vector<std::pair<Value, Value>> keyed;
   for (Value& item : items) {
     MC_TRY(key, getter.get(run, item, a[1]));
-    keyed.emplace_back(truth(a[2]) ? std::move(key) : ignoring_case(key), std::move(item));
+    MC_TRY(sought, truth(a[2]) ? Result<Value>(std::move(key)) : ignoring_case(run, key));
+    keyed.emplace_back(std::move(sought), std::move(item));
   }
   MC_CHECK(sort_by_key(run, keyed, false));
   Values out;
   for (size_t i = 0; i < keyed.size();) {
     size_t end = i;
     Values group;
-    for (; end < keyed.size() && equal(keyed[end].first, keyed[i].first); ++end) group.push_back(keyed[end].second);
+    for (; end < keyed.size(); ++end) {
+      MC_TRY(alike, run.equals(keyed[end].first, keyed[i].first));
+      if (!alike) break;
+      group.push_back(keyed[end].second);
+    }
     MC_TRY(name, getter.get(run, group[0], a[1]));  // in the case of the group's first item
     Value pair = Value::tuple({std::move(name), Value::list(std::move(group), value.user())}, value.user());
     pair.as<Items>().group = true;
@@ -267,7 +293,7 @@ Result<Value> apply_named(Interpreter& run, const Value& name, const Value& item
 }
 
 Out map(Interpreter& run, const Value& value, Args& args) {
-  return run.lazy(value, [value, args](Interpreter& run) -> Result<Values> {
+  return run.lazy(value, values_of(args), [value, args](Interpreter& run) -> Result<Values> {
     if (!truth(value)) return Values{};
     Args rest = args;
     Values out;
@@ -303,7 +329,7 @@ Out map(Interpreter& run, const Value& value, Args& args) {
 
 template <bool wanted, bool by_attribute>
 Out choose(Interpreter& run, const Value& value, Args& args) {
-  return run.lazy(value, [value, args](Interpreter& run) -> Result<Values> {
+  return run.lazy(value, values_of(args), [value, args](Interpreter& run) -> Result<Values> {
     if (!truth(value)) return Values{};
     Args rest = args;
     Value path, name;
@@ -339,7 +365,7 @@ Out choose(Interpreter& run, const Value& value, Args& args) {
 }
 
 Out items(Interpreter& run, const Value& value, Args&) {
-  return run.lazy(value, [value](Interpreter& run) -> Result<Values> {
+  return run.lazy(value, {}, [value](Interpreter& run) -> Result<Values> {
     if (value.is(Kind::undefined)) return Values{};
     if (!value.is(Kind::dict)) return type_error("Can only get item pairs from a mapping.");
     return run.items_of(Value(Kind::view, std::make_shared<View>(View{value, View::Of::items})));
@@ -352,7 +378,7 @@ Out batch(Interpreter& run, const Value& value, Args& args) {
   std::array<Value, 2> a;
   MC_CHECK(bind_arguments("do_batch", args, {"linecount", "fill_with"}, 1, a));
   MC_TRY(count, whole(a[0]));
-  return run.lazy(value, [value, a, count](Interpreter& run) -> Result<Values> {
+  return run.lazy(value, {a.begin(), a.end()}, [value, a, count](Interpreter& run) -> Result<Values> {
     MC_TRY(items, run.items_of(value));
     Values out, row;
     for (Value& item : items) {
@@ -373,7 +399,7 @@ Out slice_filter(Interpreter& run, const Value& value, Args& args) {
   std::array<Value, 2> a;
   MC_CHECK(bind_arguments("do_slice", args, {"slices", "fill_with"}, 1, a));
   MC_TRY(count, whole(a[0]));
-  return run.lazy(value, [value, a, count](Interpreter& run) -> Result<Values> {
+  return run.lazy(value, {a.begin(), a.end()}, [value, a, count](Interpreter& run) -> Result<Values> {
     MC_TRY(items, run.items_of(value));
     if (count == 0) return failure("ZeroDivisionError", "integer division or modulo by zero");
     if (count > 0) MC_CHECK(run.make(static_cast<size_t>(std::min<int64_t>(count, 1 << 30)) * 8));

@@ -162,7 +162,7 @@ class Percent {
       const size_t end = find_in(format_, U")", at_);
       if (end == StrView::npos) return failure("ValueError", "incomplete format key");
       const Value key(Str(StrView(format_).substr(at_ + 1, end - at_ - 1)));
-      const Value* found = values_.find(key);
+      MC_TRY(found, run_.find(values_, key));
       if (found == nullptr) return failure("KeyError", narrow(to_repr(key)));
       value = *found;
       at_ = end + 1;

@@ -33,14 +33,6 @@ Result<Value> range(Interpreter& run, Args& args) {
 /// What dict(...) and namespace(...) take: one mapping or list of pairs, then names.
 Result<std::vector<std::pair<Value, Value>>> entries_of(Interpreter& run, std::string_view function, Args& args) {
   std::vector<std::pair<Value, Value>> out;
-  const auto set = [&](Value key, Value value) {
-    for (auto& [old, slot] : out)
-      if (equal(old, key)) {
-        slot = std::move(value);
-        return;
-      }
-    out.emplace_back(std::move(key), std::move(value));
-  };
   if (args.positional.size() > 1)
     return type_error(std::string(function) + " expected at most 1 argument, got " +
                       std::to_string(args.positional.size()));
@@ -55,10 +47,10 @@ Result<std::vector<std::pair<Value, Value>>> entries_of(Interpreter& run, std::s
       if (pair.size() != 2)
         return failure("ValueError", "dictionary update sequence element #" + std::to_string(i) + " has length " +
                                          std::to_string(pair.size()) + "; 2 is required");
-      set(std::move(pair[0]), std::move(pair[1]));
+      MC_CHECK(set_entry(run, out, std::move(pair[0]), std::move(pair[1])));
     }
   }
-  for (auto& [name, value] : args.named) set(Value(std::string_view(name)), std::move(value));
+  for (auto& [name, value] : args.named) MC_CHECK(set_entry(run, out, Value(std::string_view(name)), std::move(value)));
   return out;
 }
 
@@ -84,7 +76,8 @@ Result<Value> space(Interpreter& run, Args& args) {
 
 Result<Value> cycler(Interpreter& run, Args& args) {
   if (args.positional.empty()) return failure("RuntimeError", "at least one item has to be provided");
-  return Value(Kind::cycler, std::make_shared<Cycler>(Cycler{std::move(args.positional)}));
+  const Extent extent = extent_of(args.positional);
+  return Value(Kind::cycler, std::make_shared<Cycler>(Cycler{std::move(args.positional), 0, extent}));
 }
 
 Result<Value> joiner(Interpreter& run, Args& args) {

@@ -124,7 +124,7 @@ class Writer {
       Error failed;
       bool broken = false;
       std::stable_sort(entries.begin(), entries.end(), [&](const auto& a, const auto& b) {
-        auto below = less(a.first, b.first);
+        auto below = less(run_, a.first, b.first);
         if (below) return *below;
         if (!broken) failed = below.error();
         broken = true;

@@ -28,7 +28,8 @@ Result<Value> get(Interpreter& run, const Value& self, Args& args) {
   MC_CHECK(run.spend(self.entries().size() / 16));
   if (a[0].is(Kind::list) || a[0].is(Kind::dict))
     return type_error("unhashable type: '" + std::string(type_name(a[0])) + "'");
-  if (const Value* found = self.find(a[0])) return *found;
+  MC_TRY(found, run.find(self, a[0]));
+  if (found != nullptr) return *found;
   return a[1].is(Kind::missing) ? Value(nullptr) : a[1];
 }
 
@@ -40,7 +41,12 @@ Result<Value> count(Interpreter& run, const Value& self, Args& args) {
   std::array<Value, 1> a;
   MC_CHECK(bind_arguments("count", args, {"value"}, 1, a));
   MC_TRY(items, run.items_of(self));
-  return Value(std::count_if(items.begin(), items.end(), [&](const Value& item) { return equal(item, a[0]); }));
+  int64_t out = 0;
+  for (const Value& item : items) {
+    MC_TRY(found, run.equals(item, a[0]));
+    out += found ? 1 : 0;
+  }
+  return Value(out);
 }
 
 Result<Value> index(Interpreter& run, const Value& self, Args& args) {
@@ -54,8 +60,10 @@ Result<Value> index(Interpreter& run, const Value& self, Args& args) {
       MC_TRY(bound, whole(a[i + 1]));
       bounds[i] = std::max<int64_t>(bound < 0 ? bound + size : bound, 0);
     }
-  for (int64_t i = bounds[0]; i < std::min(bounds[1], size); ++i)
-    if (equal(items[static_cast<size_t>(i)], a[0])) return Value(i);
+  for (int64_t i = bounds[0]; i < std::min(bounds[1], size); ++i) {
+    MC_TRY(found, run.equals(items[static_cast<size_t>(i)], a[0]));
+    if (found) return Value(i);
+  }
   return failure("ValueError", narrow(to_repr(a[0])) + " is not in " + std::string(type_name(self)));
 }
 
@@ -76,7 +84,12 @@ Result<Value> cycle(Interpreter& run, const Value& self, Args& args) {
 Result<Value> has_changed(Interpreter& run, const Value& self, Args& args) {
   Value now = Value::tuple(args.positional);
   Loop& loop = self.as<Loop>();
-  if (loop.changed.is(Kind::tuple) && equal(loop.changed, now)) return Value(false);
+  if (loop.changed.is(Kind::tuple)) {
+    MC_TRY(alike, run.equals(loop.changed, now));
+    if (alike) return Value(false);
+  } else {
+    run.keep(self);
+  }
   loop.changed = std::move(now);
   return Value(true);
 }

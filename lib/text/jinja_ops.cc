@@ -179,17 +179,35 @@ Result<Value> negate(const Value& value, bool negative) {
   return std::move(out).with_user(value.user());
 }
 
-Result<bool> less(const Value& left, const Value& right) {
+Result<void> set_entry(Interpreter& run, std::vector<std::pair<Value, Value>>& entries, Value key, Value value) {
+  for (auto& [old, slot] : entries) {
+    MC_TRY(found, run.equals(old, key));
+    if (!found) continue;
+    slot = std::move(value);
+    return {};
+  }
+  entries.emplace_back(std::move(key), std::move(value));
+  return {};
+}
+
+Result<bool> less(Interpreter& run, const Value& left, const Value& right) {
   if (left.is(Kind::undefined)) return undefined_error(left);
   if (right.is(Kind::undefined)) return undefined_error(right);
   if (left.is_number() && right.is_number())
     return left.is_whole() && right.is_whole() ? left.integer() < right.integer() : left.real() < right.real();
   if (left.kind() == right.kind()) {
-    if (left.is(Kind::string)) return compare(left.chars(), right.chars()) < 0;
+    if (left.is(Kind::string)) {
+      Effort comparing = run.effort();
+      const bool below = compare(left.chars(), right.chars(), comparing) < 0;
+      MC_CHECK(run.spend(comparing));
+      return below;
+    }
     if (left.is(Kind::list) || left.is(Kind::tuple)) {
       const Values &a = left.items(), &b = right.items();
-      for (size_t i = 0; i < std::min(a.size(), b.size()); ++i)
-        if (!equal(a[i], b[i])) return less(a[i], b[i]);
+      for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+        MC_TRY(alike, run.equals(a[i], b[i]));
+        if (!alike) return less(run, a[i], b[i]);
+      }
       return a.size() < b.size();
     }
   }
@@ -208,7 +226,10 @@ Result<bool> contains(Interpreter& run, const Value& container, const Value& ite
       MC_CHECK(run.spend(container.entries().size() / 16));
       if (item.is(Kind::list) || item.is(Kind::dict))
         return type_error("unhashable type: '" + std::string(type_name(item)) + "'");
-      return container.find(item) != nullptr;
+      {
+        MC_TRY(found, run.find(container, item));
+        return found != nullptr;
+      }
     case Kind::none:
     case Kind::boolean:
     case Kind::integer:
@@ -223,18 +244,23 @@ Result<bool> contains(Interpreter& run, const Value& container, const Value& ite
     default: break;
   }
   MC_TRY(items, run.items_of(container));
-  return std::any_of(items.begin(), items.end(), [&](const Value& other) { return equal(other, item); });
+  for (const Value& other : items) {
+    MC_TRY(found, run.equals(other, item));
+    if (found) return true;
+  }
+  return false;
 }
 
 Result<bool> compare_values(Interpreter& run, Op op, const Value& left, const Value& right) {
-  if (left.is(Kind::string) && right.is(Kind::string))
-    MC_CHECK(run.read(1 + std::min(left.chars().size(), right.chars().size())));
   const auto extent = std::min(left.extent().size, right.extent().size);
   MC_CHECK(run.spend(extent));
   switch (op) {
-    case Op::eq: return equal(left, right);
-    case Op::ne: return !equal(left, right);
+    case Op::eq: return run.equals(left, right);
     case Op::in: return contains(run, right, left);
+    case Op::ne: {
+      MC_TRY(alike, run.equals(left, right));
+      return !alike;
+    }
     case Op::not_in: {
       MC_TRY(found, contains(run, right, left));
       return !found;
@@ -242,9 +268,9 @@ Result<bool> compare_values(Interpreter& run, Op op, const Value& left, const Va
     default: break;
   }
   const bool swapped = op == Op::gt || op == Op::le;  // a > b is b < a, a <= b is not b < a
-  auto below = swapped ? less(right, left) : less(left, right);
+  auto below = swapped ? less(run, right, left) : less(run, left, right);
   if (!below) {
-    if (below.error().what.starts_with("UndefinedError")) return below;
+    if (!below.error().what.starts_with("TypeError")) return below;
     constexpr std::string_view kNames[] = {"<", "<=", ">", ">="};
     const std::string_view name = kNames[static_cast<size_t>(op) - static_cast<size_t>(Op::lt)];
     return type_error("'" + std::string(name) + "' not supported between instances of '" +
@@ -284,7 +310,13 @@ Result<Value> slice(Interpreter& run, const Value& object, const Value& start, c
   const Range picked{first, last, by};
   if (object.is(Kind::range)) {
     const Range& range = object.as<Range>();
-    return Value(Kind::range, std::make_shared<Range>(Range{range.at(first), range.at(last), range.step * by}));
+    Range out;
+    const auto at = [&](int64_t index, int64_t& value) {
+      return !__builtin_mul_overflow(index, range.step, &value) && !__builtin_add_overflow(range.start, value, &value);
+    };
+    if (!at(first, out.start) || !at(last, out.stop) || __builtin_mul_overflow(range.step, by, &out.step))
+      return overflow();
+    return Value(Kind::range, std::make_shared<Range>(out));
   }
   MC_CHECK(run.make(static_cast<size_t>(picked.size()) * (object.is(Kind::string) ? 0 : 8)));
   if (object.is(Kind::string)) {

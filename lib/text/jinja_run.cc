@@ -22,13 +22,15 @@ class Interpreter::ScopeGuard {
   ScopePtr saved_;
 };
 
-void Interpreter::bind(Scope& scope, uint32_t id, Value value) {
+Result<void> Interpreter::bind(Scope& scope, uint32_t id, Value value) {
+  MC_CHECK(spend(scope.variables.size() / kLookedUpPerStep));
   for (auto& [bound, old] : scope.variables)
     if (bound == id) {
       old = std::move(value);
-      return;
+      return {};
     }
   scope.variables.emplace_back(id, std::move(value));
+  return {};
 }
 
 Result<Interpreter::Flow> Interpreter::run(const Nodes& nodes) {
@@ -56,7 +58,7 @@ Result<Interpreter::Flow> Interpreter::run(const Node& node) {
       case NodeKind::for_: return for_(node);
       case NodeKind::set: MC_CHECK(set(node)); return Flow::next;
       case NodeKind::set_block: return set_block(node);
-      case NodeKind::macro: bind(node.id, macro_value(node)); return Flow::next;
+      case NodeKind::macro: MC_CHECK(bind(node.id, macro_value(node))); return Flow::next;
       case NodeKind::call_block: MC_CHECK(call_block(node)); return Flow::next;
       case NodeKind::with: return with(node);
       case NodeKind::filter_block: return filter_block(node);
@@ -141,15 +143,18 @@ Result<Interpreter::Flow> Interpreter::loop(const Node& node, const Value& over,
   state->items = std::move(items);
   state->depth0 = depth0;
   state->recursive = node.is_recursive ? &node : nullptr;
-  state->scope = scope_;
-  if (node.is_recursive) captured_.push_back(scope_);
+  state->extent = extent_of(state->items);
+  if (node.is_recursive) {  // only then is the scope asked for: it may hold another loop, and that one's scope a third
+    state->scope = scope_;
+    captured_.push_back(scope_);
+  }
   bool finished_one = false;  // a body that was left by break or continue does not count, as in jinja2
   for (size_t i = 0; i < state->items.size(); ++i) {
     MC_CHECK(spend(1));
     state->index0 = i;
     const ScopeGuard scope(*this, scope_);
     MC_CHECK(assign(*node.children[0], state->items[i]));
-    if (node.uses_loop) bind(tree_.loop_id, Value(Kind::loop, state));
+    if (node.uses_loop) MC_CHECK(bind(tree_.loop_id, Value(Kind::loop, state)));
     MC_TRY(flow, run(node.bodies[0]));
     if (flow == Flow::break_) break;
     if (flow == Flow::next) finished_one = true;
@@ -177,8 +182,7 @@ Result<Value> Interpreter::call_loop(const Value& callee, Args args) {
 
 Result<void> Interpreter::assign(const Node& target, Value value) {
   if (target.kind == NodeKind::name) {
-    bind(target.id, std::move(value));
-    return {};
+    return bind(target.id, std::move(value));
   }
   if (target.kind == NodeKind::namespace_ref) {
     MC_TRY(space, name(target.id, target.name));
@@ -189,6 +193,7 @@ Result<void> Interpreter::assign(const Node& target, Value value) {
                                     "Chat templates cannot store underscore-prefixed attributes on a namespace, but "
                                     "got " +
                                         repr_of(target.attribute) + ". Please rename the attribute."));
+    MC_CHECK(spend(space.as<Space>().attributes.size() / kLookedUpPerStep));
     for (auto& [key, old] : space.as<Space>().attributes)
       if (key == target.attribute) {
         old = std::move(value);
@@ -291,17 +296,18 @@ Result<void> Interpreter::bind_macro(const Macro& macro, Args& args, Scope& scop
     const Parameter& parameter = node.parameters[i];
     const bool given = i < args.positional.size();
     found_caller |= parameter.id == tree_.caller_id;
-    bind(scope, parameter.id, given ? args.positional[i] : take_named(args, parameter.name));
+    MC_CHECK(spend(args.named.size() / kLookedUpPerStep));
+    MC_CHECK(bind(scope, parameter.id, given ? args.positional[i] : take_named(args, parameter.name)));
   }
   if (node.uses_caller && !found_caller) {
     Value caller = take_named(args, "caller");
     if (caller.is(Kind::missing) || caller.is(Kind::none)) caller = Value::undefined("No caller defined");
-    bind(scope, tree_.caller_id, std::move(caller));
+    MC_CHECK(bind(scope, tree_.caller_id, std::move(caller)));
   }
   if (node.uses_kwargs) {
     std::vector<std::pair<Value, Value>> entries;
     for (auto& [name, value] : args.named) entries.emplace_back(Value(std::string_view(name)), std::move(value));
-    bind(scope, tree_.kwargs_id, Value::dict(std::move(entries)));
+    MC_CHECK(bind(scope, tree_.kwargs_id, Value::dict(std::move(entries))));
   } else if (!args.named.empty()) {
     const bool caller =
         std::any_of(args.named.begin(), args.named.end(), [](const auto& a) { return a.first == "caller"; });
@@ -313,7 +319,7 @@ Result<void> Interpreter::bind_macro(const Macro& macro, Args& args, Scope& scop
   if (node.uses_varargs) {
     Values rest;
     for (size_t i = count; i < args.positional.size(); ++i) rest.push_back(args.positional[i]);
-    bind(scope, tree_.varargs_id, Value::tuple(std::move(rest)));
+    MC_CHECK(bind(scope, tree_.varargs_id, Value::tuple(std::move(rest))));
   } else if (args.positional.size() > count) {
     return type_error("macro " + repr_of(node.name) + " takes not more than " + std::to_string(count) + " argument(s)");
   }
@@ -324,15 +330,16 @@ Result<void> Interpreter::default_parameters(const Node& node) {
   const size_t first = node.kind == NodeKind::call_block ? 1 : 0;
   for (size_t i = 0; i < node.parameters.size(); ++i) {
     const Parameter& parameter = node.parameters[i];
+    MC_CHECK(spend(scope_->variables.size() / kLookedUpPerStep));
     const auto bound = std::find_if(scope_->variables.begin(), scope_->variables.end(),
                                     [&](const auto& v) { return v.first == parameter.id; });
     if (!bound->second.is(Kind::missing)) continue;
     if (!node.children[first + i]) {
-      bind(parameter.id, Value::undefined("parameter " + repr_of(parameter.name) + " was not provided"));
+      MC_CHECK(bind(parameter.id, Value::undefined("parameter " + repr_of(parameter.name) + " was not provided")));
       continue;
     }
     MC_TRY(value, evaluate(*node.children[first + i]));
-    bind(parameter.id, std::move(value));
+    MC_CHECK(bind(parameter.id, std::move(value)));
   }
   return {};
 }

@@ -15,17 +15,17 @@ void grow(Extent& extent, const Value& item) {
 }
 
 /// Keys in the order of their texts, so that two dicts of a user's size compare in n log n.
-std::vector<const std::pair<Value, Value>*> by_key(const Value& dict) {
+std::vector<const std::pair<Value, Value>*> by_key(const Value& dict, Effort& effort) {
   std::vector<const std::pair<Value, Value>*> out;
   for (const auto& entry : dict.entries()) out.push_back(&entry);
-  std::stable_sort(out.begin(), out.end(), [](const auto* x, const auto* y) {
+  std::stable_sort(out.begin(), out.end(), [&](const auto* x, const auto* y) {
     const bool texts = x->first.is(Kind::string) && y->first.is(Kind::string);
-    return texts ? compare(x->first.chars(), y->first.chars()) < 0 : x->first.kind() < y->first.kind();
+    return texts ? compare(x->first.chars(), y->first.chars(), effort) < 0 : x->first.kind() < y->first.kind();
   });
   return out;
 }
 
-bool equal_dicts(const Value& a, const Value& b) {
+bool equal_dicts(const Value& a, const Value& b, Effort& effort) {
   if (a.entries().size() != b.entries().size()) return false;
   const auto text_keys = [](const Value& dict) {
     return std::all_of(dict.entries().begin(), dict.entries().end(),
@@ -33,13 +33,21 @@ bool equal_dicts(const Value& a, const Value& b) {
   };
   if (!text_keys(a) || !text_keys(b))
     return std::all_of(a.entries().begin(), a.entries().end(), [&](const auto& entry) {
-      const Value* other = b.find(entry.first);
-      return other != nullptr && equal(entry.second, *other);
+      const Value* other = b.find(entry.first, effort);
+      return other != nullptr && equal(entry.second, *other, effort);
     });
-  const auto left = by_key(a), right = by_key(b);
-  return std::equal(left.begin(), left.end(), right.begin(), [](const auto* x, const auto* y) {
-    return same(x->first.chars(), y->first.chars()) && equal(x->second, y->second);
+  const auto left = by_key(a, effort), right = by_key(b, effort);
+  return std::equal(left.begin(), left.end(), right.begin(), [&](const auto* x, const auto* y) {
+    return equal(x->first, y->first, effort) && equal(x->second, y->second, effort);
   });
+}
+
+/// How many characters two texts begin with alike.
+size_t alike(StrView a, StrView b) {
+  const size_t size = std::min(a.size(), b.size());
+  size_t i = 0;
+  while (i < size && code_of(a[i]) == code_of(b[i])) ++i;
+  return i;
 }
 
 }  // namespace
@@ -101,15 +109,20 @@ const std::vector<std::pair<Value, Value>>& Value::entries() const {
   return as<Dict>().entries;
 }
 
-const Value* Value::find(std::string_view key) const {
-  for (const auto& [name, value] : entries())
-    if (name.is(Kind::string) && same(name.chars(), key)) return &value;
+const Value* Value::find(std::string_view key, Effort& effort) const {
+  for (const auto& [name, value] : entries()) {
+    const bool likely = name.is(Kind::string) && name.chars().size() == key.size();
+    if (!effort.take(likely ? 1 + key.size() : 1)) return nullptr;
+    if (likely && same(name.chars(), key)) return &value;
+  }
   return nullptr;
 }
 
-const Value* Value::find(const Value& key) const {
-  for (const auto& [name, value] : entries())
-    if (equal(name, key)) return &value;
+const Value* Value::find(const Value& key, Effort& effort) const {
+  for (const auto& [name, value] : entries()) {
+    if (equal(name, key, effort)) return &value;
+    if (effort.over()) return nullptr;
+  }
   return nullptr;
 }
 
@@ -122,6 +135,9 @@ Extent Value::extent() const {
     case Kind::iterator: return as<Iterator>().extent;
     case Kind::view: grow(out, as<View>().dict); return out;
     case Kind::method: grow(out, as<Method>().self); return out;
+    case Kind::loop: return {as<Loop>().extent.depth, 1};
+    case Kind::cycler: return {as<Cycler>().extent.depth, 1};
+    case Kind::joiner: return {as<Joiner>().separator.extent().depth + 1, 1};
     default: return out;
   }
 }
@@ -133,8 +149,10 @@ Extent extent_of(const Values& items) {
 }
 
 int64_t Range::size() const {
-  if (step > 0) return stop > start ? (stop - start - 1) / step + 1 : 0;
-  return start > stop ? (start - stop - 1) / -step + 1 : 0;
+  // Without signs: a slice may have any bounds and any step, INT64_MIN too.
+  const auto from = static_cast<uint64_t>(start), to = static_cast<uint64_t>(stop), by = static_cast<uint64_t>(step);
+  if (step > 0) return stop > start ? static_cast<int64_t>((to - from - 1) / by + 1) : 0;
+  return start > stop ? static_cast<int64_t>((from - to - 1) / (0 - by) + 1) : 0;
 }
 
 Str widen(std::string_view utf8, bool user) {
@@ -177,10 +195,11 @@ bool same(StrView a, std::string_view ascii) {
          });
 }
 
-int compare(StrView a, StrView b) {
-  const size_t size = std::min(a.size(), b.size());
-  for (size_t i = 0; i < size; ++i)
-    if (code_of(a[i]) != code_of(b[i])) return code_of(a[i]) < code_of(b[i]) ? -1 : 1;
+int compare(StrView a, StrView b, Effort& effort) {
+  if (effort.over()) return 0;
+  const size_t i = alike(a, b);
+  effort.take(i + 1);
+  if (i < std::min(a.size(), b.size())) return code_of(a[i]) < code_of(b[i]) ? -1 : 1;
   return a.size() == b.size() ? 0 : a.size() < b.size() ? -1 : 1;
 }
 
@@ -278,7 +297,8 @@ bool truth(const Value& value) {
   }
 }
 
-bool equal(const Value& a, const Value& b) {
+bool equal(const Value& a, const Value& b, Effort& effort) {
+  if (!effort.take(1)) return false;
   if (a.is_number() && b.is_number()) {
     if (a.is_whole() && b.is_whole()) return a.integer() == b.integer();
     return a.real() == b.real();
@@ -288,12 +308,15 @@ bool equal(const Value& a, const Value& b) {
     case Kind::missing:
     case Kind::undefined:
     case Kind::none: return true;
-    case Kind::string: return same(a.chars(), b.chars());
+    case Kind::string:
+      if (a.object() == b.object()) return true;
+      return a.chars().size() == b.chars().size() && compare(a.chars(), b.chars(), effort) == 0;
     case Kind::list:
     case Kind::tuple:
       return a.object() == b.object() ||
-             std::equal(a.items().begin(), a.items().end(), b.items().begin(), b.items().end(), equal);
-    case Kind::dict: return a.object() == b.object() || equal_dicts(a, b);
+             std::equal(a.items().begin(), a.items().end(), b.items().begin(), b.items().end(),
+                        [&](const Value& x, const Value& y) { return equal(x, y, effort); });
+    case Kind::dict: return a.object() == b.object() || equal_dicts(a, b, effort);
     case Kind::range: {
       const Range &x = a.as<Range>(), &y = b.as<Range>();
       return x.size() == y.size() && (x.size() == 0 || (x.start == y.start && (x.size() == 1 || x.step == y.step)));

@@ -72,12 +72,25 @@ struct Items;
 struct Dict;
 
 /// How deep containers are nested in a value, and how many values it holds in all (each as often as it is
-/// reached). Both are bounded, and so is the time to print, compare or free a value.
+/// reached). Both are bounded, and so is the time to print, compare or free a value. A loop, cycler or joiner
+/// counts as one value however many it holds: it is freed, but never printed or compared, by what is in it.
 struct Extent {
   uint32_t depth = 0;
   uint32_t size = 1;
 };
 constexpr Extent kExtentMax = {100, 4u << 20};
+
+/// What comparing costs: one for each value looked at, and one for each character. A comparison that would
+/// cost more than `most` ends early with an answer that means nothing: who compares asks over() afterwards.
+struct Effort {
+  size_t most = 0;
+  size_t used = 0;
+  bool over() const { return used > most; }
+  bool take(size_t cost) {
+    used += cost;
+    return !over();
+  }
+};
 
 class Value {
  public:
@@ -116,8 +129,8 @@ class Value {
   const Values& items() const;  // list or tuple
   const std::vector<std::pair<Value, Value>>& entries() const;
   /// nullptr when a dict has no such key (a template's text).
-  const Value* find(std::string_view key) const;
-  const Value* find(const Value& key) const;
+  const Value* find(std::string_view key, Effort& effort) const;
+  const Value* find(const Value& key, Effort& effort) const;
   template <class T>
   T& as() const {
     return *static_cast<T*>(object_.get());
@@ -191,10 +204,12 @@ struct Loop {
   std::shared_ptr<Scope> scope;  // where the loop stands: what a recursive call renders in
   Value changed;
   bool sized = true;
+  Extent extent;  // of the items
 };
 struct Cycler {
   Values items;
   size_t at = 0;
+  Extent extent;
 };
 struct Joiner {
   Value separator;
@@ -207,7 +222,7 @@ std::string narrow(StrView text);
 /// Equal characters, wherever they came from.
 bool same(StrView a, StrView b);
 bool same(StrView a, std::string_view ascii);
-int compare(StrView a, StrView b);
+int compare(StrView a, StrView b, Effort& effort);
 /// The first `needle` at or after `from`, or npos. Linear.
 size_t find_in(StrView text, StrView needle, size_t from = 0);
 size_t find_last_in(StrView text, StrView needle, size_t end);
@@ -217,7 +232,7 @@ std::string_view type_name(const Value& value);
 /// As jinja2's messages name it: "dict object", "None".
 std::string object_name(const Value& value);
 bool truth(const Value& value);
-bool equal(const Value& a, const Value& b);
+bool equal(const Value& a, const Value& b, Effort& effort);
 /// The extent of a container of these.
 Extent extent_of(const Values& items);
 /// repr() stops at this many characters.
