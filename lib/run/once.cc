@@ -156,8 +156,8 @@ Json timings_json(const model::Generated& out, size_t prompt) {
   return t;
 }
 
-Result<void> print_result(const cli::Args& args, const text::Tokenizer& tokenizer, const std::vector<uint32_t>& prompt,
-                          const model::Generated& out, bool stopped, const std::string& text) {
+Result<void> print_result(const cli::Args& args, const std::vector<uint32_t>& prompt, const model::Generated& out,
+                          bool stopped, const std::string& text) {
   std::string line;
   if (args.on(flags::kJson)) {
     Json result = Json::object();
@@ -180,7 +180,6 @@ Result<void> print_result(const cli::Args& args, const text::Tokenizer& tokenize
   } else {
     line = text + "\n";
   }
-  (void)tokenizer;
   const std::string& path = args.text(flags::kOutput);
   if (path == "-") return write_all(1, line);
   if (auto written = write_file_atomic(path, line); !written)
@@ -282,6 +281,39 @@ Error layout_error(const kv::Namespace& ours, const kv::Namespace& theirs) {
       "--kv-in, field " + first.name + "; also compared and equal:" + equal, kForeignNext);
 }
 
+/// What the stream asks for, but where flags say otherwise; `made_with` is the plan of its KV.
+Result<model::GenerateRequest> carried_request(const cli::Args& args, const wire::KvPrologue& prologue,
+                                               const Engine& engine, const attn::Plan& made_with) {
+  const auto& config = engine.model->config();
+  model::GenerateRequest request;
+  request.prompt = prologue.ids;
+  MC_TRY(most, answer_tokens(args));
+  if (!args.given(flags::kTokens)) most = std::min<uint64_t>(prologue.stopping.max_tokens, kAnswerTokensMax);
+  request.max_tokens = static_cast<int32_t>(most);
+  request.min_tokens = static_cast<int32_t>(prologue.stopping.min_tokens);
+  request.stop_ids = args.on(flags::kIgnoreEos) ? std::vector<uint32_t>{} : prologue.stopping.stop_ids;
+  wire::Sampling sampling = prologue.sampling;
+  if (args.given(flags::kTemperature)) sampling.temperature = args.number(flags::kTemperature);
+  if (args.given(flags::kTopK)) sampling.top_k = static_cast<uint32_t>(args.count(flags::kTopK));
+  if (args.given(flags::kTopP)) sampling.top_p = args.number(flags::kTopP);
+  if (args.given(flags::kMinP)) sampling.min_p = args.number(flags::kMinP);
+  if (args.given(flags::kSeed)) sampling.seed = args.count(flags::kSeed);
+  if (args.present(flags::kLogprobs)) sampling.logprobs = static_cast<int32_t>(args.count(flags::kLogprobs));
+  MC_CHECK(check_sampling(sampling));
+  request.sampling = sampling_params(sampling);
+  request.prefill_plan = made_with;
+  const bool own_plan = args.given(flags::kAttention) || args.given(flags::kDecodeAttention);
+  MC_TRY(carried, resolve_plan(prologue.decode_attention, config, engine.block_tokens));
+  request.decode_plan = own_plan ? engine.decode_plan : carried;
+  if (request.prompt.size() + static_cast<size_t>(request.max_tokens) > config.max_positions)
+    return user_error(err::kContextLength,
+                      "prompt of " + std::to_string(request.prompt.size()) + " tokens and " +
+                          std::to_string(request.max_tokens) + " more do not fit the context of " +
+                          std::to_string(config.max_positions),
+                      "-n");
+  return request;
+}
+
 }  // namespace
 
 const std::span<const Flag* const> kPrefillOnceFlags = kPrefillFlags;
@@ -340,7 +372,7 @@ Result<int> prefill_once(const cli::Args& args) {
   if (out.finish == "length" && static_cast<int32_t>(out.ids.size()) < request.max_tokens)
     MC_CHECK(model::run_decode(runner, pages, request, SystemClock::instance(), out));
   answer.end();
-  MC_CHECK(print_result(args, tokenizer, prompt, out, answer.stops.stopped(), answer.text));
+  MC_CHECK(print_result(args, prompt, out, answer.stops.stopped(), answer.text));
   return 0;
 }
 
@@ -372,32 +404,7 @@ Result<int> decode_once(const cli::Args& args) {
                                       .max_chunk_tokens = engine.block_tokens,
                                       .max_batch = 1,
                                       .kernels = args.text(flags::kKernels)}));
-  model::GenerateRequest request;
-  request.prompt = prologue.ids;
-  MC_TRY(most, answer_tokens(args));
-  if (!args.given(flags::kTokens)) most = std::min<uint64_t>(prologue.stopping.max_tokens, kAnswerTokensMax);
-  request.max_tokens = static_cast<int32_t>(most);
-  request.min_tokens = static_cast<int32_t>(prologue.stopping.min_tokens);
-  request.stop_ids = args.on(flags::kIgnoreEos) ? std::vector<uint32_t>{} : prologue.stopping.stop_ids;
-  wire::Sampling sampling = prologue.sampling;
-  if (args.given(flags::kTemperature)) sampling.temperature = args.number(flags::kTemperature);
-  if (args.given(flags::kTopK)) sampling.top_k = static_cast<uint32_t>(args.count(flags::kTopK));
-  if (args.given(flags::kTopP)) sampling.top_p = args.number(flags::kTopP);
-  if (args.given(flags::kMinP)) sampling.min_p = args.number(flags::kMinP);
-  if (args.given(flags::kSeed)) sampling.seed = args.count(flags::kSeed);
-  if (args.present(flags::kLogprobs)) sampling.logprobs = static_cast<int32_t>(args.count(flags::kLogprobs));
-  MC_CHECK(check_sampling(sampling));
-  request.sampling = sampling_params(sampling);
-  request.prefill_plan = made_with;
-  const bool own_plan = args.given(flags::kAttention) || args.given(flags::kDecodeAttention);
-  MC_TRY(carried, resolve_plan(prologue.decode_attention, config, engine.block_tokens));
-  request.decode_plan = own_plan ? engine.decode_plan : carried;
-  if (request.prompt.size() + static_cast<size_t>(request.max_tokens) > config.max_positions)
-    return user_error(err::kContextLength,
-                      "prompt of " + std::to_string(request.prompt.size()) + " tokens and " +
-                          std::to_string(request.max_tokens) + " more do not fit the context of " +
-                          std::to_string(config.max_positions),
-                      "-n");
+  MC_TRY(request, carried_request(args, prologue, engine, made_with));
   MC_TRY(pages, model::LocalPages::allocate(runner.layout(),
                                             static_cast<int64_t>(request.prompt.size()) + request.max_tokens));
   for (size_t block = 0;; ++block) {
@@ -427,7 +434,7 @@ Result<int> decode_once(const cli::Args& args) {
     MC_CHECK(write_npy(args.text(flags::kLogitsOut), logits, config.vocab));
   }
   answer.end();
-  MC_CHECK(print_result(args, tokenizer, request.prompt, out, false, answer.text));
+  MC_CHECK(print_result(args, request.prompt, out, false, answer.text));
   return 0;
 }
 
