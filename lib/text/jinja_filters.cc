@@ -148,19 +148,7 @@ Check sequence(Interpreter&, const Value& value, Args&) {
   }
 }
 Check iterable(Interpreter&, const Value& value, Args&) {
-  switch (value.kind()) {
-    case Kind::none:
-    case Kind::boolean:
-    case Kind::integer:
-    case Kind::real:
-    case Kind::space:
-    case Kind::macro:
-    case Kind::method:
-    case Kind::function:
-    case Kind::cycler:
-    case Kind::joiner: return false;
-    default: return true;
-  }
+  return iterates(value.kind());
 }
 Check callable(Interpreter&, const Value& value, Args&) {
   switch (value.kind()) {

@@ -230,18 +230,9 @@ Result<bool> contains(Interpreter& run, const Value& container, const Value& ite
         MC_TRY(found, run.find(container, item));
         return found != nullptr;
       }
-    case Kind::none:
-    case Kind::boolean:
-    case Kind::integer:
-    case Kind::real:
-    case Kind::space:
-    case Kind::macro:
-    case Kind::method:
-    case Kind::function:
-    case Kind::cycler:
-    case Kind::joiner:
-      return type_error("argument of type '" + std::string(type_name(container)) + "' is not iterable");
-    default: break;
+    default:
+      if (!iterates(container.kind()))
+        return type_error("argument of type '" + std::string(type_name(container)) + "' is not iterable");
   }
   MC_TRY(items, run.items_of(container));
   for (const Value& other : items) {

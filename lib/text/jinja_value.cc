@@ -234,6 +234,22 @@ size_t find_last_in(StrView text, StrView needle, size_t end) {
   return found == StrView::npos ? found : end - found - needle.size();
 }
 
+bool iterates(Kind kind) {
+  switch (kind) {
+    case Kind::none:
+    case Kind::boolean:
+    case Kind::integer:
+    case Kind::real:
+    case Kind::space:
+    case Kind::macro:
+    case Kind::method:
+    case Kind::function:
+    case Kind::cycler:
+    case Kind::joiner: return false;
+    default: return true;
+  }
+}
+
 std::string_view type_name(const Value& value) {
   switch (value.kind()) {
     case Kind::missing:

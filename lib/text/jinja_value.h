@@ -229,6 +229,8 @@ size_t find_last_in(StrView text, StrView needle, size_t end);
 
 /// Python's name of the type: "str", "NoneType".
 std::string_view type_name(const Value& value);
+/// Whether a loop may walk a value of this kind.
+bool iterates(Kind kind);
 /// As jinja2's messages name it: "dict object", "None".
 std::string object_name(const Value& value);
 bool truth(const Value& value);
