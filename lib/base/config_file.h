@@ -1,6 +1,6 @@
 // The --config file: TOML whose top-level keys are flag names. One file may serve several programs:
 // a table named after a program ([mc-decode]) holds that program's keys and is skipped by others.
-// Arrays become comma lists. tomlplusplus stays inside config_file.cc.
+// Arrays become comma lists. What TOML is accepted: base/toml.h.
 #pragma once
 
 #include <string>

@@ -3,3 +3,4 @@
 
 #include "sched/cost.h"
 #include "sched/policy.h"
+#include "sched/profile.h"

@@ -1,0 +1,200 @@
+// The three kinds of profile as functions of a chunk and of a batch.
+//
+// Analytic: a chunk's GEMMs run at gemm_efficiency of peak (or at the speed at which weights are read,
+// when it is short), its causal attention at attention_efficiency, and two all-reduces a layer carry the
+// activations. A step reads all weights and the KV of its batch. With the efficiencies below the A800's
+// published curves come out within 1 % (brief, 6.3, 7.3); elsewhere they are the assumption.
+#include "sched/profile.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace mc::sched {
+
+double Roofline::layer_parameters() const {
+  const double attention = hidden * (heads + 2 * kv_heads) * head_dim + heads * head_dim * hidden;
+  return attention + 3 * hidden * intermediate;
+}
+
+double Roofline::weight_bytes(double layers) const {
+  return (layers * layer_parameters() + vocab * hidden) * element_bytes;
+}
+
+namespace {
+
+double analytic_chunk_s(const Profile& p, double begin, double end) {
+  const Roofline& r = p.roofline;
+  const double tokens = end - begin, layers = static_cast<double>(p.layers);
+  if (tokens <= 0) return 0;
+  const double gemm = 2 * tokens * r.layer_parameters() / (r.flops * r.gemm_efficiency);
+  const double weights = r.layer_parameters() * r.element_bytes / (r.memory_bytes_per_s * r.memory_efficiency);
+  const double attention = 2 * r.heads * r.head_dim * (end * end - begin * begin) / (r.flops * r.attention_efficiency);
+  const double reduce =
+      r.allreduce_bytes_per_s > 0 ? 2 * tokens * r.hidden * r.element_bytes / r.allreduce_bytes_per_s : 0;
+  return layers * (std::max(gemm, weights) + attention + reduce);
+}
+
+Profile::StepLine analytic_line(const Profile& p, double rows) {
+  const Roofline& r = p.roofline;
+  const double layers = static_cast<double>(p.layers);
+  const double memory = r.memory_bytes_per_s * r.memory_efficiency;
+  const double gemm = 2 * rows * (layers * r.layer_parameters() + r.vocab * r.hidden) / (r.flops * r.gemm_efficiency);
+  const double base = std::max(r.weight_bytes(layers) / memory, gemm) + layers * r.layer_s + rows * r.row_s;
+  const double kv_bytes = layers * 2 * r.kv_heads * r.head_dim * r.element_bytes;
+  return {base, kv_bytes / memory};
+}
+
+// Least squares through (kv, seconds) of one row count; one point, or a falling line, is a constant.
+Profile::StepLine line_through(std::span<const StepSample> samples) {
+  double n = 0, x = 0, y = 0, xx = 0, xy = 0;
+  for (const auto& s : samples)
+    n += 1, x += s.kv_tokens, y += s.seconds, xx += s.kv_tokens * s.kv_tokens, xy += s.kv_tokens * s.seconds;
+  const double spread = n * xx - x * x;
+  const double slope = spread > 0 ? (n * xy - x * y) / spread : 0;
+  if (slope <= 0) return {y / n, 0};
+  return {std::max((y - slope * x) / n, 0.0), slope};
+}
+
+Error invalid(std::string what) {
+  return Error{Code::invalid, std::move(what)};
+}
+
+}  // namespace
+
+double Profile::curve_at(double tokens) const {
+  const auto above = std::lower_bound(curve_.begin(), curve_.end(), tokens,
+                                      [](const PrefillSample& s, double value) { return s.tokens < value; });
+  if (above == curve_.end()) {  // beyond what was measured the fit says how it goes on
+    const PrefillSample& last = curve_.back();
+    return last.seconds + cost.prefill(tokens, last.tokens) - cost.prefill_s;
+  }
+  if (above == curve_.begin()) return above->seconds;
+  const PrefillSample& below = *(above - 1);
+  const double share = (tokens - below.tokens) / (above->tokens - below.tokens);
+  return below.seconds + share * (above->seconds - below.seconds);
+}
+
+double Profile::chunk_compute_s(double begin, double end) const {
+  switch (kind) {
+    case Kind::fitted: return cost.prefill(end, begin) - cost.prefill_s;
+    case Kind::analytic: return analytic_chunk_s(*this, begin, end);
+    case Kind::measured: return curve_at(end) - curve_at(begin);
+  }
+  return 0;
+}
+
+double Profile::fixed_s() const {
+  switch (kind) {
+    case Kind::fitted: return cost.prefill_s;
+    case Kind::analytic: return roofline.fixed_s;
+    case Kind::measured: return curve_.front().seconds;
+  }
+  return 0;
+}
+
+double Profile::prefill_s(double tokens, double reused) const {
+  if (kind == Kind::fitted) return cost.prefill(tokens, reused) + reused_s_per_token * reused;
+  return fixed_s() + chunk_compute_s(reused, tokens) + reused_s_per_token * reused;
+}
+
+Profile::StepLine Profile::step_line(double rows) const {
+  switch (kind) {
+    case Kind::fitted: return {cost.decode_s + cost.decode_s_per_row * rows, cost.decode_s_per_kv_token};
+    case Kind::analytic: return analytic_line(*this, rows);
+    case Kind::measured: break;
+  }
+  if (lines_.size() == 1 || rows <= lines_.front().rows) return lines_.front().line;
+  auto above = std::lower_bound(lines_.begin(), lines_.end(), rows,
+                                [](const RowLine& line, double value) { return line.rows < value; });
+  if (above == lines_.end()) --above;  // goes on as between the last two
+  const RowLine &a = *(above - 1), &b = *above;
+  const double share = (rows - a.rows) / (b.rows - a.rows);
+  return {std::max(a.line.base_s + share * (b.line.base_s - a.line.base_s), 0.0),
+          std::max(a.line.s_per_kv_token + share * (b.line.s_per_kv_token - a.line.s_per_kv_token), 0.0)};
+}
+
+double Profile::step_s(double rows, double kv_tokens) const {
+  const StepLine line = step_line(rows);
+  return line.base_s + line.s_per_kv_token * kv_tokens;
+}
+
+double Profile::mixed_step_s(double rows, double kv_tokens, double begin, double end) const {
+  if (end <= begin) return step_s(rows, kv_tokens);
+  const double chunk = chunk_s + chunk_compute_s(begin, end);
+  // What a step of no rows takes is reading weights and launching, which the chunk's pass does as well.
+  return rows > 0 ? chunk + step_s(rows, kv_tokens) - step_line(0).base_s : chunk;
+}
+
+double Profile::overlapped_s(double first_s, double second_s) const {
+  const double share = 1.0 / static_cast<double>(layers);
+  return first_s * share + std::max(first_s, second_s) * (1 - share) + second_s * share;
+}
+
+Result<void> Profile::complete_analytic() {
+  const Roofline& r = roofline;
+  const double layer_count = static_cast<double>(layers);
+  if (kv_bytes_per_token == 0)
+    kv_bytes_per_token = static_cast<uint64_t>(layer_count * 2 * r.kv_heads * r.head_dim * r.element_bytes);
+  if (activation_bytes_per_token == 0) activation_bytes_per_token = static_cast<uint64_t>(r.hidden * r.element_bytes);
+  if (kv_capacity_tokens == 0) {
+    const double left = 0.92 * r.memory_bytes - r.weight_bytes(layer_count);
+    if (left < static_cast<double>(kv_bytes_per_token))
+      return invalid("roofline.memory_bytes leaves no room for KV beside the weights");
+    kv_capacity_tokens = static_cast<uint64_t>(left / static_cast<double>(kv_bytes_per_token));
+  }
+  std::vector<PrefillSample> prefills;
+  std::vector<StepSample> steps;
+  for (double n = 1024; n <= 131072; n *= 2) prefills.push_back({n, 0, prefill_s(n, 0)});
+  for (double rows : {1.0, 4.0, 16.0, 64.0})
+    for (double kv : {1024.0, 65536.0, 524288.0}) steps.push_back({rows, kv, step_s(rows, kv)});
+  fit_prefill(prefills, cost);
+  fit_step(steps, cost);
+  return {};
+}
+
+Result<void> Profile::complete_measured() {
+  if (prefill_points.empty()) return invalid("prefill.points is empty");
+  if (step_points.empty()) return invalid("decode.points is empty");
+  cost = Cost{.prefill_s = 0, .prefill_s_per_token = 0, .decode_s = 0, .decode_s_per_row = 0};
+  fit_prefill(prefill_points, cost);
+  fit_step(step_points, cost);
+  curve_.clear();
+  for (const auto& s : prefill_points)
+    if (s.reused == 0) curve_.push_back(s);
+  std::sort(curve_.begin(), curve_.end(), [](auto& a, auto& b) { return a.tokens < b.tokens; });
+  if (curve_.size() < 2) return invalid("prefill.points needs two points with nothing reused");
+  for (size_t i = 1; i < curve_.size(); ++i)
+    if (curve_[i].tokens == curve_[i - 1].tokens || curve_[i].seconds <= curve_[i - 1].seconds)
+      return invalid("prefill.points must grow in tokens and in seconds");
+  const PrefillSample &a = curve_[0], &b = curve_[1];
+  const double start = a.seconds - a.tokens * (b.seconds - a.seconds) / (b.tokens - a.tokens);
+  curve_.insert(curve_.begin(), PrefillSample{0, 0, std::clamp(start, 0.0, a.seconds)});
+  // Points with a prefix say what loading it costs beside computing the rest.
+  double over = 0, reused = 0;
+  for (const auto& s : prefill_points) {
+    if (s.reused == 0) continue;
+    over += s.seconds - fixed_s() - chunk_compute_s(s.reused, s.tokens), reused += s.reused;
+  }
+  if (reused > 0 && reused_s_per_token == 0) reused_s_per_token = std::max(over / reused, 0.0);
+  lines_.clear();
+  std::vector<StepSample> sorted = step_points;
+  std::sort(sorted.begin(), sorted.end(),
+            [](auto& x, auto& y) { return x.rows != y.rows ? x.rows < y.rows : x.kv_tokens < y.kv_tokens; });
+  for (size_t i = 0, j; i < sorted.size(); i = j) {
+    for (j = i; j < sorted.size() && sorted[j].rows == sorted[i].rows;) ++j;
+    lines_.push_back({sorted[i].rows, line_through(std::span(sorted).subspan(i, j - i))});
+  }
+  return {};
+}
+
+Result<void> Profile::complete() {
+  if (layers == 0) return invalid("node.layers is 0");
+  if (kind == Kind::analytic) MC_CHECK(complete_analytic());
+  if (kind == Kind::measured) MC_CHECK(complete_measured());
+  if (kv_bytes_per_token == 0) return invalid("node.kv_bytes_per_token is missing");
+  if (kv_capacity_tokens == 0) return invalid("node.kv_capacity_tokens is missing");
+  cost.read_bytes_per_s = net.bytes_per_s;
+  return {};
+}
+
+}  // namespace mc::sched
