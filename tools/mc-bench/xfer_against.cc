@@ -1,99 +1,36 @@
 #include "xfer_against.h"
 
-#include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
-#include <spawn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <optional>
 #include <sstream>
 #include <utility>
 
 #include "base/errors.h"
-#include "base/fd.h"
 #include "base/histogram.h"
 #include "base/json.h"
+#include "child.h"
 #include "xfer/bench.h"
-
-extern char** environ;
 
 namespace mc::bench {
 namespace {
-
-constexpr size_t kOutputMax = size_t{4} << 20;
 
 TimePoint in(Duration d) {
   return SystemClock::instance().now() + d;
 }
 
-/// A program whose output is collected; killed when this goes out of scope.
-class Program {
- public:
-  static Result<Program> start(const std::vector<std::string>& command) {
-    MC_TRY(pipe, make_pipe());
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-    posix_spawn_file_actions_adddup2(&actions, pipe.write_end.get(), 1);
-    posix_spawn_file_actions_adddup2(&actions, pipe.write_end.get(), 2);
-    std::vector<char*> argv;
-    for (const std::string& word : command) argv.push_back(const_cast<char*>(word.c_str()));
-    argv.push_back(nullptr);
-    Program program;
-    const int error = ::posix_spawnp(&program.pid_, argv[0], &actions, nullptr, argv.data(), environ);
-    posix_spawn_file_actions_destroy(&actions);
-    if (error != 0) {
-      program.pid_ = -1;
-      return user_error(err::kReferenceMissing, command[0] + ": " + std::strerror(error), "--against");
-    }
-    program.output_ = std::move(pipe.read_end);
-    return program;
-  }
-  Program() = default;
-  Program(Program&& other) noexcept
-      : pid_(std::exchange(other.pid_, -1)), output_(std::move(other.output_)), text_(std::move(other.text_)) {}
-  Program& operator=(Program&&) = delete;
-  ~Program() {
-    if (pid_ <= 0) return;
-    ::kill(pid_, SIGKILL);
-    int status;
-    ::waitpid(pid_, &status, 0);
-  }
-
-  /// Collects output until the program ends; its exit status, or Code::timeout.
-  Result<int> finish(TimePoint deadline) {
-    MC_TRY(text, read_to_end(output_.get(), kOutputMax, deadline));
-    text_ += text;
-    int status = 0;
-    ::waitpid(std::exchange(pid_, -1), &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  }
-  /// Waits a moment; true when it said something or ended meanwhile.
-  bool stirred(Duration moment) const { return wait_fd(output_.get(), POLLIN, in(moment)).has_value(); }
-  const std::string& text() const { return text_; }
-
- private:
-  pid_t pid_ = -1;
-  Fd output_;
-  std::string text_;
-};
+Result<Child> start(const std::vector<std::string>& command) {
+  auto started = Child::start(command);
+  if (!started) return user_error(err::kReferenceMissing, started.error().what, "--against");
+  return started;
+}
 
 void add_words(std::vector<std::string>& command, const std::string& text) {
   std::istringstream words(text);
   for (std::string word; words >> word;) command.push_back(word);
-}
-
-std::string last_lines(const std::string& text) {
-  const size_t from = text.size() > 300 ? text.size() - 300 : 0;
-  std::string out = text.substr(from);
-  std::replace(out.begin(), out.end(), '\n', ' ');
-  return out;
 }
 
 /// Runs a server of one session and a client, which is tried again until the server listens. The
@@ -103,22 +40,21 @@ Result<std::string> run_pair(const ReferencePlan& plan, std::vector<std::string>
   add_words(server, plan.server_args);
   add_words(client, plan.client_args);
   if (plan.name != "iperf3") client.push_back(plan.host);
-  std::optional<Program> other;
+  std::optional<Child> other;
   if (plan.start_other_side) {
-    auto started = Program::start(server);
-    if (!started) return started.error();
-    other.emplace(std::move(*started));
+    MC_TRY(started, start(server));
+    other.emplace(std::move(started));
     (void)other->stirred(200ms);
   }
   const TimePoint deadline = in(plan.duration + 10s);
   for (;;) {
-    MC_TRY(program, Program::start(client));
+    MC_TRY(program, start(client));
     auto status = program.finish(deadline + 30s);
     if (!status) return user_error(err::kReferenceMissing, plan.name + ": " + status.error().what, "--against");
     if (*status == 0) return program.text();
     if (!other || SystemClock::instance().now() > deadline)
       return user_error(err::kReferenceMissing,
-                        plan.name + " ended with " + std::to_string(*status) + ": " + last_lines(program.text()),
+                        plan.name + " ended with " + std::to_string(*status) + ": " + last_words(program.text()),
                         "--against");
     (void)other->stirred(100ms);
   }
@@ -172,10 +108,10 @@ Result<double> parse_iperf3(const std::string& text) {
   const size_t at = text.rfind("\"sum_received\"");
   const size_t from = at == std::string::npos ? at : text.find('{', at);
   const size_t to = from == std::string::npos ? from : text.find('}', from);
-  if (to == std::string::npos) return Error{Code::corrupt, "iperf3: no end.sum_received: " + last_lines(text)};
+  if (to == std::string::npos) return Error{Code::corrupt, "iperf3: no end.sum_received: " + last_words(text)};
   MC_TRY(result, Json::parse(text.substr(from, to - from + 1)));
   const double bits = result["bits_per_second"].as_double();
-  if (bits <= 0) return Error{Code::corrupt, "iperf3: no end.sum_received.bits_per_second: " + last_lines(text)};
+  if (bits <= 0) return Error{Code::corrupt, "iperf3: no end.sum_received.bits_per_second: " + last_words(text)};
   return bits / 8;
 }
 
@@ -197,7 +133,7 @@ Result<double> parse_perftest(const std::string& text, bool latency) {
     const double value = latency ? columns[4] / 1e6 : columns[3] * 1e9 / 8;
     if (value > 0) return value;
   }
-  return Error{Code::corrupt, "perftest: no result line: " + last_lines(text)};
+  return Error{Code::corrupt, "perftest: no result line: " + last_words(text)};
 }
 
 Result<double> run_reference(const ReferencePlan& plan) {
