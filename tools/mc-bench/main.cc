@@ -30,6 +30,9 @@ constexpr cli::Positional kTraceArgs[] = {
     {.name = "ACTION", .help = "stats, cache (hit rates), synth (one like FILE) or convert (cut, scale, merge)"},
     {.name = "FILE", .help = "Mooncake JSONL; - is stdin; convert merges several", .max = -1}};
 
+constexpr cli::Positional kPlotArgs[] = {
+    {.name = "FILE", .help = "results: lines of JSON, folders of them; - is stdin", .max = -1}};
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -68,6 +71,11 @@ int main(int argc, char** argv) {
        .args = kDoctorArgs,
        .flags = bench::kDoctorFlags,
        .example = "mc-bench doctor --memory 1GiB"},
+      {.name = "plot",
+       .summary = "figures out of result files",
+       .args = kPlotArgs,
+       .flags = bench::kPlotFlags,
+       .example = "mc-bench plot runs/ --x request_rate --y p99_ttft_ms --slo 2000 --svg fig.svg"},
       {.name = "mkmodel",
        .summary = "write a random model for tests",
        .flags = bench::kMkmodelFlags,
@@ -95,6 +103,7 @@ int main(int argc, char** argv) {
     if (verb == "model") return bench::measure_model(args);
     if (verb == "xfer") return bench::xfer(args);
     if (verb == "doctor") return bench::doctor(args);
+    if (verb == "plot") return bench::plot(args);
     if (verb == "mkmodel") return bench::mkmodel(args);
     return run::diff_streams(args);
   });

@@ -31,4 +31,7 @@ Result<int> simulate(const cli::Args& args);
 extern const cli::FlagList kTraceFlags;
 Result<int> trace(const cli::Args& args);
 
+extern const cli::FlagList kPlotFlags;
+Result<int> plot(const cli::Args& args);
+
 }  // namespace mc::bench
