@@ -35,10 +35,6 @@ void run_decode(const std::vector<TraceRequest>& trace, const PaperOptions& opti
   run.tbt_s = decode.tbt_s();
   run.batch_mean = decode.batch_mean();
   run.batch_max = decode.batch_max();
-  std::vector<double> seen;
-  for (const double s : run.tbt_s)
-    if (s > 0) seen.push_back(s);
-  run.tbt = percentiles(std::move(seen));
 }
 
 }  // namespace
@@ -65,30 +61,40 @@ Result<PaperCluster> parse_paper_cluster(std::string_view text) {
   return out;
 }
 
-PaperRun run_paper(const std::vector<TraceRequest>& trace, const TraceBlocks& blocks, const PaperOptions& options) {
-  MC_ASSERT_EQ(trace.size(), blocks.size());
-  PaperRun run;
-  PaperPrefill prefill(options.prefill, blocks.unique());
+void summarise(const std::vector<TraceRequest>& trace, const PaperOptions& options, PaperRun& run) {
   double input = 0, reused = 0, gpu_s = 0;
-  std::vector<double> ttft;
+  std::vector<double> ttft, tbt;
+  uint64_t good = 0;
   for (size_t r = 0; r < trace.size(); ++r) {
-    const double now_s = trace[r].timestamp_ms / 1000 / options.speedup;
-    run.placements.push_back(prefill.place(now_s, trace[r].input_tokens, blocks.of(r)));
-    const PaperPlacement& p = run.placements.back();
+    const PaperFate fate = run.fates.empty() ? PaperFate::served : run.fates[r];
+    if (fate == PaperFate::rejected_ttft || fate == PaperFate::rejected_decode) continue;
+    const PaperPlacement& p = run.placements[r];
     input += static_cast<double>(trace[r].input_tokens);
     reused += static_cast<double>(p.reused_tokens);
     gpu_s += p.prefill_s;
     run.fetches += p.fetched();
     ttft.push_back(p.ttft_s);
+    if (!run.tbt_s.empty() && run.tbt_s[r] > 0) tbt.push_back(run.tbt_s[r]);
+    good += fate == PaperFate::served && p.ttft_s <= options.ttft_slo_s &&
+            (run.tbt_s.empty() || run.tbt_s[r] <= options.tbt_slo_s);
   }
-  run.ttft_s = percentiles(ttft);
   run.token_hit = input > 0 ? reused / input : 0;
-  run.gpu_s_mean = trace.empty() ? 0 : gpu_s / static_cast<double>(trace.size());
-  if (options.decode_nodes > 0) run_decode(trace, options, run);
-  uint64_t good = 0;
-  for (size_t r = 0; r < trace.size(); ++r)
-    good += ttft[r] <= options.ttft_slo_s && (run.tbt_s.empty() || run.tbt_s[r] <= options.tbt_slo_s);
+  run.gpu_s_mean = ttft.empty() ? 0 : gpu_s / static_cast<double>(ttft.size());
+  run.ttft_s = percentiles(std::move(ttft));
+  run.tbt = percentiles(std::move(tbt));
   run.effective = trace.empty() ? 0 : static_cast<double>(good) / static_cast<double>(trace.size());
+}
+
+PaperRun run_paper(const std::vector<TraceRequest>& trace, const TraceBlocks& blocks, const PaperOptions& options) {
+  MC_ASSERT_EQ(trace.size(), blocks.size());
+  PaperRun run;
+  PaperPrefill prefill(options.prefill, blocks.unique());
+  for (size_t r = 0; r < trace.size(); ++r) {
+    const double now_s = trace[r].timestamp_ms / 1000 / options.speedup;
+    run.placements.push_back(prefill.place(now_s, trace[r].input_tokens, blocks.of(r)));
+  }
+  if (options.decode_nodes > 0) run_decode(trace, options, run);
+  summarise(trace, options, run);
   return run;
 }
 

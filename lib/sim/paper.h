@@ -33,10 +33,14 @@ struct Percentiles {
   double mean = 0, p50 = 0, p90 = 0, p99 = 0;
 };
 
+/// Whether and when a request was turned away (sim/paper_overload.h).
+enum class PaperFate : uint8_t { served, rejected_ttft, rejected_decode, rejected_after };
+
 struct PaperRun {
   std::vector<PaperPlacement> placements;  // one a request, in the trace's order
   std::vector<double> tbt_s;               // likewise; 0 where nothing was decoded. Empty without decode nodes
-  Percentiles ttft_s, tbt;                 // tbt in seconds, over requests that made a decode step
+  std::vector<PaperFate> fates;            // likewise; empty = all were served
+  Percentiles ttft_s, tbt;                 // of requests that ran prefill, and made a decode step; seconds
   double token_hit = 0;                    // reused tokens over input tokens
   double gpu_s_mean = 0;                   // seconds of prefill, fetches not counted
   uint64_t fetches = 0;                    // requests that fetched
@@ -44,6 +48,9 @@ struct PaperRun {
   double batch_mean = 0;
   uint64_t batch_max = 0;
 };
+
+/// Fills the figures of a run from its placements, tbt_s and fates.
+void summarise(const std::vector<TraceRequest>& trace, const PaperOptions& options, PaperRun& run);
 
 PaperRun run_paper(const std::vector<TraceRequest>& trace, const TraceBlocks& blocks, const PaperOptions& options);
 

@@ -32,8 +32,10 @@ PaperDecode::PaperDecode(uint32_t node_count, size_t request_count) : nodes_(nod
 }
 
 void PaperDecode::begin_step(Node& node, double now_s) {
-  for (const Waiting& w : node.waiting)
-    node.rows.push({node.steps.size() + w.steps, w.request, node.steps.size(), w.context + w.steps});
+  for (const Waiting& w : node.waiting) {
+    node.rows.push_back({node.steps.size() + w.steps, w.request, node.steps.size(), w.context + w.steps, w.arrived_s});
+    std::push_heap(node.rows.begin(), node.rows.end(), std::greater<>());
+  }
   node.context += node.waiting_context;
   node.waiting.clear();
   node.waiting_context = 0;
@@ -50,10 +52,12 @@ void PaperDecode::begin_step(Node& node, double now_s) {
 void PaperDecode::end_step(Node& node) {
   node.steps.push_back(node.step_s);
   node.context += node.rows.size();
-  for (; !node.rows.empty() && node.rows.top().last_step == node.steps.size(); node.rows.pop()) {
-    const Row& row = node.rows.top();
+  while (!node.rows.empty() && node.rows.front().last_step == node.steps.size()) {
+    const Row row = node.rows.front();
     node.context -= row.context;
     tbt_s_[row.request] = longest_mean(std::span(node.steps).subspan(row.first_step), gaps_);
+    std::pop_heap(node.rows.begin(), node.rows.end(), std::greater<>());
+    node.rows.pop_back();
   }
   begin_step(node, node.step_end_s);
 }
@@ -64,16 +68,25 @@ void PaperDecode::advance(Node& node, double now_s) {
 
 void PaperDecode::arrive(double at_s, size_t request, uint64_t input_tokens, uint64_t output_tokens) {
   if (output_tokens < 2) return;
-  Node* chosen = nullptr;
-  double least = 0;
-  for (Node& node : nodes_) {
-    advance(node, at_s);
-    const double s = step_s(node.rows.size() + node.waiting.size(), node.context + node.waiting_context);
-    if (chosen == nullptr || s < least) chosen = &node, least = s;
-  }
-  chosen->waiting.push_back({request, input_tokens + 1, output_tokens - 1});
-  chosen->waiting_context += input_tokens + 1;
-  if (!chosen->busy) begin_step(*chosen, at_s);
+  advance_to(at_s);
+  uint32_t chosen = 0;
+  double least = step_s(rows(0), context(0));
+  for (uint32_t i = 1; i < nodes_.size(); ++i)
+    if (const double s = step_s(rows(i), context(i)); s < least) chosen = i, least = s;
+  join(at_s, chosen, request, input_tokens, output_tokens);
+}
+
+void PaperDecode::advance_to(double now_s) {
+  for (Node& node : nodes_) advance(node, now_s);
+}
+
+void PaperDecode::join(double at_s, uint32_t node, size_t request, uint64_t input_tokens, uint64_t output_tokens) {
+  if (output_tokens < 2) return;
+  Node& chosen = nodes_[node];
+  advance(chosen, at_s);
+  chosen.waiting.push_back({request, input_tokens + 1, output_tokens - 1, at_s});
+  chosen.waiting_context += input_tokens + 1;
+  if (!chosen.busy) begin_step(chosen, at_s);
 }
 
 void PaperDecode::finish() {

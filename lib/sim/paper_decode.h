@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <queue>
 #include <vector>
 
 namespace mc::sim {
@@ -23,6 +22,23 @@ class PaperDecode {
   /// Runs until every request has ended.
   void finish();
 
+  // ---- what admission asks (12.5) ----
+  size_t size() const { return nodes_.size(); }
+  void advance_to(double now_s);
+  /// Running and waiting requests of a node and their context, as of the last advance_to.
+  uint64_t rows(uint32_t node) const { return nodes_[node].rows.size() + nodes_[node].waiting.size(); }
+  uint64_t context(uint32_t node) const { return nodes_[node].context + nodes_[node].waiting_context; }
+  /// A request whose decode node was chosen before.
+  void join(double at_s, uint32_t node, size_t request, uint64_t input_tokens, uint64_t output_tokens);
+  /// each(arrived_s, context) for every running and waiting request of all nodes.
+  template <typename Each>
+  void for_each(const Each& each) const {
+    for (const Node& node : nodes_) {
+      for (const Row& row : node.rows) each(row.arrived_s, row.context - (row.last_step - node.steps.size()));
+      for (const Waiting& w : node.waiting) each(w.arrived_s, w.context);
+    }
+  }
+
   /// Mean of the longest ceil(10 %) gaps of each request; 0 for one that made no step here.
   const std::vector<double>& tbt_s() const { return tbt_s_; }
   /// Requests in the batch, averaged over the time nodes were busy; and the most there ever were.
@@ -35,6 +51,7 @@ class PaperDecode {
     size_t request;
     uint64_t first_step;
     uint64_t context;  // when it leaves
+    double arrived_s;
     bool operator>(const Row& other) const {
       return last_step != other.last_step ? last_step > other.last_step : request > other.request;
     }
@@ -42,10 +59,11 @@ class PaperDecode {
   struct Waiting {
     size_t request;
     uint64_t context, steps;
+    double arrived_s;
   };
   struct Node {
     std::vector<double> steps;  // seconds each
-    std::priority_queue<Row, std::vector<Row>, std::greater<>> rows;
+    std::vector<Row> rows;      // heap: the first leaves first
     std::vector<Waiting> waiting;
     uint64_t context = 0, waiting_context = 0;
     bool busy = false;

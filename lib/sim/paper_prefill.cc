@@ -110,7 +110,7 @@ PaperPrefill::PaperPrefill(const PaperPrefillOptions& options, uint32_t unique_b
   MC_ASSERT(options.nodes > 0 && options.rule != nullptr && options.bytes_per_s > 0);
 }
 
-PaperPlacement PaperPrefill::place(double now_s, uint64_t input_tokens, std::span<const uint32_t> blocks) {
+PaperPlacement PaperPrefill::plan(double now_s, uint64_t input_tokens, std::span<const uint32_t> blocks) {
   caches_.match(blocks, matches_);
   for (size_t i = 0; i < free_.size(); ++i) {
     waits_[i] = std::max(0.0, free_[i] - now_s);
@@ -132,10 +132,13 @@ PaperPlacement PaperPrefill::place(double now_s, uint64_t input_tokens, std::spa
   out.reused_tokens = static_cast<uint64_t>(view.reused(choice.blocks));
   out.end_s = std::max(now_s, free_[i]) + choice.fetch_s + out.prefill_s;
   out.ttft_s = out.end_s - now_s;
-  free_[i] = out.end_s;
-  ends_[i].push_back(out.end_s);
-  caches_.use(i, blocks);
   return out;
+}
+
+void PaperPrefill::book(const PaperPlacement& placement, std::span<const uint32_t> blocks) {
+  free_[placement.node] = placement.end_s;
+  ends_[placement.node].push_back(placement.end_s);
+  caches_.use(placement.node, blocks);
 }
 
 }  // namespace mc::sim

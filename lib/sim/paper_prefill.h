@@ -86,8 +86,15 @@ struct PaperPlacement {
 class PaperPrefill {
  public:
   PaperPrefill(const PaperPrefillOptions& options, uint32_t unique_blocks);
-  /// Decides and books one request. `now_s` never decreases; `blocks` are TraceBlocks' numbers.
-  PaperPlacement place(double now_s, uint64_t input_tokens, std::span<const uint32_t> blocks);
+  /// Decides one request and books nothing. `now_s` never decreases; `blocks` are TraceBlocks' numbers.
+  PaperPlacement plan(double now_s, uint64_t input_tokens, std::span<const uint32_t> blocks);
+  /// Dispatches what plan() has just answered.
+  void book(const PaperPlacement& placement, std::span<const uint32_t> blocks);
+  PaperPlacement place(double now_s, uint64_t input_tokens, std::span<const uint32_t> blocks) {
+    const PaperPlacement out = plan(now_s, input_tokens, blocks);
+    book(out, blocks);
+    return out;
+  }
 
  private:
   PaperPrefillOptions options_;

@@ -1,6 +1,6 @@
 """The reference rules of the simulator a second time, told as plainly as the text tells them (Mooncake brief,
-sections 10.4, 12.1 and 12.4), to hold the program's answers against. Nothing here is fast and nothing is shared with
-lib/sim: caches are ordered dictionaries, every decode step walks its batch, the Mersenne Twister is spelt out.
+sections 10.4, 12.1, 12.4 and 12.5), to hold the program's answers against. Nothing here is fast and nothing is
+shared with lib/sim: caches are ordered dictionaries, every decode step walks its batch, the Mersenne Twister is spelt out.
 """
 
 import collections
@@ -121,31 +121,39 @@ def choose(policy, rule, theta, bandwidth, n, matches, waits, unfinished, draw):
     return i, matches[i], 0.0
 
 
-def prefill(trace, nodes, policy, rule="threshold", theta=1.0, blocks=5859, speed=1.0, bandwidth=87e9, seed=1):
-    """One record a request: node, end, ttft, gpu, used tokens, fetched."""
-    caches = [Lru(blocks) for _ in range(nodes)]
-    free = [0.0] * nodes
-    ends = [[] for _ in range(nodes)]
-    numbers = mt19937_64(seed)
-    out = []
-    for r in trace:
-        now = r["timestamp"] / 1000 / speed
-        n, ids = r["input_length"], r["hash_ids"]
-        matches = [cache.leading(ids) for cache in caches]
-        waits = [max(0.0, f - now) for f in free]
-        for i in range(nodes):
-            ends[i] = [end for end in ends[i] if end > now]
-        draw = next(numbers) if policy == "random" else 0
-        i, used, x = choose(policy, rule, theta, bandwidth, n, matches, waits, [len(e) for e in ends], draw)
+class PrefillNodes:
+    def __init__(self, nodes, policy, rule="threshold", theta=1.0, blocks=5859, speed=1.0, bandwidth=87e9, seed=1):
+        self.caches = [Lru(blocks) for _ in range(nodes)]
+        self.free = [0.0] * nodes
+        self.ends = [[] for _ in range(nodes)]
+        self.numbers = mt19937_64(seed)
+        self.policy, self.rule, self.theta, self.bandwidth = policy, rule, theta, bandwidth
+
+    def plan(self, now, n, ids):
+        matches = [cache.leading(ids) for cache in self.caches]
+        waits = [max(0.0, f - now) for f in self.free]
+        unfinished = [sum(end > now for end in ends) for ends in self.ends]
+        draw = next(self.numbers) if self.policy == "random" else 0
+        i, used, x = choose(self.policy, self.rule, self.theta, self.bandwidth, n, matches, waits, unfinished, draw)
         tokens = max(0, min(BLOCK_TOKENS * used, n - 1))
         seconds = prefill_seconds(n, tokens)
-        free[i] = max(now, free[i]) + x + seconds
-        ends[i].append(free[i])
-        caches[i].use(ids)
+        end = max(now, self.free[i]) + x + seconds
         fetched = used > matches[i]
-        out.append(
-            {"node": i, "end": free[i], "ttft": free[i] - now, "gpu": seconds, "tokens": tokens, "fetched": fetched}
-        )
+        return {"node": i, "end": end, "ttft": end - now, "gpu": seconds, "tokens": tokens, "fetched": fetched}
+
+    def book(self, plan, ids):
+        self.free[plan["node"]] = plan["end"]
+        self.ends[plan["node"]].append(plan["end"])
+        self.caches[plan["node"]].use(ids)
+
+
+def prefill(trace, nodes, policy, rule="threshold", theta=1.0, blocks=5859, speed=1.0, bandwidth=87e9, seed=1):
+    """One record a request: node, end, ttft, gpu, used tokens, fetched."""
+    pool = PrefillNodes(nodes, policy, rule, theta, blocks, speed, bandwidth, seed)
+    out = []
+    for r in trace:
+        out.append(pool.plan(r["timestamp"] / 1000 / speed, r["input_length"], r["hash_ids"]))
+        pool.book(out[-1], r["hash_ids"])
     return out
 
 
@@ -203,6 +211,73 @@ def decode(trace, ends, count):
         while node.step_end is not None:
             node.finish(gaps)
     return gaps, nodes
+
+
+def overload(trace, prefill_nodes, decode_nodes, admission, ttft_slo, tbt_slo, t_d=20.0, slack=1.0, **options):
+    """(fates, plans, gaps) of the requests: 12.5 in one clock."""
+    pool = PrefillNodes(prefill_nodes, options.pop("policy"), **options)
+    speed = options.get("speed", 1.0)
+    nodes = [DecodeNode() for _ in range(decode_nodes)]
+    arrived = {}
+    gaps = [[] for _ in trace]
+    plans, fates, flying = [], [], []
+
+    def run_to(now):
+        for node in nodes:
+            while node.step_end is not None and node.step_end <= now:
+                node.finish(gaps)
+
+    def reaches_decode(end, j, target):
+        run_to(end)
+        n, node = trace[j]["input_length"], nodes[target]
+        left = trace[j]["output_length"] - 1
+        if left < 1:
+            return
+        rows = node.running + node.waiting
+        context = sum(row[1] for row in rows) + n
+        if admission != "none" and (step_seconds(len(rows) + 1, context) > tbt_slo or context > 1.37e6):
+            fates[j] = "rejected_after_prefill"
+            return
+        node.waiting.append([j, n + 1, left])
+        arrived[j] = end
+        if node.step_end is None:
+            node.begin(end)
+
+    def advance(now):
+        while flying and min(flying)[0] <= now:
+            first = min(flying)
+            flying.remove(first)
+            reaches_decode(*first)
+        run_to(now)
+
+    for j, r in enumerate(trace):
+        now, n = r["timestamp"] / 1000 / speed, r["input_length"]
+        advance(now)
+        plans.append(pool.plan(now, n, r["hash_ids"]))
+        fates.append("served")
+        everyone = [node.running + node.waiting for node in nodes]
+        if admission != "none" and plans[-1]["ttft"] > ttft_slo:
+            fates[j] = "rejected_ttft"
+        elif admission == "early":
+            if min(step_seconds(len(e) + 1, sum(row[1] for row in e) + n) for e in everyone) > slack * tbt_slo:
+                fates[j] = "rejected_decode"
+        elif admission == "predict":
+            then = now + plans[-1]["ttft"]
+            there = [row[1] for e in everyone for row in e if arrived[row[0]] + t_d > then]
+            there += [trace[k]["input_length"] for end, k, _ in flying if end <= then < end + t_d]
+            rows, context = len(there) + 1, float(sum(there) + n)
+            if step_seconds(rows / decode_nodes, context / decode_nodes) > slack * tbt_slo:
+                fates[j] = "rejected_decode"
+        if fates[j] != "served":
+            continue
+        pool.book(plans[-1], r["hash_ids"])
+        committed = [[trace[k]["input_length"] for _, k, d in flying if d == i] for i in range(decode_nodes)]
+        load = lambda i: step_seconds(
+            len(everyone[i]) + len(committed[i]) + 1, sum(row[1] for row in everyone[i]) + sum(committed[i]) + n
+        )
+        flying.append((plans[-1]["end"], j, min(range(decode_nodes), key=load)))
+    advance(math.inf)
+    return fates, plans, gaps
 
 
 def longest_mean(gaps):

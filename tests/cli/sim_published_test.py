@@ -133,6 +133,25 @@ class Published(unittest.TestCase):
         ):
             self.check(sim(PUBLIC[name], shape, *words)[-1], keys, printed)
 
+    def test_overload(self):
+        """12.5 does not follow from 12.1 and 12.4 to the digit: without admission it prints a mean TTFT of 7.5 s where
+        12.4 has 7.135 for the same run. Counts are held within 15 %, and what follows from the rules exactly."""
+        first, second = ["--tbt-slo", "60ms"], ["--ttft-slo", "60s", "--tbt-slo", "50ms", "--t-d", "16s"]
+        wasted = {}
+        for shape, words, rows in (
+            ("8p2d", first, {"baseline": (1801, 2781), "early": (1615, 2254), "predict": (1835, 2751)}),
+            ("6p2d", first, {"baseline": (1422, 1237), "early": (1527, 1203), "predict": (2059, 708)}),
+            ("5p2d", second, {"baseline": (2374, 1518), "early": (2245, 1261), "predict": (3000, 901)}),
+            ("8p8d", first, {"baseline": (12, 0), "early": (12, 0), "predict": (12, 0)}),
+        ):
+            for admission, (rejected, waste) in rows.items():
+                run = sim(PUBLIC["conversation"], shape, "--speedup", 2, "--admission", admission, *words)[-1]
+                self.assertAlmostEqual(run["rejected"], rejected, delta=0.15 * rejected, msg=f"{shape} {admission}")
+                self.assertAlmostEqual(run["wasted_gpu_s"], waste, delta=0.15 * waste, msg=f"{shape} {admission}")
+                wasted[shape, admission] = run["wasted_gpu_s"]
+        for shape in ("8p2d", "6p2d", "5p2d"):
+            self.assertLess(wasted[shape, "predict"], wasted[shape, "baseline"])
+
 
 if __name__ == "__main__":
     if not all(os.path.exists(path) for path in PUBLIC.values()):

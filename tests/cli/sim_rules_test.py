@@ -57,6 +57,42 @@ class AgainstThePlainStatement(unittest.TestCase):
         for key, value in summary.items():
             self.assertAlmostEqual(ours[key], value, delta=1e-9 * max(1.0, abs(value)), msg=f"{key} {shape} {words}")
 
+    def compare_admission(self, trace, rng):
+        """The same requests turned away at the same stage, and the same gaps of the others."""
+        nodes, decode = rng.choice([1, 2, 3, 5]), rng.choice([1, 2, 3])
+        admission = rng.choice(["baseline", "early", "predict"])
+        t_d, slack = rng.choice([1, 5, 20]), rng.choice([0.9, 1, 1.1])
+        ttft, tbt, speed = rng.choice([0.3, 2, 30]), rng.choice([26.5, 27, 28, 32]), rng.choice([1, 3, 10])
+        words = ["--admission", admission, "--t-d", f"{t_d}s", "--slack", slack, "--speedup", speed]
+        words += ["--ttft-slo", f"{ttft}s", "--tbt-slo", f"{tbt}ms", "--cache-blocks", 50, "--rules", "paper"]
+        with tempfile.TemporaryDirectory(prefix="mct-sim-") as directory:
+            fates = os.path.join(directory, "requests.jsonl")
+            text = "".join(json.dumps(r) + "\n" for r in trace).encode()
+            ours = sim("-", f"{nodes}p{decode}d", *words, "--save-requests", fates, stdin=text)[-1]
+            with open(fates, encoding="utf-8") as file:
+                lines = [json.loads(line) for line in file]
+        slo = {"ttft_slo": float(ttft), "tbt_slo": tbt / 1000}
+        told, plans, gaps = paper_rules.overload(
+            trace, nodes, decode, admission, t_d=t_d, slack=slack, policy="kv-centric", speed=speed, blocks=50, **slo
+        )
+        self.assertEqual([line["fate"] for line in lines], told, words)
+        self.assertEqual([line["ttft_s"] for line in lines], [p["ttft"] for p in plans], words)
+        wasted = sum(p["gpu"] for p, fate in zip(plans, told) if fate == "rejected_after_prefill")
+        self.assertAlmostEqual(ours["wasted_gpu_s"], wasted, delta=1e-6)
+        self.assertEqual(ours["rejected"], sum(fate != "served" for fate in told))
+        for line, g in zip(lines, gaps):
+            if g:
+                self.assertAlmostEqual(line["tbt_ms"], 1e3 * paper_rules.longest_mean(g), delta=1e-6)
+        return {fate for fate in told}
+
+    def test_admission_turns_the_same_requests_away(self):
+        seen = set()
+        for seed in range(30):
+            rng = random.Random(1000 + seed)
+            with self.subTest(seed=seed):
+                seen |= self.compare_admission(invented(rng, rng.choice([60, 300])), rng)
+        self.assertEqual(len(seen), 4, "some fate never came up")
+
     def test_the_trace_that_ships(self):
         with open(SMALL, encoding="utf-8") as file:
             trace = [json.loads(line) for line in file]
