@@ -160,6 +160,7 @@ struct CancelRead {
 struct RunChunk {
   uint64_t run = 0;
   uint32_t start = 0;  // a multiple of the block size
+  uint32_t reused = 0;  // tokens at the front of the sequence that were not computed for this request
   std::vector<uint32_t> tokens;
   std::vector<uint32_t> pages;  // of the whole sequence up to the end of the chunk
   std::string attention;
@@ -177,6 +178,7 @@ struct CancelRun {
 struct RunRow {
   uint32_t token = 0;     // input token
   uint32_t position = 0;  // its position
+  bool joined = false;    // its first step on this node
   std::vector<uint32_t> pages;
   std::string attention;
   wire::Sampling sampling;

@@ -67,6 +67,7 @@ void Prefill::run_chunk(Request& r, Actions& out) {
   RunChunk run;
   run.run = next_id();
   run.start = r.next;
+  run.reused = r.prefix_blocks * bt;
   run.tokens.assign(r.spec.ids.begin() + r.next, r.spec.ids.begin() + r.run_end);
   run.pages.assign(r.pages.begin(), r.pages.begin() + kv::blocks_for(r.run_end, bt));
   run.attention = r.spec.prefill_attention;

@@ -27,18 +27,18 @@ ops::SamplingParams sampling_params(const wire::Sampling& s) {
   return out;
 }
 
-Result<std::unique_ptr<Compute>> Compute::open(const model::Model& model, Parallel& parallel,
-                                               const ComputeOptions& options) {
+Result<std::unique_ptr<ModelCompute>> ModelCompute::open(const model::Model& model, Parallel& parallel,
+                                                         const ComputeOptions& options) {
   MC_TRY(runner, model::Runner::open(model, parallel,
                                      {.block_tokens = options.block_tokens,
                                       .max_chunk_tokens = options.chunk_tokens,
                                       .max_batch = options.batch_max,
                                       .kernels = options.kernels}));
   MC_TRY(wake, EventFd::open());
-  return std::unique_ptr<Compute>(new Compute(model, std::move(runner), std::move(wake), options));
+  return std::unique_ptr<ModelCompute>(new ModelCompute(model, std::move(runner), std::move(wake), options));
 }
 
-Compute::Compute(const model::Model& model, model::Runner runner, EventFd wake, const ComputeOptions& options)
+ModelCompute::ModelCompute(const model::Model& model, model::Runner runner, EventFd wake, const ComputeOptions& options)
     : model_(model),
       runner_(std::move(runner)),
       sampler_(runner_.kernels()),
@@ -49,7 +49,7 @@ Compute::Compute(const model::Model& model, model::Runner runner, EventFd wake, 
   thread_ = std::thread([this] { loop(); });
 }
 
-Compute::~Compute() {
+ModelCompute::~ModelCompute() {
   {
     std::lock_guard lock(mutex_);
     stopping_ = true;
@@ -59,23 +59,23 @@ Compute::~Compute() {
   thread_.join();
 }
 
-std::string Compute::kernels() const {
+std::string ModelCompute::kernels() const {
   return runner_.kernels().name;
 }
 
-void Compute::submit(node::RunChunk run) {
+void ModelCompute::submit(node::RunChunk run) {
   std::lock_guard lock(mutex_);
   runs_.emplace_back(std::move(run));
   work_.notify_one();
 }
 
-void Compute::submit(node::RunStep run) {
+void ModelCompute::submit(node::RunStep run) {
   std::lock_guard lock(mutex_);
   runs_.emplace_back(std::move(run));
   work_.notify_one();
 }
 
-void Compute::cancel(uint64_t run) {
+void ModelCompute::cancel(uint64_t run) {
   std::lock_guard lock(mutex_);
   const bool waits = std::any_of(runs_.begin(), runs_.end(), [run](const auto& queued) {
     return std::visit([run](const auto& r) { return r.run == run; }, queued);
@@ -83,7 +83,7 @@ void Compute::cancel(uint64_t run) {
   if (waits || run == current_) cancelled_.insert(run);  // else it is over, and nobody would erase it
 }
 
-std::optional<node::Event> Compute::next() {
+std::optional<node::Event> ModelCompute::next() {
   std::lock_guard lock(mutex_);
   if (events_.empty()) {
     wake_.drain();
@@ -94,7 +94,7 @@ std::optional<node::Event> Compute::next() {
   return event;
 }
 
-void Compute::post(node::Event event) {
+void ModelCompute::post(node::Event event) {
   {
     std::lock_guard lock(mutex_);
     events_.push_back(std::move(event));
@@ -102,7 +102,7 @@ void Compute::post(node::Event event) {
   wake_.signal();
 }
 
-void Compute::loop() {
+void ModelCompute::loop() {
   for (;;) {
     std::variant<node::RunChunk, node::RunStep> run;
     {
@@ -128,7 +128,7 @@ void Compute::loop() {
   }
 }
 
-Result<const attn::Plan*> Compute::plan(const std::string& text) {
+Result<const attn::Plan*> ModelCompute::plan(const std::string& text) {
   if (const auto it = plans_.find(text); it != plans_.end()) return &it->second;
   MC_TRY(asked, attn::parse_plan(text));
   MC_TRY(plan, attn::resolve(asked, model_.config().attention, static_cast<int32_t>(model_.config().layers),
@@ -136,14 +136,14 @@ Result<const attn::Plan*> Compute::plan(const std::string& text) {
   return &(plans_[text] = plan);
 }
 
-std::vector<uint32_t> Compute::layer_crcs(const node::RunChunk& run, uint32_t layer) const {
+std::vector<uint32_t> ModelCompute::layer_crcs(const node::RunChunk& run, uint32_t layer) const {
   std::vector<uint32_t> crcs;
   for (size_t block = run.start / options_.block_tokens; block < run.pages.size(); ++block)
     crcs.push_back(crc32c({page(run.pages[block]) + layout_.layer_offset(layer), layout_.layer_bytes()}));
   return crcs;
 }
 
-node::ChunkDone Compute::run_chunk(const node::RunChunk& run) {
+node::ChunkDone ModelCompute::run_chunk(const node::RunChunk& run) {
   const TimePoint began = SystemClock::instance().now();
   node::ChunkDone done;
   done.run = run.run;
@@ -185,7 +185,7 @@ node::ChunkDone Compute::run_chunk(const node::RunChunk& run) {
   return done;
 }
 
-node::StepDone Compute::run_step(const node::RunStep& run) {
+node::StepDone ModelCompute::run_step(const node::RunStep& run) {
   const TimePoint began = SystemClock::instance().now();
   node::StepDone done;
   done.run = run.run;
@@ -224,9 +224,9 @@ node::StepDone Compute::run_step(const node::RunStep& run) {
   return done;
 }
 
-Result<node::SampledToken> Compute::draw(std::span<const float> logits, const wire::Sampling& sampling,
-                                         uint64_t position, std::span<const uint32_t> history, uint32_t prompt_tokens,
-                                         std::span<const uint32_t> banned) {
+Result<node::SampledToken> ModelCompute::draw(std::span<const float> logits, const wire::Sampling& sampling,
+                                              uint64_t position, std::span<const uint32_t> history,
+                                              uint32_t prompt_tokens, std::span<const uint32_t> banned) {
   MC_TRY(sampled, sampler_.sample(logits, sampling_params(sampling), position, history, prompt_tokens, banned));
   node::SampledToken out;
   out.token = sampled.token;

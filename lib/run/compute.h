@@ -36,24 +36,40 @@ struct ComputeOptions {
   uint32_t page_count = 0;
 };
 
+/// Where the control loop's runs go. submit() and cancel() are the loop's; events come back by next().
 class Compute {
  public:
-  /// `model` and `parallel` outlive it; `parallel` is used by this thread alone from now on.
-  static Result<std::unique_ptr<Compute>> open(const model::Model& model, Parallel& parallel,
-                                               const ComputeOptions& options);
-  ~Compute();
-
-  void submit(node::RunChunk run);
-  void submit(node::RunStep run);
+  virtual ~Compute() = default;
+  virtual void submit(node::RunChunk run) = 0;
+  virtual void submit(node::RunStep run) = 0;
   /// The run ends at its next layer (a step runs on: it is short); its done event still comes.
-  void cancel(uint64_t run);
-  std::string kernels() const;
-  int event_fd() const { return wake_.fd(); }
+  virtual void cancel(uint64_t run) = 0;
+  virtual std::string kernels() const = 0;
+  virtual int event_fd() const = 0;
   /// The next event, if any; clears event_fd() when there is none.
-  std::optional<node::Event> next();
+  virtual std::optional<node::Event> next() = 0;
+  /// A compute that models a network sees what the loop reads, and may hold the answer back: it is given
+  /// out by next() later.
+  virtual void reading(const node::Read&) {}
+  virtual std::optional<node::Event> hold(node::Event event) { return event; }
+};
+
+class ModelCompute final : public Compute {
+ public:
+  /// `model` and `parallel` outlive it; `parallel` is used by this thread alone from now on.
+  static Result<std::unique_ptr<ModelCompute>> open(const model::Model& model, Parallel& parallel,
+                                                    const ComputeOptions& options);
+  ~ModelCompute() override;
+
+  void submit(node::RunChunk run) override;
+  void submit(node::RunStep run) override;
+  void cancel(uint64_t run) override;
+  std::string kernels() const override;
+  int event_fd() const override { return wake_.fd(); }
+  std::optional<node::Event> next() override;
 
  private:
-  Compute(const model::Model& model, model::Runner runner, EventFd wake, const ComputeOptions& options);
+  ModelCompute(const model::Model& model, model::Runner runner, EventFd wake, const ComputeOptions& options);
   void loop();
   node::ChunkDone run_chunk(const node::RunChunk& run);
   node::StepDone run_step(const node::RunStep& run);

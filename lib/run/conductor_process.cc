@@ -19,6 +19,7 @@
 #include "run/engine.h"
 #include "run/frontend.h"
 #include "run/key_file.h"
+#include "run/profile.h"
 #include "run/run_flags.h"
 
 namespace mc::run {
@@ -62,6 +63,8 @@ class ConductorProcess {
     front_.deadline = args_.duration(flags::kDeadline);
     front_.seed = args_.count(flags::kSeed);
     front_.generation_defaults = args_.text(flags::kGenerationConfig) != "none";
+    MC_TRY(profile, runner_profile(args_));
+    if (profile) front_.context_tokens = static_cast<uint32_t>(profile->context_tokens);
     node::ConductorOptions machine;
     std::random_device device;
     for (auto& byte : machine.instance.bytes) byte = static_cast<uint8_t>(device());
@@ -159,7 +162,15 @@ class ConductorProcess {
           put({"--dram", std::to_string(std::min<uint64_t>(share, uint64_t{1} << 30))});
         } else {
           if (!args_.text(flags::kModel).empty()) put({"--model", args_.text(flags::kModel)});
-          put({"--block-tokens", args_.text(flags::kBlockTokens), "--attention", args_.text(flags::kAttention)});
+          put({"--block-tokens", args_.text(flags::kBlockTokens)});
+          if (args_.text(flags::kRunner) != "model") {
+            put({"--runner", args_.text(flags::kRunner)});
+            if (letter == 'p' && args_.given(flags::kChunkTokens))
+              put({"--chunk-tokens", args_.text(flags::kChunkTokens)});
+            out.push_back(std::move(c));
+            continue;
+          }
+          put({"--attention", args_.text(flags::kAttention)});
           put({"--dtype", args_.text(flags::kDtype), "--threads", args_.text(flags::kThreads)});
           put({"--kernels", args_.text(flags::kKernels)});
           const int share = std::max(1, 80 / (local_->prefill + local_->decode));

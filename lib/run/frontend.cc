@@ -39,7 +39,9 @@ Frontend::Frontend(FrontendOptions options, node::Conductor& conductor, Metrics&
       metrics_(metrics),
       tokenizer_(std::move(tokenizer)),
       config_(std::move(config)),
-      started_unix_(SystemClock::instance().unix_ms() / 1000) {}
+      started_unix_(SystemClock::instance().unix_ms() / 1000) {
+  if (options_.context_tokens > 0) config_.max_positions = options_.context_tokens;
+}
 
 http::Server::Handler Frontend::handler() {
   return [this](http::Request request, http::Responder out) { handle(std::move(request), std::move(out)); };

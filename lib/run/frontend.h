@@ -25,6 +25,7 @@ struct FrontendOptions {
   std::string served_name;
   std::string chat_template = "auto";
   uint32_t block_tokens = 64;
+  uint32_t context_tokens = 0;  // in place of the model's; 0 = the model's
   Duration deadline = std::chrono::minutes(10);
   double ttft_slo_s = 0, tbt_slo_s = 0;  // 0 = none
   uint64_t seed = 0;                     // of requests that bring none

@@ -62,11 +62,17 @@ bool Loop::drain_sources() {
       auto event = source.next();
       if (!event) return;
       any = true;
-      deliver(*event);
+      if (parts_.compute) event = parts_.compute->hold(*std::move(event));
+      if (event) deliver(*event);
     }
   };
   // Compute first: an announced layer lets the decode node read while everything else waits.
-  if (parts_.compute) take(*parts_.compute);
+  for (int i = 0; parts_.compute && i < kEventsPerRound; ++i) {
+    const auto event = parts_.compute->next();
+    if (!event) break;
+    any = true;
+    deliver(*event);
+  }
   if (parts_.data) take(*parts_.data);
   take(*parts_.links);
   return any;
@@ -107,6 +113,7 @@ void Loop::perform(node::Actions actions) {
       parts_.links->set_peers(peers->peers);
       if (parts_.data) parts_.data->set_peers(peers->peers);
     } else if (auto* read = std::get_if<node::Read>(&action)) {
+      if (parts_.compute) parts_.compute->reading(*read);
       parts_.data->read(*read, [&](uint32_t page) { return parts_.local_offset(read->pool, page); });
     } else if (auto* cancel_read = std::get_if<node::CancelRead>(&action)) {
       parts_.data->cancel(cancel_read->read);

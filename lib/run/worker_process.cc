@@ -11,14 +11,17 @@
 #include "base/errors.h"
 #include "base/log.h"
 #include "base/metric_names.h"
+#include "model/find.h"
 #include "node/cache.h"
 #include "node/decode.h"
 #include "node/prefill.h"
 #include "run/calibrate.h"
+#include "run/costed.h"
 #include "run/daemon.h"
 #include "run/engine.h"
 #include "run/key_file.h"
 #include "run/loop.h"
+#include "run/profile.h"
 #include "run/run_flags.h"
 #include "run/worker_metrics.h"
 #include "wire/codec.h"
@@ -89,9 +92,12 @@ class WorkerProcess {
   }
 
   Result<void> plan_model() {
+    MC_TRY(profile, runner_profile(args_));
+    if (profile) return plan_costed(*std::move(profile));
     MC_TRY(engine, open_engine(args_));
     engine_ = std::make_unique<Engine>(std::move(engine));
     const model::Model& model = *engine_->model;
+    block_tokens_ = engine_->block_tokens;
     options_.model = engine_->served_name;
     options_.layout = model.kv_layout(engine_->block_tokens);
     options_.kv = model.kv_namespace(engine_->prefill_plan, engine_->block_tokens);
@@ -110,6 +116,35 @@ class WorkerProcess {
     options_.page_count = static_cast<uint32_t>(std::min<uint64_t>(pages, 1u << 24));
     arena_bytes_ = options_.page_count * page_bytes;
     options_.context_tokens = std::min(model.config().max_positions, (options_.page_count - 1) * engine_->block_tokens);
+    return check_memory();
+  }
+
+  // Room as the profile has it, in stand-in pages; memory is taken only as they are written.
+  Result<void> plan_costed(sched::Profile profile) {
+    MC_TRY(directory, model::find_model(args_.text(flags::kModel)));
+    MC_TRY(config, model::read_config(directory));
+    block_tokens_ = static_cast<uint32_t>(args_.count(flags::kBlockTokens));
+    vocab_ = config.vocab;
+    options_.model = served_name(directory);
+    options_.layout = Standin::layout(profile.layers, block_tokens_);
+    options_.kv.weights = "standin:" + profile.name;
+    options_.kv.config = config.kv_digest();
+    options_.kv.dtype = options_.kv.weight_dtype = options_.kv.kv_dtype = "standin";
+    options_.kv.rope = "none";
+    options_.kv.attention = options_.decode_attention = "full";
+    options_.kv.layers = options_.layout.layers;
+    options_.kv.kv_heads = options_.layout.kv_heads, options_.kv.head_dim = options_.layout.head_dim;
+    options_.kv.block_tokens = block_tokens_;
+    options_.kv.layout = ExtentLayout::kVersion;
+    const uint64_t cached = profile.dram_bytes / profile.kv_bytes_per_token;
+    const uint64_t tokens = role_ == wire::Role::decode ? profile.kv_capacity_tokens
+                                                        : std::max(cached, profile.context_tokens + block_tokens_);
+    options_.page_count = static_cast<uint32_t>(std::clamp<uint64_t>(tokens / block_tokens_, 4, 1u << 20));
+    arena_bytes_ = uint64_t{options_.page_count} * options_.layout.page_bytes();
+    options_.context_tokens = static_cast<uint32_t>(
+        std::min<uint64_t>(profile.context_tokens, uint64_t{options_.page_count - 1} * block_tokens_));
+    options_.cost = profile.cost;
+    profile_ = std::move(profile);
     return check_memory();
   }
 
@@ -157,17 +192,40 @@ class WorkerProcess {
     return {};
   }
 
+  Result<void> check_chunk(uint32_t chunk_tokens) const {
+    if (chunk_tokens != 0 && chunk_tokens % block_tokens_ == 0) return {};
+    return user_error(err::kBadValue,
+                      "--chunk-tokens " + std::to_string(chunk_tokens) + " is not a multiple of --block-tokens " +
+                          std::to_string(block_tokens_),
+                      "--chunk-tokens");
+  }
+
+  Result<void> open_costed() {
+    uint32_t chunk_tokens = static_cast<uint32_t>(profile_->chunk_tokens);
+    if (args_.has(flags::kChunkTokens) && args_.given(flags::kChunkTokens))
+      chunk_tokens = static_cast<uint32_t>(args_.count(flags::kChunkTokens));
+    MC_CHECK(check_chunk(chunk_tokens));
+    prefill_.chunk_tokens = chunk_tokens;
+    if (args_.has(flags::kBatchMax)) decode_.batch_max = static_cast<uint32_t>(args_.count(flags::kBatchMax));
+    CostedOptions costed;
+    costed.profile = *profile_;
+    costed.layout = options_.layout;
+    costed.vocab = vocab_;
+    costed.pool = arena_.data();
+    costed.page_count = options_.page_count;
+    MC_TRY(opened, Costed::open(std::move(costed)));
+    compute_ = std::move(opened);
+    return {};
+  }
+
   Result<void> open_machine() {
+    if (profile_) MC_CHECK(open_costed());
     if (engine_) {
       ComputeOptions compute;
-      compute.block_tokens = engine_->block_tokens;
+      compute.block_tokens = block_tokens_;
       if (args_.has(flags::kChunkTokens))
         compute.chunk_tokens = static_cast<uint32_t>(args_.count(flags::kChunkTokens));
-      if (compute.chunk_tokens == 0 || compute.chunk_tokens % engine_->block_tokens != 0)
-        return user_error(err::kBadValue,
-                          "--chunk-tokens " + std::to_string(compute.chunk_tokens) +
-                              " is not a multiple of --block-tokens " + std::to_string(engine_->block_tokens),
-                          "--chunk-tokens");
+      MC_CHECK(check_chunk(compute.chunk_tokens));
       if (args_.has(flags::kBatchMax)) compute.batch_max = static_cast<uint32_t>(args_.count(flags::kBatchMax));
       compute.kernels = args_.text(flags::kKernels);
       compute.pool = arena_.data();
@@ -184,7 +242,7 @@ class WorkerProcess {
         MC_TRY(cost, measure_cost(runner, 500ms));
         options_.cost = cost;
       }
-      MC_TRY(opened, Compute::open(*engine_->model, *engine_->parallel, compute));
+      MC_TRY(opened, ModelCompute::open(*engine_->model, *engine_->parallel, compute));
       compute_ = std::move(opened);
       prefill_.chunk_tokens = compute.chunk_tokens;
       decode_.batch_max = compute.batch_max;
@@ -353,7 +411,9 @@ class WorkerProcess {
   node::PrefillOptions prefill_;
   node::DecodeOptions decode_;
   node::CacheOptions cache_;
-  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Engine> engine_;         // null in a cache node and with --runner costed
+  std::optional<sched::Profile> profile_;  // of --runner costed
+  uint32_t block_tokens_ = 0, vocab_ = 0;
   uint64_t arena_bytes_ = 0;
   mem::SharedBuffer arena_;
   std::unique_ptr<Metrics> metrics_;

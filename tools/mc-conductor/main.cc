@@ -38,6 +38,7 @@ constexpr const Flag* kFlags[] = {
     &flags::kKernels,
     &flags::kKvMem,
     &flags::kChunkTokens,
+    &flags::kRunner,
     &flags::kReadyFile,
     &flags::kDrainTimeout,
     &flags::kDieWithParent,

@@ -33,6 +33,7 @@ constexpr const Flag* kFlags[] = {
     &flags::kDecodeAttention,
     &flags::kBatchMax,
     &flags::kCost,
+    &flags::kRunner,
     &flags::kThreads,
     &flags::kKernels,
     &flags::kName,

@@ -33,6 +33,7 @@ constexpr const Flag* kFlags[] = {
     &flags::kDecodeAttention,
     &flags::kChunkTokens,
     &flags::kCost,
+    &flags::kRunner,
     &flags::kThreads,
     &flags::kKernels,
     &flags::kName,

@@ -1,0 +1,31 @@
+#include "run/profile.h"
+
+#include "base/errors.h"
+#include "base/fd.h"
+#include "run/run_flags.h"
+
+namespace mc::run {
+
+Result<sched::Profile> open_profile(const std::string& name) {
+  constexpr size_t kProfileBytesMax = size_t{4} << 20;
+  if (name.find('/') == std::string::npos && !name.ends_with(".toml")) {
+    auto profile = sched::builtin_profile(name);
+    if (!profile) return user_error(err::kBadValue, profile.error().what, "profile", "name a file as ./" + name);
+    return profile;
+  }
+  auto text = read_file(name, kProfileBytesMax);
+  if (!text) return as_user_error(err::kConfigFile, std::move(text).error());
+  return sched::parse_profile(*text, name);
+}
+
+Result<std::optional<sched::Profile>> runner_profile(const cli::Args& args) {
+  constexpr std::string_view kCosted = "costed:";
+  const std::string& runner = args.text(flags::kRunner);
+  if (runner == "model") return std::optional<sched::Profile>();
+  if (!runner.starts_with(kCosted))
+    return user_error(err::kBadValue, "--runner " + runner + " is neither model nor costed:PROFILE", "--runner");
+  MC_TRY(profile, open_profile(runner.substr(kCosted.size())));
+  return std::optional<sched::Profile>(std::move(profile));
+}
+
+}  // namespace mc::run

@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""Workers that sleep modelled times over stand-in KV: answers, reuse, timing, footprint, refusals."""
+
+import concurrent.futures
+import os
+import tempfile
+import time
+import unittest
+
+import cluster
+from cluster import Cluster, Random, cached, run, token_ids
+
+VOCAB = 2048  # of mc-tiny, whose config the costed workers bear
+MASK = 2**64 - 1
+
+PROFILE = """
+name = "quick"
+[node]
+layers = 8
+kv_bytes_per_token = 4096
+kv_capacity_tokens = 65536
+dram_bytes = 268435456
+context_tokens = 20000
+chunk_tokens = 512
+[paths.net]
+bytes_per_s = 1e9
+[prefill]
+fixed_s = 5e-3
+s_per_token = 100e-6
+[decode]
+fixed_s = 5e-3
+s_per_row = 0.5e-3
+"""
+
+
+def mix(x):
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
+    return x ^ (x >> 31)
+
+
+def standin_answer(ids, count):
+    """What run/standin.h promises: the answer follows from the prompt alone."""
+    tag, out = 0x6D6F6F6E63616B65, []
+    for token in ids:
+        tag = mix(tag ^ ((token + 0x9E3779B97F4A7C15) & MASK))
+    while len(out) < count:
+        out.append(VOCAB // 4 + mix(tag) % (VOCAB // 4))
+        tag = mix(tag ^ ((out[-1] + 0x9E3779B97F4A7C15) & MASK))
+    return out
+
+
+class Costed(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.profile = os.path.join(self.folder.name, "quick.toml")
+        with open(self.profile, "w") as file:
+            file.write(PROFILE)
+
+    def test_answers_follow_from_the_prompt_whoever_computed_fetched_or_received_its_blocks(self):
+        with Cluster("2p2d", conductor=["--runner", f"costed:{self.profile}"]) as c:
+            random = Random(7)
+            shared = random.ids(640)
+            prompts = [shared + random.ids(1 + random.below(700)) for _ in range(12)]
+            with concurrent.futures.ThreadPoolExecutor(6) as pool:
+                answers = list(pool.map(lambda ids: c.complete(ids=ids, max_tokens=40), prompts))
+            for ids, answer in zip(prompts, answers):
+                self.assertEqual(token_ids(answer), standin_answer(ids, 40))
+            # Its blocks and those of its answer are on some node; the other one fetches them.
+            longer = prompts[0] + token_ids(answers[0]) + random.ids(10)
+            for node in ("p0", "p1"):
+                answer = c.complete(ids=longer, max_tokens=5, mc={"pin": {"prefill": node}})
+                self.assertEqual(token_ids(answer), standin_answer(longer, 5))
+                self.assertGreaterEqual(cached(answer), len(prompts[0]) // 64 * 64)
+            c.wait_quiet()
+            for name in ("p0", "p1", "d0", "d1"):
+                self.assertEqual(c.metric(name, "mc_checksum_failures_total"), 0)
+
+    def test_times_are_the_profiles_and_processes_stay_small(self):
+        with Cluster("1p1d", conductor=["--runner", f"costed:{self.profile}"]) as c:
+            ids = Random(8).ids(10000)  # longer than mc-tiny's own context
+            began = time.monotonic()
+            stamps = []
+            body = {"prompt": ids, "max_tokens": 21, "ignore_eos": True}
+            for event in c.stream("/v1/completions", body):
+                stamps.append(time.monotonic() - began)
+            modelled = 5e-3 + 10000 * 100e-6
+            self.assertGreaterEqual(stamps[0], modelled)
+            self.assertLess(stamps[0], modelled + 1.0)
+            self.assertGreaterEqual(stamps[-1] - stamps[0], 20 * 5.5e-3 - 5e-3)
+            for name in os.listdir("/proc"):
+                if not name.isdigit():
+                    continue
+                try:
+                    with open(f"/proc/{name}/cmdline") as file:
+                        words = file.read().split("\0")
+                    with open(f"/proc/{name}/status") as file:
+                        status = file.read()
+                except OSError:
+                    continue
+                if f"costed:{self.profile}" in words and "--name" in words:
+                    resident = int(status.split("VmRSS:")[1].split()[0])
+                    self.assertLess(resident, 48 * 1024, words)
+
+    def test_a_real_worker_is_refused_beside_costed_ones_and_a_bad_profile_is_named(self):
+        with Cluster("1p1d", conductor=["--runner", f"costed:{self.profile}"]) as c:
+            stranger = c.start("p9")
+            self.assertNotEqual(stranger.popen.wait(60), 0)
+            self.assertIn("MC2104", stranger.tail())
+            del c.processes["p9"]
+        with open(self.profile, "a") as file:
+            file.write("s_per_rwo = 1\n")
+        code, _, err = run("mc-prefill", "--runner", f"costed:{self.profile}")
+        self.assertEqual(code, 2)
+        self.assertIn("'decode.s_per_rwo' is not a key of a profile", err)
+        self.assertIn("quick.toml:18", err)
+        code, _, err = run("mc-decode", "--runner", "costed:h900")
+        self.assertEqual(code, 2)
+        self.assertIn("a800-llama3-70b", err)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
