@@ -23,7 +23,7 @@ struct PeakRate {
 struct MachinePeak {
   int threads = 0;
   std::vector<PeakRate> rates;  // those this CPU can run
-  double read_bytes_per_s = 0;  // one pass over memory far larger than L2
+  double read_bytes_per_s = 0;  // one pass over memory larger than the caches
   /// Rate by name; 0 if absent.
   double rate(std::string_view name) const;
   double best_flop_per_s() const;
@@ -34,7 +34,7 @@ MachinePeak measure_peak(Parallel& parallel, Duration budget);
 /// Busy on all threads of the pool for about `budget` in all. Rates are sums over the threads of the best of
 /// many short bursts in processor time: other processes on the machine hardly count.
 std::vector<PeakRate> measure_rates(Parallel& parallel, Duration budget);
-/// The same for reading 128 MiB a thread; 0 if there is no such memory.
+/// The same for reading 512 MiB a thread (less where memory is short); 0 if there is no such memory.
 double measure_read_bandwidth(Parallel& parallel, Duration budget);
 
 /// The instruction that bounds a variant's tiles: key of MachinePeak::rate().

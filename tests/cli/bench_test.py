@@ -306,6 +306,31 @@ class Models(Scratch):
         self.assertEqual(cluster.run("mc-prefill", "--cost", cost, "--check")[0], 0)
         self.assertIn("MC4005", bench("model", "-d", "8192", expect=1)[1])
 
+    def test_attention_is_measured_by_turns_beside_full_attention(self):
+        plans = ["--attention", "full,moba:block=64,top_k=2,window:tokens=100"]
+        s = result("attn", "-n", "64,512", *plans, "--heads", "4/2", "--head-dim", 64, "--dtype", "f32,bf16", "-r", 2)
+        self.assertEqual(len(s["points"]), 2 * 2 * 2 * 3)
+        self.assertGreater(s["peak_read_bytes_per_s"], 0)
+        for p in s["points"]:
+            self.assertGreater(p["flop_per_s"], 0)
+            self.assertEqual("speedup" in p, p["attention"] != "full")
+            self.assertEqual("bytes" in p, p["phase"] == "decode")
+        at = {(p["phase"], p["tokens"], p["attention"], p["dtype"]): p for p in s["points"]}
+        row = 2 * 2 * 64 * 4  # K and V of two heads in f32
+        self.assertEqual(at["decode", 512, "full", "f32"]["bytes"], 512 * row)
+        self.assertEqual(at["decode", 512, "window:tokens=100", "f32"]["bytes"], 100 * row)
+        # The own block, one or two more of each KV head (two query heads choose), and seven centroids in bf16.
+        moba = at["decode", 512, "moba:block=64,top_k=2", "f32"]["bytes"] - 2 * 7 * 64 * 2
+        self.assertTrue(2 * 64 * row <= moba <= 3 * 64 * row, moba)
+        self.assertEqual(at["prefill", 64, "full", "bf16"]["flop"], 4 * 64 * 4 * 64 * 65 / 2)
+
+    def test_attention_refuses_what_it_cannot_measure(self):
+        for words in (["--heads", "3/2"], ["--phase", "both"], ["--dtype", "f16"], ["--attention", "moba:block=65"]):
+            self.assertRegex(bench("attn", "-n", 64, *words, expect=2 if "65" not in words[1] else 1)[1], "MC[13]00")
+        error = bench("attn", "-n", "16M", "--phase", "decode", "--heads", "1024/1024", expect=1)[1]
+        self.assertIn("MC5003", error)
+        self.assertRegex(error, "ask for [0-9]+ tokens")
+
 
 class Streams(Scratch):
     def test_equal_and_unequal_streams(self):

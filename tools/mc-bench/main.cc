@@ -61,6 +61,10 @@ int main(int argc, char** argv) {
        .summary = "prefill and decode speed of a model in this process",
        .flags = bench::kModelFlags,
        .example = "mc-bench model -p 128,512 -n 16 -d 0,1024 -r 3"},
+      {.name = "attn",
+       .summary = "speed of attention alone, as a share of the machine's peak and beside full attention",
+       .flags = bench::kAttnFlags,
+       .example = "mc-bench attn --phase prefill -n 1024,4096 --attention full,moba:block=128,top_k=3 -r 3"},
       {.name = "xfer",
        .summary = "speed of the transfer engine beside memcpy and a raw socket",
        .args = kXferArgs,
@@ -101,6 +105,7 @@ int main(int argc, char** argv) {
     if (verb == "trace") return bench::trace(args);
     if (verb == "sim") return bench::simulate(args);
     if (verb == "model") return bench::measure_model(args);
+    if (verb == "attn") return bench::measure_attention(args);
     if (verb == "xfer") return bench::xfer(args);
     if (verb == "doctor") return bench::doctor(args);
     if (verb == "plot") return bench::plot(args);

@@ -13,6 +13,9 @@ Result<int> mkmodel(const cli::Args& args);
 extern const cli::FlagList kModelFlags;
 Result<int> measure_model(const cli::Args& args);
 
+extern const cli::FlagList kAttnFlags;
+Result<int> measure_attention(const cli::Args& args);
+
 extern const cli::FlagList kXferFlags;
 Result<int> xfer(const cli::Args& args);
 

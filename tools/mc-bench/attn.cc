@@ -1,0 +1,312 @@
+// `mc-bench attn`: attention alone, its rate as a share of what the machine can do (measured right before) and,
+// for sparse modes, its speed as a multiple of full attention. Plans and variants take turns on one shape,
+// so that a drift of the machine favours none; ratios are medians over the turns.
+
+#include "attn/attn.h"
+
+#include <algorithm>
+
+#include "attn_case.h"
+#include "base/common_flags.h"
+#include "base/errors.h"
+#include "mem/mem.h"
+#include "print.h"
+#include "run/engine.h"
+#include "verbs.h"
+#include "xfer_against.h"
+
+namespace mc::bench {
+namespace {
+
+constexpr Flag kPhase{.name = "phase",
+                      .kind = FlagKind::list,
+                      .value = "P,P",
+                      .fallback = "prefill,decode",
+                      .help = "prefill of the whole context, decode of one token at its end"};
+constexpr Flag kLengths{.name = "tokens",
+                        .letter = 'n',
+                        .kind = FlagKind::sweep_counts,
+                        .value = "N,N",
+                        .fallback = "1024-16384*4",
+                        .help = "lengths of the context: 1024-1048576*4"};
+constexpr Flag kPlans{.name = "attention",
+                      .kind = FlagKind::list,
+                      .value = "PLAN,PLAN",
+                      .fallback = "full,moba:block=128,top_k=8,moba:block=512,top_k=3",
+                      .help = "plans that take turns; a ratio needs full among them"};
+constexpr Flag kVariants{.name = "kernels",
+                         .kind = FlagKind::list,
+                         .value = "V,V",
+                         .fallback = "auto",
+                         .help = "variants that take turns: auto, avx2, avx512, avx512bf16"};
+constexpr Flag kDtypes{
+    .name = "dtype", .kind = FlagKind::list, .value = "T,T", .fallback = "bf16", .help = "types of K and V: bf16, f32"};
+constexpr Flag kHeads{.name = "heads",
+                      .kind = FlagKind::list,
+                      .value = "Q/KV",
+                      .fallback = "32/8",
+                      .help = "query heads and KV heads: 32/8,4/1"};
+constexpr Flag kHeadDims{
+    .name = "head-dim", .kind = FlagKind::sweep_counts, .value = "N,N", .fallback = "128", .help = "head dimensions"};
+constexpr Flag kChunk{.name = "chunk-tokens",
+                      .kind = FlagKind::count,
+                      .value = "N",
+                      .fallback = "4096",
+                      .help = "rows of one prefill call"};
+constexpr Flag kRouting{.name = "routing",
+                        .kind = FlagKind::choice,
+                        .value = "R",
+                        .fallback = "random",
+                        .help = "random: every row chooses its own moba blocks; coherent: neighbours agree",
+                        .choices = "random|coherent"};
+constexpr Flag kRepeats{.name = "repeats",
+                        .letter = 'r',
+                        .kind = FlagKind::count,
+                        .value = "N",
+                        .fallback = "5",
+                        .help = "turns of each point"};
+
+constexpr const Flag* kFlags[] = {&kPhase,
+                                  &kLengths,
+                                  &kPlans,
+                                  &kVariants,
+                                  &kDtypes,
+                                  &kHeads,
+                                  &kHeadDims,
+                                  &kChunk,
+                                  &kRouting,
+                                  &kRepeats,
+                                  &flags::kBlockTokens,
+                                  &flags::kThreads,
+                                  &flags::kSeed,
+                                  &flags::kJson,
+                                  &flags::kOutput,
+                                  &flags::kQuiet,
+                                  &flags::kConfig,
+                                  &flags::kLogLevel,
+                                  &flags::kLogFormat,
+                                  &flags::kPrintConfig};
+
+constexpr int64_t kTokensMax = int64_t{1} << 24;
+
+/// A plan or a variant as it was asked for.
+struct Contender {
+  std::string plan;
+  attn::Mode mode;
+  attn::Attention* attention;
+  std::string kernels;
+  std::vector<double> seconds;
+};
+
+/// The items of a comma list put together again: an item that names no mode is a parameter of the plan before.
+Result<std::vector<std::pair<std::string, attn::Mode>>> read_plans(const cli::Args& args, uint32_t block_tokens) {
+  std::vector<std::string> texts;
+  for (const std::string& item : args.list(kPlans)) {
+    const bool parameter = item.find('=') < item.find(':');
+    if (parameter && !texts.empty())
+      texts.back() += "," + item;
+    else
+      texts.push_back(item);
+  }
+  std::vector<std::pair<std::string, attn::Mode>> plans;
+  for (const std::string& text : texts) {
+    MC_TRY(asked, attn::parse_plan(text));
+    asked.full_last = 0;  // one layer is measured, and it is not the last
+    MC_TRY(plan, attn::resolve(asked, std::nullopt, 1, block_tokens));
+    std::string name = attn::to_string(plan);
+    plans.emplace_back(name.substr(0, name.find(",full_last")), plan.mode);
+  }
+  return plans;
+}
+
+struct Variants {
+  std::vector<std::string> names;
+  std::vector<attn::Attention> opened;
+};
+
+Result<Variants> open_variants(const cli::Args& args, Parallel& parallel) {
+  Variants out;
+  for (const std::string& name : args.list(kVariants)) {
+    MC_TRY(opened, attn::Attention::open(parallel, name));
+    out.names.emplace_back(attn::name_of(opened.variant()));
+    out.opened.push_back(std::move(opened));
+  }
+  return out;
+}
+
+Result<std::pair<int32_t, uint32_t>> read_heads(const std::string& text) {
+  const size_t slash = text.find('/');
+  const auto q = parse_u64(text.substr(0, slash), 1, 1024);
+  const auto kv = slash == std::string::npos ? q : parse_u64(text.substr(slash + 1), 1, 1024);
+  if (!q || !kv || *q % *kv != 0 || *q / *kv > 128)
+    return user_error(err::kBadValue,
+                      "'" + text + "' is not query heads / KV heads, the first a multiple of the second", "--heads",
+                      "write 32/8");
+  return std::pair{static_cast<int32_t>(*q), static_cast<uint32_t>(*kv)};
+}
+
+Result<std::vector<AttnShape>> read_shapes(const cli::Args& args) {
+  std::vector<AttnShape> shapes;
+  const auto block = static_cast<uint32_t>(args.count(flags::kBlockTokens));
+  for (const std::string& phase : args.list(kPhase)) {
+    if (phase != "prefill" && phase != "decode")
+      return user_error(err::kBadValue, "'" + phase + "' is no phase; there are prefill and decode", "--phase");
+    for (const std::string& heads : args.list(kHeads)) {
+      MC_TRY(counts, read_heads(heads));
+      for (const std::string& name : args.list(kDtypes)) {
+        const auto dtype = dtype_from(name);
+        if (dtype != Dtype::bf16 && dtype != Dtype::f32)
+          return user_error(err::kBadValue, "K and V are bf16 or f32, not '" + name + "'", "--dtype");
+        for (const uint64_t dim : args.sweep(kHeadDims)) {
+          if (dim < 1 || dim > 512) return user_error(err::kBadValue, "--head-dim is 1 to 512", "--head-dim");
+          for (const uint64_t tokens : args.sweep(kLengths)) {
+            if (tokens < 1 || tokens > static_cast<uint64_t>(kTokensMax))
+              return user_error(err::kBadValue, "--tokens is 1 to 16777216", "--tokens");
+            AttnShape shape{.decode = phase == "decode", .tokens = static_cast<int64_t>(tokens)};
+            shape.chunk_tokens = std::clamp<int64_t>(static_cast<int64_t>(args.count(kChunk)), 1, shape.tokens);
+            shape.q_heads = counts.first;
+            shape.layout = {.kv_heads = counts.second,
+                            .head_dim = static_cast<uint32_t>(dim),
+                            .block_tokens = block,
+                            .dtype = *dtype};
+            shape.coherent = args.text(kRouting) == "coherent";
+            shapes.push_back(shape);
+          }
+        }
+      }
+    }
+  }
+  return shapes;
+}
+
+Result<void> check_room(const AttnShape& shape) {
+  const size_t free = mem::available_bytes(), needed = shape.bytes();
+  if (needed <= free / 10 * 9) return {};
+  AttnShape largest = shape;
+  while (largest.tokens > 1 && largest.bytes() > free / 10 * 9) largest.tokens /= 2;
+  return user_error(
+      err::kNotEnoughMemory,
+      std::to_string(shape.tokens) + " tokens need " + human_bytes(needed) + ", free are " + human_bytes(free),
+      "--tokens", "ask for " + std::to_string(largest.tokens) + " tokens, or for fewer KV heads");
+}
+
+double median(std::vector<double> values) {
+  return summarise(std::move(values)).median;
+}
+
+/// What is reported of one contender; `full` is the dense one with the same kernels, if there is one.
+Json describe(const AttnShape& shape, const Contender& c, const Contender* full, double bytes,
+              const attn::MachinePeak& peak) {
+  const auto dim = static_cast<int32_t>(shape.layout.head_dim);
+  const int64_t begin = shape.decode ? shape.tokens - 1 : 0;
+  const double flop = attn::prefill_flop(c.mode, shape.q_heads, dim, begin, shape.tokens - begin) +
+                      attn::gate_flop(c.mode, shape.q_heads, dim, begin, shape.tokens - begin);
+  const double seconds = median(c.seconds);
+  const double rate = flop / seconds;
+  const std::string_view instruction = attn::bounding_rate(c.kernels, shape.layout.dtype);
+  const double own = peak.rate(instruction), dot = peak.rate("dot_avx512bf16");
+  Json out = Json::object({{"type", "point"}, {"phase", shape.decode ? "decode" : "prefill"}});
+  out.set("attention", c.plan).set("kernels", c.kernels).set("dtype", to_string(shape.layout.dtype));
+  out.set("q_heads", shape.q_heads).set("kv_heads", shape.layout.kv_heads).set("head_dim", dim);
+  out.set("tokens", shape.tokens).set("layers", shape.walked_layers()).set("repeats", c.seconds.size());
+  out.set("median_s", seconds).set("best_s", *std::min_element(c.seconds.begin(), c.seconds.end()));
+  out.set("flop", flop).set("flop_per_s", rate).set("instruction", instruction);
+  out.set("peak_share", own > 0 ? rate / own : 0.0);
+  if (dot > 0 && shape.layout.dtype == Dtype::bf16) out.set("bf16_share", rate / dot);
+  if (shape.decode) {
+    out.set("bytes", bytes).set("bytes_per_s", bytes / seconds);
+    out.set("read_share", peak.read_bytes_per_s > 0 ? bytes / seconds / peak.read_bytes_per_s : 0.0);
+  }
+  if (full == nullptr || full == &c) return out;
+  std::vector<double> ratios;
+  for (size_t i = 0; i < c.seconds.size(); ++i) ratios.push_back(full->seconds[i] / c.seconds[i]);
+  const Ratio ratio = summarise(std::move(ratios));
+  return std::move(out.set("speedup", ratio.median).set("speedup_p25", ratio.low).set("speedup_p75", ratio.high));
+}
+
+std::vector<std::string> cells(const Json& p) {
+  const auto text = [&](const char* key) { return std::string(p[key].as_string()); };
+  const auto some = [&](const char* key, double scale, int decimals) {
+    return p.find(key) == nullptr ? std::string("-") : fixed(p[key].as_double() * scale, decimals);
+  };
+  return {text("phase") + " " + p["tokens"].dump(),
+          text("attention"),
+          text("kernels"),
+          p["q_heads"].dump() + "/" + p["kv_heads"].dump() + " d" + p["head_dim"].dump() + " " + text("dtype"),
+          some("median_s", 1e3, 3),
+          some("flop_per_s", 1e-9, 1),
+          some("peak_share", 100, 0),
+          some("bf16_share", 100, 0),
+          some("bytes_per_s", 1e-9, 1),
+          some("read_share", 100, 0),
+          some("speedup", 1, 2)};
+}
+
+/// All contenders on one shape, by turns.
+Result<void> measure(const AttnShape& shape, std::vector<Contender>& contenders, const cli::Args& args,
+                     Parallel& parallel, const attn::MachinePeak& peak, Table& table, Sink& sink, Json& all) {
+  MC_CHECK(check_room(shape));
+  MC_TRY(made, AttnCase::open(shape, parallel, args.count(flags::kSeed)));
+  for (Contender& c : contenders) c.seconds.clear();
+  const uint64_t repeats = std::clamp<uint64_t>(args.count(kRepeats), 1, 10'000);
+  if (repeats > 1)
+    for (Contender& c : contenders) MC_CHECK(made.run(*c.attention, c.mode));  // scratch grows, code is read
+  for (uint64_t turn = 0; turn < repeats; ++turn)
+    for (Contender& c : contenders) {
+      MC_TRY(seconds, made.run(*c.attention, c.mode));
+      c.seconds.push_back(seconds);
+    }
+  for (const Contender& c : contenders) {
+    const Contender* full = nullptr;
+    for (const Contender& other : contenders)
+      if (other.mode.kind == attn::ModeKind::full && other.kernels == c.kernels) full = &other;
+    double bytes = 0;
+    if (shape.decode) {
+      MC_TRY(counted, made.decode_bytes(*c.attention, c.mode));
+      bytes = counted;
+    }
+    Json row = describe(shape, c, full, bytes, peak);
+    table.add(cells(row));
+    MC_CHECK(sink.line(row));
+    all.push(std::move(row));
+  }
+  return {};
+}
+
+}  // namespace
+
+const cli::FlagList kAttnFlags = kFlags;
+
+Result<int> measure_attention(const cli::Args& args) {
+  Parallel parallel(run::thread_count(args));
+  MC_TRY(shapes, read_shapes(args));
+  MC_TRY(plans, read_plans(args, static_cast<uint32_t>(args.count(flags::kBlockTokens))));
+  MC_TRY(variants, open_variants(args, parallel));
+  const attn::MachinePeak peak = attn::measure_peak(parallel, 1s);
+  Sink sink(args);
+  std::string line = std::to_string(peak.threads) + " threads; " + fixed(peak.read_bytes_per_s / 1e9, 1) + " GB/s read";
+  Json rates = Json::object({});
+  for (const attn::PeakRate& rate : peak.rates) {
+    line += ", " + rate.name + " " + fixed(rate.flop_per_s / 1e9, 1) + " GFLOP/s";
+    rates.set(rate.name, rate.flop_per_s);
+  }
+  MC_CHECK(sink.text(line + "\n"));
+  std::vector<Contender> contenders;
+  for (const auto& [name, mode] : plans)
+    for (size_t v = 0; v < variants.opened.size(); ++v)
+      contenders.push_back({name, mode, &variants.opened[v], variants.names[v], {}});
+  Table table({"point", "attention", "kernels", "shape", "ms", "GFLOP/s", "% of peak", "% of bf16", "GB/s", "% of read",
+               "x full"});
+  Json all = Json::array();
+  for (const AttnShape& shape : shapes) MC_CHECK(measure(shape, contenders, args, parallel, peak, table, sink, all));
+  MC_CHECK(sink.text(table.text()));
+  Json result = result_head("mc.bench.attn.v1", args);
+  result.set("threads", peak.threads).set("routing", args.text(kRouting)).set("chunk_tokens", args.count(kChunk));
+  result.set("block_tokens", args.count(flags::kBlockTokens));
+  result.set("peak_read_bytes_per_s", peak.read_bytes_per_s).set("peak_rates", std::move(rates));
+  MC_CHECK(sink.line(result.set("points", std::move(all))));
+  MC_CHECK(sink.finish());
+  return 0;
+}
+
+}  // namespace mc::bench

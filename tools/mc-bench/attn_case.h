@@ -1,0 +1,53 @@
+// One shape of `mc-bench attn`: a sequence's KV in pages of random order, as a pool would hold it, and queries
+// made from the seed. Decode walks enough layers that no call finds its K and V in a cache; a model's decode
+// step does the same.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "attn/attn.h"
+#include "base/parallel.h"
+#include "mem/mem.h"
+
+namespace mc::bench {
+
+struct AttnShape {
+  bool decode = false;
+  int64_t tokens = 0;        // the context's length
+  int64_t chunk_tokens = 0;  // prefill: rows of one call
+  int32_t q_heads = 0;
+  ExtentLayout layout;  // `layers` is set by AttnCase::open
+  /// Queries of neighbouring tokens and of a group's heads point the same way and choose the same moba blocks;
+  /// otherwise every row chooses for itself: the worst case for reading, the best for balance.
+  bool coherent = false;
+
+  /// Layers that decode walks.
+  uint32_t walked_layers() const;
+  /// What AttnCase::open allocates.
+  size_t bytes() const;
+};
+
+class AttnCase {
+ public:
+  /// Fills the pages on `parallel`, which must outlive the case. Code::no_space when memory is short.
+  static Result<AttnCase> open(const AttnShape& shape, Parallel& parallel, uint64_t seed);
+
+  /// Seconds of one layer: prefill of the whole context in chunks, or one decode step at its end (the mean over
+  /// the layers walked, each with another query).
+  Result<double> run(attn::Attention& attention, const attn::Mode& mode);
+  /// Bytes of K, V and centroids that one layer's decode step must read, the mean over the layers: the union of
+  /// what each KV head's query heads chose, each byte once.
+  Result<double> decode_bytes(attn::Attention& attention, const attn::Mode& mode);
+
+ private:
+  explicit AttnCase(const AttnShape& shape) : shape_(shape) {}
+  attn::KvView view(uint32_t layer, int64_t kv_len) const;
+  void fill_queries(uint64_t seed);
+
+  AttnShape shape_;
+  mem::HostBuffer pool_, q_, out_;
+  std::vector<std::byte*> pages_;
+};
+
+}  // namespace mc::bench
