@@ -76,13 +76,18 @@ void Loop::on_router(size_t router, SocketMessage message) {
 }
 
 /// The link of the instance that speaks, made when it is new. An instance speaks by one connection: a
-/// newer one ends the link of the older, whose last words, if any, come too late.
+/// newer one ends the link of the older, whose last words, if any, come too late. Null: not to be heard.
 Loop::Link* Loop::incoming(RouteKey route, const wire::Envelope& envelope, const SocketMessage& message) {
   const auto known = routes_.find(route);
   if (known != routes_.end()) {
     Link& link = links_.at(known->second);
     if (link.instance == envelope.instance) return &link;
+    // No process becomes another, so this is not one of ours. By turns, every message would make a loss and a new
+    // link; so the connection is over, and only a new one is heard.
+    retire(link.route);
     lose(link, "its connection now speaks for another instance");
+    ++stats_.garbage;
+    return nullptr;
   }
   for (auto& [id, link] : links_) {
     if (link.outgoing || link.gone || link.instance != envelope.instance || link.route.first != route.first) continue;

@@ -175,6 +175,7 @@ std::optional<node::Event> DataPlane::convert(xfer::Event event) {
       return event.quarantined ? std::nullopt : finish(event.batch);
     }
     case Kind::batch_released: return finish(event.batch);
+    case Kind::immediate: return std::nullopt;  // nobody writes into a node of ours
     case Kind::notify: {
       const auto from = instances_.find(event.peer);
       auto ready = wire::parse_extents_ready(event.bytes);

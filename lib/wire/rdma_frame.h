@@ -13,6 +13,8 @@
 //   path_down    u32 path | u32 epoch | u8 cause | text
 //   path_rest    nothing; the header's id is a RestVerb
 //   heard        nothing; the header's id says how many notifies were delivered
+//   landed       nothing; the header's buffer and snapshot are path and epoch, its id how many immediates of the
+//                receiver's came in on that attempt, its offset a LandedState
 //   notify       the notify; the header's id is its sequence number, and its offset as `heard`
 //
 // A notify on a queue pair is one SEND, of this:
@@ -29,7 +31,7 @@
 
 namespace mc::wire {
 
-inline constexpr uint16_t kRdmaVersion = 2;
+inline constexpr uint16_t kRdmaVersion = 3;
 inline constexpr size_t kRdmaNicsMax = 8;    // ports of one process
 inline constexpr size_t kRdmaGidsMax = 16;   // addresses of one port worth telling
 inline constexpr size_t kRdmaPathsMax = 16;  // of one connection
@@ -37,7 +39,8 @@ inline constexpr size_t kRdmaLanesMax = 4;   // queue pairs of one path
 inline constexpr size_t kRdmaChunksMax = 1024;
 inline constexpr size_t kRdmaPathBytesMax = 512;
 inline constexpr size_t kRdmaNotifyHeaderBytes = 24;
-inline constexpr uint64_t kRdmaNotifiesAhead = 16;  // SENDs go this far beyond what the peer has heard: its credit
+inline constexpr uint64_t kRdmaNotifiesAhead = 16;    // SENDs go this far beyond what the peer has heard: its credit
+inline constexpr uint64_t kRdmaImmediatesAhead = 32;  // WRITEs with an immediate likewise, on each path
 
 using Gid = std::array<uint8_t, 16>;
 
@@ -48,6 +51,13 @@ enum class RestVerb : uint8_t {
   busy = 2,     // answers `ask`: in use
   resting = 3,  // mine are gone
   wake = 4,     // listener: begin new attempts at our paths
+};
+
+/// What a `landed` says about the attempt at a path that it counts for.
+enum class LandedState : uint8_t {
+  open = 0,    // more may come: credit
+  over = 1,    // none will
+  unsure = 2,  // none will, but some may have come that were not counted
 };
 
 struct RdmaGid {

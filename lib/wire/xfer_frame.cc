@@ -29,7 +29,9 @@ uint64_t payload_limit(FrameType type) {
     case FrameType::path_ready:
     case FrameType::path_down: return kRdmaPathBytesMax;
     case FrameType::path_rest:
-    case FrameType::heard: return 0;
+    case FrameType::heard:
+    case FrameType::landed:
+    case FrameType::immediate: return 0;
     case FrameType::notify: return kNotifyBytesMax;
     case FrameType::share: return UINT64_MAX;  // length is the buffer's; no payload follows on that socket
     default: return kFrameControlMax;
@@ -61,6 +63,8 @@ std::string_view to_string(FrameType type) {
     case FrameType::path_down: return "path_down";
     case FrameType::path_rest: return "path_rest";
     case FrameType::heard: return "heard";
+    case FrameType::landed: return "landed";
+    case FrameType::immediate: return "immediate";
   }
   return "unknown";
 }
@@ -96,7 +100,8 @@ Code decode(std::span<const std::byte, kFrameHeaderBytes> bytes, FrameHeader& ou
     why = "unknown frame type";
   } else if (out.status > static_cast<uint32_t>(Code::cancelled)) {
     why = "unknown status";
-  } else if ((out.flags & ~kFrameHasPayloadCrc) != 0 || out.reserved0 != 0 || out.reserved1 != 0) {
+  } else if ((out.flags & ~(kFrameHasPayloadCrc | kFrameHasImmediate)) != 0 || out.reserved0 != 0 ||
+             ((out.flags & kFrameHasImmediate) != 0 ? out.kind() != FrameType::write : out.immediate != 0)) {
     why = "reserved bits set";
   } else if (out.length > payload_limit(out.kind())) {
     why = "length beyond the bound of its type";

@@ -3,13 +3,14 @@
 // the shm transport carries one frame a message. Everything is little-endian. Headers carry their own
 // CRC32C; payload bytes are guarded end to end by the KV extents' CRC32C (DESIGN 2, integrity), and by
 // `payload_crc` where kFrameHasPayloadCrc is set; a `read` with that flag asks for it in the answer.
+// A `write` with kFrameHasImmediate carries a number for the receiver's owner, told when the bytes are there.
 // Golden bytes: tests/golden/wire/xfer_frame.txt.
 //
 //    0        4     6    7    8               16        20        24              32
 //    | magic  | ver |type|flag| id            | buffer  | snapshot| offset        |
 //    | "MCXF" |  1  |    |    | slice, seq no.|         |         |               |
 //   32              40        44            48              56        60        64
-//    | length        | status  | payload_crc | reserved = 0  | rsvd = 0| head_crc|
+//    | length        | status  | payload_crc | reserved = 0  |immediate| head_crc|
 #pragma once
 
 #include <array>
@@ -40,6 +41,7 @@ inline constexpr size_t kXferUriBytesMax = 256;
 inline constexpr size_t kXferBuffersMax = 512;
 inline constexpr size_t kXferLanesMax = 64;
 inline constexpr uint8_t kFrameHasPayloadCrc = 1;
+inline constexpr uint8_t kFrameHasImmediate = 2;  // `write` only
 
 enum class FrameType : uint8_t {
   hello = 1,  // dialler: who I am, whom I want, nonce
@@ -64,8 +66,11 @@ enum class FrameType : uint8_t {
   path_down,    // either: this attempt is over, and why
   path_rest,    // either: id = a RestVerb about the queue pairs of the connection; no payload
   heard,        // either: id = how many notifies of the receiver's have been delivered; no payload
+  landed,       // either: buffer = path, snapshot = epoch: id immediates of the receiver's came on it; no payload
+  // shm only:
+  immediate,  // id = the immediate of a write whose bytes are in the arena; no payload
 };
-inline constexpr FrameType kFrameTypeLast = FrameType::heard;
+inline constexpr FrameType kFrameTypeLast = FrameType::immediate;
 std::string_view to_string(FrameType type);
 
 struct FrameHeader {
@@ -81,7 +86,7 @@ struct FrameHeader {
   uint32_t status = 0;  // mc::Code
   uint32_t payload_crc = 0;
   uint64_t reserved0 = 0;
-  uint32_t reserved1 = 0;
+  uint32_t immediate = 0;   // 0 without kFrameHasImmediate
   uint32_t header_crc = 0;  // CRC32C of the 60 bytes before it
 
   FrameType kind() const { return static_cast<FrameType>(type); }

@@ -54,6 +54,7 @@ Result<BenchResult> bench_transfer(Engine& engine, PeerId peer, uint32_t remote_
                      .local = into.subspan(i * plan.request_bytes, plan.request_bytes),
                      .buffer = remote_buffer,
                      .offset = place * plan.request_bytes};
+      if (plan.immediates) requests[i].immediate = static_cast<uint32_t>(next_place);
       if (!plan.crc32c.empty()) requests[i].crc32c = plan.crc32c[place % plan.crc32c.size()];
     }
     started[slot] = now();

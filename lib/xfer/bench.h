@@ -18,6 +18,7 @@ struct BenchPlan {
   size_t depth = 2;              // batches in flight
   Duration duration = 1s;        // stops submitting after this
   uint64_t transfers = 0;        // or after this many batches, when not zero
+  bool immediates = false;       // writes carry a number each, which the peer's owner must take as events
   std::vector<uint32_t> crc32c;  // expected sums of consecutive requests of the remote buffer; empty = not checked
 };
 

@@ -288,13 +288,14 @@ class Engine::Core {
   LaneState* emptiest_lane(Route& route, EndpointId& endpoint, int& lane);
   bool next_slice(Peer& peer, size_t route, size_t lane_count, uint64_t wanted, TimePoint now, uint32_t& index);
   TransferClass class_of(const SliceRecord& slice) const;
+  bool tells(const SliceRecord& slice) const;
   uint32_t new_slice(Batch& batch, uint32_t request, uint64_t at, uint32_t bytes);
   void free_slice(uint32_t index);
   uint64_t slice_id(uint32_t index) const;
   SliceRecord* find_slice(uint64_t id, uint32_t& index);
   void on_done(SliceDone& done);
   void slice_finished(uint32_t index, uint32_t crc);
-  void slice_failed(uint32_t index, Code code, const std::string& text);
+  void slice_failed(uint32_t index, Code code, const std::string& text, bool unseen);
   void leave_lane(SliceRecord& slice);
   void endpoint_died(EndpointId id, Code code, const std::string& text);
 

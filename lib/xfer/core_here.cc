@@ -38,6 +38,7 @@ bool Engine::Core::places_of(const Batch& batch, std::vector<Place>& places) con
     if (request.op == Op::read) {
       if (info->access != AccessClass::blocks) return false;
     } else {
+      if (request.immediate) return false;
       const bool ours = info->writer.is_zero() || info->writer == home_.instance;
       if (info->access != AccessClass::landing || !ours || !arena.writable()) return false;
     }

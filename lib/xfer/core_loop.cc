@@ -286,6 +286,13 @@ bool Engine::Core::handle_outbox() {
           emit({.kind = Event::Kind::notify, .peer = at->second.peer, .bytes = std::move(news.bytes)});
           break;
         }
+        case News::Kind::immediate: {
+          const auto at = endpoints_.find(news.endpoint);
+          if (at == endpoints_.end()) break;
+          tally_.add(Count::immediates_received);
+          emit({.kind = Event::Kind::immediate, .peer = at->second.peer, .immediate = news.immediate});
+          break;
+        }
       }
     }
     handled_.done.clear();

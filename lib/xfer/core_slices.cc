@@ -180,6 +180,12 @@ void Engine::Core::free_slice(uint32_t index) {
   free_slices_.push_back(index);
 }
 
+/// Does the slice carry the immediate of its request? The last one does, and is cut when all others are done.
+bool Engine::Core::tells(const SliceRecord& slice) const {
+  const Request& request = slice.batch->requests[slice.request];
+  return request.immediate.has_value() && slice.at + slice.bytes == request.local.size();
+}
+
 TransferClass Engine::Core::class_of(const SliceRecord& slice) const {
   return slice.batch->requests[slice.request].transfer_class;
 }
@@ -190,9 +196,17 @@ bool Engine::Core::next_slice(Peer& peer, size_t route_index, size_t lane_count,
                               uint32_t& index) {
   Route& route = peer.routes[route_index];
   const uint64_t most = std::clamp(wanted & ~uint64_t{4095}, options_.slice_bytes_min, options_.slice_bytes_max);
-  const auto over = [](const Work& work) {
+  const auto size_of = [&](const Work& work) {
+    const uint64_t total = work.batch->requests[work.request].local.size();
+    const uint64_t bytes = std::clamp<uint64_t>(total / (8 * lane_count), options_.slice_bytes_min, most);
+    return std::min((bytes + 4095) & ~uint64_t{4095}, total - work.batch->states[work.request].cut);
+  };
+  const auto over = [&](const Work& work) {
     const RequestState& state = work.batch->states[work.request];
-    return state.finished || state.cut == work.batch->requests[work.request].local.size();
+    const Request& request = work.batch->requests[work.request];
+    if (state.finished || state.cut == request.local.size()) return true;
+    // the slice that tells the peer waits for the others: slice_finished() brings the request back
+    return request.immediate && state.slices > 0 && state.cut + size_of(work) == request.local.size();
   };
   for (auto& waiting : route.waiting)  // so that a class that waits has something
     while (!waiting.queue.empty() && over(waiting.queue.front())) waiting.queue.pop_front();
@@ -204,7 +218,7 @@ bool Engine::Core::next_slice(Peer& peer, size_t route_index, size_t lane_count,
     index = retry.front();
     retry.pop_front();
     const SliceRecord whole = slices_[index];
-    if (whole.bytes <= most) return true;
+    if (whole.bytes <= most || tells(whole)) return true;
     // cut for a faster lane
     const auto rest = static_cast<uint32_t>(whole.bytes - most);
     const uint32_t other = new_slice(*whole.batch, whole.request, whole.at + most, rest);
@@ -215,12 +229,10 @@ bool Engine::Core::next_slice(Peer& peer, size_t route_index, size_t lane_count,
   }
   const Work work = queue.front();
   RequestState& state = work.batch->states[work.request];
-  const uint64_t total = work.batch->requests[work.request].local.size();
-  uint64_t bytes = std::clamp<uint64_t>(total / (8 * lane_count), options_.slice_bytes_min, most);
-  bytes = std::min((bytes + 4095) & ~uint64_t{4095}, total - state.cut);
+  const uint64_t bytes = size_of(work);
   index = new_slice(*work.batch, work.request, state.cut, static_cast<uint32_t>(bytes));
   state.cut += bytes;
-  if (state.cut == total) queue.pop_front();
+  if (over(work)) queue.pop_front();
   return true;
 }
 
@@ -278,7 +290,8 @@ bool Engine::Core::pump_route(Peer& peer, size_t route_index) {
                         .buffer = request.buffer,
                         .snapshot = peer.descriptor->version,
                         .offset = request.offset + record.at,
-                        .local = request.local.subspan(record.at, record.bytes)});
+                        .local = request.local.subspan(record.at, record.bytes),
+                        .immediate = tells(record) ? request.immediate : std::nullopt});
       offered.push_back(index);
       bytes += record.bytes;
     }
@@ -324,7 +337,7 @@ void Engine::Core::on_done(SliceDone& done) {
   leave_lane(*slice);
   if (slice->state == SliceRecord::State::quarantined) return free_slice(index);
   if (done.code == Code::ok) return slice_finished(index, done.crc32c);
-  slice_failed(index, done.code, done.text);
+  slice_failed(index, done.code, done.text, done.unseen);
 }
 
 void Engine::Core::slice_finished(uint32_t index, uint32_t crc) {
@@ -339,7 +352,10 @@ void Engine::Core::slice_finished(uint32_t index, uint32_t crc) {
   batch.results[slice.request].bytes = state.done;
   const bool checked = request.op == Op::read && request.crc32c.has_value();
   if (checked) state.crc ^= crc32c_shift(crc, total - slice.at - slice.bytes);
-  if (state.done < total) return;
+  if (state.done < total) {
+    if (request.immediate && state.slices == 0) assign(batch, slice.request);  // its last slice may go now
+    return;
+  }
   if (checked) {
     batch.results[slice.request].crc32c = state.crc;
     if (state.crc != *request.crc32c) {
@@ -351,7 +367,7 @@ void Engine::Core::slice_finished(uint32_t index, uint32_t crc) {
   finish_request(batch, slice.request, Code::ok, {});
 }
 
-void Engine::Core::slice_failed(uint32_t index, Code code, const std::string& text) {
+void Engine::Core::slice_failed(uint32_t index, Code code, const std::string& text, bool unseen) {
   SliceRecord& slice = slices_[index];
   Batch& batch = *slice.batch;
   const uint32_t request = slice.request;
@@ -363,6 +379,11 @@ void Engine::Core::slice_failed(uint32_t index, Code code, const std::string& te
     finish_request(batch, request, code,
                    request_text(asked) + ": " + text + " (attempt " + std::to_string(attempts) + ")");
     return;
+  }
+  if (tells(slice) && !unseen) {
+    free_slice(index);
+    return finish_request(batch, request, Code::peer_lost,
+                          request_text(asked) + ": " + text + "; whether the peer saw its immediate is not known");
   }
   tally_.add(Count::slices_retried);
   slice.state = SliceRecord::State::retry;
@@ -382,7 +403,7 @@ void Engine::Core::endpoint_died(EndpointId id, Code code, const std::string& te
     if (slice.state == SliceRecord::State::quarantined)
       free_slice(i);
     else if (slice.state == SliceRecord::State::posted)
-      slice_failed(i, is_final(code) ? Code::peer_lost : code, text);
+      slice_failed(i, is_final(code) ? Code::peer_lost : code, text, false);
   }
 }
 

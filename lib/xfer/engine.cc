@@ -196,6 +196,10 @@ Result<BatchId> Engine::submit(std::span<const Request> requests, TimePoint dead
     return Error{Code::invalid, "xfer: a batch has 1 to " + std::to_string(kBatchRequestsMax) + " requests, not " +
                                     std::to_string(requests.size())};
   if (deadline == kNever) return Error{Code::invalid, "xfer: every batch has a deadline"};
+  for (size_t i = 0; i < requests.size(); ++i)
+    if (requests[i].immediate && (requests[i].op != Op::write || requests[i].local.empty()))
+      return Error{Code::invalid, "xfer: request " + std::to_string(i) +
+                                      ": an immediate travels with a write of at least one byte; notify() needs none"};
   auto batch = std::make_unique<Batch>();
   batch->cookie = cookie;
   batch->deadline = deadline;

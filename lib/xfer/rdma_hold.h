@@ -3,6 +3,9 @@
 // that was done again meanwhile, or whose target has been given away, would be damaged. So each waits until
 // the peer's end of that attempt is known to be gone, at most kMax, which no packet outlives (A8, A9).
 // READs need no such wait: their late answers find no queue pair here.
+//
+// A WRITE with an immediate waits for more: until the peer has said how many immediates came in on that attempt.
+// In order, as a queue pair executes, so the ordinal of this one tells whether the peer has heard of it.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +23,16 @@ class RdmaHold {
   /// The peer's end of every attempt up to this epoch takes nothing any more.
   void gone(uint32_t epoch) { gone_ = std::max(gone_, epoch); }
   bool must_wait(uint32_t epoch) const { return epoch > gone_; }
-  void keep(SliceDone done, uint32_t epoch, TimePoint now) { kept_.push_back({std::move(done), epoch, now + kMax}); }
+  /// The last word about the immediates of that attempt; not `sure`: there may have been more.
+  void landed(uint32_t epoch, uint64_t count, bool sure) {
+    if (epoch < landed_.epoch) return;
+    landed_ = {epoch, count, sure};
+    gone(epoch);
+  }
+  /// `immediate`: its ordinal in that attempt; 0 = none was posted.
+  void keep(SliceDone done, uint32_t epoch, TimePoint now, uint64_t immediate = 0) {
+    kept_.push_back({std::move(done), epoch, immediate == 0 ? now + kMax : kNever, immediate});
+  }
   /// Nobody wants it any more. False: it is not here.
   bool drop(uint64_t slice) {
     return std::erase_if(kept_, [&](const Kept& kept) { return kept.done.slice == slice; }) > 0;
@@ -28,13 +40,21 @@ class RdmaHold {
   /// Moves those whose wait is over to `out`, in the order they came.
   void take(TimePoint now, std::vector<SliceDone>& out) {
     std::erase_if(kept_, [&](Kept& kept) {
-      if (must_wait(kept.epoch) && kept.until > now) return false;
+      if (kept.immediate > 0 ? kept.epoch > landed_.epoch : must_wait(kept.epoch) && kept.until > now) return false;
+      if (kept.immediate > 0 && kept.epoch == landed_.epoch && landed_.sure) {
+        kept.done.unseen = kept.immediate > landed_.count;
+        if (!kept.done.unseen) kept.done = {.slice = kept.done.slice};  // it arrived, only its answer did not
+      }
       out.push_back(std::move(kept.done));
       return true;
     });
   }
   /// When take() has something at the latest; kNever = nothing waits.
-  TimePoint due() const { return kept_.empty() ? kNever : kept_.front().until; }
+  TimePoint due() const {
+    TimePoint first = kNever;
+    for (const Kept& kept : kept_) first = std::min(first, kept.until);
+    return first;
+  }
   bool empty() const { return kept_.empty(); }
 
  private:
@@ -42,8 +62,15 @@ class RdmaHold {
     SliceDone done;
     uint32_t epoch = 0;
     TimePoint until{};
+    uint64_t immediate = 0;
+  };
+  struct Landed {
+    uint32_t epoch = 0;
+    uint64_t count = 0;
+    bool sure = false;
   };
   uint32_t gone_ = 0;
+  Landed landed_;
   std::vector<Kept> kept_;
 };
 

@@ -1,5 +1,7 @@
 #include "xfer/rdma_lane.h"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -32,7 +34,7 @@ ibv_qp_init_attr queue_attr(const RdmaDevice& device, ibv_cq* queue) {
   attr.qp_type = IBV_QPT_RC;
   const auto depth_max = static_cast<uint32_t>(device.limits().max_qp_wr);
   attr.cap.max_send_wr = std::min(RdmaLane::kDepth + RdmaLane::kMessages, depth_max);
-  attr.cap.max_recv_wr = RdmaLane::kMessages;
+  attr.cap.max_recv_wr = RdmaLane::kReceives;
   attr.cap.max_send_sge = std::min(RdmaLane::kGatherMax, static_cast<uint32_t>(device.limits().max_sge));
   attr.cap.max_recv_sge = 1;
   attr.cap.max_inline_data = RdmaLane::kInlineMax;
@@ -166,6 +168,10 @@ void RdmaLane::link(size_t count, bool shallow) {
     request.sg_list = pieces_.data() + work.first_piece;
     request.num_sge = static_cast<int>(work.piece_count);
     request.opcode = work.op == Op::read ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE;
+    if (work.immediate) {
+      request.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+      request.imm_data = htonl(*work.immediate);
+    }
     if (signal_next(i + 1 == count, work.bytes, signal_bytes)) request.send_flags |= IBV_SEND_SIGNALED;
     if (work.op == Op::write && work.bytes <= inline_max_) request.send_flags |= IBV_SEND_INLINE;
     request.wr.rdma.remote_addr = work.remote;
@@ -188,9 +194,10 @@ RdmaLane::Posted RdmaLane::post(std::span<const PlanItem> items, bool shallow) {
   size_t item = 0;
   for (size_t i = 0; i < sent; ++i)
     for (size_t ended = 0; ended < plan_.works[i].slices_ended; ++ended, ++item)
-      pending_.push_back({items[item].slice, posted_ + i + 1, false});
+      pending_.push_back(
+          {items[item].slice, posted_ + i + 1, false, items[item].slice.immediate ? ++immediates_ : uint64_t{0}});
   // the next slice may be partly out: it belongs to the lane as well, the NIC has its memory
-  if (sent > 0 && sent < count) pending_.push_back({items[item++].slice, posted_ + sent, true});
+  if (sent > 0 && sent < count) pending_.push_back({items[item++].slice, posted_ + sent, true, 0});
   for (size_t i = 0; i < item; ++i) bytes_ += items[i].slice.local.size();
   posted_ += sent;
   result.taken = item;
@@ -248,7 +255,7 @@ void RdmaLane::complete(uint64_t wr_id, WorkStatus status, std::vector<Slice>& o
     if ((before || status == WorkStatus::ok) && !front.partial)
       ok.push_back(front.slice);
     else
-      failed_.push_back({front.slice, front.partial ? WorkStatus::flushed : status});
+      failed_.push_back({front.slice, front.partial ? WorkStatus::flushed : status, front.immediate});
     pending_.pop_front();
   }
 }
@@ -265,7 +272,7 @@ bool RdmaLane::holds(uint64_t slice) const {
 }
 
 std::vector<RdmaLane::Failed> RdmaLane::take_failed() {
-  for (const Pending& pending : pending_) failed_.push_back({pending.slice, WorkStatus::flushed});
+  for (const Pending& pending : pending_) failed_.push_back({pending.slice, WorkStatus::flushed, pending.immediate});
   pending_.clear();
   bytes_ = 0;
   return std::exchange(failed_, {});

@@ -31,6 +31,7 @@ class RdmaLane {
  public:
   static constexpr uint32_t kDepth = 256;  // of the send queue, for slices
   static constexpr uint32_t kMessages = wire::kRdmaNotifiesAhead;
+  static constexpr uint32_t kReceives = kMessages + wire::kRdmaImmediatesAhead;  // each takes one of either
   static constexpr uint32_t kSignalEvery = 16;
   static constexpr uint64_t kSignalBytesMin = uint64_t{64} << 10;
   static constexpr uint32_t kInlineMax = 220;
@@ -42,7 +43,8 @@ class RdmaLane {
 
   /// Creates the queue pair, ready to be connected. `index` comes back in the wr_id of completions.
   static Result<std::unique_ptr<RdmaLane>> open(const RdmaDevice& device, ibv_cq* queue, uint8_t port, uint8_t index);
-  /// Where the message of a SEND may go; `slot` comes back in the wr_id. At most kMessages are posted.
+  /// Where the message of a SEND may go, which a WRITE with an immediate uses up as well; `slot` comes back in the
+  /// wr_id. At most kReceives are posted.
   /// errno, 0 = posted.
   int post_receive(uint32_t slot, const LocalPiece& place);
   Result<void> connect(const LaneConnect& to);
@@ -67,6 +69,8 @@ class RdmaLane {
   Posted post(std::span<const PlanItem> items, bool shallow);
   /// A request of no slice, signalled. errno, 0 = posted.
   int post_probe(Op op, const LocalPiece& local, uint64_t remote, uint32_t key);
+  /// WRITEs with an immediate posted so far: the ordinal of the latest.
+  uint64_t immediates() const { return immediates_; }
   /// A SEND, signalled; `message` stays as it is until the peer has it. ENOMEM: no room now.
   int post_send(const LocalPiece& message);
 
@@ -81,6 +85,7 @@ class RdmaLane {
   struct Failed {
     Slice slice;
     WorkStatus status = WorkStatus::flushed;
+    uint64_t immediate = 0;  // ordinal of the request that carries the slice's; 0 = it was not posted
   };
   /// The slices that did not make it, once drained (or the queue pair is gone): those whose request
   /// failed, those behind it, and those never retired.
@@ -89,8 +94,9 @@ class RdmaLane {
  private:
   struct Pending {
     Slice slice;
-    uint64_t last = 0;     // sequence number of its last request
-    bool partial = false;  // not all of it could be posted
+    uint64_t last = 0;       // sequence number of its last request
+    bool partial = false;    // not all of it could be posted
+    uint64_t immediate = 0;  // ordinal; 0 = none, or not posted
   };
 
   int post_one(ibv_send_wr& request, const LocalPiece& local);
@@ -104,6 +110,7 @@ class RdmaLane {
   uint32_t gather_max_ = 1;
   uint64_t posted_ = 0;  // sequence numbers: requests posted, and retired
   uint64_t retired_ = 0;
+  uint64_t immediates_ = 0;
   uint32_t unsignalled_ = 0;
   uint64_t unsignalled_bytes_ = 0;
   uint64_t bytes_ = 0;  // of pending slices

@@ -25,7 +25,7 @@ Code RdmaEndpoint::begin(const FrameHeader& header, Sink&, const char*& why) {
   const FrameType kind = header.kind();
   const bool set_up = kind >= FrameType::hello && kind <= FrameType::refuse;
   const bool later = kind == FrameType::notify || kind == FrameType::describe || kind == FrameType::goodbye ||
-                     (kind >= FrameType::nics && kind <= FrameType::heard);
+                     (kind >= FrameType::nics && kind <= FrameType::landed);
   if (handshake.complete() ? later : set_up) return Code::ok;
   why = handshake.complete() ? "unexpected on an rdma socket" : "transfer before the handshake";
   return Code::corrupt;
@@ -48,6 +48,7 @@ Code RdmaTransport::on_frame(RdmaEndpoint& endpoint, const FrameHeader& header, 
     case FrameType::describe: return on_describe(endpoint, payload, why);
     case FrameType::notify: return on_notify(endpoint, header, payload, why);
     case FrameType::heard: return on_heard(endpoint, header.id, why);
+    case FrameType::landed: return on_landed(endpoint, header, why);
     case FrameType::goodbye: {
       why = "goodbye";
       const std::string text(reinterpret_cast<const char*>(payload.data()), payload.size());

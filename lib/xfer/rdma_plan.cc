@@ -27,7 +27,8 @@ bool place(WorkPlan& plan, const PlanLimits& limits, Op op, uint64_t remote, uin
   if (!plan.works.empty()) {
     RdmaWork& last = plan.works.back();
     LocalPiece& tail = plan.pieces.back();
-    const bool follows = last.op == op && last.key == remote_key && last.remote + last.bytes == remote &&
+    const bool follows = !last.immediate && last.op == op && last.key == remote_key &&
+                         last.remote + last.bytes == remote &&
                          (last.slices_ended == 0 || last.bytes + piece.bytes <= limits.bytes);
     const bool extends =
         tail.key == piece.key && tail.address + tail.bytes == piece.address && piece.bytes <= UINT32_MAX - tail.bytes;
@@ -70,6 +71,7 @@ bool place_item(WorkPlan& plan, const PlanLimits& limits, const PlanItem& item) 
     left -= bytes;
   }
   ++plan.works.back().slices_ended;
+  plan.works.back().immediate = item.slice.immediate;
   return true;
 }
 

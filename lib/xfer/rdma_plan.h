@@ -1,12 +1,14 @@
 // Slices into work requests: pure, so that splitting and gathering are tested without a device.
 //
 //   a slice that crosses a chunk of the remote registration becomes two requests (an rkey names one)
-//   slices whose remote ranges follow each other share a request: their local pieces are gathered
+//   slices whose remote ranges follow each other share a request: their local pieces are gathered;
+//   one with an immediate ends its request
 //
 // A slice is done when its last request is.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -47,7 +49,8 @@ struct RdmaWork {
   uint64_t bytes = 0;
   size_t first_piece = 0;
   size_t piece_count = 0;
-  size_t slices_ended = 0;  // slices whose last byte is in this request
+  size_t slices_ended = 0;              // slices whose last byte is in this request
+  std::optional<uint32_t> immediate{};  // of its last slice
 };
 
 struct WorkPlan {

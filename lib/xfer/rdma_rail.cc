@@ -1,5 +1,7 @@
 #include "xfer/rdma_rail.h"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -61,7 +63,7 @@ Result<wire::RdmaPathOffer> RdmaRail::open(const RdmaPort& port, size_t lanes, b
   scratch_region_.reset(::ibv_reg_mr(device.domain(), scratch_.get(), bytes,
                                      IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE));
   if (!scratch_region_) return errno_error("rdma: register a scratch page on " + device.name());
-  const size_t completions = RdmaLane::kDepth * lanes + 2 * RdmaLane::kMessages;
+  const size_t completions = RdmaLane::kDepth * lanes + RdmaLane::kMessages + RdmaLane::kReceives;
   const int depth = std::min(static_cast<int>(completions), device.limits().max_cqe);
   anchor_ = std::make_unique<RailAnchor>(RailAnchor{this});
   queue_.reset(::ibv_create_cq(device.context(), depth, anchor_.get(), device.channel(), 0));
@@ -89,29 +91,42 @@ std::byte* RdmaRail::mail_slot(size_t index) const {
 }
 
 Result<void> RdmaRail::open_mail(const RdmaDevice& device) {
-  const size_t bytes = 2 * RdmaLane::kMessages * kMailBytes;
+  const size_t bytes = (RdmaLane::kMessages + RdmaLane::kReceives) * kMailBytes;
   mail_ = std::make_unique<std::byte[]>(bytes);
   mail_region_.reset(::ibv_reg_mr(device.domain(), mail_.get(), bytes, IBV_ACCESS_LOCAL_WRITE));
   if (!mail_region_) return errno_error("rdma: register memory for notifies on " + device.name());
-  for (uint32_t slot = 0; slot < RdmaLane::kMessages; ++slot)  // before the peer can send at all
+  for (uint32_t slot = 0; slot < RdmaLane::kReceives; ++slot)  // before the peer can send at all
     if (const int error = give_back(slot); error != 0) return errno_error("rdma: post a receive", error);
   return {};
 }
 
 int RdmaRail::send(const wire::RdmaNotify& notify) {
   // the slot's last user has been heard: what the NIC might repeat of it, the peer has, and drops
-  std::byte* slot = mail_slot(RdmaLane::kMessages + notify.sequence % RdmaLane::kMessages);
+  std::byte* slot = mail_slot(RdmaLane::kReceives + notify.sequence % RdmaLane::kMessages);
   const size_t bytes = wire::encode(notify, {slot, kMailBytes});
   return lanes_[0]->post_send({reinterpret_cast<uint64_t>(slot), static_cast<uint32_t>(bytes), mail_region_->lkey});
 }
 
 std::span<const std::byte> RdmaRail::message(uint32_t slot, uint32_t bytes) const {
-  MC_ASSERT_LT(slot, RdmaLane::kMessages);
+  MC_ASSERT_LT(slot, RdmaLane::kReceives);
   return {mail_slot(slot), std::min<size_t>(bytes, kMailBytes)};
 }
 
 int RdmaRail::give_back(uint32_t slot) {
-  return lanes_[0]->post_receive(slot, {reinterpret_cast<uint64_t>(mail_slot(slot)), kMailBytes, mail_region_->lkey});
+  const int error =
+      lanes_[0]->post_receive(slot, {reinterpret_cast<uint64_t>(mail_slot(slot)), kMailBytes, mail_region_->lkey});
+  if (error == 0) ++receives_;
+  return error;
+}
+
+size_t RdmaRail::tells_left() const {
+  return static_cast<size_t>(wire::kRdmaImmediatesAhead - (lanes_[0]->immediates() - landed_));
+}
+
+bool RdmaRail::landed(uint64_t count) {
+  if (lanes_.empty() || count > lanes_[0]->immediates()) return false;
+  landed_ = std::max(landed_, count);
+  return true;
 }
 
 Result<void> RdmaRail::connect(const RdmaPort& port, const wire::Gid& own_gid, const wire::RdmaPathOffer& peer,
@@ -195,8 +210,11 @@ void RdmaRail::poll(Polled& out) {
       WorkStatus status = work_status(each.status);
       ++out.completions;
       if (RdmaLane::is_receive(each.wr_id)) {
+        --receives_;
+        const bool told = each.opcode == IBV_WC_RECV_RDMA_WITH_IMM;
         if (status == WorkStatus::ok)
-          out.messages.push_back({RdmaLane::slot_of(each.wr_id), each.byte_len});
+          out.messages.push_back({RdmaLane::slot_of(each.wr_id), told ? 0 : each.byte_len,
+                                  told ? std::optional(ntohl(each.imm_data)) : std::nullopt});
         else if (status != WorkStatus::flushed)
           status = WorkStatus::other;  // too long, or refused: the peer's fault, not a bug of ours
       } else {
@@ -277,6 +295,9 @@ std::vector<RdmaLane::Failed> RdmaRail::close(RdmaReaper& reaper) {
                       std::move(mail_region_), std::move(queue_), std::exchange(lanes_, {})};
   if (over) reaper.take(std::move(remains));
   probing_ = told_ready = armed_ = false;
+  receives_ = 0;
+  landed_ = 0;
+  heard = {};
   cancelled.clear();
   cancelled_since = kNever;
   probes_left_ = 0;

@@ -6,10 +6,13 @@
 // every lane: the pattern depends on path, epoch, lane and side, and carries a CRC32C. Wrong GIDs, MTU
 // or filters show up here, not in the first transfer.
 //
-// Notifies travel as SENDs of the first lane, from and into slots of memory that only this NIC may touch.
+// Notifies travel as SENDs of the first lane, from and into slots of memory that only this NIC may touch. WRITEs
+// with an immediate take the first lane as well: each uses up one of its receives, and they are counted on both
+// sides, so that after a failure the sender learns which of them arrived (RdmaHold).
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -97,6 +100,17 @@ class RdmaRail {
   std::span<const std::byte> message(uint32_t slot, uint32_t bytes) const;
   int give_back(uint32_t slot);
 
+  /// How many more WRITEs with an immediate the peer has receives for.
+  size_t tells_left() const;
+  /// The peer has taken this many of them in this attempt. False: that is a lie.
+  bool landed(uint64_t count);
+  struct Heard {
+    uint64_t count = 0;  // immediates of the peer's that came in this attempt
+    uint64_t told = 0;   // of those, what it knows of: it may post kRdmaImmediatesAhead more
+  } heard;
+  /// Every receive of a failed attempt has come back: `heard` is final.
+  bool deaf() const { return receives_ == 0 || !probing_; }
+
   /// Takes completions. `failure` is set by the first request that failed.
   struct Polled {
     size_t completions = 0;
@@ -104,6 +118,7 @@ class RdmaRail {
     struct Message {
       uint32_t slot = 0;
       uint32_t bytes = 0;
+      std::optional<uint32_t> immediate{};  // of a WRITE; else a SEND
     };
     std::vector<Message> messages;  // in order; their slots are given back
     WorkStatus failure = WorkStatus::ok;
@@ -163,6 +178,8 @@ class RdmaRail {
   bool armed_ = false;
   bool probing_ = false;
   size_t probes_left_ = 0;
+  size_t receives_ = 0;  // posted
+  uint64_t landed_ = 0;
 };
 
 }  // namespace mc::xfer

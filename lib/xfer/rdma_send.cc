@@ -1,5 +1,5 @@
 // Notifies of the rdma transport: SENDs on one path of the connection, frames on its socket when there is
-// none. rdma_notify.h decides which, and puts what arrives in order.
+// none. rdma_notify.h decides which, and puts what arrives in order. Immediates of WRITEs come the same way.
 #include <algorithm>
 #include <cerrno>
 
@@ -83,19 +83,31 @@ void RdmaTransport::voice_lost(RdmaEndpoint& endpoint) {
   due(now());  // to be flushed
 }
 
+/// What is wrong with it; null = nothing.
+const char* RdmaTransport::take_send(RdmaEndpoint& endpoint, std::span<const std::byte> message) {
+  const auto notify = wire::decode_rdma_notify(message);
+  if (!notify) return "malformed notify on a queue pair";
+  if (!endpoint.notifies_in.from_path(notify->sequence, notify->bytes))
+    return "a notify on a queue pair is out of sequence";
+  return endpoint.notifies_out.heard(notify->heard) ? nullptr : "heard notifies that were never sent";
+}
+
+const char* RdmaTransport::take_immediate(RdmaEndpoint& endpoint, RdmaRail& rail, uint32_t immediate) {
+  if (++rail.heard.count - rail.heard.told > wire::kRdmaImmediatesAhead)
+    return "more immediates than it has credit for";
+  endpoint.immediates.push_back(immediate);
+  return nullptr;
+}
+
 void RdmaTransport::take_messages(RdmaEndpoint& endpoint, RdmaRail& rail,
                                   std::span<const RdmaRail::Polled::Message> messages, Outbox& out) {
   const char* lie = nullptr;
-  for (const auto& [slot, size] : messages) {
-    const auto notify = wire::decode_rdma_notify(rail.message(slot, size));
-    if (!notify)
-      lie = "malformed notify on a queue pair";
-    else if (!endpoint.notifies_in.from_path(notify->sequence, notify->bytes))
-      lie = "a notify on a queue pair is out of sequence";
-    else if (!endpoint.notifies_out.heard(notify->heard))
-      lie = "heard notifies that were never sent";
+  for (const auto& message : messages) {
+    lie = message.immediate ? take_immediate(endpoint, rail, *message.immediate)
+                            : take_send(endpoint, rail.message(message.slot, message.bytes));
     if (lie != nullptr) break;
-    (void)rail.give_back(slot);  // refused: the queue pair has failed and says so itself
+    // refused: the queue pair has failed and says so itself
+    if (rail.machine.live()) (void)rail.give_back(message.slot);
   }
   if (lie != nullptr && !endpoint.doomed) {
     home_.tally->failure(lie);
@@ -125,7 +137,11 @@ void RdmaTransport::deliver(RdmaEndpoint& endpoint, Outbox& out) {
   std::vector<std::byte> bytes;
   while (endpoint.notifies_in.take(bytes))
     out.news.push_back({.kind = News::Kind::notify, .endpoint = endpoint.id, .bytes = std::move(bytes)});
-  if (!endpoint.doomed) tell_heard(endpoint);
+  for (const uint32_t immediate : std::exchange(endpoint.immediates, {}))
+    out.news.push_back({.kind = News::Kind::immediate, .endpoint = endpoint.id, .immediate = immediate});
+  if (endpoint.doomed) return;
+  tell_heard(endpoint);
+  tell_landed(endpoint);
 }
 
 /// Gives the peer credit when it runs short of it. Otherwise our next notify does.
@@ -139,10 +155,49 @@ void RdmaTransport::tell_heard(RdmaEndpoint& endpoint) {
   due(now());
 }
 
+/// The same for immediates, which every path counts for itself.
+void RdmaTransport::tell_landed(RdmaEndpoint& endpoint) {
+  if (!home_.reading_notifies) return;
+  for (const auto& rail : endpoint.rails)
+    if (rail->machine.live() && rail->heard.count - rail->heard.told >= wire::kRdmaImmediatesAhead / 2)
+      send_landed(endpoint, *rail, wire::LandedState::open);
+}
+
+void RdmaTransport::send_landed(RdmaEndpoint& endpoint, RdmaRail& rail, wire::LandedState state) {
+  OutFrame frame = control_frame(FrameType::landed, {});
+  frame.header.buffer = rail.id();
+  frame.header.snapshot = rail.machine.epoch();
+  frame.header.offset = static_cast<uint64_t>(state);
+  frame.header.id = rail.heard.told = rail.heard.count;
+  if (endpoint.io.idle()) endpoint.progress = now();
+  endpoint.push(std::move(frame));
+  due(now());
+}
+
+Code RdmaTransport::on_landed(RdmaEndpoint& endpoint, const FrameHeader& header, const char*& why) {
+  why = "immediates counted that were never sent";
+  if (header.buffer >= endpoint.rails.size() || header.offset > static_cast<uint64_t>(wire::LandedState::unsure))
+    return Code::corrupt;
+  RdmaRail& rail = *endpoint.rails[header.buffer];
+  const uint32_t epoch = header.snapshot;
+  if (epoch > rail.machine.epoch()) return Code::corrupt;
+  const auto state = static_cast<wire::LandedState>(header.offset);
+  if (state == wire::LandedState::open) {
+    if (!rail.machine.current(epoch)) return Code::ok;  // of an attempt that is over
+    if (!rail.landed(header.id)) return Code::corrupt;
+    endpoint.out->room = true;
+    return Code::ok;
+  }
+  rail.hold.landed(epoch, header.id, state == wire::LandedState::over);
+  rail.hold.take(now(), endpoint.out->done);
+  return Code::ok;
+}
+
 void RdmaTransport::pause_notifies(bool) {
   for (auto& [id, endpoint] : endpoints_) {
     if (!endpoint->up || endpoint->doomed) continue;
     tell_heard(*endpoint);
+    tell_landed(*endpoint);
     arm(*endpoint);
   }
 }

@@ -47,7 +47,8 @@ void RdmaTransport::serve(RdmaEndpoint& endpoint, RdmaRail& rail, Outbox& out) {
     const std::string text = std::string(to_string(status)) + " (lane " + std::to_string(polled_.failed_lane) + ")";
     return fail(endpoint, rail, classify(status).cause, text, true, out);
   }
-  if (rail.machine.state() == State::draining && rail.drained()) return finish_drain(endpoint, rail, out);
+  if (rail.machine.state() == State::draining && rail.drained() && rail.deaf())
+    return finish_drain(endpoint, rail, out);
   if (rail.machine.state() != State::verifying || !rail.probing() || !rail.probed() || rail.told_ready) return;
   rail.told_ready = true;
   if (auto right = rail.check_read(); !right)
@@ -113,6 +114,8 @@ void RdmaTransport::finish_drain(RdmaEndpoint& endpoint, RdmaRail& rail, Outbox&
   const std::string where = "rdma path " + rail_name(endpoint, rail) + ": ";
   rail.drain_deadline = kNever;
   const std::set<uint64_t> cancelled = std::exchange(rail.cancelled, {});
+  if (rail.lane_count() > 0 && !endpoint.doomed)
+    send_landed(endpoint, rail, rail.deaf() ? wire::LandedState::over : wire::LandedState::unsure);
   for (const RdmaLane::Failed& failed : rail.close(reaper_)) {
     SliceDone done{.slice = failed.slice.id, .code = classify(failed.status).code};
     // refused, but the peer has changed what it offers since: worth asking with the new keys
@@ -122,11 +125,13 @@ void RdmaTransport::finish_drain(RdmaEndpoint& endpoint, RdmaRail& rail, Outbox&
     done.text =
         where + (failed.status == WorkStatus::flushed ? rail.last_error : std::string(to_string(failed.status)));
     const bool again = failed.slice.op == Op::write && done.code == Code::io && !cancelled.contains(done.slice);
-    if (again && rail.hold.must_wait(rail.machine.epoch()))
-      rail.hold.keep(std::move(done), rail.machine.epoch(), now());
+    done.unseen = failed.immediate == 0;
+    if (again && (failed.immediate > 0 || rail.hold.must_wait(rail.machine.epoch())))
+      rail.hold.keep(std::move(done), rail.machine.epoch(), now(), failed.immediate);
     else
       out.done.push_back(std::move(done));
   }
+  rail.hold.take(now(), out.done);  // the peer may have said all before
   due(rail.hold.due());
   rail.machine.drained(now());
   due(std::max(rail.machine.due(), now()));
@@ -226,7 +231,9 @@ size_t RdmaTransport::post(EndpointId id, int lane_index, std::span<const Slice>
   room = paced(*rail, slices.first(room));
   size_t refused = 0;  // those at the front are answered here; one behind others waits for its turn
   items_.clear();
+  size_t tells = index == 0 ? rail->tells_left() : 0;
   for (size_t i = 0; i < room; ++i) {
+    if (slices[i].immediate && tells-- == 0) break;  // `room` when the peer counts what has landed
     PlanItem item;
     SliceDone refusal;
     bool later = false;

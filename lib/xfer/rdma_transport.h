@@ -71,7 +71,8 @@ struct RdmaEndpoint final : public FrameConsumer {
   // see rdma_send.cc
   NotifySender notifies_out;
   NotifyReceiver notifies_in;
-  RdmaRail* voice = nullptr;  // the path that carries our SENDs, one at a time
+  RdmaRail* voice = nullptr;         // the path that carries our SENDs, one at a time
+  std::vector<uint32_t> immediates;  // came before we were up
 
   // see rdma_rest.cc
   TimePoint used{};            // when a slice was last posted or done
@@ -187,11 +188,16 @@ class RdmaTransport final : public Transport {
   void voice_lost(RdmaEndpoint& endpoint);
   void take_messages(RdmaEndpoint& endpoint, RdmaRail& rail, std::span<const RdmaRail::Polled::Message> messages,
                      Outbox& out);
+  const char* take_send(RdmaEndpoint& endpoint, std::span<const std::byte> message);
+  const char* take_immediate(RdmaEndpoint& endpoint, RdmaRail& rail, uint32_t immediate);
   Code on_notify(RdmaEndpoint& endpoint, const wire::FrameHeader& header, std::span<const std::byte> payload,
                  const char*& why);
   Code on_heard(RdmaEndpoint& endpoint, uint64_t count, const char*& why);
   void deliver(RdmaEndpoint& endpoint, Outbox& out);
   void tell_heard(RdmaEndpoint& endpoint);
+  void tell_landed(RdmaEndpoint& endpoint);
+  void send_landed(RdmaEndpoint& endpoint, RdmaRail& rail, wire::LandedState state);
+  Code on_landed(RdmaEndpoint& endpoint, const wire::FrameHeader& header, const char*& why);
 
   // rdma_serve.cc
   void serve(RdmaEndpoint& endpoint, RdmaRail& rail, Outbox& out);

@@ -138,6 +138,12 @@ ShmTransport::Failure ShmTransport::take(ShmEndpoint& endpoint, const FrameHeade
       out.news.push_back(
           {.kind = News::Kind::notify, .endpoint = endpoint.id, .bytes = {payload.begin(), payload.end()}});
       return {};
+    case FrameType::immediate:
+      if (!endpoint.up || header.id > UINT32_MAX)
+        return {Code::corrupt, "immediate out of turn", "immediate " + std::to_string(header.id) + " out of turn"};
+      out.news.push_back(
+          {.kind = News::Kind::immediate, .endpoint = endpoint.id, .immediate = static_cast<uint32_t>(header.id)});
+      return {};
     case FrameType::goodbye:
       return {Code::peer_lost, "goodbye",
               "the peer left: " + std::string(reinterpret_cast<const char*>(payload.data()), payload.size()), true};
@@ -214,11 +220,28 @@ size_t ShmTransport::post(EndpointId id, int, std::span<const Slice> slices, Out
   size_t taken = 0;
   for (const Slice& slice : slices) {
     if (copied >= kCopyBudget) break;
-    out.done.push_back(copy(*endpoint, slice));
+    SliceDone done = copy(*endpoint, slice);
+    Failure failure;
+    if (slice.immediate && done.code == Code::ok && !tell(*endpoint, *slice.immediate, failure)) {
+      if (failure.code != Code::ok) lose(*endpoint, failure, out);
+      break;  // not taken: copied once more when the socket has room
+    }
+    out.done.push_back(std::move(done));
     copied += slice.local.size();
     ++taken;
   }
   return taken;
+}
+
+/// Says that a write is in place. False: the socket does not take it now, or is broken. The system call that
+/// carries it orders the bytes before it, and the one that the peer receives it by.
+bool ShmTransport::tell(ShmEndpoint& endpoint, uint32_t immediate, Failure& failure) {
+  OutFrame frame = control_frame(FrameType::immediate, {});
+  frame.header.id = immediate;
+  if (endpoint.queue.empty() && send(endpoint, frame, -1, failure)) return true;
+  endpoint.full = true;
+  arm(endpoint);
+  return false;
 }
 
 Code ShmTransport::notify(EndpointId id, std::span<const std::byte> bytes, Outbox& out) {

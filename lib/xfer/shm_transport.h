@@ -42,6 +42,7 @@ struct ShmEndpoint {
   std::deque<OutFrame> queue;  // notifies and descriptors that the socket did not take yet
   std::set<uint32_t> shared;   // own buffers whose descriptor the peer has
   bool publish_again = false;  // the queue was full when the descriptor changed
+  bool full = false;           // the socket did not take an immediate: its slice waits
   std::map<uint32_t, std::shared_ptr<mem::SharedBuffer>> arenas;  // the peer's; shared with Views
   std::vector<Arena> fresh;                                       // of those, what the engine has not heard of yet
 };
@@ -83,6 +84,7 @@ class ShmTransport final : public Transport {
   bool send(ShmEndpoint& endpoint, const OutFrame& frame, int fd, Failure& failure);
   Failure flush(ShmEndpoint& endpoint);
   SliceDone copy(ShmEndpoint& endpoint, const Slice& slice);
+  bool tell(ShmEndpoint& endpoint, uint32_t immediate, Failure& failure);
   void arm(ShmEndpoint& endpoint);
   void lose(ShmEndpoint& endpoint, const Failure& failure, Outbox& out);
   ShmEndpoint* find(EndpointId id);
@@ -94,7 +96,7 @@ class ShmTransport final : public Transport {
   Fd listener_;
   uint64_t listener_token_ = 0;
   TimePoint accept_again_ = kNever;  // out of descriptors: the listener is not watched until then
-  std::string path_;  // to unlink
+  std::string path_;                 // to unlink
   std::map<EndpointId, std::unique_ptr<ShmEndpoint>> endpoints_;
   std::unordered_map<uint64_t, ShmEndpoint*> by_token_;  // looked up only
   size_t handshakes_ = 0;

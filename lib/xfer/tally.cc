@@ -29,6 +29,7 @@ Counters Tally::snapshot() const {
   out.quarantined_bytes = get(Count::quarantined_bytes);
   out.notifies_sent = get(Count::notifies_sent);
   out.notifies_received = get(Count::notifies_received);
+  out.immediates_received = get(Count::immediates_received);
   out.connects = get(Count::connects);
   out.accepts = get(Count::accepts);
   out.peers_lost = get(Count::peers_lost);

@@ -30,6 +30,7 @@ enum class Count : uint8_t {
   quarantined_bytes,
   notifies_sent,
   notifies_received,
+  immediates_received,
   connects,
   accepts,
   peers_lost,

@@ -68,7 +68,13 @@ Code TcpLane::begin_data(const FrameHeader& header, Sink& sink, const char*& why
   switch (header.kind()) {
     case FrameType::read:
     case FrameType::ack: return Code::ok;
-    case FrameType::write: begin_write(header, sink); return Code::ok;
+    case FrameType::write:
+      if ((header.flags & wire::kFrameHasImmediate) != 0 && !endpoint->up) {
+        why = "immediate before the connection was up";
+        return Code::corrupt;
+      }
+      begin_write(header, sink);
+      return Code::ok;
     case FrameType::data: break;
     default: why = "unexpected on a data lane"; return Code::corrupt;
   }
@@ -195,6 +201,10 @@ Code TcpLane::end_write(const FrameHeader& header, uint32_t crc, const char*& wh
     ++moved_.requests;
     moved_.landed += header.length;
     io.push(answer(FrameType::ack, header, Code::ok), {});
+    if ((header.flags & wire::kFrameHasImmediate) != 0) {
+      tells = true;
+      out->news.push_back({.kind = News::Kind::immediate, .endpoint = endpoint->id, .immediate = header.immediate});
+    }
   } else {
     Tally& tally = *transport_.home().tally;
     tally.add(Count::requests_refused);
@@ -235,7 +245,7 @@ void TcpLane::finish(size_t index, Code code, uint32_t crc, std::string text) {
   pending_bytes_ -= at.slice.local.size();
   if (!at.cancelled) {
     if (code == Code::ok) (at.slice.op == Op::read ? moved_.read : moved_.written) += at.slice.local.size();
-    out->done.push_back({at.slice.id, code, crc, std::move(text)});
+    out->done.push_back({at.slice.id, code, crc, std::move(text), code != Code::ok});  // refused: not told to anybody
   }
   pending_.erase(index);
 }
@@ -271,6 +281,10 @@ size_t TcpLane::post(std::span<const Slice> slices) {
       frame.payload = slice.local;
       frame.slice = slice.id;
       frame.checksum = checksum;
+      if (slice.immediate) {
+        header.flags |= wire::kFrameHasImmediate;
+        header.immediate = *slice.immediate;
+      }
     } else if (checksum && !slice.checksum) {
       header.flags |= wire::kFrameHasPayloadCrc;  // asks for it
     }

@@ -68,6 +68,7 @@ class TcpLane final : public FrameConsumer {
   uint64_t token = 0;
   uint32_t armed = 0;       // epoll events
   bool connecting = false;  // connect() has not finished
+  bool tells = false;       // writes with immediates came in on it
   uint16_t index = 0;       // lane in the endpoint
   TcpEndpoint* endpoint = nullptr;
   TimePoint deadline = kNever;  // of the handshake

@@ -41,13 +41,15 @@ struct Slice {
   uint32_t snapshot = 0;  // version of the descriptor the engine looked at
   uint64_t offset = 0;    // remote
   std::span<std::byte> local;
+  std::optional<uint32_t> immediate{};  // write: for the peer's owner, when this slice and no earlier is in place
 };
 
 struct SliceDone {
   uint64_t slice = 0;
   Code code = Code::ok;
   uint32_t crc32c = 0;
-  std::string text{};  // why, when code is not ok
+  std::string text{};   // why, when code is not ok
+  bool unseen = false;  // code is not ok, and the peer never hears of the slice's immediate: it may be tried again
 };
 
 /// A peer's memory mapped into this process.
@@ -57,7 +59,7 @@ struct Arena {
 };
 
 struct News {
-  enum class Kind : uint8_t { up, lost, described, notify };
+  enum class Kind : uint8_t { up, lost, described, notify, immediate };
   Kind kind{};
   EndpointId endpoint = EndpointId::none;
   bool accepted = false;                           // up: the peer dialled us
@@ -69,6 +71,7 @@ struct News {
   std::shared_ptr<const Descriptor> descriptor{};  // up, described
   std::vector<Arena> arenas{};                     // up, described: new ones
   std::vector<std::byte> bytes{};                  // notify
+  uint32_t immediate = 0;                          // immediate: of a write of the peer's that is in place
 };
 
 struct Outbox {

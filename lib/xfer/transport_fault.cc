@@ -38,7 +38,7 @@ class FaultTransport final : public Transport {
     Outbox from;
     for (const Slice& slice : slices) {
       if (rng_.chance(plan_.fail_submit)) {
-        out.done.push_back({slice.id, Code::io, 0, "injected: submit failed"});
+        out.done.push_back({slice.id, Code::io, 0, "injected: submit failed", true});
         ++taken;
         continue;
       }

@@ -158,7 +158,7 @@ void ShmTransport::accept_some() {
 
 void ShmTransport::arm(ShmEndpoint& endpoint) {
   const bool paused = endpoint.up && !home_.reading_notifies;
-  const bool sending = !endpoint.queue.empty() || endpoint.publish_again;
+  const bool sending = !endpoint.queue.empty() || endpoint.publish_again || endpoint.full;
   const uint32_t events = (paused ? EPOLLRDHUP : EPOLLIN) | (sending ? EPOLLOUT : 0u);
   if (events == endpoint.armed) return;
   home_.poller->modify(endpoint.token, endpoint.fd.get(), events);
@@ -173,10 +173,9 @@ void ShmTransport::ready(uint64_t token, uint32_t events, Outbox& out) {
   Failure failure;
   if (events & ~static_cast<uint32_t>(EPOLLOUT)) failure = receive(endpoint, out);
   if (failure.code == Code::ok) failure = flush(endpoint);
-  if (failure.code != Code::ok)
-    lose(endpoint, failure, out);
-  else
-    arm(endpoint);
+  if (failure.code != Code::ok) return lose(endpoint, failure, out);
+  if ((events & EPOLLOUT) != 0 && endpoint.queue.empty() && std::exchange(endpoint.full, false)) out.room = true;
+  arm(endpoint);
 }
 
 void ShmTransport::lose(ShmEndpoint& endpoint, const Failure& failure, Outbox& out) {

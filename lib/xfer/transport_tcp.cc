@@ -429,14 +429,17 @@ TimePoint TcpTransport::tick(TimePoint at, Outbox& out) {
 }
 
 bool TcpTransport::paused(const TcpLane& lane) const {
-  return lane.ready() && lane.index == 0 && !home_.reading_notifies;
+  return lane.ready() && (lane.index == 0 || lane.tells) && !home_.reading_notifies;
 }
 
 void TcpTransport::pause_notifies(bool pause) {
   for (auto& [id, endpoint] : endpoints_) {
     if (!endpoint->up) continue;
-    if (!pause) endpoint->lanes[0]->progress = SystemClock::instance().now();
-    arm(*endpoint->lanes[0]);
+    for (TcpLane* lane : endpoint->lanes) {
+      if (lane->index != 0 && !lane->tells) continue;
+      if (!pause) lane->progress = SystemClock::instance().now();
+      arm(*lane);
+    }
   }
 }
 

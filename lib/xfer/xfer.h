@@ -8,6 +8,7 @@
 //   batch       what a caller submits and waits for: requests to one or more peers, one deadline.
 //               The engine cuts requests into slices and binds them late to the lanes of a peer
 //   notify      up to 4 KiB, delivered in order per peer while its connection lives
+//   immediate   32 bits that a write may carry: the peer is told them once, when all bytes of that write are there
 //
 // Threads: an Engine runs one thread of its own that owns all sockets and slices; with Options::spin a
 // thread in submit() or poll() stands in for it, so that a transfer needs no change of threads. Every
@@ -127,6 +128,10 @@ struct Request {
   uint64_t offset = 0;               // in the remote buffer
   std::optional<uint32_t> crc32c{};  // read: what the bytes must sum to; a mismatch is Code::corrupt
   TransferClass transfer_class = TransferClass::bulk;
+  /// write of at least one byte: told to the peer (Event::Kind::immediate) when its bytes are in place there. Never
+  /// twice: if the connection dies while the peer may or may not have heard of it, the request fails with
+  /// peer_lost. Immediates of different requests come in any order.
+  std::optional<uint32_t> immediate{};
 };
 
 struct RequestResult {
@@ -144,6 +149,7 @@ struct Event {
     batch_done,      // every request has its result; code = first failure, text names it
     batch_released,  // a batch that was done while quarantined: close() will now succeed
     notify,          // bytes
+    immediate,       // the peer's write that carried it is in place
   };
   Kind kind{};
   PeerId peer = PeerId::none;
@@ -154,6 +160,7 @@ struct Event {
   bool gone = false;         // peer_lost: that instance will never come back (dead, restarted, said goodbye)
   std::string text;
   std::vector<std::byte> bytes;
+  uint32_t immediate = 0;
 };
 
 /// A remote range mapped into this process: valid while the View lives, whatever the peer does. The
@@ -186,7 +193,7 @@ struct Counters {
   uint64_t slices_posted = 0, slices_retried = 0, slices_in_flight = 0, slices_failed_over = 0;
   uint64_t completions_unknown = 0;  // of slices that no longer exist: duplicates, or late after a cancel
   uint64_t quarantined_bytes = 0;    // held by transports after their batch was reported
-  uint64_t notifies_sent = 0, notifies_received = 0;
+  uint64_t notifies_sent = 0, notifies_received = 0, immediates_received = 0;
   uint64_t connects = 0, accepts = 0, peers_lost = 0, peers_up = 0;
   uint64_t requests_served = 0, requests_refused = 0;
   uint64_t rdma_pairs = 0;                      // queue pairs granted now

@@ -58,7 +58,8 @@ constexpr Flag kOp{
     .kind = FlagKind::list,
     .value = "O,O",
     .fallback = "read",
-    .help = "read pulls from the peer, write pushes to it, map leases and maps, register prepares --memory"};
+    .help =
+        "read pulls from the peer, write pushes, write_imm tells too, map leases and maps, register prepares --memory"};
 constexpr Flag kTime{.name = "time",
                      .letter = 't',
                      .kind = FlagKind::duration,
@@ -209,7 +210,7 @@ Result<Json> Client::measure(const Point& point, const std::string& uri) const {
   options.payload_crc = !args.on(kNoVerify);
   const size_t in_flight = point.bytes * point.batch * point.depth;
   MC_TRY(end, open_client_end(options, std::max(in_flight, content.size()), uri));
-  const bool write = point.op == "write";
+  const bool write = point.op != "read" && point.op != "map";
   MC_TRY(remote, end->find(write ? kWriteBuffer : kReadBuffer, uri));
   if (point.op == "map") {
     MC_TRY(mapped, bench_map(*end, remote, point.bytes, args.duration(kTime)));
@@ -220,7 +221,8 @@ Result<Json> Client::measure(const Point& point, const std::string& uri) const {
                        .request_bytes = point.bytes,
                        .batch_requests = point.batch,
                        .depth = point.depth,
-                       .duration = args.duration(kTime)};
+                       .duration = args.duration(kTime),
+                       .immediates = point.op == "write_imm"};
   const bool verify = verified(args, point);
   if (verify && !write && remote.length != content.size())
     return user_error(err::kBadValue,
@@ -257,8 +259,8 @@ Result<std::vector<Point>> points_of(const cli::Args& args) {
       return user_error(err::kTransportUnusable, "'" + transport + "' is no transport; there are shm, rdma and tcp",
                         "--transport");
     for (const std::string& op : args.list(kOp)) {
-      if (op != "read" && op != "write" && op != "map")
-        return user_error(err::kBadValue, "--op is read, write or map, or register alone", "--op");
+      if (op != "read" && op != "write" && op != "write_imm" && op != "map")
+        return user_error(err::kBadValue, "--op is read, write, write_imm or map, or register alone", "--op");
       if (op == "map" && (transport != "shm" || args.present(kAgainst)))
         return user_error(err::kBadValue, "--op map is for --transport shm, without --against", "--op");
       for (const uint64_t stream : transport == "tcp" ? streams : std::vector<uint64_t>{1})
@@ -358,6 +360,9 @@ Result<int> xfer(const cli::Args& args) {
     MC_TRY(server, open_serving_end(args, transports, memory, false));
     here = std::move(server);
   }
+  const bool tells =
+      std::any_of(points.begin(), points.end(), [](const Point& point) { return point.op == "write_imm"; });
+  const std::jthread listening = here && tells ? listen_to_events(*here->engine) : std::jthread();
   const Client client{args, content.bytes(), host_of(peer)};
   const bool against = args.present(kAgainst);
   Table table(header(against));

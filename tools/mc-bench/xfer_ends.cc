@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <thread>
 
@@ -98,6 +99,16 @@ Result<std::unique_ptr<ServingEnd>> open_serving_end(const cli::Args& args, cons
   return end;
 }
 
+std::jthread listen_to_events(xfer::Engine& engine) {
+  return std::jthread([&engine](const std::stop_token& stop) {
+    std::vector<xfer::Event> events;
+    while (!stop.stop_requested()) {
+      events.clear();
+      (void)engine.poll(events, SystemClock::instance().now() + 50ms, 1024);
+    }
+  });
+}
+
 Result<int> serve_until_stopped(const cli::Args& args, const std::string& transports, size_t bytes) {
   MC_TRY(signals, run::Signals::open());
   MC_TRY(end, open_serving_end(args, transports, bytes, true));
@@ -108,10 +119,11 @@ Result<int> serve_until_stopped(const cli::Args& args, const std::string& transp
   MC_CHECK(write_all(1, ready.dump() + "\n"));
   std::vector<xfer::Event> events;
   for (;;) {
-    auto readable = wait_fd(signals.fd(), POLLIN, SystemClock::instance().now() + 200ms);
-    if (readable && signals.next()) return 0;
+    std::array<pollfd, 2> wanted{{{signals.fd(), POLLIN, 0}, {end->engine->event_fd(), POLLIN, 0}}};
+    (void)::poll(wanted.data(), wanted.size(), 200);
+    if (wanted[0].revents != 0 && signals.next()) return 0;
     events.clear();
-    (void)end->engine->poll(events, SystemClock::instance().now());
+    (void)end->engine->poll(events, SystemClock::instance().now(), 1024);
   }
 }
 

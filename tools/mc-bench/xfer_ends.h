@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/cli.h"
@@ -38,6 +39,8 @@ struct ServingEnd {
 /// `fixed_place`: listens where clients look by default (--port, and an shm name made from it).
 Result<std::unique_ptr<ServingEnd>> open_serving_end(const cli::Args& args, const std::string& transports, size_t bytes,
                                                      bool fixed_place);
+/// Takes the serving engine's events, as its owner would, until the thread is stopped.
+std::jthread listen_to_events(xfer::Engine& engine);
 /// --server: prints where it listens and serves until a signal.
 Result<int> serve_until_stopped(const cli::Args& args, const std::string& transports, size_t bytes);
 

@@ -25,9 +25,9 @@ void put_word(Bytes& out, const wire::Envelope& envelope) {
   out.insert(out.end(), {0, 0});
 }
 
-/// What a ROUTER without keys says on a new connection: ZMTP 3.0 greeting and READY, and once the
+/// What a socket without keys says on a new connection: ZMTP 3.0 greeting and READY, and once the
 /// other side has said the same, `words`. False: it hung up.
-bool speak(int fd, const Bytes& words) {
+bool speak(int fd, const Bytes& words, std::string_view socket_type = "ROUTER") {
   Bytes out(64);
   out[0] = 0xff;
   out[9] = 0x7f;
@@ -35,7 +35,8 @@ bool speak(int fd, const Bytes& words) {
   std::copy_n("NULL", 4, out.begin() + 12);
   Bytes ready;
   put(ready, "\x05READY\x0bSocket-Type");
-  put(ready, std::string_view("\0\0\0\x06ROUTER", 10));
+  put(ready, std::string_view("\0\0\0\x06", 4));
+  put(ready, socket_type);
   out.push_back(4);  // a command
   out.push_back(static_cast<uint8_t>(ready.size()));
   out.insert(out.end(), ready.begin(), ready.end());
@@ -49,6 +50,16 @@ bool speak(int fd, const Bytes& words) {
   if (!send(out) || !receive(theirs)) return false;
   theirs.resize(theirs.back());
   return receive(theirs) && send(words);
+}
+
+/// The dialler's part of the same, as a DEALER.
+bool dial_and_speak(int fd, const Uri& uri, const Bytes& words) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(*uri.port);
+  if (::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) return false;
+  return speak(fd, words, "DEALER");
 }
 
 bool up_within(Hub& hub, Duration time) {
@@ -120,4 +131,30 @@ TEST_CASE("ctl/hub: one connection that speaks for many instances is one link, l
   // It is dialled again; until that connection speaks there is no other event.
   REQUIRE(wait_fd(peer.fd.get(), POLLIN, limit()));
   CHECK_FALSE(client.next());
+}
+
+TEST_CASE("ctl/hub: a dialler that speaks for two instances by turns makes one link and one loss, not one a message") {
+  Hub server = must_open(options(1, {"tcp://127.0.0.1:0"}));
+  const Fd connection(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  Bytes words;
+  for (int i = 0; i < 200; ++i)
+    put_word(words, {.type = "ctl.ping", .from = "liar", .instance = instance(i % 2 == 0 ? 9 : 8)});
+  REQUIRE(dial_and_speak(connection.get(), server.bound().front(), words));
+  // another one comes when all that was said has been heard
+  REQUIRE(expect<LinkLost>(server, [](const LinkLost& lost) { return lost.instance == instance(9); }));
+  Hub honest = must_open(options(2));
+  REQUIRE_OK(honest.connect(server.bound().front()));
+  int ups = 0, others = 0;
+  while (ups == 0) {
+    const auto event = server.wait(limit());
+    REQUIRE(event);
+    const LinkUp* up = std::get_if<LinkUp>(&*event);
+    if (up != nullptr && up->instance == instance(2))
+      ++ups;
+    else
+      ++others;
+  }
+  CHECK(others == 0);
+  CHECK(server.stats().links_up == 1);
+  CHECK(server.stats().garbage == 1);
 }

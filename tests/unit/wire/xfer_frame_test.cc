@@ -125,11 +125,18 @@ TEST_CASE("wire/xfer_frame: headers that make no sense are refused though their 
   CHECK(code([](FrameHeader& h) { h.magic = 1; }) == Code::corrupt);
   CHECK(code([](FrameHeader& h) { h.version = 2; }) == Code::unsupported);
   CHECK(code([](FrameHeader& h) { h.type = 0; }) == Code::corrupt);
-  CHECK(code([](FrameHeader& h) { h.type = 20; }) == Code::corrupt);
+  CHECK(code([](FrameHeader& h) { h.type = 24; }) == Code::corrupt);
   CHECK(code([](FrameHeader& h) { h.status = 11; }) == Code::corrupt);
-  CHECK(code([](FrameHeader& h) { h.flags = 2; }) == Code::corrupt);
+  CHECK(code([](FrameHeader& h) { h.flags = 4; }) == Code::corrupt);
+  const auto immediate = [](FrameType type, uint8_t flags, uint32_t value) {
+    return decode_code(encode({.type = static_cast<uint8_t>(type), .flags = flags, .length = 64, .immediate = value}));
+  };
+  CHECK(immediate(FrameType::write, kFrameHasImmediate, 7) == Code::ok);
+  CHECK(immediate(FrameType::write, kFrameHasImmediate | kFrameHasPayloadCrc, 0) == Code::ok);
+  CHECK(immediate(FrameType::write, 0, 7) == Code::corrupt);
+  CHECK(immediate(FrameType::data, kFrameHasImmediate, 7) == Code::corrupt);
   CHECK(code([](FrameHeader& h) { h.reserved0 = 1; }) == Code::corrupt);
-  CHECK(code([](FrameHeader& h) { h.reserved1 = 1; }) == Code::corrupt);
+  CHECK(code([](FrameHeader& h) { h.immediate = 1; }) == Code::corrupt);
   const auto length = [&](FrameType type, uint64_t bytes, Code status = Code::ok) {
     return code([&](FrameHeader& h) {
       h.type = static_cast<uint8_t>(type);

@@ -51,3 +51,35 @@ TEST_CASE("xfer/rdma_hold: a write that was cancelled while it waited is not rep
   hold.gone(1);
   CHECK(taken(hold, kStart).empty());
 }
+
+TEST_CASE("xfer/rdma_hold: a write with an immediate is done or untold, as the peer counted; nobody guesses") {
+  RdmaHold hold;
+  for (const uint64_t ordinal : {3, 4, 5}) hold.keep({.slice = ordinal, .code = Code::io}, 2, kStart, ordinal);
+  CHECK(hold.due() == kNever);
+  hold.gone(9);  // that the queue pair is gone does not say what it took before
+  hold.landed(1, 100, true);
+  CHECK(taken(hold, kStart + 60s).empty());
+  hold.landed(2, 4, true);
+  std::vector<SliceDone> done;
+  hold.take(kStart, done);
+  REQUIRE(done.size() == 3);
+  CHECK(done[0].code == Code::ok);
+  CHECK(done[1].code == Code::ok);
+  CHECK(done[2].code == Code::io);
+  CHECK(done[2].unseen);
+  hold.keep({.slice = 6, .code = Code::io}, 3, kStart, 1);
+  hold.keep({.slice = 7, .code = Code::io}, 4, kStart, 1);
+  hold.landed(3, 0, false);  // not sure
+  done.clear();
+  hold.take(kStart, done);
+  REQUIRE(done.size() == 1);
+  CHECK(done[0].code == Code::io);
+  CHECK(!done[0].unseen);
+  hold.landed(5, 8, true);  // the word about attempt 4 never came
+  done.clear();
+  hold.take(kStart, done);
+  REQUIRE(done.size() == 1);
+  CHECK(!done[0].unseen);
+  CHECK(hold.empty());
+  CHECK(!hold.must_wait(5));
+}

@@ -150,3 +150,21 @@ TEST_CASE("xfer/rdma_plan: every byte is moved exactly once, between the right p
     CHECK(ended == plan.taken);
   }
 }
+
+TEST_CASE(
+    "xfer/rdma_plan: an immediate travels with the last request of its slice, and nothing is gathered behind it") {
+  const World world;
+  WorkPlan plan;
+  std::vector<PlanItem> items = {world.item(0, 0, 64, Op::write), world.item(512, 64, 64, Op::write),
+                                 world.item(256, 128, 64, Op::write), world.item(2000, 2000, 100, Op::write)};
+  items[1].slice.immediate = 7;
+  items[3].slice.immediate = 0;
+  plan_works(items, {.works = 8, .gather = 8}, plan);
+  REQUIRE(plan.works.size() == 4);
+  CHECK(plan.works[0].slices_ended == 2);
+  CHECK(plan.works[0].immediate == 7u);
+  CHECK(plan.works[1].bytes == 64);
+  CHECK(!plan.works[1].immediate);
+  CHECK(!plan.works[2].immediate);  // the first part of one that crosses a chunk
+  CHECK(plan.works[3].immediate == 0u);
+}

@@ -1,0 +1,66 @@
+// WRITEs with an immediate over queue pairs: credit, and exactly once through paths that fail.
+#include "unit/xfer/immediate.h"
+
+#include "machine.h"
+
+using namespace mc;
+using namespace mc::xfer;
+using namespace mc::xfer::test;
+
+TEST_CASE("rdma/xfer: an immediate is told when every byte of its write is in place") {
+  RdmaPair pair;
+  check_in_place(pair);
+}
+
+TEST_CASE("rdma/xfer: each of many immediates is told once, and never finds the peer without a receive") {
+  Options holder = holder_options();
+  holder.events_max = 8;
+  RdmaPair pair(Pair::kDefaultBytes, holder);
+  check_each_once(pair, 500);
+  CHECK(failures(pair.reader, "rdma: path fault") == 0);
+}
+
+TEST_CASE("rdma/xfer: a write that is refused tells no immediate") {
+  RdmaPair pair;
+  check_refused(pair);
+}
+
+TEST_CASE("rdma/xfer: immediates on a link that is cut are told once, and none of their writes fails") {
+  RdmaPair pair;
+  std::map<uint32_t, int> told;
+  uint32_t next = 0;
+  std::vector<Event> events;
+  const auto hear = [&](size_t count) {
+    return until([&] {
+      events.clear();
+      (void)pair.holder->poll(events, in(1ms));
+      for (const Event& event : events)
+        if (event.kind == Event::Kind::immediate) ++told[event.immediate];
+      return told.size() >= count;
+    });
+  };
+  for (int round = 0; round < rounds(30, 3); ++round) {
+    const std::string cut = round % 2 == 0 ? "v0" : "v3";
+    std::vector<Request> requests;
+    for (int i = 0; i < 256; ++i) requests.push_back(telling(pair.write(0, 0, i % 4 == 0 ? 65536 : 512), next++));
+    auto batch = pair.reader->submit(requests, in(kLong));
+    REQUIRE_OK(batch);
+    REQUIRE(hear(next - 200));
+    link(cut, false);
+    REQUIRE(hear(next));
+    const Event done = pair.reader.done(*batch);
+    CHECK_MESSAGE(done.code == Code::ok, done.text);
+    REQUIRE(pair.reader->close(*batch, in(kLong)).has_value());
+    link(cut, true);
+    const std::string back = round % 2 == 0 ? "v0" : "v2";
+    const uint64_t so_far = sent_bytes(back);
+    CHECK(until([&] {
+      (void)pair.reader.run({{pair.write(0, 0, size_t{2} << 20)}});
+      return sent_bytes(back) > so_far + (size_t{1} << 19);
+    }));
+  }
+  for (const auto& [number, times] : told) CHECK_MESSAGE(times == 1, number);
+  CHECK(told.size() == next);
+  CHECK(pair.reader->counters().batches_failed == 0);
+  CHECK(pair.reader->counters().peers_lost == 0);
+}
