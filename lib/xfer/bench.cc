@@ -43,6 +43,7 @@ Result<BenchResult> bench_transfer(Engine& engine, PeerId peer, uint32_t remote_
   uint64_t next_place = 0;
   uint64_t submitted = 0;
   const TimePoint begin = now();
+  TimePoint at = begin;  // of the latest completion: when the batch that replaces it starts. One reading for both
   const auto submit = [&](size_t slot) -> Result<void> {
     target[slot] = idle_targets.front();
     idle_targets.pop_front();
@@ -57,7 +58,7 @@ Result<BenchResult> bench_transfer(Engine& engine, PeerId peer, uint32_t remote_
       if (plan.immediates) requests[i].immediate = static_cast<uint32_t>(next_place);
       if (!plan.crc32c.empty()) requests[i].crc32c = plan.crc32c[place % plan.crc32c.size()];
     }
-    started[slot] = now();
+    started[slot] = at;
     ++submitted;
     MC_CHECK(engine.submit(requests, started[slot] + 30s, slot));
     return {};
@@ -67,11 +68,11 @@ Result<BenchResult> bench_transfer(Engine& engine, PeerId peer, uint32_t remote_
   std::vector<Event> events;
   while (flying > 0) {
     events.clear();
-    if (engine.poll(events, now() + 60s) == 0) return Error{Code::timeout, "xfer bench: no completion in a minute"};
+    if (engine.poll(events, at + 60s) == 0) return Error{Code::timeout, "xfer bench: no completion in a minute"};
     for (const Event& event : events) {
       if (event.kind != Event::Kind::batch_done) continue;
       const auto slot = static_cast<size_t>(event.cookie);
-      const TimePoint at = now();
+      at = now();
       idle_targets.push_back(target[slot]);
       ++result.batches;
       if (event.code != Code::ok)

@@ -4,6 +4,7 @@
 //
 //   core_loop.cc     the loop, commands, timers, events to the caller
 //   core_drive.cc    turns of the loop on a caller's thread
+//   core_direct.cc   small batches that such a thread posts without one
 //   core_peers.cc    dialling, connections up and lost, notifies
 //   core_slices.cc   requests -> slices -> lanes, completions, retries
 //   core_batches.cc  deadlines, cancelling, results, quarantine
@@ -32,6 +33,7 @@
 #include "mem/mem.h"
 #include "xfer/access.h"
 #include "xfer/class_order.h"
+#include "xfer/fifo.h"
 #include "xfer/poller.h"
 #include "xfer/tally.h"
 #include "xfer/transport.h"
@@ -67,6 +69,9 @@ struct Batch {
   bool done = false;
   bool released = false;
   bool cancelled = false;
+
+  /// As new, with the room its vectors have.
+  void clear();
 };
 
 /// A request that waits for a lane, by batch and index.
@@ -183,6 +188,8 @@ class Engine::Core {
   void stop();
 
   void push(Command command);
+  std::unique_ptr<Batch> new_batch();
+  void recycle(std::unique_ptr<Batch> batch);
   // core_drive.cc, on the caller's thread
   void submit_here(Batch& batch);
   void watch(TimePoint deadline);
@@ -199,7 +206,7 @@ class Engine::Core {
   };
   bool places_of(const Batch& batch, std::vector<Place>& places) const;
   void copy_here(Batch& batch, std::span<const Place> places);
-  void report(Event event);
+  void report(Event&& event);
   size_t take_events(std::vector<Event>& out, size_t max, bool drained);
 
   const bool secured_;
@@ -210,12 +217,15 @@ class Engine::Core {
   Poller poller_;
   std::vector<std::string> transport_texts_;
   std::vector<std::string> schemes_;  // of the active transports
+  bool copies_here_ = false;          // shm is one of them, and no faults are injected
 
   // between threads
   mutable std::mutex mutex_;
   std::condition_variable changed_;  // a batch was done or released
   std::vector<Command> commands_;
-  bool sleeping_ = false;  // the engine's thread waits in the poller: wake it. Set under turn_ too
+  std::atomic<bool> commanded_{false};  // commands_ is not empty: a hint, for whoever may look again
+  std::atomic<Batch*> spare_{nullptr};  // owned: kept by close() for the next submit()
+  bool sleeping_ = false;               // the engine's thread waits in the poller: wake it. Set under turn_ too
   EventFd wake_;
   std::map<BatchId, std::unique_ptr<Batch>> batches_;
   std::map<PeerId, PeerFace> faces_;
@@ -223,7 +233,7 @@ class Engine::Core {
   uint64_t last_batch_ = 0;
   uint64_t last_peer_ = 0;
   std::mutex events_mutex_;
-  std::deque<Event> events_;
+  Fifo<Event> events_;
   EventFd events_fd_;
   bool events_watched_ = false;    // under events_mutex_: the descriptor was given out, or a poll() sleeps on it
   bool events_polled_ = false;     //   "
@@ -234,7 +244,7 @@ class Engine::Core {
  private:
   using Indices = std::vector<uint32_t>;
 
-  static constexpr Duration kNap = 1ms;
+  static constexpr Duration kNap = 2ms;
 
   std::mutex turn_;                       // before mutex_
   std::atomic<bool> turn_wanted_{false};  // by the engine's thread: callers that poll leave it the turn
@@ -242,6 +252,19 @@ class Engine::Core {
   // core_drive.cc
   void wake();
   bool drive(Batch* batch, TimePoint& now);
+
+  // core_direct.cc
+  enum class Begun : uint8_t { no, yes, over };
+  struct Direct {
+    uint64_t slice = 0;
+    uint32_t index = 0;
+    size_t route = 0;
+    LaneState* lane = nullptr;
+  };
+  Begun begin_directly(Batch& batch, TimePoint& until);
+  bool post_directly(Batch& batch, Direct& posted);
+  bool plainly_done(const Batch& batch, const Direct& posted) const;
+  void finish_directly(Batch& batch, const Direct& posted);
 
   // core_loop.cc
   std::unique_lock<std::mutex> take_turn();
@@ -251,7 +274,7 @@ class Engine::Core {
   void on_command(Command& command);
   bool handle_outbox();
   TimePoint timers(TimePoint now);
-  void emit(Event event);
+  void emit(Event&& event);
   void pause_if_full();
   Transport& transport_of(size_t route) { return *active_[route].transport; }
 
@@ -280,6 +303,7 @@ class Engine::Core {
   // core_slices.cc
   void intake(Batch& batch);
   void assign(Batch& batch, uint32_t request);
+  bool allowed(const BufferInfo& buffer, const Request& request) const;
   bool check_remote(const Peer& peer, Batch& batch, uint32_t request);
   size_t pick_route(Peer& peer, const BufferInfo& buffer, TimePoint now);
   void reassign(Peer& peer, size_t route);
@@ -291,6 +315,7 @@ class Engine::Core {
   bool tells(const SliceRecord& slice) const;
   uint32_t new_slice(Batch& batch, uint32_t request, uint64_t at, uint32_t bytes);
   void free_slice(uint32_t index);
+  void release_slice(uint32_t index);
   uint64_t slice_id(uint32_t index) const;
   SliceRecord* find_slice(uint64_t id, uint32_t& index);
   void on_done(SliceDone& done);

@@ -9,6 +9,32 @@
 
 namespace mc::xfer {
 
+void Batch::clear() {
+  requests.clear();
+  pins.clear();
+  states.clear();
+  results.clear();
+  text.clear();
+  code = Code::ok;
+  slices = quarantined = 0;
+  done = released = cancelled = false;
+}
+
+std::unique_ptr<Batch> Engine::Core::new_batch() {
+  Batch* spare = spare_.exchange(nullptr, std::memory_order_acquire);  // what recycle() did to it
+  return spare != nullptr ? std::unique_ptr<Batch>(spare) : std::make_unique<Batch>();
+}
+
+/// Keeps one, if it is small: a caller that transfers piece after piece allocates nothing.
+void Engine::Core::recycle(std::unique_ptr<Batch> batch) {
+  constexpr size_t kRequestsKept = 64;
+  if (batch->requests.capacity() > kRequestsKept) return;
+  batch->clear();
+  Batch* none = nullptr;
+  if (spare_.compare_exchange_strong(none, batch.get(), std::memory_order_release, std::memory_order_relaxed))
+    (void)batch.release();
+}
+
 void Engine::Core::finish_request(Batch& batch, uint32_t index, Code code, std::string text) {
   RequestState& state = batch.states[index];
   if (state.finished) return;

@@ -3,7 +3,8 @@
 // RDMA READ takes altogether; here the thread that submits posts the request itself, and polls the device
 // itself in poll(), as a program written straight to the verbs would.
 //
-//   submit()  makes a turn if nobody else is making one, else pushes a command as always
+//   submit()  makes a turn if nobody else is making one, else pushes a command as always. A small request
+//             with nothing before it needs no turn: core_direct.cc
 //   poll()    makes turn after turn until there is an event, `spin` has passed or the deadline has come
 //
 // A command never waits: pushing one wakes the engine's thread if that sleeps. Meanwhile devices are not told to
@@ -23,8 +24,16 @@ bool Engine::Core::drive(Batch* batch, TimePoint& now) {
     nap_until_ = now + kNap;
   }
   take_commands();
-  if (!watching) intake(*batch);
-  TimePoint until = round(now);
+  TimePoint until{};
+  if (!watching) {
+    const Begun begun = begin_directly(*batch, until);
+    if (begun == Begun::over) {  // and perhaps closed: it is not ours any more
+      if (sleep_until_ > until) wake();
+      return true;
+    }
+    if (begun == Begun::no) intake(*batch);
+  }
+  until = round(now);
   for (int again = 0; again < 3 && until <= now && !watching; ++again) until = round(now);  // done already, often
   // the engine's thread sleeps too long: for what this turn left to do, or to notice that nobody polls any more
   if (sleep_until_ > (watching ? now + kNap : until)) wake();
@@ -44,9 +53,10 @@ void Engine::Core::submit_here(Batch& batch) {
 
 /// Polls until there is an event, at most for options_.spin.
 void Engine::Core::watch(TimePoint deadline) {
+  polls_.fetch_add(1, std::memory_order_relaxed);  // only ever compared with what it was
+  if (event_count_.load(std::memory_order_relaxed) > 0) return;
   TimePoint now = SystemClock::instance().now();
   if (deadline <= now) return;
-  polls_.fetch_add(1, std::memory_order_relaxed);  // only ever compared with what it was
   const TimePoint end = std::min(deadline, now + options_.spin);
   while (event_count_.load(std::memory_order_relaxed) == 0) {  // a hint: take_events() knows
     if (!drive(nullptr, now)) now = SystemClock::instance().now();

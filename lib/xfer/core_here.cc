@@ -13,7 +13,7 @@ namespace mc::xfer {
 /// Where each request's remote bytes are mapped; false when the engine's thread must see to the batch.
 /// Under mutex_.
 bool Engine::Core::places_of(const Batch& batch, std::vector<Place>& places) const {
-  if (options_.faults.any() || batch.deadline <= SystemClock::instance().now()) return false;
+  if (!copies_here_) return false;
   uint64_t total = 0;
   for (const Request& request : batch.requests) total += request.local.size();
   if (total > options_.here_bytes_max) return false;
@@ -46,7 +46,7 @@ bool Engine::Core::places_of(const Batch& batch, std::vector<Place>& places) con
     std::byte* base = const_cast<std::byte*>(std::as_const(arena).data());
     places.push_back({base + request.offset, same ? nullptr : mapped->mapping});
   }
-  return true;
+  return batch.deadline > SystemClock::instance().now();
 }
 
 /// Copies, checks, and reports the batch as done and released.
@@ -107,7 +107,7 @@ void Engine::Core::copy_here(Batch& batch, std::span<const Place> places) {
 /// Hands an event to whoever polls. The descriptor is signalled only when someone watches it: the
 /// system call costs more than the rest. It comes after the lock, since it wakes a thread that wants
 /// the lock; one that comes too late to mean anything is cleared by the next poll() that finds nothing.
-void Engine::Core::report(Event event) {
+void Engine::Core::report(Event&& event) {
   bool signal;
   {
     std::lock_guard lock(events_mutex_);
@@ -128,7 +128,7 @@ size_t Engine::Core::take_events(std::vector<Event>& out, size_t max, bool drain
     const bool was_full = events_.size() >= options_.events_max;
     for (size_t i = 0; i < count; ++i) {
       out.push_back(std::move(events_.front()));
-      events_.pop_front();
+      events_.drop_front();
     }
     if (events_.empty()) {
       if (std::exchange(events_signalled_, false)) events_fd_.drain();

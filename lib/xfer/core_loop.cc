@@ -11,6 +11,7 @@ namespace mc::xfer {
 
 Engine::Core::~Core() {
   stop();
+  delete spare_.load();
 }
 
 Result<void> Engine::Core::start() {
@@ -77,6 +78,7 @@ Result<void> Engine::Core::start() {
   if (active_.empty())
     return Error{Code::unsupported,
                  "xfer: no transport can run here: " + (transport_texts_.empty() ? "none named" : transport_texts_[0])};
+  copies_here_ = !options_.faults.any() && std::find(schemes_.begin(), schemes_.end(), "shm") != schemes_.end();
   thread_ = std::thread([this] { run(); });
   return {};
 }
@@ -118,14 +120,18 @@ void Engine::Core::push(Command command) {
   {
     std::lock_guard lock(mutex_);
     commands_.push_back(std::move(command));
+    commanded_.store(true, std::memory_order_relaxed);
     wake = std::exchange(sleeping_, false);
   }
   if (wake) wake_.signal();
 }
 
 bool Engine::Core::take_commands() {
+  // what another thread is just pushing may be missed: whoever pushes wakes the engine's thread if that sleeps
+  if (!commanded_.load(std::memory_order_relaxed)) return false;
   {
     std::lock_guard lock(mutex_);
+    commanded_.store(false, std::memory_order_relaxed);
     taken_.swap(commands_);
   }
   for (Command& command : taken_) on_command(command);
@@ -301,7 +307,7 @@ bool Engine::Core::handle_outbox() {
   return any;
 }
 
-void Engine::Core::emit(Event event) {
+void Engine::Core::emit(Event&& event) {
   report(std::move(event));
   pause_if_full();
 }

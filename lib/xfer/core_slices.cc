@@ -32,10 +32,18 @@ void Engine::Core::intake(Batch& batch) {
   unsettled_.insert(batch.id);
 }
 
+/// Whether the peer lets us do that.
+bool Engine::Core::allowed(const BufferInfo& buffer, const Request& request) const {
+  if (buffer.access != (request.op == Op::write ? AccessClass::landing : AccessClass::blocks)) return false;
+  if (request.op == Op::write && !buffer.writer.is_zero() && buffer.writer != home_.instance) return false;
+  return inside(request.offset, request.local.size(), buffer.length);
+}
+
 /// Checks a request against what the peer offers. False: it was finished with an error.
 bool Engine::Core::check_remote(const Peer& peer, Batch& batch, uint32_t index) {
   const Request& request = batch.requests[index];
   const BufferInfo* buffer = peer.descriptor->find(request.buffer);
+  if (buffer != nullptr && allowed(*buffer, request)) return true;
   const auto refuse = [&](Code code, const std::string& why) {
     finish_request(batch, index, code, request_text(request) + " of peer '" + peer.name + "': " + why);
     return false;
@@ -47,12 +55,10 @@ bool Engine::Core::check_remote(const Peer& peer, Batch& batch, uint32_t index) 
     return refuse(Code::invalid, "'" + buffer->name + "' may only be read");
   if (request.op == Op::read && buffer->access != AccessClass::blocks)
     return refuse(Code::invalid, "'" + buffer->name + "' may only be written");
-  if (request.op == Op::write && !buffer->writer.is_zero() && buffer->writer != home_.instance)
+  if (inside(request.offset, request.local.size(), buffer->length))
     return refuse(Code::invalid, "'" + buffer->name + "' is another node's landing buffer");
-  if (!inside(request.offset, request.local.size(), buffer->length))
-    return refuse(Code::invalid,
-                  "beyond the end of '" + buffer->name + "', " + std::to_string(buffer->length) + " bytes");
-  return true;
+  return refuse(Code::invalid,
+                "beyond the end of '" + buffer->name + "', " + std::to_string(buffer->length) + " bytes");
 }
 
 /// The first route that is up and covers the buffer; else one worth waiting for; else routes.size().
@@ -171,10 +177,15 @@ void Engine::Core::free_slice(uint32_t index) {
     batch.quarantined -= slice.bytes;
     tally_.sub(Count::quarantined_bytes, slice.bytes);
   }
-  --batch.slices;
-  --batch.states[slice.request].slices;
-  tally_.sub(Count::slices_in_flight);
   unsettled_.insert(batch.id);
+  release_slice(index);
+}
+
+void Engine::Core::release_slice(uint32_t index) {
+  SliceRecord& slice = slices_[index];
+  --slice.batch->slices;
+  --slice.batch->states[slice.request].slices;
+  tally_.sub(Count::slices_in_flight);
   slice.state = SliceRecord::State::free;
   slice.batch = nullptr;
   free_slices_.push_back(index);

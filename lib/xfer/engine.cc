@@ -200,7 +200,7 @@ Result<BatchId> Engine::submit(std::span<const Request> requests, TimePoint dead
     if (requests[i].immediate && (requests[i].op != Op::write || requests[i].local.empty()))
       return Error{Code::invalid, "xfer: request " + std::to_string(i) +
                                       ": an immediate travels with a write of at least one byte; notify() needs none"};
-  auto batch = std::make_unique<Batch>();
+  auto batch = core_->new_batch();
   batch->cookie = cookie;
   batch->deadline = deadline;
   batch->requests.assign(requests.begin(), requests.end());
@@ -280,8 +280,9 @@ Result<void> Engine::close(BatchId batch, TimePoint deadline) {
       return Error{Code::timeout, open.done ? "xfer: close: a transport may still touch the batch's memory"
                                             : "xfer: close: the batch is still running"};
     closed = std::move(at->second);
-    core_->batches_.erase(batch);
+    core_->batches_.erase(at);
   }
+  core_->recycle(std::move(closed));
   core_->tally_.sub(Count::batches_open);
   return {};
 }

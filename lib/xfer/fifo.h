@@ -22,13 +22,19 @@ class Fifo {
   const T& operator[](size_t index) const { return slots_[(head_ + index) & (slots_.size() - 1)]; }
   T& front() { return slots_[head_]; }
 
-  void push_back(T value) {
+  void push_back(T&& value) {
     if (count_ == slots_.size()) grow();
     (*this)[count_++] = std::move(value);
   }
+  void push_back(const T& value) { push_back(T(value)); }
   void pop_front() {
     MC_ASSERT(count_ > 0);
     front() = T();
+    drop_front();
+  }
+  /// As pop_front(), for an element that was moved from and keeps nothing.
+  void drop_front() {
+    MC_ASSERT(count_ > 0);
     head_ = (head_ + 1) & (slots_.size() - 1);
     --count_;
   }

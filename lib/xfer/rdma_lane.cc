@@ -179,18 +179,52 @@ void RdmaLane::link(size_t count, bool shallow) {
   }
 }
 
-RdmaLane::Posted RdmaLane::post(std::span<const PlanItem> items, bool shallow) {
+/// Posts what link() has made, a doorbell for every `burst` bytes of it; how many were taken.
+size_t RdmaLane::ring(size_t count, uint64_t burst, int& error) {
+  for (size_t first = 0; first < count;) {
+    uint64_t bytes = 0;
+    size_t end = first;
+    while (end < count && (end == first || bytes + plan_.works[end].bytes <= burst)) bytes += plan_.works[end++].bytes;
+    requests_[end - 1].next = nullptr;
+    ibv_send_wr* refused = nullptr;
+    error = ::ibv_post_send(pair(), &requests_[first], &refused);
+    if (error != 0) return static_cast<size_t>(refused - requests_.data());
+    first = end;
+  }
+  return count;
+}
+
+/// Without a plan; false: the item needs one.
+bool RdmaLane::post_alone(const PlanItem& item, Posted& result) {
+  RdmaWork work;
+  LocalPiece piece;
+  if (item.slice.immediate || !plan_one(item, work, piece)) return false;
+  ibv_send_wr request{};
+  request.opcode = work.op == Op::read ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE;
+  if (work.op == Op::write && work.bytes <= inline_max_) request.send_flags = IBV_SEND_INLINE;
+  request.wr.rdma.remote_addr = work.remote;
+  request.wr.rdma.rkey = work.key;
+  result.error = post_one(request, piece);
+  if (result.error != 0) return true;
+  result.taken = 1;
+  unsignalled_ = 0;
+  unsignalled_bytes_ = 0;
+  bytes_ += work.bytes;
+  pending_.push_back({item.slice, posted_, false});
+  return true;
+}
+
+RdmaLane::Posted RdmaLane::post(std::span<const PlanItem> items, bool shallow, uint64_t burst) {
   const auto used = static_cast<size_t>(posted_ - retired_);
   if (used >= kDepth || items.empty()) return {};
+  Posted result;
+  if (items.size() == 1 && post_alone(items[0], result)) return result;
   const size_t free = kDepth - used;
-  plan_works(items, {.works = free, .gather = gather_max_, .bytes = kGatherBytesMax}, plan_);
+  plan_works(items, {.works = free, .gather = gather_max_, .bytes = std::min(burst, kGatherBytesMax)}, plan_);
   const size_t count = plan_.works.size();
   if (count == 0) return {};
   link(count, shallow);
-  ibv_send_wr* refused = nullptr;
-  Posted result;
-  result.error = ::ibv_post_send(pair(), requests_.data(), &refused);
-  const size_t sent = result.error == 0 ? count : static_cast<size_t>(refused - requests_.data());
+  const size_t sent = ring(count, burst, result.error);
   size_t item = 0;
   for (size_t i = 0; i < sent; ++i)
     for (size_t ended = 0; ended < plan_.works[i].slices_ended; ++ended, ++item)
@@ -256,7 +290,7 @@ void RdmaLane::complete(uint64_t wr_id, WorkStatus status, std::vector<Slice>& o
       ok.push_back(front.slice);
     else
       failed_.push_back({front.slice, front.partial ? WorkStatus::flushed : status, front.immediate});
-    pending_.pop_front();
+    pending_.drop_front();
   }
 }
 
@@ -267,12 +301,14 @@ void RdmaLane::fail() {
 }
 
 bool RdmaLane::holds(uint64_t slice) const {
-  const auto mine = [&](const auto& entry) { return entry.slice.id == slice; };
-  return std::any_of(pending_.begin(), pending_.end(), mine) || std::any_of(failed_.begin(), failed_.end(), mine);
+  for (size_t i = 0; i < pending_.size(); ++i)
+    if (pending_[i].slice.id == slice) return true;
+  return std::any_of(failed_.begin(), failed_.end(), [&](const Failed& failed) { return failed.slice.id == slice; });
 }
 
 std::vector<RdmaLane::Failed> RdmaLane::take_failed() {
-  for (const Pending& pending : pending_) failed_.push_back({pending.slice, WorkStatus::flushed, pending.immediate});
+  for (size_t i = 0; i < pending_.size(); ++i)
+    failed_.push_back({pending_[i].slice, WorkStatus::flushed, pending_[i].immediate});
   pending_.clear();
   bytes_ = 0;
   return std::exchange(failed_, {});

@@ -1,14 +1,14 @@
 // One lane (internal): a reliable connected queue pair and what is posted on it. Requests go out in
-// chains with one doorbell; every 16th and the last of a chain are signalled, and the middle of a
-// chain on a shallow path, which would run dry before we learn that it has room again. A completion retires
-// all requests before it, because a queue pair completes in order. After an error every request that
-// was posted completes (flushed), which is how we know that the NIC has let go of its memory: slices
-// that failed are handed back only when the lane is drained.
+// chains with one doorbell, as long as the path's speed warrants; every 16th and the last of a chain are signalled, and
+// the middle of a chain on a shallow path, which would run dry before we learn that it has room again. A completion
+// retires all requests before it, because a queue pair completes in order. After an error every request that was posted
+// completes (flushed), which is how we know that the NIC has let go of its memory: slices that failed are handed back
+// only when the lane is drained.
 #pragma once
 
-#include <deque>
 #include <string>
 
+#include "xfer/fifo.h"
 #include "xfer/rdma_path.h"
 #include "xfer/rdma_verbs.h"
 
@@ -60,13 +60,13 @@ class RdmaLane {
   /// How many of these slices have room now: two at least, and more up to `window` bytes in flight.
   size_t room(std::span<const Slice> slices, uint64_t window) const;
   uint64_t bytes() const { return bytes_; }
-  /// Posts from the front; `shallow`: little else is in flight while these are. `error`: errno of the queue pair; the
-  /// lane must then be failed.
+  /// Posts from the front. `shallow`: little else is in flight while these are. `burst`: bytes of one doorbell, unless
+  /// one slice has more. `error`: errno of the queue pair; the lane must then be failed.
   struct Posted {
     size_t taken = 0;
     int error = 0;
   };
-  Posted post(std::span<const PlanItem> items, bool shallow);
+  Posted post(std::span<const PlanItem> items, bool shallow, uint64_t burst);
   /// A request of no slice, signalled. errno, 0 = posted.
   int post_probe(Op op, const LocalPiece& local, uint64_t remote, uint32_t key);
   /// WRITEs with an immediate posted so far: the ordinal of the latest.
@@ -100,8 +100,10 @@ class RdmaLane {
   };
 
   int post_one(ibv_send_wr& request, const LocalPiece& local);
+  bool post_alone(const PlanItem& item, Posted& result);
   bool signal_next(bool last, uint64_t bytes, uint64_t bytes_most);
   void link(size_t count, bool shallow);
+  size_t ring(size_t count, uint64_t burst, int& error);
 
   Verbs<ibv_qp> pair_;
   uint8_t index_ = 0;
@@ -114,7 +116,7 @@ class RdmaLane {
   uint32_t unsignalled_ = 0;
   uint64_t unsignalled_bytes_ = 0;
   uint64_t bytes_ = 0;  // of pending slices
-  std::deque<Pending> pending_;
+  Fifo<Pending> pending_;
   std::vector<Failed> failed_;
   // scratch of post()
   WorkPlan plan_;

@@ -60,6 +60,8 @@ struct WorkPlan {
   void clear();
 };
 
+/// The request that an item is, with its one piece; false: chunks end inside it, so it is several.
+bool plan_one(const PlanItem& item, RdmaWork& work, LocalPiece& piece);
 /// Fills `plan` with as many items as fit. An item that needs more local pieces than `gather` allows
 /// is split into more requests.
 void plan_works(std::span<const PlanItem> items, const PlanLimits& limits, WorkPlan& plan);

@@ -23,9 +23,11 @@ constexpr size_t kPatternBytes = 64;
 // what waits longer than that behind our own requests is sent again.
 constexpr Duration kAheadTime = 45ms;
 constexpr Duration kSliceTime = 10ms;
+constexpr Duration kBurstTime = 1ms;
 // While the speed is not known: 52 ms at 10 MB/s, and 25 GB/s over a round trip of 20 us.
 constexpr uint64_t kFirstAhead = uint64_t{768} << 10;
 constexpr uint64_t kFirstSlice = uint64_t{256} << 10;
+constexpr uint64_t kLeastBurst = uint64_t{64} << 10;
 constexpr uint64_t kLeastAhead = uint64_t{192} << 10;
 // parts of a lane's slot
 constexpr size_t kWrittenByPeer = 0;
@@ -266,8 +268,8 @@ void RdmaRail::started(TimePoint now) {
 
 void RdmaRail::moved(uint64_t bytes, TimePoint now) {
   measured_bytes_ += bytes;
+  if (measured_bytes_ < 256 * 1024 || now - measured_from_ < 20ms) return;
   const double seconds = std::chrono::duration<double>(now - measured_from_).count();
-  if (seconds < 0.02 || measured_bytes_ < 256 * 1024) return;
   const double sample = static_cast<double>(measured_bytes_) / seconds;
   bytes_per_s_ = bytes_per_s_ == 0 ? sample : (bytes_per_s_ + sample) / 2;
   started(now);
@@ -281,6 +283,11 @@ uint64_t RdmaRail::allowance() const {
 uint64_t RdmaRail::slice_bytes() const {
   if (bytes_per_s_ == 0) return kFirstSlice;
   return static_cast<uint64_t>(bytes_per_s_ * std::chrono::duration<double>(kSliceTime).count());
+}
+
+uint64_t RdmaRail::burst() const {
+  const double bytes = bytes_per_s_ * std::chrono::duration<double>(kBurstTime).count();
+  return std::clamp(static_cast<uint64_t>(bytes), kLeastBurst, RdmaLane::kWindowBytes);
 }
 
 std::vector<RdmaLane::Failed> RdmaRail::close(RdmaReaper& reaper) {

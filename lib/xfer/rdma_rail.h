@@ -138,6 +138,11 @@ class RdmaRail {
   void moved(uint64_t bytes, TimePoint now);
   /// What it moves in kAheadTime, so that a slow path does not hold work a fast one could take.
   uint64_t allowance() const;
+  /// Little else is in flight while one lane's requests are.
+  bool shallow() const { return allowance() <= RdmaLane::kWindowBytes; }
+  /// What one doorbell sets going at most: what it moves in kBurstTime. A software device carries it all in one go, and
+  /// what takes long is put off to a kernel thread, which a caller that polls then competes with.
+  uint64_t burst() const;
   /// It has nearly that much.
   bool sated() const { return bytes() + slice_bytes() > allowance(); }
   /// What it moves in kSliceTime; moderate until its speed is known.

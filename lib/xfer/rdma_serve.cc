@@ -151,24 +151,22 @@ RdmaRail* RdmaTransport::rail_of(EndpointId id, int lane, size_t& index) const {
 /// False: `refusal` says why, or `later`: the keys are on their way.
 bool RdmaTransport::resolve(RdmaEndpoint& endpoint, const RdmaRail& rail, const Slice& slice, PlanItem& item,
                             SliceDone& refusal, bool& later) {
-  refusal = {.slice = slice.id, .code = Code::invalid};
   const auto keys = endpoint.keys.find(slice.buffer);
   if (keys == endpoint.keys.end()) {
     later = slice.snapshot > endpoint.keys_version;
-    refusal.code = Code::not_found;
+    refusal = {.slice = slice.id, .code = Code::not_found};
     refusal.text = "the peer gives no rdma key for buffer " + std::to_string(slice.buffer) +
                    " (unregistered, or never offered to us)";
     return false;
   }
+  const auto invalid = [&](const char* why) {
+    refusal = {.slice = slice.id, .code = Code::invalid, .text = why};
+    return false;
+  };
   const wire::RdmaKeys& there = keys->second;
-  if (!inside(slice.offset, slice.local.size(), there.length)) {
-    refusal.text = "range beyond the end of the buffer";
-    return false;
-  }
-  if (memory_.local(device_index(rail.local()), slice.local, item.local) != Code::ok) {
-    refusal.text = "the local memory is not registered for rdma";
-    return false;
-  }
+  if (!inside(slice.offset, slice.local.size(), there.length)) return invalid("range beyond the end of the buffer");
+  if (memory_.local(device_index(rail.local()), slice.local, item.local) != Code::ok)
+    return invalid("the local memory is not registered for rdma");
   const size_t chunks = there.chunks();
   item.slice = slice;
   item.remote = {there.base, there.length, there.chunk_bytes,
@@ -207,6 +205,20 @@ uint64_t RdmaTransport::slice_bytes(EndpointId id, int lane) const {
   return rail == nullptr ? UINT64_MAX : rail->slice_bytes();
 }
 
+/// How many of these slices the lane may have now.
+size_t RdmaTransport::room(const RdmaEndpoint& endpoint, RdmaRail& rail, size_t index, std::span<const Slice> slices) {
+  const uint64_t allowance = rail.allowance();
+  // What one lane holds is not spread over more: they would take turns in being idle.
+  if (index > 0 && allowance <= index * RdmaLane::kWindowBytes) return 0;
+  size_t room = rail.lane(index).room(slices, window(endpoint, rail));
+  uint64_t ahead = rail.bytes();
+  for (size_t i = 0; i < room; ++i) {
+    ahead += slices[i].local.size();
+    if (ahead > allowance && ahead > slices[i].local.size()) room = i;  // one slice always
+  }
+  return paced(rail, slices.first(room));
+}
+
 size_t RdmaTransport::post(EndpointId id, int lane_index, std::span<const Slice> slices, Outbox& out) {
   size_t index = 0;
   RdmaRail* rail = rail_of(id, lane_index, index);
@@ -219,42 +231,35 @@ size_t RdmaTransport::post(EndpointId id, int lane_index, std::span<const Slice>
   }
   if (rail->machine.state() != State::up) return 0;
   RdmaLane& lane = rail->lane(index);
-  const uint64_t allowance = rail->allowance();
-  // What one lane holds is not spread over more: they would take turns in being idle.
-  if (index > 0 && allowance <= index * RdmaLane::kWindowBytes) return 0;
-  size_t room = lane.room(slices, window(endpoint, *rail));
-  uint64_t ahead = rail->bytes();
-  for (size_t i = 0; i < room; ++i) {
-    ahead += slices[i].local.size();
-    if (ahead > allowance && ahead > slices[i].local.size()) room = i;  // one slice always
-  }
-  room = paced(*rail, slices.first(room));
+  round_ = now();
+  const bool idle = rail->outstanding() == 0;
+  const bool alone = idle && slices.size() == 1 && !rail->pace.limited();  // nothing to share or to hold back
+  const size_t room = alone ? 1 : this->room(endpoint, *rail, index, slices);
   size_t refused = 0;  // those at the front are answered here; one behind others waits for its turn
   items_.clear();
   size_t tells = index == 0 ? rail->tells_left() : 0;
   for (size_t i = 0; i < room; ++i) {
     if (slices[i].immediate && tells-- == 0) break;  // `room` when the peer counts what has landed
-    PlanItem item;
     SliceDone refusal;
     bool later = false;
-    if (resolve(endpoint, *rail, slices[i], item, refusal, later)) {
-      items_.push_back(item);
-      continue;
-    }
+    items_.emplace_back();
+    if (resolve(endpoint, *rail, slices[i], items_.back(), refusal, later)) continue;
+    items_.pop_back();
     if (later || !items_.empty()) break;
     home_.tally->failure("rdma: " + refusal.text);
     out.done.push_back(std::move(refusal));
     ++refused;
   }
-  if (rail->outstanding() == 0) {  // the stall clock starts with work
-    rail->progress = now();
+  if (idle) {  // the stall clock starts with work
+    rail->progress = round_;
     rail->started(rail->progress);
     due(rail->progress + home_.options->stall_timeout);
   }
-  const RdmaLane::Posted posted = lane.post(items_, allowance <= RdmaLane::kWindowBytes);
-  for (size_t i = 0; i < posted.taken; ++i) rail->pace.spend(items_[i].slice.local.size());
+  const RdmaLane::Posted posted = lane.post(items_, rail->shallow(), rail->burst());
+  if (rail->pace.limited())
+    for (size_t i = 0; i < posted.taken; ++i) rail->pace.spend(items_[i].slice.local.size());
   if (posted.taken > 0) {
-    endpoint.used = now();
+    endpoint.used = round_;
     pool_.used(id, endpoint.used);
   }
   if (posted.error != 0) {
@@ -305,6 +310,11 @@ void RdmaTransport::poll_rails(bool arm, Outbox& out) {
       changed |= rail->machine.state() != State::up;
     }
   if (changed) sweep(out);
+}
+
+TimePoint RdmaTransport::look(Outbox& out) {
+  poll_rails(false, out);
+  return due_;
 }
 
 void RdmaTransport::doze(Outbox& out) {

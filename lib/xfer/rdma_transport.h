@@ -107,6 +107,7 @@ class RdmaTransport final : public Transport {
   void shutdown() override;
   void ready(uint64_t token, uint32_t events, Outbox& out) override;
   TimePoint tick(TimePoint now, Outbox& out) override;
+  TimePoint look(Outbox& out) override;
   void doze(Outbox& out) override;
   void pause_notifies(bool pause) override;
   Result<void> attach(BufferId buffer, std::span<std::byte> memory, AccessClass access) override;
@@ -207,6 +208,7 @@ class RdmaTransport final : public Transport {
   void report(const Slice& slice, Outbox& out);
   bool resolve(RdmaEndpoint& endpoint, const RdmaRail& rail, const Slice& slice, PlanItem& item, SliceDone& refusal,
                bool& later);
+  size_t room(const RdmaEndpoint& endpoint, RdmaRail& rail, size_t index, std::span<const Slice> slices);
   uint64_t window(const RdmaEndpoint& endpoint, const RdmaRail& rail) const;
   size_t paced(RdmaRail& rail, std::span<const Slice> slices);
   RdmaRail* rail_of(EndpointId endpoint, int lane, size_t& index) const;

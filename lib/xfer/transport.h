@@ -127,6 +127,9 @@ class Transport {
   virtual void ready(uint64_t token, uint32_t events, Outbox& out) = 0;
   /// Timers. Returns when it wants to be called next.
   virtual TimePoint tick(TimePoint now, Outbox& out) = 0;
+  /// Takes what devices have completed and runs no timer. Returns when tick() is due; TimePoint::min(): at once,
+  /// because it is tick() that looks.
+  virtual TimePoint look(Outbox&) { return TimePoint::min(); }
   /// The engine is about to wait for descriptors: what was only polled must wake it from now on. What came
   /// meanwhile is reported; then it does not wait.
   virtual void doze(Outbox&) {}

@@ -92,6 +92,13 @@ class FaultTransport final : public Transport {
     });
     return next;
   }
+  TimePoint look(Outbox& out) override {
+    Outbox from;
+    TimePoint next = inner_->look(from);
+    spoil(from, out);
+    for (const Held& held : held_) next = std::min(next, held.due);
+    return next;
+  }
   void doze(Outbox& out) override {
     Outbox from;
     inner_->doze(from);

@@ -18,6 +18,7 @@ constexpr size_t kSlots = 8;
 struct Case {
   std::string transport;
   FaultPlan faults;
+  Duration spin{};  // of the reader: its caller posts what is small and plain itself
 };
 
 Case draw(Rng& rng) {
@@ -34,6 +35,7 @@ Case draw(Rng& rng) {
   out.faults.duplicate_completion = maybe(0.3);
   out.faults.corrupt = maybe(0.1);
   out.faults.lose_peer = maybe(0.05);
+  if (rng.chance(0.3)) out.spin = 100us;
   return out;
 }
 
@@ -82,6 +84,7 @@ class World {
   static Options reader_options(const Case& drawn) {
     Options options;
     options.faults = drawn.faults;
+    options.spin = drawn.spin;
     options.backoff_min = 1ms;
     options.backoff_max = 5ms;
     options.slice_bytes_min = 4096;

@@ -83,6 +83,28 @@ TEST_CASE("xfer/drive: a batch ends though its caller never polls again") {
   }
 }
 
+TEST_CASE("xfer/drive: a small request that is wrong, refused or corrupt is told so, whatever the transport") {
+  for (const char* transport : {"shm-engine", "tcp"}) {
+    CAPTURE(transport);
+    Pair pair(transport, Pair::kDefaultBytes, {}, spinning(1ms));
+    CHECK(pair.reader.run({{pair.read(0, 64, 64)}}) == Code::ok);
+    Request wrong = pair.read(0, 0, 64);
+    wrong.crc32c = 1;
+    CHECK(pair.reader.run({{wrong}}) == Code::corrupt);
+    Request into_blocks = pair.write(0, 0, 64);
+    into_blocks.buffer = pair.kv_id;
+    CHECK(pair.reader.run({{into_blocks}}) == Code::invalid);
+    CHECK(pair.reader.run({{pair.read(0, Pair::kDefaultBytes - 32, 64)}}) == Code::invalid);
+    Request nowhere = pair.read(0, 0, 64);
+    nowhere.buffer = 999;
+    CHECK(pair.reader.run({{nowhere}}) == Code::not_found);
+    CHECK(pair.reader.run({{pair.read(0, 0, 0)}}) == Code::ok);
+    CHECK(pair.reader.run({{pair.write(64, 128, 64)}}) == Code::ok);
+    CHECK(equal(pair.landing.bytes().subspan(128, 64), pair.local.bytes().subspan(64, 64)));
+    wait_idle(pair.reader);
+  }
+}
+
 TEST_CASE("xfer/drive: a deadline passes on time while the caller polls") {
   Pair pair("tcp", Pair::kDefaultBytes, {}, spinning(50ms));
   const Request request = pair.read(0, 0, 4096);

@@ -99,6 +99,32 @@ TEST_CASE("xfer/rdma_plan: an item that does not fit leaves no trace") {
   CHECK(plan.pieces[0].bytes == 64);
 }
 
+TEST_CASE("xfer/rdma_plan: a slice alone is the one request that a plan of it would be, unless a chunk ends in it") {
+  const World world;
+  Rng rng(test::seed());
+  for (int round = 0; round < 500; ++round) {
+    const uint64_t bytes = 1 + rng.below(rng.chance(0.5) ? 64 : 1500);
+    const PlanItem item = world.item(rng.below(World::kBytes - bytes + 1), rng.below(World::kBytes - bytes + 1), bytes,
+                                     rng.chance(0.5) ? Op::read : Op::write);
+    WorkPlan plan;
+    plan_works({&item, 1}, {.works = 8, .gather = 1}, plan);
+    RdmaWork work;
+    LocalPiece piece;
+    const bool one = plan_one(item, work, piece);
+    CHECK(one == (plan.works.size() == 1));
+    if (!one) continue;
+    const RdmaWork& expected = plan.works[0];
+    CHECK(work.op == expected.op);
+    CHECK(work.remote == expected.remote);
+    CHECK(work.key == expected.key);
+    CHECK(work.bytes == expected.bytes);
+    CHECK(work.slices_ended == 1);
+    CHECK(piece.address == plan.pieces[0].address);
+    CHECK(piece.bytes == plan.pieces[0].bytes);
+    CHECK(piece.key == plan.pieces[0].key);
+  }
+}
+
 TEST_CASE("xfer/rdma_plan: every byte is moved exactly once, between the right places, with the right keys") {
   const World world;
   Rng rng(test::seed());
