@@ -92,7 +92,7 @@ Result<double> run_perftest(const ReferencePlan& plan) {
                                      at,
                                      "-F"};
   // as many requests in flight as ours has
-  if (!is_latency(plan.name)) common.insert(common.end(), {"--report_gbits", "-t", std::to_string(plan.depth)});
+  if (!is_latency(plan.name)) common.insert(common.end(), {"-t", std::to_string(plan.depth)});
   MC_TRY(text, run_pair(plan, common, common));
   return parse_perftest(text, is_latency(plan.name));
 }
@@ -116,13 +116,16 @@ Result<double> parse_iperf3(const std::string& text) {
 }
 
 Result<double> parse_perftest(const std::string& text, bool latency) {
-  // the line below the header "#bytes #iterations BW peak[Gb/sec] BW average[Gb/sec] MsgRate[Mpps]", or
+  // the line below the header "#bytes #iterations BW peak[MB/sec] BW average[MB/sec] MsgRate[Mpps]", of MiB, which
+  // tell slow links better apart than the two decimals of Gb/sec that --report_gbits prints; or
   // "#bytes #iterations t_min[usec] t_max[usec] t_typical[usec] t_avg[usec] ..."
   std::istringstream lines(text);
   bool header = false;
+  double unit = 1 << 20;
   for (std::string line; std::getline(lines, line);) {
     if (line.find("#bytes") != std::string::npos) {
       header = true;
+      if (line.find("[Gb/sec]") != std::string::npos) unit = 1e9 / 8;
       continue;
     }
     if (!header) continue;
@@ -130,7 +133,7 @@ Result<double> parse_perftest(const std::string& text, bool latency) {
     std::vector<double> columns;
     for (double value; words >> value;) columns.push_back(value);
     if (columns.size() < (latency ? 5u : 4u)) continue;
-    const double value = latency ? columns[4] / 1e6 : columns[3] * 1e9 / 8;
+    const double value = latency ? columns[4] / 1e6 : columns[3] * unit;
     if (value > 0) return value;
   }
   return Error{Code::corrupt, "perftest: no result line: " + last_words(text)};

@@ -1,9 +1,12 @@
 // What it costs to get an arena ready: its pages touched by one thread and by all of them, in small pages
-// and (asked for) huge ones, then registered with the transports. Each figure is the median of three; the
-// page kinds and thread counts take turns, so that a drift of the machine favours none.
+// and (asked for) huge ones, then registered with the transports. Each figure is the median of four; every
+// second round goes backwards, because what comes later finds memory that was just given back: neither a drift of
+// the machine nor warm pages favour one kind.
 #include <algorithm>
+#include <array>
 #include <thread>
 
+#include "base/histogram.h"
 #include "base/parallel.h"
 #include "xfer_ends.h"
 
@@ -16,31 +19,35 @@ double seconds_since(TimePoint begin) {
 
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
+  return quantile_sorted(values, .5);
 }
 
 }  // namespace
 
 Result<Json> bench_register(const xfer::Options& options, size_t bytes) {
-  constexpr size_t kRounds = 3;
+  struct Kind {
+    bool huge, parallel;
+  };
+  constexpr std::array<Kind, 4> kKinds = {{{false, false}, {false, true}, {true, false}, {true, true}}};
+  constexpr size_t kRounds = 4;  // even: each kind is as often before another as after it
   const auto& clock = SystemClock::instance();
   const int cores = std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 2, 64);
   Parallel one(1), all(cores);
   std::vector<double> touched[2][2], registered;  // by page kind, by threads
   MC_TRY(engine, xfer::Engine::open(options));
   for (size_t round = 0; round < kRounds; ++round)
-    for (const bool huge : {false, true})
-      for (const bool parallel : {false, true}) {
-        const TimePoint begin = clock.now();
-        MC_TRY(memory, mem::HostBuffer::allocate(
-                           bytes, {.name = "bench", .huge_pages = huge, .prefault = parallel ? &all : &one}));
-        touched[huge ? 1 : 0][parallel ? 1 : 0].push_back(seconds_since(begin));
-        if (!parallel || huge) continue;
-        const TimePoint start = clock.now();
-        MC_TRY(buffer, engine->register_buffer(memory.bytes(), {.name = "arena", .access = xfer::AccessClass::blocks}));
-        registered.push_back(seconds_since(start));
-        MC_CHECK(engine->unregister(buffer, clock.now() + 30s));
-      }
+    for (size_t i = 0; i < kKinds.size(); ++i) {
+      const auto [huge, parallel] = kKinds[round % 2 == 0 ? i : kKinds.size() - 1 - i];
+      const TimePoint begin = clock.now();
+      MC_TRY(memory, mem::HostBuffer::allocate(
+                         bytes, {.name = "bench", .huge_pages = huge, .prefault = parallel ? &all : &one}));
+      touched[huge ? 1 : 0][parallel ? 1 : 0].push_back(seconds_since(begin));
+      if (!parallel || huge) continue;
+      const TimePoint start = clock.now();
+      MC_TRY(buffer, engine->register_buffer(memory.bytes(), {.name = "arena", .access = xfer::AccessClass::blocks}));
+      registered.push_back(seconds_since(start));
+      MC_CHECK(engine->unregister(buffer, clock.now() + 30s));
+    }
   Json out = Json::object({{"type", "point"}, {"transport", options.transport}, {"op", "register"}});
   out.set("size_bytes", bytes).set("threads", cores);
   out.set("prefault_serial_s", median(touched[0][0])).set("prefault_parallel_s", median(touched[0][1]));
