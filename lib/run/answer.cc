@@ -74,7 +74,8 @@ Result<void> Answer::add_choice(const RequestId& req, std::vector<uint32_t> prom
   out.index = static_cast<int>(choices_.size());
   if (request_.return_token_ids) out.prompt_token_ids = prompt;
   if (request_.echo) out.text = tokenizer_.decode(prompt, request_.sampling.skip_special_tokens);
-  choices_.push_back({req, std::move(prompt), text::Detokenizer(tokenizer_, request_.sampling.skip_special_tokens),
+  choices_.push_back({req, std::move(prompt),
+                      text::Detokenizer(tokenizer_, request_.sampling.skip_special_tokens, text::TextStart::before),
                       std::move(stops), std::move(out)});
   return {};
 }

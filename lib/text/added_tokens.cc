@@ -50,15 +50,14 @@ AddedTokenMatcher::AddedTokenMatcher(std::vector<AddedToken> tokens) : tokens_(s
   }
 }
 
-const AddedToken* AddedTokenMatcher::longest_at(std::string_view text, size_t begin, size_t at, size_t end,
+const AddedToken* AddedTokenMatcher::longest_at(std::string_view text, size_t at, size_t end,
                                                 std::span<const UserRange> user) const {
   const AddedToken* longest = nullptr;
   uint32_t node = roots_[static_cast<uint8_t>(text[at])];
   for (size_t next = at + 1;; ++next) {
     if (nodes_[node].token != Piece::kText) {
       const AddedToken& token = tokens_[nodes_[node].token];
-      const bool allowed = !token.special || !touches(user, at, next);
-      if (allowed && (!token.single_word || stands_alone(text, at, next, begin, end))) longest = &token;
+      if (!token.special || !touches(user, at, next)) longest = &token;
     }
     if (next == end) break;
     const auto& edges = nodes_[node].next;
@@ -78,13 +77,15 @@ void AddedTokenMatcher::split(std::string_view text, size_t begin, size_t end, s
       ++at;
       continue;
     }
-    const AddedToken* token = longest_at(text, begin, at, end, user);
+    const AddedToken* token = longest_at(text, at, end, user);
     if (token == nullptr) {
       ++at;
       continue;
     }
     size_t token_begin = at;
     size_t token_end = at + token->content.size();
+    at = token_end;  // the search goes on here, whatever becomes of this one
+    if (token->single_word && !stands_alone(text, token_begin, token_end, begin, end)) continue;
     while (token->lstrip && token_begin > done) {
       const CodePoint c = decode_utf8_back(text.substr(done, token_begin - done));
       if (!is_space(c.value)) break;
@@ -97,7 +98,7 @@ void AddedTokenMatcher::split(std::string_view text, size_t begin, size_t end, s
     }
     if (token_begin > done) out.push_back({done, token_begin, Piece::kText});
     out.push_back({token_begin, token_end, token->id});
-    done = at = token_end;
+    done = token_end;
   }
   if (done < end) out.push_back({done, end, Piece::kText});
 }

@@ -37,7 +37,8 @@ class AddedTokenMatcher {
   bool has_special() const { return has_special_; }
 
   /// Cuts text[begin, end) into pieces, in order, without empty ones, and appends them. White space
-  /// that a token takes with it (lstrip, rstrip) belongs to the token's piece. `user` is sorted, does
+  /// that a token takes with it (lstrip, rstrip) belongs to the token's piece; another token that begins
+  /// in it is a piece too, as in Hugging Face's, so that the two overlap. `user` is sorted, does
   /// not overlap, and counts in bytes of `text`.
   void split(std::string_view text, size_t begin, size_t end, std::span<const UserRange> user,
              std::vector<Piece>& out) const;
@@ -47,8 +48,7 @@ class AddedTokenMatcher {
     std::vector<std::pair<uint8_t, uint32_t>> next;  // sorted by byte
     uint32_t token = Piece::kText;                   // index in tokens_
   };
-  const AddedToken* longest_at(std::string_view text, size_t begin, size_t at, size_t end,
-                               std::span<const UserRange> user) const;
+  const AddedToken* longest_at(std::string_view text, size_t at, size_t end, std::span<const UserRange> user) const;
 
   std::vector<AddedToken> tokens_;
   std::vector<Node> nodes_;

@@ -8,11 +8,12 @@
 
 #include "base/assert.h"
 #include "text/byte_level.h"
+#include "text/utf8.h"
 
 namespace mc::text {
 namespace {
 
-constexpr size_t kShortWordBytes = 32;
+constexpr size_t kShortWord = 32;
 constexpr size_t kProbesMax = 4096;  // as in StringTable
 
 uint64_t pair_key(uint32_t left, uint32_t right) {
@@ -27,6 +28,20 @@ bool can_occur_in_utf8(int byte) {
   return byte != 0xC0 && byte != 0xC1 && byte < 0xF5;
 }
 
+constexpr size_t kDirectCharacters = 0x10000;
+
+/// The byte that a token <0xNN> stands for, or -1.
+int fallback_byte(std::string_view token) {
+  if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return -1;
+  int value = 0;
+  for (char c : token.substr(3, 2)) {
+    const int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+    if (digit < 0) return -1;
+    value = value * 16 + digit;
+  }
+  return value;
+}
+
 }  // namespace
 
 Result<Bpe> Bpe::build(const TokenizerSpec& spec) {
@@ -35,23 +50,102 @@ Result<Bpe> Bpe::build(const TokenizerSpec& spec) {
     if (token.special) special[token.id] = true;
   Bpe bpe;
   bpe.byte_ids_.fill(kNone);
-  std::vector<std::pair<std::string, uint32_t>> words;
+  bpe.fuse_unknown_ = spec.fuse_unk;
+  bpe.continuing_prefix_ = spec.continuing_prefix;
+  bpe.word_suffix_ = spec.word_suffix;
+  for (const VocabEntry& entry : spec.vocab)
+    if (!spec.unk_token.empty() && entry.text == spec.unk_token) bpe.unknown_ = entry.id;
+  Words words;
   words.reserve(spec.vocab.size());
+  const bool affixes = !spec.continuing_prefix.empty() || !spec.word_suffix.empty();
+  // Byte-level words with affixes or with unknown bytes are merged as they are spelt.
+  bpe.takes_bytes_ = spec.byte_level && !affixes && bpe.unknown_ == kNone && !spec.byte_fallback;
+  if (spec.byte_level && !bpe.takes_bytes_ && !affixes) {
+    Bpe probe;
+    probe.byte_ids_.fill(kNone);
+    Words ignored;
+    bpe.takes_bytes_ = probe.index_bytes(spec, special, ignored).has_value();
+  }
+  MC_CHECK(bpe.takes_bytes_ ? bpe.index_bytes(spec, special, words) : bpe.index_characters(spec, special, words));
+  MC_CHECK(bpe.index_merges(spec.merges));
+  bpe.find_expansions(spec, special);
+  if (!bpe.takes_bytes_ && !affixes && !spec.ignore_merges) bpe.index_joins(spec);
+  if (!affixes || spec.ignore_merges) MC_CHECK(bpe.index_words(words, spec.ignore_merges));
+  return bpe;
+}
+
+Result<void> Bpe::index_bytes(const TokenizerSpec& spec, const std::vector<bool>& special, Words& words) {
   for (const VocabEntry& entry : spec.vocab) {
     auto bytes = bytes_spelt(entry.text);
     if (!bytes) continue;  // only reachable as an added token
-    if (bytes->size() == 1) bpe.byte_ids_[static_cast<uint8_t>((*bytes)[0])] = entry.id;
+    if (bytes->size() == 1) byte_ids_[static_cast<uint8_t>((*bytes)[0])] = entry.id;
     if (!special[entry.id]) words.emplace_back(std::move(*bytes), entry.id);
   }
   for (int byte = 0; byte < 256; ++byte)
-    if (bpe.byte_ids_[byte] == kNone && can_occur_in_utf8(byte))
+    if (byte_ids_[byte] == kNone && can_occur_in_utf8(byte))
       return Error{Code::unsupported, "tokenizer.json: model.vocab has no token for byte " + std::to_string(byte) +
                                           ", spelt " + spell_bytes(std::string(1, static_cast<char>(byte))) +
                                           "; a byte-level vocabulary has all of them"};
-  MC_CHECK(bpe.index_merges(spec.merges));
-  bpe.find_expansions(spec, special);
-  MC_CHECK(bpe.index_words(words, spec.ignore_merges));
-  return bpe;
+  return {};
+}
+
+Result<void> Bpe::index_characters(const TokenizerSpec& spec, const std::vector<bool>& special, Words& words) {
+  const bool affixes = !continuing_prefix_.empty() || !word_suffix_.empty();
+  character_ids_.assign(kDirectCharacters, kNone);
+  for (const VocabEntry& entry : spec.vocab) {
+    // A control token is no symbol either, but for those of one byte, which byte-level BPE cannot do without.
+    if (special[entry.id] && entry.text.size() > 1 && entry.id != unknown_) continue;
+    const CodePoint c = decode_utf8(entry.text);
+    const bool single = c.bytes == entry.text.size();
+    if (single && c.value < kDirectCharacters) character_ids_[c.value] = entry.id;
+    // Beside the bare characters: one character between affixes, or one beyond the direct table.
+    if ((affixes || (single && c.value >= kDirectCharacters)) &&
+        symbols_.insert(entry.text, entry.id) != StringTable::Insert::done)
+      return Error{Code::invalid, "tokenizer.json: model.vocab holds crafted tokens"};
+    const int byte = spec.byte_fallback ? fallback_byte(entry.text) : -1;
+    if (byte >= 0) byte_ids_[byte] = entry.id;
+    if (!special[entry.id]) words.emplace_back(entry.text, entry.id);
+  }
+  const bool all_bytes = std::none_of(byte_ids_.begin(), byte_ids_.end(), [](uint32_t id) { return id == kNone; });
+  if (!spec.unk_token.empty() && unknown_ == kNone && !all_bytes)
+    return Error{Code::invalid, "tokenizer.json: model.unk_token " + spec.unk_token + " is not in model.vocab"};
+  return {};
+}
+
+/// Pairs of characters inside the tokens that merging makes. A merge of anything but characters (a byte
+/// token, the unknown token) would make a token whose symbols its text does not tell: then no cuts.
+void Bpe::index_joins(const TokenizerSpec& spec) {
+  std::vector<uint8_t> made(kTokenIdEnd);
+  for (const Merge& merge : spec.merges) {
+    for (uint32_t part : {merge.left, merge.right})
+      if (part == unknown_ || std::find(byte_ids_.begin(), byte_ids_.end(), part) != byte_ids_.end()) return;
+    made[merge.result] = 1;
+  }
+  std::vector<uint64_t> keys;
+  for (const VocabEntry& entry : spec.vocab) {
+    if (!made[entry.id]) continue;
+    uint32_t previous = kNone;
+    for (size_t at = 0; at < entry.text.size();) {
+      const uint32_t bytes = decode_utf8(std::string_view(entry.text).substr(at)).bytes;
+      const uint32_t id = symbol_of(std::string_view(entry.text).substr(at, bytes));
+      // A character without a token is no symbol, so the token cannot be reached; pairs too many are harmless.
+      if (previous != kNone && id != kNone) keys.push_back(pair_key(previous, id));
+      previous = id;
+      at += bytes;
+    }
+  }
+  std::sort(keys.begin(), keys.end());
+  keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
+  joins_.assign(std::bit_ceil(keys.size() * 2 + 16), UINT64_MAX);
+  const int shift = 64 - std::countr_zero(joins_.size());
+  for (uint64_t key : keys) {
+    size_t slot = pair_slot(key, shift);
+    for (size_t probe = 0; joins_[slot] != UINT64_MAX; ++probe) {
+      if (probe == kProbesMax) return joins_.clear();  // crafted; slower without cuts, not wrong
+      slot = (slot + 1) & (joins_.size() - 1);
+    }
+    joins_[slot] = key;
+  }
 }
 
 Result<void> Bpe::index_merges(const std::vector<Merge>& merges) {
@@ -71,7 +165,8 @@ Result<void> Bpe::index_merges(const std::vector<Merge>& merges) {
 
 void Bpe::find_expansions(const TokenizerSpec& spec, const std::vector<bool>& special) {
   for (const Merge& merge : spec.merges)
-    if (special[merge.result]) expansions_.push_back({merge.left, merge.right, merge.result});
+    if (special[merge.result] && merge.result != unknown_)
+      expansions_.push_back({merge.left, merge.right, merge.result});
   // Of several merges that give one token, the first: what merging would have met first.
   const auto by_result = [](const Merge& a, const Merge& b) { return a.result < b.result; };
   std::stable_sort(expansions_.begin(), expansions_.end(), by_result);
@@ -79,16 +174,16 @@ void Bpe::find_expansions(const TokenizerSpec& spec, const std::vector<bool>& sp
   expansions_.erase(std::unique(expansions_.begin(), expansions_.end(), same), expansions_.end());
 }
 
-Result<void> Bpe::index_words(const std::vector<std::pair<std::string, uint32_t>>& words, bool all) {
+Result<void> Bpe::index_words(const Words& words, bool all) {
   words_.reserve(words.size());
   std::vector<uint32_t> merged;
-  for (const auto& [bytes, id] : words) {
+  for (const auto& [text, id] : words) {
     if (!all) {
       merged.clear();
-      merge(bytes, merged);
+      merge_word(text, merged);
       if (merged.size() != 1 || merged[0] != id) continue;
     }
-    if (words_.insert(bytes, id) != StringTable::Insert::done)
+    if (words_.insert(text, id) != StringTable::Insert::done)
       return Error{Code::invalid, "tokenizer.json: model.vocab holds crafted tokens"};
   }
   return {};
@@ -101,20 +196,133 @@ inline const Bpe::Pair& Bpe::pair(uint32_t left, uint32_t right) const {
   return pairs_[slot];
 }
 
-void Bpe::encode(std::string_view word, std::vector<uint32_t>& out) const {
-  if (const auto id = words_.find(word))
-    out.push_back(*id);
-  else
-    merge(word, out);
+inline bool Bpe::joins(uint32_t left, uint32_t right) const {
+  const uint64_t key = pair_key(left, right);
+  size_t slot = pair_slot(key, 64 - std::countr_zero(joins_.size()));
+  while (joins_[slot] != key && joins_[slot] != UINT64_MAX) slot = (slot + 1) & (joins_.size() - 1);
+  return joins_[slot] == key;
 }
 
-void Bpe::merge(std::string_view word, std::vector<uint32_t>& out) const {
+void Bpe::encode(std::string_view word, std::vector<uint32_t>& out) const {
   MC_ASSERT(!word.empty());
-  const size_t first = out.size();
-  if (word.size() <= kShortWordBytes)
-    merge_short(word, out);
+  if (const auto id = words_.find(word))
+    out.push_back(*id);
+  else if (takes_bytes_)
+    merge_word(word, out);
   else
-    merge_long(word, out);
+    encode_characters(word, out);
+}
+
+/// The token of one character as it is spelt, affixes and all.
+uint32_t Bpe::symbol_of(std::string_view spelt) const {
+  const CodePoint c = decode_utf8(spelt);
+  if (c.bytes == spelt.size() && c.value < kDirectCharacters) return character_ids_[c.value];
+  return symbols_.find(spelt).value_or(kNone);
+}
+
+/// A character without a token. The order in which a pending unknown token and the bytes of a later
+/// character come out (bytes first) is that of Hugging Face's.
+void Bpe::read_unknown(std::string_view spelt, uint32_t begin, uint32_t& unknown_begin, Symbols& out) const {
+  const auto missing = [&](char c) { return byte_ids_[static_cast<uint8_t>(c)] == kNone; };
+  if (std::none_of(spelt.begin(), spelt.end(), missing)) {
+    for (char c : spelt) {
+      out.ids.push_back(byte_ids_[static_cast<uint8_t>(c)]);
+      out.begins.push_back(begin);
+    }
+    return;
+  }
+  if (unknown_ == kNone) return;
+  if (unknown_begin != kNone) {
+    if (fuse_unknown_) return;
+    out.ids.push_back(unknown_);
+    out.begins.push_back(unknown_begin);
+  }
+  unknown_begin = begin;
+}
+
+void Bpe::read_symbols(std::string_view word, Symbols& out) const {
+  out.ids.clear();
+  out.begins.clear();
+  const bool affixes = !continuing_prefix_.empty() || !word_suffix_.empty();
+  uint32_t unknown_begin = kNone;  // where the unknown token starts that is still to be put out
+  const auto put_unknown = [&] {
+    if (unknown_begin == kNone) return;
+    out.ids.push_back(unknown_);
+    out.begins.push_back(unknown_begin);
+    unknown_begin = kNone;
+  };
+  std::string dressed;
+  for (size_t at = 0; at < word.size();) {
+    const uint32_t bytes = decode_utf8(word.substr(at)).bytes;
+    std::string_view spelt = word.substr(at, bytes);
+    const auto begin = static_cast<uint32_t>(at);
+    at += bytes;
+    if (affixes) {
+      dressed = begin == 0 ? "" : continuing_prefix_;
+      dressed += spelt;
+      if (at == word.size()) dressed += word_suffix_;
+      spelt = dressed;
+    }
+    const uint32_t id = symbol_of(spelt);
+    if (id == kNone) {
+      read_unknown(spelt, begin, unknown_begin, out);
+      continue;
+    }
+    put_unknown();
+    out.ids.push_back(id);
+    out.begins.push_back(begin);
+  }
+  put_unknown();
+}
+
+void Bpe::encode_characters(std::string_view word, std::vector<uint32_t>& out) const {
+  if (joins_.empty()) return merge_word(word, out);
+  thread_local Symbols symbols;
+  read_symbols(word, symbols);
+  const std::span<const uint32_t> ids(symbols.ids);
+  for (size_t begin = 0; begin < ids.size();) {
+    size_t end = begin + 1;
+    while (end < ids.size() && joins(ids[end - 1], ids[end])) ++end;
+    if (end == begin + 1) {
+      merge(ids.subspan(begin, 1), out);
+    } else {
+      const size_t text_end = end < ids.size() ? symbols.begins[end] : word.size();
+      const auto known = words_.find(word.substr(symbols.begins[begin], text_end - symbols.begins[begin]));
+      if (known)
+        out.push_back(*known);
+      else
+        merge(ids.subspan(begin, end - begin), out);
+    }
+    begin = end;
+  }
+  constexpr size_t kKept = 1 << 18;  // a long text must not leave its symbols behind in every thread
+  if (symbols.ids.capacity() > kKept) symbols = {};
+}
+
+void Bpe::merge_word(std::string_view word, std::vector<uint32_t>& out) const {
+  if (!takes_bytes_) {
+    Symbols symbols;
+    read_symbols(word, symbols);
+    return merge(symbols.ids, out);
+  }
+  uint32_t ids[kShortWord];
+  std::vector<uint32_t> many;
+  uint32_t* at = ids;
+  if (word.size() > kShortWord) {
+    many.resize(word.size());
+    at = many.data();
+  }
+  for (size_t i = 0; i < word.size(); ++i) at[i] = byte_ids_[static_cast<uint8_t>(word[i])];
+  merge({at, word.size()}, out);
+}
+
+void Bpe::merge(std::span<const uint32_t> symbols, std::vector<uint32_t>& out) const {
+  if (symbols.empty()) return;
+  const size_t first = out.size();
+  if (symbols.size() <= kShortWord)
+    merge_short(symbols, out);
+  else
+    merge_long(symbols, out);
   if (!expansions_.empty()) expand(first, out);
 }
 
@@ -135,11 +343,11 @@ void Bpe::expand(size_t first, std::vector<uint32_t>& out) const {
   }
 }
 
-void Bpe::merge_short(std::string_view word, std::vector<uint32_t>& out) const {
-  uint32_t ids[kShortWordBytes];
-  uint32_t ranks[kShortWordBytes] = {kNone};  // of the pair (i, i + 1)
-  uint32_t results[kShortWordBytes];          // what it becomes
-  size_t count = word.size();
+void Bpe::merge_short(std::span<const uint32_t> symbols, std::vector<uint32_t>& out) const {
+  uint32_t ids[kShortWord];
+  uint32_t ranks[kShortWord] = {kNone};  // of the pair (i, i + 1)
+  uint32_t results[kShortWord];          // what it becomes
+  size_t count = symbols.size();
   const auto look_up = [&](size_t i) {
     if (i + 1 >= count) {
       ranks[i] = kNone;
@@ -149,7 +357,7 @@ void Bpe::merge_short(std::string_view word, std::vector<uint32_t>& out) const {
     ranks[i] = found.rank;
     results[i] = found.result;
   };
-  for (size_t i = 0; i < count; ++i) ids[i] = byte_ids_[static_cast<uint8_t>(word[i])];
+  std::copy(symbols.begin(), symbols.end(), ids);
   for (size_t i = 0; i < count; ++i) look_up(i);
   while (true) {
     size_t best = 0;
@@ -168,7 +376,7 @@ void Bpe::merge_short(std::string_view word, std::vector<uint32_t>& out) const {
   out.insert(out.end(), ids, ids + count);
 }
 
-void Bpe::merge_long(std::string_view word, std::vector<uint32_t>& out) const {
+void Bpe::merge_long(std::span<const uint32_t> word, std::vector<uint32_t>& out) const {
   struct Symbol {
     uint32_t id;
     uint32_t previous;
@@ -199,8 +407,7 @@ void Bpe::merge_long(std::string_view word, std::vector<uint32_t>& out) const {
     heap.push_back(made);
     std::push_heap(heap.begin(), heap.end());
   };
-  for (uint32_t i = 0; i < count; ++i)
-    symbols[i] = {byte_ids_[static_cast<uint8_t>(word[i])], i == 0 ? kNone : i - 1, i + 1 == count ? kNone : i + 1};
+  for (uint32_t i = 0; i < count; ++i) symbols[i] = {word[i], i == 0 ? kNone : i - 1, i + 1 == count ? kNone : i + 1};
   for (uint32_t i = 0; i < count; ++i)
     if (const Candidate made = candidate(i); made.rank != kNone) heap.push_back(made);
   std::make_heap(heap.begin(), heap.end());

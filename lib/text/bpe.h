@@ -1,16 +1,28 @@
-// Byte pair encoding (Sennrich et al., 2016, over bytes as in GPT-2): a word starts as its bytes, and
-// the adjacent pair with the lowest rank, the leftmost among equals, is merged until no pair has one.
-//   short words   an array and a scan for the minimum: quadratic, but in registers and cache
-//   long words    a linked list and a heap of candidate pairs: O(n log n) for any word
-//   known words   a table of the vocabulary's words that merging would rebuild exactly (checked for
-//                 each one when the model is built), so most words of a text cost one look-up
-// A word never yields the id of a special token longer than a byte: where merging leads to one, its
-// parts are given instead. So text that may not become a control token cannot become one here either.
+// Byte pair encoding (Sennrich et al., 2016): a word starts as its symbols, and the adjacent pair with
+// the lowest rank, the leftmost among equals, is merged until no pair has one. Symbols are
+//   bytes        byte-level BPE (GPT-2), when the vocabulary has all of them: words are given as plain bytes
+//   characters   else (SentencePiece's form); a character without a token becomes the tokens <0xNN> of its
+//                bytes (byte fallback), the unknown token, or nothing, as the file says. Words are given as
+//                the vocabulary spells them.
+// How a word is merged:
+//   short words  an array and a scan for the minimum: quadratic, but in registers and cache
+//   long words   a linked list and a heap of candidate pairs: O(n log n) for any word
+//   known words  a table of the vocabulary's words that merging would rebuild exactly (checked for each
+//                one when the model is built), so most words of a text cost one look-up
+//   cuts         a tokenizer without a pre-tokenizer gives a whole text as one word. No merge crosses two
+//                characters that stand side by side in no token that merging makes, so the word is cut
+//                there first; exact, and most pieces are known words then
+// A word never yields the id of a special token longer than a byte (the unknown token apart): where
+// merging leads to one, its parts are given instead. So text that may not become a control token cannot
+// become one here either.
 // Built once; const use from any thread.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -26,7 +38,12 @@ class Bpe {
   /// invalid: the vocabulary lacks a byte that UTF-8 text can hold, or its keys are crafted.
   static Result<Bpe> build(const TokenizerSpec& spec);
 
-  /// Appends the ids of one non-empty word, whose bytes are part of valid UTF-8 text.
+  /// Whether encode() wants a byte-level word as plain bytes; else spelt in the byte alphabet.
+  bool takes_bytes() const { return takes_bytes_; }
+  /// What stands for unknown characters.
+  std::optional<uint32_t> unknown() const { return unknown_ == kNone ? std::nullopt : std::optional(unknown_); }
+
+  /// Appends the ids of one non-empty word, which is, or spells, a part of valid UTF-8 text.
   void encode(std::string_view word, std::vector<uint32_t>& out) const;
 
  private:
@@ -36,21 +53,45 @@ class Bpe {
     uint32_t rank = kNone;
     uint32_t result = kNone;
   };
+  struct Symbols {
+    std::vector<uint32_t> ids;
+    std::vector<uint32_t> begins;  // byte in the word where each symbol starts
+  };
+  using Words = std::vector<std::pair<std::string, uint32_t>>;
 
   Bpe() = default;
+  Result<void> index_bytes(const TokenizerSpec& spec, const std::vector<bool>& special, Words& words);
+  Result<void> index_characters(const TokenizerSpec& spec, const std::vector<bool>& special, Words& words);
   Result<void> index_merges(const std::vector<Merge>& merges);
-  Result<void> index_words(const std::vector<std::pair<std::string, uint32_t>>& words, bool all);
+  Result<void> index_words(const Words& words, bool all);
+  void index_joins(const TokenizerSpec& spec);
   void find_expansions(const TokenizerSpec& spec, const std::vector<bool>& special);
+
   const Pair& pair(uint32_t left, uint32_t right) const;
-  void merge(std::string_view word, std::vector<uint32_t>& out) const;
-  void merge_short(std::string_view word, std::vector<uint32_t>& out) const;
-  void merge_long(std::string_view word, std::vector<uint32_t>& out) const;
+  bool joins(uint32_t left, uint32_t right) const;
+  uint32_t symbol_of(std::string_view character) const;
+  void read_symbols(std::string_view word, Symbols& out) const;
+  void read_unknown(std::string_view spelt, uint32_t begin, uint32_t& unknown_begin, Symbols& out) const;
+  void encode_characters(std::string_view word, std::vector<uint32_t>& out) const;
+  void merge_word(std::string_view word, std::vector<uint32_t>& out) const;
+  void merge(std::span<const uint32_t> symbols, std::vector<uint32_t>& out) const;
+  void merge_short(std::span<const uint32_t> symbols, std::vector<uint32_t>& out) const;
+  void merge_long(std::span<const uint32_t> symbols, std::vector<uint32_t>& out) const;
   void expand(size_t first, std::vector<uint32_t>& out) const;
 
-  std::array<uint32_t, 256> byte_ids_{};
+  bool takes_bytes_ = false;
+  bool fuse_unknown_ = false;
+  std::array<uint32_t, 256> byte_ids_{};  // of a byte; of <0xNN> where symbols are characters
+  std::vector<uint32_t> character_ids_;   // of the characters below U+10000
+  StringTable symbols_;                   // every spelling of one symbol, where a table by character is not enough
+  std::string continuing_prefix_;
+  std::string word_suffix_;
+  uint32_t unknown_ = kNone;
+
   StringTable words_;
   std::vector<Pair> pairs_;  // open addressing, a power of two, at most half full
   int pair_shift_ = 0;
+  std::vector<uint64_t> joins_;    // the same, of symbols that stand side by side in a token; empty: no cuts
   std::vector<Merge> expansions_;  // of special tokens that merging can reach, sorted by result
 };
 

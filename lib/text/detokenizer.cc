@@ -1,25 +1,81 @@
 #include "text/detokenizer.h"
 
+#include "text/tokenizer_tables.h"
 #include "text/utf8.h"
 
 namespace mc::text {
+
+Detokenizer::Detokenizer(const Tokenizer& tokenizer, bool skip_special, TextStart start)
+    : tokenizer_(&tokenizer), skip_special_(skip_special), start_(start) {
+  begin();
+}
+
+void Detokenizer::begin() {
+  const Decoder& decoder = tokenizer_->tables_->decoder;
+  first_ = start_ == TextStart::here && decoder.first_differs();
+  strip_left_ = start_ == TextStart::here ? decoder.strip_count() : 0;
+}
+
+void Detokenizer::add_text(std::string_view text, std::string& out) {
+  const std::string_view stripped = tokenizer_->tables_->decoder.strip_character();
+  while (strip_left_ > 0 && !text.empty()) {
+    if (!text.starts_with(stripped)) {
+      strip_left_ = 0;
+      break;
+    }
+    text.remove_prefix(stripped.size());
+    --strip_left_;
+  }
+  out += text;
+}
+
+void Detokenizer::add(uint32_t id, std::string& out) {
+  if (skip_special_ && tokenizer_->is_special(id)) return;
+  const Tokenizer::Tables& tables = *tokenizer_->tables_;
+  if (id >= tables.texts.size() || !tables.texts[id].known) return;
+  if (tables.decoder.byte_level()) {
+    pending_ += tables.text_of(id);
+    return;
+  }
+  const bool first = std::exchange(first_, false);
+  if (tables.texts[id].byte) {
+    pending_ += tables.text_of(id);
+    return;
+  }
+  std::string whole;
+  if (!pending_.empty()) {  // the run of bytes ends here, and with it what could have completed it
+    append_lossy_utf8(whole, pending_, true, true);
+    pending_.clear();
+  }
+  if (first)
+    whole += tables.decoder.apply(tables.spelling_of(id), true).text;
+  else
+    whole += tables.text_of(id);
+  add_text(whole, out);
+}
 
 std::string Detokenizer::push(uint32_t id) {
   return push(std::span(&id, 1));
 }
 
 std::string Detokenizer::push(std::span<const uint32_t> ids) {
-  for (uint32_t id : ids)
-    if (!skip_special_ || !tokenizer_->is_special(id)) pending_ += tokenizer_->token_bytes(id);
   std::string out;
-  pending_.erase(0, append_lossy_utf8(out, pending_, false));
+  for (uint32_t id : ids) {
+    add(id, out);
+    if (pending_.empty()) continue;
+    std::string whole;
+    pending_.erase(0, append_lossy_utf8(whole, pending_, false, !tokenizer_->tables_->decoder.byte_level()));
+    add_text(whole, out);
+  }
   return out;
 }
 
 std::string Detokenizer::flush() {
-  std::string out;
-  append_lossy_utf8(out, pending_, true);
+  std::string whole, out;
+  append_lossy_utf8(whole, pending_, true, !tokenizer_->tables_->decoder.byte_level());
   pending_.clear();
+  add_text(whole, out);
+  begin();
   return out;
 }
 

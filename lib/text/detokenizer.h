@@ -1,6 +1,7 @@
 // Token ids, one at a time, to text that can be sent at once: a token may end in the middle of a
 // character, so bytes are held back (at most 3) until the character is whole. What all calls return,
-// put together, is Tokenizer::decode() of all ids.
+// put together, is Tokenizer::decode() of all ids when the text starts here; an answer continues its
+// prompt, and keeps the space in front that the start of a text loses (SentencePiece's forms).
 #pragma once
 
 #include <cstdint>
@@ -11,11 +12,12 @@
 
 namespace mc::text {
 
+enum class TextStart : uint8_t { here, before };
+
 class Detokenizer {
  public:
   /// `tokenizer` outlives this. One thread at a time.
-  explicit Detokenizer(const Tokenizer& tokenizer, bool skip_special = true)
-      : tokenizer_(&tokenizer), skip_special_(skip_special) {}
+  explicit Detokenizer(const Tokenizer& tokenizer, bool skip_special = true, TextStart start = TextStart::here);
 
   /// The characters that this token completes; bytes that no later token can make valid are U+FFFD.
   std::string push(uint32_t id);
@@ -26,9 +28,16 @@ class Detokenizer {
   size_t pending_bytes() const { return pending_.size(); }
 
  private:
+  void add(uint32_t id, std::string& out);
+  void add_text(std::string_view text, std::string& out);
+  void begin();
+
   const Tokenizer* tokenizer_;
   bool skip_special_;
-  std::string pending_;
+  TextStart start_;
+  bool first_ = false;       // the next token is the text's first
+  uint32_t strip_left_ = 0;  // characters that the text's start may still lose
+  std::string pending_;      // bytes of a character that is not whole
 };
 
 }  // namespace mc::text

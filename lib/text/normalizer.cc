@@ -1,6 +1,9 @@
 #include "text/normalizer.h"
 
+#include <algorithm>
+
 #include "text/unicode.h"
+#include "text/utf8.h"
 
 namespace mc::text {
 namespace {
@@ -20,6 +23,45 @@ Result<std::string> replace(const Regex& regex, std::string_view text, std::stri
   return out;
 }
 
+std::string_view strip_left(std::string_view text) {
+  while (!text.empty()) {
+    const CodePoint c = decode_utf8(text);
+    if (!is_space(c.value)) break;
+    text.remove_prefix(c.bytes);
+  }
+  return text;
+}
+
+std::string_view strip_right(std::string_view text) {
+  while (!text.empty()) {
+    const CodePoint c = decode_utf8_back(text);
+    if (!is_space(c.value)) break;
+    text.remove_suffix(c.bytes);
+  }
+  return text;
+}
+
+std::string without_accents(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (size_t at = 0; at < text.size();) {
+    const CodePoint c = decode_utf8(text.substr(at));
+    if (!is_mark(c.value)) out += text.substr(at, c.bytes);
+    at += c.bytes;
+  }
+  return out;
+}
+
+/// Moves the ranges by `shift` bytes and cuts them to [0, size).
+void move_ranges(std::vector<UserRange>& user, std::ptrdiff_t shift, size_t size) {
+  const auto moved = [&](size_t at) {
+    const auto to = static_cast<std::ptrdiff_t>(at) + shift;
+    return static_cast<size_t>(std::clamp<std::ptrdiff_t>(to, 0, static_cast<std::ptrdiff_t>(size)));
+  };
+  for (UserRange& range : user) range = {moved(range.begin), moved(range.end)};
+  std::erase_if(user, [](const UserRange& range) { return range.begin == range.end; });
+}
+
 }  // namespace
 
 Result<Normalizer> Normalizer::build(const TokenizerSpec& spec) {
@@ -35,22 +77,73 @@ Result<Normalizer> Normalizer::build(const TokenizerSpec& spec) {
   return out;
 }
 
+Result<std::string> Normalizer::run(const Step& step, std::string_view text, size_t bytes_max) {
+  std::string out;
+  switch (step.spec.kind) {
+    case NormalizerStep::Kind::form: out = normalize(text, step.spec.form); break;
+    case NormalizerStep::Kind::lowercase: out = lowercase(text); break;
+    case NormalizerStep::Kind::strip_accents: out = without_accents(text); break;
+    case NormalizerStep::Kind::strip:
+      if (step.spec.left) text = strip_left(text);
+      if (step.spec.right) text = strip_right(text);
+      out = text;
+      break;
+    case NormalizerStep::Kind::prepend:
+      if (!text.empty()) out.append(step.spec.content).append(text);
+      break;
+    case NormalizerStep::Kind::replace: return replace(*step.regex, text, step.spec.content, bytes_max);
+  }
+  if (out.size() > bytes_max) return too_long(bytes_max);
+  return out;
+}
+
+/// Whether `user` could be made the ranges of `result`. Where the pieces between the borders, each by
+/// itself, give the whole result, nothing has happened across a border.
+Result<bool> Normalizer::carry(const Step& step, std::string_view text, std::string_view result, size_t bytes_max,
+                               std::vector<UserRange>& user) {
+  using Kind = NormalizerStep::Kind;
+  if (step.spec.kind == Kind::prepend || step.spec.kind == Kind::strip) {
+    const size_t cut = step.spec.kind == Kind::strip && step.spec.left ? text.size() - strip_left(text).size() : 0;
+    const size_t put = step.spec.kind == Kind::prepend && !text.empty() ? step.spec.content.size() : 0;
+    move_ranges(user, static_cast<std::ptrdiff_t>(put) - static_cast<std::ptrdiff_t>(cut), result.size());
+    return true;
+  }
+  size_t from = 0, done = 0;  // in text, in result
+  const auto piece = [&](size_t to) -> Result<bool> {
+    MC_TRY(part, run(step, text.substr(from, to - from), bytes_max));
+    const bool same = result.substr(done).starts_with(part);
+    from = to;
+    done += part.size();
+    return same;
+  };
+  std::vector<UserRange> moved;
+  for (const UserRange& range : user) {
+    MC_TRY(before, piece(range.begin));
+    const size_t begin = done;
+    MC_TRY(inside, piece(range.end));
+    if (!before || !inside) return false;
+    if (begin != done) moved.push_back({begin, done});
+  }
+  MC_TRY(behind, piece(text.size()));
+  if (!behind || done != result.size()) return false;
+  user = std::move(moved);
+  return true;
+}
+
 Result<std::string> Normalizer::apply(std::string_view text, size_t bytes_max) const {
+  std::vector<UserRange> nobody;
+  return apply(text, bytes_max, nobody);
+}
+
+Result<std::string> Normalizer::apply(std::string_view text, size_t bytes_max, std::vector<UserRange>& user) const {
   std::string current(text);
   for (const Step& step : steps_) {
-    switch (step.spec.kind) {
-      case NormalizerStep::Kind::form: current = normalize(current, step.spec.form); break;
-      case NormalizerStep::Kind::lowercase: current = lowercase(current); break;
-      case NormalizerStep::Kind::prepend:
-        if (!current.empty()) current.insert(0, step.spec.content);
-        break;
-      case NormalizerStep::Kind::replace: {
-        MC_TRY(replaced, replace(*step.regex, current, step.spec.content, bytes_max));
-        current = std::move(replaced);
-        break;
-      }
+    MC_TRY(next, run(step, current, bytes_max));
+    if (!user.empty() && next != current) {
+      MC_TRY(carried, carry(step, current, next, bytes_max, user));
+      if (!carried) user.assign({{0, next.size()}});
     }
-    if (current.size() > bytes_max) return too_long(bytes_max);
+    current = std::move(next);
   }
   return current;
 }

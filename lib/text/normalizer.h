@@ -1,5 +1,6 @@
 // What a tokenizer does to text before it cuts it into words: a chain of Unicode forms, lower-casing,
-// a prefix, replacements.
+// stripping, a prefix, replacements. Which bytes a user wrote is carried along; where a step mixes a
+// user's characters with others (an accent on a template's letter), all of the text becomes the user's.
 #pragma once
 
 #include <optional>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "text/added_tokens.h"
 #include "text/regex.h"
 #include "text/spec.h"
 
@@ -20,12 +22,17 @@ class Normalizer {
   bool empty() const { return steps_.empty(); }
   /// invalid: the result would be longer than `bytes_max`. Any thread.
   Result<std::string> apply(std::string_view text, size_t bytes_max) const;
+  /// The same; `user`, sorted ranges of `text`, becomes those of the result.
+  Result<std::string> apply(std::string_view text, size_t bytes_max, std::vector<UserRange>& user) const;
 
  private:
   struct Step {
     NormalizerStep spec;
     std::optional<Regex> regex;
   };
+  static Result<std::string> run(const Step& step, std::string_view text, size_t bytes_max);
+  static Result<bool> carry(const Step& step, std::string_view text, std::string_view result, size_t bytes_max,
+                            std::vector<UserRange>& user);
   std::vector<Step> steps_;
 };
 

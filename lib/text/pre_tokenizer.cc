@@ -60,36 +60,66 @@ void prefix_spaces(std::string_view text, std::vector<Span>& pieces, std::string
   }
 }
 
+/// Spaces become the mark, and one is put in front of the pieces that the scheme names.
+void write_marks(const PreStep& step, bool first, std::string_view text, std::vector<Span>& pieces, std::string& out) {
+  out.clear();
+  out.reserve(text.size() + text.size() / 2 + 8);
+  for (Span& piece : pieces) {
+    const auto begin = static_cast<uint32_t>(out.size());
+    const std::string_view source = text.substr(piece.begin, piece.end - piece.begin);
+    const bool starts = source[0] == ' ' || source.starts_with(step.mark);
+    const bool named =
+        step.prepend == PrependScheme::always || (step.prepend == PrependScheme::first && first && piece.begin == 0);
+    if (named && !starts) out += step.mark;
+    for (char c : source) {
+      if (c == ' ')
+        out += step.mark;
+      else
+        out += c;
+    }
+    piece.begin = begin;
+    piece.end = static_cast<uint32_t>(out.size());
+  }
+}
+
 }  // namespace
 
 Result<PreTokenizer> PreTokenizer::build(const TokenizerSpec& spec) {
   PreTokenizer out;
-  for (const SplitStep& step : spec.splits) {
-    MC_TRY(regex, Regex::compile(step.pattern));
-    out.steps_.push_back({std::move(regex), step.behavior, step.invert});
+  for (const PreStep& step : spec.pre) {
+    std::optional<Regex> regex;
+    if (step.kind == PreStep::Kind::split || (step.kind == PreStep::Kind::metaspace && step.split)) {
+      MC_TRY(compiled, Regex::compile(step.kind == PreStep::Kind::split ? step.pattern : Regex::quote(step.mark)));
+      regex = std::move(compiled);
+    }
+    out.steps_.push_back({step, std::move(regex)});
   }
-  out.prefix_space_ = spec.add_prefix_space;
-  out.steps_before_prefix_ = spec.splits_before_byte_level;
   return out;
 }
 
-Result<std::string_view> PreTokenizer::split(std::string_view text, std::string& rewritten,
+Result<std::string_view> PreTokenizer::split(std::string_view text, bool first, std::string& rewritten,
                                              std::vector<Span>& words) const {
   words.clear();
   if (text.empty()) return text;
   words.push_back({0, static_cast<uint32_t>(text.size()), false});
   std::vector<Span> next;
-  for (size_t i = 0; i <= steps_.size(); ++i) {
-    if (prefix_space_ && i == steps_before_prefix_) {
-      prefix_spaces(text, words, rewritten);
+  std::string other;  // a step reads one buffer and writes the other
+  for (const Step& step : steps_) {
+    if (step.spec.kind != PreStep::Kind::split) {
+      if (step.spec.kind == PreStep::Kind::prefix_space)
+        prefix_spaces(text, words, other);
+      else
+        write_marks(step.spec, first, text, words, other);
+      rewritten.swap(other);
       text = rewritten;
     }
-    if (i == steps_.size()) break;
+    if (!step.regex) continue;
+    const bool marks = step.spec.kind == PreStep::Kind::metaspace;
     next.clear();
     for (const Span& word : words) {
-      const size_t first = next.size();
-      MC_CHECK(steps_[i].regex.split(text, word.begin, word.end, next));
-      apply(steps_[i].behavior, steps_[i].invert, next, first);
+      const size_t begin = next.size();
+      MC_CHECK(step.regex->split(text, word.begin, word.end, next));
+      apply(marks ? SplitBehavior::merged_with_next : step.spec.behavior, step.spec.invert, next, begin);
     }
     words.swap(next);
   }

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/json.h"
-#include "text/regex.h"
+#include "text/spec_fields.h"
 #include "text/string_table.h"
 
 namespace mc::text {
@@ -11,42 +11,6 @@ namespace {
 
 constexpr JsonLimits kTokenizerLimits{.bytes = size_t{256} << 20, .depth = 64, .values = size_t{8} << 20};
 constexpr JsonLimits kConfigLimits{.bytes = size_t{16} << 20, .depth = 64, .values = size_t{1} << 20};
-
-Error bad(std::string what) {
-  return {Code::invalid, "tokenizer.json: " + std::move(what)};
-}
-
-/// `value` as the user will look for it in the file.
-std::string shown(const Json& value) {
-  constexpr size_t kShownMax = 80;
-  std::string text = value.dump();
-  if (text.size() > kShownMax) text = text.substr(0, kShownMax) + "...";
-  return text;
-}
-
-Error unsupported(const std::string& field, const Json& value, std::string_view supported) {
-  return {Code::unsupported,
-          "tokenizer.json: " + field + " " + shown(value) + " is not supported; supported: " + std::string(supported)};
-}
-
-Error wrong_kind(const std::string& field, const Json& value, std::string_view wanted) {
-  return bad(field + " must be " + std::string(wanted) + ", it is " + std::string(value.kind_name()));
-}
-
-Result<uint32_t> read_id(const std::string& field, const Json& value) {
-  if (!value.is_int()) return wrong_kind(field, value, "an integer");
-  const int64_t id = value.as_int();
-  if (id < 0 || id >= kTokenIdEnd)
-    return bad(field + " is " + std::to_string(id) + "; ids go from 0 to " + std::to_string(kTokenIdEnd - 1));
-  return static_cast<uint32_t>(id);
-}
-
-Result<bool> read_flag(const std::string& parent, const Json& object, std::string_view key, bool fallback) {
-  const Json* value = object.find(key);
-  if (value == nullptr || value->is_null()) return fallback;
-  if (!value->is_bool()) return wrong_kind(parent + "." + std::string(key), *value, "a boolean");
-  return value->as_bool();
-}
 
 // --- model ---------------------------------------------------------------------------------------
 
@@ -93,7 +57,10 @@ Result<void> read_merges(const Json& merges, TokenizerSpec& spec, const StringTa
     } else {
       return bad(field + " " + shown(item) + " must be a string or a pair of strings");
     }
-    joined.assign(left).append(right);
+    const std::string_view prefix = spec.continuing_prefix;  // the right part of a merge wears it, the result does not
+    if (right.size() < prefix.size())
+      return bad(field + " " + shown(item) + " has a right part without model.continuing_subword_prefix");
+    joined.assign(left).append(right.substr(prefix.size()));
     const auto id_of = [&](std::string_view token) { return ids.find(token); };
     const auto left_id = id_of(left), right_id = id_of(right), result = id_of(joined);
     if (!left_id || !right_id || !result)
@@ -108,16 +75,23 @@ Result<void> read_merges(const Json& merges, TokenizerSpec& spec, const StringTa
 }
 
 Result<void> read_bpe(const Json& model, TokenizerSpec& spec, StringTable& ids) {
-  if (const Json& fallback = model["byte_fallback"]; fallback.as_bool())
-    return unsupported("model.byte_fallback", fallback,
-                       "false (byte-level BPE; SentencePiece-style BPE is not read yet)");
-  for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
-    if (!model[key].is_null() && model[key] != Json(""))
-      return unsupported(std::string("model.") + key, model[key], "null");
+  const std::pair<const char*, std::string*> texts[] = {{"unk_token", &spec.unk_token},
+                                                        {"continuing_subword_prefix", &spec.continuing_prefix},
+                                                        {"end_of_word_suffix", &spec.word_suffix}};
+  for (const auto& [key, target] : texts) {
+    if (!model[key].is_null() && !model[key].is_string())
+      return wrong_kind(std::string("model.") + key, model[key], "a string");
+    *target = model[key].as_string();
+    if (target->size() > kTokenBytesMax) return bad(std::string("model.") + key + " is too long for a token");
+  }
   if (const Json& dropout = model["dropout"]; !dropout.is_null() && dropout.as_double(1) != 0)
     return unsupported("model.dropout", dropout, "null");
   MC_TRY(ignore_merges, read_flag("model", model, "ignore_merges", false));
   spec.ignore_merges = ignore_merges;
+  MC_TRY(byte_fallback, read_flag("model", model, "byte_fallback", false));
+  spec.byte_fallback = byte_fallback;
+  MC_TRY(fuse_unk, read_flag("model", model, "fuse_unk", false));
+  spec.fuse_unk = fuse_unk;
   if (!model.has("vocab")) return bad("model.vocab is missing");
   if (!model.has("merges")) return bad("model.merges is missing");
   MC_CHECK(read_vocab(model["vocab"], spec, ids));
@@ -138,7 +112,7 @@ Result<void> read_model(const Json& root, TokenizerSpec& spec, StringTable& ids)
   const Json type = model->has("type") ? (*model)["type"] : Json(model->has("merges") ? "BPE" : "");
   for (const ModelKind& kind : kModels)
     if (type == Json(kind.type)) return kind.read(*model, spec, ids);
-  return unsupported("model.type", type, "\"BPE\" (byte-level)");
+  return unsupported("model.type", type, "\"BPE\"");
 }
 
 // --- added tokens ----------------------------------------------------------------------------------
@@ -198,177 +172,6 @@ Result<void> read_added_tokens(const Json& list, TokenizerSpec& spec, const Stri
     if (seen.insert(token.content, id) != StringTable::Insert::done) return bad("added_tokens: crafted contents");
     spec.added.push_back(std::move(token));
   }
-  return {};
-}
-
-// --- normalizer, pre_tokenizer, post_processor, decoder --------------------------------------------
-
-/// A Sequence becomes its parts, in order; null becomes nothing.
-Result<std::vector<const Json*>> flatten(const std::string& field, const Json& node, const char* parts_key) {
-  std::vector<const Json*> out, open{&node};
-  while (!open.empty()) {
-    const Json* top = open.back();
-    open.pop_back();
-    if (top->is_null()) continue;
-    if (!top->is_object() || !(*top)["type"].is_string()) return wrong_kind(field, *top, "an object with a type");
-    if ((*top)["type"].as_string() != "Sequence") {
-      out.push_back(top);
-      continue;
-    }
-    const Json& parts = (*top)[parts_key];
-    if (!parts.is_array()) return wrong_kind(field + "." + parts_key, parts, "an array");
-    for (size_t i = parts.size(); i-- > 0;) open.push_back(&parts[i]);
-  }
-  return out;
-}
-
-Result<std::string> read_pattern(const std::string& field, const Json& pattern) {
-  if (pattern["Regex"].is_string()) return std::string(pattern["Regex"].as_string());
-  if (pattern["String"].is_string()) return Regex::quote(pattern["String"].as_string());
-  return bad(field + ".pattern " + shown(pattern) + " must hold a String or a Regex");
-}
-
-Result<void> read_normalizer(const Json& node, TokenizerSpec& spec) {
-  using Kind = NormalizerStep::Kind;
-  MC_TRY(steps, flatten("normalizer", node, "normalizers"));
-  for (const Json* step : steps) {
-    const std::string_view type = (*step)["type"].as_string();
-    if (type == "NFC")
-      spec.normalizer.push_back({Kind::form, NormalForm::nfc, {}, {}});
-    else if (type == "NFD")
-      spec.normalizer.push_back({Kind::form, NormalForm::nfd, {}, {}});
-    else if (type == "NFKC")
-      spec.normalizer.push_back({Kind::form, NormalForm::nfkc, {}, {}});
-    else if (type == "NFKD")
-      spec.normalizer.push_back({Kind::form, NormalForm::nfkd, {}, {}});
-    else if (type == "Lowercase")
-      spec.normalizer.push_back({Kind::lowercase, {}, {}, {}});
-    else if (type == "Prepend")
-      spec.normalizer.push_back({Kind::prepend, {}, {}, std::string((*step)["prepend"].as_string())});
-    else if (type == "Replace") {
-      MC_TRY(pattern, read_pattern("normalizer", (*step)["pattern"]));
-      spec.normalizer.push_back({Kind::replace, {}, std::move(pattern), std::string((*step)["content"].as_string())});
-    } else {
-      return unsupported("normalizer.type", (*step)["type"], "NFC NFD NFKC NFKD Lowercase Prepend Replace Sequence");
-    }
-  }
-  return {};
-}
-
-Result<SplitBehavior> read_behavior(const Json& value, SplitBehavior fallback) {
-  static constexpr std::pair<std::string_view, SplitBehavior> kNames[] = {
-      {"Removed", SplitBehavior::removed},
-      {"Isolated", SplitBehavior::isolated},
-      {"MergedWithPrevious", SplitBehavior::merged_with_previous},
-      {"MergedWithNext", SplitBehavior::merged_with_next},
-      {"Contiguous", SplitBehavior::contiguous},
-  };
-  if (value.is_null()) return fallback;
-  for (const auto& [name, behavior] : kNames)
-    if (value == Json(name)) return behavior;
-  return unsupported("pre_tokenizer.behavior", value, "Removed Isolated MergedWithPrevious MergedWithNext Contiguous");
-}
-
-// The pattern built into ByteLevel, and those of the pre-tokenizers that are short for a Split.
-constexpr const char* kGpt2Pattern = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-constexpr const char* kPunctuationPattern = R"([\p{P}$+<=>^`|~])";
-constexpr const char* kWhitespacePattern = R"([\w\x{200c}\x{200d}]+|[^\w\s\x{200c}\x{200d}]+)";
-
-/// Adds one pre-tokenizer; ByteLevel is left to the caller.
-Result<void> read_split(const Json& step, TokenizerSpec& spec) {
-  const std::string_view type = step["type"].as_string();
-  if (type == "Split") {
-    MC_TRY(pattern, read_pattern("pre_tokenizer", step["pattern"]));
-    MC_TRY(behavior, read_behavior(step["behavior"], SplitBehavior::isolated));
-    MC_TRY(invert, read_flag("pre_tokenizer", step, "invert", false));
-    spec.splits.push_back({std::move(pattern), behavior, invert});
-  } else if (type == "Digits") {
-    MC_TRY(individual, read_flag("pre_tokenizer", step, "individual_digits", false));
-    spec.splits.push_back({"\\p{N}", individual ? SplitBehavior::isolated : SplitBehavior::contiguous, false});
-  } else if (type == "Punctuation") {
-    MC_TRY(behavior, read_behavior(step["behavior"], SplitBehavior::isolated));
-    spec.splits.push_back({kPunctuationPattern, behavior, false});
-  } else if (type == "Whitespace") {
-    spec.splits.push_back({kWhitespacePattern, SplitBehavior::removed, true});
-  } else if (type == "WhitespaceSplit") {
-    spec.splits.push_back({"\\s", SplitBehavior::removed, false});
-  } else {
-    return unsupported("pre_tokenizer.type", step["type"],
-                       "ByteLevel Split Digits Punctuation Whitespace WhitespaceSplit Sequence");
-  }
-  return {};
-}
-
-Result<void> read_pre_tokenizer(const Json& node, TokenizerSpec& spec) {
-  MC_TRY(steps, flatten("pre_tokenizer", node, "pretokenizers"));
-  for (size_t i = 0; i < steps.size(); ++i) {
-    const Json& step = *steps[i];
-    if (step["type"].as_string() != "ByteLevel") {
-      MC_CHECK(read_split(step, spec));
-      continue;
-    }
-    // What follows would see the spelling in the byte alphabet, not text.
-    if (i + 1 != steps.size())
-      return unsupported("pre_tokenizer.type after ByteLevel", (*steps[i + 1])["type"], "ByteLevel as the last one");
-    MC_TRY(add_prefix_space, read_flag("pre_tokenizer", step, "add_prefix_space", true));
-    MC_TRY(use_regex, read_flag("pre_tokenizer", step, "use_regex", true));
-    spec.add_prefix_space = add_prefix_space;
-    spec.splits_before_byte_level = spec.splits.size();
-    if (use_regex) spec.splits.push_back({kGpt2Pattern, SplitBehavior::isolated, false});
-    return {};
-  }
-  return unsupported("pre_tokenizer without ByteLevel:", node, "ByteLevel, alone or at the end of a Sequence");
-}
-
-Result<void> read_template(const Json& step, TokenizerSpec& spec) {
-  const Json& single = step["single"];
-  if (!single.is_array()) return wrong_kind("post_processor.single", single, "an array");
-  bool behind = false;
-  for (const Json& item : single.items()) {
-    if (const Json* sequence = item.find("Sequence")) {
-      if ((*sequence)["id"] != Json("A") || behind)
-        return unsupported("post_processor.single", single, "the sequence A once");
-      behind = true;
-      continue;
-    }
-    const std::string_view name = item["SpecialToken"]["id"].as_string();
-    const Json& ids = step["special_tokens"][name]["ids"];
-    if (name.empty() || !ids.is_array())
-      return bad("post_processor.single names the token " + shown(item) + ", which special_tokens does not define");
-    for (const Json& value : ids.items()) {
-      MC_TRY(id, read_id("post_processor.special_tokens." + std::string(name) + ".ids", value));
-      (behind ? spec.suffix : spec.prefix).push_back(id);
-    }
-  }
-  if (!behind) return unsupported("post_processor.single", single, "the sequence A once");
-  return {};
-}
-
-Result<void> read_post_processor(const Json& node, TokenizerSpec& spec) {
-  MC_TRY(steps, flatten("post_processor", node, "processors"));
-  bool seen = false;
-  for (const Json* step : steps) {
-    const std::string_view type = (*step)["type"].as_string();
-    if (type == "ByteLevel") continue;  // it moves offsets, not ids
-    if (type != "TemplateProcessing" || seen)
-      return unsupported("post_processor.type", (*step)["type"], "ByteLevel, TemplateProcessing (once), Sequence");
-    seen = true;
-    MC_CHECK(read_template(*step, spec));
-  }
-  return {};
-}
-
-Result<void> read_decoder(const Json& node) {
-  MC_TRY(steps, flatten("decoder", node, "decoders"));
-  bool byte_level = false;
-  for (const Json* step : steps) {
-    const std::string_view type = (*step)["type"].as_string();
-    if (type == "ByteLevel")
-      byte_level = true;
-    else if (type != "Fuse")
-      return unsupported("decoder.type", (*step)["type"], "ByteLevel Fuse Sequence");
-  }
-  if (!byte_level) return unsupported("decoder", node, "ByteLevel");
   return {};
 }
 
@@ -433,10 +236,7 @@ Result<TokenizerSpec> read_tokenizer_json(std::string_view text) {
   StringTable ids;
   MC_CHECK(read_model(root, spec, ids));
   MC_CHECK(read_added_tokens(root["added_tokens"], spec, ids));
-  MC_CHECK(read_normalizer(root["normalizer"], spec));
-  MC_CHECK(read_pre_tokenizer(root["pre_tokenizer"], spec));
-  MC_CHECK(read_post_processor(root["post_processor"], spec));
-  MC_CHECK(read_decoder(root["decoder"]));
+  MC_CHECK(read_steps(root, spec));
   return spec;
 }
 

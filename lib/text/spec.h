@@ -1,7 +1,9 @@
 // What the tokenizer files of a model folder say, as plain data: checked for form and bounds, nothing
-// built yet. The readers are in spec.cc. Supported is byte-level BPE; every other value is refused by
-// field and value. A further model type (SentencePiece-style BPE, Unigram) is one entry in kModels
-// there and one more Model beside Bpe.
+// built yet. Read are byte-level BPE (GPT-2, Llama 3, Qwen) and BPE over characters (Llama 2, Mistral:
+// SentencePiece's, with bytes for unknown characters); every other value is refused by field and value.
+// The readers are in spec.cc (model, added tokens, the smaller files) and spec_steps.cc (the steps before
+// and after the model). A further model type (Unigram) is one entry in kModels in spec.cc and one more
+// Model beside Bpe.
 #pragma once
 
 #include <array>
@@ -27,19 +29,44 @@ struct AddedToken {
 };
 
 struct NormalizerStep {
-  enum class Kind : uint8_t { form, lowercase, prepend, replace };
+  enum class Kind : uint8_t { form, lowercase, prepend, replace, strip, strip_accents };
   Kind kind = Kind::form;
   NormalForm form = NormalForm::nfc;
-  std::string pattern;  // replace: a regular expression
-  std::string content;  // prepend, replace
+  std::string pattern = {};  // replace: a regular expression
+  std::string content = {};  // prepend, replace
+  bool left = false;         // strip: white space at the start, at the end
+  bool right = false;
 };
 
 enum class SplitBehavior : uint8_t { removed, isolated, merged_with_previous, merged_with_next, contiguous };
 
-struct SplitStep {
-  std::string pattern;  // a regular expression
+enum class PrependScheme : uint8_t { never, first, always };
+
+/// One step of the pre-tokenizer; each works on the pieces that the one before has left.
+struct PreStep {
+  enum class Kind : uint8_t {
+    split,         // by a regular expression
+    metaspace,     // a space becomes `mark`, which may be put in front, and starts a word
+    prefix_space,  // a space in front of every piece without one
+  };
+  Kind kind = Kind::split;
+  std::string pattern = {};
   SplitBehavior behavior = SplitBehavior::isolated;
   bool invert = false;
+  std::string mark = {};
+  PrependScheme prepend = PrependScheme::never;
+  bool split = true;  // metaspace: cut before each mark
+};
+
+/// One step from tokens to text.
+struct DecoderStep {
+  enum class Kind : uint8_t { byte_level, byte_fallback, fuse, replace, strip, metaspace };
+  Kind kind = Kind::fuse;
+  std::string pattern = {};  // replace: a regular expression
+  std::string content = {};  // replace; strip: one character; metaspace: the mark
+  uint32_t start = 0;        // strip: how many at most from the start, the end
+  uint32_t stop = 0;
+  PrependScheme prepend = PrependScheme::never;  // metaspace
 };
 
 struct Merge {
@@ -57,11 +84,16 @@ struct TokenizerSpec {
   std::vector<VocabEntry> vocab;  // ids are unique
   std::vector<Merge> merges;      // by rank
   bool ignore_merges = false;
-  std::vector<AddedToken> added;  // contents and ids are unique
+  bool byte_fallback = false;          // a character without a token becomes the tokens <0xNN> of its bytes
+  bool fuse_unk = false;               // neighbouring unknown characters become one unknown token
+  std::string unk_token = {};          // empty: unknown characters vanish
+  std::string continuing_prefix = {};  // spelt in front of every character of a word but the first
+  std::string word_suffix = {};        // spelt behind the last character of a word
+  std::vector<AddedToken> added;       // contents and ids are unique
   std::vector<NormalizerStep> normalizer;
-  std::vector<SplitStep> splits;
-  size_t splits_before_byte_level = 0;  // how many of them stand before ByteLevel, which may put a space in front
-  bool add_prefix_space = false;
+  std::vector<PreStep> pre;
+  bool byte_level = false;  // words reach the model spelt in the byte alphabet
+  std::vector<DecoderStep> decoder;
   std::vector<uint32_t> prefix;  // ids that add_special puts in front and behind
   std::vector<uint32_t> suffix;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "text/byte_level.h"
+#include "text/detokenizer.h"
 #include "text/tokenizer_tables.h"
 #include "text/utf8.h"
 
@@ -17,24 +18,30 @@ Result<void> check_size(size_t bytes) {
 
 }  // namespace
 
-Result<void> Tokenizer::Tables::encode_words(std::string_view text, std::vector<uint32_t>& out) const {
+Result<void> Tokenizer::Tables::encode_words(std::string_view text, bool first, std::vector<uint32_t>& out) const {
   std::string rewritten;
   std::vector<Span> words;
-  MC_TRY(source, pre_tokenizer.split(text, rewritten, words));
-  for (const Span& word : words) bpe.encode(source.substr(word.begin, word.end - word.begin), out);
+  MC_TRY(source, pre_tokenizer.split(text, first, rewritten, words));
+  for (const Span& span : words) {
+    const std::string_view word = source.substr(span.begin, span.end - span.begin);
+    if (spell_words)
+      bpe.encode(spell_bytes(word), out);
+    else
+      bpe.encode(word, out);
+  }
   return {};
 }
 
-Result<void> Tokenizer::Tables::encode_normalized(std::string_view text, std::span<const UserRange> user,
+Result<void> Tokenizer::Tables::encode_normalized(std::string_view text, bool first, std::span<const UserRange> user,
                                                   std::vector<uint32_t>& out) const {
-  if (normalized_tokens.empty()) return encode_words(text, out);
+  if (normalized_tokens.empty()) return encode_words(text, first, out);
   std::vector<Piece> pieces;
   normalized_tokens.split(text, 0, text.size(), user, pieces);
   for (const Piece& piece : pieces) {
     if (piece.token != Piece::kText)
       out.push_back(piece.token);
     else
-      MC_CHECK(encode_words(text.substr(piece.begin, piece.end - piece.begin), out));
+      MC_CHECK(encode_words(text.substr(piece.begin, piece.end - piece.begin), first && piece.begin == 0, out));
   }
   return {};
 }
@@ -44,7 +51,6 @@ Result<void> Tokenizer::Tables::encode(std::string_view text, std::span<const Us
   std::vector<Piece> pieces;
   raw_tokens.split(text, 0, text.size(), user, pieces);
   std::vector<UserRange> inner;
-  auto range = user.begin();
   for (const Piece& piece : pieces) {
     if (piece.token != Piece::kText) {
       out.push_back(piece.token);
@@ -52,17 +58,17 @@ Result<void> Tokenizer::Tables::encode(std::string_view text, std::span<const Us
     }
     const std::string_view source = text.substr(piece.begin, piece.end - piece.begin);
     inner.clear();
-    while (range != user.end() && range->end <= piece.begin) ++range;
-    for (auto r = range; r != user.end() && r->begin < piece.end; ++r)
+    const auto ends_before = [&](const UserRange& range) { return range.end <= piece.begin; };
+    for (auto r = std::partition_point(user.begin(), user.end(), ends_before); r != user.end() && r->begin < piece.end;
+         ++r)
       inner.push_back({std::max(r->begin, piece.begin) - piece.begin, std::min(r->end, piece.end) - piece.begin});
+    const bool first = piece.begin == 0;
     if (normalizer.empty()) {
-      MC_CHECK(encode_normalized(source, inner, out));
+      MC_CHECK(encode_normalized(source, first, inner, out));
       continue;
     }
-    MC_TRY(changed, normalizer.apply(source, kTextBytesMax));
-    // Ranges do not survive a rewriting; then one byte of a user makes the whole piece a user's.
-    if (changed != source && !inner.empty()) inner.assign({{0, changed.size()}});
-    MC_CHECK(encode_normalized(changed, inner, out));
+    MC_TRY(changed, normalizer.apply(source, kTextBytesMax, inner));
+    MC_CHECK(encode_normalized(changed, first, inner, out));
   }
   return {};
 }
@@ -108,12 +114,9 @@ Result<std::vector<uint32_t>> Tokenizer::encode(std::span<const Part> parts, boo
 }
 
 std::string Tokenizer::decode(std::span<const uint32_t> ids, bool skip_special) const {
-  std::string bytes;
-  for (uint32_t id : ids)
-    if (!skip_special || !is_special(id)) bytes += tables_->text_of(id);
-  std::string out;
-  out.reserve(bytes.size());
-  append_lossy_utf8(out, bytes, true);
+  Detokenizer detokenizer(*this, skip_special);
+  std::string out = detokenizer.push(ids);
+  out += detokenizer.flush();
   return out;
 }
 
@@ -122,9 +125,7 @@ std::string_view Tokenizer::token_bytes(uint32_t id) const {
 }
 
 std::string Tokenizer::token_spelling(uint32_t id) const {
-  const std::string_view bytes = token_bytes(id);
-  if (bytes.empty() || tables_->texts[id].added) return std::string(bytes);
-  return spell_bytes(bytes);
+  return std::string(tables_->spelling_of(id));
 }
 
 std::optional<uint32_t> Tokenizer::token_to_id(std::string_view bytes) const {
@@ -142,6 +143,9 @@ std::optional<uint32_t> Tokenizer::bos_id() const {
 }
 std::optional<uint32_t> Tokenizer::eos_id() const {
   return tables_->eos;
+}
+std::optional<uint32_t> Tokenizer::unk_id() const {
+  return tables_->bpe.unknown();
 }
 const TokenizerConfig& Tokenizer::config() const {
   return tables_->config;

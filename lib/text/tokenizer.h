@@ -1,5 +1,5 @@
 // Text to token ids and back, as the model's tokenizer.json says: added tokens are cut out first, the
-// rest is normalised, cut into words by the pre-tokenizer, and each word goes through byte-level BPE.
+// rest is normalised, cut into words by the pre-tokenizer, and each word goes through BPE.
 // Ids equal those of Hugging Face's `tokenizers` (goldens under tests/golden/text).
 //
 // Control tokens: a prompt is a list of parts, the template's and the user's. Special tokens are only
@@ -63,12 +63,14 @@ class Tokenizer {
   /// put it there already. invalid: as above, the offset counting from the start of the first part.
   Result<std::vector<uint32_t>> encode(std::span<const Part> parts, bool add_special = false) const;
 
-  /// The text of the ids; bytes that are not UTF-8 become U+FFFD. Unknown ids have no text.
+  /// The text of the ids; bytes that are not UTF-8 become U+FFFD. Unknown ids have no text. In a run of
+  /// byte tokens (<0xNN>) each byte that is of no valid character becomes one; Hugging Face's gives up
+  /// the valid characters of such a run too.
   std::string decode(std::span<const uint32_t> ids, bool skip_special = true) const;
   /// The bytes a token stands for, which may be part of a character; empty for an unknown id. Lives as
   /// long as the tokenizer.
   std::string_view token_bytes(uint32_t id) const;
-  /// The token as tokenizer.json spells it (byte alphabet); empty for an unknown id.
+  /// The token as tokenizer.json spells it (byte alphabet, marks); empty for an unknown id.
   std::string token_spelling(uint32_t id) const;
   /// The token whose bytes these are; added tokens first.
   std::optional<uint32_t> token_to_id(std::string_view bytes) const;
@@ -79,9 +81,12 @@ class Tokenizer {
   /// What the tokenizer files declare; generation_config.json (the model's) may name more EOS ids.
   std::optional<uint32_t> bos_id() const;
   std::optional<uint32_t> eos_id() const;
+  /// What stands for characters without a token; a user's text can give it.
+  std::optional<uint32_t> unk_id() const;
   const TokenizerConfig& config() const;
 
  private:
+  friend class Detokenizer;
   struct Tables;
   static Result<Tokenizer> build(const TokenizerFiles& files);
   explicit Tokenizer(std::unique_ptr<const Tables> tables);

@@ -6,7 +6,6 @@
 #include <cstring>
 
 #include "base/errors.h"
-#include "text/byte_level.h"
 #include "text/tokenizer_tables.h"
 
 namespace mc::text {
@@ -140,25 +139,37 @@ Result<std::vector<AddedToken>> tokens_of_pass(const TokenizerSpec& spec, bool n
 
 }  // namespace
 
-void Tokenizer::Tables::add_text(uint32_t id, std::string_view text, bool added, bool special) {
+void Tokenizer::Tables::add_text(uint32_t id, const Decoder::Token& token, std::string_view spelling, bool special) {
   static_assert(kTokenBytesMax <= UINT16_MAX);
   if (id >= texts.size()) texts.resize(id + 1);
-  texts[id] = {static_cast<uint32_t>(bytes.size()), static_cast<uint16_t>(text.size()), true, special, added};
-  bytes += text;
+  TokenText& entry = texts[id];
+  entry.offset = entry.spelling_offset = static_cast<uint32_t>(bytes.size());
+  entry.length = static_cast<uint16_t>(token.text.size());
+  bytes += token.text;
+  entry.spelling_length = static_cast<uint16_t>(spelling.size());
+  if (spelling != token.text) {
+    entry.spelling_offset = static_cast<uint32_t>(bytes.size());
+    bytes += spelling;
+  }
+  entry.known = true;
+  entry.special = special;
+  entry.byte = token.byte;
 }
 
 void Tokenizer::Tables::index(const TokenizerSpec& spec) {
   ids.reserve(spec.vocab.size() + spec.added.size());
   for (const AddedToken& token : spec.added) {
-    add_text(token.id, token.content, true, token.special);
+    // The byte alphabet is the vocabulary's; an added token is spelt as it is.
+    const Decoder::Token text =
+        decoder.byte_level() ? Decoder::Token{token.content} : decoder.apply(token.content, false);
+    add_text(token.id, text, token.content, token.special);
     (void)ids.insert(token.content, token.id);
   }
   for (const VocabEntry& entry : spec.vocab) {
     if (entry.id < texts.size() && texts[entry.id].known) continue;  // an added token already
-    const auto spelt = bytes_spelt(entry.text);
-    const std::string& text = spelt ? *spelt : entry.text;
-    add_text(entry.id, text, false, false);
-    (void)ids.insert(text, entry.id);  // an added token with the same bytes keeps its place
+    const Decoder::Token text = decoder.apply(entry.text, false);
+    add_text(entry.id, text, entry.text, false);
+    if (!text.byte) (void)ids.insert(text.text, entry.id);  // an added token with the same text keeps its place
   }
 }
 
@@ -198,6 +209,8 @@ Result<Tokenizer> Tokenizer::build(const TokenizerFiles& files) {
   MC_TRY(normalized, tokens_of_pass(spec, true, normalizer));
   MC_TRY(pre_tokenizer, PreTokenizer::build(spec));
   MC_TRY(bpe, Bpe::build(spec));
+  MC_TRY(decoder, Decoder::build(spec));
+  const bool spell_words = spec.byte_level && !bpe.takes_bytes();
   const auto bos = merger.id_of(config.bos_token), eos = merger.id_of(config.eos_token);
   auto tables = std::make_unique<Tables>(Tables{.config = std::move(config),
                                                 .raw_tokens = AddedTokenMatcher(std::move(raw)),
@@ -205,6 +218,8 @@ Result<Tokenizer> Tokenizer::build(const TokenizerFiles& files) {
                                                 .normalizer = std::move(normalizer),
                                                 .pre_tokenizer = std::move(pre_tokenizer),
                                                 .bpe = std::move(bpe),
+                                                .decoder = std::move(decoder),
+                                                .spell_words = spell_words,
                                                 .prefix = spec.prefix,
                                                 .suffix = spec.suffix,
                                                 .bos = bos,

@@ -9,6 +9,7 @@
 
 #include "text/added_tokens.h"
 #include "text/bpe.h"
+#include "text/decoder.h"
 #include "text/normalizer.h"
 #include "text/pre_tokenizer.h"
 #include "text/string_table.h"
@@ -16,13 +17,15 @@
 
 namespace mc::text {
 
-/// What stands for an id; the bytes lie in Tables::bytes.
+/// What stands for an id; text and spelling lie in Tables::bytes.
 struct TokenText {
   uint32_t offset = 0;
+  uint32_t spelling_offset = 0;
   uint16_t length = 0;
+  uint16_t spelling_length = 0;
   bool known = false;
   bool special = false;
-  bool added = false;
+  bool byte = false;  // one byte of a run (<0xNN>)
 };
 
 struct Tokenizer::Tables {
@@ -32,26 +35,34 @@ struct Tokenizer::Tables {
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
   Bpe bpe;
+  Decoder decoder;
+  bool spell_words = false;      // the model wants words in the byte alphabet
   std::vector<uint32_t> prefix;  // what add_special puts in front and behind
   std::vector<uint32_t> suffix;
   std::optional<uint32_t> bos;
   std::optional<uint32_t> eos;
 
-  std::string bytes;             // of all tokens
+  std::string bytes;             // of all tokens: texts and spellings
   std::vector<TokenText> texts;  // by id
-  StringTable ids;               // by bytes
+  StringTable ids;               // by text
 
-  void add_text(uint32_t id, std::string_view text, bool added, bool special);
+  void add_text(uint32_t id, const Decoder::Token& token, std::string_view spelling, bool special);
   void index(const TokenizerSpec& spec);
 
   std::string_view text_of(uint32_t id) const {
     return id < texts.size() ? std::string_view(bytes).substr(texts[id].offset, texts[id].length) : std::string_view();
   }
 
+  std::string_view spelling_of(uint32_t id) const {
+    if (id >= texts.size()) return {};
+    return std::string_view(bytes).substr(texts[id].spelling_offset, texts[id].spelling_length);
+  }
+
   Result<void> encode(std::string_view text, std::span<const UserRange> user, std::vector<uint32_t>& out) const;
-  Result<void> encode_normalized(std::string_view text, std::span<const UserRange> user,
+  /// `first`: the text's start is the input's.
+  Result<void> encode_normalized(std::string_view text, bool first, std::span<const UserRange> user,
                                  std::vector<uint32_t>& out) const;
-  Result<void> encode_words(std::string_view text, std::vector<uint32_t>& out) const;
+  Result<void> encode_words(std::string_view text, bool first, std::vector<uint32_t>& out) const;
 };
 
 }  // namespace mc::text

@@ -22,6 +22,8 @@ std::string lowercase(std::string_view text);
 bool is_space(char32_t c);
 /// What \w matches in UTS #18: letters, marks, decimal digits, connectors, joiners.
 bool is_word(char32_t c);
+/// Category M*.
+bool is_mark(char32_t c);
 /// Categories as Python's str methods ask for them.
 bool is_letter(char32_t c);     // L*
 bool is_decimal(char32_t c);    // Nd

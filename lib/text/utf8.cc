@@ -87,7 +87,7 @@ void append_utf8(std::string& out, char32_t value) {
   }
 }
 
-size_t append_lossy_utf8(std::string& out, std::string_view bytes, bool final) {
+size_t append_lossy_utf8(std::string& out, std::string_view bytes, bool final, bool each_byte) {
   size_t at = 0;
   while (at < bytes.size()) {
     bool whole = false;
@@ -98,8 +98,9 @@ size_t append_lossy_utf8(std::string& out, std::string_view bytes, bool final) {
       continue;
     }
     if (!final && length > 0 && at + length == bytes.size()) break;
-    out.append(kReplacement);
-    at += length > 0 ? length : 1;
+    const uint32_t skipped = length > 0 ? length : 1;
+    for (uint32_t i = 0; i < (each_byte ? skipped : 1); ++i) out.append(kReplacement);
+    at += skipped;
   }
   return at;
 }

@@ -33,6 +33,7 @@ void append_utf8(std::string& out, char32_t value);
 /// Appends `bytes` to `out` as valid UTF-8 and returns how many bytes it consumed: all of them, except
 /// an unfinished character at the end (at most 3 bytes) that later bytes could still complete. With
 /// `final` that one is replaced by U+FFFD too.
-size_t append_lossy_utf8(std::string& out, std::string_view bytes, bool final);
+/// `each_byte`: one U+FFFD for each byte of an invalid piece.
+size_t append_lossy_utf8(std::string& out, std::string_view bytes, bool final, bool each_byte = false);
 
 }  // namespace mc::text

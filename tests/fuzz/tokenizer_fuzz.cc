@@ -27,7 +27,8 @@ void use(const Tokenizer& tokenizer, std::string_view text) {
     check(pieces + detokenizer.flush() == tokenizer.decode(*ids, false));
   }
   if (user)
-    for (uint32_t id : *user) check(!tokenizer.is_special(id) || tokenizer.token_bytes(id).size() == 1);
+    for (uint32_t id : *user)
+      check(!tokenizer.is_special(id) || tokenizer.token_bytes(id).size() == 1 || id == tokenizer.unk_id());
 }
 
 }  // namespace

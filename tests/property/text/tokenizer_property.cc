@@ -16,7 +16,7 @@ using namespace mc::text;
 namespace {
 
 constexpr const char* kFolders[] = {"tests/golden/text/gpt2", "tests/golden/text/llama3", "tests/golden/text/qwen2",
-                                    "lib/model/mc-tiny"};
+                                    "lib/model/mc-tiny",      "tests/golden/text/llama2", "tests/golden/text/mistral3"};
 
 Tokenizer open(const char* folder) {
   auto tokenizer = Tokenizer::open(test::source_dir() + "/" + folder);
@@ -67,7 +67,9 @@ TEST_CASE("text: decoding what was encoded gives the text back, or its normal fo
       const std::string text = random_text(rng, 200);
       const auto ids = tokenizer.encode(text, {.add_special = false, .parse_special = false});
       REQUIRE_OK(ids);
-      CHECK(tokenizer.decode(*ids, false) == (nfc ? normalize(text, NormalForm::nfc) : text));
+      // Mistral's form puts no mark in front of a text that starts with a space, and decoding takes one away.
+      const bool loses_space = std::string_view(folder).ends_with("mistral3") && text.starts_with(' ');
+      CHECK(tokenizer.decode(*ids, false) == (nfc ? normalize(text, NormalForm::nfc) : text.substr(loses_space)));
     }
   }
 }
@@ -152,6 +154,7 @@ TEST_CASE("text/bpe: short and long words merge as the definition says") {
   for (int round = 0; round < 60; ++round) {
     // A random vocabulary over few letters, so that merges collide, chain and overlap.
     TokenizerSpec spec;
+    spec.byte_level = round % 2 == 0;  // else the same letters are characters, and words are cut before merging
     std::map<std::string, uint32_t> ids;
     const auto id_of = [&](const std::string& bytes) {
       const auto [at, made] = ids.emplace(bytes, static_cast<uint32_t>(ids.size()));

@@ -59,19 +59,12 @@ Refusal with_merges(const char* merges) {
 TEST_CASE("text/tokenizer_file: another kind of model is refused by field and value") {
   CHECK_REFUSED(with_model("type", R"("Unigram")"), Code::unsupported, R"(model.type "Unigram" is not supported)");
   CHECK_REFUSED(with_model("type", R"("WordPiece")"), Code::unsupported, R"(model.type "WordPiece")");
-  CHECK_REFUSED(with_model("byte_fallback", "true"), Code::unsupported, "model.byte_fallback true is not supported");
-  CHECK_REFUSED(with_model("continuing_subword_prefix", R"("##")"), Code::unsupported,
-                "model.continuing_subword_prefix");
-  CHECK_REFUSED(with_model("end_of_word_suffix", R"("</w>")"), Code::unsupported, "model.end_of_word_suffix");
   CHECK_REFUSED(with_model("dropout", "0.1"), Code::unsupported, "model.dropout 0.1");
-  CHECK_REFUSED(with("normalizer", R"({"type":"StripAccents"})"), Code::unsupported,
-                R"(normalizer.type "StripAccents")");
-  CHECK_REFUSED(with("pre_tokenizer", R"({"type":"Metaspace"})"), Code::unsupported,
-                R"(pre_tokenizer.type "Metaspace")");
-  CHECK_REFUSED(with("pre_tokenizer", "null"), Code::unsupported, "pre_tokenizer without ByteLevel");
-  CHECK_REFUSED(with("post_processor", R"({"type":"BertProcessing"})"), Code::unsupported,
-                R"(post_processor.type "BertProcessing")");
-  CHECK_REFUSED(with("decoder", R"({"type":"Metaspace"})"), Code::unsupported, R"(decoder.type "Metaspace")");
+  CHECK_REFUSED(with("normalizer", R"({"type":"Precompiled"})"), Code::unsupported, R"(normalizer.type "Precompiled")");
+  CHECK_REFUSED(with("pre_tokenizer", R"({"type":"UnicodeScripts"})"), Code::unsupported,
+                R"(pre_tokenizer.type "UnicodeScripts")");
+  CHECK_REFUSED(with("post_processor", R"({"type":"Unknown"})"), Code::unsupported, R"(post_processor.type "Unknown")");
+  CHECK_REFUSED(with("decoder", R"({"type":"WordPiece"})"), Code::unsupported, R"(decoder.type "WordPiece")");
   CHECK_REFUSED(with("decoder", "null"), Code::unsupported, "decoder null");
   CHECK(with_model("type", R"("Unigram")").mc == 3007);
   CHECK(with_model("type", nullptr).what == "accepted");  // files from before the field existed
@@ -90,6 +83,37 @@ TEST_CASE("text/tokenizer_file: missing parts are named") {
   CHECK(missing.error().code == Code::not_found);
   CHECK(missing.error().mc == 3001);
   CHECK(missing.error().what.find("tokenizer.json") != std::string::npos);
+}
+
+TEST_CASE("text/tokenizer_file: the parts of BPE over characters are checked field by field") {
+  CHECK_REFUSED(with_model("continuing_subword_prefix", "7"), Code::invalid,
+                "model.continuing_subword_prefix must be a string");
+  CHECK_REFUSED(with_model("continuing_subword_prefix", R"("##")"), Code::invalid,
+                R"(model.merges[0] ["a","b"] has a right part without)");
+  CHECK_REFUSED(with_model("fuse_unk", "1"), Code::invalid, "model.fuse_unk must be a boolean");
+  CHECK_REFUSED(with("pre_tokenizer", R"({"type":"Metaspace","replacement":"ab"})"), Code::invalid,
+                R"(pre_tokenizer.replacement "ab" must be one character)");
+  CHECK_REFUSED(with("pre_tokenizer", R"({"type":"Metaspace","prepend_scheme":"last"})"), Code::unsupported,
+                R"(pre_tokenizer.prepend_scheme "last")");
+  CHECK_REFUSED(with("pre_tokenizer", R"({"type":"CharDelimiterSplit","delimiter":""})"), Code::invalid,
+                "pre_tokenizer.delimiter");
+  CHECK_REFUSED(with("normalizer", R"({"type":"Prepend"})"), Code::invalid, "normalizer.prepend must be a string");
+  CHECK_REFUSED(with("post_processor", R"({"type":"BertProcessing"})"), Code::invalid, "post_processor.cls null");
+  const auto decoders = [](const std::string& steps) {
+    return with("decoder", (R"({"type":"Sequence","decoders":[)" + steps + "]}").c_str());
+  };
+  const std::string strip = R"({"type":"Strip","content":" ","start":1,"stop":0})";
+  CHECK(decoders(R"({"type":"ByteFallback"},{"type":"Fuse"},)" + strip).what == "accepted");
+  CHECK_REFUSED(decoders(R"({"type":"Fuse"},)" + strip + "," + strip), Code::unsupported, "Strip once after Fuse");
+  CHECK_REFUSED(decoders(R"({"type":"Fuse"},{"type":"ByteFallback"})"), Code::unsupported,
+                "decoder.type after the tokens are joined");
+  CHECK_REFUSED(decoders(R"({"type":"ByteFallback"},{"type":"Metaspace"})"), Code::unsupported,
+                "decoder.type after ByteFallback");
+  CHECK_REFUSED(decoders(R"({"type":"Strip","content":" ","start":-1,"stop":0})"), Code::invalid, "decoder.start -1");
+  Json spec = test::small_tokenizer_json(), model = spec["model"];
+  model.set("unk_token", "<unk>");
+  spec.set("model", model).set("pre_tokenizer", nullptr);
+  CHECK_REFUSED(open_text(spec.dump()), Code::invalid, "model.unk_token <unk> is not in model.vocab");
 }
 
 TEST_CASE("text/tokenizer_file: a vocabulary without all bytes is refused with the byte") {
@@ -148,14 +172,13 @@ TEST_CASE("text/tokenizer_file: a text cut off anywhere, or nested without end, 
   CHECK_REFUSED(open_text(std::string(100'000, '[')), Code::invalid, "tokenizer.json: ");
   std::string nested = R"({"type":"ByteLevel","add_prefix_space":false})";
   for (int i = 0; i < 40; ++i) nested = R"({"type":"Sequence","pretokenizers":[)" + nested + "]}";
-  CHECK(with("pre_tokenizer", nullptr).code == Code::unsupported);
   Json spec = test::small_tokenizer_json();
   CHECK_REFUSED(open_text(R"({"pre_tokenizer":)" + nested + "}"), Code::invalid, "tokenizer.json: ");
 }
 
 TEST_CASE("text/tokenizer_file: steps of the pipeline are checked field by field") {
   CHECK_REFUSED(with("pre_tokenizer", R"({"type":"Split","pattern":{"Regex":"(a"},"behavior":"Isolated"})"),
-                Code::unsupported, "without ByteLevel");
+                Code::unsupported, "pre-tokenizer pattern: missing closing parenthesis");
   const auto split = [](const std::string& fields) {
     const std::string step =
         R"({"type":"Sequence","pretokenizers":[{"type":"Split",)" + fields + R"(},{"type":"ByteLevel"}]})";
@@ -188,13 +211,12 @@ TEST_CASE("text/tokenizer_file: steps of the pipeline are checked field by field
 
 TEST_CASE("text/tokenizer_file: the configuration files add tokens, names and the chat template") {
   const Json spec = test::small_tokenizer_json({}, {{.content = "<s>"}});
-  const auto opened = Tokenizer::parse(
-      {.tokenizer = spec.dump(),
-       .config =
-           R"({"bos_token":"<s>",
+  const auto opened = Tokenizer::parse({.tokenizer = spec.dump(),
+                                        .config =
+                                            R"({"bos_token":"<s>",
                      "added_tokens_decoder":{"256":{"content":"<s>"},"300":{"content":"<t>","special":true}},
                      "chat_template":[{"name":"tool_use","template":"T"},{"name":"default","template":"D"}]})",
-       .special_tokens_map = R"({"eos_token":"</s>","pad_token":"<s>"})"});
+                                        .special_tokens_map = R"({"eos_token":"</s>","pad_token":"<s>"})"});
   REQUIRE_OK(opened);
   CHECK(opened->bos_id() == 256);
   CHECK_FALSE(opened->eos_id().has_value());  // named, but no such token

@@ -1,4 +1,5 @@
 // Ids and texts must equal those of Hugging Face's tokenizers (scripts/make-text-goldens).
+#include <algorithm>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -64,6 +65,35 @@ void check_folder(const std::string& name) {
   }
 }
 
+Json changed_model(const Json& model, const Json& change) {
+  Json out = model, vocab = Json::object(), merges = change.has("merges") ? change["merges"] : model["merges"];
+  for (const auto& [key, value] : change.members())
+    if (key != "vocab_with" && key != "vocab_without" && key != "merges_with") out.set(key, value);
+  const auto dropped = change["vocab_without"].items();
+  for (const auto& [token, id] : (change.has("vocab") ? change["vocab"] : model["vocab"]).members())
+    if (std::find(dropped.begin(), dropped.end(), Json(token)) == dropped.end()) vocab.set(token, id);
+  for (const auto& [token, id] : change["vocab_with"].members()) vocab.set(token, id);
+  for (const Json& merge : change["merges_with"].items()) merges.push(merge);
+  return out.set("vocab", std::move(vocab)).set("merges", std::move(merges));
+}
+
+/// Each row of `variants` changes fields of `name`'s tokenizer.json; those of the model one by one, with
+/// what is added to and left out of its vocabulary and merges.
+void check_variants(const std::string& name, const std::string& variants) {
+  std::ifstream file(golden_dir() + name + "/tokenizer.json");
+  const std::string base{std::istreambuf_iterator<char>(file), {}};
+  for (const Json& variant : read_lines(golden_dir() + variants)) {
+    INFO("variant: " << variant["name"].as_string());
+    auto spec = Json::parse(base);
+    REQUIRE_OK(spec);
+    for (const auto& [key, value] : variant["change"].members())
+      spec->set(key, key == "model" ? changed_model((*spec)["model"], value) : value);
+    auto tokenizer = Tokenizer::parse({.tokenizer = spec->dump()});
+    REQUIRE_OK(tokenizer);
+    for (const Json& row : variant["cases"].items()) check_case(*tokenizer, row);
+  }
+}
+
 }  // namespace
 
 TEST_CASE("text/tokenizer: GPT-2's form gives Hugging Face's ids and texts") {
@@ -76,18 +106,18 @@ TEST_CASE("text/tokenizer: Qwen2's form gives Hugging Face's ids and texts") {
   check_folder("qwen2");
 }
 
+TEST_CASE("text/tokenizer: Llama 2's form gives Hugging Face's ids and texts") {
+  check_folder("llama2");
+}
+TEST_CASE("text/tokenizer: Mistral's form gives Hugging Face's ids and texts") {
+  check_folder("mistral3");
+}
+
 TEST_CASE("text/tokenizer: every pre-tokenizer and normalizer that is read gives Hugging Face's ids and texts") {
-  std::ifstream file(golden_dir() + "gpt2/tokenizer.json");
-  const std::string base{std::istreambuf_iterator<char>(file), {}};
-  for (const Json& variant : read_lines(golden_dir() + "variants.jsonl")) {
-    INFO("variant: " << variant["name"].as_string());
-    auto spec = Json::parse(base);
-    REQUIRE_OK(spec);
-    for (const auto& [key, value] : variant["change"].members()) spec->set(key, value);
-    auto tokenizer = Tokenizer::parse({.tokenizer = spec->dump()});
-    REQUIRE_OK(tokenizer);
-    for (const Json& row : variant["cases"].items()) check_case(*tokenizer, row);
-  }
+  check_variants("gpt2", "variants.jsonl");
+}
+TEST_CASE("text/tokenizer: every way to spell, fall back, put around and decode gives Hugging Face's ids and texts") {
+  check_variants("llama2", "character_variants.jsonl");
 }
 
 TEST_CASE("text/tokenizer: the embedded model's tokenizer and template are read, and every text makes the round") {

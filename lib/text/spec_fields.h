@@ -1,0 +1,27 @@
+// What the two readers of tokenizer.json share: errors that name the field and show the value, and
+// scalar fields. Only spec.cc and spec_steps.cc include it.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "base/json.h"
+#include "text/spec.h"
+
+namespace mc::text {
+
+/// "tokenizer.json: ..."
+Error bad(std::string what);
+/// `value` as the user will look for it in the file, cut off when long.
+std::string shown(const Json& value);
+Error unsupported(const std::string& field, const Json& value, std::string_view supported);
+Error wrong_kind(const std::string& field, const Json& value, std::string_view wanted);
+
+Result<uint32_t> read_id(const std::string& field, const Json& value);
+/// `fallback` where the key is absent or null.
+Result<bool> read_flag(const std::string& parent, const Json& object, std::string_view key, bool fallback);
+
+/// normalizer, pre_tokenizer, post_processor and decoder (spec_steps.cc).
+Result<void> read_steps(const Json& root, TokenizerSpec& spec);
+
+}  // namespace mc::text
