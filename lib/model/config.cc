@@ -48,12 +48,6 @@ Result<Architecture> read_architecture(const Reader& reader) {
 
 /// Fields that would change the arithmetic in ways this runtime does not know.
 Result<void> refuse_unknown_arithmetic(const Reader& reader, Architecture architecture) {
-  if (reader.given("quantization_config")) {
-    const Json& method = reader["quantization_config"]["quant_method"];
-    return reader.unsupported(err::kQuantUnsupported, "quantization_config",
-                              method.is_null() ? quoted(reader["quantization_config"]) : quoted(method),
-                              "weights in F32, F16 or BF16 without quantization_config");
-  }
   if (reader.given("hidden_act") && reader["hidden_act"].as_string() != "silu")
     return reader.unsupported(err::kModelUnsupported, "hidden_act", quoted(reader["hidden_act"]), "\"silu\"");
   // Qwen configs carry a sliding_window that use_sliding_window turns off.
@@ -69,6 +63,31 @@ Result<void> refuse_unknown_arithmetic(const Reader& reader, Architecture archit
   if (reader.given("partial_rotary_factor") && reader["partial_rotary_factor"].as_double() != 1)
     return reader.unsupported(err::kRopeUnsupported, "partial_rotary_factor", quoted(reader["partial_rotary_factor"]),
                               "1");
+  return {};
+}
+
+/// Only fp8 in E4M3 is read; how activations would be quantised does not matter, they stay f32 here.
+Result<void> read_quantization(const Reader& reader, Fp8Config& fp8) {
+  if (!reader.given("quantization_config")) return {};
+  const Json& quant = reader["quantization_config"];
+  const Json& method = quant["quant_method"];
+  const auto refuse = [&](const std::string& field, const Json& value, const std::string& allowed) {
+    return reader.unsupported(err::kQuantUnsupported, "quantization_config" + field, quoted(value), allowed);
+  };
+  const bool compressed = method.as_string() == "compressed-tensors";
+  if (method.as_string() != "fp8" && !compressed)
+    return refuse("", method.is_null() ? quant : method,
+                  "\"fp8\", \"compressed-tensors\" (float-quantized), or none: weights in F32, F16 or BF16");
+  if (compressed && quant["format"].as_string() != "float-quantized")
+    return refuse(".format", quant["format"], "\"float-quantized\"");
+  if (!quant["fmt"].is_null() && quant["fmt"].as_string() != "e4m3") return refuse(".fmt", quant["fmt"], "\"e4m3\"");
+  const Json& block = quant["weight_block_size"];
+  if (block.is_null()) return {};
+  const auto side = [&](size_t i) { return block[i].as_int(0); };
+  constexpr int64_t kSideMax = 1 << 20;
+  if (!block.is_array() || block.size() != 2 || side(0) < 1 || side(1) < 1 || side(0) > kSideMax || side(1) > kSideMax)
+    return refuse(".weight_block_size", block, "two whole numbers, such as [128, 128]");
+  fp8 = {static_cast<uint32_t>(side(0)), static_cast<uint32_t>(side(1))};
   return {};
 }
 
@@ -265,6 +284,7 @@ Result<ModelConfig> parse_config(std::string_view config_json, std::string_view 
   config.qk_norm = qwen3;
   MC_TRY(dtype, read_dtype(reader));
   config.dtype = dtype;
+  MC_CHECK(read_quantization(reader, config.fp8));
   MC_TRY(bos, read_ids(reader, "bos_token_id", config.vocab));
   if (!bos.empty()) config.bos = bos.front();
   MC_TRY(eos, read_ids(reader, "eos_token_id", config.vocab));

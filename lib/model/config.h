@@ -41,6 +41,12 @@ struct MixtureConfig {
   bool operator==(const MixtureConfig&) const = default;
 };
 
+/// Blocks that share a scale in fp8 weights whose scales are [rows / block, columns / block].
+struct Fp8Config {
+  uint32_t block_rows = 128, block_columns = 128;
+  bool operator==(const Fp8Config&) const = default;
+};
+
 struct ModelConfig {
   Architecture architecture = Architecture::llama;
   uint32_t hidden = 0, intermediate = 0, layers = 0;
@@ -51,6 +57,7 @@ struct ModelConfig {
   bool qkv_bias = false, output_bias = false, mlp_bias = false;
   bool qk_norm = false;
   MixtureConfig mixture;
+  Fp8Config fp8;
   ops::RopeConfig rope;
   std::optional<Dtype> dtype;  // of the weights, as declared
   std::optional<uint32_t> bos;

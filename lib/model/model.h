@@ -29,11 +29,32 @@ class Parallel;
 
 namespace mc::model {
 
+class WeightLoader;
+
 struct ModelOptions {
   /// "f32", "bf16", or "auto": bf16 when all weights are stored so, else f32 (bf16 cannot hold f16).
   /// One dtype for weights, matrix inputs and KV; sums are f32 always.
   std::string dtype = "auto";
+  /// "auto": as dtype. "int8": matrices in int8 with a scale for 128 weights (ops/int8.h), made while
+  /// loading; embeddings, routers, norms and KV stay in `dtype`, and matrix inputs are f32.
+  std::string weight_dtype = "auto";
 };
+
+/// What loading would do, found out from the headers alone.
+struct ModelPlan {
+  ModelConfig config;
+  Dtype dtype = Dtype::bf16;
+  bool int8 = false;
+  size_t weight_bytes = 0;
+  WeightFiles files;
+
+  std::string_view weight_dtype() const { return int8 ? "int8" : to_string(dtype); }
+};
+
+/// Errors as Model::open's, but for memory.
+Result<ModelPlan> plan_model(const std::string& directory, const ModelOptions& options);
+/// MC5003: what the weights need and what is free.
+Error not_enough_memory(const ModelPlan& plan, const std::string& directory, size_t free);
 
 struct Layer {
   std::vector<float> input_norm, post_norm;  // [hidden]
@@ -55,6 +76,8 @@ class Model {
   const ModelConfig& config() const { return config_; }
   const std::string& directory() const { return directory_; }
   Dtype dtype() const { return dtype_; }
+  /// Of the matrices: "int8", or as dtype().
+  std::string_view weight_dtype() const { return int8_ ? "int8" : to_string(dtype_); }
   /// SHA-256 hex of the weights (WeightFiles::digest).
   const std::string& weights_digest() const { return weights_digest_; }
   size_t weight_bytes() const { return weight_bytes_; }
@@ -73,15 +96,15 @@ class Model {
 
  private:
   Model() = default;
-  Result<void> load(const WeightFiles& files, Parallel& parallel);
-  Result<void> load_layer(const WeightFiles& files, uint32_t index, Parallel& parallel);
-  Result<Mlp> load_mlp(const WeightFiles& files, const std::string& prefix, uint64_t inner, bool biased,
-                       Parallel& parallel) const;
-  Result<Experts> load_experts(const WeightFiles& files, const std::string& prefix, Parallel& parallel) const;
+  Result<void> load(const WeightLoader& loader);
+  Result<void> load_layer(const WeightLoader& loader, uint32_t index);
+  Result<Mlp> load_mlp(const WeightLoader& loader, const std::string& prefix, uint64_t inner, bool biased) const;
+  Result<Experts> load_experts(const WeightLoader& loader, const std::string& prefix) const;
 
   std::string directory_;
   ModelConfig config_;
   Dtype dtype_ = Dtype::bf16;
+  bool int8_ = false;
   std::string weights_digest_;
   size_t weight_bytes_ = 0;
   uint64_t parameters_ = 0;
@@ -91,7 +114,8 @@ class Model {
   mem::HostBuffer embeddings_;  // [vocab, hidden] in dtype_; empty when tied: then head_ has them
 };
 
+ExtentLayout kv_layout(const ModelConfig& config, Dtype dtype, uint32_t block_tokens);
 /// Bytes of the weights as packed, without reading them: for messages and planning.
-size_t packed_weight_bytes(const ModelConfig& config, Dtype dtype);
+size_t packed_weight_bytes(const ModelConfig& config, Dtype dtype, bool int8 = false);
 
 }  // namespace mc::model

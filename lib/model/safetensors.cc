@@ -251,7 +251,7 @@ const Tensor* WeightFiles::find(std::string_view name) const {
   return at != tensors_.end() && at->entry.name == name ? &*at : nullptr;
 }
 
-Result<const Tensor*> WeightFiles::require(std::string_view name, std::span<const uint64_t> shape) const {
+Result<const Tensor*> WeightFiles::require(std::string_view name, std::span<const uint64_t> shape, Fp8 fp8) const {
   const Tensor* tensor = find(name);
   if (!tensor)
     return user_error(err::kModelIncomplete, paths_.front() + (paths_.size() > 1 ? " and its shards have" : " has") +
@@ -261,10 +261,20 @@ Result<const Tensor*> WeightFiles::require(std::string_view name, std::span<cons
     const std::string expected = TensorEntry{.shape = {shape.begin(), shape.end()}}.shape_text();
     return damaged(path, name, "has shape " + tensor->entry.shape_text() + "; config.json asks for " + expected);
   }
-  if (!tensor->entry.dtype || *tensor->entry.dtype == Dtype::f8_e4m3)
+  if (!tensor->entry.dtype || (*tensor->entry.dtype == Dtype::f8_e4m3 && fp8 == Fp8::refused))
     return user_error(err::kDtypeUnsupported, path + ": tensor '" + std::string(name) + "' has dtype " +
-                                                  tensor->entry.dtype_name + "; weights must be F32, F16 or BF16");
+                                                  tensor->entry.dtype_name +
+                                                  (fp8 == Fp8::allowed ? "; weights must be F32, F16, BF16 or F8_E4M3"
+                                                                       : "; weights must be F32, F16 or BF16"));
   return tensor;
+}
+
+void WeightFiles::drop(const Tensor& tensor) const {
+  static const auto kPage = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<uintptr_t>(tensor.data) / kPage * kPage;
+  const auto end = reinterpret_cast<uintptr_t>(tensor.data + tensor.bytes());
+  // Best effort: a kernel that refuses costs memory, not correctness.
+  if (begin < end) (void)madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
 
 uint64_t WeightFiles::total_bytes() const {
@@ -286,11 +296,12 @@ std::string WeightFiles::digest() const {
     const std::span<const std::byte> data(tensor.data, tensor.bytes());
     if (total <= kFullDigestBytes || data.size() <= 2 * kDigestPieceBytes) {
       sha.update(data);
-      continue;
+    } else {
+      for (uint64_t at = 0; at + kDigestPieceBytes <= data.size(); at += stride)
+        sha.update(data.subspan(at, kDigestPieceBytes));
+      sha.update(data.last(kDigestPieceBytes));
     }
-    for (uint64_t at = 0; at + kDigestPieceBytes <= data.size(); at += stride)
-      sha.update(data.subspan(at, kDigestPieceBytes));
-    sha.update(data.last(kDigestPieceBytes));
+    drop(tensor);
   }
   std::string hex;
   for (uint8_t byte : sha.finish()) {

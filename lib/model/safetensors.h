@@ -49,19 +49,24 @@ struct Tensor {
   uint64_t bytes() const { return entry.end - entry.begin; }
 };
 
+enum class Fp8 : uint8_t { refused, allowed };
+
 class WeightFiles {
  public:
   /// model.safetensors, else the shards of model.safetensors.index.json. not_found (MC3001) names the
   /// missing file.
   static Result<WeightFiles> open(const std::string& directory);
+  WeightFiles() = default;  // of no files
   ~WeightFiles();
   WeightFiles(WeightFiles&& other) noexcept;
   WeightFiles& operator=(WeightFiles&& other) noexcept;
 
   std::span<const Tensor> tensors() const { return tensors_; }  // by name
   const Tensor* find(std::string_view name) const;
-  /// The tensor with exactly this shape, in f32, f16 or bf16; otherwise an error that names both.
-  Result<const Tensor*> require(std::string_view name, std::span<const uint64_t> shape) const;
+  /// The tensor with exactly this shape, in f32, f16 or bf16 (or fp8); otherwise an error that names both.
+  Result<const Tensor*> require(std::string_view name, std::span<const uint64_t> shape, Fp8 fp8 = Fp8::refused) const;
+  /// Gives the tensor's pages back to the system; whoever reads it again, reads the file again.
+  void drop(const Tensor& tensor) const;
   std::span<const std::string> files() const { return paths_; }
   uint64_t total_bytes() const;
 
@@ -72,7 +77,6 @@ class WeightFiles {
   std::string digest() const;
 
  private:
-  WeightFiles() = default;
   Result<void> add_file(const std::string& directory, const std::string& file);
   Result<void> open_shards(const std::string& directory, const std::string& index_path);
   void release();

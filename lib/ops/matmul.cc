@@ -5,6 +5,7 @@
 #include "ops/matmul.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 
@@ -19,8 +20,25 @@ constexpr size_t kGroupTiles = 8;
 constexpr size_t kLibraryColumnsMin = 512;
 constexpr size_t kDecodeTaskBytes = 96 * 1024;
 
+void read_fp8_row(const WeightRows& part, size_t row, size_t columns, float* out) {
+  static const std::array<float, 256> kValues = [] {
+    std::array<float, 256> values{};
+    for (size_t code = 0; code < values.size(); ++code) values[code] = e4m3_to_f32(static_cast<uint8_t>(code));
+    return values;
+  }();
+  const auto* codes = static_cast<const uint8_t*>(part.data) + row * columns;
+  const WeightScales& scales = part.scales;
+  const float* line = scales.values + row / scales.block_rows * scales.per_row;
+  for (size_t first = 0; first < columns; first += scales.block_columns) {
+    const float scale = line[first / scales.block_columns];
+    const size_t last = std::min(columns, first + scales.block_columns);
+    for (size_t i = first; i < last; ++i) out[i] = kValues[codes[i]] * scale;
+  }
+}
+
 /// Row `row` of `part` widened to f32; the file gives no alignment.
 void read_row(const WeightRows& part, size_t row, size_t columns, float* out) {
+  if (part.dtype == Dtype::f8_e4m3) return read_fp8_row(part, row, columns, out);
   const auto* source = static_cast<const std::byte*>(part.data) + row * columns * dtype_bytes(part.dtype);
   if (part.dtype == Dtype::f32) {
     std::memcpy(out, source, columns * sizeof(float));
@@ -52,6 +70,18 @@ void convert(const WeightRows& part, size_t row, size_t columns, Dtype dtype, fl
     std::memcpy(out, wide, columns * sizeof(float));
   else
     for (size_t i = 0; i < columns; ++i) narrow[i] = f32_to_bf16(wide[i]);
+}
+
+/// Rows [first, last) of the stacked parts will not be read again.
+void finish_rows(std::span<const WeightRows> parts, size_t first, size_t last, size_t columns) {
+  size_t start = 0;
+  for (const WeightRows& part : parts) {
+    const size_t begin = std::max(first, start), end = std::min(last, start + part.rows);
+    const size_t line = columns * dtype_bytes(part.dtype);
+    const auto* data = static_cast<const std::byte*>(part.data);
+    if (part.done && begin < end) part.done(data + (begin - start) * line, data + (end - start) * line);
+    start += part.rows;
+  }
 }
 
 /// Both layouts are a transposition of 32-bit words (an f32, or two bf16 of neighbouring k): 16 rows at a
@@ -87,6 +117,15 @@ float f16_to_f32(uint16_t half) {
   return sign * std::ldexp(static_cast<float>(1024 + mantissa), exponent - 25);
 }
 
+float e4m3_to_f32(uint8_t code) {
+  const int exponent = (code >> 3) & 15;
+  const int mantissa = code & 7;
+  const float sign = code >> 7 ? -1.0f : 1.0f;
+  if (exponent == 15 && mantissa == 7) return std::nanf("");
+  if (exponent == 0) return sign * std::ldexp(static_cast<float>(mantissa), -9);
+  return sign * std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+}
+
 void convert_row(const WeightRows& source, size_t row, size_t columns, Dtype dtype, std::byte* out) {
   std::vector<float> wide(columns);
   convert(source, row, columns, dtype, wide.data(), out);
@@ -112,12 +151,48 @@ Result<PackedMatrix> PackedMatrix::pack(Parallel& parallel, std::span<const Weig
   parallel.for_each(static_cast<int64_t>(packed.panels()), [&](int64_t panel, int) {
     fill_panel(parts, static_cast<size_t>(panel) * kPanelColumns, packed.rows_, columns, dtype,
                packed.storage_.data() + static_cast<size_t>(panel) * packed.panel_bytes());
+    const size_t first = static_cast<size_t>(panel) * kPanelColumns;
+    finish_rows(parts, first, first + kPanelColumns, columns);
+  });
+  return packed;
+}
+
+size_t PackedMatrix::quantised_bytes(size_t rows, size_t columns) {
+  return (rows + kPanelColumns - 1) / kPanelColumns * int8_panel_bytes(columns);
+}
+
+Result<PackedMatrix> PackedMatrix::quantise(Parallel& parallel, std::span<const WeightRows> parts, size_t columns) {
+  PackedMatrix packed;
+  packed.columns_ = columns;
+  packed.int8_ = true;
+  for (const WeightRows& part : parts) packed.rows_ += part.rows;
+  MC_ASSERT(packed.rows_ > 0 && columns > 0);
+  const size_t bytes = quantised_bytes(packed.rows_, columns);
+  MC_TRY(storage, mem::HostBuffer::allocate(bytes, {.name = "weights", .huge_pages = bytes >= (size_t{4} << 20)}));
+  packed.storage_ = std::move(storage);
+  parallel.for_each(static_cast<int64_t>(packed.panels()), [&](int64_t panel, int) {
+    const size_t first = static_cast<size_t>(panel) * kPanelColumns;
+    const size_t rows = std::min(kPanelColumns, packed.rows_ - first);
+    std::vector<float> wide(rows * columns);
+    size_t part = 0, part_start = 0;
+    for (size_t row = first; row < first + rows; ++row) {
+      while (row >= part_start + parts[part].rows) part_start += parts[part++].rows;
+      read_row(parts[part], row - part_start, columns, wide.data() + (row - first) * columns);
+    }
+    quantise_panel(wide.data(), rows, columns,
+                   packed.storage_.data() + static_cast<size_t>(panel) * packed.panel_bytes());
+    finish_rows(parts, first, first + rows, columns);
   });
   return packed;
 }
 
 float PackedMatrix::at(size_t row, size_t column) const {
   const std::byte* data = panel(row / kPanelColumns);
+  if (int8_) {
+    const size_t lane = row % kPanelColumns;
+    return static_cast<float>(static_cast<int8_t>(data[column * kPanelColumns + lane])) *
+           int8_scales(data, columns_)[column / kInt8Group * kPanelColumns + lane];
+  }
   const size_t index = panel_index(dtype_, row, column);
   if (dtype_ == Dtype::bf16) return bf16_to_f32(reinterpret_cast<const bf16_t*>(data)[index]);
   return reinterpret_cast<const float*>(data)[index];
@@ -127,6 +202,10 @@ void PackedMatrix::row(size_t row, float* out) const {
   MC_ASSERT_LT(row, rows_);
   const std::byte* data = panel(row / kPanelColumns);
   const size_t lane = row % kPanelColumns;
+  if (int8_) {
+    for (size_t k = 0; k < columns_; ++k) out[k] = at(row, k);
+    return;
+  }
   if (dtype_ == Dtype::f32) {
     const auto* wide = reinterpret_cast<const float*>(data) + lane;
     for (size_t k = 0; k < columns_; ++k) out[k] = wide[k * kPanelColumns];
@@ -136,7 +215,8 @@ void PackedMatrix::row(size_t row, float* out) const {
   for (size_t k = 0; k < columns_; ++k) out[k] = bf16_to_f32(pairs[k / 2 * 2 * kPanelColumns + k % 2]);
 }
 
-Matmul::Matmul(const Kernels& kernels, Parallel& parallel) : kernels_(&kernels), parallel_(&parallel) {
+Matmul::Matmul(const Kernels& kernels, Parallel& parallel)
+    : kernels_(&kernels), int8_(&int8_kernels(kernels)), parallel_(&parallel) {
   widened_.resize(static_cast<size_t>(parallel.threads()));
 }
 Matmul::~Matmul() = default;
@@ -162,7 +242,7 @@ Result<void> Matmul::prepare(const PackedMatrix& weights) {
     auto compiled = TileProgram::compile(dtype, slice.columns, slice.rows);
     if (compiled) programs_.emplace_back(slice, std::move(*compiled));
   }
-  if (!widen || weights.dtype() != Dtype::bf16) return {};
+  if (!weights.is_int8() && (!widen || weights.dtype() != Dtype::bf16)) return {};
   const size_t bytes = kSlicePanels * kPanelColumns * weights.columns() * sizeof(float);
   for (mem::HostBuffer& buffer : widened_) {
     if (buffer.size() >= bytes) continue;
@@ -200,7 +280,7 @@ void Matmul::prefill(const PackedMatrix& weights, const float* x, size_t tiles, 
   const size_t n = weights.rows(), k = weights.columns();
   if (kernels_->tile_gemm == TileGemm::panels || !for_library(weights)) return tiles_by_panels(weights, x, tiles, y);
   const Input rows = input(weights, x, tiles * kTileRows);
-  const bool widen = weights.dtype() == Dtype::bf16 && rows.wide;
+  const bool widen = weights.is_int8() || (weights.dtype() == Dtype::bf16 && rows.wide);
   const Dtype dtype = widen ? Dtype::f32 : weights.dtype();
   const size_t full = n / kPanelColumns * kPanelColumns;
   const size_t slices = (weights.panels() + kSlicePanels - 1) / kSlicePanels;
@@ -216,7 +296,11 @@ void Matmul::prefill(const PackedMatrix& weights, const float* x, size_t tiles, 
       const void* panels = weights.panel(panel);
       if (widen) {
         float* wide = widened_[static_cast<size_t>(worker)].as<float>();
-        kernels_->widen_pairs(static_cast<const bf16_t*>(panels), k * columns / 2, wide);
+        if (weights.is_int8())
+          for (size_t p = 0; p < columns / kPanelColumns; ++p)
+            int8_->widen(weights.panel(panel + p), k, wide + p * k * kPanelColumns);
+        else
+          kernels_->widen_pairs(static_cast<const bf16_t*>(panels), k * columns / 2, wide);
         panels = wide;
       }
       for (size_t row = first_row; row < last_row; row += kTileRows) {
@@ -234,7 +318,9 @@ void Matmul::panel_rows(const PackedMatrix& weights, size_t panel, const Input& 
   const size_t n = weights.rows(), k = weights.columns(), first = panel * kPanelColumns;
   const size_t columns = std::min(kPanelColumns, n - first);
   const std::byte* data = weights.panel(panel);
-  if (weights.dtype() == Dtype::f32)
+  if (weights.is_int8())
+    int8_->panel(x.wide, x.stride, rows, data, k, y + first, n, columns);
+  else if (weights.dtype() == Dtype::f32)
     kernels_->panel_f32(x.wide, x.stride, rows, reinterpret_cast<const float*>(data), k, y + first, n, columns);
   else if (x.wide)
     kernels_->panel_widened(x.wide, x.stride, rows, reinterpret_cast<const bf16_t*>(data), x.stride, y + first, n,

@@ -6,7 +6,8 @@
 // of sums, so a row's bits do not depend on the batch.
 //
 // Weights are packed once at load into 64-column panels (ops.h) that both read; the copy replaces the
-// mapped file. bf16 weights take bf16 inputs (rounded here) and accumulate in f32.
+// mapped file. bf16 weights take bf16 inputs (rounded here) and accumulate in f32; int8 weights take f32
+// inputs, and prefill widens them a slice at a time.
 #pragma once
 
 #include <cstddef>
@@ -18,20 +19,34 @@
 #include "base/parallel.h"
 #include "base/result.h"
 #include "mem/mem.h"
+#include "ops/int8.h"
 #include "ops/ops.h"
 
 namespace mc::ops {
 
 class TileProgram;
 
-/// `rows` x K weights as they lie in a file: row-major, f32, bf16 or f16, any alignment.
+/// Scales of 8-bit weights: (row, column) is worth its code times
+/// values[row / block_rows * per_row + column / block_columns].
+struct WeightScales {
+  const float* values = nullptr;
+  size_t block_rows = 1, block_columns = 1, per_row = 1;
+};
+
+/// `rows` x K weights as they lie in a file: row-major, f32, bf16, f16 or f8_e4m3 (with scales), any
+/// alignment.
 struct WeightRows {
   const void* data = nullptr;
   Dtype dtype = Dtype::f32;
   size_t rows = 0;
+  WeightScales scales = {};
+  /// Told of each range of bytes that packing has read for the last time, by any of its threads; may be null.
+  void (*done)(const std::byte* begin, const std::byte* end) = nullptr;
 };
 
 float f16_to_f32(uint16_t half);
+/// OCP E4M3: no infinities, one NaN of each sign, largest 448.
+float e4m3_to_f32(uint8_t code);
 /// One row as f32 or bf16 (rounded to nearest even) into out [columns].
 void convert_row(const WeightRows& source, size_t row, size_t columns, Dtype dtype, std::byte* out);
 
@@ -41,17 +56,23 @@ class PackedMatrix {
   /// Stacks the parts (all with `columns` columns) and packs them as f32 or bf16. Rounding to bf16 is to
   /// nearest even. no_space when memory is short.
   static Result<PackedMatrix> pack(Parallel& parallel, std::span<const WeightRows> parts, size_t columns, Dtype dtype);
+  /// The same in int8 with a scale for each output and 128 inputs (int8.h). Inputs are f32 then: dtype() is.
+  static Result<PackedMatrix> quantise(Parallel& parallel, std::span<const WeightRows> parts, size_t columns);
   PackedMatrix(PackedMatrix&&) = default;
   PackedMatrix& operator=(PackedMatrix&&) = default;
 
   size_t rows() const { return rows_; }        // outputs (N)
   size_t columns() const { return columns_; }  // inputs (K)
   Dtype dtype() const { return dtype_; }
+  bool is_int8() const { return int8_; }
   size_t bytes() const { return storage_.size(); }
   static size_t packed_bytes(size_t rows, size_t columns, Dtype dtype);
+  static size_t quantised_bytes(size_t rows, size_t columns);
 
   size_t panels() const { return (rows_ + kPanelColumns - 1) / kPanelColumns; }
-  size_t panel_bytes() const { return padded_k(dtype_, columns_) * kPanelColumns * dtype_bytes(dtype_); }
+  size_t panel_bytes() const {
+    return int8_ ? int8_panel_bytes(columns_) : padded_k(dtype_, columns_) * kPanelColumns * dtype_bytes(dtype_);
+  }
   const std::byte* panel(size_t index) const { return storage_.data() + index * panel_bytes(); }
   /// One weight, widened; for embeddings that share the output matrix, and for tests.
   float at(size_t row, size_t column) const;
@@ -61,6 +82,7 @@ class PackedMatrix {
  private:
   size_t rows_ = 0, columns_ = 0;
   Dtype dtype_ = Dtype::f32;
+  bool int8_ = false;
   mem::HostBuffer storage_;
 };
 
@@ -105,6 +127,7 @@ class Matmul {
   void tiles_by_panels(const PackedMatrix& weights, const float* x, size_t tiles, float* y);
 
   const Kernels* kernels_;
+  const Int8Kernels* int8_;
   Parallel* parallel_;
   std::vector<std::pair<Slice, std::unique_ptr<TileProgram>>> programs_;
   std::vector<bf16_t> bf16_rows_;         // inputs rounded to bf16

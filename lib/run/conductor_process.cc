@@ -171,7 +171,8 @@ class ConductorProcess {
             continue;
           }
           put({"--attention", args_.text(flags::kAttention)});
-          put({"--dtype", args_.text(flags::kDtype), "--threads", args_.text(flags::kThreads)});
+          put({"--dtype", args_.text(flags::kDtype), "--weight-dtype", args_.text(flags::kWeightDtype)});
+          put({"--threads", args_.text(flags::kThreads)});
           put({"--kernels", args_.text(flags::kKernels)});
           const int share = std::max(1, 80 / (local_->prefill + local_->decode));
           put({"--kv-mem", args_.given(flags::kKvMem) ? args_.text(flags::kKvMem) : std::to_string(share) + "%"});

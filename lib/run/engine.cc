@@ -28,6 +28,12 @@ Result<attn::Plan> resolve_plan(const std::string& text, const model::ModelConfi
                        static_cast<int32_t>(block_tokens));
 }
 
+model::ModelOptions model_options(const cli::Args& args) {
+  model::ModelOptions options{.dtype = args.text(flags::kDtype)};
+  if (args.has(flags::kWeightDtype)) options.weight_dtype = args.text(flags::kWeightDtype);
+  return options;
+}
+
 Result<Engine> open_engine(const cli::Args& args) {
   Engine engine;
   MC_TRY(directory, model::find_model(args.text(flags::kModel)));
@@ -39,9 +45,9 @@ Result<Engine> open_engine(const cli::Args& args) {
   if (args.has(flags::kKvDtype) && args.text(flags::kKvDtype) != "auto" && args.text(flags::kKvDtype) != dtype)
     return user_error(err::kBadValue, "--kv-dtype " + args.text(flags::kKvDtype) + " differs from --dtype " + dtype +
                                           "; this build keeps K and V in the compute type");
-  MC_TRY(loaded, model::Model::open(directory, {.dtype = dtype}, *engine.parallel));
+  MC_TRY(loaded, model::Model::open(directory, model_options(args), *engine.parallel));
   engine.model = std::make_unique<model::Model>(std::move(loaded));
-  const std::string& both = args.text(flags::kAttention);
+  const std::string both = args.has(flags::kAttention) ? args.text(flags::kAttention) : "auto";
   const auto choice = [&](const Flag& flag) { return args.has(flag) && args.present(flag) ? args.text(flag) : both; };
   MC_TRY(prefill, resolve_plan(choice(flags::kPrefillAttention), engine.model->config(), engine.block_tokens));
   MC_TRY(decode, resolve_plan(choice(flags::kDecodeAttention), engine.model->config(), engine.block_tokens));

@@ -19,6 +19,8 @@ struct Engine {
   uint32_t block_tokens = 64;
 };
 
+/// What --dtype and --weight-dtype ask for.
+model::ModelOptions model_options(const cli::Args& args);
 /// Loads what -m, --dtype, --threads, --attention and --block-tokens ask for.
 Result<Engine> open_engine(const cli::Args& args);
 /// --threads: auto is one per core.

@@ -42,6 +42,7 @@ constexpr const Flag* kPrefillFlags[] = {
     &flags::kChunkTokens,
     &flags::kModel,
     &flags::kDtype,
+    &flags::kWeightDtype,
     &flags::kAttention,
     &flags::kPrefillAttention,
     &flags::kDecodeAttention,
@@ -57,29 +58,18 @@ constexpr const Flag* kPrefillFlags[] = {
     &flags::kPrintConfig,
 };
 constexpr const Flag* kDecodeFlags[] = {
-    &flags::kKvIn,
-    &flags::kTokens,
-    &flags::kTemperature,
-    &flags::kTopK,
-    &flags::kTopP,
-    &flags::kMinP,
-    &flags::kIgnoreEos,
-    &flags::kLogprobs,
-    &flags::kLogitsOut,
-    &flags::kModel,
-    &flags::kDtype,
-    &flags::kAttention,
-    &flags::kDecodeAttention,
-    &flags::kBlockTokens,
-    &flags::kThreads,
-    &flags::kKernels,
-    &flags::kConfig,
-    &flags::kSeed,
-    &flags::kLogLevel,
-    &flags::kLogFormat,
-    &flags::kJson,
-    &flags::kOutput,
-    &flags::kPrintConfig,
+    &flags::kKvIn,        &flags::kTokens,
+    &flags::kTemperature, &flags::kTopK,
+    &flags::kTopP,        &flags::kMinP,
+    &flags::kIgnoreEos,   &flags::kLogprobs,
+    &flags::kLogitsOut,   &flags::kModel,
+    &flags::kDtype,       &flags::kWeightDtype,
+    &flags::kAttention,   &flags::kDecodeAttention,
+    &flags::kBlockTokens, &flags::kThreads,
+    &flags::kKernels,     &flags::kConfig,
+    &flags::kSeed,        &flags::kLogLevel,
+    &flags::kLogFormat,   &flags::kJson,
+    &flags::kOutput,      &flags::kPrintConfig,
 };
 
 Result<std::vector<uint32_t>> parse_ids(const std::vector<std::string>& words, uint32_t vocab) {
@@ -360,7 +350,7 @@ Result<int> prefill_once(const cli::Args& args) {
                           std::to_string(config.max_positions),
                       "-n");
   MC_TRY(stops, text::StopMatcher::build(args.list(flags::kStop)));
-  AnswerText answer{text::Detokenizer(tokenizer), std::move(stops), ""};
+  AnswerText answer{text::Detokenizer(tokenizer, true, text::TextStart::before), std::move(stops), ""};
   request.on_token = [&](const ops::Sampled& s) { return answer.push(s.token); };
   MC_TRY(pages, model::LocalPages::allocate(runner.layout(), static_cast<int64_t>(prompt.size()) + request.max_tokens));
   model::Generated out;
@@ -413,7 +403,7 @@ Result<int> decode_once(const cli::Args& args) {
     if (!*header) break;
     if (auto read = reader.read_page(pages.page(block)); !read) return stream_error(path, std::move(read).error());
   }
-  AnswerText answer{text::Detokenizer(tokenizer), text::StopMatcher(), ""};
+  AnswerText answer{text::Detokenizer(tokenizer, true, text::TextStart::before), text::StopMatcher(), ""};
   request.on_token = [&](const ops::Sampled& s) { return answer.push(s.token); };
   model::Generated out;
   out.ids.push_back(prologue.first_token);

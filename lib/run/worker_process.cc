@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/metric_names.h"
 #include "model/find.h"
+#include "model/runner.h"
 #include "node/cache.h"
 #include "node/decode.h"
 #include "node/prefill.h"
@@ -21,6 +22,7 @@
 #include "run/engine.h"
 #include "run/key_file.h"
 #include "run/loop.h"
+#include "run/memory_plan.h"
 #include "run/profile.h"
 #include "run/run_flags.h"
 #include "run/worker_metrics.h"
@@ -91,9 +93,29 @@ class WorkerProcess {
                       "use at most " + format_bytes(free / 10 * 9) + ", or free memory");
   }
 
+  /// Before anything is loaded.
+  Result<void> check_model_fits() const {
+    MC_TRY(directory, model::find_model(args_.text(flags::kModel)));
+    MC_TRY(plan, model::plan_model(directory, model_options(args_)));
+    model::RunnerOptions runner{.block_tokens = static_cast<uint32_t>(args_.count(flags::kBlockTokens))};
+    if (args_.has(flags::kBatchMax)) runner.max_batch = static_cast<uint32_t>(args_.count(flags::kBatchMax));
+    if (args_.has(flags::kChunkTokens))
+      runner.max_chunk_tokens = static_cast<uint32_t>(args_.count(flags::kChunkTokens));
+    const ByteSize kv = args_.size(flags::kKvMem);
+    MemoryPlan memory;
+    memory.weight_bytes = plan.weight_bytes;
+    memory.scratch_bytes = model::Runner::workspace_bytes(plan.config, runner) +
+                           sizeof(float) * uint64_t{runner.max_batch} * plan.config.vocab;
+    memory.free_bytes = mem::available_bytes();
+    memory.kv_bytes = kv.percent > 0 ? 0 : kv.of(memory.free_bytes);
+    memory.page_bytes = model::kv_layout(plan.config, plan.dtype, runner.block_tokens).page_bytes();
+    return run::check_memory(memory);
+  }
+
   Result<void> plan_model() {
     MC_TRY(profile, runner_profile(args_));
     if (profile) return plan_costed(*std::move(profile));
+    MC_CHECK(check_model_fits());
     MC_TRY(engine, open_engine(args_));
     engine_ = std::make_unique<Engine>(std::move(engine));
     const model::Model& model = *engine_->model;
@@ -108,7 +130,7 @@ class WorkerProcess {
     const uint64_t useful = std::max<uint64_t>(batch, 4) * (model.config().max_positions / engine_->block_tokens + 1);
     uint64_t pages = wanted_bytes(args_.size(flags::kKvMem)) / page_bytes;
     if (args_.size(flags::kKvMem).percent > 0) pages = std::min({pages, useful, uint64_t{1} << 20});
-    if (pages < 4)
+    if (pages < kPagesMin)
       return user_error(err::kNotEnoughMemory,
                         "--kv-mem holds " + std::to_string(pages) + " pages of " + format_bytes(page_bytes) +
                             ", at least 4 are needed",

@@ -34,6 +34,7 @@ constexpr const Flag* kFlags[] = {
     &flags::kTransport,
     &flags::kAttention,
     &flags::kDtype,
+    &flags::kWeightDtype,
     &flags::kThreads,
     &flags::kKernels,
     &flags::kKvMem,

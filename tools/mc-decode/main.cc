@@ -25,6 +25,7 @@ constexpr const Flag* kFlags[] = {
     &flags::kTransferSpin,
     &flags::kDevice,
     &flags::kDtype,
+    &flags::kWeightDtype,
     &flags::kKvDtype,
     &flags::kBlockTokens,
     &flags::kKvMem,

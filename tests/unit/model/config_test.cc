@@ -221,6 +221,14 @@ TEST_CASE("model/config: architectures and arithmetic that are not done are refu
   CHECK(
       contains(with("quantization_config", R"({"quant_method":"gptq","bits":4})"), "quantization_config is \"gptq\""));
   CHECK(number_with("quantization_config", R"({"quant_method":"gptq"})") == err::kQuantUnsupported);
+  CHECK(contains(with("quantization_config", R"({"quant_method":"fp8","fmt":"e5m2"})"),
+                 "quantization_config.fmt is \"e5m2\"; supported: \"e4m3\""));
+  CHECK(contains(with("quantization_config", R"({"quant_method":"compressed-tensors","format":"pack-quantized"})"),
+                 "quantization_config.format is \"pack-quantized\""));
+  for (const char* block : {"128", "[128]", "[0,128]", "[128,1.5]", "[-1,1]"})
+    CHECK(contains(with("quantization_config",
+                        (std::string(R"({"quant_method":"fp8","weight_block_size":)") + block + "}").c_str()),
+                   "quantization_config.weight_block_size is"));
   CHECK(contains(with("hidden_act", "\"gelu\""), "hidden_act is \"gelu\"; supported: \"silu\""));
   CHECK(contains(with("sliding_window", "4096"), "sliding_window is 4096"));
   CHECK(contains(with("use_sliding_window", "true"), "use_sliding_window is true"));

@@ -15,10 +15,10 @@
 
 namespace mc::test {
 
-inline constexpr const char* kRandomModels[] = {"llama-mha",      "llama-gqa-llama3", "llama-mqa-bias", "qwen2-gqa",
-                                                "qwen2-untied",   "qwen3-gqa",        "qwen3-mqa",      "qwen2-yarn",
-                                                "qwen3-yarn",     "llama-linear",     "llama-dynamic",  "mistral-nemo",
-                                                "mistral-window", "qwen3-moe",        "qwen2-moe"};
+inline constexpr const char* kRandomModels[] = {
+    "llama-mha",      "llama-gqa-llama3", "llama-mqa-bias", "qwen2-gqa",       "qwen2-untied",     "qwen3-gqa",
+    "qwen3-mqa",      "qwen2-yarn",       "qwen3-yarn",     "llama-linear",    "llama-dynamic",    "mistral-nemo",
+    "mistral-window", "qwen3-moe",        "qwen2-moe",      "llama-fp8-block", "qwen3-fp8-tensor", "mistral-fp8-row"};
 
 struct GoldenCase {
   std::vector<uint32_t> prompt;
@@ -89,9 +89,9 @@ struct Loaded {
   model::Runner runner;
 
   static std::unique_ptr<Loaded> open(const std::string& directory, const std::string& dtype, int threads = 1,
-                                      model::RunnerOptions options = {}) {
+                                      model::RunnerOptions options = {}, const std::string& weight_dtype = "auto") {
     Parallel loader(1);
-    auto model = model::Model::open(directory, {.dtype = dtype}, loader);
+    auto model = model::Model::open(directory, {.dtype = dtype, .weight_dtype = weight_dtype}, loader);
     REQUIRE_OK(model);
     return std::unique_ptr<Loaded>(new Loaded(std::move(*model), threads, options));
   }

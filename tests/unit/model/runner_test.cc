@@ -363,3 +363,37 @@ TEST_CASE("model/runner: chunks and rows that cannot be computed are refused wit
   CHECK(!Runner::open(loaded->model, loaded->parallel, {.block_tokens = 48}).has_value());
   CHECK(!Runner::open(loaded->model, loaded->parallel, {.kernels = "sm90"}).has_value());
 }
+
+TEST_CASE("model/runner: int8 weights stay near the f32 logits, and are another namespace") {
+  const test::Golden golden = test::read_golden("mc-tiny");
+  const auto whole = test::Loaded::open(golden.directory, "f32", 1);
+  const auto narrow = test::Loaded::open(golden.directory, "f32", 1, {}, "int8");
+  CHECK(narrow->model.weight_bytes() < whole->model.weight_bytes() / 2);
+  CHECK(narrow->model.weight_dtype() == "int8");
+  const attn::Plan plan = test::golden_plan(narrow->model);
+  CHECK(narrow->model.kv_namespace(plan, 64).id() != whole->model.kv_namespace(plan, 64).id());
+  for (const test::GoldenCase& one : golden.cases) {
+    const double error = golden_error(*narrow, one);
+    INFO("prompt of " << one.prompt.size() << " tokens, error " << error);
+    CHECK(error <= 0.03);
+  }
+}
+
+TEST_CASE("model/runner: with int8 weights a row's logits do not depend on its batch, nor K and V on the chunks") {
+  for (const char* name : {"qwen3-moe", "llama-fp8-block"}) {
+    const auto loaded = test::Loaded::open(test::source_dir() + "/tests/golden/model/" + name, "bf16", 2, {}, "int8");
+    const attn::Plan plan = test::full_plan(loaded->model);
+    const auto prompt = random_prompt(loaded->model, 200);
+    LocalPages whole = pages_for(*loaded, 201), cut = pages_for(*loaded, 201);
+    const auto logits = prefill(*loaded, whole, prompt, 200, plan);
+    CHECK(prefill(*loaded, cut, prompt, 200, plan, 64) == logits);
+    CHECK(bytes_of(whole, 192) == bytes_of(cut, 192));
+    const size_t vocab = loaded->model.config().vocab;
+    std::vector<float> alone(vocab), batch(2 * vocab);
+    const DecodeRow row{5, 200, whole.pages(), &plan};
+    REQUIRE_OK(loaded->runner.decode({&row, 1}, alone));
+    const DecodeRow rows[] = {{7, 200, cut.pages(), &plan}, row};
+    REQUIRE_OK(loaded->runner.decode(rows, batch));
+    CHECK(std::equal(alone.begin(), alone.end(), batch.begin() + static_cast<std::ptrdiff_t>(vocab)));
+  }
+}

@@ -32,6 +32,31 @@ TEST_CASE("ops/matmul: parts of different dtypes are stacked in order and read a
   CHECK(row[2] == 6);
 }
 
+TEST_CASE("ops/matmul: E4M3 has the values of its standard: denormals, 448 and NaN") {
+  CHECK(e4m3_to_f32(0x00) == 0);
+  CHECK(e4m3_to_f32(0x01) == std::ldexp(1.0f, -9));
+  CHECK(e4m3_to_f32(0x07) == 7 * std::ldexp(1.0f, -9));
+  CHECK(e4m3_to_f32(0x08) == std::ldexp(1.0f, -6));
+  CHECK(e4m3_to_f32(0x38) == 1);
+  CHECK(e4m3_to_f32(0xb9) == -1.125f);
+  CHECK(e4m3_to_f32(0x7e) == 448);
+  CHECK(e4m3_to_f32(0xfe) == -448);
+  CHECK(std::isnan(e4m3_to_f32(0x7f)));
+  CHECK(std::isnan(e4m3_to_f32(0xff)));
+}
+
+TEST_CASE("ops/matmul: fp8 weights are worth their code times the scale of their block") {
+  Parallel parallel(1);
+  const uint8_t codes[] = {0x38, 0x40, 0x38, 0x30, 0xb8, 0x7e};  // 1 2 1 / 0.5 -1 448
+  const float blocks[] = {2, 3, 5, 7};
+  const WeightRows rows{codes, Dtype::f8_e4m3, 2, {blocks, 1, 2, 2}};
+  const auto packed = PackedMatrix::pack(parallel, {&rows, 1}, 3, Dtype::f32);
+  REQUIRE_OK(packed);
+  const float want[2][3] = {{2, 4, 3}, {2.5f, -5, 3136}};
+  for (size_t row = 0; row < 2; ++row)
+    for (size_t column = 0; column < 3; ++column) CHECK(packed->at(row, column) == want[row][column]);
+}
+
 TEST_CASE("ops/matmul: an unknown variant is refused with the list of those this CPU runs") {
   CHECK(kernels_named("auto").has_value());
   CHECK(kernels_named("").has_value());

@@ -1,0 +1,139 @@
+#include "model/weights.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/errors.h"
+#include "base/parallel.h"
+
+namespace mc::model {
+namespace {
+
+using Shape = std::vector<uint64_t>;
+
+float element(const Tensor& tensor, uint64_t i) {
+  if (*tensor.entry.dtype == Dtype::f32) {
+    float value;
+    std::memcpy(&value, tensor.data + 4 * i, 4);
+    return value;
+  }
+  uint16_t bits;
+  std::memcpy(&bits, tensor.data + 2 * i, 2);
+  return *tensor.entry.dtype == Dtype::bf16 ? bf16_to_f32(bits) : ops::f16_to_f32(bits);
+}
+
+/// The whole pages within [begin, end); a neighbour's bytes on the first and last page stay.
+void drop_pages(const std::byte* begin, const std::byte* end) {
+  static const auto kPage = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const uintptr_t first = (reinterpret_cast<uintptr_t>(begin) + kPage - 1) / kPage * kPage;
+  const uintptr_t last = reinterpret_cast<uintptr_t>(end) / kPage * kPage;
+  // The mapping is read-only: what is dropped is read again if somebody asks. A failure costs memory only.
+  if (first < last) (void)madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+}
+
+}  // namespace
+
+bool is_scale(std::string_view name) {
+  return name.ends_with("_scale") || name.ends_with("_scale_inv");
+}
+
+Result<std::vector<float>> WeightLoader::vector(const std::string& name, uint64_t size) const {
+  MC_TRY(tensor, files_.require(name, Shape{size}));
+  std::vector<float> out(size);
+  for (uint64_t i = 0; i < size; ++i) out[i] = element(*tensor, i);
+  return out;
+}
+
+/// Which of the three forms the scales have is told by their shape.
+Result<void> WeightLoader::read_scales(const std::string& name, uint64_t rows, uint64_t columns, Source& out) const {
+  const Tensor* scales = files_.find(name + "_scale_inv");
+  if (!scales) scales = files_.find(name + "_scale");
+  const std::string& path = files_.files()[out.tensor->file];
+  if (!scales)
+    return user_error(err::kModelIncomplete, path + ": tensor '" + name + "' is F8_E4M3, but there is neither '" +
+                                                 name + "_scale_inv' nor '" + name + "_scale'");
+  const TensorEntry& entry = scales->entry;
+  const uint64_t count = entry.elements(), block_rows = config_.fp8.block_rows,
+                 block_columns = config_.fp8.block_columns;
+  const uint64_t down = (rows + block_rows - 1) / block_rows, across = (columns + block_columns - 1) / block_columns;
+  ops::WeightScales& form = out.rows.scales;
+  if (entry.shape.size() == 2 && entry.shape[0] == down && entry.shape[1] == across)
+    form = {nullptr, block_rows, block_columns, across};
+  else if (count == 1)
+    form = {nullptr, rows, columns, 1};
+  else if (count == rows && entry.shape[0] == rows)
+    form = {nullptr, 1, columns, 1};
+  else
+    return user_error(err::kQuantUnsupported,
+                      path + ": scales '" + entry.name + "' have shape " + entry.shape_text() + "; supported for " +
+                          out.tensor->entry.shape_text() + ": one, one a row, or " +
+                          TensorEntry{.shape = {down, across}}.shape_text() + " for blocks of " +
+                          std::to_string(block_rows) + " x " + std::to_string(block_columns));
+  if (!entry.dtype || *entry.dtype == Dtype::f8_e4m3)
+    return user_error(err::kDtypeUnsupported,
+                      path + ": scales '" + entry.name + "' have dtype " + entry.dtype_name + "; use F32, F16 or BF16");
+  for (uint64_t i = 0; i < count; ++i) {
+    out.scales.push_back(element(*scales, i));
+    if (!std::isfinite(out.scales.back()))
+      return user_error(err::kModelCorrupt, path + ": scales '" + entry.name + "' hold a value that is not finite");
+  }
+  return {};
+}
+
+Result<WeightLoader::Source> WeightLoader::source(const std::string& name, uint64_t rows, uint64_t columns) const {
+  MC_TRY(tensor, files_.require(name, Shape{rows, columns}, Fp8::allowed));
+  Source out{{tensor->data, *tensor->entry.dtype, rows}, tensor, {}};
+  if (*tensor->entry.dtype == Dtype::f8_e4m3) MC_CHECK(read_scales(name, rows, columns, out));
+  out.rows.done = drop_pages;
+  return out;
+}
+
+Result<ops::PackedMatrix> WeightLoader::matrix(const std::string& prefix, std::span<const WeightPart> parts,
+                                               uint64_t columns, Precision precision) const {
+  std::vector<Source> sources;
+  for (const WeightPart& part : parts) {
+    MC_TRY(one, source(prefix + part.name + ".weight", part.rows, columns));
+    sources.push_back(std::move(one));
+  }
+  std::vector<ops::WeightRows> rows;
+  for (const Source& one : sources) {
+    rows.push_back(one.rows);
+    rows.back().scales.values = one.scales.data();
+  }
+  auto packed = int8_ && precision == Precision::as_asked ? ops::PackedMatrix::quantise(parallel_, rows, columns)
+                                                          : ops::PackedMatrix::pack(parallel_, rows, columns, dtype_);
+  for (const Source& one : sources) files_.drop(*one.tensor);
+  return packed;
+}
+
+Result<std::vector<float>> WeightLoader::bias(const std::string& prefix, std::span<const WeightPart> parts,
+                                              bool present) const {
+  std::vector<float> out;
+  if (!present) return out;
+  for (const WeightPart& part : parts) {
+    MC_TRY(values, vector(prefix + part.name + ".bias", part.rows));
+    out.insert(out.end(), values.begin(), values.end());
+  }
+  return out;
+}
+
+Result<mem::HostBuffer> WeightLoader::table(const std::string& name, uint64_t rows, uint64_t columns) const {
+  MC_TRY(one, source(name, rows, columns));
+  one.rows.scales.values = one.scales.data();
+  const size_t line = columns * dtype_bytes(dtype_), source_line = columns * dtype_bytes(one.rows.dtype);
+  MC_TRY(storage, mem::HostBuffer::allocate(rows * line, {.name = "embeddings"}));
+  const auto* data = static_cast<const std::byte*>(one.rows.data);
+  parallel_.for_ranges(static_cast<int64_t>(rows), 256, [&](int64_t begin, int64_t end, int) {
+    for (auto row = static_cast<size_t>(begin); row < static_cast<size_t>(end); ++row)
+      ops::convert_row(one.rows, row, columns, dtype_, storage.data() + row * line);
+    drop_pages(data + static_cast<size_t>(begin) * source_line, data + static_cast<size_t>(end) * source_line);
+  });
+  files_.drop(*one.tensor);
+  return storage;
+}
+
+}  // namespace mc::model

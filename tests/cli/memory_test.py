@@ -1,0 +1,54 @@
+#!/usr/bin/env python3
+"""What a model costs in memory while it is loaded, and what is said when it does not fit."""
+
+import json
+import os
+import shutil
+import tempfile
+import unittest
+
+import cluster
+
+# Beside the weights: the program, its libraries and threads, scratch and KV of a few tokens.
+REST_BYTES = 96 << 20
+
+
+class Memory(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.dir = tempfile.mkdtemp(prefix="mct-memory-")
+        shape = "--layers 8 --hidden 1024 --heads 16 --kv-heads 4 --head-dim 64".split()
+        code, out, err = cluster.run("mc-bench", "mkmodel", *shape, "-o", cls.dir + "/m", "--json")
+        assert code == 0, err
+        cls.bytes = json.loads(out.splitlines()[-1])["weight_bytes"]
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.dir, ignore_errors=True)
+
+    def peak(self, *words):
+        """Largest resident size in bytes of one run that loads the model and makes a token."""
+        command = [cluster.program("mc-prefill"), "once", "-m", self.dir + "/m", "-p", "x", "-n", "1", *words]
+        child = os.posix_spawn(
+            command[0], command, os.environ, file_actions=[(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
+        )
+        _, status, usage = os.wait4(child, 0)
+        self.assertEqual(status, 0)
+        return usage.ru_maxrss * 1024
+
+    def test_a_model_is_never_in_memory_twice_while_it_is_loaded(self):
+        self.assertGreater(self.bytes, 180 << 20)
+        self.assertLess(self.peak("--dtype", "bf16"), 1.2 * self.bytes + REST_BYTES)
+
+    def test_int8_weights_take_half_of_it_also_while_they_are_made(self):
+        self.assertLess(self.peak("--weight-dtype", "int8"), 1.2 * 0.53 * self.bytes + REST_BYTES)
+
+    def test_what_does_not_fit_is_refused_before_loading_with_the_largest_pool_that_does(self):
+        code, _, err = cluster.run("mc-prefill", "-m", self.dir + "/m", "--kv-mem", "900TiB", "--check")
+        self.assertEqual(code, 1)
+        for word in ("MC5003", "for weights", "for KV", "free are", "the largest --kv-mem that fits is"):
+            self.assertIn(word, err)
+
+
+if __name__ == "__main__":
+    unittest.main()
