@@ -454,5 +454,44 @@ class Streams(Scratch):
             server.stdout.close()
 
 
+class Tokenizers(Scratch):
+    GOLDEN = os.path.join(ROOT, "tests", "golden", "text")
+
+    def test_golden_ids_are_counted_and_a_wrong_one_is_exit_4(self):
+        for name in ("gpt2", "llama2"):
+            folder = os.path.join(self.GOLDEN, name)
+            made = result("tok", "-m", folder, "--golden", folder + "/cases.jsonl", "-r", 1)
+            self.assertEqual(made["mismatches"], 0)
+            self.assertGreater(made["compared"], 100)
+            for key in ("encode_mb_per_s", "encode_tokens_per_s", "decode_mb_per_s", "decode_tokens_per_s"):
+                self.assertGreater(made[key], 0)
+        wrong = self.file("wrong.jsonl", json.dumps({"text": "Hello", "plain": [1, 2, 3]}) + "\n")
+        made = result("tok", "-m", folder, "--golden", wrong, "-r", 1, expect=4)
+        self.assertEqual((made["compared"], made["mismatches"]), (1, 1))
+        self.assertIn("text 0, token 0", made["first_mismatch"])
+
+    def test_a_corpus_is_text_and_there_must_be_some(self):
+        text = self.file("corpus.txt", "One line.\n" * 20000)
+        made = result("tok", text, "-r", 1)
+        self.assertEqual((made["bytes"], made["texts"], made["compared"]), (200000, 4, 0))
+        self.assertIn("MC1002", bench("tok", expect=2)[1])
+        self.assertIn("MC1002", bench("tok", "--golden", self.file("x", '{"text": 1}\n'), expect=2)[1])
+        with open(os.path.join(self.dir, "bad"), "wb") as file:
+            file.write(b"ab\xff")
+        self.assertIn("not UTF-8 at byte 2", bench("tok", self.dir + "/bad", expect=2)[1])
+
+
+class Recall(Scratch):
+    def test_every_task_length_and_mode_is_counted(self):
+        made = result("recall", "-p", "256,512", "-r", 2)
+        rows = [(p["task"], p["tokens"], p["mode"]) for p in made["points"]]
+        modes = ("full", "moba", "hybrid")
+        self.assertEqual(rows, [(t, n, m) for t in ("passkey", "key-value") for n in (256, 512) for m in modes])
+        for point in made["points"]:
+            self.assertEqual(point["share"], point["correct"] / point["prompts"])
+        self.assertEqual(made["points"][0]["correct"], 2)
+        self.assertIn("MC1002", bench("recall", "-p", "9000", expect=2)[1])
+
+
 if __name__ == "__main__":
     unittest.main()

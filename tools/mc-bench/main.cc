@@ -16,6 +16,7 @@ constexpr const Flag* kEveryVerb[] = {&flags::kConfig, &flags::kJson, &flags::kL
                                       &flags::kPrintConfig};
 constexpr cli::Positional kDiffArgs[] = {{.name = "LEFT", .help = "a .mckv stream; - is stdin"},
                                          {.name = "RIGHT", .help = "the other one"}};
+constexpr cli::Positional kTokArgs[] = {{.name = "CORPUS", .help = "UTF-8 text files", .min = 0, .max = -1}};
 constexpr cli::Positional kXferArgs[] = {
     {.name = "PEER", .help = "host of a --server, or one of its URIs; without it both ends run here", .min = 0}};
 constexpr cli::Positional kDoctorArgs[] = {
@@ -65,6 +66,15 @@ int main(int argc, char** argv) {
        .summary = "speed of attention alone, as a share of the machine's peak and beside full attention",
        .flags = bench::kAttnFlags,
        .example = "mc-bench attn --phase prefill -n 1024,4096 --attention full,moba:block=128,top_k=3 -r 3"},
+      {.name = "recall",
+       .summary = "what a model finds in its context under full and sparse attention",
+       .flags = bench::kRecallFlags,
+       .example = "mc-bench recall -p 1024,2048 -r 20"},
+      {.name = "tok",
+       .summary = "speed of a tokenizer on one thread, and whether its ids are the expected ones",
+       .args = kTokArgs,
+       .flags = bench::kTokFlags,
+       .example = "mc-bench tok -m models/q3 corpus.txt"},
       {.name = "xfer",
        .summary = "speed of the transfer engine beside memcpy and a raw socket",
        .args = kXferArgs,
@@ -106,6 +116,8 @@ int main(int argc, char** argv) {
     if (verb == "sim") return bench::simulate(args);
     if (verb == "model") return bench::measure_model(args);
     if (verb == "attn") return bench::measure_attention(args);
+    if (verb == "recall") return bench::measure_recall(args);
+    if (verb == "tok") return bench::measure_tokenizer(args);
     if (verb == "xfer") return bench::xfer(args);
     if (verb == "doctor") return bench::doctor(args);
     if (verb == "plot") return bench::plot(args);

@@ -65,6 +65,7 @@ constexpr const Flag* kFlags[] = {&kPrompts,
                                   &kSaveCost,
                                   &flags::kModel,
                                   &flags::kDtype,
+                                  &flags::kWeightDtype,
                                   &flags::kAttention,
                                   &flags::kChunkTokens,
                                   &flags::kBlockTokens,
@@ -152,6 +153,8 @@ class Bench {
   double step_bytes(int64_t context, size_t rows) const {
     const auto& c = config();
     const double element = engine_.model->dtype() == Dtype::f32 ? 4 : 2;
+    const bool int8 = engine_.model->weight_dtype() == "int8";
+    const double matrix = int8 ? 1 + 4.0 / 128 : element;  // a weight of an expert: its code and its share of a scale
     const double embedding = c.tied_embeddings ? 0 : element * c.vocab * c.hidden;
     const double kv = attn::decode_bytes(runner_.layout(), context) * c.layers;
     const auto& m = c.mixture;
@@ -160,7 +163,7 @@ class Bench {
       if (c.has_mixture(i))
         idle += 3.0 * c.hidden * m.intermediate * m.experts *
                 std::pow(1 - static_cast<double>(m.per_token) / m.experts, static_cast<double>(rows));
-    return static_cast<double>(engine_.model->weight_bytes()) - embedding - element * idle +
+    return static_cast<double>(engine_.model->weight_bytes()) - embedding - matrix * idle +
            static_cast<double>(rows) * kv;
   }
 
@@ -325,6 +328,7 @@ Result<int> measure_model(const cli::Args& args) {
   Json result = result_head("mc.bench.model.v1", args);
   result.set("model", engine.served_name).set("parameters", engine.model->parameters());
   result.set("weight_bytes", engine.model->weight_bytes()).set("dtype", to_string(engine.model->dtype()));
+  result.set("weight_dtype", engine.model->weight_dtype());
   result.set("attention", attn::to_string(engine.prefill_plan)).set("kernels", kernels);
   result.set("threads", engine.parallel->threads()).set("chunk_tokens", chunk);
   result.set("peak_flop_per_s", flop_limit).set("peak_read_bytes_per_s", peak.read_bytes_per_s);

@@ -16,6 +16,12 @@ Result<int> measure_model(const cli::Args& args);
 extern const cli::FlagList kAttnFlags;
 Result<int> measure_attention(const cli::Args& args);
 
+extern const cli::FlagList kRecallFlags;
+Result<int> measure_recall(const cli::Args& args);
+
+extern const cli::FlagList kTokFlags;
+Result<int> measure_tokenizer(const cli::Args& args);
+
 extern const cli::FlagList kXferFlags;
 Result<int> xfer(const cli::Args& args);
 

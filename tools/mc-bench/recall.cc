@@ -1,0 +1,241 @@
+// `mc-bench recall`: does a model still find what stands in its context when attention is sparse? Two tasks
+// with an exact answer, after the passkey test of Mohtashami and Jaggi (arXiv:2305.16300) and the key-value
+// lists of Liu et al. (arXiv:2307.03172), under full attention, MoBA in all layers, and MoBA with the last
+// layers full (the hybrid of the MoBA paper, section 3.3). Prompts come from --seed alone, so that the three
+// see the same ones.
+
+#include <algorithm>
+
+#include "attn/attn.h"
+#include "base/common_flags.h"
+#include "base/errors.h"
+#include "base/rng.h"
+#include "model/generate.h"
+#include "print.h"
+#include "run/engine.h"
+#include "run/run_flags.h"
+#include "text/text.h"
+#include "verbs.h"
+
+namespace mc::bench {
+namespace {
+
+constexpr Flag kLengths{.name = "length",
+                        .letter = 'p',
+                        .kind = FlagKind::sweep_counts,
+                        .value = "N,N",
+                        .fallback = "1024,2048,4096",
+                        .help = "tokens of a prompt, at most"};
+constexpr Flag kCount{.name = "count",
+                      .letter = 'r',
+                      .kind = FlagKind::count,
+                      .value = "N",
+                      .fallback = "20",
+                      .help = "prompts of each task and length"};
+constexpr Flag kMobaBlock{.name = "moba-block",
+                          .kind = FlagKind::count,
+                          .value = "N",
+                          .fallback = "0",
+                          .help = "tokens of a MoBA block; 0 is the model's, or 64"};
+constexpr Flag kTopK{.name = "top-k",
+                     .kind = FlagKind::count,
+                     .value = "N",
+                     .fallback = "0",
+                     .help = "blocks a token attends to; 0 is the model's, or 3"};
+constexpr Flag kFullLast{.name = "full-last",
+                         .kind = FlagKind::count,
+                         .value = "N",
+                         .fallback = "0",
+                         .help = "full layers at the end of the hybrid; 0 is the model's, or 1"};
+
+constexpr const Flag* kFlags[] = {&kLengths,          &kCount,
+                                  &kMobaBlock,        &kTopK,
+                                  &kFullLast,         &flags::kModel,
+                                  &flags::kDtype,     &flags::kWeightDtype,
+                                  &flags::kAttention, &flags::kBlockTokens,
+                                  &flags::kThreads,   &flags::kKernels,
+                                  &flags::kSeed,      &flags::kJson,
+                                  &flags::kOutput,    &flags::kQuiet,
+                                  &flags::kConfig,    &flags::kLogLevel,
+                                  &flags::kLogFormat, &flags::kPrintConfig};
+
+struct Question {
+  std::string prompt, answer;  // an answer counts when the text goes on with it
+};
+
+std::string five_digits(Rng& rng) {
+  std::string out;
+  for (int i = 0; i < 5; ++i) out += static_cast<char>('0' + rng.below(10));
+  return out;
+}
+
+/// Makes prompts of at most a number of tokens.
+class Questions {
+ public:
+  explicit Questions(const text::Tokenizer& tokenizer) : tokenizer_(tokenizer) {
+    // Keys are words that the model knows as one token.
+    for (uint32_t id = 0; id < tokenizer.vocab_size(); ++id) {
+      const std::string_view text = tokenizer.token_bytes(id);
+      const auto is_letter = [](char c) { return c >= 'a' && c <= 'z'; };
+      if (text.size() >= 4 && text[0] == ' ' && std::all_of(text.begin() + 1, text.end(), is_letter))
+        words_.emplace_back(text.substr(1));
+    }
+  }
+
+  Result<Question> passkey(Rng& rng, size_t tokens) const {
+    static constexpr const char* kFiller[] = {"The grass is green. ", "The sky is blue. ", "The sun is yellow. ",
+                                              "Here we go. ", "There and back again. "};
+    const std::string number = five_digits(rng);
+    const std::string needle = "The pass key is " + number + ". Remember it. ";
+    const std::string tail = "\nWhat is the pass key? The pass key is";
+    MC_TRY(fixed, count(needle + tail));
+    std::vector<size_t> sizes;
+    for (const char* sentence : kFiller) {
+      MC_TRY(size, count(sentence));
+      sizes.push_back(size);
+    }
+    constexpr size_t kAnswer = 8;  // and BOS
+    std::vector<std::string> text;
+    for (size_t used = fixed + kAnswer, i = 0;; ++i) {
+      used += sizes[i % sizes.size()];
+      if (used > tokens) break;
+      text.emplace_back(kFiller[i % sizes.size()]);
+    }
+    text.insert(text.begin() + static_cast<std::ptrdiff_t>(rng.below(text.size() + 1)), needle);
+    Question out{{}, " " + number + "."};
+    for (const std::string& sentence : text) out.prompt += sentence;
+    out.prompt += tail;
+    return out;
+  }
+
+  Result<Question> key_value(Rng& rng, size_t tokens) const {
+    std::vector<std::string> keys = words_;
+    std::string list;
+    std::vector<std::pair<std::string, std::string>> pairs;
+    for (size_t used = 24; !keys.empty();) {
+      const size_t at = rng.below(keys.size());
+      std::string line = keys[at] + ": ";
+      const std::string value = five_digits(rng);
+      line += value + "\n";
+      MC_TRY(size, count(line));
+      used += size;
+      if (used > tokens) break;
+      list += line;
+      pairs.emplace_back(keys[at], value);
+      keys[at] = keys.back();
+      keys.pop_back();
+    }
+    if (pairs.empty())
+      return user_error(err::kBadValue, "no pair fits " + std::to_string(tokens) + " tokens", "--length");
+    const auto& [key, value] = pairs[rng.below(pairs.size())];
+    return Question{list + "\nRecall:\n" + key + ":", " " + value + "\n"};
+  }
+
+ private:
+  Result<size_t> count(const std::string& text) const {
+    MC_TRY(ids, tokenizer_.encode(text, {.add_special = false}));
+    return ids.size();
+  }
+
+  const text::Tokenizer& tokenizer_;
+  std::vector<std::string> words_;
+};
+
+struct NamedPlan {
+  const char* name;
+  attn::Plan plan;
+};
+
+std::vector<NamedPlan> plans_of(const cli::Args& args, const model::ModelConfig& config) {
+  attn::Mode moba{attn::ModeKind::moba, 64, 3};
+  int32_t full_last = 1;
+  if (config.attention && config.attention->mode.kind == attn::ModeKind::moba) {
+    moba = config.attention->mode;
+    full_last = config.attention->full_last;
+  }
+  if (args.count(kMobaBlock) > 0) moba.block = static_cast<int32_t>(args.count(kMobaBlock));
+  if (args.count(kTopK) > 0) moba.top_k = static_cast<int32_t>(args.count(kTopK));
+  if (args.count(kFullLast) > 0) full_last = static_cast<int32_t>(args.count(kFullLast));
+  const auto layers = static_cast<int32_t>(config.layers);
+  return {{"full", {attn::Mode{}, 0, layers}},
+          {"moba", {moba, 0, layers}},
+          {"hybrid", {moba, std::min(full_last, layers), layers}}};
+}
+
+Result<bool> answers(model::Runner& runner, const text::Tokenizer& tokenizer, const Question& question,
+                     const attn::Plan& plan) {
+  model::GenerateRequest request;
+  MC_TRY(prompt, tokenizer.encode(question.prompt));
+  MC_TRY(answer, tokenizer.encode(question.answer, {.add_special = false}));
+  request.prompt = std::move(prompt);
+  request.max_tokens = static_cast<int32_t>(answer.size() + 2);  // another way to cut the answer may be longer
+  request.sampling.temperature = 0;
+  request.prefill_plan = request.decode_plan = plan;
+  text::Detokenizer detokenizer(tokenizer, true, text::TextStart::before);
+  std::string text;
+  request.on_token = [&](const ops::Sampled& sampled) {
+    text += detokenizer.push(sampled.token);
+    return text.size() < question.answer.size();
+  };
+  MC_TRY(generated, model::generate(runner, request, SystemClock::instance()));
+  return text.starts_with(question.answer);
+}
+
+}  // namespace
+
+const cli::FlagList kRecallFlags = kFlags;
+
+Result<int> measure_recall(const cli::Args& args) {
+  MC_TRY(engine, run::open_engine(args));
+  const model::ModelConfig& config = engine.model->config();
+  MC_TRY(tokenizer, text::Tokenizer::open(engine.directory));
+  const std::vector<uint64_t> lengths = args.sweep(kLengths);
+  for (uint64_t length : lengths)
+    if (length < 128 || length + 16 > config.max_positions)
+      return user_error(
+          err::kBadValue,
+          "--length " + std::to_string(length) + "; it must be 128 to " + std::to_string(config.max_positions - 16),
+          "--length");
+  MC_TRY(runner, model::Runner::open(*engine.model, *engine.parallel,
+                                     {.block_tokens = engine.block_tokens, .kernels = args.text(flags::kKernels)}));
+  const std::vector<NamedPlan> plans = plans_of(args, config);
+  const uint64_t count = std::clamp<uint64_t>(args.count(kCount), 1, 10'000);
+  const Questions questions(tokenizer);
+  Sink sink(args);
+  Table table({"task", "tokens", "full", "moba", "hybrid"});
+  Json points = Json::array();
+  for (const char* task : {"passkey", "key-value"}) {
+    for (uint64_t length : lengths) {
+      Rng rng(args.count(flags::kSeed) + length);
+      std::vector<uint64_t> right(plans.size(), 0);
+      for (uint64_t i = 0; i < count; ++i) {
+        MC_TRY(question, task[0] == 'p' ? questions.passkey(rng, length) : questions.key_value(rng, length));
+        for (size_t p = 0; p < plans.size(); ++p) {
+          MC_TRY(good, answers(runner, tokenizer, question, plans[p].plan));
+          right[p] += good;
+        }
+      }
+      std::vector<std::string> row = {task, std::to_string(length)};
+      for (size_t p = 0; p < plans.size(); ++p) {
+        const double share = static_cast<double>(right[p]) / static_cast<double>(count);
+        Json point = Json::object({{"type", "point"}, {"task", task}, {"tokens", length}, {"mode", plans[p].name}});
+        point.set("attention", attn::to_string(plans[p].plan)).set("prompts", count);
+        point.set("correct", right[p]).set("share", share);
+        MC_CHECK(sink.line(point));
+        points.push(std::move(point));
+        row.push_back(fixed(100 * share, 1) + " % (" + std::to_string(right[p]) + " of " + std::to_string(count) + ")");
+      }
+      table.add(std::move(row));
+      note(args, std::string(task) + " at " + std::to_string(length) + " tokens done");
+    }
+  }
+  MC_CHECK(sink.text(table.text()));
+  Json result = result_head("mc.bench.recall.v1", args);
+  result.set("model", engine.served_name).set("dtype", to_string(engine.model->dtype()));
+  result.set("weight_dtype", engine.model->weight_dtype()).set("points", std::move(points));
+  MC_CHECK(sink.line(result));
+  MC_CHECK(sink.finish());
+  return 0;
+}
+
+}  // namespace mc::bench
