@@ -136,6 +136,7 @@ bool Answer::on_token(const RequestId& req, const node::Reply& reply) {
   if (choice->stopped || choice->ended || failed_) return false;
   if (reply.index == 0) journey_ = reply.journey;
   ++choice->tokens;
+  choice->last_token = reply.token;
   const std::string fresh = choice->detokenizer.push(reply.token);
   const bool may_stop = choice->tokens > request_.sampling.min_tokens;
   emit(*choice, may_stop ? choice->stops.push(fresh) : choice->stops.pass(fresh), &reply);
@@ -159,6 +160,10 @@ bool Answer::on_end(const RequestId& req, const node::Reply& reply) {
     fail(reply);
     return true;
   }
+  const auto& stop_ids = request_.sampling.stop_token_ids;
+  const bool by_id = !choice->stopped && choice->tokens > 0 && reply.finish_reason == "stop" &&
+                     std::find(stop_ids.begin(), stop_ids.end(), choice->last_token) != stop_ids.end();
+  if (by_id) choice->out.stop_reason = Json(choice->last_token);
   finish_choice(*choice, choice->stopped ? "stop" : reply.finish_reason);
   if (!unfinished().empty()) return false;
   if (request_.stream) {

@@ -54,6 +54,7 @@ class Answer {
     text::StopMatcher stops;
     http::Choice out;  // of a whole answer
     uint32_t tokens = 0;
+    uint32_t last_token = 0;
     bool stopped = false;  // by a stop string
     bool ended = false;
   };

@@ -59,6 +59,18 @@ class Equality(unittest.TestCase):
             )
             c.wait_quiet()
 
+    def test_a_seed_gives_one_text_on_every_node(self):
+        with Cluster("2p2d", worker=["--dtype", "f32"]) as c:
+            texts = set()
+            for prefill in ("p0", "p1"):
+                for decode in ("d0", "d1"):
+                    body = {"prompt": "Tell me", "max_tokens": 20, "seed": 11, "temperature": 3.0, "n": 2}
+                    pin = {"pin": {"prefill": prefill, "decode": decode}}
+                    answer = c.post("/v1/completions", dict(body, ignore_eos=True, mc=pin))[2]
+                    texts.add(tuple(choice["text"] for choice in answer["choices"]))
+            self.assertEqual(len(texts), 1)
+            self.assertEqual(len(set(texts.pop())), 2)
+
     def test_the_next_turn_reuses_the_blocks_of_the_answer(self):
         with Cluster("1p1d", conductor=FETCH, worker=["--dtype", "f32"]) as c:
             ids = Random(2).ids(100)

@@ -113,6 +113,85 @@ class Answers(unittest.TestCase):
         for chosen, top in zip(logprobs["token_logprobs"], logprobs["top_logprobs"]):
             self.assertAlmostEqual(chosen, max(top.values()), places=5)
 
+    def test_chat_logprobs_have_openais_shape_and_count(self):
+        body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4, "temperature": 0}
+        plain = c.post("/v1/chat/completions", body)[2]["choices"][0]
+        self.assertIsNone(plain["logprobs"])
+        answer = c.post("/v1/chat/completions", dict(body, logprobs=True, top_logprobs=2, ignore_eos=True))[2]
+        content = answer["choices"][0]["logprobs"]["content"]
+        self.assertEqual(len(content), 4)
+        for entry in content:
+            self.assertEqual(entry["bytes"], list(entry["token"].encode()))
+            self.assertEqual(len(entry["top_logprobs"]), 2)
+            self.assertEqual(entry["logprob"], entry["top_logprobs"][0]["logprob"])
+            self.assertGreaterEqual(entry["top_logprobs"][0]["logprob"], entry["top_logprobs"][1]["logprob"])
+        streamed = [
+            json.loads(e)["choices"][0]["logprobs"]
+            for e in c.stream("/v1/chat/completions", dict(body, logprobs=True, top_logprobs=2, ignore_eos=True))
+            if e != "[DONE]"
+        ]
+        self.assertEqual([entry for part in streamed if part for entry in part["content"]], content)
+
+    def test_logprobs_are_of_the_unmodified_distribution(self):
+        body = {"prompt": "Tell me", "max_tokens": 1, "logprobs": 5, "ignore_eos": True}
+        raw = c.post("/v1/completions", dict(body, temperature=0))[2]["choices"][0]["logprobs"]["top_logprobs"][0]
+        for change in ({"temperature": 3.0, "seed": 5}, {"temperature": 0, "repetition_penalty": 1.8}, {"top_k": 1}):
+            top = c.post("/v1/completions", dict(body, **change))[2]["choices"][0]["logprobs"]["top_logprobs"][0]
+            self.assertEqual(top, raw)
+
+    def test_logit_bias_forces_and_forbids_tokens(self):
+        ids = token_ids(c.complete("Tell me", max_tokens=3, ignore_eos=True))
+        forbidden = token_ids(
+            c.complete("Tell me", max_tokens=8, ignore_eos=True, logit_bias={str(i): -100 for i in ids})
+        )
+        self.assertFalse(set(forbidden) & set(ids))
+        forced = token_ids(c.complete("Tell me", max_tokens=3, ignore_eos=True, logit_bias={"77": 100}))
+        self.assertEqual(forced, [77] * 3)
+
+    def test_penalties_make_the_text_repeat_itself_less(self):
+        def distinct(**fields):
+            return len(set(token_ids(c.complete("Tell me", max_tokens=60, **fields))))
+
+        free = distinct()
+        for penalty in ({"frequency_penalty": 2}, {"presence_penalty": 2}, {"repetition_penalty": 2.0}):
+            self.assertGreater(distinct(**penalty), free, penalty)
+
+    def test_narrow_distributions_are_greedy(self):
+        greedy = token_ids(c.complete("Tell me", max_tokens=12, ignore_eos=True))
+        for narrow in ({"top_k": 1}, {"top_p": 1e-9}, {"min_p": 1.0}):
+            body = {"prompt": "Tell me", "max_tokens": 12, "ignore_eos": True, "temperature": 2.0, "seed": 3}
+            answer = c.post("/v1/completions", dict(body, return_token_ids=True, **narrow))[2]
+            self.assertEqual(answer["choices"][0]["token_ids"], greedy, narrow)
+
+    def test_stop_token_ids_and_min_tokens(self):
+        ids = token_ids(c.complete("Tell me", max_tokens=20, ignore_eos=True))
+        stop = ids[6]
+        first = ids.index(stop)
+        answer = c.complete("Tell me", max_tokens=20, ignore_eos=True, stop_token_ids=[stop])
+        self.assertEqual(token_ids(answer)[: first + 1], ids[: first + 1])
+        self.assertEqual(answer["choices"][0]["finish_reason"], "stop")
+        self.assertEqual(answer["choices"][0]["stop_reason"], stop)
+        self.assertLessEqual(answer["usage"]["completion_tokens"], first + 1)
+        late = c.complete("Tell me", max_tokens=20, stop_token_ids=[stop], min_tokens=15)
+        self.assertGreaterEqual(late["usage"]["completion_tokens"], 15)
+
+    def test_a_stop_string_is_found_across_the_borders_of_tokens(self):
+        answer = c.complete("Once upon a time", max_tokens=40, ignore_eos=True, logprobs=0)
+        text, tokens = answer["choices"][0]["text"], answer["choices"][0]["logprobs"]["tokens"]
+        stop = (tokens[4] + tokens[5] + tokens[6])[1:-1]  # ends and begins inside tokens
+        cut = c.complete("Once upon a time", max_tokens=40, ignore_eos=True, stop=["never there", stop])
+        self.assertEqual(cut["choices"][0]["text"], text[: text.index(stop)])
+        self.assertEqual(cut["choices"][0]["stop_reason"], stop)
+        kept = c.complete(
+            "Once upon a time", max_tokens=40, ignore_eos=True, stop=stop, include_stop_str_in_output=True
+        )
+        self.assertEqual(kept["choices"][0]["text"], text[: text.index(stop) + len(stop)])
+
+    def test_echo_puts_the_prompt_in_front(self):
+        text = c.complete("Tell me", max_tokens=4, ignore_eos=True)["choices"][0]["text"]
+        echoed = c.complete("Tell me", max_tokens=4, ignore_eos=True, echo=True)["choices"][0]["text"]
+        self.assertEqual(echoed, "Tell me" + text)
+
     def test_tokenize_and_detokenize_are_inverse(self):
         text = "Hello, wörld! 你好 🎉\n\tdef f(x): return x"
         ids = c.post("/tokenize", {"prompt": text, "add_special_tokens": False})[2]
@@ -203,6 +282,26 @@ class Refusals(unittest.TestCase):
         self.refused("/v1/completions", dict(ok, max_tokens=9000), 400, "context_length_exceeded", "8192")
         self.refused("/v1/completions", {"prompt": [5] * 8200, "max_tokens": 1}, 400, "context_length_exceeded")
         self.refused("/v1/completions", dict(ok, temperature=-1), 400, "invalid_value", "temperature")
+        for field, value in (
+            ("top_p", 0),
+            ("top_k", -2),
+            ("min_p", 1.5),
+            ("presence_penalty", 3),
+            ("frequency_penalty", "x"),
+            ("repetition_penalty", 0),
+            ("logit_bias", {"99999": 1}),
+            ("logit_bias", {"5": 101}),
+            ("n", 0),
+            ("logprobs", 21),
+            ("stop", [""]),
+            ("stop_token_ids", [99999]),
+            ("min_tokens", 2),
+            ("seed", 1.5),
+            ("max_tokens", 0),
+        ):
+            self.refused("/v1/completions", dict(ok, **{field: value}), 400, "invalid_value", field)
+        for field, value in (("best_of", 3), ("use_beam_search", True), ("prompt_logprobs", 1)):
+            self.refused("/v1/completions", dict(ok, **{field: value}), 400, "unsupported_parameter", field)
         self.refused("/v1/completions", dict(ok, suffix="y"), 400, "unsupported_parameter", "suffix")
         self.refused(
             "/v1/completions",
