@@ -70,7 +70,8 @@ Result<void> Engine::Core::start() {
       transport_texts_.push_back(std::string(entry.scheme) + ": left out: " + uri.error().what);
       continue;
     }
-    transport_texts_.push_back(std::string(entry.scheme) + ": " + *uri);
+    const std::string remark = transport->remark();
+    transport_texts_.push_back(std::string(entry.scheme) + ": " + *uri + (remark.empty() ? "" : " (" + remark + ")"));
     home_.uris.push_back(*uri);
     schemes_.push_back(entry.scheme);
     active_.push_back({&entry, row, std::move(transport)});

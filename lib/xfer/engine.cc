@@ -12,6 +12,7 @@
 #include "base/uri.h"
 #include "wire/rdma_frame.h"
 #include "xfer/core.h"
+#include "xfer/tcp_io.h"
 
 namespace mc::xfer {
 namespace {
@@ -29,6 +30,11 @@ Result<void> check_options(const Options& options) {
   if (options.tcp_streams < 0 || options.tcp_streams >= static_cast<int>(wire::kXferLanesMax))
     return bad("tcp_streams needs 0 (automatic) to " + std::to_string(wire::kXferLanesMax - 1) + ", is " +
                std::to_string(options.tcp_streams));
+  if (!known_tcp_io(options.tcp_io)) {
+    std::string known = "auto";
+    for (const TcpIoEntry* entry : tcp_ios()) known += std::string(", ") + entry->name;
+    return bad("tcp_io '" + options.tcp_io + "' is unknown; there are: " + known);
+  }
   if (options.rdma_lanes < 1 || options.rdma_lanes > static_cast<int>(wire::kRdmaLanesMax))
     return bad("rdma_lanes needs 1 to " + std::to_string(wire::kRdmaLanesMax) + ", is " +
                std::to_string(options.rdma_lanes));

@@ -38,6 +38,10 @@ std::vector<std::byte> refusal_text(const char* why, const char* what, const Fra
 
 }  // namespace
 
+TcpIo& TcpLane::io_of(TcpTransport& transport) {
+  return transport.io();
+}
+
 Access& TcpLane::access() const {
   return *transport_.home().access;
 }

@@ -1,7 +1,6 @@
 #include "xfer/tcp_stream.h"
 
 #include <sys/socket.h>
-#include <sys/uio.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -14,6 +13,14 @@
 namespace mc::xfer {
 
 using wire::kFrameHeaderBytes;
+
+namespace {
+
+std::string failed_call(const char* call, ssize_t result) {
+  return errno_error(call, static_cast<int>(-result)).what;
+}
+
+}  // namespace
 
 TcpStream::Io TcpStream::fail(Code code, const char* reason, std::string text) {
   code_ = code;
@@ -101,14 +108,15 @@ TcpStream::Io TcpStream::parse_staged(FrameConsumer& consumer) {
 
 TcpStream::Io TcpStream::discard_some(size_t& taken) {
   // MSG_TRUNC: TCP drops the bytes without copying them. Not every socket does, so the stage bounds it.
-  const ssize_t n = ::recv(fd_.get(), stage_.data(), std::min(left_, stage_.size()), MSG_TRUNC | MSG_DONTWAIT);
+  const iovec part{stage_.data(), std::min(left_, stage_.size())};
+  const ssize_t n = io_.receive(fd_.get(), {&part, 1}, MSG_TRUNC);
   if (n > 0) {
     taken = static_cast<size_t>(n);
     took(taken);
     return Io::ok;
   }
-  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return Io::blocked;
-  return fail(Code::peer_lost, "connection lost", n == 0 ? "closed by the peer" : errno_error("recv").what);
+  if (n == -EAGAIN || n == -EINTR) return Io::blocked;
+  return fail(Code::peer_lost, "connection lost", n == 0 ? "closed by the peer" : failed_call("recv", n));
 }
 
 TcpStream::Io TcpStream::receive(FrameConsumer& consumer, size_t budget) {
@@ -122,24 +130,21 @@ TcpStream::Io TcpStream::receive(FrameConsumer& consumer, size_t budget) {
     }
     std::array<iovec, 2> parts;
     size_t direct = 0;
-    int count = 0;
+    size_t count = 0;
     if (in_frame_) {
       direct = std::min(left_, sink_.checksum ? kChecksumChunk : std::max(budget, size_t{64} << 10));
-      parts[static_cast<size_t>(count++)] = {sink_.at, direct};
+      parts[count++] = {sink_.at, direct};
     }
     size_t room = 0;
     if (direct == left_) {  // the next header may follow
       room = (last_payload_ < kSmallFrame ? kStageBytes : kFrameHeaderBytes) - stage_end_;
-      parts[static_cast<size_t>(count++)] = {stage_.data() + stage_end_, room};
+      parts[count++] = {stage_.data() + stage_end_, room};
     }
-    msghdr message{};
-    message.msg_iov = parts.data();
-    message.msg_iovlen = static_cast<size_t>(count);
-    const ssize_t n = ::recvmsg(fd_.get(), &message, MSG_DONTWAIT);
+    const ssize_t n = io_.receive(fd_.get(), std::span(parts).first(count), 0);
     if (n == 0) return fail(Code::peer_lost, "connection lost", "closed by the peer");
     if (n < 0) {
-      if (errno == EAGAIN || errno == EINTR) return Io::blocked;
-      return fail(Code::peer_lost, "connection lost", errno_error("recv").what);
+      if (n == -EAGAIN || n == -EINTR) return Io::blocked;
+      return fail(Code::peer_lost, "connection lost", failed_call("recv", n));
     }
     taken = static_cast<size_t>(n);
     const size_t into_payload = std::min(direct, taken);
@@ -213,13 +218,10 @@ TcpStream::Io TcpStream::flush(size_t budget, std::vector<Gone>& gone) {
     std::array<iovec, kPartsMax> parts;
     size_t bytes = 0;
     const size_t count = gather(parts, budget, bytes);
-    msghdr message{};
-    message.msg_iov = parts.data();
-    message.msg_iovlen = count;
-    const ssize_t n = ::sendmsg(fd_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    const ssize_t n = io_.send(fd_.get(), std::span(parts).first(count));
     if (n < 0) {
-      if (errno == EAGAIN || errno == EINTR || errno == ENOBUFS) return Io::blocked;
-      return fail(Code::peer_lost, "connection lost", errno_error("send").what);
+      if (n == -EAGAIN || n == -EINTR || n == -ENOBUFS) return Io::blocked;
+      return fail(Code::peer_lost, "connection lost", failed_call("send", n));
     }
     size_t went = static_cast<size_t>(n);
     budget -= std::min(budget, went);

@@ -10,13 +10,7 @@
 //
 // Sending gathers headers and payloads of many frames in one sendmsg, straight from registered memory.
 //
-// Not io_uring: the same loop written with it (one recv and one send in flight, single issuer, deferred
-// task work) moved 0.89 to 0.99 of this at 64 KiB, 0.86 to 1.10 at 128 KiB and 0.76 to 0.99 at 1 MiB over
-// loopback (medians of 15 interleaved pairs, three times). A byte cost it more CPU at every size: 0.91 of
-// our speed with frames of 4 KiB, 0.95 at 64 KiB, 0.98 at 1 MiB, 0.94 at 16 MiB (medians of 9 pairs). The
-// copies inside the kernel are the cost, a system call per 128 KiB is not. It would also leave the kernel
-// writing into memory of a cancelled read until the cancellation has been heard of; here nothing is in
-// flight between two calls.
+// How a call is made is TcpIo's; whichever it is, nothing is in flight between two calls.
 #pragma once
 
 #include <sys/uio.h>
@@ -32,6 +26,7 @@
 #include "base/fd.h"
 #include "wire/xfer_frame.h"
 #include "xfer/fifo.h"
+#include "xfer/tcp_io.h"
 
 namespace mc::xfer {
 
@@ -69,7 +64,8 @@ class TcpStream {
   };
   enum class Io : uint8_t { ok, blocked, broken };
 
-  explicit TcpStream(Fd fd) : fd_(std::move(fd)) {}
+  /// `io` outlives the stream.
+  explicit TcpStream(Fd fd, TcpIo& io = tcp_calls()) : fd_(std::move(fd)), io_(io) {}
   int fd() const { return fd_.get(); }
 
   /// Reads until the socket is empty or `budget` bytes were taken. broken: see error().
@@ -120,6 +116,7 @@ class TcpStream {
   size_t gather(std::span<iovec> parts, size_t budget, size_t& bytes);
 
   Fd fd_;
+  TcpIo& io_;
   // receiving
   std::vector<std::byte> stage_ = std::vector<std::byte>(kStageBytes);
   size_t stage_begin_ = 0;

@@ -35,7 +35,7 @@ class TcpLane final : public FrameConsumer {
   static constexpr size_t kControlQueueMax = 1024;
 
   TcpLane(TcpTransport& transport, Fd fd, Handshake handshake)
-      : transport_(transport), io(std::move(fd)), handshake(std::move(handshake)) {}
+      : transport_(transport), io(std::move(fd), io_of(transport)), handshake(std::move(handshake)) {}
 
   Code begin(const wire::FrameHeader& header, Sink& sink, const char*& why) override;
   Code end(const wire::FrameHeader& header, std::span<const std::byte> collected, uint32_t crc,
@@ -60,6 +60,7 @@ class TcpLane final : public FrameConsumer {
     Slice slice;
     bool cancelled = false;
   };
+  static TcpIo& io_of(TcpTransport& transport);
   TcpTransport& transport_;
 
  public:
@@ -121,7 +122,8 @@ struct TcpEndpoint {
 
 class TcpTransport final : public Transport {
  public:
-  TcpTransport(Home& home, uint8_t index) : home_(home), index_(index) {}
+  TcpTransport(Home& home, uint8_t index)
+      : home_(home), index_(index), io_(choose_tcp_io(home.options->tcp_io, *home.tally)) {}
   ~TcpTransport() override { shutdown(); }
 
   Result<std::string> listen() override;
@@ -136,7 +138,9 @@ class TcpTransport final : public Transport {
   void ready(uint64_t token, uint32_t events, Outbox& out) override;
   TimePoint tick(TimePoint now, Outbox& out) override;
   void pause_notifies(bool pause) override;
+  std::string remark() const override { return io_.text; }
 
+  TcpIo& io() { return *io_.io; }
   Home& home() { return home_; }
   uint8_t index() const { return index_; }
   /// A lane finished its handshake. Code of refusal, else ok.
@@ -161,6 +165,7 @@ class TcpTransport final : public Transport {
 
   Home& home_;
   uint8_t index_;
+  TcpIoChoice io_;  // before the lanes, which use it
   Fd listener_;
   uint64_t listener_token_ = 0;
   bool listener_paused_ = false;                                  // out of descriptors; tried again at the next tick

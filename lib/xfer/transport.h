@@ -106,6 +106,8 @@ class Transport {
 
   /// Starts accepting; returns the URI to hand to peers.
   virtual Result<std::string> listen() = 0;
+  /// How it works here, where there is a choice, and why; for Engine::transports().
+  virtual std::string remark() const { return {}; }
   /// Dials. `wanted` zero = whoever listens. `up` or `lost` follows, `lost` at the latest at `deadline`.
   virtual EndpointId connect(const std::string& uri, const InstanceId& wanted, TimePoint deadline, Outbox& out) = 0;
   virtual int lanes(EndpointId endpoint) const = 0;

@@ -24,6 +24,7 @@ class FaultTransport final : public Transport {
       : inner_(std::move(inner)), plan_(plan), rng_(plan.seed) {}
 
   Result<std::string> listen() override { return inner_->listen(); }
+  std::string remark() const override { return inner_->remark(); }
   EndpointId connect(const std::string& uri, const InstanceId& wanted, TimePoint deadline, Outbox& out) override {
     return inner_->connect(uri, wanted, deadline, out);
   }

@@ -95,6 +95,7 @@ struct Options {
   Duration rdma_cooldown_min = 1s;  // of a path after a fault: doubles up to the maximum
   Duration rdma_cooldown_max = 60s;
   Duration rdma_blackout = 3s;  // without any usable path for this long the connection is lost
+  std::string tcp_io = "auto";  // how tcp moves bytes: "epoll", "uring" (where the kernel gives one), "auto" = epoll
   int tcp_streams = 0;          // data streams per peer; 0 = min(4, cores / 2), at least 1
   size_t slice_bytes_min = size_t{64} << 10;
   size_t slice_bytes_max = size_t{1} << 20;
@@ -216,7 +217,7 @@ class Engine {
 
   const std::string& name() const;
   InstanceId instance() const;
-  /// One line a transport: "shm: usable" or "tcp: left out: ...".
+  /// One line a transport: "shm: shm://...", "tcp: tcp://127.0.0.1:41327 (epoll)" or "rdma: left out: ...".
   std::vector<std::string> transports() const;
   /// Where peers can dial, in order of preference: "shm://...", "tcp://127.0.0.1:41327".
   std::vector<std::string> uris() const;

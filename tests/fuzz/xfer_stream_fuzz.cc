@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/hash.h"
+#include "xfer/tally.h"
 #include "xfer/tcp_stream.h"
 
 namespace {
@@ -90,8 +91,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const size_t piece = 1 + size_t{data[1]} * 16;
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) std::abort();
+  static Tally tally;
+  static const TcpIoChoice ios[] = {choose_tcp_io(kTcpIoEpoll.name, tally), choose_tcp_io(kTcpIoUring.name, tally)};
+  const TcpIoChoice& io = ios[data[0] / 4 % 2];
   Fd there(ends[0]);
-  TcpStream stream{Fd(ends[1])};
+  TcpStream stream{Fd(ends[1]), *io.io};
   Consumer consumer;
   while (!bytes.empty()) {
     const ssize_t sent = ::send(there.get(), bytes.data(), std::min(piece, bytes.size()), MSG_NOSIGNAL);

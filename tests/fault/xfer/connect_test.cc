@@ -23,7 +23,7 @@ size_t mappings_of_arenas() {
 
 TEST_CASE("xfer: connecting and disconnecting leaves no descriptor, mapping or peer behind") {
   const int repeats = std::getenv("MC_TEST_FULL") != nullptr ? 10000 : 50;
-  for (const std::string transport : {"tcp", "shm"}) {
+  for (const std::string transport : {"tcp", "tcp-uring", "shm"}) {
     CAPTURE(transport);
     Pair pair(transport, 65536);
     pair.holder.wait(Event::Kind::peer_up);

@@ -71,7 +71,7 @@ TEST_CASE("xfer: killing the holder in mid-transfer ends every batch at once and
   auto expected = mem::HostBuffer::allocate(kArena);
   fill(expected->bytes(), 7);
   const uint32_t sum = crc32c(expected->bytes());
-  for (const std::string transport : {"tcp", "shm", "auto"}) {
+  for (const std::string transport : {"tcp", "tcp-uring", "shm", "auto"}) {
     CAPTURE(transport);
     Node reader("reader", transport, {.backoff_min = 1ms, .backoff_max = 10ms});
     auto local = mem::HostBuffer::allocate(kArena * 2);
@@ -137,7 +137,7 @@ TEST_CASE("xfer: killing the holder in mid-transfer ends every batch at once and
 }
 
 TEST_CASE("xfer: killing a reader in mid-transfer frees the holder's memory and descriptors") {
-  for (const std::string transport : {"tcp", "shm"}) {
+  for (const std::string transport : {"tcp", "tcp-uring", "shm"}) {
     CAPTURE(transport);
     Node holder("holder", transport);
     size_t descriptors = 0;
@@ -174,7 +174,7 @@ TEST_CASE("xfer: killing a reader in mid-transfer frees the holder's memory and 
 }
 
 TEST_CASE("xfer: killing a writer in mid-write frees the landing buffer, and nothing is written after") {
-  for (const std::string transport : {"tcp", "shm"}) {
+  for (const std::string transport : {"tcp", "tcp-uring", "shm"}) {
     CAPTURE(transport);
     Node holder("holder", transport);
     size_t descriptors = 0;

@@ -23,8 +23,8 @@ struct Case {
 
 Case draw(Rng& rng) {
   Case out;
-  const char* transports[] = {"tcp", "shm", "auto"};
-  out.transport = transports[rng.below(3)];
+  const char* transports[] = {"tcp", "tcp-uring", "shm", "auto"};
+  out.transport = transports[rng.below(4)];
   out.faults.seed = rng.next();
   const auto maybe = [&](double most) { return rng.chance(0.4) ? rng.uniform() * most : 0.0; };
   out.faults.fail_submit = maybe(0.2);

@@ -21,7 +21,7 @@ RawSocket::Got ask(RawClient& client, const FrameHeader& header, std::span<const
 
 }  // namespace
 
-TEST_CASE("xfer: requests beyond a buffer, to none, or against its access class fail with a reason") {
+TCP_TEST_CASE("xfer: requests beyond a buffer, to none, or against its access class fail with a reason") {
   for (const std::string transport : {"tcp", "shm", "shm-engine"}) {
     CAPTURE(transport);
     Pair pair(transport);
@@ -49,7 +49,7 @@ TEST_CASE("xfer: requests beyond a buffer, to none, or against its access class 
   }
 }
 
-TEST_CASE("xfer: one bad request does not stop the others of its batch") {
+TCP_TEST_CASE("xfer: one bad request does not stop the others of its batch") {
   Pair pair("tcp");
   std::vector<Request> requests = {pair.read(0, 0, 5000), pair.read(8192, UINT64_MAX, 5000),
                                    pair.read(16384, 9000, 5000)};
@@ -90,7 +90,7 @@ TEST_CASE("xfer: buffers are refused when they overlap, are empty, unnamed or na
   CHECK(pair.reader->register_buffer(*sealed, {"s", AccessClass::landing}).error().code == Code::invalid);
 }
 
-TEST_CASE("xfer/tcp: the holder itself refuses bad ranges, whatever the asker checked") {
+TCP_TEST_CASE("xfer/tcp: the holder itself refuses bad ranges, whatever the asker checked") {
   Pair pair("tcp");
   RawClient client(pair.holder->uris()[0]);
   const auto code = [&](const FrameHeader& header) { return ask(client, header).header.code(); };
@@ -116,7 +116,7 @@ TEST_CASE("xfer/tcp: the holder itself refuses bad ranges, whatever the asker ch
   CHECK(pair.holder->counters().requests_refused == 9);
 }
 
-TEST_CASE("xfer/tcp: a landing buffer of one peer refuses another") {
+TCP_TEST_CASE("xfer/tcp: a landing buffer of one peer refuses another") {
   Pair pair("tcp");
   auto mine = mem::SharedBuffer::create(4096, {.peers_write = true});
   auto id = pair.holder->register_buffer(*mine, {"for-33", AccessClass::landing, instance(0x33)});
@@ -128,7 +128,7 @@ TEST_CASE("xfer/tcp: a landing buffer of one peer refuses another") {
   CHECK(mine->bytes()[0] == std::byte{0});
 }
 
-TEST_CASE("xfer: an unregistered buffer is refused, and its memory is free when unregister returns") {
+TCP_TEST_CASE("xfer: an unregistered buffer is refused, and its memory is free when unregister returns") {
   for (const std::string transport : {"tcp", "shm", "shm-engine"}) {
     CAPTURE(transport);
     Pair pair(transport);
@@ -145,7 +145,7 @@ TEST_CASE("xfer: an unregistered buffer is refused, and its memory is free when 
   }
 }
 
-TEST_CASE("xfer/tcp: a request made with an old descriptor after unregister is refused by the holder") {
+TCP_TEST_CASE("xfer/tcp: a request made with an old descriptor after unregister is refused by the holder") {
   Pair pair("tcp");
   RawClient client(pair.holder->uris()[0]);
   REQUIRE_OK(pair.holder->unregister(BufferId{pair.kv_id}, in(kLong)));

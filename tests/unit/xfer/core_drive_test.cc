@@ -29,7 +29,7 @@ void wait_idle(Node& node) {
 }  // namespace
 
 TEST_CASE("xfer/drive: a caller that polls gets the same bytes, whatever the transport") {
-  for (const char* transport : {"shm-engine", "tcp"})
+  for (const char* transport : {"shm-engine", "tcp", "tcp-uring"})
     for (const Duration spin : {Duration(20us), Duration(5ms)}) {
       CAPTURE(transport);
       Pair pair(transport, Pair::kDefaultBytes, spinning(spin), spinning(spin));
@@ -45,7 +45,7 @@ TEST_CASE("xfer/drive: a caller that polls gets the same bytes, whatever the tra
 
 TEST_CASE("xfer/drive: several threads submit while one polls") {
   constexpr size_t kThreads = 3, kEach = 50, kPiece = 4096;
-  for (const char* transport : {"shm-engine", "tcp"}) {
+  for (const char* transport : {"shm-engine", "tcp", "tcp-uring"}) {
     CAPTURE(transport);
     Pair pair(transport, Pair::kDefaultBytes, {}, spinning(200us));
     std::vector<std::thread> threads;
@@ -71,7 +71,7 @@ TEST_CASE("xfer/drive: several threads submit while one polls") {
 }
 
 TEST_CASE("xfer/drive: a batch ends though its caller never polls again") {
-  for (const char* transport : {"shm-engine", "tcp"}) {
+  for (const char* transport : {"shm-engine", "tcp", "tcp-uring"}) {
     CAPTURE(transport);
     Pair pair(transport, Pair::kDefaultBytes, {}, spinning(1ms));
     CHECK(pair.reader.run({{pair.read(0, 0, 64)}}) == Code::ok);  // polled: the engine's thread naps

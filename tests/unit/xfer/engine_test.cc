@@ -10,7 +10,7 @@ using namespace mc::xfer;
 using namespace mc::xfer::test;
 
 namespace {
-const std::vector<std::string> kTransports = {"tcp", "shm", "shm-engine", "auto"};
+const std::vector<std::string> kTransports = {"tcp", "tcp-uring", "shm", "shm-engine", "auto"};
 }
 
 TEST_CASE("xfer: a read brings the peer's bytes, whatever the transport and size") {

@@ -29,7 +29,7 @@ void check_alive(Pair& pair) {
 
 }  // namespace
 
-TEST_CASE("xfer/tcp: garbage instead of a handshake closes that connection only") {
+TCP_TEST_CASE("xfer/tcp: garbage instead of a handshake closes that connection only") {
   Pair pair("tcp");
   for (uint64_t seed = 0; seed < 20; ++seed) {
     RawSocket raw = dial_raw(pair.holder->uris()[0]);
@@ -49,7 +49,7 @@ TEST_CASE("xfer/tcp: garbage instead of a handshake closes that connection only"
   check_alive(pair);
 }
 
-TEST_CASE("xfer/tcp: transfers before the handshake, and frames out of order, are refused") {
+TCP_TEST_CASE("xfer/tcp: transfers before the handshake, and frames out of order, are refused") {
   Pair pair("tcp");
   const std::string uri = pair.holder->uris()[0];
   RawSocket early = dial_raw(uri);
@@ -75,7 +75,7 @@ TEST_CASE("xfer/tcp: transfers before the handshake, and frames out of order, ar
   check_alive(pair);
 }
 
-TEST_CASE("xfer/tcp: another protocol version is refused with both numbers") {
+TCP_TEST_CASE("xfer/tcp: another protocol version is refused with both numbers") {
   Pair pair("tcp");
   RawSocket raw = dial_raw(pair.holder->uris()[0]);
   FrameHeader header = frame(FrameType::hello);
@@ -89,7 +89,7 @@ TEST_CASE("xfer/tcp: another protocol version is refused with both numbers") {
   CHECK(answer->text().find("this is 1") != std::string::npos);
 }
 
-TEST_CASE("xfer/tcp: a silent connection is closed when its handshake is overdue") {
+TCP_TEST_CASE("xfer/tcp: a silent connection is closed when its handshake is overdue") {
   Options options;
   options.connect_timeout = 50ms;
   Pair pair("tcp", Pair::kDefaultBytes, options);
@@ -99,7 +99,7 @@ TEST_CASE("xfer/tcp: a silent connection is closed when its handshake is overdue
   check_alive(pair);
 }
 
-TEST_CASE("xfer/tcp: a crowd of strangers is bounded and holds nobody up") {
+TCP_TEST_CASE("xfer/tcp: a crowd of strangers is bounded and holds nobody up") {
   Pair pair("tcp");
   std::vector<RawSocket> crowd;
   for (int i = 0; i < 300; ++i) crowd.push_back(dial_raw(pair.holder->uris()[0]));
@@ -113,7 +113,7 @@ TEST_CASE("xfer/tcp: a crowd of strangers is bounded and holds nobody up") {
   late.wait(Event::Kind::peer_up);
 }
 
-TEST_CASE("xfer/tcp: a peer with more requests outstanding than a lane allows is closed") {
+TCP_TEST_CASE("xfer/tcp: a peer with more requests outstanding than a lane allows is closed") {
   Pair pair("tcp");
   RawClient client(pair.holder->uris()[0]);
   for (uint64_t i = 0; i < 5000; ++i)
@@ -125,7 +125,7 @@ TEST_CASE("xfer/tcp: a peer with more requests outstanding than a lane allows is
   REQUIRE_OK(pair.holder->unregister(BufferId{pair.kv_id}, in(kLong)));
 }
 
-TEST_CASE("xfer/tcp: notifies beyond what the caller takes stop being read, then go on") {
+TCP_TEST_CASE("xfer/tcp: notifies beyond what the caller takes stop being read, then go on") {
   Options options;
   options.events_max = 16;
   Pair pair("tcp", Pair::kDefaultBytes, options);
@@ -149,7 +149,7 @@ TEST_CASE("xfer/tcp: notifies beyond what the caller takes stop being read, then
   pair.holder.wait(Event::Kind::notify);
 }
 
-TEST_CASE("xfer/tcp: answers nobody asked for, of the wrong length, or broken close the connection") {
+TCP_TEST_CASE("xfer/tcp: answers nobody asked for, of the wrong length, or broken close the connection") {
   struct Lie {
     const char* what;
     const char* reason;
@@ -208,7 +208,7 @@ TEST_CASE("xfer/tcp: answers nobody asked for, of the wrong length, or broken cl
   }
 }
 
-TEST_CASE("xfer/tcp: a read whose bytes fail their checksum is asked for again, and corrupt when it stays so") {
+TCP_TEST_CASE("xfer/tcp: a read whose bytes fail their checksum is asked for again, and corrupt when it stays so") {
   RawPair pair({.attempts_max = 3});
   const auto bytes = random_bytes(4096, 3);
   for (const int lies : {1, 3}) {
@@ -230,7 +230,7 @@ TEST_CASE("xfer/tcp: a read whose bytes fail their checksum is asked for again, 
   CHECK(pair.reader->counters().slices_retried == 3);
 }
 
-TEST_CASE("xfer/tcp: a read that names the checksum to expect asks for no second one") {
+TCP_TEST_CASE("xfer/tcp: a read that names the checksum to expect asks for no second one") {
   RawPair pair;
   const auto bytes = random_bytes(4096, 3);
   for (const uint32_t flip : {0u, 1u}) {
@@ -246,7 +246,7 @@ TEST_CASE("xfer/tcp: a read that names the checksum to expect asks for no second
   }
 }
 
-TEST_CASE("xfer/tcp: a write is acknowledged only when its bytes have their checksum") {
+TCP_TEST_CASE("xfer/tcp: a write is acknowledged only when its bytes have their checksum") {
   Pair pair("tcp");
   RawClient client(pair.holder->uris()[0]);
   const auto bytes = random_bytes(5000, 3);
@@ -276,7 +276,7 @@ TEST_CASE("xfer/tcp: a write is acknowledged only when its bytes have their chec
   REQUIRE_OK(other.reader->close(*batch));
 }
 
-TEST_CASE("xfer/tcp: a peer that stops in the middle of a write is closed, and the landing buffer is free") {
+TCP_TEST_CASE("xfer/tcp: a peer that stops in the middle of a write is closed, and the landing buffer is free") {
   Options options;
   options.stall_timeout = 50ms;
   Pair pair("tcp", Pair::kDefaultBytes, options);
@@ -289,7 +289,7 @@ TEST_CASE("xfer/tcp: a peer that stops in the middle of a write is closed, and t
   check_alive(pair);
 }
 
-TEST_CASE("xfer/tcp: a peer that dies in the middle of a write leaves no pin and touches nothing after") {
+TCP_TEST_CASE("xfer/tcp: a peer that dies in the middle of a write leaves no pin and touches nothing after") {
   Pair pair("tcp");
   const auto bytes = random_bytes(65536, 3);
   for (const size_t sent : {size_t{0}, size_t{1}, size_t{40000}}) {
@@ -302,7 +302,7 @@ TEST_CASE("xfer/tcp: a peer that dies in the middle of a write leaves no pin and
   check_alive(pair);
 }
 
-TEST_CASE("xfer/tcp: a peer that floods with writes and takes no answer is bounded") {
+TCP_TEST_CASE("xfer/tcp: a peer that floods with writes and takes no answer is bounded") {
   Options options;
   options.stall_timeout = 200ms;
   Pair pair("tcp", Pair::kDefaultBytes, options);
@@ -318,7 +318,7 @@ TEST_CASE("xfer/tcp: a peer that floods with writes and takes no answer is bound
   check_alive(pair);
 }
 
-TEST_CASE("xfer/tcp: a peer that stops in mid-frame costs the deadline, not the memory") {
+TCP_TEST_CASE("xfer/tcp: a peer that stops in mid-frame costs the deadline, not the memory") {
   RawPair pair;
   auto batch = pair.reader->submit({{pair.read(65536)}}, in(250ms), 42);
   const auto asked = pair.server.data.receive();
@@ -345,7 +345,7 @@ TEST_CASE("xfer/tcp: a peer that stops in mid-frame costs the deadline, not the 
   REQUIRE_OK(pair.reader->close(*again));
 }
 
-TEST_CASE("xfer/tcp: a write that is half sent keeps its memory quarantined until the lane lets go") {
+TCP_TEST_CASE("xfer/tcp: a write that is half sent keeps its memory quarantined until the lane lets go") {
   Options options;
   options.drain_grace = 20ms;
   options.slice_bytes_min = options.slice_bytes_max = RawPair::kBytes;
@@ -368,7 +368,7 @@ TEST_CASE("xfer/tcp: a write that is half sent keeps its memory quarantined unti
   CHECK(pair.reader->counters().batches_open == 0);
 }
 
-TEST_CASE("xfer/tcp: a cancelled write is released without harm when the peer reads on") {
+TCP_TEST_CASE("xfer/tcp: a cancelled write is released without harm when the peer reads on") {
   Options options;
   options.drain_grace = kLong;
   options.slice_bytes_min = options.slice_bytes_max = RawPair::kBytes;
@@ -390,7 +390,7 @@ TEST_CASE("xfer/tcp: a cancelled write is released without harm when the peer re
   REQUIRE_OK(pair.reader->close(*next));
 }
 
-TEST_CASE("xfer/tcp: a lane with work and no progress is closed after the stall timeout") {
+TCP_TEST_CASE("xfer/tcp: a lane with work and no progress is closed after the stall timeout") {
   Options options;
   options.stall_timeout = 50ms;
   RawPair pair(options);

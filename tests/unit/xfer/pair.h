@@ -10,6 +10,7 @@
 #include "base/rng.h"
 #include "mem/mem.h"
 #include "test.h"
+#include "xfer/tcp_io.h"
 #include "xfer/xfer.h"
 
 namespace mc::xfer::test {
@@ -36,8 +37,26 @@ inline bool equal(std::span<const std::byte> a, std::span<const std::byte> b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end());
 }
 
+/// How tcp moves its bytes where a test does not say. Where the kernel gives no io_uring the second run of a
+/// TCP_TEST_CASE is a repetition of the first.
+inline const TcpIoEntry* tcp_io_under_test = &kTcpIoEpoll;
+
+/// A test case that runs once with each way of tcp_ios().
+#define TCP_TEST_CASE(sentence) MC_TCP_TEST_CASE(DOCTEST_ANONYMOUS(tcp_test_case_), sentence)
+#define MC_TCP_TEST_CASE(function, sentence)                         \
+  static void function();                                            \
+  TEST_CASE(sentence) {                                              \
+    for (const auto* io : mc::xfer::tcp_ios()) {                     \
+      mc::xfer::test::tcp_io_under_test = io;                        \
+      CAPTURE(io->name);                                             \
+      function();                                                    \
+    }                                                                \
+    mc::xfer::test::tcp_io_under_test = mc::xfer::tcp_ios().front(); \
+  }                                                                  \
+  static void function()
+
 /// An engine with an inbox that can be searched. Transport "shm-engine" is shm without the shortcut of
-/// small batches, so that the engine's thread copies everything.
+/// small batches, so that the engine's thread copies everything; "tcp-uring" is tcp over an io_uring.
 struct Node {
   std::unique_ptr<Engine> engine;
   std::vector<Event> seen;
@@ -48,6 +67,11 @@ struct Node {
     if (transport == "shm-engine") {
       options.transport = "shm";
       options.here_bytes_max = 0;
+    }
+    if (options.tcp_io == "auto") options.tcp_io = tcp_io_under_test->name;
+    if (transport == "tcp-uring") {
+      options.transport = "tcp";
+      options.tcp_io = kTcpIoUring.name;
     }
     options.tcp_streams = options.tcp_streams == 0 ? 2 : options.tcp_streams;
     auto opened = Engine::open(options);

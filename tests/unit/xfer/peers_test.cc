@@ -70,7 +70,7 @@ TEST_CASE("xfer: a secret on both sides connects; a wrong, missing or extra one 
   CHECK(reader.wait(is_lost).text.find("has no cluster secret, the peer has one") != std::string::npos);
 }
 
-TEST_CASE("xfer: with a secret, transfers and notifies work as without") {
+TCP_TEST_CASE("xfer: with a secret, transfers and notifies work as without") {
   const Options secured{.secret = kSecret, .payload_crc = true};
   for (const std::string transport : {"tcp", "shm", "shm-engine"}) {
     Pair pair(transport, Pair::kDefaultBytes, secured, secured);
@@ -81,7 +81,7 @@ TEST_CASE("xfer: with a secret, transfers and notifies work as without") {
   }
 }
 
-TEST_CASE("xfer: a peer that leaves is reported at once, and its work fails as lost") {
+TCP_TEST_CASE("xfer: a peer that leaves is reported at once, and its work fails as lost") {
   for (const std::string transport : {"tcp", "shm", "auto"}) {
     CAPTURE(transport);
     Pair pair(transport);
@@ -103,7 +103,7 @@ TEST_CASE("xfer: a peer that leaves is reported at once, and its work fails as l
   }
 }
 
-TEST_CASE("xfer: a peer restarted under its name is refused, until its new descriptor is used") {
+TCP_TEST_CASE("xfer: a peer restarted under its name is refused, until its new descriptor is used") {
   Options fixed;
   for (const std::string transport : {"tcp", "shm", "shm-engine"}) {
     CAPTURE(transport);
@@ -175,7 +175,7 @@ TEST_CASE("xfer: connecting to nobody ends at its deadline with the last reason"
   CHECK(reader->connect(junk, in(kLong)).error().code == Code::corrupt);
 }
 
-TEST_CASE("xfer: a lost connection to a living peer is dialled again by the work that needs it") {
+TCP_TEST_CASE("xfer: a lost connection to a living peer is dialled again by the work that needs it") {
   for (const std::string transport : {"tcp", "shm", "shm-engine"}) {
     CAPTURE(transport);
     Options options;
@@ -193,7 +193,7 @@ TEST_CASE("xfer: a lost connection to a living peer is dialled again by the work
   }
 }
 
-TEST_CASE("xfer: private memory of a peer on this host goes over tcp while its arenas go over shm") {
+TCP_TEST_CASE("xfer: private memory of a peer on this host goes over tcp while its arenas go over shm") {
   Pair pair("shm,tcp");
   auto plain = mem::HostBuffer::allocate(1 << 20);
   fill(plain->bytes(), 5);
@@ -213,7 +213,7 @@ TEST_CASE("xfer: private memory of a peer on this host goes over tcp while its a
   pair.holder.engine.reset();
 }
 
-TEST_CASE("xfer: when shm cannot be dialled, the work fails over to tcp") {
+TCP_TEST_CASE("xfer: when shm cannot be dialled, the work fails over to tcp") {
   Pair pair("auto");
   Node reader("second", "auto");
   auto local = mem::HostBuffer::allocate(1 << 20);
@@ -254,7 +254,7 @@ TEST_CASE("xfer/shm: a mapped view shows the peer's bytes, is bounded, and outli
   CHECK(equal(view->bytes(), before));
 }
 
-TEST_CASE("xfer: a cancelled batch ends as cancelled and lets its memory go") {
+TCP_TEST_CASE("xfer: a cancelled batch ends as cancelled and lets its memory go") {
   RawPair pair;
   auto batch = pair.reader->submit({{pair.read(1 << 20), pair.write(1 << 19)}}, in(kLong));
   pair.server.data.receive();
@@ -272,7 +272,7 @@ TEST_CASE("xfer: a cancelled batch ends as cancelled and lets its memory go") {
   check_idle(pair.reader);
 }
 
-TEST_CASE("xfer: disconnecting fails the peer's work as cancelled and forgets it") {
+TCP_TEST_CASE("xfer: disconnecting fails the peer's work as cancelled and forgets it") {
   RawPair pair;
   auto batch = pair.reader->submit({{pair.read(1 << 20)}}, in(kLong));
   pair.server.data.receive();
@@ -290,7 +290,7 @@ TEST_CASE("xfer: disconnecting fails the peer's work as cancelled and forgets it
   check_idle(pair.reader);
 }
 
-TEST_CASE("xfer/tcp: IPv6 loopback works where the machine has it") {
+TCP_TEST_CASE("xfer/tcp: IPv6 loopback works where the machine has it") {
   auto opened = Engine::open({.name = "six", .transport = "tcp", .tcp_bind = "[::1]:0"});
   if (!opened) return;  // no ::1 here
   CHECK((*opened)->uris()[0].starts_with("tcp://[::1]:"));
@@ -299,7 +299,7 @@ TEST_CASE("xfer/tcp: IPv6 loopback works where the machine has it") {
   reader.wait(Event::Kind::peer_up);
 }
 
-TEST_CASE("xfer: a deadline in the past, and one with nobody there, end the batch as timeout") {
+TCP_TEST_CASE("xfer: a deadline in the past, and one with nobody there, end the batch as timeout") {
   Pair pair("tcp");
   auto batch = pair.reader->submit({{pair.read(0, 0, 1 << 20)}}, SystemClock::instance().now() - 1s);
   CHECK(pair.reader.done(*batch).code == Code::timeout);
@@ -329,7 +329,7 @@ TEST_CASE("xfer: open batches are bounded, and closing makes room") {
   check_idle(pair.reader);
 }
 
-TEST_CASE("xfer: two that dial each other at once are connected both ways") {
+TCP_TEST_CASE("xfer: two that dial each other at once are connected both ways") {
   for (const std::string transport : {"tcp", "shm", "shm-engine"}) {
     CAPTURE(transport);
     Node a("a", transport);
@@ -354,7 +354,7 @@ TEST_CASE("xfer: two that dial each other at once are connected both ways") {
   }
 }
 
-TEST_CASE("xfer: a late registration reaches connected peers, mapped before it is named") {
+TCP_TEST_CASE("xfer: a late registration reaches connected peers, mapped before it is named") {
   for (const std::string transport : {"tcp", "shm", "shm-engine"}) {
     CAPTURE(transport);
     Pair pair(transport);

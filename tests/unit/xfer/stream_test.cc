@@ -6,6 +6,7 @@
 
 #include "base/hash.h"
 #include "pair.h"
+#include "xfer/tally.h"
 #include "xfer/tcp_stream.h"
 
 using namespace mc;
@@ -19,6 +20,9 @@ namespace {
 struct Sockets {
   Fd left;
   Fd right;
+  Tally tally;
+  TcpIoChoice chosen = choose_tcp_io(tcp_io_under_test->name, tally);
+  TcpIo& io = *chosen.io;
   Sockets() {
     int fds[2];
     REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds) == 0);
@@ -81,11 +85,11 @@ Expecting::Frame make_frame(Rng& rng, uint64_t id) {
 
 }  // namespace
 
-TEST_CASE("xfer/tcp_stream: frames arrive whole however the bytes are cut") {
+TCP_TEST_CASE("xfer/tcp_stream: frames arrive whole however the bytes are cut") {
   for (uint64_t round = 0; round < 6; ++round) {
     Rng rng(mc::test::seed() * 100 + round);
     Sockets sockets;
-    TcpStream stream(std::move(sockets.right));
+    TcpStream stream(std::move(sockets.right), sockets.io);
     Expecting expecting;
     std::vector<std::byte> bytes;
     for (uint64_t id = 0; id < 120; ++id) {
@@ -110,11 +114,11 @@ TEST_CASE("xfer/tcp_stream: frames arrive whole however the bytes are cut") {
   }
 }
 
-TEST_CASE("xfer/tcp_stream: what one stream sends another receives, gathered in few calls") {
+TCP_TEST_CASE("xfer/tcp_stream: what one stream sends another receives, gathered in few calls") {
   Rng rng(mc::test::seed() + 3);
   Sockets sockets;
-  TcpStream from(std::move(sockets.left));
-  TcpStream to(std::move(sockets.right));
+  TcpStream from(std::move(sockets.left), sockets.io);
+  TcpStream to(std::move(sockets.right), sockets.io);
   Expecting expecting;
   std::vector<TcpStream::Gone> gone;
   size_t pinned = 0;
@@ -137,9 +141,9 @@ TEST_CASE("xfer/tcp_stream: what one stream sends another receives, gathered in 
   CHECK(gone.size() == pinned);
 }
 
-TEST_CASE("xfer/tcp_stream: the rest of a frame goes nowhere once it is discarded") {
+TCP_TEST_CASE("xfer/tcp_stream: the rest of a frame goes nowhere once it is discarded") {
   Sockets sockets;
-  TcpStream stream(std::move(sockets.right));
+  TcpStream stream(std::move(sockets.right), sockets.io);
   Expecting expecting;
   Rng rng(1);
   Expecting::Frame big;
@@ -169,9 +173,9 @@ TEST_CASE("xfer/tcp_stream: the rest of a frame goes nowhere once it is discarde
   CHECK(equal(target, before));
 }
 
-TEST_CASE("xfer/tcp_stream: a write frame can be taken back only before its first byte is out") {
+TCP_TEST_CASE("xfer/tcp_stream: a write frame can be taken back only before its first byte is out") {
   Sockets sockets;
-  TcpStream stream(std::move(sockets.left));
+  TcpStream stream(std::move(sockets.left), sockets.io);
   std::vector<TcpStream::Gone> gone;
   const std::vector<std::byte> big(size_t{4} << 20);
   FrameHeader header;
@@ -188,9 +192,9 @@ TEST_CASE("xfer/tcp_stream: a write frame can be taken back only before its firs
   CHECK(stream.idle());
 }
 
-TEST_CASE("xfer/tcp_stream: a consumer's refusal breaks the stream with its reason") {
+TCP_TEST_CASE("xfer/tcp_stream: a consumer's refusal breaks the stream with its reason") {
   Sockets sockets;
-  TcpStream stream(std::move(sockets.right));
+  TcpStream stream(std::move(sockets.right), sockets.io);
   Expecting expecting;
   Rng rng(2);
   expecting.frames.push_back(make_frame(rng, 9));
