@@ -131,6 +131,28 @@ inline constexpr MetricFamily kXferRdmaEvictions{"mc_xfer_rdma_evictions_total",
                                                  "Connections that gave their RDMA queue pairs up until used again."};
 inline constexpr MetricFamily kXferRdmaWakes{"mc_xfer_rdma_wakes_total", MetricKind::counter, "",
                                              "Connections that got their RDMA queue pairs back."};
+inline constexpr MetricFamily kXferRdmaSends{"mc_xfer_rdma_sends_total", MetricKind::counter, "",
+                                             "Notifies that went over RDMA queue pairs."};
+inline constexpr MetricFamily kXferClassBytes{"mc_xfer_class_bytes_total", MetricKind::counter, "class",
+                                              "Bytes moved for this node's requests, by class (urgent, bulk)."};
+inline constexpr MetricFamily kXferBatches{"mc_xfer_batches_total", MetricKind::counter, "outcome",
+                                           "Batches of transfers that ended, by outcome (ok, failed)."};
+inline constexpr MetricFamily kXferSlices{
+    "mc_xfer_slices_total", MetricKind::counter, "event",
+    "Slices of transfers, by event (posted, retried, moved to another transport)."};
+inline constexpr MetricFamily kXferServed{"mc_xfer_served_total", MetricKind::counter, "outcome",
+                                          "Requests of peers, by outcome (ok, refused); over shm and rdma they are "
+                                          "not seen."};
+inline constexpr MetricFamily kXferNotifies{"mc_xfer_notifies_total", MetricKind::counter, "direction",
+                                            "Notifies between nodes."};
+inline constexpr MetricFamily kXferConnections{"mc_xfer_connections_total", MetricKind::counter, "event",
+                                               "Data connections, by event (dialled, accepted, up, lost)."};
+inline constexpr MetricFamily kXferPeers{"mc_xfer_peers", MetricKind::gauge, "transport",
+                                         "Nodes that are connected, by the transport that was chosen."};
+inline constexpr MetricFamily kXferQuarantined{"mc_xfer_quarantined_bytes", MetricKind::gauge, "",
+                                               "Memory of transfers past their deadline that a transport may touch."};
+inline constexpr MetricFamily kXferFailures{"mc_xfer_failures_total", MetricKind::counter, "reason",
+                                            "What the transfer engine refused or saw break, by reason."};
 inline constexpr MetricFamily kFallback{"mc_fallback_total", MetricKind::counter, "what",
                                         "Times a slower way was taken."};
 inline constexpr MetricFamily kReplication{"mc_replication_total", MetricKind::counter, "",
@@ -195,6 +217,16 @@ inline constexpr const MetricFamily* kAll[] = {&kVllmRunning,
                                                &kXferRdmaPairs,
                                                &kXferRdmaEvictions,
                                                &kXferRdmaWakes,
+                                               &kXferRdmaSends,
+                                               &kXferClassBytes,
+                                               &kXferBatches,
+                                               &kXferSlices,
+                                               &kXferServed,
+                                               &kXferNotifies,
+                                               &kXferConnections,
+                                               &kXferPeers,
+                                               &kXferQuarantined,
+                                               &kXferFailures,
                                                &kFallback,
                                                &kReplication,
                                                &kSsdWriteBytes,

@@ -57,6 +57,13 @@ std::string DataPlane::transport(const InstanceId& instance) const {
   return it == links_.end() ? "" : engine_->transport(it->second.id);
 }
 
+std::map<std::string, size_t> DataPlane::peers_by_transport() const {
+  std::map<std::string, size_t> out;
+  for (const auto& [instance, link] : links_)
+    if (const std::string transport = engine_->transport(link.id); !transport.empty()) ++out[transport];
+  return out;
+}
+
 // The first announcement may be faster than the first connection; it waits for it, in order.
 void DataPlane::notify(const node::SendNotify& notify) {
   const auto it = links_.find(notify.instance);

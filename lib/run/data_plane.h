@@ -43,6 +43,8 @@ class DataPlane {
   Result<void> set_secret(const std::string& secret) { return engine_->set_secret(secret); }
   /// Transport in use to the instance, e.g. "shm"; "" = not connected.
   std::string transport(const InstanceId& instance) const;
+  /// How many of the peers that set_peers named are connected, by transport.
+  std::map<std::string, size_t> peers_by_transport() const;
   xfer::Counters counters() const { return engine_->counters(); }
   uint64_t bad_notifies() const { return bad_notifies_; }
 

@@ -1,5 +1,7 @@
 #include "run/worker_metrics.h"
 
+#include <algorithm>
+
 #include "base/cli.h"
 #include "base/metric_names.h"
 #include "node/cache.h"
@@ -93,7 +95,29 @@ void WorkerMetrics::update() {
   metrics_.gauge(metric::kXferRdmaPairs).set(static_cast<double>(counters.rdma_pairs));
   count(metric::kXferRdmaEvictions, {}, counters.rdma_evictions);
   count(metric::kXferRdmaWakes, {}, counters.rdma_wakes);
+  count(metric::kXferRdmaSends, {}, counters.rdma_sends);
+  count(metric::kXferClassBytes, {"urgent"}, counters.urgent_bytes);
+  count(metric::kXferClassBytes, {"bulk"}, counters.bulk_bytes);
+  count(metric::kXferBatches, {"ok"}, counters.batches_done - std::min(counters.batches_done, counters.batches_failed));
+  count(metric::kXferBatches, {"failed"}, counters.batches_failed);
+  count(metric::kXferSlices, {"posted"}, counters.slices_posted);
+  count(metric::kXferSlices, {"retried"}, counters.slices_retried);
+  count(metric::kXferSlices, {"moved"}, counters.slices_failed_over);
+  count(metric::kXferServed, {"ok"}, counters.requests_served);
+  count(metric::kXferServed, {"refused"}, counters.requests_refused);
+  count(metric::kXferNotifies, {"out"}, counters.notifies_sent);
+  count(metric::kXferNotifies, {"in"}, counters.notifies_received);
+  count(metric::kXferConnections, {"dialled"}, counters.connects);
+  count(metric::kXferConnections, {"accepted"}, counters.accepts);
+  count(metric::kXferConnections, {"up"}, counters.peers_up);
+  count(metric::kXferConnections, {"lost"}, counters.peers_lost);
+  metrics_.gauge(metric::kXferQuarantined).set(static_cast<double>(counters.quarantined_bytes));
+  for (const auto& [reason, times] : counters.failures) count(metric::kXferFailures, {reason}, times);
+  const auto reached = data_.peers_by_transport();
   for (const auto& flow : counters.flows) {
+    const auto peers = reached.find(flow.transport);
+    metrics_.gauge(metric::kXferPeers, {flow.transport})
+        .set(peers == reached.end() ? 0 : static_cast<double>(peers->second));
     count(metric::kXferBytes, {flow.transport, "in", "any"}, flow.read_bytes);
     count(metric::kXferBytes, {flow.transport, "out", "any"}, flow.served_bytes);
   }

@@ -53,13 +53,14 @@ bool Engine::Core::places_of(const Batch& batch, std::vector<Place>& places) con
 void Engine::Core::copy_here(Batch& batch, std::span<const Place> places) {
   const auto row = static_cast<size_t>(std::find(schemes_.begin(), schemes_.end(), "shm") - schemes_.begin());
   const size_t flow_row = active_[row].row;
-  uint64_t read = 0, written = 0, whole = 0;
+  uint64_t read = 0, written = 0, whole = 0, urgent = 0, bulk = 0;
   for (const Request& request : batch.requests) whole += request.local.size();
   for (size_t i = 0; i < places.size(); ++i) {
     const Request& request = batch.requests[i];
     RequestResult& result = batch.results[i];
     const size_t bytes = request.local.size();
     result.bytes = bytes;
+    (request.transfer_class == TransferClass::urgent ? urgent : bulk) += bytes;
     if (request.op == Op::write) {
       copy_bytes(places[i].at, request.local.data(), bytes, whole);
       written += bytes;
@@ -86,6 +87,8 @@ void Engine::Core::copy_here(Batch& batch, std::span<const Place> places) {
   if (batch.code != Code::ok) tally_.add(Count::batches_failed);
   tally_.add(Count::slices_posted, places.size());
   tally_.add(flow_row, Flow::slices, places.size());
+  if (urgent > 0) tally_.add(Count::urgent_bytes, urgent);
+  if (bulk > 0) tally_.add(Count::bulk_bytes, bulk);
   if (read > 0) tally_.add(flow_row, Flow::read_bytes, read);
   if (written > 0) tally_.add(flow_row, Flow::written_bytes, written);
   access_.unpin(batch.pins);

@@ -360,6 +360,7 @@ void Engine::Core::slice_finished(uint32_t index, uint32_t crc) {
   const Request& request = batch.requests[slice.request];
   const uint64_t total = request.local.size();
   state.done += slice.bytes;
+  tally_.add(request.transfer_class == TransferClass::urgent ? Count::urgent_bytes : Count::bulk_bytes, slice.bytes);
   batch.results[slice.request].bytes = state.done;
   const bool checked = request.op == Op::read && request.crc32c.has_value();
   if (checked) state.crc ^= crc32c_shift(crc, total - slice.at - slice.bytes);

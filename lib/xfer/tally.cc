@@ -26,6 +26,8 @@ Counters Tally::snapshot() const {
   out.slices_in_flight = get(Count::slices_in_flight);
   out.slices_failed_over = get(Count::slices_failed_over);
   out.completions_unknown = get(Count::completions_unknown);
+  out.urgent_bytes = get(Count::urgent_bytes);
+  out.bulk_bytes = get(Count::bulk_bytes);
   out.quarantined_bytes = get(Count::quarantined_bytes);
   out.notifies_sent = get(Count::notifies_sent);
   out.notifies_received = get(Count::notifies_received);

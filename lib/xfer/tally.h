@@ -27,6 +27,8 @@ enum class Count : uint8_t {
   slices_in_flight,
   slices_failed_over,
   completions_unknown,
+  urgent_bytes,
+  bulk_bytes,
   quarantined_bytes,
   notifies_sent,
   notifies_received,

@@ -192,8 +192,9 @@ struct Counters {
   uint64_t batches_submitted = 0, batches_done = 0, batches_failed = 0, batches_open = 0;
   uint64_t requests_failed = 0, checksum_failures = 0;
   uint64_t slices_posted = 0, slices_retried = 0, slices_in_flight = 0, slices_failed_over = 0;
-  uint64_t completions_unknown = 0;  // of slices that no longer exist: duplicates, or late after a cancel
-  uint64_t quarantined_bytes = 0;    // held by transports after their batch was reported
+  uint64_t completions_unknown = 0;           // of slices that no longer exist: duplicates, or late after a cancel
+  uint64_t urgent_bytes = 0, bulk_bytes = 0;  // moved by requests of each class, as read and written together
+  uint64_t quarantined_bytes = 0;             // held by transports after their batch was reported
   uint64_t notifies_sent = 0, notifies_received = 0, immediates_received = 0;
   uint64_t connects = 0, accepts = 0, peers_lost = 0, peers_up = 0;
   uint64_t requests_served = 0, requests_refused = 0;

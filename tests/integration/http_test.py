@@ -354,6 +354,8 @@ class Refusals(unittest.TestCase):
                 "transfers": c.metric("d0", "vllm:nixl_xfer_time_seconds_count"),
                 "bytes": c.metric("d0", "vllm:nixl_bytes_transferred_sum"),
                 "by_transport": c.metric("d0", "mc_xfer_seconds_count"),
+                "by_class": c.metric("d0", "mc_xfer_class_bytes_total"),
+                "batches": c.metric("d0", "mc_xfer_batches_total"),
                 "steps": c.metric("d0", "vllm:iteration_tokens_total_count"),
                 "computed": c.metric("p0", "vllm:iteration_tokens_total_sum"),
                 "hits": c.metric("p0", "mc_kv_block_hits_total"),
@@ -375,6 +377,12 @@ class Refusals(unittest.TestCase):
         self.assertGreater(grown["bytes"], 0)
         self.assertGreater(grown["transfers"], 0)
         self.assertEqual(grown["by_transport"], grown["transfers"])
+        self.assertEqual(grown["batches"], grown["transfers"])
+        self.assertEqual(grown["by_class"], grown["bytes"])
+        self.assertEqual(c.metric("d0", "mc_xfer_peers"), len(c.cluster()["nodes"]) - 1)
+        self.assertGreater(c.metric("d0", "mc_xfer_slices_total"), 0)
+        self.assertGreater(c.metric("p0", "mc_xfer_notifies_total"), 0)
+        self.assertGreaterEqual(c.metric("d0", "mc_xfer_connections_total"), 2)  # up, and dialled or accepted
 
     def test_garbage_on_every_port_leaves_the_service_unharmed(self):
         noise = bytes(Random(5).below(256) for _ in range(5000))
