@@ -38,6 +38,45 @@ Result<void> check_labels(std::string_view value) {
   return {};
 }
 
+namespace {
+
+Result<void> check_range(std::string_view value, uint64_t low, uint64_t high) {
+  MC_TRY(count, parse_count(value));
+  if (count >= low && count <= high) return {};
+  return {Code::invalid,
+          "'" + std::string(value) + "' is not from " + std::to_string(low) + " to " + std::to_string(high)};
+}
+
+}  // namespace
+
+Result<void> check_rdma_lanes(std::string_view value) {
+  return check_range(value, 1, 4);
+}
+
+Result<void> check_rdma_pairs(std::string_view value) {
+  return check_range(value, 4, 1 << 20);
+}
+
+Result<void> check_rdma_traffic_class(std::string_view value) {
+  return check_range(value, 0, 255);
+}
+
+Result<void> check_rdma_pace(std::string_view value) {
+  if (value == "none") return {};
+  MC_TRY(rate, parse_byte_rate(value));
+  if (rate > 0) return {};
+  return {Code::invalid, "'" + std::string(value) + "' moves nothing; for no limit say none"};
+}
+
+Result<void> check_rdma_cooldown(std::string_view value) {
+  const size_t dash = value.find('-');
+  MC_TRY(first, parse_duration(value.substr(0, dash)));
+  const auto last = dash == std::string_view::npos ? Result<Duration>(first) : parse_duration(value.substr(dash + 1));
+  if (!last) return last.error();
+  if (first > Duration{} && first <= *last) return {};
+  return {Code::invalid, "'" + std::string(value) + "' is not a first and a longest rest, like 1s-1m"};
+}
+
 Result<void> check_name(std::string_view value) {
   const bool ok = !value.empty() && value.size() <= 64 && std::all_of(value.begin(), value.end(), [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' ||

@@ -11,6 +11,14 @@ namespace mc::flags {
 Result<void> check_block_tokens(std::string_view value);
 /// --label: k=v pairs.
 Result<void> check_labels(std::string_view value);
+/// --rdma-lanes: 1 to 4. --rdma-pairs-max: 4 to 1048576. --rdma-traffic-class: 0 to 255.
+Result<void> check_rdma_lanes(std::string_view value);
+Result<void> check_rdma_pairs(std::string_view value);
+Result<void> check_rdma_traffic_class(std::string_view value);
+/// --rdma-pace: "1GiB/s", or "none".
+Result<void> check_rdma_pace(std::string_view value);
+/// --rdma-cooldown: "1s" or "1s-60s", above 0 and rising.
+Result<void> check_rdma_cooldown(std::string_view value);
 /// --name: 1 to 64 characters of [A-Za-z0-9._-].
 Result<void> check_name(std::string_view value);
 
@@ -51,6 +59,52 @@ inline constexpr Flag kTransferSpin{.name = "transfer-spin",
                                     .value = "T",
                                     .fallback = "0s",
                                     .help = "how long transfer threads poll before they sleep: 50us buys latency"};
+// What a fabric's owner may want of the transfer engine; seldom needed, so --help names them only.
+inline constexpr Flag kTcpIo{.name = "tcp-io",
+                             .kind = FlagKind::choice,
+                             .value = "W",
+                             .fallback = "auto",
+                             .help = "how tcp moves bytes: system calls (epoll, what auto takes) or an io_uring",
+                             .choices = "auto|epoll|uring",
+                             .common = true};
+inline constexpr Flag kRdmaLanes{.name = "rdma-lanes",
+                                 .kind = FlagKind::count,
+                                 .value = "N",
+                                 .fallback = "2",
+                                 .help = "queue pairs of an rdma path, 1 to 4",
+                                 .check = check_rdma_lanes,
+                                 .common = true};
+inline constexpr Flag kRdmaPairsMax{.name = "rdma-pairs-max",
+                                    .kind = FlagKind::count,
+                                    .value = "N",
+                                    .fallback = "1024",
+                                    .help = "queue pairs of the process; beyond it idle connections rest",
+                                    .check = check_rdma_pairs,
+                                    .common = true};
+inline constexpr Flag kRdmaPace{.name = "rdma-pace",
+                                .value = "RATE",
+                                .fallback = "none",
+                                .help = "most bytes a second that an rdma path posts, to spare a fabric: 5GiB/s",
+                                .choices = "none",
+                                .check = check_rdma_pace,
+                                .common = true};
+inline constexpr Flag kRdmaTrafficClass{.name = "rdma-traffic-class",
+                                        .kind = FlagKind::count,
+                                        .value = "N",
+                                        .fallback = "0",
+                                        .help = "traffic class of rdma packets, 0 to 255: DSCP times 4",
+                                        .check = check_rdma_traffic_class,
+                                        .common = true};
+inline constexpr Flag kRdmaCooldown{.name = "rdma-cooldown",
+                                    .value = "T-T",
+                                    .fallback = "1s-1m",
+                                    .help = "rest of an rdma path after a fault: the first, doubling up to the last",
+                                    .check = check_rdma_cooldown,
+                                    .common = true};
+inline constexpr Flag kRdmaNoSends{.name = "rdma-no-sends",
+                                   .kind = FlagKind::boolean,
+                                   .help = "notifies go over the socket, not over queue pairs",
+                                   .common = true};
 inline constexpr Flag kDevice{.name = "device",
                               .kind = FlagKind::choice,
                               .value = "D",

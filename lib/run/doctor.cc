@@ -85,12 +85,14 @@ Diagnosis diagnose(const DoctorPlan& plan) {
     const xfer::Reach reach = entry->probe(plan.options);
     out.transports.push_back({entry->scheme, reach.usable, reach.reason});
   }
+  out.tcp_ios = xfer::tcp_io_report();
   for (const std::string& peer : plan.peers)
     for (PeerCheck& check : check_peer(peer, plan)) out.peers.push_back(std::move(check));
   const auto add = [&](std::vector<Finding> found) {
     for (Finding& finding : found) out.findings.push_back(std::move(finding));
   };
   add(judge_transports(out.transports, plan));
+  add(judge_tcp_io(out.tcp_ios));
   add(judge_rdma(out.rdma, out.host, plan));
   add(judge_host(out.host, out.rdma, plan));
   add(judge_peers(out.peers, plan));
@@ -107,6 +109,20 @@ std::vector<Finding> judge_transports(const std::vector<TransportCheck>& transpo
       finding.verdict = plan.wants(check.transport) ? Verdict::fix : Verdict::unused;
       if (finding.verdict == Verdict::fix) finding.next = "the lines below say why; or leave it out of --transport";
     }
+    out.push_back(std::move(finding));
+  }
+  return out;
+}
+
+/// The first is what every machine has and auto takes: nothing to say about it.
+std::vector<Finding> judge_tcp_io(const std::vector<xfer::TcpIoReport>& ways) {
+  std::vector<Finding> out;
+  for (size_t i = 1; i < ways.size(); ++i) {
+    const xfer::TcpIoReport& way = ways[i];
+    Finding finding{.area = "transport", .name = "tcp over " + way.name};
+    finding.verdict = way.trouble.empty() ? Verdict::good : Verdict::unused;
+    finding.what =
+        way.trouble.empty() ? "usable with --tcp-io " + way.name + "; auto takes " + ways[0].name : way.trouble;
     out.push_back(std::move(finding));
   }
   return out;

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "xfer/rdma_device.h"
+#include "xfer/tcp_io.h"
 #include "xfer/xfer.h"
 
 namespace mc::run {
@@ -79,6 +80,7 @@ struct Diagnosis {
   HostFacts host;
   xfer::RdmaReport rdma;
   std::vector<TransportCheck> transports;
+  std::vector<xfer::TcpIoReport> tcp_ios;
   std::vector<PeerCheck> peers;
   std::vector<Finding> findings;
 };
@@ -90,6 +92,7 @@ Diagnosis diagnose(const DoctorPlan& plan);
 std::vector<Finding> judge_rdma(const xfer::RdmaReport& rdma, const HostFacts& host, const DoctorPlan& plan);
 std::vector<Finding> judge_host(const HostFacts& host, const xfer::RdmaReport& rdma, const DoctorPlan& plan);
 std::vector<Finding> judge_transports(const std::vector<TransportCheck>& transports, const DoctorPlan& plan);
+std::vector<Finding> judge_tcp_io(const std::vector<xfer::TcpIoReport>& ways);
 std::vector<Finding> judge_peers(const std::vector<PeerCheck>& peers, const DoctorPlan& plan);
 
 /// Connects to one peer, then over every other transport that it offers and that reaches it.

@@ -35,6 +35,23 @@ inline constexpr Flag kDrainTimeout{.name = "drain-timeout",
                                     .value = "T",
                                     .fallback = "30s",
                                     .help = "how long SIGTERM waits for requests under way"};
+/// At least 10ms.
+Result<void> check_lease_time(std::string_view value);
+inline constexpr Flag kLeaseTime{
+    .name = "lease-time",
+    .kind = FlagKind::duration,
+    .value = "T",
+    .fallback = "30s",
+    .help = "longest promise to a reader that its blocks stay; after it they may go, read or not",
+    .check = check_lease_time};
+/// "delay=0.1:5ms,corrupt=0.01": see run::parse_faults.
+Result<void> check_transfer_faults(std::string_view value);
+inline constexpr Flag kTransferFaults{.name = "transfer-faults",
+                                      .value = "F=P,F=P",
+                                      .fallback = "none",
+                                      .help = "break transfers on purpose: delay=0.1:5ms,fail=0.01,corrupt=0.01",
+                                      .choices = "none",
+                                      .check = check_transfer_faults};
 /// Set by mc-conductor --local for its children; not shown in manual pages' examples.
 inline constexpr Flag kDieWithParent{
     .name = "die-with-parent", .kind = FlagKind::boolean, .help = "stop when the parent process dies"};

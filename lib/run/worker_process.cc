@@ -25,6 +25,7 @@
 #include "run/memory_plan.h"
 #include "run/profile.h"
 #include "run/run_flags.h"
+#include "run/transfer_flags.h"
 #include "run/worker_metrics.h"
 #include "wire/codec.h"
 
@@ -55,6 +56,7 @@ class WorkerProcess {
     options_.instance = random_instance();
     options_.seed = args_.count(flags::kSeed);
     options_.version = cli::build_info().version;
+    options_.lease_ttl_max = args_.duration(flags::kLeaseTime);
     if (args_.present(flags::kName)) options_.name = args_.text(flags::kName);
     for (const auto& label : args_.list(flags::kLabel)) {
       const size_t equals = label.find('=');
@@ -188,7 +190,13 @@ class WorkerProcess {
     data.instance = options_.instance;
     data.transport = args_.text(flags::kTransport);
     data.rdma_devices = args_.text(flags::kRdmaDevices);
-    data.spin = args_.duration(flags::kTransferSpin);
+    apply_transfer_flags(args_, data);
+    if (args_.present(flags::kTransferFaults)) {
+      MC_TRY(faults, parse_faults(args_.text(flags::kTransferFaults)));
+      data.faults = faults;
+      data.faults.seed = options_.seed;
+      log_warn("transfers are broken on purpose", {{"faults", args_.text(flags::kTransferFaults)}});
+    }
     data.tcp_bind = HostPort{bind, 0}.text();
     data.insecure = args_.on(flags::kInsecure);
     data.secret = keys_.data_secret();

@@ -15,6 +15,7 @@ namespace mc::xfer {
 namespace {
 
 constexpr size_t kLatenciesMax = size_t{1} << 20;
+constexpr size_t kBesideDepth = 2;  // bulk reads that are kept in flight beside the measured ones
 
 TimePoint now() {
   return SystemClock::instance().now();
@@ -29,10 +30,13 @@ Result<BenchResult> bench_transfer(Engine& engine, PeerId peer, uint32_t remote_
   const size_t batch_bytes = plan.request_bytes * plan.batch_requests;
   if (remote == nullptr)
     return Error{Code::not_found, "xfer bench: the peer offers no buffer " + std::to_string(remote_buffer)};
-  if (batch_bytes == 0 || plan.depth == 0 || local.size() < batch_bytes * plan.depth ||
-      remote->length < plan.request_bytes)
+  const size_t beside = kBesideDepth * plan.beside_bytes;
+  if (batch_bytes == 0 || plan.depth == 0 || local.size() < batch_bytes * plan.depth + beside ||
+      remote->length < std::max(plan.request_bytes, plan.beside_bytes))
     return Error{Code::invalid, "xfer bench: " + std::to_string(plan.depth) + " batches of " +
                                     std::to_string(batch_bytes) + " bytes do not fit the buffers"};
+  const auto beside_place = local.last(beside);
+  local = local.first(local.size() - beside);
   const uint64_t places = remote->length / plan.request_bytes;
   BenchResult result;
   std::vector<TimePoint> started(plan.depth);
@@ -54,7 +58,8 @@ Result<BenchResult> bench_transfer(Engine& engine, PeerId peer, uint32_t remote_
                      .peer = peer,
                      .local = into.subspan(i * plan.request_bytes, plan.request_bytes),
                      .buffer = remote_buffer,
-                     .offset = place * plan.request_bytes};
+                     .offset = place * plan.request_bytes,
+                     .transfer_class = plan.transfer_class};
       if (plan.immediates) requests[i].immediate = static_cast<uint32_t>(next_place);
       if (!plan.crc32c.empty()) requests[i].crc32c = plan.crc32c[place % plan.crc32c.size()];
     }
@@ -63,16 +68,34 @@ Result<BenchResult> bench_transfer(Engine& engine, PeerId peer, uint32_t remote_
     MC_CHECK(engine.submit(requests, started[slot] + 30s, slot));
     return {};
   };
-  size_t flying = 0;
+  const auto submit_beside = [&](size_t which) -> Result<void> {
+    const Request request{.op = plan.op,
+                          .peer = peer,
+                          .local = beside_place.subspan(which * plan.beside_bytes, plan.beside_bytes),
+                          .buffer = remote_buffer};
+    MC_CHECK(engine.submit({&request, 1}, now() + 30s, plan.depth + which));
+    return {};
+  };
+  size_t flying = 0, flying_beside = 0;
+  for (; plan.beside_bytes > 0 && flying_beside < kBesideDepth; ++flying_beside) MC_CHECK(submit_beside(flying_beside));
   for (; flying < plan.depth && (plan.transfers == 0 || submitted < plan.transfers); ++flying) MC_CHECK(submit(flying));
   std::vector<Event> events;
-  while (flying > 0) {
+  while (flying + flying_beside > 0) {
     events.clear();
     if (engine.poll(events, at + 60s) == 0) return Error{Code::timeout, "xfer bench: no completion in a minute"};
     for (const Event& event : events) {
       if (event.kind != Event::Kind::batch_done) continue;
       const auto slot = static_cast<size_t>(event.cookie);
       at = now();
+      if (slot >= plan.depth) {
+        if (event.code == Code::ok) result.beside_bytes += plan.beside_bytes;
+        MC_CHECK(engine.close(event.batch, at + 30s));
+        if (flying > 0)
+          MC_CHECK(submit_beside(slot - plan.depth));
+        else
+          --flying_beside;
+        continue;
+      }
       idle_targets.push_back(target[slot]);
       ++result.batches;
       if (event.code != Code::ok)

@@ -20,6 +20,8 @@ struct BenchPlan {
   uint64_t transfers = 0;        // or after this many batches, when not zero
   bool immediates = false;       // writes carry a number each, which the peer's owner must take as events
   std::vector<uint32_t> crc32c;  // expected sums of consecutive requests of the remote buffer; empty = not checked
+  TransferClass transfer_class = TransferClass::bulk;
+  size_t beside_bytes = 0;  // two bulk requests of this size are kept in flight beside, with the end of `local`
 };
 
 struct BenchResult {
@@ -27,6 +29,7 @@ struct BenchResult {
   uint64_t batches = 0;
   uint64_t failed = 0;
   Duration elapsed{};
+  uint64_t beside_bytes = 0;        // moved by what ran beside; not in `bytes`
   std::vector<Duration> latencies;  // of batches, submit to batch_done, unsorted; at most 1 Mi
   double bytes_per_s() const { return elapsed.count() > 0 ? static_cast<double>(bytes) / to_seconds(elapsed) : 0; }
 };

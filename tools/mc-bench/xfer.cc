@@ -27,12 +27,6 @@ const Flag kXferDevices{
     .name = "rdma-devices",
     .value = "D,D[/D,D]",
     .help = "devices or ports rdma may use: mlx5_0,mlx5_1:1; rxe0/rxe1 is this side's / the other side's"};
-const Flag kXferLanes{.name = "rdma-lanes",
-                      .kind = FlagKind::count,
-                      .value = "N",
-                      .fallback = "2",
-                      .help = "queue pairs of an rdma path"};
-
 namespace {
 
 constexpr Flag kServer{
@@ -60,6 +54,17 @@ constexpr Flag kOp{
     .fallback = "read",
     .help =
         "read pulls from the peer, write pushes, write_imm tells too, map leases and maps, register prepares --memory"};
+constexpr Flag kClass{.name = "class",
+                      .kind = FlagKind::list,
+                      .value = "C,C",
+                      .fallback = "bulk",
+                      .help = "class of the requests: urgent ones go before bulk ones"};
+constexpr Flag kBeside{.name = "beside",
+                       .kind = FlagKind::bytes,
+                       .value = "SIZE",
+                       .fallback = "none",
+                       .help = "keep two bulk requests of this size in flight beside: latencies under load",
+                       .choices = "none"};
 constexpr Flag kTime{.name = "time",
                      .letter = 't',
                      .kind = FlagKind::duration,
@@ -92,9 +97,17 @@ constexpr const Flag* kFlags[] = {&kServer,
                                   &kDepth,
                                   &kStreams,
                                   &kXferDevices,
-                                  &kXferLanes,
+                                  &flags::kRdmaLanes,
+                                  &flags::kRdmaPairsMax,
+                                  &flags::kRdmaPace,
+                                  &flags::kRdmaTrafficClass,
+                                  &flags::kRdmaCooldown,
+                                  &flags::kRdmaNoSends,
+                                  &flags::kTcpIo,
                                   &flags::kTransferSpin,
                                   &kOp,
+                                  &kClass,
+                                  &kBeside,
                                   &kTime,
                                   &kMemory,
                                   &kNoVerify,
@@ -115,7 +128,7 @@ constexpr const Flag* kFlags[] = {&kServer,
                                   &flags::kPrintConfig};
 
 struct Point {
-  std::string transport, op;
+  std::string transport, op, transfer_class;
   uint64_t streams = 1, bytes = 0, batch = 1, depth = 1;
 };
 
@@ -195,12 +208,15 @@ Json describe(const Point& point, const xfer::BenchResult& result) {
     sum += latencies.back();
   }
   std::sort(latencies.begin(), latencies.end());
-  Json out = Json::object({{"type", "point"}, {"transport", point.transport}, {"op", point.op}});
+  Json out = Json::object(
+      {{"type", "point"}, {"transport", point.transport}, {"op", point.op}, {"class", point.transfer_class}});
   out.set("streams", point.streams).set("size_bytes", point.bytes).set("batch", point.batch).set("depth", point.depth);
   out.set("transfers", result.batches).set("failed", result.failed).set("bytes", result.bytes);
   out.set("duration_s", to_seconds(result.elapsed)).set("bytes_per_s", result.bytes_per_s());
   out.set("latency_us_avg", latencies.empty() ? 0.0 : sum / static_cast<double>(latencies.size()));
   out.set("latency_us_p50", quantile_sorted(latencies, .5)).set("latency_us_p99", quantile_sorted(latencies, .99));
+  if (result.beside_bytes > 0)
+    out.set("beside_bytes_per_s", static_cast<double>(result.beside_bytes) / to_seconds(result.elapsed));
   return std::move(out.set("latency_us_p999", quantile_sorted(latencies, .999)));
 }
 
@@ -208,7 +224,8 @@ Result<Json> Client::measure(const Point& point, const std::string& uri) const {
   MC_TRY(options, end_options(args, point.transport, 0, Side::client));
   options.tcp_streams = static_cast<int>(point.streams);
   options.payload_crc = !args.on(kNoVerify);
-  const size_t in_flight = point.bytes * point.batch * point.depth;
+  const size_t beside = args.present(kBeside) ? args.bytes(kBeside) : 0;
+  const size_t in_flight = point.bytes * point.batch * point.depth + 2 * beside;
   MC_TRY(end, open_client_end(options, std::max(in_flight, content.size()), uri));
   const bool write = point.op != "read" && point.op != "map";
   MC_TRY(remote, end->find(write ? kWriteBuffer : kReadBuffer, uri));
@@ -217,12 +234,14 @@ Result<Json> Client::measure(const Point& point, const std::string& uri) const {
     Json out = describe(point, mapped);
     return std::move(out.set("verified", false));
   }
-  xfer::BenchPlan plan{.op = write ? xfer::Op::write : xfer::Op::read,
-                       .request_bytes = point.bytes,
-                       .batch_requests = point.batch,
-                       .depth = point.depth,
-                       .duration = args.duration(kTime),
-                       .immediates = point.op == "write_imm"};
+  xfer::BenchPlan plan{
+      .op = write ? xfer::Op::write : xfer::Op::read,
+      .request_bytes = point.bytes,
+      .batch_requests = point.batch,
+      .depth = point.depth,
+      .duration = args.duration(kTime),
+      .transfer_class = point.transfer_class == "urgent" ? xfer::TransferClass::urgent : xfer::TransferClass::bulk,
+      .beside_bytes = beside};
   const bool verify = verified(args, point);
   if (verify && !write && remote.length != content.size())
     return user_error(err::kBadValue,
@@ -258,6 +277,10 @@ Result<std::vector<Point>> points_of(const cli::Args& args) {
     if (transport != "shm" && transport != "rdma" && transport != "tcp")
       return user_error(err::kTransportUnusable, "'" + transport + "' is no transport; there are shm, rdma and tcp",
                         "--transport");
+    for (const std::string& transfer_class : args.list(kClass)) {
+      if (transfer_class != "urgent" && transfer_class != "bulk")
+        return user_error(err::kBadValue, "--class is urgent or bulk", "--class");
+    }
     for (const std::string& op : args.list(kOp)) {
       if (op != "read" && op != "write" && op != "write_imm" && op != "map")
         return user_error(err::kBadValue, "--op is read, write, write_imm or map, or register alone", "--op");
@@ -270,7 +293,8 @@ Result<std::vector<Point>> points_of(const cli::Args& args) {
               if (bytes * batch * depth > 16 * kGiB)
                 return user_error(err::kBadValue, "more than 16 GiB would be in flight: size x batch x depth",
                                   "--size");
-              out.push_back({transport, op, stream, bytes, batch, depth});
+              for (const std::string& transfer_class : args.list(kClass))
+                out.push_back({transport, op, transfer_class, stream, bytes, batch, depth});
             }
     }
   }
@@ -278,8 +302,9 @@ Result<std::vector<Point>> points_of(const cli::Args& args) {
 }
 
 std::vector<std::string> header(bool against) {
-  std::vector<std::string> out = {"transport", "op",     "streams", "size",    "batch",      "depth",   "GB/s",
-                                  "avg us",    "p50 us", "p99 us",  "p999 us", "limit GB/s", "share %", "verified"};
+  std::vector<std::string> out = {"transport", "op",      "class",      "streams", "size",
+                                  "batch",     "depth",   "GB/s",       "avg us",  "p50 us",
+                                  "p99 us",    "p999 us", "limit GB/s", "share %", "verified"};
   if (against) out.insert(out.end(), {"against", "theirs", "ratio", "p25", "p75"});
   return out;
 }
@@ -288,6 +313,7 @@ std::vector<std::string> cells(const Point& point, const Json& row, bool against
   const auto us = [&](const char* key) { return fixed(row[key].as_double(), 1); };
   std::vector<std::string> out = {point.transport,
                                   point.op,
+                                  point.transfer_class,
                                   std::to_string(point.streams),
                                   human_bytes(point.bytes),
                                   std::to_string(point.batch),
@@ -347,6 +373,10 @@ Result<int> xfer(const cli::Args& args) {
   if (args.list(kOp) == std::vector<std::string>{"register"}) return register_memory(args);
   MC_TRY(points, points_of(args));
   uint64_t memory = args.bytes(kMemory);
+  if (args.present(kBeside)) {
+    if (args.bytes(kBeside) > kGiB) return user_error(err::kBadValue, "--beside is at most 1GiB", "--beside");
+    memory = std::max(memory, args.bytes(kBeside));
+  }
   for (const Point& point : points) memory = std::max(memory, point.bytes);
   std::string transports;
   for (const std::string& t : args.list(kTransports)) transports += (transports.empty() ? "" : ",") + t;

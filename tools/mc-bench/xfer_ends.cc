@@ -17,6 +17,7 @@
 #include "base/rng.h"
 #include "ctl/ctl.h"
 #include "run/signals.h"
+#include "run/transfer_flags.h"
 
 namespace mc::bench {
 namespace {
@@ -66,8 +67,7 @@ Result<xfer::Options> end_options(const cli::Args& args, const std::string& tran
   const size_t cut = devices.find('/');
   options.rdma_devices =
       side == Side::client || cut == std::string::npos ? devices.substr(0, cut) : devices.substr(cut + 1);
-  options.rdma_lanes = static_cast<int>(std::min<uint64_t>(args.count(kXferLanes), 99));
-  options.spin = args.duration(flags::kTransferSpin);
+  run::apply_transfer_flags(args, options);
   options.insecure = args.on(flags::kInsecure);
   if (args.present(flags::kAuth)) {
     MC_TRY(keys, ctl::load_key_set(args.text(flags::kAuth)));

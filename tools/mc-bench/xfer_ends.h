@@ -17,7 +17,7 @@
 
 namespace mc::bench {
 
-extern const Flag kXferPort, kXferDevices, kXferLanes;
+extern const Flag kXferPort, kXferDevices;
 inline constexpr std::string_view kReadBuffer = "bench";
 inline constexpr std::string_view kWriteBuffer = "bench-landing";
 
@@ -28,7 +28,7 @@ std::vector<uint32_t> checksums(std::span<const std::byte> content, size_t piece
 /// Whose half of "client/server" in --rdma-devices is meant.
 enum class Side : uint8_t { client, server };
 /// Options from the flags that both ends share: --auth, --insecure, --bind (with `port`, rdma one above), --rdma-*,
-/// --transfer-spin.
+/// --tcp-io, --transfer-spin.
 Result<xfer::Options> end_options(const cli::Args& args, const std::string& transports, uint64_t port, Side side);
 
 /// The engine goes first when it is destroyed: it must let go of the memory.

@@ -64,6 +64,17 @@ constexpr uint64_t kGiB = uint64_t{1} << 30;
 
 }  // namespace
 
+TEST_CASE("run/doctor: a way of tcp that cannot be used is left aside with its reason") {
+  const auto findings = judge_tcp_io({{"epoll", ""}, {"uring", "this kernel has no io_uring"}});
+  REQUIRE(findings.size() == 1);
+  CHECK(findings[0].name == "tcp over uring");
+  CHECK(findings[0].verdict == Verdict::unused);
+  CHECK(findings[0].what == "this kernel has no io_uring");
+  const auto usable = judge_tcp_io({{"epoll", ""}, {"uring", ""}});
+  CHECK(usable[0].verdict == Verdict::good);
+  CHECK(usable[0].what == "usable with --tcp-io uring; auto takes epoll");
+}
+
 TEST_CASE("run/doctor: facts come from the files of the kernel") {
   FakeRoot root;
   root.put("proc/sys/kernel/osrelease", "6.1.0-56-amd64\n");

@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""Readers slower than the lease on what they read, between real roles: the request's text is right (the prefix is
+computed instead), and when it is over no page, lease or byte of quarantine is left on either side."""
+
+import signal
+import threading
+import unittest
+
+from cluster import Cluster, Random, oracle, token_ids, until
+
+LEASE_S = 0.3
+# Whether a fetch pays is measured at start, and on a busy machine anything may come out.
+FETCH = ["--fetch-rule", "threshold"]
+PIN = {"pin": {"prefill": "p1", "decode": "d0"}}
+
+
+class Lease(unittest.TestCase):
+    def serve(self, transport, lease, faults):
+        """p0 computes a prompt, then p1 wants its blocks from p0 or d0; returns the answer p1 had a part in."""
+        held = ["--dtype", "f32", "--transport", transport, "--lease-time", lease]
+        ids = Random(len(transport)).ids(500)
+        with Cluster(roles=["conductor"], conductor=FETCH) as c:
+            for name in ("p0", "d0"):
+                c.start(name, *held)
+            c.start("p1", *held, "--transfer-faults", faults)
+            c.wait_nodes()
+            c.complete(ids=ids + [11], max_tokens=4, mc={"pin": {"prefill": "p0", "decode": "d0"}})
+            answer = c.complete(ids=ids + [12, 13], max_tokens=20, mc=PIN)
+            self.assertEqual(token_ids(answer), oracle(ids + [12, 13], 20), answer["mc"])
+            c.wait_quiet()  # no page, pin or lease is left
+            self.assertEqual(c.metric("p1", "mc_xfer_quarantined_bytes"), 0)
+            # and the cluster serves on, from blocks that p1 has computed by now
+            again = c.complete(ids=ids + [12, 13], max_tokens=20, mc=PIN)
+            self.assertEqual(token_ids(again), token_ids(answer))
+            if answer["mc"]["fallback"]:
+                self.assertGreaterEqual(c.metric("p1", "mc_fallback_total"), 1)
+            return answer["mc"]
+
+    def test_a_reader_slower_than_its_lease_computes_instead_and_nothing_is_left(self):
+        for transport in ("tcp", "shm"):
+            with self.subTest(transport=transport):
+                mc = self.serve(transport, f"{LEASE_S}s", f"delay=1:{3 * LEASE_S:.1f}s")
+                self.assertEqual(mc["fallback"], "fetch:timeout", mc)
+                self.assertEqual(mc["cached_remote_tokens"], 0, mc)
+
+    def test_a_reader_as_slow_under_a_longer_lease_gets_its_blocks(self):
+        mc = self.serve("tcp", "10s", f"delay=1:{3 * LEASE_S:.1f}s")
+        self.assertFalse(mc["fallback"], mc)
+        self.assertEqual(mc["cached_remote_tokens"], 448, mc)
+
+    def test_a_reader_whose_bytes_are_damaged_computes_instead(self):
+        mc = self.serve("tcp", "10s", "corrupt=1")
+        self.assertEqual(mc["fallback"], "fetch:corrupt", mc)
+        self.assertEqual(mc["cached_remote_tokens"], 0, mc)
+
+    def test_a_reader_stopped_for_longer_than_its_lease_ends_right_or_says_why(self):
+        flags = ["--dtype", "f32", "--transport", "tcp", "--lease-time", f"{LEASE_S}s"]
+        random = Random(7)
+        with Cluster(roles=["conductor"], conductor=FETCH) as c:
+            for name in ("p0", "p1", "d0"):
+                c.start(name, *flags)
+            c.wait_nodes()
+            for turn in range(4):
+                ids = random.ids(600)
+                c.complete(ids=ids + [11], max_tokens=2, mc={"pin": {"prefill": "p0", "decode": "d0"}})
+                ended = []
+                body = {"prompt": ids + [12], "max_tokens": 12, "temperature": 0, "ignore_eos": True}
+                body.update(return_token_ids=True, mc=dict(PIN, explain=True))
+                client = threading.Thread(target=lambda: ended.append(c.post("/v1/completions", body)))
+                client.start()
+                threading.Event().wait(random.below(30) / 1000)  # where the stop falls is what the seed chooses
+                c.processes["p1"].popen.send_signal(signal.SIGSTOP)
+                threading.Event().wait(2 * LEASE_S)
+                c.processes["p1"].popen.send_signal(signal.SIGCONT)
+                client.join(60)
+                self.assertEqual(len(ended), 1, f"turn {turn}: no end")
+                status, _, answer = ended[0]
+                if status == 200:
+                    self.assertEqual(token_ids(answer), oracle(ids + [12], 12), f"turn {turn}: {answer['mc']}")
+                else:
+                    self.assertTrue(answer["error"]["message"], f"turn {turn}: {status}")
+                c.wait_quiet()
+            until(lambda: c.metric("p1", "mc_xfer_quarantined_bytes") == 0, 5, "quarantine")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,107 @@
+// The flags of the transfer engine: what they set, and what they refuse.
+#include "run/transfer_flags.h"
+
+#include "base/common_flags.h"
+#include "base/errors.h"
+#include "run/run_flags.h"
+#include "test.h"
+#include "wire/rdma_frame.h"
+
+using namespace mc;
+
+namespace {
+
+constexpr const Flag* kFlags[] = {&flags::kTransferSpin, &flags::kTcpIo,       &flags::kRdmaLanes,
+                                  &flags::kRdmaPairsMax, &flags::kRdmaPace,    &flags::kRdmaTrafficClass,
+                                  &flags::kRdmaCooldown, &flags::kRdmaNoSends, &flags::kPrintConfig};
+constexpr cli::Program kProgram{.name = "mc-try", .summary = "a program to test with", .flags = kFlags};
+
+Result<cli::Invocation> parse(std::vector<const char*> words) {
+  words.insert(words.begin(), "mc-try");
+  return cli::parse(kProgram, static_cast<int>(words.size()), words.data(),
+                    [](const char*) -> const char* { return nullptr; });
+}
+
+xfer::Options options_of(const std::vector<const char*>& words) {
+  const auto parsed = parse(words);
+  REQUIRE_OK(parsed);
+  xfer::Options options;
+  run::apply_transfer_flags(parsed->args, options);
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("run/transfer_flags: without a flag the engine's own defaults hold") {
+  const xfer::Options set = options_of({}), own;
+  CHECK(set.spin == own.spin);
+  CHECK(set.tcp_io == own.tcp_io);
+  CHECK(set.rdma_lanes == own.rdma_lanes);
+  CHECK(set.rdma_pairs_max == own.rdma_pairs_max);
+  CHECK(set.rdma_pace == own.rdma_pace);
+  CHECK(set.rdma_traffic_class == own.rdma_traffic_class);
+  CHECK(set.rdma_cooldown_min == own.rdma_cooldown_min);
+  CHECK(set.rdma_cooldown_max == own.rdma_cooldown_max);
+  CHECK(set.rdma_sends == own.rdma_sends);
+}
+
+TEST_CASE("run/transfer_flags: every flag sets its option, and the engine takes all of them") {
+  xfer::Options set = options_of({"--tcp-io", "uring", "--rdma-lanes", "4", "--rdma-pairs-max", "64", "--rdma-pace",
+                                  "5GiB/s", "--rdma-traffic-class", "104", "--rdma-cooldown", "250ms-2s",
+                                  "--rdma-no-sends", "--transfer-spin", "50us"});
+  CHECK(set.tcp_io == "uring");
+  CHECK(set.rdma_lanes == 4);
+  CHECK(set.rdma_pairs_max == 64);
+  CHECK(set.rdma_pace == 5 * kGiB);
+  CHECK(set.rdma_traffic_class == 104);
+  CHECK(set.rdma_cooldown_min == Duration(250ms));
+  CHECK(set.rdma_cooldown_max == Duration(2s));
+  CHECK_FALSE(set.rdma_sends);
+  CHECK(set.spin == Duration(50us));
+  set.transport = "tcp";
+  REQUIRE_OK(xfer::Engine::open(set));
+  CHECK(options_of({"--rdma-cooldown", "3s"}).rdma_cooldown_min == Duration(3s));
+  CHECK(options_of({"--rdma-cooldown", "3s"}).rdma_cooldown_max == Duration(3s));
+  CHECK(options_of({"--rdma-cooldown", ""}).rdma_cooldown_max == xfer::Options().rdma_cooldown_max);
+}
+
+TEST_CASE("run/transfer_flags: a bad value is refused with the name of its flag") {
+  const std::pair<const char*, const char*> bad[] = {
+      {"--tcp-io", "aio"},          {"--rdma-lanes", "0"},           {"--rdma-lanes", "5"},
+      {"--rdma-pairs-max", "3"},    {"--rdma-pairs-max", "many"},    {"--rdma-pace", "fast"},
+      {"--rdma-pace", "0"},         {"--rdma-traffic-class", "256"}, {"--rdma-cooldown", "0s"},
+      {"--rdma-cooldown", "2s-1s"}, {"--rdma-cooldown", "1s-"}};
+  for (const auto& [flag, value] : bad) {
+    const std::string words = std::string(flag) + " " + value;
+    CAPTURE(words);
+    const auto parsed = parse({flag, value});
+    REQUIRE_FALSE(parsed.has_value());
+    CHECK(parsed.error().mc == err::kBadValue);
+    CHECK(parsed.error().where == flag);
+  }
+}
+
+TEST_CASE("run/transfer_flags: faults are read kind by kind, and what is none is refused") {
+  const auto plan = run::parse_faults("delay=0.5:20ms, corrupt=0.25,fail=1,lose=0");
+  REQUIRE_OK(plan);
+  CHECK(plan->delay == 0.5);
+  CHECK(plan->delay_for == Duration(20ms));
+  CHECK(plan->corrupt == 0.25);
+  CHECK(plan->fail_completion == 1);
+  CHECK(plan->lose_peer == 0);
+  CHECK(plan->any());
+  for (const char* bad : {"delay=0.5", "delay", "flip=1", "corrupt=2", "corrupt=-1", "corrupt=nan", "fail=", "=1",
+                          "delay=1:", "corrupt=0.1,,fail=1"}) {
+    CAPTURE(std::string(bad));
+    CHECK_FALSE(run::parse_faults(bad).has_value());
+    CHECK_FALSE(flags::check_transfer_faults(bad).has_value());
+  }
+  CHECK(flags::check_transfer_faults("none").has_value());
+  CHECK_FALSE(flags::check_lease_time("9ms").has_value());
+  CHECK(flags::check_lease_time("10ms").has_value());
+}
+
+TEST_CASE("run/transfer_flags: every number of lanes that the flag allows the wire allows too") {
+  for (uint64_t lanes = 1; lanes <= 6; ++lanes)
+    CHECK(flags::check_rdma_lanes(std::to_string(lanes)).has_value() == (lanes <= wire::kRdmaLanesMax));
+}
