@@ -114,6 +114,7 @@ void Cache::on_offer(const Received& event, const wire::DemoteOffer& message, Ti
                              block.page_offset + s.layout.layer_offset(layer),
                              static_cast<uint32_t>(s.layout.layer_bytes()), block.layer_crcs[layer]});
   }
+  // never urgent: nobody waits for a copy
   offers_.emplace(read.read, std::move(offer));
   out.push_back(std::move(read));
 }

@@ -42,6 +42,9 @@ void Decode::start_read(Request& r, const wire::ExtentsReady& ready, TimePoint n
   read.peer = r.prefill;
   read.instance = r.prefill_instance;
   read.budget = r.deadline - now;
+  // Of the last chunk, or of blocks read again: with the prefill done, decoding waits for these alone. What
+  // comes before has until then, and gives way to other requests' last ones.
+  read.urgent = r.complete || ready.first_block + ready.extents.size() == r.prompt_blocks;
   r.reads[read.read] = ready;
   by_read_[read.read] = requests_.at(r.spec.req);
   out.push_back(std::move(read));

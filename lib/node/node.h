@@ -150,7 +150,13 @@ struct Read {
   uint32_t pool = 0;  // which of this node's pools the local pages belong to (mc-cache has several)
   std::vector<ReadSlice> slices;
   Duration budget{};
+  /// Ahead of this node's other reads of that peer (xfer::TransferClass): a request waits for exactly these
+  /// bytes, or they are so few that they hold nobody up.
+  bool urgent = false;
 };
+/// A read that a request waits for is urgent when it is at most so long: it holds others up for less than one
+/// slice of the transfer engine does.
+inline constexpr uint64_t kUrgentBytes = uint64_t{512} << 10;
 
 struct CancelRead {
   uint64_t read = 0;

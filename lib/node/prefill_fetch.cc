@@ -65,6 +65,8 @@ void Prefill::on_grant(Request& r, const wire::LeaseGrant& grant, TimePoint now,
       read.slices.push_back({r.fetched[i], layout.layer_offset(layer),
                              grant.blocks[i].page_offset + layout.layer_offset(layer),
                              static_cast<uint32_t>(layout.layer_bytes()), grant.blocks[i].layer_crcs[layer]});
+  // A short prefix need not queue behind a long one, which waits for its last byte anyway.
+  read.urgent = count * layout.layers * layout.layer_bytes() <= kUrgentBytes;
   r.fetch = Fetch::reading;
   r.read = read.read;
   r.fetch_until = now + read.budget + 1s;  // the host answers every read; this is the last resort

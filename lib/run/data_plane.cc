@@ -132,6 +132,7 @@ bool DataPlane::start(Link& link, const node::Read& read, const std::function<ui
     request.buffer = buffer->id;
     request.offset = slice.remote_offset;
     request.crc32c = slice.crc;
+    request.transfer_class = read.urgent ? xfer::TransferClass::urgent : xfer::TransferClass::bulk;
     requests.push_back(request);
   }
   uint64_t bytes = 0;

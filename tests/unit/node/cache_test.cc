@@ -85,6 +85,7 @@ TEST_CASE("node/cache: blocks known already are not read again; blocks that fail
   const auto hashes = CacheBench::hashes(1, 4);
   auto reads = all<Read>(b.offer(kSmall, hashes));
   REQUIRE(reads.size() == 1);
+  CHECK_FALSE(reads[0].urgent);  // nobody waits for a copy
   const auto failed = sent<wire::DemoteDone>(b.give(ReadDone{reads[0].read, Code::corrupt, "crc"}), "p0");
   REQUIRE(failed.size() == 1);
   CHECK(failed[0].stored.empty());

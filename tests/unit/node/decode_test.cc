@@ -129,6 +129,24 @@ TEST_CASE("node/decode: an extent announced twice is read once; one announced by
   CHECK(all<Read>(b.ready("r", 0, 0, 2)).empty());
 }
 
+TEST_CASE("node/decode: reads of the last chunk are urgent, earlier ones are until the prefill is complete") {
+  DecodeBench b(20);
+  b.offer(spec_of("r", ids_of(1, 10 * 64)));
+  const auto urgent = [](const Actions& out) {
+    const auto reads = all<Read>(out);
+    REQUIRE(reads.size() == 1);
+    return reads[0].urgent;
+  };
+  CHECK_FALSE(urgent(b.ready("r", 0, 0, 4)));
+  CHECK_FALSE(urgent(b.ready("r", 1, 0, 4)));
+  CHECK(urgent(b.ready("r", 0, 8, 2)));
+  const auto late = all<Read>(b.ready("r", 0, 4, 4)).at(0);
+  CHECK_FALSE(late.urgent);
+  b.from("p0", 1, wire::KvComplete{"r", 1, 10 * 64, 3});
+  CHECK(urgent(b.ready("r", 1, 4, 4)));
+  CHECK(urgent(b.give(ReadDone{late.read, Code::corrupt, "crc"})));  // asked for again, and now waited for
+}
+
 TEST_CASE("node/decode: KvComplete that counts other tokens than the prompt has ends the request as corrupt") {
   DecodeBench b(10);
   b.offer(spec_of("r", ids_of(1, 100)));

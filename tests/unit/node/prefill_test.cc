@@ -114,6 +114,19 @@ TEST_CASE("node/prefill: a fetched block keeps its place in our own chain, whate
   CHECK(events[0].events[1].block.parent == grant.blocks[0].hash);
 }
 
+TEST_CASE("node/prefill: a short prefix is fetched ahead of a long one") {
+  const uint64_t block_bytes = layout_of(2).layers * layout_of(2).layer_bytes();
+  const auto few = static_cast<uint32_t>(kUrgentBytes / block_bytes), many = few + 1;
+  REQUIRE(few >= 1);
+  for (const uint32_t blocks : {few, many}) {
+    PrefillBench b(many + 4);
+    const auto begun = b.start(spec_of("r", ids_of(1, blocks * 64 + 5)), {{"p1", instance(4), 0, blocks, 0}});
+    const auto reads = all<Read>(b.from("p1", 4, grant_of(sent<wire::LeaseRequest>(begun, "p1").at(0))));
+    REQUIRE(reads.size() == 1);
+    CHECK(reads[0].urgent == (blocks == few));
+  }
+}
+
 TEST_CASE("node/prefill: a read that fails or never ends costs the fetch, not the request") {
   PrefillBench b(10);
   const auto begun = b.start(spec_of("r", ids_of(1, 2 * 64 + 5)), {{"p1", instance(4), 0, 2, 0}});
