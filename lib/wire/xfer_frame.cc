@@ -86,6 +86,14 @@ FrameBytes encode(FrameHeader header) {
   return bytes;
 }
 
+static uint8_t known_flags(FrameType type) {
+  switch (type) {
+    case FrameType::write: return kFrameHasPayloadCrc | kFrameHasImmediate | kFrameTogether;
+    case FrameType::ack: return kFrameHasPayloadCrc | kFrameTogether;
+    default: return kFrameHasPayloadCrc;
+  }
+}
+
 Code decode(std::span<const std::byte, kFrameHeaderBytes> bytes, FrameHeader& out, const char*& why) {
   std::memcpy(&out, bytes.data(), sizeof out);
   why = nullptr;
@@ -100,8 +108,8 @@ Code decode(std::span<const std::byte, kFrameHeaderBytes> bytes, FrameHeader& ou
     why = "unknown frame type";
   } else if (out.status > static_cast<uint32_t>(Code::cancelled)) {
     why = "unknown status";
-  } else if ((out.flags & ~(kFrameHasPayloadCrc | kFrameHasImmediate)) != 0 || out.reserved0 != 0 ||
-             ((out.flags & kFrameHasImmediate) != 0 ? out.kind() != FrameType::write : out.immediate != 0)) {
+  } else if ((out.flags & ~known_flags(out.kind())) != 0 || out.reserved0 != 0 ||
+             ((out.flags & kFrameHasImmediate) == 0 && out.immediate != 0)) {
     why = "reserved bits set";
   } else if (out.length > payload_limit(out.kind())) {
     why = "length beyond the bound of its type";

@@ -42,6 +42,7 @@ inline constexpr size_t kXferBuffersMax = 512;
 inline constexpr size_t kXferLanesMax = 64;
 inline constexpr uint8_t kFrameHasPayloadCrc = 1;
 inline constexpr uint8_t kFrameHasImmediate = 2;  // `write` only
+inline constexpr uint8_t kFrameTogether = 4;      // `write` and `ack` only
 
 enum class FrameType : uint8_t {
   hello = 1,  // dialler: who I am, whom I want, nonce
@@ -51,8 +52,9 @@ enum class FrameType : uint8_t {
   refuse,     // either, in a handshake: status and a text; the sender closes
   read,       // id, buffer, snapshot, offset, length; no payload
   data,       // answers a read: id, status, payload = bytes, or a text when status is not ok
-  write,      // id, buffer, snapshot, offset, payload = bytes
-  ack,        // answers a write: id, status, payload = a text when status is not ok
+  write,      // id, buffer, snapshot, offset, payload = bytes; kFrameTogether: one ack may answer several
+  ack,        // answers a write: id, status, payload = a text when status is not ok; with kFrameTogether, every
+              // write of that lane before it that has no answer yet is done too
   notify,     // id = sequence number, payload = up to kNotifyBytesMax bytes
   describe,   // payload = the sender's new descriptor
   share,      // shm only: buffer, length, with a file descriptor beside it

@@ -173,6 +173,7 @@ Code TcpLane::serve_read(const FrameHeader& header, const char*& why) {
     why = "more requests outstanding than a lane allows";
     return Code::corrupt;
   }
+  send_ack();  // answers leave in the order of the questions
   const auto grant = access().grant(Op::read, header.buffer, header.offset, header.length, endpoint->peer);
   if (grant.code != Code::ok) {
     Tally& tally = *transport_.home().tally;
@@ -204,12 +205,16 @@ Code TcpLane::end_write(const FrameHeader& header, uint32_t crc, const char*& wh
   if (write_code_ == Code::ok) {
     ++moved_.requests;
     moved_.landed += header.length;
-    io.push(answer(FrameType::ack, header, Code::ok), {});
+    if ((header.flags & wire::kFrameTogether) != 0)
+      unacked_ = header;
+    else
+      io.push(answer(FrameType::ack, header, Code::ok), {});
     if ((header.flags & wire::kFrameHasImmediate) != 0) {
       tells = true;
       out->news.push_back({.kind = News::Kind::immediate, .endpoint = endpoint->id, .immediate = header.immediate});
     }
   } else {
+    send_ack();
     Tally& tally = *transport_.home().tally;
     tally.add(Count::requests_refused);
     tally.failure(write_why_);
@@ -218,12 +223,34 @@ Code TcpLane::end_write(const FrameHeader& header, uint32_t crc, const char*& wh
   return Code::ok;
 }
 
+void TcpLane::send_ack() {
+  if (!unacked_) return;
+  FrameHeader ack = answer(FrameType::ack, *unacked_, Code::ok);
+  ack.flags |= wire::kFrameTogether;
+  unacked_.reset();
+  io.push(ack, {});
+}
+
 Code TcpLane::end_answer(const FrameHeader& header, std::span<const std::byte> text, uint32_t crc, const char*& why) {
   const size_t at = find(header.id);
   const Op op = header.kind() == FrameType::ack ? Op::write : Op::read;
   if (at == kNotPending || pending_[at].slice.op != op) {
     why = "answer to a question that was not asked";
     return Code::corrupt;
+  }
+  if (op == Op::write && io.holds(header.id)) {
+    why = "acknowledged before it was sent";
+    return Code::corrupt;
+  }
+  if ((header.flags & wire::kFrameTogether) != 0 && header.code() == Code::ok) {
+    size_t reads = 0;  // before it: they have answers of their own
+    for (size_t left = at + 1; left > 0; --left) {
+      if (pending_[reads].slice.op == Op::write)
+        finish(reads, Code::ok, 0, {});
+      else
+        ++reads;
+    }
+    return Code::ok;
   }
   Code code = header.code();
   std::string what;
@@ -256,6 +283,7 @@ void TcpLane::finish(size_t index, Code code, uint32_t crc, std::string text) {
 
 TcpStream::Io TcpLane::receive(size_t budget) {
   const TcpStream::Io result = io.receive(*this, budget);
+  send_ack();
   Tally& tally = *transport_.home().tally;
   const size_t row = transport_.index() - 1u;
   const Moved moved = std::exchange(moved_, {});
@@ -285,6 +313,7 @@ size_t TcpLane::post(std::span<const Slice> slices) {
       frame.payload = slice.local;
       frame.slice = slice.id;
       frame.checksum = checksum;
+      header.flags |= wire::kFrameTogether;
       if (slice.immediate) {
         header.flags |= wire::kFrameHasImmediate;
         header.immediate = *slice.immediate;

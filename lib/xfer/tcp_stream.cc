@@ -238,6 +238,12 @@ TcpStream::Io TcpStream::flush(size_t budget, std::vector<Gone>& gone) {
   return Io::ok;
 }
 
+bool TcpStream::holds(uint64_t slice) const {
+  for (size_t i = 0; i < queue_.size(); ++i)
+    if (queue_[i].slice == slice) return true;
+  return false;
+}
+
 TcpStream::Unqueued TcpStream::unqueue(uint64_t slice) {
   for (size_t i = 0; i < queue_.size(); ++i) {
     if (queue_[i].slice != slice) continue;

@@ -90,6 +90,8 @@ class TcpStream {
   bool idle() const { return queue_.empty(); }
   size_t queued() const { return queue_.size(); }
   size_t queued_bytes() const { return out_bytes_; }
+  /// The write frame of a slice is not wholly sent.
+  bool holds(uint64_t slice) const;
   /// Takes back the write frame of a slice if none of its bytes are on the wire yet.
   enum class Unqueued : uint8_t { removed, partly_sent, sent };
   Unqueued unqueue(uint64_t slice);

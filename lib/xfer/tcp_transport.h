@@ -87,6 +87,7 @@ class TcpLane final : public FrameConsumer {
   Code end_answer(const wire::FrameHeader& header, std::span<const std::byte> text, uint32_t crc, const char*& why);
   Code serve_read(const wire::FrameHeader& header, const char*& why);
   Code end_write(const wire::FrameHeader& header, uint32_t crc, const char*& why);
+  void send_ack();
   size_t find(uint64_t slice) const;  // index in pending_, kNotPending without one
   void finish(size_t at, Code code, uint32_t crc, std::string text);
 
@@ -97,7 +98,10 @@ class TcpLane final : public FrameConsumer {
   uint32_t write_pin_ = 0;       // landing buffer being written into
   Code write_code_ = Code::ok;
   const char* write_why_ = "";
-  std::vector<TcpStream::Gone> gone_;  // scratch
+  // Writes that came whole are acknowledged together, after what one receive() brought: of small ones an ack
+  // each would cost a twentieth of the work on both sides.
+  std::optional<wire::FrameHeader> unacked_;  // the last of them
+  std::vector<TcpStream::Gone> gone_;         // scratch
   // Counted once a call of receive(): an atomic add behind a copy waits until the copied bytes have
   // reached the cache, which costs more than the rest of a small read.
   struct Moved {

@@ -127,7 +127,7 @@ TEST_CASE("wire/xfer_frame: headers that make no sense are refused though their 
   CHECK(code([](FrameHeader& h) { h.type = 0; }) == Code::corrupt);
   CHECK(code([](FrameHeader& h) { h.type = 24; }) == Code::corrupt);
   CHECK(code([](FrameHeader& h) { h.status = 11; }) == Code::corrupt);
-  CHECK(code([](FrameHeader& h) { h.flags = 4; }) == Code::corrupt);
+  CHECK(code([](FrameHeader& h) { h.flags = 8; }) == Code::corrupt);
   const auto immediate = [](FrameType type, uint8_t flags, uint32_t value) {
     return decode_code(encode({.type = static_cast<uint8_t>(type), .flags = flags, .length = 64, .immediate = value}));
   };
@@ -135,6 +135,15 @@ TEST_CASE("wire/xfer_frame: headers that make no sense are refused though their 
   CHECK(immediate(FrameType::write, kFrameHasImmediate | kFrameHasPayloadCrc, 0) == Code::ok);
   CHECK(immediate(FrameType::write, 0, 7) == Code::corrupt);
   CHECK(immediate(FrameType::data, kFrameHasImmediate, 7) == Code::corrupt);
+  for (uint8_t type = 1; type <= static_cast<uint8_t>(kFrameTypeLast); ++type) {
+    const auto kind = static_cast<FrameType>(type);
+    const bool known = kind == FrameType::write || kind == FrameType::ack;
+    CHECK(code([&](FrameHeader& h) {
+            h.type = type;
+            h.length = 0;
+            h.flags = kFrameTogether;
+          }) == (known ? Code::ok : Code::corrupt));
+  }
   CHECK(code([](FrameHeader& h) { h.reserved0 = 1; }) == Code::corrupt);
   CHECK(code([](FrameHeader& h) { h.immediate = 1; }) == Code::corrupt);
   const auto length = [&](FrameType type, uint64_t bytes, Code status = Code::ok) {

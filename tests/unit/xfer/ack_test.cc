@@ -1,0 +1,157 @@
+// Writes over tcp are acknowledged together: what one ack stands for, and what a peer may not make of it.
+#include <algorithm>
+
+#include "raw_peer.h"
+
+using namespace mc;
+using namespace mc::xfer;
+using namespace mc::xfer::test;
+
+namespace {
+
+std::vector<std::byte> bytes_of(size_t count, uint64_t seed) {
+  std::vector<std::byte> out(count);
+  fill(out, seed);
+  return out;
+}
+
+FrameHeader together(FrameHeader header) {
+  header.flags |= wire::kFrameTogether;
+  return header;
+}
+
+void append(std::vector<std::byte>& out, const FrameHeader& header, std::span<const std::byte> payload) {
+  const auto head = wire::encode(header);
+  out.insert(out.end(), head.begin(), head.end());
+  out.insert(out.end(), payload.begin(), payload.end());
+}
+
+uint64_t failures(Node& node, const std::string& reason) {
+  for (const auto& [what, count] : node->counters().failures)
+    if (what == reason) return count;
+  return 0;
+}
+
+}  // namespace
+
+TCP_TEST_CASE("xfer/tcp: small writes that come together are acknowledged together, a bad one for itself") {
+  Pair pair("tcp");
+  RawClient client(pair.holder->uris()[0]);
+  const auto bytes = bytes_of(100, 3);
+  std::vector<std::byte> all;
+  for (uint64_t id = 1; id <= 8; ++id) {
+    FrameHeader header = together(guarded(frame(FrameType::write, id, pair.landing_id, id * 100, 100), bytes));
+    if (id == 5) header.payload_crc ^= 1;
+    append(all, header, bytes);
+  }
+  REQUIRE(client.data.send(all));
+  // every write is answered once, in order, by itself or by the first good ack behind it
+  uint64_t answered = 0;
+  size_t acks = 0;
+  while (answered < 8) {
+    const auto ack = client.data.receive();
+    REQUIRE(ack.has_value());
+    CHECK(ack->header.kind() == FrameType::ack);
+    REQUIRE(ack->header.id > answered);
+    ++acks;
+    if (ack->header.code() != Code::ok) {
+      CHECK(ack->header.id == 5);
+      CHECK(answered == 4);
+    } else {
+      CHECK((ack->header.flags & wire::kFrameTogether) != 0);
+      CHECK((answered >= 5 || ack->header.id < 5));
+    }
+    answered = ack->header.id;
+  }
+  CHECK(acks < 8);
+  CHECK(pair.holder->counters().requests_served == 7);
+  for (uint64_t id : {1, 4, 6, 8}) CHECK(equal(pair.landing.bytes().subspan(id * 100, 100), bytes));
+  // who does not ask for it gets an ack each
+  all.clear();
+  for (uint64_t id = 9; id <= 10; ++id)
+    append(all, guarded(frame(FrameType::write, id, pair.landing_id, 0, 100), bytes), bytes);
+  REQUIRE(client.data.send(all));
+  for (uint64_t id = 9; id <= 10; ++id) {
+    const auto ack = client.data.receive();
+    REQUIRE(ack.has_value());
+    CHECK(ack->header.id == id);
+    CHECK(ack->header.flags == 0);
+  }
+}
+
+TCP_TEST_CASE("xfer/tcp: an ack before a read's answer goes out before it") {
+  Pair pair("tcp");
+  RawClient client(pair.holder->uris()[0]);
+  const auto bytes = bytes_of(64, 4);
+  std::vector<std::byte> all;
+  append(all, together(guarded(frame(FrameType::write, 1, pair.landing_id, 0, 64), bytes)), bytes);
+  append(all, frame(FrameType::read, 2, pair.kv_id, 0, 64), {});
+  append(all, together(guarded(frame(FrameType::write, 3, pair.landing_id, 64, 64), bytes)), bytes);
+  REQUIRE(client.data.send(all));
+  for (uint64_t id = 1; id <= 3; ++id) {
+    const auto answer = client.data.receive();
+    REQUIRE(answer.has_value());
+    CHECK(answer->header.id == id);
+    CHECK(answer->header.kind() == (id == 2 ? FrameType::data : FrameType::ack));
+  }
+}
+
+TCP_TEST_CASE("xfer/tcp: one ack ends every write before it, and reads wait for their own answers") {
+  RawPair pair;
+  std::vector<Request> requests;
+  for (size_t i = 0; i < 4; ++i) {
+    requests.push_back(i == 1 ? pair.read(4096) : pair.write(4096));
+    requests.back().local = pair.local.bytes().subspan(i * 4096, 4096);
+  }
+  auto batch = pair.reader->submit(requests, in(kLong));
+  REQUIRE_OK(batch);
+  std::vector<FrameHeader> asked;
+  for (size_t i = 0; i < 4; ++i) {
+    const auto got = pair.server.data.receive();
+    REQUIRE(got.has_value());
+    asked.push_back(got->header);
+    CHECK(((got->header.flags & wire::kFrameTogether) != 0) == (got->header.kind() == FrameType::write));
+  }
+  REQUIRE(pair.server.data.send(together(frame(FrameType::ack, asked[3].id))));
+  const auto bytes = bytes_of(4096, 8);
+  REQUIRE(pair.server.data.send(guarded(frame(FrameType::data, asked[1].id, 0, 0, 4096), bytes), bytes));
+  CHECK(pair.reader.done(*batch).code == Code::ok);
+  CHECK(equal(pair.local.bytes().subspan(4096, 4096), bytes));
+  REQUIRE_OK(pair.reader->close(*batch));
+  CHECK(pair.reader->counters().slices_in_flight == 0);
+}
+
+TCP_TEST_CASE("xfer/tcp: a peer that acknowledges what has not been sent is closed, and the memory is free") {
+  for (const bool as_one : {false, true}) {
+    Options options;
+    options.slice_bytes_min = options.slice_bytes_max = RawPair::kBytes;
+    RawPair pair(options);
+    // one frame larger than all buffers of a connection: most of it is still here when the ack comes
+    auto batch = pair.reader->submit({{pair.write(RawPair::kBytes)}}, in(kLong));
+    REQUIRE_OK(batch);
+    wire::FrameBytes head;
+    REQUIRE_OK(read_all(pair.server.data.fd.get(), head, in(kLong)));
+    FrameHeader header;
+    const char* why = nullptr;
+    REQUIRE(wire::decode(head, header, why) == Code::ok);
+    const FrameHeader ack = frame(FrameType::ack, header.id);
+    REQUIRE(pair.server.data.send(as_one ? together(ack) : ack));
+    CHECK(pair.reader.wait(Event::Kind::peer_lost).code != Code::ok);
+    CHECK(failures(pair.reader, "acknowledged before it was sent") == 1);
+    pair.server.listener.reset();
+    CHECK(pair.reader.done(*batch).code == Code::peer_lost);
+    REQUIRE_OK(pair.reader->close(*batch));
+  }
+}
+
+TEST_CASE("xfer/tcp: thousands of small writes cost few acks and all land") {
+  Pair pair("tcp", size_t{16} << 20, {}, {.tcp_streams = 1});
+  fill(pair.local.bytes(), 21);
+  std::vector<Request> requests;
+  for (size_t i = 0; i < 4096; ++i) requests.push_back(pair.write(i * 4096, (4095 - i) * 4096, 4096));
+  CHECK(pair.reader.run(requests) == Code::ok);
+  for (size_t i = 0; i < 4096; ++i)
+    if (!equal(pair.local.bytes().subspan(i * 4096, 4096), pair.landing.bytes().subspan((4095 - i) * 4096, 4096)))
+      FAIL("piece " << i << " is wrong");
+  CHECK(pair.holder->counters().requests_served == 4096);
+}
