@@ -16,7 +16,8 @@ TEMPLATE = """{{ bos_token }}{%- if tools %}<|system|>{% for t in tools %}{{ t.f
 {% endfor %}<|end|>{% endif %}
 {%- for m in messages %}
 {%- if m.role == 'tool' %}<|tool|>{{ m.tool_call_id }}={{ m.content }}<|end|>
-{%- elif m.tool_calls %}<|assistant|>{% for c in m.tool_calls %}{{ c.function.name }}({{ c.function.arguments | tojson }}){% endfor %}<|end|>
+{%- elif m.tool_calls %}<|assistant|>
+{%- for c in m.tool_calls %}{{ c.function.name }}({{ c.function.arguments | tojson }}){% endfor %}<|end|>
 {%- else %}<|{{ m.role }}|>{{ m.content }}<|end|>
 {%- endif %}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"""
 WEATHER = {"type": "function", "function": {"name": "weather", "description": "It's <b>now</b>", "parameters": {}}}
