@@ -3,7 +3,8 @@
 // and then every row of the task that sees it takes one step of online softmax over it.
 //
 //   dense rows    tiles of 256 keys from position 0, those before the mode's first key left out
-//   sparse rows   their blocks in ascending order, tiles of 256 keys from each block's start; the rows of a
+//   sparse rows   longer tasks, so that a block is packed for many rows;
+//                 their blocks in ascending order, tiles of 256 keys from each block's start; the rows of a
 //                 block come from the inverse of the selection (moba.md 4.2), all heads of the group in one list
 //
 // Where a row's tiles begin and end depends on its position alone, and the leaves treat rows independently,
@@ -18,6 +19,10 @@ namespace {
 
 constexpr int64_t kTaskRows = 512;  // Q, O and one K/V tile of so many rows stay in a 1 MiB L2
 constexpr int64_t kTaskTokensMin = 64;
+// A moba_block is packed once for all rows of a task that chose it: with so many of them that costs a tenth.
+// Their Q and O then come from L3, a few hundred bytes for every 4 head_dim x moba_block FLOP.
+constexpr int64_t kListRows = 96;
+constexpr int64_t kSparseTaskRowsMax = 16384;
 
 struct Task {
   int kv_head;
@@ -69,7 +74,7 @@ class Prefill {
     int64_t tokens_per_task;
     int64_t tasks_per_head;
   };
-  Split split(int64_t tokens, int threads) const;
+  Split split(int64_t tokens, int threads, bool dense) const;
   void run_tasks(Parallel& parallel, CpuScratch& scratch, int64_t begin, int64_t end, bool dense);
   TaskMemory take(Arena& arena, int64_t tokens, bool dense) const;
   size_t task_bytes(int64_t tokens) const;
@@ -96,11 +101,16 @@ class Prefill {
   std::byte* centroids_ = nullptr;  // [kv_heads][strips_] strips
 };
 
-Prefill::Split Prefill::split(int64_t tokens, int threads) const {
-  int64_t per_task = std::max<int64_t>(kTaskTokensMin, kTaskRows / shape_.group);
+Prefill::Split Prefill::split(int64_t tokens, int threads, bool dense) const {
+  int64_t rows = kTaskRows;
+  // Rows that choose a block at random: the mean list is rows (top_k - 1) / blocks.
+  if (!dense && history_ > 0)
+    while (rows < kSparseTaskRowsMax && rows * history_ < kListRows * blocks_) rows *= 2;
+  int64_t per_task = std::max<int64_t>(kTaskTokensMin, rows / shape_.group);
   const auto tasks = [&] { return (tokens + per_task - 1) / per_task; };
-  // Too few tasks leave threads idle at the end; smaller ones only pack more often.
-  while (per_task > kTaskTokensMin && tasks() * shape_.kv_heads < 4 * threads) per_task /= 2;
+  // Too few tasks leave threads idle at the end; smaller ones only pack more often. Sparse tasks take equal times.
+  const int64_t least = threads == 1 ? 1 : (dense ? 4 : 2) * threads;
+  while (per_task > kTaskTokensMin && tasks() * shape_.kv_heads < least) per_task /= 2;
   return {per_task, tasks()};
 }
 
@@ -142,8 +152,8 @@ TaskMemory Prefill::take(Arena& arena, int64_t tokens, bool dense) const {
 Result<void> Prefill::run(Parallel& parallel, CpuScratch& scratch) {
   const int threads = parallel.threads();
   scratch.workers.resize(std::max(scratch.workers.size(), static_cast<size_t>(threads)));
-  const size_t bytes = task_bytes(
-      std::max(split(dense_rows_, threads).tokens_per_task, split(args_.rows - dense_rows_, threads).tokens_per_task));
+  const size_t bytes = task_bytes(std::max(split(dense_rows_, threads, true).tokens_per_task,
+                                           split(args_.rows - dense_rows_, threads, false).tokens_per_task));
   for (Arena& arena : scratch.workers) MC_CHECK(arena.reserve(bytes));
   if (args_.selection_out != nullptr) std::fill_n(args_.selection_out, dense_rows_ * shape_.q_heads * history_, -1);
   if (dense_rows_ < args_.rows && history_ > 0 && args_.selection_in == nullptr) {
@@ -163,7 +173,7 @@ Result<void> Prefill::run(Parallel& parallel, CpuScratch& scratch) {
 
 void Prefill::run_tasks(Parallel& parallel, CpuScratch& scratch, int64_t begin, int64_t end, bool dense) {
   if (begin == end) return;
-  const Split cut = split(end - begin, parallel.threads());
+  const Split cut = split(end - begin, parallel.threads(), dense);
   parallel.for_each(cut.tasks_per_head * shape_.kv_heads, [&](int64_t index, int worker) {
     const FlushDenormals flush;
     // Later tokens see more keys: the longest tasks first.
