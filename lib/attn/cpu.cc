@@ -46,14 +46,49 @@ FlushDenormals::FlushDenormals() : saved_(0) {}
 FlushDenormals::~FlushDenormals() {}
 #endif
 
+CentroidRows gather_centroids(const Kernels& kernels, const ExtentLayout& layout, const KvView& kv, int kv_head,
+                              int32_t moba_block, int64_t first, int64_t end, uint16_t* means) {
+  CentroidRows out;
+  out.count = static_cast<int>(std::clamp<int64_t>(end - first, 0, kStripKeys));
+  MC_ASSERT_LE(end * moba_block, kv.kv_len);
+  const int64_t pages = moba_block / layout.block_tokens;
+  const int head_dim = static_cast<int>(layout.head_dim);
+  const auto ksum = [&](int64_t page) {
+    return reinterpret_cast<const float*>(head_record(layout, kv, page, kv_head) + layout.ksum_offset());
+  };
+  // Sums lie a record apart, where no hardware prefetcher looks for them.
+  constexpr int64_t kAhead = 6;
+  const int64_t end_page = (first + out.count) * pages;
+  const auto ask_for = [&](int64_t begin, int64_t count) {
+    for (int64_t page = begin; page < std::min(begin + count, end_page); ++page)
+      for (int i = 0; i < head_dim; i += 16) __builtin_prefetch(ksum(page) + i);
+  };
+  if (pages > 1) ask_for(first * pages, kAhead);
+  for (int i = 0; i < out.count; ++i) {
+    const int64_t page = (first + i) * pages;
+    uint16_t* mean = means + i * head_dim;
+    out.rows[i] = mean;
+    if (pages == 1) {
+      out.rows[i] = reinterpret_cast<const uint16_t*>(head_record(layout, kv, page, kv_head) + layout.kmean_offset());
+      continue;
+    }
+    ask_for(page + kAhead, pages);
+    float sum[kDimMax];
+    for (int64_t p = page; p < page + pages; ++p) kernels.add_row(ksum(p), head_dim, p == page, sum);
+    kernels.mean_row(sum, static_cast<float>(moba_block), head_dim, mean);
+  }
+  return out;
+}
+
 void pack_centroids(const Kernels& kernels, const ExtentLayout& layout, const Shape& shape, const KvView& kv,
                     int kv_head, int32_t moba_block, int64_t first, int64_t count, std::byte* strip) {
   const size_t panel_bytes = static_cast<size_t>(shape.dim) * kRun * kernels.element_bytes;
-  for (int64_t run = first; run < first + kStripKeys; run += kRun, strip += panel_bytes) {
-    bf16_t means[kRun * kDimMax];
-    const int valid = static_cast<int>(std::clamp<int64_t>(count - run, 0, kRun));
-    for (int i = 0; i < valid; ++i) centroid(layout, kv, kv_head, moba_block, run + i, means + i * shape.head_dim);
-    kernels.pack_k(true, means, valid, shape.head_dim, shape.dim, strip);
+  uint16_t means[kStripKeys * kDimMax], panel[kRun * kDimMax];
+  const CentroidRows centroids = gather_centroids(kernels, layout, kv, kv_head, moba_block, first, count, means);
+  for (int run = 0; run < kStripKeys; run += kRun, strip += panel_bytes) {
+    const int valid = std::clamp(centroids.count - run, 0, kRun);
+    for (int i = 0; i < valid; ++i) std::copy_n(centroids.rows[run + i], shape.head_dim, panel + i * shape.head_dim);
+    kernels.pack_k(true, panel, valid, shape.head_dim, shape.dim, strip);
   }
 }
 

@@ -18,7 +18,31 @@ struct V256 {
     const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
   }
+  /// The even and the odd of 16 elements.
+  MC_INLINE static void load_bf16_pairs(const uint16_t* from, reg* even, reg* odd) {
+    const __m256i both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+    *even = _mm256_castsi256_ps(_mm256_slli_epi32(both, 16));
+    *odd = _mm256_castsi256_ps(_mm256_and_si256(both, _mm256_set1_epi32(-0x10000)));
+  }
+  /// Even and odd elements of the 16 in a and b, and back.
+  MC_INLINE static void split(reg a, reg b, reg* even, reg* odd) {
+    const reg evens = _mm256_shuffle_ps(a, b, 0x88), odds = _mm256_shuffle_ps(a, b, 0xdd);
+    *even = _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(evens), 0xd8));
+    *odd = _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(odds), 0xd8));
+  }
+  MC_INLINE static void join(reg even, reg odd, reg* a, reg* b) {
+    const reg low = _mm256_unpacklo_ps(even, odd), high = _mm256_unpackhi_ps(even, odd);
+    *a = _mm256_permute2f128_ps(low, high, 0x20);
+    *b = _mm256_permute2f128_ps(low, high, 0x31);
+  }
   MC_INLINE static void store(float* to, reg value) { _mm256_storeu_ps(to, value); }
+  /// Round to nearest even, NaN kept: `narrow` of tile.h.
+  MC_INLINE static void store_bf16(uint16_t* to, reg value) {
+    alignas(32) float lanes[kWidth];
+    _mm256_store_ps(lanes, value);
+    for (int i = 0; i < kWidth; ++i) to[i] = narrow(lanes[i]);
+  }
+  MC_INLINE static reg div(reg a, reg b) { return _mm256_div_ps(a, b); }
   MC_INLINE static reg add(reg a, reg b) { return _mm256_add_ps(a, b); }
   MC_INLINE static reg sub(reg a, reg b) { return _mm256_sub_ps(a, b); }
   MC_INLINE static reg mul(reg a, reg b) { return _mm256_mul_ps(a, b); }
@@ -94,6 +118,6 @@ void pack_k(bool bf16, const void* rows, int valid, int head_dim, int dim, void*
 
 }  // namespace
 
-constinit const Kernels kAvx2Kernels = F32Leaves<V256>::table(pack_k);
+constinit const Kernels kAvx2Kernels = F32Leaves<V256>::table(pack_k, nullptr);
 
 }  // namespace mc::attn

@@ -28,8 +28,21 @@ void pack_k(bool bf16, const void* rows, int valid, int head_dim, int dim, void*
   }
 }
 
+void score_rows(const ScoreArgs& args, int head_dim, const CentroidRows& centroids, const CentroidRows& ahead) {
+  score_rows_with<float>(args, head_dim, centroids, ahead,
+                         [](auto& acc, __m512i pairs, const float* const* q, int i) MC_INLINE_LAMBDA {
+                           const __m512 even = _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
+                           const __m512 odd = _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(-0x10000)));
+                           constexpr int kRows = sizeof(acc) / sizeof(acc[0]);
+                           MC_UNROLL for (int r = 0; r < kRows; ++r) {
+                             acc[r] = V512::fma(V512::set1(q[r][i]), even, acc[r]);
+                             acc[r] = V512::fma(V512::set1(q[r][i + 1]), odd, acc[r]);
+                           }
+                         });
+}
+
 }  // namespace
 
-constinit const Kernels kAvx512Kernels = F32Leaves<V512>::table(pack_k);
+constinit const Kernels kAvx512Kernels = F32Leaves<V512>::table(pack_k, score_rows);
 
 }  // namespace mc::attn

@@ -155,6 +155,15 @@ void scores(const ScoreArgs& args) {
   });
 }
 
+void score_rows(const ScoreArgs& args, int head_dim, const CentroidRows& centroids, const CentroidRows& ahead) {
+  score_rows_with<uint16_t>(args, head_dim, centroids, ahead,
+                            [](auto& acc, __m512i pairs, const uint16_t* const* q, int i) MC_INLINE_LAMBDA {
+                              constexpr int kRows = sizeof(acc) / sizeof(acc[0]);
+                              MC_UNROLL for (int r = 0; r < kRows; ++r) acc[r] =
+                                  _mm512_dpbf16_ps(acc[r], as_bh(pairs), broadcast_pair(q[r] + i));
+                            });
+}
+
 void tile(const TileArgs& args) {
   run_tile<Leaves>(args);
 }
@@ -269,6 +278,9 @@ constinit const Kernels kAvx512Bf16Kernels = {.element_bytes = 2,
                                               .pack_k = pack_k,
                                               .pack_v = pack_v,
                                               .scores = scores,
+                                              .score_rows = score_rows,
+                                              .add_row = add_row<V>,
+                                              .mean_row = mean_row<V>,
                                               .tile = tile,
                                               .scale_row = scale_row<V>,
                                               .decode = decode};

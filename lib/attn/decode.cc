@@ -1,12 +1,16 @@
-// Decode on the CPU: memory-bound, so every byte of K and V is read once for all heads of its group. The
-// KV of each sequence is cut at fixed positions (every 1024 tokens); a task is one cut of one KV head and
-// leaves a partial state; the states are merged in order of position. Neither the batch nor the threads
-// move a cut, so they cannot change a row's bits.
+// Decode on the CPU: memory-bound, so every byte of K and V is read once for all heads of its group, and the
+// next tile is asked for while one is worked on. The keys that a KV head reads are cut at fixed places; a
+// task is one cut of one KV head and leaves a partial state; the states are merged in order. Neither the batch
+// nor the threads move a cut, so they cannot change a row's bits.
 //
-//   1  gate      (MoBA rows) scores and choice of each head, by the same leaves as prefill: same blocks
-//   2  attend    tiles of up to 64 keys; a tile is read if any head of the group chose its block, and only
-//                the heads that did take part (the union with a mask of moba.md 5.7)
+//   1  gate      (MoBA rows) scores and choice of each head, the sums of prefill's leaves: the same blocks.
+//                Then the union of the group's choices: the blocks that the KV head reads, ascending
+//   2  attend    tiles of up to 64 keys; only the heads that chose a block take part in its tiles (the union
+//                with a mask of moba.md 5.7)
 //   3  merge
+//
+// A cut is 1024 tokens of the keys read, counted without the gaps between chosen blocks; of a long context a
+// 64th, as every cut costs a state and a merge.
 #include <algorithm>
 
 #include "attn/cpu.h"
@@ -16,36 +20,32 @@ namespace mc::attn {
 namespace {
 
 constexpr int64_t kCutTokens = 1024;
+constexpr int64_t kCutsMax = 64;
 
-/// Keys [begin, end).
+/// Keys [begin, end) that the heads rows[0 .. row_count) attend to.
 struct Span {
-  int64_t begin;
-  int64_t end;
+  int64_t begin = 0;
+  int64_t end = 0;
+  const int32_t* rows = nullptr;
+  int row_count = 0;
 };
 
 class Decode {
  public:
-  Decode(const Kernels& kernels, const DecodeArgs& args)
-      : kernels_(kernels), args_(args), shape_(shape_of(args.layout, args.q_heads, args.scale)) {
-    MC_ASSERT_LE(shape_.group, kDecodeRowsMax);
-    for (int64_t sequence = 0; sequence < args.sequences; ++sequence) {
-      first_cut_.push_back(cuts_);
-      cuts_ += (args.kv[sequence].kv_len + kCutTokens - 1) / kCutTokens;
-      const Mode& mode = args.modes[sequence];
-      if (!sparse(sequence)) continue;
-      MC_ASSERT(mode.block % static_cast<int32_t>(args.layout.block_tokens) == 0);
-      history_ = std::max(history_, mode.top_k - 1);
-      strips_ = std::max(strips_, (candidates(sequence) + kStripKeys - 1) / kStripKeys);
-    }
-    first_cut_.push_back(cuts_);
-  }
+  Decode(const Kernels& kernels, const DecodeArgs& args);
 
   Result<void> run(Parallel& parallel, CpuScratch& scratch);
 
  private:
+  struct Sequence {
+    int64_t first_cut;   // in cuts_
+    int64_t cut_tokens;  // tokens of a cut
+    bool sparse;
+  };
   int64_t position(int64_t sequence) const { return args_.kv[sequence].kv_len - 1; }
-  bool sparse(int64_t sequence) const { return position(sequence) >= dense_below(args_.modes[sequence]); }
   int64_t candidates(int64_t sequence) const { return position(sequence) / args_.modes[sequence].block; }
+  const Sequence& of(int64_t sequence) const { return sequences_[static_cast<size_t>(sequence)]; }
+  int64_t tokens_read_max(int64_t sequence) const;
   /// State rows of one cut: [cut][kv_head][group].
   StateView cut_state(int64_t cut, int kv_head) const {
     const int64_t row = (cut * shape_.kv_heads + kv_head) * shape_.group;
@@ -54,57 +54,97 @@ class Decode {
   int32_t* chosen(int64_t sequence, int kv_head) const {
     return chosen_ + (sequence * shape_.q_heads + kv_head * shape_.group) * history_;
   }
+  /// Blocks that a KV head reads, ascending: their number, then they themselves.
+  int32_t* read_list(int64_t sequence, int kv_head) const {
+    return read_lists_ + (sequence * shape_.kv_heads + kv_head) * (int64_t{shape_.group} * history_ + 2);
+  }
 
   std::byte* load(int64_t sequence, int kv_head, Arena& arena) const;
   void gate(int64_t sequence, int kv_head, Arena& arena) const;
+  void score(int64_t sequence, int kv_head, const std::byte* q, Arena& arena, float* scores, float* top) const;
+  void join(int64_t sequence, int kv_head) const;
   void attend(int64_t sequence, int64_t cut, int kv_head, Arena& arena) const;
-  void tile(const KvView& kv, int kv_head, Span span, Span next, DecodeTileArgs& leaf) const;
-  void tiles(const KvView& kv, int kv_head, int64_t begin, int64_t end, DecodeTileArgs& leaf) const;
+  int dense_spans(int64_t sequence, int64_t cut, const int32_t* everyone, Span* spans) const;
+  int sparse_spans(int64_t sequence, int64_t cut, int kv_head, int32_t* rows, Span* spans) const;
+  void tile(const KvView& kv, int kv_head, const Span& span, const Span& next, DecodeTileArgs& leaf) const;
   void finish(int64_t sequence, int kv_head) const;
 
   const Kernels& kernels_;
   const DecodeArgs& args_;
   Shape shape_;
-  std::vector<int64_t> first_cut_;  // [sequences + 1]
+  std::vector<Sequence> sequences_;  // and one more: where the last one's cuts end
   int64_t cuts_ = 0;
-  int32_t history_ = 0;  // the largest top_k - 1 of the batch
+  int64_t spans_max_ = 2;  // of a cut
+  int32_t history_ = 0;    // the largest top_k - 1 of the batch
   int64_t strips_ = 0;
   float* o_ = nullptr;
   float* m_ = nullptr;
   float* d_ = nullptr;
   int32_t* chosen_ = nullptr;
+  int32_t* read_lists_ = nullptr;
 };
+
+Decode::Decode(const Kernels& kernels, const DecodeArgs& args)
+    : kernels_(kernels), args_(args), shape_(shape_of(args.layout, args.q_heads, args.scale)) {
+  MC_ASSERT_LE(shape_.group, kDecodeRowsMax);
+  for (int64_t sequence = 0; sequence < args.sequences; ++sequence) {
+    const Mode& mode = args.modes[sequence];
+    const bool sparse = position(sequence) >= dense_below(mode);
+    const int64_t tokens = sparse ? tokens_read_max(sequence) : args.kv[sequence].kv_len;
+    const int64_t longest = (tokens + kCutsMax - 1) / kCutsMax;
+    const int64_t cut_tokens =
+        std::max(kCutTokens, static_cast<int64_t>(round_up(static_cast<uint64_t>(longest), kCutTokens)));
+    sequences_.push_back({cuts_, cut_tokens, sparse});
+    cuts_ += (tokens + cut_tokens - 1) / cut_tokens;
+    if (!sparse) continue;
+    MC_ASSERT(mode.block % static_cast<int32_t>(args.layout.block_tokens) == 0);
+    history_ = std::max(history_, mode.top_k - 1);
+    strips_ = std::max(strips_, (candidates(sequence) + kStripKeys - 1) / kStripKeys);
+    spans_max_ = std::max(spans_max_, cut_tokens / mode.block + 2);
+  }
+  sequences_.push_back({cuts_, kCutTokens, false});
+}
+
+/// Most tokens that a KV head of a sparse sequence can read.
+int64_t Decode::tokens_read_max(int64_t sequence) const {
+  const Mode& mode = args_.modes[sequence];
+  const int64_t blocks = std::min(candidates(sequence), int64_t{shape_.group} * (mode.top_k - 1));
+  return blocks * mode.block + position(sequence) % mode.block + 1;
+}
 
 Result<void> Decode::run(Parallel& parallel, CpuScratch& scratch) {
   const size_t dim = static_cast<size_t>(shape_.dim), group = static_cast<size_t>(shape_.group);
   const int64_t heads = shape_.kv_heads;
   const int64_t state_rows = cuts_ * heads * shape_.group;
   const int64_t list_values = args_.sequences * shape_.q_heads * history_;
+  const int64_t read_values = list_values + 2 * args_.sequences * heads;
   MC_CHECK(scratch.shared.reserve(static_cast<size_t>(state_rows) * (dim + 2) * 4 +
-                                  static_cast<size_t>(list_values) * 4 + 8 * Arena::kAlign));
+                                  static_cast<size_t>(list_values + read_values) * 4 + 8 * Arena::kAlign));
   o_ = scratch.shared.take<float>(state_rows * shape_.dim);
   m_ = scratch.shared.take<float>(state_rows);
   d_ = scratch.shared.take<float>(state_rows);
   chosen_ = scratch.shared.take<int32_t>(list_values);
+  read_lists_ = scratch.shared.take<int32_t>(read_values);
 
   scratch.workers.resize(std::max(scratch.workers.size(), static_cast<size_t>(parallel.threads())));
-  const size_t strips = static_cast<size_t>(strips_);
-  const size_t bytes = group * (dim * 4 + 4 + strips * (kStripKeys + 1) * 4) + dim * kStripKeys * 4 +
-                       kScratchFloats * 4 + 8 * Arena::kAlign;
+  const size_t strips = static_cast<size_t>(strips_), spans = static_cast<size_t>(spans_max_);
+  const size_t bytes = group * (dim * 4 + 4 + strips * (kStripKeys + 1) * 4) + dim * kStripKeys * 6 +
+                       kScratchFloats * 4 + spans * (sizeof(Span) + group * 4) + 12 * Arena::kAlign;
   for (Arena& arena : scratch.workers) MC_CHECK(arena.reserve(bytes));
 
   const auto arena_of = [&](int worker) -> Arena& { return scratch.workers[static_cast<size_t>(worker)]; };
-  if (history_ > 0)
+  if (strips_ > 0)
     parallel.for_each(args_.sequences * heads, [&](int64_t index, int worker) {
       const FlushDenormals flush;
-      if (sparse(index / heads)) gate(index / heads, static_cast<int>(index % heads), arena_of(worker));
+      if (of(index / heads).sparse) gate(index / heads, static_cast<int>(index % heads), arena_of(worker));
     });
+  const auto later = [](int64_t cut, const Sequence& s) { return cut < s.first_cut; };
   parallel.for_each(cuts_ * heads, [&](int64_t index, int worker) {
     const FlushDenormals flush;
     const int64_t cut = index / heads;
-    const int64_t sequence = std::upper_bound(first_cut_.begin(), first_cut_.end(), cut) - first_cut_.begin() - 1;
-    attend(sequence, cut - first_cut_[static_cast<size_t>(sequence)], static_cast<int>(index % heads),
-           arena_of(worker));
+    const int64_t sequence =
+        std::upper_bound(sequences_.begin(), sequences_.end(), cut, later) - sequences_.begin() - 1;
+    attend(sequence, cut - of(sequence).first_cut, static_cast<int>(index % heads), arena_of(worker));
   });
   parallel.for_each(args_.sequences * heads, [&](int64_t index, int) {
     const FlushDenormals flush;
@@ -128,42 +168,82 @@ std::byte* Decode::load(int64_t sequence, int kv_head, Arena& arena) const {
 
 void Decode::gate(int64_t sequence, int kv_head, Arena& arena) const {
   const Mode& mode = args_.modes[sequence];
-  const std::byte* q = load(sequence, kv_head, arena);
+  if (mode.top_k > 1) {
+    const std::byte* q = load(sequence, kv_head, arena);
+    float* scores = arena.take<float>(shape_.group * strips_ * kStripKeys);
+    float* top = arena.take<float>(shape_.group * strips_);
+    score(sequence, kv_head, q, arena, scores, top);
+    for (int head = 0; head < shape_.group; ++head) {
+      int32_t* list = chosen(sequence, kv_head) + head * history_;
+      mode_row(mode.kind).select(mode, {.scores = scores + head * strips_ * kStripKeys,
+                                        .strip_max = top + head * strips_,
+                                        .candidates = candidates(sequence),
+                                        .chosen = list});
+      std::fill(list + mode.top_k - 1, list + history_, -1);
+    }
+  }
+  join(sequence, kv_head);
+}
+
+/// Gate scores of the group's rows with all candidates.
+void Decode::score(int64_t sequence, int kv_head, const std::byte* q, Arena& arena, float* scores, float* top) const {
+  const Mode& mode = args_.modes[sequence];
+  const int64_t count = candidates(sequence);
   int32_t* rows = arena.take<int32_t>(shape_.group);
   for (int head = 0; head < shape_.group; ++head) rows[head] = head;
   std::byte* strip =
       arena.take<std::byte>(int64_t{shape_.dim} * kStripKeys * static_cast<int64_t>(kernels_.element_bytes));
-  float* scores = arena.take<float>(shape_.group * strips_ * kStripKeys);
-  float* top = arena.take<float>(shape_.group * strips_);
-  const int64_t count = candidates(sequence);
+  uint16_t* means = arena.take<uint16_t>(int64_t{shape_.dim} * kStripKeys);
+  const auto gather = [&](int64_t first) {
+    return gather_centroids(kernels_, args_.layout, args_.kv[sequence], kv_head, mode.block, first, count, means);
+  };
+  // Centroids that are made here must not be made before the last ones were used.
+  const bool in_place = mode.block == static_cast<int32_t>(args_.layout.block_tokens);
+  CentroidRows next;
+  if (kernels_.score_rows != nullptr) next = gather(0);
   for (int64_t first = 0; first < count; first += kStripKeys) {
-    pack_centroids(kernels_, args_.layout, shape_, args_.kv[sequence], kv_head, mode.block, first, count, strip);
-    kernels_.scores({.dim = shape_.dim,
-                     .q = q,
-                     .rows = rows,
-                     .row_count = shape_.group,
-                     .panels = strip,
-                     .scores = scores + first,
-                     .stride = strips_ * kStripKeys,
-                     .top = top + first / kStripKeys,
-                     .top_stride = strips_});
-  }
-  for (int head = 0; head < shape_.group; ++head) {
-    int32_t* list = chosen(sequence, kv_head) + head * history_;
-    mode_row(mode.kind).select(mode, {.scores = scores + head * strips_ * kStripKeys,
-                                      .strip_max = top + head * strips_,
-                                      .candidates = count,
-                                      .chosen = list});
-    std::fill(list + mode.top_k - 1, list + history_, -1);
+    ScoreArgs leaf = {.dim = shape_.dim,
+                      .q = q,
+                      .rows = rows,
+                      .row_count = shape_.group,
+                      .panels = strip,
+                      .scores = scores + first,
+                      .stride = strips_ * kStripKeys,
+                      .top = top + first / kStripKeys,
+                      .top_stride = strips_};
+    if (kernels_.score_rows == nullptr) {
+      pack_centroids(kernels_, args_.layout, shape_, args_.kv[sequence], kv_head, mode.block, first, count, strip);
+      kernels_.scores(leaf);
+      continue;
+    }
+    const CentroidRows now = next;
+    if (in_place) next = gather(first + kStripKeys);
+    kernels_.score_rows(leaf, shape_.head_dim, now, in_place ? next : CentroidRows{});
+    if (!in_place) next = gather(first + kStripKeys);
   }
 }
 
-/// One tile for the heads listed in leaf.rows; `next` (may be empty) is prefetched.
-void Decode::tile(const KvView& kv, int kv_head, Span span, Span next, DecodeTileArgs& leaf) const {
+/// The union of what the group chose, and the own block.
+void Decode::join(int64_t sequence, int kv_head) const {
+  const Mode& mode = args_.modes[sequence];
+  const int32_t* lists = chosen(sequence, kv_head);
+  int32_t* list = read_list(sequence, kv_head);
+  int32_t* end = list + 1;
+  for (int64_t i = 0; i < int64_t{shape_.group} * history_; ++i)
+    if (lists[i] >= 0 && i % history_ < mode.top_k - 1) *end++ = lists[i];
+  std::sort(list + 1, end);
+  end = std::unique(list + 1, end);
+  *end++ = static_cast<int32_t>(candidates(sequence));
+  *list = static_cast<int32_t>(end - list - 1);
+}
+
+/// One tile of span for its heads; the first tile of `next` (may be empty) is prefetched.
+void Decode::tile(const KvView& kv, int kv_head, const Span& span, const Span& next, DecodeTileArgs& leaf) const {
   const void* runs[4][kDecodeTile / kRun];
-  const auto fill = [&](Span s, const void** k_runs, const void** v_runs) {
+  const auto fill = [&](const Span& s, const void** k_runs, const void** v_runs) {
     int count = 0;
-    for (int64_t key = s.begin; key < s.end; key += kRun, ++count) {
+    const int64_t end = std::min(s.end, s.begin + kDecodeTile);
+    for (int64_t key = s.begin; key < end; key += kRun, ++count) {
       const std::byte* k = k_row(args_.layout, kv, key, kv_head);
       k_runs[count] = k;
       v_runs[count] = k + args_.layout.v_offset();
@@ -171,27 +251,64 @@ void Decode::tile(const KvView& kv, int kv_head, Span span, Span next, DecodeTil
     return count;
   };
   fill(span, runs[0], runs[1]);
-  leaf.keys = static_cast<int>(span.end - span.begin);
+  leaf.keys = static_cast<int>(std::min<int64_t>(span.end - span.begin, kDecodeTile));
   leaf.k_runs = runs[0];
   leaf.v_runs = runs[1];
   leaf.ahead_runs = fill(next, runs[2], runs[3]);
   leaf.k_ahead = runs[2];
   leaf.v_ahead = runs[3];
+  leaf.rows = span.rows;
+  leaf.row_count = span.row_count;
   kernels_.decode(leaf);
 }
 
-/// Tiles of [begin, end) for the heads in leaf.rows.
-void Decode::tiles(const KvView& kv, int kv_head, int64_t begin, int64_t end, DecodeTileArgs& leaf) const {
-  const auto span_at = [&](int64_t at) { return Span{std::min(at, end), std::min(at + kDecodeTile, end)}; };
-  for (int64_t at = begin; at < end; at += kDecodeTile) tile(kv, kv_head, span_at(at), span_at(at + kDecodeTile), leaf);
+/// All heads, from the mode's first key.
+int Decode::dense_spans(int64_t sequence, int64_t cut, const int32_t* everyone, Span* spans) const {
+  const int64_t begin = cut * of(sequence).cut_tokens;
+  const int64_t end = std::min(begin + of(sequence).cut_tokens, args_.kv[sequence].kv_len);
+  const int64_t first = std::max(begin, first_key(args_.modes[sequence], position(sequence)));
+  // A run must not cross a page: a window that begins within a run takes the rest of that run alone. (The
+  // leaf may read up to 3 rows more; behind a page's last K rows lie its V rows.)
+  const int64_t aligned = std::min(static_cast<int64_t>(round_up(static_cast<uint64_t>(first), kRun)), end);
+  int count = 0;
+  if (first < aligned) spans[count++] = {first, aligned, everyone, shape_.group};
+  if (aligned < end) spans[count++] = {std::max(first, aligned), end, everyone, shape_.group};
+  return count;
+}
+
+/// The blocks of the KV head's list laid end to end, what of them falls into the cut; rows has room for a group
+/// a span.
+int Decode::sparse_spans(int64_t sequence, int64_t cut, int kv_head, int32_t* rows, Span* spans) const {
+  const Mode& mode = args_.modes[sequence];
+  const int32_t* list = read_list(sequence, kv_head);
+  const int32_t* lists = chosen(sequence, kv_head);
+  const int64_t own = position(sequence) % mode.block + 1;
+  const int64_t cut_end = std::min((cut + 1) * of(sequence).cut_tokens, (*list - 1) * int64_t{mode.block} + own);
+  int count = 0;
+  for (int64_t at = cut * of(sequence).cut_tokens; at < cut_end; rows += shape_.group) {
+    const int64_t entry = at / mode.block;
+    const int64_t end = std::min((entry + 1) * mode.block, cut_end);
+    const int32_t block = list[1 + entry];
+    Span& span = spans[count++];
+    span = {block * int64_t{mode.block} + at % mode.block, 0, rows, 0};
+    span.end = span.begin + end - at;
+    for (int head = 0; head < shape_.group; ++head) {
+      const int32_t* from = lists + head * history_;
+      const bool chose = std::find(from, from + mode.top_k - 1, block) != from + mode.top_k - 1;
+      if (entry == *list - 1 || chose) rows[span.row_count++] = head;
+    }
+    at = end;
+  }
+  return count;
 }
 
 void Decode::attend(int64_t sequence, int64_t cut, int kv_head, Arena& arena) const {
   const KvView& kv = args_.kv[sequence];
-  const StateView state = cut_state(first_cut_[static_cast<size_t>(sequence)] + cut, kv_head);
+  const StateView state = cut_state(of(sequence).first_cut + cut, kv_head);
   clear(state, shape_.group, shape_.dim);
   const std::byte* q = load(sequence, kv_head, arena);
-  int32_t* rows = arena.take<int32_t>(shape_.group);
+  int32_t* rows = arena.take<int32_t>(shape_.group * spans_max_);
+  Span* spans = arena.take<Span>(spans_max_);
   DecodeTileArgs leaf = {.bf16 = shape_.bf16,
                          .head_dim = shape_.head_dim,
                          .dim = shape_.dim,
@@ -199,41 +316,24 @@ void Decode::attend(int64_t sequence, int64_t cut, int kv_head, Arena& arena) co
                          .o = state.o,
                          .m = state.m,
                          .d = state.d,
-                         .rows = rows,
                          .scale = shape_.scale,
                          .scratch = arena.take<float>(kScratchFloats)};
-  const int64_t cut_end = std::min((cut + 1) * kCutTokens, kv.kv_len);
-  if (!sparse(sequence)) {
-    for (int head = 0; head < shape_.group; ++head) rows[head] = head;
-    leaf.row_count = shape_.group;
-    const int64_t first = std::max(cut * kCutTokens, first_key(args_.modes[sequence], position(sequence)));
-    // A run must not cross a page: a window that begins within a run takes the rest of that run alone. (The
-    // leaf may read up to 3 rows more; behind a page's last K rows lie its V rows.)
-    const int64_t aligned = std::min(static_cast<int64_t>(round_up(static_cast<uint64_t>(first), kRun)), cut_end);
-    if (first < aligned) tile(kv, kv_head, {first, aligned}, {}, leaf);
-    if (aligned < cut_end) tiles(kv, kv_head, aligned, cut_end, leaf);
-    return;
-  }
-  const Mode& mode = args_.modes[sequence];
-  const int32_t* lists = chosen(sequence, kv_head);
-  for (int64_t begin = cut * kCutTokens; begin < cut_end;) {
-    const int64_t block = begin / mode.block;
-    const int64_t block_end = std::min((block + 1) * mode.block, cut_end);
-    leaf.row_count = 0;
-    for (int head = 0; head < shape_.group; ++head) {
-      const int32_t* list = lists + head * history_;
-      if (block == candidates(sequence) || std::find(list, list + mode.top_k - 1, block) != list + mode.top_k - 1)
-        rows[leaf.row_count++] = head;
+  for (int head = 0; head < shape_.group; ++head) rows[head] = head;
+  const int count =
+      of(sequence).sparse ? sparse_spans(sequence, cut, kv_head, rows, spans) : dense_spans(sequence, cut, rows, spans);
+  for (int i = 0; i < count; ++i)
+    for (Span rest = spans[i]; rest.begin < rest.end;) {
+      Span next = rest;
+      next.begin += kDecodeTile;
+      if (next.begin >= next.end) next = i + 1 < count ? spans[i + 1] : Span{};
+      tile(kv, kv_head, rest, next, leaf);
+      rest.begin += kDecodeTile;
     }
-    if (leaf.row_count > 0) tiles(kv, kv_head, begin, block_end, leaf);
-    begin = block_end;
-  }
 }
 
 void Decode::finish(int64_t sequence, int kv_head) const {
   const int64_t out_stride = args_.out_stride != 0 ? args_.out_stride : int64_t{shape_.q_heads} * shape_.head_dim;
-  const int64_t first = first_cut_[static_cast<size_t>(sequence)];
-  const int64_t end = first_cut_[static_cast<size_t>(sequence) + 1];
+  const int64_t first = of(sequence).first_cut, end = of(sequence + 1).first_cut;
   const int64_t head_begin = int64_t{kv_head} * shape_.group;
   float* out = args_.out == nullptr ? nullptr : args_.out + sequence * out_stride + head_begin * shape_.head_dim;
   const int64_t state_row = sequence * shape_.q_heads + head_begin;

@@ -83,6 +83,12 @@ struct ScoreArgs {
   ptrdiff_t top_stride;
 };
 
+/// Up to 64 centroids, bf16 [head_dim] each, anywhere in memory.
+struct CentroidRows {
+  int count = 0;
+  const uint16_t* rows[kStripKeys];
+};
+
 struct Kernels {
   size_t element_bytes;  // of packed q, K and V: 4 = f32, 2 = bf16
   /// head_dim floats to one Q row; bf16_kv rounds them to bf16 whatever the packed type.
@@ -94,6 +100,13 @@ struct Kernels {
   /// scores[i * stride + n] = q . k_n for the listed rows and the 64 keys of 4 K panels; top[i * top_stride] =
   /// the largest of them, NaN left out.
   void (*scores)(const ScoreArgs& args);
+  /// The same scores, bit for bit, with centroids read where they lie; args.panels is not used. Those of
+  /// `ahead` are asked for meanwhile. Null: pack them and call `scores`.
+  void (*score_rows)(const ScoreArgs& args, int head_dim, const CentroidRows& centroids, const CentroidRows& ahead);
+  /// sum[i] = row[i] if first, else sum[i] + row[i].
+  void (*add_row)(const float* row, int head_dim, bool first, float* sum);
+  /// mean[i] = bf16(sum[i] / tokens).
+  void (*mean_row)(const float* sum, float tokens, int head_dim, uint16_t* mean);
   void (*tile)(const TileArgs& args);
   /// out[0 .. head_dim) = o * factor.
   void (*scale_row)(const float* o, float factor, int head_dim, float* out);

@@ -24,7 +24,35 @@ struct V512 {
     const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
   }
+  /// The even and the odd of 32 elements.
+  MC_INLINE static void load_bf16_pairs(const uint16_t* from, reg* even, reg* odd) {
+    const __m512i both = _mm512_loadu_si512(from);
+    *even = _mm512_castsi512_ps(_mm512_slli_epi32(both, 16));
+    *odd = _mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32(-0x10000)));
+  }
+  /// Even and odd elements of the 32 in a and b, and back.
+  MC_INLINE static void split(reg a, reg b, reg* even, reg* odd) {
+    const __m512i order = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    *even = _mm512_permutex2var_ps(a, order, b);
+    *odd = _mm512_permutex2var_ps(a, _mm512_add_epi32(order, _mm512_set1_epi32(1)), b);
+  }
+  MC_INLINE static void join(reg even, reg odd, reg* a, reg* b) {
+    const __m512i order = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    *a = _mm512_permutex2var_ps(even, order, odd);
+    *b = _mm512_permutex2var_ps(even, _mm512_add_epi32(order, _mm512_set1_epi32(8)), odd);
+  }
   MC_INLINE static void store(float* to, reg value) { _mm512_storeu_ps(to, value); }
+  /// Round to nearest even, NaN kept: `narrow` of tile.h.
+  MC_INLINE static void store_bf16(uint16_t* to, reg value) {
+    const __m512i bits = _mm512_castps_si512(value);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
+    const __mmask16 nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
+    const __m512i words = _mm512_srli_epi32(_mm512_mask_mov_epi32(rounded, nan, quiet), 16);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(words));
+  }
+  MC_INLINE static reg div(reg a, reg b) { return _mm512_div_ps(a, b); }
   MC_INLINE static reg add(reg a, reg b) { return _mm512_add_ps(a, b); }
   MC_INLINE static reg sub(reg a, reg b) { return _mm512_sub_ps(a, b); }
   MC_INLINE static reg mul(reg a, reg b) { return _mm512_mul_ps(a, b); }
@@ -96,6 +124,45 @@ MC_INLINE void transpose16(__m512i* rows) {
     rows[8 + j] = _mm512_shuffle_i32x4(low01, low23, 0xdd);
     rows[12 + j] = _mm512_shuffle_i32x4(high01, high23, 0xdd);
   }
+}
+
+/// Scores of M rows with up to 64 centroids, 16 at a time: pairs of dims of 16 centroids are transposed into
+/// registers, and each sum grows in the order of dim, as in a panel. step(acc, pairs, q, i) adds dims i and i + 1.
+template <int M, class Element, class Step>
+MC_INLINE void score_strip(const Element* const* q, int head_dim, int dim, const CentroidRows& centroids,
+                           const CentroidRows& ahead, float* const* out, const Step& step) {
+  for (int run = 0; run < kStripKeys; run += kRun) {
+    __m512 acc[M];
+    MC_UNROLL for (int r = 0; r < M; ++r) acc[r] = V512::zero();
+    const int valid = min_int(kRun, centroids.count - run), asked = min_int(kRun, ahead.count - run);
+    for (int i = 0; i < dim && valid > 0; i += 2 * kRun) {
+      const int left = min_int(2 * kRun, head_dim - i);
+      const __mmask32 lanes = left < 2 * kRun ? (1u << max_int(left, 0)) - 1u : ~0u;
+      __m512i block[kRun];
+      MC_UNROLL for (int key = 0; key < kRun; ++key) block[key] =
+          key < valid ? _mm512_maskz_loadu_epi16(lanes, centroids.rows[run + key] + i) : _mm512_setzero_si512();
+      for (int key = 0; key < asked; ++key) __builtin_prefetch(ahead.rows[run + key] + i);
+      transpose16(block);
+      const int pairs = min_int(kRun, (dim - i) / 2);  // dim may be an odd multiple of 16
+      for (int pair = 0; pair < pairs; ++pair) step(acc, block[pair], q, i + 2 * pair);
+    }
+    MC_UNROLL for (int r = 0; r < M; ++r) V512::store(out[r] + run, acc[r]);
+  }
+}
+
+template <class Element, class Step>
+MC_INLINE void score_rows_with(const ScoreArgs& args, int head_dim, const CentroidRows& centroids,
+                               const CentroidRows& ahead, const Step& step) {
+  for_row_groups(args.row_count, [&]<int M>(int first) MC_INLINE_LAMBDA {
+    const Element* q[M];
+    float* out[M];
+    MC_UNROLL for (int r = 0; r < M; ++r) {
+      q[r] = static_cast<const Element*>(args.q) + static_cast<ptrdiff_t>(args.rows[first + r]) * args.dim;
+      out[r] = args.scores + (first + r) * args.stride;
+    }
+    score_strip<M>(q, head_dim, args.dim, centroids, ahead, out, step);
+    for (int r = 0; r < M; ++r) args.top[(first + r) * args.top_stride] = strip_max<V512>(out[r]);
+  });
 }
 
 }  // namespace

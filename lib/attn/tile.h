@@ -105,6 +105,21 @@ MC_INLINE void scale_row(const float* o, float factor, int head_dim, float* out)
   for (; i < head_dim; ++i) out[i] = o[i] * factor;
 }
 
+template <class V>
+MC_INLINE void add_row(const float* row, int head_dim, bool first, float* sum) {
+  int i = 0;
+  for (; i + V::kWidth <= head_dim; i += V::kWidth)
+    V::store(sum + i, first ? V::load(row + i) : V::add(V::load(sum + i), V::load(row + i)));
+  for (; i < head_dim; ++i) sum[i] = first ? row[i] : sum[i] + row[i];
+}
+
+template <class V>
+MC_INLINE void mean_row(const float* sum, float tokens, int head_dim, uint16_t* mean) {
+  int i = 0;
+  for (; i + V::kWidth <= head_dim; i += V::kWidth) V::store_bf16(mean + i, V::div(V::load(sum + i), V::set1(tokens)));
+  for (; i < head_dim; ++i) mean[i] = narrow(sum[i] / tokens);
+}
+
 /// Largest of 64 scores, NaN left out.
 template <class V>
 MC_INLINE float strip_max(const float* s) {

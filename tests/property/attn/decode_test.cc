@@ -112,7 +112,8 @@ TEST_CASE("attn/decode: a row attends to what prefill of the same row attends to
   for (const std::string& name : fast_variants())
     for (Dtype dtype : {Dtype::f32, Dtype::bf16}) {
       Rng rng(test::seed() + 22);
-      Batch batch(layout_of(2, 64, dtype), 8, kSequences, rng);
+      // Pages that are moba_blocks, and blocks of several pages: centroids are read, or made of sums.
+      Batch batch(layout_of(2, 64, dtype, dtype == Dtype::f32 ? 64 : 16), 8, kSequences, rng);
       Parallel pool(2);
       auto attention = Attention::open(pool, name);
       REQUIRE_OK(attention);
@@ -127,6 +128,33 @@ TEST_CASE("attn/decode: a row attends to what prefill of the same row attends to
         INFO(name << ": " << c.name());
         CHECK(error_share(Bound(c, batch.rows[sequence], name), q.data(), out.data() + sequence * row.size(),
                           row.data(), row.size(), 64) <= 1);
+      }
+    }
+}
+
+TEST_CASE("attn/decode: a context of more than 65536 tokens, in longer cuts, is attended to whole") {
+  for (const std::string& name : fast_variants())
+    for (uint32_t head_dim : {40u, 64u}) {
+      Rng rng(test::seed() + 26);
+      // The choice of the second covers the cuts' ends: 510 of its 516 blocks, read as 34 cuts of 2048 tokens.
+      const Mode most = {ModeKind::moba, 128, 511};
+      Batch batch(layout_of(1, head_dim, Dtype::bf16, 128), 2, {{66'001, {}}, {66'100, most}}, rng);
+      Parallel pool(2);
+      auto attention = Attention::open(pool, name);
+      REQUIRE_OK(attention);
+      std::vector<float> out(batch.q.size(), kNan), expected(out);
+      REQUIRE_OK(attention->decode(batch.args(out.data())));
+      DecodeArgs one = batch.args(expected.data());
+      one.sequences = 1;
+      ref_decode(one);
+      const size_t row = batch.row_floats();
+      const std::vector<float> q(batch.q.begin() + static_cast<ptrdiff_t>(row), batch.q.end());
+      REQUIRE_OK(attention->prefill(args_of(batch.case_of(1), q, batch.kv[1], expected.data() + row)));
+      for (size_t sequence : {0u, 1u}) {
+        INFO(name << ": " << batch.case_of(sequence).name());
+        const Bound limit(batch.case_of(sequence), batch.rows[sequence], name);
+        const size_t at = sequence * row;
+        CHECK(error_share(limit, batch.q.data() + at, out.data() + at, expected.data() + at, row, head_dim) <= 1);
       }
     }
 }
