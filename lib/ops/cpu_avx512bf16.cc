@@ -22,6 +22,7 @@ struct PanelDot {
   static inline void accumulate(const bf16_t* x, size_t x_stride, const bf16_t* panel, size_t k,
                                 __m512 (&sum)[kRows][kVectors]) {
     for (size_t i = 0; i < k; i += 2) {
+      ask_ahead(panel + i * kPanelColumns, kVectors * 64);
       __m512bh w[kVectors];
       for (int v = 0; v < kVectors; ++v) w[v] = (__m512bh)_mm512_loadu_si512(panel + i * kPanelColumns + 32 * v);
       for (int r = 0; r < kRows; ++r) {

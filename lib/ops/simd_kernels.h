@@ -165,6 +165,13 @@ double sum_exp(const float* x, float shift, size_t n) {
   return sum;
 }
 
+/// Asks for `bytes` of weights some way ahead: the hardware prefetcher alone reads a panel at 27 GB/s where memory
+/// gives 33 (two Emerald Rapids cores). Beyond the panel lies the next one.
+inline void ask_ahead(const void* weights, size_t bytes) {
+  constexpr size_t kAheadBytes = 4096;
+  for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch(static_cast<const char*>(weights) + kAheadBytes + at);
+}
+
 /// One block of a panel product: kRows x kVectors registers accumulate over all of k, one chain each.
 template <class V>
 struct PanelF32 {
@@ -176,6 +183,7 @@ struct PanelF32 {
   static inline void accumulate(const float* x, size_t x_stride, const float* panel, size_t k,
                                 typename V::reg (&sum)[kRows][kVectors]) {
     for (size_t i = 0; i < k; ++i) {
+      ask_ahead(panel + i * kPanelColumns, kVectors * V::lanes * sizeof(float));
       typename V::reg w[kVectors];
       for (int v = 0; v < kVectors; ++v) w[v] = V::load(panel + i * kPanelColumns + v * V::lanes);
       for (int r = 0; r < kRows; ++r) {
@@ -200,6 +208,7 @@ struct PanelBf16 {
                                 typename V::reg (&sum)[kRows][kVectors]) {
     for (size_t i = 0; i < k; i += 2) {
       const bf16_t* pairs = panel + i * kPanelColumns;
+      ask_ahead(pairs, 2 * kVectors * V::lanes * sizeof(bf16_t));
       typename V::reg w[kVectors];
       for (int v = 0; v < kVectors; ++v) w[v] = V::load_even(pairs + 2 * v * V::lanes);
       for (int r = 0; r < kRows; ++r) {
