@@ -5,6 +5,7 @@
 
 #include "base/hash.h"
 #include "unit/xfer/child.h"
+#include "unit/xfer/twelve.h"
 
 using namespace mc;
 using namespace mc::xfer;
@@ -83,51 +84,22 @@ TEST_CASE("xfer: killing the holder in mid-transfer ends every batch at once and
       auto peer = reader->connect(unhex(holder.hear()), in(kLong));
       REQUIRE_OK(peer);
       reader.wait(Event::Kind::peer_up);
-      const uint32_t kv = reader->descriptor(*peer)->find("kv")->id;
-      const uint32_t landing = reader->descriptor(*peer)->find("landing")->id;
-      std::vector<BatchId> batches;
-      for (size_t i = 0; i < 12; ++i) {
-        Request request{.op = Op::read,
-                        .peer = *peer,
-                        .local = local->bytes().subspan(i % 2 * kArena, kArena),
-                        .buffer = kv,
-                        .crc32c = sum};
-        if (round % 3 == 2) request = {.op = Op::write, .peer = *peer, .local = request.local, .buffer = landing};
-        auto batch = reader->submit({{request}}, in(kLong), i);
-        REQUIRE_OK(batch);
-        batches.push_back(*batch);
-      }
-      // somewhere in the middle: after a random number of them is done
-      for (uint64_t wait_for = rng.below(4); wait_for > 0; --wait_for) {
-        const Event event = reader.wait(Event::Kind::batch_done);
-        CHECK(event.code == Code::ok);
-        REQUIRE_OK(reader->close(event.batch, in(kLong)));
-        std::erase(batches, event.batch);
-      }
-      const TimePoint killed = SystemClock::instance().now();
+      Twelve twelve(reader, *peer, local->bytes(), round % 3 == 2, sum);
+      twelve.finish_some(reader, rng);
       holder.kill();
-      for (const BatchId batch : batches) {
-        const Event event = reader.done(batch);
-        // shm reads need no living peer: its pages are mapped here
-        CHECK((event.code == Code::ok || event.code == Code::peer_lost));
-        REQUIRE_OK(reader->close(batch, in(kLong)));
-      }
-      CHECK(SystemClock::instance().now() - killed < 10s);
+      (void)twelve.finish_all(reader);  // shm reads need no living peer: its pages are mapped here
       // at first the connection is lost, then dialling again proves that the process is
       reader.wait([&](const Event& e) { return e.kind == Event::Kind::peer_lost && e.peer == *peer && e.gone; });
       // the memory is ours: a late byte would show
       std::memset(local->data(), 0x3C, local->size());
       reader->disconnect(*peer);
       const auto again = reader->submit(
-          {{{.op = Op::read, .peer = *peer, .local = local->bytes().first(1), .buffer = kv}}}, in(kLong));
+          {{{.op = Op::read, .peer = *peer, .local = local->bytes().first(1), .buffer = twelve.kv}}}, in(kLong));
       CHECK(reader.done(*again).code == Code::not_found);  // the engine has come past the disconnect
       REQUIRE_OK(reader->close(*again, in(kLong)));
       CHECK(
           std::all_of(local->bytes().begin(), local->bytes().end(), [](std::byte b) { return b == std::byte{0x3C}; }));
-      const Counters counters = reader->counters();
-      CHECK(counters.slices_in_flight == 0);
-      CHECK(counters.quarantined_bytes == 0);
-      CHECK(counters.batches_open == 0);
+      check_nothing_held(reader);
       holder.input.reset();
       holder.output.reset();
       if (round == 0) descriptors = open_descriptors();
