@@ -94,7 +94,8 @@ struct Side {
 void converse(xfer::Handshake handshake, std::span<const std::byte> bytes) {
   for (int frames = 0; bytes.size() >= 3 && frames < 16; ++frames) {
     wire::FrameHeader header;
-    header.type = static_cast<uint8_t>(static_cast<uint8_t>(bytes[0]) % (static_cast<uint8_t>(wire::kFrameTypeLast) + 2));
+    header.type =
+        static_cast<uint8_t>(static_cast<uint8_t>(bytes[0]) % (static_cast<uint8_t>(wire::kFrameTypeLast) + 2));
     uint16_t length;
     std::memcpy(&length, bytes.data() + 1, 2);
     bytes = bytes.subspan(3);
