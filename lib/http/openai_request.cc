@@ -333,7 +333,6 @@ Result<GenerateRequest> parse_completion(std::string_view body, const Headers& h
   f.boolean("echo", out.echo);
   if (out.echo && out.sampling.logprobs)
     f.fail_unsupported("echo", "with logprobs; log-probabilities are given for generated tokens only");
-  if (out.echo && out.stream) f.fail_unsupported("echo", "with stream");
   f.refuse("suffix", "text cannot be inserted before an end");
   int64_t best_of = out.sampling.n;
   f.integer("best_of", 1, 1 << 20, best_of);

@@ -191,6 +191,9 @@ class Answers(unittest.TestCase):
         text = c.complete("Tell me", max_tokens=4, ignore_eos=True)["choices"][0]["text"]
         echoed = c.complete("Tell me", max_tokens=4, ignore_eos=True, echo=True)["choices"][0]["text"]
         self.assertEqual(echoed, "Tell me" + text)
+        body = {"prompt": "Tell me", "max_tokens": 4, "temperature": 0, "ignore_eos": True, "echo": True}
+        events = [json.loads(e) for e in c.stream("/v1/completions", body) if e != "[DONE]"]
+        self.assertEqual("".join(e["choices"][0]["text"] for e in events), echoed)
 
     def test_tokenize_and_detokenize_are_inverse(self):
         text = "Hello, wörld! 你好 🎉\n\tdef f(x): return x"
