@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "sched/admission.h"
 #include "sched/cost.h"
 
 namespace mc::sched {
@@ -23,6 +24,8 @@ struct PrefillView {
   uint32_t resident_blocks = 0;  // leading run readable here, or that will be when the queue is done
   Cost cost;
   bool accepting = true;  // false: draining, or pinned elsewhere by the request
+  int holder = -1;        // the same node in Snapshot::holders; -1 = to be found by name
+  double up_s = 1e9;      // since it joined the cluster
 };
 
 /// Any node (prefill, decode or cache) that others may read blocks from.
@@ -32,6 +35,7 @@ struct HolderView {
   uint32_t pending_blocks = 0;   // leading run readable once `pending_s` have passed
   double pending_s = 0;
   uint32_t transfers_leaving = 0;
+  double leaving_bytes = 0;  // what those transfers still have to send; 0 with transfers = not known
 };
 
 struct DecodeView {
@@ -41,6 +45,17 @@ struct DecodeView {
   uint64_t capacity_tokens = 0;  // what its pages hold
   Cost cost;
   bool accepting = true;
+  uint32_t arrived_rows = 0;  // of `rows`: those whose KV is here
+  uint64_t arrived_kv_tokens = 0;
+};
+
+/// A request on its way, for admission that looks ahead.
+struct Inflight {
+  double arrives_s = 0;     // from now until its KV is on the decode node; negative: that long ago
+  uint32_t decode = 0;      // index into Snapshot::decode
+  uint32_t tokens = 0;      // context it has, or will arrive with
+  uint32_t answered = 0;    // tokens of the answer so far
+  uint32_t answer_max = 0;  // most it may have; 0 = not bounded
 };
 
 enum class FetchRule : uint8_t { cost, threshold };
@@ -50,6 +65,9 @@ struct Options {
   double threshold = 1.0;  // kvcache_balancing_threshold of Algorithm 1
   double ttft_slo_s = 0;   // 0 = no bound
   double tbt_slo_s = 0;
+  double slow_start_s = 0;               // for so long a new node is not taken to be as idle as it is; 0 = at once
+  const Admission* admission = nullptr;  // null: find_admission("committed")
+  AdmissionOptions admitting;
 };
 
 struct Snapshot {
@@ -60,6 +78,8 @@ struct Snapshot {
   std::vector<PrefillView> prefill;
   std::vector<HolderView> holders;
   std::vector<DecodeView> decode;
+  std::span<const Inflight> inflight;  // all requests of the decode nodes; read by admission that looks ahead
+  const Lengths* lengths = nullptr;    // of answers seen so far
 };
 
 /// One prefill node considered for the request; kept for `explain`.
@@ -70,6 +90,8 @@ struct Candidate {
   uint32_t fetch_blocks = 0;
   double wait_s = 0;  // until the holder has computed what is fetched
   double queue_s = 0, fetch_s = 0, prefill_s = 0, ttft_s = 0;
+  double handicap_s = 0;  // slow start: what a new node's queue is taken to be longer by
+  double rank_s() const { return ttft_s + handicap_s; }
 };
 
 struct Placement {
@@ -78,6 +100,7 @@ struct Placement {
   double ttft_s = 0, tbt_s = 0;
   std::string reason;                     // why rejected: no_prefill, no_decode, predicted_slo_miss
   double predicted_s = 0, allowed_s = 0;  // the bound that failed
+  Verdict verdict;                        // what admission saw, also when it let the request pass
   std::vector<Candidate> candidates;
 };
 
@@ -100,5 +123,7 @@ int choose_decode(const Snapshot& snapshot);
 double predict_tbt(const Snapshot& snapshot, const DecodeView& node);
 /// The whole decision: policy, decode choice, admission. Pure apart from the draws from `rng`.
 Placement place(const Snapshot& snapshot, const Policy& policy, const Options& options, Rng& rng);
+/// The same into a placement whose memory is used again.
+void place(const Snapshot& snapshot, const Policy& policy, const Options& options, Rng& rng, Placement& out);
 
 }  // namespace mc::sched

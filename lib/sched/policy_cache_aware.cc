@@ -8,7 +8,7 @@ namespace {
 int choose(const Snapshot&, const Options&, std::span<Candidate> candidates, Rng&) {
   int best = 0;
   for (size_t i = 1; i < candidates.size(); ++i)
-    if (candidates[i].ttft_s < candidates[static_cast<size_t>(best)].ttft_s) best = static_cast<int>(i);
+    if (candidates[i].rank_s() < candidates[static_cast<size_t>(best)].rank_s()) best = static_cast<int>(i);
   return best;
 }
 

@@ -13,22 +13,35 @@
 namespace mc::sched {
 namespace {
 
+// The best source and the best other than it, found once a decision: a node does not fetch from itself.
 // Ties go to the source with the fewest transfers leaving, then to the first.
-int best_holder(const Snapshot& snapshot, std::string_view except) {
-  int best = -1;
-  for (size_t i = 0; i < snapshot.holders.size(); ++i) {
-    const HolderView& h = snapshot.holders[i];
-    if (h.name == except || h.readable_blocks == 0) continue;
-    if (best < 0) {
-      best = static_cast<int>(i);
-      continue;
-    }
-    const HolderView& b = snapshot.holders[static_cast<size_t>(best)];
-    if (h.readable_blocks > b.readable_blocks ||
-        (h.readable_blocks == b.readable_blocks && h.transfers_leaving < b.transfers_leaving))
-      best = static_cast<int>(i);
+struct Sources {
+  int best = -1, second = -1;
+  std::vector<int> pending;  // nodes that compute more than they hold
+};
+
+bool better(const HolderView& a, const HolderView& b) {
+  return a.readable_blocks > b.readable_blocks ||
+         (a.readable_blocks == b.readable_blocks && a.transfers_leaving < b.transfers_leaving);
+}
+
+Sources sources_of(const Snapshot& snapshot) {
+  Sources out;
+  const auto& holders = snapshot.holders;
+  for (size_t i = 0; i < holders.size(); ++i) {
+    const int at = static_cast<int>(i);
+    if (holders[i].pending_blocks > holders[i].readable_blocks) out.pending.push_back(at);
+    if (holders[i].readable_blocks == 0) continue;
+    if (out.best < 0 || better(holders[i], holders[static_cast<size_t>(out.best)]))
+      out.second = out.best, out.best = at;
+    else if (out.second < 0 || better(holders[i], holders[static_cast<size_t>(out.second)]))
+      out.second = at;
   }
-  return best;
+  return out;
+}
+
+bool is_self(const Snapshot& snapshot, const PrefillView& node, int holder) {
+  return node.holder >= 0 ? node.holder == holder : snapshot.holders[static_cast<size_t>(holder)].name == node.name;
 }
 
 Candidate fetching(const Snapshot& snapshot, const Candidate& local, int holder, uint32_t blocks, double wait_s) {
@@ -40,9 +53,9 @@ Candidate fetching(const Snapshot& snapshot, const Candidate& local, int holder,
   return c;
 }
 
-void consider_fetch(const Snapshot& snapshot, const Options& options, Candidate& c) {
-  const std::string& here = snapshot.prefill[c.node].name;
-  const int holder = best_holder(snapshot, here);
+void consider_fetch(const Snapshot& snapshot, const Options& options, const Sources& sources, Candidate& c) {
+  const PrefillView& here = snapshot.prefill[c.node];
+  const int holder = sources.best >= 0 && is_self(snapshot, here, sources.best) ? sources.second : sources.best;
   const uint32_t best = holder < 0 ? 0 : snapshot.holders[static_cast<size_t>(holder)].readable_blocks;
   const Candidate local = c;
   if (options.fetch_rule == FetchRule::threshold) {
@@ -54,19 +67,20 @@ void consider_fetch(const Snapshot& snapshot, const Options& options, Candidate&
     const Candidate fetched = fetching(snapshot, local, holder, best, 0);
     if (fetched.ttft_s < c.ttft_s) c = fetched;
   }
-  for (size_t i = 0; i < snapshot.holders.size(); ++i) {
-    const HolderView& h = snapshot.holders[i];
-    if (h.name == here || h.pending_blocks <= h.readable_blocks || h.pending_blocks <= local.local_blocks) continue;
-    const Candidate waited = fetching(snapshot, local, static_cast<int>(i), h.pending_blocks, h.pending_s);
+  for (const int i : sources.pending) {
+    const HolderView& h = snapshot.holders[static_cast<size_t>(i)];
+    if (h.pending_blocks <= local.local_blocks || is_self(snapshot, here, i)) continue;
+    const Candidate waited = fetching(snapshot, local, i, h.pending_blocks, h.pending_s);
     if (waited.ttft_s < c.ttft_s) c = waited;
   }
 }
 
 int choose(const Snapshot& snapshot, const Options& options, std::span<Candidate> candidates, Rng&) {
+  const Sources sources = sources_of(snapshot);
   int best = -1;
   for (size_t i = 0; i < candidates.size(); ++i) {
-    consider_fetch(snapshot, options, candidates[i]);
-    if (best < 0 || candidates[i].ttft_s < candidates[static_cast<size_t>(best)].ttft_s) best = static_cast<int>(i);
+    consider_fetch(snapshot, options, sources, candidates[i]);
+    if (best < 0 || candidates[i].rank_s() < candidates[static_cast<size_t>(best)].rank_s()) best = static_cast<int>(i);
   }
   return best;
 }

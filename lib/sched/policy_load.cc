@@ -9,8 +9,9 @@ namespace {
 int least_seconds(const Snapshot& snapshot, const Options&, std::span<Candidate> candidates, Rng&) {
   int best = 0;
   for (size_t i = 1; i < candidates.size(); ++i)
-    if (snapshot.prefill[candidates[i].node].queue_s <
-        snapshot.prefill[candidates[static_cast<size_t>(best)].node].queue_s)
+    if (snapshot.prefill[candidates[i].node].queue_s + candidates[i].handicap_s <
+        snapshot.prefill[candidates[static_cast<size_t>(best)].node].queue_s +
+            candidates[static_cast<size_t>(best)].handicap_s)
       best = static_cast<int>(i);
   return best;
 }

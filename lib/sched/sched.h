@@ -1,6 +1,7 @@
 // Public face of lib/sched: pure scheduling functions over a snapshot of the cluster.
 #pragma once
 
+#include "sched/admission.h"
 #include "sched/cost.h"
 #include "sched/policy.h"
 #include "sched/profile.h"

@@ -11,9 +11,11 @@ PUBLIC = {name: os.path.join(TRACES, name + "_trace.jsonl") for name in ("conver
 SMALL = os.path.join(ROOT, "tests", "golden", "sim", "small_trace.jsonl")
 
 
-def sim(trace, shape, *words, stdin=None):
+def sim(trace, shape, *words, rules="paper", stdin=None):
     """All objects a run prints, the last one last."""
-    code, out, err = cluster.run("mc-bench", "sim", trace, "--cluster", shape, *words, "--json", stdin=stdin)
+    code, out, err = cluster.run(
+        "mc-bench", "sim", trace, "--cluster", shape, "--rules", rules, *words, "--json", stdin=stdin
+    )
     assert code == 0, f"{words}: exit {code}: {err}"
     return [json.loads(line) for line in out.splitlines()]
 

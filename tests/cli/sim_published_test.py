@@ -152,6 +152,47 @@ class Published(unittest.TestCase):
         for shape in ("8p2d", "6p2d", "5p2d"):
             self.assertLess(wasted[shape, "predict"], wasted[shape, "baseline"])
 
+    def test_the_cluster_is_near_the_reference(self):
+        """What the reference leaves out (links, loads, hand-off) costs little on these nodes, and order is kept."""
+        names = ["kv-centric", "cache-aware", "load", "load-count", "random"]
+        for path in PUBLIC.values():
+            ours = sim(path, "8p8d", "--policy", ",".join(names), "--seed", 1, rules="cluster")[-1]["points"]
+            theirs = sim(path, "8p8d", "--policy", ",".join(names), "--seed", 1)[-1]["points"]
+            for a, b in zip(ours[:3], theirs[:3]):
+                self.assertAlmostEqual(a["mean_ttft_s"], b["mean_ttft_s"], delta=0.1 * b["mean_ttft_s"])
+                self.assertAlmostEqual(a["mean_tbt_ms"], b["mean_tbt_ms"], delta=0.03 * b["mean_tbt_ms"])
+            means = [point["mean_ttft_s"] for point in ours]
+            self.assertEqual(means[:2], sorted(means[:2]))
+            self.assertLess(means[1], min(means[2:]))
+
+    def test_more_goodput_than_the_admissions_of_the_papers(self):
+        for shape, speedup in (("6p2d", 1.5), ("6p2d", 2), ("5p2d", 1.5), ("5p2d", 2)):
+            words = ["--speedup", speedup, "--tbt-slo", "60ms"]
+            papers = [
+                "--policy",
+                "kv-centric,load",
+                "--fetch-rule",
+                "threshold",
+                "--admission",
+                "baseline,early,predict",
+            ]
+            best = max(
+                p["good"] for p in sim(PUBLIC["conversation"], shape, *words, *papers, rules="cluster")[-1]["points"]
+            )
+            ours = sim(
+                PUBLIC["conversation"],
+                shape,
+                *words,
+                "--admission",
+                "goodput",
+                "--hold",
+                "--counterfactual",
+                4,
+                rules="cluster",
+            )[-1]
+            self.assertGreater(ours["good"], best, shape)
+            self.assertLess(ours["accepted_missed"], 0.01, shape)
+
 
 if __name__ == "__main__":
     if not all(os.path.exists(path) for path in PUBLIC.values()):

@@ -64,7 +64,7 @@ class AgainstThePlainStatement(unittest.TestCase):
         t_d, slack = rng.choice([1, 5, 20]), rng.choice([0.9, 1, 1.1])
         ttft, tbt, speed = rng.choice([0.3, 2, 30]), rng.choice([26.5, 27, 28, 32]), rng.choice([1, 3, 10])
         words = ["--admission", admission, "--t-d", f"{t_d}s", "--slack", slack, "--speedup", speed]
-        words += ["--ttft-slo", f"{ttft}s", "--tbt-slo", f"{tbt}ms", "--cache-blocks", 50, "--rules", "paper"]
+        words += ["--ttft-slo", f"{ttft}s", "--tbt-slo", f"{tbt}ms", "--cache-blocks", 50]
         with tempfile.TemporaryDirectory(prefix="mct-sim-") as directory:
             fates = os.path.join(directory, "requests.jsonl")
             text = "".join(json.dumps(r) + "\n" for r in trace).encode()

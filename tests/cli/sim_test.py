@@ -26,7 +26,10 @@ class Usage(unittest.TestCase):
             self.assertEqual([digits(point[key], p) for key, p in zip(keys, row)], row, point["policy"])
 
     def test_the_same_arguments_give_the_same_bytes(self):
-        runs = [cluster.run("mc-bench", "sim", SMALL, "--policy", "random,kv-centric", "--json")[1] for _ in range(2)]
+        runs = [
+            cluster.run("mc-bench", "sim", SMALL, "--rules", "paper", "--policy", "random,kv-centric", "--json")[1]
+            for _ in range(2)
+        ]
         self.assertEqual(runs[0], runs[1])
 
     def test_a_limit_is_a_cut_of_the_file(self):
@@ -46,13 +49,13 @@ class Usage(unittest.TestCase):
             (["--speedup", "-1"], "--speedup is -1"),
             (["--theta", "-0.5"], "--theta must be"),
             (["--limit", "0"], "--limit must be"),
-            (["--rules", "mine"], "rules"),
+            (["--admission", "early,predict"], "one --admission"),
         ):
-            code, _, err = cluster.run("mc-bench", "sim", SMALL, *words)
+            code, _, err = cluster.run("mc-bench", "sim", SMALL, "--rules", "paper", *words)
             self.assertEqual(code, 2, err)
             self.assertIn(told, err)
         line = json.dumps({"timestamp": 0, "input_length": 5, "output_length": 2**31, "hash_ids": [0]}).encode()
-        self.assertIn("500000000", cluster.run("mc-bench", "sim", "-", stdin=line)[2])
+        self.assertIn("500000000", cluster.run("mc-bench", "sim", "-", "--rules", "paper", stdin=line)[2])
         self.assertEqual(sim("-", "8p", stdin=line)[-1]["requests"], 1)
 
 

@@ -58,6 +58,11 @@ int main(int argc, char** argv) {
        .args = kSimArgs,
        .flags = bench::kSimFlags,
        .example = "mc-bench sim conversation_trace.jsonl --cluster 8p8d --policy kv-centric,cache-aware,load"},
+      {.name = "advise",
+       .summary = "what to deploy for a trace, what it would bear, when not to disaggregate",
+       .args = kSimArgs,
+       .flags = bench::kAdviseFlags,
+       .example = "mc-bench advise conversation_trace.jsonl --nodes 16 --profile h800-70b --tbt-slo 100ms"},
       {.name = "model",
        .summary = "prefill and decode speed of a model in this process",
        .flags = bench::kModelFlags,
@@ -114,6 +119,7 @@ int main(int argc, char** argv) {
     if (verb == "replay") return bench::replay(args);
     if (verb == "trace") return bench::trace(args);
     if (verb == "sim") return bench::simulate(args);
+    if (verb == "advise") return bench::advise(args);
     if (verb == "model") return bench::measure_model(args);
     if (verb == "attn") return bench::measure_attention(args);
     if (verb == "recall") return bench::measure_recall(args);

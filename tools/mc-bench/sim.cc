@@ -21,7 +21,25 @@ constexpr const Flag* kFlags[] = {&kRules,
                                   &kBandwidth,
                                   &kTtftSlo,
                                   &kTbtSlo,
+                                  &kProfile,
+                                  &kHold,
+                                  &kDram,
+                                  &kSsd,
+                                  &kPipeline,
+                                  &kOverlap,
+                                  &kCoupled,
+                                  &kCoupledChunk,
+                                  &kJoinStall,
+                                  &kSlowStart,
+                                  &kFail,
+                                  &kAggregate,
+                                  &kSaveSamples,
+                                  &kSample,
                                   &kAdmission,
+                                  &kCounterfactual,
+                                  &kFindMaxRate,
+                                  &kFindRatio,
+                                  &kShare,
                                   &kDecodeTime,
                                   &kSlack,
                                   &kLimit,
@@ -45,13 +63,20 @@ Result<double> positive(const cli::Args& args, const Flag& flag) {
   return user_error(err::kBadValue, name + " is " + args.text(flag) + "; it must be above 0", name);
 }
 
+Result<double> read_share(const cli::Args& args) {
+  const double share = args.number(kShare);
+  if (share > 0 && share <= 1) return share;
+  return user_error(err::kBadValue, "--share is " + args.text(kShare) + "; it must be above 0 and at most 1",
+                    "--share");
+}
+
 Result<std::vector<sim::TraceRequest>> read_sim_trace(const cli::Args& args) {
   if (args.text(kLimit) == "0") return user_error(err::kBadValue, "--limit must be at least 1", "--limit");
   return read_trace(args.positional_one("TRACE"), args.text(kLimit) == "all" ? UINT64_MAX : args.count(kLimit));
 }
 
 Result<int> simulate(const cli::Args& args) {
-  return simulate_paper(args);
+  return args.text(kRules) == "paper" ? simulate_paper(args) : simulate_cluster(args);
 }
 
 }  // namespace mc::bench

@@ -11,13 +11,13 @@ namespace sim_flags {
 inline constexpr Flag kRules{.name = "rules",
                              .kind = FlagKind::choice,
                              .value = "R",
-                             .fallback = "paper",
-                             .help = "paper: the reference rules for one request at a time a prefill node",
-                             .choices = "paper"};
+                             .fallback = "cluster",
+                             .help = "cluster: all that is below; paper: the reference rules, to the digit",
+                             .choices = "cluster|paper"};
 inline constexpr Flag kCluster{.name = "cluster",
                                .value = "SHAPE",
                                .fallback = "8p8d",
-                               .help = "prefill and decode nodes: 8p8d; 8p simulates prefill alone"};
+                               .help = "8p8d, or 16m: nodes that do both; with --rules paper also 8p, prefill alone"};
 inline constexpr Flag kPolicy{.name = "policy",
                               .kind = FlagKind::list,
                               .value = "P,P",
@@ -26,7 +26,7 @@ inline constexpr Flag kPolicy{.name = "policy",
 inline constexpr Flag kFetchRule{.name = "fetch-rule",
                                  .kind = FlagKind::choice,
                                  .value = "R",
-                                 .fallback = "threshold",
+                                 .fallback = "cost",
                                  .help = "when kv-centric fetches a missing prefix rather than compute it",
                                  .choices = "threshold|cost"};
 inline constexpr Flag kTheta{.name = "theta",
@@ -37,9 +37,9 @@ inline constexpr Flag kTheta{.name = "theta",
 inline constexpr Flag kCacheBlocks{.name = "cache-blocks",
                                    .kind = FlagKind::count,
                                    .value = "N",
-                                   .fallback = "5859",
-                                   .help = "blocks of 512 tokens each prefill node keeps",
-                                   .choices = "unlimited"};
+                                   .fallback = "profile",
+                                   .help = "blocks of 512 tokens each prefill node keeps in DRAM",
+                                   .choices = "unlimited|profile"};
 inline constexpr Flag kSpeedup{.name = "speedup",
                                .kind = FlagKind::number,
                                .value = "X",
@@ -48,8 +48,9 @@ inline constexpr Flag kSpeedup{.name = "speedup",
 inline constexpr Flag kBandwidth{.name = "bandwidth",
                                  .kind = FlagKind::number,
                                  .value = "B",
-                                 .fallback = "87e9",
-                                 .help = "between nodes, bytes a second"};
+                                 .fallback = "profile",
+                                 .help = "of a node's network, bytes a second",
+                                 .choices = "profile"};
 inline constexpr Flag kTtftSlo{.name = "ttft-slo",
                                .kind = FlagKind::duration,
                                .value = "T",
@@ -61,16 +62,15 @@ inline constexpr Flag kTbtSlo{.name = "tbt-slo",
                               .fallback = "100ms",
                               .help = "time between tokens that counts as effective: mean of a request's longest 10 %"};
 inline constexpr Flag kAdmission{.name = "admission",
-                                 .kind = FlagKind::choice,
-                                 .value = "A",
+                                 .kind = FlagKind::list,
+                                 .value = "A,A",
                                  .fallback = "none",
-                                 .help = "who is turned away: by load as it is met, as it is now, as it will be",
-                                 .choices = "none|baseline|early|predict"};
+                                 .help = "who is turned away: none, baseline, early, predict, committed, goodput"};
 inline constexpr Flag kDecodeTime{.name = "t-d",
                                   .kind = FlagKind::duration,
                                   .value = "T",
                                   .fallback = "20s",
-                                  .help = "admission predict: how long a request is taken to decode"};
+                                  .help = "admission predict: how long a request is taken to decode; 0 learns it"};
 inline constexpr Flag kSlack{.name = "slack",
                              .kind = FlagKind::number,
                              .value = "X",
@@ -85,14 +85,101 @@ inline constexpr Flag kLimit{.name = "limit",
 inline constexpr Flag kSaveRequests{
     .name = "save-requests", .value = "FILE", .help = "each request's fate as a line of JSON"};
 
+inline constexpr Flag kAggregate{.name = "aggregate",
+                                 .kind = FlagKind::choice,
+                                 .value = "A",
+                                 .fallback = "mean",
+                                 .help = "admission predict: over decode nodes",
+                                 .choices = "mean|max"};
+inline constexpr Flag kProfile{.name = "profile",
+                               .value = "P",
+                               .fallback = "a800-llama3-70b",
+                               .help = "what a node costs: a built-in name or a TOML file, see mc-profile(5)"};
+inline constexpr Flag kHold{.name = "hold",
+                            .kind = FlagKind::boolean,
+                            .help = "choose nodes when one is about to be free, least work first, not at arrival"};
+inline constexpr Flag kDram{.name = "dram",
+                            .kind = FlagKind::bytes,
+                            .value = "SIZE",
+                            .fallback = "profile",
+                            .help = "cache of each prefill node, in place of --cache-blocks",
+                            .choices = "profile"};
+inline constexpr Flag kSsd{.name = "ssd",
+                           .kind = FlagKind::bytes,
+                           .value = "SIZE",
+                           .fallback = "profile",
+                           .help = "what DRAM lets go is kept here",
+                           .choices = "profile"};
+inline constexpr Flag kPipeline{.name = "pipeline",
+                                .kind = FlagKind::count,
+                                .value = "N",
+                                .fallback = "1",
+                                .help = "prefill nodes to a group, each with 1/N of the layers"};
+inline constexpr Flag kOverlap{.name = "overlap",
+                               .kind = FlagKind::choice,
+                               .value = "O",
+                               .fallback = "layers",
+                               .help = "KV leaves layer by layer beside prefill, or after it",
+                               .choices = "layers|none"};
+inline constexpr Flag kCoupled{.name = "coupled",
+                               .kind = FlagKind::choice,
+                               .value = "W",
+                               .fallback = "chunked",
+                               .help = "how nodes that do both do it",
+                               .choices = "chunked|prefill-first"};
+inline constexpr Flag kCoupledChunk{.name = "coupled-chunk",
+                                    .kind = FlagKind::count,
+                                    .value = "N",
+                                    .fallback = "512",
+                                    .help = "prompt tokens in a pass of a node that does both"};
+inline constexpr Flag kJoinStall{.name = "join-stall",
+                                 .kind = FlagKind::duration,
+                                 .value = "T",
+                                 .fallback = "profile",
+                                 .help = "by which a request that joins a batch lengthens its step",
+                                 .choices = "profile"};
+inline constexpr Flag kSlowStart{.name = "slow-start",
+                                 .kind = FlagKind::duration,
+                                 .value = "T",
+                                 .fallback = "0s",
+                                 .help = "for so long a new node gets less than its share"};
+inline constexpr Flag kFail{.name = "fail",
+                            .kind = FlagKind::list,
+                            .value = "N@T,N@T",
+                            .help = "nodes that die: p3@120s; or die and come back: d0@1m-5m"};
+inline constexpr Flag kSaveSamples{.name = "save-samples",
+                                   .value = "FILE",
+                                   .help = "load, queue, rows and KV of each node over time, and replicas of blocks"};
+inline constexpr Flag kSample{
+    .name = "sample", .kind = FlagKind::duration, .value = "T", .fallback = "15s", .help = "time between samples"};
+inline constexpr Flag kCounterfactual{.name = "counterfactual",
+                                      .kind = FlagKind::count,
+                                      .value = "N",
+                                      .fallback = "0",
+                                      .help = "let N of the rejected in, one at a time: how many would have missed"};
+inline constexpr Flag kFindMaxRate{.name = "find-max-rate",
+                                   .kind = FlagKind::boolean,
+                                   .help = "the highest rate at which --share of the requests are within both bounds"};
+inline constexpr Flag kFindRatio{.name = "find-ratio",
+                                 .kind = FlagKind::boolean,
+                                 .help = "every split of the cluster's nodes into prefill and decode; the best last"};
+inline constexpr Flag kShare{.name = "share",
+                             .kind = FlagKind::number,
+                             .value = "X",
+                             .fallback = "0.9",
+                             .help = "of all requests, to be within both bounds; rejected ones are not"};
 }  // namespace sim_flags
 
 /// The flag's number, which must be above 0.
 Result<double> positive(const cli::Args& args, const Flag& flag);
+/// --share, above 0 and at most 1.
+Result<double> read_share(const cli::Args& args);
 /// `path` within --limit.
 Result<std::vector<sim::TraceRequest>> read_sim_trace(const cli::Args& args);
 
 /// --rules paper: the reference rules of the Mooncake brief, section 12 (lib/sim/paper.h).
 Result<int> simulate_paper(const cli::Args& args);
+/// --rules cluster: policies of lib/sched over a simulated cluster (lib/sim/cluster.h).
+Result<int> simulate_cluster(const cli::Args& args);
 
 }  // namespace mc::bench

@@ -24,11 +24,15 @@ Result<sim::PaperOptions> read_options(const cli::Args& args) {
   out.decode_nodes = cluster->decode;
   out.prefill.theta = args.number(kTheta);
   if (!(out.prefill.theta >= 0)) return user_error(err::kBadValue, "--theta must be at least 0", "--theta");
-  out.prefill.cache_blocks = args.text(kCacheBlocks) == "unlimited" ? sim::kUnlimitedBlocks : args.count(kCacheBlocks);
+  const std::string& cache = args.text(kCacheBlocks);
+  if (cache == "unlimited") out.prefill.cache_blocks = sim::kUnlimitedBlocks;
+  if (cache != "unlimited" && cache != "profile") out.prefill.cache_blocks = args.count(kCacheBlocks);
   MC_TRY(speedup, positive(args, kSpeedup));
-  MC_TRY(bandwidth, positive(args, kBandwidth));
   out.speedup = speedup;
-  out.prefill.bytes_per_s = bandwidth;
+  if (args.text(kBandwidth) != "profile") {
+    MC_TRY(bandwidth, positive(args, kBandwidth));
+    out.prefill.bytes_per_s = bandwidth;
+  }
   out.prefill.seed = args.count(flags::kSeed);
   out.ttft_slo_s = to_seconds(args.duration(kTtftSlo));
   out.tbt_slo_s = to_seconds(args.duration(kTbtSlo));
@@ -36,7 +40,10 @@ Result<sim::PaperOptions> read_options(const cli::Args& args) {
 }
 
 Result<std::vector<const sim::PaperRule*>> read_policies(const cli::Args& args) {
-  const auto fetch_rule = args.text(kFetchRule) == "cost" ? sched::FetchRule::cost : sched::FetchRule::threshold;
+  // The reference has the threshold rule unless the other is asked for.
+  const bool asked = args.origin(kFetchRule) != cli::Origin::fallback;
+  const auto fetch_rule =
+      asked && args.text(kFetchRule) == "cost" ? sched::FetchRule::cost : sched::FetchRule::threshold;
   std::vector<const sim::PaperRule*> out;
   for (const std::string& name : args.list(kPolicy)) {
     const sim::PaperRule* rule = sim::find_paper_rule(name, fetch_rule);
@@ -54,11 +61,18 @@ Result<std::vector<const sim::PaperRule*>> read_policies(const cli::Args& args) 
 
 Result<sim::PaperOverloadOptions> read_admission(const cli::Args& args, const sim::PaperOptions& options) {
   sim::PaperOverloadOptions out;
-  const std::string& name = args.text(kAdmission);
+  const std::vector<std::string> names = args.list(kAdmission);
+  const std::string name = names.size() == 1 ? names.front() : "";
   using Admission = sim::PaperAdmission;
-  if (name == "baseline") out.admission = Admission::baseline;
-  if (name == "early") out.admission = Admission::early;
-  if (name == "predict") out.admission = Admission::predict;
+  if (name == "baseline")
+    out.admission = Admission::baseline;
+  else if (name == "early")
+    out.admission = Admission::early;
+  else if (name == "predict")
+    out.admission = Admission::predict;
+  else if (name != "none")
+    return user_error(err::kBadValue, "--rules paper has one --admission: none, baseline, early or predict",
+                      "--admission");
   out.decode_s = to_seconds(args.duration(kDecodeTime));
   MC_TRY(slack, positive(args, kSlack));
   out.slack = slack;

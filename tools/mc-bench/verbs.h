@@ -37,6 +37,9 @@ Result<int> replay(const cli::Args& args);
 extern const cli::FlagList kSimFlags;
 Result<int> simulate(const cli::Args& args);
 
+extern const cli::FlagList kAdviseFlags;
+Result<int> advise(const cli::Args& args);
+
 extern const cli::FlagList kTraceFlags;
 Result<int> trace(const cli::Args& args);
 

@@ -1,0 +1,74 @@
+// Admission that looks at each request (beyond the papers, whose system-level prediction takes everybody to decode
+// for the same time): the chosen decode node's batch at the moment this request's KV arrives, expected over what is
+// known of each request there: its answer so far, and how long answers are that got that far (sched::Lengths).
+//
+//   alive(r)  = P(answer > answered + steps until then | answer > answered)       0 beyond its own maximum
+//   rows      = sum alive + this one + margin        margin: sd of that sum, times kMargin
+//   tokens    = sum alive * (context + steps) + prompt
+//
+// Who cannot meet a bound is rejected before any work; who can is not, so that nothing is wasted on either side.
+
+#include <algorithm>
+#include <cmath>
+
+#include "sched/admission.h"
+#include "sched/policy.h"
+
+namespace mc::sched {
+namespace {
+
+constexpr double kMargin = 0.5;
+constexpr double kReserve = 0.05;  // of the bound: contexts grow, and the next request is admitted beside this one
+
+struct Expected {
+  double rows = 0, variance = 0, tokens = 0;
+};
+
+Expected expected_at(const Snapshot& s, uint32_t decode, double at_s, double step_s) {
+  Expected out;
+  for (const Inflight& r : s.inflight) {
+    if (r.decode != decode || r.arrives_s > at_s) continue;
+    const double steps = (at_s - std::max(0.0, r.arrives_s)) / step_s;
+    double alive = s.lengths && s.lengths->samples() > 0 ? s.lengths->survival(r.answered, steps) : 1;
+    if (r.answer_max > 0 && r.answered + steps >= r.answer_max) alive = 0;
+    out.rows += alive;
+    out.variance += alive * (1 - alive);
+    out.tokens += alive * (r.tokens + steps);
+  }
+  return out;
+}
+
+Verdict decide(const Snapshot& s, const Placement& p, const Options& options) {
+  Verdict out;
+  if (options.ttft_slo_s > 0) {
+    out.load_prefill = p.ttft_s / options.ttft_slo_s;
+    if (p.ttft_s > options.ttft_slo_s) {
+      out.admit = false, out.stage = "prefill", out.predicted_s = p.ttft_s, out.allowed_s = options.ttft_slo_s;
+      return out;
+    }
+  }
+  if (options.tbt_slo_s <= 0) return out;
+  const DecodeView& node = s.decode[static_cast<size_t>(p.decode)];
+  const double step_s = std::max(node.cost.step(node.rows, static_cast<double>(node.kv_tokens)), 1e-6);
+  const Expected then = expected_at(s, static_cast<uint32_t>(p.decode), p.ttft_s, step_s);
+  const double margin = kMargin * std::sqrt(then.variance);
+  const double each = then.rows > 0 ? then.tokens / then.rows : 0;
+  out.at_s = p.ttft_s;
+  out.rows = then.rows + margin + 1;
+  out.kv_tokens = then.tokens + margin * each + s.tokens;
+  const double predicted_s = node.cost.step(out.rows, out.kv_tokens);
+  const double allowed_s = (1 - kReserve) * options.admitting.slack * options.tbt_slo_s;
+  out.load_decode = predicted_s / options.tbt_slo_s;
+  const bool full = out.kv_tokens > static_cast<double>(node.capacity_tokens);
+  if (predicted_s <= allowed_s && !full) return out;
+  out.admit = false, out.stage = "decode", out.predicted_s = predicted_s, out.allowed_s = allowed_s;
+  return out;
+}
+
+}  // namespace
+
+extern const Admission kAdmissionGoodput;
+const Admission kAdmissionGoodput = {"goodput", "per request: each answer's expected end, learnt from those seen",
+                                     false, true, decide};
+
+}  // namespace mc::sched

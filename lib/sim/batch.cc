@@ -1,0 +1,216 @@
+#include "sim/batch.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "base/assert.h"
+
+namespace mc::sim {
+
+void Batch::add(double now_s, uint32_t request, uint64_t context, uint64_t steps) {
+  MC_ASSERT(steps > 0);
+  waiting_.push_back({request, context, steps, now_s, false});
+  waiting_context_ += context;
+  if (held_) return;
+  if (rows_.empty()) return begin(now_s);
+  stop_at_boundary();
+}
+
+void Batch::stop_at_boundary() {
+  if (rows_.empty() || held_ || planned_ <= 1) return;
+  planned_ = 1;
+  plan_end_s_ = stretch_begin_s_ + first_s_;
+  ++plan_;
+}
+
+double Batch::seconds_of(uint64_t count) const {
+  const double n = static_cast<double>(count);
+  return n * first_s_ + growth_s_ * n * (n - 1) / 2;
+}
+
+// Whole steps of the stretch that end within `seconds`.
+uint64_t Batch::steps_within(double seconds) const {
+  if (seconds < first_s_) return 0;
+  double n = 0;
+  if (growth_s_ > 0) {
+    const double half = first_s_ / growth_s_ - 0.5;
+    n = std::floor(std::sqrt(half * half + 2 * seconds / growth_s_) - half);
+  } else {
+    n = std::floor(seconds / first_s_);
+  }
+  uint64_t count = std::min(planned_, static_cast<uint64_t>(std::max(0.0, n)));
+  while (count > 0 && seconds_of(count) > seconds) --count;
+  return count;
+}
+
+void Batch::run(uint64_t count, double seconds) {
+  const uint64_t rows = rows_.size();
+  const bool follows = !past_.empty() && past_.back().first_step + past_.back().count == steps_ &&
+                       past_.back().growth_s == growth_s_ &&
+                       past_.back().first_s + growth_s_ * static_cast<double>(past_.back().count) == first_s_;
+  if (follows)
+    past_.back().count += count;
+  else
+    past_.push_back({steps_, count, first_s_, growth_s_});
+  steps_ += count;
+  context_ += rows * count;
+  planned_ -= count;
+  first_s_ += growth_s_ * static_cast<double>(count);
+  busy_s_ += seconds;
+  row_s_ += seconds * static_cast<double>(rows);
+}
+
+void Batch::advance(double now_s, std::vector<Done>& done) {
+  while (!held_ && !rows_.empty()) {
+    if (now_s < plan_end_s_) {
+      const uint64_t count = std::min(planned_ - 1, steps_within(now_s - stretch_begin_s_));
+      if (count > 0) {
+        const double seconds = seconds_of(count);
+        run(count, seconds);
+        stretch_begin_s_ += seconds;
+      }
+      return;
+    }
+    const double end_s = plan_end_s_;
+    run(planned_, end_s - stretch_begin_s_);
+    while (!rows_.empty() && rows_.front().last_step == steps_) {
+      const Row row = rows_.front();
+      std::pop_heap(rows_.begin(), rows_.end(), std::greater<>());
+      rows_.pop_back();
+      context_ -= row.context;
+      ended_.push_back({row.request, row.first_step, row.last_step});
+      done.push_back({row.request, end_s});
+    }
+    begin(end_s);
+  }
+}
+
+void Batch::join(double now_s) {
+  while (!waiting_.empty() && (rows_.empty() || context_ + waiting_.front().context + rows_.size() < capacity_)) {
+    const Waiting w = waiting_.front();
+    waiting_.pop_front();
+    waiting_context_ -= w.context;
+    context_ += w.context;
+    rows_.push_back({steps_ + w.steps, w.request, steps_, w.context + w.steps, now_s});
+    std::push_heap(rows_.begin(), rows_.end(), std::greater<>());
+    extra_s_ += profile_->join_s;
+    if (!w.resumed) continue;
+    for (Saved& s : saved_)
+      if (s.request == w.request) s.gaps.push_back(now_s - s.since_s), s.since_s = now_s;
+  }
+}
+
+void Batch::begin(double now_s) {
+  // Rows outgrew the memory: the newest waits again (its KV stays in DRAM), and its gap grows.
+  while (rows_.size() > 1 && context_ + rows_.size() > capacity_) {
+    const auto newest = std::max_element(rows_.begin(), rows_.end(), [](const Row& a, const Row& b) {
+      return a.first_step != b.first_step ? a.first_step < b.first_step : a.request < b.request;
+    });
+    const Row row = *newest;
+    rows_.erase(newest);
+    std::make_heap(rows_.begin(), rows_.end(), std::greater<>());
+    const uint64_t left = row.last_step - steps_, tokens = row.context - left;
+    context_ -= tokens;
+    ++preempted_;
+    Saved* saved = nullptr;
+    for (Saved& s : saved_)
+      if (s.request == row.request) saved = &s;
+    if (saved == nullptr) saved = &saved_.emplace_back(Saved{row.request, now_s, {}});
+    saved->since_s = now_s;
+    collect(row.first_step, steps_, saved->gaps);
+    waiting_.push_front({row.request, tokens, left, now_s, true});
+    waiting_context_ += tokens;
+  }
+  if (preempted_ == 0 || context_ + 2 * rows_.size() < capacity_ || rows_.empty()) join(now_s);
+  ++plan_;
+  planned_ = 0;
+  plan_end_s_ = kNever;
+  if (rows_.empty()) return;
+  const sched::Profile::StepLine line = profile_->step_line(static_cast<double>(rows_.size()));
+  first_s_ = line.base_s + line.s_per_kv_token * static_cast<double>(context_);
+  growth_s_ = line.s_per_kv_token * static_cast<double>(rows_.size());
+  planned_ = rows_.front().last_step - steps_;
+  if (context_ + planned_ * rows_.size() > capacity_ && rows_.size() > 1) {
+    const uint64_t room = capacity_ > context_ ? (capacity_ - context_) / rows_.size() : 0;
+    planned_ = std::clamp<uint64_t>(room, 1, planned_);
+  }
+  if (!waiting_.empty() || single_ || extra_s_ > 0) planned_ = 1;
+  first_s_ += extra_s_;
+  extra_s_ = 0;
+  stretch_begin_s_ = now_s;
+  plan_end_s_ = now_s + seconds_of(planned_);
+  rows_max_ = std::max<uint64_t>(rows_max_, rows_.size());
+}
+
+void Batch::hold(double now_s) {
+  MC_ASSERT(at_boundary(now_s));
+  if (held_) return;
+  held_ = true;
+  held_since_s_ = now_s;
+  ++plan_;
+}
+
+void Batch::release(double now_s) {
+  MC_ASSERT(held_);
+  held_ = false;
+  if (!rows_.empty() && now_s > held_since_s_) holes_.push_back({steps_, now_s - held_since_s_});
+  begin(now_s);
+}
+
+void Batch::collect(uint64_t first_step, uint64_t last_step, std::vector<double>& gaps) const {
+  const size_t before = gaps.size();
+  auto stretch = std::upper_bound(past_.begin(), past_.end(), first_step,
+                                  [](uint64_t step, const Stretch& s) { return step < s.first_step; });
+  MC_ASSERT(stretch != past_.begin());
+  --stretch;
+  for (uint64_t step = first_step; step < last_step; ++stretch) {
+    const uint64_t end = std::min(last_step, stretch->first_step + stretch->count);
+    for (; step < end; ++step)
+      gaps.push_back(stretch->first_s + stretch->growth_s * static_cast<double>(step - stretch->first_step));
+  }
+  // A hole before a step is part of its gap for the rows that were there before it.
+  auto hole = std::upper_bound(holes_.begin(), holes_.end(), first_step,
+                               [](uint64_t step, const Hole& h) { return step < h.step; });
+  for (; hole != holes_.end() && hole->step < last_step; ++hole)
+    gaps[before + (hole->step - first_step)] += hole->seconds;
+}
+
+Batch::Gaps Batch::take_gaps(uint32_t request, double silence_s) {
+  gaps_.clear();
+  for (auto s = saved_.begin(); s != saved_.end(); ++s) {
+    if (s->request != request) continue;
+    gaps_ = std::move(s->gaps);
+    saved_.erase(s);
+    break;
+  }
+  const auto ended = std::find_if(ended_.rbegin(), ended_.rend(), [&](const Ended& e) { return e.request == request; });
+  MC_ASSERT(ended != ended_.rend());
+  collect(ended->first_step, ended->last_step, gaps_);
+  ended_.erase(std::next(ended).base());
+  if (silence_s > 0) gaps_.push_back(silence_s);
+  Gaps out;
+  out.total_s = std::accumulate(gaps_.begin(), gaps_.end(), 0.0);
+  out.count = gaps_.size();
+  const size_t longest = (gaps_.size() + 9) / 10;
+  std::nth_element(gaps_.begin(), gaps_.begin() + static_cast<ptrdiff_t>(longest - 1), gaps_.end(), std::greater<>());
+  out.longest_s = std::accumulate(gaps_.begin(), gaps_.begin() + static_cast<ptrdiff_t>(longest), 0.0) /
+                  static_cast<double>(longest);
+  return out;
+}
+
+void Batch::clear(const std::function<void(uint32_t, uint64_t)>& each) {
+  std::vector<Row> rows;
+  rows.swap(rows_);
+  std::sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.request < b.request; });
+  std::deque<Waiting> waiting;
+  waiting.swap(waiting_);
+  context_ = waiting_context_ = 0;
+  saved_.clear();
+  planned_ = 0, plan_end_s_ = kNever, extra_s_ = 0;
+  ++plan_;
+  for (const Row& row : rows) each(row.request, made(row));
+  for (const Waiting& w : waiting) each(w.request, 0);
+}
+
+}  // namespace mc::sim

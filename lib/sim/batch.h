@@ -1,0 +1,143 @@
+// Continuous batching of one decode node, stepping over millions of tokens in a few events. Between two changes of
+// the batch all steps form an arithmetic series, because every step adds a token to every row:
+//
+//   step j of a stretch = base(rows) + per_token * (K + rows * j)         sched::Profile::step_line
+//
+// So a stretch is summed in closed form, and a node's past is a list of stretches from which a request's gaps are
+// read when it ends. Requests join and leave at step boundaries only. A hole is time in which the batch stood still
+// (a coupled node's prefill, the stall of a join): it lengthens the next gap of the rows that were there already.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <limits>
+#include <vector>
+
+#include "sched/profile.h"
+
+namespace mc::sim {
+
+class Batch {
+ public:
+  static constexpr double kNever = std::numeric_limits<double>::infinity();
+
+  struct Done {
+    uint32_t request;
+    double at_s;
+  };
+  struct Row {
+    uint64_t last_step;  // of the node, when it leaves
+    uint32_t request;
+    uint64_t first_step;
+    uint64_t context;  // when it leaves
+    double joined_s;
+    bool operator>(const Row& other) const {
+      return last_step != other.last_step ? last_step > other.last_step : request > other.request;
+    }
+  };
+
+  /// `capacity_tokens` bounds rows' context: others wait, and the newest row has to wait again if rows outgrow it.
+  Batch(const sched::Profile* profile, uint64_t capacity_tokens) : profile_(profile), capacity_(capacity_tokens) {}
+
+  /// A request with `context` tokens that will make `steps` >= 1 steps.
+  void add(double now_s, uint32_t request, uint64_t context, uint64_t steps);
+  /// Makes the steps that end by now_s; those whose rows ended are appended to `done`.
+  void advance(double now_s, std::vector<Done>& done);
+  /// When the batch next changes by itself; kNever = never.
+  double next_s() const { return held_ ? kNever : plan_end_s_; }
+  /// Counts plans: an event made for another plan is stale.
+  uint32_t plan() const { return plan_; }
+
+  /// From the next boundary on no step begins. Only between steps: at_boundary().
+  void hold(double now_s);
+  void release(double now_s);
+  bool held() const { return held_; }
+  bool at_boundary(double now_s) const { return rows_.empty() || held_ || stretch_begin_s_ == now_s; }
+  /// The next step takes so much longer, for all rows (a prefill chunk in the same pass).
+  void lengthen_next(double seconds) { extra_s_ = seconds; }
+  /// The stretch under way ends with the step under way; advance() first.
+  void stop_at_boundary();
+  /// Ends stretches after one step, so that the owner can decide at every boundary.
+  void step_singly(bool on) { single_ = on; }
+
+  uint64_t rows() const { return rows_.size(); }
+  uint64_t waiting() const { return waiting_.size(); }
+  uint64_t context() const { return context_; }
+  uint64_t waiting_context() const { return waiting_context_; }
+  /// Tokens a running request has made; 0 while it waits.
+  uint64_t made(const Row& row) const { return steps_ - row.first_step; }
+  const std::vector<Row>& running() const { return rows_; }
+  /// each(request, context, since)
+  template <typename Each>
+  void each_waiting(const Each& each) const {
+    for (const Waiting& w : waiting_) each(w.request, w.context, w.since_s);
+  }
+  /// Of a request that has just ended, `silence_s` (if above 0) being one more gap: of an earlier attempt.
+  struct Gaps {
+    double longest_s = 0;  // mean of the longest tenth
+    double total_s = 0;
+    uint64_t count = 0;
+  };
+  Gaps take_gaps(uint32_t request, double silence_s);
+  /// Everybody out; each(request, tokens made).
+  void clear(const std::function<void(uint32_t, uint64_t)>& each);
+
+  double busy_s() const { return busy_s_; }
+  double row_s() const { return row_s_; }
+  uint64_t rows_max() const { return rows_max_; }
+  uint64_t preempted() const { return preempted_; }
+
+ private:
+  struct Waiting {
+    uint32_t request;
+    uint64_t context, steps;
+    double since_s;
+    bool resumed;
+  };
+  struct Stretch {
+    uint64_t first_step, count;
+    double first_s, growth_s;
+  };
+  struct Hole {
+    uint64_t step;
+    double seconds;
+  };
+  struct Ended {
+    uint32_t request;
+    uint64_t first_step, last_step;
+  };
+  struct Saved {  // gaps of a preempted request up to then
+    uint32_t request;
+    double since_s;
+    std::vector<double> gaps;
+  };
+
+  void begin(double now_s);
+  void join(double now_s);
+  void run(uint64_t count, double seconds);
+  double seconds_of(uint64_t count) const;
+  uint64_t steps_within(double seconds) const;
+  void collect(uint64_t first_step, uint64_t last_step, std::vector<double>& gaps) const;
+
+  const sched::Profile* profile_;
+  uint64_t capacity_;
+  std::vector<Row> rows_;  // heap: the first leaves first
+  std::deque<Waiting> waiting_;
+  std::vector<Stretch> past_;
+  std::vector<Hole> holes_;
+  std::vector<Ended> ended_;
+  std::vector<Saved> saved_;
+  std::vector<double> gaps_;  // scratch
+  uint64_t context_ = 0, waiting_context_ = 0, steps_ = 0;
+  // The stretch under way: `planned_` steps from stretch_begin_s_ on, the first taking first_s_.
+  uint64_t planned_ = 0;
+  double stretch_begin_s_ = 0, first_s_ = 0, growth_s_ = 0, plan_end_s_ = kNever;
+  double extra_s_ = 0, held_since_s_ = 0;
+  bool single_ = false, held_ = false;
+  uint32_t plan_ = 0;
+  double busy_s_ = 0, row_s_ = 0;
+  uint64_t rows_max_ = 0, preempted_ = 0;
+};
+
+}  // namespace mc::sim

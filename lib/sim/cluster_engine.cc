@@ -1,0 +1,233 @@
+// The clock of a simulated cluster: events in order of time, arrivals between them, failures, samples.
+
+#include "sim/cluster_engine.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "base/assert.h"
+
+namespace mc::sim {
+namespace {
+constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr uint16_t kAttemptsMax = 4;
+constexpr uint32_t kRanks[] = {10, 100, 1000, 10000};
+}  // namespace
+
+ClusterEngine::ClusterEngine(const std::vector<TraceRequest>& trace, const TraceBlocks& blocks,
+                             const ClusterOptions& options)
+    : trace_(trace),
+      blocks_(blocks),
+      options_(options),
+      profile_(*options.profile),
+      rng_(options.seed),
+      kv_bytes_(static_cast<double>(options.profile->kv_bytes_per_token)),
+      live_(trace.size()),
+      attempt_(trace.size()),
+      nodes_(options.shape.coupled > 0 ? options.shape.coupled
+                                       : (options.shape.prefill + options.pipeline - 1) / options.pipeline),
+      decodes_(options.shape.coupled > 0 ? options.shape.coupled : options.shape.decode),
+      batches_(decodes_.size(), Batch(options.profile, options.profile->kv_capacity_tokens)),
+      caches_(static_cast<uint32_t>(nodes_.size()), options.dram_blocks, options.ssd_blocks, blocks.unique()),
+      links_(nodes_.size() + decodes_.size(), options.profile->net.bytes_per_s),
+      resident_(nodes_.size()),
+      readable_(nodes_.size()) {
+  MC_ASSERT(options.policy != nullptr && options.pipeline > 0 && !nodes_.empty() && !decodes_.empty());
+  MC_ASSERT_EQ(trace.size(), blocks.size());
+  run_.requests.resize(trace.size());
+  for (Node& node : nodes_) node.stage_free.resize(options.pipeline);
+  init_snapshot();
+  if (options.keep_samples) watch_replicas();
+}
+
+void ClusterEngine::at(double when_s, Kind kind, uint32_t a, uint32_t b) {
+  events_.push_back({std::max(when_s, now_), ++order_, kind, a, b});
+  std::push_heap(events_.begin(), events_.end(), std::greater<>());
+}
+
+ClusterRun ClusterEngine::run() {
+  for (uint32_t i = 0; i < options_.failures.size(); ++i) {
+    at(options_.failures[i].at_s, Kind::fail, i);
+    if (options_.failures[i].back_s < kNever) at(options_.failures[i].back_s, Kind::back, i);
+  }
+  const auto arrival_s = [&](size_t r) {
+    return r < trace_.size() ? trace_[r].timestamp_ms / 1000 / options_.speedup : kNever;
+  };
+  uint32_t next = 0;
+  double sample_s = 0;
+  while (next < trace_.size() || !events_.empty()) {
+    const double arrival = arrival_s(next), event = events_.empty() ? kNever : events_.front().at_s;
+    for (; options_.keep_samples && sample_s <= std::min(arrival, event); sample_s += options_.sample_s)
+      sample(sample_s);
+    if (event > arrival) {
+      now_ = arrival;
+      arrive_request(next++);
+      continue;
+    }
+    std::pop_heap(events_.begin(), events_.end(), std::greater<>());
+    const Event e = events_.back();
+    events_.pop_back();
+    now_ = e.at_s;
+    ++run_.events;
+    handle(e);
+  }
+  for (const auto& [work_s, r] : held_) reject(r, Fate::rejected_decode);  // no empty cluster would admit them
+  run_.span_s = trace_.empty() ? 0 : arrival_s(trace_.size() - 1);
+  run_.end_s = now_;
+  run_.moved_bytes = links_.moved_bytes();
+  for (const Batch& batch : batches_) {
+    run_.row_s += batch.row_s(), run_.decode_busy_s += batch.busy_s();
+    run_.rows_max = std::max(run_.rows_max, batch.rows_max());
+    run_.preempted += batch.preempted();
+  }
+  return std::move(run_);
+}
+
+void ClusterEngine::handle(const Event& e) {
+  switch (e.kind) {
+    case Kind::pump: return pump(e.a);
+    case Kind::transfer: return transfer_over(e.a, e.b);
+    case Kind::prefill_done:
+      if (attempt_[e.a] == e.b) prefill_done(e.a);
+      return;
+    case Kind::arrive:
+      if (attempt_[e.a] == e.b) arrive_at_decode(e.a);
+      return;
+    case Kind::batch:
+      if (batches_[e.a].plan() == e.b) batch_event(e.a);
+      return;
+    case Kind::chunk:
+      if (nodes_[e.a].version == e.b) coupled_chunk_done(e.a);
+      return;
+    case Kind::expire: return bind_held();
+    case Kind::fail: return fail(options_.failures[e.a]);
+    case Kind::back: return come_back(options_.failures[e.a]);
+  }
+}
+
+void ClusterEngine::arrive_request(uint32_t r) {
+  Live& live = live_[r];
+  live.arrived_s = now_;
+  live.tokens = trace_[r].input_tokens;
+  attempt_[r] = 1;
+  run_.requests[r].attempts = 1;
+  if (options_.hold) return hold(r);
+  (void)place(r, true);
+}
+
+uint64_t ClusterEngine::steps_left(uint32_t r) const {
+  const uint64_t made = live_[r].made + 1;  // with the token that prefill gives
+  return trace_[r].output_tokens > made ? trace_[r].output_tokens - made : 0;
+}
+
+// ---- failures --------------------------------------------------------------------------------
+
+void ClusterEngine::retry(uint32_t r, uint64_t more_made) {
+  Live& live = live_[r];
+  RequestRecord& record = run_.requests[r];
+  if (live.computing) record.prefill_s += std::min(now_ - live.started_s, live.work_s) - live.work_s;
+  leave(r);
+  const uint64_t made = live.made + (live.computed ? 1 : 0) + more_made;
+  const double arrived_s = live.arrived_s, first_s = live.first_token_s, gap_s = live.gap_s;
+  live = Live{};
+  live.arrived_s = arrived_s, live.first_token_s = first_s, live.gap_s = gap_s, live.made = made;
+  if (made > 0) live.lost_s = now_;
+  live.tokens = trace_[r].input_tokens + made;
+  ++run_.retried;
+  ++attempt_[r];
+  if (++record.attempts > kAttemptsMax) return reject(r, Fate::rejected_node);
+  if (made >= trace_[r].output_tokens && made > 0) return finish(r, now_);
+  if (options_.hold) return hold(r);
+  (void)place(r, true);
+}
+
+void ClusterEngine::fail(const NodeFailure& failure) {
+  std::vector<std::pair<uint32_t, uint64_t>> victims;
+  if (failure.role != 'd') {
+    Node& node = nodes_[failure.index / (coupled() ? 1 : options_.pipeline)];
+    const uint32_t index = static_cast<uint32_t>(&node - nodes_.data());
+    node.up = false;
+    ++node.version;
+    caches_.drop(index);
+    for (const uint32_t r : active_)
+      if (live_[r].node == index && !live_[r].sent && !live_[r].decoding) victims.push_back({r, 0});
+    node.queue.clear();
+    node.queued_s = 0, node.running_end_s = now_, node.running = UINT32_MAX;
+    std::fill(node.stage_free.begin(), node.stage_free.end(), now_);
+    node.unfinished = 0;
+  }
+  if (failure.role != 'p') {
+    decodes_[failure.index].up = false;
+    Batch& batch = batches_[failure.index];
+    if (batch.next_s() <= now_) batch_event(failure.index);
+    batch.advance(now_, done_);
+    if (batch.held()) batch.release(now_);
+    batch.clear([&](uint32_t r, uint64_t made) { victims.push_back({r, made}); });
+    if (!coupled())
+      for (const uint32_t r : active_)
+        if (live_[r].decode == failure.index && !live_[r].decoding) victims.push_back({r, 0});
+  }
+  std::sort(victims.begin(), victims.end());
+  for (const auto& [r, made] : victims) retry(r, made);
+}
+
+void ClusterEngine::come_back(const NodeFailure& failure) {
+  if (failure.role != 'd') {
+    Node& node = nodes_[failure.index / (coupled() ? 1 : options_.pipeline)];
+    node.up = true;
+    node.up_since_s = now_;
+  }
+  if (failure.role != 'p') decodes_[failure.index].up = true;
+  if (options_.hold) bind_held();
+}
+
+// ---- samples ---------------------------------------------------------------------------------
+
+void ClusterEngine::watch_replicas() {
+  std::vector<uint32_t> uses(blocks_.unique()), order(blocks_.unique());
+  for (size_t r = 0; r < blocks_.size(); ++r)
+    for (const uint32_t block : blocks_.of(r)) ++uses[block];
+  for (uint32_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return uses[a] > uses[b]; });
+  for (const uint32_t rank : kRanks) {
+    if (rank > order.size()) break;
+    run_.replica_ranks.push_back(rank);
+    watched_.push_back(order[rank - 1]);
+  }
+  const size_t count = nodes_.size() + (coupled() ? 0 : decodes_.size());
+  run_.samples.resize(count);
+  for (size_t i = 0; i < nodes_.size(); ++i) run_.nodes.push_back((coupled() ? "m" : "p") + std::to_string(i));
+  if (!coupled())
+    for (size_t i = 0; i < decodes_.size(); ++i) run_.nodes.push_back("d" + std::to_string(i));
+}
+
+void ClusterEngine::sample(double at_s) {
+  const auto decode_of = [&](size_t i, NodeSample& s) {
+    const Batch& batch = batches_[i];
+    s.rows = static_cast<uint32_t>(batch.rows() + batch.waiting());
+    s.kv_tokens = static_cast<uint32_t>(batch.context() + batch.waiting_context());
+    if (options_.sched.tbt_slo_s > 0)
+      s.load = static_cast<float>(profile_.step_s(s.rows, s.kv_tokens) / options_.sched.tbt_slo_s);
+  };
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    NodeSample s;
+    s.at_s = static_cast<float>(at_s);
+    s.queue_s = static_cast<float>(queue_of(nodes_[i]));
+    if (coupled()) decode_of(i, s);
+    if (options_.sched.ttft_slo_s > 0) s.load = s.queue_s / static_cast<float>(options_.sched.ttft_slo_s);
+    run_.samples[i].push_back(s);
+  }
+  for (size_t i = 0; !coupled() && i < decodes_.size(); ++i) {
+    NodeSample s;
+    s.at_s = static_cast<float>(at_s);
+    decode_of(i, s);
+    run_.samples[nodes_.size() + i].push_back(s);
+  }
+  std::vector<uint32_t> replicas;
+  for (const uint32_t block : watched_) replicas.push_back(caches_.replicas(block));
+  run_.replicas.push_back(std::move(replicas));
+}
+
+}  // namespace mc::sim

@@ -1,0 +1,94 @@
+#include "sim/tiers.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "base/assert.h"
+
+namespace mc::sim {
+
+TieredCaches::TieredCaches(uint32_t node_count, uint64_t dram_blocks, uint64_t ssd_blocks, uint32_t unique_blocks)
+    : dram_capacity_(dram_blocks), ssd_capacity_(ssd_blocks), words_((node_count + 63) / 64) {
+  dram_.assign(node_count, Lru(std::max<uint64_t>(dram_blocks, 1)));
+  ssd_.assign(node_count, Lru(std::max<uint64_t>(ssd_blocks, 1)));
+  held_.resize(size_t{unique_blocks} * words_);
+  pending_.resize(size_t{unique_blocks} * words_);
+  makers_.assign(unique_blocks, UINT32_MAX);
+  alive_.resize(words_), alive_readable_.resize(words_);
+}
+
+void TieredCaches::match(std::span<const uint32_t> blocks, std::span<uint32_t> resident, std::span<uint32_t> readable) {
+  const size_t nodes = dram_.size();
+  MC_ASSERT_EQ(resident.size(), nodes);
+  MC_ASSERT_EQ(readable.size(), nodes);
+  std::fill(alive_.begin(), alive_.end(), ~uint64_t{0});
+  if (nodes % 64 != 0) alive_.back() = (uint64_t{1} << (nodes % 64)) - 1;
+  alive_readable_ = alive_;
+  const auto record = [](std::span<uint32_t> counts, size_t word, uint64_t gone, size_t count) {
+    for (; gone != 0; gone &= gone - 1)
+      counts[word * 64 + static_cast<size_t>(std::countr_zero(gone))] = static_cast<uint32_t>(count);
+  };
+  for (size_t k = 0; k < blocks.size(); ++k) {
+    uint64_t any = 0;
+    for (size_t w = 0; w < words_; ++w) {
+      const uint64_t have = held_[blocks[k] * words_ + w], wait = pending_[blocks[k] * words_ + w];
+      record(resident, w, alive_[w] & ~have, k);
+      record(readable, w, alive_readable_[w] & ~(have & ~wait), k);
+      any |= alive_[w] &= have;
+      alive_readable_[w] &= have & ~wait;
+    }
+    if (any == 0) return;
+  }
+  for (size_t w = 0; w < words_; ++w) {
+    record(resident, w, alive_[w], blocks.size());
+    record(readable, w, alive_readable_[w], blocks.size());
+  }
+}
+
+uint32_t TieredCaches::on_ssd(uint32_t node, std::span<const uint32_t> blocks) const {
+  if (ssd_capacity_ == 0) return 0;
+  return static_cast<uint32_t>(
+      std::count_if(blocks.begin(), blocks.end(), [&](uint32_t b) { return !dram_[node].holds(b); }));
+}
+
+void TieredCaches::use(uint32_t node, std::span<const uint32_t> blocks, uint32_t request) {
+  if (dram_capacity_ == 0) return;
+  const size_t word = node / 64;
+  const uint64_t bit = uint64_t{1} << (node % 64);
+  for (size_t i = blocks.size(); i-- > 0;) {
+    uint64_t& held = held_[blocks[i] * words_ + word];
+    if ((held & bit) == 0) {
+      pending_[blocks[i] * words_ + word] |= bit;
+      makers_[blocks[i]] = request;
+    }
+    held |= bit;
+    uint32_t gone = dram_[node].use(blocks[i]);
+    if (gone == Lru::kNone) continue;
+    if (ssd_capacity_ > 0) gone = ssd_[node].use(gone);
+    if (gone == Lru::kNone || dram_[node].holds(gone)) continue;
+    held_[gone * words_ + word] &= ~bit;
+    pending_[gone * words_ + word] &= ~bit;
+  }
+}
+
+void TieredCaches::settle(uint32_t node, std::span<const uint32_t> blocks) {
+  const size_t word = node / 64;
+  const uint64_t bit = uint64_t{1} << (node % 64);
+  for (const uint32_t block : blocks) pending_[block * words_ + word] &= ~bit;
+}
+
+void TieredCaches::drop(uint32_t node) {
+  const size_t word = node / 64;
+  const uint64_t bit = uint64_t{1} << (node % 64);
+  for (size_t i = word; i < held_.size(); i += words_) held_[i] &= ~bit, pending_[i] &= ~bit;
+  dram_[node] = Lru(std::max<uint64_t>(dram_capacity_, 1));
+  ssd_[node] = Lru(std::max<uint64_t>(ssd_capacity_, 1));
+}
+
+uint32_t TieredCaches::replicas(uint32_t block) const {
+  uint32_t count = 0;
+  for (size_t w = 0; w < words_; ++w) count += static_cast<uint32_t>(std::popcount(held_[block * words_ + w]));
+  return count;
+}
+
+}  // namespace mc::sim

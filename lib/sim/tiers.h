@@ -1,0 +1,44 @@
+// Caches of many nodes, each DRAM before SSD: what DRAM lets go is kept on SSD while there is room there, and comes
+// back into DRAM when it is used. Blocks are TraceBlocks' numbers. A block is pending on a node from dispatch of the
+// request that computes it until it is settled: it counts for the node's own later requests, but nobody reads it.
+// Matching a prompt against all nodes costs one pass over its blocks with two words of bits for every 64 nodes.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "sim/lru.h"
+
+namespace mc::sim {
+
+class TieredCaches {
+ public:
+  /// Blocks of each node; kUnlimitedBlocks never evicts, 0 keeps nothing.
+  TieredCaches(uint32_t node_count, uint64_t dram_blocks, uint64_t ssd_blocks, uint32_t unique_blocks);
+
+  /// Leading blocks of the prompt on each node, pending ones included, and of those the ones that can be read.
+  void match(std::span<const uint32_t> blocks, std::span<uint32_t> resident, std::span<uint32_t> readable);
+  /// How many of the blocks the node holds on SSD only.
+  uint32_t on_ssd(uint32_t node, std::span<const uint32_t> blocks) const;
+  /// Touches or inserts all blocks from the last to the first; new ones are pending, made by `request`.
+  void use(uint32_t node, std::span<const uint32_t> blocks, uint32_t request);
+  /// The request's blocks are computed (or its fetch is over).
+  void settle(uint32_t node, std::span<const uint32_t> blocks);
+  /// The node forgets everything.
+  void drop(uint32_t node);
+  /// The request that last began to make the block; UINT32_MAX before the first.
+  uint32_t maker(uint32_t block) const { return makers_[block]; }
+  uint32_t replicas(uint32_t block) const;
+  bool holds(uint32_t node, uint32_t block) const { return held_[block * words_ + node / 64] >> (node % 64) & 1; }
+
+ private:
+  uint64_t dram_capacity_, ssd_capacity_;
+  size_t words_;
+  std::vector<Lru> dram_, ssd_;
+  std::vector<uint64_t> held_, pending_;  // unique_blocks x words_: bit i of a block's words = node i
+  std::vector<uint32_t> makers_;
+  std::vector<uint64_t> alive_, alive_readable_;  // scratch of match()
+};
+
+}  // namespace mc::sim

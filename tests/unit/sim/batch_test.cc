@@ -1,0 +1,131 @@
+#include "sim/batch.h"
+
+#include <algorithm>
+#include <map>
+
+#include "base/rng.h"
+#include "test.h"
+
+using namespace mc;
+using namespace mc::sim;
+
+namespace {
+
+// The same batching, one step at a time over every row.
+struct Plain {
+  struct Row {
+    uint32_t request;
+    uint64_t context, left;
+    std::vector<double> gaps;
+  };
+  const sched::Profile& profile;
+  std::vector<Row> rows, waiting;
+  double end_s = -1;
+  std::map<uint32_t, std::pair<double, std::vector<double>>> ended;
+
+  void begin(double now_s) {
+    rows.insert(rows.end(), waiting.begin(), waiting.end());
+    waiting.clear();
+    uint64_t context = 0;
+    for (const Row& row : rows) context += row.context;
+    step_s = profile.step_s(static_cast<double>(rows.size()), static_cast<double>(context));
+    end_s = rows.empty() ? -1 : now_s + step_s;
+  }
+  void advance(double now_s) {
+    while (end_s >= 0 && end_s <= now_s) {
+      for (Row& row : rows) {
+        row.gaps.push_back(step_s);
+        ++row.context;
+        if (--row.left == 0) ended[row.request] = {end_s, row.gaps};
+      }
+      std::erase_if(rows, [](const Row& row) { return row.left == 0; });
+      begin(end_s);
+    }
+  }
+  double step_s = 0;
+};
+
+sched::Profile profile() {
+  auto out = sched::builtin_profile("a800-llama3-70b");
+  REQUIRE(out);
+  return *out;
+}
+
+double longest(std::vector<double> gaps) {
+  std::sort(gaps.rbegin(), gaps.rend());
+  double sum = 0;
+  const size_t count = (gaps.size() + 9) / 10;
+  for (size_t i = 0; i < count; ++i) sum += gaps[i];
+  return sum / static_cast<double>(count);
+}
+
+}  // namespace
+
+TEST_CASE("sim/batch: stretches give the times and gaps of single steps") {
+  const sched::Profile p = profile();
+  Rng rng(test::seed());
+  for (int round = 0; round < 30; ++round) {
+    Batch batch(&p, p.kv_capacity_tokens);
+    Plain plain{p};
+    std::map<uint32_t, double> ended;
+    std::vector<Batch::Done> done;
+    double now_s = 0;
+    const auto settle = [&](double to_s) {
+      while (batch.next_s() <= to_s) batch.advance(batch.next_s(), done);
+      batch.advance(to_s, done);
+    };
+    for (uint32_t r = 0; r < 40; ++r) {
+      now_s += rng.chance(0.3) ? 0 : rng.uniform() * 2;
+      settle(now_s);
+      plain.advance(now_s);
+      const uint64_t context = 1 + rng.below(30'000), steps = 1 + rng.below(rng.chance(0.5) ? 5 : 300);
+      batch.add(now_s, r, context, steps);
+      plain.waiting.push_back({r, context, steps, {}});
+      if (plain.end_s < 0) plain.begin(now_s);
+    }
+    settle(1e6);
+    plain.advance(1e6);
+    REQUIRE(done.size() == 40);
+    for (const Batch::Done& d : done) {
+      const auto& [end_s, gaps] = plain.ended.at(d.request);
+      CHECK(d.at_s == doctest::Approx(end_s).epsilon(1e-9));
+      const Batch::Gaps got = batch.take_gaps(d.request, 0);
+      CHECK(got.count == gaps.size());
+      CHECK(got.longest_s == doctest::Approx(longest(gaps)).epsilon(1e-9));
+    }
+    CHECK(batch.rows() == 0);
+    CHECK(batch.context() == 0);
+  }
+}
+
+TEST_CASE("sim/batch: a hole lengthens the gap of those who were there, not of who joins after it") {
+  const sched::Profile p = profile();
+  Batch batch(&p, p.kv_capacity_tokens);
+  std::vector<Batch::Done> done;
+  batch.add(0, 1, 1000, 3);
+  const double first_s = batch.next_s();
+  batch.stop_at_boundary();
+  batch.advance(batch.next_s(), done);
+  const double boundary_s = first_s > 0 ? p.step_s(1, 1000) : 0;
+  batch.hold(boundary_s);
+  CHECK(batch.next_s() == Batch::kNever);
+  batch.add(boundary_s, 2, 1000, 2);
+  batch.release(boundary_s + 5);
+  while (batch.next_s() < Batch::kNever) batch.advance(batch.next_s(), done);
+  REQUIRE(done.size() == 2);
+  CHECK(batch.take_gaps(1, 0).longest_s > 5);
+  CHECK(batch.take_gaps(2, 0).longest_s < 0.1);
+}
+
+TEST_CASE("sim/batch: rows that outgrow the memory make the newest wait, and all end") {
+  const sched::Profile p = profile();
+  Batch batch(&p, 1200);
+  std::vector<Batch::Done> done;
+  batch.add(0, 1, 500, 400);
+  batch.add(0, 2, 500, 400);
+  batch.add(0, 3, 500, 10);
+  while (batch.next_s() < Batch::kNever) batch.advance(batch.next_s(), done);
+  REQUIRE(done.size() == 3);
+  CHECK(batch.preempted() > 0);
+  for (const Batch::Done& d : done) CHECK(batch.take_gaps(d.request, 0).count >= (d.request == 3 ? 10u : 400u));
+}

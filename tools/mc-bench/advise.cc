@@ -1,0 +1,145 @@
+// `mc-bench advise TRACE`: what to deploy for a workload. Simulates every split of the nodes into prefill and decode,
+// and the same nodes doing both, at the trace's rate; then finds how much load the best of them bear. Says what it
+// would yield, and when not to disaggregate.
+
+#include <algorithm>
+
+#include "base/errors.h"
+#include "print.h"
+#include "sim.h"
+#include "sim_search.h"
+#include "trace.h"
+
+namespace mc::bench {
+namespace {
+
+using namespace sim_flags;
+
+constexpr Flag kNodes{.name = "nodes", .kind = FlagKind::count, .value = "N", .fallback = "16", .help = "how many"};
+
+constexpr const Flag* kFlags[] = {&kNodes,
+                                  &kProfile,
+                                  &kTtftSlo,
+                                  &kTbtSlo,
+                                  &kShare,
+                                  &kSpeedup,
+                                  &kPolicy,
+                                  &kFetchRule,
+                                  &kTheta,
+                                  &kAdmission,
+                                  &kHold,
+                                  &kDram,
+                                  &kSsd,
+                                  &kCacheBlocks,
+                                  &kBandwidth,
+                                  &kOverlap,
+                                  &kCoupled,
+                                  &kCoupledChunk,
+                                  &kJoinStall,
+                                  &kSlowStart,
+                                  &kPipeline,
+                                  &kDecodeTime,
+                                  &kSlack,
+                                  &kAggregate,
+                                  &kLimit,
+                                  &flags::kOutput,
+                                  &flags::kSeed,
+                                  &flags::kConfig,
+                                  &flags::kJson,
+                                  &flags::kLogLevel,
+                                  &flags::kLogFormat,
+                                  &flags::kPrintConfig};
+
+struct Choice {
+  std::string name;  // disaggregated, coupled chunked, coupled prefill-first
+  SimPoint now, most;
+};
+
+Json json_of(const Choice& c) {
+  Json out = Json::object({{"type", "point"}, {"choice", c.name}, {"cluster", c.now.shape.text()}});
+  out.set("effective", c.now.figures.effective).set("goodput_per_s", c.now.figures.goodput_per_s);
+  out.set("mean_ttft_s", c.now.figures.ttft_s.mean).set("p90_ttft_s", c.now.figures.ttft_s.p90);
+  out.set("p90_tbt_ms", c.now.figures.tbt_s.p90 * 1e3).set("gpu_s_mean", c.now.figures.gpu_s_mean);
+  out.set("max_speedup", c.most.speedup);
+  const bool any = c.most.speedup > 0;
+  return std::move(out.set("max_rate_per_s", any ? c.most.json["rate_per_s"].as_double() : 0.0));
+}
+
+double rate_of(const Choice& c) {
+  return c.most.speedup > 0 ? c.most.json["rate_per_s"].as_double() : 0;
+}
+
+std::string sentence(const Choice& best, const Choice& other, double share) {
+  const double ours = rate_of(best), theirs = rate_of(other);
+  std::string out = "deploy " + best.now.shape.text() + " (" + best.name + "): ";
+  if (ours <= 0) return "no choice keeps the goal even at 1/64 of this load; loosen the bounds or take faster nodes\n";
+  out += "bears " + fixed(ours, 2) + " requests/s with " + fixed(share * 100, 0) + " % within both bounds";
+  if (theirs > 0) out += ", " + fixed(ours / theirs, 2) + " times " + other.now.shape.text() + " (" + other.name + ")";
+  return out + "\n";
+}
+
+}  // namespace
+
+const cli::FlagList kAdviseFlags = kFlags;
+
+Result<int> advise(const cli::Args& args) {
+  MC_TRY(setup, read_setup(args));
+  MC_TRY(trace, read_sim_trace(args));
+  const uint64_t nodes = args.count(kNodes);
+  if (nodes < 2 || nodes > 256) return user_error(err::kBadValue, "--nodes must be 2 to 256", "--nodes");
+  MC_TRY(share, read_share(args));
+  const sim::TraceBlocks blocks(trace);
+  sim::ClusterOptions options = setup.options;
+  options.profile = &setup.profile;
+  options.policy = setup.policies.front();
+  options.sched.admission = setup.admissions.front();
+  options.keep_samples = false;
+  options.failures.clear();
+  std::vector<Choice> choices;
+  const auto splits = find_ratio(trace, blocks, options, static_cast<uint32_t>(nodes));
+  // The best split at this load, and its neighbours: more load may want another one.
+  const size_t best = best_of(splits);
+  for (size_t i = best == 0 ? 0 : best - 1; i <= std::min(best + 1, splits.size() - 1); ++i) {
+    options.shape = splits[i].shape;
+    choices.push_back({"disaggregated", splits[i], find_max_rate(trace, blocks, options, share)});
+  }
+  options.shape = {.prefill = 0, .decode = 0, .coupled = static_cast<uint32_t>(nodes)};
+  options.pipeline = 1;
+  options.hold = false;
+  if (args.text(kDram) == "profile" && args.text(kCacheBlocks) == "profile")
+    options.dram_blocks = setup.profile.kv_capacity_tokens / sim::kTraceBlockTokens;
+  options.policy = sched::find_policy("cache-aware");
+  options.sched.admission = sched::find_admission("none");
+  for (const sim::CoupledWay way : {sim::CoupledWay::chunked, sim::CoupledWay::prefill_first}) {
+    options.coupled_way = way;
+    const char* name = way == sim::CoupledWay::chunked ? "coupled, chunked" : "coupled, prefill first";
+    choices.push_back({name, simulate_point(trace, blocks, options), find_max_rate(trace, blocks, options, share)});
+  }
+  std::stable_sort(choices.begin(), choices.end(),
+                   [](const Choice& a, const Choice& b) { return rate_of(a) > rate_of(b); });
+  const auto other = std::find_if(choices.begin(), choices.end(), [&](const Choice& c) {
+    return (c.now.shape.coupled > 0) != (choices.front().now.shape.coupled > 0);
+  });
+  Sink sink(args);
+  Table table({"choice", "cluster", "good % now", "TTFT s p90", "TBT ms p90", "most requests/s"});
+  Json result = result_head("mc.advise.v1", args);
+  result.set("trace", args.positional_one("TRACE")).set("profile", setup.profile.name).set("nodes", nodes);
+  Json points = Json::array();
+  for (const Choice& c : choices) {
+    const Json line = json_of(c);
+    MC_CHECK(sink.line(line));
+    points.push(line);
+    table.add({c.name, c.now.shape.text(), fixed(c.now.figures.effective * 100, 2), fixed(c.now.figures.ttft_s.p90, 2),
+               fixed(c.now.figures.tbt_s.p90 * 1e3, 1), fixed(rate_of(c), 2)});
+  }
+  const std::string advice = sentence(choices.front(), *other, share);
+  result.set("disaggregate", choices.front().now.shape.coupled == 0);
+  result.set("cluster", choices.front().now.shape.text()).set("advice", advice.substr(0, advice.size() - 1));
+  result.set("max_rate_per_s", rate_of(choices.front())).set("points", std::move(points));
+  MC_CHECK(sink.text(table.text() + "\n" + advice));
+  MC_CHECK(sink.line(result));
+  MC_CHECK(sink.finish());
+  return 0;
+}
+
+}  // namespace mc::bench

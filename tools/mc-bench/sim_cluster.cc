@@ -1,0 +1,344 @@
+// `mc-bench sim TRACE`: the simulated cluster (lib/sim/cluster.h) under every policy and admission asked for. One
+// combination is one result; several are a `point` each, and all of them in the last line. The same arguments give
+// the same bytes.
+
+#include <algorithm>
+
+#include "base/errors.h"
+#include "base/fd.h"
+#include "print.h"
+#include "run/profile.h"
+#include "sim.h"
+#include "sim/cluster.h"
+#include "sim_search.h"
+#include "trace.h"
+
+namespace mc::bench {
+
+using namespace sim_flags;
+
+namespace {
+
+/// Blocks of 512 tokens that so many bytes hold.
+uint64_t blocks_in(uint64_t bytes, const sched::Profile& profile) {
+  return bytes / (sim::kTraceBlockTokens * profile.kv_bytes_per_token);
+}
+
+Result<void> read_caches(const cli::Args& args, SimSetup& out) {
+  const sched::Profile& p = out.profile;
+  out.options.dram_blocks = blocks_in(p.dram_bytes, p);
+  out.options.ssd_blocks = blocks_in(p.ssd_bytes, p);
+  // What a node that does both keeps is in its VRAM, beside the running batch.
+  if (out.options.shape.coupled > 0) out.options.dram_blocks = p.kv_capacity_tokens / sim::kTraceBlockTokens;
+  if (args.text(kDram) != "profile") out.options.dram_blocks = blocks_in(args.bytes(kDram), p);
+  if (args.text(kSsd) != "profile") out.options.ssd_blocks = blocks_in(args.bytes(kSsd), p);
+  const std::string& cache = args.text(kCacheBlocks);
+  if (cache == "unlimited")
+    out.options.dram_blocks = sim::kUnlimitedBlocks;
+  else if (cache != "profile")
+    out.options.dram_blocks = args.count(kCacheBlocks);
+  return {};
+}
+
+Result<void> read_sched(const cli::Args& args, sim::ClusterOptions& out) {
+  out.sched.fetch_rule = args.text(kFetchRule) == "cost" ? sched::FetchRule::cost : sched::FetchRule::threshold;
+  out.sched.threshold = args.number(kTheta);
+  if (!(out.sched.threshold >= 0)) return user_error(err::kBadValue, "--theta must be at least 0", "--theta");
+  out.sched.ttft_slo_s = to_seconds(args.duration(kTtftSlo));
+  out.sched.tbt_slo_s = to_seconds(args.duration(kTbtSlo));
+  out.sched.slow_start_s = to_seconds(args.duration(kSlowStart));
+  out.sched.admitting.decode_s = to_seconds(args.duration(kDecodeTime));
+  out.sched.admitting.aggregate = args.text(kAggregate) == "max" ? sched::Aggregate::max : sched::Aggregate::mean;
+  MC_TRY(slack, positive(args, kSlack));
+  out.sched.admitting.slack = slack;
+  return {};
+}
+
+}  // namespace
+
+Result<SimSetup> read_setup(const cli::Args& args) {
+  SimSetup out;
+  // advise has no shape of its own, and no failures
+  const auto shape = sim::parse_cluster(args.has(kCluster) ? args.text(kCluster) : "1p1d");
+  if (!shape) return user_error(err::kBadValue, shape.error().what, "--cluster");
+  sim::ClusterOptions& o = out.options;
+  o.shape = *shape;
+  MC_TRY(profile, run::open_profile(args.text(kProfile)));
+  out.profile = std::move(profile);
+  if (args.text(kBandwidth) != "profile") {
+    MC_TRY(bandwidth, positive(args, kBandwidth));
+    out.profile.net.bytes_per_s = out.profile.cost.read_bytes_per_s = bandwidth;
+  }
+  if (args.text(kJoinStall) != "profile") out.profile.join_s = to_seconds(args.duration(kJoinStall));
+  MC_CHECK(read_caches(args, out));
+  MC_CHECK(read_sched(args, o));
+  MC_TRY(speedup, positive(args, kSpeedup));
+  o.speedup = speedup;
+  o.hold = args.on(kHold);
+  o.layer_wise = args.text(kOverlap) == "layers";
+  o.coupled_way = args.text(kCoupled) == "chunked" ? sim::CoupledWay::chunked : sim::CoupledWay::prefill_first;
+  o.coupled_chunk_tokens = static_cast<uint32_t>(std::clamp<uint64_t>(args.count(kCoupledChunk), 1, 1u << 20));
+  o.pipeline = static_cast<uint32_t>(std::clamp<uint64_t>(args.count(kPipeline), 1, sim::kClusterNodesMax));
+  if (o.shape.coupled == 0 && o.shape.prefill % o.pipeline != 0)
+    return user_error(
+        err::kBadValue,
+        std::to_string(o.shape.prefill) + " prefill nodes are no whole groups of " + std::to_string(o.pipeline),
+        "--pipeline");
+  if (args.has(kSample)) o.sample_s = std::max(1e-3, to_seconds(args.duration(kSample)));
+  o.seed = args.count(flags::kSeed);
+  o.keep_samples = args.has(kSaveSamples) && !args.text(kSaveSamples).empty();
+  for (const std::string& text : args.has(kFail) ? args.list(kFail) : std::vector<std::string>{}) {
+    const auto failure = sim::parse_failure(text, o.shape);
+    if (!failure) return user_error(err::kBadValue, failure.error().what, "--fail");
+    o.failures.push_back(*failure);
+  }
+  for (const std::string& name : args.list(kPolicy)) {
+    const sched::Policy* policy = sched::find_policy(name);
+    if (policy == nullptr) {
+      std::string known;
+      for (const auto* p : sched::policies()) known += (known.empty() ? "" : ", ") + std::string(p->name);
+      return user_error(err::kBadValue, "there is no policy '" + name + "'; there are: " + known, "--policy");
+    }
+    out.policies.push_back(policy);
+  }
+  for (const std::string& name : args.list(kAdmission)) {
+    const sched::Admission* admission = sched::find_admission(name);
+    if (admission == nullptr) {
+      std::string known;
+      for (const auto* a : sched::admissions()) known += (known.empty() ? "" : ", ") + std::string(a->name);
+      return user_error(err::kBadValue, "there is no admission '" + name + "'; there are: " + known, "--admission");
+    }
+    out.admissions.push_back(admission);
+  }
+  if (out.policies.empty()) return user_error(err::kBadValue, "--policy names none", "--policy");
+  if (out.admissions.empty()) return user_error(err::kBadValue, "--admission names none", "--admission");
+  return out;
+}
+
+Json cluster_figures(const sim::ClusterOptions& options, const sim::ClusterRun& run, const sim::ClusterFigures& f) {
+  Json out = Json::object({{"policy", options.policy->name}});
+  if (options.policy->name == "kv-centric")
+    out.set("fetch_rule", options.sched.fetch_rule == sched::FetchRule::cost ? "cost" : "threshold");
+  out.set("admission", options.sched.admission->name).set("hold", options.hold);
+  out.set("requests", f.requests).set("served", f.served).set("good", f.good);
+  out.set("goodput_per_s", f.goodput_per_s).set("goodput_per_s_low", f.goodput_low);
+  out.set("goodput_per_s_high", f.goodput_high).set("effective", f.effective);
+  out.set("ttft_met", f.ttft_ok).set("tbt_met", f.tbt_ok);
+  out.set("rejected", f.rejected_prefill + f.rejected_decode + f.rejected_after + f.rejected_node);
+  out.set("rejected_ttft", f.rejected_prefill).set("rejected_decode", f.rejected_decode);
+  out.set("rejected_after_prefill", f.rejected_after).set("rejected_no_node", f.rejected_node);
+  const auto put = [&](const std::string& name, const char* unit, const sim::Percentiles& p, double scale) {
+    out.set("mean_" + name + unit, p.mean * scale).set("p50_" + name + unit, p.p50 * scale);
+    out.set("p90_" + name + unit, p.p90 * scale).set("p99_" + name + unit, p.p99 * scale);
+  };
+  put("ttft", "_s", f.ttft_s, 1);
+  put("tbt", "_ms", f.tbt_s, 1e3);
+  put("handoff", "_ms", f.handoff_s, 1e3);
+  out.set("token_hit", f.token_hit).set("dram_hit", f.dram_hit).set("remote_hit", f.remote_hit);
+  out.set("ssd_hit", f.ssd_hit).set("gpu_s", f.gpu_s).set("gpu_s_mean", f.gpu_s_mean);
+  out.set("wasted_gpu_s", f.wasted_gpu_s).set("fetches", run.fetches).set("moved_bytes", run.moved_bytes);
+  const double nodes = options.shape.coupled > 0 ? options.shape.coupled : options.shape.prefill;
+  out.set("prefill_busy", run.end_s > 0 ? run.prefill_busy_s / run.end_s / nodes : 0);
+  out.set("batch_mean", f.batch_mean).set("batch_max", run.rows_max);
+  out.set("retried", run.retried).set("preempted", run.preempted);
+  return std::move(out.set("duration_s", run.end_s));
+}
+
+namespace {
+
+/// What would have become of the rejected: each of a sample is let in, alone, and everything else decides again.
+void add_counterfactual(const std::vector<sim::TraceRequest>& trace, const sim::TraceBlocks& blocks,
+                        sim::ClusterOptions options, const sim::ClusterRun& run, uint64_t count, Json& out) {
+  std::vector<uint32_t> rejected;
+  uint64_t accepted = 0, missed = 0;
+  for (uint32_t r = 0; r < trace.size(); ++r) {
+    const sim::Fate fate = run.requests[r].fate;
+    const bool late = fate == sim::Fate::rejected_after;  // let in, and failed
+    if (fate == sim::Fate::served || late)
+      ++accepted, missed += !sim::is_good(run.requests[r], options);
+    else
+      rejected.push_back(r);
+  }
+  Rng rng = Rng(options.seed).fork("counterfactual");
+  for (size_t i = 0; i < rejected.size(); ++i) std::swap(rejected[i], rejected[i + rng.below(rejected.size() - i)]);
+  rejected.resize(std::min<size_t>(rejected.size(), count));
+  options.keep_samples = false;
+  uint64_t would_miss = 0;
+  for (const uint32_t r : rejected) {
+    options.force = r;
+    would_miss += !sim::is_good(sim::run_cluster(trace, blocks, options).requests[r], options);
+  }
+  out.set("rejected_checked", rejected.size());
+  out.set("rejected_would_miss",
+          rejected.empty() ? Json() : Json(static_cast<double>(would_miss) / static_cast<double>(rejected.size())));
+  out.set("accepted_missed",
+          accepted == 0 ? Json() : Json(static_cast<double>(missed) / static_cast<double>(accepted)));
+}
+
+void append_requests(const sim::ClusterOptions& options, const std::vector<sim::TraceRequest>& trace,
+                     const sim::ClusterRun& run, std::string& out) {
+  for (size_t i = 0; i < trace.size(); ++i) {
+    const sim::RequestRecord& r = run.requests[i];
+    Json line = Json::object({{"type", "request"}, {"policy", options.policy->name}});
+    line.set("admission", options.sched.admission->name).set("index", i).set("fate", sim::to_string(r.fate));
+    line.set("good", sim::is_good(r, options)).set("attempts", r.attempts);
+    line.set("prefill", r.prefill).set("decode", r.decode);
+    line.set("predicted_ttft_s", r.predicted_ttft_s).set("predicted_tbt_ms", r.predicted_tbt_s * 1e3);
+    line.set("ttft_s", r.ttft_s).set("tbt_ms", r.tbt_s > 0 ? Json(r.tbt_s * 1e3) : Json());
+    line.set("tpot_ms", r.mean_gap_s > 0 ? Json(r.mean_gap_s * 1e3) : Json()).set("handoff_ms", r.handoff_s * 1e3);
+    line.set("queue_s", r.queue_s).set("prefill_s", r.prefill_s).set("end_s", r.end_s);
+    line.set("dram_tokens", r.dram_tokens).set("remote_tokens", r.remote_tokens).set("ssd_tokens", r.ssd_tokens);
+    out += line.dump() + "\n";
+  }
+}
+
+void append_samples(const sim::ClusterOptions& options, const sim::ClusterRun& run, std::string& out) {
+  for (size_t i = 0; i < run.replicas.size(); ++i) {
+    const auto head = [&](const char* type) {
+      Json line = Json::object({{"type", type}, {"policy", options.policy->name}});
+      return std::move(line.set("admission", options.sched.admission->name).set("at_s", run.samples[0][i].at_s));
+    };
+    for (size_t n = 0; n < run.nodes.size(); ++n) {
+      const sim::NodeSample& s = run.samples[n][i];
+      Json line = head("node");
+      line.set("node", run.nodes[n]).set("load", s.load).set("queue_s", s.queue_s);
+      out += line.set("rows", s.rows).set("kv_tokens", s.kv_tokens).dump() + "\n";
+    }
+    for (size_t k = 0; k < run.replica_ranks.size(); ++k)
+      out += head("replicas").set("rank", run.replica_ranks[k]).set("replicas", run.replicas[i][k]).dump() + "\n";
+  }
+}
+
+std::string table(const std::vector<Json>& points) {
+  Table out({"policy", "admission", "goodput /s", "95 %", "good %", "rejected", "wasted GPU s", "TTFT s mean", "p50",
+             "p90", "p99", "TBT ms mean", "p90", "p99", "hit %", "GPU s"});
+  for (const Json& p : points) {
+    const auto number = [&](const char* key, int decimals, double scale = 1) {
+      return fixed(p[key].as_double() * scale, decimals);
+    };
+    std::string policy(p["policy"].as_string());
+    if (p.has("fetch_rule")) policy += " (" + std::string(p["fetch_rule"].as_string()) + ")";
+    std::string admission(p["admission"].as_string());
+    if (p["hold"].as_bool()) admission += ", held";
+    out.add({policy, admission, number("goodput_per_s", 3),
+             number("goodput_per_s_low", 3) + "-" + number("goodput_per_s_high", 3), number("effective", 2, 100),
+             std::to_string(p["rejected"].as_int()), number("wasted_gpu_s", 0), number("mean_ttft_s", 3),
+             number("p50_ttft_s", 3), number("p90_ttft_s", 3), number("p99_ttft_s", 3), number("mean_tbt_ms", 1),
+             number("p90_tbt_ms", 1), number("p99_tbt_ms", 1), number("token_hit", 2, 100), number("gpu_s_mean", 3)});
+  }
+  return out.text();
+}
+
+Json summary(const cli::Args& args, const SimSetup& setup, const std::vector<Json>& points) {
+  Json out = result_head("mc.sim.v1", args);
+  const sim::ClusterOptions& o = setup.options;
+  out.set("trace", args.positional_one("TRACE")).set("rules", "cluster").set("cluster", o.shape.text());
+  out.set("prefill_nodes", o.shape.prefill).set("decode_nodes", o.shape.decode);
+  out.set("coupled_nodes", o.shape.coupled).set("profile", setup.profile.name);
+  out.set("cache_blocks", o.dram_blocks == sim::kUnlimitedBlocks ? Json() : Json(o.dram_blocks));
+  out.set("ssd_blocks", o.ssd_blocks).set("speedup", o.speedup);
+  out.set("bandwidth_bytes_per_s", setup.profile.net.bytes_per_s);
+  out.set("ttft_slo_s", o.sched.ttft_slo_s).set("tbt_slo_ms", o.sched.tbt_slo_s * 1e3);
+  if (points.size() == 1) {
+    for (const JsonMember& member : points.front().members()) out.set(member.key, member.value);
+    return out;
+  }
+  Json list = Json::array();
+  for (const Json& p : points) list.push(p);
+  return std::move(out.set("points", std::move(list)));
+}
+
+}  // namespace
+
+namespace {
+
+Result<int> search(const cli::Args& args, SimSetup& setup, const std::vector<sim::TraceRequest>& trace) {
+  const sim::TraceBlocks blocks(trace);
+  sim::ClusterOptions& options = setup.options;
+  options.profile = &setup.profile;
+  options.keep_samples = false;
+  MC_TRY(share, read_share(args));
+  const bool ratio = args.on(kFindRatio);
+  const uint32_t nodes = options.shape.prefill + options.shape.decode;
+  if (ratio && nodes < 2)
+    return user_error(err::kBadValue, "--find-ratio splits prefill and decode nodes, as in --cluster 8p8d",
+                      "--cluster");
+  Sink sink(args);
+  std::vector<SimPoint> points;
+  for (const sched::Policy* policy : setup.policies)
+    for (const sched::Admission* admission : setup.admissions) {
+      options.policy = policy, options.sched.admission = admission;
+      if (ratio) {
+        for (SimPoint& point : find_ratio(trace, blocks, options, nodes)) points.push_back(std::move(point));
+        continue;
+      }
+      points.push_back(find_max_rate(trace, blocks, options, share));
+      if (points.back().speedup > 0) continue;
+      return user_error(
+          err::kBadValue,
+          "not even at 1/64 of the trace's rate are " + fixed(share * 100, 1) + " % of the requests within both bounds",
+          "--share");
+    }
+  Table table({"cluster", "policy", "admission", "requests/s", "goodput /s", "good %", "TTFT s mean", "p90",
+               "TBT ms mean", "p90"});
+  for (const SimPoint& p : points) {
+    Json line = Json::object({{"type", "point"}});
+    for (const JsonMember& member : p.json.members()) line.set(member.key, member.value);
+    MC_CHECK(sink.line(line));
+    table.add({p.shape.text(), std::string(p.json["policy"].as_string()), std::string(p.json["admission"].as_string()),
+               fixed(p.json["rate_per_s"].as_double(), 3), fixed(p.figures.goodput_per_s, 3),
+               fixed(p.figures.effective * 100, 2), fixed(p.figures.ttft_s.mean, 3), fixed(p.figures.ttft_s.p90, 3),
+               fixed(p.figures.tbt_s.mean * 1e3, 1), fixed(p.figures.tbt_s.p90 * 1e3, 1)});
+  }
+  MC_CHECK(sink.text(table.text()));
+  Json out = result_head("mc.sim.v1", args);
+  out.set("trace", args.positional_one("TRACE")).set("rules", "cluster").set("profile", setup.profile.name);
+  out.set("ttft_slo_s", options.sched.ttft_slo_s).set("tbt_slo_ms", options.sched.tbt_slo_s * 1e3).set("share", share);
+  const size_t best = ratio ? best_of(points) : 0;
+  if (ratio || points.size() == 1) {
+    for (const JsonMember& member : points[best].json.members()) out.set(member.key, member.value);
+  }
+  Json list = Json::array();
+  for (const SimPoint& p : points) list.push(p.json);
+  out.set("points", std::move(list));
+  MC_CHECK(sink.line(out));
+  MC_CHECK(sink.finish());
+  return 0;
+}
+
+}  // namespace
+
+Result<int> simulate_cluster(const cli::Args& args) {
+  MC_TRY(setup, read_setup(args));
+  MC_TRY(trace, read_sim_trace(args));
+  if (args.on(kFindMaxRate) || args.on(kFindRatio)) return search(args, setup, trace);
+  const sim::TraceBlocks blocks(trace);
+  Sink sink(args);
+  std::vector<Json> points;
+  std::string requests, samples;
+  setup.options.profile = &setup.profile;
+  const bool many = setup.policies.size() * setup.admissions.size() > 1;
+  for (const sched::Policy* policy : setup.policies)
+    for (const sched::Admission* admission : setup.admissions) {
+      setup.options.policy = policy;
+      setup.options.sched.admission = admission;
+      const sim::ClusterRun run = sim::run_cluster(trace, blocks, setup.options);
+      points.push_back(cluster_figures(setup.options, run, sim::figures_of(trace, setup.options, run)));
+      if (args.count(kCounterfactual) > 0)
+        add_counterfactual(trace, blocks, setup.options, run, args.count(kCounterfactual), points.back());
+      if (!args.text(kSaveRequests).empty()) append_requests(setup.options, trace, run, requests);
+      if (setup.options.keep_samples) append_samples(setup.options, run, samples);
+      if (!many) continue;
+      Json line = Json::object({{"type", "point"}});
+      for (const JsonMember& member : points.back().members()) line.set(member.key, member.value);
+      MC_CHECK(sink.line(line));
+    }
+  if (!args.text(kSaveRequests).empty()) MC_CHECK(write_file_atomic(args.text(kSaveRequests), requests));
+  if (!args.text(kSaveSamples).empty()) MC_CHECK(write_file_atomic(args.text(kSaveSamples), samples));
+  MC_CHECK(sink.text(table(points)));
+  MC_CHECK(sink.line(summary(args, setup, points)));
+  MC_CHECK(sink.finish());
+  return 0;
+}
+
+}  // namespace mc::bench

@@ -1,0 +1,75 @@
+#include "sim_search.h"
+
+#include <algorithm>
+
+#include "base/assert.h"
+
+namespace mc::bench {
+
+SimPoint simulate_point(const std::vector<sim::TraceRequest>& trace, const sim::TraceBlocks& blocks,
+                        const sim::ClusterOptions& options) {
+  const sim::ClusterRun run = sim::run_cluster(trace, blocks, options);
+  SimPoint out;
+  out.shape = options.shape, out.speedup = options.speedup;
+  out.figures = sim::figures_of(trace, options, run);
+  out.json = Json::object({{"cluster", options.shape.text()}, {"speedup", options.speedup}});
+  out.json.set("rate_per_s", run.span_s > 0 ? static_cast<double>(trace.size()) / run.span_s : 0);
+  const Json figures = cluster_figures(options, run, out.figures);
+  for (const JsonMember& member : figures.members()) out.json.set(member.key, member.value);
+  return out;
+}
+
+SimPoint find_max_rate(const std::vector<sim::TraceRequest>& trace, const sim::TraceBlocks& blocks,
+                       sim::ClusterOptions options, double share) {
+  constexpr double kLeast = 1.0 / 64, kMost = 64, kPrecision = 1.01;
+  options.keep_samples = false;
+  SimPoint best;
+  const auto holds = [&](double speedup) {
+    options.speedup = speedup;
+    SimPoint point = simulate_point(trace, blocks, options);
+    if (point.figures.effective < share) return false;
+    best = std::move(point);
+    return true;
+  };
+  double low = options.speedup, high = low;
+  if (holds(low)) {
+    while (high < kMost && holds(high * 2)) high = low = high * 2;
+    high = low * 2;
+  } else {
+    while (low > kLeast && !holds(low / 2)) low /= 2;
+    high = low;
+    low /= 2;
+  }
+  if (best.figures.requests == 0) {
+    best.speedup = 0;
+    return best;
+  }
+  while (high / low > kPrecision) {
+    const double middle = (low + high) / 2;
+    (holds(middle) ? low : high) = middle;
+  }
+  return best;
+}
+
+std::vector<SimPoint> find_ratio(const std::vector<sim::TraceRequest>& trace, const sim::TraceBlocks& blocks,
+                                 sim::ClusterOptions options, uint32_t nodes) {
+  MC_ASSERT(nodes >= 2);
+  options.keep_samples = false;
+  options.pipeline = 1;
+  std::vector<SimPoint> out;
+  for (uint32_t prefill = 1; prefill < nodes; ++prefill) {
+    options.shape = {.prefill = prefill, .decode = nodes - prefill, .coupled = 0};
+    out.push_back(simulate_point(trace, blocks, options));
+  }
+  return out;
+}
+
+size_t best_of(const std::vector<SimPoint>& points) {
+  const auto best = std::min_element(points.begin(), points.end(), [](const SimPoint& a, const SimPoint& b) {
+    if (a.figures.good != b.figures.good) return a.figures.good > b.figures.good;
+    return a.figures.ttft_s.mean < b.figures.ttft_s.mean;
+  });
+  return static_cast<size_t>(best - points.begin());
+}
+
+}  // namespace mc::bench
