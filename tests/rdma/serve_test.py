@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The serving path over rdma://: in the machine with soft-RoCE, a prefill and a decode node exchange KV by
-RDMA READ, and the text is that of the single process in the same machine."""
+RDMA READ, and the text is that of the single process in the same machine; also that of a prefill node whose
+reads take longer than the lease on what they read."""
 
 import json
 import os
@@ -34,16 +35,20 @@ set -eu
 export MCT_RUN_DIR=/tmp/run
 mkdir -m 700 /tmp/run
 FLAGS="-m /mc/model --dtype f32"
-WORKER="$FLAGS --cost /mc/cost --transport rdma --kv-mem 16MiB"
-mc-conductor -m /mc/model --http 127.0.0.1:8000 >/dev/null 2>>/tmp/log &
-mc-prefill $WORKER --http 127.0.0.1:8001 >/dev/null 2>>/tmp/log &
-mc-decode $WORKER --http 127.0.0.1:8002 >/dev/null 2>>/tmp/log &
+WORKER="$FLAGS --cost /mc/cost --transport rdma --kv-mem 16MiB --lease-time 300ms"
+mc-conductor -m /mc/model --fetch-rule threshold --http 127.0.0.1:8000 >/dev/null 2>>/tmp/log &
+mc-prefill $WORKER --name p0 --http 127.0.0.1:8001 >/dev/null 2>>/tmp/log &
+mc-decode $WORKER --name d0 --http 127.0.0.1:8002 >/dev/null 2>>/tmp/log &
 mc-conductor wait --prefill 1 --decode 1 --timeout 60s >&2 || { cat /tmp/log; exit 1; }
 for ids in $1; do
   echo "MC-ORACLE $(mc-prefill once $FLAGS --prompt-ids $ids -n 12 --temperature 0 --ignore-eos --json | tail -n 1)"
   body="{\"prompt\": [$ids], \"max_tokens\": 12, \"temperature\": 0, \"ignore_eos\": true, \"return_token_ids\": true}"
   echo "MC-ANSWER $(wget -q -O - --post-data "$body" http://127.0.0.1:8000/v1/completions)"
 done
+mc-prefill $WORKER --name p1 --http 127.0.0.1:8003 --transfer-faults delay=1:900ms >/dev/null 2>>/tmp/log &
+mc-conductor wait --prefill 2 --timeout 60s >&2 || { cat /tmp/log; exit 1; }
+body="${body%?}, \"mc\": {\"explain\": true, \"pin\": {\"prefill\": \"p1\", \"decode\": \"d0\"}}}"
+echo "MC-LATE $(wget -q -O - --post-data "$body" http://127.0.0.1:8000/v1/completions)"
 sed -n 's/^/MC-LOG /p' /tmp/log | grep 'data connection up'
 wget -q -O - http://127.0.0.1:8002/metrics | sed -n 's/^mc_xfer_bytes_total/MC-METRIC &/p'
 """
@@ -76,6 +81,10 @@ class Serve(unittest.TestCase):
         answers = [json.loads(text)["choices"][0]["token_ids"] for text in found["MC-ANSWER"]]
         self.assertEqual(len(oracles), len(prompts))
         self.assertEqual(answers, oracles)
+        late = json.loads(found["MC-LATE"][0])
+        self.assertEqual(late["choices"][0]["token_ids"], oracles[-1])
+        self.assertTrue(late["mc"]["fallback"].startswith("fetch:"), late["mc"])
+        self.assertEqual(late["mc"]["cached_remote_tokens"], 0, late["mc"])
         self.assertTrue(all("rdma" in line for line in found["MC-LOG"]), found["MC-LOG"])
         read = [line for line in found["MC-METRIC"] if 'direction="in"' in line and 'transport="rdma"' in line]
         self.assertTrue(read and float(read[0].rsplit(" ", 1)[1]) > 0, found["MC-METRIC"])
