@@ -38,50 +38,180 @@ void PrefixIndex::remove_node(const NodeId& name) {
   const auto known = find_node(name);
   if (!known) return;
   const NodeOrdinal node = *known;
-  sweep([node](Holder& holder) { return holder.node == node; });
+  alter_all([node](Holders& holders) { std::erase_if(holders, [&](const Holder& h) { return h.node == node; }); });
   nodes_[node] = Node{};
   ordinals_.erase(name);
 }
 
-// -- the table ----------------------------------------------------------------------------------------
+// -- the table of blocks ------------------------------------------------------------------------------
 
-// A block has few holders, nearly always fewer than a binary search would pay for.
-PrefixIndex::Holder& PrefixIndex::holder_for(NodeOrdinal node, const BlockHash& hash) {
-  Holders& holders = blocks_[hash];
-  auto it = holders.begin();
-  while (it != holders.end() && it->node < node) ++it;
+// The ids are cryptographic hashes, so a few of their bits would do; multiplying spreads made-up ones too.
+size_t PrefixIndex::home(const BlockHash& hash, size_t slot_count) {
+  return static_cast<size_t>((Id128Hash{}(hash)*0x9e3779b97f4a7c15) >> 20) & (slot_count - 1);
+}
+
+PrefixIndex::Slot* PrefixIndex::find(const BlockHash& hash) {
+  for (size_t i = home(hash);; i = (i + 1) & (slots_.size() - 1)) {
+    if (slots_[i].set == kNoSet) return nullptr;
+    if (slots_[i].hash == hash) return &slots_[i];
+  }
+}
+
+// The slot of a block that is not here is returned with kNoSet; the caller gives it a set.
+PrefixIndex::Slot& PrefixIndex::find_or_insert(const BlockHash& hash) {
+  if ((block_count_ + 1) * 5 > slots_.size() * 4) grow();
+  size_t i = home(hash);
+  while (slots_[i].set != kNoSet && slots_[i].hash != hash) i = (i + 1) & (slots_.size() - 1);
+  slots_[i].hash = hash;
+  return slots_[i];
+}
+
+void PrefixIndex::grow() {
+  std::vector<Slot> larger(slots_.size() * 2);
+  for (const Slot& slot : slots_) {
+    if (slot.set == kNoSet) continue;
+    size_t i = home(slot.hash, larger.size());
+    while (larger[i].set != kNoSet) i = (i + 1) & (larger.size() - 1);
+    larger[i] = slot;
+  }
+  slots_ = std::move(larger);
+}
+
+// Closes the gap: what stands behind it moves up unless it would pass its home.
+void PrefixIndex::erase(Slot* slot) {
+  const size_t mask = slots_.size() - 1;
+  size_t gap = static_cast<size_t>(slot - slots_.data());
+  for (size_t i = (gap + 1) & mask; slots_[i].set != kNoSet; i = (i + 1) & mask) {
+    if (((i - home(slots_[i].hash)) & mask) < ((i - gap) & mask)) continue;
+    slots_[gap] = slots_[i];
+    gap = i;
+  }
+  slots_[gap] = Slot{};
+  --block_count_;
+}
+
+// -- the sets of holders ------------------------------------------------------------------------------
+
+PrefixIndex::SetId PrefixIndex::intern(Holders&& holders) {
+  uint64_t hash = holders.size();
+  for (const Holder& h : holders) {
+    hash = (hash ^ (uint64_t{h.node} << 32 | uint64_t{h.tier} << 16 | h.pending)) * 0x9e3779b97f4a7c15;
+    hash ^= hash >> 29;
+  }
+  SetId* bucket = &buckets_[hash & (buckets_.size() - 1)];
+  for (SetId set = *bucket; set != kNoSet; set = sets_[set].next)
+    if (sets_[set].hash == hash && sets_[set].holders == holders) return ++sets_[set].blocks, set;
+  if (++set_count_ > buckets_.size()) {
+    std::vector<SetId> larger(buckets_.size() * 2, kNoSet);
+    for (SetId head : buckets_)
+      for (SetId set = head, next; set != kNoSet; set = next) {
+        next = sets_[set].next;
+        SetId& to = larger[sets_[set].hash & (larger.size() - 1)];
+        sets_[set].next = to;
+        to = set;
+      }
+    buckets_ = std::move(larger);
+    bucket = &buckets_[hash & (buckets_.size() - 1)];
+  }
+  SetId set = free_set_;
+  if (set != kNoSet) {
+    free_set_ = sets_[set].next;
+  } else {
+    set = static_cast<SetId>(sets_.size());
+    sets_.emplace_back();
+  }
+  sets_[set].holders.assign(holders.begin(), holders.end());
+  sets_[set].blocks = 1, sets_[set].hash = hash, sets_[set].next = *bucket;
+  *bucket = set;
+  return set;
+}
+
+void PrefixIndex::release(SetId set) {
+  if (--sets_[set].blocks > 0) return;
+  SetId* link = &buckets_[sets_[set].hash & (buckets_.size() - 1)];
+  while (*link != set) link = &sets_[*link].next;
+  *link = sets_[set].next;
+  sets_[set] = Set{.next = free_set_};
+  free_set_ = set;
+  --set_count_;
+}
+
+PrefixIndex::Holder& PrefixIndex::holder_in(Holders& holders, NodeOrdinal node) {
+  auto it = std::lower_bound(holders.begin(), holders.end(), node,
+                             [](const Holder& h, NodeOrdinal value) { return h.node < value; });
   if (it == holders.end() || it->node != node) it = holders.insert(it, Holder{.node = node});
   return *it;
 }
 
-void PrefixIndex::erase_if_empty(const BlockHash& hash, NodeOrdinal node) {
-  const auto block = blocks_.find(hash);
-  if (block == blocks_.end()) return;
-  std::erase_if(block->second, [&](const Holder& h) { return h.node == node && h.tier == kAbsent && h.pending == 0; });
-  if (block->second.empty()) blocks_.erase(block);
+template <class Change>
+void PrefixIndex::alter(const BlockHash& hash, Change change) {
+  Slot& slot = find_or_insert(hash);
+  const SetId before = slot.set;
+  scratch_.assign(sets_[before].holders.begin(), sets_[before].holders.end());
+  change(scratch_);
+  if (scratch_.empty()) {
+    if (before != kNoSet) release(before), erase(&slot);
+    return;
+  }
+  if (before == kNoSet) ++block_count_;
+  slot.set = intern(std::move(scratch_));
+  if (before != kNoSet) release(before);
+}
+
+// Judges each set once, however many blocks name it; what is left without holders goes in a second pass,
+// since closing gaps moves slots.
+template <class Change>
+void PrefixIndex::alter_all(Change change) {
+  constexpr SetId kUnknown = UINT32_MAX;
+  std::vector<SetId> after(sets_.size(), kUnknown);
+  std::vector<BlockHash> empty;
+  for (Slot& slot : slots_) {
+    if (slot.set == kNoSet) continue;
+    const SetId before = slot.set;
+    SetId& known = after[before];
+    if (known == kUnknown) {
+      scratch_ = sets_[before].holders;
+      change(scratch_);
+      if (scratch_ == sets_[before].holders)
+        known = before;
+      else
+        known = scratch_.empty() ? kNoSet : intern(std::move(scratch_));
+      if (known != before && known != kNoSet) --sets_[known].blocks;  // counted below, block by block
+    }
+    if (known == before) continue;
+    if (known == kNoSet) {
+      empty.push_back(slot.hash);
+      continue;
+    }
+    ++sets_[known].blocks;
+    slot.set = known;
+    release(before);
+  }
+  for (const BlockHash& hash : empty) {
+    Slot* slot = find(hash);
+    release(slot->set);
+    erase(slot);
+  }
 }
 
 void PrefixIndex::store(NodeOrdinal node, const BlockHash& hash, Tier tier) {
-  Holder& holder = holder_for(node, hash);
-  if (holder.tier == kAbsent) ++nodes_[node].resident_count;
-  holder.tier = static_cast<uint8_t>(tier);
+  alter(hash, [&](Holders& holders) {
+    Holder& holder = holder_in(holders, node);
+    if (holder.tier == kAbsent) ++nodes_[node].resident_count;
+    holder.tier = static_cast<uint8_t>(tier);
+  });
 }
 
 void PrefixIndex::drop(NodeOrdinal node, const BlockHash& hash) {
-  Holder& holder = holder_for(node, hash);
-  if (holder.tier != kAbsent) --nodes_[node].resident_count;
-  holder.tier = kAbsent;
-  erase_if_empty(hash, node);
-}
-
-// Applies `change` to every holder; true = take it out. The order does not matter: each holder is
-// judged alone.
-template <class Change>
-void PrefixIndex::sweep(Change change) {
-  for (auto block = blocks_.begin(); block != blocks_.end();) {
-    std::erase_if(block->second, change);
-    block = block->second.empty() ? blocks_.erase(block) : std::next(block);
-  }
+  alter(hash, [&](Holders& holders) {
+    for (auto it = holders.begin(); it != holders.end(); ++it) {
+      if (it->node != node) continue;
+      if (it->tier != kAbsent) --nodes_[node].resident_count;
+      it->tier = kAbsent;
+      if (it->pending == 0) holders.erase(it);
+      return;
+    }
+  });
 }
 
 // -- events -------------------------------------------------------------------------------------------
@@ -100,10 +230,8 @@ PrefixIndex::Applied PrefixIndex::apply(NodeOrdinal node, std::span<const BlockE
 
 void PrefixIndex::replace(NodeOrdinal node, uint64_t seq, std::span<const ResidentBlock> blocks) {
   Node& n = at(node);
-  sweep([node](Holder& holder) {
-    if (holder.node != node) return false;
-    holder.tier = kAbsent;
-    return holder.pending == 0;
+  alter_all([node](Holders& holders) {
+    std::erase_if(holders, [&](Holder& h) { return h.node == node && (h.tier = kAbsent, h.pending == 0); });
   });
   n.resident_count = 0;
   n.seq = seq;
@@ -113,60 +241,106 @@ void PrefixIndex::replace(NodeOrdinal node, uint64_t seq, std::span<const Reside
 
 void PrefixIndex::add_pending(NodeOrdinal node, std::span<const BlockHash> hashes) {
   at(node);
-  for (const BlockHash& hash : hashes) {
-    Holder& holder = holder_for(node, hash);
-    MC_ASSERT_LT(holder.pending, UINT16_MAX);
-    ++holder.pending;
-  }
+  for (const BlockHash& hash : hashes)
+    alter(hash, [&](Holders& holders) {
+      Holder& holder = holder_in(holders, node);
+      MC_ASSERT_LT(holder.pending, UINT16_MAX);
+      ++holder.pending;
+    });
 }
 
 void PrefixIndex::settle_pending(NodeOrdinal node, std::span<const BlockHash> hashes) {
-  for (const BlockHash& hash : hashes) {
-    const auto block = blocks_.find(hash);
-    if (block == blocks_.end()) continue;  // the node went away in between and came back empty
-    for (Holder& holder : block->second)
-      if (holder.node == node && holder.pending > 0) --holder.pending;
-    erase_if_empty(hash, node);
-  }
+  for (const BlockHash& hash : hashes)
+    alter(hash, [&](Holders& holders) {
+      // Not found: the node went away in between and came back empty.
+      for (auto it = holders.begin(); it != holders.end(); ++it) {
+        if (it->node != node || it->pending == 0) continue;
+        if (--it->pending == 0 && it->tier == kAbsent) holders.erase(it);
+        return;
+      }
+    });
 }
 
 // -- matching -----------------------------------------------------------------------------------------
 
-// Both lists are sorted by ordinal, so one step is a merge: a node whose match reached this block and
-// that holds it goes on, one that does not has ended. On block 0 every holder starts.
-void PrefixIndex::step(const Holders& holders, uint32_t block, std::vector<NodeMatch>& alive,
-                       std::vector<NodeMatch>& next, std::vector<NodeMatch>& ended) {
-  auto before = alive.begin();
-  for (const Holder& holder : holders) {
-    NodeMatch reach{.node = holder.node};
-    if (block > 0) {
-      while (before != alive.end() && before->node < holder.node) ended.push_back(*before++);
-      if (before == alive.end() || before->node != holder.node) continue;
-      reach = *before++;
+// `blocks` more blocks with the same holders: every node alive has them all.
+void PrefixIndex::advance(std::vector<NodeMatch>& out, const std::vector<Alive>& alive, uint32_t blocks) {
+  for (const Alive& a : alive) {
+    NodeMatch& m = out[a.at];
+    if (a.tier != kAbsent && m.resident == m.expected) {
+      m.resident += blocks;
+      m.on_device += a.tier == static_cast<uint8_t>(Tier::device) ? blocks : 0;
+      m.on_disk += a.tier == static_cast<uint8_t>(Tier::disk) ? blocks : 0;
     }
-    if (holder.tier != kAbsent && reach.resident == block) {
-      ++reach.resident;
-      reach.on_device += holder.tier == static_cast<uint8_t>(Tier::device) ? 1 : 0;
-      reach.on_disk += holder.tier == static_cast<uint8_t>(Tier::disk) ? 1 : 0;
-    }
-    ++reach.expected;
-    next.push_back(reach);
+    m.expected += blocks;
   }
-  ended.insert(ended.end(), before, alive.end());
-  alive.swap(next);
-  next.clear();
+}
+
+// Of the nodes alive those that hold the next block stay. Both lists are sorted by ordinal; the longer one
+// is searched when it is much longer, as after a first block that everybody has.
+void PrefixIndex::keep(const Holders& holders, const std::vector<NodeMatch>& out) const {
+  size_t kept = 0;
+  auto from = holders.begin();
+  if (alive_.size() > 8 * holders.size()) {
+    auto next = alive_.begin();
+    for (const Holder& h : holders) {
+      next = std::lower_bound(next, alive_.end(), h.node,
+                              [&](const Alive& a, NodeOrdinal node) { return out[a.at].node < node; });
+      if (next == alive_.end()) break;
+      if (out[next->at].node == h.node) alive_[kept++] = {next->at, h.tier}, ++next;
+    }
+  } else {
+    for (size_t i = 0; i < alive_.size(); ++i) {
+      const uint32_t at = alive_[i].at;
+      const NodeOrdinal node = out[at].node;
+      if (holders.size() > 8 * alive_.size())
+        from = std::lower_bound(from, holders.end(), node,
+                                [](const Holder& h, NodeOrdinal value) { return h.node < value; });
+      else
+        while (from != holders.end() && from->node < node) ++from;
+      if (from == holders.end()) break;
+      if (from->node == node) alive_[kept++] = {at, from->tier};
+    }
+  }
+  alive_.resize(kept);
+}
+
+void PrefixIndex::match(std::span<const BlockHash> hashes, std::vector<NodeMatch>& out) const {
+  constexpr size_t kAhead = 16;  // slots asked for before they are needed: their misses overlap
+  out.clear();
+  alive_.clear();
+  for (size_t i = 0; i < std::min(kAhead, hashes.size()); ++i) __builtin_prefetch(&slots_[home(hashes[i])]);
+  SetId before = kNoSet;
+  uint32_t run = 0;
+  for (size_t i = 0; i < hashes.size(); ++i) {
+    if (i + kAhead < hashes.size()) __builtin_prefetch(&slots_[home(hashes[i + kAhead])]);
+    const Slot* slot = find(hashes[i]);
+    if (slot == nullptr) break;
+    if (slot->set == before) {
+      ++run;
+      continue;
+    }
+    advance(out, alive_, run);
+    const Holders& holders = sets_[slot->set].holders;
+    if (i == 0) {
+      for (const Holder& h : holders) {
+        alive_.push_back({static_cast<uint32_t>(out.size()), h.tier});
+        out.push_back({.node = h.node});
+      }
+    } else {
+      keep(holders, out);
+    }
+    before = slot->set;
+    run = 1;
+    if (alive_.empty()) return;
+  }
+  advance(out, alive_, run);
 }
 
 std::vector<NodeMatch> PrefixIndex::match(std::span<const BlockHash> hashes) const {
-  std::vector<NodeMatch> ended, alive, next;
-  for (uint32_t i = 0; i < hashes.size() && (i == 0 || !alive.empty()); ++i) {
-    const auto block = blocks_.find(hashes[i]);
-    if (block == blocks_.end()) break;
-    step(block->second, i, alive, next, ended);
-  }
-  ended.insert(ended.end(), alive.begin(), alive.end());
-  std::sort(ended.begin(), ended.end(), [](const NodeMatch& a, const NodeMatch& b) { return a.node < b.node; });
-  return ended;
+  std::vector<NodeMatch> out;
+  match(hashes, out);
+  return out;
 }
 
 std::optional<NodeMatch> PrefixIndex::best_holder(std::span<const BlockHash> hashes) const {
@@ -177,32 +351,52 @@ std::optional<NodeMatch> PrefixIndex::best_holder(std::span<const BlockHash> has
 }
 
 bool PrefixIndex::holds(NodeOrdinal node, const BlockHash& hash) const {
-  const auto block = blocks_.find(hash);
-  if (block == blocks_.end()) return false;
-  for (const Holder& holder : block->second)
+  const Slot* slot = find(hash);
+  if (slot == nullptr) return false;
+  for (const Holder& holder : sets_[slot->set].holders)
     if (holder.node == node) return holder.tier != kAbsent;
   return false;
 }
 
 std::vector<NodeOrdinal> PrefixIndex::holders(const BlockHash& hash) const {
   std::vector<NodeOrdinal> out;
-  if (const auto block = blocks_.find(hash); block != blocks_.end())
-    for (const Holder& holder : block->second)
+  if (const Slot* slot = find(hash))
+    for (const Holder& holder : sets_[slot->set].holders)
       if (holder.tier != kAbsent) out.push_back(holder.node);
   return out;
 }
 
+size_t PrefixIndex::memory_bytes() const {
+  size_t bytes =
+      slots_.capacity() * sizeof(Slot) + sets_.capacity() * sizeof(Set) + buckets_.capacity() * sizeof(SetId);
+  for (const Set& set : sets_) bytes += set.holders.capacity() * sizeof(Holder);
+  return bytes;
+}
+
 void PrefixIndex::check() const {
   std::vector<uint64_t> resident(nodes_.size());
-  for (const auto& [hash, holders] : blocks_) {
-    MC_ASSERT(!holders.empty());
-    for (size_t i = 0; i < holders.size(); ++i) {
-      MC_ASSERT(i == 0 || holders[i - 1].node < holders[i].node);
-      MC_ASSERT(holders[i].tier != kAbsent || holders[i].pending > 0);
-      MC_ASSERT(nodes_.at(holders[i].node).used);
-      resident[holders[i].node] += holders[i].tier != kAbsent ? 1 : 0;
+  std::vector<uint32_t> named(sets_.size());
+  size_t blocks = 0, sets = 0;
+  for (const Slot& slot : slots_) {
+    if (slot.set == kNoSet) continue;
+    ++blocks;
+    ++named.at(slot.set);
+    MC_ASSERT(find(slot.hash) == &slot);
+    for (const Holder& h : sets_[slot.set].holders) resident.at(h.node) += h.tier != kAbsent ? 1 : 0;
+  }
+  MC_ASSERT_EQ(blocks, block_count_);
+  for (size_t i = 1; i < sets_.size(); ++i) {
+    const Holders& holders = sets_[i].holders;
+    MC_ASSERT_EQ(named[i], sets_[i].blocks);
+    MC_ASSERT_EQ(holders.empty(), sets_[i].blocks == 0);
+    sets += holders.empty() ? 0 : 1;
+    for (size_t h = 0; h < holders.size(); ++h) {
+      MC_ASSERT(h == 0 || holders[h - 1].node < holders[h].node);
+      MC_ASSERT(holders[h].tier != kAbsent || holders[h].pending > 0);
+      MC_ASSERT(nodes_.at(holders[h].node).used);
     }
   }
+  MC_ASSERT_EQ(sets, set_count_);
   size_t used = 0;
   for (size_t i = 0; i < nodes_.size(); ++i) {
     MC_ASSERT_EQ(resident[i], nodes_[i].resident_count);

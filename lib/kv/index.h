@@ -2,7 +2,10 @@
 // every node's leading match. It is a cache of the nodes' own books: fed by their numbered events,
 // replaced from a snapshot when a number is missing, forgotten when a node goes away.
 //
-//   hash -> holders, sorted by node:   3f2a.. -> { p0 host, p1 host +1 pending, c0 host }
+//   hash -> set of holders, sorted by node:   3f2a.. -> #7 { p0 host, p1 host +1 pending, c0 host }
+//
+// Runs of blocks have the same holders, so a set is stored once and blocks name it by number: a block
+// costs one slot of an open-addressing table, and a walk looks at holders only where the number changes.
 //
 // pending: a request was sent to that node whose prompt contains the block, so it will be there
 // soon. The next request of a session comes before the first one's prefill ends and must find it;
@@ -13,7 +16,6 @@
 #include <map>
 #include <optional>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 #include "base/ids.h"
@@ -58,6 +60,8 @@ class PrefixIndex {
 
   /// Leading matches of a chain: nodes with expected > 0 only, by ordinal. One walk over the chain.
   std::vector<NodeMatch> match(std::span<const BlockHash> hashes) const;
+  /// The same into `out`, whose memory is used again: allocates nothing once it has grown.
+  void match(std::span<const BlockHash> hashes, std::vector<NodeMatch>& out) const;
   /// The longest resident match; ties go to the lowest ordinal. nullopt when nobody has the first block.
   std::optional<NodeMatch> best_holder(std::span<const BlockHash> hashes) const;
   /// Whether the block is readable on that node.
@@ -66,7 +70,10 @@ class PrefixIndex {
   std::vector<NodeOrdinal> holders(const BlockHash& hash) const;
 
   /// Distinct blocks, pending ones included.
-  size_t block_count() const { return blocks_.size(); }
+  size_t block_count() const { return block_count_; }
+  /// Different sets of holders, and the memory of everything here.
+  size_t set_count() const { return set_count_; }
+  size_t memory_bytes() const;
   /// Readable blocks of one node.
   uint64_t resident_count(NodeOrdinal node) const { return at(node).resident_count; }
   /// Aborts unless the counts agree with the table. O(blocks).
@@ -78,6 +85,7 @@ class PrefixIndex {
     NodeOrdinal node = 0;
     uint8_t tier = kAbsent;  // Tier, or kAbsent when only pending
     uint16_t pending = 0;
+    bool operator==(const Holder&) const = default;
   };
   struct Node {
     NodeId name;
@@ -87,21 +95,55 @@ class PrefixIndex {
     uint64_t resident_count = 0;
   };
   using Holders = std::vector<Holder>;
+  using SetId = uint32_t;
+  static constexpr SetId kNoSet = 0;  // of a free slot; set 0 is the empty one
+  struct Set {
+    Holders holders;
+    uint32_t blocks = 0;  // that name it; at 0 the number is free
+    uint64_t hash = 0;
+    SetId next = kNoSet;  // in its bucket, or among the free numbers
+  };
+  struct Slot {
+    BlockHash hash;
+    SetId set = kNoSet;
+  };
+  struct Alive {  // a node whose match has reached the block a walk stands on
+    uint32_t at;  // in the result
+    uint8_t tier;
+  };
 
   Node& at(NodeOrdinal node);
   const Node& at(NodeOrdinal node) const { return const_cast<PrefixIndex*>(this)->at(node); }
-  Holder& holder_for(NodeOrdinal node, const BlockHash& hash);
+  size_t home(const BlockHash& hash) const { return home(hash, slots_.size()); }
+  static size_t home(const BlockHash& hash, size_t slot_count);
+  Slot* find(const BlockHash& hash);
+  const Slot* find(const BlockHash& hash) const { return const_cast<PrefixIndex*>(this)->find(hash); }
+  Slot& find_or_insert(const BlockHash& hash);
+  void erase(Slot* slot);
+  void grow();
+  SetId intern(Holders&& holders);
+  void release(SetId set);
+  /// Gives the block the holders `change` makes of those it has, and frees its slot when none are left.
+  template <class Change>
+  void alter(const BlockHash& hash, Change change);
+  template <class Change>
+  void alter_all(Change change);
+  static Holder& holder_in(Holders& holders, NodeOrdinal node);
   void store(NodeOrdinal node, const BlockHash& hash, Tier tier);
   void drop(NodeOrdinal node, const BlockHash& hash);
-  void erase_if_empty(const BlockHash& hash, NodeOrdinal node);
-  static void step(const Holders& holders, uint32_t block, std::vector<NodeMatch>& alive, std::vector<NodeMatch>& next,
-                   std::vector<NodeMatch>& ended);
-  template <class Change>
-  void sweep(Change change);
+  static void advance(std::vector<NodeMatch>& out, const std::vector<Alive>& alive, uint32_t blocks);
+  void keep(const Holders& holders, const std::vector<NodeMatch>& out) const;
 
   std::vector<Node> nodes_;
   std::map<NodeId, NodeOrdinal> ordinals_;
-  std::unordered_map<BlockHash, Holders, Id128Hash> blocks_;
+  std::vector<Slot> slots_ = std::vector<Slot>(64);  // a power of two; linear probing
+  size_t block_count_ = 0;
+  std::vector<Set> sets_ = std::vector<Set>(1);
+  std::vector<SetId> buckets_ = std::vector<SetId>(64, kNoSet);  // a power of two
+  SetId free_set_ = kNoSet;
+  size_t set_count_ = 0;
+  Holders scratch_;
+  mutable std::vector<Alive> alive_;  // of a walk; the index belongs to one thread
 };
 
 }  // namespace mc::kv

@@ -63,6 +63,10 @@ int main(int argc, char** argv) {
        .args = kSimArgs,
        .flags = bench::kAdviseFlags,
        .example = "mc-bench advise conversation_trace.jsonl --nodes 16 --profile h800-70b --tbt-slo 100ms"},
+      {.name = "route",
+       .summary = "what one routing decision costs, against nodes and indexed blocks",
+       .flags = bench::kRouteFlags,
+       .example = "mc-bench route --nodes 64,1024 --blocks 100k -t 500ms"},
       {.name = "model",
        .summary = "prefill and decode speed of a model in this process",
        .flags = bench::kModelFlags,
@@ -118,8 +122,8 @@ int main(int argc, char** argv) {
     if (verb == "serve") return bench::serve(args);
     if (verb == "replay") return bench::replay(args);
     if (verb == "trace") return bench::trace(args);
-    if (verb == "sim") return bench::simulate(args);
-    if (verb == "advise") return bench::advise(args);
+    if (verb == "sim" || verb == "advise") return simulate(args);
+    if (verb == "route") return bench::route(args);
     if (verb == "model") return bench::measure_model(args);
     if (verb == "attn") return bench::measure_attention(args);
     if (verb == "recall") return bench::measure_recall(args);

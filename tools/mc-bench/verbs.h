@@ -36,6 +36,13 @@ Result<int> replay(const cli::Args& args);
 
 extern const cli::FlagList kSimFlags;
 Result<int> simulate(const cli::Args& args);
+/// `sim --calibrate`: the flags of sim and its own; whether it was asked for; the fit.
+cli::FlagList with_calibration(cli::FlagList sim_flags);
+bool wants_calibration(const cli::Args& args);
+Result<int> calibrate(const cli::Args& args);
+
+extern const cli::FlagList kRouteFlags;
+Result<int> route(const cli::Args& args);
 
 extern const cli::FlagList kAdviseFlags;
 Result<int> advise(const cli::Args& args);
