@@ -307,6 +307,11 @@ Result<void> Runner::State::check_chunk(const PrefillChunk& chunk) const {
   MC_ASSERT(chunk.plan != nullptr && chunk.pages != nullptr);
   MC_ASSERT_EQ(chunk.plan->layers, static_cast<int32_t>(config().layers));
   MC_ASSERT(chunk.logits.empty() || chunk.logits.size() == config().vocab);
+  MC_ASSERT(chunk.first_layer < config().layers && chunk.end_layer <= config().layers);
+  const size_t stream = chunk.tokens.size() * width.hidden;
+  MC_ASSERT_EQ(chunk.activations_in.size(), chunk.first_layer > 0 ? stream : 0);
+  const bool last = chunk.end_layer == 0 || chunk.end_layer == config().layers;
+  MC_ASSERT_EQ(chunk.activations_out.size(), last ? 0 : stream);
   return {};
 }
 
@@ -363,15 +368,17 @@ Result<void> Runner::prefill(const PrefillChunk& chunk) {
     const bool inside = row >= pad && row < pad + tokens;
     const auto position = static_cast<uint64_t>(chunk.start) + (inside ? row - pad : 0);
     s.rope.at(position, work.cosine + row * half, work.sine + row * half);
-    if (inside)
+    if (inside && chunk.first_layer > 0)
+      std::copy_n(chunk.activations_in.data() + (row - pad) * w.hidden, w.hidden, work.x + row * w.hidden);
+    else if (inside)
       s.model->embed(chunk.tokens[row - pad], work.x + row * w.hidden);
     else
       std::fill_n(work.x + row * w.hidden, w.hidden, 0.0f);
   });
   std::fill_n(work.attention, pad * w.q, 0.0f);
   std::fill_n(work.attention + (pad + tokens) * w.q, (rows - pad - tokens) * w.q, 0.0f);
-  const uint32_t layers = s.config().layers;
-  for (uint32_t layer = 0; layer < layers; ++layer) {
+  const uint32_t layers = s.config().layers, end = chunk.end_layer == 0 ? layers : chunk.end_layer;
+  for (uint32_t layer = chunk.first_layer; layer < end; ++layer) {
     const Layer& weights = s.model->layers()[layer];
     for (size_t first = 0; first < rows; first += kGroupRows)
       s.project_qkv(State::Form::tiles, weights, work.x + first * w.hidden, work.cosine + first * half,
@@ -384,6 +391,10 @@ Result<void> Runner::prefill(const PrefillChunk& chunk) {
     for (size_t first = 0; first < rows; first += kGroupRows)
       s.finish_layer(State::Form::tiles, weights, work.attention + first * w.q, work.x + first * w.hidden,
                      std::min(kGroupRows, rows - first));
+  }
+  if (end < layers) {
+    std::copy_n(work.x + pad * w.hidden, tokens * w.hidden, chunk.activations_out.data());
+    return {};
   }
   return chunk.logits.empty() ? Result<void>{} : s.finish_last_row(chunk, pad + tokens - 1);
 }

@@ -38,6 +38,11 @@ struct PrefillChunk {
   std::byte* const* pages = nullptr;  // of positions 0 .. start + tokens - 1; the prefix below start is filled
   const attn::Plan* plan = nullptr;
   std::span<float> logits;  // [vocab] of the last token, or empty
+  // A pipeline stage runs layers [first_layer, end_layer) alone; end_layer 0 = all. Activations are the f32
+  // residual stream, [tokens, hidden]: handed on bit for bit, so stages compute what one process would.
+  uint32_t first_layer = 0, end_layer = 0;
+  std::span<const float> activations_in;  // of layers before first_layer; empty when that is 0
+  std::span<float> activations_out;       // after end_layer - 1; empty when that is the model's last
   /// Called when a layer's extents of this chunk are written and sealed (a partial tail too), before that
   /// layer's attention runs. False stops the chunk: Code::cancelled.
   std::function<bool(uint32_t layer)> on_layer;

@@ -5,12 +5,13 @@
 
 #include "base/assert.h"
 #include "node/conductor.h"
+#include "node/stage.h"
 
 namespace mc::node {
 namespace {
 
 constexpr char role_letter(wire::Role role) {
-  return role == wire::Role::prefill ? 'p' : role == wire::Role::decode ? 'd' : 'c';
+  return role == wire::Role::prefill ? 'p' : role == wire::Role::decode ? 'd' : 'c';  // stages bring their names
 }
 
 sched::Cost announced_cost(const wire::CostModel& c) {
@@ -46,7 +47,12 @@ Conductor::Node* Conductor::node_of(const Received& event) {
   return nullptr;
 }
 
+// The leader of a pipeline serves when all of its stages are here.
 bool Conductor::serves(const Node& node, wire::Role role, const std::string& model) const {
+  for (uint32_t stage = 1; stage < node.hello.stages; ++stage) {
+    const Node* member = find_node(stage_name(node.name, stage));
+    if (!member || member->hello.role != wire::Role::stage) return false;
+  }
   return node.hello.role == role && (model.empty() || node.hello.model == model);
 }
 
@@ -122,6 +128,12 @@ std::optional<wire::Refused> Conductor::objection(const wire::Hello& hello) cons
     refused.mc = 2108;
     refused.field = "name";
     refused.message = "a node's name is up to 64 letters, digits, '.', '_' and '-', and not conductor";
+    return refused;
+  }
+  if (hello.stages < 1 || hello.stages > 64 || (hello.role == wire::Role::stage && hello.name.empty())) {
+    refused.mc = 2108;
+    refused.field = "stages";
+    refused.message = "a pipeline has 1 to 64 stages, and its members have names";
     return refused;
   }
   if (hello.role == wire::Role::cache) return std::nullopt;

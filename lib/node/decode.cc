@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/assert.h"
+#include "node/stage.h"
 
 namespace mc::node {
 
@@ -179,7 +180,10 @@ void Decode::drop_all(TimePoint, Actions& out) {
 void Decode::on_peer_gone(const NodeId& node, const InstanceId& instance, TimePoint now, Actions& out) {
   const auto all = requests_;
   for (const auto& [id, r] : all) {
-    if (r->prefill_instance != instance || r->phase == Phase::running || r->phase == Phase::ended) continue;
+    if (r->phase == Phase::running || r->phase == Phase::ended) continue;
+    // A stage of its pipeline that is gone takes KV that was not yet read with it.
+    const bool stage = r->phase == Phase::receiving && is_stage_of(node, r->prefill);
+    if (r->prefill_instance != instance && !stage) continue;
     fail(*r, "transfer", "peer_lost", "prefill node " + node + " was lost", true, out);
   }
   admit(now, out);

@@ -70,9 +70,14 @@ class Decode final : public Worker {
     std::vector<std::vector<uint8_t>> arrived;  // [block][layer]: 0 no, 1 being read, 2 here
     uint32_t extents_missing = 0;
     uint32_t rereads = 0;
-    bool complete = false;                         // KvComplete came
-    TimePoint stalled_at = kNever;                 // complete but extents missing, and nothing on its way: give up then
-    std::map<uint64_t, wire::ExtentsReady> reads;  // outstanding: what each one reads
+    bool complete = false;          // KvComplete came
+    TimePoint stalled_at = kNever;  // complete but extents missing, and nothing on its way: give up then
+    struct Reading {
+      wire::ExtentsReady ready;
+      NodeId from;  // the prefill node, or a later stage of its pipeline
+      InstanceId instance;
+    };
+    std::map<uint64_t, Reading> reads;  // outstanding: what each one reads
 
     std::vector<uint32_t> answer;  // answered tokens, earlier attempts included
     uint32_t position = 0;         // tokens whose KV exists
@@ -88,7 +93,8 @@ class Decode final : public Worker {
   bool accept(const RequestPtr& r, Actions& out);
   Request* find(const RequestId& req, uint32_t attempt);
   void on_ready(const Notified& event, TimePoint now, Actions& out);
-  void start_read(Request& r, const wire::ExtentsReady& ready, TimePoint now, Actions& out);
+  bool sends_for(const Request& r, const NodeId& node, const InstanceId& instance) const;
+  void start_read(Request& r, const Request::Reading& reading, TimePoint now, Actions& out);
   void on_read(Request& r, const ReadDone& done, TimePoint now, Actions& out);
   void try_join(Request& r, Actions& out);
   void publish_prompt(Request& r);

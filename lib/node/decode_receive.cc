@@ -5,6 +5,7 @@
 
 #include "base/assert.h"
 #include "node/decode.h"
+#include "node/stage.h"
 
 namespace mc::node {
 namespace {
@@ -14,7 +15,7 @@ constexpr uint32_t kRereadsMax = 3;  // of a request: a flipped bit is worth ano
 void Decode::on_ready(const Notified& event, TimePoint now, Actions& out) {
   const wire::ExtentsReady& ready = event.ready;
   Request* r = find(ready.req, ready.attempt);
-  if (!r || event.instance != r->prefill_instance || r->phase != Phase::receiving) return;
+  if (!r || !sends_for(*r, event.from, event.instance) || r->phase != Phase::receiving) return;
   const bool sane = ready.layer < options_.layout.layers && ready.first_block < r->prompt_blocks &&
                     ready.extents.size() <= r->prompt_blocks - ready.first_block;
   if (!sane)
@@ -23,10 +24,17 @@ void Decode::on_ready(const Notified& event, TimePoint now, Actions& out) {
                     std::to_string(ready.first_block) + "+" + std::to_string(ready.extents.size()) + " of " +
                     std::to_string(r->prompt_blocks),
                 true, out);
-  start_read(*r, ready, now, out);
+  start_read(*r, {ready, event.from, event.instance}, now, out);
 }
 
-void Decode::start_read(Request& r, const wire::ExtentsReady& ready, TimePoint now, Actions& out) {
+bool Decode::sends_for(const Request& r, const NodeId& node, const InstanceId& instance) const {
+  if (instance == r.prefill_instance) return true;
+  const wire::Peer* member = peer(node);
+  return member && member->instance == instance && member->role == wire::Role::stage && is_stage_of(node, r.prefill);
+}
+
+void Decode::start_read(Request& r, const Request::Reading& reading, TimePoint now, Actions& out) {
+  const wire::ExtentsReady& ready = reading.ready;
   const ExtentLayout& layout = options_.layout;
   Read read;
   for (size_t i = 0; i < ready.extents.size(); ++i) {
@@ -39,13 +47,13 @@ void Decode::start_read(Request& r, const wire::ExtentsReady& ready, TimePoint n
   }
   if (read.slices.empty()) return;
   read.read = next_id();
-  read.peer = r.prefill;
-  read.instance = r.prefill_instance;
+  read.peer = reading.from;
+  read.instance = reading.instance;
   read.budget = r.deadline - now;
   // Of the last chunk, or of blocks read again: with the prefill done, decoding waits for these alone. What
   // comes before has until then, and gives way to other requests' last ones.
   read.urgent = r.complete || ready.first_block + ready.extents.size() == r.prompt_blocks;
-  r.reads[read.read] = ready;
+  r.reads[read.read] = reading;
   by_read_[read.read] = requests_.at(r.spec.req);
   out.push_back(std::move(read));
 }
@@ -53,7 +61,8 @@ void Decode::start_read(Request& r, const wire::ExtentsReady& ready, TimePoint n
 void Decode::on_read(Request& r, const ReadDone& done, TimePoint now, Actions& out) {
   const auto it = r.reads.find(done.read);
   MC_ASSERT(it != r.reads.end());
-  const wire::ExtentsReady ready = std::move(it->second);
+  const Request::Reading reading = std::move(it->second);
+  const wire::ExtentsReady& ready = reading.ready;
   r.reads.erase(it);
   if (r.phase == Phase::ended) return settle(r);
   uint32_t count = 0;
@@ -72,10 +81,10 @@ void Decode::on_read(Request& r, const ReadDone& done, TimePoint now, Actions& o
   if (done.code == Code::corrupt) ++stats_.checksum_failures;
   if (done.code == Code::corrupt && r.rereads < kRereadsMax) {
     ++r.rereads;
-    return start_read(r, ready, now, out);
+    return start_read(r, reading, now, out);
   }
   fail(r, "transfer", std::string(to_string(done.code)),
-       "reading layer " + std::to_string(ready.layer) + " from " + r.prefill + ": " + done.what, true, out);
+       "reading layer " + std::to_string(ready.layer) + " from " + reading.from + ": " + done.what, true, out);
 }
 
 void Decode::try_join(Request& r, Actions& out) {

@@ -72,7 +72,8 @@ struct ChunkDone {
   uint64_t run = 0;
   Code code = Code::ok;
   std::string what;
-  SampledToken sampled;  // meaningful when the chunk asked for it
+  SampledToken sampled;          // meaningful when the chunk asked for it
+  uint32_t activations_crc = 0;  // of slot_out, when end_layer was not the model's last
   Duration elapsed{};
 };
 
@@ -165,7 +166,7 @@ struct CancelRead {
 /// Compute tokens [start, start + tokens.size()) of one sequence whose KV lives in `pages`.
 struct RunChunk {
   uint64_t run = 0;
-  uint32_t start = 0;  // a multiple of the block size
+  uint32_t start = 0;   // a multiple of the block size
   uint32_t reused = 0;  // tokens at the front of the sequence that were not computed for this request
   std::vector<uint32_t> tokens;
   std::vector<uint32_t> pages;  // of the whole sequence up to the end of the chunk
@@ -175,6 +176,10 @@ struct RunChunk {
   std::vector<uint32_t> history;  // prompt, then answer so far; only when the sampling has penalties
   uint32_t prompt_tokens = 0;     // where the answer starts in the sequence
   std::vector<uint32_t> banned;   // ids that may not be drawn (stop ids below min_tokens)
+  // A pipeline stage: layers [first_layer, end_layer), 0 = to the model's last. Activations come from and go to
+  // slots behind the pages of the KV buffer.
+  uint32_t first_layer = 0, end_layer = 0;
+  uint32_t slot_in = 0, slot_out = 0;
 };
 
 struct CancelRun {

@@ -12,6 +12,7 @@ namespace mc::node {
 
 Prefill::Prefill(WorkerOptions worker, PrefillOptions options) : Worker(std::move(worker)), prefill_(options) {
   MC_ASSERT(shelf_);
+  if (leads()) options_.demote_above = 2;  // never: a cache node would read our layers alone
   MC_ASSERT(prefill_.chunk_tokens > 0 && prefill_.chunk_tokens % options_.layout.block_tokens == 0);
 }
 
@@ -55,6 +56,10 @@ void Prefill::on_message(const Received& event, TimePoint now, Actions& out) {
     } else if (!grant->blocks.empty()) {  // we gave up waiting: hand it back
       send(event.from, event.instance, wire::LeaseRelease{grant->lease}, out);
     }
+  } else if (const auto* taken = std::get_if<wire::StageTaken>(&event.message)) {
+    if (is_stage_of(event.from, name())) free_slot(taken->run);
+  } else if (const auto* staged = std::get_if<wire::StageDone>(&event.message)) {
+    on_stage_done(event, *staged, now, out);
   }
   pump(now, out);
 }
@@ -70,7 +75,7 @@ void Prefill::on_start(const Received& event, const wire::PrefillStart& start, T
   r->spec = spec;
   r->decode = start.decode;
   r->decode_instance = start.decode_instance;
-  r->sources = start.sources;
+  if (!leads()) r->sources = start.sources;  // what it fetched its later stages would not have
   r->arrived = now;
   r->deadline = after(now, std::chrono::milliseconds(std::min<uint64_t>(spec.deadline_ms, 1ull << 40)));
   ++stats_.requests;
@@ -185,6 +190,7 @@ void Prefill::drop_all(TimePoint, Actions& out) {
 }
 
 void Prefill::on_peer_gone(const NodeId& node, const InstanceId& instance, TimePoint now, Actions& out) {
+  if (leads() && is_stage_of(node, name())) on_stage_gone(node, now, out);
   const auto all = requests_;
   for (const auto& [id, r] : all) {
     if (r->phase == Phase::ended) continue;
@@ -238,11 +244,14 @@ void Prefill::pump(TimePoint now, Actions& out) {
   for (const auto& r : queue_) preparing[r->decode_instance] += r->phase == Phase::preparing;
   for (const auto& r : std::vector<RequestPtr>(queue_.begin(), queue_.end())) {
     if (r->phase == Phase::ended) continue;
+    if (r->phase == Phase::queued && leads() && !stages_here(*r, now, out)) continue;
     const bool may_wait = now < after(r->arrived, prefill_.peer_wait) && !is_peer(r->decode, r->decode_instance);
     if (r->phase != Phase::queued || preparing[r->decode_instance] >= prefill_.prepare_max || may_wait) continue;
     prepare(*r, now, out);
     preparing[r->decode_instance] += r->phase == Phase::preparing;
   }
+  if (leads() && computing_ && computing_->phase == Phase::computing && computing_->run == 0)
+    run_chunk(*computing_, out);  // waited for the next stage to take what we computed before
   if (computing_) return;
   for (const auto& r : std::vector<RequestPtr>(queue_.begin(), queue_.end())) {
     if (r->phase != Phase::preparing || !r->accepted || r->fetch != Fetch::done) continue;
@@ -312,6 +321,10 @@ void Prefill::end(Request& r, Actions& out) {
   r.lease = 0;
   if (r.read != 0) out.push_back(CancelRead{r.read});
   if (r.run != 0) out.push_back(CancelRun{r.run});
+  if (!r.flowing.empty())
+    for (uint32_t stage = 1; stage < prefill_.stages; ++stage)
+      if (const wire::Peer* member = stage_peer(stage))
+        send(member->name, member->instance, wire::Cancel{r.spec.req, r.spec.attempt, "failed"}, out);
   if (!r.spec.no_cache && !r.hashes.empty())
     for (const auto& hash : r.hashes) {
       const auto it = pending_.find(hash);
@@ -327,6 +340,9 @@ void Prefill::end(Request& r, Actions& out) {
 // The host still reads or computes into the pages until it says otherwise: they go only after that.
 void Prefill::settle(Request& r) {
   if (r.phase != Phase::ended || r.read != 0 || r.run != 0) return;
+  // What later stages still compute into these pages is written before any later run of theirs: no wait.
+  for (const auto& [run, flowing] : r.flowing) flowing_.erase(run);
+  r.flowing.clear();
   if (r.page_lease != 0) (void)shelf_->leases.release(r.page_lease);
   r.page_lease = 0;
   for (size_t i = 0; i < r.pages.size(); ++i) {

@@ -11,12 +11,19 @@
 // then is reused, so two requests sharing a prefix do not both compute it.
 //
 // The request's pages stay leased to the decode node until it says KvDone, or the deadline has passed.
+//
+// With `stages` above 1 this node leads a pipeline (node/stage.h): it computes the first layers of a chunk,
+// hands it on, and goes on with the next chunk, of this request or the next one, while later stages compute.
+// A chunk's blocks are published when the last stage has done with it. A member that is lost takes with it
+// every request under way here and all cached blocks, nothing else; until it is back the conductor sends
+// nothing.
 #pragma once
 
 #include <deque>
 #include <map>
 #include <memory>
 
+#include "node/stage.h"
 #include "node/worker.h"
 
 namespace mc::node {
@@ -28,6 +35,8 @@ struct PrefillOptions {
   Duration fetch_timeout = 5s;  // of one lease or read; after it the prefix is computed instead
   Duration peer_wait = 1s;      // for a decode node that we lost sight of but the conductor has chosen
   Duration grace = 500ms;       // pages outlive the request's deadline by this, then go regardless
+  uint32_t stages = 1;          // of the pipeline that this node leads
+  ActivationSlots slots;        // with stages > 1
 };
 
 class Prefill final : public Worker {
@@ -56,6 +65,8 @@ class Prefill final : public Worker {
   bool role_idle() const override { return requests_.empty(); }
   void role_check() const override;
   bool is_pending(const BlockHash& hash) const override { return pending_.contains(hash); }
+  /// A pipeline's blocks are spread over its members: they are not leased to others.
+  Shelf* shelf_of(const NamespaceId&) override { return leads() ? nullptr : shelf_.get(); }
 
  private:
   enum class Phase : uint8_t { queued, preparing, computing, handing_over, ended };
@@ -95,6 +106,14 @@ class Prefill final : public Worker {
     uint64_t run = 0;                         // chunk being computed; 0 = none
     uint32_t run_end = 0;
     uint32_t chunks = 0;
+
+    // Chunks that later stages still compute, by run number.
+    struct Flowing {
+      uint32_t first_block, end_block;
+      uint32_t stages_left;
+      SampledToken sampled;  // told by the last stage; its message may come before those of others
+    };
+    std::map<uint64_t, Flowing> flowing;
   };
   using RequestPtr = std::shared_ptr<Request>;  // queues and tables below name the same request
 
@@ -125,6 +144,19 @@ class Prefill final : public Worker {
   void end(Request& r, Actions& out);
   void settle(Request& r);
   double estimate(const Request& r) const;
+
+  // prefill_pipeline.cc: this node as the leader of a pipeline
+  bool leads() const { return prefill_.stages > 1; }
+  LayerRange own_layers() const { return stage_layers(options_.layout.layers, 0, prefill_.stages); }
+  const wire::Peer* stage_peer(uint32_t stage) const;
+  std::string missing_stage() const;
+  bool stages_here(Request& r, TimePoint now, Actions& out);
+  bool take_slot(RunChunk& run);
+  void hand_on(Request& r, const ChunkDone& done, TimePoint now, Actions& out);
+  void free_slot(uint64_t run);
+  void on_stage_done(const Received& event, const wire::StageDone& done, TimePoint now, Actions& out);
+  void announce_stages(const Request& r, Actions& out) const;
+  void on_stage_gone(const NodeId& node, TimePoint now, Actions& out);
   std::string stage_of(const Request& r) const;
 
   PrefillOptions prefill_;
@@ -132,8 +164,10 @@ class Prefill final : public Worker {
   std::deque<RequestPtr> queue_;              // in order of arrival: queued and preparing
   std::vector<RequestPtr> ended_;             // waiting for a read or run to let go of their pages
   RequestPtr computing_;
-  std::map<uint64_t, RequestPtr> by_op_;   // lease, read and run numbers
-  std::map<BlockHash, uint32_t> pending_;  // blocks being computed here, with a use count
+  std::map<uint64_t, RequestPtr> by_op_;             // lease, read and run numbers
+  std::map<BlockHash, uint32_t> pending_;            // blocks being computed here, with a use count
+  std::map<uint64_t, RequestPtr> flowing_;           // runs that later stages compute
+  uint64_t slot_runs_[ActivationSlots::kEach] = {};  // whose activations wait in a slot; 0 = free
   Stats stats_;
 };
 

@@ -42,7 +42,8 @@ bool Prefill::start_compute(Request& r, TimePoint now, Actions& out) {
 }
 
 void Prefill::announce_prefix(const Request& r, Actions& out) const {
-  for (uint32_t layer = 0; layer < options_.layout.layers; ++layer) {
+  if (leads()) announce_stages(r, out);
+  for (uint32_t layer = 0; layer < own_layers().end; ++layer) {
     std::vector<wire::ReadyExtent> extents;
     for (uint32_t block = r.decode_has; block < r.prefix_blocks; ++block) {
       const kv::BlockMeta& meta = shelf_->pool.meta(r.pages[block]);
@@ -63,15 +64,16 @@ void Prefill::run_chunk(Request& r, Actions& out) {
   const uint32_t tokens = static_cast<uint32_t>(r.spec.ids.size());
   const uint32_t bt = options_.layout.block_tokens;
   MC_ASSERT(r.next < tokens && r.next % bt == 0);
-  r.run_end = std::min(tokens, r.next + prefill_.chunk_tokens);
   RunChunk run;
   run.run = next_id();
+  if (leads() && !take_slot(run)) return;  // goes on when the next stage has read one
+  r.run_end = std::min(tokens, r.next + prefill_.chunk_tokens);
   run.start = r.next;
   run.reused = r.prefix_blocks * bt;
   run.tokens.assign(r.spec.ids.begin() + r.next, r.spec.ids.begin() + r.run_end);
   run.pages.assign(r.pages.begin(), r.pages.begin() + kv::blocks_for(r.run_end, bt));
   run.attention = r.spec.prefill_attention;
-  run.sample = r.run_end == tokens;
+  run.sample = r.run_end == tokens && !leads();
   run.sampling = r.spec.sampling;
   run.prompt_tokens = tokens - r.spec.resumed;
   if (r.spec.sampling.has_penalties()) run.history = r.spec.ids;
@@ -102,10 +104,13 @@ void Prefill::on_layer(Request& r, const LayerDone& done, Actions& out) {
 void Prefill::on_chunk(Request& r, const ChunkDone& done, TimePoint now, Actions& out) {
   MC_ASSERT_EQ(r.run, done.run);
   r.run = 0;
+  if (leads() && (r.phase == Phase::ended || done.code != Code::ok))  // nobody will read its activations
+    free_slot(done.run);
   if (r.phase == Phase::ended) return settle(r);
   if (done.code != Code::ok)
     return fail(r, "prefill", std::string(to_string(done.code)), done.what, done.code != Code::invalid, now, out);
   ++stats_.chunks;
+  if (leads()) return hand_on(r, done, now, out);
   const uint32_t bt = options_.layout.block_tokens;
   publish(r, r.next / bt, r.run_end / bt);
   r.next = r.run_end;
@@ -162,7 +167,7 @@ void Prefill::first_token(Request& r, const ChunkDone& done, TimePoint now, Acti
   const bool finished = !first.finish_reason.empty();
   const uint32_t token = first.token;
   to_conductor(std::move(first), out);
-  computing_ = nullptr;
+  if (computing_.get() == &r) computing_ = nullptr;
   r.phase = Phase::handing_over;
   r.computed_at = now;
   if (finished) {  // the request never reaches the decode batch

@@ -148,6 +148,7 @@ void Worker::say_hello(TimePoint now, Actions& out) {
   hello.page_bytes = shelf_ ? shelf_->layout.page_bytes() : 0;
   hello.page_count = options_.page_count;
   hello.context_tokens = options_.context_tokens;
+  hello.stages = options_.stages;
   const auto& c = options_.cost;
   hello.cost = {c.prefill_s,        c.prefill_s_per_token,   c.prefill_s_per_token2, c.decode_s,
                 c.decode_s_per_row, c.decode_s_per_kv_token, c.read_bytes_per_s};

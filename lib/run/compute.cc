@@ -136,6 +136,12 @@ Result<const attn::Plan*> ModelCompute::plan(const std::string& text) {
   return &(plans_[text] = plan);
 }
 
+std::span<float> ModelCompute::activations(uint32_t slot, size_t tokens) const {
+  MC_ASSERT_LT(slot, node::ActivationSlots::count());
+  auto* start = reinterpret_cast<float*>(options_.pool + options_.slots.offset(slot));
+  return {start, tokens * model_.config().hidden};
+}
+
 std::vector<uint32_t> ModelCompute::layer_crcs(const node::RunChunk& run, uint32_t layer) const {
   std::vector<uint32_t> crcs;
   for (size_t block = run.start / options_.block_tokens; block < run.pages.size(); ++block)
@@ -168,6 +174,10 @@ node::ChunkDone ModelCompute::run_chunk(const node::RunChunk& run) {
   chunk.pages = pages.data();
   chunk.plan = *chosen;
   const size_t vocab = model_.config().vocab;
+  const bool hands_on = run.end_layer != 0 && run.end_layer < layout_.layers;
+  chunk.first_layer = run.first_layer, chunk.end_layer = run.end_layer;
+  if (run.first_layer > 0) chunk.activations_in = activations(run.slot_in, run.tokens.size());
+  if (hands_on) chunk.activations_out = activations(run.slot_out, run.tokens.size());
   if (run.sample) chunk.logits = std::span(logits_).first(vocab);
   chunk.on_layer = [&](uint32_t layer) {
     post(node::LayerDone{run.run, layer, run.start / options_.block_tokens, layer_crcs(run, layer)});
@@ -175,6 +185,7 @@ node::ChunkDone ModelCompute::run_chunk(const node::RunChunk& run) {
     return !cancelled_.contains(run.run);
   };
   if (auto ran = runner_.prefill(chunk); !ran) return fail(ran.error());
+  if (hands_on) done.activations_crc = crc32c(std::as_bytes(chunk.activations_out));
   if (run.sample) {
     auto drawn =
         draw(chunk.logits, run.sampling, run.start + run.tokens.size(), run.history, run.prompt_tokens, run.banned);

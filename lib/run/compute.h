@@ -23,6 +23,7 @@
 #include "model/model.h"
 #include "model/runner.h"
 #include "node/node.h"
+#include "node/stage.h"
 #include "ops/sample.h"
 
 namespace mc::run {
@@ -34,6 +35,7 @@ struct ComputeOptions {
   std::string kernels = "auto";
   std::byte* pool = nullptr;  // page 0; outlives the Compute
   uint32_t page_count = 0;
+  node::ActivationSlots slots;  // of a pipeline member, offsets from `pool`
 };
 
 /// Where the control loop's runs go. submit() and cancel() are the loop's; events come back by next().
@@ -78,6 +80,7 @@ class ModelCompute final : public Compute {
   Result<node::SampledToken> draw(std::span<const float> logits, const wire::Sampling& sampling, uint64_t position,
                                   std::span<const uint32_t> history, uint32_t prompt_tokens,
                                   std::span<const uint32_t> banned);
+  std::span<float> activations(uint32_t slot, size_t tokens) const;
   std::byte* page(uint32_t index) const { return options_.pool + size_t{index} * layout_.page_bytes(); }
   void post(node::Event event);
 

@@ -11,11 +11,13 @@
 #include "base/errors.h"
 #include "base/log.h"
 #include "base/metric_names.h"
+#include "base/units.h"
 #include "model/find.h"
 #include "model/runner.h"
 #include "node/cache.h"
 #include "node/decode.h"
 #include "node/prefill.h"
+#include "node/stage.h"
 #include "run/calibrate.h"
 #include "run/costed.h"
 #include "run/daemon.h"
@@ -58,6 +60,7 @@ class WorkerProcess {
     options_.version = cli::build_info().version;
     options_.lease_ttl_max = args_.duration(flags::kLeaseTime);
     if (args_.present(flags::kName)) options_.name = args_.text(flags::kName);
+    if (args_.has(flags::kPipeline) && args_.present(flags::kPipeline)) MC_CHECK(plan_pipeline());
     for (const auto& label : args_.list(flags::kLabel)) {
       const size_t equals = label.find('=');
       options_.labels.emplace_back(label.substr(0, equals), label.substr(equals + 1));
@@ -78,6 +81,48 @@ class WorkerProcess {
   }
 
  private:
+  // The leader bears the pipeline's name, the others extend it.
+  Result<void> plan_pipeline() {
+    const std::string text = args_.text(flags::kPipeline);
+    const size_t slash = text.find('/');
+    const auto stage = parse_u64(text.substr(0, slash), 0, 63);
+    const auto stages = slash == std::string::npos ? stage : parse_u64(text.substr(slash + 1), 1, 64);
+    if (slash == std::string::npos || !stage || !stages || *stage >= *stages)
+      return user_error(err::kBadValue, "--pipeline " + text + " is not of the form 0/2", "--pipeline");
+    if (options_.name.empty())
+      return user_error(err::kBadValue, "--pipeline needs --name: its stages find each other by it", "--pipeline");
+    if (args_.text(flags::kRunner) != "model")
+      return user_error(err::kBadValue, "--pipeline computes a model; --runner costed has no stages", "--pipeline");
+    stage_.leader = options_.name;
+    stage_.stage = static_cast<uint32_t>(*stage);
+    stage_.stages = static_cast<uint32_t>(*stages);
+    if (*stage == 0) {
+      options_.stages = prefill_.stages = stage_.stages;
+    } else {
+      options_.name = node::stage_name(options_.name, stage_.stage);
+      options_.role = role_ = wire::Role::stage;
+    }
+    return {};
+  }
+
+  // Slots for activations lie behind the pages, in the same buffer that peers may read.
+  Result<void> add_slots() {
+    if (prefill_.stages <= 1 && role_ != wire::Role::stage) return {};
+    const auto& config = engine_->model->config();
+    if (stage_.stages > config.layers)
+      return user_error(err::kBadValue,
+                        "--pipeline of " + std::to_string(stage_.stages) + " stages for a model of " +
+                            std::to_string(config.layers) + " layers",
+                        "--pipeline");
+    node::ActivationSlots slots;
+    slots.row_bytes = config.hidden * sizeof(float);
+    slots.base = arena_bytes_;
+    slots.slot_bytes = round_up(args_.count(flags::kChunkTokens) * slots.row_bytes, 4096);
+    arena_bytes_ += slots.slot_bytes * node::ActivationSlots::count();
+    prefill_.slots = stage_.slots = slots;
+    return {};
+  }
+
   Result<void> plan_cache() {
     const uint64_t bytes = wanted_bytes(args_.size(flags::kDram));
     arena_bytes_ = round_up(bytes, kSlabBytes);
@@ -140,6 +185,7 @@ class WorkerProcess {
     options_.page_count = static_cast<uint32_t>(std::min<uint64_t>(pages, 1u << 24));
     arena_bytes_ = options_.page_count * page_bytes;
     options_.context_tokens = std::min(model.config().max_positions, (options_.page_count - 1) * engine_->block_tokens);
+    MC_CHECK(add_slots());
     return check_memory();
   }
 
@@ -260,6 +306,7 @@ class WorkerProcess {
       compute.kernels = args_.text(flags::kKernels);
       compute.pool = arena_.data();
       compute.page_count = options_.page_count;
+      compute.slots = prefill_.slots;
       if (args_.present(flags::kCost)) {
         MC_TRY(cost, load_cost(args_.text(flags::kCost)));
         options_.cost = cost;
@@ -272,9 +319,12 @@ class WorkerProcess {
         MC_TRY(cost, measure_cost(runner, 500ms));
         options_.cost = cost;
       }
+      // A full pipeline finishes a prompt in little more than one stage's time; reports correct the rest.
+      for (double* part : {&options_.cost.prefill_s_per_token, &options_.cost.prefill_s_per_token2})
+        *part /= prefill_.stages;
       MC_TRY(opened, ModelCompute::open(*engine_->model, *engine_->parallel, compute));
       compute_ = std::move(opened);
-      prefill_.chunk_tokens = compute.chunk_tokens;
+      prefill_.chunk_tokens = stage_.chunk_tokens = compute.chunk_tokens;
       decode_.batch_max = compute.batch_max;
     }
     const std::string engine = options_.name.empty() ? std::string(wire::to_string(role_)) : options_.name;
@@ -289,6 +339,7 @@ class WorkerProcess {
     switch (role_) {
       case wire::Role::prefill: worker_ = std::make_unique<node::Prefill>(options_, prefill_); break;
       case wire::Role::decode: worker_ = std::make_unique<node::Decode>(options_, decode_); break;
+      case wire::Role::stage: worker_ = std::make_unique<node::Stage>(options_, stage_); break;
       default: worker_ = std::make_unique<node::Cache>(options_, cache_); break;
     }
     meters_ = std::make_unique<WorkerMetrics>(*metrics_, *worker_, *data_);
@@ -440,6 +491,7 @@ class WorkerProcess {
   node::WorkerOptions options_;
   node::PrefillOptions prefill_;
   node::DecodeOptions decode_;
+  node::StageOptions stage_;
   node::CacheOptions cache_;
   std::unique_ptr<Engine> engine_;         // null in a cache node and with --runner costed
   std::optional<sched::Profile> profile_;  // of --runner costed

@@ -6,7 +6,7 @@ namespace mc::wire {
 
 namespace {
 
-constexpr std::string_view kRoles[] = {"conductor", "prefill", "decode", "cache"};
+constexpr std::string_view kRoles[] = {"conductor", "prefill", "decode", "cache", "stage"};
 constexpr size_t kStringBytesMax = size_t{1} << 20;
 
 }  // namespace

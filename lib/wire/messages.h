@@ -8,6 +8,8 @@
 //                              prefill -> decode     KvOffer . KvAccept | KvRefuse, KvComplete . KvDone
 //                              decode -> conductor   Tokens, Preempted   anyone -> conductor   Failed
 //                              anyone -> worker      Cancel
+//                a pipeline    stage -> next stage   StageRun . StageTaken     stage -> its leader  StageDone
+//                              leader -> stage       StageAnnounce
 //                blocks        worker -> worker      LeaseRequest . LeaseGrant, LeaseRelease, DemoteOffer . DemoteDone
 //
 // Rules. Times on the wire are remaining milliseconds, never clock readings. `attempt` numbers the
@@ -22,65 +24,16 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "wire/sampling.h"
+#include "wire/stage_messages.h"
 
 namespace mc::wire {
 
 using Bytes = std::vector<uint8_t>;
 using NameValue = std::pair<std::string, std::string>;
 
-enum class Role : uint8_t { conductor = 0, prefill = 1, decode = 2, cache = 3 };
-
-/// How tokens are drawn. The same values give the same token on any node: randomness comes from
-/// philox(seed, stream, position) alone.
-struct Sampling {
-  double temperature = 1.0;  // 0 = greedy, lowest id on ties
-  uint32_t top_k = 0;        // 0 = off
-  double top_p = 1.0;
-  double min_p = 0.0;
-  double presence_penalty = 0.0;
-  double frequency_penalty = 0.0;
-  double repetition_penalty = 1.0;
-  uint64_t seed = 0;
-  uint64_t stream = 0;    // distinguishes the choices of one request (n > 1)
-  int32_t logprobs = -1;  // -1 = none, k = chosen token and the k most likely
-  std::vector<std::pair<uint32_t, double>> logit_bias;
-
-  bool has_penalties() const {
-    return repetition_penalty != 1.0 || presence_penalty != 0.0 || frequency_penalty != 0.0;
-  }
-  bool operator==(const Sampling&) const = default;
-  template <class V>
-  void fields(V& v) {
-    v("temperature", temperature), v("top_k", top_k), v("top_p", top_p), v("min_p", min_p);
-    v("presence_penalty", presence_penalty), v("frequency_penalty", frequency_penalty);
-    v("repetition_penalty", repetition_penalty), v("seed", seed), v("stream", stream);
-    v("logprobs", logprobs), v("logit_bias", logit_bias);
-  }
-};
-
-/// When generation ends. Stop strings are matched by the conductor, which then cancels.
-struct Stopping {
-  uint32_t max_tokens = 16;        // of the answer, counted over all attempts
-  uint32_t min_tokens = 0;         // stop_ids may not be drawn before
-  std::vector<uint32_t> stop_ids;  // the model's EOS ids (unless ignore_eos) and the request's own
-
-  bool operator==(const Stopping&) const = default;
-  template <class V>
-  void fields(V& v) {
-    v("max_tokens", max_tokens), v("min_tokens", min_tokens), v("stop_ids", stop_ids);
-  }
-};
-
-struct TokenLogprobs {
-  double chosen = 0;                               // natural log, from the unmodified distribution
-  std::vector<std::pair<uint32_t, double>> top;    // most likely first
-
-  bool operator==(const TokenLogprobs&) const = default;
-  template <class V>
-  void fields(V& v) {
-    v("chosen", chosen), v("top", top);
-  }
-};
+/// stage: a later member of a pipeline of prefill processes, led by the prefill node whose name it extends.
+enum class Role : uint8_t { conductor = 0, prefill = 1, decode = 2, cache = 3, stage = 4 };
 
 /// Linear cost model of one worker (papers: Mooncake 6.3, 7.3). Seconds; see sched/cost.h.
 struct CostModel {
@@ -116,6 +69,7 @@ struct Hello {
   uint64_t page_bytes = 0;
   uint64_t page_count = 0;
   uint32_t context_tokens = 0;    // longest prompt + answer this node can hold
+  uint32_t stages = 1;            // of the pipeline this prefill node leads: name.1, name.2, ... are the others
   CostModel cost;
   std::vector<NameValue> labels;
   std::string version;
@@ -126,7 +80,8 @@ struct Hello {
     v("role", role), v("name", name), v("control_uri", control_uri), v("data", data), v("http", http);
     v("model", model), v("kv_namespace", kv_namespace), v("decode_attention", decode_attention);
     v("page_bytes", page_bytes), v("page_count", page_count);
-    v("context_tokens", context_tokens), v("cost", cost), v("labels", labels), v("version", version);
+    v("context_tokens", context_tokens), v("stages", stages), v("cost", cost);
+    v("labels", labels), v("version", version);
   }
 };
 
@@ -663,7 +618,8 @@ struct DemoteDone {
 using Message =
     std::variant<Hello, Welcome, Refused, Heartbeat, HeartbeatAck, Peers, Drain, Goodbye, BlockEvents, IndexSync,
                  BlockSnapshot, PrefillStart, KvOffer, KvAccept, KvRefuse, KvComplete, KvDone, FirstToken, Tokens,
-                 Preempted, Failed, Cancel, LeaseRequest, LeaseGrant, LeaseRelease, DemoteOffer, DemoteDone>;
+                 Preempted, Failed, Cancel, LeaseRequest, LeaseGrant, LeaseRelease, DemoteOffer, DemoteDone,
+                 StageRun, StageTaken, StageDone, StageAnnounce>;
 
 /// "hello", "prefill_start", ...
 std::string_view type_name(const Message& message);

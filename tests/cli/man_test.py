@@ -195,6 +195,9 @@ class Pages(unittest.TestCase):
             explain = ["mc-conductor", "explain", "--url", url, "--json", "-f", "-"]
             outputs.append(text_of(*explain, stdin=request.encode()))
             outputs.append(json.dumps(c.complete("Once upon", max_tokens=2)["mc"]))
+            body = {"prompt": "Once upon", "max_tokens": 2}
+            self.assertEqual(c.request("POST", "/v1/completions", body, {"x-request-id": "why-1"})[0], 200)
+            outputs.append(text_of("mc-conductor", "why", "why-1", "--url", url, "--json"))
             answer_node = {"p0", "p1", "d0", "d1", "c0"}  # cached_from and ready lines have names for keys
             for out in outputs:
                 self.assertLessEqual(set(keys(json.loads(out))) - answer_node, output_words("mc-conductor"), out)

@@ -2,6 +2,7 @@
 """Workers that sleep modelled times over stand-in KV: answers, reuse, timing, footprint, refusals."""
 
 import concurrent.futures
+import json
 import os
 import tempfile
 import time
@@ -76,6 +77,30 @@ class Costed(unittest.TestCase):
             c.wait_quiet()
             for name in ("p0", "p1", "d0", "d1"):
                 self.assertEqual(c.metric(name, "mc_checksum_failures_total"), 0)
+
+    def test_why_tells_where_a_request_went_what_was_weighed_and_what_is_not_known(self):
+        with Cluster("2p1d", conductor=["--runner", f"costed:{self.profile}"]) as c:
+            ids = Random(5).ids(700)
+            for _ in range(2):
+                body = {"prompt": ids, "max_tokens": 3, "ignore_eos": True}
+                status, _, _ = c.request("POST", "/v1/completions", body, {"x-request-id": "mine"})
+                self.assertEqual(status, 200)
+            words = ["why", "mine", "--url", f"http://127.0.0.1:{c.url_port}"]
+            code, out, err = run("mc-conductor", *words, "--json")
+            self.assertEqual(code, 0, err)
+            record = json.loads(out)
+            self.assertEqual(
+                (record["outcome"], record["prompt_tokens"], record["output_tokens"]), ("finished", 700, 3)
+            )
+            self.assertEqual(record["cached_local_tokens"], 640)
+            self.assertEqual({row["node"] for row in record["considered"]}, {"p0", "p1"})
+            self.assertEqual(record["considered"][0]["node"], record["prefill_node"])
+            self.assertAlmostEqual(record["predicted_ttft_ms"], record["ttft_ms"], delta=30)
+            self.assertIn("prefill", run("mc-conductor", *words)[1].decode())
+            words[1] = "nobody"
+            code, _, err = run("mc-conductor", *words)
+            self.assertNotEqual(code, 0)
+            self.assertIn("no record of request nobody", err)
 
     def test_times_are_the_profiles_and_processes_stay_small(self):
         with Cluster("1p1d", conductor=["--runner", f"costed:{self.profile}"]) as c:

@@ -42,6 +42,7 @@ constexpr const Flag* kFlags[] = {
     &flags::kChunkTokens,
     &flags::kCost,
     &flags::kRunner,
+    &flags::kPipeline,
     &flags::kThreads,
     &flags::kKernels,
     &flags::kName,

@@ -1,0 +1,281 @@
+#include "node/stage.h"
+
+#include <algorithm>
+
+#include "base/assert.h"
+
+namespace mc::node {
+
+LayerRange stage_layers(uint32_t layers, uint32_t stage, uint32_t stages) {
+  MC_ASSERT(stages > 0 && stage < stages);
+  return {layers * stage / stages, layers * (stage + 1) / stages};
+}
+
+std::string stage_name(const std::string& leader, uint32_t stage) {
+  return leader + "." + std::to_string(stage);
+}
+
+bool is_stage_of(const std::string& name, const std::string& leader) {
+  if (!name.starts_with(leader + ".")) return false;
+  const std::string number = name.substr(leader.size() + 1);
+  return !number.empty() && number.size() <= 3 &&
+         std::all_of(number.begin(), number.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
+
+Stage::Stage(WorkerOptions worker, StageOptions options)
+    : Worker(std::move(worker)),
+      stage_(std::move(options)),
+      layers_(stage_layers(options_.layout.layers, stage_.stage, stage_.stages)),
+      in_used_(ActivationSlots::kEach),
+      out_used_(ActivationSlots::kEach) {
+  MC_ASSERT(stage_.stage > 0 && layers_.first < layers_.end);
+}
+
+uint64_t Stage::local_offset(uint32_t pool, kv::PageIndex page) const {
+  return pool == kSlotPool ? stage_.slots.offset(page) : Worker::local_offset(pool, page);
+}
+
+Stage::Run* Stage::by_op(uint64_t op) {
+  const auto it = std::find_if(runs_.begin(), runs_.end(), [&](const Run& r) { return op != 0 && r.op == op; });
+  return it == runs_.end() ? nullptr : &*it;
+}
+
+void Stage::on_message(const Received& event, TimePoint now, Actions& out) {
+  if (const auto* run = std::get_if<wire::StageRun>(&event.message)) {
+    on_run(event, *run, now, out);
+  } else if (const auto* taken = std::get_if<wire::StageTaken>(&event.message)) {
+    if (!is_stage_of(event.from, stage_.leader)) return;
+    const auto it = handed_on_.find(taken->run);
+    if (it == handed_on_.end()) return;
+    out_used_[it->second - ActivationSlots::kEach] = false;
+    handed_on_.erase(it);
+  } else if (const auto* announced = std::get_if<wire::StageAnnounce>(&event.message)) {
+    if (event.from == stage_.leader && is_peer(event.from, event.instance)) announce(*announced, out);
+  } else if (const auto* cancel = std::get_if<wire::Cancel>(&event.message)) {
+    if (event.from != stage_.leader) return;
+    for (Run& run : runs_)
+      if (run.asked.req == cancel->req && run.asked.attempt <= cancel->attempt) drop(run, out);
+  }
+  pump(now, out);
+}
+
+std::string Stage::objection(const wire::StageRun& run) const {
+  const uint32_t bt = options_.layout.block_tokens;
+  const uint64_t end = uint64_t{run.start} + run.tokens.size();
+  if (run.tokens.empty() || run.tokens.size() > stage_.chunk_tokens)
+    return "a chunk of " + std::to_string(run.tokens.size()) + " tokens; --chunk-tokens here is " +
+           std::to_string(stage_.chunk_tokens);
+  if (run.start % bt != 0 || end > options_.context_tokens || run.pages.size() != kv::blocks_for(end, bt))
+    return "positions " + std::to_string(run.start) + ".." + std::to_string(end) + " over " +
+           std::to_string(run.pages.size()) + " pages";
+  for (uint32_t page : run.pages)
+    if (page >= options_.page_count)
+      return "page " + std::to_string(page) + " of " + std::to_string(options_.page_count) +
+             "; give the stages the same --kv-mem";
+  if (runs_.size() >= stage_.queue_max) return std::to_string(runs_.size()) + " chunks wait here";
+  return "";
+}
+
+void Stage::on_run(const Received& event, const wire::StageRun& asked, TimePoint now, Actions& out) {
+  const std::string before = stage_.stage == 1 ? stage_.leader : stage_name(stage_.leader, stage_.stage - 1);
+  if (event.from != before || !is_peer(event.from, event.instance) || asked.leader != stage_.leader) return;
+  Run run;
+  run.asked = asked;
+  run.from = event.from, run.from_instance = event.instance;
+  run.deadline = after(now, std::chrono::milliseconds(asked.budget_ms));
+  run.crcs.resize(layers_.end - layers_.first);
+  const std::string why = objection(asked);
+  if (!why.empty()) {
+    send(run.from, run.from_instance, wire::StageTaken{asked.run}, out);
+    return report(run, "invalid", "stage " + name() + ": " + why, nullptr, out);
+  }
+  runs_.push_back(std::move(run));
+}
+
+void Stage::announce(const wire::StageAnnounce& m, Actions& out) const {
+  if (m.first_layer != layers_.first || m.crcs.size() != layers_.end - layers_.first) return;
+  for (uint32_t layer = layers_.first; layer < layers_.end; ++layer) {
+    const auto& crcs = m.crcs[layer - layers_.first];
+    if (crcs.size() != m.pages.size()) return;
+    std::vector<wire::ReadyExtent> extents;
+    for (size_t i = 0; i < m.pages.size(); ++i) {
+      if (m.pages[i] >= options_.page_count) return;
+      extents.push_back({shelf_->page_offset(m.pages[i]) + options_.layout.layer_offset(layer), crcs[i]});
+    }
+    out.push_back(
+        SendNotify{m.decode, m.decode_instance, {m.req, m.attempt, layer, m.first_block, std::move(extents)}});
+  }
+}
+
+// Reads run ahead of compute by as many slots as there are; compute is first in, first out.
+void Stage::pump(TimePoint now, Actions& out) {
+  for (Run& run : runs_)
+    if (run.phase == Phase::waiting && !run.dropped) start_read(run, now, out);
+  std::erase_if(runs_, [](const Run& r) { return r.dropped && r.op == 0; });
+  for (Run& run : runs_) {
+    if (run.phase == Phase::computing) return;
+    if (run.phase == Phase::ready) return start_compute(run, out);
+    if (!run.dropped) return;  // the first in line is still on its way
+  }
+}
+
+void Stage::start_read(Run& run, TimePoint now, Actions& out) {
+  const auto free = std::find(in_used_.begin(), in_used_.end(), false);
+  if (free == in_used_.end()) return;
+  *free = true;
+  run.slot_in = static_cast<uint32_t>(free - in_used_.begin());
+  run.phase = Phase::reading;
+  Read read;
+  read.read = run.op = next_id();
+  read.peer = run.from, read.instance = run.from_instance;
+  read.pool = kSlotPool;
+  read.urgent = true;  // the whole pipeline behind it waits
+  const uint64_t bytes = run.asked.tokens.size() * stage_.slots.row_bytes;
+  read.slices.push_back(
+      {run.slot_in, 0, run.asked.activations_offset, static_cast<uint32_t>(bytes), run.asked.activations_crc});
+  read.budget = std::max<Duration>(run.deadline - now, 1ms);
+  out.push_back(std::move(read));
+}
+
+void Stage::start_compute(Run& run, Actions& out) {
+  if (!is_last()) {
+    const auto free = std::find(out_used_.begin(), out_used_.end(), false);
+    if (free == out_used_.end()) return;
+    *free = true;
+    run.slot_out = ActivationSlots::kEach + static_cast<uint32_t>(free - out_used_.begin());
+  }
+  const wire::StageRun& asked = run.asked;
+  RunChunk chunk;
+  chunk.run = run.op = next_id();
+  chunk.start = asked.start;
+  chunk.tokens = asked.tokens;
+  chunk.pages = asked.pages;
+  chunk.attention = asked.attention;
+  chunk.sample = is_last() && asked.sample;
+  chunk.sampling = asked.sampling;
+  chunk.history = asked.history;
+  chunk.prompt_tokens = asked.prompt_tokens;
+  chunk.banned = asked.banned;
+  chunk.first_layer = layers_.first, chunk.end_layer = layers_.end;
+  chunk.slot_in = run.slot_in, chunk.slot_out = run.slot_out;
+  run.phase = Phase::computing;
+  out.push_back(std::move(chunk));
+}
+
+void Stage::on_event(const Event& event, TimePoint now, Actions& out) {
+  if (const auto* read = std::get_if<ReadDone>(&event)) {
+    if (Run* run = by_op(read->read)) {
+      run->op = 0;
+      send(run->from, run->from_instance, wire::StageTaken{run->asked.run}, out);
+      stats_.activation_bytes += read->code == Code::ok ? run->asked.tokens.size() * stage_.slots.row_bytes : 0;
+      if (read->code == Code::ok && !run->dropped) {
+        run->phase = Phase::ready;
+      } else {
+        in_used_[run->slot_in] = false;
+        if (!run->dropped)
+          report(*run, std::string(to_string(read->code)), "reading activations from " + run->from + ": " + read->what,
+                 nullptr, out);
+        run->dropped = true;
+      }
+    }
+  } else if (const auto* layer = std::get_if<LayerDone>(&event)) {
+    if (Run* run = by_op(layer->run)) on_layer(*run, *layer, out);
+  } else if (const auto* chunk = std::get_if<ChunkDone>(&event)) {
+    if (Run* run = by_op(chunk->run)) on_chunk(*run, *chunk, out);
+  }
+  pump(now, out);
+}
+
+void Stage::on_layer(Run& run, const LayerDone& done, Actions& out) {
+  if (run.dropped || done.layer < layers_.first || done.layer >= layers_.end) return;
+  run.crcs[done.layer - layers_.first] = done.crcs;
+  std::vector<wire::ReadyExtent> extents;
+  uint32_t first = done.first_block;
+  for (size_t i = 0; i < done.crcs.size(); ++i) {
+    const uint32_t block = done.first_block + static_cast<uint32_t>(i);
+    if (block < run.asked.decode_has) {
+      ++first;
+      continue;
+    }
+    extents.push_back(
+        {shelf_->page_offset(run.asked.pages[block]) + options_.layout.layer_offset(done.layer), done.crcs[i]});
+  }
+  if (!extents.empty())
+    out.push_back(SendNotify{run.asked.decode,
+                             run.asked.decode_instance,
+                             {run.asked.req, run.asked.attempt, done.layer, first, std::move(extents)}});
+}
+
+void Stage::on_chunk(Run& run, const ChunkDone& done, Actions& out) {
+  run.op = 0;
+  in_used_[run.slot_in] = false;
+  const bool hand_on = done.code == Code::ok && !is_last() && !run.dropped;
+  if (!is_last() && !hand_on) out_used_[run.slot_out - ActivationSlots::kEach] = false;
+  if (done.code == Code::ok) ++stats_.runs, stats_.tokens += run.asked.tokens.size();
+  if (!run.dropped)
+    report(run, done.code == Code::ok ? "ok" : std::string(to_string(done.code)), done.what,
+           is_last() ? &done.sampled : nullptr, out);
+  if (hand_on) {
+    const NodeId next = stage_name(stage_.leader, stage_.stage + 1);
+    wire::StageRun message = std::move(run.asked);
+    message.activations_offset = stage_.slots.offset(run.slot_out);
+    message.activations_crc = done.activations_crc;
+    const wire::Peer* known = peer(next);
+    if (known) {
+      handed_on_[message.run] = run.slot_out;
+      send(next, known->instance, std::move(message), out);
+    } else {  // that member is gone: the leader knows, and ends the request
+      out_used_[run.slot_out - ActivationSlots::kEach] = false;
+    }
+  }
+  run.dropped = true;  // erased by pump
+}
+
+void Stage::report(const Run& run, std::string code, std::string message, const SampledToken* sampled, Actions& out) {
+  wire::StageDone done;
+  done.run = run.asked.run;
+  done.first_layer = layers_.first;
+  if (code != "ok") ++stats_.failed, last_error_ = message;
+  done.code = std::move(code), done.message = std::move(message);
+  if (done.code == "ok") done.crcs = run.crcs;
+  if (sampled) done.token = sampled->token, done.logprobs = sampled->logprobs;
+  send(run.asked.leader, run.asked.leader_instance, std::move(done), out);
+}
+
+// The answer comes when nothing touches the slots any more; a run that waits ends at once.
+void Stage::drop(Run& run, Actions& out) {
+  if (run.dropped) return;
+  run.dropped = true;
+  report(run, "cancelled", "cancelled", nullptr, out);
+  if (run.phase == Phase::reading) out.push_back(CancelRead{run.op});
+  if (run.phase == Phase::computing) out.push_back(CancelRun{run.op});
+  if (run.phase == Phase::waiting) send(run.from, run.from_instance, wire::StageTaken{run.asked.run}, out);
+  if (run.phase == Phase::ready) in_used_[run.slot_in] = false;
+}
+
+void Stage::on_tick(TimePoint now, Actions& out) {
+  pump(now, out);
+}
+
+void Stage::drop_all(TimePoint, Actions& out) {
+  for (Run& run : runs_) drop(run, out);
+  std::erase_if(runs_, [](const Run& r) { return r.op == 0; });
+}
+
+// A new leader starts with empty books; a next stage that died has read what it will read.
+void Stage::on_peer_gone(const NodeId& node, const InstanceId&, TimePoint now, Actions& out) {
+  if (node == stage_.leader)
+    for (Run& run : runs_) drop(run, out);
+  if (node == stage_name(stage_.leader, stage_.stage + 1)) {
+    for (const auto& [run, slot] : handed_on_) out_used_[slot - ActivationSlots::kEach] = false;
+    handed_on_.clear();
+  }
+  pump(now, out);
+}
+
+void Stage::fill_load(wire::Load& load) const {
+  load.running = std::any_of(runs_.begin(), runs_.end(), [](const Run& r) { return r.phase == Phase::computing; });
+  load.waiting = static_cast<uint32_t>(runs_.size()) - load.running;
+}
+
+}  // namespace mc::node

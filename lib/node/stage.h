@@ -1,0 +1,110 @@
+// A later stage of a prefill pipeline (Mooncake 6.1): computes its range of layers of the chunks that the
+// stage before hands on, announces their KV to the decode node itself, and tells the leader.
+//
+//   StageRun --slot free--> reading activations --> computing --> done: StageDone to the leader,
+//                                |                                     StageRun to the next stage
+//                                '-- StageTaken: the sender's slot is free
+//
+// It keeps no books of blocks: its page i holds its layers of the block in the leader's page i, so the
+// leader's pool, leases and index speak for the whole pipeline. Runs are computed in the order they came,
+// which makes a page that the leader has given to another block safe: the later run writes last.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "node/worker.h"
+
+namespace mc::node {
+
+/// The layers of stage `stage` of `stages` (0-based): [first, end).
+struct LayerRange {
+  uint32_t first = 0, end = 0;
+};
+LayerRange stage_layers(uint32_t layers, uint32_t stage, uint32_t stages);
+/// "p0.1": the member `stage` of the pipeline led by p0.
+std::string stage_name(const std::string& leader, uint32_t stage);
+/// Whether `name` extends `leader` by a stage number.
+bool is_stage_of(const std::string& name, const std::string& leader);
+
+/// Slots for activations behind the pages of a pipeline member's KV buffer: the first half is read into,
+/// the second handed on from.
+struct ActivationSlots {
+  static constexpr uint32_t kEach = 2;
+  uint64_t base = 0;        // in the KV buffer
+  uint64_t slot_bytes = 0;  // of chunk_tokens rows
+  uint64_t row_bytes = 0;   // of one token
+  uint64_t offset(uint32_t slot) const { return base + slot * slot_bytes; }
+  static constexpr uint32_t count() { return 2 * kEach; }
+};
+
+struct StageOptions {
+  std::string leader;
+  uint32_t stage = 1, stages = 2;
+  uint32_t chunk_tokens = 512;
+  uint32_t queue_max = 256;
+  ActivationSlots slots;
+};
+
+class Stage final : public Worker {
+ public:
+  static constexpr uint32_t kSlotPool = 1;  // Read::pool of activations; pages are slots
+
+  Stage(WorkerOptions worker, StageOptions options);
+
+  struct Stats {
+    uint64_t runs = 0, failed = 0, tokens = 0, activation_bytes = 0;
+  };
+  const Stats& stats() const { return stats_; }
+  uint64_t local_offset(uint32_t pool, kv::PageIndex page) const override;
+
+ protected:
+  void on_message(const Received& event, TimePoint now, Actions& out) override;
+  void on_event(const Event& event, TimePoint now, Actions& out) override;
+  void on_tick(TimePoint now, Actions& out) override;
+  TimePoint role_wakeup() const override { return kNever; }
+  void drop_all(TimePoint now, Actions& out) override;
+  void on_peer_gone(const NodeId& node, const InstanceId& instance, TimePoint now, Actions& out) override;
+  void fill_load(wire::Load& load) const override;
+  bool role_idle() const override { return runs_.empty(); }
+  void role_check() const override {}
+  Shelf* shelf_of(const NamespaceId&) override { return nullptr; }  // nobody leases from a stage
+
+ private:
+  enum class Phase : uint8_t { waiting, reading, ready, computing };
+  struct Run {
+    wire::StageRun asked;
+    NodeId from;
+    InstanceId from_instance;
+    Phase phase = Phase::waiting;
+    TimePoint deadline{};
+    uint32_t slot_in = 0, slot_out = 0;
+    uint64_t op = 0;       // read or run under way
+    bool dropped = false;  // nobody wants it any more: ends as soon as nothing touches its slots
+    std::vector<std::vector<uint32_t>> crcs;
+  };
+
+  std::string objection(const wire::StageRun& run) const;
+  void on_run(const Received& event, const wire::StageRun& run, TimePoint now, Actions& out);
+  void announce(const wire::StageAnnounce& message, Actions& out) const;
+  void pump(TimePoint now, Actions& out);
+  void start_read(Run& run, TimePoint now, Actions& out);
+  void start_compute(Run& run, Actions& out);
+  void on_layer(Run& run, const LayerDone& done, Actions& out);
+  void on_chunk(Run& run, const ChunkDone& done, Actions& out);
+  void report(const Run& run, std::string code, std::string message, const SampledToken* sampled, Actions& out);
+  void drop(Run& run, Actions& out);
+  Run* by_op(uint64_t op);
+  bool is_last() const { return stage_.stage + 1 == stage_.stages; }
+
+  StageOptions stage_;
+  LayerRange layers_;
+  std::deque<Run> runs_;  // in order; erased when done
+  std::vector<bool> in_used_, out_used_;
+  std::map<uint64_t, uint32_t> handed_on_;  // run -> slot that the next stage has not read yet
+  Stats stats_;
+};
+
+}  // namespace mc::node

@@ -1,0 +1,64 @@
+// What of a request decides its tokens, as it travels: how they are drawn, when they end, and their
+// log-probabilities. Parts of the messages of wire/messages.h.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace mc::wire {
+
+/// How tokens are drawn. The same values give the same token on any node: randomness comes from
+/// philox(seed, stream, position) alone.
+struct Sampling {
+  double temperature = 1.0;  // 0 = greedy, lowest id on ties
+  uint32_t top_k = 0;        // 0 = off
+  double top_p = 1.0;
+  double min_p = 0.0;
+  double presence_penalty = 0.0;
+  double frequency_penalty = 0.0;
+  double repetition_penalty = 1.0;
+  uint64_t seed = 0;
+  uint64_t stream = 0;    // distinguishes the choices of one request (n > 1)
+  int32_t logprobs = -1;  // -1 = none, k = chosen token and the k most likely
+  std::vector<std::pair<uint32_t, double>> logit_bias;
+
+  bool has_penalties() const {
+    return repetition_penalty != 1.0 || presence_penalty != 0.0 || frequency_penalty != 0.0;
+  }
+  bool operator==(const Sampling&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("temperature", temperature), v("top_k", top_k), v("top_p", top_p), v("min_p", min_p);
+    v("presence_penalty", presence_penalty), v("frequency_penalty", frequency_penalty);
+    v("repetition_penalty", repetition_penalty), v("seed", seed), v("stream", stream);
+    v("logprobs", logprobs), v("logit_bias", logit_bias);
+  }
+};
+
+/// When generation ends. Stop strings are matched by the conductor, which then cancels.
+struct Stopping {
+  uint32_t max_tokens = 16;        // of the answer, counted over all attempts
+  uint32_t min_tokens = 0;         // stop_ids may not be drawn before
+  std::vector<uint32_t> stop_ids;  // the model's EOS ids (unless ignore_eos) and the request's own
+
+  bool operator==(const Stopping&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("max_tokens", max_tokens), v("min_tokens", min_tokens), v("stop_ids", stop_ids);
+  }
+};
+
+struct TokenLogprobs {
+  double chosen = 0;                               // natural log, from the unmodified distribution
+  std::vector<std::pair<uint32_t, double>> top;    // most likely first
+
+  bool operator==(const TokenLogprobs&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("chosen", chosen), v("top", top);
+  }
+};
+
+}  // namespace mc::wire

@@ -1,0 +1,103 @@
+// Messages inside a pipeline of prefill processes (Mooncake 6.1), part of wire/messages.h.
+//
+// Its leader is the holder: it owns the books of the pages, and page i of every member holds the member's
+// layers of the same block. Activations are READ from the member before.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/ids.h"
+#include "wire/sampling.h"
+
+namespace mc::wire {
+
+/// Compute one chunk's layers of this stage; then hand it on. Goes from stage to stage.
+struct StageRun {
+  static constexpr std::string_view kType = "stage_run";
+  uint64_t run = 0;             // the leader's number
+  RequestId req;
+  uint32_t attempt = 1;
+  std::string leader;
+  InstanceId leader_instance;
+  std::string decode;           // KV goes there from every stage
+  InstanceId decode_instance;
+  uint32_t decode_has = 0;      // leading blocks that need not be announced
+  uint32_t start = 0;           // first position, a multiple of the block size
+  std::vector<uint32_t> tokens;
+  std::vector<uint32_t> pages;  // of the whole sequence up to the end of the chunk
+  std::string attention;
+  bool sample = false;          // the last stage draws the first token
+  Sampling sampling;
+  std::vector<uint32_t> history;
+  uint32_t prompt_tokens = 0;
+  std::vector<uint32_t> banned;
+  uint64_t activations_offset = 0;  // in the sender's KV buffer
+  uint32_t activations_crc = 0;
+  uint32_t budget_ms = 60000;
+
+  bool operator==(const StageRun&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("run", run), v("req", req), v("attempt", attempt), v("leader", leader), v("leader_instance", leader_instance);
+    v("decode", decode), v("decode_instance", decode_instance), v("decode_has", decode_has), v("start", start);
+    v("tokens", tokens), v("pages", pages), v("attention", attention), v("sample", sample), v("sampling", sampling);
+    v("history", history), v("prompt_tokens", prompt_tokens), v("banned", banned);
+    v("activations_offset", activations_offset), v("activations_crc", activations_crc), v("budget_ms", budget_ms);
+  }
+};
+
+/// The activations were read (or will not be): their place is free.
+struct StageTaken {
+  static constexpr std::string_view kType = "stage_taken";
+  uint64_t run = 0;
+
+  bool operator==(const StageTaken&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("run", run);
+  }
+};
+
+/// One stage's part of a chunk ended; sent to the leader.
+struct StageDone {
+  static constexpr std::string_view kType = "stage_done";
+  uint64_t run = 0;
+  uint32_t first_layer = 0;
+  std::string code;                         // "ok" or to_string(mc::Code)
+  std::string message;
+  std::vector<std::vector<uint32_t>> crcs;  // [layer - first_layer][block of the chunk]
+  uint32_t token = 0;                       // of the last stage, when the chunk asked for it
+  TokenLogprobs logprobs;
+
+  bool operator==(const StageDone&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("run", run), v("first_layer", first_layer), v("code", code), v("message", message), v("crcs", crcs);
+    v("token", token), v("logprobs", logprobs);
+  }
+};
+
+/// Announce cached blocks to the decode node: this stage's layers of them.
+struct StageAnnounce {
+  static constexpr std::string_view kType = "stage_announce";
+  RequestId req;
+  uint32_t attempt = 1;
+  std::string decode;
+  InstanceId decode_instance;
+  uint32_t first_block = 0;
+  std::vector<uint32_t> pages;
+  uint32_t first_layer = 0;
+  std::vector<std::vector<uint32_t>> crcs;  // [layer - first_layer][page]
+
+  bool operator==(const StageAnnounce&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("req", req), v("attempt", attempt), v("decode", decode), v("decode_instance", decode_instance);
+    v("first_block", first_block), v("pages", pages), v("first_layer", first_layer), v("crcs", crcs);
+  }
+};
+
+}  // namespace mc::wire

@@ -1,0 +1,214 @@
+// A pipeline's later stage alone, and its leader alone: chunks in flight, slots, and members that die.
+
+#include "node/stage.h"
+
+#include "bench.h"
+#include "node/prefill.h"
+
+using namespace mc;
+using namespace mc::node;
+using namespace mc::node::bench;
+
+namespace {
+
+constexpr uint32_t kChunk = 128;
+
+ActivationSlots slots() {
+  return {.base = 1 << 20, .slot_bytes = 4096, .row_bytes = 16};
+}
+
+struct StageBench : Bench<Stage, StageOptions> {
+  StageBench() : Bench(wire::Role::stage, 16, options()) {}
+  static StageOptions options() {
+    StageOptions o;
+    o.leader = "p0";
+    o.chunk_tokens = kChunk;
+    o.slots = slots();
+    return o;
+  }
+  static wire::StageRun run_of(uint64_t number, uint32_t start = 0) {
+    wire::StageRun run;
+    run.run = number, run.req = "r", run.leader = "p0", run.leader_instance = instance(1);
+    run.decode = "d0", run.decode_instance = instance(2);
+    run.start = start;
+    run.tokens.assign(kChunk, 5);
+    for (uint32_t page = 0; page < (start + kChunk) / 64; ++page) run.pages.push_back(page + 1);
+    run.sample = true;
+    return run;
+  }
+};
+
+struct LeaderBench : Bench<Prefill, PrefillOptions> {
+  LeaderBench() : Bench(wire::Role::prefill, 32, options()) { members(true); }
+  static PrefillOptions options() {
+    PrefillOptions o;
+    o.chunk_tokens = kChunk;
+    o.stages = 2;
+    o.slots = slots();
+    return o;
+  }
+  Actions members(bool stage, uint64_t version = 2) {
+    wire::Peers peers{version, {{"d0", instance(2), wire::Role::decode, "sim:d0", {}}}};
+    if (stage) peers.peers.push_back({"me.1", instance(7), wire::Role::stage, "sim:s", {}});
+    return from_conductor(peers);
+  }
+  Actions start(const std::string& req, size_t tokens) {
+    from_conductor(wire::PrefillStart{spec_of(req, std::vector<uint32_t>(tokens, 5)), "d0", instance(2), {}});
+    return from("d0", 2, wire::KvAccept{req, 1, 0});
+  }
+  Actions computed(const RunChunk& run) {
+    for (uint32_t layer = run.first_layer; layer < run.end_layer; ++layer)
+      give(LayerDone{run.run, layer, run.start / 64, std::vector<uint32_t>(run.pages.size() - run.start / 64, 1)});
+    ChunkDone done;
+    done.run = run.run, done.activations_crc = 77;
+    return give(done);
+  }
+  Actions staged(uint64_t run, uint32_t token = 0) {
+    return from("me.1", 7, wire::StageDone{run, 1, "ok", "", {{3, 4}}, token, {}});
+  }
+};
+
+const std::string kTo(kConductor);
+
+}  // namespace
+
+TEST_CASE("node/stage: ranges cover all layers once, and names tell members from other nodes") {
+  for (uint32_t layers : {2u, 6u, 7u, 80u})
+    for (uint32_t stages = 1; stages <= std::min(layers, 9u); ++stages) {
+      uint32_t next = 0;
+      for (uint32_t s = 0; s < stages; ++s) {
+        CHECK(stage_layers(layers, s, stages).first == next);
+        next = stage_layers(layers, s, stages).end;
+      }
+      CHECK(next == layers);
+    }
+  CHECK(is_stage_of("p0.1", "p0"));
+  CHECK_FALSE(is_stage_of("p0.x", "p0"));
+  CHECK_FALSE(is_stage_of("p01", "p0"));
+  CHECK_FALSE(is_stage_of("p0.", "p0"));
+}
+
+TEST_CASE("node/stage: a chunk is read, computed, announced to the decode node and told to the leader") {
+  StageBench b;
+  const auto reads = all<Read>(b.from("p0", 1, StageBench::run_of(9)));
+  REQUIRE(reads.size() == 1);
+  CHECK(reads[0].slices[0].bytes == kChunk * 16);
+  CHECK(b.machine.local_offset(reads[0].pool, reads[0].slices[0].page) >= slots().base);
+  const Actions read = b.give(ReadDone{reads[0].read, Code::ok, ""});
+  CHECK(sent<wire::StageTaken>(read, "p0").size() == 1);
+  const auto runs = all<RunChunk>(read);
+  REQUIRE(runs.size() == 1);
+  CHECK(runs[0].first_layer == 1);
+  CHECK(runs[0].sample);
+  const auto notes = all<SendNotify>(b.give(LayerDone{runs[0].run, 1, 0, {21, 22}}));
+  REQUIRE(notes.size() == 1);
+  CHECK(notes[0].to == "d0");
+  CHECK(notes[0].ready.layer == 1);
+  ChunkDone done;
+  done.run = runs[0].run, done.sampled.token = 6;
+  const auto told = sent<wire::StageDone>(b.give(done), "p0");
+  REQUIRE(told.size() == 1);
+  CHECK(told[0].run == 9);
+  CHECK(told[0].code == "ok");
+  CHECK(told[0].crcs == std::vector<std::vector<uint32_t>>{{21, 22}});
+  CHECK(told[0].token == 6);
+  CHECK(b.machine.idle());
+}
+
+TEST_CASE("node/stage: what does not fit its pages is refused with the numbers, strangers are not heard") {
+  StageBench b;
+  auto far = StageBench::run_of(1);
+  far.pages[1] = 16;
+  const auto refused = sent<wire::StageDone>(b.from("p0", 1, far), "p0");
+  REQUIRE(refused.size() == 1);
+  CHECK(refused[0].code == "invalid");
+  CHECK(refused[0].message.find("page 16 of 16") != std::string::npos);
+  auto few = StageBench::run_of(2);
+  few.pages.pop_back();
+  CHECK(sent<wire::StageDone>(b.from("p0", 1, few), "p0").size() == 1);
+  CHECK(b.from("p1", 4, StageBench::run_of(3)).empty());
+  CHECK(all<Read>(b.from("p0", 8, StageBench::run_of(4))).empty());
+  CHECK(b.machine.idle());
+}
+
+TEST_CASE("node/stage: two chunks are read ahead, one is computed at a time, and a cancel ends them all") {
+  StageBench b;
+  std::vector<Read> reads;
+  for (uint64_t run = 1; run <= 3; ++run)
+    for (const auto& read : all<Read>(b.from("p0", 1, StageBench::run_of(run)))) reads.push_back(read);
+  REQUIRE(reads.size() == 2);
+  CHECK(all<RunChunk>(b.give(ReadDone{reads[1].read, Code::ok, ""})).empty());  // the first is not here yet
+  const auto runs = all<RunChunk>(b.give(ReadDone{reads[0].read, Code::ok, ""}));
+  REQUIRE(runs.size() == 1);
+  const Actions out = b.from("p0", 1, wire::Cancel{"r", 1, "failed"});
+  CHECK(sent<wire::StageDone>(out, "p0").size() == 3);
+  CHECK(all<CancelRun>(out).size() == 1);
+  ChunkDone done;
+  done.run = runs[0].run, done.code = Code::cancelled;
+  CHECK(sent<wire::StageDone>(b.give(done), "p0").empty());  // told already
+  CHECK(b.machine.idle());
+}
+
+TEST_CASE("node/stage: the leader computes on while later stages do, as far as its slots go") {
+  LeaderBench b;
+  auto runs = all<RunChunk>(b.start("r", 4 * kChunk));
+  REQUIRE(runs.size() == 1);
+  CHECK(runs[0].end_layer == 1);
+  std::vector<uint64_t> handed;
+  for (int i = 0; i < 2; ++i) {
+    const Actions out = b.computed(runs[0]);
+    for (const auto& run : sent<wire::StageRun>(out, "me.1")) {
+      CHECK(run.activations_crc == 77);
+      handed.push_back(run.run);
+    }
+    runs = all<RunChunk>(out);
+    CHECK(runs.size() == (i == 0 ? 1 : 0));  // then both slots wait to be read
+  }
+  REQUIRE(handed.size() == 2);
+  runs = all<RunChunk>(b.from("me.1", 7, wire::StageTaken{handed[0]}));
+  REQUIRE(runs.size() == 1);
+  CHECK(runs[0].start == 2 * kChunk);
+}
+
+TEST_CASE("node/stage: the first token comes with the last chunk of the last stage, and blocks with every layer") {
+  LeaderBench b;
+  auto runs = all<RunChunk>(b.start("r", kChunk + 5));
+  Actions out = b.computed(runs.at(0));
+  const uint64_t first = runs[0].run;
+  runs = all<RunChunk>(out);
+  REQUIRE(runs.size() == 1);
+  b.computed(runs[0]);
+  CHECK(sent<wire::FirstToken>(b.staged(first), kTo).empty());
+  CHECK(b.machine.shelf()->pool.counts().cached == 2);
+  out = b.from("me.1", 7, wire::StageDone{runs[0].run, 1, "ok", "", {{3}}, 9, {}});
+  REQUIRE(sent<wire::FirstToken>(out, kTo).size() == 1);
+  CHECK(sent<wire::FirstToken>(out, kTo)[0].token == 9);
+  CHECK(sent<wire::KvComplete>(out, "d0").size() == 1);
+  b.from("d0", 2, wire::KvDone{"r", 1});
+  CHECK(b.machine.idle());
+  // The cached blocks of the next request: ours by notify, those of the stage by asking it.
+  out = b.start("s", kChunk + 7);
+  const auto asked = sent<wire::StageAnnounce>(out, "me.1");
+  REQUIRE(asked.size() == 1);
+  CHECK(asked[0].pages.size() == 2);
+  CHECK(asked[0].crcs == std::vector<std::vector<uint32_t>>{{3, 4}});
+}
+
+TEST_CASE("node/stage: a member that dies takes its requests and every cached block with it, not the leader") {
+  LeaderBench b;
+  const auto runs = all<RunChunk>(b.start("r", kChunk + 5));
+  const uint64_t first = runs.at(0).run;
+  b.computed(runs[0]);
+  b.staged(first);
+  CHECK(b.machine.shelf()->pool.counts().cached == 2);
+  const auto failed = sent<wire::Failed>(b.members(false, 3), kTo);
+  REQUIRE(failed.size() == 1);
+  CHECK(failed[0].retryable);
+  CHECK(failed[0].message.find("me.1") != std::string::npos);
+  CHECK(b.machine.shelf()->pool.counts().cached == 0);
+  // A request waits until the conductor must know as well, then goes back to it.
+  const Actions waits =
+      b.from_conductor(wire::PrefillStart{spec_of("s", std::vector<uint32_t>(10, 5)), "d0", instance(2), {}});
+  CHECK(sent<wire::Failed>(waits, kTo).empty());
+  CHECK(sent<wire::Failed>(b.wait(2100ms), kTo).size() == 1);
+}
