@@ -111,6 +111,12 @@ inline constexpr MetricFamily kRouteDecision{"mc_route_decision_seconds", Metric
                                              "Time one routing decision took.", kDecisionBuckets};
 inline constexpr MetricFamily kPredictedTtftError{"mc_predicted_ttft_error_seconds", MetricKind::histogram, "",
                                                   "Observed minus predicted time to first token.", kErrorBuckets};
+inline constexpr MetricFamily kPredictionError{
+    "mc_prediction_error_ratio", MetricKind::gauge, "what",
+    "Recent mean of |predicted - observed| / observed, by what was predicted (ttft, tbt, prefill, step, read)."};
+inline constexpr MetricFamily kPredictionBias{
+    "mc_prediction_bias_ratio", MetricKind::gauge, "what",
+    "Recent mean of predicted / observed - 1, by what was predicted; above 0 = too high."};
 inline constexpr MetricFamily kKvBlocks{"mc_kv_blocks", MetricKind::gauge, "tier,state",
                                         "KV blocks by tier and state (used, cached, free, leased)."};
 inline constexpr MetricFamily kKvBlockHits{"mc_kv_block_hits_total", MetricKind::counter, "tier",
@@ -207,6 +213,8 @@ inline constexpr const MetricFamily* kAll[] = {&kVllmRunning,
                                                &kStageSeconds,
                                                &kRouteDecision,
                                                &kPredictedTtftError,
+                                               &kPredictionError,
+                                               &kPredictionBias,
                                                &kKvBlocks,
                                                &kKvBlockHits,
                                                &kKvMiss,

@@ -128,8 +128,8 @@ std::vector<Conductor::NodeStatus> Conductor::nodes(TimePoint now) const {
     s.up = now - node.since;
     s.blocks = index_.resident_count(node.ordinal);
     s.heartbeats = node.heartbeats;
-    s.prefill_error = node.prefill_correction.error();
-    s.step_error = node.step_correction.error();
+    s.prefill_error = node.predictor.prefill_error().mape();
+    s.step_error = node.predictor.step_error().mape();
     out.push_back(std::move(s));
   }
   return out;

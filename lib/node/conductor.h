@@ -90,6 +90,13 @@ class Conductor final : public Machine {
   };
   const Stats& stats() const { return stats_; }
 
+  /// How far predictions were off, over recent requests that ran at their first attempt.
+  struct PredictionErrors {
+    sched::RelativeError ttft, tbt;            // of what admission decided by
+    sched::RelativeError prefill, step, read;  // of all nodes' parts
+  };
+  const PredictionErrors& prediction_errors() const { return errors_; }
+
  private:
   struct Node {
     std::string name;
@@ -100,8 +107,8 @@ class Conductor final : public Machine {
     TimePoint since{}, heard{};
     uint64_t heartbeats = 0;
     bool draining = false;  // wanted; the node confirms with its heartbeat
-    sched::Cost cost;       // announced
-    sched::Correction prefill_correction, step_correction;
+    sched::Cost announced;  // cost model it brought
+    sched::Predictor predictor;
     std::map<RequestId, double> queued;  // prefill seconds of requests placed here, not yet at first token
     TimePoint busy_until{};
     std::map<RequestId, uint64_t> decoding;  // context tokens of requests placed here
@@ -111,6 +118,10 @@ class Conductor final : public Machine {
     std::vector<wire::BlockRef> snapshot;
     TimePoint sync_asked{};  // an unanswered IndexSync is repeated after a while
     bool sync_open = false;
+  };
+
+  struct Usual {  // observed / announced, the mean of those nodes that have served
+    double prefill_factor = 1, step_factor = 1;
   };
 
   struct Request {
@@ -132,6 +143,8 @@ class Conductor final : public Machine {
     TimePoint parked_until = kNever;
     NodeId avoid;  // the node that failed last
     double predicted_prefill_s = 0;
+    TimePoint first_token_at{};
+    bool fetch_waited = false;  // its source had to compute the blocks first: no measure of the network
     Journey journey;
   };
 
@@ -158,7 +171,8 @@ class Conductor final : public Machine {
   bool prepare(Request& r, std::string& reason) const;
   sched::Snapshot snapshot_for(const Request& r, TimePoint now) const;
   sched::Options options_for(const Request& r) const;
-  double usual_factor(sched::Correction Node::*correction) const;
+  Usual usual() const;
+  static sched::Cost cost_of(const Node& node, const Usual& usual);
   void place(Request& r, TimePoint now, Actions& out);
   void dispatch(Request& r, const sched::Snapshot& snapshot, const sched::Placement& placement, TimePoint now,
                 Actions& out);
@@ -190,6 +204,7 @@ class Conductor final : public Machine {
   uint64_t peers_version_ = 0;
   Rng rng_;
   Stats stats_;
+  PredictionErrors errors_;
 };
 
 }  // namespace mc::node

@@ -201,7 +201,8 @@ void Conductor::on_hello(const Received& event, const wire::Hello& hello, TimePo
   node.since = node.heard = now;
   node.ordinal = index_.add_node(name);
   node.busy_until = now;
-  node.cost = announced_cost(hello.cost);
+  node.announced = announced_cost(hello.cost);
+  node.predictor = sched::Predictor(node.announced);
   nodes_[name] = std::move(node);
   out.push_back(Send{event.from, event.instance,
                      wire::Welcome{name, static_cast<uint32_t>(options_.heartbeat / 1ms),

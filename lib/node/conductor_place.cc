@@ -52,14 +52,25 @@ sched::Options Conductor::options_for(const Request& r) const {
   return options;
 }
 
-double Conductor::usual_factor(sched::Correction Node::*correction) const {
-  double sum = 0, count = 0;
+Conductor::Usual Conductor::usual() const {
+  double prefill = 0, prefills = 0, step = 0, steps = 0;
   for (const auto& [name, node] : nodes_) {
-    if ((node.*correction).samples() == 0) continue;
-    sum += (node.*correction).factor();
-    ++count;
+    if (node.predictor.prefill_error().samples() > 0) prefill += node.predictor.prefill_factor(), ++prefills;
+    if (node.predictor.step_error().samples() > 0) step += node.predictor.step_factor(), ++steps;
   }
-  return count > 0 ? sum / count : 1.0;
+  return {prefills > 0 ? prefill / prefills : 1, steps > 0 ? step / steps : 1};
+}
+
+// A node that has served nothing yet is taken to be like the others, not better than all of them.
+sched::Cost Conductor::cost_of(const Node& node, const Usual& usual) {
+  sched::Cost cost = node.predictor.cost();
+  if (node.predictor.prefill_error().samples() == 0)
+    for (double* part : {&cost.prefill_s, &cost.prefill_s_per_token, &cost.prefill_s_per_token2})
+      *part *= usual.prefill_factor;
+  if (node.predictor.step_error().samples() == 0)
+    for (double* part : {&cost.decode_s, &cost.decode_s_per_row, &cost.decode_s_per_kv_token})
+      *part *= usual.step_factor;
+  return cost;
 }
 
 sched::Snapshot Conductor::snapshot_for(const Request& r, TimePoint now) const {
@@ -77,9 +88,7 @@ sched::Snapshot Conductor::snapshot_for(const Request& r, TimePoint now) const {
     other_prefill |= serves(node, wire::Role::prefill, r.submit.model);
     other_decode |= serves(node, wire::Role::decode, r.submit.model);
   }
-  // A node that has served nothing yet is taken to be like the others, not better than all of them.
-  const double usual_prefill = usual_factor(&Node::prefill_correction),
-               usual_step = usual_factor(&Node::step_correction);
+  const Usual usual_here = usual();
   std::map<kv::NodeOrdinal, kv::NodeMatch> matches;
   for (const auto& match : index_.match(hashes)) matches[match.node] = match;
   for (const auto& [name, node] : nodes_) {
@@ -87,15 +96,14 @@ sched::Snapshot Conductor::snapshot_for(const Request& r, TimePoint now) const {
     const uint32_t readable = match == matches.end() ? 0 : match->second.resident;
     const uint32_t expected = match == matches.end() ? 0 : match->second.expected;
     if (node.hello.role != wire::Role::cache) s.block_bytes = std::max(s.block_bytes, node.hello.page_bytes);
-    sched::Cost cost = node.cost;
-    const double pf = node.prefill_correction.samples() ? node.prefill_correction.factor() : usual_prefill;
-    const double sf = node.step_correction.samples() ? node.step_correction.factor() : usual_step;
-    cost.prefill_s *= pf, cost.prefill_s_per_token *= pf, cost.prefill_s_per_token2 *= pf;
-    cost.decode_s *= sf, cost.decode_s_per_row *= sf, cost.decode_s_per_kv_token *= sf;
-    sched::HolderView holder{name, readable, readable, 0, node.egress};
+    sched::Cost cost = cost_of(node, usual_here);
+    // A pipeline's members hold layer ranges: nobody fetches blocks from it, nor it from others.
+    const bool pipeline = node.hello.stages > 1;
+    if (pipeline) cost.read_bytes_per_s = 1;
+    sched::HolderView holder{name, pipeline ? 0 : readable, pipeline ? 0 : readable, 0, node.egress};
     if (serves(node, wire::Role::prefill, r.submit.model)) {
       const double queue_s = node.queued.empty() ? 0 : to_seconds(std::max(Duration{}, node.busy_until - now));
-      if (expected > readable) holder.pending_blocks = expected, holder.pending_s = queue_s;
+      if (expected > readable && !pipeline) holder.pending_blocks = expected, holder.pending_s = queue_s;
       sched::PrefillView view{name, queue_s, static_cast<uint32_t>(node.queued.size()), expected, cost, true};
       view.accepting = !node.draining && (r.submit.pin_prefill.empty() || r.submit.pin_prefill == name) &&
                        !(may_avoid && other_prefill && name == r.avoid);
@@ -173,6 +181,7 @@ void Conductor::dispatch(Request& r, const sched::Snapshot& snapshot, const sche
     for (const auto& match : index_.match(std::span(r.hashes).first(c.local_blocks)))
       if (match.node == prefill.ordinal) first = match.resident;
     const uint32_t wait_ms = c.wait_s > 0 ? static_cast<uint32_t>(2e3 * c.wait_s) + 100 : 0;
+    r.fetch_waited = wait_ms > 0;
     start.sources.push_back({source.name, source.instance, first, c.local_blocks + c.fetch_blocks - first, wait_ms});
     r.fetch_from = source.name;
     ++source.egress;

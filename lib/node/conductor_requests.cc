@@ -24,8 +24,21 @@ void Conductor::on_first_token(const Received& event, const wire::FirstToken& fi
     const auto& report = first.report;
     const double n = static_cast<double>(r->submit.ids.size() + r->answer.size());
     const double reused = report.cached_local + report.cached_remote;
-    node->prefill_correction.observe(node->cost.prefill(n, reused), report.compute_ms * 1e-3);
+    sched::Predictor& p = node->predictor;
+    const double seconds = report.compute_ms * 1e-3;
+    errors_.prefill.observe(p.cost().prefill(n, reused), seconds);
+    p.prefilled(n, reused, seconds);
+    if (report.cached_remote > 0 && report.fallback.empty() && !r->fetch_waited) {
+      const auto ns = namespace_of(r->submit.model);
+      const double bytes = ns ? static_cast<double>(report.cached_remote) / ns->block_tokens *
+                                    static_cast<double>(node->hello.page_bytes)
+                              : 0;
+      errors_.read.observe(p.cost().read(bytes, 0), report.fetch_ms * 1e-3);
+      p.read(bytes, report.fetch_ms * 1e-3);
+    }
   }
+  if (r->attempt == 1) errors_.ttft.observe(r->journey.predicted_ttft_s, to_seconds(now - r->arrived));
+  r->first_token_at = now;
   leave_prefill(*r, now);
   r->first_token = true;
   if (r->answer.empty()) {
@@ -38,8 +51,9 @@ void Conductor::on_first_token(const Received& event, const wire::FirstToken& fi
 
 void Conductor::on_tokens(const Received& event, const wire::Tokens& tokens, TimePoint now, Actions& out) {
   if (Node* node = node_of(event)) {
-    const double predicted = node->cost.step(tokens.batch, static_cast<double>(tokens.kv_tokens));
-    node->step_correction.observe(predicted, tokens.step_ms * 1e-3);
+    const double kv_tokens = static_cast<double>(tokens.kv_tokens), seconds = tokens.step_ms * 1e-3;
+    errors_.step.observe(node->predictor.cost().step(tokens.batch, kv_tokens), seconds);
+    node->predictor.stepped(tokens.batch, kv_tokens, seconds);
   }
   for (const auto& row : tokens.rows) {
     Request* r = find(row.req, row.attempt);
@@ -69,6 +83,9 @@ void Conductor::give_token(Request& r, uint32_t index, uint32_t token, const wir
   }
   if (Node* node = find_node(r.decode)) node->decoding[r.submit.req] = r.submit.ids.size() + r.answer.size();
   if (!r.finish_reason.empty() && r.answer.size() > r.finish_index) {
+    if (r.attempt == 1 && r.answer.size() > 1)
+      errors_.tbt.observe(r.journey.predicted_tbt_s,
+                          to_seconds(now - r.first_token_at) / static_cast<double>(r.answer.size() - 1));
     Reply reply;
     reply.kind = Reply::Kind::finished;
     reply.finish_reason = r.finish_reason;

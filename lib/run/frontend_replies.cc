@@ -102,6 +102,15 @@ void Frontend::update_metrics(const http::ServerStats& http) {
   metrics_.gauge(metric::kVllmRunning).set(static_cast<double>(running));
   metrics_.gauge(metric::kVllmWaiting).set(static_cast<double>(waiting));
   metrics_.gauge(metric::kVllmKvUsage).set(pages ? 1.0 - static_cast<double>(free) / static_cast<double>(pages) : 0);
+  const auto& errors = conductor_.prediction_errors();
+  for (const auto& [what, error] : {std::pair{"ttft", &errors.ttft},
+                                    {"tbt", &errors.tbt},
+                                    {"prefill", &errors.prefill},
+                                    {"step", &errors.step},
+                                    {"read", &errors.read}}) {
+    metrics_.gauge(metric::kPredictionError, {what}).set(error->mape());
+    metrics_.gauge(metric::kPredictionBias, {what}).set(error->bias());
+  }
   const auto& s = conductor_.stats();
   const auto count = [&](const MetricFamily& family, std::initializer_list<std::string_view> labels, uint64_t total) {
     std::string key = family.name;

@@ -214,6 +214,9 @@ class WorkerProcess {
     options_.context_tokens = static_cast<uint32_t>(
         std::min<uint64_t>(profile.context_tokens, uint64_t{options_.page_count - 1} * block_tokens_));
     options_.cost = profile.cost;
+    // A page stands for more bytes than it has; peers reckon with those it has.
+    options_.cost.read_bytes_per_s *= static_cast<double>(options_.layout.page_bytes()) /
+                                      static_cast<double>(profile.kv_bytes_per_token * block_tokens_);
     profile_ = std::move(profile);
     return check_memory();
   }
@@ -308,8 +311,8 @@ class WorkerProcess {
       compute.page_count = options_.page_count;
       compute.slots = prefill_.slots;
       if (args_.present(flags::kCost)) {
-        MC_TRY(cost, load_cost(args_.text(flags::kCost)));
-        options_.cost = cost;
+        MC_TRY(profile, open_profile(args_.text(flags::kCost)));
+        options_.cost = profile.cost;
       } else {
         MC_TRY(runner, model::Runner::open(*engine_->model, *engine_->parallel,
                                            {.block_tokens = engine_->block_tokens,

@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "sched/least_squares.h"
+
 namespace mc::sched {
 
 double Roofline::layer_parameters() const {
@@ -128,6 +130,14 @@ double Profile::mixed_step_s(double rows, double kv_tokens, double begin, double
 double Profile::overlapped_s(double first_s, double second_s) const {
   const double share = 1.0 / static_cast<double>(layers);
   return first_s * share + std::max(first_s, second_s) * (1 - share) + second_s * share;
+}
+
+void fit_path(std::span<const ReadSample> samples, Path& path) {
+  LeastSquares fit;
+  for (const auto& s : samples) fit.add({1.0, s.bytes, 0}, s.seconds);
+  LeastSquares::Row x;
+  if (samples.size() < 4 || !fit.solve(x) || x[1] <= 0) return;
+  path = {1 / x[1], x[0]};
 }
 
 Result<void> Profile::complete_analytic() {

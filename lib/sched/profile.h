@@ -107,6 +107,13 @@ struct Profile {
   std::vector<RowLine> lines_;        // by rows
 };
 
+/// A measured sample for `fit_path`.
+struct ReadSample {
+  double bytes, seconds;
+};
+/// Latency and rate by least squares over relative errors; `path` stays where the samples cannot tell.
+void fit_path(std::span<const ReadSample> samples, Path& path);
+
 /// MC1003 naming line and key: not TOML, an unknown or repeated key, a value out of range, a table that
 /// belongs to another kind. `source` is for messages.
 Result<Profile> parse_profile(std::string_view text, std::string_view source);

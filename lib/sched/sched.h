@@ -4,4 +4,5 @@
 #include "sched/admission.h"
 #include "sched/cost.h"
 #include "sched/policy.h"
+#include "sched/predict.h"
 #include "sched/profile.h"

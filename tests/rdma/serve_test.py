@@ -16,19 +16,21 @@ from cluster import BUILD, SKIP, Random, run
 
 VM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "scripts", "rdma-vm")
 
-# The machine is an emulator: a model of two narrow layers, and a cost model so that nobody measures one.
-COST = "\n".join(
-    f"{name} = {value}"
-    for name, value in (
-        ("prefill_s", 0.01),
-        ("prefill_s_per_token", 0.002),
-        ("prefill_s_per_token2", 0),
-        ("decode_s", 0.02),
-        ("decode_s_per_row", 0.01),
-        ("decode_s_per_kv_token", 0),
-        ("read_bytes_per_s", 50e6),
-    )
-)
+# The machine is an emulator: a model of two narrow layers, and a cost profile so that nobody measures one.
+COST = """
+[node]
+layers = 2
+kv_bytes_per_token = 256
+kv_capacity_tokens = 65536
+[paths.net]
+bytes_per_s = 50e6
+[prefill]
+fixed_s = 0.01
+s_per_token = 0.002
+[decode]
+fixed_s = 0.02
+s_per_row = 0.01
+"""
 
 SCRIPT = r"""
 set -eu
@@ -61,7 +63,7 @@ class Serve(unittest.TestCase):
             model, cost, script = (os.path.join(folder, name) for name in ("model", "cost", "serve.sh"))
             code, _, err = run("mc-bench", "mkmodel", "--layers", 2, "--hidden", 64, "-o", model)
             self.assertEqual(code, 0, err)
-            for path, text in ((cost, COST + "\n"), (script, SCRIPT)):
+            for path, text in ((cost, COST), (script, SCRIPT)):
                 with open(path, "w") as file:
                     file.write(text)
             words = [VM, "--build", BUILD, "--add", f"{model}:/mc/model", "--add", f"{cost}:/mc/cost"]

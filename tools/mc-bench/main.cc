@@ -2,6 +2,7 @@
 
 #include "base/cli.h"
 #include "base/common_flags.h"
+#include "base/errors.h"
 #include "mc_version.h"
 #include "run/inspect.h"
 #include "verbs.h"
@@ -26,13 +27,22 @@ constexpr cli::Positional kReplayArgs[] = {
     {.name = "GOAL", .help = "more goals of --goodput, as in --goodput ttft:2000 tpot:100", .min = 0, .max = -1}};
 constexpr cli::Positional kServeArgs[] = {
     {.name = "GOAL", .help = "more goals of --goodput, as in --goodput ttft:2000 tpot:100", .min = 0, .max = -1}};
-constexpr cli::Positional kSimArgs[] = {{.name = "TRACE", .help = "Mooncake JSONL; - is stdin"}};
+constexpr cli::Positional kSimArgs[] = {
+    {.name = "TRACE", .help = "Mooncake JSONL; - is stdin; none with --calibrate", .min = 0}};
 constexpr cli::Positional kTraceArgs[] = {
     {.name = "ACTION", .help = "stats, cache (hit rates), synth (one like FILE) or convert (cut, scale, merge)"},
     {.name = "FILE", .help = "Mooncake JSONL; - is stdin; convert merges several", .max = -1}};
 
 constexpr cli::Positional kPlotArgs[] = {
     {.name = "FILE", .help = "results: lines of JSON, folders of them; - is stdin", .max = -1}};
+
+Result<int> simulate(const cli::Args& args) {
+  const bool sim = args.verb() == "sim";
+  if (sim && bench::wants_calibration(args)) return bench::calibrate(args);
+  if (args.positional("TRACE").empty())
+    return user_error(err::kUsage, sim ? "sim needs a TRACE, or --calibrate RUNS" : "advise needs a TRACE");
+  return sim ? bench::simulate(args) : bench::advise(args);
+}
 
 }  // namespace
 
@@ -56,7 +66,7 @@ int main(int argc, char** argv) {
       {.name = "sim",
        .summary = "what a policy and a cluster would do with a trace",
        .args = kSimArgs,
-       .flags = bench::kSimFlags,
+       .flags = bench::with_calibration(bench::kSimFlags),
        .example = "mc-bench sim conversation_trace.jsonl --cluster 8p8d --policy kv-centric,cache-aware,load"},
       {.name = "advise",
        .summary = "what to deploy for a trace, what it would bear, when not to disaggregate",

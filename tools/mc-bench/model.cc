@@ -14,9 +14,9 @@
 #include "model/generate.h"
 #include "model/runner.h"
 #include "print.h"
-#include "run/calibrate.h"
 #include "run/engine.h"
 #include "run/run_flags.h"
+#include "sched/sched.h"
 #include "verbs.h"
 #include "xfer/bench.h"
 
@@ -53,9 +53,8 @@ constexpr Flag kRows{.name = "batch",
                      .value = "N,N",
                      .fallback = "1",
                      .help = "requests of a decode step"};
-constexpr Flag kSaveCost{.name = "save-cost",
-                         .value = "FILE",
-                         .help = "fit the scheduler's cost model and write it, for --cost of the workers"};
+constexpr Flag kSaveCost{
+    .name = "save-cost", .value = "FILE", .help = "fit a cost profile and write it, for --cost of the workers"};
 
 constexpr const Flag* kFlags[] = {&kPrompts,
                                   &kTokens,
@@ -239,11 +238,21 @@ double copy_rate() {
   return xfer::bench_memcpy(from->bytes(), to->bytes(), size_t{1} << 20, 200ms);
 }
 
-Result<void> save_cost(const cli::Args& args, const Fit& fit, Json& result) {
-  sched::Cost cost;
+Result<void> save_cost(const cli::Args& args, const run::Engine& engine, const Fit& fit, Json& result) {
+  const model::ModelConfig& config = engine.model->config();
+  sched::Profile profile;
+  profile.name = profile.model = engine.served_name;
+  profile.hardware = "this machine, " + std::to_string(engine.parallel->threads()) + " threads";
+  profile.layers = config.layers;
+  profile.kv_bytes_per_token = engine.model->kv_layout(engine.block_tokens).page_bytes() / engine.block_tokens;
+  profile.activation_bytes_per_token = config.hidden * sizeof(float);
+  profile.context_tokens = config.max_positions;
+  profile.kv_capacity_tokens = mem::available_bytes() / std::max<uint64_t>(profile.kv_bytes_per_token, 1);
+  profile.dram_bytes = mem::available_bytes() / 2;
+  sched::Cost& cost = profile.cost;
   sched::fit_prefill(fit.prefills, cost);
   sched::fit_step(fit.steps, cost);
-  cost.read_bytes_per_s = copy_rate();
+  profile.net.bytes_per_s = profile.load.bytes_per_s = profile.store.bytes_per_s = copy_rate();
   double error = 0;
   for (const auto& s : fit.prefills) error += std::abs(cost.prefill(s.tokens, s.reused) - s.seconds) / s.seconds;
   double step_error = 0;
@@ -252,7 +261,10 @@ Result<void> save_cost(const cli::Args& args, const Fit& fit, Json& result) {
   out.set("prefill_mape", fit.prefills.empty() ? 0.0 : error / static_cast<double>(fit.prefills.size()));
   out.set("step_mape", fit.steps.empty() ? 0.0 : step_error / static_cast<double>(fit.steps.size()));
   result.set("cost", std::move(out));
-  return write_file_atomic(args.text(kSaveCost), run::format_cost(cost));
+  profile.prefill_mape = result["cost"]["prefill_mape"].as_double();
+  profile.step_mape = result["cost"]["step_mape"].as_double();
+  if (auto done = profile.complete(); !done) return user_error(err::kInternal, done.error().what);
+  return write_file_atomic(args.text(kSaveCost), sched::format_profile(profile));
 }
 
 Result<void> measure(const cli::Args& args, Bench& bench, const Points& points, double flop_limit, double byte_limit,
@@ -340,7 +352,7 @@ Result<int> measure_model(const cli::Args& args) {
   MC_CHECK(measure(args, bench, points, flop_limit, peak.read_bytes_per_s, sink, table, all, fit));
   MC_CHECK(sink.text(table.text()));
   if (args.present(kSaveCost)) {
-    MC_CHECK(save_cost(args, fit, result));
+    MC_CHECK(save_cost(args, engine, fit, result));
     MC_CHECK(sink.text("cost model written to " + args.text(kSaveCost) + "; mean error prefill " +
                        fixed(100 * result["cost"]["prefill_mape"].as_double(), 1) + " %, decode step " +
                        fixed(100 * result["cost"]["step_mape"].as_double(), 1) + " %\n"));

@@ -1,0 +1,64 @@
+// What one node will take, learnt while it works: the announced cost model, corrected by what the node
+// reports. Each observation enters a least-squares fit whose old samples fade; the announced model, scaled
+// by the recent mean of observed / announced, stands beside the samples as a few more of them, so that a
+// fit over requests of one length still has a sane shape for all others.
+//
+// Errors are those of the prediction made before the observation was seen: what admission and placement
+// got wrong, not how well a curve fits.
+#pragma once
+
+#include <cstdint>
+
+#include "sched/cost.h"
+#include "sched/least_squares.h"
+
+namespace mc::sched {
+
+/// Mean absolute relative error over the recent past (about the last 32 samples).
+class RelativeError {
+ public:
+  void observe(double predicted, double observed);
+  double mape() const { return mape_; }
+  /// Mean of predicted / observed - 1: above 0 = predictions are too high.
+  double bias() const { return bias_; }
+  uint64_t samples() const { return samples_; }
+
+ private:
+  double mape_ = 0, bias_ = 0;
+  uint64_t samples_ = 0;
+};
+
+class Predictor {
+ public:
+  Predictor() = default;
+  explicit Predictor(const Cost& announced) : announced_(announced), cost_(announced) {}
+
+  void prefilled(double tokens, double reused, double seconds);
+  void stepped(double rows, double kv_tokens, double seconds);
+  /// A read of `bytes` into the node, alone or not: the rate is what it was worth.
+  void read(double bytes, double seconds);
+
+  /// As it is known now.
+  const Cost& cost() const { return cost_; }
+  /// Recent observed / announced; 1 before anything was observed.
+  double prefill_factor() const { return prefill_.factor.factor(); }
+  double step_factor() const { return step_.factor.factor(); }
+  const RelativeError& prefill_error() const { return prefill_.error; }
+  const RelativeError& step_error() const { return step_.error; }
+  const RelativeError& read_error() const { return read_error_; }
+
+ private:
+  struct Fit {
+    LeastSquares squares;
+    Correction factor;
+    RelativeError error;
+  };
+  /// False when the numbers are no times.
+  static bool enter(Fit& fit, const LeastSquares::Row& row, double announced_s, double predicted_s, double seconds);
+
+  Cost announced_, cost_;
+  Fit prefill_, step_;
+  RelativeError read_error_;
+};
+
+}  // namespace mc::sched

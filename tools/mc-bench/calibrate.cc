@@ -1,0 +1,215 @@
+// `mc-bench sim --calibrate DIR -o mine.toml`: a cost profile fitted to measured runs. What a run leaves with
+// --save-detailed has all that is needed: how long each prompt computed and what it reused, what it fetched and
+// how long that took, and when every token came, from which the batch each decode step had is put together
+// again. A fit is judged on every second request, which it has not seen.
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+
+#include "base/common_flags.h"
+#include "base/errors.h"
+#include "base/fd.h"
+#include "print.h"
+#include "run/profile.h"
+#include "sched/sched.h"
+#include "verbs.h"
+
+namespace mc::bench {
+namespace {
+
+constexpr Flag kCalibrate{.name = "calibrate",
+                          .value = "RUNS",
+                          .help = "fit a cost profile to the runs in this folder, write it to -o; no TRACE"};
+constexpr Flag kProfile{.name = "profile",
+                        .value = "P",
+                        .fallback = "cpu",
+                        .help = "with --calibrate: built-in name or TOML file that gives a node its shape"};
+
+constexpr size_t kRunBytesMax = size_t{512} << 20;
+constexpr size_t kWindow = 8;  // steps averaged into one sample: a client sees tokens in clumps
+
+struct Answer {
+  double first_s = 0, end_s = 0;  // of its tokens, from the start of the run
+  double input_tokens = 0;
+  std::vector<double> gaps_s;
+};
+
+struct Samples {
+  std::vector<sched::PrefillSample> prefills;
+  std::vector<double> ttft_rest_s, ttft_s;  // of the same requests: what TTFT has besides computing, and TTFT
+  std::vector<sched::StepSample> steps;
+  std::vector<sched::ReadSample> reads;  // their bytes in tokens, until the profile says how many bytes
+  size_t requests = 0;
+};
+
+/// The batch around the middle of each window of an answer: who else had tokens on the node then.
+void add_steps(const std::vector<Answer>& node, std::vector<sched::StepSample>& out) {
+  for (const Answer& a : node) {
+    double at = a.first_s;
+    for (size_t i = 0; i + kWindow <= a.gaps_s.size(); i += kWindow) {
+      double took = 0;
+      for (size_t k = 0; k < kWindow; ++k) took += a.gaps_s[i + k];
+      const double middle = at + took / 2;
+      at += took;
+      double rows = 0, kv = 0;
+      for (const Answer& other : node) {
+        if (other.first_s > middle || other.end_s < middle) continue;
+        const double share = other.end_s > other.first_s ? (middle - other.first_s) / (other.end_s - other.first_s) : 0;
+        rows += 1, kv += other.input_tokens + share * static_cast<double>(other.gaps_s.size());
+      }
+      if (took > 0 && rows > 0) out.push_back({rows, kv, took / kWindow});
+    }
+  }
+}
+
+void add_request(const Json& r, Samples& out, std::map<std::string, std::vector<Answer>>& nodes) {
+  const Json& mc = r["mc"];
+  const double input = r["input_tokens"].as_double(), prefill_ms = mc["prefill_ms"].as_double();
+  if (r["outcome"].as_string() != "completed" || mc.is_null() || mc["attempts"].as_int(1) != 1) return;
+  ++out.requests;
+  const double remote = mc["cached_remote_tokens"].as_double();
+  const double reused = mc["cached_local_tokens"].as_double() + remote;
+  if (prefill_ms > 0 && reused < input) {
+    out.prefills.push_back({input, reused, prefill_ms * 1e-3});
+    out.ttft_s.push_back(r["ttft_ms"].as_double() * 1e-3);
+    out.ttft_rest_s.push_back((r["ttft_ms"].as_double() - prefill_ms) * 1e-3);
+  }
+  if (remote > 0 && mc["fallback"].as_string().empty() && mc["fetch_ms"].as_double() > 0)
+    out.reads.push_back({remote, mc["fetch_ms"].as_double() * 1e-3});
+  Answer answer;
+  answer.first_s = r["start_s"].as_double() + r["ttft_ms"].as_double() * 1e-3;
+  answer.end_s = r["start_s"].as_double() + r["e2el_ms"].as_double() * 1e-3;
+  answer.input_tokens = input;
+  for (const Json& gap : r["itl_ms"].items()) answer.gaps_s.push_back(gap.as_double() * 1e-3);
+  nodes[std::string(mc["decode_node"].as_string())].push_back(std::move(answer));
+}
+
+Result<void> read_run(const std::string& path, Samples& out) {
+  auto text = read_file(path, kRunBytesMax);
+  if (!text) return as_user_error(err::kBadValue, std::move(text).error());
+  std::map<std::string, std::vector<Answer>> nodes;
+  size_t line_number = 0;
+  for (size_t begin = 0; begin < text->size();) {
+    const size_t end = std::min(text->find('\n', begin), text->size());
+    const auto line = Json::parse(std::string_view(*text).substr(begin, end - begin));
+    ++line_number;
+    begin = end + 1;
+    if (!line) return user_error(err::kBadValue, line.error().what, path + ":" + std::to_string(line_number));
+    if ((*line)["type"].as_string() == "request") add_request(*line, out, nodes);
+  }
+  for (const auto& [name, answers] : nodes) add_steps(answers, out.steps);
+  return {};
+}
+
+Result<std::vector<std::string>> run_files(const std::string& place) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(place, error)) return std::vector<std::string>{place};
+  std::vector<std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator(place, error))
+    if (entry.path().string().ends_with(".requests.jsonl")) files.push_back(entry.path().string());
+  std::sort(files.begin(), files.end());
+  if (files.empty())
+    return user_error(err::kBadValue, place + " holds no run", "--calibrate",
+                      "measure with mc-bench serve or replay --save-result --save-detailed --result-dir " + place);
+  return files;
+}
+
+template <class T>
+std::vector<T> half(const std::vector<T>& all, size_t which) {
+  std::vector<T> out;
+  for (size_t i = which; i < all.size(); i += 2) out.push_back(all[i]);
+  return out;
+}
+
+double mape(const auto& samples, auto&& predicted, auto&& observed) {
+  double sum = 0;
+  for (const auto& s : samples) sum += std::abs(predicted(s) - observed(s)) / observed(s);
+  return samples.empty() ? 0 : sum / static_cast<double>(samples.size());
+}
+
+/// Fits on the samples of `which` half; 2 = all.
+sched::Profile fitted(const sched::Profile& base, const Samples& s, size_t which) {
+  sched::Profile p = base;
+  p.kind = sched::Profile::Kind::fitted;
+  p.cost.prefill_s_per_token2 = p.cost.decode_s_per_kv_token = 0;
+  p.reused_s_per_token = p.chunk_s = p.join_s = 0;
+  const bool all = which == 2;
+  sched::fit_prefill(all ? s.prefills : half(s.prefills, which), p.cost);
+  sched::fit_step(all ? s.steps : half(s.steps, which), p.cost);
+  std::vector<sched::ReadSample> reads = all ? s.reads : half(s.reads, which);
+  for (auto& read : reads) read.bytes *= static_cast<double>(p.kv_bytes_per_token);
+  sched::fit_path(reads, p.net);
+  return p;
+}
+
+}  // namespace
+
+cli::FlagList with_calibration(cli::FlagList sim_flags) {
+  static std::vector<const Flag*> flags;
+  flags.assign(sim_flags.begin(), sim_flags.end());
+  for (const Flag* flag : {&kCalibrate, &kProfile})
+    if (std::none_of(flags.begin(), flags.end(), [&](const Flag* f) { return f->name == flag->name; }))
+      flags.push_back(flag);
+  return flags;
+}
+
+bool wants_calibration(const cli::Args& args) {
+  return args.present(kCalibrate);
+}
+
+Result<int> calibrate(const cli::Args& args) {
+  MC_TRY(base, run::open_profile(args.text(kProfile)));
+  MC_TRY(files, run_files(args.text(kCalibrate)));
+  Samples samples;
+  for (const std::string& file : files) MC_CHECK(read_run(file, samples));
+  if (samples.prefills.size() < 8 || samples.steps.size() < 8)
+    return user_error(err::kBadValue,
+                      std::to_string(samples.prefills.size()) + " prompts and " + std::to_string(samples.steps.size()) +
+                          " stretches of decoding are too few to fit; at least 8 of each are needed",
+                      "--calibrate");
+  const sched::Profile judged = fitted(base, samples, 0);
+  sched::Profile profile = fitted(base, samples, 2);
+  const auto tests = half(samples.prefills, 1);
+  const auto rest_s = half(samples.ttft_rest_s, 1), ttft_s = half(samples.ttft_s, 1);
+  profile.prefill_mape = mape(
+      tests, [&](const auto& s) { return judged.prefill_s(s.tokens, s.reused); },
+      [](const auto& s) { return s.seconds; });
+  profile.step_mape = mape(
+      half(samples.steps, 1), [&](const auto& s) { return judged.step_s(s.rows, s.kv_tokens); },
+      [](const auto& s) { return s.seconds; });
+  profile.net_mape = mape(
+      half(samples.reads, 1),
+      [&](const auto& r) { return judged.net.seconds(r.bytes * static_cast<double>(judged.kv_bytes_per_token)); },
+      [](const auto& r) { return r.seconds; });
+  double ttft_mape = 0;
+  for (size_t i = 0; i < tests.size(); ++i)
+    ttft_mape += std::abs(rest_s[i] + judged.prefill_s(tests[i].tokens, tests[i].reused) - ttft_s[i]) / ttft_s[i] /
+                 static_cast<double>(tests.size());
+  profile.name = "fitted";
+  profile.hardware = profile.model = "as measured in " + args.text(kCalibrate);
+  if (auto done = profile.complete(); !done) return user_error(err::kBadValue, done.error().what, "--profile");
+  const std::string text = sched::format_profile(profile);
+  const bool to_file = args.text(flags::kOutput) != "-";
+  if (to_file) MC_CHECK(write_file_atomic(args.text(flags::kOutput), text));
+  Json out = result_head("mc.calibrate.v1", args);
+  out.set("runs", files.size()).set("requests", samples.requests).set("prompts", samples.prefills.size());
+  out.set("step_samples", samples.steps.size()).set("fetches", samples.reads.size());
+  out.set("prefill_mape", profile.prefill_mape).set("step_mape", profile.step_mape);
+  out.set("net_mape", profile.net_mape).set("ttft_mape", ttft_mape);
+  if (args.on(flags::kJson)) {
+    MC_CHECK(write_all(1, out.dump() + "\n"));
+    return 0;
+  }
+  const auto percent = [](double share) { return fixed(100 * share, 1) + " %"; };
+  const std::string told = std::to_string(samples.requests) + " requests of " + std::to_string(files.size()) +
+                           " runs; mean error on requests left out: prefill " + percent(profile.prefill_mape) +
+                           ", TTFT " + percent(ttft_mape) + ", step " + percent(profile.step_mape) +
+                           (samples.reads.empty() ? "" : ", fetch " + percent(profile.net_mape)) + "\n";
+  MC_CHECK(write_all(to_file ? 1 : 2, told));
+  if (!to_file) MC_CHECK(write_all(1, text));
+  return 0;
+}
+
+}  // namespace mc::bench
