@@ -7,6 +7,31 @@
 
 namespace mc::node {
 
+namespace {
+
+// The winner first, then by predicted TTFT; enough of them to answer "why there?".
+std::vector<Considered> considered(const sched::Snapshot& snapshot, const sched::Placement& placement) {
+  constexpr size_t kMax = 8;
+  std::vector<size_t> order;
+  for (size_t i = 0; i < placement.candidates.size(); ++i) order.push_back(i);
+  const auto rank = [&](size_t i) {
+    return std::pair(static_cast<int>(i) != placement.candidate, placement.candidates[i].ttft_s);
+  };
+  const size_t count = std::min(kMax, order.size());
+  std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(count), order.end(),
+                    [&](size_t a, size_t b) { return rank(a) < rank(b); });
+  std::vector<Considered> out;
+  for (size_t i = 0; i < count; ++i) {
+    const sched::Candidate& c = placement.candidates[order[i]];
+    const std::string from = c.holder < 0 ? "" : snapshot.holders[static_cast<size_t>(c.holder)].name;
+    out.push_back({snapshot.prefill[c.node].name, from, c.local_blocks, c.fetch_blocks, c.queue_s, c.fetch_s,
+                   c.prefill_s, c.ttft_s});
+  }
+  return out;
+}
+
+}  // namespace
+
 void Conductor::on_submit(const Submit& submit, TimePoint now, Actions& out) {
   if (requests_.contains(submit.req)) return;
   ++stats_.submitted;
@@ -124,6 +149,7 @@ sched::Snapshot Conductor::snapshot_for(const Request& r, TimePoint now) const {
 void Conductor::place(Request& r, TimePoint now, Actions& out) {
   const sched::Snapshot snapshot = snapshot_for(r, now);
   const sched::Placement placement = sched::place(snapshot, *options_.policy, options_for(r), rng_);
+  r.journey.considered = considered(snapshot, placement);
   if (placement.candidate >= 0) return dispatch(r, snapshot, placement, now, out);
   if (r.attempt > 0 && placement.reason != "predicted_slo_miss") {
     // It ran once already: wait for a node to come back rather than lose what the client has.

@@ -203,12 +203,20 @@ struct RunStep {
   std::vector<RunRow> rows;
 };
 
+/// A prefill node that the placement of a request weighed.
+struct Considered {
+  NodeId node, fetch_from;
+  uint32_t local_blocks = 0, fetch_blocks = 0;
+  double queue_s = 0, fetch_s = 0, prefill_s = 0, ttft_s = 0;
+};
+
 /// Where a request went and what it cost; complete when it ends.
 struct Journey {
   NodeId prefill, decode;
   uint32_t attempts = 0;
   double predicted_ttft_s = 0, predicted_tbt_s = 0;
-  wire::PrefillReport report;  // of the attempt that gave the first token
+  wire::PrefillReport report;          // of the attempt that gave the first token
+  std::vector<Considered> considered;  // by the last placement, best first; the first few
 };
 
 /// Something for the client of a request. Conductor only. Tokens come in order, without a gap; the

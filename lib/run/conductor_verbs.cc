@@ -44,6 +44,7 @@ constexpr const Flag* kUrlFlags[] = {&flags::kUrl, &flags::kJson};
 constexpr const Flag* kWaitFlags[] = {&flags::kUrl, &flags::kWantPrefill, &flags::kWantDecode, &flags::kWantCache,
                                       &flags::kTimeout};
 constexpr const Flag* kExplainFlags[] = {&flags::kUrl, &flags::kRequestFile, &flags::kJson};
+constexpr cli::Positional kRequestArgs[] = {{.name = "REQUEST", .help = "its id, or the client's x-request-id"}};
 constexpr cli::Positional kNodeArgs[] = {{.name = "NODE", .help = "its id in ps"}};
 
 constexpr cli::Verb kVerbs[] = {
@@ -66,6 +67,11 @@ constexpr cli::Verb kVerbs[] = {
      .summary = "where a request would go now, and why; nothing is run",
      .flags = kExplainFlags,
      .example = "echo '{\"prompt\":\"Once upon\"}' | mc-conductor explain -f -"},
+    {.name = "why",
+     .summary = "where a request went, what each stage took, and which nodes were weighed",
+     .args = kRequestArgs,
+     .flags = kUrlFlags,
+     .example = "mc-conductor why my-request-1"},
     {.name = "keygen",
      .summary = "print a new key set for --auth",
      .example = "mc-conductor keygen > cluster.key && chmod 600 cluster.key"},
@@ -230,6 +236,57 @@ Result<int> explain(const cli::Args& args) {
   return 0;
 }
 
+std::string text_of(const Json& value) {
+  return value.as_string().empty() ? "-" : std::string(value.as_string());
+}
+
+void print_record(const Json& r) {
+  std::printf("%s  %s%s%s   prompt %ld tokens, answer %ld   %s -> %s   attempts %ld\n", text_of(r["id"]).c_str(),
+              text_of(r["outcome"]).c_str(), r["reason"].as_string().empty() ? "" : ", ",
+              std::string(r["reason"].as_string()).c_str(), static_cast<long>(r["prompt_tokens"].as_int()),
+              static_cast<long>(r["output_tokens"].as_int()), text_of(r["prefill_node"]).c_str(),
+              text_of(r["decode_node"]).c_str(), static_cast<long>(r["attempts"].as_int()));
+  if (r.has("message")) std::printf("%s: %s\n", text_of(r["stage"]).c_str(), text_of(r["message"]).c_str());
+  std::printf("%-10s %10s  %s\n", "STAGE", "ms", "");
+  const auto row = [&](const char* name, const char* key, const std::string& note) {
+    if (r[key].is_number()) std::printf("%-10s %10.1f  %s\n", name, r[key].as_double(), note.c_str());
+  };
+  row("queue", "queue_ms", "");
+  row("accept", "accept_ms", "");
+  row("fetch", "fetch_ms",
+      std::to_string(r["cached_remote_tokens"].as_int()) + " tokens from others" +
+          (r["fallback"].as_string().empty() ? "" : ", failed: " + std::string(r["fallback"].as_string())));
+  row("prefill", "prefill_ms",
+      std::to_string(r["cached_local_tokens"].as_int()) + " tokens were here" +
+          (r["miss_reason"].as_string().empty() ? ""
+                                                : ", the rest missed: " + std::string(r["miss_reason"].as_string())));
+  char predicted[64];
+  std::snprintf(predicted, sizeof predicted, "%.1f ms predicted", r["predicted_ttft_ms"].as_double());
+  row("TTFT", "ttft_ms", predicted);
+  row("decode", "decode_ms", "");
+  row("total", "total_ms", "");
+  if (r["considered"].size() == 0) return;
+  std::printf("%-6s %6s %12s %9s %9s %9s %11s\n", "NODE", "MATCH", "FETCH", "QUEUE ms", "FETCH ms", "PREFILL",
+              "TTFT(pred)");
+  for (const auto& c : r["considered"].items()) {
+    const std::string from(c["fetch_from"].as_string());
+    const std::string fetch = from.empty() ? "-" : std::to_string(c["fetch_blocks"].as_int()) + " of " + from;
+    std::printf("%-6s %6ld %12s %9.1f %9.1f %9.1f %8.1f ms\n", text_of(c["node"]).c_str(),
+                static_cast<long>(c["match_blocks"].as_int()), fetch.c_str(), c["queue_ms"].as_double(),
+                c["fetch_ms"].as_double(), c["prefill_ms"].as_double(), c["ttft_ms"].as_double());
+  }
+}
+
+Result<int> why(const cli::Args& args) {
+  const std::string url = args.text(flags::kUrl) + "/requests/" + std::string(args.positional_one("REQUEST"));
+  MC_TRY(record, ask(http::Method::get, url, "", soon(5s)));
+  if (wants_json(args))
+    std::printf("%s\n", record.dump().c_str());
+  else
+    print_record(record);
+  return 0;
+}
+
 }  // namespace
 
 const std::span<const cli::Verb> kConductorVerbs = kVerbs;
@@ -240,6 +297,7 @@ Result<int> run_conductor_verb(const cli::Args& args) {
   if (args.verb() == "drain") return drain(args, true);
   if (args.verb() == "undrain") return drain(args, false);
   if (args.verb() == "explain") return explain(args);
+  if (args.verb() == "why") return why(args);
   MC_TRY(keys, ctl::new_key_set());
   MC_CHECK(write_all(1, ctl::format_key_set(keys)));
   return 0;

@@ -90,8 +90,8 @@ void Frontend::handle(http::Request request, http::Responder out) {
           [this, out](TimePoint now, node::Actions&) { out.respond(http::json_response(200, cluster(now).dump())); });
       return;
     case http::Route::admin: return admin(request, std::string(match.rest), std::move(out));
-    default:
-      return out.respond(http::error_response(err::kNotFound, "request records are not kept; ask while it runs"));
+    case http::Route::request: return request_record(std::string(match.rest), std::move(out));
+    default: return out.respond(http::error_response(err::kNotFound, "no such page"));
   }
 }
 
@@ -221,6 +221,7 @@ void Frontend::generate(const http::Request& request, http::Responder out, bool 
   auto prompts = prompts_of(*parsed);
   if (!prompts) return out.respond(http::error_response(prompts.error()));
   auto job = std::make_shared<Job>();  // crosses to the loop's thread inside a std::function
+  job->client_id = request.request_id;
   const int n = std::max(1, parsed->sampling.n);
   const uint64_t seed =
       parsed->sampling.seed ? static_cast<uint64_t>(*parsed->sampling.seed) : options_.seed ^ fnv1a(request.id);
@@ -250,7 +251,8 @@ void Frontend::start(const std::shared_ptr<Job>& job) {
   const TimePoint now = SystemClock::instance().now();
   for (const auto& submit : job->submits) {
     answers_[submit.req] = job->answer;
-    timings_[submit.req] = {now, kNever, now, static_cast<uint32_t>(submit.ids.size()), submit.stopping.max_tokens};
+    timings_[submit.req] = {
+        now, kNever, now, static_cast<uint32_t>(submit.ids.size()), submit.stopping.max_tokens, job->client_id, 0};
   }
   out.on_close([this, weak = std::weak_ptr<Answer>(job->answer)](http::CloseReason) {
     loop_->post([this, weak](TimePoint, node::Actions&) {

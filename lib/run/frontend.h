@@ -5,6 +5,7 @@
 //                  Responder <------------------ Answer <----------------  Reply
 #pragma once
 
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -53,10 +54,13 @@ class Frontend {
   struct Job {  // what the HTTP thread hands to the loop
     std::shared_ptr<Answer> answer;
     std::vector<node::Submit> submits;
+    std::string client_id;
   };
   struct Timing {
     TimePoint submitted{}, first = kNever, last{};
     uint32_t prompt_tokens = 0, max_tokens = 0;
+    std::string client_id;  // x-request-id
+    uint32_t tokens = 0;    // given so far
   };
 
   Frontend(FrontendOptions options, node::Conductor& conductor, Metrics& metrics, text::Tokenizer tokenizer,
@@ -73,6 +77,8 @@ class Frontend {
   void explain(const http::Request& request, http::Responder out);
   Json cluster(TimePoint now) const;
   Json explanation(const node::Conductor::Explanation& e, const node::Submit& submit) const;
+  void request_record(const std::string& id, http::Responder out);
+  void keep_record(const node::Reply& reply, const Timing& timing, TimePoint now);
   std::string new_request_id();
   void log_ignored(const std::vector<std::string>& fields);
 
@@ -89,6 +95,7 @@ class Frontend {
 
   std::map<RequestId, std::shared_ptr<Answer>> answers_;  // loop thread only, like timings_
   std::map<RequestId, Timing> timings_;
+  std::deque<std::pair<RequestId, Json>> records_;  // of the last kRecordsMax requests that ended
   std::map<std::string, uint64_t> last_;
   std::atomic<uint64_t> request_number_{0};
   std::mutex ignored_mutex_;

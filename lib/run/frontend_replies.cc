@@ -37,6 +37,7 @@ void Frontend::on_reply(const node::Reply& reply) {
       metrics_.histogram(metric::kVllmItl).observe(to_seconds(now - timing.last));
     }
     timing.last = now;
+    ++timing.tokens;
     // A stop string ends the request here; the workers learn it from the conductor.
     if (answer->on_token(reply.req, reply)) loop_->deliver(node::ClientCancel{reply.req, "stop"});
     return;
@@ -67,6 +68,7 @@ void Frontend::on_reply(const node::Reply& reply) {
   if (failed)
     log_warn("request failed",
              {{"req", reply.req}, {"stage", reply.stage}, {"code", reply.code}, {"why", reply.message}});
+  keep_record(reply, timing, now);
   timings_.erase(reply.req);
   answers_.erase(it);
   if (!answer->on_end(reply.req, reply)) return;

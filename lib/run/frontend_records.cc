@@ -1,0 +1,70 @@
+// GET /requests/ID, what `mc-conductor why` asks for: where a request went, what each stage took, what had
+// been predicted, and which nodes were weighed. Records of the last requests stay in memory; no text is kept.
+
+#include <algorithm>
+
+#include "base/errors.h"
+#include "run/frontend.h"
+
+namespace mc::run {
+namespace {
+
+constexpr size_t kRecordsMax = 2000;  // about 2 KiB each
+
+Json considered_json(const node::Journey& journey) {
+  Json out = Json::array();
+  for (const node::Considered& c : journey.considered) {
+    Json row = Json::object({{"node", c.node}, {"match_blocks", c.local_blocks}, {"fetch_from", c.fetch_from}});
+    row.set("fetch_blocks", c.fetch_blocks).set("queue_ms", c.queue_s * 1e3).set("fetch_ms", c.fetch_s * 1e3);
+    row.set("prefill_ms", c.prefill_s * 1e3).set("ttft_ms", c.ttft_s * 1e3);
+    out.push(std::move(row));
+  }
+  return out;
+}
+
+}  // namespace
+
+void Frontend::keep_record(const node::Reply& reply, const Timing& timing, TimePoint now) {
+  const node::Journey& j = reply.journey;
+  const bool failed = reply.kind == node::Reply::Kind::failed, rejected = reply.kind == node::Reply::Kind::rejected;
+  Json out = Json::object({{"id", reply.req}, {"x_request_id", timing.client_id}});
+  out.set("outcome", rejected ? "rejected" : failed ? "failed" : "finished");
+  out.set("reason", failed || rejected ? reply.code : reply.finish_reason);
+  if (failed || rejected) out.set("stage", reply.stage).set("message", reply.message);
+  out.set("prompt_tokens", timing.prompt_tokens).set("output_tokens", timing.tokens);
+  out.set("prefill_node", j.prefill).set("decode_node", j.decode).set("attempts", j.attempts);
+  out.set("queue_ms", j.report.queue_ms).set("accept_ms", j.report.accept_ms).set("fetch_ms", j.report.fetch_ms);
+  out.set("prefill_ms", j.report.compute_ms).set("chunks", j.report.chunks);
+  const bool first = timing.first != kNever;
+  out.set("ttft_ms", first ? Json(to_ms(timing.first - timing.submitted)) : Json());
+  out.set("decode_ms", first ? Json(to_ms(timing.last - timing.first)) : Json());
+  out.set("total_ms", to_ms(now - timing.submitted));
+  out.set("predicted_ttft_ms", j.predicted_ttft_s * 1e3).set("predicted_tbt_ms", j.predicted_tbt_s * 1e3);
+  if (rejected) out.set("predicted_ms", reply.predicted_ms).set("allowed_ms", reply.allowed_ms);
+  out.set("cached_local_tokens", j.report.cached_local).set("cached_remote_tokens", j.report.cached_remote);
+  out.set("miss_reason", j.report.miss_reason).set("fallback", j.report.fallback);
+  out.set("considered", considered_json(j));
+  records_.emplace_back(reply.req, std::move(out));
+  if (records_.size() > kRecordsMax) records_.pop_front();
+}
+
+// The newest of a client's id wins: clients repeat theirs.
+void Frontend::request_record(const std::string& id, http::Responder out) {
+  loop_->post([this, id, out](TimePoint now, node::Actions&) {
+    for (auto it = records_.rbegin(); it != records_.rend(); ++it)
+      if (it->first == id || it->second["x_request_id"].as_string() == id)
+        return out.respond(http::json_response(200, it->second.dump()));
+    for (const auto& [req, timing] : timings_) {
+      if (req != id && timing.client_id != id) continue;
+      Json running = Json::object({{"id", req}, {"x_request_id", timing.client_id}, {"outcome", "running"}});
+      running.set("prompt_tokens", timing.prompt_tokens).set("output_tokens", timing.tokens);
+      running.set("total_ms", to_ms(now - timing.submitted));
+      return out.respond(http::json_response(200, running.dump()));
+    }
+    out.respond(http::error_response(err::kNotFound, "no record of request " + id.substr(0, 128) + "; the last " +
+                                                         std::to_string(kRecordsMax) +
+                                                         " are kept, under our id or the client's x-request-id"));
+  });
+}
+
+}  // namespace mc::run
