@@ -27,7 +27,7 @@ struct Codes256 {
   static reg zero() { return _mm256_setzero_ps(); }
   static reg mul(reg a, reg b) { return _mm256_mul_ps(a, b); }
   static reg fma(reg a, reg b, reg c) { return _mm256_fmadd_ps(a, b, c); }
-  static constexpr int vectors(int rows) { return rows == 1 ? 4 : 2; }
+  static constexpr int vectors(int rows) { return rows == 1 ? 4 : rows <= 3 ? 2 : 1; }
 };
 
 }  // namespace

@@ -47,13 +47,26 @@ void int8_strip(const float* x, size_t x_stride, const std::byte* panel, size_t 
   }
 }
 
+/// Strips of at most six rows, of equal size as nearly as can be: codes are converted once a strip. A row's
+/// sums are the same in every strip, each is one chain.
 template <class V>
 void int8_panel(const float* x, size_t x_stride, size_t rows, const std::byte* panel, size_t k, float* y,
                 size_t y_stride, size_t columns) {
-  for (; rows >= 3; rows -= 3, x += 3 * x_stride, y += 3 * y_stride)
-    int8_strip<V, 3>(x, x_stride, panel, k, y, y_stride, columns);
-  if (rows == 2) int8_strip<V, 2>(x, x_stride, panel, k, y, y_stride, columns);
-  if (rows == 1) int8_strip<V, 1>(x, x_stride, panel, k, y, y_stride, columns);
+  while (rows > 0) {
+    const size_t strips = (rows + 5) / 6;
+    const size_t now = (rows + strips - 1) / strips;
+    switch (now) {
+      case 6: int8_strip<V, 6>(x, x_stride, panel, k, y, y_stride, columns); break;
+      case 5: int8_strip<V, 5>(x, x_stride, panel, k, y, y_stride, columns); break;
+      case 4: int8_strip<V, 4>(x, x_stride, panel, k, y, y_stride, columns); break;
+      case 3: int8_strip<V, 3>(x, x_stride, panel, k, y, y_stride, columns); break;
+      case 2: int8_strip<V, 2>(x, x_stride, panel, k, y, y_stride, columns); break;
+      default: int8_strip<V, 1>(x, x_stride, panel, k, y, y_stride, columns); break;
+    }
+    x += now * x_stride;
+    y += now * y_stride;
+    rows -= now;
+  }
 }
 
 template <class V>
