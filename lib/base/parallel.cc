@@ -27,9 +27,11 @@ class FlushDenormals {
 #endif
 };
 
-// Between two loops of one decode step lie microseconds; a futex wake-up costs tens. Bounded, because
-// the cores are shared with other processes.
+// Between two loops of one decode step lie microseconds, and at a loop's end the last range of another thread,
+// tens of them; a futex wake-up costs as much. Bounded, because the cores are shared with other processes, and
+// after the first microseconds whoever else wants the core gets it.
 constexpr int kSpins = 200;
+constexpr int kYields = 100;
 
 inline void pause() {
 #if defined(__x86_64__)
@@ -37,11 +39,15 @@ inline void pause() {
 #endif
 }
 
-/// Returns when value differs from `old`: a short spin, then a futex.
+/// Returns when value differs from `old`: a short spin, some turns for others, then a futex.
 void wait_while_equal(std::atomic<uint32_t>& value, uint32_t old) {
   for (int i = 0; i < kSpins; ++i) {
     if (value.load(std::memory_order_acquire) != old) return;
     pause();
+  }
+  for (int i = 0; i < kYields; ++i) {
+    if (value.load(std::memory_order_acquire) != old) return;
+    std::this_thread::yield();
   }
   value.wait(old, std::memory_order_acquire);
 }
