@@ -3,8 +3,9 @@
 // task is one cut of one KV head and leaves a partial state; the states are merged in order. Neither the batch
 // nor the threads move a cut, so they cannot change a row's bits.
 //
-//   1  gate      (MoBA rows) scores and choice of each head, the sums of prefill's leaves: the same blocks.
-//                Then the union of the group's choices: the blocks that the KV head reads, ascending
+//   1  gate      (MoBA rows) scores of each head, the sums of prefill's leaves: the same blocks. A task scores 64
+//                blocks for all KV heads, whose centroids lie in the same pages: tasks enough for one KV head too
+//      choice    of each head, then the union of the group's: the blocks that the KV head reads, ascending
 //   2  attend    tiles of up to 64 keys; only the heads that chose a block take part in its tiles (the union
 //                with a mask of moba.md 5.7)
 //   3  merge
@@ -60,8 +61,11 @@ class Decode {
   }
 
   std::byte* load(int64_t sequence, int kv_head, Arena& arena) const;
-  void gate(int64_t sequence, int kv_head, Arena& arena) const;
-  void score(int64_t sequence, int kv_head, const std::byte* q, Arena& arena, float* scores, float* top) const;
+  void gate(int64_t sequence, int64_t strip, Arena& arena) const;
+  void choose(int64_t sequence, int kv_head) const;
+  /// Scores of a sequence's query heads: [q_heads][strips_ * 64], and the largest of each 64.
+  float* scores(int64_t sequence) const { return scores_ + sequence * shape_.q_heads * strips_ * kStripKeys; }
+  float* top(int64_t sequence) const { return top_ + sequence * shape_.q_heads * strips_; }
   void join(int64_t sequence, int kv_head) const;
   void attend(int64_t sequence, int64_t cut, int kv_head, Arena& arena) const;
   int dense_spans(int64_t sequence, int64_t cut, const int32_t* everyone, Span* spans) const;
@@ -80,6 +84,8 @@ class Decode {
   float* o_ = nullptr;
   float* m_ = nullptr;
   float* d_ = nullptr;
+  float* scores_ = nullptr;
+  float* top_ = nullptr;
   int32_t* chosen_ = nullptr;
   int32_t* read_lists_ = nullptr;
 };
@@ -118,26 +124,35 @@ Result<void> Decode::run(Parallel& parallel, CpuScratch& scratch) {
   const int64_t state_rows = cuts_ * heads * shape_.group;
   const int64_t list_values = args_.sequences * shape_.q_heads * history_;
   const int64_t read_values = list_values + 2 * args_.sequences * heads;
+  const int64_t strips_all = args_.sequences * shape_.q_heads * strips_;
   MC_CHECK(scratch.shared.reserve(static_cast<size_t>(state_rows) * (dim + 2) * 4 +
-                                  static_cast<size_t>(list_values + read_values) * 4 + 8 * Arena::kAlign));
+                                  static_cast<size_t>(strips_all) * (kStripKeys + 1) * 4 +
+                                  static_cast<size_t>(list_values + read_values) * 4 + 10 * Arena::kAlign));
   o_ = scratch.shared.take<float>(state_rows * shape_.dim);
   m_ = scratch.shared.take<float>(state_rows);
   d_ = scratch.shared.take<float>(state_rows);
+  scores_ = scratch.shared.take<float>(strips_all * kStripKeys);
+  top_ = scratch.shared.take<float>(strips_all);
   chosen_ = scratch.shared.take<int32_t>(list_values);
   read_lists_ = scratch.shared.take<int32_t>(read_values);
 
   scratch.workers.resize(std::max(scratch.workers.size(), static_cast<size_t>(parallel.threads())));
-  const size_t strips = static_cast<size_t>(strips_), spans = static_cast<size_t>(spans_max_);
-  const size_t bytes = group * (dim * 4 + 4 + strips * (kStripKeys + 1) * 4) + dim * kStripKeys * 6 +
-                       kScratchFloats * 4 + spans * (sizeof(Span) + group * 4) + 12 * Arena::kAlign;
+  const size_t spans = static_cast<size_t>(spans_max_);
+  const size_t bytes = group * (dim * 4 + 4) + dim * kStripKeys * 6 + kScratchFloats * 4 +
+                       spans * (sizeof(Span) + group * 4) + 12 * Arena::kAlign;
   for (Arena& arena : scratch.workers) MC_CHECK(arena.reserve(bytes));
 
   const auto arena_of = [&](int worker) -> Arena& { return scratch.workers[static_cast<size_t>(worker)]; };
-  if (strips_ > 0)
-    parallel.for_each(args_.sequences * heads, [&](int64_t index, int worker) {
-      const FlushDenormals flush;
-      if (of(index / heads).sparse) gate(index / heads, static_cast<int>(index % heads), arena_of(worker));
+  if (strips_ > 0) {
+    if (history_ > 0)
+      parallel.for_each(args_.sequences * strips_, [&](int64_t index, int worker) {
+        const FlushDenormals flush;
+        gate(index / strips_, index % strips_, arena_of(worker));
+      });
+    parallel.for_each(args_.sequences * heads, [&](int64_t index, int) {
+      if (of(index / heads).sparse) choose(index / heads, static_cast<int>(index % heads));
     });
+  }
   const auto later = [](int64_t cut, const Sequence& s) { return cut < s.first_cut; };
   parallel.for_each(cuts_ * heads, [&](int64_t index, int worker) {
     const FlushDenormals flush;
@@ -166,61 +181,57 @@ std::byte* Decode::load(int64_t sequence, int kv_head, Arena& arena) const {
   return rows;
 }
 
-void Decode::gate(int64_t sequence, int kv_head, Arena& arena) const {
+/// Scores of all heads with the 64 candidates of one strip.
+void Decode::gate(int64_t sequence, int64_t strip, Arena& arena) const {
   const Mode& mode = args_.modes[sequence];
-  if (mode.top_k > 1) {
-    const std::byte* q = load(sequence, kv_head, arena);
-    float* scores = arena.take<float>(shape_.group * strips_ * kStripKeys);
-    float* top = arena.take<float>(shape_.group * strips_);
-    score(sequence, kv_head, q, arena, scores, top);
-    for (int head = 0; head < shape_.group; ++head) {
-      int32_t* list = chosen(sequence, kv_head) + head * history_;
-      mode_row(mode.kind).select(mode, {.scores = scores + head * strips_ * kStripKeys,
-                                        .strip_max = top + head * strips_,
-                                        .candidates = candidates(sequence),
-                                        .chosen = list});
-      std::fill(list + mode.top_k - 1, list + history_, -1);
-    }
-  }
-  join(sequence, kv_head);
-}
-
-/// Gate scores of the group's rows with all candidates.
-void Decode::score(int64_t sequence, int kv_head, const std::byte* q, Arena& arena, float* scores, float* top) const {
-  const Mode& mode = args_.modes[sequence];
+  const int64_t first = strip * kStripKeys;
+  if (!of(sequence).sparse || mode.top_k < 2 || first >= candidates(sequence)) return;
   const int64_t count = candidates(sequence);
-  int32_t* rows = arena.take<int32_t>(shape_.group);
-  for (int head = 0; head < shape_.group; ++head) rows[head] = head;
-  std::byte* strip =
-      arena.take<std::byte>(int64_t{shape_.dim} * kStripKeys * static_cast<int64_t>(kernels_.element_bytes));
-  uint16_t* means = arena.take<uint16_t>(int64_t{shape_.dim} * kStripKeys);
-  const auto gather = [&](int64_t first) {
+  const auto gather = [&](int kv_head, uint16_t* means) {
     return gather_centroids(kernels_, args_.layout, args_.kv[sequence], kv_head, mode.block, first, count, means);
   };
-  // Centroids that are made here must not be made before the last ones were used.
+  // Centroids that are made must not be made before the last ones were used.
   const bool in_place = mode.block == static_cast<int32_t>(args_.layout.block_tokens);
-  CentroidRows next;
-  if (kernels_.score_rows != nullptr) next = gather(0);
-  for (int64_t first = 0; first < count; first += kStripKeys) {
-    ScoreArgs leaf = {.dim = shape_.dim,
-                      .q = q,
-                      .rows = rows,
-                      .row_count = shape_.group,
-                      .panels = strip,
-                      .scores = scores + first,
-                      .stride = strips_ * kStripKeys,
-                      .top = top + first / kStripKeys,
-                      .top_stride = strips_};
+  for (int kv_head = 0; kv_head < shape_.kv_heads; ++kv_head) {
+    const std::byte* q = load(sequence, kv_head, arena);
+    int32_t* rows = arena.take<int32_t>(shape_.group);
+    for (int head = 0; head < shape_.group; ++head) rows[head] = head;
+    std::byte* panels =
+        arena.take<std::byte>(int64_t{shape_.dim} * kStripKeys * static_cast<int64_t>(kernels_.element_bytes));
+    uint16_t* means = arena.take<uint16_t>(int64_t{shape_.dim} * kStripKeys);
+    const int64_t row = int64_t{kv_head} * shape_.group;
+    const ScoreArgs leaf = {.dim = shape_.dim,
+                            .q = q,
+                            .rows = rows,
+                            .row_count = shape_.group,
+                            .panels = panels,
+                            .scores = scores(sequence) + row * strips_ * kStripKeys + first,
+                            .stride = strips_ * kStripKeys,
+                            .top = top(sequence) + row * strips_ + strip,
+                            .top_stride = strips_};
     if (kernels_.score_rows == nullptr) {
-      pack_centroids(kernels_, args_.layout, shape_, args_.kv[sequence], kv_head, mode.block, first, count, strip);
+      pack_centroids(kernels_, args_.layout, shape_, args_.kv[sequence], kv_head, mode.block, first, count, panels);
       kernels_.scores(leaf);
       continue;
     }
-    const CentroidRows now = next;
-    if (in_place) next = gather(first + kStripKeys);
-    kernels_.score_rows(leaf, shape_.head_dim, now, in_place ? next : CentroidRows{});
-    if (!in_place) next = gather(first + kStripKeys);
+    const CentroidRows now = gather(kv_head, means);
+    const bool ask = in_place && kv_head + 1 < shape_.kv_heads;
+    kernels_.score_rows(leaf, shape_.head_dim, now, ask ? gather(kv_head + 1, means) : CentroidRows{});
   }
+}
+
+void Decode::choose(int64_t sequence, int kv_head) const {
+  const Mode& mode = args_.modes[sequence];
+  for (int head = 0; head < shape_.group && mode.top_k > 1; ++head) {
+    const int64_t row = int64_t{kv_head} * shape_.group + head;
+    int32_t* list = chosen(sequence, kv_head) + head * history_;
+    mode_row(mode.kind).select(mode, {.scores = scores(sequence) + row * strips_ * kStripKeys,
+                                      .strip_max = top(sequence) + row * strips_,
+                                      .candidates = candidates(sequence),
+                                      .chosen = list});
+    std::fill(list + mode.top_k - 1, list + history_, -1);
+  }
+  join(sequence, kv_head);
 }
 
 /// The union of what the group chose, and the own block.
