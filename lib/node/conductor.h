@@ -143,8 +143,8 @@ class Conductor final : public Machine {
     TimePoint parked_until = kNever;
     NodeId avoid;  // the node that failed last
     double predicted_prefill_s = 0;
-    TimePoint first_token_at{};
-    bool fetch_waited = false;  // its source had to compute the blocks first: no measure of the network
+    TimePoint first_token_at{}, expected_at{};  // when prefill ended, and when it was expected to
+    bool fetch_waited = false;                  // its source had to compute the blocks first: no measure of the network
     Journey journey;
   };
 
@@ -170,6 +170,7 @@ class Conductor final : public Machine {
   void on_submit(const Submit& submit, TimePoint now, Actions& out);
   bool prepare(Request& r, std::string& reason) const;
   sched::Snapshot snapshot_for(const Request& r, TimePoint now) const;
+  void add_requests(sched::Snapshot& s, const std::map<std::string, uint32_t>& decode_of, TimePoint now) const;
   sched::Options options_for(const Request& r) const;
   Usual usual() const;
   static sched::Cost cost_of(const Node& node, const Usual& usual);
@@ -205,6 +206,7 @@ class Conductor final : public Machine {
   Rng rng_;
   Stats stats_;
   PredictionErrors errors_;
+  sched::Lengths lengths_;  // of answers, for admission that looks ahead
 };
 
 }  // namespace mc::node

@@ -116,6 +116,7 @@ sched::Snapshot Conductor::snapshot_for(const Request& r, TimePoint now) const {
   const Usual usual_here = usual();
   std::map<kv::NodeOrdinal, kv::NodeMatch> matches;
   for (const auto& match : index_.match(hashes)) matches[match.node] = match;
+  std::map<std::string, uint32_t> decode_of;
   for (const auto& [name, node] : nodes_) {
     const auto match = matches.find(node.ordinal);
     const uint32_t readable = match == matches.end() ? 0 : match->second.resident;
@@ -130,12 +131,15 @@ sched::Snapshot Conductor::snapshot_for(const Request& r, TimePoint now) const {
       const double queue_s = node.queued.empty() ? 0 : to_seconds(std::max(Duration{}, node.busy_until - now));
       if (expected > readable && !pipeline) holder.pending_blocks = expected, holder.pending_s = queue_s;
       sched::PrefillView view{name, queue_s, static_cast<uint32_t>(node.queued.size()), expected, cost, true};
+      view.holder = static_cast<int>(s.holders.size());
+      view.up_s = to_seconds(now - node.since);
       view.accepting = !node.draining && (r.submit.pin_prefill.empty() || r.submit.pin_prefill == name) &&
                        !(may_avoid && other_prefill && name == r.avoid);
       s.prefill.push_back(std::move(view));
     } else if (serves(node, wire::Role::decode, r.submit.model)) {
       sched::DecodeView view{
           name, static_cast<uint32_t>(node.decoding.size()), 0, node.hello.page_count * s.block_tokens, cost, true};
+      decode_of[name] = static_cast<uint32_t>(s.decode.size());
       for (const auto& [id, tokens] : node.decoding) view.kv_tokens += tokens;
       view.accepting = !node.draining && (r.submit.pin_decode.empty() || r.submit.pin_decode == name) &&
                        !(may_avoid && other_decode && name == r.avoid);
@@ -143,7 +147,29 @@ sched::Snapshot Conductor::snapshot_for(const Request& r, TimePoint now) const {
     }
     s.holders.push_back(std::move(holder));
   }
+  add_requests(s, decode_of, now);
   return s;
+}
+
+// What admission looks at beyond sums: every request on its way to a decode node, or there.
+void Conductor::add_requests(sched::Snapshot& s, const std::map<std::string, uint32_t>& decode_of,
+                             TimePoint now) const {
+  s.lengths = &lengths_;
+  const bool looks_ahead = options_.sched.admission && options_.sched.admission->looks_ahead;
+  for (const auto& [id, other] : requests_) {
+    const auto node = other.placed ? decode_of.find(other.decode) : decode_of.end();
+    if (node == decode_of.end()) continue;
+    const uint32_t tokens = static_cast<uint32_t>(other.submit.ids.size() + other.answer.size());
+    if (other.first_token) {
+      ++s.decode[node->second].arrived_rows;
+      s.decode[node->second].arrived_kv_tokens += tokens;
+    }
+    if (!looks_ahead) continue;
+    const double arrives_s = other.first_token ? -to_seconds(now - other.first_token_at)
+                                               : std::max(0.0, to_seconds(other.expected_at - now));
+    s.inflight.push_back({arrives_s, node->second, tokens, static_cast<uint32_t>(other.answer.size()),
+                          other.submit.stopping.max_tokens});
+  }
 }
 
 void Conductor::place(Request& r, TimePoint now, Actions& out) {
@@ -178,6 +204,7 @@ void Conductor::dispatch(Request& r, const sched::Snapshot& snapshot, const sche
   r.prefill = prefill.name, r.prefill_instance = prefill.instance;
   r.decode = decode.name, r.decode_instance = decode.instance;
   r.predicted_prefill_s = c.prefill_s;
+  r.expected_at = after(now, from_seconds(placement.ttft_s));
   r.journey.prefill = r.prefill, r.journey.decode = r.decode, r.journey.attempts = r.attempt;
   if (r.attempt == 1) r.journey.predicted_ttft_s = placement.ttft_s, r.journey.predicted_tbt_s = placement.tbt_s;
 
@@ -195,7 +222,8 @@ void Conductor::dispatch(Request& r, const sched::Snapshot& snapshot, const sche
   spec.sampling = r.submit.sampling;
   spec.stopping = r.submit.stopping;
   spec.deadline_ms = static_cast<uint64_t>(std::max<int64_t>(1, (r.deadline - now) / 1ms));
-  spec.tbt_slo_ms = r.attempt > 1 ? 0 : 1e3 * options_for(r).tbt_slo_s;
+  const bool again = !options_.sched.admission || options_.sched.admission->checks_again;
+  spec.tbt_slo_ms = r.attempt > 1 || !again ? 0 : 1e3 * options_for(r).tbt_slo_s;
   spec.no_cache = r.submit.no_cache;
   start.decode = decode.name;
   start.decode_instance = decode.instance;

@@ -145,7 +145,11 @@ void Conductor::cancel_workers(const Request& r, const std::string& reason, Acti
 
 void Conductor::finish(Request& r, Reply reply, TimePoint now, Actions& out) {
   if (r.placed) unplace(r, now);
-  if (reply.kind == Reply::Kind::finished) ++stats_.finished;
+  if (reply.kind == Reply::Kind::finished) {
+    ++stats_.finished;
+    lengths_.observe(static_cast<uint32_t>(r.answer.size()));
+    if (r.answer.size() > 1) lengths_.observe_seconds(to_seconds(now - r.first_token_at));
+  }
   reply.req = r.submit.req;
   reply.index = static_cast<uint32_t>(r.answer.size());
   reply.journey = r.journey;

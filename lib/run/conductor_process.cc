@@ -74,7 +74,11 @@ class ConductorProcess {
     machine.sched.fetch_rule =
         args_.text(flags::kFetchRule) == "threshold" ? sched::FetchRule::threshold : sched::FetchRule::cost;
     machine.sched.threshold = args_.number(flags::kFetchThreshold);
-    const bool admit_all = args_.text(flags::kAdmission) == "none";
+    const std::string& admission = args_.text(flags::kAdmission);
+    const bool admit_all = admission == "none";
+    machine.sched.admission = sched::find_admission(admission == "auto" ? "committed" : admission);
+    if (!machine.sched.admission)
+      return user_error(err::kBadValue, "no admission is called " + admission, "--admission");
     if (args_.present(flags::kTtftSlo) && !admit_all)
       machine.sched.ttft_slo_s = to_seconds(args_.duration(flags::kTtftSlo));
     if (args_.present(flags::kTbtSlo) && !admit_all)

@@ -115,6 +115,15 @@ Json Frontend::explanation(const node::Conductor::Explanation& e, const node::Su
             Json::object({{"node", d.name}, {"rows", d.rows}, {"kv_tokens", d.kv_tokens}, {"tbt_ms", p.tbt_s * 1e3}}));
   }
   out.set("admit", p.candidate >= 0).set("reason", p.reason);
+  const sched::Verdict& v = p.verdict;
+  out.set("admission", Json::object({{"stage", v.stage},
+                                     {"load_prefill", v.load_prefill},
+                                     {"load_decode", v.load_decode},
+                                     {"rows", v.rows},
+                                     {"kv_tokens", v.kv_tokens},
+                                     {"at_ms", v.at_s * 1e3},
+                                     {"predicted_ms", v.predicted_s * 1e3},
+                                     {"allowed_ms", v.allowed_s * 1e3}}));
   out.set("predicted_ttft_ms", p.ttft_s * 1e3).set("predicted_tbt_ms", p.tbt_s * 1e3);
   return out;
 }

@@ -78,8 +78,8 @@ struct Snapshot {
   std::vector<PrefillView> prefill;
   std::vector<HolderView> holders;
   std::vector<DecodeView> decode;
-  std::span<const Inflight> inflight;  // all requests of the decode nodes; read by admission that looks ahead
-  const Lengths* lengths = nullptr;    // of answers seen so far
+  std::vector<Inflight> inflight;    // all requests of the decode nodes; read by admission that looks ahead
+  const Lengths* lengths = nullptr;  // of answers seen so far
 };
 
 /// One prefill node considered for the request; kept for `explain`.

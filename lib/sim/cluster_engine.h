@@ -138,7 +138,6 @@ class ClusterEngine {
   sched::Snapshot snapshot_;
   sched::Placement placement_;
   sched::Lengths lengths_;
-  std::vector<sched::Inflight> inflight_;
   double inflight_at_s_ = -1;      // when it was made
   std::vector<uint32_t> watched_;  // blocks at the ranks
 };

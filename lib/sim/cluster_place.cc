@@ -81,26 +81,26 @@ void ClusterEngine::fill_snapshot(uint32_t r, bool idle_only) {
 void ClusterEngine::fill_inflight() {
   if (inflight_at_s_ == now_) return;
   inflight_at_s_ = now_;
-  inflight_.clear();
+  snapshot_.inflight.clear();
   for (const uint32_t r : active_) {
     const Live& live = live_[r];
     if (live.decoding) continue;
     const double end_s =
         live.computing || live.computed ? live.started_s + live.work_s : live.dispatched_s + live.estimate_s;
-    inflight_.push_back({std::max(0.0, end_s - now_), live.decode, static_cast<uint32_t>(live.tokens), 1, 0});
+    snapshot_.inflight.push_back({std::max(0.0, end_s - now_), live.decode, static_cast<uint32_t>(live.tokens), 1, 0});
   }
   for (uint32_t i = 0; i < batches_.size(); ++i) {
     const Batch& batch = batches_[i];
     for (const Batch::Row& row : batch.running()) {
       const uint64_t made = batch.made(row);
       const uint64_t context = row.context - (row.last_step - row.first_step) + made;
-      inflight_.push_back({row.joined_s - now_, i, static_cast<uint32_t>(context), static_cast<uint32_t>(made + 1), 0});
+      snapshot_.inflight.push_back(
+          {row.joined_s - now_, i, static_cast<uint32_t>(context), static_cast<uint32_t>(made + 1), 0});
     }
     batch.each_waiting([&](uint32_t, uint64_t context, double since_s) {
-      inflight_.push_back({since_s - now_, i, static_cast<uint32_t>(context), 1, 0});
+      snapshot_.inflight.push_back({since_s - now_, i, static_cast<uint32_t>(context), 1, 0});
     });
   }
-  snapshot_.inflight = inflight_;
 }
 
 // True: dispatched or rejected. With `last_chance` a request that is not admitted is rejected; else it may stay.

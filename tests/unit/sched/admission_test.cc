@@ -61,7 +61,7 @@ TEST_CASE("sched/admission: the ways differ in which decode load they look at") 
   busy.inflight = old;
   CHECK(decide(busy, bounded("early")).reason == "predicted_slo_miss");
   CHECK(decide(busy, bounded("predict")).candidate == 0);
-  for (auto& r : old) r.arrives_s = -1;
+  for (auto& r : busy.inflight) r.arrives_s = -1;
   CHECK(decide(busy, bounded("predict")).verdict.stage == "decode");
 }
 
@@ -84,7 +84,7 @@ TEST_CASE("sched/admission: goodput expects answers to end as those seen did") {
   for (int i = 0; i < 140; ++i) rows.push_back({-5, static_cast<uint32_t>(i % 2), 10'000, 95, 0});
   s.inflight = rows;
   CHECK(decide(s, bounded("goodput")).candidate == 0);
-  for (auto& r : rows) r.answered = 5;
+  for (auto& r : s.inflight) r.answered = 5;
   CHECK(decide(s, bounded("goodput")).verdict.stage == "decode");
 }
 
