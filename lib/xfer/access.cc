@@ -160,6 +160,11 @@ std::vector<BufferInfo> Access::offered(uint32_t& version) const {
   return out;
 }
 
+void Access::renew() {
+  std::lock_guard lock(mutex_);
+  ++version_;
+}
+
 uint32_t Access::version() const {
   std::lock_guard lock(mutex_);
   return version_;

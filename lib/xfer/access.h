@@ -58,6 +58,8 @@ class Access {
   /// Live, non-private buffers in ascending id, and the version of that list.
   std::vector<BufferInfo> offered(uint32_t& version) const;
   uint32_t version() const;
+  /// The list is the same, but how it is reached is not: a new version, so that peers ask again.
+  void renew();
   uint64_t pin_count() const;
 
  private:

@@ -11,8 +11,8 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
+#include <utility>
 
 #include "base/fd.h"
 #include "xfer/rdma_verbs.h"
@@ -152,12 +152,9 @@ RdmaPortReport report_port(ibv_context* context, const std::string& device, uint
 }
 
 void report_sysfs(RdmaDeviceReport& device) {
-  const std::string folder = "/sys/class/infiniband/" + device.name + "/device";
-  std::error_code error;
-  const auto target = std::filesystem::canonical(folder, error);  // soft devices have none
-  if (!error) device.pci = target.string();
-  std::ifstream file(folder + "/numa_node");
-  if (!(file >> device.numa_node)) device.numa_node = -1;
+  DevicePlace place = place_of_rdma_device(device.name);
+  device.pci = std::move(place.pci);
+  device.numa_node = place.numa_node;
 }
 
 RdmaDeviceReport report_device(ibv_device* verbs, const Options& options) {
@@ -254,6 +251,13 @@ Result<std::unique_ptr<RdmaDevice>> RdmaDevice::open(ibv_device* verbs) {
   return device;
 }
 
+Result<std::unique_ptr<RdmaDevice>> RdmaDevice::open(const std::string& name) {
+  const DeviceList list;
+  for (int i = 0; i < list.count; ++i)
+    if (name == ::ibv_get_device_name(list.devices[i])) return open(list.devices[i]);
+  return Error{Code::not_found, "rdma: there is no device " + name + " (any more)"};
+}
+
 bool RdmaDevice::takes_dmabuf() const {
   // no descriptor is -1: a driver that knows dma-bufs refuses that one, others the call
   const Verbs<ibv_mr> none(::ibv_reg_dmabuf_mr(domain(), 0, 4096, 0, -1, IBV_ACCESS_LOCAL_WRITE));
@@ -297,12 +301,12 @@ Result<RdmaHardware> open_hardware(const Options& options) {
   for (int i = 0; i < list.count; ++i) {
     const std::string name = ::ibv_get_device_name(list.devices[i]);
     auto opened = RdmaDevice::open(list.devices[i]);
-    if (!opened) continue;  // the probe said why
-    std::unique_ptr<RdmaDevice> device = std::move(*opened);
+    if (!opened) continue;                                    // the probe said why
+    std::shared_ptr<RdmaDevice> device = std::move(*opened);  // shared, see RdmaHardware
     bool wanted = false;
     for (uint8_t number = 1; number <= device->limits().phys_port_cnt; ++number) {
       if (!named(options.rdma_devices, name, number) || hardware.ports.size() >= wire::kRdmaNicsMax) continue;
-      RdmaPort port{.device = device.get(), .number = number};
+      RdmaPort port{.device = device, .number = number, .place = place_of_rdma_device(name)};
       port.refresh(options.rdma_gid_index);
       if (port.mtu == 0) continue;
       hardware.ports.push_back(std::move(port));

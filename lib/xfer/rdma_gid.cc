@@ -137,6 +137,19 @@ std::vector<GidPair> pair_gids(std::span<const RdmaGid> local, std::span<const R
   return out;
 }
 
+std::vector<GidChoice> gid_choices(std::span<const RdmaGid> local, std::span<const RdmaGid> remote, size_t limit,
+                                   const GidChoice* keep) {
+  std::vector<GidChoice> out;
+  for (const GidPair& pair : pair_gids(local, remote)) {
+    const GidChoice choice{local[pair.local].gid, remote[pair.remote].gid};
+    if (out.size() < limit)
+      out.push_back(choice);
+    else if (keep != nullptr && choice == *keep)
+      out.back() = choice;
+  }
+  return out;
+}
+
 std::vector<NicPair> pair_nics(std::span<const RdmaNic> local, std::span<const RdmaNic> remote, size_t limit) {
   struct Candidate {
     NicPair pair;

@@ -55,6 +55,16 @@ struct GidPair {
 /// Pairs that may work, in the order to try them. Link-local addresses only when there is nothing else.
 std::vector<GidPair> pair_gids(std::span<const wire::RdmaGid> local, std::span<const wire::RdmaGid> remote);
 
+/// The same by address, at most `limit`, best first. `keep`: a pair in use, which stays in the list as long as
+/// it may work at all, however many are better.
+struct GidChoice {
+  wire::Gid local{};
+  wire::Gid remote{};
+  bool operator==(const GidChoice&) const = default;
+};
+std::vector<GidChoice> gid_choices(std::span<const wire::RdmaGid> local, std::span<const wire::RdmaGid> remote,
+                                   size_t limit, const GidChoice* keep = nullptr);
+
 struct NicPair {
   size_t local = 0;
   size_t remote = 0;

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <cctype>
 #include <filesystem>
 
 namespace mc::xfer {
@@ -12,6 +13,7 @@ namespace {
 constexpr int kAttributeDmaBuf = 124;      // CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED
 constexpr int kPointerMemoryType = 2;      // CU_POINTER_ATTRIBUTE_MEMORY_TYPE
 constexpr unsigned kMemoryTypeDevice = 2;  // CU_MEMORYTYPE_DEVICE
+constexpr int kPointerDevice = 9;          // CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
 constexpr int kHandleDmaBuf = 1;           // CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
 
 /// The few calls of libcuda, or nulls. Loaded once, never unloaded.
@@ -20,6 +22,7 @@ struct Cuda {
   int (*device_count)(int*) = nullptr;
   int (*device_attribute)(int*, int, int) = nullptr;
   int (*pointer_attribute)(void*, int, uint64_t) = nullptr;
+  int (*pci_address)(char*, int, int) = nullptr;
   int (*range_handle)(void*, uint64_t, size_t, int, unsigned long long) = nullptr;
   bool ready = false;
 
@@ -33,6 +36,7 @@ struct Cuda {
     ready = load(init, "cuInit") && load(device_count, "cuDeviceGetCount") &&
             load(device_attribute, "cuDeviceGetAttribute") && load(pointer_attribute, "cuPointerGetAttribute") &&
             init(0) == 0;
+    (void)load(pci_address, "cuDeviceGetPCIBusId");
     (void)load(range_handle, "cuMemGetHandleForAddressRange");  // CUDA 11.7 and later
   }
 };
@@ -85,6 +89,18 @@ bool is_gpu_memory(const void* address) {
   unsigned type = 0;
   return cuda().pointer_attribute(&type, kPointerMemoryType, reinterpret_cast<uint64_t>(address)) == 0 &&
          type == kMemoryTypeDevice;
+}
+
+std::string gpu_pci_address(const void* address) {
+  if (!is_gpu_memory(address) || cuda().pci_address == nullptr) return {};
+  int device = 0;
+  char text[32] = "";
+  if (cuda().pointer_attribute(&device, kPointerDevice, reinterpret_cast<uint64_t>(address)) != 0 ||
+      cuda().pci_address(text, sizeof text, device) != 0)
+    return {};
+  std::string lower(text);  // sysfs spells it so
+  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return lower;
 }
 
 Result<GpuExport> export_gpu_memory(std::span<const std::byte> memory) {

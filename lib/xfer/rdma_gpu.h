@@ -41,6 +41,9 @@ GpuFacts gpu_facts();
 /// True when the address is memory of a GPU. False without libcuda.
 bool is_gpu_memory(const void* address);
 
+/// PCI address of the GPU whose memory it is, "0000:3b:00.0"; empty when it is not, or the driver does not say.
+std::string gpu_pci_address(const void* address);
+
 /// A dma-buf of the pages around the range; the range begins `offset` bytes into it.
 struct GpuExport {
   Fd fd;

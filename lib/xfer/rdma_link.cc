@@ -1,6 +1,7 @@
 // What the frames of an rdma endpoint's socket mean. Everything a peer says is bounded and checked
 // before it is used; its keys only ever reach its own NIC.
 #include <algorithm>
+#include <utility>
 
 #include "base/assert.h"
 #include "base/log.h"
@@ -128,7 +129,7 @@ bool RdmaTransport::takes_writes(const RdmaEndpoint& endpoint, const Descriptor&
 
 size_t RdmaTransport::device_index(size_t port) const {
   const auto at = std::find_if(hardware_.devices.begin(), hardware_.devices.end(),
-                               [&](const auto& device) { return device.get() == hardware_.ports[port].device; });
+                               [&](const auto& device) { return device == hardware_.ports[port].device; });
   return static_cast<size_t>(at - hardware_.devices.begin());
 }
 
@@ -162,13 +163,17 @@ Code RdmaTransport::on_nics(RdmaEndpoint& endpoint, std::span<const std::byte> p
   }
   const bool first = endpoint.nics.empty();
   const TimePoint now = SystemClock::instance().now();
-  endpoint.nics = std::move(nics->nics);
+  const std::vector<wire::RdmaNic> before = std::exchange(endpoint.nics, std::move(nics->nics));
   if (endpoint.accepted) return Code::ok;
   if (first) {
     plan(endpoint);
     return Code::ok;
   }
-  for (const auto& rail : endpoint.rails) {  // a port of the peer may be up again
+  replan(endpoint, *endpoint.out);
+  for (const auto& rail : endpoint.rails) {
+    if (endpoint.nics[rail->remote()].lid != before[rail->remote()].lid)
+      fail(endpoint, *rail, PathCause::restart, "the peer's port has another LID", true, *endpoint.out);
+    // a port of the peer may be up again
     if (!startable(endpoint, *rail)) continue;
     rail->machine.wake(now);
     due(now);

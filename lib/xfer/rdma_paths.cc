@@ -6,8 +6,10 @@
 //     connects, tests both ways     <--    path_answer
 //     path_ready                    -->    looks at what was written here, tests both ways
 //     looks, up                     <--    path_ready, up
+#include <algorithm>
 #include <utility>
 
+#include "base/assert.h"
 #include "base/log.h"
 #include "xfer/rdma_transport.h"
 #include "xfer/tally.h"
@@ -47,10 +49,7 @@ void RdmaTransport::plan(RdmaEndpoint& endpoint) {
         std::make_unique<RdmaRail>(static_cast<uint32_t>(endpoint.rails.size()), pair.local, pair.remote, times);
     rail->endpoint = endpoint.id;
     rail->pace = TokenBucket(home_.options->rdma_pace);
-    for (const GidPair& gids : pair.gids)
-      if (rail->choices.size() < kChoicesMax)
-        rail->choices.push_back(
-            {own.nics[pair.local].gids[gids.local].gid, endpoint.nics[pair.remote].gids[gids.remote].gid});
+    rail->choices = gid_choices(own.nics[pair.local].gids, endpoint.nics[pair.remote].gids, kChoicesMax);
     endpoint.rails.push_back(std::move(rail));
   }
   if (endpoint.rails.empty()) {
@@ -65,7 +64,7 @@ void RdmaTransport::plan(RdmaEndpoint& endpoint) {
 }
 
 bool RdmaTransport::startable(const RdmaEndpoint& endpoint, const RdmaRail& rail) const {
-  return hardware_.ports[rail.local()].active && endpoint.nics[rail.remote()].active;
+  return hardware_.ports[rail.local()].active && endpoint.nics[rail.remote()].active && !rail.choices.empty();
 }
 
 void RdmaTransport::begin(RdmaEndpoint& endpoint, RdmaRail& rail) {
@@ -106,7 +105,7 @@ Code RdmaTransport::on_path(RdmaEndpoint& endpoint, const FrameHeader& header, s
     RdmaRail* rail = answer && !endpoint.accepted ? rail_at(answer->path) : nullptr;
     if (rail == nullptr) return Code::corrupt;
     peer_end_gone(*rail, answer->epoch - 1, *endpoint.out);
-    if (rail->machine.current(answer->epoch) && rail->machine.state() == State::connecting)
+    if (rail->machine.current(answer->epoch) && rail->machine.state() == State::connecting && !rail->joining)
       on_answer(endpoint, *rail, *answer);
   } else if (header.kind() == FrameType::path_ready) {
     const auto ready = wire::decode_rdma_path_ready(payload);
@@ -187,22 +186,46 @@ void RdmaTransport::answer(RdmaEndpoint& endpoint, RdmaRail& rail, const wire::R
   own->gid_from = offer.gid_to;
   own->gid_to = offer.gid_from;
   own->mtu = negotiate_mtu(port.mtu, offer.mtu, static_cast<uint16_t>(home_.options->rdma_mtu_max));
-  if (auto connected = rail.connect(port, offer.gid_to, offer, own->mtu, *home_.options); !connected)
-    return refuse(PathCause::fault, connected.error().what);
+  auto work = rail.connect(port, offer.gid_to, offer, own->mtu, *home_.options);
+  if (!work) return refuse(PathCause::fault, work.error().what);
+  rail.own = std::move(*own);
+  join(rail, std::move(*work));
+}
+
+/// Connects the path's queue pairs, elsewhere; on_joined() follows.
+void RdmaTransport::join(RdmaRail& rail, RdmaRail::Work work) {
+  rail.joining = true;
+  connector_.start({rail.endpoint, rail.id(), rail.machine.epoch()}, std::move(work));
+}
+
+void RdmaTransport::on_joined(const RdmaConnector::Done& done, Outbox& out) {
+  const auto orphan = std::find_if(orphans_.begin(), orphans_.end(), [&](const auto& rail) {
+    return rail->endpoint == done.attempt.endpoint && rail->id() == done.attempt.path;
+  });
+  if (orphan != orphans_.end()) {  // its connection went meanwhile
+    (void)(*orphan)->close(reaper_);
+    orphans_.erase(orphan);
+    return;
+  }
+  RdmaEndpoint* endpoint = find(done.attempt.endpoint);
+  MC_ASSERT(endpoint != nullptr && done.attempt.path < endpoint->rails.size());
+  RdmaRail& rail = *endpoint->rails[done.attempt.path];
+  rail.joining = false;
+  if (!rail.machine.current(done.attempt.epoch)) return serve(*endpoint, rail, out);  // it failed: let go of it
+  if (done.error) return fail(*endpoint, rail, PathCause::fault, done.error->what, true, out);
   rail.machine.connected();
-  endpoint.push(frame(FrameType::path_answer, wire::encode(*own)));
+  if (endpoint->accepted) return endpoint->push(frame(FrameType::path_answer, wire::encode(rail.own)));
+  if (auto probed = rail.probe(); !probed)
+    return fail(*endpoint, rail, PathCause::fault, probed.error().what, true, out);
+  serve(*endpoint, rail, out);
 }
 
 void RdmaTransport::on_answer(RdmaEndpoint& endpoint, RdmaRail& rail, const wire::RdmaPathOffer& answer) {
   const RdmaPort& port = hardware_.ports[rail.local()];
   const uint16_t mtu = negotiate_mtu(port.mtu, answer.mtu, static_cast<uint16_t>(home_.options->rdma_mtu_max));
-  auto connected = rail.connect(port, rail.choices[rail.choice].local, answer, mtu, *home_.options);
-  if (connected) {
-    rail.machine.connected();
-    connected = rail.probe();
-  }
-  if (!connected) return fail(endpoint, rail, PathCause::fault, connected.error().what, true, *endpoint.out);
-  serve(endpoint, rail, *endpoint.out);
+  auto work = rail.connect(port, rail.choices[rail.choice].local, answer, mtu, *home_.options);
+  if (!work) return fail(endpoint, rail, PathCause::fault, work.error().what, true, *endpoint.out);
+  join(rail, std::move(*work));
 }
 
 void RdmaTransport::on_ready(RdmaEndpoint& endpoint, RdmaRail& rail) {

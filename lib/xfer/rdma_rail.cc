@@ -59,7 +59,8 @@ std::byte* RdmaRail::slot(size_t lane, size_t part) const {
 Result<wire::RdmaPathOffer> RdmaRail::open(const RdmaPort& port, size_t lanes, bool dialler) {
   MC_ASSERT(lanes_.empty() && !queue_);
   dialler_ = dialler;
-  const RdmaDevice& device = *port.device;
+  device_ = port.device;
+  const RdmaDevice& device = *device_;
   const size_t bytes = lanes * kSlotBytes;
   scratch_ = std::make_unique<std::byte[]>(bytes);
   scratch_region_.reset(::ibv_reg_mr(device.domain(), scratch_.get(), bytes,
@@ -131,8 +132,8 @@ bool RdmaRail::landed(uint64_t count) {
   return true;
 }
 
-Result<void> RdmaRail::connect(const RdmaPort& port, const wire::Gid& own_gid, const wire::RdmaPathOffer& peer,
-                               uint16_t mtu, const Options& options) {
+Result<RdmaRail::Work> RdmaRail::connect(const RdmaPort& port, const wire::Gid& own_gid,
+                                         const wire::RdmaPathOffer& peer, uint16_t mtu, const Options& options) {
   const GidEntry* gid = port.find(own_gid);
   if (gid == nullptr)
     return Error{Code::not_found, "rdma: " + port.name() + " has no address " + gid_text(own_gid) + " (any more)"};
@@ -151,12 +152,16 @@ Result<void> RdmaRail::connect(const RdmaPort& port, const wire::Gid& own_gid, c
                  .options = &options};
   to.reads_out =
       static_cast<uint8_t>(std::clamp<int>(peer.rd_atomic, 1, std::clamp(limits.max_qp_init_rd_atom, 1, 16)));
+  arm();  // before anything can complete
+  std::vector<std::pair<RdmaLane*, LaneConnect>> works;
   for (size_t i = 0; i < lanes_.size(); ++i) {
     to.peer = peer.lanes[i];
-    MC_CHECK(lanes_[i]->connect(to));
+    works.emplace_back(lanes_[i].get(), to);
   }
-  arm();
-  return {};
+  return Work([works = std::move(works)]() -> Result<void> {
+    for (const auto& [lane, where] : works) MC_CHECK(lane->connect(where));
+    return {};
+  });
 }
 
 Result<void> RdmaRail::probe() {
@@ -298,9 +303,13 @@ std::vector<RdmaLane::Failed> RdmaRail::close(RdmaReaper& reaper) {
     failed.insert(failed.end(), some.begin(), some.end());
   }
   if (anchor_) anchor_->rail = nullptr;
-  RailRemains remains{std::move(scratch_),     std::move(mail_),  std::move(anchor_),       std::move(scratch_region_),
-                      std::move(mail_region_), std::move(queue_), std::exchange(lanes_, {})};
-  if (over) reaper.take(std::move(remains));
+  const auto rest = std::make_shared<RailRemains>(  // shared by the lanes
+      RailRemains{std::move(device_), std::move(scratch_), std::move(mail_), std::move(anchor_),
+                  std::move(scratch_region_), std::move(mail_region_), std::move(queue_)});
+  for (auto& lane : std::exchange(lanes_, {})) {
+    auto remains = std::make_unique<LaneRemains>(rest, std::move(lane));
+    if (over) reaper.take(std::move(remains));
+  }
   probing_ = told_ready = armed_ = false;
   receives_ = 0;
   landed_ = 0;

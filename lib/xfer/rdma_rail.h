@@ -11,21 +11,23 @@
 // sides, so that after a failure the sender learns which of them arrived (RdmaHold).
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "wire/rdma_frame.h"
 #include "xfer/rdma_hold.h"
 #include "xfer/rdma_lane.h"
+#include "xfer/rdma_reaper.h"
 #include "xfer/token_bucket.h"
 
 namespace mc::xfer {
 
 class RdmaRail;
-class RdmaReaper;
 
 /// Who the completion events of a queue are for; null once the path has let go of it. The queue's
 /// context is this and not the path, because the queue may outlive it (see RailRemains).
@@ -33,16 +35,23 @@ struct RailAnchor {
   RdmaRail* rail = nullptr;
 };
 
-/// The verbs objects of an attempt that is over: every request posted on them has completed.
+/// The verbs objects of an attempt that is over: every request posted on them has completed. Its lanes are destroyed
+/// each for itself, and before it: see LaneRemains.
 struct RailRemains {
-  // destroyed in reverse order: lanes before the queue and the scratch they use
+  // destroyed in reverse order: lanes before the queue and the scratch they use, all before their device
+  std::shared_ptr<RdmaDevice> device;  // shared: a device that failed goes with the last of these
   std::unique_ptr<std::byte[]> scratch;
   std::unique_ptr<std::byte[]> mail;
   std::unique_ptr<RailAnchor> anchor;
   Verbs<ibv_mr> scratch_region;
   Verbs<ibv_mr> mail_region;
   Verbs<ibv_cq> queue;
-  std::vector<std::unique_ptr<RdmaLane>> lanes;
+};
+struct LaneRemains final : public RdmaReaper::Remains {
+  LaneRemains(std::shared_ptr<RailRemains> all, std::unique_ptr<RdmaLane> one)
+      : rest(std::move(all)), lane(std::move(one)) {}
+  std::shared_ptr<RailRemains> rest;  // shared: goes with the last lane
+  std::unique_ptr<RdmaLane> lane;
 };
 
 /// What the test pattern of a side looks like; `read` = what it leaves to be read, else what it writes.
@@ -55,11 +64,7 @@ class RdmaRail {
 
   PathMachine machine;
   EndpointId endpoint = EndpointId::none;  // whose path it is
-  struct Addresses {
-    wire::Gid local{};
-    wire::Gid remote{};
-  };
-  std::vector<Addresses> choices;  // dialler: to try, best first
+  std::vector<GidChoice> choices;          // dialler: to try, best first
   size_t choice = 0;
   wire::RdmaPathOffer pending;  // listener: an offer that is not answered yet
   TimePoint next_answer{};
@@ -84,8 +89,15 @@ class RdmaRail {
 
   /// Objects of a new attempt, as told to the peer.
   Result<wire::RdmaPathOffer> open(const RdmaPort& port, size_t lanes, bool dialler);
-  Result<void> connect(const RdmaPort& port, const wire::Gid& own_gid, const wire::RdmaPathOffer& peer, uint16_t mtu,
+  /// What connects its lanes to the peer's: to be run elsewhere, because it may block (rdma_connector.h). The path
+  /// must not be closed meanwhile: see `joining`.
+  using Work = std::function<Result<void>()>;
+  Result<Work> connect(const RdmaPort& port, const wire::Gid& own_gid, const wire::RdmaPathOffer& peer, uint16_t mtu,
                        const Options& options);
+  bool joining = false;  // that work is under way
+  /// Completions of it are nobody's any more.
+  void orphan() { anchor_->rail = nullptr; }
+  wire::RdmaPathOffer own;  // listener: the answer that is sent when it is done
   /// Posts the test pattern on every lane.
   Result<void> probe();
   bool probing() const { return probing_; }  // probe() was called in this attempt
@@ -143,6 +155,7 @@ class RdmaRail {
   /// What one doorbell sets going at most: what it moves in kBurstTime. A software device carries it all in one go, and
   /// what takes long is put off to a kernel thread, which a caller that polls then competes with.
   uint64_t burst() const;
+  double bytes_per_s() const { return bytes_per_s_; }  // 0 = not known yet
   /// It has nearly that much.
   bool sated() const { return bytes() + slice_bytes() > allowance(); }
   /// What it moves in kSliceTime; moderate until its speed is known.
@@ -169,6 +182,7 @@ class RdmaRail {
   bool dialler_ = false;
   uint16_t mtu_ = 0;
   // destroyed in reverse order, as RailRemains
+  std::shared_ptr<RdmaDevice> device_;  // shared likewise
   std::unique_ptr<std::byte[]> scratch_;
   std::unique_ptr<std::byte[]> mail_;  // slots to receive into, then slots to send from
   std::unique_ptr<RailAnchor> anchor_;

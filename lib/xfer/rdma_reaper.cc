@@ -9,16 +9,16 @@ RdmaReaper::~RdmaReaper() {
     const std::lock_guard lock(mutex_);
     stop_ = true;
   }
-  wake_.notify_one();
-  if (thread_.joinable()) thread_.join();
+  wake_.notify_all();
+  for (auto& thread : threads_) thread.join();
 }
 
-void RdmaReaper::take(RailRemains remains) {
+void RdmaReaper::take(std::unique_ptr<Remains> remains) {
   {
     const std::lock_guard lock(mutex_);
-    if (waiting_.size() >= kWaitingMax) return;  // `remains` ends here
+    if (waiting_.size() >= kWaitingMax) return;  // `remains` ends here, after the lock
     waiting_.push_back(std::move(remains));
-    if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
+    if (waiting_.size() > idle_ && threads_.size() < kThreadsMax) threads_.emplace_back([this] { run(); });
   }
   wake_.notify_one();
 }
@@ -26,10 +26,12 @@ void RdmaReaper::take(RailRemains remains) {
 void RdmaReaper::run() {
   std::unique_lock lock(mutex_);
   for (;;) {
+    ++idle_;
     wake_.wait(lock, [&] { return stop_ || !waiting_.empty(); });
+    --idle_;
     if (waiting_.empty()) return;
     {
-      const RailRemains remains = std::move(waiting_.front());
+      const std::unique_ptr<Remains> remains = std::move(waiting_.front());
       waiting_.pop_front();
       lock.unlock();
     }

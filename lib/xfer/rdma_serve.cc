@@ -1,5 +1,5 @@
-// Paths of the rdma transport in use: slices in and out, completions, failures, draining, and what the
-// devices tell. A path that failed hands its slices back when its queue pairs have let go of them.
+// Paths of the rdma transport in use: slices in and out, completions, failures, draining. A path that failed hands its
+// slices back when its queue pairs have let go of them.
 #include <algorithm>
 
 #include "base/assert.h"
@@ -47,7 +47,7 @@ void RdmaTransport::serve(RdmaEndpoint& endpoint, RdmaRail& rail, Outbox& out) {
     const std::string text = std::string(to_string(status)) + " (lane " + std::to_string(polled_.failed_lane) + ")";
     return fail(endpoint, rail, classify(status).cause, text, true, out);
   }
-  if (rail.machine.state() == State::draining && rail.drained() && rail.deaf())
+  if (rail.machine.state() == State::draining && rail.drained() && rail.deaf() && !rail.joining)
     return finish_drain(endpoint, rail, out);
   if (rail.machine.state() != State::verifying || !rail.probing() || !rail.probed() || rail.told_ready) return;
   rail.told_ready = true;
@@ -185,6 +185,22 @@ uint64_t RdmaTransport::window(const RdmaEndpoint& endpoint, const RdmaRail& rai
   return window;
 }
 
+/// Is there a path with room that is nearer to the slice's memory, and will have moved it as soon?
+bool RdmaTransport::yields(const RdmaEndpoint& endpoint, const RdmaRail& rail, const Slice& slice) {
+  if (!placed_) return false;
+  const MemoryPlace memory = memory_.place(slice.local);
+  const auto load_of = [&](const RdmaRail& each) {
+    return PathLoad{.bytes = each.bytes(),
+                    .bytes_per_s = each.bytes_per_s(),
+                    .penalty = penalty(hardware_.ports[each.local()].place, memory),
+                    .open = each.machine.state() == State::up && !each.sated() && !each.paced};
+  };
+  std::vector<PathLoad> others;
+  for (const auto& other : endpoint.rails)
+    if (other.get() != &rail) others.push_back(load_of(*other));
+  return leaves_to_nearer(load_of(rail), others, slice.local.size());
+}
+
 /// How many of these slices the path's pace lets go now; the engine is told when more may.
 size_t RdmaTransport::paced(RdmaRail& rail, std::span<const Slice> slices) {
   if (!rail.pace.limited()) return slices.size();
@@ -231,6 +247,7 @@ size_t RdmaTransport::post(EndpointId id, int lane_index, std::span<const Slice>
   }
   if (rail->machine.state() != State::up) return 0;
   RdmaLane& lane = rail->lane(index);
+  if (!slices.empty() && yields(endpoint, *rail, slices[0])) return 0;
   round_ = now();
   const bool idle = rail->outstanding() == 0;
   const bool alone = idle && slices.size() == 1 && !rail->pace.limited();  // nothing to share or to hold back
@@ -281,8 +298,6 @@ bool RdmaTransport::cancel(EndpointId id, int lane, uint64_t slice) {
   return false;
 }
 
-// ---- devices ------------------------------------------------------------------------------------
-
 void RdmaTransport::on_completions(RdmaDevice& device, Outbox& out) {
   ibv_cq* queue = nullptr;
   void* context = nullptr;
@@ -320,65 +335,6 @@ TimePoint RdmaTransport::look(Outbox& out) {
 void RdmaTransport::doze(Outbox& out) {
   round_ = now();
   poll_rails(true, out);
-}
-
-template <class Select>
-void RdmaTransport::fail_where(Select select, PathCause cause, const std::string& text, Outbox& out) {
-  for (auto& [id, endpoint] : endpoints_)
-    for (const auto& rail : endpoint->rails)
-      if (!endpoint->doomed && select(*rail)) fail(*endpoint, *rail, cause, text, true, out);
-}
-
-void RdmaTransport::on_port_event(RdmaDevice& device, int number, Outbox& out) {
-  for (size_t i = 0; i < hardware_.ports.size(); ++i) {
-    RdmaPort& port = hardware_.ports[i];
-    if (port.device != &device || port.number != number) continue;
-    const bool was_active = port.active;
-    port.refresh(home_.options->rdma_gid_index);
-    if (port.active != was_active) log_warn(port.active ? "rdma port up" : "rdma port down", {{"port", port.name()}});
-    if (!port.active)
-      fail_where([&](const RdmaRail& rail) { return rail.local() == i; }, PathCause::port, port.name() + " is down",
-                 out);
-    for (auto& [id, endpoint] : endpoints_)
-      for (const auto& rail : endpoint->rails)
-        if (port.active && rail->local() == i) rail->machine.wake(now());
-    due(now());
-  }
-  tell_ports();
-}
-
-void RdmaTransport::on_device_events(RdmaDevice& device, Outbox& out) {
-  ibv_async_event event{};
-  while (::ibv_get_async_event(device.context(), &event) == 0) {
-    const std::string what = ::ibv_event_type_str(event.event_type);
-    const ibv_event_type type = event.event_type;
-    const ibv_qp* pair = event.element.qp;
-    const ibv_cq* queue = event.element.cq;
-    const int port = event.element.port_num;
-    ::ibv_ack_async_event(&event);  // at once: destroying its object waits for it
-    switch (type) {
-      case IBV_EVENT_PORT_ERR:
-      case IBV_EVENT_PORT_ACTIVE:
-      case IBV_EVENT_LID_CHANGE:
-      case IBV_EVENT_PKEY_CHANGE:
-      case IBV_EVENT_GID_CHANGE:
-      case IBV_EVENT_CLIENT_REREGISTER: on_port_event(device, port, out); break;
-      case IBV_EVENT_DEVICE_FATAL:
-        device.failed = true;
-        log_error("rdma device failed", {{"device", device.name()}});
-        for (int number = 1; number <= device.limits().phys_port_cnt; ++number) on_port_event(device, number, out);
-        break;
-      case IBV_EVENT_CQ_ERR:
-        fail_where([&](const RdmaRail& rail) { return rail.queue() == queue; }, PathCause::nic, what, out);
-        break;
-      case IBV_EVENT_QP_FATAL:
-      case IBV_EVENT_QP_REQ_ERR:
-      case IBV_EVENT_QP_ACCESS_ERR:
-        fail_where([&](const RdmaRail& rail) { return rail.has(pair); }, PathCause::fault, what, out);
-        break;
-      default: break;
-    }
-  }
 }
 
 }  // namespace mc::xfer

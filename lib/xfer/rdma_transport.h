@@ -5,10 +5,12 @@
 //   transport_rdma.cc  the socket: listening, dialling, loss, timers; the table's entry
 //   rdma_link.cc       what frames on it mean; ports, keys, descriptors
 //   rdma_paths.cc      paths are set up: planned, begun, answered, verified
-//   rdma_serve.cc      paths in use: slices in and out, failed, drained; device events
+//   rdma_serve.cc      paths in use: slices in and out, failed, drained
+//   rdma_events.cc     what the devices tell: ports, addresses, devices that fail and come back
 //   rdma_send.cc       notifies: SENDs on a path, or frames on the socket
 //   rdma_rest.cc       connections without queue pairs, because there are too many
-//   rdma_rail.cc, rdma_lane.cc, rdma_memory.cc, rdma_device.cc, rdma_reaper.cc   verbs objects
+//   rdma_rail.cc, rdma_lane.cc, rdma_memory.cc, rdma_device.cc, rdma_reaper.cc, rdma_revival.cc,
+//   rdma_connector.cc   verbs objects
 //   rdma_path.cc, rdma_gid.cc, rdma_plan.cc, rdma_pool.cc, rdma_notify.cc        decisions, without a device
 //
 // The dialler plans the paths and begins every attempt; the listener answers. What a path cannot finish
@@ -24,10 +26,12 @@
 #include <vector>
 
 #include "xfer/handshake.h"
+#include "xfer/rdma_connector.h"
 #include "xfer/rdma_notify.h"
 #include "xfer/rdma_pool.h"
 #include "xfer/rdma_rail.h"
 #include "xfer/rdma_reaper.h"
+#include "xfer/rdma_revival.h"
 #include "xfer/tcp_stream.h"
 #include "xfer/transport.h"
 
@@ -92,7 +96,11 @@ struct RdmaEndpoint final : public FrameConsumer {
 
 class RdmaTransport final : public Transport {
  public:
-  RdmaTransport(Home& home, uint8_t index) : home_(home), index_(index), pool_(home.options->rdma_pairs_max) {}
+  RdmaTransport(Home& home, uint8_t index)
+      : home_(home),
+        index_(index),
+        revival_(memory_, home.options->rdma_cooldown_min, home.options->rdma_cooldown_max),
+        pool_(home.options->rdma_pairs_max) {}
   ~RdmaTransport() override { shutdown(); }
 
   Result<std::string> listen() override;
@@ -164,6 +172,8 @@ class RdmaTransport final : public Transport {
   void answer_pending(RdmaEndpoint& endpoint, RdmaRail& rail);
   void answer(RdmaEndpoint& endpoint, RdmaRail& rail, const wire::RdmaPathOffer& offer);
   void on_answer(RdmaEndpoint& endpoint, RdmaRail& rail, const wire::RdmaPathOffer& answer);
+  void join(RdmaRail& rail, RdmaRail::Work work);
+  void on_joined(const RdmaConnector::Done& done, Outbox& out);
   void on_ready(RdmaEndpoint& endpoint, RdmaRail& rail);
   void on_probed(RdmaEndpoint& endpoint, RdmaRail& rail, Outbox& out);
   void rail_up(RdmaEndpoint& endpoint, RdmaRail& rail, Outbox& out);
@@ -210,14 +220,23 @@ class RdmaTransport final : public Transport {
                bool& later);
   size_t room(const RdmaEndpoint& endpoint, RdmaRail& rail, size_t index, std::span<const Slice> slices);
   uint64_t window(const RdmaEndpoint& endpoint, const RdmaRail& rail) const;
+  bool yields(const RdmaEndpoint& endpoint, const RdmaRail& rail, const Slice& slice);
   size_t paced(RdmaRail& rail, std::span<const Slice> slices);
   RdmaRail* rail_of(EndpointId endpoint, int lane, size_t& index) const;
   void on_completions(RdmaDevice& device, Outbox& out);
   void poll_rails(bool arm, Outbox& out);
-  void on_device_events(RdmaDevice& device, Outbox& out);
+
+  // rdma_events.cc
   void on_port_event(RdmaDevice& device, int port, Outbox& out);
+  void replan(RdmaEndpoint& endpoint, Outbox& out);
+  void lose_device(RdmaDevice& device, const std::string& why, Outbox& out);
+  void device_back(const RdmaRevival::Back& back);
+  Result<void> watch(RdmaDevice& device);
+  void unwatch_channel(const RdmaDevice& device);
+  void inject_device_loss(TimePoint at, Outbox& out);
   template <class Select>
   void fail_where(Select select, PathCause cause, const std::string& text, Outbox& out);
+  void on_device_events(RdmaDevice& device, Outbox& out);
   size_t device_index(size_t port) const;
 
   Home& home_;
@@ -229,6 +248,13 @@ class RdmaTransport final : public Transport {
   RdmaHardware hardware_;
   RdmaMemory memory_;
   RdmaReaper reaper_;
+  RdmaRevival revival_;
+  RdmaConnector connector_;
+  uint64_t connector_token_ = 0;
+  std::vector<std::unique_ptr<RdmaRail>> orphans_;  // of connections that are gone, while they are being connected
+  uint64_t revival_token_ = 0;
+  TimePoint lose_nic_at_ = kNever;
+  bool placed_ = false;                       // a port's place is known: distances count
   std::map<uint64_t, RdmaDevice*> channels_;  // by poller token
   std::map<uint64_t, RdmaDevice*> async_;
   std::map<EndpointId, std::unique_ptr<RdmaEndpoint>> endpoints_;

@@ -71,18 +71,22 @@ Result<std::string> RdmaTransport::listen() {
   hardware_ = std::move(hardware);
   listener_ = std::move(listening.fd);
   listener_token_ = token;
-  for (const auto& device : hardware_.devices) {
-    MC_TRY(completions, home_.poller->add(index_, device->channel()->fd, EPOLLIN));
-    MC_TRY(events, home_.poller->add(index_, device->context()->async_fd, EPOLLIN));
-    channels_.emplace(completions, device.get());
-    async_.emplace(events, device.get());
-  }
+  for (const auto& device : hardware_.devices) MC_CHECK(watch(*device));
+  MC_TRY(revived, revival_.open());
+  MC_TRY(revival_token, home_.poller->add(index_, revived, EPOLLIN));
+  revival_token_ = revival_token;
+  MC_TRY(joined, connector_.open());
+  MC_TRY(connector_token, home_.poller->add(index_, joined, EPOLLIN));
+  connector_token_ = connector_token;
+  memory_.use(hardware_.devices);
+  if (home_.options->faults.lose_nic > Duration{}) due(now());
   GpuFacts facts = gpu_facts();
   facts.verbs_dmabuf = facts.devices > 0;
   for (const auto& device : hardware_.devices) facts.verbs_dmabuf = facts.verbs_dmabuf && device->takes_dmabuf();
   const GpuChoice gpu = choose_gpu_path(facts);
   memory_.set_gpu_path(gpu.path);
   log_info("rdma to gpu memory", {{"path", to_string(gpu.path)}, {"why", gpu.reason}});
+  for (const RdmaPort& port : hardware_.ports) placed_ |= port.place != DevicePlace{};
   for (const RdmaPort& port : hardware_.ports)
     log_info("rdma port", {{"port", port.name()},
                            {"active", port.active},
@@ -92,7 +96,7 @@ Result<std::string> RdmaTransport::listen() {
 }
 
 Result<void> RdmaTransport::attach(BufferId buffer, std::span<std::byte> memory, AccessClass access) {
-  return memory_.add(hardware_.devices, static_cast<uint32_t>(buffer), memory, access);
+  return memory_.add(static_cast<uint32_t>(buffer), memory, access);
 }
 
 void RdmaTransport::detach(BufferId buffer) {
@@ -171,7 +175,13 @@ void RdmaTransport::ready(uint64_t token, uint32_t events, Outbox& out) {
   round_ = now();
   if (token == listener_token_) return accept_some();
   if (const auto at = channels_.find(token); at != channels_.end()) {
-    on_completions(*at->second, out);
+    RdmaDevice& device = *at->second;
+    on_completions(device, out);
+    if (device.failed && (events & EPOLLERR) != 0) unwatch_channel(device);
+  } else if (token == revival_token_) {
+    for (const RdmaRevival::Back& back : revival_.take()) device_back(back);
+  } else if (token == connector_token_) {
+    for (const RdmaConnector::Done& done : connector_.take()) on_joined(done, out);
   } else if (const auto event = async_.find(token); event != async_.end()) {
     on_device_events(*event->second, out);
   } else if (const auto socket = by_token_.find(token); socket != by_token_.end()) {
@@ -250,12 +260,17 @@ void RdmaTransport::sweep(Outbox& out) {
 /// Destroys the queue pairs, then says so: the contract of `lost`.
 void RdmaTransport::lose(RdmaEndpoint& endpoint, const News& why, Outbox& out) {
   bool writes = false;
-  for (const auto& rail : endpoint.rails) {
+  for (auto& rail : endpoint.rails) {
     rail->fail_lanes();
     RdmaRail::Polled flushed;
     rail->poll(flushed);
     take_messages(endpoint, *rail, flushed.messages, out);  // what it said before it went
     writes |= !rail->hold.empty();
+    if (rail->joining) {  // nothing was ever posted on it
+      rail->orphan();
+      orphans_.push_back(std::move(rail));
+      continue;
+    }
     for (const auto& failed : rail->close(reaper_)) writes |= failed.slice.op == Op::write;  // they end with `lost`
   }
   release_pairs(endpoint);
@@ -324,13 +339,15 @@ void RdmaTransport::shutdown() {
   Outbox nobody;
   while (!endpoints_.empty()) close(endpoints_.begin()->first, Code::cancelled, "shutting down", nobody);
   dropped_.clear();
+  connector_.stop();
+  for (const auto& rail : orphans_) (void)rail->close(reaper_);
+  orphans_.clear();
   if (!listener_) return;
   home_.poller->remove(listener_.get());
   listener_.reset();
-  for (const auto& device : hardware_.devices) {
-    home_.poller->remove(device->channel()->fd);
-    home_.poller->remove(device->context()->async_fd);
-  }
+  revival_.stop();
+  for (const auto& [token, device] : channels_) home_.poller->remove(device->channel()->fd);
+  for (const auto& [token, device] : async_) home_.poller->remove(device->context()->async_fd);
   channels_.clear();
   async_.clear();
 }
@@ -374,7 +391,7 @@ void RdmaTransport::timers(RdmaEndpoint& endpoint, TimePoint at, Outbox& out) {
     if (machine.state() == PathMachine::State::draining) {
       serve(endpoint, *rail, out);
       // overdue: destroying the queue pairs ends what flushing did not
-      if (machine.state() == PathMachine::State::draining && rail->drain_deadline <= at)
+      if (machine.state() == PathMachine::State::draining && rail->drain_deadline <= at && !rail->joining)
         finish_drain(endpoint, *rail, out);
     }
     rail->hold.take(at, out.done);
@@ -387,7 +404,7 @@ void RdmaTransport::timers(RdmaEndpoint& endpoint, TimePoint at, Outbox& out) {
     if (!endpoint.accepted && awake && machine.may_begin(at) && startable(endpoint, *rail)) begin(endpoint, *rail);
     if (machine.state() == PathMachine::State::up && !rail->drained())
       due(rail->progress + home_.options->stall_timeout);
-    if (machine.state() == PathMachine::State::draining) due(rail->drain_deadline);
+    if (machine.state() == PathMachine::State::draining && !rail->joining) due(rail->drain_deadline);
     if (machine.due() > at) due(machine.due());
   }
 }
@@ -402,6 +419,7 @@ TimePoint RdmaTransport::tick(TimePoint at, Outbox& out) {
       listener_paused_ = false;
       home_.poller->modify(listener_token_, listener_.get(), EPOLLIN);
     }
+    inject_device_loss(at, out);
     for (auto& [id, endpoint] : endpoints_) timers(*endpoint, at, out);
     part(EndpointId::none, at, out);
     share_pairs(out);

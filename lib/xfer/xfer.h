@@ -66,6 +66,7 @@ struct FaultPlan {
   double corrupt = 0;    // flips a byte of a finished read
   double lose_peer = 0;  // closes the connection instead of posting
   Duration delay_for = 1ms;
+  Duration lose_nic{};  // rdma: this often the first device is taken to have failed; see rdma_events.cc
   bool any() const {
     return fail_submit + fail_completion + delay + drop_completion + duplicate_completion + corrupt + lose_peer > 0;
   }

@@ -3,9 +3,7 @@
 #include <functional>
 #include <vector>
 
-#include "machine.h"
-#include "unit/xfer/raw_peer.h"
-#include "wire/rdma_frame.h"
+#include "raw_socket.h"
 
 using namespace mc;
 using namespace mc::xfer;
@@ -18,21 +16,6 @@ Options on(const std::string& devices) {
   options.rdma_devices = devices;
   options.rdma_timeout = 16;
   return options;
-}
-
-/// Completes the handshake of an rdma socket, with any number of lanes it claims to have.
-RawSocket join(const std::string& rdma_uri, uint16_t lanes = 1) {
-  RawSocket raw = dial_raw("tcp://" + rdma_uri.substr(7));
-  wire::XferHello hello{.instance = instance(0x33), .lane_count = lanes, .name = "liar"};
-  hello.connection.bytes.fill(5);
-  REQUIRE(raw.send(FrameType::hello, wire::encode(hello)));
-  REQUIRE(raw.receive()->header.kind() == FrameType::challenge);
-  std::vector<std::byte> proof(32);
-  const auto descriptor = wire::encode(raw_descriptor(hello.instance));
-  proof.insert(proof.end(), descriptor.begin(), descriptor.end());
-  REQUIRE(raw.send(FrameType::proof, std::move(proof)));
-  REQUIRE(raw.receive()->header.kind() == FrameType::ready);
-  return raw;
 }
 
 wire::RdmaNics one_nic() {
@@ -122,19 +105,12 @@ TEST_CASE(
   RawSocket raw = join(pair.holder->uris()[0]);
   raw.send(FrameType::nics, wire::encode(one_nic()));
   raw.send(FrameType::path_offer, wire::encode(offer()));
-  const auto next = [&](FrameType kind) {
-    for (;;) {
-      auto got = raw.receive();
-      REQUIRE(got.has_value());
-      if (got->header.kind() == kind) return got->payload;
-    }
-  };
-  const auto answer = wire::decode_rdma_path_offer(next(FrameType::path_answer));
+  const auto answer = wire::decode_rdma_path_offer(next_of(raw, FrameType::path_answer));
   REQUIRE_OK(answer);
   CHECK(answer->lanes.size() == 2);
   // "ready", though it has written nothing into the scratch
   raw.send(FrameType::path_ready, wire::encode(wire::RdmaPathReady{.path = 0, .epoch = 1}));
-  const auto down = wire::decode_rdma_path_down(next(FrameType::path_down));
+  const auto down = wire::decode_rdma_path_down(next_of(raw, FrameType::path_down));
   REQUIRE_OK(down);
   CHECK(down->text.find("pattern") != std::string::npos);
   // an old epoch is not answered, a new one is, and an address that is not there is refused
@@ -142,7 +118,7 @@ TEST_CASE(
   auto elsewhere = offer(2);
   elsewhere.gid_to[15] = 77;
   raw.send(FrameType::path_offer, wire::encode(elsewhere));
-  const auto again = wire::decode_rdma_path_down(next(FrameType::path_down));
+  const auto again = wire::decode_rdma_path_down(next_of(raw, FrameType::path_down));
   REQUIRE_OK(again);
   CHECK(again->epoch == 2);
   CHECK(again->text.find("no address") != std::string::npos);
@@ -209,4 +185,35 @@ TEST_CASE(
   }
   CHECK(resources_become(held));
   CHECK(pair.holder->counters().peers_up == 1);
+}
+
+TEST_CASE("rdma/xfer: a member whose address nobody answers for is waited for apart, and holds up no transfer") {
+  Pair pair("rdma", size_t{1} << 20, on("rxe1"), on("rxe0"));
+  const std::string held = resources();
+  {
+    RawSocket member = join(pair.holder->uris()[0]);
+    member.send(FrameType::nics, wire::encode(one_nic()));
+    auto nowhere = offer();
+    nowhere.gid_from[15] = 77;  // in the subnet of the port, and of no machine
+    member.send(FrameType::path_offer, wire::encode(nowhere));
+    (void)next_of(member, FrameType::nics);
+    // the kernel gives up after a second or more; until then the engine's thread is free
+    int reads = 0;
+    for (bool answered = false; !answered; ++reads) {
+      pollfd ready{member.fd.get(), POLLIN, 0};
+      while (!answered && ::poll(&ready, 1, 0) > 0) {
+        const auto got = member.receive();
+        REQUIRE(got.has_value());
+        answered = got->header.kind() == FrameType::path_down;
+        CHECK(got->header.kind() != FrameType::path_answer);
+      }
+      CHECK(pair.reader.run({{pair.read(0, 0, 4096)}}) == Code::ok);
+    }
+    CHECK(reads > 5);  // on the thread that waited there would be one or two
+    // gone while that is under way
+    nowhere.epoch = 2;
+    member.send(FrameType::path_offer, wire::encode(nowhere));
+  }
+  CHECK(resources_become(held));
+  CHECK(pair.reader.run({{pair.read(0, 0, size_t{1} << 20)}}) == Code::ok);
 }

@@ -25,7 +25,7 @@ Options faulty() {
 
 TEST_CASE("xfer: an immediate is told when every byte of its write is in place") {
   for (const char* transport : kTransports) {
-    CAPTURE(transport);
+    CAPTURE(std::string(transport));
     Pair pair(transport);
     check_in_place(pair);
   }
@@ -33,7 +33,7 @@ TEST_CASE("xfer: an immediate is told when every byte of its write is in place")
 
 TEST_CASE("xfer: each of many immediates is told once to a peer that takes few events") {
   for (const char* transport : kTransports) {
-    CAPTURE(transport);
+    CAPTURE(std::string(transport));
     Pair pair(transport, Pair::kDefaultBytes, few_events());
     check_each_once(pair, 3000);
   }
@@ -41,7 +41,7 @@ TEST_CASE("xfer: each of many immediates is told once to a peer that takes few e
 
 TEST_CASE("xfer: a write that is refused tells no immediate") {
   for (const char* transport : kTransports) {
-    CAPTURE(transport);
+    CAPTURE(std::string(transport));
     Pair pair(transport);
     check_refused(pair);
   }
@@ -49,7 +49,7 @@ TEST_CASE("xfer: a write that is refused tells no immediate") {
 
 TEST_CASE("xfer: no immediate is told twice through lost connections and completions that lie") {
   for (const char* transport : kTransports) {
-    CAPTURE(transport);
+    CAPTURE(std::string(transport));
     Pair pair(transport, Pair::kDefaultBytes, {}, faulty());
     check_at_most_once(pair, 200);
   }

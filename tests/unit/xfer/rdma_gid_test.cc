@@ -176,3 +176,23 @@ TEST_CASE("xfer/rdma_gid: addresses print as people write them") {
   CHECK(gid_text(gid("10.0.0.1")) == "10.0.0.1");
   CHECK(gid_text(gid("fe80::1")) == "fe80::1");
 }
+
+TEST_CASE("xfer/rdma_gid: choices made anew keep the pair in use while both sides have it, however many are better") {
+  const auto v4 = [](uint8_t c, uint8_t d) {
+    return RdmaGid{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, c, d}, 120};
+  };
+  const auto gid = [&](uint8_t c, uint8_t d) { return v4(c, d).gid; };
+  const std::vector<RdmaGid> local = {v4(0, 1), v4(9, 1)};
+  const std::vector<RdmaGid> remote = {v4(0, 2), v4(9, 2)};
+  const auto all = gid_choices(local, remote, 4);
+  REQUIRE(all.size() == 4);
+  CHECK(all[0] == GidChoice{gid(0, 1), gid(0, 2)});
+  CHECK(all[1] == GidChoice{gid(9, 1), gid(9, 2)});
+  const GidChoice used{gid(9, 1), gid(9, 2)};
+  CHECK(gid_choices(local, remote, 1) == std::vector<GidChoice>{all[0]});
+  CHECK(gid_choices(local, remote, 1, &used) == std::vector<GidChoice>{used});
+  // its address is gone: it is not kept
+  CHECK(gid_choices(std::vector{v4(0, 1)}, remote, 4, &used) ==
+        std::vector<GidChoice>{{gid(0, 1), gid(0, 2)}, {gid(0, 1), gid(9, 2)}});
+  CHECK(gid_choices({}, remote, 4, &used).empty());
+}

@@ -1,0 +1,57 @@
+#include "xfer/rdma_connector.h"
+
+#include <utility>
+
+namespace mc::xfer {
+
+Result<int> RdmaConnector::open() {
+  MC_TRY(ready, EventFd::open());
+  ready_ = std::move(ready);
+  return ready_.fd();
+}
+
+void RdmaConnector::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+    for (Job& job : waiting_) done_.push_back({job.attempt, Error{Code::cancelled, "rdma: shutting down"}});
+    waiting_.clear();
+  }
+  wake_.notify_all();
+  for (auto& thread : threads_)
+    if (thread.joinable()) thread.join();
+}
+
+void RdmaConnector::start(const Attempt& attempt, std::function<Result<void>()> work) {
+  {
+    const std::lock_guard lock(mutex_);
+    waiting_.push_back({attempt, std::move(work)});
+    if (waiting_.size() > idle_ && threads_.size() < kThreadsMax) threads_.emplace_back([this] { run(); });
+  }
+  wake_.notify_one();
+}
+
+std::vector<RdmaConnector::Done> RdmaConnector::take() {
+  const std::lock_guard lock(mutex_);
+  ready_.drain();
+  return std::exchange(done_, {});
+}
+
+void RdmaConnector::run() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    ++idle_;
+    wake_.wait(lock, [&] { return stop_ || !waiting_.empty(); });
+    --idle_;
+    if (waiting_.empty()) return;
+    const Job job = std::move(waiting_.front());
+    waiting_.pop_front();
+    lock.unlock();
+    auto result = job.work();
+    lock.lock();
+    done_.push_back({job.attempt, result ? std::nullopt : std::optional(std::move(result).error())});
+    ready_.signal();
+  }
+}
+
+}  // namespace mc::xfer

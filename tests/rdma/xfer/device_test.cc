@@ -1,0 +1,98 @@
+// Devices and addresses that go and come under live transfers. Soft-RoCE never reports that it failed, so that word
+// is injected (FaultPlan::lose_nic); what follows is real: queue pairs destroyed, the device closed, opened again,
+// all memory registered anew and its new keys told.
+#include "machine.h"
+
+using namespace mc;
+using namespace mc::xfer;
+using namespace mc::xfer::test;
+
+namespace {
+
+/// Reads until `done`, all well; false when that takes too long.
+template <class Done>
+bool read_until(RdmaPair& pair, Done done) {
+  constexpr size_t kBytes = size_t{1} << 20;
+  const TimePoint deadline = in(kLong);
+  for (uint64_t round = 0; !done(); ++round) {
+    if (in(Duration{}) > deadline) return false;
+    std::memset(pair.local.data(), 0, kBytes);
+    const size_t at = round % 3 * kBytes;
+    std::string text;
+    CHECK_MESSAGE(pair.reader.run({{pair.read(0, at, kBytes)}}, nullptr, &text) == Code::ok, text);
+    CHECK(equal(pair.local.bytes().first(kBytes), pair.kv.bytes().subspan(at, kBytes)));
+  }
+  return true;
+}
+
+Options losing_a_device(Options options) {
+  options.faults.lose_nic = 1500ms;
+  return options;
+}
+
+constexpr const char* kLost = "rdma: device failed";
+
+}  // namespace
+
+TEST_CASE("rdma/xfer: a device that fails is opened again, and carries reads of memory registered on it anew") {
+  for (const bool reader_loses : {true, false}) {
+    CAPTURE(reader_loses);
+    RdmaPair pair(Pair::kDefaultBytes, reader_loses ? holder_options() : losing_a_device(holder_options()),
+                  reader_loses ? losing_a_device(reader_options()) : reader_options());
+    Node& loser = reader_loses ? pair.reader : pair.holder;
+    for (int round = 0; round < rounds(20, 2); ++round) {
+      const uint64_t lost = failures(loser, kLost);
+      CHECK(read_until(pair, [&] { return failures(loser, kLost) > lost; }));
+      const uint64_t moved = sent_bytes("v1");  // the holder's side of the path on that device
+      CHECK(read_until(pair, [&] { return sent_bytes("v1") > moved + (size_t{1} << 20); }));
+    }
+    // what is registered while it is away is reached as well
+    auto more = mem::HostBuffer::allocate(size_t{1} << 20);
+    REQUIRE_OK(more);
+    const uint64_t lost = failures(loser, kLost);
+    CHECK(read_until(pair, [&] { return failures(loser, kLost) > lost; }));
+    auto id = loser->register_buffer(more->bytes(), {"more"});
+    REQUIRE_OK(id);
+    CHECK(read_until(pair, [&] { return failures(loser, kLost) > lost + 1; }));
+    CHECK(loser->unregister(*id, in(kLong)).has_value());
+    CHECK(pair.reader->counters().batches_failed == 0);
+    CHECK(pair.reader->counters().peers_lost == 0);
+  }
+}
+
+TEST_CASE("rdma/xfer: writes of a device that fails arrive whole, and nothing of them comes late") {
+  RdmaPair pair(Pair::kDefaultBytes, losing_a_device(holder_options()), losing_a_device(reader_options()));
+  constexpr size_t kBytes = size_t{2} << 20;
+  const TimePoint end = in(rounds(30, 4) * 1s);
+  for (uint64_t round = 0; in(Duration{}) < end; ++round) {
+    fill(pair.local.bytes().first(kBytes), round);
+    std::string text;
+    CHECK_MESSAGE(pair.reader.run({{pair.write(0, 0, kBytes)}}, nullptr, &text) == Code::ok, text);
+    CHECK(equal(pair.local.bytes().first(kBytes), pair.landing.bytes().first(kBytes)));
+  }
+  CHECK(failures(pair.reader, kLost) >= 1);
+  CHECK(pair.reader->counters().batches_failed == 0);
+}
+
+TEST_CASE("rdma/xfer: a path whose address goes moves to another that came, under transfers that all end well") {
+  RdmaPair pair(Pair::kDefaultBytes, holder_options("rxe1"), reader_options("rxe0"));
+  for (const bool readers : {true, false}) {
+    CAPTURE(readers);
+    const std::string netdev = readers ? "v0" : "v1", old_address = readers ? "10.0.0.1/24" : "10.0.0.2/24";
+    const Restored other("ip addr add 10.0.9.1/24 dev v0; ip addr add 10.0.9.2/24 dev v1",
+                         "ip addr del 10.0.9.1/24 dev v0; ip addr del 10.0.9.2/24 dev v1");
+    CHECK(read_until(pair, [n = 0]() mutable { return ++n > 5; }));
+    {
+      const Restored without("ip addr del " + old_address + " dev " + netdev,
+                             "ip addr add " + old_address + " dev " + netdev);
+      const uint64_t moved = sent_bytes("v1");
+      CHECK(read_until(pair, [&] { return sent_bytes("v1") > moved + (size_t{3} << 20); }));
+    }
+    CHECK(read_until(pair, [n = 0]() mutable { return ++n > 5; }));
+  }
+  // at the end of the scope the address in use went, and the old one is back
+  const uint64_t moved = sent_bytes("v1");
+  CHECK(read_until(pair, [&] { return sent_bytes("v1") > moved + (size_t{3} << 20); }));
+  CHECK(pair.reader->counters().batches_failed == 0);
+  CHECK(pair.reader->counters().peers_lost == 0);
+}
