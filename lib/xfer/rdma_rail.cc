@@ -52,6 +52,15 @@ std::array<std::byte, 64> path_pattern(uint32_t path, uint32_t epoch, uint32_t l
   return out;
 }
 
+OwnPages own_pages(size_t bytes) {
+  constexpr size_t kPage = 4096;
+  const size_t whole = (bytes + kPage - 1) / kPage * kPage;
+  auto* pages = static_cast<std::byte*>(std::aligned_alloc(kPage, whole));
+  MC_ASSERT(pages != nullptr);
+  std::memset(pages, 0, whole);
+  return OwnPages(pages);
+}
+
 std::byte* RdmaRail::slot(size_t lane, size_t part) const {
   return scratch_.get() + lane * kSlotBytes + part * kPatternBytes;
 }
@@ -62,7 +71,7 @@ Result<wire::RdmaPathOffer> RdmaRail::open(const RdmaPort& port, size_t lanes, b
   device_ = port.device;
   const RdmaDevice& device = *device_;
   const size_t bytes = lanes * kSlotBytes;
-  scratch_ = std::make_unique<std::byte[]>(bytes);
+  scratch_ = own_pages(bytes);
   scratch_region_.reset(::ibv_reg_mr(device.domain(), scratch_.get(), bytes,
                                      IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE));
   if (!scratch_region_) return errno_error("rdma: register a scratch page on " + device.name());
@@ -95,7 +104,7 @@ std::byte* RdmaRail::mail_slot(size_t index) const {
 
 Result<void> RdmaRail::open_mail(const RdmaDevice& device) {
   const size_t bytes = (RdmaLane::kMessages + RdmaLane::kReceives) * kMailBytes;
-  mail_ = std::make_unique<std::byte[]>(bytes);
+  mail_ = own_pages(bytes);
   mail_region_.reset(::ibv_reg_mr(device.domain(), mail_.get(), bytes, IBV_ACCESS_LOCAL_WRITE));
   if (!mail_region_) return errno_error("rdma: register memory for notifies on " + device.name());
   for (uint32_t slot = 0; slot < RdmaLane::kReceives; ++slot)  // before the peer can send at all

@@ -11,6 +11,7 @@
 // sides, so that after a failure the sender learns which of them arrived (RdmaHold).
 #pragma once
 
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -35,13 +36,21 @@ struct RailAnchor {
   RdmaRail* rail = nullptr;
 };
 
+/// Zeroed pages that hold nothing else: a process forked off may not touch registered ones (ibv_fork_init), and
+/// would miss whatever lay beside them.
+struct FreePages {
+  void operator()(std::byte* pages) const { std::free(pages); }
+};
+using OwnPages = std::unique_ptr<std::byte[], FreePages>;
+OwnPages own_pages(size_t bytes);
+
 /// The verbs objects of an attempt that is over: every request posted on them has completed. Its lanes are destroyed
 /// each for itself, and before it: see LaneRemains.
 struct RailRemains {
   // destroyed in reverse order: lanes before the queue and the scratch they use, all before their device
   std::shared_ptr<RdmaDevice> device;  // shared: a device that failed goes with the last of these
-  std::unique_ptr<std::byte[]> scratch;
-  std::unique_ptr<std::byte[]> mail;
+  OwnPages scratch;
+  OwnPages mail;
   std::unique_ptr<RailAnchor> anchor;
   Verbs<ibv_mr> scratch_region;
   Verbs<ibv_mr> mail_region;
@@ -183,8 +192,8 @@ class RdmaRail {
   uint16_t mtu_ = 0;
   // destroyed in reverse order, as RailRemains
   std::shared_ptr<RdmaDevice> device_;  // shared likewise
-  std::unique_ptr<std::byte[]> scratch_;
-  std::unique_ptr<std::byte[]> mail_;  // slots to receive into, then slots to send from
+  OwnPages scratch_;
+  OwnPages mail_;  // slots to receive into, then slots to send from
   std::unique_ptr<RailAnchor> anchor_;
   Verbs<ibv_mr> scratch_region_;
   Verbs<ibv_mr> mail_region_;

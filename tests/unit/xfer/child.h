@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <poll.h>
 #include <signal.h>
+#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,6 +18,8 @@
 
 #include "base/fd.h"
 #include "pair.h"
+
+extern char** environ;
 
 namespace mc::xfer::test {
 
@@ -62,15 +65,17 @@ struct Child {
     auto up = make_pipe();
     REQUIRE_OK(down);
     REQUIRE_OK(up);
-    const std::string filter = "--test-case=" + test_case;
     ::setenv("MC_XFER_CHILD_TRANSPORT", transport.c_str(), 1);
-    pid = ::fork();
-    if (pid == 0) {
-      ::dup2(down->read_end.get(), 0);
-      ::dup2(up->write_end.get(), kSayFd);
-      ::execl("/proc/self/exe", "child", filter.c_str(), "--no-skip", nullptr);
-      ::_exit(127);
-    }
+    // Not fork(): other threads of this test hold locks and pinned pages, which a copy of the process must not touch.
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, down->read_end.get(), 0);
+    posix_spawn_file_actions_adddup2(&actions, up->write_end.get(), kSayFd);
+    std::string words[] = {"child", "--test-case=" + test_case, "--no-skip"};
+    char* const argv[] = {words[0].data(), words[1].data(), words[2].data(), nullptr};
+    const int error = ::posix_spawn(&pid, "/proc/self/exe", &actions, nullptr, argv, environ);
+    posix_spawn_file_actions_destroy(&actions);
+    REQUIRE(error == 0);
     input = std::move(down->write_end);
     output = std::move(up->read_end);
   }
