@@ -95,7 +95,7 @@ Access::Grant Access::grant(Op op, uint32_t id, uint64_t offset, uint64_t length
     return {Code::invalid, "write to another peer's landing buffer"};
   if (!inside(offset, length, entry.info.length)) return {Code::invalid, "range beyond the end of the buffer"};
   ++entry.pins;
-  return {Code::ok, "", entry.memory.subspan(offset, length)};
+  return {Code::ok, "", entry.memory.subspan(offset, length), entry.memory.first(entry.info.length)};
 }
 
 void Access::unpin_locked(uint32_t id) {

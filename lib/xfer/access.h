@@ -40,6 +40,7 @@ class Access {
     Code code = Code::ok;
     const char* why = "";
     std::span<std::byte> memory;
+    std::span<std::byte> whole{};  // buffer: while it is pinned, every range of it is granted alike
   };
   /// What `peer` may do with [offset, offset + length) of buffer `id`; pins the buffer when granted.
   Grant grant(Op op, uint32_t id, uint64_t offset, uint64_t length, const InstanceId& peer);

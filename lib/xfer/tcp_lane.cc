@@ -106,16 +106,26 @@ Code TcpLane::begin_data(const FrameHeader& header, Sink& sink, const char*& why
 }
 
 void TcpLane::begin_write(const FrameHeader& header, Sink& sink) {
-  const auto grant = access().grant(Op::write, header.buffer, header.offset, header.length, endpoint->peer);
-  write_code_ = grant.code;
-  write_why_ = grant.why;
-  if (grant.code != Code::ok) {
-    sink.kind = Sink::Kind::discard;
-    return;
+  write_code_ = Code::ok;
+  if (write_pin_ == 0 || write_pin_ != header.buffer || !inside(header.offset, header.length, write_memory_.size())) {
+    drop_write_pin();
+    const auto grant = access().grant(Op::write, header.buffer, header.offset, header.length, endpoint->peer);
+    write_code_ = grant.code;
+    write_why_ = grant.why;
+    if (grant.code != Code::ok) {
+      sink.kind = Sink::Kind::discard;
+      return;
+    }
+    write_pin_ = header.buffer;
+    write_memory_ = grant.whole;
   }
-  write_pin_ = header.buffer;
-  sink = {Sink::Kind::direct, grant.memory.data(), (header.flags & wire::kFrameHasPayloadCrc) != 0,
+  sink = {Sink::Kind::direct, write_memory_.data() + header.offset, (header.flags & wire::kFrameHasPayloadCrc) != 0,
           moved_.landed + header.length};
+}
+
+void TcpLane::drop_write_pin() {
+  if (write_pin_ != 0) access().unpin(std::exchange(write_pin_, 0));
+  write_memory_ = {};
 }
 
 Code TcpLane::end(const FrameHeader& header, std::span<const std::byte> collected, uint32_t crc, const char*& why) {
@@ -197,7 +207,6 @@ Code TcpLane::end_write(const FrameHeader& header, uint32_t crc, const char*& wh
     why = "more requests outstanding than a lane allows";
     return Code::corrupt;
   }
-  if (write_pin_ != 0) access().unpin(std::exchange(write_pin_, 0));
   if (write_code_ == Code::ok && (header.flags & wire::kFrameHasPayloadCrc) != 0 && crc != header.payload_crc) {
     write_code_ = Code::corrupt;
     write_why_ = "payload fails its checksum";
@@ -284,6 +293,8 @@ void TcpLane::finish(size_t index, Code code, uint32_t crc, std::string text) {
 TcpStream::Io TcpLane::receive(size_t budget) {
   const TcpStream::Io result = io.receive(*this, budget);
   send_ack();
+  const bool landing = io.receiving() && io.current().kind() == FrameType::write && write_code_ == Code::ok;
+  if (!landing) drop_write_pin();  // an owner that waits to unregister it need not wait for the next write
   Tally& tally = *transport_.home().tally;
   const size_t row = transport_.index() - 1u;
   const Moved moved = std::exchange(moved_, {});
@@ -372,7 +383,7 @@ TcpStream::Io TcpLane::flush(Outbox& outbox) {
 void TcpLane::release() {
   for (const auto& gone : io.drop_all())
     if (gone.pinned != 0) access().unpin(gone.pinned);
-  if (write_pin_ != 0) access().unpin(std::exchange(write_pin_, 0));
+  drop_write_pin();
   pending_.clear();
   pending_bytes_ = 0;
 }

@@ -96,6 +96,44 @@ TCP_TEST_CASE("xfer/tcp: an ack before a read's answer goes out before it") {
   }
 }
 
+TCP_TEST_CASE("xfer/tcp: between writes nothing is pinned, and each of a row is checked for itself") {
+  Pair pair("tcp");
+  RawClient client(pair.holder->uris()[0]);
+  const auto bytes = bytes_of(64, 5);
+  const uint64_t end = pair.landing.size();
+  struct Row {
+    uint32_t buffer;
+    uint64_t offset;
+    bool fine;
+  };
+  const Row rows[] = {{pair.landing_id, 0, true},
+                      {pair.landing_id, end - 64, true},
+                      {pair.landing_id, end - 63, false},
+                      {pair.landing_id, 64, true},
+                      {pair.kv_id, 0, false},
+                      {pair.landing_id, 128, true},
+                      {0, 0, false},
+                      {pair.landing_id, UINT64_MAX, false}};
+  std::vector<std::byte> all;
+  uint64_t id = 0;
+  for (const Row& row : rows)
+    append(all, guarded(frame(FrameType::write, ++id, row.buffer, row.offset, 64), bytes), bytes);
+  REQUIRE(client.data.send(all));
+  for (const Row& row : rows) {
+    const auto ack = client.data.receive();
+    REQUIRE(ack.has_value());
+    CHECK((ack->header.code() == Code::ok) == row.fine);
+  }
+  // one that stops in the middle of a refused write holds nothing
+  const auto head = wire::encode(together(guarded(frame(FrameType::write, ++id, pair.kv_id, 0, 64), bytes)));
+  REQUIRE(client.data.send(head));
+  REQUIRE_OK(pair.holder->unregister(BufferId{pair.landing_id}, in(kLong)));
+  REQUIRE(client.data.send(bytes));
+  CHECK(client.data.receive()->header.code() == Code::invalid);
+  REQUIRE(client.data.send(together(guarded(frame(FrameType::write, ++id, pair.landing_id, 0, 64), bytes)), bytes));
+  CHECK(client.data.receive()->header.code() == Code::not_found);
+}
+
 TCP_TEST_CASE("xfer/tcp: one ack ends every write before it, and reads wait for their own answers") {
   RawPair pair;
   std::vector<Request> requests;
