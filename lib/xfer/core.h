@@ -245,6 +245,7 @@ class Engine::Core {
   using Indices = std::vector<uint32_t>;
 
   static constexpr Duration kNap = 2ms;
+  static constexpr Duration kPatience = 50us;  // submit() polls for the turn that long
 
   std::mutex turn_;                       // before mutex_
   std::atomic<bool> turn_wanted_{false};  // by the engine's thread: callers that poll leave it the turn

@@ -15,9 +15,17 @@ namespace mc::xfer {
 
 /// One turn, in which `batch` is taken in (null: the caller polls); false: somebody else is at it.
 bool Engine::Core::drive(Batch* batch, TimePoint& now) {
-  if (turn_wanted_.load(std::memory_order_relaxed)) return false;  // a hint: sockets must get their turn
-  std::unique_lock turn(turn_, std::try_to_lock);
-  if (!turn.owns_lock()) return false;
+  std::unique_lock turn(turn_, std::defer_lock);
+  // turn_wanted_ is a hint: sockets must get their turn
+  const auto take = [&] { return !turn_wanted_.load(std::memory_order_relaxed) && turn.try_lock(); };
+  bool taken = take();
+  // Most likely the engine's thread is about to end its turn. Given the batch, it would still be at it when the caller
+  // comes with the next one, and so on: every batch would change threads.
+  if (!taken && batch != nullptr)
+    for (const TimePoint end = SystemClock::instance().now() + kPatience;
+         !(taken = take()) && SystemClock::instance().now() < end;) {
+    }
+  if (!taken) return false;
   const bool watching = batch == nullptr;
   if (watching) {
     driven_ = true;
@@ -35,8 +43,10 @@ bool Engine::Core::drive(Batch* batch, TimePoint& now) {
   }
   until = round(now);
   for (int again = 0; again < 3 && until <= now && !watching; ++again) until = round(now);  // done already, often
-  // the engine's thread sleeps too long: for what this turn left to do, or to notice that nobody polls any more
-  if (sleep_until_ > (watching ? now + kNap : until)) wake();
+  // the engine's thread sleeps too long: for what this turn left to do, unless the caller is about to poll; or to
+  // notice that nobody polls any more
+  if (watching || (driven_ && until <= now)) until = now + kNap;
+  if (sleep_until_ > until) wake();
   return true;
 }
 
