@@ -139,8 +139,11 @@ Result<std::vector<AddedToken>> tokens_of_pass(const TokenizerSpec& spec, bool n
 
 }  // namespace
 
-void Tokenizer::Tables::add_text(uint32_t id, const Decoder::Token& token, std::string_view spelling, bool special) {
-  static_assert(kTokenBytesMax <= UINT16_MAX);
+Result<void> Tokenizer::Tables::add_text(uint32_t id, const Decoder::Token& token, std::string_view spelling,
+                                         bool special) {
+  if (token.text.size() + spelling.size() > kTablesBytesMax - bytes.size())
+    return Error{Code::invalid, "tokenizer.json: decoder makes texts of more than " + std::to_string(kTablesBytesMax) +
+                                    " bytes of model.vocab and added_tokens"};
   if (id >= texts.size()) texts.resize(id + 1);
   TokenText& entry = texts[id];
   entry.offset = entry.spelling_offset = static_cast<uint32_t>(bytes.size());
@@ -154,23 +157,25 @@ void Tokenizer::Tables::add_text(uint32_t id, const Decoder::Token& token, std::
   entry.known = true;
   entry.special = special;
   entry.byte = token.byte;
+  return {};
 }
 
-void Tokenizer::Tables::index(const TokenizerSpec& spec) {
+Result<void> Tokenizer::Tables::index(const TokenizerSpec& spec) {
   ids.reserve(spec.vocab.size() + spec.added.size());
   for (const AddedToken& token : spec.added) {
     // The byte alphabet is the vocabulary's; an added token is spelt as it is.
     const Decoder::Token text =
         decoder.byte_level() ? Decoder::Token{token.content} : decoder.apply(token.content, false);
-    add_text(token.id, text, token.content, token.special);
+    MC_CHECK(add_text(token.id, text, token.content, token.special));
     (void)ids.insert(token.content, token.id);
   }
   for (const VocabEntry& entry : spec.vocab) {
     if (entry.id < texts.size() && texts[entry.id].known) continue;  // an added token already
     const Decoder::Token text = decoder.apply(entry.text, false);
-    add_text(entry.id, text, entry.text, false);
+    MC_CHECK(add_text(entry.id, text, entry.text, false));
     if (!text.byte) (void)ids.insert(text.text, entry.id);  // an added token with the same text keeps its place
   }
+  return {};
 }
 
 Result<Tokenizer> Tokenizer::open(const std::string& folder) {
@@ -227,7 +232,7 @@ Result<Tokenizer> Tokenizer::build(const TokenizerFiles& files) {
                                                 .bytes = {},
                                                 .texts = {},
                                                 .ids = {}});
-  tables->index(spec);
+  MC_CHECK(tables->index(spec));
   return Tokenizer(std::move(tables));
 }
 

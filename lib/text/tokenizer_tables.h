@@ -28,6 +28,11 @@ struct TokenText {
   bool byte = false;  // one byte of a run (<0xNN>)
 };
 
+/// Of all texts and spellings. The largest vocabularies need a tenth; a crafted decoder could make each of millions of
+/// tokens kTokenBytesMax long.
+constexpr size_t kTablesBytesMax = size_t{64} << 20;
+static_assert(kTablesBytesMax <= UINT32_MAX && kTokenBytesMax <= UINT16_MAX);  // TokenText's fields
+
 struct Tokenizer::Tables {
   TokenizerConfig config;
   AddedTokenMatcher raw_tokens;         // matched in the text as it comes
@@ -46,8 +51,9 @@ struct Tokenizer::Tables {
   std::vector<TokenText> texts;  // by id
   StringTable ids;               // by text
 
-  void add_text(uint32_t id, const Decoder::Token& token, std::string_view spelling, bool special);
-  void index(const TokenizerSpec& spec);
+  /// invalid: texts and spellings together exceed kTablesBytesMax.
+  Result<void> add_text(uint32_t id, const Decoder::Token& token, std::string_view spelling, bool special);
+  Result<void> index(const TokenizerSpec& spec);
 
   std::string_view text_of(uint32_t id) const {
     return id < texts.size() ? std::string_view(bytes).substr(texts[id].offset, texts[id].length) : std::string_view();

@@ -237,3 +237,22 @@ TEST_CASE("text/tokenizer_file: the configuration files add tokens, names and th
   CHECK_REFUSED(open_text(plain, R"({"added_tokens_decoder":{"97":{"content":"<y>"}}})"), Code::invalid,
                 "id 97 is <y>");
 }
+
+TEST_CASE("text/tokenizer_file: a decoder that makes far more text than the file holds is refused") {
+  Json spec = test::small_tokenizer_json();
+  Json vocab = spec["model"]["vocab"], model = spec["model"];
+  for (int i = 0; i < 20'000; ++i) vocab.set("~" + std::to_string(i), 256 + i);
+  model.set("vocab", std::move(vocab));
+  spec.set("model", std::move(model));
+  const auto replace = [](const char* pattern) {
+    return Json::object({{"type", "Replace"},
+                         {"pattern", Json::object({{"String", pattern}})},
+                         {"content", std::string(kTokenBytesMax - 5, 'x')}});
+  };
+  spec.set("decoder", replace("no token has this"));
+  CHECK(open_text(spec.dump()).what == "accepted");
+  spec.set("decoder", replace("~"));
+  CHECK_REFUSED(open_text(spec.dump()), Code::invalid,
+                "tokenizer.json: decoder makes texts of more than 67108864 bytes of model.vocab");
+  CHECK(open_text(spec.dump()).mc == 3002);
+}
