@@ -145,6 +145,7 @@ Result<void> Profile::complete_analytic() {
   const double layer_count = static_cast<double>(layers);
   if (kv_bytes_per_token == 0)
     kv_bytes_per_token = static_cast<uint64_t>(layer_count * 2 * r.kv_heads * r.head_dim * r.element_bytes);
+  if (kv_bytes_per_token == 0) return invalid("roofline: a token's KV is less than a byte");
   if (activation_bytes_per_token == 0) activation_bytes_per_token = static_cast<uint64_t>(r.hidden * r.element_bytes);
   if (kv_capacity_tokens == 0) {
     const double left = 0.92 * r.memory_bytes - r.weight_bytes(layer_count);

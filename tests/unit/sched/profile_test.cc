@@ -126,6 +126,9 @@ TEST_CASE("sched/profile: what is wrong is named with its line and key") {
   CHECK(refusal("extends = \"a100\"\n").find("there are a800-llama3-70b") != std::string::npos);
   CHECK(refusal("[node]\nlayers = 2\nkv_capacity_tokens = 5\n").find("node.kv_bytes_per_token is missing") !=
         std::string::npos);
+  CHECK(
+      refusal("kind = \"analytic\"\n[node]\nlayers = 1\n[roofline]\nkv_heads = 1\nhead_dim = 1\nelement_bytes = 0.25\n")
+          .find("a token's KV is less than a byte") != std::string::npos);
   CHECK(refusal("kind = \"measured\"\n[prefill]\npoints = [[1, 2, 3]]\n") ==
         "p.toml:3: 'prefill.points' holds a point that is not [tokens, reused, seconds]");
   CHECK(refusal("kind = \"measured\"\n[prefill]\npoints = [[10, 0, 3], [20, 0, 2]]\n[decode]\npoints = [[1, 1, 1]]\n")
