@@ -10,7 +10,7 @@ namespace mc::sim {
 
 void Batch::add(double now_s, uint32_t request, uint64_t context, uint64_t steps) {
   MC_ASSERT(steps > 0);
-  waiting_.push_back({request, context, steps, now_s, false});
+  waiting_.push_back({request, context, steps, now_s});
   waiting_context_ += context;
   if (held_) return;
   if (rows_.empty()) return begin(now_s);
@@ -92,7 +92,7 @@ void Batch::join(double now_s) {
     waiting_.pop_front();
     waiting_context_ -= w.context;
     context_ += w.context;
-    rows_.push_back({steps_ + w.steps, w.request, steps_, w.context + w.steps, now_s});
+    rows_.push_back({steps_ + w.steps, w.request, steps_, w.context + w.steps, now_s, w.made});
     std::push_heap(rows_.begin(), rows_.end(), std::greater<>());
     extra_s_ += profile_->join_s;
     if (!w.resumed) continue;
@@ -119,7 +119,7 @@ void Batch::begin(double now_s) {
     if (saved == nullptr) saved = &saved_.emplace_back(Saved{row.request, now_s, {}});
     saved->since_s = now_s;
     collect(row.first_step, steps_, saved->gaps);
-    waiting_.push_front({row.request, tokens, left, now_s, true});
+    waiting_.push_front({row.request, tokens, left, now_s, true, made(row)});
     waiting_context_ += tokens;
   }
   if (preempted_ == 0 || context_ + 2 * rows_.size() < capacity_ || rows_.empty()) join(now_s);
@@ -210,7 +210,7 @@ void Batch::clear(const std::function<void(uint32_t, uint64_t)>& each) {
   planned_ = 0, plan_end_s_ = kNever, extra_s_ = 0;
   ++plan_;
   for (const Row& row : rows) each(row.request, made(row));
-  for (const Waiting& w : waiting) each(w.request, 0);
+  for (const Waiting& w : waiting) each(w.request, w.made);
 }
 
 }  // namespace mc::sim

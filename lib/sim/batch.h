@@ -32,6 +32,7 @@ class Batch {
     uint64_t first_step;
     uint64_t context;  // when it leaves
     double joined_s;
+    uint64_t made_before = 0;  // tokens, before it had to wait again
     bool operator>(const Row& other) const {
       return last_step != other.last_step ? last_step > other.last_step : request > other.request;
     }
@@ -65,13 +66,14 @@ class Batch {
   uint64_t waiting() const { return waiting_.size(); }
   uint64_t context() const { return context_; }
   uint64_t waiting_context() const { return waiting_context_; }
-  /// Tokens a running request has made; 0 while it waits.
-  uint64_t made(const Row& row) const { return steps_ - row.first_step; }
+  /// Tokens a running request has made, those before it had to wait again too.
+  uint64_t made(const Row& row) const { return row.made_before + steps_ - row.first_step; }
+  uint64_t context(const Row& row) const { return row.context - (row.last_step - steps_); }
   const std::vector<Row>& running() const { return rows_; }
-  /// each(request, context, since)
+  /// each(request, context, since, tokens made)
   template <typename Each>
   void each_waiting(const Each& each) const {
-    for (const Waiting& w : waiting_) each(w.request, w.context, w.since_s);
+    for (const Waiting& w : waiting_) each(w.request, w.context, w.since_s, w.made);
   }
   /// Of a request that has just ended, `silence_s` (if above 0) being one more gap: of an earlier attempt.
   struct Gaps {
@@ -93,7 +95,8 @@ class Batch {
     uint32_t request;
     uint64_t context, steps;
     double since_s;
-    bool resumed;
+    bool resumed = false;
+    uint64_t made = 0;  // tokens, before it had to wait again
   };
   struct Stretch {
     uint64_t first_step, count;

@@ -92,13 +92,13 @@ void ClusterEngine::fill_inflight() {
   for (uint32_t i = 0; i < batches_.size(); ++i) {
     const Batch& batch = batches_[i];
     for (const Batch::Row& row : batch.running()) {
-      const uint64_t made = batch.made(row);
-      const uint64_t context = row.context - (row.last_step - row.first_step) + made;
+      const uint64_t made = batch.made(row), context = batch.context(row);
       snapshot_.inflight.push_back(
           {row.joined_s - now_, i, static_cast<uint32_t>(context), static_cast<uint32_t>(made + 1), 0});
     }
-    batch.each_waiting([&](uint32_t, uint64_t context, double since_s) {
-      snapshot_.inflight.push_back({since_s - now_, i, static_cast<uint32_t>(context), 1, 0});
+    batch.each_waiting([&](uint32_t, uint64_t context, double since_s, uint64_t made) {
+      snapshot_.inflight.push_back(
+          {since_s - now_, i, static_cast<uint32_t>(context), static_cast<uint32_t>(made + 1), 0});
     });
   }
 }

@@ -129,3 +129,34 @@ TEST_CASE("sim/batch: rows that outgrow the memory make the newest wait, and all
   CHECK(batch.preempted() > 0);
   for (const Batch::Done& d : done) CHECK(batch.take_gaps(d.request, 0).count >= (d.request == 3 ? 10u : 400u));
 }
+
+TEST_CASE("sim/batch: a node that fails tells what rows had made before memory made them wait, once") {
+  const sched::Profile p = profile();
+  Batch batch(&p, 1200);
+  std::vector<Batch::Done> done;
+  batch.add(0, 1, 500, 400);
+  batch.add(0, 2, 500, 400);
+  const auto made = [&] {
+    std::map<uint32_t, uint64_t> out;
+    Batch copy = batch;
+    copy.clear([&](uint32_t r, uint64_t tokens) { CHECK(out.emplace(r, tokens).second); });
+    return out;
+  };
+  while (batch.preempted() == 0) batch.advance(batch.next_s(), done);
+  REQUIRE(batch.waiting() == 1);
+  const uint64_t before = made().at(2);
+  CHECK(before + 1 == made().at(1));  // it joined one step later
+  CHECK(before > 90);
+  while (batch.waiting() > 0) batch.advance(batch.next_s(), done);
+  REQUIRE(batch.running().size() == 1);
+  CHECK(made().at(2) == before);
+  batch.add(batch.next_s(), 3, 100, 50);
+  const double boundary_s = batch.next_s();
+  batch.advance(boundary_s, done);
+  CHECK(made() == std::map<uint32_t, uint64_t>{{2, before + 1}, {3, 0}});
+  uint64_t context = 0;
+  for (const Batch::Row& row : batch.running()) context += batch.context(row);
+  CHECK(context == batch.context());
+  batch.clear([](uint32_t, uint64_t) {});
+  CHECK(batch.rows() + batch.waiting() + batch.context() + batch.waiting_context() == 0);
+}
