@@ -30,7 +30,8 @@ bool can_occur_in_utf8(int byte) {
 
 constexpr size_t kDirectCharacters = 0x10000;
 
-/// The byte that a token <0xNN> stands for, or -1.
+/// The byte that a token <0xNN> stands for in encoding, or -1. Upper-case digits alone: Hugging Face looks a byte's
+/// token up by that spelling. Its decoder, and so ours (decoder.cc), reads lower-case digits too.
 int fallback_byte(std::string_view token) {
   if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return -1;
   int value = 0;

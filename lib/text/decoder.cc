@@ -13,6 +13,7 @@ int hex_digit(char c) {
   return -1;
 }
 
+// Digits of either case, as Hugging Face reads them; encoding (bpe.cc) knows upper-case tokens alone.
 std::optional<char> fallback_byte(std::string_view text) {
   if (text.size() != 6 || !text.starts_with("<0x") || text[5] != '>') return std::nullopt;
   const int high = hex_digit(text[3]), low = hex_digit(text[4]);
