@@ -47,11 +47,12 @@ Conductor::Node* Conductor::node_of(const Received& event) {
   return nullptr;
 }
 
-// The leader of a pipeline serves when all of its stages are here.
+// The leader of a pipeline serves when all of its stages are here and count as many stages as it does:
+// members that count otherwise compute other layers.
 bool Conductor::serves(const Node& node, wire::Role role, const std::string& model) const {
   for (uint32_t stage = 1; stage < node.hello.stages; ++stage) {
     const Node* member = find_node(stage_name(node.name, stage));
-    if (!member || member->hello.role != wire::Role::stage) return false;
+    if (!member || member->hello.role != wire::Role::stage || member->hello.stages != node.hello.stages) return false;
   }
   return node.hello.role == role && (model.empty() || node.hello.model == model);
 }

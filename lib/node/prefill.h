@@ -110,7 +110,7 @@ class Prefill final : public Worker {
     // Chunks that later stages still compute, by run number.
     struct Flowing {
       uint32_t first_block, end_block;
-      uint32_t stages_left;
+      uint64_t stages_left;  // bit s: stage s has not told its part
       SampledToken sampled;  // told by the last stage; its message may come before those of others
     };
     std::map<uint64_t, Flowing> flowing;
@@ -154,6 +154,7 @@ class Prefill final : public Worker {
   bool take_slot(RunChunk& run);
   void hand_on(Request& r, const ChunkDone& done, TimePoint now, Actions& out);
   void free_slot(uint64_t run);
+  std::string objection(const wire::StageDone& done, uint32_t stage, const Request::Flowing& flowing) const;
   void on_stage_done(const Received& event, const wire::StageDone& done, TimePoint now, Actions& out);
   void announce_stages(const Request& r, Actions& out) const;
   void on_stage_gone(const NodeId& node, TimePoint now, Actions& out);

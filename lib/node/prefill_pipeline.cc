@@ -60,7 +60,7 @@ void Prefill::hand_on(Request& r, const ChunkDone& done, TimePoint now, Actions&
   wire::StageRun run;
   run.run = done.run;
   run.req = r.spec.req, run.attempt = r.spec.attempt;
-  run.leader = name(), run.leader_instance = options_.instance;
+  run.leader = name(), run.leader_instance = options_.instance, run.stages = prefill_.stages;
   run.decode = r.decode, run.decode_instance = r.decode_instance, run.decode_has = r.decode_has;
   run.start = r.next;
   run.tokens.assign(r.spec.ids.begin() + r.next, r.spec.ids.begin() + r.run_end);
@@ -74,7 +74,8 @@ void Prefill::hand_on(Request& r, const ChunkDone& done, TimePoint now, Actions&
   run.activations_offset = prefill_.slots.offset(ActivationSlots::kEach + slot);
   run.activations_crc = done.activations_crc;
   run.budget_ms = static_cast<uint32_t>(std::clamp<int64_t>((r.deadline - now) / 1ms, 1, 3'600'000));
-  r.flowing[done.run] = {r.next / bt, r.run_end / bt, prefill_.stages - 1, {}};
+  r.flowing[done.run] = {r.next / bt, r.run_end / bt, 0, {}};
+  for (uint32_t stage = 1; stage < prefill_.stages; ++stage) r.flowing[done.run].stages_left |= uint64_t{1} << stage;
   flowing_[done.run] = requests_.at(r.spec.req);
   send(member->name, member->instance, std::move(run), out);
   r.next = r.run_end;
@@ -82,21 +83,40 @@ void Prefill::hand_on(Request& r, const ChunkDone& done, TimePoint now, Actions&
   computing_ = nullptr;  // the pipeline is ours to fill; this request flows through the rest of it
 }
 
+// A stage that counts otherwise than we do computed other layers: its checksums and token mean nothing here.
+std::string Prefill::objection(const wire::StageDone& done, uint32_t stage, const Request::Flowing& flowing) const {
+  const LayerRange layers = stage_layers(options_.layout.layers, stage, prefill_.stages);
+  if (done.first_layer != layers.first || done.crcs.size() != layers.end - layers.first)
+    return "computed layers " + std::to_string(done.first_layer) + ".." +
+           std::to_string(done.first_layer + done.crcs.size()) + ", its part of " + std::to_string(prefill_.stages) +
+           " stages is " + std::to_string(layers.first) + ".." + std::to_string(layers.end) +
+           "; give all stages the same --pipeline count";
+  for (const auto& crcs : done.crcs)
+    if (crcs.size() < flowing.end_block - flowing.first_block)
+      return "told " + std::to_string(crcs.size()) + " checksums of " +
+             std::to_string(flowing.end_block - flowing.first_block) + " blocks";
+  return "";
+}
+
 void Prefill::on_stage_done(const Received& event, const wire::StageDone& done, TimePoint now, Actions& out) {
   const auto it = flowing_.find(done.run);
-  if (it == flowing_.end() || !is_stage_of(event.from, name()) || !is_peer(event.from, event.instance)) return;
+  uint32_t stage = 1;
+  while (stage < prefill_.stages && event.from != stage_name(name(), stage)) ++stage;
+  if (it == flowing_.end() || stage == prefill_.stages || !is_peer(event.from, event.instance)) return;
   const RequestPtr r = it->second;
   Request::Flowing& flowing = r->flowing.at(done.run);
   if (done.code != "ok")
     return fail(*r, "prefill", done.code, done.message, done.code != to_string(Code::invalid), now, out);
-  for (size_t layer = 0; layer < done.crcs.size(); ++layer) {
-    if (done.first_layer + layer >= options_.layout.layers) break;
+  if ((flowing.stages_left >> stage & 1) == 0) return;  // told already
+  if (const std::string why = objection(done, stage, flowing); !why.empty())
+    return fail(*r, "prefill", "invalid", "stage " + event.from + " " + why, false, now, out);
+  for (size_t layer = 0; layer < done.crcs.size(); ++layer)
     for (size_t i = 0; i < done.crcs[layer].size(); ++i)
       if (flowing.first_block + i < r->crcs.size())
         r->crcs[flowing.first_block + i][done.first_layer + layer] = done.crcs[layer][i];
-  }
-  if (event.from == stage_name(name(), prefill_.stages - 1)) flowing.sampled = {done.token, done.logprobs};
-  if (--flowing.stages_left > 0) return;
+  if (stage + 1 == prefill_.stages) flowing.sampled = {done.token, done.logprobs};
+  flowing.stages_left &= ~(uint64_t{1} << stage);
+  if (flowing.stages_left != 0) return;
   const Request::Flowing ended = flowing;
   r->flowing.erase(done.run);
   flowing_.erase(it);

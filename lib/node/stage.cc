@@ -62,6 +62,9 @@ void Stage::on_message(const Received& event, TimePoint now, Actions& out) {
 std::string Stage::objection(const wire::StageRun& run) const {
   const uint32_t bt = options_.layout.block_tokens;
   const uint64_t end = uint64_t{run.start} + run.tokens.size();
+  if (run.stages != stage_.stages)
+    return "the leader counts " + std::to_string(run.stages) + " stages, this process " +
+           std::to_string(stage_.stages) + "; give all of them the same --pipeline count";
   if (run.tokens.empty() || run.tokens.size() > stage_.chunk_tokens)
     return "a chunk of " + std::to_string(run.tokens.size()) + " tokens; --chunk-tokens here is " +
            std::to_string(stage_.chunk_tokens);

@@ -55,7 +55,7 @@ struct WorkerOptions {
   ExtentLayout layout;
   uint32_t page_count = 0;
   uint32_t context_tokens = 0;
-  uint32_t stages = 1;  // of the pipeline a prefill node leads
+  uint32_t stages = 1;  // of the pipeline that a prefill node leads or is a stage of
   sched::Cost cost;
   std::vector<wire::NameValue> labels;
   Duration hello_retry = 500ms;

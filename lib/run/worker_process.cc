@@ -96,8 +96,9 @@ class WorkerProcess {
     stage_.leader = options_.name;
     stage_.stage = static_cast<uint32_t>(*stage);
     stage_.stages = static_cast<uint32_t>(*stages);
+    options_.stages = stage_.stages;
     if (*stage == 0) {
-      options_.stages = prefill_.stages = stage_.stages;
+      prefill_.stages = stage_.stages;
     } else {
       options_.name = node::stage_name(options_.name, stage_.stage);
       options_.role = role_ = wire::Role::stage;

@@ -69,7 +69,7 @@ struct Hello {
   uint64_t page_bytes = 0;
   uint64_t page_count = 0;
   uint32_t context_tokens = 0;    // longest prompt + answer this node can hold
-  uint32_t stages = 1;            // of the pipeline this prefill node leads: name.1, name.2, ... are the others
+  uint32_t stages = 1;            // of the pipeline that this node leads (name.1, name.2, ... are the others) or is of
   CostModel cost;
   std::vector<NameValue> labels;
   std::string version;

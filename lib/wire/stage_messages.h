@@ -22,6 +22,7 @@ struct StageRun {
   uint32_t attempt = 1;
   std::string leader;
   InstanceId leader_instance;
+  uint32_t stages = 0;          // of the pipeline, as its leader counts; who counts otherwise has other layers
   std::string decode;           // KV goes there from every stage
   InstanceId decode_instance;
   uint32_t decode_has = 0;      // leading blocks that need not be announced
@@ -42,6 +43,7 @@ struct StageRun {
   template <class V>
   void fields(V& v) {
     v("run", run), v("req", req), v("attempt", attempt), v("leader", leader), v("leader_instance", leader_instance);
+    v("stages", stages);
     v("decode", decode), v("decode_instance", decode_instance), v("decode_has", decode_has), v("start", start);
     v("tokens", tokens), v("pages", pages), v("attention", attention), v("sample", sample), v("sampling", sampling);
     v("history", history), v("prompt_tokens", prompt_tokens), v("banned", banned);

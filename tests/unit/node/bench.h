@@ -37,7 +37,8 @@ inline constexpr uint8_t kConductorNumber = 99;
 /// p0 (1), d0 (2), c0 (3) and p1 (4) are peers of every machine; the machine itself is number 50.
 template <class Role, class Options>
 struct Bench {
-  Bench(wire::Role role, uint32_t pages, Options options) : machine(worker_options(role, pages), options) {
+  Bench(wire::Role role, uint32_t pages, Options options, uint32_t layers = 2)
+      : machine(worker_options(role, pages, layers), options) {
     give(Tick{});
     give(Received{NodeId(kConductor), instance(kConductorNumber), wire::Welcome{"me", 200, 1000}});
     wire::Peers peers{1, {}};
@@ -49,14 +50,14 @@ struct Bench {
     REQUIRE(machine.registered());
   }
 
-  static WorkerOptions worker_options(wire::Role role, uint32_t pages) {
+  static WorkerOptions worker_options(wire::Role role, uint32_t pages, uint32_t layers) {
     WorkerOptions o;
     o.role = role;
     o.name = "me";
     o.instance = instance(50);
     o.page_count = pages;
     o.context_tokens = 4096;
-    if (pages > 0) o.layout = layout_of(2), o.kv = namespace_of(o.layout), o.model = "m";
+    if (pages > 0) o.layout = layout_of(layers), o.kv = namespace_of(o.layout), o.model = "m";
     o.demote_above = 2;  // never
     return o;
   }

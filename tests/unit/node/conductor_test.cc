@@ -29,9 +29,10 @@ struct Bench {
     conductor.check();
     return out;
   }
-  Actions hello(wire::Role role, const std::string& name, uint8_t n, uint32_t block_tokens = 64) {
+  Actions hello(wire::Role role, const std::string& name, uint8_t n, uint32_t block_tokens = 64, uint32_t stages = 1) {
     wire::Hello h;
     h.role = role, h.name = name, h.model = "m", h.page_count = 100, h.page_bytes = 4096, h.context_tokens = 4096;
+    h.stages = stages;
     h.control_uri = "sim:" + name;
     kv::Namespace ns;
     ns.weights = "w", ns.config = "c", ns.dtype = ns.weight_dtype = ns.kv_dtype = "f32", ns.rope = "r";
@@ -222,6 +223,18 @@ TEST_CASE("node/conductor: the end of an attempt that was lost does not end the 
   REQUIRE(replies.size() == 3);
   CHECK(replies.back().kind == Reply::Kind::token);
   CHECK(replies.back().token == 14);
+}
+
+TEST_CASE("node/conductor: a pipeline whose members count its stages differently is given nothing") {
+  for (const uint32_t counted : {2u, 3u}) {
+    CAPTURE(counted);
+    Bench b;
+    b.hello(wire::Role::prefill, "p0", 1, 64, 2);
+    b.hello(wire::Role::stage, "p0.1", 3, 64, counted);
+    b.hello(wire::Role::decode, "d0", 2);
+    const Actions out = b.submit("r");
+    CHECK(Bench::sent<wire::PrefillStart>(out, "p0").size() == (counted == 2 ? 1 : 0));
+  }
 }
 
 TEST_CASE("node/conductor: nobody registers under a name that is not one, or as the conductor") {

@@ -28,7 +28,7 @@ struct StageBench : Bench<Stage, StageOptions> {
   }
   static wire::StageRun run_of(uint64_t number, uint32_t start = 0) {
     wire::StageRun run;
-    run.run = number, run.req = "r", run.leader = "p0", run.leader_instance = instance(1);
+    run.run = number, run.req = "r", run.leader = "p0", run.leader_instance = instance(1), run.stages = 2;
     run.decode = "d0", run.decode_instance = instance(2);
     run.start = start;
     run.tokens.assign(kChunk, 5);
@@ -39,21 +39,25 @@ struct StageBench : Bench<Stage, StageOptions> {
 };
 
 struct LeaderBench : Bench<Prefill, PrefillOptions> {
-  LeaderBench() : Bench(wire::Role::prefill, 32, options()) { members(true); }
-  static PrefillOptions options() {
+  explicit LeaderBench(uint32_t of = 2) : Bench(wire::Role::prefill, 32, options(of), of), stages(of) { members(true); }
+  static PrefillOptions options(uint32_t stages) {
     PrefillOptions o;
     o.chunk_tokens = kChunk;
-    o.stages = 2;
+    o.stages = stages;
     o.slots = slots();
     return o;
   }
   Actions members(bool stage, uint64_t version = 2) {
     wire::Peers peers{version, {{"d0", instance(2), wire::Role::decode, "sim:d0", {}}}};
-    if (stage) peers.peers.push_back({"me.1", instance(7), wire::Role::stage, "sim:s", {}});
+    for (uint32_t n = 1; stage && n < stages; ++n)
+      peers.peers.push_back(
+          {"me." + std::to_string(n), instance(static_cast<uint8_t>(6 + n)), wire::Role::stage, "sim:s", {}});
     return from_conductor(peers);
   }
   Actions start(const std::string& req, size_t tokens) {
-    from_conductor(wire::PrefillStart{spec_of(req, std::vector<uint32_t>(tokens, 5)), "d0", instance(2), {}});
+    wire::RequestSpec spec = spec_of(req, std::vector<uint32_t>(tokens, 5));
+    spec.ns = namespace_of(layout_of(stages)).id();
+    from_conductor(wire::PrefillStart{std::move(spec), "d0", instance(2), {}});
     return from("d0", 2, wire::KvAccept{req, 1, 0});
   }
   Actions computed(const RunChunk& run) {
@@ -66,6 +70,8 @@ struct LeaderBench : Bench<Prefill, PrefillOptions> {
   Actions staged(uint64_t run, uint32_t token = 0) {
     return from("me.1", 7, wire::StageDone{run, 1, "ok", "", {{3, 4}}, token, {}});
   }
+
+  uint32_t stages;
 };
 
 const std::string kTo(kConductor);
@@ -129,6 +135,49 @@ TEST_CASE("node/stage: what does not fit its pages is refused with the numbers, 
   CHECK(b.from("p1", 4, StageBench::run_of(3)).empty());
   CHECK(all<Read>(b.from("p0", 8, StageBench::run_of(4))).empty());
   CHECK(b.machine.idle());
+}
+
+TEST_CASE("node/stage: a chunk of a leader that counts other stages is refused with both counts, and not computed") {
+  StageBench b;
+  auto other = StageBench::run_of(1);
+  other.stages = 3;
+  const Actions out = b.from("p0", 1, other);
+  CHECK(all<Read>(out).empty());
+  CHECK(sent<wire::StageTaken>(out, "p0").size() == 1);
+  const auto refused = sent<wire::StageDone>(out, "p0");
+  REQUIRE(refused.size() == 1);
+  CHECK(refused[0].code == "invalid");
+  CHECK(refused[0].message.find("the leader counts 3 stages, this process 2") != std::string::npos);
+  CHECK(b.machine.idle());
+}
+
+TEST_CASE("node/stage: the leader takes no token from a stage that computed other layers than its own") {
+  using Told = std::vector<std::vector<uint32_t>>;
+  const std::pair<uint32_t, Told> cases[] = {{0, {{3, 4}}}, {1, {}}, {1, {{3, 4}, {3, 4}}}, {0, {{3, 4}, {3, 4}}}};
+  for (const auto& told : cases) {
+    CAPTURE(told.first);
+    CAPTURE(told.second.size());
+    LeaderBench b;
+    const auto runs = all<RunChunk>(b.start("r", kChunk));
+    b.computed(runs.at(0));
+    const Actions out = b.from("me.1", 7, wire::StageDone{runs[0].run, told.first, "ok", "", told.second, 0, {}});
+    CHECK(sent<wire::FirstToken>(out, kTo).empty());
+    const auto failed = sent<wire::Failed>(out, kTo);
+    REQUIRE(failed.size() == 1);
+    CHECK(failed[0].message.find("its part of 2 stages is 1..2") != std::string::npos);
+  }
+}
+
+TEST_CASE("node/stage: a stage that tells its part twice does not stand for another one") {
+  LeaderBench b(3);
+  const auto runs = all<RunChunk>(b.start("r", kChunk));
+  b.computed(runs.at(0));
+  CHECK(sent<wire::FirstToken>(b.staged(runs[0].run), kTo).empty());
+  CHECK(sent<wire::FirstToken>(b.staged(runs[0].run), kTo).empty());
+  const auto first =
+      sent<wire::FirstToken>(b.from("me.2", 8, wire::StageDone{runs[0].run, 2, "ok", "", {{3, 4}}, 9, {}}), kTo);
+  REQUIRE(first.size() == 1);
+  CHECK(first[0].token == 9);
 }
 
 TEST_CASE("node/stage: two chunks are read ahead, one is computed at a time, and a cancel ends them all") {
