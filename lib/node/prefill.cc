@@ -152,6 +152,7 @@ void Prefill::on_event(const Event& event, TimePoint now, Actions& out) {
 }
 
 void Prefill::on_tick(TimePoint now, Actions& out) {
+  free_late_slots(now);
   std::vector<RequestPtr> late;
   for (const auto& [id, r] : requests_) {
     if (now >= after(r->deadline, prefill_.grace))
@@ -173,7 +174,7 @@ void Prefill::on_tick(TimePoint now, Actions& out) {
 }
 
 TimePoint Prefill::role_wakeup() const {
-  TimePoint at = kNever;
+  TimePoint at = *std::min_element(std::begin(slot_until_), std::end(slot_until_));
   for (const auto& [id, r] : requests_) {
     at = std::min(at, r->phase == Phase::handing_over ? after(r->deadline, prefill_.grace) : r->deadline);
     if (r->fetch == Fetch::leasing || r->fetch == Fetch::reading) at = std::min(at, r->fetch_until);

@@ -154,6 +154,7 @@ class Prefill final : public Worker {
   bool take_slot(RunChunk& run);
   void hand_on(Request& r, const ChunkDone& done, TimePoint now, Actions& out);
   void free_slot(uint64_t run);
+  void free_late_slots(TimePoint now);
   std::string objection(const wire::StageDone& done, uint32_t stage, const Request::Flowing& flowing) const;
   void on_stage_done(const Received& event, const wire::StageDone& done, TimePoint now, Actions& out);
   void announce_stages(const Request& r, Actions& out) const;
@@ -169,6 +170,8 @@ class Prefill final : public Worker {
   std::map<BlockHash, uint32_t> pending_;            // blocks being computed here, with a use count
   std::map<uint64_t, RequestPtr> flowing_;           // runs that later stages compute
   uint64_t slot_runs_[ActivationSlots::kEach] = {};  // whose activations wait in a slot; 0 = free
+  // Then it is free whatever was heard: a late reader finds the CRC of other bytes. kNever until handed on.
+  TimePoint slot_until_[ActivationSlots::kEach] = {kNever, kNever};
   Stats stats_;
 };
 

@@ -35,7 +35,7 @@ bool Prefill::stages_here(Request& r, TimePoint now, Actions& out) {
 bool Prefill::take_slot(RunChunk& run) {
   for (uint32_t i = 0; i < ActivationSlots::kEach; ++i) {
     if (slot_runs_[i] != 0) continue;
-    slot_runs_[i] = run.run;
+    slot_runs_[i] = run.run, slot_until_[i] = kNever;
     run.end_layer = own_layers().end;
     run.slot_out = ActivationSlots::kEach + i;
     return true;
@@ -44,7 +44,13 @@ bool Prefill::take_slot(RunChunk& run) {
 }
 
 void Prefill::free_slot(uint64_t run) {
-  for (uint64_t& owner : slot_runs_) owner = owner == run ? 0 : owner;
+  for (uint32_t i = 0; i < ActivationSlots::kEach; ++i)
+    if (slot_runs_[i] == run) slot_runs_[i] = 0, slot_until_[i] = kNever;
+}
+
+void Prefill::free_late_slots(TimePoint now) {
+  for (uint32_t i = 0; i < ActivationSlots::kEach; ++i)
+    if (now >= slot_until_[i]) slot_runs_[i] = 0, slot_until_[i] = kNever;
 }
 
 // Our layers of a chunk are done: the next stage takes it, and we go on with the next chunk or request.
@@ -74,6 +80,7 @@ void Prefill::hand_on(Request& r, const ChunkDone& done, TimePoint now, Actions&
   run.activations_offset = prefill_.slots.offset(ActivationSlots::kEach + slot);
   run.activations_crc = done.activations_crc;
   run.budget_ms = static_cast<uint32_t>(std::clamp<int64_t>((r.deadline - now) / 1ms, 1, 3'600'000));
+  slot_until_[slot] = after(now, std::chrono::milliseconds(run.budget_ms));
   r.flowing[done.run] = {r.next / bt, r.run_end / bt, 0, {}};
   for (uint32_t stage = 1; stage < prefill_.stages; ++stage) r.flowing[done.run].stages_left |= uint64_t{1} << stage;
   flowing_[done.run] = requests_.at(r.spec.req);
@@ -155,6 +162,7 @@ void Prefill::on_stage_gone(const NodeId& node, TimePoint now, Actions& out) {
       fail(*r, stage_of(*r), "peer_lost", "pipeline stage " + node + " was lost", true, now, out);
   flowing_.clear();
   std::fill(std::begin(slot_runs_), std::end(slot_runs_), 0);
+  std::fill(std::begin(slot_until_), std::end(slot_until_), kNever);
   if (computing_ && computing_->run != 0) {  // our own compute still writes a slot: it is free when that ends
     slot_runs_[0] = slot_runs_[1] = computing_->run;
   }

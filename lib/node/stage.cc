@@ -47,8 +47,7 @@ void Stage::on_message(const Received& event, TimePoint now, Actions& out) {
     if (!is_stage_of(event.from, stage_.leader)) return;
     const auto it = handed_on_.find(taken->run);
     if (it == handed_on_.end()) return;
-    out_used_[it->second - ActivationSlots::kEach] = false;
-    handed_on_.erase(it);
+    free_handed(it);
   } else if (const auto* announced = std::get_if<wire::StageAnnounce>(&event.message)) {
     if (event.from == stage_.leader && is_peer(event.from, event.instance)) announce(*announced, out);
   } else if (const auto* cancel = std::get_if<wire::Cancel>(&event.message)) {
@@ -81,18 +80,25 @@ std::string Stage::objection(const wire::StageRun& run) const {
 
 void Stage::on_run(const Received& event, const wire::StageRun& asked, TimePoint now, Actions& out) {
   const std::string before = stage_.stage == 1 ? stage_.leader : stage_name(stage_.leader, stage_.stage - 1);
-  if (event.from != before || !is_peer(event.from, event.instance) || asked.leader != stage_.leader) return;
+  if (event.from != before || asked.leader != stage_.leader) return;
   Run run;
   run.asked = asked;
   run.from = event.from, run.from_instance = event.instance;
   run.deadline = after(now, std::chrono::milliseconds(asked.budget_ms));
   run.crcs.resize(layers_.end - layers_.first);
-  const std::string why = objection(asked);
-  if (!why.empty()) {
+  const auto refuse = [&](std::string code, const std::string& why) {  // its slot and its request wait for an answer
     send(run.from, run.from_instance, wire::StageTaken{asked.run}, out);
-    return report(run, "invalid", "stage " + name() + ": " + why, nullptr, out);
-  }
+    report(run, std::move(code), "stage " + name() + ": " + why, nullptr, out);
+  };
+  if (!is_peer(event.from, event.instance))  // the lists of members reach the members one by one
+    return refuse("peer_lost", event.from + " is not the process that the conductor listed here");
+  if (const std::string why = objection(asked); !why.empty()) return refuse("invalid", why);
   runs_.push_back(std::move(run));
+}
+
+void Stage::free_handed(std::map<uint64_t, Handed>::iterator handed) {
+  out_used_[handed->second.slot - ActivationSlots::kEach] = false;
+  handed_on_.erase(handed);
 }
 
 void Stage::announce(const wire::StageAnnounce& m, Actions& out) const {
@@ -184,7 +190,7 @@ void Stage::on_event(const Event& event, TimePoint now, Actions& out) {
   } else if (const auto* layer = std::get_if<LayerDone>(&event)) {
     if (Run* run = by_op(layer->run)) on_layer(*run, *layer, out);
   } else if (const auto* chunk = std::get_if<ChunkDone>(&event)) {
-    if (Run* run = by_op(chunk->run)) on_chunk(*run, *chunk, out);
+    if (Run* run = by_op(chunk->run)) on_chunk(*run, *chunk, now, out);
   }
   pump(now, out);
 }
@@ -209,27 +215,26 @@ void Stage::on_layer(Run& run, const LayerDone& done, Actions& out) {
                              {run.asked.req, run.asked.attempt, done.layer, first, std::move(extents)}});
 }
 
-void Stage::on_chunk(Run& run, const ChunkDone& done, Actions& out) {
+void Stage::on_chunk(Run& run, const ChunkDone& done, TimePoint now, Actions& out) {
   run.op = 0;
   in_used_[run.slot_in] = false;
-  const bool hand_on = done.code == Code::ok && !is_last() && !run.dropped;
+  const NodeId next = stage_name(stage_.leader, stage_.stage + 1);
+  const wire::Peer* known = is_last() ? nullptr : peer(next);
+  const bool hand_on = done.code == Code::ok && known && !run.dropped;
   if (!is_last() && !hand_on) out_used_[run.slot_out - ActivationSlots::kEach] = false;
   if (done.code == Code::ok) ++stats_.runs, stats_.tokens += run.asked.tokens.size();
-  if (!run.dropped)
+  if (!run.dropped && done.code == Code::ok && !is_last() && !known)  // the leader may list it all the same
+    report(run, "peer_lost", "stage " + name() + ": pipeline stage " + next + " is not in the cluster", nullptr, out);
+  else if (!run.dropped)
     report(run, done.code == Code::ok ? "ok" : std::string(to_string(done.code)), done.what,
            is_last() ? &done.sampled : nullptr, out);
   if (hand_on) {
-    const NodeId next = stage_name(stage_.leader, stage_.stage + 1);
     wire::StageRun message = std::move(run.asked);
     message.activations_offset = stage_.slots.offset(run.slot_out);
     message.activations_crc = done.activations_crc;
-    const wire::Peer* known = peer(next);
-    if (known) {
-      handed_on_[message.run] = run.slot_out;
-      send(next, known->instance, std::move(message), out);
-    } else {  // that member is gone: the leader knows, and ends the request
-      out_used_[run.slot_out - ActivationSlots::kEach] = false;
-    }
+    message.budget_ms = static_cast<uint32_t>(std::clamp<int64_t>((run.deadline - now) / 1ms, 1, 3'600'000));
+    handed_on_[message.run] = {run.slot_out, after(now, std::chrono::milliseconds(message.budget_ms))};
+    send(next, known->instance, std::move(message), out);
   }
   run.dropped = true;  // erased by pump
 }
@@ -257,7 +262,17 @@ void Stage::drop(Run& run, Actions& out) {
 }
 
 void Stage::on_tick(TimePoint now, Actions& out) {
+  for (auto it = handed_on_.begin(); it != handed_on_.end();) {
+    const auto handed = it++;
+    if (now >= handed->second.deadline) free_handed(handed);
+  }
   pump(now, out);
+}
+
+TimePoint Stage::role_wakeup() const {
+  TimePoint at = kNever;
+  for (const auto& [run, handed] : handed_on_) at = std::min(at, handed.deadline);
+  return at;
 }
 
 void Stage::drop_all(TimePoint, Actions& out) {
@@ -270,8 +285,7 @@ void Stage::on_peer_gone(const NodeId& node, const InstanceId&, TimePoint now, A
   if (node == stage_.leader)
     for (Run& run : runs_) drop(run, out);
   if (node == stage_name(stage_.leader, stage_.stage + 1)) {
-    for (const auto& [run, slot] : handed_on_) out_used_[slot - ActivationSlots::kEach] = false;
-    handed_on_.clear();
+    while (!handed_on_.empty()) free_handed(handed_on_.begin());
   }
   pump(now, out);
 }

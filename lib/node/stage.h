@@ -64,7 +64,7 @@ class Stage final : public Worker {
   void on_message(const Received& event, TimePoint now, Actions& out) override;
   void on_event(const Event& event, TimePoint now, Actions& out) override;
   void on_tick(TimePoint now, Actions& out) override;
-  TimePoint role_wakeup() const override { return kNever; }
+  TimePoint role_wakeup() const override;
   void drop_all(TimePoint now, Actions& out) override;
   void on_peer_gone(const NodeId& node, const InstanceId& instance, TimePoint now, Actions& out) override;
   void fill_load(wire::Load& load) const override;
@@ -86,6 +86,11 @@ class Stage final : public Worker {
     std::vector<std::vector<uint32_t>> crcs;
   };
 
+  struct Handed {
+    uint32_t slot;
+    TimePoint deadline;  // then the slot is free whatever was heard: a late reader finds the CRC of other bytes
+  };
+
   std::string objection(const wire::StageRun& run) const;
   void on_run(const Received& event, const wire::StageRun& run, TimePoint now, Actions& out);
   void announce(const wire::StageAnnounce& message, Actions& out) const;
@@ -93,17 +98,18 @@ class Stage final : public Worker {
   void start_read(Run& run, TimePoint now, Actions& out);
   void start_compute(Run& run, Actions& out);
   void on_layer(Run& run, const LayerDone& done, Actions& out);
-  void on_chunk(Run& run, const ChunkDone& done, Actions& out);
+  void on_chunk(Run& run, const ChunkDone& done, TimePoint now, Actions& out);
   void report(const Run& run, std::string code, std::string message, const SampledToken* sampled, Actions& out);
   void drop(Run& run, Actions& out);
   Run* by_op(uint64_t op);
+  void free_handed(std::map<uint64_t, Handed>::iterator handed);
   bool is_last() const { return stage_.stage + 1 == stage_.stages; }
 
   StageOptions stage_;
   LayerRange layers_;
   std::deque<Run> runs_;  // in order; erased when done
   std::vector<bool> in_used_, out_used_;
-  std::map<uint64_t, uint32_t> handed_on_;  // run -> slot that the next stage has not read yet
+  std::map<uint64_t, Handed> handed_on_;  // by run: what the next stage has not read yet
   Stats stats_;
 };
 

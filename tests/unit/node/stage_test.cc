@@ -18,7 +18,7 @@ ActivationSlots slots() {
 }
 
 struct StageBench : Bench<Stage, StageOptions> {
-  StageBench() : Bench(wire::Role::stage, 16, options()) {}
+  explicit StageBench(StageOptions o = options()) : Bench(wire::Role::stage, 16, o, o.stages) {}
   static StageOptions options() {
     StageOptions o;
     o.leader = "p0";
@@ -121,7 +121,7 @@ TEST_CASE("node/stage: a chunk is read, computed, announced to the decode node a
   CHECK(b.machine.idle());
 }
 
-TEST_CASE("node/stage: what does not fit its pages is refused with the numbers, strangers are not heard") {
+TEST_CASE("node/stage: what does not fit its pages is refused with the numbers") {
   StageBench b;
   auto far = StageBench::run_of(1);
   far.pages[1] = 16;
@@ -132,9 +132,57 @@ TEST_CASE("node/stage: what does not fit its pages is refused with the numbers, 
   auto few = StageBench::run_of(2);
   few.pages.pop_back();
   CHECK(sent<wire::StageDone>(b.from("p0", 1, few), "p0").size() == 1);
-  CHECK(b.from("p1", 4, StageBench::run_of(3)).empty());
-  CHECK(all<Read>(b.from("p0", 8, StageBench::run_of(4))).empty());
   CHECK(b.machine.idle());
+}
+
+TEST_CASE("node/stage: strangers are not heard, but an unlisted process of the right name gets its slot back") {
+  StageBench b;
+  CHECK(b.from("p1", 4, StageBench::run_of(3)).empty());
+  const Actions out = b.from("p0", 8, StageBench::run_of(4));
+  CHECK(all<Read>(out).empty());
+  const auto taken = sent<wire::StageTaken>(out, "p0");
+  REQUIRE(taken.size() == 1);
+  CHECK(taken[0].run == 4);
+  const auto done = sent<wire::StageDone>(out, "p0");
+  REQUIRE(done.size() == 1);
+  CHECK(done[0].code == "peer_lost");
+  CHECK(b.machine.idle());
+}
+
+TEST_CASE("node/stage: a slot that nobody says to have read is free at the deadline of its chunk") {
+  StageOptions options = StageBench::options();
+  options.stages = 3;
+  StageBench b(options);
+  const wire::Peers all_here{2,
+                             {{"p0", instance(1), wire::Role::prefill, "sim:p0", {}},
+                              {"p0.2", instance(9), wire::Role::stage, "sim:p0.2", {}}}};
+  b.from_conductor(all_here);
+  uint64_t handed = 0;
+  std::vector<RunChunk> runs;
+  for (uint64_t run = 1; run <= 3; ++run) {
+    auto asked = StageBench::run_of(run);
+    asked.stages = 3, asked.budget_ms = 5000;
+    const auto reads = all<Read>(b.from("p0", 1, asked));
+    REQUIRE(reads.size() == 1);
+    runs = all<RunChunk>(b.give(ReadDone{reads[0].read, Code::ok, ""}));
+    CHECK(runs.size() == (run <= 2 ? 1 : 0));  // two slots to hand on from
+    if (runs.empty()) break;
+    ChunkDone done;
+    done.run = runs[0].run;
+    handed += sent<wire::StageRun>(b.give(done), "p0.2").size();
+  }
+  CHECK(handed == 2);
+  CHECK(b.machine.next_wakeup() <= after(b.now, 5s));
+  CHECK(all<RunChunk>(b.wait(5s)).size() == 1);
+}
+
+TEST_CASE("node/stage: the leader's slots are free at the deadline of their chunk too") {
+  LeaderBench b;
+  auto runs = all<RunChunk>(b.start("r", 4 * kChunk));
+  runs = all<RunChunk>(b.computed(runs.at(0)));
+  CHECK(all<RunChunk>(b.computed(runs.at(0))).empty());  // no slot
+  b.wait(60s);                                           // the request ends, nobody says StageTaken
+  CHECK(all<RunChunk>(b.start("s", 10)).size() == 1);
 }
 
 TEST_CASE("node/stage: a chunk of a leader that counts other stages is refused with both counts, and not computed") {
