@@ -5,6 +5,11 @@
 #include "base/assert.h"
 
 namespace mc::node {
+namespace {
+
+constexpr const char* kNotListed = " is not the process that the conductor listed here";
+
+}  // namespace
 
 LayerRange stage_layers(uint32_t layers, uint32_t stage, uint32_t stages) {
   MC_ASSERT(stages > 0 && stage < stages);
@@ -49,13 +54,21 @@ void Stage::on_message(const Received& event, TimePoint now, Actions& out) {
     if (it == handed_on_.end()) return;
     free_handed(it);
   } else if (const auto* announced = std::get_if<wire::StageAnnounce>(&event.message)) {
-    if (event.from == stage_.leader && is_peer(event.from, event.instance)) announce(*announced, out);
+    if (event.from == stage_.leader) announce(event, *announced, out);
   } else if (const auto* cancel = std::get_if<wire::Cancel>(&event.message)) {
     if (event.from != stage_.leader) return;
     for (Run& run : runs_)
       if (run.asked.req == cancel->req && run.asked.attempt <= cancel->attempt) drop(run, out);
   }
   pump(now, out);
+}
+
+std::string Stage::objection(const std::vector<uint32_t>& pages) const {
+  for (const uint32_t page : pages)
+    if (page >= options_.page_count)
+      return "page " + std::to_string(page) + " of " + std::to_string(options_.page_count) +
+             "; give the stages the same --kv-mem";
+  return "";
 }
 
 std::string Stage::objection(const wire::StageRun& run) const {
@@ -70,10 +83,7 @@ std::string Stage::objection(const wire::StageRun& run) const {
   if (run.start % bt != 0 || end > options_.context_tokens || run.pages.size() != kv::blocks_for(end, bt))
     return "positions " + std::to_string(run.start) + ".." + std::to_string(end) + " over " +
            std::to_string(run.pages.size()) + " pages";
-  for (uint32_t page : run.pages)
-    if (page >= options_.page_count)
-      return "page " + std::to_string(page) + " of " + std::to_string(options_.page_count) +
-             "; give the stages the same --kv-mem";
+  if (std::string why = objection(run.pages); !why.empty()) return why;
   if (runs_.size() >= stage_.queue_max) return std::to_string(runs_.size()) + " chunks wait here";
   return "";
 }
@@ -91,7 +101,7 @@ void Stage::on_run(const Received& event, const wire::StageRun& asked, TimePoint
     report(run, std::move(code), "stage " + name() + ": " + why, nullptr, out);
   };
   if (!is_peer(event.from, event.instance))  // the lists of members reach the members one by one
-    return refuse("peer_lost", event.from + " is not the process that the conductor listed here");
+    return refuse("peer_lost", event.from + kNotListed);
   if (const std::string why = objection(asked); !why.empty()) return refuse("invalid", why);
   runs_.push_back(std::move(run));
 }
@@ -101,16 +111,32 @@ void Stage::free_handed(std::map<uint64_t, Handed>::iterator handed) {
   handed_on_.erase(handed);
 }
 
-void Stage::announce(const wire::StageAnnounce& m, Actions& out) const {
-  if (m.first_layer != layers_.first || m.crcs.size() != layers_.end - layers_.first) return;
+std::string Stage::objection(const wire::StageAnnounce& m) const {
+  if (m.first_layer != layers_.first || m.crcs.size() != layers_.end - layers_.first)
+    return "asked for layers " + std::to_string(m.first_layer) + ".." + std::to_string(m.first_layer + m.crcs.size()) +
+           ", it has " + std::to_string(layers_.first) + ".." + std::to_string(layers_.end) +
+           "; give all stages the same --pipeline count";
+  for (const auto& crcs : m.crcs)
+    if (crcs.size() != m.pages.size())
+      return std::to_string(crcs.size()) + " checksums of " + std::to_string(m.pages.size()) + " pages";
+  return objection(m.pages);
+}
+
+// All of it or nothing: the decode node would wait for the rest of a part.
+void Stage::announce(const Received& event, const wire::StageAnnounce& m, Actions& out) {
+  const bool listed = is_peer(event.from, event.instance);
+  if (const std::string why = listed ? objection(m) : event.from + kNotListed; !why.empty()) {
+    last_error_ = "stage " + name() + ": " + why;
+    ++stats_.failed;
+    const std::string code(to_string(listed ? Code::invalid : Code::peer_lost));
+    return send(event.from, event.instance, wire::Failed{m.req, m.attempt, "prefill", code, last_error_, !listed, 0, 0},
+                out);
+  }
   for (uint32_t layer = layers_.first; layer < layers_.end; ++layer) {
     const auto& crcs = m.crcs[layer - layers_.first];
-    if (crcs.size() != m.pages.size()) return;
     std::vector<wire::ReadyExtent> extents;
-    for (size_t i = 0; i < m.pages.size(); ++i) {
-      if (m.pages[i] >= options_.page_count) return;
+    for (size_t i = 0; i < m.pages.size(); ++i)
       extents.push_back({shelf_->page_offset(m.pages[i]) + options_.layout.layer_offset(layer), crcs[i]});
-    }
     out.push_back(
         SendNotify{m.decode, m.decode_instance, {m.req, m.attempt, layer, m.first_block, std::move(extents)}});
   }

@@ -91,9 +91,11 @@ class Stage final : public Worker {
     TimePoint deadline;  // then the slot is free whatever was heard: a late reader finds the CRC of other bytes
   };
 
+  std::string objection(const std::vector<uint32_t>& pages) const;
   std::string objection(const wire::StageRun& run) const;
   void on_run(const Received& event, const wire::StageRun& run, TimePoint now, Actions& out);
-  void announce(const wire::StageAnnounce& message, Actions& out) const;
+  std::string objection(const wire::StageAnnounce& message) const;
+  void announce(const Received& event, const wire::StageAnnounce& message, Actions& out);
   void pump(TimePoint now, Actions& out);
   void start_read(Run& run, TimePoint now, Actions& out);
   void start_compute(Run& run, Actions& out);

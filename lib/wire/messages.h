@@ -9,7 +9,7 @@
 //                              decode -> conductor   Tokens, Preempted   anyone -> conductor   Failed
 //                              anyone -> worker      Cancel
 //                a pipeline    stage -> next stage   StageRun . StageTaken     stage -> its leader  StageDone
-//                              leader -> stage       StageAnnounce
+//                              leader -> stage       StageAnnounce         stage -> its leader  Failed
 //                blocks        worker -> worker      LeaseRequest . LeaseGrant, LeaseRelease, DemoteOffer . DemoteDone
 //
 // Rules. Times on the wire are remaining milliseconds, never clock readings. `attempt` numbers the

@@ -149,6 +149,42 @@ TEST_CASE("node/stage: strangers are not heard, but an unlisted process of the r
   CHECK(b.machine.idle());
 }
 
+TEST_CASE("node/stage: what a stage cannot announce it tells its leader, and the decode node hears no part of it") {
+  StageBench b;
+  const wire::StageAnnounce sound{"r", 1, "d0", instance(2), 0, {3, 4}, 1, {{21, 22}}};
+  CHECK(all<SendNotify>(b.from("p0", 1, sound)).size() == 1);
+  const auto refused = [&](const wire::StageAnnounce& asked, uint8_t number, const std::string& words) {
+    const Actions out = b.from("p0", number, asked);
+    CHECK(all<SendNotify>(out).empty());
+    const auto failed = sent<wire::Failed>(out, "p0");
+    REQUIRE(failed.size() == 1);
+    CHECK(failed[0].req == "r");
+    CHECK(failed[0].retryable == (number != 1));
+    CHECK_MESSAGE(failed[0].message.find(words) != std::string::npos, failed[0].message);
+  };
+  refused(sound, 8, "p0 is not the process");
+  auto other = sound;
+  other.first_layer = 0;
+  refused(other, 1, "asked for layers 0..1, it has 1..2");
+  other = sound;
+  other.crcs[0].pop_back();
+  refused(other, 1, "1 checksums of 2 pages");
+  other = sound;
+  other.pages[1] = 16;
+  refused(other, 1, "page 16 of 16");
+  CHECK(b.from("p1", 4, sound).empty());
+}
+
+TEST_CASE("node/stage: a request whose cached blocks a stage cannot announce ends, for both sides") {
+  LeaderBench b;
+  b.start("r", 4 * kChunk);
+  const wire::Failed failed{"r", 1, "prefill", "invalid", "stage me.1: page 16 of 16", false, 0, 0};
+  CHECK(sent<wire::Failed>(b.from("p1", 4, failed), kTo).empty());
+  const Actions out = b.from("me.1", 7, failed);
+  CHECK(sent<wire::Failed>(out, kTo).size() == 1);
+  CHECK(sent<wire::Cancel>(out, "d0").size() == 1);
+}
+
 TEST_CASE("node/stage: a slot that nobody says to have read is free at the deadline of its chunk") {
   StageOptions options = StageBench::options();
   options.stages = 3;
