@@ -231,7 +231,9 @@ PrefixIndex::Applied PrefixIndex::apply(NodeOrdinal node, std::span<const BlockE
 void PrefixIndex::replace(NodeOrdinal node, uint64_t seq, std::span<const ResidentBlock> blocks) {
   Node& n = at(node);
   alter_all([node](Holders& holders) {
-    std::erase_if(holders, [&](Holder& h) { return h.node == node && (h.tier = kAbsent, h.pending == 0); });
+    for (Holder& h : holders)
+      if (h.node == node) h.tier = kAbsent;
+    std::erase_if(holders, [node](const Holder& h) { return h.node == node && h.pending == 0; });
   });
   n.resident_count = 0;
   n.seq = seq;
