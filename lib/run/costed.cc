@@ -206,8 +206,10 @@ void Costed::reading(const node::Read& read) {
   double bytes = 0;
   for (const auto& slice : read.slices) bytes += slice.bytes;
   const sched::Path& net = options_.profile.net;
+  const TimePoint began = now();
+  std::erase_if(sender_free_, [&](const auto& sender) { return sender.second <= began; });
   TimePoint& sender = sender_free_[read.instance];
-  const TimePoint start = std::max({now(), link_free_, sender});
+  const TimePoint start = std::max({began, link_free_, sender});
   sender = link_free_ = start + from_seconds(bytes * bytes_scale_ / net.bytes_per_s);
   reads_[read.read] = link_free_ + from_seconds(net.latency_s);
 }

