@@ -107,7 +107,8 @@ Code TcpLane::begin_data(const FrameHeader& header, Sink& sink, const char*& why
 
 void TcpLane::begin_write(const FrameHeader& header, Sink& sink) {
   write_code_ = Code::ok;
-  if (write_pin_ == 0 || write_pin_ != header.buffer || !inside(header.offset, header.length, write_memory_.size())) {
+  if (write_pin_ == 0 || write_old_ || write_pin_ != header.buffer ||
+      !inside(header.offset, header.length, write_memory_.size())) {
     drop_write_pin();
     const auto grant = access().grant(Op::write, header.buffer, header.offset, header.length, endpoint->peer);
     write_code_ = grant.code;
@@ -117,6 +118,7 @@ void TcpLane::begin_write(const FrameHeader& header, Sink& sink) {
       return;
     }
     write_pin_ = header.buffer;
+    write_old_ = false;
     write_memory_ = grant.whole;
   }
   sink = {Sink::Kind::direct, write_memory_.data() + header.offset, (header.flags & wire::kFrameHasPayloadCrc) != 0,
@@ -291,6 +293,7 @@ void TcpLane::finish(size_t index, Code code, uint32_t crc, std::string text) {
 }
 
 TcpStream::Io TcpLane::receive(size_t budget) {
+  write_old_ = true;
   const TcpStream::Io result = io.receive(*this, budget);
   send_ack();
   const bool landing = io.receiving() && io.current().kind() == FrameType::write && write_code_ == Code::ok;

@@ -98,7 +98,10 @@ class TcpLane final : public FrameConsumer {
   std::set<uint64_t> draining_;  // cancelled writes whose frame is half sent
   // The landing buffer being written into stays pinned for the small writes of one receive(): a lock behind
   // a copy waits until the copied bytes have reached the cache, a tenth of the time of 4 KiB writes.
+  // One that was cut off by the end of a receive() keeps its pin, but the next one asks again: a peer whose writes
+  // never end with a receive() would hold the buffer for ever, and write into it after it was revoked.
   uint32_t write_pin_ = 0;
+  bool write_old_ = false;             // pinned in an earlier receive()
   std::span<std::byte> write_memory_;  // all of it
   Code write_code_ = Code::ok;
   const char* write_why_ = "";

@@ -134,6 +134,33 @@ TCP_TEST_CASE("xfer/tcp: between writes nothing is pinned, and each of a row is 
   CHECK(client.data.receive()->header.code() == Code::not_found);
 }
 
+TCP_TEST_CASE("xfer/tcp: a peer whose writes never pause does not keep a revoked buffer") {
+  Pair pair("tcp");
+  RawClient client(pair.holder->uris()[0]);
+  const auto bytes = bytes_of(64, 6);
+  const std::span<const std::byte> first = std::span(bytes).first(32);
+  const std::span<const std::byte> rest = std::span(bytes).subspan(32);
+  // each send ends one write and begins the next
+  const auto send = [&](uint64_t id) {
+    std::vector<std::byte> all(rest.begin(), rest.end());
+    if (id == 1) all.clear();
+    append(all, together(guarded(frame(FrameType::write, id, pair.landing_id, id * 64, 64), bytes)), first);
+    REQUIRE(client.data.send(all));
+    if (id == 1) return Code::ok;
+    const auto ack = client.data.receive();
+    REQUIRE(ack.has_value());
+    CHECK(ack->header.id == id - 1);
+    return ack->header.code();
+  };
+  for (uint64_t id = 1; id <= 4; ++id) CHECK(send(id) == Code::ok);
+  const auto busy = pair.holder->unregister(BufferId{pair.landing_id}, in(1ms));
+  REQUIRE(!busy);
+  CHECK(busy.error().code == Code::timeout);
+  CHECK(send(5) == Code::ok);  // the fourth had begun
+  REQUIRE_OK(pair.holder->unregister(BufferId{pair.landing_id}, in(kLong)));
+  CHECK(send(6) == Code::not_found);
+}
+
 TCP_TEST_CASE("xfer/tcp: one ack ends every write before it, and reads wait for their own answers") {
   RawPair pair;
   std::vector<Request> requests;
