@@ -43,7 +43,7 @@ class TcpRing final : public TcpIo {
     // a filter may let a ring be made and refuse to enter it
     ::io_uring_prep_nop(::io_uring_get_sqe(&ring_));
     ssize_t result = 0;
-    if (const int error = finish(result); error != 0) why = refusal(error);
+    if (const int error = finish(result); error != 0 || !live_) why = refusal(error != 0 ? error : EIO);
     return live_;
   }
 
@@ -64,6 +64,7 @@ class TcpRing final : public TcpIo {
 
  private:
   static constexpr unsigned kEntries = 4;
+  static constexpr int kTries = 1000;  // of a ring that fails with an operation in it: it ended when it was submitted
 
   static std::string refusal(int error) {
     const std::string what = ::strerror(error);
@@ -75,9 +76,11 @@ class TcpRing final : public TcpIo {
     }
   }
 
-  /// Runs the one operation that was prepared. Not 0: an errno, nothing was done, and the ring is closed.
+  /// Runs the one operation that was prepared. Not 0: an errno, nothing was done, and the ring is closed. What the
+  /// ring took and does not give back ends as EIO, which loses the connection: how far it went is not known.
   int finish(ssize_t& result) {
     unsigned taken = 0;
+    int failed = 0;
     for (;;) {
       const int rc = ::io_uring_submit_and_wait(&ring_, 1);
       if (rc > 0) taken += static_cast<unsigned>(rc);
@@ -88,10 +91,12 @@ class TcpRing final : public TcpIo {
         return 0;
       }
       if (rc >= 0 || rc == -EINTR) continue;
-      if (taken > 0) continue;  // handed over: its memory is the kernel's until it has ended
+      if (taken > 0 && ++failed < kTries) continue;  // handed over: its memory is the kernel's until it has ended
       tally_.failure("tcp: the io_uring broke: system calls instead");
       close();
-      return -rc;
+      if (taken == 0) return -rc;
+      result = -EIO;
+      return 0;
     }
   }
 
