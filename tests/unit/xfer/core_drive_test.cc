@@ -40,6 +40,8 @@ TEST_CASE("xfer/drive: a caller that polls gets the same bytes, whatever the tra
         CHECK(equal(pair.local.bytes().first(bytes), pair.landing.bytes().subspan(bytes, bytes)));
       }
       wait_idle(pair.reader);
+      const Counters counters = pair.reader->counters();
+      CHECK(counters.urgent_bytes + counters.bulk_bytes == 2 * (64 + 4096 + (size_t{1} << 20)));
     }
 }
 
