@@ -55,7 +55,7 @@ bool Engine::Core::check_remote(const Peer& peer, Batch& batch, uint32_t index) 
     return refuse(Code::invalid, "'" + buffer->name + "' may only be read");
   if (request.op == Op::read && buffer->access != AccessClass::blocks)
     return refuse(Code::invalid, "'" + buffer->name + "' may only be written");
-  if (inside(request.offset, request.local.size(), buffer->length))
+  if (request.op == Op::write && !buffer->writer.is_zero() && buffer->writer != home_.instance)
     return refuse(Code::invalid, "'" + buffer->name + "' is another node's landing buffer");
   return refuse(Code::invalid,
                 "beyond the end of '" + buffer->name + "', " + std::to_string(buffer->length) + " bytes");
