@@ -4,24 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
-#include "base/histogram.h"
 #include "base/rng.h"
 #include "base/units.h"
 #include "sim/cluster_engine.h"
 
 namespace mc::sim {
 namespace {
-
-Percentiles percentiles(std::vector<double> values) {
-  Percentiles out;
-  if (values.empty()) return out;
-  out.mean = std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
-  std::sort(values.begin(), values.end());
-  out.p50 = quantile_sorted(values, .5), out.p90 = quantile_sorted(values, .9), out.p99 = quantile_sorted(values, .99);
-  return out;
-}
 
 // The share of good requests in samples with replacement is a mean of draws from a coin: its counts are drawn
 // request by request, so that the interval holds for any trace length.

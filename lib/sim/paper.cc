@@ -9,7 +9,6 @@
 #include "sim/paper_decode.h"
 
 namespace mc::sim {
-namespace {
 
 Percentiles percentiles(std::vector<double> values) {
   Percentiles out;
@@ -21,6 +20,8 @@ Percentiles percentiles(std::vector<double> values) {
   out.p99 = quantile_sorted(values, .99);
   return out;
 }
+
+namespace {
 
 void run_decode(const std::vector<TraceRequest>& trace, const PaperOptions& options, PaperRun& run) {
   // Arrivals at decode: by the end of prefill, equal ends in the trace's order.

@@ -32,6 +32,8 @@ struct PaperOptions {
 struct Percentiles {
   double mean = 0, p50 = 0, p90 = 0, p99 = 0;
 };
+/// Zeros of no values.
+Percentiles percentiles(std::vector<double> values);
 
 /// Whether and when a request was turned away (sim/paper_overload.h).
 enum class PaperFate : uint8_t { served, rejected_ttft, rejected_decode, rejected_after };

@@ -83,6 +83,17 @@ Json result_head(std::string_view schema, const cli::Args& args) {
   return std::move(out.set("argv", std::move(argv)));
 }
 
+Json with_points(Json result, const std::vector<Json>& points) {
+  if (points.size() == 1) {
+    for (const JsonMember& member : points.front().members())
+      if (member.key != "type") result.set(member.key, member.value);
+    return result;
+  }
+  Json list = Json::array();
+  for (const Json& p : points) list.push(p);
+  return std::move(result.set("points", std::move(list)));
+}
+
 void note(const cli::Args& args, std::string_view text) {
   if (args.has(flags::kQuiet) && args.on(flags::kQuiet)) return;
   (void)write_all(2, "mc-bench: " + std::string(text) + "\n");

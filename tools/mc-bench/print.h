@@ -47,6 +47,8 @@ class Sink {
 
 /// The members every summary starts with: schema, host, git_commit, seed, argv.
 Json result_head(std::string_view schema, const cli::Args& args);
+/// `result` with what was measured: the members of a single point, else the list "points".
+Json with_points(Json result, const std::vector<Json>& points);
 /// To stderr unless --quiet.
 void note(const cli::Args& args, std::string_view text);
 

@@ -353,15 +353,7 @@ Result<int> route(const cli::Args& args) {
   MC_CHECK(sink.text(table(points)));
   Json summary = result_head("mc.route.v1", args);
   summary.set("policy", policy->name).set("trace", trace.empty() ? Json() : Json(args.text(kTrace)));
-  if (points.size() == 1) {
-    for (const JsonMember& member : points.front().members())
-      if (member.key != "type") summary.set(member.key, member.value);
-  } else {
-    Json list = Json::array();
-    for (const Json& p : points) list.push(p);
-    summary.set("points", std::move(list));
-  }
-  MC_CHECK(sink.line(summary));
+  MC_CHECK(sink.line(with_points(std::move(summary), points)));
   MC_CHECK(sink.finish());
   return 0;
 }

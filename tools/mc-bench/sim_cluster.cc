@@ -239,13 +239,7 @@ Json summary(const cli::Args& args, const SimSetup& setup, const std::vector<Jso
   out.set("ssd_blocks", o.ssd_blocks).set("speedup", o.speedup);
   out.set("bandwidth_bytes_per_s", setup.profile.net.bytes_per_s);
   out.set("ttft_slo_s", o.sched.ttft_slo_s).set("tbt_slo_ms", o.sched.tbt_slo_s * 1e3);
-  if (points.size() == 1) {
-    for (const JsonMember& member : points.front().members()) out.set(member.key, member.value);
-    return out;
-  }
-  Json list = Json::array();
-  for (const Json& p : points) list.push(p);
-  return std::move(out.set("points", std::move(list)));
+  return with_points(std::move(out), points);
 }
 
 }  // namespace

@@ -182,13 +182,7 @@ Json summary(const cli::Args& args, const sim::PaperOptions& options, const std:
   out.set("speedup", options.speedup).set("bandwidth_bytes_per_s", options.prefill.bytes_per_s);
   out.set("ttft_slo_s", options.ttft_slo_s).set("tbt_slo_ms", options.tbt_slo_s * 1e3);
   out.set("admission", args.text(kAdmission));
-  if (points.size() == 1) {
-    for (const JsonMember& member : points.front().members()) out.set(member.key, member.value);
-    return out;
-  }
-  Json list = Json::array();
-  for (const Json& p : points) list.push(p);
-  return std::move(out.set("points", std::move(list)));
+  return with_points(std::move(out), points);
 }
 
 }  // namespace
