@@ -62,6 +62,12 @@ void WorkerMetrics::update() {
   for (const auto& [name, peer] : worker_.peers()) ++peers[peer.role];
   for (const wire::Role role : {wire::Role::prefill, wire::Role::decode, wire::Role::cache})
     metrics_.gauge(metric::kPeers, {wire::to_string(role), "ready"}).set(static_cast<double>(peers[role]));
+  update_work();
+  update_transfers();
+}
+
+// What the role computed and where its blocks came from.
+void WorkerMetrics::update_work() {
   if (const auto* prefill = dynamic_cast<const node::Prefill*>(&worker_)) {
     const auto& s = prefill->stats();
     count(metric::kVllmPromptTokens, {}, s.prompt_tokens);
@@ -86,6 +92,9 @@ void WorkerMetrics::update() {
     spread(metrics_.histogram(metric::kVllmIterationTokens), s.steps, static_cast<double>(s.tokens), iterations_);
     count(metric::kChecksumFailures, {}, s.checksum_failures);
   }
+}
+
+void WorkerMetrics::update_transfers() {
   for (const auto& transfer : data_.take_transfers()) {
     metrics_.histogram(metric::kXferSeconds, {transfer.transport}).observe(transfer.seconds);
     metrics_.histogram(metric::kVllmXferTime).observe(transfer.seconds);

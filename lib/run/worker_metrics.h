@@ -19,6 +19,8 @@ class WorkerMetrics {
   void update();
 
  private:
+  void update_work();
+  void update_transfers();
   void count(const MetricFamily& family, std::initializer_list<std::string_view> labels, uint64_t total);
 
   Metrics& metrics_;
