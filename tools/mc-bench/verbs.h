@@ -1,4 +1,4 @@
-// The verbs of mc-bench, one file each: what main.cc puts into its table.
+// The verbs of mc-bench, one file each, and their table (verbs.cc).
 #pragma once
 
 #include <span>
@@ -6,6 +6,14 @@
 #include "base/cli.h"
 
 namespace mc::bench {
+
+struct Verb {
+  cli::Verb said;  // on the command line and in --help
+  Result<int> (*run)(const cli::Args& args);
+};
+std::span<const Verb> verbs();
+/// Those that no verb is without.
+extern const cli::FlagList kEveryVerbFlags;
 
 extern const cli::FlagList kMkmodelFlags;
 Result<int> mkmodel(const cli::Args& args);

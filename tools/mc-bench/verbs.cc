@@ -1,0 +1,141 @@
+// The table of mc-bench's verbs, as --help lists them.
+#include "verbs.h"
+
+#include "base/common_flags.h"
+#include "base/errors.h"
+#include "run/inspect.h"
+
+namespace mc::bench {
+namespace {
+
+constexpr const Flag* kEveryVerb[] = {&flags::kConfig, &flags::kJson, &flags::kLogLevel, &flags::kLogFormat,
+                                      &flags::kPrintConfig};
+
+constexpr cli::Positional kDiffArgs[] = {{.name = "LEFT", .help = "a .mckv stream; - is stdin"},
+                                         {.name = "RIGHT", .help = "the other one"}};
+constexpr cli::Positional kTokArgs[] = {{.name = "CORPUS", .help = "UTF-8 text files", .min = 0, .max = -1}};
+constexpr cli::Positional kXferArgs[] = {
+    {.name = "PEER", .help = "host of a --server, or one of its URIs; without it both ends run here", .min = 0}};
+constexpr cli::Positional kDoctorArgs[] = {
+    {.name = "PEER", .help = "connect to these too: URIs of nodes, or hosts", .min = 0, .max = -1}};
+constexpr cli::Positional kReplayArgs[] = {
+    {.name = "TRACE", .help = "Mooncake JSONL; - is stdin"},
+    {.name = "GOAL", .help = "more goals of --goodput, as in --goodput ttft:2000 tpot:100", .min = 0, .max = -1}};
+constexpr cli::Positional kServeArgs[] = {
+    {.name = "GOAL", .help = "more goals of --goodput, as in --goodput ttft:2000 tpot:100", .min = 0, .max = -1}};
+constexpr cli::Positional kSimArgs[] = {
+    {.name = "TRACE", .help = "Mooncake JSONL; - is stdin; none with --calibrate", .min = 0}};
+constexpr cli::Positional kTraceArgs[] = {
+    {.name = "ACTION", .help = "stats, cache (hit rates), synth (one like FILE) or convert (cut, scale, merge)"},
+    {.name = "FILE", .help = "Mooncake JSONL; - is stdin; convert merges several", .max = -1}};
+constexpr cli::Positional kPlotArgs[] = {
+    {.name = "FILE", .help = "results: lines of JSON, folders of them; - is stdin", .max = -1}};
+
+Result<int> sim_or_calibrate(const cli::Args& args) {
+  if (wants_calibration(args)) return calibrate(args);
+  if (args.positional("TRACE").empty()) return user_error(err::kUsage, "sim needs a TRACE, or --calibrate RUNS");
+  return simulate(args);
+}
+
+Result<int> advise_for(const cli::Args& args) {
+  if (args.positional("TRACE").empty()) return user_error(err::kUsage, "advise needs a TRACE");
+  return advise(args);
+}
+
+const Verb kVerbs[] = {
+    {{.name = "serve",
+      .summary = "open-loop load on an OpenAI endpoint",
+      .args = kServeArgs,
+      .flags = kServeFlags,
+      .example = "mc-bench serve --request-rate 4 --num-prompts 40 --input-len 512 --output-len 16"},
+     serve},
+    {{.name = "replay",
+      .summary = "a request trace against an OpenAI endpoint",
+      .args = kReplayArgs,
+      .flags = kReplayFlags,
+      .example = "mc-bench replay conversation_trace.jsonl --speedup 10 --limit 500 --max-input 4096"},
+     replay},
+    {{.name = "trace",
+      .summary = "what a request trace asks of a cache; traces like it, or parts of it",
+      .args = kTraceArgs,
+      .flags = kTraceFlags,
+      .example = "mc-bench trace stats conversation_trace.jsonl"},
+     trace},
+    {{.name = "sim",
+      .summary = "what a policy and a cluster would do with a trace",
+      .args = kSimArgs,
+      .flags = with_calibration(kSimFlags),
+      .example = "mc-bench sim conversation_trace.jsonl --cluster 8p8d --policy kv-centric,cache-aware,load"},
+     sim_or_calibrate},
+    {{.name = "advise",
+      .summary = "what to deploy for a trace, what it would bear, when not to disaggregate",
+      .args = kSimArgs,
+      .flags = kAdviseFlags,
+      .example = "mc-bench advise conversation_trace.jsonl --nodes 16 --profile h800-70b --tbt-slo 100ms"},
+     advise_for},
+    {{.name = "route",
+      .summary = "what one routing decision costs, against nodes and indexed blocks",
+      .flags = kRouteFlags,
+      .example = "mc-bench route --nodes 64,1024 --blocks 100k -t 500ms"},
+     route},
+    {{.name = "model",
+      .summary = "prefill and decode speed of a model in this process",
+      .flags = kModelFlags,
+      .example = "mc-bench model -p 128,512 -n 16 -d 0,1024 -r 3"},
+     measure_model},
+    {{.name = "attn",
+      .summary = "speed of attention alone, as a share of the machine's peak and beside full attention",
+      .flags = kAttnFlags,
+      .example = "mc-bench attn --phase prefill -n 1024,4096 --attention full,moba:block=128,top_k=3 -r 3"},
+     measure_attention},
+    {{.name = "recall",
+      .summary = "what a model finds in its context under full and sparse attention",
+      .flags = kRecallFlags,
+      .example = "mc-bench recall -p 1024,2048 -r 20"},
+     measure_recall},
+    {{.name = "tok",
+      .summary = "speed of a tokenizer on one thread, and whether its ids are the expected ones",
+      .args = kTokArgs,
+      .flags = kTokFlags,
+      .example = "mc-bench tok -m models/q3 corpus.txt"},
+     measure_tokenizer},
+    {{.name = "xfer",
+      .summary = "speed of the transfer engine beside memcpy and a raw socket",
+      .args = kXferArgs,
+      .flags = kXferFlags,
+      .example = "mc-bench xfer --transport shm,tcp --size 64KiB-4MiB*8 -t 1s"},
+     xfer},
+    {{.name = "doctor",
+      .summary = "what transfers can use here and towards peers, why not the rest, and what to do",
+      .args = kDoctorArgs,
+      .flags = kDoctorFlags,
+      .example = "mc-bench doctor --memory 1GiB"},
+     doctor},
+    {{.name = "plot",
+      .summary = "figures out of result files",
+      .args = kPlotArgs,
+      .flags = kPlotFlags,
+      .example = "mc-bench plot runs/ --x request_rate --y p99_ttft_ms --slo 2000 --svg fig.svg"},
+     plot},
+    {{.name = "mkmodel",
+      .summary = "write a random model for tests",
+      .flags = kMkmodelFlags,
+      .example = "mc-bench mkmodel --arch qwen3 --layers 2 --hidden 64 -o tiny"},
+     mkmodel},
+    {{.name = "diff-kv",
+      .summary = "compare two .mckv streams",
+      .args = kDiffArgs,
+      .flags = kEveryVerb,
+      .example = "mc-bench diff-kv a.mckv b.mckv"},
+     run::diff_streams},
+};
+
+}  // namespace
+
+const cli::FlagList kEveryVerbFlags = kEveryVerb;
+
+std::span<const Verb> verbs() {
+  return kVerbs;
+}
+
+}  // namespace mc::bench
