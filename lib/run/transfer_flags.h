@@ -4,12 +4,19 @@
 #include <string_view>
 
 #include "base/cli.h"
+#include "base/common_flags.h"
+#include "base/flag_list.h"
 #include "xfer/xfer.h"
 
 namespace mc::run {
 
-/// Sets what the flags that the program lists say: --transfer-spin, --tcp-io, --rdma-lanes and the other --rdma-*
-/// but --rdma-devices, which mc-bench reads in its own way. Values were checked while parsing.
+/// What apply_transfer_flags() reads.
+inline constexpr auto kTransferFlags =
+    flags::list(&flags::kTransferSpin, &flags::kTcpIo, &flags::kRdmaLanes, &flags::kRdmaPairsMax, &flags::kRdmaPace,
+                &flags::kRdmaTrafficClass, &flags::kRdmaCooldown, &flags::kRdmaNoSends);
+
+/// Sets what kTransferFlags say. --rdma-devices is none of them: mc-bench reads it in its own way. Values were checked
+/// while parsing.
 void apply_transfer_flags(const cli::Args& args, xfer::Options& options);
 
 /// --transfer-faults: kinds with their probability per slice, from 0 to 1, separated by commas.

@@ -11,6 +11,7 @@
 #include "base/histogram.h"
 #include "mem/mem.h"
 #include "print.h"
+#include "run/transfer_flags.h"
 #include "verbs.h"
 #include "xfer/bench.h"
 #include "xfer_against.h"
@@ -90,42 +91,11 @@ constexpr Flag kClientArgs{
 constexpr Flag kServerArgs{
     .name = "against-server", .value = "ARGS", .help = "more arguments for the reference's server, started here"};
 
-constexpr const Flag* kFlags[] = {&kServer,
-                                  &kTransports,
-                                  &kSize,
-                                  &kBatch,
-                                  &kDepth,
-                                  &kStreams,
-                                  &kXferDevices,
-                                  &flags::kRdmaLanes,
-                                  &flags::kRdmaPairsMax,
-                                  &flags::kRdmaPace,
-                                  &flags::kRdmaTrafficClass,
-                                  &flags::kRdmaCooldown,
-                                  &flags::kRdmaNoSends,
-                                  &flags::kTcpIo,
-                                  &flags::kTransferSpin,
-                                  &kOp,
-                                  &kClass,
-                                  &kBeside,
-                                  &kTime,
-                                  &kMemory,
-                                  &kNoVerify,
-                                  &kAgainst,
-                                  &kPairs,
-                                  &kClientArgs,
-                                  &kServerArgs,
-                                  &kXferPort,
-                                  &flags::kBind,
-                                  &flags::kAuth,
-                                  &flags::kInsecure,
-                                  &flags::kJson,
-                                  &flags::kOutput,
-                                  &flags::kQuiet,
-                                  &flags::kConfig,
-                                  &flags::kLogLevel,
-                                  &flags::kLogFormat,
-                                  &flags::kPrintConfig};
+constexpr auto kFlags = flags::join(
+    flags::list(&kServer, &kTransports, &kSize, &kBatch, &kDepth, &kStreams, &kXferDevices), run::kTransferFlags,
+    flags::list(&kOp, &kClass, &kBeside, &kTime, &kMemory, &kNoVerify, &kAgainst, &kPairs, &kClientArgs, &kServerArgs,
+                &kXferPort, &flags::kBind, &flags::kAuth, &flags::kInsecure, &flags::kJson, &flags::kOutput,
+                &flags::kQuiet, &flags::kConfig, &flags::kLogLevel, &flags::kLogFormat, &flags::kPrintConfig));
 
 struct Point {
   std::string transport, op, transfer_class;

@@ -4,7 +4,7 @@
 #include "base/common_flags.h"
 #include "mc_version.h"
 #include "run/inspect.h"
-#include "run/run_flags.h"
+#include "run/worker_flags.h"
 #include "run/worker_process.h"
 
 using namespace mc;
@@ -13,39 +13,8 @@ namespace {
 
 constexpr Flag kHttp = with_default(flags::kHttp, "127.0.0.1:8300", "metrics and health; a taken default moves up");
 
-constexpr const Flag* kFlags[] = {
-    &flags::kDram,
-    &flags::kConductor,
-    &kHttp,
-    &flags::kBind,
-    &flags::kAuth,
-    &flags::kInsecure,
-    &flags::kTransport,
-    &flags::kRdmaDevices,
-    &flags::kTransferSpin,
-    &flags::kTcpIo,
-    &flags::kRdmaLanes,
-    &flags::kRdmaPairsMax,
-    &flags::kRdmaPace,
-    &flags::kRdmaTrafficClass,
-    &flags::kRdmaCooldown,
-    &flags::kRdmaNoSends,
-    &flags::kName,
-    &flags::kLabel,
-    &flags::kReadyFile,
-    &flags::kDrainTimeout,
-    &flags::kLeaseTime,
-    &flags::kTransferFaults,
-    &flags::kDieWithParent,
-    &flags::kConfig,
-    &flags::kSeed,
-    &flags::kLogLevel,
-    &flags::kLogFormat,
-    &flags::kJson,
-    &flags::kPrintConfig,
-    &flags::kCheck,
-
-};
+constexpr auto kFlags =
+    flags::join(flags::list(&flags::kDram, &flags::kConductor, &kHttp), run::kDataPlaneFlags, run::kWorkerFlags);
 constexpr const Flag* kInspectFlags[] = {&flags::kJson};
 constexpr cli::Positional kInspectArgs[] = {{.name = "FILE", .help = "a .mckv stream; - is stdin"}};
 

@@ -4,7 +4,7 @@
 #include "base/common_flags.h"
 #include "mc_version.h"
 #include "run/once.h"
-#include "run/run_flags.h"
+#include "run/worker_flags.h"
 #include "run/worker_process.h"
 
 using namespace mc;
@@ -13,54 +13,11 @@ namespace {
 
 constexpr Flag kHttp = with_default(flags::kHttp, "127.0.0.1:8100", "metrics and health; a taken default moves up");
 
-constexpr const Flag* kFlags[] = {
-    &flags::kModel,
-    &flags::kConductor,
-    &kHttp,
-    &flags::kBind,
-    &flags::kAuth,
-    &flags::kInsecure,
-    &flags::kTransport,
-    &flags::kRdmaDevices,
-    &flags::kTransferSpin,
-    &flags::kTcpIo,
-    &flags::kRdmaLanes,
-    &flags::kRdmaPairsMax,
-    &flags::kRdmaPace,
-    &flags::kRdmaTrafficClass,
-    &flags::kRdmaCooldown,
-    &flags::kRdmaNoSends,
-    &flags::kDevice,
-    &flags::kDtype,
-    &flags::kWeightDtype,
-    &flags::kKvDtype,
-    &flags::kBlockTokens,
-    &flags::kKvMem,
-    &flags::kAttention,
-    &flags::kPrefillAttention,
-    &flags::kDecodeAttention,
-    &flags::kChunkTokens,
-    &flags::kCost,
-    &flags::kRunner,
-    &flags::kPipeline,
-    &flags::kThreads,
-    &flags::kKernels,
-    &flags::kName,
-    &flags::kLabel,
-    &flags::kReadyFile,
-    &flags::kDrainTimeout,
-    &flags::kLeaseTime,
-    &flags::kTransferFaults,
-    &flags::kDieWithParent,
-    &flags::kConfig,
-    &flags::kSeed,
-    &flags::kLogLevel,
-    &flags::kLogFormat,
-    &flags::kJson,
-    &flags::kPrintConfig,
-    &flags::kCheck,
-
-};
+constexpr auto kFlags =
+    flags::join(flags::list(&flags::kModel, &flags::kConductor, &kHttp), run::kDataPlaneFlags, run::kModelFlags,
+                flags::list(&flags::kChunkTokens, &flags::kCost, &flags::kRunner, &flags::kPipeline, &flags::kThreads,
+                            &flags::kKernels),
+                run::kWorkerFlags);
 
 }  // namespace
 

@@ -11,9 +11,7 @@ using namespace mc;
 
 namespace {
 
-constexpr const Flag* kFlags[] = {&flags::kTransferSpin, &flags::kTcpIo,       &flags::kRdmaLanes,
-                                  &flags::kRdmaPairsMax, &flags::kRdmaPace,    &flags::kRdmaTrafficClass,
-                                  &flags::kRdmaCooldown, &flags::kRdmaNoSends, &flags::kPrintConfig};
+constexpr auto kFlags = flags::join(run::kTransferFlags, flags::list(&flags::kPrintConfig));
 constexpr cli::Program kProgram{.name = "mc-try", .summary = "a program to test with", .flags = kFlags};
 
 Result<cli::Invocation> parse(std::vector<const char*> words) {

@@ -1,0 +1,25 @@
+// The flags that workers share, in the order of their --help: a role's table joins them around its own.
+#pragma once
+
+#include "run/run_flags.h"
+#include "run/transfer_flags.h"
+
+namespace mc::run {
+
+/// Where a worker listens and how it moves KV.
+inline constexpr auto kDataPlaneFlags =
+    flags::join(flags::list(&flags::kBind, &flags::kAuth, &flags::kInsecure, &flags::kTransport, &flags::kRdmaDevices),
+                kTransferFlags);
+
+/// Of the roles that run a model.
+inline constexpr auto kModelFlags =
+    flags::list(&flags::kDevice, &flags::kDtype, &flags::kWeightDtype, &flags::kKvDtype, &flags::kBlockTokens,
+                &flags::kKvMem, &flags::kAttention, &flags::kPrefillAttention, &flags::kDecodeAttention);
+
+/// Of every worker, behind its own.
+inline constexpr auto kWorkerFlags =
+    flags::list(&flags::kName, &flags::kLabel, &flags::kReadyFile, &flags::kDrainTimeout, &flags::kLeaseTime,
+                &flags::kTransferFaults, &flags::kDieWithParent, &flags::kConfig, &flags::kSeed, &flags::kLogLevel,
+                &flags::kLogFormat, &flags::kJson, &flags::kPrintConfig, &flags::kCheck);
+
+}  // namespace mc::run
