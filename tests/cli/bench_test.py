@@ -391,6 +391,13 @@ class Streams(Scratch):
         self.assertGreater(p["transfers"], 100)
         self.assertIn("MC1002", bench("xfer", "--transport", "tcp", "--op", "map", expect=2)[1])
 
+    def test_routing_takes_a_trace_whose_first_prompt_is_empty(self):
+        lines = [trace_line(0, 0, [])] + [trace_line(i, 1100, [7, 2 * i, 2 * i + 1]) for i in range(1, 40)]
+        trace = self.file("trace.jsonl", "\n".join(lines) + "\n")
+        record = result("route", "--trace", trace, "--nodes", "8", "--blocks", "1000", "--time", "100ms")
+        self.assertGreater(record["decisions"], 0)
+        self.assertGreater(record["local_blocks_mean"], 0)
+
     def test_memory_is_touched_and_registered(self):
         (p,) = result("xfer", "--transport", "tcp", "--op", "register", "--memory", "8MiB")["points"]
         self.assertEqual((p["op"], p["size_bytes"], p["failed"]), ("register", 8 << 20, 0))

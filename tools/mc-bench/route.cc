@@ -82,7 +82,11 @@ BlockHash hash_of(uint64_t a, uint64_t b) {
 /// block shared by all, 39 % of requests continue a session, median of 14 blocks).
 class Prompts {
  public:
-  Prompts(const std::vector<TraceRequest>* trace, uint64_t seed) : trace_(trace), rng_(seed) {}
+  Prompts(const std::vector<TraceRequest>* trace, uint64_t seed) : trace_(trace), rng_(seed) {
+    if (trace_ == nullptr) return;
+    const auto first = std::find_if(trace_->begin(), trace_->end(), [](const auto& r) { return !r.hash_ids.empty(); });
+    if (first != trace_->end()) shared_ = first->hash_ids[0];
+  }
 
   void next(Prompt& out) {
     out.hashes.clear();
@@ -115,7 +119,7 @@ class Prompts {
     out.tokens = static_cast<uint32_t>(r.input_tokens), out.answer = static_cast<uint32_t>(r.output_tokens);
     const size_t whole = std::min<size_t>(r.hash_ids.size(), r.input_tokens / kBlockTokens);
     for (size_t i = 0; i < whole; ++i)  // what all requests share stays shared from pass to pass
-      out.hashes.push_back(hash_of(r.hash_ids[i] == (*trace_)[0].hash_ids[0] ? 0 : pass_, r.hash_ids[i]));
+      out.hashes.push_back(hash_of(r.hash_ids[i] == shared_ ? 0 : pass_, r.hash_ids[i]));
     if (++at_ == trace_->size()) at_ = 0, ++pass_;
   }
 
@@ -123,6 +127,7 @@ class Prompts {
   Rng rng_;
   std::deque<Session> sessions_;
   uint64_t session_count_ = 0, pass_ = 0;
+  uint64_t shared_ = 0;  // the block that a trace's first prompt begins with
   size_t at_ = 0;
 };
 
