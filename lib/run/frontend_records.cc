@@ -48,8 +48,16 @@ void Frontend::keep_record(const node::Reply& reply, const Timing& timing, TimeP
   if (records_.size() > kRecordsMax) records_.pop_front();
 }
 
+/// Our id of what an answer calls itself: cmpl-X and chatcmpl-X are req_X; others are left as they are.
+std::string request_id(const std::string& id) {
+  for (const std::string_view kind : {"cmpl-", "chatcmpl-"})
+    if (id.starts_with(kind)) return "req_" + id.substr(kind.size());
+  return id;
+}
+
 // The newest of a client's id wins: clients repeat theirs.
-void Frontend::request_record(const std::string& id, http::Responder out) {
+void Frontend::request_record(const std::string& asked, http::Responder out) {
+  const std::string id = request_id(asked);
   loop_->post([this, id, out](TimePoint now, node::Actions&) {
     for (auto it = records_.rbegin(); it != records_.rend(); ++it)
       if (it->first == id || it->second["x_request_id"].as_string() == id)

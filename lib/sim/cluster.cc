@@ -55,7 +55,9 @@ Result<ClusterShape> parse_cluster(std::string_view text) {
     out.prefill = count(text.substr(0, p));
     out.decode = count(text.substr(p + 1, text.size() - p - 2));
   } else {
-    return bad("is no cluster; write 8p8d (prefill and decode nodes) or 16m (nodes that do both)");
+    return bad(
+        "is no cluster; write 8p8d (prefill and decode nodes) or 16m (nodes that do both); 8p alone is for --rules "
+        "paper");
   }
   if (out.coupled == 0 && (out.prefill == 0 || out.decode == 0))
     return bad("needs 1 to " + std::to_string(kClusterNodesMax) + " nodes of each kind");

@@ -76,7 +76,16 @@ Result<std::vector<sim::TraceRequest>> read_sim_trace(const cli::Args& args) {
 }
 
 Result<int> simulate(const cli::Args& args) {
-  return args.text(kRules) == "paper" ? simulate_paper(args) : simulate_cluster(args);
+  if (args.text(kRules) != "paper") return simulate_cluster(args);
+  // An answer that passes over a flag would look like one that heeds it.
+  for (const Flag* flag :
+       {&kProfile, &kHold, &kDram, &kSsd, &kPipeline, &kOverlap, &kCoupled, &kCoupledChunk, &kJoinStall, &kSlowStart,
+        &kFail, &kAggregate, &kSaveSamples, &kSample, &kCounterfactual, &kFindMaxRate, &kFindRatio, &kShare})
+    if (args.given(*flag)) {
+      const std::string name = "--" + std::string(flag->name);
+      return user_error(err::kUsage, name + " means nothing under --rules paper", name);
+    }
+  return simulate_paper(args);
 }
 
 }  // namespace mc::bench
