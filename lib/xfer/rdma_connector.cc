@@ -1,5 +1,6 @@
 #include "xfer/rdma_connector.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace mc::xfer {
@@ -37,18 +38,28 @@ std::vector<RdmaConnector::Done> RdmaConnector::take() {
   return std::exchange(done_, {});
 }
 
+std::deque<RdmaConnector::Job>::iterator RdmaConnector::next() {
+  return std::find_if(waiting_.begin(), waiting_.end(), [&](const Job& job) {
+    const auto at = running_.find(job.attempt.endpoint);
+    return at == running_.end() || at->second < kPerEndpointMax;
+  });
+}
+
 void RdmaConnector::run() {
   std::unique_lock lock(mutex_);
   for (;;) {
     ++idle_;
-    wake_.wait(lock, [&] { return stop_ || !waiting_.empty(); });
+    wake_.wait(lock, [&] { return stop_ || next() != waiting_.end(); });
     --idle_;
-    if (waiting_.empty()) return;
-    const Job job = std::move(waiting_.front());
-    waiting_.pop_front();
+    const auto chosen = next();
+    if (chosen == waiting_.end()) return;
+    const Job job = std::move(*chosen);
+    waiting_.erase(chosen);
+    ++running_[job.attempt.endpoint];
     lock.unlock();
     auto result = job.work();
     lock.lock();
+    if (--running_[job.attempt.endpoint] == 0) running_.erase(job.attempt.endpoint);  // this thread looks again
     done_.push_back({job.attempt, result ? std::nullopt : std::optional(std::move(result).error())});
     ready_.signal();
   }
