@@ -173,13 +173,18 @@ std::shared_ptr<RdmaMemory::Entry> RdmaMemory::next_to_restore(size_t device,
 }
 
 Result<void> RdmaMemory::restore(size_t device, const std::shared_ptr<RdmaDevice>& again) {
-  while (const auto entry = next_to_restore(device, again)) {
+  while (auto entry = next_to_restore(device, again)) {
     std::vector<Registration> fresh;
     auto enrolled = enroll(*entry, {again}, fresh);
+    if (enrolled) {
+      std::lock_guard lock(mutex_);
+      std::swap(entry->on[device], fresh[0]);
+    }
+    fresh.clear();  // as all of the entry: remove() hands the memory back when it is told, so nothing may be left here
     {
       std::lock_guard lock(mutex_);
-      if (enrolled) std::swap(entry->on[device], fresh[0]);
       entry->restoring = false;
+      entry.reset();  // not the last: the map has it, or remove()
     }
     restored_.notify_all();
     if (!enrolled) {
