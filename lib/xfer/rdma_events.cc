@@ -101,9 +101,13 @@ void RdmaTransport::lose_device(RdmaDevice& device, const std::string& why, Outb
 
 Result<void> RdmaTransport::watch(RdmaDevice& device) {
   MC_TRY(completions, home_.poller->add(index_, device.channel()->fd, EPOLLIN));
-  MC_TRY(events, home_.poller->add(index_, device.context()->async_fd, EPOLLIN));
+  auto events = home_.poller->add(index_, device.context()->async_fd, EPOLLIN);
+  if (!events) {
+    home_.poller->remove(device.channel()->fd);
+    return std::move(events).error();
+  }
   channels_.emplace(completions, &device);
-  async_.emplace(events, &device);
+  async_.emplace(*events, &device);
   return {};
 }
 
@@ -114,13 +118,12 @@ void RdmaTransport::unwatch_channel(const RdmaDevice& device) {
 
 /// Opened again, with all memory registered on it: peers get the new keys before any path is begun.
 void RdmaTransport::device_back(const RdmaRevival::Back& back) {
-  const std::shared_ptr<RdmaDevice> old = std::exchange(hardware_.devices[back.index], back.device);  // shared: there
-  unwatch_channel(*old);
   if (auto watched = watch(*back.device); !watched) {
     log_error("rdma device not watched", {{"device", back.device->name()}, {"why", watched.error().what}});
-    back.device->failed = true;
-    return revival_.failed(back.index, back.device->name());
+    return revival_.failed(back.index, back.device->name());  // the old one stays until a new one is there
   }
+  const std::shared_ptr<RdmaDevice> old = std::exchange(hardware_.devices[back.index], back.device);  // shared: there
+  unwatch_channel(*old);
   log_warn("rdma device opened again", {{"device", back.device->name()}});
   for (RdmaPort& port : hardware_.ports) {
     if (port.device != old) continue;
