@@ -187,7 +187,7 @@ uint64_t RdmaTransport::window(const RdmaEndpoint& endpoint, const RdmaRail& rai
 
 /// Is there a path with room that is nearer to the slice's memory, and will have moved it as soon?
 bool RdmaTransport::yields(const RdmaEndpoint& endpoint, const RdmaRail& rail, const Slice& slice) {
-  if (!placed_) return false;
+  if (!placed_ || endpoint.rails.size() == 1) return false;
   const MemoryPlace memory = memory_.place(slice.local);
   const auto load_of = [&](const RdmaRail& each) {
     return PathLoad{.bytes = each.bytes(),
@@ -195,10 +195,10 @@ bool RdmaTransport::yields(const RdmaEndpoint& endpoint, const RdmaRail& rail, c
                     .penalty = penalty(hardware_.ports[each.local()].place, memory),
                     .open = each.machine.state() == State::up && !each.sated() && !each.paced};
   };
-  std::vector<PathLoad> others;
+  loads_.clear();
   for (const auto& other : endpoint.rails)
-    if (other.get() != &rail) others.push_back(load_of(*other));
-  return leaves_to_nearer(load_of(rail), others, slice.local.size());
+    if (other.get() != &rail) loads_.push_back(load_of(*other));
+  return leaves_to_nearer(load_of(rail), loads_, slice.local.size());
 }
 
 /// How many of these slices the path's pace lets go now; the engine is told when more may.

@@ -254,7 +254,8 @@ class RdmaTransport final : public Transport {
   std::vector<std::unique_ptr<RdmaRail>> orphans_;  // of connections that are gone, while they are being connected
   uint64_t revival_token_ = 0;
   TimePoint lose_nic_at_ = kNever;
-  bool placed_ = false;                       // a port's place is known: distances count
+  bool placed_ = false;                       // the ports' places differ: distances count
+  std::vector<PathLoad> loads_;               // scratch
   std::map<uint64_t, RdmaDevice*> channels_;  // by poller token
   std::map<uint64_t, RdmaDevice*> async_;
   std::map<EndpointId, std::unique_ptr<RdmaEndpoint>> endpoints_;

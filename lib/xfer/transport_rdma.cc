@@ -86,7 +86,7 @@ Result<std::string> RdmaTransport::listen() {
   const GpuChoice gpu = choose_gpu_path(facts);
   memory_.set_gpu_path(gpu.path);
   log_info("rdma to gpu memory", {{"path", to_string(gpu.path)}, {"why", gpu.reason}});
-  for (const RdmaPort& port : hardware_.ports) placed_ |= port.place != DevicePlace{};
+  for (const RdmaPort& port : hardware_.ports) placed_ |= port.place != hardware_.ports[0].place;
   for (const RdmaPort& port : hardware_.ports)
     log_info("rdma port", {{"port", port.name()},
                            {"active", port.active},
