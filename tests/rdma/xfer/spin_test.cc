@@ -51,6 +51,7 @@ Request checked(Pair& pair, size_t local_at, size_t remote_at, size_t bytes) {
 TEST_CASE("rdma/spin: a caller that polls reads and writes the right bytes, small and large, one and many") {
   RdmaPair pair(size_t{8} << 20, holder_options(), spinning());
   Rng rng(::mc::test::seed());
+  uint64_t moved = 0;
   for (int round = 0; round < 60; ++round) {
     const size_t count = rng.chance(0.7) ? 1 : 1 + rng.below(6);
     std::vector<Request> reads, writes;
@@ -60,6 +61,7 @@ TEST_CASE("rdma/spin: a caller that polls reads and writes the right bytes, smal
       reads.push_back(pair.read(local_at, rng.below((size_t{8} << 20) - bytes + 1), bytes));
       if (rng.chance(0.5)) reads.back().crc32c = crc32c(pair.kv.bytes().subspan(reads.back().offset, bytes));
       writes.push_back(pair.write(local_at, local_at, bytes));
+      moved += 2 * bytes;
     }
     std::vector<RequestResult> results;
     CHECK(pair.reader.run(reads, &results) == Code::ok);
@@ -77,6 +79,7 @@ TEST_CASE("rdma/spin: a caller that polls reads and writes the right bytes, smal
   CHECK(counters.batches_open == 0);
   CHECK(counters.batches_submitted == 120);
   CHECK(counters.batches_done == 120);
+  CHECK(counters.urgent_bytes + counters.bulk_bytes == moved);
 }
 
 TEST_CASE("rdma/spin: what is refused or corrupt is told as it is without polling") {
