@@ -8,7 +8,7 @@
 //
 //    0        4     6    7    8               16        20        24              32
 //    | magic  | ver |type|flag| id            | buffer  | snapshot| offset        |
-//    | "MCXF" |  1  |    |    | slice, seq no.|         |         |               |
+//    | "MCXF" |  2  |    |    | slice, seq no.|         |         |               |
 //   32              40        44            48              56        60        64
 //    | length        | status  | payload_crc | reserved = 0  |immediate| head_crc|
 #pragma once
@@ -28,7 +28,7 @@
 namespace mc::wire {
 
 inline constexpr uint32_t kXferMagic = 0x4658434d;  // "MCXF"
-inline constexpr uint16_t kXferVersion = 1;
+inline constexpr uint16_t kXferVersion = 2;         // 2: kFrameTogether, immediates
 inline constexpr size_t kFrameHeaderBytes = 64;
 inline constexpr size_t kFrameDataMax = size_t{8} << 20;      // payload of data and write frames
 inline constexpr size_t kFrameControlMax = size_t{64} << 10;  // payload of every other frame
