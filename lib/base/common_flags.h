@@ -4,6 +4,7 @@
 #pragma once
 
 #include "base/cli.h"
+#include "base/flag_list.h"
 
 namespace mc::flags {
 
@@ -232,5 +233,8 @@ inline constexpr Flag kCheck{.name = "check",
                              .help = "validate model, memory, ports and devices, then exit",
                              .common = true,
                              .one_shot = true};
+
+/// What every one-shot verb has besides its own.
+inline constexpr auto kEveryRun = list(&kConfig, &kJson, &kLogLevel, &kLogFormat, &kPrintConfig);
 
 }  // namespace mc::flags

@@ -17,38 +17,12 @@ using namespace sim_flags;
 
 constexpr Flag kNodes{.name = "nodes", .kind = FlagKind::count, .value = "N", .fallback = "16", .help = "how many"};
 
-constexpr const Flag* kFlags[] = {&kNodes,
-                                  &kProfile,
-                                  &kTtftSlo,
-                                  &kTbtSlo,
-                                  &kShare,
-                                  &kSpeedup,
-                                  &kPolicy,
-                                  &kFetchRule,
-                                  &kTheta,
-                                  &kAdmission,
-                                  &kHold,
-                                  &kDram,
-                                  &kSsd,
-                                  &kCacheBlocks,
-                                  &kBandwidth,
-                                  &kOverlap,
-                                  &kCoupled,
-                                  &kCoupledChunk,
-                                  &kJoinStall,
-                                  &kSlowStart,
-                                  &kPipeline,
-                                  &kDecodeTime,
-                                  &kSlack,
-                                  &kAggregate,
-                                  &kLimit,
-                                  &flags::kOutput,
-                                  &flags::kSeed,
-                                  &flags::kConfig,
-                                  &flags::kJson,
-                                  &flags::kLogLevel,
-                                  &flags::kLogFormat,
-                                  &flags::kPrintConfig};
+constexpr auto kFlags =
+    flags::join(flags::list(&kNodes, &kProfile, &kTtftSlo, &kTbtSlo, &kShare, &kSpeedup, &kPolicy, &kFetchRule, &kTheta,
+                            &kAdmission, &kHold, &kDram, &kSsd, &kCacheBlocks, &kBandwidth, &kOverlap, &kCoupled,
+                            &kCoupledChunk, &kJoinStall, &kSlowStart, &kPipeline, &kDecodeTime, &kSlack, &kAggregate,
+                            &kLimit, &flags::kOutput, &flags::kSeed),
+                flags::kEveryRun);
 
 struct Choice {
   std::string name;  // disaggregated, coupled chunked, coupled prefill-first

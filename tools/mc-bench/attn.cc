@@ -66,26 +66,10 @@ constexpr Flag kRepeats{.name = "repeats",
                         .fallback = "5",
                         .help = "turns of each point"};
 
-constexpr const Flag* kFlags[] = {&kPhase,
-                                  &kLengths,
-                                  &kPlans,
-                                  &kVariants,
-                                  &kDtypes,
-                                  &kHeads,
-                                  &kHeadDims,
-                                  &kChunk,
-                                  &kRouting,
-                                  &kRepeats,
-                                  &flags::kBlockTokens,
-                                  &flags::kThreads,
-                                  &flags::kSeed,
-                                  &flags::kJson,
-                                  &flags::kOutput,
-                                  &flags::kQuiet,
-                                  &flags::kConfig,
-                                  &flags::kLogLevel,
-                                  &flags::kLogFormat,
-                                  &flags::kPrintConfig};
+constexpr auto kFlags = flags::join(
+    flags::list(&kPhase, &kLengths, &kPlans, &kVariants, &kDtypes, &kHeads, &kHeadDims, &kChunk, &kRouting, &kRepeats,
+                &flags::kBlockTokens, &flags::kThreads, &flags::kSeed, &flags::kOutput, &flags::kQuiet),
+    flags::kEveryRun);
 
 constexpr int64_t kTokensMax = int64_t{1} << 24;
 

@@ -58,25 +58,10 @@ constexpr Flag kShardSize{.name = "shard-size",
 constexpr Flag kDirectory{
     .name = "output", .letter = 'o', .value = "DIR", .help = "directory to write; made if missing"};
 
-constexpr const Flag* kFlags[] = {&kArch,
-                                  &kLayers,
-                                  &kHidden,
-                                  &kIntermediate,
-                                  &kHeads,
-                                  &kKvHeads,
-                                  &kHeadDim,
-                                  &kVocab,
-                                  &kContext,
-                                  &kWeightDtype,
-                                  &kTied,
-                                  &kShardSize,
-                                  &kDirectory,
-                                  &flags::kSeed,
-                                  &flags::kConfig,
-                                  &flags::kJson,
-                                  &flags::kLogLevel,
-                                  &flags::kLogFormat,
-                                  &flags::kPrintConfig};
+constexpr auto kFlags =
+    flags::join(flags::list(&kArch, &kLayers, &kHidden, &kIntermediate, &kHeads, &kKvHeads, &kHeadDim, &kVocab,
+                            &kContext, &kWeightDtype, &kTied, &kShardSize, &kDirectory, &flags::kSeed),
+                flags::kEveryRun);
 
 constexpr uint32_t kByteVocab = 264;  // mc-tiny's special tokens, then the 256 bytes
 constexpr uint32_t kTinyVocab = 2048;

@@ -56,27 +56,11 @@ constexpr Flag kRows{.name = "batch",
 constexpr Flag kSaveCost{
     .name = "save-cost", .value = "FILE", .help = "fit a cost profile and write it, for --cost of the workers"};
 
-constexpr const Flag* kFlags[] = {&kPrompts,
-                                  &kTokens,
-                                  &kDepths,
-                                  &kRows,
-                                  &kRepeats,
-                                  &kSaveCost,
-                                  &flags::kModel,
-                                  &flags::kDtype,
-                                  &flags::kWeightDtype,
-                                  &flags::kAttention,
-                                  &flags::kChunkTokens,
-                                  &flags::kBlockTokens,
-                                  &flags::kThreads,
-                                  &flags::kKernels,
-                                  &flags::kJson,
-                                  &flags::kOutput,
-                                  &flags::kQuiet,
-                                  &flags::kConfig,
-                                  &flags::kLogLevel,
-                                  &flags::kLogFormat,
-                                  &flags::kPrintConfig};
+constexpr auto kFlags =
+    flags::join(flags::list(&kPrompts, &kTokens, &kDepths, &kRows, &kRepeats, &kSaveCost, &flags::kModel,
+                            &flags::kDtype, &flags::kWeightDtype, &flags::kAttention, &flags::kChunkTokens,
+                            &flags::kBlockTokens, &flags::kThreads, &flags::kKernels, &flags::kOutput, &flags::kQuiet),
+                flags::kEveryRun);
 
 constexpr uint64_t kTokensMax = 1 << 20;
 

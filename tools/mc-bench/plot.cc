@@ -54,23 +54,9 @@ constexpr Flag kGnuplot{.name = "gnuplot", .value = "FILE", .help = "write the s
 constexpr Flag kTerminal{
     .name = "terminal", .kind = FlagKind::boolean, .help = "draw with letters; the default without --svg, --gnuplot"};
 
-constexpr const Flag* kFlags[] = {&kX,
-                                  &kY,
-                                  &kCdf,
-                                  &kBy,
-                                  &kWhere,
-                                  &kSlo,
-                                  &kLog,
-                                  &kTitle,
-                                  &kSvg,
-                                  &kGnuplot,
-                                  &kTerminal,
-                                  &flags::kConfig,
-                                  &flags::kJson,
-                                  &flags::kOutput,
-                                  &flags::kLogLevel,
-                                  &flags::kLogFormat,
-                                  &flags::kPrintConfig};
+constexpr auto kFlags = flags::join(
+    flags::list(&kX, &kY, &kCdf, &kBy, &kWhere, &kSlo, &kLog, &kTitle, &kSvg, &kGnuplot, &kTerminal, &flags::kOutput),
+    flags::kEveryRun);
 
 Result<PlotPlan> read_plan(const cli::Args& args) {
   PlotPlan plan{.distribution = args.given(kCdf), .x = args.text(kX), .y = args.list(kY), .by = args.list(kBy)};

@@ -48,16 +48,11 @@ constexpr Flag kFullLast{.name = "full-last",
                          .fallback = "0",
                          .help = "full layers at the end of the hybrid; 0 is the model's, or 1"};
 
-constexpr const Flag* kFlags[] = {&kLengths,          &kCount,
-                                  &kMobaBlock,        &kTopK,
-                                  &kFullLast,         &flags::kModel,
-                                  &flags::kDtype,     &flags::kWeightDtype,
-                                  &flags::kAttention, &flags::kBlockTokens,
-                                  &flags::kThreads,   &flags::kKernels,
-                                  &flags::kSeed,      &flags::kJson,
-                                  &flags::kOutput,    &flags::kQuiet,
-                                  &flags::kConfig,    &flags::kLogLevel,
-                                  &flags::kLogFormat, &flags::kPrintConfig};
+constexpr auto kFlags =
+    flags::join(flags::list(&kLengths, &kCount, &kMobaBlock, &kTopK, &kFullLast, &flags::kModel, &flags::kDtype,
+                            &flags::kWeightDtype, &flags::kAttention, &flags::kBlockTokens, &flags::kThreads,
+                            &flags::kKernels, &flags::kSeed, &flags::kOutput, &flags::kQuiet),
+                flags::kEveryRun);
 
 struct Question {
   std::string prompt, answer;  // an answer counts when the text goes on with it

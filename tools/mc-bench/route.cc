@@ -43,18 +43,8 @@ constexpr Flag kTime{.name = "time",
                      .value = "T",
                      .fallback = "2s",
                      .help = "measure each point for so long"};
-constexpr const Flag* kFlags[] = {&kNodes,
-                                  &kBlocks,
-                                  &kTrace,
-                                  &kPolicy,
-                                  &kTime,
-                                  &flags::kSeed,
-                                  &flags::kJson,
-                                  &flags::kOutput,
-                                  &flags::kConfig,
-                                  &flags::kLogLevel,
-                                  &flags::kLogFormat,
-                                  &flags::kPrintConfig};
+constexpr auto kFlags = flags::join(
+    flags::list(&kNodes, &kBlocks, &kTrace, &kPolicy, &kTime, &flags::kSeed, &flags::kOutput), flags::kEveryRun);
 
 constexpr uint32_t kBlockTokens = 512;  // of the public traces
 constexpr double kLoad = 0.7;           // of the prefill nodes, by the prompts' uncached cost

@@ -11,46 +11,13 @@ namespace {
 
 using namespace sim_flags;
 
-constexpr const Flag* kFlags[] = {&kRules,
-                                  &kCluster,
-                                  &kPolicy,
-                                  &kFetchRule,
-                                  &kTheta,
-                                  &kCacheBlocks,
-                                  &kSpeedup,
-                                  &kBandwidth,
-                                  &kTtftSlo,
-                                  &kTbtSlo,
-                                  &kProfile,
-                                  &kHold,
-                                  &kDram,
-                                  &kSsd,
-                                  &kPipeline,
-                                  &kOverlap,
-                                  &kCoupled,
-                                  &kCoupledChunk,
-                                  &kJoinStall,
-                                  &kSlowStart,
-                                  &kFail,
-                                  &kAggregate,
-                                  &kSaveSamples,
-                                  &kSample,
-                                  &kAdmission,
-                                  &kCounterfactual,
-                                  &kFindMaxRate,
-                                  &kFindRatio,
-                                  &kShare,
-                                  &kDecodeTime,
-                                  &kSlack,
-                                  &kLimit,
-                                  &kSaveRequests,
-                                  &flags::kOutput,
-                                  &flags::kSeed,
-                                  &flags::kConfig,
-                                  &flags::kJson,
-                                  &flags::kLogLevel,
-                                  &flags::kLogFormat,
-                                  &flags::kPrintConfig};
+constexpr auto kFlags =
+    flags::join(flags::list(&kRules, &kCluster, &kPolicy, &kFetchRule, &kTheta, &kCacheBlocks, &kSpeedup, &kBandwidth,
+                            &kTtftSlo, &kTbtSlo, &kProfile, &kHold, &kDram, &kSsd, &kPipeline, &kOverlap, &kCoupled,
+                            &kCoupledChunk, &kJoinStall, &kSlowStart, &kFail, &kAggregate, &kSaveSamples, &kSample,
+                            &kAdmission, &kCounterfactual, &kFindMaxRate, &kFindRatio, &kShare, &kDecodeTime, &kSlack,
+                            &kLimit, &kSaveRequests, &flags::kOutput, &flags::kSeed),
+                flags::kEveryRun);
 
 }  // namespace
 

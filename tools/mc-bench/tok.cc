@@ -27,9 +27,8 @@ constexpr Flag kRepeats{.name = "repeats",
                         .fallback = "5",
                         .help = "measurements; the best is shown"};
 
-constexpr const Flag* kFlags[] = {&kGolden,           &kRepeats,           &flags::kModel,  &flags::kJson,
-                                  &flags::kOutput,    &flags::kQuiet,      &flags::kConfig, &flags::kLogLevel,
-                                  &flags::kLogFormat, &flags::kPrintConfig};
+constexpr auto kFlags =
+    flags::join(flags::list(&kGolden, &kRepeats, &flags::kModel, &flags::kOutput, &flags::kQuiet), flags::kEveryRun);
 
 constexpr size_t kFileBytesMax = size_t{1} << 30;
 constexpr size_t kDocumentBytes = 64 << 10;

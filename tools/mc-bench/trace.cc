@@ -57,22 +57,9 @@ constexpr Flag kLimit{.name = "limit",
                       .help = "first N requests of each file only",
                       .choices = "all"};
 
-constexpr const Flag* kFlags[] = {&kCache,
-                                  &kCheckpoints,
-                                  &kPolicy,
-                                  &kBlocks,
-                                  &kRequests,
-                                  &kFrom,
-                                  &kTo,
-                                  &kSpeedup,
-                                  &kLimit,
-                                  &flags::kSeed,
-                                  &flags::kConfig,
-                                  &flags::kJson,
-                                  &flags::kOutput,
-                                  &flags::kLogLevel,
-                                  &flags::kLogFormat,
-                                  &flags::kPrintConfig};
+constexpr auto kFlags = flags::join(flags::list(&kCache, &kCheckpoints, &kPolicy, &kBlocks, &kRequests, &kFrom, &kTo,
+                                                &kSpeedup, &kLimit, &flags::kSeed, &flags::kOutput),
+                                    flags::kEveryRun);
 
 using Traces = std::vector<std::vector<TraceRequest>>;  // one a file
 

@@ -8,8 +8,7 @@
 namespace mc::bench {
 namespace {
 
-constexpr const Flag* kEveryVerb[] = {&flags::kConfig, &flags::kJson, &flags::kLogLevel, &flags::kLogFormat,
-                                      &flags::kPrintConfig};
+constexpr auto kEveryVerb = flags::kEveryRun;
 
 constexpr cli::Positional kDiffArgs[] = {{.name = "LEFT", .help = "a .mckv stream; - is stdin"},
                                          {.name = "RIGHT", .help = "the other one"}};
