@@ -21,98 +21,129 @@ TimePoint now() {
   return SystemClock::instance().now();
 }
 
+/// One run: `depth` batches in flight, each replaced when it is done, until time or number is reached; beside them,
+/// if asked for, bulk reads that only keep the path busy. A batch's cookie is its slot, one beside comes after.
+class TransferRun {
+ public:
+  TransferRun(Engine& engine, PeerId peer, const BufferInfo& remote, std::span<std::byte> local, const BenchPlan& plan)
+      : engine_(engine), peer_(peer), remote_(remote), plan_(plan), started_(plan.depth), target_(plan.depth) {
+    const size_t beside = kBesideDepth * plan.beside_bytes;
+    beside_place_ = local.last(beside);
+    local_ = local.first(local.size() - beside);
+    for (size_t i = 0; i < local_.size() / batch_bytes(); ++i) idle_targets_.push_back(i);
+    requests_.resize(plan.batch_requests);
+  }
+
+  Result<BenchResult> run() {
+    begin_ = at_ = now();
+    for (; plan_.beside_bytes > 0 && flying_beside_ < kBesideDepth; ++flying_beside_)
+      MC_CHECK(submit_beside(flying_beside_));
+    for (; flying_ < plan_.depth && (plan_.transfers == 0 || submitted_ < plan_.transfers); ++flying_)
+      MC_CHECK(submit(flying_));
+    std::vector<Event> events;
+    while (flying_ + flying_beside_ > 0) {
+      events.clear();
+      if (engine_.poll(events, at_ + 60s) == 0) return Error{Code::timeout, "xfer bench: no completion in a minute"};
+      for (const Event& event : events) {
+        if (event.kind != Event::Kind::batch_done) continue;
+        const auto slot = static_cast<size_t>(event.cookie);
+        at_ = now();
+        MC_CHECK(slot < plan_.depth ? finish(event, slot) : finish_beside(event, slot - plan_.depth));
+      }
+    }
+    result_.elapsed = now() - begin_;
+    return std::move(result_);
+  }
+
+ private:
+  size_t batch_bytes() const { return plan_.request_bytes * plan_.batch_requests; }
+
+  Result<void> submit(size_t slot) {
+    target_[slot] = idle_targets_.front();
+    idle_targets_.pop_front();
+    const uint64_t places = remote_.length / plan_.request_bytes;
+    const auto into = local_.subspan(target_[slot] * batch_bytes(), batch_bytes());
+    for (size_t i = 0; i < requests_.size(); ++i) {
+      const uint64_t place = next_place_++ % places;
+      requests_[i] = {.op = plan_.op,
+                      .peer = peer_,
+                      .local = into.subspan(i * plan_.request_bytes, plan_.request_bytes),
+                      .buffer = remote_.id,
+                      .offset = place * plan_.request_bytes,
+                      .transfer_class = plan_.transfer_class};
+      if (plan_.immediates) requests_[i].immediate = static_cast<uint32_t>(next_place_);
+      if (!plan_.crc32c.empty()) requests_[i].crc32c = plan_.crc32c[place % plan_.crc32c.size()];
+    }
+    started_[slot] = at_;
+    ++submitted_;
+    MC_CHECK(engine_.submit(requests_, started_[slot] + 30s, slot));
+    return {};
+  }
+
+  Result<void> submit_beside(size_t which) {
+    const Request request{.op = plan_.op,
+                          .peer = peer_,
+                          .local = beside_place_.subspan(which * plan_.beside_bytes, plan_.beside_bytes),
+                          .buffer = remote_.id};
+    MC_CHECK(engine_.submit({&request, 1}, now() + 30s, plan_.depth + which));
+    return {};
+  }
+
+  Result<void> finish(const Event& event, size_t slot) {
+    idle_targets_.push_back(target_[slot]);
+    ++result_.batches;
+    if (event.code != Code::ok)
+      ++result_.failed;
+    else
+      result_.bytes += batch_bytes();
+    if (result_.latencies.size() < kLatenciesMax) result_.latencies.push_back(at_ - started_[slot]);
+    MC_CHECK(engine_.close(event.batch, at_ + 30s));
+    --flying_;
+    const bool more = plan_.transfers != 0 ? submitted_ < plan_.transfers : at_ - begin_ < plan_.duration;
+    if (!more) return {};
+    MC_CHECK(submit(slot));
+    ++flying_;
+    return {};
+  }
+
+  Result<void> finish_beside(const Event& event, size_t which) {
+    if (event.code == Code::ok) result_.beside_bytes += plan_.beside_bytes;
+    MC_CHECK(engine_.close(event.batch, at_ + 30s));
+    if (flying_ > 0) return submit_beside(which);
+    --flying_beside_;
+    return {};
+  }
+
+  Engine& engine_;
+  PeerId peer_;
+  const BufferInfo& remote_;
+  const BenchPlan& plan_;
+  std::span<std::byte> local_, beside_place_;
+  std::vector<TimePoint> started_;
+  std::vector<size_t> target_;       // which part of `local_` a slot uses
+  std::deque<size_t> idle_targets_;  // the longest unused first: targets are as cold as sources
+  std::vector<Request> requests_;
+  uint64_t next_place_ = 0, submitted_ = 0;
+  size_t flying_ = 0, flying_beside_ = 0;
+  TimePoint begin_, at_;  // at_: of the latest completion, when the batch that replaces it starts. One reading for both
+  BenchResult result_;
+};
+
 }  // namespace
 
 Result<BenchResult> bench_transfer(Engine& engine, PeerId peer, uint32_t remote_buffer, std::span<std::byte> local,
                                    const BenchPlan& plan) {
   const auto descriptor = engine.descriptor(peer);
   const BufferInfo* remote = descriptor ? descriptor->find(remote_buffer) : nullptr;
-  const size_t batch_bytes = plan.request_bytes * plan.batch_requests;
   if (remote == nullptr)
     return Error{Code::not_found, "xfer bench: the peer offers no buffer " + std::to_string(remote_buffer)};
-  const size_t beside = kBesideDepth * plan.beside_bytes;
-  if (batch_bytes == 0 || plan.depth == 0 || local.size() < batch_bytes * plan.depth + beside ||
+  const size_t batch_bytes = plan.request_bytes * plan.batch_requests;
+  if (batch_bytes == 0 || plan.depth == 0 ||
+      local.size() < batch_bytes * plan.depth + kBesideDepth * plan.beside_bytes ||
       remote->length < std::max(plan.request_bytes, plan.beside_bytes))
     return Error{Code::invalid, "xfer bench: " + std::to_string(plan.depth) + " batches of " +
                                     std::to_string(batch_bytes) + " bytes do not fit the buffers"};
-  const auto beside_place = local.last(beside);
-  local = local.first(local.size() - beside);
-  const uint64_t places = remote->length / plan.request_bytes;
-  BenchResult result;
-  std::vector<TimePoint> started(plan.depth);
-  std::vector<size_t> target(plan.depth);  // which part of `local` a slot uses
-  std::deque<size_t> idle_targets;         // the longest unused first: targets are as cold as sources
-  for (size_t i = 0; i < local.size() / batch_bytes; ++i) idle_targets.push_back(i);
-  std::vector<Request> requests(plan.batch_requests);
-  uint64_t next_place = 0;
-  uint64_t submitted = 0;
-  const TimePoint begin = now();
-  TimePoint at = begin;  // of the latest completion: when the batch that replaces it starts. One reading for both
-  const auto submit = [&](size_t slot) -> Result<void> {
-    target[slot] = idle_targets.front();
-    idle_targets.pop_front();
-    const auto into = local.subspan(target[slot] * batch_bytes, batch_bytes);
-    for (size_t i = 0; i < requests.size(); ++i) {
-      const uint64_t place = next_place++ % places;
-      requests[i] = {.op = plan.op,
-                     .peer = peer,
-                     .local = into.subspan(i * plan.request_bytes, plan.request_bytes),
-                     .buffer = remote_buffer,
-                     .offset = place * plan.request_bytes,
-                     .transfer_class = plan.transfer_class};
-      if (plan.immediates) requests[i].immediate = static_cast<uint32_t>(next_place);
-      if (!plan.crc32c.empty()) requests[i].crc32c = plan.crc32c[place % plan.crc32c.size()];
-    }
-    started[slot] = at;
-    ++submitted;
-    MC_CHECK(engine.submit(requests, started[slot] + 30s, slot));
-    return {};
-  };
-  const auto submit_beside = [&](size_t which) -> Result<void> {
-    const Request request{.op = plan.op,
-                          .peer = peer,
-                          .local = beside_place.subspan(which * plan.beside_bytes, plan.beside_bytes),
-                          .buffer = remote_buffer};
-    MC_CHECK(engine.submit({&request, 1}, now() + 30s, plan.depth + which));
-    return {};
-  };
-  size_t flying = 0, flying_beside = 0;
-  for (; plan.beside_bytes > 0 && flying_beside < kBesideDepth; ++flying_beside) MC_CHECK(submit_beside(flying_beside));
-  for (; flying < plan.depth && (plan.transfers == 0 || submitted < plan.transfers); ++flying) MC_CHECK(submit(flying));
-  std::vector<Event> events;
-  while (flying + flying_beside > 0) {
-    events.clear();
-    if (engine.poll(events, at + 60s) == 0) return Error{Code::timeout, "xfer bench: no completion in a minute"};
-    for (const Event& event : events) {
-      if (event.kind != Event::Kind::batch_done) continue;
-      const auto slot = static_cast<size_t>(event.cookie);
-      at = now();
-      if (slot >= plan.depth) {
-        if (event.code == Code::ok) result.beside_bytes += plan.beside_bytes;
-        MC_CHECK(engine.close(event.batch, at + 30s));
-        if (flying > 0)
-          MC_CHECK(submit_beside(slot - plan.depth));
-        else
-          --flying_beside;
-        continue;
-      }
-      idle_targets.push_back(target[slot]);
-      ++result.batches;
-      if (event.code != Code::ok)
-        ++result.failed;
-      else
-        result.bytes += batch_bytes;
-      if (result.latencies.size() < kLatenciesMax) result.latencies.push_back(at - started[slot]);
-      MC_CHECK(engine.close(event.batch, at + 30s));
-      --flying;
-      const bool more = plan.transfers != 0 ? submitted < plan.transfers : at - begin < plan.duration;
-      if (!more) continue;
-      MC_CHECK(submit(slot));
-      ++flying;
-    }
-  }
-  result.elapsed = now() - begin;
-  return result;
+  return TransferRun(engine, peer, *remote, local, plan).run();
 }
 
 Result<std::vector<Duration>> bench_notify(Engine& engine, PeerId peer, size_t bytes, uint64_t rounds) {
