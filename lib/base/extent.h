@@ -5,7 +5,8 @@
 //   extent = for each kv_head:
 //            | K [tokens, head_dim] | V [tokens, head_dim] | ksum f32 [head_dim] | kmean bf16 [head_dim] |
 //            every part starts on a 64-byte boundary; rows beyond the block's token count are zero
-//   page   = extents of layers 0 .. layers-1, one after the other, rounded up to 4 KiB
+//   page   = extents of layers 0 .. layers-1, one after the other, rounded up to 4 KiB;
+//            of a pipeline stage: of its own layers alone
 #pragma once
 
 #include <cstddef>
@@ -15,7 +16,21 @@
 
 namespace mc {
 
-constexpr size_t round_up(size_t value, size_t step) { return (value + step - 1) / step * step; }
+constexpr size_t round_up(size_t value, size_t step) {
+  return (value + step - 1) / step * step;
+}
+
+/// Layers [first, end) of a model.
+struct LayerRange {
+  uint32_t first = 0, end = 0;
+  bool operator==(const LayerRange&) const = default;
+  constexpr uint32_t count() const { return end - first; }
+};
+
+/// The layers of stage `stage` (0-based) of a pipeline of `stages`, at most as many as layers (Mooncake 6.1).
+constexpr LayerRange stage_layers(uint32_t layers, uint32_t stage, uint32_t stages) {
+  return {layers * stage / stages, layers * (stage + 1) / stages};
+}
 
 struct ExtentLayout {
   static constexpr uint16_t kVersion = 1;  // goes into block headers and the namespace
@@ -25,6 +40,7 @@ struct ExtentLayout {
   uint32_t head_dim = 0;
   uint32_t block_tokens = 64;
   Dtype dtype = Dtype::bf16;  // of K and V: f32 or bf16
+  LayerRange stage;           // the layers a page holds, of a pipeline stage; empty: all
 
   bool operator==(const ExtentLayout&) const = default;
 
@@ -36,8 +52,10 @@ struct ExtentLayout {
   /// Bytes of one KV head's record: distance between heads inside an extent.
   constexpr size_t head_bytes() const { return kmean_offset() + round_up(head_dim * 2, 64); }
   constexpr size_t layer_bytes() const { return kv_heads * head_bytes(); }
-  constexpr size_t layer_offset(uint32_t layer) const { return layer * layer_bytes(); }
-  constexpr size_t page_bytes() const { return round_up(layers * layer_bytes(), 4096); }
+  /// `layer` is one of held(), counted in the model.
+  constexpr size_t layer_offset(uint32_t layer) const { return (layer - stage.first) * layer_bytes(); }
+  constexpr LayerRange held() const { return stage.count() > 0 ? stage : LayerRange{0, layers}; }
+  constexpr size_t page_bytes() const { return round_up(held().count() * layer_bytes(), 4096); }
 };
 
 }  // namespace mc

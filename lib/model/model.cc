@@ -34,9 +34,17 @@ std::string mib(size_t bytes) {
   return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB";
 }
 
+/// The embeddings' rows are the head's where both are tied.
+bool needs_head(const ModelConfig& c, LayerRange held) {
+  return held.end == c.layers || (c.tied_embeddings && held.first == 0);
+}
+bool needs_embeddings(const ModelConfig& c, LayerRange held) {
+  return !c.tied_embeddings && held.first == 0;
+}
+
 }  // namespace
 
-size_t packed_weight_bytes(const ModelConfig& c, Dtype dtype, bool int8) {
+size_t packed_weight_bytes(const ModelConfig& c, Dtype dtype, bool int8, LayerRange held) {
   const auto whole = [&](uint64_t rows, uint64_t columns) {
     return ops::PackedMatrix::packed_bytes(rows, columns, dtype);
   };
@@ -46,7 +54,7 @@ size_t packed_weight_bytes(const ModelConfig& c, Dtype dtype, bool int8) {
   const auto mlp = [&](uint64_t inner) { return packed(2 * inner, c.hidden) + packed(c.hidden, inner); };
   const MixtureConfig& m = c.mixture;
   size_t mlps = 0;
-  for (uint32_t layer = 0; layer < c.layers; ++layer) {
+  for (uint32_t layer = held.first; layer < held.end; ++layer) {
     if (!c.has_mixture(layer)) {
       mlps += mlp(c.intermediate);
       continue;
@@ -56,8 +64,9 @@ size_t packed_weight_bytes(const ModelConfig& c, Dtype dtype, bool int8) {
   }
   const size_t layer =
       packed(q_width(c) + 2 * kv_width(c), c.hidden) + packed(c.hidden, q_width(c)) + 2 * sizeof(float) * c.hidden;
-  const size_t embeddings = c.tied_embeddings ? 0 : uint64_t{c.vocab} * c.hidden * dtype_bytes(dtype);
-  return c.layers * layer + mlps + packed(c.vocab, c.hidden) + embeddings;
+  const size_t head = needs_head(c, held) ? packed(c.vocab, c.hidden) : 0;
+  const size_t embeddings = needs_embeddings(c, held) ? uint64_t{c.vocab} * c.hidden * dtype_bytes(dtype) : 0;
+  return held.count() * layer + mlps + head + embeddings;
 }
 
 Result<ModelPlan> plan_model(const std::string& directory, const ModelOptions& options) {
@@ -71,7 +80,11 @@ Result<ModelPlan> plan_model(const std::string& directory, const ModelOptions& o
     return user_error(err::kDtypeUnsupported,
                       "weight dtype '" + options.weight_dtype + "'; supported: auto (as --dtype) and int8");
   plan.int8 = options.weight_dtype == "int8";
-  plan.weight_bytes = packed_weight_bytes(plan.config, dtype, plan.int8);
+  if (options.stages > plan.config.layers)
+    return user_error(err::kBadValue, "a pipeline of " + std::to_string(options.stages) + " stages for a model of " +
+                                          std::to_string(plan.config.layers) + " layers");
+  plan.layers = stage_layers(plan.config.layers, options.stage, options.stages);
+  plan.weight_bytes = packed_weight_bytes(plan.config, dtype, plan.int8, plan.layers);
   plan.files = std::move(files);
   return plan;
 }
@@ -96,6 +109,7 @@ Result<Model> Model::open(const std::string& directory, const ModelOptions& opti
   model.config_ = std::move(plan.config);
   model.dtype_ = plan.dtype;
   model.int8_ = plan.int8;
+  model.held_ = plan.layers;
   model.weight_bytes_ = plan.weight_bytes;
   model.weights_digest_ = plan.files.digest();
   for (const Tensor& tensor : plan.files.tensors())
@@ -107,15 +121,18 @@ Result<Model> Model::open(const std::string& directory, const ModelOptions& opti
 Result<void> Model::load(const WeightLoader& loader) {
   const ModelConfig& c = config_;
   layers_.resize(c.layers);
-  for (uint32_t i = 0; i < c.layers; ++i) MC_CHECK(load_layer(loader, i));
+  for (uint32_t i = held_.first; i < held_.end; ++i) MC_CHECK(load_layer(loader, i));
   MC_TRY(norm, loader.vector("model.norm.weight", c.hidden));
   final_norm_ = std::move(norm);
-  const WeightPart head[] = {{c.tied_embeddings ? "model.embed_tokens" : "lm_head", c.vocab}};
-  MC_TRY(packed, loader.matrix("", head, c.hidden));
-  head_ = std::move(packed);
-  if (c.tied_embeddings) return {};
-  MC_TRY(table, loader.table("model.embed_tokens.weight", c.vocab, c.hidden));
-  embeddings_ = std::move(table);
+  if (needs_head(c, held_)) {
+    const WeightPart head[] = {{c.tied_embeddings ? "model.embed_tokens" : "lm_head", c.vocab}};
+    MC_TRY(packed, loader.matrix("", head, c.hidden));
+    head_ = std::move(packed);
+  }
+  if (needs_embeddings(c, held_)) {
+    MC_TRY(table, loader.table("model.embed_tokens.weight", c.vocab, c.hidden));
+    embeddings_ = std::move(table);
+  }
   return {};
 }
 
@@ -193,16 +210,17 @@ Result<void> Model::load_layer(const WeightLoader& loader, uint32_t index) {
   return {};
 }
 
-ExtentLayout kv_layout(const ModelConfig& config, Dtype dtype, uint32_t block_tokens) {
+ExtentLayout kv_layout(const ModelConfig& config, Dtype dtype, uint32_t block_tokens, LayerRange held) {
   return {.layers = config.layers,
           .kv_heads = config.kv_heads,
           .head_dim = config.head_dim,
           .block_tokens = block_tokens,
-          .dtype = dtype};
+          .dtype = dtype,
+          .stage = held.count() < config.layers ? held : LayerRange{}};
 }
 
 ExtentLayout Model::kv_layout(uint32_t block_tokens) const {
-  return model::kv_layout(config_, dtype_, block_tokens);
+  return model::kv_layout(config_, dtype_, block_tokens, held_);
 }
 
 kv::Namespace Model::kv_namespace(const attn::Plan& plan, uint32_t block_tokens, const std::string& salt) const {

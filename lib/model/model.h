@@ -38,6 +38,8 @@ struct ModelOptions {
   /// "auto": as dtype. "int8": matrices in int8 with a scale for 128 weights (ops/int8.h), made while
   /// loading; embeddings, routers, norms and KV stay in `dtype`, and matrix inputs are f32.
   std::string weight_dtype = "auto";
+  /// The part of a pipeline to load: its layers, with the embeddings for the first stage and the head for the last.
+  uint32_t stage = 0, stages = 1;
 };
 
 /// What loading would do, found out from the headers alone.
@@ -45,6 +47,7 @@ struct ModelPlan {
   ModelConfig config;
   Dtype dtype = Dtype::bf16;
   bool int8 = false;
+  LayerRange layers;  // that are loaded
   size_t weight_bytes = 0;
   WeightFiles files;
 
@@ -81,13 +84,17 @@ class Model {
   /// SHA-256 hex of the weights (WeightFiles::digest).
   const std::string& weights_digest() const { return weights_digest_; }
   size_t weight_bytes() const { return weight_bytes_; }
+  /// Those loaded: all, or a pipeline stage's.
+  LayerRange held() const { return held_; }
+  bool whole() const { return held_.count() == config_.layers; }
+  /// Of the whole model.
   uint64_t parameters() const { return parameters_; }
 
   ExtentLayout kv_layout(uint32_t block_tokens) const;
   /// What must be equal before KV may be exchanged; `plan` is the prefill plan.
   kv::Namespace kv_namespace(const attn::Plan& plan, uint32_t block_tokens, const std::string& salt = {}) const;
 
-  // For the forward pass.
+  // For the forward pass. What is not held is empty.
   std::span<const Layer> layers() const { return layers_; }
   std::span<const float> final_norm() const { return final_norm_; }
   const ops::PackedMatrix& head() const { return head_; }
@@ -105,6 +112,7 @@ class Model {
   ModelConfig config_;
   Dtype dtype_ = Dtype::bf16;
   bool int8_ = false;
+  LayerRange held_;
   std::string weights_digest_;
   size_t weight_bytes_ = 0;
   uint64_t parameters_ = 0;
@@ -114,8 +122,9 @@ class Model {
   mem::HostBuffer embeddings_;  // [vocab, hidden] in dtype_; empty when tied: then head_ has them
 };
 
-ExtentLayout kv_layout(const ModelConfig& config, Dtype dtype, uint32_t block_tokens);
-/// Bytes of the weights as packed, without reading them: for messages and planning.
-size_t packed_weight_bytes(const ModelConfig& config, Dtype dtype, bool int8 = false);
+/// `held`: the layers of a pipeline stage; empty: all.
+ExtentLayout kv_layout(const ModelConfig& config, Dtype dtype, uint32_t block_tokens, LayerRange held = {});
+/// Bytes of the weights of layers `held` as packed, without reading them: for messages and planning.
+size_t packed_weight_bytes(const ModelConfig& config, Dtype dtype, bool int8, LayerRange held);
 
 }  // namespace mc::model

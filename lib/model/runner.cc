@@ -307,7 +307,8 @@ Result<void> Runner::State::check_chunk(const PrefillChunk& chunk) const {
   MC_ASSERT(chunk.plan != nullptr && chunk.pages != nullptr);
   MC_ASSERT_EQ(chunk.plan->layers, static_cast<int32_t>(config().layers));
   MC_ASSERT(chunk.logits.empty() || chunk.logits.size() == config().vocab);
-  MC_ASSERT(chunk.first_layer < config().layers && chunk.end_layer <= config().layers);
+  MC_ASSERT(chunk.first_layer >= model->held().first &&
+            (chunk.end_layer == 0 ? config().layers : chunk.end_layer) <= model->held().end);
   const size_t stream = chunk.tokens.size() * width.hidden;
   MC_ASSERT_EQ(chunk.activations_in.size(), chunk.first_layer > 0 ? stream : 0);
   const bool last = chunk.end_layer == 0 || chunk.end_layer == config().layers;
@@ -405,6 +406,7 @@ Result<void> Runner::decode(std::span<const DecodeRow> rows, std::span<float> lo
   const Workspace& work = s.work;
   const size_t count = rows.size(), half = s.rope.half();
   if (count == 0) return {};
+  MC_ASSERT(s.model->whole());
   if (count > s.options.max_batch)
     return Error{Code::invalid, "a batch of " + std::to_string(count) + " rows; at most " +
                                     std::to_string(s.options.max_batch) + " are allowed"};

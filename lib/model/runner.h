@@ -38,8 +38,8 @@ struct PrefillChunk {
   std::byte* const* pages = nullptr;  // of positions 0 .. start + tokens - 1; the prefix below start is filled
   const attn::Plan* plan = nullptr;
   std::span<float> logits;  // [vocab] of the last token, or empty
-  // A pipeline stage runs layers [first_layer, end_layer) alone; end_layer 0 = all. Activations are the f32
-  // residual stream, [tokens, hidden]: handed on bit for bit, so stages compute what one process would.
+  // A pipeline stage runs layers [first_layer, end_layer) alone, which its model holds; end_layer 0 = all. Activations
+  // are the f32 residual stream, [tokens, hidden]: handed on bit for bit, so stages compute what one process would.
   uint32_t first_layer = 0, end_layer = 0;
   std::span<const float> activations_in;  // of layers before first_layer; empty when that is 0
   std::span<float> activations_out;       // after end_layer - 1; empty when that is the model's last
@@ -67,7 +67,7 @@ class Runner {
   /// invalid: a token outside the vocabulary, a start off the block grid, more than max_chunk_tokens, or
   /// beyond the context. After an error the chunk's pages are undefined.
   Result<void> prefill(const PrefillChunk& chunk);
-  /// logits [rows, vocab]. Pages that become full are sealed.
+  /// Of a whole model. logits [rows, vocab]. Pages that become full are sealed.
   Result<void> decode(std::span<const DecodeRow> rows, std::span<float> logits);
 
   const Model& model() const;

@@ -115,7 +115,8 @@ std::vector<Conductor::NodeStatus> Conductor::nodes(TimePoint now) const {
     s.name = name;
     s.instance = node.instance;
     s.role = node.hello.role;
-    s.state = node.draining ? "drain" : "ready";
+    s.lacks = lacking(node);
+    s.state = node.draining ? "drain" : s.lacks.empty() ? "ready" : "partial";
     s.model = node.hello.model;
     s.http = node.hello.http;
     s.labels = node.hello.labels;

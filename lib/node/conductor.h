@@ -52,7 +52,8 @@ class Conductor final : public Machine {
     std::string name;
     InstanceId instance;
     wire::Role role = wire::Role::prefill;
-    std::string state;  // ready | drain
+    std::string state;  // ready | drain | partial: a pipeline without all its stages
+    std::string lacks;  // what a partial one waits for
     std::string model, http, control_uri;
     std::vector<wire::NameValue> labels;
     wire::Load load;
@@ -163,6 +164,8 @@ class Conductor final : public Machine {
   Node* find_node(const std::string& name);
   const Node* find_node(const std::string& name) const;
   Node* node_of(const Received& event);
+  /// What a pipeline's leader waits for before it serves; empty: nothing.
+  std::string lacking(const Node& node) const;
   bool serves(const Node& node, wire::Role role, const std::string& model) const;
   std::optional<kv::Namespace> namespace_of(const std::string& model) const;
 

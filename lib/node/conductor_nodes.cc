@@ -47,14 +47,22 @@ Conductor::Node* Conductor::node_of(const Received& event) {
   return nullptr;
 }
 
-// The leader of a pipeline serves when all of its stages are here and count as many stages as it does:
-// members that count otherwise compute other layers.
-bool Conductor::serves(const Node& node, wire::Role role, const std::string& model) const {
+// Members that count otherwise compute other layers.
+std::string Conductor::lacking(const Node& node) const {
+  if (node.hello.role == wire::Role::stage) return "";
   for (uint32_t stage = 1; stage < node.hello.stages; ++stage) {
-    const Node* member = find_node(stage_name(node.name, stage));
-    if (!member || member->hello.role != wire::Role::stage || member->hello.stages != node.hello.stages) return false;
+    const std::string name = stage_name(node.name, stage);
+    const Node* member = find_node(name);
+    if (!member || member->hello.role != wire::Role::stage) return "pipeline stage " + name + " is not here";
+    if (member->hello.stages != node.hello.stages)
+      return name + " counts " + std::to_string(member->hello.stages) + " stages, " + node.name + " " +
+             std::to_string(node.hello.stages);
   }
-  return node.hello.role == role && (model.empty() || node.hello.model == model);
+  return "";
+}
+
+bool Conductor::serves(const Node& node, wire::Role role, const std::string& model) const {
+  return node.hello.role == role && (model.empty() || node.hello.model == model) && lacking(node).empty();
 }
 
 std::optional<kv::Namespace> Conductor::namespace_of(const std::string& model) const {

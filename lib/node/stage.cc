@@ -11,11 +11,6 @@ constexpr const char* kNotListed = " is not the process that the conductor liste
 
 }  // namespace
 
-LayerRange stage_layers(uint32_t layers, uint32_t stage, uint32_t stages) {
-  MC_ASSERT(stages > 0 && stage < stages);
-  return {layers * stage / stages, layers * (stage + 1) / stages};
-}
-
 std::string stage_name(const std::string& leader, uint32_t stage) {
   return leader + "." + std::to_string(stage);
 }

@@ -19,11 +19,6 @@
 
 namespace mc::node {
 
-/// The layers of stage `stage` of `stages` (0-based): [first, end).
-struct LayerRange {
-  uint32_t first = 0, end = 0;
-};
-LayerRange stage_layers(uint32_t layers, uint32_t stage, uint32_t stages);
 /// "p0.1": the member `stage` of the pipeline led by p0.
 std::string stage_name(const std::string& leader, uint32_t stage);
 /// Whether `name` extends `leader` by a stage number.

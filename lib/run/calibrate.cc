@@ -17,6 +17,9 @@ Result<sched::Cost> measure_cost(model::Runner& runner, Duration budget) {
                              static_cast<int32_t>(runner.options().block_tokens)));
   std::vector<uint32_t> tokens(static_cast<size_t>(longest));
   for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<uint32_t>((i * 7919 + 3) % config.vocab);
+  // A pipeline's stage is measured by its layers: a full pipeline finishes a prompt in little more than that.
+  const LayerRange held = runner.model().held();
+  std::vector<float> activations(runner.model().whole() ? 0 : 2 * tokens.size() * config.hidden);
   std::vector<sched::PrefillSample> prefills;
   // All processes of a host start at once and disturb each other: the best of many short passes, alternating,
   // is what the machine can do, where one pass of each was up to half too slow.
@@ -30,6 +33,12 @@ Result<sched::Cost> measure_cost(model::Runner& runner, Duration budget) {
     chunk.tokens = std::span(tokens).first(static_cast<size_t>(length));
     chunk.pages = pages.pages();
     chunk.plan = &plan;
+    chunk.first_layer = held.first, chunk.end_layer = held.end;
+    const std::span<float> in = std::span(activations).first(activations.size() / 2);
+    const std::span<float> after = std::span(activations).last(in.size());
+    const size_t stream = chunk.tokens.size() * config.hidden;
+    if (held.first > 0) chunk.activations_in = in.first(stream);
+    if (held.end < config.layers) chunk.activations_out = after.first(stream);
     MC_CHECK(runner.prefill(chunk));
     prefills.push_back({static_cast<double>(length), 0, to_seconds(clock.now() - began)});
   }
@@ -39,6 +48,7 @@ Result<sched::Cost> measure_cost(model::Runner& runner, Duration budget) {
   prefills.erase(std::unique(prefills.begin(), prefills.end(), [](auto& a, auto& b) { return a.tokens == b.tokens; }),
                  prefills.end());
   sched::fit_prefill(prefills, cost);
+  if (!runner.model().whole()) return cost;  // it decodes nothing
   std::vector<float> logits(2 * size_t{config.vocab});
   double best_s = 1e9;
   for (int i = 0; i < 8; ++i) {

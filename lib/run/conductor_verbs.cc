@@ -131,15 +131,15 @@ Result<int> ps(const cli::Args& args) {
     MC_CHECK(write_all(1, out + end.dump() + "\n"));
     return 0;
   }
-  std::printf("%-5s %-8s %-6s %-21s %-12s %4s %5s %-15s %6s %-8s %s\n", "ID", "ROLE", "STATE", "ADDR", "MODEL", "RUN",
+  std::printf("%-5s %-8s %-7s %-21s %-12s %4s %5s %-15s %6s %-8s %s\n", "ID", "ROLE", "STATE", "ADDR", "MODEL", "RUN",
               "QUEUE", "KV USED/TOTAL", "HIT%", "UP", "LAST ERROR");
   for (const auto& n : cluster["nodes"].items()) {
     const double page = n["page_bytes"].as_double();
     const double total = n["pages_total"].as_double(), free = n["pages_free"].as_double();
     const std::string kv = page > 0 ? gib((total - free) * page) + "/" + gib(total * page)
                                     : std::to_string(n["pages_cached"].as_int()) + " blocks";
-    const std::string error(n["last_error"].as_string());
-    std::printf("%-5s %-8s %-6s %-21s %-12s %4ld %5ld %-15s %6.1f %-8s %s\n", std::string(n["id"].as_string()).c_str(),
+    const std::string lacks(n["lacks"].as_string()), error(lacks.empty() ? n["last_error"].as_string() : lacks);
+    std::printf("%-5s %-8s %-7s %-21s %-12s %4ld %5ld %-15s %6.1f %-8s %s\n", std::string(n["id"].as_string()).c_str(),
                 std::string(n["role"].as_string()).c_str(), std::string(n["state"].as_string()).c_str(),
                 std::string(n["http"].as_string()).c_str(),
                 std::string(n["model"].as_string().empty() ? "-" : n["model"].as_string()).c_str(),

@@ -28,8 +28,20 @@ Result<attn::Plan> resolve_plan(const std::string& text, const model::ModelConfi
                        static_cast<int32_t>(block_tokens));
 }
 
-model::ModelOptions model_options(const cli::Args& args) {
-  model::ModelOptions options{.dtype = args.text(flags::kDtype)};
+Result<PipelinePart> pipeline_part(const cli::Args& args) {
+  if (!args.has(flags::kPipeline) || !args.present(flags::kPipeline)) return PipelinePart{};
+  const std::string text = args.text(flags::kPipeline);
+  const size_t slash = text.find('/');
+  const auto stage = parse_u64(text.substr(0, slash), 0, 63);
+  const auto stages = slash == std::string::npos ? stage : parse_u64(text.substr(slash + 1), 1, 64);
+  if (slash == std::string::npos || !stage || !stages || *stage >= *stages)
+    return user_error(err::kBadValue, "--pipeline " + text + " is not of the form 0/2", "--pipeline");
+  return PipelinePart{static_cast<uint32_t>(*stage), static_cast<uint32_t>(*stages)};
+}
+
+Result<model::ModelOptions> model_options(const cli::Args& args) {
+  MC_TRY(part, pipeline_part(args));
+  model::ModelOptions options{.dtype = args.text(flags::kDtype), .stage = part.stage, .stages = part.stages};
   if (args.has(flags::kWeightDtype)) options.weight_dtype = args.text(flags::kWeightDtype);
   return options;
 }
@@ -45,7 +57,8 @@ Result<Engine> open_engine(const cli::Args& args) {
   if (args.has(flags::kKvDtype) && args.text(flags::kKvDtype) != "auto" && args.text(flags::kKvDtype) != dtype)
     return user_error(err::kBadValue, "--kv-dtype " + args.text(flags::kKvDtype) + " differs from --dtype " + dtype +
                                           "; this build keeps K and V in the compute type");
-  MC_TRY(loaded, model::Model::open(directory, model_options(args), *engine.parallel));
+  MC_TRY(options, model_options(args));
+  MC_TRY(loaded, model::Model::open(directory, options, *engine.parallel));
   engine.model = std::make_unique<model::Model>(std::move(loaded));
   const std::string both = args.has(flags::kAttention) ? args.text(flags::kAttention) : "auto";
   const auto choice = [&](const Flag& flag) { return args.has(flag) && args.present(flag) ? args.text(flag) : both; };

@@ -19,9 +19,14 @@ struct Engine {
   uint32_t block_tokens = 64;
 };
 
-/// What --dtype and --weight-dtype ask for.
-model::ModelOptions model_options(const cli::Args& args);
-/// Loads what -m, --dtype, --threads, --attention and --block-tokens ask for.
+/// The part of a prefill pipeline that --pipeline 0/2 names; the whole model without it.
+struct PipelinePart {
+  uint32_t stage = 0, stages = 1;
+};
+Result<PipelinePart> pipeline_part(const cli::Args& args);
+/// What --dtype, --weight-dtype and --pipeline ask for.
+Result<model::ModelOptions> model_options(const cli::Args& args);
+/// Loads what -m, --dtype, --pipeline, --threads, --attention and --block-tokens ask for.
 Result<Engine> open_engine(const cli::Args& args);
 /// --threads: auto is one per core.
 int thread_count(const cli::Args& args);

@@ -26,6 +26,7 @@ Json Frontend::cluster(TimePoint now) const {
     node.set("heartbeats", n.heartbeats)
         .set("prefill_error", n.prefill_error)
         .set("step_error", n.step_error)
+        .set("lacks", n.lacks)
         .set("last_error", load.last_error);
     Json labels = Json::object();
     for (const auto& [key, value] : n.labels) labels.set(key, value);

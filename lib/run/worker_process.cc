@@ -83,21 +83,16 @@ class WorkerProcess {
  private:
   // The leader bears the pipeline's name, the others extend it.
   Result<void> plan_pipeline() {
-    const std::string text = args_.text(flags::kPipeline);
-    const size_t slash = text.find('/');
-    const auto stage = parse_u64(text.substr(0, slash), 0, 63);
-    const auto stages = slash == std::string::npos ? stage : parse_u64(text.substr(slash + 1), 1, 64);
-    if (slash == std::string::npos || !stage || !stages || *stage >= *stages)
-      return user_error(err::kBadValue, "--pipeline " + text + " is not of the form 0/2", "--pipeline");
+    MC_TRY(part, pipeline_part(args_));
     if (options_.name.empty())
       return user_error(err::kBadValue, "--pipeline needs --name: its stages find each other by it", "--pipeline");
     if (args_.text(flags::kRunner) != "model")
       return user_error(err::kBadValue, "--pipeline computes a model; --runner costed has no stages", "--pipeline");
     stage_.leader = options_.name;
-    stage_.stage = static_cast<uint32_t>(*stage);
-    stage_.stages = static_cast<uint32_t>(*stages);
+    stage_.stage = part.stage;
+    stage_.stages = part.stages;
     options_.stages = stage_.stages;
-    if (*stage == 0) {
+    if (part.stage == 0) {
       prefill_.stages = stage_.stages;
     } else {
       options_.name = node::stage_name(options_.name, stage_.stage);
@@ -110,11 +105,6 @@ class WorkerProcess {
   Result<void> add_slots() {
     if (prefill_.stages <= 1 && role_ != wire::Role::stage) return {};
     const auto& config = engine_->model->config();
-    if (stage_.stages > config.layers)
-      return user_error(err::kBadValue,
-                        "--pipeline of " + std::to_string(stage_.stages) + " stages for a model of " +
-                            std::to_string(config.layers) + " layers",
-                        "--pipeline");
     node::ActivationSlots slots;
     slots.row_bytes = config.hidden * sizeof(float);
     slots.base = arena_bytes_;
@@ -144,7 +134,8 @@ class WorkerProcess {
   /// Before anything is loaded.
   Result<void> check_model_fits() const {
     MC_TRY(directory, model::find_model(args_.text(flags::kModel)));
-    MC_TRY(plan, model::plan_model(directory, model_options(args_)));
+    MC_TRY(options, model_options(args_));
+    MC_TRY(plan, model::plan_model(directory, options));
     model::RunnerOptions runner{.block_tokens = static_cast<uint32_t>(args_.count(flags::kBlockTokens))};
     if (args_.has(flags::kBatchMax)) runner.max_batch = static_cast<uint32_t>(args_.count(flags::kBatchMax));
     if (args_.has(flags::kChunkTokens))
@@ -156,7 +147,7 @@ class WorkerProcess {
                            sizeof(float) * uint64_t{runner.max_batch} * plan.config.vocab;
     memory.free_bytes = mem::available_bytes();
     memory.kv_bytes = kv.percent > 0 ? 0 : kv.of(memory.free_bytes);
-    memory.page_bytes = model::kv_layout(plan.config, plan.dtype, runner.block_tokens).page_bytes();
+    memory.page_bytes = model::kv_layout(plan.config, plan.dtype, runner.block_tokens, plan.layers).page_bytes();
     return run::check_memory(memory);
   }
 
@@ -176,7 +167,10 @@ class WorkerProcess {
     // More than the batch can ever hold is waste: small models on big machines stay small.
     const uint64_t batch = args_.has(flags::kBatchMax) ? args_.count(flags::kBatchMax) : 16;
     const uint64_t useful = std::max<uint64_t>(batch, 4) * (model.config().max_positions / engine_->block_tokens + 1);
-    uint64_t pages = wanted_bytes(args_.size(flags::kKvMem)) / page_bytes;
+    // A pipeline's members count pages alike: by the one that holds most layers.
+    ExtentLayout widest = options_.layout;
+    if (!model.whole()) widest.stage = {0, (widest.layers + stage_.stages - 1) / stage_.stages};
+    uint64_t pages = wanted_bytes(args_.size(flags::kKvMem)) / widest.page_bytes();
     if (args_.size(flags::kKvMem).percent > 0) pages = std::min({pages, useful, uint64_t{1} << 20});
     if (pages < kPagesMin)
       return user_error(err::kNotEnoughMemory,
@@ -314,6 +308,9 @@ class WorkerProcess {
       if (args_.present(flags::kCost)) {
         MC_TRY(profile, open_profile(args_.text(flags::kCost)));
         options_.cost = profile.cost;
+        // A full pipeline finishes a prompt in little more than one stage's time; reports correct the rest.
+        for (double* part : {&options_.cost.prefill_s_per_token, &options_.cost.prefill_s_per_token2})
+          *part /= prefill_.stages;
       } else {
         MC_TRY(runner, model::Runner::open(*engine_->model, *engine_->parallel,
                                            {.block_tokens = engine_->block_tokens,
@@ -323,9 +320,6 @@ class WorkerProcess {
         MC_TRY(cost, measure_cost(runner, 500ms));
         options_.cost = cost;
       }
-      // A full pipeline finishes a prompt in little more than one stage's time; reports correct the rest.
-      for (double* part : {&options_.cost.prefill_s_per_token, &options_.cost.prefill_s_per_token2})
-        *part /= prefill_.stages;
       MC_TRY(opened, ModelCompute::open(*engine_->model, *engine_->parallel, compute));
       compute_ = std::move(opened);
       prefill_.chunk_tokens = stage_.chunk_tokens = compute.chunk_tokens;

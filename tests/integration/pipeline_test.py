@@ -41,6 +41,11 @@ class Pipeline(unittest.TestCase):
         for stages in (2, 3):
             with self.subTest(stages=stages), Cluster() as c:
                 serving(c, stages)
+                # mc-tiny's six layers are divided evenly: so are its pages.
+                self.assertEqual(c.node("p0")["state"], "ready")
+                self.assertAlmostEqual(
+                    c.node("p0")["page_bytes"] * stages, c.node("d0")["page_bytes"], delta=4096 * stages
+                )
                 random = Random(stages)
                 prompts = [random.ids(count) for count in (1, 63, 64, 65, 129, 700)]
                 with concurrent.futures.ThreadPoolExecutor(6) as pool:
@@ -80,6 +85,8 @@ class Pipeline(unittest.TestCase):
             c.processes["p0.1"].kill()
             c.processes["p0.1"].stop()
             until(lambda: all(n["id"] != "p0.1" for n in c.cluster()["nodes"]), 10, "loss noticed")
+            self.assertEqual(c.node("p0")["state"], "partial")
+            self.assertIn("p0.1", c.node("p0")["lacks"])
             short = random.ids(200)
             answer = c.complete(ids=short, max_tokens=4)
             self.assertEqual(token_ids(answer), oracle(short, 4))

@@ -90,8 +90,13 @@ struct Loaded {
 
   static std::unique_ptr<Loaded> open(const std::string& directory, const std::string& dtype, int threads = 1,
                                       model::RunnerOptions options = {}, const std::string& weight_dtype = "auto") {
+    return open(directory, model::ModelOptions{.dtype = dtype, .weight_dtype = weight_dtype}, threads, options);
+  }
+
+  static std::unique_ptr<Loaded> open(const std::string& directory, const model::ModelOptions& load, int threads = 1,
+                                      const model::RunnerOptions& options = {}) {
     Parallel loader(1);
-    auto model = model::Model::open(directory, {.dtype = dtype, .weight_dtype = weight_dtype}, loader);
+    auto model = model::Model::open(directory, load, loader);
     REQUIRE_OK(model);
     return std::unique_ptr<Loaded>(new Loaded(std::move(*model), threads, options));
   }

@@ -2,6 +2,8 @@
 
 #include "node/conductor.h"
 
+#include <algorithm>
+
 #include "test.h"
 
 using namespace mc;
@@ -41,6 +43,12 @@ struct Bench {
     h.kv_namespace = role == wire::Role::cache ? "" : ns.text();
     h.decode_attention = "full";
     return give(Received{name, instance(n), h});
+  }
+  Conductor::NodeStatus node(const std::string& name) {
+    const auto all = conductor.nodes(now);
+    const auto it = std::find_if(all.begin(), all.end(), [&](const auto& n) { return n.name == name; });
+    REQUIRE(it != all.end());
+    return *it;
   }
   Actions submit(const std::string& req, size_t tokens = 100) {
     Submit s;
@@ -225,13 +233,17 @@ TEST_CASE("node/conductor: the end of an attempt that was lost does not end the 
   CHECK(replies.back().token == 14);
 }
 
-TEST_CASE("node/conductor: a pipeline whose members count its stages differently is given nothing") {
+TEST_CASE("node/conductor: a pipeline whose members are missing or count its stages differently is given nothing") {
   for (const uint32_t counted : {2u, 3u}) {
     CAPTURE(counted);
     Bench b;
     b.hello(wire::Role::prefill, "p0", 1, 64, 2);
+    CHECK(b.node("p0").state == "partial");
+    CHECK(b.node("p0").lacks == "pipeline stage p0.1 is not here");
     b.hello(wire::Role::stage, "p0.1", 3, 64, counted);
     b.hello(wire::Role::decode, "d0", 2);
+    CHECK(b.node("p0").state == (counted == 2 ? "ready" : "partial"));
+    CHECK(b.node("p0").lacks == (counted == 2 ? "" : "p0.1 counts 3 stages, p0 2"));
     const Actions out = b.submit("r");
     CHECK(Bench::sent<wire::PrefillStart>(out, "p0").size() == (counted == 2 ? 1 : 0));
   }
