@@ -137,6 +137,35 @@ Case random_case(Rng& rng) {
   return c;
 }
 
+/// One random input under full attention, and under other modes.
+class FullAndOther {
+ public:
+  FullAndOther(const std::string& variant, const Case& c, uint64_t seed)
+      : pool_(2), attention_(open(pool_, variant)), case_(c), rng_(seed), pages_(c.layout, c.kv_len, true, rng_) {
+    pages_.append(random_rows(c.layout, c.kv_len, c.data, rng_), 0, c.kv_len);
+    q_ = random_queries(c, rng_);
+    full = with(c.mode);
+  }
+
+  std::vector<float> full;
+
+  std::vector<float> with(const Mode& mode) const {
+    Case c = case_;
+    c.mode = mode;
+    std::vector<float> out(out_floats(c), kNan);
+    REQUIRE_OK(attention_.prefill(args_of(c, q_, pages_.view(c.kv_len), out.data())));
+    return out;
+  }
+
+ private:
+  Parallel pool_;
+  mutable Attention attention_;
+  Case case_;
+  Rng rng_;
+  mutable Pages pages_;
+  std::vector<float> q_;
+};
+
 }  // namespace
 
 TEST_CASE("attn/prefill: every variant agrees with the reference on edge-biased inputs") {
@@ -278,25 +307,13 @@ TEST_CASE(
     "attn/prefill: top_k over all blocks equals full attention, and rows below top_k blocks always do, bit for bit") {
   for (const std::string& name : fast_variants())
     for (Dtype dtype : {Dtype::f32, Dtype::bf16}) {
-      Rng rng(test::seed() + 15);
-      Case c = {layout_of(1, 96, dtype), {}, 4, 900, 0, 900, Data::normal};
-      INFO(name << ": " << c.name());
-      const Rows rows = random_rows(c.layout, c.kv_len, c.data, rng);
-      Pages pages(c.layout, c.kv_len, true, rng);
-      pages.append(rows, 0, c.kv_len);
-      const std::vector<float> q = random_queries(c, rng);
-      Parallel pool(2);
-      Attention attention = open(pool, name);
-      std::vector<float> full(out_floats(c), kNan), out(full);
-      REQUIRE_OK(attention.prefill(args_of(c, q, pages.view(c.kv_len), full.data())));
-      c.mode = {ModeKind::moba, 128, 100};
-      REQUIRE_OK(attention.prefill(args_of(c, q, pages.view(c.kv_len), out.data())));
-      CHECK(same_bits(out, full));
-      c.mode = {ModeKind::moba, 128, 3};
-      REQUIRE_OK(attention.prefill(args_of(c, q, pages.view(c.kv_len), out.data())));
+      INFO(name << ", " << to_string(dtype));
+      const FullAndOther run(name, {layout_of(1, 96, dtype), {}, 4, 900, 0, 900, Data::normal}, test::seed() + 15);
+      CHECK(same_bits(run.with({ModeKind::moba, 128, 100}), run.full));
+      const std::vector<float> out = run.with({ModeKind::moba, 128, 3});
       const size_t dense = 3 * 128 * 4 * 96;
-      CHECK(std::memcmp(out.data(), full.data(), dense * 4) == 0);
-      CHECK_FALSE(same_bits(out, full));
+      CHECK(std::memcmp(out.data(), run.full.data(), dense * 4) == 0);
+      CHECK_FALSE(same_bits(out, run.full));
     }
 }
 
@@ -304,25 +321,13 @@ TEST_CASE(
     "attn/prefill: a window that reaches the first key equals full attention bit for bit, a shorter one does not") {
   for (const std::string& name : fast_variants())
     for (Dtype dtype : {Dtype::f32, Dtype::bf16}) {
-      Rng rng(test::seed() + 17);
-      Case c = {layout_of(1, 64, dtype), {}, 4, 700, 0, 700, Data::normal};
-      INFO(name << ": " << c.name());
-      const Rows rows = random_rows(c.layout, c.kv_len, c.data, rng);
-      Pages pages(c.layout, c.kv_len, true, rng);
-      pages.append(rows, 0, c.kv_len);
-      const std::vector<float> q = random_queries(c, rng);
-      Parallel pool(2);
-      Attention attention = open(pool, name);
-      std::vector<float> full(out_floats(c), kNan), out(full);
-      REQUIRE_OK(attention.prefill(args_of(c, q, pages.view(c.kv_len), full.data())));
-      c.mode = {.kind = ModeKind::window, .window = 700};
-      REQUIRE_OK(attention.prefill(args_of(c, q, pages.view(c.kv_len), out.data())));
-      CHECK(same_bits(out, full));
-      c.mode.window = 300;
-      REQUIRE_OK(attention.prefill(args_of(c, q, pages.view(c.kv_len), out.data())));
-      const size_t row = 4 * 64 * sizeof(float);
-      CHECK(std::memcmp(out.data(), full.data(), 300 * row) == 0);
-      CHECK(std::memcmp(out.data() + 300 * row / 4, full.data() + 300 * row / 4, row) != 0);
+      INFO(name << ", " << to_string(dtype));
+      const FullAndOther run(name, {layout_of(1, 64, dtype), {}, 4, 700, 0, 700, Data::normal}, test::seed() + 17);
+      CHECK(same_bits(run.with({.kind = ModeKind::window, .window = 700}), run.full));
+      const std::vector<float> out = run.with({.kind = ModeKind::window, .window = 300});
+      const size_t row = 4 * 64;
+      CHECK(std::memcmp(out.data(), run.full.data(), 300 * row * sizeof(float)) == 0);
+      CHECK(std::memcmp(out.data() + 300 * row, run.full.data() + 300 * row, row * sizeof(float)) != 0);
     }
 }
 

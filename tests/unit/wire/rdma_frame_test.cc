@@ -1,5 +1,6 @@
 #include "wire/rdma_frame.h"
 
+#include "unit/wire/exact.h"
 #include "unit/wire/golden.h"
 #include "wire/xfer_frame.h"
 
@@ -60,15 +61,6 @@ std::vector<std::byte> encoded_notify(std::span<const std::byte> bytes) {
   return out;
 }
 
-template <class Decode>
-void check_exact(const std::vector<std::byte>& bytes, Decode decode) {
-  for (size_t size = 0; size < bytes.size(); ++size) CHECK(!decode(std::span(bytes).first(size)).has_value());
-  auto longer = bytes;
-  longer.push_back({});
-  CHECK(!decode(longer).has_value());
-  CHECK(decode(bytes).has_value());
-}
-
 }  // namespace
 
 TEST_CASE("wire/rdma_frame: the bytes are those of the golden file") {
@@ -84,11 +76,11 @@ TEST_CASE("wire/rdma_frame: what is encoded decodes to the same, and only with e
   CHECK(*decode_rdma_path_offer(encode(sample_offer())) == sample_offer());
   CHECK(*decode_rdma_path_ready(encode(kReady)) == kReady);
   CHECK(*decode_rdma_path_down(encode(kDown)) == kDown);
-  check_exact(encode(sample_nics()), [](auto bytes) { return decode_rdma_nics(bytes); });
-  check_exact(encode(sample_keys()), [](auto bytes) { return decode_rdma_keys(bytes); });
-  check_exact(encode(sample_offer()), [](auto bytes) { return decode_rdma_path_offer(bytes); });
-  check_exact(encode(kReady), [](auto bytes) { return decode_rdma_path_ready(bytes); });
-  check_exact(encode(kDown), [](auto bytes) { return decode_rdma_path_down(bytes); });
+  test::check_exact(encode(sample_nics()), [](auto bytes) { return decode_rdma_nics(bytes); });
+  test::check_exact(encode(sample_keys()), [](auto bytes) { return decode_rdma_keys(bytes); });
+  test::check_exact(encode(sample_offer()), [](auto bytes) { return decode_rdma_path_offer(bytes); });
+  test::check_exact(encode(kReady), [](auto bytes) { return decode_rdma_path_ready(bytes); });
+  test::check_exact(encode(kDown), [](auto bytes) { return decode_rdma_path_down(bytes); });
 }
 
 TEST_CASE("wire/rdma_frame: ports with impossible MTU, prefix or count are refused") {
@@ -171,7 +163,7 @@ TEST_CASE("wire/rdma_frame: a notify on a queue pair decodes to itself, and with
     CHECK(std::equal(notify->bytes.begin(), notify->bytes.end(), bytes.begin(), bytes.end()));
   }
   const auto encoded = encoded_notify(kWord);
-  check_exact(encoded, [](auto bytes) { return decode_rdma_notify(bytes); });
+  test::check_exact(encoded, [](auto bytes) { return decode_rdma_notify(bytes); });
   for (size_t bit = 0; bit < encoded.size() * 8; ++bit) {
     auto wrong = encoded;
     wrong[bit / 8] ^= std::byte{1} << (bit % 8);

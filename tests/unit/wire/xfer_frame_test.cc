@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/hash.h"
+#include "unit/wire/exact.h"
 #include "unit/wire/golden.h"
 #include "wire/rdma_frame.h"
 
@@ -69,16 +70,6 @@ Code decode_code(const FrameBytes& bytes) {
   const Code code = decode(bytes, header, why);
   CHECK((code == Code::ok) == (why == nullptr));
   return code;
-}
-
-/// Every proper prefix, and one byte more, must be refused.
-template <class Decode>
-void check_exact(const std::vector<std::byte>& bytes, Decode decode) {
-  for (size_t size = 0; size < bytes.size(); ++size) CHECK(!decode(std::span(bytes).first(size)).has_value());
-  auto longer = bytes;
-  longer.push_back({});
-  CHECK(!decode(longer).has_value());
-  CHECK(decode(bytes).has_value());
 }
 
 }  // namespace
@@ -169,9 +160,9 @@ TEST_CASE("wire/xfer_frame: headers that make no sense are refused though their 
 }
 
 TEST_CASE("wire/xfer_frame: handshake payloads must have exactly their size") {
-  check_exact(encode(sample_hello()), [](auto bytes) { return decode_hello(bytes); });
-  check_exact(encode(sample_challenge()), [](auto bytes) { return decode_challenge(bytes); });
-  check_exact(encode(sample_descriptor()), [](auto bytes) { return decode_descriptor(bytes); });
+  test::check_exact(encode(sample_hello()), [](auto bytes) { return decode_hello(bytes); });
+  test::check_exact(encode(sample_challenge()), [](auto bytes) { return decode_challenge(bytes); });
+  test::check_exact(encode(sample_descriptor()), [](auto bytes) { return decode_descriptor(bytes); });
 }
 
 TEST_CASE("wire/xfer_frame: hellos with impossible lanes or no instance are refused") {
