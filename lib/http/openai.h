@@ -6,6 +6,7 @@
 //   - fields we have never heard of are ignored and reported in `ignored`, to be logged once.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -46,7 +47,7 @@ struct ChatMessage {
   std::string name;
   std::string tool_call_id;
   std::string reasoning_content;  // what the model thought before this answer
-  Json tool_calls;  // array or null
+  Json tool_calls;                // array or null
 };
 
 /// nullopt: the model's generation_config decides.
@@ -55,7 +56,7 @@ struct SamplingFields {
   std::optional<int64_t> top_k;  // 0 and -1: off
   std::optional<double> presence_penalty, frequency_penalty, repetition_penalty;
   std::optional<int64_t> seed;
-  std::optional<uint32_t> max_tokens;  // completions: 16 if absent; chat: what the context leaves.
+  std::optional<uint32_t> max_tokens;  // completions: 16 if absent; chat: what the context leaves. 0 with echo only.
                                        // The context's length is the caller's check (MC4005)
   uint32_t min_tokens = 0;
   bool ignore_eos = false;
@@ -64,7 +65,8 @@ struct SamplingFields {
   bool include_stop_str_in_output = false;
   bool skip_special_tokens = true;
   std::vector<std::pair<uint32_t, double>> logit_bias;
-  std::optional<int> logprobs;  // how many alternatives beside the chosen token; nullopt = none at all
+  std::optional<int> logprobs;         // how many alternatives beside the chosen token; nullopt = none at all
+  std::optional<int> prompt_logprobs;  // the same for the prompt's tokens
   int n = 1;
 };
 
@@ -90,6 +92,7 @@ struct GenerateRequest {
   bool continue_final_message = false;
   std::optional<bool> add_special_tokens;  // absent: completions true, chat false
   bool echo = false;
+  std::optional<int> best_of;  // answers to draw, of which the n likeliest a token are given
   bool return_token_ids = false;
   std::optional<uint32_t> truncate_prompt_tokens;  // keep this many from the end
   std::string cache_salt;
@@ -100,6 +103,14 @@ struct GenerateRequest {
   bool continuous_usage = false;
   McFields mc;
   std::vector<std::string> ignored;  // field names, at most 32, safe to log
+
+  /// How many are drawn of each prompt.
+  int answers() const { return best_of.value_or(sampling.n); }
+  /// Alternatives to tell for each token of the prompt; nullopt = none at all.
+  std::optional<int> wanted_of_prompt() const {
+    const std::optional<int>& own = sampling.prompt_logprobs;
+    return echo && sampling.logprobs ? std::max(own.value_or(0), *sampling.logprobs) : own;
+  }
 };
 
 /// Errors carry the field in `where`: MC4001 malformed-json, MC1004 input-not-utf8, MC4002
@@ -142,9 +153,21 @@ struct Usage {
 Json usage_json(const Usage& usage);
 
 struct TokenLogprob {
-  std::string token;  // its text; may be part of a character
-  double logprob = 0;
+  std::string token;              // its text; may be part of a character
+  std::optional<double> logprob;  // none of a prompt's first token: nothing comes before it
   std::vector<std::pair<std::string, double>> top;
+  bool hidden = false;  // a special token that the text leaves out
+};
+
+/// A token of the prompt as vLLM writes it: by id, with ranks.
+struct PromptLogprob {
+  struct Entry {
+    uint32_t id = 0;
+    std::string token;
+    double logprob = 0;
+    uint32_t rank = 1;
+  };
+  std::vector<Entry> entries;  // the token itself, then the likeliest; none of the first token
 };
 
 struct Choice {
@@ -155,6 +178,7 @@ struct Choice {
   std::vector<TokenLogprob> logprobs;  // empty unless asked for
   std::vector<uint32_t> token_ids;     // if return_token_ids
   std::vector<uint32_t> prompt_token_ids;
+  std::vector<PromptLogprob> prompt_logprobs;  // if asked for: one a token of the prompt
 };
 
 /// What all chunks and the final object of one answer share.

@@ -44,15 +44,19 @@ double floor_logprob(double logprob) {
   return std::isfinite(logprob) ? std::max(logprob, -9999.0) : -9999.0;
 }
 
+Json logprob_json(const std::optional<double>& logprob) {
+  return logprob ? Json(floor_logprob(*logprob)) : Json();
+}
+
 size_t count_characters(std::string_view text) {
   return static_cast<size_t>(
       std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; }));
 }
 
 Json chat_logprobs(std::span<const TokenLogprob> logprobs) {
-  const auto entry = [](std::string_view token, double logprob) {
+  const auto entry = [](std::string_view token, const std::optional<double>& logprob) {
     return Json::object(
-        {{"token", token_text(token)}, {"logprob", floor_logprob(logprob)}, {"bytes", bytes_json(token)}});
+        {{"token", token_text(token)}, {"logprob", logprob_json(logprob)}, {"bytes", bytes_json(token)}});
   };
   Json::Array content;
   for (const TokenLogprob& item : logprobs) {
@@ -70,17 +74,34 @@ Json completion_logprobs(std::span<const TokenLogprob> logprobs, size_t& offset)
   Json::Array tokens, values, tops, offsets;
   for (const TokenLogprob& item : logprobs) {
     tokens.emplace_back(token_text(item.token));
-    values.emplace_back(floor_logprob(item.logprob));
-    Json top = Json::object();
+    values.push_back(logprob_json(item.logprob));
+    Json top = item.logprob ? Json::object() : Json();
     for (const auto& [token, logprob] : item.top) top.set(token_text(token), floor_logprob(logprob));
     tops.push_back(std::move(top));
     offsets.emplace_back(static_cast<int64_t>(offset));
-    offset += count_characters(item.token);
+    if (!item.hidden) offset += count_characters(item.token);
   }
   return Json::object({{"text_offset", std::move(offsets)},
                        {"token_logprobs", std::move(values)},
                        {"tokens", std::move(tokens)},
                        {"top_logprobs", std::move(tops)}});
+}
+
+/// vLLM's: null for the first token, then an object by token id.
+Json prompt_logprobs_json(std::span<const PromptLogprob> logprobs) {
+  Json::Array list;
+  list.reserve(logprobs.size());
+  for (const PromptLogprob& item : logprobs) {
+    Json entries;
+    for (const auto& e : item.entries) {
+      if (entries.is_null()) entries = Json::object();
+      entries.set(std::to_string(e.id), Json::object({{"logprob", floor_logprob(e.logprob)},
+                                                      {"rank", e.rank},
+                                                      {"decoded_token", token_text(e.token)}}));
+    }
+    list.push_back(std::move(entries));
+  }
+  return Json(std::move(list));
 }
 
 Json choice_json(const GenerateRequest& request, const Choice& choice) {
@@ -95,6 +116,8 @@ Json choice_json(const GenerateRequest& request, const Choice& choice) {
   }
   out.set("finish_reason", choice.finish_reason);
   out.set("stop_reason", choice.stop_reason);
+  if (request.sampling.prompt_logprobs && !request.is_chat)
+    out.set("prompt_logprobs", prompt_logprobs_json(choice.prompt_logprobs));
   if (request.return_token_ids) {
     out.set("token_ids", ids_json(choice.token_ids));
     if (!request.is_chat) out.set("prompt_token_ids", ids_json(choice.prompt_token_ids));
@@ -143,6 +166,8 @@ std::string answer_body(const AnswerHead& head, const GenerateRequest& request, 
                            {"usage", usage_json(usage)}});
   if (request.is_chat && request.return_token_ids && !choices.empty())
     out.set("prompt_token_ids", ids_json(choices[0].prompt_token_ids));
+  if (request.is_chat && request.sampling.prompt_logprobs && !choices.empty())
+    out.set("prompt_logprobs", prompt_logprobs_json(choices[0].prompt_logprobs));
   if (!mc.is_null()) out.set("mc", mc);
   return out.dump();
 }

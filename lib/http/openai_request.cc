@@ -36,8 +36,10 @@ void read_logit_bias(Fields& f, const ApiLimits& limits, SamplingFields& out) {
   for (const JsonMember& member : bias->members()) {
     const auto id = parse_u64(member.key, 0, last);
     const double value = member.value.as_double(1e9);
-    if (!id || !(value >= -100 && value <= 100))
-      return f.fail("logit_bias", "must map token ids to numbers from -100 to 100");
+    const std::string name = "\"" + member.key.substr(0, 40) + "\"";
+    if (!id) return f.fail("logit_bias", "has the key " + name + ", not a token id from 0 to " + std::to_string(last));
+    if (!(value >= -100 && value <= 100))
+      return f.fail("logit_bias", "must give token " + name + " a number from -100 to 100");
     out.logit_bias.emplace_back(static_cast<uint32_t>(*id), value);
   }
 }
@@ -59,7 +61,7 @@ void read_sampling(Fields& f, const ApiLimits& limits, SamplingFields& out) {
     if (out.repetition_penalty.value_or(1) != 1) f.fail_unsupported("repetition_penalty", kWhy);
   }
   f.integer("seed", INT64_MIN, INT64_MAX, out.seed);
-  f.integer("max_tokens", 1, kTokensMax, out.max_tokens);
+  f.integer("max_tokens", 0, kTokensMax, out.max_tokens);
   f.integer("min_tokens", 0, kTokensMax, out.min_tokens);
   f.boolean("ignore_eos", out.ignore_eos);
   f.strings("stop", kStopsMax, kStopBytesMax, out.stop);
@@ -67,6 +69,7 @@ void read_sampling(Fields& f, const ApiLimits& limits, SamplingFields& out) {
   f.boolean("include_stop_str_in_output", out.include_stop_str_in_output);
   f.boolean("skip_special_tokens", out.skip_special_tokens);
   f.integer("n", 1, limits.sequences_max, out.n);
+  f.integer("prompt_logprobs", 0, limits.logprobs_max, out.prompt_logprobs);
   read_logit_bias(f, limits, out);
 }
 
@@ -82,7 +85,6 @@ void refuse_unsupported(Fields& f) {
     f.refuse(name, kNoGrammar);
   f.refuse("use_beam_search", "sampling only");
   f.refuse("length_penalty", "it belongs to beam search");
-  f.refuse("prompt_logprobs", "log-probabilities are given for generated tokens only");
   f.refuse("allowed_token_ids", "use logit_bias or top_k");
   f.refuse("bad_words", "use stop");
   f.refuse("logits_processors", "nothing from a request is executed");
@@ -200,6 +202,10 @@ void read_common(Fields& f, const ApiLimits& limits, GenerateRequest& out) {
 /// Last checks that need several fields.
 Result<GenerateRequest> finish(Fields& f, const Headers& headers, GenerateRequest out) {
   std::vector<std::string> mc_ignored;
+  if (out.sampling.max_tokens == 0u && !out.echo)
+    f.fail("max_tokens", "must be at least 1; 0 needs \"echo\": true, which gives the prompt back");
+  if (out.stream && out.sampling.prompt_logprobs)
+    f.fail("prompt_logprobs", "cannot be streamed; use echo with logprobs, or no stream");
   read_mc_object(f, out.mc, mc_ignored);
   if (out.sampling.max_tokens && out.sampling.min_tokens > *out.sampling.max_tokens)
     f.fail("min_tokens", "must not exceed max_tokens (" + std::to_string(*out.sampling.max_tokens) + ")");
@@ -240,8 +246,9 @@ void read_prompts(Fields& f, const ApiLimits& limits, GenerateRequest& out) {
   } else {
     return f.fail("prompt", "must be a string, a list of strings, a list of token ids or a list of such lists");
   }
-  if (out.prompts.size() * static_cast<size_t>(out.sampling.n) > static_cast<size_t>(limits.sequences_max))
-    f.fail("n", "times the number of prompts must not exceed " + std::to_string(limits.sequences_max));
+  if (out.prompts.size() * static_cast<size_t>(out.answers()) > static_cast<size_t>(limits.sequences_max))
+    f.fail(out.best_of ? "best_of" : "n",
+           "times the number of prompts must not exceed " + std::to_string(limits.sequences_max));
 }
 
 /// "" when fine, else what is wrong.
@@ -328,15 +335,15 @@ Result<GenerateRequest> parse_completion(std::string_view body, const Headers& h
   GenerateRequest out;
   Fields f(json);
   read_common(f, limits, out);
+  f.integer("best_of", 1, limits.sequences_max, out.best_of);
+  if (out.best_of && *out.best_of < out.sampling.n)
+    f.fail("best_of", "must be at least n (" + std::to_string(out.sampling.n) + ")");
+  if (out.stream && out.answers() > out.sampling.n)
+    f.fail("best_of", "above n cannot be streamed: which answers are best is known at their end");
   read_prompts(f, limits, out);
   f.integer("logprobs", 0, limits.logprobs_max, out.sampling.logprobs);
   f.boolean("echo", out.echo);
-  if (out.echo && out.sampling.logprobs)
-    f.fail_unsupported("echo", "with logprobs; log-probabilities are given for generated tokens only");
   f.refuse("suffix", "text cannot be inserted before an end");
-  int64_t best_of = out.sampling.n;
-  f.integer("best_of", 1, 1 << 20, best_of);
-  if (best_of != out.sampling.n) f.fail_unsupported("best_of", "unless equal to n");
   if (!out.sampling.max_tokens) {
     constexpr uint32_t kDefault = 16;  // OpenAI's
     out.sampling.max_tokens = std::max(kDefault, out.sampling.min_tokens);

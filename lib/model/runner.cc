@@ -244,6 +244,7 @@ struct Runner::State {
   }
   Result<void> check_chunk(const PrefillChunk& chunk) const;
   Result<void> finish_last_row(const PrefillChunk& chunk, size_t row);
+  Result<void> score_rows(const PrefillChunk& chunk, size_t pad, size_t rows);
   Result<void> attend_chunk(const PrefillChunk& chunk, uint32_t layer, const float* q, size_t rows, int64_t position,
                             float* out);
   void append_chunk(const PrefillChunk& chunk, uint32_t layer, size_t first_row);
@@ -306,6 +307,8 @@ Result<void> Runner::State::check_chunk(const PrefillChunk& chunk) const {
   for (uint32_t token : chunk.tokens) MC_CHECK(check_token(token));
   MC_ASSERT(chunk.plan != nullptr && chunk.pages != nullptr);
   MC_ASSERT_EQ(chunk.plan->layers, static_cast<int32_t>(config().layers));
+  MC_ASSERT_LE(chunk.scored, chunk.tokens.size());
+  MC_ASSERT(chunk.scored == 0 || chunk.on_logits);
   MC_ASSERT(chunk.logits.empty() || chunk.logits.size() == config().vocab);
   MC_ASSERT(chunk.first_layer >= model->held().first &&
             (chunk.end_layer == 0 ? config().layers : chunk.end_layer) <= model->held().end);
@@ -357,6 +360,30 @@ Result<void> Runner::State::finish_last_row(const PrefillChunk& chunk, size_t ro
   return {};
 }
 
+/// The last layer of all rows as in the layers before, and the logits of the first `scored`. x of the chunk's last
+/// row stays as it was: it is finished alone.
+Result<void> Runner::State::score_rows(const PrefillChunk& chunk, size_t pad, size_t rows) {
+  const Widths& w = width;
+  const uint32_t layer = config().layers - 1;
+  const size_t tokens = chunk.tokens.size(), vocab = config().vocab;
+  float* last = work.x + (pad + tokens - 1) * w.hidden;
+  const std::vector<float> kept(last, last + w.hidden);
+  MC_CHECK(attend_chunk(chunk, layer, work.qkv + pad * w.qkv, tokens, chunk.start, work.attention + pad * w.q));
+  for (size_t first = 0; first < rows; first += kGroupRows)
+    finish_layer(Form::tiles, model->layers()[layer], work.attention + first * w.q, work.x + first * w.hidden,
+                 std::min(kGroupRows, rows - first));
+  constexpr size_t kAtOnce = 16;  // rows that share a pass over the head
+  std::vector<float> logits(std::min(kAtOnce, chunk.scored) * vocab);
+  for (size_t row = 0; row < chunk.scored; ++row) {
+    if (row % kAtOnce == 0)
+      project_logits(work.x + (pad + row) * w.hidden, std::min(kAtOnce, chunk.scored - row), logits.data());
+    if (!chunk.on_logits(row, std::span(logits).subspan(row % kAtOnce * vocab, vocab)))
+      return Error{Code::cancelled, "prefill stopped at the logits of row " + std::to_string(row)};
+  }
+  std::copy(kept.begin(), kept.end(), last);
+  return {};
+}
+
 Result<void> Runner::prefill(const PrefillChunk& chunk) {
   State& s = *state_;
   MC_CHECK(s.check_chunk(chunk));
@@ -397,6 +424,7 @@ Result<void> Runner::prefill(const PrefillChunk& chunk) {
     std::copy_n(work.x + pad * w.hidden, tokens * w.hidden, chunk.activations_out.data());
     return {};
   }
+  if (chunk.scored > 0) MC_CHECK(s.score_rows(chunk, pad, rows));
   return chunk.logits.empty() ? Result<void>{} : s.finish_last_row(chunk, pad + tokens - 1);
 }
 

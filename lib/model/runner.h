@@ -43,6 +43,11 @@ struct PrefillChunk {
   uint32_t first_layer = 0, end_layer = 0;
   std::span<const float> activations_in;  // of layers before first_layer; empty when that is 0
   std::span<float> activations_out;       // after end_layer - 1; empty when that is the model's last
+  /// Called with the logits [vocab] of each of the chunk's first `scored` rows, in order, when all layers are done
+  /// (and every layer before the last ran). False: the caller cannot go on, Code::cancelled. Costs the last layer
+  /// and the head for each row; `logits` has the same bits with and without it.
+  size_t scored = 0;
+  std::function<bool(size_t row, std::span<const float> logits)> on_logits;
   /// Called when a layer's extents of this chunk are written and sealed (a partial tail too), before that
   /// layer's attention runs. False stops the chunk: Code::cancelled.
   std::function<bool(uint32_t layer)> on_layer;

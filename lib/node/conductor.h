@@ -134,6 +134,7 @@ class Conductor final : public Machine {
     std::vector<BlockHash> hashes;
     std::vector<uint32_t> answer;                                        // tokens given to the client
     std::map<uint32_t, std::pair<uint32_t, wire::TokenLogprobs>> early;  // out of order, by index
+    std::vector<wire::PromptLogprob> prompt_logprobs;                    // of tokens 1, 2, ...; of this attempt
     uint32_t failures = 0;
     std::string finish_reason;  // set when known; sent after the last token
     uint32_t finish_index = 0;
@@ -187,6 +188,7 @@ class Conductor final : public Machine {
   void place_parked(TimePoint now, Actions& out);
 
   // conductor_requests.cc
+  void on_prompt_logprobs(const Received& event, const wire::PromptLogprobs& told);
   void on_first_token(const Received& event, const wire::FirstToken& first, TimePoint now, Actions& out);
   void on_tokens(const Received& event, const wire::Tokens& tokens, TimePoint now, Actions& out);
   void on_failed(const Received& event, const wire::Failed& message, TimePoint now, Actions& out);

@@ -89,6 +89,8 @@ void Conductor::on_received(const Received& event, TimePoint now, Actions& out) 
     on_events(*node, *events, now, out);
   } else if (const auto* snapshot = std::get_if<wire::BlockSnapshot>(&event.message)) {
     on_snapshot(*node, *snapshot);
+  } else if (const auto* told = std::get_if<wire::PromptLogprobs>(&event.message)) {
+    on_prompt_logprobs(event, *told);
   } else if (const auto* first = std::get_if<wire::FirstToken>(&event.message)) {
     on_first_token(event, *first, now, out);
   } else if (const auto* tokens = std::get_if<wire::Tokens>(&event.message)) {

@@ -104,7 +104,7 @@ sched::Snapshot Conductor::snapshot_for(const Request& r, TimePoint now) const {
   s.answer_tokens = r.submit.stopping.max_tokens;
   const auto ns = namespace_of(r.submit.model);
   s.block_tokens = ns ? ns->block_tokens : 64;
-  const uint32_t reusable = r.submit.no_cache ? 0 : kv::reusable_blocks(s.tokens, s.block_tokens);
+  const uint32_t reusable = !r.submit.may_reuse() ? 0 : kv::reusable_blocks(s.tokens, s.block_tokens);
   const auto hashes = std::span(r.hashes).first(std::min<size_t>(reusable, r.hashes.size()));
   const bool may_avoid = !r.avoid.empty();
   bool other_prefill = false, other_decode = false;
@@ -199,6 +199,7 @@ void Conductor::dispatch(Request& r, const sched::Snapshot& snapshot, const sche
   r.placed = true;
   r.first_token = false;
   r.early.clear();
+  r.prompt_logprobs.clear();
   r.finish_reason.clear();  // of an attempt whose end came before its beginning was lost
   r.parked_until = kNever;
   r.prefill = prefill.name, r.prefill_instance = prefill.instance;
@@ -225,6 +226,7 @@ void Conductor::dispatch(Request& r, const sched::Snapshot& snapshot, const sche
   const bool again = !options_.sched.admission || options_.sched.admission->checks_again;
   spec.tbt_slo_ms = r.attempt > 1 || !again ? 0 : 1e3 * options_for(r).tbt_slo_s;
   spec.no_cache = r.submit.no_cache;
+  if (r.answer.empty()) spec.prompt_logprobs = r.submit.prompt_logprobs;  // else the client has them
   start.decode = decode.name;
   start.decode_instance = decode.instance;
   if (c.holder >= 0 && c.fetch_blocks > 0) {
@@ -300,7 +302,7 @@ Conductor::Explanation Conductor::explain(const Submit& submit, TimePoint now) {
   if (!prepare(r, reason)) return e;
   e.hashes = r.hashes;
   e.snapshot = snapshot_for(r, now);
-  e.reusable_blocks = submit.no_cache ? 0 : kv::reusable_blocks(submit.ids.size(), e.snapshot.block_tokens);
+  e.reusable_blocks = !submit.may_reuse() ? 0 : kv::reusable_blocks(submit.ids.size(), e.snapshot.block_tokens);
   Rng draw = rng_;  // a dry run must not change the next real decision
   e.placement = sched::place(e.snapshot, *options_.policy, options_for(r), draw);
   return e;

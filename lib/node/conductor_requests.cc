@@ -17,6 +17,16 @@ std::string Conductor::stage_of(const Request& r) const {
   return r.first_token ? "decode" : "prefill";
 }
 
+// Chunks come in order; what does not fit, or was not asked for, is not kept.
+void Conductor::on_prompt_logprobs(const Received& event, const wire::PromptLogprobs& told) {
+  Request* r = find(told.req, told.attempt);
+  if (!r || event.instance != r->prefill_instance || r->first_token || !r->answer.empty()) return;
+  auto& rows = r->prompt_logprobs;
+  const bool fits = told.first == rows.size() + 1 && rows.size() + told.rows.size() < r->submit.ids.size();
+  if (r->submit.prompt_logprobs < 0 || !fits) return;
+  rows.insert(rows.end(), told.rows.begin(), told.rows.end());
+}
+
 void Conductor::on_first_token(const Received& event, const wire::FirstToken& first, TimePoint now, Actions& out) {
   Request* r = find(first.req, first.attempt);
   if (!r || event.instance != r->prefill_instance || r->first_token) return;
@@ -76,7 +86,7 @@ void Conductor::give_token(Request& r, uint32_t index, uint32_t token, const wir
     reply.index = next.key();
     reply.token = next.mapped().first;
     reply.logprobs = std::move(next.mapped().second);
-    if (reply.index == 0) reply.journey = r.journey;
+    if (reply.index == 0) reply.journey = r.journey, reply.prompt_logprobs = std::move(r.prompt_logprobs);
     r.answer.push_back(reply.token);
     ++stats_.answer_tokens;
     out.push_back(std::move(reply));

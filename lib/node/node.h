@@ -72,8 +72,9 @@ struct ChunkDone {
   uint64_t run = 0;
   Code code = Code::ok;
   std::string what;
-  SampledToken sampled;          // meaningful when the chunk asked for it
-  uint32_t activations_crc = 0;  // of slot_out, when end_layer was not the model's last
+  SampledToken sampled;                              // meaningful when the chunk asked for it
+  std::vector<wire::PromptLogprob> prompt_logprobs;  // one for each of the run's targets
+  uint32_t activations_crc = 0;                      // of slot_out, when end_layer was not the model's last
   Duration elapsed{};
 };
 
@@ -106,6 +107,9 @@ struct Submit {
   double tbt_slo_s = 0;
   std::string pin_prefill, pin_decode;
   bool no_cache = false;
+  int32_t prompt_logprobs = -1;  // as in wire::RequestSpec
+  /// Cached KV has no logits: who asks for those of the prompt has it computed.
+  bool may_reuse() const { return !no_cache && prompt_logprobs < 0; }
 };
 
 /// The client is gone, or its text is complete (a stop string matched).
@@ -176,6 +180,9 @@ struct RunChunk {
   std::vector<uint32_t> history;  // prompt, then answer so far; only when the sampling has penalties
   uint32_t prompt_tokens = 0;     // where the answer starts in the sequence
   std::vector<uint32_t> banned;   // ids that may not be drawn (stop ids below min_tokens)
+  int32_t prompt_logprobs = -1;   // >= 0: tell how likely each of `targets` was, with so many alternatives
+  std::vector<uint32_t> targets;  // the prompt tokens after `start`: all of `tokens` but the first, then the next
+                                  // chunk's first
   // A pipeline stage: layers [first_layer, end_layer), 0 = to the model's last. Activations come from and go to
   // slots behind the pages of the KV buffer.
   uint32_t first_layer = 0, end_layer = 0;
@@ -228,8 +235,9 @@ struct Reply {
   uint32_t token = 0;
   uint32_t index = 0;
   wire::TokenLogprobs logprobs;
-  std::string finish_reason;  // finished: stop | length | abort
-  std::string code;           // failed, rejected: deadline_exceeded, predicted_slo_miss, no_prefill, ...
+  std::vector<wire::PromptLogprob> prompt_logprobs;  // with the token of index 0; of the prompt's tokens 1, 2, ...
+  std::string finish_reason;                         // finished: stop | length | abort
+  std::string code;  // failed, rejected: deadline_exceeded, predicted_slo_miss, no_prefill, ...
   std::string stage;
   std::string message;
   double predicted_ms = 0, allowed_ms = 0;

@@ -111,7 +111,7 @@ void Prefill::on_start(const Received& event, const wire::PrefillStart& start, T
   if (queue_.size() >= prefill_.queue_max)
     return fail(*r, "queue", "queue_full", std::to_string(queue_.size()) + " requests wait here", true, now, out);
   r->hashes = kv::chain(spec.ns, spec.ids, bt);
-  r->reusable = spec.no_cache ? 0 : kv::reusable_blocks(spec.ids.size(), bt);
+  r->reusable = spec.no_cache || spec.prompt_logprobs >= 0 ? 0 : kv::reusable_blocks(spec.ids.size(), bt);
   if (!spec.no_cache)
     for (const auto& hash : r->hashes) ++pending_[hash];
   queue_.push_back(r);

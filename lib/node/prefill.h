@@ -133,6 +133,9 @@ class Prefill final : public Worker {
   void announce(const Request& r, uint32_t layer, uint32_t first_block, std::vector<wire::ReadyExtent> extents,
                 Actions& out) const;
   void run_chunk(Request& r, Actions& out);
+  static std::vector<uint32_t> targets(const Request& r);
+  void tell_prompt_logprobs(const Request& r, uint32_t start, std::vector<wire::PromptLogprob> rows,
+                            Actions& out) const;
   void on_layer(Request& r, const LayerDone& done, Actions& out);
   void on_chunk(Request& r, const ChunkDone& done, TimePoint now, Actions& out);
   void publish(Request& r, uint32_t first_block, uint32_t end_block);

@@ -78,10 +78,24 @@ void Prefill::run_chunk(Request& r, Actions& out) {
   run.prompt_tokens = tokens - r.spec.resumed;
   if (r.spec.sampling.has_penalties()) run.history = r.spec.ids;
   if (r.spec.resumed < r.spec.stopping.min_tokens) run.banned = r.spec.stopping.stop_ids;
+  run.prompt_logprobs = r.spec.prompt_logprobs;
+  if (!leads()) run.targets = targets(r);
   r.run = run.run;
   ++r.chunks;
   by_op_[r.run] = requests_.at(r.spec.req);
   out.push_back(std::move(run));
+}
+
+/// The prompt tokens that the chunk [next, run_end) foretells; empty unless the client wants to know how well.
+std::vector<uint32_t> Prefill::targets(const Request& r) {
+  if (r.spec.prompt_logprobs < 0) return {};
+  const auto& ids = r.spec.ids;
+  return {ids.begin() + r.next + 1, ids.begin() + std::min<std::ptrdiff_t>(r.run_end + 1, std::ssize(ids))};
+}
+
+void Prefill::tell_prompt_logprobs(const Request& r, uint32_t start, std::vector<wire::PromptLogprob> rows,
+                                   Actions& out) const {
+  if (!rows.empty()) to_conductor(wire::PromptLogprobs{r.spec.req, r.spec.attempt, start + 1, std::move(rows)}, out);
 }
 
 void Prefill::on_layer(Request& r, const LayerDone& done, Actions& out) {
@@ -112,6 +126,7 @@ void Prefill::on_chunk(Request& r, const ChunkDone& done, TimePoint now, Actions
   ++stats_.chunks;
   if (leads()) return hand_on(r, done, now, out);
   const uint32_t bt = options_.layout.block_tokens;
+  tell_prompt_logprobs(r, r.next, done.prompt_logprobs, out);
   publish(r, r.next / bt, r.run_end / bt);
   r.next = r.run_end;
   if (r.next < r.spec.ids.size()) return run_chunk(r, out);
@@ -160,6 +175,8 @@ void Prefill::first_token(Request& r, const ChunkDone& done, TimePoint now, Acti
   first.report.chunks = r.chunks;
   if (r.spec.no_cache)
     first.report.miss_reason = "salt";
+  else if (r.spec.prompt_logprobs >= 0)
+    first.report.miss_reason = "prompt-logprobs";
   else if (r.prefix_blocks < r.reusable)
     first.report.miss_reason = r.fallback.empty() ? "cold" : "node-down";
   else if (r.spec.ids.size() % bt != 0)

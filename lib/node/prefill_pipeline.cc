@@ -77,6 +77,8 @@ void Prefill::hand_on(Request& r, const ChunkDone& done, TimePoint now, Actions&
   run.prompt_tokens = tokens - r.spec.resumed;
   if (r.spec.sampling.has_penalties()) run.history = r.spec.ids;
   if (r.spec.resumed < r.spec.stopping.min_tokens) run.banned = r.spec.stopping.stop_ids;
+  run.prompt_logprobs = r.spec.prompt_logprobs;
+  run.targets = targets(r);
   run.activations_offset = prefill_.slots.offset(ActivationSlots::kEach + slot);
   run.activations_crc = done.activations_crc;
   run.budget_ms = static_cast<uint32_t>(std::clamp<int64_t>((r.deadline - now) / 1ms, 1, 3'600'000));
@@ -121,7 +123,10 @@ void Prefill::on_stage_done(const Received& event, const wire::StageDone& done, 
     for (size_t i = 0; i < done.crcs[layer].size(); ++i)
       if (flowing.first_block + i < r->crcs.size())
         r->crcs[flowing.first_block + i][done.first_layer + layer] = done.crcs[layer][i];
-  if (stage + 1 == prefill_.stages) flowing.sampled = {done.token, done.logprobs};
+  if (stage + 1 == prefill_.stages) {
+    flowing.sampled = {done.token, done.logprobs};
+    tell_prompt_logprobs(*r, flowing.first_block * options_.layout.block_tokens, done.prompt_logprobs, out);
+  }
   flowing.stages_left &= ~(uint64_t{1} << stage);
   if (flowing.stages_left != 0) return;
   const Request::Flowing ended = flowing;

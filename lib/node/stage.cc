@@ -186,6 +186,8 @@ void Stage::start_compute(Run& run, Actions& out) {
   chunk.history = asked.history;
   chunk.prompt_tokens = asked.prompt_tokens;
   chunk.banned = asked.banned;
+  chunk.prompt_logprobs = asked.prompt_logprobs;
+  if (is_last()) chunk.targets = asked.targets;
   chunk.first_layer = layers_.first, chunk.end_layer = layers_.end;
   chunk.slot_in = run.slot_in, chunk.slot_out = run.slot_out;
   run.phase = Phase::computing;
@@ -248,7 +250,7 @@ void Stage::on_chunk(Run& run, const ChunkDone& done, TimePoint now, Actions& ou
     report(run, "peer_lost", "stage " + name() + ": pipeline stage " + next + " is not in the cluster", nullptr, out);
   else if (!run.dropped)
     report(run, done.code == Code::ok ? "ok" : std::string(to_string(done.code)), done.what,
-           is_last() ? &done.sampled : nullptr, out);
+           is_last() ? &done : nullptr, out);
   if (hand_on) {
     wire::StageRun message = std::move(run.asked);
     message.activations_offset = stage_.slots.offset(run.slot_out);
@@ -260,14 +262,15 @@ void Stage::on_chunk(Run& run, const ChunkDone& done, TimePoint now, Actions& ou
   run.dropped = true;  // erased by pump
 }
 
-void Stage::report(const Run& run, std::string code, std::string message, const SampledToken* sampled, Actions& out) {
+void Stage::report(const Run& run, std::string code, std::string message, const ChunkDone* last, Actions& out) {
   wire::StageDone done;
   done.run = run.asked.run;
   done.first_layer = layers_.first;
   if (code != "ok") ++stats_.failed, last_error_ = message;
   done.code = std::move(code), done.message = std::move(message);
   if (done.code == "ok") done.crcs = run.crcs;
-  if (sampled) done.token = sampled->token, done.logprobs = sampled->logprobs;
+  if (last) done.token = last->sampled.token, done.logprobs = last->sampled.logprobs;
+  if (last) done.prompt_logprobs = last->prompt_logprobs;
   send(run.asked.leader, run.asked.leader_instance, std::move(done), out);
 }
 

@@ -96,7 +96,7 @@ class Stage final : public Worker {
   void start_compute(Run& run, Actions& out);
   void on_layer(Run& run, const LayerDone& done, Actions& out);
   void on_chunk(Run& run, const ChunkDone& done, TimePoint now, Actions& out);
-  void report(const Run& run, std::string code, std::string message, const SampledToken* sampled, Actions& out);
+  void report(const Run& run, std::string code, std::string message, const ChunkDone* last, Actions& out);
   void drop(Run& run, Actions& out);
   Run* by_op(uint64_t op);
   void free_handed(std::map<uint64_t, Handed>::iterator handed);

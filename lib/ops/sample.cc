@@ -121,20 +121,33 @@ uint32_t Sampler::draw(const SamplingParams& params, uint64_t position) {
   return candidates_.back().token;  // rounding: target == total
 }
 
-Result<void> Sampler::add_logprobs(std::span<const float> logits, const SamplingParams& params, Sampled& sampled) {
+/// The `count` likeliest, and the logarithm of the sum of all weights.
+Result<std::vector<TokenLogprob>> Sampler::likeliest(std::span<const float> logits, size_t count, double& log_sum) {
   const float top = kernels_->max(logits.data(), logits.size());
-  const double log_sum = std::log(kernels_->sum_exp(logits.data(), top, logits.size())) + top;
+  log_sum = std::log(kernels_->sum_exp(logits.data(), top, logits.size())) + top;
   if (!std::isfinite(log_sum))
     return Error{Code::corrupt, "sampling: a logit is infinite or not a number; the weights or the KV are damaged"};
-  sampled.logprob = static_cast<float>(logits[sampled.token] - log_sum);
-  const auto wanted = std::min<size_t>(static_cast<size_t>(params.logprobs), logits.size());
-  if (wanted == 0) return {};
+  count = std::min(count, logits.size());
+  std::vector<TokenLogprob> out;
+  if (count == 0) return out;
   candidates_.clear();
   for (size_t i = 0; i < logits.size(); ++i) candidates_.push_back({logits[i], static_cast<uint32_t>(i)});
-  std::partial_sort(candidates_.begin(), candidates_.begin() + static_cast<std::ptrdiff_t>(wanted), candidates_.end());
-  for (size_t i = 0; i < wanted; ++i)
-    sampled.top.push_back({candidates_[i].token, static_cast<float>(candidates_[i].logit - log_sum)});
-  return {};
+  std::partial_sort(candidates_.begin(), candidates_.begin() + static_cast<std::ptrdiff_t>(count), candidates_.end());
+  for (size_t i = 0; i < count; ++i)
+    out.push_back({candidates_[i].token, static_cast<float>(candidates_[i].logit - log_sum)});
+  return out;
+}
+
+Result<Scored> Sampler::score(std::span<const float> logits, uint32_t token, size_t top) {
+  MC_ASSERT_LT(token, logits.size());
+  Scored scored;
+  double log_sum = 0;
+  MC_TRY(found, likeliest(logits, top, log_sum));
+  scored.top = std::move(found);
+  scored.logprob = static_cast<float>(logits[token] - log_sum);
+  scored.rank += static_cast<uint32_t>(
+      std::count_if(logits.begin(), logits.end(), [&](float logit) { return logit > logits[token]; }));
+  return scored;
 }
 
 Result<Sampled> Sampler::sample(std::span<const float> logits, const SamplingParams& params, uint64_t position,
@@ -158,7 +171,11 @@ Result<Sampled> Sampler::sample(std::span<const float> logits, const SamplingPar
     return Error{Code::corrupt, "sampling: no finite logit among " + std::to_string(logits.size()) +
                                     "; the weights or the KV are damaged"};
   sampled.token = greedy ? argmax(*kernels_, chosen) : draw(params, position);
-  if (params.logprobs >= 0) MC_CHECK(add_logprobs(logits, params, sampled));
+  if (params.logprobs < 0) return sampled;
+  double log_sum = 0;
+  MC_TRY(found, likeliest(logits, static_cast<size_t>(params.logprobs), log_sum));
+  sampled.top = std::move(found);
+  sampled.logprob = static_cast<float>(logits[sampled.token] - log_sum);
   return sampled;
 }
 

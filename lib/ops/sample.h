@@ -45,6 +45,13 @@ struct Sampled {
   std::vector<TokenLogprob> top;  // the likeliest first
 };
 
+/// How likely a given token was.
+struct Scored {
+  float logprob = 0;              // of the unmodified distribution
+  uint32_t rank = 1;              // 1 = no other token was likelier
+  std::vector<TokenLogprob> top;  // the likeliest first
+};
+
 /// Lowest id of the largest logit; NaN never wins. n >= 1.
 uint32_t argmax(const Kernels& kernels, std::span<const float> logits);
 
@@ -63,11 +70,14 @@ class Sampler {
                          std::span<const uint32_t> history = {}, size_t prompt_tokens = 0,
                          std::span<const uint32_t> banned = {});
 
+  /// Of `token`, < logits.size(), and the `top` likeliest. corrupt as in sample().
+  Result<Scored> score(std::span<const float> logits, uint32_t token, size_t top);
+
  private:
   void apply_penalties(const SamplingParams& params, std::span<const uint32_t> history, size_t prompt_tokens);
   size_t nucleus(const SamplingParams& params, double total);
   uint32_t draw(const SamplingParams& params, uint64_t position);
-  Result<void> add_logprobs(std::span<const float> logits, const SamplingParams& params, Sampled& sampled);
+  Result<std::vector<TokenLogprob>> likeliest(std::span<const float> logits, size_t count, double& log_sum);
 
   struct Candidate {
     float logit;

@@ -73,7 +73,6 @@ Result<void> Answer::add_choice(const RequestId& req, std::vector<uint32_t> prom
   http::Choice out;
   out.index = static_cast<int>(choices_.size());
   if (request_.return_token_ids) out.prompt_token_ids = prompt;
-  if (request_.echo) out.text = tokenizer_.decode(prompt, request_.sampling.skip_special_tokens);
   choices_.push_back({req, std::move(prompt),
                       text::Detokenizer(tokenizer_, request_.sampling.skip_special_tokens, text::TextStart::before),
                       std::move(stops), std::move(out)});
@@ -88,7 +87,7 @@ Answer::Choice* Answer::find(const RequestId& req) {
 http::Usage Answer::usage() const {
   http::Usage usage;
   // A prompt that is sampled n times is one prompt.
-  const size_t n = static_cast<size_t>(std::max(1, request_.sampling.n));
+  const size_t n = static_cast<size_t>(request_.answers());
   for (size_t i = 0; i < choices_.size(); ++i) {
     if (i % n == 0) usage.prompt_tokens += static_cast<uint32_t>(choices_[i].prompt.size());
     usage.completion_tokens += choices_[i].tokens;
@@ -97,9 +96,44 @@ http::Usage Answer::usage() const {
   return usage;
 }
 
-http::TokenLogprob Answer::logprob_of(uint32_t token, const wire::TokenLogprobs& logprobs) const {
-  http::TokenLogprob out{std::string(tokenizer_.token_bytes(token)), logprobs.chosen, {}};
-  for (const auto& [id, logprob] : logprobs.top) out.top.emplace_back(std::string(tokenizer_.token_bytes(id)), logprob);
+http::TokenLogprob Answer::logprob_of(uint32_t token, double logprob,
+                                      std::span<const std::pair<uint32_t, double>> top) const {
+  http::TokenLogprob out{std::string(tokenizer_.token_bytes(token)), logprob, {}, is_hidden(token)};
+  for (const auto& [id, value] : top) out.top.emplace_back(std::string(tokenizer_.token_bytes(id)), value);
+  return out;
+}
+
+// Told once for all choices of a prompt: the first of them asked.
+void Answer::take_prompt_logprobs(Choice& choice, std::span<const wire::PromptLogprob> rows) {
+  const size_t n = static_cast<size_t>(request_.answers()), at = static_cast<size_t>(choice.out.index);
+  for (size_t i = at - at % n; i < std::min(at - at % n + n, choices_.size()); ++i)
+    choices_[i].prompt_logprobs.assign(rows.begin(), rows.end());
+  if (!request_.sampling.prompt_logprobs) return;
+  const auto named = [&](uint32_t id, double logprob, uint32_t rank) {
+    return http::PromptLogprob::Entry{id, std::string(tokenizer_.token_bytes(id)), logprob, rank};
+  };
+  std::vector<http::PromptLogprob> out(choice.prompt.size());
+  for (size_t i = 0; i < std::min(rows.size(), out.size() - 1); ++i) {
+    auto& entries = out[i + 1].entries;
+    entries.push_back(named(choice.prompt[i + 1], rows[i].logprob, rows[i].rank));
+    const size_t wanted = std::min(static_cast<size_t>(*request_.sampling.prompt_logprobs), rows[i].top.size());
+    for (uint32_t k = 0; k < wanted; ++k)
+      if (rows[i].top[k].first != choice.prompt[i + 1])
+        entries.push_back(named(rows[i].top[k].first, rows[i].top[k].second, k + 1));
+  }
+  for (size_t i = at - at % n; i < std::min(at - at % n + n, choices_.size()); ++i)
+    choices_[i].out.prompt_logprobs = out;
+}
+
+std::vector<http::TokenLogprob> Answer::echoed_logprobs(const Choice& choice) const {
+  std::vector<http::TokenLogprob> out;
+  if (!request_.sampling.logprobs) return out;
+  const auto& rows = choice.prompt_logprobs;
+  out.push_back({std::string(tokenizer_.token_bytes(choice.prompt[0])), std::nullopt, {}, is_hidden(choice.prompt[0])});
+  for (size_t i = 0; i < rows.size() && i + 1 < choice.prompt.size(); ++i) {
+    const size_t wanted = std::min(static_cast<size_t>(*request_.sampling.logprobs), rows[i].top.size());
+    out.push_back(logprob_of(choice.prompt[i + 1], rows[i].logprob, std::span(rows[i].top).first(wanted)));
+  }
   return out;
 }
 
@@ -107,16 +141,30 @@ void Answer::start_stream() {
   if (started_ || !request_.stream) return;
   started_ = true;
   out_.start_stream();
-  if (!request_.echo) return;
+}
+
+// The prompt goes in front of the choice's own text: in a stream when the first token is there, else at the end.
+void Answer::echo(Choice& choice) {
+  if (!request_.echo || choice.echoed) return;
+  choice.echoed = true;
+  const std::string text = tokenizer_.decode(choice.prompt, request_.sampling.skip_special_tokens);
+  std::vector<http::TokenLogprob> logprobs = echoed_logprobs(choice);
+  if (!request_.stream) {
+    choice.out.text.insert(0, text);
+    choice.out.logprobs.insert(choice.out.logprobs.begin(), std::move_iterator(logprobs.begin()),
+                               std::move_iterator(logprobs.end()));
+    return;
+  }
   std::string bytes;
-  for (auto& choice : choices_) writer_.append_text(bytes, choice.out.index, choice.out.text, usage());
+  writer_.append_text(bytes, choice.out.index, text, usage(), logprobs);
   (void)out_.send(bytes);
 }
 
 void Answer::emit(Choice& choice, std::string text, const node::Reply* reply) {
   std::vector<http::TokenLogprob> logprobs;
   std::vector<uint32_t> ids;
-  if (reply && request_.sampling.logprobs) logprobs.push_back(logprob_of(reply->token, reply->logprobs));
+  if (reply && request_.sampling.logprobs)
+    logprobs.push_back(logprob_of(reply->token, reply->logprobs.chosen, reply->logprobs.top));
   if (reply && request_.return_token_ids) ids.push_back(reply->token);
   if (!request_.stream) {
     choice.out.text += text;
@@ -125,6 +173,7 @@ void Answer::emit(Choice& choice, std::string text, const node::Reply* reply) {
     return;
   }
   start_stream();
+  echo(choice);
   std::string bytes;
   writer_.append_text(bytes, choice.out.index, text, usage(), logprobs, ids);
   (void)out_.send(bytes);
@@ -135,7 +184,10 @@ bool Answer::on_token(const RequestId& req, const node::Reply& reply) {
   MC_ASSERT(choice != nullptr);
   if (choice->stopped || choice->ended || failed_) return false;
   if (reply.index == 0) journey_ = reply.journey;
+  if (reply.index == 0 && !reply.prompt_logprobs.empty()) take_prompt_logprobs(*choice, reply.prompt_logprobs);
+  if (request_.sampling.max_tokens == 0u) return false;  // the prompt alone is wanted; this token ends the request
   ++choice->tokens;
+  choice->logprob_sum += reply.logprobs.chosen;
   choice->last_token = reply.token;
   const std::string fresh = choice->detokenizer.push(reply.token);
   const bool may_stop = choice->tokens > request_.sampling.min_tokens;
@@ -164,7 +216,8 @@ bool Answer::on_end(const RequestId& req, const node::Reply& reply) {
   const bool by_id = !choice->stopped && choice->tokens > 0 && reply.finish_reason == "stop" &&
                      std::find(stop_ids.begin(), stop_ids.end(), choice->last_token) != stop_ids.end();
   if (by_id) choice->out.stop_reason = Json(choice->last_token);
-  finish_choice(*choice, choice->stopped ? "stop" : reply.finish_reason);
+  const bool prompt_alone = request_.sampling.max_tokens == 0u;
+  finish_choice(*choice, choice->stopped ? "stop" : prompt_alone ? "length" : reply.finish_reason);
   if (!unfinished().empty()) return false;
   if (request_.stream) {
     std::string bytes;
@@ -186,6 +239,7 @@ void Answer::finish_choice(Choice& choice, const std::string& reason) {
   choice.out.finish_reason = reason;
   if (!request_.stream) return;
   start_stream();
+  echo(choice);
   std::string bytes;
   writer_.append_finish(bytes, choice.out.index, reason, usage(), choice.out.stop_reason);
   (void)out_.send(bytes);
@@ -208,9 +262,28 @@ Json Answer::explanation() const {
   return mc;
 }
 
+// Of each prompt the n answers with the largest mean log-probability of a token, the best first; equals as drawn.
+std::vector<http::Choice> Answer::best_choices() const {
+  const size_t drawn = static_cast<size_t>(request_.answers()), given = static_cast<size_t>(request_.sampling.n);
+  const auto mean = [](const Choice* c) { return c->tokens > 0 ? c->logprob_sum / c->tokens : 0.0; };
+  std::vector<http::Choice> out;
+  for (size_t first = 0; first < choices_.size(); first += drawn) {
+    std::vector<const Choice*> order;
+    for (size_t i = first; i < std::min(first + drawn, choices_.size()); ++i) order.push_back(&choices_[i]);
+    if (given < drawn)
+      std::stable_sort(order.begin(), order.end(), [&](auto* a, auto* b) { return mean(a) > mean(b); });
+    order.resize(std::min(given, order.size()));
+    for (const Choice* choice : order) {
+      out.push_back(choice->out);
+      out.back().index = static_cast<int>(out.size() - 1);
+    }
+  }
+  return out;
+}
+
 void Answer::write_whole() {
-  std::vector<http::Choice> choices;
-  for (const auto& choice : choices_) choices.push_back(choice.out);
+  for (Choice& choice : choices_) echo(choice);
+  const std::vector<http::Choice> choices = best_choices();
   out_.respond(http::json_response(200, http::answer_body(head_, request_, choices, usage(), explanation())));
 }
 

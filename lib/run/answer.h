@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -52,17 +53,25 @@ class Answer {
     std::vector<uint32_t> prompt;
     text::Detokenizer detokenizer;
     text::StopMatcher stops;
-    http::Choice out;  // of a whole answer
+    http::Choice out;                                  // of a whole answer
+    std::vector<wire::PromptLogprob> prompt_logprobs;  // of tokens 1, 2, ...
     uint32_t tokens = 0;
     uint32_t last_token = 0;
+    double logprob_sum = 0;  // of its tokens
+    bool echoed = false;
     bool stopped = false;  // by a stop string
     bool ended = false;
   };
 
   Choice* find(const RequestId& req);
-  http::TokenLogprob logprob_of(uint32_t token, const wire::TokenLogprobs& logprobs) const;
+  bool is_hidden(uint32_t token) const { return request_.sampling.skip_special_tokens && tokenizer_.is_special(token); }
+  http::TokenLogprob logprob_of(uint32_t token, double logprob, std::span<const std::pair<uint32_t, double>> top) const;
+  void take_prompt_logprobs(Choice& choice, std::span<const wire::PromptLogprob> rows);
+  std::vector<http::TokenLogprob> echoed_logprobs(const Choice& choice) const;
+  void echo(Choice& choice);
   void emit(Choice& choice, std::string text, const node::Reply* reply);
   void start_stream();
+  std::vector<http::Choice> best_choices() const;
   void finish_choice(Choice& choice, const std::string& reason);
   Json explanation() const;
   void write_whole();

@@ -184,7 +184,26 @@ node::ChunkDone ModelCompute::run_chunk(const node::RunChunk& run) {
     std::lock_guard lock(mutex_);
     return !cancelled_.contains(run.run);
   };
-  if (auto ran = runner_.prefill(chunk); !ran) return fail(ran.error());
+  std::optional<Error> broken;
+  if (run.prompt_logprobs >= 0 && !run.targets.empty()) {
+    if (hands_on || run.targets.size() > run.tokens.size() ||
+        std::any_of(run.targets.begin(), run.targets.end(), [&](uint32_t token) { return token >= vocab; }))
+      return fail({Code::invalid, std::to_string(run.targets.size()) + " targets of " +
+                                      std::to_string(run.tokens.size()) + " tokens, or ids outside the vocabulary"});
+    chunk.scored = run.targets.size();
+    chunk.on_logits = [&](size_t row, std::span<const float> logits) {
+      auto scored = sampler_.score(logits, run.targets[row], static_cast<size_t>(run.prompt_logprobs));
+      if (!scored) {
+        broken = std::move(scored).error();
+        return false;
+      }
+      done.prompt_logprobs.push_back({scored->logprob, scored->rank, {}});
+      for (const auto& top : scored->top) done.prompt_logprobs.back().top.emplace_back(top.token, top.logprob);
+      std::lock_guard lock(mutex_);
+      return !cancelled_.contains(run.run);
+    };
+  }
+  if (auto ran = runner_.prefill(chunk); !ran) return fail(broken.value_or(ran.error()));
   if (hands_on) done.activations_crc = crc32c(std::as_bytes(chunk.activations_out));
   if (run.sample) {
     auto drawn =

@@ -13,6 +13,9 @@
 #include "run/engine.h"
 
 namespace mc::run {
+namespace {
+constexpr uint64_t kPromptLogprobsMax = uint64_t{1} << 18;  // one answer's; some 20 MB of JSON
+}
 
 Result<std::unique_ptr<Frontend>> Frontend::open(const FrontendOptions& options, node::Conductor& conductor,
                                                  Metrics& metrics) {
@@ -181,7 +184,7 @@ Result<node::Submit> Frontend::submit_for(const http::GenerateRequest& request,
   sampling.presence_penalty = s.presence_penalty.value_or(0);
   sampling.frequency_penalty = s.frequency_penalty.value_or(0);
   sampling.logit_bias = s.logit_bias;
-  sampling.logprobs = s.logprobs ? *s.logprobs : -1;
+  sampling.logprobs = s.logprobs.value_or(request.answers() > s.n ? 0 : -1);  // the best are the likeliest
   wire::Stopping& stopping = submit.stopping;
   stopping.min_tokens = s.min_tokens;
   stopping.stop_ids = s.stop_token_ids;
@@ -190,7 +193,8 @@ Result<node::Submit> Frontend::submit_for(const http::GenerateRequest& request,
     if (config_.eos.empty() && tokenizer_.eos_id()) stopping.stop_ids.push_back(*tokenizer_.eos_id());
   }
   const uint64_t room = prompt.size() < config_.max_positions ? config_.max_positions - prompt.size() : 0;
-  const uint64_t asked = s.max_tokens.value_or(request.is_chat ? static_cast<uint32_t>(room) : 16u);
+  // The token after the prompt is drawn even when the client wants none (max_tokens 0): the Answer drops it.
+  const uint64_t asked = std::max(1u, s.max_tokens.value_or(request.is_chat ? static_cast<uint32_t>(room) : 16u));
   if (room == 0 || asked > room)
     return user_error(err::kContextLength,
                       "prompt of " + std::to_string(prompt.size()) + " tokens and an answer of " +
@@ -198,7 +202,15 @@ Result<node::Submit> Frontend::submit_for(const http::GenerateRequest& request,
                           ", the context holds " + std::to_string(config_.max_positions),
                       "max_tokens");
   stopping.max_tokens = static_cast<uint32_t>(asked);
-  if (stopping.max_tokens == 0) return user_error(err::kInvalidField, "max_tokens must be at least 1", "max_tokens");
+  if (const auto wanted = request.wanted_of_prompt()) {
+    const uint64_t numbers = prompt.size() * (uint64_t{1} + static_cast<uint64_t>(*wanted));
+    if (numbers > kPromptLogprobsMax)
+      return user_error(err::kInvalidField,
+                        "log-probabilities of " + std::to_string(prompt.size()) + " prompt tokens with " +
+                            std::to_string(*wanted) + " alternatives are " + std::to_string(numbers) +
+                            " numbers; at most " + std::to_string(kPromptLogprobsMax) + " are given",
+                        s.prompt_logprobs ? "prompt_logprobs" : "logprobs");
+  }
   for (uint32_t id : prompt)
     if (id >= config_.vocab)
       return user_error(
@@ -222,7 +234,7 @@ void Frontend::generate(const http::Request& request, http::Responder out, bool 
   if (!prompts) return out.respond(http::error_response(prompts.error()));
   auto job = std::make_shared<Job>();  // crosses to the loop's thread inside a std::function
   job->client_id = request.request_id;
-  const int n = std::max(1, parsed->sampling.n);
+  const int n = parsed->answers();
   const uint64_t seed =
       parsed->sampling.seed ? static_cast<uint64_t>(*parsed->sampling.seed) : options_.seed ^ fnv1a(request.id);
   const RequestId id = new_request_id();
@@ -237,6 +249,8 @@ void Frontend::generate(const http::Request& request, http::Responder out, bool 
       one.req = job->submits.empty() ? id : new_request_id();
       one.sampling.seed = seed;
       one.sampling.stream = static_cast<uint64_t>(i);
+      // The other choices have the same prompt; but a stream opens each choice with its own first token.
+      if (i == 0 || parsed->stream) one.prompt_logprobs = parsed->wanted_of_prompt().value_or(-1);
       if (auto added = job->answer->add_choice(one.req, prompt); !added)
         return out.respond(http::error_response(as_user_error(err::kInvalidField, added.error())));
       job->submits.push_back(std::move(one));

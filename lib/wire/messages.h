@@ -5,6 +5,7 @@
 //   who talks    registration  worker -> conductor   Hello . Welcome | Refused, Heartbeat . HeartbeatAck
 //                index         worker -> conductor   BlockEvents, BlockSnapshot (asked by IndexSync)
 //                a request     conductor -> prefill  PrefillStart        prefill -> conductor  FirstToken
+//                              prefill -> conductor  PromptLogprobs
 //                              prefill -> decode     KvOffer . KvAccept | KvRefuse, KvComplete . KvDone
 //                              decode -> conductor   Tokens, Preempted   anyone -> conductor   Failed
 //                              anyone -> worker      Cancel
@@ -313,6 +314,8 @@ struct RequestSpec {
   uint64_t deadline_ms = 600000;  // remaining
   double tbt_slo_ms = 0;          // 0 = none
   bool no_cache = false;          // neither reuse nor publish blocks
+  int32_t prompt_logprobs = -1;   // -1 = none, k = of each prompt token and the k most likely in its place; all
+                                  // of the prompt is computed then
 
   bool operator==(const RequestSpec&) const = default;
   template <class V>
@@ -320,6 +323,7 @@ struct RequestSpec {
     v("req", req), v("attempt", attempt), v("ids", ids), v("resumed", resumed), v("ns", ns), v("salt", salt);
     v("prefill_attention", prefill_attention), v("decode_attention", decode_attention), v("sampling", sampling);
     v("stopping", stopping), v("deadline_ms", deadline_ms), v("tbt_slo_ms", tbt_slo_ms), v("no_cache", no_cache);
+    v("prompt_logprobs", prompt_logprobs);
   }
 };
 
@@ -426,6 +430,21 @@ struct PrefillReport {
     v("cached_local", cached_local), v("cached_remote", cached_remote), v("sources", sources);
     v("miss_reason", miss_reason), v("fallback", fallback), v("queue_ms", queue_ms), v("fetch_ms", fetch_ms);
     v("accept_ms", accept_ms), v("compute_ms", compute_ms), v("chunks", chunks);
+  }
+};
+
+/// Of the prompt tokens [first, first + rows.size()); one message for each chunk, before FirstToken.
+struct PromptLogprobs {
+  static constexpr std::string_view kType = "prompt_logprobs";
+  RequestId req;
+  uint32_t attempt = 1;
+  uint32_t first = 1;  // nothing comes before token 0
+  std::vector<PromptLogprob> rows;
+
+  bool operator==(const PromptLogprobs&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("req", req), v("attempt", attempt), v("first", first), v("rows", rows);
   }
 };
 
@@ -617,8 +636,8 @@ struct DemoteDone {
 
 using Message =
     std::variant<Hello, Welcome, Refused, Heartbeat, HeartbeatAck, Peers, Drain, Goodbye, BlockEvents, IndexSync,
-                 BlockSnapshot, PrefillStart, KvOffer, KvAccept, KvRefuse, KvComplete, KvDone, FirstToken, Tokens,
-                 Preempted, Failed, Cancel, LeaseRequest, LeaseGrant, LeaseRelease, DemoteOffer, DemoteDone,
+                 BlockSnapshot, PrefillStart, KvOffer, KvAccept, KvRefuse, KvComplete, KvDone, PromptLogprobs, FirstToken,
+                 Tokens, Preempted, Failed, Cancel, LeaseRequest, LeaseGrant, LeaseRelease, DemoteOffer, DemoteDone,
                  StageRun, StageTaken, StageDone, StageAnnounce>;
 
 /// "hello", "prefill_start", ...

@@ -51,13 +51,26 @@ struct Stopping {
 };
 
 struct TokenLogprobs {
-  double chosen = 0;                               // natural log, from the unmodified distribution
-  std::vector<std::pair<uint32_t, double>> top;    // most likely first
+  double chosen = 0;                             // natural log, from the unmodified distribution
+  std::vector<std::pair<uint32_t, double>> top;  // most likely first
 
   bool operator==(const TokenLogprobs&) const = default;
   template <class V>
   void fields(V& v) {
     v("chosen", chosen), v("top", top);
+  }
+};
+
+/// How likely a token of the prompt was after those before it.
+struct PromptLogprob {
+  double logprob = 0;                            // natural log, from the unmodified distribution
+  uint32_t rank = 1;                             // 1 = no token was likelier
+  std::vector<std::pair<uint32_t, double>> top;  // most likely first
+
+  bool operator==(const PromptLogprob&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("logprob", logprob), v("rank", rank), v("top", top);
   }
 };
 

@@ -35,6 +35,8 @@ struct StageRun {
   std::vector<uint32_t> history;
   uint32_t prompt_tokens = 0;
   std::vector<uint32_t> banned;
+  int32_t prompt_logprobs = -1;   // of `targets`, told by the last stage
+  std::vector<uint32_t> targets;  // the prompt tokens after start, as far as this chunk foretells them
   uint64_t activations_offset = 0;  // in the sender's KV buffer
   uint32_t activations_crc = 0;
   uint32_t budget_ms = 60000;
@@ -47,6 +49,7 @@ struct StageRun {
     v("decode", decode), v("decode_instance", decode_instance), v("decode_has", decode_has), v("start", start);
     v("tokens", tokens), v("pages", pages), v("attention", attention), v("sample", sample), v("sampling", sampling);
     v("history", history), v("prompt_tokens", prompt_tokens), v("banned", banned);
+    v("prompt_logprobs", prompt_logprobs), v("targets", targets);
     v("activations_offset", activations_offset), v("activations_crc", activations_crc), v("budget_ms", budget_ms);
   }
 };
@@ -73,12 +76,13 @@ struct StageDone {
   std::vector<std::vector<uint32_t>> crcs;  // [layer - first_layer][block of the chunk]
   uint32_t token = 0;                       // of the last stage, when the chunk asked for it
   TokenLogprobs logprobs;
+  std::vector<PromptLogprob> prompt_logprobs;  // of the last stage: one for each of the targets
 
   bool operator==(const StageDone&) const = default;
   template <class V>
   void fields(V& v) {
     v("run", run), v("first_layer", first_layer), v("code", code), v("message", message), v("crcs", crcs);
-    v("token", token), v("logprobs", logprobs);
+    v("token", token), v("logprobs", logprobs), v("prompt_logprobs", prompt_logprobs);
   }
 };
 

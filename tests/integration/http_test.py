@@ -195,6 +195,74 @@ class Answers(unittest.TestCase):
         events = [json.loads(e) for e in c.stream("/v1/completions", body) if e != "[DONE]"]
         self.assertEqual("".join(e["choices"][0]["text"] for e in events), echoed)
 
+    def test_a_scored_prompt_has_the_log_probabilities_it_had_as_an_answer(self):
+        prompt = c.post("/tokenize", {"prompt": "Once upon a time " * 12})[2]["tokens"]  # more than a block
+        body = {"max_tokens": 40, "temperature": 0, "ignore_eos": True, "return_token_ids": True, "logprobs": 2}
+        answer = c.post("/v1/completions", dict(body, prompt=prompt))[2]["choices"][0]
+        whole = prompt + answer["token_ids"]
+        body = {"prompt": whole, "max_tokens": 1, "temperature": 0, "prompt_logprobs": 2}
+        scored = c.post("/v1/completions", body)[2]
+        self.assertEqual(cached(scored), 0)  # cached blocks have no logits
+        rows = scored["choices"][0]["prompt_logprobs"]
+        self.assertEqual(len(rows), len(whole))
+        self.assertIsNone(rows[0])
+        for row, token, logprob in zip(
+            rows[len(prompt) :], answer["token_ids"], answer["logprobs"]["token_logprobs"]
+        ):
+            self.assertAlmostEqual(row[str(token)]["logprob"], logprob, places=3)
+            self.assertEqual(row[str(token)]["rank"], 1)  # greedy
+        for row, token in zip(rows[1:], whole[1:]):
+            self.assertIn(len(row), (2, 3))
+            self.assertIn(str(token), row)
+            self.assertEqual(sorted(e["rank"] for e in row.values())[:2], [1, 2])
+        chat = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1, "prompt_logprobs": 0}
+        told = c.post("/v1/chat/completions", chat)[2]
+        self.assertEqual(len(told["prompt_logprobs"]), told["usage"]["prompt_tokens"])
+
+    def test_echo_with_logprobs_covers_the_prompt_whole_and_streamed(self):
+        body = {"prompt": "Tell me more", "max_tokens": 3, "temperature": 0, "ignore_eos": True, "logprobs": 1}
+        plain = c.post("/v1/completions", body)[2]["choices"][0]
+        body["echo"] = True
+        whole = c.post("/v1/completions", body)[2]["choices"][0]
+        logprobs = whole["logprobs"]
+        self.assertEqual("".join(logprobs["tokens"]), "<|bos|>" + whole["text"])
+        self.assertEqual(whole["text"], "Tell me more" + plain["text"])
+        self.assertEqual((logprobs["token_logprobs"][0], logprobs["top_logprobs"][0]), (None, None))
+        self.assertTrue(all(p <= 0 for p in logprobs["token_logprobs"][1:]))
+        self.assertEqual(logprobs["token_logprobs"][-3:], plain["logprobs"]["token_logprobs"])
+        self.assertEqual(logprobs["text_offset"][:2], [0, 0])  # BOS is not in the text
+        for token, offset in zip(logprobs["tokens"][1:], logprobs["text_offset"][1:]):
+            self.assertEqual(whole["text"][offset : offset + len(token)], token)
+        for n in (1, 2):
+            streamed = [json.loads(e) for e in c.stream("/v1/completions", dict(body, n=n)) if e != "[DONE]"]
+            for index in range(n):
+                parts = [e["choices"][0] for e in streamed if e["choices"][0]["index"] == index]
+                self.assertEqual("".join(p["text"] for p in parts), whole["text"])
+                for key in ("tokens", "token_logprobs", "text_offset"):
+                    self.assertEqual([x for p in parts if p["logprobs"] for x in p["logprobs"][key]], logprobs[key])
+        several = c.post("/v1/completions", dict(body, n=3))[2]["choices"]
+        self.assertEqual([k["logprobs"] for k in several], [logprobs] * 3)
+
+    def test_the_prompt_alone_is_scored_with_no_token_after_it(self):
+        body = {"prompt": ["Tell me more", "Once"], "max_tokens": 0, "echo": True, "logprobs": 0}
+        answer = c.post("/v1/completions", body)[2]
+        self.assertEqual([k["text"] for k in answer["choices"]], body["prompt"])
+        self.assertEqual(answer["usage"]["completion_tokens"], 0)
+        for choice in answer["choices"]:
+            self.assertEqual("".join(choice["logprobs"]["tokens"]), "<|bos|>" + choice["text"])
+            self.assertEqual(choice["finish_reason"], "length")
+
+    def test_best_of_gives_the_likeliest_of_what_it_drew(self):
+        body = {"prompt": "Tell me", "max_tokens": 8, "seed": 1, "temperature": 3.0, "ignore_eos": True}
+        every = c.post("/v1/completions", dict(body, n=6, logprobs=0))[2]
+        mean = lambda k: sum(k["logprobs"]["token_logprobs"]) / len(k["logprobs"]["tokens"])
+        best = sorted(every["choices"], key=mean, reverse=True)[:2]
+        answer = c.post("/v1/completions", dict(body, n=2, best_of=6))[2]
+        self.assertEqual([k["text"] for k in answer["choices"]], [k["text"] for k in best])
+        self.assertEqual([k["index"] for k in answer["choices"]], [0, 1])
+        self.assertEqual([k["logprobs"] for k in answer["choices"]], [None, None])
+        self.assertEqual(answer["usage"]["completion_tokens"], 48)  # what was drawn was computed
+
     def test_tokenize_and_detokenize_are_inverse(self):
         text = "Hello, wörld! 你好 🎉\n\tdef f(x): return x"
         ids = c.post("/tokenize", {"prompt": text, "add_special_tokens": False})[2]
@@ -296,6 +364,7 @@ class Refusals(unittest.TestCase):
             ("logit_bias", {"5": 101}),
             ("n", 0),
             ("logprobs", 21),
+            ("prompt_logprobs", 21),
             ("stop", [""]),
             ("stop_token_ids", [99999]),
             ("min_tokens", 2),
@@ -303,8 +372,13 @@ class Refusals(unittest.TestCase):
             ("max_tokens", 0),
         ):
             self.refused("/v1/completions", dict(ok, **{field: value}), 400, "invalid_value", field)
-        for field, value in (("best_of", 3), ("use_beam_search", True), ("prompt_logprobs", 1)):
-            self.refused("/v1/completions", dict(ok, **{field: value}), 400, "unsupported_parameter", field)
+        self.refused(
+            "/v1/completions", dict(ok, use_beam_search=True), 400, "unsupported_parameter", "use_beam_search"
+        )
+        self.refused(
+            "/v1/completions", dict(ok, n=2, best_of=1), 400, "invalid_value", "best_of must be at least n (2)"
+        )
+        self.refused("/v1/completions", dict(ok, prompt_logprobs=1, stream=True), 400, "invalid_value", "streamed")
         self.refused("/v1/completions", dict(ok, suffix="y"), 400, "unsupported_parameter", "suffix")
         self.refused(
             "/v1/completions",

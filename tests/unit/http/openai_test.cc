@@ -159,18 +159,62 @@ TEST_CASE("http/openai: a number out of bounds or of another kind is refused wit
   }
 }
 
+TEST_CASE("http/openai: answers to choose from are at least as many as answers given, and never a stream") {
+  const auto best = completion(R"({"prompt":"x","n":2,"best_of":5})");
+  CHECK(best.answers() == 5);
+  CHECK(completion(R"({"prompt":"x","n":2})").answers() == 2);
+  CHECK(completion(R"({"prompt":"x","n":2,"best_of":2,"stream":true})").answers() == 2);
+  CHECK(contains(bad_completion(R"({"prompt":"x","n":3,"best_of":2})").message, "best_of must be at least n (3)"));
+  CHECK(contains(bad_completion(R"({"prompt":"x","best_of":2,"stream":true})").message, "cannot be streamed"));
+  CHECK(bad_completion(R"({"prompt":["x","y"],"best_of":33})").param == "best_of");
+  CHECK(bad_completion(R"({"prompt":"x","best_of":65})").param == "best_of");
+}
+
+TEST_CASE("http/openai: log-probabilities of the prompt are asked for by prompt_logprobs, or by echo with logprobs") {
+  CHECK_FALSE(completion(R"({"prompt":"x","logprobs":4})").wanted_of_prompt());
+  CHECK_FALSE(completion(R"({"prompt":"x","echo":true})").wanted_of_prompt());
+  CHECK(completion(R"({"prompt":"x","prompt_logprobs":0})").wanted_of_prompt() == 0);
+  CHECK(completion(R"({"prompt":"x","echo":true,"logprobs":4})").wanted_of_prompt() == 4);
+  CHECK(completion(R"({"prompt":"x","echo":true,"logprobs":4,"prompt_logprobs":7})").wanted_of_prompt() == 7);
+  CHECK(bad_completion(R"({"prompt":"x","prompt_logprobs":21})").param == "prompt_logprobs");
+  CHECK(bad_completion(R"({"prompt":"x","prompt_logprobs":1,"stream":true})").param == "prompt_logprobs");
+}
+
+TEST_CASE("http/openai: no token at all may be asked for with echo alone") {
+  CHECK(completion(R"({"prompt":"x","echo":true,"max_tokens":0})").sampling.max_tokens == 0u);
+  CHECK(contains(bad_completion(R"({"prompt":"x","max_tokens":0})").message, "at least 1; 0 needs \"echo\""));
+}
+
+TEST_CASE("http/openai: a bad logit_bias names the key or the token") {
+  const ApiLimits limits{.vocab_size = 100, .has_logit_bias = true};
+  const auto message = [&](const char* bias) {
+    return bad_completion(R"({"prompt":"x","logit_bias":)" + std::string(bias) + "}", {}, limits).message;
+  };
+  CHECK(contains(message(R"({"3":1,"the":1})"), R"(the key "the", not a token id from 0 to 99)"));
+  CHECK(contains(message(R"({"100":1})"), R"("100")"));
+  CHECK(contains(message(R"({"7":-101})"), R"(token "7" a number from -100 to 100)"));
+}
+
+TEST_CASE("http/openai: log-probabilities of a prompt are written as vLLM does, null for the first token") {
+  const auto request = completion(R"({"prompt":"x","prompt_logprobs":1})");
+  Choice choice;
+  choice.prompt_logprobs = {{}, {{{7, "a", -0.5, 2}, {9, "b", -0.25, 1}}}};
+  const auto body = Json::parse(answer_body({"cmpl-1", 1, "m", false}, request, {&choice, 1}, {}));
+  REQUIRE_OK(body);
+  CHECK(
+      (*body)["choices"][0]["prompt_logprobs"].dump() ==
+      R"([null,{"7":{"logprob":-0.5,"rank":2,"decoded_token":"a"},"9":{"logprob":-0.25,"rank":1,"decoded_token":"b"}}])");
+}
+
 TEST_CASE("http/openai: what we do not have is refused by name, its neutral value accepted") {
   for (const auto& [field, name] : std::initializer_list<std::pair<const char*, const char*>>{
            {R"("suffix":"end")", "suffix"},
-           {R"("best_of":2)", "best_of"},
            {R"("use_beam_search":true)", "use_beam_search"},
            {R"("response_format":{"type":"json_object"})", "response_format"},
            {R"("guided_json":{"a":1})", "guided_json"},
-           {R"("prompt_logprobs":1)", "prompt_logprobs"},
            {R"("min_p":0.1)", "min_p"},
            {R"("presence_penalty":0.5)", "presence_penalty"},
            {R"("logit_bias":{"1":1})", "logit_bias"},
-           {R"("echo":true,"logprobs":1)", "echo"},
            {R"("kv_transfer_params":{"a":1})", "kv_transfer_params"}}) {
     INFO(field);
     const Refused refusal = bad_field(field);

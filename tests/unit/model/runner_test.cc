@@ -196,6 +196,42 @@ TEST_CASE("model/runner: KV bytes and logits do not depend on chunks, threads or
       }
 }
 
+TEST_CASE("model/runner: every row's logits are told on demand, and asking changes no bit of the last row's") {
+  const test::Golden golden = test::read_golden(test::kRandomModels[0]);
+  const auto opened = test::Loaded::open(golden.directory, "f32");
+  test::Loaded& loaded = *opened;
+  const attn::Plan plan = test::golden_plan(loaded.model);
+  std::vector<uint32_t> prompt;
+  for (uint32_t i = 0; i < 150; ++i) prompt.push_back(i * 37 % loaded.model.config().vocab);
+  const size_t count = prompt.size(), chunk_tokens = 64;
+  LocalPages pages = pages_for(loaded, prompt.size());
+  const auto plain = prefill(loaded, pages, prompt, count, plan, chunk_tokens);
+  std::vector<std::vector<float>> told;
+  std::vector<float> last(loaded.model.config().vocab);
+  for (size_t start = 0; start < count; start += chunk_tokens) {
+    PrefillChunk chunk;
+    chunk.tokens = std::span(prompt).subspan(start, std::min(chunk_tokens, count - start));
+    chunk.start = static_cast<int64_t>(start);
+    chunk.pages = pages.pages();
+    chunk.plan = &plan;
+    chunk.scored = chunk.tokens.size();
+    chunk.on_logits = [&](size_t row, std::span<const float> logits) {
+      CHECK(start + row == told.size());
+      told.emplace_back(logits.begin(), logits.end());
+      return true;
+    };
+    if (start + chunk.tokens.size() == count) chunk.logits = last;
+    REQUIRE_OK(loaded.runner.prefill(chunk));
+  }
+  CHECK(last == plain);
+  REQUIRE(told.size() == count);
+  for (const size_t row : {size_t{0}, size_t{63}, size_t{64}, count - 1}) {
+    CAPTURE(row);
+    const auto want = prefill(loaded, pages, prompt, row + 1, plan);
+    CHECK(worst_error(told[row], want) / range_of(want) < 1e-4);
+  }
+}
+
 TEST_CASE("model/runner: a row decodes to the same bits alone and in any batch, full and MoBA mixed") {
   for (const char* dtype : {"f32", "bf16"}) {
     const std::string directory = test::read_golden("qwen2-untied").directory;

@@ -233,6 +233,32 @@ TEST_CASE("node/conductor: the end of an attempt that was lost does not end the 
   CHECK(replies.back().token == 14);
 }
 
+TEST_CASE("node/conductor: log-probabilities of the prompt go with the first token; what does not fit is dropped") {
+  Bench b;
+  start(b);
+  Submit s;
+  s.req = "r", s.ids = {1, 2, 3, 4}, s.deadline = 10s, s.prompt_logprobs = 2;
+  const auto starts = Bench::sent<wire::PrefillStart>(b.give(s), "p0");
+  REQUIRE(starts.size() == 1);
+  CHECK(starts[0].spec.prompt_logprobs == 2);
+  const auto tell = [&](uint32_t attempt, uint32_t first, size_t count, double value) {
+    wire::PromptLogprobs told{"r", attempt, first, {}};
+    told.rows.resize(count, {value, 1, {}});
+    b.give(Received{"p0", instance(1), told});
+  };
+  tell(1, 2, 1, -9);  // a gap
+  tell(2, 1, 1, -9);  // another attempt
+  tell(1, 1, 4, -9);  // more than the prompt has
+  tell(1, 1, 2, -1);
+  tell(1, 1, 2, -9);  // again
+  tell(1, 3, 1, -2);
+  const auto replies = Bench::replies(b.first_token("r", 1, 10));
+  REQUIRE(replies.size() == 1);
+  REQUIRE(replies[0].prompt_logprobs.size() == 3);
+  CHECK(replies[0].prompt_logprobs[0].logprob == -1);
+  CHECK(replies[0].prompt_logprobs[2].logprob == -2);
+}
+
 TEST_CASE("node/conductor: a pipeline whose members are missing or count its stages differently is given nothing") {
   for (const uint32_t counted : {2u, 3u}) {
     CAPTURE(counted);

@@ -11,10 +11,11 @@ using namespace mc::node::bench;
 namespace {
 
 struct PrefillBench : Bench<Prefill, PrefillOptions> {
-  explicit PrefillBench(uint32_t pages) : Bench(wire::Role::prefill, pages, options()) {}
-  static PrefillOptions options() {
+  explicit PrefillBench(uint32_t pages, uint32_t chunk_tokens = 4096)
+      : Bench(wire::Role::prefill, pages, options(chunk_tokens)) {}
+  static PrefillOptions options(uint32_t chunk_tokens) {
     PrefillOptions o;
-    o.chunk_tokens = 4096;
+    o.chunk_tokens = chunk_tokens;
     return o;
   }
   Actions start(const wire::RequestSpec& spec, std::vector<wire::Source> sources = {}) {
@@ -253,4 +254,34 @@ TEST_CASE("node/prefill: a request id that no notify can carry is refused before
     CHECK(failed[0].code == "invalid");
     CHECK(b.machine.idle());
   }
+}
+
+TEST_CASE("node/prefill: log-probabilities of the prompt come chunk by chunk, and nothing cached is used for them") {
+  constexpr uint32_t kChunk = 128;
+  PrefillBench b(100, kChunk);
+  const auto ids = ids_of(1, 2 * kChunk + 5);
+  b.serve("before", ids_of(1, kChunk));  // leaves its blocks in the pool
+  auto spec = spec_of("r", ids);
+  spec.prompt_logprobs = 1;
+  b.start(spec);
+  auto runs = all<RunChunk>(b.accept("r"));
+  uint32_t next = 1;
+  for (Actions out; !runs.empty(); runs = all<RunChunk>(out)) {
+    const RunChunk& run = runs[0];
+    CHECK(run.start + 1 == next);
+    CHECK(run.prompt_logprobs == 1);
+    const size_t end = std::min<size_t>(run.start + run.tokens.size() + 1, ids.size());
+    CHECK(run.targets == std::vector<uint32_t>(ids.begin() + next, ids.begin() + static_cast<std::ptrdiff_t>(end)));
+    ChunkDone done;
+    done.run = run.run;
+    done.prompt_logprobs.resize(run.targets.size());
+    out = b.give(done);
+    const auto told = sent<wire::PromptLogprobs>(out, std::string(kConductor));
+    REQUIRE(told.size() == 1);
+    CHECK(told[0].first == next);
+    next += static_cast<uint32_t>(told[0].rows.size());
+    const auto first = sent<wire::FirstToken>(out, std::string(kConductor));
+    if (!first.empty()) CHECK(first[0].report.miss_reason == "prompt-logprobs");
+  }
+  CHECK(next == ids.size());
 }

@@ -68,7 +68,7 @@ struct LeaderBench : Bench<Prefill, PrefillOptions> {
     return give(done);
   }
   Actions staged(uint64_t run, uint32_t token = 0) {
-    return from("me.1", 7, wire::StageDone{run, 1, "ok", "", {{3, 4}}, token, {}});
+    return from("me.1", 7, wire::StageDone{run, 1, "ok", "", {{3, 4}}, token, {}, {}});
   }
 
   uint32_t stages;
@@ -244,7 +244,7 @@ TEST_CASE("node/stage: the leader takes no token from a stage that computed othe
     LeaderBench b;
     const auto runs = all<RunChunk>(b.start("r", kChunk));
     b.computed(runs.at(0));
-    const Actions out = b.from("me.1", 7, wire::StageDone{runs[0].run, told.first, "ok", "", told.second, 0, {}});
+    const Actions out = b.from("me.1", 7, wire::StageDone{runs[0].run, told.first, "ok", "", told.second, 0, {}, {}});
     CHECK(sent<wire::FirstToken>(out, kTo).empty());
     const auto failed = sent<wire::Failed>(out, kTo);
     REQUIRE(failed.size() == 1);
@@ -259,9 +259,30 @@ TEST_CASE("node/stage: a stage that tells its part twice does not stand for anot
   CHECK(sent<wire::FirstToken>(b.staged(runs[0].run), kTo).empty());
   CHECK(sent<wire::FirstToken>(b.staged(runs[0].run), kTo).empty());
   const auto first =
-      sent<wire::FirstToken>(b.from("me.2", 8, wire::StageDone{runs[0].run, 2, "ok", "", {{3, 4}}, 9, {}}), kTo);
+      sent<wire::FirstToken>(b.from("me.2", 8, wire::StageDone{runs[0].run, 2, "ok", "", {{3, 4}}, 9, {}, {}}), kTo);
   REQUIRE(first.size() == 1);
   CHECK(first[0].token == 9);
+}
+
+TEST_CASE("node/stage: the last stage tells the prompt's log-probabilities, and the leader hands them on") {
+  LeaderBench b;
+  wire::RequestSpec spec = spec_of("r", std::vector<uint32_t>(kChunk, 5));
+  spec.ns = namespace_of(layout_of(2)).id();
+  spec.prompt_logprobs = 0;
+  b.from_conductor(wire::PrefillStart{spec, "d0", instance(2), {}});
+  const auto runs = all<RunChunk>(b.from("d0", 2, wire::KvAccept{"r", 1, 0}));
+  REQUIRE(runs.size() == 1);
+  CHECK(runs[0].targets.empty());  // the first layers foretell nothing
+  const auto handed = sent<wire::StageRun>(b.computed(runs[0]), "me.1");
+  REQUIRE(handed.size() == 1);
+  CHECK(handed[0].prompt_logprobs == 0);
+  CHECK(handed[0].targets == std::vector<uint32_t>(spec.ids.begin() + 1, spec.ids.end()));
+  wire::StageDone done{runs[0].run, 1, "ok", "", {{3, 4}}, 9, {}, {}};
+  done.prompt_logprobs.resize(kChunk - 1);
+  const auto told = sent<wire::PromptLogprobs>(b.from("me.1", 7, done), kTo);
+  REQUIRE(told.size() == 1);
+  CHECK(told[0].first == 1);
+  CHECK(told[0].rows.size() == kChunk - 1);
 }
 
 TEST_CASE("node/stage: two chunks are read ahead, one is computed at a time, and a cancel ends them all") {
@@ -313,7 +334,7 @@ TEST_CASE("node/stage: the first token comes with the last chunk of the last sta
   b.computed(runs[0]);
   CHECK(sent<wire::FirstToken>(b.staged(first), kTo).empty());
   CHECK(b.machine.shelf()->pool.counts().cached == 2);
-  out = b.from("me.1", 7, wire::StageDone{runs[0].run, 1, "ok", "", {{3}}, 9, {}});
+  out = b.from("me.1", 7, wire::StageDone{runs[0].run, 1, "ok", "", {{3}}, 9, {}, {}});
   REQUIRE(sent<wire::FirstToken>(out, kTo).size() == 1);
   CHECK(sent<wire::FirstToken>(out, kTo)[0].token == 9);
   CHECK(sent<wire::KvComplete>(out, "d0").size() == 1);

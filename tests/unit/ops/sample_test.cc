@@ -117,6 +117,23 @@ TEST_CASE("ops/sample: log-probabilities are of the unmodified distribution") {
   CHECK(sampled.top[1].token == 2);
 }
 
+TEST_CASE("ops/sample: a given token is scored by its probability, its rank and the likeliest") {
+  const std::vector<float> logits = {1, 3, 2, 3, -INFINITY};
+  Sampler sampler(best_kernels());
+  const double sum = std::exp(1.0) + 2 * std::exp(3.0) + std::exp(2.0);
+  const auto scored = sampler.score(logits, 2, 2);
+  REQUIRE_OK(scored);
+  CHECK(scored->rank == 3);
+  CHECK(scored->logprob == doctest::Approx(2 - std::log(sum)));
+  REQUIRE(scored->top.size() == 2);
+  CHECK(scored->top[0].token == 1);
+  CHECK(scored->top[1].token == 3);
+  CHECK(sampler.score(logits, 3, 0)->rank == 1);  // as likely as another: none is likelier
+  CHECK(sampler.score(logits, 4, 0)->rank == 5);
+  CHECK(sampler.score(logits, 0, 99)->top.size() == 5);
+  CHECK(sampler.score(std::vector<float>{NAN, NAN}, 0, 0).error().code == Code::corrupt);
+}
+
 TEST_CASE("ops/sample: parameters out of range are refused by name") {
   const auto text = [](const SamplingParams& params) {
     const auto result = params.check(10);
