@@ -636,9 +636,9 @@ struct DemoteDone {
 
 using Message =
     std::variant<Hello, Welcome, Refused, Heartbeat, HeartbeatAck, Peers, Drain, Goodbye, BlockEvents, IndexSync,
-                 BlockSnapshot, PrefillStart, KvOffer, KvAccept, KvRefuse, KvComplete, KvDone, PromptLogprobs, FirstToken,
-                 Tokens, Preempted, Failed, Cancel, LeaseRequest, LeaseGrant, LeaseRelease, DemoteOffer, DemoteDone,
-                 StageRun, StageTaken, StageDone, StageAnnounce>;
+                 BlockSnapshot, PrefillStart, KvOffer, KvAccept, KvRefuse, KvComplete, KvDone, PromptLogprobs,
+                 FirstToken, Tokens, Preempted, Failed, Cancel, LeaseRequest, LeaseGrant, LeaseRelease, DemoteOffer,
+                 DemoteDone, StageRun, StageTaken, StageDone, StageAnnounce>;
 
 /// "hello", "prefill_start", ...
 std::string_view type_name(const Message& message);

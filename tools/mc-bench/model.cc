@@ -184,12 +184,16 @@ Result<Points> read_points(const cli::Args& args, const model::ModelConfig& conf
     if (n < 1) return user_error(err::kBadValue, "--prompt must be at least 1", "--prompt");
     prompt = std::max(prompt, n);
   }
-  for (int64_t d : p.depths) p.longest = std::max(p.longest, d + prompt);
-  if (p.longest > config.max_positions)
+  const int64_t deepest = *std::max_element(p.depths.begin(), p.depths.end());
+  p.longest = deepest + prompt;
+  if (p.longest > static_cast<int64_t>(config.max_positions)) {
+    const char* flag = prompt > p.tokens ? "--prompt" : "--tokens";
     return user_error(err::kContextLength,
-                      "depth and tokens reach " + std::to_string(p.longest) + ", the context is " +
-                          std::to_string(config.max_positions),
-                      "--depth");
+                      std::string(flag) + " " + std::to_string(prompt) +
+                          (deepest > 0 ? " at --depth " + std::to_string(deepest) : std::string()) +
+                          " exceeds the context of " + std::to_string(config.max_positions) + " tokens",
+                      prompt > static_cast<int64_t>(config.max_positions) ? flag : "--depth");
+  }
   return p;
 }
 

@@ -203,7 +203,8 @@ TEST_CASE("http/openai: log-probabilities of a prompt are written as vLLM does, 
   REQUIRE_OK(body);
   CHECK(
       (*body)["choices"][0]["prompt_logprobs"].dump() ==
-      R"([null,{"7":{"logprob":-0.5,"rank":2,"decoded_token":"a"},"9":{"logprob":-0.25,"rank":1,"decoded_token":"b"}}])");
+      R"([null,{"7":{"logprob":-0.5,"rank":2,"decoded_token":"a"},)"
+      R"("9":{"logprob":-0.25,"rank":1,"decoded_token":"b"}}])");
 }
 
 TEST_CASE("http/openai: what we do not have is refused by name, its neutral value accepted") {
