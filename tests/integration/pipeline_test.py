@@ -56,6 +56,15 @@ class Pipeline(unittest.TestCase):
                 answer = c.complete(ids=longer, max_tokens=6)
                 self.assertEqual(cached(answer), 640)
                 self.assertEqual(token_ids(answer), oracle(longer, 6))
+                # Log-probabilities of a prompt come from the last stage, chunk by chunk, those of its answer too.
+                answer = c.complete(ids=longer, max_tokens=6, logprobs=0)
+                body = {"prompt": longer + token_ids(answer), "max_tokens": 1, "prompt_logprobs": 0}
+                told = c.post("/v1/completions", body)[2]["choices"][0]["prompt_logprobs"]
+                self.assertEqual(len(told), len(longer) + 6)
+                for row, token, logprob in zip(
+                    told[len(longer) :], token_ids(answer), answer["choices"][0]["logprobs"]["token_logprobs"]
+                ):
+                    self.assertAlmostEqual(row[str(token)]["logprob"], logprob, places=3)
                 c.wait_quiet()
 
     def test_a_members_death_costs_its_requests_a_retry_and_its_peers_nothing(self):
