@@ -61,6 +61,12 @@ Result<void> check_rdma_traffic_class(std::string_view value) {
   return check_range(value, 0, 255);
 }
 
+Result<void> check_transfer_spin(std::string_view value) {
+  MC_TRY(time, parse_duration(value));
+  if (time >= Duration{} && time <= 1s) return {};
+  return {Code::invalid, "'" + std::string(value) + "' is longer than 1s: a thread would poll where it should sleep"};
+}
+
 Result<void> check_rdma_pace(std::string_view value) {
   if (value == "none") return {};
   MC_TRY(rate, parse_byte_rate(value));
@@ -73,8 +79,8 @@ Result<void> check_rdma_cooldown(std::string_view value) {
   MC_TRY(first, parse_duration(value.substr(0, dash)));
   const auto last = dash == std::string_view::npos ? Result<Duration>(first) : parse_duration(value.substr(dash + 1));
   if (!last) return last.error();
-  if (first > Duration{} && first <= *last) return {};
-  return {Code::invalid, "'" + std::string(value) + "' is not a first and a longest rest, like 1s-1m"};
+  if (first >= 1ms && first <= *last && *last <= 3600s) return {};
+  return {Code::invalid, "'" + std::string(value) + "' is not a first and a longest rest from 1ms to 1h, like 1s-1m"};
 }
 
 Result<void> check_name(std::string_view value) {

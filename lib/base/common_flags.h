@@ -16,9 +16,11 @@ Result<void> check_labels(std::string_view value);
 Result<void> check_rdma_lanes(std::string_view value);
 Result<void> check_rdma_pairs(std::string_view value);
 Result<void> check_rdma_traffic_class(std::string_view value);
+/// --transfer-spin: at most 1s, beyond which a core would be kept busy for nothing.
+Result<void> check_transfer_spin(std::string_view value);
 /// --rdma-pace: "1GiB/s", or "none".
 Result<void> check_rdma_pace(std::string_view value);
-/// --rdma-cooldown: "1s" or "1s-60s", above 0 and rising.
+/// --rdma-cooldown: "1s" or "1s-60s", rising, from 1ms to 1h; one value is both.
 Result<void> check_rdma_cooldown(std::string_view value);
 /// --name: 1 to 64 characters of [A-Za-z0-9._-].
 Result<void> check_name(std::string_view value);
@@ -59,7 +61,8 @@ inline constexpr Flag kTransferSpin{.name = "transfer-spin",
                                     .kind = FlagKind::duration,
                                     .value = "T",
                                     .fallback = "0s",
-                                    .help = "how long transfer threads poll before they sleep: 50us buys latency"};
+                                    .help = "how long transfer threads poll before they sleep: 50us buys latency",
+                                    .check = check_transfer_spin};
 // What a fabric's owner may want of the transfer engine; seldom needed, so --help names them only.
 inline constexpr Flag kTcpIo{.name = "tcp-io",
                              .kind = FlagKind::choice,
@@ -96,12 +99,13 @@ inline constexpr Flag kRdmaTrafficClass{.name = "rdma-traffic-class",
                                         .help = "traffic class of rdma packets, 0 to 255: DSCP times 4",
                                         .check = check_rdma_traffic_class,
                                         .common = true};
-inline constexpr Flag kRdmaCooldown{.name = "rdma-cooldown",
-                                    .value = "T-T",
-                                    .fallback = "1s-1m",
-                                    .help = "rest of an rdma path after a fault: the first, doubling up to the last",
-                                    .check = check_rdma_cooldown,
-                                    .common = true};
+inline constexpr Flag kRdmaCooldown{
+    .name = "rdma-cooldown",
+    .value = "T-T",
+    .fallback = "1s-1m",
+    .help = "rest of an rdma path after a fault: the first, doubling up to the last; 5s is 5s-5s",
+    .check = check_rdma_cooldown,
+    .common = true};
 inline constexpr Flag kRdmaNoSends{.name = "rdma-no-sends",
                                    .kind = FlagKind::boolean,
                                    .help = "notifies go over the socket, not over queue pairs",

@@ -4,6 +4,7 @@
 
 #include "base/assert.h"
 #include "base/log.h"
+#include "run/transfer_flags.h"
 #include "wire/notify.h"
 
 namespace mc::run {
@@ -15,7 +16,7 @@ constexpr Duration kConnectFor = 30s;  // the engine retries so long; after it t
 }  // namespace
 
 Result<std::unique_ptr<DataPlane>> DataPlane::open(const xfer::Options& options, mem::SharedBuffer& pool) {
-  MC_TRY(engine, xfer::Engine::open(options));
+  MC_TRY(engine, open_transfers(options));
   MC_CHECK(engine->register_buffer(pool, {.name = "kv", .access = xfer::AccessClass::blocks}));
   return std::unique_ptr<DataPlane>(new DataPlane(std::move(engine), pool));
 }

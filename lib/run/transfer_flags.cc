@@ -4,6 +4,7 @@
 
 #include "base/assert.h"
 #include "base/common_flags.h"
+#include "base/errors.h"
 #include "base/units.h"
 #include "run/run_flags.h"
 
@@ -54,6 +55,20 @@ Result<xfer::FaultPlan> parse_faults(std::string_view text) {
     *chance = share;
   }
   return plan;
+}
+
+Result<std::unique_ptr<xfer::Engine>> open_transfers(const xfer::Options& options) {
+  auto engine = xfer::Engine::open(options);
+  if (engine) return engine;
+  const std::string& what = engine.error().what;
+  const auto said = [&](std::string_view words) { return what.find(words) != std::string::npos; };
+  if (said("no cluster secret")) return as_user_error(err::kAuthRequired, std::move(engine.error()));
+  if (said("Address already in use")) return as_user_error(err::kPortInUse, std::move(engine.error()));
+  if (engine.error().code == Code::unsupported)
+    return user_error(err::kTransportUnusable, what, "--transport",
+                      "mc-bench doctor says what this machine lacks; --transport names another");
+  const bool option = engine.error().code == Code::invalid;
+  return as_user_error(option ? err::kBadValue : err::kCannotListen, std::move(engine.error()));
 }
 
 void apply_transfer_flags(const cli::Args& args, xfer::Options& options) {

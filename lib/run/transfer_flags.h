@@ -1,6 +1,7 @@
 // Flags of the transfer engine, read once for the daemons and for mc-bench.
 #pragma once
 
+#include <memory>
 #include <string_view>
 
 #include "base/cli.h"
@@ -18,6 +19,9 @@ inline constexpr auto kTransferFlags =
 /// Sets what kTransferFlags say. --rdma-devices is none of them: mc-bench reads it in its own way. Values were checked
 /// while parsing.
 void apply_transfer_flags(const cli::Args& args, xfer::Options& options);
+
+/// Opens an engine; what its options or this machine lack becomes an error that a user can look up.
+Result<std::unique_ptr<xfer::Engine>> open_transfers(const xfer::Options& options);
 
 /// --transfer-faults: kinds with their probability per slice, from 0 to 1, separated by commas.
 ///   delay=P:T   a finished slice is reported T later     fail=P   it is reported as failed

@@ -60,6 +60,8 @@ TEST_CASE("run/transfer_flags: every flag sets its option, and the engine takes 
   REQUIRE_OK(xfer::Engine::open(set));
   CHECK(options_of({"--rdma-cooldown", "3s"}).rdma_cooldown_min == Duration(3s));
   CHECK(options_of({"--rdma-cooldown", "3s"}).rdma_cooldown_max == Duration(3s));
+  CHECK(options_of({"--rdma-cooldown", "5"}).rdma_cooldown_max == Duration(5s));
+  CHECK(options_of({"--transfer-spin", "1s"}).spin == Duration(1s));
   CHECK(options_of({"--rdma-cooldown", ""}).rdma_cooldown_max == xfer::Options().rdma_cooldown_max);
 }
 
@@ -68,7 +70,8 @@ TEST_CASE("run/transfer_flags: a bad value is refused with the name of its flag"
       {"--tcp-io", "aio"},          {"--rdma-lanes", "0"},           {"--rdma-lanes", "5"},
       {"--rdma-pairs-max", "3"},    {"--rdma-pairs-max", "many"},    {"--rdma-pace", "fast"},
       {"--rdma-pace", "0"},         {"--rdma-traffic-class", "256"}, {"--rdma-cooldown", "0s"},
-      {"--rdma-cooldown", "2s-1s"}, {"--rdma-cooldown", "1s-"}};
+      {"--rdma-cooldown", "2s-1s"}, {"--rdma-cooldown", "1s-"},      {"--rdma-cooldown", "1s-2h"},
+      {"--transfer-spin", "5h"},    {"--transfer-spin", "1001ms"}};
   for (const auto& [flag, value] : bad) {
     const std::string words = std::string(flag) + " " + value;
     CAPTURE(words);
@@ -102,4 +105,33 @@ TEST_CASE("run/transfer_flags: faults are read kind by kind, and what is none is
 TEST_CASE("run/transfer_flags: every number of lanes that the flag allows the wire allows too") {
   for (uint64_t lanes = 1; lanes <= 6; ++lanes)
     CHECK(flags::check_rdma_lanes(std::to_string(lanes)).has_value() == (lanes <= wire::kRdmaLanesMax));
+}
+
+TEST_CASE("run/transfer_flags: an engine that does not open says which flag, port or device is to blame") {
+  const auto number = [](const xfer::Options& options) {
+    const auto opened = run::open_transfers(options);
+    REQUIRE_FALSE(opened.has_value());
+    return opened.error().mc;
+  };
+  xfer::Options options{.transport = "tcp"};
+  auto first = run::open_transfers(options);
+  REQUIRE_OK(first);
+  xfer::Options taken = options;
+  taken.tcp_bind = (*first)->uris().front().substr(6);
+  CHECK(number(taken) == err::kPortInUse);
+  xfer::Options exposed = options;
+  exposed.tcp_bind = "0.0.0.0:0";
+  CHECK(number(exposed) == err::kAuthRequired);
+  xfer::Options wrong = options;
+  wrong.tcp_bind = "127.0.0.1:99999";
+  CHECK(number(wrong) == err::kBadValue);
+  xfer::Options unknown = options;
+  unknown.transport = "pigeon";
+  CHECK(number(unknown) == err::kBadValue);
+  xfer::Options no_such_device = options;
+  no_such_device.transport = "rdma";
+  no_such_device.rdma_devices = "no_such_device";
+  const auto refused = run::open_transfers(no_such_device);
+  REQUIRE_FALSE(refused.has_value());
+  CHECK((refused.error().mc == err::kTransportUnusable || refused.error().mc == err::kBadValue));
 }
