@@ -385,6 +385,84 @@ class Streams(Scratch):
         self.assertIn("MC1005", bench("xfer", "--server", "--bind", "0.0.0.0", expect=2)[1])
         self.assertIn("MC2101", bench("xfer", "tcp://127.0.0.1:1", "--transport", "tcp", expect=3)[1])
 
+    def test_a_bad_number_is_refused_with_the_name_of_its_flag(self):
+        bad = (
+            ("--pairs", "0"),
+            ("--pairs", "1001"),
+            ("-t", "0s"),
+            ("-t", "999us"),
+            ("--port", "65535"),
+            ("--transfer-spin", "5h"),
+            ("--rdma-cooldown", "2h"),
+            ("--rdma-cooldown", "100us"),
+            ("--transport", "foo"),
+            ("--transport", "tcp,auto"),
+        )
+        for flag, value in bad:
+            err = bench("xfer", "--size", "64KiB", flag, value, expect=2)[1]
+            self.assertIn("MC1002", err)
+            self.assertIn({"-t": "--time"}.get(flag, flag), err)
+        err = bench("xfer", "--transport", "foo", expect=2)[1]
+        self.assertNotIn("auto", err)
+        self.assertIn("shm, rdma and tcp", err)
+        # bare numbers are seconds; one value is the first and the last
+        out = bench("xfer", "--rdma-cooldown", "5", "--print-config")[0]
+        self.assertRegex(out, 'rdma-cooldown = "5"')
+
+    def test_requests_fit_the_memory_that_was_asked_for(self):
+        err = bench("xfer", "--size", "1GiB", "--memory", "64MiB", expect=2)[1]
+        self.assertIn("MC1002", err)
+        self.assertRegex(err, "64.0 MiB cannot hold the largest request, 1.00 GiB")
+        self.assertIn(
+            "MC1002", bench("xfer", "--size", "64KiB", "--beside", "128MiB", "--memory", "64MiB", expect=2)[1]
+        )
+        (p,) = result("xfer", "--transport", "shm", "--size", "80MiB", "-t", "20ms")[
+            "points"
+        ]  # without it: as needed
+        self.assertEqual(p["failed"], 0)
+
+    def test_the_peer_may_be_a_host_with_a_port_and_a_uri_names_its_transport(self):
+        words = [cluster.program("mc-bench"), "xfer", "--server", "--port", "0", "--transport", "tcp"]
+        server = subprocess.Popen(words, stdout=subprocess.PIPE)
+        try:
+            uri = json.loads(server.stdout.readline())["uri"]
+            place = uri.split("://")[1]
+            for peer in ([uri], [place, "--transport", "tcp"]):
+                s = result("xfer", *peer, "--size", "64KiB", "--op", "read,write_imm", "-t", "50ms")
+                self.assertEqual(
+                    [(p["transport"], p["verified"], p["failed"]) for p in s["points"]], [("tcp", True, 0)] * 2
+                )
+            err = bench("xfer", uri, "--transport", "shm", "--size", "64KiB", expect=2)[1]
+            self.assertIn("leave --transport out", err)
+        finally:
+            server.send_signal(signal.SIGTERM)
+            self.assertEqual(server.wait(20), 0)
+            server.stdout.close()
+        err = bench("xfer", "192.0.2.1", "--transport", "shm", "--size", "64KiB", expect=3)[1]
+        self.assertIn("--transport tcp or rdma", err)
+        self.assertIn("MC1002", bench("xfer", "localhost:99999", expect=2)[1])
+        self.assertIn("MC1002", bench("xfer", "foo://127.0.0.1:1", expect=2)[1])
+
+    def test_what_only_an_rdma_device_could_do_says_that_there_is_none(self):
+        if os.path.isdir("/sys/class/infiniband") and os.listdir("/sys/class/infiniband"):
+            self.skipTest("this machine has an RDMA device")
+        for words in (["--server"], ["--size", "64KiB"], ["--op", "register"]):
+            err = bench("xfer", "--transport", "rdma", *words, expect=3)[1]
+            self.assertIn("MC2110", err)
+            self.assertIn("mc-bench doctor", err)
+            self.assertNotIn("port above", err)
+        path = os.path.join(self.dir, "ib_read_bw")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("#!/bin/sh\necho 'Did not detect devices'\nexit 7\n")
+        os.chmod(path, 0o755)
+        env = dict(os.environ, PATH=self.dir + ":" + os.environ["PATH"])
+        words = ["xfer", "--transport", "tcp", "--size", "64KiB", "-t", "20ms", "--pairs", "1", "--against"]
+        code, _, err = cluster.run("mc-bench", *words, "ib_read_bw", env=env)
+        self.assertEqual(code, 1)
+        self.assertIn("MC8008", err)
+        self.assertIn("needs an RDMA device", err)
+        self.assertNotIn("install it", err)
+
     def test_a_block_is_leased_and_mapped_without_a_copy(self):
         (p,) = result("xfer", "--transport", "shm", "--op", "map", "--size", "64KiB", "-t", "50ms")["points"]
         self.assertEqual((p["op"], p["failed"], p["bytes"]), ("map", 0, 0))

@@ -16,91 +16,17 @@
 #include "xfer/bench.h"
 #include "xfer_against.h"
 #include "xfer_ends.h"
+#include "xfer_flags.h"
+#include "xfer_points.h"
 
 namespace mc::bench {
-
-const Flag kXferPort{.name = "port",
-                     .kind = FlagKind::count,
-                     .value = "N",
-                     .fallback = "7790",
-                     .help = "tcp port of the server, rdma one above; 0 is any free one"};
-const Flag kXferDevices{
-    .name = "rdma-devices",
-    .value = "D,D[/D,D]",
-    .help = "devices or ports rdma may use: mlx5_0,mlx5_1:1; rxe0/rxe1 is this side's / the other side's"};
 namespace {
-
-constexpr Flag kServer{
-    .name = "server", .kind = FlagKind::boolean, .help = "be the other end: print the URIs and serve until stopped"};
-constexpr Flag kTransports{.name = "transport",
-                           .kind = FlagKind::list,
-                           .value = "T,T",
-                           .fallback = "shm,tcp",
-                           .help = "transports to measure: shm, rdma, tcp"};
-constexpr Flag kSize{.name = "size",
-                     .kind = FlagKind::sweep_bytes,
-                     .value = "SIZES",
-                     .fallback = "64KiB-16MiB*4",
-                     .help = "bytes of one request: 64KiB-64MiB*4"};
-constexpr Flag kBatch{
-    .name = "batch", .kind = FlagKind::sweep_counts, .value = "N,N", .fallback = "1", .help = "requests in a batch"};
-constexpr Flag kDepth{
-    .name = "depth", .kind = FlagKind::sweep_counts, .value = "N,N", .fallback = "2", .help = "batches in flight"};
-constexpr Flag kStreams{
-    .name = "streams", .kind = FlagKind::sweep_counts, .value = "N,N", .fallback = "1", .help = "tcp streams a peer"};
-constexpr Flag kOp{
-    .name = "op",
-    .kind = FlagKind::list,
-    .value = "O,O",
-    .fallback = "read",
-    .help =
-        "read pulls from the peer, write pushes, write_imm tells too, map leases and maps, register prepares --memory"};
-constexpr Flag kClass{.name = "class",
-                      .kind = FlagKind::list,
-                      .value = "C,C",
-                      .fallback = "bulk",
-                      .help = "class of the requests: urgent ones go before bulk ones"};
-constexpr Flag kBeside{.name = "beside",
-                       .kind = FlagKind::bytes,
-                       .value = "SIZE",
-                       .fallback = "none",
-                       .help = "keep two bulk requests of this size in flight beside: latencies under load",
-                       .choices = "none"};
-constexpr Flag kTime{.name = "time",
-                     .letter = 't',
-                     .kind = FlagKind::duration,
-                     .value = "T",
-                     .fallback = "1s",
-                     .help = "how long each point runs"};
-constexpr Flag kMemory{.name = "memory",
-                       .kind = FlagKind::bytes,
-                       .value = "SIZE",
-                       .fallback = "64MiB",
-                       .help = "memory walked through on each side; the same on both: 1GiB"};
-constexpr Flag kNoVerify{.name = "no-verify", .kind = FlagKind::boolean, .help = "no checksums of what is moved"};
-constexpr Flag kAgainst{.name = "against",
-                        .kind = FlagKind::choice,
-                        .value = "REF",
-                        .fallback = "none",
-                        .help = "run a reference in turns with ours",
-                        .choices = "none|memcpy|raw|iperf3|ib_write_bw|ib_read_bw|ib_read_lat"};
-constexpr Flag kPairs{
-    .name = "pairs", .kind = FlagKind::count, .value = "N", .fallback = "7", .help = "pairs of runs for --against"};
-constexpr Flag kClientArgs{
-    .name = "against-client", .value = "ARGS", .help = "more arguments for the reference's client: \"-d rxe0 -x 1\""};
-constexpr Flag kServerArgs{
-    .name = "against-server", .value = "ARGS", .help = "more arguments for the reference's server, started here"};
 
 constexpr auto kFlags = flags::join(
     flags::list(&kServer, &kTransports, &kSize, &kBatch, &kDepth, &kStreams, &kXferDevices), run::kTransferFlags,
     flags::list(&kOp, &kClass, &kBeside, &kTime, &kMemory, &kNoVerify, &kAgainst, &kPairs, &kClientArgs, &kServerArgs,
                 &kXferPort, &flags::kBind, &flags::kAuth, &flags::kInsecure, &flags::kJson, &flags::kOutput,
                 &flags::kQuiet, &flags::kConfig, &flags::kLogLevel, &flags::kLogFormat, &flags::kPrintConfig));
-
-struct Point {
-  std::string transport, op, transfer_class;
-  uint64_t streams = 1, bytes = 0, batch = 1, depth = 1;
-};
 
 struct Client {
   const cli::Args& args;
@@ -113,9 +39,9 @@ struct Client {
                        Json& out) const;
 };
 
-/// Whether the wanted checks can be had at all.
+/// Whether the wanted checks can be had at all. What is written over shm or rdma no processor there looks at.
 bool verified(const cli::Args& args, const Point& point) {
-  return !args.on(kNoVerify) && (point.op == "read" || (point.op == "write" && point.transport == "tcp"));
+  return !args.on(kNoVerify) && (point.op == "read" || (point.op != "map" && point.transport == "tcp"));
 }
 
 ReferencePlan Client::reference(const Point& point, std::span<std::byte> local, const std::string& name) const {
@@ -142,7 +68,7 @@ Result<void> Client::compare(const Point& point, ClientEnd& end, const xfer::Buf
   if (is_latency(name)) theirs.iterations = 1000;
   std::vector<double> ratios, ours_all, theirs_all;
   uint64_t failed = 0;
-  const uint64_t pairs = std::clamp<uint64_t>(args.count(kPairs), 1, 1000);
+  const uint64_t pairs = args.count(kPairs);
   for (uint64_t pair = 0; pair < pairs; ++pair) {
     double ours = 0, other = 0;
     for (uint64_t half = 0; half < 2; ++half) {
@@ -210,6 +136,7 @@ Result<Json> Client::measure(const Point& point, const std::string& uri) const {
       .batch_requests = point.batch,
       .depth = point.depth,
       .duration = args.duration(kTime),
+      .immediates = point.op == "write_imm",
       .transfer_class = point.transfer_class == "urgent" ? xfer::TransferClass::urgent : xfer::TransferClass::bulk,
       .beside_bytes = beside};
   const bool verify = verified(args, point);
@@ -219,55 +146,18 @@ Result<Json> Client::measure(const Point& point, const std::string& uri) const {
                           " of content to check with",
                       "--memory", "give both sides the same --memory, or use --no-verify");
   if (verify && !write) plan.crc32c = checksums(content, point.bytes);
-  MC_TRY(result, xfer::bench_transfer(*end->engine, end->peer, remote.id, end->memory.bytes(), plan));
-  Json out = describe(point, result);
+  // half of the yardstick on each side of the run: the better half counts, as what this machine can do at all
   const bool sockets = point.transport == "tcp";
   ReferencePlan limit = reference(point, end->memory.bytes(), sockets ? "raw" : "memcpy");
-  limit.duration = std::clamp<Duration>(plan.duration / 4, 50ms, 500ms);
-  MC_TRY(yardstick, run_reference(limit));
+  limit.duration = std::clamp<Duration>(plan.duration / 8, 25ms, 250ms);
+  MC_TRY(before, run_reference(limit));
+  MC_TRY(result, xfer::bench_transfer(*end->engine, end->peer, remote.id, end->memory.bytes(), plan));
+  MC_TRY(after, run_reference(limit));
+  const double yardstick = std::max(before, after);
+  Json out = describe(point, result);
   out.set("yardstick", sockets ? "raw-tcp" : "memcpy").set("yardstick_bytes_per_s", yardstick);
   out.set("yardstick_share", yardstick > 0 ? result.bytes_per_s() / yardstick : 0.0).set("verified", verify);
   if (args.present(kAgainst)) MC_CHECK(compare(point, *end, remote, plan, out));
-  return out;
-}
-
-Result<std::vector<Point>> points_of(const cli::Args& args) {
-  const auto each = [](const std::vector<uint64_t>& values, uint64_t low, uint64_t high, const char* flag,
-                       const char* range) -> Result<std::vector<uint64_t>> {
-    for (const uint64_t value : values)
-      if (value < low || value > high) return user_error(err::kBadValue, std::string(flag) + " is " + range, flag);
-    return values;
-  };
-  MC_TRY(streams, each(args.sweep(kStreams), 1, 63, "--streams", "1 to 63"));
-  MC_TRY(sizes, each(args.sweep(kSize), 64, kGiB, "--size", "64B to 1GiB"));
-  MC_TRY(batches, each(args.sweep(kBatch), 1, 65536, "--batch", "1 to 65536"));
-  MC_TRY(depths, each(args.sweep(kDepth), 1, 256, "--depth", "1 to 256"));
-  std::vector<Point> out;
-  for (const std::string& transport : args.list(kTransports)) {
-    if (transport != "shm" && transport != "rdma" && transport != "tcp")
-      return user_error(err::kTransportUnusable, "'" + transport + "' is no transport; there are shm, rdma and tcp",
-                        "--transport");
-    for (const std::string& transfer_class : args.list(kClass)) {
-      if (transfer_class != "urgent" && transfer_class != "bulk")
-        return user_error(err::kBadValue, "--class is urgent or bulk", "--class");
-    }
-    for (const std::string& op : args.list(kOp)) {
-      if (op != "read" && op != "write" && op != "write_imm" && op != "map")
-        return user_error(err::kBadValue, "--op is read, write, write_imm or map, or register alone", "--op");
-      if (op == "map" && (transport != "shm" || args.present(kAgainst)))
-        return user_error(err::kBadValue, "--op map is for --transport shm, without --against", "--op");
-      for (const uint64_t stream : transport == "tcp" ? streams : std::vector<uint64_t>{1})
-        for (const uint64_t bytes : sizes)
-          for (const uint64_t batch : batches)
-            for (const uint64_t depth : depths) {
-              if (bytes * batch * depth > 16 * kGiB)
-                return user_error(err::kBadValue, "more than 16 GiB would be in flight: size x batch x depth",
-                                  "--size");
-              for (const std::string& transfer_class : args.list(kClass))
-                out.push_back({transport, op, transfer_class, stream, bytes, batch, depth});
-            }
-    }
-  }
   return out;
 }
 
@@ -306,11 +196,11 @@ std::vector<std::string> cells(const Point& point, const Json& row, bool against
 }
 
 /// --op register: no peer, no points; one line a transport.
-Result<int> register_memory(const cli::Args& args) {
+Result<int> register_memory(const cli::Args& args, const std::vector<std::string>& transports) {
   Sink sink(args);
   Table table({"transport", "size", "threads", "touch s", "by all s", "huge s", "by all s", "register s"});
   Json points = Json::array();
-  for (const std::string& transport : args.list(kTransports)) {
+  for (const std::string& transport : transports) {
     MC_TRY(options, end_options(args, transport, 0, Side::client));
     MC_TRY(row, bench_register(options, args.bytes(kMemory)));
     const auto s = [&](const char* key) { return fixed(row[key].as_double(), 3); };
@@ -327,43 +217,30 @@ Result<int> register_memory(const cli::Args& args) {
   return 0;
 }
 
-/// The host of a URI or of a bare host.
-std::string host_of(const std::string& peer) {
-  const size_t at = peer.find("://");
-  if (at == std::string::npos) return peer;
-  const auto place = parse_host_port(std::string_view(peer).substr(at + 3));
-  return place ? place->host : std::string();
-}
-
 }  // namespace
 
 const cli::FlagList kXferFlags = kFlags;
 
 Result<int> xfer(const cli::Args& args) {
-  if (args.list(kOp) == std::vector<std::string>{"register"}) return register_memory(args);
-  MC_TRY(points, points_of(args));
-  uint64_t memory = args.bytes(kMemory);
-  if (args.present(kBeside)) {
-    if (args.bytes(kBeside) > kGiB) return user_error(err::kBadValue, "--beside is at most 1GiB", "--beside");
-    memory = std::max(memory, args.bytes(kBeside));
-  }
-  for (const Point& point : points) memory = std::max(memory, point.bytes);
-  std::string transports;
-  for (const std::string& t : args.list(kTransports)) transports += (transports.empty() ? "" : ",") + t;
-  if (args.on(kServer)) return serve_until_stopped(args, transports, memory);
-  const std::string peer = args.positional("PEER").empty() ? "" : args.positional_one("PEER");
+  MC_TRY(transports, transports_of(args));
+  if (args.list(kOp) == std::vector<std::string>{"register"}) return register_memory(args, transports);
+  MC_TRY(points, points_of(args, transports));
+  MC_TRY(memory, memory_of(args, points));
+  std::string names;
+  for (const std::string& transport : transports) names += (names.empty() ? "" : ",") + transport;
+  if (args.on(kServer)) return serve_until_stopped(args, names, memory);
   Sink sink(args);
   MC_TRY(content, mem::HostBuffer::allocate(memory, {.name = "bench content"}));
   fill_content(content.bytes());
   std::unique_ptr<ServingEnd> here;
-  if (peer.empty()) {
-    MC_TRY(server, open_serving_end(args, transports, memory, false));
+  if (args.positional("PEER").empty()) {
+    MC_TRY(server, open_serving_end(args, names, memory, false));
     here = std::move(server);
   }
   const bool tells =
       std::any_of(points.begin(), points.end(), [](const Point& point) { return point.op == "write_imm"; });
   const std::jthread listening = here && tells ? listen_to_events(*here->engine) : std::jthread();
-  const Client client{args, content.bytes(), host_of(peer)};
+  const Client client{args, content.bytes(), peer_host(args)};
   const bool against = args.present(kAgainst);
   Table table(header(against));
   Json points_out = Json::array();
@@ -374,7 +251,7 @@ Result<int> xfer(const cli::Args& args) {
       for (const std::string& u : here->engine->uris())
         if (u.starts_with(point.transport + "://")) uri = u;
     } else {
-      MC_TRY(named, peer_address(args, peer, point.transport));
+      MC_TRY(named, peer_address(args, point.transport));
       uri = named;
     }
     MC_TRY(row, client.measure(point, uri));

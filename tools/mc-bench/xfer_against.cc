@@ -14,6 +14,7 @@
 #include "base/json.h"
 #include "child.h"
 #include "xfer/bench.h"
+#include "xfer/rdma_device.h"
 
 namespace mc::bench {
 namespace {
@@ -33,6 +34,15 @@ void add_words(std::vector<std::string>& command, const std::string& text) {
   for (std::string word; words >> word;) command.push_back(word);
 }
 
+/// It was started, and ended without a result.
+Error failed(const ReferencePlan& plan, const std::string& what) {
+  const bool needs_device = plan.name.starts_with("ib_") && xfer::rdma_report({}).devices.empty();
+  if (needs_device)
+    return user_error(err::kReferenceFailed, plan.name + " needs an RDMA device, and this machine has none",
+                      "--against", "compare with memcpy, raw or iperf3; mc-bench doctor says how to get a device");
+  return user_error(err::kReferenceFailed, plan.name + " " + what, "--against");
+}
+
 /// Runs a server of one session and a client, which is tried again until the server listens. The
 /// client's output.
 Result<std::string> run_pair(const ReferencePlan& plan, std::vector<std::string> server,
@@ -50,12 +60,10 @@ Result<std::string> run_pair(const ReferencePlan& plan, std::vector<std::string>
   for (;;) {
     MC_TRY(program, start(client));
     auto status = program.finish(deadline + 30s);
-    if (!status) return user_error(err::kReferenceMissing, plan.name + ": " + status.error().what, "--against");
+    if (!status) return failed(plan, status.error().what);
     if (*status == 0) return program.text();
     if (!other || SystemClock::instance().now() > deadline)
-      return user_error(err::kReferenceMissing,
-                        plan.name + " ended with " + std::to_string(*status) + ": " + last_words(program.text()),
-                        "--against");
+      return failed(plan, "ended with " + std::to_string(*status) + ": " + last_words(program.text()));
     (void)other->stirred(100ms);
   }
 }

@@ -18,24 +18,13 @@
 #include "ctl/ctl.h"
 #include "run/signals.h"
 #include "run/transfer_flags.h"
+#include "xfer_flags.h"
+#include "xfer_points.h"
 
 namespace mc::bench {
 namespace {
 
 constexpr uint64_t kContentSeed = 0x6d632d62656e6368;  // both ends make the same bytes from it
-
-std::string shm_address(uint64_t port) {
-  return "mc-bench-xfer-" + std::to_string(::getuid()) + "-" + std::to_string(port);
-}
-
-Result<std::unique_ptr<xfer::Engine>> open_engine(const xfer::Options& options) {
-  auto engine = xfer::Engine::open(options);
-  if (engine) return engine;
-  const bool exposed = engine.error().code == Code::invalid && options.secret.empty() && !options.insecure;
-  const bool taken = engine.error().what.find("Address already in use") != std::string::npos;
-  const auto number = exposed ? err::kAuthRequired : taken ? err::kPortInUse : err::kCannotListen;
-  return as_user_error(number, std::move(engine.error()));
-}
 
 Parallel& toucher() {
   static Parallel pool(std::max(1, std::min(8, static_cast<int>(std::thread::hardware_concurrency()))));
@@ -90,7 +79,7 @@ Result<std::unique_ptr<ServingEnd>> open_serving_end(const cli::Args& args, cons
   end->content = std::move(content);
   end->landing = std::move(landing);
   fill_content(end->content.bytes());
-  MC_TRY(engine, open_engine(options));
+  MC_TRY(engine, run::open_transfers(options));
   end->engine = std::move(engine);
   MC_CHECK(end->engine->register_buffer(end->content,
                                         {.name = std::string(kReadBuffer), .access = xfer::AccessClass::blocks}));
@@ -141,7 +130,7 @@ Result<std::unique_ptr<ClientEnd>> open_client_end(const xfer::Options& options,
   MC_TRY(memory, mem::SharedBuffer::create(bytes, {.name = "local", .prefault = &toucher()}));
   end->memory = std::move(memory);
   fill_content(end->memory.bytes());
-  MC_TRY(engine, open_engine(options));
+  MC_TRY(engine, run::open_transfers(options));
   end->engine = std::move(engine);
   MC_CHECK(end->engine->register_buffer(end->memory, {.name = "local"}));
   const TimePoint deadline = SystemClock::instance().now() + 5s;
@@ -161,18 +150,6 @@ Result<std::unique_ptr<ClientEnd>> open_client_end(const xfer::Options& options,
   }
   return user_error(err::kPeerUnreachable, uri + ": not connected within 5 s", uri,
                     "start one with: mc-bench xfer --server");
-}
-
-Result<std::string> peer_address(const cli::Args& args, const std::string& peer, const std::string& transport) {
-  if (peer.find("://") != std::string::npos) {
-    if (peer.starts_with(transport + "://")) return peer;
-    return user_error(err::kBadValue, peer + " is no address of transport " + transport, "PEER",
-                      "name one with --transport");
-  }
-  if (transport == "tcp") return "tcp://" + peer + ":" + std::to_string(args.count(kXferPort));
-  if (transport == "rdma") return "rdma://" + peer + ":" + std::to_string(args.count(kXferPort) + 1);
-  if (peer == "127.0.0.1" || peer == "localhost" || peer == "::1") return "shm://" + shm_address(args.count(kXferPort));
-  return user_error(err::kTransportUnusable, "shm reaches this host only, not " + peer, "--transport");
 }
 
 }  // namespace mc::bench

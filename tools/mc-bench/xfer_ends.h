@@ -17,7 +17,6 @@
 
 namespace mc::bench {
 
-extern const Flag kXferPort, kXferDevices;
 inline constexpr std::string_view kReadBuffer = "bench";
 inline constexpr std::string_view kWriteBuffer = "bench-landing";
 
@@ -60,8 +59,5 @@ Result<xfer::BenchResult> bench_map(const ClientEnd& end, const xfer::BufferInfo
 
 /// Times of touching `bytes` of fresh memory and of registering it with the transports of `options`.
 Result<Json> bench_register(const xfer::Options& options, size_t bytes);
-
-/// Where a transport of the PEER argument is dialled: a URI as it is, a host by the server's fixed places.
-Result<std::string> peer_address(const cli::Args& args, const std::string& peer, const std::string& transport);
 
 }  // namespace mc::bench

@@ -1,0 +1,92 @@
+// The flags of `mc-bench xfer` that no other program has.
+#pragma once
+
+#include <string_view>
+
+#include "base/cli.h"
+
+namespace mc::bench {
+
+/// --time: at least 1ms. --pairs: 1 to 1000. --port: up to 65534, because rdma listens one above.
+Result<void> check_point_time(std::string_view value);
+Result<void> check_pairs(std::string_view value);
+Result<void> check_xfer_port(std::string_view value);
+
+inline constexpr Flag kXferPort{.name = "port",
+                                .kind = FlagKind::count,
+                                .value = "N",
+                                .fallback = "7790",
+                                .help = "tcp port of the server, rdma one above; 0 is any free one",
+                                .check = check_xfer_port};
+inline constexpr Flag kXferDevices{
+    .name = "rdma-devices",
+    .value = "D,D[/D,D]",
+    .help = "devices or ports rdma may use: mlx5_0,mlx5_1:1; rxe0/rxe1 is this side's / the other side's"};
+inline constexpr Flag kServer{
+    .name = "server", .kind = FlagKind::boolean, .help = "be the other end: print the URIs and serve until stopped"};
+inline constexpr Flag kTransports{.name = "transport",
+                                  .kind = FlagKind::list,
+                                  .value = "T,T",
+                                  .fallback = "shm,tcp",
+                                  .help = "transports to measure: shm, rdma, tcp; a PEER that is a URI names its own"};
+inline constexpr Flag kSize{.name = "size",
+                            .kind = FlagKind::sweep_bytes,
+                            .value = "SIZES",
+                            .fallback = "64KiB-16MiB*4",
+                            .help = "bytes of one request: 64KiB-64MiB*4"};
+inline constexpr Flag kBatch{
+    .name = "batch", .kind = FlagKind::sweep_counts, .value = "N,N", .fallback = "1", .help = "requests in a batch"};
+inline constexpr Flag kDepth{
+    .name = "depth", .kind = FlagKind::sweep_counts, .value = "N,N", .fallback = "2", .help = "batches in flight"};
+inline constexpr Flag kStreams{
+    .name = "streams", .kind = FlagKind::sweep_counts, .value = "N,N", .fallback = "1", .help = "tcp streams a peer"};
+inline constexpr Flag kOp{
+    .name = "op",
+    .kind = FlagKind::list,
+    .value = "O,O",
+    .fallback = "read",
+    .help =
+        "read pulls from the peer, write pushes, write_imm tells too, map leases and maps, register prepares --memory"};
+inline constexpr Flag kClass{.name = "class",
+                             .kind = FlagKind::list,
+                             .value = "C,C",
+                             .fallback = "bulk",
+                             .help = "class of the requests: urgent ones go before bulk ones"};
+inline constexpr Flag kBeside{.name = "beside",
+                              .kind = FlagKind::bytes,
+                              .value = "SIZE",
+                              .fallback = "none",
+                              .help = "keep two bulk requests of this size in flight beside: latencies under load",
+                              .choices = "none"};
+inline constexpr Flag kTime{.name = "time",
+                            .letter = 't',
+                            .kind = FlagKind::duration,
+                            .value = "T",
+                            .fallback = "1s",
+                            .help = "how long each point runs, at least 1ms",
+                            .check = check_point_time};
+inline constexpr Flag kMemory{.name = "memory",
+                              .kind = FlagKind::bytes,
+                              .value = "SIZE",
+                              .fallback = "64MiB",
+                              .help = "memory walked through on each side; the same on both: 1GiB"};
+inline constexpr Flag kNoVerify{
+    .name = "no-verify", .kind = FlagKind::boolean, .help = "no checksums of what is moved"};
+inline constexpr Flag kAgainst{.name = "against",
+                               .kind = FlagKind::choice,
+                               .value = "REF",
+                               .fallback = "none",
+                               .help = "run a reference in turns with ours",
+                               .choices = "none|memcpy|raw|iperf3|ib_write_bw|ib_read_bw|ib_read_lat"};
+inline constexpr Flag kPairs{.name = "pairs",
+                             .kind = FlagKind::count,
+                             .value = "N",
+                             .fallback = "7",
+                             .help = "pairs of runs for --against, 1 to 1000",
+                             .check = check_pairs};
+inline constexpr Flag kClientArgs{
+    .name = "against-client", .value = "ARGS", .help = "more arguments for the reference's client: \"-d rxe0 -x 1\""};
+inline constexpr Flag kServerArgs{
+    .name = "against-server", .value = "ARGS", .help = "more arguments for the reference's server, started here"};
+
+}  // namespace mc::bench

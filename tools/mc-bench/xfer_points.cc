@@ -1,0 +1,173 @@
+#include "xfer_points.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/errors.h"
+#include "base/units.h"
+#include "base/uri.h"
+#include "xfer_flags.h"
+
+namespace mc::bench {
+namespace {
+
+Result<void> check_count(std::string_view value, uint64_t low, uint64_t high) {
+  MC_TRY(count, parse_count(value));
+  if (count >= low && count <= high) return {};
+  return {Code::invalid,
+          "'" + std::string(value) + "' is not from " + std::to_string(low) + " to " + std::to_string(high)};
+}
+
+std::string peer_text(const cli::Args& args) {
+  return args.positional("PEER").empty() ? "" : args.positional_one("PEER");
+}
+
+bool is_uri(const std::string& peer) {
+  return peer.find("://") != std::string::npos;
+}
+
+bool known(const std::string& transport) {
+  return transport == "shm" || transport == "rdma" || transport == "tcp";
+}
+
+/// "host", "host:7790", "fe80::1" or "[fe80::1]:7790"; without a port that of --port.
+Result<HostPort> place_of(const cli::Args& args, const std::string& peer) {
+  HostPort out{peer, static_cast<uint16_t>(args.count(kXferPort))};
+  const auto colons = std::count(peer.begin(), peer.end(), ':');
+  const bool bracketed = peer.starts_with('[');
+  if (bracketed && peer.ends_with(']')) out.host = peer.substr(1, peer.size() - 2);
+  if (bracketed ? peer.ends_with(']') : colons != 1) return out;
+  auto place = parse_host_port(peer);
+  if (!place)
+    return user_error(err::kBadValue, place.error().what, "PEER", "a host, HOST:PORT, or a URI of a --server");
+  return *place;
+}
+
+Result<std::vector<uint64_t>> ranged(std::vector<uint64_t> values, uint64_t low, uint64_t high, const char* flag,
+                                     const char* range) {
+  for (const uint64_t value : values)
+    if (value < low || value > high) return user_error(err::kBadValue, std::string(flag) + " is " + range, flag);
+  return values;
+}
+
+Result<void> check_words(const cli::Args& args, const std::vector<std::string>& transports) {
+  for (const std::string& transfer_class : args.list(kClass))
+    if (transfer_class != "urgent" && transfer_class != "bulk")
+      return user_error(err::kBadValue, "--class is urgent or bulk", "--class");
+  for (const std::string& op : args.list(kOp)) {
+    if (op != "read" && op != "write" && op != "write_imm" && op != "map")
+      return user_error(err::kBadValue, "--op is read, write, write_imm or map, or register alone", "--op");
+    if (op == "map" && (transports != std::vector<std::string>{"shm"} || args.present(kAgainst)))
+      return user_error(err::kBadValue, "--op map is for --transport shm, without --against", "--op");
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<void> check_point_time(std::string_view value) {
+  MC_TRY(time, parse_duration(value));
+  if (time >= 1ms) return {};
+  return {Code::invalid, "'" + std::string(value) + "' measures nothing; at least 1ms"};
+}
+
+Result<void> check_pairs(std::string_view value) {
+  return check_count(value, 1, 1000);
+}
+
+Result<void> check_xfer_port(std::string_view value) {
+  return check_count(value, 0, 65534);
+}
+
+Result<std::vector<std::string>> transports_of(const cli::Args& args) {
+  const std::string peer = peer_text(args);
+  auto out = args.list(kTransports);
+  if (!peer.empty() && !args.given(kTransports)) {
+    if (is_uri(peer))
+      out = {peer.substr(0, peer.find("://"))};
+    else if (!is_loopback(peer_host(args)))
+      out = {"tcp"};
+  }
+  for (const std::string& transport : out) {
+    if (known(transport)) continue;
+    const bool flag = args.given(kTransports) || peer.empty();
+    return user_error(err::kBadValue, "'" + transport + "' is no transport; there are shm, rdma and tcp",
+                      flag ? "--transport" : "PEER", "name one of them, or several with commas");
+  }
+  return out;
+}
+
+Result<std::vector<Point>> points_of(const cli::Args& args, const std::vector<std::string>& transports) {
+  MC_CHECK(check_words(args, transports));
+  MC_TRY(streams, ranged(args.sweep(kStreams), 1, 63, "--streams", "1 to 63"));
+  MC_TRY(sizes, ranged(args.sweep(kSize), 64, kGiB, "--size", "64B to 1GiB"));
+  MC_TRY(batches, ranged(args.sweep(kBatch), 1, 65536, "--batch", "1 to 65536"));
+  MC_TRY(depths, ranged(args.sweep(kDepth), 1, 256, "--depth", "1 to 256"));
+  std::vector<Point> out;
+  for (const std::string& transport : transports)
+    for (const std::string& op : args.list(kOp))
+      for (const uint64_t stream : transport == "tcp" ? streams : std::vector<uint64_t>{1})
+        for (const uint64_t bytes : sizes)
+          for (const uint64_t batch : batches)
+            for (const uint64_t depth : depths) {
+              if (bytes * batch * depth > 16 * kGiB)
+                return user_error(err::kBadValue, "more than 16 GiB would be in flight: size x batch x depth",
+                                  "--size");
+              for (const std::string& transfer_class : args.list(kClass))
+                out.push_back({transport, op, transfer_class, stream, bytes, batch, depth});
+            }
+  return out;
+}
+
+Result<uint64_t> memory_of(const cli::Args& args, const std::vector<Point>& points) {
+  const uint64_t asked = args.bytes(kMemory);
+  uint64_t most = 0;
+  for (const Point& point : points) most = std::max(most, point.bytes);
+  if (args.present(kBeside)) {
+    if (args.bytes(kBeside) > kGiB) return user_error(err::kBadValue, "--beside is at most 1GiB", "--beside");
+    most = std::max(most, args.bytes(kBeside));
+  }
+  if (!args.given(kMemory)) return std::max(asked, most);
+  if (args.on(kServer) || asked >= most) return asked;  // what clients ask for is not the server's to know
+  return user_error(
+      err::kBadValue,
+      human_bytes(asked) + " cannot hold the largest request, " + human_bytes(most) + " (--size, --beside)", "--memory",
+      "more memory, or smaller requests: --size 64KiB");
+}
+
+std::string peer_host(const cli::Args& args) {
+  const std::string peer = peer_text(args);
+  if (is_uri(peer)) {
+    const auto place = parse_host_port(std::string_view(peer).substr(peer.find("://") + 3));
+    return place && !peer.starts_with("shm://") ? place->host : std::string();
+  }
+  const auto place = place_of(args, peer);
+  return place ? place->host : peer;
+}
+
+std::string shm_address(uint64_t port) {
+  return "mc-bench-xfer-" + std::to_string(::getuid()) + "-" + std::to_string(port);
+}
+
+Result<std::string> peer_address(const cli::Args& args, const std::string& transport) {
+  const std::string peer = peer_text(args);
+  if (is_uri(peer)) {
+    if (peer.starts_with(transport + "://")) return peer;
+    return user_error(err::kBadValue, peer + " is no address of transport " + transport, "PEER",
+                      "leave --transport out: the URI says it; or give the host alone");
+  }
+  MC_TRY(place, place_of(args, peer));
+  if (transport == "tcp") return "tcp://" + place.text();
+  if (transport == "shm") {
+    if (is_loopback(place.host)) return "shm://" + shm_address(place.port);
+    return user_error(err::kTransportUnusable, "shm reaches this host only, not " + place.host, "--transport",
+                      "--transport tcp or rdma");
+  }
+  if (place.port == UINT16_MAX)
+    return user_error(err::kBadValue, peer + ": rdma listens one port above tcp", "PEER", "the server's rdma:// URI");
+  ++place.port;
+  return "rdma://" + place.text();
+}
+
+}  // namespace mc::bench

@@ -1,0 +1,32 @@
+// What `mc-bench xfer` measures, out of its flags: over which transports, to where, and every combination of sizes,
+// batches, depths, streams, directions and classes. Pure: nothing is opened here.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/cli.h"
+
+namespace mc::bench {
+
+struct Point {
+  std::string transport, op, transfer_class;
+  uint64_t streams = 1, bytes = 0, batch = 1, depth = 1;
+};
+
+/// The transports to measure. Without --transport a PEER decides: a URI is its own, another host is reached over tcp.
+Result<std::vector<std::string>> transports_of(const cli::Args& args);
+/// Every point, in the order of its flags. MC1002 names the flag that is out of range.
+Result<std::vector<Point>> points_of(const cli::Args& args, const std::vector<std::string>& transports);
+/// Bytes of each side's memory: --memory, which must hold the largest request; without it that much is taken.
+Result<uint64_t> memory_of(const cli::Args& args, const std::vector<Point>& points);
+
+/// Host of the PEER argument, whichever way it is written; empty for shm:// or without a PEER.
+std::string peer_host(const cli::Args& args);
+/// Where a transport of the PEER argument is dialled: a URI as it is, HOST or HOST:PORT (that of tcp) by the
+/// server's fixed places.
+Result<std::string> peer_address(const cli::Args& args, const std::string& transport);
+/// The shm name of a server whose tcp port is that.
+std::string shm_address(uint64_t port);
+
+}  // namespace mc::bench
