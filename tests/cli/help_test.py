@@ -154,6 +154,19 @@ class Refusals(unittest.TestCase):
             self.refused("MC1002", 2, "mc-conductor", "--local", shape, "--print-commands")
 
 
+    def test_what_the_environment_says_of_transfers_reaches_the_workers_of_a_local_cluster(self):
+        if not {"mc-conductor", "mc-prefill", "mc-decode"} <= set(TOOLS):
+            self.skipTest("not all tools are built")
+        with tempfile.TemporaryDirectory(prefix="mct-help-") as folder:
+            env = dict(clean_environment(MCT_RDMA_PACE="slowly"), MCT_RUN_DIR=folder)
+            words = ["mc-conductor", "--local", "1p1d", "--http", "127.0.0.1:0"]
+            code, _, err = cluster.run(*words, env=env)
+        self.assertEqual(code, 1, err)
+        self.assertIn("MC5007", err)  # a worker ended early,
+        self.assertRegex(err, r"mc-(prefill|decode): error MC1002")  # because it heard of this:
+        self.assertIn("MCT_RDMA_PACE", err)
+
+
 class Settings(unittest.TestCase):
     def settings(self, tool, *words, **env):
         lines = text_of(tool, "--print-config", "--json", *words, env=clean_environment(**env)).splitlines()
