@@ -119,6 +119,7 @@ void RdmaTransport::unwatch_channel(const RdmaDevice& device) {
 /// Opened again, with all memory registered on it: peers get the new keys before any path is begun.
 void RdmaTransport::device_back(const RdmaRevival::Back& back) {
   if (auto watched = watch(*back.device); !watched) {
+    home_.tally->failure("rdma: device not watched");
     log_error("rdma device not watched", {{"device", back.device->name()}, {"why", watched.error().what}});
     return revival_.failed(back.index, back.device->name());  // the old one stays until a new one is there
   }

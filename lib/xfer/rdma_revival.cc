@@ -55,14 +55,6 @@ std::vector<RdmaRevival::Back> RdmaRevival::take() {
   return std::exchange(back_, {});
 }
 
-Result<std::shared_ptr<RdmaDevice>> RdmaRevival::attempt(size_t index, const std::string& name) {
-  memory_.lose(index);
-  MC_TRY(opened, RdmaDevice::open(name));
-  std::shared_ptr<RdmaDevice> device = std::move(opened);  // shared as Back::device
-  MC_CHECK(memory_.restore(index, device));
-  return device;
-}
-
 void RdmaRevival::run() {
   std::unique_lock lock(mutex_);
   while (!stop_) {
@@ -78,7 +70,7 @@ void RdmaRevival::run() {
     const size_t index = next->index;
     const std::string name = next->name;
     lock.unlock();
-    auto device = attempt(index, name);
+    auto device = attempt_(index, name);
     lock.lock();
     Patient& patient =
         *std::find_if(patients_.begin(), patients_.end(), [&](const Patient& known) { return known.index == index; });
@@ -94,6 +86,14 @@ void RdmaRevival::run() {
                {{"device", name}, {"why", device.error().what}, {"next_try_s", to_seconds(pause)}});
     }
   }
+}
+
+Result<std::shared_ptr<RdmaDevice>> reopen(RdmaMemory& memory, size_t index, const std::string& name) {
+  memory.lose(index);
+  MC_TRY(opened, RdmaDevice::open(name));
+  std::shared_ptr<RdmaDevice> device = std::move(opened);  // shared as Back::device
+  MC_CHECK(memory.restore(index, device));
+  return device;
 }
 
 }  // namespace mc::xfer

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -38,7 +39,10 @@ class RevivalPause {
 
 class RdmaRevival {
  public:
-  RdmaRevival(RdmaMemory& memory, Duration least, Duration most) : memory_(memory), least_(least), most_(most) {}
+  /// Opens the device of that index and name anew; may block. Called on the thread of the revival.
+  using Attempt = std::function<Result<std::shared_ptr<RdmaDevice>>(size_t index, const std::string& name)>;
+  RdmaRevival(Attempt attempt, Duration least, Duration most)
+      : attempt_(std::move(attempt)), least_(least), most_(most) {}
   RdmaRevival(const RdmaRevival&) = delete;
   RdmaRevival& operator=(const RdmaRevival&) = delete;
   /// Waits for an attempt that is under way.
@@ -63,9 +67,8 @@ class RdmaRevival {
     TimePoint at = kNever;  // of the next attempt; kNever = in use
   };
   void run();
-  Result<std::shared_ptr<RdmaDevice>> attempt(size_t index, const std::string& name);
 
-  RdmaMemory& memory_;
+  Attempt attempt_;
   Duration least_, most_;
   EventFd ready_;
   std::mutex mutex_;
@@ -75,5 +78,8 @@ class RdmaRevival {
   bool stop_ = false;
   std::thread thread_;  // from the first failure on
 };
+
+/// By its name, with all of `memory` registered on it.
+Result<std::shared_ptr<RdmaDevice>> reopen(RdmaMemory& memory, size_t index, const std::string& name);
 
 }  // namespace mc::xfer

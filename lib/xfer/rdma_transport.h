@@ -99,7 +99,8 @@ class RdmaTransport final : public Transport {
   RdmaTransport(Home& home, uint8_t index)
       : home_(home),
         index_(index),
-        revival_(memory_, home.options->rdma_cooldown_min, home.options->rdma_cooldown_max),
+        revival_([this](size_t index, const std::string& name) { return reopen(memory_, index, name); },
+                 home.options->rdma_cooldown_min, home.options->rdma_cooldown_max),
         pool_(home.options->rdma_pairs_max) {}
   ~RdmaTransport() override { shutdown(); }
 

@@ -60,6 +60,19 @@ TEST_CASE("rdma/xfer: a device that fails is opened again, and carries reads of 
   }
 }
 
+TEST_CASE("rdma/xfer: a device that is open again but cannot be watched is tried again until it can") {
+  RdmaPair pair(Pair::kDefaultBytes, holder_options(), losing_a_device(reader_options()));
+  const std::string limit = "/proc/sys/fs/epoll/max_user_watches";
+  {
+    const Restored none("cat " + limit + " > /tmp/watches; echo 0 > " + limit, "cat /tmp/watches > " + limit);
+    CHECK(read_until(pair, [&] { return failures(pair.reader, "rdma: device not watched") > 0; }));
+  }
+  const uint64_t moved = sent_bytes("v1");  // the holder's side of the path on that device
+  CHECK(read_until(pair, [&] { return sent_bytes("v1") > moved + (size_t{1} << 20); }));
+  CHECK(pair.reader->counters().batches_failed == 0);
+  CHECK(pair.reader->counters().peers_lost == 0);
+}
+
 TEST_CASE("rdma/xfer: writes of a device that fails arrive whole, and nothing of them comes late") {
   RdmaPair pair(Pair::kDefaultBytes, losing_a_device(holder_options()), losing_a_device(reader_options()));
   constexpr size_t kBytes = size_t{2} << 20;
