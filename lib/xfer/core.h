@@ -106,7 +106,15 @@ struct Route {
   struct Waiting {
     std::deque<Work> queue;      // requests not fully cut
     std::deque<uint32_t> retry;  // slice indices
-    bool empty() const { return queue.empty() && retry.empty(); }
+    // The same for what carries an immediate: not every lane takes it, and none without credit of the peer. What
+    // waits for that must not keep others from the lanes that are free.
+    std::deque<Work> telling;
+    std::deque<uint32_t> retelling;
+    /// For a lane that takes immediates now, or does not.
+    bool ready(bool tells) const {
+      return !queue.empty() || !retry.empty() || (tells && !(telling.empty() && retelling.empty()));
+    }
+    bool empty() const { return !ready(true); }
   };
   std::array<Waiting, kTransferClasses> waiting;
   ClassOrder order;
@@ -149,6 +157,7 @@ struct Peer {
 struct LaneState {
   uint64_t bytes = 0;       // in flight
   uint64_t full_round = 0;  // took less than offered in that round: not asked again before something happened
+  uint64_t passed = 0;      // in that call of pump_route() there was nothing for it
 };
 
 struct EndpointState {
@@ -311,7 +320,19 @@ class Engine::Core {
   bool pump(Peer& peer);
   bool pump_route(Peer& peer, size_t route);
   LaneState* emptiest_lane(Route& route, EndpointId& endpoint, int& lane);
-  bool next_slice(Peer& peer, size_t route, size_t lane_count, uint64_t wanted, TimePoint now, uint32_t& index);
+  struct LaneTurn {
+    size_t lane_count = 1;  // of the route
+    uint64_t wanted = 0;    // bytes of a slice at most
+    size_t tells = 0;       // immediates that it takes
+    TimePoint now{};
+  };
+  bool next_slice(Route& route, const LaneTurn& turn, uint32_t& index);
+  void sort_out(Route& route, const LaneTurn& turn) const;
+  uint64_t cut_bytes(const Work& work, const LaneTurn& turn) const;
+  bool nothing_to_cut(const Work& work, const LaneTurn& turn) const;
+  bool next_cut_tells(const Work& work, const LaneTurn& turn) const;
+  void put_back(Route& route, uint32_t index, bool first);
+  size_t offer(Peer& peer, size_t route, EndpointId endpoint, int lane, LaneTurn turn);
   TransferClass class_of(const SliceRecord& slice) const;
   bool tells(const SliceRecord& slice) const;
   uint32_t new_slice(Batch& batch, uint32_t request, uint64_t at, uint32_t bytes);
@@ -350,6 +371,9 @@ class Engine::Core {
   std::map<PeerId, Peer> peers_;
   std::map<EndpointId, EndpointState> endpoints_;
   uint64_t round_ = 1;
+  uint64_t pump_ = 1;  // calls of pump_route()
+  Indices offered_;    // scratch of offer()
+  std::vector<Slice> offers_;
   std::set<PeerId> busy_;  // peers with work, notifies or a connect to look after
   std::vector<SliceRecord> slices_;
   std::vector<uint32_t> free_slices_;

@@ -61,7 +61,7 @@ void Engine::Core::abandon_slices(Batch& batch, uint32_t request) {
     if (slice.state == SliceRecord::State::retry) {
       for (auto& [id, peer] : peers_)
         for (Route& route : peer.routes)
-          for (auto& waiting : route.waiting) std::erase(waiting.retry, i);
+          for (auto& waiting : route.waiting) std::erase(tells(slice) ? waiting.retelling : waiting.retry, i);
       free_slice(i);
       continue;
     }
@@ -86,7 +86,10 @@ void Engine::Core::drop_queued(Batch& batch) {
   for (auto& [id, peer] : peers_) {
     std::erase_if(peer.waiting, mine);
     for (Route& route : peer.routes)
-      for (auto& waiting : route.waiting) std::erase_if(waiting.queue, mine);
+      for (auto& waiting : route.waiting) {
+        std::erase_if(waiting.queue, mine);
+        std::erase_if(waiting.telling, mine);
+      }
   }
 }
 

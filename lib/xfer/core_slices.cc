@@ -17,6 +17,11 @@ bool is_final(Code code) {
   return code == Code::invalid || code == Code::not_found || code == Code::unsupported || code == Code::cancelled;
 }
 
+/// Of a slice, for a lane that wants that many.
+uint64_t most_bytes(const Options& options, uint64_t wanted) {
+  return std::clamp(wanted & ~uint64_t{4095}, options.slice_bytes_min, options.slice_bytes_max);
+}
+
 std::string request_text(const Request& request) {
   return std::string(request.op == Op::read ? "read" : "write") + " of buffer " + std::to_string(request.buffer) +
          " [" + std::to_string(request.offset) + ", +" + std::to_string(request.local.size()) + ")";
@@ -114,8 +119,9 @@ void Engine::Core::reassign(Peer& peer, size_t index) {
   const PeerId id = peer.id;
   std::deque<uint32_t> retry;
   for (auto& each : waiting) {
-    for (const Work& work : each.queue) assign(*work.batch, work.request);
-    retry.insert(retry.end(), each.retry.begin(), each.retry.end());
+    for (const auto* queue : {&each.queue, &each.telling})
+      for (const Work& work : *queue) assign(*work.batch, work.request);
+    for (const auto* slices : {&each.retry, &each.retelling}) retry.insert(retry.end(), slices->begin(), slices->end());
   }
   const TimePoint now = SystemClock::instance().now();
   for (const uint32_t slice : retry) {
@@ -134,7 +140,7 @@ void Engine::Core::reassign(Peer& peer, size_t index) {
       continue;
     }
     if (to != index) tally_.add(Count::slices_failed_over);
-    again->routes[to].of(class_of(slices_[slice])).retry.push_back(slice);
+    put_back(again->routes[to], slice, false);
   }
 }
 
@@ -201,49 +207,83 @@ TransferClass Engine::Core::class_of(const SliceRecord& slice) const {
   return slice.batch->requests[slice.request].transfer_class;
 }
 
-/// The next slice to post on a route, at most `wanted` bytes: of the class whose turn it is, one that failed before,
-/// else a fresh cut.
-bool Engine::Core::next_slice(Peer& peer, size_t route_index, size_t lane_count, uint64_t wanted, TimePoint now,
-                              uint32_t& index) {
-  Route& route = peer.routes[route_index];
-  const uint64_t most = std::clamp(wanted & ~uint64_t{4095}, options_.slice_bytes_min, options_.slice_bytes_max);
-  const auto size_of = [&](const Work& work) {
-    const uint64_t total = work.batch->requests[work.request].local.size();
-    const uint64_t bytes = std::clamp<uint64_t>(total / (8 * lane_count), options_.slice_bytes_min, most);
-    return std::min((bytes + 4095) & ~uint64_t{4095}, total - work.batch->states[work.request].cut);
-  };
-  const auto over = [&](const Work& work) {
-    const RequestState& state = work.batch->states[work.request];
-    const Request& request = work.batch->requests[work.request];
-    if (state.finished || state.cut == request.local.size()) return true;
-    // the slice that tells the peer waits for the others: slice_finished() brings the request back
-    return request.immediate && state.slices > 0 && state.cut + size_of(work) == request.local.size();
-  };
-  for (auto& waiting : route.waiting)  // so that a class that waits has something
-    while (!waiting.queue.empty() && over(waiting.queue.front())) waiting.queue.pop_front();
-  if (route.idle()) return false;
-  const TransferClass turn =
-      route.order.next(!route.of(TransferClass::urgent).empty(), !route.of(TransferClass::bulk).empty(), now);
-  auto& [queue, retry] = route.of(turn);
-  if (!retry.empty()) {
-    index = retry.front();
-    retry.pop_front();
+/// How large the next slice of a request is.
+uint64_t Engine::Core::cut_bytes(const Work& work, const LaneTurn& turn) const {
+  const uint64_t total = work.batch->requests[work.request].local.size();
+  const uint64_t bytes =
+      std::clamp<uint64_t>(total / (8 * turn.lane_count), options_.slice_bytes_min, most_bytes(options_, turn.wanted));
+  return std::min((bytes + 4095) & ~uint64_t{4095}, total - work.batch->states[work.request].cut);
+}
+
+bool Engine::Core::next_cut_tells(const Work& work, const LaneTurn& turn) const {
+  const Request& request = work.batch->requests[work.request];
+  return request.immediate && work.batch->states[work.request].cut + cut_bytes(work, turn) == request.local.size();
+}
+
+/// For now, or for good: the slice that tells the peer waits for the others, then slice_finished() brings the request
+/// back.
+bool Engine::Core::nothing_to_cut(const Work& work, const LaneTurn& turn) const {
+  const RequestState& state = work.batch->states[work.request];
+  if (state.finished || state.cut == work.batch->requests[work.request].local.size()) return true;
+  return state.slices > 0 && next_cut_tells(work, turn);
+}
+
+/// So that what is in front can be posted; those in front that tell go to their own queue.
+void Engine::Core::sort_out(Route& route, const LaneTurn& turn) const {
+  for (auto& waiting : route.waiting) {
+    for (auto& queue = waiting.queue; !queue.empty(); queue.pop_front()) {
+      if (nothing_to_cut(queue.front(), turn)) continue;
+      if (!next_cut_tells(queue.front(), turn)) break;
+      waiting.telling.push_back(queue.front());
+    }
+    auto& telling = waiting.telling;
+    while (!telling.empty() && nothing_to_cut(telling.front(), turn)) telling.pop_front();
+  }
+}
+
+/// A slice that is to be posted later.
+void Engine::Core::put_back(Route& route, uint32_t index, bool first) {
+  auto& waiting = route.of(class_of(slices_[index]));
+  auto& queue = tells(slices_[index]) ? waiting.retelling : waiting.retry;
+  if (first)
+    queue.push_front(index);
+  else
+    queue.push_back(index);
+}
+
+/// The next slice to post on a lane: of the class whose turn it is, one that failed before, else a fresh cut.
+bool Engine::Core::next_slice(Route& route, const LaneTurn& turn, uint32_t& index) {
+  sort_out(route, turn);
+  const bool tells = turn.tells > 0;
+  const bool urgent = route.of(TransferClass::urgent).ready(tells), bulk = route.of(TransferClass::bulk).ready(tells);
+  if (!urgent && !bulk) return false;
+  auto& waiting = route.of(route.order.next(urgent, bulk, turn.now));
+  if (tells && !waiting.retelling.empty()) {
+    index = waiting.retelling.front();
+    waiting.retelling.pop_front();
+    return true;
+  }
+  if (!waiting.retry.empty()) {
+    index = waiting.retry.front();
+    waiting.retry.pop_front();
+    const uint64_t most = most_bytes(options_, turn.wanted);
     const SliceRecord whole = slices_[index];
-    if (whole.bytes <= most || tells(whole)) return true;
+    if (whole.bytes <= most) return true;
     // cut for a faster lane
     const auto rest = static_cast<uint32_t>(whole.bytes - most);
     const uint32_t other = new_slice(*whole.batch, whole.request, whole.at + most, rest);
     slices_[other].attempts = whole.attempts;
     slices_[index].bytes = static_cast<uint32_t>(most);
-    retry.push_front(other);
+    waiting.retry.push_front(other);
     return true;
   }
+  auto& queue = tells && !waiting.telling.empty() ? waiting.telling : waiting.queue;
   const Work work = queue.front();
   RequestState& state = work.batch->states[work.request];
-  const uint64_t bytes = size_of(work);
+  const uint64_t bytes = cut_bytes(work, turn);
   index = new_slice(*work.batch, work.request, state.cut, static_cast<uint32_t>(bytes));
   state.cut += bytes;
-  if (over(work)) queue.pop_front();
+  if (nothing_to_cut(work, turn)) queue.pop_front();
   return true;
 }
 
@@ -253,7 +293,9 @@ LaneState* Engine::Core::emptiest_lane(Route& route, EndpointId& endpoint, int& 
     EndpointState& state = endpoints_.at(id);
     for (size_t i = 0; i < state.lanes.size(); ++i) {
       LaneState& candidate = state.lanes[i];
-      if (candidate.full_round == round_ || (best != nullptr && candidate.bytes >= best->bytes)) continue;
+      if (candidate.full_round == round_ || candidate.passed == pump_ ||
+          (best != nullptr && candidate.bytes >= best->bytes))
+        continue;
       best = &candidate;
       endpoint = id;
       lane = static_cast<int>(i);
@@ -272,61 +314,67 @@ bool Engine::Core::pump(Peer& peer) {
 
 bool Engine::Core::pump_route(Peer& peer, size_t route_index) {
   Route& route = peer.routes[route_index];
-  size_t lane_count = 0;
-  for (const EndpointId id : route.up) lane_count += endpoints_.at(id).lanes.size();
-  const TimePoint now = SystemClock::instance().now();
-  Indices offered;
-  std::vector<Slice> slices;
+  ++pump_;
+  LaneTurn turn{.lane_count = 0, .now = SystemClock::instance().now()};
+  for (const EndpointId id : route.up) turn.lane_count += endpoints_.at(id).lanes.size();
+  EndpointId endpoint{};
+  int lane_index = 0;
   // each lane gets at most one turn a call: others, and the sockets, get theirs before the next
-  for (size_t turn = 0; turn < lane_count && !route.idle(); ++turn) {
-    EndpointId endpoint{};
-    int lane_index = 0;
+  for (size_t i = 0; i < turn.lane_count && !route.idle(); ++i) {
     LaneState* lane = emptiest_lane(route, endpoint, lane_index);
     if (lane == nullptr) return false;
-    offered.clear();
-    slices.clear();
-    uint64_t bytes = 0;
-    uint32_t index;
-    const TimePoint bulk_since = route.order.bulk_since();
-    const uint64_t wanted = transport_of(route_index).slice_bytes(endpoint, lane_index);
-    while (slices.size() < kPostMax && bytes < kPostBytesMax &&
-           next_slice(peer, route_index, lane_count, wanted, now, index)) {
-      SliceRecord& record = slices_[index];
-      const Request& request = record.batch->requests[record.request];
-      record.endpoint = endpoint;
-      record.lane = lane_index;
-      slices.push_back({.id = slice_id(index),
-                        .op = request.op,
-                        .checksum = request.op == Op::read && request.crc32c.has_value(),
-                        .buffer = request.buffer,
-                        .snapshot = peer.descriptor->version,
-                        .offset = request.offset + record.at,
-                        .local = request.local.subspan(record.at, record.bytes),
-                        .immediate = tells(record) ? request.immediate : std::nullopt});
-      offered.push_back(index);
-      bytes += record.bytes;
-    }
-    if (slices.empty()) break;
-    const size_t taken = transport_of(route_index).post(endpoint, lane_index, slices, outbox_);
-    MC_ASSERT_LE(taken, slices.size());
-    for (size_t i = 0; i < taken; ++i) {
-      SliceRecord& record = slices_[offered[i]];
-      record.state = SliceRecord::State::posted;
-      ++record.attempts;
-      lane->bytes += record.bytes;
-    }
-    tally_.add(Count::slices_posted, taken);
-    tally_.add(active_[route_index].row, Flow::slices, taken);
-    for (size_t i = offered.size(); i > taken; --i)  // not an attempt
-      route.of(class_of(slices_[offered[i - 1]])).retry.push_front(offered[i - 1]);
-    const bool bulk_moved = std::any_of(offered.begin(), offered.begin() + static_cast<ptrdiff_t>(taken),
-                                        [&](uint32_t i) { return class_of(slices_[i]) == TransferClass::bulk; });
-    if (!bulk_moved) route.order.restore(bulk_since == kNever ? now : bulk_since);
-    if (taken < offered.size()) lane->full_round = round_;
+    Transport& transport = transport_of(route_index);
+    turn.wanted = transport.slice_bytes(endpoint, lane_index);
+    turn.tells = transport.immediates_ahead(endpoint, lane_index);
+    const size_t taken = offer(peer, route_index, endpoint, lane_index, turn);
+    for (size_t k = 0; k < taken; ++k) lane->bytes += slices_[offered_[k]].bytes;
+    if (offered_.empty()) lane->passed = pump_;
+    if (taken < offered_.size()) lane->full_round = round_;
   }
-  EndpointId endpoint{};
-  int lane = 0;
-  return !route.idle() && emptiest_lane(route, endpoint, lane) != nullptr;
+  return !route.idle() && emptiest_lane(route, endpoint, lane_index) != nullptr;
+}
+
+/// Posts what a lane takes of what is next; `offered_` holds all that it was asked to take. How many it took.
+size_t Engine::Core::offer(Peer& peer, size_t route_index, EndpointId endpoint, int lane, LaneTurn turn) {
+  Route& route = peer.routes[route_index];
+  offered_.clear();
+  offers_.clear();
+  uint64_t bytes = 0;
+  uint32_t index;
+  const TimePoint bulk_since = route.order.bulk_since();
+  while (offers_.size() < kPostMax && bytes < kPostBytesMax && next_slice(route, turn, index)) {
+    SliceRecord& record = slices_[index];
+    const Request& request = record.batch->requests[record.request];
+    record.endpoint = endpoint;
+    record.lane = lane;
+    const bool telling = tells(record);
+    turn.tells -= telling ? 1 : 0;
+    offers_.push_back({.id = slice_id(index),
+                       .op = request.op,
+                       .checksum = request.op == Op::read && request.crc32c.has_value(),
+                       .buffer = request.buffer,
+                       .snapshot = peer.descriptor->version,
+                       .offset = request.offset + record.at,
+                       .local = request.local.subspan(record.at, record.bytes),
+                       .immediate = telling ? request.immediate : std::nullopt});
+    offered_.push_back(index);
+    bytes += record.bytes;
+  }
+  if (offers_.empty()) return 0;
+  const size_t taken = transport_of(route_index).post(endpoint, lane, offers_, outbox_);
+  MC_ASSERT_LE(taken, offers_.size());
+  bool bulk_moved = false;
+  for (size_t i = 0; i < taken; ++i) {
+    SliceRecord& record = slices_[offered_[i]];
+    record.state = SliceRecord::State::posted;
+    ++record.attempts;
+    bulk_moved |= class_of(record) == TransferClass::bulk;
+  }
+  tally_.add(Count::slices_posted, taken);
+  tally_.add(active_[route_index].row, Flow::slices, taken);
+  for (size_t i = offered_.size(); i > taken; --i) put_back(route, offered_[i - 1], true);  // not an attempt
+  if (!bulk_moved) route.order.restore(bulk_since == kNever ? turn.now : bulk_since);
+  return taken;
 }
 
 void Engine::Core::leave_lane(SliceRecord& slice) {
@@ -403,7 +451,7 @@ void Engine::Core::slice_failed(uint32_t index, Code code, const std::string& te
   const auto at = endpoints_.find(slice.endpoint);
   const size_t route = at == endpoints_.end() ? 0 : at->second.route;
   slice.endpoint = EndpointId::none;
-  peer->routes[route].of(asked.transfer_class).retry.push_back(index);
+  put_back(peer->routes[route], index, false);
   busy_.insert(peer->id);
 }
 

@@ -221,6 +221,14 @@ uint64_t RdmaTransport::slice_bytes(EndpointId id, int lane) const {
   return rail == nullptr ? UINT64_MAX : rail->slice_bytes();
 }
 
+/// The first lane of a path carries them, as far as the peer has receives for them. A path that rests is to be woken.
+size_t RdmaTransport::immediates_ahead(EndpointId id, int lane) const {
+  size_t index = 0;
+  const RdmaRail* rail = rail_of(id, lane, index);
+  if (rail == nullptr || rail->lane_count() == 0) return SIZE_MAX;
+  return index == 0 ? rail->tells_left() : 0;
+}
+
 /// How many of these slices the lane may have now.
 size_t RdmaTransport::room(const RdmaEndpoint& endpoint, RdmaRail& rail, size_t index, std::span<const Slice> slices) {
   const uint64_t allowance = rail.allowance();

@@ -109,6 +109,7 @@ class RdmaTransport final : public Transport {
   int lanes(EndpointId endpoint) const override;
   size_t post(EndpointId endpoint, int lane, std::span<const Slice> slices, Outbox& out) override;
   uint64_t slice_bytes(EndpointId endpoint, int lane) const override;
+  size_t immediates_ahead(EndpointId endpoint, int lane) const override;
   bool cancel(EndpointId endpoint, int lane, uint64_t slice) override;
   Code notify(EndpointId endpoint, std::span<const std::byte> bytes, Outbox& out) override;
   void publish(Outbox& out) override;

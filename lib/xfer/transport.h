@@ -116,6 +116,8 @@ class Transport {
   virtual size_t post(EndpointId endpoint, int lane, std::span<const Slice> slices, Outbox& out) = 0;
   /// How large a slice for that lane should be at most: a slow one must not hold a large piece at the end of a batch.
   virtual uint64_t slice_bytes(EndpointId, int) const { return UINT64_MAX; }
+  /// How many slices with an immediate that lane may be offered now; beyond, they wait without holding up others.
+  virtual size_t immediates_ahead(EndpointId, int) const { return SIZE_MAX; }
   /// True: the slice's memory is free now and no SliceDone follows. False: a SliceDone (or `lost`) will.
   virtual bool cancel(EndpointId endpoint, int lane, uint64_t slice) = 0;
   virtual Code notify(EndpointId endpoint, std::span<const std::byte> bytes, Outbox& out) = 0;

@@ -53,6 +53,10 @@ class FaultTransport final : public Transport {
 
   uint64_t slice_bytes(EndpointId endpoint, int lane) const override { return inner_->slice_bytes(endpoint, lane); }
 
+  size_t immediates_ahead(EndpointId endpoint, int lane) const override {
+    return inner_->immediates_ahead(endpoint, lane);
+  }
+
   bool cancel(EndpointId endpoint, int lane, uint64_t slice) override {
     held_.erase(std::remove_if(held_.begin(), held_.end(), [&](const Held& held) { return held.done.slice == slice; }),
                 held_.end());

@@ -20,6 +20,33 @@ TEST_CASE("rdma/xfer: each of many immediates is told once, and never finds the 
   CHECK(failures(pair.reader, "rdma: path fault") == 0);
 }
 
+TEST_CASE("rdma/xfer: immediates that wait for credit hold up no other request of their class") {
+  Options holder = holder_options("rxe1");
+  holder.events_max = 8;
+  for (const int lanes : {1, 2}) {
+    CAPTURE(lanes);
+    Options reader = reader_options("rxe0");
+    reader.rdma_lanes = holder.rdma_lanes = lanes;
+    RdmaPair pair(Pair::kDefaultBytes, holder, reader);
+    std::vector<Request> requests;
+    for (uint32_t i = 0; i < 300; ++i) requests.push_back(telling(pair.write(0, 0, 512), i));
+    auto batch = pair.reader->submit(requests, in(kLong));
+    REQUIRE_OK(batch);
+    // the holder takes no event: of the immediates no more than its credit and its queue are told
+    CHECK(pair.reader.run({{pair.read(65536, 65536, size_t{1} << 20)}}) == Code::ok);
+    CHECK(pair.reader.run({{pair.write(0, 65536, size_t{256} << 10)}}) == Code::ok);
+    CHECK(pair.holder->counters().immediates_received < 150);
+    std::vector<Event> events;
+    size_t told = 0;
+    while (told < requests.size() && pair.holder->poll(events, in(kLong)) > 0) {
+      for (const Event& event : std::exchange(events, {})) told += event.kind == Event::Kind::immediate;
+    }
+    CHECK(told == requests.size());
+    CHECK(pair.reader.done(*batch).code == Code::ok);
+    CHECK(pair.reader->close(*batch, in(kLong)).has_value());
+  }
+}
+
 TEST_CASE("rdma/xfer: a write that is refused tells no immediate") {
   RdmaPair pair;
   check_refused(pair);
