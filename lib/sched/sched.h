@@ -3,6 +3,7 @@
 
 #include "sched/admission.h"
 #include "sched/cost.h"
+#include "sched/fair.h"
 #include "sched/policy.h"
 #include "sched/predict.h"
 #include "sched/profile.h"
