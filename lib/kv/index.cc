@@ -1,10 +1,23 @@
 #include "kv/index.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/assert.h"
 
 namespace mc::kv {
+
+namespace {
+
+// memcmp of 16 bytes is a call; the walk through a prompt compares once a block.
+bool same(const BlockHash& a, const BlockHash& b) {
+  uint64_t x[2], y[2];
+  std::memcpy(x, a.bytes.data(), sizeof x);
+  std::memcpy(y, b.bytes.data(), sizeof y);
+  return ((x[0] ^ y[0]) | (x[1] ^ y[1])) == 0;
+}
+
+}  // namespace
 
 // -- nodes --------------------------------------------------------------------------------------------
 
@@ -53,7 +66,7 @@ size_t PrefixIndex::home(const BlockHash& hash, size_t slot_count) {
 PrefixIndex::Slot* PrefixIndex::find(const BlockHash& hash) {
   for (size_t i = home(hash);; i = (i + 1) & (slots_.size() - 1)) {
     if (slots_[i].set == kNoSet) return nullptr;
-    if (slots_[i].hash == hash) return &slots_[i];
+    if (same(slots_[i].hash, hash)) return &slots_[i];
   }
 }
 
@@ -61,7 +74,7 @@ PrefixIndex::Slot* PrefixIndex::find(const BlockHash& hash) {
 PrefixIndex::Slot& PrefixIndex::find_or_insert(const BlockHash& hash) {
   if ((block_count_ + 1) * 5 > slots_.size() * 4) grow();
   size_t i = home(hash);
-  while (slots_[i].set != kNoSet && slots_[i].hash != hash) i = (i + 1) & (slots_.size() - 1);
+  while (slots_[i].set != kNoSet && !same(slots_[i].hash, hash)) i = (i + 1) & (slots_.size() - 1);
   slots_[i].hash = hash;
   return slots_[i];
 }

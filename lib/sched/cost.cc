@@ -7,19 +7,6 @@
 
 namespace mc::sched {
 
-double Cost::prefill(double tokens, double reused) const {
-  return prefill_s + prefill_s_per_token * (tokens - reused) +
-         prefill_s_per_token2 * (tokens * tokens - reused * reused);
-}
-
-double Cost::step(double rows, double kv_tokens) const {
-  return decode_s + decode_s_per_row * rows + decode_s_per_kv_token * kv_tokens;
-}
-
-double Cost::read(double bytes, double transfers_leaving) const {
-  return bytes * (1.0 + transfers_leaving) / std::max(read_bytes_per_s, 1.0);
-}
-
 void fit_prefill(std::span<const PrefillSample> samples, Cost& cost) {
   LeastSquares fit;
   for (const auto& s : samples)

@@ -5,6 +5,7 @@
 // A worker announces coefficients fitted by `mc-bench model`; what it then reports corrects them.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -21,9 +22,16 @@ struct Cost {
   double read_bytes_per_s = 1e9;
 
   /// n, p as doubles on purpose: n^2 overflows 32 bits at 64 Ki tokens.
-  double prefill(double tokens, double reused) const;
-  double step(double rows, double kv_tokens) const;
-  double read(double bytes, double transfers_leaving) const;
+  double prefill(double tokens, double reused) const {
+    return prefill_s + prefill_s_per_token * (tokens - reused) +
+           prefill_s_per_token2 * (tokens * tokens - reused * reused);
+  }
+  double step(double rows, double kv_tokens) const {
+    return decode_s + decode_s_per_row * rows + decode_s_per_kv_token * kv_tokens;
+  }
+  double read(double bytes, double transfers_leaving) const {
+    return bytes * (1.0 + transfers_leaving) / std::max(read_bytes_per_s, 1.0);
+  }
 };
 
 /// A measured sample for `fit_prefill`: `seconds` to compute tokens `reused`..`tokens`.

@@ -8,12 +8,6 @@
 
 namespace mc::sched {
 
-uint32_t reused_tokens(const Snapshot& snapshot, uint32_t blocks) {
-  if (snapshot.tokens == 0) return 0;
-  const uint64_t tokens = static_cast<uint64_t>(blocks) * snapshot.block_tokens;
-  return static_cast<uint32_t>(std::min<uint64_t>(tokens, snapshot.tokens - 1));
-}
-
 namespace {
 
 // The sender's link is shared evenly by what leaves it: our bytes go as slowly as all transfers together, but
@@ -35,6 +29,36 @@ void add_handicaps(const Snapshot& snapshot, const Options& options, std::vector
     const double share = snapshot.prefill[c.node].up_s / options.slow_start_s;
     if (share < 1) c.handicap_s = (1 - share) * usual_s;
   }
+}
+
+// predict() of what a node holds, for all of them in one pass.
+void add_candidates(const Snapshot& snapshot, std::vector<Candidate>& out) {
+  out.resize(snapshot.prefill.size());
+  const double tokens = snapshot.tokens;
+  size_t count = 0;
+  for (size_t i = 0; i < snapshot.prefill.size(); ++i) {
+    const PrefillView& node = snapshot.prefill[i];
+    if (!node.accepting) continue;
+    Candidate& c = out[count++];
+    c.node = static_cast<uint32_t>(i);
+    c.local_blocks = node.resident_blocks;
+    c.holder = -1, c.fetch_blocks = 0;
+    c.wait_s = c.fetch_s = c.handicap_s = 0;
+    c.queue_s = node.queue_s;
+    c.prefill_s = node.cost.prefill(tokens, reused_tokens(snapshot, node.resident_blocks));
+    c.ttft_s = std::max(c.queue_s, 0.0) + c.prefill_s;
+  }
+  out.resize(count);
+}
+
+int preferred(const Snapshot& snapshot, const Options& options, const Placement& placement) {
+  const Candidate& chosen = placement.candidates[static_cast<size_t>(placement.candidate)];
+  for (size_t i = 0; i < placement.candidates.size(); ++i) {
+    const Candidate& c = placement.candidates[i];
+    if (snapshot.prefill[c.node].name != options.prefer) continue;
+    return c.rank_s() <= 1.1 * chosen.rank_s() + options.prefer_s ? static_cast<int>(i) : placement.candidate;
+  }
+  return placement.candidate;
 }
 
 }  // namespace
@@ -79,6 +103,23 @@ int choose_decode(const Snapshot& snapshot) {
   return best;
 }
 
+void best_candidates(const Placement& placement, size_t count, std::vector<uint32_t>& out) {
+  const auto& all = placement.candidates;
+  out.clear();
+  count = std::min(count, all.size());
+  if (count == 0) return;
+  if (placement.candidate >= 0) out.push_back(static_cast<uint32_t>(placement.candidate)), --count;
+  const size_t first = out.size();
+  for (uint32_t i = 0; i < all.size() && count > 0; ++i) {
+    if (static_cast<int>(i) == placement.candidate) continue;
+    if (out.size() - first == count && !(all[i].ttft_s < all[out.back()].ttft_s)) continue;
+    auto at = out.end();
+    while (at != out.begin() + static_cast<std::ptrdiff_t>(first) && all[i].ttft_s < all[*(at - 1)].ttft_s) --at;
+    out.insert(at, i);
+    if (out.size() - first > count) out.pop_back();
+  }
+}
+
 Placement place(const Snapshot& snapshot, const Policy& policy, const Options& options, Rng& rng) {
   Placement out;
   place(snapshot, policy, options, rng, out);
@@ -90,14 +131,7 @@ void place(const Snapshot& snapshot, const Policy& policy, const Options& option
   out.ttft_s = out.tbt_s = out.predicted_s = out.allowed_s = 0;
   out.reason.clear();
   out.verdict = {};
-  out.candidates.clear();
-  for (size_t i = 0; i < snapshot.prefill.size(); ++i) {
-    if (!snapshot.prefill[i].accepting) continue;
-    Candidate& c = out.candidates.emplace_back();
-    c.node = static_cast<uint32_t>(i);
-    c.local_blocks = snapshot.prefill[i].resident_blocks;
-    predict(snapshot, c);
-  }
+  add_candidates(snapshot, out.candidates);
   if (out.candidates.empty()) {
     out.reason = "no_prefill";
     return;
@@ -110,6 +144,7 @@ void place(const Snapshot& snapshot, const Policy& policy, const Options& option
   add_handicaps(snapshot, options, out.candidates);
   out.candidate = policy.choose(snapshot, options, out.candidates, rng);
   MC_ASSERT(out.candidate >= 0 && out.candidate < static_cast<int>(out.candidates.size()));
+  if (!options.prefer.empty()) out.candidate = preferred(snapshot, options, out);
   out.ttft_s = out.candidates[static_cast<size_t>(out.candidate)].ttft_s;
   out.tbt_s = predict_tbt(snapshot, snapshot.decode[static_cast<size_t>(out.decode)]);
   // Before any prefill work is spent (5.6).

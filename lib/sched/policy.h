@@ -16,16 +16,17 @@
 
 namespace mc::sched {
 
-/// One prefill node. Blocks are counted from the start of the request's chain.
-struct PrefillView {
-  std::string name;
+/// One prefill node. Blocks are counted from the start of the request's chain. What every decision reads of
+/// every node lies in one cache line.
+struct alignas(64) PrefillView {
   double queue_s = 0;            // predicted seconds until a new request would start
+  double up_s = 1e9;             // since it joined the cluster
   uint32_t unfinished = 0;       // requests placed here and not yet at their first token
   uint32_t resident_blocks = 0;  // leading run readable here, or that will be when the queue is done
+  int holder = -1;               // the same node in Snapshot::holders; -1 = to be found by name
+  bool accepting = true;         // false: draining, or pinned elsewhere by the request
   Cost cost;
-  bool accepting = true;  // false: draining, or pinned elsewhere by the request
-  int holder = -1;        // the same node in Snapshot::holders; -1 = to be found by name
-  double up_s = 1e9;      // since it joined the cluster
+  std::string name;
 };
 
 /// Any node (prefill, decode or cache) that others may read blocks from.
@@ -61,12 +62,19 @@ struct Inflight {
 enum class FetchRule : uint8_t { cost, threshold };
 
 struct Options {
+  /// Fill in every candidate as if it were chosen. Otherwise one that cannot win may be left as it is without a
+  /// fetch; the choice is the same.
+  bool complete = false;
   FetchRule fetch_rule = FetchRule::cost;
   double threshold = 1.0;  // kvcache_balancing_threshold of Algorithm 1
   double ttft_slo_s = 0;   // 0 = no bound
   double tbt_slo_s = 0;
   double slow_start_s = 0;               // for so long a new node is not taken to be as idle as it is; 0 = at once
   const Admission* admission = nullptr;  // null: find_admission("committed")
+  /// Stickiness: this prefill node is taken in place of the policy's choice when it is little worse: by a tenth of
+  /// the predicted TTFT and prefer_s. "" = none.
+  std::string prefer;
+  double prefer_s = 0.02;
   AdmissionOptions admitting;
 };
 
@@ -114,8 +122,16 @@ struct Policy {
 std::span<const Policy* const> policies();
 const Policy* find_policy(std::string_view name);
 
+/// The candidates with the least predicted TTFT, the chosen one first, at most `count`: what "why there?" is
+/// answered with.
+void best_candidates(const Placement& placement, size_t count, std::vector<uint32_t>& out);
+
 /// Tokens that `blocks` reused blocks save: at least one prompt token is always computed.
-uint32_t reused_tokens(const Snapshot& snapshot, uint32_t blocks);
+inline uint32_t reused_tokens(const Snapshot& snapshot, uint32_t blocks) {
+  if (snapshot.tokens == 0) return 0;
+  const uint64_t tokens = static_cast<uint64_t>(blocks) * snapshot.block_tokens;
+  return static_cast<uint32_t>(tokens < snapshot.tokens ? tokens : snapshot.tokens - 1);
+}
 /// Fills the times of a candidate that fetches `fetch_blocks` more from `holder` (-1 = nothing).
 void predict(const Snapshot& snapshot, Candidate& candidate);
 /// The decode node with the least predicted step among those with room; -1 = none.

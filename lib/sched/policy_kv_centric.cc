@@ -75,12 +75,51 @@ void consider_fetch(const Snapshot& snapshot, const Options& options, const Sour
   }
 }
 
+// A candidate's rank with any fetch is at least its queue and the computing that is left when all that anybody
+// holds, or will, has been fetched in no time. Rounding keeps the order: max and sums are of no larger terms.
+class Bound {
+ public:
+  Bound(const Snapshot& snapshot, const Sources& sources) : snapshot_(snapshot) {
+    if (sources.best >= 0) most_ = snapshot.holders[static_cast<size_t>(sources.best)].readable_blocks;
+    for (const int i : sources.pending)
+      most_ = std::max(most_, snapshot.holders[static_cast<size_t>(i)].pending_blocks);
+  }
+  double rank_s(const Candidate& c) const {
+    if (most_ <= c.local_blocks) return c.rank_s();
+    const double left_s = snapshot_.prefill[c.node].cost.prefill(snapshot_.tokens, reused_tokens(snapshot_, most_));
+    return std::max(c.queue_s, 0.0) + left_s + c.handicap_s;
+  }
+
+ private:
+  const Snapshot& snapshot_;
+  uint32_t most_ = 0;
+};
+
 int choose(const Snapshot& snapshot, const Options& options, std::span<Candidate> candidates, Rng&) {
   const Sources sources = sources_of(snapshot);
-  int best = -1;
+  // The paper's rule may fetch what makes a candidate worse, so nothing bounds it; a node that is preferred need
+  // not be the best.
+  const bool prune = !options.complete && options.prefer.empty() && options.fetch_rule == FetchRule::cost;
+  const Bound bound(snapshot, sources);
+  // Near the end first: a good candidate early rules most others out. Ties still go to the first node.
+  int best = 0;
+  if (prune) {
+    for (size_t i = 1; i < candidates.size(); ++i)
+      if (candidates[i].rank_s() < candidates[static_cast<size_t>(best)].rank_s()) best = static_cast<int>(i);
+    consider_fetch(snapshot, options, sources, candidates[static_cast<size_t>(best)]);
+  }
   for (size_t i = 0; i < candidates.size(); ++i) {
-    consider_fetch(snapshot, options, sources, candidates[i]);
-    if (best < 0 || candidates[i].rank_s() < candidates[static_cast<size_t>(best)].rank_s()) best = static_cast<int>(i);
+    Candidate& c = candidates[i];
+    const int at = static_cast<int>(i);
+    const double best_s = candidates[static_cast<size_t>(best)].rank_s();
+    if (prune) {
+      if (at == best || bound.rank_s(c) > best_s) continue;
+      consider_fetch(snapshot, options, sources, c);
+      if (c.rank_s() < best_s || (c.rank_s() == best_s && at < best)) best = at;
+      continue;
+    }
+    consider_fetch(snapshot, options, sources, c);
+    if (at > best && c.rank_s() < candidates[static_cast<size_t>(best)].rank_s()) best = at;
   }
   return best;
 }

@@ -153,6 +153,7 @@ class Cluster {
       }
     }
     busy_until_.resize(prefills_);
+    looked_.resize(nodes);
   }
 
   size_t blocks() const { return index_.block_count(); }
@@ -199,12 +200,15 @@ class Cluster {
 
   // Only what a node holds of this prompt differs from decision to decision; queues are kept as they change.
   void look(const Prompt& prompt) {
-    for (const kv::NodeOrdinal node : matched_nodes_) set_blocks(node, 0);
-    matched_nodes_.clear();
+    ++looks_;
     for (const kv::NodeMatch& m : matches_) {
       set_blocks(m.node, m.resident);
-      matched_nodes_.push_back(m.node);
+      looked_[m.node] = looks_;
     }
+    for (const kv::NodeOrdinal node : matched_nodes_)  // of the decision before
+      if (looked_[node] != looks_) set_blocks(node, 0);
+    matched_nodes_.clear();
+    for (const kv::NodeMatch& m : matches_) matched_nodes_.push_back(m.node);
     snapshot_.tokens = prompt.tokens;
     snapshot_.answer_tokens = prompt.answer;
     for (uint32_t i = 0; i < prefills_; ++i) snapshot_.prefill[i].queue_s = std::max(0.0, busy_until_[i] - now_s_);
@@ -262,6 +266,8 @@ class Cluster {
   sched::Placement placement_;
   std::vector<kv::NodeMatch> matches_;
   std::vector<kv::NodeOrdinal> matched_nodes_;
+  std::vector<uint32_t> looked_;  // by node: number of the decision that set what it holds
+  uint32_t looks_ = 0;
   std::vector<uint64_t> seq_;
   std::vector<kv::BlockEvent> events_;
   std::vector<double> busy_until_;

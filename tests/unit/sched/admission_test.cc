@@ -15,11 +15,17 @@ Cost a800() {
   return c;
 }
 
+PrefillView prefill_node(std::string name, double queue_s) {
+  PrefillView view;
+  view.name = std::move(name), view.queue_s = queue_s, view.cost = a800();
+  return view;
+}
+
 // One prefill node; two decode nodes, the first with `rows` of 10,000 tokens that arrived and as many promised.
 Snapshot snapshot(uint32_t rows) {
   Snapshot s;
   s.tokens = 10'000;
-  s.prefill = {{"p0", 1.0, 1, 0, a800()}};
+  s.prefill = {prefill_node("p0", 1.0)};
   s.holders = {{"p0", 0, 0, 0, 0}};
   s.decode = {{"d0", 2 * rows, 20'000ull * rows, 1'370'000, a800()}, {"d1", 70, 700'000, 1'370'000, a800()}};
   s.decode[0].arrived_rows = rows, s.decode[0].arrived_kv_tokens = 10'000ull * rows;
@@ -104,7 +110,7 @@ TEST_CASE("sched/admission: lengths give back what they were taught") {
 
 TEST_CASE("sched/place: a new node is no magnet while it starts slowly") {
   Snapshot s = snapshot(5);
-  s.prefill.push_back({"p1", 0, 0, 0, a800()});
+  s.prefill.push_back(prefill_node("p1", 0));
   s.holders.push_back({"p1", 0, 0, 0, 0});
   s.prefill[1].up_s = 1;
   Options o = bounded("none");

@@ -16,10 +16,16 @@ Cost paper_cost() {  // LLaMA3-70B on 8 x A800 (Mooncake brief, 6.3)
   return cost;
 }
 
+PrefillView prefill_node(std::string name) {
+  PrefillView view;
+  view.name = std::move(name), view.cost = paper_cost();
+  return view;
+}
+
 Snapshot two_nodes() {
   Snapshot s;
   s.tokens = 8192, s.block_tokens = 512, s.block_bytes = 512ull * 327680;
-  s.prefill = {{"p0", 0, 0, 0, paper_cost(), true}, {"p1", 0, 0, 0, paper_cost(), true}};
+  s.prefill = {prefill_node("p0"), prefill_node("p1")};
   s.holders = {{"p0", 0, 0, 0, 0}, {"p1", 0, 0, 0, 0}};
   s.decode = {{"d0", 0, 0, 1'000'000, paper_cost(), true}, {"d1", 0, 0, 1'000'000, paper_cost(), true}};
   return s;

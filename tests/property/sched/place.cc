@@ -1,0 +1,146 @@
+// The decision with everything that may be skipped skipped, against the plain loop over all candidates: the same
+// nodes and the same numbers, for every policy, fetch rule and admission, on clusters full of ties.
+#include <algorithm>
+
+#include "base/rng.h"
+#include "sched/sched.h"
+#include "test.h"
+
+using namespace mc;
+using namespace mc::sched;
+
+namespace {
+
+// Few different values, so that equal ranks, full prefixes and empty queues are common.
+Snapshot cluster(Rng& rng) {
+  const auto few = [&](std::initializer_list<double> values) { return *(values.begin() + rng.below(values.size())); };
+  Snapshot s;
+  s.block_tokens = 64;
+  s.tokens = static_cast<uint32_t>(few({1, 63, 64, 65, 640, 5000}));
+  s.block_bytes = static_cast<uint64_t>(few({1, 1e5, 1e7}));
+  const uint32_t blocks = (s.tokens - 1) / 64 + 2;  // one more than can be reused
+  const uint64_t prefills = 1 + rng.below(rng.chance(0.2) ? 40 : 5);
+  for (uint64_t i = 0; i < prefills + rng.below(4); ++i) {
+    HolderView h{(i < prefills ? "p" : "c") + std::to_string(i), static_cast<uint32_t>(rng.below(blocks)), 0, 0, 0};
+    if (rng.chance(0.5)) h.readable_blocks = 0;
+    h.pending_blocks = h.readable_blocks;
+    if (rng.chance(0.3)) h.pending_blocks += static_cast<uint32_t>(rng.below(blocks)), h.pending_s = few({0, 0.01, 1});
+    h.transfers_leaving = static_cast<uint32_t>(rng.below(3));
+    h.leaving_bytes = h.transfers_leaving > 0 ? few({0, 1e6}) : 0;
+    s.holders.push_back(h);
+    if (i >= prefills) continue;
+    PrefillView p;
+    p.name = h.name, p.holder = rng.chance(0.8) ? static_cast<int>(i) : -1;
+    p.queue_s = few({0, 0, 0.5, 0.5 + 1e-12, 3});
+    p.unfinished = static_cast<uint32_t>(rng.below(3));
+    p.resident_blocks = h.pending_blocks;
+    p.cost = {.prefill_s = few({0, 0.002}),
+              .prefill_s_per_token = few({0, 1e-4}),
+              .prefill_s_per_token2 = few({0, 1e-9}),
+              .read_bytes_per_s = few({1, 1e8, 1e12})};
+    p.accepting = rng.chance(0.9);
+    p.up_s = few({1e9, 0, 2});
+    s.prefill.push_back(p);
+  }
+  for (uint64_t i = 0; i < 1 + rng.below(3); ++i) {
+    DecodeView d;
+    d.name = "d" + std::to_string(i), d.rows = static_cast<uint32_t>(rng.below(4)), d.kv_tokens = rng.below(3) * 1000;
+    d.capacity_tokens = 100000, d.accepting = rng.chance(0.9);
+    s.decode.push_back(d);
+  }
+  return s;
+}
+
+/// The rule as it reads: each node's best way, then the first of the best nodes.
+int plain_choice(const Snapshot& s, const Placement& p) {
+  int best = -1;
+  double best_s = 0;
+  for (size_t i = 0; i < p.candidates.size(); ++i) {
+    Candidate local = p.candidates[i];
+    local.holder = -1, local.fetch_blocks = 0, local.wait_s = 0;
+    predict(s, local);
+    double least_s = local.ttft_s;
+    int source = -1;  // the readable run of most blocks, then the one with the fewest transfers
+    for (size_t h = 0; h < s.holders.size(); ++h) {
+      const HolderView& holder = s.holders[h];
+      if (holder.name == s.prefill[local.node].name || holder.readable_blocks == 0) continue;
+      const HolderView* known = source < 0 ? nullptr : &s.holders[static_cast<size_t>(source)];
+      if (known == nullptr || holder.readable_blocks > known->readable_blocks ||
+          (holder.readable_blocks == known->readable_blocks && holder.transfers_leaving < known->transfers_leaving))
+        source = static_cast<int>(h);
+    }
+    const auto with = [&](size_t h, uint32_t blocks, double wait_s) {
+      Candidate c = local;
+      c.holder = static_cast<int>(h), c.fetch_blocks = blocks - local.local_blocks, c.wait_s = wait_s;
+      predict(s, c);
+      least_s = std::min(least_s, c.ttft_s);
+    };
+    if (source >= 0 && s.holders[static_cast<size_t>(source)].readable_blocks > local.local_blocks)
+      with(static_cast<size_t>(source), s.holders[static_cast<size_t>(source)].readable_blocks, 0);
+    for (size_t h = 0; h < s.holders.size(); ++h) {
+      const HolderView& holder = s.holders[h];
+      if (holder.name == s.prefill[local.node].name || holder.pending_blocks <= holder.readable_blocks ||
+          holder.pending_blocks <= local.local_blocks)
+        continue;
+      with(h, holder.pending_blocks, holder.pending_s);
+    }
+    if (best < 0 || least_s + local.handicap_s < best_s)
+      best = static_cast<int>(i), best_s = least_s + local.handicap_s;
+  }
+  return best;
+}
+
+}  // namespace
+
+TEST_CASE("sched/place: what a decision skips never changes it, for every policy, fetch rule and admission") {
+  for (uint64_t run = 0; run < 4000; ++run) {
+    Rng rng(test::seed() + run);
+    const Snapshot snapshot = cluster(rng);
+    Options options;
+    options.fetch_rule = rng.chance(0.8) ? FetchRule::cost : FetchRule::threshold;
+    options.threshold = rng.chance(0.5) ? 1 : 4;
+    options.slow_start_s = rng.chance(0.3) ? 3 : 0;
+    options.ttft_slo_s = rng.chance(0.3) ? 0.5 : 0;
+    options.admission = admissions()[rng.below(admissions().size())];
+    if (rng.chance(0.2)) options.prefer = "p" + std::to_string(rng.below(4));
+    for (const Policy* policy : policies()) {
+      Rng a(run), b(run);
+      Options all = options;
+      all.complete = true;
+      const Placement skipping = place(snapshot, *policy, options, a);
+      const Placement complete = place(snapshot, *policy, all, b);
+      INFO("seed " << test::seed() + run << " policy " << policy->name);
+      REQUIRE(skipping.candidate == complete.candidate);
+      REQUIRE(skipping.decode == complete.decode);
+      REQUIRE(skipping.reason == complete.reason);
+      REQUIRE(skipping.ttft_s == complete.ttft_s);
+      REQUIRE(skipping.candidates.size() == complete.candidates.size());
+      if (skipping.candidate < 0) continue;
+      const auto at = static_cast<size_t>(skipping.candidate);
+      REQUIRE(skipping.candidates[at].holder == complete.candidates[at].holder);
+      REQUIRE(skipping.candidates[at].fetch_blocks == complete.candidates[at].fetch_blocks);
+      if (policy->name == "kv-centric" && options.fetch_rule == FetchRule::cost && options.prefer.empty())
+        REQUIRE(complete.candidate == plain_choice(snapshot, complete));
+    }
+  }
+}
+
+TEST_CASE("sched/place: the best candidates are the chosen one and then those of least TTFT, first come first") {
+  for (uint64_t run = 0; run < 500; ++run) {
+    Rng rng(test::seed() + run);
+    Placement p;
+    const uint64_t count = rng.below(30);
+    for (uint64_t i = 0; i < count; ++i) p.candidates.push_back({.ttft_s = static_cast<double>(rng.below(6))});
+    p.candidate = count == 0 || rng.chance(0.2) ? -1 : static_cast<int>(rng.below(count));
+    const size_t most = rng.below(10);
+    std::vector<uint32_t> order, found;
+    for (uint32_t i = 0; i < count; ++i) order.push_back(i);
+    std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
+      return std::pair(static_cast<int>(a) != p.candidate, p.candidates[a].ttft_s) <
+             std::pair(static_cast<int>(b) != p.candidate, p.candidates[b].ttft_s);
+    });
+    order.resize(std::min<size_t>(most, order.size()));
+    best_candidates(p, most, found);
+    CHECK(found == order);
+  }
+}
