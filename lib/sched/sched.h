@@ -7,3 +7,4 @@
 #include "sched/policy.h"
 #include "sched/predict.h"
 #include "sched/profile.h"
+#include "sched/replicate.h"

@@ -1,0 +1,95 @@
+#include "sched/replicate.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace mc::sched {
+
+double Popularity::faded(const Entry& e, double now_s) const {
+  return e.load * std::exp2(-std::max(0.0, now_s - e.at_s) / options_.half_life_s);
+}
+
+double Popularity::order_of(double load, double now_s) const {
+  return std::log2(std::max(load, 1e-300)) + now_s / options_.half_life_s;
+}
+
+void Popularity::count(std::span<const BlockHash> hashes, double work_s, double now_s) {
+  if (!(work_s > 0)) return;
+  // A load of one stands for work_s = 1 each second: the sum of fading terms of that is half_life / ln 2.
+  const double share = work_s * std::log(2.0) / options_.half_life_s;
+  for (uint32_t depth = 1; depth <= hashes.size(); depth = next_depth(depth)) {
+    const BlockHash& hash = hashes[depth - 1];
+    auto at = entries_.find(hash);
+    if (at == entries_.end()) {
+      if (entries_.size() >= options_.tracked) {
+        const auto least = *by_load_.begin();
+        if (least.first > order_of(share, now_s)) continue;  // everybody here is more popular than this one can be
+        entries_.erase(least.second);
+        by_load_.erase(by_load_.begin());
+      }
+      at = entries_.emplace(hash, Entry{}).first;
+    } else {
+      by_load_.erase({at->second.order, hash});
+    }
+    Entry& e = at->second;
+    e.load = faded(e, now_s) + share;
+    e.at_s = std::max(e.at_s, now_s);
+    e.order = order_of(e.load, e.at_s);
+    by_load_.emplace(e.order, hash);
+  }
+}
+
+double Popularity::load(const BlockHash& hash, double now_s) const {
+  const auto at = entries_.find(hash);
+  return at == entries_.end() ? 0 : faded(at->second, now_s);
+}
+
+Popularity::Wish Popularity::wish(std::span<const BlockHash> hashes, double now_s) const {
+  Wish out;
+  for (uint32_t depth = 1; depth <= hashes.size(); depth = next_depth(depth)) {
+    const double seen = load(hashes[depth - 1], now_s);
+    const double nodes = std::ceil(seen / options_.node_share);
+    if (depth < options_.blocks_min) continue;
+    if (!(nodes > 1)) break;  // a longer prefix is asked for no more often
+    out = {depth, static_cast<uint32_t>(std::min(nodes, 1e6)), seen};
+  }
+  return out;
+}
+
+bool Popularity::pay(double bytes, double now_s) {
+  const double most = options_.bytes_per_s * options_.burst_s;
+  if (!metered_) bucket_bytes_ = most;
+  metered_ = true;
+  bucket_bytes_ = std::min(most, bucket_bytes_ + std::max(0.0, now_s - bucket_at_s_) * options_.bytes_per_s);
+  bucket_at_s_ = std::max(bucket_at_s_, now_s);
+  if (bucket_bytes_ <= 0 || bytes > bucket_bytes_) return false;
+  bucket_bytes_ -= bytes;
+  return true;
+}
+
+std::optional<Copy> plan_copy(const Snapshot& s, const Popularity::Wish& wish, uint32_t replicas_max, int chosen) {
+  uint32_t replicas = 0;
+  int target = -1;
+  for (size_t i = 0; i < s.prefill.size(); ++i) {
+    const PrefillView& node = s.prefill[i];
+    if (static_cast<int>(i) == chosen || node.resident_blocks >= wish.blocks) {
+      ++replicas;
+    } else if (node.accepting && node.cost.read_bytes_per_s > 1 &&
+               (target < 0 || node.queue_s < s.prefill[static_cast<size_t>(target)].queue_s)) {
+      target = static_cast<int>(i);
+    }
+  }
+  if (target < 0 || replicas >= std::min(wish.replicas, replicas_max)) return std::nullopt;
+  int source = -1;
+  for (size_t i = 0; i < s.holders.size(); ++i) {
+    const HolderView& h = s.holders[i];
+    if (h.readable_blocks < wish.blocks) continue;
+    if (source < 0 || h.transfers_leaving < s.holders[static_cast<size_t>(source)].transfers_leaving)
+      source = static_cast<int>(i);
+  }
+  if (source < 0) return std::nullopt;
+  const PrefillView& taker = s.prefill[static_cast<size_t>(target)];
+  return Copy{static_cast<uint32_t>(target), static_cast<uint32_t>(source), taker.resident_blocks, wish.blocks};
+}
+
+}  // namespace mc::sched

@@ -1,0 +1,145 @@
+// Popularity against a plain list of everything that was counted, the budget against its definition, and the plan of
+// a copy against its words.
+#include "sched/replicate.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/rng.h"
+#include "test.h"
+
+using namespace mc;
+using namespace mc::sched;
+
+namespace {
+
+BlockHash name(uint32_t stem, uint32_t depth) {
+  BlockHash h;
+  h.bytes[0] = static_cast<uint8_t>(stem), h.bytes[1] = static_cast<uint8_t>(stem >> 8);
+  h.bytes[2] = static_cast<uint8_t>(depth), h.bytes[3] = 1;
+  return h;
+}
+
+std::vector<BlockHash> chain(uint32_t stem, uint32_t blocks) {
+  std::vector<BlockHash> out;
+  for (uint32_t d = 0; d < blocks; ++d) out.push_back(name(stem, d));
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("sched/replicate: depths grow by at most a half") {
+  uint32_t depth = 1;
+  std::vector<uint32_t> seen;
+  for (; depth < 4000; depth = Popularity::next_depth(depth)) seen.push_back(depth);
+  CHECK(std::vector<uint32_t>(seen.begin(), seen.begin() + 9) == std::vector<uint32_t>{1, 2, 3, 4, 6, 8, 12, 16, 24});
+  for (size_t i = 2; i < seen.size(); ++i) CHECK(2 * seen[i] <= 3 * seen[i - 1]);
+}
+
+TEST_CASE("sched/replicate: a load is the fading sum of what was counted, however the counts come") {
+  for (uint64_t run = 0; run < 50; ++run) {
+    Rng rng(test::seed() + run);
+    Popularity popularity({.replicas_max = 8, .bytes_per_s = 1, .half_life_s = 10});
+    std::vector<std::tuple<double, uint32_t, uint32_t, double>> all;  // time, stem, blocks, work
+    double now = 1000;
+    for (int i = 0; i < 300; ++i) {
+      now += rng.chance(0.3) ? 0 : rng.uniform();
+      const uint32_t stem = static_cast<uint32_t>(rng.below(5)), blocks = static_cast<uint32_t>(rng.below(20));
+      const double work = 3 * rng.uniform();
+      popularity.count(chain(stem, blocks), work, now);
+      all.push_back({now, stem, blocks, work});
+    }
+    for (uint32_t stem = 0; stem < 5; ++stem)
+      for (uint32_t depth = 1; depth <= 20; depth = Popularity::next_depth(depth)) {
+        double sum = 0;
+        for (const auto& [at, s, blocks, work] : all)
+          if (s == stem && blocks >= depth) sum += work * std::exp2(-(now - at) / 10) * std::log(2.0) / 10;
+        INFO("run " << run << " stem " << stem << " depth " << depth);
+        CHECK(popularity.load(name(stem, depth - 1), now) == doctest::Approx(sum).epsilon(1e-9));
+      }
+  }
+}
+
+TEST_CASE("sched/replicate: a steady load is measured as itself, and asks for nodes in proportion") {
+  Popularity popularity({.replicas_max = 8, .bytes_per_s = 1, .half_life_s = 20, .node_share = 0.25});
+  const auto hot = chain(1, 10);
+  double now = 0;
+  for (int i = 0; i < 4000; ++i) popularity.count(hot, 0.08, now += 0.1);  // 0.8 of a node
+  CHECK(popularity.load(hot[7], now) == doctest::Approx(0.8).epsilon(0.01));
+  const auto wish = popularity.wish(hot, now);
+  CHECK(wish.blocks == 8);
+  CHECK(wish.replicas == 4);
+  CHECK(popularity.wish(hot, now + 100).replicas == 1);  // five half-lives later nobody wants it
+  CHECK(popularity.wish(chain(2, 10), now).blocks == 0);
+}
+
+TEST_CASE("sched/replicate: however many prefixes come, few are kept, the hot one among them") {
+  for (uint64_t run = 0; run < 5; ++run) {
+    Rng rng(test::seed() + run);
+    Popularity popularity({.replicas_max = 8, .bytes_per_s = 1, .half_life_s = 30, .tracked = 64});
+    double now = 0;
+    for (uint32_t i = 0; i < 20000; ++i) {
+      now += 0.01;
+      popularity.count(chain(10 + static_cast<uint32_t>(rng.below(50000)), 4), 0.02 * rng.uniform(), now);
+      if (i % 20 == 0) popularity.count(chain(1, 8), 0.1, now);
+      REQUIRE(popularity.tracked() <= 64);
+    }
+    CHECK(popularity.load(name(1, 7), now) == doctest::Approx(0.5).epsilon(0.05));
+  }
+}
+
+TEST_CASE("sched/replicate: copies never cost more than the budget and its burst") {
+  for (uint64_t run = 0; run < 50; ++run) {
+    Rng rng(test::seed() + run);
+    const double rate = 1 + static_cast<double>(rng.below(1000)), burst = 1 + static_cast<double>(rng.below(5));
+    Popularity popularity({.replicas_max = 2, .bytes_per_s = rate, .burst_s = burst});
+    double now = 50, paid = 0;
+    const double began = now;
+    for (int i = 0; i < 500; ++i) {
+      now += rng.uniform();
+      const double bytes = static_cast<double>(rng.below(2000));
+      if (popularity.pay(bytes, now)) paid += bytes;
+      CHECK(paid <= rate * (now - began + burst) + 1e-6);
+    }
+    CHECK(paid > 0);
+  }
+  Popularity none({.replicas_max = 2, .bytes_per_s = 0});
+  CHECK_FALSE(none.pay(1, 5));
+}
+
+TEST_CASE("sched/replicate: a copy goes to the least busy node that lacks the run, from a holder of all of it") {
+  for (uint64_t run = 0; run < 2000; ++run) {
+    Rng rng(test::seed() + run);
+    Snapshot s;
+    const uint64_t nodes = 1 + rng.below(6);
+    for (uint64_t i = 0; i < nodes + rng.below(3); ++i) {
+      HolderView h{"n" + std::to_string(i), static_cast<uint32_t>(rng.below(6)), 0, 0,
+                   static_cast<uint32_t>(rng.below(3))};
+      s.holders.push_back(h);
+      if (i >= nodes) continue;
+      PrefillView p;
+      p.name = h.name, p.resident_blocks = h.readable_blocks + static_cast<uint32_t>(rng.below(2));
+      p.queue_s = static_cast<double>(rng.below(3)), p.accepting = rng.chance(0.8);
+      s.prefill.push_back(p);
+    }
+    const Popularity::Wish wish{1 + static_cast<uint32_t>(rng.below(5)), 1 + static_cast<uint32_t>(rng.below(4)), 1};
+    const uint32_t most = static_cast<uint32_t>(rng.below(5));
+    const auto has = [&](const PrefillView& p) { return p.resident_blocks >= wish.blocks; };
+    const auto replicas = static_cast<uint32_t>(std::count_if(s.prefill.begin(), s.prefill.end(), has));
+    const auto copy = plan_copy(s, wish, most);
+    INFO("run " << run);
+    const bool takers =
+        std::any_of(s.prefill.begin(), s.prefill.end(), [&](const auto& p) { return p.accepting && !has(p); });
+    const bool givers = std::any_of(s.holders.begin(), s.holders.end(),
+                                    [&](const auto& h) { return h.readable_blocks >= wish.blocks; });
+    REQUIRE(copy.has_value() == (takers && givers && replicas < std::min(wish.replicas, most)));
+    if (!copy) continue;
+    const PrefillView& target = s.prefill[copy->target];
+    CHECK((target.accepting && !has(target)));
+    CHECK(copy->first_block == target.resident_blocks);
+    CHECK(copy->end_block == wish.blocks);
+    CHECK(s.holders[copy->source].readable_blocks >= wish.blocks);
+    for (const auto& p : s.prefill)
+      if (p.accepting && !has(p)) CHECK(target.queue_s <= p.queue_s);
+  }
+}
