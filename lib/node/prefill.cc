@@ -10,7 +10,8 @@
 
 namespace mc::node {
 
-Prefill::Prefill(WorkerOptions worker, PrefillOptions options) : Worker(std::move(worker)), prefill_(options) {
+Prefill::Prefill(WorkerOptions worker, PrefillOptions options)
+    : Worker(std::move(worker)), prefill_(options), copies_(*shelf_) {
   MC_ASSERT(shelf_);
   if (leads()) options_.demote_above = 2;  // never: a cache node would read our layers alone
   MC_ASSERT(prefill_.chunk_tokens > 0 && prefill_.chunk_tokens % options_.layout.block_tokens == 0);
@@ -53,9 +54,13 @@ void Prefill::on_message(const Received& event, TimePoint now, Actions& out) {
     if (it != by_op_.end()) {
       const RequestPtr r = it->second;
       on_grant(*r, *grant, now, out);
+    } else if (copies_.on_grant(*grant, next_id(), now, out)) {
     } else if (!grant->blocks.empty()) {  // we gave up waiting: hand it back
       send(event.from, event.instance, wire::LeaseRelease{grant->lease}, out);
     }
+  } else if (const auto* order = std::get_if<wire::CopyBlocks>(&event.message)) {
+    if (event.from == kConductor && !leads())
+      copies_.start(*order, next_id(), is_peer(order->node, order->instance), now, out);
   } else if (const auto* taken = std::get_if<wire::StageTaken>(&event.message)) {
     if (is_stage_of(event.from, name())) free_slot(taken->run);
   } else if (const auto* staged = std::get_if<wire::StageDone>(&event.message)) {
@@ -150,6 +155,8 @@ void Prefill::on_event(const Event& event, TimePoint now, Actions& out) {
       const RequestPtr r = it->second;
       by_op_.erase(it);
       on_read(*r, *read, now, out);
+    } else {
+      (void)copies_.on_read(*read, out);
     }
   }
   pump(now, out);
@@ -157,6 +164,7 @@ void Prefill::on_event(const Event& event, TimePoint now, Actions& out) {
 
 void Prefill::on_tick(TimePoint now, Actions& out) {
   free_late_slots(now);
+  copies_.on_tick(now, out);
   std::vector<RequestPtr> late;
   for (const auto& [id, r] : requests_) {
     if (now >= after(r->deadline, prefill_.grace))
@@ -178,7 +186,7 @@ void Prefill::on_tick(TimePoint now, Actions& out) {
 }
 
 TimePoint Prefill::role_wakeup() const {
-  TimePoint at = *std::min_element(std::begin(slot_until_), std::end(slot_until_));
+  TimePoint at = std::min(*std::min_element(std::begin(slot_until_), std::end(slot_until_)), copies_.next_wakeup());
   for (const auto& [id, r] : requests_) {
     at = std::min(at, r->phase == Phase::handing_over ? after(r->deadline, prefill_.grace) : r->deadline);
     if (r->fetch == Fetch::leasing || r->fetch == Fetch::reading) at = std::min(at, r->fetch_until);
@@ -187,6 +195,7 @@ TimePoint Prefill::role_wakeup() const {
 }
 
 void Prefill::drop_all(TimePoint, Actions& out) {
+  copies_.drop_all(out);
   const auto all = requests_;
   for (const auto& [id, r] : all) {
     if (r->offered) send(r->decode, r->decode_instance, wire::Cancel{id, r->spec.attempt, "failed"}, out);
@@ -196,6 +205,7 @@ void Prefill::drop_all(TimePoint, Actions& out) {
 
 void Prefill::on_peer_gone(const NodeId& node, const InstanceId& instance, TimePoint now, Actions& out) {
   if (leads() && is_stage_of(node, name())) on_stage_gone(node, now, out);
+  copies_.on_peer_gone(instance, out);
   const auto all = requests_;
   for (const auto& [id, r] : all) {
     if (r->phase == Phase::ended) continue;
@@ -259,7 +269,7 @@ void Prefill::pump(TimePoint now, Actions& out) {
     run_chunk(*computing_, out);  // waited for the next stage to take what we computed before
   if (computing_) return;
   for (const auto& r : std::vector<RequestPtr>(queue_.begin(), queue_.end())) {
-    if (r->phase != Phase::preparing || !r->accepted || r->fetch != Fetch::done) continue;
+    if (r->phase != Phase::preparing || !r->accepted || r->fetch != Fetch::done || prefix_is_coming(*r)) continue;
     bool started = start_compute(*r, now, out);
     // No pages. If some request is handing over, its pages come free: wait, so that a large request
     // is not overtaken for ever. If none is, only those that prepare hold any.
@@ -272,6 +282,21 @@ void Prefill::pump(TimePoint now, Actions& out) {
     computing_ = r;
     return;
   }
+}
+
+// An earlier request is fetching blocks that this one needs too and would compute: it was sent here because of them.
+// The fetch has its own time limit.
+bool Prefill::prefix_is_coming(const Request& r) const {
+  const uint32_t here = shelf_->pool.match(std::span(r.hashes).first(r.reusable));
+  if (here == r.reusable) return false;
+  for (const auto& other : queue_) {
+    if (other.get() == &r) return false;
+    if (other->fetch != Fetch::leasing && other->fetch != Fetch::reading) continue;
+    const wire::Source& source = other->sources[other->source];
+    const bool covers = here >= source.first_block && here < source.first_block + source.block_count;
+    if (covers && here < other->reusable && other->hashes[here] == r.hashes[here]) return true;
+  }
+  return false;
 }
 
 // Two requests that prepare could pin so much that neither can start. The others let go: their blocks

@@ -23,6 +23,7 @@
 #include <map>
 #include <memory>
 
+#include "node/copies.h"
 #include "node/stage.h"
 #include "node/worker.h"
 
@@ -53,6 +54,7 @@ class Prefill final : public Worker {
   };
   const Stats& stats() const { return stats_; }
   size_t request_count() const { return requests_.size(); }
+  const Copies::Stats& copies() const { return copies_.stats(); }
 
  protected:
   void on_message(const Received& event, TimePoint now, Actions& out) override;
@@ -62,7 +64,7 @@ class Prefill final : public Worker {
   void drop_all(TimePoint now, Actions& out) override;
   void on_peer_gone(const NodeId& node, const InstanceId& instance, TimePoint now, Actions& out) override;
   void fill_load(wire::Load& load) const override;
-  bool role_idle() const override { return requests_.empty(); }
+  bool role_idle() const override { return requests_.empty() && copies_.idle(); }
   void role_check() const override;
   bool is_pending(const BlockHash& hash) const override { return pending_.contains(hash); }
   /// A pipeline's blocks are spread over its members: they are not leased to others.
@@ -122,6 +124,7 @@ class Prefill final : public Worker {
   Request* find(const RequestId& req, uint32_t attempt);
   void pump(TimePoint now, Actions& out);
   bool unpin_others(const Request& r);
+  bool prefix_is_coming(const Request& r) const;
   void prepare(Request& r, TimePoint now, Actions& out);
   void fetch_next(Request& r, TimePoint now, Actions& out);
   void on_grant(Request& r, const wire::LeaseGrant& grant, TimePoint now, Actions& out);
@@ -176,6 +179,7 @@ class Prefill final : public Worker {
   // Then it is free whatever was heard: a late reader finds the CRC of other bytes. kNever until handed on.
   TimePoint slot_until_[ActivationSlots::kEach] = {kNever, kNever};
   Stats stats_;
+  Copies copies_;
 };
 
 }  // namespace mc::node

@@ -183,6 +183,7 @@ void Prefill::first_token(Request& r, const ChunkDone& done, TimePoint now, Acti
     first.report.miss_reason = r.reusable == 0 ? "shorter-than-block" : "tail-partial";
   const bool finished = !first.finish_reason.empty();
   const uint32_t token = first.token;
+  flush_events(out);  // who waits at the conductor for these blocks finds them when it hears of the token
   to_conductor(std::move(first), out);
   if (computing_.get() == &r) computing_ = nullptr;
   r.phase = Phase::handing_over;

@@ -122,6 +122,8 @@ class Worker : public Machine {
   uint64_t next_id() { return ++last_id_; }
   wire::LeasedBlock leased_block(const Shelf& shelf, kv::PageIndex page) const;
   kv::EventLog& log() { return log_; }
+  /// Tells the conductor what has been published and evicted so far; else it is told after the event's messages.
+  void flush_events(Actions& out);
 
   WorkerOptions options_;
   std::unique_ptr<Shelf> shelf_;  // null in a cache node
@@ -158,7 +160,6 @@ class Worker : public Machine {
   void say_hello(TimePoint now, Actions& out);
   void beat(TimePoint now, Actions& out);
   void send_snapshot(Actions& out);
-  void flush_events(Actions& out);
   void on_lease_request(const Received& event, const wire::LeaseRequest& request, TimePoint now, Actions& out);
   void grant(const NodeId& node, const InstanceId& instance, const wire::LeaseRequest& request, TimePoint now,
              Actions& out);

@@ -12,6 +12,7 @@
 //                a pipeline    stage -> next stage   StageRun . StageTaken     stage -> its leader  StageDone
 //                              leader -> stage       StageAnnounce         stage -> its leader  Failed
 //                blocks        worker -> worker      LeaseRequest . LeaseGrant, LeaseRelease, DemoteOffer . DemoteDone
+//                              conductor -> prefill  CopyBlocks . CopyDone
 //
 // Rules. Times on the wire are remaining milliseconds, never clock readings. `attempt` numbers the
 // tries of one request: a message of an older attempt is ignored. An unknown field is skipped, a
@@ -634,11 +635,40 @@ struct DemoteDone {
   }
 };
 
+/// A hot prefix for the receiver to read from `node` and keep; nothing waits for it.
+struct CopyBlocks {
+  static constexpr std::string_view kType = "copy_blocks";
+  uint64_t copy = 0;  // chosen by the conductor
+  NamespaceId ns;
+  std::vector<BlockHash> hashes;  // the whole run from the first block of the prompt on
+  std::string node;               // holds them
+  InstanceId instance;
+
+  bool operator==(const CopyBlocks&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("copy", copy), v("ns", ns), v("hashes", hashes), v("node", node), v("instance", instance);
+  }
+};
+
+struct CopyDone {
+  static constexpr std::string_view kType = "copy_done";
+  uint64_t copy = 0;
+  uint32_t blocks = 0;  // that were read
+  std::string reason;   // why none were, or ""
+
+  bool operator==(const CopyDone&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("copy", copy), v("blocks", blocks), v("reason", reason);
+  }
+};
+
 using Message =
     std::variant<Hello, Welcome, Refused, Heartbeat, HeartbeatAck, Peers, Drain, Goodbye, BlockEvents, IndexSync,
                  BlockSnapshot, PrefillStart, KvOffer, KvAccept, KvRefuse, KvComplete, KvDone, PromptLogprobs,
                  FirstToken, Tokens, Preempted, Failed, Cancel, LeaseRequest, LeaseGrant, LeaseRelease, DemoteOffer,
-                 DemoteDone, StageRun, StageTaken, StageDone, StageAnnounce>;
+                 DemoteDone, StageRun, StageTaken, StageDone, StageAnnounce, CopyBlocks, CopyDone>;
 
 /// "hello", "prefill_start", ...
 std::string_view type_name(const Message& message);

@@ -285,3 +285,21 @@ TEST_CASE("node/prefill: log-probabilities of the prompt come chunk by chunk, an
   }
   CHECK(next == ids.size());
 }
+
+TEST_CASE("node/prefill: a request does not compute blocks that an earlier one is fetching, unless the fetch fails") {
+  for (const bool fails : {false, true}) {
+    CAPTURE(fails);
+    PrefillBench b(40);
+    const auto ids = ids_of(9, 64 * 4 + 1);
+    const Actions started = b.start(spec_of("first", ids), {{"p1", instance(4), 0, 4}});
+    const auto asked = sent<wire::LeaseRequest>(started, "p1");
+    REQUIRE(asked.size() == 1);
+    b.start(spec_of("second", ids));
+    CHECK(all<RunChunk>(b.accept("second")).empty());
+    const auto reads = all<Read>(b.from("p1", 4, grant_of(asked[0])));
+    REQUIRE(reads.size() == 1);
+    const auto runs = all<RunChunk>(b.give(ReadDone{reads[0].read, fails ? Code::io : Code::ok, ""}));
+    REQUIRE(runs.size() == 1);
+    CHECK(runs[0].start == (fails ? 0 : 64 * 4));
+  }
+}

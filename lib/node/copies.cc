@@ -1,0 +1,158 @@
+#include "node/copies.h"
+
+#include <algorithm>
+
+namespace mc::node {
+
+namespace {
+void to_conductor(wire::Message message, Actions& out) {
+  out.push_back(Send{NodeId(kConductor), InstanceId{}, std::move(message)});
+}
+}  // namespace
+
+void Copies::answer(const Copy& copy, uint32_t blocks, std::string reason, Actions& out) const {
+  if (!copy.dropped) to_conductor(wire::CopyDone{copy.order.copy, blocks, std::move(reason)}, out);
+}
+
+void Copies::end(Iterator at, uint32_t blocks, std::string reason, Actions& out) {
+  Copy& c = at->second;
+  answer(c, blocks, std::move(reason), out);
+  if (c.lease != 0) out.push_back(Send{c.order.node, c.order.instance, wire::LeaseRelease{c.lease}});
+  c.lease = 0;
+  c.dropped = true;
+  if (c.read != 0) {  // the transport may still write the pages: they wait for its word
+    out.push_back(CancelRead{c.read});
+    c.until = kNever;
+    return;
+  }
+  shelf_.pool.release(c.pages);
+  copies_.erase(at);
+}
+
+void Copies::start(const wire::CopyBlocks& order, uint64_t id, bool is_peer, TimePoint now, Actions& out) {
+  Copy c;
+  c.order = order;
+  const auto refuse = [&](const char* reason) {
+    ++stats_.failed;
+    answer(c, 0, reason, out);
+  };
+  const kv::Pool::Counts counts = shelf_.pool.counts();
+  if (order.hashes.empty() || order.hashes.size() > kBlocksMax) return refuse("invalid");
+  if (!is_peer) return refuse("unknown_peer");
+  if (copies_.size() >= kMax) return refuse("busy");
+  c.have = shelf_.pool.match(order.hashes);
+  const size_t missing = order.hashes.size() - c.have;
+  if (missing == 0) return answer(c, 0, "", out);
+  const double room = static_cast<double>(counts.free) + static_cast<double>(counts.evictable);
+  if (room < static_cast<double>(missing) + kSpareShare * static_cast<double>(counts.total)) return refuse("no_space");
+  wire::LeaseRequest request;
+  request.lease = c.lease = id;
+  request.ns = order.ns;
+  request.hashes.assign(order.hashes.begin() + static_cast<std::ptrdiff_t>(c.have), order.hashes.end());
+  request.ttl_ms = static_cast<uint32_t>(2 * kReadTimeout / 1ms);
+  c.until = now + kLeaseTimeout;
+  out.push_back(Send{order.node, order.instance, std::move(request)});
+  copies_.emplace(id, std::move(c));
+}
+
+bool Copies::on_grant(const wire::LeaseGrant& grant, uint64_t read_id, TimePoint now, Actions& out) {
+  const auto at = copies_.find(grant.lease);
+  if (at == copies_.end() || at->second.dropped || at->second.read != 0) return false;
+  Copy& c = at->second;
+  const ExtentLayout& layout = shelf_.layout;
+  const auto fail = [&](std::string reason) {
+    ++stats_.failed;
+    end(at, 0, std::move(reason), out);
+    return true;
+  };
+  const size_t count = grant.blocks.size();
+  if (count == 0) return fail(grant.reason.empty() ? "not_found" : grant.reason);
+  bool sane = c.have + count <= c.order.hashes.size();
+  for (size_t i = 0; sane && i < count; ++i)
+    sane = grant.blocks[i].hash == c.order.hashes[c.have + i] && grant.blocks[i].layer_crcs.size() == layout.layers;
+  if (!sane) return fail("bad_grant");
+  // Blocks that a request has published meanwhile are read again; publish() keeps the first of two.
+  auto pages = shelf_.pool.allocate(static_cast<uint32_t>(count));
+  if (!pages) return fail("no_space");
+  c.pages = std::move(*pages);
+  c.granted = grant.blocks;
+  Read read;
+  read.read = c.read = read_id;
+  read.peer = c.order.node, read.instance = c.order.instance;
+  read.budget = std::min<Duration>(kReadTimeout, std::chrono::milliseconds(grant.ttl_ms));
+  for (size_t i = 0; i < count; ++i)
+    for (uint32_t layer = 0; layer < layout.layers; ++layer)
+      read.slices.push_back({c.pages[i], layout.layer_offset(layer),
+                             grant.blocks[i].page_offset + layout.layer_offset(layer),
+                             static_cast<uint32_t>(layout.layer_bytes()), grant.blocks[i].layer_crcs[layer]});
+  c.until = now + read.budget + 1s;  // the host answers every read; this is the last resort
+  out.push_back(std::move(read));
+  return true;
+}
+
+bool Copies::on_read(const ReadDone& done, Actions& out) {
+  const auto at =
+      std::find_if(copies_.begin(), copies_.end(), [&](const auto& c) { return c.second.read == done.read; });
+  if (at == copies_.end()) return false;
+  Copy& c = at->second;
+  c.read = 0;
+  if (done.code == Code::corrupt) ++stats_.checksum_failures;
+  if (c.dropped || done.code != Code::ok) {
+    stats_.failed += !c.dropped;
+    end(at, 0, std::string(to_string(done.code)), out);
+    return true;
+  }
+  for (size_t i = 0; i < c.pages.size(); ++i) {
+    const size_t block = c.have + i;
+    // What stands before a later part of a chain was here when the copy began, and may be gone: then it is of no use.
+    if (block > 0 && shelf_.pool.find(c.order.hashes[block - 1]) == kv::kNoPage) {
+      shelf_.pool.release(std::span(c.pages).subspan(i));
+      c.pages.resize(i);
+      break;
+    }
+    kv::BlockMeta meta{c.order.hashes[block], block == 0 ? BlockHash{} : c.order.hashes[block - 1], c.order.ns,
+                       static_cast<uint32_t>(block) * shelf_.layout.block_tokens, c.granted[i].layer_crcs};
+    shelf_.pool.unpin(shelf_.pool.publish(c.pages[i], std::move(meta)).page);
+  }
+  const auto blocks = static_cast<uint32_t>(c.pages.size());
+  c.pages.clear();
+  ++stats_.copies;
+  stats_.blocks += blocks;
+  stats_.bytes += blocks * shelf_.layout.layers * shelf_.layout.layer_bytes();
+  end(at, blocks, "", out);
+  return true;
+}
+
+void Copies::on_peer_gone(const InstanceId& instance, Actions& out) {
+  for (auto at = copies_.begin(); at != copies_.end();) {
+    const auto here = at++;
+    if (here->second.order.instance != instance || here->second.dropped) continue;
+    ++stats_.failed;
+    end(here, 0, "peer_lost", out);
+  }
+}
+
+void Copies::on_tick(TimePoint now, Actions& out) {
+  for (auto at = copies_.begin(); at != copies_.end();) {
+    const auto here = at++;
+    if (now < here->second.until) continue;
+    ++stats_.failed;
+    end(here, 0, "timeout", out);
+  }
+}
+
+void Copies::drop_all(Actions& out) {
+  for (auto at = copies_.begin(); at != copies_.end();) {
+    const auto here = at++;
+    here->second.dropped = true;
+    end(here, 0, "", out);
+  }
+}
+
+TimePoint Copies::next_wakeup() const {
+  TimePoint at = kNever;
+  for (const auto& [lease, c] : copies_) at = std::min(at, c.until);
+  return at;
+}
+
+}  // namespace mc::node

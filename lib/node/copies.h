@@ -1,0 +1,64 @@
+// Copies of hot prefixes that the conductor orders (sched/replicate.h): the node leases the blocks from their holder,
+// reads them into its own pages, checks and publishes them, and says what came of it. Nobody waits for one: it takes
+// pages only while many are free or cold, never reads urgently, and whatever goes wrong only ends it.
+//
+//   CopyBlocks --> leasing --grant--> reading --ReadDone--> published, CopyDone
+//                     '-- refused, late, holder gone ---------> CopyDone with the reason
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "node/worker.h"
+
+namespace mc::node {
+
+class Copies {
+ public:
+  static constexpr size_t kMax = 8;            // under way at once; more are refused as busy
+  static constexpr size_t kBlocksMax = 4096;   // of one copy
+  static constexpr double kSpareShare = 0.25;  // of all pages, that must be free or cold beyond a copy's own
+  static constexpr Duration kLeaseTimeout = 5s, kReadTimeout = 10s;
+
+  struct Stats {
+    uint64_t copies = 0, blocks = 0, bytes = 0, failed = 0, checksum_failures = 0;
+  };
+
+  explicit Copies(Shelf& shelf) : shelf_(shelf) {}
+
+  /// Numbers for leases and reads are the node's: `id` is a fresh one. An answer due at once is in `out`.
+  void start(const wire::CopyBlocks& order, uint64_t id, bool is_peer, TimePoint now, Actions& out);
+  /// True when the grant was for a copy.
+  bool on_grant(const wire::LeaseGrant& grant, uint64_t read_id, TimePoint now, Actions& out);
+  bool on_read(const ReadDone& done, Actions& out);
+  void on_peer_gone(const InstanceId& instance, Actions& out);
+  void on_tick(TimePoint now, Actions& out);
+  /// The conductor that ordered them is gone: nobody is told.
+  void drop_all(Actions& out);
+  TimePoint next_wakeup() const;
+  bool idle() const { return copies_.empty(); }
+  const Stats& stats() const { return stats_; }
+
+ private:
+  struct Copy {
+    wire::CopyBlocks order;
+    uint64_t lease = 0, read = 0;
+    bool dropped = false;  // its pages still wait for the read's end
+    TimePoint until{};
+    size_t have = 0;  // leading blocks that were here
+    std::vector<wire::LeasedBlock> granted;
+    std::vector<kv::PageIndex> pages;
+  };
+  using Iterator = std::map<uint64_t, Copy>::iterator;
+
+  void answer(const Copy& copy, uint32_t blocks, std::string reason, Actions& out) const;
+  /// Answers, lets go of the lease, and of the pages unless a read may still write them.
+  void end(Iterator at, uint32_t blocks, std::string reason, Actions& out);
+
+  Shelf& shelf_;
+  std::map<uint64_t, Copy> copies_;  // by lease number
+  Stats stats_;
+};
+
+}  // namespace mc::node
