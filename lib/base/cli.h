@@ -66,6 +66,12 @@ constexpr Flag with_default(Flag flag, std::string_view fallback, std::string_vi
   return flag;
 }
 
+/// The same flag, of which --help lists only the name: what another tool's --help explains.
+constexpr Flag by_name(Flag flag) {
+  flag.common = true;
+  return flag;
+}
+
 /// "block-tokens" -> "MCT_BLOCK_TOKENS". The only place that spells it (upstream owns MC_*).
 std::string env_name(std::string_view flag_name);
 

@@ -161,6 +161,16 @@ inline constexpr MetricFamily kXferFailures{"mc_xfer_failures_total", MetricKind
                                             "What the transfer engine refused or saw break, by reason."};
 inline constexpr MetricFamily kFallback{"mc_fallback_total", MetricKind::counter, "what",
                                         "Times a slower way was taken."};
+inline constexpr MetricFamily kHeld{"mc_held_total", MetricKind::counter, "for",
+                                    "Requests that waited at the conductor: for their turn, or for a prefix."};
+inline constexpr MetricFamily kTenantUnfinished{"mc_tenant_unfinished", MetricKind::gauge, "tenant",
+                                                "Unfinished requests of a tenant."};
+inline constexpr MetricFamily kTenantHeld{"mc_tenant_held", MetricKind::gauge, "tenant",
+                                          "Requests of a tenant that wait for their turn."};
+inline constexpr MetricFamily kTenantTokens{"mc_tenant_tokens_total", MetricKind::counter, "tenant",
+                                            "Tokens of prompts taken in and of answers, by tenant."};
+inline constexpr MetricFamily kTenantRequests{"mc_tenant_requests_total", MetricKind::counter, "tenant,event",
+                                              "Requests of a tenant, by event (submitted, rejected)."};
 inline constexpr MetricFamily kReplication{"mc_replication_total", MetricKind::counter, "",
                                            "KV blocks copied to another node because they are hot."};
 inline constexpr MetricFamily kSsdWriteBytes{"mc_ssd_write_bytes_total", MetricKind::counter, "",
@@ -236,6 +246,11 @@ inline constexpr const MetricFamily* kAll[] = {&kVllmRunning,
                                                &kXferQuarantined,
                                                &kXferFailures,
                                                &kFallback,
+                                               &kHeld,
+                                               &kTenantUnfinished,
+                                               &kTenantHeld,
+                                               &kTenantTokens,
+                                               &kTenantRequests,
                                                &kReplication,
                                                &kSsdWriteBytes,
                                                &kChecksumFailures,

@@ -11,6 +11,9 @@ namespace mc::node {
 
 Conductor::Conductor(ConductorOptions options) : options_(std::move(options)), rng_(options_.seed) {
   MC_ASSERT(options_.policy != nullptr);
+  fair_ = sched::FairQueue(options_.fair);
+  popularity_ = sched::Popularity(options_.replicate);
+  set_tenants(options_.tenants);
 }
 
 void Conductor::handle(const Event& event, TimePoint now, Actions& out) {
@@ -35,10 +38,12 @@ void Conductor::handle(const Event& event, TimePoint now, Actions& out) {
     for (const auto& [name, node] : nodes_)
       if (now - node.heard > options_.dead_after) silent.push_back(name);
     for (const auto& name : silent) lose(name, "no heartbeat", now, out);
-    std::vector<RequestId> late, unplaceable;
+    std::vector<RequestId> late, unplaceable, expired;
     for (const auto& [id, r] : requests_) {
       if (now >= r.deadline)
         late.push_back(id);
+      else if (r.held && now >= r.expires)
+        expired.push_back(id);
       else if (!r.placed && now >= r.parked_until)
         unplaceable.push_back(id);
     }
@@ -48,6 +53,8 @@ void Conductor::handle(const Event& event, TimePoint now, Actions& out) {
       fail(r, Reply::Kind::failed, "deadline_exceeded", stage_of(r),
            "deadline of " + std::to_string(r.submit.deadline / 1ms) + " ms passed in stage " + stage_of(r), now, out);
     }
+    end_late_copies(now);
+    for (const auto& id : expired) refuse_late(requests_.at(id), now, out);
     for (const auto& id : unplaceable) {
       Request& r = requests_.at(id);
       std::string reason = unready(r.submit.model);
@@ -56,17 +63,32 @@ void Conductor::handle(const Event& event, TimePoint now, Actions& out) {
            now, out);
     }
   }
+  if (!fair_.empty() && (look_at_held_ || now >= next_turn_)) serve_held(now, out);
 }
 
 TimePoint Conductor::next_wakeup() const {
-  TimePoint at = kNever;
+  TimePoint at = fair_.empty() ? kNever : next_turn_;
   for (const auto& [name, node] : nodes_) at = std::min(at, node.heard + options_.dead_after + 1ms);
-  for (const auto& [id, r] : requests_) at = std::min({at, r.deadline, r.placed ? kNever : r.parked_until});
+  for (const auto& [number, copy] : copying_) at = std::min(at, copy.until);
+  for (const auto& [id, r] : requests_)
+    at = std::min({at, r.deadline, r.placed ? kNever : r.parked_until, r.held ? r.expires : kNever});
   return at;
 }
 
-// Every unfinished, placed request is counted at its two nodes, and nothing else is.
+// Every unfinished, placed request is counted at its two nodes, and nothing else is; who is neither placed nor parked
+// waits for its turn.
 void Conductor::check() const {
+  size_t held = 0, prioritised = 0;
+  std::vector<uint32_t> admitted(fair_.tenant_count());
+  for (const auto& [id, r] : requests_) {
+    held += r.held;
+    MC_ASSERT(!r.held || !r.placed);
+    prioritised += r.admitted && r.submit.priority != 0;
+    admitted[r.tenant] += r.admitted;
+  }
+  MC_ASSERT_EQ(held, fair_.size());
+  MC_ASSERT_EQ(prioritised, prioritised_);
+  for (uint32_t i = 0; i < admitted.size(); ++i) MC_ASSERT_EQ(admitted[i], fair_.unfinished(i));
   for (const auto& [name, node] : nodes_) {
     for (const auto& [id, seconds] : node.queued) {
       MC_ASSERT(requests_.contains(id));
@@ -78,6 +100,7 @@ void Conductor::check() const {
     }
     uint32_t leaving = 0;
     for (const auto& [id, r] : requests_) leaving += r.fetch_from == name;
+    for (const auto& [number, copy] : copying_) leaving += copy.source == name;
     MC_ASSERT_EQ(leaving, node.egress);
   }
 }
@@ -140,6 +163,7 @@ Result<void> Conductor::drain(const std::string& name, bool on, Actions& out) {
   Node* node = find_node(name);
   if (!node) return Error{Code::not_found, "no node is called " + name + "; mc-conductor ps lists them"};
   node->draining = on;
+  look_at_held_ = true;
   out.push_back(Send{name, node->instance, wire::Drain{on}});
   return {};
 }

@@ -37,6 +37,15 @@ struct ConductorOptions {
   uint32_t attempts_max = 4;
   uint32_t request_max = 8192;  // unfinished ones; more are rejected as queue_full
   uint64_t seed = 0;
+  /// Hold: a request waits here until a prefill node is about to be free (its queue is at most `hold_lead`), or while
+  /// a node computes its prefix, if that ends sooner than computing the prefix again would. Who waits goes in the
+  /// order of sched/fair.h. automatic: as long as there are tenants, or requests with a priority.
+  enum class Hold : uint8_t { off, automatic, on };
+  Hold hold = Hold::off;
+  Duration hold_lead = 300ms;
+  sched::FairOptions fair;
+  std::vector<sched::Tenant> tenants;
+  sched::ReplicateOptions replicate;  // copies of hot prefixes ahead of demand
 };
 
 class Conductor final : public Machine {
@@ -78,6 +87,12 @@ class Conductor final : public Machine {
     sched::Placement placement;
     std::vector<BlockHash> hashes;
     uint32_t reusable_blocks = 0;
+    std::string objection;  // why it could not be submitted at all (pin, quota), or ""
+    bool holds = false;     // it would wait for its turn here, behind so much work
+    double before_s = 0;
+    size_t held = 0;                 // requests that wait here now
+    sched::Popularity::Wish wish;    // how often its prefix is asked for, and the copies that asks for
+    std::string copy_from, copy_to;  // that would be made; "" = none
   };
   /// The decision `submit` would get now, without taking it.
   Explanation explain(const Submit& submit, TimePoint now);
@@ -87,9 +102,23 @@ class Conductor final : public Machine {
   struct Stats {
     uint64_t submitted = 0, finished = 0, failed = 0, rejected = 0, cancelled = 0, retried = 0;
     uint64_t prompt_tokens = 0, cached_local = 0, cached_remote = 0, answer_tokens = 0;
-    std::map<std::string, uint64_t> reasons;  // of failures and rejections
+    std::map<std::string, uint64_t> reasons;                    // of failures and rejections
+    uint64_t held_turn = 0, held_prefix = 0;                    // requests that waited here, and what for
+    uint64_t copies = 0, copied_blocks = 0, copies_failed = 0;  // of hot prefixes
   };
   const Stats& stats() const { return stats_; }
+  size_t held_count() const { return fair_.size(); }
+
+  /// Tenants by number; the first is whoever has no other.
+  struct TenantStatus {
+    std::string name;
+    size_t waiting = 0;
+    uint32_t unfinished = 0;
+    double level = 0, tokens = 0;  // of its bucket now; taken since the start
+    uint64_t submitted = 0, rejected = 0;
+  };
+  std::vector<TenantStatus> tenants(TimePoint now) const;
+  void set_tenants(std::span<const sched::Tenant> tenants);
 
   /// How far predictions were off, over recent requests that ran at their first attempt.
   struct PredictionErrors {
@@ -148,6 +177,14 @@ class Conductor final : public Machine {
     TimePoint first_token_at{}, expected_at{};  // when prefill ended, and when it was expected to
     bool fetch_waited = false;                  // its source had to compute the blocks first: no measure of the network
     Journey journey;
+    // ---- waiting for its turn (conductor_hold.cc) ----
+    uint32_t tenant = 0;
+    bool admitted = false;            // counted at its tenant
+    bool held = false;                // in fair_
+    double work_s = 0;                // predicted when it came
+    TimePoint expires = kNever;       // from then on it could not keep its TTFT promise
+    TimePoint prefix_until = kNever;  // it waits for its prefix until then
+    bool prefix_tried = false;        // and did so once
   };
 
   // conductor_nodes.cc
@@ -178,7 +215,8 @@ class Conductor final : public Machine {
   sched::Options options_for(const Request& r) const;
   Usual usual() const;
   static sched::Cost cost_of(const Node& node, const Usual& usual);
-  void place(Request& r, TimePoint now, Actions& out);
+  /// False: it stays held (only with `idle_only`: prefill nodes with a queue are left alone).
+  bool place(Request& r, TimePoint now, Actions& out, bool idle_only = false);
   void dispatch(Request& r, const sched::Snapshot& snapshot, const sched::Placement& placement, TimePoint now,
                 Actions& out);
   void unplace(Request& r, TimePoint now);
@@ -186,6 +224,31 @@ class Conductor final : public Machine {
   void retry(Request& r, const std::string& stage, const std::string& code, const std::string& message,
              const NodeId& avoid, TimePoint now, Actions& out);
   void place_parked(TimePoint now, Actions& out);
+
+  // conductor_hold.cc
+  std::string pin_objection(const Submit& submit) const;
+  bool holding() const;
+  std::optional<sched::FairQueue::Refusal> admit(Request& r, TimePoint now);
+  void refuse_quota(Request& r, const sched::FairQueue::Refusal& refusal, TimePoint now, Actions& out);
+  std::string quota_text(const Request& r, const sched::FairQueue::Refusal& refusal) const;
+  void hold(Request& r, TimePoint now, Actions& out);
+  sched::FairQueue::Entry entry_of(const Request& r) const;
+  double ahead_s(const Request& r, TimePoint now) const;
+  void serve_held(TimePoint now, Actions& out);
+  bool any_idle(TimePoint now) const;
+  double queue_of(const Node& node, TimePoint now) const;
+  bool wait_for_prefix(Request& r, const sched::Snapshot& snapshot, const sched::Candidate& chosen, TimePoint now);
+  void refuse_late(Request& r, TimePoint now, Actions& out);
+  void plan_next_turn(TimePoint now);
+  void remember_session(const Request& r);
+
+  // conductor_copies.cc
+  void consider_copy(const Request& r, const sched::Snapshot& snapshot, const sched::Candidate& chosen, TimePoint now,
+                     Actions& out);
+  void on_copy_done(const Received& event, const wire::CopyDone& done, TimePoint now);
+  void end_copy(uint64_t copy, bool ok, uint32_t blocks, TimePoint now);
+  void end_late_copies(TimePoint now);
+  void end_copies_of(const NodeId& node, TimePoint now);
 
   // conductor_requests.cc
   void on_prompt_logprobs(const Received& event, const wire::PromptLogprobs& told);
@@ -199,7 +262,7 @@ class Conductor final : public Machine {
   void cancel_workers(const Request& r, const std::string& reason, Actions& out) const;
   void finish(Request& r, Reply reply, TimePoint now, Actions& out);
   void fail(Request& r, Reply::Kind kind, std::string code, std::string stage, std::string message, TimePoint now,
-            Actions& out, double predicted_ms = 0, double allowed_ms = 0);
+            Actions& out, double predicted_ms = 0, double allowed_ms = 0, double retry_s = 0);
   std::string stage_of(const Request& r) const;
   Request* find(const RequestId& req, uint32_t attempt);
 
@@ -212,6 +275,29 @@ class Conductor final : public Machine {
   Stats stats_;
   PredictionErrors errors_;
   sched::Lengths lengths_;  // of answers, for admission that looks ahead
+  sched::FairQueue fair_;   // the held requests, and every tenant's quota
+  struct TenantCount {
+    uint64_t submitted = 0, rejected = 0;
+  };
+  std::vector<TenantCount> tenant_counts_;  // by number
+  size_t prioritised_ = 0;                  // unfinished requests with a priority
+  bool look_at_held_ = false;               // something changed that may give one its turn
+  TimePoint next_turn_ = kNever;            // and when time alone may
+  // Where the last request of a session went; the oldest are forgotten.
+  using SessionKey = std::pair<uint32_t, std::string>;
+  std::map<SessionKey, std::pair<NodeId, uint64_t>> sessions_;
+  std::map<uint64_t, SessionKey> session_order_;
+  uint64_t session_uses_ = 0;
+  sched::Popularity popularity_;
+  struct Copying {
+    NodeId source, target;
+    InstanceId target_instance;
+    BlockHash last;
+    TimePoint until{};
+  };
+  std::map<uint64_t, Copying> copying_;
+  uint64_t copy_number_ = 0;
+  TimePoint copy_again_{};  // after a failure none is made for a while
 };
 
 }  // namespace mc::node

@@ -99,6 +99,8 @@ void Conductor::on_received(const Received& event, TimePoint now, Actions& out) 
     on_failed(event, *failed, now, out);
   } else if (const auto* preempted = std::get_if<wire::Preempted>(&event.message)) {
     on_preempted(event, *preempted, now, out);
+  } else if (const auto* copied = std::get_if<wire::CopyDone>(&event.message)) {
+    on_copy_done(event, *copied, now);
   } else if (const auto* goodbye = std::get_if<wire::Goodbye>(&event.message)) {
     lose(node->name, goodbye->reason, now, out);
   }
@@ -215,6 +217,7 @@ void Conductor::on_hello(const Received& event, const wire::Hello& hello, TimePo
   node.announced = announced_cost(hello.cost);
   node.predictor = sched::Predictor(node.announced);
   nodes_[name] = std::move(node);
+  look_at_held_ = true;
   out.push_back(Send{event.from, event.instance,
                      wire::Welcome{name, static_cast<uint32_t>(options_.heartbeat / 1ms),
                                    static_cast<uint32_t>(options_.dead_after / 1ms)}});
@@ -282,8 +285,10 @@ void Conductor::lose(const std::string& name, std::string why, TimePoint now, Ac
   }
   for (auto& [id, r] : requests_)
     if (r.fetch_from == name) r.fetch_from.clear();
+  end_copies_of(name, now);
   index_.remove_node(name);
   nodes_.erase(it);
+  look_at_held_ = true;  // those that waited for what it was computing wait no longer
   broadcast_peers(out);
   for (const auto& [id, stage] : orphans)
     if (const auto r = requests_.find(id); r != requests_.end())

@@ -45,9 +45,13 @@ void Conductor::on_submit(const Submit& submit, TimePoint now, Actions& out) {
   if (requests_.size() > options_.request_max)
     return fail(r, Reply::Kind::rejected, "queue_full", "route",
                 std::to_string(options_.request_max) + " requests are unfinished", now, out);
-  if (!prepare(r, reason)) return fail(r, Reply::Kind::rejected, "invalid", "route", reason, now, out);
+  reason = pin_objection(submit);
+  if (!reason.empty() || !prepare(r, reason))
+    return fail(r, Reply::Kind::rejected, "invalid", "route", reason, now, out);
+  if (const auto refused = admit(r, now)) return refuse_quota(r, *refused, now, out);
   stats_.prompt_tokens += submit.ids.size();
-  place(r, now, out);
+  if (holding()) return hold(r, now, out);
+  (void)place(r, now, out);
 }
 
 // Names the request's blocks: the same namespace and chain that the workers compute.
@@ -74,6 +78,8 @@ sched::Options Conductor::options_for(const Request& r) const {
   if (r.submit.ttft_slo_s > 0) options.ttft_slo_s = r.submit.ttft_slo_s;
   if (r.submit.tbt_slo_s > 0) options.tbt_slo_s = r.submit.tbt_slo_s;
   if (r.attempt > 0) options.ttft_slo_s = 0;  // it was admitted; what failed is not the client's fault
+  if (const auto seen = sessions_.find({r.tenant, r.submit.session}); seen != sessions_.end())
+    options.prefer = seen->second.first;
   return options;
 }
 
@@ -130,7 +136,9 @@ sched::Snapshot Conductor::snapshot_for(const Request& r, TimePoint now) const {
     if (serves(node, wire::Role::prefill, r.submit.model)) {
       const double queue_s = node.queued.empty() ? 0 : to_seconds(std::max(Duration{}, node.busy_until - now));
       if (expected > readable && !pipeline) holder.pending_blocks = expected, holder.pending_s = queue_s;
-      sched::PrefillView view{name, queue_s, static_cast<uint32_t>(node.queued.size()), expected, cost, true};
+      sched::PrefillView view;
+      view.name = name, view.queue_s = queue_s, view.cost = cost, view.resident_blocks = expected;
+      view.unfinished = static_cast<uint32_t>(node.queued.size());
       view.holder = static_cast<int>(s.holders.size());
       view.up_s = to_seconds(now - node.since);
       view.accepting = !node.draining && (r.submit.pin_prefill.empty() || r.submit.pin_prefill == name) &&
@@ -172,15 +180,29 @@ void Conductor::add_requests(sched::Snapshot& s, const std::map<std::string, uin
   }
 }
 
-void Conductor::place(Request& r, TimePoint now, Actions& out) {
-  const sched::Snapshot snapshot = snapshot_for(r, now);
-  const sched::Placement placement = sched::place(snapshot, *options_.policy, options_for(r), rng_);
+bool Conductor::place(Request& r, TimePoint now, Actions& out, bool idle_only) {
+  sched::Snapshot snapshot = snapshot_for(r, now);
+  const double waited_s = to_seconds(now - r.arrived);
+  sched::Options options = options_for(r);
+  if (options.ttft_slo_s > 0) options.ttft_slo_s = std::max(1e-9, options.ttft_slo_s - waited_s);
+  if (idle_only)
+    for (sched::PrefillView& view : snapshot.prefill)
+      view.accepting = view.accepting && view.queue_s <= to_seconds(options_.hold_lead);
+  sched::Placement placement = sched::place(snapshot, *options_.policy, options, rng_);
+  if (idle_only && placement.reason == "no_prefill") return false;
+  // Whether decode has room may change before the request would be late.
+  if (idle_only && placement.verdict.stage == "decode" && r.expires != kNever) return false;
   r.journey.considered = considered(snapshot, placement);
-  if (placement.candidate >= 0) return dispatch(r, snapshot, placement, now, out);
+  if (placement.candidate >= 0) {
+    const auto& chosen = placement.candidates[static_cast<size_t>(placement.candidate)];
+    if (idle_only && wait_for_prefix(r, snapshot, chosen, now)) return false;
+    dispatch(r, snapshot, placement, now, out);
+    return true;
+  }
   if (r.attempt > 0 && placement.reason != "predicted_slo_miss") {
     // It ran once already: wait for a node to come back rather than lose what the client has.
     r.parked_until = std::min(r.deadline, after(now, options_.park_max));
-    return;
+    return true;
   }
   std::string message = placement.reason == "predicted_slo_miss"
                             ? "predicted " + std::to_string(placement.predicted_s * 1e3) + " ms, allowed " +
@@ -188,6 +210,7 @@ void Conductor::place(Request& r, TimePoint now, Actions& out) {
                             : "no node can take the request: " + placement.reason;
   fail(r, Reply::Kind::rejected, placement.reason, "route", std::move(message), now, out, placement.predicted_s * 1e3,
        placement.allowed_s * 1e3);
+  return true;
 }
 
 void Conductor::dispatch(Request& r, const sched::Snapshot& snapshot, const sched::Placement& placement, TimePoint now,
@@ -202,12 +225,20 @@ void Conductor::dispatch(Request& r, const sched::Snapshot& snapshot, const sche
   r.prompt_logprobs.clear();
   r.finish_reason.clear();  // of an attempt whose end came before its beginning was lost
   r.parked_until = kNever;
+  if (r.attempt == 1) {
+    r.journey.held_s = to_seconds(now - r.arrived);
+    if (now > r.arrived && r.journey.held_for.empty()) r.journey.held_for = "turn", ++stats_.held_turn;
+  }
   r.prefill = prefill.name, r.prefill_instance = prefill.instance;
+  remember_session(r);
   r.decode = decode.name, r.decode_instance = decode.instance;
   r.predicted_prefill_s = c.prefill_s;
   r.expected_at = after(now, from_seconds(placement.ttft_s));
   r.journey.prefill = r.prefill, r.journey.decode = r.decode, r.journey.attempts = r.attempt;
-  if (r.attempt == 1) r.journey.predicted_ttft_s = placement.ttft_s, r.journey.predicted_tbt_s = placement.tbt_s;
+  if (r.attempt == 1) {
+    r.journey.predicted_ttft_s = r.journey.held_s + placement.ttft_s;
+    r.journey.predicted_tbt_s = placement.tbt_s;
+  }
 
   wire::PrefillStart start;
   wire::RequestSpec& spec = start.spec;
@@ -247,6 +278,7 @@ void Conductor::dispatch(Request& r, const sched::Snapshot& snapshot, const sche
   if (!spec.no_cache) index_.add_pending(prefill.ordinal, r.hashes);
   decode.decoding[spec.req] = spec.ids.size();
   out.push_back(Send{prefill.name, prefill.instance, std::move(start)});
+  consider_copy(r, snapshot, c, now, out);
 }
 
 /// The prefill node has done its part (or is out): its queue estimate and promises shrink.
@@ -259,6 +291,7 @@ void Conductor::leave_prefill(Request& r, TimePoint now) {
   double rest_s = 0;
   for (const auto& [id, seconds] : node->queued) rest_s += seconds;
   node->busy_until = now + from_seconds(rest_s);
+  look_at_held_ = true;
 }
 
 void Conductor::unplace(Request& r, TimePoint now) {
@@ -280,7 +313,7 @@ void Conductor::retry(Request& r, const std::string& stage, const std::string& c
     r.parked_until = std::min(r.deadline, after(now, options_.park_max));
     return;
   }
-  place(r, now, out);
+  (void)place(r, now, out);
 }
 
 void Conductor::place_parked(TimePoint now, Actions& out) {
@@ -290,21 +323,39 @@ void Conductor::place_parked(TimePoint now, Actions& out) {
   std::string reason;
   for (const auto& id : parked)
     if (const auto it = requests_.find(id); it != requests_.end())
-      if (unready(it->second.submit.model).empty() && prepare(it->second, reason)) place(it->second, now, out);
+      if (unready(it->second.submit.model).empty() && prepare(it->second, reason)) (void)place(it->second, now, out);
 }
 
 Conductor::Explanation Conductor::explain(const Submit& submit, TimePoint now) {
   Explanation e;
   Request r;
   r.submit = submit;
+  r.arrived = now;
   e.placement.reason = unready(submit.model);
+  e.objection = pin_objection(submit);
   std::string reason;
-  if (!prepare(r, reason)) return e;
+  if (!e.objection.empty() || !prepare(r, reason)) return e;
+  r.tenant = fair_.find(submit.tenant);
+  if (const auto refused =
+          fair_.refusal(r.tenant, static_cast<double>(submit.ids.size()), to_seconds(now - TimePoint{})))
+    e.objection = quota_text(r, *refused);
   e.hashes = r.hashes;
   e.snapshot = snapshot_for(r, now);
   e.reusable_blocks = !submit.may_reuse() ? 0 : kv::reusable_blocks(submit.ids.size(), e.snapshot.block_tokens);
   Rng draw = rng_;  // a dry run must not change the next real decision
   e.placement = sched::place(e.snapshot, *options_.policy, options_for(r), draw);
+  e.held = fair_.size();
+  e.holds = (holding() || (options_.hold == ConductorOptions::Hold::automatic && submit.priority != 0)) &&
+            (!any_idle(now) || !fair_.empty());
+  if (e.holds) e.before_s = ahead_s(r, now);
+  if (options_.replicate.replicas_max > 0 && submit.may_reuse()) {
+    e.wish = popularity_.wish(std::span(r.hashes).first(std::min<size_t>(e.reusable_blocks, r.hashes.size())),
+                              to_seconds(now - TimePoint{}));
+    if (const auto copy = sched::plan_copy(e.snapshot, e.wish, options_.replicate.replicas_max)) {
+      e.copy_from = e.snapshot.holders[copy->source].name;
+      e.copy_to = e.snapshot.prefill[copy->target].name;
+    }
+  }
   return e;
 }
 

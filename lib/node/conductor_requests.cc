@@ -89,6 +89,7 @@ void Conductor::give_token(Request& r, uint32_t index, uint32_t token, const wir
     if (reply.index == 0) reply.journey = r.journey, reply.prompt_logprobs = std::move(r.prompt_logprobs);
     r.answer.push_back(reply.token);
     ++stats_.answer_tokens;
+    fair_.charge(r.tenant, 1, to_seconds(now - TimePoint{}));
     out.push_back(std::move(reply));
   }
   if (Node* node = find_node(r.decode)) node->decoding[r.submit.req] = r.submit.ids.size() + r.answer.size();
@@ -143,7 +144,7 @@ void Conductor::on_preempted(const Received& event, const wire::Preempted& preem
     return;
   }
   ++stats_.retried;
-  place(*r, now, out);
+  (void)place(*r, now, out);
 }
 
 void Conductor::cancel_workers(const Request& r, const std::string& reason, Actions& out) const {
@@ -155,6 +156,13 @@ void Conductor::cancel_workers(const Request& r, const std::string& reason, Acti
 
 void Conductor::finish(Request& r, Reply reply, TimePoint now, Actions& out) {
   if (r.placed) unplace(r, now);
+  if (r.held) fair_.erase(r.submit.req);
+  if (r.admitted) {
+    fair_.leave(r.tenant);
+    if (reply.kind == Reply::Kind::rejected)  // before any work was spent on it
+      fair_.refund(r.tenant, static_cast<double>(r.submit.ids.size()), to_seconds(now - TimePoint{}));
+  }
+  prioritised_ -= r.admitted && r.submit.priority != 0;
   if (reply.kind == Reply::Kind::finished) {
     ++stats_.finished;
     lengths_.observe(static_cast<uint32_t>(r.answer.size()));
@@ -169,7 +177,8 @@ void Conductor::finish(Request& r, Reply reply, TimePoint now, Actions& out) {
 }
 
 void Conductor::fail(Request& r, Reply::Kind kind, std::string code, std::string stage, std::string message,
-                     TimePoint now, Actions& out, double predicted_ms, double allowed_ms) {
+                     TimePoint now, Actions& out, double predicted_ms, double allowed_ms, double retry_s) {
+  if (kind == Reply::Kind::rejected) ++tenant_counts_.at(r.tenant).rejected;
   ++(kind == Reply::Kind::rejected ? stats_.rejected : stats_.failed);
   ++stats_.reasons[code];
   Reply reply;
@@ -177,8 +186,8 @@ void Conductor::fail(Request& r, Reply::Kind kind, std::string code, std::string
   reply.predicted_ms = predicted_ms;
   reply.allowed_ms = allowed_ms;
   if (kind == Reply::Kind::rejected) {
-    const double over_s = std::max(1.0, (predicted_ms - allowed_ms) * 1e-3);
-    reply.retry_after = from_seconds(over_s);
+    const double over_s = retry_s > 0 ? retry_s : (predicted_ms - allowed_ms) * 1e-3;
+    reply.retry_after = from_seconds(std::max(1.0, over_s));
   }
   reply.code = std::move(code);
   reply.stage = std::move(stage);

@@ -110,6 +110,9 @@ struct Submit {
   int32_t prompt_logprobs = -1;  // as in wire::RequestSpec
   /// Cached KV has no logits: who asks for those of the prompt has it computed.
   bool may_reuse() const { return !no_cache && prompt_logprobs < 0; }
+  std::string tenant;   // whose quota and share it uses; "" = the default one
+  int priority = 0;     // among its tenant's requests; lower goes first
+  std::string session;  // requests of one session like the same prefill node
 };
 
 /// The client is gone, or its text is complete (a stop string matched).
@@ -224,6 +227,8 @@ struct Journey {
   double predicted_ttft_s = 0, predicted_tbt_s = 0;
   wire::PrefillReport report;          // of the attempt that gave the first token
   std::vector<Considered> considered;  // by the last placement, best first; the first few
+  double held_s = 0;                   // waited at the conductor before it was placed first
+  std::string held_for;  // turn, or prefix:NODE when a node was computing its prefix; "" = it did not wait
 };
 
 /// Something for the client of a request. Conductor only. Tokens come in order, without a gap; the

@@ -16,6 +16,7 @@ err::Number number_of(const std::string& code) {
   static constexpr Row kRows[] = {
       {"predicted_slo_miss", err::kPredictedSloMiss},
       {"queue_full", err::kQueueFull},
+      {"tenant_quota", err::kTenantQuota},
       {"no_prefill", err::kNoPrefill},
       {"no_decode", err::kNoDecode},
       {"draining", err::kDraining},

@@ -13,6 +13,7 @@
 #include "base/metric_names.h"
 #include "mem/mem.h"
 #include "model/find.h"
+#include "run/api_keys.h"
 #include "run/children.h"
 #include "run/conductor_flags.h"
 #include "run/daemon.h"
@@ -24,6 +25,8 @@
 
 namespace mc::run {
 namespace {
+
+constexpr double kWorkStretch = 10;  // --hold-order work: a second of work counts as having come so much later
 
 const char* from_environment(const char* name) {
   return std::getenv(name);
@@ -83,6 +86,7 @@ class ConductorProcess {
       machine.sched.ttft_slo_s = to_seconds(args_.duration(flags::kTtftSlo));
     if (args_.present(flags::kTbtSlo) && !admit_all)
       machine.sched.tbt_slo_s = to_seconds(args_.duration(flags::kTbtSlo));
+    MC_CHECK(read_hold(machine));
     machine.seed = args_.count(flags::kSeed);
     MC_TRY(config, model::read_config(directory));
     machine.model = front_.served_name;
@@ -93,7 +97,36 @@ class ConductorProcess {
     metrics_->gauge(metric::kBuildInfo, {cli::build_info().version, cli::build_info().commit, "mc-conductor"}).set(1);
     MC_TRY(frontend, Frontend::open(front_, *conductor_, *metrics_));
     frontend_ = std::move(frontend);
+    frontend_->set_keys(api_keys_);
     return {};
+  }
+
+  Result<void> read_hold(node::ConductorOptions& machine) {
+    using Hold = node::ConductorOptions::Hold;
+    const std::string& hold = args_.text(flags::kHold);
+    machine.hold = hold == "auto" ? Hold::automatic : hold == "off" ? Hold::off : Hold::on;
+    if (machine.hold == Hold::on) machine.hold_lead = args_.duration(flags::kHold);
+    if (args_.text(flags::kHoldOrder) == "work") machine.fair.stretch = kWorkStretch;
+    if (args_.present(flags::kReplicate)) {
+      machine.replicate.replicas_max = static_cast<uint32_t>(std::min<uint64_t>(args_.count(flags::kReplicate), 65535));
+      machine.replicate.bytes_per_s = static_cast<double>(args_.bytes(flags::kReplicateRate));
+    }
+    if (!args_.present(flags::kApiKeys)) return {};
+    MC_TRY(keys, ApiKeys::open(args_.text(flags::kApiKeys)));
+    machine.tenants = keys.tenants();
+    api_keys_ = std::make_shared<const ApiKeys>(std::move(keys));
+    return {};
+  }
+
+  // Requests under way keep the tenant they came as; a file that cannot be read changes nothing.
+  void reload_api_keys() {
+    if (!api_keys_) return;
+    auto keys = ApiKeys::open(args_.text(flags::kApiKeys));
+    if (!keys) return log_warn("API keys not reloaded, the old ones stay", {{"why", one_line(keys.error())}});
+    conductor_->set_tenants(keys->tenants());
+    api_keys_ = std::make_shared<const ApiKeys>(std::move(*keys));
+    frontend_->set_keys(api_keys_);
+    log_info("API keys reloaded", {{"tenants", api_keys_->tenants().size()}});
   }
 
   Result<void> open_control() {
@@ -132,7 +165,7 @@ class ConductorProcess {
     loop_ = std::move(loop);
     frontend_->attach(*loop_);
     const HostPort at = args_.host_port(flags::kHttp);
-    if (!is_loopback(at.host) && !args_.on(flags::kInsecure) && !args_.present(flags::kAuth))
+    if (!is_loopback(at.host) && !args_.on(flags::kInsecure) && !args_.present(flags::kAuth) && !api_keys_)
       return user_error(err::kAuthRequired, "--http " + at.text() + " listens beyond this machine", "--http");
     MC_TRY(server,
            http::Server::open(server_options(at, args_.given(flags::kHttp), metrics_.get()), frontend_->handler()));
@@ -252,6 +285,7 @@ class ConductorProcess {
       if (*signal == SIGHUP) {
         if (auto reopened = log_reopen(); !reopened) log_warn("log not reopened", {{"why", reopened.error().what}});
         keys_.reload();
+        reload_api_keys();
       } else if (*signal == SIGUSR1) {
         for (const auto& n : conductor_->nodes(SystemClock::instance().now()))
           log_info("node", {{"name", n.name},
@@ -279,6 +313,7 @@ class ConductorProcess {
   std::unique_ptr<Metrics> metrics_;
   std::unique_ptr<node::Conductor> conductor_;
   KeyFile keys_;
+  std::shared_ptr<const ApiKeys> api_keys_;  // replaced as a whole; the HTTP thread may still read the old one
   std::unique_ptr<Links> links_;
   std::unique_ptr<Frontend> frontend_;
   std::unique_ptr<Loop> loop_;

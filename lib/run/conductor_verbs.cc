@@ -20,6 +20,8 @@ namespace {
 
 constexpr Flag kUrl{
     .name = "url", .value = "URL", .fallback = "http://127.0.0.1:8000", .help = "the conductor's HTTP address"};
+constexpr Flag kApiKey{
+    .name = "api-key", .value = "KEY", .help = "of a tenant with admin = true, where --api-keys is on"};
 constexpr Flag kTimeout{
     .name = "timeout", .kind = FlagKind::duration, .value = "T", .fallback = "30s", .help = "how long to wait"};
 constexpr Flag kWantPrefill{.name = "prefill",
@@ -40,10 +42,10 @@ constexpr Flag kRequestFile{
 namespace run {
 namespace {
 
-constexpr const Flag* kUrlFlags[] = {&flags::kUrl, &flags::kJson};
-constexpr const Flag* kWaitFlags[] = {&flags::kUrl, &flags::kWantPrefill, &flags::kWantDecode, &flags::kWantCache,
-                                      &flags::kTimeout};
-constexpr const Flag* kExplainFlags[] = {&flags::kUrl, &flags::kRequestFile, &flags::kJson};
+constexpr const Flag* kUrlFlags[] = {&flags::kUrl, &flags::kApiKey, &flags::kJson};
+constexpr const Flag* kWaitFlags[] = {&flags::kUrl,        &flags::kApiKey,    &flags::kWantPrefill,
+                                      &flags::kWantDecode, &flags::kWantCache, &flags::kTimeout};
+constexpr const Flag* kExplainFlags[] = {&flags::kUrl, &flags::kApiKey, &flags::kRequestFile, &flags::kJson};
 constexpr cli::Positional kRequestArgs[] = {{.name = "REQUEST", .help = "its id, or the client's x-request-id"}};
 constexpr cli::Positional kNodeArgs[] = {{.name = "NODE", .help = "its id in ps"}};
 
@@ -81,8 +83,10 @@ bool wants_json(const cli::Args& args) {
   return args.on(flags::kJson);
 }
 
-Result<Json> ask(http::Method method, const std::string& url, std::string body, TimePoint deadline) {
+Result<Json> ask(const cli::Args& args, http::Method method, const std::string& url, std::string body,
+                 TimePoint deadline) {
   http::Headers headers;
+  if (args.present(flags::kApiKey)) headers.push_back({"Authorization", "Bearer " + args.text(flags::kApiKey)});
   if (!body.empty()) headers.push_back({"Content-Type", "application/json"});
   auto response = http::fetch(method, url, headers, std::move(body), deadline);
   if (!response) return as_user_error(err::kPeerUnreachable, within(url, std::move(response).error()));
@@ -121,7 +125,7 @@ std::string up_text(double seconds) {
 }
 
 Result<int> ps(const cli::Args& args) {
-  MC_TRY(cluster, ask(http::Method::get, args.text(flags::kUrl) + "/cluster", "", soon(5s)));
+  MC_TRY(cluster, ask(args, http::Method::get, args.text(flags::kUrl) + "/cluster", "", soon(5s)));
   if (wants_json(args)) {
     std::string out;
     for (const auto& node : cluster["nodes"].items()) out += node.dump() + "\n";
@@ -163,7 +167,7 @@ Result<int> wait(const cli::Args& args) {
   const int64_t want_c = static_cast<int64_t>(args.count(flags::kWantCache));
   Error last = user_error(err::kPeerUnreachable, "no answer from " + args.text(flags::kUrl));
   for (;;) {
-    auto cluster = ask(http::Method::get, args.text(flags::kUrl) + "/cluster", "", std::min(deadline, soon(2s)));
+    auto cluster = ask(args, http::Method::get, args.text(flags::kUrl) + "/cluster", "", std::min(deadline, soon(2s)));
     if (cluster) {
       int64_t p = 0, d = 0, c = 0;
       for (const auto& n : (*cluster)["nodes"].items()) {
@@ -187,8 +191,8 @@ Result<int> wait(const cli::Args& args) {
 Result<int> drain(const cli::Args& args, bool on) {
   Json body = Json::object();
   body.set("node", args.positional_one("NODE"));
-  MC_TRY(answer, ask(http::Method::post, args.text(flags::kUrl) + (on ? "/admin/drain" : "/admin/undrain"), body.dump(),
-                     soon(5s)));
+  MC_TRY(answer, ask(args, http::Method::post, args.text(flags::kUrl) + (on ? "/admin/drain" : "/admin/undrain"),
+                     body.dump(), soon(5s)));
   if (wants_json(args))
     std::printf("%s\n", answer.dump().c_str());
   else
@@ -228,7 +232,7 @@ Result<int> explain(const cli::Args& args) {
     return user_error(err::kUsage, "give the request with -f FILE, or -f - for stdin", "-f");
   auto body = read_file(args.text(flags::kRequestFile), size_t{16} << 20);
   if (!body) return as_user_error(err::kFileAccess, std::move(body).error());
-  MC_TRY(answer, ask(http::Method::post, args.text(flags::kUrl) + "/admin/explain", *body, soon(10s)));
+  MC_TRY(answer, ask(args, http::Method::post, args.text(flags::kUrl) + "/admin/explain", *body, soon(10s)));
   if (wants_json(args))
     std::printf("%s\n", answer.dump().c_str());
   else
@@ -279,7 +283,7 @@ void print_record(const Json& r) {
 
 Result<int> why(const cli::Args& args) {
   const std::string url = args.text(flags::kUrl) + "/requests/" + std::string(args.positional_one("REQUEST"));
-  MC_TRY(record, ask(http::Method::get, url, "", soon(5s)));
+  MC_TRY(record, ask(args, http::Method::get, url, "", soon(5s)));
   if (wants_json(args))
     std::printf("%s\n", record.dump().c_str());
   else

@@ -50,10 +50,36 @@ http::Server::Handler Frontend::handler() {
   return [this](http::Request request, http::Responder out) { handle(std::move(request), std::move(out)); };
 }
 
+void Frontend::set_keys(std::shared_ptr<const ApiKeys> keys) {
+  const std::lock_guard lock(keys_mutex_);
+  keys_ = std::move(keys);
+}
+
+Result<ApiKeys::Grant> Frontend::grant_for(const http::Request& request) const {
+  std::shared_ptr<const ApiKeys> keys;
+  {
+    const std::lock_guard lock(keys_mutex_);
+    keys = keys_;
+  }
+  if (!keys) return ApiKeys::Grant{.tenant = "", .salt = "", .admin = true};
+  if (const auto* grant = keys->find(http::find_header(request.headers, "authorization"))) return *grant;
+  return user_error(err::kUnauthorized, "the request brings no API key that is known here", "Authorization");
+}
+
 void Frontend::handle(http::Request request, http::Responder out) {
   const auto found = http::find_route(http::conductor_routes(), request.method, request.path);
   if (const auto* answer = std::get_if<http::Response>(&found)) return out.respond(*answer);
   const auto match = std::get<http::RouteMatch>(found);
+  if (match.route != http::Route::health) {  // a probe has no key
+    auto grant = grant_for(request);
+    if (!grant) return out.respond(http::error_response(grant.error()));
+    const bool operators =
+        match.route == http::Route::admin || match.route == http::Route::cluster || match.route == http::Route::request;
+    if (operators && !grant->admin)
+      return out.respond(http::error_response(
+          user_error(err::kUnauthorized, "tenant " + grant->tenant + " may not use " + request.path, "Authorization",
+                     "give the tenant admin = true in --api-keys")));
+  }
   const http::ModelCard card{options_.served_name, options_.served_name, started_unix_, config_.max_positions};
   switch (match.route) {
     case http::Route::completions: return generate(request, std::move(out), false);
@@ -156,14 +182,19 @@ Result<std::vector<std::vector<uint32_t>>> Frontend::prompts_of(const http::Gene
   return prompts;
 }
 
-Result<node::Submit> Frontend::submit_for(const http::GenerateRequest& request,
-                                          const std::vector<uint32_t>& prompt) const {
+Result<node::Submit> Frontend::submit_for(const http::GenerateRequest& request, const std::vector<uint32_t>& prompt,
+                                          const ApiKeys::Grant& grant) const {
   const auto& s = request.sampling;
   const model::GenerationDefaults defaults =
       options_.generation_defaults ? config_.generation : model::GenerationDefaults{};
   node::Submit submit;
   submit.ids = prompt;
-  submit.salt = request.cache_salt;
+  // The tenant's salt comes first and says how long it is: a client's own can narrow it, never leave it.
+  submit.salt = grant.tenant.empty() ? request.cache_salt
+                                     : std::to_string(grant.salt.size()) + ":" + grant.salt + request.cache_salt;
+  submit.tenant = grant.tenant;
+  submit.priority = request.priority;
+  submit.session = request.mc.session;
   submit.no_cache = request.mc.no_cache;
   submit.pin_prefill = request.mc.pin_prefill;
   submit.pin_decode = request.mc.pin_decode;
@@ -232,6 +263,8 @@ void Frontend::generate(const http::Request& request, http::Responder out, bool 
   if (auto known = check_model(parsed->model); !known) return out.respond(http::error_response(known.error()));
   auto prompts = prompts_of(*parsed);
   if (!prompts) return out.respond(http::error_response(prompts.error()));
+  auto grant = grant_for(request);
+  if (!grant) return out.respond(http::error_response(grant.error()));
   auto job = std::make_shared<Job>();  // crosses to the loop's thread inside a std::function
   job->client_id = request.request_id;
   const int n = parsed->answers();
@@ -242,7 +275,7 @@ void Frontend::generate(const http::Request& request, http::Responder out, bool 
                         chat};
   job->answer = std::make_shared<Answer>(*parsed, head, out, tokenizer_);
   for (const auto& prompt : *prompts) {
-    auto submit = submit_for(*parsed, prompt);
+    auto submit = submit_for(*parsed, prompt, *grant);
     if (!submit) return out.respond(http::error_response(submit.error()));
     for (int i = 0; i < n; ++i) {
       node::Submit one = *submit;
@@ -265,8 +298,15 @@ void Frontend::start(const std::shared_ptr<Job>& job) {
   const TimePoint now = SystemClock::instance().now();
   for (const auto& submit : job->submits) {
     answers_[submit.req] = job->answer;
-    timings_[submit.req] = {
-        now, kNever, now, static_cast<uint32_t>(submit.ids.size()), submit.stopping.max_tokens, job->client_id, 0};
+    timings_[submit.req] = {now,
+                            kNever,
+                            now,
+                            static_cast<uint32_t>(submit.ids.size()),
+                            submit.stopping.max_tokens,
+                            job->client_id,
+                            0,
+                            submit.tenant,
+                            submit.priority};
   }
   out.on_close([this, weak = std::weak_ptr<Answer>(job->answer)](http::CloseReason) {
     loop_->post([this, weak](TimePoint, node::Actions&) {

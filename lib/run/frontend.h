@@ -16,6 +16,7 @@
 #include "model/config.h"
 #include "node/conductor.h"
 #include "run/answer.h"
+#include "run/api_keys.h"
 #include "run/loop.h"
 #include "text/text.h"
 
@@ -41,6 +42,8 @@ class Frontend {
   /// Once the loop exists; before the HTTP server starts.
   void attach(Loop& loop) { loop_ = &loop; }
   http::Server::Handler handler();
+  /// Any thread. null: everybody may call, as the default tenant.
+  void set_keys(std::shared_ptr<const ApiKeys> keys);
 
   // ---- control loop's thread ----
   void on_reply(const node::Reply& reply);
@@ -61,6 +64,8 @@ class Frontend {
     uint32_t prompt_tokens = 0, max_tokens = 0;
     std::string client_id;  // x-request-id
     uint32_t tokens = 0;    // given so far
+    std::string tenant;
+    int priority = 0;
   };
 
   Frontend(FrontendOptions options, node::Conductor& conductor, Metrics& metrics, text::Tokenizer tokenizer,
@@ -68,7 +73,9 @@ class Frontend {
   void handle(http::Request request, http::Responder out);
   void generate(const http::Request& request, http::Responder out, bool chat);
   Result<std::vector<std::vector<uint32_t>>> prompts_of(const http::GenerateRequest& request) const;
-  Result<node::Submit> submit_for(const http::GenerateRequest& request, const std::vector<uint32_t>& prompt) const;
+  Result<node::Submit> submit_for(const http::GenerateRequest& request, const std::vector<uint32_t>& prompt,
+                                  const ApiKeys::Grant& grant) const;
+  Result<ApiKeys::Grant> grant_for(const http::Request& request) const;
   Result<void> check_model(const std::string& name) const;
   void start(const std::shared_ptr<Job>& job);
   void tokenize(const http::Request& request, const http::Responder& out) const;
@@ -98,6 +105,8 @@ class Frontend {
   std::deque<std::pair<RequestId, Json>> records_;  // of the last kRecordsMax requests that ended
   std::map<std::string, uint64_t> last_;
   std::atomic<uint64_t> request_number_{0};
+  mutable std::mutex keys_mutex_;
+  std::shared_ptr<const ApiKeys> keys_;  // guarded; what it names does not change
   std::mutex ignored_mutex_;
   std::set<std::string> ignored_;  // fields already logged; guarded
 };

@@ -42,7 +42,18 @@ Json Frontend::cluster(TimePoint now) const {
   totals.set("cancelled", s.cancelled).set("retried", s.retried).set("prompt_tokens", s.prompt_tokens);
   totals.set("cached_local_tokens", s.cached_local).set("cached_remote_tokens", s.cached_remote);
   totals.set("answer_tokens", s.answer_tokens);
+  totals.set("copies", s.copies).set("copied_blocks", s.copied_blocks).set("copies_failed", s.copies_failed);
   out.set("totals", std::move(totals));
+  Json tenants = Json::array();
+  for (const auto& t : conductor_.tenants(now))
+    tenants.push(Json::object({{"tenant", t.name},
+                               {"held", t.waiting},
+                               {"unfinished", t.unfinished},
+                               {"bucket_tokens", t.level},
+                               {"tokens", t.tokens},
+                               {"submitted", t.submitted},
+                               {"rejected", t.rejected}}));
+  out.set("held", conductor_.held_count()).set("tenants", std::move(tenants));
   return out;
 }
 
@@ -75,7 +86,9 @@ void Frontend::explain(const http::Request& request, http::Responder out) {
   if (auto known = check_model(parsed->model); !known) return out.respond(http::error_response(known.error()));
   auto prompts = prompts_of(*parsed);
   if (!prompts) return out.respond(http::error_response(prompts.error()));
-  auto submit = submit_for(*parsed, prompts->front());
+  auto grant = grant_for(request);
+  if (!grant) return out.respond(http::error_response(grant.error()));
+  auto submit = submit_for(*parsed, prompts->front(), *grant);
   if (!submit) return out.respond(http::error_response(submit.error()));
   loop_->post([this, out, submit = *submit](TimePoint now, node::Actions&) {
     out.respond(http::json_response(200, explanation(conductor_.explain(submit, now), submit).dump()));
@@ -115,7 +128,15 @@ Json Frontend::explanation(const node::Conductor::Explanation& e, const node::Su
     out.set("decode",
             Json::object({{"node", d.name}, {"rows", d.rows}, {"kv_tokens", d.kv_tokens}, {"tbt_ms", p.tbt_s * 1e3}}));
   }
-  out.set("admit", p.candidate >= 0).set("reason", p.reason);
+  out.set("admit", p.candidate >= 0 && e.objection.empty());
+  out.set("reason", e.objection.empty() ? p.reason : e.objection);
+  out.set("tenant", submit.tenant.empty() ? "default" : submit.tenant).set("priority", submit.priority);
+  out.set("hold", Json::object({{"waits", e.holds}, {"held", e.held}, {"before_ms", e.before_s * 1e3}}));
+  out.set("replicate", Json::object({{"blocks", e.wish.blocks},
+                                     {"load", e.wish.load},
+                                     {"replicas", e.wish.replicas},
+                                     {"copy_from", e.copy_from},
+                                     {"copy_to", e.copy_to}}));
   const sched::Verdict& v = p.verdict;
   out.set("admission", Json::object({{"stage", v.stage},
                                      {"load_prefill", v.load_prefill},

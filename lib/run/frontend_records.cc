@@ -33,6 +33,8 @@ void Frontend::keep_record(const node::Reply& reply, const Timing& timing, TimeP
   if (failed || rejected) out.set("stage", reply.stage).set("message", reply.message);
   out.set("prompt_tokens", timing.prompt_tokens).set("output_tokens", timing.tokens);
   out.set("prefill_node", j.prefill).set("decode_node", j.decode).set("attempts", j.attempts);
+  out.set("tenant", timing.tenant.empty() ? "default" : timing.tenant).set("priority", timing.priority);
+  out.set("held_ms", j.held_s * 1e3).set("held_for", j.held_for);
   out.set("queue_ms", j.report.queue_ms).set("accept_ms", j.report.accept_ms).set("fetch_ms", j.report.fetch_ms);
   out.set("prefill_ms", j.report.compute_ms).set("chunks", j.report.chunks);
   const bool first = timing.first != kNever;

@@ -25,6 +25,7 @@ void Frontend::on_reply(const node::Reply& reply) {
       const auto& report = reply.journey.report;
       metrics_.histogram(metric::kVllmQueueTime).observe(report.queue_ms * 1e-3);
       metrics_.histogram(metric::kVllmPrefillTime).observe(report.compute_ms * 1e-3);
+      metrics_.histogram(metric::kStageSeconds, {"hold"}).observe(reply.journey.held_s);
       metrics_.histogram(metric::kStageSeconds, {"queue"}).observe(report.queue_ms * 1e-3);
       metrics_.histogram(metric::kStageSeconds, {"fetch"}).observe(report.fetch_ms * 1e-3);
       metrics_.histogram(metric::kStageSeconds, {"accept"}).observe(report.accept_ms * 1e-3);
@@ -131,6 +132,18 @@ void Frontend::update_metrics(const http::ServerStats& http) {
   count(metric::kVllmPromptTokensBySource, {"cached"}, s.cached_local);
   count(metric::kVllmPromptTokensBySource, {"transferred"}, s.cached_remote);
   count(metric::kFallback, {"retry"}, s.retried);
+  count(metric::kReplication, {}, s.copied_blocks);
+  count(metric::kHeld, {"turn"}, s.held_turn);
+  count(metric::kHeld, {"prefix"}, s.held_prefix);
+  metrics_.gauge(metric::kVllmWaitingByReason, {"deferred"}).set(static_cast<double>(conductor_.held_count()));
+  // Tenants come from the operator's file, which bounds their number.
+  for (const auto& t : conductor_.tenants(SystemClock::instance().now())) {
+    metrics_.gauge(metric::kTenantUnfinished, {t.name}).set(t.unfinished);
+    metrics_.gauge(metric::kTenantHeld, {t.name}).set(static_cast<double>(t.waiting));
+    count(metric::kTenantTokens, {t.name}, static_cast<uint64_t>(std::max(0.0, t.tokens)));
+    count(metric::kTenantRequests, {t.name, "submitted"}, t.submitted);
+    count(metric::kTenantRequests, {t.name, "rejected"}, t.rejected);
+  }
   metrics_.gauge(metric::kHttpConnections).set(static_cast<double>(http.connections));
 }
 

@@ -132,6 +132,10 @@ void World::start_process(const std::string& name) {
     options.policy = sched::find_policy(options_.policy);
     options.sched = options_.sched;
     options.seed = rng_.next();
+    options.hold = options_.hold;
+    options.hold_lead = options_.hold_lead;
+    options.tenants = options_.tenants;
+    options.replicate = options_.replicate;
     process->machine = std::make_unique<node::Conductor>(options);
   } else {
     process->machine = make_worker(name, process->instance);
@@ -222,6 +226,12 @@ RequestId World::submit(std::vector<uint32_t> ids, uint32_t max_tokens, Duration
   submit.stopping.max_tokens = max_tokens;
   submit.stopping.stop_ids = {kStopToken};
   submit.deadline = deadline;
+  if (options_.priorities) {
+    submit.priority = static_cast<int>(requests_ % 5) - 2;
+    if (requests_ % 3 == 0) submit.session = "s" + std::to_string(requests_ % 7);
+  }
+  if (const size_t turn = requests_ % (options_.tenants.size() + 1); turn > 0)
+    submit.tenant = options_.tenants[turn - 1].name;
   deliver(std::string(node::kConductor), c.instance, std::move(submit));
   return req;
 }

@@ -45,6 +45,11 @@ struct WorldOptions {
   uint32_t batch_max = 16;
   std::string policy = "kv-centric";
   sched::Options sched;
+  node::ConductorOptions::Hold hold = node::ConductorOptions::Hold::off;
+  Duration hold_lead = 5ms;
+  std::vector<sched::Tenant> tenants;  // requests are of each in turn, and of none
+  sched::ReplicateOptions replicate;
+  bool priorities = false;        // requests have priorities -2 to 2 in turn, and sessions
   Duration client_grace = 100ms;  // promise 2: no request outlives its deadline by more
   bool verify_checksums = true;   // false = the canary: corrupt bytes get through and must be noticed
   Faults faults;

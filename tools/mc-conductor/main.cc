@@ -12,6 +12,12 @@ using namespace mc;
 
 namespace {
 
+// Of the nodes that --local starts, whose own --help explains them.
+constexpr Flag kAttention = by_name(flags::kAttention), kDtype = by_name(flags::kDtype),
+               kWeightDtype = by_name(flags::kWeightDtype), kThreads = by_name(flags::kThreads),
+               kKernels = by_name(flags::kKernels), kKvMem = by_name(flags::kKvMem),
+               kChunkTokens = by_name(flags::kChunkTokens);
+
 constexpr const Flag* kFlags[] = {
     &flags::kLocal,
     &flags::kPrintCommands,
@@ -25,6 +31,11 @@ constexpr const Flag* kFlags[] = {
     &flags::kFetchRule,
     &flags::kFetchThreshold,
     &flags::kAdmission,
+    &flags::kHold,
+    &flags::kHoldOrder,
+    &flags::kApiKeys,
+    &flags::kReplicate,
+    &flags::kReplicateRate,
     &flags::kTtftSlo,
     &flags::kTbtSlo,
     &flags::kDeadline,
@@ -32,13 +43,13 @@ constexpr const Flag* kFlags[] = {
     &flags::kGenerationConfig,
     &flags::kBlockTokens,
     &flags::kTransport,
-    &flags::kAttention,
-    &flags::kDtype,
-    &flags::kWeightDtype,
-    &flags::kThreads,
-    &flags::kKernels,
-    &flags::kKvMem,
-    &flags::kChunkTokens,
+    &kAttention,
+    &kDtype,
+    &kWeightDtype,
+    &kThreads,
+    &kKernels,
+    &kKvMem,
+    &kChunkTokens,
     &flags::kRunner,
     &flags::kReadyFile,
     &flags::kDrainTimeout,
@@ -50,7 +61,6 @@ constexpr const Flag* kFlags[] = {
     &flags::kJson,
     &flags::kPrintConfig,
     &flags::kCheck,
-
 };
 
 }  // namespace

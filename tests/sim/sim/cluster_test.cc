@@ -2,6 +2,7 @@
 // which a healthy cluster must serve everything; and canaries, which must be caught. The number of
 // seeds is MC_SIM_SEEDS (default 40 per case); --seed shifts them.
 
+#include <array>
 #include <cstdlib>
 
 #include "sim/world.h"
@@ -57,6 +58,12 @@ WorldOptions shape(uint64_t seed) {
   o.page_count = 48 + static_cast<uint32_t>(rng.below(100));
   o.chunk_tokens = 16u << rng.below(4);
   o.batch_max = 1 + static_cast<uint32_t>(rng.below(16));
+  using Hold = node::ConductorOptions::Hold;
+  o.hold = std::array{Hold::off, Hold::automatic, Hold::on}[rng.below(3)];
+  o.priorities = rng.chance(0.5);
+  if (rng.chance(0.5))
+    o.replicate = {.replicas_max = 3, .bytes_per_s = 1e9, .half_life_s = 5, .node_share = 1e-4, .blocks_min = 1};
+  if (rng.chance(0.3)) o.tenants = {{.name = "a", .weight = 3}, {.name = "b", .priority = 1}};
   return o;
 }
 
@@ -192,6 +199,88 @@ TEST_CASE("sim: a client that disconnects frees pages and leases on all nodes wi
     ids[0] += 1;
   }
   CHECK_MESSAGE(world.violation().empty(), world.violation());
+}
+
+TEST_CASE("sim: of requests with one prefix that come at once, with hold one computes it and the others reuse it") {
+  for (uint64_t i = 0; i < seed_count(10); ++i) {
+    WorldOptions options;
+    options.seed = test::seed() + i;
+    options.prefill = 3, options.decode = 2, options.page_count = 200;
+    options.hold = node::ConductorOptions::Hold::on;
+    World world(options);
+    world.run_for(100ms);
+    const std::vector<uint32_t> stem(16 * 16, 5);
+    for (uint32_t n = 0; n < 6; ++n) {
+      std::vector<uint32_t> ids = stem;
+      ids.insert(ids.end(), 20, n + 6);
+      world.submit(ids, 3, 10s);
+    }
+    REQUIRE(world.run_until_done(10s));
+    uint32_t computed = 0;
+    std::string each;
+    for (const auto& [req, outcome] : world.outcomes()) {
+      const auto& report = outcome.journey.report;
+      computed += report.cached_local + report.cached_remote < stem.size();
+      each += " " + outcome.journey.prefill + ":" + std::to_string(report.cached_local) + "+" +
+              std::to_string(report.cached_remote) + ":" + outcome.journey.held_for + report.fallback;
+    }
+    INFO("seed " << options.seed << each);
+    CHECK(computed == 1);
+    CHECK_MESSAGE(world.violation().empty(), world.violation());
+  }
+}
+
+TEST_CASE("sim: a node that dies while requests wait for the prefix it computes costs none of them its answer") {
+  for (uint64_t i = 0; i < seed_count(10); ++i) {
+    WorldOptions options;
+    options.seed = 50 + test::seed() + i;
+    options.prefill = 2, options.decode = 1, options.page_count = 200;
+    options.hold = node::ConductorOptions::Hold::on;
+    options.faults.tell_peers_of_crash = i % 2 == 0;
+    World world(options);
+    world.run_for(100ms);
+    const std::vector<uint32_t> stem(16 * 20, 9);
+    const RequestId first = world.submit(stem, 3, 20s);
+    for (uint32_t n = 0; n < 4; ++n) {
+      std::vector<uint32_t> ids = stem;
+      ids.insert(ids.end(), 5, n + 6);
+      world.submit(ids, 3, 20s);
+    }
+    world.run_for(Duration(world.rng().between(0, 20'000'000)));
+    world.crash(world.rng().chance(0.5) ? "p0" : "p1");
+    INFO("seed " << options.seed);
+    REQUIRE(world.run_until_done(20s));
+    for (const auto& [req, outcome] : world.outcomes()) CHECK((outcome.end == "stop" || outcome.end == "length"));
+    CHECK_MESSAGE(world.violation().empty(), world.violation());
+  }
+}
+
+TEST_CASE("sim: a prefix that draws load is copied to the nodes that lack it, within the replicas allowed") {
+  for (uint64_t i = 0; i < seed_count(10); ++i) {
+    WorldOptions options;
+    options.seed = 70 + test::seed() + i;
+    options.prefill = 4, options.decode = 2, options.page_count = 200;
+    options.policy = "affinity";  // it never fetches: only copies can bring the prefix to another node
+    options.replicate = {.replicas_max = 3, .bytes_per_s = 1e9, .half_life_s = 5, .node_share = 1e-6, .blocks_min = 2};
+    World world(options);
+    world.run_for(100ms);
+    const std::vector<uint32_t> stem(16 * 8 + 1, 7);
+    for (uint32_t n = 0; n < 8; ++n) {
+      world.submit(stem, 2, 10s);
+      REQUIRE(world.run_until_done(10s));
+      world.run_for(50ms);
+    }
+    const auto& stats = world.conductor()->stats();
+    INFO("seed " << options.seed);
+    CHECK(stats.copies == 2);
+    CHECK(stats.copied_blocks == 16);
+    const auto e = world.conductor()->explain({.req = "x", .ids = stem}, world.now());
+    uint32_t replicas = 0;
+    for (const auto& h : e.snapshot.prefill) replicas += h.resident_blocks >= 8;
+    CHECK(replicas == 3);
+    CHECK_MESSAGE(world.violation().empty(), world.violation());
+    CHECK_MESSAGE(world.leftovers().empty(), world.leftovers());
+  }
 }
 
 TEST_CASE("sim: a repeated prompt reuses every reusable block and a longer one all of the first") {

@@ -1,0 +1,84 @@
+// Copies of hot prefixes ahead of demand (sched/replicate.h): ordered when a request shows that its prefix draws more
+// load than the nodes that hold it should carry.
+
+#include <algorithm>
+
+#include "node/conductor.h"
+
+namespace mc::node {
+
+namespace {
+
+constexpr size_t kCopyingMax = 4;
+constexpr Duration kCopyTimeout = 20s, kPauseAfterFailure = 1s;
+
+double seconds_of(TimePoint at) {
+  return to_seconds(at - TimePoint{});
+}
+
+}  // namespace
+
+void Conductor::consider_copy(const Request& r, const sched::Snapshot& snapshot, const sched::Candidate& chosen,
+                              TimePoint now, Actions& out) {
+  const sched::ReplicateOptions& options = options_.replicate;
+  if (options.replicas_max == 0 || !r.submit.may_reuse() || r.attempt > 1) return;
+  const uint32_t reusable = kv::reusable_blocks(snapshot.tokens, snapshot.block_tokens);
+  const auto hashes = std::span(r.hashes).first(std::min<size_t>(reusable, r.hashes.size()));
+  // What the request takes where its prefix is at hand: computing that again is not the load that copies carry.
+  uint32_t best = chosen.local_blocks;
+  for (const sched::HolderView& h : snapshot.holders) best = std::max({best, h.readable_blocks, h.pending_blocks});
+  const sched::Cost& cost = snapshot.prefill[chosen.node].cost;
+  popularity_.count(hashes, cost.prefill(snapshot.tokens, sched::reused_tokens(snapshot, best)), seconds_of(now));
+  if (copying_.size() >= kCopyingMax || now < copy_again_) return;
+  const auto wish = popularity_.wish(hashes, seconds_of(now));
+  if (wish.replicas <= 1) return;
+  const auto copy = sched::plan_copy(snapshot, wish, options.replicas_max, static_cast<int>(chosen.node));
+  if (!copy) return;
+  Node& target = nodes_.at(snapshot.prefill[copy->target].name);
+  Node& source = nodes_.at(snapshot.holders[copy->source].name);
+  const BlockHash& last = hashes[copy->end_block - 1];
+  for (const auto& [number, other] : copying_)
+    if (other.last == last) return;  // one at a time: the next request looks again
+  const uint64_t bytes = (copy->end_block - copy->first_block) * snapshot.block_bytes;
+  if (!popularity_.pay(static_cast<double>(bytes), seconds_of(now))) return;
+  wire::CopyBlocks order;
+  order.copy = ++copy_number_;
+  order.ns = r.ns;
+  order.hashes.assign(hashes.begin(), hashes.begin() + copy->end_block);
+  order.node = source.name;
+  order.instance = source.instance;
+  copying_.emplace(order.copy, Copying{source.name, target.name, target.instance, last, now + kCopyTimeout});
+  ++source.egress;
+  out.push_back(Send{target.name, target.instance, std::move(order)});
+}
+
+void Conductor::end_copy(uint64_t copy, bool ok, uint32_t blocks, TimePoint now) {
+  const auto at = copying_.find(copy);
+  if (Node* source = find_node(at->second.source)) --source->egress;
+  copying_.erase(at);
+  ++(ok ? stats_.copies : stats_.copies_failed);
+  stats_.copied_blocks += blocks;
+  if (!ok) copy_again_ = now + kPauseAfterFailure;
+}
+
+void Conductor::on_copy_done(const Received& event, const wire::CopyDone& done, TimePoint now) {
+  const auto at = copying_.find(done.copy);
+  if (at == copying_.end() || at->second.target_instance != event.instance) return;
+  end_copy(done.copy, done.reason.empty(), done.blocks, now);
+}
+
+void Conductor::end_late_copies(TimePoint now) {
+  std::vector<uint64_t> late;
+  for (const auto& [number, copy] : copying_)
+    if (now >= copy.until) late.push_back(number);
+  for (const uint64_t number : late) end_copy(number, false, 0, now);
+}
+
+void Conductor::end_copies_of(const NodeId& node, TimePoint now) {
+  std::vector<uint64_t> gone;
+  for (const auto& [number, copy] : copying_)
+    if (copy.source == node || copy.target == node) gone.push_back(number);
+  for (const uint64_t number : gone) end_copy(number, false, 0, now);
+}
+
+}  // namespace mc::node

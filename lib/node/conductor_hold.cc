@@ -1,0 +1,230 @@
+// Who may come in and when its turn is: pins, quotas, held requests, sessions. A held request waits here, not in a
+// node's queue, so that the order can still change (priorities, tenants) and its place is chosen by the cluster of
+// that moment. It leaves by a turn, at its deadline, when its TTFT promise cannot be kept any more, or with its client.
+
+#include <algorithm>
+
+#include "base/assert.h"
+#include "node/conductor.h"
+#include "wire/codec.h"
+
+namespace mc::node {
+
+namespace {
+
+constexpr uint32_t kTriesMax = 16;        // requests that are asked for each free moment before the rest wait
+constexpr size_t kSessionsMax = 16384;    // remembered
+constexpr double kDelayWorth = 0.5;       // a request may be late by this share of the work it saves others
+constexpr Duration kPrefixSlack = 100ms;  // beyond what the node that computes a prefix was predicted to take
+
+double seconds_of(TimePoint at) {
+  return to_seconds(at - TimePoint{});
+}
+
+}  // namespace
+
+// ---- may it come in? -------------------------------------------------------------------------
+
+std::string Conductor::pin_objection(const Submit& submit) const {
+  for (const auto& [field, name, role] : {std::tuple{"prefill", &submit.pin_prefill, wire::Role::prefill},
+                                          std::tuple{"decode", &submit.pin_decode, wire::Role::decode}}) {
+    if (name->empty()) continue;
+    const Node* node = find_node(*name);
+    if (node && node->hello.role == role) continue;
+    std::string known;
+    for (const auto& [other, n] : nodes_)
+      if (n.hello.role == role && known.size() < 200) known += (known.empty() ? "" : ", ") + other;
+    return std::string("mc.pin.") + field + " names " + name->substr(0, 64) + ", which is " +
+           (node ? "a " + std::string(wire::to_string(node->hello.role)) + " node" : "not in the cluster") + "; the " +
+           field + " nodes are " + known;
+  }
+  return "";
+}
+
+std::optional<sched::FairQueue::Refusal> Conductor::admit(Request& r, TimePoint now) {
+  r.tenant = fair_.find(r.submit.tenant);
+  ++tenant_counts_.at(r.tenant).submitted;
+  if (auto refused = fair_.admit(r.tenant, static_cast<double>(r.submit.ids.size()), seconds_of(now))) return refused;
+  r.admitted = true;
+  prioritised_ += r.submit.priority != 0;
+  return std::nullopt;
+}
+
+std::string Conductor::quota_text(const Request& r, const sched::FairQueue::Refusal& refusal) const {
+  const sched::Tenant& tenant = fair_.tenant(r.tenant);
+  const auto whole = [](double v) { return std::to_string(static_cast<int64_t>(v)); };
+  if (refusal.why == sched::FairQueue::Refusal::Why::requests)
+    return "tenant " + tenant.name + " has " + whole(refusal.level) + " unfinished requests, all that it may have";
+  return "tenant " + tenant.name + " has used its " + whole(tenant.tokens_per_s) +
+         " tokens/s: " + whole(refusal.level) + " tokens are left, the prompt needs " + whole(refusal.needed);
+}
+
+void Conductor::refuse_quota(Request& r, const sched::FairQueue::Refusal& refusal, TimePoint now, Actions& out) {
+  fail(r, Reply::Kind::rejected, "tenant_quota", "route", quota_text(r, refusal), now, out, 0, 0, refusal.retry_s);
+}
+
+void Conductor::set_tenants(std::span<const sched::Tenant> tenants) {
+  fair_.set_tenants(tenants);
+  tenant_counts_.resize(fair_.tenant_count());
+}
+
+std::vector<Conductor::TenantStatus> Conductor::tenants(TimePoint now) const {
+  std::vector<TenantStatus> out;
+  for (uint32_t i = 0; i < fair_.tenant_count(); ++i)
+    out.push_back({fair_.tenant(i).name, fair_.waiting(i), fair_.unfinished(i), fair_.level(i, seconds_of(now)),
+                   fair_.charged(i), tenant_counts_[i].submitted, tenant_counts_[i].rejected});
+  return out;
+}
+
+// ---- its turn --------------------------------------------------------------------------------
+
+bool Conductor::holding() const {
+  using Hold = ConductorOptions::Hold;
+  return options_.hold == Hold::on ||
+         (options_.hold == Hold::automatic && (fair_.tenant_count() > 1 || prioritised_ > 0 || !fair_.empty()));
+}
+
+double Conductor::queue_of(const Node& node, TimePoint now) const {
+  return node.queued.empty() ? 0 : to_seconds(std::max(Duration{}, node.busy_until - now));
+}
+
+bool Conductor::any_idle(TimePoint now) const {
+  return std::any_of(nodes_.begin(), nodes_.end(), [&](const auto& n) {
+    return serves(n.second, wire::Role::prefill, "") && !n.second.draining &&
+           queue_of(n.second, now) <= to_seconds(options_.hold_lead);
+  });
+}
+
+sched::FairQueue::Entry Conductor::entry_of(const Request& r) const {
+  return {r.submit.req,          r.tenant, r.submit.priority, static_cast<double>(r.submit.ids.size()), r.work_s,
+          seconds_of(r.arrived), 0};
+}
+
+/// Predicted seconds until its turn: the work that goes before it, spread over the nodes, after the shortest queue.
+double Conductor::ahead_s(const Request& r, TimePoint now) const {
+  uint32_t nodes = 0;
+  double least_s = 1e9;
+  for (const auto& [name, node] : nodes_) {
+    if (!serves(node, wire::Role::prefill, r.submit.model) || node.draining) continue;
+    ++nodes;
+    least_s = std::min(least_s, queue_of(node, now));
+  }
+  return least_s + fair_.work_before(entry_of(r), seconds_of(now)) / std::max(1u, nodes);
+}
+
+// Rejected at once when its turn would come too late; else it waits.
+void Conductor::hold(Request& r, TimePoint now, Actions& out) {
+  static const sched::Admission* const everybody = sched::find_admission("none");
+  sched::Options options = options_for(r);
+  options.admission = everybody;
+  Rng draw = rng_;
+  const sched::Snapshot snapshot = snapshot_for(r, now);
+  const sched::Placement dry = sched::place(snapshot, *options_.policy, options, draw);
+  if (dry.candidate < 0) return void(place(r, now, out));  // it says why
+  r.work_s = dry.candidates[static_cast<size_t>(dry.candidate)].prefill_s;
+  if (options.ttft_slo_s > 0 && options_.sched.admission != everybody) {
+    const double predicted_s = ahead_s(r, now) + r.work_s;
+    if (!fair_.empty() && predicted_s > options.ttft_slo_s)
+      return fail(r, Reply::Kind::rejected, "predicted_slo_miss", "route",
+                  "predicted " + std::to_string(predicted_s * 1e3) + " ms with " + std::to_string(fair_.size()) +
+                      " requests waiting, allowed " + std::to_string(options.ttft_slo_s * 1e3) + " ms",
+                  now, out, predicted_s * 1e3, options.ttft_slo_s * 1e3);
+    r.expires = after(r.arrived, from_seconds(std::max(0.0, options.ttft_slo_s - r.work_s))) + 1ms;
+  }
+  r.held = true;
+  fair_.push(entry_of(r));
+  look_at_held_ = true;
+}
+
+// Asks those whose turn it is, in order, while a node is about to be free. Who cannot use it (its node is busy, its
+// prefix is on its way) keeps its place, and the next one is asked.
+void Conductor::serve_held(TimePoint now, Actions& out) {
+  look_at_held_ = false;
+  std::vector<sched::FairQueue::Entry> stay;
+  while (stay.size() < kTriesMax && any_idle(now)) {
+    auto next = fair_.pop(seconds_of(now));
+    if (!next) break;
+    Request& r = requests_.at(next->id);
+    r.held = false;
+    bool over = true;
+    if (now >= r.expires)
+      refuse_late(r, now, out);
+    else
+      over = place(r, now, out, true);
+    if (over) continue;
+    r.held = true;
+    stay.push_back(std::move(*next));
+  }
+  while (!stay.empty()) fair_.put_back(std::move(stay.back())), stay.pop_back();
+  look_at_held_ = false;
+  plan_next_turn(now);
+}
+
+void Conductor::plan_next_turn(TimePoint now) {
+  next_turn_ = kNever;
+  if (fair_.empty()) return;
+  for (const auto& [name, node] : nodes_) {
+    if (node.hello.role != wire::Role::prefill || node.queued.empty()) continue;
+    const TimePoint idle_at = node.busy_until - options_.hold_lead;
+    if (idle_at > now) next_turn_ = std::min(next_turn_, idle_at + 1us);
+  }
+  for (const auto& [id, r] : requests_)
+    if (r.held && r.prefix_until > now) next_turn_ = std::min(next_turn_, r.prefix_until);
+}
+
+void Conductor::refuse_late(Request& r, TimePoint now, Actions& out) {
+  const double allowed_s = options_for(r).ttft_slo_s, predicted_s = to_seconds(now - r.arrived) + r.work_s;
+  fail(r, Reply::Kind::rejected, "predicted_slo_miss", "route",
+       "its turn did not come in time: predicted " + std::to_string(predicted_s * 1e3) + " ms, allowed " +
+           std::to_string(allowed_s * 1e3) + " ms",
+       now, out, predicted_s * 1e3, allowed_s * 1e3);
+}
+
+// Computing a prefix again while a node is at it takes work from others; waiting for it makes this request late, by
+// what the wait is longer than the work it saves. Worth it while that is at most half of the work saved. Once a
+// request, and not much longer than was predicted: a producer that dies or dawdles holds nobody up.
+bool Conductor::wait_for_prefix(Request& r, const sched::Snapshot& snapshot, const sched::Candidate& chosen,
+                                TimePoint now) {
+  if (r.prefix_until != kNever && now < r.prefix_until) {
+    const Node* producer = find_node(r.journey.held_for.substr(std::string_view("prefix:").size()));
+    bool pending = false;
+    if (producer)
+      for (const auto& match : index_.match(std::span(r.hashes).first(r.hashes.size())))
+        pending |= match.node == producer->ordinal && match.expected > match.resident;
+    if (pending) return true;
+  }
+  r.prefix_until = kNever;
+  if (r.prefix_tried || !r.submit.may_reuse()) return false;
+  const uint32_t has = chosen.local_blocks + (chosen.holder >= 0 ? chosen.fetch_blocks : 0);
+  const sched::PrefillView& here = snapshot.prefill[chosen.node];
+  const sched::HolderView* best = nullptr;
+  for (const sched::HolderView& h : snapshot.holders) {
+    if (h.pending_blocks <= std::max(has, h.readable_blocks) || h.name == here.name) continue;
+    const double saved_s =
+        chosen.prefill_s - here.cost.prefill(snapshot.tokens, sched::reused_tokens(snapshot, h.pending_blocks));
+    const bool in_time = r.expires == kNever || now + from_seconds(h.pending_s) < r.expires;
+    if (h.pending_s <= (1 + kDelayWorth) * saved_s && in_time && (!best || h.pending_blocks > best->pending_blocks))
+      best = &h;
+  }
+  if (!best) return false;
+  r.prefix_tried = true;
+  r.prefix_until = std::min(r.deadline, now + from_seconds(2 * best->pending_s) + kPrefixSlack);
+  if (r.journey.held_for.empty()) ++stats_.held_prefix;
+  r.journey.held_for = "prefix:" + best->name;
+  return true;
+}
+
+// ---- sessions --------------------------------------------------------------------------------
+
+void Conductor::remember_session(const Request& r) {
+  if (r.submit.session.empty()) return;
+  auto [at, fresh] = sessions_.try_emplace({r.tenant, r.submit.session});
+  if (!fresh) session_order_.erase(at->second.second);
+  at->second = {r.prefill, ++session_uses_};
+  session_order_.emplace(session_uses_, at->first);
+  if (sessions_.size() <= kSessionsMax) return;
+  sessions_.erase(session_order_.begin()->second);
+  session_order_.erase(session_order_.begin());
+}
+
+}  // namespace mc::node

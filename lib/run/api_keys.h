@@ -1,0 +1,53 @@
+// Who may call the HTTP API, and as which tenant: the file behind mc-conductor --api-keys, TOML with one table a
+// tenant. Keys are kept as digests and compared as such, so that neither a dump nor timing tells one.
+//
+//   [tenant.search]
+//   keys = ["sk-3f2a..."]     # bearer tokens; several while one is being replaced
+//   weight = 2                # of the tokens, against tenants of the same class
+//   priority = 0              # class; lower goes first
+//   tokens_per_s = 20000      # quota over prompt and answer; absent = none
+//   burst_tokens = 200000     # what may be used at once after a pause; absent = ten seconds of the quota
+//   requests_max = 64         # unfinished at once; absent = any number
+//   admin = true              # may drain nodes and see /cluster and every request; absent = no
+//   salt = "search"           # of its KV blocks; absent = the tenant's name: no tenant finds another's prompts
+#pragma once
+
+#include <array>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "sched/sched.h"
+
+namespace mc::run {
+
+class ApiKeys {
+ public:
+  static constexpr size_t kTenantsMax = 256, kKeysMax = 4096;
+
+  struct Grant {
+    std::string tenant, salt;
+    bool admin = false;
+  };
+
+  /// MC1003 naming file and line: not TOML, an unknown key, a value out of range, a tenant without keys, a key that
+  /// two have. `source` is for messages.
+  static Result<ApiKeys> parse(std::string_view text, const std::string& source);
+  /// Also MC1006: the file cannot be read, or other users may read it.
+  static Result<ApiKeys> open(const std::string& path);
+
+  const std::vector<sched::Tenant>& tenants() const { return tenants_; }
+  /// Whose key "Bearer KEY" is; null for anybody else.
+  const Grant* find(std::string_view authorization) const;
+
+ private:
+  using Digest = std::array<uint8_t, 32>;
+
+  std::vector<sched::Tenant> tenants_;
+  std::map<Digest, Grant> grants_;
+};
+
+}  // namespace mc::run

@@ -1,0 +1,170 @@
+#!/usr/bin/env python3
+"""Whose turn it is: held requests, priorities, API keys with quotas, pins. Costed workers, real processes."""
+
+import concurrent.futures
+import json
+import os
+import signal
+import tempfile
+import time
+import unittest
+
+from cluster import Cluster, Random, cached, run, until
+
+PROFILE = """
+name = "quick"
+[node]
+layers = 8
+kv_bytes_per_token = 4096
+kv_capacity_tokens = 65536
+dram_bytes = 268435456
+context_tokens = 20000
+chunk_tokens = 512
+[paths.net]
+bytes_per_s = 1e9
+[prefill]
+fixed_s = 5e-3
+s_per_token = 200e-6
+[decode]
+fixed_s = 2e-3
+s_per_row = 0.1e-3
+"""
+
+KEYS = """
+[tenant.ops]
+keys = ["sk-operator-1"]
+admin = true
+[tenant.small]
+keys = ["sk-small-1", "sk-small-2"]
+tokens_per_s = 100
+burst_tokens = 1000
+"""
+
+
+def bearer(key):
+    return {"Authorization": f"Bearer {key}"}
+
+
+class Tenants(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.runner = ["--runner", "costed:" + self.write("quick.toml", PROFILE)]
+
+    def write(self, name, text, mode=0o600):
+        path = os.path.join(self.folder.name, name)
+        with open(path, "w") as file:
+            file.write(text)
+        os.chmod(path, mode)
+        return path
+
+    def test_requests_with_one_prefix_that_come_at_once_compute_it_once(self):
+        with Cluster("2p1d", conductor=[*self.runner, "--hold", "20ms"]) as c:
+            random = Random(3)
+            shared = random.ids(3200)
+            prompts = [shared + random.ids(100) for _ in range(4)]
+            with concurrent.futures.ThreadPoolExecutor(4) as pool:
+                answers = list(pool.map(lambda ids: c.complete(ids=ids, max_tokens=2), prompts))
+            self.assertEqual(sorted(cached(a) for a in answers), [0, 3200, 3200, 3200])
+            held = json.loads(
+                run("mc-conductor", "why", answers[-1]["id"], "--url", f"http://127.0.0.1:{c.url_port}", "--json")[1]
+            )
+            self.assertEqual(held["tenant"], "default")
+            waits = [
+                json.loads(c.request("GET", "/requests/" + a["id"])[2])["held_for"] for a in answers if cached(a)
+            ]
+            self.assertTrue(all(w == "turn" or w.startswith("prefix:p") for w in waits), waits)
+            text = c.request("GET", "/metrics")[2].decode()
+            self.assertIn("mc_held_total", text)
+            self.assertIn('mc_tenant_requests_total{', text)
+
+    def test_of_waiting_requests_the_lower_priority_number_goes_first(self):
+        with Cluster("1p1d", conductor=[*self.runner, "--hold", "20ms"]) as c:
+            random, order = Random(4), []
+
+            def ask(name, priority):
+                c.complete(ids=random.ids(3000), max_tokens=1, priority=priority)
+                order.append(name)
+
+            with concurrent.futures.ThreadPoolExecutor(5) as pool:
+                asked = [pool.submit(ask, "first", 0)]
+                until(lambda: c.cluster()["requests_unfinished"] == 1, 10, "the first runs")
+                asked += [pool.submit(ask, f"low{i}", 5) for i in range(2)]
+                until(lambda: c.cluster()["held"] == 2, 10, "two wait")
+                asked.append(pool.submit(ask, "high", -5))
+                for one in asked:
+                    one.result()
+            self.assertEqual(order[:2], ["first", "high"])
+
+    def test_a_key_is_a_tenant_with_a_quota_and_guards_every_path_but_health(self):
+        keys = self.write("keys.toml", KEYS)
+        with Cluster("1p1d", conductor=[*self.runner, "--api-keys", keys]) as c:
+            body = {"prompt": Random(5).ids(900), "max_tokens": 1, "ignore_eos": True}
+            until(lambda: c.request("GET", "/health")[0] == 200, 30, "healthy without a key")
+            for path in ("/v1/models", "/metrics", "/cluster", "/version"):
+                self.assertEqual(c.request("GET", path)[0], 401, path)
+            for headers in ({}, bearer("sk-small-3"), {"Authorization": "sk-small-1"}):
+                status, _, data = c.request("POST", "/v1/completions", body, headers)
+                self.assertEqual((status, json.loads(data)["error"]["type"]), (401, "authentication_error"))
+            self.assertEqual(c.request("POST", "/v1/completions", body, bearer("sk-small-1"))[0], 200)
+            status, headers, data = c.request("POST", "/v1/completions", body, bearer("sk-small-2"))
+            error = json.loads(data)["error"]
+            self.assertEqual((status, error["code"]), (429, "tenant_quota"))
+            self.assertIn("tenant small has used its 100 tokens/s", error["message"])
+            self.assertIn(int(headers["retry-after"]), (7, 8, 9))
+            self.assertEqual(headers["x-mc-reason"], "tenant_quota")
+            # Another tenant is not held back, and finds nothing of what the first one computed.
+            answer = c.request("POST", "/v1/completions", body, bearer("sk-operator-1"))
+            self.assertEqual(answer[0], 200)
+            self.assertEqual(json.loads(answer[2])["usage"]["prompt_tokens_details"]["cached_tokens"], 0)
+            self.assertEqual(c.request("GET", "/cluster", headers=bearer("sk-small-1"))[0], 401)
+            url = f"http://127.0.0.1:{c.url_port}"
+            code, out, err = run("mc-conductor", "ps", "--url", url, "--api-key", "sk-operator-1", "--json")
+            self.assertEqual(code, 0, err)
+            tenants = {
+                t["tenant"]: t
+                for t in json.loads(c.request("GET", "/cluster", headers=bearer("sk-operator-1"))[2])["tenants"]
+            }
+            self.assertEqual((tenants["small"]["submitted"], tenants["small"]["rejected"]), (2, 1))
+            # SIGHUP reads the file again; one that is wrong changes nothing.
+            self.write("keys.toml", KEYS.replace("sk-small-2", "sk-small-9"))
+            c.processes["conductor"].popen.send_signal(signal.SIGHUP)
+            until(lambda: c.request("GET", "/version", headers=bearer("sk-small-9"))[0] == 200, 10, "the new key")
+            self.assertEqual(c.request("GET", "/version", headers=bearer("sk-small-2"))[0], 401)
+            self.write("keys.toml", "[tenant.x]\n")
+            c.processes["conductor"].popen.send_signal(signal.SIGHUP)
+            until(lambda: "not reloaded" in c.processes["conductor"].text(), 10, "the log says so")
+            self.assertEqual(c.request("GET", "/version", headers=bearer("sk-small-9"))[0], 200)
+
+    def test_key_files_that_are_wrong_are_refused_by_line_and_ones_others_may_read_by_mode(self):
+        for text, what in (
+            ("[tenant.a]\nweight = 1\n", "tenant a has no keys"),
+            ('[tenant.a]\nkeys = ["short"]\n', "8 to 256"),
+            ('[tenant.a]\nkeys = ["sk-00000001"]\nquota = 3\n', "'tenant.a.quota' is not known"),
+            ('[tenant.a]\nkeys = ["sk-00000001"]\n[tenant.b]\nkeys = ["sk-00000001"]\n', "is a key of a already"),
+            ("x = 1\n", "[tenant.NAME]"),
+            ("", "no tenant"),
+        ):
+            path = self.write("bad.toml", text)
+            code, _, err = run("mc-conductor", "--http", "127.0.0.1:0", "--api-keys", path, "--check")
+            self.assertEqual(code, 2, err)
+            self.assertIn(what, err)
+        path = self.write("open.toml", KEYS, 0o644)
+        code, _, err = run("mc-conductor", "--http", "127.0.0.1:0", "--api-keys", path, "--check")
+        self.assertNotEqual(code, 0)
+        self.assertIn("MC1006", err)
+
+    def test_a_pin_to_a_node_that_is_not_there_is_a_bad_request_that_names_those_that_are(self):
+        with Cluster("2p1d", conductor=self.runner) as c:
+            began = time.monotonic()
+            status, _, answer = c.post(
+                "/v1/completions", {"prompt": "hello", "max_tokens": 1, "mc": {"pin": {"prefill": "p9"}}}
+            )
+            self.assertEqual((status, answer["error"]["type"]), (400, "invalid_request_error"))
+            self.assertIn("p9", answer["error"]["message"])
+            self.assertIn("p0, p1", answer["error"]["message"])
+            self.assertLess(time.monotonic() - began, 10)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,334 @@
+// Held requests, quotas, pins and sessions: the conductor machine alone, fed with hand-made messages.
+
+#include "node/conductor.h"
+#include "test.h"
+
+using namespace mc;
+using namespace mc::node;
+
+namespace {
+
+using Hold = ConductorOptions::Hold;
+
+InstanceId instance(uint8_t n) {
+  InstanceId id;
+  id.bytes[0] = n;
+  return id;
+}
+
+/// A cluster whose prefill takes 10 ms a token and whose nodes are heard whenever time passes.
+struct Bench {
+  explicit Bench(Hold hold, std::vector<sched::Tenant> tenants = {}, double stretch = 0)
+      : conductor(options(hold, std::move(tenants), stretch)) {}
+  static ConductorOptions options(Hold hold, std::vector<sched::Tenant> tenants, double stretch) {
+    ConductorOptions o;
+    o.instance = instance(99);
+    o.policy = sched::find_policy("kv-centric");
+    o.hold = hold;
+    o.hold_lead = 100ms;
+    o.tenants = std::move(tenants);
+    o.fair.stretch = stretch;
+    return o;
+  }
+  Actions give(const Event& event) {
+    Actions out;
+    conductor.handle(event, now, out);
+    conductor.check();
+    for (const auto& a : out)
+      if (const auto* s = std::get_if<Send>(&a))
+        if (const auto* start = std::get_if<wire::PrefillStart>(&s->message))
+          started.push_back(start->spec.req), on[start->spec.req] = s->to,
+                                              attempt[start->spec.req] = start->spec.attempt;
+    for (const auto& a : out)
+      if (const auto* r = std::get_if<Reply>(&a)) replies.push_back(*r);
+    return out;
+  }
+  void hello(wire::Role role, const std::string& name, uint8_t n) {
+    numbers[name] = n;
+    wire::Hello h;
+    h.role = role, h.name = name, h.model = "m", h.page_count = 1000, h.page_bytes = 4096, h.context_tokens = 4096;
+    h.control_uri = "sim:" + name;
+    h.cost.prefill_s_per_token = 0.01, h.cost.read_bytes_per_s = 1e9;
+    kv::Namespace ns;
+    ns.weights = "w", ns.config = "c", ns.dtype = ns.weight_dtype = ns.kv_dtype = "f32", ns.rope = "r";
+    ns.attention = "full";
+    ns.layers = 2, ns.kv_heads = 1, ns.head_dim = 16, ns.block_tokens = 64, ns.layout = 1;
+    h.kv_namespace = ns.text();
+    h.decode_attention = "full";
+    give(Received{name, instance(n), h});
+  }
+  Submit request(const std::string& req, size_t tokens, uint32_t fill = 0) {
+    Submit s;
+    s.req = req;
+    s.ids.assign(tokens, fill ? fill : ++next_fill);
+    this->tokens[req] = tokens;
+    s.stopping.max_tokens = 10;
+    s.deadline = 100s;
+    return s;
+  }
+  void wait(Duration d) {
+    const TimePoint end = now + d;
+    while (now < end) {
+      now = std::min(end, now + 100ms);
+      for (const auto& [name, n] : numbers) give(Received{name, instance(n), wire::Heartbeat{}});
+      if (conductor.next_wakeup() <= now) give(Tick{});
+    }
+  }
+  void first_token(const std::string& req) {
+    wire::FirstToken f;
+    f.req = req, f.attempt = attempt.at(req), f.token = 1, f.finish_reason = "length";
+    f.report.compute_ms = 10.0 * static_cast<double>(tokens.at(req));
+    give(Received{on.at(req), instance(numbers.at(on.at(req))), f});
+  }
+  const Reply* reply(const std::string& req) const {
+    for (const auto& r : replies)
+      if (r.req == req && r.kind != Reply::Kind::token) return &r;
+    return nullptr;
+  }
+  bool runs(const std::string& req) const { return on.contains(req); }
+
+  TimePoint now{};
+  uint32_t next_fill = 100;
+  std::map<std::string, uint8_t> numbers;
+  std::vector<std::string> started;
+  std::map<std::string, std::string> on;
+  std::map<std::string, uint32_t> attempt;
+  std::map<std::string, size_t> tokens;
+  std::vector<Reply> replies;
+  Conductor conductor;
+};
+
+void start(Bench& b, int prefills = 1) {
+  for (int i = 0; i < prefills; ++i) b.hello(wire::Role::prefill, "p" + std::to_string(i), static_cast<uint8_t>(1 + i));
+  b.hello(wire::Role::decode, "d0", 20);
+}
+
+}  // namespace
+
+TEST_CASE("node/hold: a request waits here until a node is about to be free, and goes first by priority") {
+  Bench b(Hold::on);
+  start(b);
+  b.give(b.request("first", 500));
+  CHECK(b.runs("first"));
+  Submit late = b.request("low", 500), normal = b.request("normal", 500), urgent = b.request("urgent", 500);
+  late.priority = 3, urgent.priority = -3;
+  b.give(late), b.give(normal), b.give(urgent);
+  CHECK(b.conductor.held_count() == 3);
+  CHECK(b.started.size() == 1);
+  b.wait(4800ms);
+  CHECK(b.started.size() == 1);
+  b.wait(200ms);  // a tenth of a second before it is predicted to be free
+  CHECK(b.runs("urgent"));
+  b.first_token("first");
+  b.first_token("urgent");
+  b.first_token("normal");
+  CHECK(b.started == std::vector<std::string>{"first", "urgent", "normal", "low"});
+  b.first_token("low");
+  CHECK(b.reply("low")->journey.held_for == "turn");
+  CHECK(b.reply("low")->journey.held_s == doctest::Approx(5.0).epsilon(0.05));
+  CHECK(b.conductor.idle());
+}
+
+TEST_CASE("node/hold: off places at once, and so does automatic without priorities and tenants") {
+  for (const Hold hold : {Hold::off, Hold::automatic}) {
+    Bench b(hold);
+    start(b);
+    b.give(b.request("a", 500));
+    b.give(b.request("b", 500));
+    CHECK(b.started.size() == 2);
+    Submit urgent = b.request("c", 500);
+    urgent.priority = -1;
+    b.give(urgent);
+    CHECK(b.runs("c") == (hold == Hold::off));
+  }
+}
+
+TEST_CASE("node/hold: two requests with one prefix compute it once: the second waits for the first") {
+  Bench b(Hold::on);
+  start(b, 2);
+  Submit first = b.request("a", 640, 7), second = b.request("b", 660, 7);
+  b.give(first);
+  b.give(second);
+  CHECK(b.runs("a"));
+  CHECK_FALSE(b.runs("b"));  // p1 is idle, but would compute 640 tokens again
+  b.wait(3s);
+  CHECK_FALSE(b.runs("b"));
+  // Blocks first, then the token, as a prefill node tells them.
+  wire::BlockEvents events;
+  events.first_seq = 1;
+  const auto e = b.conductor.explain(first, b.now);
+  for (size_t i = 0; i < e.hashes.size(); ++i)
+    events.events.push_back({true, {e.hashes[i], i ? e.hashes[i - 1] : BlockHash{}}});
+  b.give(Received{b.on["a"], instance(b.numbers[b.on["a"]]), events});
+  b.first_token("a");
+  REQUIRE(b.runs("b"));
+  b.first_token("b");
+  CHECK(b.reply("b")->journey.held_for == "prefix:" + b.on["a"]);
+  REQUIRE_FALSE(b.reply("b")->journey.considered.empty());
+  const auto& won = b.reply("b")->journey.considered[0];
+  CHECK(won.local_blocks + won.fetch_blocks == 10);
+  CHECK(b.conductor.stats().held_prefix == 1);
+}
+
+TEST_CASE("node/hold: a producer that dies releases the one that waits for its prefix") {
+  Bench b(Hold::on);
+  start(b, 2);
+  b.give(b.request("a", 640, 7));
+  b.give(b.request("b", 660, 7));
+  CHECK_FALSE(b.runs("b"));
+  const std::string producer = b.on["a"];
+  b.give(PeerLost{producer, instance(b.numbers[producer]), "killed"});
+  b.numbers.erase(producer);
+  b.wait(8s);
+  CHECK(b.runs("b"));
+  CHECK(b.on["b"] != producer);
+}
+
+TEST_CASE("node/hold: a producer that is late holds nobody for ever") {
+  Bench b(Hold::on);
+  start(b, 2);
+  b.give(b.request("a", 640, 7));
+  b.give(b.request("b", 660, 7));
+  b.wait(20s);  // 6.4 s were predicted
+  CHECK(b.runs("b"));
+}
+
+TEST_CASE("node/hold: who cannot keep its TTFT promise is rejected at once, or when its turn did not come") {
+  Bench b(Hold::on);
+  start(b);
+  b.give(b.request("running", 500));  // 5 s
+  Submit soon = b.request("soon", 100), never = b.request("never", 100), hopeful = b.request("hopeful", 100);
+  soon.ttft_slo_s = 7, never.ttft_slo_s = 5, hopeful.ttft_slo_s = 8;
+  Submit urgent = b.request("urgent", 300);
+  urgent.priority = -5;
+  b.give(soon);
+  CHECK_FALSE(b.reply("soon"));
+  b.give(never);  // 5 s, then soon's 1 s
+  REQUIRE(b.reply("never"));
+  CHECK(b.reply("never")->code == "predicted_slo_miss");
+  CHECK(b.reply("never")->predicted_ms == doctest::Approx(7000));
+  b.give(hopeful);
+  CHECK_FALSE(b.reply("hopeful"));
+  b.give(urgent);
+  b.wait(5s);
+  CHECK(b.runs("urgent"));
+  b.wait(1100ms);  // to 6.1 s
+  REQUIRE(b.reply("soon"));
+  CHECK_FALSE(b.reply("hopeful"));
+  b.wait(1s);
+  REQUIRE(b.reply("hopeful"));
+  CHECK(b.reply("hopeful")->kind == Reply::Kind::rejected);
+  CHECK(b.reply("hopeful")->message.find("turn") != std::string::npos);
+}
+
+TEST_CASE("node/hold: at its deadline, or when its client goes, a held request ends") {
+  Bench b(Hold::on);
+  start(b);
+  b.give(b.request("running", 3000));
+  Submit late = b.request("late", 10);
+  late.deadline = 2s;
+  b.give(late);
+  b.give(b.request("gone", 10));
+  b.give(ClientCancel{"gone", "client_gone"});
+  CHECK(b.reply("gone")->finish_reason == "abort");
+  b.wait(2100ms);
+  REQUIRE(b.reply("late"));
+  CHECK(b.reply("late")->code == "deadline_exceeded");
+  CHECK(b.reply("late")->stage == "route");
+  CHECK(b.conductor.held_count() == 0);
+}
+
+TEST_CASE("node/hold: turns are shared by weight between tenants, and a burst of one does not starve another") {
+  Bench b(Hold::automatic, {{.name = "heavy", .weight = 1}, {.name = "light", .weight = 1}});
+  start(b);
+  b.give(b.request("busy", 200));
+  for (int i = 0; i < 6; ++i) {
+    Submit s = b.request("h" + std::to_string(i), 100);
+    s.tenant = "heavy";
+    b.give(s);
+  }
+  for (int i = 0; i < 2; ++i) {
+    Submit s = b.request("l" + std::to_string(i), 100);
+    s.tenant = "light";
+    b.give(s);
+  }
+  for (size_t i = 0; i < 9; ++i) {
+    REQUIRE(b.started.size() > i);
+    b.first_token(b.started[i]);
+  }
+  CHECK(b.started == std::vector<std::string>{"busy", "h0", "l0", "h1", "l1", "h2", "h3", "h4", "h5"});
+}
+
+TEST_CASE("node/hold: a quota that is used up answers tenant_quota with the seconds to wait, and refills") {
+  Bench b(Hold::off, {{.name = "a", .tokens_per_s = 100, .burst_tokens = 300, .requests_max = 2}});
+  start(b);
+  const auto ask = [&](const std::string& req, size_t tokens) {
+    Submit s = b.request(req, tokens);
+    s.tenant = "a";
+    b.give(s);
+  };
+  ask("1", 250);
+  CHECK(b.runs("1"));
+  ask("2", 250);
+  REQUIRE(b.reply("2"));
+  CHECK(b.reply("2")->code == "tenant_quota");
+  CHECK(b.reply("2")->retry_after == 2s);  // 50 are there, 250 are needed
+  b.wait(2s);
+  ask("3", 240);
+  CHECK(b.runs("3"));
+  ask("4", 1);
+  REQUIRE(b.reply("4"));
+  CHECK(b.reply("4")->message.find("2 unfinished") != std::string::npos);
+  b.first_token("1");
+  b.wait(1s);
+  ask("5", 10);
+  CHECK(b.runs("5"));
+  const auto tenants = b.conductor.tenants(b.now);
+  REQUIRE(tenants.size() == 2);
+  CHECK(tenants[1].submitted == 5);
+  CHECK(tenants[1].rejected == 2);
+  CHECK(tenants[1].tokens == 250 + 240 + 10 + 1);
+}
+
+TEST_CASE("node/hold: what is rejected before any work costs its tenant nothing") {
+  Bench b(Hold::off, {{.name = "a", .tokens_per_s = 100, .burst_tokens = 1000}});
+  start(b);
+  Submit s = b.request("1", 900);
+  s.tenant = "a", s.ttft_slo_s = 0.001;
+  b.give(s);
+  CHECK(b.reply("1")->code == "predicted_slo_miss");
+  CHECK(b.conductor.tenants(b.now)[1].level == 1000);
+}
+
+TEST_CASE("node/hold: a pin to a node that is not there, or of another role, is invalid and names those there are") {
+  Bench b(Hold::off);
+  start(b, 2);
+  Submit s = b.request("1", 10);
+  s.pin_prefill = "p7";
+  b.give(s);
+  REQUIRE(b.reply("1"));
+  CHECK(b.reply("1")->code == "invalid");
+  CHECK(b.reply("1")->message == "mc.pin.prefill names p7, which is not in the cluster; the prefill nodes are p0, p1");
+  s = b.request("2", 10);
+  s.pin_decode = "p0";
+  b.give(s);
+  CHECK(b.reply("2")->message == "mc.pin.decode names p0, which is a prefill node; the decode nodes are d0");
+  CHECK(b.conductor.explain(s, b.now).objection == b.reply("2")->message);
+}
+
+TEST_CASE("node/hold: a session stays with its prefill node while that is little worse than the best") {
+  Bench b(Hold::off);
+  start(b, 3);
+  Submit s = b.request("1", 100);
+  s.session = "chat";
+  b.give(b.request("other", 10));  // p0 is a little busy
+  b.give(s);
+  CHECK(b.on["1"] == "p1");
+  b.first_token("other"), b.first_token("1");
+  s = b.request("2", 100), s.session = "chat";  // another prompt: p0 would win the tie
+  b.give(s);
+  CHECK(b.on["2"] == "p1");
+  s = b.request("3", 100), s.session = "chat";  // 1 s of queue is more than little
+  b.give(s);
+  CHECK(b.on["3"] == "p0");
+}
