@@ -1,6 +1,7 @@
 #include "node/cache.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/assert.h"
 
@@ -18,7 +19,10 @@ Cache::Cache(WorkerOptions worker, CacheOptions options) : Worker(std::move(work
 
 Shelf* Cache::shelf_of(const NamespaceId& ns) {
   const auto it = shelf_by_namespace_.find(ns);
-  return it == shelf_by_namespace_.end() ? nullptr : shelves_[it->second].get();
+  if (it == shelf_by_namespace_.end()) return nullptr;
+  by_use_.erase(std::exchange(it->second.use, ++uses_));
+  by_use_.emplace(uses_, ns);
+  return shelves_[it->second.shelf].get();
 }
 
 std::vector<Shelf*> Cache::shelves() const {
@@ -63,8 +67,14 @@ Result<uint32_t> Cache::shelf_for(const wire::DemoteOffer& offer) {
     shelves_.push_back(std::make_unique<Shelf>(layout, 0, slab_pages, log()));
     slab_live_.emplace_back();
   }
-  if (shelf_by_namespace_.size() >= kNamespacesMax) shelf_by_namespace_.clear();
-  shelf_by_namespace_[offer.ns] = index;
+  // Blocks of a namespace that is forgotten are there and cannot be asked for until one is offered again: only what
+  // was not used for longest may be.
+  shelf_by_namespace_[offer.ns].shelf = index;
+  (void)shelf_of(offer.ns);
+  if (shelf_by_namespace_.size() > kNamespacesMax) {
+    shelf_by_namespace_.erase(by_use_.begin()->second);
+    by_use_.erase(by_use_.begin());
+  }
   return index;
 }
 

@@ -75,7 +75,13 @@ class Cache final : public Worker {
   std::vector<std::unique_ptr<Shelf>> shelves_;
   std::vector<std::vector<bool>> slab_live_;  // per shelf and slab slot: false = given away
   std::vector<uint64_t> free_slabs_;          // offsets; taken from the back
-  std::map<NamespaceId, uint32_t> shelf_by_namespace_;
+  struct Known {
+    uint32_t shelf = 0;
+    uint64_t use = 0;  // key in by_use_
+  };
+  std::map<NamespaceId, Known> shelf_by_namespace_;
+  std::map<uint64_t, NamespaceId> by_use_;  // the least recently used goes when there are too many
+  uint64_t uses_ = 0;
   std::map<uint64_t, Offer> offers_;  // by read number
   Stats stats_;
 };

@@ -25,12 +25,12 @@ struct CacheBench : Bench<Cache, CacheOptions> {
   static std::vector<BlockHash> hashes(uint32_t seed, uint32_t count) {
     return kv::chain(NamespaceId{}, std::vector<uint32_t>(count * 64, seed), 64);
   }
-  Actions offer(const ExtentLayout& layout, const std::vector<BlockHash>& blocks) {
+  Actions offer(const ExtentLayout& layout, const std::vector<BlockHash>& blocks, const std::string& salt = "") {
     wire::DemoteOffer message;
-    const kv::Namespace ns = namespace_of(layout);
+    const kv::Namespace ns = namespace_of(layout).with_salt(salt);
     message.lease = ++leases;
     message.ns = ns.id();
-    message.kv_namespace = ns.text();
+    message.kv_namespace = namespace_of(layout).text();
     message.page_bytes = layout.page_bytes();
     message.extent_bytes = layout.layer_bytes();
     message.ttl_ms = 5000;
@@ -140,4 +140,15 @@ TEST_CASE("node/cache: a node that dies while its offer is read leaves nothing b
   CHECK(all<CancelRead>(b.give(PeerLost{"p0", instance(1), "killed"})).size() == 1);
   CHECK(sent<wire::DemoteDone>(b.give(ReadDone{reads[0].read, Code::cancelled, ""}), "p0").empty());
   CHECK(b.machine.idle());
+}
+
+TEST_CASE("node/cache: however many namespaces come, those in use stay within reach") {
+  CacheBench b(3);
+  const auto kept = CacheBench::hashes(1, 2);
+  CHECK(b.store(kSmall, kept).stored.size() == 2);
+  for (uint32_t i = 0; i < 5000; ++i) {
+    b.offer(kSmall, {}, "tenant-" + std::to_string(i));
+    if (i % 1000 == 0) CHECK(b.leased(kSmall, kept) == 2);
+  }
+  CHECK(b.leased(kSmall, kept) == 2);
 }
