@@ -89,20 +89,35 @@ void Conductor::check() const {
   MC_ASSERT_EQ(held, fair_.size());
   MC_ASSERT_EQ(prioritised, prioritised_);
   for (uint32_t i = 0; i < admitted.size(); ++i) MC_ASSERT_EQ(admitted[i], fair_.unfinished(i));
+  struct Count {
+    uint32_t rows = 0, arrived_rows = 0, leaving = 0;
+    uint64_t tokens = 0, arrived_tokens = 0;
+  };
+  std::map<NodeId, Count> counts;
+  for (const auto& [id, r] : requests_) {
+    if (!r.fetch_from.empty()) ++counts[r.fetch_from].leaving;
+    if (!r.placed) continue;
+    const uint64_t tokens = r.submit.ids.size() + r.answer.size();
+    Count& c = counts[r.decode];
+    ++c.rows, c.tokens += tokens;
+    if (r.first_token) ++c.arrived_rows, c.arrived_tokens += tokens;
+  }
+  for (const auto& [number, copy] : copying_) ++counts[copy.source].leaving;
   for (const auto& [name, node] : nodes_) {
     for (const auto& [id, seconds] : node.queued) {
       MC_ASSERT(requests_.contains(id));
       MC_ASSERT_EQ(requests_.at(id).prefill, name);
     }
-    for (const auto& [id, tokens] : node.decoding) {
-      MC_ASSERT(requests_.contains(id));
-      MC_ASSERT_EQ(requests_.at(id).decode, name);
-    }
-    uint32_t leaving = 0;
-    for (const auto& [id, r] : requests_) leaving += r.fetch_from == name;
-    for (const auto& [number, copy] : copying_) leaving += copy.source == name;
-    MC_ASSERT_EQ(leaving, node.egress);
+    const Count& c = counts[name];
+    MC_ASSERT_EQ(c.leaving, node.egress);
+    MC_ASSERT_EQ(c.rows, node.rows);
+    MC_ASSERT_EQ(c.tokens, node.kv_tokens);
+    MC_ASSERT_EQ(c.arrived_rows, node.arrived_rows);
+    MC_ASSERT_EQ(c.arrived_tokens, node.arrived_tokens);
+    MC_ASSERT(by_instance_.at(node.instance) == &node);
   }
+  MC_ASSERT_EQ(by_instance_.size(), nodes_.size());
+  check_board();
 }
 
 std::string Conductor::unready(const std::string& model) const {
@@ -147,7 +162,7 @@ std::vector<Conductor::NodeStatus> Conductor::nodes(TimePoint now) const {
     s.load = node.load;
     s.page_bytes = node.hello.page_bytes;
     s.page_count = node.hello.page_count;
-    s.requests = static_cast<uint32_t>(node.queued.size() + node.decoding.size());
+    s.requests = static_cast<uint32_t>(node.queued.size()) + node.rows;
     s.queue_s = node.queued.empty() ? 0 : to_seconds(std::max(Duration{}, node.busy_until - now));
     s.up = now - node.since;
     s.blocks = index_.resident_count(node.ordinal);
@@ -163,7 +178,7 @@ Result<void> Conductor::drain(const std::string& name, bool on, Actions& out) {
   Node* node = find_node(name);
   if (!node) return Error{Code::not_found, "no node is called " + name + "; mc-conductor ps lists them"};
   node->draining = on;
-  look_at_held_ = true;
+  board_stale_ = look_at_held_ = true;
   out.push_back(Send{name, node->instance, wire::Drain{on}});
   return {};
 }

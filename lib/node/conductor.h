@@ -141,13 +141,32 @@ class Conductor final : public Machine {
     sched::Predictor predictor;
     std::map<RequestId, double> queued;  // prefill seconds of requests placed here, not yet at first token
     TimePoint busy_until{};
-    std::map<RequestId, uint64_t> decoding;  // context tokens of requests placed here
-    uint32_t egress = 0;                     // fetches from here under way
-    uint32_t snapshot_parts = 0;             // received of the snapshot being assembled
+    uint32_t rows = 0, arrived_rows = 0;         // requests placed here; those past their first token
+    uint64_t kv_tokens = 0, arrived_tokens = 0;  // their context
+    uint32_t egress = 0;                         // fetches from here under way
+    uint32_t snapshot_parts = 0;                 // received of the snapshot being assembled
     uint64_t snapshot_seq = 0;
     std::vector<wire::BlockRef> snapshot;
     TimePoint sync_asked{};  // an unanswered IndexSync is repeated after a while
     bool sync_open = false;
+  };
+
+  /// Where a node stands in the board; -1 = it is no such node.
+  struct Place {
+    int holder = -1, prefill = -1, decode = -1;
+  };
+  /// The cluster as policies see it (conductor_board.cc). By node of its kind, unless it says otherwise.
+  struct Board {
+    sched::Snapshot snapshot;
+    std::vector<Place> places;  // by ordinal of the index
+    std::vector<TimePoint> busy_until, since;
+    std::vector<char> ready_prefill, ready_decode;  // not draining
+    uint32_t ready_prefills = 0, ready_decodes = 0;
+    bool decode_restricted = false;  // DecodeView::accepting is that of one request
+    std::vector<kv::NodeMatch> matches;
+    std::vector<kv::NodeOrdinal> matched;  // nodes whose blocks are those of the last request
+    std::vector<uint32_t> looked;          // by ordinal: number of the look that set them
+    uint32_t looks = 0;
   };
 
   struct Usual {  // observed / announced, the mean of those nodes that have served
@@ -205,16 +224,14 @@ class Conductor final : public Machine {
   /// What a pipeline's leader waits for before it serves; empty: nothing.
   std::string lacking(const Node& node) const;
   bool serves(const Node& node, wire::Role role, const std::string& model) const;
-  std::optional<kv::Namespace> namespace_of(const std::string& model) const;
+  /// Of the first node that serves the model; lives until the membership changes. null: nobody does.
+  const kv::Namespace* namespace_of(const std::string& model) const;
+  void membership_changed();
 
   // conductor_place.cc
   void on_submit(const Submit& submit, TimePoint now, Actions& out);
   bool prepare(Request& r, std::string& reason) const;
-  sched::Snapshot snapshot_for(const Request& r, TimePoint now) const;
-  void add_requests(sched::Snapshot& s, const std::map<std::string, uint32_t>& decode_of, TimePoint now) const;
   sched::Options options_for(const Request& r) const;
-  Usual usual() const;
-  static sched::Cost cost_of(const Node& node, const Usual& usual);
   /// False: it stays held (only with `idle_only`: prefill nodes with a queue are left alone).
   bool place(Request& r, TimePoint now, Actions& out, bool idle_only = false);
   void dispatch(Request& r, const sched::Snapshot& snapshot, const sched::Placement& placement, TimePoint now,
@@ -224,6 +241,22 @@ class Conductor final : public Machine {
   void retry(Request& r, const std::string& stage, const std::string& code, const std::string& message,
              const NodeId& avoid, TimePoint now, Actions& out);
   void place_parked(TimePoint now, Actions& out);
+
+  // conductor_board.cc
+  Usual usual() const;
+  static sched::Cost cost_of(const Node& node, const Usual& usual);
+  static bool has_served(const Node& node);
+  Board make_board(const Usual& usual) const;
+  static void put(Board& board, const Node& node, const Usual& usual);
+  void changed(const Node& node);
+  void refresh_board();
+  /// The cluster for one request; valid until the next look.
+  sched::Snapshot& look(const Request& r, TimePoint now, bool idle_only = false);
+  void look_at_blocks(const Request& r);
+  void restrict_nodes(const Request& r);
+  void add_inflight(TimePoint now);
+  void count_row(const Request& r, int sign);
+  void check_board() const;
 
   // conductor_hold.cc
   std::string pin_objection(const Submit& submit) const;
@@ -235,7 +268,7 @@ class Conductor final : public Machine {
   sched::FairQueue::Entry entry_of(const Request& r) const;
   double ahead_s(const Request& r, TimePoint now) const;
   void serve_held(TimePoint now, Actions& out);
-  bool any_idle(TimePoint now) const;
+  bool any_idle(TimePoint now);
   double queue_of(const Node& node, TimePoint now) const;
   bool wait_for_prefix(Request& r, const sched::Snapshot& snapshot, const sched::Candidate& chosen, TimePoint now);
   void refuse_late(Request& r, TimePoint now, Actions& out);
@@ -268,8 +301,16 @@ class Conductor final : public Machine {
 
   ConductorOptions options_;
   std::map<std::string, Node> nodes_;
+  std::map<InstanceId, Node*> by_instance_;  // into nodes_, whose elements stay where they are
+  mutable std::map<std::string, std::optional<kv::Namespace>> namespaces_;  // by model, as far as asked for
   std::map<RequestId, Request> requests_;
   kv::PrefixIndex index_;
+  Board board_;
+  bool board_stale_ = true, usual_stale_ = false;
+  Usual usual_;                   // that the board's costs were made with
+  std::vector<NodeId> unserved_;  // nodes whose costs follow it
+  sched::Placement placement_;    // of the last decision: its memory is used again
+  std::vector<uint32_t> best_;
   uint64_t peers_version_ = 0;
   Rng rng_;
   Stats stats_;

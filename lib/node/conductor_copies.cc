@@ -49,12 +49,13 @@ void Conductor::consider_copy(const Request& r, const sched::Snapshot& snapshot,
   order.instance = source.instance;
   copying_.emplace(order.copy, Copying{source.name, target.name, target.instance, last, now + kCopyTimeout});
   ++source.egress;
+  changed(source);
   out.push_back(Send{target.name, target.instance, std::move(order)});
 }
 
 void Conductor::end_copy(uint64_t copy, bool ok, uint32_t blocks, TimePoint now) {
   const auto at = copying_.find(copy);
-  if (Node* source = find_node(at->second.source)) --source->egress;
+  if (Node* source = find_node(at->second.source)) --source->egress, changed(*source);
   copying_.erase(at);
   ++(ok ? stats_.copies : stats_.copies_failed);
   stats_.copied_blocks += blocks;

@@ -88,13 +88,6 @@ double Conductor::queue_of(const Node& node, TimePoint now) const {
   return node.queued.empty() ? 0 : to_seconds(std::max(Duration{}, node.busy_until - now));
 }
 
-bool Conductor::any_idle(TimePoint now) const {
-  return std::any_of(nodes_.begin(), nodes_.end(), [&](const auto& n) {
-    return serves(n.second, wire::Role::prefill, "") && !n.second.draining &&
-           queue_of(n.second, now) <= to_seconds(options_.hold_lead);
-  });
-}
-
 sched::FairQueue::Entry Conductor::entry_of(const Request& r) const {
   return {r.submit.req,          r.tenant, r.submit.priority, static_cast<double>(r.submit.ids.size()), r.work_s,
           seconds_of(r.arrived), 0};
@@ -118,8 +111,8 @@ void Conductor::hold(Request& r, TimePoint now, Actions& out) {
   sched::Options options = options_for(r);
   options.admission = everybody;
   Rng draw = rng_;
-  const sched::Snapshot snapshot = snapshot_for(r, now);
-  const sched::Placement dry = sched::place(snapshot, *options_.policy, options, draw);
+  sched::Placement& dry = placement_;
+  sched::place(look(r, now), *options_.policy, options, draw, dry);
   if (dry.candidate < 0) return void(place(r, now, out));  // it says why
   r.work_s = dry.candidates[static_cast<size_t>(dry.candidate)].prefill_s;
   if (options.ttft_slo_s > 0 && options_.sched.admission != everybody) {

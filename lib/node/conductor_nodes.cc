@@ -42,9 +42,8 @@ const Conductor::Node* Conductor::find_node(const std::string& name) const {
 
 // Messages name their sender by the instance that the channel proved, not by what they claim.
 Conductor::Node* Conductor::node_of(const Received& event) {
-  for (auto& [name, node] : nodes_)
-    if (node.instance == event.instance) return &node;
-  return nullptr;
+  const auto known = by_instance_.find(event.instance);
+  return known == by_instance_.end() ? nullptr : known->second;
 }
 
 // Members that count otherwise compute other layers.
@@ -65,12 +64,25 @@ bool Conductor::serves(const Node& node, wire::Role role, const std::string& mod
   return node.hello.role == role && (model.empty() || node.hello.model == model) && lacking(node).empty();
 }
 
-std::optional<kv::Namespace> Conductor::namespace_of(const std::string& model) const {
-  for (const auto& [name, node] : nodes_) {
-    if (node.hello.kv_namespace.empty() || (!model.empty() && node.hello.model != model)) continue;
-    if (auto ns = kv::Namespace::parse(node.hello.kv_namespace)) return std::move(ns).value();
+const kv::Namespace* Conductor::namespace_of(const std::string& model) const {
+  const auto [known, fresh] = namespaces_.try_emplace(model);
+  if (fresh) {
+    for (const auto& [name, node] : nodes_) {
+      if (node.hello.kv_namespace.empty() || (!model.empty() && node.hello.model != model)) continue;
+      auto ns = kv::Namespace::parse(node.hello.kv_namespace);
+      if (!ns) continue;
+      known->second = std::move(ns).value();
+      break;
+    }
   }
-  return std::nullopt;
+  return known->second ? &*known->second : nullptr;
+}
+
+// Who serves what, and where everybody stands in the board, is to be found again.
+void Conductor::membership_changed() {
+  board_stale_ = true;
+  namespaces_.clear();
+  look_at_held_ = true;
 }
 
 void Conductor::on_received(const Received& event, TimePoint now, Actions& out) {
@@ -112,7 +124,10 @@ void Conductor::on_heartbeat(Node& node, const wire::Heartbeat& beat, TimePoint 
   ++node.heartbeats;
   out.push_back(Send{node.name, node.instance, wire::HeartbeatAck{true}});
   if (node.draining && !beat.load.draining) out.push_back(Send{node.name, node.instance, wire::Drain{true}});
-  node.draining |= beat.load.draining;  // a node told to stop drains by itself
+  if (beat.load.draining && !node.draining) {  // a node told to stop drains by itself
+    node.draining = true;
+    board_stale_ = true;
+  }
   if (beat.peers_version != peers_version_) out.push_back(Send{node.name, node.instance, peers()});
   if (index_.seq(node.ordinal) < beat.event_seq || index_.needs_snapshot(node.ordinal)) ask_sync(node, now, out);
 }
@@ -217,7 +232,8 @@ void Conductor::on_hello(const Received& event, const wire::Hello& hello, TimePo
   node.announced = announced_cost(hello.cost);
   node.predictor = sched::Predictor(node.announced);
   nodes_[name] = std::move(node);
-  look_at_held_ = true;
+  by_instance_[event.instance] = &nodes_[name];
+  membership_changed();
   out.push_back(Send{event.from, event.instance,
                      wire::Welcome{name, static_cast<uint32_t>(options_.heartbeat / 1ms),
                                    static_cast<uint32_t>(options_.dead_after / 1ms)}});
@@ -287,8 +303,9 @@ void Conductor::lose(const std::string& name, std::string why, TimePoint now, Ac
     if (r.fetch_from == name) r.fetch_from.clear();
   end_copies_of(name, now);
   index_.remove_node(name);
+  by_instance_.erase(it->second.instance);
   nodes_.erase(it);
-  look_at_held_ = true;  // those that waited for what it was computing wait no longer
+  membership_changed();  // those that waited for what it was computing wait no longer
   broadcast_peers(out);
   for (const auto& [id, stage] : orphans)
     if (const auto r = requests_.find(id); r != requests_.end())

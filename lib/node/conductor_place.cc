@@ -9,20 +9,15 @@ namespace mc::node {
 
 namespace {
 
-// The winner first, then by predicted TTFT; enough of them to answer "why there?".
-std::vector<Considered> considered(const sched::Snapshot& snapshot, const sched::Placement& placement) {
-  constexpr size_t kMax = 8;
-  std::vector<size_t> order;
-  for (size_t i = 0; i < placement.candidates.size(); ++i) order.push_back(i);
-  const auto rank = [&](size_t i) {
-    return std::pair(static_cast<int>(i) != placement.candidate, placement.candidates[i].ttft_s);
-  };
-  const size_t count = std::min(kMax, order.size());
-  std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(count), order.end(),
-                    [&](size_t a, size_t b) { return rank(a) < rank(b); });
+constexpr size_t kConsideredMax = 8;  // kept of each decision: enough to answer "why there?"
+// In a larger cluster nodes that could not win are listed as they are without a fetch.
+constexpr size_t kCompleteMax = 64;
+
+std::vector<Considered> considered(const sched::Snapshot& snapshot, const sched::Placement& placement,
+                                   std::span<const uint32_t> best) {
   std::vector<Considered> out;
-  for (size_t i = 0; i < count; ++i) {
-    const sched::Candidate& c = placement.candidates[order[i]];
+  for (const uint32_t i : best) {
+    const sched::Candidate& c = placement.candidates[i];
     const std::string from = c.holder < 0 ? "" : snapshot.holders[static_cast<size_t>(c.holder)].name;
     out.push_back({snapshot.prefill[c.node].name, from, c.local_blocks, c.fetch_blocks, c.queue_s, c.fetch_s,
                    c.prefill_s, c.ttft_s});
@@ -56,7 +51,7 @@ void Conductor::on_submit(const Submit& submit, TimePoint now, Actions& out) {
 
 // Names the request's blocks: the same namespace and chain that the workers compute.
 bool Conductor::prepare(Request& r, std::string& reason) const {
-  auto ns = namespace_of(r.submit.model);
+  const kv::Namespace* ns = namespace_of(r.submit.model);
   if (!ns) return reason = "no node announced a KV namespace", false;
   const auto worker = std::find_if(nodes_.begin(), nodes_.end(),
                                    [&](const auto& n) { return serves(n.second, wire::Role::decode, r.submit.model); });
@@ -83,116 +78,19 @@ sched::Options Conductor::options_for(const Request& r) const {
   return options;
 }
 
-Conductor::Usual Conductor::usual() const {
-  double prefill = 0, prefills = 0, step = 0, steps = 0;
-  for (const auto& [name, node] : nodes_) {
-    if (node.predictor.prefill_error().samples() > 0) prefill += node.predictor.prefill_factor(), ++prefills;
-    if (node.predictor.step_error().samples() > 0) step += node.predictor.step_factor(), ++steps;
-  }
-  return {prefills > 0 ? prefill / prefills : 1, steps > 0 ? step / steps : 1};
-}
-
-// A node that has served nothing yet is taken to be like the others, not better than all of them.
-sched::Cost Conductor::cost_of(const Node& node, const Usual& usual) {
-  sched::Cost cost = node.predictor.cost();
-  if (node.predictor.prefill_error().samples() == 0)
-    for (double* part : {&cost.prefill_s, &cost.prefill_s_per_token, &cost.prefill_s_per_token2})
-      *part *= usual.prefill_factor;
-  if (node.predictor.step_error().samples() == 0)
-    for (double* part : {&cost.decode_s, &cost.decode_s_per_row, &cost.decode_s_per_kv_token})
-      *part *= usual.step_factor;
-  return cost;
-}
-
-sched::Snapshot Conductor::snapshot_for(const Request& r, TimePoint now) const {
-  sched::Snapshot s;
-  s.tokens = static_cast<uint32_t>(r.submit.ids.size() + r.answer.size());
-  s.answer_tokens = r.submit.stopping.max_tokens;
-  const auto ns = namespace_of(r.submit.model);
-  s.block_tokens = ns ? ns->block_tokens : 64;
-  const uint32_t reusable = !r.submit.may_reuse() ? 0 : kv::reusable_blocks(s.tokens, s.block_tokens);
-  const auto hashes = std::span(r.hashes).first(std::min<size_t>(reusable, r.hashes.size()));
-  const bool may_avoid = !r.avoid.empty();
-  bool other_prefill = false, other_decode = false;
-  for (const auto& [name, node] : nodes_) {
-    if (name == r.avoid || node.draining) continue;
-    other_prefill |= serves(node, wire::Role::prefill, r.submit.model);
-    other_decode |= serves(node, wire::Role::decode, r.submit.model);
-  }
-  const Usual usual_here = usual();
-  std::map<kv::NodeOrdinal, kv::NodeMatch> matches;
-  for (const auto& match : index_.match(hashes)) matches[match.node] = match;
-  std::map<std::string, uint32_t> decode_of;
-  for (const auto& [name, node] : nodes_) {
-    const auto match = matches.find(node.ordinal);
-    const uint32_t readable = match == matches.end() ? 0 : match->second.resident;
-    const uint32_t expected = match == matches.end() ? 0 : match->second.expected;
-    if (node.hello.role != wire::Role::cache) s.block_bytes = std::max(s.block_bytes, node.hello.page_bytes);
-    sched::Cost cost = cost_of(node, usual_here);
-    // A pipeline's members hold layer ranges: nobody fetches blocks from it, nor it from others.
-    const bool pipeline = node.hello.stages > 1;
-    if (pipeline) cost.read_bytes_per_s = 1;
-    sched::HolderView holder{name, pipeline ? 0 : readable, pipeline ? 0 : readable, 0, node.egress};
-    if (serves(node, wire::Role::prefill, r.submit.model)) {
-      const double queue_s = node.queued.empty() ? 0 : to_seconds(std::max(Duration{}, node.busy_until - now));
-      if (expected > readable && !pipeline) holder.pending_blocks = expected, holder.pending_s = queue_s;
-      sched::PrefillView view;
-      view.name = name, view.queue_s = queue_s, view.cost = cost, view.resident_blocks = expected;
-      view.unfinished = static_cast<uint32_t>(node.queued.size());
-      view.holder = static_cast<int>(s.holders.size());
-      view.up_s = to_seconds(now - node.since);
-      view.accepting = !node.draining && (r.submit.pin_prefill.empty() || r.submit.pin_prefill == name) &&
-                       !(may_avoid && other_prefill && name == r.avoid);
-      s.prefill.push_back(std::move(view));
-    } else if (serves(node, wire::Role::decode, r.submit.model)) {
-      sched::DecodeView view{
-          name, static_cast<uint32_t>(node.decoding.size()), 0, node.hello.page_count * s.block_tokens, cost, true};
-      decode_of[name] = static_cast<uint32_t>(s.decode.size());
-      for (const auto& [id, tokens] : node.decoding) view.kv_tokens += tokens;
-      view.accepting = !node.draining && (r.submit.pin_decode.empty() || r.submit.pin_decode == name) &&
-                       !(may_avoid && other_decode && name == r.avoid);
-      s.decode.push_back(std::move(view));
-    }
-    s.holders.push_back(std::move(holder));
-  }
-  add_requests(s, decode_of, now);
-  return s;
-}
-
-// What admission looks at beyond sums: every request on its way to a decode node, or there.
-void Conductor::add_requests(sched::Snapshot& s, const std::map<std::string, uint32_t>& decode_of,
-                             TimePoint now) const {
-  s.lengths = &lengths_;
-  const bool looks_ahead = options_.sched.admission && options_.sched.admission->looks_ahead;
-  for (const auto& [id, other] : requests_) {
-    const auto node = other.placed ? decode_of.find(other.decode) : decode_of.end();
-    if (node == decode_of.end()) continue;
-    const uint32_t tokens = static_cast<uint32_t>(other.submit.ids.size() + other.answer.size());
-    if (other.first_token) {
-      ++s.decode[node->second].arrived_rows;
-      s.decode[node->second].arrived_kv_tokens += tokens;
-    }
-    if (!looks_ahead) continue;
-    const double arrives_s = other.first_token ? -to_seconds(now - other.first_token_at)
-                                               : std::max(0.0, to_seconds(other.expected_at - now));
-    s.inflight.push_back({arrives_s, node->second, tokens, static_cast<uint32_t>(other.answer.size()),
-                          other.submit.stopping.max_tokens});
-  }
-}
-
 bool Conductor::place(Request& r, TimePoint now, Actions& out, bool idle_only) {
-  sched::Snapshot snapshot = snapshot_for(r, now);
+  const sched::Snapshot& snapshot = look(r, now, idle_only);
   const double waited_s = to_seconds(now - r.arrived);
   sched::Options options = options_for(r);
   if (options.ttft_slo_s > 0) options.ttft_slo_s = std::max(1e-9, options.ttft_slo_s - waited_s);
-  if (idle_only)
-    for (sched::PrefillView& view : snapshot.prefill)
-      view.accepting = view.accepting && view.queue_s <= to_seconds(options_.hold_lead);
-  sched::Placement placement = sched::place(snapshot, *options_.policy, options, rng_);
+  options.complete = snapshot.prefill.size() <= kCompleteMax;
+  sched::Placement& placement = placement_;
+  sched::place(snapshot, *options_.policy, options, rng_, placement);
   if (idle_only && placement.reason == "no_prefill") return false;
   // Whether decode has room may change before the request would be late.
   if (idle_only && placement.verdict.stage == "decode" && r.expires != kNever) return false;
-  r.journey.considered = considered(snapshot, placement);
+  sched::best_candidates(placement, kConsideredMax, best_);
+  r.journey.considered = considered(snapshot, placement, best_);
   if (placement.candidate >= 0) {
     const auto& chosen = placement.candidates[static_cast<size_t>(placement.candidate)];
     if (idle_only && wait_for_prefix(r, snapshot, chosen, now)) return false;
@@ -272,18 +170,20 @@ void Conductor::dispatch(Request& r, const sched::Snapshot& snapshot, const sche
     start.sources.push_back({source.name, source.instance, first, c.local_blocks + c.fetch_blocks - first, wait_ms});
     r.fetch_from = source.name;
     ++source.egress;
+    changed(source);
   }
   prefill.queued[spec.req] = c.prefill_s;
   prefill.busy_until = std::max(prefill.busy_until, now) + from_seconds(c.prefill_s);
   if (!spec.no_cache) index_.add_pending(prefill.ordinal, r.hashes);
-  decode.decoding[spec.req] = spec.ids.size();
+  changed(prefill);
+  count_row(r, 1);
   out.push_back(Send{prefill.name, prefill.instance, std::move(start)});
   consider_copy(r, snapshot, c, now, out);
 }
 
 /// The prefill node has done its part (or is out): its queue estimate and promises shrink.
 void Conductor::leave_prefill(Request& r, TimePoint now) {
-  if (Node* source = find_node(r.fetch_from)) --source->egress;
+  if (Node* source = find_node(r.fetch_from)) --source->egress, changed(*source);
   r.fetch_from.clear();
   Node* node = find_node(r.prefill);
   if (!node || node->queued.erase(r.submit.req) == 0) return;
@@ -291,12 +191,13 @@ void Conductor::leave_prefill(Request& r, TimePoint now) {
   double rest_s = 0;
   for (const auto& [id, seconds] : node->queued) rest_s += seconds;
   node->busy_until = now + from_seconds(rest_s);
+  changed(*node);
   look_at_held_ = true;
 }
 
 void Conductor::unplace(Request& r, TimePoint now) {
   leave_prefill(r, now);
-  if (Node* node = find_node(r.decode)) node->decoding.erase(r.submit.req);
+  count_row(r, -1);
   r.placed = false;
 }
 
@@ -340,10 +241,12 @@ Conductor::Explanation Conductor::explain(const Submit& submit, TimePoint now) {
           fair_.refusal(r.tenant, static_cast<double>(submit.ids.size()), to_seconds(now - TimePoint{})))
     e.objection = quota_text(r, *refused);
   e.hashes = r.hashes;
-  e.snapshot = snapshot_for(r, now);
+  e.snapshot = look(r, now);
   e.reusable_blocks = !submit.may_reuse() ? 0 : kv::reusable_blocks(submit.ids.size(), e.snapshot.block_tokens);
   Rng draw = rng_;  // a dry run must not change the next real decision
-  e.placement = sched::place(e.snapshot, *options_.policy, options_for(r), draw);
+  sched::Options options = options_for(r);
+  options.complete = true;
+  e.placement = sched::place(e.snapshot, *options_.policy, options, draw);
   e.held = fair_.size();
   e.holds = (holding() || (options_.hold == ConductorOptions::Hold::automatic && submit.priority != 0)) &&
             (!any_idle(now) || !fair_.empty());

@@ -39,18 +39,22 @@ void Conductor::on_first_token(const Received& event, const wire::FirstToken& fi
     errors_.prefill.observe(p.cost().prefill(n, reused), seconds);
     p.prefilled(n, reused, seconds);
     if (report.cached_remote > 0 && report.fallback.empty() && !r->fetch_waited) {
-      const auto ns = namespace_of(r->submit.model);
+      const kv::Namespace* ns = namespace_of(r->submit.model);
       const double bytes = ns ? static_cast<double>(report.cached_remote) / ns->block_tokens *
                                     static_cast<double>(node->hello.page_bytes)
                               : 0;
       errors_.read.observe(p.cost().read(bytes, 0), report.fetch_ms * 1e-3);
       p.read(bytes, report.fetch_ms * 1e-3);
     }
+    usual_stale_ = true;
+    changed(*node);
   }
   if (r->attempt == 1) errors_.ttft.observe(r->journey.predicted_ttft_s, to_seconds(now - r->arrived));
   r->first_token_at = now;
   leave_prefill(*r, now);
+  count_row(*r, -1);
   r->first_token = true;
+  count_row(*r, 1);
   if (r->answer.empty()) {
     r->journey.report = first.report;
     stats_.cached_local += first.report.cached_local;
@@ -64,6 +68,8 @@ void Conductor::on_tokens(const Received& event, const wire::Tokens& tokens, Tim
     const double kv_tokens = static_cast<double>(tokens.kv_tokens), seconds = tokens.step_ms * 1e-3;
     errors_.step.observe(node->predictor.cost().step(tokens.batch, kv_tokens), seconds);
     node->predictor.stepped(tokens.batch, kv_tokens, seconds);
+    usual_stale_ = true;
+    changed(*node);
   }
   for (const auto& row : tokens.rows) {
     Request* r = find(row.req, row.attempt);
@@ -87,12 +93,13 @@ void Conductor::give_token(Request& r, uint32_t index, uint32_t token, const wir
     reply.token = next.mapped().first;
     reply.logprobs = std::move(next.mapped().second);
     if (reply.index == 0) reply.journey = r.journey, reply.prompt_logprobs = std::move(r.prompt_logprobs);
+    count_row(r, -1);
     r.answer.push_back(reply.token);
+    count_row(r, 1);
     ++stats_.answer_tokens;
     fair_.charge(r.tenant, 1, to_seconds(now - TimePoint{}));
     out.push_back(std::move(reply));
   }
-  if (Node* node = find_node(r.decode)) node->decoding[r.submit.req] = r.submit.ids.size() + r.answer.size();
   if (!r.finish_reason.empty() && r.answer.size() > r.finish_index) {
     if (r.attempt == 1 && r.answer.size() > 1)
       errors_.tbt.observe(r.journey.predicted_tbt_s,
