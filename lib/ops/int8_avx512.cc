@@ -13,7 +13,7 @@ bool supported() {
 }
 
 struct Codes512 : Avx512 {
-  static constexpr int vectors(int rows) { return rows <= 3 ? 4 : 2; }
+  static constexpr int vectors(int) { return 4; }  // totals wait in memory, once a group
   static reg load_codes(const std::byte* codes) {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes))));
   }
