@@ -25,12 +25,36 @@ bool is_plain(std::string_view text, NormalForm form) {
   return std::all_of(text.begin(), text.end(), [&](char c) { return static_cast<uint8_t>(c) < limit; });
 }
 
+/// What has a combining class or a decomposition, but only since a version of Unicode after 9: found by comparing the
+/// crate with the tables of Unicode 14, character by character. The first of U+11930 and U+11938 stands for the pair.
+struct Range {
+  char32_t first, last;
+};
+constexpr Range kLate[] = {
+    {0x7fd, 0x7fd},     {0x898, 0x89f},     {0x8ca, 0x8d3},     {0x9fe, 0x9fe},     {0xc3c, 0xc3c},
+    {0xd3b, 0xd3c},     {0xeba, 0xeba},     {0x1715, 0x1715},   {0x1abf, 0x1ace},   {0x1df6, 0x1dfa},
+    {0x32ff, 0x32ff},   {0xa7f2, 0xa7f4},   {0xa82c, 0xa82c},   {0xab69, 0xab69},   {0x10781, 0x107ba},
+    {0x10d24, 0x10d27}, {0x10eab, 0x10eac}, {0x10f46, 0x10f50}, {0x10f82, 0x10f85}, {0x11070, 0x11070},
+    {0x1133b, 0x1133b}, {0x1145e, 0x1145e}, {0x11839, 0x1183a}, {0x11930, 0x11930}, {0x11938, 0x11938},
+    {0x1193d, 0x1193e}, {0x11943, 0x11943}, {0x119e0, 0x119e0}, {0x11a34, 0x11a34}, {0x11a47, 0x11a47},
+    {0x11a99, 0x11a99}, {0x11d42, 0x11d42}, {0x11d44, 0x11d45}, {0x11d97, 0x11d97}, {0x16ff0, 0x16ff1},
+    {0x1e130, 0x1e136}, {0x1e2ae, 0x1e2ae}, {0x1e2ec, 0x1e2ef}, {0x1f16c, 0x1f16c}, {0x1fbf0, 0x1fbf9},
+};
+
+bool is_late(char32_t c) {
+  const Range* range = std::lower_bound(std::begin(kLate), std::end(kLate), c,
+                                        [](const Range& r, char32_t value) { return r.last < value; });
+  return range != std::end(kLate) && range->first <= c;
+}
+
 int combining_class(char32_t c) {
+  if (is_late(c)) return 0;
   return utf8proc_get_property(static_cast<utf8proc_int32_t>(c))->combining_class;
 }
 
 /// Appends the full decomposition of `c`.
 void decompose(char32_t c, bool compatible, std::vector<utf8proc_int32_t>& out) {
+  if (is_late(c)) return out.push_back(static_cast<utf8proc_int32_t>(c));
   constexpr int kLongest = 18;  // U+FDFA under NFKD
   utf8proc_int32_t buffer[kLongest * 2];
   const auto options =
@@ -55,6 +79,22 @@ void reorder(std::vector<utf8proc_int32_t>& chars) {
   }
 }
 
+/// Composes in place; a late character begins a stretch of its own. Returns how many are left.
+size_t compose(std::vector<utf8proc_int32_t>& chars) {
+  size_t kept = 0;
+  for (size_t begin = 0, end = 0; begin < chars.size(); begin = end) {
+    while (++end < chars.size() && !is_late(static_cast<char32_t>(chars[end])))
+      ;
+    const utf8proc_ssize_t count =
+        utf8proc_normalize_utf32(chars.data() + begin, static_cast<utf8proc_ssize_t>(end - begin),
+                                 static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+    MC_ASSERT(count >= 0);
+    std::copy_n(chars.data() + begin, count, chars.data() + kept);
+    kept += static_cast<size_t>(count);
+  }
+  return kept;
+}
+
 }  // namespace
 
 std::string normalize(std::string_view text, NormalForm form) {
@@ -70,15 +110,10 @@ std::string normalize(std::string_view text, NormalForm form) {
       decompose(c.value, is_compatible(form), chars);
   }
   reorder(chars);
-  auto count = static_cast<utf8proc_ssize_t>(chars.size());
-  if (composes(form)) {
-    count = utf8proc_normalize_utf32(chars.data(), count,
-                                     static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
-    MC_ASSERT(count >= 0);
-  }
+  const size_t count = composes(form) ? compose(chars) : chars.size();
   std::string out;
   out.reserve(text.size());
-  for (utf8proc_ssize_t i = 0; i < count; ++i) append_utf8(out, static_cast<char32_t>(chars[i]));
+  for (size_t i = 0; i < count; ++i) append_utf8(out, static_cast<char32_t>(chars[i]));
   return out;
 }
 

@@ -9,8 +9,8 @@ namespace mc::text {
 
 enum class NormalForm : uint8_t { nfc, nfd, nfkc, nfkd };
 
-/// Unicode 14. The crate behind Hugging Face's tokenizers has older tables: texts in which one of 51
-/// marks that Unicode has added since stands out of order come out differently there.
+/// As the crate behind Hugging Face's tokenizers does it, whose tables are those of Unicode 9: what was added since
+/// (of utf8proc's Unicode 14) stays as it is and where it is, and is composed with nothing.
 /// Linear in the length of the text, whatever it holds (utf8proc's own reordering of combining marks
 /// is quadratic, and texts come from users).
 std::string normalize(std::string_view text, NormalForm form);

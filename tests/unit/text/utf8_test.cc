@@ -49,6 +49,18 @@ TEST_CASE("text/utf8: each maximal invalid piece becomes one U+FFFD, and an unfi
   CHECK(lossy("\x80\xBF", true) == r + r + "|2");
 }
 
+TEST_CASE(
+    "text/unicode: what Unicode added after version 9 is neither moved nor composed, as in Hugging Face's crate") {
+  for (const char* stays : {" \u089e\u08e6", "e\u089e\u0301", "e\u1abf\u0323\u0302", "\U00011935\U00011930",
+                            "\U00011938", "a\U0001e130\u0316"})
+    CHECK(normalize(stays, NormalForm::nfc) == stays);
+  for (const char* stays : {"\u32ff", "\ua7f2", "\U00010781", "\U0001fbf0", "\U00011938"})
+    CHECK(normalize(stays, NormalForm::nfkd) == stays);
+  CHECK(normalize("e\u0301\u089eo\u0301", NormalForm::nfc) == "\u00e9\u089e\u00f3");
+  CHECK(normalize("e\u08e6\u08e4", NormalForm::nfc) == "e\u08e6\u08e4");
+  CHECK(normalize("e\u08e4\u08e6", NormalForm::nfc) == "e\u08e6\u08e4");  // older marks are ordered
+}
+
 TEST_CASE("text/unicode: the four forms of the standard's examples") {
   CHECK(normalize("e\u0301", NormalForm::nfc) == "\u00e9");
   CHECK(normalize("\u00e9", NormalForm::nfd) == "e\u0301");
