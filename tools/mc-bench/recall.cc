@@ -25,7 +25,7 @@ constexpr Flag kLengths{.name = "length",
                         .kind = FlagKind::sweep_counts,
                         .value = "N,N",
                         .fallback = "1024,2048,4096",
-                        .help = "tokens of a prompt, at most"};
+                        .help = "tokens of a prompt"};
 constexpr Flag kCount{.name = "count",
                       .letter = 'r',
                       .kind = FlagKind::count,
@@ -55,7 +55,8 @@ constexpr auto kFlags =
                 flags::kEveryRun);
 
 struct Question {
-  std::string prompt, answer;  // an answer counts when the text goes on with it
+  std::vector<uint32_t> prompt;
+  std::string answer;  // it counts when the text goes on with it
 };
 
 std::string five_digits(Rng& rng) {
@@ -64,7 +65,9 @@ std::string five_digits(Rng& rng) {
   return out;
 }
 
-/// Makes prompts of at most a number of tokens.
+/// Makes prompts of exactly a number of tokens: as many as asked for or a few more, cut behind their first (BOS).
+/// Lengths that are whole blocks are the hard ones: the answer then begins in a block of its own, and the question
+/// is found like any other place.
 class Questions {
  public:
   explicit Questions(const text::Tokenizer& tokenizer) : tokenizer_(tokenizer) {
@@ -78,58 +81,60 @@ class Questions {
   }
 
   Result<Question> passkey(Rng& rng, size_t tokens) const {
-    static constexpr const char* kFiller[] = {"The grass is green. ", "The sky is blue. ", "The sun is yellow. ",
-                                              "Here we go. ", "There and back again. "};
+    static constexpr std::string_view kFiller[] = {"The grass is green. ", "The sky is blue. ", "The sun is yellow. ",
+                                                   "Here we go. ", "There and back again. "};
     const std::string number = five_digits(rng);
     const std::string needle = "The pass key is " + number + ". Remember it. ";
-    const std::string tail = "\nWhat is the pass key? The pass key is";
-    MC_TRY(fixed, count(needle + tail));
-    std::vector<size_t> sizes;
-    for (const char* sentence : kFiller) {
-      MC_TRY(size, count(sentence));
-      sizes.push_back(size);
-    }
-    constexpr size_t kAnswer = 8;  // and BOS
-    std::vector<std::string> text;
-    for (size_t used = fixed + kAnswer, i = 0;; ++i) {
-      used += sizes[i % sizes.size()];
-      if (used > tokens) break;
-      text.emplace_back(kFiller[i % sizes.size()]);
-    }
-    text.insert(text.begin() + static_cast<std::ptrdiff_t>(rng.below(text.size() + 1)), needle);
+    const double place = rng.uniform();
     Question out{{}, " " + number + "."};
-    for (const std::string& sentence : text) out.prompt += sentence;
-    out.prompt += tail;
+    size_t sentences = kCutMost;
+    while (out.prompt.size() < tokens) {
+      sentences += 1 + (tokens - out.prompt.size()) / 8;
+      const size_t at = kCutMost + static_cast<size_t>(place * static_cast<double>(sentences - kCutMost));
+      std::string text;
+      for (size_t i = 0; i <= sentences; ++i) {
+        if (i == at) text += needle;
+        if (i < sentences) text += kFiller[i % std::size(kFiller)];
+      }
+      MC_TRY(ids, tokenizer_.encode(text + "\nWhat is the pass key? The pass key is"));
+      out.prompt = std::move(ids);
+    }
+    cut(out.prompt, tokens);
     return out;
   }
 
+  /// Shorter than `tokens` when the words run out.
   Result<Question> key_value(Rng& rng, size_t tokens) const {
     std::vector<std::string> keys = words_;
-    std::string list;
-    std::vector<std::pair<std::string, std::string>> pairs;
-    for (size_t used = 24; !keys.empty();) {
-      const size_t at = rng.below(keys.size());
-      std::string line = keys[at] + ": ";
-      const std::string value = five_digits(rng);
-      line += value + "\n";
-      MC_TRY(size, count(line));
-      used += size;
-      if (used > tokens) break;
-      list += line;
-      pairs.emplace_back(keys[at], value);
-      keys[at] = keys.back();
-      keys.pop_back();
-    }
-    if (pairs.empty())
-      return user_error(err::kBadValue, "no pair fits " + std::to_string(tokens) + " tokens", "--length");
-    const auto& [key, value] = pairs[rng.below(pairs.size())];
-    return Question{list + "\nRecall:\n" + key + ":", " " + value + "\n"};
+    std::vector<std::string> lines, names, values;
+    const double place = rng.uniform();
+    Question out;
+    do {
+      for (size_t more = 1 + (tokens - out.prompt.size()) / 12; more > 0 && !keys.empty(); --more) {
+        std::swap(keys[rng.below(keys.size())], keys.back());
+        names.push_back(keys.back());
+        values.push_back(five_digits(rng));
+        lines.push_back(names.back() + ": " + values.back() + "\n");
+        keys.pop_back();
+      }
+      if (lines.size() <= kCutMost)
+        return user_error(err::kBadValue, "no pair fits " + std::to_string(tokens) + " tokens", "--length");
+      const size_t at = kCutMost + static_cast<size_t>(place * static_cast<double>(lines.size() - kCutMost));
+      std::string text;
+      for (const std::string& line : lines) text += line;
+      MC_TRY(ids, tokenizer_.encode(text + "\nRecall:\n" + names[at] + ":"));
+      out = {std::move(ids), " " + values[at] + "\n"};
+    } while (out.prompt.size() < tokens && !keys.empty());
+    cut(out.prompt, tokens);
+    return out;
   }
 
  private:
-  Result<size_t> count(const std::string& text) const {
-    MC_TRY(ids, tokenizer_.encode(text, {.add_special = false}));
-    return ids.size();
+  static constexpr size_t kCutMost = 3;  // sentences or lines that may be cut; nothing asked for is in them
+
+  static void cut(std::vector<uint32_t>& prompt, size_t tokens) {
+    if (prompt.size() <= tokens) return;
+    prompt.erase(prompt.begin() + 1, prompt.begin() + 1 + static_cast<std::ptrdiff_t>(prompt.size() - tokens));
   }
 
   const text::Tokenizer& tokenizer_;
@@ -160,9 +165,8 @@ std::vector<NamedPlan> plans_of(const cli::Args& args, const model::ModelConfig&
 Result<bool> answers(model::Runner& runner, const text::Tokenizer& tokenizer, const Question& question,
                      const attn::Plan& plan) {
   model::GenerateRequest request;
-  MC_TRY(prompt, tokenizer.encode(question.prompt));
   MC_TRY(answer, tokenizer.encode(question.answer, {.add_special = false}));
-  request.prompt = std::move(prompt);
+  request.prompt = question.prompt;
   request.max_tokens = static_cast<int32_t>(answer.size() + 2);  // another way to cut the answer may be longer
   request.sampling.temperature = 0;
   request.prefill_plan = request.decode_plan = plan;
