@@ -6,7 +6,11 @@
 //   rows      = sum alive + this one + margin        margin: sd of that sum, times kMargin
 //   tokens    = sum alive * (context + steps) + prompt
 //
-// Who cannot meet a bound is rejected before any work; who can is not, so that nothing is wasted on either side.
+//   reserve   = kReserve * (1 - predicted TTFT / what is left of its bound)
+//
+// Who cannot meet a bound is rejected before any work; who can is not, so that nothing is wasted on either side. The
+// reserve keeps room for what is not foreseen; a request that may wait for a better moment is held to all of it, one
+// whose time runs out to none, because to turn that one away is to lose it for certain.
 
 #include <algorithm>
 #include <cmath>
@@ -18,7 +22,7 @@ namespace mc::sched {
 namespace {
 
 constexpr double kMargin = 0.5;
-constexpr double kReserve = 0.05;  // of the bound: contexts grow, and the next request is admitted beside this one
+constexpr double kReserve = 0.08;  // of the bound: contexts grow, and the next request is admitted beside this one
 
 struct Expected {
   double rows = 0, variance = 0, tokens = 0;
@@ -57,7 +61,8 @@ Verdict decide(const Snapshot& s, const Placement& p, const Options& options) {
   out.rows = then.rows + margin + 1;
   out.kv_tokens = then.tokens + margin * each + s.tokens;
   const double predicted_s = node.cost.step(out.rows, out.kv_tokens);
-  const double allowed_s = (1 - kReserve) * options.admitting.slack * options.tbt_slo_s;
+  const double reserve = kReserve * std::clamp(1 - out.load_prefill, 0.0, 1.0);
+  const double allowed_s = (1 - reserve) * options.admitting.slack * options.tbt_slo_s;
   out.load_decode = predicted_s / options.tbt_slo_s;
   const bool full = out.kv_tokens > static_cast<double>(node.capacity_tokens);
   if (predicted_s <= allowed_s && !full) return out;
