@@ -10,7 +10,9 @@ Result<sched::Profile> open_profile(const std::string& name) {
   constexpr size_t kProfileBytesMax = size_t{4} << 20;
   if (name.find('/') == std::string::npos && !name.ends_with(".toml")) {
     auto profile = sched::builtin_profile(name);
-    if (!profile) return user_error(err::kBadValue, profile.error().what, "profile", "name a file as ./" + name);
+    if (!profile)
+      return user_error(err::kBadValue, profile.error().what, name,
+                        "a file is named with its .toml or a slash, as ./" + name);
     return profile;
   }
   auto text = read_file(name, kProfileBytesMax);

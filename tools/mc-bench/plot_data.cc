@@ -8,6 +8,7 @@
 
 #include "base/errors.h"
 #include "base/fd.h"
+#include "print.h"
 
 namespace mc::bench {
 namespace {
@@ -38,14 +39,14 @@ Result<std::vector<std::string>> files_of(const std::string& path) {
     const std::string suffix = entry->path().extension();
     if (suffix == ".json" || suffix == ".jsonl") out.push_back(entry->path());
   }
-  if (error) return Error{.code = Code::io, .what = path + ": " + error.message()};
-  if (out.empty()) return Error{.code = Code::not_found, .what = path + " has no *.json and no *.jsonl"};
+  if (error) return user_error(err::kBadValue, path + ": " + error.message(), path);
+  if (out.empty()) return user_error(err::kBadValue, path + " has no *.json and no *.jsonl", path);
   std::sort(out.begin(), out.end());
   return out;
 }
 
 Result<void> read_lines(const std::string& path, std::vector<Json>& out) {
-  MC_TRY(text, read_file(path, kFileBytesMax));
+  MC_TRY(text, read_input(path, kFileBytesMax));
   std::vector<Json> lines;
   size_t number = 0;
   bool points = false;
@@ -204,6 +205,7 @@ Result<std::vector<PlotSeries>> series_of(const std::vector<Json>& lines, const 
         const Json& value = at(*line, part);
         if (!value.is_null()) name += (name.empty() ? "" : " ") + text_of(value).substr(0, kLabelMax);
       }
+      if (name.empty()) name = key;  // a line that has none of what parts the others
       MC_CHECK(gather(*line, plan, key, name, all));
       if (all.names.size() > kSeriesMax)
         return user_error(err::kBadValue, "more than " + std::to_string(kSeriesMax) + " series", "--by");

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "base/common_flags.h"
+#include "base/errors.h"
 #include "base/fd.h"
 
 namespace mc::bench {
@@ -49,6 +50,12 @@ std::string Table::text() const {
     out += line + "\n";
   }
   return out;
+}
+
+Result<std::string> read_input(const std::string& path, size_t bytes_max) {
+  auto text = read_file(path, bytes_max);
+  if (text) return text;
+  return user_error(err::kBadValue, std::move(text).error().what, path, "name a file that can be read, or - for stdin");
 }
 
 Sink::Sink(const cli::Args& args) : json_(args.on(flags::kJson)), path_(args.text(flags::kOutput)) {}

@@ -26,6 +26,9 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
+/// A file that the user named; MC1002 naming it when it cannot be read.
+Result<std::string> read_input(const std::string& path, size_t bytes_max);
+
 /// Collects what a verb has to say and writes it where -o says. Lines go to stdout at once, so that a
 /// reader of the pipe sees them; a file is replaced as a whole at the end.
 class Sink {

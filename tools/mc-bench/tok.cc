@@ -41,7 +41,7 @@ struct Document {
 
 /// Pieces of about 64 KiB, cut at line ends, so that one text is what a request might hold.
 Result<void> read_corpus(const std::string& path, std::vector<Document>& out) {
-  MC_TRY(text, read_file(path, kFileBytesMax));
+  MC_TRY(text, read_input(path, kFileBytesMax));
   if (const auto at = find_invalid_utf8(text))
     return user_error(err::kInputNotUtf8, path + " is not UTF-8 at byte " + std::to_string(*at));
   for (size_t begin = 0; begin < text.size();) {
@@ -58,7 +58,7 @@ Result<void> read_corpus(const std::string& path, std::vector<Document>& out) {
 }
 
 Result<void> read_golden(const std::string& path, std::vector<Document>& out) {
-  MC_TRY(text, read_file(path, kFileBytesMax));
+  MC_TRY(text, read_input(path, kFileBytesMax));
   size_t line_number = 0;
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find('\n', begin), text.size());

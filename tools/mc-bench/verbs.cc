@@ -24,6 +24,7 @@ constexpr cli::Positional kServeArgs[] = {
     {.name = "GOAL", .help = "more goals of --goodput, as in --goodput ttft:2000 tpot:100", .min = 0, .max = -1}};
 constexpr cli::Positional kSimArgs[] = {
     {.name = "TRACE", .help = "Mooncake JSONL; - is stdin; none with --calibrate", .min = 0}};
+constexpr cli::Positional kAdviseArgs[] = {{.name = "TRACE", .help = "Mooncake JSONL; - is stdin"}};
 constexpr cli::Positional kTraceArgs[] = {
     {.name = "ACTION", .help = "stats, cache (hit rates), synth (one like FILE) or convert (cut, scale, merge)"},
     {.name = "FILE", .help = "Mooncake JSONL; - is stdin; convert merges several", .max = -1}};
@@ -34,11 +35,6 @@ Result<int> sim_or_calibrate(const cli::Args& args) {
   if (wants_calibration(args)) return calibrate(args);
   if (args.positional("TRACE").empty()) return user_error(err::kUsage, "sim needs a TRACE, or --calibrate RUNS");
   return simulate(args);
-}
-
-Result<int> advise_for(const cli::Args& args) {
-  if (args.positional("TRACE").empty()) return user_error(err::kUsage, "advise needs a TRACE");
-  return advise(args);
 }
 
 const Verb kVerbs[] = {
@@ -68,10 +64,10 @@ const Verb kVerbs[] = {
      sim_or_calibrate},
     {{.name = "advise",
       .summary = "what to deploy for a trace, what it would bear, when not to disaggregate",
-      .args = kSimArgs,
+      .args = kAdviseArgs,
       .flags = kAdviseFlags,
       .example = "mc-bench advise conversation_trace.jsonl --nodes 16 --profile h800-70b --tbt-slo 100ms"},
-     advise_for},
+     advise},
     {{.name = "route",
       .summary = "what one routing decision costs, against nodes and indexed blocks",
       .flags = kRouteFlags,
