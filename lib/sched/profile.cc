@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "sched/least_squares.h"
 
@@ -205,6 +206,12 @@ Result<void> Profile::complete() {
   if (kv_bytes_per_token == 0) return invalid("node.kv_bytes_per_token is missing");
   if (kv_capacity_tokens == 0) return invalid("node.kv_capacity_tokens is missing");
   cost.read_bytes_per_s = net.bytes_per_s;
+  const double sum = std::accumulate(step_spread.begin(), step_spread.end(), 0.0);
+  if (!std::is_sorted(step_spread.begin(), step_spread.end()) || (!step_spread.empty() && !(sum > 1e-6)))
+    return invalid("decode.spread does not ascend, or is all 0");
+  const double scale = step_spread.empty() ? 1 : static_cast<double>(step_spread.size()) / sum;
+  if (std::abs(scale - 1) > 1e-9)  // as written and read back: the same
+    for (double& of_mean : step_spread) of_mean *= scale;
   return {};
 }
 

@@ -67,6 +67,9 @@ struct Profile {
   double reused_s_per_token = 0;  // loading the prefix, where it does not hide behind compute
   double chunk_s = 0;             // overhead of each chunk
   double join_s = 0;              // stall of a step per request that joins it
+  /// How steps scatter about the model: a step's time over the modelled one, at equal shares of all steps, ascending;
+  /// complete() makes their mean 1. Empty: they do not. It changes gaps that clients see, not what work takes in sum.
+  std::vector<double> step_spread;
   Roofline roofline;
   std::vector<PrefillSample> prefill_points;
   std::vector<StepSample> step_points;

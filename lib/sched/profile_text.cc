@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::array<std::string_view, 3> kKinds = {"fitted", "analytic", "measured"};  // order of Profile::Kind
 constexpr size_t kPointsMax = 10'000;
+constexpr size_t kSpreadMax = 1024;
 constexpr double kHuge = 1e18;
 
 enum class In : uint8_t { every, fitted, analytic };  // the kinds whose files hold the key
@@ -146,6 +147,19 @@ struct Reader {
     return {};
   }
 
+  Result<void> spread(const TomlEntry& e) {
+    if (!e.value.is_array() || e.value.size() > kSpreadMax)
+      return bad(e, "is not an array of at most " + std::to_string(kSpreadMax) + " numbers");
+    points_line = e.line;
+    profile.step_spread.clear();
+    for (const Json& value : e.value.items()) {
+      if (!value.is_number() || !(value.as_double() >= 0 && value.as_double() <= 1e6))
+        return bad(e, "holds something else than numbers from 0 to 1000000");
+      profile.step_spread.push_back(value.as_double());
+    }
+    return {};
+  }
+
   Result<void> points(const TomlEntry& e) {
     if (profile.kind != Profile::Kind::measured)
       return bad(e, "has no place in a profile of kind \"" + std::string(to_text(profile.kind)) + "\"");
@@ -190,6 +204,7 @@ struct Reader {
         return {};
       }
     }
+    if (e.key == "spread" && e.table == "decode") return spread(e);
     if (e.key == "points" && (e.table == "prefill" || e.table == "decode")) return points(e);
     for (const Number& n : kNumbers)
       if (n.table == e.table && n.key == e.key) return number(e, n);
@@ -240,6 +255,11 @@ std::string format_profile(const Profile& profile) {
         append_points(out, "points", p.step_points, [](const StepSample& s) {
           return std::array{s.rows, s.kv_tokens, s.seconds};
         });
+      if (table == "decode" && !p.step_spread.empty()) {
+        out += "spread = [";
+        for (size_t i = 0; i < p.step_spread.size(); ++i) out += (i ? ", " : "") + format_f64(p.step_spread[i]);
+        out += "]\n";
+      }
     }
     out += std::string(n.key) + " = ";
     out += n.real != nullptr ? format_f64(*n.real(p)) : std::to_string(*n.whole(p));

@@ -8,13 +8,14 @@
 
 namespace mc::sim {
 
-void Batch::add(double now_s, uint32_t request, uint64_t context, uint64_t steps) {
-  MC_ASSERT(steps > 0);
-  waiting_.push_back({request, context, steps, now_s});
+void Batch::add(double now_s, uint32_t request, uint64_t context, uint64_t steps, double token_s) {
+  MC_ASSERT(steps > 0 && token_s <= now_s);
+  waiting_.push_back({request, context, steps, now_s, token_s, 0});
   waiting_context_ += context;
   if (held_) return;
   if (rows_.empty()) return begin(now_s);
   stop_at_boundary();
+  waiting_.back().boundary_s = plan_end_s_ - now_s;
 }
 
 void Batch::stop_at_boundary() {
@@ -79,7 +80,7 @@ void Batch::advance(double now_s, std::vector<Done>& done) {
       std::pop_heap(rows_.begin(), rows_.end(), std::greater<>());
       rows_.pop_back();
       context_ -= row.context;
-      ended_.push_back({row.request, row.first_step, row.last_step});
+      ended_.push_back({row.request, row.first_step, row.last_step, row.silent_s, row.boundary_s});
       done.push_back({row.request, end_s});
     }
     begin(end_s);
@@ -92,12 +93,10 @@ void Batch::join(double now_s) {
     waiting_.pop_front();
     waiting_context_ -= w.context;
     context_ += w.context;
-    rows_.push_back({steps_ + w.steps, w.request, steps_, w.context + w.steps, now_s, w.made});
+    rows_.push_back(
+        {steps_ + w.steps, w.request, steps_, w.context + w.steps, now_s, now_s - w.token_s, w.boundary_s, w.made});
     std::push_heap(rows_.begin(), rows_.end(), std::greater<>());
     extra_s_ += profile_->join_s;
-    if (!w.resumed) continue;
-    for (Saved& s : saved_)
-      if (s.request == w.request) s.gaps.push_back(now_s - s.since_s), s.since_s = now_s;
   }
 }
 
@@ -116,10 +115,10 @@ void Batch::begin(double now_s) {
     Saved* saved = nullptr;
     for (Saved& s : saved_)
       if (s.request == row.request) saved = &s;
-    if (saved == nullptr) saved = &saved_.emplace_back(Saved{row.request, now_s, {}});
-    saved->since_s = now_s;
-    collect(row.first_step, steps_, saved->gaps);
-    waiting_.push_front({row.request, tokens, left, now_s, true, made(row)});
+    if (saved == nullptr) saved = &saved_.emplace_back(Saved{row.request, row.boundary_s, {}});
+    collect(row.first_step, steps_, row.silent_s, saved->gaps);
+    const double token_s = row.first_step == steps_ ? row.joined_s - row.silent_s : now_s;
+    waiting_.push_front({row.request, tokens, left, now_s, token_s, 0, made(row)});
     waiting_context_ += tokens;
   }
   if (preempted_ == 0 || context_ + 2 * rows_.size() < capacity_ || rows_.empty()) join(now_s);
@@ -158,7 +157,17 @@ void Batch::release(double now_s) {
   begin(now_s);
 }
 
-void Batch::collect(uint64_t first_step, uint64_t last_step, std::vector<double>& gaps) const {
+double Batch::scatter(uint64_t step) const {
+  const std::vector<double>& spread = profile_->step_spread;
+  if (spread.empty()) return 1;
+  uint64_t z = seed_ + (step + 1) * 0x9e3779b97f4a7c15ull;  // splitmix64: any step's draw without those before it
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+  return spread[(z ^ (z >> 31)) % spread.size()];
+}
+
+void Batch::collect(uint64_t first_step, uint64_t last_step, double silent_s, std::vector<double>& gaps) const {
+  if (first_step == last_step) return;
   const size_t before = gaps.size();
   auto stretch = std::upper_bound(past_.begin(), past_.end(), first_step,
                                   [](uint64_t step, const Stretch& s) { return step < s.first_step; });
@@ -167,35 +176,50 @@ void Batch::collect(uint64_t first_step, uint64_t last_step, std::vector<double>
   for (uint64_t step = first_step; step < last_step; ++stretch) {
     const uint64_t end = std::min(last_step, stretch->first_step + stretch->count);
     for (; step < end; ++step)
-      gaps.push_back(stretch->first_s + stretch->growth_s * static_cast<double>(step - stretch->first_step));
+      gaps.push_back(scatter(step) *
+                     (stretch->first_s + stretch->growth_s * static_cast<double>(step - stretch->first_step)));
   }
   // A hole before a step is part of its gap for the rows that were there before it.
   auto hole = std::upper_bound(holes_.begin(), holes_.end(), first_step,
                                [](uint64_t step, const Hole& h) { return step < h.step; });
   for (; hole != holes_.end() && hole->step < last_step; ++hole)
     gaps[before + (hole->step - first_step)] += hole->seconds;
+  gaps[before] += silent_s;
 }
+
+namespace {
+
+double longest_tenth(std::vector<double>& gaps) {
+  const auto longest = static_cast<ptrdiff_t>((gaps.size() + 9) / 10);
+  std::nth_element(gaps.begin(), gaps.begin() + longest - 1, gaps.end(), std::greater<>());
+  return std::accumulate(gaps.begin(), gaps.begin() + longest, 0.0) / static_cast<double>(longest);
+}
+
+}  // namespace
 
 Batch::Gaps Batch::take_gaps(uint32_t request, double silence_s) {
   gaps_.clear();
+  double boundary_s = -1;
   for (auto s = saved_.begin(); s != saved_.end(); ++s) {
     if (s->request != request) continue;
     gaps_ = std::move(s->gaps);
+    if (!gaps_.empty()) boundary_s = s->boundary_s;
     saved_.erase(s);
     break;
   }
   const auto ended = std::find_if(ended_.rbegin(), ended_.rend(), [&](const Ended& e) { return e.request == request; });
   MC_ASSERT(ended != ended_.rend());
-  collect(ended->first_step, ended->last_step, gaps_);
+  collect(ended->first_step, ended->last_step, ended->silent_s, gaps_);
+  if (boundary_s < 0) boundary_s = ended->boundary_s;  // of its first joining
   ended_.erase(std::next(ended).base());
   if (silence_s > 0) gaps_.push_back(silence_s);
   Gaps out;
   out.total_s = std::accumulate(gaps_.begin(), gaps_.end(), 0.0);
   out.count = gaps_.size();
-  const size_t longest = (gaps_.size() + 9) / 10;
-  std::nth_element(gaps_.begin(), gaps_.begin() + static_cast<ptrdiff_t>(longest - 1), gaps_.end(), std::greater<>());
-  out.longest_s = std::accumulate(gaps_.begin(), gaps_.begin() + static_cast<ptrdiff_t>(longest), 0.0) /
-                  static_cast<double>(longest);
+  std::vector<double> heard = gaps_;
+  gaps_.front() -= boundary_s;
+  out.longest_s = longest_tenth(gaps_);
+  out.heard_s = longest_tenth(heard);
   return out;
 }
 

@@ -6,6 +6,9 @@
 // So a stretch is summed in closed form, and a node's past is a list of stretches from which a request's gaps are
 // read when it ends. Requests join and leave at step boundaries only. A hole is time in which the batch stood still
 // (a coupled node's prefill, the stall of a join): it lengthens the next gap of the rows that were there already.
+// What a request waited for before it joined, its KV on the way included, lengthens the first gap it has here. One part
+// of that is told apart: the rest of the step under way when the KV came, which no placement and no admission changes.
+// Clients hear it; promises of TBT are about the rest, as in the papers' rules.
 #pragma once
 
 #include <cstdint>
@@ -32,6 +35,8 @@ class Batch {
     uint64_t first_step;
     uint64_t context;  // when it leaves
     double joined_s;
+    double silent_s = 0;       // from its token before joining until then
+    double boundary_s = 0;     // of that: for the step under way to end
     uint64_t made_before = 0;  // tokens, before it had to wait again
     bool operator>(const Row& other) const {
       return last_step != other.last_step ? last_step > other.last_step : request > other.request;
@@ -39,10 +44,12 @@ class Batch {
   };
 
   /// `capacity_tokens` bounds rows' context: others wait, and the newest row has to wait again if rows outgrow it.
-  Batch(const sched::Profile* profile, uint64_t capacity_tokens) : profile_(profile), capacity_(capacity_tokens) {}
+  /// `seed` is for how steps scatter, where the profile says that they do: all rows of a step see the same.
+  Batch(const sched::Profile* profile, uint64_t capacity_tokens, uint64_t seed = 0)
+      : profile_(profile), capacity_(capacity_tokens), seed_(seed) {}
 
-  /// A request with `context` tokens that will make `steps` >= 1 steps.
-  void add(double now_s, uint32_t request, uint64_t context, uint64_t steps);
+  /// A request with `context` tokens that will make `steps` >= 1 steps, and whose client had a token at `token_s`.
+  void add(double now_s, uint32_t request, uint64_t context, uint64_t steps, double token_s);
   /// Makes the steps that end by now_s; those whose rows ended are appended to `done`.
   void advance(double now_s, std::vector<Done>& done);
   /// When the batch next changes by itself; kNever = never.
@@ -77,7 +84,8 @@ class Batch {
   }
   /// Of a request that has just ended, `silence_s` (if above 0) being one more gap: of an earlier attempt.
   struct Gaps {
-    double longest_s = 0;  // mean of the longest tenth
+    double longest_s = 0;  // mean of the longest tenth, the wait for a step boundary not counted
+    double heard_s = 0;    // counted
     double total_s = 0;
     uint64_t count = 0;
   };
@@ -94,8 +102,7 @@ class Batch {
   struct Waiting {
     uint32_t request;
     uint64_t context, steps;
-    double since_s;
-    bool resumed = false;
+    double since_s, token_s, boundary_s;
     uint64_t made = 0;  // tokens, before it had to wait again
   };
   struct Stretch {
@@ -109,10 +116,11 @@ class Batch {
   struct Ended {
     uint32_t request;
     uint64_t first_step, last_step;
+    double silent_s, boundary_s;
   };
   struct Saved {  // gaps of a preempted request up to then
     uint32_t request;
-    double since_s;
+    double boundary_s;
     std::vector<double> gaps;
   };
 
@@ -120,11 +128,12 @@ class Batch {
   void join(double now_s);
   void run(uint64_t count, double seconds);
   double seconds_of(uint64_t count) const;
+  double scatter(uint64_t step) const;
   uint64_t steps_within(double seconds) const;
-  void collect(uint64_t first_step, uint64_t last_step, std::vector<double>& gaps) const;
+  void collect(uint64_t first_step, uint64_t last_step, double silent_s, std::vector<double>& gaps) const;
 
   const sched::Profile* profile_;
-  uint64_t capacity_;
+  uint64_t capacity_, seed_;
   std::vector<Row> rows_;  // heap: the first leaves first
   std::deque<Waiting> waiting_;
   std::vector<Stretch> past_;

@@ -4,9 +4,11 @@
 // again. A fit is judged on every second request, which it has not seen.
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <filesystem>
 #include <map>
+#include <numeric>
 
 #include "base/common_flags.h"
 #include "base/errors.h"
@@ -40,15 +42,19 @@ struct Samples {
   std::vector<sched::PrefillSample> prefills;
   std::vector<double> ttft_rest_s, ttft_s;  // of the same requests: what TTFT has besides computing, and TTFT
   std::vector<sched::StepSample> steps;
-  std::vector<sched::ReadSample> reads;  // their bytes in tokens, until the profile says how many bytes
+  std::vector<std::array<double, kWindow>> gaps_s;  // of each of `steps`
+  std::vector<double> first_gaps_s;                 // from the token that prefill gave to the first of decode
+  std::vector<sched::ReadSample> reads;             // their bytes in tokens, until the profile says how many bytes
   size_t requests = 0;
 };
 
 /// The batch around the middle of each window of an answer: who else had tokens on the node then.
-void add_steps(const std::vector<Answer>& node, std::vector<sched::StepSample>& out) {
+void add_steps(const std::vector<Answer>& node, Samples& out) {
   for (const Answer& a : node) {
-    double at = a.first_s;
-    for (size_t i = 0; i + kWindow <= a.gaps_s.size(); i += kWindow) {
+    if (a.gaps_s.empty()) continue;
+    out.first_gaps_s.push_back(a.gaps_s.front());
+    double at = a.first_s + a.gaps_s.front();  // the first has the hand-off in it
+    for (size_t i = 1; i + kWindow <= a.gaps_s.size(); i += kWindow) {
       double took = 0;
       for (size_t k = 0; k < kWindow; ++k) took += a.gaps_s[i + k];
       const double middle = at + took / 2;
@@ -59,7 +65,9 @@ void add_steps(const std::vector<Answer>& node, std::vector<sched::StepSample>& 
         const double share = other.end_s > other.first_s ? (middle - other.first_s) / (other.end_s - other.first_s) : 0;
         rows += 1, kv += other.input_tokens + share * static_cast<double>(other.gaps_s.size());
       }
-      if (took > 0 && rows > 0) out.push_back({rows, kv, took / kWindow});
+      if (took <= 0 || rows <= 0) continue;
+      out.steps.push_back({rows, kv, took / kWindow});
+      std::copy_n(a.gaps_s.begin() + static_cast<ptrdiff_t>(i), kWindow, out.gaps_s.emplace_back().begin());
     }
   }
 }
@@ -87,19 +95,18 @@ void add_request(const Json& r, Samples& out, std::map<std::string, std::vector<
 }
 
 Result<void> read_run(const std::string& path, Samples& out) {
-  auto text = read_file(path, kRunBytesMax);
-  if (!text) return as_user_error(err::kBadValue, std::move(text).error());
+  MC_TRY(text, read_input(path, kRunBytesMax));
   std::map<std::string, std::vector<Answer>> nodes;
   size_t line_number = 0;
-  for (size_t begin = 0; begin < text->size();) {
-    const size_t end = std::min(text->find('\n', begin), text->size());
-    const auto line = Json::parse(std::string_view(*text).substr(begin, end - begin));
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    const auto line = Json::parse(std::string_view(text).substr(begin, end - begin));
     ++line_number;
     begin = end + 1;
     if (!line) return user_error(err::kBadValue, line.error().what, path + ":" + std::to_string(line_number));
     if ((*line)["type"].as_string() == "request") add_request(*line, out, nodes);
   }
-  for (const auto& [name, answers] : nodes) add_steps(answers, out.steps);
+  for (const auto& [name, answers] : nodes) add_steps(answers, out);
   return {};
 }
 
@@ -129,6 +136,32 @@ double mape(const auto& samples, auto&& predicted, auto&& observed) {
   return samples.empty() ? 0 : sum / static_cast<double>(samples.size());
 }
 
+/// How steps scatter about the fitted model, as means of equal shares of them; and what a hand-off takes, which is what
+/// the first gaps have beside a step and, on average, the half of one under way.
+void fit_spread(const Samples& s, sched::Profile& p) {
+  constexpr size_t kShares = 256;
+  std::vector<double> ratios;
+  double step_s = 0;
+  for (size_t i = 0; i < s.steps.size(); ++i) {
+    const double model_s = p.cost.step(s.steps[i].rows, s.steps[i].kv_tokens);
+    step_s += model_s / static_cast<double>(s.steps.size());
+    for (const double gap_s : s.gaps_s[i])
+      if (model_s > 0) ratios.push_back(gap_s / model_s);
+  }
+  std::sort(ratios.begin(), ratios.end());
+  p.step_spread.clear();
+  for (size_t i = 0; i < kShares && ratios.size() >= 4 * kShares; ++i) {
+    const size_t begin = i * ratios.size() / kShares, end = (i + 1) * ratios.size() / kShares;
+    p.step_spread.push_back(std::accumulate(ratios.begin() + static_cast<ptrdiff_t>(begin),
+                                            ratios.begin() + static_cast<ptrdiff_t>(end), 0.0) /
+                            static_cast<double>(end - begin));
+  }
+  if (s.reads.size() >= 8 || s.first_gaps_s.empty()) return;  // fetches tell better
+  std::vector<double> first = s.first_gaps_s;
+  std::nth_element(first.begin(), first.begin() + static_cast<ptrdiff_t>(first.size() / 2), first.end());
+  p.net.latency_s = std::max(0.0, first[first.size() / 2] - 1.5 * step_s);
+}
+
 /// Fits on the samples of `which` half; 2 = all.
 sched::Profile fitted(const sched::Profile& base, const Samples& s, size_t which) {
   sched::Profile p = base;
@@ -141,6 +174,7 @@ sched::Profile fitted(const sched::Profile& base, const Samples& s, size_t which
   std::vector<sched::ReadSample> reads = all ? s.reads : half(s.reads, which);
   for (auto& read : reads) read.bytes *= static_cast<double>(p.kv_bytes_per_token);
   sched::fit_path(reads, p.net);
+  if (all) fit_spread(s, p);
   return p;
 }
 
@@ -160,7 +194,7 @@ bool wants_calibration(const cli::Args& args) {
 }
 
 Result<int> calibrate(const cli::Args& args) {
-  MC_TRY(base, run::open_profile(args.text(kProfile)));
+  MC_TRY(base, run::open_profile(args.given(kProfile) ? args.text(kProfile) : std::string(kProfile.fallback)));
   MC_TRY(files, run_files(args.text(kCalibrate)));
   Samples samples;
   for (const std::string& file : files) MC_CHECK(read_run(file, samples));

@@ -103,6 +103,21 @@ TEST_CASE("sched/profile: a measured profile goes through its points") {
   CHECK(format_profile(*again) == format_profile(*p));
 }
 
+TEST_CASE("sched/profile: how steps scatter has a mean of 1, and costs nothing in sum") {
+  const std::string head = "extends = \"a800-llama3-70b\"\n[decode]\nspread = ";
+  const auto p = parse_profile(head + "[1, 2, 3]\n", "p.toml");
+  REQUIRE(p.has_value());
+  CHECK(p->step_spread == std::vector<double>{0.5, 1, 1.5});
+  CHECK(p->step_s(3, 100) == builtin("a800-llama3-70b").step_s(3, 100));
+  const auto again = parse_profile(format_profile(*p), "again.toml");
+  REQUIRE(again.has_value());
+  CHECK(again->step_spread == p->step_spread);
+  for (const char* bad : {"[2, 1]", "[0, 0]", "[1, -1]", "[1, \"x\"]", "3", "[1e300]"}) {
+    CAPTURE(bad);
+    CHECK_FALSE(parse_profile(head + bad + "\n", "p.toml").has_value());
+  }
+}
+
 TEST_CASE("sched/profile: a file that extends a built-in changes only what it names") {
   const auto p = parse_profile("extends = \"h200-70b\"\nname = \"slow-net\"\n[paths.net]\nbytes_per_s = 12.5e9\n", "p");
   REQUIRE(p.has_value());

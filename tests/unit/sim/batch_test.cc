@@ -1,6 +1,7 @@
 #include "sim/batch.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 
 #include "base/rng.h"
@@ -16,6 +17,7 @@ struct Plain {
   struct Row {
     uint32_t request;
     uint64_t context, left;
+    double token_s;  // when its client had one last
     std::vector<double> gaps;
   };
   const sched::Profile& profile;
@@ -34,7 +36,8 @@ struct Plain {
   void advance(double now_s) {
     while (end_s >= 0 && end_s <= now_s) {
       for (Row& row : rows) {
-        row.gaps.push_back(step_s);
+        row.gaps.push_back(end_s - row.token_s);
+        row.token_s = end_s;
         ++row.context;
         if (--row.left == 0) ended[row.request] = {end_s, row.gaps};
       }
@@ -79,8 +82,9 @@ TEST_CASE("sim/batch: stretches give the times and gaps of single steps") {
       settle(now_s);
       plain.advance(now_s);
       const uint64_t context = 1 + rng.below(30'000), steps = 1 + rng.below(rng.chance(0.5) ? 5 : 300);
-      batch.add(now_s, r, context, steps);
-      plain.waiting.push_back({r, context, steps, {}});
+      const double token_s = now_s - (rng.chance(0.5) ? 0 : rng.uniform());
+      batch.add(now_s, r, context, steps, token_s);
+      plain.waiting.push_back({r, context, steps, token_s, {}});
       if (plain.end_s < 0) plain.begin(now_s);
     }
     settle(1e6);
@@ -91,51 +95,94 @@ TEST_CASE("sim/batch: stretches give the times and gaps of single steps") {
       CHECK(d.at_s == doctest::Approx(end_s).epsilon(1e-9));
       const Batch::Gaps got = batch.take_gaps(d.request, 0);
       CHECK(got.count == gaps.size());
-      CHECK(got.longest_s == doctest::Approx(longest(gaps)).epsilon(1e-9));
+      CHECK(got.heard_s == doctest::Approx(longest(gaps)).epsilon(1e-9));
+      CHECK(got.longest_s <= got.heard_s * (1 + 1e-12));
     }
     CHECK(batch.rows() == 0);
     CHECK(batch.context() == 0);
   }
 }
 
-TEST_CASE("sim/batch: a hole lengthens the gap of those who were there, not of who joins after it") {
+TEST_CASE("sim/batch: a hole lengthens the gap of those who were there and of who waits for its end") {
   const sched::Profile p = profile();
   Batch batch(&p, p.kv_capacity_tokens);
   std::vector<Batch::Done> done;
-  batch.add(0, 1, 1000, 3);
+  batch.add(0, 1, 1000, 3, 0);
   const double first_s = batch.next_s();
   batch.stop_at_boundary();
   batch.advance(batch.next_s(), done);
   const double boundary_s = first_s > 0 ? p.step_s(1, 1000) : 0;
   batch.hold(boundary_s);
   CHECK(batch.next_s() == Batch::kNever);
-  batch.add(boundary_s, 2, 1000, 2);
+  batch.add(boundary_s + 4, 2, 1000, 2, boundary_s + 3);
   batch.release(boundary_s + 5);
+  batch.add(boundary_s + 5, 3, 1000, 1, boundary_s + 5);
   while (batch.next_s() < Batch::kNever) batch.advance(batch.next_s(), done);
-  REQUIRE(done.size() == 2);
-  CHECK(batch.take_gaps(1, 0).longest_s > 5);
-  CHECK(batch.take_gaps(2, 0).longest_s < 0.1);
+  REQUIRE(done.size() == 3);
+  const double longest_s = batch.take_gaps(1, 0).heard_s;
+  CHECK(longest_s > 5);
+  CHECK(batch.take_gaps(2, 0).heard_s == doctest::Approx(longest_s - 3));
+  CHECK(batch.take_gaps(3, 0).heard_s < 0.1);
+}
+
+TEST_CASE("sim/batch: the wait for a step to end is heard but not promised; the wait for the KV is both") {
+  const sched::Profile p = profile();
+  Batch batch(&p, p.kv_capacity_tokens);
+  std::vector<Batch::Done> done;
+  batch.add(0, 1, 1000, 10, 0);
+  const double step_s = p.step_s(1, 1000), rest_s = step_s * 0.75, handoff_s = 0.01;
+  batch.add(step_s - rest_s, 2, 1000, 5, step_s - rest_s - handoff_s);
+  while (batch.next_s() < Batch::kNever) batch.advance(batch.next_s(), done);
+  const Batch::Gaps gaps = batch.take_gaps(2, 0);
+  const double joined_s = p.step_s(2, 2001);
+  CHECK(gaps.longest_s == doctest::Approx(joined_s + handoff_s));
+  CHECK(gaps.heard_s == doctest::Approx(joined_s + handoff_s + rest_s));
+}
+
+TEST_CASE(
+    "sim/batch: steps that scatter change the gaps that clients see, alike for all rows, and not when all is over") {
+  sched::Profile even = profile(), scattered = even;
+  scattered.step_spread = {0.5, 0.75, 0.75, 2};
+  REQUIRE(scattered.complete());
+  const auto run = [](const sched::Profile& p) {
+    Batch batch(&p, p.kv_capacity_tokens, 7);
+    std::vector<Batch::Done> done;
+    batch.add(0, 1, 1000, 400, 0);
+    batch.add(0, 2, 1000, 400, 0);
+    while (batch.next_s() < Batch::kNever) batch.advance(batch.next_s(), done);
+    REQUIRE(done.size() == 2);
+    return std::array{done[1].at_s, batch.take_gaps(1, 0).longest_s, batch.take_gaps(2, 0).longest_s};
+  };
+  const auto a = run(even), b = run(scattered);
+  CHECK(a[0] == b[0]);
+  CHECK(b[1] > 1.7 * a[1]);
+  CHECK(b[1] < 2.1 * a[1]);
+  CHECK(b[2] > 1.7 * a[2]);
 }
 
 TEST_CASE("sim/batch: rows that outgrow the memory make the newest wait, and all end") {
   const sched::Profile p = profile();
   Batch batch(&p, 1200);
   std::vector<Batch::Done> done;
-  batch.add(0, 1, 500, 400);
-  batch.add(0, 2, 500, 400);
-  batch.add(0, 3, 500, 10);
+  batch.add(0, 1, 500, 400, 0);
+  batch.add(0, 2, 500, 400, 0);
+  batch.add(0, 3, 500, 10, 0);
   while (batch.next_s() < Batch::kNever) batch.advance(batch.next_s(), done);
   REQUIRE(done.size() == 3);
   CHECK(batch.preempted() > 0);
-  for (const Batch::Done& d : done) CHECK(batch.take_gaps(d.request, 0).count >= (d.request == 3 ? 10u : 400u));
+  for (const Batch::Done& d : done) {  // every token has its gap, and the gaps fill the time
+    const Batch::Gaps gaps = batch.take_gaps(d.request, 0);
+    CHECK(gaps.count == (d.request == 3 ? 10u : 400u));
+    CHECK(gaps.total_s == doctest::Approx(d.at_s));
+  }
 }
 
 TEST_CASE("sim/batch: a node that fails tells what rows had made before memory made them wait, once") {
   const sched::Profile p = profile();
   Batch batch(&p, 1200);
   std::vector<Batch::Done> done;
-  batch.add(0, 1, 500, 400);
-  batch.add(0, 2, 500, 400);
+  batch.add(0, 1, 500, 400, 0);
+  batch.add(0, 2, 500, 400, 0);
   const auto made = [&] {
     std::map<uint32_t, uint64_t> out;
     Batch copy = batch;
@@ -150,7 +197,7 @@ TEST_CASE("sim/batch: a node that fails tells what rows had made before memory m
   while (batch.waiting() > 0) batch.advance(batch.next_s(), done);
   REQUIRE(batch.running().size() == 1);
   CHECK(made().at(2) == before);
-  batch.add(batch.next_s(), 3, 100, 50);
+  batch.add(batch.next_s(), 3, 100, 50, batch.next_s());
   const double boundary_s = batch.next_s();
   batch.advance(boundary_s, done);
   CHECK(made() == std::map<uint32_t, uint64_t>{{2, before + 1}, {3, 0}});
