@@ -100,6 +100,7 @@ std::string_view to_string(Fate fate) {
     case Fate::rejected_decode: return "rejected_decode";
     case Fate::rejected_after: return "rejected_after_prefill";
     case Fate::rejected_node: return "rejected_no_node";
+    case Fate::rejected_length: return "rejected_too_long";
   }
   return "unfinished";
 }
@@ -118,7 +119,7 @@ ClusterFigures figures_of(const std::vector<TraceRequest>& trace, const ClusterO
                           const ClusterRun& run) {
   ClusterFigures out;
   out.requests = trace.size();
-  std::vector<double> ttft, tbt, handoff;
+  std::vector<double> ttft, tbt, heard, handoff;
   double input = 0, dram = 0, remote = 0, ssd = 0, ttft_ok = 0, tbt_ok = 0;
   for (size_t i = 0; i < trace.size(); ++i) {
     const RequestRecord& r = run.requests[i];
@@ -127,6 +128,7 @@ ClusterFigures figures_of(const std::vector<TraceRequest>& trace, const ClusterO
     out.rejected_decode += r.fate == Fate::rejected_decode;
     out.rejected_after += r.fate == Fate::rejected_after;
     out.rejected_node += r.fate == Fate::rejected_node;
+    out.rejected_length += r.fate == Fate::rejected_length;
     out.gpu_s += r.prefill_s;
     if (r.fate != Fate::served) out.wasted_gpu_s += r.prefill_s;
     if (r.prefill_s > 0) {
@@ -138,12 +140,14 @@ ClusterFigures figures_of(const std::vector<TraceRequest>& trace, const ClusterO
     ttft.push_back(r.ttft_s);
     ttft_ok += options.sched.ttft_slo_s <= 0 || r.ttft_s <= options.sched.ttft_slo_s;
     tbt_ok += options.sched.tbt_slo_s <= 0 || r.tbt_s <= options.sched.tbt_slo_s;
-    if (r.tbt_s > 0) tbt.push_back(r.tbt_s), handoff.push_back(r.handoff_s);
+    if (r.tbt_s <= 0) continue;
+    tbt.push_back(r.tbt_s), heard.push_back(r.heard_tbt_s), handoff.push_back(r.handoff_s);
   }
   const double served = std::max<double>(1, static_cast<double>(out.served));
   out.ttft_ok = ttft_ok / served, out.tbt_ok = tbt_ok / served;
   out.gpu_s_mean = out.gpu_s / served;
   out.ttft_s = percentiles(std::move(ttft)), out.tbt_s = percentiles(std::move(tbt));
+  out.heard_tbt_s = percentiles(std::move(heard));
   out.handoff_s = percentiles(std::move(handoff));
   if (input > 0) {
     out.dram_hit = dram / input, out.remote_hit = remote / input, out.ssd_hit = ssd / input;

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <string>
 #include <string_view>
@@ -66,6 +67,8 @@ struct ClusterOptions {
   uint64_t seed = 0;
   uint32_t force = UINT32_MAX;  // a request that no admission rejects: what would have become of it
   bool keep_samples = true;
+  uint64_t misses_max = UINT64_MAX;             // the run ends, unfinished, when more requests are known not to be good
+  std::function<void(uint64_t over)> progress;  // called every few thousand events
 };
 
 enum class Fate : uint8_t {
@@ -75,6 +78,7 @@ enum class Fate : uint8_t {
   rejected_decode,   // TBT bound, before any work
   rejected_after,    // TBT bound, when its prefill was done
   rejected_node,     // no node of a role was there
+  rejected_length,   // longer than the context, with its answer
 };
 std::string_view to_string(Fate fate);
 
@@ -84,7 +88,8 @@ struct RequestRecord {
   uint32_t prefill = 0, decode = 0;  // node numbers, when dispatched
   float predicted_ttft_s = 0, predicted_tbt_s = 0;
   double ttft_s = 0;                     // arrival to the first token
-  double tbt_s = 0;                      // mean of the longest tenth of its gaps; 0 without a second token
+  double tbt_s = 0;                      // mean of the longest tenth of its gaps, hand-off included; 0: one token
+  double heard_tbt_s = 0;                // with the wait for a step boundary, as its client hears it
   double mean_gap_s = 0;                 //
   double handoff_s = 0;                  // first token to joining the batch
   double end_s = 0;                      // of the trace, when it was over
@@ -117,11 +122,11 @@ ClusterRun run_cluster(const std::vector<TraceRequest>& trace, const TraceBlocks
 /// What a run comes to.
 struct ClusterFigures {
   uint64_t requests = 0, served = 0, good = 0;  // good: served within both bounds
-  uint64_t rejected_prefill = 0, rejected_decode = 0, rejected_after = 0, rejected_node = 0;
-  double goodput_per_s = 0, goodput_low = 0, goodput_high = 0;  // with 95 % by bootstrap over requests
+  uint64_t rejected_prefill = 0, rejected_decode = 0, rejected_after = 0, rejected_node = 0, rejected_length = 0;
+  double goodput_per_s = 0, goodput_low = 0, goodput_high = 0;  // with 95 % by bootstrap; 0: all came at once
   double effective = 0;                                         // good / requests
   double ttft_ok = 0, tbt_ok = 0;                               // share of served
-  Percentiles ttft_s, tbt_s, handoff_s;
+  Percentiles ttft_s, tbt_s, heard_tbt_s, handoff_s;
   double token_hit = 0, dram_hit = 0, remote_hit = 0, ssd_hit = 0;
   double gpu_s = 0, gpu_s_mean = 0, wasted_gpu_s = 0;
   double batch_mean = 0;

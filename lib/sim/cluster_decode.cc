@@ -28,7 +28,7 @@ void ClusterEngine::arrive_at_decode(uint32_t r) {
   live.decoding = true;
   run_.requests[r].handoff_s = now_ - live.prefill_end_s;
   const uint32_t plan = batch.plan();
-  batch.add(now_, r, live.tokens + 1, steps_left(r));
+  batch.add(now_, r, live.tokens + 1, steps_left(r), live.prefill_end_s);
   if (batch.plan() != plan) schedule(live.decode);
 }
 
@@ -51,13 +51,15 @@ void ClusterEngine::finish(uint32_t r, double at_s) {
   RequestRecord& record = run_.requests[r];
   if (live.decoding) {
     const Batch::Gaps gaps = batches_[live.decode].take_gaps(r, live.gap_s);
-    record.tbt_s = gaps.longest_s;
+    record.tbt_s = gaps.longest_s, record.heard_tbt_s = gaps.heard_s;
     record.mean_gap_s = gaps.total_s / static_cast<double>(gaps.count);
     lengths_.observe_seconds(gaps.total_s);
   }
   lengths_.observe(static_cast<uint32_t>(trace_[r].output_tokens));
   record.fate = Fate::served;
   record.end_s = at_s;
+  ++over_;
+  if (!is_good(record, options_)) miss(r);
   leave(r);
   live.decoding = false;
 }
@@ -144,7 +146,7 @@ void ClusterEngine::coupled_chunk_done(uint32_t index) {
   } else {
     uncommit(r);
     live.decoding = true;
-    batch.add(now_, r, live.tokens + 1, steps_left(r));
+    batch.add(now_, r, live.tokens + 1, steps_left(r), live.prefill_end_s);
   }
   coupled_begin(index);
 }

@@ -29,7 +29,6 @@ ClusterEngine::ClusterEngine(const std::vector<TraceRequest>& trace, const Trace
       nodes_(options.shape.coupled > 0 ? options.shape.coupled
                                        : (options.shape.prefill + options.pipeline - 1) / options.pipeline),
       decodes_(options.shape.coupled > 0 ? options.shape.coupled : options.shape.decode),
-      batches_(decodes_.size(), Batch(options.profile, options.profile->kv_capacity_tokens)),
       caches_(static_cast<uint32_t>(nodes_.size()), options.dram_blocks, options.ssd_blocks, blocks.unique()),
       links_(nodes_.size() + decodes_.size(), options.profile->net.bytes_per_s),
       resident_(nodes_.size()),
@@ -37,6 +36,9 @@ ClusterEngine::ClusterEngine(const std::vector<TraceRequest>& trace, const Trace
   MC_ASSERT(options.policy != nullptr && options.pipeline > 0 && !nodes_.empty() && !decodes_.empty());
   MC_ASSERT_EQ(trace.size(), blocks.size());
   run_.requests.resize(trace.size());
+  for (size_t i = 0; i < decodes_.size(); ++i)
+    batches_.emplace_back(options.profile, options.profile->kv_capacity_tokens,
+                          Rng(options.seed).fork("steps").next() + i);
   for (Node& node : nodes_) node.stage_free.resize(options.pipeline);
   init_snapshot();
   if (options.keep_samples) watch_replicas();
@@ -57,10 +59,18 @@ ClusterRun ClusterEngine::run() {
   };
   uint32_t next = 0;
   double sample_s = 0;
-  while (next < trace_.size() || !events_.empty()) {
-    const double arrival = arrival_s(next), event = events_.empty() ? kNever : events_.front().at_s;
-    for (; options_.keep_samples && sample_s <= std::min(arrival, event); sample_s += options_.sample_s)
-      sample(sample_s);
+  for (;;) {
+    const double arrival = arrival_s(next), transfer = links_.next_s();
+    const double event = events_.empty() ? kNever : events_.front().at_s, first = std::min({arrival, transfer, event});
+    if (first == kNever || missed_ > options_.misses_max) break;
+    if (options_.progress && run_.events % 4096 == 0) options_.progress(over_);
+    for (; options_.keep_samples && sample_s <= first; sample_s += options_.sample_s) sample(sample_s);
+    if (transfer == first) {  // what arrives at a moment is there for whom it happens to then
+      now_ = transfer;
+      ++run_.events;
+      transfer_over(links_.finish_next());
+      continue;
+    }
     if (event > arrival) {
       now_ = arrival;
       arrive_request(next++);
@@ -88,7 +98,9 @@ ClusterRun ClusterEngine::run() {
 void ClusterEngine::handle(const Event& e) {
   switch (e.kind) {
     case Kind::pump: return pump(e.a);
-    case Kind::transfer: return transfer_over(e.a, e.b);
+    case Kind::ssd_read:
+      if (attempt_[e.a] == e.b) part_arrived(e.a);
+      return;
     case Kind::prefill_done:
       if (attempt_[e.a] == e.b) prefill_done(e.a);
       return;
@@ -113,8 +125,16 @@ void ClusterEngine::arrive_request(uint32_t r) {
   live.tokens = trace_[r].input_tokens;
   attempt_[r] = 1;
   run_.requests[r].attempts = 1;
+  // As the live front door: what does not fit with the longest answer it may have is no work for anybody.
+  if (live.tokens + std::max<uint64_t>(1, trace_[r].output_tokens) > profile_.context_tokens)
+    return reject(r, Fate::rejected_length);
   if (options_.hold) return hold(r);
   (void)place(r, true);
+}
+
+void ClusterEngine::miss(uint32_t r) {
+  missed_ += !live_[r].missed;
+  live_[r].missed = true;
 }
 
 uint64_t ClusterEngine::steps_left(uint32_t r) const {
@@ -131,8 +151,10 @@ void ClusterEngine::retry(uint32_t r, uint64_t more_made) {
   leave(r);
   const uint64_t made = live.made + (live.computed ? 1 : 0) + more_made;
   const double arrived_s = live.arrived_s, first_s = live.first_token_s, gap_s = live.gap_s;
+  const bool missed = live.missed;
   live = Live{};
   live.arrived_s = arrived_s, live.first_token_s = first_s, live.gap_s = gap_s, live.made = made;
+  live.missed = missed;
   if (made > 0) live.lost_s = now_;
   live.tokens = trace_[r].input_tokens + made;
   ++run_.retried;

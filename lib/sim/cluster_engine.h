@@ -18,7 +18,7 @@ class ClusterEngine {
   ClusterRun run();
 
  private:
-  enum class Kind : uint8_t { pump, transfer, prefill_done, arrive, batch, chunk, expire, fail, back };
+  enum class Kind : uint8_t { pump, ssd_read, prefill_done, arrive, batch, chunk, expire, fail, back };
   struct Event {
     double at_s;
     uint64_t order;  // equal times: in the order they were made
@@ -30,6 +30,7 @@ class ClusterEngine {
   struct Live {  // a request that is not over
     double arrived_s = 0, dispatched_s = 0, started_s = 0, first_token_s = 0, prefill_end_s = 0;
     double estimate_s = 0;         // prefill, as predicted
+    double estimated_s = 0;        // when, while it is held
     double work_s = 0;             // prefill, as it takes
     double lost_s = 0, gap_s = 0;  // when an attempt failed under it, and how long the client then heard nothing
     uint64_t tokens = 0;           // prompt, and the answer so far after a failure
@@ -40,6 +41,7 @@ class ClusterEngine {
     uint32_t missing = 0;             // parts of its prefix under way
     uint32_t active_at = UINT32_MAX;  // its place in active_
     bool computing = false, computed = false, sent = false, refused = false, placed = false, decoding = false;
+    bool missed = false;                                 // will not be good any more
     std::vector<std::pair<uint32_t, uint32_t>> waiters;  // requests (and attempts) whose fetch waits for this prefill
   };
 
@@ -66,6 +68,7 @@ class ClusterEngine {
   void at(double when_s, Kind kind, uint32_t a, uint32_t b = 0);
   void handle(const Event& event);
   void arrive_request(uint32_t r);
+  void miss(uint32_t r);
   void fail(const NodeFailure& failure);
   void come_back(const NodeFailure& failure);
   void retry(uint32_t r, uint64_t more_made);
@@ -82,6 +85,9 @@ class ClusterEngine {
   bool place(uint32_t r, bool last_chance);
   void dispatch(uint32_t r);
   void hold(uint32_t r);
+  double least_work(uint32_t r);
+  void keep_held(uint32_t r, double work_s);
+  void refresh_held();
   void bind_held();
   void reject(uint32_t r, Fate fate);
   void uncommit(uint32_t r);
@@ -94,9 +100,8 @@ class ClusterEngine {
   void start(uint32_t node, uint32_t r);
   double pipeline(Node& node, const Live& live);
   void prefill_done(uint32_t r);
-  void transfer_over(uint32_t transfer, uint32_t version);
+  void transfer_over(uint32_t transfer);
   void hand_over(uint32_t r);
-  void push_ends();
   void send(uint32_t r, uint32_t from, uint32_t to, double bytes, double cap, bool fetch);
 
   // cluster_decode.cc
@@ -116,6 +121,7 @@ class ClusterEngine {
   ClusterRun run_;
   Rng rng_;
   double now_ = 0, kv_bytes_ = 0;
+  uint64_t over_ = 0, missed_ = 0;  // requests
   uint64_t order_ = 0;
   std::vector<Event> events_;  // heap
   std::vector<Live> live_;
@@ -125,7 +131,6 @@ class ClusterEngine {
   std::vector<Batch> batches_;  // of decode or coupled nodes
   TieredCaches caches_;
   Links links_;
-  std::vector<Links::End> ends_;  // scratch
   struct Parcel {
     uint32_t request, attempt;
     bool fetch;  // else KV on its way to decode

@@ -8,8 +8,9 @@
 namespace mc::sim {
 
 namespace {
+constexpr double kEstimateAge = 1;    // seconds
 constexpr uint32_t kRefusedMax = 16;  // held requests that decode turns down before it is not asked again for now
-}
+}  // namespace
 
 void ClusterEngine::init_snapshot() {
   snapshot_.block_tokens = kTraceBlockTokens;
@@ -123,8 +124,8 @@ bool ClusterEngine::place(uint32_t r, bool last_chance) {
       return true;
     }
     const bool decode = placement_.verdict.stage == "decode";
-    if (!last_chance && decode) {
-      live.refused = true;
+    if (!last_chance) {  // a better moment or node may come, as long as there is time
+      live.refused = live.refused || decode;
       return false;
     }
     record.predicted_ttft_s = static_cast<float>(placement_.ttft_s + now_ - live.arrived_s);
@@ -172,7 +173,7 @@ void ClusterEngine::dispatch(uint32_t r) {
     ++live.missing;
     const double bytes = static_cast<double>(record.ssd_tokens) * kv_bytes_;
     node.ssd_free_s = std::max(now_, node.ssd_free_s) + profile_.ssd_read.seconds(bytes);
-    at(node.ssd_free_s, Kind::transfer, r, UINT32_MAX - attempt_[r]);
+    at(node.ssd_free_s, Kind::ssd_read, r, attempt_[r]);
   }
   if (fetches) {
     ++run_.fetches;
@@ -194,17 +195,41 @@ void ClusterEngine::dispatch(uint32_t r) {
 
 // ---- held requests ---------------------------------------------------------------------------
 
-void ClusterEngine::hold(uint32_t r) {
-  Live& live = live_[r];
+// Prefill of a request with the longest match that any node has now.
+double ClusterEngine::least_work(uint32_t r) {
   caches_.match(blocks_.of(r), resident_, readable_);
   const uint32_t best = *std::max_element(resident_.begin(), resident_.end());
-  const double reused = static_cast<double>(std::min<uint64_t>(best * kTraceBlockTokens, live.tokens - 1));
-  live.estimate_s = profile_.prefill_s(static_cast<double>(live.tokens), reused);
-  const std::pair<double, uint32_t> entry{live.estimate_s, r};
+  const uint64_t tokens = live_[r].tokens;
+  const double reused = static_cast<double>(std::min<uint64_t>(best * kTraceBlockTokens, tokens - 1));
+  return profile_.prefill_s(static_cast<double>(tokens), reused);
+}
+
+void ClusterEngine::keep_held(uint32_t r, double work_s) {
+  Live& live = live_[r];
+  live.estimate_s = work_s;
+  live.estimated_s = now_;
+  const std::pair<double, uint32_t> entry{work_s, r};
   held_.insert(std::upper_bound(held_.begin(), held_.end(), entry), entry);
   if (options_.sched.ttft_slo_s > 0 && attempt_[r] == 1)
-    at(live.arrived_s + options_.sched.ttft_slo_s - live.estimate_s + 1e-3, Kind::expire, r);
+    at(live.arrived_s + options_.sched.ttft_slo_s - work_s + 1e-3, Kind::expire, r);
+}
+
+void ClusterEngine::hold(uint32_t r) {
+  keep_held(r, least_work(r));
   bind_held();
+}
+
+// Others compute prefixes, and caches forget: what a held request would take is looked at again once in a while.
+void ClusterEngine::refresh_held() {
+  bool moved = false;
+  for (auto& [work_s, r] : held_) {
+    if (now_ - live_[r].estimated_s < kEstimateAge) continue;
+    const double is_s = least_work(r);
+    moved = moved || is_s != work_s;
+    work_s = live_[r].estimate_s = is_s;
+    live_[r].estimated_s = now_;
+  }
+  if (moved) std::sort(held_.begin(), held_.end());
 }
 
 // Gives nodes that are about to be free the held request with the least work that is admitted now.
@@ -214,6 +239,7 @@ void ClusterEngine::bind_held() {
                        [&](const Node& node) { return node.up && queue_of(node) <= options_.hold_lead_s; });
   };
   bool may = free_node();
+  if (may) refresh_held();
   uint32_t refused = 0;
   for (size_t i = 0; i < held_.size();) {
     const uint32_t r = held_[i].second;
@@ -223,7 +249,11 @@ void ClusterEngine::bind_held() {
     const bool late = bounded && left_s < live_[r].estimate_s;
     if (late) {
       held_.erase(held_.begin() + static_cast<ptrdiff_t>(i));
-      reject(r, live_[r].refused ? Fate::rejected_decode : Fate::rejected_prefill);
+      const double work_s = least_work(r);  // others may have computed its prefix meanwhile
+      if (left_s >= work_s)
+        keep_held(r, work_s), i = 0;
+      else
+        reject(r, live_[r].refused ? Fate::rejected_decode : Fate::rejected_prefill);
       continue;
     }
     if (!may || refused >= kRefusedMax) {
@@ -286,6 +316,8 @@ void ClusterEngine::reject(uint32_t r, Fate fate) {
   leave(r);
   run_.requests[r].fate = fate;
   run_.requests[r].end_s = now_;
+  ++over_;
+  miss(r);
 }
 
 }  // namespace mc::sim

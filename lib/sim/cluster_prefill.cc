@@ -11,29 +11,17 @@ namespace {
 constexpr double kUncapped = 1e300;  // bytes/s
 }
 
-void ClusterEngine::push_ends() {
-  for (const Links::End& end : ends_) at(end.at_s, Kind::transfer, end.transfer, end.version);
-  ends_.clear();
-}
-
 void ClusterEngine::send(uint32_t r, uint32_t from, uint32_t to, double bytes, double cap, bool fetch) {
-  const uint32_t id = links_.start(now_, from, to, bytes, cap, ends_);
+  const uint32_t id = links_.start(now_, from, to, bytes, cap);
   if (transfer_of_.size() <= id) transfer_of_.resize(id + 1);
   transfer_of_[id] = {r, attempt_[r], fetch};
-  push_ends();
 }
 
 void ClusterEngine::begin_fetch(uint32_t r, uint32_t holder, double bytes) {
   send(r, holder, live_[r].node, bytes, kUncapped, true);
 }
 
-void ClusterEngine::transfer_over(uint32_t transfer, uint32_t version) {
-  if (version >= UINT32_MAX - 100) {  // a read from SSD: `transfer` is the request
-    if (attempt_[transfer] == UINT32_MAX - version) part_arrived(transfer);
-    return;
-  }
-  if (!links_.finish({transfer, version, now_}, ends_)) return;
-  push_ends();
+void ClusterEngine::transfer_over(uint32_t transfer) {
   const auto [r, attempt, fetch] = transfer_of_[transfer];
   if (attempt_[r] != attempt || !live_[r].placed) return;
   if (fetch) return part_arrived(r);
@@ -125,6 +113,7 @@ void ClusterEngine::first_token(uint32_t r) {
   if (attempt_[r] == 1 || live.first_token_s == 0) {
     record.ttft_s = now_ - live.arrived_s;
     live.first_token_s = now_;
+    if (options_.sched.ttft_slo_s > 0 && record.ttft_s > options_.sched.ttft_slo_s) miss(r);
   }
   if (live.lost_s > 0) live.gap_s += now_ - live.lost_s;
   const auto waiters = std::move(live.waiters);
@@ -150,10 +139,14 @@ void ClusterEngine::prefill_done(uint32_t r) {
   if (options_.hold) bind_held();
 }
 
-// All but the tail is in the decode node's DRAM: the last layer's KV goes on to the device (6.2), or all of it.
+// All but the tail is in the decode node's DRAM: the last layer's KV of the last chunk goes on to the device (6.2), or
+// all of it.
 void ClusterEngine::hand_over(uint32_t r) {
-  const double bytes = static_cast<double>(live_[r].tokens) * kv_bytes_;
-  const double part = options_.layer_wise ? bytes / static_cast<double>(profile_.layers) : bytes;
+  const Live& live = live_[r];
+  const uint64_t chunk = std::min(profile_.chunk_tokens, live.tokens - live.reused);
+  const double layers = static_cast<double>(profile_.layers);
+  const double part =
+      kv_bytes_ * (options_.layer_wise ? static_cast<double>(chunk) / layers : static_cast<double>(live.tokens));
   const double sent_s = options_.layer_wise ? profile_.net.seconds(part) : profile_.net.latency_s;
   at(now_ + sent_s + profile_.load.seconds(part), Kind::arrive, r, attempt_[r]);
 }

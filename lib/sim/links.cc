@@ -6,11 +6,37 @@
 
 namespace mc::sim {
 
-Links::Links(size_t ends, double bytes_per_s) : bytes_per_s_(bytes_per_s), out_(ends), in_(ends) {
+Links::Links(size_t ends, double bytes_per_s)
+    : bytes_per_s_(bytes_per_s), out_share_(ends), in_share_(ends), out_(ends), in_(ends) {
   MC_ASSERT(bytes_per_s > 0);
 }
 
-uint32_t Links::start(double now_s, uint32_t from, uint32_t to, double bytes, double cap, std::vector<End>& moved) {
+// Equal times: the lower number, so that the order does not depend on what the heap went through.
+bool Links::before(uint32_t a, uint32_t b) const {
+  const double x = transfers_[a].end_s, y = transfers_[b].end_s;
+  return x != y ? x < y : a < b;
+}
+
+void Links::put(size_t place, uint32_t id) {
+  heap_[place] = id;
+  transfers_[id].place = place;
+}
+
+void Links::sift(size_t place) {
+  const uint32_t id = heap_[place];
+  for (; place > 0 && before(id, heap_[(place - 1) / 2]); place = (place - 1) / 2) put(place, heap_[(place - 1) / 2]);
+  for (;;) {
+    size_t child = 2 * place + 1;
+    if (child >= heap_.size()) break;
+    if (child + 1 < heap_.size() && before(heap_[child + 1], heap_[child])) ++child;
+    if (!before(heap_[child], id)) break;
+    put(place, heap_[child]);
+    place = child;
+  }
+  put(place, id);
+}
+
+uint32_t Links::start(double now_s, uint32_t from, uint32_t to, double bytes, double cap) {
   uint32_t id = static_cast<uint32_t>(transfers_.size());
   if (free_.empty()) {
     transfers_.push_back({});
@@ -18,40 +44,59 @@ uint32_t Links::start(double now_s, uint32_t from, uint32_t to, double bytes, do
     id = free_.back();
     free_.pop_back();
   }
-  Transfer& t = transfers_[id];
-  t.from = from, t.to = to, t.left = bytes, t.rate = 0, t.cap = cap, t.since_s = now_s, t.active = true;
+  transfers_[id] = {from, to, heap_.size(), bytes, 0, cap, now_s, kNever};
+  heap_.push_back(id);
   moved_bytes_ += bytes;
   out_[from].push_back(id);
   in_[to].push_back(id);
-  update(now_s, from, to, moved);
+  update(now_s, from, to);
   return id;
 }
 
-void Links::update(double now_s, uint32_t from, uint32_t to, std::vector<End>& moved) {
+double Links::share_of(const std::vector<uint32_t>& link) const {
+  double share = bytes_per_s_ / static_cast<double>(link.size());
+  for (size_t below = 0;;) {  // each round finds more streams below the share, or ends
+    double slow = 0;
+    size_t count = 0;
+    for (const uint32_t id : link)
+      if (transfers_[id].cap <= share) slow += transfers_[id].cap, ++count;
+    if (count == below || count == link.size()) return share;
+    below = count;
+    share = (bytes_per_s_ - slow) / static_cast<double>(link.size() - count);
+  }
+}
+
+void Links::update(double now_s, uint32_t from, uint32_t to) {
+  out_share_[from] = share_of(out_[from]), in_share_[to] = share_of(in_[to]);
   const auto refresh = [&](uint32_t id) {
     Transfer& t = transfers_[id];
-    const double rate = std::min({bytes_per_s_ / static_cast<double>(out_[t.from].size()),
-                                  bytes_per_s_ / static_cast<double>(in_[t.to].size()), t.cap});
+    const double rate = std::min({out_share_[t.from], in_share_[t.to], t.cap});
     if (rate == t.rate) return;
     t.left = std::max(0.0, t.left - t.rate * (now_s - t.since_s));
     t.since_s = now_s;
     t.rate = rate;
-    moved.push_back({id, ++t.version, now_s + t.left / rate});
+    t.end_s = now_s + t.left / rate;
+    sift(t.place);
   };
   for (const uint32_t id : out_[from]) refresh(id);
   for (const uint32_t id : in_[to]) refresh(id);
 }
 
-bool Links::finish(const End& end, std::vector<End>& moved) {
-  Transfer& t = transfers_[end.transfer];
-  if (!t.active || t.version != end.version) return false;
-  t.active = false;
-  ++t.version;
-  std::erase(out_[t.from], end.transfer);
-  std::erase(in_[t.to], end.transfer);
-  free_.push_back(end.transfer);
-  update(end.at_s, t.from, t.to, moved);
-  return true;
+uint32_t Links::finish_next() {
+  MC_ASSERT(!heap_.empty());
+  const uint32_t id = heap_.front();
+  const Transfer t = transfers_[id];
+  const uint32_t last = heap_.back();
+  heap_.pop_back();
+  if (last != id) {
+    put(0, last);
+    sift(0);
+  }
+  std::erase(out_[t.from], id);
+  std::erase(in_[t.to], id);
+  free_.push_back(id);
+  update(t.end_s, t.from, t.to);
+  return id;
 }
 
 double Links::leaving_bytes(uint32_t end, double now_s) const {

@@ -1,47 +1,54 @@
 // The network of a simulated cluster: every node sends and receives through a link of its own, and a link is
 // shared evenly by the transfers on it (which is what slices of many transfers in one queue come to).
 //
-//   rate of a transfer = min(out link / transfers leaving its source, in link / transfers entering its target, cap)
+//   rate of a transfer = min(cap, share of the out link, share of the in link)
+//   share of a link    = the x with which the sum of min(cap, x) over its transfers fills it
 //
-// Shares that a slower transfer leaves unused are not given to others. Rates change when a transfer starts or
-// ends; between such moments they are constant, so a transfer costs a few events however large it is.
+// so what a stream that is produced slowly leaves unused goes to the others, but not what the link at a transfer's
+// other end takes from it. Rates change when a transfer starts or ends; between such moments they are constant, so a
+// transfer is two events however large it is. All ends stand in one heap with places, where a changed rate moves an
+// end: links that thousands share stay a matter of seconds.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 namespace mc::sim {
 
 class Links {
  public:
-  struct End {
-    uint32_t transfer, version;
-    double at_s;
-  };
+  static constexpr double kNever = std::numeric_limits<double>::infinity();
 
   Links(size_t ends, double bytes_per_s);
-  /// `cap` bytes/s at most (a stream that is produced no faster). Appends to `moved` the transfers that now end at
-  /// another time than was said before, this one included.
-  uint32_t start(double now_s, uint32_t from, uint32_t to, double bytes, double cap, std::vector<End>& moved);
-  /// False: `end` is not valid any more. Otherwise the transfer is over.
-  bool finish(const End& end, std::vector<End>& moved);
+  /// `cap` bytes/s at most (a stream that is produced no faster). Numbers are used again once a transfer is over.
+  uint32_t start(double now_s, uint32_t from, uint32_t to, double bytes, double cap);
+  /// When the next transfer is over; kNever = none is under way.
+  double next_s() const { return heap_.empty() ? kNever : transfers_[heap_.front()].end_s; }
+  /// Ends that transfer and returns it.
+  uint32_t finish_next();
   uint32_t leaving(uint32_t end) const { return static_cast<uint32_t>(out_[end].size()); }
   double leaving_bytes(uint32_t end, double now_s) const;
   double moved_bytes() const { return moved_bytes_; }
 
  private:
   struct Transfer {
-    uint32_t from = 0, to = 0, version = 0;
-    double left = 0, rate = 0, cap = 0, since_s = 0;
-    bool active = false;
+    uint32_t from = 0, to = 0;
+    size_t place = 0;  // in heap_
+    double left = 0, rate = 0, cap = 0, since_s = 0, end_s = 0;
   };
-  void update(double now_s, uint32_t from, uint32_t to, std::vector<End>& moved);
+  void update(double now_s, uint32_t from, uint32_t to);
+  double share_of(const std::vector<uint32_t>& link) const;
+  bool before(uint32_t a, uint32_t b) const;
+  void put(size_t place, uint32_t id);
+  void sift(size_t place);
 
   double bytes_per_s_;
+  std::vector<double> out_share_, in_share_;  // of each end
   double moved_bytes_ = 0;
   std::vector<Transfer> transfers_;
-  std::vector<uint32_t> free_;
+  std::vector<uint32_t> free_, heap_;            // heap_: those under way, the first ends first
   std::vector<std::vector<uint32_t>> out_, in_;  // transfers of each end
 };
 

@@ -19,9 +19,10 @@ struct World::Process {
   std::unique_ptr<node::Machine> machine;  // null = not running
   node::Worker* worker = nullptr;          // the same machine, null for the conductor
   TimePoint tick_at = kNever;
-  std::map<uint64_t, uint64_t> memory;  // extent offset in the KV buffer -> tag
-  std::map<uint64_t, uint64_t> claims;  // extent offset -> the read or run writing it
-  std::set<uint64_t> cancelled;         // reads and runs
+  std::map<uint64_t, uint64_t> memory;        // extent offset in the KV buffer -> tag
+  std::map<uint64_t, uint64_t> claims;        // extent offset -> the read or run writing it
+  std::set<uint64_t> cancelled;               // reads and runs
+  TimePoint sends_until{}, receives_until{};  // its links, with a profile
 
   const std::string& called() const { return name; }
 };

@@ -45,9 +45,7 @@ void World::run_for(Duration d, const std::function<bool()>& stop) {
 }
 
 bool World::run_until_done(Duration limit) {
-  const auto done = [&] {
-    return std::all_of(outcomes_.begin(), outcomes_.end(), [](const auto& o) { return o.second.ended != kNever; });
-  };
+  const auto done = [&] { return unended() == 0; };
   if (!done()) run_for(limit, done);
   return done();
 }
@@ -154,7 +152,7 @@ void World::crash(const std::string& name) {
   process.claims.clear();
   if (name == node::kConductor) {  // its clients' connections close with it
     for (auto& [req, outcome] : outcomes_)
-      if (outcome.ended == kNever) outcome.ended = now_, outcome.end = "closed", outcome.connection_lost = true;
+      if (outcome.ended == kNever) over(outcome, "closed"), outcome.connection_lost = true;
   }
   if (!options_.faults.tell_peers_of_crash) return;
   for (const auto& [other, p] : processes_) {
@@ -215,7 +213,7 @@ RequestId World::submit(std::vector<uint32_t> ids, uint32_t max_tokens, Duration
   outcome.deadline = now_ + deadline;
   Process& c = *processes_.at(std::string(node::kConductor));
   if (!c.machine) {
-    outcome.ended = now_, outcome.end = "refused", outcome.connection_lost = true;
+    over(outcome, "refused"), outcome.connection_lost = true;
     return req;
   }
   node::Submit submit;
@@ -224,7 +222,7 @@ RequestId World::submit(std::vector<uint32_t> ids, uint32_t max_tokens, Duration
   submit.salt = std::move(salt);
   submit.sampling.temperature = 0;
   submit.stopping.max_tokens = max_tokens;
-  submit.stopping.stop_ids = {kStopToken};
+  if (options_.profile == nullptr) submit.stopping.stop_ids = {kStopToken};
   submit.deadline = deadline;
   if (options_.priorities) {
     submit.priority = static_cast<int>(requests_ % 5) - 2;
@@ -241,7 +239,13 @@ void World::disconnect(const RequestId& req) {
   if (outcome.ended != kNever) return;
   Process& c = *processes_.at(std::string(node::kConductor));
   if (c.machine) deliver(std::string(node::kConductor), c.instance, node::ClientCancel{req, "client_gone"});
-  if (outcome.ended == kNever) outcome.ended = now_, outcome.end = "abort";
+  if (outcome.ended == kNever) over(outcome, "abort");
+}
+
+void World::over(Outcome& outcome, std::string end) {
+  outcome.ended = now_;
+  outcome.end = std::move(end);
+  ++ended_;
 }
 
 void World::on_reply(const node::Reply& reply) {
@@ -251,12 +255,16 @@ void World::on_reply(const node::Reply& reply) {
     if (reply.index != outcome.answer.size())
       return violate(reply.req + ": token " + std::to_string(reply.index) + " came as number " +
                      std::to_string(outcome.answer.size()));
-    if (outcome.answer.empty()) outcome.first_token = now_, outcome.journey = reply.journey;
+    if (outcome.answer.empty())
+      outcome.first_token = now_, outcome.journey = reply.journey;
+    else
+      outcome.gaps_s.push_back(to_seconds(now_ - outcome.last_token));
+    outcome.last_token = now_;
     outcome.answer.push_back(reply.token);
     return;
   }
-  outcome.ended = now_;
-  outcome.end = reply.kind == node::Reply::Kind::finished ? reply.finish_reason : reply.code;
+  outcome.allowed_s = reply.allowed_ms * 1e-3;
+  over(outcome, reply.kind == node::Reply::Kind::finished ? reply.finish_reason : reply.code);
   if (now_ > outcome.deadline + options_.client_grace)
     violate(reply.req + ": ended " + std::to_string(to_ms(now_ - outcome.deadline)) + " ms after its deadline");
   const auto expected = oracle(outcome.ids, outcome.max_tokens);

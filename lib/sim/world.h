@@ -52,6 +52,10 @@ struct WorldOptions {
   bool priorities = false;        // requests have priorities -2 to 2 in turn, and sessions
   Duration client_grace = 100ms;  // promise 2: no request outlives its deadline by more
   bool verify_checksums = true;   // false = the canary: corrupt bytes get through and must be noticed
+  /// What runs and reads cost; null: quick ones. With a profile no token ends an answer before its length, as with
+  /// costed workers (run/costed.h), whose times and links these are.
+  const sched::Profile* profile = nullptr;
+  uint32_t decode_pages = 0;  // of decode nodes; 0 = page_count
   Faults faults;
 };
 
@@ -61,7 +65,10 @@ struct Outcome {
   uint32_t max_tokens = 0;
   TimePoint submitted{}, deadline{}, first_token = kNever, ended = kNever;
   std::vector<uint32_t> answer;
+  TimePoint last_token = kNever;
+  std::vector<double> gaps_s;    // between tokens
   std::string end;               // "" while running; stop, length, abort, or the error code
+  double allowed_s = 0;          // the bound that a rejection is for
   bool connection_lost = false;  // the conductor died under it
   node::Journey journey;
 };
@@ -87,6 +94,7 @@ class World {
   void run_for(Duration d, const std::function<bool()>& stop = {});
   /// Until every request has ended; false when `limit` passed first.
   bool run_until_done(Duration limit);
+  uint64_t unended() const { return outcomes_.size() - ended_; }
   /// Nothing queued, leased, pinned or owned on any live node. Explains what is not.
   std::string leftovers() const;
 
@@ -120,7 +128,11 @@ class World {
   void finish_read(const std::string& name, const InstanceId& instance, const node::Read& read, Code fate);
   void perform_chunk(Process& process, const node::RunChunk& run);
   void perform_step(Process& process, const node::RunStep& run);
+  Duration read_time(Process& process, const node::Read& read, uint64_t bytes);
+  Duration chunk_time(const node::RunChunk& run) const;
+  Duration step_time(const node::RunStep& run) const;
   void on_reply(const node::Reply& reply);
+  void over(Outcome& outcome, std::string end);
   void claim(Process& process, uint64_t offset, uint64_t op, const kv::Pool& pool, kv::PageIndex page);
   void release_claims(Process& process, uint64_t op);
   uint32_t sample(const Process& process, const std::vector<uint32_t>& pages) const;
@@ -129,7 +141,7 @@ class World {
   WorldOptions options_;
   Rng rng_;
   TimePoint now_{};
-  uint64_t seq_ = 0, instances_ = 0, requests_ = 0, events_run_ = 0;
+  uint64_t seq_ = 0, instances_ = 0, requests_ = 0, events_run_ = 0, ended_ = 0;
   std::vector<Pending> queue_;  // heap
   std::map<std::string, std::unique_ptr<Process>> processes_;
   std::map<std::pair<std::string, std::string>, TimePoint> last_arrival_;

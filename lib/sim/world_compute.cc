@@ -27,6 +27,12 @@ ExtentLayout layout_of(const WorldOptions& o) {
   return layout;
 }
 
+// A page stands for so many times the bytes it has.
+double byte_scale(const sched::Profile& profile, const ExtentLayout& layout) {
+  return static_cast<double>(profile.kv_bytes_per_token * layout.block_tokens) /
+         static_cast<double>(layout.layers * layout.layer_bytes());
+}
+
 }  // namespace
 
 uint64_t tag_begin(uint64_t previous, uint32_t layer) {
@@ -63,12 +69,13 @@ std::vector<uint32_t> World::oracle(const std::vector<uint32_t>& ids, uint32_t c
   };
   for (uint32_t id : ids) feed(id);
   std::vector<uint32_t> answer;
+  const bool stops = options_.profile == nullptr;
   while (answer.size() < count && tokens + 1 <= options_.context_tokens) {
     uint64_t sum = 0;
     for (const auto& block : blocks)
       for (uint64_t tag : block) sum = tag_fold(sum, tag);
     answer.push_back(tag_token(sum));
-    if (answer.back() == kStopToken || tokens + 1 >= options_.context_tokens) break;
+    if ((stops && answer.back() == kStopToken) || tokens + 1 >= options_.context_tokens) break;
     feed(answer.back());
   }
   return answer;
@@ -90,6 +97,11 @@ std::unique_ptr<node::Worker> World::make_worker(const std::string& name, const 
   o.cost.prefill_s = to_seconds(kChunkBase), o.cost.prefill_s_per_token = to_seconds(kTokenCost);
   o.cost.decode_s = to_seconds(kStepBase), o.cost.decode_s_per_row = to_seconds(kRowCost);
   o.cost.read_bytes_per_s = kReadBytesPerSecond;
+  if (const sched::Profile* p = options_.profile) {
+    o.cost = p->cost;
+    o.cost.read_bytes_per_s /= byte_scale(*p, o.layout);
+    if (name[0] == 'd' && options_.decode_pages > 0) o.page_count = options_.decode_pages;
+  }
   o.seed = rng_.next();
   if (name[0] == 'p') {
     o.role = wire::Role::prefill;
@@ -124,6 +136,17 @@ void World::release_claims(Process& process, uint64_t op) {
 
 // ---- reads -----------------------------------------------------------------------------------
 
+// With a profile a link carries one read at a time, the reader's and the source's, as costed workers have it.
+Duration World::read_time(Process& process, const node::Read& read, uint64_t bytes) {
+  const sched::Profile* p = options_.profile;
+  if (p == nullptr) return from_seconds(static_cast<double>(bytes) / kReadBytesPerSecond);
+  Process& source = *processes_.at(read.peer);
+  const TimePoint start = std::max({now_, process.receives_until, source.sends_until});
+  const double modelled = static_cast<double>(bytes) * byte_scale(*p, process.worker->local_layout(read.pool));
+  source.sends_until = process.receives_until = start + from_seconds(modelled / p->net.bytes_per_s);
+  return process.receives_until - now_ + from_seconds(p->net.latency_s);
+}
+
 void World::perform_read(Process& process, const node::Read& read) {
   const kv::Pool& pool = process.worker->local_pool(read.pool);
   uint64_t bytes = 0;
@@ -133,8 +156,7 @@ void World::perform_read(Process& process, const node::Read& read) {
     bytes += slice.bytes;
   }
   const Faults& f = options_.faults;
-  Duration took = Duration(rng_.between(f.delay_min.count(), f.delay_max.count())) +
-                  from_seconds(static_cast<double>(bytes) / kReadBytesPerSecond);
+  Duration took = Duration(rng_.between(f.delay_min.count(), f.delay_max.count())) + read_time(process, read, bytes);
   Code fate = rng_.chance(f.fail_read) ? Code::peer_lost : Code::ok;
   if (took > read.budget) took = std::max(read.budget, Duration(0)), fate = Code::timeout;
   at(now_ + took,
@@ -182,6 +204,23 @@ uint32_t World::sample(const Process& process, const std::vector<uint32_t>& page
   return tag_token(sum);
 }
 
+Duration World::chunk_time(const node::RunChunk& run) const {
+  const sched::Profile* p = options_.profile;
+  if (p == nullptr) return kChunkBase + kTokenCost * static_cast<int64_t>(run.tokens.size());
+  const double begin = run.start, end = begin + static_cast<double>(run.tokens.size());
+  double seconds = p->chunk_s + p->chunk_compute_s(begin, end);
+  if (run.start == run.reused) seconds += p->fixed_s() + p->reused_s_per_token * run.reused;
+  return from_seconds(seconds);
+}
+
+Duration World::step_time(const node::RunStep& run) const {
+  const sched::Profile* p = options_.profile;
+  if (p == nullptr) return kStepBase + kRowCost * static_cast<int64_t>(run.rows.size());
+  double kv_tokens = 0, joining = 0;
+  for (const auto& row : run.rows) kv_tokens += row.position + 1, joining += row.joined;
+  return from_seconds(p->step_s(static_cast<double>(run.rows.size()), kv_tokens) + joining * p->join_s);
+}
+
 void World::perform_chunk(Process& process, const node::RunChunk& run) {
   const ExtentLayout layout = process.worker->local_layout(0);
   const uint32_t bt = layout.block_tokens, first = run.start / bt;
@@ -191,13 +230,13 @@ void World::perform_chunk(Process& process, const node::RunChunk& run) {
     for (uint32_t l = 0; l < layout.layers; ++l)
       claim(process, process.worker->local_offset(0, run.pages[b]) + layout.layer_offset(l), run.run,
             process.worker->local_pool(0), run.pages[b]);
-  const Duration total = kChunkBase + kTokenCost * static_cast<int64_t>(run.tokens.size());
+  const Duration total = chunk_time(run);
   const auto live = [this, name = process.name, instance = process.instance]() -> Process* {
     Process* p = processes_.at(name).get();
     return p->machine && p->instance == instance ? p : nullptr;
   };
   for (uint32_t l = 0; l < layout.layers; ++l) {
-    at(now_ + total * (l + 1) / (layout.layers + 1), [this, live, run, layout, first, bt, l] {
+    at(now_ + total * (l + 1) / (layout.layers + (options_.profile ? 0 : 1)), [this, live, run, layout, first, bt, l] {
       Process* p = live();
       if (!p || p->cancelled.contains(run.run)) return;
       const auto offset = [&](uint32_t block) {
@@ -238,7 +277,7 @@ void World::perform_step(Process& process, const node::RunStep& run) {
       claim(process, process.worker->local_offset(0, row.pages.back()) + layout.layer_offset(l), run.run,
             process.worker->local_pool(0), row.pages.back());
   }
-  const Duration took = kStepBase + kRowCost * static_cast<int64_t>(run.rows.size());
+  const Duration took = step_time(run);
   at(now_ + took, [this, name = process.name, instance = process.instance, run, layout, bt, took] {
     Process* p = processes_.at(name).get();
     if (!p->machine || p->instance != instance) return;

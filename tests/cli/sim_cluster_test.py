@@ -13,6 +13,16 @@ def run(shape, *words):
     return sim(SMALL, shape, *words, rules="cluster")[-1]
 
 
+def requests_of(shape, *words):
+    """What became of each request, with its trace's output_tokens."""
+    with open(SMALL, encoding="utf-8") as file:
+        answers = [json.loads(line)["output_length"] for line in file]
+    with tempfile.NamedTemporaryFile() as saved:
+        run(shape, *words, "--save-requests", saved.name)
+        with open(saved.name, encoding="utf-8") as file:
+            return [dict(r, output_tokens=answers[r["index"]]) for r in map(json.loads, file)]
+
+
 class Cluster(unittest.TestCase):
     def test_the_same_arguments_give_the_same_bytes(self):
         for words in (
@@ -49,8 +59,8 @@ class Cluster(unittest.TestCase):
                 r = run(shape, *words)
                 self.assertEqual(r["requests"], r["served"] + r["rejected"], r)
                 self.assertLessEqual(r["good"], r["served"])
-                parts = ["rejected_ttft", "rejected_decode", "rejected_after_prefill", "rejected_no_node"]
-                self.assertEqual(r["rejected"], sum(r[part] for part in parts))
+                parts = ["ttft", "decode", "after_prefill", "no_node", "too_long"]
+                self.assertEqual(r["rejected"], sum(r[f"rejected_{part}"] for part in parts))
                 self.assertLessEqual(r["goodput_per_s_low"], r["goodput_per_s"] + 1e-9)
                 self.assertLessEqual(r["token_hit"], 1)
 
@@ -67,6 +77,70 @@ class Cluster(unittest.TestCase):
         late, early = run("4p2d", "--overlap", "none"), run("4p2d")
         self.assertGreater(late["mean_handoff_ms"], early["mean_handoff_ms"])
 
+    def test_a_slow_hand_off_is_a_gap_that_the_client_sees(self):
+        """The first token comes from prefill; until the KV is on the decode node there is no second one."""
+        fast, slow = run("4p2d"), run("4p2d", "--bandwidth", "1e9")
+        self.assertGreater(fast["effective"], 0.9)
+        self.assertEqual(slow["served"], slow["requests"])
+        self.assertLess(slow["effective"], fast["effective"] / 2)
+        self.assertGreater(slow["mean_tbt_ms"], 2 * fast["mean_tbt_ms"])
+        for r in requests_of("4p2d", "--bandwidth", "1e9"):
+            if 1 < r["output_tokens"] <= 11:  # its longest tenth is its longest gap
+                self.assertGreaterEqual(r["tbt_ms"], r["handoff_ms"])
+        rates = [run("4p2d", "--find-max-rate", *words)["rate_per_s"] for words in ([], ["--bandwidth", "20e9"])]
+        self.assertGreater(rates[0], rates[1])
+
+    def test_what_is_longer_than_the_context_is_refused_as_by_live_nodes(self):
+        with open(SMALL, encoding="utf-8") as file:
+            tokens = [(r["input_length"], max(1, r["output_length"])) for r in map(json.loads, file)]
+        with tempfile.NamedTemporaryFile("w", suffix=".toml") as profile:
+            profile.write('extends = "a800-llama3-70b"\n[node]\ncontext_tokens = 9000\n')
+            profile.flush()
+            r = run("4p2d", "--profile", profile.name)
+        self.assertEqual(r["rejected_too_long"], sum(a + b > 9000 for a, b in tokens))
+        self.assertEqual(r["served"], sum(a + b <= 9000 for a, b in tokens))
+
+    def test_requests_that_all_come_at_once_have_no_rate(self):
+        line = json.dumps({"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [0, 1]}).encode()
+        self.assertIsNone(sim("-", "1p1d", rules="cluster", stdin=line)[-1]["goodput_per_s"])
+        code, out, err = cluster.run("mc-bench", "sim", "-", "--cluster", "1p1d", stdin=line)
+        self.assertEqual(code, 0, err)
+        self.assertEqual(out.splitlines()[-1].split()[3:5], [b"-", b"-"])
+
+    def test_of_all_splits_the_best_is_marked(self):
+        code, out, err = cluster.run("mc-bench", "sim", SMALL, "--cluster", "3p2d", "--find-ratio")
+        self.assertEqual(code, 0, err)
+        lines = sim(SMALL, "3p2d", "--find-ratio", rules="cluster")
+        points = lines[-1]["points"]
+        self.assertEqual([(p["prefill_nodes"], p["decode_nodes"]) for p in points], [(1, 4), (2, 3), (3, 2), (4, 1)])
+        marked = [line.split()[0].decode() for line in out.splitlines() if b" *" in line[:12]]
+        self.assertEqual(marked, [lines[-1]["cluster"]])
+        self.assertEqual(lines[-1]["good"], max(p["good"] for p in points))
+
+    def test_the_daemons_machines_agree_with_the_model_of_them(self):
+        """The same trace message by message through conductor, prefill and decode machines, under the same clock."""
+        for shape, *words in (
+            ["4p2d", "--limit", 150],
+            ["3p1d", "--limit", 100, "--policy", "load"],
+            ["4p2d", "--limit", 150, "--admission", "committed", "--tbt-slo", "33ms", "--ttft-slo", "10s"],
+        ):
+            with self.subTest(shape=shape, words=words):
+                model = run(shape, *words)
+                machines = sim(SMALL, shape, *words, rules="machines")[-1]
+                self.assertEqual(machines["requests"], machines["served"] + machines["rejected"])
+                for key, share in (
+                    ("served", 0.05),
+                    ("mean_ttft_s", 0.10),
+                    ("p50_ttft_s", 0.10),
+                    ("p90_ttft_s", 0.10),
+                    ("p99_ttft_s", 0.10),
+                    ("mean_client_tbt_ms", 0.10),
+                    ("p50_client_tbt_ms", 0.10),
+                    ("p90_client_tbt_ms", 0.10),
+                    ("p99_client_tbt_ms", 0.15),
+                ):
+                    self.assertAlmostEqual(machines[key], model[key], delta=share * model[key], msg=key)
+
     def test_wrong_use_is_named(self):
         for words, told in (
             (["--cluster", "8"], "no cluster"),
@@ -79,6 +153,9 @@ class Cluster(unittest.TestCase):
             (["--fail", "d0@2m-1m"], "later time"),
             (["--cluster", "5p2d", "--pipeline", "2"], "no whole groups"),
             (["--rules", "mine"], "rules"),
+            (["--rules", "machines", "--ssd", "1TiB"], "--ssd means nothing"),
+            (["--rules", "machines", "--cluster", "4m"], "no live node that does both"),
+            (["--find-ratio", "--find-max-rate"], "advise"),
         ):
             code, _, err = cluster.run("mc-bench", "sim", SMALL, *words)
             self.assertEqual(code, 2, err)

@@ -7,6 +7,7 @@
 #include "base/errors.h"
 #include "print.h"
 #include "sim.h"
+#include "sim_progress.h"
 #include "sim_search.h"
 #include "trace.h"
 
@@ -21,7 +22,7 @@ constexpr auto kFlags =
     flags::join(flags::list(&kNodes, &kProfile, &kTtftSlo, &kTbtSlo, &kShare, &kSpeedup, &kPolicy, &kFetchRule, &kTheta,
                             &kAdmission, &kHold, &kDram, &kSsd, &kCacheBlocks, &kBandwidth, &kOverlap, &kCoupled,
                             &kCoupledChunk, &kJoinStall, &kSlowStart, &kPipeline, &kDecodeTime, &kSlack, &kAggregate,
-                            &kLimit, &flags::kOutput, &flags::kSeed),
+                            &kLimit, &flags::kOutput, &flags::kQuiet, &flags::kProgress, &flags::kSeed),
                 flags::kEveryRun);
 
 struct Choice {
@@ -36,11 +37,11 @@ Json json_of(const Choice& c) {
   out.set("p90_tbt_ms", c.now.figures.tbt_s.p90 * 1e3).set("gpu_s_mean", c.now.figures.gpu_s_mean);
   out.set("max_speedup", c.most.speedup);
   const bool any = c.most.speedup > 0;
-  return std::move(out.set("max_rate_per_s", any ? c.most.json["rate_per_s"].as_double() : 0.0));
+  return std::move(out.set("max_rate_per_s", any ? c.most.rate_per_s : 0.0));
 }
 
 double rate_of(const Choice& c) {
-  return c.most.speedup > 0 ? c.most.json["rate_per_s"].as_double() : 0;
+  return c.most.speedup > 0 ? c.most.rate_per_s : 0;
 }
 
 std::string sentence(const Choice& best, const Choice& other, double share) {
@@ -70,12 +71,13 @@ Result<int> advise(const cli::Args& args) {
   options.keep_samples = false;
   options.failures.clear();
   std::vector<Choice> choices;
-  const auto splits = find_ratio(trace, blocks, options, static_cast<uint32_t>(nodes));
+  SimProgress progress(args, trace.size());
+  const auto splits = find_ratio(trace, blocks, options, static_cast<uint32_t>(nodes), progress);
   // The best split at this load, and its neighbours: more load may want another one.
   const size_t best = best_of(splits);
   for (size_t i = best == 0 ? 0 : best - 1; i <= std::min(best + 1, splits.size() - 1); ++i) {
     options.shape = splits[i].shape;
-    choices.push_back({"disaggregated", splits[i], find_max_rate(trace, blocks, options, share)});
+    choices.push_back({"disaggregated", splits[i], find_max_rate(trace, blocks, options, share, progress)});
   }
   options.shape = {.prefill = 0, .decode = 0, .coupled = static_cast<uint32_t>(nodes)};
   options.pipeline = 1;
@@ -87,7 +89,8 @@ Result<int> advise(const cli::Args& args) {
   for (const sim::CoupledWay way : {sim::CoupledWay::chunked, sim::CoupledWay::prefill_first}) {
     options.coupled_way = way;
     const char* name = way == sim::CoupledWay::chunked ? "coupled, chunked" : "coupled, prefill first";
-    choices.push_back({name, simulate_point(trace, blocks, options), find_max_rate(trace, blocks, options, share)});
+    choices.push_back({name, simulate_point(trace, blocks, options, progress),
+                       find_max_rate(trace, blocks, options, share, progress)});
   }
   std::stable_sort(choices.begin(), choices.end(),
                    [](const Choice& a, const Choice& b) { return rate_of(a) > rate_of(b); });

@@ -16,8 +16,18 @@ constexpr auto kFlags =
                             &kTtftSlo, &kTbtSlo, &kProfile, &kHold, &kDram, &kSsd, &kPipeline, &kOverlap, &kCoupled,
                             &kCoupledChunk, &kJoinStall, &kSlowStart, &kFail, &kAggregate, &kSaveSamples, &kSample,
                             &kAdmission, &kCounterfactual, &kFindMaxRate, &kFindRatio, &kShare, &kDecodeTime, &kSlack,
-                            &kLimit, &kSaveRequests, &flags::kOutput, &flags::kSeed),
+                            &kLimit, &kSaveRequests, &flags::kOutput, &flags::kQuiet, &flags::kProgress, &flags::kSeed),
                 flags::kEveryRun);
+
+// An answer that passes over a flag would look like one that heeds it.
+Result<void> refuse(const cli::Args& args, std::initializer_list<const Flag*> flags) {
+  for (const Flag* flag : flags)
+    if (args.given(*flag)) {
+      const std::string name = "--" + std::string(flag->name);
+      return user_error(err::kUsage, name + " means nothing under --rules " + args.text(kRules), name);
+    }
+  return {};
+}
 
 }  // namespace
 
@@ -43,15 +53,16 @@ Result<std::vector<sim::TraceRequest>> read_sim_trace(const cli::Args& args) {
 }
 
 Result<int> simulate(const cli::Args& args) {
-  if (args.text(kRules) != "paper") return simulate_cluster(args);
-  // An answer that passes over a flag would look like one that heeds it.
-  for (const Flag* flag :
-       {&kProfile, &kHold, &kDram, &kSsd, &kPipeline, &kOverlap, &kCoupled, &kCoupledChunk, &kJoinStall, &kSlowStart,
-        &kFail, &kAggregate, &kSaveSamples, &kSample, &kCounterfactual, &kFindMaxRate, &kFindRatio, &kShare})
-    if (args.given(*flag)) {
-      const std::string name = "--" + std::string(flag->name);
-      return user_error(err::kUsage, name + " means nothing under --rules paper", name);
-    }
+  const std::string& rules = args.text(kRules);
+  if (rules == "cluster") return simulate_cluster(args);
+  if (rules == "machines") {
+    MC_CHECK(refuse(args, {&kSsd, &kPipeline, &kOverlap, &kCoupled, &kCoupledChunk, &kFail, &kSaveSamples, &kSample,
+                           &kCounterfactual, &kFindMaxRate, &kFindRatio, &kShare}));
+    return simulate_cluster(args);
+  }
+  MC_CHECK(refuse(args, {&kProfile, &kHold, &kDram, &kSsd, &kPipeline, &kOverlap, &kCoupled, &kCoupledChunk,
+                         &kJoinStall, &kSlowStart, &kFail, &kAggregate, &kSaveSamples, &kSample, &kCounterfactual,
+                         &kFindMaxRate, &kFindRatio, &kShare}));
   return simulate_paper(args);
 }
 

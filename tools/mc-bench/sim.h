@@ -12,8 +12,10 @@ inline constexpr Flag kRules{.name = "rules",
                              .kind = FlagKind::choice,
                              .value = "R",
                              .fallback = "cluster",
-                             .help = "cluster: all that is below; paper: the reference rules, to the digit",
-                             .choices = "cluster|paper"};
+                             .help =
+                                 "cluster: all that is below; machines: the daemons' state machines, slowly; paper: "
+                                 "reference rules",
+                             .choices = "cluster|machines|paper"};
 inline constexpr Flag kCluster{.name = "cluster",
                                .value = "SHAPE",
                                .fallback = "8p8d",
@@ -162,7 +164,7 @@ inline constexpr Flag kFindMaxRate{.name = "find-max-rate",
                                    .help = "the highest rate at which --share of the requests are within both bounds"};
 inline constexpr Flag kFindRatio{.name = "find-ratio",
                                  .kind = FlagKind::boolean,
-                                 .help = "every split of the cluster's nodes into prefill and decode; the best last"};
+                                 .help = "every split of the cluster's nodes into prefill and decode; * is the best"};
 inline constexpr Flag kShare{.name = "share",
                              .kind = FlagKind::number,
                              .value = "X",

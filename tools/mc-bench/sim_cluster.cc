@@ -10,6 +10,8 @@
 #include "run/profile.h"
 #include "sim.h"
 #include "sim/cluster.h"
+#include "sim/machines.h"
+#include "sim_progress.h"
 #include "sim_search.h"
 #include "trace.h"
 
@@ -121,18 +123,21 @@ Json cluster_figures(const sim::ClusterOptions& options, const sim::ClusterRun& 
     out.set("fetch_rule", options.sched.fetch_rule == sched::FetchRule::cost ? "cost" : "threshold");
   out.set("admission", options.sched.admission->name).set("hold", options.hold);
   out.set("requests", f.requests).set("served", f.served).set("good", f.good);
-  out.set("goodput_per_s", f.goodput_per_s).set("goodput_per_s_low", f.goodput_low);
-  out.set("goodput_per_s_high", f.goodput_high).set("effective", f.effective);
+  const auto rate = [&](double per_s) { return run.span_s > 0 ? Json(per_s) : Json(); };  // null: no span, no rate
+  out.set("goodput_per_s", rate(f.goodput_per_s)).set("goodput_per_s_low", rate(f.goodput_low));
+  out.set("goodput_per_s_high", rate(f.goodput_high)).set("effective", f.effective);
   out.set("ttft_met", f.ttft_ok).set("tbt_met", f.tbt_ok);
-  out.set("rejected", f.rejected_prefill + f.rejected_decode + f.rejected_after + f.rejected_node);
+  out.set("rejected", f.rejected_prefill + f.rejected_decode + f.rejected_after + f.rejected_node + f.rejected_length);
   out.set("rejected_ttft", f.rejected_prefill).set("rejected_decode", f.rejected_decode);
   out.set("rejected_after_prefill", f.rejected_after).set("rejected_no_node", f.rejected_node);
+  out.set("rejected_too_long", f.rejected_length);
   const auto put = [&](const std::string& name, const char* unit, const sim::Percentiles& p, double scale) {
     out.set("mean_" + name + unit, p.mean * scale).set("p50_" + name + unit, p.p50 * scale);
     out.set("p90_" + name + unit, p.p90 * scale).set("p99_" + name + unit, p.p99 * scale);
   };
   put("ttft", "_s", f.ttft_s, 1);
   put("tbt", "_ms", f.tbt_s, 1e3);
+  put("client_tbt", "_ms", f.heard_tbt_s, 1e3);
   put("handoff", "_ms", f.handoff_s, 1e3);
   out.set("token_hit", f.token_hit).set("dram_hit", f.dram_hit).set("remote_hit", f.remote_hit);
   out.set("ssd_hit", f.ssd_hit).set("gpu_s", f.gpu_s).set("gpu_s_mean", f.gpu_s_mean);
@@ -148,7 +153,8 @@ namespace {
 
 /// What would have become of the rejected: each of a sample is let in, alone, and everything else decides again.
 void add_counterfactual(const std::vector<sim::TraceRequest>& trace, const sim::TraceBlocks& blocks,
-                        sim::ClusterOptions options, const sim::ClusterRun& run, uint64_t count, Json& out) {
+                        sim::ClusterOptions options, const sim::ClusterRun& run, uint64_t count, SimProgress& progress,
+                        Json& out) {
   std::vector<uint32_t> rejected;
   uint64_t accepted = 0, missed = 0;
   for (uint32_t r = 0; r < trace.size(); ++r) {
@@ -166,6 +172,7 @@ void add_counterfactual(const std::vector<sim::TraceRequest>& trace, const sim::
   uint64_t would_miss = 0;
   for (const uint32_t r : rejected) {
     options.force = r;
+    progress.next("with request " + std::to_string(r) + " let in");
     would_miss += !sim::is_good(sim::run_cluster(trace, blocks, options).requests[r], options);
   }
   out.set("rejected_checked", rejected.size());
@@ -185,6 +192,7 @@ void append_requests(const sim::ClusterOptions& options, const std::vector<sim::
     line.set("prefill", r.prefill).set("decode", r.decode);
     line.set("predicted_ttft_s", r.predicted_ttft_s).set("predicted_tbt_ms", r.predicted_tbt_s * 1e3);
     line.set("ttft_s", r.ttft_s).set("tbt_ms", r.tbt_s > 0 ? Json(r.tbt_s * 1e3) : Json());
+    line.set("client_tbt_ms", r.tbt_s > 0 ? Json(r.heard_tbt_s * 1e3) : Json());
     line.set("tpot_ms", r.mean_gap_s > 0 ? Json(r.mean_gap_s * 1e3) : Json()).set("handoff_ms", r.handoff_s * 1e3);
     line.set("queue_s", r.queue_s).set("prefill_s", r.prefill_s).set("end_s", r.end_s);
     line.set("dram_tokens", r.dram_tokens).set("remote_tokens", r.remote_tokens).set("ssd_tokens", r.ssd_tokens);
@@ -213,18 +221,19 @@ std::string table(const std::vector<Json>& points) {
   Table out({"policy", "admission", "goodput /s", "95 %", "good %", "rejected", "wasted GPU s", "TTFT s mean", "p50",
              "p90", "p99", "TBT ms mean", "p90", "p99", "hit %", "GPU s"});
   for (const Json& p : points) {
-    const auto number = [&](const char* key, int decimals, double scale = 1) {
-      return fixed(p[key].as_double() * scale, decimals);
+    const auto number = [&](const char* key, int decimals, double scale = 1) -> std::string {
+      return p[key].is_null() ? "-" : fixed(p[key].as_double() * scale, decimals);
     };
+    const std::string low = number("goodput_per_s_low", 3), high = number("goodput_per_s_high", 3);
     std::string policy(p["policy"].as_string());
     if (p.has("fetch_rule")) policy += " (" + std::string(p["fetch_rule"].as_string()) + ")";
     std::string admission(p["admission"].as_string());
     if (p["hold"].as_bool()) admission += ", held";
-    out.add({policy, admission, number("goodput_per_s", 3),
-             number("goodput_per_s_low", 3) + "-" + number("goodput_per_s_high", 3), number("effective", 2, 100),
-             std::to_string(p["rejected"].as_int()), number("wasted_gpu_s", 0), number("mean_ttft_s", 3),
-             number("p50_ttft_s", 3), number("p90_ttft_s", 3), number("p99_ttft_s", 3), number("mean_tbt_ms", 1),
-             number("p90_tbt_ms", 1), number("p99_tbt_ms", 1), number("token_hit", 2, 100), number("gpu_s_mean", 3)});
+    out.add({policy, admission, number("goodput_per_s", 3), low == "-" ? low : low + "-" + high,
+             number("effective", 2, 100), std::to_string(p["rejected"].as_int()), number("wasted_gpu_s", 0),
+             number("mean_ttft_s", 3), number("p50_ttft_s", 3), number("p90_ttft_s", 3), number("p99_ttft_s", 3),
+             number("mean_tbt_ms", 1), number("p90_tbt_ms", 1), number("p99_tbt_ms", 1), number("token_hit", 2, 100),
+             number("gpu_s_mean", 3)});
   }
   return out.text();
 }
@@ -232,7 +241,7 @@ std::string table(const std::vector<Json>& points) {
 Json summary(const cli::Args& args, const SimSetup& setup, const std::vector<Json>& points) {
   Json out = result_head("mc.sim.v1", args);
   const sim::ClusterOptions& o = setup.options;
-  out.set("trace", args.positional_one("TRACE")).set("rules", "cluster").set("cluster", o.shape.text());
+  out.set("trace", args.positional_one("TRACE")).set("rules", args.text(kRules)).set("cluster", o.shape.text());
   out.set("prefill_nodes", o.shape.prefill).set("decode_nodes", o.shape.decode);
   out.set("coupled_nodes", o.shape.coupled).set("profile", setup.profile.name);
   out.set("cache_blocks", o.dram_blocks == sim::kUnlimitedBlocks ? Json() : Json(o.dram_blocks));
@@ -253,34 +262,42 @@ Result<int> search(const cli::Args& args, SimSetup& setup, const std::vector<sim
   options.keep_samples = false;
   MC_TRY(share, read_share(args));
   const bool ratio = args.on(kFindRatio);
+  if (ratio && args.on(kFindMaxRate))
+    return user_error(err::kUsage, "--find-ratio is at the trace's rate, --find-max-rate of one cluster",
+                      "--find-ratio",
+                      "one of them, or mc-bench advise, which finds the split and then the rate it bears");
   const uint32_t nodes = options.shape.prefill + options.shape.decode;
   if (ratio && nodes < 2)
     return user_error(err::kBadValue, "--find-ratio splits prefill and decode nodes, as in --cluster 8p8d",
                       "--cluster");
   Sink sink(args);
+  SimProgress progress(args, trace.size());
   std::vector<SimPoint> points;
   for (const sched::Policy* policy : setup.policies)
     for (const sched::Admission* admission : setup.admissions) {
       options.policy = policy, options.sched.admission = admission;
       if (ratio) {
-        for (SimPoint& point : find_ratio(trace, blocks, options, nodes)) points.push_back(std::move(point));
+        for (SimPoint& point : find_ratio(trace, blocks, options, nodes, progress)) points.push_back(std::move(point));
         continue;
       }
-      points.push_back(find_max_rate(trace, blocks, options, share));
+      points.push_back(find_max_rate(trace, blocks, options, share, progress));
       if (points.back().speedup > 0) continue;
       return user_error(
           err::kBadValue,
           "not even at 1/64 of the trace's rate are " + fixed(share * 100, 1) + " % of the requests within both bounds",
           "--share");
     }
-  Table table({"cluster", "policy", "admission", "requests/s", "goodput /s", "good %", "TTFT s mean", "p90",
-               "TBT ms mean", "p90"});
-  for (const SimPoint& p : points) {
+  const size_t best = ratio ? best_of(points) : 0;
+  Table table({ratio ? "cluster (* best)" : "cluster", "policy", "admission", "requests/s", "goodput /s", "good %",
+               "TTFT s mean", "p90", "TBT ms mean", "p90"});
+  for (size_t i = 0; i < points.size(); ++i) {
+    const SimPoint& p = points[i];
+    const auto rate = [&](double per_s) { return p.rate_per_s > 0 ? fixed(per_s, 3) : std::string("-"); };
     Json line = Json::object({{"type", "point"}});
     for (const JsonMember& member : p.json.members()) line.set(member.key, member.value);
     MC_CHECK(sink.line(line));
-    table.add({p.shape.text(), std::string(p.json["policy"].as_string()), std::string(p.json["admission"].as_string()),
-               fixed(p.json["rate_per_s"].as_double(), 3), fixed(p.figures.goodput_per_s, 3),
+    table.add({p.shape.text() + (ratio && i == best ? " *" : ""), std::string(p.json["policy"].as_string()),
+               std::string(p.json["admission"].as_string()), rate(p.rate_per_s), rate(p.figures.goodput_per_s),
                fixed(p.figures.effective * 100, 2), fixed(p.figures.ttft_s.mean, 3), fixed(p.figures.ttft_s.p90, 3),
                fixed(p.figures.tbt_s.mean * 1e3, 1), fixed(p.figures.tbt_s.p90 * 1e3, 1)});
   }
@@ -288,7 +305,6 @@ Result<int> search(const cli::Args& args, SimSetup& setup, const std::vector<sim
   Json out = result_head("mc.sim.v1", args);
   out.set("trace", args.positional_one("TRACE")).set("rules", "cluster").set("profile", setup.profile.name);
   out.set("ttft_slo_s", options.sched.ttft_slo_s).set("tbt_slo_ms", options.sched.tbt_slo_s * 1e3).set("share", share);
-  const size_t best = ratio ? best_of(points) : 0;
   if (ratio || points.size() == 1) {
     for (const JsonMember& member : points[best].json.members()) out.set(member.key, member.value);
   }
@@ -298,6 +314,15 @@ Result<int> search(const cli::Args& args, SimSetup& setup, const std::vector<sim
   MC_CHECK(sink.line(out));
   MC_CHECK(sink.finish());
   return 0;
+}
+
+Result<sim::ClusterRun> run_by_rules(const cli::Args& args, const std::vector<sim::TraceRequest>& trace,
+                                     const sim::TraceBlocks& blocks, const sim::ClusterOptions& options) {
+  if (args.text(kRules) == "cluster") return sim::run_cluster(trace, blocks, options);
+  auto run = sim::run_machines(trace, blocks, options);
+  if (!run && run.error().code == Code::unsupported)
+    return user_error(err::kBadValue, run.error().what, "--rules machines");
+  return run;
 }
 
 }  // namespace
@@ -311,15 +336,18 @@ Result<int> simulate_cluster(const cli::Args& args) {
   std::vector<Json> points;
   std::string requests, samples;
   setup.options.profile = &setup.profile;
+  SimProgress progress(args, trace.size());
+  setup.options.progress = progress.watcher();
   const bool many = setup.policies.size() * setup.admissions.size() > 1;
   for (const sched::Policy* policy : setup.policies)
     for (const sched::Admission* admission : setup.admissions) {
       setup.options.policy = policy;
       setup.options.sched.admission = admission;
-      const sim::ClusterRun run = sim::run_cluster(trace, blocks, setup.options);
+      progress.next(std::string(policy->name) + " with admission " + std::string(admission->name));
+      MC_TRY(run, run_by_rules(args, trace, blocks, setup.options));
       points.push_back(cluster_figures(setup.options, run, sim::figures_of(trace, setup.options, run)));
       if (args.count(kCounterfactual) > 0)
-        add_counterfactual(trace, blocks, setup.options, run, args.count(kCounterfactual), points.back());
+        add_counterfactual(trace, blocks, setup.options, run, args.count(kCounterfactual), progress, points.back());
       if (!args.text(kSaveRequests).empty()) append_requests(setup.options, trace, run, requests);
       if (setup.options.keep_samples) append_samples(setup.options, run, samples);
       if (!many) continue;

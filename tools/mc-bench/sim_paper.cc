@@ -139,9 +139,8 @@ void append_requests(const sim::PaperOptions& options, const std::vector<TraceRe
 }
 
 std::string table(const std::vector<Json>& points, bool decode) {
-  std::vector<std::string> head = {"policy",      "TTFT mean s", "p50",     "p90",        "p99",
-                                   "token hit %", "GPU s",       "fetches", "effective %"};
-  if (decode) head.insert(head.end(), {"TBT mean ms", "p50", "p90", "p99", "batch mean", "max"});
+  std::vector<std::string> head = {"policy", "TTFT s mean", "p50", "p90", "p99", "hit %", "GPU s", "fetches", "good %"};
+  if (decode) head.insert(head.end(), {"TBT ms mean", "p50", "p90", "p99", "batch mean", "max"});
   const bool admitting = points.front().has("rejected");
   if (admitting) head.insert(head.end(), {"rejected: TTFT", "decode", "after prefill", "wasted GPU s"});
   Table out(head);

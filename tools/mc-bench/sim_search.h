@@ -3,30 +3,31 @@
 
 #include <vector>
 
+#include "sim_progress.h"
 #include "sim_run.h"
 
 namespace mc::bench {
 
 struct SimPoint {
   sim::ClusterShape shape;
-  double speedup = 1;
+  double speedup = 1, rate_per_s = 0;  // rate 0: all requests came at once
   sim::ClusterFigures figures;
-  Json json;  // as of cluster_figures, with cluster, speedup and rate_per_s
+  Json json;  // as of cluster_figures, with cluster, its nodes, speedup and rate_per_s
 };
 
 /// One run of `options` as they are.
 SimPoint simulate_point(const std::vector<sim::TraceRequest>& trace, const sim::TraceBlocks& blocks,
-                        const sim::ClusterOptions& options);
+                        sim::ClusterOptions options, SimProgress& progress);
 
 /// The highest speedup of the trace, to 1 %, at which at least `share` of all requests is good; its point. A
 /// speedup of 0 says that none down to 1/64 of the trace's rate does.
 SimPoint find_max_rate(const std::vector<sim::TraceRequest>& trace, const sim::TraceBlocks& blocks,
-                       sim::ClusterOptions options, double share);
+                       sim::ClusterOptions options, double share, SimProgress& progress);
 
 /// All splits of `nodes` into prefill and decode, in that order; the best has the most goodput, then the least
 /// mean TTFT.
 std::vector<SimPoint> find_ratio(const std::vector<sim::TraceRequest>& trace, const sim::TraceBlocks& blocks,
-                                 sim::ClusterOptions options, uint32_t nodes);
+                                 sim::ClusterOptions options, uint32_t nodes, SimProgress& progress);
 size_t best_of(const std::vector<SimPoint>& points);
 
 }  // namespace mc::bench

@@ -1,8 +1,8 @@
 #include "sim/links.h"
 
-#include <algorithm>
 #include <map>
 
+#include "base/rng.h"
 #include "sim/tiers.h"
 #include "test.h"
 
@@ -14,24 +14,18 @@ namespace {
 // Runs transfers to their ends; when each was over.
 struct Network {
   Links links{4, 100};
-  std::vector<Links::End> events;
   std::map<uint32_t, double> over;
   double now_s = 0;
 
   void run(double to_s) {
-    for (;;) {
-      const auto next =
-          std::min_element(events.begin(), events.end(), [](const auto& a, const auto& b) { return a.at_s < b.at_s; });
-      if (next == events.end() || next->at_s > to_s) break;
-      const Links::End end = *next;
-      events.erase(next);
-      now_s = end.at_s;
-      if (links.finish(end, events)) over[end.transfer] = end.at_s;
+    while (links.next_s() <= to_s) {
+      now_s = links.next_s();
+      over[links.finish_next()] = now_s;
     }
     now_s = to_s;
   }
   uint32_t start(uint32_t from, uint32_t to, double bytes, double cap = 1e9) {
-    return links.start(now_s, from, to, bytes, cap, events);
+    return links.start(now_s, from, to, bytes, cap);
   }
 };
 
@@ -57,6 +51,40 @@ TEST_CASE("sim/links: who is left goes faster, and a stream goes no faster than 
   const uint32_t c = n.start(0, 1, 100, 20);
   n.run(20);
   CHECK(n.over[c] == doctest::Approx(15));
+  const uint32_t d = n.start(0, 1, 200, 20), e = n.start(0, 2, 160);  // 20 of 100 leave 80
+  n.run(40);
+  CHECK(n.over[e] == doctest::Approx(22));
+  CHECK(n.over[d] == doctest::Approx(30));
+}
+
+TEST_CASE("sim/links: whatever starts when, transfers end in order, and links carry what they can and no more") {
+  Rng rng(test::seed());
+  Network n;
+  double now_s = 0, bytes = 0;
+  std::map<uint32_t, double> sizes;
+  for (int i = 0; i < 300; ++i) {
+    now_s += rng.chance(0.3) ? 0 : rng.uniform() * 3;
+    double last_s = 0;
+    while (n.links.next_s() <= now_s) {
+      CHECK(n.links.next_s() >= last_s);
+      last_s = n.links.next_s();
+      sizes.erase(n.links.finish_next());
+    }
+    n.now_s = now_s;
+    const double size = rng.uniform() * 400;
+    const uint32_t from = static_cast<uint32_t>(rng.below(2));
+    sizes[n.start(from, static_cast<uint32_t>(2 + rng.below(2)), size, rng.chance(0.5) ? 1e9 : 30)] = size;
+    bytes += size;
+    double under_way = 0, left = n.links.leaving_bytes(0, now_s) + n.links.leaving_bytes(1, now_s);
+    for (const auto& [id, of] : sizes) under_way += of;
+    CHECK(n.links.leaving(0) + n.links.leaving(1) == sizes.size());
+    CHECK(left <= under_way * (1 + 1e-9));
+    CHECK(bytes - left <= now_s * 2 * 100 * (1 + 1e-9));
+  }
+  n.run(1e9);
+  CHECK(n.links.leaving(0) + n.links.leaving(1) == 0);
+  CHECK(n.links.next_s() == Links::kNever);
+  CHECK(n.links.moved_bytes() == doctest::Approx(bytes));
 }
 
 TEST_CASE("sim/tiers: blocks are readable when settled, move to SSD, and are gone with the node") {

@@ -1,0 +1,119 @@
+#include "sim/machines.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/assert.h"
+#include "sim/world.h"
+
+namespace mc::sim {
+namespace {
+
+constexpr Duration kJoin = 1s;        // for nodes to say hello
+constexpr Duration kLongest = 3600s;  // the conductor's longest deadline
+constexpr uint32_t kBatchMax = 4096;
+constexpr uint32_t kLayers = 4;  // stand for all, as with costed workers
+
+Result<void> check(const ClusterOptions& o) {
+  const auto no = [](std::string what) { return Error{Code::unsupported, std::move(what)}; };
+  if (o.shape.coupled > 0) return no("there is no live node that does both");
+  if (o.pipeline > 1) return no("pipelines are not run machine by machine");
+  if (!o.failures.empty()) return no("failures are tested, not simulated, machine by machine");
+  if (o.ssd_blocks > 0) return no("prefill nodes have no SSD");
+  if (!o.layer_wise) return no("live nodes always send KV layer by layer");
+  if (o.dram_blocks >= UINT32_MAX) return no("live nodes have a number of pages; give --cache-blocks one");
+  return {};
+}
+
+WorldOptions world_of(const ClusterOptions& o) {
+  const sched::Profile& p = *o.profile;
+  WorldOptions w;
+  w.seed = o.seed;
+  w.prefill = o.shape.prefill, w.decode = o.shape.decode;
+  w.layers = static_cast<uint32_t>(std::min<uint64_t>(kLayers, p.layers));
+  w.block_tokens = kTraceBlockTokens;
+  // A prompt is computed in the pages that also cache.
+  const uint64_t prompt_pages = p.context_tokens / kTraceBlockTokens + 2;
+  w.page_count = static_cast<uint32_t>(std::max(o.dram_blocks, prompt_pages));
+  w.decode_pages = static_cast<uint32_t>(std::max(p.kv_capacity_tokens / kTraceBlockTokens, prompt_pages));
+  w.chunk_tokens = static_cast<uint32_t>(std::max<uint64_t>(1, p.chunk_tokens / kTraceBlockTokens) * kTraceBlockTokens);
+  w.context_tokens = static_cast<uint32_t>(p.context_tokens);
+  w.batch_max = kBatchMax;
+  w.policy = o.policy->name;
+  w.sched = o.sched;
+  w.profile = o.profile;
+  w.hold = o.hold ? node::ConductorOptions::Hold::on : node::ConductorOptions::Hold::off;
+  w.hold_lead = from_seconds(o.hold_lead_s);
+  w.faults.delay_min = 20us, w.faults.delay_max = 100us;
+  return w;
+}
+
+std::vector<uint32_t> prompt_of(const TraceRequest& request, std::span<const uint32_t> blocks) {
+  std::vector<uint32_t> ids(request.input_tokens);
+  for (size_t i = 0; i < ids.size(); ++i)
+    ids[i] = blocks[i / kTraceBlockTokens] * static_cast<uint32_t>(kTraceBlockTokens) +
+             static_cast<uint32_t>(i % kTraceBlockTokens);
+  return ids;
+}
+
+Fate fate_of(const Outcome& outcome, const sched::Options& bounds) {
+  if (outcome.end == "length") return Fate::served;
+  if (outcome.end != "predicted_slo_miss") return Fate::rejected_node;
+  return outcome.allowed_s == bounds.ttft_slo_s ? Fate::rejected_prefill : Fate::rejected_decode;
+}
+
+RequestRecord record_of(const Outcome& outcome, TimePoint begin, const sched::Options& bounds) {
+  RequestRecord out;
+  out.fate = fate_of(outcome, bounds);
+  out.attempts = static_cast<uint16_t>(outcome.journey.attempts);
+  out.end_s = to_seconds(outcome.ended - begin);
+  out.predicted_ttft_s = static_cast<float>(outcome.journey.predicted_ttft_s);
+  out.predicted_tbt_s = static_cast<float>(outcome.journey.predicted_tbt_s);
+  if (outcome.answer.empty()) return out;
+  out.prefill = static_cast<uint32_t>(std::stoul("0" + outcome.journey.prefill.substr(1)));
+  out.decode = static_cast<uint32_t>(std::stoul("0" + outcome.journey.decode.substr(1)));
+  out.ttft_s = to_seconds(outcome.first_token - outcome.submitted);
+  std::vector<double> gaps = outcome.gaps_s;
+  if (gaps.empty()) return out;
+  out.mean_gap_s = std::accumulate(gaps.begin(), gaps.end(), 0.0) / static_cast<double>(gaps.size());
+  const size_t longest = (gaps.size() + 9) / 10;
+  std::partial_sort(gaps.begin(), gaps.begin() + static_cast<ptrdiff_t>(longest), gaps.end(), std::greater<>());
+  out.tbt_s = out.heard_tbt_s =
+      std::accumulate(gaps.begin(), gaps.begin() + static_cast<ptrdiff_t>(longest), 0.0) / static_cast<double>(longest);
+  return out;
+}
+
+}  // namespace
+
+Result<ClusterRun> run_machines(const std::vector<TraceRequest>& trace, const TraceBlocks& blocks,
+                                const ClusterOptions& options) {
+  MC_CHECK(check(options));
+  World world(world_of(options));
+  world.run_for(kJoin);
+  const TimePoint begin = world.now();
+  ClusterRun run;
+  run.requests.resize(trace.size());
+  std::vector<RequestId> names(trace.size());
+  for (size_t r = 0; r < trace.size(); ++r) {
+    const TraceRequest& request = trace[r];
+    const TimePoint at = begin + from_seconds(request.timestamp_ms / 1000 / options.speedup);
+    if (at > world.now()) world.run_for(at - world.now());
+    const uint64_t answer = std::max<uint64_t>(1, request.output_tokens);
+    if (request.input_tokens + answer > options.profile->context_tokens) {
+      run.requests[r].fate = Fate::rejected_length;
+      continue;
+    }
+    names[r] = world.submit(prompt_of(request, blocks.of(r)), static_cast<uint32_t>(answer), kLongest);
+    if (options.progress) options.progress(r + 1 - world.unended());
+  }
+  world.run_until_done(2 * kLongest);
+  if (!world.violation().empty()) return Error{Code::corrupt, world.violation()};
+  for (size_t r = 0; r < trace.size(); ++r)
+    if (!names[r].empty()) run.requests[r] = record_of(world.outcomes().at(names[r]), begin, options.sched);
+  run.span_s = trace.empty() ? 0 : trace.back().timestamp_ms / 1000 / options.speedup;
+  run.end_s = to_seconds(world.now() - begin);
+  run.events = world.events_run();
+  return run;
+}
+
+}  // namespace mc::sim

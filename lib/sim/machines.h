@@ -1,0 +1,20 @@
+// A trace before the production machines: the conductor, prefill and decode nodes of lib/node, message by message, with
+// the fabric of sim/world.h and the times of a profile. What ClusterEngine (sim/cluster.h) models about queues, caches,
+// hand-off and batches is here what the machines do; that the two agree is tested, and this one, far slower, decides
+// who is wrong.
+#pragma once
+
+#include <vector>
+
+#include "base/result.h"
+#include "sim/cluster.h"
+
+namespace mc::sim {
+
+/// As run_cluster gives it, but for TBT, of which there is only what clients hear; of `options` those that live nodes
+/// have too. Code::unsupported for the others: coupled nodes, pipelines, failures, SSD, KV that leaves in one piece,
+/// unlimited caches.
+Result<ClusterRun> run_machines(const std::vector<TraceRequest>& trace, const TraceBlocks& blocks,
+                                const ClusterOptions& options);
+
+}  // namespace mc::sim
