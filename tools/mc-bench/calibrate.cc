@@ -139,7 +139,7 @@ double mape(const auto& samples, auto&& predicted, auto&& observed) {
 /// How steps scatter about the fitted model, as means of equal shares of them; and what a hand-off takes, which is what
 /// the first gaps have beside a step and, on average, the half of one under way.
 void fit_spread(const Samples& s, sched::Profile& p) {
-  constexpr size_t kShares = 256;
+  constexpr size_t kShares = 64;
   std::vector<double> ratios;
   double step_s = 0;
   for (size_t i = 0; i < s.steps.size(); ++i) {
