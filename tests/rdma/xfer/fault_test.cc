@@ -118,8 +118,8 @@ TEST_CASE("rdma/xfer: a link that is cut in mid-batch fails no batch and no byte
               stalls.size(), ms(slowest), ms(median(stalls)), ms(worst));
   // the median: an emulated machine that shares its host loses seconds now and then (2 s at a load of 10 per
   // core). What must not come back is the engine waiting in the kernel for a dead queue pair: 3 s, at every
-  // second cut
-  CHECK(median(stalls) <= 50ms);
+  // second cut. A few cuts beside other work show that alone; 50 ms is for the many of a quiet machine
+  CHECK(median(stalls) <= rounds(50, 1000) * 1ms);
   std::sort(stalls.begin(), stalls.end());
   CHECK(stalls[(stalls.size() - 1) * 3 / 4] <= 1s);
   CHECK(pair.reader->counters().batches_failed == 0);
