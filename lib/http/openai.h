@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -178,7 +179,8 @@ struct Choice {
   std::vector<TokenLogprob> logprobs;  // empty unless asked for
   std::vector<uint32_t> token_ids;     // if return_token_ids
   std::vector<uint32_t> prompt_token_ids;
-  std::vector<PromptLogprob> prompt_logprobs;  // if asked for: one a token of the prompt
+  /// If asked for: one a token of the prompt, which all its choices share.
+  std::shared_ptr<const std::vector<PromptLogprob>> prompt_logprobs;
 };
 
 /// What all chunks and the final object of one answer share.

@@ -88,10 +88,11 @@ Json completion_logprobs(std::span<const TokenLogprob> logprobs, size_t& offset)
 }
 
 /// vLLM's: null for the first token, then an object by token id.
-Json prompt_logprobs_json(std::span<const PromptLogprob> logprobs) {
+Json prompt_logprobs_json(const Choice& choice) {
   Json::Array list;
-  list.reserve(logprobs.size());
-  for (const PromptLogprob& item : logprobs) {
+  if (!choice.prompt_logprobs) return Json(std::move(list));
+  list.reserve(choice.prompt_logprobs->size());
+  for (const PromptLogprob& item : *choice.prompt_logprobs) {
     Json entries;
     for (const auto& e : item.entries) {
       if (entries.is_null()) entries = Json::object();
@@ -116,8 +117,7 @@ Json choice_json(const GenerateRequest& request, const Choice& choice) {
   }
   out.set("finish_reason", choice.finish_reason);
   out.set("stop_reason", choice.stop_reason);
-  if (request.sampling.prompt_logprobs && !request.is_chat)
-    out.set("prompt_logprobs", prompt_logprobs_json(choice.prompt_logprobs));
+  if (request.sampling.prompt_logprobs && !request.is_chat) out.set("prompt_logprobs", prompt_logprobs_json(choice));
   if (request.return_token_ids) {
     out.set("token_ids", ids_json(choice.token_ids));
     if (!request.is_chat) out.set("prompt_token_ids", ids_json(choice.prompt_token_ids));
@@ -167,7 +167,7 @@ std::string answer_body(const AnswerHead& head, const GenerateRequest& request, 
   if (request.is_chat && request.return_token_ids && !choices.empty())
     out.set("prompt_token_ids", ids_json(choices[0].prompt_token_ids));
   if (request.is_chat && request.sampling.prompt_logprobs && !choices.empty())
-    out.set("prompt_logprobs", prompt_logprobs_json(choices[0].prompt_logprobs));
+    out.set("prompt_logprobs", prompt_logprobs_json(choices[0]));
   if (!mc.is_null()) out.set("mc", mc);
   return out.dump();
 }

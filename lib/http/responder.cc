@@ -5,6 +5,9 @@
 #include "http/exchange.h"
 
 namespace mc::http {
+namespace {
+constexpr size_t kChunkFrameBytes = 24;  // at most: length in hex and two line ends
+}
 
 namespace detail {
 
@@ -101,6 +104,13 @@ bool Responder::is_open() const {
 
 size_t Responder::queued_bytes() const {
   return exchange_ ? exchange_->link().queued.load(std::memory_order_relaxed) : 0;
+}
+
+size_t Responder::room_bytes() const {
+  if (!is_open()) return 0;
+  const detail::Link& link = exchange_->link();
+  const size_t used = link.queued.load(std::memory_order_relaxed) + kChunkFrameBytes;
+  return used < link.queue_bytes_max ? link.queue_bytes_max - used : 0;
 }
 
 std::string_view to_string(CloseReason reason) {

@@ -112,6 +112,8 @@ class Responder {
   bool is_open() const;
   /// Unsent bytes of the stream: a producer may slow down before it is cut off.
   size_t queued_bytes() const;
+  /// Bytes that send() would still take before the reader is given up; 0 when the client is gone.
+  size_t room_bytes() const;
   explicit operator bool() const { return exchange_ != nullptr; }
 
  private:

@@ -8,6 +8,10 @@
 namespace mc::run {
 namespace {
 
+// One request's: what the loop's thread writes at once. A number is some 60 bytes of JSON; all events of a stream's
+// prompts are queued together, and the queue holds 1 MiB (http/server.h).
+constexpr uint64_t kPromptLogprobsMax = uint64_t{1} << 16, kPromptLogprobsMaxStreamed = uint64_t{1} << 14;
+
 err::Number number_of(const std::string& code) {
   struct Row {
     const char* code;
@@ -61,6 +65,24 @@ http::Response reply_response(const node::Reply& reply) {
   return http::rejection_response(rejection);
 }
 
+Result<void> check_prompt_logprobs(const http::GenerateRequest& request,
+                                   std::span<const std::vector<uint32_t>> prompts) {
+  const auto wanted = request.wanted_of_prompt();
+  if (!wanted) return {};
+  uint64_t tokens = 0;
+  for (const auto& prompt : prompts) tokens += prompt.size();
+  const uint64_t answers = static_cast<uint64_t>(request.answers());
+  const uint64_t numbers = tokens * (uint64_t{1} + static_cast<uint64_t>(*wanted)) * answers;
+  const uint64_t most = request.stream ? kPromptLogprobsMaxStreamed : kPromptLogprobsMax;
+  if (numbers <= most) return {};
+  return user_error(err::kInvalidField,
+                    "log-probabilities of " + std::to_string(tokens) + " prompt tokens with " +
+                        std::to_string(*wanted) + " alternatives for " + std::to_string(answers) +
+                        " answers of each prompt are " + std::to_string(numbers) + " numbers; at most " +
+                        std::to_string(most) + " are given" + (request.stream ? " in a stream" : ""),
+                    request.sampling.prompt_logprobs ? "prompt_logprobs" : "logprobs");
+}
+
 Answer::Answer(http::GenerateRequest request, http::AnswerHead head, http::Responder out,
                const text::Tokenizer& tokenizer)
     : request_(std::move(request)),
@@ -104,34 +126,58 @@ http::TokenLogprob Answer::logprob_of(uint32_t token, double logprob,
   return out;
 }
 
-// Told once for all choices of a prompt: the first of them asked.
-void Answer::take_prompt_logprobs(Choice& choice, std::span<const wire::PromptLogprob> rows) {
-  const size_t n = static_cast<size_t>(request_.answers()), at = static_cast<size_t>(choice.out.index);
-  for (size_t i = at - at % n; i < std::min(at - at % n + n, choices_.size()); ++i)
-    choices_[i].prompt_logprobs.assign(rows.begin(), rows.end());
+bool Answer::asks_for_prompt(size_t choice) const {
+  return request_.wanted_of_prompt() && (request_.stream || choice % static_cast<size_t>(request_.answers()) == 0);
+}
+
+/// False, and the answer failed, unless every token of the prompt but the first has a row.
+bool Answer::take_prompt_logprobs(Choice& choice, std::vector<wire::PromptLogprob> rows) {
+  if (!asks_for_prompt(static_cast<size_t>(choice.out.index)) || choice.prompt_logprobs) return true;
+  if (rows.size() + 1 == choice.prompt.size()) {
+    share_prompt_logprobs(choice, std::move(rows));
+    return true;
+  }
+  node::Reply reply;
+  reply.kind = node::Reply::Kind::failed;
+  reply.code = "internal";
+  reply.stage = "prefill";
+  reply.message = "log-probabilities of " + std::to_string(rows.size()) + " prompt tokens came, not of " +
+                  std::to_string(choice.prompt.size() - 1);
+  fail(reply);
+  return false;
+}
+
+// Told once for all choices of a prompt, which share them; a stream's choices ask one by one.
+void Answer::share_prompt_logprobs(Choice& choice, std::vector<wire::PromptLogprob> rows) {
+  const size_t n = request_.stream ? 1 : static_cast<size_t>(request_.answers());
+  const size_t at = static_cast<size_t>(choice.out.index);
+  const auto group = std::span(choices_).subspan(at, std::min(n, choices_.size() - at));
+  const auto shared = std::make_shared<const std::vector<wire::PromptLogprob>>(std::move(rows));
+  for (Choice& one : group) one.prompt_logprobs = shared;
   if (!request_.sampling.prompt_logprobs) return;
   const auto named = [&](uint32_t id, double logprob, uint32_t rank) {
     return http::PromptLogprob::Entry{id, std::string(tokenizer_.token_bytes(id)), logprob, rank};
   };
-  std::vector<http::PromptLogprob> out(choice.prompt.size());
-  for (size_t i = 0; i < std::min(rows.size(), out.size() - 1); ++i) {
-    auto& entries = out[i + 1].entries;
-    entries.push_back(named(choice.prompt[i + 1], rows[i].logprob, rows[i].rank));
-    const size_t wanted = std::min(static_cast<size_t>(*request_.sampling.prompt_logprobs), rows[i].top.size());
+  auto table = std::make_shared<std::vector<http::PromptLogprob>>(choice.prompt.size());
+  for (size_t i = 0; i < shared->size(); ++i) {
+    const wire::PromptLogprob& row = (*shared)[i];
+    auto& entries = (*table)[i + 1].entries;
+    entries.push_back(named(choice.prompt[i + 1], row.logprob, row.rank));
+    const size_t wanted = std::min(static_cast<size_t>(*request_.sampling.prompt_logprobs), row.top.size());
     for (uint32_t k = 0; k < wanted; ++k)
-      if (rows[i].top[k].first != choice.prompt[i + 1])
-        entries.push_back(named(rows[i].top[k].first, rows[i].top[k].second, k + 1));
+      if (row.top[k].first != choice.prompt[i + 1])
+        entries.push_back(named(row.top[k].first, row.top[k].second, k + 1));
   }
-  for (size_t i = at - at % n; i < std::min(at - at % n + n, choices_.size()); ++i)
-    choices_[i].out.prompt_logprobs = out;
+  for (Choice& one : group) one.out.prompt_logprobs = table;
 }
 
 std::vector<http::TokenLogprob> Answer::echoed_logprobs(const Choice& choice) const {
   std::vector<http::TokenLogprob> out;
   if (!request_.sampling.logprobs) return out;
-  const auto& rows = choice.prompt_logprobs;
+  MC_ASSERT(choice.prompt_logprobs != nullptr);  // a choice that has no rows failed
+  const auto& rows = *choice.prompt_logprobs;
   out.push_back({std::string(tokenizer_.token_bytes(choice.prompt[0])), std::nullopt, {}, is_hidden(choice.prompt[0])});
-  for (size_t i = 0; i < rows.size() && i + 1 < choice.prompt.size(); ++i) {
+  for (size_t i = 0; i < rows.size(); ++i) {
     const size_t wanted = std::min(static_cast<size_t>(*request_.sampling.logprobs), rows[i].top.size());
     out.push_back(logprob_of(choice.prompt[i + 1], rows[i].logprob, std::span(rows[i].top).first(wanted)));
   }
@@ -158,6 +204,15 @@ void Answer::echo(Choice& choice) {
   }
   std::string bytes;
   writer_.append_text(bytes, choice.out.index, text, usage(), logprobs);
+  if (out_.is_open() && bytes.size() > out_.room_bytes()) {  // else the client could not tell it from a lost server
+    node::Reply reply;
+    reply.kind = node::Reply::Kind::failed;
+    reply.code = "invalid";
+    reply.stage = "answer";
+    reply.message = "the prompt is " + std::to_string(bytes.size()) + " bytes of the stream, which can queue " +
+                    std::to_string(out_.room_bytes()) + "; ask without stream";
+    return fail(reply);
+  }
   (void)out_.send(bytes);
 }
 
@@ -175,6 +230,7 @@ void Answer::emit(Choice& choice, std::string text, const node::Reply* reply) {
   }
   start_stream();
   echo(choice);
+  if (failed_) return;
   std::string bytes;
   writer_.append_text(bytes, choice.out.index, text, usage(), logprobs, ids);
   (void)out_.send(bytes);
@@ -185,7 +241,7 @@ bool Answer::on_token(const RequestId& req, const node::Reply& reply) {
   MC_ASSERT(choice != nullptr);
   if (choice->stopped || choice->ended || failed_) return false;
   if (reply.index == 0) journey_ = reply.journey;
-  if (reply.index == 0 && !reply.prompt_logprobs.empty()) take_prompt_logprobs(*choice, reply.prompt_logprobs);
+  if (reply.index == 0 && !take_prompt_logprobs(*choice, reply.prompt_logprobs)) return true;
   if (request_.sampling.max_tokens == 0u) return false;  // the prompt alone is wanted; this token ends the request
   ++choice->tokens;
   choice->logprob_sum += reply.logprobs.chosen;
@@ -193,6 +249,7 @@ bool Answer::on_token(const RequestId& req, const node::Reply& reply) {
   const std::string fresh = choice->detokenizer.push(reply.token);
   const bool may_stop = choice->tokens > request_.sampling.min_tokens;
   emit(*choice, may_stop ? choice->stops.push(fresh) : choice->stops.pass(fresh), &reply);
+  if (failed_) return true;
   if (!choice->stops.stopped()) return false;
   choice->stopped = true;
   choice->out.stop_reason = Json(choice->stops.stop());
@@ -213,12 +270,14 @@ bool Answer::on_end(const RequestId& req, const node::Reply& reply) {
     fail(reply);
     return true;
   }
+  if (!take_prompt_logprobs(*choice, {})) return true;  // ended without a token
   const auto& stop_ids = request_.sampling.stop_token_ids;
   const bool by_id = !choice->stopped && choice->tokens > 0 && reply.finish_reason == "stop" &&
                      std::find(stop_ids.begin(), stop_ids.end(), choice->last_token) != stop_ids.end();
   if (by_id) choice->out.stop_reason = Json(choice->last_token);
   const bool prompt_alone = request_.sampling.max_tokens == 0u;
   finish_choice(*choice, choice->stopped ? "stop" : prompt_alone ? "length" : reply.finish_reason);
+  if (failed_) return true;
   if (!unfinished().empty()) return false;
   if (request_.stream) {
     std::string bytes;
@@ -241,6 +300,7 @@ void Answer::finish_choice(Choice& choice, const std::string& reason) {
   if (!request_.stream) return;
   start_stream();
   echo(choice);
+  if (failed_) return;
   std::string bytes;
   writer_.append_finish(bytes, choice.out.index, reason, usage(), choice.out.stop_reason);
   (void)out_.send(bytes);
@@ -264,18 +324,18 @@ Json Answer::explanation() const {
 }
 
 // Of each prompt the n answers with the largest mean log-probability of a token, the best first; equals as drawn.
-std::vector<http::Choice> Answer::best_choices() const {
+std::vector<http::Choice> Answer::take_best_choices() {
   const size_t drawn = static_cast<size_t>(request_.answers()), given = static_cast<size_t>(request_.sampling.n);
   const auto mean = [](const Choice* c) { return c->tokens > 0 ? c->logprob_sum / c->tokens : 0.0; };
   std::vector<http::Choice> out;
   for (size_t first = 0; first < choices_.size(); first += drawn) {
-    std::vector<const Choice*> order;
+    std::vector<Choice*> order;
     for (size_t i = first; i < std::min(first + drawn, choices_.size()); ++i) order.push_back(&choices_[i]);
     if (given < drawn)
       std::stable_sort(order.begin(), order.end(), [&](auto* a, auto* b) { return mean(a) > mean(b); });
     order.resize(std::min(given, order.size()));
-    for (const Choice* choice : order) {
-      out.push_back(choice->out);
+    for (Choice* choice : order) {
+      out.push_back(std::move(choice->out));
       out.back().index = static_cast<int>(out.size() - 1);
     }
   }
@@ -284,7 +344,7 @@ std::vector<http::Choice> Answer::best_choices() const {
 
 void Answer::write_whole() {
   for (Choice& choice : choices_) echo(choice);
-  const std::vector<http::Choice> choices = best_choices();
+  const std::vector<http::Choice> choices = take_best_choices();
   out_.respond(http::json_response(200, http::answer_body(head_, request_, choices, usage(), explanation())));
 }
 

@@ -22,6 +22,12 @@ Error reply_error(const node::Reply& reply);
 /// 429 and 503 with numbers, or the plain error.
 http::Response reply_response(const node::Reply& reply);
 
+/// Bounds what is told of the prompts: `prompts` of one request, each times the answers drawn of it. The answer is
+/// put together on the control loop's thread, and of a stream all the prompt's events are queued at once. invalid:
+/// MC4002 naming the numbers.
+Result<void> check_prompt_logprobs(const http::GenerateRequest& request,
+                                   std::span<const std::vector<uint32_t>> prompts);
+
 class Answer {
  public:
   /// `tokenizer` outlives it.
@@ -46,6 +52,9 @@ class Answer {
   /// Most tokens any choice has so far.
   uint32_t longest_choice() const;
   bool is_stream() const { return request_.stream; }
+  /// Whether the choice, by its place among all, is the one that asks for its prompt's log-probabilities: the others
+  /// of the prompt share them; but a stream opens each choice with its own first token.
+  bool asks_for_prompt(size_t choice) const;
 
  private:
   struct Choice {
@@ -53,8 +62,8 @@ class Answer {
     std::vector<uint32_t> prompt;
     text::Detokenizer detokenizer;
     text::StopMatcher stops;
-    http::Choice out;                                  // of a whole answer
-    std::vector<wire::PromptLogprob> prompt_logprobs;  // of tokens 1, 2, ...
+    http::Choice out;                                                         // of a whole answer
+    std::shared_ptr<const std::vector<wire::PromptLogprob>> prompt_logprobs;  // of tokens 1, 2, ...; shared
     uint32_t tokens = 0;
     uint32_t last_token = 0;
     double logprob_sum = 0;  // of its tokens
@@ -66,12 +75,13 @@ class Answer {
   Choice* find(const RequestId& req);
   bool is_hidden(uint32_t token) const { return request_.sampling.skip_special_tokens && tokenizer_.is_special(token); }
   http::TokenLogprob logprob_of(uint32_t token, double logprob, std::span<const std::pair<uint32_t, double>> top) const;
-  void take_prompt_logprobs(Choice& choice, std::span<const wire::PromptLogprob> rows);
+  bool take_prompt_logprobs(Choice& choice, std::vector<wire::PromptLogprob> rows);
+  void share_prompt_logprobs(Choice& choice, std::vector<wire::PromptLogprob> rows);
   std::vector<http::TokenLogprob> echoed_logprobs(const Choice& choice) const;
   void echo(Choice& choice);
   void emit(Choice& choice, std::string text, const node::Reply* reply);
   void start_stream();
-  std::vector<http::Choice> best_choices() const;
+  std::vector<http::Choice> take_best_choices();
   void finish_choice(Choice& choice, const std::string& reason);
   Json explanation() const;
   void write_whole();

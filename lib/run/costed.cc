@@ -89,6 +89,9 @@ void Costed::begin_chunk(node::RunChunk run) {
   const uint32_t blocks = run.start / bt;
   if (auto sound = standin_.verify(pages_of(run.pages), run.start, first ? 0 : blocks - 1); !sound)
     failed_ = true, failure_ = std::move(sound).error();
+  if (run.prompt_logprobs >= 0 && !run.targets.empty())
+    failed_ = true,
+    failure_ = Error{Code::invalid, "--runner costed computes no logits: a prompt has no log-probabilities here"};
   const uint32_t layers = options_.layout.layers;
   for (uint32_t layer = 0; !failed_ && layer < layers; ++layer)
     at(began_ + from_seconds(seconds * (layer + 1) / layers), ChunkLayer{layer});

@@ -13,9 +13,6 @@
 #include "run/engine.h"
 
 namespace mc::run {
-namespace {
-constexpr uint64_t kPromptLogprobsMax = uint64_t{1} << 18;  // one answer's; some 20 MB of JSON
-}
 
 Result<std::unique_ptr<Frontend>> Frontend::open(const FrontendOptions& options, node::Conductor& conductor,
                                                  Metrics& metrics) {
@@ -233,15 +230,6 @@ Result<node::Submit> Frontend::submit_for(const http::GenerateRequest& request, 
                           ", the context holds " + std::to_string(config_.max_positions),
                       "max_tokens");
   stopping.max_tokens = static_cast<uint32_t>(asked);
-  if (const auto wanted = request.wanted_of_prompt()) {
-    const uint64_t numbers = prompt.size() * (uint64_t{1} + static_cast<uint64_t>(*wanted));
-    if (numbers > kPromptLogprobsMax)
-      return user_error(err::kInvalidField,
-                        "log-probabilities of " + std::to_string(prompt.size()) + " prompt tokens with " +
-                            std::to_string(*wanted) + " alternatives are " + std::to_string(numbers) +
-                            " numbers; at most " + std::to_string(kPromptLogprobsMax) + " are given",
-                        s.prompt_logprobs ? "prompt_logprobs" : "logprobs");
-  }
   for (uint32_t id : prompt)
     if (id >= config_.vocab)
       return user_error(
@@ -263,6 +251,8 @@ void Frontend::generate(const http::Request& request, http::Responder out, bool 
   if (auto known = check_model(parsed->model); !known) return out.respond(http::error_response(known.error()));
   auto prompts = prompts_of(*parsed);
   if (!prompts) return out.respond(http::error_response(prompts.error()));
+  if (auto bounded = check_prompt_logprobs(*parsed, *prompts); !bounded)
+    return out.respond(http::error_response(bounded.error()));
   auto grant = grant_for(request);
   if (!grant) return out.respond(http::error_response(grant.error()));
   auto job = std::make_shared<Job>();  // crosses to the loop's thread inside a std::function
@@ -282,8 +272,7 @@ void Frontend::generate(const http::Request& request, http::Responder out, bool 
       one.req = job->submits.empty() ? id : new_request_id();
       one.sampling.seed = seed;
       one.sampling.stream = static_cast<uint64_t>(i);
-      // The other choices have the same prompt; but a stream opens each choice with its own first token.
-      if (i == 0 || parsed->stream) one.prompt_logprobs = parsed->wanted_of_prompt().value_or(-1);
+      if (job->answer->asks_for_prompt(job->submits.size())) one.prompt_logprobs = *parsed->wanted_of_prompt();
       if (auto added = job->answer->add_choice(one.req, prompt); !added)
         return out.respond(http::error_response(as_user_error(err::kInvalidField, added.error())));
       job->submits.push_back(std::move(one));

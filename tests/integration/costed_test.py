@@ -68,6 +68,9 @@ class Costed(unittest.TestCase):
                 answers = list(pool.map(lambda ids: c.complete(ids=ids, max_tokens=40), prompts))
             for ids, answer in zip(prompts, answers):
                 self.assertEqual(token_ids(answer), standin_answer(ids, 40))
+            status, _, refused = c.post("/v1/completions", {"prompt": [5, 6, 7], "prompt_logprobs": 0})
+            self.assertEqual(status, 400)
+            self.assertIn("computes no logits", refused["error"]["message"])
             # Its blocks and those of its answer are on some node; the other one fetches them.
             longer = prompts[0] + token_ids(answers[0]) + random.ids(10)
             for node in ("p0", "p1"):

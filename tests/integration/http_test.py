@@ -243,6 +243,24 @@ class Answers(unittest.TestCase):
         several = c.post("/v1/completions", dict(body, n=3))[2]["choices"]
         self.assertEqual([k["logprobs"] for k in several], [logprobs] * 3)
 
+    def test_log_probabilities_of_a_long_prompt_are_streamed_whole_or_refused_with_their_number(self):
+        body = {"prompt": [5 + i % 900 for i in range(1800)], "max_tokens": 1, "temperature": 0, "echo": True}
+        body.update(logprobs=8, n=1, ignore_eos=True)  # 16,200 numbers
+        whole = c.post("/v1/completions", body)[2]["choices"][0]["logprobs"]
+        events = list(c.stream("/v1/completions", body))
+        self.assertEqual(events[-1], "[DONE]")
+        parts = [e["choices"][0]["logprobs"] for e in map(json.loads, events[:-1])]
+        self.assertEqual([x for p in parts if p for x in p["token_logprobs"]], whole["token_logprobs"])
+        for more, most in (
+            (dict(n=2, stream=True), "32400 numbers; at most 16384 are given in a stream"),
+            (dict(n=8), "129600 numbers; at most 65536 are given"),
+        ):
+            status, _, answer = c.post("/v1/completions", dict(body, **more))
+            self.assertEqual((status, answer["error"]["param"]), (400, "logprobs"))
+            self.assertIn(most, answer["error"]["message"])
+        one = c.post("/v1/completions", {"prompt": [9], "max_tokens": 1, "prompt_logprobs": 0})[2]
+        self.assertEqual(one["choices"][0]["prompt_logprobs"], [None])
+
     def test_the_prompt_alone_is_scored_with_no_token_after_it(self):
         body = {"prompt": ["Tell me more", "Once"], "max_tokens": 0, "echo": True, "logprobs": 0}
         answer = c.post("/v1/completions", body)[2]

@@ -198,13 +198,13 @@ TEST_CASE("http/openai: a bad logit_bias names the key or the token") {
 TEST_CASE("http/openai: log-probabilities of a prompt are written as vLLM does, null for the first token") {
   const auto request = completion(R"({"prompt":"x","prompt_logprobs":1})");
   Choice choice;
-  choice.prompt_logprobs = {{}, {{{7, "a", -0.5, 2}, {9, "b", -0.25, 1}}}};
+  const std::vector<PromptLogprob> rows = {{}, {{{7, "a", -0.5, 2}, {9, "b", -0.25, 1}}}};
+  choice.prompt_logprobs = std::make_shared<const std::vector<PromptLogprob>>(rows);
   const auto body = Json::parse(answer_body({"cmpl-1", 1, "m", false}, request, {&choice, 1}, {}));
   REQUIRE_OK(body);
-  CHECK(
-      (*body)["choices"][0]["prompt_logprobs"].dump() ==
-      R"([null,{"7":{"logprob":-0.5,"rank":2,"decoded_token":"a"},)"
-      R"("9":{"logprob":-0.25,"rank":1,"decoded_token":"b"}}])");
+  CHECK((*body)["choices"][0]["prompt_logprobs"].dump() ==
+        R"([null,{"7":{"logprob":-0.5,"rank":2,"decoded_token":"a"},)"
+        R"("9":{"logprob":-0.25,"rank":1,"decoded_token":"b"}}])");
 }
 
 TEST_CASE("http/openai: what we do not have is refused by name, its neutral value accepted") {

@@ -1,9 +1,14 @@
-// What a client sees of a request that ended badly: status, code and numbers.
+// What a client sees of an answer: status, code and numbers of one that ended badly, the prompt's log-probabilities
+// of one that asked for them.
 
 #include "run/answer.h"
 
+#include <functional>
+
 #include "base/json.h"
+#include "http/client.h"
 #include "test.h"
+#include "unit/text/small_tokenizer.h"
 
 using namespace mc;
 using namespace mc::run;
@@ -19,7 +24,129 @@ http::Response response_of(std::string code, node::Reply::Kind kind = node::Repl
   return reply_response(reply);
 }
 
+http::GenerateRequest asked(const std::string& fields) {
+  auto parsed = http::parse_completion(R"({"prompt":"x",)" + fields + "}", {}, {});
+  REQUIRE_OK(parsed);
+  return std::move(*parsed);
+}
+
+/// What comes out of an Answer, sent by a server as the client reads it.
+http::Response told(const http::GenerateRequest& request, const std::function<void(Answer&)>& feed) {
+  const auto tokenizer = test::small_tokenizer();
+  auto server = http::Server::open({}, [&](http::Request, http::Responder out) {
+    Answer answer(request, {"cmpl-1", 1, "m", false}, std::move(out), tokenizer);
+    feed(answer);
+  });
+  REQUIRE_OK(server);
+  auto response = http::fetch(http::Method::get, (*server)->url() + "/", {}, "", SystemClock::instance().now() + 20s);
+  REQUIRE_OK(response);
+  return std::move(*response);
+}
+
+/// Choices "0", "1", ... of one prompt: each gets the token "!" and ends; choice 0 brings `rows` of its prompt.
+void answer_all(Answer& answer, const std::vector<uint32_t>& prompt, size_t choices, size_t rows) {
+  for (size_t i = 0; i < choices; ++i) REQUIRE_OK(answer.add_choice(std::to_string(i), prompt));
+  for (size_t i = 0; i < choices; ++i) {
+    node::Reply token;
+    token.req = std::to_string(i);
+    token.kind = node::Reply::Kind::token;
+    token.token = '!';
+    if (answer.asks_for_prompt(i))
+      for (size_t row = 0; row < rows; ++row)
+        token.prompt_logprobs.push_back({-0.5, 2, {{'a', -0.25}, {prompt[row + 1], -0.5}}});
+    answer.on_token(token.req, token);
+    if (answer.failed()) return;
+    node::Reply end;
+    end.req = token.req;
+    end.kind = node::Reply::Kind::finished;
+    end.finish_reason = "length";
+    answer.on_end(end.req, end);
+  }
+}
+
 }  // namespace
+
+TEST_CASE("run/answer: the prompts' log-probabilities are bounded over all prompts and answers of a request") {
+  const auto allowed = [](const std::string& fields, std::vector<size_t> tokens) {
+    std::vector<std::vector<uint32_t>> prompts;
+    for (const size_t count : tokens) prompts.emplace_back(count, 1);
+    return check_prompt_logprobs(asked(fields), prompts);
+  };
+  CHECK(allowed(R"("n":64)", {100'000}));  // asks for none
+  CHECK(allowed(R"("prompt_logprobs":0)", {65'536}));
+  CHECK(allowed(R"("prompt_logprobs":7,"n":8)", {1024}));
+  const auto refused = allowed(R"("prompt_logprobs":20,"n":64)", {8000});
+  REQUIRE(!refused);
+  CHECK(refused.error().mc == err::kInvalidField);
+  CHECK(refused.error().where == "prompt_logprobs");
+  CHECK(refused.error().what.find("10752000 numbers; at most 65536") != std::string::npos);
+  CHECK(!allowed(R"("prompt_logprobs":0,"best_of":2)", {32'769}));
+  CHECK(!allowed(R"("echo":true,"logprobs":0)", {32'768, 32'769}));
+  CHECK(allowed(R"("echo":true,"logprobs":0,"stream":true)", {16'384}));
+  const auto streamed = allowed(R"("echo":true,"logprobs":0,"stream":true,"n":2)", {8193});
+  REQUIRE(!streamed);
+  CHECK(streamed.error().what.find("16386 numbers; at most 16384 are given in a stream") != std::string::npos);
+}
+
+TEST_CASE("run/answer: a prompt of k tokens has k rows, the first null, in each of its choices") {
+  for (const size_t tokens : {1, 2, 5}) {
+    CAPTURE(tokens);
+    const std::vector<uint32_t> prompt(tokens, 'b');
+    const auto response =
+        told(asked(R"("prompt_logprobs":1,"n":3)"), [&](Answer& a) { answer_all(a, prompt, 3, tokens - 1); });
+    CHECK(response.status == 200);
+    const auto body = Json::parse(response.body);
+    REQUIRE_OK(body);
+    REQUIRE((*body)["choices"].size() == 3);
+    for (const Json& choice : (*body)["choices"].items()) {
+      const Json& rows = choice["prompt_logprobs"];
+      REQUIRE(rows.size() == tokens);
+      CHECK(rows[0].is_null());
+      for (size_t i = 1; i < tokens; ++i)
+        CHECK(rows[i].dump() == R"({"98":{"logprob":-0.5,"rank":2,"decoded_token":"b"},)"
+                                R"("97":{"logprob":-0.25,"rank":1,"decoded_token":"a"}})");
+    }
+  }
+}
+
+TEST_CASE("run/answer: missing rows of a prompt fail the request with both counts") {
+  for (const char* fields : {R"("prompt_logprobs":1)", R"("echo":true,"logprobs":1)"}) {
+    const auto response = told(asked(fields), [&](Answer& a) { answer_all(a, {'a', 'b', 'c'}, 1, 1); });
+    CHECK(response.status == 500);
+    CHECK(response.body.find("1 prompt tokens came, not of 2") != std::string::npos);
+  }
+}
+
+TEST_CASE("run/answer: a streamed prompt that is more than the queue holds ends in an error event that says so") {
+  const auto request = asked(R"("echo":true,"logprobs":1,"stream":true)");
+  const std::vector<uint32_t> prompt(2000, 'b');
+  const auto feed = [&](Answer& a) { answer_all(a, prompt, 1, prompt.size() - 1); };
+  for (const bool fits : {true, false}) {
+    CAPTURE(fits);
+    const auto tokenizer = test::small_tokenizer();
+    const size_t queue = fits ? http::ServerOptions{}.queue_bytes_max : size_t{32} << 10;
+    auto server = http::Server::open({.queue_bytes_max = queue}, [&](http::Request, http::Responder out) {
+      Answer answer(request, {"cmpl-1", 1, "m", false}, std::move(out), tokenizer);
+      feed(answer);
+      CHECK(answer.failed() == !fits);
+    });
+    REQUIRE_OK(server);
+    auto client = http::Client::open((*server)->url());
+    REQUIRE_OK(client);
+    std::vector<std::string> events;
+    http::ClientEvents on;
+    on.event = [&](std::string_view data, TimePoint) { events.emplace_back(data); };
+    on.done = [](http::ClientOutcome&&) {};
+    http::ClientCall call;
+    call.deadline = SystemClock::instance().now() + 20s;
+    (*client)->start(std::move(call), std::move(on));
+    CHECK((*client)->run(call.deadline));
+    REQUIRE(!events.empty());
+    CHECK((events.back() == "[DONE]") == fits);
+    CHECK((events[0].find("ask without stream") != std::string::npos) == !fits);
+    CHECK((*server)->stats().closed_for(http::CloseReason::slow_reader) == 0);
+  }
+}
 
 TEST_CASE("run/answer: every code a machine can end a request with has its HTTP status; none is a plain 500") {
   const std::pair<const char*, int> rows[] = {
