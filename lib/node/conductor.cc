@@ -44,7 +44,7 @@ void Conductor::handle(const Event& event, TimePoint now, Actions& out) {
         late.push_back(id);
       else if (r.held && now >= r.expires)
         expired.push_back(id);
-      else if (!r.placed && now >= r.parked_until)
+      else if (!r.placed && now >= r.parked_until)  // held ones too
         unplaceable.push_back(id);
     }
     for (const auto& id : late) {
@@ -59,10 +59,18 @@ void Conductor::handle(const Event& event, TimePoint now, Actions& out) {
       Request& r = requests_.at(id);
       std::string reason = unready(r.submit.model);
       if (reason.empty()) reason = "no_decode";
+      if (r.held) {
+        fail(r, Reply::Kind::rejected, reason, "route",
+             "it waited for its turn, and no node that may take it was there for " +
+                 std::to_string(options_.park_max / 1ms) + " ms",
+             now, out);
+        continue;
+      }
       fail(r, Reply::Kind::failed, reason, stage_of(r), "no node took the request again after " + r.avoid + " failed",
            now, out);
     }
   }
+  if (nodes_changed_) bound_held(now);
   if (!fair_.empty() && (look_at_held_ || now >= next_turn_)) serve_held(now, out);
 }
 
@@ -178,7 +186,8 @@ Result<void> Conductor::drain(const std::string& name, bool on, Actions& out) {
   Node* node = find_node(name);
   if (!node) return Error{Code::not_found, "no node is called " + name + "; mc-conductor ps lists them"};
   node->draining = on;
-  board_stale_ = look_at_held_ = true;
+  board_stale_ = nodes_changed_ = true;
+  room_changed();
   out.push_back(Send{name, node->instance, wire::Drain{on}});
   return {};
 }

@@ -144,6 +144,7 @@ class Conductor final : public Machine {
     uint32_t rows = 0, arrived_rows = 0;         // requests placed here; those past their first token
     uint64_t kv_tokens = 0, arrived_tokens = 0;  // their context
     uint32_t egress = 0;                         // fetches from here under way
+    uint64_t left = 0;                           // requests that ended their prefill here
     uint32_t snapshot_parts = 0;                 // received of the snapshot being assembled
     uint64_t snapshot_seq = 0;
     std::vector<wire::BlockRef> snapshot;
@@ -203,6 +204,9 @@ class Conductor final : public Machine {
     double work_s = 0;                // predicted when it came
     TimePoint expires = kNever;       // from then on it could not keep its TTFT promise
     TimePoint prefix_until = kNever;  // it waits for its prefix until then
+    uint64_t prefix_left = 0;         // Node::left of who computes that, when it was looked at
+    uint64_t refused_at = 0;          // rooms_ when it found no place
+    uint64_t prepared_at = 0;         // memberships_ when its blocks were named
     bool prefix_tried = false;        // and did so once
   };
 
@@ -216,7 +220,8 @@ class Conductor final : public Machine {
   void on_heartbeat(Node& node, const wire::Heartbeat& beat, TimePoint now, Actions& out);
   void ask_sync(Node& node, TimePoint now, Actions& out);
   wire::Peers peers() const;
-  void lose(const std::string& name, std::string why, TimePoint now, Actions& out);
+  /// By value: who calls may hold the name in the node that goes.
+  void lose(std::string name, std::string why, TimePoint now, Actions& out);
   void broadcast_peers(Actions& out);
   Node* find_node(const std::string& name);
   const Node* find_node(const std::string& name) const;
@@ -268,6 +273,10 @@ class Conductor final : public Machine {
   sched::FairQueue::Entry entry_of(const Request& r) const;
   double ahead_s(const Request& r, TimePoint now) const;
   void serve_held(TimePoint now, Actions& out);
+  bool blocked(const Request& r, TimePoint now) const;
+  bool has_nodes(const Request& r) const;
+  void bound_held(TimePoint now);
+  void room_changed();
   bool any_idle(TimePoint now);
   double queue_of(const Node& node, TimePoint now) const;
   bool wait_for_prefix(Request& r, const sched::Snapshot& snapshot, const sched::Candidate& chosen, TimePoint now);
@@ -323,7 +332,12 @@ class Conductor final : public Machine {
   std::vector<TenantCount> tenant_counts_;  // by number
   size_t prioritised_ = 0;                  // unfinished requests with a priority
   bool look_at_held_ = false;               // something changed that may give one its turn
-  TimePoint next_turn_ = kNever;            // and when time alone may
+  TimePoint next_room_ = kNever;            // and when time alone may
+  TimePoint next_turn_ = kNever;            // when they are asked again
+  uint64_t rooms_ = 1;                      // times that a node got room, or came or went
+  uint64_t memberships_ = 1;                // times that somebody came or went
+  bool held_rest_ = false;                  // more of them wait to be asked than one event may
+  bool nodes_changed_ = false;              // some held requests may have no node left, or one again
   // Where the last request of a session went; the oldest are forgotten.
   using SessionKey = std::pair<uint32_t, std::string>;
   std::map<SessionKey, std::pair<NodeId, uint64_t>> sessions_;

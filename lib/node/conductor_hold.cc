@@ -12,10 +12,10 @@ namespace mc::node {
 
 namespace {
 
-constexpr uint32_t kTriesMax = 16;        // requests that are asked for each free moment before the rest wait
-constexpr size_t kSessionsMax = 16384;    // remembered
-constexpr double kDelayWorth = 0.5;       // a request may be late by this share of the work it saves others
-constexpr Duration kPrefixSlack = 100ms;  // beyond what the node that computes a prefix was predicted to take
+constexpr uint32_t kTriesMax = 64;      // places that are sought in vain before other events have their turn
+constexpr size_t kSessionsMax = 16384;  // remembered
+constexpr double kDelayWorth = 0.5;     // a request may be late by this share of the work it saves others
+constexpr double kPrefixSlackS = 0.1;   // beyond what the node that computes a prefix was predicted to take
 
 double seconds_of(TimePoint at) {
   return to_seconds(at - TimePoint{});
@@ -64,8 +64,16 @@ void Conductor::refuse_quota(Request& r, const sched::FairQueue::Refusal& refusa
 }
 
 void Conductor::set_tenants(std::span<const sched::Tenant> tenants) {
+  std::vector<std::string> before;
+  for (uint32_t i = 0; i < fair_.tenant_count(); ++i) before.push_back(fair_.tenant(i).name);
   fair_.set_tenants(tenants);
   tenant_counts_.resize(fair_.tenant_count());
+  for (uint32_t i = 1; i < before.size(); ++i) {
+    if (fair_.tenant(i).name == before[i]) continue;  // else another tenant has its number now
+    tenant_counts_[i] = {};
+    std::erase_if(session_order_, [&](const auto& at) { return at.second.first == i; });
+    std::erase_if(sessions_, [&](const auto& at) { return at.first.first == i; });
+  }
 }
 
 std::vector<Conductor::TenantStatus> Conductor::tenants(TimePoint now) const {
@@ -81,7 +89,7 @@ std::vector<Conductor::TenantStatus> Conductor::tenants(TimePoint now) const {
 bool Conductor::holding() const {
   using Hold = ConductorOptions::Hold;
   return options_.hold == Hold::on ||
-         (options_.hold == Hold::automatic && (fair_.tenant_count() > 1 || prioritised_ > 0 || !fair_.empty()));
+         (options_.hold == Hold::automatic && (fair_.named_count() > 0 || prioritised_ > 0 || !fair_.empty()));
 }
 
 double Conductor::queue_of(const Node& node, TimePoint now) const {
@@ -122,47 +130,105 @@ void Conductor::hold(Request& r, TimePoint now, Actions& out) {
                   "predicted " + std::to_string(predicted_s * 1e3) + " ms with " + std::to_string(fair_.size()) +
                       " requests waiting, allowed " + std::to_string(options.ttft_slo_s * 1e3) + " ms",
                   now, out, predicted_s * 1e3, options.ttft_slo_s * 1e3);
-    r.expires = after(r.arrived, from_seconds(std::max(0.0, options.ttft_slo_s - r.work_s))) + 1ms;
+    r.expires = after(r.arrived, from_seconds(std::max(0.0, options.ttft_slo_s - r.work_s) + 1e-3));
   }
   r.held = true;
+  r.prepared_at = memberships_;
   fair_.push(entry_of(r));
   look_at_held_ = true;
 }
 
+// A node has room that it had not, or is another one: who found no place may find one.
+void Conductor::room_changed() {
+  ++rooms_;
+  look_at_held_ = true;
+}
+
+// Whether the nodes are there that it may go to, busy or not.
+bool Conductor::has_nodes(const Request& r) const {
+  const auto there = [&](const std::string& pin, wire::Role role) {
+    const Node* node = pin.empty() ? nullptr : find_node(pin);
+    return pin.empty() || (node && serves(*node, role, r.submit.model) && !node->draining);
+  };
+  return unready(r.submit.model).empty() && there(r.submit.pin_prefill, wire::Role::prefill) &&
+         there(r.submit.pin_decode, wire::Role::decode);
+}
+
+// After a change of members: who has no node left waits for one as long as a request that ran already would.
+void Conductor::bound_held(TimePoint now) {
+  nodes_changed_ = false;
+  if (fair_.empty()) return;
+  for (auto& [id, r] : requests_) {
+    if (!r.held) continue;
+    if (has_nodes(r))
+      r.parked_until = kNever;
+    else if (r.parked_until == kNever)
+      r.parked_until = std::min(r.deadline, after(now, options_.park_max));
+  }
+}
+
+// What is known without looking for a place: nothing changed since none was found, the pinned node is away or busy,
+// or the prefix is still being computed.
+bool Conductor::blocked(const Request& r, TimePoint now) const {
+  if (r.refused_at == rooms_ || r.parked_until != kNever) return true;
+  if (!r.submit.pin_prefill.empty()) {
+    const Node* pinned = find_node(r.submit.pin_prefill);
+    if (!pinned || pinned->draining || queue_of(*pinned, now) > to_seconds(options_.hold_lead)) return true;
+  }
+  if (r.prefix_until == kNever || now >= r.prefix_until) return false;
+  const Node* producer = find_node(r.journey.held_for.substr(std::string_view("prefix:").size()));
+  return producer && producer->left == r.prefix_left;
+}
+
 // Asks those whose turn it is, in order, while a node is about to be free. Who cannot use it (its node is busy, its
-// prefix is on its way) keeps its place, and the next one is asked.
+// prefix is on its way) keeps its place, and the next one is asked; who is known to be unable gives its turn back at
+// once, so that however many of them there are, they hold up neither others nor their own tenant.
 void Conductor::serve_held(TimePoint now, Actions& out) {
-  look_at_held_ = false;
+  if (now >= next_room_) ++rooms_;
+  look_at_held_ = held_rest_ = false;
   std::vector<sched::FairQueue::Entry> stay;
-  while (stay.size() < kTriesMax && any_idle(now)) {
+  uint32_t tries = 0;
+  while (tries < kTriesMax && any_idle(now)) {
     auto next = fair_.pop(seconds_of(now));
     if (!next) break;
     Request& r = requests_.at(next->id);
-    r.held = false;
-    bool over = true;
-    if (now >= r.expires)
+    std::string reason;
+    if (now >= r.expires) {
+      r.held = false;
       refuse_late(r, now, out);
-    else
-      over = place(r, now, out, true);
-    if (over) continue;
+      continue;
+    }
+    if (blocked(r, now)) {
+      fair_.give_back(*next);
+      stay.push_back(std::move(*next));
+      continue;
+    }
+    // Its blocks may be called otherwise by the nodes that are here now.
+    if (r.prepared_at != memberships_ && prepare(r, reason)) r.prepared_at = memberships_;
+    r.held = false;
+    if (place(r, now, out, true)) continue;
     r.held = true;
+    r.refused_at = rooms_;
+    ++tries;
     stay.push_back(std::move(*next));
   }
+  held_rest_ = tries == kTriesMax && !fair_.empty();
   while (!stay.empty()) fair_.put_back(std::move(stay.back())), stay.pop_back();
   look_at_held_ = false;
   plan_next_turn(now);
 }
 
 void Conductor::plan_next_turn(TimePoint now) {
-  next_turn_ = kNever;
+  next_room_ = next_turn_ = kNever;
   if (fair_.empty()) return;
   for (const auto& [name, node] : nodes_) {
     if (node.hello.role != wire::Role::prefill || node.queued.empty()) continue;
     const TimePoint idle_at = node.busy_until - options_.hold_lead;
-    if (idle_at > now) next_turn_ = std::min(next_turn_, idle_at + 1us);
+    if (idle_at > now) next_room_ = std::min(next_room_, idle_at + 1us);
   }
   for (const auto& [id, r] : requests_)
-    if (r.held && r.prefix_until > now) next_turn_ = std::min(next_turn_, r.prefix_until);
+    if (r.held && r.prefix_until > now) next_room_ = std::min(next_room_, r.prefix_until);
+  next_turn_ = held_rest_ ? std::min(next_room_, now + 1ms) : next_room_;
 }
 
 void Conductor::refuse_late(Request& r, TimePoint now, Actions& out) {
@@ -184,7 +250,7 @@ bool Conductor::wait_for_prefix(Request& r, const sched::Snapshot& snapshot, con
     if (producer)
       for (const auto& match : index_.match(std::span(r.hashes).first(r.hashes.size())))
         pending |= match.node == producer->ordinal && match.expected > match.resident;
-    if (pending) return true;
+    if (pending) return r.prefix_left = producer->left, true;
   }
   r.prefix_until = kNever;
   if (r.prefix_tried || !r.submit.may_reuse()) return false;
@@ -195,13 +261,14 @@ bool Conductor::wait_for_prefix(Request& r, const sched::Snapshot& snapshot, con
     if (h.pending_blocks <= std::max(has, h.readable_blocks) || h.name == here.name) continue;
     const double saved_s =
         chosen.prefill_s - here.cost.prefill(snapshot.tokens, sched::reused_tokens(snapshot, h.pending_blocks));
-    const bool in_time = r.expires == kNever || now + from_seconds(h.pending_s) < r.expires;
+    const bool in_time = r.expires == kNever || after(now, from_seconds(h.pending_s)) < r.expires;
     if (h.pending_s <= (1 + kDelayWorth) * saved_s && in_time && (!best || h.pending_blocks > best->pending_blocks))
       best = &h;
   }
   if (!best) return false;
   r.prefix_tried = true;
-  r.prefix_until = std::min(r.deadline, now + from_seconds(2 * best->pending_s) + kPrefixSlack);
+  r.prefix_until = std::min(r.deadline, after(now, from_seconds(2 * best->pending_s + kPrefixSlackS)));
+  if (const Node* producer = find_node(best->name)) r.prefix_left = producer->left;
   if (r.journey.held_for.empty()) ++stats_.held_prefix;
   r.journey.held_for = "prefix:" + best->name;
   return true;

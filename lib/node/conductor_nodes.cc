@@ -1,6 +1,7 @@
 // Membership and the block index: who is in the cluster, and what each node says it holds.
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 
 #include "base/assert.h"
@@ -12,6 +13,19 @@ namespace {
 
 constexpr char role_letter(wire::Role role) {
   return role == wire::Role::prefill ? 'p' : role == wire::Role::decode ? 'd' : 'c';  // stages bring their names
+}
+
+// Predictions stay finite.
+constexpr double kSecondsMax = 1e6, kBytesPerSecondMax = 1e18;
+
+std::array<std::pair<const char*, double>, 7> cost_fields(const wire::CostModel& c) {
+  return {{{"prefill_s", c.prefill_s},
+           {"prefill_s_per_token", c.prefill_s_per_token},
+           {"prefill_s_per_token2", c.prefill_s_per_token2},
+           {"decode_s", c.decode_s},
+           {"decode_s_per_row", c.decode_s_per_row},
+           {"decode_s_per_kv_token", c.decode_s_per_kv_token},
+           {"read_bytes_per_s", c.read_bytes_per_s}}};
 }
 
 sched::Cost announced_cost(const wire::CostModel& c) {
@@ -80,9 +94,10 @@ const kv::Namespace* Conductor::namespace_of(const std::string& model) const {
 
 // Who serves what, and where everybody stands in the board, is to be found again.
 void Conductor::membership_changed() {
-  board_stale_ = true;
+  board_stale_ = nodes_changed_ = true;
   namespaces_.clear();
-  look_at_held_ = true;
+  ++memberships_;
+  room_changed();
 }
 
 void Conductor::on_received(const Received& event, TimePoint now, Actions& out) {
@@ -126,7 +141,7 @@ void Conductor::on_heartbeat(Node& node, const wire::Heartbeat& beat, TimePoint 
   if (node.draining && !beat.load.draining) out.push_back(Send{node.name, node.instance, wire::Drain{true}});
   if (beat.load.draining && !node.draining) {  // a node told to stop drains by itself
     node.draining = true;
-    board_stale_ = true;
+    board_stale_ = nodes_changed_ = true;
   }
   if (beat.peers_version != peers_version_) out.push_back(Send{node.name, node.instance, peers()});
   if (index_.seq(node.ordinal) < beat.event_seq || index_.needs_snapshot(node.ordinal)) ask_sync(node, now, out);
@@ -162,6 +177,16 @@ std::optional<wire::Refused> Conductor::objection(const wire::Hello& hello) cons
     refused.mc = 2108;
     refused.field = "stages";
     refused.message = "a pipeline has 1 to 64 stages, and its members have names";
+    return refused;
+  }
+  for (const auto& [field, value] : cost_fields(hello.cost)) {
+    const bool is_rate = field == std::string_view("read_bytes_per_s");
+    if (value >= 0 && value <= (is_rate ? kBytesPerSecondMax : kSecondsMax)) continue;  // not a number is neither
+    refused.mc = 2106;
+    refused.field = std::string("cost.") + field;
+    refused.ours = std::to_string(value);
+    refused.message = refused.field + " is " + refused.ours + ", not a number from 0 to " + (is_rate ? "1e18" : "1e6") +
+                      "; measure it again (mc-bench model), or leave it out";
     return refused;
   }
   if (hello.role == wire::Role::cache) return std::nullopt;
@@ -282,7 +307,7 @@ void Conductor::on_snapshot(Node& node, const wire::BlockSnapshot& snapshot) {
   node.sync_open = false;
 }
 
-void Conductor::lose(const std::string& name, std::string why, TimePoint now, Actions& out) {
+void Conductor::lose(std::string name, std::string why, TimePoint now, Actions& out) {
   const auto it = nodes_.find(name);
   if (it == nodes_.end()) return;
   std::vector<std::pair<RequestId, std::string>> orphans;

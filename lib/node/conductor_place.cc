@@ -87,6 +87,10 @@ bool Conductor::place(Request& r, TimePoint now, Actions& out, bool idle_only) {
   sched::Placement& placement = placement_;
   sched::place(snapshot, *options_.policy, options, rng_, placement);
   if (idle_only && placement.reason == "no_prefill") return false;
+  if (idle_only && placement.reason == "no_decode") {  // decode may come back, as for one that ran already
+    if (r.parked_until == kNever) r.parked_until = std::min(r.deadline, after(now, options_.park_max));
+    return false;
+  }
   // Whether decode has room may change before the request would be late.
   if (idle_only && placement.verdict.stage == "decode" && r.expires != kNever) return false;
   sched::best_candidates(placement, kConsideredMax, best_);
@@ -173,7 +177,7 @@ void Conductor::dispatch(Request& r, const sched::Snapshot& snapshot, const sche
     changed(source);
   }
   prefill.queued[spec.req] = c.prefill_s;
-  prefill.busy_until = std::max(prefill.busy_until, now) + from_seconds(c.prefill_s);
+  prefill.busy_until = after(std::max(prefill.busy_until, now), from_seconds(c.prefill_s));
   if (!spec.no_cache) index_.add_pending(prefill.ordinal, r.hashes);
   changed(prefill);
   count_row(r, 1);
@@ -190,15 +194,17 @@ void Conductor::leave_prefill(Request& r, TimePoint now) {
   if (!r.submit.no_cache) index_.settle_pending(node->ordinal, r.hashes);
   double rest_s = 0;
   for (const auto& [id, seconds] : node->queued) rest_s += seconds;
-  node->busy_until = now + from_seconds(rest_s);
+  node->busy_until = after(now, from_seconds(rest_s));
+  ++node->left;
   changed(*node);
-  look_at_held_ = true;
+  room_changed();
 }
 
 void Conductor::unplace(Request& r, TimePoint now) {
   leave_prefill(r, now);
   count_row(r, -1);
   r.placed = false;
+  room_changed();  // at its decode node
 }
 
 // The same request once more, with the tokens the client has already as part of the prompt.
@@ -220,7 +226,7 @@ void Conductor::retry(Request& r, const std::string& stage, const std::string& c
 void Conductor::place_parked(TimePoint now, Actions& out) {
   std::vector<RequestId> parked;
   for (const auto& [id, r] : requests_)
-    if (!r.placed && r.parked_until != kNever) parked.push_back(id);
+    if (!r.placed && !r.held && r.parked_until != kNever) parked.push_back(id);
   std::string reason;
   for (const auto& id : parked)
     if (const auto it = requests_.find(id); it != requests_.end())

@@ -10,19 +10,32 @@ namespace mc::sched {
 // ---- tenants and quotas ----------------------------------------------------------------------
 
 void FairQueue::set_tenants(std::span<const Tenant> tenants) {
-  for (State& known : tenants_) known.limits = Tenant{.name = known.limits.name};
+  std::vector<double> quotas;  // before
+  for (State& known : tenants_) {
+    quotas.push_back(known.limits.tokens_per_s);
+    known.limits = Tenant{.name = known.limits.name};
+    known.named = false;
+  }
   tenants_[0].limits.name = "default";
+  const auto name_of = [](const Tenant& given) { return given.name.empty() ? "default" : given.name; };
+  for (const Tenant& given : tenants)  // these keep their numbers
+    if (const uint32_t at = find(name_of(given)); tenants_[at].limits.name == name_of(given)) tenants_[at].named = true;
   for (const Tenant& given : tenants) {
-    const std::string name = given.name.empty() ? "default" : given.name;
+    const std::string name = name_of(given);
     auto at = std::find_if(tenants_.begin(), tenants_.end(), [&](const State& t) { return t.limits.name == name; });
     if (at == tenants_.end()) {
-      MC_ASSERT_LT(tenants_.size(), kTenantsMax);
-      at = tenants_.emplace(tenants_.end());
+      const auto is_free = [](const State& t) { return !t.named && t.unfinished == 0 && t.entries.empty(); };
+      at = std::find_if(tenants_.begin() + 1, tenants_.end(), is_free);
+      if (at == tenants_.end()) at = tenants_.emplace(at);
+      *at = State{};
       at->virtual_tokens = virtual_now_;
     }
+    at->named = true;
     MC_ASSERT(given.weight > 0);
     at->limits = given;
     at->limits.name = name;
+    const size_t number = static_cast<size_t>(at - tenants_.begin());
+    if (number < quotas.size() && quotas[number] <= 0) at->metered = false;  // a new quota begins with a full bucket
     at->bucket = std::min(at->bucket, at->limits.burst());
   }
   best_class_ = tenants_[0].limits.priority;
@@ -35,15 +48,30 @@ uint32_t FairQueue::find(std::string_view name) const {
   return 0;
 }
 
+size_t FairQueue::named_count() const {
+  return static_cast<size_t>(
+      std::count_if(tenants_.begin() + 1, tenants_.end(), [](const State& t) { return t.named; }));
+}
+
+// Without a quota there is nothing to fill, and nothing is owed.
 void FairQueue::fill(State& t, double now_s) const {
+  if (t.limits.tokens_per_s <= 0) return;
   if (!t.metered) t.bucket = t.limits.burst();
   t.metered = true;
   t.bucket = std::min(t.limits.burst(), t.bucket + std::max(0.0, now_s - t.bucket_at_s) * t.limits.tokens_per_s);
   t.bucket_at_s = std::max(t.bucket_at_s, now_s);
 }
 
+void FairQueue::pay(State& t, double tokens, double now_s) const {
+  t.charged += tokens;
+  if (t.limits.tokens_per_s <= 0) return;
+  fill(t, now_s);
+  t.bucket -= tokens;
+}
+
 double FairQueue::level(uint32_t tenant, double now_s) const {
-  State t{.limits = tenants_.at(tenant).limits};
+  if (tenants_.at(tenant).limits.tokens_per_s <= 0) return 0;
+  State t{.limits = tenants_[tenant].limits};
   t.bucket = tenants_[tenant].bucket, t.bucket_at_s = tenants_[tenant].bucket_at_s;
   t.metered = tenants_[tenant].metered;
   fill(t, now_s);
@@ -65,24 +93,23 @@ std::optional<FairQueue::Refusal> FairQueue::refusal(uint32_t tenant, double tok
 std::optional<FairQueue::Refusal> FairQueue::admit(uint32_t tenant, double tokens, double now_s) {
   if (auto refused = refusal(tenant, tokens, now_s)) return refused;
   State& t = tenants_.at(tenant);
-  fill(t, now_s);
-  t.bucket -= tokens, t.charged += tokens;
+  pay(t, tokens, now_s);
   ++t.unfinished;
   return std::nullopt;
 }
 
 void FairQueue::charge(uint32_t tenant, double tokens, double now_s) {
   State& t = tenants_.at(tenant);
-  fill(t, now_s);
-  t.bucket -= tokens, t.charged += tokens;
+  pay(t, tokens, now_s);
   t.virtual_tokens += tokens / t.limits.weight;
 }
 
 void FairQueue::refund(uint32_t tenant, double tokens, double now_s) {
   State& t = tenants_.at(tenant);
+  t.charged -= tokens;
+  if (t.limits.tokens_per_s <= 0) return;
   fill(t, now_s);
   t.bucket = std::min(t.limits.burst(), t.bucket + tokens);
-  t.charged -= tokens;
 }
 
 void FairQueue::leave(uint32_t tenant) {
@@ -146,14 +173,20 @@ std::optional<FairQueue::Entry> FairQueue::pop(double now_s) {
   next->entries.erase(first);
   where_.erase(entry.id);
   virtual_now_ = std::max(virtual_now_, next->virtual_tokens);
-  next->virtual_tokens += entry.tokens / next->limits.weight;
+  entry.paid = entry.tokens / next->limits.weight;
+  next->virtual_tokens += entry.paid;
   return entry;
 }
 
-void FairQueue::put_back(Entry entry) {
+void FairQueue::give_back(Entry& entry) {
   State& t = tenants_.at(entry.tenant);
-  t.virtual_tokens -= entry.tokens / t.limits.weight;
+  t.virtual_tokens -= entry.paid;
+  entry.paid = 0;
   virtual_now_ = std::min(virtual_now_, t.virtual_tokens);  // the turn was not taken
+}
+
+void FairQueue::put_back(Entry entry) {
+  give_back(entry);
   MC_ASSERT_LT(uint64_t{0}, entry.order);
   insert(std::move(entry));
 }

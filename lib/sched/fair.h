@@ -41,7 +41,6 @@ struct FairOptions {
 
 class FairQueue {
  public:
-  static constexpr size_t kTenantsMax = 1024;
   static constexpr int kPriorityMax = 100;  // a request's priority counts from -100 to 100
 
   /// A request that waits.
@@ -53,16 +52,20 @@ class FairQueue {
     double work_s = 0;  // predicted
     double arrived_s = 0;
     uint64_t order = 0;  // given by push: its place among equals, kept when it is put back
+    double paid = 0;     // of its tenant's share, by pop
   };
 
   explicit FairQueue(FairOptions options = {}) : options_(options) {}
 
   /// The tenants from now on. Number 0 is always there: whoever has no other (the entry named "" or "default" of
-  /// `tenants` says its limits). One that is left out keeps what it has under way, without limits.
+  /// `tenants` says its limits). One that is left out keeps what it has under way, without limits; when nothing is,
+  /// its number may become that of a new tenant.
   void set_tenants(std::span<const Tenant> tenants);
   /// Its number; 0 for a name that is not known.
   uint32_t find(std::string_view name) const;
   size_t tenant_count() const { return tenants_.size(); }
+  /// Those that the last set_tenants() named, other than the default.
+  size_t named_count() const;
   const Tenant& tenant(uint32_t number) const { return tenants_.at(number).limits; }
 
   // ---- quota ----
@@ -91,6 +94,8 @@ class FairQueue {
   bool erase(const std::string& id);
   /// Whose turn it is; its tenant has paid with its share.
   std::optional<Entry> pop(double now_s);
+  /// It was not served: its tenant gets its share back, though the entry stays out until it is put back.
+  void give_back(Entry& entry);
   /// It could not be served now: back to where it stood, and its tenant's share with it. In any order after pops.
   void put_back(Entry entry);
   bool empty() const { return where_.empty(); }
@@ -109,12 +114,14 @@ class FairQueue {
     double virtual_tokens = 0;       // start tag of its next request: tokens served / weight
     double bucket = 0, bucket_at_s = 0;
     bool metered = false;  // the bucket has been filled once
+    bool named = true;     // by the last set_tenants()
     uint32_t unfinished = 0;
     double charged = 0;  // tokens, since the start
   };
   double key_of(const Entry& entry) const;
   int class_of(const State& tenant, double now_s) const;
   void fill(State& tenant, double now_s) const;
+  void pay(State& tenant, double tokens, double now_s) const;
   void insert(Entry entry);
 
   FairOptions options_;

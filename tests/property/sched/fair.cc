@@ -174,3 +174,76 @@ TEST_CASE("sched/fair: tenants that are read again keep their debts, and one lef
   CHECK(queue.pop(0)->id == "1");
   CHECK(queue.find("nobody") == 0);
 }
+
+TEST_CASE("sched/fair: who has no quota owes nothing, and a new quota begins with a full bucket") {
+  FairQueue queue;
+  const std::vector<Tenant> unlimited = {{.name = "a"}};
+  const std::vector<Tenant> limited = {{.name = "a", .tokens_per_s = 10, .burst_tokens = 100}};
+  queue.set_tenants(unlimited);
+  CHECK_FALSE(queue.admit(1, 1e9, 0));
+  queue.charge(1, 1e9, 1);
+  queue.set_tenants(limited);
+  CHECK(queue.level(1, 2) == doctest::Approx(100));
+  CHECK_FALSE(queue.admit(1, 90, 2));
+  queue.set_tenants(unlimited);
+  queue.refund(1, 1e9, 3);
+  CHECK(queue.level(1, 3) == 0);
+  CHECK(queue.charged(1) == doctest::Approx(1e9 + 90));
+}
+
+TEST_CASE("sched/fair: however often tenants change, numbers are reused, but not of one with something unfinished") {
+  for (uint64_t run = 0; run < 20; ++run) {
+    Rng rng(test::seed() + run);
+    FairQueue queue;
+    std::map<uint32_t, std::pair<std::string, uint32_t>> open;  // by number: who, and how many
+    uint64_t id = 0;
+    for (int round = 0; round < 300; ++round) {
+      std::vector<Tenant> tenants;
+      for (uint64_t i = rng.below(5); i > 0; --i)
+        tenants.push_back({.name = "t" + std::to_string(rng.below(4) ? ++id : rng.below(id + 1))});
+      queue.set_tenants(tenants);
+      for (const auto& [number, who] : open) {
+        REQUIRE(queue.tenant(number).name == who.first);
+        REQUIRE(queue.unfinished(number) == who.second);
+      }
+      size_t named = 0;
+      for (size_t i = 0; i < tenants.size(); ++i) {
+        const uint32_t number = queue.find(tenants[i].name);
+        REQUIRE(number > 0);
+        named += std::none_of(tenants.begin(), tenants.begin() + static_cast<std::ptrdiff_t>(i),
+                              [&](const Tenant& t) { return t.name == tenants[i].name; });
+        if (!rng.chance(0.3)) continue;
+        CHECK_FALSE(queue.admit(number, 10, round));
+        open[number].first = tenants[i].name, ++open[number].second;
+      }
+      CHECK(queue.named_count() == named);
+      while (open.size() > 5) {
+        auto gone = open.begin();
+        std::advance(gone, static_cast<std::ptrdiff_t>(rng.below(open.size())));
+        for (; gone->second.second > 0; --gone->second.second) queue.leave(gone->first);
+        open.erase(gone);
+      }
+      REQUIRE(queue.tenant_count() <= 20);
+    }
+  }
+}
+
+TEST_CASE("sched/fair: a turn that is given back at once leaves its tenant first in line") {
+  FairQueue queue;
+  const std::vector<Tenant> tenants = {{.name = "a"}, {.name = "b"}};
+  queue.set_tenants(tenants);
+  for (uint64_t i = 1; i <= 100; ++i) queue.push(entry(i, 1, 100, 0));
+  queue.push(entry(200, 2, 100, 0));
+  std::vector<FairQueue::Entry> aside;
+  for (int i = 0; i < 99; ++i) {
+    auto next = queue.pop(0);
+    REQUIRE(next);
+    CHECK(next->tenant == 1);
+    queue.give_back(*next);
+    aside.push_back(*next);
+  }
+  for (const auto& e : aside) queue.put_back(e);
+  CHECK(queue.pop(0)->id == "1");
+  CHECK(queue.pop(0)->id == "200");
+  CHECK(queue.size() == 99);
+}

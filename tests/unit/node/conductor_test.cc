@@ -3,6 +3,7 @@
 #include "node/conductor.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "test.h"
 
@@ -42,6 +43,7 @@ struct Bench {
     ns.layers = 2, ns.kv_heads = 1, ns.head_dim = 16, ns.block_tokens = block_tokens, ns.layout = 1;
     h.kv_namespace = role == wire::Role::cache ? "" : ns.text();
     h.decode_attention = "full";
+    h.cost = cost;
     return give(Received{name, instance(n), h});
   }
   Conductor::NodeStatus node(const std::string& name) {
@@ -85,6 +87,7 @@ struct Bench {
   }
 
   TimePoint now{};
+  wire::CostModel cost;
   Conductor conductor;
 };
 
@@ -284,4 +287,44 @@ TEST_CASE("node/conductor: nobody registers under a name that is not one, or as 
     CHECK(refused[0].field == "name");
   }
   CHECK(b.conductor.nodes(b.now).empty());
+}
+
+TEST_CASE("node/conductor: a node that says goodbye is named whole to those it leaves behind") {
+  Bench b;
+  const std::string name = "prefill-of-a-name-that-is-on-the-heap";
+  b.hello(wire::Role::prefill, name, 1);
+  b.hello(wire::Role::decode, "d0", 2);
+  for (int i = 0; i < 20; ++i) b.submit("r" + std::to_string(i));
+  b.give(Received{name, instance(1), wire::Goodbye{"stopped"}});
+  std::vector<Reply> ends;
+  while (!b.conductor.idle()) {
+    b.now += 500ms;
+    b.give(Received{"d0", instance(2), wire::Heartbeat{}});
+    for (const Reply& r : Bench::replies(b.give(Tick{}))) ends.push_back(r);
+  }
+  REQUIRE(ends.size() == 20);
+  for (const Reply& r : ends) CHECK((r.message.find(name) != std::string::npos || r.code == "deadline_exceeded"));
+}
+
+TEST_CASE("node/conductor: a cost model that is not finite, negative or absurd is refused by its field") {
+  for (const double wrong :
+       {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity(), -1e-3, 1e300}) {
+    for (double wire::CostModel::*part :
+         {&wire::CostModel::prefill_s, &wire::CostModel::prefill_s_per_token, &wire::CostModel::prefill_s_per_token2,
+          &wire::CostModel::decode_s, &wire::CostModel::decode_s_per_row, &wire::CostModel::decode_s_per_kv_token,
+          &wire::CostModel::read_bytes_per_s}) {
+      Bench b;
+      b.cost.prefill_s_per_token = b.cost.decode_s = 1e-3;
+      b.cost.*part = wrong;
+      const auto refused = Bench::sent<wire::Refused>(b.hello(wire::Role::prefill, "p0", 1), "p0");
+      REQUIRE(refused.size() == 1);
+      CHECK(refused[0].field.starts_with("cost."));
+      CHECK(b.conductor.nodes(b.now).empty());
+    }
+  }
+  Bench b;  // slow, but a number: the books hold what can not be added to the clock
+  b.cost.prefill_s_per_token = 1e6, b.cost.decode_s = 1e6;
+  start(b);
+  for (int i = 0; i < 200; ++i) b.submit("r" + std::to_string(i), 3000);
+  b.first_token("r0", 1, 10);
 }

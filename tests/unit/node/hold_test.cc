@@ -43,10 +43,10 @@ struct Bench {
       if (const auto* r = std::get_if<Reply>(&a)) replies.push_back(*r);
     return out;
   }
-  void hello(wire::Role role, const std::string& name, uint8_t n) {
+  void hello(wire::Role role, const std::string& name, uint8_t n, const std::string& model = "m") {
     numbers[name] = n;
     wire::Hello h;
-    h.role = role, h.name = name, h.model = "m", h.page_count = 1000, h.page_bytes = 4096, h.context_tokens = 4096;
+    h.role = role, h.name = name, h.model = model, h.page_count = 1000, h.page_bytes = 4096, h.context_tokens = 4096;
     h.control_uri = "sim:" + name;
     h.cost.prefill_s_per_token = 0.01, h.cost.read_bytes_per_s = 1e9;
     kv::Namespace ns;
@@ -79,6 +79,10 @@ struct Bench {
     f.req = req, f.attempt = attempt.at(req), f.token = 1, f.finish_reason = "length";
     f.report.compute_ms = 10.0 * static_cast<double>(tokens.at(req));
     give(Received{on.at(req), instance(numbers.at(on.at(req))), f});
+  }
+  void lose(const std::string& name) {
+    give(PeerLost{name, instance(numbers.at(name)), "killed"});
+    numbers.erase(name);
   }
   const Reply* reply(const std::string& req) const {
     for (const auto& r : replies)
@@ -331,4 +335,131 @@ TEST_CASE("node/hold: a session stays with its prefill node while that is little
   s = b.request("3", 100), s.session = "chat";  // 1 s of queue is more than little
   b.give(s);
   CHECK(b.on["3"] == "p0");
+}
+
+TEST_CASE("node/hold: however many requests cannot run, the one behind them that can does") {
+  SUBCASE("pinned to a node that is busy") {
+    Bench b(Hold::on);
+    start(b, 2);
+    Submit busy = b.request("busy", 3000);
+    busy.pin_prefill = "p0";
+    b.give(busy);
+    for (int i = 0; i < 100; ++i) {
+      Submit s = b.request("pinned" + std::to_string(i), 10);
+      s.pin_prefill = "p0";
+      b.give(s);
+    }
+    b.give(b.request("free", 10));
+    CHECK(b.on["free"] == "p1");
+  }
+  SUBCASE("waiting for a prefix") {
+    Bench b(Hold::on);
+    start(b, 2);
+    b.give(b.request("producer", 640, 7));
+    for (int i = 0; i < 100; ++i) b.give(b.request("waits" + std::to_string(i), 660, 7));
+    CHECK(b.conductor.held_count() == 100);
+    b.give(b.request("free", 10));
+    CHECK(b.runs("free"));
+  }
+  SUBCASE("of a model whose node is busy: asked a part at a time, the rest a moment later") {
+    Bench b(Hold::on);
+    start(b);
+    b.hello(wire::Role::prefill, "q0", 7, "n");
+    b.hello(wire::Role::decode, "e0", 8, "n");
+    for (int i = 0; i < 201; ++i) {
+      Submit s = b.request("n" + std::to_string(i), 3000);
+      s.model = "n";
+      b.give(s);
+    }
+    CHECK(b.conductor.held_count() == 200);
+    Submit s = b.request("free", 10);
+    s.model = "m";
+    b.give(s);
+    b.wait(1s);
+    CHECK(b.runs("free"));
+    CHECK(b.conductor.held_count() == 200);
+  }
+}
+
+TEST_CASE("node/hold: held requests outlive a node that is briefly away, and one that stays away by park_max") {
+  for (const std::string role : {"decode", "prefill", "pinned"}) {
+    INFO(role);
+    Bench b(Hold::on);
+    start(b, role == "pinned" ? 2 : 1);
+    Submit first = b.request("first", 300), held = b.request("held", 10);
+    if (role == "pinned") first.pin_prefill = held.pin_prefill = "p0";
+    b.give(first);
+    b.give(held);
+    CHECK(b.conductor.held_count() == 1);
+    b.first_token("first");
+    REQUIRE(b.runs("held"));
+    first.req = "again", held.req = "kept", b.tokens["again"] = 300, b.tokens["kept"] = 10;
+    b.give(first);
+    b.give(held);
+    const std::string away = role == "decode" ? "d0" : "p0";
+    const auto kind = role == "decode" ? wire::Role::decode : wire::Role::prefill;
+    b.lose(away);
+    b.wait(5s);
+    CHECK_FALSE(b.reply("kept"));
+    b.hello(kind, away, 30);
+    b.wait(6s);
+    CHECK(b.runs("kept"));
+    Submit last = held;
+    last.req = "last", b.tokens["last"] = 10;
+    Submit before = first;
+    before.req = "before", b.tokens["before"] = 300, before.ids.assign(300, 5);
+    b.give(before);
+    b.give(last);
+    CHECK_FALSE(b.runs("last"));
+    b.lose(away);
+    b.wait(9900ms);
+    CHECK_FALSE(b.reply("last"));
+    b.wait(200ms);
+    REQUIRE(b.reply("last"));
+    CHECK(b.reply("last")->kind == Reply::Kind::rejected);
+    CHECK(b.conductor.held_count() == 0);
+  }
+}
+
+TEST_CASE("node/hold: room at a decode node wakes those that wait for it") {
+  Bench b(Hold::on);
+  start(b);
+  Submit first = b.request("first", 10), second = b.request("second", 10);
+  first.tbt_slo_s = second.tbt_slo_s = 0.00215;  // for one, not for two
+  second.ttft_slo_s = 50;
+  b.give(first);
+  wire::FirstToken f;
+  f.req = "first", f.attempt = 1, f.token = 1, f.report.compute_ms = 100;
+  b.give(Received{"p0", instance(b.numbers["p0"]), f});
+  b.give(second);
+  CHECK_FALSE(b.runs("second"));
+  CHECK_FALSE(b.reply("second"));
+  wire::Tokens t;
+  t.rows.push_back({"first", 1, 1, 5, {}, "stop"});
+  b.give(Received{"d0", instance(b.numbers["d0"]), t});
+  CHECK(b.reply("first"));
+  CHECK(b.runs("second"));
+}
+
+TEST_CASE("node/hold: API keys may be read again for ever, with other tenants each time") {
+  Bench b(Hold::automatic, {{.name = "first"}});
+  start(b);
+  Submit s = b.request("running", 500);
+  s.tenant = "first";
+  b.give(s);
+  for (int i = 0; i < 2000; ++i) {
+    const std::vector<sched::Tenant> next = {{.name = "t" + std::to_string(i)}, {.name = "u" + std::to_string(i)}};
+    b.conductor.set_tenants(next);
+    b.conductor.check();
+  }
+  CHECK(b.conductor.tenants(b.now).size() == 4);
+  CHECK(b.conductor.tenants(b.now)[1].unfinished == 1);
+  b.give(b.request("held", 10));
+  CHECK_FALSE(b.runs("held"));
+  b.first_token("running");
+  b.first_token("held");
+  b.conductor.set_tenants({});  // nobody is named any more: automatic holds nobody
+  b.give(b.request("a", 500));
+  b.give(b.request("b", 500));
+  CHECK(b.runs("b"));
 }
