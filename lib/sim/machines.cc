@@ -1,6 +1,7 @@
 #include "sim/machines.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "base/assert.h"
@@ -56,10 +57,13 @@ std::vector<uint32_t> prompt_of(const TraceRequest& request, std::span<const uin
   return ids;
 }
 
-Fate fate_of(const Outcome& outcome, const sched::Options& bounds) {
-  if (outcome.end == "length") return Fate::served;
-  if (outcome.end != "predicted_slo_miss") return Fate::rejected_node;
-  return outcome.allowed_s == bounds.ttft_slo_s ? Fate::rejected_prefill : Fate::rejected_decode;
+/// Is that the bound of TTFT? A verdict carries what was left of it, through milliseconds, which most bounds do not
+/// survive to the last bit.
+bool is_ttft_bound(const Outcome& outcome, const sched::Options& bounds) {
+  if (bounds.ttft_slo_s <= 0) return false;
+  const double waited_s = to_seconds(outcome.ended - outcome.submitted);
+  const auto same = [&](double s) { return std::abs(outcome.allowed_s - s) <= 1e-6 * bounds.ttft_slo_s; };
+  return same(bounds.ttft_slo_s) || same(std::max(0.0, bounds.ttft_slo_s - waited_s));
 }
 
 RequestRecord record_of(const Outcome& outcome, TimePoint begin, const sched::Options& bounds) {
@@ -84,6 +88,15 @@ RequestRecord record_of(const Outcome& outcome, TimePoint begin, const sched::Op
 }
 
 }  // namespace
+
+Fate fate_of(const Outcome& outcome, const sched::Options& bounds) {
+  if (outcome.end == "length" || outcome.end == "stop") return Fate::served;
+  if (outcome.end == "no_prefill" || outcome.end == "no_decode") return Fate::rejected_node;
+  if (outcome.end != "predicted_slo_miss") return Fate::unfinished;
+  // Only decode nodes look again, when they are asked to accept.
+  if (outcome.stage == "accept") return Fate::rejected_decode;
+  return is_ttft_bound(outcome, bounds) ? Fate::rejected_prefill : Fate::rejected_decode;
+}
 
 Result<ClusterRun> run_machines(const std::vector<TraceRequest>& trace, const TraceBlocks& blocks,
                                 const ClusterOptions& options) {

@@ -11,6 +11,12 @@
 
 namespace mc::sim {
 
+struct Outcome;
+
+/// Of what a conductor answered: rejected_node only when it had no node of a role, unfinished for what failed or ran
+/// out of time.
+Fate fate_of(const Outcome& outcome, const sched::Options& bounds);
+
 /// As run_cluster gives it, but for TBT, of which there is only what clients hear; of `options` those that live nodes
 /// have too. Code::unsupported for the others: coupled nodes, pipelines, failures, SSD, KV that leaves in one piece,
 /// unlimited caches.

@@ -263,6 +263,7 @@ void World::on_reply(const node::Reply& reply) {
     outcome.answer.push_back(reply.token);
     return;
   }
+  outcome.stage = reply.stage;
   outcome.allowed_s = reply.allowed_ms * 1e-3;
   over(outcome, reply.kind == node::Reply::Kind::finished ? reply.finish_reason : reply.code);
   if (now_ > outcome.deadline + options_.client_grace)

@@ -68,6 +68,7 @@ struct Outcome {
   TimePoint last_token = kNever;
   std::vector<double> gaps_s;    // between tokens
   std::string end;               // "" while running; stop, length, abort, or the error code
+  std::string stage;             // of a rejection or failure: route, accept, ...
   double allowed_s = 0;          // the bound that a rejection is for
   bool connection_lost = false;  // the conductor died under it
   node::Journey journey;
