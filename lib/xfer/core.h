@@ -110,6 +110,11 @@ struct Route {
     // waits for that must not keep others from the lanes that are free.
     std::deque<Work> telling;
     std::deque<uint32_t> retelling;
+    bool told = false;  // the last slice that a lane took carried one
+    /// Both in turn: a lane that takes fewer than it is offered would else never get to those behind.
+    bool tells_next(bool tells) const {
+      return tells && !(telling.empty() && retelling.empty()) && !(told && ready(false));
+    }
     /// For a lane that takes immediates now, or does not.
     bool ready(bool tells) const {
       return !queue.empty() || !retry.empty() || (tells && !(telling.empty() && retelling.empty()));

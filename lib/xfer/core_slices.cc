@@ -1,6 +1,7 @@
 // Requests become slices here, and slices find lanes. Binding is late: a slice is cut when a lane has
 // room for it, so a slow lane simply takes fewer (RDMA notes, A8).
 #include <algorithm>
+#include <array>
 
 #include "base/assert.h"
 #include "base/hash.h"
@@ -251,19 +252,21 @@ void Engine::Core::put_back(Route& route, uint32_t index, bool first) {
     queue.push_back(index);
 }
 
-/// The next slice to post on a lane: of the class whose turn it is, one that failed before, else a fresh cut.
+/// The next slice to post on a lane: of the class whose turn it is, one with an immediate and one without in turn; one
+/// that failed before, else a fresh cut.
 bool Engine::Core::next_slice(Route& route, const LaneTurn& turn, uint32_t& index) {
   sort_out(route, turn);
   const bool tells = turn.tells > 0;
   const bool urgent = route.of(TransferClass::urgent).ready(tells), bulk = route.of(TransferClass::bulk).ready(tells);
   if (!urgent && !bulk) return false;
   auto& waiting = route.of(route.order.next(urgent, bulk, turn.now));
-  if (tells && !waiting.retelling.empty()) {
+  const bool tell = waiting.told = waiting.tells_next(tells);
+  if (tell && !waiting.retelling.empty()) {
     index = waiting.retelling.front();
     waiting.retelling.pop_front();
     return true;
   }
-  if (!waiting.retry.empty()) {
+  if (!tell && !waiting.retry.empty()) {
     index = waiting.retry.front();
     waiting.retry.pop_front();
     const uint64_t most = most_bytes(options_, turn.wanted);
@@ -277,7 +280,7 @@ bool Engine::Core::next_slice(Route& route, const LaneTurn& turn, uint32_t& inde
     waiting.retry.push_front(other);
     return true;
   }
-  auto& queue = tells && !waiting.telling.empty() ? waiting.telling : waiting.queue;
+  auto& queue = tell ? waiting.telling : waiting.queue;
   const Work work = queue.front();
   RequestState& state = work.batch->states[work.request];
   const uint64_t bytes = cut_bytes(work, turn);
@@ -342,6 +345,8 @@ size_t Engine::Core::offer(Peer& peer, size_t route_index, EndpointId endpoint, 
   uint64_t bytes = 0;
   uint32_t index;
   const TimePoint bulk_since = route.order.bulk_since();
+  std::array<bool, kTransferClasses> told;
+  for (size_t i = 0; i < told.size(); ++i) told[i] = route.waiting[i].told;
   while (offers_.size() < kPostMax && bytes < kPostBytesMax && next_slice(route, turn, index)) {
     SliceRecord& record = slices_[index];
     const Request& request = record.batch->requests[record.request];
@@ -364,11 +369,13 @@ size_t Engine::Core::offer(Peer& peer, size_t route_index, EndpointId endpoint, 
   const size_t taken = transport_of(route_index).post(endpoint, lane, offers_, outbox_);
   MC_ASSERT_LE(taken, offers_.size());
   bool bulk_moved = false;
+  for (size_t i = 0; i < told.size(); ++i) route.waiting[i].told = told[i];  // a turn that no lane took was none
   for (size_t i = 0; i < taken; ++i) {
     SliceRecord& record = slices_[offered_[i]];
     record.state = SliceRecord::State::posted;
     ++record.attempts;
     bulk_moved |= class_of(record) == TransferClass::bulk;
+    route.of(class_of(record)).told = tells(record);
   }
   tally_.add(Count::slices_posted, taken);
   tally_.add(active_[route_index].row, Flow::slices, taken);

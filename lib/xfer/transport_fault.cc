@@ -9,6 +9,8 @@
 //   delay             the completion comes later
 //   corrupt           one byte of a finished read is flipped
 //   lose_peer         the connection is closed instead of posting
+//   slices_max        a lane takes no more at a time than that
+//   immediates_max    nor more that carry an immediate
 #include <algorithm>
 #include <map>
 
@@ -38,13 +40,14 @@ class FaultTransport final : public Transport {
     size_t taken = 0;
     Outbox from;
     for (const Slice& slice : slices) {
+      if (plan_.slices_max > 0 && in_flight(endpoint, lane, false) >= plan_.slices_max) break;
       if (rng_.chance(plan_.fail_submit)) {
         out.done.push_back({slice.id, Code::io, 0, "injected: submit failed", true});
         ++taken;
         continue;
       }
       if (inner_->post(endpoint, lane, {&slice, 1}, from) == 0) break;
-      flying_[slice.id] = {slice, endpoint};
+      flying_[slice.id] = {slice, endpoint, lane};
       ++taken;
     }
     spoil(from, out);
@@ -54,7 +57,10 @@ class FaultTransport final : public Transport {
   uint64_t slice_bytes(EndpointId endpoint, int lane) const override { return inner_->slice_bytes(endpoint, lane); }
 
   size_t immediates_ahead(EndpointId endpoint, int lane) const override {
-    return inner_->immediates_ahead(endpoint, lane);
+    const size_t ahead = inner_->immediates_ahead(endpoint, lane);
+    if (!plan_.immediates_max) return ahead;
+    const size_t most = *plan_.immediates_max;
+    return std::min(ahead, most - std::min(most, in_flight(endpoint, lane, true)));
   }
 
   bool cancel(EndpointId endpoint, int lane, uint64_t slice) override {
@@ -119,11 +125,20 @@ class FaultTransport final : public Transport {
   struct Flying {
     Slice slice;
     EndpointId endpoint;
+    int lane;
   };
   struct Held {
     TimePoint due;
     SliceDone done;
   };
+
+  /// All on that lane, or those with an immediate.
+  size_t in_flight(EndpointId endpoint, int lane, bool telling) const {
+    return static_cast<size_t>(std::count_if(flying_.begin(), flying_.end(), [&](const auto& entry) {
+      const Flying& flying = entry.second;
+      return flying.endpoint == endpoint && flying.lane == lane && (!telling || flying.slice.immediate);
+    }));
+  }
 
   void spoil(Outbox& from, Outbox& out) {
     for (SliceDone& done : from.done) spoil(std::move(done), out);
