@@ -37,6 +37,11 @@ void RdmaRevival::stop() {
   if (thread_.joinable()) thread_.join();
 }
 
+bool RdmaRevival::stopping() {
+  const std::lock_guard lock(mutex_);
+  return stop_;
+}
+
 void RdmaRevival::failed(size_t index, const std::string& name) {
   {
     const std::lock_guard lock(mutex_);

@@ -48,6 +48,8 @@ class RdmaRevival {
   /// Waits for an attempt that is under way.
   ~RdmaRevival() { stop(); }
   void stop();
+  /// stop() was called, though it may still wait. Any thread.
+  bool stopping();
 
   /// Readable when take() has something.
   Result<int> open();

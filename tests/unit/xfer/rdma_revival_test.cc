@@ -140,6 +140,8 @@ TEST_CASE("xfer/rdma_revival: to stop waits for the attempt under way, and none 
     ward.revival.stop();
     stopped = true;
   });
+  for (const TimePoint limit = now() + kLong; !ward.revival.stopping() && now() < limit;) std::this_thread::yield();
+  CHECK(ward.revival.stopping());
   CHECK_FALSE(stopped);  // it cannot have: the attempt is held
   ward.let_go();
   stopping.join();
