@@ -80,9 +80,16 @@ Result<ModelPlan> plan_model(const std::string& directory, const ModelOptions& o
     return user_error(err::kDtypeUnsupported,
                       "weight dtype '" + options.weight_dtype + "'; supported: auto (as --dtype) and int8");
   plan.int8 = options.weight_dtype == "int8";
+  if (options.stages == 0 || options.stage >= options.stages)
+    return user_error(err::kBadValue,
+                      "stage " + std::to_string(options.stage) + " of " + std::to_string(options.stages) +
+                          " stages, which count from 0",
+                      "--pipeline");
   if (options.stages > plan.config.layers)
-    return user_error(err::kBadValue, "a pipeline of " + std::to_string(options.stages) + " stages for a model of " +
-                                          std::to_string(plan.config.layers) + " layers");
+    return user_error(err::kBadValue,
+                      "a pipeline of " + std::to_string(options.stages) + " stages for a model of " +
+                          std::to_string(plan.config.layers) + " layers",
+                      "--pipeline");
   plan.layers = stage_layers(plan.config.layers, options.stage, options.stages);
   plan.weight_bytes = packed_weight_bytes(plan.config, dtype, plan.int8, plan.layers);
   plan.files = std::move(files);

@@ -19,7 +19,8 @@ namespace {
 using ops::kTileRows;
 
 constexpr size_t kGroupRows = 8 * kTileRows;
-constexpr int64_t kRowGrain = 8;  // rows a thread takes at a time in element-wise loops
+constexpr size_t kScoredAtOnce = 16;  // rows that share a pass over the head
+constexpr int64_t kRowGrain = 8;      // rows a thread takes at a time in element-wise loops
 
 size_t rows_of(const RunnerOptions& options) {
   // A chunk may start in the middle of a tile when blocks are smaller than tiles.
@@ -45,11 +46,13 @@ struct Workspace {
   float *x, *qkv, *attention, *cosine, *sine;       // [rows, ...]
   float *normed, *projected, *gate_up, *activated;  // [group, ...]
   float *scores, *asked, *answered;                 // [group, ...] of a mixture
+  float* logits;                                    // [kScoredAtOnce, vocab]
 
   static size_t floats(const ModelConfig& c, size_t rows) {
     const Widths w(c);
     const size_t group = std::min(rows, kGroupRows);
-    return rows * (w.hidden + w.qkv + w.q + c.head_dim) + group * (2 * w.hidden + 3 * w.inner + mixture(w)) + 12 * 16;
+    return rows * (w.hidden + w.qkv + w.q + c.head_dim) + group * (2 * w.hidden + 3 * w.inner + mixture(w)) +
+           kScoredAtOnce * c.vocab + 13 * 16;
   }
 
   void cut(const ModelConfig& c, size_t rows, float* memory) {
@@ -72,6 +75,7 @@ struct Workspace {
     scores = take(group * w.experts);
     asked = take(group * (w.experts > 0 ? w.hidden : 0));
     answered = take(group * (w.experts > 0 ? w.hidden : 0));
+    logits = take(kScoredAtOnce * c.vocab);
   }
 
  private:
@@ -372,12 +376,10 @@ Result<void> Runner::State::score_rows(const PrefillChunk& chunk, size_t pad, si
   for (size_t first = 0; first < rows; first += kGroupRows)
     finish_layer(Form::tiles, model->layers()[layer], work.attention + first * w.q, work.x + first * w.hidden,
                  std::min(kGroupRows, rows - first));
-  constexpr size_t kAtOnce = 16;  // rows that share a pass over the head
-  std::vector<float> logits(std::min(kAtOnce, chunk.scored) * vocab);
   for (size_t row = 0; row < chunk.scored; ++row) {
-    if (row % kAtOnce == 0)
-      project_logits(work.x + (pad + row) * w.hidden, std::min(kAtOnce, chunk.scored - row), logits.data());
-    if (!chunk.on_logits(row, std::span(logits).subspan(row % kAtOnce * vocab, vocab)))
+    if (row % kScoredAtOnce == 0)
+      project_logits(work.x + (pad + row) * w.hidden, std::min(kScoredAtOnce, chunk.scored - row), work.logits);
+    if (!chunk.on_logits(row, {work.logits + row % kScoredAtOnce * vocab, vocab}))
       return Error{Code::cancelled, "prefill stopped at the logits of row " + std::to_string(row)};
   }
   std::copy(kept.begin(), kept.end(), last);

@@ -37,9 +37,9 @@ std::vector<uint32_t> some_tokens(size_t count, uint32_t vocab, uint64_t seed) {
 }
 
 /// Logits of the last token, chunk by chunk through all parts.
-std::vector<float> prefill(std::vector<Part>& parts, const std::vector<uint32_t>& prompt, size_t chunk_tokens) {
+std::vector<float> prefill(std::vector<Part>& parts, const attn::Plan& plan, const std::vector<uint32_t>& prompt,
+                           size_t chunk_tokens) {
   const Model& first = parts[0].loaded->model;
-  const attn::Plan plan = test::golden_plan(first);
   std::vector<float> logits(first.config().vocab);
   for (size_t start = 0; start < prompt.size(); start += chunk_tokens) {
     const size_t count = std::min(chunk_tokens, prompt.size() - start);
@@ -75,17 +75,26 @@ TEST_CASE("model/stages: the stages compute the whole model's logits and KV bit 
       whole.emplace_back(directory, ModelOptions{.weight_dtype = weights}, 200);
       const ModelConfig& config = whole[0].loaded->model.config();
       const auto prompt = some_tokens(200, config.vocab, test::seed());
-      const auto expected = prefill(whole, prompt, 128);
+      const Model& model = whole[0].loaded->model;
+      const attn::Plan plans[] = {test::golden_plan(model), test::moba_plan(model, 64, 2, 0),
+                                  test::moba_plan(model, 64, 2, 1)};
+      std::vector<std::vector<Part>> pipelines;
       for (uint32_t stages = 2; stages <= std::min(config.layers, 3u); ++stages) {
-        std::vector<Part> parts;
+        auto& parts = pipelines.emplace_back();
         for (uint32_t stage = 0; stage < stages; ++stage)
           parts.emplace_back(directory, ModelOptions{.weight_dtype = weights, .stage = stage, .stages = stages}, 200);
-        const auto got = prefill(parts, prompt, 128);
-        CHECK(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)) == 0);
-        for (const Part& part : parts)
-          for (uint32_t layer = part.loaded->model.held().first; layer < part.loaded->model.held().end; ++layer)
-            for (size_t page = 0; page < part.pages.page_count(); ++page)
-              CHECK(std::ranges::equal(part.extent(page, layer), whole[0].extent(page, layer)));
+      }
+      for (const attn::Plan& plan : plans) {
+        CAPTURE(attn::to_string(plan));
+        const auto expected = prefill(whole, plan, prompt, 128);
+        for (auto& parts : pipelines) {
+          const auto got = prefill(parts, plan, prompt, 128);
+          CHECK(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)) == 0);
+          for (const Part& part : parts)
+            for (uint32_t layer = part.loaded->model.held().first; layer < part.loaded->model.held().end; ++layer)
+              for (size_t page = 0; page < part.pages.page_count(); ++page)
+                CHECK(std::ranges::equal(part.extent(page, layer), whole[0].extent(page, layer)));
+        }
       }
     }
   }
@@ -98,28 +107,49 @@ TEST_CASE("model/stages: a stage holds the weights and pages of its own layers, 
     const auto whole = plan_model(directory, {});
     REQUIRE_OK(whole);
     const uint32_t layers = whole->config.layers;
-    size_t bytes = 0, page_bytes = 0;
+    size_t bytes = 0;
     for (uint32_t stage = 0; stage < layers; ++stage) {
       const auto part = plan_model(directory, {.stage = stage, .stages = layers});
       REQUIRE_OK(part);
       CHECK(part->layers == LayerRange{stage, stage + 1});
       CHECK(part->weight_bytes < whole->weight_bytes);
       bytes += part->weight_bytes;
-      page_bytes += kv_layout(part->config, part->dtype, 64, part->layers).layer_bytes();
     }
     // Tied embeddings stand at both ends of a pipeline.
     const size_t twice = whole->config.tied_embeddings
                              ? ops::PackedMatrix::packed_bytes(whole->config.vocab, whole->config.hidden, whole->dtype)
                              : 0;
     CHECK(bytes == whole->weight_bytes + twice);
-    CHECK(round_up(page_bytes, 4096) == kv_layout(whole->config, whole->dtype, 64).page_bytes());
+    const ExtentLayout all = kv_layout(whole->config, whole->dtype, 64, whole->layers);
+    CHECK(all.page_bytes() == round_up(layers * all.layer_bytes(), 4096));
+    for (uint32_t stages = 2; stages <= layers; ++stages) {
+      uint32_t next = 0;
+      for (uint32_t stage = 0; stage < stages; ++stage) {
+        const auto part = plan_model(directory, {.stage = stage, .stages = stages});
+        REQUIRE_OK(part);
+        const ExtentLayout layout = kv_layout(part->config, part->dtype, 64, part->layers);
+        CHECK(layout.held() == part->layers);
+        CHECK(layout.held().first == next);
+        CHECK(layout.layer_offset(layout.held().first) == 0);
+        CHECK(layout.page_bytes() == round_up(layout.held().count() * all.layer_bytes(), 4096));
+        next = layout.held().end;
+      }
+      CHECK(next == layers);
+    }
   }
 }
 
-TEST_CASE("model/stages: more stages than layers are refused with both numbers") {
+TEST_CASE("model/stages: more stages than layers and a stage beyond the last are refused with both numbers") {
   const std::string directory = test::read_golden("llama-mha").directory;
   const auto plan = plan_model(directory, {.stage = 0, .stages = 64});
   REQUIRE(!plan.has_value());
   CHECK(plan.error().mc == err::kBadValue);
+  CHECK(plan.error().where == "--pipeline");
   CHECK(plan.error().what.find("64 stages") != std::string::npos);
+  for (const auto& [stage, stages] : {std::pair{0u, 0u}, {1u, 1u}, {2u, 2u}}) {
+    const auto beyond = plan_model(directory, {.stage = stage, .stages = stages});
+    REQUIRE(!beyond.has_value());
+    CHECK(beyond.error().where == "--pipeline");
+    CHECK(beyond.error().what.find("of " + std::to_string(stages) + " stages") != std::string::npos);
+  }
 }
