@@ -92,6 +92,8 @@ class TransferRun {
   Result<void> finish(const Event& event, size_t slot) {
     idle_targets_.push_back(target_[slot]);
     ++result_.batches;
+    if (event.code != Code::ok && event.code != Code::corrupt)
+      return Error{event.code, "after " + std::to_string(result_.batches - 1) + " transfers: " + event.text};
     if (event.code != Code::ok)
       ++result_.failed;
     else

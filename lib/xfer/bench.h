@@ -27,7 +27,7 @@ struct BenchPlan {
 struct BenchResult {
   uint64_t bytes = 0;
   uint64_t batches = 0;
-  uint64_t failed = 0;
+  uint64_t failed = 0;  // batches whose bytes were wrong
   Duration elapsed{};
   uint64_t beside_bytes = 0;        // moved by what ran beside; not in `bytes`
   std::vector<Duration> latencies;  // of batches, submit to batch_done, unsorted; at most 1 Mi
@@ -36,7 +36,8 @@ struct BenchResult {
 
 /// Moves consecutive ranges of the remote buffer into or out of consecutive ranges of `local` (both
 /// wrapping), which must be registered and hold depth * batch_requests requests: make both larger than
-/// the caches to measure memory. The engine's other events are dropped.
+/// the caches to measure memory. The engine's other events are dropped. A batch that fails otherwise than by
+/// wrong bytes ends the run: Code::peer_lost, timeout, ...
 Result<BenchResult> bench_transfer(Engine& engine, PeerId peer, uint32_t remote_buffer, std::span<std::byte> local,
                                    const BenchPlan& plan);
 

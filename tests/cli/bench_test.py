@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import unittest
 
 import cluster
@@ -421,6 +422,22 @@ class Streams(Scratch):
         ]  # without it: as needed
         self.assertEqual(p["failed"], 0)
 
+    def test_a_server_that_dies_is_a_lost_peer_not_wrong_bytes(self):
+        words = [cluster.program("mc-bench"), "xfer", "--server", "--port", "0", "--transport", "tcp"]
+        server = subprocess.Popen(words, stdout=subprocess.PIPE)
+        try:
+            uri = json.loads(server.stdout.readline())["uri"]
+            killer = threading.Timer(0.7, server.kill)
+            killer.start()
+            out, err = bench("xfer", uri, "--size", "64KiB", "-t", "20s", expect=1)
+            self.assertIn("MC2105", err)
+            self.assertNotIn("verified yes", out)
+        finally:
+            killer.cancel()
+            server.kill()
+            server.wait(20)
+            server.stdout.close()
+
     def test_the_peer_may_be_a_host_with_a_port_and_a_uri_names_its_transport(self):
         words = [cluster.program("mc-bench"), "xfer", "--server", "--port", "0", "--transport", "tcp"]
         server = subprocess.Popen(words, stdout=subprocess.PIPE)
@@ -576,6 +593,7 @@ class Recall(Scratch):
             self.assertEqual(point["share"], point["correct"] / point["prompts"])
         self.assertEqual(made["points"][0]["correct"], 2)
         self.assertIn("MC1002", bench("recall", "-p", "9000", expect=2)[1])
+        self.assertIn("MC3009", bench("recall", "-p", "256", "--moba-block", "7", expect=1)[1])
 
 
 if __name__ == "__main__":

@@ -117,6 +117,24 @@ class Cluster(unittest.TestCase):
         self.assertEqual(marked, [lines[-1]["cluster"]])
         self.assertEqual(lines[-1]["good"], max(p["good"] for p in points))
 
+    def test_splits_are_of_whole_pipelines_and_simulated_as_such(self):
+        words = ("--pipeline", "2")
+        points = sim(SMALL, "5p2d", "--find-ratio", *words, rules="cluster")[-1]["points"]
+        self.assertEqual([(p["prefill_nodes"], p["decode_nodes"]) for p in points], [(2, 5), (4, 3), (6, 1)])
+        alone = sim(SMALL, "4p3d", *words, rules="cluster")[-1]
+        self.assertEqual(points[1]["mean_ttft_s"], alone["mean_ttft_s"])
+        code, out, err = cluster.run("mc-bench", "advise", SMALL, "--nodes", "3", *words, "--json")
+        self.assertEqual(code, 0, err)
+        clusters = {p["cluster"] for p in json.loads(out.splitlines()[-1])["points"]}
+        self.assertEqual(clusters, {"2p1d", "3m"})
+        for words, told in (
+            (["--nodes", "2", "--pipeline", "2"], "no group of 2"),
+            (["--policy", "load,kv-centric"], "one policy"),
+        ):
+            code, _, err = cluster.run("mc-bench", "advise", SMALL, *words)
+            self.assertEqual(code, 2, err)
+            self.assertIn(told.encode() if isinstance(err, bytes) else told, err)
+
     def test_the_daemons_machines_agree_with_the_model_of_them(self):
         """The same trace message by message through conductor, prefill and decode machines, under the same clock."""
         for shape, *words in (

@@ -62,6 +62,15 @@ Result<int> advise(const cli::Args& args) {
   MC_TRY(trace, read_sim_trace(args));
   const uint64_t nodes = args.count(kNodes);
   if (nodes < 2 || nodes > 256) return user_error(err::kBadValue, "--nodes must be 2 to 256", "--nodes");
+  if (setup.options.pipeline >= nodes)
+    return user_error(err::kBadValue,
+                      std::to_string(nodes) + " nodes hold no group of " + std::to_string(setup.options.pipeline) +
+                          " stages and a decode node",
+                      "--pipeline");
+  if (setup.policies.size() > 1 || setup.admissions.size() > 1)
+    return user_error(err::kBadValue, "advise compares clusters under one policy and one admission",
+                      setup.policies.size() > 1 ? "--policy" : "--admission",
+                      "name one; mc-bench sim compares several");
   MC_TRY(share, read_share(args));
   const sim::TraceBlocks blocks(trace);
   sim::ClusterOptions options = setup.options;

@@ -146,7 +146,8 @@ struct NamedPlan {
   attn::Plan plan;
 };
 
-std::vector<NamedPlan> plans_of(const cli::Args& args, const model::ModelConfig& config) {
+Result<std::vector<NamedPlan>> plans_of(const cli::Args& args, const model::ModelConfig& config,
+                                        uint32_t block_tokens) {
   attn::Mode moba{attn::ModeKind::moba, 64, 3};
   int32_t full_last = 1;
   if (config.attention && config.attention->mode.kind == attn::ModeKind::moba) {
@@ -157,9 +158,13 @@ std::vector<NamedPlan> plans_of(const cli::Args& args, const model::ModelConfig&
   if (args.count(kTopK) > 0) moba.top_k = static_cast<int32_t>(args.count(kTopK));
   if (args.count(kFullLast) > 0) full_last = static_cast<int32_t>(args.count(kFullLast));
   const auto layers = static_cast<int32_t>(config.layers);
-  return {{"full", {attn::Mode{}, 0, layers}},
-          {"moba", {moba, 0, layers}},
-          {"hybrid", {moba, std::min(full_last, layers), layers}}};
+  std::vector<NamedPlan> plans = {{"full", {attn::Mode{}, 0, layers}}};
+  for (const auto& [name, full] : {std::pair{"moba", 0}, {"hybrid", std::min(full_last, layers)}}) {
+    const attn::PlanText asked{.automatic = false, .mode = moba, .full_last = full};
+    MC_TRY(plan, attn::resolve(asked, std::nullopt, layers, static_cast<int32_t>(block_tokens)));
+    plans.push_back({name, plan});
+  }
+  return plans;
 }
 
 Result<bool> answers(model::Runner& runner, const text::Tokenizer& tokenizer, const Question& question,
@@ -195,9 +200,9 @@ Result<int> measure_recall(const cli::Args& args) {
           err::kBadValue,
           "--length " + std::to_string(length) + "; it must be 128 to " + std::to_string(config.max_positions - 16),
           "--length");
+  MC_TRY(plans, plans_of(args, config, engine.block_tokens));
   MC_TRY(runner, model::Runner::open(*engine.model, *engine.parallel,
                                      {.block_tokens = engine.block_tokens, .kernels = args.text(flags::kKernels)}));
-  const std::vector<NamedPlan> plans = plans_of(args, config);
   const uint64_t count = std::clamp<uint64_t>(args.count(kCount), 1, 10'000);
   const Questions questions(tokenizer);
   Sink sink(args);

@@ -81,7 +81,8 @@ Result<SimSetup> read_setup(const cli::Args& args) {
   o.coupled_way = args.text(kCoupled) == "chunked" ? sim::CoupledWay::chunked : sim::CoupledWay::prefill_first;
   o.coupled_chunk_tokens = static_cast<uint32_t>(std::clamp<uint64_t>(args.count(kCoupledChunk), 1, 1u << 20));
   o.pipeline = static_cast<uint32_t>(std::clamp<uint64_t>(args.count(kPipeline), 1, sim::kClusterNodesMax));
-  if (o.shape.coupled == 0 && o.shape.prefill % o.pipeline != 0)
+  const bool searched = !args.has(kCluster) || (args.has(kFindRatio) && args.on(kFindRatio));
+  if (!searched && o.shape.coupled == 0 && o.shape.prefill % o.pipeline != 0)
     return user_error(
         err::kBadValue,
         std::to_string(o.shape.prefill) + " prefill nodes are no whole groups of " + std::to_string(o.pipeline),
@@ -267,9 +268,11 @@ Result<int> search(const cli::Args& args, SimSetup& setup, const std::vector<sim
                       "--find-ratio",
                       "one of them, or mc-bench advise, which finds the split and then the rate it bears");
   const uint32_t nodes = options.shape.prefill + options.shape.decode;
-  if (ratio && nodes < 2)
-    return user_error(err::kBadValue, "--find-ratio splits prefill and decode nodes, as in --cluster 8p8d",
-                      "--cluster");
+  if (ratio && nodes <= options.pipeline)
+    return user_error(
+        err::kBadValue,
+        "--find-ratio splits prefill nodes, in groups of --pipeline, and decode nodes, as in --cluster 8p8d",
+        "--cluster");
   Sink sink(args);
   SimProgress progress(args, trace.size());
   std::vector<SimPoint> points;

@@ -61,11 +61,10 @@ SimPoint find_max_rate(const std::vector<sim::TraceRequest>& trace, const sim::T
 
 std::vector<SimPoint> find_ratio(const std::vector<sim::TraceRequest>& trace, const sim::TraceBlocks& blocks,
                                  sim::ClusterOptions options, uint32_t nodes, SimProgress& progress) {
-  MC_ASSERT(nodes >= 2);
+  MC_ASSERT(nodes > options.pipeline);
   options.keep_samples = false;
-  options.pipeline = 1;
   std::vector<SimPoint> out;
-  for (uint32_t prefill = 1; prefill < nodes; ++prefill) {
+  for (uint32_t prefill = options.pipeline; prefill < nodes; prefill += options.pipeline) {
     options.shape = {.prefill = prefill, .decode = nodes - prefill, .coupled = 0};
     out.push_back(simulate_point(trace, blocks, options, progress));
   }

@@ -58,6 +58,15 @@ ReferencePlan Client::reference(const Point& point, std::span<std::byte> local, 
   return plan;
 }
 
+/// A server that died, or stopped answering, is told from wrong bytes.
+Result<xfer::BenchResult> transfer(ClientEnd& end, const xfer::BufferInfo& remote, const xfer::BenchPlan& plan) {
+  auto result = xfer::bench_transfer(*end.engine, end.peer, remote.id, end.memory.bytes(), plan);
+  if (!result && (result.error().code == Code::peer_lost || result.error().code == Code::timeout))
+    return user_error(err::kPeerLost, "the server " + result.error().what, {},
+                      "look at the server: it ended or stopped answering");
+  return result;
+}
+
 /// Pairs of runs, the first half by turns ours and theirs: a drift of the machine favours neither.
 Result<void> Client::compare(const Point& point, ClientEnd& end, const xfer::BufferInfo& remote,
                              const xfer::BenchPlan& plan, Json& out) const {
@@ -77,7 +86,7 @@ Result<void> Client::compare(const Point& point, ClientEnd& end, const xfer::Buf
         other = value;
         continue;
       }
-      MC_TRY(result, xfer::bench_transfer(*end.engine, end.peer, remote.id, end.memory.bytes(), plan));
+      MC_TRY(result, transfer(end, remote, plan));
       failed += result.failed;
       std::sort(result.latencies.begin(), result.latencies.end());
       ours = is_latency(name) ? to_seconds(result.latencies[result.latencies.size() / 2]) : result.bytes_per_s();
@@ -151,7 +160,7 @@ Result<Json> Client::measure(const Point& point, const std::string& uri) const {
   ReferencePlan limit = reference(point, end->memory.bytes(), sockets ? "raw" : "memcpy");
   limit.duration = std::clamp<Duration>(plan.duration / 8, 25ms, 250ms);
   MC_TRY(before, run_reference(limit));
-  MC_TRY(result, xfer::bench_transfer(*end->engine, end->peer, remote.id, end->memory.bytes(), plan));
+  MC_TRY(result, transfer(*end, remote, plan));
   MC_TRY(after, run_reference(limit));
   const double yardstick = std::max(before, after);
   Json out = describe(point, result);
@@ -264,7 +273,7 @@ Result<int> xfer(const cli::Args& args) {
   Json result = result_head("mc.bench.xfer.v1", args);
   MC_CHECK(sink.line(result.set("points", std::move(points_out)).set("failed", failed)));
   MC_CHECK(sink.finish());
-  if (failed > 0) return user_error(err::kWrongAnswer, std::to_string(failed) + " transfers failed or had wrong bytes");
+  if (failed > 0) return user_error(err::kWrongAnswer, std::to_string(failed) + " transfers had wrong bytes");
   return 0;
 }
 
