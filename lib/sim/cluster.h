@@ -105,6 +105,8 @@ struct NodeSample {
 
 struct ClusterRun {
   std::vector<RequestRecord> requests;
+  /// Not known: hand-off, wasted GPU seconds, busy time, batches, fetches, bytes moved and preemptions (run_machines).
+  bool partial = false;
   double span_s = 0, end_s = 0;  // last arrival, end of all
   double prefill_busy_s = 0;     // of all nodes
   double moved_bytes = 0;

@@ -15,6 +15,11 @@ constexpr Duration kLongest = 3600s;  // the conductor's longest deadline
 constexpr uint32_t kBatchMax = 4096;
 constexpr uint32_t kLayers = 4;  // stand for all, as with costed workers
 
+// A prompt is computed in the pages that also cache.
+uint64_t prompt_pages(const ClusterOptions& o) {
+  return o.profile->context_tokens / kTraceBlockTokens + 2;
+}
+
 Result<void> check(const ClusterOptions& o) {
   const auto no = [](std::string what) { return Error{Code::unsupported, std::move(what)}; };
   if (o.shape.coupled > 0) return no("there is no live node that does both");
@@ -22,6 +27,10 @@ Result<void> check(const ClusterOptions& o) {
   if (!o.failures.empty()) return no("failures are tested, not simulated, machine by machine");
   if (o.ssd_blocks > 0) return no("prefill nodes have no SSD");
   if (!o.layer_wise) return no("live nodes always send KV layer by layer");
+  if (o.hold) return no("live conductors order requests they hold by arrival, --hold least work first");
+  if (o.dram_blocks < prompt_pages(o))
+    return no("a live node computes a prompt in its cache: one of " + std::to_string(o.dram_blocks) +
+              " blocks is less than a context, " + std::to_string(prompt_pages(o)));
   if (o.dram_blocks >= UINT32_MAX) return no("live nodes have a number of pages; give --cache-blocks one");
   return {};
 }
@@ -33,18 +42,14 @@ WorldOptions world_of(const ClusterOptions& o) {
   w.prefill = o.shape.prefill, w.decode = o.shape.decode;
   w.layers = static_cast<uint32_t>(std::min<uint64_t>(kLayers, p.layers));
   w.block_tokens = kTraceBlockTokens;
-  // A prompt is computed in the pages that also cache.
-  const uint64_t prompt_pages = p.context_tokens / kTraceBlockTokens + 2;
-  w.page_count = static_cast<uint32_t>(std::max(o.dram_blocks, prompt_pages));
-  w.decode_pages = static_cast<uint32_t>(std::max(p.kv_capacity_tokens / kTraceBlockTokens, prompt_pages));
+  w.page_count = static_cast<uint32_t>(o.dram_blocks);
+  w.decode_pages = static_cast<uint32_t>(std::max(p.kv_capacity_tokens / kTraceBlockTokens, prompt_pages(o)));
   w.chunk_tokens = static_cast<uint32_t>(std::max<uint64_t>(1, p.chunk_tokens / kTraceBlockTokens) * kTraceBlockTokens);
   w.context_tokens = static_cast<uint32_t>(p.context_tokens);
   w.batch_max = kBatchMax;
   w.policy = o.policy->name;
   w.sched = o.sched;
   w.profile = o.profile;
-  w.hold = o.hold ? node::ConductorOptions::Hold::on : node::ConductorOptions::Hold::off;
-  w.hold_lead = from_seconds(o.hold_lead_s);
   w.faults.delay_min = 20us, w.faults.delay_max = 100us;
   return w;
 }
@@ -77,6 +82,11 @@ RequestRecord record_of(const Outcome& outcome, TimePoint begin, const sched::Op
   out.prefill = static_cast<uint32_t>(std::stoul("0" + outcome.journey.prefill.substr(1)));
   out.decode = static_cast<uint32_t>(std::stoul("0" + outcome.journey.decode.substr(1)));
   out.ttft_s = to_seconds(outcome.first_token - outcome.submitted);
+  const wire::PrefillReport& report = outcome.journey.report;
+  out.prefill_s = report.compute_ms * 1e-3;
+  out.fetch_wait_s = report.fetch_ms * 1e-3;
+  out.queue_s = outcome.journey.held_s + (report.queue_ms + std::max(report.fetch_ms, report.accept_ms)) * 1e-3;
+  out.dram_tokens = report.cached_local, out.remote_tokens = report.cached_remote;
   std::vector<double> gaps = outcome.gaps_s;
   if (gaps.empty()) return out;
   out.mean_gap_s = std::accumulate(gaps.begin(), gaps.end(), 0.0) / static_cast<double>(gaps.size());
@@ -105,6 +115,7 @@ Result<ClusterRun> run_machines(const std::vector<TraceRequest>& trace, const Tr
   world.run_for(kJoin);
   const TimePoint begin = world.now();
   ClusterRun run;
+  run.partial = true;
   run.requests.resize(trace.size());
   std::vector<RequestId> names(trace.size());
   for (size_t r = 0; r < trace.size(); ++r) {
@@ -122,7 +133,10 @@ Result<ClusterRun> run_machines(const std::vector<TraceRequest>& trace, const Tr
   world.run_until_done(2 * kLongest);
   if (!world.violation().empty()) return Error{Code::corrupt, world.violation()};
   for (size_t r = 0; r < trace.size(); ++r)
-    if (!names[r].empty()) run.requests[r] = record_of(world.outcomes().at(names[r]), begin, options.sched);
+    if (!names[r].empty()) {
+      run.requests[r] = record_of(world.outcomes().at(names[r]), begin, options.sched);
+      run.retried += std::max<uint64_t>(1, run.requests[r].attempts) - 1;
+    }
   run.span_s = trace.empty() ? 0 : trace.back().timestamp_ms / 1000 / options.speedup;
   run.end_s = to_seconds(world.now() - begin);
   run.events = world.events_run();

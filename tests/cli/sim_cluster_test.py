@@ -159,6 +159,36 @@ class Cluster(unittest.TestCase):
                 ):
                     self.assertAlmostEqual(machines[key], model[key], delta=share * model[key], msg=key)
 
+    def test_the_machines_give_the_same_bytes_for_the_same_seed(self):
+        runs = []
+        for seed in ("7", "7", "8"):
+            with tempfile.TemporaryDirectory(prefix="mct-sim-") as directory:
+                fates = os.path.join(directory, "r.jsonl")
+                words = ["--cluster", "3p2d", "--policy", "random,kv-centric", "--limit", "60", "--seed", seed]
+                words += ["--rules", "machines", "--save-requests", fates, "--json"]
+                code, out, err = cluster.run("mc-bench", "sim", SMALL, *words)
+                self.assertEqual(code, 0, err)
+                with open(fates, "rb") as file:
+                    runs.append((out.replace(directory.encode(), b""), file.read()))
+        self.assertEqual(runs[0], runs[1])
+        self.assertNotEqual(runs[0][1], runs[2][1])
+
+    def test_the_machines_tell_what_their_clients_hear_and_null_for_the_rest(self):
+        words = ["--limit", 150]
+        model, machines = run("4p2d", *words), sim(SMALL, "4p2d", *words, rules="machines")[-1]
+        for key, share in (("gpu_s", 0.1), ("gpu_s_mean", 0.1), ("token_hit", 0.1)):
+            self.assertGreater(machines[key], 0, key)
+            self.assertAlmostEqual(machines[key], model[key], delta=share * model[key], msg=key)
+        unknown = {key for key, value in machines.items() if value is None and model[key] is not None}
+        percentiles = {f"{p}_handoff_ms" for p in ("mean", "p50", "p90", "p99")}
+        others = {"wasted_gpu_s", "fetches", "moved_bytes", "prefill_busy", "batch_mean", "batch_max", "preempted"}
+        self.assertEqual(unknown, percentiles | others)
+
+    def test_progress_is_told_where_someone_reads_it_or_asked_for_it(self):
+        for words in ([], ["--progress", "auto"], ["--progress", "never"], ["--progress", "always", "--quiet"]):
+            code, _, err = cluster.run("mc-bench", "sim", SMALL, "--cluster", "4p2d", *words)
+            self.assertEqual((code, err), (0, ""), words)
+
     def test_wrong_use_is_named(self):
         for words, told in (
             (["--cluster", "8"], "no cluster"),
@@ -173,6 +203,8 @@ class Cluster(unittest.TestCase):
             (["--rules", "mine"], "rules"),
             (["--rules", "machines", "--ssd", "1TiB"], "--ssd means nothing"),
             (["--rules", "machines", "--cluster", "4m"], "no live node that does both"),
+            (["--rules", "machines", "--hold"], "by arrival"),
+            (["--rules", "machines", "--cache-blocks", "8"], "less than a context"),
             (["--find-ratio", "--find-max-rate"], "advise"),
         ):
             code, _, err = cluster.run("mc-bench", "sim", SMALL, *words)

@@ -132,6 +132,7 @@ Json cluster_figures(const sim::ClusterOptions& options, const sim::ClusterRun& 
   out.set("rejected_ttft", f.rejected_prefill).set("rejected_decode", f.rejected_decode);
   out.set("rejected_after_prefill", f.rejected_after).set("rejected_no_node", f.rejected_node);
   out.set("rejected_too_long", f.rejected_length);
+  const auto known = [&](Json value) { return run.partial ? Json() : value; };
   const auto put = [&](const std::string& name, const char* unit, const sim::Percentiles& p, double scale) {
     out.set("mean_" + name + unit, p.mean * scale).set("p50_" + name + unit, p.p50 * scale);
     out.set("p90_" + name + unit, p.p90 * scale).set("p99_" + name + unit, p.p99 * scale);
@@ -139,14 +140,19 @@ Json cluster_figures(const sim::ClusterOptions& options, const sim::ClusterRun& 
   put("ttft", "_s", f.ttft_s, 1);
   put("tbt", "_ms", f.tbt_s, 1e3);
   put("client_tbt", "_ms", f.heard_tbt_s, 1e3);
-  put("handoff", "_ms", f.handoff_s, 1e3);
+  for (const auto& [name, seconds] : {std::pair("mean_handoff_ms", f.handoff_s.mean),
+                                      {"p50_handoff_ms", f.handoff_s.p50},
+                                      {"p90_handoff_ms", f.handoff_s.p90},
+                                      {"p99_handoff_ms", f.handoff_s.p99}})
+    out.set(name, known(seconds * 1e3));
   out.set("token_hit", f.token_hit).set("dram_hit", f.dram_hit).set("remote_hit", f.remote_hit);
   out.set("ssd_hit", f.ssd_hit).set("gpu_s", f.gpu_s).set("gpu_s_mean", f.gpu_s_mean);
-  out.set("wasted_gpu_s", f.wasted_gpu_s).set("fetches", run.fetches).set("moved_bytes", run.moved_bytes);
+  out.set("wasted_gpu_s", known(f.wasted_gpu_s)).set("fetches", known(run.fetches));
+  out.set("moved_bytes", known(run.moved_bytes));
   const double nodes = options.shape.coupled > 0 ? options.shape.coupled : options.shape.prefill;
-  out.set("prefill_busy", run.end_s > 0 ? run.prefill_busy_s / run.end_s / nodes : 0);
-  out.set("batch_mean", f.batch_mean).set("batch_max", run.rows_max);
-  out.set("retried", run.retried).set("preempted", run.preempted);
+  out.set("prefill_busy", known(run.end_s > 0 ? run.prefill_busy_s / run.end_s / nodes : 0));
+  out.set("batch_mean", known(f.batch_mean)).set("batch_max", known(run.rows_max));
+  out.set("retried", run.retried).set("preempted", known(run.preempted));
   return std::move(out.set("duration_s", run.end_s));
 }
 
@@ -194,7 +200,8 @@ void append_requests(const sim::ClusterOptions& options, const std::vector<sim::
     line.set("predicted_ttft_s", r.predicted_ttft_s).set("predicted_tbt_ms", r.predicted_tbt_s * 1e3);
     line.set("ttft_s", r.ttft_s).set("tbt_ms", r.tbt_s > 0 ? Json(r.tbt_s * 1e3) : Json());
     line.set("client_tbt_ms", r.tbt_s > 0 ? Json(r.heard_tbt_s * 1e3) : Json());
-    line.set("tpot_ms", r.mean_gap_s > 0 ? Json(r.mean_gap_s * 1e3) : Json()).set("handoff_ms", r.handoff_s * 1e3);
+    line.set("tpot_ms", r.mean_gap_s > 0 ? Json(r.mean_gap_s * 1e3) : Json());
+    line.set("handoff_ms", run.partial ? Json() : Json(r.handoff_s * 1e3));
     line.set("queue_s", r.queue_s).set("prefill_s", r.prefill_s).set("end_s", r.end_s);
     line.set("dram_tokens", r.dram_tokens).set("remote_tokens", r.remote_tokens).set("ssd_tokens", r.ssd_tokens);
     out += line.dump() + "\n";
