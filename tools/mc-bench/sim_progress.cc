@@ -18,9 +18,8 @@ TimePoint now() {
 }  // namespace
 
 SimProgress::SimProgress(const cli::Args& args, size_t requests) : requests_(requests) {
-  const std::string& when = args.text(flags::kProgress);
-  terminal_ = ::isatty(2) != 0;
-  shown_ = when != "never" && !args.on(flags::kQuiet);
+  terminal_ = ::isatty(STDERR_FILENO) == 1;
+  shown_ = cli::use_progress(args);
   begin_ = now();
   due_ = begin_ + (terminal_ ? kTerminalEvery : kLogEvery);
 }

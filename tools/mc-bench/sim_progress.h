@@ -1,5 +1,5 @@
 // How far a simulation is, told on stderr: a search is hundreds of runs, and one of them may be minutes. On a terminal
-// one line that is written again, else a line every ten seconds; nothing with --quiet or --progress never.
+// one line that is written again; elsewhere nothing, or with --progress always a line every ten seconds.
 #pragma once
 
 #include <cstdint>
