@@ -535,6 +535,31 @@ class Streams(Scratch):
         self.assertEqual(code, 0, err)
         self.assertAlmostEqual(json.loads(out.splitlines()[-1])["points"][0]["against_s"], 33.8e-6)
 
+    def test_what_a_reference_prints_that_is_no_result_is_an_error_with_advice(self):
+        head = "#bytes     #iterations    BW peak[MiB/sec]    BW average[MiB/sec]   MsgRate[Mpps]"
+        rate = '{"end": {"sum_received": {"bits_per_second": 0}}}'
+        for name, line in (
+            ("iperf3", "iperf 3.99"),
+            ("iperf3", '{"end": {"sum_received": {"bits_per_second": }}}'),
+            ("iperf3", rate),
+            ("ib_write_bw", "none"),
+            ("ib_write_bw", head),
+            ("ib_read_lat", head),
+        ):
+            with self.subTest(name=name, line=line):
+                path = os.path.join(self.dir, name)
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(f"#!/bin/sh\necho '{line}'\n")
+                os.chmod(path, 0o755)
+                env = dict(os.environ, PATH=self.dir + ":" + os.environ["PATH"])
+                words = ["xfer", "--transport", "tcp", "--size", "64KiB", "-t", "20ms", "--pairs", "2", "--against"]
+                code, _, err = cluster.run("mc-bench", *words, name, env=env)
+                self.assertEqual(code, 1, err)
+                self.assertIn("MC8008", err)
+                self.assertIn(line.split()[0], err)
+                self.assertIn("compare with memcpy or raw", err)
+                os.remove(path)
+
     def test_keys_off_loopback(self):
         key = os.path.join(self.dir, "cluster.key")
         code, out, _ = cluster.run("mc-conductor", "keygen")

@@ -43,6 +43,13 @@ Error failed(const ReferencePlan& plan, const std::string& what) {
   return user_error(err::kReferenceFailed, plan.name + " " + what, "--against");
 }
 
+/// It ended well, and what it printed is not understood.
+Error unreadable(const std::string& program, const std::string& lacks, const std::string& text) {
+  return user_error(err::kReferenceFailed, program + " printed no " + lacks + ": " + last_words(text), "--against",
+                    "another version of it may print that, or take away what --against-client adds; or compare with "
+                    "memcpy or raw, which need no program");
+}
+
 /// Runs a server of one session and a client, which is tried again until the server listens. The
 /// client's output.
 Result<std::string> run_pair(const ReferencePlan& plan, std::vector<std::string> server,
@@ -116,10 +123,11 @@ Result<double> parse_iperf3(const std::string& text) {
   const size_t at = text.rfind("\"sum_received\"");
   const size_t from = at == std::string::npos ? at : text.find('{', at);
   const size_t to = from == std::string::npos ? from : text.find('}', from);
-  if (to == std::string::npos) return Error{Code::corrupt, "iperf3: no end.sum_received: " + last_words(text)};
-  MC_TRY(result, Json::parse(text.substr(from, to - from + 1)));
-  const double bits = result["bits_per_second"].as_double();
-  if (bits <= 0) return Error{Code::corrupt, "iperf3: no end.sum_received.bits_per_second: " + last_words(text)};
+  if (to == std::string::npos) return unreadable("iperf3", "end.sum_received", text);
+  const auto result = Json::parse(text.substr(from, to - from + 1));
+  if (!result) return unreadable("iperf3", "end.sum_received that is JSON", text);
+  const double bits = (*result)["bits_per_second"].as_double();
+  if (bits <= 0) return unreadable("iperf3", "end.sum_received.bits_per_second", text);
   return bits / 8;
 }
 
@@ -144,7 +152,7 @@ Result<double> parse_perftest(const std::string& text, bool latency) {
     const double value = latency ? columns[4] / 1e6 : columns[3] * unit;
     if (value > 0) return value;
   }
-  return Error{Code::corrupt, "perftest: no result line: " + last_words(text)};
+  return unreadable("perftest", "result line", text);
 }
 
 Result<double> run_reference(const ReferencePlan& plan) {

@@ -36,7 +36,7 @@ bool is_latency(const std::string& reference);
 /// Bytes per second, or seconds of one round trip. A program that is not installed: MC8005.
 Result<double> run_reference(const ReferencePlan& plan);
 
-/// What the programs print; for the tests of their parsers.
+/// What the programs print. Of something else: MC8008.
 Result<double> parse_iperf3(const std::string& text);
 Result<double> parse_perftest(const std::string& text, bool latency);
 
