@@ -12,7 +12,7 @@ void ClusterEngine::schedule(uint32_t index) {
   if (batch.next_s() < Batch::kNever) at(batch.next_s(), Kind::batch, index, batch.plan());
 }
 
-// The second look (brief, 2): the load may have changed since the request was admitted.
+// The second look (arXiv:2407.00079, 7): the load may have changed since the request was admitted.
 void ClusterEngine::arrive_at_decode(uint32_t r) {
   Live& live = live_[r];
   Batch& batch = batches_[live.decode];

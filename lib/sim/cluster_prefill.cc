@@ -49,7 +49,8 @@ void ClusterEngine::pump(uint32_t index) {
   }
 }
 
-// When the last stage is done with the last chunk (brief, 6.1); stages take the next request as they come free.
+// When the last stage is done with the last chunk (arXiv:2407.00079, 5.1); stages take the next request as they come
+// free.
 double ClusterEngine::pipeline(Node& node, const Live& live) {
   const double stages = static_cast<double>(node.stage_free.size());
   const double chunk_bytes =
@@ -84,7 +85,7 @@ void ClusterEngine::start(uint32_t index, uint32_t r) {
     gpu_s = profile_.prefill_s(tokens, reused);
   } else {
     live.work_s = profile_.prefill_s(tokens, reused);
-    // Loading the prefix into the device hides behind computing, but for a layer (6.2).
+    // Loading the prefix into the device hides behind computing, but for a layer (5.2).
     if (profile_.reused_s_per_token == 0 && live.reused > 0)
       live.work_s = profile_.overlapped_s(profile_.load.seconds(reused * kv_bytes_), live.work_s);
     gpu_s = live.work_s;
@@ -139,7 +140,7 @@ void ClusterEngine::prefill_done(uint32_t r) {
   if (options_.hold) bind_held();
 }
 
-// All but the tail is in the decode node's DRAM: the last layer's KV of the last chunk goes on to the device (6.2), or
+// All but the tail is in the decode node's DRAM: the last layer's KV of the last chunk goes on to the device (5.2), or
 // all of it.
 void ClusterEngine::hand_over(uint32_t r) {
   const Live& live = live_[r];

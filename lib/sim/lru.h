@@ -1,6 +1,6 @@
 // A cache of blocks that forgets the one unused for longest, and many of them side by side with the
 // question a scheduler asks: how much of this prompt does each node hold? Blocks are TraceBlocks'
-// numbers. These are the caches of the reference rules (Mooncake brief, 10.4 and 12.1), plain on
+// numbers. These are the caches of the reference rules (sim/paper.h), plain on
 // purpose: blocks are independent, so an id after two prefixes is one block. kv::Pool is what serves.
 #pragma once
 

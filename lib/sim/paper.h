@@ -1,5 +1,5 @@
 // One run of the reference rules over a trace: prefill (sim/paper_prefill.h) and, with decode nodes,
-// decode (sim/paper_decode.h), and the figures the Mooncake brief prints of it (sections 12.2 to 12.4).
+// decode (sim/paper_decode.h), and the figures of it: who waits, what is reused, what decoding costs.
 // Same trace and options, same figures to the last bit.
 #pragma once
 

@@ -1,4 +1,4 @@
-// The reference rules of the decode simulation (Mooncake brief, section 12.4): a request goes at the end of
+// The reference rules of the decode simulation (held to the digit): a request goes at the end of
 // its prefill to the node whose step would take least over running and waiting requests, joins at the next
 // step boundary with a context of input + 1, and makes the remaining output - 1 tokens, one a step.
 //
@@ -22,7 +22,7 @@ class PaperDecode {
   /// Runs until every request has ended.
   void finish();
 
-  // ---- what admission asks (12.5) ----
+  // ---- what admission asks ----
   size_t size() const { return nodes_.size(); }
   void advance_to(double now_s);
   /// Running and waiting requests of a node and their context, as of the last advance_to.

@@ -1,5 +1,5 @@
-// The reference rules of admission under overload (Mooncake brief, section 12.5): prefill of 12.1 and decode
-// of 12.4 in one clock, and four answers to "shall this request run?".
+// The reference rules of admission under overload (after Mooncake, arXiv:2407.00079, section 7): prefill of
+// sim/paper_prefill.h and decode of sim/paper_decode.h in one clock, and four answers to "shall this request run?".
 //
 //   at arrival    TTFT: predicted TTFT > its SLO                                          baseline, early, predict
 //                 decode now: least step(b + 1, K + n) over the nodes > slack * SLO                 early

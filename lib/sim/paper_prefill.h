@@ -1,4 +1,4 @@
-// The reference rules of the prefill simulation, exactly as the Mooncake brief states them (section 12.1):
+// The reference rules of the prefill simulation, after the policies of Mooncake (FAST'25, section 6):
 // P nodes that serve one request at a time in order of arrival, an LRU of blocks on each, and seven ways to
 // choose the node. Deterministic and without a clock: the caller says when a request comes.
 //
@@ -6,7 +6,7 @@
 //   start = max(now, free[i]); end = start + x + T    T(n, p) = prefill seconds, x = seconds of the fetch
 //   at dispatch all blocks of the prompt become the most recent of node i; ties go to the lowest node
 //
-// The arithmetic keeps the brief's order of operations: schedules hang on ties between doubles.
+// The arithmetic keeps the reference's order of operations: schedules hang on ties between doubles.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@
 
 namespace mc::sim {
 
-/// LLaMA3-70B on 8 x A800 (brief, 6.3 and 7.3): what all reference simulations run on.
+/// LLaMA3-70B on 8 x A800: what all reference simulations run on.
 inline constexpr sched::Cost kPaperCost{.prefill_s = .0428,
                                         .prefill_s_per_token = .11048e-3,
                                         .prefill_s_per_token2 = .7589e-9,
@@ -56,9 +56,9 @@ struct PaperChoice {
 };
 
 struct PaperRule {
-  std::string_view policy;      // sched's name
-  sched::FetchRule fetch_rule;  // of kv-centric only
-  std::string_view brief_name;  // the brief's
+  std::string_view policy;          // sched's name
+  sched::FetchRule fetch_rule;      // of kv-centric only
+  std::string_view reference_name;  // the reference's
   PaperChoice (*choose)(const PaperView&);
 };
 std::span<const PaperRule> paper_rules();

@@ -1,7 +1,7 @@
-// One cache replaying a trace under a choice of replacement rules, as the Mooncake brief computes its
-// table 10.4: per request, the leading run of resident blocks is counted before any change, then every
-// block is touched from the last to the first, storing the missing ones, one victim a store when full.
-// Blocks are independent here: nothing holds a chain together but the order of touches.
+// One cache replaying a trace under a choice of replacement rules, as in Mooncake's eviction table
+// (arXiv:2407.00079, section 4): per request, the leading run of resident blocks is counted before any change, then
+// every block is touched from the last to the first, storing the missing ones, one victim a store when full. Blocks are
+// independent here: nothing holds a chain together but the order of touches.
 #pragma once
 
 #include <array>

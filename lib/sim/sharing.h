@@ -1,4 +1,4 @@
-// Who shares prompts with whom in a trace, by the procedure of the Mooncake brief's table 10.5: how often
+// Who shares prompts with whom in a trace: how often
 // each block is used, which requests continue which, and how far apart two uses of a block are.
 #pragma once
 

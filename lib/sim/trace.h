@@ -1,4 +1,4 @@
-// Request traces in Mooncake's form (docs: mooncake brief, section 10): one JSON object a line with
+// Request traces in Mooncake's form (the traces published with FAST'25): one JSON object a line with
 // timestamp (ms), input_length and output_length (tokens), and hash_ids, one id for each 512 tokens of
 // the prompt, equal ids meaning equal blocks after equal prefixes. A trace is a stranger's file: every
 // line is checked, and the first bad one is named.

@@ -1,5 +1,5 @@
-"""The reference rules of the simulator a second time, told as plainly as the text tells them (Mooncake brief,
-sections 10.4, 12.1, 12.4 and 12.5), to hold the program's answers against. Nothing here is fast and nothing is
+"""The reference rules of the simulator a second time, told as plainly as it goes,
+to hold the program's answers against. Nothing here is fast and nothing is
 shared with lib/sim: caches are ordered dictionaries, every decode step walks its batch, the Mersenne Twister is spelt
 out.
 """

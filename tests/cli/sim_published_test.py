@@ -1,4 +1,4 @@
-"""mc-bench sim: the reference rules give the figures of the Mooncake brief (sections 12.2 to 12.4) to the last printed
+"""mc-bench sim: the reference rules give the figures of the reference simulation to the last printed
 digit, on the public traces. On other traces and clusters: sim_rules_test.py."""
 
 import os
@@ -134,8 +134,9 @@ class Published(unittest.TestCase):
             self.check(sim(PUBLIC[name], shape, *words)[-1], keys, printed)
 
     def test_overload(self):
-        """12.5 does not follow from 12.1 and 12.4 to the digit: without admission it prints a mean TTFT of 7.5 s where
-        12.4 has 7.135 for the same run. Counts are held within 15 %, and what follows from the rules exactly."""
+        """Overload does not follow from prefill and decode to the digit: without admission it prints a mean
+        TTFT of 7.5 s where decode has 7.135 for the same run. Counts are held within 15 %, and what follows
+        from the rules exactly."""
         first, second = ["--tbt-slo", "60ms"], ["--ttft-slo", "60s", "--tbt-slo", "50ms", "--t-d", "16s"]
         wasted = {}
         for shape, words, rows in (

@@ -1,4 +1,4 @@
-"""mc-bench trace: the figures of the Mooncake brief (sections 10.2 to 10.5) to the last printed digit."""
+"""mc-bench trace: known figures of the public traces, to the last printed digit."""
 
 import os
 import sys

@@ -179,7 +179,7 @@ Result<double> read_share(const cli::Args& args);
 /// `path` within --limit.
 Result<std::vector<sim::TraceRequest>> read_sim_trace(const cli::Args& args);
 
-/// --rules paper: the reference rules of the Mooncake brief, section 12 (lib/sim/paper.h).
+/// --rules paper: the reference rules after Mooncake's papers (lib/sim/paper.h).
 Result<int> simulate_paper(const cli::Args& args);
 /// --rules cluster: policies of lib/sched over a simulated cluster (lib/sim/cluster.h).
 Result<int> simulate_cluster(const cli::Args& args);

@@ -1,4 +1,4 @@
-// `mc-bench sim TRACE --rules paper`: the reference rules of the Mooncake brief, section 12 (lib/sim/paper.h and
+// `mc-bench sim TRACE --rules paper`: the reference rules after Mooncake's papers (lib/sim/paper.h and
 // paper_overload.h); the same arguments give the same bytes. Several policies are runs side by side: a `point` for
 // each, and all of them in the last line.
 
@@ -193,7 +193,7 @@ Result<int> simulate_paper(const cli::Args& args) {
   MC_TRY(trace, read_sim_trace(args));
   if (options.decode_nodes > 0) MC_CHECK(check_decode_size(trace, args.positional_one("TRACE")));
   const sim::TraceBlocks blocks(trace);
-  // Without a decision at arrival the reference chooses the decode node when prefill ends (12.4), else before it.
+  // Without a decision at arrival the reference chooses the decode node when prefill ends, else before it.
   const bool admitting = admission.admission != sim::PaperAdmission::none;
   Sink sink(args);
   std::vector<Json> points;

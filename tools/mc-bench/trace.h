@@ -19,14 +19,14 @@ struct TraceStatsOptions {
   std::vector<uint64_t> checkpoints;   // requests after which to print cumulative reuse
 };
 
-/// The figures of the brief's tables 10.2 to 10.5 by its procedure: the q-quantile is the ceil(qN)-th
+/// Arrivals, lengths, blocks and their reuse: the q-quantile is the ceil(qN)-th
 /// smallest, deviations are population. `trace` has at least one request.
 Json trace_statistics(const std::vector<TraceRequest>& trace, const TraceStatsOptions& options = {});
 /// The same for people.
 std::string describe_statistics(const Json& statistics);
 
 /// Replays the trace through one cache for each of `policies` and `sizes` (kUnlimitedBlocks: endless): an
-/// array of objects with policy, cache_blocks and the shares of table 10.4.
+/// array of objects with policy, cache_blocks and the shares that hit.
 Result<Json> trace_caches(const std::vector<TraceRequest>& trace, const std::vector<std::string>& policies,
                           const std::vector<uint64_t>& sizes);
 

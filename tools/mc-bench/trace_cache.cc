@@ -1,4 +1,4 @@
-// `mc-bench trace cache FILE`: the hit rate of one cache under each replacement rule (Mooncake brief, 10.4).
+// `mc-bench trace cache FILE`: the hit rate of one cache under each replacement rule.
 // The rules are lib/sim's; `pool` is the cache that serves, lib/kv's page pool with its own eviction.
 
 #include "kv/trace_cache.h"

@@ -1,5 +1,5 @@
-// What a cache would have reused of a trace, from the leading run of known blocks of each request
-// (Mooncake brief, 10.3 and 10.4): shares of blocks and tokens, their spread over requests and time.
+// What a cache would have reused of a trace, from the leading run of known blocks of each request:
+// shares of blocks and tokens, their spread over requests and time.
 #pragma once
 
 #include <span>
@@ -10,7 +10,7 @@
 
 namespace mc::bench {
 
-/// Mean, population deviation, extremes and the percentiles of the brief: total mean std min max p1 .. p99.9.
+/// Mean, population deviation, extremes and percentiles: total mean std min max p1 .. p99.9.
 struct Spread {
   std::vector<double> sorted;
   double mean = 0, stddev = 0;
@@ -30,7 +30,7 @@ class Reuse {
   double mean_ratio() const { return ratios_.empty() ? 0 : ratio_sum_ / static_cast<double>(ratios_.size()); }
   /// hit_blocks block_hit hit_tokens token_hit mean_request_token_hit
   Json shares() const;
-  /// The same, and the table of 10.3.
+  /// The same, and the table over requests.
   Json json() const;
 
  private:
@@ -42,11 +42,11 @@ class Reuse {
   std::vector<std::pair<double, double>> windows_;  // hit tokens, tokens of each five minutes
 };
 
-/// Cumulative figures after so many requests, for each of `counts` within the trace (10.3's checkpoints).
+/// Cumulative figures after so many requests, for each of `counts` within the trace.
 Json checkpoints(const std::vector<TraceRequest>& trace, std::span<const uint32_t> leading,
                  std::span<const uint64_t> counts);
 
-/// Popularity, sessions, parents, distances: table 10.5. Members popularity, sessions, parents, reuse.
+/// Popularity, sessions, parents, distances. Members popularity, sessions, parents, reuse.
 Json sharing_statistics(const std::vector<TraceRequest>& trace, const sim::TraceBlocks& blocks);
 
 }  // namespace mc::bench

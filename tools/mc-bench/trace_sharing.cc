@@ -1,4 +1,4 @@
-// Table 10.5 of the Mooncake brief: popularity of blocks, sessions, parents, distances between uses.
+// Who shares what in a trace: popularity of blocks, sessions, parents, distances between uses.
 
 #include <algorithm>
 #include <functional>

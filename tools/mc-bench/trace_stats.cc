@@ -1,5 +1,5 @@
-// `mc-bench trace stats FILE`: what a request trace asks of a cache, in the figures and by the procedure of
-// the Mooncake brief (sections 10.2 to 10.5): arrivals, lengths, blocks, and the reuse that one cache would
+// `mc-bench trace stats FILE`: what a request trace asks of a cache, in the figures that are known of
+// Mooncake's traces: arrivals, lengths, blocks, and the reuse that one cache would
 // see, unlimited or of the sizes given with --cache. Deterministic: the same file gives the same bytes.
 
 #include <algorithm>
@@ -75,7 +75,7 @@ Json arrivals(const std::vector<TraceRequest>& trace) {
   return std::move(out.set("windows", std::move(windows)));
 }
 
-/// Everything about lengths and rates: table 10.2.
+/// Everything about lengths and rates.
 Json lengths(const std::vector<TraceRequest>& trace) {
   std::vector<double> input, output, blocks, ratio;
   for (const auto& r : trace) {
