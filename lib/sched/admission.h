@@ -1,4 +1,4 @@
-// Admission: whether a request that has found its place may run (Mooncake brief, 5.6). Load is predicted
+// Admission: whether a request that has found its place may run (Mooncake 7). Load is predicted
 // satisfaction of the promises (SLO), not length of queues:
 //
 //   load_P = predicted TTFT / its bound          load_D = predicted TBT / its bound          reject when > 1

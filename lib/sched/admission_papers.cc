@@ -1,4 +1,4 @@
-// Admission as the papers have it (Mooncake brief, 5.3 and 5.6):
+// Admission as the papers have it (Mooncake 6.1 and 7):
 //   none       nothing is rejected
 //   baseline   TTFT at arrival; TBT only when the KV has reached the decode node, and its prefill is lost then
 //   early      both at arrival, the decode load as it is now

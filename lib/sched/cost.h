@@ -1,4 +1,4 @@
-// What work costs, in seconds (Mooncake brief, sections 5.2, 6.3, 7.3):
+// What work costs, in seconds (after the estimators of Mooncake 6.1):
 //   prefill(n, p) = T0 + a (n - p) + b (n^2 - p^2)       n prompt tokens, p of them reused
 //   step(rows, K) = S0 + s rows + k K                    K context tokens over the batch
 //   read(bytes)   = bytes (1 + transfers already leaving the source) / bandwidth

@@ -1,5 +1,5 @@
 // A policy is a pure function from a snapshot of the cluster to a placement: no clock, no socket, no
-// state. The live conductor and the simulator call the same one (Mooncake brief, section 5).
+// state. The live conductor and the simulator call the same one (Mooncake 6).
 //
 // To add one: lib/sched/policy_<name>.cc with a `const Policy`, and its line in policies.cc.
 #pragma once

@@ -1,4 +1,4 @@
-// Algorithm 1 of Mooncake (brief, section 5.3): per prefill node, take the prefix that is here, or
+// Algorithm 1 of Mooncake (6.1, 6.2): per prefill node, take the prefix that is here, or
 // fetch the missing part from the node that holds the most; the node with the least predicted TTFT
 // wins. Two fetch rules:
 //   threshold  the paper's: fetch when best > threshold * local

@@ -3,7 +3,7 @@
 // Analytic: a chunk's GEMMs run at gemm_efficiency of peak (or at the speed at which weights are read,
 // when it is short), its causal attention at attention_efficiency, and two all-reduces a layer carry the
 // activations. A step reads all weights and the KV of its batch. With the efficiencies below the A800's
-// published curves come out within 1 % (brief, 6.3, 7.3); elsewhere they are the assumption.
+// published curves come out within 1 %; elsewhere they are the assumption.
 #include "sched/profile.h"
 
 #include <algorithm>

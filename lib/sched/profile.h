@@ -1,10 +1,10 @@
 // What one node costs, as a file: the one format behind simulated nodes (mc-bench sim --profile), costed
 // workers (--runner costed:FILE) and fitted predictions (mc-bench sim --calibrate). Three kinds share it:
-//   fitted    coefficients of prefill(n, p) and step(rows, K) (Mooncake brief, 6.3, 7.3)
-//   analytic  a roofline of the hardware and the model (brief, 1)
+//   fitted    coefficients of prefill(n, p) and step(rows, K) (Mooncake, arXiv 2407.00079)
+//   analytic  a roofline of the hardware and the model
 //   measured  points of a machine, interpolated
-// All give a layer the same share of a chunk, which is what layer-wise overlap (6.2) and pipelines of
-// layer ranges (6.1) need. Times are seconds of one node; the functions are pure.
+// All give a layer the same share of a chunk, which is what layer-wise overlap (5.2) and pipelines of
+// layer ranges (5.1) need. Times are seconds of one node; the functions are pure.
 #pragma once
 
 #include <cstdint>
@@ -91,7 +91,7 @@ struct Profile {
   /// A step of a coupled node: decode rows and one prefill chunk in one pass, the weights read once.
   double mixed_step_s(double rows, double kv_tokens, double begin, double end) const;
   /// Two activities that follow each other layer by layer (compute, then store; load, then compute), the
-  /// second of a layer overlapped with the first of the next: brief, 6.2.
+  /// second of a layer overlapped with the first of the next (Mooncake 5.2).
   double overlapped_s(double first_s, double second_s) const;
 
   /// Derives what depends on the rest and checks it. invalid: what is wrong, naming the key.

@@ -1,6 +1,6 @@
 // The built-in profiles: one function and one table line each.
 //
-// a800-llama3-70b is the calibration of the Mooncake brief (6.3, 7.3). a800-llama2-70b has the shape of
+// a800-llama3-70b is the calibration to the figures of Mooncake (arXiv 2407.00079). a800-llama2-70b has the shape of
 // the older curve (6.3: .03113 k + .001954 k^2 of prompts of 8k k tokens), which is published relative to
 // its longest prompt; scaled so that 128k tokens take the 27.51 s measured on the same machines with a
 // model of practically the same arithmetic. The H800 and H200 are rooflines with the A800's efficiencies.
@@ -19,7 +19,7 @@ Profile node_of(std::string name, std::string hardware, std::string model) {
   return p;
 }
 
-// What the 70B models have in common. DRAM: 3 M tokens of cache a node (brief, 4.2).
+// What the 70B models have in common. DRAM: 3 M tokens of cache a node (Mooncake 4).
 void shape_70b(Profile& p) {
   p.layers = 80;
   p.kv_bytes_per_token = 327'680;
