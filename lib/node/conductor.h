@@ -3,6 +3,7 @@
 //
 //   node     Hello -> ready <-> draining -> lost (silent for dead_after, goodbye, or a new instance of the name)
 //   request  Submit -> placed(p, d) -> first token -> decoding -> finished
+//              |  '-> held (its turn has not come, conductor_hold.cc) -> placed | rejected in park_max or as late
 //              |         |  failed, retryable: attempt + 1, prompt + tokens so far
 //              |         '-> parked (no node of a role is left) -> placed | failed at the deadline
 //              '-> rejected (no node, or a promise would be broken)
@@ -114,8 +115,8 @@ class Conductor final : public Machine {
     std::string name;
     size_t waiting = 0;
     uint32_t unfinished = 0;
-    double level = 0, tokens = 0;  // of its bucket now; taken since the start
-    uint64_t submitted = 0, rejected = 0;
+    double level = 0;                                  // of its bucket now
+    uint64_t tokens = 0, submitted = 0, rejected = 0;  // tokens: of prompts that were placed and of answers
   };
   std::vector<TenantStatus> tenants(TimePoint now) const;
   void set_tenants(std::span<const sched::Tenant> tenants);
@@ -155,6 +156,7 @@ class Conductor final : public Machine {
   /// Where a node stands in the board; -1 = it is no such node.
   struct Place {
     int holder = -1, prefill = -1, decode = -1;
+    bool readable = true;  // others may fetch its blocks
   };
   /// The cluster as policies see it (conductor_board.cc). By node of its kind, unless it says otherwise.
   struct Board {
@@ -287,6 +289,8 @@ class Conductor final : public Machine {
   // conductor_copies.cc
   void consider_copy(const Request& r, const sched::Snapshot& snapshot, const sched::Candidate& chosen, TimePoint now,
                      Actions& out);
+  /// Prefill nodes, by number in the board, to which a copy of at least the first `blocks` is on its way.
+  std::vector<uint32_t> copies_coming(std::span<const BlockHash> hashes, uint32_t blocks) const;
   void on_copy_done(const Received& event, const wire::CopyDone& done, TimePoint now);
   void end_copy(uint64_t copy, bool ok, uint32_t blocks, TimePoint now);
   void end_late_copies(TimePoint now);
@@ -327,7 +331,7 @@ class Conductor final : public Machine {
   sched::Lengths lengths_;  // of answers, for admission that looks ahead
   sched::FairQueue fair_;   // the held requests, and every tenant's quota
   struct TenantCount {
-    uint64_t submitted = 0, rejected = 0;
+    uint64_t tokens = 0, submitted = 0, rejected = 0;
   };
   std::vector<TenantCount> tenant_counts_;  // by number
   size_t prioritised_ = 0;                  // unfinished requests with a priority
@@ -348,6 +352,7 @@ class Conductor final : public Machine {
     NodeId source, target;
     InstanceId target_instance;
     BlockHash last;
+    uint64_t bytes = 0;  // paid
     TimePoint until{};
   };
   std::map<uint64_t, Copying> copying_;

@@ -48,6 +48,7 @@ Conductor::Board Conductor::make_board(const Usual& usual) const {
     Place at;
     if (node.hello.role != wire::Role::cache) s.block_bytes = std::max(s.block_bytes, node.hello.page_bytes);
     at.holder = static_cast<int>(s.holders.size());
+    at.readable = node.hello.stages <= 1;  // members of a pipeline hold layer ranges, whether all are here or not
     s.holders.push_back({name, 0, 0, 0, 0});
     if (serves(node, wire::Role::prefill, "")) {
       at.prefill = static_cast<int>(s.prefill.size());
@@ -150,9 +151,8 @@ void Conductor::look_at_blocks(const Request& r) {
     const Place at = b.places[node];
     sched::HolderView& holder = s.holders[static_cast<size_t>(at.holder)];
     const bool prefill = at.prefill >= 0;
-    const bool readable = !prefill || s.prefill[static_cast<size_t>(at.prefill)].cost.read_bytes_per_s > 1;
-    holder.readable_blocks = readable ? resident : 0;
-    holder.pending_blocks = readable ? (prefill ? expected : resident) : 0;
+    holder.readable_blocks = at.readable ? resident : 0;
+    holder.pending_blocks = at.readable ? (prefill ? expected : resident) : 0;
     holder.pending_s = 0;
     if (!prefill) return;
     sched::PrefillView& view = s.prefill[static_cast<size_t>(at.prefill)];

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "node/conductor.h"
+#include "node/copies.h"
 
 namespace mc::node {
 
@@ -30,9 +31,10 @@ void Conductor::consider_copy(const Request& r, const sched::Snapshot& snapshot,
   const sched::Cost& cost = snapshot.prefill[chosen.node].cost;
   popularity_.count(hashes, cost.prefill(snapshot.tokens, sched::reused_tokens(snapshot, best)), seconds_of(now));
   if (copying_.size() >= kCopyingMax || now < copy_again_) return;
-  const auto wish = popularity_.wish(hashes, seconds_of(now));
+  const auto wish = popularity_.wish(hashes.first(std::min(hashes.size(), Copies::kBlocksMax)), seconds_of(now));
   if (wish.replicas <= 1) return;
-  const auto copy = sched::plan_copy(snapshot, wish, options.replicas_max, static_cast<int>(chosen.node));
+  const auto coming = copies_coming(hashes, wish.blocks);
+  const auto copy = sched::plan_copy(snapshot, wish, options.replicas_max, static_cast<int>(chosen.node), coming);
   if (!copy) return;
   Node& target = nodes_.at(snapshot.prefill[copy->target].name);
   Node& source = nodes_.at(snapshot.holders[copy->source].name);
@@ -47,15 +49,29 @@ void Conductor::consider_copy(const Request& r, const sched::Snapshot& snapshot,
   order.hashes.assign(hashes.begin(), hashes.begin() + copy->end_block);
   order.node = source.name;
   order.instance = source.instance;
-  copying_.emplace(order.copy, Copying{source.name, target.name, target.instance, last, now + kCopyTimeout});
+  copying_.emplace(order.copy, Copying{source.name, target.name, target.instance, last, bytes, now + kCopyTimeout});
   ++source.egress;
   changed(source);
   out.push_back(Send{target.name, target.instance, std::move(order)});
 }
 
+std::vector<uint32_t> Conductor::copies_coming(std::span<const BlockHash> hashes, uint32_t blocks) const {
+  std::vector<uint32_t> out;
+  if (blocks == 0 || blocks > hashes.size()) return out;
+  const auto rest = hashes.subspan(blocks - 1);
+  for (const auto& [number, copy] : copying_) {
+    const Node* target =
+        std::find(rest.begin(), rest.end(), copy.last) == rest.end() ? nullptr : find_node(copy.target);
+    const int at = target ? board_.places[target->ordinal].prefill : -1;
+    if (at >= 0) out.push_back(static_cast<uint32_t>(at));
+  }
+  return out;
+}
+
 void Conductor::end_copy(uint64_t copy, bool ok, uint32_t blocks, TimePoint now) {
   const auto at = copying_.find(copy);
   if (Node* source = find_node(at->second.source)) --source->egress, changed(*source);
+  if (!ok) popularity_.refund(static_cast<double>(at->second.bytes));
   copying_.erase(at);
   ++(ok ? stats_.copies : stats_.copies_failed);
   stats_.copied_blocks += blocks;

@@ -42,8 +42,6 @@ std::string Conductor::pin_objection(const Submit& submit) const {
 }
 
 std::optional<sched::FairQueue::Refusal> Conductor::admit(Request& r, TimePoint now) {
-  r.tenant = fair_.find(r.submit.tenant);
-  ++tenant_counts_.at(r.tenant).submitted;
   if (auto refused = fair_.admit(r.tenant, static_cast<double>(r.submit.ids.size()), seconds_of(now))) return refused;
   r.admitted = true;
   prioritised_ += r.submit.priority != 0;
@@ -80,7 +78,7 @@ std::vector<Conductor::TenantStatus> Conductor::tenants(TimePoint now) const {
   std::vector<TenantStatus> out;
   for (uint32_t i = 0; i < fair_.tenant_count(); ++i)
     out.push_back({fair_.tenant(i).name, fair_.waiting(i), fair_.unfinished(i), fair_.level(i, seconds_of(now)),
-                   fair_.charged(i), tenant_counts_[i].submitted, tenant_counts_[i].rejected});
+                   tenant_counts_[i].tokens, tenant_counts_[i].submitted, tenant_counts_[i].rejected});
   return out;
 }
 

@@ -34,6 +34,8 @@ void Conductor::on_submit(const Submit& submit, TimePoint now, Actions& out) {
   r.submit = submit;
   r.arrived = now;
   r.deadline = after(now, std::min(submit.deadline, options_.deadline_max));
+  r.tenant = fair_.find(submit.tenant);  // whoever is turned away is so as its tenant
+  ++tenant_counts_.at(r.tenant).submitted;
   std::string reason = unready(submit.model);
   if (!reason.empty())
     return fail(r, Reply::Kind::rejected, reason, "route", "no " + reason.substr(3) + " node is ready", now, out);
@@ -73,6 +75,7 @@ sched::Options Conductor::options_for(const Request& r) const {
   if (r.submit.ttft_slo_s > 0) options.ttft_slo_s = r.submit.ttft_slo_s;
   if (r.submit.tbt_slo_s > 0) options.tbt_slo_s = r.submit.tbt_slo_s;
   if (r.attempt > 0) options.ttft_slo_s = 0;  // it was admitted; what failed is not the client's fault
+  if (r.attempt > 0 && !r.answer.empty()) options.tbt_slo_s = 0;  // nor is a slow stream worse than none
   if (const auto seen = sessions_.find({r.tenant, r.submit.session}); seen != sessions_.end())
     options.prefer = seen->second.first;
   return options;
@@ -128,6 +131,7 @@ void Conductor::dispatch(Request& r, const sched::Snapshot& snapshot, const sche
   r.finish_reason.clear();  // of an attempt whose end came before its beginning was lost
   r.parked_until = kNever;
   if (r.attempt == 1) {
+    tenant_counts_.at(r.tenant).tokens += r.submit.ids.size();
     r.journey.held_s = to_seconds(now - r.arrived);
     if (now > r.arrived && r.journey.held_for.empty()) r.journey.held_for = "turn", ++stats_.held_turn;
   }
@@ -260,7 +264,8 @@ Conductor::Explanation Conductor::explain(const Submit& submit, TimePoint now) {
   if (options_.replicate.replicas_max > 0 && submit.may_reuse()) {
     e.wish = popularity_.wish(std::span(r.hashes).first(std::min<size_t>(e.reusable_blocks, r.hashes.size())),
                               to_seconds(now - TimePoint{}));
-    if (const auto copy = sched::plan_copy(e.snapshot, e.wish, options_.replicate.replicas_max)) {
+    const auto coming = copies_coming(r.hashes, e.wish.blocks);
+    if (const auto copy = sched::plan_copy(e.snapshot, e.wish, options_.replicate.replicas_max, -1, coming)) {
       e.copy_from = e.snapshot.holders[copy->source].name;
       e.copy_to = e.snapshot.prefill[copy->target].name;
     }

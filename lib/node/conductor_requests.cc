@@ -30,7 +30,9 @@ void Conductor::on_prompt_logprobs(const Received& event, const wire::PromptLogp
 void Conductor::on_first_token(const Received& event, const wire::FirstToken& first, TimePoint now, Actions& out) {
   Request* r = find(first.req, first.attempt);
   if (!r || event.instance != r->prefill_instance || r->first_token) return;
-  if (Node* node = find_node(r->prefill)) {
+  // Probabilities of the prompt cost work that no other prompt of its length brings: nothing to learn from.
+  const bool usual = r->submit.prompt_logprobs < 0;
+  if (Node* node = usual ? find_node(r->prefill) : nullptr) {
     const auto& report = first.report;
     const double n = static_cast<double>(r->submit.ids.size() + r->answer.size());
     const double reused = report.cached_local + report.cached_remote;
@@ -49,7 +51,7 @@ void Conductor::on_first_token(const Received& event, const wire::FirstToken& fi
     usual_stale_ = true;
     changed(*node);
   }
-  if (r->attempt == 1) errors_.ttft.observe(r->journey.predicted_ttft_s, to_seconds(now - r->arrived));
+  if (r->attempt == 1 && usual) errors_.ttft.observe(r->journey.predicted_ttft_s, to_seconds(now - r->arrived));
   r->first_token_at = now;
   leave_prefill(*r, now);
   count_row(*r, -1);
@@ -97,6 +99,7 @@ void Conductor::give_token(Request& r, uint32_t index, uint32_t token, const wir
     r.answer.push_back(reply.token);
     count_row(r, 1);
     ++stats_.answer_tokens;
+    ++tenant_counts_.at(r.tenant).tokens;
     fair_.charge(r.tenant, 1, to_seconds(now - TimePoint{}));
     out.push_back(std::move(reply));
   }
@@ -166,7 +169,7 @@ void Conductor::finish(Request& r, Reply reply, TimePoint now, Actions& out) {
   if (r.held) fair_.erase(r.submit.req);
   if (r.admitted) {
     fair_.leave(r.tenant);
-    if (reply.kind == Reply::Kind::rejected)  // before any work was spent on it
+    if (reply.kind == Reply::Kind::rejected && r.attempt == 0)  // before any work was spent on it
       fair_.refund(r.tenant, static_cast<double>(r.submit.ids.size()), to_seconds(now - TimePoint{}));
   }
   prioritised_ -= r.admitted && r.submit.priority != 0;

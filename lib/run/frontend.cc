@@ -67,15 +67,20 @@ void Frontend::handle(http::Request request, http::Responder out) {
   const auto found = http::find_route(http::conductor_routes(), request.method, request.path);
   if (const auto* answer = std::get_if<http::Response>(&found)) return out.respond(*answer);
   const auto match = std::get<http::RouteMatch>(found);
-  if (match.route != http::Route::health) {  // a probe has no key
+  const bool probe =
+      match.route == http::Route::health || match.route == http::Route::livez || match.route == http::Route::readyz;
+  if (!probe) {  // who probes has no key
     auto grant = grant_for(request);
     if (!grant) return out.respond(http::error_response(grant.error()));
     const bool operators =
         match.route == http::Route::admin || match.route == http::Route::cluster || match.route == http::Route::request;
-    if (operators && !grant->admin)
-      return out.respond(http::error_response(
+    if (operators && !grant->admin) {
+      http::Response response = http::error_response(
           user_error(err::kUnauthorized, "tenant " + grant->tenant + " may not use " + request.path, "Authorization",
-                     "give the tenant admin = true in --api-keys")));
+                     "give the tenant admin = true in --api-keys"));
+      response.status = 403;  // its key is known: another try with it is no use
+      return out.respond(std::move(response));
+    }
   }
   const http::ModelCard card{options_.served_name, options_.served_name, started_unix_, config_.max_positions};
   switch (match.route) {

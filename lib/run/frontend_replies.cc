@@ -103,7 +103,11 @@ void Frontend::update_metrics(const http::ServerStats& http) {
   for (const auto& [key, count] : peers)
     metrics_.gauge(metric::kPeers, {key.first, key.second}).set(static_cast<double>(count));
   metrics_.gauge(metric::kVllmRunning).set(static_cast<double>(running));
-  metrics_.gauge(metric::kVllmWaiting).set(static_cast<double>(waiting));
+  // Those that wait for their turn here wait as well; the reasons sum to the whole.
+  const size_t held = conductor_.held_count();
+  metrics_.gauge(metric::kVllmWaiting).set(static_cast<double>(waiting + held));
+  metrics_.gauge(metric::kVllmWaitingByReason, {"capacity"}).set(static_cast<double>(waiting));
+  metrics_.gauge(metric::kVllmWaitingByReason, {"deferred"}).set(static_cast<double>(held));
   metrics_.gauge(metric::kVllmKvUsage).set(pages ? 1.0 - static_cast<double>(free) / static_cast<double>(pages) : 0);
   const auto& errors = conductor_.prediction_errors();
   for (const auto& [what, error] : {std::pair{"ttft", &errors.ttft},
@@ -135,12 +139,11 @@ void Frontend::update_metrics(const http::ServerStats& http) {
   count(metric::kReplication, {}, s.copied_blocks);
   count(metric::kHeld, {"turn"}, s.held_turn);
   count(metric::kHeld, {"prefix"}, s.held_prefix);
-  metrics_.gauge(metric::kVllmWaitingByReason, {"deferred"}).set(static_cast<double>(conductor_.held_count()));
   // Tenants come from the operator's file, which bounds their number.
   for (const auto& t : conductor_.tenants(SystemClock::instance().now())) {
     metrics_.gauge(metric::kTenantUnfinished, {t.name}).set(t.unfinished);
     metrics_.gauge(metric::kTenantHeld, {t.name}).set(static_cast<double>(t.waiting));
-    count(metric::kTenantTokens, {t.name}, static_cast<uint64_t>(std::max(0.0, t.tokens)));
+    count(metric::kTenantTokens, {t.name}, t.tokens);
     count(metric::kTenantRequests, {t.name, "submitted"}, t.submitted);
     count(metric::kTenantRequests, {t.name, "rejected"}, t.rejected);
   }

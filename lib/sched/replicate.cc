@@ -62,17 +62,25 @@ bool Popularity::pay(double bytes, double now_s) {
   metered_ = true;
   bucket_bytes_ = std::min(most, bucket_bytes_ + std::max(0.0, now_s - bucket_at_s_) * options_.bytes_per_s);
   bucket_at_s_ = std::max(bucket_at_s_, now_s);
-  if (bucket_bytes_ <= 0 || bytes > bucket_bytes_) return false;
+  if (bucket_bytes_ <= 0 || (bytes > bucket_bytes_ && bucket_bytes_ < most)) return false;
   bucket_bytes_ -= bytes;
   return true;
 }
 
-std::optional<Copy> plan_copy(const Snapshot& s, const Popularity::Wish& wish, uint32_t replicas_max, int chosen) {
+void Popularity::refund(double bytes) {
+  bucket_bytes_ = std::min(options_.bytes_per_s * options_.burst_s, bucket_bytes_ + bytes);
+}
+
+std::optional<Copy> plan_copy(const Snapshot& s, const Popularity::Wish& wish, uint32_t replicas_max, int chosen,
+                              std::span<const uint32_t> coming) {
+  const auto will_have = [&](size_t i) {
+    return static_cast<int>(i) == chosen || std::find(coming.begin(), coming.end(), i) != coming.end();
+  };
   uint32_t replicas = 0;
   int target = -1;
   for (size_t i = 0; i < s.prefill.size(); ++i) {
     const PrefillView& node = s.prefill[i];
-    if (static_cast<int>(i) == chosen || node.resident_blocks >= wish.blocks) {
+    if (will_have(i) || node.resident_blocks >= wish.blocks) {
       ++replicas;
     } else if (node.accepting && node.cost.read_bytes_per_s > 1 &&
                (target < 0 || node.queue_s < s.prefill[static_cast<size_t>(target)].queue_s)) {

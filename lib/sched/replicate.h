@@ -47,8 +47,10 @@ class Popularity {
   };
   Wish wish(std::span<const BlockHash> hashes, double now_s) const;
   double load(const BlockHash& hash, double now_s) const;
-  /// Takes the bytes from the budget, or false.
+  /// Takes the bytes from the budget, or false. More than the budget ever holds take a full one, and leave a debt.
   bool pay(double bytes, double now_s);
+  /// The copy did not come about.
+  void refund(double bytes);
 
   size_t tracked() const { return entries_.size(); }
   const ReplicateOptions& options() const { return options_; }
@@ -81,8 +83,9 @@ struct Copy {
   uint32_t source = 0;  // index into Snapshot::holders
   uint32_t first_block = 0, end_block = 0;
 };
-/// `chosen`, of Snapshot::prefill, will have the run anyway: the request that is counted goes there. -1 = nobody.
+/// `chosen`, of Snapshot::prefill, will have the run anyway: the request that is counted goes there. -1 = nobody. So
+/// will those of `coming`: a copy is on its way to them.
 std::optional<Copy> plan_copy(const Snapshot& snapshot, const Popularity::Wish& wish, uint32_t replicas_max,
-                              int chosen = -1);
+                              int chosen = -1, std::span<const uint32_t> coming = {});
 
 }  // namespace mc::sched

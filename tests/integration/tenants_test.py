@@ -96,11 +96,13 @@ class Tenants(unittest.TestCase):
                     one.result()
             self.assertEqual(order[:2], ["first", "high"])
 
-    def test_a_key_is_a_tenant_with_a_quota_and_guards_every_path_but_health(self):
+    def test_a_key_is_a_tenant_with_a_quota_and_guards_every_path_but_the_probes(self):
         keys = self.write("keys.toml", KEYS)
         with Cluster("1p1d", conductor=[*self.runner, "--api-keys", keys]) as c:
             body = {"prompt": Random(5).ids(900), "max_tokens": 1, "ignore_eos": True}
             until(lambda: c.request("GET", "/health")[0] == 200, 30, "healthy without a key")
+            for probe in ("/livez", "/readyz"):
+                self.assertEqual(c.request("GET", probe)[0], 200, probe)
             for path in ("/v1/models", "/metrics", "/cluster", "/version"):
                 self.assertEqual(c.request("GET", path)[0], 401, path)
             for headers in ({}, bearer("sk-small-3"), {"Authorization": "sk-small-1"}):
@@ -117,7 +119,7 @@ class Tenants(unittest.TestCase):
             answer = c.request("POST", "/v1/completions", body, bearer("sk-operator-1"))
             self.assertEqual(answer[0], 200)
             self.assertEqual(json.loads(answer[2])["usage"]["prompt_tokens_details"]["cached_tokens"], 0)
-            self.assertEqual(c.request("GET", "/cluster", headers=bearer("sk-small-1"))[0], 401)
+            self.assertEqual(c.request("GET", "/cluster", headers=bearer("sk-small-1"))[0], 403)
             url = f"http://127.0.0.1:{c.url_port}"
             code, out, err = run("mc-conductor", "ps", "--url", url, "--api-key", "sk-operator-1", "--json")
             self.assertEqual(code, 0, err)

@@ -99,7 +99,7 @@ TEST_CASE("sched/replicate: copies never cost more than the budget and its burst
       now += rng.uniform();
       const double bytes = static_cast<double>(rng.below(2000));
       if (popularity.pay(bytes, now)) paid += bytes;
-      CHECK(paid <= rate * (now - began + burst) + 1e-6);
+      CHECK(paid <= std::max(rate * burst, 2000.0) + rate * (now - began) + 1e-6);
     }
     CHECK(paid > 0);
   }
@@ -142,4 +142,29 @@ TEST_CASE("sched/replicate: a copy goes to the least busy node that lacks the ru
     for (const auto& p : s.prefill)
       if (p.accepting && !has(p)) CHECK(target.queue_s <= p.queue_s);
   }
+}
+
+TEST_CASE("sched/replicate: a prefix larger than the whole burst is copied, and paid for before the next") {
+  Popularity popularity({.replicas_max = 2, .bytes_per_s = 100, .burst_s = 4});
+  CHECK(popularity.pay(1000, 10));  // 600 of debt
+  CHECK_FALSE(popularity.pay(1, 15.9));
+  CHECK(popularity.pay(1, 16.1));
+  CHECK_FALSE(popularity.pay(1000, 17));  // only from a full one
+  popularity.refund(1000);
+  CHECK(popularity.pay(400, 17));
+}
+
+TEST_CASE("sched/replicate: a copy that is on its way counts as a replica") {
+  Snapshot s;
+  for (int i = 0; i < 4; ++i) {
+    const std::string name = "p" + std::to_string(i);
+    s.holders.push_back({name, i == 0 ? 8u : 0u, 0, 0, 0});
+    PrefillView p;
+    p.name = name, p.holder = i, p.accepting = true, p.resident_blocks = i == 0 ? 8 : 0;
+    s.prefill.push_back(p);
+  }
+  const std::vector<uint32_t> one = {1}, two = {1, 2};
+  CHECK(plan_copy(s, {8, 3, 1}, 3)->target == 1);
+  CHECK(plan_copy(s, {8, 3, 1}, 3, -1, one)->target == 2);
+  CHECK_FALSE(plan_copy(s, {8, 3, 1}, 3, -1, two));
 }

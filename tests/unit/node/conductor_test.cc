@@ -328,3 +328,55 @@ TEST_CASE("node/conductor: a cost model that is not finite, negative or absurd i
   for (int i = 0; i < 200; ++i) b.submit("r" + std::to_string(i), 3000);
   b.first_token("r0", 1, 10);
 }
+
+TEST_CASE("node/conductor: a stream whose decode node dies goes on at a node that is slower than its promise") {
+  Bench b;
+  b.cost.decode_s = 1e-3;
+  start(b);
+  b.cost.decode_s = 1;
+  b.hello(wire::Role::decode, "d1", 3);
+  Submit s;
+  s.req = "r", s.ids.assign(100, 7), s.stopping.max_tokens = 10, s.deadline = 100s, s.tbt_slo_s = 0.01;
+  REQUIRE(Bench::sent<wire::PrefillStart>(b.give(s), "p0").size() == 1);
+  b.first_token("r", 1, 10);
+  const auto out = b.give(PeerLost{"d0", instance(2), "killed"});
+  CHECK(Bench::replies(out).empty());
+  const auto again = Bench::sent<wire::PrefillStart>(out, "p0");
+  REQUIRE(again.size() == 1);
+  CHECK(again[0].decode == "d1");
+}
+
+TEST_CASE("node/conductor: a prefill that told probabilities of its prompt teaches nothing of others") {
+  Bench b;
+  start(b);
+  Submit s;
+  s.req = "r", s.ids.assign(100, 7), s.stopping.max_tokens = 10, s.deadline = 100s, s.prompt_logprobs = 5;
+  b.give(s);
+  b.first_token("r", 1, 10);
+  CHECK(b.conductor.prediction_errors().prefill.samples() == 0);
+  CHECK(b.conductor.prediction_errors().ttft.samples() == 0);
+  b.submit("usual");
+  b.first_token("usual", 1, 10);
+  CHECK(b.conductor.prediction_errors().prefill.samples() == 1);
+}
+
+TEST_CASE("node/conductor: nobody is sent to read blocks from the leader of a pipeline, whole or not") {
+  for (const bool whole : {false, true}) {
+    Bench b;
+    b.hello(wire::Role::prefill, "p0", 1, 64, 2);
+    if (whole) b.hello(wire::Role::stage, "p0.1", 9, 64, 2);
+    b.hello(wire::Role::prefill, "p1", 5);
+    b.hello(wire::Role::decode, "d0", 2);
+    Submit s;
+    s.req = "r", s.ids.assign(640, 7), s.stopping.max_tokens = 10, s.deadline = 100s;
+    const auto hashes = b.conductor.explain(s, b.now).hashes;
+    REQUIRE(hashes.size() == 10);
+    wire::BlockEvents events;
+    events.first_seq = 1;
+    for (size_t i = 0; i < hashes.size(); ++i)
+      events.events.push_back({true, {hashes[i], i ? hashes[i - 1] : BlockHash{}}});
+    b.give(Received{"p0", instance(1), events});
+    for (const auto& holder : b.conductor.explain(s, b.now).snapshot.holders)
+      if (holder.name == "p0") CHECK(holder.readable_blocks == 0);
+  }
+}

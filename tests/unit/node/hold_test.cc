@@ -463,3 +463,28 @@ TEST_CASE("node/hold: API keys may be read again for ever, with other tenants ea
   b.give(b.request("b", 500));
   CHECK(b.runs("b"));
 }
+
+TEST_CASE("node/hold: whoever is turned away is so as its tenant, and work that was done is not paid back") {
+  Bench b(Hold::off, {{.name = "a", .tokens_per_s = 100, .burst_tokens = 1000}});
+  Submit s = b.request("early", 100);
+  s.tenant = "a";
+  b.give(s);
+  CHECK(b.reply("early")->code == "no_prefill");
+  CHECK(b.conductor.tenants(b.now)[0].rejected == 0);
+  CHECK(b.conductor.tenants(b.now)[1].submitted == 1);
+  CHECK(b.conductor.tenants(b.now)[1].rejected == 1);
+  start(b);
+  s.req = "late", b.tokens["late"] = 100;
+  b.give(s);
+  for (int i = 1; i <= 2; ++i) {  // its decode node refuses it after its prefill
+    REQUIRE(b.attempt["late"] == static_cast<uint32_t>(i));
+    wire::Failed f;
+    f.req = "late", f.attempt = static_cast<uint32_t>(i), f.stage = "accept", f.code = "predicted_slo_miss";
+    f.retryable = true;
+    b.give(Received{"d0", instance(b.numbers["d0"]), f});
+  }
+  REQUIRE(b.reply("late"));
+  CHECK(b.reply("late")->kind == Reply::Kind::rejected);
+  CHECK(b.conductor.tenants(b.now)[1].level == 900);
+  CHECK(b.conductor.tenants(b.now)[1].tokens == 100);
+}
