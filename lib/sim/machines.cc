@@ -27,10 +27,11 @@ Result<void> check(const ClusterOptions& o) {
   if (!o.failures.empty()) return no("failures are tested, not simulated, machine by machine");
   if (o.ssd_blocks > 0) return no("prefill nodes have no SSD");
   if (!o.layer_wise) return no("live nodes always send KV layer by layer");
-  if (o.hold) return no("live conductors order requests they hold by arrival, --hold least work first");
+  if (o.hold) return no("--hold takes least work first, but a live conductor orders what it holds by arrival");
   if (o.dram_blocks < prompt_pages(o))
-    return no("a live node computes a prompt in its cache: one of " + std::to_string(o.dram_blocks) +
-              " blocks is less than a context, " + std::to_string(prompt_pages(o)));
+    return no("--cache-blocks " + std::to_string(o.dram_blocks) +
+              " is less than a context: a live node computes in its " + "cache, and needs at least " +
+              std::to_string(prompt_pages(o)));
   if (o.dram_blocks >= UINT32_MAX) return no("live nodes have a number of pages; give --cache-blocks one");
   return {};
 }
