@@ -38,7 +38,8 @@ struct Bench {
       if (const auto* s = std::get_if<Send>(&a))
         if (const auto* start = std::get_if<wire::PrefillStart>(&s->message))
           started.push_back(start->spec.req), on[start->spec.req] = s->to,
-                                              attempt[start->spec.req] = start->spec.attempt;
+                                              attempt[start->spec.req] = start->spec.attempt,
+                                              ns[start->spec.req] = start->spec.ns;
     for (const auto& a : out)
       if (const auto* r = std::get_if<Reply>(&a)) replies.push_back(*r);
     return out;
@@ -52,7 +53,7 @@ struct Bench {
     kv::Namespace ns;
     ns.weights = "w", ns.config = "c", ns.dtype = ns.weight_dtype = ns.kv_dtype = "f32", ns.rope = "r";
     ns.attention = "full";
-    ns.layers = 2, ns.kv_heads = 1, ns.head_dim = 16, ns.block_tokens = 64, ns.layout = 1;
+    ns.layers = 2, ns.kv_heads = 1, ns.head_dim = 16, ns.block_tokens = block_tokens, ns.layout = 1;
     h.kv_namespace = ns.text();
     h.decode_attention = "full";
     give(Received{name, instance(n), h});
@@ -92,7 +93,8 @@ struct Bench {
   bool runs(const std::string& req) const { return on.contains(req); }
 
   TimePoint now{};
-  uint32_t next_fill = 100;
+  uint32_t next_fill = 100, block_tokens = 64;
+  std::map<std::string, NamespaceId> ns;
   std::map<std::string, uint8_t> numbers;
   std::vector<std::string> started;
   std::map<std::string, std::string> on;
@@ -487,4 +489,24 @@ TEST_CASE("node/hold: whoever is turned away is so as its tenant, and work that 
   CHECK(b.reply("late")->kind == Reply::Kind::rejected);
   CHECK(b.conductor.tenants(b.now)[1].level == 900);
   CHECK(b.conductor.tenants(b.now)[1].tokens == 100);
+}
+
+TEST_CASE("node/hold: the blocks of a held request are named as those nodes do that it goes to in the end") {
+  Bench b(Hold::on);
+  start(b);
+  b.give(b.request("busy", 3000));
+  b.give(b.request("held", 300));
+  CHECK(b.conductor.held_count() == 1);
+  b.lose("p0");
+  b.lose("d0");
+  b.block_tokens = 128;  // another configuration
+  start(b);
+  b.wait(60s);
+  REQUIRE(b.runs("held"));
+  b.first_token("held");
+  if (b.runs("busy") && b.attempt["busy"] > 1) b.first_token("busy");
+  b.give(b.request("fresh", 300));
+  b.wait(60s);
+  REQUIRE(b.runs("fresh"));
+  CHECK(b.ns["held"] == b.ns["fresh"]);
 }
