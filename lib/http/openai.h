@@ -158,6 +158,7 @@ struct TokenLogprob {
   std::optional<double> logprob;  // none of a prompt's first token: nothing comes before it
   std::vector<std::pair<std::string, double>> top;
   bool hidden = false;  // a special token that the text leaves out
+  size_t lost = 0;      // of its characters, those in front that a text's start leaves out (SentencePiece's space)
 };
 
 /// A token of the prompt as vLLM writes it: by id, with ranks.

@@ -79,7 +79,7 @@ Json completion_logprobs(std::span<const TokenLogprob> logprobs, size_t& offset)
     for (const auto& [token, logprob] : item.top) top.set(token_text(token), floor_logprob(logprob));
     tops.push_back(std::move(top));
     offsets.emplace_back(static_cast<int64_t>(offset));
-    if (!item.hidden) offset += count_characters(item.token);
+    if (!item.hidden) offset += count_characters(item.token) - item.lost;
   }
   return Json::object({{"text_offset", std::move(offsets)},
                        {"token_logprobs", std::move(values)},

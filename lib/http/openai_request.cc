@@ -203,7 +203,8 @@ void read_common(Fields& f, const ApiLimits& limits, GenerateRequest& out) {
 Result<GenerateRequest> finish(Fields& f, const Headers& headers, GenerateRequest out) {
   std::vector<std::string> mc_ignored;
   if (out.sampling.max_tokens == 0u && !out.echo)
-    f.fail("max_tokens", "must be at least 1; 0 needs \"echo\": true, which gives the prompt back");
+    f.fail("max_tokens", out.is_chat ? "must be at least 1"
+                                     : "must be at least 1; 0 needs \"echo\": true, which gives the prompt back");
   if (out.stream && out.sampling.prompt_logprobs)
     f.fail("prompt_logprobs", "cannot be streamed; use echo with logprobs, or no stream");
   read_mc_object(f, out.mc, mc_ignored);

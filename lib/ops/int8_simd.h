@@ -1,7 +1,7 @@
 // The kernels of int8.h over a vector type V; each file that includes this gets its own copy, compiled for
 // its instruction set. V has reg, lanes, load, load_codes (lanes bytes, widened), store, store_some, set1,
-// zero, mul, fma, and vectors(rows): how many vectors of columns go with so many rows, so that sums,
-// totals and weights fit the registers.
+// zero, mul, fma, and vectors(rows): how many vectors of columns go with so many rows, so that sums and
+// weights fit the registers; totals are touched once a group and may wait in memory.
 #pragma once
 
 #include "ops/int8.h"

@@ -171,6 +171,29 @@ void Answer::share_prompt_logprobs(Choice& choice, std::vector<wire::PromptLogpr
   for (Choice& one : group) one.out.prompt_logprobs = table;
 }
 
+namespace {
+
+size_t characters(std::string_view text) {
+  return static_cast<size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; }));
+}
+
+/// What the start of `text` leaves out of its tokens is not counted in their offsets.
+void mark_lost(std::string_view text, std::vector<http::TokenLogprob>& logprobs) {
+  std::string spelt;
+  for (const auto& item : logprobs)
+    if (!item.hidden) spelt += item.token;
+  if (!spelt.ends_with(text)) return;  // bytes that are no character: the text has U+FFFD
+  size_t left = characters(std::string_view(spelt).substr(0, spelt.size() - text.size()));
+  for (auto& item : logprobs) {
+    if (item.hidden) continue;
+    item.lost = std::min(left, characters(item.token));
+    left -= item.lost;
+  }
+}
+
+}  // namespace
+
 std::vector<http::TokenLogprob> Answer::echoed_logprobs(const Choice& choice) const {
   std::vector<http::TokenLogprob> out;
   if (!request_.sampling.logprobs) return out;
@@ -196,6 +219,7 @@ void Answer::echo(Choice& choice) {
   choice.echoed = true;
   const std::string text = tokenizer_.decode(choice.prompt, request_.sampling.skip_special_tokens);
   std::vector<http::TokenLogprob> logprobs = echoed_logprobs(choice);
+  mark_lost(text, logprobs);
   if (!request_.stream) {
     choice.out.text.insert(0, text);
     choice.out.logprobs.insert(choice.out.logprobs.begin(), std::move_iterator(logprobs.begin()),
@@ -242,7 +266,7 @@ bool Answer::on_token(const RequestId& req, const node::Reply& reply) {
   if (choice->stopped || choice->ended || failed_) return false;
   if (reply.index == 0) journey_ = reply.journey;
   if (reply.index == 0 && !take_prompt_logprobs(*choice, reply.prompt_logprobs)) return true;
-  if (request_.sampling.max_tokens == 0u) return false;  // the prompt alone is wanted; this token ends the request
+  if (is_prompt_alone()) return false;  // this token ends the request
   ++choice->tokens;
   choice->logprob_sum += reply.logprobs.chosen;
   choice->last_token = reply.token;
@@ -275,8 +299,7 @@ bool Answer::on_end(const RequestId& req, const node::Reply& reply) {
   const bool by_id = !choice->stopped && choice->tokens > 0 && reply.finish_reason == "stop" &&
                      std::find(stop_ids.begin(), stop_ids.end(), choice->last_token) != stop_ids.end();
   if (by_id) choice->out.stop_reason = Json(choice->last_token);
-  const bool prompt_alone = request_.sampling.max_tokens == 0u;
-  finish_choice(*choice, choice->stopped ? "stop" : prompt_alone ? "length" : reply.finish_reason);
+  finish_choice(*choice, choice->stopped ? "stop" : is_prompt_alone() ? "length" : reply.finish_reason);
   if (failed_) return true;
   if (!unfinished().empty()) return false;
   if (request_.stream) {

@@ -52,6 +52,8 @@ class Answer {
   /// Most tokens any choice has so far.
   uint32_t longest_choice() const;
   bool is_stream() const { return request_.stream; }
+  /// max_tokens 0: the one token that is drawn is not told and not counted.
+  bool is_prompt_alone() const { return request_.sampling.max_tokens == 0u; }
   /// Whether the choice, by its place among all, is the one that asks for its prompt's log-probabilities: the others
   /// of the prompt share them; but a stream opens each choice with its own first token.
   bool asks_for_prompt(size_t choice) const;

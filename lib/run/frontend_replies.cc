@@ -38,7 +38,7 @@ void Frontend::on_reply(const node::Reply& reply) {
       metrics_.histogram(metric::kVllmItl).observe(to_seconds(now - timing.last));
     }
     timing.last = now;
-    ++timing.tokens;
+    if (!answer->is_prompt_alone()) ++timing.tokens;
     // A stop string ends the request here; the workers learn it from the conductor.
     if (answer->on_token(reply.req, reply)) loop_->deliver(node::ClientCancel{reply.req, "stop"});
     return;
@@ -57,7 +57,7 @@ void Frontend::on_reply(const node::Reply& reply) {
   if (!failed && !rejected) {
     metrics_.histogram(metric::kVllmE2e).observe(to_seconds(now - timing.submitted));
     metrics_.histogram(metric::kVllmRequestPrompt).observe(timing.prompt_tokens);
-    metrics_.histogram(metric::kVllmRequestGeneration).observe(reply.index);
+    metrics_.histogram(metric::kVllmRequestGeneration).observe(answer->is_prompt_alone() ? 0 : reply.index);
     metrics_.histogram(metric::kVllmRequestMaxTokens).observe(timing.max_tokens);
     if (timing.first != kNever) {
       const double decode_s = to_seconds(timing.last - timing.first);

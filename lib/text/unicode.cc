@@ -26,7 +26,8 @@ bool is_plain(std::string_view text, NormalForm form) {
 }
 
 /// What has a combining class or a decomposition, but only since a version of Unicode after 9: found by comparing the
-/// crate with the tables of Unicode 14, character by character. The first of U+11930 and U+11938 stands for the pair.
+/// crate with the tables of Unicode 14, character by character. U+11930 is listed so that
+/// U+11935 U+11930 is not composed, U+11938 so that it is not decomposed.
 struct Range {
   char32_t first, last;
 };

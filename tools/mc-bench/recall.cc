@@ -99,7 +99,9 @@ class Questions {
       MC_TRY(ids, tokenizer_.encode(text + "\nWhat is the pass key? The pass key is"));
       out.prompt = std::move(ids);
     }
-    cut(out.prompt, tokens);
+    std::string first;
+    for (size_t i = 0; i < kCutMost; ++i) first += kFiller[i % std::size(kFiller)];
+    MC_CHECK(cut(out.prompt, tokens, first));
     return out;
   }
 
@@ -125,16 +127,27 @@ class Questions {
       MC_TRY(ids, tokenizer_.encode(text + "\nRecall:\n" + names[at] + ":"));
       out = {std::move(ids), " " + values[at] + "\n"};
     } while (out.prompt.size() < tokens && !keys.empty());
-    cut(out.prompt, tokens);
+    std::string first;
+    for (size_t i = 0; i < kCutMost; ++i) first += lines[i];
+    MC_CHECK(cut(out.prompt, tokens, first));
     return out;
   }
 
  private:
   static constexpr size_t kCutMost = 3;  // sentences or lines that may be cut; nothing asked for is in them
 
-  static void cut(std::vector<uint32_t>& prompt, size_t tokens) {
-    if (prompt.size() <= tokens) return;
-    prompt.erase(prompt.begin() + 1, prompt.begin() + 1 + static_cast<std::ptrdiff_t>(prompt.size() - tokens));
+  /// To exactly `tokens`, after the first token, inside of `first`: what the text begins with and nobody asks for.
+  Result<void> cut(std::vector<uint32_t>& prompt, size_t tokens, const std::string& first) const {
+    if (prompt.size() <= tokens) return {};
+    MC_TRY(ids, tokenizer_.encode(first));
+    const size_t excess = prompt.size() - tokens;
+    if (excess + 2 > ids.size())  // the first token stays, and the last may reach into what follows
+      return user_error(err::kBadValue,
+                        "a prompt of " + std::to_string(tokens) + " tokens would cut " + std::to_string(excess) +
+                            " of the " + std::to_string(ids.size()) + " in front of what is asked for",
+                        "--length");
+    prompt.erase(prompt.begin() + 1, prompt.begin() + 1 + static_cast<std::ptrdiff_t>(excess));
+    return {};
   }
 
   const text::Tokenizer& tokenizer_;

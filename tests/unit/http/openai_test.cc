@@ -183,6 +183,9 @@ TEST_CASE("http/openai: log-probabilities of the prompt are asked for by prompt_
 TEST_CASE("http/openai: no token at all may be asked for with echo alone") {
   CHECK(completion(R"({"prompt":"x","echo":true,"max_tokens":0})").sampling.max_tokens == 0u);
   CHECK(contains(bad_completion(R"({"prompt":"x","max_tokens":0})").message, "at least 1; 0 needs \"echo\""));
+  const std::string chat = bad_chat(R"({"messages":[{"role":"user","content":"x"}],"max_tokens":0})").message;
+  CHECK(contains(chat, "at least 1"));
+  CHECK(!contains(chat, "echo"));  // which chats do not have
 }
 
 TEST_CASE("http/openai: a bad logit_bias names the key or the token") {

@@ -31,8 +31,8 @@ http::GenerateRequest asked(const std::string& fields) {
 }
 
 /// What comes out of an Answer, sent by a server as the client reads it.
-http::Response told(const http::GenerateRequest& request, const std::function<void(Answer&)>& feed) {
-  const auto tokenizer = test::small_tokenizer();
+http::Response told(const http::GenerateRequest& request, const std::function<void(Answer&)>& feed,
+                    const text::Tokenizer& tokenizer = test::small_tokenizer()) {
   auto server = http::Server::open({}, [&](http::Request, http::Responder out) {
     Answer answer(request, {"cmpl-1", 1, "m", false}, std::move(out), tokenizer);
     feed(answer);
@@ -115,6 +115,38 @@ TEST_CASE("run/answer: missing rows of a prompt fail the request with both count
     CHECK(response.status == 500);
     CHECK(response.body.find("1 prompt tokens came, not of 2") != std::string::npos);
   }
+}
+
+TEST_CASE("run/answer: the offsets of an echoed prompt count no space that the start of a text loses") {
+  // SentencePiece's form: a mark for each space, the first of which the text does not have.
+  const auto tokenizer = text::Tokenizer::parse({.tokenizer = R"({"version":"1.0","added_tokens":[],"normalizer":null,
+    "pre_tokenizer":{"type":"Metaspace","replacement":"\u2581","prepend_scheme":"always","split":true},
+    "post_processor":null,
+    "decoder":{"type":"Metaspace","replacement":"\u2581","prepend_scheme":"always","split":true},
+    "model":{"type":"BPE","vocab":{"\u2581":0,"a":1,"b":2,"\u2581a":3,"\u2581b":4},
+             "merges":[["\u2581","a"],["\u2581","b"]]}})"});
+  REQUIRE_OK(tokenizer);
+  const std::vector<uint32_t> prompt{3, 2, 4, 1};  // " ab ba"
+  const auto feed = [&](Answer& answer) {
+    REQUIRE_OK(answer.add_choice("0", prompt));
+    node::Reply token;
+    token.req = "0";
+    token.kind = node::Reply::Kind::token;
+    token.token = 3;
+    token.prompt_logprobs.resize(prompt.size() - 1);
+    answer.on_token("0", token);
+    node::Reply end;
+    end.req = "0";
+    end.kind = node::Reply::Kind::finished;
+    end.finish_reason = "length";
+    answer.on_end("0", end);
+  };
+  const auto response = told(asked(R"("echo":true,"logprobs":0)"), feed, *tokenizer);
+  const auto body = Json::parse(response.body);
+  REQUIRE_OK(body);
+  const Json& choice = (*body)["choices"][0];
+  CHECK(choice["text"].as_string() == "ab ba a");
+  CHECK(choice["logprobs"]["text_offset"].dump() == "[0,1,2,4,5]");
 }
 
 TEST_CASE("run/answer: a streamed prompt that is more than the queue holds ends in an error event that says so") {
