@@ -22,7 +22,7 @@ Decode::Request* Decode::find(const RequestId& req, uint32_t attempt) {
 
 void Decode::on_message(const Received& event, TimePoint now, Actions& out) {
   if (const auto* offer = std::get_if<wire::KvOffer>(&event.message)) {
-    on_offer(event, *offer, now, out);
+    if (!wait_for_listing(event, now)) on_offer(event, *offer, now, out);
   } else if (const auto* complete = std::get_if<wire::KvComplete>(&event.message)) {
     Request* r = find(complete->req, complete->attempt);
     if (!r || event.instance != r->prefill_instance || r->phase != Phase::receiving || r->complete) return;
@@ -36,6 +36,11 @@ void Decode::on_message(const Received& event, TimePoint now, Actions& out) {
     r->answer.push_back(complete->first_token);
     try_join(*r, out);
   } else if (const auto* cancel = std::get_if<wire::Cancel>(&event.message)) {
+    if (event.from == kConductor)
+      std::erase_if(unlisted_, [&](const Unlisted& u) {
+        const wire::RequestSpec& spec = std::get<wire::KvOffer>(u.event.message).spec;
+        return spec.req == cancel->req && spec.attempt <= cancel->attempt;
+      });
     const auto it = requests_.find(cancel->req);
     if (it == requests_.end() || it->second->spec.attempt > cancel->attempt) return;
     if (event.from != kConductor && event.instance != it->second->prefill_instance) return;
@@ -43,6 +48,29 @@ void Decode::on_message(const Received& event, TimePoint now, Actions& out) {
   }
   admit(now, out);
   step(now, out);
+}
+
+// The conductor tells the members of a change one by one: an offer may come before the news of who makes it.
+bool Decode::wait_for_listing(const Received& event, TimePoint now) {
+  if (is_peer(event.from, event.instance) || unlisted_.size() >= kUnlistedMax) return false;
+  unlisted_.push_back({event, after(now, decode_.peer_wait)});
+  return true;
+}
+
+void Decode::look_at_unlisted(TimePoint now, Actions& out) {
+  std::deque<Unlisted> waiting;
+  waiting.swap(unlisted_);
+  for (Unlisted& u : waiting) {
+    if (is_peer(u.event.from, u.event.instance) || now >= u.until)
+      on_offer(u.event, std::get<wire::KvOffer>(u.event.message), now, out);
+    else
+      unlisted_.push_back(std::move(u));
+  }
+}
+
+void Decode::on_peers_told(TimePoint now, Actions& out) {
+  look_at_unlisted(now, out);
+  admit(now, out);
 }
 
 void Decode::on_offer(const Received& event, const wire::KvOffer& offer, TimePoint now, Actions& out) {
@@ -148,6 +176,7 @@ void Decode::on_event(const Event& event, TimePoint now, Actions& out) {
 }
 
 void Decode::on_tick(TimePoint now, Actions& out) {
+  look_at_unlisted(now, out);
   std::vector<RequestPtr> late, stalled;
   for (const auto& [id, r] : requests_) {
     if (now >= after(r->deadline, decode_.grace))
@@ -168,10 +197,12 @@ TimePoint Decode::role_wakeup() const {
   TimePoint at = kNever;
   for (const auto& [id, r] : requests_)
     at = std::min({at, after(r->deadline, decode_.grace), stalls(*r) ? r->stalled_at : kNever});
+  for (const Unlisted& u : unlisted_) at = std::min(at, u.until);
   return at;
 }
 
 void Decode::drop_all(TimePoint, Actions& out) {
+  unlisted_.clear();
   const auto all = requests_;
   for (const auto& [id, r] : all) end(*r, out);
 }

@@ -23,6 +23,7 @@ struct DecodeOptions {
   uint32_t batch_max = 64;      // rows of a step
   uint32_t waiting_max = 1024;  // offers; more are refused
   Duration stall = 2s;          // after KvComplete without an announced extent: its notify was lost
+  Duration peer_wait = 1s;      // for a prefill node that the conductor has chosen and not yet told us of
   Duration grace = 500ms;       // after its deadline a request goes without being told to
 };
 
@@ -45,8 +46,9 @@ class Decode final : public Worker {
   TimePoint role_wakeup() const override;
   void drop_all(TimePoint now, Actions& out) override;
   void on_peer_gone(const NodeId& node, const InstanceId& instance, TimePoint now, Actions& out) override;
+  void on_peers_told(TimePoint now, Actions& out) override;
   void fill_load(wire::Load& load) const override;
-  bool role_idle() const override { return requests_.empty() && ended_.empty(); }
+  bool role_idle() const override { return requests_.empty() && ended_.empty() && unlisted_.empty(); }
   void role_check() const override;
 
  private:
@@ -88,6 +90,8 @@ class Decode final : public Worker {
   using RequestPtr = std::shared_ptr<Request>;
 
   void on_offer(const Received& event, const wire::KvOffer& offer, TimePoint now, Actions& out);
+  bool wait_for_listing(const Received& event, TimePoint now);
+  void look_at_unlisted(TimePoint now, Actions& out);
   void refuse(const Request& r, std::string reason, double predicted_ms, double allowed_ms, Actions& out);
   void admit(TimePoint now, Actions& out);
   bool accept(const RequestPtr& r, Actions& out);
@@ -112,6 +116,13 @@ class Decode final : public Worker {
   uint64_t batch_tokens() const;
 
   DecodeOptions decode_;
+  struct Unlisted {
+    Received event;  // a KvOffer of a node that is not a peer yet
+    TimePoint until;
+  };
+  static constexpr size_t kUnlistedMax = 256;
+  std::deque<Unlisted> unlisted_;  // in the order they came
+
   std::map<RequestId, RequestPtr> requests_;  // newest attempt of each
   std::deque<RequestPtr> waiting_offers_;
   std::vector<RequestPtr> running_;  // in order of arrival

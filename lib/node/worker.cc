@@ -249,6 +249,7 @@ void Worker::on_peers(const wire::Peers& message, TimePoint now, Actions& out) {
   peers_version_ = message.version;
   std::erase_if(former_, [&](const wire::Peer& p) { return peers_.contains(p.name); });
   set_peers(out);
+  on_peers_told(now, out);
 }
 
 void Worker::set_peers(Actions& out) const {

@@ -101,6 +101,8 @@ class Worker : public Machine {
   /// Every request of the lost conductor ends; nobody is told.
   virtual void drop_all(TimePoint now, Actions& out) = 0;
   virtual void on_peer_gone(const NodeId& node, const InstanceId& instance, TimePoint now, Actions& out) = 0;
+  /// The conductor has told who is in the cluster now.
+  virtual void on_peers_told(TimePoint, Actions&) {}
   virtual void fill_load(wire::Load& load) const = 0;
   virtual bool role_idle() const = 0;
   virtual void role_check() const = 0;

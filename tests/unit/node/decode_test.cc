@@ -182,6 +182,27 @@ TEST_CASE("node/decode: a block that does not match its checksum is read again, 
   CHECK(b.machine.idle());
 }
 
+TEST_CASE(
+    "node/decode: an offer from a node not listed yet waits for the list, and is refused when that does not come") {
+  DecodeBench b(4);
+  const wire::KvOffer offer{spec_of("r", ids_of(1, 4))};
+  CHECK(sent<wire::KvRefuse>(b.from("x", 77, offer), "x").empty());
+  CHECK_FALSE(b.machine.idle());
+  const auto refused = sent<wire::KvRefuse>(b.wait(1s), "x");
+  REQUIRE(refused.size() == 1);
+  CHECK(refused[0].reason == "unknown_peer");
+  CHECK(b.machine.idle());
+
+  CHECK(sent<wire::KvRefuse>(b.from("x", 77, offer), "x").empty());
+  wire::Peers peers{2, {}};
+  peers.peers = {{"x", instance(77), wire::Role::prefill, "sim:x", {}}};
+  CHECK(sent<wire::KvAccept>(b.from_conductor(peers), "x").size() == 1);
+
+  CHECK(sent<wire::KvRefuse>(b.from("y", 78, wire::KvOffer{spec_of("s", ids_of(1, 4))}), "y").empty());
+  b.from_conductor(wire::Cancel{"s", 1, "client"});
+  CHECK(sent<wire::KvRefuse>(b.wait(1s), "y").empty());
+}
+
 TEST_CASE("node/decode: an offer that cannot be held is refused by name") {
   DecodeBench b(4);
   const auto reason = [&](const wire::RequestSpec& spec, const std::string& name = "p0", uint8_t n = 1) {
@@ -197,7 +218,6 @@ TEST_CASE("node/decode: an offer that cannot be held is refused by name") {
   auto foreign = spec_of("d", ids_of(1, 4));
   foreign.prefill_attention = "moba:block=64,top_k=1,full_last=0";
   CHECK(reason(foreign) == "layout");
-  CHECK(reason(spec_of("e", ids_of(1, 4)), "x", 77) == "unknown_peer");
   auto promised = spec_of("f", ids_of(1, 4));
   promised.tbt_slo_ms = 1e-9;
   CHECK(reason(promised) == "predicted_slo_miss");
