@@ -13,6 +13,25 @@
 #include "run/engine.h"
 
 namespace mc::run {
+namespace {
+
+/// Of one answer that is not streamed: it is written in one go by the thread that also hears the nodes.
+constexpr uint64_t kLogprobsMax = uint64_t{1} << 22;
+
+Result<void> check_logprobs(const http::GenerateRequest& request, const std::vector<node::Submit>& submits) {
+  if (request.stream || !request.sampling.logprobs) return {};
+  const uint64_t each = 1 + static_cast<uint64_t>(*request.sampling.logprobs);
+  uint64_t numbers = 0;
+  for (const node::Submit& submit : submits) numbers += submit.stopping.max_tokens * each;
+  if (numbers <= kLogprobsMax) return {};
+  return user_error(err::kInvalidField,
+                    "the log-probabilities of " + std::to_string(submits.size()) + " answers are up to " +
+                        std::to_string(numbers) + " numbers; at most " + std::to_string(kLogprobsMax) +
+                        " fit one answer: ask for fewer, set max_tokens, or stream",
+                    "logprobs");
+}
+
+}  // namespace
 
 Result<std::unique_ptr<Frontend>> Frontend::open(const FrontendOptions& options, node::Conductor& conductor,
                                                  Metrics& metrics) {
@@ -283,6 +302,8 @@ void Frontend::generate(const http::Request& request, http::Responder out, bool 
       job->submits.push_back(std::move(one));
     }
   }
+  if (auto bounded = check_logprobs(*parsed, job->submits); !bounded)
+    return out.respond(http::error_response(bounded.error()));
   loop_->post([this, job](TimePoint, node::Actions&) { start(job); });
 }
 

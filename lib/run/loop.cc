@@ -11,6 +11,7 @@ namespace mc::run {
 namespace {
 constexpr int kEventsPerRound = 256;   // of one source before the others and the clock get a turn
 constexpr Duration kSleepMax = 200ms;  // after_events runs at least so often
+constexpr Duration kLongRound = 100ms;
 }  // namespace
 
 Result<std::unique_ptr<Loop>> Loop::open(Parts parts) {
@@ -92,9 +93,14 @@ void Loop::wait() {
 }
 
 void Loop::run() {
+  bool deaf = false;
   while (!stopping_.load(std::memory_order_acquire)) {
+    const TimePoint began = SystemClock::instance().now();
     bool any = drain_sources();
-    if (SystemClock::instance().now() >= parts_.machine->next_wakeup()) {
+    const TimePoint now = SystemClock::instance().now();
+    // What peers sent while one event kept us is heard before the clock: they were not silent, we were deaf.
+    deaf = now - began > kLongRound && !deaf;
+    if (now >= parts_.machine->next_wakeup() && !deaf) {
       deliver(node::Tick{});
       any = true;  // what it did may have been answered on the spot
     }

@@ -258,6 +258,10 @@ class Answers(unittest.TestCase):
             status, _, answer = c.post("/v1/completions", dict(body, **more))
             self.assertEqual((status, answer["error"]["param"]), (400, "logprobs"))
             self.assertIn(most, answer["error"]["message"])
+        vast = {"prompt": [9], "max_tokens": 8000, "n": 64, "logprobs": 20}
+        status, _, answer = c.post("/v1/completions", vast)
+        self.assertEqual((status, answer["error"]["param"]), (400, "logprobs"))
+        self.assertIn("10752000 numbers", answer["error"]["message"])
         one = c.post("/v1/completions", {"prompt": [9], "max_tokens": 1, "prompt_logprobs": 0})[2]
         self.assertEqual(one["choices"][0]["prompt_logprobs"], [None])
 
