@@ -2,6 +2,7 @@
 // token of every stream.
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/assert.h"
 #include "http/openai.h"
@@ -87,22 +88,43 @@ Json completion_logprobs(std::span<const TokenLogprob> logprobs, size_t& offset)
                        {"top_logprobs", std::move(tops)}});
 }
 
-/// vLLM's: null for the first token, then an object by token id.
-Json prompt_logprobs_json(const Choice& choice) {
-  Json::Array list;
-  if (!choice.prompt_logprobs) return Json(std::move(list));
-  list.reserve(choice.prompt_logprobs->size());
-  for (const PromptLogprob& item : *choice.prompt_logprobs) {
-    Json entries;
-    for (const auto& e : item.entries) {
-      if (entries.is_null()) entries = Json::object();
-      entries.set(std::to_string(e.id), Json::object({{"logprob", floor_logprob(e.logprob)},
-                                                      {"rank", e.rank},
-                                                      {"decoded_token", token_text(e.token)}}));
+/// vLLM's: null for the first token, then an object by token id. Written as text: a tree of so many small objects
+/// takes several times as long, on the thread that serves everybody.
+void append_prompt_logprobs(std::string& out, const Choice& choice) {
+  out += '[';
+  std::span<const PromptLogprob> rows;
+  if (choice.prompt_logprobs) rows = *choice.prompt_logprobs;
+  for (const PromptLogprob& row : rows) {
+    if (&row != rows.data()) out += ',';
+    if (row.entries.empty()) {
+      out += "null";
+      continue;
     }
-    list.push_back(std::move(entries));
+    char mark = '{';
+    for (const auto& e : row.entries) {
+      out += std::exchange(mark, ',');
+      out += '"';
+      append_integer(out, e.id);
+      out += "\":{\"logprob\":";
+      append_json_number(out, floor_logprob(e.logprob));
+      out += ",\"rank\":";
+      append_integer(out, e.rank);
+      out += ",\"decoded_token\":";
+      append_json_string(out, token_text(e.token));
+      out += '}';
+    }
+    out += '}';
   }
-  return Json(std::move(list));
+  out += ']';
+}
+
+/// One more member of the object that `out` ends with.
+void add_prompt_logprobs(std::string& out, const Choice& choice) {
+  MC_ASSERT(out.ends_with('}'));
+  out.pop_back();
+  out += ",\"prompt_logprobs\":";
+  append_prompt_logprobs(out, choice);
+  out += '}';
 }
 
 Json choice_json(const GenerateRequest& request, const Choice& choice) {
@@ -117,7 +139,6 @@ Json choice_json(const GenerateRequest& request, const Choice& choice) {
   }
   out.set("finish_reason", choice.finish_reason);
   out.set("stop_reason", choice.stop_reason);
-  if (request.sampling.prompt_logprobs && !request.is_chat) out.set("prompt_logprobs", prompt_logprobs_json(choice));
   if (request.return_token_ids) {
     out.set("token_ids", ids_json(choice.token_ids));
     if (!request.is_chat) out.set("prompt_token_ids", ids_json(choice.prompt_token_ids));
@@ -156,20 +177,27 @@ std::string answer_id(bool is_chat, std::string_view request_id) {
 
 std::string answer_body(const AnswerHead& head, const GenerateRequest& request, std::span<const Choice> choices,
                         const Usage& usage, const Json& mc) {
-  Json::Array list;
-  for (const Choice& choice : choices) list.push_back(choice_json(request, choice));
-  Json out = Json::object({{"id", head.id},
-                           {"object", request.is_chat ? "chat.completion" : "text_completion"},
-                           {"created", head.created},
-                           {"model", head.model},
-                           {"choices", std::move(list)},
-                           {"usage", usage_json(usage)}});
+  const bool tells_prompt = request.sampling.prompt_logprobs.has_value();
+  Json tail = Json::object({{"usage", usage_json(usage)}});
   if (request.is_chat && request.return_token_ids && !choices.empty())
-    out.set("prompt_token_ids", ids_json(choices[0].prompt_token_ids));
-  if (request.is_chat && request.sampling.prompt_logprobs && !choices.empty())
-    out.set("prompt_logprobs", prompt_logprobs_json(choices[0]));
-  if (!mc.is_null()) out.set("mc", mc);
-  return out.dump();
+    tail.set("prompt_token_ids", ids_json(choices[0].prompt_token_ids));
+  if (!mc.is_null()) tail.set("mc", mc);
+  std::string out = Json::object({{"id", head.id},
+                                  {"object", request.is_chat ? "chat.completion" : "text_completion"},
+                                  {"created", head.created},
+                                  {"model", head.model}})
+                        .dump();
+  out.pop_back();  // what follows are more members
+  out += ",\"choices\":[";
+  for (const Choice& choice : choices) {
+    if (&choice != choices.data()) out += ',';
+    choice_json(request, choice).dump_to(out);
+    if (tells_prompt && !request.is_chat) add_prompt_logprobs(out, choice);
+  }
+  out += "],";
+  out.append(tail.dump(), 1);
+  if (tells_prompt && request.is_chat && !choices.empty()) add_prompt_logprobs(out, choices[0]);
+  return out;
 }
 
 StreamWriter::StreamWriter(const AnswerHead& head, const GenerateRequest& request)
