@@ -20,23 +20,30 @@ struct Sources {
   std::vector<int> pending;  // nodes that compute more than they hold
 };
 
-bool better(const HolderView& a, const HolderView& b) {
-  return a.readable_blocks > b.readable_blocks ||
-         (a.readable_blocks == b.readable_blocks && a.transfers_leaving < b.transfers_leaving);
-}
+/// A source as it is compared; kept apart from the holders, of which a decision reads each only once.
+struct Best {
+  int at = -1;
+  uint32_t blocks = 0, leaving = 0;
+  bool loses_to(const HolderView& h) const {
+    return h.readable_blocks > blocks || (h.readable_blocks == blocks && (at < 0 || h.transfers_leaving < leaving));
+  }
+};
 
 Sources sources_of(const Snapshot& snapshot) {
   Sources out;
+  Best best, second;
   const auto& holders = snapshot.holders;
   for (size_t i = 0; i < holders.size(); ++i) {
+    const HolderView& h = holders[i];
     const int at = static_cast<int>(i);
-    if (holders[i].pending_blocks > holders[i].readable_blocks) out.pending.push_back(at);
-    if (holders[i].readable_blocks == 0) continue;
-    if (out.best < 0 || better(holders[i], holders[static_cast<size_t>(out.best)]))
-      out.second = out.best, out.best = at;
-    else if (out.second < 0 || better(holders[i], holders[static_cast<size_t>(out.second)]))
-      out.second = at;
+    if (h.pending_blocks > h.readable_blocks) out.pending.push_back(at);
+    if (h.readable_blocks == 0) continue;
+    if (best.loses_to(h))
+      second = best, best = {at, h.readable_blocks, h.transfers_leaving};
+    else if (second.loses_to(h))
+      second = {at, h.readable_blocks, h.transfers_leaving};
   }
+  out.best = best.at, out.second = second.at;
   return out;
 }
 
@@ -113,7 +120,9 @@ int choose(const Snapshot& snapshot, const Options& options, std::span<Candidate
     const int at = static_cast<int>(i);
     const double best_s = candidates[static_cast<size_t>(best)].rank_s();
     if (prune) {
-      if (at == best || bound.rank_s(c) > best_s) continue;
+      if (at == best) continue;
+      const double least_s = bound.rank_s(c);
+      if (least_s > best_s || (least_s == best_s && at > best)) continue;
       consider_fetch(snapshot, options, sources, c);
       if (c.rank_s() < best_s || (c.rank_s() == best_s && at < best)) best = at;
       continue;
