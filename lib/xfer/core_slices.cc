@@ -221,7 +221,7 @@ bool Engine::Core::next_cut_tells(const Work& work, const LaneTurn& turn) const 
   return request.immediate && work.batch->states[work.request].cut + cut_bytes(work, turn) == request.local.size();
 }
 
-/// For now, or for good: the slice that tells the peer waits for the others, then slice_finished() brings the request
+/// Of a request that is cut, or whose slice that tells the peer waits for the others: slice_finished() brings that one
 /// back.
 bool Engine::Core::nothing_to_cut(const Work& work, const LaneTurn& turn) const {
   const RequestState& state = work.batch->states[work.request];

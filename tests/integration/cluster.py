@@ -262,6 +262,28 @@ class Cluster:
         return time.monotonic() - began
 
 
+def quick_profile(prefill_s, step_s, row_s):
+    """A cost profile (mc-profile(5)) of small, fast nodes: seconds a prompt token, a decode step and a row of it."""
+    return f"""
+name = "quick"
+[node]
+layers = 8
+kv_bytes_per_token = 4096
+kv_capacity_tokens = 65536
+dram_bytes = 268435456
+context_tokens = 20000
+chunk_tokens = 512
+[paths.net]
+bytes_per_s = 1e9
+[prefill]
+fixed_s = 5e-3
+s_per_token = {prefill_s}
+[decode]
+fixed_s = {step_s}
+s_per_row = {row_s}
+"""
+
+
 def token_ids(answer):
     return answer["choices"][0]["token_ids"]
 

@@ -9,29 +9,10 @@ import time
 import unittest
 
 import cluster
-from cluster import Cluster, Random, cached, run, token_ids
+from cluster import Cluster, Random, cached, quick_profile, run, token_ids
 
 VOCAB = 2048  # of mc-tiny, whose config the costed workers bear
 MASK = 2**64 - 1
-
-PROFILE = """
-name = "quick"
-[node]
-layers = 8
-kv_bytes_per_token = 4096
-kv_capacity_tokens = 65536
-dram_bytes = 268435456
-context_tokens = 20000
-chunk_tokens = 512
-[paths.net]
-bytes_per_s = 1e9
-[prefill]
-fixed_s = 5e-3
-s_per_token = 100e-6
-[decode]
-fixed_s = 5e-3
-s_per_row = 0.5e-3
-"""
 
 
 def mix(x):
@@ -57,7 +38,7 @@ class Costed(unittest.TestCase):
         self.addCleanup(self.folder.cleanup)
         self.profile = os.path.join(self.folder.name, "quick.toml")
         with open(self.profile, "w") as file:
-            file.write(PROFILE)
+            file.write(quick_profile(prefill_s=100e-6, step_s=5e-3, row_s=0.5e-3))
 
     def test_answers_follow_from_the_prompt_whoever_computed_fetched_or_received_its_blocks(self):
         with Cluster("2p2d", conductor=["--runner", f"costed:{self.profile}"]) as c:

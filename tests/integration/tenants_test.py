@@ -9,26 +9,7 @@ import tempfile
 import time
 import unittest
 
-from cluster import Cluster, Random, cached, run, until
-
-PROFILE = """
-name = "quick"
-[node]
-layers = 8
-kv_bytes_per_token = 4096
-kv_capacity_tokens = 65536
-dram_bytes = 268435456
-context_tokens = 20000
-chunk_tokens = 512
-[paths.net]
-bytes_per_s = 1e9
-[prefill]
-fixed_s = 5e-3
-s_per_token = 200e-6
-[decode]
-fixed_s = 2e-3
-s_per_row = 0.1e-3
-"""
+from cluster import Cluster, Random, cached, quick_profile, run, until
 
 KEYS = """
 [tenant.ops]
@@ -49,7 +30,10 @@ class Tenants(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
         self.addCleanup(self.folder.cleanup)
-        self.runner = ["--runner", "costed:" + self.write("quick.toml", PROFILE)]
+        self.runner = [
+            "--runner",
+            "costed:" + self.write("quick.toml", quick_profile(prefill_s=200e-6, step_s=2e-3, row_s=0.1e-3)),
+        ]
 
     def write(self, name, text, mode=0o600):
         path = os.path.join(self.folder.name, name)

@@ -12,13 +12,6 @@ using namespace mc::xfer::test;
 
 namespace {
 
-Options on(const std::string& devices) {
-  Options options;
-  options.rdma_devices = devices;
-  options.rdma_timeout = 16;
-  return options;
-}
-
 /// The dialler's side of one path with one lane, made of the transport's own parts, and a page to send from.
 struct RawPath {
   Options options = on("rxe0");

@@ -11,13 +11,6 @@ using namespace mc::xfer::test;
 
 namespace {
 
-Options on(const std::string& devices) {
-  Options options;
-  options.rdma_devices = devices;
-  options.rdma_timeout = 16;
-  return options;
-}
-
 wire::RdmaNics one_nic() {
   wire::Gid gid{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1};
   return {{{.name = "liar0", .active = true, .mtu = 4096, .rd_atomic = 16, .gids = {{gid, 120}}}}};

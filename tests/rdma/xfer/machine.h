@@ -121,4 +121,12 @@ inline bool resources_become(const std::string& expected) {
   return false;
 }
 
+/// An engine on these devices alone, which gives a silent peer up soon.
+inline Options on(const std::string& devices) {
+  Options options;
+  options.rdma_devices = devices;
+  options.rdma_timeout = 16;
+  return options;
+}
+
 }  // namespace mc::xfer::test

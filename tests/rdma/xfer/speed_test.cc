@@ -7,6 +7,7 @@
 
 #include "base/fd.h"
 #include "base/hash.h"
+#include "machine.h"
 #include "unit/xfer/pair.h"
 #include "xfer/access.h"
 #include "xfer/poller.h"
@@ -18,13 +19,6 @@ using namespace mc::xfer;
 using namespace mc::xfer::test;
 
 namespace {
-
-Options on(const std::string& devices) {
-  Options options;
-  options.rdma_devices = devices;
-  options.rdma_timeout = 16;
-  return options;
-}
 
 double seconds(Duration d) {
   return std::chrono::duration<double>(d).count();
