@@ -7,6 +7,7 @@
 //   auto attention = Attention::open(pool);                        here          the fastest variant of this CPU
 //   attention->prefill({.layout = l, .mode = plan->layer(i), ...});             attn/args.h
 //   attention->decode({...});
+//   index.extend(*plan, pages, position, pool);                    attn/centroids.h  optional: the gate streams
 //
 // Variants (ref, avx2, avx512, avx512bf16) compute the same function within rounding; one variant is
 // chosen at open() and kept. Which one decides the last bits, so `auto` follows a fixed rule, no measurement.
@@ -18,6 +19,7 @@
 #include <string_view>
 
 #include "attn/args.h"
+#include "attn/centroids.h"
 #include "attn/mode.h"
 #include "attn/peak.h"
 #include "attn/plan.h"

@@ -63,8 +63,15 @@ CentroidRows gather_centroids(const Kernels& kernels, const ExtentLayout& layout
     for (int64_t page = begin; page < std::min(begin + count, end_page); ++page)
       for (int i = 0; i < head_dim; i += 16) __builtin_prefetch(ksum(page) + i);
   };
-  if (pages > 1) ask_for(first * pages, kAhead);
-  for (int i = 0; i < out.count; ++i) {
+  const int64_t gathered = kv.centroids.moba_block == moba_block ? kv.centroids.count - first : 0;
+  int i = 0;
+  if (gathered > 0) {
+    MC_ASSERT(first % CentroidView::kStripBlocks == 0);
+    const uint16_t* rows = centroid_row(layout, kv.centroids, first, kv_head);
+    for (; i < std::min<int64_t>(out.count, gathered); ++i) out.rows[i] = rows + i * head_dim;
+  }
+  if (pages > 1) ask_for((first + i) * pages, kAhead);
+  for (; i < out.count; ++i) {
     const int64_t page = (first + i) * pages;
     uint16_t* mean = means + i * head_dim;
     out.rows[i] = mean;

@@ -72,8 +72,8 @@ class FlushDenormals {
   unsigned saved_;
 };
 
-/// Centroids from `first` to `end`, 64 at most, of one KV head: where they lie if a page is a moba_block, else made
-/// in `means` (64 rows).
+/// Centroids from `first` to `end`, 64 at most, of one KV head: where they lie if they are gathered or a page is a
+/// moba_block, else made in `means` (64 rows).
 CentroidRows gather_centroids(const Kernels& kernels, const ExtentLayout& layout, const KvView& kv, int kv_head,
                               int32_t moba_block, int64_t first, int64_t end, uint16_t* means);
 

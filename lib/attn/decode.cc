@@ -191,7 +191,10 @@ void Decode::gate(int64_t sequence, int64_t strip, Arena& arena) const {
     return gather_centroids(kernels_, args_.layout, args_.kv[sequence], kv_head, mode.block, first, count, means);
   };
   // Centroids that are made must not be made before the last ones were used.
-  const bool in_place = mode.block == static_cast<int32_t>(args_.layout.block_tokens);
+  const CentroidView& gathered = args_.kv[sequence].centroids;
+  const bool in_place = mode.block == static_cast<int32_t>(args_.layout.block_tokens) ||
+                        (gathered.moba_block == mode.block && gathered.count >= std::min(count, first + kStripKeys));
+  CentroidRows next;
   for (int kv_head = 0; kv_head < shape_.kv_heads; ++kv_head) {
     const std::byte* q = load(sequence, kv_head, arena);
     int32_t* rows = arena.take<int32_t>(shape_.group);
@@ -214,9 +217,9 @@ void Decode::gate(int64_t sequence, int64_t strip, Arena& arena) const {
       kernels_.scores(leaf);
       continue;
     }
-    const CentroidRows now = gather(kv_head, means);
-    const bool ask = in_place && kv_head + 1 < shape_.kv_heads;
-    kernels_.score_rows(leaf, shape_.head_dim, now, ask ? gather(kv_head + 1, means) : CentroidRows{});
+    const CentroidRows now = in_place && kv_head > 0 ? next : gather(kv_head, means);
+    next = in_place && kv_head + 1 < shape_.kv_heads ? gather(kv_head + 1, means) : CentroidRows{};
+    kernels_.score_rows(leaf, shape_.head_dim, now, next);
   }
 }
 

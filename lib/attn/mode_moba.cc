@@ -53,11 +53,17 @@ void sort_ascending(int32_t* values, int64_t count) {
 void select(const Mode& mode, const SelectRow& row) {
   constexpr int64_t kStrip = 64;
   Best best{row.scores, row.chosen, mode.top_k - 1};
+  // What stays below the worst chosen score, a block or a whole strip, cannot change the choice. (NaN is not below
+  // anything: offer() knows what it counts for.)
+  float worst = -std::numeric_limits<float>::infinity();
   for (int64_t begin = 0; begin < row.candidates && best.room > 0; begin += kStrip) {
-    // A strip that stays below the worst chosen score cannot change the choice.
-    if (best.filled == best.room && row.strip_max[begin / kStrip] < best.score(best.chosen[0])) continue;
+    if (row.strip_max[begin / kStrip] < worst) continue;
     const int64_t end = begin + kStrip < row.candidates ? begin + kStrip : row.candidates;
-    for (int64_t block = begin; block < end; ++block) best.offer(block);
+    for (int64_t block = begin; block < end; ++block) {
+      if (row.scores[block] < worst) continue;
+      best.offer(block);
+      if (best.filled == best.room) worst = best.score(best.chosen[0]);
+    }
   }
   sort_ascending(row.chosen, best.filled);
   for (int64_t i = best.filled; i < best.room; ++i) row.chosen[i] = -1;

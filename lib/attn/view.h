@@ -10,12 +10,25 @@
 
 namespace mc::attn {
 
+/// Centroids of a sequence's first `count` moba_blocks, laid end to end instead of one in each page (attn/centroids.h
+/// keeps them). That of block j and a KV head is row kv_head * 64 + j % 64 of strip j / 64, bf16 [head_dim]; `offset`
+/// (elements) is added to every strip, so that one array of strips serves all layers.
+struct CentroidView {
+  static constexpr int64_t kStripBlocks = 64;
+
+  const uint16_t* const* strips = nullptr;
+  int64_t count = 0;
+  int32_t moba_block = 0;
+  size_t offset = 0;
+};
+
 /// Token t lies in pages[t / block_tokens]; `offset` is added to every pointer, so that one array of page
 /// pointers serves all layers (offset = layout.layer_offset(layer)). Only tokens below kv_len are read.
 struct KvView {
   const std::byte* const* pages = nullptr;
   int64_t kv_len = 0;
   size_t offset = 0;
+  CentroidView centroids = {};  // optional: what lies there is not looked for in the pages
 };
 
 /// The same for writing.
@@ -37,6 +50,11 @@ inline const std::byte* k_row(const ExtentLayout& layout, const KvView& kv, int6
 
 inline const std::byte* v_row(const ExtentLayout& layout, const KvView& kv, int64_t position, int kv_head) {
   return k_row(layout, kv, position, kv_head) + layout.v_offset();
+}
+
+inline const uint16_t* centroid_row(const ExtentLayout& layout, const CentroidView& view, int64_t block, int kv_head) {
+  const int64_t row = kv_head * CentroidView::kStripBlocks + block % CentroidView::kStripBlocks;
+  return view.strips[block / CentroidView::kStripBlocks] + view.offset + static_cast<size_t>(row) * layout.head_dim;
 }
 
 }  // namespace mc::attn

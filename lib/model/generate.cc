@@ -93,6 +93,7 @@ Result<void> run_decode(Runner& runner, LocalPages& pages, const GenerateRequest
   ops::Sampler sampler(runner.kernels());
   std::vector<uint32_t> history = history_of(request, out);
   std::vector<float> logits(runner.model().config().vocab);
+  attn::CentroidIndex centroids(runner.layout());
   const auto stopped = [&] {
     return std::find(request.stop_ids.begin(), request.stop_ids.end(), out.ids.back()) != request.stop_ids.end();
   };
@@ -102,7 +103,7 @@ Result<void> run_decode(Runner& runner, LocalPages& pages, const GenerateRequest
     const auto position = static_cast<int64_t>(history.size()) - 1;
     if (position >= pages.capacity_tokens())
       return Error{Code::no_space, "the KV pages hold " + std::to_string(pages.capacity_tokens()) + " tokens"};
-    const DecodeRow row{history.back(), position, pages.pages(), &request.decode_plan};
+    const DecodeRow row{history.back(), position, pages.pages(), &request.decode_plan, &centroids};
     MC_CHECK(runner.decode({&row, 1}, logits));
     MC_TRY(again, take(runner, sampler, request, logits, history, out));
     more = again;

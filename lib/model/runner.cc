@@ -452,6 +452,8 @@ Result<void> Runner::decode(std::span<const DecodeRow> rows, std::span<float> lo
   });
   s.views.resize(count);
   s.modes.resize(count);
+  for (const DecodeRow& row : rows)  // a row gates what was sealed before it
+    if (row.centroids != nullptr) row.centroids->extend(*row.plan, row.pages, row.position, *s.parallel);
   for (uint32_t layer = 0; layer < s.config().layers; ++layer) {
     const Layer& weights = s.model->layers()[layer];
     s.project_qkv(State::Form::rows, weights, work.x, work.cosine, work.sine, count, work.qkv);
@@ -465,7 +467,9 @@ Result<void> Runner::decode(std::span<const DecodeRow> rows, std::span<float> lo
       args.k = work.qkv + row * w.qkv + w.q;
       args.v = args.k + w.kv;
       attn::append(args);
-      s.views[row] = {rows[row].pages, rows[row].position + 1, offset};
+      const attn::CentroidIndex* centroids = rows[row].centroids;
+      s.views[row] = {rows[row].pages, rows[row].position + 1, offset,
+                      centroids != nullptr ? centroids->view(layer) : attn::CentroidView{}};
       s.modes[row] = rows[row].plan->layer(static_cast<int32_t>(layer));
     });
     attn::DecodeArgs args;

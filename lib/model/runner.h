@@ -58,6 +58,8 @@ struct DecodeRow {
   int64_t position = 0;               // of that token
   std::byte* const* pages = nullptr;  // up to the page of `position`
   const attn::Plan* plan = nullptr;
+  /// Of this sequence, kept by whoever owns the pages: the step brings it up to date. Null: the gate reads pages.
+  attn::CentroidIndex* centroids = nullptr;
 };
 
 class Runner {

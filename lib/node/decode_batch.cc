@@ -31,6 +31,7 @@ void Decode::step(TimePoint, Actions& out) {
     RunRow row;
     row.token = r->answer.back();
     row.position = r->position;
+    row.sequence = r->order;
     row.joined = r->position == r->spec.ids.size();
     row.pages.assign(r->pages.begin(), r->pages.begin() + r->position / bt + 1);
     row.attention = r->spec.decode_attention;

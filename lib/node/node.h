@@ -200,6 +200,7 @@ struct RunRow {
   uint32_t token = 0;     // input token
   uint32_t position = 0;  // its position
   bool joined = false;    // its first step on this node
+  uint64_t sequence = 0;  // which sequence of this node, never used again; its pages do not change places
   std::vector<uint32_t> pages;
   std::string attention;
   wire::Sampling sampling;

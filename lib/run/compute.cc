@@ -227,6 +227,10 @@ node::StepDone ModelCompute::run_step(const node::RunStep& run) {
   };
   std::vector<std::vector<std::byte*>> pages(run.rows.size());
   std::vector<model::DecodeRow> rows;
+  std::erase_if(centroids_, [&](const auto& kept) {
+    return std::none_of(run.rows.begin(), run.rows.end(),
+                        [&](const node::RunRow& row) { return row.sequence == kept.first; });
+  });
   for (size_t i = 0; i < run.rows.size(); ++i) {
     const node::RunRow& row = run.rows[i];
     const auto chosen = plan(row.attention);
@@ -234,7 +238,8 @@ node::StepDone ModelCompute::run_step(const node::RunStep& run) {
     for (uint32_t index : row.pages) pages[i].push_back(page(index));
     if (row.position % options_.block_tokens == 0)  // a fresh page: unused rows are zero
       std::fill_n(pages[i].back(), layout_.page_bytes(), std::byte{0});
-    rows.push_back({row.token, row.position, pages[i].data(), *chosen});
+    attn::CentroidIndex& centroids = centroids_.try_emplace(row.sequence, layout_).first->second;
+    rows.push_back({row.token, row.position, pages[i].data(), *chosen, &centroids});
   }
   const size_t vocab = model_.config().vocab;
   const std::span<float> logits = std::span(logits_).first(rows.size() * vocab);

@@ -91,6 +91,7 @@ class ModelCompute final : public Compute {
   ExtentLayout layout_;
   std::map<std::string, attn::Plan> plans_;  // by text; bounded in loop()
   std::vector<float> logits_;
+  std::map<uint64_t, attn::CentroidIndex> centroids_;  // by RunRow::sequence; of the last step's rows
   EventFd wake_;
 
   std::mutex mutex_;

@@ -59,6 +59,14 @@ constexpr Flag kRouting{.name = "routing",
                         .fallback = "random",
                         .help = "random: every row chooses its own moba blocks; coherent: neighbours agree",
                         .choices = "random|coherent"};
+constexpr Flag kCentroids{.name = "centroids",
+                          .kind = FlagKind::choice,
+                          .value = "C",
+                          .fallback = "gathered",
+                          .help =
+                              "what decode's gate reads: the centroids gathered as a decode node keeps them, or each "
+                              "in its page",
+                          .choices = "gathered|pages"};
 constexpr Flag kRepeats{.name = "repeats",
                         .letter = 'r',
                         .kind = FlagKind::count,
@@ -67,8 +75,8 @@ constexpr Flag kRepeats{.name = "repeats",
                         .help = "turns of each point"};
 
 constexpr auto kFlags = flags::join(
-    flags::list(&kPhase, &kLengths, &kPlans, &kVariants, &kDtypes, &kHeads, &kHeadDims, &kChunk, &kRouting, &kRepeats,
-                &flags::kBlockTokens, &flags::kThreads, &flags::kSeed, &flags::kOutput, &flags::kQuiet),
+    flags::list(&kPhase, &kLengths, &kPlans, &kVariants, &kDtypes, &kHeads, &kHeadDims, &kChunk, &kRouting, &kCentroids,
+                &kRepeats, &flags::kBlockTokens, &flags::kThreads, &flags::kSeed, &flags::kOutput, &flags::kQuiet),
     flags::kEveryRun);
 
 constexpr int64_t kTokensMax = int64_t{1} << 24;
@@ -154,6 +162,7 @@ Result<std::vector<AttnShape>> read_shapes(const cli::Args& args) {
                             .block_tokens = block,
                             .dtype = *dtype};
             shape.coherent = args.text(kRouting) == "coherent";
+            shape.gathered = args.text(kCentroids) == "gathered";
             shapes.push_back(shape);
           }
         }
@@ -285,7 +294,8 @@ Result<int> measure_attention(const cli::Args& args) {
   for (const AttnShape& shape : shapes) MC_CHECK(measure(shape, contenders, args, parallel, peak, table, sink, all));
   MC_CHECK(sink.text(table.text()));
   Json result = result_head("mc.bench.attn.v1", args);
-  result.set("threads", peak.threads).set("routing", args.text(kRouting)).set("chunk_tokens", args.count(kChunk));
+  result.set("threads", peak.threads).set("routing", args.text(kRouting)).set("centroids", args.text(kCentroids));
+  result.set("chunk_tokens", args.count(kChunk));
   result.set("block_tokens", args.count(flags::kBlockTokens));
   result.set("peak_read_bytes_per_s", peak.read_bytes_per_s).set("peak_rates", std::move(rates));
   MC_CHECK(sink.line(result.set("points", std::move(all))));

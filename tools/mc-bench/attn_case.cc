@@ -41,7 +41,7 @@ size_t AttnShape::bytes() const {
 }
 
 Result<AttnCase> AttnCase::open(const AttnShape& shape, Parallel& parallel, uint64_t seed) {
-  AttnCase made(shape);
+  AttnCase made(shape, parallel);
   ExtentLayout& layout = made.shape_.layout;
   layout.layers = shape.walked_layers();
   const int64_t block = layout.block_tokens;
@@ -103,12 +103,22 @@ attn::KvView AttnCase::view(uint32_t layer, int64_t kv_len) const {
   return {pages_.data(), kv_len, shape_.layout.layer_offset(layer)};
 }
 
+/// Complete for the last token; empty when the gate is to read pages.
+const attn::CentroidIndex& AttnCase::centroids(const attn::Mode& mode) {
+  attn::CentroidIndex& index = centroids_.try_emplace(mode.block, shape_.layout).first->second;
+  const attn::Plan plan{.mode = mode, .full_last = 0, .layers = static_cast<int32_t>(shape_.layout.layers)};
+  if (shape_.decode && shape_.gathered) index.extend(plan, pages_.data(), shape_.tokens - 1, *parallel_);
+  return index;
+}
+
 Result<double> AttnCase::run(attn::Attention& attention, const attn::Mode& mode) {
   const size_t row = static_cast<size_t>(shape_.q_heads) * shape_.layout.head_dim;
+  const attn::CentroidIndex& index = centroids(mode);
   const TimePoint began = SystemClock::instance().now();
   if (shape_.decode) {
     for (uint32_t layer = 0; layer < shape_.layout.layers; ++layer) {
-      const attn::KvView kv = view(layer, shape_.tokens);
+      attn::KvView kv = view(layer, shape_.tokens);
+      kv.centroids = index.view(layer);
       MC_CHECK(attention.decode({.layout = shape_.layout,
                                  .q_heads = shape_.q_heads,
                                  .sequences = 1,

@@ -3,6 +3,7 @@
 // step does the same.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@ struct AttnShape {
   /// Queries of neighbouring tokens and of a group's heads point the same way and choose the same moba blocks;
   /// otherwise every row chooses for itself: the worst case for reading, the best for balance.
   bool coherent = false;
+  bool gathered = true;  // decode's gate finds the centroids gathered, as a decode node keeps them
 
   /// Layers that decode walks.
   uint32_t walked_layers() const;
@@ -41,13 +43,16 @@ class AttnCase {
   Result<double> decode_bytes(attn::Attention& attention, const attn::Mode& mode);
 
  private:
-  explicit AttnCase(const AttnShape& shape) : shape_(shape) {}
+  AttnCase(const AttnShape& shape, Parallel& parallel) : shape_(shape), parallel_(&parallel) {}
+  const attn::CentroidIndex& centroids(const attn::Mode& mode);
   attn::KvView view(uint32_t layer, int64_t kv_len) const;
   void fill_queries(uint64_t seed);
 
   AttnShape shape_;
+  Parallel* parallel_;
   mem::HostBuffer pool_, q_, out_;
   std::vector<std::byte*> pages_;
+  std::map<int32_t, attn::CentroidIndex> centroids_;  // by moba_block
 };
 
 }  // namespace mc::bench

@@ -84,7 +84,11 @@ struct Times {
 class Bench {
  public:
   Bench(run::Engine& engine, model::Runner runner, model::LocalPages pages, size_t chunk)
-      : engine_(engine), runner_(std::move(runner)), pages_(std::move(pages)), chunk_(chunk) {
+      : engine_(engine),
+        runner_(std::move(runner)),
+        pages_(std::move(pages)),
+        centroids_(runner_.layout()),
+        chunk_(chunk) {
     ids_.resize(static_cast<size_t>(pages_.capacity_tokens()));
     for (size_t i = 0; i < ids_.size(); ++i) ids_[i] = static_cast<uint32_t>((i * 7919 + 3) % config().vocab);
   }
@@ -100,6 +104,7 @@ class Bench {
       chunk.start = at;
       chunk.pages = pages_.pages();
       chunk.plan = &engine_.prefill_plan;
+      centroids_ = attn::CentroidIndex(runner_.layout());  // of KV that is written anew
       MC_CHECK(runner_.prefill(chunk));
       at += length;
     }
@@ -112,7 +117,7 @@ class Bench {
     logits_.resize(rows * config().vocab);
     const TimePoint began = SystemClock::instance().now();
     for (int64_t i = 0; i < count; ++i) {
-      const model::DecodeRow row{ids_[0], depth + i, pages_.pages(), &engine_.decode_plan};
+      const model::DecodeRow row{ids_[0], depth + i, pages_.pages(), &engine_.decode_plan, &centroids_};
       const std::vector<model::DecodeRow> batch(rows, row);
       MC_CHECK(runner_.decode(batch, logits_));
     }
@@ -154,6 +159,7 @@ class Bench {
   run::Engine& engine_;
   model::Runner runner_;
   model::LocalPages pages_;
+  attn::CentroidIndex centroids_;
   size_t chunk_;
   std::vector<uint32_t> ids_;
   std::vector<float> logits_;

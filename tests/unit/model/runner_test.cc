@@ -282,6 +282,29 @@ TEST_CASE("model/runner: a row decodes to the same bits alone and in any batch, 
   }
 }
 
+TEST_CASE("model/runner: a row that keeps its centroids gathered decodes to the same bits") {
+  for (const char* dtype : {"f32", "bf16"}) {
+    const auto loaded = test::Loaded::open(test::read_golden("qwen2-untied").directory, dtype, 2);
+    const attn::Plan plan = test::moba_plan(loaded->model, 64, 2, 1);
+    const auto prompt = random_prompt(loaded->model, 300);
+    std::vector<float> plain(loaded->model.config().vocab), gathered(plain);
+    LocalPages pages = pages_for(*loaded, 300), others = pages_for(*loaded, 300);
+    prefill(*loaded, pages, prompt, 100, plan);
+    prefill(*loaded, others, prompt, 100, plan);
+    attn::CentroidIndex centroids(loaded->runner.layout());
+    for (size_t i = 100; i < 300; ++i) {
+      const auto position = static_cast<int64_t>(i);
+      const DecodeRow row{prompt[i], position, pages.pages(), &plan};
+      const DecodeRow keeps{prompt[i], position, others.pages(), &plan, &centroids};
+      REQUIRE_OK(loaded->runner.decode({&row, 1}, plain));
+      REQUIRE_OK(loaded->runner.decode({&keeps, 1}, gathered));
+      REQUIRE(plain == gathered);
+      CHECK(centroids.count() == (position < 128 ? 0 : position / 64));
+    }
+    CHECK(bytes_of(pages, 300) == bytes_of(others, 300));
+  }
+}
+
 TEST_CASE("model/runner: KV that decode made agrees with prefill's within rounding, gate data included") {
   // Both compute the same sums in another order. f32: a few hundred additions of random sign, so about
   // sqrt(300) half-ulps of the largest element, over two layers; 64 half-ulps are allowed. bf16: a value
