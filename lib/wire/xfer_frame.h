@@ -145,7 +145,7 @@ using Proof = std::array<uint8_t, 32>;
 struct XferHello {
   InstanceId instance;
   InstanceId wanted;  // zero = whoever listens there
-  Id128 connection;   // random; joins the lanes of one endpoint
+  Id128 connection;   // joins the lanes of one endpoint; 8 random bytes of the line, then which dial of it
   uint16_t lane = 0;  // 0 = control
   uint16_t lane_count = 1;
   bool secured = false;  // the sender has a cluster key

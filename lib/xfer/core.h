@@ -157,6 +157,8 @@ struct Peer {
   std::deque<Work> waiting;                     // requests made before the first descriptor
   std::deque<std::vector<std::byte>> notifies;  // refused by a full socket
   EndpointId voice = EndpointId::none;          // endpoint that carries notifies: one at a time keeps order
+  Id128 line{};                                 // see Dial::connection; zero until the first dial
+  uint64_t dials = 0;
 };
 
 struct LaneState {

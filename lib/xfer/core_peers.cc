@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/assert.h"
+#include "xfer/auth.h"
 #include "xfer/core.h"
 
 namespace mc::xfer {
@@ -117,7 +118,9 @@ void Engine::Core::dial(Peer& peer, size_t index) {
   const TimePoint now = SystemClock::instance().now();
   TimePoint deadline = after(now, options_.connect_timeout);
   if (peer.connecting) deadline = std::min(deadline, std::max(peer.connect_deadline, now + 1ms));
-  const EndpointId endpoint = transport_of(index).connect(route.uri, peer.instance, deadline, outbox_);
+  if (peer.dials++ == 0) peer.line = random_id();
+  for (size_t i = 0; i < 8; ++i) peer.line.bytes[15 - i] = static_cast<uint8_t>(peer.dials >> (8 * i));
+  const EndpointId endpoint = transport_of(index).connect({route.uri, peer.instance, peer.line, deadline}, outbox_);
   route.dialling = endpoint;
   endpoints_[endpoint] = {.peer = peer.id, .route = index};
 }

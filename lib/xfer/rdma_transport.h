@@ -105,7 +105,7 @@ class RdmaTransport final : public Transport {
   ~RdmaTransport() override { shutdown(); }
 
   Result<std::string> listen() override;
-  EndpointId connect(const std::string& uri, const InstanceId& wanted, TimePoint deadline, Outbox& out) override;
+  EndpointId connect(const Dial& dial, Outbox& out) override;
   int lanes(EndpointId endpoint) const override;
   size_t post(EndpointId endpoint, int lane, std::span<const Slice> slices, Outbox& out) override;
   uint64_t slice_bytes(EndpointId endpoint, int lane) const override;

@@ -53,7 +53,7 @@ class ShmTransport final : public Transport {
   ~ShmTransport() override { shutdown(); }
 
   Result<std::string> listen() override;
-  EndpointId connect(const std::string& uri, const InstanceId& wanted, TimePoint deadline, Outbox& out) override;
+  EndpointId connect(const Dial& dial, Outbox& out) override;
   int lanes(EndpointId) const override { return 1; }
   size_t post(EndpointId endpoint, int lane, std::span<const Slice> slices, Outbox& out) override;
   bool cancel(EndpointId, int, uint64_t) override { return true; }  // post() copies and is done

@@ -138,7 +138,7 @@ class TcpTransport final : public Transport {
   ~TcpTransport() override { shutdown(); }
 
   Result<std::string> listen() override;
-  EndpointId connect(const std::string& uri, const InstanceId& wanted, TimePoint deadline, Outbox& out) override;
+  EndpointId connect(const Dial& dial, Outbox& out) override;
   int lanes(EndpointId endpoint) const override;
   size_t post(EndpointId endpoint, int lane, std::span<const Slice> slices, Outbox& out) override;
   bool cancel(EndpointId endpoint, int lane, uint64_t slice) override;
@@ -170,6 +170,7 @@ class TcpTransport final : public Transport {
   void broken(TcpLane& lane, Outbox& out);
   void lose(TcpEndpoint& endpoint, Code code, bool gone, std::string text, Outbox& out);
   void drop_lane(TcpLane* lane);
+  bool take_over(const wire::XferHello& hello, Outbox& out);
   void check_up(TcpEndpoint& endpoint, Outbox& out);
   TcpEndpoint* find(EndpointId id);
   const TcpEndpoint* find(EndpointId id) const;

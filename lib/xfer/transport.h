@@ -13,6 +13,7 @@
 //     overflow; what a peer claims about sizes is bounded before anything is allocated.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -32,6 +33,20 @@ class Poller;
 class Tally;
 
 enum class EndpointId : uint64_t { none = 0 };
+
+/// One attempt to reach a peer.
+struct Dial {
+  std::string uri;
+  InstanceId wanted;  // zero = whoever listens
+  /// Names the connection: 8 random bytes of the caller's line to that peer, then which dial of it, big-endian. A
+  /// later one takes the place of an earlier one, whose writes may still lie in a socket: from then on they are not
+  /// taken, so that none lands behind its own retry.
+  Id128 connection;
+  TimePoint deadline = kNever;
+};
+inline bool same_line(const Id128& a, const Id128& b) {
+  return std::equal(a.bytes.begin(), a.bytes.begin() + 8, b.bytes.begin());
+}
 
 struct Slice {
   uint64_t id = 0;
@@ -108,8 +123,8 @@ class Transport {
   virtual Result<std::string> listen() = 0;
   /// How it works here, where there is a choice, and why; for Engine::transports().
   virtual std::string remark() const { return {}; }
-  /// Dials. `wanted` zero = whoever listens. `up` or `lost` follows, `lost` at the latest at `deadline`.
-  virtual EndpointId connect(const std::string& uri, const InstanceId& wanted, TimePoint deadline, Outbox& out) = 0;
+  /// `up` or `lost` follows, `lost` at the latest at the deadline.
+  virtual EndpointId connect(const Dial& dial, Outbox& out) = 0;
   virtual int lanes(EndpointId endpoint) const = 0;
   /// Takes slices from the front as far as the lane has room; returns how many. Room comes back with
   /// the next SliceDone of that endpoint, or with Outbox::room.

@@ -27,9 +27,7 @@ class FaultTransport final : public Transport {
 
   Result<std::string> listen() override { return inner_->listen(); }
   std::string remark() const override { return inner_->remark(); }
-  EndpointId connect(const std::string& uri, const InstanceId& wanted, TimePoint deadline, Outbox& out) override {
-    return inner_->connect(uri, wanted, deadline, out);
-  }
+  EndpointId connect(const Dial& dial, Outbox& out) override { return inner_->connect(dial, out); }
   int lanes(EndpointId endpoint) const override { return inner_->lanes(endpoint); }
 
   size_t post(EndpointId endpoint, int lane, std::span<const Slice> slices, Outbox& out) override {

@@ -10,7 +10,6 @@
 #include "base/log.h"
 #include "base/uri.h"
 #include "xfer/access.h"
-#include "xfer/auth.h"
 #include "xfer/poller.h"
 #include "xfer/rdma_transport.h"
 #include "xfer/socket.h"
@@ -119,7 +118,7 @@ RdmaEndpoint* RdmaTransport::add(Fd fd, Handshake handshake, uint32_t events) {
   return raw;
 }
 
-EndpointId RdmaTransport::connect(const std::string& uri, const InstanceId& wanted, TimePoint deadline, Outbox& out) {
+EndpointId RdmaTransport::connect(const Dial& dial, Outbox& out) {
   home_.tally->add(Count::connects);
   const auto refuse = [&](Code code, bool gone, std::string text) {
     const EndpointId id = home_.next_endpoint();
@@ -127,23 +126,24 @@ EndpointId RdmaTransport::connect(const std::string& uri, const InstanceId& want
         {.kind = News::Kind::lost, .endpoint = id, .gone = gone, .code = code, .text = "rdma: " + std::move(text)});
     return id;
   };
-  const auto place = parse_host_port(std::string_view(uri).substr(std::min(uri.size(), size_t{7})));
-  if (!uri.starts_with("rdma://") || !place) return refuse(Code::invalid, false, "bad address " + uri);
+  const auto place = parse_host_port(std::string_view(dial.uri).substr(std::min(dial.uri.size(), size_t{7})));
+  if (!dial.uri.starts_with("rdma://") || !place) return refuse(Code::invalid, false, "bad address " + dial.uri);
   if (!is_loopback(place->host) && home_.options->secret.empty() && !home_.options->insecure)
-    return refuse(Code::invalid, false, uri + " is off loopback and there is no cluster secret");
+    return refuse(Code::invalid, false, dial.uri + " is off loopback and there is no cluster secret");
   const auto address = numeric_address(*place);
   if (!address) return refuse(Code::invalid, false, address.error().what);
   Dialling dialling = dial_tcp(*address);
   if (dialling.error != 0) {
-    const bool refused = dialling.error == ECONNREFUSED && !wanted.is_zero();
-    return refuse(refused ? Code::peer_lost : Code::io, refused, errno_error("dial " + uri, dialling.error).what);
+    const bool refused = dialling.error == ECONNREFUSED && !dial.wanted.is_zero();
+    return refuse(refused ? Code::peer_lost : Code::io, refused, errno_error("dial " + dial.uri, dialling.error).what);
   }
-  RdmaEndpoint* endpoint = add(std::move(dialling.fd), Handshake::dial(home_, wanted, random_id(), 0, 1), EPOLLOUT);
+  RdmaEndpoint* endpoint =
+      add(std::move(dialling.fd), Handshake::dial(home_, dial.wanted, dial.connection, 0, 1), EPOLLOUT);
   if (endpoint == nullptr) return refuse(Code::io, false, "cannot watch a socket");
-  endpoint->wanted = wanted;
+  endpoint->wanted = dial.wanted;
   endpoint->connecting = true;
-  endpoint->deadline = deadline;
-  due(deadline);
+  endpoint->deadline = dial.deadline;
+  due(dial.deadline);
   return endpoint->id;
 }
 

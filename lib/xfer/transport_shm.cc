@@ -10,7 +10,6 @@
 #include <cstring>
 
 #include "base/assert.h"
-#include "xfer/auth.h"
 #include "xfer/poller.h"
 #include "xfer/shm_transport.h"
 #include "xfer/socket.h"
@@ -102,24 +101,24 @@ ShmEndpoint* ShmTransport::add(Fd fd, Handshake handshake, uint32_t events) {
   return endpoints_.emplace(endpoint->id, std::move(endpoint)).first->second.get();
 }
 
-EndpointId ShmTransport::connect(const std::string& uri, const InstanceId& wanted, TimePoint deadline, Outbox& out) {
+EndpointId ShmTransport::connect(const Dial& dial, Outbox& out) {
   home_.tally->add(Count::connects);
   const auto refuse = [&](Code code, bool gone, std::string text) {
     const EndpointId id = home_.next_endpoint();
     out.news.push_back({.kind = News::Kind::lost, .endpoint = id, .gone = gone, .code = code, .text = "shm: " + text});
     return id;
   };
-  const auto address = unix_address(uri);
+  const auto address = unix_address(dial.uri);
   if (!address) return refuse(Code::invalid, false, address.error().what);
   Fd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd || ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address->raw), address->size) != 0) {
-    const bool gone = (errno == ECONNREFUSED || errno == ENOENT) && !wanted.is_zero();
-    return refuse(gone ? Code::peer_lost : Code::io, gone, errno_error("dial " + uri).what);
+    const bool gone = (errno == ECONNREFUSED || errno == ENOENT) && !dial.wanted.is_zero();
+    return refuse(gone ? Code::peer_lost : Code::io, gone, errno_error("dial " + dial.uri).what);
   }
-  ShmEndpoint* endpoint = add(std::move(fd), Handshake::dial(home_, wanted, random_id(), 0, 1), EPOLLIN);
+  ShmEndpoint* endpoint = add(std::move(fd), Handshake::dial(home_, dial.wanted, dial.connection, 0, 1), EPOLLIN);
   if (endpoint == nullptr) return refuse(Code::io, false, "cannot watch a socket");
-  endpoint->deadline = deadline;
-  endpoint->wanted = wanted;
+  endpoint->deadline = dial.deadline;
+  endpoint->wanted = dial.wanted;
   const EndpointId id = endpoint->id;
   Failure failure;
   if (!send(*endpoint, endpoint->handshake.opening(), -1, failure) && failure.code == Code::ok)

@@ -12,7 +12,6 @@
 #include "base/assert.h"
 #include "base/uri.h"
 #include "xfer/access.h"
-#include "xfer/auth.h"
 #include "xfer/poller.h"
 #include "xfer/socket.h"
 #include "xfer/tally.h"
@@ -67,24 +66,24 @@ TcpLane* TcpTransport::add_lane(Fd fd, Handshake handshake, uint32_t events) {
   return lanes_.emplace(*token, std::move(lane)).first->second.get();
 }
 
-EndpointId TcpTransport::connect(const std::string& uri, const InstanceId& wanted, TimePoint deadline, Outbox& out) {
+EndpointId TcpTransport::connect(const Dial& dial, Outbox& out) {
   const EndpointId id = home_.next_endpoint();
   auto endpoint = std::make_unique<TcpEndpoint>();
   endpoint->id = id;
-  endpoint->wanted = wanted;
-  endpoint->connection = random_id();
+  endpoint->wanted = dial.wanted;
+  endpoint->connection = dial.connection;
   endpoint->told_version = home_.describe()->version;
   endpoint->lanes.resize(static_cast<size_t>(data_streams(*home_.options)) + 1);
   TcpEndpoint& self = *endpoints_.emplace(id, std::move(endpoint)).first->second;
   home_.tally->add(Count::connects);
 
-  const auto place = parse_host_port(std::string_view(uri).substr(std::min(uri.size(), size_t{6})));
-  if (!uri.starts_with("tcp://") || !place) {
-    lose(self, Code::invalid, false, "bad address " + uri, out);
+  const auto place = parse_host_port(std::string_view(dial.uri).substr(std::min(dial.uri.size(), size_t{6})));
+  if (!dial.uri.starts_with("tcp://") || !place) {
+    lose(self, Code::invalid, false, "bad address " + dial.uri, out);
     return id;
   }
   if (!is_loopback(place->host) && home_.options->secret.empty() && !home_.options->insecure) {
-    lose(self, Code::invalid, false, uri + " is off loopback and there is no cluster secret", out);
+    lose(self, Code::invalid, false, dial.uri + " is off loopback and there is no cluster secret", out);
     return id;
   }
   const auto address = numeric_address(*place);
@@ -95,21 +94,22 @@ EndpointId TcpTransport::connect(const std::string& uri, const InstanceId& wante
   for (size_t i = 0; i < self.lanes.size(); ++i) {
     Dialling dialling = dial_tcp(*address);
     if (dialling.error != 0) {
-      const bool refused = dialling.error == ECONNREFUSED && !wanted.is_zero();
-      lose(self, refused ? Code::peer_lost : Code::io, refused, errno_error("dial " + uri, dialling.error).what, out);
+      const bool refused = dialling.error == ECONNREFUSED && !dial.wanted.is_zero();
+      lose(self, refused ? Code::peer_lost : Code::io, refused, errno_error("dial " + dial.uri, dialling.error).what,
+           out);
       return id;
     }
     const auto lane_count = static_cast<uint16_t>(self.lanes.size());
     TcpLane* lane =
         add_lane(std::move(dialling.fd),
-                 Handshake::dial(home_, wanted, self.connection, static_cast<uint16_t>(i), lane_count), EPOLLOUT);
+                 Handshake::dial(home_, dial.wanted, self.connection, static_cast<uint16_t>(i), lane_count), EPOLLOUT);
     if (lane == nullptr) {
       lose(self, Code::io, false, "cannot watch a socket", out);
       return id;
     }
     lane->connecting = true;
-    lane->deadline = deadline;
-    due(deadline);
+    lane->deadline = dial.deadline;
+    due(dial.deadline);
     lane->index = static_cast<uint16_t>(i);
     lane->endpoint = &self;
     self.lanes[i] = lane;
@@ -153,6 +153,10 @@ Code TcpTransport::joined(TcpLane& lane, const char*& why) {
       if (endpoint->accepted && endpoint->peer == hello.instance && endpoint->connection == hello.connection)
         found = endpoint.get();
     if (found == nullptr) {
+      if (!take_over(hello, *lane.out)) {
+        why = "handshake: a later connection took its place";
+        return Code::peer_lost;
+      }
       auto endpoint = std::make_unique<TcpEndpoint>();
       endpoint->id = home_.next_endpoint();
       endpoint->accepted = true;
@@ -187,6 +191,20 @@ Code TcpTransport::joined(TcpLane& lane, const char*& why) {
   }
   check_up(*lane.endpoint, *lane.out);
   return Code::ok;
+}
+
+/// Ends what the newcomer takes the place of: writes that still lie in those sockets must not land behind their
+/// own retries. False: it comes too late itself.
+bool TcpTransport::take_over(const wire::XferHello& hello, Outbox& out) {
+  std::vector<TcpEndpoint*> earlier;
+  for (auto& [id, endpoint] : endpoints_) {
+    if (!endpoint->accepted || endpoint->peer != hello.instance) continue;
+    if (!same_line(endpoint->connection, hello.connection)) continue;
+    if (hello.connection < endpoint->connection) return false;
+    earlier.push_back(endpoint.get());
+  }
+  for (TcpEndpoint* endpoint : earlier) lose(*endpoint, Code::peer_lost, false, "the peer connected anew", out);
+  return true;
 }
 
 void TcpTransport::check_up(TcpEndpoint& endpoint, Outbox& out) {

@@ -10,6 +10,7 @@
 #include "machine.h"
 #include "unit/xfer/pair.h"
 #include "xfer/access.h"
+#include "xfer/auth.h"
 #include "xfer/poller.h"
 #include "xfer/rdma_transport.h"
 #include "xfer/tally.h"
@@ -108,7 +109,7 @@ struct BarePair {
     kv = static_cast<uint32_t>(holder.add(there.bytes().first(4 << 20), {"kv", AccessClass::blocks}));
     landing = static_cast<uint32_t>(holder.add(there.bytes().subspan(4 << 20), {"landing", AccessClass::landing}));
     reader.add(here.bytes(), {"local"});
-    (void)reader.transport->connect(holder.home.uris[0], holder.home.instance, in(kLong), reader.out);
+    (void)reader.transport->connect({holder.home.uris[0], holder.home.instance, random_id(), in(kLong)}, reader.out);
     while (reader.endpoint == EndpointId::none || holder.endpoint == EndpointId::none) {
       holder.turn(true);
       reader.turn(true);

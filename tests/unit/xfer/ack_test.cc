@@ -220,3 +220,43 @@ TEST_CASE("xfer/tcp: thousands of small writes cost few acks and all land") {
       FAIL("piece " << i << " is wrong");
   CHECK(pair.holder->counters().requests_served == 4096);
 }
+
+TCP_TEST_CASE("xfer/tcp: a write left in an older connection does not land behind its retry") {
+  Pair pair("tcp");
+  const std::string uri = pair.holder->uris()[0];
+  const auto stale = bytes_of(4096, 7), fresh = bytes_of(4096, 8);
+  RawClient old(uri, 5, 1);
+  const FrameHeader late = guarded(frame(FrameType::write, 1, pair.landing_id, 0, 4096), stale);
+  REQUIRE(old.data.send(late, std::span(stale).first(1000)));
+  REQUIRE(old.data.send(std::span(stale).subspan(1000, 1)));
+  RawClient other(uri, 6, 1);  // another line of the same process: both live on
+  RawClient again(uri, 5, 2);
+  REQUIRE(again.data.send(guarded(frame(FrameType::write, 1, pair.landing_id, 0, 4096), fresh), fresh));
+  CHECK(again.data.receive()->header.code() == Code::ok);
+  CHECK(old.control.closed());
+  CHECK(equal(pair.landing.bytes().first(4096), fresh));
+  (void)old.data.send(std::span(stale).subspan(1001));  // too late, whether the socket says so already or not
+  REQUIRE(other.data.send(guarded(frame(FrameType::write, 2, pair.landing_id, 8192, 4096), fresh), fresh));
+  CHECK(other.data.receive()->header.code() == Code::ok);
+  CHECK(equal(pair.landing.bytes().first(4096), fresh));
+}
+
+TCP_TEST_CASE("xfer/tcp: a connection that was overtaken on its way is refused") {
+  Pair pair("tcp");
+  const std::string uri = pair.holder->uris()[0];
+  RawClient second(uri, 5, 2);
+  RawSocket late = dial_raw(uri);
+  wire::XferHello hello{.instance = second.self, .lane_count = 2, .name = "raw"};
+  hello.connection.bytes.fill(5);
+  hello.connection.bytes[15] = 1;
+  REQUIRE(late.send(FrameType::hello, wire::encode(hello)));
+  REQUIRE(late.receive()->header.kind() == FrameType::challenge);
+  std::vector<std::byte> proof(32);
+  const auto descriptor = wire::encode(raw_descriptor(second.self));
+  proof.insert(proof.end(), descriptor.begin(), descriptor.end());
+  REQUIRE(late.send(FrameType::proof, std::move(proof)));
+  CHECK(late.closed());
+  const auto bytes = bytes_of(64, 9);
+  REQUIRE(second.data.send(guarded(frame(FrameType::write, 1, pair.landing_id, 0, 64), bytes), bytes));
+  CHECK(second.data.receive()->header.code() == Code::ok);
+}

@@ -120,9 +120,11 @@ struct RawClient {
   RawSocket control;
   RawSocket data;
 
-  explicit RawClient(const std::string& uri) {
+  /// `dial`: which connection of its line this is.
+  explicit RawClient(const std::string& uri, uint8_t line = 5, uint8_t dial = 1) {
     wire::XferHello hello{.instance = self, .lane_count = 2, .name = "raw"};
-    hello.connection.bytes.fill(5);
+    hello.connection.bytes.fill(line);
+    hello.connection.bytes[15] = dial;
     for (uint16_t lane = 0; lane < 2; ++lane) {
       RawSocket& raw = lane == 0 ? control : data;
       raw = dial_raw(uri);
