@@ -327,7 +327,7 @@ TEST_CASE("rdma/xfer: connecting and disconnecting leaves nothing behind") {
     holder.seen.clear();
   };
   once();
-  const std::string before = resources();
+  const std::string before = resources_settled();
   const int repeats = rounds(10000, 50);
   for (int i = 0; i < repeats; ++i) once();
   CHECK(resources_become(before));

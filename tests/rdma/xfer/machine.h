@@ -113,6 +113,19 @@ inline std::string resources() {
   return text;
 }
 
+/// The same once every device has its own queue pair alone: the other side of a connection goes a moment later.
+inline std::string resources_settled() {
+  std::string now;
+  const auto settled = [&] {
+    now = resources();
+    for (size_t at = now.find(" qp "); at != std::string::npos; at = now.find(" qp ", at + 1))
+      if (now.compare(at, 6, " qp 1 ") != 0) return false;
+    return true;
+  };
+  CHECK_MESSAGE(until(settled), now);
+  return now;
+}
+
 /// A dead process's objects go a moment after it: the kernel may still be answering for them.
 inline bool resources_become(const std::string& expected) {
   std::string now;
