@@ -291,6 +291,35 @@ void PrefixIndex::advance(std::vector<NodeMatch>& out, const std::vector<Alive>&
   }
 }
 
+// All holders of a chain's first `blocks` blocks. Often that is every node (a system prompt), of which few have more.
+void PrefixIndex::begin(const Holders& holders, uint32_t blocks, std::vector<NodeMatch>& out) {
+  out.resize(holders.size());
+  for (size_t i = 0; i < holders.size(); ++i) {
+    const Holder& h = holders[i];
+    const uint32_t resident = h.tier == kAbsent ? 0 : blocks;
+    out[i] = {.node = h.node,
+              .resident = resident,
+              .expected = blocks,
+              .on_device = h.tier == static_cast<uint8_t>(Tier::device) ? blocks : 0,
+              .on_disk = h.tier == static_cast<uint8_t>(Tier::disk) ? blocks : 0};
+  }
+}
+
+// Of them those that hold the next block too. Both lists are sorted by ordinal.
+void PrefixIndex::keep_first(const Holders& first, const Holders& next) const {
+  alive_.clear();
+  const auto before = [](const Holder& a, NodeOrdinal node) { return a.node < node; };
+  auto from = first.begin();
+  for (const Holder& h : next) {
+    if (first.size() > 8 * next.size())
+      from = std::lower_bound(from, first.end(), h.node, before);
+    else
+      while (from != first.end() && from->node < h.node) ++from;
+    if (from == first.end()) break;
+    if (from->node == h.node) alive_.push_back({static_cast<uint32_t>(from - first.begin()), h.tier});
+  }
+}
+
 // Of the nodes alive those that hold the next block stay. Both lists are sorted by ordinal; the longer one
 // is searched when it is much longer, as after a first block that everybody has.
 void PrefixIndex::keep(const Holders& holders, const std::vector<NodeMatch>& out) const {
@@ -327,6 +356,7 @@ void PrefixIndex::match(std::span<const BlockHash> hashes, std::vector<NodeMatch
   for (size_t i = 0; i < std::min(kAhead, hashes.size()); ++i) __builtin_prefetch(&slots_[home(hashes[i])]);
   SetId before = kNoSet;
   uint32_t run = 0;
+  bool first = true;  // still in the first set
   for (size_t i = 0; i < hashes.size(); ++i) {
     if (i + kAhead < hashes.size()) __builtin_prefetch(&slots_[home(hashes[i + kAhead])]);
     const Slot* slot = find(hashes[i]);
@@ -335,21 +365,23 @@ void PrefixIndex::match(std::span<const BlockHash> hashes, std::vector<NodeMatch
       ++run;
       continue;
     }
-    advance(out, alive_, run);
     const Holders& holders = sets_[slot->set].holders;
-    if (i == 0) {
-      for (const Holder& h : holders) {
-        alive_.push_back({static_cast<uint32_t>(out.size()), h.tier});
-        out.push_back({.node = h.node});
-      }
-    } else {
+    if (first && run > 0) {
+      begin(sets_[before].holders, run, out);
+      keep_first(sets_[before].holders, holders);
+      first = false;
+    } else if (!first) {
+      advance(out, alive_, run);
       keep(holders, out);
     }
+    if (!first && alive_.empty()) return;
     before = slot->set;
     run = 1;
-    if (alive_.empty()) return;
   }
-  advance(out, alive_, run);
+  if (first)
+    begin(sets_[before].holders, run, out);
+  else
+    advance(out, alive_, run);
 }
 
 std::vector<NodeMatch> PrefixIndex::match(std::span<const BlockHash> hashes) const {

@@ -35,6 +35,20 @@ struct NodeMatch {
   bool operator==(const NodeMatch&) const = default;
 };
 
+/// What is different between the matches of two prompts, both by ordinal: changed(match) for each node whose match
+/// is new or another one, with nothing held for a node that fell out. One with pending blocks always counts.
+template <class Changed>
+void for_each_change(std::span<const NodeMatch> before, std::span<const NodeMatch> now, const Changed& changed) {
+  size_t i = 0;
+  for (const NodeMatch& m : now) {
+    while (i < before.size() && before[i].node < m.node) changed(NodeMatch{.node = before[i++].node});
+    const bool same = i < before.size() && before[i] == m;
+    if (i < before.size() && before[i].node == m.node) ++i;
+    if (!same || m.expected != m.resident) changed(m);
+  }
+  while (i < before.size()) changed(NodeMatch{.node = before[i++].node});
+}
+
 class PrefixIndex {
  public:
   enum class Applied : uint8_t { ok, need_snapshot };
@@ -131,6 +145,8 @@ class PrefixIndex {
   static Holder& holder_in(Holders& holders, NodeOrdinal node);
   void store(NodeOrdinal node, const BlockHash& hash, Tier tier);
   void drop(NodeOrdinal node, const BlockHash& hash);
+  static void begin(const Holders& holders, uint32_t blocks, std::vector<NodeMatch>& out);
+  void keep_first(const Holders& first, const Holders& next) const;
   static void advance(std::vector<NodeMatch>& out, const std::vector<Alive>& alive, uint32_t blocks);
   void keep(const Holders& holders, const std::vector<NodeMatch>& out) const;
 

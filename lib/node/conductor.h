@@ -165,11 +165,8 @@ class Conductor final : public Machine {
     std::vector<TimePoint> busy_until, since;
     std::vector<char> ready_prefill, ready_decode;  // not draining
     uint32_t ready_prefills = 0, ready_decodes = 0;
-    bool decode_restricted = false;  // DecodeView::accepting is that of one request
-    std::vector<kv::NodeMatch> matches;
-    std::vector<kv::NodeOrdinal> matched;  // nodes whose blocks are those of the last request
-    std::vector<uint32_t> looked;          // by ordinal: number of the look that set them
-    uint32_t looks = 0;
+    bool decode_restricted = false;              // DecodeView::accepting is that of one request
+    std::vector<kv::NodeMatch> matches, before;  // of the last request and of the one before: what the views show
   };
 
   struct Usual {  // observed / announced, the mean of those nodes that have served

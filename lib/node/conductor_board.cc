@@ -49,7 +49,7 @@ Conductor::Board Conductor::make_board(const Usual& usual) const {
     if (node.hello.role != wire::Role::cache) s.block_bytes = std::max(s.block_bytes, node.hello.page_bytes);
     at.holder = static_cast<int>(s.holders.size());
     at.readable = node.hello.stages <= 1;  // members of a pipeline hold layer ranges, whether all are here or not
-    s.holders.push_back({name, 0, 0, 0, 0});
+    s.add_holder(name);
     if (serves(node, wire::Role::prefill, "")) {
       at.prefill = static_cast<int>(s.prefill.size());
       sched::PrefillView view;
@@ -71,7 +71,6 @@ Conductor::Board Conductor::make_board(const Usual& usual) const {
     b.places[node.ordinal] = at;
     put(b, node, usual);
   }
-  b.looked.assign(b.places.size(), 0);
   return b;
 }
 
@@ -140,30 +139,25 @@ sched::Snapshot& Conductor::look(const Request& r, TimePoint now, bool idle_only
   return s;
 }
 
-// Who holds what of the prompt; what was set for the request before is taken back.
+// Who holds what of the prompt, where that is not what the request before was told.
 void Conductor::look_at_blocks(const Request& r) {
   Board& b = board_;
   sched::Snapshot& s = b.snapshot;
   const uint32_t reusable = !r.submit.may_reuse() ? 0 : kv::reusable_blocks(s.tokens, s.block_tokens);
+  b.before.swap(b.matches);
   index_.match(std::span(r.hashes).first(std::min<size_t>(reusable, r.hashes.size())), b.matches);
-  ++b.looks;
-  const auto set = [&](kv::NodeOrdinal node, uint32_t resident, uint32_t expected) {
-    const Place at = b.places[node];
+  kv::for_each_change(b.before, b.matches, [&](const kv::NodeMatch& m) {
+    const Place at = b.places[m.node];
     sched::HolderView& holder = s.holders[static_cast<size_t>(at.holder)];
     const bool prefill = at.prefill >= 0;
-    holder.readable_blocks = at.readable ? resident : 0;
-    holder.pending_blocks = at.readable ? (prefill ? expected : resident) : 0;
+    holder.readable_blocks = at.readable ? m.resident : 0;
+    holder.pending_blocks = at.readable ? (prefill ? m.expected : m.resident) : 0;
     holder.pending_s = 0;
     if (!prefill) return;
     sched::PrefillView& view = s.prefill[static_cast<size_t>(at.prefill)];
-    view.resident_blocks = expected;
-    if (expected > resident) holder.pending_s = view.queue_s;
-  };
-  for (const kv::NodeMatch& m : b.matches) set(m.node, m.resident, m.expected), b.looked[m.node] = b.looks;
-  for (const kv::NodeOrdinal node : b.matched)
-    if (b.looked[node] != b.looks) set(node, 0, 0);
-  b.matched.clear();
-  for (const kv::NodeMatch& m : b.matches) b.matched.push_back(m.node);
+    view.resident_blocks = m.expected;
+    if (m.expected > m.resident) holder.pending_s = view.queue_s;
+  });
 }
 
 // Pins, the node that failed last, another model: only some nodes may take this request.
@@ -236,7 +230,7 @@ void Conductor::check_board() const {
   MC_ASSERT_EQ(a.decode.size(), b.decode.size());
   MC_ASSERT_EQ(a.holders.size(), b.holders.size());
   for (size_t i = 0; i < a.holders.size(); ++i) {
-    MC_ASSERT_EQ(a.holders[i].name, b.holders[i].name);
+    MC_ASSERT_EQ(a.holder_names[i], b.holder_names[i]);
     MC_ASSERT_EQ(a.holders[i].transfers_leaving, b.holders[i].transfers_leaving);
   }
   for (size_t i = 0; i < a.prefill.size(); ++i) {

@@ -37,7 +37,7 @@ void Conductor::consider_copy(const Request& r, const sched::Snapshot& snapshot,
   const auto copy = sched::plan_copy(snapshot, wish, options.replicas_max, static_cast<int>(chosen.node), coming);
   if (!copy) return;
   Node& target = nodes_.at(snapshot.prefill[copy->target].name);
-  Node& source = nodes_.at(snapshot.holders[copy->source].name);
+  Node& source = nodes_.at(snapshot.holder_names[copy->source]);
   const BlockHash& last = hashes[copy->end_block - 1];
   for (const auto& [number, other] : copying_)
     if (other.last == last) return;  // one at a time: the next request looks again

@@ -255,8 +255,11 @@ bool Conductor::wait_for_prefix(Request& r, const sched::Snapshot& snapshot, con
   const uint32_t has = chosen.local_blocks + (chosen.holder >= 0 ? chosen.fetch_blocks : 0);
   const sched::PrefillView& here = snapshot.prefill[chosen.node];
   const sched::HolderView* best = nullptr;
+  const auto name_of = [&](const sched::HolderView& h) -> const NodeId& {
+    return snapshot.holder_names[static_cast<size_t>(&h - snapshot.holders.data())];
+  };
   for (const sched::HolderView& h : snapshot.holders) {
-    if (h.pending_blocks <= std::max(has, h.readable_blocks) || h.name == here.name) continue;
+    if (h.pending_blocks <= std::max(has, h.readable_blocks) || name_of(h) == here.name) continue;
     const double saved_s =
         chosen.prefill_s - here.cost.prefill(snapshot.tokens, sched::reused_tokens(snapshot, h.pending_blocks));
     const bool in_time = r.expires == kNever || after(now, from_seconds(h.pending_s)) < r.expires;
@@ -266,9 +269,9 @@ bool Conductor::wait_for_prefix(Request& r, const sched::Snapshot& snapshot, con
   if (!best) return false;
   r.prefix_tried = true;
   r.prefix_until = std::min(r.deadline, after(now, from_seconds(2 * best->pending_s + kPrefixSlackS)));
-  if (const Node* producer = find_node(best->name)) r.prefix_left = producer->left;
+  if (const Node* producer = find_node(name_of(*best))) r.prefix_left = producer->left;
   if (r.journey.held_for.empty()) ++stats_.held_prefix;
-  r.journey.held_for = "prefix:" + best->name;
+  r.journey.held_for = "prefix:" + name_of(*best);
   return true;
 }
 

@@ -18,7 +18,7 @@ std::vector<Considered> considered(const sched::Snapshot& snapshot, const sched:
   std::vector<Considered> out;
   for (const uint32_t i : best) {
     const sched::Candidate& c = placement.candidates[i];
-    const std::string from = c.holder < 0 ? "" : snapshot.holders[static_cast<size_t>(c.holder)].name;
+    const std::string from = c.holder < 0 ? "" : snapshot.holder_names[static_cast<size_t>(c.holder)];
     out.push_back({snapshot.prefill[c.node].name, from, c.local_blocks, c.fetch_blocks, c.queue_s, c.fetch_s,
                    c.prefill_s, c.ttft_s});
   }
@@ -167,8 +167,7 @@ void Conductor::dispatch(Request& r, const sched::Snapshot& snapshot, const sche
   start.decode = decode.name;
   start.decode_instance = decode.instance;
   if (c.holder >= 0 && c.fetch_blocks > 0) {
-    const sched::HolderView& holder = snapshot.holders[static_cast<size_t>(c.holder)];
-    Node& source = nodes_.at(holder.name);
+    Node& source = nodes_.at(snapshot.holder_names[static_cast<size_t>(c.holder)]);
     // What prefill still has to compute for earlier requests is asked for as well: it may come sooner.
     uint32_t first = 0;
     for (const auto& match : index_.match(std::span(r.hashes).first(c.local_blocks)))
@@ -266,7 +265,7 @@ Conductor::Explanation Conductor::explain(const Submit& submit, TimePoint now) {
                               to_seconds(now - TimePoint{}));
     const auto coming = copies_coming(r.hashes, e.wish.blocks);
     if (const auto copy = sched::plan_copy(e.snapshot, e.wish, options_.replicate.replicas_max, -1, coming)) {
-      e.copy_from = e.snapshot.holders[copy->source].name;
+      e.copy_from = e.snapshot.holder_names[copy->source];
       e.copy_to = e.snapshot.prefill[copy->target].name;
     }
   }

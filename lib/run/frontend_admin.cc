@@ -111,7 +111,7 @@ Json Frontend::explanation(const node::Conductor::Explanation& e, const node::Su
     const auto& c = p.candidates[i];
     Json row = Json::object();
     row.set("node", e.snapshot.prefill[c.node].name).set("match_blocks", c.local_blocks);
-    row.set("fetch_from", c.holder < 0 ? "" : e.snapshot.holders[static_cast<size_t>(c.holder)].name);
+    row.set("fetch_from", c.holder < 0 ? "" : e.snapshot.holder_names[static_cast<size_t>(c.holder)]);
     row.set("fetch_blocks", c.fetch_blocks).set("wait_ms", c.wait_s * 1e3).set("queue_ms", c.queue_s * 1e3);
     row.set("fetch_ms", c.fetch_s * 1e3).set("prefill_ms", c.prefill_s * 1e3).set("ttft_ms", c.ttft_s * 1e3);
     row.set("verdict", static_cast<int>(i) == p.candidate ? "winner" : p.candidate < 0 ? "rejected" : "slower");
@@ -119,9 +119,12 @@ Json Frontend::explanation(const node::Conductor::Explanation& e, const node::Su
   }
   out.set("candidates", std::move(candidates));
   Json holders = Json::array();
-  for (const auto& h : e.snapshot.holders)
-    holders.push(
-        Json::object({{"node", h.name}, {"match_blocks", h.readable_blocks}, {"pending_blocks", h.pending_blocks}}));
+  for (size_t i = 0; i < e.snapshot.holders.size(); ++i) {
+    const auto& h = e.snapshot.holders[i];
+    holders.push(Json::object({{"node", e.snapshot.holder_names[i]},
+                               {"match_blocks", h.readable_blocks},
+                               {"pending_blocks", h.pending_blocks}}));
+  }
   out.set("holders", std::move(holders));
   if (p.decode >= 0) {
     const auto& d = e.snapshot.decode[static_cast<size_t>(p.decode)];

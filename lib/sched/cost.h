@@ -13,12 +13,12 @@
 namespace mc::sched {
 
 struct Cost {
-  double prefill_s = 2e-3;
-  double prefill_s_per_token = 1e-4;
-  double prefill_s_per_token2 = 0;
   double decode_s = 2e-3;
   double decode_s_per_row = 1e-4;
   double decode_s_per_kv_token = 0;
+  double prefill_s = 2e-3;
+  double prefill_s_per_token = 1e-4;
+  double prefill_s_per_token2 = 0;
   double read_bytes_per_s = 1e9;
 
   /// n, p as doubles on purpose: n^2 overflows 32 bits at 64 Ki tokens.

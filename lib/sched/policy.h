@@ -16,38 +16,39 @@
 
 namespace mc::sched {
 
-/// One prefill node. Blocks are counted from the start of the request's chain. What every decision reads of
-/// every node lies in one cache line.
+// What every decision reads of every node lies in one cache line, or half of one: a thousand nodes' lines are most
+// of what a decision costs.
+
+/// One prefill node. Blocks are counted from the start of the request's chain.
 struct alignas(64) PrefillView {
   double queue_s = 0;            // predicted seconds until a new request would start
-  double up_s = 1e9;             // since it joined the cluster
-  uint32_t unfinished = 0;       // requests placed here and not yet at their first token
   uint32_t resident_blocks = 0;  // leading run readable here, or that will be when the queue is done
-  int holder = -1;               // the same node in Snapshot::holders; -1 = to be found by name
   bool accepting = true;         // false: draining, or pinned elsewhere by the request
   Cost cost;
+  double up_s = 1e9;        // since it joined the cluster; read for slow start only
+  uint32_t unfinished = 0;  // requests placed here and not yet at their first token
+  int holder = -1;          // the same node in Snapshot::holders; -1 = to be found by name
   std::string name;
 };
 
-/// Any node (prefill, decode or cache) that others may read blocks from.
+/// Any node (prefill, decode or cache) that others may read blocks from; its name is in Snapshot::holder_names.
 struct HolderView {
-  std::string name;
-  uint32_t readable_blocks = 0;  // leading run readable now
-  uint32_t pending_blocks = 0;   // leading run readable once `pending_s` have passed
+  uint32_t readable_blocks = 0;    // leading run readable now
+  uint32_t pending_blocks = 0;     // leading run readable once `pending_s` have passed
+  uint32_t transfers_leaving = 0;  // to other nodes
   double pending_s = 0;
-  uint32_t transfers_leaving = 0;
   double leaving_bytes = 0;  // what those transfers still have to send; 0 with transfers = not known
 };
 
-struct DecodeView {
-  std::string name;
-  uint32_t rows = 0;             // running + arriving + committed requests
-  uint64_t kv_tokens = 0;        // their context tokens
+struct alignas(64) DecodeView {
+  uint64_t kv_tokens = 0;        // context tokens of its rows
   uint64_t capacity_tokens = 0;  // what its pages hold
-  Cost cost;
+  uint32_t rows = 0;             // running + arriving + committed requests
   bool accepting = true;
+  Cost cost;
   uint32_t arrived_rows = 0;  // of `rows`: those whose KV is here
   uint64_t arrived_kv_tokens = 0;
+  std::string name;
 };
 
 /// A request on its way, for admission that looks ahead.
@@ -85,9 +86,15 @@ struct Snapshot {
   uint64_t block_bytes = 0;  // bytes of one page on the wire
   std::vector<PrefillView> prefill;
   std::vector<HolderView> holders;
+  std::vector<std::string> holder_names;  // of the same length
   std::vector<DecodeView> decode;
   std::vector<Inflight> inflight;    // all requests of the decode nodes; read by admission that looks ahead
   const Lengths* lengths = nullptr;  // of answers seen so far
+
+  void add_holder(std::string name, const HolderView& view = {}) {
+    holders.push_back(view);
+    holder_names.push_back(std::move(name));
+  }
 };
 
 /// One prefill node considered for the request; kept for `explain`.

@@ -20,35 +20,34 @@ struct Sources {
   std::vector<int> pending;  // nodes that compute more than they hold
 };
 
-/// A source as it is compared; kept apart from the holders, of which a decision reads each only once.
-struct Best {
-  int at = -1;
-  uint32_t blocks = 0, leaving = 0;
-  bool loses_to(const HolderView& h) const {
-    return h.readable_blocks > blocks || (h.readable_blocks == blocks && (at < 0 || h.transfers_leaving < leaving));
-  }
-};
+/// How good a source is: more blocks, then fewer transfers leaving. No source at all is less than any.
+constexpr uint64_t kNoSource = UINT32_MAX;
+uint64_t worth(const HolderView& h) {
+  return uint64_t{h.readable_blocks} << 32 | (UINT32_MAX - h.transfers_leaving);
+}
 
 Sources sources_of(const Snapshot& snapshot) {
   Sources out;
-  Best best, second;
-  const auto& holders = snapshot.holders;
-  for (size_t i = 0; i < holders.size(); ++i) {
+  uint64_t best = kNoSource, second = kNoSource;
+  const HolderView* holders = snapshot.holders.data();
+  const int count = static_cast<int>(snapshot.holders.size());
+  for (int i = 0; i < count; ++i) {
     const HolderView& h = holders[i];
-    const int at = static_cast<int>(i);
-    if (h.pending_blocks > h.readable_blocks) out.pending.push_back(at);
-    if (h.readable_blocks == 0) continue;
-    if (best.loses_to(h))
-      second = best, best = {at, h.readable_blocks, h.transfers_leaving};
-    else if (second.loses_to(h))
-      second = {at, h.readable_blocks, h.transfers_leaving};
+    if (h.pending_blocks > h.readable_blocks) out.pending.push_back(i);
+    const uint64_t worth_here = worth(h);
+    if (worth_here <= second) continue;
+    if (worth_here > best) {
+      second = best, out.second = out.best;
+      best = worth_here, out.best = i;
+    } else {
+      second = worth_here, out.second = i;
+    }
   }
-  out.best = best.at, out.second = second.at;
   return out;
 }
 
 bool is_self(const Snapshot& snapshot, const PrefillView& node, int holder) {
-  return node.holder >= 0 ? node.holder == holder : snapshot.holders[static_cast<size_t>(holder)].name == node.name;
+  return node.holder >= 0 ? node.holder == holder : snapshot.holder_names[static_cast<size_t>(holder)] == node.name;
 }
 
 Candidate fetching(const Snapshot& snapshot, const Candidate& local, int holder, uint32_t blocks, double wait_s) {
@@ -91,13 +90,20 @@ class Bound {
     for (const int i : sources.pending)
       most_ = std::max(most_, snapshot.holders[static_cast<size_t>(i)].pending_blocks);
   }
+  /// Whether no way can bring the candidate below best_s, or to it; the second of equals loses.
+  bool rules_out(const Candidate& c, double best_s, bool second) const {
+    const auto loses = [&](double least_s) { return least_s > best_s || (least_s == best_s && second); };
+    // Its queue alone, most often: then its node's costs need not be read.
+    return loses(std::max(c.queue_s, 0.0) + c.handicap_s) || loses(rank_s(c));
+  }
+
+ private:
   double rank_s(const Candidate& c) const {
     if (most_ <= c.local_blocks) return c.rank_s();
     const double left_s = snapshot_.prefill[c.node].cost.prefill(snapshot_.tokens, reused_tokens(snapshot_, most_));
     return std::max(c.queue_s, 0.0) + left_s + c.handicap_s;
   }
 
- private:
   const Snapshot& snapshot_;
   uint32_t most_ = 0;
 };
@@ -109,28 +115,27 @@ int choose(const Snapshot& snapshot, const Options& options, std::span<Candidate
   const bool prune = !options.complete && options.prefer.empty() && options.fetch_rule == FetchRule::cost;
   const Bound bound(snapshot, sources);
   // Near the end first: a good candidate early rules most others out. Ties still go to the first node.
-  int best = 0;
+  size_t best = 0;
+  double best_s = candidates[0].rank_s();
   if (prune) {
     for (size_t i = 1; i < candidates.size(); ++i)
-      if (candidates[i].rank_s() < candidates[static_cast<size_t>(best)].rank_s()) best = static_cast<int>(i);
-    consider_fetch(snapshot, options, sources, candidates[static_cast<size_t>(best)]);
+      if (const double rank_s = candidates[i].rank_s(); rank_s < best_s) best = i, best_s = rank_s;
+    consider_fetch(snapshot, options, sources, candidates[best]);
+    best_s = candidates[best].rank_s();
+    for (size_t i = 0, first = best; i < candidates.size(); ++i) {
+      Candidate& c = candidates[i];
+      if (i == first || bound.rules_out(c, best_s, i > best)) continue;
+      consider_fetch(snapshot, options, sources, c);
+      const double rank_s = c.rank_s();
+      if (rank_s < best_s || (rank_s == best_s && i < best)) best = i, best_s = rank_s;
+    }
+    return static_cast<int>(best);
   }
   for (size_t i = 0; i < candidates.size(); ++i) {
-    Candidate& c = candidates[i];
-    const int at = static_cast<int>(i);
-    const double best_s = candidates[static_cast<size_t>(best)].rank_s();
-    if (prune) {
-      if (at == best) continue;
-      const double least_s = bound.rank_s(c);
-      if (least_s > best_s || (least_s == best_s && at > best)) continue;
-      consider_fetch(snapshot, options, sources, c);
-      if (c.rank_s() < best_s || (c.rank_s() == best_s && at < best)) best = at;
-      continue;
-    }
-    consider_fetch(snapshot, options, sources, c);
-    if (at > best && c.rank_s() < candidates[static_cast<size_t>(best)].rank_s()) best = at;
+    consider_fetch(snapshot, options, sources, candidates[i]);
+    if (candidates[i].rank_s() < candidates[best].rank_s()) best = i;
   }
-  return best;
+  return static_cast<int>(best);
 }
 
 }  // namespace

@@ -167,7 +167,7 @@ Result<void> Profile::complete_analytic() {
 Result<void> Profile::complete_measured() {
   if (prefill_points.empty()) return invalid("prefill.points is empty");
   if (step_points.empty()) return invalid("decode.points is empty");
-  cost = Cost{.prefill_s = 0, .prefill_s_per_token = 0, .decode_s = 0, .decode_s_per_row = 0};
+  cost = Cost{.decode_s = 0, .decode_s_per_row = 0, .prefill_s = 0, .prefill_s_per_token = 0};
   fit_prefill(prefill_points, cost);
   fit_step(step_points, cost);
   curve_.clear();

@@ -23,7 +23,7 @@ void ClusterEngine::init_snapshot() {
     view.name = (coupled() ? "m" : "p") + std::to_string(i);
     view.cost = prefill;
     view.holder = static_cast<int>(i);
-    snapshot_.holders.push_back({view.name, 0, 0, 0, 0});
+    snapshot_.add_holder(view.name);
     snapshot_.prefill.push_back(std::move(view));
   }
   for (size_t i = 0; i < decodes_.size(); ++i) {

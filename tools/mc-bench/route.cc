@@ -141,7 +141,7 @@ class Cluster {
       const bool prefill = i < prefills_;
       const std::string name = (prefill ? "p" : "d") + std::to_string(prefill ? i : i - prefills_);
       index_.add_node(name);
-      snapshot_.holders.push_back({name, 0, 0, 0, 0});
+      snapshot_.add_holder(name);
       if (prefill) {
         sched::PrefillView view;
         view.name = name, view.cost = profile->cost, view.holder = static_cast<int>(i);
@@ -153,7 +153,6 @@ class Cluster {
       }
     }
     busy_until_.resize(prefills_);
-    looked_.resize(nodes);
   }
 
   size_t blocks() const { return index_.block_count(); }
@@ -170,6 +169,7 @@ class Cluster {
   void serve(const Prompt& prompt, Figures* figures) {
     const Clock& clock = SystemClock::instance();
     const TimePoint began = clock.now();
+    before_.swap(matches_);
     index_.match(prompt.hashes, matches_);
     const TimePoint matched = clock.now();
     look(prompt);
@@ -198,24 +198,16 @@ class Cluster {
   };
   static double to_us(Duration d) { return to_seconds(d) * 1e6; }
 
-  // Only what a node holds of this prompt differs from decision to decision; queues are kept as they change.
+  // As Conductor::look().
   void look(const Prompt& prompt) {
-    ++looks_;
-    for (const kv::NodeMatch& m : matches_) {
-      set_blocks(m.node, m.resident);
-      looked_[m.node] = looks_;
-    }
-    for (const kv::NodeOrdinal node : matched_nodes_)  // of the decision before
-      if (looked_[node] != looks_) set_blocks(node, 0);
-    matched_nodes_.clear();
-    for (const kv::NodeMatch& m : matches_) matched_nodes_.push_back(m.node);
+    kv::for_each_change(before_, matches_, [&](const kv::NodeMatch& m) {
+      sched::HolderView& holder = snapshot_.holders[m.node];
+      holder.readable_blocks = holder.pending_blocks = m.resident;
+      if (m.node < prefills_) snapshot_.prefill[m.node].resident_blocks = m.resident;
+    });
     snapshot_.tokens = prompt.tokens;
     snapshot_.answer_tokens = prompt.answer;
     for (uint32_t i = 0; i < prefills_; ++i) snapshot_.prefill[i].queue_s = std::max(0.0, busy_until_[i] - now_s_);
-  }
-  void set_blocks(kv::NodeOrdinal node, uint32_t blocks) {
-    snapshot_.holders[node].readable_blocks = snapshot_.holders[node].pending_blocks = blocks;
-    if (node < prefills_) snapshot_.prefill[node].resident_blocks = blocks;
   }
 
   void book(const Prompt& prompt, const sched::Placement& placement) {
@@ -264,10 +256,7 @@ class Cluster {
   kv::PrefixIndex index_;
   sched::Snapshot snapshot_;
   sched::Placement placement_;
-  std::vector<kv::NodeMatch> matches_;
-  std::vector<kv::NodeOrdinal> matched_nodes_;
-  std::vector<uint32_t> looked_;  // by node: number of the decision that set what it holds
-  uint32_t looks_ = 0;
+  std::vector<kv::NodeMatch> matches_, before_;  // of this decision and of the one before it
   std::vector<uint64_t> seq_;
   std::vector<kv::BlockEvent> events_;
   std::vector<double> busy_until_;

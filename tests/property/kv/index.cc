@@ -125,7 +125,15 @@ class Walk {
     std::vector<BlockHash> hashes;
     for (const uint32_t n : chain) hashes.push_back(name(n));
     std::map<NodeOrdinal, NodeMatch> found;
-    for (const NodeMatch& match : index_.match(hashes)) found[match.node] = match;
+    const std::vector<NodeMatch> matches = index_.match(hashes);
+    for (const NodeMatch& match : matches) found[match.node] = match;
+    for_each_change(before_, matches, [&](const NodeMatch& m) {
+      REQUIRE((m.expected != m.resident || shown_[m.node] != m));
+      shown_[m.node] = m;
+    });
+    std::erase_if(shown_, [](const auto& shown) { return shown.second.expected == 0; });
+    REQUIRE(shown_ == found);
+    before_ = matches;
     uint32_t best = 0;
     for (const auto& [id, node] : nodes_) {
       uint32_t resident = 0, expected = 0;
@@ -148,11 +156,15 @@ class Walk {
   Rng rng_;
   PrefixIndex index_;
   std::map<NodeId, ModelNode> nodes_;
+  std::vector<NodeMatch> before_;             // of the last comparison
+  std::map<NodeOrdinal, NodeMatch> shown_{};  // kept up to date by what changed
 };
 
 }  // namespace
 
-TEST_CASE("kv/index: agrees with plain maps under loss, repeats, snapshots and churn") {
+TEST_CASE(
+    "kv/index: agrees with plain maps under loss, repeats, snapshots and churn, and so does what changed between "
+    "matches") {
   INFO("seed ", test::seed());
   for (uint64_t round = 0; round < 20; ++round) {
     CAPTURE(round);

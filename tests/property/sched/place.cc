@@ -21,16 +21,16 @@ Snapshot cluster(Rng& rng) {
   const uint32_t blocks = (s.tokens - 1) / 64 + 2;  // one more than can be reused
   const uint64_t prefills = 1 + rng.below(rng.chance(0.2) ? 40 : 5);
   for (uint64_t i = 0; i < prefills + rng.below(4); ++i) {
-    HolderView h{(i < prefills ? "p" : "c") + std::to_string(i), static_cast<uint32_t>(rng.below(blocks)), 0, 0, 0};
+    HolderView h{.readable_blocks = static_cast<uint32_t>(rng.below(blocks))};
     if (rng.chance(0.5)) h.readable_blocks = 0;
     h.pending_blocks = h.readable_blocks;
     if (rng.chance(0.3)) h.pending_blocks += static_cast<uint32_t>(rng.below(blocks)), h.pending_s = few({0, 0.01, 1});
     h.transfers_leaving = static_cast<uint32_t>(rng.below(3));
     h.leaving_bytes = h.transfers_leaving > 0 ? few({0, 1e6}) : 0;
-    s.holders.push_back(h);
+    s.add_holder((i < prefills ? "p" : "c") + std::to_string(i), h);
     if (i >= prefills) continue;
     PrefillView p;
-    p.name = h.name, p.holder = rng.chance(0.8) ? static_cast<int>(i) : -1;
+    p.name = s.holder_names[i], p.holder = rng.chance(0.8) ? static_cast<int>(i) : -1;
     p.queue_s = few({0, 0, 0.5, 0.5 + 1e-12, 3});
     p.unfinished = static_cast<uint32_t>(rng.below(3));
     p.resident_blocks = h.pending_blocks;
@@ -63,7 +63,7 @@ int plain_choice(const Snapshot& s, const Placement& p) {
     int source = -1;  // the readable run of most blocks, then the one with the fewest transfers
     for (size_t h = 0; h < s.holders.size(); ++h) {
       const HolderView& holder = s.holders[h];
-      if (holder.name == s.prefill[local.node].name || holder.readable_blocks == 0) continue;
+      if (s.holder_names[h] == s.prefill[local.node].name || holder.readable_blocks == 0) continue;
       const HolderView* known = source < 0 ? nullptr : &s.holders[static_cast<size_t>(source)];
       if (known == nullptr || holder.readable_blocks > known->readable_blocks ||
           (holder.readable_blocks == known->readable_blocks && holder.transfers_leaving < known->transfers_leaving))
@@ -79,7 +79,7 @@ int plain_choice(const Snapshot& s, const Placement& p) {
       with(static_cast<size_t>(source), s.holders[static_cast<size_t>(source)].readable_blocks, 0);
     for (size_t h = 0; h < s.holders.size(); ++h) {
       const HolderView& holder = s.holders[h];
-      if (holder.name == s.prefill[local.node].name || holder.pending_blocks <= holder.readable_blocks ||
+      if (s.holder_names[h] == s.prefill[local.node].name || holder.pending_blocks <= holder.readable_blocks ||
           holder.pending_blocks <= local.local_blocks)
         continue;
       with(h, holder.pending_blocks, holder.pending_s);

@@ -113,12 +113,12 @@ TEST_CASE("sched/replicate: a copy goes to the least busy node that lacks the ru
     Snapshot s;
     const uint64_t nodes = 1 + rng.below(6);
     for (uint64_t i = 0; i < nodes + rng.below(3); ++i) {
-      HolderView h{"n" + std::to_string(i), static_cast<uint32_t>(rng.below(6)), 0, 0,
-                   static_cast<uint32_t>(rng.below(3))};
-      s.holders.push_back(h);
+      HolderView h{.readable_blocks = static_cast<uint32_t>(rng.below(6))};
+      h.transfers_leaving = static_cast<uint32_t>(rng.below(3));
+      s.add_holder("n" + std::to_string(i), h);
       if (i >= nodes) continue;
       PrefillView p;
-      p.name = h.name, p.resident_blocks = h.readable_blocks + static_cast<uint32_t>(rng.below(2));
+      p.name = s.holder_names[i], p.resident_blocks = h.readable_blocks + static_cast<uint32_t>(rng.below(2));
       p.queue_s = static_cast<double>(rng.below(3)), p.accepting = rng.chance(0.8);
       s.prefill.push_back(p);
     }
@@ -158,7 +158,7 @@ TEST_CASE("sched/replicate: a copy that is on its way counts as a replica") {
   Snapshot s;
   for (int i = 0; i < 4; ++i) {
     const std::string name = "p" + std::to_string(i);
-    s.holders.push_back({name, i == 0 ? 8u : 0u, 0, 0, 0});
+    s.add_holder(name, {.readable_blocks = i == 0 ? 8u : 0u});
     PrefillView p;
     p.name = name, p.holder = i, p.accepting = true, p.resident_blocks = i == 0 ? 8 : 0;
     s.prefill.push_back(p);

@@ -26,8 +26,10 @@ Snapshot snapshot(uint32_t rows) {
   Snapshot s;
   s.tokens = 10'000;
   s.prefill = {prefill_node("p0", 1.0)};
-  s.holders = {{"p0", 0, 0, 0, 0}};
-  s.decode = {{"d0", 2 * rows, 20'000ull * rows, 1'370'000, a800()}, {"d1", 70, 700'000, 1'370'000, a800()}};
+  s.add_holder("p0");
+  s.decode = {
+      {.kv_tokens = 20'000ull * rows, .capacity_tokens = 1'370'000, .rows = 2 * rows, .cost = a800(), .name = "d0"},
+      {.kv_tokens = 700'000, .capacity_tokens = 1'370'000, .rows = 70, .cost = a800(), .name = "d1"}};
   s.decode[0].arrived_rows = rows, s.decode[0].arrived_kv_tokens = 10'000ull * rows;
   s.decode[1].arrived_rows = 70, s.decode[1].arrived_kv_tokens = 700'000;
   return s;
@@ -111,7 +113,7 @@ TEST_CASE("sched/admission: lengths give back what they were taught") {
 TEST_CASE("sched/place: a new node is no magnet while it starts slowly") {
   Snapshot s = snapshot(5);
   s.prefill.push_back(prefill_node("p1", 0));
-  s.holders.push_back({"p1", 0, 0, 0, 0});
+  s.add_holder("p1");
   s.prefill[1].up_s = 1;
   Options o = bounded("none");
   CHECK(decide(s, o).candidate == 1);
@@ -125,7 +127,7 @@ TEST_CASE("sched/place: a new node is no magnet while it starts slowly") {
 TEST_CASE("sched/place: a transfer waits behind what its sender still has to send, and no longer") {
   Snapshot s = snapshot(5);
   s.block_tokens = 512, s.block_bytes = 1'000'000;
-  s.holders.push_back({"c0", 10, 10, 0, 3});
+  s.add_holder("c0", {.readable_blocks = 10, .pending_blocks = 10, .transfers_leaving = 3});
   Candidate c{.node = 0, .holder = 1, .fetch_blocks = 10};
   predict(s, c);
   const double shared_s = c.fetch_s;

@@ -26,8 +26,9 @@ Snapshot two_nodes() {
   Snapshot s;
   s.tokens = 8192, s.block_tokens = 512, s.block_bytes = 512ull * 327680;
   s.prefill = {prefill_node("p0"), prefill_node("p1")};
-  s.holders = {{"p0", 0, 0, 0, 0}, {"p1", 0, 0, 0, 0}};
-  s.decode = {{"d0", 0, 0, 1'000'000, paper_cost(), true}, {"d1", 0, 0, 1'000'000, paper_cost(), true}};
+  s.add_holder("p0"), s.add_holder("p1");
+  s.decode = {{.capacity_tokens = 1'000'000, .cost = paper_cost(), .name = "d0"},
+              {.capacity_tokens = 1'000'000, .cost = paper_cost(), .name = "d1"}};
   return s;
 }
 
