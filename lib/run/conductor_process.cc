@@ -22,6 +22,7 @@
 #include "run/key_file.h"
 #include "run/profile.h"
 #include "run/run_flags.h"
+#include "run/sched_flags.h"
 
 namespace mc::run {
 namespace {
@@ -86,6 +87,8 @@ class ConductorProcess {
       machine.sched.ttft_slo_s = to_seconds(args_.duration(flags::kTtftSlo));
     if (args_.present(flags::kTbtSlo) && !admit_all)
       machine.sched.tbt_slo_s = to_seconds(args_.duration(flags::kTbtSlo));
+    MC_CHECK(check_sched_flags(args_, *machine.sched.admission));
+    read_sched_flags(args_, machine.sched);
     MC_CHECK(read_hold(machine));
     machine.seed = args_.count(flags::kSeed);
     MC_TRY(config, model::read_config(directory));

@@ -114,6 +114,7 @@ Json Frontend::explanation(const node::Conductor::Explanation& e, const node::Su
     row.set("fetch_from", c.holder < 0 ? "" : e.snapshot.holder_names[static_cast<size_t>(c.holder)]);
     row.set("fetch_blocks", c.fetch_blocks).set("wait_ms", c.wait_s * 1e3).set("queue_ms", c.queue_s * 1e3);
     row.set("fetch_ms", c.fetch_s * 1e3).set("prefill_ms", c.prefill_s * 1e3).set("ttft_ms", c.ttft_s * 1e3);
+    row.set("slow_start_ms", c.handicap_s * 1e3);
     row.set("verdict", static_cast<int>(i) == p.candidate ? "winner" : p.candidate < 0 ? "rejected" : "slower");
     candidates.push(std::move(row));
   }

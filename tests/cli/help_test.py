@@ -153,6 +153,37 @@ class Refusals(unittest.TestCase):
         for shape in ("2x", "p", "0p0d", "1p", "1d", "1p1p1d", "999p1d", "1p1d "):
             self.refused("MC1002", 2, "mc-conductor", "--local", shape, "--print-commands")
 
+    def test_what_admission_does_not_look_at_is_refused_and_so_are_values_out_of_range(self):
+        if "mc-conductor" not in TOOLS:
+            self.skipTest("mc-conductor is not built")
+        check = ["mc-conductor", "--http", "127.0.0.1:0", "--check"]
+        for words, what in (
+            (["--slack", "0"], "'0' is not above 0"),
+            (["--slack", "nan"], "--slack"),
+            (["--slow-start", "-1s"], "--slow-start"),
+            (["--t-d", "soon"], "--t-d"),
+            (["--aggregate", "sum"], "mean|max"),
+            (["--t-d", "5s"], "--t-d 5s is of --admission predict; it is committed here"),
+            (["--aggregate", "max", "--admission", "early"], "--admission predict; it is early here"),
+            (["--slack", "1.2", "--admission", "none"], "choose --admission early"),
+            (["--slack", "1.2", "--admission", "baseline"], "early, predict, committed, goodput"),
+        ):
+            self.assertIn(what, self.refused("MC1002", 2, *check, *words))
+        with tempfile.TemporaryDirectory(prefix="mct-help-") as folder:
+            words = [
+                "--admission",
+                "predict",
+                "--t-d",
+                "5s",
+                "--slack",
+                "1.2",
+                "--aggregate",
+                "max",
+                "--slow-start",
+                "1m",
+            ]
+            code, _, err = cluster.run(*check, *words, env=clean_environment(MCT_RUN_DIR=folder))
+        self.assertEqual(code, 0, err)
 
     def test_what_the_environment_says_of_transfers_reaches_the_workers_of_a_local_cluster(self):
         if not {"mc-conductor", "mc-prefill", "mc-decode"} <= set(TOOLS):

@@ -2,11 +2,14 @@
 #pragma once
 
 #include "base/common_flags.h"
+#include "run/sched_flags.h"
 #include "sim/trace.h"
 #include "verbs.h"
 
 namespace mc::bench {
 namespace sim_flags {
+
+using flags::kAggregate, flags::kDecodeTime, flags::kSlack, flags::kSlowStart;
 
 inline constexpr Flag kRules{.name = "rules",
                              .kind = FlagKind::choice,
@@ -68,16 +71,6 @@ inline constexpr Flag kAdmission{.name = "admission",
                                  .value = "A,A",
                                  .fallback = "none",
                                  .help = "who is turned away: none, baseline, early, predict, committed, goodput"};
-inline constexpr Flag kDecodeTime{.name = "t-d",
-                                  .kind = FlagKind::duration,
-                                  .value = "T",
-                                  .fallback = "20s",
-                                  .help = "admission predict: how long a request is taken to decode; 0 learns it"};
-inline constexpr Flag kSlack{.name = "slack",
-                             .kind = FlagKind::number,
-                             .value = "X",
-                             .fallback = "1",
-                             .help = "admission early and predict: reject above X times the TBT bound"};
 inline constexpr Flag kLimit{.name = "limit",
                              .kind = FlagKind::count,
                              .value = "N",
@@ -87,12 +80,6 @@ inline constexpr Flag kLimit{.name = "limit",
 inline constexpr Flag kSaveRequests{
     .name = "save-requests", .value = "FILE", .help = "each request's fate as a line of JSON"};
 
-inline constexpr Flag kAggregate{.name = "aggregate",
-                                 .kind = FlagKind::choice,
-                                 .value = "A",
-                                 .fallback = "mean",
-                                 .help = "admission predict: over decode nodes",
-                                 .choices = "mean|max"};
 inline constexpr Flag kProfile{.name = "profile",
                                .value = "P",
                                .fallback = "a800-llama3-70b",
@@ -140,11 +127,6 @@ inline constexpr Flag kJoinStall{.name = "join-stall",
                                  .fallback = "profile",
                                  .help = "by which a request that joins a batch lengthens its step",
                                  .choices = "profile"};
-inline constexpr Flag kSlowStart{.name = "slow-start",
-                                 .kind = FlagKind::duration,
-                                 .value = "T",
-                                 .fallback = "0s",
-                                 .help = "for so long a new node gets less than its share"};
 inline constexpr Flag kFail{.name = "fail",
                             .kind = FlagKind::list,
                             .value = "N@T,N@T",

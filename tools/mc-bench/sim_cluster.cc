@@ -48,11 +48,7 @@ Result<void> read_sched(const cli::Args& args, sim::ClusterOptions& out) {
   if (!(out.sched.threshold >= 0)) return user_error(err::kBadValue, "--theta must be at least 0", "--theta");
   out.sched.ttft_slo_s = to_seconds(args.duration(kTtftSlo));
   out.sched.tbt_slo_s = to_seconds(args.duration(kTbtSlo));
-  out.sched.slow_start_s = to_seconds(args.duration(kSlowStart));
-  out.sched.admitting.decode_s = to_seconds(args.duration(kDecodeTime));
-  out.sched.admitting.aggregate = args.text(kAggregate) == "max" ? sched::Aggregate::max : sched::Aggregate::mean;
-  MC_TRY(slack, positive(args, kSlack));
-  out.sched.admitting.slack = slack;
+  run::read_sched_flags(args, out.sched);
   return {};
 }
 

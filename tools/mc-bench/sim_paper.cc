@@ -74,8 +74,7 @@ Result<sim::PaperOverloadOptions> read_admission(const cli::Args& args, const si
     return user_error(err::kBadValue, "--rules paper has one --admission: none, baseline, early or predict",
                       "--admission");
   out.decode_s = to_seconds(args.duration(kDecodeTime));
-  MC_TRY(slack, positive(args, kSlack));
-  out.slack = slack;
+  out.slack = args.number(kSlack);
   if (out.admission != Admission::none && options.decode_nodes == 0)
     return user_error(err::kBadValue, "--admission " + name + " needs decode nodes, as in --cluster 8p2d", "--cluster");
   return out;

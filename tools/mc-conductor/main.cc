@@ -7,6 +7,7 @@
 #include "run/conductor_process.h"
 #include "run/conductor_verbs.h"
 #include "run/run_flags.h"
+#include "run/sched_flags.h"
 
 using namespace mc;
 
@@ -17,6 +18,10 @@ constexpr Flag kAttention = by_name(flags::kAttention), kDtype = by_name(flags::
                kWeightDtype = by_name(flags::kWeightDtype), kThreads = by_name(flags::kThreads),
                kKernels = by_name(flags::kKernels), kKvMem = by_name(flags::kKvMem),
                kChunkTokens = by_name(flags::kChunkTokens);
+constexpr Flag kDieWithParent = by_name(flags::kDieWithParent);
+// A cluster learns how long its requests decode; a trace is compared with the papers.
+constexpr Flag kDecodeTime =
+    with_default(flags::kDecodeTime, "0s", "admission predict: how long a request decodes; 0 learns it");
 
 constexpr const Flag* kFlags[] = {
     &flags::kLocal,
@@ -31,6 +36,10 @@ constexpr const Flag* kFlags[] = {
     &flags::kFetchRule,
     &flags::kFetchThreshold,
     &flags::kAdmission,
+    &kDecodeTime,
+    &flags::kSlack,
+    &flags::kAggregate,
+    &flags::kSlowStart,
     &flags::kHold,
     &flags::kHoldOrder,
     &flags::kApiKeys,
@@ -53,7 +62,7 @@ constexpr const Flag* kFlags[] = {
     &flags::kRunner,
     &flags::kReadyFile,
     &flags::kDrainTimeout,
-    &flags::kDieWithParent,
+    &kDieWithParent,
     &flags::kConfig,
     &flags::kSeed,
     &flags::kLogLevel,

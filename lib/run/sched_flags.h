@@ -1,0 +1,48 @@
+// Flags of placement and admission that the conductor and `mc-bench sim` share: what was tried on a trace is typed the
+// same in production.
+#pragma once
+
+#include "base/cli.h"
+#include "sched/policy.h"
+
+namespace mc {
+
+namespace flags {
+
+/// --slack: above 0.
+Result<void> check_slack(std::string_view value);
+
+inline constexpr Flag kDecodeTime{.name = "t-d",
+                                  .kind = FlagKind::duration,
+                                  .value = "T",
+                                  .fallback = "20s",
+                                  .help = "admission predict: how long a request is taken to decode; 0 learns it"};
+inline constexpr Flag kSlack{.name = "slack",
+                             .kind = FlagKind::number,
+                             .value = "X",
+                             .fallback = "1",
+                             .help = "admission at arrival: reject above X times the TBT bound",
+                             .check = check_slack};
+inline constexpr Flag kAggregate{.name = "aggregate",
+                                 .kind = FlagKind::choice,
+                                 .value = "A",
+                                 .fallback = "mean",
+                                 .help = "admission predict: over decode nodes",
+                                 .choices = "mean|max"};
+inline constexpr Flag kSlowStart{.name = "slow-start",
+                                 .kind = FlagKind::duration,
+                                 .value = "T",
+                                 .fallback = "0s",
+                                 .help = "for so long a new node gets less than its share"};
+
+}  // namespace flags
+
+namespace run {
+
+/// What these four say.
+void read_sched_flags(const cli::Args& args, sched::Options& out);
+/// One of them was given that `admission` does not look at.
+Result<void> check_sched_flags(const cli::Args& args, const sched::Admission& admission);
+
+}  // namespace run
+}  // namespace mc
