@@ -24,7 +24,6 @@ void Conductor::handle(const Event& event, TimePoint now, Actions& out) {
   } else if (const auto* cancel = std::get_if<ClientCancel>(&event)) {
     const auto it = requests_.find(cancel->req);
     if (it == requests_.end()) return;
-    ++stats_.cancelled;
     cancel_workers(it->second, cancel->reason, out);
     Reply reply;
     reply.kind = Reply::Kind::finished;
@@ -35,52 +34,25 @@ void Conductor::handle(const Event& event, TimePoint now, Actions& out) {
     if (node && node->instance == lost->instance) lose(lost->node, lost->why, now, out);
   } else if (std::holds_alternative<Tick>(event)) {
     std::vector<std::string> silent;
-    for (const auto& [name, node] : nodes_)
-      if (now - node.heard > options_.dead_after) silent.push_back(name);
-    for (const auto& name : silent) lose(name, "no heartbeat", now, out);
-    std::vector<RequestId> late, unplaceable, expired;
-    for (const auto& [id, r] : requests_) {
-      if (now >= r.deadline)
-        late.push_back(id);
-      else if (r.held && now >= r.expires)
-        expired.push_back(id);
-      else if (!r.placed && now >= r.parked_until)  // held ones too
-        unplaceable.push_back(id);
-    }
-    for (const auto& id : late) {
-      Request& r = requests_.at(id);
-      cancel_workers(r, "deadline", out);
-      fail(r, Reply::Kind::failed, "deadline_exceeded", stage_of(r),
-           "deadline of " + std::to_string(r.submit.deadline / 1ms) + " ms passed in stage " + stage_of(r), now, out);
-    }
-    end_late_copies(now);
-    for (const auto& id : expired) refuse_late(requests_.at(id), now, out);
-    for (const auto& id : unplaceable) {
-      Request& r = requests_.at(id);
-      std::string reason = unready(r.submit.model);
-      if (reason.empty()) reason = "no_decode";
-      if (r.held) {
-        fail(r, Reply::Kind::rejected, reason, "route",
-             "it waited for its turn, and no node that may take it was there for " +
-                 std::to_string(options_.park_max / 1ms) + " ms",
-             now, out);
-        continue;
+    if (now >= silence_at_) {
+      silence_at_ = kNever;
+      for (const auto& [name, node] : nodes_) {
+        if (now - node.heard > options_.dead_after) silent.push_back(name);
+        silence_at_ = std::min(silence_at_, node.heard + options_.dead_after + 1ms);
       }
-      fail(r, Reply::Kind::failed, reason, stage_of(r), "no node took the request again after " + r.avoid + " failed",
-           now, out);
     }
+    for (const auto& name : silent) lose(name, "no heartbeat", now, out);
+    end_due(now, out);
+    end_late_copies(now);
   }
   if (nodes_changed_) bound_held(now);
   if (!fair_.empty() && (look_at_held_ || now >= next_turn_)) serve_held(now, out);
 }
 
 TimePoint Conductor::next_wakeup() const {
-  TimePoint at = fair_.empty() ? kNever : next_turn_;
-  for (const auto& [name, node] : nodes_) at = std::min(at, node.heard + options_.dead_after + 1ms);
+  TimePoint at = std::min(silence_at_, fair_.empty() ? kNever : next_turn_);
   for (const auto& [number, copy] : copying_) at = std::min(at, copy.until);
-  for (const auto& [id, r] : requests_)
-    at = std::min({at, r.deadline, r.placed ? kNever : r.parked_until, r.held ? r.expires : kNever});
-  return at;
+  return timers_.empty() ? at : std::min(at, timers_.begin()->first);
 }
 
 // Every unfinished, placed request is counted at its two nodes, and nothing else is; who is neither placed nor parked
@@ -94,6 +66,8 @@ void Conductor::check() const {
     prioritised += r.admitted && r.submit.priority != 0;
     admitted[r.tenant] += r.admitted;
   }
+  MC_ASSERT_EQ(stats_.submitted,
+               requests_.size() + stats_.finished + stats_.failed + stats_.rejected + stats_.cancelled);
   MC_ASSERT_EQ(held, fair_.size());
   MC_ASSERT_EQ(prioritised, prioritised_);
   for (uint32_t i = 0; i < admitted.size(); ++i) MC_ASSERT_EQ(admitted[i], fair_.unfinished(i));
@@ -125,6 +99,8 @@ void Conductor::check() const {
     MC_ASSERT(by_instance_.at(node.instance) == &node);
   }
   MC_ASSERT_EQ(by_instance_.size(), nodes_.size());
+  for (const auto& [name, node] : nodes_) MC_ASSERT(silence_at_ <= node.heard + options_.dead_after + 1ms);
+  check_aside();
   check_board();
 }
 
@@ -146,7 +122,9 @@ std::vector<std::string> Conductor::models() const {
 }
 
 uint32_t Conductor::context_tokens(const std::string& model) const {
-  uint32_t least = 0;
+  const auto [known, fresh] = contexts_.try_emplace(model, 0);
+  if (!fresh) return known->second;
+  uint32_t& least = known->second;
   for (const auto& [name, node] : nodes_) {
     if (node.hello.role == wire::Role::cache || (!model.empty() && node.hello.model != model)) continue;
     least = least == 0 ? node.hello.context_tokens : std::min(least, node.hello.context_tokens);
@@ -185,7 +163,15 @@ std::vector<Conductor::NodeStatus> Conductor::nodes(TimePoint now) const {
 Result<void> Conductor::drain(const std::string& name, bool on, Actions& out) {
   Node* node = find_node(name);
   if (!node) return Error{Code::not_found, "no node is called " + name + "; mc-conductor ps lists them"};
+  if (node->hello.role == wire::Role::stage) {
+    const std::string leader = name.substr(0, name.rfind('.'));
+    return Error{Code::invalid,
+                 name + " is a stage of the pipeline " + leader + ", which drains as a whole: drain " + leader};
+  }
+  if (!on && node->load.leaving)
+    return Error{Code::invalid, name + " was told to stop and drains by itself; start it again instead"};
   node->draining = on;
+  node->drain_known = true;
   board_stale_ = nodes_changed_ = true;
   room_changed();
   out.push_back(Send{name, node->instance, wire::Drain{on}});

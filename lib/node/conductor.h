@@ -14,6 +14,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,14 @@ struct ConductorOptions {
   sched::ReplicateOptions replicate;  // copies of hot prefixes ahead of demand
 };
 
+/// A bound that is predicted to be broken.
+struct Miss {
+  std::string bound;  // ttft | tbt | kv: the decode node's pages
+  double predicted_s = 0, allowed_s = 0;
+  double kv_tokens = 0, capacity_tokens = 0;
+  std::string text() const;
+};
+
 class Conductor final : public Machine {
  public:
   explicit Conductor(ConductorOptions options);
@@ -82,6 +91,8 @@ class Conductor final : public Machine {
   std::vector<std::string> models() const;
   /// Longest prompt + answer every node of the model holds; 0 = no such model.
   uint32_t context_tokens(const std::string& model) const;
+  /// Changes whenever a node came or went.
+  uint64_t memberships() const { return memberships_; }
 
   struct Explanation {
     sched::Snapshot snapshot;
@@ -97,18 +108,27 @@ class Conductor final : public Machine {
   };
   /// The decision `submit` would get now, without taking it.
   Explanation explain(const Submit& submit, TimePoint now);
-  /// Code::not_found when no node bears the name.
+  /// Code::not_found when no node bears the name; invalid for a stage, whose pipeline drains as a whole, and when the
+  /// drain of a node is to be taken back that was told to stop.
   Result<void> drain(const std::string& name, bool on, Actions& out);
 
+  /// Each request submitted is unfinished, or ended as one of finished, failed, rejected and cancelled.
   struct Stats {
     uint64_t submitted = 0, finished = 0, failed = 0, rejected = 0, cancelled = 0, retried = 0;
     uint64_t prompt_tokens = 0, cached_local = 0, cached_remote = 0, answer_tokens = 0;
-    std::map<std::string, uint64_t> reasons;                    // of failures and rejections
+    std::map<std::string, uint64_t> reasons;  // of failures and rejections
+    /// Rejected because a bound was predicted to be broken, by bound (Miss).
+    std::map<std::string, uint64_t> missed = {{"ttft", 0}, {"tbt", 0}, {"kv", 0}};
     uint64_t held_turn = 0, held_prefix = 0;                    // requests that waited here, and what for
     uint64_t copies = 0, copied_blocks = 0, copies_failed = 0;  // of hot prefixes
   };
   const Stats& stats() const { return stats_; }
   size_t held_count() const { return fair_.size(); }
+  /// Times that a held request was asked whether it can run now.
+  uint64_t held_asked() const { return fair_.pops(); }
+  size_t copying_count() const { return copying_.size(); }
+  /// Bytes that copies may read now.
+  double copy_budget_bytes(TimePoint now) const { return popularity_.budget_bytes(to_seconds(now - TimePoint{})); }
 
   /// Tenants by number; the first is whoever has no other.
   struct TenantStatus {
@@ -137,8 +157,9 @@ class Conductor final : public Machine {
     wire::Load load;
     TimePoint since{}, heard{};
     uint64_t heartbeats = 0;
-    bool draining = false;  // wanted; the node confirms with its heartbeat
-    sched::Cost announced;  // cost model it brought
+    bool draining = false;     // wanted; the node confirms with its heartbeat
+    bool drain_known = false;  // whether it drained when it came is known, or somebody has said what is wanted since
+    sched::Cost announced;     // cost model it brought
     sched::Predictor predictor;
     std::map<RequestId, double> queued;  // prefill seconds of requests placed here, not yet at first token
     TimePoint busy_until{};
@@ -173,6 +194,20 @@ class Conductor final : public Machine {
     double prefill_factor = 1, step_factor = 1;
   };
 
+  /// What must change before a held request can run.
+  struct Obstacle {
+    enum class Kind : uint8_t { none, members, pin, prefix, room } kind = Kind::none;
+    NodeId node;  // pin: the one it insists on; prefix: the one that computes it
+    auto operator<=>(const Obstacle&) const = default;
+  };
+  /// Held requests with one obstacle, by tenant in its order.
+  struct Aside {
+    std::map<uint32_t, std::map<sched::FairQueue::Key, RequestId>> members;
+    uint64_t seen = 0;                                // what change() was when all had been asked
+    uint64_t asking = 0;                              // what it was when they were last asked from the front
+    std::map<uint32_t, sched::FairQueue::Key> asked;  // up to whom, since then
+  };
+
   struct Request {
     Submit submit;
     uint32_t attempt = 0;
@@ -204,9 +239,11 @@ class Conductor final : public Machine {
     TimePoint expires = kNever;       // from then on it could not keep its TTFT promise
     TimePoint prefix_until = kNever;  // it waits for its prefix until then
     uint64_t prefix_left = 0;         // Node::left of who computes that, when it was looked at
-    uint64_t refused_at = 0;          // rooms_ when it found no place
-    uint64_t prepared_at = 0;         // memberships_ when its blocks were named
-    bool prefix_tried = false;        // and did so once
+    Obstacle aside;                   // what keeps it out of line
+    sched::FairQueue::Key aside_key;
+    TimePoint timer = kNever;   // in timers_; not later than due()
+    uint64_t prepared_at = 0;   // memberships_ when its blocks were named
+    bool prefix_tried = false;  // and did so once
   };
 
   // conductor_nodes.cc
@@ -244,6 +281,7 @@ class Conductor final : public Machine {
   void leave_prefill(Request& r, TimePoint now);
   void retry(Request& r, const std::string& stage, const std::string& code, const std::string& message,
              const NodeId& avoid, TimePoint now, Actions& out);
+  void park(Request& r, TimePoint now);
   void place_parked(TimePoint now, Actions& out);
 
   // conductor_board.cc
@@ -264,6 +302,8 @@ class Conductor final : public Machine {
 
   // conductor_hold.cc
   std::string pin_objection(const Submit& submit) const;
+  std::string pin_drained(const Submit& submit, std::string& code) const;
+  std::string length_objection(const Submit& submit) const;
   bool holding() const;
   std::optional<sched::FairQueue::Refusal> admit(Request& r, TimePoint now);
   void refuse_quota(Request& r, const sched::FairQueue::Refusal& refusal, TimePoint now, Actions& out);
@@ -272,7 +312,6 @@ class Conductor final : public Machine {
   sched::FairQueue::Entry entry_of(const Request& r) const;
   double ahead_s(const Request& r, TimePoint now) const;
   void serve_held(TimePoint now, Actions& out);
-  bool blocked(const Request& r, TimePoint now) const;
   bool has_nodes(const Request& r) const;
   void bound_held(TimePoint now);
   void room_changed();
@@ -282,6 +321,20 @@ class Conductor final : public Machine {
   void refuse_late(Request& r, TimePoint now, Actions& out);
   void plan_next_turn(TimePoint now);
   void remember_session(const Request& r);
+
+  // conductor_aside.cc
+  Obstacle obstacle_of(const Request& r, TimePoint now) const;
+  void set_aside(Request& r, sched::FairQueue::Entry entry, Obstacle obstacle);
+  void leave_aside(Request& r);
+  void recall(const RequestId& id);
+  bool is_open(const Obstacle& obstacle, const Aside& aside, TimePoint now) const;
+  uint64_t change_of(const Obstacle& obstacle) const;
+  bool recall_some(const Obstacle& obstacle, Aside& aside);
+  void recall_open(TimePoint now);
+  void check_aside() const;
+  TimePoint due(const Request& r) const;
+  void watch(Request& r);
+  void end_due(TimePoint now, Actions& out);
 
   // conductor_copies.cc
   void consider_copy(const Request& r, const sched::Snapshot& snapshot, const sched::Candidate& chosen, TimePoint now,
@@ -298,14 +351,16 @@ class Conductor final : public Machine {
   void on_first_token(const Received& event, const wire::FirstToken& first, TimePoint now, Actions& out);
   void on_tokens(const Received& event, const wire::Tokens& tokens, TimePoint now, Actions& out);
   void on_failed(const Received& event, const wire::Failed& message, TimePoint now, Actions& out);
+  void refuse_at_decode(Request& r, const wire::Failed& failed, TimePoint now, Actions& out);
   static std::string known_code(const std::string& code);
   void on_preempted(const Received& event, const wire::Preempted& preempted, TimePoint now, Actions& out);
   void give_token(Request& r, uint32_t index, uint32_t token, const wire::TokenLogprobs& logprobs,
                   const std::string& finish_reason, TimePoint now, Actions& out);
   void cancel_workers(const Request& r, const std::string& reason, Actions& out) const;
   void finish(Request& r, Reply reply, TimePoint now, Actions& out);
+  static Miss miss_of(const sched::Placement& placement);
   void fail(Request& r, Reply::Kind kind, std::string code, std::string stage, std::string message, TimePoint now,
-            Actions& out, double predicted_ms = 0, double allowed_ms = 0, double retry_s = 0);
+            Actions& out, const Miss& miss = {}, double retry_s = 0);
   std::string stage_of(const Request& r) const;
   Request* find(const RequestId& req, uint32_t attempt);
 
@@ -313,6 +368,7 @@ class Conductor final : public Machine {
   std::map<std::string, Node> nodes_;
   std::map<InstanceId, Node*> by_instance_;  // into nodes_, whose elements stay where they are
   mutable std::map<std::string, std::optional<kv::Namespace>> namespaces_;  // by model, as far as asked for
+  mutable std::map<std::string, uint32_t> contexts_;                        // likewise: context_tokens()
   std::map<RequestId, Request> requests_;
   kv::PrefixIndex index_;
   Board board_;
@@ -338,7 +394,11 @@ class Conductor final : public Machine {
   uint64_t rooms_ = 1;                      // times that a node got room, or came or went
   uint64_t memberships_ = 1;                // times that somebody came or went
   bool held_rest_ = false;                  // more of them wait to be asked than one event may
-  bool nodes_changed_ = false;              // some held requests may have no node left, or one again
+  std::map<Obstacle, Aside> asides_;
+  std::set<std::pair<TimePoint, RequestId>> prefix_ends_;  // Request::prefix_until of those that wait for a prefix
+  std::set<std::pair<TimePoint, RequestId>> timers_;       // when each request must be looked at, or earlier
+  TimePoint silence_at_ = kNever;                          // before that no node has been silent for too long
+  bool nodes_changed_ = false;                             // some held requests may have no node left, or one again
   // Where the last request of a session went; the oldest are forgotten.
   using SessionKey = std::pair<uint32_t, std::string>;
   std::map<SessionKey, std::pair<NodeId, uint64_t>> sessions_;

@@ -41,6 +41,24 @@ std::string Conductor::pin_objection(const Submit& submit) const {
   return "";
 }
 
+// Nobody knows when a drain is taken back: a request that insists on the node is told so at once.
+std::string Conductor::pin_drained(const Submit& submit, std::string& code) const {
+  for (const auto& [field, name] : {std::pair{"prefill", &submit.pin_prefill}, {"decode", &submit.pin_decode}}) {
+    const Node* node = name->empty() ? nullptr : find_node(*name);
+    if (!node || !node->draining) continue;
+    code = std::string("no_") + field;
+    return std::string("mc.pin.") + field + " names " + *name + ", which is draining and takes no new requests";
+  }
+  return "";
+}
+
+std::string Conductor::length_objection(const Submit& submit) const {
+  const uint32_t most = context_tokens(submit.model);
+  if (most == 0 || fits_context(submit.ids.size(), 0, submit.stopping.max_tokens, most)) return "";
+  return "prompt of " + std::to_string(submit.ids.size()) + " tokens; with its answer the nodes here hold " +
+         std::to_string(most) + ": shorten it, or raise their --kv-mem";
+}
+
 std::optional<sched::FairQueue::Refusal> Conductor::admit(Request& r, TimePoint now) {
   if (auto refused = fair_.admit(r.tenant, static_cast<double>(r.submit.ids.size()), seconds_of(now))) return refused;
   r.admitted = true;
@@ -52,13 +70,14 @@ std::string Conductor::quota_text(const Request& r, const sched::FairQueue::Refu
   const sched::Tenant& tenant = fair_.tenant(r.tenant);
   const auto whole = [](double v) { return std::to_string(static_cast<int64_t>(v)); };
   if (refusal.why == sched::FairQueue::Refusal::Why::requests)
-    return "tenant " + tenant.name + " has " + whole(refusal.level) + " unfinished requests, all that it may have";
+    return "tenant " + tenant.name + " has " + whole(refusal.level) +
+           " unfinished requests, all that it may have; each of n answers counts";
   return "tenant " + tenant.name + " has used its " + whole(tenant.tokens_per_s) +
          " tokens/s: " + whole(refusal.level) + " tokens are left, the prompt needs " + whole(refusal.needed);
 }
 
 void Conductor::refuse_quota(Request& r, const sched::FairQueue::Refusal& refusal, TimePoint now, Actions& out) {
-  fail(r, Reply::Kind::rejected, "tenant_quota", "route", quota_text(r, refusal), now, out, 0, 0, refusal.retry_s);
+  fail(r, Reply::Kind::rejected, "tenant_quota", "route", quota_text(r, refusal), now, out, {}, refusal.retry_s);
 }
 
 void Conductor::set_tenants(std::span<const sched::Tenant> tenants) {
@@ -123,16 +142,17 @@ void Conductor::hold(Request& r, TimePoint now, Actions& out) {
   r.work_s = dry.candidates[static_cast<size_t>(dry.candidate)].prefill_s;
   if (options.ttft_slo_s > 0 && options_.sched.admission != everybody) {
     const double predicted_s = ahead_s(r, now) + r.work_s;
-    if (!fair_.empty() && predicted_s > options.ttft_slo_s)
+    if (!fair_.empty() && predicted_s > options.ttft_slo_s) {
+      const Miss miss{"ttft", predicted_s, options.ttft_slo_s};
       return fail(r, Reply::Kind::rejected, "predicted_slo_miss", "route",
-                  "predicted " + std::to_string(predicted_s * 1e3) + " ms with " + std::to_string(fair_.size()) +
-                      " requests waiting, allowed " + std::to_string(options.ttft_slo_s * 1e3) + " ms",
-                  now, out, predicted_s * 1e3, options.ttft_slo_s * 1e3);
+                  miss.text() + " with " + std::to_string(fair_.size()) + " requests waiting", now, out, miss);
+    }
     r.expires = after(r.arrived, from_seconds(std::max(0.0, options.ttft_slo_s - r.work_s) + 1e-3));
   }
   r.held = true;
   r.prepared_at = memberships_;
   fair_.push(entry_of(r));
+  watch(r);
   look_at_held_ = true;
 }
 
@@ -158,33 +178,22 @@ void Conductor::bound_held(TimePoint now) {
   if (fair_.empty()) return;
   for (auto& [id, r] : requests_) {
     if (!r.held) continue;
-    if (has_nodes(r))
+    if (has_nodes(r)) {
       r.parked_until = kNever;
-    else if (r.parked_until == kNever)
-      r.parked_until = std::min(r.deadline, after(now, options_.park_max));
+      if (r.aside.kind == Obstacle::Kind::members) recall(id);
+    } else if (r.parked_until == kNever) {
+      park(r, now);
+    }
   }
-}
-
-// What is known without looking for a place: nothing changed since none was found, the pinned node is away or busy,
-// or the prefix is still being computed.
-bool Conductor::blocked(const Request& r, TimePoint now) const {
-  if (r.refused_at == rooms_ || r.parked_until != kNever) return true;
-  if (!r.submit.pin_prefill.empty()) {
-    const Node* pinned = find_node(r.submit.pin_prefill);
-    if (!pinned || pinned->draining || queue_of(*pinned, now) > to_seconds(options_.hold_lead)) return true;
-  }
-  if (r.prefix_until == kNever || now >= r.prefix_until) return false;
-  const Node* producer = find_node(r.journey.held_for.substr(std::string_view("prefix:").size()));
-  return producer && producer->left == r.prefix_left;
 }
 
 // Asks those whose turn it is, in order, while a node is about to be free. Who cannot use it (its node is busy, its
-// prefix is on its way) keeps its place, and the next one is asked; who is known to be unable gives its turn back at
-// once, so that however many of them there are, they hold up neither others nor their own tenant.
+// prefix is on its way) is set aside until that changes, so that however many of them there are, they hold up neither
+// others nor their own tenant, nor are they looked at again meanwhile.
 void Conductor::serve_held(TimePoint now, Actions& out) {
   if (now >= next_room_) ++rooms_;
   look_at_held_ = held_rest_ = false;
-  std::vector<sched::FairQueue::Entry> stay;
+  recall_open(now);
   uint32_t tries = 0;
   while (tries < kTriesMax && any_idle(now)) {
     auto next = fair_.pop(seconds_of(now));
@@ -196,9 +205,8 @@ void Conductor::serve_held(TimePoint now, Actions& out) {
       refuse_late(r, now, out);
       continue;
     }
-    if (blocked(r, now)) {
-      fair_.give_back(*next);
-      stay.push_back(std::move(*next));
+    if (Obstacle obstacle = obstacle_of(r, now); obstacle.kind != Obstacle::Kind::none) {
+      set_aside(r, std::move(*next), std::move(obstacle));
       continue;
     }
     // Its blocks may be called otherwise by the nodes that are here now.
@@ -206,12 +214,12 @@ void Conductor::serve_held(TimePoint now, Actions& out) {
     r.held = false;
     if (place(r, now, out, true)) continue;
     r.held = true;
-    r.refused_at = rooms_;
     ++tries;
-    stay.push_back(std::move(*next));
+    Obstacle obstacle = obstacle_of(r, now);
+    if (obstacle.kind == Obstacle::Kind::none) obstacle.kind = Obstacle::Kind::room;
+    set_aside(r, std::move(*next), std::move(obstacle));
   }
-  held_rest_ = tries == kTriesMax && !fair_.empty();
-  while (!stay.empty()) fair_.put_back(std::move(stay.back())), stay.pop_back();
+  held_rest_ |= tries == kTriesMax && fair_.aside() < fair_.size();
   look_at_held_ = false;
   plan_next_turn(now);
 }
@@ -224,17 +232,14 @@ void Conductor::plan_next_turn(TimePoint now) {
     const TimePoint idle_at = node.busy_until - options_.hold_lead;
     if (idle_at > now) next_room_ = std::min(next_room_, idle_at + 1us);
   }
-  for (const auto& [id, r] : requests_)
-    if (r.held && r.prefix_until > now) next_room_ = std::min(next_room_, r.prefix_until);
+  if (!prefix_ends_.empty()) next_room_ = std::min(next_room_, std::max(prefix_ends_.begin()->first, now + 1us));
   next_turn_ = held_rest_ ? std::min(next_room_, now + 1ms) : next_room_;
 }
 
 void Conductor::refuse_late(Request& r, TimePoint now, Actions& out) {
-  const double allowed_s = options_for(r).ttft_slo_s, predicted_s = to_seconds(now - r.arrived) + r.work_s;
-  fail(r, Reply::Kind::rejected, "predicted_slo_miss", "route",
-       "its turn did not come in time: predicted " + std::to_string(predicted_s * 1e3) + " ms, allowed " +
-           std::to_string(allowed_s * 1e3) + " ms",
-       now, out, predicted_s * 1e3, allowed_s * 1e3);
+  const Miss miss{"ttft", to_seconds(now - r.arrived) + r.work_s, options_for(r).ttft_slo_s};
+  fail(r, Reply::Kind::rejected, "predicted_slo_miss", "route", "its turn did not come in time: " + miss.text(), now,
+       out, miss);
 }
 
 // Computing a prefix again while a node is at it takes work from others; waiting for it makes this request late, by

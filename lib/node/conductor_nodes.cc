@@ -96,6 +96,7 @@ const kv::Namespace* Conductor::namespace_of(const std::string& model) const {
 void Conductor::membership_changed() {
   board_stale_ = nodes_changed_ = true;
   namespaces_.clear();
+  contexts_.clear();
   ++memberships_;
   room_changed();
 }
@@ -138,10 +139,14 @@ void Conductor::on_heartbeat(Node& node, const wire::Heartbeat& beat, TimePoint 
   node.load = beat.load;
   ++node.heartbeats;
   out.push_back(Send{node.name, node.instance, wire::HeartbeatAck{true}});
-  if (node.draining && !beat.load.draining) out.push_back(Send{node.name, node.instance, wire::Drain{true}});
-  if (beat.load.draining && !node.draining) {  // a node told to stop drains by itself
+  // What was ordered holds, whatever became of the order. A conductor that is new to the node takes over what it finds.
+  const bool found = beat.load.leaving || (!node.drain_known && beat.load.draining);
+  node.drain_known = true;
+  if (found && !node.draining) {
     node.draining = true;
     board_stale_ = nodes_changed_ = true;
+  } else if (node.draining != beat.load.draining && !beat.load.leaving) {
+    out.push_back(Send{node.name, node.instance, wire::Drain{node.draining}});
   }
   if (beat.peers_version != peers_version_) out.push_back(Send{node.name, node.instance, peers()});
   if (index_.seq(node.ordinal) < beat.event_seq || index_.needs_snapshot(node.ordinal)) ask_sync(node, now, out);
@@ -258,6 +263,7 @@ void Conductor::on_hello(const Received& event, const wire::Hello& hello, TimePo
   node.predictor = sched::Predictor(node.announced);
   nodes_[name] = std::move(node);
   by_instance_[event.instance] = &nodes_[name];
+  silence_at_ = std::min(silence_at_, now + options_.dead_after + 1ms);
   membership_changed();
   out.push_back(Send{event.from, event.instance,
                      wire::Welcome{name, static_cast<uint32_t>(options_.heartbeat / 1ms),

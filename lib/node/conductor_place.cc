@@ -34,6 +34,7 @@ void Conductor::on_submit(const Submit& submit, TimePoint now, Actions& out) {
   r.submit = submit;
   r.arrived = now;
   r.deadline = after(now, std::min(submit.deadline, options_.deadline_max));
+  watch(r);
   r.tenant = fair_.find(submit.tenant);  // whoever is turned away is so as its tenant
   ++tenant_counts_.at(r.tenant).submitted;
   std::string reason = unready(submit.model);
@@ -45,6 +46,10 @@ void Conductor::on_submit(const Submit& submit, TimePoint now, Actions& out) {
   reason = pin_objection(submit);
   if (!reason.empty() || !prepare(r, reason))
     return fail(r, Reply::Kind::rejected, "invalid", "route", reason, now, out);
+  if (std::string why = length_objection(submit); !why.empty())
+    return fail(r, Reply::Kind::rejected, "context_length_exceeded", "route", std::move(why), now, out);
+  if (std::string why = pin_drained(submit, reason); !why.empty())
+    return fail(r, Reply::Kind::rejected, reason, "route", std::move(why), now, out);
   if (const auto refused = admit(r, now)) return refuse_quota(r, *refused, now, out);
   stats_.prompt_tokens += submit.ids.size();
   if (holding()) return hold(r, now, out);
@@ -91,7 +96,7 @@ bool Conductor::place(Request& r, TimePoint now, Actions& out, bool idle_only) {
   sched::place(snapshot, *options_.policy, options, rng_, placement);
   if (idle_only && placement.reason == "no_prefill") return false;
   if (idle_only && placement.reason == "no_decode") {  // decode may come back, as for one that ran already
-    if (r.parked_until == kNever) r.parked_until = std::min(r.deadline, after(now, options_.park_max));
+    if (r.parked_until == kNever) park(r, now);
     return false;
   }
   // Whether decode has room may change before the request would be late.
@@ -106,15 +111,13 @@ bool Conductor::place(Request& r, TimePoint now, Actions& out, bool idle_only) {
   }
   if (r.attempt > 0 && placement.reason != "predicted_slo_miss") {
     // It ran once already: wait for a node to come back rather than lose what the client has.
-    r.parked_until = std::min(r.deadline, after(now, options_.park_max));
+    park(r, now);
     return true;
   }
-  std::string message = placement.reason == "predicted_slo_miss"
-                            ? "predicted " + std::to_string(placement.predicted_s * 1e3) + " ms, allowed " +
-                                  std::to_string(placement.allowed_s * 1e3) + " ms"
-                            : "no node can take the request: " + placement.reason;
-  fail(r, Reply::Kind::rejected, placement.reason, "route", std::move(message), now, out, placement.predicted_s * 1e3,
-       placement.allowed_s * 1e3);
+  const bool missed = placement.reason == "predicted_slo_miss";
+  const Miss miss = missed ? miss_of(placement) : Miss{};
+  fail(r, Reply::Kind::rejected, placement.reason, "route",
+       missed ? miss.text() : "no node can take the request: " + placement.reason, now, out, miss);
   return true;
 }
 
@@ -214,16 +217,23 @@ void Conductor::unplace(Request& r, TimePoint now) {
 void Conductor::retry(Request& r, const std::string& stage, const std::string& code, const std::string& message,
                       const NodeId& avoid, TimePoint now, Actions& out) {
   if (r.placed) unplace(r, now);
-  r.avoid = avoid;
+  // Where it must go is not avoided: it would find no node at all.
+  r.avoid = avoid == r.submit.pin_prefill || avoid == r.submit.pin_decode ? NodeId() : avoid;
   r.early.clear();
   if (++r.failures >= options_.attempts_max) return fail(r, Reply::Kind::failed, code, stage, message, now, out);
   ++stats_.retried;
   std::string reason;
   if (!prepare(r, reason)) {
-    r.parked_until = std::min(r.deadline, after(now, options_.park_max));
+    park(r, now);
     return;
   }
   (void)place(r, now, out);
+}
+
+// It waits for a node to come back.
+void Conductor::park(Request& r, TimePoint now) {
+  r.parked_until = std::min(r.deadline, after(now, options_.park_max));
+  watch(r);
 }
 
 void Conductor::place_parked(TimePoint now, Actions& out) {
@@ -243,6 +253,9 @@ Conductor::Explanation Conductor::explain(const Submit& submit, TimePoint now) {
   r.arrived = now;
   e.placement.reason = unready(submit.model);
   e.objection = pin_objection(submit);
+  std::string code;
+  if (e.objection.empty()) e.objection = length_objection(submit);
+  if (e.objection.empty()) e.objection = pin_drained(submit, code);
   std::string reason;
   if (!e.objection.empty() || !prepare(r, reason)) return e;
   r.tenant = fair_.find(submit.tenant);

@@ -1,6 +1,7 @@
 // Following a request: tokens in order to the client, failures to a retry or an error with the stage.
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/assert.h"
 #include "node/conductor.h"
@@ -132,8 +133,7 @@ void Conductor::on_failed(const Received& event, const wire::Failed& message, Ti
   const NodeId blamed = refused || event.instance == r->decode_instance ? r->decode : r->prefill;
   cancel_workers(*r, "superseded", out);
   if (refused && failed.code == "predicted_slo_miss" && r->answer.empty() && r->attempt >= 2)
-    return fail(*r, Reply::Kind::rejected, failed.code, failed.stage, failed.message, now, out, failed.predicted_ms,
-                failed.allowed_ms);
+    return refuse_at_decode(*r, failed, now, out);
   if (refused && failed.code == "too_long")
     return fail(*r, Reply::Kind::failed, "context_length_exceeded", failed.stage, failed.message, now, out);
   if (failed.retryable) return retry(*r, failed.stage, failed.code, failed.message, blamed, now, out);
@@ -150,7 +150,7 @@ void Conductor::on_preempted(const Received& event, const wire::Preempted& preem
   r->early.clear();
   std::string reason;
   if (!prepare(*r, reason)) {
-    r->parked_until = std::min(r->deadline, after(now, options_.park_max));
+    park(*r, now);
     return;
   }
   ++stats_.retried;
@@ -166,14 +166,20 @@ void Conductor::cancel_workers(const Request& r, const std::string& reason, Acti
 
 void Conductor::finish(Request& r, Reply reply, TimePoint now, Actions& out) {
   if (r.placed) unplace(r, now);
-  if (r.held) fair_.erase(r.submit.req);
+  if (r.held) {
+    leave_aside(r);
+    fair_.erase(r.submit.req);
+  }
+  timers_.erase({r.timer, r.submit.req});
   if (r.admitted) {
     fair_.leave(r.tenant);
     if (reply.kind == Reply::Kind::rejected && r.attempt == 0)  // before any work was spent on it
       fair_.refund(r.tenant, static_cast<double>(r.submit.ids.size()), to_seconds(now - TimePoint{}));
   }
   prioritised_ -= r.admitted && r.submit.priority != 0;
-  if (reply.kind == Reply::Kind::finished) {
+  if (reply.kind == Reply::Kind::finished && reply.finish_reason == "abort") {
+    ++stats_.cancelled;  // how long the answer would have been is not known
+  } else if (reply.kind == Reply::Kind::finished) {
     ++stats_.finished;
     lengths_.observe(static_cast<uint32_t>(r.answer.size()));
     if (r.answer.size() > 1) lengths_.observe_seconds(to_seconds(now - r.first_token_at));
@@ -186,17 +192,44 @@ void Conductor::finish(Request& r, Reply reply, TimePoint now, Actions& out) {
   requests_.erase(id);
 }
 
+// Decode nodes look at TBT alone.
+void Conductor::refuse_at_decode(Request& r, const wire::Failed& failed, TimePoint now, Actions& out) {
+  const Miss miss{"tbt", failed.predicted_ms * 1e-3, failed.allowed_ms * 1e-3};
+  fail(r, Reply::Kind::rejected, failed.code, failed.stage, miss.text() + " on " + r.decode + ", after its prefill",
+       now, out, miss);
+}
+
+Miss Conductor::miss_of(const sched::Placement& placement) {
+  const sched::Verdict& v = placement.verdict;
+  if (v.capacity_tokens > 0 && v.predicted_s <= v.allowed_s)
+    return {.bound = "kv", .kv_tokens = v.kv_tokens, .capacity_tokens = v.capacity_tokens};
+  return {v.stage == "prefill" ? "ttft" : "tbt", v.predicted_s, v.allowed_s};
+}
+
+std::string Miss::text() const {
+  const auto ms = [](double seconds) {
+    const auto tenths = static_cast<int64_t>(std::llround(std::min(seconds, 1e9) * 1e4));
+    return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " ms";
+  };
+  const auto whole = [](double tokens) { return std::to_string(static_cast<int64_t>(tokens)); };
+  if (bound == "kv")
+    return "predicted " + whole(kv_tokens) + " tokens of KV on the decode node, room for " + whole(capacity_tokens);
+  return (bound == "ttft" ? "predicted TTFT " : "predicted TBT ") + ms(predicted_s) + ", allowed " + ms(allowed_s);
+}
+
 void Conductor::fail(Request& r, Reply::Kind kind, std::string code, std::string stage, std::string message,
-                     TimePoint now, Actions& out, double predicted_ms, double allowed_ms, double retry_s) {
+                     TimePoint now, Actions& out, const Miss& miss, double retry_s) {
   if (kind == Reply::Kind::rejected) ++tenant_counts_.at(r.tenant).rejected;
   ++(kind == Reply::Kind::rejected ? stats_.rejected : stats_.failed);
   ++stats_.reasons[code];
   Reply reply;
   reply.kind = kind;
-  reply.predicted_ms = predicted_ms;
-  reply.allowed_ms = allowed_ms;
+  reply.bound = miss.bound;
+  reply.predicted_ms = miss.predicted_s * 1e3;
+  reply.allowed_ms = miss.allowed_s * 1e3;
+  if (!miss.bound.empty()) ++stats_.missed[miss.bound];
   if (kind == Reply::Kind::rejected) {
-    const double over_s = retry_s > 0 ? retry_s : (predicted_ms - allowed_ms) * 1e-3;
+    const double over_s = retry_s > 0 ? retry_s : miss.predicted_s - miss.allowed_s;
     reply.retry_after = from_seconds(std::max(1.0, over_s));
   }
   reply.code = std::move(code);

@@ -93,7 +93,8 @@ void Decode::on_offer(const Received& event, const wire::KvOffer& offer, TimePoi
   if (ns.id() != spec.ns) return refuse(*r, "layout", 0, 0, out);
   if (draining_) return refuse(*r, "draining", 0, 0, out);
   // The first answer token needs a row too, so a prompt that fills the pool exactly does not fit.
-  if (spec.ids.empty() || spec.resumed > spec.ids.size() || spec.ids.size() >= options_.context_tokens ||
+  if (spec.ids.empty() || spec.resumed > spec.ids.size() ||
+      !fits_context(spec.ids.size(), spec.resumed, spec.stopping.max_tokens, options_.context_tokens) ||
       kv::blocks_for(spec.ids.size() + 1, bt) > options_.page_count)
     return refuse(*r, "too_long", static_cast<double>(spec.ids.size()), options_.context_tokens, out);
   if (waiting_offers_.size() >= decode_.waiting_max) return refuse(*r, "queue_full", 0, 0, out);

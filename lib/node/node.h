@@ -246,6 +246,7 @@ struct Reply {
   std::string code;  // failed, rejected: deadline_exceeded, predicted_slo_miss, no_prefill, ...
   std::string stage;
   std::string message;
+  std::string bound;  // predicted_slo_miss: ttft or tbt, with its numbers; or kv: the decode node's pages
   double predicted_ms = 0, allowed_ms = 0;
   Duration retry_after{};
   Journey journey;

@@ -102,7 +102,8 @@ void Prefill::on_start(const Received& event, const wire::PrefillStart& start, T
                 "request id of " + std::to_string(spec.req.size()) + " bytes, 1 to " +
                     std::to_string(wire::kNotifyRequestBytes) + " fit a notify",
                 false, now, out);
-  if (spec.ids.empty() || spec.resumed > spec.ids.size() || spec.ids.size() >= options_.context_tokens)
+  if (spec.ids.empty() || spec.resumed > spec.ids.size() ||
+      !fits_context(spec.ids.size(), spec.resumed, spec.stopping.max_tokens, options_.context_tokens))
     return fail(*r, "queue", "invalid",
                 "prompt of " + std::to_string(spec.ids.size()) + " tokens, this node holds " +
                     std::to_string(options_.context_tokens),

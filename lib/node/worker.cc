@@ -8,6 +8,10 @@
 
 namespace mc::node {
 
+bool fits_context(size_t ids, uint32_t resumed, uint32_t max_tokens, uint32_t context_tokens) {
+  return ids < context_tokens || (ids == context_tokens && resumed + 1 >= max_tokens);
+}
+
 Worker::Worker(WorkerOptions options) : options_(std::move(options)), name_(options_.name), rng_(options_.seed) {
   if (options_.page_count == 0) return;
   shelf_ = std::make_unique<Shelf>(options_.layout, options_.page_count, options_.page_count, log_);
@@ -83,6 +87,7 @@ wire::Load Worker::load() const {
     load.leases += shelf->leases.size();
   }
   load.draining = draining_;
+  load.leaving = leaving_;
   load.last_error = last_error_;
   fill_load(load);
   return load;
@@ -200,7 +205,8 @@ bool Worker::on_conductor(const Received& event, TimePoint now, Actions& out) {
     return true;
   }
   if (const auto* peers = std::get_if<wire::Peers>(&event.message)) return on_peers(*peers, now, out), true;
-  if (const auto* drain = std::get_if<wire::Drain>(&event.message)) return draining_ = drain->on, beat_at_ = now, true;
+  if (const auto* drain = std::get_if<wire::Drain>(&event.message))
+    return draining_ = drain->on || leaving_, beat_at_ = now, true;
   if (std::holds_alternative<wire::IndexSync>(event.message)) return send_snapshot(out), true;
   return false;
 }

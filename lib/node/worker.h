@@ -64,6 +64,10 @@ struct WorkerOptions {
   uint64_t seed = 0;
 };
 
+/// Whether a context holds `ids`, a prompt and the `resumed` tokens of its answer so far, and the next token, which
+/// needs no place when it is the last of `max_tokens`: nothing is computed with it.
+bool fits_context(size_t ids, uint32_t resumed, uint32_t max_tokens, uint32_t context_tokens);
+
 class Worker : public Machine {
  public:
   explicit Worker(WorkerOptions options);
@@ -79,7 +83,7 @@ class Worker : public Machine {
   const wire::Refused* refused() const { return refused_ ? &*refused_ : nullptr; }
   const std::map<std::string, wire::Peer>& peers() const { return peers_; }
   /// No new requests from now on; those here finish (SIGTERM). The heartbeat tells the conductor.
-  void start_draining() { draining_ = true; }
+  void start_draining() { leaving_ = draining_ = true; }
   /// Leaves the cluster: everything here ends, the conductor is told.
   void leave(TimePoint now, Actions& out);
   wire::Load load() const;
@@ -180,6 +184,7 @@ class Worker : public Machine {
   Duration beat_every_ = 200ms, dead_after_ = 1s;
   std::optional<wire::Refused> refused_;
   bool left_ = false;
+  bool leaving_ = false;  // it drains by itself: no order of the conductor takes that back
   std::map<std::string, wire::Peer> peers_;
   uint64_t peers_version_ = 0;
   // Peers under the conductor before: a new one learns of them one by one, and meanwhile the

@@ -34,6 +34,7 @@ struct Verdict {
   double load_prefill = 0, load_decode = 0;  // 0 where no bound is set
   double rows = 0, kv_tokens = 0;            // the decode load that was looked at, of a node, with the request
   double at_s = 0;                           // how far ahead
+  double capacity_tokens = 0;                // > 0: refused because the node's pages would hold no more than that
 };
 
 struct Admission {

@@ -67,6 +67,7 @@ Verdict decide(const Snapshot& s, const Placement& p, const Options& options) {
   const bool full = out.kv_tokens > static_cast<double>(node.capacity_tokens);
   if (predicted_s <= allowed_s && !full) return out;
   out.admit = false, out.stage = "decode", out.predicted_s = predicted_s, out.allowed_s = allowed_s;
+  if (full) out.capacity_tokens = static_cast<double>(node.capacity_tokens);
   return out;
 }
 

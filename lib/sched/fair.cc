@@ -24,7 +24,9 @@ void FairQueue::set_tenants(std::span<const Tenant> tenants) {
     const std::string name = name_of(given);
     auto at = std::find_if(tenants_.begin(), tenants_.end(), [&](const State& t) { return t.limits.name == name; });
     if (at == tenants_.end()) {
-      const auto is_free = [](const State& t) { return !t.named && t.unfinished == 0 && t.entries.empty(); };
+      const auto is_free = [](const State& t) {
+        return !t.named && t.unfinished == 0 && t.entries.empty() && t.aside.empty();
+      };
       at = std::find_if(tenants_.begin() + 1, tenants_.end(), is_free);
       if (at == tenants_.end()) at = tenants_.emplace(at);
       *at = State{};
@@ -132,7 +134,7 @@ int FairQueue::class_of(const State& t, double now_s) const {
 void FairQueue::insert(Entry entry) {
   State& t = tenants_.at(entry.tenant);
   const Key key{key_of(entry), entry.order};
-  const bool fresh = where_.emplace(entry.id, std::pair(entry.tenant, key)).second;
+  const bool fresh = where_.emplace(entry.id, Where{entry.tenant, key}).second;
   MC_ASSERT(fresh);
   t.arrivals.insert(entry.arrived_s);
   t.entries.emplace(key, std::move(entry));
@@ -141,7 +143,7 @@ void FairQueue::insert(Entry entry) {
 void FairQueue::push(Entry entry) {
   State& t = tenants_.at(entry.tenant);
   // Who was idle has no claim to what it did not use.
-  if (t.entries.empty()) t.virtual_tokens = std::max(t.virtual_tokens, virtual_now_);
+  if (t.entries.empty() && t.aside.empty()) t.virtual_tokens = std::max(t.virtual_tokens, virtual_now_);
   entry.order = ++pushed_;
   insert(std::move(entry));
 }
@@ -149,10 +151,15 @@ void FairQueue::push(Entry entry) {
 bool FairQueue::erase(const std::string& id) {
   const auto at = where_.find(id);
   if (at == where_.end()) return false;
-  State& t = tenants_.at(at->second.first);
-  const auto entry = t.entries.find(at->second.second);
-  t.arrivals.erase(t.arrivals.find(entry->second.arrived_s));
-  t.entries.erase(entry);
+  State& t = tenants_.at(at->second.tenant);
+  if (at->second.aside) {
+    t.aside.erase(at->second.key);
+    --aside_;
+  } else {
+    const auto entry = t.entries.find(at->second.key);
+    t.arrivals.erase(t.arrivals.find(entry->second.arrived_s));
+    t.entries.erase(entry);
+  }
   where_.erase(at);
   return true;
 }
@@ -167,6 +174,7 @@ std::optional<FairQueue::Entry> FairQueue::pop(double now_s) {
     next = &t, next_class = its;
   }
   if (!next) return std::nullopt;
+  ++pops_;
   const auto first = next->entries.begin();
   Entry entry = std::move(first->second);
   next->arrivals.erase(next->arrivals.find(entry.arrived_s));
@@ -191,22 +199,43 @@ void FairQueue::put_back(Entry entry) {
   insert(std::move(entry));
 }
 
+FairQueue::Key FairQueue::set_aside(Entry entry) {
+  give_back(entry);
+  const Key key{key_of(entry), entry.order};
+  const bool fresh = where_.emplace(entry.id, Where{entry.tenant, key, true}).second;
+  MC_ASSERT(fresh);
+  tenants_.at(entry.tenant).aside.emplace(key, std::move(entry));
+  ++aside_;
+  return key;
+}
+
+void FairQueue::recall(const std::string& id) {
+  const auto at = where_.find(id);
+  if (at == where_.end() || !at->second.aside) return;
+  auto node = tenants_.at(at->second.tenant).aside.extract(at->second.key);
+  where_.erase(at);
+  --aside_;
+  insert(std::move(node.mapped()));
+}
+
 double FairQueue::work_before(const Entry& entry, double now_s) const {
   const State& own = tenants_.at(entry.tenant);
   const double key = key_of(entry);
   const int own_class = own.entries.empty() ? own.limits.priority : class_of(own, now_s);
   double own_s = 0;
-  for (const auto& [at, waiting] : own.entries) {
-    if (at.first > key) break;
-    own_s += waiting.work_s;
-  }
+  for (const auto* waiting : {&own.entries, &own.aside})
+    for (const auto& [at, e] : *waiting) {
+      if (at.first > key) break;
+      own_s += e.work_s;
+    }
   double others_s = 0;
   for (const State& t : tenants_) {
-    if (&t == &own || t.entries.empty()) continue;
-    const int its = class_of(t, now_s);
+    if (&t == &own || (t.entries.empty() && t.aside.empty())) continue;
+    const int its = t.entries.empty() ? t.limits.priority : class_of(t, now_s);
     if (its > own_class) continue;
     double all_s = 0;
-    for (const auto& [at, waiting] : t.entries) all_s += waiting.work_s;
+    for (const auto* waiting : {&t.entries, &t.aside})
+      for (const auto& [at, e] : *waiting) all_s += e.work_s;
     const double share_s = (own_s + entry.work_s) * t.limits.weight / own.limits.weight;
     others_s += its < own_class ? all_s : std::min(all_s, share_s);
   }

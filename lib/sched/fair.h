@@ -43,6 +43,8 @@ class FairQueue {
  public:
   static constexpr int kPriorityMax = 100;  // a request's priority counts from -100 to 100
 
+  using Key = std::pair<double, uint64_t>;  // when it counts as having come, then in order of push
+
   /// A request that waits.
   struct Entry {
     std::string id;
@@ -94,22 +96,27 @@ class FairQueue {
   bool erase(const std::string& id);
   /// Whose turn it is; its tenant has paid with its share.
   std::optional<Entry> pop(double now_s);
-  /// It was not served: its tenant gets its share back, though the entry stays out until it is put back.
-  void give_back(Entry& entry);
   /// It could not be served now: back to where it stood, and its tenant's share with it. In any order after pops.
   void put_back(Entry entry);
+  /// It cannot be served before something changes: the same, but it has no turns until recall(), and lends its tenant
+  /// no age. Its place among its tenant's.
+  Key set_aside(Entry entry);
+  void recall(const std::string& id);
   bool empty() const { return where_.empty(); }
   size_t size() const { return where_.size(); }
-  size_t waiting(uint32_t tenant) const { return tenants_.at(tenant).entries.size(); }
+  size_t waiting(uint32_t tenant) const {
+    return tenants_.at(tenant).entries.size() + tenants_.at(tenant).aside.size();
+  }
+  size_t aside() const { return aside_; }
+  uint64_t pops() const { return pops_; }
   /// Predicted seconds of work that waits and would go before a new request like this one, by class and key; of
   /// other tenants of its class the part that fairness gives them.
   double work_before(const Entry& entry, double now_s) const;
 
  private:
-  using Key = std::pair<double, uint64_t>;  // when it counts as having come, then in order of push
   struct State {
     Tenant limits;
-    std::map<Key, Entry> entries;
+    std::map<Key, Entry> entries, aside;
     std::multiset<double> arrivals;  // of the entries
     double virtual_tokens = 0;       // start tag of its next request: tokens served / weight
     double bucket = 0, bucket_at_s = 0;
@@ -122,11 +129,19 @@ class FairQueue {
   int class_of(const State& tenant, double now_s) const;
   void fill(State& tenant, double now_s) const;
   void pay(State& tenant, double tokens, double now_s) const;
+  void give_back(Entry& entry);
   void insert(Entry entry);
+  struct Where {
+    uint32_t tenant = 0;
+    Key key;
+    bool aside = false;
+  };
 
   FairOptions options_;
   std::vector<State> tenants_ = std::vector<State>(1);
-  std::map<std::string, std::pair<uint32_t, Key>> where_;
+  std::map<std::string, Where> where_;
+  size_t aside_ = 0;
+  uint64_t pops_ = 0;
   double virtual_now_ = 0;  // start tag of the last turn
   int best_class_ = 0;
   uint64_t pushed_ = 0;

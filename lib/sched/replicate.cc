@@ -56,11 +56,16 @@ Popularity::Wish Popularity::wish(std::span<const BlockHash> hashes, double now_
   return out;
 }
 
+double Popularity::budget_bytes(double now_s) const {
+  const double most = options_.bytes_per_s * options_.burst_s;
+  if (!metered_) return most;
+  return std::min(most, bucket_bytes_ + std::max(0.0, now_s - bucket_at_s_) * options_.bytes_per_s);
+}
+
 bool Popularity::pay(double bytes, double now_s) {
   const double most = options_.bytes_per_s * options_.burst_s;
-  if (!metered_) bucket_bytes_ = most;
+  bucket_bytes_ = budget_bytes(now_s);
   metered_ = true;
-  bucket_bytes_ = std::min(most, bucket_bytes_ + std::max(0.0, now_s - bucket_at_s_) * options_.bytes_per_s);
   bucket_at_s_ = std::max(bucket_at_s_, now_s);
   if (bucket_bytes_ <= 0 || (bytes > bucket_bytes_ && bucket_bytes_ < most)) return false;
   bucket_bytes_ -= bytes;

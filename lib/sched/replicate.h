@@ -49,6 +49,8 @@ class Popularity {
   double load(const BlockHash& hash, double now_s) const;
   /// Takes the bytes from the budget, or false. More than the budget ever holds take a full one, and leave a debt.
   bool pay(double bytes, double now_s);
+  /// What the budget holds; negative = debt.
+  double budget_bytes(double now_s) const;
   /// The copy did not come about.
   void refund(double bytes);
 

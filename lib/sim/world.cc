@@ -76,6 +76,7 @@ void World::deliver(const std::string& name, const InstanceId& instance, node::E
 void World::perform(Process& process, node::Actions actions) {
   for (auto& action : actions) {
     if (auto* send = std::get_if<node::Send>(&action)) {
+      if (const auto* start = std::get_if<wire::PrefillStart>(&send->message)) check_dispatch(send->to, *start);
       transmit(process, send->to, send->instance, false,
                node::Received{process.called(), process.instance, std::move(send->message)});
     } else if (auto* notify = std::get_if<node::SendNotify>(&action)) {
@@ -133,7 +134,9 @@ void World::start_process(const std::string& name) {
     options.hold = options_.hold;
     options.hold_lead = options_.hold_lead;
     options.tenants = options_.tenants;
+    options.fair = options_.fair;
     options.replicate = options_.replicate;
+    options.request_max = options_.request_max;
     process->machine = std::make_unique<node::Conductor>(options);
   } else {
     process->machine = make_worker(name, process->instance);
@@ -169,10 +172,17 @@ void World::restart(const std::string& name) {
   start_process(name);
 }
 
-void World::drain(const std::string& name) {
+void World::drain(const std::string& name, bool on) {
   node::Actions out;
   Process& c = *processes_.at(std::string(node::kConductor));
-  if (c.machine && conductor()->drain(name, true, out)) perform(c, std::move(out));
+  if (!c.machine || !conductor()->drain(name, on, out)) return;
+  perform(c, std::move(out));
+  deliver(c.name, c.instance, node::Tick{});  // who waits for the node is asked
+}
+
+void World::set_tenants(std::span<const sched::Tenant> tenants) {
+  options_.tenants.assign(tenants.begin(), tenants.end());  // of a conductor that comes back as well
+  if (node::Conductor* c = conductor()) c->set_tenants(tenants);
 }
 
 bool World::alive(const std::string& name) const {
@@ -205,31 +215,38 @@ std::string World::leftovers() const {
 // ---- clients ---------------------------------------------------------------------------------
 
 RequestId World::submit(std::vector<uint32_t> ids, uint32_t max_tokens, Duration deadline, std::string salt) {
+  node::Submit submit;
+  submit.ids = std::move(ids);
+  submit.salt = std::move(salt);
+  submit.stopping.max_tokens = max_tokens;
+  submit.deadline = deadline;
+  const uint64_t number = requests_ + 1;
+  if (options_.priorities) {
+    submit.priority = static_cast<int>(number % 5) - 2;
+    if (number % 3 == 0) submit.session = "s" + std::to_string(number % 7);
+  }
+  if (const size_t turn = number % (options_.tenants.size() + 1); turn > 0)
+    submit.tenant = options_.tenants[turn - 1].name;
+  return this->submit(std::move(submit));
+}
+
+RequestId World::submit(node::Submit submit) {
   const RequestId req = "req_" + std::to_string(++requests_);
   Outcome& outcome = outcomes_[req];
-  outcome.ids = ids;
-  outcome.max_tokens = max_tokens;
+  outcome.ids = submit.ids;
+  outcome.max_tokens = submit.stopping.max_tokens;
   outcome.submitted = now_;
-  outcome.deadline = now_ + deadline;
+  outcome.deadline = now_ + submit.deadline;
+  outcome.tenant = submit.tenant;
+  outcome.pin_prefill = submit.pin_prefill, outcome.pin_decode = submit.pin_decode;
   Process& c = *processes_.at(std::string(node::kConductor));
   if (!c.machine) {
     over(outcome, "refused"), outcome.connection_lost = true;
     return req;
   }
-  node::Submit submit;
   submit.req = req;
-  submit.ids = std::move(ids);
-  submit.salt = std::move(salt);
   submit.sampling.temperature = 0;
-  submit.stopping.max_tokens = max_tokens;
   if (options_.profile == nullptr) submit.stopping.stop_ids = {kStopToken};
-  submit.deadline = deadline;
-  if (options_.priorities) {
-    submit.priority = static_cast<int>(requests_ % 5) - 2;
-    if (requests_ % 3 == 0) submit.session = "s" + std::to_string(requests_ % 7);
-  }
-  if (const size_t turn = requests_ % (options_.tenants.size() + 1); turn > 0)
-    submit.tenant = options_.tenants[turn - 1].name;
   deliver(std::string(node::kConductor), c.instance, std::move(submit));
   return req;
 }
@@ -248,6 +265,25 @@ void World::over(Outcome& outcome, std::string end) {
   ++ended_;
 }
 
+// The conductor's own view: a drain that it has not heard of yet does not bind it.
+void World::check_dispatch(const std::string& to, const wire::PrefillStart& start) {
+  const Outcome& outcome = outcomes_.at(start.spec.req);
+  for (const auto& n : conductor()->nodes(now_))
+    if (n.state == "drain" && (n.name == to || n.name == start.decode))
+      violate(start.spec.req + " went to " + n.name + ", which drains");
+  if ((!outcome.pin_prefill.empty() && outcome.pin_prefill != to) ||
+      (!outcome.pin_decode.empty() && outcome.pin_decode != start.decode))
+    violate(start.spec.req + " went to " + to + " and " + start.decode + " past its pin");
+}
+
+void World::check_rejection(const Outcome& outcome, const node::Reply& reply) {
+  const bool missed = reply.kind == node::Reply::Kind::rejected && reply.code == "predicted_slo_miss";
+  if (missed == reply.bound.empty()) violate(reply.req + ": " + reply.code + " for the bound '" + reply.bound + "'");
+  if (missed && reply.bound != "kv" && !(reply.predicted_ms > reply.allowed_ms && reply.allowed_ms > 0))
+    violate(reply.req + ": rejected although " + reply.message);
+  if (missed && !outcome.answer.empty()) violate(reply.req + ": rejected after its first token");
+}
+
 void World::on_reply(const node::Reply& reply) {
   Outcome& outcome = outcomes_.at(reply.req);
   if (outcome.ended != kNever) return violate(reply.req + ": a reply after the last one");
@@ -264,7 +300,10 @@ void World::on_reply(const node::Reply& reply) {
     return;
   }
   outcome.stage = reply.stage;
+  outcome.bound = reply.bound;
   outcome.allowed_s = reply.allowed_ms * 1e-3;
+  outcome.attempts = reply.journey.attempts;
+  check_rejection(outcome, reply);
   over(outcome, reply.kind == node::Reply::Kind::finished ? reply.finish_reason : reply.code);
   if (now_ > outcome.deadline + options_.client_grace)
     violate(reply.req + ": ended " + std::to_string(to_ms(now_ - outcome.deadline)) + " ms after its deadline");

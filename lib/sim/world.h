@@ -7,7 +7,8 @@
 // anywhere changes the answer, and the answer is compared with an oracle that has no cache at all.
 //
 // Checkers, at every event: tokens equal the oracle's, exactly one last reply, none later than its
-// deadline; no page written by two at once, none written that is shared; the machines' own laws.
+// deadline; no page written by two at once, none written that is shared; nothing sent to a node that drains, or
+// past a pin; no rejection for a bound that holds; the machines' own laws.
 #pragma once
 
 #include <functional>
@@ -48,7 +49,9 @@ struct WorldOptions {
   node::ConductorOptions::Hold hold = node::ConductorOptions::Hold::off;
   Duration hold_lead = 5ms;
   std::vector<sched::Tenant> tenants;  // requests are of each in turn, and of none
+  sched::FairOptions fair;
   sched::ReplicateOptions replicate;
+  uint32_t request_max = 8192;
   bool priorities = false;        // requests have priorities -2 to 2 in turn, and sessions
   Duration client_grace = 100ms;  // promise 2: no request outlives its deadline by more
   bool verify_checksums = true;   // false = the canary: corrupt bytes get through and must be noticed
@@ -66,12 +69,15 @@ struct Outcome {
   TimePoint submitted{}, deadline{}, first_token = kNever, ended = kNever;
   std::vector<uint32_t> answer;
   TimePoint last_token = kNever;
-  std::vector<double> gaps_s;    // between tokens
-  std::string end;               // "" while running; stop, length, abort, or the error code
-  std::string stage;             // of a rejection or failure: route, accept, ...
-  double allowed_s = 0;          // the bound that a rejection is for
+  std::vector<double> gaps_s;  // between tokens
+  std::string end;             // "" while running; stop, length, abort, or the error code
+  std::string stage;           // of a rejection or failure: route, accept, ...
+  std::string bound;           // that a rejection is for
+  double allowed_s = 0;
+  uint32_t attempts = 0;         // placements until its end
   bool connection_lost = false;  // the conductor died under it
   node::Journey journey;
+  std::string tenant, pin_prefill, pin_decode;  // as asked for
 };
 
 class World {
@@ -85,10 +91,13 @@ class World {
 
   /// A client's request; returns its id.
   RequestId submit(std::vector<uint32_t> ids, uint32_t max_tokens, Duration deadline, std::string salt = "");
+  /// The same with all that a client may ask for; its id, sampling and stop token are ours.
+  RequestId submit(node::Submit submit);
   void disconnect(const RequestId& req);
   void crash(const std::string& name);    // kill -9
   void restart(const std::string& name);  // same name, new instance, empty memory
-  void drain(const std::string& name);
+  void drain(const std::string& name, bool on = true);
+  void set_tenants(std::span<const sched::Tenant> tenants);
   bool alive(const std::string& name) const;
 
   /// Runs all events up to now + d (or until `stop` says so, asked after each event).
@@ -134,6 +143,8 @@ class World {
   Duration step_time(const node::RunStep& run) const;
   void on_reply(const node::Reply& reply);
   void over(Outcome& outcome, std::string end);
+  void check_dispatch(const std::string& to, const wire::PrefillStart& start);
+  void check_rejection(const Outcome& outcome, const node::Reply& reply);
   void claim(Process& process, uint64_t offset, uint64_t op, const kv::Pool& pool, kv::PageIndex page);
   void release_claims(Process& process, uint64_t op);
   uint32_t sample(const Process& process, const std::vector<uint32_t>& pages) const;

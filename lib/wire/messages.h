@@ -131,6 +131,7 @@ struct Load {
   uint64_t prompt_tokens = 0;   // since start
   double tbt_s = 0;             // smoothed decode step
   bool draining = false;
+  bool leaving = false;  // of its own accord: the process was told to stop
   std::string last_error;
 
   bool operator==(const Load&) const = default;
@@ -139,7 +140,8 @@ struct Load {
     v("queue_s", queue_s), v("running", running), v("waiting", waiting), v("kv_tokens", kv_tokens);
     v("pages_free", pages_free), v("pages_private", pages_private), v("pages_cached", pages_cached);
     v("pages_pinned", pages_pinned), v("leases", leases), v("hit_tokens", hit_tokens);
-    v("prompt_tokens", prompt_tokens), v("tbt_s", tbt_s), v("draining", draining), v("last_error", last_error);
+    v("prompt_tokens", prompt_tokens), v("tbt_s", tbt_s), v("draining", draining), v("leaving", leaving);
+    v("last_error", last_error);
   }
 };
 

@@ -114,7 +114,15 @@ TEST_CASE("sched/fair: within a tenant the earliest key goes first, and putting 
         INFO("run " << run);
         REQUIRE(taken[i].id == std::to_string(expected[at++].second));
       }
-      for (size_t i = taken.size(); i > keep; --i) queue.put_back(taken[i - 1]);
+      for (size_t i = taken.size(); i > keep; --i) {
+        const std::string name = taken[i - 1].id;
+        if (rng.chance(0.5)) {
+          queue.put_back(taken[i - 1]);
+          continue;
+        }
+        queue.set_aside(taken[i - 1]);
+        queue.recall(name);
+      }
     }
     CHECK(at == expected.size());
   }
@@ -228,21 +236,25 @@ TEST_CASE("sched/fair: however often tenants change, numbers are reused, but not
   }
 }
 
-TEST_CASE("sched/fair: a turn that is given back at once leaves its tenant first in line") {
+TEST_CASE("sched/fair: who is set aside holds up neither others nor its own tenant, and finds its place again") {
   FairQueue queue;
   const std::vector<Tenant> tenants = {{.name = "a"}, {.name = "b"}};
   queue.set_tenants(tenants);
   for (uint64_t i = 1; i <= 100; ++i) queue.push(entry(i, 1, 100, 0));
   queue.push(entry(200, 2, 100, 0));
-  std::vector<FairQueue::Entry> aside;
   for (int i = 0; i < 99; ++i) {
     auto next = queue.pop(0);
     REQUIRE(next);
     CHECK(next->tenant == 1);
-    queue.give_back(*next);
-    aside.push_back(*next);
+    queue.set_aside(*next);
   }
-  for (const auto& e : aside) queue.put_back(e);
+  CHECK(queue.size() == 101);
+  CHECK(queue.aside() == 99);
+  CHECK(queue.waiting(1) == 100);
+  CHECK(queue.work_before(entry(300, 1, 100, 1), 1) == doctest::Approx(1.01));  // all of them, and b's
+  for (int i = 99; i > 0; --i) queue.recall(std::to_string(i));
+  queue.recall("200");  // it was not aside
+  CHECK(queue.aside() == 0);
   CHECK(queue.pop(0)->id == "1");
   CHECK(queue.pop(0)->id == "200");
   CHECK(queue.size() == 99);

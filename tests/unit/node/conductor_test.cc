@@ -34,8 +34,8 @@ struct Bench {
   }
   Actions hello(wire::Role role, const std::string& name, uint8_t n, uint32_t block_tokens = 64, uint32_t stages = 1) {
     wire::Hello h;
-    h.role = role, h.name = name, h.model = "m", h.page_count = 100, h.page_bytes = 4096, h.context_tokens = 4096;
-    h.stages = stages;
+    h.role = role, h.name = name, h.model = "m", h.page_count = page_count, h.page_bytes = 4096;
+    h.context_tokens = context_tokens, h.stages = stages;
     h.control_uri = "sim:" + name;
     kv::Namespace ns;
     ns.weights = "w", ns.config = "c", ns.dtype = ns.weight_dtype = ns.kv_dtype = "f32", ns.rope = "r";
@@ -87,6 +87,7 @@ struct Bench {
   }
 
   TimePoint now{};
+  uint32_t page_count = 100, context_tokens = 4096;
   wire::CostModel cost;
   Conductor conductor;
 };
@@ -423,4 +424,94 @@ TEST_CASE("node/conductor: a prefix larger than the budget's burst is copied, an
     s.req = "second";
     CHECK(copies_to(b.give(s)).size() == (fails ? 1 : 0));  // else the debt is to be earned first
   }
+}
+
+TEST_CASE("node/conductor: with slow start a new node does not draw everybody at once, and later counts like others") {
+  for (const double slow_start_s : {0.0, 20.0}) {
+    ConductorOptions options = Bench::options();
+    options.sched.slow_start_s = slow_start_s;
+    options.policy = sched::find_policy("load");
+    Bench b(options);
+    b.cost.prefill_s = 0, b.cost.prefill_s_per_token = 0.01;
+    start(b);
+    b.now += 60s;
+    b.hello(wire::Role::prefill, "p1", 3);
+    const auto goes_to_new = [&](const std::string& req) {
+      return !Bench::sent<wire::PrefillStart>(b.submit(req), "p1").empty();
+    };
+    CHECK_FALSE(goes_to_new("a"));  // both idle: the first
+    CHECK(goes_to_new("b") == (slow_start_s == 0));
+    const auto e = b.conductor.explain({.req = "x", .ids = std::vector<uint32_t>(100, 3)}, b.now);
+    REQUIRE(e.placement.candidates.size() == 2);
+    CHECK(e.placement.candidates[0].handicap_s == 0);
+    CHECK((e.placement.candidates[1].handicap_s > 0) == (slow_start_s > 0));
+    b.now += 20s;
+    b.submit("c");
+    CHECK(goes_to_new("d"));
+  }
+}
+
+TEST_CASE("node/conductor: a stage of a pipeline does not drain alone; the error names the pipeline") {
+  Bench b;
+  b.hello(wire::Role::prefill, "p0", 1, 64, 2);
+  b.hello(wire::Role::stage, "p0.1", 3, 64, 2);
+  Actions out;
+  const auto drained = b.conductor.drain("p0.1", true, out);
+  REQUIRE_FALSE(drained);
+  CHECK(drained.error().code == Code::invalid);
+  CHECK(drained.error().what == "p0.1 is a stage of the pipeline p0, which drains as a whole: drain p0");
+  CHECK(b.conductor.drain("p0", true, out));
+  CHECK(b.conductor.drain("p9", true, out).error().code == Code::not_found);
+}
+
+TEST_CASE("node/conductor: what was ordered of a drain holds although orders are lost and old heartbeats arrive") {
+  Bench b;
+  start(b);
+  const auto beat = [&](bool draining, bool leaving = false) {
+    wire::Heartbeat h;
+    h.load.draining = draining, h.load.leaving = leaving;
+    return Bench::sent<wire::Drain>(b.give(Received{"p0", instance(1), h}), "p0");
+  };
+  Actions out;
+  CHECK(beat(false).empty());
+  CHECK(b.conductor.drain("p0", true, out));
+  CHECK(beat(false) == std::vector<wire::Drain>{{true}});  // lost, or not there yet
+  CHECK(beat(true).empty());
+  CHECK(b.conductor.drain("p0", false, out));
+  CHECK(beat(true) == std::vector<wire::Drain>{{false}});  // this one was on its way
+  CHECK(b.node("p0").state == "ready");
+  CHECK(beat(false).empty());
+  CHECK(beat(true, true).empty());  // SIGTERM
+  CHECK(b.node("p0").state == "drain");
+  CHECK(b.conductor.drain("p0", false, out).error().code == Code::invalid);
+  // A new conductor takes over what it finds.
+  Bench next;
+  start(next);
+  wire::Heartbeat drained;
+  drained.load.draining = true;
+  CHECK(Bench::sent<wire::Drain>(next.give(Received{"p0", instance(1), drained}), "p0").empty());
+  CHECK(next.node("p0").state == "drain");
+}
+
+TEST_CASE("node/conductor: a copy is of at most 4,096 blocks, however long the hot prompt is") {
+  auto options = Bench::options();
+  options.replicate = {.replicas_max = 3, .bytes_per_s = 1e12, .half_life_s = 60, .node_share = 1e-9};
+  Bench b(options);
+  b.page_count = 6000, b.context_tokens = 16 * 5500;
+  b.hello(wire::Role::prefill, "p0", 1, 16);
+  b.hello(wire::Role::prefill, "p1", 11, 16);
+  b.hello(wire::Role::decode, "d0", 2, 16);
+  Submit s;
+  s.req = "long", s.ids.assign(16 * 5000, 7), s.stopping.max_tokens = 10, s.deadline = 100s;
+  const auto hashes = b.conductor.explain(s, b.now).hashes;
+  REQUIRE(hashes.size() == 5000);
+  wire::BlockEvents events;
+  events.first_seq = 1;
+  for (size_t i = 0; i < hashes.size(); ++i)
+    events.events.push_back({true, {hashes[i], i ? hashes[i - 1] : BlockHash{}}});
+  b.give(Received{"p0", instance(1), events});
+  const auto orders = Bench::sent<wire::CopyBlocks>(b.give(s), "p1");
+  REQUIRE(orders.size() == 1);
+  CHECK(orders[0].hashes.size() == 4096);
+  CHECK(orders[0].hashes.back() == hashes[4095]);
 }

@@ -123,3 +123,11 @@ TEST_CASE(
   CHECK(sent<wire::CopyDone>(c.from_conductor(order), "conductor")[0].reason == "unknown_peer");
   CHECK(c.from("p1", 4, c.order(1, 3)).empty());
 }
+
+TEST_CASE("node/copies: an order of 4,096 blocks is carried out, one of more is refused whatever room there is") {
+  PrefillBench b(6000);
+  CHECK(sent<wire::CopyDone>(b.from_conductor(b.order(1, 4097)), "conductor")[0].reason == "invalid");
+  const auto asked = sent<wire::LeaseRequest>(b.from_conductor(b.order(2, 4096)), "p1");
+  REQUIRE(asked.size() == 1);
+  CHECK(asked[0].hashes.size() == Copies::kBlocksMax);
+}

@@ -30,10 +30,10 @@ struct Bench {
     o.fair.stretch = stretch;
     return o;
   }
-  Actions give(const Event& event) {
+  Actions give(const Event& event, bool checked = true) {
     Actions out;
     conductor.handle(event, now, out);
-    conductor.check();
+    if (checked) conductor.check();
     for (const auto& a : out)
       if (const auto* s = std::get_if<Send>(&a))
         if (const auto* start = std::get_if<wire::PrefillStart>(&s->message))
@@ -79,7 +79,7 @@ struct Bench {
     wire::FirstToken f;
     f.req = req, f.attempt = attempt.at(req), f.token = 1, f.finish_reason = "length";
     f.report.compute_ms = 10.0 * static_cast<double>(tokens.at(req));
-    give(Received{on.at(req), instance(numbers.at(on.at(req))), f});
+    give(Received{on.at(req), instance(numbers.at(on.at(req))), f}, conductor.held_count() < 1000);
   }
   void lose(const std::string& name) {
     give(PeerLost{name, instance(numbers.at(name)), "killed"});
@@ -213,6 +213,8 @@ TEST_CASE("node/hold: who cannot keep its TTFT promise is rejected at once, or w
   REQUIRE(b.reply("never"));
   CHECK(b.reply("never")->code == "predicted_slo_miss");
   CHECK(b.reply("never")->predicted_ms == doctest::Approx(7000));
+  CHECK(b.reply("never")->bound == "ttft");
+  CHECK(b.reply("never")->message.find("predicted TTFT 7000.0 ms, allowed 5000.0 ms with 1 requests") == 0);
   b.give(hopeful);
   CHECK_FALSE(b.reply("hopeful"));
   b.give(urgent);
@@ -284,7 +286,7 @@ TEST_CASE("node/hold: a quota that is used up answers tenant_quota with the seco
   CHECK(b.runs("3"));
   ask("4", 1);
   REQUIRE(b.reply("4"));
-  CHECK(b.reply("4")->message.find("2 unfinished") != std::string::npos);
+  CHECK(b.reply("4")->message == "tenant a has 2 unfinished requests, all that it may have; each of n answers counts");
   b.first_token("1");
   b.wait(1s);
   ask("5", 10);
@@ -306,6 +308,26 @@ TEST_CASE("node/hold: what is rejected before any work costs its tenant nothing"
   CHECK(b.conductor.tenants(b.now)[1].level == 1000);
 }
 
+TEST_CASE("node/hold: a rejection says which bound would have been broken, held or not") {
+  for (const Hold hold : {Hold::off, Hold::on}) {
+    Bench b(hold);
+    start(b);
+    Submit first = b.request("first", 100), next = b.request("next", 100);
+    first.ttft_slo_s = 0.5, first.tbt_slo_s = next.tbt_slo_s = 0.001;
+    b.give(first);
+    REQUIRE(b.reply("first"));
+    CHECK(b.reply("first")->bound == "ttft");
+    CHECK(b.reply("first")->message == "predicted TTFT 1000.0 ms, allowed 500.0 ms");
+    b.give(next);
+    REQUIRE(b.reply("next"));
+    CHECK(b.reply("next")->code == "predicted_slo_miss");
+    CHECK(b.reply("next")->bound == "tbt");
+    CHECK(b.reply("next")->message == "predicted TBT 2.1 ms, allowed 1.0 ms");
+    CHECK(b.conductor.stats().missed.at("ttft") == 1);
+    CHECK(b.conductor.stats().missed.at("tbt") == 1);
+  }
+}
+
 TEST_CASE("node/hold: a pin to a node that is not there, or of another role, is invalid and names those there are") {
   Bench b(Hold::off);
   start(b, 2);
@@ -320,6 +342,41 @@ TEST_CASE("node/hold: a pin to a node that is not there, or of another role, is 
   b.give(s);
   CHECK(b.reply("2")->message == "mc.pin.decode names p0, which is a prefill node; the decode nodes are d0");
   CHECK(b.conductor.explain(s, b.now).objection == b.reply("2")->message);
+}
+
+TEST_CASE("node/hold: a pin to a node that drains is answered at once, held or not, and so is explain") {
+  for (const Hold hold : {Hold::off, Hold::on}) {
+    Bench b(hold);
+    start(b, 2);
+    Actions ignored;
+    CHECK(b.conductor.drain("p1", true, ignored));
+    Submit s = b.request("1", 10);
+    s.pin_prefill = "p1";
+    b.give(s);
+    REQUIRE(b.reply("1"));
+    CHECK(b.reply("1")->code == "no_prefill");
+    CHECK(b.reply("1")->message == "mc.pin.prefill names p1, which is draining and takes no new requests");
+    CHECK(b.conductor.explain(s, b.now).objection == b.reply("1")->message);
+    CHECK(b.conductor.drain("p1", false, ignored));
+    s.req = "2";
+    b.give(s);
+    CHECK(b.runs("2"));
+  }
+}
+
+TEST_CASE("node/hold: a prompt longer than the nodes hold is invalid by its length, with no node asked") {
+  Bench b(Hold::off);
+  start(b);
+  Submit s = b.request("1", 4096);
+  b.give(s);
+  REQUIRE(b.reply("1"));
+  CHECK(b.reply("1")->code == "context_length_exceeded");
+  CHECK(b.reply("1")->message.find("prompt of 4096 tokens; with its answer the nodes here hold 4096") == 0);
+  s = b.request("2", 4096), s.stopping.max_tokens = 1;  // that token is not computed with
+  b.give(s);
+  CHECK(b.runs("2"));
+  b.give(b.request("3", 4095));
+  CHECK(b.runs("3"));
 }
 
 TEST_CASE("node/hold: a session stays with its prefill node while that is little worse than the best") {
@@ -482,11 +539,15 @@ TEST_CASE("node/hold: whoever is turned away is so as its tenant, and work that 
     REQUIRE(b.attempt["late"] == static_cast<uint32_t>(i));
     wire::Failed f;
     f.req = "late", f.attempt = static_cast<uint32_t>(i), f.stage = "accept", f.code = "predicted_slo_miss";
-    f.retryable = true;
+    f.retryable = true, f.predicted_ms = 9, f.allowed_ms = 4;
     b.give(Received{"d0", instance(b.numbers["d0"]), f});
   }
   REQUIRE(b.reply("late"));
   CHECK(b.reply("late")->kind == Reply::Kind::rejected);
+  CHECK(b.reply("late")->bound == "tbt");
+  CHECK(b.reply("late")->stage == "accept");
+  CHECK(b.reply("late")->message == "predicted TBT 9.0 ms, allowed 4.0 ms on d0, after its prefill");
+  CHECK(b.conductor.stats().missed.at("tbt") == 1);
   CHECK(b.conductor.tenants(b.now)[1].level == 900);
   CHECK(b.conductor.tenants(b.now)[1].tokens == 100);
 }
@@ -509,4 +570,71 @@ TEST_CASE("node/hold: the blocks of a held request are named as those nodes do t
   b.wait(60s);
   REQUIRE(b.runs("fresh"));
   CHECK(b.ns["held"] == b.ns["fresh"]);
+}
+
+TEST_CASE("node/hold: what cannot run is not looked at again before it could: however many, an event costs the same") {
+  constexpr int kHeld = 2000, kEvents = 100;
+  Bench b(Hold::on);
+  start(b, 2);
+  Submit busy = b.request("busy", 4000, 7);
+  busy.pin_prefill = "p0";
+  b.give(busy);
+  uint64_t each_max = 0;
+  SUBCASE("pinned to a busy node") {
+    for (int i = 0; i < kHeld; ++i) {
+      Submit s = b.request("held" + std::to_string(i), 10);
+      s.pin_prefill = "p0";
+      b.give(s, false);
+    }
+    each_max = 1;
+  }
+  SUBCASE("waiting for a prefix that a node computes") {
+    for (int i = 0; i < kHeld; ++i) b.give(b.request("held" + std::to_string(i), 4010, 7), false);
+    each_max = 1;
+  }
+  SUBCASE("pinned to a node that was lost") {
+    b.hello(wire::Role::prefill, "p2", 9);
+    Submit last = b.request("last", 4000);
+    last.pin_prefill = "p2";
+    b.give(last);
+    for (int i = 0; i < kHeld; ++i) {
+      Submit s = b.request("held" + std::to_string(i), 10);
+      s.pin_prefill = "p2";
+      b.give(s, false);
+    }
+    b.lose("p2");
+    each_max = 1;
+  }
+  REQUIRE(b.conductor.held_count() >= kHeld);
+  const uint64_t before = b.conductor.held_asked();
+  for (int i = 0; i < kEvents; ++i) {
+    const std::string req = "free" + std::to_string(i);
+    b.give(b.request(req, 10), false);
+    REQUIRE(b.on[req] == "p1");
+    b.first_token(req);
+  }
+  CHECK(b.conductor.held_asked() - before <= kEvents * (each_max + 1));
+  b.conductor.check();
+}
+
+TEST_CASE("node/hold: those who wait for one node get their turns there in order, however many they are") {
+  Bench b(Hold::on, {{.name = "a"}, {.name = "b"}});
+  start(b, 2);
+  Submit busy = b.request("busy", 500);
+  busy.pin_prefill = "p0";
+  b.give(busy);
+  std::vector<std::string> expected = {"busy"};
+  for (int i = 0; i < 40; ++i) {
+    Submit s = b.request((i % 2 ? "b" : "a") + std::to_string(i), 100);
+    s.pin_prefill = "p0", s.tenant = i % 2 ? "b" : "a";
+    expected.push_back(s.req);
+    b.give(s);
+  }
+  for (size_t i = 0; i < expected.size(); ++i) {
+    b.wait(2ms);
+    REQUIRE(b.started.size() > i);
+    b.first_token(b.started[i]);
+  }
+  CHECK(b.started == expected);
+  CHECK(b.conductor.idle());
 }

@@ -68,3 +68,16 @@ TEST_CASE("node/worker: peers that the same conductor no longer lists are let go
   WorkerBench b;
   CHECK(b.wanted(b.from_conductor(wire::Peers{2, {kD0}})) == std::vector<std::string>{"d0"});
 }
+
+TEST_CASE("node/worker: a node that was told to stop drains whatever the conductor orders") {
+  WorkerBench b;
+  b.from_conductor(wire::Drain{true});
+  CHECK(b.machine.draining());
+  CHECK_FALSE(b.machine.load().leaving);
+  b.from_conductor(wire::Drain{false});
+  CHECK_FALSE(b.machine.draining());
+  b.machine.start_draining();
+  b.from_conductor(wire::Drain{false});
+  CHECK(b.machine.draining());
+  CHECK(b.machine.load().leaving);
+}
