@@ -163,6 +163,8 @@ inline constexpr MetricFamily kFallback{"mc_fallback_total", MetricKind::counter
                                         "Times a slower way was taken."};
 inline constexpr MetricFamily kHeld{"mc_held_total", MetricKind::counter, "for",
                                     "Requests that waited at the conductor: for their turn, or for a prefix."};
+inline constexpr MetricFamily kSloRejections{"mc_slo_rejections_total", MetricKind::counter, "bound",
+                                             "Requests rejected because this bound was predicted to be broken."};
 inline constexpr MetricFamily kTenantUnfinished{"mc_tenant_unfinished", MetricKind::gauge, "tenant",
                                                 "Unfinished requests of a tenant."};
 inline constexpr MetricFamily kTenantHeld{"mc_tenant_held", MetricKind::gauge, "tenant",
@@ -247,6 +249,7 @@ inline constexpr const MetricFamily* kAll[] = {&kVllmRunning,
                                                &kXferFailures,
                                                &kFallback,
                                                &kHeld,
+                                               &kSloRejections,
                                                &kTenantUnfinished,
                                                &kTenantHeld,
                                                &kTenantTokens,

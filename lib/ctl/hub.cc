@@ -70,10 +70,14 @@ Result<Socket> open_router(Context& context, const HubOptions& options, const Ur
   if (uri.scheme == "ipc")
     MC_CHECK(check_ipc_free(uri));
   else if (uri.scheme != "tcp")
-    return user_error(err::kCannotListen, "control endpoints are ipc:// or tcp://, not " + uri.text());
+    return user_error(err::kCannotListen, "control endpoints are ipc:// or tcp://, not " + uri.text(), "--listen",
+                      "write --listen tcp://ADDR:7700, or leave it out for a socket in MCT_RUN_DIR");
   MC_TRY(socket, Socket::open(context, SocketKind::router, router_options(options, options.keys, uri)));
   if (auto done = socket.bind(uri.text()); !done) {
     const bool taken = done.error().code == Code::busy;
+    if (uri.scheme == "ipc")
+      return user_error(err::kCannotListen, done.error().what, uri.text(),
+                        "the folder of the socket must be there and be yours: set MCT_RUN_DIR, or give another path");
     return user_error(taken ? err::kPortInUse : err::kCannotListen, done.error().what, "control endpoint");
   }
   MC_TRY(real, parse_uri(socket.bound()));

@@ -71,6 +71,9 @@ struct SamplingFields {
   int n = 1;
 };
 
+/// A request's priority is from minus this to this; lower goes first.
+inline constexpr int kPriorityMax = 100;
+
 /// The "mc" object and the x-mc-* headers (a header wins).
 struct McFields {
   std::optional<Duration> deadline, ttft_slo, tbt_slo;
@@ -240,10 +243,11 @@ std::string tokenize_body(std::span<const uint32_t> tokens, uint32_t max_model_l
 std::string detokenize_body(std::string_view prompt);
 
 /// 429 or 503 before any work was spent: Retry-After (whole seconds, at least 1) and x-mc-reason
-/// "<code>; predicted_ms=2184; allowed_ms=2000".
+/// "<code>; bound=ttft; predicted_ms=2184; allowed_ms=2000".
 struct Rejection {
   err::Number number = err::kQueueFull;
   std::string message;
+  std::string bound;  // that is predicted to be broken; "" = it is for something else
   std::optional<Duration> predicted, allowed;
   Duration retry_after = 1s;
 };

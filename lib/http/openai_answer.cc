@@ -325,6 +325,7 @@ Response rejection_response(const Rejection& rejection) {
   const int64_t retry_s = std::max<int64_t>(1, (whole_ms(rejection.retry_after) + 999) / 1000);
   response.headers.push_back({"Retry-After", std::to_string(retry_s)});
   std::string reason(find_error(rejection.number)->openai_code);
+  if (!rejection.bound.empty()) reason += "; bound=" + rejection.bound;
   if (rejection.predicted) reason += "; predicted_ms=" + std::to_string(whole_ms(*rejection.predicted));
   if (rejection.allowed) reason += "; allowed_ms=" + std::to_string(whole_ms(*rejection.allowed));
   response.headers.push_back({"x-mc-reason", reason});

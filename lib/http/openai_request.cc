@@ -128,9 +128,13 @@ void read_mc_object(Fields& f, McFields& out, std::vector<std::string>& ignored)
   inner.string("session", kNameBytesMax, out.session);
   inner.string("attention", kNameBytesMax, out.attention);
   if (const Json* pin = inner.object("pin")) {
-    Fields pins(*pin, "mc.pin.");
+    constexpr std::string_view kPin = "mc.pin.";
+    Fields pins(*pin, std::string(kPin));
     pins.string("prefill", kNameBytesMax, out.pin_prefill);
     pins.string("decode", kNameBytesMax, out.pin_decode);
+    // Who misspells a pin would believe that it held.
+    for (const std::string& name : pins.ignored())
+      pins.fail(std::string_view(name).substr(kPin.size()), "is not a field of mc.pin; there are prefill and decode");
     inner.adopt(pins);
   }
   f.adopt(inner);
@@ -181,6 +185,11 @@ Result<void> read_mc_headers(const Headers& headers, McFields& out, std::vector<
       MC_CHECK(text(out.pin_prefill));
     else if (iequals(name, "pin-decode"))
       MC_CHECK(text(out.pin_decode));
+    else if (name.size() >= 3 && iequals(name.substr(0, 3), "pin"))
+      return user_error(
+          err::kInvalidField,
+          header.name.substr(0, 64) + " is not a header of this server; there are x-mc-pin-prefill and x-mc-pin-decode",
+          header.name.substr(0, 64));
     else if (ignored.size() < 32)
       ignored.push_back(header.name.substr(0, 64));
   }
@@ -194,7 +203,7 @@ void read_common(Fields& f, const ApiLimits& limits, GenerateRequest& out) {
   f.boolean("return_token_ids", out.return_token_ids);
   f.boolean("add_special_tokens", out.add_special_tokens);
   f.string("cache_salt", kNameBytesMax, out.cache_salt);
-  f.integer("priority", INT32_MIN, INT32_MAX, out.priority);
+  f.integer("priority", -kPriorityMax, kPriorityMax, out.priority);
   f.integer("truncate_prompt_tokens", 1, kTokensMax, out.truncate_prompt_tokens);
   refuse_unsupported(f);
 }
@@ -377,6 +386,10 @@ Result<GenerateRequest> parse_chat(std::string_view body, const Headers& headers
   f.refuse("audio", "text only");
   f.refuse("web_search_options", "there is no web search");
   f.refuse("echo", "the answer holds new text only");
+  std::optional<int> best_of;
+  f.integer("best_of", 1, limits.sequences_max, best_of);
+  if (best_of && *best_of != out.sampling.n)
+    f.fail_unsupported("best_of", "answers of a chat are not ranked; /v1/completions ranks them");
   if (const Json* modalities = f.array("modalities"))
     for (const Json& item : modalities->items())
       if (item.as_string() != "text") f.fail_unsupported("modalities", "text only");

@@ -57,6 +57,7 @@ http::Response reply_response(const node::Reply& reply) {
   http::Rejection rejection;
   rejection.number = number;
   rejection.message = reply.message;
+  rejection.bound = reply.bound;
   if (reply.allowed_ms > 0) {
     rejection.predicted = from_seconds(reply.predicted_ms * 1e-3);
     rejection.allowed = from_seconds(reply.allowed_ms * 1e-3);

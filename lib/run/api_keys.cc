@@ -20,6 +20,9 @@ namespace {
 
 constexpr size_t kFileBytesMax = size_t{4} << 20, kNameBytesMax = 64, kKeyBytesMin = 8, kKeyBytesMax = 256;
 constexpr std::string_view kTable = "tenant.";
+constexpr const char* kHint =
+    "it is a TOML file with a table [tenant.NAME] and keys = [...] for each tenant, mode 0600; mc-conductor(1), "
+    "Tenants";
 
 struct Row {  // one table of the file
   sched::Tenant tenant;
@@ -89,6 +92,12 @@ std::string set_field(Row& row, const TomlEntry& e) {
 }  // namespace
 
 Result<ApiKeys> ApiKeys::parse(std::string_view text, const std::string& source) {
+  auto keys = read(text, source);
+  if (keys) return keys;
+  return user_error(err::kKeyFile, keys.error().what, keys.error().where, kHint);
+}
+
+Result<ApiKeys> ApiKeys::read(std::string_view text, const std::string& source) {
   MC_TRY(entries, parse_toml(text, source));
   std::vector<std::pair<Row, int>> rows;  // with the line of the table's head
   std::map<std::string, size_t> by_name;
@@ -132,17 +141,18 @@ Result<ApiKeys> ApiKeys::open(const std::string& path) {
   const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat info {};
   if (!fd || ::fstat(fd.get(), &info) != 0)
-    return user_error(err::kKeyFile, path + ": " + std::strerror(errno), "--api-keys");
+    return user_error(err::kKeyFile, path + ": " + std::strerror(errno), "--api-keys", kHint);
   if (!S_ISREG(info.st_mode) || (info.st_mode & 077) != 0)
-    return user_error(err::kKeyFile, path + " holds keys and may be read or changed by other users; chmod 600 " + path,
-                      "--api-keys");
+    return user_error(err::kKeyFile, path + " holds keys and may be read or changed by other users", "--api-keys",
+                      "chmod 600 " + path);
   std::string text;
   char buffer[16384];
   for (ssize_t got; (got = ::read(fd.get(), buffer, sizeof buffer)) != 0;) {
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return user_error(err::kKeyFile, path + ": " + std::strerror(errno), "--api-keys");
+    if (got < 0) return user_error(err::kKeyFile, path + ": " + std::strerror(errno), "--api-keys", kHint);
     text.append(buffer, static_cast<size_t>(got));
-    if (text.size() > kFileBytesMax) return user_error(err::kKeyFile, path + " is larger than 4 MiB", "--api-keys");
+    if (text.size() > kFileBytesMax)
+      return user_error(err::kKeyFile, path + " is larger than 4 MiB", "--api-keys", kHint);
   }
   return parse(text, path);
 }

@@ -7,7 +7,7 @@
 //   priority = 0              # class; lower goes first
 //   tokens_per_s = 20000      # quota over prompt and answer; absent = none
 //   burst_tokens = 200000     # what may be used at once after a pause; absent = ten seconds of the quota
-//   requests_max = 64         # unfinished at once; absent = any number
+//   requests_max = 64         # unfinished at once, each of n answers counts; absent = any number
 //   admin = true              # may drain nodes and see /cluster and every request; absent = no
 //   salt = "search"           # of its KV blocks; absent = the tenant's name: no tenant finds another's prompts
 #pragma once
@@ -33,10 +33,10 @@ class ApiKeys {
     bool admin = false;
   };
 
-  /// MC1003 naming file and line: not TOML, an unknown key, a value out of range, a tenant without keys, a key that
+  /// MC1006 naming file and line: not TOML, an unknown key, a value out of range, a tenant without keys, a key that
   /// two have. `source` is for messages.
   static Result<ApiKeys> parse(std::string_view text, const std::string& source);
-  /// Also MC1006: the file cannot be read, or other users may read it.
+  /// Also when the file cannot be read, or other users may read it.
   static Result<ApiKeys> open(const std::string& path);
 
   const std::vector<sched::Tenant>& tenants() const { return tenants_; }
@@ -45,6 +45,7 @@ class ApiKeys {
 
  private:
   using Digest = std::array<uint8_t, 32>;
+  static Result<ApiKeys> read(std::string_view text, const std::string& source);
 
   std::vector<sched::Tenant> tenants_;
   std::map<Digest, Grant> grants_;

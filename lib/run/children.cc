@@ -71,12 +71,28 @@ std::optional<Children::Ended> Children::reap() {
   return std::nullopt;
 }
 
+namespace {
+
+/// A pidfd becomes readable when the process ends: a wait with a deadline and without polling.
+bool ends_by(pid_t pid, TimePoint deadline) {
+  const Fd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  return process && wait_fd(process.get(), POLLIN, deadline);
+}
+
+}  // namespace
+
+std::optional<Children::Ended> Children::wait(TimePoint deadline) {
+  if (children_.empty() || !ends_by(children_.front().pid, deadline)) return std::nullopt;
+  Ended ended{children_.front().name, 0};
+  ::waitpid(children_.front().pid, &ended.status, 0);
+  children_.erase(children_.begin());
+  return ended;
+}
+
 void Children::stop(TimePoint deadline) {
   for (const auto& child : children_) ::kill(child.pid, SIGTERM);
   for (const auto& child : children_) {
-    // A pidfd becomes readable when the process ends: a wait with a deadline and without polling.
-    Fd process(static_cast<int>(::syscall(SYS_pidfd_open, child.pid, 0)));
-    if (!process || !wait_fd(process.get(), POLLIN, deadline)) ::kill(child.pid, SIGKILL);
+    if (!ends_by(child.pid, deadline)) ::kill(child.pid, SIGKILL);
     ::waitpid(child.pid, nullptr, 0);
   }
   children_.clear();

@@ -29,6 +29,8 @@ class Children {
     int status = 0;  // as waitpid gives it
     std::string text() const;
   };
+  /// The first child's end; nullopt when it still runs at `deadline`.
+  std::optional<Ended> wait(TimePoint deadline);
   /// A child that ended since the last call.
   std::optional<Ended> reap();
   /// SIGTERM to all, waits until `deadline`, then SIGKILL.

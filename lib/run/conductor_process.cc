@@ -27,6 +27,7 @@
 namespace mc::run {
 namespace {
 
+constexpr Duration kCheckTime = std::chrono::minutes(10);  // a large model is read
 constexpr double kWorkStretch = 10;  // --hold-order work: a second of work counts as having come so much later
 
 const char* from_environment(const char* name) {
@@ -50,6 +51,7 @@ class ConductorProcess {
     MC_CHECK(open_control());
     MC_CHECK(open_http());
     if (args_.on(flags::kCheck)) {
+      if (local_) MC_CHECK(check_children());
       log_info("check passed", {{"control", control_}, {"http", http_address_}});
       return 0;
     }
@@ -237,6 +239,26 @@ class ConductorProcess {
     return 0;
   }
 
+  // One node of each program says whether its model, memory and devices would do; they are alike.
+  Result<void> check_children() {
+    std::string last;
+    for (Command command : commands()) {
+      if (command.words[0] == last) continue;
+      last = command.words[0];
+      command.words.insert(command.words.end(), {"--check", "--http", "127.0.0.1:0"});
+      Children checked;
+      MC_CHECK(checked.start(command.name, std::move(command.words)));
+      const auto ended = checked.wait(SystemClock::instance().now() + kCheckTime);
+      if (!ended)
+        return user_error(err::kChildFailed,
+                          last + " --check has not ended within " + std::to_string(kCheckTime / 1s) + " s", "--local");
+      if (ended->status != 0)
+        return user_error(err::kChildFailed, last + " --check " + ended->text(), "--local",
+                          "its own error is above; --print-commands shows how " + last + " would be started");
+    }
+    return {};
+  }
+
   Result<void> start_children() {
     for (const auto& command : commands()) MC_CHECK(children_.start(command.name, command.words));
     return {};
@@ -264,6 +286,10 @@ class ConductorProcess {
   void after_events() {
     const TimePoint now = SystemClock::instance().now();
     keys_.offer([this](const ctl::KeySet& keys) { return links_->set_keys(keys); });
+    if (const uint64_t members = conductor_->memberships(); members != members_) {
+      members_ = members;
+      frontend_->set_nodes_context(conductor_->context_tokens(""));
+    }
     if (local_ && !readiness_->announced() && local_ready()) readiness_->announce("conductor", http_address_, control_);
     while (auto ended = children_.reap()) {
       log_error("child ended", {{"child", ended->name}, {"why", ended->text()}});
@@ -325,6 +351,7 @@ class ConductorProcess {
   Children children_;
   std::string control_, http_address_;
   std::optional<Error> failure_;
+  uint64_t members_ = 0;  // Conductor::memberships() when the nodes' context was looked at
   bool terminating_ = false;
   int exit_code_ = 0;
   TimePoint drain_until_ = kNever, metrics_at_{};

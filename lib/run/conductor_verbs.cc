@@ -176,10 +176,12 @@ Result<int> wait(const cli::Args& args) {
         c += n["role"].as_string() == "cache";
       }
       if (p >= want_p && d >= want_d && c >= want_c) return 0;
-      last = user_error(err::kHandshakeTimeout, "ready: " + std::to_string(p) + " prefill, " + std::to_string(d) +
-                                                    " decode, " + std::to_string(c) + " cache; wanted " +
-                                                    std::to_string(want_p) + ", " + std::to_string(want_d) + ", " +
-                                                    std::to_string(want_c));
+      last = user_error(err::kHandshakeTimeout,
+                        "ready: " + std::to_string(p) + " prefill, " + std::to_string(d) + " decode, " +
+                            std::to_string(c) + " cache; wanted " + std::to_string(want_p) + ", " +
+                            std::to_string(want_d) + ", " + std::to_string(want_c),
+                        args.text(flags::kUrl),
+                        "start the missing nodes, or wait longer (--timeout); mc-conductor ps shows who is there");
     } else {
       last = cluster.error();
     }
@@ -223,6 +225,10 @@ void print_explanation(const Json& e) {
   if (d.is_object())
     std::printf("decode %s: %ld requests, TBT %.1f ms predicted     ", std::string(d["node"].as_string()).c_str(),
                 static_cast<long>(d["rows"].as_int()), d["tbt_ms"].as_double());
+  const Json& hold = e["hold"];
+  if (hold["waits"].as_bool())
+    std::printf("hold   %ld requests wait here, its turn is predicted in %.1f ms\n",
+                static_cast<long>(hold["held"].as_int()), hold["before_ms"].as_double());
   std::printf("admit: %s%s%s\n", e["admit"].as_bool() ? "yes" : "no", e["admit"].as_bool() ? "" : ", ",
               std::string(e["reason"].as_string()).c_str());
 }
@@ -255,6 +261,13 @@ void print_record(const Json& r) {
   const auto row = [&](const char* name, const char* key, const std::string& note) {
     if (r[key].is_number()) std::printf("%-10s %10.1f  %s\n", name, r[key].as_double(), note.c_str());
   };
+  if (!r["held_for"].as_string().empty()) {
+    const std::string_view reason = r["held_for"].as_string();
+    const bool prefix = reason.starts_with("prefix:");
+    row("hold", "held_ms",
+        prefix ? "waited here while " + std::string(reason.substr(7)) + " computed its prefix"
+               : "waited here for its turn");
+  }
   row("queue", "queue_ms", "");
   row("accept", "accept_ms", "");
   row("fetch", "fetch_ms",

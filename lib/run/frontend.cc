@@ -15,6 +15,8 @@
 namespace mc::run {
 namespace {
 
+static_assert(http::kPriorityMax == sched::FairQueue::kPriorityMax);
+
 /// Of one answer that is not streamed: it is written in one go by the thread that also hears the nodes.
 constexpr uint64_t kLogprobsMax = uint64_t{1} << 22;
 
@@ -93,15 +95,11 @@ void Frontend::handle(http::Request request, http::Responder out) {
     if (!grant) return out.respond(http::error_response(grant.error()));
     const bool operators =
         match.route == http::Route::admin || match.route == http::Route::cluster || match.route == http::Route::request;
-    if (operators && !grant->admin) {
-      http::Response response = http::error_response(
-          user_error(err::kUnauthorized, "tenant " + grant->tenant + " may not use " + request.path, "Authorization",
-                     "give the tenant admin = true in --api-keys"));
-      response.status = 403;  // its key is known: another try with it is no use
-      return out.respond(std::move(response));
-    }
+    if (operators && !grant->admin)
+      return out.respond(http::error_response(
+          user_error(err::kForbidden, "tenant " + grant->tenant + " may not use " + request.path, "Authorization")));
   }
-  const http::ModelCard card{options_.served_name, options_.served_name, started_unix_, config_.max_positions};
+  const http::ModelCard card{options_.served_name, options_.served_name, started_unix_, context_tokens()};
   switch (match.route) {
     case http::Route::completions: return generate(request, std::move(out), false);
     case http::Route::chat_completions: return generate(request, std::move(out), true);
@@ -203,6 +201,29 @@ Result<std::vector<std::vector<uint32_t>>> Frontend::prompts_of(const http::Gene
   return prompts;
 }
 
+// A small --kv-mem on a node may hold less than the model's context.
+uint32_t Frontend::context_tokens() const {
+  const uint32_t here = nodes_context_.load(std::memory_order_relaxed);  // a number alone
+  return here == 0 ? config_.max_positions : std::min(here, config_.max_positions);
+}
+
+Result<uint32_t> Frontend::answer_tokens(const http::GenerateRequest& request, size_t prompt_tokens) const {
+  const uint64_t context = context_tokens(), room = prompt_tokens < context ? context - prompt_tokens : 0;
+  const auto& wanted = request.sampling.max_tokens;
+  // The token after the prompt is drawn even when the client wants none (max_tokens 0), and the Answer drops it: its
+  // own place in the context is not needed.
+  if (wanted == 0u && prompt_tokens <= context) return 1;
+  const uint64_t asked = std::max(1u, wanted.value_or(request.is_chat ? static_cast<uint32_t>(room) : 16u));
+  if (room > 0 && asked <= room) return static_cast<uint32_t>(asked);
+  const bool by_nodes = context < config_.max_positions;
+  return user_error(err::kContextLength,
+                    "prompt of " + std::to_string(prompt_tokens) + " tokens and an answer of " + std::to_string(asked) +
+                        " need " + std::to_string(prompt_tokens + asked) +
+                        (by_nodes ? ", the nodes' --kv-mem holds " : ", the context holds ") + std::to_string(context) +
+                        (by_nodes ? " of the model's " + std::to_string(config_.max_positions) : std::string()),
+                    "max_tokens");
+}
+
 Result<node::Submit> Frontend::submit_for(const http::GenerateRequest& request, const std::vector<uint32_t>& prompt,
                                           const ApiKeys::Grant& grant) const {
   const auto& s = request.sampling;
@@ -244,16 +265,8 @@ Result<node::Submit> Frontend::submit_for(const http::GenerateRequest& request, 
     stopping.stop_ids.insert(stopping.stop_ids.end(), config_.eos.begin(), config_.eos.end());
     if (config_.eos.empty() && tokenizer_.eos_id()) stopping.stop_ids.push_back(*tokenizer_.eos_id());
   }
-  const uint64_t room = prompt.size() < config_.max_positions ? config_.max_positions - prompt.size() : 0;
-  // The token after the prompt is drawn even when the client wants none (max_tokens 0): the Answer drops it.
-  const uint64_t asked = std::max(1u, s.max_tokens.value_or(request.is_chat ? static_cast<uint32_t>(room) : 16u));
-  if (room == 0 || asked > room)
-    return user_error(err::kContextLength,
-                      "prompt of " + std::to_string(prompt.size()) + " tokens and an answer of " +
-                          std::to_string(asked) + " need " + std::to_string(prompt.size() + asked) +
-                          ", the context holds " + std::to_string(config_.max_positions),
-                      "max_tokens");
-  stopping.max_tokens = static_cast<uint32_t>(asked);
+  MC_TRY(max_tokens, answer_tokens(request, prompt.size()));
+  stopping.max_tokens = max_tokens;
   for (uint32_t id : prompt)
     if (id >= config_.vocab)
       return user_error(
@@ -363,7 +376,7 @@ void Frontend::tokenize(const http::Request& request, const http::Responder& out
     if (!encoded) return out.respond(http::error_response(as_user_error(err::kInputNotUtf8, encoded.error())));
     ids = std::move(*encoded);
   }
-  out.respond(http::json_response(200, http::tokenize_body(ids, config_.max_positions)));
+  out.respond(http::json_response(200, http::tokenize_body(ids, context_tokens())));
 }
 
 void Frontend::detokenize(const http::Request& request, const http::Responder& out) const {

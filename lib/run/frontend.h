@@ -48,6 +48,8 @@ class Frontend {
   // ---- control loop's thread ----
   void on_reply(const node::Reply& reply);
   void update_metrics(const http::ServerStats& http);
+  /// Longest prompt and answer that the nodes hold together; 0 = there are none. It bounds requests from now on.
+  void set_nodes_context(uint32_t tokens) { nodes_context_.store(tokens, std::memory_order_relaxed); }
   size_t answers_under_way() const { return answers_.size(); }
   void start_draining() { draining_ = true; }
   /// Every client still waiting gets an error; used when the process stops.
@@ -75,6 +77,9 @@ class Frontend {
   Result<std::vector<std::vector<uint32_t>>> prompts_of(const http::GenerateRequest& request) const;
   Result<node::Submit> submit_for(const http::GenerateRequest& request, const std::vector<uint32_t>& prompt,
                                   const ApiKeys::Grant& grant) const;
+  uint32_t context_tokens() const;
+  /// Most tokens to generate, or why prompt and answer do not fit.
+  Result<uint32_t> answer_tokens(const http::GenerateRequest& request, size_t prompt_tokens) const;
   Result<ApiKeys::Grant> grant_for(const http::Request& request) const;
   Result<void> check_model(const std::string& name) const;
   void start(const std::shared_ptr<Job>& job);
@@ -105,6 +110,7 @@ class Frontend {
   std::deque<std::pair<RequestId, Json>> records_;  // of the last kRecordsMax requests that ended
   std::map<std::string, uint64_t> last_;
   std::atomic<uint64_t> request_number_{0};
+  std::atomic<uint32_t> nodes_context_{0};  // written by the loop's thread
   mutable std::mutex keys_mutex_;
   std::shared_ptr<const ApiKeys> keys_;  // guarded; what it names does not change
   std::mutex ignored_mutex_;

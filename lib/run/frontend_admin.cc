@@ -53,7 +53,8 @@ Json Frontend::cluster(TimePoint now) const {
                                {"tokens", t.tokens},
                                {"submitted", t.submitted},
                                {"rejected", t.rejected}}));
-  out.set("held", conductor_.held_count()).set("tenants", std::move(tenants));
+  out.set("held", conductor_.held_count()).set("copying", conductor_.copying_count());
+  out.set("tenants", std::move(tenants));
   return out;
 }
 
@@ -66,7 +67,8 @@ void Frontend::admin(const http::Request& request, const std::string& verb, http
   if (!parsed) return out.respond(http::error_response(parsed.error()));
   loop_->post([this, out, node = parsed->node, on = verb == "drain"](TimePoint, node::Actions& actions) {
     if (auto done = conductor_.drain(node, on, actions); !done)
-      return out.respond(http::error_response(user_error(err::kNotFound, done.error().what, "node")));
+      return out.respond(http::error_response(user_error(
+          done.error().code == Code::invalid ? err::kInvalidField : err::kNotFound, done.error().what, "node")));
     Json body = Json::object();
     body.set("node", node).set("state", on ? "drain" : "ready");
     out.respond(http::json_response(200, body.dump()));

@@ -42,7 +42,8 @@ void Frontend::keep_record(const node::Reply& reply, const Timing& timing, TimeP
   out.set("decode_ms", first ? Json(to_ms(timing.last - timing.first)) : Json());
   out.set("total_ms", to_ms(now - timing.submitted));
   out.set("predicted_ttft_ms", j.predicted_ttft_s * 1e3).set("predicted_tbt_ms", j.predicted_tbt_s * 1e3);
-  if (rejected) out.set("predicted_ms", reply.predicted_ms).set("allowed_ms", reply.allowed_ms);
+  if (rejected)
+    out.set("bound", reply.bound).set("predicted_ms", reply.predicted_ms).set("allowed_ms", reply.allowed_ms);
   out.set("cached_local_tokens", j.report.cached_local).set("cached_remote_tokens", j.report.cached_remote);
   out.set("miss_reason", j.report.miss_reason).set("fallback", j.report.fallback);
   out.set("considered", considered_json(j));

@@ -139,6 +139,7 @@ void Frontend::update_metrics(const http::ServerStats& http) {
   count(metric::kReplication, {}, s.copied_blocks);
   count(metric::kHeld, {"turn"}, s.held_turn);
   count(metric::kHeld, {"prefix"}, s.held_prefix);
+  for (const auto& [bound, times] : s.missed) count(metric::kSloRejections, {bound}, times);
   // Tenants come from the operator's file, which bounds their number.
   for (const auto& t : conductor_.tenants(SystemClock::instance().now())) {
     metrics_.gauge(metric::kTenantUnfinished, {t.name}).set(t.unfinished);

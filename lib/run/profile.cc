@@ -17,7 +17,11 @@ Result<sched::Profile> open_profile(const std::string& name) {
   }
   auto text = read_file(name, kProfileBytesMax);
   if (!text) return as_user_error(err::kConfigFile, std::move(text).error());
-  return sched::parse_profile(*text, name);
+  auto profile = sched::parse_profile(*text, name);
+  if (profile) return profile;
+  Error error = std::move(profile).error();
+  error.next = "mc-profile(5) has the tables and keys of a profile";
+  return error;
 }
 
 Result<std::optional<sched::Profile>> runner_profile(const cli::Args& args) {

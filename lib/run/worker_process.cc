@@ -204,7 +204,12 @@ class WorkerProcess {
     const uint64_t cached = profile.dram_bytes / profile.kv_bytes_per_token;
     const uint64_t tokens = role_ == wire::Role::decode ? profile.kv_capacity_tokens
                                                         : std::max(cached, profile.context_tokens + block_tokens_);
-    options_.page_count = static_cast<uint32_t>(std::clamp<uint64_t>(tokens / block_tokens_, 4, 1u << 20));
+    options_.page_count = static_cast<uint32_t>(std::clamp<uint64_t>(tokens / block_tokens_, kPagesMin, 1u << 20));
+    const uint64_t said = role_ == wire::Role::decode ? profile.kv_capacity_tokens : cached;
+    const uint64_t here = uint64_t{options_.page_count} * block_tokens_;
+    if (here > said || here + block_tokens_ <= said)
+      log_warn("the room of the profile is not kept: it must hold a context, in at most a million pages",
+               {{"profile_tokens", said}, {"tokens", here}});
     arena_bytes_ = uint64_t{options_.page_count} * options_.layout.page_bytes();
     options_.context_tokens = static_cast<uint32_t>(
         std::min<uint64_t>(profile.context_tokens, uint64_t{options_.page_count - 1} * block_tokens_));

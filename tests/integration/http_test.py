@@ -442,10 +442,10 @@ class Refusals(unittest.TestCase):
             {"prompt": Random(4).ids(3000), "max_tokens": 4, "mc": {"ttft_slo_ms": 1}},
             429,
             "predicted_slo_miss",
-            "predicted",
+            "predicted TTFT",
         )
         self.assertGreaterEqual(int(headers["retry-after"]), 1)
-        self.assertIn("predicted_ms", headers["x-mc-reason"])
+        self.assertRegex(headers["x-mc-reason"], r"^predicted_slo_miss; bound=ttft; predicted_ms=\d+; allowed_ms=1$")
 
     def test_what_a_request_moved_and_computed_is_in_the_metrics_of_the_nodes(self):
         def nodes():

@@ -31,6 +31,36 @@ class Roles(unittest.TestCase):
             ids = Random(1).ids(150)
             self.assertEqual(token_ids(c.complete(ids=ids, max_tokens=8)), oracle(ids, 8))
 
+    def test_nodes_with_little_room_bound_the_context_and_a_prompt_that_fills_it_can_be_scored(self):
+        with Cluster("1p1d", conductor=["--kv-mem", "4MiB"]) as c:
+            limit = c.get("/v1/models")["data"][0]["max_model_len"]
+            self.assertTrue(256 <= limit < 8192, limit)
+            ids = Random(11).ids(limit)
+            self.assertEqual(c.post("/tokenize", {"prompt": "x"})[2]["max_model_len"], limit)
+            for extra in ({"max_tokens": 1}, {"max_tokens": 0, "echo": True}):
+                prompt = ids if extra["max_tokens"] else ids + [7]
+                status, _, answer = c.post("/v1/completions", {"prompt": prompt, **extra})
+                self.assertEqual((status, answer["error"]["code"]), (400, "context_length_exceeded"), answer)
+                self.assertIn(f"prompt of {len(prompt)} tokens", answer["error"]["message"])
+                self.assertIn(f"--kv-mem holds {limit} of the model's 8192", answer["error"]["message"])
+            body = {"prompt": ids, "max_tokens": 0, "echo": True, "logprobs": 0}
+            status, _, answer = c.post("/v1/completions", body)
+            self.assertEqual(status, 200, answer)
+            self.assertEqual(len(answer["choices"][0]["logprobs"]["token_logprobs"]), limit)
+            self.assertEqual(answer["usage"]["completion_tokens"], 0)
+            self.assertEqual(c.post("/v1/completions", {"prompt": ids[:-8], "max_tokens": 8})[0], 200)
+
+    def test_check_with_local_asks_one_node_of_each_kind(self):
+        words = ["mc-conductor", "--http", "127.0.0.1:0", "--check", "--local", "2p1d1c"]
+        with tempfile.TemporaryDirectory() as folder:
+            env = dict(os.environ, MCT_RUN_DIR=folder)
+            code, _, err = run(*words, env=env)
+            self.assertEqual((code, err.count("check passed")), (0, 4), err)
+            code, _, err = run(*words, "--kv-mem", "100KiB", env=env)
+            self.assertEqual(code, 1, err)
+            self.assertIn("error MC5003", err)
+            self.assertIn("mc-prefill --check ended with exit code 1", err)
+
     def test_a_conductor_that_returns_knows_the_blocks_again_and_old_workers_serve_on(self):
         with Cluster(roles=["conductor", "p0", "d0"]) as c:
             ids = Random(2).ids(400)

@@ -4,6 +4,7 @@
 import concurrent.futures
 import json
 import os
+import re
 import signal
 import tempfile
 import time
@@ -58,23 +59,39 @@ class Tenants(unittest.TestCase):
                 json.loads(c.request("GET", "/requests/" + a["id"])[2])["held_for"] for a in answers if cached(a)
             ]
             self.assertTrue(all(w == "turn" or w.startswith("prefix:p") for w in waits), waits)
+            waited = next(a["id"] for a in answers if cached(a))
+            told = run("mc-conductor", "why", waited, "--url", f"http://127.0.0.1:{c.url_port}")[1].decode()
+            self.assertRegex(told, r"\nhold +[0-9.]+  waited here (for its turn|while p\d computed its prefix)\n")
             text = c.request("GET", "/metrics")[2].decode()
             self.assertIn("mc_held_total", text)
             self.assertIn('mc_tenant_requests_total{', text)
+
+    def waiting(self, c):
+        """vllm:num_requests_waiting of the conductor, and by reason."""
+        lines = c.request("GET", "/metrics")[2].decode().splitlines()
+        found = {}
+        for line in lines:
+            if line.startswith("vllm:num_requests_waiting"):
+                reason = re.search(r'reason="(\w+)"', line)
+                found[reason.group(1) if reason else "all"] = float(line.rsplit(" ", 1)[1])
+        return found
 
     def test_of_waiting_requests_the_lower_priority_number_goes_first(self):
         with Cluster("1p1d", conductor=[*self.runner, "--hold", "20ms"]) as c:
             random, order = Random(4), []
 
-            def ask(name, priority):
-                c.complete(ids=random.ids(3000), max_tokens=1, priority=priority)
+            def ask(name, priority, tokens=3000):
+                c.complete(ids=random.ids(tokens), max_tokens=1, priority=priority)
                 order.append(name)
 
             with concurrent.futures.ThreadPoolExecutor(5) as pool:
-                asked = [pool.submit(ask, "first", 0)]
+                asked = [pool.submit(ask, "first", 0, 12000)]
                 until(lambda: c.cluster()["requests_unfinished"] == 1, 10, "the first runs")
                 asked += [pool.submit(ask, f"low{i}", 5) for i in range(2)]
                 until(lambda: c.cluster()["held"] == 2, 10, "two wait")
+                until(lambda: self.waiting(c)["deferred"] == 2, 10, "the metrics say so")
+                waits = self.waiting(c)
+                self.assertEqual(waits["all"], waits["deferred"] + waits["capacity"], waits)
                 asked.append(pool.submit(ask, "high", -5))
                 for one in asked:
                     one.result()
@@ -103,7 +120,9 @@ class Tenants(unittest.TestCase):
             answer = c.request("POST", "/v1/completions", body, bearer("sk-operator-1"))
             self.assertEqual(answer[0], 200)
             self.assertEqual(json.loads(answer[2])["usage"]["prompt_tokens_details"]["cached_tokens"], 0)
-            self.assertEqual(c.request("GET", "/cluster", headers=bearer("sk-small-1"))[0], 403)
+            status, _, data = c.request("GET", "/cluster", headers=bearer("sk-small-1"))
+            error = json.loads(data)["error"]
+            self.assertEqual((status, error["code"], error["type"]), (403, "not_admin", "permission_error"))
             url = f"http://127.0.0.1:{c.url_port}"
             code, out, err = run("mc-conductor", "ps", "--url", url, "--api-key", "sk-operator-1", "--json")
             self.assertEqual(code, 0, err)
@@ -135,6 +154,8 @@ class Tenants(unittest.TestCase):
             code, _, err = run("mc-conductor", "--http", "127.0.0.1:0", "--api-keys", path, "--check")
             self.assertEqual(code, 2, err)
             self.assertIn(what, err)
+            self.assertIn("MC1006", err)
+            self.assertIn("[tenant.NAME]", err)
         path = self.write("open.toml", KEYS, 0o644)
         code, _, err = run("mc-conductor", "--http", "127.0.0.1:0", "--api-keys", path, "--check")
         self.assertNotEqual(code, 0)
@@ -149,6 +170,16 @@ class Tenants(unittest.TestCase):
             self.assertEqual((status, answer["error"]["type"]), (400, "invalid_request_error"))
             self.assertIn("p9", answer["error"]["message"])
             self.assertIn("p0, p1", answer["error"]["message"])
+            status, _, answer = c.post("/v1/completions", {"prompt": "hi", "mc": {"pin": {"prefil": "p0"}}})
+            self.assertEqual((status, answer["error"]["param"]), (400, "mc.pin.prefil"))
+            url = ["--url", f"http://127.0.0.1:{c.url_port}"]
+            self.assertEqual(run("mc-conductor", "drain", "p1", *url)[0], 0)
+            status, _, answer = c.post("/v1/completions", {"prompt": "hi", "mc": {"pin": {"prefill": "p1"}}})
+            self.assertEqual((status, answer["error"]["code"]), (503, "no_prefill"))
+            self.assertIn("p1, which is draining", answer["error"]["message"])
+            code, _, err = run("mc-conductor", "wait", "--prefill", "3", "--timeout", "200ms", *url)
+            self.assertEqual(code, 3)
+            self.assertIn("start the missing nodes", err)
             self.assertLess(time.monotonic() - began, 10)
 
 

@@ -148,6 +148,10 @@ TEST_CASE("http/openai: a number out of bounds or of another kind is refused wit
            {R"("stream_options":{"include_usage":true})", "stream_options"},
            {R"("mc":{"deadline_ms":0})", "mc.deadline_ms"},
            {R"("mc":{"pin":{"prefill":1}})", "mc.pin.prefill"},
+           {R"("mc":{"pin":{"prefil":"p0"}})", "mc.pin.prefil"},
+           {R"("mc":{"pin":"p0"})", "mc.pin"},
+           {R"("priority":101)", "priority"},
+           {R"("priority":-101)", "priority"},
            {R"("mc":7)", "mc"},
            {R"("truncate_prompt_tokens":0)", "truncate_prompt_tokens"}}) {
     INFO(field);
@@ -186,6 +190,13 @@ TEST_CASE("http/openai: no token at all may be asked for with echo alone") {
   const std::string chat = bad_chat(R"({"messages":[{"role":"user","content":"x"}],"max_tokens":0})").message;
   CHECK(contains(chat, "at least 1"));
   CHECK(!contains(chat, "echo"));  // which chats do not have
+}
+
+TEST_CASE("http/openai: a chat's answers are not ranked: best_of other than n is refused") {
+  const std::string head = R"({"messages":[{"role":"user","content":"x"}],)";
+  CHECK(bad_chat(head + R"("best_of":3})").param == "best_of");
+  CHECK(bad_chat(head + R"("n":2,"best_of":3})").param == "best_of");
+  REQUIRE_OK(parse_chat(head + R"("n":2,"best_of":2})", {}, {}));
 }
 
 TEST_CASE("http/openai: a bad logit_bias names the key or the token") {
@@ -271,6 +282,9 @@ TEST_CASE("http/openai: the mc object and headers arrive, and a header wins") {
   CHECK(bad_completion(R"({"prompt":"x"})", {{"x-mc-deadline-ms", "soon"}}).param == "x-mc-deadline-ms");
   CHECK(bad_completion(R"({"prompt":"x"})", {{"x-mc-explain", "maybe"}}).param == "x-mc-explain");
   CHECK(bad_completion(R"({"prompt":"x"})", {{"x-mc-session", "\xff"}}).param == "x-mc-session");
+  for (const char* name : {"x-mc-pin", "X-Mc-Pin-Prefil", "x-mc-pins"})
+    CHECK(
+        contains(bad_completion(R"({"prompt":"x"})", {{name, "p0"}}).message, "x-mc-pin-prefill and x-mc-pin-decode"));
 }
 
 TEST_CASE("http/openai: chat messages take text and text parts; other parts are refused by type") {
@@ -336,12 +350,14 @@ TEST_CASE("http/openai: tokenize takes text or messages, detokenize ids, admin a
 TEST_CASE("http/openai: rejections carry Retry-After, the predicted and the allowed time") {
   const Response response = rejection_response({.number = err::kPredictedSloMiss,
                                                 .message = "the first token would come after 2184 ms",
+                                                .bound = "ttft",
                                                 .predicted = 2184ms,
                                                 .allowed = 2000ms,
                                                 .retry_after = 1200ms});
   CHECK(response.status == 429);
   CHECK(find_header(response.headers, "retry-after") == "2");
-  CHECK(find_header(response.headers, "x-mc-reason") == "predicted_slo_miss; predicted_ms=2184; allowed_ms=2000");
+  CHECK(find_header(response.headers, "x-mc-reason") ==
+        "predicted_slo_miss; bound=ttft; predicted_ms=2184; allowed_ms=2000");
   CHECK(rejection_response({.number = err::kNoPrefill, .message = "x", .retry_after = 0ms}).status == 503);
 }
 

@@ -212,7 +212,8 @@ TEST_CASE("run/answer: a rejection carries both numbers and when to come back") 
   node::Reply reply;
   reply.kind = node::Reply::Kind::rejected;
   reply.code = "predicted_slo_miss";
-  reply.message = "predicted 900 ms, allowed 200 ms";
+  reply.message = "predicted TBT 900 ms, allowed 200 ms";
+  reply.bound = "tbt";
   reply.predicted_ms = 900, reply.allowed_ms = 200;
   reply.retry_after = 3s;
   const http::Response response = reply_response(reply);
@@ -223,4 +224,6 @@ TEST_CASE("run/answer: a rejection carries both numbers and when to come back") 
   CHECK(retry == "3");
   CHECK(response.body.find("900") != std::string::npos);
   CHECK(response.body.find("200") != std::string::npos);
+  CHECK(http::find_header(response.headers, "x-mc-reason") ==
+        "predicted_slo_miss; bound=tbt; predicted_ms=900; allowed_ms=200");
 }
