@@ -293,7 +293,7 @@ void PrefixIndex::advance(std::vector<NodeMatch>& out, const std::vector<Alive>&
 
 // All holders of a chain's first `blocks` blocks. Often that is every node (a system prompt), of which few have more.
 void PrefixIndex::begin(const Holders& holders, uint32_t blocks, std::vector<NodeMatch>& out) {
-  out.resize(holders.size());
+  out.resize(holders.size());  // over what the last walk left: it is not cleared first
   for (size_t i = 0; i < holders.size(); ++i) {
     const Holder& h = holders[i];
     const uint32_t resident = h.tier == kAbsent ? 0 : blocks;
@@ -351,8 +351,6 @@ void PrefixIndex::keep(const Holders& holders, const std::vector<NodeMatch>& out
 
 void PrefixIndex::match(std::span<const BlockHash> hashes, std::vector<NodeMatch>& out) const {
   constexpr size_t kAhead = 16;  // slots asked for before they are needed: their misses overlap
-  out.clear();
-  alive_.clear();
   for (size_t i = 0; i < std::min(kAhead, hashes.size()); ++i) __builtin_prefetch(&slots_[home(hashes[i])]);
   SetId before = kNoSet;
   uint32_t run = 0;

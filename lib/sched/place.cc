@@ -79,10 +79,6 @@ void predict(const Snapshot& snapshot, Candidate& c) {
   c.ttft_s = std::max(c.queue_s, c.wait_s + c.fetch_s) + c.prefill_s;
 }
 
-double predict_tbt(const Snapshot& snapshot, const DecodeView& node) {
-  return node.cost.step(node.rows + 1, static_cast<double>(node.kv_tokens + snapshot.tokens));
-}
-
 int choose_decode(const Snapshot& snapshot) {
   int best = -1;
   double best_s = std::numeric_limits<double>::infinity();

@@ -143,7 +143,9 @@ inline uint32_t reused_tokens(const Snapshot& snapshot, uint32_t blocks) {
 void predict(const Snapshot& snapshot, Candidate& candidate);
 /// The decode node with the least predicted step among those with room; -1 = none.
 int choose_decode(const Snapshot& snapshot);
-double predict_tbt(const Snapshot& snapshot, const DecodeView& node);
+inline double predict_tbt(const Snapshot& snapshot, const DecodeView& node) {
+  return node.cost.step(node.rows + 1, static_cast<double>(node.kv_tokens + snapshot.tokens));
+}
 /// The whole decision: policy, decode choice, admission. Pure apart from the draws from `rng`.
 Placement place(const Snapshot& snapshot, const Policy& policy, const Options& options, Rng& rng);
 /// The same into a placement whose memory is used again.

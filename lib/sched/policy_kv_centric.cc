@@ -92,9 +92,8 @@ class Bound {
   }
   /// Whether no way can bring the candidate below best_s, or to it; the second of equals loses.
   bool rules_out(const Candidate& c, double best_s, bool second) const {
-    const auto loses = [&](double least_s) { return least_s > best_s || (least_s == best_s && second); };
-    // Its queue alone, most often: then its node's costs need not be read.
-    return loses(std::max(c.queue_s, 0.0) + c.handicap_s) || loses(rank_s(c));
+    const double least_s = rank_s(c);
+    return least_s > best_s || (least_s == best_s && second);
   }
 
  private:
@@ -122,7 +121,15 @@ int choose(const Snapshot& snapshot, const Options& options, std::span<Candidate
       if (const double rank_s = candidates[i].rank_s(); rank_s < best_s) best = i, best_s = rank_s;
     consider_fetch(snapshot, options, sources, candidates[best]);
     best_s = candidates[best].rank_s();
-    for (size_t i = 0, first = best; i < candidates.size(); ++i) {
+    // Those that wait longer than that in their queues alone go first, without a branch: nobody can foresee them.
+    std::vector<uint32_t> left(candidates.size());
+    size_t count = 0;
+    for (size_t i = 0; i < candidates.size(); ++i) {
+      left[count] = static_cast<uint32_t>(i);
+      count += std::max(candidates[i].queue_s, 0.0) + candidates[i].handicap_s <= best_s;
+    }
+    for (size_t at = 0, first = best; at < count; ++at) {
+      const size_t i = left[at];
       Candidate& c = candidates[i];
       if (i == first || bound.rules_out(c, best_s, i > best)) continue;
       consider_fetch(snapshot, options, sources, c);
