@@ -128,7 +128,7 @@ http::TokenLogprob Answer::logprob_of(uint32_t token, double logprob,
 }
 
 bool Answer::asks_for_prompt(size_t choice) const {
-  return request_.wanted_of_prompt() && (request_.stream || choice % static_cast<size_t>(request_.answers()) == 0);
+  return request_.wanted_of_prompt() && choice % static_cast<size_t>(request_.answers()) == 0;
 }
 
 /// False, and the answer failed, unless every token of the prompt but the first has a row.
@@ -148,14 +148,15 @@ bool Answer::take_prompt_logprobs(Choice& choice, std::vector<wire::PromptLogpro
   return false;
 }
 
-// Told once for all choices of a prompt, which share them; a stream's choices ask one by one.
+// Told once for all choices of a prompt, which share them; a stream's choices may have waited for that.
 void Answer::share_prompt_logprobs(Choice& choice, std::vector<wire::PromptLogprob> rows) {
-  const size_t n = request_.stream ? 1 : static_cast<size_t>(request_.answers());
+  const size_t n = static_cast<size_t>(request_.answers());
   const size_t at = static_cast<size_t>(choice.out.index);
   const auto group = std::span(choices_).subspan(at, std::min(n, choices_.size() - at));
   const auto shared = std::make_shared<const std::vector<wire::PromptLogprob>>(std::move(rows));
   for (Choice& one : group) one.prompt_logprobs = shared;
-  if (!request_.sampling.prompt_logprobs) return;
+  for (Choice& one : group) send_waiting(one);
+  if (!request_.sampling.prompt_logprobs || failed_) return;
   const auto named = [&](uint32_t id, double logprob, uint32_t rank) {
     return http::PromptLogprob::Entry{id, std::string(tokenizer_.token_bytes(id)), logprob, rank};
   };
@@ -229,16 +230,19 @@ void Answer::echo(Choice& choice) {
   }
   std::string bytes;
   writer_.append_text(bytes, choice.out.index, text, usage(), logprobs);
-  if (out_.is_open() && bytes.size() > out_.room_bytes()) {  // else the client could not tell it from a lost server
-    node::Reply reply;
-    reply.kind = node::Reply::Kind::failed;
-    reply.code = "invalid";
-    reply.stage = "answer";
-    reply.message = "the prompt is " + std::to_string(bytes.size()) + " bytes of the stream, which can queue " +
-                    std::to_string(out_.room_bytes()) + "; ask without stream";
-    return fail(reply);
-  }
-  (void)out_.send(bytes);
+  send_whole(bytes, "the prompt");
+}
+
+/// What is more than the queue holds fails the answer: a closed stream would look like a lost server.
+void Answer::send_whole(const std::string& bytes, const char* what) {
+  if (!out_.is_open() || bytes.size() <= out_.room_bytes()) return (void)out_.send(bytes);
+  node::Reply reply;
+  reply.kind = node::Reply::Kind::failed;
+  reply.code = "invalid";
+  reply.stage = "answer";
+  reply.message = std::string(what) + " is " + std::to_string(bytes.size()) + " bytes of the stream, which can queue " +
+                  std::to_string(out_.room_bytes()) + "; ask without stream";
+  fail(reply);
 }
 
 void Answer::emit(Choice& choice, std::string text, const node::Reply* reply) {
@@ -253,12 +257,28 @@ void Answer::emit(Choice& choice, std::string text, const node::Reply* reply) {
     choice.out.token_ids.insert(choice.out.token_ids.end(), ids.begin(), ids.end());
     return;
   }
+  if (!waits(choice)) return send_piece(choice, {std::move(text), std::move(logprobs), std::move(ids)});
+  if (!choice.waiting) choice.waiting.emplace();
+  choice.waiting->text += text;
+  for (auto& l : logprobs) choice.waiting->logprobs.push_back(std::move(l));
+  choice.waiting->ids.insert(choice.waiting->ids.end(), ids.begin(), ids.end());
+}
+
+void Answer::send_piece(Choice& choice, const Choice::Piece& piece) {
   start_stream();
   echo(choice);
   if (failed_) return;
   std::string bytes;
-  writer_.append_text(bytes, choice.out.index, text, usage(), logprobs, ids);
-  (void)out_.send(bytes);
+  writer_.append_text(bytes, choice.out.index, piece.text, usage(), piece.logprobs, piece.ids);
+  if (!choice.waiting) return (void)out_.send(bytes);
+  choice.waiting.reset();
+  send_whole(bytes, "what waited for the prompt");
+}
+
+void Answer::send_waiting(Choice& choice) {
+  if (!request_.stream || failed_) return;
+  if (choice.waiting) send_piece(choice, Choice::Piece(*choice.waiting));
+  if (choice.ended && !failed_) send_finish(choice);
 }
 
 bool Answer::on_token(const RequestId& req, const node::Reply& reply) {
@@ -266,7 +286,7 @@ bool Answer::on_token(const RequestId& req, const node::Reply& reply) {
   MC_ASSERT(choice != nullptr);
   if (choice->stopped || choice->ended || failed_) return false;
   if (reply.index == 0) journey_ = reply.journey;
-  if (reply.index == 0 && !take_prompt_logprobs(*choice, reply.prompt_logprobs)) return true;
+  if (reply.index == 0 && (!take_prompt_logprobs(*choice, reply.prompt_logprobs) || failed_)) return true;
   if (is_prompt_alone()) return false;  // this token ends the request
   ++choice->tokens;
   choice->logprob_sum += reply.logprobs.chosen;
@@ -295,7 +315,7 @@ bool Answer::on_end(const RequestId& req, const node::Reply& reply) {
     fail(reply);
     return true;
   }
-  if (!take_prompt_logprobs(*choice, {})) return true;  // ended without a token
+  if (!take_prompt_logprobs(*choice, {}) || failed_) return true;  // ended without a token
   const auto& stop_ids = request_.sampling.stop_token_ids;
   const bool by_id = !choice->stopped && choice->tokens > 0 && reply.finish_reason == "stop" &&
                      std::find(stop_ids.begin(), stop_ids.end(), choice->last_token) != stop_ids.end();
@@ -321,12 +341,15 @@ void Answer::finish_choice(Choice& choice, const std::string& reason) {
   }
   choice.ended = true;
   choice.out.finish_reason = reason;
-  if (!request_.stream) return;
+  if (request_.stream && !waits(choice)) send_finish(choice);
+}
+
+void Answer::send_finish(Choice& choice) {
   start_stream();
   echo(choice);
   if (failed_) return;
   std::string bytes;
-  writer_.append_finish(bytes, choice.out.index, reason, usage(), choice.out.stop_reason);
+  writer_.append_finish(bytes, choice.out.index, choice.out.finish_reason, usage(), choice.out.stop_reason);
   (void)out_.send(bytes);
 }
 

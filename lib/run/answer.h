@@ -55,7 +55,7 @@ class Answer {
   /// max_tokens 0: the one token that is drawn is not told and not counted.
   bool is_prompt_alone() const { return request_.sampling.max_tokens == 0u; }
   /// Whether the choice, by its place among all, is the one that asks for its prompt's log-probabilities: the others
-  /// of the prompt share them; but a stream opens each choice with its own first token.
+  /// of the prompt share them, and in a stream wait for them.
   bool asks_for_prompt(size_t choice) const;
 
  private:
@@ -66,6 +66,12 @@ class Answer {
     text::StopMatcher stops;
     http::Choice out;                                                         // of a whole answer
     std::shared_ptr<const std::vector<wire::PromptLogprob>> prompt_logprobs;  // of tokens 1, 2, ...; shared
+    struct Piece {
+      std::string text;
+      std::vector<http::TokenLogprob> logprobs;
+      std::vector<uint32_t> ids;
+    };
+    std::optional<Piece> waiting;  // of a stream: what follows the prompt while its log-probabilities are not there
     uint32_t tokens = 0;
     uint32_t last_token = 0;
     double logprob_sum = 0;  // of its tokens
@@ -81,7 +87,12 @@ class Answer {
   void share_prompt_logprobs(Choice& choice, std::vector<wire::PromptLogprob> rows);
   std::vector<http::TokenLogprob> echoed_logprobs(const Choice& choice) const;
   void echo(Choice& choice);
+  bool waits(const Choice& choice) const { return request_.wanted_of_prompt() && !choice.prompt_logprobs; }
   void emit(Choice& choice, std::string text, const node::Reply* reply);
+  void send_piece(Choice& choice, const Choice::Piece& piece);
+  void send_whole(const std::string& bytes, const char* what);
+  void send_finish(Choice& choice);
+  void send_waiting(Choice& choice);
   void start_stream();
   std::vector<http::Choice> take_best_choices();
   void finish_choice(Choice& choice, const std::string& reason);

@@ -43,6 +43,30 @@ http::Response told(const http::GenerateRequest& request, const std::function<vo
   return std::move(*response);
 }
 
+/// The events of a stream, as the client reads them.
+std::vector<std::string> streamed(const http::GenerateRequest& request, const std::function<void(Answer&)>& feed,
+                                  const http::ServerOptions& options = {}) {
+  const auto tokenizer = test::small_tokenizer();
+  auto server = http::Server::open(options, [&](http::Request, http::Responder out) {
+    Answer answer(request, {"cmpl-1", 1, "m", false}, std::move(out), tokenizer);
+    feed(answer);
+  });
+  REQUIRE_OK(server);
+  auto client = http::Client::open((*server)->url());
+  REQUIRE_OK(client);
+  std::vector<std::string> events;
+  http::ClientEvents on;
+  on.event = [&](std::string_view data, TimePoint) { events.emplace_back(data); };
+  on.done = [](http::ClientOutcome&&) {};
+  http::ClientCall call;
+  call.deadline = SystemClock::instance().now() + 20s;
+  (*client)->start(std::move(call), std::move(on));
+  CHECK((*client)->run(call.deadline));
+  CHECK((*server)->stats().closed_for(http::CloseReason::slow_reader) == 0);
+  REQUIRE(!events.empty());
+  return events;
+}
+
 /// Choices "0", "1", ... of one prompt: each gets the token "!" and ends; choice 0 brings `rows` of its prompt.
 void answer_all(Answer& answer, const std::vector<uint32_t>& prompt, size_t choices, size_t rows) {
   for (size_t i = 0; i < choices; ++i) REQUIRE_OK(answer.add_choice(std::to_string(i), prompt));
@@ -152,31 +176,70 @@ TEST_CASE("run/answer: the offsets of an echoed prompt count no space that the s
 TEST_CASE("run/answer: a streamed prompt that is more than the queue holds ends in an error event that says so") {
   const auto request = asked(R"("echo":true,"logprobs":1,"stream":true)");
   const std::vector<uint32_t> prompt(2000, 'b');
-  const auto feed = [&](Answer& a) { answer_all(a, prompt, 1, prompt.size() - 1); };
   for (const bool fits : {true, false}) {
     CAPTURE(fits);
-    const auto tokenizer = test::small_tokenizer();
-    const size_t queue = fits ? http::ServerOptions{}.queue_bytes_max : size_t{32} << 10;
-    auto server = http::Server::open({.queue_bytes_max = queue}, [&](http::Request, http::Responder out) {
-      Answer answer(request, {"cmpl-1", 1, "m", false}, std::move(out), tokenizer);
-      feed(answer);
+    const auto feed = [&](Answer& answer) {
+      answer_all(answer, prompt, 1, prompt.size() - 1);
       CHECK(answer.failed() == !fits);
-    });
-    REQUIRE_OK(server);
-    auto client = http::Client::open((*server)->url());
-    REQUIRE_OK(client);
-    std::vector<std::string> events;
-    http::ClientEvents on;
-    on.event = [&](std::string_view data, TimePoint) { events.emplace_back(data); };
-    on.done = [](http::ClientOutcome&&) {};
-    http::ClientCall call;
-    call.deadline = SystemClock::instance().now() + 20s;
-    (*client)->start(std::move(call), std::move(on));
-    CHECK((*client)->run(call.deadline));
-    REQUIRE(!events.empty());
+    };
+    const size_t queue = fits ? http::ServerOptions{}.queue_bytes_max : size_t{32} << 10;
+    const auto events = streamed(request, feed, {.queue_bytes_max = queue});
     CHECK((events.back() == "[DONE]") == fits);
     CHECK((events[0].find("ask without stream") != std::string::npos) == !fits);
-    CHECK((*server)->stats().closed_for(http::CloseReason::slow_reader) == 0);
+  }
+}
+
+TEST_CASE("run/answer: of a stream's choices one asks for the prompt; the others wait for it and lose nothing") {
+  const auto request = asked(R"("echo":true,"logprobs":1,"stream":true,"n":3)");
+  const std::vector<uint32_t> prompt(4, 'b');
+  const auto reply_to = [](const std::string& req, node::Reply::Kind kind) {
+    node::Reply reply;
+    reply.req = req;
+    reply.kind = kind;
+    reply.token = '!';
+    reply.finish_reason = "length";
+    return reply;
+  };
+  const auto feed = [&](Answer& answer) {
+    const auto token = node::Reply::Kind::token, finished = node::Reply::Kind::finished;
+    for (const char* req : {"0", "1", "2"}) REQUIRE_OK(answer.add_choice(req, prompt));
+    CHECK(answer.asks_for_prompt(0));
+    CHECK_FALSE(answer.asks_for_prompt(1));
+    CHECK_FALSE(answer.asks_for_prompt(2));
+    // Choice 1 is over and 2 has begun when the rows come with choice 0.
+    for (const char* req : {"1", "2", "1"}) answer.on_token(req, reply_to(req, token));
+    CHECK_FALSE(answer.on_end("1", reply_to("1", finished)));
+    node::Reply first = reply_to("0", token);
+    first.prompt_logprobs.resize(prompt.size() - 1, {-0.5, 2, {}});
+    answer.on_token("0", first);
+    answer.on_token("2", reply_to("2", token));
+    CHECK_FALSE(answer.on_end("0", reply_to("0", finished)));
+    CHECK(answer.on_end("2", reply_to("2", finished)));
+    CHECK_FALSE(answer.failed());
+  };
+  const std::vector<std::string> events = streamed(request, feed);
+  CHECK(events.back() == "[DONE]");
+  std::string texts[3];
+  size_t logprobs[3] = {}, ends[3] = {};
+  for (size_t i = 0; i + 1 < events.size(); ++i) {
+    const auto event = Json::parse(events[i]);
+    REQUIRE_OK(event);
+    for (const Json& choice : (*event)["choices"].items()) {
+      const auto index = static_cast<size_t>(choice["index"].as_int());
+      REQUIRE(index < 3);
+      CHECK(ends[index] == 0);
+      texts[index] += choice["text"].as_string();
+      const Json& offsets = choice["logprobs"]["text_offset"];
+      for (const Json& offset : offsets.items()) CHECK(static_cast<size_t>(offset.as_int()) == logprobs[index]++);
+      ends[index] += choice["finish_reason"].is_string();
+    }
+  }
+  CHECK(texts[0] == "bbbb!");
+  CHECK(texts[1] == "bbbb!!");
+  CHECK(texts[2] == "bbbb!!");
+  for (size_t i = 0; i < 3; ++i) {
+    CHECK(logprobs[i] == texts[i].size());
+    CHECK(ends[i] == 1);
   }
 }
 
