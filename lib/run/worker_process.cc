@@ -224,6 +224,7 @@ class WorkerProcess {
   Result<void> open_planes() {
     mem::SharedOptions shared;
     shared.name = "mct-kv";
+    shared.huge_pages = true;  // where the kernel gives them to shared memory (shmem_enabled; mc-bench doctor says)
     MC_TRY(arena, mem::SharedBuffer::create(arena_bytes_, shared));
     arena_ = std::move(arena);
     if (args_.present(flags::kAuth)) {
