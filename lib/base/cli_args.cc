@@ -38,27 +38,11 @@ Result<void> check_labels(std::string_view value) {
   return {};
 }
 
-namespace {
-
 Result<void> check_range(std::string_view value, uint64_t low, uint64_t high) {
   MC_TRY(count, parse_count(value));
   if (count >= low && count <= high) return {};
   return {Code::invalid,
           "'" + std::string(value) + "' is not from " + std::to_string(low) + " to " + std::to_string(high)};
-}
-
-}  // namespace
-
-Result<void> check_rdma_lanes(std::string_view value) {
-  return check_range(value, 1, 4);
-}
-
-Result<void> check_rdma_pairs(std::string_view value) {
-  return check_range(value, 4, 1 << 20);
-}
-
-Result<void> check_rdma_traffic_class(std::string_view value) {
-  return check_range(value, 0, 255);
 }
 
 Result<void> check_transfer_spin(std::string_view value) {

@@ -8,14 +8,16 @@
 
 namespace mc::flags {
 
+/// A count from `low` to `high`; as a Flag::check: check_between<1, 256>.
+Result<void> check_range(std::string_view value, uint64_t low, uint64_t high);
+template <uint64_t kLow, uint64_t kHigh>
+Result<void> check_between(std::string_view value) {
+  return check_range(value, kLow, kHigh);
+}
 /// --block-tokens: a power of two from 16 to 512.
 Result<void> check_block_tokens(std::string_view value);
 /// --label: k=v pairs.
 Result<void> check_labels(std::string_view value);
-/// --rdma-lanes: 1 to 4. --rdma-pairs-max: 4 to 1048576. --rdma-traffic-class: 0 to 255.
-Result<void> check_rdma_lanes(std::string_view value);
-Result<void> check_rdma_pairs(std::string_view value);
-Result<void> check_rdma_traffic_class(std::string_view value);
 /// --transfer-spin: at most 1s, beyond which a core would be kept busy for nothing.
 Result<void> check_transfer_spin(std::string_view value);
 /// --rdma-pace: "1GiB/s", or "none".
@@ -76,14 +78,14 @@ inline constexpr Flag kRdmaLanes{.name = "rdma-lanes",
                                  .value = "N",
                                  .fallback = "2",
                                  .help = "queue pairs of an rdma path, 1 to 4",
-                                 .check = check_rdma_lanes,
+                                 .check = check_between<1, 4>,
                                  .common = true};
 inline constexpr Flag kRdmaPairsMax{.name = "rdma-pairs-max",
                                     .kind = FlagKind::count,
                                     .value = "N",
                                     .fallback = "1024",
                                     .help = "queue pairs of the process; beyond it idle connections rest",
-                                    .check = check_rdma_pairs,
+                                    .check = check_between<4, 1 << 20>,
                                     .common = true};
 inline constexpr Flag kRdmaPace{.name = "rdma-pace",
                                 .value = "RATE",
@@ -97,7 +99,7 @@ inline constexpr Flag kRdmaTrafficClass{.name = "rdma-traffic-class",
                                         .value = "N",
                                         .fallback = "0",
                                         .help = "traffic class of rdma packets, 0 to 255: DSCP times 4",
-                                        .check = check_rdma_traffic_class,
+                                        .check = check_between<0, 255>,
                                         .common = true};
 inline constexpr Flag kRdmaCooldown{
     .name = "rdma-cooldown",
@@ -154,8 +156,9 @@ inline constexpr Flag kThreads{.name = "threads",
                                .kind = FlagKind::count,
                                .value = "N",
                                .fallback = "auto",
-                               .help = "compute threads; auto is one per core",
-                               .choices = "auto"};
+                               .help = "compute threads, 1 to 256; auto is one per core",
+                               .choices = "auto",
+                               .check = check_between<1, 256>};
 inline constexpr Flag kKernels{.name = "kernels",
                                .kind = FlagKind::choice,
                                .value = "V",

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/assert.h"
 #include "base/dtype.h"
 
 namespace mc {
@@ -29,6 +30,7 @@ struct LayerRange {
 
 /// The layers of stage `stage` (0-based) of a pipeline of `stages`, at most as many as layers (Mooncake 6.1).
 constexpr LayerRange stage_layers(uint32_t layers, uint32_t stage, uint32_t stages) {
+  MC_ASSERT(stage < stages && stages <= layers);
   return {layers * stage / stages, layers * (stage + 1) / stages};
 }
 

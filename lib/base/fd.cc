@@ -163,6 +163,13 @@ Result<std::string> read_file(const std::string& path, size_t limit) {
 }
 
 Result<void> write_file_atomic(const std::string& path, std::string_view text, unsigned mode) {
+  struct stat found {};
+  if (::stat(path.c_str(), &found) == 0 && !S_ISREG(found.st_mode)) {
+    const Fd as_it_is(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+    if (!as_it_is) return errno_error("open " + path);
+    if (auto r = write_all(as_it_is.get(), text); !r) return within(path, std::move(r).error());
+    return {};
+  }
   std::string temporary = path + ".tmp.XXXXXX";
   Fd fd(::mkostemp(temporary.data(), O_CLOEXEC));
   if (!fd) return errno_error("create " + temporary);

@@ -71,7 +71,8 @@ Result<void> read_all(int fd, std::span<std::byte> out, TimePoint deadline = kNe
 Result<std::string> read_to_end(int fd, size_t limit, TimePoint deadline = kNever);
 /// Whole file as text; `-` is stdin. Code::invalid beyond `limit` bytes.
 Result<std::string> read_file(const std::string& path, size_t limit);
-/// Creates or replaces through a temporary name and rename, so that readers see old or new.
+/// Creates or replaces through a temporary name and rename, so that readers see old or new. What is there and no
+/// regular file (/dev/null, a pipe) is written to and stays.
 Result<void> write_file_atomic(const std::string& path, std::string_view text, unsigned mode = 0644);
 
 }  // namespace mc

@@ -12,7 +12,7 @@
 namespace mc::run {
 
 int thread_count(const cli::Args& args) {
-  if (args.present(flags::kThreads)) return static_cast<int>(std::clamp<uint64_t>(args.count(flags::kThreads), 1, 256));
+  if (args.present(flags::kThreads)) return static_cast<int>(args.count(flags::kThreads));
   return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 

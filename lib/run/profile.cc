@@ -16,7 +16,9 @@ Result<sched::Profile> open_profile(const std::string& name) {
     return profile;
   }
   auto text = read_file(name, kProfileBytesMax);
-  if (!text) return as_user_error(err::kConfigFile, std::move(text).error());
+  if (!text)
+    return user_error(err::kFileAccess, std::move(text).error().what, name,
+                      "name a TOML file that can be read (mc-profile(5)), or a built-in profile: a800-llama3-70b");
   auto profile = sched::parse_profile(*text, name);
   if (profile) return profile;
   Error error = std::move(profile).error();

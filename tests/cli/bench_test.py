@@ -399,6 +399,18 @@ class Streams(Scratch):
             ("--transport", "foo"),
             ("--transport", "tcp,auto"),
         )
+        for verb, flag, value in (
+            ("attn", "--threads", "10000"),
+            ("attn", "--threads", "0"),
+            ("attn", "--repeats", "0"),
+            ("model", "--repeats", "0"),
+            ("model", "--chunk-tokens", "10"),
+            ("tok", "--repeats", "0"),
+            ("route", "--time", "0"),
+        ):
+            err = bench(verb, flag, value, expect=2)[1]
+            self.assertIn("MC1002", err)
+            self.assertIn(flag, err)
         for flag, value in bad:
             err = bench("xfer", "--size", "64KiB", flag, value, expect=2)[1]
             self.assertIn("MC1002", err)
@@ -409,6 +421,30 @@ class Streams(Scratch):
         # bare numbers are seconds; one value is the first and the last
         out = bench("xfer", "--rdma-cooldown", "5", "--print-config")[0]
         self.assertRegex(out, 'rdma-cooldown = "5"')
+
+    def test_what_would_be_passed_over_is_refused(self):
+        for words, told in (
+            (["--server", "10.0.0.1"], "listens at --bind"),
+            (["--op", "register", "10.0.0.1"], "with no other side"),
+            (["--against-client", "-x 1"], "--against-client means nothing without --against"),
+            (["--pairs", "3"], "--pairs means nothing without --against"),
+        ):
+            err = bench("xfer", *words, expect=2)[1]
+            self.assertIn("MC1001", err)
+            self.assertIn(told, err)
+        for words in (["--memory", "100TiB"], ["--op", "register", "--memory", "100TiB"]):
+            self.assertIn("at most --memory", bench("xfer", *words, expect=1)[1])
+
+    def test_an_output_that_cannot_be_written_is_told_before_the_run(self):
+        for words, flag in (
+            (["model", "-r", "10000", "--save-cost", "no/where"], "--save-cost"),
+            (["attn", "-r", "10000", "-n", "16k", "-o", "no/where"], "--output"),
+            (["sim", "nofile", "--save-requests", "no/where/x"], "--save-requests"),
+            (["plot", "nofile", "--x", "a", "--y", "b", "--svg", "/"], "--svg"),
+        ):
+            err = bench(*words, expect=1)[1]
+            self.assertIn("MC5005", err)
+            self.assertIn(flag, err)
 
     def test_requests_fit_the_memory_that_was_asked_for(self):
         err = bench("xfer", "--size", "1GiB", "--memory", "64MiB", expect=2)[1]

@@ -206,6 +206,9 @@ class Cluster(unittest.TestCase):
             (["--rules", "machines", "--hold"], "by arrival"),
             (["--rules", "machines", "--cache-blocks", "8"], "less than a context"),
             (["--find-ratio", "--find-max-rate"], "advise"),
+            (["--find-max-rate", "--save-requests", "x"], "--save-requests means nothing under --find-max-rate"),
+            (["--find-ratio", "--cluster", "3p2d", "--counterfactual", "1"], "--counterfactual means nothing"),
+            (["--sample", "0"], "'0' measures nothing"),
         ):
             code, _, err = cluster.run("mc-bench", "sim", SMALL, *words)
             self.assertEqual(code, 2, err)

@@ -18,11 +18,21 @@ using namespace sim_flags;
 
 constexpr Flag kNodes{.name = "nodes", .kind = FlagKind::count, .value = "N", .fallback = "16", .help = "how many"};
 
+/// A list elsewhere; here one.
+constexpr Flag one_of_list(Flag flag, std::string_view value, std::string_view help) {
+  flag.value = value;
+  return with_default(flag, flag.fallback, help);
+}
+constexpr Flag kOnePolicy =
+    one_of_list(kPolicy, "P", "one of kv-centric, cache-aware, load, load-count, random, affinity");
+constexpr Flag kOneAdmission =
+    one_of_list(kAdmission, "A", "who is turned away: one of none, baseline, early, predict, committed, goodput");
+
 constexpr auto kFlags =
-    flags::join(flags::list(&kNodes, &kProfile, &kTtftSlo, &kTbtSlo, &kShare, &kSpeedup, &kPolicy, &kFetchRule, &kTheta,
-                            &kAdmission, &kHold, &kDram, &kSsd, &kCacheBlocks, &kBandwidth, &kOverlap, &kCoupled,
-                            &kCoupledChunk, &kJoinStall, &kSlowStart, &kPipeline, &kDecodeTime, &kSlack, &kAggregate,
-                            &kLimit, &flags::kOutput, &flags::kQuiet, &flags::kProgress, &flags::kSeed),
+    flags::join(flags::list(&kNodes, &kProfile, &kTtftSlo, &kTbtSlo, &kShare, &kSpeedup, &kOnePolicy, &kFetchRule,
+                            &kTheta, &kOneAdmission, &kHold, &kDram, &kSsd, &kCacheBlocks, &kBandwidth, &kOverlap,
+                            &kCoupled, &kCoupledChunk, &kJoinStall, &kSlowStart, &kPipeline, &kDecodeTime, &kSlack,
+                            &kAggregate, &kLimit, &flags::kOutput, &flags::kQuiet, &flags::kProgress, &flags::kSeed),
                 flags::kEveryRun);
 
 struct Choice {

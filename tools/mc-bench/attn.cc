@@ -72,7 +72,8 @@ constexpr Flag kRepeats{.name = "repeats",
                         .kind = FlagKind::count,
                         .value = "N",
                         .fallback = "5",
-                        .help = "turns of each point"};
+                        .help = "turns of each point, 1 to 10000",
+                        .check = flags::check_between<1, 10'000>};
 
 constexpr auto kFlags = flags::join(
     flags::list(&kPhase, &kLengths, &kPlans, &kVariants, &kDtypes, &kHeads, &kHeadDims, &kChunk, &kRouting, &kCentroids,
@@ -241,7 +242,7 @@ Result<void> measure(const AttnShape& shape, std::vector<Contender>& contenders,
   MC_CHECK(check_room(shape));
   MC_TRY(made, AttnCase::open(shape, parallel, args.count(flags::kSeed)));
   for (Contender& c : contenders) c.seconds.clear();
-  const uint64_t repeats = std::clamp<uint64_t>(args.count(kRepeats), 1, 10'000);
+  const uint64_t repeats = args.count(kRepeats);
   if (repeats > 1)
     for (Contender& c : contenders) MC_CHECK(made.run(*c.attention, c.mode));  // scratch grows, code is read
   for (uint64_t turn = 0; turn < repeats; ++turn)

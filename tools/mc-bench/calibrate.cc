@@ -226,7 +226,7 @@ Result<int> calibrate(const cli::Args& args) {
   if (auto done = profile.complete(); !done) return user_error(err::kBadValue, done.error().what, "--profile");
   const std::string text = sched::format_profile(profile);
   const bool to_file = args.text(flags::kOutput) != "-";
-  if (to_file) MC_CHECK(write_file_atomic(args.text(flags::kOutput), text));
+  if (to_file) MC_CHECK(write_output(args.text(flags::kOutput), text, flags::kOutput));
   Json out = result_head("mc.calibrate.v1", args);
   out.set("runs", files.size()).set("requests", samples.requests).set("prompts", samples.prefills.size());
   out.set("step_samples", samples.steps.size()).set("fetches", samples.reads.size());

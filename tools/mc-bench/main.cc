@@ -4,7 +4,9 @@
 
 #include "base/assert.h"
 #include "base/cli.h"
+#include "base/common_flags.h"
 #include "mc_version.h"
+#include "print.h"
 #include "verbs.h"
 
 using namespace mc;
@@ -25,6 +27,9 @@ int main(int argc, char** argv) {
     const auto verb =
         std::find_if(table.begin(), table.end(), [&](const bench::Verb& v) { return v.said.name == args.verb(); });
     MC_ASSERT(verb != table.end());  // needs_verb
+    // Before a long measurement, not after it. (mkmodel's is a directory that it makes.)
+    if (args.has(flags::kOutput) && args.verb() != "mkmodel")
+      MC_CHECK(bench::check_output(args.text(flags::kOutput), flags::kOutput));
     return verb->run(args);
   });
 }

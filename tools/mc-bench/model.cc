@@ -46,7 +46,8 @@ constexpr Flag kRepeats{.name = "repeats",
                         .kind = FlagKind::count,
                         .value = "N",
                         .fallback = "5",
-                        .help = "measurements of each point"};
+                        .help = "measurements of each point, 1 to 10000",
+                        .check = flags::check_between<1, 10'000>};
 constexpr Flag kRows{.name = "batch",
                      .letter = 'b',
                      .kind = FlagKind::sweep_counts,
@@ -184,7 +185,7 @@ Result<Points> read_points(const cli::Args& args, const model::ModelConfig& conf
   if (args.present(kSaveCost) && p.prompts.size() * p.depths.size() < 2)
     p.prompts.insert(p.prompts.begin(), std::max<int64_t>(1, p.prompts.front() / 4));
   p.tokens = static_cast<int64_t>(std::min(args.count(kTokens), kTokensMax));
-  p.repeats = static_cast<int64_t>(std::clamp<uint64_t>(args.count(kRepeats), 1, 10'000));
+  p.repeats = static_cast<int64_t>(args.count(kRepeats));
   int64_t prompt = p.tokens;
   for (int64_t n : p.prompts) {
     if (n < 1) return user_error(err::kBadValue, "--prompt must be at least 1", "--prompt");
@@ -258,7 +259,7 @@ Result<void> save_cost(const cli::Args& args, const run::Engine& engine, const F
   profile.prefill_mape = result["cost"]["prefill_mape"].as_double();
   profile.step_mape = result["cost"]["step_mape"].as_double();
   if (auto done = profile.complete(); !done) return user_error(err::kInternal, done.error().what);
-  return write_file_atomic(args.text(kSaveCost), sched::format_profile(profile));
+  return write_output(args.text(kSaveCost), sched::format_profile(profile), kSaveCost);
 }
 
 Result<void> measure(const cli::Args& args, Bench& bench, const Points& points, double flop_limit, double byte_limit,
@@ -310,11 +311,16 @@ Result<void> measure(const cli::Args& args, Bench& bench, const Points& points, 
 const cli::FlagList kModelFlags = kFlags;
 
 Result<int> measure_model(const cli::Args& args) {
+  MC_CHECK(check_output(args.text(kSaveCost), kSaveCost));
+  const uint64_t chunk = args.count(flags::kChunkTokens), block = args.count(flags::kBlockTokens);
+  if (chunk == 0 || chunk % block != 0 || chunk > kTokensMax)
+    return user_error(err::kBadValue,
+                      "--chunk-tokens is " + std::to_string(chunk) + "; it must be a multiple of --block-tokens, " +
+                          std::to_string(block) + ", and at most " + std::to_string(kTokensMax),
+                      "--chunk-tokens", "--chunk-tokens " + std::to_string(std::max(block, chunk / block * block)));
   MC_TRY(engine, run::open_engine(args));
   const auto& config = engine.model->config();
   MC_TRY(points, read_points(args, config, engine.block_tokens));
-  const uint64_t chunk = std::max<uint64_t>(args.count(flags::kChunkTokens) / engine.block_tokens * engine.block_tokens,
-                                            engine.block_tokens);
   const uint64_t rows_max = std::max<uint64_t>(16, *std::max_element(points.rows.begin(), points.rows.end()));
   MC_TRY(runner, model::Runner::open(*engine.model, *engine.parallel,
                                      {.block_tokens = engine.block_tokens,

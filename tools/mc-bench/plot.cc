@@ -102,10 +102,6 @@ Json json_of(const std::vector<PlotSeries>& series, const cli::Args& args) {
   return std::move(out.set("series", std::move(all)));
 }
 
-Result<void> put(const std::string& path, const std::string& text) {
-  return path == "-" ? write_all(1, text) : write_file_atomic(path, text);
-}
-
 std::string terminal_of_stdout() {
   winsize size{};
   if (::ioctl(1, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return text_terminal(79, 24);
@@ -117,7 +113,7 @@ Result<void> draw_svg(const std::string& path, const std::string& script) {
   // gnuplot warns on the same stream: better no figure than one no reader takes.
   if (!svg.starts_with("<?xml") || svg.find("</svg>") == std::string::npos)
     return user_error(err::kGnuplot, "it wrote no SVG: " + svg.substr(0, 300), "gnuplot");
-  return put(path, svg);
+  return write_output(path, svg, kSvg);
 }
 
 }  // namespace
@@ -126,12 +122,13 @@ const cli::FlagList kPlotFlags = kFlags;
 
 Result<int> plot(const cli::Args& args) {
   MC_TRY(plan, read_plan(args));
+  for (const Flag* flag : {&kSvg, &kGnuplot}) MC_CHECK(check_output(args.text(*flag), *flag));
   Sink sink(args);
   MC_TRY(lines, read_result_lines(args.positional("FILE")));
   MC_TRY(series, series_of(lines, plan));
   const std::string script = gnuplot_script(series, look_of(args, plan));
   MC_CHECK(sink.line(json_of(series, args)));
-  if (args.given(kGnuplot)) MC_CHECK(put(args.text(kGnuplot), script));
+  if (args.given(kGnuplot)) MC_CHECK(write_output(args.text(kGnuplot), script, kGnuplot));
   if (args.given(kSvg)) MC_CHECK(draw_svg(args.text(kSvg), script));
   if (args.on(kTerminal) || !(sink.json() || args.given(kGnuplot) || args.given(kSvg))) {
     MC_TRY(chart, run_gnuplot(terminal_of_stdout() + script));

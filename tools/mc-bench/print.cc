@@ -1,11 +1,15 @@
 #include "print.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/common_flags.h"
 #include "base/errors.h"
 #include "base/fd.h"
@@ -58,6 +62,43 @@ Result<std::string> read_input(const std::string& path, size_t bytes_max) {
   return user_error(err::kBadValue, std::move(text).error().what, path, "name a file that can be read, or - for stdin");
 }
 
+Result<void> check_measured_time(std::string_view value) {
+  MC_TRY(time, parse_duration(value));
+  if (time >= 1ms) return {};
+  return {Code::invalid, "'" + std::string(value) + "' measures nothing; at least 1ms"};
+}
+
+Result<void> check_speedup(std::string_view value) {
+  MC_TRY(speedup, parse_f64(value));
+  if (speedup >= 1e-6 && speedup <= 1e6) return {};
+  return {Code::invalid, "'" + std::string(value) + "' is not from 0.000001 to 1000000"};
+}
+
+Result<void> check_output(const std::string& path, const Flag& flag) {
+  if (path.empty() || path == "-") return {};
+  struct stat found {};
+  const bool there = ::stat(path.c_str(), &found) == 0;
+  if (there && !S_ISREG(found.st_mode) && !S_ISDIR(found.st_mode)) return {};  // a pipe or a device, as it is
+  Error refused{Code::io, path + " is a directory"};
+  if (!there || !S_ISDIR(found.st_mode)) {
+    std::string beside = path + ".tmp.XXXXXX";  // as write_file_atomic does in the end
+    const Fd made(::mkostemp(beside.data(), O_CLOEXEC));
+    if (made) {
+      ::unlink(beside.c_str());
+      return {};
+    }
+    refused = errno_error("cannot write " + path);
+  }
+  return user_error(err::kFileAccess, refused.what, "--" + std::string(flag.name),
+                    "name a file in a directory that is there and may be written");
+}
+
+Result<void> write_output(const std::string& path, std::string_view text, const Flag& flag) {
+  if (path == "-") return write_all(1, text);
+  MC_CHECK(check_output(path, flag));
+  return write_file_atomic(path, text);
+}
+
 Sink::Sink(const cli::Args& args) : json_(args.on(flags::kJson)), path_(args.text(flags::kOutput)) {}
 
 Result<void> Sink::put(std::string_view text) {
@@ -75,7 +116,7 @@ Result<void> Sink::text(std::string_view text) {
 }
 
 Result<void> Sink::finish() {
-  return path_ == "-" ? Result<void>() : write_file_atomic(path_, kept_);
+  return path_ == "-" ? Result<void>() : write_output(path_, kept_, flags::kOutput);
 }
 
 Json result_head(std::string_view schema, const cli::Args& args) {

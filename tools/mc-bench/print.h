@@ -29,6 +29,16 @@ class Table {
 /// A file that the user named; MC1002 naming it when it cannot be read.
 Result<std::string> read_input(const std::string& path, size_t bytes_max);
 
+/// --time and --sample: at least 1ms.
+Result<void> check_measured_time(std::string_view value);
+/// --speedup: above 0 and at most a million, as its inverse is.
+Result<void> check_speedup(std::string_view value);
+
+/// A file that is written when all is done: MC5005 now, naming it and the flag, if it could not be. "" and "-" pass.
+Result<void> check_output(const std::string& path, const Flag& flag);
+/// Replaces it, or what "-" means; the same error.
+Result<void> write_output(const std::string& path, std::string_view text, const Flag& flag);
+
 /// Collects what a verb has to say and writes it where -o says. Lines go to stdout at once, so that a
 /// reader of the pipe sees them; a file is replaced as a whole at the end.
 class Sink {

@@ -42,7 +42,8 @@ constexpr Flag kTime{.name = "time",
                      .kind = FlagKind::duration,
                      .value = "T",
                      .fallback = "2s",
-                     .help = "measure each point for so long"};
+                     .help = "measure each point for so long, at least 1ms",
+                     .check = check_measured_time};
 constexpr auto kFlags = flags::join(
     flags::list(&kNodes, &kBlocks, &kTrace, &kPolicy, &kTime, &flags::kSeed, &flags::kOutput), flags::kEveryRun);
 

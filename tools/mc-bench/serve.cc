@@ -95,7 +95,8 @@ constexpr Flag kMetadata{
 constexpr Flag kSaveResult{.name = "save-result", .kind = FlagKind::boolean, .help = "also write the result to a file"};
 constexpr Flag kSaveDetailed{
     .name = "save-detailed", .kind = FlagKind::boolean, .help = "and each request as a line of FILE.requests.jsonl"};
-constexpr Flag kResultDir{.name = "result-dir", .value = "DIR", .fallback = ".", .help = "where --save-result writes"};
+constexpr Flag kResultDir{
+    .name = "result-dir", .value = "DIR", .help = "where --save-result writes; without it the current directory"};
 constexpr Flag kResultFilename{
     .name = "result-filename", .value = "FILE", .help = "name of that file; without it rate, model and time make one"};
 constexpr Flag kDryRun{.name = "dry-run",
@@ -247,6 +248,19 @@ Result<void> print_plan(const Plan& plan, const Target& target, Sink& sink) {
   return sink.finish();
 }
 
+std::string result_dir(const cli::Args& args) {
+  return args.text(kResultDir).empty() ? "." : args.text(kResultDir);
+}
+
+bool saves(const cli::Args& args) {
+  return args.on(kSaveResult) || args.on(kSaveDetailed);
+}
+
+Result<void> make_result_dir(const cli::Args& args) {
+  if (::mkdir(result_dir(args).c_str(), 0755) == 0 || errno == EEXIST) return {};
+  return as_user_error(err::kFileAccess, errno_error("mkdir " + result_dir(args)));
+}
+
 /// vLLM's habit: rate, model and time make the name.
 std::string result_file(const cli::Args& args, const Json& result) {
   std::string name = args.text(kResultFilename);
@@ -263,13 +277,12 @@ std::string result_file(const cli::Args& args, const Json& result) {
     for (char& c : name)
       if (c == '/') c = '_';
   }
-  return args.text(kResultDir) + "/" + name;
+  return result_dir(args) + "/" + name;
 }
 
 Result<void> save(const cli::Args& args, const Json& result, const LoadResult& load) {
-  if (!args.on(kSaveResult) && !args.on(kSaveDetailed)) return {};
-  if (::mkdir(args.text(kResultDir).c_str(), 0755) != 0 && errno != EEXIST)
-    return as_user_error(err::kFileAccess, errno_error("mkdir " + args.text(kResultDir)));
+  if (!saves(args)) return {};
+  MC_CHECK(make_result_dir(args));
   const std::string path = result_file(args, result);
   MC_CHECK(write_file_atomic(path, result.dump() + "\n"));
   note(args, "result written to " + path);
@@ -340,8 +353,7 @@ struct Setting {
 
 Result<int> run_one(const cli::Args& args, const Workload& workload, const Plan& plan, const Setting& setting,
                     int interrupt_fd, Sink& sink) {
-  const Progress progress{.shown = args.text(flags::kProgress) != "never" && !args.on(flags::kQuiet),
-                          .terminal = ::isatty(2) != 0};
+  const Progress progress{.shown = cli::use_progress(args), .terminal = ::isatty(2) != 0};
   MC_TRY(load, run_load(plan, setting.target, interrupt_fd, progress));
   Json result = result_head("mc.bench.serve.v1", args);
   result.set("workload", workload.name).set("model", setting.target.model).set("base_url", setting.target.base_url);
@@ -398,6 +410,10 @@ Result<int> load_verb(const cli::Args& args, const Workload& workload, const std
     note(args, std::to_string(too_long) + " of " + std::to_string(plans.front().requests.size()) +
                    " requests exceed the served context of " + std::to_string(server.context) +
                    " tokens and will be refused");
+  if (saves(args)) {  // told now, not after the load
+    MC_CHECK(make_result_dir(args));
+    MC_CHECK(check_output(result_dir(args) + "/" + args.text(kResultFilename) + ".json", kResultDir));
+  }
   MC_TRY(signals, run::Signals::open());
   MC_CHECK(warm_up(args, plans.front(), setting.target, signals.fd()));
   // In a sweep every point is run and printed; the first failure is the program's.

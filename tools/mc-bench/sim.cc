@@ -20,11 +20,12 @@ constexpr auto kFlags =
                 flags::kEveryRun);
 
 // An answer that passes over a flag would look like one that heeds it.
-Result<void> refuse(const cli::Args& args, std::initializer_list<const Flag*> flags) {
+Result<void> refuse(const cli::Args& args, std::initializer_list<const Flag*> flags, const std::string& under,
+                    const std::string& next = {}) {
   for (const Flag* flag : flags)
     if (args.given(*flag)) {
       const std::string name = "--" + std::string(flag->name);
-      return user_error(err::kUsage, name + " means nothing under --rules " + args.text(kRules), name);
+      return user_error(err::kUsage, name + " means nothing under " + under, name, next);
     }
   return {};
 }
@@ -54,15 +55,28 @@ Result<std::vector<sim::TraceRequest>> read_sim_trace(const cli::Args& args) {
 
 Result<int> simulate(const cli::Args& args) {
   const std::string& rules = args.text(kRules);
-  if (rules == "cluster") return simulate_cluster(args);
-  if (rules == "machines") {
-    MC_CHECK(refuse(args, {&kSsd, &kPipeline, &kOverlap, &kCoupled, &kCoupledChunk, &kFail, &kSaveSamples, &kSample,
-                           &kCounterfactual, &kFindMaxRate, &kFindRatio, &kShare}));
+  const std::string under = "--rules " + rules;
+  for (const Flag* flag : {&kSaveRequests, &kSaveSamples}) MC_CHECK(check_output(args.text(*flag), *flag));
+  if (rules == "cluster") {
+    const Flag* search = args.on(kFindMaxRate) ? &kFindMaxRate : args.on(kFindRatio) ? &kFindRatio : nullptr;
+    if (search != nullptr)
+      MC_CHECK(refuse(args, {&kSaveRequests, &kSaveSamples, &kSample, &kCounterfactual},
+                      "--" + std::string(search->name) + ", which makes many runs",
+                      "search first, then run once what it found, by --cluster and --speedup"));
     return simulate_cluster(args);
   }
-  MC_CHECK(refuse(args, {&kProfile, &kHold, &kDram, &kSsd, &kPipeline, &kOverlap, &kCoupled, &kCoupledChunk,
-                         &kJoinStall, &kSlowStart, &kFail, &kAggregate, &kSaveSamples, &kSample, &kCounterfactual,
-                         &kFindMaxRate, &kFindRatio, &kShare}));
+  if (rules == "machines") {
+    MC_CHECK(refuse(args,
+                    {&kSsd, &kPipeline, &kOverlap, &kCoupled, &kCoupledChunk, &kFail, &kSaveSamples, &kSample,
+                     &kCounterfactual, &kFindMaxRate, &kFindRatio, &kShare},
+                    under));
+    return simulate_cluster(args);
+  }
+  MC_CHECK(refuse(
+      args,
+      {&kProfile, &kHold, &kDram, &kSsd, &kPipeline, &kOverlap, &kCoupled, &kCoupledChunk, &kJoinStall, &kSlowStart,
+       &kFail, &kAggregate, &kSaveSamples, &kSample, &kCounterfactual, &kFindMaxRate, &kFindRatio, &kShare},
+      under));
   return simulate_paper(args);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/common_flags.h"
+#include "print.h"
 #include "run/sched_flags.h"
 #include "sim/trace.h"
 #include "verbs.h"
@@ -49,7 +50,8 @@ inline constexpr Flag kSpeedup{.name = "speedup",
                                .kind = FlagKind::number,
                                .value = "X",
                                .fallback = "1",
-                               .help = "divide the trace's times by X"};
+                               .help = "divide the trace's times by X",
+                               .check = check_speedup};
 inline constexpr Flag kBandwidth{.name = "bandwidth",
                                  .kind = FlagKind::number,
                                  .value = "B",
@@ -134,8 +136,12 @@ inline constexpr Flag kFail{.name = "fail",
 inline constexpr Flag kSaveSamples{.name = "save-samples",
                                    .value = "FILE",
                                    .help = "load, queue, rows and KV of each node over time, and replicas of blocks"};
-inline constexpr Flag kSample{
-    .name = "sample", .kind = FlagKind::duration, .value = "T", .fallback = "15s", .help = "time between samples"};
+inline constexpr Flag kSample{.name = "sample",
+                              .kind = FlagKind::duration,
+                              .value = "T",
+                              .fallback = "15s",
+                              .help = "time between samples, at least 1ms",
+                              .check = check_measured_time};
 inline constexpr Flag kCounterfactual{.name = "counterfactual",
                                       .kind = FlagKind::count,
                                       .value = "N",

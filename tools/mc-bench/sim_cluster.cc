@@ -70,8 +70,7 @@ Result<SimSetup> read_setup(const cli::Args& args) {
   if (args.text(kJoinStall) != "profile") out.profile.join_s = to_seconds(args.duration(kJoinStall));
   MC_CHECK(read_caches(args, out));
   MC_CHECK(read_sched(args, o));
-  MC_TRY(speedup, positive(args, kSpeedup));
-  o.speedup = speedup;
+  o.speedup = args.number(kSpeedup);
   o.hold = args.on(kHold);
   o.layer_wise = args.text(kOverlap) == "layers";
   o.coupled_way = args.text(kCoupled) == "chunked" ? sim::CoupledWay::chunked : sim::CoupledWay::prefill_first;
@@ -83,7 +82,7 @@ Result<SimSetup> read_setup(const cli::Args& args) {
         err::kBadValue,
         std::to_string(o.shape.prefill) + " prefill nodes are no whole groups of " + std::to_string(o.pipeline),
         "--pipeline");
-  if (args.has(kSample)) o.sample_s = std::max(1e-3, to_seconds(args.duration(kSample)));
+  if (args.has(kSample)) o.sample_s = to_seconds(args.duration(kSample));
   o.seed = args.count(flags::kSeed);
   o.keep_samples = args.has(kSaveSamples) && !args.text(kSaveSamples).empty();
   for (const std::string& text : args.has(kFail) ? args.list(kFail) : std::vector<std::string>{}) {
@@ -242,6 +241,23 @@ std::string table(const std::vector<Json>& points) {
   return out.text();
 }
 
+/// What --counterfactual found, a line for each policy and admission that turned requests away.
+std::string counterfactual_text(const std::vector<Json>& points) {
+  std::string out;
+  for (const Json& p : points) {
+    if (!p.has("rejected_checked")) continue;
+    out += std::string(p["policy"].as_string()) + ", admission " + std::string(p["admission"].as_string()) + ": ";
+    const auto percent = [&](const char* key) { return fixed(100 * p[key].as_double(), 1) + " %"; };
+    if (p["rejected_would_miss"].is_null())
+      out += "nobody was rejected";
+    else
+      out += percent("rejected_would_miss") + " of " + p["rejected_checked"].dump() +
+             " rejected requests would have missed a bound if let in";
+    out += p["accepted_missed"].is_null() ? "\n" : "; " + percent("accepted_missed") + " of the accepted did\n";
+  }
+  return out;
+}
+
 Json summary(const cli::Args& args, const SimSetup& setup, const std::vector<Json>& points) {
   Json out = result_head("mc.sim.v1", args);
   const sim::ClusterOptions& o = setup.options;
@@ -361,9 +377,9 @@ Result<int> simulate_cluster(const cli::Args& args) {
       for (const JsonMember& member : points.back().members()) line.set(member.key, member.value);
       MC_CHECK(sink.line(line));
     }
-  if (!args.text(kSaveRequests).empty()) MC_CHECK(write_file_atomic(args.text(kSaveRequests), requests));
-  if (!args.text(kSaveSamples).empty()) MC_CHECK(write_file_atomic(args.text(kSaveSamples), samples));
-  MC_CHECK(sink.text(table(points)));
+  if (!args.text(kSaveRequests).empty()) MC_CHECK(write_output(args.text(kSaveRequests), requests, kSaveRequests));
+  if (!args.text(kSaveSamples).empty()) MC_CHECK(write_output(args.text(kSaveSamples), samples, kSaveSamples));
+  MC_CHECK(sink.text(table(points) + counterfactual_text(points)));
   MC_CHECK(sink.line(summary(args, setup, points)));
   MC_CHECK(sink.finish());
   return 0;

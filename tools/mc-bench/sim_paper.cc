@@ -27,8 +27,7 @@ Result<sim::PaperOptions> read_options(const cli::Args& args) {
   const std::string& cache = args.text(kCacheBlocks);
   if (cache == "unlimited") out.prefill.cache_blocks = sim::kUnlimitedBlocks;
   if (cache != "unlimited" && cache != "profile") out.prefill.cache_blocks = args.count(kCacheBlocks);
-  MC_TRY(speedup, positive(args, kSpeedup));
-  out.speedup = speedup;
+  out.speedup = args.number(kSpeedup);
   if (args.text(kBandwidth) != "profile") {
     MC_TRY(bandwidth, positive(args, kBandwidth));
     out.prefill.bytes_per_s = bandwidth;
@@ -211,7 +210,7 @@ Result<int> simulate_paper(const cli::Args& args) {
       MC_CHECK(sink.line(line));
     }
   }
-  if (!args.text(kSaveRequests).empty()) MC_CHECK(write_file_atomic(args.text(kSaveRequests), requests));
+  if (!args.text(kSaveRequests).empty()) MC_CHECK(write_output(args.text(kSaveRequests), requests, kSaveRequests));
   MC_CHECK(sink.text(table(points, options.decode_nodes > 0)));
   MC_CHECK(sink.line(summary(args, options, points)));
   MC_CHECK(sink.finish());

@@ -48,8 +48,12 @@ constexpr Flag kTo{.name = "to",
                    .fallback = "off",
                    .help = "convert: drop what is at this time or later",
                    .choices = "off"};
-constexpr Flag kSpeedup{
-    .name = "speedup", .kind = FlagKind::number, .value = "X", .fallback = "1", .help = "convert: divide times by X"};
+constexpr Flag kSpeedup{.name = "speedup",
+                        .kind = FlagKind::number,
+                        .value = "X",
+                        .fallback = "1",
+                        .help = "convert: divide times by X",
+                        .check = check_speedup};
 constexpr Flag kLimit{.name = "limit",
                       .kind = FlagKind::count,
                       .value = "N",
@@ -127,8 +131,7 @@ Result<int> cache(const cli::Args& args, Traces traces) {
 Result<int> write_trace(const cli::Args& args, const std::vector<TraceRequest>& trace) {
   std::string text;
   for (const TraceRequest& r : trace) text += sim::trace_line(r);
-  const std::string& path = args.text(flags::kOutput);
-  MC_CHECK(path == "-" ? write_all(1, text) : write_file_atomic(path, text));
+  MC_CHECK(write_output(args.text(flags::kOutput), text, flags::kOutput));
   return 0;
 }
 
@@ -153,8 +156,6 @@ Result<int> synth(const cli::Args& args, Traces traces) {
 
 Result<int> convert(const cli::Args& args, Traces traces) {
   const double speedup = args.number(kSpeedup);
-  if (!(speedup >= 1e-6 && speedup <= 1e9))
-    return user_error(err::kBadValue, "--speedup is " + args.text(kSpeedup) + "; it must be above 0", "--speedup");
   const double from_ms = to_seconds(args.duration(kFrom)) * 1e3;
   const double to_ms = args.present(kTo) ? to_seconds(args.duration(kTo)) * 1e3 : kForeverMs;
   for (std::vector<TraceRequest>& trace : traces) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/errors.h"
+#include "print.h"
 #include "trace.h"
 #include "workload.h"
 
@@ -14,7 +15,8 @@ constexpr Flag kSpeedup{.name = "speedup",
                         .kind = FlagKind::number,
                         .value = "X",
                         .fallback = "1",
-                        .help = "divide the trace's times by X"};
+                        .help = "divide the trace's times by X",
+                        .check = check_speedup};
 constexpr Flag kLimit{.name = "limit",
                       .kind = FlagKind::count,
                       .value = "N",
@@ -45,9 +47,6 @@ uint32_t bounded(const cli::Args& args, const Flag& flag, uint64_t value) {
 
 Result<Plan> plan_trace(const cli::Args& args, double) {
   const double speedup = args.number(flag::kSpeedup);
-  if (!(speedup >= 1e-6 && speedup <= 1e9))
-    return user_error(err::kBadValue, "--speedup is " + args.text(flag::kSpeedup) + "; it must be above 0",
-                      "--speedup");
   for (const Flag* flag : {&flag::kLimit, &flag::kMaxInput, &flag::kMaxOutput})
     if (args.text(*flag) == "0")
       return user_error(err::kBadValue, "--" + std::string(flag->name) + " must be at least 1",

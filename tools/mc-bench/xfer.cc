@@ -226,15 +226,50 @@ Result<int> register_memory(const cli::Args& args, const std::vector<std::string
   return 0;
 }
 
+/// What would be passed over without a word.
+Result<void> check_sense(const cli::Args& args) {
+  const bool registers = args.list(kOp) == std::vector<std::string>{"register"};
+  const std::string peer = args.positional_one("PEER");
+  if (args.on(kServer) && !peer.empty())
+    return user_error(err::kUsage, "a --server has no PEER; it listens at --bind and --port", peer,
+                      "mc-bench xfer --server --bind " + peer + ", or leave --server out to reach it");
+  if (registers && (!peer.empty() || args.on(kServer)))
+    return user_error(err::kUsage, "--op register prepares memory here, with no other side", "--op",
+                      "leave out PEER and --server");
+  if (args.present(kAgainst)) return {};
+  for (const Flag* flag : {&kPairs, &kClientArgs, &kServerArgs})
+    if (args.given(*flag)) {
+      const std::string name = "--" + std::string(flag->name);
+      return user_error(err::kUsage, name + " means nothing without --against", name,
+                        "say which reference: --against iperf3");
+    }
+  return {};
+}
+
+/// Each side fills two buffers of --memory; to register, one.
+Result<void> check_room(uint64_t memory, uint64_t buffers) {
+  const uint64_t free = mem::available_bytes();
+  if (memory <= free / 10 * 9 / buffers) return {};
+  return user_error(err::kNotEnoughMemory,
+                    std::to_string(buffers) + (buffers == 1 ? " buffer of " : " buffers of ") + human_bytes(memory) +
+                        " are needed here, free are " + human_bytes(free),
+                    "--memory", "at most --memory " + std::to_string(free / 10 * 9 / buffers / kMiB) + "MiB");
+}
+
 }  // namespace
 
 const cli::FlagList kXferFlags = kFlags;
 
 Result<int> xfer(const cli::Args& args) {
+  MC_CHECK(check_sense(args));
   MC_TRY(transports, transports_of(args));
-  if (args.list(kOp) == std::vector<std::string>{"register"}) return register_memory(args, transports);
+  if (args.list(kOp) == std::vector<std::string>{"register"}) {
+    MC_CHECK(check_room(args.bytes(kMemory), 1));
+    return register_memory(args, transports);
+  }
   MC_TRY(points, points_of(args, transports));
   MC_TRY(memory, memory_of(args, points));
+  MC_CHECK(check_room(memory, args.on(kServer) || !args.positional("PEER").empty() ? 2 : 4));
   std::string names;
   for (const std::string& transport : transports) names += (names.empty() ? "" : ",") + transport;
   if (args.on(kServer)) return serve_until_stopped(args, names, memory);

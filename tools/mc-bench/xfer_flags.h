@@ -1,23 +1,17 @@
 // The flags of `mc-bench xfer` that no other program has.
 #pragma once
 
-#include <string_view>
-
-#include "base/cli.h"
+#include "base/common_flags.h"
+#include "print.h"
 
 namespace mc::bench {
-
-/// --time: at least 1ms. --pairs: 1 to 1000. --port: up to 65534, because rdma listens one above.
-Result<void> check_point_time(std::string_view value);
-Result<void> check_pairs(std::string_view value);
-Result<void> check_xfer_port(std::string_view value);
 
 inline constexpr Flag kXferPort{.name = "port",
                                 .kind = FlagKind::count,
                                 .value = "N",
                                 .fallback = "7790",
                                 .help = "tcp port of the server, rdma one above; 0 is any free one",
-                                .check = check_xfer_port};
+                                .check = flags::check_between<0, 65534>};
 inline constexpr Flag kXferDevices{
     .name = "rdma-devices",
     .value = "D,D[/D,D]",
@@ -64,7 +58,7 @@ inline constexpr Flag kTime{.name = "time",
                             .value = "T",
                             .fallback = "1s",
                             .help = "how long each point runs, at least 1ms",
-                            .check = check_point_time};
+                            .check = check_measured_time};
 inline constexpr Flag kMemory{.name = "memory",
                               .kind = FlagKind::bytes,
                               .value = "SIZE",
@@ -83,7 +77,7 @@ inline constexpr Flag kPairs{.name = "pairs",
                              .value = "N",
                              .fallback = "7",
                              .help = "pairs of runs for --against, 1 to 1000",
-                             .check = check_pairs};
+                             .check = flags::check_between<1, 1000>};
 inline constexpr Flag kClientArgs{
     .name = "against-client", .value = "ARGS", .help = "more arguments for the reference's client: \"-d rxe0 -x 1\""};
 inline constexpr Flag kServerArgs{

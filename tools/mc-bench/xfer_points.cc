@@ -12,13 +12,6 @@
 namespace mc::bench {
 namespace {
 
-Result<void> check_count(std::string_view value, uint64_t low, uint64_t high) {
-  MC_TRY(count, parse_count(value));
-  if (count >= low && count <= high) return {};
-  return {Code::invalid,
-          "'" + std::string(value) + "' is not from " + std::to_string(low) + " to " + std::to_string(high)};
-}
-
 std::string peer_text(const cli::Args& args) {
   return args.positional("PEER").empty() ? "" : args.positional_one("PEER");
 }
@@ -65,20 +58,6 @@ Result<void> check_words(const cli::Args& args, const std::vector<std::string>& 
 }
 
 }  // namespace
-
-Result<void> check_point_time(std::string_view value) {
-  MC_TRY(time, parse_duration(value));
-  if (time >= 1ms) return {};
-  return {Code::invalid, "'" + std::string(value) + "' measures nothing; at least 1ms"};
-}
-
-Result<void> check_pairs(std::string_view value) {
-  return check_count(value, 1, 1000);
-}
-
-Result<void> check_xfer_port(std::string_view value) {
-  return check_count(value, 0, 65534);
-}
 
 Result<std::vector<std::string>> transports_of(const cli::Args& args) {
   const std::string peer = peer_text(args);

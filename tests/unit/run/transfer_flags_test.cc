@@ -104,7 +104,7 @@ TEST_CASE("run/transfer_flags: faults are read kind by kind, and what is none is
 
 TEST_CASE("run/transfer_flags: every number of lanes that the flag allows the wire allows too") {
   for (uint64_t lanes = 1; lanes <= 6; ++lanes)
-    CHECK(flags::check_rdma_lanes(std::to_string(lanes)).has_value() == (lanes <= wire::kRdmaLanesMax));
+    CHECK(flags::kRdmaLanes.check(std::to_string(lanes)).has_value() == (lanes <= wire::kRdmaLanesMax));
 }
 
 TEST_CASE("run/transfer_flags: an engine that does not open says which flag, port or device is to blame") {
