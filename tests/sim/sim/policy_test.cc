@@ -250,6 +250,11 @@ void serve_healthy(World& world, Clients& clients, const WorldOptions& options, 
   for (const auto& name : world.names()) world.drain(name, false);
   world.run_for(3s);
   require_clean(world, seed);
+  INFO("seed " << seed);
+  for (const auto& n : world.conductor()->nodes(world.now())) {
+    INFO(n.name << " is " << n.state);
+    CHECK((n.state == "ready" && !n.load.draining));  // whatever was on its way when the drain was taken back
+  }
   std::vector<RequestId> last;
   for (int n = 0; n < 10; ++n) {
     node::Submit s = clients.draw();
@@ -258,7 +263,6 @@ void serve_healthy(World& world, Clients& clients, const WorldOptions& options, 
     if (!s.pin_prefill.empty()) s.pin_prefill = "p0";
     last.push_back(clients.give(std::move(s)));
   }
-  INFO("seed " << seed);
   REQUIRE(world.run_until_done(25s));
   require_clean(world, seed);
   for (const auto& req : last) {
