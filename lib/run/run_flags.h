@@ -1,7 +1,7 @@
 // Flags of the daemons beyond the common ones (base/common_flags.h): each is spelt here once.
 #pragma once
 
-#include "base/cli.h"
+#include "base/common_flags.h"
 
 namespace mc::flags {
 
@@ -22,7 +22,8 @@ inline constexpr Flag kBatchMax{.name = "batch-max",
                                 .kind = FlagKind::count,
                                 .value = "N",
                                 .fallback = "64",
-                                .help = "most requests of one decode step"};
+                                .help = "most requests of one decode step",
+                                .check = check_between<1, 65536>};
 inline constexpr Flag kCost{.name = "cost",
                             .value = "PROFILE",
                             .help = "cost profile, as mc-bench model --save-cost writes; else measured at start"};
