@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <string>
 
@@ -59,6 +60,18 @@ struct Netem : Restored {
       : Restored("tc qdisc add dev " + netdev + " root netem limit 4000 " + what,
                  "tc qdisc del dev " + netdev + " root") {}
 };
+
+/// By the netdev's netem since it was added.
+inline uint64_t dropped(const std::string& netdev) {
+  FILE* pipe = ::popen(("tc -s qdisc show dev " + netdev).c_str(), "r");
+  REQUIRE(pipe != nullptr);
+  uint64_t count = 0;
+  char line[256];
+  while (std::fgets(line, sizeof line, pipe) != nullptr)
+    if (const char* at = std::strstr(line, "dropped ")) count += std::strtoull(at + 8, nullptr, 10);
+  ::pclose(pipe);
+  return count;
+}
 
 /// By a netdev since it exists; `what` = "bytes" or "packets".
 inline uint64_t sent(const std::string& netdev, const std::string& what) {
