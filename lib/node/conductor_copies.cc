@@ -10,7 +10,6 @@ namespace mc::node {
 
 namespace {
 
-constexpr size_t kCopyingMax = 4;
 constexpr Duration kCopyTimeout = 20s, kPauseAfterFailure = 1s;
 
 double seconds_of(TimePoint at) {
@@ -30,7 +29,7 @@ void Conductor::consider_copy(const Request& r, const sched::Snapshot& snapshot,
   for (const sched::HolderView& h : snapshot.holders) best = std::max({best, h.readable_blocks, h.pending_blocks});
   const sched::Cost& cost = snapshot.prefill[chosen.node].cost;
   popularity_.count(hashes, cost.prefill(snapshot.tokens, sched::reused_tokens(snapshot, best)), seconds_of(now));
-  if (copying_.size() >= kCopyingMax || now < copy_again_) return;
+  if (copying_.size() >= options.copying_max || now < copy_again_) return;
   const auto wish = popularity_.wish(hashes.first(std::min(hashes.size(), Copies::kBlocksMax)), seconds_of(now));
   if (wish.replicas <= 1) return;
   const auto coming = copies_coming(hashes, wish.blocks);

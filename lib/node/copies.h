@@ -11,13 +11,14 @@
 #include <vector>
 
 #include "node/worker.h"
+#include "sched/sched.h"
 
 namespace mc::node {
 
 class Copies {
  public:
   static constexpr size_t kMax = 8;            // under way at once; more are refused as busy
-  static constexpr size_t kBlocksMax = 4096;   // of one copy
+  static constexpr size_t kBlocksMax = sched::kCopyBlocksMax;
   static constexpr double kSpareShare = 0.25;  // of all pages, that must be free or cold beyond a copy's own
   static constexpr Duration kLeaseTimeout = 5s, kReadTimeout = 10s;
 

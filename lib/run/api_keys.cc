@@ -132,6 +132,7 @@ Result<ApiKeys> ApiKeys::read(std::string_view text, const std::string& source) 
     if (out.grants_.size() > kKeysMax)
       return toml_error(source, line, "more than " + std::to_string(kKeysMax) + " keys");
     out.tenants_.push_back(row.tenant);
+    out.salts_.emplace(name, row.salt);
   }
   if (out.tenants_.empty()) return toml_error(source, 1, "no tenant is named");
   return out;

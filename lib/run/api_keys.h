@@ -40,6 +40,8 @@ class ApiKeys {
   static Result<ApiKeys> open(const std::string& path);
 
   const std::vector<sched::Tenant>& tenants() const { return tenants_; }
+  /// Of the KV blocks of one of them.
+  const std::string& salt_of(std::string_view tenant) const { return salts_.find(tenant)->second; }
   /// Whose key "Bearer KEY" is; null for anybody else.
   const Grant* find(std::string_view authorization) const;
 
@@ -48,6 +50,7 @@ class ApiKeys {
   static Result<ApiKeys> read(std::string_view text, const std::string& source);
 
   std::vector<sched::Tenant> tenants_;
+  std::map<std::string, std::string, std::less<>> salts_;  // by tenant
   std::map<Digest, Grant> grants_;
 };
 

@@ -28,7 +28,6 @@ namespace mc::run {
 namespace {
 
 constexpr Duration kCheckTime = std::chrono::minutes(10);  // a large model is read
-constexpr double kWorkStretch = 10;  // --hold-order work: a second of work counts as having come so much later
 
 const char* from_environment(const char* name) {
   return std::getenv(name);
@@ -111,7 +110,7 @@ class ConductorProcess {
     const std::string& hold = args_.text(flags::kHold);
     machine.hold = hold == "auto" ? Hold::automatic : hold == "off" ? Hold::off : Hold::on;
     if (machine.hold == Hold::on) machine.hold_lead = args_.duration(flags::kHold);
-    if (args_.text(flags::kHoldOrder) == "work") machine.fair.stretch = kWorkStretch;
+    if (args_.text(flags::kHoldOrder) == "work") machine.fair.stretch = sched::kWorkStretch;
     if (args_.present(flags::kReplicate)) {
       machine.replicate.replicas_max = static_cast<uint32_t>(std::min<uint64_t>(args_.count(flags::kReplicate), 65535));
       machine.replicate.bytes_per_s = static_cast<double>(args_.bytes(flags::kReplicateRate));

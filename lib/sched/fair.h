@@ -39,6 +39,9 @@ struct FairOptions {
   double stretch = 0;  // seconds of delay a second of work counts as; 0 = first come, first served
 };
 
+/// What `--hold-order work` is: a second of work counts as having come so much later.
+inline constexpr double kWorkStretch = 10;
+
 class FairQueue {
  public:
   static constexpr int kPriorityMax = 100;  // a request's priority counts from -100 to 100

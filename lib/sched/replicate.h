@@ -23,13 +23,16 @@
 
 namespace mc::sched {
 
+inline constexpr size_t kCopyBlocksMax = 4096;  // of one copy
+
 struct ReplicateOptions {
   uint32_t replicas_max = 0;  // prefill nodes that may hold one prefix by our doing; 0 = no replication
   double bytes_per_s = 0;     // budget of copies; 0 = none is made
   double burst_s = 4;         // of the budget, that may be spent at once
   double half_life_s = 60;
   double node_share = 0.25;
-  uint32_t blocks_min = 2;  // shorter prefixes are computed as fast as they are copied
+  uint32_t copying_max = 4;  // at once
+  uint32_t blocks_min = 2;   // shorter prefixes are computed as fast as they are copied
   size_t tracked = 4096;
 };
 

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <type_traits>
 
 #include "base/rng.h"
 #include "base/units.h"
@@ -30,6 +32,39 @@ void bootstrap(uint64_t seed, ClusterFigures& out) {
   }
   std::sort(shares.begin(), shares.end());
   out.goodput_low = shares[kSamples / 40], out.goodput_high = shares[kSamples - 1 - kSamples / 40];
+}
+
+/// Figures of the requests by key; nothing where all have the same.
+template <typename Key, typename NameOf>
+std::vector<GroupFigures> groups_of(const std::vector<TraceRequest>& trace, const ClusterOptions& options,
+                                    const ClusterRun& run, const Key& key, const NameOf& name_of) {
+  std::map<std::invoke_result_t<Key, const TraceRequest&>, std::pair<GroupFigures, std::vector<double>>> groups;
+  double all_tokens = 0;
+  for (size_t i = 0; i < trace.size(); ++i) {
+    const RequestRecord& r = run.requests[i];
+    auto& [group, ttft_s] = groups[key(trace[i])];
+    ++group.requests;
+    group.good += is_good(r, options);
+    group.rejected += r.fate != Fate::served && r.fate != Fate::unfinished;
+    group.rejected_quota += r.fate == Fate::rejected_quota;
+    if (r.fate != Fate::served) continue;
+    ++group.served;
+    ttft_s.push_back(r.ttft_s);
+    const double tokens = static_cast<double>(trace[i].input_tokens + std::max<uint64_t>(1, trace[i].output_tokens));
+    group.share += tokens, all_tokens += tokens;
+  }
+  std::vector<GroupFigures> out;
+  if (groups.size() < 2) return out;
+  for (auto& [its_key, entry] : groups) {
+    auto& [group, ttft_s] = entry;
+    group.name = name_of(its_key);
+    group.effective = static_cast<double>(group.good) / static_cast<double>(group.requests);
+    group.goodput_per_s = run.span_s > 0 ? static_cast<double>(group.good) / run.span_s : 0;
+    group.share = all_tokens > 0 ? group.share / all_tokens : 0;
+    group.ttft_s = percentiles(std::move(ttft_s));
+    out.push_back(std::move(group));
+  }
+  return out;
 }
 
 }  // namespace
@@ -101,8 +136,18 @@ std::string_view to_string(Fate fate) {
     case Fate::rejected_after: return "rejected_after_prefill";
     case Fate::rejected_node: return "rejected_no_node";
     case Fate::rejected_length: return "rejected_too_long";
+    case Fate::rejected_quota: return "rejected_quota";
   }
   return "unfinished";
+}
+
+std::string_view to_string(HoldOrder order) {
+  switch (order) {
+    case HoldOrder::least_work: return "least-work";
+    case HoldOrder::arrival: return "arrival";
+    case HoldOrder::work: return "work";
+  }
+  return "arrival";
 }
 
 bool is_good(const RequestRecord& r, const ClusterOptions& options) {
@@ -129,6 +174,7 @@ ClusterFigures figures_of(const std::vector<TraceRequest>& trace, const ClusterO
     out.rejected_after += r.fate == Fate::rejected_after;
     out.rejected_node += r.fate == Fate::rejected_node;
     out.rejected_length += r.fate == Fate::rejected_length;
+    out.rejected_quota += r.fate == Fate::rejected_quota;
     out.gpu_s += r.prefill_s;
     if (r.fate != Fate::served) out.wasted_gpu_s += r.prefill_s;
     if (r.prefill_s > 0) {
@@ -154,6 +200,12 @@ ClusterFigures figures_of(const std::vector<TraceRequest>& trace, const ClusterO
     out.token_hit = out.dram_hit + out.remote_hit + out.ssd_hit;
   }
   out.batch_mean = run.decode_busy_s > 0 ? run.row_s / run.decode_busy_s : 0;
+  out.tenants = groups_of(
+      trace, options, run, [](const TraceRequest& r) { return std::string_view(r.tenant); },
+      [](std::string_view name) { return std::string(name.empty() ? "default" : name); });
+  out.priorities = groups_of(
+      trace, options, run, [](const TraceRequest& r) { return r.priority; },
+      [](int priority) { return std::to_string(priority); });
   if (trace.empty()) return out;
   out.effective = static_cast<double>(out.good) / static_cast<double>(out.requests);
   bootstrap(options.seed, out);

@@ -8,6 +8,8 @@
 //   decode    continuous batching, joins at step boundaries, VRAM bound
 //   coupled   nodes that do both, prefill first or in chunks beside decoding (vLLM's two ways)
 //   failures  nodes that die, and come back empty
+//   tenants   quotas, shares and priorities, by the queue that conductors hold requests in (sched/fair.h)
+//   replicas  of hot prefixes, copied ahead of demand by the conductors' rule (sched/replicate.h)
 //
 // World (sim/world.h) runs the production state machines message by message; this is what makes an hour of trace
 // a matter of a second. Same trace, options and seed, same bytes.
@@ -47,14 +49,21 @@ Result<NodeFailure> parse_failure(std::string_view text, const ClusterShape& sha
 
 enum class CoupledWay : uint8_t { prefill_first, chunked };
 
+/// Whose turn is first among held requests of a tenant. By least work a step of priority is worth FairOptions::age_s of
+/// work, else of waiting, as live conductors have it.
+enum class HoldOrder : uint8_t { least_work, arrival, work };
+std::string_view to_string(HoldOrder order);
+
 struct ClusterOptions {
   ClusterShape shape;
   const sched::Profile* profile = nullptr;
   const sched::Policy* policy = nullptr;
   sched::Options sched;  // with admission and both bounds, which are also the goal
-  /// When the pair of nodes is chosen: at arrival as in the papers, or not before a prefill node is about to be free.
-  /// Requests that are held are dispatched least work first, and rejected when they cannot meet TTFT any more.
+  /// When the pair of nodes is chosen: at arrival as in the papers, or not before a prefill node is about to be free,
+  /// which tenants and priorities also make requests wait for. By least work a request stays until it cannot meet TTFT
+  /// any more; in the orders of live conductors it is rejected when that is predicted at arrival or at its turn.
   bool hold = false;
+  HoldOrder hold_order = HoldOrder::least_work;
   double hold_lead_s = 0.3;                  // queue of a node below which it is given held requests
   uint32_t pipeline = 1;                     // prefill nodes to a group
   uint64_t dram_blocks = 0, ssd_blocks = 0;  // of each prefill or coupled node, 512 tokens each
@@ -64,6 +73,8 @@ struct ClusterOptions {
   double speedup = 1;
   double sample_s = 15;
   std::vector<NodeFailure> failures;
+  std::vector<sched::Tenant> tenants;  // by TraceRequest::tenant; others are the default one's, without limits
+  sched::ReplicateOptions replicate;   // not of coupled nodes, which do not read each other's caches
   uint64_t seed = 0;
   uint32_t force = UINT32_MAX;  // a request that no admission rejects: what would have become of it
   bool keep_samples = true;
@@ -79,6 +90,7 @@ enum class Fate : uint8_t {
   rejected_after,    // TBT bound, when its prefill was done
   rejected_node,     // no node of a role was there
   rejected_length,   // longer than the context, with its answer
+  rejected_quota,    // its tenant had used up what it may
 };
 std::string_view to_string(Fate fate);
 
@@ -105,12 +117,17 @@ struct NodeSample {
 
 struct ClusterRun {
   std::vector<RequestRecord> requests;
-  /// Not known: hand-off, wasted GPU seconds, busy time, batches, fetches, bytes moved and preemptions (run_machines).
+  /// Not known: hand-off, wasted GPU seconds, busy time, batches, fetches, bytes moved, preemptions and which copies
+  /// were used (run_machines).
   bool partial = false;
   double span_s = 0, end_s = 0;  // last arrival, end of all
   double prefill_busy_s = 0;     // of all nodes
   double moved_bytes = 0;
   uint64_t fetches = 0, retried = 0, preempted = 0, events = 0, rows_max = 0;
+  uint64_t held = 0;                                 // requests that waited for their turn
+  uint64_t copies = 0, copied_blocks = 0;            // of hot prefixes, ahead of demand
+  uint64_t copies_used = 0, copied_blocks_used = 0;  // by a later request, on the node they went to
+  double copied_bytes = 0;
   double row_s = 0, decode_busy_s = 0;
   std::vector<std::string> nodes;  // names of the sampled ones, prefill then decode or coupled
   std::vector<std::vector<NodeSample>> samples;
@@ -121,10 +138,20 @@ struct ClusterRun {
 ClusterRun run_cluster(const std::vector<TraceRequest>& trace, const TraceBlocks& blocks,
                        const ClusterOptions& options);
 
+/// Of the requests that have something in common.
+struct GroupFigures {
+  std::string name;
+  uint64_t requests = 0, served = 0, good = 0, rejected = 0, rejected_quota = 0;
+  double goodput_per_s = 0, effective = 0;
+  double share = 0;  // of the prompt and answer tokens of all that were served
+  Percentiles ttft_s;
+};
+
 /// What a run comes to.
 struct ClusterFigures {
   uint64_t requests = 0, served = 0, good = 0;  // good: served within both bounds
   uint64_t rejected_prefill = 0, rejected_decode = 0, rejected_after = 0, rejected_node = 0, rejected_length = 0;
+  uint64_t rejected_quota = 0;
   double goodput_per_s = 0, goodput_low = 0, goodput_high = 0;  // with 95 % by bootstrap; 0: all came at once
   double effective = 0;                                         // good / requests
   double ttft_ok = 0, tbt_ok = 0;                               // share of served
@@ -132,6 +159,7 @@ struct ClusterFigures {
   double token_hit = 0, dram_hit = 0, remote_hit = 0, ssd_hit = 0;
   double gpu_s = 0, gpu_s_mean = 0, wasted_gpu_s = 0;
   double batch_mean = 0;
+  std::vector<GroupFigures> tenants, priorities;  // by name and by number; empty where all requests have the same
 };
 ClusterFigures figures_of(const std::vector<TraceRequest>& trace, const ClusterOptions& options, const ClusterRun& run);
 bool is_good(const RequestRecord& r, const ClusterOptions& options);

@@ -43,7 +43,7 @@ void ClusterEngine::batch_event(uint32_t index) {
     return coupled_chunk_done(index);
   }
   schedule(index);
-  if (options_.hold && !held_.empty()) bind_held();
+  bind_held();
 }
 
 void ClusterEngine::finish(uint32_t r, double at_s) {
@@ -55,6 +55,7 @@ void ClusterEngine::finish(uint32_t r, double at_s) {
     record.mean_gap_s = gaps.total_s / static_cast<double>(gaps.count);
     lengths_.observe_seconds(gaps.total_s);
   }
+  settle(r, false);
   lengths_.observe(static_cast<uint32_t>(trace_[r].output_tokens));
   record.fate = Fate::served;
   record.end_s = at_s;

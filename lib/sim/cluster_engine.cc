@@ -31,8 +31,10 @@ ClusterEngine::ClusterEngine(const std::vector<TraceRequest>& trace, const Trace
       decodes_(options.shape.coupled > 0 ? options.shape.coupled : options.shape.decode),
       caches_(static_cast<uint32_t>(nodes_.size()), options.dram_blocks, options.ssd_blocks, blocks.unique()),
       links_(nodes_.size() + decodes_.size(), options.profile->net.bytes_per_s),
+      owners_(trace.size()),
       resident_(nodes_.size()),
-      readable_(nodes_.size()) {
+      readable_(nodes_.size()),
+      popularity_(options.replicate) {
   MC_ASSERT(options.policy != nullptr && options.pipeline > 0 && !nodes_.empty() && !decodes_.empty());
   MC_ASSERT_EQ(trace.size(), blocks.size());
   run_.requests.resize(trace.size());
@@ -41,6 +43,7 @@ ClusterEngine::ClusterEngine(const std::vector<TraceRequest>& trace, const Trace
                           Rng(options.seed).fork("steps").next() + i);
   for (Node& node : nodes_) node.stage_free.resize(options.pipeline);
   init_snapshot();
+  init_tenants();
   if (options.keep_samples) watch_replicas();
 }
 
@@ -83,7 +86,8 @@ ClusterRun ClusterEngine::run() {
     ++run_.events;
     handle(e);
   }
-  for (const auto& [work_s, r] : held_) reject(r, Fate::rejected_decode);  // no empty cluster would admit them
+  for (const uint32_t r : std::vector<uint32_t>(held_.begin(), held_.end()))
+    reject(r, Fate::rejected_decode);  // no empty cluster would admit them
   run_.span_s = trace_.empty() ? 0 : arrival_s(trace_.size() - 1);
   run_.end_s = now_;
   run_.moved_bytes = links_.moved_bytes();
@@ -113,7 +117,7 @@ void ClusterEngine::handle(const Event& e) {
     case Kind::chunk:
       if (nodes_[e.a].version == e.b) coupled_chunk_done(e.a);
       return;
-    case Kind::expire: return bind_held();
+    case Kind::expire: return expire(e.a);
     case Kind::fail: return fail(options_.failures[e.a]);
     case Kind::back: return come_back(options_.failures[e.a]);
   }
@@ -128,7 +132,8 @@ void ClusterEngine::arrive_request(uint32_t r) {
   // As the live front door: what does not fit with the longest answer it may have is no work for anybody.
   if (live.tokens + std::max<uint64_t>(1, trace_[r].output_tokens) > profile_.context_tokens)
     return reject(r, Fate::rejected_length);
-  if (options_.hold) return hold(r);
+  if (!admit(r)) return reject(r, Fate::rejected_quota);
+  if (holding()) return hold(r);
   (void)place(r, true);
 }
 
@@ -161,7 +166,7 @@ void ClusterEngine::retry(uint32_t r, uint64_t more_made) {
   ++attempt_[r];
   if (++record.attempts > kAttemptsMax) return reject(r, Fate::rejected_node);
   if (made >= trace_[r].output_tokens && made > 0) return finish(r, now_);
-  if (options_.hold) return hold(r);
+  if (options_.hold && by_least_work()) return hold(r);
   (void)place(r, true);
 }
 
@@ -173,6 +178,7 @@ void ClusterEngine::fail(const NodeFailure& failure) {
     node.up = false;
     ++node.version;
     caches_.drop(index);
+    end_copies_of(index);
     for (const uint32_t r : active_)
       if (live_[r].node == index && !live_[r].sent && !live_[r].decoding) victims.push_back({r, 0});
     node.queue.clear();
@@ -202,7 +208,7 @@ void ClusterEngine::come_back(const NodeFailure& failure) {
     node.up_since_s = now_;
   }
   if (failure.role != 'p') decodes_[failure.index].up = true;
-  if (options_.hold) bind_held();
+  bind_held();
 }
 
 // ---- samples ---------------------------------------------------------------------------------

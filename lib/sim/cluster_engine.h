@@ -2,6 +2,8 @@
 #pragma once
 
 #include <deque>
+#include <map>
+#include <set>
 #include <vector>
 
 #include "base/rng.h"
@@ -18,6 +20,7 @@ class ClusterEngine {
   ClusterRun run();
 
  private:
+  static constexpr double kUncapped = 1e300;  // bytes/s
   enum class Kind : uint8_t { pump, ssd_read, prefill_done, arrive, batch, chunk, expire, fail, back };
   struct Event {
     double at_s;
@@ -41,8 +44,15 @@ class ClusterEngine {
     uint32_t missing = 0;             // parts of its prefix under way
     uint32_t active_at = UINT32_MAX;  // its place in active_
     bool computing = false, computed = false, sent = false, refused = false, placed = false, decoding = false;
+    bool held = false;
     bool missed = false;                                 // will not be good any more
     std::vector<std::pair<uint32_t, uint32_t>> waiters;  // requests (and attempts) whose fetch waits for this prefill
+  };
+
+  struct Owner {  // what a request's tenant knows of it; failures do not change that
+    uint32_t tenant = 0;
+    bool admitted = false, dispatched = false;
+    uint64_t charged = 0;  // tokens of its answer
   };
 
   struct Node {  // prefill, or coupled
@@ -57,6 +67,11 @@ class ClusterEngine {
     uint32_t running = UINT32_MAX;
     uint64_t chunk_begin = 0, chunk_end = 0;
     uint32_t version = 0;
+  };
+
+  struct Parcel {
+    enum class Kind : uint8_t { fetch, handoff, copy } kind = Kind::fetch;
+    uint32_t request = 0, attempt = 0;  // or the number of the copy
   };
 
   struct Decode {
@@ -77,6 +92,13 @@ class ClusterEngine {
   bool coupled() const { return options_.shape.coupled > 0; }
   uint64_t steps_left(uint32_t r) const;
 
+  // cluster_tenants.cc
+  void init_tenants();
+  bool admit(uint32_t r);
+  void charge(uint32_t r, uint64_t made);
+  void charge_running();
+  void settle(uint32_t r, bool rejected);
+
   // cluster_place.cc
   void init_snapshot();
   void fill_snapshot(uint32_t r, bool idle_only);
@@ -84,14 +106,31 @@ class ClusterEngine {
   double queue_of(const Node& node) const;
   bool place(uint32_t r, bool last_chance);
   void dispatch(uint32_t r);
-  void hold(uint32_t r);
-  double least_work(uint32_t r);
-  void keep_held(uint32_t r, double work_s);
-  void refresh_held();
-  void bind_held();
   void reject(uint32_t r, Fate fate);
   void uncommit(uint32_t r);
   void leave(uint32_t r);
+
+  // cluster_hold.cc
+  bool holding() const;
+  bool by_least_work() const { return options_.hold_order == HoldOrder::least_work; }
+  void hold(uint32_t r);
+  double least_work(uint32_t r);
+  double ahead_s(uint32_t r, double work_s) const;
+  bool bounded(uint32_t r) const;
+  bool late(uint32_t r) const;
+  sched::FairQueue::Entry entry_of(uint32_t r) const;
+  void keep_held(uint32_t r, double work_s);
+  void refresh_held();
+  void expire(uint32_t r);
+  void give_up(uint32_t r);
+  void bind_held();
+
+  // cluster_copies.cc
+  void consider_copy(uint32_t r, const sched::Candidate& chosen);
+  std::vector<uint32_t> copies_coming(std::span<const uint32_t> blocks, uint32_t wished) const;
+  void copy_over(uint32_t copy);
+  void end_copies_of(uint32_t node);
+  void count_copied(uint32_t node, std::span<const uint32_t> blocks);
 
   // cluster_prefill.cc
   void begin_fetch(uint32_t r, uint32_t holder, double bytes);
@@ -102,7 +141,8 @@ class ClusterEngine {
   void prefill_done(uint32_t r);
   void transfer_over(uint32_t transfer);
   void hand_over(uint32_t r);
-  void send(uint32_t r, uint32_t from, uint32_t to, double bytes, double cap, bool fetch);
+  void send_on(uint32_t r, double bytes, double cap);
+  void send(const Parcel& parcel, uint32_t from, uint32_t to, double bytes, double cap);
 
   // cluster_decode.cc
   void arrive_at_decode(uint32_t r);
@@ -131,20 +171,30 @@ class ClusterEngine {
   std::vector<Batch> batches_;  // of decode or coupled nodes
   TieredCaches caches_;
   Links links_;
-  struct Parcel {
-    uint32_t request, attempt;
-    bool fetch;  // else KV on its way to decode
-  };
-  std::vector<Parcel> transfer_of_;                // [transfer]
-  std::vector<uint32_t> active_;                   // dispatched, not over
-  std::vector<std::pair<double, uint32_t>> held_;  // by work, then number
-  std::vector<Batch::Done> done_;                  // scratch
-  std::vector<uint32_t> resident_, readable_;      // scratch
+  std::vector<Parcel> transfer_of_;            // [transfer]
+  std::vector<uint32_t> active_;               // dispatched, not over
+  sched::FairQueue fair_;                      // the held requests, and every tenant's quota
+  std::set<uint32_t> held_;                    // those in it
+  std::vector<Owner> owners_;                  // [request]
+  uint64_t prioritised_ = 0;                   // unfinished requests with a priority
+  std::vector<Batch::Done> done_;              // scratch
+  std::vector<uint32_t> resident_, readable_;  // scratch
   sched::Snapshot snapshot_;
   sched::Placement placement_;
   sched::Lengths lengths_;
   double inflight_at_s_ = -1;      // when it was made
   std::vector<uint32_t> watched_;  // blocks at the ranks
+  sched::Popularity popularity_;
+  struct Copying {
+    uint32_t request;  // whose leading blocks these are
+    uint32_t source, target, first_block, end_block, last;
+    double bytes;
+    bool failed = false, used = false;
+  };
+  std::vector<Copying> copies_;                                // all that were begun
+  std::vector<uint32_t> copying_;                              // those under way
+  std::vector<BlockHash> hashes_;                              // scratch
+  std::map<std::pair<uint32_t, uint32_t>, uint32_t> copy_of_;  // (node, block) -> the last copy that brought it
 };
 
 }  // namespace mc::sim

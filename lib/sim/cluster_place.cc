@@ -1,4 +1,4 @@
-// Where requests go: the snapshot that policy and admission see, dispatch, and the requests that are held.
+// Where requests go: the snapshot that policy and admission see, dispatch, and how they leave.
 
 #include <algorithm>
 
@@ -6,11 +6,6 @@
 #include "sim/cluster_engine.h"
 
 namespace mc::sim {
-
-namespace {
-constexpr double kEstimateAge = 1;    // seconds
-constexpr uint32_t kRefusedMax = 16;  // held requests that decode turns down before it is not asked again for now
-}  // namespace
 
 void ClusterEngine::init_snapshot() {
   snapshot_.block_tokens = kTraceBlockTokens;
@@ -124,7 +119,8 @@ bool ClusterEngine::place(uint32_t r, bool last_chance) {
       return true;
     }
     const bool decode = placement_.verdict.stage == "decode";
-    if (!last_chance) {  // a better moment or node may come, as long as there is time
+    // A better moment or node may come, as long as there is time; live conductors wait for decode alone.
+    if (!last_chance && (decode || by_least_work())) {
       live.refused = live.refused || decode;
       return false;
     }
@@ -148,6 +144,8 @@ void ClusterEngine::dispatch(uint32_t r) {
   RequestRecord& record = run_.requests[r];
   inflight_at_s_ = -1;
   live.placed = true;
+  owners_[r].dispatched = true;
+  run_.held += attempt_[r] == 1 && now_ > live.arrived_s;
   live.node = c.node;
   live.decode = coupled() ? c.node : static_cast<uint32_t>(placement_.decode);
   live.dispatched_s = now_;
@@ -188,88 +186,11 @@ void ClusterEngine::dispatch(uint32_t r) {
     else
       begin_fetch(r, holder, static_cast<double>(live.reused - local) * kv_bytes_);
   }
+  count_copied(c.node, blocks.first(c.local_blocks));
   caches_.use(c.node, blocks, r);
   if (coupled()) return coupled_pump(c.node);
+  consider_copy(r, c);
   pump(c.node);
-}
-
-// ---- held requests ---------------------------------------------------------------------------
-
-// Prefill of a request with the longest match that any node has now.
-double ClusterEngine::least_work(uint32_t r) {
-  caches_.match(blocks_.of(r), resident_, readable_);
-  const uint32_t best = *std::max_element(resident_.begin(), resident_.end());
-  const uint64_t tokens = live_[r].tokens;
-  const double reused = static_cast<double>(std::min<uint64_t>(best * kTraceBlockTokens, tokens - 1));
-  return profile_.prefill_s(static_cast<double>(tokens), reused);
-}
-
-void ClusterEngine::keep_held(uint32_t r, double work_s) {
-  Live& live = live_[r];
-  live.estimate_s = work_s;
-  live.estimated_s = now_;
-  const std::pair<double, uint32_t> entry{work_s, r};
-  held_.insert(std::upper_bound(held_.begin(), held_.end(), entry), entry);
-  if (options_.sched.ttft_slo_s > 0 && attempt_[r] == 1)
-    at(live.arrived_s + options_.sched.ttft_slo_s - work_s + 1e-3, Kind::expire, r);
-}
-
-void ClusterEngine::hold(uint32_t r) {
-  keep_held(r, least_work(r));
-  bind_held();
-}
-
-// Others compute prefixes, and caches forget: what a held request would take is looked at again once in a while.
-void ClusterEngine::refresh_held() {
-  bool moved = false;
-  for (auto& [work_s, r] : held_) {
-    if (now_ - live_[r].estimated_s < kEstimateAge) continue;
-    const double is_s = least_work(r);
-    moved = moved || is_s != work_s;
-    work_s = live_[r].estimate_s = is_s;
-    live_[r].estimated_s = now_;
-  }
-  if (moved) std::sort(held_.begin(), held_.end());
-}
-
-// Gives nodes that are about to be free the held request with the least work that is admitted now.
-void ClusterEngine::bind_held() {
-  const auto free_node = [&] {
-    return std::any_of(nodes_.begin(), nodes_.end(),
-                       [&](const Node& node) { return node.up && queue_of(node) <= options_.hold_lead_s; });
-  };
-  bool may = free_node();
-  if (may) refresh_held();
-  uint32_t refused = 0;
-  for (size_t i = 0; i < held_.size();) {
-    const uint32_t r = held_[i].second;
-    const double left_s = options_.sched.ttft_slo_s - (now_ - live_[r].arrived_s);
-    const bool bounded = options_.sched.ttft_slo_s > 0 && attempt_[r] == 1 && r != options_.force &&
-                         options_.sched.admission->name != "none";
-    const bool late = bounded && left_s < live_[r].estimate_s;
-    if (late) {
-      held_.erase(held_.begin() + static_cast<ptrdiff_t>(i));
-      const double work_s = least_work(r);  // others may have computed its prefix meanwhile
-      if (left_s >= work_s)
-        keep_held(r, work_s), i = 0;
-      else
-        reject(r, live_[r].refused ? Fate::rejected_decode : Fate::rejected_prefill);
-      continue;
-    }
-    if (!may || refused >= kRefusedMax) {
-      ++i;
-      continue;
-    }
-    held_.erase(held_.begin() + static_cast<ptrdiff_t>(i));
-    if (place(r, false)) {
-      may = free_node();
-      continue;
-    }
-    ++refused;
-    const std::pair<double, uint32_t> entry{live_[r].estimate_s, r};
-    held_.insert(held_.begin() + static_cast<ptrdiff_t>(i), entry);
-    ++i;
-  }
 }
 
 // ---- ends ------------------------------------------------------------------------------------
@@ -313,6 +234,12 @@ void ClusterEngine::leave(uint32_t r) {
 }
 
 void ClusterEngine::reject(uint32_t r, Fate fate) {
+  if (live_[r].held) {
+    (void)fair_.erase(std::to_string(r));
+    held_.erase(r);
+    live_[r].held = false;
+  }
+  settle(r, true);
   leave(r);
   run_.requests[r].fate = fate;
   run_.requests[r].end_s = now_;

@@ -7,24 +7,27 @@
 
 namespace mc::sim {
 
-namespace {
-constexpr double kUncapped = 1e300;  // bytes/s
-}
-
-void ClusterEngine::send(uint32_t r, uint32_t from, uint32_t to, double bytes, double cap, bool fetch) {
+void ClusterEngine::send(const Parcel& parcel, uint32_t from, uint32_t to, double bytes, double cap) {
   const uint32_t id = links_.start(now_, from, to, bytes, cap);
   if (transfer_of_.size() <= id) transfer_of_.resize(id + 1);
-  transfer_of_[id] = {r, attempt_[r], fetch};
+  transfer_of_[id] = parcel;
 }
 
 void ClusterEngine::begin_fetch(uint32_t r, uint32_t holder, double bytes) {
-  send(r, holder, live_[r].node, bytes, kUncapped, true);
+  send({Parcel::Kind::fetch, r, attempt_[r]}, holder, live_[r].node, bytes, kUncapped);
+}
+
+void ClusterEngine::send_on(uint32_t r, double bytes, double cap) {
+  const uint32_t decode = static_cast<uint32_t>(nodes_.size()) + live_[r].decode;
+  send({Parcel::Kind::handoff, r, attempt_[r]}, live_[r].node, decode, bytes, cap);
 }
 
 void ClusterEngine::transfer_over(uint32_t transfer) {
-  const auto [r, attempt, fetch] = transfer_of_[transfer];
-  if (attempt_[r] != attempt || !live_[r].placed) return;
-  if (fetch) return part_arrived(r);
+  const Parcel parcel = transfer_of_[transfer];
+  const uint32_t r = parcel.request;
+  if (parcel.kind == Parcel::Kind::copy) return copy_over(r);
+  if (attempt_[r] != parcel.attempt || !live_[r].placed) return;
+  if (parcel.kind == Parcel::Kind::fetch) return part_arrived(r);
   live_[r].sent = true;
   if (live_[r].computed) hand_over(r);
 }
@@ -96,7 +99,7 @@ void ClusterEngine::start(uint32_t index, uint32_t r) {
   run_.prefill_busy_s += gpu_s;
   if (options_.layer_wise && steps_left(r) > 0) {
     const double bytes = tokens * kv_bytes_;
-    send(r, index, static_cast<uint32_t>(nodes_.size()) + live.decode, bytes, bytes / live.work_s, false);
+    send_on(r, bytes, bytes / live.work_s);
   }
   at(now_ + live.work_s, Kind::prefill_done, r, attempt_[r]);
   if (options_.pipeline > 1 && node.stage_free.front() < now_ + live.work_s)
@@ -108,6 +111,7 @@ void ClusterEngine::first_token(uint32_t r) {
   RequestRecord& record = run_.requests[r];
   live.computing = false, live.computed = true;
   live.prefill_end_s = now_;
+  charge(r, live.made + 1);
   Node& node = nodes_[live.node];
   if (node.unfinished > 0) --node.unfinished;
   caches_.settle(live.node, blocks_.of(r));
@@ -131,13 +135,12 @@ void ClusterEngine::prefill_done(uint32_t r) {
   if (steps_left(r) == 0) {
     finish(r, now_);
   } else if (!options_.layer_wise) {
-    const double bytes = static_cast<double>(live.tokens) * kv_bytes_;
-    send(r, node, static_cast<uint32_t>(nodes_.size()) + live.decode, bytes, kUncapped, false);
+    send_on(r, static_cast<double>(live.tokens) * kv_bytes_, kUncapped);
   } else if (live.sent) {
     hand_over(r);
   }
   pump(node);
-  if (options_.hold) bind_held();
+  bind_held();
 }
 
 // All but the tail is in the decode node's DRAM: the last layer's KV of the last chunk goes on to the device (5.2), or

@@ -27,7 +27,8 @@ Result<void> check(const ClusterOptions& o) {
   if (!o.failures.empty()) return no("failures are tested, not simulated, machine by machine");
   if (o.ssd_blocks > 0) return no("prefill nodes have no SSD");
   if (!o.layer_wise) return no("live nodes always send KV layer by layer");
-  if (o.hold) return no("--hold takes least work first, but a live conductor orders what it holds by arrival");
+  if (o.hold && o.hold_order == HoldOrder::least_work)
+    return no("a live conductor takes nobody with the least work first; give --hold-order arrival or work");
   if (o.dram_blocks < prompt_pages(o))
     return no("--cache-blocks " + std::to_string(o.dram_blocks) +
               " is less than a context: a live node computes in its " + "cache, and needs at least " +
@@ -51,6 +52,11 @@ WorldOptions world_of(const ClusterOptions& o) {
   w.policy = o.policy->name;
   w.sched = o.sched;
   w.profile = o.profile;
+  w.hold = o.hold ? node::ConductorOptions::Hold::on : node::ConductorOptions::Hold::automatic;
+  w.hold_lead = from_seconds(o.hold_lead_s);
+  if (o.hold_order == HoldOrder::work) w.fair.stretch = sched::kWorkStretch;
+  w.tenants = o.tenants;
+  w.replicate = o.replicate;
   w.faults.delay_min = 20us, w.faults.delay_max = 100us;
   return w;
 }
@@ -102,6 +108,7 @@ RequestRecord record_of(const Outcome& outcome, TimePoint begin, const sched::Op
 
 Fate fate_of(const Outcome& outcome, const sched::Options& bounds) {
   if (outcome.end == "length" || outcome.end == "stop") return Fate::served;
+  if (outcome.end == "tenant_quota") return Fate::rejected_quota;
   if (outcome.end == "no_prefill" || outcome.end == "no_decode") return Fate::rejected_node;
   if (outcome.end != "predicted_slo_miss") return Fate::unfinished;
   // Only decode nodes look again, when they are asked to accept.
@@ -128,7 +135,12 @@ Result<ClusterRun> run_machines(const std::vector<TraceRequest>& trace, const Tr
       run.requests[r].fate = Fate::rejected_length;
       continue;
     }
-    names[r] = world.submit(prompt_of(request, blocks.of(r)), static_cast<uint32_t>(answer), kLongest);
+    node::Submit submit;
+    submit.ids = prompt_of(request, blocks.of(r));
+    submit.stopping.max_tokens = static_cast<uint32_t>(answer);
+    submit.deadline = kLongest;
+    submit.tenant = request.tenant, submit.priority = request.priority;
+    names[r] = world.submit(std::move(submit));
     if (options.progress) options.progress(r + 1 - world.unended());
   }
   world.run_until_done(2 * kLongest);
@@ -141,6 +153,11 @@ Result<ClusterRun> run_machines(const std::vector<TraceRequest>& trace, const Tr
   run.span_s = trace.empty() ? 0 : trace.back().timestamp_ms / 1000 / options.speedup;
   run.end_s = to_seconds(world.now() - begin);
   run.events = world.events_run();
+  const node::Conductor::Stats& stats = world.conductor()->stats();
+  run.held = stats.held_turn + stats.held_prefix;
+  run.copies = stats.copies, run.copied_blocks = stats.copied_blocks;
+  run.copied_bytes = static_cast<double>(stats.copied_blocks) * static_cast<double>(kTraceBlockTokens) *
+                     static_cast<double>(options.profile->kv_bytes_per_token);
   return run;
 }
 

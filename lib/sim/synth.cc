@@ -68,6 +68,7 @@ TraceModel::TraceModel(const std::vector<TraceRequest>& trace) {
       instants_.push_back({r == 0 ? 0 : request.timestamp_ms - trace[r - 1].timestamp_ms, 0});
     ++instants_.back().requests;
     Turn t{.input_tokens = request.input_tokens, .output_tokens = request.output_tokens, .turn = 1};
+    t.tenant = request.tenant, t.priority = request.priority;
     if (const size_t p = sharing.parents[r]; p != kNoParent) {
       const uint64_t whole = trace[p].input_tokens / kTraceBlockTokens;
       const uint32_t known = sharing.known_blocks[r];
@@ -115,6 +116,8 @@ std::vector<TraceRequest> TraceModel::generate(uint64_t count, Rng& rng) const {
       }
     }
     TraceRequest request{.timestamp_ms = now_ms, .input_tokens = t->input_tokens, .output_tokens = t->output_tokens};
+    request.tenant = parent ? out[*parent].tenant : t->tenant;
+    request.priority = t->priority;
     std::vector<uint64_t>& ids = request.hash_ids;
     if (parent) {
       const TraceRequest& p = out[*parent];

@@ -4,12 +4,14 @@
 //   first turns    prompt and answer lengths, the blocks all prompts begin with
 //   later turns    time since the parent, its turn number and length, growth of the prompt, how much of the
 //                  parent's blocks it shares, answer length
+//   owners         a first turn's tenant and priority; a session keeps its tenant, and each turn its priority
 // Observations are drawn from around the same place in the original, so that a workload that changes with
 // time does so here. A later turn continues the request most like the parent it had, of about that age;
 // where there is none (the start of the trace) it becomes a first turn. No id of the original remains.
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "base/rng.h"
@@ -37,6 +39,8 @@ class TraceModel {
     int64_t growth;     // tokens more than the parent
     double shared;      // of the parent's whole blocks beyond the common ones, 0 to 1
     bool exact_repeat;  // all of its blocks are known, the partial one too
+    std::string tenant;
+    int priority;
   };
 
   uint32_t common_blocks_ = 0;

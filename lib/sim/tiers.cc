@@ -51,24 +51,36 @@ uint32_t TieredCaches::on_ssd(uint32_t node, std::span<const uint32_t> blocks) c
       std::count_if(blocks.begin(), blocks.end(), [&](uint32_t b) { return !dram_[node].holds(b); }));
 }
 
-void TieredCaches::use(uint32_t node, std::span<const uint32_t> blocks, uint32_t request) {
-  if (dram_capacity_ == 0) return;
+bool TieredCaches::touch(uint32_t node, uint32_t block) {
   const size_t word = node / 64;
   const uint64_t bit = uint64_t{1} << (node % 64);
+  uint64_t& held = held_[block * words_ + word];
+  const bool fresh = (held & bit) == 0;
+  held |= bit;
+  uint32_t gone = dram_[node].use(block);
+  if (gone == Lru::kNone) return fresh;
+  if (ssd_capacity_ > 0) gone = ssd_[node].use(gone);
+  if (gone == Lru::kNone || dram_[node].holds(gone)) return fresh;
+  held_[gone * words_ + word] &= ~bit;
+  pending_[gone * words_ + word] &= ~bit;
+  if (!copied_.empty()) copied_[gone * words_ + word] &= ~bit;
+  return fresh;
+}
+
+void TieredCaches::use(uint32_t node, std::span<const uint32_t> blocks, uint32_t request) {
+  if (dram_capacity_ == 0) return;
   for (size_t i = blocks.size(); i-- > 0;) {
-    uint64_t& held = held_[blocks[i] * words_ + word];
-    if ((held & bit) == 0) {
-      pending_[blocks[i] * words_ + word] |= bit;
-      makers_[blocks[i]] = request;
-    }
-    held |= bit;
-    uint32_t gone = dram_[node].use(blocks[i]);
-    if (gone == Lru::kNone) continue;
-    if (ssd_capacity_ > 0) gone = ssd_[node].use(gone);
-    if (gone == Lru::kNone || dram_[node].holds(gone)) continue;
-    held_[gone * words_ + word] &= ~bit;
-    pending_[gone * words_ + word] &= ~bit;
+    if (!touch(node, blocks[i])) continue;
+    pending_[blocks[i] * words_ + node / 64] |= uint64_t{1} << (node % 64);
+    makers_[blocks[i]] = request;
   }
+}
+
+void TieredCaches::copy_in(uint32_t node, std::span<const uint32_t> blocks, uint32_t first) {
+  if (dram_capacity_ == 0) return;
+  copied_.resize(held_.size());
+  for (size_t i = blocks.size(); i-- > 0;)
+    if (touch(node, blocks[i]) && i >= first) copied_[blocks[i] * words_ + node / 64] |= uint64_t{1} << (node % 64);
 }
 
 void TieredCaches::settle(uint32_t node, std::span<const uint32_t> blocks) {
@@ -81,6 +93,7 @@ void TieredCaches::drop(uint32_t node) {
   const size_t word = node / 64;
   const uint64_t bit = uint64_t{1} << (node % 64);
   for (size_t i = word; i < held_.size(); i += words_) held_[i] &= ~bit, pending_[i] &= ~bit;
+  for (size_t i = word; i < copied_.size(); i += words_) copied_[i] &= ~bit;
   dram_[node] = Lru(std::max<uint64_t>(dram_capacity_, 1));
   ssd_[node] = Lru(std::max<uint64_t>(ssd_capacity_, 1));
 }

@@ -25,6 +25,19 @@ class TieredCaches {
   void use(uint32_t node, std::span<const uint32_t> blocks, uint32_t request);
   /// The request's blocks are computed (or its fetch is over).
   void settle(uint32_t node, std::span<const uint32_t> blocks);
+  /// The first `end` blocks are there and readable, from `first` on because a copy of them came.
+  void copy_in(uint32_t node, std::span<const uint32_t> blocks, uint32_t first);
+  /// each(block) for those of the blocks that a copy brought here and nobody has used yet; now they are used.
+  template <typename Each>
+  void use_copied(uint32_t node, std::span<const uint32_t> blocks, const Each& each) {
+    if (copied_.empty()) return;
+    for (const uint32_t block : blocks) {
+      uint64_t& word = copied_[block * words_ + node / 64];
+      if ((word >> (node % 64) & 1) == 0) continue;
+      word &= ~(uint64_t{1} << (node % 64));
+      each(block);
+    }
+  }
   /// The node forgets everything.
   void drop(uint32_t node);
   /// The request that last began to make the block; UINT32_MAX before the first.
@@ -33,10 +46,14 @@ class TieredCaches {
   bool holds(uint32_t node, uint32_t block) const { return held_[block * words_ + node / 64] >> (node % 64) & 1; }
 
  private:
+  /// Makes the block the node's latest; what has to go is gone. True: it was not there.
+  bool touch(uint32_t node, uint32_t block);
+
   uint64_t dram_capacity_, ssd_capacity_;
   size_t words_;
   std::vector<Lru> dram_, ssd_;
   std::vector<uint64_t> held_, pending_;  // unique_blocks x words_: bit i of a block's words = node i
+  std::vector<uint64_t> copied_;          // likewise; empty before the first copy
   std::vector<uint32_t> makers_;
   std::vector<uint64_t> alive_, alive_readable_;  // scratch of match()
 };

@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <map>
 
+#include "base/assert.h"
 #include "base/errors.h"
 #include "base/fd.h"
 #include "base/units.h"
@@ -17,6 +19,8 @@ constexpr size_t kTraceBytesMax = size_t{4} << 30;
 constexpr size_t kLineBytesMax = size_t{16} << 20;
 constexpr uint64_t kTokensMax = uint64_t{1} << 32;
 constexpr uint64_t kTimestampMax = uint64_t{1} << 50;
+constexpr size_t kTenantBytesMax = 64;
+constexpr int64_t kPriorityMax = 100;
 
 /// Lines of a file or of stdin, read piece by piece: a trace may be larger than we want to hold.
 class Lines {
@@ -80,6 +84,26 @@ Result<double> read_time(const Json& line, const char* field) {
   return line[field].as_double();
 }
 
+/// tenant and priority, which a line need not have.
+Result<void> read_owner(const Json& line, TraceRequest& out) {
+  if (const Json* tenant = line.find("tenant")) {
+    const std::string_view name = tenant->is_string() ? tenant->as_string() : "";
+    const auto fits = [](unsigned char c) { return std::isalnum(c) || c == '-' || c == '_'; };
+    if (name.empty() || name.size() > kTenantBytesMax || !std::all_of(name.begin(), name.end(), fits))
+      return Error{Code::invalid, "tenant is " + tenant->dump().substr(0, 60) + "; it must be a name of up to " +
+                                      std::to_string(kTenantBytesMax) + " letters, digits, '-' and '_'"};
+    out.tenant = name;
+  }
+  if (const Json* priority = line.find("priority")) {
+    const int64_t value = priority->as_int(kPriorityMax + 1);
+    if (!priority->is_int() || value < -kPriorityMax || value > kPriorityMax)
+      return Error{Code::invalid, "priority is " + priority->dump().substr(0, 60) +
+                                      "; it must be a whole number from -100 to 100, lower goes first"};
+    out.priority = static_cast<int>(value);
+  }
+  return {};
+}
+
 Result<TraceRequest> parse_line(std::string_view text) {
   MC_TRY(line, Json::parse(text, {.bytes = kLineBytesMax}));
   if (!line.is_object()) return Error{Code::invalid, "is a JSON " + std::string(line.kind_name()) + ", not an object"};
@@ -101,6 +125,7 @@ Result<TraceRequest> parse_line(std::string_view text) {
       return Error{Code::invalid, "hash_ids holds " + id.dump().substr(0, 60) + "; ids are whole numbers from 0"};
     out.hash_ids.push_back(static_cast<uint64_t>(id.as_int()));
   }
+  MC_CHECK(read_owner(line, out));
   return out;
 }
 
@@ -141,7 +166,10 @@ std::string trace_line(const TraceRequest& request) {
   out += ", \"input_length\": " + std::to_string(request.input_tokens);
   out += ", \"output_length\": " + std::to_string(request.output_tokens) + ", \"hash_ids\": [";
   for (size_t i = 0; i < request.hash_ids.size(); ++i) out += (i > 0 ? ", " : "") + std::to_string(request.hash_ids[i]);
-  return out + "]}\n";
+  out += "]";
+  if (!request.tenant.empty()) out += ", \"tenant\": \"" + request.tenant + "\"";
+  if (request.priority != 0) out += ", \"priority\": " + std::to_string(request.priority);
+  return out + "}\n";
 }
 
 std::vector<TraceRequest> merge_traces(std::vector<std::vector<TraceRequest>> traces) {
@@ -163,16 +191,18 @@ std::vector<TraceRequest> merge_traces(std::vector<std::vector<TraceRequest>> tr
   return out;
 }
 
-TraceBlocks::TraceBlocks(std::span<const TraceRequest> trace) {
+TraceBlocks::TraceBlocks(std::span<const TraceRequest> trace, std::span<const uint32_t> spaces) {
+  MC_ASSERT(spaces.empty() || spaces.size() == trace.size());
   // Sorted rather than hashed: a stranger chooses the ids.
-  std::vector<uint64_t> ids;
-  for (const TraceRequest& r : trace) ids.insert(ids.end(), r.hash_ids.begin(), r.hash_ids.end());
+  std::vector<std::pair<uint32_t, uint64_t>> ids;
+  for (size_t r = 0; r < trace.size(); ++r)
+    for (const uint64_t id : trace[r].hash_ids) ids.emplace_back(spaces.empty() ? 0 : spaces[r], id);
   numbers_.reserve(ids.size());
-  std::vector<uint64_t> known = ids;
+  auto known = ids;
   std::sort(known.begin(), known.end());
   known.erase(std::unique(known.begin(), known.end()), known.end());
   unique_ = static_cast<uint32_t>(known.size());
-  for (const uint64_t id : ids)
+  for (const auto& id : ids)
     numbers_.push_back(static_cast<uint32_t>(std::lower_bound(known.begin(), known.end(), id) - known.begin()));
   begins_.push_back(0);
   for (const TraceRequest& r : trace) begins_.push_back(begins_.back() + r.hash_ids.size());

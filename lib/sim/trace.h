@@ -1,7 +1,8 @@
 // Request traces in Mooncake's form (the traces published with FAST'25): one JSON object a line with
 // timestamp (ms), input_length and output_length (tokens), and hash_ids, one id for each 512 tokens of
-// the prompt, equal ids meaning equal blocks after equal prefixes. A trace is a stranger's file: every
-// line is checked, and the first bad one is named.
+// the prompt, equal ids meaning equal blocks after equal prefixes. Ours may have two more: tenant (whose it
+// is: up to 64 letters, digits, - and _) and priority (-100 to 100, lower goes first; 0 where it is absent). A
+// trace is a stranger's file: every line is checked, and the first bad one is named.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +22,8 @@ struct TraceRequest {
   uint64_t input_tokens = 0;
   uint64_t output_tokens = 0;
   std::vector<uint64_t> hash_ids;
+  std::string tenant;  // "" = nobody's in particular
+  int priority = 0;
   bool operator==(const TraceRequest&) const = default;
 };
 
@@ -39,7 +42,9 @@ std::vector<TraceRequest> merge_traces(std::vector<std::vector<TraceRequest>> tr
 /// Equal ids have equal numbers wherever they stand: a merged trace may use one id after two prefixes.
 class TraceBlocks {
  public:
-  explicit TraceBlocks(std::span<const TraceRequest> trace);
+  /// With `spaces`, one a request, equal ids of different spaces are different blocks: tenants do not find each
+  /// other's prompts.
+  explicit TraceBlocks(std::span<const TraceRequest> trace, std::span<const uint32_t> spaces = {});
   std::span<const uint32_t> of(size_t request) const {
     return std::span(numbers_).subspan(begins_[request], begins_[request + 1] - begins_[request]);
   }

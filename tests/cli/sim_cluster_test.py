@@ -1,5 +1,6 @@
 """mc-bench sim over a simulated cluster: determinism, laws that hold for every run, and what it refuses."""
 
+import contextlib
 import json
 import os
 import tempfile
@@ -23,11 +24,134 @@ def requests_of(shape, *words):
             return [dict(r, output_tokens=answers[r["index"]]) for r in map(json.loads, file)]
 
 
+KEYS = """
+[tenant.search]
+keys = ["sk-search-1"]
+weight = 3
+[tenant.chat]
+keys = ["sk-chat-123"]
+tokens_per_s = 9000
+burst_tokens = 90000
+[tenant.batch]
+keys = ["sk-batch-12"]
+priority = 2
+requests_max = 8
+salt = "search"
+"""
+
+
+@contextlib.contextmanager
+def owned(keys=KEYS, names=("search", "chat", "batch"), priorities=(0,)):
+    """Paths of the small trace with owners in turn, and of a file of tenants."""
+    with tempfile.TemporaryDirectory(prefix="mct-sim-") as directory:
+        trace, tenants = os.path.join(directory, "t.jsonl"), os.path.join(directory, "keys.toml")
+        with open(SMALL, encoding="utf-8") as file, open(trace, "w", encoding="utf-8") as out:
+            for i, line in enumerate(file):
+                line = dict(json.loads(line), tenant=names[i % len(names)], priority=priorities[i % len(priorities)])
+                out.write(json.dumps(line) + "\n")
+        with open(tenants, "w", encoding="utf-8") as file:
+            file.write(keys)
+        os.chmod(tenants, 0o600)
+        yield trace, tenants
+
+
+class Owners(unittest.TestCase):
+    def test_tenants_are_told_apart_and_nothing_is_lost(self):
+        with owned() as (trace, tenants):
+            words = ("2p1d", "--api-keys", tenants, "--limit", 200)
+            r = sim(trace, *words, rules="cluster")[-1]
+            again = sim(trace, *words, rules="cluster")[-1]
+            code, out, err = cluster.run("mc-bench", "sim", trace, "--cluster", *words)
+        self.assertEqual(code, 0, err)
+        self.assertEqual(r["tenants"], again["tenants"])
+        self.assertEqual([t["tenant"] for t in r["tenants"]], ["batch", "chat", "search"])
+        for key in ("requests", "served", "good", "rejected", "rejected_quota"):
+            self.assertEqual(r[key], sum(t[key] for t in r["tenants"]), key)
+        self.assertAlmostEqual(sum(t["token_share"] for t in r["tenants"]), 1)
+        quotas = {t["tenant"]: t["rejected_quota"] for t in r["tenants"]}
+        self.assertEqual(quotas["search"], 0)
+        self.assertGreater(quotas["chat"], 0)
+        self.assertGreater(quotas["batch"], 0)
+        self.assertGreater(r["held"], 0)
+        self.assertEqual(r["hold_order"], "arrival")
+        rows = [line.split() for line in out.decode().splitlines()]
+        self.assertEqual([row[2] for row in rows if len(row) > 2 and row[2] in quotas], [*quotas])
+
+    def test_tenants_with_a_salt_of_their_own_share_no_blocks(self):
+        """Two tenants take turns with the same prompts: reuse is of one's own or of both."""
+        requests = [
+            dict(timestamp=2000 * i, input_length=5120, output_length=2, hash_ids=[*range(10)]) for i in (0, 1)
+        ]
+        hits = []
+        for names in (("search", "chat"), ("search", "batch")):
+            text = "".join(json.dumps(dict(r, tenant=n)) + "\n" for r, n in zip(requests, names)).encode()
+            with owned() as (_, tenants):
+                hits.append(sim("-", "1p1d", "--api-keys", tenants, rules="cluster", stdin=text)[-1]["token_hit"])
+        self.assertEqual(hits[0], 0)
+        self.assertGreater(hits[1], 0.4)
+
+    def test_owners_change_nothing_where_nobody_asks_for_them(self):
+        with owned() as (trace, _):
+            with_owners = sim(trace, "3p2d", rules="cluster")[-1]
+        without = run("3p2d")
+        self.assertEqual(len(with_owners.pop("tenants")), 3)
+        self.assertEqual(with_owners.pop("trace") != without.pop("trace"), True)
+        with_owners.pop("argv"), without.pop("argv")
+        self.assertEqual(with_owners, without)
+
+    def test_the_daemons_machines_agree_about_tenants_and_priorities(self):
+        for order in ("arrival", "work"):
+            with owned(priorities=(0, 1, 0, -1)) as (trace, tenants):
+                words = ["2p2d", "--api-keys", tenants, "--hold", "--hold-order", order, "--limit", 150]
+                model = sim(trace, *words, rules="cluster")[-1]
+                machines = sim(trace, *words, rules="machines")[-1]
+            self.assertAlmostEqual(model["rejected_quota"], machines["rejected_quota"], delta=4)
+            for a, b in zip(model["tenants"] + model["priorities"], machines["tenants"] + machines["priorities"]):
+                with self.subTest(order=order, group=a.get("tenant", a.get("priority"))):
+                    self.assertAlmostEqual(a["served"], b["served"], delta=4)
+                    self.assertAlmostEqual(a["token_share"], b["token_share"], delta=0.05)
+                    self.assertAlmostEqual(a["mean_ttft_s"], b["mean_ttft_s"], delta=0.15 * b["mean_ttft_s"])
+
+    def test_copies_are_told_by_the_model_and_by_the_machines(self):
+        requests, now = [], 0.0
+        for i in range(120):
+            now += 400 if i < 60 else 200
+            ids = [*range(40), *range(1000 + 8 * i, 1008 + 8 * i)]
+            requests.append(dict(timestamp=now, input_length=512 * 48, output_length=4, hash_ids=ids))
+        text = "".join(json.dumps(r) + "\n" for r in requests).encode()
+        words = ["3p2d", "--policy", "cache-aware", "--replicate", 3, "--replicate-rate", "20GiB"]
+        model, machines = (sim("-", *words, rules=rules, stdin=text)[-1] for rules in ("cluster", "machines"))
+        self.assertGreater(model["copies"], 0)
+        self.assertEqual(model["copies"], machines["copies"])
+        self.assertEqual(model["copied_bytes"], machines["copied_bytes"])
+        self.assertGreater(model["copies_used"], 0)
+        self.assertIsNone(machines["copies_used"])
+
+    def test_wrong_use_is_named(self):
+        with owned() as (trace, tenants):
+            for words, told in (
+                (["--api-keys", tenants, "--rules", "paper"], "--api-keys means nothing"),
+                (["--replicate", "3", "--cluster", "4m"], "nothing to copy"),
+                (["--replicate", "3", "--rules", "paper"], "--replicate means nothing"),
+                (["--hold-order", "size"], "hold-order"),
+                (["--api-keys", "/nowhere"], "/nowhere"),
+                (["--hold", "--rules", "machines"], "--hold-order arrival or work"),
+            ):
+                code, _, err = cluster.run("mc-bench", "sim", trace, *words)
+                self.assertNotEqual(code, 0, words)
+                self.assertIn(told, err)
+        with owned(names=("search", "stranger")) as (trace, tenants):
+            code, _, err = cluster.run("mc-bench", "sim", trace, "--api-keys", tenants)
+            self.assertEqual(code, 2, err)
+            self.assertIn("'stranger'", err)
+
+
 class Cluster(unittest.TestCase):
     def test_the_same_arguments_give_the_same_bytes(self):
         for words in (
             ["--cluster", "4p2d", "--policy", "random,kv-centric", "--admission", "predict,goodput", "--hold"],
             ["--cluster", "6m", "--policy", "load", "--seed", "7"],
+            ["--cluster", "4p2d", "--replicate", "3", "--replicate-rate", "10GiB", "--policy", "random,cache-aware"],
             ["--cluster", "4p2d", "--fail", "p1@60s-120s,d0@100s-200s", "--pipeline", "2", "--ssd", "1TiB"],
         ):
             runs = []
@@ -203,7 +327,6 @@ class Cluster(unittest.TestCase):
             (["--rules", "mine"], "rules"),
             (["--rules", "machines", "--ssd", "1TiB"], "--ssd means nothing"),
             (["--rules", "machines", "--cluster", "4m"], "no live node that does both"),
-            (["--rules", "machines", "--hold"], "by arrival"),
             (["--rules", "machines", "--cache-blocks", "8"], "less than a context"),
             (["--find-ratio", "--find-max-rate"], "advise"),
             (["--find-max-rate", "--save-requests", "x"], "--save-requests means nothing under --find-max-rate"),

@@ -52,6 +52,25 @@ class Making(unittest.TestCase):
         self.assertAlmostEqual(made["ideal"]["token_hit"], fitted["ideal"]["token_hit"], delta=0.06)
         self.assertEqual(len(self.make("synth", SMALL, "--requests", 7)), 7)
 
+    def test_owners_are_kept(self):
+        """convert passes them on; of what synth makes a session is one tenant's."""
+        with open(SMALL, encoding="utf-8") as file:
+            requests = [json.loads(line) for line in file]
+        for i, r in enumerate(requests):
+            r["tenant"], r["priority"] = "ab"[i % 2], i % 3 - 1
+        text = "".join(json.dumps(r) + "\n" for r in requests).encode()
+        for words in (["convert", "-"], ["synth", "-"]):
+            code, out, err = cluster.run("mc-bench", "trace", *words, stdin=text)
+            self.assertEqual(code, 0, err)
+            made = [json.loads(line) for line in out.splitlines()]
+            self.assertEqual({r["tenant"] for r in made}, {"a", "b"})
+            self.assertEqual({r.get("priority", 0) for r in made}, {-1, 0, 1})
+            if words[0] == "convert":
+                self.assertEqual(
+                    [(r["tenant"], r.get("priority", 0)) for r in made],
+                    [(r["tenant"], r["priority"]) for r in requests],
+                )
+
     def test_synth_keeps_what_the_public_traces_are_known_for(self):
         for name, hit in (("conversation", 0.3736), ("synthetic", 0.6512)):
             path = PUBLIC[name]

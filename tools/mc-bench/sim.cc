@@ -13,10 +13,11 @@ using namespace sim_flags;
 
 constexpr auto kFlags =
     flags::join(flags::list(&kRules, &kCluster, &kPolicy, &kFetchRule, &kTheta, &kCacheBlocks, &kSpeedup, &kBandwidth,
-                            &kTtftSlo, &kTbtSlo, &kProfile, &kHold, &kDram, &kSsd, &kPipeline, &kOverlap, &kCoupled,
-                            &kCoupledChunk, &kJoinStall, &kSlowStart, &kFail, &kAggregate, &kSaveSamples, &kSample,
-                            &kAdmission, &kCounterfactual, &kFindMaxRate, &kFindRatio, &kShare, &kDecodeTime, &kSlack,
-                            &kLimit, &kSaveRequests, &flags::kOutput, &flags::kQuiet, &flags::kProgress, &flags::kSeed),
+                            &kTtftSlo, &kTbtSlo, &kProfile, &kHold, &kHoldOrder, &kApiKeys, &flags::kReplicate,
+                            &flags::kReplicateRate, &kDram, &kSsd, &kPipeline, &kOverlap, &kCoupled, &kCoupledChunk,
+                            &kJoinStall, &kSlowStart, &kFail, &kAggregate, &kSaveSamples, &kSample, &kAdmission,
+                            &kCounterfactual, &kFindMaxRate, &kFindRatio, &kShare, &kDecodeTime, &kSlack, &kLimit,
+                            &kSaveRequests, &flags::kOutput, &flags::kQuiet, &flags::kProgress, &flags::kSeed),
                 flags::kEveryRun);
 
 // An answer that passes over a flag would look like one that heeds it.
@@ -73,9 +74,10 @@ Result<int> simulate(const cli::Args& args) {
     return simulate_cluster(args);
   }
   MC_CHECK(refuse(
-      args,
-      {&kProfile, &kHold, &kDram, &kSsd, &kPipeline, &kOverlap, &kCoupled, &kCoupledChunk, &kJoinStall, &kSlowStart,
-       &kFail, &kAggregate, &kSaveSamples, &kSample, &kCounterfactual, &kFindMaxRate, &kFindRatio, &kShare},
+      args, {&kProfile,        &kHold,        &kHoldOrder, &kApiKeys,   &flags::kReplicate, &flags::kReplicateRate,
+             &kDram,           &kSsd,         &kPipeline,  &kOverlap,   &kCoupled,          &kCoupledChunk,
+             &kJoinStall,      &kSlowStart,   &kFail,      &kAggregate, &kSaveSamples,      &kSample,
+             &kCounterfactual, &kFindMaxRate, &kFindRatio, &kShare},
       under));
   return simulate_paper(args);
 }

@@ -3,6 +3,7 @@
 
 #include "base/common_flags.h"
 #include "print.h"
+#include "run/conductor_flags.h"
 #include "run/sched_flags.h"
 #include "sim/trace.h"
 #include "verbs.h"
@@ -89,6 +90,16 @@ inline constexpr Flag kProfile{.name = "profile",
 inline constexpr Flag kHold{.name = "hold",
                             .kind = FlagKind::boolean,
                             .help = "choose nodes when one is about to be free, least work first, not at arrival"};
+inline constexpr Flag kHoldOrder{
+    .name = "hold-order",
+    .kind = FlagKind::choice,
+    .value = "O",
+    .fallback = "auto",
+    .help = "whose turn comes first within a priority; auto: least-work under --hold, else arrival, as in a conductor",
+    .choices = "auto|least-work|arrival|work"};
+inline constexpr Flag kApiKeys{.name = "api-keys",
+                               .value = "FILE",
+                               .help = "tenants with shares and quotas: the file that mc-conductor --api-keys reads"};
 inline constexpr Flag kDram{.name = "dram",
                             .kind = FlagKind::bytes,
                             .value = "SIZE",

@@ -7,6 +7,7 @@
 #include "base/errors.h"
 #include "base/fd.h"
 #include "print.h"
+#include "run/api_keys.h"
 #include "run/profile.h"
 #include "sim.h"
 #include "sim/cluster.h"
@@ -52,7 +53,45 @@ Result<void> read_sched(const cli::Args& args, sim::ClusterOptions& out) {
   return {};
 }
 
+/// Whose turn it is, what tenants may, and what is copied ahead of demand: as mc-conductor's flags of these names.
+Result<void> read_turns(const cli::Args& args, SimSetup& out) {
+  sim::ClusterOptions& o = out.options;
+  o.hold = args.on(kHold);
+  if (!args.has(kHoldOrder)) return {};
+  const std::string& order = args.text(kHoldOrder);
+  const bool least = order == "least-work" || (order == "auto" && o.hold);
+  o.hold_order = least ? sim::HoldOrder::least_work : order == "work" ? sim::HoldOrder::work : sim::HoldOrder::arrival;
+  if (args.present(flags::kReplicate)) {
+    o.replicate.replicas_max = static_cast<uint32_t>(std::min<uint64_t>(args.count(flags::kReplicate), 65535));
+    o.replicate.bytes_per_s = static_cast<double>(args.bytes(flags::kReplicateRate));
+    if (o.shape.coupled > 0)
+      return user_error(err::kBadValue, "nodes that do both do not read each other's caches: there is nothing to copy",
+                        "--replicate");
+  }
+  if (args.text(kApiKeys).empty()) return {};
+  MC_TRY(keys, run::ApiKeys::open(args.text(kApiKeys)));
+  o.tenants = keys.tenants();
+  for (const sched::Tenant& tenant : o.tenants) out.salts[tenant.name] = keys.salt_of(tenant.name);
+  return {};
+}
+
 }  // namespace
+
+Result<sim::TraceBlocks> blocks_of(const std::vector<sim::TraceRequest>& trace, const SimSetup& setup) {
+  if (setup.salts.empty()) return sim::TraceBlocks(trace);
+  std::map<std::string, uint32_t> numbers = {{"", 0}};  // of salts
+  std::vector<uint32_t> spaces;
+  for (const sim::TraceRequest& request : trace) {
+    const auto salt = request.tenant.empty() ? setup.salts.end() : setup.salts.find(request.tenant);
+    if (!request.tenant.empty() && salt == setup.salts.end())
+      return user_error(err::kBadValue,
+                        "the trace has requests of tenant '" + request.tenant + "', whom it does not name",
+                        "--api-keys");
+    const std::string& text = request.tenant.empty() ? request.tenant : salt->second;
+    spaces.push_back(numbers.try_emplace(text, static_cast<uint32_t>(numbers.size())).first->second);
+  }
+  return sim::TraceBlocks(trace, spaces);
+}
 
 Result<SimSetup> read_setup(const cli::Args& args) {
   SimSetup out;
@@ -71,7 +110,7 @@ Result<SimSetup> read_setup(const cli::Args& args) {
   MC_CHECK(read_caches(args, out));
   MC_CHECK(read_sched(args, o));
   o.speedup = args.number(kSpeedup);
-  o.hold = args.on(kHold);
+  MC_CHECK(read_turns(args, out));
   o.layer_wise = args.text(kOverlap) == "layers";
   o.coupled_way = args.text(kCoupled) == "chunked" ? sim::CoupledWay::chunked : sim::CoupledWay::prefill_first;
   o.coupled_chunk_tokens = static_cast<uint32_t>(std::clamp<uint64_t>(args.count(kCoupledChunk), 1, 1u << 20));
@@ -113,20 +152,40 @@ Result<SimSetup> read_setup(const cli::Args& args) {
   return out;
 }
 
+namespace {
+
+Json group_list(const std::vector<sim::GroupFigures>& groups, const char* what, const sim::ClusterRun& run) {
+  Json out = Json::array();
+  for (const sim::GroupFigures& g : groups) {
+    const bool is_number = std::string_view(what) == "priority";
+    Json line = Json::object({{what, is_number ? Json(std::stoi(g.name)) : Json(g.name)}});
+    line.set("requests", g.requests).set("served", g.served).set("good", g.good).set("rejected", g.rejected);
+    line.set("rejected_quota", g.rejected_quota).set("effective", g.effective);
+    line.set("goodput_per_s", run.span_s > 0 ? Json(g.goodput_per_s) : Json()).set("token_share", g.share);
+    line.set("mean_ttft_s", g.ttft_s.mean).set("p50_ttft_s", g.ttft_s.p50).set("p90_ttft_s", g.ttft_s.p90);
+    out.push(std::move(line.set("p99_ttft_s", g.ttft_s.p99)));
+  }
+  return out;
+}
+
+}  // namespace
+
 Json cluster_figures(const sim::ClusterOptions& options, const sim::ClusterRun& run, const sim::ClusterFigures& f) {
   Json out = Json::object({{"policy", options.policy->name}});
   if (options.policy->name == "kv-centric")
     out.set("fetch_rule", options.sched.fetch_rule == sched::FetchRule::cost ? "cost" : "threshold");
   out.set("admission", options.sched.admission->name).set("hold", options.hold);
+  out.set("hold_order", sim::to_string(options.hold_order)).set("held", run.held);
   out.set("requests", f.requests).set("served", f.served).set("good", f.good);
   const auto rate = [&](double per_s) { return run.span_s > 0 ? Json(per_s) : Json(); };  // null: no span, no rate
   out.set("goodput_per_s", rate(f.goodput_per_s)).set("goodput_per_s_low", rate(f.goodput_low));
   out.set("goodput_per_s_high", rate(f.goodput_high)).set("effective", f.effective);
   out.set("ttft_met", f.ttft_ok).set("tbt_met", f.tbt_ok);
-  out.set("rejected", f.rejected_prefill + f.rejected_decode + f.rejected_after + f.rejected_node + f.rejected_length);
+  out.set("rejected", f.rejected_prefill + f.rejected_decode + f.rejected_after + f.rejected_node + f.rejected_length +
+                          f.rejected_quota);
   out.set("rejected_ttft", f.rejected_prefill).set("rejected_decode", f.rejected_decode);
   out.set("rejected_after_prefill", f.rejected_after).set("rejected_no_node", f.rejected_node);
-  out.set("rejected_too_long", f.rejected_length);
+  out.set("rejected_too_long", f.rejected_length).set("rejected_quota", f.rejected_quota);
   const auto known = [&](Json value) { return run.partial ? Json() : value; };
   const auto put = [&](const std::string& name, const char* unit, const sim::Percentiles& p, double scale) {
     out.set("mean_" + name + unit, p.mean * scale).set("p50_" + name + unit, p.p50 * scale);
@@ -148,7 +207,14 @@ Json cluster_figures(const sim::ClusterOptions& options, const sim::ClusterRun& 
   out.set("prefill_busy", known(run.end_s > 0 ? run.prefill_busy_s / run.end_s / nodes : 0));
   out.set("batch_mean", known(f.batch_mean)).set("batch_max", known(run.rows_max));
   out.set("retried", run.retried).set("preempted", known(run.preempted));
-  return std::move(out.set("duration_s", run.end_s));
+  out.set("duration_s", run.end_s);
+  if (options.replicate.replicas_max > 0) {
+    out.set("copies", run.copies).set("copies_used", known(run.copies_used)).set("copied_bytes", run.copied_bytes);
+    out.set("copied_blocks", run.copied_blocks).set("copied_blocks_used", known(run.copied_blocks_used));
+  }
+  if (!f.tenants.empty()) out.set("tenants", group_list(f.tenants, "tenant", run));
+  if (!f.priorities.empty()) out.set("priorities", group_list(f.priorities, "priority", run));
+  return out;
 }
 
 namespace {
@@ -198,6 +264,8 @@ void append_requests(const sim::ClusterOptions& options, const std::vector<sim::
     line.set("tpot_ms", r.mean_gap_s > 0 ? Json(r.mean_gap_s * 1e3) : Json());
     line.set("handoff_ms", run.partial ? Json() : Json(r.handoff_s * 1e3));
     line.set("queue_s", r.queue_s).set("prefill_s", r.prefill_s).set("end_s", r.end_s);
+    if (!trace[i].tenant.empty()) line.set("tenant", trace[i].tenant);
+    if (trace[i].priority != 0) line.set("priority", trace[i].priority);
     line.set("dram_tokens", r.dram_tokens).set("remote_tokens", r.remote_tokens).set("ssd_tokens", r.ssd_tokens);
     out += line.dump() + "\n";
   }
@@ -258,6 +326,47 @@ std::string counterfactual_text(const std::vector<Json>& points) {
   return out;
 }
 
+/// Tenants and priorities of all points, in tables of their own; "" where there are none.
+std::string group_tables(const std::vector<Json>& points) {
+  std::string out;
+  for (const auto& [list, what] : {std::pair("tenants", "tenant"), {"priorities", "priority"}}) {
+    Table table({"policy", "admission", what, "requests", "goodput /s", "good %", "rejected", "by quota", "TTFT s mean",
+                 "p50", "p90", "p99", "tokens %"});
+    bool any = false;
+    for (const Json& p : points) {
+      for (const Json& g : p[list].items()) {
+        any = true;
+        const auto number = [&](const char* key, int decimals, double scale = 1) -> std::string {
+          return g[key].is_null() ? "-" : fixed(g[key].as_double() * scale, decimals);
+        };
+        table.add({std::string(p["policy"].as_string()), std::string(p["admission"].as_string()),
+                   g[what].is_string() ? std::string(g[what].as_string()) : g[what].dump(),
+                   std::to_string(g["requests"].as_int()), number("goodput_per_s", 3), number("effective", 2, 100),
+                   std::to_string(g["rejected"].as_int()), std::to_string(g["rejected_quota"].as_int()),
+                   number("mean_ttft_s", 3), number("p50_ttft_s", 3), number("p90_ttft_s", 3), number("p99_ttft_s", 3),
+                   number("token_share", 1, 100)});
+      }
+    }
+    if (any) out += "\n" + table.text();
+  }
+  return out;
+}
+
+/// What was copied ahead of demand, for points that replicate; "" without.
+std::string copies_table(const std::vector<Json>& points) {
+  Table table({"policy", "admission", "copies", "used", "GB copied", "blocks used %"});
+  if (points.empty() || !points.front().has("copies")) return "";
+  for (const Json& p : points) {
+    const double blocks = std::max(1.0, p["copied_blocks"].as_double());
+    const bool known = !p["copies_used"].is_null();
+    table.add({std::string(p["policy"].as_string()), std::string(p["admission"].as_string()),
+               std::to_string(p["copies"].as_int()), known ? std::to_string(p["copies_used"].as_int()) : "-",
+               fixed(p["copied_bytes"].as_double() * 1e-9, 1),
+               known ? fixed(100 * p["copied_blocks_used"].as_double() / blocks, 1) : "-"});
+  }
+  return "\n" + table.text();
+}
+
 Json summary(const cli::Args& args, const SimSetup& setup, const std::vector<Json>& points) {
   Json out = result_head("mc.sim.v1", args);
   const sim::ClusterOptions& o = setup.options;
@@ -276,7 +385,7 @@ Json summary(const cli::Args& args, const SimSetup& setup, const std::vector<Jso
 namespace {
 
 Result<int> search(const cli::Args& args, SimSetup& setup, const std::vector<sim::TraceRequest>& trace) {
-  const sim::TraceBlocks blocks(trace);
+  MC_TRY(blocks, blocks_of(trace, setup));
   sim::ClusterOptions& options = setup.options;
   options.profile = &setup.profile;
   options.keep_samples = false;
@@ -353,7 +462,7 @@ Result<int> simulate_cluster(const cli::Args& args) {
   MC_TRY(setup, read_setup(args));
   MC_TRY(trace, read_sim_trace(args));
   if (args.on(kFindMaxRate) || args.on(kFindRatio)) return search(args, setup, trace);
-  const sim::TraceBlocks blocks(trace);
+  MC_TRY(blocks, blocks_of(trace, setup));
   Sink sink(args);
   std::vector<Json> points;
   std::string requests, samples;
@@ -379,7 +488,7 @@ Result<int> simulate_cluster(const cli::Args& args) {
     }
   if (!args.text(kSaveRequests).empty()) MC_CHECK(write_output(args.text(kSaveRequests), requests, kSaveRequests));
   if (!args.text(kSaveSamples).empty()) MC_CHECK(write_output(args.text(kSaveSamples), samples, kSaveSamples));
-  MC_CHECK(sink.text(table(points) + counterfactual_text(points)));
+  MC_CHECK(sink.text(table(points) + counterfactual_text(points) + copies_table(points) + group_tables(points)));
   MC_CHECK(sink.line(summary(args, setup, points)));
   MC_CHECK(sink.finish());
   return 0;

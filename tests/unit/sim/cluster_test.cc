@@ -1,0 +1,216 @@
+// Tenants, priorities, quotas and replication in a simulated cluster, and the same ones through the daemons' machines.
+#include "sim/cluster.h"
+
+#include <algorithm>
+#include <map>
+
+#include "sim/machines.h"
+#include "test.h"
+
+using namespace mc;
+using namespace mc::sim;
+
+namespace {
+
+struct Bench {
+  sched::Profile profile = *sched::builtin_profile("a800-llama3-70b");
+  ClusterOptions options;
+  std::vector<TraceRequest> trace;
+  uint64_t next_id = 1'000'000;
+
+  explicit Bench(const char* shape, const char* policy = "kv-centric") {
+    options.shape = *parse_cluster(shape);
+    options.policy = sched::find_policy(policy);
+    options.sched.admission = sched::find_admission("none");
+    options.sched.ttft_slo_s = 30, options.sched.tbt_slo_s = 0.2;
+    options.dram_blocks = 5859;
+    options.hold_order = HoldOrder::arrival;
+    options.keep_samples = false;
+  }
+
+  /// `shared` blocks that all requests with that number begin with, and `own` ones.
+  TraceRequest& add(double at_s, uint64_t shared, uint64_t own, uint64_t answer = 20) {
+    TraceRequest r{.timestamp_ms = at_s * 1e3, .input_tokens = (shared + own) * 512, .output_tokens = answer};
+    for (uint64_t i = 0; i < shared; ++i) r.hash_ids.push_back(i);
+    for (uint64_t i = 0; i < own; ++i) r.hash_ids.push_back(next_id++);
+    trace.push_back(std::move(r));
+    return trace.back();
+  }
+
+  ClusterRun run() {
+    options.profile = &profile;
+    std::stable_sort(trace.begin(), trace.end(),
+                     [](const TraceRequest& a, const TraceRequest& b) { return a.timestamp_ms < b.timestamp_ms; });
+    return run_cluster(trace, TraceBlocks(trace), options);
+  }
+};
+
+const GroupFigures& find_group(const std::vector<GroupFigures>& groups, const std::string& name) {
+  const auto at = std::find_if(groups.begin(), groups.end(), [&](const GroupFigures& g) { return g.name == name; });
+  REQUIRE(at != groups.end());
+  return *at;
+}
+
+/// A tenant that asks for minutes of work at once, and one that asks for little now and then.
+Bench heavy_and_light() {
+  Bench b("2p2d");
+  for (int i = 0; i < 150; ++i) b.add(0.05 * i, 0, 32).tenant = "heavy";
+  for (int i = 0; i < 20; ++i) b.add(1 + 4 * i, 0, 4).tenant = "light";
+  return b;
+}
+
+}  // namespace
+
+TEST_CASE("sim/cluster: a heavy tenant cannot starve a light one, and does where nobody tells them apart") {
+  Bench b = heavy_and_light();
+  const auto together = figures_of(b.trace, b.options, b.run());
+  CHECK(find_group(together.tenants, "light").ttft_s.p50 > 20);
+  b.options.tenants = {{.name = "heavy"}, {.name = "light"}};
+  const auto apart = figures_of(b.trace, b.options, b.run());
+  const GroupFigures &light = find_group(apart.tenants, "light"), &heavy = find_group(apart.tenants, "heavy");
+  CHECK(light.ttft_s.p99 < 10);
+  CHECK(light.good == light.requests);
+  CHECK(heavy.served == heavy.requests);  // and nobody is lost
+  CHECK(light.share + heavy.share == doctest::Approx(1));
+}
+
+TEST_CASE("sim/cluster: of two tenants that both want more than there is, weights share the work") {
+  Bench b("1p1d");
+  for (int i = 0; i < 120; ++i) {
+    b.add(0.01 * i, 0, 16).tenant = "three";
+    b.add(0.01 * i, 0, 16).tenant = "one";
+  }
+  b.options.tenants = {{.name = "three", .weight = 3}, {.name = "one", .weight = 1}};
+  const ClusterRun run = b.run();
+  // While both wait, three of four turns are the heavier one's.
+  std::vector<std::pair<double, bool>> firsts;
+  for (size_t i = 0; i < b.trace.size(); ++i)
+    firsts.emplace_back(run.requests[i].ttft_s + b.trace[i].timestamp_ms * 1e-3, b.trace[i].tenant == "three");
+  std::sort(firsts.begin(), firsts.end());
+  const auto turns = std::count_if(firsts.begin(), firsts.begin() + 100, [](const auto& f) { return f.second; });
+  CHECK(turns >= 70);
+  CHECK(turns <= 80);
+}
+
+TEST_CASE("sim/cluster: the lower priority goes first, whatever orders the rest") {
+  for (const HoldOrder order : {HoldOrder::arrival, HoldOrder::work, HoldOrder::least_work}) {
+    CAPTURE(std::string(to_string(order)));
+    Bench b("1p1d");
+    for (int i = 0; i < 40; ++i) b.add(0.01 * i, 0, 16).priority = i % 2 == 0 ? 2 : -2;
+    b.options.hold_order = order;
+    const auto f = figures_of(b.trace, b.options, b.run());
+    CHECK(find_group(f.priorities, "2").ttft_s.mean > 2 * find_group(f.priorities, "-2").ttft_s.mean);
+    for (TraceRequest& r : b.trace) r.priority = 0;
+    CHECK(figures_of(b.trace, b.options, b.run()).priorities.empty());
+  }
+}
+
+TEST_CASE("sim/cluster: quotas refuse whom the live machines refuse, of prompts and of answers") {
+  Bench b("2p1d");
+  b.options.dram_blocks = 600;
+  for (int i = 0; i < 60; ++i) b.add(0.5 * i, 0, 4, 100).tenant = i % 3 == 0 ? "free" : "metered";
+  for (int i = 0; i < 10; ++i) b.add(31, 0, 4, 100).tenant = "few";
+  b.options.tenants = {{.name = "free"},
+                       {.name = "metered", .tokens_per_s = 2000, .burst_tokens = 6000},
+                       {.name = "few", .requests_max = 3}};
+  const ClusterRun model = b.run();
+  const auto machines = run_machines(b.trace, TraceBlocks(b.trace), b.options);
+  REQUIRE_MESSAGE(machines.has_value(), machines.error().what);
+  std::map<std::string, int> refused;
+  for (size_t i = 0; i < b.trace.size(); ++i) {
+    CAPTURE(i);
+    CHECK(to_string(model.requests[i].fate) == to_string(machines->requests[i].fate));
+    refused[b.trace[i].tenant] += model.requests[i].fate == Fate::rejected_quota;
+  }
+  CHECK(refused["free"] == 0);
+  CHECK(refused["few"] == 7);
+  CHECK(refused["metered"] > 5);
+  CHECK(refused["metered"] < 35);
+}
+
+TEST_CASE("sim/cluster: replicas that are there before the demand raise the hit rate of bursts") {
+  Bench b("4p2d", "cache-aware");  // fetches nothing by itself
+  for (int i = 0; i < 240; ++i) b.add(0.5 * i, 40, 3);
+  for (int burst = 0; burst < 3; ++burst)
+    for (int i = 0; i < 12; ++i) b.add(60.2 + 20 * burst, 40, 3);
+  const auto without = figures_of(b.trace, b.options, b.run());
+  b.options.replicate.replicas_max = 4, b.options.replicate.bytes_per_s = 10e9;
+  const ClusterRun run = b.run();
+  const auto with = figures_of(b.trace, b.options, run);
+  CHECK(run.copies > 0);
+  CHECK(run.copies_used > 0);
+  CHECK(run.copies_used <= run.copies);
+  CHECK(run.copied_blocks_used <= run.copied_blocks);
+  CHECK(with.dram_hit > without.dram_hit);
+  CHECK(with.token_hit >= without.token_hit);
+  CHECK(with.ttft_s.mean < without.ttft_s.mean);
+  const uint64_t bytes = run.copied_blocks * 512 * b.profile.kv_bytes_per_token;
+  CHECK(run.copied_bytes == doctest::Approx(static_cast<double>(bytes)));
+}
+
+TEST_CASE("sim/cluster: copies are bounded by their budget and by the nodes that may hold one") {
+  Bench b("6p2d", "cache-aware");
+  for (int i = 0; i < 200; ++i) b.add(0.5 * i, 40, 6);
+  b.options.replicate.replicas_max = 3, b.options.replicate.bytes_per_s = 1e12;
+  const ClusterRun few = b.run();
+  CHECK(few.copies <= 2);  // of the one hot prefix, beside the node that computed it
+  b.options.replicate.replicas_max = 6, b.options.replicate.bytes_per_s = 1;
+  CHECK(b.run().copied_bytes <= 40 * 512.0 * static_cast<double>(b.profile.kv_bytes_per_token));
+  b.options.replicate.bytes_per_s = 0;
+  CHECK(b.run().copies == 0);
+}
+
+TEST_CASE("sim/cluster: a copy dies with its source or its target, and the node that comes back is empty") {
+  Bench b("3p1d", "cache-aware");
+  for (int i = 0; i < 100; ++i) b.add(0.5 * i, 40, 6);
+  b.profile.net.bytes_per_s = 1e9;  // seconds for a copy
+  b.options.replicate.replicas_max = 3, b.options.replicate.bytes_per_s = 1e12;
+  const ClusterRun all = b.run();
+  for (uint32_t node = 0; node < 3; ++node)
+    b.options.failures.push_back({.role = 'p', .index = node, .at_s = 6.0 + node, .back_s = 20.0 + node});
+  const ClusterRun run = b.run();
+  CHECK(run.retried > 0);
+  CHECK(run.copies_used <= run.copies);
+  for (const RequestRecord& r : run.requests) CHECK(r.fate != Fate::unfinished);
+  CHECK(all.copies > 0);
+}
+
+TEST_CASE("sim/cluster: tenants, priorities and copies leave nothing to chance: equal seeds, equal runs") {
+  Bench b("3p2d", "random");
+  for (int i = 0; i < 200; ++i) {
+    TraceRequest& r = b.add(0.2 * i, i % 4 < 2 ? 30 : 0, 8);
+    r.tenant = i % 3 == 0 ? "a" : "b";
+    r.priority = i % 5 - 2;
+  }
+  b.options.tenants = {{.name = "a", .weight = 2, .tokens_per_s = 20000}, {.name = "b", .priority = 1}};
+  b.options.replicate.replicas_max = 3, b.options.replicate.bytes_per_s = 10e9;
+  const ClusterRun first = b.run(), second = b.run();
+  CHECK(first.copied_bytes == second.copied_bytes);
+  CHECK(first.events == second.events);
+  CHECK(first.held == second.held);
+  CHECK(first.held > 0);
+  for (size_t i = 0; i < b.trace.size(); ++i) {
+    CHECK(first.requests[i].fate == second.requests[i].fate);
+    CHECK(first.requests[i].end_s == second.requests[i].end_s);
+  }
+}
+
+TEST_CASE("sim/cluster: what a tenant was not given is not missing afterwards: nobody waits for ever") {
+  Bench b("1p1d");
+  b.options.sched.admission = sched::find_admission("goodput");
+  b.options.sched.ttft_slo_s = 8;
+  for (int i = 0; i < 150; ++i) {
+    TraceRequest& r = b.add(0.1 * i, 0, 8 + i % 24);
+    r.tenant = i % 2 == 0 ? "a" : "b";
+    r.priority = i % 3;
+  }
+  b.options.tenants = {{.name = "a", .weight = 5}, {.name = "b", .priority = 2, .requests_max = 30}};
+  for (const HoldOrder order : {HoldOrder::arrival, HoldOrder::work, HoldOrder::least_work}) {
+    b.options.hold_order = order;
+    b.options.hold = order == HoldOrder::least_work;
+    const ClusterRun run = b.run();
+    const auto f = figures_of(b.trace, b.options, run);
+    CHECK(f.served + f.rejected_prefill + f.rejected_decode + f.rejected_quota == f.requests);
+    CHECK(f.good > 10);
+  }
+}
