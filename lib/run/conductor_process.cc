@@ -240,6 +240,7 @@ class ConductorProcess {
 
   // One node of each program says whether its model, memory and devices would do; they are alike.
   Result<void> check_children() {
+    Signals::let_through();  // no loop reads them yet: Ctrl-C ends this, and the child with it
     std::string last;
     for (Command command : commands()) {
       if (command.words[0] == last) continue;

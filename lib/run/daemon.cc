@@ -1,5 +1,6 @@
 #include "run/daemon.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -13,7 +14,9 @@ constexpr int kPortTries = 100;  // USERS 2: the default port, else the next fre
 }
 
 Readiness::~Readiness() {
-  if (announced_ && !file_.empty()) ::unlink(file_.c_str());
+  if (!announced_ || file_.empty()) return;
+  struct stat found {};  // a FIFO or a device was there before
+  if (::lstat(file_.c_str(), &found) == 0 && S_ISREG(found.st_mode)) ::unlink(file_.c_str());
 }
 
 void Readiness::announce(const std::string& name, const std::string& http, const std::string& control) {

@@ -12,15 +12,29 @@
 
 namespace mc::run {
 
-Result<Signals> Signals::open() {
+namespace {
+
+sigset_t watched() {
   sigset_t set;
   sigemptyset(&set);
   for (int signal : {SIGTERM, SIGINT, SIGUSR1, SIGHUP}) sigaddset(&set, signal);
+  return set;
+}
+
+}  // namespace
+
+Result<Signals> Signals::open() {
+  const sigset_t set = watched();
   if (pthread_sigmask(SIG_BLOCK, &set, nullptr) != 0) return errno_error("pthread_sigmask");
   ::signal(SIGPIPE, SIG_IGN);
   Fd fd(::signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC));
   if (!fd) return errno_error("signalfd");
   return Signals(std::move(fd));
+}
+
+void Signals::let_through() {
+  const sigset_t set = watched();
+  (void)pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
 }
 
 std::optional<int> Signals::next() const {

@@ -12,6 +12,8 @@ class Signals {
  public:
   /// SIGTERM, SIGINT, SIGUSR1, SIGHUP.
   static Result<Signals> open();
+  /// From here on they end the process at once, as they do without a loop that reads them.
+  static void let_through();
   int fd() const { return fd_.get(); }
   /// The next pending signal number.
   std::optional<int> next() const;

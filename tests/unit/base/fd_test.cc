@@ -77,3 +77,20 @@ TEST_CASE("base/fd: files are replaced whole, read within a limit, and errors na
   CHECK(read_file(path, 3).error().what.find(path) != std::string::npos);
   CHECK_FALSE(write_file_atomic("/nonexistent/x", "y"));
 }
+
+TEST_CASE("base/fd: a FIFO is written to as it is, and one that nobody reads is an error, not a wait") {
+  const std::string path = "/tmp/mct-fifo-test-" + std::to_string(::getpid());
+  REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
+  const auto alone = write_file_atomic(path, "lost");
+  REQUIRE_FALSE(alone);
+  CHECK(alone.error().what == "nobody reads " + path);
+  const Fd reader(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  REQUIRE_OK(write_file_atomic(path, "url"));
+  char text[8] = {};
+  CHECK(::read(reader.get(), text, sizeof text) == 3);
+  CHECK(std::string(text) == "url");
+  struct stat info {};
+  REQUIRE(::stat(path.c_str(), &info) == 0);
+  CHECK(S_ISFIFO(info.st_mode));
+  ::unlink(path.c_str());
+}
