@@ -221,7 +221,7 @@ Result<uint32_t> Frontend::answer_tokens(const http::GenerateRequest& request, s
                         " need " + std::to_string(prompt_tokens + asked) +
                         (by_nodes ? ", the nodes' --kv-mem holds " : ", the context holds ") + std::to_string(context) +
                         (by_nodes ? " of the model's " + std::to_string(config_.max_positions) : std::string()),
-                    "max_tokens");
+                    room > 0 ? "max_tokens" : request.is_chat ? "messages" : "prompt");
 }
 
 Result<node::Submit> Frontend::submit_for(const http::GenerateRequest& request, const std::vector<uint32_t>& prompt,

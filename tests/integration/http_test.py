@@ -367,6 +367,11 @@ class Refusals(unittest.TestCase):
             self.assertIn(word, answer["error"]["message"] + str(answer["error"]["param"]))
         return headers
 
+    def test_a_prompt_that_leaves_no_room_is_blamed_for_itself_not_max_tokens(self):
+        for count, param in ((8200, "prompt"), (8192, "prompt"), (8191, "max_tokens")):
+            status, _, answer = c.post("/v1/completions", {"prompt": [5] * count, "max_tokens": 2})
+            self.assertEqual((status, answer["error"]["param"]), (400, param), answer)
+
     def test_each_bad_request_is_named(self):
         ok = {"prompt": "x", "max_tokens": 1}
         self.refused("/v1/completions", b"{\"prompt\": ", 400, "malformed_json")
