@@ -2,10 +2,10 @@
 // into line when it does: a few of each tenant at a time, in its order, so that an event costs what it can change, not
 // what waits. Beside it: when each request must be looked at again whatever happens (deadline, promise, patience).
 //
-//   members   no node for it is here                    back when one comes (bound_held)
-//   pin       its prefill node is away or busy           back when that has room
-//   prefix    a node computes its prefix                 back when that node finishes a request, dies, or takes too
-//   long room      it was asked, and no idle node would do    back when any node gets room
+//   members  no node for it is here                     back when one comes (bound_held)
+//   pin      its prefill node is away or busy           back when that has room
+//   prefix   a node computes its prefix                 back when that node ends a request, dies or takes too long
+//   room     it was asked, and no idle node would do    back when any node gets room
 
 #include <algorithm>
 

@@ -24,11 +24,7 @@ void Conductor::consider_copy(const Request& r, const sched::Snapshot& snapshot,
   if (options.replicas_max == 0 || !r.submit.may_reuse() || r.attempt > 1) return;
   const uint32_t reusable = kv::reusable_blocks(snapshot.tokens, snapshot.block_tokens);
   const auto hashes = std::span(r.hashes).first(std::min<size_t>(reusable, r.hashes.size()));
-  // What the request takes where its prefix is at hand: computing that again is not the load that copies carry.
-  uint32_t best = chosen.local_blocks;
-  for (const sched::HolderView& h : snapshot.holders) best = std::max({best, h.readable_blocks, h.pending_blocks});
-  const sched::Cost& cost = snapshot.prefill[chosen.node].cost;
-  popularity_.count(hashes, cost.prefill(snapshot.tokens, sched::reused_tokens(snapshot, best)), seconds_of(now));
+  popularity_.count(hashes, sched::load_beside_prefix_s(snapshot, chosen), seconds_of(now));
   if (copying_.size() >= options.copying_max || now < copy_again_) return;
   const auto wish = popularity_.wish(hashes.first(std::min(hashes.size(), Copies::kBlocksMax)), seconds_of(now));
   if (wish.replicas <= 1) return;

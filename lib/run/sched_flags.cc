@@ -1,7 +1,5 @@
+// Which flags an admission looks at is in its row of the table (sched/admission.h).
 #include "run/sched_flags.h"
-
-#include <algorithm>
-#include <array>
 
 #include "base/errors.h"
 
@@ -27,23 +25,25 @@ void read_sched_flags(const cli::Args& args, sched::Options& out) {
 }
 
 Result<void> check_sched_flags(const cli::Args& args, const sched::Admission& admission) {
-  static constexpr std::array kPredict = {std::string_view("predict")};
-  static constexpr std::array kAtArrival = {std::string_view("early"), std::string_view("predict"),
-                                            std::string_view("committed"), std::string_view("goodput")};
   struct Use {
     const Flag* flag;
-    std::span<const std::string_view> by;
+    bool sched::Admission::*by;
   };
   for (const Use& use :
-       {Use{&flags::kDecodeTime, kPredict}, Use{&flags::kAggregate, kPredict}, Use{&flags::kSlack, kAtArrival}}) {
-    if (!args.given(*use.flag) || std::find(use.by.begin(), use.by.end(), admission.name) != use.by.end()) continue;
+       {Use{&flags::kDecodeTime, &sched::Admission::predicts_load},
+        Use{&flags::kAggregate, &sched::Admission::predicts_load}, Use{&flags::kSlack, &sched::Admission::has_slack}}) {
+    if (!args.given(*use.flag) || admission.*use.by) continue;
+    std::string words, first;
+    for (const sched::Admission* other : sched::admissions()) {
+      if (!(other->*use.by)) continue;
+      if (first.empty()) first = other->name;
+      words += (words.empty() ? "" : ", ") + std::string(other->name);
+    }
     const std::string name = "--" + std::string(use.flag->name);
-    std::string words;
-    for (const std::string_view by : use.by) words += (words.empty() ? "" : ", ") + std::string(by);
     return user_error(err::kBadValue,
                       name + " " + args.text(*use.flag) + " is of --admission " + words + "; it is " +
                           std::string(admission.name) + " here, which does not look at it",
-                      name, "leave " + name + " out, or choose --admission " + std::string(use.by.front()));
+                      name, "leave " + name + " out, or choose --admission " + first);
   }
   return {};
 }

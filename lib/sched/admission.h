@@ -43,6 +43,8 @@ struct Admission {
   bool checks_again;
   /// Whether it reads Snapshot::inflight, which is some work to make.
   bool looks_ahead;
+  /// Whether it reads AdmissionOptions::slack; and decode_s and aggregate.
+  bool has_slack, predicts_load;
   Verdict (*decide)(const Snapshot&, const Placement&, const Options&);
 };
 

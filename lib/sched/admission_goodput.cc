@@ -74,7 +74,7 @@ Verdict decide(const Snapshot& s, const Placement& p, const Options& options) {
 }  // namespace
 
 extern const Admission kAdmissionGoodput;
-const Admission kAdmissionGoodput = {"goodput", "per request: each answer's expected end, learnt from those seen",
-                                     false, true, decide};
+const Admission kAdmissionGoodput = {
+    "goodput", "per request: each answer's expected end, learnt from those seen", false, true, true, false, decide};
 
 }  // namespace mc::sched

@@ -121,7 +121,8 @@ int choose(const Snapshot& snapshot, const Options& options, std::span<Candidate
       if (const double rank_s = candidates[i].rank_s(); rank_s < best_s) best = i, best_s = rank_s;
     consider_fetch(snapshot, options, sources, candidates[best]);
     best_s = candidates[best].rank_s();
-    // Those that wait longer than that in their queues alone go first, without a branch: nobody can foresee them.
+    // Those that wait longer than that in their queues alone are left out, without a branch: no
+    // processor foresees them.
     std::vector<uint32_t> left(candidates.size());
     size_t count = 0;
     for (size_t i = 0; i < candidates.size(); ++i) {

@@ -76,6 +76,12 @@ void Popularity::refund(double bytes) {
   bucket_bytes_ = std::min(options_.bytes_per_s * options_.burst_s, bucket_bytes_ + bytes);
 }
 
+double load_beside_prefix_s(const Snapshot& s, const Candidate& chosen) {
+  uint32_t best = chosen.local_blocks;
+  for (const HolderView& h : s.holders) best = std::max({best, h.readable_blocks, h.pending_blocks});
+  return s.prefill[chosen.node].cost.prefill(s.tokens, reused_tokens(s, best));
+}
+
 std::optional<Copy> plan_copy(const Snapshot& s, const Popularity::Wish& wish, uint32_t replicas_max, int chosen,
                               std::span<const uint32_t> coming) {
   const auto will_have = [&](size_t i) {

@@ -80,6 +80,10 @@ class Popularity {
   bool metered_ = false;
 };
 
+/// Seconds of prefill that a request adds to the load of its prefix: with the longest run that anybody has, or will
+/// have, at hand. Computing that again is not the load that copies carry.
+double load_beside_prefix_s(const Snapshot& snapshot, const Candidate& chosen);
+
 /// A copy worth making for a request whose holders and nodes the snapshot shows: the least busy accepting prefill
 /// node that lacks the run gets it from the holder with the fewest transfers leaving. nullopt: enough have it, or
 /// nobody can give or take it.

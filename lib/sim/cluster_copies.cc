@@ -29,11 +29,7 @@ void ClusterEngine::consider_copy(uint32_t r, const sched::Candidate& chosen) {
   const std::span<const uint32_t> blocks = all.first(std::min<size_t>(reusable, all.size()));
   hashes_.clear();
   for (const uint32_t block : blocks) hashes_.push_back(hash_of(block));
-  // What the request takes where its prefix is at hand: computing that again is not the load that copies carry.
-  uint32_t best = chosen.local_blocks;
-  for (const sched::HolderView& h : snapshot_.holders) best = std::max({best, h.readable_blocks, h.pending_blocks});
-  const sched::Cost& cost = snapshot_.prefill[chosen.node].cost;
-  popularity_.count(hashes_, cost.prefill(snapshot_.tokens, sched::reused_tokens(snapshot_, best)), now_);
+  popularity_.count(hashes_, sched::load_beside_prefix_s(snapshot_, chosen), now_);
   if (copying_.size() >= options.copying_max) return;
   const std::span<const BlockHash> hashes(hashes_);
   const auto wish = popularity_.wish(hashes.first(std::min(hashes.size(), sched::kCopyBlocksMax)), now_);

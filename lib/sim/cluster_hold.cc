@@ -10,7 +10,7 @@ namespace mc::sim {
 
 namespace {
 constexpr double kEstimateAge = 1;       // seconds
-constexpr uint32_t kRefusedMax = 16;     // held requests that decode turns down before it is not asked again for now
+constexpr uint32_t kRefusedMax = 16;     // of the held requests that decode may turn down in one round
 constexpr double kExpireSlack_s = 1e-3;  // so that what is due at a moment is late by then
 }  // namespace
 

@@ -81,7 +81,7 @@ Result<void> check_output(const std::string& path, const Flag& flag) {
   if (there && !S_ISREG(found.st_mode) && !S_ISDIR(found.st_mode)) return {};  // a pipe or a device, as it is
   Error refused{Code::io, path + " is a directory"};
   if (!there || !S_ISDIR(found.st_mode)) {
-    std::string beside = path + ".tmp.XXXXXX";  // as write_file_atomic does in the end
+    std::string beside = path + ".tmp.XXXXXX";  // where write_file_atomic will make its own
     const Fd made(::mkostemp(beside.data(), O_CLOEXEC));
     if (made) {
       ::unlink(beside.c_str());

@@ -3,8 +3,8 @@
 // seeds is MC_SIM_SEEDS (default 40 per case); --seed shifts them.
 
 #include <array>
-#include <cstdlib>
 
+#include "schedule.h"
 #include "sim/world.h"
 #include "test.h"
 
@@ -14,11 +14,6 @@ using namespace mc::sim;
 namespace {
 
 constexpr uint32_t kTokens = 63;  // prompt token ids
-
-uint64_t seed_count(uint64_t quick) {
-  const char* env = std::getenv("MC_SIM_SEEDS");
-  return env ? std::strtoull(env, nullptr, 10) : quick;
-}
 
 // Prompts that share prefixes as conversations do: a few stems, extended by what came before.
 std::vector<uint32_t> prompt(World& world, std::vector<std::vector<uint32_t>>& history) {
@@ -95,11 +90,7 @@ TEST_CASE("sim: no fault schedule yields a wrong token, a late end or a leak, an
     const uint64_t seed = 1000 + test::seed() + i;
     WorldOptions options = shape(seed);
     Rng shape_rng(seed);
-    options.faults.lose = shape_rng.chance(0.5) ? 0.02 * shape_rng.uniform() : 0;
-    options.faults.reorder = shape_rng.chance(0.5) ? 0.1 * shape_rng.uniform() : 0;
-    options.faults.corrupt_read = shape_rng.chance(0.5) ? 0.05 * shape_rng.uniform() : 0;
-    options.faults.fail_read = shape_rng.chance(0.5) ? 0.05 * shape_rng.uniform() : 0;
-    options.faults.tell_peers_of_crash = shape_rng.chance(0.5);
+    draw_faults(shape_rng, options.faults);
     World world(options);
     world.run_for(100ms);
     std::vector<std::vector<uint32_t>> history;

@@ -11,8 +11,8 @@
 // MC_SIM_SEEDS as in cluster_test.cc.
 
 #include <array>
-#include <cstdlib>
 
+#include "schedule.h"
 #include "sim/world.h"
 #include "test.h"
 
@@ -20,11 +20,6 @@ using namespace mc;
 using namespace mc::sim;
 
 namespace {
-
-uint64_t seed_count(uint64_t quick) {
-  const char* env = std::getenv("MC_SIM_SEEDS");
-  return env ? std::strtoull(env, nullptr, 10) : quick;
-}
 
 template <class T, size_t N>
 T one_of(Rng& rng, const std::array<T, N>& items) {
@@ -282,11 +277,7 @@ TEST_CASE("sim: no fault schedule breaks a promise of tenants, priorities, pins,
     const uint64_t seed = 5000 + test::seed() + i;
     WorldOptions options = shape(seed);
     Rng rng(seed);
-    options.faults.lose = rng.chance(0.5) ? 0.02 * rng.uniform() : 0;
-    options.faults.reorder = rng.chance(0.5) ? 0.1 * rng.uniform() : 0;
-    options.faults.corrupt_read = rng.chance(0.5) ? 0.05 * rng.uniform() : 0;
-    options.faults.fail_read = rng.chance(0.5) ? 0.05 * rng.uniform() : 0;
-    options.faults.tell_peers_of_crash = rng.chance(0.5);
+    draw_faults(rng, options.faults);
     World world(options);
     Clients clients(world, options);
     world.run_for(100ms);

@@ -1,0 +1,26 @@
+// What the fault schedules have in common: how many there are, and what may go wrong between nodes.
+#pragma once
+
+#include <cstdlib>
+
+#include "base/rng.h"
+#include "sim/world.h"
+
+namespace mc::sim {
+
+/// `quick`, or what MC_SIM_SEEDS says.
+inline uint64_t seed_count(uint64_t quick) {
+  const char* env = std::getenv("MC_SIM_SEEDS");
+  return env ? std::strtoull(env, nullptr, 10) : quick;
+}
+
+/// Each kind of fault in half of the schedules.
+inline void draw_faults(Rng& rng, Faults& faults) {
+  faults.lose = rng.chance(0.5) ? 0.02 * rng.uniform() : 0;
+  faults.reorder = rng.chance(0.5) ? 0.1 * rng.uniform() : 0;
+  faults.corrupt_read = rng.chance(0.5) ? 0.05 * rng.uniform() : 0;
+  faults.fail_read = rng.chance(0.5) ? 0.05 * rng.uniform() : 0;
+  faults.tell_peers_of_crash = rng.chance(0.5);
+}
+
+}  // namespace mc::sim
