@@ -128,8 +128,10 @@ inline constexpr Flag kWeightDtype{.name = "weight-dtype",
                                    .kind = FlagKind::choice,
                                    .value = "T",
                                    .fallback = "auto",
-                                   .help = "matrices in memory: auto is as --dtype; int8 (scales of 128) halves bf16",
-                                   .choices = "auto|int8"};
+                                   .help =
+                                       "matrices in memory: auto is full but keeps fp8; full is --dtype; "
+                                       "int8 halves bf16",
+                                   .choices = "auto|full|int8"};
 inline constexpr Flag kKvDtype{.name = "kv-dtype",
                                .kind = FlagKind::choice,
                                .value = "T",

@@ -6,7 +6,6 @@
 #include "base/assert.h"
 #include "base/errors.h"
 #include "base/parallel.h"
-#include "model/weights.h"
 
 namespace mc::model {
 namespace {
@@ -41,32 +40,65 @@ bool needs_head(const ModelConfig& c, LayerRange held) {
 bool needs_embeddings(const ModelConfig& c, LayerRange held) {
   return !c.tied_embeddings && held.first == 0;
 }
+WeightPart head_part(const ModelConfig& c) {
+  return {c.tied_embeddings ? "model.embed_tokens" : "lm_head", c.vocab};
+}
+
+std::string layer_prefix(uint32_t layer) {
+  return "model.layers." + std::to_string(layer) + ".";
+}
+
+/// The matrices of one MLP or mixture.
+template <class Visit>
+Result<void> visit_mlp(const ModelConfig& c, uint32_t layer, Visit visit) {
+  const std::string prefix = layer_prefix(layer) + "mlp.";
+  const auto mlp = [&](const std::string& at, uint64_t inner) -> Result<void> {
+    MC_CHECK(visit(at, {{"gate_proj", inner}, {"up_proj", inner}}, c.hidden, Precision::as_asked));
+    return visit(at, {{"down_proj", c.hidden}}, inner, Precision::as_asked);
+  };
+  if (!c.has_mixture(layer)) return mlp(prefix, c.intermediate);
+  const MixtureConfig& m = c.mixture;
+  MC_CHECK(visit(prefix, {{"gate", m.experts}}, c.hidden, Precision::full));
+  for (uint32_t i = 0; i < m.experts; ++i) MC_CHECK(mlp(prefix + "experts." + std::to_string(i) + ".", m.intermediate));
+  if (m.shared_intermediate == 0) return {};
+  MC_CHECK(mlp(prefix + "shared_expert.", m.shared_intermediate));
+  return visit(prefix, {{"shared_expert_gate", 1}}, c.hidden, Precision::full);
+}
+
+/// Sets what the weights of plan.layers take as packed, from headers and scales: for messages and planning.
+Result<void> plan_weights(ModelPlan& plan) {
+  const ModelConfig& c = plan.config;
+  Parallel nobody(1);
+  const WeightLoader loader(plan.files, c, plan.dtype, plan.form, nobody);
+  bool held = true;
+  const auto visit = [&](const std::string& prefix, const std::vector<WeightPart>& parts, uint64_t columns,
+                         Precision precision) -> Result<void> {
+    MC_TRY(matrix, loader.plan(prefix, parts, columns, precision));
+    plan.weight_bytes += held ? matrix.bytes : 0;
+    plan.fp8 |= matrix.fp8;
+    return {};
+  };
+  // All layers are looked at: the stages of a pipeline must name one weight dtype.
+  for (uint32_t layer = 0; layer < c.layers; ++layer) {
+    held = plan.layers.first <= layer && layer < plan.layers.end;
+    const std::string prefix = layer_prefix(layer);
+    const std::vector<WeightPart> qkv = {
+        {"self_attn.q_proj", q_width(c)}, {"self_attn.k_proj", kv_width(c)}, {"self_attn.v_proj", kv_width(c)}};
+    MC_CHECK(visit(prefix, qkv, c.hidden, Precision::as_asked));
+    MC_CHECK(visit(prefix, {{"self_attn.o_proj", c.hidden}}, q_width(c), Precision::as_asked));
+    MC_CHECK(visit_mlp(c, layer, visit));
+    plan.weight_bytes += held ? 2 * sizeof(float) * c.hidden : 0;
+  }
+  held = needs_head(c, plan.layers);
+  MC_CHECK(visit("", {head_part(c)}, c.hidden, Precision::as_asked));
+  if (needs_embeddings(c, plan.layers)) plan.weight_bytes += uint64_t{c.vocab} * c.hidden * dtype_bytes(plan.dtype);
+  return {};
+}
 
 }  // namespace
 
-size_t packed_weight_bytes(const ModelConfig& c, Dtype dtype, bool int8, LayerRange held) {
-  const auto whole = [&](uint64_t rows, uint64_t columns) {
-    return ops::PackedMatrix::packed_bytes(rows, columns, dtype);
-  };
-  const auto packed = [&](uint64_t rows, uint64_t columns) {
-    return int8 ? ops::PackedMatrix::quantised_bytes(rows, columns) : whole(rows, columns);
-  };
-  const auto mlp = [&](uint64_t inner) { return packed(2 * inner, c.hidden) + packed(c.hidden, inner); };
-  const MixtureConfig& m = c.mixture;
-  size_t mlps = 0;
-  for (uint32_t layer = held.first; layer < held.end; ++layer) {
-    if (!c.has_mixture(layer)) {
-      mlps += mlp(c.intermediate);
-      continue;
-    }
-    mlps += whole(m.experts, c.hidden) + m.experts * mlp(m.intermediate);
-    if (m.shared_intermediate > 0) mlps += mlp(m.shared_intermediate) + whole(1, c.hidden);
-  }
-  const size_t layer =
-      packed(q_width(c) + 2 * kv_width(c), c.hidden) + packed(c.hidden, q_width(c)) + 2 * sizeof(float) * c.hidden;
-  const size_t head = needs_head(c, held) ? packed(c.vocab, c.hidden) : 0;
-  const size_t embeddings = needs_embeddings(c, held) ? uint64_t{c.vocab} * c.hidden * dtype_bytes(dtype) : 0;
-  return held.count() * layer + mlps + head + embeddings;
+std::string_view ModelPlan::weight_dtype() const {
+  return form == WeightForm::int8 ? "int8" : to_string(fp8 ? Dtype::f8_e4m3 : dtype);
 }
 
 Result<ModelPlan> plan_model(const std::string& directory, const ModelOptions& options) {
@@ -76,10 +108,11 @@ Result<ModelPlan> plan_model(const std::string& directory, const ModelOptions& o
   MC_TRY(files, WeightFiles::open(directory));
   MC_TRY(dtype, choose_dtype(options.dtype, files));
   plan.dtype = dtype;
-  if (options.weight_dtype != "auto" && options.weight_dtype != "int8" && !options.weight_dtype.empty())
+  const std::string& form = options.weight_dtype;
+  if (form != "auto" && form != "full" && form != "int8" && !form.empty())
     return user_error(err::kDtypeUnsupported,
-                      "weight dtype '" + options.weight_dtype + "'; supported: auto (as --dtype) and int8");
-  plan.int8 = options.weight_dtype == "int8";
+                      "weight dtype '" + form + "'; supported: auto (as stored), full (as --dtype) and int8");
+  plan.form = form == "int8" ? WeightForm::int8 : form == "full" ? WeightForm::full : WeightForm::as_stored;
   if (options.stages == 0 || options.stage >= options.stages)
     return user_error(err::kBadValue,
                       "stage " + std::to_string(options.stage) + " of " + std::to_string(options.stages) +
@@ -91,8 +124,8 @@ Result<ModelPlan> plan_model(const std::string& directory, const ModelOptions& o
                           std::to_string(plan.config.layers) + " layers",
                       "--pipeline");
   plan.layers = stage_layers(plan.config.layers, options.stage, options.stages);
-  plan.weight_bytes = packed_weight_bytes(plan.config, dtype, plan.int8, plan.layers);
   plan.files = std::move(files);
+  MC_CHECK(plan_weights(plan));
   return plan;
 }
 
@@ -102,9 +135,9 @@ Error not_enough_memory(const ModelPlan& plan, const std::string& directory, siz
                     directory + ": the weights need " + mib(plan.weight_bytes) + " in " +
                         std::string(plan.weight_dtype()) + ", free are " + mib(free),
                     {},
-                    plan.int8 ? "use a smaller model"
-                    : f32     ? "use --dtype bf16 (half of that), --weight-dtype int8, or a smaller model"
-                              : "use --weight-dtype int8 (half of that), or a smaller model");
+                    plan.form == WeightForm::int8 || plan.fp8 ? "use a smaller model"
+                    : f32 ? "use --dtype bf16 (half of that), --weight-dtype int8, or a smaller model"
+                          : "use --weight-dtype int8 (half of that), or a smaller model");
 }
 
 Result<Model> Model::open(const std::string& directory, const ModelOptions& options, Parallel& parallel) {
@@ -115,13 +148,13 @@ Result<Model> Model::open(const std::string& directory, const ModelOptions& opti
   model.directory_ = directory;
   model.config_ = std::move(plan.config);
   model.dtype_ = plan.dtype;
-  model.int8_ = plan.int8;
+  model.weight_dtype_ = plan.weight_dtype();
   model.held_ = plan.layers;
   model.weight_bytes_ = plan.weight_bytes;
   model.weights_digest_ = plan.files.digest();
   for (const Tensor& tensor : plan.files.tensors())
     if (!is_scale(tensor.entry.name)) model.parameters_ += tensor.entry.elements();
-  MC_CHECK(model.load(WeightLoader(plan.files, model.config_, model.dtype_, model.int8_, parallel)));
+  MC_CHECK(model.load(WeightLoader(plan.files, model.config_, model.dtype_, plan.form, parallel)));
   return model;
 }
 
@@ -132,7 +165,7 @@ Result<void> Model::load(const WeightLoader& loader) {
   MC_TRY(norm, loader.vector("model.norm.weight", c.hidden));
   final_norm_ = std::move(norm);
   if (needs_head(c, held_)) {
-    const WeightPart head[] = {{c.tied_embeddings ? "model.embed_tokens" : "lm_head", c.vocab}};
+    const WeightPart head[] = {head_part(c)};
     MC_TRY(packed, loader.matrix("", head, c.hidden));
     head_ = std::move(packed);
   }
@@ -175,7 +208,7 @@ Result<Experts> Model::load_experts(const WeightLoader& loader, const std::strin
 Result<void> Model::load_layer(const WeightLoader& loader, uint32_t index) {
   const ModelConfig& c = config_;
   Layer& layer = layers_[index];
-  const std::string prefix = "model.layers." + std::to_string(index) + ".";
+  const std::string prefix = layer_prefix(index);
   MC_TRY(input_norm, loader.vector(prefix + "input_layernorm.weight", c.hidden));
   MC_TRY(post_norm, loader.vector(prefix + "post_attention_layernorm.weight", c.hidden));
   layer.input_norm = std::move(input_norm);

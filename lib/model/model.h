@@ -21,6 +21,7 @@
 #include "model/config.h"
 #include "model/experts.h"
 #include "model/safetensors.h"
+#include "model/weights.h"
 #include "ops/matmul.h"
 
 namespace mc {
@@ -29,14 +30,13 @@ class Parallel;
 
 namespace mc::model {
 
-class WeightLoader;
-
 struct ModelOptions {
   /// "f32", "bf16", or "auto": bf16 when all weights are stored so, else f32 (bf16 cannot hold f16).
   /// One dtype for weights, matrix inputs and KV; sums are f32 always.
   std::string dtype = "auto";
-  /// "auto": as dtype. "int8": matrices in int8 with a scale for 128 weights (ops/int8.h), made while
-  /// loading; embeddings, routers, norms and KV stay in `dtype`, and matrix inputs are f32.
+  /// "auto": matrices that are stored in fp8 stay so (ops/fp8.h), the others are in dtype. "full": all are in
+  /// dtype. "int8": matrices in int8 with a scale for 128 weights (ops/int8.h), made while loading, and matrix
+  /// inputs are f32. Embeddings, routers, norms and KV are in `dtype` always.
   std::string weight_dtype = "auto";
   /// The part of a pipeline to load: its layers, with the embeddings for the first stage and the head for the last.
   uint32_t stage = 0, stages = 1;
@@ -46,12 +46,14 @@ struct ModelOptions {
 struct ModelPlan {
   ModelConfig config;
   Dtype dtype = Dtype::bf16;
-  bool int8 = false;
+  WeightForm form = WeightForm::as_stored;
+  bool fp8 = false;   // some matrices of the model stay so
   LayerRange layers;  // that are loaded
   size_t weight_bytes = 0;
   WeightFiles files;
 
-  std::string_view weight_dtype() const { return int8 ? "int8" : to_string(dtype); }
+  /// Of the matrices: "int8", "fp8_e4m3" where some are, or as dtype.
+  std::string_view weight_dtype() const;
 };
 
 /// Errors as Model::open's, but for memory.
@@ -79,8 +81,8 @@ class Model {
   const ModelConfig& config() const { return config_; }
   const std::string& directory() const { return directory_; }
   Dtype dtype() const { return dtype_; }
-  /// Of the matrices: "int8", or as dtype().
-  std::string_view weight_dtype() const { return int8_ ? "int8" : to_string(dtype_); }
+  /// As ModelPlan's.
+  std::string_view weight_dtype() const { return weight_dtype_; }
   /// SHA-256 hex of the weights (WeightFiles::digest).
   const std::string& weights_digest() const { return weights_digest_; }
   size_t weight_bytes() const { return weight_bytes_; }
@@ -111,7 +113,7 @@ class Model {
   std::string directory_;
   ModelConfig config_;
   Dtype dtype_ = Dtype::bf16;
-  bool int8_ = false;
+  std::string_view weight_dtype_;
   LayerRange held_;
   std::string weights_digest_;
   size_t weight_bytes_ = 0;
@@ -124,7 +126,4 @@ class Model {
 
 /// `held`: the layers of a pipeline stage; empty: all.
 ExtentLayout kv_layout(const ModelConfig& config, Dtype dtype, uint32_t block_tokens, LayerRange held = {});
-/// Bytes of the weights of layers `held` as packed, without reading them: for messages and planning.
-size_t packed_weight_bytes(const ModelConfig& config, Dtype dtype, bool int8, LayerRange held);
-
 }  // namespace mc::model

@@ -92,22 +92,56 @@ Result<WeightLoader::Source> WeightLoader::source(const std::string& name, uint6
   return out;
 }
 
-Result<ops::PackedMatrix> WeightLoader::matrix(const std::string& prefix, std::span<const WeightPart> parts,
-                                               uint64_t columns, Precision precision) const {
-  std::vector<Source> sources;
+Result<std::vector<WeightLoader::Source>> WeightLoader::sources(const std::string& prefix,
+                                                                std::span<const WeightPart> parts,
+                                                                uint64_t columns) const {
+  std::vector<Source> out;
   for (const WeightPart& part : parts) {
     MC_TRY(one, source(prefix + part.name + ".weight", part.rows, columns));
-    sources.push_back(std::move(one));
+    out.push_back(std::move(one));
   }
+  return out;
+}
+
+std::vector<ops::WeightRows> WeightLoader::rows_of(const std::vector<Source>& sources) {
   std::vector<ops::WeightRows> rows;
   for (const Source& one : sources) {
     rows.push_back(one.rows);
     rows.back().scales.values = one.scales.data();
   }
-  auto packed = int8_ && precision == Precision::as_asked ? ops::PackedMatrix::quantise(parallel_, rows, columns)
-                                                          : ops::PackedMatrix::pack(parallel_, rows, columns, dtype_);
-  for (const Source& one : sources) files_.drop(*one.tensor);
+  return rows;
+}
+
+Result<ops::PackedMatrix> WeightLoader::matrix(const std::string& prefix, std::span<const WeightPart> parts,
+                                               uint64_t columns, Precision precision) const {
+  MC_TRY(read, sources(prefix, parts, columns));
+  const std::vector<ops::WeightRows> rows = rows_of(read);
+  const WeightForm form = precision == Precision::full ? WeightForm::full : form_;
+  auto packed = form == WeightForm::int8 ? ops::PackedMatrix::quantise(parallel_, rows, columns)
+                : form == WeightForm::as_stored && ops::PackedMatrix::fp8_group(rows, columns)
+                    ? ops::PackedMatrix::keep_fp8(parallel_, rows, columns, dtype_)
+                    : ops::PackedMatrix::pack(parallel_, rows, columns, dtype_);
+  for (const Source& one : read) files_.drop(*one.tensor);
   return packed;
+}
+
+Result<WeightLoader::MatrixPlan> WeightLoader::plan(const std::string& prefix, std::span<const WeightPart> parts,
+                                                    uint64_t columns, Precision precision) const {
+  uint64_t outputs = 0;
+  bool fp8 = form_ == WeightForm::as_stored && precision == Precision::as_asked;
+  for (const WeightPart& part : parts) {
+    outputs += part.rows;
+    const Tensor* tensor = fp8 ? files_.find(prefix + part.name + ".weight") : nullptr;
+    fp8 = tensor && tensor->entry.dtype == Dtype::f8_e4m3;
+  }
+  if (form_ == WeightForm::int8 && precision == Precision::as_asked)
+    return MatrixPlan{ops::PackedMatrix::quantised_bytes(outputs, columns), false};
+  if (fp8) {
+    MC_TRY(read, sources(prefix, parts, columns));
+    if (const auto group = ops::PackedMatrix::fp8_group(rows_of(read), columns))
+      return MatrixPlan{ops::PackedMatrix::fp8_bytes(outputs, columns, *group), true};
+  }
+  return MatrixPlan{ops::PackedMatrix::packed_bytes(outputs, columns, dtype_), false};
 }
 
 Result<std::vector<float>> WeightLoader::bias(const std::string& prefix, std::span<const WeightPart> parts,

@@ -1,5 +1,5 @@
-// From tensors in files to the forms the forward pass uses: matrices packed in the compute type or in
-// int8, vectors widened to f32. fp8 tensors are widened with their scales, which lie beside them:
+// From tensors in files to the forms the forward pass uses: matrices packed in the compute type, in int8 or
+// as the fp8 codes they are, vectors widened to f32. fp8 tensors have scales, which lie beside them:
 //   X.weight               F8_E4M3 [rows, columns]
 //   X.weight_scale_inv     one for each block of rows and columns (the config's weight_block_size), or
 //   X.weight_scale         one for all, or one for each row
@@ -31,18 +31,29 @@ struct WeightPart {
   uint64_t rows;
 };
 
-/// Of a matrix: as --weight-dtype says, or never quantised (a router, whose choices small errors turn).
+/// What --weight-dtype asks of matrices: fp8 where a checkpoint has it and the compute type elsewhere, the compute
+/// type everywhere, or int8.
+enum class WeightForm : uint8_t { as_stored, full, int8 };
+
+/// Of a matrix: as --weight-dtype says, or in the compute type (a router, whose choices small errors turn).
 enum class Precision : uint8_t { as_asked, full };
 
 class WeightLoader {
  public:
   /// All arguments but the types outlive the loader.
-  WeightLoader(const WeightFiles& files, const ModelConfig& config, Dtype dtype, bool int8, Parallel& parallel)
-      : files_(files), config_(config), dtype_(dtype), int8_(int8), parallel_(parallel) {}
+  WeightLoader(const WeightFiles& files, const ModelConfig& config, Dtype dtype, WeightForm form, Parallel& parallel)
+      : files_(files), config_(config), dtype_(dtype), form_(form), parallel_(parallel) {}
 
   Result<std::vector<float>> vector(const std::string& name, uint64_t size) const;
   Result<ops::PackedMatrix> matrix(const std::string& prefix, std::span<const WeightPart> parts, uint64_t columns,
                                    Precision precision = Precision::as_asked) const;
+  /// Bytes of what matrix() would make, and whether it stays fp8; reads headers and scales.
+  struct MatrixPlan {
+    size_t bytes = 0;
+    bool fp8 = false;
+  };
+  Result<MatrixPlan> plan(const std::string& prefix, std::span<const WeightPart> parts, uint64_t columns,
+                          Precision precision = Precision::as_asked) const;
   /// Empty unless `present`.
   Result<std::vector<float>> bias(const std::string& prefix, std::span<const WeightPart> parts, bool present) const;
   /// [rows, columns] in the compute type, row-major.
@@ -54,13 +65,16 @@ class WeightLoader {
     const Tensor* tensor;
     std::vector<float> scales;
   };
+  Result<std::vector<Source>> sources(const std::string& prefix, std::span<const WeightPart> parts,
+                                      uint64_t columns) const;
+  static std::vector<ops::WeightRows> rows_of(const std::vector<Source>& sources);
   Result<Source> source(const std::string& name, uint64_t rows, uint64_t columns) const;
   Result<void> read_scales(const std::string& name, uint64_t rows, uint64_t columns, Source& out) const;
 
   const WeightFiles& files_;
   const ModelConfig& config_;
   Dtype dtype_;
-  bool int8_;
+  WeightForm form_;
   Parallel& parallel_;
 };
 

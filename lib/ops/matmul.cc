@@ -21,18 +21,14 @@ constexpr size_t kLibraryColumnsMin = 512;
 constexpr size_t kDecodeTaskBytes = 96 * 1024;
 
 void read_fp8_row(const WeightRows& part, size_t row, size_t columns, float* out) {
-  static const std::array<float, 256> kValues = [] {
-    std::array<float, 256> values{};
-    for (size_t code = 0; code < values.size(); ++code) values[code] = e4m3_to_f32(static_cast<uint8_t>(code));
-    return values;
-  }();
+  const std::array<float, 256>& values = e4m3_values();
   const auto* codes = static_cast<const uint8_t*>(part.data) + row * columns;
   const WeightScales& scales = part.scales;
   const float* line = scales.values + row / scales.block_rows * scales.per_row;
   for (size_t first = 0; first < columns; first += scales.block_columns) {
     const float scale = line[first / scales.block_columns];
     const size_t last = std::min(columns, first + scales.block_columns);
-    for (size_t i = first; i < last; ++i) out[i] = kValues[codes[i]] * scale;
+    for (size_t i = first; i < last; ++i) out[i] = values[codes[i]] * scale;
   }
 }
 
@@ -117,15 +113,6 @@ float f16_to_f32(uint16_t half) {
   return sign * std::ldexp(static_cast<float>(1024 + mantissa), exponent - 25);
 }
 
-float e4m3_to_f32(uint8_t code) {
-  const int exponent = (code >> 3) & 15;
-  const int mantissa = code & 7;
-  const float sign = code >> 7 ? -1.0f : 1.0f;
-  if (exponent == 15 && mantissa == 7) return std::nanf("");
-  if (exponent == 0) return sign * std::ldexp(static_cast<float>(mantissa), -9);
-  return sign * std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
-}
-
 void convert_row(const WeightRows& source, size_t row, size_t columns, Dtype dtype, std::byte* out) {
   std::vector<float> wide(columns);
   convert(source, row, columns, dtype, wide.data(), out);
@@ -136,18 +123,26 @@ size_t PackedMatrix::packed_bytes(size_t rows, size_t columns, Dtype dtype) {
   return panels * padded_k(dtype, columns) * kPanelColumns * dtype_bytes(dtype);
 }
 
-Result<PackedMatrix> PackedMatrix::pack(Parallel& parallel, std::span<const WeightRows> parts, size_t columns,
-                                        Dtype dtype) {
+Result<PackedMatrix> PackedMatrix::allocate(std::span<const WeightRows> parts, size_t columns, Dtype dtype, bool int8,
+                                            size_t fp8_group) {
   MC_ASSERT(dtype == Dtype::f32 || dtype == Dtype::bf16);
   PackedMatrix packed;
   packed.columns_ = columns;
   packed.dtype_ = dtype;
+  packed.int8_ = int8;
+  packed.fp8_group_ = fp8_group;
   for (const WeightRows& part : parts) packed.rows_ += part.rows;
   MC_ASSERT(packed.rows_ > 0 && columns > 0);
-  const size_t bytes = packed_bytes(packed.rows_, columns, dtype);
+  const size_t bytes = packed.panels() * packed.panel_bytes();
   // Fresh pages are zero: that is the padding.
   MC_TRY(storage, mem::HostBuffer::allocate(bytes, {.name = "weights", .huge_pages = bytes >= (size_t{4} << 20)}));
   packed.storage_ = std::move(storage);
+  return packed;
+}
+
+Result<PackedMatrix> PackedMatrix::pack(Parallel& parallel, std::span<const WeightRows> parts, size_t columns,
+                                        Dtype dtype) {
+  MC_TRY(packed, allocate(parts, columns, dtype, false, 0));
   parallel.for_each(static_cast<int64_t>(packed.panels()), [&](int64_t panel, int) {
     fill_panel(parts, static_cast<size_t>(panel) * kPanelColumns, packed.rows_, columns, dtype,
                packed.storage_.data() + static_cast<size_t>(panel) * packed.panel_bytes());
@@ -162,14 +157,7 @@ size_t PackedMatrix::quantised_bytes(size_t rows, size_t columns) {
 }
 
 Result<PackedMatrix> PackedMatrix::quantise(Parallel& parallel, std::span<const WeightRows> parts, size_t columns) {
-  PackedMatrix packed;
-  packed.columns_ = columns;
-  packed.int8_ = true;
-  for (const WeightRows& part : parts) packed.rows_ += part.rows;
-  MC_ASSERT(packed.rows_ > 0 && columns > 0);
-  const size_t bytes = quantised_bytes(packed.rows_, columns);
-  MC_TRY(storage, mem::HostBuffer::allocate(bytes, {.name = "weights", .huge_pages = bytes >= (size_t{4} << 20)}));
-  packed.storage_ = std::move(storage);
+  MC_TRY(packed, allocate(parts, columns, Dtype::f32, true, 0));
   parallel.for_each(static_cast<int64_t>(packed.panels()), [&](int64_t panel, int) {
     const size_t first = static_cast<size_t>(panel) * kPanelColumns;
     const size_t rows = std::min(kPanelColumns, packed.rows_ - first);
@@ -186,8 +174,55 @@ Result<PackedMatrix> PackedMatrix::quantise(Parallel& parallel, std::span<const 
   return packed;
 }
 
+size_t PackedMatrix::fp8_bytes(size_t rows, size_t columns, size_t group) {
+  return (rows + kPanelColumns - 1) / kPanelColumns * fp8_panel_bytes(columns, group);
+}
+
+std::optional<size_t> PackedMatrix::fp8_group(std::span<const WeightRows> parts, size_t columns) {
+  constexpr size_t kGroupMin = 32;
+  size_t group = 0;
+  for (const WeightRows& part : parts) {
+    const size_t own = std::min(columns, part.scales.block_columns);
+    if (part.dtype != Dtype::f8_e4m3 || (group > 0 && own != group)) return std::nullopt;
+    if (own < columns && (own % 2 != 0 || own < kGroupMin)) return std::nullopt;
+    group = own;
+  }
+  return group;
+}
+
+Result<PackedMatrix> PackedMatrix::keep_fp8(Parallel& parallel, std::span<const WeightRows> parts, size_t columns,
+                                            Dtype dtype) {
+  const auto group = fp8_group(parts, columns);
+  MC_ASSERT(group.has_value());
+  MC_TRY(packed, allocate(parts, columns, dtype, false, *group));
+  const size_t groups = fp8_groups(columns, *group);
+  parallel.for_each(static_cast<int64_t>(packed.panels()), [&](int64_t panel, int) {
+    const size_t first = static_cast<size_t>(panel) * kPanelColumns;
+    const size_t last = std::min(first + kPanelColumns, packed.rows_);
+    std::vector<const uint8_t*> codes;
+    std::vector<float> scales;
+    size_t part = 0, part_start = 0;
+    for (size_t row = first; row < last; ++row) {
+      while (row >= part_start + parts[part].rows) part_start += parts[part++].rows;
+      const WeightScales& form = parts[part].scales;
+      codes.push_back(static_cast<const uint8_t*>(parts[part].data) + (row - part_start) * columns);
+      const float* line = form.values + (row - part_start) / form.block_rows * form.per_row;
+      scales.insert(scales.end(), line, line + groups);
+    }
+    fp8_fill_panel(codes, scales, columns, *group,
+                   packed.storage_.data() + static_cast<size_t>(panel) * packed.panel_bytes());
+    finish_rows(parts, first, last, columns);
+  });
+  return packed;
+}
+
 float PackedMatrix::at(size_t row, size_t column) const {
   const std::byte* data = panel(row / kPanelColumns);
+  if (is_fp8()) {
+    const size_t lane = row % kPanelColumns;
+    return e4m3_values()[fp8_code(data, lane, column)] *
+           fp8_scales(data, columns_)[column / fp8_group_ * kPanelColumns + lane];
+  }
   if (int8_) {
     const size_t lane = row % kPanelColumns;
     return static_cast<float>(static_cast<int8_t>(data[column * kPanelColumns + lane])) *
@@ -202,7 +237,7 @@ void PackedMatrix::row(size_t row, float* out) const {
   MC_ASSERT_LT(row, rows_);
   const std::byte* data = panel(row / kPanelColumns);
   const size_t lane = row % kPanelColumns;
-  if (int8_) {
+  if (int8_ || is_fp8()) {
     for (size_t k = 0; k < columns_; ++k) out[k] = at(row, k);
     return;
   }
@@ -216,7 +251,7 @@ void PackedMatrix::row(size_t row, float* out) const {
 }
 
 Matmul::Matmul(const Kernels& kernels, Parallel& parallel)
-    : kernels_(&kernels), int8_(&int8_kernels(kernels)), parallel_(&parallel) {
+    : kernels_(&kernels), int8_(&int8_kernels(kernels)), fp8_(&fp8_kernels(kernels)), parallel_(&parallel) {
   widened_.resize(static_cast<size_t>(parallel.threads()));
 }
 Matmul::~Matmul() = default;
@@ -231,10 +266,33 @@ bool for_library(const PackedMatrix& weights) {
 
 }  // namespace
 
+Dtype Matmul::tile_dtype(const PackedMatrix& weights) const {
+  return kernels_->tile_gemm == TileGemm::onednn_widened ? Dtype::f32 : weights.dtype();
+}
+
+/// A slice's panels in the tile's dtype; until the worker's next call.
+const void* Matmul::widen_slice(const PackedMatrix& weights, size_t panel, size_t panels, int worker) {
+  std::byte* out = widened_[static_cast<size_t>(worker)].data();
+  const size_t k = weights.columns(), group = weights.fp8_group();
+  const Dtype dtype = tile_dtype(weights);
+  for (size_t p = panel; p < panel + panels; ++p, out += k * kPanelColumns * dtype_bytes(dtype)) {
+    const std::byte* source = weights.panel(p);
+    auto* wide = reinterpret_cast<float*>(out);
+    if (weights.is_int8())
+      int8_->widen(source, k, wide);
+    else if (!weights.is_fp8())
+      kernels_->widen_pairs(reinterpret_cast<const bf16_t*>(source), k * kPanelColumns / 2, wide);
+    else if (dtype == Dtype::f32)
+      fp8_->widen(source, k, group, wide);
+    else
+      fp8_->widen_bf16(source, k, group, reinterpret_cast<bf16_t*>(out));
+  }
+  return widened_[static_cast<size_t>(worker)].data();
+}
+
 Result<void> Matmul::prepare(const PackedMatrix& weights) {
   if (kernels_->tile_gemm == TileGemm::panels || !for_library(weights)) return {};
-  const bool widen = kernels_->tile_gemm == TileGemm::onednn_widened;
-  const Dtype dtype = widen ? Dtype::f32 : weights.dtype();
+  const Dtype dtype = tile_dtype(weights);
   const size_t full = weights.rows() / kPanelColumns * kPanelColumns;
   for (size_t first = 0; first < full; first += kSlicePanels * kPanelColumns) {
     const Slice slice{std::min(kSlicePanels * kPanelColumns, full - first), weights.columns(), dtype};
@@ -242,8 +300,8 @@ Result<void> Matmul::prepare(const PackedMatrix& weights) {
     auto compiled = TileProgram::compile(dtype, slice.columns, slice.rows);
     if (compiled) programs_.emplace_back(slice, std::move(*compiled));
   }
-  if (!weights.is_int8() && (!widen || weights.dtype() != Dtype::bf16)) return {};
-  const size_t bytes = kSlicePanels * kPanelColumns * weights.columns() * sizeof(float);
+  if (!widens(weights)) return {};
+  const size_t bytes = kSlicePanels * kPanelColumns * weights.columns() * dtype_bytes(dtype);
   for (mem::HostBuffer& buffer : widened_) {
     if (buffer.size() >= bytes) continue;
     MC_TRY(grown, mem::HostBuffer::allocate(bytes, {.name = "matmul scratch", .huge_pages = true}));
@@ -261,7 +319,8 @@ const TileProgram* Matmul::program(const Slice& slice) const {
 Matmul::Input Matmul::input(const PackedMatrix& weights, const float* x, size_t rows) {
   const size_t columns = weights.columns(), stride = padded_k(Dtype::bf16, columns);
   if (weights.dtype() == Dtype::f32) return {x, nullptr, columns};
-  const bool widen = kernels_->panel_bf16 == nullptr;
+  const bool tiles_of_bf16 = kernels_->panel_bf16 != nullptr;
+  const bool widen = !tiles_of_bf16 || weights.is_fp8();
   if (bf16_rows_.size() < rows * stride) bf16_rows_.resize(rows * stride);
   if (widen && f32_rows_.size() < rows * stride) f32_rows_.resize(rows * stride);
   parallel_->for_ranges(static_cast<int64_t>(rows), 16, [&](int64_t begin, int64_t end, int) {
@@ -272,16 +331,14 @@ Matmul::Input Matmul::input(const PackedMatrix& weights, const float* x, size_t 
       if (widen) kernels_->from_bf16(narrow, stride, f32_rows_.data() + row * stride);
     }
   });
-  if (widen) return {f32_rows_.data(), nullptr, stride};
-  return {nullptr, bf16_rows_.data(), stride};
+  return {widen ? f32_rows_.data() : nullptr, tiles_of_bf16 ? bf16_rows_.data() : nullptr, stride};
 }
 
 void Matmul::prefill(const PackedMatrix& weights, const float* x, size_t tiles, float* y) {
   const size_t n = weights.rows(), k = weights.columns();
   if (kernels_->tile_gemm == TileGemm::panels || !for_library(weights)) return tiles_by_panels(weights, x, tiles, y);
   const Input rows = input(weights, x, tiles * kTileRows);
-  const bool widen = weights.is_int8() || (weights.dtype() == Dtype::bf16 && rows.wide);
-  const Dtype dtype = widen ? Dtype::f32 : weights.dtype();
+  const Dtype dtype = tile_dtype(weights);
   const size_t full = n / kPanelColumns * kPanelColumns;
   const size_t slices = (weights.panels() + kSlicePanels - 1) / kSlicePanels;
   const size_t groups = (tiles + kGroupTiles - 1) / kGroupTiles;
@@ -293,19 +350,12 @@ void Matmul::prefill(const PackedMatrix& weights, const float* x, size_t tiles, 
     const TileProgram* compiled = columns > 0 ? program({columns, k, dtype}) : nullptr;
     if (!compiled) columns = 0;
     if (compiled) {
-      const void* panels = weights.panel(panel);
-      if (widen) {
-        float* wide = widened_[static_cast<size_t>(worker)].as<float>();
-        if (weights.is_int8())
-          for (size_t p = 0; p < columns / kPanelColumns; ++p)
-            int8_->widen(weights.panel(panel + p), k, wide + p * k * kPanelColumns);
-        else
-          kernels_->widen_pairs(static_cast<const bf16_t*>(panels), k * columns / 2, wide);
-        panels = wide;
-      }
+      const void* panels = widens(weights) ? widen_slice(weights, panel, columns / kPanelColumns, worker)
+                                           : static_cast<const void*>(weights.panel(panel));
       for (size_t row = first_row; row < last_row; row += kTileRows) {
         const Input tile = rows.from_row(row);
-        compiled->run(tile.wide ? static_cast<const void*>(tile.wide) : tile.narrow, panels, y + row * n + first, n);
+        const void* values = dtype == Dtype::f32 ? static_cast<const void*>(tile.wide) : tile.narrow;
+        compiled->run(values, panels, y + row * n + first, n);
       }
     }
     const size_t last_panel = std::min(weights.panels(), panel + kSlicePanels);
@@ -320,6 +370,8 @@ void Matmul::panel_rows(const PackedMatrix& weights, size_t panel, const Input& 
   const std::byte* data = weights.panel(panel);
   if (weights.is_int8())
     int8_->panel(x.wide, x.stride, rows, data, k, y + first, n, columns);
+  else if (weights.is_fp8())
+    fp8_->panel(x.wide, x.stride, rows, data, k, weights.fp8_group(), y + first, n, columns);
   else if (weights.dtype() == Dtype::f32)
     kernels_->panel_f32(x.wide, x.stride, rows, reinterpret_cast<const float*>(data), k, y + first, n, columns);
   else if (x.wide)

@@ -7,11 +7,13 @@
 //
 // Weights are packed once at load into 64-column panels (ops.h) that both read; the copy replaces the
 // mapped file. bf16 weights take bf16 inputs (rounded here) and accumulate in f32; int8 weights take f32
-// inputs, and prefill widens them a slice at a time.
+// inputs; fp8 weights (codes of a checkpoint) take what weights of their matrix's dtype would. Prefill widens
+// both a slice at a time, once for a group of tiles.
 #pragma once
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -19,6 +21,7 @@
 #include "base/parallel.h"
 #include "base/result.h"
 #include "mem/mem.h"
+#include "ops/fp8.h"
 #include "ops/int8.h"
 #include "ops/ops.h"
 
@@ -45,8 +48,6 @@ struct WeightRows {
 };
 
 float f16_to_f32(uint16_t half);
-/// OCP E4M3: no infinities, one NaN of each sign, largest 448.
-float e4m3_to_f32(uint8_t code);
 /// One row as f32 or bf16 (rounded to nearest even) into out [columns].
 void convert_row(const WeightRows& source, size_t row, size_t columns, Dtype dtype, std::byte* out);
 
@@ -58,6 +59,13 @@ class PackedMatrix {
   static Result<PackedMatrix> pack(Parallel& parallel, std::span<const WeightRows> parts, size_t columns, Dtype dtype);
   /// The same in int8 with a scale for each output and 128 inputs (int8.h). Inputs are f32 then: dtype() is.
   static Result<PackedMatrix> quantise(Parallel& parallel, std::span<const WeightRows> parts, size_t columns);
+  /// fp8 parts as the codes they are, with their scales; inputs are as for weights of `dtype`. Only where
+  /// fp8_group() gives a group.
+  static Result<PackedMatrix> keep_fp8(Parallel& parallel, std::span<const WeightRows> parts, size_t columns,
+                                       Dtype dtype);
+  /// Inputs that share a scale if the parts can stay fp8: all are, and their scales cover the same runs of columns,
+  /// long enough (32) to be worth their bytes. Otherwise nothing: such parts are widened.
+  static std::optional<size_t> fp8_group(std::span<const WeightRows> parts, size_t columns);
   PackedMatrix(PackedMatrix&&) = default;
   PackedMatrix& operator=(PackedMatrix&&) = default;
 
@@ -65,13 +73,18 @@ class PackedMatrix {
   size_t columns() const { return columns_; }  // inputs (K)
   Dtype dtype() const { return dtype_; }
   bool is_int8() const { return int8_; }
+  bool is_fp8() const { return fp8_group_ > 0; }
+  size_t fp8_group() const { return fp8_group_; }
   size_t bytes() const { return storage_.size(); }
   static size_t packed_bytes(size_t rows, size_t columns, Dtype dtype);
   static size_t quantised_bytes(size_t rows, size_t columns);
+  static size_t fp8_bytes(size_t rows, size_t columns, size_t group);
 
   size_t panels() const { return (rows_ + kPanelColumns - 1) / kPanelColumns; }
   size_t panel_bytes() const {
-    return int8_ ? int8_panel_bytes(columns_) : padded_k(dtype_, columns_) * kPanelColumns * dtype_bytes(dtype_);
+    return int8_      ? int8_panel_bytes(columns_)
+           : is_fp8() ? fp8_panel_bytes(columns_, fp8_group_)
+                      : padded_k(dtype_, columns_) * kPanelColumns * dtype_bytes(dtype_);
   }
   const std::byte* panel(size_t index) const { return storage_.data() + index * panel_bytes(); }
   /// One weight, widened; for embeddings that share the output matrix, and for tests.
@@ -80,9 +93,13 @@ class PackedMatrix {
   void row(size_t row, float* out) const;
 
  private:
+  static Result<PackedMatrix> allocate(std::span<const WeightRows> parts, size_t columns, Dtype dtype, bool int8,
+                                       size_t fp8_group);
+
   size_t rows_ = 0, columns_ = 0;
   Dtype dtype_ = Dtype::f32;
   bool int8_ = false;
+  size_t fp8_group_ = 0;  // inputs that share a scale; 0: not fp8
   mem::HostBuffer storage_;
 };
 
@@ -112,7 +129,7 @@ class Matmul {
   };
   const TileProgram* program(const Slice& slice) const;
   /// x as the kernels want it for these weights: as it is (f32 weights), or rounded to bf16 with rows
-  /// padded to padded_k, in bf16 or widened again.
+  /// padded to padded_k, in bf16 or widened again (or both: panels of fp8 take f32, tiles of oneDNN bf16).
   struct Input {
     const float* wide = nullptr;
     const bf16_t* narrow = nullptr;
@@ -122,17 +139,24 @@ class Matmul {
     }
   };
   Input input(const PackedMatrix& weights, const float* x, size_t rows);
+  /// What tiles of these weights are multiplied in by oneDNN, and whether the panels must be made so first.
+  Dtype tile_dtype(const PackedMatrix& weights) const;
+  bool widens(const PackedMatrix& weights) const {
+    return weights.is_int8() || weights.is_fp8() || tile_dtype(weights) != weights.dtype();
+  }
+  const void* widen_slice(const PackedMatrix& weights, size_t panel, size_t panels, int worker);
   /// One panel's columns of y for `rows` rows.
   void panel_rows(const PackedMatrix& weights, size_t panel, const Input& x, size_t rows, float* y) const;
   void tiles_by_panels(const PackedMatrix& weights, const float* x, size_t tiles, float* y);
 
   const Kernels* kernels_;
   const Int8Kernels* int8_;
+  const Fp8Kernels* fp8_;
   Parallel* parallel_;
   std::vector<std::pair<Slice, std::unique_ptr<TileProgram>>> programs_;
   std::vector<bf16_t> bf16_rows_;         // inputs rounded to bf16
   std::vector<float> f32_rows_;           // the same, widened
-  std::vector<mem::HostBuffer> widened_;  // a slice's panels in f32, one per worker
+  std::vector<mem::HostBuffer> widened_;  // a slice's panels in the tile's dtype, one per worker
 };
 
 }  // namespace mc::ops

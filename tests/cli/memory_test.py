@@ -18,17 +18,21 @@ class Memory(unittest.TestCase):
     def setUpClass(cls):
         cls.dir = tempfile.mkdtemp(prefix="mct-memory-")
         shape = "--layers 8 --hidden 1024 --heads 16 --kv-heads 4 --head-dim 64".split()
-        code, out, err = cluster.run("mc-bench", "mkmodel", *shape, "-o", cls.dir + "/m", "--json")
-        assert code == 0, err
-        cls.bytes = json.loads(out.splitlines()[-1])["weight_bytes"]
+        cls.bytes = {}
+        for name, dtype in (("m", "bf16"), ("fp8", "fp8")):
+            code, out, err = cluster.run(
+                "mc-bench", "mkmodel", *shape, "--dtype", dtype, "-o", cls.dir + "/" + name, "--json"
+            )
+            assert code == 0, err
+            cls.bytes[name] = json.loads(out.splitlines()[-1])["weight_bytes"]
 
     @classmethod
     def tearDownClass(cls):
         shutil.rmtree(cls.dir, ignore_errors=True)
 
-    def peak(self, *words):
+    def peak(self, name, *words):
         """Largest resident size in bytes of one run that loads the model and makes a token."""
-        command = [cluster.program("mc-prefill"), "once", "-m", self.dir + "/m", "-p", "x", "-n", "1", *words]
+        command = [cluster.program("mc-prefill"), "once", "-m", self.dir + "/" + name, "-p", "x", "-n", "1", *words]
         child = os.posix_spawn(
             command[0], command, os.environ, file_actions=[(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
         )
@@ -37,11 +41,15 @@ class Memory(unittest.TestCase):
         return usage.ru_maxrss * 1024
 
     def test_a_model_is_never_in_memory_twice_while_it_is_loaded(self):
-        self.assertGreater(self.bytes, 180 << 20)
-        self.assertLess(self.peak("--dtype", "bf16"), 1.2 * self.bytes + REST_BYTES)
+        self.assertGreater(self.bytes["m"], 180 << 20)
+        self.assertLess(self.peak("m", "--dtype", "bf16"), 1.2 * self.bytes["m"] + REST_BYTES)
 
     def test_int8_weights_take_half_of_it_also_while_they_are_made(self):
-        self.assertLess(self.peak("--weight-dtype", "int8"), 1.2 * 0.53 * self.bytes + REST_BYTES)
+        self.assertLess(self.peak("m", "--weight-dtype", "int8"), 1.2 * 0.53 * self.bytes["m"] + REST_BYTES)
+
+    def test_a_checkpoint_in_fp8_takes_its_own_size_also_while_it_is_loaded(self):
+        self.assertLess(self.bytes["fp8"], 0.57 * self.bytes["m"])  # embeddings and head are bf16
+        self.assertLess(self.peak("fp8"), 1.2 * self.bytes["fp8"] + REST_BYTES)
 
     def test_what_does_not_fit_is_refused_before_loading_with_the_largest_pool_that_does(self):
         code, _, err = cluster.run("mc-prefill", "-m", self.dir + "/m", "--kv-mem", "900TiB", "--check")

@@ -47,8 +47,8 @@ constexpr Flag kWeightDtype{.name = "dtype",
                             .kind = FlagKind::choice,
                             .value = "T",
                             .fallback = "bf16",
-                            .help = "type of the weights",
-                            .choices = "f32|bf16|f16"};
+                            .help = "type of the weights; fp8: of the layers' matrices, the rest is bf16",
+                            .choices = "f32|bf16|f16|fp8"};
 constexpr Flag kTied{.name = "tied", .kind = FlagKind::boolean, .help = "the head shares the embedding's weights"};
 constexpr Flag kShardSize{.name = "shard-size",
                           .kind = FlagKind::bytes,
@@ -65,18 +65,22 @@ constexpr auto kFlags =
 
 constexpr uint32_t kByteVocab = 264;  // mc-tiny's special tokens, then the 256 bytes
 constexpr uint32_t kTinyVocab = 2048;
+constexpr uint64_t kFp8Block = 128;
+constexpr double kBellMax = 2 * 1.7320508075688772, kFp8Max = 448;
 
 struct Shape {
   std::string_view arch;
   uint64_t layers, hidden, intermediate, heads, kv_heads, head_dim, vocab, context, seed;
   Dtype dtype;
-  bool tied;
+  bool fp8, tied;
 };
 
 struct TensorPlan {
   std::string name;
   std::vector<uint64_t> shape;
-  enum class Fill { normal, ones, bias } fill = Fill::normal;
+  enum class Fill { normal, ones, bias, scales } fill = Fill::normal;
+  Dtype dtype = Dtype::bf16;
+  uint64_t inputs = 0;  // of scales: the columns of what they scale
   uint64_t elements() const {
     uint64_t n = 1;
     for (uint64_t d : shape) n *= d;
@@ -115,6 +119,7 @@ Result<Shape> read_shape(const cli::Args& args) {
   if (s.intermediate < 1 || s.intermediate > 1 << 20)
     return user_error(err::kBadValue, "--intermediate must be 1 to 1048576", "--intermediate");
   const std::string& dtype = args.text(kWeightDtype);
+  s.fp8 = dtype == "fp8";
   s.dtype = dtype == "f32" ? Dtype::f32 : dtype == "f16" ? Dtype::f16 : Dtype::bf16;
   return s;
 }
@@ -123,25 +128,31 @@ std::vector<TensorPlan> plan_tensors(const Shape& s) {
   std::vector<TensorPlan> out;
   using Fill = TensorPlan::Fill;
   const uint64_t q = s.heads * s.head_dim, kv = s.kv_heads * s.head_dim;
+  const auto matrix = [&](const std::string& name, uint64_t rows, uint64_t columns) {
+    out.push_back({name, {rows, columns}, Fill::normal, s.fp8 ? Dtype::f8_e4m3 : s.dtype});
+    const auto blocks = [](uint64_t n) { return (n + kFp8Block - 1) / kFp8Block; };
+    if (s.fp8) out.push_back({name + "_scale_inv", {blocks(rows), blocks(columns)}, Fill::scales, Dtype::f32, columns});
+  };
   out.push_back({"model.embed_tokens.weight", {s.vocab, s.hidden}});
   for (uint64_t i = 0; i < s.layers; ++i) {
     const std::string at = "model.layers." + std::to_string(i) + ".";
     out.push_back({at + "input_layernorm.weight", {s.hidden}, Fill::ones});
     for (const auto& [name, rows] : {std::pair{"q", q}, std::pair{"k", kv}, std::pair{"v", kv}}) {
-      out.push_back({at + "self_attn." + name + "_proj.weight", {rows, s.hidden}});
+      matrix(at + "self_attn." + name + "_proj.weight", rows, s.hidden);
       if (s.arch == "qwen2") out.push_back({at + "self_attn." + name + "_proj.bias", {rows}, Fill::bias});
     }
-    out.push_back({at + "self_attn.o_proj.weight", {s.hidden, q}});
+    matrix(at + "self_attn.o_proj.weight", s.hidden, q);
     if (s.arch == "qwen3")
       for (const char* name : {"q_norm", "k_norm"})
         out.push_back({at + "self_attn." + name + ".weight", {s.head_dim}, Fill::ones});
     out.push_back({at + "post_attention_layernorm.weight", {s.hidden}, Fill::ones});
-    for (const char* name : {"gate", "up"})
-      out.push_back({at + "mlp." + name + "_proj.weight", {s.intermediate, s.hidden}});
-    out.push_back({at + "mlp.down_proj.weight", {s.hidden, s.intermediate}});
+    for (const char* name : {"gate", "up"}) matrix(at + "mlp." + name + "_proj.weight", s.intermediate, s.hidden);
+    matrix(at + "mlp.down_proj.weight", s.hidden, s.intermediate);
   }
   out.push_back({"model.norm.weight", {s.hidden}, Fill::ones});
   if (!s.tied) out.push_back({"lm_head.weight", {s.vocab, s.hidden}});
+  for (TensorPlan& tensor : out)
+    if (tensor.dtype == Dtype::bf16) tensor.dtype = s.dtype;
   return out;
 }
 
@@ -163,8 +174,20 @@ uint16_t to_f16(float value) {
   return static_cast<uint16_t>(sign + (static_cast<uint32_t>(exponent) << 10) + (rounded >> 13));
 }
 
+/// E4M3, to nearest even; |value| <= 448.
+uint8_t to_e4m3(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const uint32_t sign = bits >> 24 & 0x80;
+  const int32_t exponent = static_cast<int32_t>(bits >> 23 & 255) - 120;
+  if (exponent <= 0) return static_cast<uint8_t>(sign + static_cast<uint32_t>(std::lrintf(std::abs(value) * 512)));
+  const uint32_t rounded = (bits & 0x7FFFFF) + 0x7FFFF + (bits >> 20 & 1);
+  return static_cast<uint8_t>(sign + (static_cast<uint32_t>(exponent) << 3) + (rounded >> 20));
+}
+
 void append_element(std::string& out, float value, Dtype dtype) {
-  if (dtype == Dtype::f32) {
+  if (dtype == Dtype::f8_e4m3) {
+    out.push_back(static_cast<char>(to_e4m3(value)));
+  } else if (dtype == Dtype::f32) {
     out.append(reinterpret_cast<const char*>(&value), 4);
   } else {
     const uint16_t half = dtype == Dtype::f16 ? to_f16(value) : f32_to_bf16(value);
@@ -174,14 +197,21 @@ void append_element(std::string& out, float value, Dtype dtype) {
 
 Result<void> write_tensor(int fd, const TensorPlan& tensor, const Shape& s) {
   const uint64_t stream = fnv1a(tensor.name);
-  // Rows with unit gain: activations neither vanish nor explode, so the argmax is a real choice.
-  const double scale = tensor.fill == TensorPlan::Fill::bias ? 0.1
-                       : tensor.shape.size() == 2            ? 1 / std::sqrt(static_cast<double>(tensor.shape[1]))
-                                                             : 0.1;
+  // Rows with unit gain: activations neither vanish nor explode, so the argmax is a real choice. Of fp8 the codes
+  // use the whole range, and the scales bring the gain back.
+  const auto gain = [](uint64_t inputs) { return 1 / std::sqrt(static_cast<double>(inputs)); };
+  const double scale = tensor.dtype == Dtype::f8_e4m3            ? kFp8Max / kBellMax
+                       : tensor.fill == TensorPlan::Fill::bias   ? 0.1
+                       : tensor.fill == TensorPlan::Fill::scales ? 0
+                       : tensor.shape.size() == 2                ? gain(tensor.shape[1])
+                                                                 : 0.1;
+  const double middle = tensor.fill == TensorPlan::Fill::ones     ? 1
+                        : tensor.fill == TensorPlan::Fill::scales ? gain(tensor.inputs) * kBellMax / kFp8Max
+                                                                  : 0;
   std::string piece;
   for (uint64_t i = 0; i < tensor.elements(); ++i) {
-    const double value = bell(s.seed, stream, i) * scale + (tensor.fill == TensorPlan::Fill::ones ? 1 : 0);
-    append_element(piece, static_cast<float>(value), s.dtype);
+    const double value = bell(s.seed, stream, i) * scale + middle;
+    append_element(piece, static_cast<float>(value), tensor.dtype);
     if (piece.size() < 1 << 20) continue;
     MC_CHECK(write_all(fd, piece));
     piece.clear();
@@ -189,20 +219,29 @@ Result<void> write_tensor(int fd, const TensorPlan& tensor, const Shape& s) {
   return write_all(fd, piece);
 }
 
-uint64_t tensor_bytes(const TensorPlan& tensor, const Shape& s) {
-  return tensor.elements() * (s.dtype == Dtype::f32 ? 4 : 2);
+uint64_t tensor_bytes(const TensorPlan& tensor) {
+  return tensor.elements() * dtype_bytes(tensor.dtype);
+}
+
+std::string_view stored_name(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::f32: return "F32";
+    case Dtype::f16: return "F16";
+    case Dtype::f8_e4m3: return "F8_E4M3";
+    default: return "BF16";
+  }
 }
 
 Result<void> write_shard(const std::string& path, std::span<const TensorPlan> tensors, const Shape& s) {
-  const char* name = s.dtype == Dtype::f32 ? "F32" : s.dtype == Dtype::f16 ? "F16" : "BF16";
   Json header = Json::object({{"__metadata__", Json::object({{"format", "pt"}})}});
   uint64_t at = 0;
   for (const TensorPlan& tensor : tensors) {
     Json shape = Json::array();
     for (uint64_t d : tensor.shape) shape.push(d);
-    const uint64_t end = at + tensor_bytes(tensor, s);
+    const uint64_t end = at + tensor_bytes(tensor);
     header.set(tensor.name,
-               Json::object({{"dtype", name}, {"shape", shape}, {"data_offsets", Json::array({at, end})}}));
+               Json::object(
+                   {{"dtype", stored_name(tensor.dtype)}, {"shape", shape}, {"data_offsets", Json::array({at, end})}}));
     at = end;
   }
   std::string text = header.dump();
@@ -225,7 +264,7 @@ Result<size_t> write_weights(const std::string& directory, std::span<const Tenso
   std::vector<std::span<const TensorPlan>> shards;
   uint64_t total = 0, here = 0;
   for (size_t first = 0, i = 0; i < tensors.size(); ++i) {
-    const uint64_t bytes = tensor_bytes(tensors[i], s);
+    const uint64_t bytes = tensor_bytes(tensors[i]);
     if (i > first && here + bytes > shard_bytes) {
       shards.push_back(tensors.subspan(first, i - first));
       first = i;
@@ -267,6 +306,10 @@ Json config_json(const Shape& s) {
   if (s.arch != "llama") out.set("use_sliding_window", false);
   out.set("bos_token_id", 0).set("eos_token_id", Json::array({1, 2})).set("pad_token_id", 7);
   out.set("torch_dtype", s.dtype == Dtype::f32 ? "float32" : s.dtype == Dtype::f16 ? "float16" : "bfloat16");
+  if (s.fp8) {
+    Json form = Json::object({{"quant_method", "fp8"}, {"fmt", "e4m3"}, {"activation_scheme", "dynamic"}});
+    out.set("quantization_config", std::move(form.set("weight_block_size", Json::array({kFp8Block, kFp8Block}))));
+  }
   return std::move(out.set("use_cache", true));
 }
 
@@ -327,11 +370,13 @@ Result<int> mkmodel(const cli::Args& args) {
   const auto tensors = plan_tensors(s);
   MC_CHECK(write_texts(directory, s));
   MC_TRY(files, write_weights(directory, tensors, s, std::max<uint64_t>(1, args.bytes(kShardSize))));
-  uint64_t parameters = 0;
-  for (const auto& tensor : tensors) parameters += tensor.elements();
+  uint64_t parameters = 0, bytes = 0;
+  for (const auto& tensor : tensors) {
+    parameters += tensor.fill == TensorPlan::Fill::scales ? 0 : tensor.elements();
+    bytes += tensor_bytes(tensor);
+  }
   // Read back with the loader's own eyes: what it refuses must not be left behind as a success.
   MC_CHECK(model::read_config(directory));
-  const uint64_t bytes = parameters * (s.dtype == Dtype::f32 ? 4 : 2);
   if (args.on(flags::kJson)) {
     Json out = Json::object({{"type", "result"}, {"schema", "mc.bench.mkmodel.v1"}, {"directory", directory}});
     out.set("arch", s.arch).set("parameters", parameters).set("weight_bytes", bytes).set("weight_files", files);

@@ -142,8 +142,9 @@ class Bench {
   double step_bytes(int64_t context, size_t rows) const {
     const auto& c = config();
     const double element = engine_.model->dtype() == Dtype::f32 ? 4 : 2;
-    const bool int8 = engine_.model->weight_dtype() == "int8";
-    const double matrix = int8 ? 1 + 4.0 / 128 : element;  // a weight of an expert: its code and its share of a scale
+    const std::string_view weights = engine_.model->weight_dtype();
+    // A weight of an expert: its code and its share of a scale (int8 has one for 128, fp8 mostly so).
+    const double matrix = weights == "int8" || weights == "fp8_e4m3" ? 1 + 4.0 / 128 : element;
     const double embedding = c.tied_embeddings ? 0 : element * c.vocab * c.hidden;
     const double kv = attn::decode_bytes(runner_.layout(), context) * c.layers;
     const auto& m = c.mixture;

@@ -454,9 +454,11 @@ TEST_CASE("model/runner: int8 weights stay near the f32 logits, and are another 
   }
 }
 
-TEST_CASE("model/runner: with int8 weights a row's logits do not depend on its batch, nor K and V on the chunks") {
-  for (const char* name : {"qwen3-moe", "llama-fp8-block"}) {
-    const auto loaded = test::Loaded::open(test::source_dir() + "/tests/golden/model/" + name, "bf16", 2, {}, "int8");
+TEST_CASE(
+    "model/runner: with int8 or fp8 weights a row's logits do not depend on its batch, nor K and V on the chunks") {
+  for (const auto& [name, form] : {std::pair{"qwen3-moe", "int8"}, std::pair{"llama-fp8-block", "int8"},
+                                   std::pair{"llama-fp8-block", "auto"}, std::pair{"mistral-fp8-row", "auto"}}) {
+    const auto loaded = test::Loaded::open(test::source_dir() + "/tests/golden/model/" + name, "bf16", 2, {}, form);
     const attn::Plan plan = test::full_plan(loaded->model);
     const auto prompt = random_prompt(loaded->model, 200);
     LocalPages whole = pages_for(*loaded, 201), cut = pages_for(*loaded, 201);
@@ -470,5 +472,30 @@ TEST_CASE("model/runner: with int8 weights a row's logits do not depend on its b
     const DecodeRow rows[] = {{7, 200, cut.pages(), &plan}, row};
     REQUIRE_OK(loaded->runner.decode(rows, batch));
     CHECK(std::equal(alone.begin(), alone.end(), batch.begin() + static_cast<std::ptrdiff_t>(vocab)));
+  }
+}
+
+TEST_CASE("model/runner: fp8 weights stay fp8, near the widened model's logits, unless full ones are asked for") {
+  for (const char* name : {"llama-fp8-block", "qwen3-fp8-tensor", "mistral-fp8-row"}) {
+    CAPTURE(name);
+    const test::Golden golden = test::read_golden(name);
+    const auto kept = test::Loaded::open(golden.directory, "f32", 1);
+    const auto full = test::Loaded::open(golden.directory, "f32", 1, {}, "full");
+    CHECK(kept->model.weight_dtype() == "fp8_e4m3");
+    CHECK(full->model.weight_dtype() == "f32");
+    CHECK(kept->model.layers()[0].qkv.is_fp8());
+    CHECK_FALSE(full->model.layers()[0].qkv.is_fp8());
+    size_t bytes = 0;
+    for (const Layer& layer : kept->model.layers())
+      for (const ops::PackedMatrix* matrix : {&layer.qkv, &layer.output, &layer.mlp.gate_up, &layer.mlp.down}) {
+        CHECK(matrix->is_fp8());
+        bytes += matrix->panels() * matrix->panel_bytes();
+      }
+    CHECK(kept->model.weight_bytes() > bytes);
+    CHECK(kept->model.weight_bytes() < full->model.weight_bytes());
+    const attn::Plan plan = test::golden_plan(kept->model);
+    CHECK(kept->model.kv_namespace(plan, 64).id() != full->model.kv_namespace(plan, 64).id());
+    for (const test::GoldenCase& one : golden.cases)
+      for (const auto& loaded : {&kept, &full}) CHECK(golden_error(**loaded, one) <= 1e-4);
   }
 }

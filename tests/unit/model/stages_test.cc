@@ -66,7 +66,7 @@ std::vector<float> prefill(std::vector<Part>& parts, const attn::Plan& plan, con
 }  // namespace
 
 TEST_CASE("model/stages: the stages compute the whole model's logits and KV bit for bit") {
-  for (const char* name : {"llama-mha", "qwen2-moe", "mistral-window", "mc-tiny"}) {
+  for (const char* name : {"llama-mha", "qwen2-moe", "mistral-window", "mc-tiny", "llama-fp8-block"}) {
     for (const char* weights : {"auto", "int8"}) {
       CAPTURE(name);
       CAPTURE(weights);
@@ -101,7 +101,7 @@ TEST_CASE("model/stages: the stages compute the whole model's logits and KV bit 
 }
 
 TEST_CASE("model/stages: a stage holds the weights and pages of its own layers, and together they hold the model") {
-  for (const char* name : {"llama-mha", "qwen2-moe", "qwen2-untied", "mc-tiny"}) {
+  for (const char* name : {"llama-mha", "qwen2-moe", "qwen2-untied", "mc-tiny", "qwen3-fp8-tensor"}) {
     CAPTURE(name);
     const std::string directory = test::read_golden(name).directory;
     const auto whole = plan_model(directory, {});

@@ -49,7 +49,7 @@ Result<ops::PackedMatrix> load(const std::string& file) {
   config.fp8 = {128, 2};
   Parallel parallel(1);
   const WeightPart part[] = {{"w", 2}};
-  return WeightLoader(*files, config, Dtype::f32, false, parallel).matrix("", part, 3);
+  return WeightLoader(*files, config, Dtype::f32, WeightForm::full, parallel).matrix("", part, 3);
 }
 
 std::string error_of(const std::string& file) {
