@@ -5,6 +5,7 @@
 // pair's halves. Columns are named as in tebench and nixlbench.
 
 #include <algorithm>
+#include <optional>
 
 #include "base/common_flags.h"
 #include "base/errors.h"
@@ -226,23 +227,36 @@ Result<int> register_memory(const cli::Args& args, const std::vector<std::string
   return 0;
 }
 
-/// What would be passed over without a word.
-Result<void> check_sense(const cli::Args& args) {
+Error means_nothing(const Flag& flag, const std::string& why, const std::string& next) {
+  const std::string name = "--" + std::string(flag.name);
+  return user_error(err::kUsage, name + " means nothing " + why, name, next);
+}
+
+/// What would be passed over without a word, and references that cannot run.
+Result<void> check_sense(const cli::Args& args, const std::vector<std::string>& transports) {
   const bool registers = args.list(kOp) == std::vector<std::string>{"register"};
   const std::string peer = args.positional_one("PEER");
+  const auto among = [&](std::string_view name) { return std::ranges::count(transports, name) > 0; };
   if (args.on(kServer) && !peer.empty())
     return user_error(err::kUsage, "a --server has no PEER; it listens at --bind and --port", peer,
                       "mc-bench xfer --server --bind " + peer + ", or leave --server out to reach it");
   if (registers && (!peer.empty() || args.on(kServer)))
     return user_error(err::kUsage, "--op register prepares memory here, with no other side", "--op",
                       "leave out PEER and --server");
-  if (args.present(kAgainst)) return {};
+  if (args.given(kXferPort) && !args.on(kServer) && (peer.empty() || has_port(peer)))
+    return means_nothing(kXferPort, peer.empty() ? "without a PEER" : "beside " + peer + ", which has a port",
+                         "it is where a --server listens, and where a PEER without a port is reached");
+  if (args.given(kStreams) && !among("tcp"))
+    return means_nothing(kStreams, "without tcp among the transports", "--transport tcp");
+  for (const Flag* flag : kFlags)
+    if (flag->name.starts_with("rdma-") && args.given(*flag) && !among("rdma"))
+      return means_nothing(*flag, "without rdma among the transports", "--transport rdma");
+  if (args.present(kAgainst)) {
+    if (registers) return means_nothing(kAgainst, "with --op register, which moves nothing", "leave one of them out");
+    return check_reference(args.text(kAgainst), transports);
+  }
   for (const Flag* flag : {&kPairs, &kClientArgs, &kServerArgs})
-    if (args.given(*flag)) {
-      const std::string name = "--" + std::string(flag->name);
-      return user_error(err::kUsage, name + " means nothing without --against", name,
-                        "say which reference: --against iperf3");
-    }
+    if (args.given(*flag)) return means_nothing(*flag, "without --against", "say which reference: --against iperf3");
   return {};
 }
 
@@ -261,8 +275,8 @@ Result<void> check_room(uint64_t memory, uint64_t buffers) {
 const cli::FlagList kXferFlags = kFlags;
 
 Result<int> xfer(const cli::Args& args) {
-  MC_CHECK(check_sense(args));
   MC_TRY(transports, transports_of(args));
+  MC_CHECK(check_sense(args, transports));
   if (args.list(kOp) == std::vector<std::string>{"register"}) {
     MC_CHECK(check_room(args.bytes(kMemory), 1));
     return register_memory(args, transports);
@@ -289,6 +303,7 @@ Result<int> xfer(const cli::Args& args) {
   Table table(header(against));
   Json points_out = Json::array();
   uint64_t failed = 0;
+  std::optional<Error> broken;
   for (const Point& point : points) {
     std::string uri;
     if (here) {
@@ -298,16 +313,23 @@ Result<int> xfer(const cli::Args& args) {
       MC_TRY(named, peer_address(args, point.transport));
       uri = named;
     }
-    MC_TRY(row, client.measure(point, uri));
-    failed += static_cast<uint64_t>(row["failed"].as_int());
-    table.add(cells(point, row, against));
-    MC_CHECK(sink.line(row));
-    points_out.push(std::move(row));
+    auto row = client.measure(point, uri);
+    if (!row) {  // what was measured before it is not lost
+      broken = std::move(row.error());
+      break;
+    }
+    failed += static_cast<uint64_t>((*row)["failed"].as_int());
+    table.add(cells(point, *row, against));
+    MC_CHECK(sink.line(*row));
+    points_out.push(std::move(*row));
   }
-  MC_CHECK(sink.text(table.text()));
+  if (points_out.size() > 0) MC_CHECK(sink.text(table.text()));
   Json result = result_head("mc.bench.xfer.v1", args);
-  MC_CHECK(sink.line(result.set("points", std::move(points_out)).set("failed", failed)));
+  result.set("points", std::move(points_out)).set("failed", failed);
+  if (broken) result.set("error", broken->what);
+  MC_CHECK(sink.line(result));
   MC_CHECK(sink.finish());
+  if (broken) return std::move(*broken);
   if (failed > 0) return user_error(err::kWrongAnswer, std::to_string(failed) + " transfers had wrong bytes");
   return 0;
 }

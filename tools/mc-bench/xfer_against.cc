@@ -36,10 +36,6 @@ void add_words(std::vector<std::string>& command, const std::string& text) {
 
 /// It was started, and ended without a result.
 Error failed(const ReferencePlan& plan, const std::string& what) {
-  const bool needs_device = plan.name.starts_with("ib_") && xfer::rdma_report({}).devices.empty();
-  if (needs_device)
-    return user_error(err::kReferenceFailed, plan.name + " needs an RDMA device, and this machine has none",
-                      "--against", "compare with memcpy, raw or iperf3; mc-bench doctor says how to get a device");
   return user_error(err::kReferenceFailed, plan.name + " " + what, "--against");
 }
 
@@ -113,6 +109,16 @@ Result<double> run_perftest(const ReferencePlan& plan) {
 }
 
 }  // namespace
+
+Result<void> check_reference(const std::string& name, const std::vector<std::string>& transports) {
+  if (!name.starts_with("ib_")) return {};
+  if (transports != std::vector<std::string>{"rdma"})
+    return user_error(err::kUsage, name + " measures rdma, and other transports are asked for", "--against",
+                      "--transport rdma; for tcp there are raw and iperf3, for shm memcpy");
+  if (!xfer::rdma_report({}).devices.empty()) return {};
+  return user_error(err::kReferenceFailed, name + " needs an RDMA device, and this machine has none", "--against",
+                    "compare with memcpy, raw or iperf3; mc-bench doctor says how to get a device");
+}
 
 bool is_latency(const std::string& reference) {
   return reference == "ib_read_lat";

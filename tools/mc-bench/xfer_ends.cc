@@ -79,8 +79,13 @@ Result<std::unique_ptr<ServingEnd>> open_serving_end(const cli::Args& args, cons
   end->content = std::move(content);
   end->landing = std::move(landing);
   fill_content(end->content.bytes());
-  MC_TRY(engine, run::open_transfers(options));
-  end->engine = std::move(engine);
+  auto engine = run::open_transfers(options);
+  if (!engine && fixed_place && engine.error().what.find("in use") != std::string::npos)
+    return user_error(err::kPortInUse,
+                      "port " + std::to_string(port) + " has a server of another mc-bench xfer, or another program",
+                      "--port", "choose another --port, or 0 for a free one");
+  if (!engine) return std::move(engine.error());
+  end->engine = std::move(*engine);
   MC_CHECK(end->engine->register_buffer(end->content,
                                         {.name = std::string(kReadBuffer), .access = xfer::AccessClass::blocks}));
   MC_CHECK(end->engine->register_buffer(end->landing,
@@ -125,6 +130,17 @@ Result<xfer::BufferInfo> ClientEnd::find(std::string_view name, const std::strin
   return *found;
 }
 
+namespace {
+
+/// Why the server was not reached; `what` may be its own words.
+Error unreached(const std::string& uri, const std::string& what) {
+  if (what.find("cluster secret") != std::string::npos)
+    return user_error(err::kWrongKey, uri + ": " + what, "--auth", "give both sides the same --auth FILE, or neither");
+  return user_error(err::kPeerUnreachable, uri + ": " + what, uri, "start one with: mc-bench xfer --server");
+}
+
+}  // namespace
+
 Result<std::unique_ptr<ClientEnd>> open_client_end(const xfer::Options& options, size_t bytes, const std::string& uri) {
   auto end = std::make_unique<ClientEnd>();
   MC_TRY(memory, mem::SharedBuffer::create(bytes, {.name = "local", .prefault = &toucher()}));
@@ -135,7 +151,7 @@ Result<std::unique_ptr<ClientEnd>> open_client_end(const xfer::Options& options,
   MC_CHECK(end->engine->register_buffer(end->memory, {.name = "local"}));
   const TimePoint deadline = SystemClock::instance().now() + 5s;
   auto peer = end->engine->connect(uri, deadline);
-  if (!peer) return user_error(err::kPeerUnreachable, uri + ": " + peer.error().what, uri);
+  if (!peer) return unreached(uri, peer.error().what);
   end->peer = *peer;
   std::vector<xfer::Event> events;
   while (SystemClock::instance().now() < deadline + 1s) {
@@ -143,13 +159,10 @@ Result<std::unique_ptr<ClientEnd>> open_client_end(const xfer::Options& options,
     (void)end->engine->poll(events, deadline + 1s);
     for (const auto& event : events) {
       if (event.kind == xfer::Event::Kind::peer_up && event.peer == *peer) return end;
-      if (event.kind == xfer::Event::Kind::peer_lost)
-        return user_error(err::kPeerUnreachable, uri + ": " + event.text, uri,
-                          "start one with: mc-bench xfer --server");
+      if (event.kind == xfer::Event::Kind::peer_lost) return unreached(uri, event.text);
     }
   }
-  return user_error(err::kPeerUnreachable, uri + ": not connected within 5 s", uri,
-                    "start one with: mc-bench xfer --server");
+  return unreached(uri, "not connected within 5 s");
 }
 
 }  // namespace mc::bench

@@ -27,10 +27,8 @@ bool known(const std::string& transport) {
 /// "host", "host:7790", "fe80::1" or "[fe80::1]:7790"; without a port that of --port.
 Result<HostPort> place_of(const cli::Args& args, const std::string& peer) {
   HostPort out{peer, static_cast<uint16_t>(args.count(kXferPort))};
-  const auto colons = std::count(peer.begin(), peer.end(), ':');
-  const bool bracketed = peer.starts_with('[');
-  if (bracketed && peer.ends_with(']')) out.host = peer.substr(1, peer.size() - 2);
-  if (bracketed ? peer.ends_with(']') : colons != 1) return out;
+  if (peer.starts_with('[') && peer.ends_with(']')) out.host = peer.substr(1, peer.size() - 2);
+  if (!has_port(peer)) return out;
   auto place = parse_host_port(peer);
   if (!place)
     return user_error(err::kBadValue, place.error().what, "PEER", "a host, HOST:PORT, or a URI of a --server");
@@ -59,6 +57,11 @@ Result<void> check_words(const cli::Args& args, const std::vector<std::string>& 
 
 }  // namespace
 
+bool has_port(const std::string& peer) {
+  if (is_uri(peer)) return true;
+  return peer.starts_with('[') ? !peer.ends_with(']') : std::count(peer.begin(), peer.end(), ':') == 1;
+}
+
 Result<std::vector<std::string>> transports_of(const cli::Args& args) {
   const std::string peer = peer_text(args);
   auto out = args.list(kTransports);
@@ -68,6 +71,7 @@ Result<std::vector<std::string>> transports_of(const cli::Args& args) {
     else if (!is_loopback(peer_host(args)))
       out = {"tcp"};
   }
+  if (!args.given(kTransports) && args.list(kOp) == std::vector<std::string>{"map"}) out = {"shm"};
   for (const std::string& transport : out) {
     if (known(transport)) continue;
     const bool flag = args.given(kTransports) || peer.empty();

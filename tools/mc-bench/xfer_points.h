@@ -14,7 +14,10 @@ struct Point {
   uint64_t streams = 1, bytes = 0, batch = 1, depth = 1;
 };
 
-/// The transports to measure. Without --transport a PEER decides: a URI is its own, another host is reached over tcp.
+/// Whether `peer` says a port: a URI, HOST:PORT or [v6]:PORT.
+bool has_port(const std::string& peer);
+/// The transports to measure. Without --transport a PEER decides: a URI is its own, another host is reached over tcp;
+/// and --op map alone means shm.
 Result<std::vector<std::string>> transports_of(const cli::Args& args);
 /// Every point, in the order of its flags. MC1002 names the flag that is out of range.
 Result<std::vector<Point>> points_of(const cli::Args& args, const std::vector<std::string>& transports);
