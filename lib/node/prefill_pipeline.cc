@@ -128,15 +128,15 @@ void Prefill::on_stage_done(const Received& event, const wire::StageDone& done, 
     tell_prompt_logprobs(*r, flowing.first_block * options_.layout.block_tokens, done.prompt_logprobs, out);
   }
   flowing.stages_left &= ~(uint64_t{1} << stage);
-  if (flowing.stages_left != 0) return;
-  const Request::Flowing ended = flowing;
-  r->flowing.erase(done.run);
-  flowing_.erase(it);
-  publish(*r, ended.first_block, ended.end_block);
-  if (!r->flowing.empty() || r->next < r->spec.ids.size() || r->run != 0) return;
   ChunkDone last;
-  last.run = done.run;
-  last.sampled = ended.sampled;
+  // In order: what a stage computed without the chunk before, which it was not given, has read KV that is not there.
+  for (auto first = r->flowing.begin(); first != r->flowing.end() && first->second.stages_left == 0;
+       first = r->flowing.erase(first)) {
+    publish(*r, first->second.first_block, first->second.end_block);
+    last.run = first->first, last.sampled = first->second.sampled;
+    flowing_.erase(first->first);
+  }
+  if (last.run == 0 || !r->flowing.empty() || r->next < r->spec.ids.size() || r->run != 0) return;
   first_token(*r, last, now, out);
 }
 

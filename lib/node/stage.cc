@@ -98,6 +98,12 @@ void Stage::on_run(const Received& event, const wire::StageRun& asked, TimePoint
   if (!is_peer(event.from, event.instance))  // the lists of members reach the members one by one
     return refuse("peer_lost", event.from + kNotListed);
   if (const std::string why = objection(asked); !why.empty()) return refuse("invalid", why);
+  // A leader numbers its chunks upwards. One that came late has been missed by the chunks after it, which read KV that
+  // is not there: the whole request is worth nothing.
+  if (asked.leader_instance != newest_leader_) newest_leader_ = asked.leader_instance, newest_run_ = 0;
+  if (asked.run <= newest_run_)
+    return refuse("io", "chunk " + std::to_string(asked.run) + " came after chunk " + std::to_string(newest_run_));
+  newest_run_ = asked.run;
   runs_.push_back(std::move(run));
 }
 
@@ -256,6 +262,8 @@ void Stage::on_chunk(Run& run, const ChunkDone& done, TimePoint now, Actions& ou
     message.activations_offset = stage_.slots.offset(run.slot_out);
     message.activations_crc = done.activations_crc;
     message.budget_ms = static_cast<uint32_t>(std::clamp<int64_t>((run.deadline - now) / 1ms, 1, 3'600'000));
+    const auto former = handed_on_.find(message.run);  // a leader that came back counts from 1 again
+    if (former != handed_on_.end()) free_handed(former);
     handed_on_[message.run] = {run.slot_out, after(now, std::chrono::milliseconds(message.budget_ms))};
     send(next, known->instance, std::move(message), out);
   }
@@ -312,6 +320,23 @@ void Stage::on_peer_gone(const NodeId& node, const InstanceId&, TimePoint now, A
     while (!handed_on_.empty()) free_handed(handed_on_.begin());
   }
   pump(now, out);
+}
+
+// Every slot in use is some run's: one that is read or computed, or handed on.
+void Stage::role_check() const {
+  std::vector<bool> in(in_used_.size()), out(out_used_.size());
+  const auto take = [](std::vector<bool>& slots, uint32_t slot) {
+    MC_ASSERT(!slots[slot]);
+    slots[slot] = true;
+  };
+  for (const Run& run : runs_) {
+    const bool computing = run.phase == Phase::computing;
+    if (run.op != 0 || (run.phase == Phase::ready && !run.dropped)) take(in, run.slot_in);
+    if (computing && !is_last()) take(out, run.slot_out - ActivationSlots::kEach);
+    MC_ASSERT_EQ(run.op != 0, computing || run.phase == Phase::reading);
+  }
+  for (const auto& [number, handed] : handed_on_) take(out, handed.slot - ActivationSlots::kEach);
+  MC_ASSERT(in == in_used_ && out == out_used_);
 }
 
 void Stage::fill_load(wire::Load& load) const {

@@ -7,7 +7,8 @@
 //
 // It keeps no books of blocks: its page i holds its layers of the block in the leader's page i, so the
 // leader's pool, leases and index speak for the whole pipeline. Runs are computed in the order they came,
-// which makes a page that the leader has given to another block safe: the later run writes last.
+// which makes a page that the leader has given to another block safe: the later run writes last. One that comes after
+// a younger one is refused.
 #pragma once
 
 #include <deque>
@@ -64,7 +65,7 @@ class Stage final : public Worker {
   void on_peer_gone(const NodeId& node, const InstanceId& instance, TimePoint now, Actions& out) override;
   void fill_load(wire::Load& load) const override;
   bool role_idle() const override { return runs_.empty(); }
-  void role_check() const override {}
+  void role_check() const override;
   Shelf* shelf_of(const NamespaceId&) override { return nullptr; }  // nobody leases from a stage
 
  private:
@@ -105,6 +106,8 @@ class Stage final : public Worker {
   StageOptions stage_;
   LayerRange layers_;
   std::deque<Run> runs_;  // in order; erased when done
+  InstanceId newest_leader_;
+  uint64_t newest_run_ = 0;  // of that leader: its chunks come in the order of their numbers
   std::vector<bool> in_used_, out_used_;
   std::map<uint64_t, Handed> handed_on_;  // by run: what the next stage has not read yet
   Stats stats_;

@@ -366,3 +366,59 @@ TEST_CASE("node/stage: a member that dies takes its requests and every cached bl
   CHECK(sent<wire::Failed>(waits, kTo).empty());
   CHECK(sent<wire::Failed>(b.wait(2100ms), kTo).size() == 1);
 }
+
+TEST_CASE("node/stage: a chunk that comes after a younger one is refused, and not computed") {
+  StageBench b;
+  CHECK(all<Read>(b.from("p0", 1, StageBench::run_of(9, kChunk))).size() == 1);
+  const Actions out = b.from("p0", 1, StageBench::run_of(8));
+  CHECK(all<Read>(out).empty());
+  CHECK(sent<wire::StageTaken>(out, "p0").size() == 1);
+  const auto refused = sent<wire::StageDone>(out, "p0");
+  REQUIRE(refused.size() == 1);
+  CHECK(refused[0].run == 8);
+  CHECK(refused[0].code == "io");
+  CHECK(refused[0].message.find("chunk 8 came after chunk 9") != std::string::npos);
+}
+
+TEST_CASE("node/stage: blocks are cached in order, none before a chunk in front of them is whole") {
+  LeaderBench b;
+  auto runs = all<RunChunk>(b.start("r", 2 * kChunk));
+  const uint64_t first = runs.at(0).run;
+  runs = all<RunChunk>(b.computed(runs[0]));
+  b.computed(runs.at(0));
+  // The stage was never given the first chunk, or its news of it is late: what it says of the second may be worth
+  // nothing.
+  CHECK(sent<wire::FirstToken>(b.staged(runs[0].run, 9), kTo).empty());
+  CHECK(b.machine.shelf()->pool.counts().cached == 0);
+  const auto token = sent<wire::FirstToken>(b.staged(first, 4), kTo);
+  CHECK(b.machine.shelf()->pool.counts().cached == 4);
+  REQUIRE(token.size() == 1);
+  CHECK(token[0].token == 9);
+}
+
+TEST_CASE("node/stage: a leader that comes back and counts from 1 again leaks no slot of its earlier chunks") {
+  StageOptions options = StageBench::options();
+  options.stages = 3;
+  StageBench b(options);
+  const auto listed = [&](uint64_t version, uint8_t leader) {
+    b.from_conductor(wire::Peers{version,
+                                 {{"p0", instance(leader), wire::Role::prefill, "sim:p0", {}},
+                                  {"p0.2", instance(9), wire::Role::stage, "sim:p0.2", {}}}});
+  };
+  uint64_t handed = 0;
+  for (uint8_t life = 0; life < 4; ++life) {  // twice as many as there are slots
+    const uint8_t leader = life == 0 ? 1 : 20 + life;
+    listed(2 + life, leader);
+    auto asked = StageBench::run_of(1);
+    asked.stages = 3, asked.leader_instance = instance(leader);
+    const auto reads = all<Read>(b.from("p0", leader, asked));
+    REQUIRE(reads.size() == 1);
+    const auto runs = all<RunChunk>(b.give(ReadDone{reads[0].read, Code::ok, ""}));
+    REQUIRE(runs.size() == 1);
+    ChunkDone done;
+    done.run = runs[0].run;
+    handed += sent<wire::StageRun>(b.give(done), "p0.2").size();
+    b.machine.check();
+  }
+  CHECK(handed == 4);
+}
