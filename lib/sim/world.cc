@@ -12,7 +12,11 @@ namespace mc::sim {
 
 World::World(WorldOptions options) : options_(std::move(options)), rng_(options_.seed) {
   start_process(std::string(node::kConductor));
-  for (uint32_t i = 0; i < options_.prefill; ++i) start_process("p" + std::to_string(i));
+  for (uint32_t i = 0; i < options_.prefill; ++i) {
+    const std::string name = "p" + std::to_string(i);
+    start_process(name);
+    for (uint32_t s = 1; s < stages_of(name); ++s) start_process(node::stage_name(name, s));
+  }
   for (uint32_t i = 0; i < options_.decode; ++i) start_process("d" + std::to_string(i));
   for (uint32_t i = 0; i < options_.cache; ++i) start_process("c" + std::to_string(i));
 }
@@ -152,6 +156,7 @@ void World::crash(const std::string& name) {
   process.machine.reset();
   process.worker = nullptr;
   process.memory.clear();
+  process.slots.clear();
   process.claims.clear();
   if (name == node::kConductor) {  // its clients' connections close with it
     for (auto& [req, outcome] : outcomes_)
@@ -269,8 +274,10 @@ void World::over(Outcome& outcome, std::string end) {
 void World::check_dispatch(const std::string& to, const wire::PrefillStart& start) {
   const Outcome& outcome = outcomes_.at(start.spec.req);
   for (const auto& n : conductor()->nodes(now_))
-    if (n.state == "drain" && (n.name == to || n.name == start.decode))
-      violate(start.spec.req + " went to " + n.name + ", which drains");
+    if (n.name == to || n.name == start.decode) {
+      if (n.state == "drain") violate(start.spec.req + " went to " + n.name + ", which drains");
+      if (!n.lacks.empty()) violate(start.spec.req + " went to " + n.name + ": " + n.lacks);
+    }
   if ((!outcome.pin_prefill.empty() && outcome.pin_prefill != to) ||
       (!outcome.pin_decode.empty() && outcome.pin_decode != start.decode))
     violate(start.spec.req + " went to " + to + " and " + start.decode + " past its pin");

@@ -2,9 +2,9 @@
 // that delays, reorders and loses, processes that crash and come back, and a stand-in for the model.
 //
 // The stand-in makes wrong bytes visible. An extent's content is one 64-bit tag, a hash chained over
-// every token up to its block's end, per layer; reading an extent copies the tag; the next token is a
-// function of the tags of *all* pages a run was given. So one wrong, foreign, stale or torn block
-// anywhere changes the answer, and the answer is compared with an oracle that has no cache at all.
+// every token up to its block's end, per layer and over the layers below; reading an extent copies the tag; the next
+// token is a function of the tags of *all* pages a run was given. So one wrong, foreign, stale or torn block, or chunk
+// of activations, anywhere changes the answer, and the answer is compared with an oracle that has no cache at all.
 //
 // Checkers, at every event: tokens equal the oracle's, exactly one last reply, none later than its
 // deadline; no page written by two at once, none written that is shared; nothing sent to a node that drains, or
@@ -38,6 +38,7 @@ struct Faults {
 struct WorldOptions {
   uint64_t seed = 0;
   uint32_t prefill = 1, decode = 1, cache = 0;
+  std::vector<uint32_t> stages;  // of the pipeline that prefill node i leads, p0.1 and so on; 1 for those not named
   uint32_t layers = 2;
   uint32_t block_tokens = 16;
   uint32_t page_count = 64;
@@ -79,6 +80,8 @@ struct Outcome {
   node::Journey journey;
   std::string tenant, pin_prefill, pin_decode;  // as asked for
 };
+
+struct Activations;
 
 class World {
  public:
@@ -130,6 +133,7 @@ class World {
   void at(TimePoint when, std::function<void()> run);
   void start_process(const std::string& name);
   std::unique_ptr<node::Worker> make_worker(const std::string& name, const InstanceId& instance);
+  std::unique_ptr<node::Worker> make_prefill(const std::string& name, node::WorkerOptions o);
   void deliver(const std::string& name, const InstanceId& instance, node::Event event);
   void perform(Process& process, node::Actions actions);
   void transmit(Process& from, const std::string& to, const InstanceId& instance, bool notify, node::Event event);
@@ -145,9 +149,19 @@ class World {
   void over(Outcome& outcome, std::string end);
   void check_dispatch(const std::string& to, const wire::PrefillStart& start);
   void check_rejection(const Outcome& outcome, const node::Reply& reply);
-  void claim(Process& process, uint64_t offset, uint64_t op, const kv::Pool& pool, kv::PageIndex page);
+  void claim(Process& process, uint64_t offset, uint64_t op);
+  void check_owned(const Process& process, uint32_t pool, kv::PageIndex page, const char* what);
+  void claim_page(Process& process, uint64_t op, uint32_t page, uint32_t layer);
   void release_claims(Process& process, uint64_t op);
-  uint32_t sample(const Process& process, const std::vector<uint32_t>& pages) const;
+  uint64_t fold_pages(const Process& process, const std::vector<uint32_t>& pages, LayerRange layers,
+                      uint64_t sum) const;
+  void compute_layer(Process& process, const node::RunChunk& run, uint32_t layer, Activations& activations);
+  void end_chunk(Process& process, const node::RunChunk& run, LayerRange layers, Activations activations,
+                 Duration took);
+  Code take_slice(Process& process, const Process& source, const node::Read& read, const node::ReadSlice& slice,
+                  bool flipped);
+  uint32_t stages_of(const std::string& leader) const;
+  node::ActivationSlots activation_slots() const;
   void violate(std::string what);
 
   WorldOptions options_;

@@ -38,14 +38,23 @@ double byte_scale(const sched::Profile& profile, const ExtentLayout& layout) {
 uint64_t tag_begin(uint64_t previous, uint32_t layer) {
   return mix(previous + 0x9e3779b97f4a7c15ull * (layer + 1));
 }
-uint64_t tag_extend(uint64_t tag, uint32_t token) {
-  return mix(tag + 0x2545f4914f6cdd1dull * (token + 1));
+uint64_t tag_extend(uint64_t tag, uint64_t row) {
+  return mix(tag + 0x2545f4914f6cdd1dull * (row + 1));
+}
+uint64_t next_row(uint64_t row, uint64_t tag) {
+  return mix(row * 31 + tag);
 }
 uint64_t tag_fold(uint64_t sum, uint64_t tag) {
   return mix(sum * 31 + tag);
 }
 uint32_t tag_token(uint64_t sum) {
   return static_cast<uint32_t>(mix(sum) % kVocab);
+}
+
+uint32_t Activations::crc() const {
+  uint64_t sum = pages;
+  for (const uint64_t row : rows) sum = tag_fold(sum, row);
+  return static_cast<uint32_t>(sum);
 }
 
 std::string describe(const node::Worker& worker) {
@@ -64,7 +73,8 @@ std::vector<uint32_t> World::oracle(const std::vector<uint32_t>& ids, uint32_t c
       for (uint32_t l = 0; l < options_.layers; ++l)
         blocks.back()[l] = tag_begin(blocks.size() > 1 ? blocks[blocks.size() - 2][l] : 0, l);
     }
-    for (uint64_t& tag : blocks.back()) tag = tag_extend(tag, token);
+    uint64_t row = token;
+    for (uint64_t& tag : blocks.back()) tag = tag_extend(tag, row), row = next_row(row, tag);
     ++tokens;
   };
   for (uint32_t id : ids) feed(id);
@@ -72,13 +82,48 @@ std::vector<uint32_t> World::oracle(const std::vector<uint32_t>& ids, uint32_t c
   const bool stops = options_.profile == nullptr;
   while (answer.size() < count && tokens + 1 <= options_.context_tokens) {
     uint64_t sum = 0;
-    for (const auto& block : blocks)
-      for (uint64_t tag : block) sum = tag_fold(sum, tag);
+    for (uint32_t l = 0; l < options_.layers; ++l)
+      for (const auto& block : blocks) sum = tag_fold(sum, block[l]);
     answer.push_back(tag_token(sum));
     if ((stops && answer.back() == kStopToken) || tokens + 1 >= options_.context_tokens) break;
     feed(answer.back());
   }
   return answer;
+}
+
+uint32_t World::stages_of(const std::string& leader) const {
+  const size_t i = std::stoul(leader.substr(1));
+  return i < options_.stages.size() ? options_.stages[i] : 1;
+}
+
+node::ActivationSlots World::activation_slots() const {
+  node::ActivationSlots slots;
+  slots.base = uint64_t{options_.page_count} * layout_of(options_).page_bytes();
+  slots.row_bytes = sizeof(uint64_t);
+  slots.slot_bytes = options_.chunk_tokens * slots.row_bytes;
+  return slots;
+}
+
+std::unique_ptr<node::Worker> World::make_prefill(const std::string& name, node::WorkerOptions o) {
+  const size_t dot = name.find('.');
+  const std::string leader = name.substr(0, dot);
+  const uint32_t stage = dot == std::string::npos ? 0 : static_cast<uint32_t>(std::stoul(name.substr(dot + 1)));
+  o.stages = stages_of(leader);
+  if (o.stages > 1) o.layout.stage = stage_layers(o.layout.layers, stage, o.stages);
+  // A full pipeline finishes a prompt in little more than one stage's time.
+  for (double* part : {&o.cost.prefill_s, &o.cost.prefill_s_per_token}) *part /= o.stages;
+  if (stage == 0) {
+    o.role = wire::Role::prefill;
+    return std::make_unique<node::Prefill>(
+        o,
+        node::PrefillOptions{.chunk_tokens = options_.chunk_tokens, .stages = o.stages, .slots = activation_slots()});
+  }
+  o.role = wire::Role::stage;
+  return std::make_unique<node::Stage>(o, node::StageOptions{.leader = leader,
+                                                             .stage = stage,
+                                                             .stages = o.stages,
+                                                             .chunk_tokens = options_.chunk_tokens,
+                                                             .slots = activation_slots()});
 }
 
 std::unique_ptr<node::Worker> World::make_worker(const std::string& name, const InstanceId& instance) {
@@ -103,10 +148,7 @@ std::unique_ptr<node::Worker> World::make_worker(const std::string& name, const 
     if (name[0] == 'd' && options_.decode_pages > 0) o.page_count = options_.decode_pages;
   }
   o.seed = rng_.next();
-  if (name[0] == 'p') {
-    o.role = wire::Role::prefill;
-    return std::make_unique<node::Prefill>(o, node::PrefillOptions{.chunk_tokens = options_.chunk_tokens});
-  }
+  if (name[0] == 'p') return make_prefill(name, std::move(o));
   if (name[0] == 'd') {
     o.role = wire::Role::decode;
     return std::make_unique<node::Decode>(o, node::DecodeOptions{.batch_max = options_.batch_max});
@@ -123,11 +165,19 @@ std::unique_ptr<node::Worker> World::make_worker(const std::string& name, const 
 
 // ---- pages being written ---------------------------------------------------------------------
 
-void World::claim(Process& process, uint64_t offset, uint64_t op, const kv::Pool& pool, kv::PageIndex page) {
-  if (pool.state(page) != kv::PageState::owned)
-    violate(process.name + ": page " + std::to_string(page) + " is written while it is not owned");
+void World::claim(Process& process, uint64_t offset, uint64_t op) {
   const auto [it, fresh] = process.claims.emplace(offset, op);
-  if (!fresh && it->second != op) violate(process.name + ": page " + std::to_string(page) + " is in two hands");
+  if (!fresh && it->second != op) violate(process.name + ": offset " + std::to_string(offset) + " is in two hands");
+}
+
+void World::check_owned(const Process& process, uint32_t pool, kv::PageIndex page, const char* what) {
+  if (!process.is_stage() && process.worker->local_pool(pool).state(page) != kv::PageState::owned)
+    violate(process.name + ": page " + std::to_string(page) + what);
+}
+
+void World::claim_page(Process& process, uint64_t op, uint32_t page, uint32_t layer) {
+  check_owned(process, 0, page, " is written while it is not owned");
+  claim(process, process.worker->local_offset(0, page) + process.worker->local_layout(0).layer_offset(layer), op);
 }
 
 void World::release_claims(Process& process, uint64_t op) {
@@ -148,11 +198,10 @@ Duration World::read_time(Process& process, const node::Read& read, uint64_t byt
 }
 
 void World::perform_read(Process& process, const node::Read& read) {
-  const kv::Pool& pool = process.worker->local_pool(read.pool);
   uint64_t bytes = 0;
   for (const auto& slice : read.slices) {
-    claim(process, process.worker->local_offset(read.pool, slice.page) + slice.page_offset, read.read, pool,
-          slice.page);
+    check_owned(process, read.pool, slice.page, " is read into while it is not owned");
+    claim(process, process.worker->local_offset(read.pool, slice.page) + slice.page_offset, read.read);
     bytes += slice.bytes;
   }
   const Faults& f = options_.faults;
@@ -161,6 +210,26 @@ void World::perform_read(Process& process, const node::Read& read) {
   if (took > read.budget) took = std::max(read.budget, Duration(0)), fate = Code::timeout;
   at(now_ + took,
      [this, name = process.name, instance = process.instance, read, fate] { finish_read(name, instance, read, fate); });
+}
+
+// What is at the source now: a page or a slot that was given away meanwhile has other bytes, which the checksum shows.
+Code World::take_slice(Process& process, const Process& source, const node::Read& read, const node::ReadSlice& slice,
+                       bool flipped) {
+  const uint64_t to = process.worker->local_offset(read.pool, slice.page) + slice.page_offset;
+  uint32_t crc = 0;
+  if (process.is_stage()) {
+    const auto found = source.slots.find(slice.remote_offset);
+    Activations& rows = process.slots[to] = found == source.slots.end() ? Activations{} : found->second;
+    if (flipped) rows.pages ^= 1;
+    crc = rows.crc();
+  } else {
+    const auto found = source.memory.find(slice.remote_offset);
+    const uint64_t tag = (found == source.memory.end() ? 0 : found->second) ^ (flipped ? 1 : 0);
+    check_owned(process, read.pool, slice.page, " was given away under a read");
+    process.memory[to] = tag;
+    crc = static_cast<uint32_t>(tag);
+  }
+  return options_.verify_checksums && crc != slice.crc ? Code::corrupt : Code::ok;
 }
 
 void World::finish_read(const std::string& name, const InstanceId& instance, const node::Read& read, Code fate) {
@@ -175,17 +244,8 @@ void World::finish_read(const std::string& name, const InstanceId& instance, con
     fate = Code::peer_lost;
   if (fate == Code::ok) {
     const size_t flipped = rng_.chance(options_.faults.corrupt_read) ? rng_.below(read.slices.size()) : SIZE_MAX;
-    for (size_t i = 0; i < read.slices.size(); ++i) {
-      const auto& slice = read.slices[i];
-      const auto found = source->second->memory.find(slice.remote_offset);
-      uint64_t tag = found == source->second->memory.end() ? 0 : found->second;
-      if (i == flipped) tag ^= 1;
-      if (options_.verify_checksums && static_cast<uint32_t>(tag) != slice.crc) fate = Code::corrupt;
-      const kv::Pool& pool = process.worker->local_pool(read.pool);
-      if (pool.state(slice.page) != kv::PageState::owned)
-        violate(name + ": page " + std::to_string(slice.page) + " was given away under a read");
-      process.memory[process.worker->local_offset(read.pool, slice.page) + slice.page_offset] = tag;
-    }
+    for (size_t i = 0; i < read.slices.size(); ++i)
+      if (take_slice(process, *source->second, read, read.slices[i], i == flipped) != Code::ok) fate = Code::corrupt;
   }
   release_claims(process, read.read);
   deliver(name, instance, node::ReadDone{read.read, fate, "simulated"});
@@ -193,15 +253,16 @@ void World::finish_read(const std::string& name, const InstanceId& instance, con
 
 // ---- runs ------------------------------------------------------------------------------------
 
-uint32_t World::sample(const Process& process, const std::vector<uint32_t>& pages) const {
-  uint64_t sum = 0;
+// Layer by layer, so that a pipeline's stages do it one after the other.
+uint64_t World::fold_pages(const Process& process, const std::vector<uint32_t>& pages, LayerRange layers,
+                           uint64_t sum) const {
   const ExtentLayout& layout = process.worker->local_layout(0);
-  for (uint32_t page : pages)
-    for (uint32_t l = 0; l < layout.layers; ++l) {
+  for (uint32_t l = layers.first; l < layers.end; ++l)
+    for (uint32_t page : pages) {
       const auto it = process.memory.find(process.worker->local_offset(0, page) + layout.layer_offset(l));
       sum = tag_fold(sum, it == process.memory.end() ? 0 : it->second);
     }
-  return tag_token(sum);
+  return sum;
 }
 
 Duration World::chunk_time(const node::RunChunk& run) const {
@@ -224,48 +285,71 @@ Duration World::step_time(const node::RunStep& run) const {
 void World::perform_chunk(Process& process, const node::RunChunk& run) {
   const ExtentLayout layout = process.worker->local_layout(0);
   const uint32_t bt = layout.block_tokens, first = run.start / bt;
+  const LayerRange layers{run.first_layer, run.end_layer == 0 ? layout.layers : run.end_layer};
   MC_ASSERT_EQ(run.start % bt, 0u);
   MC_ASSERT_EQ(run.pages.size(), (run.start + run.tokens.size() + bt - 1) / bt);
   for (uint32_t b = first; b < run.pages.size(); ++b)
-    for (uint32_t l = 0; l < layout.layers; ++l)
-      claim(process, process.worker->local_offset(0, run.pages[b]) + layout.layer_offset(l), run.run,
-            process.worker->local_pool(0), run.pages[b]);
-  const Duration total = chunk_time(run);
+    for (uint32_t l = layers.first; l < layers.end; ++l) claim_page(process, run.run, run.pages[b], l);
+  auto activations = std::make_shared<Activations>();
+  if (layers.first > 0)
+    *activations = process.slots[activation_slots().offset(run.slot_in)];
+  else
+    activations->rows.assign(run.tokens.begin(), run.tokens.end());
+  activations->rows.resize(run.tokens.size());  // without checksums a slot may hold those of another chunk
+  if (layers.end < layout.layers) claim(process, activation_slots().offset(run.slot_out), run.run);
+  const uint32_t count = layers.end - layers.first;
+  const Duration total = chunk_time(run) * count / layout.layers;
   const auto live = [this, name = process.name, instance = process.instance]() -> Process* {
     Process* p = processes_.at(name).get();
     return p->machine && p->instance == instance ? p : nullptr;
   };
-  for (uint32_t l = 0; l < layout.layers; ++l) {
-    at(now_ + total * (l + 1) / (layout.layers + (options_.profile ? 0 : 1)), [this, live, run, layout, first, bt, l] {
+  for (uint32_t l = layers.first; l < layers.end; ++l)
+    at(now_ + total * (l - layers.first + 1) / (count + (options_.profile ? 0 : 1)), [this, live, run, activations, l] {
       Process* p = live();
-      if (!p || p->cancelled.contains(run.run)) return;
-      const auto offset = [&](uint32_t block) {
-        return p->worker->local_offset(0, run.pages[block]) + layout.layer_offset(l);
-      };
-      node::LayerDone done{run.run, l, first, {}};
-      for (uint32_t b = first; b < run.pages.size(); ++b) {
-        uint64_t tag = tag_begin(b == 0 ? 0 : p->memory[offset(b - 1)], l);
-        const size_t end = std::min<size_t>(run.tokens.size(), (b - first + 1) * size_t{bt});
-        for (size_t t = (b - first) * size_t{bt}; t < end; ++t) tag = tag_extend(tag, run.tokens[t]);
-        p->memory[offset(b)] = tag;
-        done.crcs.push_back(static_cast<uint32_t>(tag));
-      }
-      deliver(p->name, p->instance, std::move(done));
+      if (p && !p->cancelled.contains(run.run)) compute_layer(*p, run, l, *activations);
     });
-  }
-  at(now_ + total, [this, live, run, total] {
-    Process* p = live();
-    if (!p) return;
-    release_claims(*p, run.run);
-    node::ChunkDone done;
-    done.run = run.run;
-    done.elapsed = total;
-    if (p->cancelled.erase(run.run) > 0)
-      done.code = Code::cancelled;
-    else if (run.sample)
-      done.sampled.token = sample(*p, run.pages);
-    deliver(p->name, p->instance, std::move(done));
+  at(now_ + total, [this, live, run, layers, activations, total] {
+    if (Process* p = live()) end_chunk(*p, run, layers, std::move(*activations), total);
   });
+}
+
+void World::compute_layer(Process& process, const node::RunChunk& run, uint32_t layer, Activations& activations) {
+  const ExtentLayout& layout = process.worker->local_layout(0);
+  const uint32_t bt = layout.block_tokens, first = run.start / bt;
+  const auto offset = [&](uint32_t block) {
+    return process.worker->local_offset(0, run.pages[block]) + layout.layer_offset(layer);
+  };
+  node::LayerDone done{run.run, layer, first, {}};
+  for (uint32_t b = first; b < run.pages.size(); ++b) {
+    uint64_t tag = tag_begin(b == 0 ? 0 : process.memory[offset(b - 1)], layer);
+    const size_t end = std::min<size_t>(run.tokens.size(), (b - first + 1) * size_t{bt});
+    for (size_t t = (b - first) * size_t{bt}; t < end; ++t) {
+      uint64_t& row = activations.rows[t];
+      tag = tag_extend(tag, row), row = next_row(row, tag);
+    }
+    process.memory[offset(b)] = tag;
+    done.crcs.push_back(static_cast<uint32_t>(tag));
+  }
+  deliver(process.name, process.instance, std::move(done));
+}
+
+void World::end_chunk(Process& process, const node::RunChunk& run, LayerRange layers, Activations activations,
+                      Duration took) {
+  release_claims(process, run.run);
+  node::ChunkDone done;
+  done.run = run.run;
+  done.elapsed = took;
+  if (process.cancelled.erase(run.run) > 0) {
+    done.code = Code::cancelled;
+  } else {
+    activations.pages = fold_pages(process, run.pages, layers, activations.pages);
+    if (run.sample) done.sampled.token = tag_token(activations.pages);
+    if (layers.end < process.worker->local_layout(0).layers) {
+      done.activations_crc = activations.crc();
+      process.slots[activation_slots().offset(run.slot_out)] = std::move(activations);
+    }
+  }
+  deliver(process.name, process.instance, std::move(done));
 }
 
 void World::perform_step(Process& process, const node::RunStep& run) {
@@ -273,9 +357,7 @@ void World::perform_step(Process& process, const node::RunStep& run) {
   const uint32_t bt = layout.block_tokens;
   for (const auto& row : run.rows) {
     MC_ASSERT_EQ(row.pages.size(), row.position / bt + 1);
-    for (uint32_t l = 0; l < layout.layers; ++l)
-      claim(process, process.worker->local_offset(0, row.pages.back()) + layout.layer_offset(l), run.run,
-            process.worker->local_pool(0), row.pages.back());
+    for (uint32_t l = 0; l < layout.layers; ++l) claim_page(process, run.run, row.pages.back(), l);
   }
   const Duration took = step_time(run);
   at(now_ + took, [this, name = process.name, instance = process.instance, run, layout, bt, took] {
@@ -287,6 +369,7 @@ void World::perform_step(Process& process, const node::RunStep& run) {
     done.elapsed = took;
     for (const auto& row : run.rows) {
       node::StepRow out;
+      uint64_t token_row = row.token;
       for (uint32_t l = 0; l < layout.layers; ++l) {
         const uint64_t offset = p->worker->local_offset(0, row.pages.back()) + layout.layer_offset(l);
         uint64_t& tag = p->memory[offset];
@@ -297,10 +380,10 @@ void World::perform_step(Process& process, const node::RunStep& run) {
                    : p->memory[p->worker->local_offset(0, row.pages[row.pages.size() - 2]) + layout.layer_offset(l)],
               l);
         }
-        tag = tag_extend(tag, row.token);
+        tag = tag_extend(tag, token_row), token_row = next_row(token_row, tag);
         if ((row.position + 1) % bt == 0) out.sealed_crcs.push_back(static_cast<uint32_t>(tag));
       }
-      out.sampled.token = sample(*p, row.pages);
+      out.sampled.token = tag_token(fold_pages(*p, row.pages, {0, layout.layers}, 0));
       done.rows.push_back(std::move(out));
     }
     deliver(name, instance, std::move(done));

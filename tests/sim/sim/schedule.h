@@ -23,4 +23,12 @@ inline void draw_faults(Rng& rng, Faults& faults) {
   faults.tell_peers_of_crash = rng.chance(0.5);
 }
 
+/// Of half of the schedules: any prefill node leads a pipeline of 2 or 3 stages, over layers that need not divide by
+/// it.
+inline void draw_pipelines(Rng& rng, WorldOptions& options) {
+  if (rng.chance(0.5)) return;
+  options.layers = 3 + static_cast<uint32_t>(rng.below(2));
+  for (uint32_t i = 0; i < options.prefill; ++i) options.stages.push_back(1 + static_cast<uint32_t>(rng.below(3)));
+}
+
 }  // namespace mc::sim
