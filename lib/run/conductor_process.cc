@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <csignal>
 #include <cstdlib>
 #include <random>
@@ -88,7 +89,7 @@ class ConductorProcess {
       machine.sched.ttft_slo_s = to_seconds(args_.duration(flags::kTtftSlo));
     if (args_.present(flags::kTbtSlo) && !admit_all)
       machine.sched.tbt_slo_s = to_seconds(args_.duration(flags::kTbtSlo));
-    MC_CHECK(check_sched_flags(args_, *machine.sched.admission));
+    MC_CHECK(check_sched_flags(args_, std::array{machine.sched.admission}));
     read_sched_flags(args_, machine.sched);
     MC_CHECK(read_hold(machine));
     machine.seed = args_.count(flags::kSeed);

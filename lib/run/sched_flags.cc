@@ -1,6 +1,10 @@
 // Which flags an admission looks at is in its row of the table (sched/admission.h).
 #include "run/sched_flags.h"
 
+#include <algorithm>
+#include <iterator>
+#include <vector>
+
 #include "base/errors.h"
 
 namespace mc {
@@ -17,6 +21,14 @@ Result<void> check_slack(std::string_view value) {
 
 namespace run {
 
+namespace {
+std::string names_of(std::span<const sched::Admission* const> admissions) {
+  std::string out;
+  for (const sched::Admission* a : admissions) out += (out.empty() ? "" : ", ") + std::string(a->name);
+  return out;
+}
+}  // namespace
+
 void read_sched_flags(const cli::Args& args, sched::Options& out) {
   out.slow_start_s = to_seconds(args.duration(flags::kSlowStart));
   out.admitting.decode_s = to_seconds(args.duration(flags::kDecodeTime));
@@ -24,7 +36,7 @@ void read_sched_flags(const cli::Args& args, sched::Options& out) {
   out.admitting.aggregate = args.text(flags::kAggregate) == "max" ? sched::Aggregate::max : sched::Aggregate::mean;
 }
 
-Result<void> check_sched_flags(const cli::Args& args, const sched::Admission& admission) {
+Result<void> check_sched_flags(const cli::Args& args, std::span<const sched::Admission* const> admissions) {
   struct Use {
     const Flag* flag;
     bool sched::Admission::*by;
@@ -32,18 +44,16 @@ Result<void> check_sched_flags(const cli::Args& args, const sched::Admission& ad
   for (const Use& use :
        {Use{&flags::kDecodeTime, &sched::Admission::predicts_load},
         Use{&flags::kAggregate, &sched::Admission::predicts_load}, Use{&flags::kSlack, &sched::Admission::has_slack}}) {
-    if (!args.given(*use.flag) || admission.*use.by) continue;
-    std::string words, first;
-    for (const sched::Admission* other : sched::admissions()) {
-      if (!(other->*use.by)) continue;
-      if (first.empty()) first = other->name;
-      words += (words.empty() ? "" : ", ") + std::string(other->name);
-    }
+    const auto looks = [&](const sched::Admission* a) { return a->*use.by; };
+    if (!args.given(*use.flag) || std::ranges::any_of(admissions, looks)) continue;
+    std::vector<const sched::Admission*> readers;
+    std::ranges::copy_if(sched::admissions(), std::back_inserter(readers), looks);
     const std::string name = "--" + std::string(use.flag->name);
     return user_error(err::kBadValue,
-                      name + " " + args.text(*use.flag) + " is of --admission " + words + "; it is " +
-                          std::string(admission.name) + " here, which does not look at it",
-                      name, "leave " + name + " out, or choose --admission " + first);
+                      name + " " + args.text(*use.flag) + " is of --admission " + names_of(readers) + "; it is " +
+                          names_of(admissions) + " here, which " + (admissions.size() == 1 ? "does" : "do") +
+                          " not look at it",
+                      name, "leave " + name + " out, or choose --admission " + std::string(readers.front()->name));
   }
   return {};
 }

@@ -2,6 +2,8 @@
 // same in production.
 #pragma once
 
+#include <span>
+
 #include "base/cli.h"
 #include "sched/policy.h"
 
@@ -41,8 +43,8 @@ namespace run {
 
 /// What these four say.
 void read_sched_flags(const cli::Args& args, sched::Options& out);
-/// One of them was given that `admission` does not look at.
-Result<void> check_sched_flags(const cli::Args& args, const sched::Admission& admission);
+/// One of them was given that none of `admissions` looks at.
+Result<void> check_sched_flags(const cli::Args& args, std::span<const sched::Admission* const> admissions);
 
 }  // namespace run
 }  // namespace mc

@@ -332,10 +332,15 @@ class Cluster(unittest.TestCase):
             (["--find-max-rate", "--save-requests", "x"], "--save-requests means nothing under --find-max-rate"),
             (["--find-ratio", "--cluster", "3p2d", "--counterfactual", "1"], "--counterfactual means nothing"),
             (["--sample", "0"], "'0' measures nothing"),
+            (["--t-d", "5s"], "--t-d 5s is of --admission predict; it is none here, which does not look at it"),
+            (["--admission", "early,goodput", "--aggregate", "max"], "it is early, goodput here, which do not look"),
+            (["--slack", "1.2", "--admission", "baseline"], "leave --slack out, or choose --admission early"),
         ):
             code, _, err = cluster.run("mc-bench", "sim", SMALL, *words)
             self.assertEqual(code, 2, err)
             self.assertIn(told, err)
+        code, _, err = cluster.run("mc-bench", "sim", SMALL, "--admission", "none,predict", "--t-d", "5s")
+        self.assertEqual(code, 0, err)  # of those compared, one reads it
 
 
 if __name__ == "__main__":

@@ -149,6 +149,7 @@ Result<SimSetup> read_setup(const cli::Args& args) {
   }
   if (out.policies.empty()) return user_error(err::kBadValue, "--policy names none", "--policy");
   if (out.admissions.empty()) return user_error(err::kBadValue, "--admission names none", "--admission");
+  MC_CHECK(run::check_sched_flags(args, out.admissions));
   return out;
 }
 
