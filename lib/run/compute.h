@@ -53,6 +53,7 @@ class Compute {
   /// A compute that models a network sees what the loop reads, and may hold the answer back: it is given
   /// out by next() later.
   virtual void reading(const node::Read&) {}
+  virtual void cancel_read(uint64_t) {}
   virtual std::optional<node::Event> hold(node::Event event) { return event; }
 };
 

@@ -139,7 +139,10 @@ std::optional<node::Event> Costed::next() {
   due_.erase(due_.begin());
   arm();
   if (const auto* layer = std::get_if<ChunkLayer>(&due)) return finish_layer(layer->layer);
-  if (auto* read = std::get_if<node::ReadDone>(&due)) return std::move(*read);
+  if (auto* read = std::get_if<node::ReadDone>(&due)) {
+    link_.end(read->read, now());  // carried: nobody behind it gains
+    return std::move(*read);
+  }
   node::Event event;
   if (auto* chunk = std::get_if<node::ChunkDone>(&due)) {
     finish_chunk(*chunk);
@@ -208,22 +211,48 @@ void Costed::finish_step(node::StepDone& done) {
 void Costed::reading(const node::Read& read) {
   double bytes = 0;
   for (const auto& slice : read.slices) bytes += slice.bytes;
-  const sched::Path& net = options_.profile.net;
-  const TimePoint began = now();
-  std::erase_if(sender_free_, [&](const auto& sender) { return sender.second <= began; });
-  TimePoint& sender = sender_free_[read.instance];
-  const TimePoint start = std::max({began, link_free_, sender});
-  sender = link_free_ = start + from_seconds(bytes * bytes_scale_ / net.bytes_per_s);
-  reads_[read.read] = link_free_ + from_seconds(net.latency_s);
+  link_.begin(read.read, from_seconds(bytes * bytes_scale_ / options_.profile.net.bytes_per_s), now());
+}
+
+// The link is free for the reads behind it: those that have really arrived are told when it has carried them now.
+void Costed::end_read(uint64_t read) {
+  link_.end(read, now());
+  std::vector<Due> held;
+  std::erase_if(due_, [&](auto& due) {
+    const auto* done = std::get_if<node::ReadDone>(&due.second);
+    if (done == nullptr || !link_.carried_at(done->read)) return false;
+    held.push_back(std::move(due.second));
+    return true;
+  });
+  const Duration latency = from_seconds(options_.profile.net.latency_s);
+  for (Due& due : held) {
+    const TimePoint when = *link_.carried_at(std::get<node::ReadDone>(due).read) + latency;
+    at(when, std::move(due));
+  }
+}
+
+// What has arrived but is not carried yet ends now; what has not, when the data plane says so.
+void Costed::cancel_read(uint64_t read) {
+  const auto held = std::ranges::find_if(due_, [&](const auto& due) {
+    const auto* done = std::get_if<node::ReadDone>(&due.second);
+    return done != nullptr && done->read == read;
+  });
+  if (held != due_.end()) {
+    due_.erase(held);
+    at(now(), node::ReadDone{read, Code::cancelled, "cancelled"});
+  }
+  end_read(read);
 }
 
 std::optional<node::Event> Costed::hold(node::Event event) {
   auto* done = std::get_if<node::ReadDone>(&event);
-  const auto it = done ? reads_.find(done->read) : reads_.end();
-  if (it == reads_.end()) return event;
-  const TimePoint when = it->second;
-  reads_.erase(it);
-  if (done->code != Code::ok || when <= now()) return event;
+  const auto carried = done ? link_.carried_at(done->read) : std::nullopt;
+  if (!carried) return event;
+  const TimePoint when = *carried + from_seconds(options_.profile.net.latency_s);
+  if (done->code != Code::ok || when <= now()) {
+    end_read(done->read);
+    return event;
+  }
   at(when, std::move(*done));
   return std::nullopt;
 }

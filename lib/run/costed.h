@@ -4,17 +4,16 @@
 // chunk or a step is due, and only then are its bytes written.
 //
 // Transfers take modelled time as well: the bytes that really moved stand for kv_bytes_per_token a
-// token, and their ReadDone is held back until the link would have carried those. A link carries one
-// transfer at a time: this node's own, and, as far as this node can tell, that of the sender.
+// token, and their ReadDone is held back until the link into this node would have carried those.
 #pragma once
 
 #include <map>
 #include <memory>
-#include <set>
 #include <variant>
 
 #include "base/fd.h"
 #include "run/compute.h"
+#include "run/modelled_link.h"
 #include "run/standin.h"
 #include "sched/profile.h"
 
@@ -40,6 +39,7 @@ class Costed final : public Compute {
   int event_fd() const override { return timer_.get(); }
   std::optional<node::Event> next() override;
   void reading(const node::Read& read) override;
+  void cancel_read(uint64_t read) override;
   std::optional<node::Event> hold(node::Event event) override;
 
  private:
@@ -56,6 +56,7 @@ class Costed final : public Compute {
   void finish_chunk(node::ChunkDone& done);
   void finish_step(node::StepDone& done);
   void at(TimePoint when, Due due);
+  void end_read(uint64_t read);
   void arm();
   std::vector<std::byte*> pages_of(const std::vector<uint32_t>& indexes) const;
 
@@ -69,9 +70,7 @@ class Costed final : public Compute {
   TimePoint began_{};
   Error failure_;  // of the current chunk, told when it is due
   bool failed_ = false;
-  std::map<uint64_t, TimePoint> reads_;          // when the modelled link has carried each
-  std::map<InstanceId, TimePoint> sender_free_;  // links that still carry; those that are free again are forgotten
-  TimePoint link_free_{};
+  ModelledLink link_;
 };
 
 }  // namespace mc::run

@@ -123,6 +123,7 @@ void Loop::perform(node::Actions actions) {
       parts_.data->read(*read, [&](uint32_t page) { return parts_.local_offset(read->pool, page); });
     } else if (auto* cancel_read = std::get_if<node::CancelRead>(&action)) {
       parts_.data->cancel(cancel_read->read);
+      if (parts_.compute) parts_.compute->cancel_read(cancel_read->read);
     } else if (auto* chunk = std::get_if<node::RunChunk>(&action)) {
       parts_.compute->submit(std::move(*chunk));
     } else if (auto* cancel_run = std::get_if<node::CancelRun>(&action)) {

@@ -1,0 +1,29 @@
+#include "run/modelled_link.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace mc::run {
+
+void ModelledLink::begin(uint64_t read, Duration length, TimePoint now) {
+  const TimePoint start = reads_.empty() ? now : std::max(now, reads_.back().end());
+  reads_.push_back({read, length, start});
+}
+
+std::optional<TimePoint> ModelledLink::carried_at(uint64_t read) const {
+  const auto it = std::ranges::find(reads_, read, &Carried::read);
+  if (it == reads_.end()) return std::nullopt;
+  return it->end();
+}
+
+void ModelledLink::end(uint64_t read, TimePoint now) {
+  const auto over = std::ranges::find(reads_, read, &Carried::read);
+  if (over == reads_.end()) return;
+  TimePoint free = over == reads_.begin() ? now : std::max(now, std::prev(over)->end());
+  for (auto it = reads_.erase(over); it != reads_.end(); ++it) {
+    if (it->start > now) it->start = free;
+    free = std::max(now, it->end());
+  }
+}
+
+}  // namespace mc::run
