@@ -28,6 +28,12 @@ Result<attn::Plan> resolve_plan(const std::string& text, const model::ModelConfi
                        static_cast<int32_t>(block_tokens));
 }
 
+Result<attn::Plan> asked_plan(const cli::Args& args, const Flag& flag, const model::ModelConfig& config) {
+  const std::string both = args.has(flags::kAttention) ? args.text(flags::kAttention) : "auto";
+  return resolve_plan(args.has(flag) && args.present(flag) ? args.text(flag) : both, config,
+                      static_cast<uint32_t>(args.count(flags::kBlockTokens)));
+}
+
 Result<PipelinePart> pipeline_part(const cli::Args& args) {
   if (!args.has(flags::kPipeline) || !args.present(flags::kPipeline)) return PipelinePart{};
   const std::string text = args.text(flags::kPipeline);
@@ -60,10 +66,8 @@ Result<Engine> open_engine(const cli::Args& args) {
   MC_TRY(options, model_options(args));
   MC_TRY(loaded, model::Model::open(directory, options, *engine.parallel));
   engine.model = std::make_unique<model::Model>(std::move(loaded));
-  const std::string both = args.has(flags::kAttention) ? args.text(flags::kAttention) : "auto";
-  const auto choice = [&](const Flag& flag) { return args.has(flag) && args.present(flag) ? args.text(flag) : both; };
-  MC_TRY(prefill, resolve_plan(choice(flags::kPrefillAttention), engine.model->config(), engine.block_tokens));
-  MC_TRY(decode, resolve_plan(choice(flags::kDecodeAttention), engine.model->config(), engine.block_tokens));
+  MC_TRY(prefill, asked_plan(args, flags::kPrefillAttention, engine.model->config()));
+  MC_TRY(decode, asked_plan(args, flags::kDecodeAttention, engine.model->config()));
   engine.prefill_plan = prefill;
   engine.decode_plan = decode;
   return engine;

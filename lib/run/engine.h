@@ -35,4 +35,7 @@ std::string served_name(const std::string& directory);
 /// `text` as the model understands it, canonical.
 Result<attn::Plan> resolve_plan(const std::string& text, const model::ModelConfig& config, uint32_t block_tokens);
 
+/// What the flag (--prefill-attention or --decode-attention, else --attention) means for this model.
+Result<attn::Plan> asked_plan(const cli::Args& args, const Flag& flag, const model::ModelConfig& config);
+
 }  // namespace mc::run

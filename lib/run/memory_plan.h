@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "attn/plan.h"
+#include "base/extent.h"
 #include "base/result.h"
 
 namespace mc::run {
@@ -14,7 +16,15 @@ struct MemoryPlan {
   uint64_t kv_bytes = 0;       // as asked for; 0: a share of what is left
   uint64_t page_bytes = 0;     // of one KV block
   uint64_t free_bytes = 0;
+  uint64_t beside_page_bytes = 0;  // what is kept for each page outside of the pool: centroid_bytes()
 };
+
+/// The copy of a page's MoBA centroids that a decode node keeps (attn::CentroidIndex), rounded up; 0 for a plan that
+/// gates nothing. `strip_bytes`: what the copy of one sequence takes beyond it, as it grows by strips of blocks.
+struct CentroidBytes {
+  uint64_t page_bytes = 0, strip_bytes = 0;
+};
+CentroidBytes centroid_bytes(const attn::Plan& plan, const ExtentLayout& layout);
 
 /// A pool smaller than this serves nobody.
 inline constexpr uint64_t kPagesMin = 4;

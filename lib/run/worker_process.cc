@@ -147,7 +147,14 @@ class WorkerProcess {
                            sizeof(float) * uint64_t{runner.max_batch} * plan.config.vocab;
     memory.free_bytes = mem::available_bytes();
     memory.kv_bytes = kv.percent > 0 ? 0 : kv.of(memory.free_bytes);
-    memory.page_bytes = model::kv_layout(plan.config, plan.dtype, runner.block_tokens, plan.layers).page_bytes();
+    const ExtentLayout layout = model::kv_layout(plan.config, plan.dtype, runner.block_tokens, plan.layers);
+    memory.page_bytes = layout.page_bytes();
+    if (role_ == wire::Role::decode) {
+      MC_TRY(attention, asked_plan(args_, flags::kDecodeAttention, plan.config));
+      const CentroidBytes copies = centroid_bytes(attention, layout);
+      memory.beside_page_bytes = copies.page_bytes;
+      memory.scratch_bytes += copies.strip_bytes * runner.max_batch;
+    }
     return run::check_memory(memory);
   }
 

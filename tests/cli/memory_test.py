@@ -57,6 +57,15 @@ class Memory(unittest.TestCase):
         for word in ("MC5003", "for weights", "for KV", "free are", "the largest --kv-mem that fits is"):
             self.assertIn(word, err)
 
+    def test_a_decode_node_counts_the_copies_of_its_moba_centroids(self):
+        plan = "moba:block=128,top_k=3"
+        words = ("-m", self.dir + "/m", "--kv-mem", "900TiB", "--check")
+        for attention, said in (("full", False), (plan, True)):
+            code, _, err = cluster.run("mc-decode", *words, "--attention", attention)
+            self.assertEqual(code, 1)
+            self.assertEqual("for its MoBA centroids" in err, said, err)
+        self.assertNotIn("centroids", cluster.run("mc-prefill", *words, "--attention", plan)[2])
+
 
 if __name__ == "__main__":
     unittest.main()
