@@ -1,11 +1,72 @@
 #include "base/parallel.h"
 
+#include <sched.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
 #include <atomic>
+#include <latch>
+#include <semaphore>
 #include <vector>
 
+#include "base/clock.h"
 #include "test.h"
 
 using namespace mc;
+
+namespace {
+
+double seconds_of(clockid_t clock) {
+  timespec at{};
+  REQUIRE(clock_gettime(clock, &at) == 0);
+  return static_cast<double>(at.tv_sec) + 1e-9 * static_cast<double>(at.tv_nsec);
+}
+/// Processor time of the calling thread, and of all others of the process.
+double own_seconds() {
+  return seconds_of(CLOCK_THREAD_CPUTIME_ID);
+}
+double others_seconds() {
+  return seconds_of(CLOCK_PROCESS_CPUTIME_ID) - own_seconds();
+}
+
+constexpr auto kWhile = 30ms;  // that passes while a waiting thread's processor time is watched
+void pass_time() {
+  std::binary_semaphore never(0);
+  CHECK_FALSE(never.try_acquire_for(kWhile));
+}
+constexpr double kSpinMost = 0.01;  // seconds; a wait spins for some tens of microseconds
+
+/// The whole process on one processor, shared with a child that is always busy; both end with it.
+class CrowdedProcessor {
+ public:
+  CrowdedProcessor() {
+    REQUIRE(sched_getaffinity(0, sizeof before_, &before_) == 0);
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    for (int cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&one) == 0; ++cpu)
+      if (CPU_ISSET(cpu, &before_)) CPU_SET(cpu, &one);
+    REQUIRE(sched_setaffinity(0, sizeof one, &one) == 0);
+    child_ = ::fork();
+    if (child_ == 0) {
+      ::alarm(60);
+      for (std::atomic<unsigned> turns{0};;) turns.fetch_add(1, std::memory_order_relaxed);
+    }
+    REQUIRE(child_ > 0);
+  }
+  ~CrowdedProcessor() {
+    ::kill(child_, SIGKILL);
+    ::waitpid(child_, nullptr, 0);
+    sched_setaffinity(0, sizeof before_, &before_);
+  }
+
+ private:
+  cpu_set_t before_{};
+  pid_t child_ = 0;
+};
+
+}  // namespace
 
 TEST_CASE("base/parallel: every index runs once, whatever the count and the threads") {
   for (int threads : {1, 2, 3, 5}) {
@@ -61,4 +122,47 @@ TEST_CASE("base/parallel: bodies flush denormals on every thread, and the caller
   pool.for_each(200, [&](int64_t index, int) { product[static_cast<size_t>(index)] = tiny * fraction; });
   for (float value : product) CHECK(value == 0.0f);
   CHECK(tiny * fraction > 0.0f);
+}
+
+TEST_CASE("base/parallel: workers without a loop use no processor time") {
+  Parallel pool(4);
+  pool.for_each(100, [](int64_t, int) {});
+  const double before = others_seconds();
+  pass_time();
+  CHECK(others_seconds() - before < kSpinMost);
+}
+
+TEST_CASE("base/parallel: a caller whose workers are late uses no processor time, nor do idle workers meanwhile") {
+  Parallel pool(3);
+  std::latch both(2);
+  const double own = own_seconds(), others = others_seconds();
+  // Two threads hold an index each: the worker's goes on, the caller waits for it, and the third has nothing to do.
+  pool.for_each(2, [&](int64_t, int worker) {
+    both.arrive_and_wait();
+    if (worker != 0) pass_time();
+  });
+  CHECK(own_seconds() - own < kSpinMost);
+  CHECK(others_seconds() - others < kSpinMost);
+}
+
+TEST_CASE("base/parallel: on a processor shared with a busy process loops go on, and waiting costs next to nothing") {
+  const CrowdedProcessor crowded;
+  Parallel pool(3);
+  constexpr int kLoops = 20;
+  constexpr double kWork = 200e-6;  // seconds of a worker's half of each loop, for which the caller waits
+  std::atomic<int> done{0};
+  const double own = own_seconds(), others = others_seconds();
+  for (int loop = 0; loop < kLoops; ++loop) {
+    std::latch both(2);
+    pool.for_each(2, [&](int64_t, int worker) {
+      both.arrive_and_wait();
+      const double until = own_seconds() + kWork;
+      while (worker != 0 && own_seconds() < until) {
+      }
+      done.fetch_add(1);
+    });
+  }
+  CHECK(done.load() == 2 * kLoops);
+  CHECK(own_seconds() - own < kSpinMost);
+  CHECK(others_seconds() - others < kLoops * kWork + kSpinMost);
 }
