@@ -129,10 +129,11 @@ sched::Snapshot& Conductor::look(const Request& r, TimePoint now, bool idle_only
   const double lead_s = idle_only ? to_seconds(options_.hold_lead) : 1e300;
   for (size_t i = 0; i < s.prefill.size(); ++i) {
     sched::PrefillView& view = s.prefill[i];
-    view.queue_s = b.busy_until[i] <= now ? 0 : to_seconds(b.busy_until[i] - now);
-    view.up_s = to_seconds(now - b.since[i]);
+    view.queue_s = to_seconds(std::max(b.busy_until[i], now) - now);  // no branch: no processor foresees it
     view.accepting = b.ready_prefill[i] && view.queue_s <= lead_s;
   }
+  if (options_.sched.slow_start_s > 0)
+    for (size_t i = 0; i < s.prefill.size(); ++i) s.prefill[i].up_s = to_seconds(now - b.since[i]);
   look_at_blocks(r);
   restrict_nodes(r);
   add_inflight(now);

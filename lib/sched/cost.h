@@ -12,6 +12,15 @@
 
 namespace mc::sched {
 
+/// What is left of a prompt to compute: the terms of prefill(n, p) that its cost multiplies.
+struct Work {
+  double tokens = 0, tokens2 = 0;
+  Work() = default;
+  /// n, p as doubles on purpose: n^2 overflows 32 bits at 64 Ki tokens.
+  Work(double prompt_tokens, double reused)
+      : tokens(prompt_tokens - reused), tokens2(prompt_tokens * prompt_tokens - reused * reused) {}
+};
+
 struct Cost {
   double decode_s = 2e-3;
   double decode_s_per_row = 1e-4;
@@ -21,11 +30,10 @@ struct Cost {
   double prefill_s_per_token2 = 0;
   double read_bytes_per_s = 1e9;
 
-  /// n, p as doubles on purpose: n^2 overflows 32 bits at 64 Ki tokens.
-  double prefill(double tokens, double reused) const {
-    return prefill_s + prefill_s_per_token * (tokens - reused) +
-           prefill_s_per_token2 * (tokens * tokens - reused * reused);
+  double prefill(const Work& work) const {
+    return prefill_s + prefill_s_per_token * work.tokens + prefill_s_per_token2 * work.tokens2;
   }
+  double prefill(double tokens, double reused) const { return prefill(Work(tokens, reused)); }
   double step(double rows, double kv_tokens) const {
     return decode_s + decode_s_per_row * rows + decode_s_per_kv_token * kv_tokens;
   }

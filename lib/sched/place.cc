@@ -10,13 +10,6 @@ namespace mc::sched {
 
 namespace {
 
-// The sender's link is shared evenly by what leaves it: our bytes go as slowly as all transfers together, but
-// behind no more than the bytes that are left of them.
-double fetch_seconds(const Cost& cost, double bytes, const HolderView& holder) {
-  const double shared_s = cost.read(bytes, holder.transfers_leaving);
-  return holder.leaving_bytes > 0 ? std::min(shared_s, cost.read(bytes + holder.leaving_bytes, 0)) : shared_s;
-}
-
 // Slow start: an empty cache and an empty queue make a new node the best choice for everybody at once. For a
 // while it counts as at least part as busy as the least busy of the others.
 void add_handicaps(const Snapshot& snapshot, const Options& options, std::vector<Candidate>& candidates) {
@@ -34,7 +27,8 @@ void add_handicaps(const Snapshot& snapshot, const Options& options, std::vector
 // predict() of what a node holds, for all of them in one pass.
 void add_candidates(const Snapshot& snapshot, std::vector<Candidate>& out) {
   out.resize(snapshot.prefill.size());
-  const double tokens = snapshot.tokens;
+  uint32_t blocks = 0;  // most nodes hold as much as the one before
+  Work work = work_left(snapshot, blocks);
   size_t count = 0;
   for (size_t i = 0; i < snapshot.prefill.size(); ++i) {
     const PrefillView& node = snapshot.prefill[i];
@@ -45,8 +39,9 @@ void add_candidates(const Snapshot& snapshot, std::vector<Candidate>& out) {
     c.holder = -1, c.fetch_blocks = 0;
     c.wait_s = c.fetch_s = c.handicap_s = 0;
     c.queue_s = node.queue_s;
-    c.prefill_s = node.cost.prefill(tokens, reused_tokens(snapshot, node.resident_blocks));
-    c.ttft_s = std::max(c.queue_s, 0.0) + c.prefill_s;
+    if (node.resident_blocks != blocks) work = work_left(snapshot, blocks = node.resident_blocks);
+    c.prefill_s = node.cost.prefill(work);
+    c.ttft_s = c.queue_s + c.prefill_s;
   }
   out.resize(count);
 }
@@ -69,12 +64,10 @@ void predict(const Snapshot& snapshot, Candidate& c) {
   c.fetch_s = 0;
   uint32_t blocks = c.local_blocks;
   if (c.holder >= 0 && c.fetch_blocks > 0) {
-    const HolderView& holder = snapshot.holders[static_cast<size_t>(c.holder)];
-    c.fetch_s = fetch_seconds(node.cost,
-                              static_cast<double>(c.fetch_blocks) * static_cast<double>(snapshot.block_bytes), holder);
+    c.fetch_s = fetch_seconds(snapshot, node.cost, snapshot.holders[static_cast<size_t>(c.holder)], c.fetch_blocks);
     blocks += c.fetch_blocks;
   }
-  c.prefill_s = node.cost.prefill(snapshot.tokens, reused_tokens(snapshot, blocks));
+  c.prefill_s = node.cost.prefill(work_left(snapshot, blocks));
   // The fetch (and the wait for its source) runs beside the queue; the later of both ends the wait.
   c.ttft_s = std::max(c.queue_s, c.wait_s + c.fetch_s) + c.prefill_s;
 }
@@ -86,7 +79,7 @@ int choose_decode(const Snapshot& snapshot) {
     const DecodeView& node = snapshot.decode[i];
     if (!node.accepting || node.kv_tokens + snapshot.tokens + 1 > node.capacity_tokens) continue;
     const double s = predict_tbt(snapshot, node);
-    if (s < best_s) best = static_cast<int>(i), best_s = s;
+    if (rarely(s < best_s)) best = static_cast<int>(i), best_s = s;
   }
   if (best >= 0) return best;
   // Nobody has room now: queue at the node that needs the least to free, if the request fits at all.

@@ -21,7 +21,7 @@ namespace mc::sched {
 
 /// One prefill node. Blocks are counted from the start of the request's chain.
 struct alignas(64) PrefillView {
-  double queue_s = 0;            // predicted seconds until a new request would start
+  double queue_s = 0;            // predicted seconds until a new request would start; never negative
   uint32_t resident_blocks = 0;  // leading run readable here, or that will be when the queue is done
   bool accepting = true;         // false: draining, or pinned elsewhere by the request
   Cost cost;
@@ -138,6 +138,21 @@ inline uint32_t reused_tokens(const Snapshot& snapshot, uint32_t blocks) {
   if (snapshot.tokens == 0) return 0;
   const uint64_t tokens = static_cast<uint64_t>(blocks) * snapshot.block_tokens;
   return static_cast<uint32_t>(tokens < snapshot.tokens ? tokens : snapshot.tokens - 1);
+}
+inline Work work_left(const Snapshot& snapshot, uint32_t blocks) {
+  return {static_cast<double>(snapshot.tokens), static_cast<double>(reused_tokens(snapshot, blocks))};
+}
+/// The sender's link is shared evenly by what leaves it: our bytes go as slowly as all transfers together, but
+/// behind no more than the bytes that are left of them.
+inline double fetch_seconds(const Snapshot& snapshot, const Cost& cost, const HolderView& holder, uint32_t blocks) {
+  const double bytes = static_cast<double>(blocks) * static_cast<double>(snapshot.block_bytes);
+  const double shared_s = cost.read(bytes, holder.transfers_leaving);
+  return holder.leaving_bytes > 0 ? std::min(shared_s, cost.read(bytes + holder.leaving_bytes, 0)) : shared_s;
+}
+/// A condition of a loop over nodes that is nearly never true: to be jumped on. Where the compiler makes a select of
+/// it, each round waits for the one before.
+constexpr bool rarely(bool condition) {
+  return __builtin_expect_with_probability(condition, 0, 0.999) != 0;
 }
 /// Fills the times of a candidate that fetches `fetch_blocks` more from `holder` (-1 = nothing).
 void predict(const Snapshot& snapshot, Candidate& candidate);

@@ -50,34 +50,32 @@ bool is_self(const Snapshot& snapshot, const PrefillView& node, int holder) {
   return node.holder >= 0 ? node.holder == holder : snapshot.holder_names[static_cast<size_t>(holder)] == node.name;
 }
 
-Candidate fetching(const Snapshot& snapshot, const Candidate& local, int holder, uint32_t blocks, double wait_s) {
-  Candidate c = local;
-  c.holder = holder;
-  c.fetch_blocks = blocks - local.local_blocks;
-  c.wait_s = wait_s;
-  predict(snapshot, c);
-  return c;
+/// Makes the candidate fetch its blocks up to number `blocks` from there, if that is sooner, or in any case.
+void fetch_from(const Snapshot& snapshot, Candidate& c, int holder, uint32_t blocks, double wait_s, bool sooner) {
+  const PrefillView& node = snapshot.prefill[c.node];
+  const uint32_t fetched = blocks - c.local_blocks;
+  const double fetch_s = fetch_seconds(snapshot, node.cost, snapshot.holders[static_cast<size_t>(holder)], fetched);
+  const double prefill_s = node.cost.prefill(work_left(snapshot, blocks));
+  const double ttft_s = std::max(c.queue_s, wait_s + fetch_s) + prefill_s;
+  if (sooner && !(ttft_s < c.ttft_s)) return;
+  c.holder = holder, c.fetch_blocks = fetched;
+  c.wait_s = wait_s, c.fetch_s = fetch_s, c.prefill_s = prefill_s, c.ttft_s = ttft_s;
 }
 
 void consider_fetch(const Snapshot& snapshot, const Options& options, const Sources& sources, Candidate& c) {
   const PrefillView& here = snapshot.prefill[c.node];
   const int holder = sources.best >= 0 && is_self(snapshot, here, sources.best) ? sources.second : sources.best;
   const uint32_t best = holder < 0 ? 0 : snapshot.holders[static_cast<size_t>(holder)].readable_blocks;
-  const Candidate local = c;
   if (options.fetch_rule == FetchRule::threshold) {
-    if (best > 0 && best > options.threshold * local.local_blocks && best > local.local_blocks)
-      c = fetching(snapshot, local, holder, best, 0);
+    if (best > 0 && best > options.threshold * c.local_blocks && best > c.local_blocks)
+      fetch_from(snapshot, c, holder, best, 0, false);
     return;
   }
-  if (best > local.local_blocks) {
-    const Candidate fetched = fetching(snapshot, local, holder, best, 0);
-    if (fetched.ttft_s < c.ttft_s) c = fetched;
-  }
+  if (best > c.local_blocks) fetch_from(snapshot, c, holder, best, 0, true);
   for (const int i : sources.pending) {
     const HolderView& h = snapshot.holders[static_cast<size_t>(i)];
-    if (h.pending_blocks <= local.local_blocks || is_self(snapshot, here, i)) continue;
-    const Candidate waited = fetching(snapshot, local, i, h.pending_blocks, h.pending_s);
-    if (waited.ttft_s < c.ttft_s) c = waited;
+    if (h.pending_blocks <= c.local_blocks || is_self(snapshot, here, i)) continue;
+    fetch_from(snapshot, c, i, h.pending_blocks, h.pending_s, true);
   }
 }
 
@@ -86,59 +84,59 @@ void consider_fetch(const Snapshot& snapshot, const Options& options, const Sour
 class Bound {
  public:
   Bound(const Snapshot& snapshot, const Sources& sources) : snapshot_(snapshot) {
-    if (sources.best >= 0) most_ = snapshot.holders[static_cast<size_t>(sources.best)].readable_blocks;
-    for (const int i : sources.pending)
-      most_ = std::max(most_, snapshot.holders[static_cast<size_t>(i)].pending_blocks);
+    uint32_t most = 0;
+    if (sources.best >= 0) most = snapshot.holders[static_cast<size_t>(sources.best)].readable_blocks;
+    for (const int i : sources.pending) most = std::max(most, snapshot.holders[static_cast<size_t>(i)].pending_blocks);
+    left_ = work_left(snapshot, most);
   }
-  /// Whether no way can bring the candidate below best_s, or to it; the second of equals loses.
-  bool rules_out(const Candidate& c, double best_s, bool second) const {
-    const double least_s = rank_s(c);
-    return least_s > best_s || (least_s == best_s && second);
+  double rank_s(const Candidate& c) const {
+    const double left_s = snapshot_.prefill[c.node].cost.prefill(left_);
+    return c.queue_s + std::min(left_s, c.prefill_s) + c.handicap_s;
   }
 
  private:
-  double rank_s(const Candidate& c) const {
-    if (most_ <= c.local_blocks) return c.rank_s();
-    const double left_s = snapshot_.prefill[c.node].cost.prefill(snapshot_.tokens, reused_tokens(snapshot_, most_));
-    return std::max(c.queue_s, 0.0) + left_s + c.handicap_s;
-  }
-
   const Snapshot& snapshot_;
-  uint32_t most_ = 0;
+  Work left_;  // of the prompt after that fetch
 };
+
+// The same choice without a close look at most. A good candidate first rules many others out; ties still go to the
+// first node.
+size_t choose_pruned(const Snapshot& snapshot, const Options& options, const Sources& sources,
+                     std::span<Candidate> candidates) {
+  const Bound bound(snapshot, sources);
+  size_t best = 0;
+  double best_s = candidates[0].rank_s();
+  for (size_t i = 1; i < candidates.size(); ++i)
+    if (const double rank_s = candidates[i].rank_s(); rarely(rank_s < best_s)) best = i, best_s = rank_s;
+  consider_fetch(snapshot, options, sources, candidates[best]);
+  best_s = candidates[best].rank_s();
+  struct Left {
+    uint32_t at;
+    double least_s;
+  };
+  std::vector<Left> left(candidates.size());
+  size_t count = 0;
+  for (size_t i = 0; i < candidates.size(); ++i) {  // without a branch: no processor foresees it
+    left[count] = {static_cast<uint32_t>(i), bound.rank_s(candidates[i])};
+    count += left[count].least_s <= best_s;
+  }
+  const size_t first = best;
+  for (const auto& [i, least_s] : std::span(left).first(count)) {
+    if (i == first || least_s > best_s || (least_s == best_s && i > best)) continue;
+    consider_fetch(snapshot, options, sources, candidates[i]);
+    const double rank_s = candidates[i].rank_s();
+    if (rank_s < best_s || (rank_s == best_s && i < best)) best = i, best_s = rank_s;
+  }
+  return best;
+}
 
 int choose(const Snapshot& snapshot, const Options& options, std::span<Candidate> candidates, Rng&) {
   const Sources sources = sources_of(snapshot);
   // The paper's rule may fetch what makes a candidate worse, so nothing bounds it; a node that is preferred need
   // not be the best.
-  const bool prune = !options.complete && options.prefer.empty() && options.fetch_rule == FetchRule::cost;
-  const Bound bound(snapshot, sources);
-  // Near the end first: a good candidate early rules most others out. Ties still go to the first node.
+  if (!options.complete && options.prefer.empty() && options.fetch_rule == FetchRule::cost)
+    return static_cast<int>(choose_pruned(snapshot, options, sources, candidates));
   size_t best = 0;
-  double best_s = candidates[0].rank_s();
-  if (prune) {
-    for (size_t i = 1; i < candidates.size(); ++i)
-      if (const double rank_s = candidates[i].rank_s(); rank_s < best_s) best = i, best_s = rank_s;
-    consider_fetch(snapshot, options, sources, candidates[best]);
-    best_s = candidates[best].rank_s();
-    // Those that wait longer than that in their queues alone are left out, without a branch: no
-    // processor foresees them.
-    std::vector<uint32_t> left(candidates.size());
-    size_t count = 0;
-    for (size_t i = 0; i < candidates.size(); ++i) {
-      left[count] = static_cast<uint32_t>(i);
-      count += std::max(candidates[i].queue_s, 0.0) + candidates[i].handicap_s <= best_s;
-    }
-    for (size_t at = 0, first = best; at < count; ++at) {
-      const size_t i = left[at];
-      Candidate& c = candidates[i];
-      if (i == first || bound.rules_out(c, best_s, i > best)) continue;
-      consider_fetch(snapshot, options, sources, c);
-      const double rank_s = c.rank_s();
-      if (rank_s < best_s || (rank_s == best_s && i < best)) best = i, best_s = rank_s;
-    }
-    return static_cast<int>(best);
-  }
   for (size_t i = 0; i < candidates.size(); ++i) {
     consider_fetch(snapshot, options, sources, candidates[i]);
     if (candidates[i].rank_s() < candidates[best].rank_s()) best = i;

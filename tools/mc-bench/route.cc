@@ -208,7 +208,7 @@ class Cluster {
     });
     snapshot_.tokens = prompt.tokens;
     snapshot_.answer_tokens = prompt.answer;
-    for (uint32_t i = 0; i < prefills_; ++i) snapshot_.prefill[i].queue_s = std::max(0.0, busy_until_[i] - now_s_);
+    for (uint32_t i = 0; i < prefills_; ++i) snapshot_.prefill[i].queue_s = std::max(busy_until_[i], now_s_) - now_s_;
   }
 
   void book(const Prompt& prompt, const sched::Placement& placement) {

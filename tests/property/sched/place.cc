@@ -1,6 +1,8 @@
 // The decision with everything that may be skipped skipped, against the plain loop over all candidates: the same
 // nodes and the same numbers, for every policy, fetch rule and admission, on clusters full of ties.
 #include <algorithm>
+#include <array>
+#include <tuple>
 
 #include "base/rng.h"
 #include "sched/sched.h"
@@ -19,12 +21,20 @@ Snapshot cluster(Rng& rng) {
   s.tokens = static_cast<uint32_t>(few({1, 63, 64, 65, 640, 5000}));
   s.block_bytes = static_cast<uint64_t>(few({1, 1e5, 1e7}));
   const uint32_t blocks = (s.tokens - 1) / 64 + 2;  // one more than can be reused
-  const uint64_t prefills = 1 + rng.below(rng.chance(0.2) ? 40 : 5);
+  const uint64_t prefills = 1 + rng.below(rng.chance(0.2) ? 40 : rng.chance(0.05) ? 400 : 5);
+  // Who holds the prompt: some of it here and there, a first block or all of it everywhere, nothing anywhere.
+  enum { mixed, everybody, nobody } const held = std::array{mixed, mixed, everybody, nobody}[rng.below(4)];
+  const uint32_t everywhere = rng.chance(0.5) ? std::min(1u, blocks - 1) : blocks - 1;
+  const bool alike = rng.chance(0.3);     // one cost for all nodes
+  const bool draining = rng.chance(0.1);  // nearly all of them
+  Cost cost;
   for (uint64_t i = 0; i < prefills + rng.below(4); ++i) {
     HolderView h{.readable_blocks = static_cast<uint32_t>(rng.below(blocks))};
-    if (rng.chance(0.5)) h.readable_blocks = 0;
+    if (held == nobody || rng.chance(0.5)) h.readable_blocks = 0;
+    if (held == everybody) h.readable_blocks = std::max(h.readable_blocks, everywhere);
     h.pending_blocks = h.readable_blocks;
-    if (rng.chance(0.3)) h.pending_blocks += static_cast<uint32_t>(rng.below(blocks)), h.pending_s = few({0, 0.01, 1});
+    if (held == mixed && rng.chance(0.3))
+      h.pending_blocks += static_cast<uint32_t>(rng.below(blocks)), h.pending_s = few({0, 0.01, 1});
     h.transfers_leaving = static_cast<uint32_t>(rng.below(3));
     h.leaving_bytes = h.transfers_leaving > 0 ? few({0, 1e6}) : 0;
     s.add_holder((i < prefills ? "p" : "c") + std::to_string(i), h);
@@ -34,18 +44,22 @@ Snapshot cluster(Rng& rng) {
     p.queue_s = few({0, 0, 0.5, 0.5 + 1e-12, 3});
     p.unfinished = static_cast<uint32_t>(rng.below(3));
     p.resident_blocks = h.pending_blocks;
-    p.cost = {.prefill_s = few({0, 0.002}),
+    if (i == 0 || !alike)
+      cost = {.prefill_s = few({0, 0.002}),
               .prefill_s_per_token = few({0, 1e-4}),
               .prefill_s_per_token2 = few({0, 1e-9}),
               .read_bytes_per_s = few({1, 1e8, 1e12})};
-    p.accepting = rng.chance(0.9);
+    p.cost = cost;
+    p.accepting = rng.chance(draining ? 0.05 : 0.9);
     p.up_s = few({1e9, 0, 2});
     s.prefill.push_back(p);
   }
-  for (uint64_t i = 0; i < 1 + rng.below(3); ++i) {
+  const uint64_t decodes = 1 + rng.below(rng.chance(0.2) ? 40 : 3);
+  for (uint64_t i = 0; i < decodes; ++i) {
     DecodeView d;
     d.name = "d" + std::to_string(i), d.rows = static_cast<uint32_t>(rng.below(4)), d.kv_tokens = rng.below(3) * 1000;
-    d.capacity_tokens = 100000, d.accepting = rng.chance(0.9);
+    d.capacity_tokens = static_cast<uint64_t>(few({2000, 7000, 100000})), d.accepting = rng.chance(0.9);
+    d.cost = {.decode_s = few({2e-3, 3e-3}), .decode_s_per_kv_token = few({0, 1e-7})};
     s.decode.push_back(d);
   }
   return s;
@@ -90,6 +104,19 @@ int plain_choice(const Snapshot& s, const Placement& p) {
   return best;
 }
 
+/// The node with room whose next step is the shortest, or else the emptiest that could ever hold the request.
+int plain_decode(const Snapshot& s) {
+  std::vector<std::tuple<bool, double, int>> order;  // no room now, seconds or fill, which
+  for (size_t i = 0; i < s.decode.size(); ++i) {
+    const DecodeView& d = s.decode[i];
+    if (!d.accepting || s.tokens + 1 > d.capacity_tokens) continue;
+    const bool full = d.kv_tokens + s.tokens + 1 > d.capacity_tokens;
+    const double fill = static_cast<double>(d.kv_tokens) / static_cast<double>(d.capacity_tokens);
+    order.emplace_back(full, full ? fill : predict_tbt(s, d), static_cast<int>(i));
+  }
+  return order.empty() ? -1 : std::get<2>(*std::min_element(order.begin(), order.end()));
+}
+
 }  // namespace
 
 TEST_CASE("sched/place: what a decision skips never changes it, for every policy, fetch rule and admission") {
@@ -112,6 +139,7 @@ TEST_CASE("sched/place: what a decision skips never changes it, for every policy
       INFO("seed " << test::seed() + run << " policy " << policy->name);
       REQUIRE(skipping.candidate == complete.candidate);
       REQUIRE(skipping.decode == complete.decode);
+      if (skipping.reason != "no_prefill") REQUIRE(skipping.decode == plain_decode(snapshot));
       REQUIRE(skipping.reason == complete.reason);
       REQUIRE(skipping.ttft_s == complete.ttft_s);
       REQUIRE(skipping.candidates.size() == complete.candidates.size());
