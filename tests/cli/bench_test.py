@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -332,6 +333,48 @@ class Models(Scratch):
         self.assertIn("MC5003", error)
         self.assertRegex(error, "ask for [0-9]+ tokens")
 
+    def test_operators_are_checked_and_measured_by_turns_in_every_variant_of_this_cpu(self):
+        s = result("ops", "--size", "512x160,130x70", "--rows", "1,5,128", "-r", 1)
+        self.assertGreater(s["peak_read_bytes_per_s"], 0)
+        self.assertEqual(s["wrong"], 0)
+        refused = bench("ops", "--kernels", "none", expect=2)[1]
+        variants = re.search(r"there is all, (.*)", refused).group(1).split(", ")
+        self.assertEqual(variants[0], "ref")
+        dtypes = ["bf16", "f32", "int8", "fp8_e4m3"]
+        want = {("prefill", t, 128, k) for t in dtypes for k in variants}
+        want |= {("decode", t, n, k) for t in dtypes for n in (1, 5) for k in variants}
+        want |= {(o, "f32", n, k) for o in ("rms_norm", "rope", "silu_mul") for n in (1, 5, 128) for k in variants}
+        for outputs in (160, 70):
+            found = [p for p in s["points"] if p["outputs"] in (outputs, {160: 512, 70: 130}[outputs])]
+            self.assertEqual({(p["op"], p["dtype"], p["rows"], p["kernels"]) for p in found}, want)
+            self.assertEqual(len(found), len(want))
+        for p in s["points"]:
+            self.assertGreater(p["median_s"], 0)
+            self.assertLessEqual(p["error"], p["error_max"])
+            self.assertLess(p["error_max"], 1e-2 if p["dtype"] == "fp8_e4m3" else 1e-4)
+            self.assertEqual("flop_per_s" in p, p["op"] in ("prefill", "decode"))
+            self.assertEqual("bytes_per_s" in p, p["op"] != "prefill")
+            self.assertEqual(p["speedup"] == 1, p["kernels"] == "ref", p)
+        at = {(p["op"], p["dtype"], p["rows"], p["outputs"]): p for p in s["points"]}
+        self.assertEqual(at["decode", "f32", 5, 160]["bytes"], 3 * 64 * 512 * 4)  # whole panels of 64 outputs
+        self.assertEqual(at["decode", "int8", 5, 160]["bytes"], 3 * 64 * (512 + 512 // 128 * 4))
+        self.assertEqual(at["prefill", "bf16", 128, 70]["flop"], 2 * 128 * 130 * 70)
+        self.assertEqual(at["silu_mul", "f32", 5, 160]["bytes"], 5 * 3 * 160 * 4)
+
+    def test_operators_that_do_not_exist_are_refused(self):
+        for words, told in (
+            (["--op", "conv"], "prefill, decode, rms_norm"),
+            (["--dtype", "f16"], "fp8_e4m3"),
+            (["--rows", "65"], "multiple of 64"),
+            (["--op", "prefill", "--rows", "63"], "multiples of it"),
+            (["--size", "512"], "2048x2048"),
+            (["--size", "1x512"], "inputs x outputs"),
+        ):
+            error = bench("ops", *words, expect=2)[1]
+            self.assertIn("MC1002", error)
+            self.assertIn(told, error)
+        self.assertIn("MC5003", bench("ops", "--size", "1000000x1000000", expect=1)[1])
+
 
 class Streams(Scratch):
     def test_equal_and_unequal_streams(self):
@@ -474,6 +517,7 @@ class Streams(Scratch):
         for words, flag in (
             (["model", "-r", "10000", "--save-cost", "no/where"], "--save-cost"),
             (["attn", "-r", "10000", "-n", "16k", "-o", "no/where"], "--output"),
+            (["ops", "-r", "10000", "-o", "no/where"], "--output"),
             (["sim", "nofile", "--save-requests", "no/where/x"], "--save-requests"),
             (["plot", "nofile", "--x", "a", "--y", "b", "--svg", "/"], "--svg"),
         ):

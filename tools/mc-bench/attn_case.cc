@@ -11,7 +11,6 @@
 namespace mc::bench {
 namespace {
 
-constexpr size_t kColdBytes = size_t{512} << 20;  // a good deal more than a last-level cache keeps for one core
 constexpr uint32_t kLayersMax = 256;
 constexpr int64_t kCoherentTokens = 64;
 

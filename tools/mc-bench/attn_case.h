@@ -13,6 +13,10 @@
 
 namespace mc::bench {
 
+/// What a bench walks so that nothing of it is in a cache any more: a good deal more than a last-level cache keeps for
+/// one core.
+inline constexpr size_t kColdBytes = size_t{512} << 20;
+
 struct AttnShape {
   bool decode = false;
   int64_t tokens = 0;        // the context's length
