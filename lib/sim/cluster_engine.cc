@@ -149,10 +149,18 @@ uint64_t ClusterEngine::steps_left(uint32_t r) const {
 
 // ---- failures --------------------------------------------------------------------------------
 
+/// The request that a node computes is over for it: the next one begins, of a pipeline when the first stage is free.
+void ClusterEngine::stop_computing(uint32_t index) {
+  Node& node = nodes_[index];
+  if (options_.pipeline == 1) node.stage_free.front() = node.running_end_s = now_;
+  at(node.stage_free.front(), Kind::pump, index);
+}
+
 void ClusterEngine::retry(uint32_t r, uint64_t more_made) {
   Live& live = live_[r];
   RequestRecord& record = run_.requests[r];
   if (live.computing) record.prefill_s += std::min(now_ - live.started_s, live.work_s) - live.work_s;
+  if (live.computing && !coupled() && nodes_[live.node].up) stop_computing(live.node);
   leave(r);
   const uint64_t made = live.made + (live.computed ? 1 : 0) + more_made;
   const double arrived_s = live.arrived_s, first_s = live.first_token_s, gap_s = live.gap_s;

@@ -152,6 +152,7 @@ class ClusterEngine {
   void coupled_pump(uint32_t node);
   void coupled_chunk_done(uint32_t node);
   void coupled_begin(uint32_t node);
+  void stop_computing(uint32_t index);
   void first_token(uint32_t r);
 
   const std::vector<TraceRequest>& trace_;

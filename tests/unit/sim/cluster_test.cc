@@ -214,3 +214,14 @@ TEST_CASE("sim/cluster: what a tenant was not given is not missing afterwards: n
     CHECK(f.good > 10);
   }
 }
+
+TEST_CASE("sim/cluster: a prefill node whose request lost its decode node goes on with the next one") {
+  for (const uint32_t pipeline : {1u, 2u}) {
+    CAPTURE(pipeline);
+    Bench b(pipeline == 1 ? "1p2d" : "2p2d");
+    b.options.pipeline = pipeline;
+    b.options.failures = {*parse_failure("d0@1s-2s", b.options.shape)};
+    for (int i = 0; i < 4; ++i) b.add(0, 0, 24);
+    for (const RequestRecord& r : b.run().requests) CHECK(r.fate == Fate::served);
+  }
+}
