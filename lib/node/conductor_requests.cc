@@ -81,12 +81,14 @@ void Conductor::on_tokens(const Received& event, const wire::Tokens& tokens, Tim
   }
 }
 
-// Decode may be faster than the first token's way through another socket: tokens wait for their turn.
+// Decode may be faster than the first token's way through another socket: tokens wait for their turn. The first may
+// have to wait for the second; until then the client has heard nothing, so that a retry begins anew.
 void Conductor::give_token(Request& r, uint32_t index, uint32_t token, const wire::TokenLogprobs& logprobs,
                            const std::string& finish_reason, TimePoint now, Actions& out) {
   if (index < r.answer.size() || index >= r.submit.stopping.max_tokens) return;
   r.early.emplace(index, std::pair(token, logprobs));
   if (!finish_reason.empty()) r.finish_reason = finish_reason, r.finish_index = index;
+  if (options_.sched.first_with_second && r.answer.empty() && r.early.size() < 2 && r.finish_reason.empty()) return;
   while (!r.early.empty() && r.early.begin()->first == r.answer.size()) {
     auto next = r.early.extract(r.early.begin());
     Reply reply;

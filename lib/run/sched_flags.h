@@ -37,11 +37,18 @@ inline constexpr Flag kSlowStart{.name = "slow-start",
                                  .fallback = "0s",
                                  .help = "for so long a new node gets less than its share"};
 
+inline constexpr Flag kFirstToken{.name = "first-token",
+                                  .kind = FlagKind::choice,
+                                  .value = "F",
+                                  .fallback = "at-once",
+                                  .help = "is sent when prefill has it, or with the second, which hides the hand-off",
+                                  .choices = "at-once|with-second"};
+
 }  // namespace flags
 
 namespace run {
 
-/// What these four say.
+/// What these five say.
 void read_sched_flags(const cli::Args& args, sched::Options& out);
 /// One of them was given that none of `admissions` looks at.
 Result<void> check_sched_flags(const cli::Args& args, std::span<const sched::Admission* const> admissions);

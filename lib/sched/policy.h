@@ -72,6 +72,9 @@ struct Options {
   double tbt_slo_s = 0;
   double slow_start_s = 0;               // for so long a new node is not taken to be as idle as it is; 0 = at once
   const Admission* admission = nullptr;  // null: find_admission("committed")
+  /// The first token is sent with the second: the hand-off to decode is then part of TTFT, whose bound is hundreds of
+  /// times TBT's, and no client hears it as a gap.
+  bool first_with_second = false;
   /// Stickiness: this prefill node is taken in place of the policy's choice when it is little worse: by a tenth of
   /// the predicted TTFT and prefer_s. "" = none.
   std::string prefer;

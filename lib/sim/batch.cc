@@ -197,7 +197,7 @@ double longest_tenth(std::vector<double>& gaps) {
 
 }  // namespace
 
-Batch::Gaps Batch::take_gaps(uint32_t request, double silence_s) {
+Batch::Gaps Batch::take_gaps(uint32_t request, double silence_s, bool without_first) {
   gaps_.clear();
   double boundary_s = -1;
   for (auto s = saved_.begin(); s != saved_.end(); ++s) {
@@ -214,6 +214,11 @@ Batch::Gaps Batch::take_gaps(uint32_t request, double silence_s) {
   ended_.erase(std::next(ended).base());
   if (silence_s > 0) gaps_.push_back(silence_s);
   Gaps out;
+  if (without_first) {
+    out.first_s = gaps_.front(), boundary_s = 0;
+    gaps_.erase(gaps_.begin());
+    if (gaps_.empty()) return out;
+  }
   out.total_s = std::accumulate(gaps_.begin(), gaps_.end(), 0.0);
   out.count = gaps_.size();
   std::vector<double> heard = gaps_;

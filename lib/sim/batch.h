@@ -82,14 +82,16 @@ class Batch {
   void each_waiting(const Each& each) const {
     for (const Waiting& w : waiting_) each(w.request, w.context, w.since_s, w.made);
   }
-  /// Of a request that has just ended, `silence_s` (if above 0) being one more gap: of an earlier attempt.
+  /// Of a request that has just ended, `silence_s` (if above 0) being one more gap: of an earlier attempt. Without the
+  /// first gap, it is told apart: the client heard both its tokens at its end.
   struct Gaps {
     double longest_s = 0;  // mean of the longest tenth, the wait for a step boundary not counted
     double heard_s = 0;    // counted
     double total_s = 0;
     uint64_t count = 0;
+    double first_s = 0;  // not among the others
   };
-  Gaps take_gaps(uint32_t request, double silence_s);
+  Gaps take_gaps(uint32_t request, double silence_s, bool without_first = false);
   /// Everybody out; each(request, tokens made).
   void clear(const std::function<void(uint32_t, uint64_t)>& each);
 

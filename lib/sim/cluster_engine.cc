@@ -162,7 +162,8 @@ void ClusterEngine::retry(uint32_t r, uint64_t more_made) {
   if (live.computing) record.prefill_s += std::min(now_ - live.started_s, live.work_s) - live.work_s;
   if (live.computing && !coupled() && nodes_[live.node].up) stop_computing(live.node);
   leave(r);
-  const uint64_t made = live.made + (live.computed ? 1 : 0) + more_made;
+  const bool unheard = first_waits(r) && more_made == 0;
+  const uint64_t made = live.made + (live.computed && !unheard ? 1 : 0) + more_made;
   const double arrived_s = live.arrived_s, first_s = live.first_token_s, gap_s = live.gap_s;
   const bool missed = live.missed;
   live = Live{};

@@ -154,6 +154,11 @@ class ClusterEngine {
   void coupled_begin(uint32_t node);
   void stop_computing(uint32_t index);
   void first_token(uint32_t r);
+  /// Whether the client has to wait for the second token to hear the first.
+  bool first_waits(uint32_t r) const {
+    return options_.sched.first_with_second && !coupled() && live_[r].made == 0 && steps_left(r) > 0;
+  }
+  void record_ttft(uint32_t r, double at_s);
 
   const std::vector<TraceRequest>& trace_;
   const TraceBlocks& blocks_;

@@ -106,20 +106,23 @@ void ClusterEngine::start(uint32_t index, uint32_t r) {
     at(node.stage_free.front(), Kind::pump, index);
 }
 
+void ClusterEngine::record_ttft(uint32_t r, double at_s) {
+  double& ttft_s = run_.requests[r].ttft_s;
+  ttft_s = at_s - live_[r].arrived_s;
+  if (options_.sched.ttft_slo_s > 0 && ttft_s > options_.sched.ttft_slo_s) miss(r);
+}
+
 void ClusterEngine::first_token(uint32_t r) {
   Live& live = live_[r];
-  RequestRecord& record = run_.requests[r];
   live.computing = false, live.computed = true;
   live.prefill_end_s = now_;
   charge(r, live.made + 1);
   Node& node = nodes_[live.node];
   if (node.unfinished > 0) --node.unfinished;
   caches_.settle(live.node, blocks_.of(r));
-  if (attempt_[r] == 1 || live.first_token_s == 0) {
-    record.ttft_s = now_ - live.arrived_s;
-    live.first_token_s = now_;
-    if (options_.sched.ttft_slo_s > 0 && record.ttft_s > options_.sched.ttft_slo_s) miss(r);
-  }
+  const bool first = attempt_[r] == 1 || live.first_token_s == 0;
+  if (first || first_waits(r)) live.first_token_s = now_;
+  if (first && !first_waits(r)) record_ttft(r, now_);
   if (live.lost_s > 0) live.gap_s += now_ - live.lost_s;
   const auto waiters = std::move(live.waiters);
   live.waiters.clear();

@@ -40,6 +40,12 @@ class Equality(unittest.TestCase):
                         self.check(c, Random(length).ids(length), 24, *flags)
                     self.assertLess(c.wait_quiet(), 10)
 
+    def test_a_first_token_that_waits_for_the_second_changes_no_token_and_is_not_waited_for_alone(self):
+        with Cluster("1p1d", conductor=["--first-token", "with-second"], worker=["--dtype", "f32"]) as c:
+            for count in (1, 2, 17):
+                self.check(c, Random(count).ids(200), count)
+            c.wait_quiet()
+
     def test_a_prefix_gives_the_same_tokens_from_every_place_it_can_come_from(self):
         with Cluster("2p2d1c", conductor=FETCH, worker=["--dtype", "f32"]) as c:
             ids = Random(1).ids(1500)

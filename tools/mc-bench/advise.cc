@@ -28,12 +28,12 @@ constexpr Flag kOnePolicy =
 constexpr Flag kOneAdmission =
     one_of_list(kAdmission, "A", "who is turned away: one of none, baseline, early, predict, committed, goodput");
 
-constexpr auto kFlags =
-    flags::join(flags::list(&kNodes, &kProfile, &kTtftSlo, &kTbtSlo, &kShare, &kSpeedup, &kOnePolicy, &kFetchRule,
-                            &kTheta, &kOneAdmission, &kHold, &kDram, &kSsd, &kCacheBlocks, &kBandwidth, &kOverlap,
-                            &kCoupled, &kCoupledChunk, &kJoinStall, &kSlowStart, &kPipeline, &kDecodeTime, &kSlack,
-                            &kAggregate, &kLimit, &flags::kOutput, &flags::kQuiet, &flags::kProgress, &flags::kSeed),
-                flags::kEveryRun);
+constexpr auto kFlags = flags::join(
+    flags::list(&kNodes, &kProfile, &kTtftSlo, &kTbtSlo, &kShare, &kSpeedup, &kOnePolicy, &kFetchRule, &kTheta,
+                &kOneAdmission, &kHold, &kDram, &kSsd, &kCacheBlocks, &kBandwidth, &kOverlap, &kCoupled, &kCoupledChunk,
+                &kJoinStall, &kSlowStart, &kFirstToken, &kPipeline, &kDecodeTime, &kSlack, &kAggregate, &kLimit,
+                &flags::kOutput, &flags::kQuiet, &flags::kProgress, &flags::kSeed),
+    flags::kEveryRun);
 
 struct Choice {
   std::string name;  // disaggregated, coupled chunked, coupled prefill-first

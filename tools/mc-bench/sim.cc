@@ -15,9 +15,9 @@ constexpr auto kFlags =
     flags::join(flags::list(&kRules, &kCluster, &kPolicy, &kFetchRule, &kTheta, &kCacheBlocks, &kSpeedup, &kBandwidth,
                             &kTtftSlo, &kTbtSlo, &kProfile, &kHold, &kHoldOrder, &kApiKeys, &flags::kReplicate,
                             &flags::kReplicateRate, &kDram, &kSsd, &kPipeline, &kOverlap, &kCoupled, &kCoupledChunk,
-                            &kJoinStall, &kSlowStart, &kFail, &kAggregate, &kSaveSamples, &kSample, &kAdmission,
-                            &kCounterfactual, &kFindMaxRate, &kFindRatio, &kShare, &kDecodeTime, &kSlack, &kLimit,
-                            &kSaveRequests, &flags::kOutput, &flags::kQuiet, &flags::kProgress, &flags::kSeed),
+                            &kJoinStall, &kSlowStart, &kFirstToken, &kFail, &kAggregate, &kSaveSamples, &kSample,
+                            &kAdmission, &kCounterfactual, &kFindMaxRate, &kFindRatio, &kShare, &kDecodeTime, &kSlack,
+                            &kLimit, &kSaveRequests, &flags::kOutput, &flags::kQuiet, &flags::kProgress, &flags::kSeed),
                 flags::kEveryRun);
 
 // An answer that passes over a flag would look like one that heeds it.

@@ -11,7 +11,7 @@
 namespace mc::bench {
 namespace sim_flags {
 
-using flags::kAggregate, flags::kDecodeTime, flags::kSlack, flags::kSlowStart;
+using flags::kAggregate, flags::kDecodeTime, flags::kFirstToken, flags::kSlack, flags::kSlowStart;
 
 inline constexpr Flag kRules{.name = "rules",
                              .kind = FlagKind::choice,

@@ -40,6 +40,7 @@ constexpr const Flag* kFlags[] = {
     &flags::kSlack,
     &flags::kAggregate,
     &flags::kSlowStart,
+    &flags::kFirstToken,
     &flags::kHold,
     &flags::kHoldOrder,
     &flags::kApiKeys,

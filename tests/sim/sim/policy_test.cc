@@ -73,6 +73,7 @@ WorldOptions shape(uint64_t seed) {
   s.admitting = {.decode_s = one_of(rng, std::array{0.0, 0.05}),
                  .slack = one_of(rng, std::array{0.8, 1.0, 1.5}),
                  .aggregate = rng.chance(0.5) ? sched::Aggregate::mean : sched::Aggregate::max};
+  s.first_with_second = rng.chance(0.3);
   draw_pipelines(rng, o);
   return o;
 }

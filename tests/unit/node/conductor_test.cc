@@ -121,6 +121,32 @@ TEST_CASE("node/conductor: tokens that overtake the first token wait for it") {
   CHECK(b.conductor.idle());
 }
 
+TEST_CASE("node/conductor: asked to, the first token waits for the second, and alone only when it ends the answer") {
+  ConductorOptions o = Bench::options();
+  o.sched.first_with_second = true;
+  Bench b(o);
+  start(b);
+  b.submit("r");
+  CHECK(Bench::replies(b.first_token("r", 1, 10)).empty());
+  const auto replies = Bench::replies(b.token("r", 1, 11));
+  REQUIRE(replies.size() == 2);
+  CHECK(replies[0].token == 10);
+  CHECK(replies[1].token == 11);
+  CHECK(Bench::replies(b.token("r", 2, 12)).size() == 1);
+  b.submit("short");
+  const auto alone = Bench::replies(b.first_token("short", 1, 10, "stop"));
+  REQUIRE(alone.size() == 2);
+  CHECK(alone[1].kind == Reply::Kind::finished);
+  // a decode node that dies before the second token: the client has heard nothing, and is not told the first twice
+  b.submit("retried");
+  b.first_token("retried", 1, 10);
+  CHECK(Bench::replies(b.give(PeerLost{"d0", instance(2), "killed"})).empty());
+  const auto start_again = Bench::sent<wire::PrefillStart>(b.hello(wire::Role::decode, "d1", 3), "p0");
+  REQUIRE(start_again.size() == 2);
+  CHECK(start_again.back().spec.resumed == 0);
+  CHECK(start_again.back().spec.ids.size() == 100);
+}
+
 TEST_CASE("node/conductor: two workers that differ in block size do not both get in, and both values are named") {
   Bench b;
   b.hello(wire::Role::prefill, "p0", 1, 64);

@@ -139,6 +139,24 @@ TEST_CASE("sim/batch: the wait for a step to end is heard but not promised; the 
   CHECK(gaps.heard_s == doctest::Approx(joined_s + handoff_s + rest_s));
 }
 
+TEST_CASE("sim/batch: the first gap can be told apart from the others, and may be the only one") {
+  const sched::Profile p = profile();
+  Batch batch(&p, p.kv_capacity_tokens);
+  std::vector<Batch::Done> done;
+  const double handoff_s = 0.01;
+  batch.add(handoff_s, 1, 1000, 3, 0);
+  batch.add(handoff_s, 2, 1000, 1, 0);
+  while (batch.next_s() < Batch::kNever) batch.advance(batch.next_s(), done);
+  const Batch::Gaps gaps = batch.take_gaps(1, 0, true);
+  CHECK(gaps.first_s > handoff_s);
+  CHECK(gaps.count == 2);
+  CHECK(gaps.heard_s == doctest::Approx(p.step_s(1, 1002)).epsilon(0.01));
+  const Batch::Gaps only = batch.take_gaps(2, 0, true);
+  CHECK(only.first_s > handoff_s);
+  CHECK(only.count == 0);
+  CHECK(only.heard_s == 0);
+}
+
 TEST_CASE(
     "sim/batch: steps that scatter change the gaps that clients see, alike for all rows, and not when all is over") {
   sched::Profile even = profile(), scattered = even;

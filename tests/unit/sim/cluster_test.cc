@@ -225,3 +225,31 @@ TEST_CASE("sim/cluster: a prefill node whose request lost its decode node goes o
     for (const RequestRecord& r : b.run().requests) CHECK(r.fate == Fate::served);
   }
 }
+
+TEST_CASE("sim/cluster: a first token that waits for the second moves the hand-off from TBT to TTFT, and no token") {
+  for (const bool dies : {false, true}) {
+    CAPTURE(dies);
+    Bench b("2p2d");
+    b.profile.net.bytes_per_s = 2e9;  // a hand-off is long
+    for (int i = 0; i < 12; ++i) b.add(3 * i, 0, 24, 1 + static_cast<uint64_t>(i) % 4);
+    if (dies) b.options.failures = {*parse_failure("d0@4s-6s", b.options.shape)};
+    const ClusterRun at_once = b.run();
+    b.options.sched.first_with_second = true;
+    const ClusterRun with_second = b.run();
+    for (size_t i = 0; i < b.trace.size(); ++i) {
+      const RequestRecord &a = at_once.requests[i], &w = with_second.requests[i];
+      CAPTURE(i);
+      REQUIRE(a.fate == Fate::served);
+      REQUIRE(w.fate == Fate::served);
+      if (a.attempts > 1 || w.attempts > 1) continue;
+      CHECK(w.end_s == a.end_s);
+      if (b.trace[i].output_tokens == 1) {
+        CHECK(w.ttft_s == a.ttft_s);
+        continue;
+      }
+      CHECK(w.ttft_s > a.ttft_s + a.handoff_s);
+      CHECK(w.tbt_s < a.tbt_s - 0.9 * a.handoff_s);
+      if (b.trace[i].output_tokens == 2) CHECK(w.tbt_s == 0);
+    }
+  }
+}
