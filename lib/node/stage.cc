@@ -97,6 +97,9 @@ void Stage::on_run(const Received& event, const wire::StageRun& asked, TimePoint
   };
   if (!is_peer(event.from, event.instance))  // the lists of members reach the members one by one
     return refuse("peer_lost", event.from + kNotListed);
+  // A later stage hears of a leader's death by the list, and of what that leader asked by the stage before it: a chunk
+  // of its earlier life would write over pages that are given away since.
+  if (!is_peer(asked.leader, asked.leader_instance)) return refuse("peer_lost", asked.leader + kNotListed);
   if (const std::string why = objection(asked); !why.empty()) return refuse("invalid", why);
   // A leader numbers its chunks upwards. One that came late has been missed by the chunks after it, which read KV that
   // is not there: the whole request is worth nothing.

@@ -380,6 +380,25 @@ TEST_CASE("node/stage: a chunk that comes after a younger one is refused, and no
   CHECK(refused[0].message.find("chunk 8 came after chunk 9") != std::string::npos);
 }
 
+TEST_CASE("node/stage: a chunk of the leader's earlier life is refused by a later stage, whoever hands it on") {
+  StageOptions options = StageBench::options();
+  options.stages = 3, options.stage = 2;
+  StageBench b(options);
+  b.from_conductor(wire::Peers{2,
+                               {{"p0", instance(21), wire::Role::prefill, "sim:p0", {}},
+                                {"p0.1", instance(8), wire::Role::stage, "sim:p0.1", {}}}});
+  const auto ask = [&](uint64_t number, uint8_t leader) {
+    auto asked = StageBench::run_of(number);
+    asked.stages = 3, asked.leader_instance = instance(leader);
+    return b.from("p0.1", 8, asked);
+  };
+  CHECK(all<Read>(ask(1, 21)).size() == 1);
+  const Actions late = ask(7, 1);
+  CHECK(all<Read>(late).empty());
+  CHECK(sent<wire::StageTaken>(late, "p0.1").size() == 1);
+  CHECK(all<Read>(ask(2, 21)).size() == 1);
+}
+
 TEST_CASE("node/stage: blocks are cached in order, none before a chunk in front of them is whole") {
   LeaderBench b;
   auto runs = all<RunChunk>(b.start("r", 2 * kChunk));
