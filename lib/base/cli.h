@@ -117,6 +117,7 @@ class Args {
 
   bool has(const Flag& flag) const;    // listed by this program or verb
   bool given(const Flag& flag) const;  // not the default
+  bool said(const Flag& flag) const;   // given for this run: not the default, nor from the environment, which all share
   Origin origin(const Flag& flag) const;
   /// False for "", "off", "none" and "auto": the words that stand for no value.
   bool present(const Flag& flag) const;

@@ -182,6 +182,9 @@ bool Args::has(const Flag& flag) const {
 bool Args::given(const Flag& flag) const {
   return setting(flag).origin != Origin::fallback;
 }
+bool Args::said(const Flag& flag) const {
+  return given(flag) && origin(flag) != Origin::environment;
+}
 Origin Args::origin(const Flag& flag) const {
   return setting(flag).origin;
 }

@@ -46,7 +46,7 @@ Result<void> check_sched_flags(const cli::Args& args, std::span<const sched::Adm
        {Use{&flags::kDecodeTime, &sched::Admission::predicts_load},
         Use{&flags::kAggregate, &sched::Admission::predicts_load}, Use{&flags::kSlack, &sched::Admission::has_slack}}) {
     const auto looks = [&](const sched::Admission* a) { return a->*use.by; };
-    if (!args.given(*use.flag) || std::ranges::any_of(admissions, looks)) continue;
+    if (!args.said(*use.flag) || std::ranges::any_of(admissions, looks)) continue;
     std::vector<const sched::Admission*> readers;
     std::ranges::copy_if(sched::admissions(), std::back_inserter(readers), looks);
     const std::string name = "--" + std::string(use.flag->name);

@@ -476,13 +476,19 @@ class Streams(Scratch):
             (["--port", "7000", "localhost:7001"], "which has a port"),
             (["--port", "7000", "tcp://[::1]:7001"], "which has a port"),
             (["--transport", "shm", "--streams", "2"], "without tcp"),
+            (["--server", "--size", "64KiB"], "for a --server"),
+            (["--op", "register", "--depth", "2"], "with --op register"),
             (["--rdma-devices", "mlx5_0"], "without rdma"),
             (["--transport", "tcp", "--rdma-cooldown", "5"], "without rdma"),
-            (["--transport", "tcp", "--against", "ib_read_bw"], "ib_read_bw measures rdma"),
         ):
             err = bench("xfer", *words, expect=2)[1]
             self.assertIn("MC1001", err)
             self.assertIn(told, err)
+        env = dict(os.environ, MCT_STREAMS="2", MCT_RDMA_COOLDOWN="5")  # the environment is for every run
+        bench("xfer", "--transport", "shm", "--size", "64KiB", "-t", "20ms", env=env)
+        # what is measured before a failure is not lost, and addresses are looked at before anything is measured
+        out, err = bench("xfer", "192.0.2.2", "--transport", "tcp,shm", "--json", expect=3)
+        self.assertIn("shm reaches this host only", err)
         for words in (["--memory", "100TiB"], ["--op", "register", "--memory", "100TiB"]):
             self.assertIn("at most --memory", bench("xfer", *words, expect=1)[1])
 
@@ -590,7 +596,16 @@ class Streams(Scratch):
             self.assertIn("MC2110", err)
             self.assertIn("mc-bench doctor", err)
             self.assertNotIn("port above", err)
-        err = bench("xfer", "--transport", "rdma", "--against", "ib_read_bw", expect=1)[1]
+        path = os.path.join(self.dir, "ib_read_bw")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("#!/bin/sh\necho run >> \"$0.runs\"\necho 'Did not detect devices'\nexit 7\n")
+        os.chmod(path, 0o755)
+        env = dict(os.environ, PATH=self.dir + ":" + os.environ["PATH"])
+        words = ["xfer", "--transport", "tcp", "--size", "64KiB", "-t", "20ms", "--pairs", "1", "--against"]
+        code, _, err = cluster.run("mc-bench", *words, "ib_read_bw", env=env)
+        self.assertEqual(code, 1)
+        with open(path + ".runs", encoding="utf-8") as file:
+            self.assertEqual(len(file.readlines()), 2)  # a server and a client, once
         self.assertIn("MC8008", err)
         self.assertIn("needs an RDMA device", err)
         self.assertNotIn("install it", err)
@@ -689,7 +704,7 @@ class Streams(Scratch):
             uri = json.loads(server.stdout.readline())["uri"]
             s = result("xfer", uri, "--size", "64KiB", "-t", "20ms", *words)
             self.assertEqual((s["failed"], s["points"][0]["verified"]), (0, True))
-            self.assertIn("MC2101", bench("xfer", uri, "--transport", "tcp", "-t", "20ms", expect=3)[1])
+            self.assertIn("MC2103", bench("xfer", uri, "--transport", "tcp", "-t", "20ms", expect=3)[1])
         finally:
             server.send_signal(signal.SIGTERM)
             self.assertEqual(server.wait(20), 0)

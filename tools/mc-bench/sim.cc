@@ -24,7 +24,7 @@ constexpr auto kFlags =
 Result<void> refuse(const cli::Args& args, std::initializer_list<const Flag*> flags, const std::string& under,
                     const std::string& next = {}) {
   for (const Flag* flag : flags)
-    if (args.given(*flag)) {
+    if (args.said(*flag)) {
       const std::string name = "--" + std::string(flag->name);
       return user_error(err::kUsage, name + " means nothing under " + under, name, next);
     }

@@ -5,6 +5,7 @@
 // pair's halves. Columns are named as in tebench and nixlbench.
 
 #include <algorithm>
+#include <map>
 #include <optional>
 
 #include "base/common_flags.h"
@@ -232,7 +233,7 @@ Error means_nothing(const Flag& flag, const std::string& why, const std::string&
   return user_error(err::kUsage, name + " means nothing " + why, name, next);
 }
 
-/// What would be passed over without a word, and references that cannot run.
+/// What would be passed over without a word.
 Result<void> check_sense(const cli::Args& args, const std::vector<std::string>& transports) {
   const bool registers = args.list(kOp) == std::vector<std::string>{"register"};
   const std::string peer = args.positional_one("PEER");
@@ -243,20 +244,25 @@ Result<void> check_sense(const cli::Args& args, const std::vector<std::string>& 
   if (registers && (!peer.empty() || args.on(kServer)))
     return user_error(err::kUsage, "--op register prepares memory here, with no other side", "--op",
                       "leave out PEER and --server");
-  if (args.given(kXferPort) && !args.on(kServer) && (peer.empty() || has_port(peer)))
+  if (args.said(kXferPort) && !args.on(kServer) && (peer.empty() || has_port(peer)))
     return means_nothing(kXferPort, peer.empty() ? "without a PEER" : "beside " + peer + ", which has a port",
                          "it is where a --server listens, and where a PEER without a port is reached");
-  if (args.given(kStreams) && !among("tcp"))
+  if (args.said(kStreams) && !among("tcp"))
     return means_nothing(kStreams, "without tcp among the transports", "--transport tcp");
   for (const Flag* flag : kFlags)
-    if (flag->name.starts_with("rdma-") && args.given(*flag) && !among("rdma"))
+    if (flag->name.starts_with("rdma-") && args.said(*flag) && !among("rdma"))
       return means_nothing(*flag, "without rdma among the transports", "--transport rdma");
-  if (args.present(kAgainst)) {
-    if (registers) return means_nothing(kAgainst, "with --op register, which moves nothing", "leave one of them out");
-    return check_reference(args.text(kAgainst), transports);
-  }
+  for (const Flag* flag : {&kAgainst, &kSize, &kBatch, &kDepth, &kStreams, &kTime})
+    if (args.on(kServer) && args.said(*flag))
+      return means_nothing(*flag, "for a --server", "it is for the side that has a PEER");
+  for (const Flag* flag : {&kSize, &kBatch, &kDepth, &kStreams, &kTime})
+    if (registers && args.said(*flag))
+      return means_nothing(*flag, "with --op register", "--memory says how much is registered");
+  if (registers && args.said(kAgainst))
+    return means_nothing(kAgainst, "with --op register, which moves nothing", "leave one of them out");
+  if (args.present(kAgainst)) return {};
   for (const Flag* flag : {&kPairs, &kClientArgs, &kServerArgs})
-    if (args.given(*flag)) return means_nothing(*flag, "without --against", "say which reference: --against iperf3");
+    if (args.said(*flag)) return means_nothing(*flag, "without --against", "say which reference: --against iperf3");
   return {};
 }
 
@@ -302,18 +308,20 @@ Result<int> xfer(const cli::Args& args) {
   const bool against = args.present(kAgainst);
   Table table(header(against));
   Json points_out = Json::array();
+  std::map<std::string, std::string> places;  // URIs by transport
+  for (const std::string& transport : transports) {
+    if (here) {
+      for (const std::string& uri : here->engine->uris())
+        if (uri.starts_with(transport + "://")) places[transport] = uri;
+      continue;
+    }
+    MC_TRY(uri, peer_address(args, transport));
+    places[transport] = uri;
+  }
   uint64_t failed = 0;
   std::optional<Error> broken;
   for (const Point& point : points) {
-    std::string uri;
-    if (here) {
-      for (const std::string& u : here->engine->uris())
-        if (u.starts_with(point.transport + "://")) uri = u;
-    } else {
-      MC_TRY(named, peer_address(args, point.transport));
-      uri = named;
-    }
-    auto row = client.measure(point, uri);
+    auto row = client.measure(point, places.at(point.transport));
     if (!row) {  // what was measured before it is not lost
       broken = std::move(row.error());
       break;

@@ -34,8 +34,15 @@ void add_words(std::vector<std::string>& command, const std::string& text) {
   for (std::string word; words >> word;) command.push_back(word);
 }
 
+bool lacks_device(const ReferencePlan& plan) {
+  return plan.name.starts_with("ib_") && xfer::rdma_report({}).devices.empty();
+}
+
 /// It was started, and ended without a result.
 Error failed(const ReferencePlan& plan, const std::string& what) {
+  if (lacks_device(plan))
+    return user_error(err::kReferenceFailed, plan.name + " needs an RDMA device, and this machine has none",
+                      "--against", "compare with memcpy, raw or iperf3; mc-bench doctor says how to get a device");
   return user_error(err::kReferenceFailed, plan.name + " " + what, "--against");
 }
 
@@ -65,7 +72,7 @@ Result<std::string> run_pair(const ReferencePlan& plan, std::vector<std::string>
     auto status = program.finish(deadline + 30s);
     if (!status) return failed(plan, status.error().what);
     if (*status == 0) return program.text();
-    if (!other || SystemClock::instance().now() > deadline)
+    if (!other || SystemClock::instance().now() > deadline || lacks_device(plan))
       return failed(plan, "ended with " + std::to_string(*status) + ": " + last_words(program.text()));
     (void)other->stirred(100ms);
   }
@@ -109,16 +116,6 @@ Result<double> run_perftest(const ReferencePlan& plan) {
 }
 
 }  // namespace
-
-Result<void> check_reference(const std::string& name, const std::vector<std::string>& transports) {
-  if (!name.starts_with("ib_")) return {};
-  if (transports != std::vector<std::string>{"rdma"})
-    return user_error(err::kUsage, name + " measures rdma, and other transports are asked for", "--against",
-                      "--transport rdma; for tcp there are raw and iperf3, for shm memcpy");
-  if (!xfer::rdma_report({}).devices.empty()) return {};
-  return user_error(err::kReferenceFailed, name + " needs an RDMA device, and this machine has none", "--against",
-                    "compare with memcpy, raw or iperf3; mc-bench doctor says how to get a device");
-}
 
 bool is_latency(const std::string& reference) {
   return reference == "ib_read_lat";

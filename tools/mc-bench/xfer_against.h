@@ -32,8 +32,6 @@ struct ReferencePlan {
 };
 
 /// True when its result is a latency (lower is better), not a rate.
-/// What can be said of a reference before anything runs: those of perftest measure rdma, and need a device.
-Result<void> check_reference(const std::string& name, const std::vector<std::string>& transports);
 bool is_latency(const std::string& reference);
 /// Bytes per second, or seconds of one round trip. A program that is not installed: MC8005.
 Result<double> run_reference(const ReferencePlan& plan);

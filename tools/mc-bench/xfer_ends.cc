@@ -72,7 +72,7 @@ Result<std::unique_ptr<ServingEnd>> open_serving_end(const cli::Args& args, cons
   // a server of its own has the flag to itself: what stands before a slash is its peer's only when both ends are here
   MC_TRY(options, end_options(args, transports, port, fixed_place ? Side::client : Side::server));
   options.name = "bench-server";
-  if (fixed_place) options.shm_path = shm_address(port);
+  if (port != 0) options.shm_path = shm_address(port);
   auto end = std::make_unique<ServingEnd>();
   MC_TRY(content, mem::SharedBuffer::create(bytes, {.name = "bench", .prefault = &toucher()}));
   MC_TRY(landing, mem::SharedBuffer::create(bytes, {.name = "landing", .peers_write = true, .prefault = &toucher()}));
@@ -80,10 +80,8 @@ Result<std::unique_ptr<ServingEnd>> open_serving_end(const cli::Args& args, cons
   end->landing = std::move(landing);
   fill_content(end->content.bytes());
   auto engine = run::open_transfers(options);
-  if (!engine && fixed_place && engine.error().what.find("in use") != std::string::npos)
-    return user_error(err::kPortInUse,
-                      "port " + std::to_string(port) + " has a server of another mc-bench xfer, or another program",
-                      "--port", "choose another --port, or 0 for a free one");
+  if (!engine && port != 0 && engine.error().what.find("in use") != std::string::npos)
+    return user_error(err::kPortInUse, engine.error().what, "--port", "choose another --port, or 0 for a free one");
   if (!engine) return std::move(engine.error());
   end->engine = std::move(*engine);
   MC_CHECK(end->engine->register_buffer(end->content,

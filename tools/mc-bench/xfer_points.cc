@@ -71,7 +71,7 @@ Result<std::vector<std::string>> transports_of(const cli::Args& args) {
     else if (!is_loopback(peer_host(args)))
       out = {"tcp"};
   }
-  if (!args.given(kTransports) && args.list(kOp) == std::vector<std::string>{"map"}) out = {"shm"};
+  if (!args.given(kTransports) && !args.on(kServer) && args.list(kOp) == std::vector<std::string>{"map"}) out = {"shm"};
   for (const std::string& transport : out) {
     if (known(transport)) continue;
     const bool flag = args.given(kTransports) || peer.empty();
