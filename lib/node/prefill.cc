@@ -401,8 +401,8 @@ void Prefill::role_check() const {
   uint64_t pool_pins = 0;
   for (kv::PageIndex page = 0; page < options_.page_count; ++page) pool_pins += shelf_->pool.pins(page);
   MC_ASSERT_EQ(pins, pool_pins);
-  for (uint32_t i = 0; i < ActivationSlots::kEach;
-       ++i)  // a slot has a run that fills it, or a moment at which it is free
+  // A slot has a run that fills it, or a moment at which it is free.
+  for (uint32_t i = 0; i < ActivationSlots::kEach; ++i)
     MC_ASSERT(slot_runs_[i] == 0 || slot_until_[i] != kNever || by_op_.contains(slot_runs_[i]));
 }
 
