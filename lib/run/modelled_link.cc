@@ -1,3 +1,4 @@
+// The queue of modelled_link.h: reads in order of their beginning, each starting when the one before it is carried.
 #include "run/modelled_link.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// The memory plan with invented sizes, to the byte: a plan passes exactly when all that it counts fits, and what its
+// message advises passes in turn. The count of MoBA centroids is compared with what attn::CentroidIndex really takes.
 #include "run/memory_plan.h"
 
 #include "attn/centroids.h"

@@ -1,3 +1,6 @@
+// The link of costed workers against arithmetic done by hand: times are milliseconds on a clock that stands still
+// but where a case moves it. What holds throughout: reads do not overlap, the one that is carried is never moved, and
+// those behind it start as early as that allows.
 #include "run/modelled_link.h"
 
 #include "test.h"
