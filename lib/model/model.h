@@ -36,7 +36,8 @@ struct ModelOptions {
   std::string dtype = "auto";
   /// "auto": matrices that are stored in fp8 stay so (ops/fp8.h), the others are in dtype. "full": all are in
   /// dtype. "int8": matrices in int8 with a scale for 128 weights (ops/int8.h), made while loading, and matrix
-  /// inputs are f32. Embeddings, routers, norms and KV are in `dtype` always.
+  /// inputs are f32. Routers and KV are in `dtype` always, norms and biases in f32; embeddings are in `dtype` too,
+  /// but tied ones are the head's matrix and have its form.
   std::string weight_dtype = "auto";
   /// The part of a pipeline to load: its layers, with the embeddings for the first stage and the head for the last.
   uint32_t stage = 0, stages = 1;
