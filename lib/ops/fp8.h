@@ -43,8 +43,9 @@ inline uint8_t fp8_code(const std::byte* panel, size_t column, size_t i) {
 struct Fp8Kernels {
   const char* name;
   bool (*supported)();
-  /// y[row, 0..columns) = x[row, 0..k) . panel; columns <= 64. f32 sums within a group, then over groups times
-  /// their scales, each one chain: a row's bits do not depend on the other rows. Strides in elements.
+  /// y[row, 0..columns) = x[row, 0..k) . panel; columns <= 64. A row's bits do not depend on the other rows. ref sums
+  /// code * scale * x in double and rounds once; the others sum codes * x in f32 within a group, then groups times
+  /// their scales, each one chain. Strides in elements.
   void (*panel)(const float* x, size_t x_stride, size_t rows, const std::byte* panel, size_t k, size_t group, float* y,
                 size_t y_stride, size_t columns);
   /// code * scale, rounded once: as an f32 panel [k][64].
@@ -58,8 +59,8 @@ std::span<const Fp8Kernels* const> fp8_variants();
 /// The one that goes with a table of ops.h: ref with ref, avx2 with avx2, avx512 with both others.
 const Fp8Kernels& fp8_kernels(const Kernels& kernels);
 
-/// Lays `rows` <= 64 rows of codes [k] (any alignment) out as a panel; scales[row][g] is scale g of that row. Bytes
-/// of rows beyond are zero.
+/// Lays codes.size() <= 64 rows of codes [k] (any alignment) out as a panel; scales[row][g] is scale g of that row, of
+/// fp8_groups(k, group). Bytes of rows beyond are zero.
 void fp8_fill_panel(std::span<const uint8_t* const> codes, std::span<const float> scales, size_t k, size_t group,
                     std::byte* panel);
 
