@@ -1,6 +1,10 @@
 // Weights that stay the E4M3 codes of a checkpoint: one byte each, with the scales they were made with. Half of
 // bf16's bytes to read for every token of a decode step, and nothing is lost by packing them: a code is exact in
-// bf16 and f32, and its scale multiplies a sum of products rather than each weight.
+// bf16 and f32, and in panel() its scale multiplies a sum of products rather than each weight.
+//
+// Prefill's tiles by oneDNN (Matmul::prefill: K of at least 512 and a multiple of its padding, whole panels) have no
+// scales: they are made of the widened weights, where each code * scale is rounded, to f32 or, with weights of dtype
+// bf16 on kernels whose tiles are bf16 (avx512bf16), to bf16, as in a matrix that was widened while loading.
 //
 // A panel of 64 outputs (ops.h) holds its codes in pairs of neighbouring k, as bf16 panels do, then its scales,
 // one for each output and each `group` of inputs (the whole of K where a scale covers a tensor or a row):
