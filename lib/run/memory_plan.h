@@ -20,7 +20,9 @@ struct MemoryPlan {
 };
 
 /// The copy of a page's MoBA centroids that a decode node keeps (attn::CentroidIndex), rounded up; 0 for a plan that
-/// gates nothing. `strip_bytes`: what the copy of one sequence takes beyond it, as it grows by strips of blocks.
+/// gates nothing. Each row of the batch has its own: counting one for each page of the pool is short by a copy for
+/// every further row that shares a page, as rows with a long common prefix do. `strip_bytes`: what the copy of one
+/// sequence takes beyond it, as it grows by strips of blocks.
 struct CentroidBytes {
   uint64_t page_bytes = 0, strip_bytes = 0;
 };
