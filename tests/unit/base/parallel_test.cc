@@ -34,12 +34,12 @@ double others_seconds() {
   return seconds_of(CLOCK_PROCESS_CPUTIME_ID) - own_seconds();
 }
 
-constexpr auto kWhile = 12ms;  // that passes while a waiting thread's processor time is watched
+constexpr auto kWhile = 24ms;  // that passes while a waiting thread's processor time is watched
 void pass_time() {
   std::binary_semaphore never(0);
   CHECK_FALSE(never.try_acquire_for(kWhile));
 }
-constexpr double kSpinMost = 0.006;  // seconds: half of that; a wait spins for some tens of microseconds
+constexpr double kSpinMost = 0.012;  // seconds: half of that; a wait spins for some tens of microseconds
 
 /// The whole process on one processor, until the end of this.
 class OneProcessor {
