@@ -705,6 +705,11 @@ class Streams(Scratch):
             s = result("xfer", uri, "--size", "64KiB", "-t", "20ms", *words)
             self.assertEqual((s["failed"], s["points"][0]["verified"]), (0, True))
             self.assertIn("MC2103", bench("xfer", uri, "--transport", "tcp", "-t", "20ms", expect=3)[1])
+            other = os.path.join(self.dir, "other.key")
+            with open(os.open(other, os.O_CREAT | os.O_WRONLY, 0o600), "wb") as file:
+                file.write(cluster.run("mc-conductor", "keygen")[1])
+            err = bench("xfer", uri, "--transport", "tcp", "--auth", other, "-t", "20ms", expect=3)[1]
+            self.assertIn("MC2103", err)
         finally:
             server.send_signal(signal.SIGTERM)
             self.assertEqual(server.wait(20), 0)

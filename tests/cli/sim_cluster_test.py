@@ -330,6 +330,7 @@ class Cluster(unittest.TestCase):
             (["--rules", "machines", "--cache-blocks", "8"], "less than a context"),
             (["--find-ratio", "--find-max-rate"], "advise"),
             (["--find-max-rate", "--save-requests", "x"], "--save-requests means nothing under --find-max-rate"),
+            (["--rules", "paper", "--first-token", "with-second"], "--first-token means nothing under --rules paper"),
             (["--find-ratio", "--cluster", "3p2d", "--counterfactual", "1"], "--counterfactual means nothing"),
             (["--sample", "0"], "'0' measures nothing"),
             (["--t-d", "5s"], "--t-d 5s is of --admission predict; it is none here, which does not look at it"),

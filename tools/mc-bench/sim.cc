@@ -73,12 +73,31 @@ Result<int> simulate(const cli::Args& args) {
                     under));
     return simulate_cluster(args);
   }
-  MC_CHECK(refuse(
-      args, {&kProfile,        &kHold,        &kHoldOrder, &kApiKeys,   &flags::kReplicate, &flags::kReplicateRate,
-             &kDram,           &kSsd,         &kPipeline,  &kOverlap,   &kCoupled,          &kCoupledChunk,
-             &kJoinStall,      &kSlowStart,   &kFail,      &kAggregate, &kSaveSamples,      &kSample,
-             &kCounterfactual, &kFindMaxRate, &kFindRatio, &kShare},
-      under));
+  MC_CHECK(refuse(args,
+                  {&kProfile,
+                   &kHold,
+                   &kHoldOrder,
+                   &kApiKeys,
+                   &flags::kReplicate,
+                   &flags::kReplicateRate,
+                   &kDram,
+                   &kSsd,
+                   &kPipeline,
+                   &kOverlap,
+                   &kCoupled,
+                   &kCoupledChunk,
+                   &kJoinStall,
+                   &kSlowStart,
+                   &kFirstToken,
+                   &kFail,
+                   &kAggregate,
+                   &kSaveSamples,
+                   &kSample,
+                   &kCounterfactual,
+                   &kFindMaxRate,
+                   &kFindRatio,
+                   &kShare},
+                  under));
   return simulate_paper(args);
 }
 

@@ -81,7 +81,10 @@ Result<std::unique_ptr<ServingEnd>> open_serving_end(const cli::Args& args, cons
   fill_content(end->content.bytes());
   auto engine = run::open_transfers(options);
   if (!engine && port != 0 && engine.error().what.find("in use") != std::string::npos)
-    return user_error(err::kPortInUse, engine.error().what, "--port", "choose another --port, or 0 for a free one");
+    return user_error(
+        err::kPortInUse,
+        "port " + std::to_string(port) + " or the shm place named after it is in use: " + engine.error().what, "--port",
+        "choose another --port, or 0 for a free one");
   if (!engine) return std::move(engine.error());
   end->engine = std::move(*engine);
   MC_CHECK(end->engine->register_buffer(end->content,
@@ -132,7 +135,7 @@ namespace {
 
 /// Why the server was not reached; `what` may be its own words.
 Error unreached(const std::string& uri, const std::string& what) {
-  if (what.find("cluster secret") != std::string::npos)
+  if (what.find("secret") != std::string::npos)
     return user_error(err::kWrongKey, uri + ": " + what, "--auth", "give both sides the same --auth FILE, or neither");
   return user_error(err::kPeerUnreachable, uri + ": " + what, uri, "start one with: mc-bench xfer --server");
 }
