@@ -11,19 +11,12 @@
 #include "base/rng.h"
 #include "ops/matmul.h"
 #include "test.h"
+#include "values.h"
 
 using namespace mc;
 using namespace mc::ops;
 
 namespace {
-
-constexpr double kUlp = 5.9604644775390625e-8;  // 2^-24
-
-std::vector<float> values(Rng& rng, size_t n) {
-  std::vector<float> v(n);
-  for (float& x : v) x = rng.chance(0.05) ? 0.0f : static_cast<float>(rng.normal() * (rng.chance(0.02) ? 30 : 1));
-  return v;
-}
 
 std::vector<uint8_t> codes(Rng& rng, size_t n) {
   std::vector<uint8_t> v(n);

@@ -10,19 +10,12 @@
 #include "base/rng.h"
 #include "ops/matmul.h"
 #include "test.h"
+#include "values.h"
 
 using namespace mc;
 using namespace mc::ops;
 
 namespace {
-
-constexpr double kUlp = 5.9604644775390625e-8;  // 2^-24
-
-std::vector<float> values(Rng& rng, size_t n) {
-  std::vector<float> v(n);
-  for (float& x : v) x = rng.chance(0.05) ? 0.0f : static_cast<float>(rng.normal() * (rng.chance(0.02) ? 30 : 1));
-  return v;
-}
 
 std::vector<std::byte> panel_of(const std::vector<float>& weights, size_t rows, size_t k) {
   std::vector<std::byte> panel(int8_panel_bytes(k));
