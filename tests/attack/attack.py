@@ -1,0 +1,75 @@
+"""What the attack suite shares: a second user of this host, counts for each tier, and a stranger's sockets.
+
+A test that needs a second user runs where the tests run as root, and skips with that reason elsewhere. Counts are
+small in the quick tier and large with MC_TEST_FULL=1. Random inputs come from a seed that is printed and that
+MC_ATTACK_SEED sets.
+"""
+
+import os
+import random
+import socket
+import subprocess
+import sys
+import unittest
+
+OTHER_UID = 65534  # "nobody" on Debian: any user that is neither root nor the one that runs the cluster
+FULL = os.environ.get("MC_TEST_FULL") == "1"
+
+
+def count(quick, full):
+    """How often to attack: `quick` in the tier that CI runs, `full` in scripts/test --full."""
+    return full if FULL else quick
+
+
+def seeded(name):
+    """A random generator whose seed is printed, so that a failure can be run again."""
+    seed = int(os.environ.get("MC_ATTACK_SEED", random.SystemRandom().randrange(1 << 32)))
+    print(f"{name}: MC_ATTACK_SEED={seed}", file=sys.stderr)
+    return random.Random(seed)
+
+
+def needs_second_user(test):
+    """Decorator: skips where this process may not become another user."""
+    return unittest.skipUnless(os.geteuid() == 0, "a second user needs root")(test)
+
+
+def as_other_user(script, *arguments, timeout=60):
+    """Runs Python source as OTHER_UID with no groups: (exit code, stdout, stderr)."""
+    done = subprocess.run(
+        [sys.executable, "-c", script, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        cwd="/",
+        user=OTHER_UID,
+        group=OTHER_UID,
+        extra_groups=[],
+        env={"PATH": "/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE": "1"},
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def dial(port, host="127.0.0.1", timeout=10):
+    """A connected TCP socket whose calls end after `timeout` seconds."""
+    return socket.create_connection((host, port), timeout)
+
+
+def listeners(pid):
+    """TCP ports that a process listens on: [(address as in /proc, port)]."""
+    inodes = set()
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            target = os.readlink(f"/proc/{pid}/fd/{fd}")
+        except OSError:
+            continue
+        if target.startswith("socket:["):
+            inodes.add(target[8:-1])
+    found = []
+    for table in ("tcp", "tcp6"):
+        with open(f"/proc/{pid}/net/{table}") as lines:
+            for line in list(lines)[1:]:
+                field = line.split()
+                if field[3] == "0A" and field[9] in inodes:
+                    address, port = field[1].rsplit(":", 1)
+                    found.append((address, int(port, 16)))
+    return found
