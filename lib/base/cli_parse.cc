@@ -92,6 +92,20 @@ Error unknown_argument(const Program& program, const Verb* verb, const std::stri
   return user_error(err::kUsage, what);
 }
 
+/// "--insecure needs DOOR,DOOR: let doors listen ..." for CLI11's "--insecure: 1 required TEXT missing".
+Error missing_value(const Program& program, const std::string& said) {
+  const std::string name = said.substr(0, said.find(':'));
+  const auto named = [&](FlagList flags) -> const Flag* {
+    for (const Flag* flag : flags)
+      if (name == "--" + std::string(flag->name)) return flag;
+    return nullptr;
+  };
+  const Flag* flag = named(program.flags);
+  for (const Verb& verb : program.verbs) flag = flag ? flag : named(verb.flags);
+  if (flag == nullptr || said.find("required") == std::string::npos) return user_error(err::kUsage, said);
+  return user_error(err::kUsage, name + " needs " + std::string(flag->value) + ": " + std::string(flag->help), name);
+}
+
 void add_verbs(CLI::App& app, const Program& program) {
   for (const Verb& verb : program.verbs) {
     CLI::App* sub = app.add_subcommand(std::string(verb.name));
@@ -167,6 +181,8 @@ Result<CommandLine> parse_command_line(const Program& program, const std::vector
   std::reverse(reversed.begin(), reversed.end());  // CLI11 takes its vector from the back
   try {
     app.parse(reversed);
+  } catch (const CLI::ArgumentMismatch& error) {
+    return missing_value(program, error.what());
   } catch (const CLI::ParseError& error) {
     return user_error(err::kUsage, error.what());
   }

@@ -46,11 +46,9 @@ inline constexpr Flag kHttp{.name = "http",
 inline constexpr Flag kBind{.name = "bind",
                             .value = "ADDR",
                             .fallback = "127.0.0.1",
-                            .help = "data-plane address; beyond loopback it needs --auth or --insecure"};
+                            .help = "data-plane address; beyond loopback it needs --auth or --insecure data"};
 inline constexpr Flag kAuth{
     .name = "auth", .value = "FILE", .help = "key set made by mc-conductor keygen; the same file on every host"};
-inline constexpr Flag kInsecure{
-    .name = "insecure", .kind = FlagKind::boolean, .help = "listen beyond loopback without keys"};
 inline constexpr Flag kTransport{.name = "transport",
                                  .kind = FlagKind::choice,
                                  .value = "T",

@@ -29,6 +29,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/doors.h"
 #include "base/ids.h"
 #include "base/result.h"
 #include "base/uri.h"
@@ -60,8 +61,8 @@ Result<KeySet> parse_key_set(std::string_view text);
 /// Reads the file; refuses (MC1006) one that others may read, that is not ours, or is no regular file.
 Result<KeySet> load_key_set(const std::string& path);
 
-/// MC1005 when `uri` leaves this machine and there are neither keys nor consent.
-Result<void> check_exposure(const Uri& uri, bool has_keys, bool insecure);
+/// MC1005 when `uri` leaves this machine and the door has neither its lock nor consent.
+Result<void> check_exposure(Door door, const Uri& uri, bool has_lock, bool insecure);
 
 // ---- places ------------------------------------------------------------------------------------
 

@@ -66,7 +66,7 @@ SocketOptions router_options(const HubOptions& options, const std::optional<KeyS
 namespace {
 
 Result<Socket> open_router(Context& context, const HubOptions& options, const Uri& uri, Uri& bound) {
-  MC_CHECK(check_exposure(uri, options.keys.has_value(), options.insecure));
+  MC_CHECK(check_exposure(Door::control, uri, options.keys.has_value(), options.insecure));
   if (uri.scheme == "ipc")
     MC_CHECK(check_ipc_free(uri));
   else if (uri.scheme != "tcp")

@@ -136,12 +136,9 @@ Result<KeySet> load_key_set(const std::string& path) {
   return keys;
 }
 
-Result<void> check_exposure(const Uri& uri, bool has_keys, bool insecure) {
-  if (is_local(uri) || has_keys || insecure) return {};
-  return user_error(err::kAuthRequired,
-                    "refusing to listen on " + uri.text() +
-                        " without keys: anyone who reaches it could read KV blocks and run requests",
-                    "listen address " + uri.text());
+Result<void> check_exposure(Door door, const Uri& uri, bool has_lock, bool insecure) {
+  if (is_local(uri) || has_lock || insecure) return {};
+  return no_lock(door, uri.text());
 }
 
 }  // namespace mc::ctl

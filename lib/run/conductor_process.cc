@@ -9,6 +9,7 @@
 #include <random>
 
 #include "base/common_flags.h"
+#include "base/doors.h"
 #include "base/errors.h"
 #include "base/log.h"
 #include "base/metric_names.h"
@@ -141,7 +142,7 @@ class ConductorProcess {
     hub.instance = instance_;
     hub.epoch = static_cast<uint64_t>(SystemClock::instance().unix_ms());
     hub.seed = args_.count(flags::kSeed);
-    hub.insecure = args_.on(flags::kInsecure);
+    hub.insecure = insecure(args_, Door::control);
     if (args_.present(flags::kAuth)) {
       MC_TRY(keys, KeyFile::open(args_.text(flags::kAuth)));
       keys_ = std::move(keys);
@@ -149,7 +150,7 @@ class ConductorProcess {
     }
     for (const auto& text : args_.list(flags::kListen)) {
       MC_TRY(uri, ctl::resolve_endpoint(text, from_environment));
-      MC_CHECK(ctl::check_exposure(uri, hub.keys.has_value(), hub.insecure));
+      MC_CHECK(ctl::check_exposure(Door::control, uri, hub.keys.has_value(), hub.insecure));
       hub.listen.push_back(uri);
     }
     MC_TRY(links, Links::open(std::move(hub), std::nullopt));
@@ -170,8 +171,7 @@ class ConductorProcess {
     loop_ = std::move(loop);
     frontend_->attach(*loop_);
     const HostPort at = args_.host_port(flags::kHttp);
-    if (!is_loopback(at.host) && !args_.on(flags::kInsecure) && !args_.present(flags::kAuth) && !api_keys_)
-      return user_error(err::kAuthRequired, "--http " + at.text() + " listens beyond this machine", "--http");
+    if (!is_loopback(at.host) && !insecure(args_, Door::http) && !api_keys_) return no_lock(Door::http, at.text());
     MC_TRY(server,
            http::Server::open(server_options(at, args_.given(flags::kHttp), metrics_.get()), frontend_->handler()));
     server_ = std::move(server);

@@ -119,7 +119,7 @@ std::vector<Finding> judge_peers(const std::vector<PeerCheck>& peers, const Doct
       const bool refused = check.reason.find("refused") != std::string::npos;
       const bool keyless = check.reason.find("no cluster secret") != std::string::npos;
       if (keyless)
-        finding.next = "--auth FILE of the cluster, or --insecure on a network you trust";
+        finding.next = "--auth FILE of the cluster, or --insecure data on a network you trust";
       else if (!check.alternative)
         finding.next = refused ? "the host answers: start the peer, e.g. mc-bench xfer --server --port " +
                                      std::to_string(plan.port)

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "base/common_flags.h"
+#include "base/doors.h"
 #include "base/errors.h"
 #include "base/log.h"
 #include "base/metric_names.h"
@@ -239,8 +240,9 @@ class WorkerProcess {
       keys_ = std::move(keys);
     }
     const std::string bind = args_.text(flags::kBind);
-    MC_CHECK(
-        ctl::check_exposure(Uri{"tcp", bind, uint16_t{0}, ""}, keys_.keys().has_value(), args_.on(flags::kInsecure)));
+    for (const Door door : {Door::data, Door::control})
+      MC_CHECK(ctl::check_exposure(door, Uri{"tcp", bind, uint16_t{0}, ""}, keys_.keys().has_value(),
+                                   insecure(args_, door)));
     MC_TRY(run_dir, ctl::run_dir([](const char* name) -> const char* { return std::getenv(name); }));
     xfer::Options data;
     data.name = options_.name.empty() ? std::string(wire::to_string(role_)) : options_.name;
@@ -255,7 +257,7 @@ class WorkerProcess {
       log_warn("transfers are broken on purpose", {{"faults", args_.text(flags::kTransferFaults)}});
     }
     data.tcp_bind = HostPort{bind, 0}.text();
-    data.insecure = args_.on(flags::kInsecure);
+    data.insecure = insecure(args_, Door::data);
     data.secret = keys_.data_secret();
     MC_TRY(plane, DataPlane::open(data, arena_));
     data_ = std::move(plane);
@@ -268,7 +270,7 @@ class WorkerProcess {
     hub.instance = options_.instance;
     hub.epoch = static_cast<uint64_t>(SystemClock::instance().unix_ms());
     hub.keys = keys_.keys();
-    hub.insecure = args_.on(flags::kInsecure);
+    hub.insecure = insecure(args_, Door::control);
     hub.seed = args_.count(flags::kSeed) ^ static_cast<uint64_t>(::getpid());
     Uri listen{"ipc", "", std::nullopt, run_dir + "/node-" + options_.instance.short_hex(12)};
     if (!is_loopback(bind) || conductor.scheme == "tcp") listen = Uri{"tcp", bind, uint16_t{0}, ""};

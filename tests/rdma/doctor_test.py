@@ -13,7 +13,7 @@ import cluster
 
 ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
 
-SERVER = "mc-bench xfer --server --transport rdma,tcp --port 7790 --bind 10.0.0.1 --insecure"
+SERVER = "mc-bench xfer --server --transport rdma,tcp --port 7790 --bind 10.0.0.1 --insecure data"
 STEPS = {
     "peer": f"{SERVER} >/tmp/ready 2>/dev/null & server=$!; until grep -q ready /tmp/ready; do sleep 0.1; done",
     "peer_gone": "kill $server; wait $server",
@@ -30,7 +30,7 @@ def look():
     for step, change in STEPS.items():
         peer = "10.0.0.1" if step.startswith("peer") else ""
         wait = "10s" if step == "peer" else "500ms"  # a peer that is gone is waited for as long
-        doctor = f"mc-bench doctor --insecure --memory 64MiB --timeout {wait}"
+        doctor = f"mc-bench doctor --insecure data --memory 64MiB --timeout {wait}"
         script += f"{change}\n{doctor} --json {peer} 2>/dev/null | tail -n 1\n"
         script += f"{doctor} --transport rdma {peer} >/dev/null 2>&1; echo $?\n"
     words = [os.path.join(ROOT, "scripts", "rdma-vm"), "--build", cluster.BUILD, "--add", "mc-bench", "--", script]

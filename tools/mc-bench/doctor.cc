@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "base/common_flags.h"
+#include "base/doors.h"
 #include "base/errors.h"
 #include "base/hash.h"
 #include "ctl/ctl.h"
@@ -39,7 +40,8 @@ constexpr Flag kDoctorTimeout{.name = "timeout",
 
 // The engines it opens for a moment report what the findings say better.
 constexpr Flag kDoctorLogLevel = with_default(flags::kLogLevel, "warn");
-constexpr Flag kDoctorInsecure = with_default(flags::kInsecure, "", "connect to peers on other hosts without keys");
+constexpr Flag kDoctorInsecure =
+    with_default(flags::kInsecure, "", "data: connect to peers on other hosts without keys");
 
 constexpr const Flag* kFlags[] = {&kTransports,        &kMemory,         &kDoctorPort,     &kDoctorTimeout,
                                   &flags::kAuth,       &kDoctorInsecure, &flags::kJson,    &flags::kOutput,
@@ -62,7 +64,7 @@ Result<run::DoctorPlan> plan_of(const cli::Args& args) {
   plan.port = static_cast<uint16_t>(args.count(kDoctorPort));
   plan.timeout = args.duration(kDoctorTimeout);
   plan.peers = args.positional("PEER");
-  plan.options.insecure = args.on(flags::kInsecure);
+  plan.options.insecure = insecure(args, Door::data);
   if (args.present(flags::kAuth)) {
     MC_TRY(keys, ctl::load_key_set(args.text(flags::kAuth)));
     const auto digest = Sha256().update(keys.data_secret).finish();

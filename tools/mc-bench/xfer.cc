@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "base/common_flags.h"
+#include "base/doors.h"
 #include "base/errors.h"
 #include "base/histogram.h"
 #include "mem/mem.h"

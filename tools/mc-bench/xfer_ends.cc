@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "base/common_flags.h"
+#include "base/doors.h"
 #include "base/errors.h"
 #include "base/fd.h"
 #include "base/hash.h"
@@ -57,7 +58,7 @@ Result<xfer::Options> end_options(const cli::Args& args, const std::string& tran
   options.rdma_devices =
       side == Side::client || cut == std::string::npos ? devices.substr(0, cut) : devices.substr(cut + 1);
   run::apply_transfer_flags(args, options);
-  options.insecure = args.on(flags::kInsecure);
+  options.insecure = insecure(args, Door::data);
   if (args.present(flags::kAuth)) {
     MC_TRY(keys, ctl::load_key_set(args.text(flags::kAuth)));
     const auto digest = Sha256().update(keys.data_secret).finish();  // Z85 text to the 32 bytes xfer wants

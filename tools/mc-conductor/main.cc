@@ -2,6 +2,7 @@
 
 #include "base/cli.h"
 #include "base/common_flags.h"
+#include "base/doors.h"
 #include "mc_version.h"
 #include "run/conductor_flags.h"
 #include "run/conductor_process.h"

@@ -8,6 +8,7 @@
 
 #include "base/common_flags.h"
 #include "base/config_file.h"
+#include "base/doors.h"
 #include "base/errors.h"
 #include "base/fd.h"
 #include "test.h"
@@ -125,6 +126,25 @@ TEST_CASE("base/cli: unknown flags, verbs and config keys are errors that name t
   CHECK(try_args({"--block-tokens"}).error().mc == err::kUsage);
 }
 
+TEST_CASE("base/doors: --insecure opens the doors that it names, and a word that is no door is refused") {
+  auto some = try_args({"--insecure", "data,pages"});
+  REQUIRE_OK(some);
+  CHECK(insecure(some->args, Door::data));
+  CHECK(insecure(some->args, Door::pages));
+  CHECK_FALSE(insecure(some->args, Door::http));
+  CHECK_FALSE(insecure(try_args({})->args, Door::data));
+  for (const Door door : {Door::control, Door::data, Door::http, Door::pages}) {
+    CHECK(insecure(try_args({"--insecure", "all"})->args, door));
+    // The old flag took no value: every way to give it so is refused, and the error lists the doors.
+    for (const auto& refused : {try_args({"--insecure"}), try_args({"--insecure", "--json"}),
+                                try_args({}, {{"MCT_INSECURE", "true"}}), try_args({"--insecure", "datas"})}) {
+      REQUIRE_FALSE(refused);
+      CHECK(exit_code_of(refused.error()) == kExitUsage);
+      CHECK(format_error("mc", refused.error()).find(to_string(door)) != std::string::npos);
+    }
+  }
+}
+
 TEST_CASE("base/cli: a verb takes its files, its letters and flags written before it") {
   auto go =
       try_args({"--json", "once", "a.mckv", "-p", "Once upon", "--size", "64KiB-256KiB*2", "b.mckv", "--size", "1MiB"});
@@ -137,7 +157,7 @@ TEST_CASE("base/cli: a verb takes its files, its letters and flags written befor
   CHECK(args.sweep(kSizes) == std::vector<uint64_t>{64 * kKiB, 128 * kKiB, 256 * kKiB, kMiB});
   CHECK(try_args({"once", "-", "--", "-odd.mckv"})->args.positional("FILE") ==
         std::vector<std::string>{"-", "-odd.mckv"});
-  CHECK(try_args({"--insecure", "once", "x"}).error().what.find("does not apply") != std::string::npos);
+  CHECK(try_args({"--insecure", "data", "once", "x"}).error().what.find("does not apply") != std::string::npos);
 }
 
 TEST_CASE("base/cli: help fits a screen, names every flag and ends with the example") {

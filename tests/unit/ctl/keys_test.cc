@@ -106,7 +106,7 @@ TEST_CASE("ctl/run_dir: the directory is made private, and one that is not ours 
 
 TEST_CASE("ctl/keys: only places that leave the machine need keys or consent") {
   auto allowed = [](const char* uri, bool keys, bool insecure) {
-    return check_exposure(*parse_uri(uri), keys, insecure).has_value();
+    return check_exposure(Door::data, *parse_uri(uri), keys, insecure).has_value();
   };
   CHECK(allowed("ipc:///run/x", false, false));
   CHECK(allowed("tcp://127.0.0.1:1", false, false));

@@ -1,0 +1,39 @@
+// The doors of a daemon: each kind of socket that may listen beyond loopback has a lock of its own. --insecure
+// names the doors that may do so without their lock.
+//
+//   door     who comes in                           lock
+//   control  nodes of the cluster (ZeroMQ)          --auth: CURVE keys
+//   data     nodes of the cluster (KV transfers)    --auth: the data secret
+//   http     clients of the conductor's public API  --api-keys
+//   pages    operators: a worker's HTTP pages       --admin-key-file
+#pragma once
+
+#include <string_view>
+
+#include "base/cli.h"
+
+namespace mc {
+
+enum class Door : uint8_t { control, data, http, pages };
+std::string_view to_string(Door door);
+
+/// MC1005: `place`, which may be reached from other hosts, has no lock. The next step names the door's lock.
+Error no_lock(Door door, const std::string& place);
+
+namespace flags {
+/// Names of doors, or "all".
+Result<void> check_doors(std::string_view value);
+
+inline constexpr Flag kInsecure{.name = "insecure",
+                                .kind = FlagKind::list,
+                                .value = "DOOR,DOOR",
+                                .help =
+                                    "let doors listen beyond loopback without their lock: control, data, http, "
+                                    "pages, all",
+                                .check = check_doors};
+}  // namespace flags
+
+/// Does --insecure name this door, or all of them?
+bool insecure(const cli::Args& args, Door door);
+
+}  // namespace mc
