@@ -186,7 +186,8 @@ def http_seeds():
     body = json.dumps({"prompt": [5, 6, 7], "max_tokens": 2, "stream": True, "mc": {"deadline_ms": 2000}}).encode()
     seeds.append(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
     chat = json.dumps({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}).encode()
-    seeds.append(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(chat) + chat)
+    seeds.append(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(chat))
+    seeds[-1] += chat
     return seeds
 
 
