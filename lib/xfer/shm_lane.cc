@@ -120,14 +120,12 @@ ShmTransport::Failure ShmTransport::take(ShmEndpoint& endpoint, const FrameHeade
                                          std::span<const std::byte> payload, Fd fd, Outbox& out) {
   if (!endpoint.handshake.complete()) {
     Handshake::Step step = endpoint.handshake.take(header, payload);
+    if (endpoint.handshake.complete()) --handshakes_;  // also when its last frame cannot be sent
     Failure failure;
     if (step.send && !send(endpoint, *step.send, -1, failure) && failure.code == Code::ok)
       failure = {Code::io, "socket full", "the socket takes no handshake"};
     if (step.failed) return {step.failed->code, step.reason, step.failed->what, step.gone};
-    if (failure.code == Code::ok && endpoint.handshake.complete()) {
-      --handshakes_;
-      return send_arenas(endpoint);
-    }
+    if (failure.code == Code::ok && endpoint.handshake.complete()) return send_arenas(endpoint);
     return failure;
   }
   switch (header.kind()) {
