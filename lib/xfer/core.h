@@ -149,6 +149,7 @@ struct Peer {
   std::string name;
   bool up = false;
   bool gone = false;
+  bool leaving = false;     // being disconnected: takes no connection any more
   bool connecting = false;  // a connect() waits for peer_up
   TimePoint connect_deadline = kNever;
   std::string last_error;
@@ -204,6 +205,7 @@ class Engine::Core {
   void stop();
 
   void push(Command command);
+  void disown(PeerId peer);
   std::unique_ptr<Batch> new_batch();
   void recycle(std::unique_ptr<Batch> batch);
   // core_drive.cc, on the caller's thread

@@ -21,7 +21,7 @@ void Engine::Core::publish_face(Peer& peer) {
   face.up = peer.up;
   face.transport = transport;
   face.descriptor = peer.descriptor;
-  if (!peer.instance.is_zero()) known_.emplace(peer.instance, peer.id);
+  if (!peer.instance.is_zero() && !face.leaving) known_.emplace(peer.instance, peer.id);
 }
 
 /// Which transports reach the peer its descriptor describes, and why. Keeps the state of known routes.
@@ -86,9 +86,22 @@ void Engine::Core::on_connect(Command& command) {
   busy_.insert(peer.id);
 }
 
+/// Under mutex_: from now on a connection of that process belongs to another peer.
+void Engine::Core::disown(PeerId id) {
+  std::erase_if(known_, [&](const auto& entry) { return entry.second == id; });
+}
+
 void Engine::Core::on_disconnect(PeerId id, std::string_view why) {
   Peer* peer = find_peer(id);
   if (peer == nullptr) return;
+  {
+    // Before anything else: news of a connection that this peer made may wait in the outbox, and must not find it.
+    std::lock_guard lock(mutex_);
+    faces_[id].leaving = true;
+    disown(id);
+  }
+  busy_.insert(id);  // admit() forgets idle peers to make room
+  peer->leaving = true;
   peer->gone = true;
   peer->last_error = why;
   for (auto& [key, batch] : running_)
@@ -107,8 +120,6 @@ void Engine::Core::on_disconnect(PeerId id, std::string_view why) {
   MC_ASSERT(std::none_of(endpoints_.begin(), endpoints_.end(), [&](const auto& e) { return e.second.peer == id; }));
   std::lock_guard lock(mutex_);
   faces_.erase(id);
-  const auto at = known_.find(peer->instance);
-  if (at != known_.end() && at->second == id) known_.erase(at);
   busy_.erase(id);
   peers_.erase(id);
 }
@@ -203,8 +214,7 @@ Peer* Engine::Core::admit(const News& news) {
           break;
         }
         if (id == PeerId::none) return nullptr;
-        const auto entry = known_.find(peers_.at(id).instance);
-        if (entry != known_.end() && entry->second == id) known_.erase(entry);
+        disown(id);
         faces_.erase(id);
         peers_.erase(id);
       }
@@ -235,7 +245,8 @@ void Engine::Core::on_up(News& news) {
     MC_ASSERT(at != endpoints_.end());
     route_index = at->second.route;
     peer = find_peer(at->second.peer);
-    MC_ASSERT(peer != nullptr);
+    if (peer == nullptr || peer->leaving)  // forgotten while it was dialled: `lost` follows
+      return transport_of(route_index).close(news.endpoint, Code::cancelled, "no longer wanted", outbox_);
     peer->routes[route_index].dialling = EndpointId::none;
   }
   EndpointState& endpoint = endpoints_.at(news.endpoint);

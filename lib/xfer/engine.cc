@@ -181,6 +181,7 @@ void Engine::disconnect(PeerId peer) {
     std::lock_guard lock(core_->mutex_);
     const auto at = core_->faces_.find(peer);
     if (at != core_->faces_.end()) at->second.leaving = true;
+    core_->disown(peer);  // whoever connects to that process from now on gets another peer
   }
   core_->push({.kind = Command::Kind::disconnect, .peer = peer});
 }
