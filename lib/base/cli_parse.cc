@@ -102,7 +102,7 @@ Error missing_value(const Program& program, const std::string& said) {
   };
   const Flag* flag = named(program.flags);
   for (const Verb& verb : program.verbs) flag = flag ? flag : named(verb.flags);
-  if (flag == nullptr || said.find("required") == std::string::npos) return user_error(err::kUsage, said);
+  if (flag == nullptr || !said.ends_with("missing")) return user_error(err::kUsage, said);
   return user_error(err::kUsage, name + " needs " + std::string(flag->value) + ": " + std::string(flag->help), name);
 }
 
