@@ -26,6 +26,21 @@ std::string name_of(const ErrorInfo& info) {
   return "MC" + std::to_string(info.number) + " " + std::string(info.slug);
 }
 
+/// The text in lines of a manual page's source. No line begins with a dot or a quote: mdoc would take it for a macro.
+std::string folded(std::string_view text) {
+  constexpr size_t kLineMax = 110;
+  std::string out;
+  while (text.size() > kLineMax) {
+    size_t space = text.rfind(' ', kLineMax);
+    while (space != std::string_view::npos && (text[space + 1] == '.' || text[space + 1] == '\''))
+      space = text.rfind(' ', space - 1);
+    if (space == std::string_view::npos) break;
+    out += std::string(text.substr(0, space)) + "\n";
+    text.remove_prefix(space + 1);
+  }
+  return out + std::string(text);
+}
+
 }  // namespace
 
 std::span<const ErrorInfo> error_table() {
@@ -122,7 +137,7 @@ std::string list_errors() {
 std::string man_errors() {
   std::string out = ".Bl -tag -width Ds\n";
   for (const ErrorInfo& info : kErrors) {
-    out += ".It " + name_of(info) + "\n" + std::string(info.meaning) + "\nNext: " + std::string(info.next) +
+    out += ".It " + name_of(info) + "\n" + folded(info.meaning) + "\n" + folded("Next: " + std::string(info.next)) +
            ".\nExit code " + std::to_string(info.exit_code);
     if (info.http_status != 0)
       out += ", HTTP " + std::to_string(info.http_status) + " " + std::string(info.openai_code);
