@@ -13,8 +13,10 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <map>
@@ -26,7 +28,8 @@ namespace mc::http {
 namespace asio = boost::asio;
 using boost::system::error_code;
 using Executor = asio::io_context::executor_type;
-using Socket = asio::basic_stream_socket<asio::ip::tcp, Executor>;
+using Protocol = asio::generic::stream_protocol;  // TCP or Unix sockets
+using Socket = asio::basic_stream_socket<Protocol, Executor>;
 using Timer =
     asio::basic_waitable_timer<std::chrono::steady_clock, asio::wait_traits<std::chrono::steady_clock>, Executor>;
 
@@ -110,7 +113,7 @@ struct Client::Loop {
   asio::io_context io{1};
   Timer timer{io};
   TimePoint timer_at = kNever;
-  std::vector<asio::ip::tcp::endpoint> endpoints;
+  std::vector<Protocol::endpoint> endpoints;
   Tasks tasks;
   size_t guards = 0;  // tasks that only watch over calls
   std::map<uint64_t, std::shared_ptr<Call>> calls;
@@ -128,11 +131,15 @@ Client::Loop::~Loop() {
 }
 
 Result<void> Client::Loop::resolve() {
+  if (!url.socket.empty()) {
+    endpoints.emplace_back(asio::local::stream_protocol::endpoint(url.socket));
+    return {};
+  }
   error_code error;
   asio::ip::tcp::resolver resolver(io);
   const auto found =
       resolver.resolve(url.host, std::to_string(url.port), asio::ip::resolver_base::numeric_service, error);
-  for (const auto& entry : found) endpoints.push_back(entry.endpoint());
+  for (const auto& entry : found) endpoints.emplace_back(entry.endpoint());
   if (error || endpoints.empty())
     return user_error(err::kPeerUnreachable, "http: cannot resolve " + url.host + ": " + error.message());
   return {};
@@ -207,8 +214,7 @@ void Client::Loop::assign(Call& call) {
   link->connect_guard = add_guard(after(now(), options.connect_timeout), [this, link] {
     link->has_connect_guard = false;
     if (link->call)
-      finish(*link->call,
-             user_error(err::kPeerUnreachable, "http: connect " + url.authority() + ": no answer in time"));
+      finish(*link->call, user_error(err::kPeerUnreachable, "http: connect " + url.place() + ": no answer in time"));
   });
   link->has_connect_guard = true;
   connect(link, 0, {});
@@ -218,7 +224,7 @@ void Client::Loop::connect(const LinkPtr& link, size_t endpoint, error_code last
   if (link->is_closed) return;
   if (endpoint == endpoints.size()) {
     const uint64_t id = link->call->id;
-    const std::string what = "http: connect " + url.authority() + ": " + last.message();
+    const std::string what = "http: connect " + url.place() + ": " + last.message();
     asio::post(io, [this, id, what] {  // never from inside start()
       if (Call* call = find(id)) finish(*call, user_error(err::kPeerUnreachable, what));
     });
@@ -226,7 +232,7 @@ void Client::Loop::connect(const LinkPtr& link, size_t endpoint, error_code last
   }
   error_code error;
   if (link->socket.is_open()) link->socket.close(error);
-  const asio::ip::tcp protocol = endpoints[endpoint].protocol();
+  const Protocol protocol = endpoints[endpoint].protocol();
   const int fd = ::socket(protocol.family(), SOCK_STREAM | SOCK_CLOEXEC, 0);  // Asio does not set close-on-exec
   if (fd < 0) return connect(link, endpoints.size(), error_code(errno, boost::system::system_category()));
   link->socket.assign(protocol, fd, error);
@@ -295,7 +301,7 @@ void Client::Loop::on_readable(const LinkPtr& link) {
     return on_lost(link, ended.error());
   }
   if (error)
-    return on_lost(link, {Code::peer_lost, "http: connection to " + url.authority() + " lost: " + error.message()});
+    return on_lost(link, {Code::peer_lost, "http: connection to " + url.place() + " lost: " + error.message()});
   take_bytes(link, {scratch.data(), count}, now());
   if (!link->is_closed) wait_read(link);
 }
@@ -472,6 +478,11 @@ Result<Response> fetch(Method method, std::string_view url, const Headers& heade
     base = url.substr(0, slash);
     target = url.substr(slash);
   }
+  return fetch(method, base, target, headers, std::move(body), deadline);
+}
+
+Result<Response> fetch(Method method, std::string_view base, std::string_view target, const Headers& headers,
+                       std::string body, TimePoint deadline) {
   if (!is_target(target)) return {Code::invalid, "url: the path must be printable ASCII without spaces"};
   MC_TRY(client, Client::open(base, {.keep_alive = false}));
   std::optional<ClientOutcome> result;

@@ -25,13 +25,16 @@
 namespace mc::http {
 
 struct Url {
-  std::string host;  // without brackets
+  std::string socket;  // path of a Unix socket, in place of host and port
+  std::string host;    // without brackets
   uint16_t port = 80;
   std::string path;  // without a trailing slash; "" for the root
   /// "host:port" as the Host header wants it.
   std::string authority() const;
+  /// The same, or the socket, for messages.
+  std::string place() const;
 };
-/// http:// only; "host:port" alone is taken as http too. The error says what is wrong with the text.
+/// http:// or unix:/path/of/socket; "host:port" alone is taken as http too. The error says what is wrong with the text.
 Result<Url> parse_url(std::string_view text);
 
 struct ClientOptions {
@@ -106,7 +109,10 @@ class Client {
 };
 
 /// One call on a fresh connection. Code::timeout at the deadline; MC2101 peer-unreachable when
-/// nobody listens.
+/// nobody listens. `base` and `target` as of Client::open and ClientCall.
+Result<Response> fetch(Method method, std::string_view base, std::string_view target, const Headers& headers,
+                       std::string body, TimePoint deadline);
+/// The same with base and target in one http:// URL.
 Result<Response> fetch(Method method, std::string_view url, const Headers& headers, std::string body,
                        TimePoint deadline);
 

@@ -37,11 +37,12 @@ struct Request {
   Headers headers;     // names in lower case, values trimmed
   std::string body;
   bool keep_alive = true;
-  bool http11 = true;      // false: HTTP/1.0, which knows no chunks
-  std::string id;          // ours, unique: "req_" and 26 characters
-  std::string request_id;  // what x-request-id of the answer will say: the client's when sane, else id
-  std::string peer;        // "127.0.0.1:51234"
-  TimePoint received{};    // when its first byte was read
+  bool http11 = true;        // false: HTTP/1.0, which knows no chunks
+  std::string id;            // ours, unique: "req_" and 26 characters
+  std::string request_id;    // what x-request-id of the answer will say: the client's when sane, else id
+  std::string peer;          // "127.0.0.1:51234"
+  bool over_socket = false;  // came over a Unix socket: the sender is this process's user, or root
+  TimePoint received{};      // when its first byte was read
 };
 
 /// What is written back when it fits one buffer.

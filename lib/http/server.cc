@@ -9,19 +9,25 @@
 
 #include <netinet/tcp.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <condition_variable>
+#include <cstring>
 #include <map>
 #include <random>
 #include <thread>
 
 #include "base/assert.h"
+#include "base/fd.h"
 #include "base/metric_names.h"
 #include "http/connection.h"
 
@@ -29,8 +35,9 @@ namespace mc::http {
 namespace asio = boost::asio;
 using boost::system::error_code;
 using Executor = asio::io_context::executor_type;
-using Socket = asio::basic_stream_socket<asio::ip::tcp, Executor>;
-using Acceptor = asio::basic_socket_acceptor<asio::ip::tcp, Executor>;
+using Protocol = asio::generic::stream_protocol;  // TCP or Unix sockets
+using Socket = asio::basic_stream_socket<Protocol, Executor>;
+using Acceptor = asio::basic_socket_acceptor<Protocol, Executor>;
 using Timer =
     asio::basic_waitable_timer<std::chrono::steady_clock, asio::wait_traits<std::chrono::steady_clock>, Executor>;
 
@@ -44,6 +51,32 @@ constexpr size_t kRefusalsMax = 64;   // connections beyond the limit that are t
 std::string endpoint_text(const asio::ip::tcp::endpoint& endpoint) {
   const std::string host = endpoint.address().to_string();
   return (endpoint.address().is_v6() ? "[" + host + "]" : host) + ":" + std::to_string(endpoint.port());
+}
+
+/// "127.0.0.1:51234", or "" for an address of another family.
+std::string endpoint_text(const Protocol::endpoint& endpoint) {
+  asio::ip::tcp::endpoint tcp;
+  const int family = endpoint.protocol().family();
+  if ((family != AF_INET && family != AF_INET6) || endpoint.size() > tcp.capacity()) return "";
+  std::memcpy(tcp.data(), endpoint.data(), endpoint.size());
+  return endpoint_text(tcp);
+}
+
+/// "user 1000" for a Unix socket whose other end is this process's user or root, "" for anybody else.
+std::string trusted_user(int fd) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return "";
+  return peer.uid == ::geteuid() || peer.uid == 0 ? "user " + std::to_string(peer.uid) : "";
+}
+
+/// Removes the socket of a process that was killed. True when the path is free now.
+bool remove_dead_socket(const asio::local::stream_protocol::endpoint& endpoint) {
+  struct stat found {};
+  if (::lstat(endpoint.path().c_str(), &found) != 0 || !S_ISSOCK(found.st_mode)) return false;
+  const Fd probe(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!probe || ::connect(probe.get(), endpoint.data(), static_cast<socklen_t>(endpoint.size())) == 0) return false;
+  return errno == ECONNREFUSED && ::unlink(endpoint.path().c_str()) == 0;
 }
 
 /// A dead host is noticed even when nobody sends: probes after 30 s, and unacknowledged data gives up.
@@ -81,6 +114,8 @@ using PeerPtr = std::shared_ptr<Peer>;
 struct Server::Loop final : detail::ConnectionHost {
   Loop(const ServerOptions& given, Handler given_handler);
   Result<void> listen();
+  Result<void> listen_tcp();
+  Result<void> listen_socket();
   void start();
   void stop();
   bool drain(Duration patience);
@@ -111,10 +146,11 @@ struct Server::Loop final : detail::ConnectionHost {
   Handler handler;
   asio::io_context io{1};
   Acceptor acceptor{io};
-  asio::ip::tcp acceptor_protocol = asio::ip::tcp::v4();
+  Protocol acceptor_protocol{AF_INET, IPPROTO_TCP};
   Timer tick{io};
   Timer accept_pause{io};
   Duration tick_interval = kTickMax;
+  bool owns_socket_path = false;
   bool is_ticking = false;
   bool is_draining = false;
   std::map<uint64_t, PeerPtr> peers;  // all that are not closed
@@ -158,6 +194,44 @@ Server::Loop::Loop(const ServerOptions& given, Handler given_handler)
 }
 
 Result<void> Server::Loop::listen() {
+  if (!options.socket_path.empty()) {
+    MC_CHECK(listen_socket());
+  } else {
+    MC_CHECK(listen_tcp());
+  }
+  error_code error;
+  acceptor.non_blocking(true, error);
+  if (error) return user_error(err::kCannotListen, "http: " + url + ": " + error.message(), "--http");
+  return {};
+}
+
+Result<void> Server::Loop::listen_socket() {
+  url = "unix:" + options.socket_path;
+  const auto fail = [&](err::Number number, const std::string& why) {
+    return user_error(number, "http: socket " + options.socket_path + ": " + why, "run directory",
+                      "set MCT_RUN_DIR to a directory of this cluster's own");
+  };
+  if (options.socket_path.size() >= sizeof(sockaddr_un::sun_path))
+    return fail(err::kCannotListen, "the path is longer than a Unix socket's may be");
+  const asio::local::stream_protocol::endpoint endpoint(options.socket_path);
+  acceptor_protocol = endpoint.protocol();
+  const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  error_code error;
+  if (fd >= 0) acceptor.assign(acceptor_protocol, fd, error);
+  if (fd < 0 || error) return fail(err::kCannotListen, errno_error("socket").what);
+  acceptor.bind(endpoint, error);
+  if (error == asio::error::address_in_use && remove_dead_socket(endpoint)) acceptor.bind(endpoint, error);
+  if (error == asio::error::address_in_use) return fail(err::kPortInUse, "another process listens there");
+  if (error) return fail(err::kCannotListen, "bind: " + error.message());
+  owns_socket_path = true;
+  // Nobody can connect before listen().
+  if (::chmod(options.socket_path.c_str(), 0600) != 0) return fail(err::kCannotListen, errno_error("chmod").what);
+  acceptor.listen(1024, error);
+  if (error) return fail(err::kCannotListen, "listen: " + error.message());
+  return {};
+}
+
+Result<void> Server::Loop::listen_tcp() {
   error_code error;
   const std::string host = options.address == "localhost" ? "127.0.0.1" : options.address;
   const auto address = asio::ip::make_address(host, error);
@@ -191,12 +265,11 @@ Result<void> Server::Loop::listen() {
     if (error != asio::error::address_in_use) return fail("bind", endpoint.port());
   }
   if (error) return fail("bind", options.port);
-  acceptor.non_blocking(true, error);
   const auto bound = acceptor.local_endpoint(error);
   if (error) return fail("getsockname", options.port);
   acceptor_protocol = bound.protocol();
-  port = bound.port();
   url = "http://" + endpoint_text(bound);
+  port = static_cast<uint16_t>(std::stoul(url.substr(url.rfind(':') + 1)));
   return {};
 }
 
@@ -212,6 +285,7 @@ void Server::Loop::start() {
 void Server::Loop::dispatch(Request request, Responder responder) {
   requests.fetch_add(1, std::memory_order_relaxed);
   streams.fetch_add(1, std::memory_order_relaxed);
+  request.over_socket = !options.socket_path.empty();
   handler(std::move(request), std::move(responder));
 }
 
@@ -258,14 +332,15 @@ void Server::Loop::on_accept(int fd) {
   socket.assign(acceptor_protocol, fd, error);
   if (error) ::close(fd);
   socket.non_blocking(true, error);
-  const auto remote = socket.remote_endpoint(error);
+  const std::string name =
+      options.socket_path.empty() ? endpoint_text(socket.remote_endpoint(error)) : trusted_user(fd);
   const bool is_full = peers.size() >= options.connections_max;
-  if (error || (is_full && refusals >= kRefusalsMax)) {
+  if (error || name.empty() || (is_full && refusals >= kRefusalsMax)) {
     closed[static_cast<size_t>(CloseReason::too_many)].fetch_add(1, std::memory_order_relaxed);
     return;
   }
   tune(socket);
-  auto peer = std::make_shared<Peer>(std::move(socket), *this, options, endpoint_text(remote), next_id++);
+  auto peer = std::make_shared<Peer>(std::move(socket), *this, options, name, next_id++);
   peers.emplace(peer->id, peer);
   connections.store(peers.size(), std::memory_order_relaxed);
   connections_gauge.set(static_cast<double>(peers.size()));
@@ -427,6 +502,7 @@ void Server::Loop::stop() {
     io.stop();
   });
   thread.join();
+  if (std::exchange(owns_socket_path, false)) ::unlink(options.socket_path.c_str());
   std::vector<detail::Command> late;
   {
     const std::lock_guard lock(outbox_->mutex);

@@ -55,6 +55,7 @@ struct ServerOptions {
   std::string address = "127.0.0.1";  // an IP address or "localhost"
   uint16_t port = 0;                  // 0: any free port
   int port_tries = 1;                 // >1: the port is a default; when taken try the next, this many in all
+  std::string socket_path;            // a Unix socket of this user alone, in place of address and port
   ParserLimits limits;
   size_t bodies_bytes_max = size_t{256} << 20;  // of all requests being read at once
   size_t queue_bytes_max = size_t{1} << 20;     // unsent stream bytes of one connection
@@ -133,7 +134,7 @@ class Server {
   Server& operator=(const Server&) = delete;
 
   uint16_t port() const;
-  /// "http://127.0.0.1:8000"
+  /// "http://127.0.0.1:8000" or "unix:/run/user/1000/mct/conductor.http"
   std::string url() const;
   ServerStats stats() const;
 

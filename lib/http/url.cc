@@ -1,6 +1,8 @@
 // Base URLs as users type them for --base-url and --conductor: http only, nothing that could smuggle a
 // second header or request (spaces, control characters, user names, queries) gets through.
 // Grammar of host and port: base/uri.h.
+#include <sys/un.h>
+
 #include <algorithm>
 
 #include "base/uri.h"
@@ -9,7 +11,11 @@
 namespace mc::http {
 
 std::string Url::authority() const {
-  return HostPort{host, port}.text();
+  return socket.empty() ? HostPort{host, port}.text() : "localhost";
+}
+
+std::string Url::place() const {
+  return socket.empty() ? authority() : "unix:" + socket;
 }
 
 Result<Url> parse_url(std::string_view text) {
@@ -17,6 +23,11 @@ Result<Url> parse_url(std::string_view text) {
     return Error{Code::invalid, "url \"" + std::string(text.substr(0, 200)) + "\": " + std::string(what)};
   };
   std::string_view rest = text;
+  if (rest.starts_with("unix:/")) {
+    Url url{.socket = std::string(rest.substr(5)), .host = {}, .path = {}};
+    if (url.socket.size() < sizeof(sockaddr_un::sun_path)) return url;
+    return bad("the path is longer than a Unix socket's may be");
+  }
   if (rest.starts_with("https://")) return bad("https is not supported; use a proxy, or http");
   if (rest.starts_with("http://"))
     rest.remove_prefix(7);
