@@ -216,19 +216,42 @@ void Connection::next_request() {
   if (host_.draining()) return close(CloseReason::shutdown);
   phase_ = Phase::idle;
   deadline_ = after(host_.now(), options_.idle_timeout);
-  if (ahead_.empty()) return;
-  const std::string bytes = std::exchange(ahead_, {});
-  parse(bytes);
+  if (!ahead_.empty()) {
+    const std::string bytes = std::exchange(ahead_, {});
+    parse(bytes);
+  }
+  const bool is_reading = phase_ == Phase::idle || phase_ == Phase::head || phase_ == Phase::body;
+  if (input_ended_ && is_reading) close(phase_ == Phase::idle ? CloseReason::done : CloseReason::client_gone);
+}
+
+/// Sends bytes that every client skips. A client that closed only its sending side takes them; the kernel of one that
+/// is gone answers with a reset, which on_lost() reports. HTTP/1.0 has nothing of the kind, nor has the middle of
+/// another body than an event stream: there the connection is lost with the next byte that is sent, or when TCP's
+/// keep-alive finds nobody.
+void Connection::ask_for_life() {
+  const size_t before = out_.size();
+  if (streaming_ && is_event_stream_ && http11_)
+    append_chunk(out_, kSsePing);
+  else if (streaming_ && is_event_stream_)
+    out_ += kSsePing;
+  else if (!streaming_ && http11_)
+    out_ += "HTTP/1.1 100 Continue\r\n\r\n";
+  if (link_) link_->queued.fetch_add(out_.size() - before, std::memory_order_relaxed);
 }
 
 void Connection::on_end_of_input() {
   input_ended_ = true;
-  // An answer that is complete is still delivered: the client may have closed only its side.
+  // The answer is still delivered: the client may have closed only its side.
+  if (phase_ == Phase::answering) return ask_for_life();
   if (phase_ == Phase::flushing) {
-    close_after_ = true;
     if (unsent().empty()) close(CloseReason::client_gone);
     return;
   }
+  close(phase_ == Phase::refused ? reason_ : CloseReason::client_gone);
+}
+
+void Connection::on_lost() {
+  input_ended_ = true;
   close(phase_ == Phase::refused ? reason_ : CloseReason::client_gone);
 }
 

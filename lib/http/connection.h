@@ -48,8 +48,10 @@ class Connection {
 
   /// Bytes the client sent.
   void on_bytes(std::string_view bytes);
-  /// The client closed its side, or the socket failed.
+  /// The client closed its side. It may have closed the other one too: TCP does not say (RFC 9112, 9.6).
   void on_end_of_input();
+  /// The socket failed, or the client closed both sides.
+  void on_lost();
   /// `count` bytes of unsent() were written.
   void on_written(size_t count);
   /// Applies one command of this connection's current exchange.
@@ -64,6 +66,8 @@ class Connection {
   bool is_closed() const { return phase_ == Phase::closed; }
   bool want_read() const { return !is_closed() && !input_ended_ && ahead_.size() < kAheadMax; }
   std::string_view unsent() const { return std::string_view(out_).substr(out_done_); }
+  /// Nothing more will come, and the answer is under way: only an error of the socket says that the client is gone.
+  bool want_errors() const { return !is_closed() && input_ended_; }
   /// After the last unsent byte: half-close, then wait for the client's end (refused only).
   bool want_half_close() const { return phase_ == Phase::refused && unsent().empty(); }
   /// Nothing of a request has arrived: closing it costs nobody anything.
@@ -87,6 +91,7 @@ class Connection {
   void end_answer();
   void append_head(int status, Headers headers, Framing framing, size_t body_bytes);
   void next_request();
+  void ask_for_life();
   void release_link(bool is_lost);
 
   ConnectionHost& host_;

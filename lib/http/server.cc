@@ -103,6 +103,7 @@ struct Peer final : detail::Connection, std::enable_shared_from_this<Peer> {
   Socket socket;
   uint64_t id;
   bool read_waiting = false;
+  bool error_waiting = false;
   bool write_waiting = false;
   bool half_closed = false;
   bool is_refusal = false;  // beyond the connection limit
@@ -134,6 +135,7 @@ struct Server::Loop final : detail::ConnectionHost {
   void accept_next();
   void on_accept(int fd);
   void wait_read(const PeerPtr& peer);
+  void wait_error(const PeerPtr& peer);
   void on_readable(const PeerPtr& peer);
   void flush(const PeerPtr& peer);
   void settle(const PeerPtr& peer);
@@ -364,11 +366,25 @@ void Server::Loop::wait_read(const PeerPtr& peer) {
   });
 }
 
+/// A socket whose input ended is always readable: only errors are waited for.
+void Server::Loop::wait_error(const PeerPtr& peer) {
+  if (peer->error_waiting || !peer->want_errors()) return;
+  peer->error_waiting = true;
+  peer->socket.async_wait(Socket::wait_error, [this, peer](error_code error) {
+    peer->error_waiting = false;
+    if (error == asio::error::operation_aborted || peer->is_closed()) return;
+    peer->on_lost();
+    settle(peer);
+  });
+}
+
 void Server::Loop::on_readable(const PeerPtr& peer) {
   error_code error;
   const size_t count = peer->socket.read_some(asio::buffer(scratch), error);
-  if (error && error != asio::error::would_block) {
+  if (error == asio::error::eof) {
     peer->on_end_of_input();
+  } else if (error && error != asio::error::would_block) {
+    peer->on_lost();
   } else if (count > 0) {
     peer->on_bytes({scratch.data(), count});
   }
@@ -384,6 +400,7 @@ void Server::Loop::settle(const PeerPtr& peer) {
     peer->socket.shutdown(Socket::shutdown_send, ignored);
   }
   wait_read(peer);
+  wait_error(peer);
 }
 
 void Server::Loop::flush(const PeerPtr& peer) {
