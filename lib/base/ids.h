@@ -33,7 +33,7 @@ struct InstanceId : Id128 {};
 
 /// Node name ("p0", "d1", "c0"): unique in a cluster, reused after a restart.
 using NodeId = std::string;
-/// "req_" + 26 characters; assigned by the conductor, carried by every message of the request.
+/// "req_" + 28 characters; assigned by the conductor, carried by every message of the request.
 using RequestId = std::string;
 
 struct Id128Hash {

@@ -1,7 +1,10 @@
 #include "http/message.h"
 
+#include <sys/random.h>
+
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <charconv>
 
 #include "base/assert.h"
@@ -198,13 +201,24 @@ Response error_response(const Error& error) {
   return {http_status_of(error), {{"Content-Type", "application/json"}}, error_body(error)};
 }
 
-std::string make_request_id(int64_t unix_ms, uint64_t random_high, uint64_t random_low) {
-  static constexpr char kDigits[] = "0123456789ABCDEFGHJKMNPQRSTVWXYZ";  // Crockford's base 32
+std::string new_request_id() {
+  static std::atomic<uint64_t> last{0};
+  const auto clock = static_cast<uint64_t>(SystemClock::instance().unix_ms());
+  uint64_t before = last.load(std::memory_order_relaxed), order;  // only the value's growth matters
+  do {
+    order = std::max(before + 1, clock);
+  } while (!last.compare_exchange_weak(before, order, std::memory_order_relaxed));
+  std::array<uint64_t, 2> secret;
+  const ssize_t got = ::getrandom(secret.data(), sizeof secret, 0);
+  MC_ASSERT_EQ(got, static_cast<ssize_t>(sizeof secret));  // getrandom(2): up to 256 bytes always come whole
   std::string id = "req_";
-  const uint64_t time = static_cast<uint64_t>(unix_ms) & 0xffff'ffff'ffffu;
-  for (int shift = 45; shift >= 0; shift -= 5) id += kDigits[time >> shift & 31];
-  for (const uint64_t word : {random_high, random_low})
-    for (int shift = 35; shift >= 0; shift -= 5) id += kDigits[word >> shift & 31];
+  id.reserve(4 + 28);
+  const auto append = [&](uint64_t word, int digits) {
+    static constexpr char kDigits[] = "-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz";
+    for (int digit = digits - 1; digit >= 0; --digit) id += kDigits[word >> (6 * digit) & 63];
+  };
+  append(order, 6);
+  for (const uint64_t word : secret) append(word, 11);  // 11 digits hold 64 bits
   return id;
 }
 

@@ -38,7 +38,7 @@ struct Request {
   std::string body;
   bool keep_alive = true;
   bool http11 = true;        // false: HTTP/1.0, which knows no chunks
-  std::string id;            // ours, unique: "req_" and 26 characters
+  std::string id;            // ours, unique: see new_request_id
   std::string request_id;    // what x-request-id of the answer will say: the client's when sane, else id
   std::string peer;          // "127.0.0.1:51234"
   bool over_socket = false;  // came over a Unix socket: the sender is this process's user, or root
@@ -91,7 +91,9 @@ Response error_response(const Error& error);
 /// The same object for inside an event stream.
 std::string error_body(const Error& error);
 
-/// "req_" and 26 characters that sort by time: 48 bits of milliseconds, 80 of `random` (a ULID).
-std::string make_request_id(int64_t unix_ms, uint64_t random_high, uint64_t random_low);
+/// "req_" and 28 of the characters -0-9A-Z_a-z, which a notify's 32 bytes hold (wire/notify.h): 36 bits that grow with
+/// every call in this process (milliseconds of the wall clock, which wrap after two years) and sort ids by arrival,
+/// then 128 bits of the kernel's random numbers, so that nobody guesses another's id.
+std::string new_request_id();
 
 }  // namespace mc::http

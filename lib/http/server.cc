@@ -23,7 +23,6 @@
 #include <condition_variable>
 #include <cstring>
 #include <map>
-#include <random>
 #include <thread>
 
 #include "base/assert.h"
@@ -162,7 +161,6 @@ struct Server::Loop final : detail::ConnectionHost {
   std::vector<detail::Command> batch;
   std::vector<PeerPtr> dirty;
   std::array<char, kScratchBytes> scratch;
-  std::mt19937_64 random{std::random_device{}()};
   std::shared_ptr<detail::Outbox> outbox_ = std::make_shared<detail::Outbox>();
   std::string url;
   uint16_t port = 0;
@@ -298,7 +296,7 @@ bool Server::Loop::reserve_body(size_t bytes) {
 }
 
 void Server::Loop::fill_ids(Request& request) {
-  request.id = make_request_id(SystemClock::instance().unix_ms(), random(), random());
+  request.id = new_request_id();
   const std::string_view given = find_header(request.headers, "x-request-id");
   request.request_id = is_sane_request_id(given) ? std::string(given) : request.id;
 }

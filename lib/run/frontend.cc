@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <ctime>
-#include <random>
 
 #include "base/errors.h"
 #include "base/log.h"
@@ -149,16 +148,6 @@ Result<void> Frontend::check_model(const std::string& name) const {
                     "model");
 }
 
-std::string Frontend::new_request_id() {
-  static thread_local std::random_device device;
-  static constexpr char kAlphabet[] = "0123456789abcdefghjkmnpqrstvwxyz";
-  const uint64_t number = request_number_.fetch_add(1, std::memory_order_relaxed);  // only uniqueness matters
-  std::string id = "req_";
-  for (int shift = 55; shift >= 0; shift -= 5) id += kAlphabet[(number >> shift) & 31];  // sorts by arrival
-  for (int i = 0; i < 14; ++i) id += kAlphabet[device() & 31];
-  return id;
-}
-
 void Frontend::log_ignored(const std::vector<std::string>& fields) {
   std::lock_guard lock(ignored_mutex_);
   for (const auto& field : fields)
@@ -297,7 +286,7 @@ void Frontend::generate(const http::Request& request, http::Responder out, bool 
   const int n = parsed->answers();
   const uint64_t seed =
       parsed->sampling.seed ? static_cast<uint64_t>(*parsed->sampling.seed) : options_.seed ^ fnv1a(request.id);
-  const RequestId id = new_request_id();
+  const RequestId id = request.id;
   http::AnswerHead head{http::answer_id(chat, id), SystemClock::instance().unix_ms() / 1000, options_.served_name,
                         chat};
   job->answer = std::make_shared<Answer>(*parsed, head, out, tokenizer_);
@@ -306,7 +295,7 @@ void Frontend::generate(const http::Request& request, http::Responder out, bool 
     if (!submit) return out.respond(http::error_response(submit.error()));
     for (int i = 0; i < n; ++i) {
       node::Submit one = *submit;
-      one.req = job->submits.empty() ? id : new_request_id();
+      one.req = job->submits.empty() ? id : http::new_request_id();
       one.sampling.seed = seed;
       one.sampling.stream = static_cast<uint64_t>(i);
       if (job->answer->asks_for_prompt(job->submits.size())) one.prompt_logprobs = *parsed->wanted_of_prompt();

@@ -91,7 +91,6 @@ class Frontend {
   Json explanation(const node::Conductor::Explanation& e, const node::Submit& submit) const;
   void request_record(const std::string& id, http::Responder out);
   void keep_record(const node::Reply& reply, const Timing& timing, TimePoint now);
-  std::string new_request_id();
   void log_ignored(const std::vector<std::string>& fields);
 
   FrontendOptions options_;
@@ -109,7 +108,6 @@ class Frontend {
   std::map<RequestId, Timing> timings_;
   std::deque<std::pair<RequestId, Json>> records_;  // of the last kRecordsMax requests that ended
   std::map<std::string, uint64_t> last_;
-  std::atomic<uint64_t> request_number_{0};
   std::atomic<uint32_t> nodes_context_{0};  // written by the loop's thread
   mutable std::mutex keys_mutex_;
   std::shared_ptr<const ApiKeys> keys_;  // guarded; what it names does not change
