@@ -286,6 +286,8 @@ void Server::Loop::dispatch(Request request, Responder responder) {
   requests.fetch_add(1, std::memory_order_relaxed);
   streams.fetch_add(1, std::memory_order_relaxed);
   request.over_socket = !options.socket_path.empty();
+  if (!request.over_socket)
+    if (auto refusal = refuse_foreign(request, options.site)) return responder.respond(std::move(*refusal));
   handler(std::move(request), std::move(responder));
 }
 

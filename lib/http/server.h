@@ -28,6 +28,7 @@
 #include "base/result.h"
 #include "http/message.h"
 #include "http/parser.h"
+#include "http/site.h"
 
 namespace mc {
 class Metrics;
@@ -56,6 +57,7 @@ struct ServerOptions {
   uint16_t port = 0;                  // 0: any free port
   int port_tries = 1;                 // >1: the port is a default; when taken try the next, this many in all
   std::string socket_path;            // a Unix socket of this user alone, in place of address and port
+  SitePolicy site;                    // of a listening address; a Unix socket is out of a browser's reach
   ParserLimits limits;
   size_t bodies_bytes_max = size_t{256} << 20;  // of all requests being read at once
   size_t queue_bytes_max = size_t{1} << 20;     // unsent stream bytes of one connection
