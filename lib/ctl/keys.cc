@@ -1,14 +1,11 @@
 // The cluster's key file, and who may listen where without one.
-#include <fcntl.h>
 #include <sys/random.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/errors.h"
 #include "base/fd.h"
+#include "base/secret_file.h"
 #include "ctl/ctl.h"
 #include "ctl/zmq_socket.h"
 
@@ -82,10 +79,7 @@ std::string format_key_set(const KeySet& keys) {
 }
 
 Result<void> write_key_set(const KeySet& keys, int fd) {
-  struct stat info {};
-  if (::fstat(fd, &info) != 0) return errno_error("fstat");
-  if (S_ISREG(info.st_mode) && ::fchmod(fd, 0600) != 0) return errno_error("fchmod 0600");
-  return write_all(fd, format_key_set(keys));
+  return write_secret(fd, format_key_set(keys));
 }
 
 Result<KeySet> parse_key_set(std::string_view text) {
@@ -110,30 +104,12 @@ Result<KeySet> parse_key_set(std::string_view text) {
 }
 
 Result<KeySet> load_key_set(const std::string& path) {
-  auto named = [&](Error error) {
-    error.where = "--auth " + path;
-    return as_user_error(err::kKeyFile, std::move(error));
-  };
-  // O_NONBLOCK: opening a FIFO must not wait for its writer.
-  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!fd) return named(errno_error("open " + path));
-  struct stat info {};
-  if (::fstat(fd.get(), &info) != 0) return named(errno_error("fstat " + path));
-  if (!S_ISREG(info.st_mode)) return named(bad(path + " is not a regular file"));
-  if (info.st_uid != ::geteuid() && info.st_uid != 0)
-    return named(bad(path + " belongs to user " + std::to_string(info.st_uid) + ", not to you"));
-  if ((info.st_mode & 077) != 0) {
-    char mode[8];
-    std::snprintf(mode, sizeof mode, "%04o", static_cast<unsigned>(info.st_mode & 07777));
-    Error open_file = bad(path + " has mode " + mode + ": other users may read or change it");
-    open_file.next = "chmod 600 " + path + "; if others could read it, make a new one with mc-conductor keygen";
-    return named(std::move(open_file));
-  }
-  auto text = read_to_end(fd.get(), kKeyFileMax);
-  if (!text) return named(within(path, std::move(text).error()));
-  auto keys = parse_key_set(*text);
-  if (!keys) return named(within(path, std::move(keys).error()));
-  return keys;
+  MC_TRY(text, read_secret_file(path, kKeyFileMax, "--auth"));
+  auto keys = parse_key_set(text);
+  if (keys) return keys;
+  Error error = within(path, std::move(keys).error());
+  error.where = "--auth " + path;
+  return error;
 }
 
 Result<void> check_exposure(Door door, const Uri& uri, bool has_lock, bool insecure) {

@@ -1,18 +1,12 @@
 #include "run/api_keys.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cctype>
-#include <cerrno>
-#include <cstring>
 #include <set>
 
 #include "base/errors.h"
-#include "base/fd.h"
 #include "base/hash.h"
+#include "base/secret_file.h"
 #include "base/toml.h"
 
 namespace mc::run {
@@ -139,22 +133,7 @@ Result<ApiKeys> ApiKeys::read(std::string_view text, const std::string& source) 
 }
 
 Result<ApiKeys> ApiKeys::open(const std::string& path) {
-  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  struct stat info {};
-  if (!fd || ::fstat(fd.get(), &info) != 0)
-    return user_error(err::kKeyFile, path + ": " + std::strerror(errno), "--api-keys", kHint);
-  if (!S_ISREG(info.st_mode) || (info.st_mode & 077) != 0)
-    return user_error(err::kKeyFile, path + " holds keys and may be read or changed by other users", "--api-keys",
-                      "chmod 600 " + path);
-  std::string text;
-  char buffer[16384];
-  for (ssize_t got; (got = ::read(fd.get(), buffer, sizeof buffer)) != 0;) {
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return user_error(err::kKeyFile, path + ": " + std::strerror(errno), "--api-keys", kHint);
-    text.append(buffer, static_cast<size_t>(got));
-    if (text.size() > kFileBytesMax)
-      return user_error(err::kKeyFile, path + " is larger than 4 MiB", "--api-keys", kHint);
-  }
+  MC_TRY(text, read_secret_file(path, kFileBytesMax, "--api-keys"));
   return parse(text, path);
 }
 
