@@ -15,10 +15,10 @@ struct DoorInfo {
 };
 // In the order of Door.
 constexpr std::array<DoorInfo, 4> kDoors{{
-    {"control", "run requests and read KV blocks", "--auth FILE (made by: mc-conductor keygen)"},
-    {"data", "read KV blocks", "--auth FILE (made by: mc-conductor keygen)"},
+    {"control", "run requests and read KV blocks", "--auth FILE (made by: mc-conductor keygen -o FILE)"},
+    {"data", "read KV blocks", "--auth FILE (made by: mc-conductor keygen -o FILE)"},
     {"http", "run requests", "--api-keys FILE"},
-    {"pages", "read the operators' pages", "--admin-key-file FILE"},
+    {"pages", "read the operators' pages", "--admin-key-file FILE (made by: mc-conductor keygen --admin -o FILE)"},
 }};
 constexpr std::string_view kAll = "all";
 

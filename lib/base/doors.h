@@ -31,6 +31,21 @@ inline constexpr Flag kInsecure{.name = "insecure",
                                     "let doors listen beyond loopback without their lock: control, data, http, "
                                     "pages, all",
                                 .check = check_doors};
+inline constexpr Flag kAdminKeyFile{
+    .name = "admin-key-file",
+    .value = "FILE",
+    .help = "key of the operators' pages over HTTP, mode 0600 (mc-conductor keygen --admin)"};
+inline constexpr Flag kAllowedHost{
+    .name = "allowed-host",
+    .kind = FlagKind::list,
+    .value = "NAME,NAME",
+    .help = "Host names that requests may carry, besides localhost and loopback addresses",
+    .common = true};
+inline constexpr Flag kAllowedOrigin{.name = "allowed-origin",
+                                     .kind = FlagKind::list,
+                                     .value = "URL,URL",
+                                     .help = "origins of web pages that may send requests: https://chat.example",
+                                     .common = true};
 }  // namespace flags
 
 /// Does --insecure name this door, or all of them?

@@ -9,8 +9,7 @@ namespace {
 constexpr RouteEntry kWorker[] = {
     {Method::get, "/health", Route::health},   {Method::get, "/livez", Route::livez},
     {Method::get, "/readyz", Route::readyz},   {Method::get, "/version", Route::version},
-    {Method::get, "/metrics", Route::metrics}, {Method::get, "/cluster", Route::cluster},
-    {Method::post, "/admin/*", Route::admin},
+    {Method::get, "/metrics", Route::metrics},
 };
 
 constexpr RouteEntry kConductor[] = {

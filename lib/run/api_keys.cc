@@ -5,14 +5,13 @@
 #include <set>
 
 #include "base/errors.h"
-#include "base/hash.h"
 #include "base/secret_file.h"
 #include "base/toml.h"
 
 namespace mc::run {
 namespace {
 
-constexpr size_t kFileBytesMax = size_t{4} << 20, kNameBytesMax = 64, kKeyBytesMin = 8, kKeyBytesMax = 256;
+constexpr size_t kFileBytesMax = size_t{4} << 20, kNameBytesMax = 64, kSaltBytesMax = 256;
 constexpr std::string_view kTable = "tenant.";
 constexpr const char* kHint =
     "it is a TOML file with a table [tenant.NAME] and keys = [...] for each tenant, mode 0600; mc-conductor(1), "
@@ -28,11 +27,6 @@ struct Row {  // one table of the file
 bool is_name(std::string_view text) {
   return !text.empty() && text.size() <= kNameBytesMax &&
          std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isalnum(c) || c == '-' || c == '_'; });
-}
-
-bool is_key(std::string_view text) {
-  return text.size() >= kKeyBytesMin && text.size() <= kKeyBytesMax &&
-         std::all_of(text.begin(), text.end(), [](unsigned char c) { return c > ' ' && c < 0x7f; });
 }
 
 /// "" or what is wrong with the value.
@@ -64,7 +58,7 @@ std::string set_field(Row& row, const TomlEntry& e) {
     return "";
   }
   if (e.key == "salt") {
-    if (!e.value.is_string() || e.value.as_string().size() > kKeyBytesMax) return "must be text of at most 256 bytes";
+    if (!e.value.is_string() || e.value.as_string().size() > kSaltBytesMax) return "must be text of at most 256 bytes";
     row.salt = e.value.as_string();
     return "";
   }
@@ -77,7 +71,8 @@ std::string set_field(Row& row, const TomlEntry& e) {
     return "is not known; there are keys, weight, priority, tokens_per_s, burst_tokens, requests_max, salt, admin";
   if (!e.value.is_array() || e.value.size() == 0) return "must be a list of keys";
   for (const Json& key : e.value.items()) {
-    if (!key.is_string() || !is_key(key.as_string())) return "must hold texts of 8 to 256 visible ASCII characters";
+    if (!key.is_string() || !is_bearer_key(key.as_string()))
+      return "must hold texts of 8 to 256 visible ASCII characters";
     row.keys.emplace_back(key.as_string());
   }
   return "";
@@ -119,7 +114,7 @@ Result<ApiKeys> ApiKeys::read(std::string_view text, const std::string& source) 
     if (row.tenant.burst_tokens > 0 && row.tenant.tokens_per_s == 0)
       return toml_error(source, line, "tenant " + name + " has burst_tokens without tokens_per_s");
     for (const std::string& key : row.keys) {
-      const auto [at, fresh] = out.grants_.emplace(Sha256().update(key).finish(), Grant{name, row.salt, row.admin});
+      const auto [at, fresh] = out.grants_.emplace(key_digest(key), Grant{name, row.salt, row.admin});
       if (!fresh)
         return toml_error(source, line, "a key of tenant " + name + " is a key of " + at->second.tenant + " already");
     }
@@ -138,11 +133,8 @@ Result<ApiKeys> ApiKeys::open(const std::string& path) {
 }
 
 const ApiKeys::Grant* ApiKeys::find(std::string_view authorization) const {
-  constexpr std::string_view kBearer = "bearer ";
-  if (authorization.size() <= kBearer.size() || authorization.size() > kBearer.size() + kKeyBytesMax) return nullptr;
-  for (size_t i = 0; i < kBearer.size(); ++i)
-    if (std::tolower(static_cast<unsigned char>(authorization[i])) != kBearer[i]) return nullptr;
-  const auto at = grants_.find(Sha256().update(authorization.substr(kBearer.size())).finish());
+  const auto digest = bearer_digest(authorization);
+  const auto at = digest ? grants_.find(*digest) : grants_.end();
   return at == grants_.end() ? nullptr : &at->second;
 }
 

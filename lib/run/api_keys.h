@@ -12,7 +12,6 @@
 //   salt = "search"           # of its KV blocks; absent = the tenant's name: no tenant finds another's prompts
 #pragma once
 
-#include <array>
 #include <map>
 #include <memory>
 #include <string>
@@ -20,6 +19,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "run/bearer.h"
 #include "sched/sched.h"
 
 namespace mc::run {
@@ -46,12 +46,11 @@ class ApiKeys {
   const Grant* find(std::string_view authorization) const;
 
  private:
-  using Digest = std::array<uint8_t, 32>;
   static Result<ApiKeys> read(std::string_view text, const std::string& source);
 
   std::vector<sched::Tenant> tenants_;
   std::map<std::string, std::string, std::less<>> salts_;  // by tenant
-  std::map<Digest, Grant> grants_;
+  std::map<KeyDigest, Grant> grants_;
 };
 
 }  // namespace mc::run

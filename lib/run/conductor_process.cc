@@ -101,6 +101,10 @@ class ConductorProcess {
     conductor_ = std::make_unique<node::Conductor>(machine);
     metrics_ = std::make_unique<Metrics>(Metrics::Labels{{"model_name", front_.served_name}, {"engine", "conductor"}});
     metrics_->gauge(metric::kBuildInfo, {cli::build_info().version, cli::build_info().commit, "mc-conductor"}).set(1);
+    MC_TRY(lock, open_page_lock(args_));
+    lock_ = std::move(lock);
+    front_.lock = lock_.get();
+    front_.on_loopback = is_loopback(args_.host_port(flags::kHttp).host);
     MC_TRY(frontend, Frontend::open(front_, *conductor_, *metrics_));
     frontend_ = std::move(frontend);
     frontend_->set_keys(api_keys_);
@@ -136,7 +140,8 @@ class ConductorProcess {
   }
 
   Result<void> open_control() {
-    MC_CHECK(ctl::run_dir(from_environment));
+    MC_TRY(run_dir, ctl::run_dir(from_environment));
+    socket_path_ = run_dir + "/" + std::string(kOperatorsSocket);
     ctl::HubOptions hub;
     hub.name = std::string(node::kConductor);
     hub.instance = instance_;
@@ -172,8 +177,9 @@ class ConductorProcess {
     frontend_->attach(*loop_);
     const HostPort at = args_.host_port(flags::kHttp);
     if (!is_loopback(at.host) && !insecure(args_, Door::http) && !api_keys_) return no_lock(Door::http, at.text());
-    MC_TRY(server,
-           http::Server::open(server_options(at, args_.given(flags::kHttp), metrics_.get()), frontend_->handler()));
+    MC_TRY(socket, http::Server::open(socket_options(socket_path_), frontend_->handler()));
+    socket_ = std::move(socket);
+    MC_TRY(server, http::Server::open(server_options(args_, metrics_.get()), frontend_->handler()));
     server_ = std::move(server);
     http_address_ = HostPort{at.host, server_->port()}.text();
     readiness_ = std::make_unique<Readiness>("mc-conductor", args_.on(flags::kJson),
@@ -279,6 +285,7 @@ class ConductorProcess {
     frontend_->fail_all();
     (void)server_->drain(500ms);
     server_->stop();
+    socket_->stop();
     children_.stop(SystemClock::instance().now() + 5s);
     if (failure_) return *failure_;
     return exit_code_;
@@ -316,6 +323,7 @@ class ConductorProcess {
         if (auto reopened = log_reopen(); !reopened) log_warn("log not reopened", {{"why", reopened.error().what}});
         keys_.reload();
         reload_api_keys();
+        reload_page_lock(args_, *lock_);
       } else if (*signal == SIGUSR1) {
         for (const auto& n : conductor_->nodes(SystemClock::instance().now()))
           log_info("node", {{"name", n.name},
@@ -345,12 +353,13 @@ class ConductorProcess {
   KeyFile keys_;
   std::shared_ptr<const ApiKeys> api_keys_;  // replaced as a whole; the HTTP thread may still read the old one
   std::unique_ptr<Links> links_;
+  std::unique_ptr<PageLock> lock_;
   std::unique_ptr<Frontend> frontend_;
   std::unique_ptr<Loop> loop_;
-  std::unique_ptr<http::Server> server_;
+  std::unique_ptr<http::Server> socket_, server_;  // operators of this host, everybody
   std::unique_ptr<Readiness> readiness_;
   Children children_;
-  std::string control_, http_address_;
+  std::string control_, http_address_, socket_path_;
   std::optional<Error> failure_;
   uint64_t members_ = 0;  // Conductor::memberships() when the nodes' context was looked at
   bool terminating_ = false;

@@ -6,22 +6,28 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 
 #include "base/common_flags.h"
 #include "base/errors.h"
 #include "base/fd.h"
 #include "base/json.h"
+#include "base/secret_file.h"
 #include "ctl/ctl.h"
 #include "http/client.h"
+#include "run/bearer.h"
+#include "run/client_key.h"
+#include "run/conductor_process.h"
 
 namespace mc {
 namespace flags {
 namespace {
 
-constexpr Flag kUrl{
-    .name = "url", .value = "URL", .fallback = "http://127.0.0.1:8000", .help = "the conductor's HTTP address"};
-constexpr Flag kApiKey{
-    .name = "api-key", .value = "KEY", .help = "of a tenant with admin = true, where --api-keys is on"};
+constexpr Flag kUrl{.name = "url",
+                    .value = "URL",
+                    .help = "the conductor's HTTP address, in place of its socket in MCT_RUN_DIR; needs a key"};
+constexpr Flag kAdminKey = with_default(kAdminKeyFile, "", "key of the operators' pages, for --url");
+constexpr Flag kVerbKeyFile = with_default(kApiKeyFile, "", "key of a tenant with admin = true, for --url");
 constexpr Flag kTimeout{
     .name = "timeout", .kind = FlagKind::duration, .value = "T", .fallback = "30s", .help = "how long to wait"};
 constexpr Flag kWantPrefill{.name = "prefill",
@@ -33,6 +39,10 @@ constexpr Flag kWantDecode{
     .name = "decode", .kind = FlagKind::count, .value = "N", .fallback = "1", .help = "ready decode nodes to wait for"};
 constexpr Flag kWantCache{
     .name = "cache", .kind = FlagKind::count, .value = "N", .fallback = "0", .help = "ready cache nodes to wait for"};
+constexpr Flag kAdmin{
+    .name = "admin", .kind = FlagKind::boolean, .help = "an admin key for --admin-key-file, not a key set"};
+constexpr Flag kKeyOutput =
+    with_default(flags::kOutput, "-", "file to make, mode 0600; nothing is overwritten; - is stdout");
 constexpr Flag kRequestFile{
     .name = "request", .letter = 'f', .value = "FILE", .help = "body of a completion or chat request; - is stdin"};
 
@@ -42,10 +52,12 @@ constexpr Flag kRequestFile{
 namespace run {
 namespace {
 
-constexpr const Flag* kUrlFlags[] = {&flags::kUrl, &flags::kApiKey, &flags::kJson};
-constexpr const Flag* kWaitFlags[] = {&flags::kUrl,        &flags::kApiKey,    &flags::kWantPrefill,
-                                      &flags::kWantDecode, &flags::kWantCache, &flags::kTimeout};
-constexpr const Flag* kExplainFlags[] = {&flags::kUrl, &flags::kApiKey, &flags::kRequestFile, &flags::kJson};
+constexpr auto kPlaceFlags = flags::list(&flags::kUrl, &flags::kAdminKey, &flags::kVerbKeyFile, &flags::kApiKey);
+constexpr auto kUrlFlags = flags::join(kPlaceFlags, flags::list(&flags::kJson));
+constexpr auto kWaitFlags = flags::join(
+    kPlaceFlags, flags::list(&flags::kWantPrefill, &flags::kWantDecode, &flags::kWantCache, &flags::kTimeout));
+constexpr auto kExplainFlags = flags::join(kPlaceFlags, flags::list(&flags::kRequestFile, &flags::kJson));
+constexpr const Flag* kKeygenFlags[] = {&flags::kAdmin, &flags::kKeyOutput};
 constexpr cli::Positional kRequestArgs[] = {{.name = "REQUEST", .help = "its id, or the client's x-request-id"}};
 constexpr cli::Positional kNodeArgs[] = {{.name = "NODE", .help = "its id in ps"}};
 
@@ -75,20 +87,33 @@ constexpr cli::Verb kVerbs[] = {
      .flags = kUrlFlags,
      .example = "mc-conductor why my-request-1"},
     {.name = "keygen",
-     .summary = "print a new key set for --auth",
-     .example = "mc-conductor keygen > cluster.key && chmod 600 cluster.key"},
+     .summary = "make a new key set for --auth, or a key for --admin-key-file",
+     .flags = kKeygenFlags,
+     .example = "mc-conductor keygen -o cluster.key"},
 };
 
 bool wants_json(const cli::Args& args) {
   return args.on(flags::kJson);
 }
 
-Result<Json> ask(const cli::Args& args, http::Method method, const std::string& url, std::string body,
+/// --url, or the socket of the conductor that uses this run directory.
+Result<std::string> conductor_place(const cli::Args& args) {
+  if (args.present(flags::kUrl)) return args.text(flags::kUrl);
+  MC_TRY(directory, ctl::run_dir([](const char* name) -> const char* { return std::getenv(name); }));
+  return "unix:" + directory + "/" + std::string(kOperatorsSocket);
+}
+
+Result<Json> ask(const cli::Args& args, http::Method method, const std::string& path, std::string body,
                  TimePoint deadline) {
-  http::Headers headers;
-  if (args.present(flags::kApiKey)) headers.push_back({"Authorization", "Bearer " + args.text(flags::kApiKey)});
+  MC_TRY(place, conductor_place(args));
+  const std::string url = place + path;
+  MC_TRY(headers, key_headers(args));
   if (!body.empty()) headers.push_back({"Content-Type", "application/json"});
-  auto response = http::fetch(method, url, headers, std::move(body), deadline);
+  auto response = http::fetch(method, place, path, headers, std::move(body), deadline);
+  if (!response && place.starts_with("unix:"))
+    return user_error(err::kPeerUnreachable, "no conductor answers: " + response.error().what, place,
+                      "start one, or set MCT_RUN_DIR to its run directory; elsewhere --url http://HOST:8000 and "
+                      "--admin-key-file FILE reach it");
   if (!response) return as_user_error(err::kPeerUnreachable, within(url, std::move(response).error()));
   auto json = Json::parse(response->body);
   if (!json) return user_error(err::kPeerGarbage, "the answer is not JSON: " + json.error().what, url);
@@ -125,7 +150,7 @@ std::string up_text(double seconds) {
 }
 
 Result<int> ps(const cli::Args& args) {
-  MC_TRY(cluster, ask(args, http::Method::get, args.text(flags::kUrl) + "/cluster", "", soon(5s)));
+  MC_TRY(cluster, ask(args, http::Method::get, "/cluster", "", soon(5s)));
   if (wants_json(args)) {
     std::string out;
     for (const auto& node : cluster["nodes"].items()) out += node.dump() + "\n";
@@ -165,9 +190,10 @@ Result<int> wait(const cli::Args& args) {
   const int64_t want_p = static_cast<int64_t>(args.count(flags::kWantPrefill));
   const int64_t want_d = static_cast<int64_t>(args.count(flags::kWantDecode));
   const int64_t want_c = static_cast<int64_t>(args.count(flags::kWantCache));
-  Error last = user_error(err::kPeerUnreachable, "no answer from " + args.text(flags::kUrl));
+  MC_TRY(place, conductor_place(args));
+  Error last = user_error(err::kPeerUnreachable, "no answer from " + place);
   for (;;) {
-    auto cluster = ask(args, http::Method::get, args.text(flags::kUrl) + "/cluster", "", std::min(deadline, soon(2s)));
+    auto cluster = ask(args, http::Method::get, "/cluster", "", std::min(deadline, soon(2s)));
     if (cluster) {
       int64_t p = 0, d = 0, c = 0;
       for (const auto& n : (*cluster)["nodes"].items()) {
@@ -176,12 +202,12 @@ Result<int> wait(const cli::Args& args) {
         c += n["role"].as_string() == "cache";
       }
       if (p >= want_p && d >= want_d && c >= want_c) return 0;
-      last = user_error(err::kHandshakeTimeout,
-                        "ready: " + std::to_string(p) + " prefill, " + std::to_string(d) + " decode, " +
-                            std::to_string(c) + " cache; wanted " + std::to_string(want_p) + ", " +
-                            std::to_string(want_d) + ", " + std::to_string(want_c),
-                        args.text(flags::kUrl),
-                        "start the missing nodes, or wait longer (--timeout); mc-conductor ps shows who is there");
+      last =
+          user_error(err::kHandshakeTimeout,
+                     "ready: " + std::to_string(p) + " prefill, " + std::to_string(d) + " decode, " +
+                         std::to_string(c) + " cache; wanted " + std::to_string(want_p) + ", " +
+                         std::to_string(want_d) + ", " + std::to_string(want_c),
+                     place, "start the missing nodes, or wait longer (--timeout); mc-conductor ps shows who is there");
     } else {
       last = cluster.error();
     }
@@ -193,8 +219,7 @@ Result<int> wait(const cli::Args& args) {
 Result<int> drain(const cli::Args& args, bool on) {
   Json body = Json::object();
   body.set("node", args.positional_one("NODE"));
-  MC_TRY(answer, ask(args, http::Method::post, args.text(flags::kUrl) + (on ? "/admin/drain" : "/admin/undrain"),
-                     body.dump(), soon(5s)));
+  MC_TRY(answer, ask(args, http::Method::post, on ? "/admin/drain" : "/admin/undrain", body.dump(), soon(5s)));
   if (wants_json(args))
     std::printf("%s\n", answer.dump().c_str());
   else
@@ -238,7 +263,7 @@ Result<int> explain(const cli::Args& args) {
     return user_error(err::kUsage, "give the request with -f FILE, or -f - for stdin", "-f");
   auto body = read_file(args.text(flags::kRequestFile), size_t{16} << 20);
   if (!body) return as_user_error(err::kFileAccess, std::move(body).error());
-  MC_TRY(answer, ask(args, http::Method::post, args.text(flags::kUrl) + "/admin/explain", *body, soon(10s)));
+  MC_TRY(answer, ask(args, http::Method::post, "/admin/explain", *body, soon(10s)));
   if (wants_json(args))
     std::printf("%s\n", answer.dump().c_str());
   else
@@ -295,12 +320,26 @@ void print_record(const Json& r) {
 }
 
 Result<int> why(const cli::Args& args) {
-  const std::string url = args.text(flags::kUrl) + "/requests/" + std::string(args.positional_one("REQUEST"));
-  MC_TRY(record, ask(args, http::Method::get, url, "", soon(5s)));
+  const std::string path = "/requests/" + std::string(args.positional_one("REQUEST"));
+  MC_TRY(record, ask(args, http::Method::get, path, "", soon(5s)));
   if (wants_json(args))
     std::printf("%s\n", record.dump().c_str());
   else
     print_record(record);
+  return 0;
+}
+
+Result<int> keygen(const cli::Args& args) {
+  std::string text;
+  if (args.on(flags::kAdmin)) {
+    MC_TRY(key, new_admin_key());
+    text = key + "\n";
+  } else {
+    MC_TRY(keys, ctl::new_key_set());
+    text = ctl::format_key_set(keys);
+  }
+  const std::string& path = args.text(flags::kKeyOutput);
+  MC_CHECK(path == "-" ? write_secret(1, text) : create_secret_file(path, text, "-o"));
   return 0;
 }
 
@@ -315,9 +354,7 @@ Result<int> run_conductor_verb(const cli::Args& args) {
   if (args.verb() == "undrain") return drain(args, false);
   if (args.verb() == "explain") return explain(args);
   if (args.verb() == "why") return why(args);
-  MC_TRY(keys, ctl::new_key_set());
-  MC_CHECK(write_all(1, ctl::format_key_set(keys)));
-  return 0;
+  return keygen(args);
 }
 
 }  // namespace run

@@ -5,13 +5,17 @@
 
 #include <cstdio>
 
+#include "base/common_flags.h"
+#include "base/doors.h"
+#include "base/errors.h"
 #include "base/fd.h"
 #include "base/log.h"
 
 namespace mc::run {
 namespace {
-constexpr int kPortTries = 100;  // USERS 2: the default port, else the next free one up to +99
-}
+constexpr int kPortTries = 100;  // the default port, else the next free one up to +99
+constexpr size_t kSocketConnectionsMax = 64;
+}  // namespace
 
 Readiness::~Readiness() {
   if (!announced_ || file_.empty()) return;
@@ -38,23 +42,54 @@ void Readiness::announce(const std::string& name, const std::string& http, const
       log_warn("ready file not written", {{"file", file_}, {"why", written.error().what}});
 }
 
-http::ServerOptions server_options(const HostPort& at, bool explicit_port, Metrics* metrics) {
+http::ServerOptions server_options(const cli::Args& args, Metrics* metrics) {
+  const HostPort at = args.host_port(flags::kHttp);
   http::ServerOptions options;
   options.address = at.host;
   options.port = at.port;
-  options.port_tries = explicit_port || at.port == 0 ? 1 : kPortTries;
+  options.port_tries = args.given(flags::kHttp) || at.port == 0 ? 1 : kPortTries;
+  options.site.own_hosts = args.list(flags::kAllowedHost);
+  options.site.checks_host = is_loopback(at.host) || !options.site.own_hosts.empty();
+  options.site.own_hosts.push_back(at.host);
+  options.site.own_origins = args.list(flags::kAllowedOrigin);
   options.metrics = metrics;
   return options;
 }
 
-Result<std::unique_ptr<StatusPages>> StatusPages::open(HostPort at, bool explicit_port, Metrics& metrics) {
+http::ServerOptions socket_options(const std::string& path) {
+  http::ServerOptions options;
+  options.socket_path = path;
+  options.connections_max = kSocketConnectionsMax;
+  return options;
+}
+
+Result<std::unique_ptr<PageLock>> open_page_lock(const cli::Args& args) {
+  auto lock = std::make_unique<PageLock>(insecure(args, Door::pages));
+  if (args.present(flags::kAdminKeyFile)) MC_CHECK(lock->load(args.text(flags::kAdminKeyFile)));
+  return lock;
+}
+
+void reload_page_lock(const cli::Args& args, PageLock& lock) {
+  if (!args.present(flags::kAdminKeyFile)) return;
+  if (auto loaded = lock.load(args.text(flags::kAdminKeyFile)); !loaded)
+    log_warn("admin key not reloaded, the old one stays", {{"why", one_line(loaded.error())}});
+}
+
+Result<std::unique_ptr<StatusPages>> StatusPages::open(const cli::Args& args, const std::string& socket_path,
+                                                       const PageLock& lock, Metrics& metrics) {
   auto pages = std::unique_ptr<StatusPages>(new StatusPages);
   pages->metrics_ = &metrics;
+  pages->lock_ = &lock;
+  const HostPort at = args.host_port(flags::kHttp);
   pages->host_ = at.host;
-  MC_TRY(server, http::Server::open(
-                     server_options(at, explicit_port, &metrics),
-                     [p = pages.get()](http::Request request, http::Responder out) { p->handle(request, out); }));
+  if (!is_loopback(at.host) && !lock.has_key() && !insecure(args, Door::pages)) return no_lock(Door::pages, at.text());
+  const auto handler = [p = pages.get()](const http::Request& request, const http::Responder& out) {
+    p->handle(request, out);
+  };
+  MC_TRY(server, http::Server::open(server_options(args, &metrics), handler));
   pages->server_ = std::move(server);
+  MC_TRY(socket, http::Server::open(socket_options(socket_path), handler));
+  pages->socket_ = std::move(socket);
   return pages;
 }
 
@@ -70,7 +105,10 @@ void StatusPages::update(std::string unready) {
 void StatusPages::handle(const http::Request& request, const http::Responder& out) {
   const auto found = http::find_route(http::worker_routes(), request.method, request.path);
   if (const auto* answer = std::get_if<http::Response>(&found)) return out.respond(*answer);
-  switch (std::get<http::RouteMatch>(found).route) {
+  const http::Route route = std::get<http::RouteMatch>(found).route;
+  const bool for_operators = !is_loopback(host_) && (route == http::Route::metrics || route == http::Route::version);
+  if (for_operators && !lock_->admits(request)) return out.respond(http::error_response(lock_->refusal(request.path)));
+  switch (route) {
     case http::Route::livez: return out.respond({.status = 200});
     case http::Route::metrics:
       return out.respond({.status = 200,

@@ -11,6 +11,7 @@
 #include "base/metrics.h"
 #include "http/route.h"
 #include "http/server.h"
+#include "run/bearer.h"
 #include "run/signals.h"
 
 namespace mc::run {
@@ -33,11 +34,13 @@ class Readiness {
   bool announced_ = false;
 };
 
-/// /livez /readyz /health /version /metrics of a worker. The control loop updates what they say.
+/// /livez /readyz /health /version /metrics of a worker, by HTTP and by a Unix socket. The control loop updates what
+/// they say.
 class StatusPages {
  public:
-  /// `explicit_port`: the user named the port, so it is never changed.
-  static Result<std::unique_ptr<StatusPages>> open(HostPort at, bool explicit_port, Metrics& metrics);
+  /// MC1005 when --http is off loopback and the lock has neither a key nor consent. `lock` outlives the pages.
+  static Result<std::unique_ptr<StatusPages>> open(const cli::Args& args, const std::string& socket_path,
+                                                   const PageLock& lock, Metrics& metrics);
   std::string address() const;
   /// `unready` empty = ready; any thread.
   void update(std::string unready);
@@ -49,11 +52,19 @@ class StatusPages {
   std::mutex mutex_;
   std::string unready_ = "starting";  // guarded by mutex_
   Metrics* metrics_ = nullptr;
+  const PageLock* lock_ = nullptr;
   std::string host_;
-  std::unique_ptr<http::Server> server_;  // last: its thread uses the rest
+  std::unique_ptr<http::Server> server_, socket_;  // last: their threads use the rest
 };
 
-/// Where a listening HTTP server of this daemon starts looking for a port.
-http::ServerOptions server_options(const HostPort& at, bool explicit_port, Metrics* metrics);
+/// --http, --allowed-host and --allowed-origin. A default port that is taken moves up to the next free one.
+http::ServerOptions server_options(const cli::Args& args, Metrics* metrics);
+/// The operators' Unix socket. It has a thread and connections of its own: clients that crowd the HTTP door leave it
+/// free.
+http::ServerOptions socket_options(const std::string& path);
+/// The lock that --insecure and --admin-key-file ask for.
+Result<std::unique_ptr<PageLock>> open_page_lock(const cli::Args& args);
+/// Reads the key file again; a file that cannot be read is logged and the old key stays.
+void reload_page_lock(const cli::Args& args, PageLock& lock);
 
 }  // namespace mc::run

@@ -72,14 +72,26 @@ void Frontend::set_keys(std::shared_ptr<const ApiKeys> keys) {
   keys_ = std::move(keys);
 }
 
-Result<ApiKeys::Grant> Frontend::grant_for(const http::Request& request) const {
+Result<ApiKeys::Grant> Frontend::grant_for(const http::Request& request, http::Route route) const {
+  using http::Route;
+  if (route == Route::health || route == Route::livez || route == Route::readyz) return ApiKeys::Grant{};
   std::shared_ptr<const ApiKeys> keys;
   {
     const std::lock_guard lock(keys_mutex_);
     keys = keys_;
   }
-  if (!keys) return ApiKeys::Grant{.tenant = "", .salt = "", .admin = true};
-  if (const auto* grant = keys->find(http::find_header(request.headers, "authorization"))) return *grant;
+  // /metrics tells what every tenant does.
+  const bool for_operators = route == Route::admin || route == Route::cluster || route == Route::request ||
+                             (route == Route::metrics && (keys || !options_.on_loopback));
+  const auto* grant = keys ? keys->find(http::find_header(request.headers, "authorization")) : nullptr;
+  if (for_operators) {
+    if (options_.lock->admits(request) || (grant && grant->admin)) return grant ? *grant : ApiKeys::Grant{};
+    if (grant)
+      return user_error(err::kForbidden, "tenant " + grant->tenant + " may not use " + request.path, "Authorization");
+    if (!keys) return options_.lock->refusal(request.path);
+  }
+  if (!keys) return ApiKeys::Grant{};
+  if (grant) return *grant;
   return user_error(err::kUnauthorized, "the request brings no API key that is known here", "Authorization");
 }
 
@@ -87,21 +99,12 @@ void Frontend::handle(http::Request request, http::Responder out) {
   const auto found = http::find_route(http::conductor_routes(), request.method, request.path);
   if (const auto* answer = std::get_if<http::Response>(&found)) return out.respond(*answer);
   const auto match = std::get<http::RouteMatch>(found);
-  const bool probe =
-      match.route == http::Route::health || match.route == http::Route::livez || match.route == http::Route::readyz;
-  if (!probe) {  // who probes has no key
-    auto grant = grant_for(request);
-    if (!grant) return out.respond(http::error_response(grant.error()));
-    const bool operators =
-        match.route == http::Route::admin || match.route == http::Route::cluster || match.route == http::Route::request;
-    if (operators && !grant->admin)
-      return out.respond(http::error_response(
-          user_error(err::kForbidden, "tenant " + grant->tenant + " may not use " + request.path, "Authorization")));
-  }
+  const auto grant = grant_for(request, match.route);
+  if (!grant) return out.respond(http::error_response(grant.error()));
   const http::ModelCard card{options_.served_name, options_.served_name, started_unix_, context_tokens()};
   switch (match.route) {
-    case http::Route::completions: return generate(request, std::move(out), false);
-    case http::Route::chat_completions: return generate(request, std::move(out), true);
+    case http::Route::completions: return generate(request, std::move(out), *grant, false);
+    case http::Route::chat_completions: return generate(request, std::move(out), *grant, true);
     case http::Route::models: return out.respond(http::json_response(200, http::models_body({&card, 1})));
     case http::Route::model:
       if (auto known = check_model(std::string(match.rest)); !known)
@@ -136,7 +139,7 @@ void Frontend::handle(http::Request request, http::Responder out) {
       loop_->post(
           [this, out](TimePoint now, node::Actions&) { out.respond(http::json_response(200, cluster(now).dump())); });
       return;
-    case http::Route::admin: return admin(request, std::string(match.rest), std::move(out));
+    case http::Route::admin: return admin(request, std::string(match.rest), std::move(out), *grant);
     case http::Route::request: return request_record(std::string(match.rest), std::move(out));
     default: return out.respond(http::error_response(err::kNotFound, "no such page"));
   }
@@ -265,7 +268,7 @@ Result<node::Submit> Frontend::submit_for(const http::GenerateRequest& request, 
   return submit;
 }
 
-void Frontend::generate(const http::Request& request, http::Responder out, bool chat) {
+void Frontend::generate(const http::Request& request, http::Responder out, const ApiKeys::Grant& grant, bool chat) {
   http::ApiLimits limits;
   limits.vocab_size = config_.vocab;
   limits.has_min_p = limits.has_penalties = limits.has_logit_bias = true;
@@ -279,8 +282,6 @@ void Frontend::generate(const http::Request& request, http::Responder out, bool 
   if (!prompts) return out.respond(http::error_response(prompts.error()));
   if (auto bounded = check_prompt_logprobs(*parsed, *prompts); !bounded)
     return out.respond(http::error_response(bounded.error()));
-  auto grant = grant_for(request);
-  if (!grant) return out.respond(http::error_response(grant.error()));
   auto job = std::make_shared<Job>();  // crosses to the loop's thread inside a std::function
   job->client_id = request.request_id;
   const int n = parsed->answers();
@@ -291,7 +292,7 @@ void Frontend::generate(const http::Request& request, http::Responder out, bool 
                         chat};
   job->answer = std::make_shared<Answer>(*parsed, head, out, tokenizer_);
   for (const auto& prompt : *prompts) {
-    auto submit = submit_for(*parsed, prompt, *grant);
+    auto submit = submit_for(*parsed, prompt, grant);
     if (!submit) return out.respond(http::error_response(submit.error()));
     for (int i = 0; i < n; ++i) {
       node::Submit one = *submit;

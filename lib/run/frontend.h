@@ -32,6 +32,8 @@ struct FrontendOptions {
   double ttft_slo_s = 0, tbt_slo_s = 0;  // 0 = none
   uint64_t seed = 0;                     // of requests that bring none
   bool generation_defaults = true;       // sampling defaults of generation_config.json
+  const PageLock* lock = nullptr;        // of the operators' pages; outlives the frontend
+  bool on_loopback = true;               // then /metrics needs no key while there are no tenants
 };
 
 class Frontend {
@@ -73,20 +75,21 @@ class Frontend {
   Frontend(FrontendOptions options, node::Conductor& conductor, Metrics& metrics, text::Tokenizer tokenizer,
            model::ModelConfig config);
   void handle(http::Request request, http::Responder out);
-  void generate(const http::Request& request, http::Responder out, bool chat);
+  void generate(const http::Request& request, http::Responder out, const ApiKeys::Grant& grant, bool chat);
   Result<std::vector<std::vector<uint32_t>>> prompts_of(const http::GenerateRequest& request) const;
   Result<node::Submit> submit_for(const http::GenerateRequest& request, const std::vector<uint32_t>& prompt,
                                   const ApiKeys::Grant& grant) const;
   uint32_t context_tokens() const;
   /// Most tokens to generate, or why prompt and answer do not fit.
   Result<uint32_t> answer_tokens(const http::GenerateRequest& request, size_t prompt_tokens) const;
-  Result<ApiKeys::Grant> grant_for(const http::Request& request) const;
+  /// As whom the request is served; MC4009 or MC4026 when it may not have this route.
+  Result<ApiKeys::Grant> grant_for(const http::Request& request, http::Route route) const;
   Result<void> check_model(const std::string& name) const;
   void start(const std::shared_ptr<Job>& job);
   void tokenize(const http::Request& request, const http::Responder& out) const;
   void detokenize(const http::Request& request, const http::Responder& out) const;
-  void admin(const http::Request& request, const std::string& verb, http::Responder out);
-  void explain(const http::Request& request, http::Responder out);
+  void admin(const http::Request& request, const std::string& verb, http::Responder out, const ApiKeys::Grant& grant);
+  void explain(const http::Request& request, http::Responder out, const ApiKeys::Grant& grant);
   Json cluster(TimePoint now) const;
   Json explanation(const node::Conductor::Explanation& e, const node::Submit& submit) const;
   void request_record(const std::string& id, http::Responder out);

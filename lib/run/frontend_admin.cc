@@ -58,8 +58,9 @@ Json Frontend::cluster(TimePoint now) const {
   return out;
 }
 
-void Frontend::admin(const http::Request& request, const std::string& verb, http::Responder out) {
-  if (verb == "explain") return explain(request, std::move(out));
+void Frontend::admin(const http::Request& request, const std::string& verb, http::Responder out,
+                     const ApiKeys::Grant& grant) {
+  if (verb == "explain") return explain(request, std::move(out), grant);
   if (verb != "drain" && verb != "undrain")
     return out.respond(
         http::error_response(err::kNotFound, "no admin verb " + verb + "; there are drain, undrain, explain"));
@@ -76,7 +77,7 @@ void Frontend::admin(const http::Request& request, const std::string& verb, http
 }
 
 // A dry run: the body is a completion or chat request; nothing is submitted.
-void Frontend::explain(const http::Request& request, http::Responder out) {
+void Frontend::explain(const http::Request& request, http::Responder out, const ApiKeys::Grant& grant) {
   http::ApiLimits limits;
   limits.vocab_size = config_.vocab;
   limits.has_min_p = limits.has_penalties = limits.has_logit_bias = true;
@@ -88,9 +89,7 @@ void Frontend::explain(const http::Request& request, http::Responder out) {
   if (auto known = check_model(parsed->model); !known) return out.respond(http::error_response(known.error()));
   auto prompts = prompts_of(*parsed);
   if (!prompts) return out.respond(http::error_response(prompts.error()));
-  auto grant = grant_for(request);
-  if (!grant) return out.respond(http::error_response(grant.error()));
-  auto submit = submit_for(*parsed, prompts->front(), *grant);
+  auto submit = submit_for(*parsed, prompts->front(), grant);
   if (!submit) return out.respond(http::error_response(submit.error()));
   loop_->post([this, out, submit = *submit](TimePoint now, node::Actions&) {
     out.respond(http::json_response(200, explanation(conductor_.explain(submit, now), submit).dump()));

@@ -272,7 +272,8 @@ class WorkerProcess {
     hub.keys = keys_.keys();
     hub.insecure = insecure(args_, Door::control);
     hub.seed = args_.count(flags::kSeed) ^ static_cast<uint64_t>(::getpid());
-    Uri listen{"ipc", "", std::nullopt, run_dir + "/node-" + options_.instance.short_hex(12)};
+    control_socket_ = run_dir + "/node-" + options_.instance.short_hex(12);
+    Uri listen{"ipc", "", std::nullopt, control_socket_};
     if (!is_loopback(bind) || conductor.scheme == "tcp") listen = Uri{"tcp", bind, uint16_t{0}, ""};
     hub.listen = {listen};
     MC_TRY(links, Links::open(std::move(hub), conductor));
@@ -346,7 +347,9 @@ class WorkerProcess {
   }
 
   Result<void> open_pages() {
-    MC_TRY(pages, StatusPages::open(args_.host_port(flags::kHttp), args_.given(flags::kHttp), *metrics_));
+    MC_TRY(lock, open_page_lock(args_));
+    lock_ = std::move(lock);
+    MC_TRY(pages, StatusPages::open(args_, control_socket_ + ".http", *lock_, *metrics_));
     pages_ = std::move(pages);
     options_.http = pages_->address();
     switch (role_) {
@@ -457,6 +460,7 @@ class WorkerProcess {
       if (*signal == SIGHUP) {
         if (auto reopened = log_reopen(); !reopened) log_warn("log not reopened", {{"why", reopened.error().what}});
         keys_.reload();
+        reload_page_lock(args_, *lock_);
       } else if (*signal == SIGUSR1) {
         dump();
       } else if (terminating_) {
@@ -518,10 +522,11 @@ class WorkerProcess {
   std::unique_ptr<Compute> compute_;
   std::unique_ptr<node::Worker> worker_;
   std::unique_ptr<WorkerMetrics> meters_;
+  std::unique_ptr<PageLock> lock_;
   std::unique_ptr<StatusPages> pages_;
   std::unique_ptr<Loop> loop_;
   std::unique_ptr<Readiness> readiness_;
-  std::string named_, conductor_uri_;
+  std::string named_, conductor_uri_, control_socket_;
   std::optional<Error> failure_;
   bool terminating_ = false, left_ = false;
   int exit_code_ = 0;

@@ -27,8 +27,8 @@ OUR_KEYS = """schema host git_commit seed argv model cluster cached_tokens hit_r
     rejected_by_reason stages""".split()
 
 
-def bench(*words, expect=0, timeout=100):
-    code, out, err = cluster.run("mc-bench", *words, timeout=timeout)
+def bench(*words, expect=0, timeout=100, env=None):
+    code, out, err = cluster.run("mc-bench", *words, timeout=timeout, env=env)
     assert code == expect, f"{words}: exit {code}: {err}"
     return out.decode(), err
 
@@ -58,7 +58,7 @@ class OnACluster(unittest.TestCase):
         self.dir = directory.name
 
     def serve(self, *words, **kwargs):
-        return result("serve", "--base-url", self.url, *CALM, *words, **kwargs)
+        return result("serve", "--base-url", self.url, *CALM, *words, env=self.cluster.env, **kwargs)
 
     def test_a_result_has_every_key_and_its_numbers_agree(self):
         s = self.serve(
@@ -112,7 +112,12 @@ class OnACluster(unittest.TestCase):
 
     def test_people_get_a_table(self):
         out, err = bench(
-            "serve", "--base-url", self.url, *CALM, "--num-prompts", 3, "--input-len", 40, "--output-len", 3
+            "serve",
+            "--base-url",
+            self.url,
+            *CALM,
+            *("--num-prompts", 3, "--input-len", 40, "--output-len", 3),
+            env=self.cluster.env,
         )
         self.assertRegex(out, r"^=+ Serving result: mc-tiny @ http://127.0.0.1:\d+ \(1p1d1c, seed 0\) =+\n")
         for row in (

@@ -144,6 +144,10 @@ class Refusals(unittest.TestCase):
         url = "http://127.0.0.1:1"
         for words in (["ps"], ["drain", "p0"], ["undrain", "p0"], ["wait", "--timeout", "200ms"]):
             self.assertIn(url, self.refused("MC2101", 3, "mc-conductor", *words, "--url", url))
+        with tempfile.TemporaryDirectory(prefix="mct-help-") as folder:
+            for words in (["ps"], ["drain", "p0"], ["wait", "--timeout", "200ms"]):
+                env = clean_environment(MCT_RUN_DIR=folder + "/run")
+                self.assertIn(folder, self.refused("MC2101", 3, "mc-conductor", *words, env=env))
         self.refused("MC1001", 2, "mc-conductor", "explain", "--url", url)
         self.refused("MC1001", 2, "mc-conductor", "drain")
 

@@ -187,17 +187,18 @@ class Pages(unittest.TestCase):
             self.skipTest("not all tools are built")
         with cluster.Cluster("2p2d1c") as c:
             url = f"http://127.0.0.1:{c.url_port}"
+            own = dict(env=c.env)
             request = json.dumps({"prompt": "Once upon a time " * 60})
             outputs = [json.dumps(c.processes["conductor"].ready)]
-            outputs += text_of("mc-conductor", "ps", "--url", url, "--json").splitlines()
+            outputs += text_of("mc-conductor", "ps", "--json", **own).splitlines()
             for verb in (["drain", "p1"], ["undrain", "p1"]):
-                outputs.append(text_of("mc-conductor", *verb, "--url", url, "--json"))
-            explain = ["mc-conductor", "explain", "--url", url, "--json", "-f", "-"]
-            outputs.append(text_of(*explain, stdin=request.encode()))
+                outputs.append(text_of("mc-conductor", *verb, "--json", **own))
+            explain = ["mc-conductor", "explain", "--json", "-f", "-"]
+            outputs.append(text_of(*explain, stdin=request.encode(), **own))
             outputs.append(json.dumps(c.complete("Once upon", max_tokens=2)["mc"]))
             body = {"prompt": "Once upon", "max_tokens": 2}
             self.assertEqual(c.request("POST", "/v1/completions", body, {"x-request-id": "why-1"})[0], 200)
-            outputs.append(text_of("mc-conductor", "why", "why-1", "--url", url, "--json"))
+            outputs.append(text_of("mc-conductor", "why", "why-1", "--json", **own))
             answer_node = {"p0", "p1", "d0", "d1", "c0"}  # cached_from and ready lines have names for keys
             for out in outputs:
                 self.assertLessEqual(set(keys(json.loads(out))) - answer_node, output_words("mc-conductor"), out)
@@ -207,7 +208,6 @@ class Pages(unittest.TestCase):
                 if not re.search(r"mc-conductor (wait|ps|explain)|localhost:8000", line):
                     continue
                 line = line.replace("localhost:8000", url)
-                line = re.sub(r"mc-conductor (wait|ps|explain)", rf"mc-conductor \1 --url {url}", line)
                 done = subprocess.run(
                     ["bash", "-o", "pipefail", "-c", line],
                     env=environment,

@@ -5,7 +5,6 @@ computed instead), and when it is over no page, lease or byte of quarantine is l
 import signal
 import threading
 import unittest
-import urllib.request
 
 from cluster import Cluster, Random, oracle, token_ids, until
 
@@ -41,8 +40,7 @@ class Lease(unittest.TestCase):
 
     def leases(self, c, name):
         """How many leases stand, by the node itself and now."""
-        with urllib.request.urlopen(f"http://{c.node(name)['http']}/metrics", timeout=20) as page:
-            lines = page.read().decode().splitlines()
+        lines = c.socket_request("GET", "/metrics", node=c.node(name))[1].decode().splitlines()
         return sum(float(l.rsplit(" ", 1)[1]) for l in lines if l.startswith("mc_kv_blocks{") and '"leased"' in l)
 
     def test_a_reader_slower_than_its_lease_computes_instead_and_nothing_is_left(self):

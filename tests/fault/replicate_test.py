@@ -118,8 +118,7 @@ class Replicate(unittest.TestCase):
             self.assertEqual(token_ids(answer), standin_answer(ids, 6))
             self.assertEqual(answer["mc"]["cached_local_tokens"], COPIED * 64)
             self.assertEqual(self.totals(c), {"copies": 1, "copied_blocks": COPIED, "copies_failed": 0})
-            url = f"http://127.0.0.1:{c.url_port}"
-            self.assertIn(b'"copies":1', run("mc-conductor", "ps", "--url", url, "--json")[1])
+            self.assertIn(b'"copies":1', c.verb("ps", "--json")[1])
             c.wait_quiet(20)
 
     def test_kill_9_of_the_target_gives_the_budget_back_and_the_next_copy_is_made(self):

@@ -13,11 +13,11 @@ import os
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 
 BUILD = os.environ.get("MC_BUILD", os.path.join(os.path.dirname(__file__), "..", "..", "build"))
 SKIP = 77
@@ -103,6 +103,19 @@ class Process:
         finally:
             self.popen.stdout.close()
             self.log.close()
+
+
+class SocketConnection(http.client.HTTPConnection):
+    """HTTP over a Unix socket."""
+
+    def __init__(self, path, timeout=60):
+        super().__init__("localhost", timeout=timeout)
+        self.path = path
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self.path)
 
 
 class Cluster:
@@ -220,16 +233,36 @@ class Cluster:
         finally:
             connection.close()
 
+    def socket_request(self, method, path, body=None, headers=None, node=None):
+        """(status, body bytes) of one call over the operators' socket of the conductor, or of a node."""
+        name = f"node-{node['instance'][:12]}.http" if node else "conductor.http"
+        connection = SocketConnection(os.path.join(self.env["MCT_RUN_DIR"], name))
+        try:
+            connection.request(method, path, json.dumps(body).encode() if body is not None else None, headers or {})
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+    def operate(self, method, path, body=None):
+        """JSON of one operators' page."""
+        status, data = self.socket_request(method, path, body)
+        assert status == 200, f"HTTP {status}: {data}"
+        return json.loads(data)
+
+    def verb(self, *words, **kwargs):
+        """One verb of mc-conductor, which finds the conductor by its run directory: as run()."""
+        return run("mc-conductor", *words, env=self.env, **kwargs)
+
     def cluster(self):
-        return self.get("/cluster")
+        return self.operate("GET", "/cluster")
 
     def node(self, name):
         return next(n for n in self.cluster()["nodes"] if n["id"] == name)
 
     def metric(self, name, family):
         """Sum of a metric's samples at one node's own /metrics."""
-        with urllib.request.urlopen(f"http://{self.node(name)['http']}/metrics", timeout=20) as page:
-            lines = page.read().decode().splitlines()
+        lines = self.socket_request("GET", "/metrics", node=self.node(name))[1].decode().splitlines()
         values = [float(line.rsplit(" ", 1)[1]) for line in lines if line.split("{")[0].split(" ")[0] == family]
         assert values, f"{name} has no {family}"
         return sum(values)

@@ -69,8 +69,7 @@ class Costed(unittest.TestCase):
                 body = {"prompt": ids, "max_tokens": 3, "ignore_eos": True}
                 status, _, _ = c.request("POST", "/v1/completions", body, {"x-request-id": "mine"})
                 self.assertEqual(status, 200)
-            words = ["why", "mine", "--url", f"http://127.0.0.1:{c.url_port}"]
-            code, out, err = run("mc-conductor", *words, "--json")
+            code, out, err = c.verb("why", "mine", "--json")
             self.assertEqual(code, 0, err)
             record = json.loads(out)
             self.assertEqual(
@@ -80,9 +79,8 @@ class Costed(unittest.TestCase):
             self.assertEqual({row["node"] for row in record["considered"]}, {"p0", "p1"})
             self.assertEqual(record["considered"][0]["node"], record["prefill_node"])
             self.assertAlmostEqual(record["predicted_ttft_ms"], record["ttft_ms"], delta=30)
-            self.assertIn("prefill", run("mc-conductor", *words)[1].decode())
-            words[1] = "nobody"
-            code, _, err = run("mc-conductor", *words)
+            self.assertIn("prefill", c.verb("why", "mine")[1].decode())
+            code, _, err = c.verb("why", "nobody")
             self.assertNotEqual(code, 0)
             self.assertIn("no record of request nobody", err)
 

@@ -221,27 +221,25 @@ class Roles(unittest.TestCase):
 
     def test_drain_takes_no_new_requests_and_sigterm_ends_with_zero(self):
         with Cluster(roles=["conductor", "p0", "p1", "d0"]) as c:
-            url = f"http://127.0.0.1:{c.url_port}"
-            self.assertEqual(run("mc-conductor", "drain", "p1", "--url", url)[0], 0)
+            self.assertEqual(c.verb("drain", "p1")[0], 0)
             until(lambda: c.node("p1")["state"] == "drain", 10, "p1 drains")
             for i in range(4):
                 self.assertEqual(c.complete(ids=Random(i).ids(70), max_tokens=2)["mc"]["prefill_node"], "p0")
-            self.assertEqual(run("mc-conductor", "undrain", "p1", "--url", url)[0], 0)
-            self.assertEqual(run("mc-conductor", "drain", "p7", "--url", url)[0], 1)
+            self.assertEqual(c.verb("undrain", "p1")[0], 0)
+            self.assertEqual(c.verb("drain", "p7")[0], 1)
             self.assertEqual(c.processes["p1"].stop(), 0)
             del c.processes["p1"]
             until(lambda: len(c.cluster()["nodes"]) == 2, 10, "p1 left")
-            self.assertEqual(run("mc-conductor", "wait", "--prefill", "2", "--timeout", "500ms", "--url", url)[0], 3)
-            self.assertEqual(run("mc-conductor", "wait", "--prefill", "1", "--timeout", "5s", "--url", url)[0], 0)
+            self.assertEqual(c.verb("wait", "--prefill", "2", "--timeout", "500ms")[0], 3)
+            self.assertEqual(c.verb("wait", "--prefill", "1", "--timeout", "5s")[0], 0)
 
     def test_explain_names_the_winner_and_what_it_would_reuse(self):
         with Cluster(roles=["conductor", "p0", "p1", "d0"]) as c:
             ids = Random(5).ids(300)
             c.complete(ids=ids, max_tokens=2, mc={"pin": {"prefill": "p1"}})
-            url = f"http://127.0.0.1:{c.url_port}"
             until(lambda: c.node("p1")["blocks_indexed"] >= 4, 10, "blocks of p1")
             body = b'{"prompt": %s, "max_tokens": 2}' % str(ids).encode()
-            code, out, err = run("mc-conductor", "explain", "-f", "-", "--json", "--url", url, stdin=body)
+            code, out, err = c.verb("explain", "-f", "-", "--json", stdin=body)
             self.assertEqual(code, 0, err)
             told = json.loads(out)
             self.assertTrue(told["admit"])
@@ -249,7 +247,7 @@ class Roles(unittest.TestCase):
             match = {r["node"]: r["match_blocks"] for r in told["candidates"]}
             self.assertEqual(match["p1"], 4)
             self.assertEqual([r["verdict"] for r in told["candidates"]].count("winner"), 1)
-            code, out, _ = run("mc-conductor", "explain", "-f", "-", "--url", url, stdin=body)
+            code, out, _ = c.verb("explain", "-f", "-", stdin=body)
             self.assertIn(b"VERDICT", out)
 
     def test_the_conductor_out_of_reach_is_exit_3(self):

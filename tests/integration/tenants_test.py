@@ -51,16 +51,12 @@ class Tenants(unittest.TestCase):
             with concurrent.futures.ThreadPoolExecutor(4) as pool:
                 answers = list(pool.map(lambda ids: c.complete(ids=ids, max_tokens=2), prompts))
             self.assertEqual(sorted(cached(a) for a in answers), [0, 3200, 3200, 3200])
-            held = json.loads(
-                run("mc-conductor", "why", answers[-1]["id"], "--url", f"http://127.0.0.1:{c.url_port}", "--json")[1]
-            )
+            held = json.loads(c.verb("why", answers[-1]["id"], "--json")[1])
             self.assertEqual(held["tenant"], "default")
-            waits = [
-                json.loads(c.request("GET", "/requests/" + a["id"])[2])["held_for"] for a in answers if cached(a)
-            ]
+            waits = [c.operate("GET", "/requests/" + a["id"])["held_for"] for a in answers if cached(a)]
             self.assertTrue(all(w == "turn" or w.startswith("prefix:p") for w in waits), waits)
             waited = next(a["id"] for a in answers if cached(a))
-            told = run("mc-conductor", "why", waited, "--url", f"http://127.0.0.1:{c.url_port}")[1].decode()
+            told = c.verb("why", waited)[1].decode()
             self.assertRegex(told, r"\nhold +[0-9.]+  waited here (for its turn|while p\d computed its prefix)\n")
             text = c.request("GET", "/metrics")[2].decode()
             self.assertIn("mc_held_total", text)
@@ -172,12 +168,11 @@ class Tenants(unittest.TestCase):
             self.assertIn("p0, p1", answer["error"]["message"])
             status, _, answer = c.post("/v1/completions", {"prompt": "hi", "mc": {"pin": {"prefil": "p0"}}})
             self.assertEqual((status, answer["error"]["param"]), (400, "mc.pin.prefil"))
-            url = ["--url", f"http://127.0.0.1:{c.url_port}"]
-            self.assertEqual(run("mc-conductor", "drain", "p1", *url)[0], 0)
+            self.assertEqual(c.verb("drain", "p1")[0], 0)
             status, _, answer = c.post("/v1/completions", {"prompt": "hi", "mc": {"pin": {"prefill": "p1"}}})
             self.assertEqual((status, answer["error"]["code"]), (503, "no_prefill"))
             self.assertIn("p1, which is draining", answer["error"]["message"])
-            code, _, err = run("mc-conductor", "wait", "--prefill", "3", "--timeout", "200ms", *url)
+            code, _, err = c.verb("wait", "--prefill", "3", "--timeout", "200ms")
             self.assertEqual(code, 3)
             self.assertIn("start the missing nodes", err)
             self.assertLess(time.monotonic() - began, 10)

@@ -6,16 +6,20 @@
 
 #include <array>
 #include <cmath>
+#include <cstdlib>
 #include <ctime>
 #include <limits>
 
 #include "base/common_flags.h"
 #include "base/errors.h"
 #include "base/fd.h"
+#include "ctl/ctl.h"
 #include "load.h"
 #include "model/config.h"
 #include "model/find.h"
 #include "print.h"
+#include "run/client_key.h"
+#include "run/conductor_process.h"
 #include "run/signals.h"
 #include "summary.h"
 #include "verbs.h"
@@ -104,13 +108,36 @@ constexpr Flag kDryRun{.name = "dry-run",
                        .help = "print the requests that would be sent, one JSON line each; send nothing",
                        .one_shot = true};
 
-constexpr std::array<const Flag*, 28> kTargetFlags = {
-    &kBaseUrl,           &kHost,           &kPort,           &kEndpoint,       &kServedModel,
-    &kServedFrom,        &kVocab,          &kHeader,         &kMaxConcurrency, &kNumWarmups,
-    &kTemperature,       &kTimeout,        &kGoodput,        &kFailIf,         &kPercentileMetrics,
-    &kMetricPercentiles, &kLateMax,        &kMetadata,       &kSaveResult,     &kSaveDetailed,
-    &kResultDir,         &kResultFilename, &kDryRun,         &flags::kSeed,    &flags::kJson,
-    &flags::kOutput,     &flags::kQuiet,   &flags::kProgress};
+constexpr std::array<const Flag*, 30> kTargetFlags = {&kBaseUrl,
+                                                      &kHost,
+                                                      &kPort,
+                                                      &kEndpoint,
+                                                      &kServedModel,
+                                                      &kServedFrom,
+                                                      &kVocab,
+                                                      &flags::kApiKeyFile,
+                                                      &flags::kApiKey,
+                                                      &kHeader,
+                                                      &kMaxConcurrency,
+                                                      &kNumWarmups,
+                                                      &kTemperature,
+                                                      &kTimeout,
+                                                      &kGoodput,
+                                                      &kFailIf,
+                                                      &kPercentileMetrics,
+                                                      &kMetricPercentiles,
+                                                      &kLateMax,
+                                                      &kMetadata,
+                                                      &kSaveResult,
+                                                      &kSaveDetailed,
+                                                      &kResultDir,
+                                                      &kResultFilename,
+                                                      &kDryRun,
+                                                      &flags::kSeed,
+                                                      &flags::kJson,
+                                                      &flags::kOutput,
+                                                      &flags::kQuiet,
+                                                      &flags::kProgress};
 constexpr std::array<const Flag*, 4> kProgramFlags = {&flags::kConfig, &flags::kLogLevel, &flags::kLogFormat,
                                                       &flags::kPrintConfig};
 
@@ -136,11 +163,23 @@ struct Server {
 };
 
 Result<Json> get_json(const Target& target, const std::string& path) {
-  MC_TRY(answer, http::fetch(http::Method::get, target.base_url + path, target.headers, "",
+  MC_TRY(answer, http::fetch(http::Method::get, target.base_url, path, target.headers, "",
                              SystemClock::instance().now() + 10s));
   if (answer.status != 200)
     return Error{Code::not_found, target.base_url + path + " answers HTTP " + std::to_string(answer.status)};
   return Json::parse(answer.body);
+}
+
+/// The nodes behind the server, which its page tells to operators. On one host the socket in MCT_RUN_DIR tells them
+/// without a key, when the conductor there is this very server: its model list says when it started.
+Result<Json> ask_cluster(const Target& target, const Result<Json>& models) {
+  if (auto cluster = get_json(target, "/cluster")) return cluster;
+  MC_TRY(directory, ctl::run_dir([](const char* name) -> const char* { return std::getenv(name); }));
+  Target socket = target;
+  socket.base_url = "unix:" + directory + "/" + std::string(run::kOperatorsSocket);
+  MC_TRY(here, get_json(socket, "/v1/models"));
+  if (!models || here.dump() != models->dump()) return Error{Code::not_found, "another conductor runs here"};
+  return get_json(socket, "/cluster");
 }
 
 /// Asks the server what it serves; MC2101 when nobody answers.
@@ -153,7 +192,7 @@ Result<Server> ask_server(const Target& target, const std::string& wanted) {
   if (server.model.empty())
     return user_error(err::kPeerUnreachable, target.base_url + "/v1/models names no model", target.base_url,
                       "name it with --served-model-name");
-  if (auto cluster = get_json(target, "/cluster")) {
+  if (auto cluster = ask_cluster(target, models)) {
     int64_t roles[3] = {0, 0, 0};
     for (const Json& node : (*cluster)["nodes"].items()) {
       const std::string_view role = node["role"].as_string();
@@ -188,7 +227,8 @@ Result<uint32_t> vocabulary(const cli::Args& args, const std::string& served) {
 }
 
 Result<http::Headers> read_headers(const cli::Args& args) {
-  http::Headers out{{"Content-Type", "application/json"}};
+  MC_TRY(out, run::key_headers(args));
+  out.push_back({"Content-Type", "application/json"});
   for (const std::string& text : args.list(kHeader)) {
     const size_t at = text.find('=');
     if (at == 0 || at == std::string::npos)

@@ -18,7 +18,8 @@ namespace {
 constexpr Flag kAttention = by_name(flags::kAttention), kDtype = by_name(flags::kDtype),
                kWeightDtype = by_name(flags::kWeightDtype), kThreads = by_name(flags::kThreads),
                kKernels = by_name(flags::kKernels), kKvMem = by_name(flags::kKvMem),
-               kChunkTokens = by_name(flags::kChunkTokens);
+               kChunkTokens = by_name(flags::kChunkTokens), kTransport = by_name(flags::kTransport),
+               kBlockTokens = by_name(flags::kBlockTokens), kDrainTimeout = by_name(flags::kDrainTimeout);
 constexpr Flag kDieWithParent = by_name(flags::kDieWithParent);
 // A cluster learns how long its requests decode; a trace is compared with the papers.
 constexpr Flag kDecodeTime =
@@ -32,7 +33,11 @@ constexpr const Flag* kFlags[] = {
     &flags::kListen,
     &flags::kHttp,
     &flags::kAuth,
+    &flags::kApiKeys,
+    &flags::kAdminKeyFile,
     &flags::kInsecure,
+    &flags::kAllowedHost,
+    &flags::kAllowedOrigin,
     &flags::kPolicy,
     &flags::kFetchRule,
     &flags::kFetchThreshold,
@@ -44,7 +49,6 @@ constexpr const Flag* kFlags[] = {
     &flags::kFirstToken,
     &flags::kHold,
     &flags::kHoldOrder,
-    &flags::kApiKeys,
     &flags::kReplicate,
     &flags::kReplicateRate,
     &flags::kTtftSlo,
@@ -52,8 +56,8 @@ constexpr const Flag* kFlags[] = {
     &flags::kDeadline,
     &flags::kChatTemplate,
     &flags::kGenerationConfig,
-    &flags::kBlockTokens,
-    &flags::kTransport,
+    &kBlockTokens,
+    &kTransport,
     &kAttention,
     &kDtype,
     &kWeightDtype,
@@ -63,7 +67,7 @@ constexpr const Flag* kFlags[] = {
     &kChunkTokens,
     &flags::kRunner,
     &flags::kReadyFile,
-    &flags::kDrainTimeout,
+    &kDrainTimeout,
     &kDieWithParent,
     &flags::kConfig,
     &flags::kSeed,

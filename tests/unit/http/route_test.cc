@@ -68,4 +68,7 @@ TEST_CASE("http/route: no table names a method and path twice, and workers serve
     for (const RouteEntry& entry : table) CHECK(seen.insert({entry.method, entry.path}).second);
   }
   for (const RouteEntry& entry : worker_routes()) CHECK(match(entry.method, entry.path).route == entry.route);
+  for (const char* path : {"/cluster", "/admin/drain", "/requests/x", "/v1/models"})  // the conductor's alone
+    for (const Method method : {Method::get, Method::post})
+      CHECK(std::get<Response>(find_route(worker_routes(), method, path)).status == 404);
 }

@@ -1,0 +1,24 @@
+// The key that our own HTTP clients send (the conductor's verbs, mc-bench serve and replay). A key on the command line
+// shows in the process list of every user of the host, so it comes from a file or from the environment.
+#pragma once
+
+#include "base/cli.h"
+#include "http/client.h"
+
+namespace mc::flags {
+
+inline constexpr Flag kApiKeyFile{
+    .name = "api-key-file", .value = "FILE", .help = "file with the API key to send, one line, mode 0600"};
+inline constexpr Flag kApiKey{.name = "api-key",
+                              .value = "KEY",
+                              .help = "the same as text: set MCT_API_KEY, since arguments show in the process list"};
+
+}  // namespace mc::flags
+
+namespace mc::run {
+
+/// "Authorization: Bearer KEY" from --admin-key-file (where the verb has it), --api-key-file or --api-key; no header
+/// without any of them. A key given as an argument is warned about.
+Result<http::Headers> key_headers(const cli::Args& args);
+
+}  // namespace mc::run
