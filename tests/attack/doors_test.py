@@ -9,6 +9,7 @@ import http.client
 import json
 import os
 import re
+import signal
 import socket
 import stat
 import subprocess
@@ -126,6 +127,45 @@ class BeyondLoopback(Folder):
                     self.assertNotIn("MC1005", err)
                     if door != "data":  # which must be an address of this host that peers can dial
                         self.assertEqual(code, 0, err)
+
+    def test_a_door_that_opened_without_its_lock_does_not_open_the_pages_behind_it(self):
+        for flags, page in ((["http"], 403), (["http,pages"], 200), (["all"], 200)):
+            with Cluster() as mine:
+                words = ["mc-conductor", "--http", "0.0.0.0:0", "--json", "--insecure", *flags]
+                mine.processes["conductor"] = mine.spawn(words)
+                mine.url_port = int(mine.processes["conductor"].wait_ready()["http"].rsplit(":", 1)[1])
+                self.assertEqual(mine.request("GET", "/v1/models")[0], 200)
+                for path in ("/metrics", "/cluster"):
+                    self.assertEqual(mine.request("GET", path)[0], page, f"{flags} {path}")
+                self.assertEqual(mine.socket_request("GET", "/metrics")[0], 200)
+
+    def test_a_worker_beyond_loopback_shows_strangers_its_health_alone(self):
+        admin = os.path.join(self.dir, "admin.key")
+        self.assertEqual(run("mc-conductor", "keygen", "--admin", "-o", admin)[0], 0)
+        with open(admin, encoding="utf-8") as file:
+            bearer = {"Authorization": "Bearer " + file.read().strip()}
+        words = ["mc-cache", "--name", "c0", "--dram", "8MiB", "--json"]
+        with Cluster(roles=["conductor"]) as mine:
+            words += ["--http", "0.0.0.0:0", "--admin-key-file", admin]
+            mine.processes["c0"] = mine.spawn(words)
+            until(lambda: mine.cluster()["nodes"], 30, "the cache registered")
+            port = int(mine.node("c0")["http"].rsplit(":", 1)[1])
+            for path in ("/health", "/livez", "/readyz"):
+                until(lambda p=path: ask(port, "GET", p)[0] == 200, 20, path)
+            for path in ("/metrics", "/version"):
+                self.assertEqual(ask(port, "GET", path)[0], 403, path)
+                self.assertEqual(ask(port, "GET", path, Authorization="Bearer wrong-key")[0], 403, path)
+                self.assertEqual(ask(port, "GET", path, **bearer)[0], 200, path)
+            # Another host names this one as it likes; a page of another site is still refused.
+            self.assertEqual(ask(port, "GET", "/health", Host="node7.example")[0], 200)
+            self.assertEqual(ask(port, "GET", "/health", Origin="https://evil.example")[0], 403)
+            # SIGHUP takes a new key.
+            with open(admin, "w", encoding="utf-8") as file:
+                file.write("another-admin-key\n")
+            mine.processes["c0"].popen.send_signal(signal.SIGHUP)
+            new = {"Authorization": "Bearer another-admin-key"}
+            until(lambda: ask(port, "GET", "/metrics", **new)[0] == 200, 20, "the new key")
+            self.assertEqual(ask(port, "GET", "/metrics", **bearer)[0], 403)
 
     def test_the_old_flag_is_refused_with_the_names_of_the_doors(self):
         for words in (["--insecure"], ["--insecure", "--json"], ["--insecure", "yes"]):
