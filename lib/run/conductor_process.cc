@@ -182,6 +182,9 @@ class ConductorProcess {
     MC_TRY(server, http::Server::open(server_options(args_, metrics_.get()), frontend_->handler()));
     server_ = std::move(server);
     http_address_ = HostPort{at.host, server_->port()}.text();
+    if (at.port != 0 && at.port != server_->port())
+      log_warn("another program has the default port: clients find this conductor at the next free one",
+               {{"taken", at.text()}, {"http", http_address_}});
     readiness_ = std::make_unique<Readiness>("mc-conductor", args_.on(flags::kJson),
                                              args_.present(flags::kReadyFile) ? args_.text(flags::kReadyFile) : "");
     return {};
