@@ -253,6 +253,32 @@ except OSError as error:
         self.assertIn(folder, err)
         self.assertIn("MCT_RUN_DIR", err)
 
+    def test_clients_at_the_port_and_operators_at_the_socket_are_served_at_once(self):
+        count, wrong = attack.count(20, 500), []
+        prompt = {"prompt": "Once upon a time " * 20, "max_tokens": 2, "temperature": 0}
+
+        def client(path, body):
+            for _ in range(count):
+                status, _, answer = c.post(path, body)
+                if status != 200:
+                    wrong.append((path, status, answer))
+
+        def operator(method, path, body):
+            for _ in range(count):
+                status, answer = c.socket_request(method, path, body)
+                if status != 200:
+                    wrong.append((path, status, answer))
+
+        calls = [(client, ("/v1/completions", prompt)), (client, ("/tokenize", {"prompt": prompt["prompt"]}))]
+        calls += [(operator, ("POST", "/admin/explain", prompt)), (operator, ("GET", "/cluster", None))]
+        calls += [(operator, ("GET", "/metrics", None)), (operator, ("POST", "/v1/completions", prompt))]
+        threads = [threading.Thread(target=call, args=args) for call, args in calls]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join(300)
+        self.assertEqual(wrong, [])
+
     def test_a_worker_has_no_admin_paths(self):
         for method, path in (("POST", "/admin/drain"), ("GET", "/cluster"), ("GET", "/x"), ("POST", "/v1/completions")):
             self.assertEqual(ask(worker_port("d0"), method, path)[0], 404, path)
