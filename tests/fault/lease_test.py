@@ -74,7 +74,9 @@ class Lease(unittest.TestCase):
             def held():
                 return self.leases(c, "p0") + self.leases(c, "d0")
 
-            for turn in range(4):
+            for turn in range(12):  # a stop on a busy machine may come late; one in time is enough
+                if turn >= 4 and fell_back:
+                    break
                 ids = random.ids(600)
                 c.complete(ids=ids + [11], max_tokens=2, mc={"pin": {"prefill": "p0", "decode": "d0"}})
                 until(lambda: held() == 0, 20, "p0 and d0 hold no lease")

@@ -2,7 +2,6 @@
 """Prefill pipelines of two and three processes: the text of one process, reuse, and the death of a member."""
 
 import concurrent.futures
-import signal
 import threading
 import unittest
 
@@ -71,21 +70,23 @@ class Pipeline(unittest.TestCase):
         with Cluster() as c:
             serving(c, 2)
             random = Random(9)
-            ids = random.ids(4000)
-            expected = oracle(ids, 4)
-            answers = []
-            asking = threading.Thread(target=lambda: answers.append(c.complete(ids=ids, max_tokens=4)))
-            # Stopped, it takes what it is sent and answers nothing: the request is in the pipeline when it dies.
-            member = c.processes["p0.1"]
-            member.popen.send_signal(signal.SIGSTOP)
-            asking.start()
-            until(lambda: c.node("p0")["requests"], 20, "request in the pipeline")
-            member.kill()
-            member.stop()
-            # There is no other: the request waits for the member to come back.
-            stage(c, "p0", 1, 2)
-            asking.join(60)
-            self.assertEqual(token_ids(answers[0]), expected)
+            # The member dies while a request is on its node; where that was over already, the next one is caught.
+            for _ in range(5):
+                ids = random.ids(4000)
+                answers = []
+                asking = threading.Thread(target=lambda: answers.append(c.complete(ids=ids, max_tokens=4)))
+                asking.start()
+                until(lambda: answers or c.node("p0")["requests"], 20, "request in the pipeline")
+                c.processes["p0.1"].kill()
+                c.processes["p0.1"].stop()
+                # There is no other: the request waits for the member to come back.
+                stage(c, "p0", 1, 2)
+                asking.join(60)
+                self.assertEqual(token_ids(answers[0]), oracle(ids, 4))
+                c.wait_nodes()
+                until(lambda: c.node("p0")["state"] == "ready", 20, "the pipeline is whole")
+                if answers[0]["mc"]["attempts"] >= 2:
+                    break
             self.assertGreaterEqual(answers[0]["mc"]["attempts"], 2)
             self.assertIsNone(c.processes["p0"].popen.poll())
             # Without the member the leader gets nothing, and others serve on.
