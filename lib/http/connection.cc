@@ -5,6 +5,9 @@
 #include "base/assert.h"
 
 namespace mc::http::detail {
+namespace {
+constexpr std::string_view kStatusLineBegin = "HTTP/1.1 ";  // of every answer, whatever its status
+}
 
 Connection::Connection(ConnectionHost& host, const ServerOptions& options, std::string peer)
     : host_(host), options_(options), peer_(std::move(peer)) {
@@ -107,6 +110,8 @@ void Connection::append_head(int status, Headers headers, Framing framing, size_
   if (host_.draining() || framing == Framing::until_close) close_after_ = true;
   const size_t before = out_.size();
   append_response_head(out_, status, headers, framing, body_bytes, close_after_);
+  MC_ASSERT_EQ(std::string_view(out_).substr(before, kStatusLineBegin.size()), kStatusLineBegin);
+  if (std::exchange(head_begun_, false)) out_.erase(before, kStatusLineBegin.size());
   if (link_) link_->queued.fetch_add(out_.size() - before, std::memory_order_relaxed);
   host_.count_response(status);
 }
@@ -224,18 +229,19 @@ void Connection::next_request() {
   if (input_ended_ && is_reading) close(phase_ == Phase::idle ? CloseReason::done : CloseReason::client_gone);
 }
 
-/// Sends bytes that every client skips. A client that closed only its sending side takes them; the kernel of one that
-/// is gone answers with a reset, which on_lost() reports. HTTP/1.0 has nothing of the kind, nor has the middle of
-/// another body than an event stream: there the connection is lost with the next byte that is sent, or when TCP's
-/// keep-alive finds nobody.
+/// Sends the first bytes of the status line, which are those of every answer, or a comment of the event stream. A
+/// client that closed only its sending side takes them; the kernel of one that is gone answers with a reset, which
+/// on_lost() reports. In the middle of another body than an event stream the next bytes of the body do the same.
 void Connection::ask_for_life() {
   const size_t before = out_.size();
-  if (streaming_ && is_event_stream_ && http11_)
+  if (!streaming_) {
+    out_ += kStatusLineBegin;
+    head_begun_ = true;
+  } else if (is_event_stream_ && http11_) {
     append_chunk(out_, kSsePing);
-  else if (streaming_ && is_event_stream_)
+  } else if (is_event_stream_) {
     out_ += kSsePing;
-  else if (!streaming_ && http11_)
-    out_ += "HTTP/1.1 100 Continue\r\n\r\n";
+  }
   if (link_) link_->queued.fetch_add(out_.size() - before, std::memory_order_relaxed);
 }
 

@@ -118,6 +118,7 @@ class Connection {
   bool head_only_ = false;
   bool close_after_ = false;
   bool streaming_ = false;
+  bool head_begun_ = false;       // kStatusLineBegin went out before the answer was there
   bool is_event_stream_ = false;  // may be pinged
   CloseReason after_flush_ = CloseReason::done;
 };

@@ -446,10 +446,10 @@ class HalfClosedClients(unittest.TestCase):
             self.assertEqual(len(re.findall(rb"HTTP/1.1 200 OK\r\n", answer)), count)
 
     def test_a_client_that_is_gone_is_still_noticed(self):
-        for stream in (False, True):
+        for version, stream in (("1.1", False), ("1.1", True), ("1.0", False), ("1.0", True)):
             before = c.cluster()["totals"]["cancelled"]
             link = attack.dial(c.url_port)
-            link.sendall(self.post({"max_tokens": 1500, "stream": stream}))
+            link.sendall(self.post({"max_tokens": 1500, "stream": stream}, version))
             until(lambda: c.cluster()["requests_unfinished"] == 1, 20, "the request runs")
             link.close()
             until(lambda: c.cluster()["requests_unfinished"] == 0, 20, "the request ended")

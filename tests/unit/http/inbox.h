@@ -1,4 +1,4 @@
-// A handler that keeps requests for the test's thread to answer.
+// A handler that keeps requests for the test's thread to answer, and a value to wait for.
 #pragma once
 
 #include <condition_variable>
@@ -40,6 +40,33 @@ class Inbox {
   std::mutex mutex_;
   std::condition_variable arrived_;
   std::deque<Item> items_;
+};
+
+/// A value that another thread sets once.
+template <class T>
+class Promise {
+ public:
+  void set(T value) {
+    const std::lock_guard lock(mutex_);
+    value_ = value;
+    ++times_;
+    changed_.notify_all();
+  }
+  T get() {
+    std::unique_lock lock(mutex_);
+    REQUIRE(changed_.wait_until(lock, patience(), [&] { return times_ > 0; }));
+    return value_;
+  }
+  int times() {
+    const std::lock_guard lock(mutex_);
+    return times_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  T value_{};
+  int times_ = 0;
 };
 
 }  // namespace mc::test

@@ -22,36 +22,10 @@
 using namespace mc;
 using namespace mc::http;
 using mc::test::Inbox;
+using mc::test::Promise;
 using mc::test::RawClient;
 
 namespace {
-
-/// A value that another thread sets once.
-template <class T>
-class Promise {
- public:
-  void set(T value) {
-    const std::lock_guard lock(mutex_);
-    value_ = value;
-    ++times_;
-    changed_.notify_all();
-  }
-  T get() {
-    std::unique_lock lock(mutex_);
-    REQUIRE(changed_.wait_until(lock, test::patience(), [&] { return times_ > 0; }));
-    return value_;
-  }
-  int times() {
-    const std::lock_guard lock(mutex_);
-    return times_;
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  T value_{};
-  int times_ = 0;
-};
 
 std::unique_ptr<Server> open_server(Server::Handler handler, ServerOptions options = {}) {
   auto server = Server::open(options, std::move(handler));
