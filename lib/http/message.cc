@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <charconv>
+#include <utility>
 
 #include "base/assert.h"
 #include "base/json.h"
@@ -208,9 +209,17 @@ std::string new_request_id() {
   do {
     order = std::max(before + 1, clock);
   } while (!last.compare_exchange_weak(before, order, std::memory_order_relaxed));
-  std::array<uint64_t, 2> secret;
-  const ssize_t got = ::getrandom(secret.data(), sizeof secret, 0);
-  MC_ASSERT_EQ(got, static_cast<ssize_t>(sizeof secret));  // getrandom(2): up to 256 bytes always come whole
+  // A system call for each id would cost a twentieth of a small request.
+  struct Pool {
+    std::array<uint64_t, 32> words;  // 256 bytes, which getrandom(2) always gives whole
+    size_t used = 32;
+  };
+  thread_local Pool pool;
+  if (pool.used == pool.words.size()) {
+    const ssize_t got = ::getrandom(pool.words.data(), sizeof pool.words, 0);
+    MC_ASSERT_EQ(got, static_cast<ssize_t>(sizeof pool.words));
+    pool.used = 0;
+  }
   std::string id = "req_";
   id.reserve(4 + 28);
   const auto append = [&](uint64_t word, int digits) {
@@ -218,7 +227,7 @@ std::string new_request_id() {
     for (int digit = digits - 1; digit >= 0; --digit) id += kDigits[word >> (6 * digit) & 63];
   };
   append(order, 6);
-  for (const uint64_t word : secret) append(word, 11);  // 11 digits hold 64 bits
+  for (int i = 0; i < 2; ++i) append(std::exchange(pool.words[pool.used++], 0), 11);  // 11 digits hold 64 bits
   return id;
 }
 
