@@ -363,7 +363,7 @@ void Frontend::tokenize(const http::Request& request, const http::Responder& out
     ids = std::move(prompts->front());
   } else {
     auto encoded = tokenizer_.encode(parsed->prompt, {.add_special = parsed->add_special_tokens.value_or(true)});
-    if (!encoded) return out.respond(http::error_response(as_user_error(err::kInputNotUtf8, encoded.error())));
+    if (!encoded) return out.respond(http::error_response(as_user_error(err::kInvalidField, encoded.error())));
     ids = std::move(*encoded);
   }
   out.respond(http::json_response(200, http::tokenize_body(ids, context_tokens())));

@@ -51,10 +51,10 @@ AddedTokenMatcher::AddedTokenMatcher(std::vector<AddedToken> tokens) : tokens_(s
 }
 
 const AddedToken* AddedTokenMatcher::longest_at(std::string_view text, size_t at, size_t end,
-                                                std::span<const UserRange> user) const {
+                                                std::span<const UserRange> user, size_t& steps) const {
   const AddedToken* longest = nullptr;
   uint32_t node = roots_[static_cast<uint8_t>(text[at])];
-  for (size_t next = at + 1;; ++next) {
+  for (size_t next = at + 1;; ++next, ++steps) {
     if (nodes_[node].token != Piece::kText) {
       const AddedToken& token = tokens_[nodes_[node].token];
       if (!token.special || !touches(user, at, next)) longest = &token;
@@ -69,16 +69,18 @@ const AddedToken* AddedTokenMatcher::longest_at(std::string_view text, size_t at
   return longest;
 }
 
-void AddedTokenMatcher::split(std::string_view text, size_t begin, size_t end, std::span<const UserRange> user,
-                              std::vector<Piece>& out) const {
-  size_t done = begin;  // everything before is in `out`
+Result<void> AddedTokenMatcher::split(std::string_view text, size_t begin, size_t end, std::span<const UserRange> user,
+                                      Work& work, const Sink& sink) const {
+  size_t done = begin;  // everything before has been given out
   for (size_t at = begin; at < end;) {
     if (roots_[static_cast<uint8_t>(text[at])] == 0) {
       ++at;
       continue;
     }
-    const AddedToken* token = longest_at(text, at, end, user);
+    size_t steps = 0;
+    const AddedToken* token = longest_at(text, at, end, user, steps);
     if (token == nullptr) {
+      MC_CHECK(work.scan(steps));
       ++at;
       continue;
     }
@@ -96,11 +98,13 @@ void AddedTokenMatcher::split(std::string_view text, size_t begin, size_t end, s
       if (!is_space(c.value)) break;
       token_end += c.bytes;
     }
-    if (token_begin > done) out.push_back({done, token_begin, Piece::kText});
-    out.push_back({token_begin, token_end, token->id});
+    MC_CHECK(work.scan(steps + (token_end - token_begin)));
+    if (token_begin > done) MC_CHECK(sink({done, token_begin, Piece::kText}));
+    MC_CHECK(sink({token_begin, token_end, token->id}));
     done = token_end;
   }
-  if (done < end) out.push_back({done, end, Piece::kText});
+  if (done < end) MC_CHECK(sink({done, end, Piece::kText}));
+  return {};
 }
 
 }  // namespace mc::text

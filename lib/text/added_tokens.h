@@ -5,12 +5,14 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "text/spec.h"
+#include "text/work.h"
 
 namespace mc::text {
 
@@ -36,19 +38,23 @@ class AddedTokenMatcher {
   bool empty() const { return tokens_.empty(); }
   bool has_special() const { return has_special_; }
 
-  /// Cuts text[begin, end) into pieces, in order, without empty ones, and appends them. White space
+  using Sink = std::function<Result<void>(const Piece& piece)>;
+  /// Cuts text[begin, end) into pieces, in order, without empty ones, and gives them out. White space
   /// that a token takes with it (lstrip, rstrip) belongs to the token's piece; another token that begins
   /// in it is a piece too, as in Hugging Face's, so that the two overlap. `user` is sorted, does
-  /// not overlap, and counts in bytes of `text`.
-  void split(std::string_view text, size_t begin, size_t end, std::span<const UserRange> user,
-             std::vector<Piece>& out) const;
+  /// not overlap, and counts in bytes of `text`. Ends at the sink's first error. MC4028: the search, or the white
+  /// space, takes too many steps.
+  Result<void> split(std::string_view text, size_t begin, size_t end, std::span<const UserRange> user, Work& work,
+                     const Sink& sink) const;
 
  private:
   struct Node {
     std::vector<std::pair<uint8_t, uint32_t>> next;  // sorted by byte
     uint32_t token = Piece::kText;                   // index in tokens_
   };
-  const AddedToken* longest_at(std::string_view text, size_t at, size_t end, std::span<const UserRange> user) const;
+  /// Adds the bytes it looked at to `steps`.
+  const AddedToken* longest_at(std::string_view text, size_t at, size_t end, std::span<const UserRange> user,
+                               size_t& steps) const;
 
   std::vector<AddedToken> tokens_;
   std::vector<Node> nodes_;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <queue>
+#include <functional>
 #include <string>
 
 #include "base/assert.h"
@@ -14,6 +14,8 @@ namespace mc::text {
 namespace {
 
 constexpr size_t kShortWord = 32;
+// A word so long is looked at before it is merged, and its time is not that of the tokenizer's patterns.
+constexpr size_t kHugeWord = 4096;
 constexpr size_t kProbesMax = 4096;  // as in StringTable
 
 uint64_t pair_key(uint32_t left, uint32_t right) {
@@ -68,6 +70,7 @@ Result<Bpe> Bpe::build(const TokenizerSpec& spec) {
     bpe.takes_bytes_ = probe.index_bytes(spec, special, ignored).has_value();
   }
   MC_CHECK(bpe.takes_bytes_ ? bpe.index_bytes(spec, special, words) : bpe.index_characters(spec, special, words));
+  for (const VocabEntry& entry : spec.vocab) bpe.longest_token_ = std::max(bpe.longest_token_, entry.text.size());
   MC_CHECK(bpe.index_merges(spec.merges));
   bpe.find_expansions(spec, special);
   if (!bpe.takes_bytes_ && !affixes && !spec.ignore_merges) bpe.index_joins(spec);
@@ -178,10 +181,12 @@ void Bpe::find_expansions(const TokenizerSpec& spec, const std::vector<bool>& sp
 Result<void> Bpe::index_words(const Words& words, bool all) {
   words_.reserve(words.size());
   std::vector<uint32_t> merged;
+  const EncodeLimits limits;
+  Work work(0, 0, limits);
   for (const auto& [text, id] : words) {
     if (!all) {
       merged.clear();
-      merge_word(text, merged);
+      merge_word(text, work, merged);
       if (merged.size() != 1 || merged[0] != id) continue;
     }
     if (words_.insert(text, id) != StringTable::Insert::done)
@@ -204,14 +209,20 @@ inline bool Bpe::joins(uint32_t left, uint32_t right) const {
   return joins_[slot] == key;
 }
 
-void Bpe::encode(std::string_view word, std::vector<uint32_t>& out) const {
+bool Bpe::has_all_bytes() const {
+  for (int byte = 0; byte < 256; ++byte)
+    if (byte_ids_[static_cast<size_t>(byte)] == kNone && can_occur_in_utf8(byte)) return false;
+  return true;
+}
+
+void Bpe::encode(std::string_view word, Work& work, std::vector<uint32_t>& out) const {
   MC_ASSERT(!word.empty());
   if (const auto id = words_.find(word))
     out.push_back(*id);
   else if (takes_bytes_)
-    merge_word(word, out);
+    merge_word(word, work, out);
   else
-    encode_characters(word, out);
+    encode_characters(word, work, out);
 }
 
 /// The token of one character as it is spelt, affixes and all.
@@ -223,7 +234,7 @@ uint32_t Bpe::symbol_of(std::string_view spelt) const {
 
 /// A character without a token. The order in which a pending unknown token and the bytes of a later
 /// character come out (bytes first) is that of Hugging Face's.
-void Bpe::read_unknown(std::string_view spelt, uint32_t begin, uint32_t& unknown_begin, Symbols& out) const {
+void Bpe::read_unknown(std::string_view spelt, uint32_t begin, Symbols& out) const {
   const auto missing = [&](char c) { return byte_ids_[static_cast<uint8_t>(c)] == kNone; };
   if (std::none_of(spelt.begin(), spelt.end(), missing)) {
     for (char c : spelt) {
@@ -233,97 +244,130 @@ void Bpe::read_unknown(std::string_view spelt, uint32_t begin, uint32_t& unknown
     return;
   }
   if (unknown_ == kNone) return;
-  if (unknown_begin != kNone) {
+  if (out.unknown_begin != kNone) {
     if (fuse_unknown_) return;
     out.ids.push_back(unknown_);
-    out.begins.push_back(unknown_begin);
+    out.begins.push_back(out.unknown_begin);
   }
-  unknown_begin = begin;
+  out.unknown_begin = begin;
 }
 
-void Bpe::read_symbols(std::string_view word, Symbols& out) const {
-  out.ids.clear();
-  out.begins.clear();
+void Bpe::put_unknown(Symbols& out) const {
+  if (out.unknown_begin == kNone) return;
+  out.ids.push_back(unknown_);
+  out.begins.push_back(out.unknown_begin);
+  out.unknown_begin = kNone;
+}
+
+/// Goes on where `out` has got to, up to `bytes_end` or a character further; the end of the word ends it.
+void Bpe::read_symbols(std::string_view word, size_t bytes_end, Symbols& out) const {
   const bool affixes = !continuing_prefix_.empty() || !word_suffix_.empty();
-  uint32_t unknown_begin = kNone;  // where the unknown token starts that is still to be put out
-  const auto put_unknown = [&] {
-    if (unknown_begin == kNone) return;
-    out.ids.push_back(unknown_);
-    out.begins.push_back(unknown_begin);
-    unknown_begin = kNone;
-  };
   std::string dressed;
-  for (size_t at = 0; at < word.size();) {
-    const uint32_t bytes = decode_utf8(word.substr(at)).bytes;
-    std::string_view spelt = word.substr(at, bytes);
-    const auto begin = static_cast<uint32_t>(at);
-    at += bytes;
+  while (out.at < std::min(bytes_end, word.size())) {
+    const uint32_t bytes = decode_utf8(word.substr(out.at)).bytes;
+    std::string_view spelt = word.substr(out.at, bytes);
+    const auto begin = static_cast<uint32_t>(out.at);
+    out.at += bytes;
     if (affixes) {
       dressed = begin == 0 ? "" : continuing_prefix_;
       dressed += spelt;
-      if (at == word.size()) dressed += word_suffix_;
+      if (out.at == word.size()) dressed += word_suffix_;
       spelt = dressed;
     }
     const uint32_t id = symbol_of(spelt);
     if (id == kNone) {
-      read_unknown(spelt, begin, unknown_begin, out);
+      read_unknown(spelt, begin, out);
       continue;
     }
-    put_unknown();
+    put_unknown(out);
     out.ids.push_back(id);
     out.begins.push_back(begin);
   }
-  put_unknown();
+  if (out.at == word.size()) put_unknown(out);
 }
 
-void Bpe::encode_characters(std::string_view word, std::vector<uint32_t>& out) const {
-  if (joins_.empty()) return merge_word(word, out);
-  thread_local Symbols symbols;
-  read_symbols(word, symbols);
+/// Merges the pieces between the cuts; the last one only when the whole word has been read. Returns how many symbols
+/// that was.
+size_t Bpe::encode_cut(std::string_view word, const Symbols& symbols, Work& work, std::vector<uint32_t>& out) const {
+  const bool is_last = symbols.at == word.size();
   const std::span<const uint32_t> ids(symbols.ids);
-  for (size_t begin = 0; begin < ids.size();) {
+  size_t begin = 0;
+  while (begin < ids.size()) {
     size_t end = begin + 1;
     while (end < ids.size() && joins(ids[end - 1], ids[end])) ++end;
+    if (end == ids.size() && !is_last) break;
     if (end == begin + 1) {
-      merge(ids.subspan(begin, 1), out);
+      merge(ids.subspan(begin, 1), work, out);
     } else {
       const size_t text_end = end < ids.size() ? symbols.begins[end] : word.size();
       const auto known = words_.find(word.substr(symbols.begins[begin], text_end - symbols.begins[begin]));
       if (known)
         out.push_back(*known);
       else
-        merge(ids.subspan(begin, end - begin), out);
+        merge(ids.subspan(begin, end - begin), work, out);
     }
     begin = end;
   }
-  constexpr size_t kKept = 1 << 18;  // a long text must not leave its symbols behind in every thread
+  return begin;
+}
+
+// The word may be a whole text, so its symbols are read a part at a time.
+void Bpe::encode_characters(std::string_view word, Work& work, std::vector<uint32_t>& out) const {
+  if (joins_.empty()) return merge_word(word, work, out);
+  constexpr size_t kPartBytes = size_t{16} << 10;
+  thread_local Symbols symbols;
+  symbols.clear();
+  size_t bytes = kPartBytes;
+  while (symbols.at < word.size()) {
+    read_symbols(word, symbols.at + bytes, symbols);
+    const auto used = static_cast<std::ptrdiff_t>(encode_cut(word, symbols, work, out));
+    if (symbols.at == word.size() || work.is_over(out.size())) break;
+    if (!may_merge(symbols.ids.size(), work, out)) break;
+    bytes = used > 0 ? kPartBytes : bytes * 2;  // a piece without cuts is not searched for them again and again
+    symbols.ids.erase(symbols.ids.begin(), symbols.ids.begin() + used);
+    symbols.begins.erase(symbols.begins.begin(), symbols.begins.begin() + used);
+  }
+  constexpr size_t kKept = 1 << 18;  // a long piece must not leave its symbols behind in every thread
   if (symbols.ids.capacity() > kKept) symbols = {};
 }
 
-void Bpe::merge_word(std::string_view word, std::vector<uint32_t>& out) const {
+void Bpe::merge_word(std::string_view word, Work& work, std::vector<uint32_t>& out) const {
   if (!takes_bytes_) {
     Symbols symbols;
-    read_symbols(word, symbols);
-    return merge(symbols.ids, out);
+    read_symbols(word, word.size(), symbols);
+    symbols.begins = {};
+    return merge(symbols.ids, work, out);
   }
   uint32_t ids[kShortWord];
   std::vector<uint32_t> many;
   uint32_t* at = ids;
   if (word.size() > kShortWord) {
+    if (!may_merge(word.size(), work, out)) return;
     many.resize(word.size());
     at = many.data();
   }
   for (size_t i = 0; i < word.size(); ++i) at[i] = byte_ids_[static_cast<uint8_t>(word[i])];
-  merge({at, word.size()}, out);
+  merge({at, word.size()}, work, out);
 }
 
-void Bpe::merge(std::span<const uint32_t> symbols, std::vector<uint32_t>& out) const {
+/// Whether so many symbols, merged as far as the longest token goes, could still be few enough tokens.
+bool Bpe::may_merge(size_t symbols, Work& work, const std::vector<uint32_t>& out) const {
+  if (symbols <= kHugeWord || !work.is_over(out.size() + symbols / longest_token_)) return true;
+  work.give_up();
+  return false;
+}
+
+void Bpe::merge(std::span<const uint32_t> symbols, Work& work, std::vector<uint32_t>& out) const {
   if (symbols.empty()) return;
   const size_t first = out.size();
-  if (symbols.size() <= kShortWord)
+  if (symbols.size() <= kShortWord) {
     merge_short(symbols, out);
-  else
+  } else if (symbols.size() <= kHugeWord) {
     merge_long(symbols, out);
+  } else if (may_merge(symbols.size(), work, out)) {
+    const Work::Unmeasured unmeasured(work);
+    merge_long(symbols, out);
+  }
   if (!expansions_.empty()) expand(first, out);
 }
 
@@ -377,56 +421,84 @@ void Bpe::merge_short(std::span<const uint32_t> symbols, std::vector<uint32_t>& 
   out.insert(out.end(), ids, ids + count);
 }
 
-void Bpe::merge_long(std::span<const uint32_t> word, std::vector<uint32_t>& out) const {
-  struct Symbol {
-    uint32_t id;
-    uint32_t previous;
-    uint32_t next;
-  };
-  struct Candidate {
-    uint32_t rank;
-    uint32_t at;
-    uint32_t left;  // the pair it was made for; stale when the symbols have changed since
-    uint32_t right;
-    uint32_t result;
-    bool operator<(const Candidate& other) const {  // std heaps pop the greatest
-      return rank != other.rank ? rank > other.rank : at > other.at;
+namespace {
+
+/// The symbols of a long word while they are merged. A symbol is found by the place of its first character; how many
+/// it covers stands at its first place and at its last one, so that both neighbours are found without links.
+struct LongWord {
+  std::vector<uint32_t> ids;
+  std::vector<uint16_t> length_at_first, length_at_last;
+
+  explicit LongWord(std::span<const uint32_t> word)
+      : ids(word.begin(), word.end()), length_at_first(word.size(), 1), length_at_last(word.size(), 1) {}
+  size_t next(size_t at) const { return at + length_at_first[at]; }
+  size_t previous(size_t at) const { return at - length_at_last[at - 1]; }
+};
+
+/// Candidates for merging by rank, the leftmost first among equals: one number each, rank << 32 | place. A candidate
+/// is stale when another pair starts at its place by now. Stale ones are dropped all at once when the room is used up,
+/// which by then is at least a fifth of it.
+class Candidates {
+ public:
+  explicit Candidates(size_t symbols) { heap_.reserve(symbols + symbols / 4 + 16); }
+  void start(uint32_t rank, size_t at) { heap_.push_back(uint64_t{rank} << 32 | at); }
+  void sort() { std::make_heap(heap_.begin(), heap_.end(), std::greater<>()); }
+  template <class IsStale>
+  void push(uint32_t rank, size_t at, const IsStale& is_stale) {
+    if (heap_.size() == heap_.capacity()) {
+      std::erase_if(heap_, is_stale);
+      sort();
     }
-  };
-  const auto count = static_cast<uint32_t>(word.size());
-  std::vector<Symbol> symbols(count);
-  std::vector<Candidate> heap;
-  const auto candidate = [&](uint32_t at) -> Candidate {
-    const uint32_t next = symbols[at].next;
-    if (next == kNone) return {kNone, at, 0, 0, 0};
-    const Pair& found = pair(symbols[at].id, symbols[next].id);
-    return {found.rank, at, symbols[at].id, symbols[next].id, found.result};
-  };
-  const auto push = [&](uint32_t at) {
-    const Candidate made = candidate(at);
-    if (made.rank == kNone) return;
-    heap.push_back(made);
-    std::push_heap(heap.begin(), heap.end());
-  };
-  for (uint32_t i = 0; i < count; ++i) symbols[i] = {word[i], i == 0 ? kNone : i - 1, i + 1 == count ? kNone : i + 1};
-  for (uint32_t i = 0; i < count; ++i)
-    if (const Candidate made = candidate(i); made.rank != kNone) heap.push_back(made);
-  std::make_heap(heap.begin(), heap.end());
-  while (!heap.empty()) {
-    std::pop_heap(heap.begin(), heap.end());
-    const Candidate top = heap.back();
-    heap.pop_back();
-    Symbol& left = symbols[top.at];
-    if (left.id != top.left || left.next == kNone || symbols[left.next].id != top.right) continue;
-    Symbol& right = symbols[left.next];
-    left.id = top.result;
-    left.next = right.next;
-    right.id = kNone;  // no candidate names it, so those that start here are stale
-    if (left.next != kNone) symbols[left.next].previous = top.at;
-    push(top.at);
-    if (left.previous != kNone) push(left.previous);
+    heap_.push_back(uint64_t{rank} << 32 | at);
+    std::push_heap(heap_.begin(), heap_.end(), std::greater<>());
   }
-  for (uint32_t at = 0; at != kNone; at = symbols[at].next) out.push_back(symbols[at].id);
+  bool empty() const { return heap_.empty(); }
+  uint64_t pop() {
+    std::pop_heap(heap_.begin(), heap_.end(), std::greater<>());
+    const uint64_t top = heap_.back();
+    heap_.pop_back();
+    return top;
+  }
+
+ private:
+  std::vector<uint64_t> heap_;
+};
+
+}  // namespace
+
+void Bpe::merge_long(std::span<const uint32_t> symbols, std::vector<uint32_t>& out) const {
+  static_assert(kTokenBytesMax <= UINT16_MAX);  // LongWord's lengths
+  static const Pair kNoPair;
+  LongWord word(symbols);
+  Candidates candidates(symbols.size());
+  const auto pair_at = [&](size_t at) -> const Pair& {
+    const size_t next = word.next(at);
+    return word.ids[at] == kNone || next == symbols.size() ? kNoPair : pair(word.ids[at], word.ids[next]);
+  };
+  const auto is_stale = [&](uint64_t candidate) {
+    return pair_at(candidate & UINT32_MAX).rank != static_cast<uint32_t>(candidate >> 32);
+  };
+  const auto push = [&](size_t at) {
+    if (const Pair& made = pair_at(at); made.rank != kNone) candidates.push(made.rank, at, is_stale);
+  };
+  for (size_t at = 0; at + 1 < symbols.size(); ++at)
+    if (const Pair& made = pair_at(at); made.rank != kNone) candidates.start(made.rank, at);
+  candidates.sort();
+  while (!candidates.empty()) {
+    const uint64_t top = candidates.pop();
+    const size_t at = top & UINT32_MAX;
+    const Pair& merged = pair_at(at);
+    if (merged.rank != static_cast<uint32_t>(top >> 32)) continue;
+    const size_t next = word.next(at);
+    const auto length = static_cast<uint16_t>(word.length_at_first[at] + word.length_at_first[next]);
+    word.ids[at] = merged.result;
+    word.ids[next] = kNone;  // no pair starts here any more
+    word.length_at_first[at] = length;
+    word.length_at_last[at + length - 1] = length;
+    push(at);
+    if (at > 0) push(word.previous(at));
+  }
+  for (size_t at = 0; at < symbols.size(); at = word.next(at)) out.push_back(word.ids[at]);
 }
 
 }  // namespace mc::text

@@ -6,7 +6,7 @@
 //                the vocabulary spells them.
 // How a word is merged:
 //   short words  an array and a scan for the minimum: quadratic, but in registers and cache
-//   long words   a linked list and a heap of candidate pairs: O(n log n) for any word
+//   long words   a linked list and a heap of candidate pairs: O(n log n) for any word, in about 20 bytes a symbol
 //   known words  a table of the vocabulary's words that merging would rebuild exactly (checked for each
 //                one when the model is built), so most words of a text cost one look-up
 //   cuts         a tokenizer without a pre-tokenizer gives a whole text as one word. No merge crosses two
@@ -30,6 +30,7 @@
 #include "base/result.h"
 #include "text/spec.h"
 #include "text/string_table.h"
+#include "text/work.h"
 
 namespace mc::text {
 
@@ -43,8 +44,13 @@ class Bpe {
   /// What stands for unknown characters.
   std::optional<uint32_t> unknown() const { return unknown_ == kNone ? std::nullopt : std::optional(unknown_); }
 
-  /// Appends the ids of one non-empty word, which is, or spells, a part of valid UTF-8 text.
-  void encode(std::string_view word, std::vector<uint32_t>& out) const;
+  /// Appends the ids of one non-empty word, which is, or spells, a part of valid UTF-8 text. A long word may be left
+  /// half done when `work` is over or cannot hold it: its check() says so.
+  void encode(std::string_view word, Work& work, std::vector<uint32_t>& out) const;
+  /// Whether a character without a token becomes tokens of its bytes, always.
+  bool has_all_bytes() const;
+  /// The most symbols that one token merges; in bytes of the word, as it is spelt, no fewer.
+  size_t longest_token() const { return longest_token_; }
 
  private:
   static constexpr uint32_t kNone = UINT32_MAX;
@@ -56,6 +62,15 @@ class Bpe {
   struct Symbols {
     std::vector<uint32_t> ids;
     std::vector<uint32_t> begins;  // byte in the word where each symbol starts
+    // Where reading the word has got to.
+    size_t at = 0;
+    uint32_t unknown_begin = kNone;  // where the unknown token starts that is still to be put out
+    void clear() {
+      ids.clear();
+      begins.clear();
+      at = 0;
+      unknown_begin = kNone;
+    }
   };
   using Words = std::vector<std::pair<std::string, uint32_t>>;
 
@@ -70,11 +85,14 @@ class Bpe {
   const Pair& pair(uint32_t left, uint32_t right) const;
   bool joins(uint32_t left, uint32_t right) const;
   uint32_t symbol_of(std::string_view character) const;
-  void read_symbols(std::string_view word, Symbols& out) const;
-  void read_unknown(std::string_view spelt, uint32_t begin, uint32_t& unknown_begin, Symbols& out) const;
-  void encode_characters(std::string_view word, std::vector<uint32_t>& out) const;
-  void merge_word(std::string_view word, std::vector<uint32_t>& out) const;
-  void merge(std::span<const uint32_t> symbols, std::vector<uint32_t>& out) const;
+  void read_symbols(std::string_view word, size_t bytes_end, Symbols& out) const;
+  void put_unknown(Symbols& out) const;
+  void read_unknown(std::string_view spelt, uint32_t begin, Symbols& out) const;
+  void encode_characters(std::string_view word, Work& work, std::vector<uint32_t>& out) const;
+  size_t encode_cut(std::string_view word, const Symbols& symbols, Work& work, std::vector<uint32_t>& out) const;
+  bool may_merge(size_t symbols, Work& work, const std::vector<uint32_t>& out) const;
+  void merge_word(std::string_view word, Work& work, std::vector<uint32_t>& out) const;
+  void merge(std::span<const uint32_t> symbols, Work& work, std::vector<uint32_t>& out) const;
   void merge_short(std::span<const uint32_t> symbols, std::vector<uint32_t>& out) const;
   void merge_long(std::span<const uint32_t> symbols, std::vector<uint32_t>& out) const;
   void expand(size_t first, std::vector<uint32_t>& out) const;
@@ -87,6 +105,7 @@ class Bpe {
   std::string continuing_prefix_;
   std::string word_suffix_;
   uint32_t unknown_ = kNone;
+  size_t longest_token_ = 1;
 
   StringTable words_;
   std::vector<Pair> pairs_;  // open addressing, a power of two, at most half full

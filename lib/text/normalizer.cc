@@ -12,13 +12,19 @@ Error too_long(size_t bytes_max) {
   return {Code::invalid, "text: the normalised text is longer than " + std::to_string(bytes_max) + " bytes"};
 }
 
-Result<std::string> replace(const Regex& regex, std::string_view text, std::string_view content, size_t bytes_max) {
+Result<std::string> replace(const Regex& regex, std::string_view text, std::string_view content, size_t bytes_max,
+                            Work& work) {
+  constexpr size_t kSpansAtOnce = 4096;  // a text has as many as characters: not all at once
   std::vector<Span> spans;
-  MC_CHECK(regex.split(text, 0, static_cast<uint32_t>(text.size()), spans));
   std::string out;
-  for (const Span& span : spans) {
-    out += span.match ? content : text.substr(span.begin, span.end - span.begin);
+  out.reserve(text.size());
+  Regex::Cursor cursor(0, static_cast<uint32_t>(text.size()));
+  while (!cursor.done) {
+    spans.clear();
+    MC_CHECK(regex.split_some(text, cursor, kSpansAtOnce, spans, work));
+    for (const Span& span : spans) out += span.match ? content : text.substr(span.begin, span.end - span.begin);
     if (out.size() > bytes_max) return too_long(bytes_max);
+    MC_CHECK(work.check(0));
   }
   return out;
 }
@@ -77,7 +83,12 @@ Result<Normalizer> Normalizer::build(const TokenizerSpec& spec) {
   return out;
 }
 
-Result<std::string> Normalizer::run(const Step& step, std::string_view text, size_t bytes_max) {
+size_t Normalizer::patterns() const {
+  return static_cast<size_t>(
+      std::count_if(steps_.begin(), steps_.end(), [](const Step& step) { return step.regex.has_value(); }));
+}
+
+Result<std::string> Normalizer::run(const Step& step, std::string_view text, size_t bytes_max, Work& work) {
   std::string out;
   switch (step.spec.kind) {
     case NormalizerStep::Kind::form: out = normalize(text, step.spec.form); break;
@@ -91,7 +102,7 @@ Result<std::string> Normalizer::run(const Step& step, std::string_view text, siz
     case NormalizerStep::Kind::prepend:
       if (!text.empty()) out.append(step.spec.content).append(text);
       break;
-    case NormalizerStep::Kind::replace: return replace(*step.regex, text, step.spec.content, bytes_max);
+    case NormalizerStep::Kind::replace: return replace(*step.regex, text, step.spec.content, bytes_max, work);
   }
   if (out.size() > bytes_max) return too_long(bytes_max);
   return out;
@@ -100,7 +111,7 @@ Result<std::string> Normalizer::run(const Step& step, std::string_view text, siz
 /// Whether `user` could be made the ranges of `result`. Where the pieces between the borders, each by
 /// itself, give the whole result, nothing has happened across a border.
 Result<bool> Normalizer::carry(const Step& step, std::string_view text, std::string_view result, size_t bytes_max,
-                               std::vector<UserRange>& user) {
+                               std::vector<UserRange>& user, Work& work) {
   using Kind = NormalizerStep::Kind;
   if (step.spec.kind == Kind::prepend || step.spec.kind == Kind::strip) {
     const size_t cut = step.spec.kind == Kind::strip && step.spec.left ? text.size() - strip_left(text).size() : 0;
@@ -110,7 +121,7 @@ Result<bool> Normalizer::carry(const Step& step, std::string_view text, std::str
   }
   size_t from = 0, done = 0;  // in text, in result
   const auto piece = [&](size_t to) -> Result<bool> {
-    MC_TRY(part, run(step, text.substr(from, to - from), bytes_max));
+    MC_TRY(part, run(step, text.substr(from, to - from), bytes_max, work));
     const bool same = result.substr(done).starts_with(part);
     from = to;
     done += part.size();
@@ -131,16 +142,23 @@ Result<bool> Normalizer::carry(const Step& step, std::string_view text, std::str
 }
 
 Result<std::string> Normalizer::apply(std::string_view text, size_t bytes_max) const {
+  const EncodeLimits limits;
+  Work work(text.size(), patterns(), limits);
   std::vector<UserRange> nobody;
-  return apply(text, bytes_max, nobody);
+  return apply(text, bytes_max, nobody, work);
 }
 
-Result<std::string> Normalizer::apply(std::string_view text, size_t bytes_max, std::vector<UserRange>& user) const {
+Result<std::string> Normalizer::apply(std::string_view text, size_t bytes_max, std::vector<UserRange>& user,
+                                      Work& work) const {
   std::string current(text);
+  constexpr size_t kShort = 4096;  // not worth two readings of the clock
   for (const Step& step : steps_) {
-    MC_TRY(next, run(step, current, bytes_max));
+    // The time of a step without a pattern is not the patterns'; it is linear in the text by itself.
+    std::optional<Work::Unmeasured> unmeasured;
+    if (!step.regex && current.size() > kShort) unmeasured.emplace(work);
+    MC_TRY(next, run(step, current, bytes_max, work));
     if (!user.empty() && next != current) {
-      MC_TRY(carried, carry(step, current, next, bytes_max, user));
+      MC_TRY(carried, carry(step, current, next, bytes_max, user, work));
       if (!carried) user.assign({{0, next.size()}});
     }
     current = std::move(next);

@@ -12,6 +12,7 @@
 #include "text/added_tokens.h"
 #include "text/regex.h"
 #include "text/spec.h"
+#include "text/work.h"
 
 namespace mc::text {
 
@@ -20,19 +21,22 @@ class Normalizer {
   static Result<Normalizer> build(const TokenizerSpec& spec);
 
   bool empty() const { return steps_.empty(); }
-  /// invalid: the result would be longer than `bytes_max`. Any thread.
+  /// Steps that match a pattern.
+  size_t patterns() const;
+  /// With a measure of its own: for the tokenizer's own texts.
   Result<std::string> apply(std::string_view text, size_t bytes_max) const;
-  /// The same; `user`, sorted ranges of `text`, becomes those of the result.
-  Result<std::string> apply(std::string_view text, size_t bytes_max, std::vector<UserRange>& user) const;
+  /// `user`, sorted ranges of `text`, becomes those of the result. invalid: the result would be longer than
+  /// `bytes_max`. MC4028: a pattern takes too long. Any thread.
+  Result<std::string> apply(std::string_view text, size_t bytes_max, std::vector<UserRange>& user, Work& work) const;
 
  private:
   struct Step {
     NormalizerStep spec;
     std::optional<Regex> regex;
   };
-  static Result<std::string> run(const Step& step, std::string_view text, size_t bytes_max);
+  static Result<std::string> run(const Step& step, std::string_view text, size_t bytes_max, Work& work);
   static Result<bool> carry(const Step& step, std::string_view text, std::string_view result, size_t bytes_max,
-                            std::vector<UserRange>& user);
+                            std::vector<UserRange>& user, Work& work);
   std::vector<Step> steps_;
 };
 

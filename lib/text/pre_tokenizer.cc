@@ -97,33 +97,56 @@ Result<PreTokenizer> PreTokenizer::build(const TokenizerSpec& spec) {
   return out;
 }
 
-Result<std::string_view> PreTokenizer::split(std::string_view text, bool first, std::string& rewritten,
-                                             std::vector<Span>& words) const {
-  words.clear();
-  if (text.empty()) return text;
-  words.push_back({0, static_cast<uint32_t>(text.size()), false});
-  std::vector<Span> next;
-  std::string other;  // a step reads one buffer and writes the other
-  for (const Step& step : steps_) {
+Result<std::string_view> PreTokenizer::run(size_t from, std::string_view text, bool first, Batch& batch,
+                                           Work& work) const {
+  for (size_t i = from; i < steps_.size(); ++i) {
+    const Step& step = steps_[i];
     if (step.spec.kind != PreStep::Kind::split) {
       if (step.spec.kind == PreStep::Kind::prefix_space)
-        prefix_spaces(text, words, other);
+        prefix_spaces(text, batch.words, batch.other);
       else
-        write_marks(step.spec, first, text, words, other);
-      rewritten.swap(other);
-      text = rewritten;
+        write_marks(step.spec, first, text, batch.words, batch.other);
+      batch.rewritten.swap(batch.other);
+      text = batch.rewritten;
     }
     if (!step.regex) continue;
     const bool marks = step.spec.kind == PreStep::Kind::metaspace;
-    next.clear();
-    for (const Span& word : words) {
-      const size_t begin = next.size();
-      MC_CHECK(step.regex->split(text, word.begin, word.end, next));
-      apply(marks ? SplitBehavior::merged_with_next : step.spec.behavior, step.spec.invert, next, begin);
+    batch.next.clear();
+    for (const Span& word : batch.words) {
+      const size_t begin = batch.next.size();
+      MC_CHECK(step.regex->split(text, word.begin, word.end, batch.next, work));
+      apply(marks ? SplitBehavior::merged_with_next : step.spec.behavior, step.spec.invert, batch.next, begin);
     }
-    words.swap(next);
+    batch.words.swap(batch.next);
   }
   return text;
+}
+
+Result<void> PreTokenizer::split(std::string_view text, bool first, Work& work, const Sink& sink) const {
+  constexpr size_t kWordsAtOnce = 4096;
+  if (text.empty()) return {};
+  const auto end = static_cast<uint32_t>(text.size());
+  Batch batch;
+  // Isolated and removed pieces do not depend on their neighbours, so the first step needs not see all of them.
+  const bool is_cut =
+      !steps_.empty() && steps_[0].spec.kind == PreStep::Kind::split &&
+      (steps_[0].spec.behavior == SplitBehavior::isolated || steps_[0].spec.behavior == SplitBehavior::removed);
+  if (!is_cut) {
+    batch.words.push_back({0, end, false});
+    MC_TRY(source, run(0, text, first, batch, work));
+    return sink(source, batch.words);
+  }
+  Regex::Cursor cursor(0, end);
+  while (!cursor.done) {
+    batch.words.clear();
+    MC_CHECK(steps_[0].regex->split_some(text, cursor, kWordsAtOnce, batch.words, work));
+    apply(steps_[0].spec.behavior, steps_[0].spec.invert, batch.words, 0);
+    if (batch.words.empty()) continue;
+    MC_TRY(source, run(1, text, first, batch, work));
+    MC_CHECK(sink(source, batch.words));
+    first = false;
+  }
+  return {};
 }
 
 }  // namespace mc::text

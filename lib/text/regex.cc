@@ -4,17 +4,24 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
+#include <algorithm>
+
 #include "base/assert.h"
+#include "base/errors.h"
 
 namespace mc::text {
 namespace {
 
 constexpr size_t kPatternBytesMax = 16 << 10;
 constexpr uint32_t kParensMax = 100;
-// A step is one backtracking point. The known pre-tokenizer patterns need at most a few per byte, and
-// a match never covers more than one piece of text, so this ends only patterns that blow up.
-constexpr uint32_t kMatchLimit = 20'000'000;
+// A match is tried in a window of so many bytes, with so many steps (backtracking points) for each byte; both grow
+// fourfold when they do not do. Released patterns take at most two steps a byte.
+constexpr size_t kWindowBytes = 64, kStepsPerByte = 4, kGrowth = 4;
+constexpr size_t kStepsMax = 20'000'000;  // beyond those for each byte
+// From here on a match is worth two readings of the clock.
+constexpr size_t kTimedWindow = 4096, kTimedSteps = 1 << 16;
 constexpr uint32_t kHeapLimitKib = 256 << 10;
+constexpr size_t kHeapKeptWindow = 1 << 16;  // a longer subject must not leave its stack behind in every thread
 constexpr size_t kJitStackBytes = 1 << 20;
 
 // Members of a character class. Oniguruma's \s is Unicode's White_Space, PCRE2's adds U+180E; its \w is
@@ -105,7 +112,6 @@ struct Workspace {
 
   Workspace() {
     MC_ASSERT(context && stack && data);
-    pcre2_set_match_limit(context.get(), kMatchLimit);
     pcre2_set_heap_limit(context.get(), kHeapLimitKib);
     pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
   }
@@ -128,7 +134,47 @@ struct Regex::Program {
   pcre2_code* code = nullptr;
   bool jit = false;  // false where an architecture or a kernel policy forbids it: slower, not wrong
   ~Program() { pcre2_code_free(code); }
+  int attempt(PCRE2_SPTR subject, size_t end, size_t from, bool is_whole, size_t steps) const;
+  int match(PCRE2_SPTR subject, size_t length, size_t from, Work& work) const;
 };
+
+/// Looks at nothing behind `end`. Where that is not the whole subject and the match reaches it, PCRE2_ERROR_PARTIAL.
+int Regex::Program::attempt(PCRE2_SPTR subject, size_t end, size_t from, bool is_whole, size_t steps) const {
+  Workspace& work = workspace();
+  const uint32_t partial = is_whole ? 0 : PCRE2_PARTIAL_HARD;
+  pcre2_set_match_limit(work.context.get(), static_cast<uint32_t>(steps));
+  int rc = PCRE2_ERROR_JIT_STACKLIMIT;
+  if (jit) rc = pcre2_jit_match(code, subject, end, from, partial, work.data.get(), work.context.get());
+  if (rc != PCRE2_ERROR_JIT_STACKLIMIT) return rc;
+  // The interpreter keeps its stack on the heap, within its limit.
+  rc = pcre2_match(code, subject, end, from, partial | PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, work.data.get(),
+                   work.context.get());
+  if (end - from > kHeapKeptWindow && rc < 0) work.data.reset(pcre2_match_data_create(1, nullptr));
+  return rc;
+}
+
+/// The first match at or after `from`, PCRE2_ERROR_NOMATCH, or PCRE2_ERROR_MATCHLIMIT when it would take too long.
+int Regex::Program::match(PCRE2_SPTR subject, size_t length, size_t from, Work& work) const {
+  size_t window = kWindowBytes, steps_per_byte = kStepsPerByte;
+  while (true) {
+    size_t end = std::min(length, from + window);
+    while (end < length && (subject[end] & 0xC0) == 0x80) ++end;
+    const bool is_whole = end == length;
+    const size_t steps = (end - from + kWindowBytes) * steps_per_byte;
+    const bool is_timed = window >= kTimedWindow || steps >= kTimedSteps;
+    const Duration began = is_timed ? work.spent() : Duration{};
+    const int rc = attempt(subject, end, from, is_whole, steps);
+    // A match that ends with the window might have gone on.
+    const bool touches_end = rc >= 0 && !is_whole && pcre2_get_ovector_pointer(workspace().data.get())[1] >= end;
+    const bool is_short = rc == PCRE2_ERROR_PARTIAL || (rc == PCRE2_ERROR_NOMATCH && !is_whole) || touches_end;
+    if (!is_short && (rc != PCRE2_ERROR_MATCHLIMIT || steps * kGrowth > kStepsMax)) return rc;
+    // A step looks at no more than the window, so the next attempt takes at most kGrowth times as long for each of the
+    // two that grows, squared for the window, which bounds the steps as well.
+    const int64_t factor = is_short ? kGrowth * kGrowth : kGrowth;
+    if (is_timed && !work.may_spend((work.spent() - began) * factor)) return PCRE2_ERROR_MATCHLIMIT;
+    (is_short ? window : steps_per_byte) *= kGrowth;
+  }
+}
 
 Regex::Regex(std::unique_ptr<const Program> program) : program_(std::move(program)) {}
 Regex::Regex(Regex&&) noexcept = default;
@@ -152,7 +198,7 @@ Result<Regex> Regex::compile(std::string_view pattern) {
                                 &offset, context.get());
   if (program->code == nullptr)
     return Error{Code::unsupported, "text: pre-tokenizer pattern: " + pcre2_text(error) + ": " + std::string(pattern)};
-  program->jit = pcre2_jit_compile(program->code, PCRE2_JIT_COMPLETE) == 0;
+  program->jit = pcre2_jit_compile(program->code, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD) == 0;
   return Regex(std::move(program));
 }
 
@@ -165,43 +211,57 @@ std::string Regex::quote(std::string_view literal) {
   return out;
 }
 
-Result<void> Regex::split(std::string_view text, uint32_t begin, uint32_t end, std::vector<Span>& out) const {
-  const auto subject = reinterpret_cast<PCRE2_SPTR>(text.data()) + begin;
-  const size_t length = end - begin;
-  Workspace& work = workspace();
-  PCRE2_SIZE from = 0;      // where the next search starts
-  PCRE2_SIZE last_end = 0;  // end of the last match; text from here on is not yet in `out`
-  bool any = false;
-  while (from <= length) {
-    int rc = PCRE2_ERROR_JIT_STACKLIMIT;
-    if (program_->jit)
-      rc = pcre2_jit_match(program_->code, subject, length, from, 0, work.data.get(), work.context.get());
-    if (rc == PCRE2_ERROR_JIT_STACKLIMIT)  // the interpreter keeps its stack on the heap, within its limit
-      rc = pcre2_match(program_->code, subject, length, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, work.data.get(),
-                       work.context.get());
-    if (rc == PCRE2_ERROR_NOMATCH) break;
+Result<void> Regex::split_some(std::string_view text, Cursor& cursor, size_t spans, std::vector<Span>& out,
+                               Work& work) const {
+  const auto subject = reinterpret_cast<PCRE2_SPTR>(text.data()) + cursor.begin;
+  const uint32_t begin = cursor.begin, length = cursor.end - cursor.begin;
+  uint32_t from = cursor.from - begin, last_end = cursor.last_end - begin;
+  const size_t enough = out.size() + spans;
+  while (from <= length && out.size() < enough) {
+    const int rc = work.may_match() ? program_->match(subject, length, from, work) : PCRE2_ERROR_MATCHLIMIT;
+    if (rc == PCRE2_ERROR_NOMATCH) {
+      from = length + 1;
+      break;
+    }
+    if (rc == PCRE2_ERROR_MATCHLIMIT || rc == PCRE2_ERROR_HEAPLIMIT)
+      return user_error(err::kPatternCost,
+                        "text: the tokenizer's pattern needs too many steps for this text; it gave up at byte " +
+                            std::to_string(begin + from));
     if (rc < 0)
       return Error{Code::unsupported, "text: pre-tokenizer pattern gave up at byte " + std::to_string(begin + from) +
                                           ": " + pcre2_text(rc)};
-    const PCRE2_SIZE* where = pcre2_get_ovector_pointer(work.data.get());
-    const PCRE2_SIZE match_begin = where[0], match_end = where[1];
+    const PCRE2_SIZE* where = pcre2_get_ovector_pointer(workspace().data.get());
+    const auto match_begin = static_cast<uint32_t>(where[0]), match_end = static_cast<uint32_t>(where[1]);
     if (match_begin > match_end)  // \K in a look-ahead; translate() refuses \K, so a bug of ours or PCRE2's
       return Error{Code::unsupported, "text: pre-tokenizer pattern matched backwards"};
     // An empty match right after a match is none (Oniguruma's iterator does the same).
-    if (match_begin == match_end && any && match_end == last_end) {
-      if (from == length) break;
+    if (match_begin == match_end && cursor.any && match_end == last_end) {
       ++from;
       while (from < length && (subject[from] & 0xC0) == 0x80) ++from;
       continue;
     }
-    if (match_begin > last_end)
-      out.push_back({static_cast<uint32_t>(begin + last_end), static_cast<uint32_t>(begin + match_begin), false});
-    out.push_back({static_cast<uint32_t>(begin + match_begin), static_cast<uint32_t>(begin + match_end), true});
+    if (match_begin > last_end) out.push_back({begin + last_end, begin + match_begin, false});
+    out.push_back({begin + match_begin, begin + match_end, true});
     from = last_end = match_end;
-    any = true;
+    cursor.any = true;
   }
-  if (last_end < length) out.push_back({static_cast<uint32_t>(begin + last_end), end, false});
+  cursor.done = from > length;
+  if (cursor.done && last_end < length) out.push_back({begin + last_end, cursor.end, false});
+  cursor.from = begin + from;
+  cursor.last_end = begin + last_end;
   return {};
+}
+
+Result<void> Regex::split(std::string_view text, uint32_t begin, uint32_t end, std::vector<Span>& out,
+                          Work& work) const {
+  Cursor cursor(begin, end);
+  return split_some(text, cursor, text.size() * 2 + 2, out, work);
+}
+
+Result<void> Regex::split(std::string_view text, uint32_t begin, uint32_t end, std::vector<Span>& out) const {
+  const EncodeLimits limits;
+  Work work(end - begin, 1, limits);
+  return split(text, begin, end, out, work);
 }
 
 }  // namespace mc::text

@@ -1,8 +1,10 @@
 // Regular expressions of pre-tokenizers, run by PCRE2 with UTF and Unicode properties and its JIT.
 // They were written for Oniguruma (Ruby syntax); the two agree on what tokenizer.json files use. Where
 // a construct means something else in PCRE2, compile() rewrites it (\s, \w, ^ and $) or refuses it.
-// Patterns come from untrusted files and subjects from untrusted users: length, nesting, backtracking
-// steps and memory are bounded, and a match that exceeds them is an error, never a hang.
+// Patterns come from untrusted files and subjects from untrusted users: length, nesting and memory are
+// bounded, and so is the processor time of all matches of one text together (text/work.h); beyond it is
+// an error, never a hang. A match is first tried in a window of a few bytes, which grows only when the
+// match reaches its end: a pattern that looks far ahead pays for it each time.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +14,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "text/work.h"
 
 namespace mc::text {
 
@@ -34,9 +37,25 @@ class Regex {
   Regex& operator=(Regex&&) noexcept;
   ~Regex();
 
+  /// Where cutting a range has got to.
+  struct Cursor {
+    uint32_t begin = 0, end = 0;  // the range
+    uint32_t from = 0;            // where the next search starts
+    uint32_t last_end = 0;        // end of the last match: from here on nothing has been given out
+    bool any = false;             // there was a match
+    bool done = false;
+    Cursor(uint32_t range_begin, uint32_t range_end)
+        : begin(range_begin), end(range_end), from(range_begin), last_end(range_begin) {}
+  };
+
   /// Cuts text[begin, end) into matches and what lies between them, in order and without gaps, and
   /// appends them to `out`. The pattern sees nothing outside the range. `text` is valid UTF-8 and the
-  /// range lies on character borders. Any thread. unsupported: the match exceeded its limits.
+  /// range lies on character borders. Any thread. MC4028: the matches take too long.
+  Result<void> split(std::string_view text, uint32_t begin, uint32_t end, std::vector<Span>& out, Work& work) const;
+  /// The same piece by piece: appends about `spans` of them, until `cursor` is done.
+  Result<void> split_some(std::string_view text, Cursor& cursor, size_t spans, std::vector<Span>& out,
+                          Work& work) const;
+  /// The same with a measure of its own.
   Result<void> split(std::string_view text, uint32_t begin, uint32_t end, std::vector<Span>& out) const;
 
  private:

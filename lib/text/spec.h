@@ -33,6 +33,7 @@ struct NormalizerStep {
   Kind kind = Kind::form;
   NormalForm form = NormalForm::nfc;
   std::string pattern = {};  // replace: a regular expression
+  size_t literal_bytes = 0;  // replace: of the text that the pattern alone matches; 0: it matches others too
   std::string content = {};  // prepend, replace
   bool left = false;         // strip: white space at the start, at the end
   bool right = false;

@@ -122,6 +122,7 @@ Result<void> read_normalizer_step(const Json& step, TokenizerSpec& spec) {
     MC_TRY(content, read_text("normalizer", step, "content"));
     out.kind = Kind::replace;
     out.pattern = std::move(pattern);
+    if (!step["pattern"]["Regex"].is_string()) out.literal_bytes = step["pattern"]["String"].as_string().size();
     out.content = std::move(content);
   } else {
     return unsupported("normalizer.type", step["type"],

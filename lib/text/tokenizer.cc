@@ -18,59 +18,59 @@ Result<void> check_size(size_t bytes) {
 
 }  // namespace
 
-Result<void> Tokenizer::Tables::encode_words(std::string_view text, bool first, std::vector<uint32_t>& out) const {
-  std::string rewritten;
-  std::vector<Span> words;
-  MC_TRY(source, pre_tokenizer.split(text, first, rewritten, words));
-  for (const Span& span : words) {
-    const std::string_view word = source.substr(span.begin, span.end - span.begin);
-    if (spell_words)
-      bpe.encode(spell_bytes(word), out);
-    else
-      bpe.encode(word, out);
-  }
-  return {};
+Result<void> Tokenizer::Tables::encode_words(std::string_view text, bool first, Work& work,
+                                             std::vector<uint32_t>& out) const {
+  return pre_tokenizer.split(text, first, work, [&](std::string_view source, std::span<const Span> words) {
+    for (const Span& span : words) {
+      const std::string_view word = source.substr(span.begin, span.end - span.begin);
+      if (spell_words)
+        bpe.encode(spell_bytes(word), work, out);
+      else
+        bpe.encode(word, work, out);
+    }
+    return work.check(out.size());
+  });
 }
 
 Result<void> Tokenizer::Tables::encode_normalized(std::string_view text, bool first, std::span<const UserRange> user,
-                                                  std::vector<uint32_t>& out) const {
-  if (normalized_tokens.empty()) return encode_words(text, first, out);
-  std::vector<Piece> pieces;
-  normalized_tokens.split(text, 0, text.size(), user, pieces);
-  for (const Piece& piece : pieces) {
-    if (piece.token != Piece::kText)
-      out.push_back(piece.token);
-    else
-      MC_CHECK(encode_words(text.substr(piece.begin, piece.end - piece.begin), first && piece.begin == 0, out));
-  }
-  return {};
+                                                  Work& work, std::vector<uint32_t>& out) const {
+  if (normalized_tokens.empty()) return encode_words(text, first, work, out);
+  return normalized_tokens.split(text, 0, text.size(), user, work, [&](const Piece& piece) -> Result<void> {
+    if (piece.token == Piece::kText)
+      return encode_words(text.substr(piece.begin, piece.end - piece.begin), first && piece.begin == 0, work, out);
+    out.push_back(piece.token);
+    return {};
+  });
+}
+
+Result<void> Tokenizer::Tables::encode_piece(std::string_view text, bool first, std::span<const UserRange> user,
+                                             Work& work, std::vector<uint32_t>& out) const {
+  if (normalizer.empty()) return encode_normalized(text, first, user, work, out);
+  std::vector<UserRange> moved(user.begin(), user.end());
+  MC_TRY(changed, normalizer.apply(text, kTextBytesMax, moved, work));
+  return encode_normalized(changed, first, moved, work, out);
 }
 
 Result<void> Tokenizer::Tables::encode(std::string_view text, std::span<const UserRange> user,
-                                       std::vector<uint32_t>& out) const {
-  std::vector<Piece> pieces;
-  raw_tokens.split(text, 0, text.size(), user, pieces);
+                                       const EncodeLimits& limits, std::vector<uint32_t>& out) const {
+  constexpr size_t kPiecesUnchecked = 1024;
+  Work work(text.size(), normalizer.patterns() + pre_tokenizer.patterns(), limits);
   std::vector<UserRange> inner;
-  for (const Piece& piece : pieces) {
+  size_t pieces = 0;
+  MC_CHECK(raw_tokens.split(text, 0, text.size(), user, work, [&](const Piece& piece) -> Result<void> {
+    if (++pieces % kPiecesUnchecked == 0) MC_CHECK(work.check(out.size()));
     if (piece.token != Piece::kText) {
       out.push_back(piece.token);
-      continue;
+      return {};
     }
-    const std::string_view source = text.substr(piece.begin, piece.end - piece.begin);
     inner.clear();
     const auto ends_before = [&](const UserRange& range) { return range.end <= piece.begin; };
     for (auto r = std::partition_point(user.begin(), user.end(), ends_before); r != user.end() && r->begin < piece.end;
          ++r)
       inner.push_back({std::max(r->begin, piece.begin) - piece.begin, std::min(r->end, piece.end) - piece.begin});
-    const bool first = piece.begin == 0;
-    if (normalizer.empty()) {
-      MC_CHECK(encode_normalized(source, first, inner, out));
-      continue;
-    }
-    MC_TRY(changed, normalizer.apply(source, kTextBytesMax, inner));
-    MC_CHECK(encode_normalized(changed, first, inner, out));
-  }
-  return {};
+    return encode_piece(text.substr(piece.begin, piece.end - piece.begin), piece.begin == 0, inner, work, out);
+  }));
+  return work.check(out.size());
 }
 
 Tokenizer::Tokenizer(std::unique_ptr<const Tables> tables) : tables_(std::move(tables)) {}
@@ -82,15 +82,17 @@ Result<std::vector<uint32_t>> Tokenizer::encode(std::string_view text, EncodeOpt
   MC_CHECK(check_size(text.size()));
   MC_CHECK(check_utf8(text));
   std::vector<uint32_t> out;
-  out.reserve(text.size() / 3 + 8);
+  out.reserve(std::min(text.size() / 3, options.limits.tokens_max) + 8);
   if (options.add_special) out = tables_->prefix;
   const UserRange all{0, text.size()};
-  MC_CHECK(tables_->encode(text, options.parse_special ? std::span<const UserRange>() : std::span(&all, 1), out));
+  const auto user = options.parse_special ? std::span<const UserRange>() : std::span(&all, 1);
+  MC_CHECK(tables_->encode(text, user, options.limits, out));
   if (options.add_special) out.insert(out.end(), tables_->suffix.begin(), tables_->suffix.end());
   return out;
 }
 
-Result<std::vector<uint32_t>> Tokenizer::encode(std::span<const Part> parts, bool add_special) const {
+Result<std::vector<uint32_t>> Tokenizer::encode(std::span<const Part> parts, bool add_special,
+                                                const EncodeLimits& limits) const {
   std::string text;
   std::vector<UserRange> user;
   for (const Part& part : parts) {
@@ -103,7 +105,7 @@ Result<std::vector<uint32_t>> Tokenizer::encode(std::span<const Part> parts, boo
     if (part.user) user.push_back({begin, text.size()});
   }
   std::vector<uint32_t> out;
-  MC_CHECK(tables_->encode(text, user, out));
+  MC_CHECK(tables_->encode(text, user, limits, out));
   if (!add_special) return out;
   const std::vector<uint32_t>& prefix = tables_->prefix;
   const std::vector<uint32_t>& suffix = tables_->suffix;
@@ -137,6 +139,10 @@ bool Tokenizer::is_special(uint32_t id) const {
 }
 uint32_t Tokenizer::vocab_size() const {
   return static_cast<uint32_t>(tables_->texts.size());
+}
+size_t Tokenizer::text_bytes_max(size_t tokens) const {
+  const size_t each = tables_->bytes_per_token;
+  return each == 0 || tokens > SIZE_MAX / each ? SIZE_MAX : tokens * each;
 }
 std::optional<uint32_t> Tokenizer::bos_id() const {
   return tables_->bos;

@@ -22,6 +22,7 @@
 
 #include "base/result.h"
 #include "text/spec.h"
+#include "text/work.h"
 
 namespace mc::text {
 
@@ -35,6 +36,7 @@ struct Part {
 struct EncodeOptions {
   bool add_special = true;    // put BOS (and what else the model declares) around the text
   bool parse_special = true;  // "<|eos|>" in the text is that token; off: the text is a user's
+  EncodeLimits limits = {};   // tokens_max counts neither BOS nor what else is put around
 };
 
 class Tokenizer {
@@ -57,11 +59,13 @@ class Tokenizer {
 
   // All const functions may run on any number of threads at once.
 
-  /// invalid: not UTF-8 ("text: input is not valid UTF-8 at byte 17"), or beyond kTextBytesMax.
+  /// invalid: not UTF-8 ("text: input is not valid UTF-8 at byte 17"), or beyond kTextBytesMax. MC4005: more tokens
+  /// than the limits allow. MC4028: the tokenizer's patterns take too long for this text. cancelled: by the limits.
   Result<std::vector<uint32_t>> encode(std::string_view text, EncodeOptions options = {}) const;
   /// A prompt made of parts. With add_special, what stands in front is not added when the template has
   /// put it there already. invalid: as above, the offset counting from the start of the first part.
-  Result<std::vector<uint32_t>> encode(std::span<const Part> parts, bool add_special = false) const;
+  Result<std::vector<uint32_t>> encode(std::span<const Part> parts, bool add_special = false,
+                                       const EncodeLimits& limits = {}) const;
 
   /// The text of the ids; bytes that are not UTF-8 become U+FFFD. Unknown ids have no text. In a run of
   /// byte tokens (<0xNN>) each byte that is of no valid character becomes one; Hugging Face's gives up
@@ -77,6 +81,10 @@ class Tokenizer {
   bool is_special(uint32_t id) const;
   /// One past the highest id. The model may have more rows; ids beyond have no text.
   uint32_t vocab_size() const;
+
+  /// A text with more bytes has more than so many tokens, whatever it says. SIZE_MAX where the tokenizer may drop any
+  /// part of a text (strips, removes, has no token for it).
+  size_t text_bytes_max(size_t tokens) const;
 
   /// What the tokenizer files declare; generation_config.json (the model's) may name more EOS ids.
   std::optional<uint32_t> bos_id() const;

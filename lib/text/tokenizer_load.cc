@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/errors.h"
+#include "text/byte_level.h"
 #include "text/tokenizer_tables.h"
 
 namespace mc::text {
@@ -137,6 +138,58 @@ Result<std::vector<AddedToken>> tokens_of_pass(const TokenizerSpec& spec, bool n
   return out;
 }
 
+// By how much a step can shorten what it is given, in bytes; 0: without bound.
+//   a form   first decomposes: a character is at most 3 times as long as its canonical decomposition (U+212A, K), 4
+//            times as its compatible one (U+1D400, A). Composing then makes at most a third of that (three jamo of 3
+//            bytes become one syllable of 3 bytes). Both were found over all characters; a test looks again.
+//   lowercase  U+212A again
+size_t shrinking(const NormalizerStep& step) {
+  using Kind = NormalizerStep::Kind;
+  switch (step.kind) {
+    case Kind::prepend: return 1;
+    case Kind::lowercase: return 3;
+    case Kind::form:
+      switch (step.form) {
+        case NormalForm::nfd: return 3;
+        case NormalForm::nfc: return 3 * 3;
+        case NormalForm::nfkd: return 4;
+        case NormalForm::nfkc: return 4 * 3;
+      }
+      return 0;
+    case Kind::replace:
+      if (step.literal_bytes == 0 || step.content.empty()) return 0;
+      return (step.literal_bytes + step.content.size() - 1) / step.content.size();
+    case Kind::strip:
+    case Kind::strip_accents: return 0;
+  }
+  return 0;
+}
+
+/// Most bytes of a text that one token can stand for: each token covers at most its own spelling of the normalised
+/// text, each byte of that comes from at most shrinking() bytes of the step before, and nothing else is dropped. 0: no
+/// bound is known.
+size_t most_bytes_per_token(const TokenizerSpec& spec, const Bpe& bpe) {
+  size_t most = 4;  // an unknown character
+  for (const VocabEntry& entry : spec.vocab) {
+    const auto bytes = spec.byte_level ? bytes_spelt(entry.text) : std::nullopt;
+    most = std::max(most, bytes ? bytes->size() : entry.text.size());
+  }
+  for (const AddedToken& token : spec.added) {
+    if (token.lstrip || token.rstrip) return 0;
+    most = std::max(most, token.content.size());
+  }
+  const bool drops_unknown = spec.unk_token.empty() || spec.fuse_unk;
+  if (drops_unknown && !bpe.has_all_bytes()) return 0;
+  for (const PreStep& step : spec.pre)
+    if (step.kind == PreStep::Kind::split && step.behavior == SplitBehavior::removed) return 0;
+  for (const NormalizerStep& step : spec.normalizer) {
+    const size_t times = shrinking(step);
+    if (times == 0 || most > SIZE_MAX / 16 / times) return 0;
+    most *= times;
+  }
+  return most;
+}
+
 }  // namespace
 
 Result<void> Tokenizer::Tables::add_text(uint32_t id, const Decoder::Token& token, std::string_view spelling,
@@ -217,6 +270,7 @@ Result<Tokenizer> Tokenizer::build(const TokenizerFiles& files) {
   MC_TRY(decoder, Decoder::build(spec));
   const bool spell_words = spec.byte_level && !bpe.takes_bytes();
   const auto bos = merger.id_of(config.bos_token), eos = merger.id_of(config.eos_token);
+  const size_t bytes_per_token = most_bytes_per_token(spec, bpe);
   auto tables = std::make_unique<Tables>(Tables{.config = std::move(config),
                                                 .raw_tokens = AddedTokenMatcher(std::move(raw)),
                                                 .normalized_tokens = AddedTokenMatcher(std::move(normalized)),
@@ -229,6 +283,7 @@ Result<Tokenizer> Tokenizer::build(const TokenizerFiles& files) {
                                                 .suffix = spec.suffix,
                                                 .bos = bos,
                                                 .eos = eos,
+                                                .bytes_per_token = bytes_per_token,
                                                 .bytes = {},
                                                 .texts = {},
                                                 .ids = {}});

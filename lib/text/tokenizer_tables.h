@@ -14,6 +14,7 @@
 #include "text/pre_tokenizer.h"
 #include "text/string_table.h"
 #include "text/tokenizer.h"
+#include "text/work.h"
 
 namespace mc::text {
 
@@ -46,6 +47,7 @@ struct Tokenizer::Tables {
   std::vector<uint32_t> suffix;
   std::optional<uint32_t> bos;
   std::optional<uint32_t> eos;
+  size_t bytes_per_token = 0;  // of the text, at most; 0: any number
 
   std::string bytes;             // of all tokens: texts and spellings
   std::vector<TokenText> texts;  // by id
@@ -64,11 +66,14 @@ struct Tokenizer::Tables {
     return std::string_view(bytes).substr(texts[id].spelling_offset, texts[id].spelling_length);
   }
 
-  Result<void> encode(std::string_view text, std::span<const UserRange> user, std::vector<uint32_t>& out) const;
+  Result<void> encode(std::string_view text, std::span<const UserRange> user, const EncodeLimits& limits,
+                      std::vector<uint32_t>& out) const;
+  Result<void> encode_piece(std::string_view text, bool first, std::span<const UserRange> user, Work& work,
+                            std::vector<uint32_t>& out) const;
   /// `first`: the text's start is the input's.
-  Result<void> encode_normalized(std::string_view text, bool first, std::span<const UserRange> user,
+  Result<void> encode_normalized(std::string_view text, bool first, std::span<const UserRange> user, Work& work,
                                  std::vector<uint32_t>& out) const;
-  Result<void> encode_words(std::string_view text, bool first, std::vector<uint32_t>& out) const;
+  Result<void> encode_words(std::string_view text, bool first, Work& work, std::vector<uint32_t>& out) const;
 };
 
 }  // namespace mc::text
