@@ -72,12 +72,16 @@ void predict(const Snapshot& snapshot, Candidate& c) {
   c.ttft_s = std::max(c.queue_s, c.wait_s + c.fetch_s) + c.prefill_s;
 }
 
-int choose_decode(const Snapshot& snapshot) {
+namespace {
+
+/// Among the decode nodes that `may`, by place, be used.
+template <class May>
+int choose_decode_of(const Snapshot& snapshot, const May& may) {
   int best = -1;
   double best_s = std::numeric_limits<double>::infinity();
   for (size_t i = 0; i < snapshot.decode.size(); ++i) {
     const DecodeView& node = snapshot.decode[i];
-    if (!node.accepting || node.kv_tokens + snapshot.tokens + 1 > node.capacity_tokens) continue;
+    if (!node.accepting || !may(i) || node.kv_tokens + snapshot.tokens + 1 > node.capacity_tokens) continue;
     const double s = predict_tbt(snapshot, node);
     if (rarely(s < best_s)) best = static_cast<int>(i), best_s = s;
   }
@@ -85,11 +89,32 @@ int choose_decode(const Snapshot& snapshot) {
   // Nobody has room now: queue at the node that needs the least to free, if the request fits at all.
   for (size_t i = 0; i < snapshot.decode.size(); ++i) {
     const DecodeView& node = snapshot.decode[i];
-    if (!node.accepting || snapshot.tokens + 1 > node.capacity_tokens) continue;
+    if (!node.accepting || !may(i) || snapshot.tokens + 1 > node.capacity_tokens) continue;
     const double s = static_cast<double>(node.kv_tokens) / static_cast<double>(node.capacity_tokens);
     if (s < best_s) best = static_cast<int>(i), best_s = s;
   }
   return best;
+}
+
+/// The decode node when some pairs are barred; leaves the candidates that may go with it.
+int choose_past_bars(const Snapshot& snapshot, std::vector<Candidate>& candidates, std::string& reason) {
+  const Bars bars(snapshot);
+  const int decode = choose_decode_of(snapshot, [&](size_t i) {
+    return std::any_of(candidates.begin(), candidates.end(),
+                       [&](const Candidate& c) { return bars.allows(c.node, i); });
+  });
+  if (decode < 0) {
+    reason = choose_decode(snapshot) < 0 ? "no_decode" : "no_pair";
+    return -1;
+  }
+  std::erase_if(candidates, [&](const Candidate& c) { return !bars.allows(c.node, static_cast<size_t>(decode)); });
+  return decode;
+}
+
+}  // namespace
+
+int choose_decode(const Snapshot& snapshot) {
+  return choose_decode_of(snapshot, [](size_t) { return true; });
 }
 
 void best_candidates(const Placement& placement, size_t count, std::vector<uint32_t>& out) {
@@ -125,8 +150,10 @@ void place(const Snapshot& snapshot, const Policy& policy, const Options& option
     out.reason = "no_prefill";
     return;
   }
-  out.decode = choose_decode(snapshot);
-  if (out.decode < 0) {
+  if (rarely(!snapshot.bars.empty())) {
+    out.decode = choose_past_bars(snapshot, out.candidates, out.reason);
+    if (out.decode < 0) return;
+  } else if ((out.decode = choose_decode(snapshot)) < 0) {
     out.reason = "no_decode";
     return;
   }

@@ -12,6 +12,7 @@
 
 #include "base/rng.h"
 #include "sched/admission.h"
+#include "sched/bars.h"
 #include "sched/cost.h"
 
 namespace mc::sched {
@@ -91,6 +92,7 @@ struct Snapshot {
   std::vector<HolderView> holders;
   std::vector<std::string> holder_names;  // of the same length
   std::vector<DecodeView> decode;
+  std::vector<Bar> bars;             // pairs of accepting nodes that are set aside all the same; nearly always empty
   std::vector<Inflight> inflight;    // all requests of the decode nodes; read by admission that looks ahead
   const Lengths* lengths = nullptr;  // of answers seen so far
 
@@ -116,7 +118,7 @@ struct Placement {
   int candidate = -1;  // index into candidates, -1 = rejected
   int decode = -1;     // index into Snapshot::decode
   double ttft_s = 0, tbt_s = 0;
-  std::string reason;                     // why rejected: no_prefill, no_decode, predicted_slo_miss
+  std::string reason;                     // why rejected: no_prefill, no_decode, no_pair, predicted_slo_miss
   double predicted_s = 0, allowed_s = 0;  // the bound that failed
   Verdict verdict;                        // what admission saw, also when it let the request pass
   std::vector<Candidate> candidates;
@@ -159,12 +161,13 @@ constexpr bool rarely(bool condition) {
 }
 /// Fills the times of a candidate that fetches `fetch_blocks` more from `holder` (-1 = nothing).
 void predict(const Snapshot& snapshot, Candidate& candidate);
-/// The decode node with the least predicted step among those with room; -1 = none.
+/// The decode node with the least predicted step among those with room; -1 = none. Bars are not looked at.
 int choose_decode(const Snapshot& snapshot);
 inline double predict_tbt(const Snapshot& snapshot, const DecodeView& node) {
   return node.cost.step(node.rows + 1, static_cast<double>(node.kv_tokens + snapshot.tokens));
 }
-/// The whole decision: policy, decode choice, admission. Pure apart from the draws from `rng`.
+/// The whole decision: policy, decode choice, admission. Pure apart from the draws from `rng`. The candidates are
+/// those prefill nodes that no bar keeps from the decode node that was chosen.
 Placement place(const Snapshot& snapshot, const Policy& policy, const Options& options, Rng& rng);
 /// The same into a placement whose memory is used again.
 void place(const Snapshot& snapshot, const Policy& policy, const Options& options, Rng& rng, Placement& out);

@@ -2,6 +2,8 @@
 #pragma once
 
 #include "sched/admission.h"
+#include "sched/bars.h"
+#include "sched/breaker.h"
 #include "sched/cost.h"
 #include "sched/fair.h"
 #include "sched/policy.h"
