@@ -13,10 +13,15 @@ Conductor::Conductor(ConductorOptions options) : options_(std::move(options)), r
   MC_ASSERT(options_.policy != nullptr);
   fair_ = sched::FairQueue(options_.fair);
   popularity_ = sched::Popularity(options_.replicate);
+  breakers_ = sched::Breakers(options_.breaker, Rng(options_.seed).fork("breakers").next());
   set_tenants(options_.tenants);
 }
 
 void Conductor::handle(const Event& event, TimePoint now, Actions& out) {
+  if (now >= breakers_.next_wakeup()) {
+    breakers_.advance(now);
+    room_changed();
+  }
   if (const auto* received = std::get_if<Received>(&event)) {
     on_received(*received, now, out);
   } else if (const auto* submit = std::get_if<Submit>(&event)) {
@@ -47,10 +52,11 @@ void Conductor::handle(const Event& event, TimePoint now, Actions& out) {
   }
   if (nodes_changed_) bound_held(now);
   if (!fair_.empty() && (look_at_held_ || now >= next_turn_)) serve_held(now, out);
+  if (breakers_.has_changes()) tell_breakers(out);
 }
 
 TimePoint Conductor::next_wakeup() const {
-  TimePoint at = std::min(silence_at_, fair_.empty() ? kNever : next_turn_);
+  TimePoint at = std::min({silence_at_, fair_.empty() ? kNever : next_turn_, breakers_.next_wakeup()});
   for (const auto& [number, copy] : copying_) at = std::min(at, copy.until);
   return timers_.empty() ? at : std::min(at, timers_.begin()->first);
 }
@@ -102,6 +108,7 @@ void Conductor::check() const {
   for (const auto& [name, node] : nodes_) MC_ASSERT(silence_at_ <= node.heard + options_.dead_after + 1ms);
   check_aside();
   check_board();
+  check_breakers();
 }
 
 std::string Conductor::unready(const std::string& model) const {

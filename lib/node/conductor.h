@@ -12,6 +12,7 @@
 // restart of the conductor, costs a snapshot and nothing else.
 #pragma once
 
+#include <array>
 #include <map>
 #include <optional>
 #include <set>
@@ -20,6 +21,7 @@
 
 #include "kv/index.h"
 #include "kv/kv.h"
+#include "node/failure.h"
 #include "node/node.h"
 #include "node/worker.h"
 #include "sched/sched.h"
@@ -48,6 +50,7 @@ struct ConductorOptions {
   sched::FairOptions fair;
   std::vector<sched::Tenant> tenants;
   sched::ReplicateOptions replicate;  // copies of hot prefixes ahead of demand
+  sched::BreakerOptions breaker;      // when a pair of nodes that fails requests is set aside, and for how long
 };
 
 /// A bound that is predicted to be broken.
@@ -119,6 +122,7 @@ class Conductor final : public Machine {
     std::map<std::string, uint64_t> reasons;  // of failures and rejections
     /// Rejected because a bound was predicted to be broken, by bound (Miss).
     std::map<std::string, uint64_t> missed = {{"ttft", 0}, {"tbt", 0}, {"kv", 0}};
+    uint64_t set_aside = 0;                                     // times that a pair of nodes, or a node, was set aside
     uint64_t held_turn = 0, held_prefix = 0;                    // requests that waited here, and what for
     uint64_t copies = 0, copied_blocks = 0, copies_failed = 0;  // of hot prefixes
   };
@@ -129,6 +133,9 @@ class Conductor final : public Machine {
   size_t copying_count() const { return copying_.size(); }
   /// Bytes that copies may read now.
   double copy_budget_bytes(TimePoint now) const { return popularity_.budget_bytes(to_seconds(now - TimePoint{})); }
+
+  /// Pairs and nodes that have failed requests and not served one since.
+  const sched::Breakers& breakers() const { return breakers_; }
 
   /// Tenants by number; the first is whoever has no other.
   struct TenantStatus {
@@ -226,7 +233,10 @@ class Conductor final : public Machine {
     NodeId fetch_from;
     bool placed = false, first_token = false;
     TimePoint parked_until = kNever;
-    NodeId avoid;  // the node that failed last
+    NodeId avoid;                        // the node that failed last
+    std::vector<sched::Part> failed_on;  // pairs that failed this request
+    TimePoint placed_at{};               // this attempt
+    bool handed_over = false;            // the decode node has given a token of this attempt
     double predicted_prefill_s = 0;
     TimePoint first_token_at{}, expected_at{};  // when prefill ended, and when it was expected to
     bool fetch_waited = false;                  // its source had to compute the blocks first: no measure of the network
@@ -296,6 +306,7 @@ class Conductor final : public Machine {
   sched::Snapshot& look(const Request& r, TimePoint now, bool idle_only = false);
   void look_at_blocks(const Request& r);
   void restrict_nodes(const Request& r);
+  void set_bars(const Request& r, TimePoint now);
   void add_inflight(TimePoint now);
   void count_row(const Request& r, int sign);
   void check_board() const;
@@ -336,6 +347,18 @@ class Conductor final : public Machine {
   void watch(Request& r);
   void end_due(TimePoint now, Actions& out);
 
+  // conductor_breakers.cc
+  static sched::Part pair_of(const Request& r) { return {r.prefill, r.decode}; }
+  static std::array<sched::Part, 3> parts_of(const Request& r) {
+    return {sched::Part{r.prefill, r.decode}, sched::Part{r.prefill, ""}, sched::Part{"", r.decode}};
+  }
+  void probe_parts(const Request& r);
+  void blame(Request& r, const Failure& failure, TimePoint now);
+  void handed_over(Request& r);
+  void leave_parts(const Request& r);
+  void tell_breakers(Actions& out);
+  void check_breakers() const;
+
   // conductor_copies.cc
   void consider_copy(const Request& r, const sched::Snapshot& snapshot, const sched::Candidate& chosen, TimePoint now,
                      Actions& out);
@@ -352,7 +375,6 @@ class Conductor final : public Machine {
   void on_tokens(const Received& event, const wire::Tokens& tokens, TimePoint now, Actions& out);
   void on_failed(const Received& event, const wire::Failed& message, TimePoint now, Actions& out);
   void refuse_at_decode(Request& r, const wire::Failed& failed, TimePoint now, Actions& out);
-  static std::string known_code(const std::string& code);
   void on_preempted(const Received& event, const wire::Preempted& preempted, TimePoint now, Actions& out);
   void give_token(Request& r, uint32_t index, uint32_t token, const wire::TokenLogprobs& logprobs,
                   const std::string& finish_reason, TimePoint now, Actions& out);
@@ -404,6 +426,7 @@ class Conductor final : public Machine {
   std::map<SessionKey, std::pair<NodeId, uint64_t>> sessions_;
   std::map<uint64_t, SessionKey> session_order_;
   uint64_t session_uses_ = 0;
+  sched::Breakers breakers_;
   sched::Popularity popularity_;
   struct Copying {
     NodeId source, target;

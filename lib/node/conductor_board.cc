@@ -126,16 +126,20 @@ sched::Snapshot& Conductor::look(const Request& r, TimePoint now, bool idle_only
   sched::Snapshot& s = b.snapshot;
   s.tokens = static_cast<uint32_t>(r.submit.ids.size() + r.answer.size());
   s.answer_tokens = r.submit.stopping.max_tokens;
-  const double lead_s = idle_only ? to_seconds(options_.hold_lead) : 1e300;
   for (size_t i = 0; i < s.prefill.size(); ++i) {
     sched::PrefillView& view = s.prefill[i];
     view.queue_s = to_seconds(std::max(b.busy_until[i], now) - now);  // no branch: no processor foresees it
-    view.accepting = b.ready_prefill[i] && view.queue_s <= lead_s;
+    view.accepting = b.ready_prefill[i];
   }
   if (options_.sched.slow_start_s > 0)
     for (size_t i = 0; i < s.prefill.size(); ++i) s.prefill[i].up_s = to_seconds(now - b.since[i]);
   look_at_blocks(r);
   restrict_nodes(r);
+  set_bars(r, now);
+  if (idle_only) {
+    const double lead_s = to_seconds(options_.hold_lead);
+    for (sched::PrefillView& view : s.prefill) view.accepting &= view.queue_s <= lead_s;
+  }
   add_inflight(now);
   return s;
 }

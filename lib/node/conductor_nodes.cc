@@ -333,6 +333,8 @@ void Conductor::lose(std::string name, std::string why, TimePoint now, Actions& 
   for (auto& [id, r] : requests_)
     if (r.fetch_from == name) r.fetch_from.clear();
   end_copies_of(name, now);
+  breakers_.forget(name);
+  if (it->second.hello.role == wire::Role::stage) breakers_.forget(name.substr(0, name.rfind('.')));
   index_.remove_node(name);
   by_instance_.erase(it->second.instance);
   nodes_.erase(it);

@@ -94,7 +94,7 @@ bool Conductor::place(Request& r, TimePoint now, Actions& out, bool idle_only) {
   options.complete = snapshot.prefill.size() <= kCompleteMax;
   sched::Placement& placement = placement_;
   sched::place(snapshot, *options_.policy, options, rng_, placement);
-  if (idle_only && placement.reason == "no_prefill") return false;
+  if (idle_only && (placement.reason == "no_prefill" || placement.reason == "no_pair")) return false;
   if (idle_only && placement.reason == "no_decode") {  // decode may come back, as for one that ran already
     if (r.parked_until == kNever) park(r, now);
     return false;
@@ -103,6 +103,7 @@ bool Conductor::place(Request& r, TimePoint now, Actions& out, bool idle_only) {
   if (idle_only && placement.verdict.stage == "decode" && r.expires != kNever) return false;
   sched::best_candidates(placement, kConsideredMax, best_);
   r.journey.considered = considered(snapshot, placement, best_);
+  r.journey.set_aside = static_cast<uint32_t>(snapshot.bars.size());
   if (placement.candidate >= 0) {
     const auto& chosen = placement.candidates[static_cast<size_t>(placement.candidate)];
     if (idle_only && wait_for_prefix(r, snapshot, chosen, now)) return false;
@@ -128,7 +129,8 @@ void Conductor::dispatch(Request& r, const sched::Snapshot& snapshot, const sche
   Node& decode = nodes_.at(snapshot.decode[static_cast<size_t>(placement.decode)].name);
   ++r.attempt;
   r.placed = true;
-  r.first_token = false;
+  r.placed_at = now;
+  r.first_token = r.handed_over = false;
   r.early.clear();
   r.prompt_logprobs.clear();
   r.finish_reason.clear();  // of an attempt whose end came before its beginning was lost
@@ -141,6 +143,7 @@ void Conductor::dispatch(Request& r, const sched::Snapshot& snapshot, const sche
   r.prefill = prefill.name, r.prefill_instance = prefill.instance;
   remember_session(r);
   r.decode = decode.name, r.decode_instance = decode.instance;
+  probe_parts(r);
   r.predicted_prefill_s = c.prefill_s;
   r.expected_at = after(now, from_seconds(placement.ttft_s));
   r.journey.prefill = r.prefill, r.journey.decode = r.decode, r.journey.attempts = r.attempt;
@@ -208,6 +211,7 @@ void Conductor::leave_prefill(Request& r, TimePoint now) {
 
 void Conductor::unplace(Request& r, TimePoint now) {
   leave_prefill(r, now);
+  leave_parts(r);
   count_row(r, -1);
   r.placed = false;
   room_changed();  // at its decode node

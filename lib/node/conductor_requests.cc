@@ -54,6 +54,7 @@ void Conductor::on_first_token(const Received& event, const wire::FirstToken& fi
   }
   if (r->attempt == 1 && usual) errors_.ttft.observe(r->journey.predicted_ttft_s, to_seconds(now - r->arrived));
   r->first_token_at = now;
+  if (!breakers_.empty()) breakers_.succeeded({r->prefill, ""});
   leave_prefill(*r, now);
   count_row(*r, -1);
   r->first_token = true;
@@ -77,6 +78,7 @@ void Conductor::on_tokens(const Received& event, const wire::Tokens& tokens, Tim
   for (const auto& row : tokens.rows) {
     Request* r = find(row.req, row.attempt);
     if (!r || event.instance != r->decode_instance) continue;
+    if (!r->handed_over) handed_over(*r);
     give_token(*r, row.index, row.token, row.logprobs, row.finish_reason, now, out);
   }
 }
@@ -117,30 +119,20 @@ void Conductor::give_token(Request& r, uint32_t index, uint32_t token, const wir
   }
 }
 
-// What workers may say becomes a metric label and an answer: a word they do not have counts as internal.
-std::string Conductor::known_code(const std::string& code) {
-  static constexpr std::string_view kKnown[] = {
-      "invalid", "not_found", "busy",       "timeout", "peer_lost", "corrupt",  "no_space",           "unsupported",
-      "io",      "cancelled", "queue_full", "layout",  "draining",  "too_long", "predicted_slo_miss", "unknown_peer",
-  };
-  return std::find(std::begin(kKnown), std::end(kKnown), code) == std::end(kKnown) ? "internal" : code;
-}
-
 void Conductor::on_failed(const Received& event, const wire::Failed& message, TimePoint now, Actions& out) {
   Request* r = find(message.req, message.attempt);
   if (!r || (event.instance != r->prefill_instance && event.instance != r->decode_instance)) return;
-  wire::Failed failed = message;
-  failed.code = known_code(message.code);
-  const bool refused = failed.stage == "accept";
-  const NodeId blamed = refused || event.instance == r->decode_instance ? r->decode : r->prefill;
+  const Failure failure = failure_of(message);
+  const std::string reason(reason_of(failure)), stage(to_string(failure.stage));
+  const bool refused = failure.stage == FailStage::accept;
+  const NodeId avoid = refused || event.instance == r->decode_instance ? r->decode : r->prefill;
+  blame(*r, failure, now);
   cancel_workers(*r, "superseded", out);
-  if (refused && failed.code == "predicted_slo_miss" && r->answer.empty() && r->attempt >= 2)
-    return refuse_at_decode(*r, failed, now, out);
-  if (refused && failed.code == "too_long")
-    return fail(*r, Reply::Kind::failed, "context_length_exceeded", failed.stage, failed.message, now, out);
-  if (failed.retryable) return retry(*r, failed.stage, failed.code, failed.message, blamed, now, out);
-  fail(*r, Reply::Kind::failed, failed.code == "timeout" ? "deadline_exceeded" : failed.code, failed.stage,
-       failed.message, now, out);
+  if (refused && failure.cause == Cause::predicted_slo_miss && r->answer.empty() && r->attempt >= 2)
+    return refuse_at_decode(*r, message, now, out);
+  if (failure.retryable && failure.cause != Cause::too_long)
+    return retry(*r, stage, reason, message.message, avoid, now, out);
+  fail(*r, Reply::Kind::failed, reason, stage, message.message, now, out);
 }
 
 void Conductor::on_preempted(const Received& event, const wire::Preempted& preempted, TimePoint now, Actions& out) {
@@ -197,8 +189,8 @@ void Conductor::finish(Request& r, Reply reply, TimePoint now, Actions& out) {
 // Decode nodes look at TBT alone.
 void Conductor::refuse_at_decode(Request& r, const wire::Failed& failed, TimePoint now, Actions& out) {
   const Miss miss{"tbt", failed.predicted_ms * 1e-3, failed.allowed_ms * 1e-3};
-  fail(r, Reply::Kind::rejected, failed.code, failed.stage, miss.text() + " on " + r.decode + ", after its prefill",
-       now, out, miss);
+  fail(r, Reply::Kind::rejected, "predicted_slo_miss", "accept",
+       miss.text() + " on " + r.decode + ", after its prefill", now, out, miss);
 }
 
 Miss Conductor::miss_of(const sched::Placement& placement) {

@@ -8,6 +8,7 @@
 //   compute  LayerDone, ChunkDone, StepDone  ->   RunChunk, CancelRun, RunStep
 //   time     Tick (at or after next_wakeup)
 //   client   Submit, ClientCancel            ->   Reply (conductor only)
+//   log                                           BreakerChanged (conductor only)
 //
 // Promises of the host: every Read, RunChunk and RunStep is answered exactly once by ReadDone,
 // ChunkDone or StepDone, also after a cancel, and until then the pages it names stay untouched by the
@@ -22,6 +23,7 @@
 #include "base/clock.h"
 #include "base/ids.h"
 #include "base/result.h"
+#include "sched/breaker.h"
 #include "wire/messages.h"
 #include "wire/notify.h"
 
@@ -221,6 +223,12 @@ struct Considered {
   double queue_s = 0, fetch_s = 0, prefill_s = 0, ttft_s = 0;
 };
 
+/// An attempt of a request that failed.
+struct FailedAttempt {
+  NodeId prefill, decode;
+  std::string stage, reason;
+};
+
 /// Where a request went and what it cost; complete when it ends.
 struct Journey {
   NodeId prefill, decode;
@@ -228,6 +236,8 @@ struct Journey {
   double predicted_ttft_s = 0, predicted_tbt_s = 0;
   wire::PrefillReport report;          // of the attempt that gave the first token
   std::vector<Considered> considered;  // by the last placement, best first; the first few
+  std::vector<FailedAttempt> failed;   // in order; at most as many as a request has attempts
+  uint32_t set_aside = 0;              // pairs and nodes that the last placement was kept from because they fail
   double held_s = 0;                   // waited at the conductor before it was placed first
   std::string held_for;  // turn, or prefix:NODE when a node was computing its prefix; "" = it did not wait
 };
@@ -252,7 +262,17 @@ struct Reply {
   Journey journey;
 };
 
-using Action = std::variant<Send, SendNotify, SetPeers, Read, CancelRead, RunChunk, CancelRun, RunStep, Reply>;
+/// A pair of nodes, or a node, is set aside because it fails requests, is tried again, or works again; for the log.
+/// Conductor only.
+struct BreakerChanged {
+  NodeId prefill, decode;  // one of them is "" when the other fails with any partner
+  sched::BreakerState state = sched::BreakerState::closed;
+  uint32_t failures = 0;  // in a row
+  Duration backoff{};     // of open
+};
+
+using Action =
+    std::variant<Send, SendNotify, SetPeers, Read, CancelRead, RunChunk, CancelRun, RunStep, Reply, BreakerChanged>;
 using Actions = std::vector<Action>;
 
 // ---- the machine -----------------------------------------------------------------------------

@@ -115,10 +115,11 @@ void Prefill::on_stage_done(const Received& event, const wire::StageDone& done, 
   const RequestPtr r = it->second;
   Request::Flowing& flowing = r->flowing.at(done.run);
   if (done.code != "ok")
-    return fail(*r, "prefill", done.code, done.message, done.code != to_string(Code::invalid), now, out);
+    return fail(*r, "prefill", done.code, done.message,
+                done.code != to_string(Code::invalid) && done.code != "internal", now, out);
   if ((flowing.stages_left >> stage & 1) == 0) return;  // told already
   if (const std::string why = objection(done, stage, flowing); !why.empty())
-    return fail(*r, "prefill", "invalid", "stage " + event.from + " " + why, false, now, out);
+    return fail(*r, "prefill", "internal", "stage " + event.from + " " + why, false, now, out);
   for (size_t layer = 0; layer < done.crcs.size(); ++layer)
     for (size_t i = 0; i < done.crcs[layer].size(); ++i)
       if (flowing.first_block + i < r->crcs.size())

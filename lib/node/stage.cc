@@ -100,7 +100,7 @@ void Stage::on_run(const Received& event, const wire::StageRun& asked, TimePoint
   // A later stage hears of a leader's death by the list, and of what that leader asked by the stage before it: a chunk
   // of its earlier life would write over pages that are given away since.
   if (!is_peer(asked.leader, asked.leader_instance)) return refuse("peer_lost", asked.leader + kNotListed);
-  if (const std::string why = objection(asked); !why.empty()) return refuse("invalid", why);
+  if (const std::string why = objection(asked); !why.empty()) return refuse("internal", why);
   // A leader numbers its chunks upwards. One that came late has been missed by the chunks after it, which read KV that
   // is not there: the whole request is worth nothing.
   if (asked.leader_instance != newest_leader_) newest_leader_ = asked.leader_instance, newest_run_ = 0;
@@ -132,7 +132,7 @@ void Stage::announce(const Received& event, const wire::StageAnnounce& m, Action
   if (const std::string why = listed ? objection(m) : event.from + kNotListed; !why.empty()) {
     last_error_ = "stage " + name() + ": " + why;
     ++stats_.failed;
-    const std::string code(to_string(listed ? Code::invalid : Code::peer_lost));
+    const std::string code = listed ? "internal" : "peer_lost";
     return send(event.from, event.instance, wire::Failed{m.req, m.attempt, "prefill", code, last_error_, !listed, 0, 0},
                 out);
   }

@@ -27,7 +27,8 @@ err::Number number_of(const std::string& code) {
       {"deadline_exceeded", err::kDeadlineExceeded},
       {"context_length_exceeded", err::kContextLength},
       {"timeout", err::kDeadlineExceeded},
-      {"invalid", err::kInvalidField},
+      {"invalid", err::kInvalidField},  // of the request itself: node/failure.h makes no other failure so
+      {"kv_transfer", err::kNodeFailed},
       // What a node reported of every attempt; each was retried elsewhere first.
       {"peer_lost", err::kNodeFailed},
       {"unknown_peer", err::kNodeFailed},

@@ -310,6 +310,7 @@ void World::on_reply(const node::Reply& reply) {
   outcome.bound = reply.bound;
   outcome.allowed_s = reply.allowed_ms * 1e-3;
   outcome.attempts = reply.journey.attempts;
+  outcome.failed = reply.journey.failed;
   check_rejection(outcome, reply);
   over(outcome, reply.kind == node::Reply::Kind::finished ? reply.finish_reason : reply.code);
   if (now_ > outcome.deadline + options_.client_grace)

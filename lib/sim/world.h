@@ -32,6 +32,8 @@ struct Faults {
   double fail_read = 0;     // share that ends with an error
   Duration delay_min = 20us;
   Duration delay_max = 2ms;
+  std::set<std::pair<std::string, std::string>> cut;  // (reader, holder): each of their reads fails with `cut_code`
+  Code cut_code = Code::peer_lost;
   bool tell_peers_of_crash = true;  // connections break at once; false: only silence shows it
 };
 
@@ -75,7 +77,8 @@ struct Outcome {
   std::string stage;           // of a rejection or failure: route, accept, ...
   std::string bound;           // that a rejection is for
   double allowed_s = 0;
-  uint32_t attempts = 0;         // placements until its end
+  uint32_t attempts = 0;  // placements until its end
+  std::vector<node::FailedAttempt> failed;
   bool connection_lost = false;  // the conductor died under it
   node::Journey journey;
   std::string tenant, pin_prefill, pin_decode;  // as asked for

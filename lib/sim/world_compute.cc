@@ -209,6 +209,7 @@ void World::perform_read(Process& process, const node::Read& read) {
   const Faults& f = options_.faults;
   Duration took = Duration(rng_.between(f.delay_min.count(), f.delay_max.count())) + read_time(process, read, bytes);
   Code fate = rng_.chance(f.fail_read) ? Code::peer_lost : Code::ok;
+  if (f.cut.contains({process.name, read.peer})) fate = f.cut_code;
   if (took > read.budget) took = std::max(read.budget, Duration(0)), fate = Code::timeout;
   at(now_ + took,
      [this, name = process.name, instance = process.instance, read, fate] { finish_read(name, instance, read, fate); });

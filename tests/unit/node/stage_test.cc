@@ -127,7 +127,7 @@ TEST_CASE("node/stage: what does not fit its pages is refused with the numbers")
   far.pages[1] = 16;
   const auto refused = sent<wire::StageDone>(b.from("p0", 1, far), "p0");
   REQUIRE(refused.size() == 1);
-  CHECK(refused[0].code == "invalid");
+  CHECK(refused[0].code == "internal");
   CHECK(refused[0].message.find("page 16 of 16") != std::string::npos);
   auto few = StageBench::run_of(2);
   few.pages.pop_back();
@@ -230,7 +230,7 @@ TEST_CASE("node/stage: a chunk of a leader that counts other stages is refused w
   CHECK(sent<wire::StageTaken>(out, "p0").size() == 1);
   const auto refused = sent<wire::StageDone>(out, "p0");
   REQUIRE(refused.size() == 1);
-  CHECK(refused[0].code == "invalid");
+  CHECK(refused[0].code == "internal");
   CHECK(refused[0].message.find("the leader counts 3 stages, this process 2") != std::string::npos);
   CHECK(b.machine.idle());
 }

@@ -1,0 +1,60 @@
+#include "node/failure.h"
+
+#include <string>
+
+#include "base/result.h"
+#include "test.h"
+
+using namespace mc;
+using namespace mc::node;
+
+namespace {
+
+Failure failed(std::string stage, std::string code, bool retryable = true) {
+  return failure_of({"r", 1, std::move(stage), std::move(code), "why", retryable, 0, 0});
+}
+
+constexpr Code kCodes[] = {Code::invalid, Code::not_found, Code::busy,        Code::timeout, Code::peer_lost,
+                           Code::corrupt, Code::no_space,  Code::unsupported, Code::io,      Code::cancelled};
+
+}  // namespace
+
+TEST_CASE("node/failure: nothing that happens between nodes is the client's error") {
+  for (const char* stage : {"accept", "transfer", "fetch"})
+    for (const Code code : kCodes)
+      for (const bool retryable : {false, true}) {
+        const auto reason = reason_of(failed(stage, std::string(to_string(code)), retryable));
+        INFO(stage << " " << to_string(code));
+        CHECK(reason != "invalid");
+        CHECK(reason != "not_found");
+        CHECK(reason != "unsupported");
+      }
+  CHECK(reason_of(failed("transfer", "invalid")) == "kv_transfer");  // "no such buffer"
+  CHECK(reason_of(failed("decode", "invalid")) == "internal");
+  CHECK(reason_of(failed("queue", "invalid", false)) == "internal");
+  CHECK(reason_of(failed("prefill", "invalid", false)) == "invalid");  // the model judged a field of the request
+  CHECK(reason_of(failed("accept", "too_long", false)) == "context_length_exceeded");
+}
+
+TEST_CASE("node/failure: words that no worker has count as internal, and a transfer that stalls is not a deadline") {
+  CHECK(reason_of(failed("transfer", "no such word")) == "kv_transfer");
+  CHECK(reason_of(failed("no such stage", "no such word")) == "internal");
+  CHECK(reason_of(failed("transfer", "timeout", true)) == "kv_transfer");
+  CHECK(reason_of(failed("transfer", "timeout", false)) == "deadline_exceeded");
+  CHECK(reason_of(failed("decode", "timeout", false)) == "deadline_exceeded");
+}
+
+TEST_CASE("node/failure: the pair is blamed for what passes between its nodes, never for room, time or clients") {
+  for (const char* code : {"invalid", "peer_lost", "corrupt", "timeout", "not_found", "io"})
+    CHECK(blame_of(failed("transfer", code)) == Blame::pair);
+  CHECK(blame_of(failed("accept", "unknown_peer")) == Blame::pair);
+  CHECK(blame_of(failed("accept", "layout")) == Blame::pair);
+  for (const char* code : {"predicted_slo_miss", "queue_full", "draining", "too_long", "no_space", "busy", "cancelled"})
+    for (const char* stage : {"accept", "transfer", "prefill", "decode", "queue"})
+      CHECK(blame_of(failed(stage, code)) == Blame::nobody);
+  CHECK(blame_of(failed("transfer", "timeout", false)) == Blame::nobody);
+  CHECK(blame_of(failed("prefill", "invalid", false)) == Blame::nobody);
+  CHECK(blame_of(failed("prefill", "io")) == Blame::prefill);
+  CHECK(blame_of(failed("decode", "io")) == Blame::decode);
+  CHECK(blame_of(failed("prefill", "peer_lost")) == Blame::pair);
+}
