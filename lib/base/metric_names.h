@@ -180,6 +180,11 @@ inline constexpr MetricFamily kSsdWriteBytes{"mc_ssd_write_bytes_total", MetricK
 inline constexpr MetricFamily kChecksumFailures{"mc_checksum_failures_total", MetricKind::counter, "",
                                                 "KV extents whose checksum did not match."};
 inline constexpr MetricFamily kPeers{"mc_peers", MetricKind::gauge, "role,state", "Nodes known, by role and state."};
+inline constexpr MetricFamily kBreakers{"mc_breakers", MetricKind::gauge, "state",
+                                        "Pairs of nodes, and nodes, that fail requests, by state (open, half_open)."};
+inline constexpr MetricFamily kBreakersOpened{
+    "mc_breakers_opened_total", MetricKind::counter, "",
+    "Times a pair of nodes, or a node, was set aside because it failed requests."};
 inline constexpr MetricFamily kHttpConnections{"mc_http_connections", MetricKind::gauge, "", "HTTP connections open."};
 inline constexpr MetricFamily kHttpResponses{"mc_http_responses_total", MetricKind::counter, "code",
                                              "HTTP responses, by class of status (2xx, 4xx, 5xx)."};
@@ -258,6 +263,8 @@ inline constexpr const MetricFamily* kAll[] = {&kVllmRunning,
                                                &kSsdWriteBytes,
                                                &kChecksumFailures,
                                                &kPeers,
+                                               &kBreakers,
+                                               &kBreakersOpened,
                                                &kHttpConnections,
                                                &kHttpResponses,
                                                &kHttpClosed};

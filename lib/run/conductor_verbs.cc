@@ -149,6 +149,20 @@ std::string up_text(double seconds) {
   return text;
 }
 
+void print_breakers(const Json& cluster) {
+  for (const auto& b : cluster["breakers"].items()) {
+    const std::string prefill(b["prefill"].as_string()), decode(b["decode"].as_string());
+    const std::string who = prefill.empty()  ? "node " + decode
+                            : decode.empty() ? "node " + prefill
+                                             : "pair " + prefill + " -> " + decode;
+    const std::string when = b["state"].as_string() == "open"
+                                 ? "tried again in " + up_text(b["retry_in_ms"].as_double() / 1e3 + 1)
+                                 : "the next request tries it";
+    std::printf("%s is set aside: its last %ld requests failed; %s\n", who.c_str(),
+                static_cast<long>(b["failures"].as_int()), when.c_str());
+  }
+}
+
 Result<int> ps(const cli::Args& args) {
   MC_TRY(cluster, ask(args, http::Method::get, "/cluster", "", soon(5s)));
   if (wants_json(args)) {
@@ -156,7 +170,7 @@ Result<int> ps(const cli::Args& args) {
     for (const auto& node : cluster["nodes"].items()) out += node.dump() + "\n";
     Json end = Json::object();
     end.set("type", "end").set("model", cluster["model"]).set("requests_unfinished", cluster["requests_unfinished"]);
-    end.set("totals", cluster["totals"]);
+    end.set("totals", cluster["totals"]).set("breakers", cluster["breakers"]);
     MC_CHECK(write_all(1, out + end.dump() + "\n"));
     return 0;
   }
@@ -176,6 +190,7 @@ Result<int> ps(const cli::Args& args) {
                 100 * n["hit_rate"].as_double(), up_text(n["up_s"].as_double()).c_str(),
                 error.empty() ? "-" : error.c_str());
   }
+  print_breakers(cluster);
   return 0;
 }
 
@@ -307,6 +322,11 @@ void print_record(const Json& r) {
   row("TTFT", "ttft_ms", predicted);
   row("decode", "decode_ms", "");
   row("total", "total_ms", "");
+  for (const auto& f : r["failed_attempts"].items())
+    std::printf("failed on %s -> %s in %s: %s\n", text_of(f["prefill"]).c_str(), text_of(f["decode"]).c_str(),
+                text_of(f["stage"]).c_str(), text_of(f["reason"]).c_str());
+  if (r["set_aside"].as_int() > 0)
+    std::printf("%ld pairs or nodes that fail requests were not used\n", static_cast<long>(r["set_aside"].as_int()));
   if (r["considered"].size() == 0) return;
   std::printf("%-6s %6s %12s %9s %9s %9s %11s\n", "NODE", "MATCH", "FETCH", "QUEUE ms", "FETCH ms", "PREFILL",
               "TTFT(pred)");

@@ -7,6 +7,23 @@
 #include "wire/codec.h"
 
 namespace mc::run {
+namespace {
+
+/// Pairs of nodes, and nodes, that fail requests; those that failed too seldom to be set aside are not told.
+Json breakers_json(const sched::Breakers& breakers, TimePoint now) {
+  Json out = Json::array();
+  for (const auto& [part, entry] : breakers.entries()) {
+    if (entry.state == sched::BreakerState::closed) continue;
+    const bool open = entry.state == sched::BreakerState::open;
+    Json row = Json::object({{"prefill", part.prefill}, {"decode", part.decode}});
+    row.set("state", sched::to_string(entry.state)).set("failures", entry.failures);
+    row.set("retry_in_ms", open ? std::max(0.0, to_ms(entry.until - now)) : 0.0).set("probe", entry.probe);
+    out.push(std::move(row));
+  }
+  return out;
+}
+
+}  // namespace
 
 Json Frontend::cluster(TimePoint now) const {
   Json nodes = Json::array();
@@ -54,6 +71,7 @@ Json Frontend::cluster(TimePoint now) const {
                                {"submitted", t.submitted},
                                {"rejected", t.rejected}}));
   out.set("held", conductor_.held_count()).set("copying", conductor_.copying_count());
+  out.set("breakers", breakers_json(conductor_.breakers(), now));
   out.set("tenants", std::move(tenants));
   return out;
 }
@@ -128,6 +146,13 @@ Json Frontend::explanation(const node::Conductor::Explanation& e, const node::Su
                                {"pending_blocks", h.pending_blocks}}));
   }
   out.set("holders", std::move(holders));
+  Json bars = Json::array();
+  for (const sched::Bar& bar : e.snapshot.bars)
+    bars.push(
+        Json::object({{"prefill", bar.prefill < 0 ? "" : e.snapshot.prefill[static_cast<size_t>(bar.prefill)].name},
+                      {"decode", bar.decode < 0 ? "" : e.snapshot.decode[static_cast<size_t>(bar.decode)].name},
+                      {"retry_in_ms", bar.left_s * 1e3}}));
+  out.set("set_aside", std::move(bars));
   if (p.decode >= 0) {
     const auto& d = e.snapshot.decode[static_cast<size_t>(p.decode)];
     out.set("decode",

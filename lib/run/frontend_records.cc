@@ -22,6 +22,13 @@ Json considered_json(const node::Journey& journey) {
   return out;
 }
 
+Json failed_json(const node::Journey& journey) {
+  Json out = Json::array();
+  for (const node::FailedAttempt& f : journey.failed)
+    out.push(Json::object({{"prefill", f.prefill}, {"decode", f.decode}, {"stage", f.stage}, {"reason", f.reason}}));
+  return out;
+}
+
 }  // namespace
 
 void Frontend::keep_record(const node::Reply& reply, const Timing& timing, TimePoint now) {
@@ -46,7 +53,7 @@ void Frontend::keep_record(const node::Reply& reply, const Timing& timing, TimeP
     out.set("bound", reply.bound).set("predicted_ms", reply.predicted_ms).set("allowed_ms", reply.allowed_ms);
   out.set("cached_local_tokens", j.report.cached_local).set("cached_remote_tokens", j.report.cached_remote);
   out.set("miss_reason", j.report.miss_reason).set("fallback", j.report.fallback);
-  out.set("considered", considered_json(j));
+  out.set("considered", considered_json(j)).set("failed_attempts", failed_json(j)).set("set_aside", j.set_aside);
   records_.emplace_back(reply.req, std::move(out));
   if (records_.size() > kRecordsMax) records_.pop_front();
 }

@@ -140,6 +140,13 @@ void Frontend::update_metrics(const http::ServerStats& http) {
   count(metric::kHeld, {"turn"}, s.held_turn);
   count(metric::kHeld, {"prefix"}, s.held_prefix);
   for (const auto& [bound, times] : s.missed) count(metric::kSloRejections, {bound}, times);
+  count(metric::kBreakersOpened, {}, s.set_aside);
+  for (const auto state : {sched::BreakerState::open, sched::BreakerState::half_open}) {
+    const auto& entries = conductor_.breakers().entries();
+    const auto here =
+        std::count_if(entries.begin(), entries.end(), [&](const auto& e) { return e.second.state == state; });
+    metrics_.gauge(metric::kBreakers, {sched::to_string(state)}).set(static_cast<double>(here));
+  }
   // Tenants come from the operator's file, which bounds their number.
   for (const auto& t : conductor_.tenants(SystemClock::instance().now())) {
     metrics_.gauge(metric::kTenantUnfinished, {t.name}).set(t.unfinished);

@@ -6,12 +6,27 @@
 
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/log.h"
 
 namespace mc::run {
 namespace {
 constexpr int kEventsPerRound = 256;   // of one source before the others and the clock get a turn
 constexpr Duration kSleepMax = 200ms;  // after_events runs at least so often
 constexpr Duration kLongRound = 100ms;
+
+void log_breaker(const node::BreakerChanged& changed) {
+  const std::string what = changed.prefill.empty() || changed.decode.empty() ? "node" : "pair of nodes";
+  const std::string names =
+      changed.prefill + (changed.prefill.empty() || changed.decode.empty() ? "" : ",") + changed.decode;
+  switch (changed.state) {
+    case sched::BreakerState::open:
+      return log_info(what + " set aside",
+                      {{"nodes", names}, {"failures", changed.failures}, {"for_ms", changed.backoff / 1ms}});
+    case sched::BreakerState::half_open: return log_info(what + " tried again", {{"nodes", names}});
+    case sched::BreakerState::closed: return log_info(what + " works again", {{"nodes", names}});
+  }
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Loop>> Loop::open(Parts parts) {
@@ -132,6 +147,8 @@ void Loop::perform(node::Actions actions) {
       parts_.compute->submit(std::move(*step));
     } else if (auto* reply = std::get_if<node::Reply>(&action)) {
       parts_.on_reply(*reply);
+    } else if (auto* changed = std::get_if<node::BreakerChanged>(&action)) {
+      log_breaker(*changed);
     }
   }
 }

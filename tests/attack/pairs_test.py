@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""A pair of nodes whose transfers all fail, between real processes: its requests are answered by other pairs, a few
+of them after a retry; it is set aside, said so everywhere, and probed by one request at a time."""
+
+import concurrent.futures
+import os
+import tempfile
+import unittest
+
+from attack import count
+from cluster import Cluster, Random, oracle, quick_profile, token_ids, until
+
+WORKER = ["--dtype", "f32", "--transport", "tcp"]
+WAVES, WAVE = count(12, 120), 6
+# Three failures in a row open the breaker; requests that were under way fail with them, and each probe that fails opens
+# it again after a longer back-off: no more than ten fit the hours that a test may take.
+FAILURES_MAX = 3 + WAVE + 10
+
+
+class Pairs(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+
+    def cost(self, name, step_s):
+        """What a decode node announces, in place of what it measures: whom placement likes better is no chance."""
+        path = os.path.join(self.folder.name, name)
+        with open(path, "w") as file:
+            file.write(quick_profile(prefill_s=1e-4, step_s=step_s, row_s=step_s / 10))
+        return ["--cost", path]
+
+    def start(self, *more):
+        """d0, whose every read fails, is the node that placement prefers."""
+        c = Cluster(roles=["conductor"])
+        self.addCleanup(c.close)
+        c.start("p0", *WORKER)
+        c.start("d0", *WORKER, "--transfer-faults", "fail=1", *self.cost("d0", 1e-5))
+        for name in more:
+            c.start(name, *WORKER, *self.cost(name, 1e-2))
+        c.wait_nodes()
+        return c
+
+    def test_a_pair_that_fails_is_set_aside_and_costs_few_requests_a_retry(self):
+        c = self.start("d1")
+        prompts = [Random(n).ids(100) for n in range(4)]
+        expected = [oracle(ids, 3) for ids in prompts]
+        attempts, retried = [], None
+
+        def ask(n):
+            answer = c.complete(ids=prompts[n % 4], max_tokens=3, mc={"no_cache": True})
+            self.assertEqual(token_ids(answer), expected[n % 4])
+            return answer
+
+        with concurrent.futures.ThreadPoolExecutor(WAVE) as pool:
+            for _ in range(WAVES):
+                for answer in pool.map(ask, range(WAVE)):
+                    attempts.append(answer["mc"]["attempts"])
+                    retried = answer["id"] if answer["mc"]["attempts"] > 1 else retried
+        self.assertLessEqual(max(attempts), 2, attempts)
+        self.assertLessEqual(sum(n - 1 for n in attempts), FAILURES_MAX, attempts)
+        self.assertGreaterEqual(sum(n - 1 for n in attempts), 3, attempts)
+        (breaker,) = c.cluster()["breakers"]
+        self.assertEqual((breaker["prefill"], breaker["decode"]), ("p0", "d0"))
+        self.assertIn(breaker["state"], ("open", "half_open"))
+        self.assertIn(b"pair p0 -> d0 is set aside", c.verb("ps")[1])
+        log = c.processes["conductor"].text()
+        self.assertIn("pair of nodes set aside nodes=p0,d0 failures=3", log)
+        page = c.socket_request("GET", "/metrics")[1].decode()
+        opened = next(line for line in page.splitlines() if line.startswith("mc_breakers_opened_total"))
+        self.assertEqual(float(opened.rsplit(" ", 1)[1]), log.count("pair of nodes set aside"))
+        why = c.verb("why", retried)[1].decode()
+        self.assertIn("failed on p0 -> d0 in transfer: kv_transfer", why)
+        c.wait_quiet()
+
+    def test_where_there_is_no_other_pair_the_client_is_told_of_the_transfer_and_never_blamed(self):
+        c = self.start()
+        for _ in range(5):
+            status, _, answer = c.post("/v1/completions", {"prompt": Random(4).ids(90), "max_tokens": 3})
+            self.assertEqual((status, answer["error"]["code"]), (503, "node_failed"), answer)
+        self.assertEqual(c.cluster()["breakers"][0]["state"], "open")
+        # It works again: the next request finds out, whatever is left of the back-off.
+        c.processes["d0"].kill()
+        c.processes["d0"].stop()
+        c.start("d0", *WORKER)
+        until(lambda: c.cluster()["breakers"] == [], 20, "a new process has a clean record")
+        c.wait_nodes()
+        ids = Random(5).ids(90)
+        self.assertEqual(token_ids(c.complete(ids=ids, max_tokens=3)), oracle(ids, 3))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
