@@ -4,6 +4,7 @@
 
 #include "base/assert.h"
 #include "base/log.h"
+#include "base/wrong_key.h"
 #include "run/transfer_flags.h"
 #include "wire/notify.h"
 
@@ -190,7 +191,7 @@ std::optional<node::Event> DataPlane::convert(xfer::Event event) {
       auto ready = wire::parse_extents_ready(event.bytes);
       if (from == instances_.end() || !ready) {
         ++bad_notifies_;
-        log_warn("notify dropped", {{"why", ready ? "unknown peer" : ready.error().what}});
+        if (!ready) log_warn("notify dropped", {{"why", ready.error().what}});
         return std::nullopt;
       }
       const auto link = links_.find(from->second);
@@ -198,6 +199,10 @@ std::optional<node::Event> DataPlane::convert(xfer::Event event) {
       return node::Notified{link->second.name, from->second, std::move(*ready)};
     }
     case Kind::peer_up: {
+      if (event.claimed) {  // served, and not believed: its notifies are dropped above
+        log_info("data connection of a stranger", {{"via", event.text}});
+        return std::nullopt;
+      }
       const auto descriptor = engine_->descriptor(event.peer);
       if (descriptor) instances_[event.peer] = descriptor->instance;  // it dialled us
       const auto link = descriptor ? links_.find(descriptor->instance) : links_.end();
@@ -215,6 +220,11 @@ std::optional<node::Event> DataPlane::convert(xfer::Event event) {
       if (event.gone) instances_.erase(from);
       if (link == links_.end()) return std::nullopt;
       log_info("data connection lost", {{"peer", link->second.name}, {"gone", event.gone}, {"why", event.text}});
+      if (event.text.find("secret") != std::string::npos) {
+        const Error error = wrong_key(event.text);
+        log_warn("data connection refused",
+                 {{"peer", link->second.name}, {"why", one_line(error)}, {"next", error.next}});
+      }
       if (!event.gone) return std::nullopt;
       return node::PeerLost{link->second.name, link->first, event.text};
     }

@@ -13,6 +13,7 @@ namespace mc::wire {
 namespace {
 
 constexpr uint32_t kDescriptorMagic = 0x4458434d;  // "MCXD"
+constexpr uint16_t kDescriptorHasTicket = 1;
 
 uint64_t payload_limit(FrameType type) {
   switch (type) {
@@ -135,7 +136,8 @@ std::vector<std::byte> encode(const XferDescriptor& descriptor) {
   Writer out;
   out.number(kDescriptorMagic);
   out.number(kXferVersion);
-  out.number(uint16_t{0});
+  const bool has_ticket = descriptor.ticket != Ticket{};
+  out.number(has_ticket ? kDescriptorHasTicket : uint16_t{0});
   out.raw(descriptor.instance.bytes);
   out.raw(descriptor.boot.bytes);
   out.number(descriptor.version);
@@ -151,6 +153,7 @@ std::vector<std::byte> encode(const XferDescriptor& descriptor) {
     out.raw(buffer.writer.bytes);
     out.text(buffer.name, kXferNameBytesMax);
   }
+  if (has_ticket) out.raw(descriptor.ticket);
   out.number(crc32c(out.bytes()));
   return std::move(out.bytes());
 }
@@ -167,7 +170,8 @@ Result<XferDescriptor> decode_descriptor(std::span<const std::byte> bytes) {
   if (const auto version = in.number<uint16_t>(); version != kXferVersion)
     return Error{Code::unsupported, "xfer: descriptor of protocol " + std::to_string(version) + ", this is " +
                                         std::to_string(kXferVersion)};
-  if (in.number<uint16_t>() != 0) return bad();
+  const auto flags = in.number<uint16_t>();
+  if ((flags & ~kDescriptorHasTicket) != 0) return bad();
   XferDescriptor descriptor;
   in.raw(descriptor.instance.bytes);
   in.raw(descriptor.boot.bytes);
@@ -190,6 +194,10 @@ Result<XferDescriptor> decode_descriptor(std::span<const std::byte> bytes) {
     buffer.name = in.text(kXferNameBytesMax);
     if (!descriptor.buffers.empty() && descriptor.buffers.back().id >= buffer.id) return bad();
     descriptor.buffers.push_back(std::move(buffer));
+  }
+  if ((flags & kDescriptorHasTicket) != 0) {
+    in.raw(descriptor.ticket);
+    if (descriptor.ticket == Ticket{}) return bad();
   }
   if (!in.done()) return bad();
   return descriptor;

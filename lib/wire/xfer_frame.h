@@ -121,6 +121,10 @@ struct BufferInfo {
   bool operator==(const BufferInfo&) const = default;
 };
 
+using Nonce = std::array<uint8_t, 32>;
+using Proof = std::array<uint8_t, 32>;
+using Ticket = std::array<uint8_t, 32>;
+
 /// An immutable snapshot of what a process offers. Readers replace it, never patch it.
 struct XferDescriptor {
   std::string name;
@@ -129,6 +133,10 @@ struct XferDescriptor {
   uint32_t version = 0;  // grows with every change
   std::vector<std::string> uris;
   std::vector<BufferInfo> buffers;  // ascending id
+  /// A secret of the process that this describes, for those who have the descriptor from it or from the control plane:
+  /// where the cluster has no secret, a dialler proves with it that it is one of them. All zero = none, as on the wire
+  /// of the data plane.
+  Ticket ticket{};
 
   const BufferInfo* find(uint32_t id) const;
   const BufferInfo* find(std::string_view buffer_name) const;
@@ -138,9 +146,6 @@ std::vector<std::byte> encode(const XferDescriptor& descriptor);
 Result<XferDescriptor> decode_descriptor(std::span<const std::byte> bytes);
 /// A human's view, one line a fact.
 std::string dump(const XferDescriptor& descriptor);
-
-using Nonce = std::array<uint8_t, 32>;
-using Proof = std::array<uint8_t, 32>;
 
 struct XferHello {
   InstanceId instance;

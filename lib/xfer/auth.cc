@@ -18,6 +18,10 @@ wire::Nonce random_nonce() {
   return nonce;
 }
 
+wire::Ticket random_ticket() {
+  return random_nonce();  // 32 bytes of the same generator
+}
+
 Id128 random_id() {
   Id128 id;
   MC_ASSERT_EQ(RAND_bytes(id.bytes.data(), static_cast<int>(id.bytes.size())), 1);

@@ -12,8 +12,9 @@ namespace mc::xfer {
 
 /// 32 bytes from the system's generator.
 wire::Nonce random_nonce();
+wire::Ticket random_ticket();
 Id128 random_id();
-/// HMAC-SHA256. `label` is "dialler" or "listener".
+/// HMAC-SHA256. `label` is "dialler", "listener", or "ticket" where the key is the listener's ticket.
 wire::Proof prove(std::string_view secret, std::string_view label, const wire::XferHello& hello,
                   const wire::XferChallenge& challenge);
 /// Constant time.

@@ -146,6 +146,10 @@ struct PeerFace {
 struct Peer {
   PeerId id = PeerId::none;
   InstanceId instance{};  // zero until known
+  bool given = false;     // connect() was given its descriptor
+  bool claimed = false;   // the instance was said, not proven: no connection of that instance joins this peer
+  bool stranger = false;  // made by an accepted connection that proved nothing, and forgotten with it
+  wire::Ticket ticket{};  // of the descriptor that was given
   std::string name;
   bool up = false;
   bool gone = false;

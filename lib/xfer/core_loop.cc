@@ -26,6 +26,7 @@ Result<void> Engine::Core::start() {
   home_.options = &options_;
   home_.instance = options_.instance;
   home_.boot = boot_id();
+  home_.ticket = random_ticket();
   home_.access = &access_;
   home_.poller = &poller_;
   home_.tally = &tally_;

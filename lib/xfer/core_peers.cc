@@ -21,13 +21,14 @@ void Engine::Core::publish_face(Peer& peer) {
   face.up = peer.up;
   face.transport = transport;
   face.descriptor = peer.descriptor;
-  if (!peer.instance.is_zero() && !face.leaving) known_.emplace(peer.instance, peer.id);
+  if (!peer.instance.is_zero() && !peer.claimed && !face.leaving) known_.emplace(peer.instance, peer.id);
 }
 
 /// Which transports reach the peer its descriptor describes, and why. Keeps the state of known routes.
 void Engine::Core::learn_routes(Peer& peer) {
   const Descriptor local = build_descriptor(home_);
   peer.routes.resize(active_.size());
+  if (peer.claimed) return;  // nobody dials where a stranger says
   for (size_t i = 0; i < active_.size(); ++i) {
     Route& route = peer.routes[i];
     Reach reach = active_[i].entry->reach(local, *peer.descriptor);
@@ -44,6 +45,10 @@ void Engine::Core::on_connect(Command& command) {
   if (fresh) {
     peer.id = command.peer;
     peer.routes.resize(active_.size());
+  }
+  if (command.descriptor) {
+    peer.given = true;
+    peer.ticket = command.descriptor->ticket;
   }
   if (command.descriptor && (!peer.descriptor || peer.descriptor->version < command.descriptor->version)) {
     peer.descriptor = command.descriptor;
@@ -63,7 +68,7 @@ void Engine::Core::on_connect(Command& command) {
   if (peer.up) {
     size_t route = 0;
     while (peer.routes[route].up.empty()) ++route;
-    return emit({.kind = Event::Kind::peer_up, .peer = peer.id, .text = up_text(peer, route)});
+    return emit({.kind = Event::Kind::peer_up, .peer = peer.id, .claimed = peer.claimed, .text = up_text(peer, route)});
   }
   const bool dead = std::any_of(peer.routes.begin(), peer.routes.end(), [](const Route& r) { return r.dead; });
   if (peer.gone && !dead) {  // refused for another reason, a wrong secret say: asked again, tried again
@@ -131,7 +136,8 @@ void Engine::Core::dial(Peer& peer, size_t index) {
   if (peer.connecting) deadline = std::min(deadline, std::max(peer.connect_deadline, now + 1ms));
   if (peer.dials++ == 0) peer.line = random_id();
   for (size_t i = 0; i < 8; ++i) peer.line.bytes[15 - i] = static_cast<uint8_t>(peer.dials >> (8 * i));
-  const EndpointId endpoint = transport_of(index).connect({route.uri, peer.instance, peer.line, deadline}, outbox_);
+  const EndpointId endpoint =
+      transport_of(index).connect({route.uri, peer.instance, peer.line, deadline, peer.ticket}, outbox_);
   route.dialling = endpoint;
   endpoints_[endpoint] = {.peer = peer.id, .route = index};
 }
@@ -197,12 +203,13 @@ std::string Engine::Core::up_text(const Peer& peer, size_t route) const {
   return text;
 }
 
-/// The peer of an accepted connection; null when the table is full.
+/// The peer of an accepted connection; null when the table is full. One that proved nothing is a peer of its own,
+/// whatever instance it says it is.
 Peer* Engine::Core::admit(const News& news) {
   PeerId id{};
   {
     std::lock_guard lock(mutex_);
-    const auto known = known_.find(news.instance);
+    const auto known = news.proven ? known_.find(news.instance) : known_.end();
     if (known != known_.end()) {
       id = known->second;
     } else {
@@ -219,12 +226,13 @@ Peer* Engine::Core::admit(const News& news) {
         peers_.erase(id);
       }
       id = PeerId{++last_peer_};
-      known_.emplace(news.instance, id);
+      if (news.proven) known_.emplace(news.instance, id);
     }
   }
-  Peer& peer = peers_[id];
-  peer.id = id;
-  return &peer;
+  const auto [at, fresh] = peers_.try_emplace(id);
+  at->second.id = id;
+  if (fresh) at->second.stranger = !news.proven;
+  return &at->second;
 }
 
 void Engine::Core::on_up(News& news) {
@@ -252,6 +260,10 @@ void Engine::Core::on_up(News& news) {
   EndpointState& endpoint = endpoints_.at(news.endpoint);
   endpoint.up = true;
   endpoint.lanes.resize(static_cast<size_t>(transport_of(route_index).lanes(news.endpoint)));
+  if (news.proven)
+    peer->claimed = false;
+  else if (peer->stranger || (!peer->given && peer->instance.is_zero()))  // accepted, or dialled at a bare address
+    peer->claimed = true;
   peer->instance = news.instance;
   peer->name = news.text;
   peer->gone = false;
@@ -270,7 +282,10 @@ void Engine::Core::on_up(News& news) {
   busy_.insert(peer->id);
   if (first) {
     tally_.add(Count::peers_up);
-    emit({.kind = Event::Kind::peer_up, .peer = peer->id, .text = up_text(*peer, route_index)});
+    emit({.kind = Event::Kind::peer_up,
+          .peer = peer->id,
+          .claimed = peer->claimed,
+          .text = up_text(*peer, route_index)});
   }
   for (const Work& work : std::exchange(peer->waiting, {})) assign(*work.batch, work.request);
 }
@@ -308,6 +323,7 @@ void Engine::Core::on_lost(News& news) {
   const bool none_left =
       std::all_of(peer->routes.begin(), peer->routes.end(), [](const Route& r) { return r.up.empty(); });
   if (none_left || peer->voice == news.endpoint) peer_down(*peer, news.code, news.gone, news.text);
+  if (none_left && peer->stranger) push({.kind = Command::Kind::disconnect, .peer = peer->id});
 }
 
 /// The connection that carried the peer's notifies died, or the last one: some may be lost, say so.
@@ -327,7 +343,7 @@ void Engine::Core::peer_down(Peer& peer, Code code, bool gone, const std::string
     size_t route = 0;
     while (peer.routes[route].up.empty()) ++route;
     tally_.add(Count::peers_up);
-    emit({.kind = Event::Kind::peer_up, .peer = peer.id, .text = up_text(peer, route)});
+    emit({.kind = Event::Kind::peer_up, .peer = peer.id, .claimed = peer.claimed, .text = up_text(peer, route)});
   } else if (gone) {
     // one transport's word for "that process is gone" holds for all of them
     peer.gone = true;

@@ -99,7 +99,9 @@ std::vector<std::string> Engine::uris() const {
   return core_->home_.uris;
 }
 std::vector<std::byte> Engine::describe() const {
-  return wire::encode(build_descriptor(core_->home_));
+  Descriptor descriptor = build_descriptor(core_->home_);
+  if (!core_->secured_) descriptor.ticket = core_->home_.ticket;
+  return wire::encode(descriptor);
 }
 
 Result<BufferId> Engine::register_buffer(std::span<std::byte> memory, const Buffer& buffer) {

@@ -9,6 +9,14 @@ namespace mc::xfer {
 
 using wire::FrameType;
 
+namespace {
+
+std::string_view text_of(const wire::Ticket& ticket) {
+  return {reinterpret_cast<const char*>(ticket.data()), ticket.size()};
+}
+
+}  // namespace
+
 OutFrame control_frame(FrameType type, std::vector<std::byte> payload) {
   OutFrame frame;
   frame.header.type = static_cast<uint8_t>(type);
@@ -26,9 +34,10 @@ OutFrame refusal(Code code, std::string_view text) {
 }
 
 Handshake Handshake::dial(const Home& home, const InstanceId& wanted, const Id128& connection, uint16_t lane,
-                          uint16_t lane_count) {
+                          uint16_t lane_count, const wire::Ticket& ticket) {
   Handshake handshake(home);
   handshake.dialled_ = true;
+  handshake.ticket_ = ticket;
   handshake.state_ = State::challenge;
   handshake.hello_ = {.instance = home.instance,
                       .wanted = wanted,
@@ -117,6 +126,9 @@ Handshake::Step Handshake::on_challenge(std::span<const std::byte> payload) {
       return fail("handshake: wrong secret", Code::invalid,
                   "node '" + challenge_.name + "' does not hold this cluster's secret");
     proof = prove(secret, "dialler", hello_, challenge_);
+    proven_ = true;
+  } else if (ticket_ != wire::Ticket{}) {
+    proof = prove(text_of(ticket_), "ticket", hello_, challenge_);
   }
   std::vector<std::byte> out(proof.size());
   std::memcpy(out.data(), proof.data(), proof.size());
@@ -137,6 +149,9 @@ Handshake::Step Handshake::on_proof(std::span<const std::byte> payload) {
   const std::string& secret = home_->options->secret;
   if (!secret.empty() && !same(proof, prove(secret, "dialler", hello_, challenge_)))
     return fail("handshake: wrong secret", Code::invalid, "the peer does not hold this cluster's secret");
+  const bool ticketed =
+      home_->ticket != wire::Ticket{} && same(proof, prove(text_of(home_->ticket), "ticket", hello_, challenge_));
+  proven_ = !secret.empty() || ticketed;
   if (Step step = take_descriptor(payload.subspan(proof.size())); step.failed) return step;
   std::vector<std::byte> out;
   if (hello_.lane == 0) out = wire::encode(*home_->describe());

@@ -9,6 +9,11 @@
 //
 // Descriptors travel on lane 0 only, and only after the other side has proven the secret. Whoever
 // finds something wrong sends `refuse` with a code and a text and closes.
+//
+// An instance id is public, so who claims one is not believed. A handshake establishes the identity of a peer that
+// proves the cluster's secret, or of a listener that was dialled at the address of the descriptor we were given. Where
+// the cluster has no secret (Options::insecure), a dialler proves with the ticket of the listener's descriptor that
+// the control plane introduced it; whoever does not is served as a stranger.
 #pragma once
 
 #include <memory>
@@ -30,7 +35,7 @@ OutFrame refusal(Code code, std::string_view text);
 class Handshake {
  public:
   static Handshake dial(const Home& home, const InstanceId& wanted, const Id128& connection, uint16_t lane,
-                        uint16_t lane_count);
+                        uint16_t lane_count, const wire::Ticket& ticket = {});
   static Handshake listen(const Home& home);
 
   /// The dialler's first frame.
@@ -48,7 +53,15 @@ class Handshake {
   bool complete() const { return state_ == State::complete; }
   bool dialled() const { return dialled_; }
   const wire::XferHello& hello() const { return hello_; }
+  /// The instance that the peer says it is.
   InstanceId peer_instance() const { return dialled_ ? challenge_.instance : hello_.instance; }
+  /// Complete, and the peer has proven that it belongs to the cluster.
+  bool proven() const { return proven_ && complete(); }
+  /// Its instance, where that is established; else zero.
+  InstanceId identity() const {
+    const bool addressed = dialled_ && !hello_.wanted.is_zero();
+    return proven() || (addressed && complete()) ? peer_instance() : InstanceId{};
+  }
   const std::string& peer_name() const { return dialled_ ? challenge_.name : hello_.name; }
   std::shared_ptr<const Descriptor> descriptor() const { return descriptor_; }  // lane 0, else null
 
@@ -65,6 +78,8 @@ class Handshake {
 
   const Home* home_;
   bool dialled_ = false;
+  bool proven_ = false;
+  wire::Ticket ticket_{};  // dialler's, of the listener; zero = none
   State state_ = State::hello;
   wire::XferHello hello_;
   wire::XferChallenge challenge_;

@@ -97,11 +97,11 @@ Code RdmaTransport::joined(RdmaEndpoint& endpoint, const char*& why) {
 /// the other side's dial ends here, and finds its peer connected. Later dials are another matter: the
 /// peer may have lost a connection that still looks alive from here.
 void RdmaTransport::settle_twins(RdmaEndpoint& endpoint) {
-  if (!(home_.instance < endpoint.peer)) return;
+  if (!(home_.instance < endpoint.peer) || endpoint.handshake.identity().is_zero()) return;
   const TimePoint now = SystemClock::instance().now();
   for (const auto& [id, other] : endpoints_) {
     if (other.get() == &endpoint || other->doomed || !other->handshake.complete()) continue;
-    if (other->peer != endpoint.peer || other->accepted == endpoint.accepted) continue;
+    if (other->handshake.identity() != endpoint.peer || other->accepted == endpoint.accepted) continue;
     if (other->up && now - other->up_at > home_.options->connect_timeout) continue;
     RdmaEndpoint& spare = other->up || endpoint.accepted ? endpoint : *other;
     doom(spare, Code::busy, false, "both sides dialled at once: the other connection stays");
@@ -123,7 +123,8 @@ void RdmaTransport::tell_ports() {
 
 bool RdmaTransport::takes_writes(const RdmaEndpoint& endpoint, const Descriptor& own) const {
   return std::any_of(own.buffers.begin(), own.buffers.end(), [&](const BufferInfo& buffer) {
-    return buffer.access == AccessClass::landing && (buffer.writer.is_zero() || buffer.writer == endpoint.peer);
+    return buffer.access == AccessClass::landing &&
+           (buffer.writer.is_zero() || buffer.writer == endpoint.handshake.identity());
   });
 }
 
@@ -143,7 +144,9 @@ void RdmaTransport::tell_keys(RdmaEndpoint& endpoint) {
       if (rail->machine.state() == PathMachine::State::up) (void)rail->allow_writes(true);
   for (const BufferInfo& buffer : own->buffers) {
     if (endpoint.told.contains(buffer.id)) continue;
-    if (buffer.access == AccessClass::landing && !buffer.writer.is_zero() && buffer.writer != endpoint.peer) continue;
+    if (buffer.access == AccessClass::landing && !buffer.writer.is_zero() &&
+        buffer.writer != endpoint.handshake.identity())
+      continue;
     wire::RdmaKeys keys;
     if (!memory_.keys(buffer.id, devices, keys)) continue;  // going away
     keys.snapshot = own->version;

@@ -269,6 +269,7 @@ void RdmaTransport::rail_up(RdmaEndpoint& endpoint, RdmaRail& rail, Outbox& out)
   out.news.push_back({.kind = News::Kind::up,
                       .endpoint = endpoint.id,
                       .accepted = endpoint.accepted,
+                      .proven = endpoint.handshake.proven(),
                       .row = index_ - 1u,
                       .instance = endpoint.peer,
                       .text = endpoint.name,

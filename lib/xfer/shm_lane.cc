@@ -177,6 +177,7 @@ ShmTransport::Failure ShmTransport::take_descriptor(ShmEndpoint& endpoint, std::
     endpoint.deadline = kNever;
     news.kind = News::Kind::up;
     news.accepted = endpoint.accepted;
+    news.proven = endpoint.ours || endpoint.handshake.proven();
     news.row = index_ - 1u;
     news.instance = endpoint.handshake.peer_instance();
     news.text = endpoint.handshake.peer_name();

@@ -9,6 +9,11 @@
 // An endpoint is up when the peer's first `describe` is here, so a descriptor never names an arena that
 // is not mapped yet. Later registrations repeat share and describe.
 //
+// Nothing is sent, and nothing of what arrives is read, before the kernel has said who is at the other end
+// (SO_PEERCRED). A process of our effective user, or of root, which could read our memory anyway, belongs to us. One of
+// another user has to prove the cluster's secret before it gets a descriptor or an arena; without a secret it is
+// refused. Where shm_path names the socket, its folder keeps other users from reaching it at all.
+//
 // The kernel enforces the access classes: an arena that is only read is sealed against new writable
 // mappings (lib/mem), and no arena can shrink under a reader.
 #pragma once
@@ -36,6 +41,7 @@ struct ShmEndpoint {
   uint64_t token = 0;
   uint32_t armed = 0;
   bool accepted = false;
+  bool ours = false;  // a process of our user, or of root
   bool up = false;
   InstanceId wanted{};
   TimePoint deadline = kNever;

@@ -97,15 +97,34 @@ Accepted accept_next(int listener) {
   return {std::move(fd), exhausted};
 }
 
+namespace {
+
+/// Does the process hold what opens a connection to or from that host?
+bool may_use(const std::string& host, const Options& options) {
+  if (options.insecure) return true;
+  return !options.secret.empty() && (!options.local_secret || is_loopback(host));
+}
+
+}  // namespace
+
 Reach may_listen(const std::string& scheme, const std::string& bind, const Options& options) {
   const auto place = parse_host_port(bind);
   if (!place) return {false, "", scheme + "_bind: " + place.error().what};
-  if (!is_loopback(place->host) && options.secret.empty() && !options.insecure)
+  if (may_use(place->host, options)) return {true, "", "usable"};
+  if (is_loopback(place->host))
     return {false, "",
-            scheme + "_bind " + place->text() +
-                " is off loopback and there is no cluster secret: make one with mc-conductor keygen, or allow it with "
-                "the insecure option"};
-  return {true, "", "usable"};
+            "there is no cluster secret, and every user of this host reaches " + place->text() +
+                ": share one, or allow it with the insecure option",
+            Code::unsupported};
+  return {false, "",
+          scheme + "_bind " + place->text() +
+              " is off loopback and there is no cluster secret: make one with mc-conductor keygen, or allow it with "
+              "the insecure option"};
+}
+
+Reach may_dial(const std::string& uri, const std::string& host, const Options& options) {
+  if (is_loopback(host) || may_use(host, options)) return {true, uri, "usable"};
+  return {false, "", uri + " is off loopback and there is no cluster secret"};
 }
 
 }  // namespace mc::xfer

@@ -50,7 +50,9 @@ struct Accepted {
   bool exhausted = false;
 };
 Accepted accept_next(int listener);
-/// Off loopback a cluster secret is asked for, unless the options say otherwise.
+/// A secret is asked for, off loopback one of the cluster, unless the options say otherwise.
 Reach may_listen(const std::string& scheme, const std::string& bind, const Options& options);
+/// The same, of a place to dial.
+Reach may_dial(const std::string& uri, const std::string& host, const Options& options);
 
 }  // namespace mc::xfer

@@ -110,7 +110,7 @@ void TcpLane::begin_write(const FrameHeader& header, Sink& sink) {
   if (write_pin_ == 0 || write_old_ || write_pin_ != header.buffer ||
       !inside(header.offset, header.length, write_memory_.size())) {
     drop_write_pin();
-    const auto grant = access().grant(Op::write, header.buffer, header.offset, header.length, endpoint->peer);
+    const auto grant = access().grant(Op::write, header.buffer, header.offset, header.length, endpoint->identity());
     write_code_ = grant.code;
     write_why_ = grant.why;
     if (grant.code != Code::ok) {
@@ -186,7 +186,7 @@ Code TcpLane::serve_read(const FrameHeader& header, const char*& why) {
     return Code::corrupt;
   }
   send_ack();  // answers leave in the order of the questions
-  const auto grant = access().grant(Op::read, header.buffer, header.offset, header.length, endpoint->peer);
+  const auto grant = access().grant(Op::read, header.buffer, header.offset, header.length, endpoint->identity());
   if (grant.code != Code::ok) {
     Tally& tally = *transport_.home().tally;
     tally.add(Count::requests_refused);

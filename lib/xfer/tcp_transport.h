@@ -124,11 +124,16 @@ struct TcpEndpoint {
   bool told_lost = false;
   InstanceId wanted{};
   InstanceId peer{};
+  bool proven = true;       // every lane that is here has proven itself
+  bool established = true;  // of every lane that is here it is established whose it is
   Id128 connection{};
   uint32_t told_version = 0;                     // of the descriptor sent in the handshake
   std::vector<TcpLane*> lanes;                   // by index; null until that lane has arrived
   std::shared_ptr<const Descriptor> descriptor;  // immutable, handed on to the engine
   std::string name;
+
+  /// The peer's instance, where it is established; else zero.
+  InstanceId identity() const { return established ? peer : InstanceId{}; }
 };
 
 class TcpTransport final : public Transport {

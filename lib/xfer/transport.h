@@ -43,6 +43,7 @@ struct Dial {
   /// taken, so that none lands behind its own retry.
   Id128 connection;
   TimePoint deadline = kNever;
+  wire::Ticket ticket{};  // of the wanted process's descriptor
 };
 inline bool same_line(const Id128& a, const Id128& b) {
   return std::equal(a.bytes.begin(), a.bytes.begin() + 8, b.bytes.begin());
@@ -78,6 +79,7 @@ struct News {
   Kind kind{};
   EndpointId endpoint = EndpointId::none;
   bool accepted = false;                           // up: the peer dialled us
+  bool proven = false;                             // up: the peer belongs to the cluster (Handshake::proven)
   size_t row = 0;                                  // up: of the transport in kTransports[]
   bool gone = false;                               // lost: proof that the wanted instance no longer listens there
   Code code = Code::ok;                            // lost
@@ -101,6 +103,7 @@ struct Home {
   const Options* options = nullptr;
   InstanceId instance{};
   Id128 boot{};
+  wire::Ticket ticket{};  // never zero; told by Engine::describe() where there is no secret
   Access* access = nullptr;
   Poller* poller = nullptr;
   Tally* tally = nullptr;

@@ -128,8 +128,8 @@ EndpointId RdmaTransport::connect(const Dial& dial, Outbox& out) {
   };
   const auto place = parse_host_port(std::string_view(dial.uri).substr(std::min(dial.uri.size(), size_t{7})));
   if (!dial.uri.starts_with("rdma://") || !place) return refuse(Code::invalid, false, "bad address " + dial.uri);
-  if (!is_loopback(place->host) && home_.options->secret.empty() && !home_.options->insecure)
-    return refuse(Code::invalid, false, dial.uri + " is off loopback and there is no cluster secret");
+  if (const Reach reach = may_dial(dial.uri, place->host, *home_.options); !reach.usable)
+    return refuse(reach.code, false, reach.reason);
   const auto address = numeric_address(*place);
   if (!address) return refuse(Code::invalid, false, address.error().what);
   Dialling dialling = dial_tcp(*address);
@@ -138,7 +138,7 @@ EndpointId RdmaTransport::connect(const Dial& dial, Outbox& out) {
     return refuse(refused ? Code::peer_lost : Code::io, refused, errno_error("dial " + dial.uri, dialling.error).what);
   }
   RdmaEndpoint* endpoint =
-      add(std::move(dialling.fd), Handshake::dial(home_, dial.wanted, dial.connection, 0, 1), EPOLLOUT);
+      add(std::move(dialling.fd), Handshake::dial(home_, dial.wanted, dial.connection, 0, 1, dial.ticket), EPOLLOUT);
   if (endpoint == nullptr) return refuse(Code::io, false, "cannot watch a socket");
   endpoint->wanted = dial.wanted;
   endpoint->connecting = true;

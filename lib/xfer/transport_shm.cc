@@ -1,4 +1,5 @@
 // shm, setting up and taking down; what messages mean is in shm_lane.cc.
+#include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -21,6 +22,7 @@ namespace {
 using wire::FrameType;
 
 constexpr size_t kHandshakesMax = 256;
+constexpr size_t kNameDigits = 12;  // of the instance, in the name of the socket
 
 TimePoint now() {
   return SystemClock::instance().now();
@@ -29,20 +31,35 @@ TimePoint now() {
 struct UnixAddress {
   sockaddr_un raw{};
   socklen_t size = 0;
+  Fd folder{};  // that raw goes through, where the path is longer than a socket's name may be
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&raw); }
 };
 
 /// "shm:///path" is a file, "shm://name" an abstract name.
 Result<UnixAddress> unix_address(std::string_view uri) {
   if (!uri.starts_with("shm://") || uri.size() < 7) return Error{Code::invalid, "bad address " + std::string(uri)};
-  const std::string_view name = uri.substr(6);
+  std::string name(uri.substr(6));
   UnixAddress address;
   address.raw.sun_family = AF_UNIX;
   const bool abstract = name[0] != '/';
+  if (!abstract && name.size() >= sizeof address.raw.sun_path) {
+    const size_t slash = name.rfind('/');
+    address.folder = Fd(::open(name.substr(0, slash + 1).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    if (!address.folder) return errno_error("open " + name.substr(0, slash));
+    name = "/proc/self/fd/" + std::to_string(address.folder.get()) + name.substr(slash);
+  }
   if (name.size() + 1 >= sizeof address.raw.sun_path)
     return Error{Code::invalid, "address longer than a unix socket allows: " + std::string(uri)};
   std::memcpy(address.raw.sun_path + (abstract ? 1 : 0), name.data(), name.size());
   address.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name.size() + 1);
   return address;
+}
+
+/// Is the process at the other end of the socket our user's, or root's?
+bool of_our_user(int fd) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  return ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && (peer.uid == ::geteuid() || peer.uid == 0);
 }
 
 Reach probe(const Options&) {
@@ -65,19 +82,22 @@ Reach reach(const Descriptor& local, const Descriptor& remote) {
 }  // namespace
 
 Result<std::string> ShmTransport::listen() {
-  const std::string& path = home_.options->shm_path;
+  const Options& options = *home_.options;
+  std::string path = options.shm_path;
+  if (path.empty() && !options.shm_folder.empty())
+    path = options.shm_folder + "/data-" + home_.instance.short_hex(kNameDigits);
+  if (!path.empty() && path[0] != '/') return Error{Code::invalid, "xfer: shm_path " + path + " is not absolute"};
   const std::string uri = "shm://" + (path.empty() ? "mc-xfer-" + home_.instance.hex() : path);
   MC_TRY(address, unix_address(uri));
   Fd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd) return errno_error("xfer: shm socket");
-  const auto* raw = reinterpret_cast<const sockaddr*>(&address.raw);
   if (!path.empty()) {  // a socket file outlives its process: replace one that nobody answers on
     const Fd trial(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-    if (::connect(trial.get(), raw, address.size) == 0)
+    if (::connect(trial.get(), address.get(), address.size) == 0)
       return Error{Code::busy, "xfer: shm_path " + path + " is in use by another process"};
     if (errno == ECONNREFUSED) ::unlink(path.c_str());
   }
-  if (::bind(fd.get(), raw, address.size) != 0) return errno_error("xfer: shm bind " + uri);
+  if (::bind(fd.get(), address.get(), address.size) != 0) return errno_error("xfer: shm bind " + uri);
   if (!path.empty()) {
     path_ = path;
     ::chmod(path.c_str(), 0600);
@@ -111,12 +131,19 @@ EndpointId ShmTransport::connect(const Dial& dial, Outbox& out) {
   const auto address = unix_address(dial.uri);
   if (!address) return refuse(Code::invalid, false, address.error().what);
   Fd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!fd || ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address->raw), address->size) != 0) {
+  if (!fd || ::connect(fd.get(), address->get(), address->size) != 0) {
     const bool gone = (errno == ECONNREFUSED || errno == ENOENT) && !dial.wanted.is_zero();
     return refuse(gone ? Code::peer_lost : Code::io, gone, errno_error("dial " + dial.uri).what);
   }
-  ShmEndpoint* endpoint = add(std::move(fd), Handshake::dial(home_, dial.wanted, dial.connection, 0, 1), EPOLLIN);
+  const bool ours = of_our_user(fd.get());
+  if (!ours && home_.options->secret.empty()) {
+    home_.tally->failure("dial: another user listens there");
+    return refuse(Code::unsupported, false, "another user's process listens on " + dial.uri);
+  }
+  ShmEndpoint* endpoint =
+      add(std::move(fd), Handshake::dial(home_, dial.wanted, dial.connection, 0, 1, dial.ticket), EPOLLIN);
   if (endpoint == nullptr) return refuse(Code::io, false, "cannot watch a socket");
+  endpoint->ours = ours;
   endpoint->deadline = dial.deadline;
   endpoint->wanted = dial.wanted;
   const EndpointId id = endpoint->id;
@@ -141,16 +168,15 @@ void ShmTransport::accept_some() {
       home_.tally->failure("accept: too many connections");
       continue;
     }
-    ucred peer{};
-    socklen_t size = sizeof peer;
-    const bool known = ::getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0;
-    if (home_.options->secret.empty() && (!known || (peer.uid != ::geteuid() && peer.uid != 0))) {
+    const bool ours = of_our_user(fd.get());
+    if (!ours && home_.options->secret.empty()) {
       home_.tally->failure("accept: another user without a secret");
       continue;
     }
     ShmEndpoint* endpoint = add(std::move(fd), Handshake::listen(home_), EPOLLIN);
     if (endpoint == nullptr) continue;
     endpoint->accepted = true;
+    endpoint->ours = ours;
     endpoint->deadline = now() + home_.options->connect_timeout;
   }
 }
@@ -207,10 +233,10 @@ void ShmTransport::shutdown() {
   Outbox nobody;
   while (!endpoints_.empty()) close(endpoints_.begin()->first, Code::cancelled, "shutting down", nobody);
   if (listener_) {
+    if (!path_.empty()) ::unlink(path_.c_str());  // while we listen: after that it may be a successor's
     home_.poller->remove(listener_.get());
     listener_.reset();
     accept_again_ = kNever;
-    if (!path_.empty()) ::unlink(path_.c_str());
   }
 }
 

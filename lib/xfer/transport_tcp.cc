@@ -82,8 +82,8 @@ EndpointId TcpTransport::connect(const Dial& dial, Outbox& out) {
     lose(self, Code::invalid, false, "bad address " + dial.uri, out);
     return id;
   }
-  if (!is_loopback(place->host) && home_.options->secret.empty() && !home_.options->insecure) {
-    lose(self, Code::invalid, false, dial.uri + " is off loopback and there is no cluster secret", out);
+  if (const Reach reach = may_dial(dial.uri, place->host, *home_.options); !reach.usable) {
+    lose(self, reach.code, false, reach.reason, out);
     return id;
   }
   const auto address = numeric_address(*place);
@@ -100,9 +100,10 @@ EndpointId TcpTransport::connect(const Dial& dial, Outbox& out) {
       return id;
     }
     const auto lane_count = static_cast<uint16_t>(self.lanes.size());
-    TcpLane* lane =
-        add_lane(std::move(dialling.fd),
-                 Handshake::dial(home_, dial.wanted, self.connection, static_cast<uint16_t>(i), lane_count), EPOLLOUT);
+    TcpLane* lane = add_lane(
+        std::move(dialling.fd),
+        Handshake::dial(home_, dial.wanted, self.connection, static_cast<uint16_t>(i), lane_count, dial.ticket),
+        EPOLLOUT);
     if (lane == nullptr) {
       lose(self, Code::io, false, "cannot watch a socket", out);
       return id;
@@ -184,6 +185,8 @@ Code TcpTransport::joined(TcpLane& lane, const char*& why) {
     }
     lane.endpoint->peer = peer;
   }
+  lane.endpoint->proven &= lane.handshake.proven();
+  lane.endpoint->established &= !lane.handshake.identity().is_zero();
   if (lane.index == 0) {
     lane.endpoint->descriptor = lane.handshake.descriptor();
     lane.endpoint->name = lane.handshake.peer_name();
@@ -218,6 +221,7 @@ void TcpTransport::check_up(TcpEndpoint& endpoint, Outbox& out) {
   out.news.push_back({.kind = News::Kind::up,
                       .endpoint = endpoint.id,
                       .accepted = endpoint.accepted,
+                      .proven = endpoint.proven,
                       .row = index_ - 1u,
                       .instance = endpoint.peer,
                       .text = endpoint.name,

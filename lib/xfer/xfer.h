@@ -3,6 +3,9 @@
 //
 //   instance    random per process start and carried in every handshake: a name is an address, an
 //               instance is an identity. A peer that restarted under its old name is refused.
+//               It is public. Connections count as an instance's when they are made to the address in its
+//               descriptor, by a process of our user over shm, or by one that proves the cluster's secret;
+//               any other one (with Options::insecure) is a peer of its own, served and not believed.
 //   buffer      registered range with an access class; the set of them is this process's segment,
 //               described by an immutable, versioned snapshot that peers receive when they connect
 //   batch       what a caller submits and waits for: requests to one or more peers, one deadline.
@@ -82,9 +85,11 @@ struct Options {
   std::string transport = "auto";        // "auto", or a comma-separated list of schemes in order of preference
   std::string tcp_bind = "127.0.0.1:0";  // host:port of the tcp listener; port 0 = any
   std::string tcp_advertise;             // host:port told to peers when it differs from the bound one
-  std::string shm_path;                  // AF_UNIX path of the shm control socket; empty = abstract name
-  std::string secret;                    // 32 bytes shared by the cluster; empty = no proof is asked for
-  bool insecure = false;                 // allow tcp off loopback without a secret
+  std::string shm_folder;                // private folder for the shm socket; empty = an abstract name
+  std::string shm_path;                  // absolute path of the shm socket, in place of one made in shm_folder
+  std::string secret;                    // 32 bytes shared by the cluster
+  bool local_secret = false;             // it is shared on this host alone: no tcp or rdma off loopback with it
+  bool insecure = false;                 // tcp and rdma without a secret, for strangers too
   std::string rdma_bind;                 // host:port of the rdma set-up listener; empty = tcp_bind's host, any port
   std::string rdma_advertise;            // as tcp_advertise; empty = tcp_advertise's host
   std::string rdma_devices;              // "mlx5_0,mlx5_1:1": devices or ports to use; empty = every usable one
@@ -148,7 +153,7 @@ struct RequestResult {
 
 struct Event {
   enum class Kind : uint8_t {
-    peer_up,         // connected (by us or by it); text = transport and why it was chosen
+    peer_up,         // connected (by us or by it); text = transport and why it was chosen, claimed
     peer_lost,       // its connection died, or connecting failed; code, text = why. After a death that is not
                      // `gone` the engine dials again: peer_up or a second peer_lost follows
     peer_changed,    // it sent a new descriptor
@@ -164,6 +169,7 @@ struct Event {
   Code code = Code::ok;
   bool quarantined = false;  // batch_done: a transport may still touch the buffers
   bool gone = false;         // peer_lost: that instance will never come back (dead, restarted, said goodbye)
+  bool claimed = false;      // peer_up: a stranger (Options::insecure). Which instance it is was said, not proven
   std::string text;
   std::vector<std::byte> bytes;
   uint32_t immediate = 0;

@@ -26,6 +26,7 @@ struct Plane {
     pool = std::move(*made);
     xfer::Options options{.name = "n" + std::to_string(id), .instance = instance, .transport = "tcp"};
     options.tcp_streams = 1;
+    options.insecure = true;
     auto opened = DataPlane::open(options, pool);
     REQUIRE_OK(opened);
     plane = std::move(*opened);

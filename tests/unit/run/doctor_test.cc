@@ -38,6 +38,7 @@ const Finding& named(const std::vector<Finding>& findings, const std::string& na
 DoctorPlan plan_for(const std::string& transport, uint64_t memory = 0) {
   DoctorPlan plan;
   plan.options.transport = transport;
+  plan.options.insecure = true;
   plan.memory_bytes = memory;
   return plan;
 }
@@ -210,7 +211,7 @@ TEST_CASE("run/doctor: a transport is to fix when it was named, else it is only 
 }
 
 TEST_CASE("run/doctor: a peer that runs is reached over every transport it offers") {
-  auto server = xfer::Engine::open({.name = "server", .transport = "shm,tcp"});
+  auto server = xfer::Engine::open({.name = "server", .transport = "shm,tcp", .insecure = true});
   REQUIRE_OK(server);
   DoctorPlan plan = plan_for("auto");
   std::string tcp;
@@ -230,7 +231,7 @@ TEST_CASE("run/doctor: a peer that runs is reached over every transport it offer
 TEST_CASE("run/doctor: a peer that does not listen, and an unknown scheme, are to fix with a way out") {
   std::string uri;
   {
-    auto gone = xfer::Engine::open({.name = "gone", .transport = "tcp"});
+    auto gone = xfer::Engine::open({.name = "gone", .transport = "tcp", .insecure = true});
     REQUIRE_OK(gone);
     uri = (*gone)->uris().front();
   }

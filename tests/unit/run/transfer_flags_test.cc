@@ -57,6 +57,7 @@ TEST_CASE("run/transfer_flags: every flag sets its option, and the engine takes 
   CHECK_FALSE(set.rdma_sends);
   CHECK(set.spin == Duration(50us));
   set.transport = "tcp";
+  set.insecure = true;
   REQUIRE_OK(xfer::Engine::open(set));
   CHECK(options_of({"--rdma-cooldown", "3s"}).rdma_cooldown_min == Duration(3s));
   CHECK(options_of({"--rdma-cooldown", "3s"}).rdma_cooldown_max == Duration(3s));
@@ -113,7 +114,7 @@ TEST_CASE("run/transfer_flags: an engine that does not open says which flag, por
     REQUIRE_FALSE(opened.has_value());
     return opened.error().mc;
   };
-  xfer::Options options{.transport = "tcp"};
+  xfer::Options options{.transport = "tcp", .secret = std::string(32, 's')};
   auto first = run::open_transfers(options);
   REQUIRE_OK(first);
   xfer::Options taken = options;
@@ -121,6 +122,10 @@ TEST_CASE("run/transfer_flags: an engine that does not open says which flag, por
   CHECK(number(taken) == err::kPortInUse);
   xfer::Options exposed = options;
   exposed.tcp_bind = "0.0.0.0:0";
+  exposed.local_secret = true;
+  CHECK(number(exposed) == err::kAuthRequired);
+  exposed.tcp_bind = "127.0.0.1:0";
+  exposed.secret.clear();
   CHECK(number(exposed) == err::kAuthRequired);
   xfer::Options wrong = options;
   wrong.tcp_bind = "127.0.0.1:99999";

@@ -40,6 +40,41 @@ std::optional<Handshake::Step> converse(Handshake& dialler, Handshake& listener)
 
 }  // namespace
 
+TEST_CASE("xfer/handshake: an identity is established by the secret, by the ticket, or by the address that was given") {
+  const auto meet = [](const std::string& secret, const InstanceId& wanted, const wire::Ticket& ticket, Side& b,
+                       auto check) {
+    Side a("a", secret);
+    Handshake dialler = Handshake::dial(a.home, wanted, random_id(), 0, 1, ticket);
+    Handshake listener = Handshake::listen(b.home);
+    REQUIRE(!converse(dialler, listener).has_value());
+    check(dialler, listener, a.home.instance);
+  };
+  const std::string secret(32, 'k');
+  Side secured("b", secret), open("b");
+  open.home.ticket = random_ticket();
+  const InstanceId none{};
+  meet(secret, none, {}, secured, [&](Handshake& dialler, Handshake& listener, const InstanceId& self) {
+    CHECK(dialler.proven());
+    CHECK(dialler.identity() == secured.home.instance);
+    CHECK(listener.proven());
+    CHECK(listener.identity() == self);
+  });
+  meet("", open.home.instance, open.home.ticket, open, [&](auto& dialler, auto& listener, const InstanceId& self) {
+    CHECK_FALSE(dialler.proven());
+    CHECK(dialler.identity() == open.home.instance);
+    CHECK(listener.proven());
+    CHECK(listener.identity() == self);
+  });
+  for (const wire::Ticket& wrong : {wire::Ticket{}, random_ticket()})
+    meet("", none, wrong, open, [&](Handshake& dialler, Handshake& listener, const InstanceId& self) {
+      CHECK_FALSE(dialler.proven());
+      CHECK(dialler.identity() == none);
+      CHECK_FALSE(listener.proven());
+      CHECK(listener.identity() == none);
+      CHECK(listener.peer_instance() == self);  // as it says
+    });
+}
+
 TEST_CASE("xfer/handshake: both sides learn each other, with and without a secret") {
   for (const std::string& secret : {std::string(), std::string(32, 'k')}) {
     Side a("a", secret);

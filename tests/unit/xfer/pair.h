@@ -80,6 +80,7 @@ struct Node {
       options.tcp_io = kTcpIoUring.name;
     }
     options.tcp_streams = options.tcp_streams == 0 ? 2 : options.tcp_streams;
+    options.insecure |= options.secret.empty();
     auto opened = Engine::open(options);
     REQUIRE_OK(opened);
     engine = std::move(*opened);

@@ -143,7 +143,7 @@ TEST_CASE("xfer/tcp_io: an io_uring that breaks on the way loses nothing and is 
 }
 
 TEST_CASE("xfer/tcp_io: an unknown way is refused by name, and the one in use is told") {
-  Options options{.transport = "tcp", .tcp_io = "aio"};
+  Options options{.transport = "tcp", .insecure = true, .tcp_io = "aio"};
   const auto refused = Engine::open(options);
   REQUIRE_FALSE(refused.has_value());
   CHECK(refused.error().what == "xfer: tcp_io 'aio' is unknown; there are: auto, epoll, uring");
