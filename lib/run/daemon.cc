@@ -1,9 +1,11 @@
 #include "run/daemon.h"
 
+#include <dirent.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
+#include <ctime>
 
 #include "base/common_flags.h"
 #include "base/doors.h"
@@ -15,6 +17,30 @@ namespace mc::run {
 namespace {
 constexpr int kPortTries = 100;  // the default port, else the next free one up to +99
 constexpr size_t kSocketConnectionsMax = 64;
+}  // namespace
+
+namespace {
+
+/// Temporary files of write_file_atomic beside `path` that a killed program left. A young one may be in the making.
+void remove_half_written(const std::string& path) {
+  constexpr time_t kInTheMaking = 60;  // seconds
+  constexpr size_t kRandomLetters = 6;
+  const size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  const std::string prefix = path.substr(slash == std::string::npos ? 0 : slash + 1) + ".tmp.";
+  DIR* listing = ::opendir(folder.c_str());
+  if (listing == nullptr) return;
+  while (const dirent* entry = ::readdir(listing)) {
+    const std::string name = entry->d_name;
+    if (!name.starts_with(prefix) || name.size() != prefix.size() + kRandomLetters) continue;
+    const std::string temporary = folder + "/" + name;
+    struct stat info {};
+    if (::lstat(temporary.c_str(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_uid != ::geteuid()) continue;
+    if (::time(nullptr) - info.st_mtime >= kInTheMaking) ::unlink(temporary.c_str());
+  }
+  ::closedir(listing);
+}
+
 }  // namespace
 
 Readiness::~Readiness() {
@@ -37,6 +63,7 @@ void Readiness::announce(const std::string& name, const std::string& http, const
   }
   std::fflush(stdout);
   notify_service_manager("READY=1");
+  if (!file_.empty()) remove_half_written(file_);
   if (!file_.empty())
     if (auto written = write_file_atomic(file_, url + "\n"); !written)
       log_warn("ready file not written", {{"file", file_}, {"why", written.error().what}});
