@@ -61,11 +61,21 @@ Result<KeySet> parse_key_set(std::string_view text);
 /// Reads the file; refuses (MC1006) one that others may read, that is not ours, or is no regular file.
 Result<KeySet> load_key_set(const std::string& path);
 
-/// MC1005 when `uri` leaves this machine and the door has neither its lock nor consent.
-Result<void> check_exposure(Door door, const Uri& uri, bool has_lock, bool insecure);
+/// The key set that this user's programs share on this machine without a flag: local.key in the run directory, made by
+/// whichever of them comes first. MC1006 as load_key_set.
+Result<KeySet> local_key_set(const std::string& run_dir);
+
+/// Where the keys of a program count: those of --auth everywhere, those of the run directory on this machine.
+enum class Keys : uint8_t { none, machine, cluster };
+/// MC1005 when strangers reach `uri`, where `keys` do not count, and nobody consented. Every user of this machine
+/// reaches tcp on loopback; the private run directory protects ipc.
+Result<void> check_exposure(Door door, const Uri& uri, Keys keys, bool insecure);
 
 // ---- places ------------------------------------------------------------------------------------
 
+/// Removes what programs that were killed left in the run directory: sockets that no process holds, and half-written
+/// files. What is younger than a minute may be in the making and stays.
+void sweep_run_dir(const std::string& directory);
 /// $MCT_RUN_DIR, else $XDG_RUNTIME_DIR/mct, else /tmp/mct-<uid>; made with mode 0700 when missing.
 /// MC1007 when it is not a directory of this user's alone. `environment` is getenv in programs.
 Result<std::string> run_dir(const char* (*environment)(const char*));
@@ -131,7 +141,8 @@ struct HubOptions {
   uint64_t epoch = 0;             // start of the process, unix ms
   std::vector<Uri> listen;        // ipc or tcp; tcp port 0 picks a free one
   std::optional<KeySet> keys;     // then every tcp endpoint, bound or connected, uses CURVE
-  bool insecure = false;          // consent to tcp beyond loopback without keys
+  bool local_keys = false;        // they are those of local_key_set
+  bool insecure = false;          // consent to tcp without keys that count there
   Duration heartbeat = 200ms;     // silence after which a sign of life is sent
   Duration dead_after = 900ms;    // silence after which a peer is dead
   Duration broken_grace = 300ms;  // the same, once its connection broke

@@ -1,6 +1,7 @@
 // The caller's side of the hub: rings, ids, and opening the sockets.
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -15,6 +16,9 @@ class Hub::State {
  public:
   State(HubOptions options) : shared(std::move(options)) {}
   ~State() {
+    // libzmq leaves socket files. They go while we still listen, so that none of a successor is taken.
+    for (const Uri& uri : bound)
+      if (uri.scheme == "ipc" && !uri.path.empty()) ::unlink(uri.path.c_str());
     shared.stopping.store(true, std::memory_order_release);  // pairs with Loop::run
     shared.wake.signal();
     if (thread.joinable()) thread.join();
@@ -66,7 +70,8 @@ SocketOptions router_options(const HubOptions& options, const std::optional<KeyS
 namespace {
 
 Result<Socket> open_router(Context& context, const HubOptions& options, const Uri& uri, Uri& bound) {
-  MC_CHECK(check_exposure(Door::control, uri, options.keys.has_value(), options.insecure));
+  const Keys keys = !options.keys ? Keys::none : options.local_keys ? Keys::machine : Keys::cluster;
+  MC_CHECK(check_exposure(Door::control, uri, keys, options.insecure));
   if (uri.scheme == "ipc")
     MC_CHECK(check_ipc_free(uri));
   else if (uri.scheme != "tcp")

@@ -4,6 +4,7 @@
 
 #include "base/errors.h"
 #include "base/log.h"
+#include "base/wrong_key.h"
 #include "ctl/hub_loop.h"
 
 namespace mc::ctl {
@@ -181,8 +182,7 @@ void Loop::on_dealer_event(Link& link, const SocketEvent& event) {
       // unless the server was just ending: so it takes a few of them.
       if (event.refused || (keyed && ++link.handshake_failures >= kSilentRefusals))
         report(link, true,
-               user_error(err::kWrongKey,
-                          "cannot handshake with " + link.address + ": key refused or not CURVE (" + event.text + ")"));
+               wrong_key("cannot handshake with " + link.address + ": key refused or not CURVE (" + event.text + ")"));
       break;
     }
     case SocketEvent::Kind::disconnected:

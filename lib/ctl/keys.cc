@@ -1,7 +1,12 @@
 // The cluster's key file, and who may listen where without one.
+#include <fcntl.h>
 #include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdlib>
 
 #include "base/errors.h"
 #include "base/fd.h"
@@ -103,18 +108,46 @@ Result<KeySet> parse_key_set(std::string_view text) {
   return keys;
 }
 
-Result<KeySet> load_key_set(const std::string& path) {
-  MC_TRY(text, read_secret_file(path, kKeyFileMax, "--auth"));
+namespace {
+
+Result<KeySet> read_key_set(const std::string& path, const std::string& where) {
+  MC_TRY(text, read_secret_file(path, kKeyFileMax, where));
   auto keys = parse_key_set(text);
   if (keys) return keys;
   Error error = within(path, std::move(keys).error());
-  error.where = "--auth " + path;
+  error.where = where;
   return error;
 }
 
-Result<void> check_exposure(Door door, const Uri& uri, bool has_lock, bool insecure) {
-  if (is_local(uri) || has_lock || insecure) return {};
-  return no_lock(door, uri.text());
+}  // namespace
+
+Result<KeySet> load_key_set(const std::string& path) {
+  return read_key_set(path, "--auth");
+}
+
+Result<KeySet> local_key_set(const std::string& run_dir) {
+  const std::string path = run_dir + "/local.key";
+  struct stat found {};
+  if (::lstat(path.c_str(), &found) != 0) {
+    MC_TRY(keys, new_key_set());
+    // A link appears whole or not at all, and not over one that another program made meanwhile.
+    std::string temporary = path + ".tmp.XXXXXX";
+    const Fd fd(::mkostemp(temporary.data(), O_CLOEXEC));
+    if (!fd) return as_user_error(err::kRunDir, errno_error("create " + temporary));
+    auto made = write_all(fd.get(), format_key_set(keys));
+    if (made && ::link(temporary.c_str(), path.c_str()) != 0 && errno != EEXIST) made = errno_error("link " + path);
+    ::unlink(temporary.c_str());
+    if (!made) return as_user_error(err::kRunDir, within(temporary, std::move(made).error()));
+  }
+  return read_key_set(path, "MCT_RUN_DIR");
+}
+
+Result<void> check_exposure(Door door, const Uri& uri, Keys keys, bool insecure) {
+  if (insecure || keys == Keys::cluster || (uri.scheme != "tcp" && is_local(uri))) return {};
+  if (!is_local(uri)) return no_lock(door, uri.text());
+  if (keys == Keys::machine) return {};
+  return user_error(err::kAuthRequired, "every user of this machine reaches " + uri.text() + ", and there are no keys",
+                    "listen address " + uri.text());
 }
 
 }  // namespace mc::ctl

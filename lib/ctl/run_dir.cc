@@ -1,8 +1,14 @@
 // Where the sockets of this user's cluster live.
+#include <dirent.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
+#include <cstring>
+#include <ctime>
 
 #include "base/errors.h"
 #include "base/fd.h"
@@ -12,6 +18,10 @@ namespace mc::ctl {
 namespace {
 
 constexpr std::string_view kVariable = "$MCT_RUN_DIR";
+constexpr time_t kInTheMaking = 60;  // seconds: a socket's file is there a moment before a process can be found by it
+/// What our programs name their sockets and temporary files by; nothing else in the folder is touched.
+constexpr std::array<std::string_view, 3> kSockets = {"node-", "data-", "bench-"};
+constexpr std::string_view kTemporary = "local.key.tmp.";
 
 std::string set_or_empty(const char* text) {
   return text ? text : "";
@@ -21,7 +31,39 @@ Error bad(const std::string& path, std::string what) {
   return user_error(err::kRunDir, path + " " + std::move(what), "run directory");
 }
 
+/// No process holds the socket. A datagram socket is refused by the type of any other before anything is connected.
+bool is_dead(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof address.sun_path) return false;
+  std::memcpy(address.sun_path, path.data(), path.size());
+  const Fd probe(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  return probe && ::connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 &&
+         errno == ECONNREFUSED;
+}
+
+bool is_rubbish(const std::string& path, std::string_view name) {
+  struct stat info {};
+  if (::lstat(path.c_str(), &info) != 0 || info.st_uid != ::geteuid()) return false;
+  if (::time(nullptr) - info.st_mtime < kInTheMaking) return false;
+  if (S_ISREG(info.st_mode)) return name.starts_with(kTemporary);
+  if (!S_ISSOCK(info.st_mode)) return false;
+  for (const std::string_view prefix : kSockets)
+    if (name.starts_with(prefix)) return is_dead(path);
+  return false;
+}
+
 }  // namespace
+
+void sweep_run_dir(const std::string& directory) {
+  DIR* folder = ::opendir(directory.c_str());
+  if (folder == nullptr) return;
+  while (const dirent* entry = ::readdir(folder)) {
+    const std::string path = directory + "/" + entry->d_name;
+    if (is_rubbish(path, entry->d_name)) ::unlink(path.c_str());
+  }
+  ::closedir(folder);
+}
 
 Result<std::string> run_dir(const char* (*environment)(const char*)) {
   std::string path = set_or_empty(environment("MCT_RUN_DIR"));

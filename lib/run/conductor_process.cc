@@ -142,20 +142,20 @@ class ConductorProcess {
   Result<void> open_control() {
     MC_TRY(run_dir, ctl::run_dir(from_environment));
     socket_path_ = run_dir + "/" + std::string(kOperatorsSocket);
+    ctl::sweep_run_dir(run_dir);
+    MC_TRY(keys, KeyFile::of(args_, run_dir));
+    keys_ = std::move(keys);
     ctl::HubOptions hub;
     hub.name = std::string(node::kConductor);
     hub.instance = instance_;
     hub.epoch = static_cast<uint64_t>(SystemClock::instance().unix_ms());
     hub.seed = args_.count(flags::kSeed);
     hub.insecure = insecure(args_, Door::control);
-    if (args_.present(flags::kAuth)) {
-      MC_TRY(keys, KeyFile::open(args_.text(flags::kAuth)));
-      keys_ = std::move(keys);
-      hub.keys = keys_.keys();
-    }
+    hub.keys = keys_.keys(Door::control);
+    hub.local_keys = keys_.lock(Door::control) == ctl::Keys::machine;
     for (const auto& text : args_.list(flags::kListen)) {
       MC_TRY(uri, ctl::resolve_endpoint(text, from_environment));
-      MC_CHECK(ctl::check_exposure(Door::control, uri, hub.keys.has_value(), hub.insecure));
+      MC_CHECK(ctl::check_exposure(Door::control, uri, keys_.lock(Door::control), hub.insecure));
       hub.listen.push_back(uri);
     }
     MC_TRY(links, Links::open(std::move(hub), std::nullopt));
@@ -209,6 +209,7 @@ class ConductorProcess {
         put({"--transport", args_.text(flags::kTransport), "--log-level", args_.text(flags::kLogLevel)});
         put({"--log-format", args_.text(flags::kLogFormat), "--die-with-parent"});
         if (args_.present(flags::kAuth)) put({"--auth", args_.text(flags::kAuth)});
+        if (args_.present(flags::kInsecure)) put({"--insecure", args_.text(flags::kInsecure)});
         if (is_cache) {
           put({"--dram", std::to_string(std::min<uint64_t>(share, uint64_t{1} << 30))});
         } else {
@@ -296,7 +297,9 @@ class ConductorProcess {
 
   void after_events() {
     const TimePoint now = SystemClock::instance().now();
-    keys_.offer([this](const ctl::KeySet& keys) { return links_->set_keys(keys); });
+    keys_.offer([this](const ctl::KeySet& keys) {
+      return keys_.lock(Door::control) == ctl::Keys::none ? Result<void>() : links_->set_keys(keys);
+    });
     if (const uint64_t members = conductor_->memberships(); members != members_) {
       members_ = members;
       frontend_->set_nodes_context(conductor_->context_tokens(""));

@@ -1,5 +1,6 @@
 #include "run/key_file.h"
 
+#include "base/common_flags.h"
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/log.h"
@@ -12,6 +13,38 @@ Result<KeyFile> KeyFile::open(std::string path) {
   file.path_ = std::move(path);
   file.keys_ = std::move(keys);
   return file;
+}
+
+Result<KeyFile> KeyFile::of(const cli::Args& args, const std::string& run_dir) {
+  KeyFile file;
+  if (args.present(flags::kAuth)) {
+    MC_TRY(opened, open(args.text(flags::kAuth)));
+    file = std::move(opened);
+  } else {
+    MC_TRY(keys, ctl::local_key_set(run_dir));
+    file.path_ = run_dir + "/local.key";
+    file.local_ = true;
+    file.keys_ = std::move(keys);
+  }
+  for (const Door door : {Door::control, Door::data})
+    if (insecure(args, door)) file.opened_.insert(door);
+  return file;
+}
+
+ctl::Keys KeyFile::lock(Door door) const {
+  if (!keys_ || (local_ && opened_.contains(door))) return ctl::Keys::none;
+  return local_ ? ctl::Keys::machine : ctl::Keys::cluster;
+}
+
+std::optional<ctl::KeySet> KeyFile::keys(Door door) const {
+  return lock(door) == ctl::Keys::none ? std::nullopt : keys_;
+}
+
+void KeyFile::apply(xfer::Options& options) const {
+  const ctl::Keys lock = this->lock(Door::data);
+  options.secret = lock == ctl::Keys::none ? "" : data_secret(*keys_);
+  options.local_secret = lock == ctl::Keys::machine;
+  options.insecure = opened_.contains(Door::data);
 }
 
 std::string KeyFile::data_secret(const ctl::KeySet& keys) {

@@ -235,15 +235,13 @@ class WorkerProcess {
     shared.huge_pages = true;  // where the kernel gives them to shared memory (shmem_enabled; mc-bench doctor says)
     MC_TRY(arena, mem::SharedBuffer::create(arena_bytes_, shared));
     arena_ = std::move(arena);
-    if (args_.present(flags::kAuth)) {
-      MC_TRY(keys, KeyFile::open(args_.text(flags::kAuth)));
-      keys_ = std::move(keys);
-    }
+    MC_TRY(run_dir, ctl::run_dir([](const char* name) -> const char* { return std::getenv(name); }));
+    ctl::sweep_run_dir(run_dir);
+    MC_TRY(keys, KeyFile::of(args_, run_dir));
+    keys_ = std::move(keys);
     const std::string bind = args_.text(flags::kBind);
     for (const Door door : {Door::data, Door::control})
-      MC_CHECK(ctl::check_exposure(door, Uri{"tcp", bind, uint16_t{0}, ""}, keys_.keys().has_value(),
-                                   insecure(args_, door)));
-    MC_TRY(run_dir, ctl::run_dir([](const char* name) -> const char* { return std::getenv(name); }));
+      MC_CHECK(ctl::check_exposure(door, Uri{"tcp", bind, uint16_t{0}, ""}, keys_.lock(door), insecure(args_, door)));
     xfer::Options data;
     data.name = options_.name.empty() ? std::string(wire::to_string(role_)) : options_.name;
     data.instance = options_.instance;
@@ -257,19 +255,21 @@ class WorkerProcess {
       log_warn("transfers are broken on purpose", {{"faults", args_.text(flags::kTransferFaults)}});
     }
     data.tcp_bind = HostPort{bind, 0}.text();
-    data.insecure = insecure(args_, Door::data);
-    data.secret = keys_.data_secret();
+    data.shm_folder = run_dir;
+    keys_.apply(data);
     MC_TRY(plane, DataPlane::open(data, arena_));
     data_ = std::move(plane);
     options_.data = data_->describe();
     MC_TRY(conductor, ctl::resolve_endpoint(args_.text(flags::kConductor),
                                             [](const char* name) -> const char* { return std::getenv(name); }));
     conductor_uri_ = conductor.text();
+    MC_CHECK(ctl::check_exposure(Door::control, conductor, keys_.lock(Door::control), insecure(args_, Door::control)));
     ctl::HubOptions hub;
     hub.name = options_.name;
     hub.instance = options_.instance;
     hub.epoch = static_cast<uint64_t>(SystemClock::instance().unix_ms());
-    hub.keys = keys_.keys();
+    hub.keys = keys_.keys(Door::control);
+    hub.local_keys = keys_.lock(Door::control) == ctl::Keys::machine;
     hub.insecure = insecure(args_, Door::control);
     hub.seed = args_.count(flags::kSeed) ^ static_cast<uint64_t>(::getpid());
     control_socket_ = run_dir + "/node-" + options_.instance.short_hex(12);
@@ -479,7 +479,8 @@ class WorkerProcess {
 
   // Whoever reloads first waits for the others: a registered worker does not give up over a refused key.
   Result<void> change_keys(const ctl::KeySet& keys) {
-    MC_CHECK(links_->set_keys(keys));
+    if (keys_.lock(Door::control) != ctl::Keys::none) MC_CHECK(links_->set_keys(keys));
+    if (keys_.lock(Door::data) == ctl::Keys::none) return {};
     return data_->set_secret(KeyFile::data_secret(keys));
   }
 

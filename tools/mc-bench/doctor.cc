@@ -8,9 +8,9 @@
 #include "base/common_flags.h"
 #include "base/doors.h"
 #include "base/errors.h"
-#include "base/hash.h"
 #include "ctl/ctl.h"
 #include "print.h"
+#include "run/key_file.h"
 #include "verbs.h"
 
 namespace mc::bench {
@@ -64,12 +64,10 @@ Result<run::DoctorPlan> plan_of(const cli::Args& args) {
   plan.port = static_cast<uint16_t>(args.count(kDoctorPort));
   plan.timeout = args.duration(kDoctorTimeout);
   plan.peers = args.positional("PEER");
-  plan.options.insecure = insecure(args, Door::data);
-  if (args.present(flags::kAuth)) {
-    MC_TRY(keys, ctl::load_key_set(args.text(flags::kAuth)));
-    const auto digest = Sha256().update(keys.data_secret).finish();
-    plan.options.secret.assign(digest.begin(), digest.end());
-  }
+  MC_TRY(run_dir, ctl::run_dir([](const char* name) -> const char* { return std::getenv(name); }));
+  MC_TRY(keys, run::KeyFile::of(args, run_dir));
+  keys.apply(plan.options);
+  plan.options.shm_folder = run_dir;
   return plan;
 }
 

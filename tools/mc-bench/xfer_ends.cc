@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <cstring>
 #include <thread>
 
@@ -16,7 +17,9 @@
 #include "base/json.h"
 #include "base/parallel.h"
 #include "base/rng.h"
+#include "base/wrong_key.h"
 #include "ctl/ctl.h"
+#include "run/key_file.h"
 #include "run/signals.h"
 #include "run/transfer_flags.h"
 #include "xfer_flags.h"
@@ -58,12 +61,10 @@ Result<xfer::Options> end_options(const cli::Args& args, const std::string& tran
   options.rdma_devices =
       side == Side::client || cut == std::string::npos ? devices.substr(0, cut) : devices.substr(cut + 1);
   run::apply_transfer_flags(args, options);
-  options.insecure = insecure(args, Door::data);
-  if (args.present(flags::kAuth)) {
-    MC_TRY(keys, ctl::load_key_set(args.text(flags::kAuth)));
-    const auto digest = Sha256().update(keys.data_secret).finish();  // Z85 text to the 32 bytes xfer wants
-    options.secret.assign(digest.begin(), digest.end());
-  }
+  MC_TRY(run_dir, ctl::run_dir([](const char* name) -> const char* { return std::getenv(name); }));
+  MC_TRY(keys, run::KeyFile::of(args, run_dir));
+  keys.apply(options);
+  options.shm_folder = run_dir;
   return options;
 }
 
@@ -73,7 +74,8 @@ Result<std::unique_ptr<ServingEnd>> open_serving_end(const cli::Args& args, cons
   // a server of its own has the flag to itself: what stands before a slash is its peer's only when both ends are here
   MC_TRY(options, end_options(args, transports, port, fixed_place ? Side::client : Side::server));
   options.name = "bench-server";
-  if (port != 0) options.shm_path = shm_address(port);
+  if (port != 0) options.shm_path = shm_address(options.shm_folder, port);
+  ctl::sweep_run_dir(options.shm_folder);
   auto end = std::make_unique<ServingEnd>();
   MC_TRY(content, mem::SharedBuffer::create(bytes, {.name = "bench", .prefault = &toucher()}));
   MC_TRY(landing, mem::SharedBuffer::create(bytes, {.name = "landing", .peers_write = true, .prefault = &toucher()}));
@@ -136,8 +138,7 @@ namespace {
 
 /// Why the server was not reached; `what` may be its own words.
 Error unreached(const std::string& uri, const std::string& what) {
-  if (what.find("secret") != std::string::npos)
-    return user_error(err::kWrongKey, uri + ": " + what, "--auth", "give both sides the same --auth FILE, or neither");
+  if (what.find("secret") != std::string::npos) return wrong_key(uri + ": " + what, "--auth");
   return user_error(err::kPeerUnreachable, uri + ": " + what, uri, "start one with: mc-bench xfer --server");
 }
 

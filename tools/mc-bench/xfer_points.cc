@@ -1,12 +1,12 @@
 #include "xfer_points.h"
 
-#include <unistd.h>
-
 #include <algorithm>
+#include <cstdlib>
 
 #include "base/errors.h"
 #include "base/units.h"
 #include "base/uri.h"
+#include "ctl/ctl.h"
 #include "xfer_flags.h"
 
 namespace mc::bench {
@@ -129,8 +129,8 @@ std::string peer_host(const cli::Args& args) {
   return place ? place->host : peer;
 }
 
-std::string shm_address(uint64_t port) {
-  return "mc-bench-xfer-" + std::to_string(::getuid()) + "-" + std::to_string(port);
+std::string shm_address(const std::string& run_dir, uint64_t port) {
+  return run_dir + "/bench-" + std::to_string(port);
 }
 
 Result<std::string> peer_address(const cli::Args& args, const std::string& transport) {
@@ -143,7 +143,10 @@ Result<std::string> peer_address(const cli::Args& args, const std::string& trans
   MC_TRY(place, place_of(args, peer));
   if (transport == "tcp") return "tcp://" + place.text();
   if (transport == "shm") {
-    if (is_loopback(place.host)) return "shm://" + shm_address(place.port);
+    if (is_loopback(place.host)) {
+      MC_TRY(run_dir, ctl::run_dir([](const char* name) -> const char* { return std::getenv(name); }));
+      return "shm://" + shm_address(run_dir, place.port);
+    }
     return user_error(err::kTransportUnusable, "shm reaches this host only, not " + place.host, "--transport",
                       "--transport tcp or rdma");
   }

@@ -29,7 +29,7 @@ std::string peer_host(const cli::Args& args);
 /// Where a transport of the PEER argument is dialled: a URI as it is, HOST or HOST:PORT (that of tcp) by the
 /// server's fixed places.
 Result<std::string> peer_address(const cli::Args& args, const std::string& transport);
-/// The shm name of a server whose tcp port is that.
-std::string shm_address(uint64_t port);
+/// The shm socket of a server whose tcp port is that.
+std::string shm_address(const std::string& run_dir, uint64_t port);
 
 }  // namespace mc::bench

@@ -293,16 +293,21 @@ TEST_CASE("ctl/hub: keys changed on both sides bring the link back, and the old 
   CHECK(plain.set_keys(new_keys).error().code == Code::invalid);
 }
 
-TEST_CASE("ctl/hub: nothing listens beyond loopback without keys or consent") {
-  auto o = options(1, {"tcp://0.0.0.0:0"});
-  auto refused = Hub::open(o);
-  REQUIRE_FALSE(refused);
-  CHECK(refused.error().mc == err::kAuthRequired);
-  o.insecure = true;
-  REQUIRE_OK(Hub::open(o));
-  o.insecure = false;
-  o.keys = *new_key_set();
-  REQUIRE_OK(Hub::open(o));
+TEST_CASE("ctl/hub: no tcp endpoint listens without keys or consent, and none beyond loopback with local ones") {
+  for (const std::string place : {"tcp://0.0.0.0:0", "tcp://127.0.0.1:0"}) {
+    auto o = options(1, {place});
+    o.insecure = false;
+    auto refused = Hub::open(o);
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().mc == err::kAuthRequired);
+    o.insecure = true;
+    REQUIRE_OK(Hub::open(o));
+    o.insecure = false;
+    o.keys = *new_key_set();
+    REQUIRE_OK(Hub::open(o));
+    o.local_keys = true;  // they count on this machine
+    CHECK(Hub::open(o).has_value() == (place != "tcp://0.0.0.0:0"));
+  }
 }
 
 TEST_CASE("ctl/hub: an endpoint in use is an error that names it, on tcp and on ipc") {
@@ -319,8 +324,9 @@ TEST_CASE("ctl/hub: an endpoint in use is an error that names it, on tcp and on 
     REQUIRE(expect<LinkUp>(client));
   }
   CHECK(Hub::open(options(1, {"ipc:///tmp/" + std::string(200, 'x')})).error().mc == err::kCannotListen);
-  CHECK(Hub::open(options(1, {"tcp://192.0.2.1:0"})).error().mc == err::kAuthRequired);
   auto far = options(1, {"tcp://192.0.2.1:0"});
+  far.insecure = false;
+  CHECK(Hub::open(far).error().mc == err::kAuthRequired);
   far.insecure = true;
   CHECK(Hub::open(far).error().mc == err::kCannotListen);
 }

@@ -37,6 +37,7 @@ inline HubOptions options(uint8_t id, std::vector<std::string> listen = {}) {
   o.broken_grace = 60ms;
   o.handshake = 300ms;
   o.reconnect = 10ms;
+  o.insecure = true;
   o.seed = test::seed();
   for (const std::string& uri : listen) o.listen.push_back(*parse_uri(uri));
   return o;

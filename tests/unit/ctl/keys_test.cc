@@ -1,6 +1,15 @@
+#include <dirent.h>
 #include <fcntl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
+
+#include <cstring>
+#include <ctime>
+#include <set>
+#include <thread>
+#include <vector>
 
 #include "base/errors.h"
 #include "base/fd.h"
@@ -104,14 +113,91 @@ TEST_CASE("ctl/run_dir: the directory is made private, and one that is not ours 
   CHECK(run_dir(environment)->ends_with("/mct-" + std::to_string(::getuid())));
 }
 
-TEST_CASE("ctl/keys: only places that leave the machine need keys or consent") {
-  auto allowed = [](const char* uri, bool keys, bool insecure) {
+TEST_CASE("ctl/keys: a door needs keys that count where it is, or consent") {
+  auto allowed = [](const char* uri, Keys keys, bool insecure = false) {
     return check_exposure(Door::data, *parse_uri(uri), keys, insecure).has_value();
   };
-  CHECK(allowed("ipc:///run/x", false, false));
-  CHECK(allowed("tcp://127.0.0.1:1", false, false));
-  CHECK_FALSE(allowed("tcp://0.0.0.0:1", false, false));
-  CHECK_FALSE(allowed("tcp://*:1", false, false));
-  CHECK(allowed("tcp://10.0.0.1:1", true, false));
-  CHECK(allowed("tcp://10.0.0.1:1", false, true));
+  CHECK(allowed("ipc:///run/x", Keys::none));
+  CHECK_FALSE(allowed("tcp://127.0.0.1:1", Keys::none));
+  CHECK(allowed("tcp://127.0.0.1:1", Keys::none, true));
+  CHECK(allowed("tcp://127.0.0.1:1", Keys::machine));
+  for (const char* far : {"tcp://0.0.0.0:1", "tcp://*:1", "tcp://10.0.0.1:1"}) {
+    CHECK_FALSE(allowed(far, Keys::none));
+    CHECK_FALSE(allowed(far, Keys::machine));
+    CHECK(allowed(far, Keys::cluster));
+    CHECK(allowed(far, Keys::none, true));
+  }
+}
+
+TEST_CASE("ctl/keys: programs that start together share one local key set") {
+  const std::string folder = temporary("local");
+  REQUIRE(::mkdir(folder.c_str(), 0700) == 0);
+  std::vector<Result<KeySet>> got(8, Result<KeySet>(KeySet{}));
+  std::vector<std::thread> programs;
+  for (auto& keys : got) programs.emplace_back([&] { keys = local_key_set(folder); });
+  for (auto& program : programs) program.join();
+  const std::string path = folder + "/local.key";
+  for (const auto& keys : got) {
+    REQUIRE_OK(keys);
+    CHECK(*keys == *got[0]);
+  }
+  struct stat info {};
+  REQUIRE(::stat(path.c_str(), &info) == 0);
+  CHECK((info.st_mode & 0777) == 0600);
+  size_t files = 0;
+  DIR* listing = ::opendir(folder.c_str());
+  while (::readdir(listing) != nullptr) ++files;
+  ::closedir(listing);
+  CHECK(files == 3);  // ".", ".." and the key: nothing half-written stays
+  const auto refused = [&] { return local_key_set(folder).error().mc; };
+  REQUIRE(::chmod(path.c_str(), 0644) == 0);
+  CHECK(refused() == err::kKeyFile);
+  REQUIRE(::chmod(path.c_str(), 0600) == 0);
+  REQUIRE_OK(write_file_atomic(path, "nonsense\n", 0600));
+  CHECK(refused() == err::kKeyFile);
+  ::unlink(path.c_str());
+  ::rmdir(folder.c_str());
+  CHECK(refused() == err::kRunDir);
+}
+
+TEST_CASE("ctl/keys: sweeping the run directory takes sockets of the dead and half-written keys, and nothing else") {
+  const std::string folder = temporary("sweep");
+  REQUIRE(::mkdir(folder.c_str(), 0700) == 0);
+  std::vector<Fd> held;
+  const auto socket_at = [&](const std::string& name, int type) {
+    Fd fd(::socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    const std::string path = folder + "/" + name;
+    std::memcpy(address.sun_path, path.data(), path.size());
+    REQUIRE(::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+    return fd;
+  };
+  const auto aged = [&](const std::string& name) {
+    const timespec old[2] = {{::time(nullptr) - 3600, 0}, {::time(nullptr) - 3600, 0}};
+    REQUIRE(::utimensat(AT_FDCWD, (folder + "/" + name).c_str(), old, AT_SYMLINK_NOFOLLOW) == 0);
+  };
+  for (const int type : {SOCK_STREAM, SOCK_SEQPACKET}) {
+    const std::string suffix = std::to_string(type);
+    held.push_back(socket_at("node-live" + suffix, type));  // bound, and not listening yet
+    (void)socket_at("node-dead" + suffix, type);
+    (void)socket_at("data-dead" + suffix, type);
+    (void)socket_at("conductor" + suffix, type);
+    (void)socket_at("node-young" + suffix, type);
+    for (const char* name : {"node-live", "node-dead", "data-dead", "conductor"}) aged(name + suffix);
+  }
+  for (const char* name : {"local.key.tmp.abcdef", "node-file", "local.key"}) {
+    REQUIRE_OK(write_file_atomic(folder + "/" + name, "x"));
+    aged(name);
+  }
+  sweep_run_dir(folder);
+  std::set<std::string> left;
+  DIR* listing = ::opendir(folder.c_str());
+  while (const dirent* entry = ::readdir(listing))
+    if (entry->d_name[0] != '.') left.insert(entry->d_name);
+  ::closedir(listing);
+  CHECK(left == std::set<std::string>{"node-live1", "node-live5", "conductor1", "conductor5", "node-young1",
+                                      "node-young5", "node-file", "local.key"});
+  for (const auto& name : left) ::unlink((folder + "/" + name).c_str());
+  ::rmdir(folder.c_str());
 }

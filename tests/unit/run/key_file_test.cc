@@ -53,7 +53,7 @@ TEST_CASE("run/key_file: a rotation that meets a busy control plane is offered u
       CHECK(keys == after);
       return {Code::busy, "ring is full"};
     });
-    CHECK(*file->keys() == before);
+    CHECK(*file->keys(Door::control) == before);
   }
   int taken = 0;
   for (int i = 0; i < 2; ++i)
@@ -63,7 +63,7 @@ TEST_CASE("run/key_file: a rotation that meets a busy control plane is offered u
       return {};
     });
   CHECK(taken == 1);
-  CHECK(*file->keys() == after);
+  CHECK(*file->keys(Door::control) == after);
   CHECK(file->data_secret() == KeyFile::data_secret(after));
   CHECK(file->data_secret() != KeyFile::data_secret(before));
 }
@@ -80,7 +80,7 @@ TEST_CASE("run/key_file: keys that can never be used are dropped, and the same f
   file->reload();
   file->offer([](const ctl::KeySet&) -> Result<void> { return {Code::invalid, "opened without keys"}; });
   file->offer(must_not_be_asked);
-  CHECK(*file->keys() == before);
+  CHECK(*file->keys(Door::control) == before);
 }
 
 TEST_CASE("run/key_file: a file that is rotated back before the keys were taken changes nothing") {
@@ -97,5 +97,5 @@ TEST_CASE("run/key_file: a file that is rotated back before the keys were taken 
   std::ofstream(at.path, std::ios::trunc) << "no keys";
   file->reload();
   file->offer(must_not_be_asked);
-  CHECK(*file->keys() == before);
+  CHECK(*file->keys(Door::control) == before);
 }

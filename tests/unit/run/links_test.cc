@@ -26,6 +26,7 @@ ctl::HubOptions options(const std::string& name, uint8_t id) {
   o.instance = instance(id);
   o.epoch = id;
   o.reconnect = 10ms;
+  o.insecure = true;
   o.listen = {*parse_uri("tcp://127.0.0.1:0")};
   return o;
 }
