@@ -9,6 +9,18 @@
 #include "base/flag_list.h"
 #include "xfer/xfer.h"
 
+namespace mc::flags {
+
+inline constexpr Flag kTcpSeal{.name = "tcp-seal",
+                               .kind = FlagKind::choice,
+                               .value = "S",
+                               .fallback = "auto",
+                               .help = "encrypt tcp streams and the set-up of rdma: auto does off loopback",
+                               .choices = "auto|off|on",
+                               .common = true};
+
+}  // namespace mc::flags
+
 namespace mc::run {
 
 /// What apply_transfer_flags() reads.
@@ -16,8 +28,8 @@ inline constexpr auto kTransferFlags =
     flags::list(&flags::kTransferSpin, &flags::kTcpIo, &flags::kRdmaLanes, &flags::kRdmaPairsMax, &flags::kRdmaPace,
                 &flags::kRdmaTrafficClass, &flags::kRdmaCooldown, &flags::kRdmaNoSends);
 
-/// Sets what kTransferFlags say. --rdma-devices is none of them: mc-bench reads it in its own way. Values were checked
-/// while parsing.
+/// Sets what kTransferFlags say. --rdma-devices and --tcp-seal are none of them: mc-bench reads them in its own way.
+/// Values were checked while parsing.
 void apply_transfer_flags(const cli::Args& args, xfer::Options& options);
 
 /// Opens an engine; what its options or this machine lack becomes an error that a user can look up.

@@ -10,7 +10,8 @@ namespace mc::run {
 /// Where a worker listens and how it moves KV.
 inline constexpr auto kDataPlaneFlags =
     flags::join(flags::list(&flags::kBind, &flags::kAuth, &flags::kAdminKeyFile, &flags::kInsecure,
-                            &flags::kAllowedHost, &flags::kAllowedOrigin, &flags::kTransport, &flags::kRdmaDevices),
+                            &flags::kAllowedHost, &flags::kAllowedOrigin, &flags::kTransport, &flags::kRdmaDevices,
+                            &flags::kTcpSeal),
                 kTransferFlags);
 
 /// Of the roles that run a model.

@@ -257,6 +257,7 @@ class WorkerProcess {
     data.tcp_bind = HostPort{bind, 0}.text();
     data.shm_folder = run_dir;
     keys_.apply(data);
+    data.tcp_seal = args_.text(flags::kTcpSeal);
     MC_TRY(plane, DataPlane::open(data, arena_));
     data_ = std::move(plane);
     options_.data = data_->describe();

@@ -223,7 +223,9 @@ std::vector<std::byte> encode(const XferHello& hello) {
   out.number(hello.lane);
   out.number(hello.lane_count);
   out.number(static_cast<uint8_t>(hello.secured));
+  out.number(static_cast<uint8_t>(hello.seal));
   out.raw(hello.nonce);
+  out.raw(hello.share);
   out.text(hello.name, kXferNameBytesMax);
   return std::move(out.bytes());
 }
@@ -237,10 +239,13 @@ Result<XferHello> decode_hello(std::span<const std::byte> bytes) {
   hello.lane = in.number<uint16_t>();
   hello.lane_count = in.number<uint16_t>();
   hello.secured = in.flag();
+  const auto seal = in.number<uint8_t>();
+  hello.seal = static_cast<SealWish>(seal);
   in.raw(hello.nonce);
+  in.raw(hello.share);
   hello.name = in.text(kXferNameBytesMax);
   if (!in.done() || hello.instance.is_zero() || hello.lane_count == 0 || hello.lane_count > kXferLanesMax ||
-      hello.lane >= hello.lane_count)
+      hello.lane >= hello.lane_count || seal > static_cast<uint8_t>(SealWish::must))
     return malformed("hello", bytes.size());
   return hello;
 }
@@ -249,7 +254,9 @@ std::vector<std::byte> encode(const XferChallenge& challenge) {
   Writer out;
   out.raw(challenge.instance.bytes);
   out.number(static_cast<uint8_t>(challenge.secured));
+  out.number(static_cast<uint8_t>(challenge.seal));
   out.raw(challenge.nonce);
+  out.raw(challenge.share);
   out.raw(challenge.proof);
   out.text(challenge.name, kXferNameBytesMax);
   return std::move(out.bytes());
@@ -260,10 +267,14 @@ Result<XferChallenge> decode_challenge(std::span<const std::byte> bytes) {
   XferChallenge challenge;
   in.raw(challenge.instance.bytes);
   challenge.secured = in.flag();
+  const auto seal = in.number<uint8_t>();
+  challenge.seal = static_cast<SealWish>(seal);
   in.raw(challenge.nonce);
+  in.raw(challenge.share);
   in.raw(challenge.proof);
   challenge.name = in.text(kXferNameBytesMax);
-  if (!in.done() || challenge.instance.is_zero()) return malformed("challenge", bytes.size());
+  if (!in.done() || challenge.instance.is_zero() || seal > static_cast<uint8_t>(SealWish::must))
+    return malformed("challenge", bytes.size());
   return challenge;
 }
 

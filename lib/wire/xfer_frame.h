@@ -5,10 +5,11 @@
 // `payload_crc` where kFrameHasPayloadCrc is set; a `read` with that flag asks for it in the answer.
 // A `write` with kFrameHasImmediate carries a number for the receiver's owner, told when the bytes are there.
 // Golden bytes: tests/golden/wire/xfer_frame.txt.
+// On a sealed stream all of this, but for the hello and the challenge, is inside the records of xfer/seal.h.
 //
 //    0        4     6    7    8               16        20        24              32
 //    | magic  | ver |type|flag| id            | buffer  | snapshot| offset        |
-//    | "MCXF" |  2  |    |    | slice, seq no.|         |         |               |
+//    | "MCXF" |  3  |    |    | slice, seq no.|         |         |               |
 //   32              40        44            48              56        60        64
 //    | length        | status  | payload_crc | reserved = 0  |immediate| head_crc|
 #pragma once
@@ -28,7 +29,7 @@
 namespace mc::wire {
 
 inline constexpr uint32_t kXferMagic = 0x4658434d;  // "MCXF"
-inline constexpr uint16_t kXferVersion = 2;         // 2: kFrameTogether, immediates
+inline constexpr uint16_t kXferVersion = 3;         // 2: kFrameTogether, immediates; 3: key shares, sealing
 inline constexpr size_t kFrameHeaderBytes = 64;
 inline constexpr size_t kFrameDataMax = size_t{8} << 20;      // payload of data and write frames
 inline constexpr size_t kFrameControlMax = size_t{64} << 10;  // payload of every other frame
@@ -147,6 +148,12 @@ Result<XferDescriptor> decode_descriptor(std::span<const std::byte> bytes);
 /// A human's view, one line a fact.
 std::string dump(const XferDescriptor& descriptor);
 
+using KeyShare = std::array<uint8_t, 32>;  // X25519 public key (RFC 7748), drawn for one handshake
+
+/// What one side says about sealing the stream behind the handshake. It is sealed when one side must and the other
+/// side may.
+enum class SealWish : uint8_t { never = 0, may = 1, must = 2 };
+
 struct XferHello {
   InstanceId instance;
   InstanceId wanted;  // zero = whoever listens there
@@ -154,14 +161,18 @@ struct XferHello {
   uint16_t lane = 0;  // 0 = control
   uint16_t lane_count = 1;
   bool secured = false;  // the sender has a cluster key
+  SealWish seal = SealWish::never;
   Nonce nonce{};
+  KeyShare share{};  // zero when `seal` is never
   std::string name;
   bool operator==(const XferHello&) const = default;
 };
 struct XferChallenge {
   InstanceId instance;
   bool secured = false;
+  SealWish seal = SealWish::never;
   Nonce nonce{};
+  KeyShare share{};  // zero when the stream is not sealed
   Proof proof{};
   std::string name;
   bool operator==(const XferChallenge&) const = default;

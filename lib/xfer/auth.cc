@@ -1,14 +1,15 @@
-// The fence around OpenSSL's HMAC and random generator.
+// The fence around OpenSSL's X25519 and random generator.
 #include "xfer/auth.h"
 
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
-#include <openssl/hmac.h>
 #include <openssl/rand.h>
 
+#include <string>
 #include <vector>
 
 #include "base/assert.h"
+#include "base/hash.h"
 
 namespace mc::xfer {
 
@@ -28,37 +29,97 @@ Id128 random_id() {
   return id;
 }
 
+namespace {
+
+/// Length first, so that no two lists of fields read the same.
+void add(std::vector<uint8_t>& message, std::span<const uint8_t> bytes) {
+  for (size_t i = 0; i < 4; ++i) message.push_back(static_cast<uint8_t>(bytes.size() >> (8 * i)));
+  message.insert(message.end(), bytes.begin(), bytes.end());
+}
+void add(std::vector<uint8_t>& message, std::string_view text) {
+  add(message, std::span(reinterpret_cast<const uint8_t*>(text.data()), text.size()));
+}
+void add(std::vector<uint8_t>& message, const std::vector<std::byte>& bytes) {
+  add(message, std::span(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()));
+}
+
+/// Both messages as they are sent.
+std::vector<uint8_t> transcript(std::string_view label, const wire::XferHello& hello,
+                                const wire::XferChallenge& challenge) {
+  std::vector<uint8_t> message;
+  add(message, "mc-xfer-" + std::to_string(wire::kXferVersion));
+  add(message, label);
+  add(message, wire::encode(hello));
+  add(message, wire::encode(challenge));
+  return message;
+}
+
+}  // namespace
+
 wire::Proof prove(std::string_view secret, std::string_view label, const wire::XferHello& hello,
                   const wire::XferChallenge& challenge) {
-  std::vector<uint8_t> message;
-  const auto add = [&](const auto& bytes) { message.insert(message.end(), bytes.begin(), bytes.end()); };
-  const auto add_text = [&](std::string_view text) {  // length first: no two field lists read the same
-    message.push_back(static_cast<uint8_t>(text.size()));
-    add(text);
-  };
-  add_text("mc-xfer-1");
-  add_text(label);
-  add(hello.nonce);
-  add(challenge.nonce);
-  add(hello.instance.bytes);
-  add(challenge.instance.bytes);
-  add(hello.connection.bytes);
-  for (const uint16_t number : {hello.lane, hello.lane_count}) {
-    message.push_back(static_cast<uint8_t>(number));
-    message.push_back(static_cast<uint8_t>(number >> 8));
-  }
-  add_text(hello.name);
-  add_text(challenge.name);
-  wire::Proof proof{};
-  unsigned length = 0;
-  MC_ASSERT(HMAC(EVP_sha256(), secret.data(), static_cast<int>(secret.size()), message.data(), message.size(),
-                 proof.data(), &length) != nullptr);
-  MC_ASSERT_EQ(length, proof.size());
-  return proof;
+  wire::XferChallenge unproven = challenge;
+  unproven.proof = {};
+  return hkdf_extract({reinterpret_cast<const uint8_t*>(secret.data()), secret.size()},
+                      transcript(label, hello, unproven));
 }
 
 bool same(const wire::Proof& a, const wire::Proof& b) {
   return CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
+}
+
+void ShareKey::Free::operator()(evp_pkey_st* key) const {
+  EVP_PKEY_free(key);
+}
+
+ShareKey::ShareKey() : ShareKey(random_nonce()) {}
+
+ShareKey::ShareKey(const std::array<uint8_t, 32>& private_key)
+    : key_(EVP_PKEY_new_raw_private_key(EVP_PKEY_X25519, nullptr, private_key.data(), private_key.size())) {
+  MC_ASSERT(key_ != nullptr);
+}
+
+wire::KeyShare ShareKey::share() const {
+  wire::KeyShare share;
+  size_t length = share.size();
+  MC_ASSERT_EQ(EVP_PKEY_get_raw_public_key(key_.get(), share.data(), &length), 1);
+  MC_ASSERT_EQ(length, share.size());
+  return share;
+}
+
+std::optional<std::array<uint8_t, 32>> ShareKey::agree(const wire::KeyShare& theirs) const {
+  const std::unique_ptr<evp_pkey_st, Free> other(
+      EVP_PKEY_new_raw_public_key(EVP_PKEY_X25519, nullptr, theirs.data(), theirs.size()));
+  MC_ASSERT(other != nullptr);
+  struct FreeContext {
+    void operator()(EVP_PKEY_CTX* context) const { EVP_PKEY_CTX_free(context); }
+  };
+  const std::unique_ptr<EVP_PKEY_CTX, FreeContext> context(EVP_PKEY_CTX_new(key_.get(), nullptr));
+  MC_ASSERT(context != nullptr);
+  std::array<uint8_t, 32> secret;
+  size_t length = secret.size();
+  MC_ASSERT_EQ(EVP_PKEY_derive_init(context.get()), 1);
+  // fails for an all-zero result, as RFC 7748, section 6.1, asks for
+  if (EVP_PKEY_derive_set_peer(context.get(), other.get()) != 1 ||
+      EVP_PKEY_derive(context.get(), secret.data(), &length) != 1)
+    return std::nullopt;
+  MC_ASSERT_EQ(length, secret.size());
+  return secret;
+}
+
+SealSecrets seal_secrets(const std::array<uint8_t, 32>& exchanged, std::string_view secret,
+                         const wire::XferHello& hello, const wire::XferChallenge& challenge, bool dialled) {
+  const auto messages = transcript("seal", hello, challenge);
+  const auto salt = Sha256().update(std::as_bytes(std::span(messages))).finish();
+  std::vector<uint8_t> input(exchanged.begin(), exchanged.end());
+  input.insert(input.end(), secret.begin(), secret.end());
+  auto key = hkdf_extract(salt, input);
+  OPENSSL_cleanse(input.data(), input.size());
+  SealSecrets out;
+  hkdf_expand(key, "mc-xfer-3 dialler to listener", dialled ? out.out : out.in);
+  hkdf_expand(key, "mc-xfer-3 listener to dialler", dialled ? out.in : out.out);
+  OPENSSL_cleanse(key.data(), key.size());
+  return out;
 }
 
 }  // namespace mc::xfer

@@ -1,12 +1,20 @@
-// Proof of the cluster's secret by challenge: each side sends a nonce and returns an HMAC-SHA256 over
-// a label of its role, both nonces, both instances and the lane, so a proof fits one connection, one
-// direction and one lane only. This authenticates the set-up of a connection, not its later bytes: an
-// attacker on the path can still inject into a TCP stream (isolate the network, or tunnel it).
+// Proof of the cluster's secret by challenge: each side sends a nonce and returns an HMAC-SHA256 over the protocol's
+// version, a label of its role, and every byte of the hello and of the challenge. So a proof fits one connection, one
+// direction and one lane only, and nothing that the two messages agree on can be changed between them.
+//
+// A proof authenticates the set-up of a connection. Its later bytes are protected when the stream is sealed
+// (seal.h): the keys then come from the same two messages, the secret, and an X25519 exchange (RFC 7748) whose
+// private halves live as long as the handshake. Traffic that was recorded stays closed when the secret leaks later.
 #pragma once
 
+#include <memory>
+#include <optional>
 #include <string_view>
 
 #include "wire/xfer_frame.h"
+#include "xfer/sealed_io.h"
+
+extern "C" struct evp_pkey_st;
 
 namespace mc::xfer {
 
@@ -14,10 +22,31 @@ namespace mc::xfer {
 wire::Nonce random_nonce();
 wire::Ticket random_ticket();
 Id128 random_id();
-/// HMAC-SHA256. `label` is "dialler", "listener", or "ticket" where the key is the listener's ticket.
+/// HMAC-SHA256. `label` is "dialler", "listener", or "ticket" where the key is the listener's ticket; the challenge's
+/// own proof is left out.
 wire::Proof prove(std::string_view secret, std::string_view label, const wire::XferHello& hello,
                   const wire::XferChallenge& challenge);
 /// Constant time.
 bool same(const wire::Proof& a, const wire::Proof& b);
+
+/// A private key of X25519, for one handshake.
+class ShareKey {
+ public:
+  ShareKey();  // random
+  explicit ShareKey(const std::array<uint8_t, 32>& private_key);
+  wire::KeyShare share() const;
+  /// The secret that both private keys lead to; none for a share that leads to no secret (a point of small order).
+  std::optional<std::array<uint8_t, 32>> agree(const wire::KeyShare& theirs) const;
+
+ private:
+  struct Free {
+    void operator()(evp_pkey_st* key) const;
+  };
+  std::unique_ptr<evp_pkey_st, Free> key_;
+};
+
+/// HKDF over the exchanged and the cluster's secret, salted with the hash of both messages: one secret a direction.
+SealSecrets seal_secrets(const std::array<uint8_t, 32>& exchanged, std::string_view secret,
+                         const wire::XferHello& hello, const wire::XferChallenge& challenge, bool dialled);
 
 }  // namespace mc::xfer

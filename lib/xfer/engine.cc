@@ -12,6 +12,7 @@
 #include "base/uri.h"
 #include "wire/rdma_frame.h"
 #include "xfer/core.h"
+#include "xfer/handshake.h"
 #include "xfer/tcp_io.h"
 
 namespace mc::xfer {
@@ -35,6 +36,10 @@ Result<void> check_options(const Options& options) {
     for (const TcpIoEntry* entry : tcp_ios()) known += std::string(", ") + entry->name;
     return bad("tcp_io '" + options.tcp_io + "' is unknown; there are: " + known);
   }
+  if (!known_tcp_seal(options.tcp_seal))
+    return bad("tcp_seal '" + options.tcp_seal + "' is unknown; there are: auto, off, on");
+  if (options.tcp_seal == "on" && options.secret.empty())
+    return bad("tcp_seal on needs a secret: without one nothing says who holds the keys");
   if (options.rdma_lanes < 1 || options.rdma_lanes > static_cast<int>(wire::kRdmaLanesMax))
     return bad("rdma_lanes needs 1 to " + std::to_string(wire::kRdmaLanesMax) + ", is " +
                std::to_string(options.rdma_lanes));

@@ -3,11 +3,41 @@
 #include <algorithm>
 #include <cstring>
 
-#include "xfer/auth.h"
+#include "xfer/tcp_stream.h"
 
 namespace mc::xfer {
 
 using wire::FrameType;
+using wire::SealWish;
+
+namespace {
+
+std::string_view meaning(SealWish wish) {
+  switch (wish) {
+    case SealWish::never: return "tcp_seal off";
+    case SealWish::may: return "tcp_seal auto on loopback";
+    case SealWish::must: return "tcp_seal on, or auto off loopback";
+  }
+  return "unknown";
+}
+
+/// None: one side must and the other never does.
+std::optional<bool> settle(SealWish a, SealWish b) {
+  if (a != SealWish::must && b != SealWish::must) return false;
+  if (a != SealWish::never && b != SealWish::never) return true;
+  return std::nullopt;
+}
+
+}  // namespace
+
+bool known_tcp_seal(std::string_view value) {
+  return value == "auto" || value == "off" || value == "on";
+}
+
+SealWish seal_wish(const Options& options, bool loopback) {
+  if (options.secret.empty() || options.tcp_seal == "off") return SealWish::never;
+  return options.tcp_seal == "on" || !loopback ? SealWish::must : SealWish::may;
+}
 
 namespace {
 
@@ -34,8 +64,8 @@ OutFrame refusal(Code code, std::string_view text) {
 }
 
 Handshake Handshake::dial(const Home& home, const InstanceId& wanted, const Id128& connection, uint16_t lane,
-                          uint16_t lane_count, const wire::Ticket& ticket) {
-  Handshake handshake(home);
+                          uint16_t lane_count, SealWish seal, const wire::Ticket& ticket) {
+  Handshake handshake(home, seal);
   handshake.dialled_ = true;
   handshake.ticket_ = ticket;
   handshake.state_ = State::challenge;
@@ -45,13 +75,15 @@ Handshake Handshake::dial(const Home& home, const InstanceId& wanted, const Id12
                       .lane = lane,
                       .lane_count = lane_count,
                       .secured = !home.options->secret.empty(),
+                      .seal = seal,
                       .nonce = random_nonce(),
                       .name = home.options->name};
+  if (seal != SealWish::never) handshake.hello_.share = handshake.key_.emplace().share();
   return handshake;
 }
 
-Handshake Handshake::listen(const Home& home) {
-  return Handshake(home);
+Handshake Handshake::listen(const Home& home, SealWish seal) {
+  return Handshake(home, seal);
 }
 
 OutFrame Handshake::opening() const {
@@ -63,6 +95,38 @@ Handshake::Step Handshake::fail(const char* reason, Code code, std::string text)
   step.reason = reason;
   step.send = refusal(code, text);
   step.failed = Error{code, "xfer: handshake: " + std::move(text)};
+  return step;
+}
+
+Handshake::Step Handshake::disagree(SealWish theirs) const {
+  return fail("handshake: sealed on one side only", Code::invalid,
+              "node '" + home_->options->name + "' has " + std::string(meaning(seal_)) + ", its peer has " +
+                  std::string(meaning(theirs)));
+}
+
+/// Both sides' wishes are known.
+bool Handshake::seals() const {
+  return settle(hello_.seal, challenge_.seal).value_or(false);
+}
+
+/// Derives the keys. False: the peer's share is none.
+bool Handshake::agree(const wire::KeyShare& theirs, Step& step) {
+  const auto exchanged = key_->agree(theirs);
+  key_.reset();
+  if (!exchanged) {
+    step = fail("handshake: bad key share", Code::corrupt, "the peer's key share is none");
+    return false;
+  }
+  step.seal = seal_secrets(*exchanged, home_->options->secret, hello_, challenge_, dialled_);
+  return true;
+}
+
+Handshake::Step Handshake::take(const wire::FrameHeader& header, std::span<const std::byte> payload,
+                                TcpStream& stream) {
+  Step step = take(header, payload);
+  if (step.seal && dialled_) stream.seal(*step.seal);
+  if (step.send) stream.push(step.send->header, std::move(step.send->payload));
+  if (step.seal && !dialled_) stream.seal(*step.seal);
   return step;
 }
 
@@ -100,10 +164,13 @@ Handshake::Step Handshake::on_hello(std::span<const std::byte> payload) {
                 std::string("node '") + own +
                     (secured ? "' asks for the cluster secret, the peer has none"
                              : "' has no cluster secret, the peer has one"));
-  challenge_ = {.instance = home_->instance, .secured = secured, .nonce = random_nonce(), .name = own};
+  if (!settle(seal_, hello_.seal)) return disagree(hello_.seal);
+  challenge_ = {.instance = home_->instance, .secured = secured, .seal = seal_, .nonce = random_nonce(), .name = own};
+  if (seals()) challenge_.share = key_.emplace().share();
   if (secured) challenge_.proof = prove(home_->options->secret, "listener", hello_, challenge_);
-  state_ = State::proof;
   Step step;
+  if (seals() && !agree(hello_.share, step)) return step;
+  state_ = State::proof;
   step.send = control_frame(FrameType::challenge, wire::encode(challenge_));
   return step;
 }
@@ -124,12 +191,17 @@ Handshake::Step Handshake::on_challenge(std::span<const std::byte> payload) {
   if (!secret.empty()) {
     if (!challenge_.secured || !same(challenge_.proof, prove(secret, "listener", hello_, challenge_)))
       return fail("handshake: wrong secret", Code::invalid,
-                  "node '" + challenge_.name + "' does not hold this cluster's secret");
+                  "node '" + challenge_.name +
+                      "' does not hold this cluster's secret, or the handshake was changed on its way");
     proof = prove(secret, "dialler", hello_, challenge_);
     proven_ = true;
   } else if (ticket_ != wire::Ticket{}) {
     proof = prove(text_of(ticket_), "ticket", hello_, challenge_);
   }
+  if (!settle(seal_, challenge_.seal)) return disagree(challenge_.seal);
+  Step step;
+  if (seals() && !agree(challenge_.share, step)) return step;
+  key_.reset();
   std::vector<std::byte> out(proof.size());
   std::memcpy(out.data(), proof.data(), proof.size());
   if (hello_.lane == 0) {
@@ -137,7 +209,6 @@ Handshake::Step Handshake::on_challenge(std::span<const std::byte> payload) {
     out.insert(out.end(), descriptor.begin(), descriptor.end());
   }
   state_ = State::ready;
-  Step step;
   step.send = control_frame(FrameType::proof, std::move(out));
   return step;
 }

@@ -64,8 +64,7 @@ Code RdmaTransport::on_frame(RdmaEndpoint& endpoint, const FrameHeader& header, 
 
 Code RdmaTransport::on_handshake(RdmaEndpoint& endpoint, const FrameHeader& header, std::span<const std::byte> payload,
                                  const char*& why) {
-  Handshake::Step step = endpoint.handshake.take(header, payload);
-  if (step.send) endpoint.push(std::move(*step.send));
+  Handshake::Step step = endpoint.handshake.take(header, payload, endpoint.io);
   if (step.failed) {
     why = step.reason;
     endpoint.failure =
@@ -78,6 +77,7 @@ Code RdmaTransport::on_handshake(RdmaEndpoint& endpoint, const FrameHeader& head
 /// The peer has proven itself: tell it how to reach us.
 Code RdmaTransport::joined(RdmaEndpoint& endpoint, const char*& why) {
   --strangers_;
+  if (endpoint.io.sealed()) home_.tally->add(Count::streams_sealed);
   if (endpoint.handshake.hello().lane_count != 1) {
     why = "handshake: an rdma socket is the only lane of its connection";
     return Code::corrupt;

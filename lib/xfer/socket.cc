@@ -25,6 +25,25 @@ Result<SocketAddress> numeric_address(const HostPort& place) {
   return address;
 }
 
+bool stays_on_host(const SocketAddress& address) {
+  if (address.family() == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address.storage);
+    return ntohl(v4.sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+  }
+  if (address.family() == AF_INET6) {
+    const in6_addr& v6 = reinterpret_cast<const sockaddr_in6&>(address.storage).sin6_addr;
+    return IN6_IS_ADDR_LOOPBACK(&v6) || (IN6_IS_ADDR_V4MAPPED(&v6) && v6.s6_addr[12] == IN_LOOPBACKNET);
+  }
+  return address.family() == AF_UNIX;
+}
+
+SocketAddress peer_address(int fd) {
+  SocketAddress address;
+  address.size = sizeof address.storage;
+  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&address.storage), &address.size) != 0) return {};
+  return address;
+}
+
 void set_option(int fd, int level, int name, int value) {
   (void)::setsockopt(fd, level, name, &value, sizeof value);
 }

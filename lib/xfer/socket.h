@@ -18,6 +18,10 @@ struct SocketAddress {
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
 };
 
+/// 127.0.0.0/8, ::1, and sockets that are no internet sockets: their bytes do not leave the host.
+bool stays_on_host(const SocketAddress& address);
+/// The other end of a connected socket.
+SocketAddress peer_address(int fd);
 /// Numeric hosts only: never blocks.
 Result<SocketAddress> numeric_address(const HostPort& place);
 void set_option(int fd, int level, int name, int value);

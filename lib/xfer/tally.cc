@@ -34,6 +34,7 @@ Counters Tally::snapshot() const {
   out.immediates_received = get(Count::immediates_received);
   out.connects = get(Count::connects);
   out.accepts = get(Count::accepts);
+  out.streams_sealed = get(Count::streams_sealed);
   out.peers_lost = get(Count::peers_lost);
   out.peers_up = get(Count::peers_up);
   out.requests_served = get(Count::requests_served);

@@ -35,6 +35,7 @@ enum class Count : uint8_t {
   immediates_received,
   connects,
   accepts,
+  streams_sealed,
   peers_lost,
   peers_up,
   requests_served,

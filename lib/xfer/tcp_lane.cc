@@ -38,6 +38,11 @@ std::vector<std::byte> refusal_text(const char* why, const char* what, const Fra
 
 }  // namespace
 
+/// Each record of a sealed stream has its tag, which sees all that a checksum sees.
+bool TcpLane::wants_crc() const {
+  return transport_.home().options->payload_crc && !io.sealed();
+}
+
 TcpIo& TcpLane::io_of(TcpTransport& transport) {
   return transport.io();
 }
@@ -96,7 +101,7 @@ Code TcpLane::begin_data(const FrameHeader& header, Sink& sink, const char*& why
   sink.kind = asked.cancelled ? Sink::Kind::discard : Sink::Kind::direct;
   sink.at = asked.slice.local.data();
   const bool guarded = (header.flags & wire::kFrameHasPayloadCrc) != 0;
-  if (!guarded && !asked.slice.checksum && transport_.home().options->payload_crc) {
+  if (!guarded && !asked.slice.checksum && wants_crc()) {
     why = "answer without the checksum that was asked for";
     return Code::corrupt;
   }
@@ -141,8 +146,7 @@ Code TcpLane::end(const FrameHeader& header, std::span<const std::byte> collecte
 }
 
 Code TcpLane::end_handshake(const FrameHeader& header, std::span<const std::byte> payload, const char*& why) {
-  Handshake::Step step = handshake.take(header, payload);
-  if (step.send) io.push(step.send->header, std::move(step.send->payload));
+  Handshake::Step step = handshake.take(header, payload, io);
   if (step.failed) {
     why = step.reason;
     News news{.kind = News::Kind::lost, .gone = step.gone, .code = step.failed->code, .text = step.failed->what};
@@ -322,7 +326,7 @@ size_t TcpLane::post(std::span<const Slice> slices) {
     header.offset = slice.offset;
     header.length = bytes;
     TcpStream::Out frame;
-    const bool checksum = transport_.home().options->payload_crc;
+    const bool checksum = wants_crc();
     if (slice.op == Op::write) {
       frame.payload = slice.local;
       frame.slice = slice.id;

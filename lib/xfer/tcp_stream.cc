@@ -29,6 +29,22 @@ TcpStream::Io TcpStream::fail(Code code, const char* reason, std::string text) {
   return Io::broken;
 }
 
+void TcpStream::seal(const SealSecrets& secrets, uint64_t records_per_key) {
+  MC_ASSERT(!sealed_);
+  MC_ASSERT(!in_frame_ || left_ == 0);
+  clear_ = queue_.size();
+  sealed_ = std::make_unique<SealedIo>(io_, secrets, records_per_key);
+  sealed_->feed(std::span(stage_).subspan(stage_begin_, stage_end_ - stage_begin_));
+  stage_end_ = stage_begin_;
+}
+
+/// What a call that received nothing means.
+TcpStream::Io TcpStream::receive_failed(ssize_t result) {
+  if (result == -EAGAIN || result == -EINTR) return Io::blocked;
+  if (result == -EBADMSG && sealed_) return fail(Code::corrupt, sealed_->reason(), sealed_->reason());
+  return fail(Code::peer_lost, "connection lost", result == 0 ? "closed by the peer" : failed_call("recv", result));
+}
+
 void TcpStream::took(size_t bytes) {
   if (sink_.kind != Sink::Kind::discard) {
     if (sink_.checksum) crc_ = crc32c({sink_.at, bytes}, crc_);
@@ -109,18 +125,16 @@ TcpStream::Io TcpStream::parse_staged(FrameConsumer& consumer) {
 TcpStream::Io TcpStream::discard_some(size_t& taken) {
   // MSG_TRUNC: TCP drops the bytes without copying them. Not every socket does, so the stage bounds it.
   const iovec part{stage_.data(), std::min(left_, stage_.size())};
-  const ssize_t n = io_.receive(fd_.get(), {&part, 1}, MSG_TRUNC);
-  if (n > 0) {
-    taken = static_cast<size_t>(n);
-    took(taken);
-    return Io::ok;
-  }
-  if (n == -EAGAIN || n == -EINTR) return Io::blocked;
-  return fail(Code::peer_lost, "connection lost", n == 0 ? "closed by the peer" : failed_call("recv", n));
+  const ssize_t n = io().receive(fd_.get(), {&part, 1}, MSG_TRUNC);
+  if (n <= 0) return receive_failed(n);
+  taken = static_cast<size_t>(n);
+  took(taken);
+  return Io::ok;
 }
 
 TcpStream::Io TcpStream::receive(FrameConsumer& consumer, size_t budget) {
-  while (budget > 0) {
+  // what the seal has buffered must be taken: the socket will not say that it is there
+  while (budget > 0 || (sealed_ && sealed_->buffered())) {
     if (parse_staged(consumer) == Io::broken) return Io::broken;
     size_t taken = 0;
     if (in_frame_ && sink_.kind == Sink::Kind::discard) {
@@ -137,23 +151,19 @@ TcpStream::Io TcpStream::receive(FrameConsumer& consumer, size_t budget) {
     }
     size_t room = 0;
     if (direct == left_) {  // the next header may follow
-      room = (last_payload_ < kSmallFrame ? kStageBytes : kFrameHeaderBytes) - stage_end_;
+      room = (last_payload_ < kSmallFrame ? stage_.size() : kFrameHeaderBytes) - stage_end_;
       parts[count++] = {stage_.data() + stage_end_, room};
     }
-    const ssize_t n = io_.receive(fd_.get(), std::span(parts).first(count), 0);
-    if (n == 0) return fail(Code::peer_lost, "connection lost", "closed by the peer");
-    if (n < 0) {
-      if (n == -EAGAIN || n == -EINTR) return Io::blocked;
-      return fail(Code::peer_lost, "connection lost", failed_call("recv", n));
-    }
+    const ssize_t n = io().receive(fd_.get(), std::span(parts).first(count), 0);
+    if (n <= 0) return receive_failed(n);
     taken = static_cast<size_t>(n);
     const size_t into_payload = std::min(direct, taken);
     if (into_payload > 0) took(into_payload);
     stage_end_ += taken - into_payload;
     budget -= std::min(budget, taken);
-    if (taken < direct + room) {  // the socket is empty: spare the call that would say so
+    if (empty(taken < direct + room)) {  // spare the call that would say so
       const Io io = parse_staged(consumer);
-      return io == Io::broken ? io : Io::blocked;
+      if (io == Io::broken || empty(true)) return io == Io::broken ? io : Io::blocked;
     }
   }
   return parse_staged(consumer);
@@ -179,12 +189,14 @@ void prefetch(std::span<const std::byte> payload) {
   for (size_t at = 0; at < std::min(payload.size(), size_t{512}); at += 64) __builtin_prefetch(payload.data() + at);
 }
 
-/// The parts of the next call: what is left of the front frame, and frames behind it. Returns how many.
+/// The parts of the next call: what is left of the front frame, and frames behind it, but not both clear and sealed
+/// ones. Returns how many.
 size_t TcpStream::gather(std::span<iovec> parts, size_t budget, size_t& bytes) {
   size_t count = 0;
   size_t summed = 0;
   size_t skip = sent_;
-  for (size_t i = 0; i < queue_.size(); ++i) {
+  const size_t frames = clear_ > 0 ? clear_ : queue_.size();
+  for (size_t i = 0; i < frames; ++i) {
     Out& out = queue_[i];
     if (count + 2 > parts.size() || bytes >= budget || summed >= kSendChunk) break;
     if (!out.encoded) {
@@ -214,11 +226,11 @@ size_t TcpStream::gather(std::span<iovec> parts, size_t budget, size_t& bytes) {
 
 TcpStream::Io TcpStream::flush(size_t budget, std::vector<Gone>& gone) {
   constexpr size_t kPartsMax = 256;
-  while (!queue_.empty() && budget > 0) {
+  while (!idle() && budget > 0) {
     std::array<iovec, kPartsMax> parts;
     size_t bytes = 0;
     const size_t count = gather(parts, budget, bytes);
-    const ssize_t n = io_.send(fd_.get(), std::span(parts).first(count));
+    const ssize_t n = (clear_ > 0 ? io_ : io()).send(fd_.get(), std::span(parts).first(count));
     if (n < 0) {
       if (n == -EAGAIN || n == -EINTR || n == -ENOBUFS) return Io::blocked;
       return fail(Code::peer_lost, "connection lost", failed_call("send", n));
@@ -232,6 +244,7 @@ TcpStream::Io TcpStream::flush(size_t budget, std::vector<Gone>& gone) {
       if (queue_.front().pinned != 0 || queue_.front().slice != 0)
         gone.push_back({queue_.front().pinned, queue_.front().slice});
       queue_.pop_front();
+      if (clear_ > 0) --clear_;
     }
     if (went < bytes) return Io::blocked;
   }
@@ -249,6 +262,7 @@ TcpStream::Unqueued TcpStream::unqueue(uint64_t slice) {
     if (queue_[i].slice != slice) continue;
     if (i == 0 && sent_ > 0) return Unqueued::partly_sent;
     MC_ASSERT_LE(queue_[i].size(), out_bytes_);
+    MC_ASSERT_LE(clear_, i);  // a handshake has no slices
     out_bytes_ -= queue_[i].size();
     queue_.erase(i);
     return Unqueued::removed;
@@ -262,6 +276,7 @@ std::vector<TcpStream::Gone> TcpStream::drop_all() {
     if (queue_[i].pinned != 0 || queue_[i].slice != 0) gone.push_back({queue_[i].pinned, queue_[i].slice});
   queue_.clear();
   sent_ = 0;
+  clear_ = 0;
   out_bytes_ = 0;
   return gone;
 }

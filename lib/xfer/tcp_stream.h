@@ -10,7 +10,8 @@
 //
 // Sending gathers headers and payloads of many frames in one sendmsg, straight from registered memory.
 //
-// How a call is made is TcpIo's; whichever it is, nothing is in flight between two calls.
+// How a call is made is TcpIo's; whichever it is, nothing is in flight between two calls. A sealed stream is the same
+// stream over another TcpIo (sealed_io.h), in the middle of its life: after the first frames of the handshake.
 #pragma once
 
 #include <sys/uio.h>
@@ -26,6 +27,7 @@
 #include "base/fd.h"
 #include "wire/xfer_frame.h"
 #include "xfer/fifo.h"
+#include "xfer/sealed_io.h"
 #include "xfer/tcp_io.h"
 
 namespace mc::xfer {
@@ -68,6 +70,11 @@ class TcpStream {
   explicit TcpStream(Fd fd, TcpIo& io = tcp_calls()) : fd_(std::move(fd)), io_(io) {}
   int fd() const { return fd_.get(); }
 
+  /// From here on everything is sealed: every byte that has not been parsed, and every frame that is not queued yet.
+  /// Once in the life of a stream.
+  void seal(const SealSecrets& secrets, uint64_t records_per_key = kRecordsPerKey);
+  bool sealed() const { return sealed_ != nullptr; }
+
   /// Reads until the socket is empty or `budget` bytes were taken. broken: see error().
   Io receive(FrameConsumer& consumer, size_t budget);
   /// The frame being received from now on goes nowhere (its slice was cancelled).
@@ -87,10 +94,10 @@ class TcpStream {
     uint64_t slice;
   };
   Io flush(size_t budget, std::vector<Gone>& gone);
-  bool idle() const { return queue_.empty(); }
+  bool idle() const { return queue_.empty() && sealing() == 0; }
   size_t queued() const { return queue_.size(); }
-  size_t queued_bytes() const { return out_bytes_; }
-  /// The write frame of a slice is not wholly sent.
+  size_t queued_bytes() const { return out_bytes_ + sealing(); }
+  /// The write frame of a slice is not wholly sent; of a sealed one, not wholly read.
   bool holds(uint64_t slice) const;
   /// Takes back the write frame of a slice if none of its bytes are on the wire yet.
   enum class Unqueued : uint8_t { removed, partly_sent, sent };
@@ -104,9 +111,10 @@ class TcpStream {
 
  private:
   static constexpr size_t kStageBytes = size_t{64} << 10;
-  static constexpr size_t kSmallFrame = size_t{12} << 10;      // frames below this are worth staging
-  static constexpr size_t kChecksumChunk = size_t{256} << 10;  // still in L2 when the CRC reads it
-  static constexpr size_t kSendChunk = size_t{256} << 10;      // summed, then sent while still in L2
+  static constexpr size_t kHeaderRoom = wire::kFrameHeaderBytes;  // a whole record fits behind a header's beginning
+  static constexpr size_t kSmallFrame = size_t{12} << 10;         // frames below this are worth staging
+  static constexpr size_t kChecksumChunk = size_t{256} << 10;     // still in L2 when the CRC reads it
+  static constexpr size_t kSendChunk = size_t{256} << 10;         // summed, then sent while still in L2
 
   Io fail(Code code, const char* reason, std::string text);
   Io parse_staged(FrameConsumer& consumer);
@@ -116,11 +124,16 @@ class TcpStream {
   void unstage(size_t bytes);
   Io discard_some(size_t& taken);
   size_t gather(std::span<iovec> parts, size_t budget, size_t& bytes);
+  TcpIo& io() { return sealed_ ? *sealed_ : io_; }
+  size_t sealing() const { return sealed_ ? sealed_->pending() : 0; }  // bytes between the queue and the socket
+  bool empty(bool short_read) const { return sealed_ ? sealed_->drained() : short_read; }
+  Io receive_failed(ssize_t result);
 
   Fd fd_;
   TcpIo& io_;
+  std::unique_ptr<SealedIo> sealed_;
   // receiving
-  std::vector<std::byte> stage_ = std::vector<std::byte>(kStageBytes);
+  std::vector<std::byte> stage_ = std::vector<std::byte>(kStageBytes + kHeaderRoom);
   size_t stage_begin_ = 0;
   size_t stage_end_ = 0;
   wire::FrameHeader header_;
@@ -132,7 +145,8 @@ class TcpStream {
   size_t last_payload_ = 0;
   // sending
   Fifo<Out> queue_;
-  size_t sent_ = 0;  // of the front frame
+  size_t sent_ = 0;   // of the front frame
+  size_t clear_ = 0;  // frames at the front that were queued before seal()
   size_t out_bytes_ = 0;
   // failure
   Code code_ = Code::ok;

@@ -79,6 +79,7 @@ class TcpLane final : public FrameConsumer {
 
  private:
   Access& access() const;
+  bool wants_crc() const;
   Code begin_handshake(const wire::FrameHeader& header, const char*& why) const;
   Code begin_data(const wire::FrameHeader& header, Sink& sink, const char*& why);
   void begin_write(const wire::FrameHeader& header, Sink& sink);

@@ -137,8 +137,9 @@ EndpointId RdmaTransport::connect(const Dial& dial, Outbox& out) {
     const bool refused = dialling.error == ECONNREFUSED && !dial.wanted.is_zero();
     return refuse(refused ? Code::peer_lost : Code::io, refused, errno_error("dial " + dial.uri, dialling.error).what);
   }
-  RdmaEndpoint* endpoint =
-      add(std::move(dialling.fd), Handshake::dial(home_, dial.wanted, dial.connection, 0, 1, dial.ticket), EPOLLOUT);
+  const wire::SealWish wish = seal_wish(*home_.options, stays_on_host(*address));
+  RdmaEndpoint* endpoint = add(std::move(dialling.fd),
+                               Handshake::dial(home_, dial.wanted, dial.connection, 0, 1, wish, dial.ticket), EPOLLOUT);
   if (endpoint == nullptr) return refuse(Code::io, false, "cannot watch a socket");
   endpoint->wanted = dial.wanted;
   endpoint->connecting = true;
@@ -162,7 +163,8 @@ void RdmaTransport::accept_some() {
       home_.tally->failure("accept: too many connections");
       continue;
     }
-    RdmaEndpoint* endpoint = add(std::move(fd), Handshake::listen(home_), EPOLLIN);
+    const auto wish = seal_wish(*home_.options, stays_on_host(peer_address(fd.get())));
+    RdmaEndpoint* endpoint = add(std::move(fd), Handshake::listen(home_, wish), EPOLLIN);
     if (endpoint == nullptr) continue;
     endpoint->accepted = true;
     endpoint->deadline = now() + home_.options->connect_timeout;

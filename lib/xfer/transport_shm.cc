@@ -141,7 +141,8 @@ EndpointId ShmTransport::connect(const Dial& dial, Outbox& out) {
     return refuse(Code::unsupported, false, "another user's process listens on " + dial.uri);
   }
   ShmEndpoint* endpoint =
-      add(std::move(fd), Handshake::dial(home_, dial.wanted, dial.connection, 0, 1, dial.ticket), EPOLLIN);
+      add(std::move(fd), Handshake::dial(home_, dial.wanted, dial.connection, 0, 1, wire::SealWish::never, dial.ticket),
+          EPOLLIN);
   if (endpoint == nullptr) return refuse(Code::io, false, "cannot watch a socket");
   endpoint->ours = ours;
   endpoint->deadline = dial.deadline;

@@ -91,6 +91,7 @@ EndpointId TcpTransport::connect(const Dial& dial, Outbox& out) {
     lose(self, Code::invalid, false, address.error().what, out);
     return id;
   }
+  const auto wish = seal_wish(*home_.options, stays_on_host(*address));
   for (size_t i = 0; i < self.lanes.size(); ++i) {
     Dialling dialling = dial_tcp(*address);
     if (dialling.error != 0) {
@@ -102,7 +103,7 @@ EndpointId TcpTransport::connect(const Dial& dial, Outbox& out) {
     const auto lane_count = static_cast<uint16_t>(self.lanes.size());
     TcpLane* lane = add_lane(
         std::move(dialling.fd),
-        Handshake::dial(home_, dial.wanted, self.connection, static_cast<uint16_t>(i), lane_count, dial.ticket),
+        Handshake::dial(home_, dial.wanted, self.connection, static_cast<uint16_t>(i), lane_count, wish, dial.ticket),
         EPOLLOUT);
     if (lane == nullptr) {
       lose(self, Code::io, false, "cannot watch a socket", out);
@@ -133,7 +134,8 @@ void TcpTransport::accept_some() {
       home_.tally->failure("accept: too many connections");
       continue;
     }
-    TcpLane* lane = add_lane(std::move(fd), Handshake::listen(home_), EPOLLIN);
+    const auto wish = seal_wish(*home_.options, stays_on_host(peer_address(fd.get())));
+    TcpLane* lane = add_lane(std::move(fd), Handshake::listen(home_, wish), EPOLLIN);
     if (lane == nullptr) continue;
     lane->deadline = now() + home_.options->connect_timeout;
     due(lane->deadline);
@@ -142,6 +144,7 @@ void TcpTransport::accept_some() {
 
 Code TcpTransport::joined(TcpLane& lane, const char*& why) {
   --handshakes_;
+  if (lane.io.sealed()) home_.tally->add(Count::streams_sealed);
   lane.deadline = kNever;
   const wire::XferHello& hello = lane.handshake.hello();
   if (lane.endpoint == nullptr) {  // accepted: which endpoint is it a lane of?

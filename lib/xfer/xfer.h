@@ -104,13 +104,16 @@ struct Options {
   uint64_t rdma_pace = 0;           // bytes/s that a path may post, to spare a fabric; 0 = no limit
   Duration rdma_cooldown_min = 1s;  // of a path after a fault: doubles up to the maximum
   Duration rdma_cooldown_max = 60s;
-  Duration rdma_blackout = 3s;  // without any usable path for this long the connection is lost
-  std::string tcp_io = "auto";  // how tcp moves bytes: "epoll", "uring" (where the kernel gives one), "auto" = epoll
-  int tcp_streams = 0;          // data streams per peer; 0 = min(4, cores / 2), at least 1
+  Duration rdma_blackout = 3s;    // without any usable path for this long the connection is lost
+  std::string tcp_io = "auto";    // how tcp moves bytes: "epoll", "uring" (where the kernel gives one), "auto" = epoll
+  std::string tcp_seal = "auto";  // encrypt streams: "on", "off", "auto" = where they leave loopback and there is a
+                                  // secret; when one side does and the other may. Also rdma's set-up socket
+  int tcp_streams = 0;            // data streams per peer; 0 = min(4, cores / 2), at least 1
   size_t slice_bytes_min = size_t{64} << 10;
   size_t slice_bytes_max = size_t{1} << 20;
   size_t here_bytes_max = size_t{1} << 20;  // shm: submit() itself copies batches up to this; larger go to the engine
-  bool payload_crc = true;                  // tcp: payloads carry a CRC32C, except reads that name their own to expect
+  bool payload_crc = true;                  // tcp: payloads carry a CRC32C, except reads that name their own to expect,
+                                            // and except on sealed streams
   int attempts_max = 8;                     // per slice, within the batch's deadline
   Duration connect_timeout = 5s;            // of one attempt, handshake included
   Duration reconnect_timeout = 5s;          // a lost peer is dialled again for this long even without work for it
@@ -208,6 +211,7 @@ struct Counters {
   uint64_t quarantined_bytes = 0;             // held by transports after their batch was reported
   uint64_t notifies_sent = 0, notifies_received = 0, immediates_received = 0;
   uint64_t connects = 0, accepts = 0, peers_lost = 0, peers_up = 0;
+  uint64_t streams_sealed = 0;  // sockets of tcp and rdma whose handshake ended with sealing
   uint64_t requests_served = 0, requests_refused = 0;
   uint64_t rdma_pairs = 0;                      // queue pairs granted now
   uint64_t rdma_sends = 0;                      // notifies sent over queue pairs

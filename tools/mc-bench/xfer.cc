@@ -26,7 +26,8 @@ namespace mc::bench {
 namespace {
 
 constexpr auto kFlags = flags::join(
-    flags::list(&kServer, &kTransports, &kSize, &kBatch, &kDepth, &kStreams, &kXferDevices), run::kTransferFlags,
+    flags::list(&kServer, &kTransports, &kSize, &kBatch, &kDepth, &kStreams, &kXferDevices, &kXferSeal),
+    run::kTransferFlags,
     flags::list(&kOp, &kClass, &kBeside, &kTime, &kMemory, &kNoVerify, &kAgainst, &kPairs, &kClientArgs, &kServerArgs,
                 &kXferPort, &flags::kBind, &flags::kAuth, &flags::kInsecure, &flags::kJson, &flags::kOutput,
                 &flags::kQuiet, &flags::kConfig, &flags::kLogLevel, &flags::kLogFormat, &flags::kPrintConfig));
@@ -132,6 +133,7 @@ Result<Json> Client::measure(const Point& point, const std::string& uri) const {
   MC_TRY(options, end_options(args, point.transport, 0, Side::client));
   options.tcp_streams = static_cast<int>(point.streams);
   options.payload_crc = !args.on(kNoVerify);
+  options.tcp_seal = point.seal;
   const size_t beside = args.present(kBeside) ? args.bytes(kBeside) : 0;
   const size_t in_flight = point.bytes * point.batch * point.depth + 2 * beside;
   MC_TRY(end, open_client_end(options, std::max(in_flight, content.size()), uri));
@@ -167,6 +169,7 @@ Result<Json> Client::measure(const Point& point, const std::string& uri) const {
   MC_TRY(after, run_reference(limit));
   const double yardstick = std::max(before, after);
   Json out = describe(point, result);
+  out.set("tcp_seal", point.seal).set("sealed", end->engine->counters().streams_sealed > 0);
   out.set("yardstick", sockets ? "raw-tcp" : "memcpy").set("yardstick_bytes_per_s", yardstick);
   out.set("yardstick_share", yardstick > 0 ? result.bytes_per_s() / yardstick : 0.0).set("verified", verify);
   if (args.present(kAgainst)) MC_CHECK(compare(point, *end, remote, plan, out));
@@ -174,9 +177,9 @@ Result<Json> Client::measure(const Point& point, const std::string& uri) const {
 }
 
 std::vector<std::string> header(bool against) {
-  std::vector<std::string> out = {"transport", "op",      "class",      "streams", "size",
-                                  "batch",     "depth",   "GB/s",       "avg us",  "p50 us",
-                                  "p99 us",    "p999 us", "limit GB/s", "share %", "verified"};
+  std::vector<std::string> out = {"transport",  "op",      "class",    "streams", "size",   "batch",
+                                  "depth",      "GB/s",    "avg us",   "p50 us",  "p99 us", "p999 us",
+                                  "limit GB/s", "share %", "verified", "sealed"};
   if (against) out.insert(out.end(), {"against", "theirs", "ratio", "p25", "p75"});
   return out;
 }
@@ -197,7 +200,8 @@ std::vector<std::string> cells(const Point& point, const Json& row, bool against
                                   us("latency_us_p999"),
                                   fixed(row["yardstick_bytes_per_s"].as_double() / 1e9, 2),
                                   fixed(100 * row["yardstick_share"].as_double(), 0),
-                                  row["verified"].as_bool() ? "yes" : "no"};
+                                  row["verified"].as_bool() ? "yes" : "no",
+                                  row.has("sealed") && row["sealed"].as_bool() ? "yes" : "no"};
   if (!against) return out;
   const std::string name(row["against"].as_string());
   out.push_back(name);
@@ -238,6 +242,9 @@ Error means_nothing(const Flag& flag, const std::string& why, const std::string&
 Result<void> check_sense(const cli::Args& args, const std::vector<std::string>& transports) {
   const bool registers = args.list(kOp) == std::vector<std::string>{"register"};
   const std::string peer = args.positional_one("PEER");
+  if (args.on(kServer) && args.list(kXferSeal).size() != 1)
+    return user_error(err::kUsage, "a --server has one --tcp-seal; its clients may have several", "--tcp-seal",
+                      "--tcp-seal auto on the server goes with off and on");
   const auto among = [&](std::string_view name) { return std::ranges::count(transports, name) > 0; };
   if (args.on(kServer) && !peer.empty())
     return user_error(err::kUsage, "a --server has no PEER; it listens at --bind and --port", peer,

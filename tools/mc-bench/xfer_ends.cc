@@ -9,6 +9,7 @@
 #include <cstring>
 #include <thread>
 
+#include "base/assert.h"
 #include "base/common_flags.h"
 #include "base/doors.h"
 #include "base/errors.h"
@@ -65,6 +66,7 @@ Result<xfer::Options> end_options(const cli::Args& args, const std::string& tran
   MC_TRY(keys, run::KeyFile::of(args, run_dir));
   keys.apply(options);
   options.shm_folder = run_dir;
+  if (args.on(kServer)) options.tcp_seal = args.list(kXferSeal).front();  // a client's is its point's
   return options;
 }
 
@@ -138,7 +140,11 @@ namespace {
 
 /// Why the server was not reached; `what` may be its own words.
 Error unreached(const std::string& uri, const std::string& what) {
+  if (what.find("tcp_seal") != std::string::npos)
+    return user_error(err::kTransportUnusable, uri + ": " + what, "--tcp-seal", "give both sides the same --tcp-seal");
   if (what.find("secret") != std::string::npos) return wrong_key(uri + ": " + what, "--auth");
+  if (what.find("protocol version") != std::string::npos)
+    return user_error(err::kProtocolVersion, uri + ": " + what, uri, "run the same release on both sides");
   return user_error(err::kPeerUnreachable, uri + ": " + what, uri, "start one with: mc-bench xfer --server");
 }
 

@@ -26,7 +26,8 @@ std::vector<uint32_t> checksums(std::span<const std::byte> content, size_t piece
 
 /// Whose half of "client/server" in --rdma-devices is meant.
 enum class Side : uint8_t { client, server };
-/// Options from the flags that both ends share: --auth, --insecure, --bind (with `port`, rdma one above), --rdma-*,
+/// Options from the flags that both ends share: --auth (with both ends here and a sealed point, a key set of their
+/// own), --insecure, --bind (with `port`, rdma one above), --rdma-*,
 /// --tcp-io, --transfer-spin.
 Result<xfer::Options> end_options(const cli::Args& args, const std::string& transports, uint64_t port, Side side);
 

@@ -34,6 +34,11 @@ inline constexpr Flag kDepth{
     .name = "depth", .kind = FlagKind::sweep_counts, .value = "N,N", .fallback = "2", .help = "batches in flight"};
 inline constexpr Flag kStreams{
     .name = "streams", .kind = FlagKind::sweep_counts, .value = "N,N", .fallback = "1", .help = "tcp streams a peer"};
+inline constexpr Flag kXferSeal{.name = "tcp-seal",
+                                .kind = FlagKind::list,
+                                .value = "S,S",
+                                .fallback = "auto",
+                                .help = "encrypt tcp streams and the set-up of rdma: off, on, or auto, off loopback"};
 inline constexpr Flag kOp{
     .name = "op",
     .kind = FlagKind::list,

@@ -46,6 +46,9 @@ Result<void> check_words(const cli::Args& args, const std::vector<std::string>& 
   for (const std::string& transfer_class : args.list(kClass))
     if (transfer_class != "urgent" && transfer_class != "bulk")
       return user_error(err::kBadValue, "--class is urgent or bulk", "--class");
+  for (const std::string& seal : args.list(kXferSeal))
+    if (seal != "auto" && seal != "off" && seal != "on")
+      return user_error(err::kBadValue, "--tcp-seal is auto, off or on", "--tcp-seal");
   for (const std::string& op : args.list(kOp)) {
     if (op != "read" && op != "write" && op != "write_imm" && op != "map")
       return user_error(err::kBadValue, "--op is read, write, write_imm or map, or register alone", "--op");
@@ -87,6 +90,7 @@ Result<std::vector<Point>> points_of(const cli::Args& args, const std::vector<st
   MC_TRY(sizes, ranged(args.sweep(kSize), 64, kGiB, "--size", "64B to 1GiB"));
   MC_TRY(batches, ranged(args.sweep(kBatch), 1, 65536, "--batch", "1 to 65536"));
   MC_TRY(depths, ranged(args.sweep(kDepth), 1, 256, "--depth", "1 to 256"));
+  const std::vector<std::string> seals = args.list(kXferSeal);
   std::vector<Point> out;
   for (const std::string& transport : transports)
     for (const std::string& op : args.list(kOp))
@@ -98,7 +102,8 @@ Result<std::vector<Point>> points_of(const cli::Args& args, const std::vector<st
                 return user_error(err::kBadValue, "more than 16 GiB would be in flight: size x batch x depth",
                                   "--size");
               for (const std::string& transfer_class : args.list(kClass))
-                out.push_back({transport, op, transfer_class, stream, bytes, batch, depth});
+                for (const std::string& seal : transport == "shm" ? std::vector<std::string>{"auto"} : seals)
+                  out.push_back({transport, op, transfer_class, seal, stream, bytes, batch, depth});
             }
   return out;
 }

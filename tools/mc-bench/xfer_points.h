@@ -11,6 +11,7 @@ namespace mc::bench {
 
 struct Point {
   std::string transport, op, transfer_class;
+  std::string seal = "auto";  // --tcp-seal
   uint64_t streams = 1, bytes = 0, batch = 1, depth = 1;
 };
 

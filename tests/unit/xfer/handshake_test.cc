@@ -44,7 +44,7 @@ TEST_CASE("xfer/handshake: an identity is established by the secret, by the tick
   const auto meet = [](const std::string& secret, const InstanceId& wanted, const wire::Ticket& ticket, Side& b,
                        auto check) {
     Side a("a", secret);
-    Handshake dialler = Handshake::dial(a.home, wanted, random_id(), 0, 1, ticket);
+    Handshake dialler = Handshake::dial(a.home, wanted, random_id(), 0, 1, wire::SealWish::never, ticket);
     Handshake listener = Handshake::listen(b.home);
     REQUIRE(!converse(dialler, listener).has_value());
     check(dialler, listener, a.home.instance);
@@ -202,4 +202,92 @@ TEST_CASE("xfer/access: ranges are checked without overflow and pins hold a buff
   access.unpin(number);
   CHECK(access.remove(*id, in(1ms)).has_value());
   CHECK(access.pin_count() == 0);
+}
+
+namespace {
+
+/// A handshake whose sides wish that; the failure, or nothing when both are complete.
+struct Sealing {
+  Side a, b;
+  Handshake dialler, listener;
+  std::optional<SealSecrets> dialler_keys, listener_keys;
+  std::optional<Handshake::Step> failed;
+
+  Sealing(wire::SealWish dials, wire::SealWish listens, const std::string& secret = std::string(32, 'k'))
+      : a("a", secret),
+        b("b", secret),
+        dialler(Handshake::dial(a.home, b.home.instance, random_id(), 0, 1, dials)),
+        listener(Handshake::listen(b.home, listens)) {
+    OutFrame frame = dialler.opening();
+    for (bool to_listener = true; !failed; to_listener = !to_listener) {
+      Handshake::Step step = (to_listener ? listener : dialler).take(frame.header, frame.payload);
+      if (step.seal) (to_listener ? listener_keys : dialler_keys) = step.seal;
+      if (step.failed) failed = step;
+      if (!step.send) break;
+      frame = std::move(*step.send);
+    }
+  }
+};
+
+}  // namespace
+
+TEST_CASE("xfer/handshake: a stream is sealed when one side must and the other may") {
+  using enum wire::SealWish;
+  for (const auto dials : {never, may, must})
+    for (const auto listens : {never, may, must}) {
+      CAPTURE(static_cast<int>(dials));
+      CAPTURE(static_cast<int>(listens));
+      Sealing both(dials, listens);
+      const bool wanted = dials == must || listens == must;
+      const bool refused = wanted && (dials == never || listens == never);
+      CHECK(both.failed.has_value() == refused);
+      if (refused) {
+        CHECK(both.failed->failed->code == Code::invalid);
+        CHECK(both.failed->failed->what.find("tcp_seal off") != std::string::npos);
+        CHECK(both.failed->failed->what.find("tcp_seal on, or auto off loopback") != std::string::npos);
+        continue;
+      }
+      CHECK(both.dialler.complete());
+      CHECK(both.listener.complete());
+      CHECK(both.dialler_keys.has_value() == wanted);
+      CHECK(both.listener_keys.has_value() == wanted);
+      if (!wanted) continue;
+      CHECK(both.dialler_keys->out == both.listener_keys->in);
+      CHECK(both.dialler_keys->in == both.listener_keys->out);
+      CHECK(Sealing(dials, listens).dialler_keys->out != both.dialler_keys->out);  // another exchange
+    }
+}
+
+TEST_CASE("xfer/handshake: what --tcp-seal means depends on the secret and on where the other end is") {
+  using enum wire::SealWish;
+  Options options{.secret = std::string(32, 'k')};
+  CHECK(seal_wish(options, true) == may);
+  CHECK(seal_wish(options, false) == must);
+  options.tcp_seal = "on";
+  CHECK(seal_wish(options, true) == must);
+  options.tcp_seal = "off";
+  CHECK(seal_wish(options, false) == never);
+  options.tcp_seal = "auto";
+  options.secret.clear();
+  CHECK(seal_wish(options, false) == never);
+  options.tcp_seal = "on";
+  const auto refused = Engine::open(options);
+  REQUIRE_FALSE(refused.has_value());
+  CHECK(refused.error().what.find("tcp_seal on needs a secret") != std::string::npos);
+  options.tcp_seal = "perhaps";
+  CHECK(Engine::open(options).error().what == "xfer: tcp_seal 'perhaps' is unknown; there are: auto, off, on");
+}
+
+TEST_CASE("xfer/handshake: a key share of small order is refused") {
+  Side a("a", std::string(32, 'k'));
+  Side b("b", std::string(32, 'k'));
+  Handshake dialler = Handshake::dial(a.home, b.home.instance, random_id(), 0, 1, wire::SealWish::must);
+  Handshake listener = Handshake::listen(b.home, wire::SealWish::may);
+  auto hello = dialler.hello();
+  hello.share = {};
+  const auto frame = control_frame(wire::FrameType::hello, wire::encode(hello));
+  const auto step = listener.take(frame.header, frame.payload);
+  REQUIRE(step.failed.has_value());
+  CHECK(step.failed->code == Code::corrupt);
+  CHECK_FALSE(step.seal.has_value());
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <functional>
 
 #include "base/hash.h"
 #include "pair.h"
@@ -63,8 +64,10 @@ struct Expecting final : FrameConsumer {
     if (frame.kind == Sink::Kind::direct && frame.checksum) CHECK(crc == crc32c(frame.payload));
     if (frame.kind == Sink::Kind::discard)
       CHECK(std::all_of(frame.target.begin(), frame.target.end(), [](std::byte b) { return b == std::byte{0}; }));
+    if (ended) ended();
     return Code::ok;
   }
+  std::function<void()> ended;  // after each frame
   uint64_t refuse_id = UINT64_MAX;
 };
 
@@ -204,4 +207,44 @@ TCP_TEST_CASE("xfer/tcp_stream: a consumer's refusal breaks the stream with its 
   CHECK(stream.receive(expecting, 1 << 20) == TcpStream::Io::broken);
   CHECK(stream.code() == Code::corrupt);
   CHECK(std::string(stream.reason()) == "refused by the test");
+}
+
+TCP_TEST_CASE("xfer/tcp_stream: sealed in the middle of its life, it carries the same frames") {
+  Rng rng(mc::test::seed() + 5);
+  Sockets sockets;
+  TcpStream from(std::move(sockets.left), sockets.io);
+  TcpStream to(std::move(sockets.right), sockets.io);
+  Expecting expecting;
+  std::vector<TcpStream::Gone> gone;
+  size_t pinned = 0;
+  const SealSecrets here{.out = {1}, .in = {2}}, there{.out = {2}, .in = {1}};
+  for (uint64_t id = 0; id < 300; ++id) {
+    expecting.frames.push_back(make_frame(rng, id));
+    auto& frame = expecting.frames.back();
+    if (id < 3) {  // in the clear, of another frame's size, and perhaps still queued when the rest is sealed
+      frame.header.type = static_cast<uint8_t>(FrameType::notify);
+      frame.kind = Sink::Kind::collect;
+      frame.payload.resize(id * 1000);
+      frame.header.length = frame.payload.size();
+    }
+    if (id == 3) from.seal(here);
+    if (frame.header.kind() == FrameType::notify) {
+      from.push(frame.header, frame.payload);
+    } else {
+      ++pinned;
+      from.push({.header = frame.header, .payload = frame.payload, .pinned = 5, .checksum = id % 2 == 0});
+    }
+  }
+  expecting.ended = [&] {  // what follows may be there already
+    if (expecting.finished == 3) to.seal(there);
+  };
+  while (expecting.finished < expecting.frames.size()) {
+    REQUIRE(from.flush(1 + rng.below(1 << 20), gone) != TcpStream::Io::broken);
+    REQUIRE(to.receive(expecting, 1 + rng.below(1 << 20)) != TcpStream::Io::broken);
+  }
+  CHECK(from.idle());
+  CHECK(from.queued_bytes() == 0);
+  CHECK(gone.size() == pinned);
+  from.push(expecting.frames[0].header, {});
+  CHECK_FALSE(from.idle());
 }
