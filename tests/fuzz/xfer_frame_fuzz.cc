@@ -120,8 +120,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static Side open_side{std::string()};
   static Side secured_side{std::string(32, 's')};
   for (Side* side : {&open_side, &secured_side}) {
-    converse(xfer::Handshake::listen(side->home), bytes);
-    converse(xfer::Handshake::dial(side->home, {}, {}, 0, 2), bytes);
+    const auto wish = side->options.secret.empty() || size % 2 == 0 ? wire::SealWish::never : wire::SealWish::must;
+    converse(xfer::Handshake::listen(side->home, wish), bytes);
+    converse(xfer::Handshake::dial(side->home, {}, {}, 0, 2, wish), bytes);
     // behind the hello: a listener that already knows somebody
     xfer::Handshake known = xfer::Handshake::listen(side->home);
     wire::XferHello hello{.lane_count = 1, .secured = !side->options.secret.empty(), .name = "x"};

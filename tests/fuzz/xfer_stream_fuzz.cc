@@ -1,13 +1,15 @@
 // links: xfer
 // A TcpStream that reads what a stranger sends: bytes as they are, or frames whose headers are sound and
 // say whatever the input wants, cut into pieces anywhere. Payloads go where the consumer said and
-// nowhere else, whole, in order; a stream that is broken says why.
+// nowhere else, whole, in order; a stream that is broken says why. Sealed streams read the same frames
+// inside records, records of which one byte was changed, and bytes that are no records at all.
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <cstring>
+#include <string_view>
 #include <vector>
 
 #include "base/hash.h"
@@ -80,6 +82,23 @@ std::vector<std::byte> framed(std::span<const std::byte> input) {
   return out;
 }
 
+constexpr SealSecret kSecret{1};
+
+/// The bytes in records of `length` each.
+std::vector<std::byte> sealed(std::span<const std::byte> bytes, size_t length) {
+  std::vector<std::byte> out;
+  Seal seal(kSecret, 7);
+  while (!bytes.empty()) {
+    const auto plain = bytes.first(std::min(length, bytes.size()));
+    const size_t at = out.size();
+    out.resize(at + plain.size() + kRecordExtra);
+    const iovec part{const_cast<std::byte*>(plain.data()), plain.size()};
+    seal.seal({&part, 1}, std::span(out).subspan(at));
+    bytes = bytes.subspan(plain.size());
+  }
+  return out;
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -89,6 +108,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (data[0] % 4 != 0) made = framed(input);
   std::span<const std::byte> bytes = data[0] % 4 != 0 ? std::span<const std::byte>(made) : input;
   const size_t piece = 1 + size_t{data[1]} * 16;
+  enum class Way : uint8_t { clear, honest, changed, garbage };
+  const auto way = static_cast<Way>(data[0] / 8 % 4);
+  std::vector<std::byte> records;
+  if (way == Way::honest || way == Way::changed) {
+    records = sealed(bytes, 1 + size_t{data[1]} * 250);
+    if (way == Way::changed && !records.empty()) records[data[1] * size_t{997} % records.size()] ^= std::byte{16};
+    bytes = records;
+  }
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) std::abort();
   static Tally tally;
@@ -96,6 +123,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const TcpIoChoice& io = ios[data[0] / 4 % 2];
   Fd there(ends[0]);
   TcpStream stream{Fd(ends[1]), *io.io};
+  if (way != Way::clear) stream.seal({.out = {2}, .in = kSecret}, 7);
   Consumer consumer;
   while (!bytes.empty()) {
     const ssize_t sent = ::send(there.get(), bytes.data(), std::min(piece, bytes.size()), MSG_NOSIGNAL);
@@ -114,5 +142,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   while (stream.receive(consumer, size_t{1} << 20) != TcpStream::Io::broken) {
   }
   require(stream.code() != Code::ok && !stream.error().empty());
+  require(way != Way::changed || records.empty() || stream.code() == Code::corrupt);
+  require(way != Way::honest || !std::string_view(stream.reason()).starts_with("seal: "));
   return 0;
 }
