@@ -106,6 +106,7 @@ class Decode final : public Worker {
   bool give_page(const RequestPtr& r, Actions& out);
   void preempt(Request& r, Actions& out);
   void on_step(const StepDone& done, TimePoint now, Actions& out);
+  void on_rotten(Request& r, std::span<const uint32_t> rotten, Actions& out);
   /// Books one row; returns false when the request ends with it.
   bool on_row(Request& r, const StepRow& row, wire::TokenRow& token);
   void fail(Request& r, std::string stage, std::string code, std::string message, bool retryable, Actions& out);

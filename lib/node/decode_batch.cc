@@ -42,6 +42,7 @@ void Decode::step(TimePoint, Actions& out) {
       row.history.insert(row.history.end(), r->answer.begin(), r->answer.end());
     }
     if (r->answer.size() < r->spec.stopping.min_tokens) row.banned = r->spec.stopping.stop_ids;
+    if (row.joined) row.prefix_crcs = prefix_crcs(r->pages, r->have_blocks, {0, options_.layout.layers});
     r->in_step = true;
     run.rows.push_back(std::move(row));
   }
@@ -118,6 +119,10 @@ void Decode::on_step(const StepDone& done, TimePoint, Actions& out) {
       settle(r);
       continue;
     }
+    if (!done.rows[i].rotten.empty()) {
+      on_rotten(r, done.rows[i].rotten, out);
+      continue;
+    }
     wire::TokenRow token;
     if (!on_row(r, done.rows[i], token)) finished.push_back(rows[i]);
     tokens.rows.push_back(std::move(token));
@@ -127,6 +132,14 @@ void Decode::on_step(const StepDone& done, TimePoint, Actions& out) {
     ++stats_.finished;
     end(*r, out);
   }
+}
+
+// What was cached here changed in memory. The conductor places the request again, and its prefill node sends the block.
+void Decode::on_rotten(Request& r, std::span<const uint32_t> rotten, Actions& out) {
+  stats_.checksum_failures += rotten.size();
+  drop_rotten(r.chain.hashes(), r.pages, rotten);
+  fail(r, "decode", "corrupt", std::to_string(rotten.size()) + " cached blocks changed in memory; they were dropped",
+       true, out);
 }
 
 bool Decode::on_row(Request& r, const StepRow& row, wire::TokenRow& token) {

@@ -77,12 +77,14 @@ struct ChunkDone {
   SampledToken sampled;                              // meaningful when the chunk asked for it
   std::vector<wire::PromptLogprob> prompt_logprobs;  // one for each of the run's targets
   uint32_t activations_crc = 0;                      // of slot_out, when end_layer was not the model's last
+  std::vector<uint32_t> rotten;  // blocks of the prefix that do not match RunChunk::prefix_crcs; code is corrupt then
   Duration elapsed{};
 };
 
 struct StepRow {
   SampledToken sampled;
   std::vector<uint32_t> sealed_crcs;  // one per layer when this row filled its last page, else empty
+  std::vector<uint32_t> rotten;       // as in ChunkDone: the row was not computed
 };
 
 struct StepDone {
@@ -192,6 +194,9 @@ struct RunChunk {
   // slots behind the pages of the KV buffer.
   uint32_t first_layer = 0, end_layer = 0;
   uint32_t slot_in = 0, slot_out = 0;
+  /// CRC32C that the bytes of the first pages must have before they are used, [block][layer] of this node's layers:
+  /// blocks that were cached here, in the first chunk of a request. What does not match is told, and nothing computed.
+  std::vector<uint32_t> prefix_crcs;
 };
 
 struct CancelRun {
@@ -209,6 +214,7 @@ struct RunRow {
   std::vector<uint32_t> history;  // as in RunChunk
   uint32_t prompt_tokens = 0;
   std::vector<uint32_t> banned;
+  std::vector<uint32_t> prefix_crcs;  // as in RunChunk, with the first step of a row
 };
 
 struct RunStep {

@@ -102,6 +102,7 @@ class Prefill final : public Worker {
     std::vector<kv::PageIndex> pages;         // of blocks 0, 1, ...: pinned up to `shared`, ours beyond
     std::vector<bool> pinned;                 // per page: pinned (cached) or owned
     uint32_t prefix_blocks = 0;               // cached when computing started
+    bool misses_rotten = false;               // what follows them was cached, and its bytes had changed
     kv::LeaseId page_lease = 0;               // to the decode node; 0 = none
     std::vector<std::vector<uint32_t>> crcs;  // [block][layer] of computed blocks
     uint32_t next = 0;                        // first token not yet computed

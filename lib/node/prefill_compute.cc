@@ -29,6 +29,7 @@ bool Prefill::start_compute(Request& r, TimePoint now, Actions& out) {
   r.phase = Phase::computing;
   r.compute_at = now;
   r.prefix_blocks = shared;
+  r.misses_rotten = shared < r.reusable && was_rotten(r.hashes[shared]);
   r.remote_blocks = std::min(r.remote_blocks, shared);  // what was fetched may be gone again
   r.next = shared * bt;
   r.crcs.assign(r.pages.size(), std::vector<uint32_t>(options_.layout.layers, 0));
@@ -80,6 +81,7 @@ void Prefill::run_chunk(Request& r, Actions& out) {
   if (r.spec.resumed < r.spec.stopping.min_tokens) run.banned = r.spec.stopping.stop_ids;
   run.prompt_logprobs = r.spec.prompt_logprobs;
   if (!leads()) run.targets = targets(r);
+  if (r.next == r.prefix_blocks * bt) run.prefix_crcs = prefix_crcs(r.pages, r.prefix_blocks, own_layers());
   r.run = run.run;
   ++r.chunks;
   by_op_[r.run] = requests_.at(r.spec.req);
@@ -120,6 +122,8 @@ void Prefill::on_chunk(Request& r, const ChunkDone& done, TimePoint now, Actions
   r.run = 0;
   if (leads() && (r.phase == Phase::ended || done.code != Code::ok))  // nobody will read its activations
     free_slot(done.run);
+  drop_rotten(r.hashes, r.pages, done.rotten);  // also when the decode node found them first and the request is over
+  stats_.checksum_failures += done.rotten.size();
   if (r.phase == Phase::ended) return settle(r);
   if (done.code != Code::ok)
     return fail(r, "prefill", std::string(to_string(done.code)), done.what, done.code != Code::invalid, now, out);
@@ -138,6 +142,7 @@ void Prefill::on_chunk(Request& r, const ChunkDone& done, TimePoint now, Actions
 void Prefill::publish(Request& r, uint32_t first_block, uint32_t end_block) {
   if (r.spec.no_cache) return;
   for (uint32_t block = first_block; block < end_block; ++block) {
+    made_again(r.hashes[block]);
     if (shelf_->pool.find(r.hashes[block]) != kv::kNoPage) continue;
     kv::BlockMeta meta{r.hashes[block], block == 0 ? BlockHash{} : r.hashes[block - 1], r.spec.ns,
                        block * options_.layout.block_tokens, r.crcs[block]};
@@ -178,7 +183,7 @@ void Prefill::first_token(Request& r, const ChunkDone& done, TimePoint now, Acti
   else if (r.spec.prompt_logprobs >= 0)
     first.report.miss_reason = "prompt-logprobs";
   else if (r.prefix_blocks < r.reusable)
-    first.report.miss_reason = r.fallback.empty() ? "cold" : "node-down";
+    first.report.miss_reason = !r.fallback.empty() ? "node-down" : r.misses_rotten ? "corrupt" : "cold";
   else if (r.spec.ids.size() % bt != 0)
     first.report.miss_reason = r.reusable == 0 ? "shorter-than-block" : "tail-partial";
   const bool finished = !first.finish_reason.empty();

@@ -128,6 +128,14 @@ class Worker : public Machine {
   uint64_t next_id() { return ++last_id_; }
   wire::LeasedBlock leased_block(const Shelf& shelf, kv::PageIndex page) const;
   kv::EventLog& log() { return log_; }
+  /// What the bytes of the first `blocks` pages must check out to before they are used again (RunChunk::prefix_crcs).
+  std::vector<uint32_t> prefix_crcs(std::span<const kv::PageIndex> pages, uint32_t blocks, LayerRange layers) const;
+  /// Takes blocks out of the pool whose bytes are not what was sealed; `rotten` numbers pages and hashes.
+  void drop_rotten(std::span<const BlockHash> hashes, std::span<const kv::PageIndex> pages,
+                   std::span<const uint32_t> rotten);
+  /// Blocks that were dropped so and have not been made again.
+  bool was_rotten(const BlockHash& hash) const { return rotten_.contains(hash); }
+  void made_again(const BlockHash& hash) { rotten_.erase(hash); }
   /// Tells the conductor what has been published and evicted so far; else it is told after the event's messages.
   void flush_events(Actions& out);
 
@@ -198,6 +206,7 @@ class Worker : public Machine {
   std::map<uint64_t, Demotion> demotions_;
   std::set<BlockHash> demoted_;  // blocks a cache node is known to hold
   uint64_t demoted_total_ = 0;
+  std::set<BlockHash> rotten_;  // bounded: for the reason of a miss
   TimePoint demote_at_{};
   Rng rng_;
 };

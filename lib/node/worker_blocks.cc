@@ -16,6 +16,7 @@ constexpr Duration kDemoteEvery = 20ms;
 constexpr Duration kDemoteTtl = 5s;
 constexpr size_t kWaitingMax = 256;       // lease requests that wait for blocks; more are answered at once
 constexpr Duration kWaitMax = 60s;        // whatever the asker is ready to wait
+constexpr size_t kRottenMax = 4096;       // remembered; beyond it a miss is told as cold
 constexpr size_t kLeaseBlocksMax = 4096;  // of one grant; the asker takes the rest in another
 }  // namespace
 
@@ -58,6 +59,32 @@ void Worker::send_snapshot(Actions& out) {
 wire::LeasedBlock Worker::leased_block(const Shelf& shelf, kv::PageIndex page) const {
   const kv::BlockMeta& meta = shelf.pool.meta(page);
   return {meta.hash, meta.parent, shelf.pool.generation(page), shelf.page_offset(page), meta.layer_crcs};
+}
+
+// ---- bytes that changed in memory ----------------------------------------------------------------
+
+std::vector<uint32_t> Worker::prefix_crcs(std::span<const kv::PageIndex> pages, uint32_t blocks,
+                                          LayerRange layers) const {
+  std::vector<uint32_t> out;
+  for (uint32_t block = 0; block < blocks; ++block) {
+    const auto& crcs = shelf_->pool.meta(pages[block]).layer_crcs;
+    MC_ASSERT_EQ(crcs.size(), options_.layout.layers);
+    out.insert(out.end(), crcs.begin() + layers.first, crcs.begin() + layers.end);
+  }
+  return out;
+}
+
+// Its children keep their places: their own bytes are checked when they are used, and are right when it is made again.
+void Worker::drop_rotten(std::span<const BlockHash> hashes, std::span<const kv::PageIndex> pages,
+                         std::span<const uint32_t> rotten) {
+  for (const uint32_t block : rotten) {
+    MC_ASSERT_LT(block, pages.size());
+    const BlockHash& hash = hashes[block];
+    if (shelf_->pool.find(hash) != pages[block]) continue;  // dropped already, or made again since
+    shelf_->pool.remove(hash, kv::Removal::corrupt);
+    if (rotten_.size() >= kRottenMax) rotten_.clear();
+    rotten_.insert(hash);
+  }
 }
 
 // ---- leases we grant -------------------------------------------------------------------------

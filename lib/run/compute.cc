@@ -35,12 +35,14 @@ Result<std::unique_ptr<ModelCompute>> ModelCompute::open(const model::Model& mod
                                       .max_batch = options.batch_max,
                                       .kernels = options.kernels}));
   MC_TRY(wake, EventFd::open());
-  return std::unique_ptr<ModelCompute>(new ModelCompute(model, std::move(runner), std::move(wake), options));
+  return std::unique_ptr<ModelCompute>(new ModelCompute(model, std::move(runner), parallel, std::move(wake), options));
 }
 
-ModelCompute::ModelCompute(const model::Model& model, model::Runner runner, EventFd wake, const ComputeOptions& options)
+ModelCompute::ModelCompute(const model::Model& model, model::Runner runner, Parallel& parallel, EventFd wake,
+                           const ComputeOptions& options)
     : model_(model),
       runner_(std::move(runner)),
+      parallel_(parallel),
       sampler_(runner_.kernels()),
       options_(options),
       layout_(runner_.layout()),
@@ -149,6 +151,25 @@ std::vector<uint32_t> ModelCompute::layer_crcs(const node::RunChunk& run, uint32
   return crcs;
 }
 
+// One pass over the bytes at the speed of memory, by all threads; computing what they hold again would take hundreds of
+// times as long.
+std::vector<uint32_t> ModelCompute::rotten(std::span<const uint32_t> pages, std::span<const uint32_t> crcs,
+                                           LayerRange layers) const {
+  const uint32_t each = layers.end - layers.first;
+  MC_ASSERT(each > 0 && crcs.size() % each == 0 && crcs.size() / each <= pages.size());
+  std::vector<char> bad(crcs.size());
+  parallel_.for_each(static_cast<int64_t>(crcs.size()), [&](int64_t i, int) {
+    const auto at = static_cast<size_t>(i);
+    const uint32_t layer = layers.first + static_cast<uint32_t>(at % each);
+    bad[at] = crc32c({page(pages[at / each]) + layout_.layer_offset(layer), layout_.layer_bytes()}) != crcs[at];
+  });
+  std::vector<uint32_t> out;
+  for (uint32_t block = 0; block < crcs.size() / each; ++block)
+    if (std::any_of(bad.begin() + block * each, bad.begin() + (block + 1) * each, [](char b) { return b != 0; }))
+      out.push_back(block);
+  return out;
+}
+
 node::ChunkDone ModelCompute::run_chunk(const node::RunChunk& run) {
   const TimePoint began = SystemClock::instance().now();
   node::ChunkDone done;
@@ -158,6 +179,11 @@ node::ChunkDone ModelCompute::run_chunk(const node::RunChunk& run) {
     done.what = error.what;
     return done;
   };
+  done.rotten =
+      rotten(run.pages, run.prefix_crcs, {run.first_layer, run.end_layer == 0 ? layout_.layers : run.end_layer});
+  if (!done.rotten.empty())
+    return fail({Code::corrupt, std::to_string(done.rotten.size()) + " cached blocks changed in memory; the first is " +
+                                    "block " + std::to_string(done.rotten.front()) + " of the prompt"});
   const auto chosen = plan(run.attention);
   if (!chosen) return fail(chosen.error());
   std::vector<std::byte*> pages;
@@ -227,6 +253,8 @@ node::StepDone ModelCompute::run_step(const node::RunStep& run) {
   };
   std::vector<std::vector<std::byte*>> pages(run.rows.size());
   std::vector<model::DecodeRow> rows;
+  std::vector<size_t> computed;  // which of run.rows they are
+  done.rows.resize(run.rows.size());
   std::erase_if(centroids_, [&](const auto& kept) {
     return std::none_of(run.rows.begin(), run.rows.end(),
                         [&](const node::RunRow& row) { return row.sequence == kept.first; });
@@ -235,6 +263,9 @@ node::StepDone ModelCompute::run_step(const node::RunStep& run) {
     const node::RunRow& row = run.rows[i];
     const auto chosen = plan(row.attention);
     if (!chosen) return fail(chosen.error());
+    done.rows[i].rotten = rotten(row.pages, row.prefix_crcs, {0, layout_.layers});
+    if (!done.rows[i].rotten.empty()) continue;
+    computed.push_back(i);
     for (uint32_t index : row.pages) pages[i].push_back(page(index));
     if (row.position % options_.block_tokens == 0)  // a fresh page: unused rows are zero
       std::fill_n(pages[i].back(), layout_.page_bytes(), std::byte{0});
@@ -243,17 +274,19 @@ node::StepDone ModelCompute::run_step(const node::RunStep& run) {
   }
   const size_t vocab = model_.config().vocab;
   const std::span<float> logits = std::span(logits_).first(rows.size() * vocab);
-  if (auto ran = runner_.decode(rows, logits); !ran) return fail(ran.error());
-  for (size_t i = 0; i < run.rows.size(); ++i) {
+  if (!rows.empty())
+    if (auto ran = runner_.decode(rows, logits); !ran) return fail(ran.error());
+  for (size_t n = 0; n < computed.size(); ++n) {
+    const size_t i = computed[n];
     const node::RunRow& row = run.rows[i];
-    auto drawn = draw(logits.subspan(i * vocab, vocab), row.sampling, uint64_t{row.position} + 1, row.history,
+    auto drawn = draw(logits.subspan(n * vocab, vocab), row.sampling, uint64_t{row.position} + 1, row.history,
                       row.prompt_tokens, row.banned);
     if (!drawn) return fail(drawn.error());
     node::StepRow out{std::move(*drawn), {}};
     if ((row.position + 1) % options_.block_tokens == 0)
       for (uint32_t layer = 0; layer < layout_.layers; ++layer)
         out.sealed_crcs.push_back(crc32c({pages[i].back() + layout_.layer_offset(layer), layout_.layer_bytes()}));
-    done.rows.push_back(std::move(out));
+    done.rows[i] = std::move(out);
   }
   done.elapsed = SystemClock::instance().now() - began;
   return done;

@@ -72,11 +72,15 @@ class ModelCompute final : public Compute {
   std::optional<node::Event> next() override;
 
  private:
-  ModelCompute(const model::Model& model, model::Runner runner, EventFd wake, const ComputeOptions& options);
+  ModelCompute(const model::Model& model, model::Runner runner, Parallel& parallel, EventFd wake,
+               const ComputeOptions& options);
   void loop();
   node::ChunkDone run_chunk(const node::RunChunk& run);
   node::StepDone run_step(const node::RunStep& run);
   std::vector<uint32_t> layer_crcs(const node::RunChunk& run, uint32_t layer) const;
+  /// Blocks of the first pages whose bytes are not those that were sealed; `crcs` as in RunChunk::prefix_crcs.
+  std::vector<uint32_t> rotten(std::span<const uint32_t> pages, std::span<const uint32_t> crcs,
+                               LayerRange layers) const;
   Result<const attn::Plan*> plan(const std::string& text);
   Result<node::SampledToken> draw(std::span<const float> logits, const wire::Sampling& sampling, uint64_t position,
                                   std::span<const uint32_t> history, uint32_t prompt_tokens,
@@ -87,6 +91,7 @@ class ModelCompute final : public Compute {
 
   const model::Model& model_;
   model::Runner runner_;
+  Parallel& parallel_;
   ops::Sampler sampler_;
   ComputeOptions options_;
   ExtentLayout layout_;

@@ -30,6 +30,7 @@ struct Faults {
   double reorder = 0;       // share that overtakes or is overtaken on its own connection
   double corrupt_read = 0;  // share of reads in which one extent's bytes flip
   double fail_read = 0;     // share that ends with an error
+  double rot = 0;           // share of runs before which a cached extent of the node changes in memory
   Duration delay_min = 20us;
   Duration delay_max = 2ms;
   std::set<std::pair<std::string, std::string>> cut;  // (reader, holder): each of their reads fails with `cut_code`
@@ -152,6 +153,9 @@ class World {
   void over(Outcome& outcome, std::string end);
   void check_dispatch(const std::string& to, const wire::PrefillStart& start);
   void check_rejection(const Outcome& outcome, const node::Reply& reply);
+  void rot(Process& process);
+  std::vector<uint32_t> rotten(const Process& process, const std::vector<uint32_t>& pages,
+                               const std::vector<uint32_t>& crcs, LayerRange layers) const;
   void claim(Process& process, uint64_t offset, uint64_t op);
   void check_owned(const Process& process, uint32_t pool, kv::PageIndex page, const char* what);
   void claim_page(Process& process, uint64_t op, uint32_t page, uint32_t layer);

@@ -268,6 +268,34 @@ uint64_t World::fold_pages(const Process& process, const std::vector<uint32_t>& 
   return sum;
 }
 
+// A bit flips in a cached block that nobody uses now: one that is in use was checked before.
+void World::rot(Process& process) {
+  if (process.is_stage() || !rng_.chance(options_.faults.rot)) return;
+  const kv::Pool& pool = process.worker->local_pool(0);
+  const ExtentLayout& layout = process.worker->local_layout(0);
+  std::vector<kv::PageIndex> pages;
+  for (kv::PageIndex page = 0; page < pool.counts().total; ++page)
+    if (pool.state(page) == kv::PageState::cached && pool.pins(page) == 0) pages.push_back(page);
+  if (pages.empty()) return;
+  const kv::PageIndex page = pages[rng_.below(pages.size())];
+  const auto at = process.memory.find(process.worker->local_offset(0, page) + layout.layer_offset(0));
+  if (at != process.memory.end()) at->second ^= 1;
+}
+
+std::vector<uint32_t> World::rotten(const Process& process, const std::vector<uint32_t>& pages,
+                                    const std::vector<uint32_t>& crcs, LayerRange layers) const {
+  std::vector<uint32_t> out;
+  const uint32_t each = layers.end - layers.first;
+  for (uint32_t i = 0; options_.verify_checksums && i < crcs.size(); ++i) {
+    const uint64_t offset = process.worker->local_offset(0, pages[i / each]) +
+                            process.worker->local_layout(0).layer_offset(layers.first + i % each);
+    const auto at = process.memory.find(offset);
+    const bool good = at != process.memory.end() && static_cast<uint32_t>(at->second) == crcs[i];
+    if (!good && (out.empty() || out.back() != i / each)) out.push_back(i / each);
+  }
+  return out;
+}
+
 Duration World::chunk_time(const node::RunChunk& run) const {
   const sched::Profile* p = options_.profile;
   if (p == nullptr) return kChunkBase + kTokenCost * static_cast<int64_t>(run.tokens.size());
@@ -291,6 +319,16 @@ void World::perform_chunk(Process& process, const node::RunChunk& run) {
   const LayerRange layers{run.first_layer, run.end_layer == 0 ? layout.layers : run.end_layer};
   MC_ASSERT_EQ(run.start % bt, 0u);
   MC_ASSERT_EQ(run.pages.size(), (run.start + run.tokens.size() + bt - 1) / bt);
+  rot(process);
+  if (node::ChunkDone done{.run = run.run, .code = Code::corrupt};
+      !(done.rotten = rotten(process, run.pages, run.prefix_crcs, layers)).empty()) {
+    at(now_ + kChunkBase, [this, name = process.name, instance = process.instance, done = std::move(done)] {
+      const auto it = processes_.find(name);
+      if (it->second->machine && it->second->instance == instance) it->second->cancelled.erase(done.run);
+      deliver(name, instance, done);
+    });
+    return;
+  }
   for (uint32_t b = first; b < run.pages.size(); ++b)
     for (uint32_t l = layers.first; l < layers.end; ++l) claim_page(process, run.run, run.pages[b], l);
   auto activations = std::make_shared<Activations>();
@@ -358,6 +396,7 @@ void World::end_chunk(Process& process, const node::RunChunk& run, LayerRange la
 void World::perform_step(Process& process, const node::RunStep& run) {
   const ExtentLayout layout = process.worker->local_layout(0);
   const uint32_t bt = layout.block_tokens;
+  rot(process);
   for (const auto& row : run.rows) {
     MC_ASSERT_EQ(row.pages.size(), row.position / bt + 1);
     for (uint32_t l = 0; l < layout.layers; ++l) claim_page(process, run.run, row.pages.back(), l);
@@ -372,6 +411,11 @@ void World::perform_step(Process& process, const node::RunStep& run) {
     done.elapsed = took;
     for (const auto& row : run.rows) {
       node::StepRow out;
+      out.rotten = rotten(*p, row.pages, row.prefix_crcs, {0, layout.layers});
+      if (!out.rotten.empty()) {
+        done.rows.push_back(std::move(out));
+        continue;
+      }
       uint64_t token_row = row.token;
       for (uint32_t l = 0; l < layout.layers; ++l) {
         const uint64_t offset = p->worker->local_offset(0, row.pages.back()) + layout.layer_offset(l);

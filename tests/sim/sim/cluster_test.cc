@@ -148,6 +148,29 @@ TEST_CASE("sim: the canary is caught: without checksums a flipped bit gives a wr
   CHECK(caught == 10);
 }
 
+TEST_CASE("sim: cached blocks that change in memory give no wrong token, are counted and computed again") {
+  uint64_t found = 0;
+  for (uint64_t i = 0; i < seed_count(20); ++i) {
+    const uint64_t seed = 3000 + test::seed() + i;
+    WorldOptions options = shape(seed);
+    options.stages.clear();
+    options.faults.rot = 0.2;
+    World world(options);
+    world.run_for(100ms);
+    std::vector<std::vector<uint32_t>> history;
+    for (int n = 0; n < 30; ++n) {
+      world.submit(prompt(world, history), 20, 20s);
+      world.run_for(Duration(world.rng().between(0, 30'000'000)));
+    }
+    INFO("seed " << seed);
+    REQUIRE(world.run_until_done(25s));
+    require_clean(world, seed);
+    for (const auto& [req, outcome] : world.outcomes())
+      for (const auto& f : outcome.failed) found += f.reason == "corrupt" || f.reason == "kv_transfer";
+  }
+  CHECK(found > 10);
+}
+
 TEST_CASE("sim: one seed gives one history") {
   const auto history_of = [](uint64_t seed) {
     WorldOptions options = shape(seed);

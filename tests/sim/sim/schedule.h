@@ -22,6 +22,7 @@ inline void draw_faults(Rng& rng, Faults& faults) {
   faults.fail_read = rng.chance(0.5) ? 0.05 * rng.uniform() : 0;
   faults.tell_peers_of_crash = rng.chance(0.5);
   if (rng.chance(0.5)) faults.cut = {{"d0", "p0"}};
+  faults.rot = rng.chance(0.5) ? 0.05 * rng.uniform() : 0;
   faults.cut_code = rng.chance(0.5) ? Code::invalid : Code::peer_lost;
 }
 

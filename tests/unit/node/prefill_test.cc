@@ -303,3 +303,38 @@ TEST_CASE("node/prefill: a request does not compute blocks that an earlier one i
     CHECK(runs[0].start == (fails ? 0 : 64 * 4));
   }
 }
+
+TEST_CASE("node/prefill: a cached block whose bytes changed is dropped, told as such, and computed again") {
+  PrefillBench b(16);
+  const auto ids = ids_of(1, 200);
+  b.start(spec_of("first", ids));
+  const auto run = all<RunChunk>(b.accept("first")).at(0);
+  CHECK(run.prefix_crcs.empty());
+  for (const uint32_t layer : {0u, 1u}) b.give(LayerDone{run.run, layer, 0, {10 + layer, 20 + layer, 30 + layer, 40}});
+  b.computed(run.run);
+  b.from("d0", 2, wire::KvDone{"first", 1});
+
+  b.start(spec_of("second", ids));
+  const auto again = all<RunChunk>(b.accept("second")).at(0);
+  CHECK(again.prefix_crcs == std::vector<uint32_t>{10, 11, 20, 21, 30, 31});
+  ChunkDone done;
+  done.run = again.run, done.code = Code::corrupt, done.rotten = {1};
+  const auto failed = sent<wire::Failed>(b.give(done), "conductor");
+  REQUIRE(failed.size() == 1);
+  CHECK(failed[0].retryable);
+  CHECK(failed[0].code == "corrupt");
+  CHECK(b.machine.stats().checksum_failures == 1);
+
+  wire::RequestSpec retried = spec_of("second", ids);
+  retried.attempt = 2;
+  b.start(retried);
+  const auto third = all<RunChunk>(b.from("d0", 2, wire::KvAccept{"second", 2, 0})).at(0);
+  CHECK(third.start == 64);  // the block before it stays
+  CHECK(third.prefix_crcs == std::vector<uint32_t>{10, 11});
+  for (const uint32_t layer : {0u, 1u}) b.give(LayerDone{third.run, layer, 1, {20 + layer, 30 + layer, 40}});
+  const auto first = sent<wire::FirstToken>(b.computed(third.run), "conductor");
+  REQUIRE(first.size() == 1);
+  CHECK(first[0].report.miss_reason == "corrupt");
+  b.from("d0", 2, wire::KvDone{"second", 2});
+  CHECK(b.machine.idle());
+}
