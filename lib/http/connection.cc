@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/assert.h"
+#include "base/units.h"
 
 namespace mc::http::detail {
 namespace {
@@ -19,11 +20,11 @@ Connection::~Connection() {
   MC_ASSERT(link_ == nullptr);
 }
 
-void Connection::on_bytes(std::string_view bytes) {
+void Connection::on_bytes(std::string_view bytes, Duration age) {
   switch (phase_) {
     case Phase::idle:
     case Phase::head:
-    case Phase::body: parse(bytes); break;
+    case Phase::body: parse(bytes, age); break;
     case Phase::answering:
     case Phase::flushing: ahead_ += bytes; break;
     case Phase::refused:
@@ -31,13 +32,16 @@ void Connection::on_bytes(std::string_view bytes) {
   }
 }
 
-void Connection::parse(std::string_view bytes) {
+void Connection::parse(std::string_view bytes, Duration age) {
   if (phase_ == Phase::idle) {
     phase_ = Phase::head;
-    received_ = host_.now();
-    deadline_ = after(received_, options_.head_timeout);
+    deadline_ = after(host_.now(), options_.head_timeout);
   }
-  if (!parser_) parser_ = std::make_unique<RequestParser>(options_.limits);
+  if (!parser_) {
+    parser_ = std::make_unique<RequestParser>(options_.limits);
+    received_ = host_.now() - age;
+    late_ = kNever;
+  }
   const size_t used = parser_->feed(bytes);
   if (parser_->state() == RequestParser::State::failed) {
     const Response failure = parser_->failure();
@@ -49,15 +53,21 @@ void Connection::parse(std::string_view bytes) {
       return refuse(err::kQueueFull, "too many request bodies are being read; retry", CloseReason::too_many);
     body_reserved_ += more;
   }
-  if (parser_->state() == RequestParser::State::body && phase_ == Phase::head) {
-    phase_ = Phase::body;
-    deadline_ = after(host_.now(), options_.body_timeout);
-    if (parser_->take_expect_continue()) out_ += "HTTP/1.1 100 Continue\r\n\r\n";
-  }
+  if (parser_->state() == RequestParser::State::body && phase_ == Phase::head) begin_body();
   if (parser_->state() == RequestParser::State::done) {
     ahead_.assign(bytes.substr(used));
     begin_answer();
   }
+}
+
+void Connection::begin_body() {
+  phase_ = Phase::body;
+  deadline_ = after(host_.now(), options_.body_timeout);
+  if (!options_.deadline_header.empty())
+    if (const auto ms = parse_i64(parser_->header(options_.deadline_header), 1, INT32_MAX))
+      late_ = after(received_, std::chrono::milliseconds(*ms));
+  deadline_ = std::min(deadline_, late_);
+  if (parser_->take_expect_continue()) out_ += "HTTP/1.1 100 Continue\r\n\r\n";
 }
 
 void Connection::begin_answer() {
@@ -271,6 +281,10 @@ void Connection::on_tick() {
         if (!parser_) return close(CloseReason::head_timeout);  // it never sent a byte
         return refuse(err::kSlowClient, "the request head did not arrive in time", CloseReason::head_timeout);
       case Phase::body:
+        if (now >= late_)
+          return refuse(err::kDeadlineExceeded,
+                        "deadline of " + std::to_string((late_ - received_) / 1ms) + " ms passed in stage body",
+                        CloseReason::body_timeout);
         return refuse(err::kSlowClient, "the request body did not arrive in time", CloseReason::body_timeout);
       case Phase::idle: return close(CloseReason::idle_timeout);
       case Phase::refused: return close(reason_);

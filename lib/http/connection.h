@@ -46,8 +46,8 @@ class Connection {
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
-  /// Bytes the client sent.
-  void on_bytes(std::string_view bytes);
+  /// Bytes the client sent, the last of them so long ago.
+  void on_bytes(std::string_view bytes, Duration age = {});
   /// The client closed its side. It may have closed the other one too: TCP does not say (RFC 9112, 9.6).
   void on_end_of_input();
   /// The socket failed, or the client closed both sides.
@@ -82,7 +82,8 @@ class Connection {
   static constexpr size_t kKeepBytes = size_t{4} << 10;  // capacity that an idle connection keeps
   static constexpr Duration kLinger = 2s;
 
-  void parse(std::string_view bytes);
+  void parse(std::string_view bytes, Duration age = {});
+  void begin_body();
   void begin_answer();
   void refuse(const Response& response, CloseReason reason);
   void respond(Response response);
@@ -102,6 +103,7 @@ class Connection {
   std::unique_ptr<RequestParser> parser_;  // only while a request is read
   TimePoint received_{};
   TimePoint deadline_ = kNever;  // of the phase
+  TimePoint late_ = kNever;      // from then on the body comes too late for the request's own deadline
   size_t body_reserved_ = 0;
   bool input_ended_ = false;
   std::string ahead_;  // read but not parsed: the next, pipelined requests

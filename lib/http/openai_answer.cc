@@ -311,9 +311,16 @@ std::string model_body(const ModelCard& model) {
   return model_json(model).dump();
 }
 
+// Written without a tree: a value costs 40 bytes there, and there may be a million.
 std::string tokenize_body(std::span<const uint32_t> tokens, uint32_t max_model_len) {
-  return Json::object({{"count", tokens.size()}, {"max_model_len", max_model_len}, {"tokens", ids_json(tokens)}})
-      .dump();
+  std::string out = "{\"count\":" + std::to_string(tokens.size()) +
+                    ",\"max_model_len\":" + std::to_string(max_model_len) + ",\"tokens\":[";
+  out.reserve(out.size() + tokens.size() * 8);
+  for (const uint32_t id : tokens) {
+    if (out.back() != '[') out += ',';
+    out += std::to_string(id);
+  }
+  return out += "]}";
 }
 
 std::string detokenize_body(std::string_view prompt) {

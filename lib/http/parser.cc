@@ -201,6 +201,9 @@ RequestParser::State RequestParser::state() const {
 bool RequestParser::take_expect_continue() {
   return std::exchange(grammar_->expect_continue, false);
 }
+std::string_view RequestParser::header(std::string_view name) const {
+  return find_header(grammar_->head.headers, name);
+}
 size_t RequestParser::body_bytes() const {
   return grammar_->body.size();
 }

@@ -34,6 +34,8 @@ class RequestParser {
   State state() const;
   /// The client waits for "100 Continue" before it sends the body. True once, when the head is read.
   bool take_expect_continue();
+  /// Value of a field of the head, once that has been read.
+  std::string_view header(std::string_view name) const;
   /// Bytes of body held so far.
   size_t body_bytes() const;
   /// When done: the request without peer, request_id and received.

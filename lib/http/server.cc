@@ -92,6 +92,17 @@ void tune(Socket& socket) {
   ::setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &user_timeout_ms, sizeof user_timeout_ms);
 }
 
+/// How long ago the last bytes came, as far as the kernel says; it counts in ticks of a few milliseconds.
+Duration age_of_input(int fd) {
+  constexpr Duration kTicks = 20ms;
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return {};
+  if (size < offsetof(tcp_info, tcpi_last_ack_recv)) return {};
+  const Duration age = std::chrono::milliseconds(info.tcpi_last_data_recv);
+  return age < kTicks ? Duration{} : age;
+}
+
 }  // namespace
 
 /// A connection with its socket. Pending waits hold a shared_ptr, so it outlives close() until they
@@ -183,7 +194,7 @@ Server::Loop::Loop(const ServerOptions& given, Handler given_handler)
     : options(given), handler(std::move(given_handler)) {
   const Duration shortest = std::min(
       {options.head_timeout, options.body_timeout, options.idle_timeout, options.write_timeout, options.ping_interval});
-  tick_interval = std::clamp<Duration>(shortest / 4, 5ms, kTickMax);
+  tick_interval = std::clamp<Duration>(shortest / 4, 5ms, options.deadline_header.empty() ? kTickMax : kTickMax / 4);
   if (Metrics* metrics = options.metrics) {
     static constexpr const char* kClasses[] = {"", "1xx", "2xx", "3xx", "4xx", "5xx"};
     connections_gauge = metrics->gauge(metric::kHttpConnections);
@@ -386,7 +397,9 @@ void Server::Loop::on_readable(const PeerPtr& peer) {
   } else if (error && error != asio::error::would_block) {
     peer->on_lost();
   } else if (count > 0) {
-    peer->on_bytes({scratch.data(), count});
+    // A request's time begins when its first bytes came, also while this thread, or the process, was held up.
+    const Duration age = peer->is_waiting() ? age_of_input(peer->socket.native_handle()) : Duration{};
+    peer->on_bytes({scratch.data(), count}, age);
   }
   settle(peer);
 }

@@ -64,6 +64,7 @@ struct ServerOptions {
   size_t connections_max = 10'000;
   Duration head_timeout = 10s;
   Duration body_timeout = 30s;
+  std::string deadline_header;   // a field with a request's deadline in ms: by then its body is there, else 504
   Duration idle_timeout = 75s;   // between requests of a kept-alive connection
   Duration write_timeout = 30s;  // without the client taking a byte
   Duration ping_interval = 10s;  // ": ping" into a silent event stream

@@ -22,6 +22,9 @@ void Conductor::handle(const Event& event, TimePoint now, Actions& out) {
     breakers_.advance(now);
     room_changed();
   }
+  // A request that is late has ended, also when what came for it meanwhile (the process was stopped, the host busy) is
+  // heard before the clock.
+  if (!timers_.empty() && timers_.begin()->first <= now) end_due(now, out);
   if (const auto* received = std::get_if<Received>(&event)) {
     on_received(*received, now, out);
   } else if (const auto* submit = std::get_if<Submit>(&event)) {
@@ -47,7 +50,6 @@ void Conductor::handle(const Event& event, TimePoint now, Actions& out) {
       }
     }
     for (const auto& name : silent) lose(name, "no heartbeat", now, out);
-    end_due(now, out);
     end_late_copies(now);
   }
   if (nodes_changed_) bound_held(now);

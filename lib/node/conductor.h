@@ -146,6 +146,13 @@ class Conductor final : public Machine {
     uint64_t tokens = 0, submitted = 0, rejected = 0;  // tokens: of prompts that were placed and of answers
   };
   std::vector<TenantStatus> tenants(TimePoint now) const;
+  /// Work at the door that is no request, paid in tokens of the tenant's quota; why it may not be done, and for how
+  /// long.
+  struct Unpaid {
+    std::string why;
+    double retry_s = 0;
+  };
+  std::optional<Unpaid> pay(const std::string& tenant, double tokens, TimePoint now);
   void set_tenants(std::span<const sched::Tenant> tenants);
 
   /// How far predictions were off, over recent requests that ran at their first attempt.
@@ -318,7 +325,7 @@ class Conductor final : public Machine {
   bool holding() const;
   std::optional<sched::FairQueue::Refusal> admit(Request& r, TimePoint now);
   void refuse_quota(Request& r, const sched::FairQueue::Refusal& refusal, TimePoint now, Actions& out);
-  std::string quota_text(const Request& r, const sched::FairQueue::Refusal& refusal) const;
+  std::string quota_text(uint32_t tenant, const sched::FairQueue::Refusal& refusal) const;
   void hold(Request& r, TimePoint now, Actions& out);
   sched::FairQueue::Entry entry_of(const Request& r) const;
   double ahead_s(const Request& r, TimePoint now) const;

@@ -168,7 +168,8 @@ void Conductor::end_due(TimePoint now, Actions& out) {
     Request& r = requests_.at(id);
     cancel_workers(r, "deadline", out);
     fail(r, Reply::Kind::failed, "deadline_exceeded", stage_of(r),
-         "deadline of " + std::to_string(r.submit.deadline / 1ms) + " ms passed in stage " + stage_of(r), now, out);
+         "deadline of " + std::to_string((r.submit.deadline + 999us) / 1ms) + " ms passed in stage " + stage_of(r), now,
+         out);
   }
   for (const auto& id : expired) refuse_late(requests_.at(id), now, out);
   for (const auto& id : unplaceable) {

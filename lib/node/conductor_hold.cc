@@ -66,8 +66,16 @@ std::optional<sched::FairQueue::Refusal> Conductor::admit(Request& r, TimePoint 
   return std::nullopt;
 }
 
-std::string Conductor::quota_text(const Request& r, const sched::FairQueue::Refusal& refusal) const {
-  const sched::Tenant& tenant = fair_.tenant(r.tenant);
+std::optional<Conductor::Unpaid> Conductor::pay(const std::string& name, double tokens, TimePoint now) {
+  const uint32_t tenant = fair_.find(name);
+  if (const auto refused = fair_.refusal(tenant, tokens, seconds_of(now)))
+    return Unpaid{quota_text(tenant, *refused), refused->retry_s};
+  fair_.charge(tenant, tokens, seconds_of(now));
+  return std::nullopt;
+}
+
+std::string Conductor::quota_text(uint32_t number, const sched::FairQueue::Refusal& refusal) const {
+  const sched::Tenant& tenant = fair_.tenant(number);
   const auto whole = [](double v) { return std::to_string(static_cast<int64_t>(v)); };
   if (refusal.why == sched::FairQueue::Refusal::Why::requests)
     return "tenant " + tenant.name + " has " + whole(refusal.level) +
@@ -77,7 +85,7 @@ std::string Conductor::quota_text(const Request& r, const sched::FairQueue::Refu
 }
 
 void Conductor::refuse_quota(Request& r, const sched::FairQueue::Refusal& refusal, TimePoint now, Actions& out) {
-  fail(r, Reply::Kind::rejected, "tenant_quota", "route", quota_text(r, refusal), now, out, {}, refusal.retry_s);
+  fail(r, Reply::Kind::rejected, "tenant_quota", "route", quota_text(r.tenant, refusal), now, out, {}, refusal.retry_s);
 }
 
 void Conductor::set_tenants(std::span<const sched::Tenant> tenants) {

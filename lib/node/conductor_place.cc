@@ -265,7 +265,7 @@ Conductor::Explanation Conductor::explain(const Submit& submit, TimePoint now) {
   r.tenant = fair_.find(submit.tenant);
   if (const auto refused =
           fair_.refusal(r.tenant, static_cast<double>(submit.ids.size()), to_seconds(now - TimePoint{})))
-    e.objection = quota_text(r, *refused);
+    e.objection = quota_text(r.tenant, *refused);
   e.hashes = r.hashes;
   e.snapshot = look(r, now);
   e.reusable_blocks = !submit.may_reuse() ? 0 : kv::reusable_blocks(submit.ids.size(), e.snapshot.block_tokens);

@@ -179,7 +179,9 @@ class ConductorProcess {
     if (!is_loopback(at.host) && !insecure(args_, Door::http) && !api_keys_) return no_lock(Door::http, at.text());
     MC_TRY(socket, http::Server::open(socket_options(socket_path_), frontend_->handler()));
     socket_ = std::move(socket);
-    MC_TRY(server, http::Server::open(server_options(args_, metrics_.get()), frontend_->handler()));
+    http::ServerOptions options = server_options(args_, metrics_.get());
+    options.deadline_header = "x-mc-deadline-ms";
+    MC_TRY(server, http::Server::open(options, frontend_->handler()));
     server_ = std::move(server);
     http_address_ = HostPort{at.host, server_->port()}.text();
     if (at.port != 0 && at.port != server_->port())

@@ -1,5 +1,5 @@
-// Requests in: routing, parsing, tokenising, submitting. Replies and metrics: frontend_replies.cc;
-// the operator's pages: frontend_admin.cc.
+// Requests in: routing, parsing, tokenising, submitting. Which thread that is, and its deadline: frontend_work.cc;
+// replies and metrics: frontend_replies.cc; the operator's pages: frontend_admin.cc.
 
 #include "run/frontend.h"
 
@@ -59,7 +59,8 @@ Frontend::Frontend(FrontendOptions options, node::Conductor& conductor, Metrics&
       metrics_(metrics),
       tokenizer_(std::move(tokenizer)),
       config_(std::move(config)),
-      started_unix_(SystemClock::instance().unix_ms() / 1000) {
+      started_unix_(SystemClock::instance().unix_ms() / 1000),
+      pool_(std::make_unique<DoorPool>(DoorPool::Options{})) {
   if (options_.context_tokens > 0) config_.max_positions = options_.context_tokens;
 }
 
@@ -103,15 +104,16 @@ void Frontend::handle(http::Request request, http::Responder out) {
   if (!grant) return out.respond(http::error_response(grant.error()));
   const http::ModelCard card{options_.served_name, options_.served_name, started_unix_, context_tokens()};
   switch (match.route) {
-    case http::Route::completions: return generate(request, std::move(out), *grant, false);
-    case http::Route::chat_completions: return generate(request, std::move(out), *grant, true);
+    case http::Route::completions:
+    case http::Route::chat_completions:
+    case http::Route::tokenize:
+    case http::Route::detokenize:
+      return take({std::move(request), std::move(out), *grant, match.route, SystemClock::instance().now(), nullptr});
     case http::Route::models: return out.respond(http::json_response(200, http::models_body({&card, 1})));
     case http::Route::model:
       if (auto known = check_model(std::string(match.rest)); !known)
         return out.respond(http::error_response(known.error()));
       return out.respond(http::json_response(200, http::model_body(card)));
-    case http::Route::tokenize: return tokenize(request, out);
-    case http::Route::detokenize: return detokenize(request, out);
     case http::Route::livez: return out.respond({});
     case http::Route::version: {
       Json body = Json::object();
@@ -139,7 +141,10 @@ void Frontend::handle(http::Request request, http::Responder out) {
       loop_->post(
           [this, out](TimePoint now, node::Actions&) { out.respond(http::json_response(200, cluster(now).dump())); });
       return;
-    case http::Route::admin: return admin(request, std::string(match.rest), std::move(out), *grant);
+    case http::Route::admin:
+      if (match.rest == "explain")
+        return take({std::move(request), std::move(out), *grant, match.route, SystemClock::instance().now(), nullptr});
+      return admin(request, std::string(match.rest), std::move(out));
     case http::Route::request: return request_record(std::string(match.rest), std::move(out));
     default: return out.respond(http::error_response(err::kNotFound, "no such page"));
   }
@@ -157,31 +162,38 @@ void Frontend::log_ignored(const std::vector<std::string>& fields) {
     if (ignored_.size() < 256 && ignored_.insert(field).second) log_info("unknown field ignored", {{"field", field}});
 }
 
-Result<std::vector<std::vector<uint32_t>>> Frontend::prompts_of(const http::GenerateRequest& request) const {
+Result<std::vector<text::Part>> Frontend::rendered(const http::GenerateRequest& request) const {
+  if (!template_) return template_error_;
+  std::vector<text::ChatMessage> messages;
+  for (const auto& m : request.messages)
+    messages.push_back({m.role, m.content, m.name, m.tool_call_id, m.reasoning_content, m.tool_calls});
+  text::ChatOptions options;
+  options.add_generation_prompt = request.add_generation_prompt;
+  options.continue_final_message = request.continue_final_message;
+  options.tools = request.tools;
+  options.kwargs = request.template_kwargs;
+  const std::time_t now = std::time(nullptr);
+  localtime_r(&now, &options.now.emplace());
+  auto parts = template_->render(messages, options);
+  if (!parts) return as_user_error(err::kInvalidField, std::move(parts).error());
+  return parts;
+}
+
+Result<std::vector<std::vector<uint32_t>>> Frontend::prompts_of(const http::GenerateRequest& request,
+                                                                const Call& call) const {
   std::vector<std::vector<uint32_t>> prompts;
   if (request.is_chat) {
-    if (!template_) return template_error_;
-    std::vector<text::ChatMessage> messages;
-    for (const auto& m : request.messages)
-      messages.push_back({m.role, m.content, m.name, m.tool_call_id, m.reasoning_content, m.tool_calls});
-    text::ChatOptions options;
-    options.add_generation_prompt = request.add_generation_prompt;
-    options.continue_final_message = request.continue_final_message;
-    options.tools = request.tools;
-    options.kwargs = request.template_kwargs;
-    const std::time_t now = std::time(nullptr);
-    localtime_r(&now, &options.now.emplace());
-    auto parts = template_->render(messages, options);
-    if (!parts) return as_user_error(err::kInvalidField, std::move(parts).error());
-    MC_TRY(ids, tokenizer_.encode(*parts, request.add_special_tokens.value_or(false)));
-    prompts.push_back(std::move(ids));
+    MC_TRY(parts, rendered(request));
+    auto ids = tokenizer_.encode(parts, request.add_special_tokens.value_or(false), encode_limits(request, call));
+    if (!ids) return encode_error(std::move(ids).error(), request, "messages");
+    prompts.push_back(std::move(*ids));
   } else {
     for (const auto& prompt : request.prompts) {
       if (prompt.is_ids) {
         prompts.push_back(prompt.ids);
         continue;
       }
-      MC_TRY(ids, tokenizer_.encode(prompt.text, {.add_special = request.add_special_tokens.value_or(true)}));
+      MC_TRY(ids, prompt_ids(request, prompt.text, call));
       prompts.push_back(std::move(ids));
     }
   }
@@ -213,7 +225,9 @@ Result<uint32_t> Frontend::answer_tokens(const http::GenerateRequest& request, s
                         " need " + std::to_string(prompt_tokens + asked) +
                         (by_nodes ? ", the nodes' --kv-mem holds " : ", the context holds ") + std::to_string(context) +
                         (by_nodes ? " of the model's " + std::to_string(config_.max_positions) : std::string()),
-                    room > 0 ? "max_tokens" : request.is_chat ? "messages" : "prompt");
+                    room > 0          ? "max_tokens"
+                    : request.is_chat ? "messages"
+                                      : "prompt");
 }
 
 Result<node::Submit> Frontend::submit_for(const http::GenerateRequest& request, const std::vector<uint32_t>& prompt,
@@ -268,32 +282,41 @@ Result<node::Submit> Frontend::submit_for(const http::GenerateRequest& request, 
   return submit;
 }
 
-void Frontend::generate(const http::Request& request, http::Responder out, const ApiKeys::Grant& grant, bool chat) {
+void Frontend::generate(Call& call) {
+  const bool chat = call.route == http::Route::chat_completions;
   http::ApiLimits limits;
   limits.vocab_size = config_.vocab;
   limits.has_min_p = limits.has_penalties = limits.has_logit_bias = true;
   limits.has_tools = template_ && template_->knows_tools();
-  auto parsed = chat ? http::parse_chat(request.body, request.headers, limits)
-                     : http::parse_completion(request.body, request.headers, limits);
-  if (!parsed) return out.respond(http::error_response(parsed.error()));
+  auto parsed = chat ? http::parse_chat(call.request.body, call.request.headers, limits)
+                     : http::parse_completion(call.request.body, call.request.headers, limits);
+  if (!parsed) return call.respond(http::error_response(parsed.error()));
+  call.request.body = {};
   log_ignored(parsed->ignored);
-  if (auto known = check_model(parsed->model); !known) return out.respond(http::error_response(known.error()));
-  auto prompts = prompts_of(*parsed);
-  if (!prompts) return out.respond(http::error_response(prompts.error()));
+  const Duration deadline = parsed->mc.deadline.value_or(options_.deadline);
+  if (!set_deadline(call, deadline)) return;
+  if (auto known = check_model(parsed->model); !known) return call.respond(http::error_response(known.error()));
+  auto prompts = prompts_of(*parsed, call);
+  if (!prompts) return call.respond(http::error_response(prompts.error()));
   if (auto bounded = check_prompt_logprobs(*parsed, *prompts); !bounded)
-    return out.respond(http::error_response(bounded.error()));
+    return call.respond(http::error_response(bounded.error()));
+  parsed->prompts.clear();  // the text is not needed again, and may be large
+  parsed->messages.clear();
   auto job = std::make_shared<Job>();  // crosses to the loop's thread inside a std::function
-  job->client_id = request.request_id;
+  job->client_id = call.request.request_id;
+  job->received = call.request.received;
+  job->complete = call.complete;
+  job->deadline = deadline;
   const int n = parsed->answers();
   const uint64_t seed =
-      parsed->sampling.seed ? static_cast<uint64_t>(*parsed->sampling.seed) : options_.seed ^ fnv1a(request.id);
-  const RequestId id = request.id;
+      parsed->sampling.seed ? static_cast<uint64_t>(*parsed->sampling.seed) : options_.seed ^ fnv1a(call.request.id);
+  const RequestId id = call.request.id;
   http::AnswerHead head{http::answer_id(chat, id), SystemClock::instance().unix_ms() / 1000, options_.served_name,
                         chat};
-  job->answer = std::make_shared<Answer>(*parsed, head, out, tokenizer_);
+  job->answer = std::make_shared<Answer>(*parsed, head, call.out, tokenizer_);
   for (const auto& prompt : *prompts) {
-    auto submit = submit_for(*parsed, prompt, grant);
-    if (!submit) return out.respond(http::error_response(submit.error()));
+    auto submit = submit_for(*parsed, prompt, call.grant);
+    if (!submit) return call.respond(http::error_response(submit.error()));
     for (int i = 0; i < n; ++i) {
       node::Submit one = *submit;
       one.req = job->submits.empty() ? id : http::new_request_id();
@@ -301,12 +324,13 @@ void Frontend::generate(const http::Request& request, http::Responder out, const
       one.sampling.stream = static_cast<uint64_t>(i);
       if (job->answer->asks_for_prompt(job->submits.size())) one.prompt_logprobs = *parsed->wanted_of_prompt();
       if (auto added = job->answer->add_choice(one.req, prompt); !added)
-        return out.respond(http::error_response(as_user_error(err::kInvalidField, added.error())));
+        return call.respond(http::error_response(as_user_error(err::kInvalidField, added.error())));
       job->submits.push_back(std::move(one));
     }
   }
   if (auto bounded = check_logprobs(*parsed, job->submits); !bounded)
-    return out.respond(http::error_response(bounded.error()));
+    return call.respond(http::error_response(bounded.error()));
+  if (call.ticket && !call.ticket->settle()) return;
   loop_->post([this, job](TimePoint, node::Actions&) { start(job); });
 }
 
@@ -314,7 +338,9 @@ void Frontend::start(const std::shared_ptr<Job>& job) {
   const http::Responder& out = job->answer->out();
   if (draining_) return out.respond(http::error_response(err::kDraining, "the server is stopping"));
   const TimePoint now = SystemClock::instance().now();
-  for (const auto& submit : job->submits) {
+  if (now - job->received >= job->deadline) return out.respond(late(job->received, job->complete, job->deadline));
+  for (auto& submit : job->submits) {
+    submit.deadline = job->deadline - (now - job->received);
     answers_[submit.req] = job->answer;
     timings_[submit.req] = {now,
                             kNever,
@@ -344,38 +370,6 @@ void Frontend::start(const std::shared_ptr<Job>& job) {
     loop_->deliver(submit);
     metrics_.histogram(metric::kRouteDecision).observe(to_seconds(SystemClock::instance().now() - began));
   }
-}
-
-void Frontend::tokenize(const http::Request& request, const http::Responder& out) const {
-  http::ApiLimits limits;
-  auto parsed = http::parse_tokenize(request.body, limits);
-  if (!parsed) return out.respond(http::error_response(parsed.error()));
-  if (auto known = check_model(parsed->model); !known) return out.respond(http::error_response(known.error()));
-  http::GenerateRequest as;
-  as.is_chat = !parsed->messages.empty();
-  as.messages = parsed->messages;
-  as.add_generation_prompt = parsed->add_generation_prompt;
-  as.add_special_tokens = parsed->add_special_tokens;
-  std::vector<uint32_t> ids;
-  if (as.is_chat) {
-    auto prompts = prompts_of(as);
-    if (!prompts) return out.respond(http::error_response(prompts.error()));
-    ids = std::move(prompts->front());
-  } else {
-    auto encoded = tokenizer_.encode(parsed->prompt, {.add_special = parsed->add_special_tokens.value_or(true)});
-    if (!encoded) return out.respond(http::error_response(as_user_error(err::kInvalidField, encoded.error())));
-    ids = std::move(*encoded);
-  }
-  out.respond(http::json_response(200, http::tokenize_body(ids, context_tokens())));
-}
-
-void Frontend::detokenize(const http::Request& request, const http::Responder& out) const {
-  http::ApiLimits limits;
-  limits.vocab_size = config_.vocab;
-  auto parsed = http::parse_detokenize(request.body, limits);
-  if (!parsed) return out.respond(http::error_response(parsed.error()));
-  if (auto known = check_model(parsed->model); !known) return out.respond(http::error_response(known.error()));
-  out.respond(http::json_response(200, http::detokenize_body(tokenizer_.decode(parsed->tokens, false))));
 }
 
 }  // namespace mc::run

@@ -1,8 +1,11 @@
-// The conductor's front door: HTTP requests to Submit events and replies back to HTTP. Parsing and
-// tokenising run on the HTTP thread; everything that touches the machine runs on the control loop.
+// The conductor's front door: HTTP requests to Submit events and replies back to HTTP. Small bodies are parsed and
+// tokenised on the HTTP thread, larger ones on the door's pool; everything that touches the machine runs on the control
+// loop.
 //
-//   HTTP thread    parse body -> tokenise -> Job --post-->  control loop   Submit each choice
-//                  Responder <------------------ Answer <----------------  Reply
+//   HTTP thread, or pool   parse body -> tokenise -> Job --post-->  control loop   Submit each choice
+//   HTTP thread            Responder <------------------ Answer <----------------  Reply
+//
+// A request's deadline counts from its first byte, through all of these.
 #pragma once
 
 #include <deque>
@@ -17,6 +20,7 @@
 #include "node/conductor.h"
 #include "run/answer.h"
 #include "run/api_keys.h"
+#include "run/door_pool.h"
 #include "run/loop.h"
 #include "text/text.h"
 
@@ -54,14 +58,31 @@ class Frontend {
   void set_nodes_context(uint32_t tokens) { nodes_context_.store(tokens, std::memory_order_relaxed); }
   size_t answers_under_way() const { return answers_.size(); }
   void start_draining() { draining_ = true; }
-  /// Every client still waiting gets an error; used when the process stops.
+  /// Every client still waiting gets an error; used when the process stops. No more work is done.
   void fail_all();
 
  private:
+  /// A request that costs before it is placed, on its way to an answer.
+  struct Call {
+    http::Request request;
+    http::Responder out;
+    ApiKeys::Grant grant;
+    http::Route route = http::Route::completions;
+    TimePoint complete{};        // when its last byte was there
+    DoorPool::TicketPtr ticket;  // null on the HTTP thread
+
+    void respond(http::Response response) const {
+      if (!ticket || ticket->settle()) out.respond(std::move(response));
+    }
+    /// Nobody waits for the answer.
+    bool is_over() const { return (ticket && ticket->is_settled()) || !out.is_open(); }
+  };
   struct Job {  // what the HTTP thread hands to the loop
     std::shared_ptr<Answer> answer;
     std::vector<node::Submit> submits;
     std::string client_id;
+    TimePoint received{}, complete{};  // first and last byte of the request
+    Duration deadline{};
   };
   struct Timing {
     TimePoint submitted{}, first = kNever, last{};
@@ -75,8 +96,23 @@ class Frontend {
   Frontend(FrontendOptions options, node::Conductor& conductor, Metrics& metrics, text::Tokenizer tokenizer,
            model::ModelConfig config);
   void handle(http::Request request, http::Responder out);
-  void generate(const http::Request& request, http::Responder out, const ApiKeys::Grant& grant, bool chat);
-  Result<std::vector<std::vector<uint32_t>>> prompts_of(const http::GenerateRequest& request) const;
+  // frontend_work.cc
+  void take(Call call);
+  void put_in_pool(std::shared_ptr<Call> call);
+  void run(Call& call);
+  static http::Response late(TimePoint received, TimePoint complete, Duration deadline);
+  text::EncodeLimits encode_limits(const http::GenerateRequest& request, const Call& call) const;
+  Error encode_error(Error error, const http::GenerateRequest& request, const std::string& field) const;
+  /// False: its deadline has passed, which is its answer. The pool watches it from now on.
+  bool set_deadline(const Call& call, Duration deadline);
+  void tokenize(Call& call) const;
+  void detokenize(Call& call) const;
+
+  void generate(Call& call);
+  Result<std::vector<std::vector<uint32_t>>> prompts_of(const http::GenerateRequest& request, const Call& call) const;
+  Result<std::vector<text::Part>> rendered(const http::GenerateRequest& request) const;
+  Result<std::vector<uint32_t>> prompt_ids(const http::GenerateRequest& request, const std::string& text,
+                                           const Call& call) const;
   Result<node::Submit> submit_for(const http::GenerateRequest& request, const std::vector<uint32_t>& prompt,
                                   const ApiKeys::Grant& grant) const;
   uint32_t context_tokens() const;
@@ -86,10 +122,8 @@ class Frontend {
   Result<ApiKeys::Grant> grant_for(const http::Request& request, http::Route route) const;
   Result<void> check_model(const std::string& name) const;
   void start(const std::shared_ptr<Job>& job);
-  void tokenize(const http::Request& request, const http::Responder& out) const;
-  void detokenize(const http::Request& request, const http::Responder& out) const;
-  void admin(const http::Request& request, const std::string& verb, http::Responder out, const ApiKeys::Grant& grant);
-  void explain(const http::Request& request, http::Responder out, const ApiKeys::Grant& grant);
+  void admin(const http::Request& request, const std::string& verb, http::Responder out);
+  void explain(Call& call);
   Json cluster(TimePoint now) const;
   Json explanation(const node::Conductor::Explanation& e, const node::Submit& submit) const;
   void request_record(const std::string& id, http::Responder out);
@@ -115,7 +149,8 @@ class Frontend {
   mutable std::mutex keys_mutex_;
   std::shared_ptr<const ApiKeys> keys_;  // guarded; what it names does not change
   std::mutex ignored_mutex_;
-  std::set<std::string> ignored_;  // fields already logged; guarded
+  std::set<std::string> ignored_;   // fields already logged; guarded
+  std::unique_ptr<DoorPool> pool_;  // last: its threads use what stands above
 };
 
 }  // namespace mc::run

@@ -76,9 +76,7 @@ Json Frontend::cluster(TimePoint now) const {
   return out;
 }
 
-void Frontend::admin(const http::Request& request, const std::string& verb, http::Responder out,
-                     const ApiKeys::Grant& grant) {
-  if (verb == "explain") return explain(request, std::move(out), grant);
+void Frontend::admin(const http::Request& request, const std::string& verb, http::Responder out) {
   if (verb != "drain" && verb != "undrain")
     return out.respond(
         http::error_response(err::kNotFound, "no admin verb " + verb + "; there are drain, undrain, explain"));
@@ -95,21 +93,24 @@ void Frontend::admin(const http::Request& request, const std::string& verb, http
 }
 
 // A dry run: the body is a completion or chat request; nothing is submitted.
-void Frontend::explain(const http::Request& request, http::Responder out, const ApiKeys::Grant& grant) {
+void Frontend::explain(Call& call) {
   http::ApiLimits limits;
   limits.vocab_size = config_.vocab;
   limits.has_min_p = limits.has_penalties = limits.has_logit_bias = true;
   limits.has_tools = template_ && template_->knows_tools();
+  const http::Request& request = call.request;
   const bool chat = request.body.find("\"messages\"") != std::string::npos;
   auto parsed = chat ? http::parse_chat(request.body, request.headers, limits)
                      : http::parse_completion(request.body, request.headers, limits);
-  if (!parsed) return out.respond(http::error_response(parsed.error()));
-  if (auto known = check_model(parsed->model); !known) return out.respond(http::error_response(known.error()));
-  auto prompts = prompts_of(*parsed);
-  if (!prompts) return out.respond(http::error_response(prompts.error()));
-  auto submit = submit_for(*parsed, prompts->front(), grant);
-  if (!submit) return out.respond(http::error_response(submit.error()));
-  loop_->post([this, out, submit = *submit](TimePoint now, node::Actions&) {
+  if (!parsed) return call.respond(http::error_response(parsed.error()));
+  if (!set_deadline(call, parsed->mc.deadline.value_or(options_.deadline))) return;
+  if (auto known = check_model(parsed->model); !known) return call.respond(http::error_response(known.error()));
+  auto prompts = prompts_of(*parsed, call);
+  if (!prompts) return call.respond(http::error_response(prompts.error()));
+  auto submit = submit_for(*parsed, prompts->front(), call.grant);
+  if (!submit) return call.respond(http::error_response(submit.error()));
+  if (call.ticket && !call.ticket->settle()) return;
+  loop_->post([this, out = call.out, submit = std::move(*submit)](TimePoint now, node::Actions&) {
     out.respond(http::json_response(200, explanation(conductor_.explain(submit, now), submit).dump()));
   });
 }

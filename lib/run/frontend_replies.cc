@@ -80,6 +80,7 @@ void Frontend::on_reply(const node::Reply& reply) {
 }
 
 void Frontend::fail_all() {
+  pool_->stop();
   for (const auto& [req, answer] : std::map(answers_)) {
     node::Reply reply;
     reply.req = req;

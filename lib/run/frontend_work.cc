@@ -1,0 +1,209 @@
+// Requests that cost before they are placed: which thread parses and tokenises them, what of the tenant's quota that
+// takes, and when it is too late for them.
+
+#include <algorithm>
+
+#include "base/errors.h"
+#include "base/units.h"
+#include "run/frontend.h"
+
+namespace mc::run {
+namespace {
+
+/// A body up to this size is worked on by the HTTP thread: it takes a few milliseconds at most.
+constexpr size_t kInlineBytes = size_t{32} << 10;
+/// Of the body for one token of the tenant's quota, where there is no prompt that is paid for, or it is large.
+constexpr size_t kBytesPerToken = 64;
+/// What /tokenize gives at most: as many as /detokenize takes (the values of a JSON body, http/openai.h).
+constexpr size_t kTokenizeMax = size_t{1} << 20;
+
+bool is_generation(http::Route route) {
+  return route == http::Route::completions || route == http::Route::chat_completions;
+}
+
+std::optional<Duration> read_ms(std::string_view text) {
+  constexpr int64_t kMillisMax = int64_t{7} * 24 * 3600 * 1000;
+  const auto ms = parse_i64(text, 1, kMillisMax);
+  return ms ? std::optional<Duration>(std::chrono::milliseconds(*ms)) : std::nullopt;
+}
+
+/// The object that `body`, JSON, has under "mc", if it is short; nothing is checked but that. A text cannot look like
+/// it: its quotation marks are escaped.
+std::string_view find_mc(std::string_view body) {
+  constexpr std::string_view kName = "\"mc\"", kBlank = " \t\r\n";
+  constexpr size_t kBytesMax = 4096;
+  const size_t name = body.find(kName);
+  if (name == body.npos) return {};
+  const size_t colon = body.find_first_not_of(kBlank, name + kName.size());
+  if (colon == body.npos || body[colon] != ':') return {};
+  const size_t begin = body.find_first_not_of(kBlank, colon + 1);
+  if (begin == body.npos || body[begin] != '{') return {};
+  int depth = 0;
+  bool in_text = false;
+  for (size_t at = begin; at < std::min(body.size(), begin + kBytesMax); ++at) {
+    const char c = body[at];
+    if (in_text && c == '\\') {
+      ++at;
+    } else if (c == '"') {
+      in_text = !in_text;
+    } else if (!in_text) {
+      depth += (c == '{') - (c == '}');
+      if (depth == 0) return body.substr(begin, at + 1 - begin);
+    }
+  }
+  return {};
+}
+
+/// The deadline that a request asks for, as far as can be told before it is parsed.
+std::optional<Duration> asked_deadline(const http::Request& request, bool with_body) {
+  if (const std::string_view header = http::find_header(request.headers, "x-mc-deadline-ms"); !header.empty())
+    return read_ms(header);
+  if (!with_body) return std::nullopt;
+  const auto mc = Json::parse(find_mc(request.body), {.bytes = 4096, .depth = 8, .values = 256});
+  const int64_t ms = mc ? (*mc)["deadline_ms"].as_int() : 0;
+  return ms > 0 ? read_ms(std::to_string(ms)) : std::nullopt;
+}
+
+}  // namespace
+
+http::Response Frontend::late(TimePoint received, TimePoint complete, Duration deadline) {
+  const std::string stage = complete - received >= deadline ? "body" : "tokenise";
+  return http::error_response(
+      user_error(err::kDeadlineExceeded,
+                 "deadline of " + std::to_string(deadline / 1ms) + " ms passed in stage " + stage, "stage " + stage));
+}
+
+bool Frontend::set_deadline(const Call& call, Duration deadline) {
+  const TimePoint received = call.request.received;
+  if (SystemClock::instance().now() - received >= deadline) {
+    call.respond(late(received, call.complete, deadline));
+    return false;
+  }
+  if (call.ticket) pool_->set_deadline(call.ticket, after(received, deadline));
+  return true;
+}
+
+// The tenant pays first: what it has no quota for is not worked on.
+void Frontend::take(Call given) {
+  const auto call = std::make_shared<Call>(std::move(given));
+  const Duration deadline = asked_deadline(call->request, false).value_or(options_.deadline);
+  if (call->complete - call->request.received >= deadline)
+    return call->respond(late(call->request.received, call->complete, deadline));
+  const size_t bytes = call->request.body.size();
+  const bool is_large = bytes > kInlineBytes;
+  if (call->grant.tenant.empty() || (is_generation(call->route) && !is_large))
+    return is_large ? put_in_pool(call) : run(*call);
+  loop_->post([this, call, bytes](TimePoint now, node::Actions&) {
+    const auto tokens = static_cast<double>((bytes + kBytesPerToken - 1) / kBytesPerToken);
+    const auto unpaid = conductor_.pay(call->grant.tenant, tokens, now);
+    if (!unpaid) return put_in_pool(call);
+    http::Rejection rejection;
+    rejection.number = err::kTenantQuota;
+    rejection.message = unpaid->why;
+    rejection.retry_after = std::max<Duration>(from_seconds(unpaid->retry_s), 1s);
+    call->respond(http::rejection_response(rejection));
+  });
+}
+
+void Frontend::put_in_pool(std::shared_ptr<Call> call) {
+  const TimePoint received = call->request.received, complete = call->complete;
+  const Duration deadline = asked_deadline(call->request, true).value_or(options_.deadline);
+  DoorPool::Job job;
+  job.owner = call->grant.tenant.empty() ? "at " + call->request.peer : "tenant " + call->grant.tenant;
+  job.bytes = call->request.body.size();
+  job.deadline = after(received, deadline);
+  job.end = [out = call->out, received, complete, deadline](DoorPool::End end) {
+    out.respond(end == DoorPool::End::late ? late(received, complete, deadline)
+                                           : http::error_response(err::kDraining, "the server is stopping"));
+  };
+  job.run = [this, call](const DoorPool::TicketPtr& ticket) {
+    call->ticket = ticket;
+    if (!call->is_over()) run(*call);
+  };
+  if (pool_->submit(std::move(job))) return;
+  http::Rejection rejection;
+  rejection.number = err::kQueueFull;
+  rejection.message = "too many large requests wait to be read";
+  rejection.retry_after = 1s;
+  call->respond(http::rejection_response(rejection));
+}
+
+void Frontend::run(Call& call) {
+  switch (call.route) {
+    case http::Route::tokenize: return tokenize(call);
+    case http::Route::detokenize: return detokenize(call);
+    case http::Route::admin: return explain(call);
+    default: return generate(call);
+  }
+}
+
+// ---- tokens ----------------------------------------------------------------------------------
+
+/// Twice the context: a prompt that is a little too long is answered with its length.
+text::EncodeLimits Frontend::encode_limits(const http::GenerateRequest& request, const Call& call) const {
+  text::EncodeLimits limits{.stop = [&call] { return call.is_over(); }};
+  if (!request.truncate_prompt_tokens) limits.tokens_max = size_t{2} * context_tokens();
+  return limits;
+}
+
+Error Frontend::encode_error(Error error, const http::GenerateRequest& request, const std::string& field) const {
+  if (error.mc != static_cast<int>(err::kContextLength)) return as_user_error(err::kInvalidField, std::move(error));
+  return user_error(err::kContextLength,
+                    "the prompt has more than " + std::to_string(size_t{2} * context_tokens()) +
+                        " tokens, the context holds " + std::to_string(context_tokens()) +
+                        (request.is_chat ? " of prompt and answer" : ""),
+                    field);
+}
+
+Result<std::vector<uint32_t>> Frontend::prompt_ids(const http::GenerateRequest& request, const std::string& text,
+                                                   const Call& call) const {
+  const size_t bytes_max =
+      request.truncate_prompt_tokens ? SIZE_MAX : tokenizer_.text_bytes_max(size_t{2} * context_tokens());
+  if (text.size() > bytes_max) return encode_error(user_error(err::kContextLength, ""), request, "prompt");
+  auto ids = tokenizer_.encode(
+      text, {.add_special = request.add_special_tokens.value_or(true), .limits = encode_limits(request, call)});
+  if (!ids) return encode_error(std::move(ids).error(), request, "prompt");
+  return ids;
+}
+
+void Frontend::tokenize(Call& call) const {
+  http::ApiLimits limits;
+  auto parsed = http::parse_tokenize(call.request.body, limits);
+  if (!parsed) return call.respond(http::error_response(parsed.error()));
+  call.request.body = {};
+  if (auto known = check_model(parsed->model); !known) return call.respond(http::error_response(known.error()));
+  const text::EncodeLimits bounds{.tokens_max = kTokenizeMax, .stop = [&call] { return call.is_over(); }};
+  Result<std::vector<uint32_t>> ids = std::vector<uint32_t>();
+  if (!parsed->messages.empty()) {
+    http::GenerateRequest as;
+    as.is_chat = true;
+    as.messages = std::move(parsed->messages);
+    as.add_generation_prompt = parsed->add_generation_prompt;
+    auto parts = rendered(as);
+    if (!parts) return call.respond(http::error_response(parts.error()));
+    ids = tokenizer_.encode(*parts, parsed->add_special_tokens.value_or(false), bounds);
+  } else if (parsed->prompt.size() > tokenizer_.text_bytes_max(kTokenizeMax)) {
+    ids = user_error(err::kContextLength, "");
+  } else {
+    ids =
+        tokenizer_.encode(parsed->prompt, {.add_special = parsed->add_special_tokens.value_or(true), .limits = bounds});
+  }
+  if (!ids && ids.error().mc == static_cast<int>(err::kContextLength))
+    return call.respond(http::error_response(
+        user_error(err::kContextLength, "the text has more than " + std::to_string(kTokenizeMax) + " tokens", "prompt",
+                   "send it in parts")));
+  if (!ids) return call.respond(http::error_response(as_user_error(err::kInvalidField, ids.error())));
+  call.respond(http::json_response(200, http::tokenize_body(*ids, context_tokens())));
+}
+
+void Frontend::detokenize(Call& call) const {
+  http::ApiLimits limits;
+  limits.vocab_size = config_.vocab;
+  auto parsed = http::parse_detokenize(call.request.body, limits);
+  if (!parsed) return call.respond(http::error_response(parsed.error()));
+  call.request.body = {};
+  if (auto known = check_model(parsed->model); !known) return call.respond(http::error_response(known.error()));
+  call.respond(http::json_response(200, http::detokenize_body(tokenizer_.decode(parsed->tokens, false))));
+}
+
+}  // namespace mc::run

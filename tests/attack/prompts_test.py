@@ -1,0 +1,310 @@
+#!/usr/bin/env python3
+"""Prompts made to cost: large bodies beside small requests, bodies that trickle, deadlines that pass at the door,
+programs that are stopped, tokenizers that blow up. Small requests go on, every request ends by its deadline with a
+reason, memory stays in proportion to the body."""
+
+import http.client
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+import attack
+from cluster import Cluster, until
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+MODEL = os.path.join(HERE, "..", "..", "lib", "model", "mc-tiny")
+LARGE = 15 << 20
+GRACE_S = 15  # beyond a deadline, on a machine that is crowded: a generous ceiling, what came is printed
+FACTOR = 12  # bytes of memory for a byte of body
+BASE = 48 << 20  # arenas of the allocator, stacks of threads
+TEXT = "It's 12 small words, one after another; and a few more of them.\n"
+
+
+def text(size):
+    return TEXT * (size // len(TEXT))
+
+
+def note(what, values):
+    values = sorted(values)
+    middle = values[len(values) // 2] * 1e3
+    print(f"{what}: median {middle:.1f} ms, most {values[-1] * 1e3:.1f} ms of {len(values)}", file=sys.stderr)
+
+
+def peak(pid):
+    with open(f"/proc/{pid}/status") as lines:
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+
+
+def forget_peak(pid):
+    with open(f"/proc/{pid}/clear_refs", "w") as file:
+        file.write("5")
+
+
+def code_of(answer):
+    return answer["error"]["code"]
+
+
+class Large(threading.Thread):
+    """One large request: when its last byte was sent and when its answer came."""
+
+    def __init__(self, cluster, path, body, headers=None):
+        super().__init__()
+        self.cluster, self.path, self.headers = cluster, path, headers or {}
+        self.data = json.dumps(body).encode()
+        self.sent = self.answered = self.status = self.answer = None
+        self.start()
+
+    def run(self):
+        connection = http.client.HTTPConnection("127.0.0.1", self.cluster.url_port, timeout=120)
+        self.began = time.monotonic()
+        connection.request("POST", self.path, self.data, self.headers)
+        self.sent = time.monotonic()
+        answer = connection.getresponse()
+        self.status = answer.status
+        self.answer = json.loads(answer.read())
+        self.answered = time.monotonic()
+        connection.close()
+
+
+class Prompts(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = Cluster("1p1d", worker=["--kv-mem", "64MiB", "--threads", "1"])
+        cls.addClassCleanup(cls.cluster.close)
+        cls.pid = cls.cluster.processes["conductor"].popen.pid
+        cls.cluster.complete(ids=[5, 6, 7], max_tokens=2)
+
+    def timed(self, method, path, body=None):
+        began = time.monotonic()
+        status, _, _ = self.cluster.request(method, path, body)
+        self.assertEqual(status, 200)
+        return time.monotonic() - began, began
+
+    def test_small_requests_are_answered_while_large_ones_are_worked_on(self):
+        c = self.cluster
+        small = {"prompt": [5, 6, 7], "max_tokens": 1, "temperature": 0}
+        health, completions, between = [], [], 0
+        for _ in range(attack.count(3, 20)):
+            large = [Large(c, "/tokenize", {"prompt": text(LARGE)})]  # one: between two, one thread answers others too
+            until(lambda: any(one.sent for one in large), 60, "a body was sent")
+            ends = []
+            while any(one.is_alive() for one in large):
+                for kind, call in ((health, ("GET", "/health")), (completions, ("POST", "/v1/completions", small))):
+                    took, began = self.timed(*call)
+                    kind.append(took)
+                    ends.append((began, began + took))
+            for one in large:
+                one.join()
+                self.assertIn(one.status, (200, 400, 429), one.answer)
+                between += sum(1 for began, end in ends if one.sent < began and end < one.answered)
+        note("health beside large bodies", health)
+        note("small completions beside large bodies", completions)
+        self.assertGreater(between, 0, "nobody was answered between a large body's last byte and its answer")
+        self.assertLess(max(health + completions), GRACE_S)
+
+    def test_a_prompt_that_cannot_fit_is_refused_by_its_length(self):
+        for path, body in (
+            ("/v1/completions", {"prompt": text(LARGE), "max_tokens": 1}),
+            ("/v1/chat/completions", {"messages": [{"role": "user", "content": text(LARGE)}], "max_tokens": 1}),
+        ):
+            status, _, answer = self.cluster.post(path, body)
+            self.assertEqual((status, code_of(answer)), (400, "context_length_exceeded"), answer)
+        status, _, answer = self.cluster.post("/tokenize", {"prompt": "0 " * (LARGE // 2)})
+        self.assertEqual((status, code_of(answer)), (400, "context_length_exceeded"), answer)
+        self.assertIn("1048576 tokens", answer["error"]["message"])
+        # What fits in the end is not refused: the last tokens of it are asked for.
+        status, _, answer = self.cluster.post(
+            "/v1/completions", {"prompt": text(1 << 20), "truncate_prompt_tokens": 9, "max_tokens": 1}
+        )
+        self.assertEqual(status, 200, answer)
+        self.assertEqual(answer["usage"]["prompt_tokens"], 9)
+
+    def test_memory_is_in_proportion_to_the_body(self):
+        for body in (text(LARGE), "a" * LARGE, "\u4e2d" * (LARGE // 3)):
+            for path in ("/tokenize", "/v1/completions"):
+                # Non-ASCII text is sent as it is: its escapes would be another, longer body.
+                data = json.dumps({"prompt": body, "max_tokens": 1}, ensure_ascii=False).encode()
+                forget_peak(self.pid)
+                before = peak(self.pid)
+                status, _, _ = self.cluster.request("POST", path, data)
+                grown = peak(self.pid) - before
+                print(f"{path} {body[:1]!r} {status}: {grown / len(data):.1f} bytes for a byte", file=sys.stderr)
+                self.assertLess(grown, FACTOR * len(data) + BASE)
+
+    def test_at_its_deadline_a_large_request_ends_wherever_it_is(self):
+        many = [
+            Large(self.cluster, "/v1/chat/completions", {"messages": [{"role": "user", "content": text(LARGE)}]}, h)
+            for h in ({"x-mc-deadline-ms": "100"}, {"x-mc-deadline-ms": "400"}, {"x-mc-deadline-ms": "1"}) * 2
+        ]
+        for one in many:
+            one.join(120)
+            self.assertIn(one.status, (400, 429, 504), one.answer)
+            if one.status == 504:
+                self.assertRegex(one.answer["error"]["message"], "passed in stage (body|tokenise)")
+            self.assertLess(one.answered - one.began, 0.4 + GRACE_S)
+        self.assertIn(504, [one.status for one in many])
+        self.assertEqual(self.cluster.request("GET", "/health")[0], 200)
+
+    def exchange(self, parts, wait_s):
+        """Sends the parts with so much time between them; the answer's bytes, and when it came."""
+        with attack.dial(self.cluster.url_port, timeout=60) as s:
+            began = time.monotonic()
+            for i, part in enumerate(parts):
+                if i > 0 and select.select([s], [], [], wait_s)[0]:
+                    break  # the answer is here
+                s.sendall(part)
+            data = b""
+            while b"\r\n\r\n" not in data or b"}" not in data:
+                piece = s.recv(65536)
+                if not piece:
+                    break
+                data += piece
+            return data, time.monotonic() - began
+
+    def test_a_deadline_counts_from_the_first_byte(self):
+        body = json.dumps({"prompt": [5, 6, 7], "max_tokens": 1, "mc": {"deadline_ms": 300}}).encode()
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n" % len(body)
+        data, _ = self.exchange([head + b"\r\n" + body[:9], body[9:]], 1)
+        self.assertIn(b" 504 ", data)
+        self.assertIn(b"stage body", data)
+        # By a header it is known before the body is there, and the body is not waited for.
+        data, took = self.exchange([head + b"x-mc-deadline-ms: 300\r\n\r\n" + body[:9], body[9:]], 20)
+        self.assertIn(b" 504 ", data)
+        self.assertIn(b"stage body", data)
+        self.assertLess(took, 0.3 + GRACE_S)
+
+    def stopped(self, pid, seconds):
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            select.select([], [], [], seconds)  # the stop itself, which nothing can end
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+    def ask_over_stop(self, pid, seconds, deadline_ms, before):
+        """One request around a stop of a process: sent before it, or during it."""
+        result = {}
+
+        def ask():
+            began = time.monotonic()
+            status, _, data = self.cluster.request(
+                "POST",
+                "/v1/completions",
+                {"prompt": [5, 6, 7], "max_tokens": 4000 if before else 2, "temperature": 0, "ignore_eos": True,
+                 "mc": {"deadline_ms": deadline_ms}},
+            )
+            result.update(status=status, data=data, took=time.monotonic() - began)
+
+        asker = threading.Thread(target=ask)
+        if before:
+            asker.start()
+            select.select([], [], [], 0.05)
+            self.stopped(pid, seconds)
+            resumed = time.monotonic()
+        else:
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                asker.start()
+                select.select([], [], [], seconds)
+            finally:
+                os.kill(pid, signal.SIGCONT)
+                resumed = time.monotonic()
+        asker.join(120)
+        result["after"] = time.monotonic() - resumed
+        return result
+
+    def test_after_a_stop_a_late_request_is_a_504(self):
+        for seconds in (1.0,) if not attack.FULL else (0.5, 1.0, 2.0, 5.0, 10.0):
+            deadline_ms = int(seconds * 500)
+            for before in (True, False):
+                got = self.ask_over_stop(self.pid, seconds, deadline_ms, before)
+                print(f"conductor stopped {seconds} s, {'before' if before else 'during'}: {got['status']} "
+                      f"{got['after'] * 1e3:.0f} ms after it", file=sys.stderr)
+                self.assertEqual(got["status"], 504, got["data"][:300])
+                self.assertLess(got["after"], GRACE_S)
+                until(lambda: self.cluster.request("GET", "/health")[0] == 200, 60, "the cluster is back")
+
+    def test_a_stop_of_a_worker_ends_no_request_late(self):
+        pids = {}
+        for entry in os.listdir("/proc"):
+            if entry.isdigit():
+                try:
+                    with open(f"/proc/{entry}/stat") as stat:
+                        fields = stat.read().rsplit(")", 1)
+                    name, parent = fields[0].split("(", 1)[1], int(fields[1].split()[1])
+                except OSError:
+                    continue
+                if parent == self.pid and name in ("mc-prefill", "mc-decode"):
+                    pids[name] = int(entry)
+        self.assertEqual(set(pids), {"mc-prefill", "mc-decode"})
+        for seconds in (0.5, 2.0) if not attack.FULL else (0.5, 1.0, 2.0, 5.0, 10.0):
+            for name, pid in pids.items():
+                for deadline_ms in (int(seconds * 500), 20_000):
+                    got = self.ask_over_stop(pid, seconds, deadline_ms, False)
+                    print(f"{name} stopped {seconds} s, deadline {deadline_ms} ms: {got['status']} in "
+                          f"{got['took'] * 1e3:.0f} ms", file=sys.stderr)
+                    self.assertIn(got["status"], (200, 503, 504), got["data"][:300])
+                    self.assertLess(got["took"], deadline_ms / 1e3 + GRACE_S)
+                    until(lambda: self.cluster.request("GET", "/health")[0] == 200, 60, "the cluster is back")
+
+
+class Tenants(unittest.TestCase):
+    def test_tokenising_takes_from_the_quota(self):
+        folder = tempfile.mkdtemp(prefix="mct-test-")
+        self.addCleanup(shutil.rmtree, folder)
+        path = os.path.join(folder, "keys.toml")
+        with open(path, "w") as keys:
+            keys.write('[tenant.small]\nkeys = ["sk-small-1"]\ntokens_per_s = 1\nburst_tokens = 3000\n')
+        os.chmod(path, 0o600)
+        with Cluster() as c:
+            c.start("conductor", "--api-keys", path)
+            key = {"Authorization": "Bearer sk-small-1"}
+            body = {"prompt": text(100_000)}  # some 1,600 tokens of the quota
+            ids = {"tokens": [5, 6, 7] * 8_000}  # some 1,100
+            statuses = [c.request("POST", "/tokenize", body, key)[0] for _ in range(3)]
+            self.assertEqual(statuses, [200, 429, 429])
+            status, headers, answer = c.post("/detokenize", ids, headers=key)
+            self.assertEqual(status, 200, answer)
+            for path, costly in (("/detokenize", ids), ("/admin/explain", body), ("/v1/completions", body)):
+                status, headers, data = c.request("POST", path, costly, key)
+                if path == "/admin/explain" and status in (401, 403):
+                    continue  # another lock keeps it
+                self.assertEqual((status, code_of(json.loads(data))), (429, "tenant_quota"), path)
+                self.assertGreaterEqual(int(headers["retry-after"]), 1)
+
+
+class Patterns(unittest.TestCase):
+    def test_a_pattern_that_blows_up_is_an_error_of_that_request(self):
+        folder = tempfile.mkdtemp(prefix="mct-test-")
+        self.addCleanup(shutil.rmtree, folder)
+        model = os.path.join(folder, "model")
+        shutil.copytree(MODEL, model)
+        with open(os.path.join(model, "tokenizer.json")) as file:
+            tokenizer = json.load(file)
+        tokenizer["pre_tokenizer"] = {
+            "type": "Sequence",
+            "pretokenizers": [
+                {"type": "Split", "pattern": {"Regex": r"a*b|[\s\S]"}, "behavior": "Isolated", "invert": False},
+                {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
+            ],
+        }
+        with open(os.path.join(model, "tokenizer.json"), "w") as file:
+            json.dump(tokenizer, file)
+        with Cluster() as c:
+            c.start("conductor", "-m", model)
+            status, _, answer = c.post("/tokenize", {"prompt": "a" * (1 << 20)}, timeout=120)
+            self.assertEqual((status, code_of(answer)), (400, "pattern_cost"), answer)
+            self.assertNotIn("UTF-8", answer["error"]["message"])
+            status, _, answer = c.post("/tokenize", {"prompt": "aaab"})
+            self.assertEqual(status, 200, answer)
+
+
+if __name__ == "__main__":
+    unittest.main()
