@@ -3,20 +3,25 @@
 #include "base/cli.h"
 
 #include <algorithm>
-#include <cstdio>
+#include <csignal>
 #include <cstdlib>
+#include <exception>
+#include <new>
+#include <system_error>
 
 #include "base/cli_builder.h"
 #include "base/common_flags.h"
 #include "base/config_file.h"
 #include "base/errors.h"
 #include "base/fd.h"
+#include "base/last_words.h"
 #include "base/log.h"
 
 namespace mc::cli {
 namespace {
 
 constexpr size_t kConfigFileMax = 1 << 20;
+constexpr Duration kFlushTime = 1s;  // for the last log lines, when their reader is slow
 
 BuildInfo& mutable_build_info() {
   static BuildInfo info;
@@ -171,11 +176,29 @@ const BuildInfo& build_info() {
   return mutable_build_info();
 }
 
+namespace {
+
+/// The last place that catches what libraries throw when the machine refuses memory, threads or descriptors.
+Result<int> run_body(const std::function<Result<int>(const Args&)>& body, const Args& args) try {
+  return body(args);
+} catch (const std::bad_alloc&) {
+  return user_error(err::kNotEnoughMemory, "the operating system gives no more memory");
+} catch (const std::system_error& error) {
+  return user_error(err::kSystemLimit, error.what());
+} catch (const std::exception& error) {
+  return user_error(err::kInternal, error.what());
+}
+
+}  // namespace
+
 int run(const Program& program, int argc, const char* const* argv,
         const std::function<Result<int>(const Args&)>& body) {
   mutable_build_info() = {std::string(program.name), std::string(program.version), std::string(program.commit)};
+  std::set_terminate(abort_on_exception);
+  std::signal(SIGXFSZ, SIG_IGN);  // a write beyond the limit on file sizes fails, and says so
   auto fail = [&](const Error& error) {
-    std::fputs(format_error(program.name, error).c_str(), stderr);
+    log_print(format_error(program.name, error));
+    (void)log_flush(kFlushTime);
     return exit_code_of(error);
   };
   auto invocation = parse(program, argc, argv, [](const char* name) -> const char* { return std::getenv(name); });
@@ -191,8 +214,9 @@ int run(const Program& program, int argc, const char* const* argv,
   if (args.has(flags::kLogLevel)) log_options.level = *parse_log_level(args.text(flags::kLogLevel));
   if (args.has(flags::kLogFormat)) log_options.format = *parse_log_format(args.text(flags::kLogFormat));
   log_configure(log_options);
-  auto code = body(args);
+  auto code = run_body(body, args);
   if (!code) return fail(code.error());
+  (void)log_flush(kFlushTime);
   return *code;
 }
 

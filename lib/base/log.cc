@@ -8,42 +8,73 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <climits>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <ctime>
+#include <map>
 #include <mutex>
+#include <optional>
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/json.h"
+#include "base/log_writer.h"
 
 namespace mc {
 namespace {
 
+constexpr size_t kLimitedEventsMax = 1024;
+constexpr Duration kReopenPatience = 200ms;  // a regular file takes its lines at once
+
 /// Writes each line with one write(2), so lines of several processes sharing a stderr do not mix.
+void write_stderr(std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t n = ::write(STDERR_FILENO, text.data(), text.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return;  // nowhere to complain
+    text.remove_prefix(static_cast<size_t>(n));
+  }
+}
+
 class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  /// From now on `writer` takes the lines; it is never destroyed.
+  void set_writer(LogWriter* writer) { writer_.store(writer, std::memory_order_release); }
+  LogWriter* writer() const { return writer_.load(std::memory_order_acquire); }  // pairs with set_writer
+
  protected:
   void sink_it_(const spdlog::details::log_msg& msg) override {
-    const char* at = msg.payload.data();
-    size_t left = msg.payload.size();
-    while (left > 0) {
-      const ssize_t n = ::write(STDERR_FILENO, at, left);
-      if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) return;  // nowhere to complain
-      at += n;
-      left -= static_cast<size_t>(n);
-    }
+    const std::string_view line(msg.payload.data(), msg.payload.size());
+    if (LogWriter* thread = writer())
+      thread->push(line);
+    else
+      write_stderr(line);
   }
   void flush_() override {}
+
+ private:
+  std::atomic<LogWriter*> writer_{nullptr};
+};
+
+/// Token bucket of one event.
+struct EventLimit {
+  double tokens = kLogBurst;
+  TimePoint filled{};
+  uint64_t suppressed = 0;  // since the last line that was written
 };
 
 struct LogState {
-  std::mutex mutex;  // guards options
+  std::mutex mutex;  // guards options, stderr_path, limits and suppressed
   LogOptions options;
   std::string stderr_path;  // empty unless stderr was a regular file at start
-  spdlog::logger logger{"mc", std::make_shared<StderrSink>()};
+  std::map<std::string, EventLimit, std::less<>> limits;
+  uint64_t suppressed = 0;
+  std::shared_ptr<StderrSink> sink = std::make_shared<StderrSink>();
+  spdlog::logger logger{"mc", sink};
   LogState() { logger.set_level(spdlog::level::trace); }
 };
 
@@ -191,22 +222,100 @@ void log_set_level(LogLevel level) {
   g_log_level.store(static_cast<uint8_t>(level), std::memory_order_relaxed);  // see log_enabled
 }
 
+namespace {
+
+/// Lines of this event that were suppressed before this one; nullopt when this one is suppressed too.
+std::optional<uint64_t> admit(LogState& s, std::string_view event) {
+  auto at = s.limits.find(event);
+  if (at == s.limits.end()) {
+    if (s.limits.size() >= kLimitedEventsMax) return 0;
+    at = s.limits.emplace(std::string(event), EventLimit()).first;
+  }
+  EventLimit& limit = at->second;
+  const TimePoint now = SystemClock::instance().now();
+  limit.tokens = std::min(kLogBurst, limit.tokens + to_seconds(now - limit.filled) * kLogRate);
+  limit.filled = now;
+  if (limit.tokens >= 1) {
+    limit.tokens -= 1;
+    return std::exchange(limit.suppressed, 0);
+  }
+  ++limit.suppressed;
+  ++s.suppressed;
+  return std::nullopt;
+}
+
+std::string dropped_notice(uint64_t lines) {
+  LogState& s = state();
+  const std::lock_guard lock(s.mutex);
+  const std::string event = std::to_string(lines) + " log lines were dropped: the reader of stderr is slow";
+  return log_format_line(s.options, LogLevel::warn, SystemClock::instance().unix_ms(), event, {{"lines", lines}}) +
+         "\n";
+}
+
+}  // namespace
+
 void log_write(LogLevel level, std::string_view event, LogFields fields) {
   LogState& s = state();
   LogOptions options;
+  uint64_t suppressed = 0;
   {
     const std::lock_guard lock(s.mutex);
+    if (level >= LogLevel::warn) {
+      const auto admitted = admit(s, event);
+      if (!admitted) return;
+      suppressed = *admitted;
+    }
     options = s.options;
   }
   std::string line = log_format_line(options, level, SystemClock::instance().unix_ms(), event, fields);
+  if (suppressed > 0) {
+    if (options.format == LogFormat::json)
+      line.insert(line.size() - 1, ",\"suppressed\":" + std::to_string(suppressed));
+    else
+      line += " suppressed=" + std::to_string(suppressed);
+  }
   line += '\n';
   s.logger.log(spdlog::level::info, spdlog::string_view_t(line.data(), line.size()));
 }
 
+Result<void> log_to_thread() {
+  LogState& s = state();
+  MC_ASSERT(s.sink->writer() == nullptr);
+  auto writer = std::make_unique<LogWriter>(STDERR_FILENO, LogWriter::Options{.notice = dropped_notice});
+  MC_CHECK(writer->start());
+  s.sink->set_writer(writer.release());  // never destroyed, like the state
+  return {};
+}
+
+void log_print(std::string_view text) {
+  if (LogWriter* writer = state().sink->writer())
+    writer->push(text);
+  else
+    write_stderr(text);
+}
+
+bool log_flush(Duration patience) {
+  LogWriter* writer = state().sink->writer();
+  return writer == nullptr || writer->flush(after(SystemClock::instance().now(), patience));
+}
+
+LogLosses log_losses() {
+  LogState& s = state();
+  LogLosses losses;
+  if (const LogWriter* writer = s.sink->writer()) losses.dropped = writer->dropped();
+  const std::lock_guard lock(s.mutex);
+  losses.suppressed = s.suppressed;
+  return losses;
+}
+
 Result<void> log_reopen() {
   LogState& s = state();
+  {
+    const std::lock_guard lock(s.mutex);
+    if (s.stderr_path.empty()) return {};
+  }
+  (void)log_flush(kReopenPatience);  // lines logged before belong into the old file
   const std::lock_guard lock(s.mutex);
-  if (s.stderr_path.empty()) return {};
   const int fd = ::open(s.stderr_path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
   if (fd < 0) return {Code::io, "log: open " + s.stderr_path + ": " + std::strerror(errno)};
   const int rc = ::dup2(fd, STDERR_FILENO);

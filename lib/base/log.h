@@ -7,7 +7,10 @@
 // error = someone must act, warn = we recovered, info = state changed (a handful a minute),
 // debug = per request, trace = per slice. A library returns errors; only a tool or a loop logs them.
 // Any thread may log. A disabled level costs one relaxed load and building the field list; guard
-// expensive values with log_enabled().
+// expensive values with log_enabled(). Warnings and errors of one event are limited to kLogBurst at
+// once and kLogRate a second; the next one that is written says how many were suppressed.
+// A command writes its lines itself. A daemon calls log_to_thread(): from then on no line waits for
+// the reader of stderr, and lines that the reader does not take are dropped and counted.
 #pragma once
 
 #include <atomic>
@@ -18,6 +21,7 @@
 #include <string_view>
 #include <variant>
 
+#include "base/clock.h"
 #include "base/result.h"
 
 namespace mc {
@@ -57,6 +61,8 @@ struct LogOptions {
   std::string node;     // "d0"; empty until known
 };
 
+inline constexpr double kLogBurst = 50, kLogRate = 5;
+
 /// Call once at start, before other threads log. Without it: info, text, no names.
 void log_configure(const LogOptions& options);
 /// The node's name is often known only after registration. Thread-safe.
@@ -64,6 +70,17 @@ void log_set_node(std::string_view node);
 void log_set_level(LogLevel level);
 /// SIGHUP: when stderr is a file that was renamed away (logrotate), opens its path again.
 Result<void> log_reopen();
+/// From now on a thread writes the lines (base/log_writer.h). Once, before other threads log.
+Result<void> log_to_thread();
+/// Writes text that is no log line (the error that ends a program) behind the lines logged so far.
+void log_print(std::string_view text);
+/// False when lines are still unwritten after `patience`. Without log_to_thread() there never are.
+bool log_flush(Duration patience);
+struct LogLosses {
+  uint64_t dropped = 0;     // the reader of stderr was too slow, or its disk is full
+  uint64_t suppressed = 0;  // beyond kLogRate
+};
+LogLosses log_losses();
 /// The line that log() would write, without the newline: for tests and for other sinks.
 std::string log_format_line(const LogOptions& options, LogLevel level, int64_t unix_ms, std::string_view event,
                             LogFields fields);

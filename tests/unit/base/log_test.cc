@@ -75,3 +75,25 @@ TEST_CASE("base/log: after a rotation the next line goes to a new file of the ol
   CHECK(old_text->find("second") == std::string::npos);
   CHECK(new_text->find("second") != std::string::npos);
 }
+
+TEST_CASE("base/log: repeated warnings of one event are limited, and the next line says how many were suppressed") {
+  const auto pipe = make_pipe();
+  REQUIRE_OK(pipe);
+  const Fd saved(::dup(STDERR_FILENO));
+  ::dup2(pipe->write_end.get(), STDERR_FILENO);
+  const uint64_t before = log_losses().suppressed;
+  for (int i = 0; i < 200; ++i) log_warn("limited event", {{"i", i}});
+  log_warn("another event");
+  ::dup2(saved.get(), STDERR_FILENO);
+  char text[65536];
+  const ssize_t n = ::read(pipe->read_end.get(), text, sizeof text);
+  REQUIRE(n > 0);
+  const std::string lines(text, static_cast<size_t>(n));
+  int count = 0;
+  for (size_t at = lines.find("limited event"); at != std::string::npos; at = lines.find("limited event", at + 1))
+    ++count;
+  CHECK(count >= static_cast<int>(kLogBurst));
+  CHECK(count < 200);  // unless the machine took half a minute for them
+  CHECK(log_losses().suppressed - before == static_cast<uint64_t>(200 - count));
+  CHECK(lines.find("another event") != std::string::npos);
+}
