@@ -12,6 +12,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/errors.h"
+
 namespace mc {
 
 void Fd::reset(int fd) {
@@ -21,7 +23,7 @@ void Fd::reset(int fd) {
 
 Error errno_error(std::string_view what, int errnum) {
   Code code = Code::io;
-  if (errnum == ENOSPC || errnum == EDQUOT || errnum == ENOMEM) code = Code::no_space;
+  if (errnum == ENOSPC || errnum == EDQUOT || errnum == EFBIG || errnum == ENOMEM) code = Code::no_space;
   if (errnum == ENOENT) code = Code::not_found;
   return {code, std::string(what) + ": " + std::strerror(errnum)};
 }
@@ -29,6 +31,17 @@ Error errno_error(std::string_view what, int errnum) {
 Error errno_error(std::string_view what) {
   return errno_error(what, errno);
 }
+
+namespace {
+
+/// What keeps a file from being written has a number that the user can look up.
+Error write_error(std::string_view what) {
+  const int error = errno;
+  const bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
+  return as_user_error(full ? err::kDiskFull : err::kFileAccess, errno_error(what, error));
+}
+
+}  // namespace
 
 Result<Pipe> make_pipe() {
   int fds[2];
@@ -100,7 +113,7 @@ Result<void> write_all(int fd, std::span<const std::byte> bytes, TimePoint deadl
       return {Code::peer_lost,
               "write: reader closed after " + std::to_string(done) + " of " + std::to_string(bytes.size()) + " bytes"};
     } else if (errno != EINTR) {
-      return errno_error("write after " + std::to_string(done) + " bytes");
+      return write_error("write after " + std::to_string(done) + " bytes");
     }
   }
   return {};
@@ -167,22 +180,22 @@ Result<void> write_file_atomic(const std::string& path, std::string_view text, u
   if (::stat(path.c_str(), &found) == 0 && !S_ISREG(found.st_mode)) {
     // Opening a FIFO that nobody reads would wait for ever; writing to one waits for its reader.
     const Fd as_it_is(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
-    if (!as_it_is) return errno == ENXIO ? Error{Code::io, "nobody reads " + path} : errno_error("open " + path);
+    if (!as_it_is) return errno == ENXIO ? Error{Code::io, "nobody reads " + path} : write_error("open " + path);
     if (::fcntl(as_it_is.get(), F_SETFL, 0) != 0) return errno_error("fcntl " + path);
     if (auto r = write_all(as_it_is.get(), text); !r) return within(path, std::move(r).error());
     return {};
   }
   std::string temporary = path + ".tmp.XXXXXX";
   Fd fd(::mkostemp(temporary.data(), O_CLOEXEC));
-  if (!fd) return errno_error("create " + temporary);
+  if (!fd) return write_error("create " + temporary);
   auto undo = [&](Error error) {
     ::unlink(temporary.c_str());
     return error;
   };
-  if (::fchmod(fd.get(), mode) != 0) return undo(errno_error("fchmod " + temporary));
+  if (::fchmod(fd.get(), mode) != 0) return undo(write_error("fchmod " + temporary));
   if (auto r = write_all(fd.get(), text); !r) return undo(within(path, std::move(r).error()));
-  if (::fsync(fd.get()) != 0) return undo(errno_error("fsync " + temporary));
-  if (::rename(temporary.c_str(), path.c_str()) != 0) return undo(errno_error("rename to " + path));
+  if (::fsync(fd.get()) != 0) return undo(write_error("fsync " + temporary));
+  if (::rename(temporary.c_str(), path.c_str()) != 0) return undo(write_error("rename to " + path));
   return {};
 }
 

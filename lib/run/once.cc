@@ -1,6 +1,7 @@
 #include "run/once.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -192,6 +193,12 @@ struct AnswerText {
   }
 };
 
+/// A stream that ends early is of no use: its file goes. A device or a pipe stays as it is.
+void remove_partial(const std::string& path, const Fd& fd) {
+  struct stat found {};
+  if (path != "-" && ::fstat(fd.get(), &found) == 0 && S_ISREG(found.st_mode)) ::unlink(path.c_str());
+}
+
 Result<Fd> open_output(const std::string& path) {
   if (path == "-") {
     if (::isatty(1))
@@ -203,10 +210,9 @@ Result<Fd> open_output(const std::string& path) {
   return fd;
 }
 
-Result<void> write_kv(const cli::Args& args, const Engine& engine, const model::GenerateRequest& request,
-                      model::LocalPages& pages, const model::Generated& out, const wire::Sampling& sampling,
-                      const wire::Stopping& stopping) {
-  MC_TRY(fd, open_output(args.text(flags::kKvOut)));
+Result<void> stream_kv(const Fd& fd, const Engine& engine, const model::GenerateRequest& request,
+                       model::LocalPages& pages, const model::Generated& out, const wire::Sampling& sampling,
+                       const wire::Stopping& stopping) {
   const kv::Namespace ns = engine.model->kv_namespace(engine.prefill_plan, engine.block_tokens);
   const ExtentLayout layout = engine.model->kv_layout(engine.block_tokens);
   wire::KvPrologue prologue;
@@ -234,6 +240,17 @@ Result<void> write_kv(const cli::Args& args, const Engine& engine, const model::
     MC_CHECK(writer.add(block < hashes.size() ? hashes[block] : BlockHash{}, page, crcs));
   }
   return writer.finish();
+}
+
+Result<void> write_kv(const cli::Args& args, const Engine& engine, const model::GenerateRequest& request,
+                      model::LocalPages& pages, const model::Generated& out, const wire::Sampling& sampling,
+                      const wire::Stopping& stopping) {
+  const std::string& path = args.text(flags::kKvOut);
+  MC_TRY(fd, open_output(path));
+  auto written = stream_kv(fd, engine, request, pages, out, sampling, stopping);
+  if (written) return {};
+  remove_partial(path, fd);
+  return within("--kv-out " + path, std::move(written).error());
 }
 
 /// Damage, or a version of the format that this program does not know.
