@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <new>
 #include <nlohmann/json.hpp>
 
 namespace mc {
@@ -62,6 +63,10 @@ class TreeBuilder {
     return fail("byte " + std::to_string(position) + ": " + text);
   }
 
+  void give_up() {
+    open_.clear();
+    root_ = Json();
+  }
   Json take_root() { return std::move(root_); }
   std::string& error() { return error_; }
 
@@ -140,6 +145,16 @@ size_t utf8_char_bytes(std::string_view text) {
 
 Json::Json(Array value) : value_(std::in_place_index<5>, std::move(value)) {}
 Json::Json(Object value) : value_(std::in_place_index<6>, std::move(value)) {}
+// Not the variant's own: libstdc++ 12 takes a variant of strings and vectors for never empty, so when a copy runs out
+// of memory, the destructor of the half-made variant destroys an alternative that was never made.
+Json::Json(const Json& other)
+    : value_(
+          std::visit([](const auto& value) { return Value(std::in_place_type<std::decay_t<decltype(value)>>, value); },
+                     other.value_)) {}
+Json& Json::operator=(const Json& other) {
+  Json copy(other);
+  return *this = std::move(copy);
+}
 Json Json::array(std::initializer_list<Json> items) {
   return Json(Array(items));
 }
@@ -155,8 +170,10 @@ Result<Json> Json::parse(std::string_view text, const JsonLimits& limits) {
   TreeBuilder builder(limits);
   try {
     if (nlohmann::json::sax_parse(text.begin(), text.end(), &builder)) return builder.take_root();
-  } catch (const std::exception& e) {
-    return {Code::no_space, std::string("json: ") + e.what()};
+  } catch (const std::bad_alloc&) {
+    builder.give_up();  // what was built makes room for the error
+    return {Code::no_space,
+            "json: there is not enough memory for the values of " + std::to_string(text.size()) + " bytes of text"};
   }
   return {Code::invalid, "json: " + builder.error()};
 }

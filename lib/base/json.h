@@ -53,6 +53,11 @@ class Json {
   Json(std::string value);
   Json(Array value);
   Json(Object value);
+  Json(const Json& other);
+  Json(Json&& other) noexcept;
+  Json& operator=(const Json& other);
+  Json& operator=(Json&& other) noexcept;
+  ~Json();
   static Json array(std::initializer_list<Json> items = {});
   static Json object(std::initializer_list<JsonMember> members = {});
 
@@ -111,7 +116,8 @@ class Json {
  private:
   const Json& item(size_t index) const;
 
-  std::variant<std::nullptr_t, bool, int64_t, double, std::string, Array, Object> value_;
+  using Value = std::variant<std::nullptr_t, bool, int64_t, double, std::string, Array, Object>;
+  Value value_;
 };
 
 struct JsonMember {
@@ -122,6 +128,9 @@ struct JsonMember {
 
 // Defined down here because clang 14 wants JsonMember whole before any constructor may destroy an Object.
 inline Json::Json() = default;
+inline Json::Json(Json&& other) noexcept = default;
+inline Json& Json::operator=(Json&& other) noexcept = default;
+inline Json::~Json() = default;
 inline Json::Json(std::nullptr_t) {}
 template <std::same_as<bool> T>
 Json::Json(T value) : value_(std::in_place_index<1>, value) {}

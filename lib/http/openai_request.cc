@@ -19,6 +19,7 @@ Result<Json> parse_object(std::string_view body, const JsonLimits& limits) {
   if (const auto bad = find_invalid_utf8(body))
     return user_error(err::kInputNotUtf8, "the body is not valid UTF-8 at byte " + std::to_string(*bad));
   auto json = Json::parse(body, limits);
+  if (!json && json.error().code == Code::no_space) return user_error(err::kNotEnoughMemory, json.error().what);
   if (!json) return user_error(err::kMalformedJson, "the body is not JSON: " + json.error().what);
   if (!json->is_object())
     return user_error(err::kMalformedJson, "the body must be a JSON object, not " + std::string(json->kind_name()));
