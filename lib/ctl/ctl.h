@@ -153,6 +153,7 @@ struct HubOptions {
   size_t link_queue_bytes = size_t{64} << 20;
   size_t message_bytes_max = size_t{16} << 20;
   size_t request_max = 4096;                  // requests without an answer
+  size_t connections_max = 4096;              // of others to the endpoints of `listen`, divided among these
   uint64_t seed = 0;                          // of the jitter
   uint32_t version = wire::kEnvelopeVersion;  // tests speak another one
 };
@@ -164,7 +165,9 @@ struct HubStats {
   uint64_t wrong_instance = 0;  // meant for a process that is gone
   uint64_t dropped = 0;         // SendFailed
   uint64_t handshakes_refused = 0;
-  uint64_t links_up = 0;  // now
+  uint64_t links_up = 0;             // now
+  uint64_t connections = 0;          // of others to the listening endpoints, now
+  uint64_t connections_refused = 0;  // beyond connections_max
 };
 
 /// send, request, reply, connect, disconnect, set_keys and set_name: any thread. next, wait: one owner thread.

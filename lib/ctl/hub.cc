@@ -60,6 +60,7 @@ SocketOptions router_options(const HubOptions& options, const std::optional<KeyS
   out.message_bytes_max = std::max(options.message_bytes_max, wire::kEnvelopeBytesMax);
   out.ipv6 = uri.host.find(':') != std::string::npos;
   out.handshake = options.handshake;
+  out.connections_max = std::max<size_t>(1, options.connections_max / std::max<size_t>(1, options.listen.size()));
   if (keys && uri.scheme == "tcp") {
     out.server_public = keys->server_public;
     out.server_secret = keys->server_secret;

@@ -198,7 +198,7 @@ void Loop::on_dealer_event(Link& link, const SocketEvent& event) {
         reopen_later(link);
       break;
     case SocketEvent::Kind::retrying: link.connected = false; break;
-    case SocketEvent::Kind::accepted: break;
+    case SocketEvent::Kind::listening: break;
   }
 }
 

@@ -9,6 +9,7 @@ namespace mc::ctl {
 namespace {
 
 constexpr int kReadsPerTurn = 64;         // of one socket, so that none starves the others
+constexpr int kEventsPerTurn = 256;       // of one router's connections, for the same reason
 constexpr Duration kPausedRecheck = 5ms;  // while the event ring is full or a router's connection is
 constexpr Duration kStall = 50ms;         // lateness beyond which the loop blames itself, not its peers
 
@@ -55,8 +56,23 @@ void Loop::turn() {
   read_sockets();
   run_commands();
   tick(now());
+  count_connections();
   flush_events();
   publish_stats();
+}
+
+void Loop::count_connections() {
+  refused_.resize(routers_.size());
+  stats_.connections = 0;
+  for (size_t r = 0; r < routers_.size(); ++r) {
+    stats_.connections += routers_[r].connections();
+    const uint64_t refused = routers_[r].refused(), before = std::exchange(refused_[r], refused);
+    if (refused <= before) continue;  // a router that was bound again counts from 0
+    stats_.connections_refused += refused - before;
+    log_warn("control connections refused: too many are open", {{"listen", routers_[r].bound()},
+                                                                {"open", routers_[r].connections()},
+                                                                {"refused", stats_.connections_refused}});
+  }
 }
 
 void Loop::publish_stats() {
@@ -76,8 +92,11 @@ void Loop::read_sockets() {
         if (!message) break;
         on_router(r, std::move(*message));
       }
-    if (items_[at].has_event)
-      while (auto event = routers_[r].next_event()) on_router_event(r, *event);
+    for (int i = 0; items_[at].has_event && i < kEventsPerTurn; ++i) {
+      const auto event = routers_[r].next_event();
+      if (!event) break;
+      on_router_event(r, *event);
+    }
   }
   for (size_t i = 0; i < item_links_.size(); ++i) {
     const PollItem& item = items_[at + i];

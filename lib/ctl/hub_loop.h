@@ -123,6 +123,7 @@ class Loop {
   void tick(TimePoint now);
   void tick_link(Link& link, TimePoint now);
   TimePoint next_wakeup(TimePoint now) const;
+  void count_connections();
   void publish_stats();
   void emit(Event event);
   void flush_events();
@@ -172,6 +173,7 @@ class Loop {
   std::vector<PollItem> items_;
   std::vector<LinkId> item_links_;
   HubStats stats_;
+  std::vector<uint64_t> refused_;  // by each router, as last looked at
   Rng rng_;
   TimePoint turn_start_{};
   TimePoint planned_{};  // when this turn was due

@@ -8,6 +8,7 @@
 #include <zmq.hpp>
 
 #include "base/assert.h"
+#include "ctl/zmq_accept.h"
 
 namespace mc::ctl {
 
@@ -26,6 +27,8 @@ struct Socket::State {
     if (socket.handle() != nullptr) zmq_socket_monitor(socket.handle(), nullptr, 0);
   }
   zmq::socket_t socket, monitor;
+  size_t connections_max = 0;
+  std::optional<AcceptGate> gate;  // of a bound router
 };
 
 Context::Context(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -39,6 +42,10 @@ Socket& Socket::operator=(Socket&&) noexcept = default;
 Socket::~Socket() = default;
 
 namespace {
+
+constexpr int kEvents = ZMQ_EVENT_LISTENING | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CONNECT_RETRIED |
+                        ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
+                        ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
 
 Error zmq_error(std::string_view what, const zmq::error_t& error) {
   const Code code = error.num() == EADDRINUSE ? Code::busy : Code::io;
@@ -103,7 +110,7 @@ std::string protocol_error_text(int value) {
 std::optional<SocketEvent> translate(uint16_t kind, int value) {
   using Kind = SocketEvent::Kind;
   switch (kind) {
-    case ZMQ_EVENT_ACCEPTED: return SocketEvent{Kind::accepted, value, false, {}};
+    case ZMQ_EVENT_LISTENING: return SocketEvent{Kind::listening, value, false, {}};
     case ZMQ_EVENT_DISCONNECTED: return SocketEvent{Kind::disconnected, value, false, {}};
     case ZMQ_EVENT_CONNECT_RETRIED: return SocketEvent{Kind::retrying, -1, false, {}};
     case ZMQ_EVENT_HANDSHAKE_SUCCEEDED: return SocketEvent{Kind::handshake_done, -1, false, {}};
@@ -127,11 +134,12 @@ Result<Socket> Socket::open(Context& context, SocketKind kind, const SocketOptio
   static constexpr zmq::socket_type kTypes[] = {zmq::socket_type::router, zmq::socket_type::dealer,
                                                 zmq::socket_type::rep};
   auto state = std::make_unique<State>();
+  if (kind == SocketKind::router) state->connections_max = options.connections_max;
   state->socket = zmq::socket_t(context.state_->context, kTypes[static_cast<size_t>(kind)]);
   set_options(state->socket, kind, options);
   if (kind != SocketKind::zap) {
     const std::string address = "inproc://monitor-" + std::to_string(++context.state_->monitor_count);
-    if (zmq_socket_monitor(state->socket.handle(), address.c_str(), ZMQ_EVENT_ALL) != 0) throw zmq::error_t();
+    if (zmq_socket_monitor(state->socket.handle(), address.c_str(), kEvents) != 0) throw zmq::error_t();
     state->monitor = zmq::socket_t(context.state_->context, zmq::socket_type::pair);
     state->monitor.set(zmq::sockopt::linger, 0);
     state->monitor.set(zmq::sockopt::rcvhwm, 0);  // unlimited: a full one would block the writer
@@ -145,12 +153,20 @@ Result<Socket> Socket::open(Context& context, SocketKind kind, const SocketOptio
 Result<void> Socket::bind(const std::string& uri) try {
   state_->socket.bind(uri);
   bound_ = state_->socket.get(zmq::sockopt::last_endpoint);
-  return {};
+  if (state_->connections_max == 0) return {};
+  // The first event of a bound socket names its listening descriptor.
+  while (auto event = next_event())
+    if (event->kind == SocketEvent::Kind::listening) {
+      state_->gate.emplace(event->fd, state_->connections_max);
+      return {};
+    }
+  return {Code::io, "bind " + uri + ": libzmq does not say on which descriptor it listens"};
 } catch (const zmq::error_t& error) {
   return zmq_error("bind " + uri, error);
 }
 
 void Socket::unbind() {
+  state_->gate.reset();                                 // the descriptor's number will name another file
   zmq_unbind(state_->socket.handle(), bound_.c_str());  // again: not found, which is as well
 }
 
@@ -159,6 +175,14 @@ Result<void> Socket::connect(const std::string& uri) try {
   return {};
 } catch (const zmq::error_t& error) {
   return zmq_error("connect " + uri, error);
+}
+
+size_t Socket::connections() const {
+  return state_->gate ? state_->gate->connections() : 0;
+}
+
+uint64_t Socket::refused() const {
+  return state_->gate ? state_->gate->refused() : 0;
 }
 
 void Socket::abandon() {
@@ -210,6 +234,7 @@ std::optional<SocketEvent> Socket::next_event() try {
     if (head.size() < sizeof kind + sizeof value) continue;
     std::memcpy(&kind, head.data<char>(), sizeof kind);
     std::memcpy(&value, head.data<char>() + sizeof kind, sizeof value);
+    if (kind == ZMQ_EVENT_DISCONNECTED && state_->gate) state_->gate->closed();
     if (auto event = translate(kind, value)) return event;
   }
 } catch (const zmq::error_t&) {

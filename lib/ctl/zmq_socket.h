@@ -25,15 +25,16 @@ struct SocketOptions {
   bool ipv6 = false;             // else addresses would print as ::ffff:10.0.0.1
   Duration reconnect{};          // first interval; doubles up to 16 times that
   Duration handshake{};          // a connection that has not finished by then is closed
+  size_t connections_max = 0;    // router: of others to it; more are closed at once
   // CURVE, Z85 text; all empty = plain.
   std::string server_public, server_secret;               // router: both
   std::string peer_public, client_public, client_secret;  // dealer: all three
 };
 
 struct SocketEvent {
-  enum class Kind : uint8_t { accepted, handshake_done, handshake_failed, disconnected, retrying };
+  enum class Kind : uint8_t { listening, handshake_done, handshake_failed, disconnected, retrying };
   Kind kind = Kind::retrying;
-  int fd = -1;           // accepted and disconnected
+  int fd = -1;           // listening and disconnected
   bool refused = false;  // handshake_failed: the other side or the mechanism said no (not a mere hang-up)
   std::string text;      // handshake_failed: what went wrong, in words
 };
@@ -78,6 +79,11 @@ class Socket {
   /// Stops listening; connections made stay. The address comes free some time after.
   void unbind();
   Result<void> connect(const std::string& uri);
+
+  /// Connections that others have to this socket, as far as next_event() has told of their ends.
+  size_t connections() const;
+  /// Connections beyond connections_max, since bind().
+  uint64_t refused() const;
 
   /// What is still queued is not worth waiting for when this socket closes.
   void abandon();

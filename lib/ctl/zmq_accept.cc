@@ -1,0 +1,124 @@
+#include "ctl/zmq_accept.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <map>
+#include <mutex>
+
+#include "base/fd.h"
+
+namespace mc::ctl {
+
+struct AcceptGate::State {
+  explicit State(size_t max) : connections_max(max) {}
+  const size_t connections_max;
+  std::atomic<size_t> connections{0};
+  std::atomic<uint64_t> refused{0};
+};
+
+namespace {
+
+struct Gates {
+  std::mutex mutex;  // guards the rest
+  std::map<int, std::shared_ptr<AcceptGate::State>> by_listener;
+  Fd spare{::open("/dev/null", O_RDONLY | O_CLOEXEC)};  // given up for a moment to accept what must be closed
+};
+
+// Never destroyed: libzmq's threads may accept while statics are torn down.
+Gates& gates() {
+  static Gates* const g = new Gates();
+  return *g;
+}
+
+std::shared_ptr<AcceptGate::State> find_gate(int listener) {
+  Gates& g = gates();
+  const std::lock_guard lock(g.mutex);
+  const auto at = g.by_listener.find(listener);
+  return at == g.by_listener.end() ? nullptr : at->second;
+}
+
+int accept_now(int listener, sockaddr* address, socklen_t* size, int flags) {
+  return static_cast<int>(::syscall(SYS_accept4, listener, address, size, flags));
+}
+
+/// libzmq closes an ipc connection of another user without telling the monitor, so it must not be counted.
+bool same_user(int fd) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  sockaddr_storage name{};
+  socklen_t name_size = sizeof name;
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&name), &name_size) != 0) return false;
+  if (name.ss_family != AF_UNIX) return true;
+  return ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == ::getuid();
+}
+
+/// Out of descriptors: the connection that waits is accepted in the spare's place and closed, else it would stay
+/// ready for ever.
+void refuse_waiting(int listener) {
+  Gates& g = gates();
+  const std::lock_guard lock(g.mutex);
+  g.spare.reset();
+  const bool closed = static_cast<bool>(Fd(accept_now(listener, nullptr, nullptr, SOCK_CLOEXEC)));
+  g.spare.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  // Another thread took the spare's place first. libzmq asks again at once: this keeps it from spinning.
+  if (!closed) (void)::poll(nullptr, 0, 10);
+}
+
+int accept_gated(AcceptGate::State& gate, int listener, sockaddr* address, socklen_t* size, int flags) {
+  const int fd = accept_now(listener, address, size, flags);
+  if (fd < 0 && errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return -1;
+  if (fd < 0) {
+    refuse_waiting(listener);
+  } else if (gate.connections.load() < gate.connections_max && same_user(fd)) {
+    ++gate.connections;  // only this listener's one accepting thread adds
+    return fd;
+  } else {
+    ::close(fd);
+  }
+  ++gate.refused;
+  errno = ECONNABORTED;  // to libzmq the connection was reset before it was accepted
+  return -1;
+}
+
+}  // namespace
+
+AcceptGate::AcceptGate(int listener, size_t connections_max)
+    : listener_(listener), state_(std::make_shared<State>(connections_max)) {
+  Gates& g = gates();
+  const std::lock_guard lock(g.mutex);
+  g.by_listener[listener] = state_;
+}
+
+AcceptGate::~AcceptGate() {
+  Gates& g = gates();
+  const std::lock_guard lock(g.mutex);
+  const auto at = g.by_listener.find(listener_);
+  if (at != g.by_listener.end() && at->second == state_) g.by_listener.erase(at);
+}
+
+void AcceptGate::closed() {
+  size_t open = state_->connections.load();
+  while (open > 0 && !state_->connections.compare_exchange_weak(open, open - 1)) {
+  }
+}
+
+size_t AcceptGate::connections() const {
+  return state_->connections.load();
+}
+
+uint64_t AcceptGate::refused() const {
+  return state_->refused.load();
+}
+
+}  // namespace mc::ctl
+
+extern "C" int accept4(int fd, sockaddr* address, socklen_t* size, int flags) {
+  if (const auto gate = mc::ctl::find_gate(fd)) return mc::ctl::accept_gated(*gate, fd, address, size, flags);
+  return mc::ctl::accept_now(fd, address, size, flags);
+}
