@@ -1,0 +1,34 @@
+// What happens when the operating system gives no more memory. Work whose size strangers choose (parsing and
+// tokenising a request) runs inside FailsAlone: there an allocation throws std::bad_alloc at once, and whoever
+// runs the work answers 503 to that one request. All other threads keep state that must not be left half changed,
+// so for them a reserve is given up: their small allocations succeed, and memory_is_short() tells the doors to
+// take nothing large until the reserve could be filled again.
+#pragma once
+
+#include <cstddef>
+
+#include "base/result.h"
+
+namespace mc {
+
+/// Once, by a daemon at start, before other threads allocate. MC5003 when there is no room for the reserve.
+Result<void> keep_memory_reserve(size_t bytes);
+/// True from the moment the reserve was given up until refill_memory_reserve() got it back. Any thread.
+bool memory_is_short();
+/// Tries to fill the reserve again when it was given up; cheap otherwise. Any thread, a few times a second.
+void refill_memory_reserve();
+
+/// While one lives, allocations of this thread throw instead of using the reserve; with `false` they use it again
+/// (a destructor must not throw).
+class FailsAlone {
+ public:
+  explicit FailsAlone(bool alone = true);
+  ~FailsAlone();
+  FailsAlone(const FailsAlone&) = delete;
+  FailsAlone& operator=(const FailsAlone&) = delete;
+
+ private:
+  bool before_;
+};
+
+}  // namespace mc
