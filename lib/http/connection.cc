@@ -303,6 +303,11 @@ void Connection::on_tick() {
   }
 }
 
+void Connection::out_of_memory() {
+  if (phase_ != Phase::head && phase_ != Phase::body) return close(CloseReason::no_memory);
+  refuse(err::kNotEnoughMemory, "there is not enough memory to read this request; retry", CloseReason::no_memory);
+}
+
 void Connection::close(CloseReason reason) {
   if (phase_ == Phase::closed) return;
   phase_ = Phase::closed;

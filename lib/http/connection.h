@@ -60,6 +60,8 @@ class Connection {
   void on_tick();
   /// Answers with an error and closes (the connection limit is reached).
   void refuse(err::Number number, std::string_view message, CloseReason reason);
+  /// An exception said that there is no memory for what it asks: 503 while its request is read, else it ends now.
+  void out_of_memory();
   /// Ends it now; reports to the handler if an answer was under way.
   void close(CloseReason reason);
 

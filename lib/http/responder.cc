@@ -1,7 +1,10 @@
 // The handler's side of an answer: every call becomes a command to the server's thread. Stream bytes
 // are framed here, on the caller's thread, and counted against the connection's bound before they are
 // queued, so a producer learns at once that its reader is too slow.
+#include <new>
+
 #include "base/assert.h"
+#include "base/memory_reserve.h"
 #include "http/exchange.h"
 
 namespace mc::http {
@@ -25,7 +28,11 @@ void Outbox::push(Command command) {
 }
 
 Exchange::~Exchange() {
-  push(command::Dropped{});
+  const FailsAlone uses_reserve(false);  // this may be the unwinding of a request for which memory ran out
+  try {
+    push(command::Dropped{});
+  } catch (const std::bad_alloc&) {  // nobody answers then, and the client's own timeout ends the request
+  }
 }
 
 void Exchange::push(decltype(Command::what) what) {
@@ -116,7 +123,7 @@ size_t Responder::room_bytes() const {
 std::string_view to_string(CloseReason reason) {
   static constexpr std::string_view kNames[] = {"done",         "client_gone", "head_timeout", "body_timeout",
                                                 "idle_timeout", "slow_reader", "bad_request",  "too_many",
-                                                "aborted",      "shutdown"};
+                                                "aborted",      "shutdown",    "no_memory"};
   static_assert(std::size(kNames) == kCloseReasonCount);
   return kNames[static_cast<size_t>(reason)];
 }

@@ -23,10 +23,13 @@
 #include <condition_variable>
 #include <cstring>
 #include <map>
+#include <new>
 #include <thread>
 
 #include "base/assert.h"
 #include "base/fd.h"
+#include "base/log.h"
+#include "base/memory_reserve.h"
 #include "base/metric_names.h"
 #include "http/connection.h"
 
@@ -43,9 +46,10 @@ using Timer =
 namespace {
 
 constexpr size_t kScratchBytes = size_t{64} << 10;
-constexpr Duration kTickMax = 200ms;  // how late a timeout may be noticed
-constexpr int kAcceptsMax = 64;       // before others have their turn
-constexpr size_t kRefusalsMax = 64;   // connections beyond the limit that are told so; more are just closed
+constexpr Duration kTickMax = 200ms;                    // how late a timeout may be noticed
+constexpr int kAcceptsMax = 64;                         // before others have their turn
+constexpr size_t kBodyWhenShortMax = size_t{64} << 10;  // of a request while memory is short
+constexpr size_t kRefusalsMax = 64;  // connections beyond the limit that are told so; more are just closed
 
 std::string endpoint_text(const asio::ip::tcp::endpoint& endpoint) {
   const std::string host = endpoint.address().to_string();
@@ -142,7 +146,10 @@ struct Server::Loop final : detail::ConnectionHost {
   void count_response(int status) override;
   void end_answer() override { streams.fetch_sub(1, std::memory_order_relaxed); }
 
+  template <class Work>
+  void guarded(const PeerPtr& peer, Work work);
   void accept_next();
+  bool accept_some();
   void on_accept(int fd);
   void wait_read(const PeerPtr& peer);
   void wait_error(const PeerPtr& peer);
@@ -179,7 +186,7 @@ struct Server::Loop final : detail::ConnectionHost {
 
   // Read by other threads.
   std::atomic<size_t> connections{0}, streams{0};
-  std::atomic<uint64_t> accepted{0}, requests{0};
+  std::atomic<uint64_t> accepted{0}, requests{0}, accept_pauses{0};
   std::array<std::atomic<uint64_t>, kCloseReasonCount> closed{};
   std::mutex empty_mutex;
   std::condition_variable empty;  // connections became 0
@@ -293,17 +300,44 @@ void Server::Loop::start() {
   });
 }
 
+/// What a handler allocates for a request has the size that the client chose: it fails that request alone.
 void Server::Loop::dispatch(Request request, Responder responder) {
   requests.fetch_add(1, std::memory_order_relaxed);
   streams.fetch_add(1, std::memory_order_relaxed);
+  const auto refuse = [&] {
+    responder.respond(error_response(err::kNotEnoughMemory, "there is not enough memory for this request; retry"));
+  };
+  if (memory_is_short() && request.body.size() > kBodyWhenShortMax) return refuse();
   request.over_socket = !options.socket_path.empty();
-  if (!request.over_socket)
-    if (auto refusal = refuse_foreign(request, options.site)) return responder.respond(std::move(*refusal));
-  handler(std::move(request), std::move(responder));
+  try {
+    const FailsAlone alone;
+    if (!request.over_socket)
+      if (auto refusal = refuse_foreign(request, options.site)) return responder.respond(std::move(*refusal));
+    handler(std::move(request), responder);
+    return;
+  } catch (const std::bad_alloc&) {
+    log_warn("request refused: not enough memory");
+  }
+  refuse();
+}
+
+/// Runs what a connection asks for; when there is no memory for it, the connection ends and the server goes on.
+template <class Work>
+void Server::Loop::guarded(const PeerPtr& peer, Work work) {
+  try {
+    const FailsAlone alone;
+    work();
+    return;
+  } catch (const std::bad_alloc&) {
+    log_warn("http connection refused: not enough memory");
+  }
+  peer->out_of_memory();
+  settle(peer);
 }
 
 bool Server::Loop::reserve_body(size_t bytes) {
-  if (bodies_bytes + bytes > options.bodies_bytes_max) return false;
+  const size_t most = memory_is_short() ? kBodyWhenShortMax : options.bodies_bytes_max;
+  if (bodies_bytes + bytes > most) return false;
   bodies_bytes += bytes;
   return true;
 }
@@ -321,21 +355,33 @@ void Server::Loop::count_response(int status) {
 void Server::Loop::accept_next() {
   acceptor.async_wait(Acceptor::wait_read, [this](error_code stopped) {
     if (stopped || is_draining) return;
-    for (int i = 0; i < kAcceptsMax; ++i) {
-      const int fd = ::accept4(acceptor.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-      if (fd >= 0) {
-        on_accept(fd);
-        continue;
-      }
-      if (errno == EAGAIN || errno == ECONNABORTED || errno == EINTR) break;
-      // Out of descriptors or memory: connections that end make room; try again in a moment.
-      accept_pause.expires_after(kTickMax);
-      return accept_pause.async_wait([this](error_code cancelled) {
-        if (!cancelled) accept_next();
-      });
-    }
-    accept_next();
+    if (accept_some()) return accept_next();
+    // Out of descriptors or memory: connections that end make room; try again in a moment.
+    accept_pauses.fetch_add(1, std::memory_order_relaxed);
+    accept_pause.expires_after(kTickMax);
+    accept_pause.async_wait([this](error_code cancelled) {
+      if (!cancelled) accept_next();
+    });
   });
+}
+
+/// False when the operating system has no descriptor or memory for the connection that waits.
+bool Server::Loop::accept_some() {
+  for (int i = 0; i < kAcceptsMax; ++i) {
+    const int fd = ::accept4(acceptor.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0 && (errno == EAGAIN || errno == ECONNABORTED || errno == EINTR)) return true;
+    if (fd < 0) {
+      log_warn("http accept paused", {{"why", std::strerror(errno)}, {"connections", peers.size()}});
+      return false;
+    }
+    try {
+      on_accept(fd);
+    } catch (const std::bad_alloc&) {  // the socket closed itself
+      log_warn("http accept paused", {{"why", "not enough memory"}, {"connections", peers.size()}});
+      return false;
+    }
+  }
+  return true;
 }
 
 void Server::Loop::on_accept(int fd) {
@@ -348,7 +394,7 @@ void Server::Loop::on_accept(int fd) {
   const std::string name =
       options.socket_path.empty() ? endpoint_text(socket.remote_endpoint(error)) : trusted_user(fd);
   const bool is_full = peers.size() >= options.connections_max;
-  if (error || name.empty() || (is_full && refusals >= kRefusalsMax)) {
+  if (error || name.empty() || (is_full && refusals >= std::min(kRefusalsMax, options.connections_max))) {
     closed[static_cast<size_t>(CloseReason::too_many)].fetch_add(1, std::memory_order_relaxed);
     return;
   }
@@ -373,7 +419,7 @@ void Server::Loop::wait_read(const PeerPtr& peer) {
   peer->socket.async_wait(Socket::wait_read, [this, peer](error_code error) {
     peer->read_waiting = false;
     if (error == asio::error::operation_aborted || peer->is_closed()) return;
-    on_readable(peer);
+    guarded(peer, [&] { on_readable(peer); });
   });
 }
 
@@ -426,7 +472,7 @@ void Server::Loop::flush(const PeerPtr& peer) {
       peer->socket.async_wait(Socket::wait_write, [this, peer](error_code failed) {
         peer->write_waiting = false;
         if (failed == asio::error::operation_aborted || peer->is_closed()) return;
-        settle(peer);
+        guarded(peer, [&] { settle(peer); });
       });
       return;
     }
@@ -464,7 +510,7 @@ void Server::Loop::run_commands() {
       task->run();
     } else if (detail::Connection* connection = command.link->connection) {
       const PeerPtr peer = static_cast<Peer*>(connection)->shared_from_this();
-      peer->apply(command);
+      guarded(peer, [&] { peer->apply(command); });
       if (!std::exchange(peer->is_dirty, true)) dirty.push_back(peer);
     } else if (auto* hook = std::get_if<detail::command::OnClose>(&command.what)) {
       if (command.link->is_lost) hook->callback(command.link->lost_reason);
@@ -473,7 +519,7 @@ void Server::Loop::run_commands() {
   batch.clear();
   for (const PeerPtr& peer : std::exchange(dirty, {})) {
     peer->is_dirty = false;
-    settle(peer);
+    guarded(peer, [&] { settle(peer); });
   }
 }
 
@@ -487,8 +533,10 @@ void Server::Loop::arm_tick() {
     for (auto at = peers.begin(); at != peers.end();) {
       const PeerPtr peer = (at++)->second;  // settle() may forget it
       const bool had_output = !peer->unsent().empty();
-      peer->on_tick();
-      if (peer->is_closed() || (!had_output && !peer->unsent().empty())) settle(peer);
+      guarded(peer, [&] {
+        peer->on_tick();
+        if (peer->is_closed() || (!had_output && !peer->unsent().empty())) settle(peer);
+      });
     }
     arm_tick();
   });
@@ -577,6 +625,7 @@ ServerStats Server::stats() const {
   stats.streams = loop_->streams.load(std::memory_order_relaxed);
   stats.accepted = loop_->accepted.load(std::memory_order_relaxed);
   stats.requests = loop_->requests.load(std::memory_order_relaxed);
+  stats.accept_pauses = loop_->accept_pauses.load(std::memory_order_relaxed);
   for (size_t i = 0; i < kCloseReasonCount; ++i) stats.closed[i] = loop_->closed[i].load(std::memory_order_relaxed);
   return stats;
 }

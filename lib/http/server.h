@@ -48,8 +48,9 @@ enum class CloseReason : uint8_t {
   too_many,      // the connection limit was reached
   aborted,       // Responder::abort
   shutdown,      // the server stopped
+  no_memory,     // the process could not allocate what the connection needed
 };
-inline constexpr size_t kCloseReasonCount = 10;
+inline constexpr size_t kCloseReasonCount = 11;
 std::string_view to_string(CloseReason reason);
 
 struct ServerOptions {
@@ -77,6 +78,7 @@ struct ServerStats {
   size_t streams = 0;      // answers under way now
   uint64_t accepted = 0;
   uint64_t requests = 0;
+  uint64_t accept_pauses = 0;  // out of descriptors or memory: accepting rested for a moment
   std::array<uint64_t, kCloseReasonCount> closed{};
   uint64_t closed_for(CloseReason reason) const { return closed[static_cast<size_t>(reason)]; }
 };
