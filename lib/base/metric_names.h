@@ -190,6 +190,16 @@ inline constexpr MetricFamily kHttpResponses{"mc_http_responses_total", MetricKi
                                              "HTTP responses, by class of status (2xx, 4xx, 5xx)."};
 inline constexpr MetricFamily kHttpClosed{"mc_http_closed_total", MetricKind::counter, "reason",
                                           "HTTP connections closed, by reason."};
+inline constexpr MetricFamily kConnectionsRefused{
+    "mc_connections_refused_total", MetricKind::counter, "door",
+    "Connections closed at once because too many were open, by door (http, control)."};
+inline constexpr MetricFamily kAcceptPauses{"mc_accept_pauses_total", MetricKind::counter, "",
+                                            "Times that accepting HTTP connections paused: no descriptors or memory."};
+inline constexpr MetricFamily kMemoryShort{
+    "mc_memory_short", MetricKind::gauge, "",
+    "1 while the memory reserve is used up and large requests are refused, else 0."};
+inline constexpr MetricFamily kLogLost{"mc_log_lines_lost_total", MetricKind::counter, "why",
+                                       "Log lines that were not written, by why (slow_reader, repeated)."};
 
 /// All of the above, in the order of the golden file.
 inline constexpr const MetricFamily* kAll[] = {&kVllmRunning,
@@ -267,6 +277,10 @@ inline constexpr const MetricFamily* kAll[] = {&kVllmRunning,
                                                &kBreakersOpened,
                                                &kHttpConnections,
                                                &kHttpResponses,
-                                               &kHttpClosed};
+                                               &kHttpClosed,
+                                               &kConnectionsRefused,
+                                               &kAcceptPauses,
+                                               &kMemoryShort,
+                                               &kLogLost};
 
 }  // namespace mc::metric

@@ -405,6 +405,15 @@ void Answer::fail(const node::Reply& reply) {
   }
 }
 
+void Answer::out_of_memory() {
+  if (std::exchange(failed_, true)) return;
+  const Error error = user_error(err::kNotEnoughMemory, "there is not enough memory for this answer");
+  if (started_)
+    out_.fail_stream(http::error_body(error));
+  else
+    out_.respond(http::error_response(error));
+}
+
 std::vector<RequestId> Answer::unfinished() const {
   std::vector<RequestId> out;
   for (const auto& choice : choices_)

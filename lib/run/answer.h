@@ -42,6 +42,8 @@ class Answer {
   bool on_token(const RequestId& req, const node::Reply& reply);
   /// The choice's last reply. True when the whole answer is complete (and has been written).
   bool on_end(const RequestId& req, const node::Reply& reply);
+  /// An exception said that there is no memory for it: it becomes an error.
+  void out_of_memory();
   /// Ids of choices that still run.
   std::vector<RequestId> unfinished() const;
   /// An error was the answer already.

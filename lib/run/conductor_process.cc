@@ -47,6 +47,8 @@ class ConductorProcess {
     if (args_.on(flags::kPrintCommands)) return print_commands();
     MC_TRY(signals, Signals::open());
     signals_ = std::make_unique<Signals>(std::move(signals));
+    MC_TRY(descriptors, prepare_process(false));
+    descriptors_ = descriptors;
     if (args_.on(flags::kDieWithParent)) die_with_parent();
     MC_CHECK(open_machine());
     MC_CHECK(open_control());
@@ -101,6 +103,7 @@ class ConductorProcess {
     conductor_ = std::make_unique<node::Conductor>(machine);
     metrics_ = std::make_unique<Metrics>(Metrics::Labels{{"model_name", front_.served_name}, {"engine", "conductor"}});
     metrics_->gauge(metric::kBuildInfo, {cli::build_info().version, cli::build_info().commit, "mc-conductor"}).set(1);
+    meter_ = std::make_unique<ProcessMeter>(*metrics_);
     MC_TRY(lock, open_page_lock(args_));
     lock_ = std::move(lock);
     front_.lock = lock_.get();
@@ -151,6 +154,7 @@ class ConductorProcess {
     hub.epoch = static_cast<uint64_t>(SystemClock::instance().unix_ms());
     hub.seed = args_.count(flags::kSeed);
     hub.insecure = insecure(args_, Door::control);
+    hub.connections_max = descriptors_.control;
     hub.keys = keys_.keys(Door::control);
     hub.local_keys = keys_.lock(Door::control) == ctl::Keys::machine;
     for (const auto& text : args_.list(flags::kListen)) {
@@ -172,14 +176,15 @@ class ConductorProcess {
     parts.after_events = [this] { after_events(); };
     parts.signal_fd = signals_->fd();
     parts.on_signal = [this] { on_signal(); };
+    parts.heartbeat = &heartbeat_;
     MC_TRY(loop, Loop::open(std::move(parts)));
     loop_ = std::move(loop);
-    frontend_->attach(*loop_);
+    frontend_->attach(*loop_, heartbeat_);
     const HostPort at = args_.host_port(flags::kHttp);
     if (!is_loopback(at.host) && !insecure(args_, Door::http) && !api_keys_) return no_lock(Door::http, at.text());
-    MC_TRY(socket, http::Server::open(socket_options(socket_path_), frontend_->handler()));
+    MC_TRY(socket, http::Server::open(socket_options(socket_path_, descriptors_), frontend_->handler()));
     socket_ = std::move(socket);
-    http::ServerOptions options = server_options(args_, metrics_.get());
+    http::ServerOptions options = server_options(args_, metrics_.get(), descriptors_);
     options.deadline_header = "x-mc-deadline-ms";
     MC_TRY(server, http::Server::open(options, frontend_->handler()));
     server_ = std::move(server);
@@ -318,6 +323,7 @@ class ConductorProcess {
     metrics_at_ = now + 200ms;
     conductor_->check();
     frontend_->update_metrics(server_->stats());
+    meter_->update(server_->stats(), links_->stats());
   }
 
   bool local_ready() const {
@@ -355,8 +361,11 @@ class ConductorProcess {
   std::optional<LocalShape> local_;
   FrontendOptions front_;
   InstanceId instance_;
+  Heartbeat heartbeat_;
+  DescriptorPlan descriptors_;
   std::unique_ptr<Signals> signals_;
   std::unique_ptr<Metrics> metrics_;
+  std::unique_ptr<ProcessMeter> meter_;
   std::unique_ptr<node::Conductor> conductor_;
   KeyFile keys_;
   std::shared_ptr<const ApiKeys> api_keys_;  // replaced as a whole; the HTTP thread may still read the old one

@@ -4,7 +4,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <ctime>
 
 #include "base/common_flags.h"
@@ -16,7 +15,6 @@
 namespace mc::run {
 namespace {
 constexpr int kPortTries = 100;  // the default port, else the next free one up to +99
-constexpr size_t kSocketConnectionsMax = 64;
 }  // namespace
 
 namespace {
@@ -57,11 +55,10 @@ void Readiness::announce(const std::string& name, const std::string& http, const
     Json line = Json::object();
     line.set("type", "ready").set("program", program_).set("name", name).set("http", url).set("control", control);
     line.set("pid", static_cast<int64_t>(::getpid()));
-    std::printf("%s\n", line.dump().c_str());
+    print_line(line.dump() + "\n");
   } else {
-    std::printf("%s %s ready http=%s control=%s\n", program_.c_str(), name.c_str(), url.c_str(), control.c_str());
+    print_line(program_ + " " + name + " ready http=" + url + " control=" + control + "\n");
   }
-  std::fflush(stdout);
   notify_service_manager("READY=1");
   if (!file_.empty()) remove_half_written(file_);
   if (!file_.empty())
@@ -69,7 +66,7 @@ void Readiness::announce(const std::string& name, const std::string& http, const
       log_warn("ready file not written", {{"file", file_}, {"why", written.error().what}});
 }
 
-http::ServerOptions server_options(const cli::Args& args, Metrics* metrics) {
+http::ServerOptions server_options(const cli::Args& args, Metrics* metrics, const DescriptorPlan& descriptors) {
   const HostPort at = args.host_port(flags::kHttp);
   http::ServerOptions options;
   options.address = at.host;
@@ -80,13 +77,14 @@ http::ServerOptions server_options(const cli::Args& args, Metrics* metrics) {
   options.site.own_hosts.push_back(at.host);
   options.site.own_origins = args.list(flags::kAllowedOrigin);
   options.metrics = metrics;
+  options.connections_max = http_connections(descriptors);
   return options;
 }
 
-http::ServerOptions socket_options(const std::string& path) {
+http::ServerOptions socket_options(const std::string& path, const DescriptorPlan& descriptors) {
   http::ServerOptions options;
   options.socket_path = path;
-  options.connections_max = kSocketConnectionsMax;
+  options.connections_max = socket_connections(descriptors);
   return options;
 }
 
@@ -103,19 +101,21 @@ void reload_page_lock(const cli::Args& args, PageLock& lock) {
 }
 
 Result<std::unique_ptr<StatusPages>> StatusPages::open(const cli::Args& args, const std::string& socket_path,
-                                                       const PageLock& lock, Metrics& metrics) {
+                                                       const PageLock& lock, Metrics& metrics,
+                                                       const Heartbeat& heartbeat, const DescriptorPlan& descriptors) {
   auto pages = std::unique_ptr<StatusPages>(new StatusPages);
   pages->metrics_ = &metrics;
   pages->lock_ = &lock;
+  pages->heartbeat_ = &heartbeat;
   const HostPort at = args.host_port(flags::kHttp);
   pages->host_ = at.host;
   if (!is_loopback(at.host) && !lock.has_key() && !insecure(args, Door::pages)) return no_lock(Door::pages, at.text());
   const auto handler = [p = pages.get()](const http::Request& request, const http::Responder& out) {
     p->handle(request, out);
   };
-  MC_TRY(server, http::Server::open(server_options(args, &metrics), handler));
+  MC_TRY(server, http::Server::open(server_options(args, &metrics, descriptors), handler));
   pages->server_ = std::move(server);
-  MC_TRY(socket, http::Server::open(socket_options(socket_path), handler));
+  MC_TRY(socket, http::Server::open(socket_options(socket_path, descriptors), handler));
   pages->socket_ = std::move(socket);
   return pages;
 }
@@ -136,7 +136,7 @@ void StatusPages::handle(const http::Request& request, const http::Responder& ou
   const bool for_operators = !is_loopback(host_) && (route == http::Route::metrics || route == http::Route::version);
   if (for_operators && !lock_->admits(request)) return out.respond(http::error_response(lock_->refusal(request.path)));
   switch (route) {
-    case http::Route::livez: return out.respond({.status = 200});
+    case http::Route::livez: return out.respond(livez_response(*heartbeat_));
     case http::Route::metrics:
       return out.respond({.status = 200,
                           .headers = {{"Content-Type", "text/plain; version=0.0.4; charset=utf-8"}},

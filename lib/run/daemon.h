@@ -12,6 +12,7 @@
 #include "http/route.h"
 #include "http/server.h"
 #include "run/bearer.h"
+#include "run/limits.h"
 #include "run/signals.h"
 
 namespace mc::run {
@@ -38,9 +39,12 @@ class Readiness {
 /// they say.
 class StatusPages {
  public:
-  /// MC1005 when --http is off loopback and the lock has neither a key nor consent. `lock` outlives the pages.
+  /// MC1005 when --http is off loopback and the lock has neither a key nor consent. `lock`, `metrics` and `heartbeat`
+  /// outlive the pages.
   static Result<std::unique_ptr<StatusPages>> open(const cli::Args& args, const std::string& socket_path,
-                                                   const PageLock& lock, Metrics& metrics);
+                                                   const PageLock& lock, Metrics& metrics, const Heartbeat& heartbeat,
+                                                   const DescriptorPlan& descriptors);
+  http::ServerStats stats() const { return server_->stats(); }
   std::string address() const;
   /// `unready` empty = ready; any thread.
   void update(std::string unready);
@@ -53,15 +57,16 @@ class StatusPages {
   std::string unready_ = "starting";  // guarded by mutex_
   Metrics* metrics_ = nullptr;
   const PageLock* lock_ = nullptr;
+  const Heartbeat* heartbeat_ = nullptr;
   std::string host_;
   std::unique_ptr<http::Server> server_, socket_;  // last: their threads use the rest
 };
 
 /// --http, --allowed-host and --allowed-origin. A default port that is taken moves up to the next free one.
-http::ServerOptions server_options(const cli::Args& args, Metrics* metrics);
+http::ServerOptions server_options(const cli::Args& args, Metrics* metrics, const DescriptorPlan& descriptors);
 /// The operators' Unix socket. It has a thread and connections of its own: clients that crowd the HTTP door leave it
 /// free.
-http::ServerOptions socket_options(const std::string& path);
+http::ServerOptions socket_options(const std::string& path, const DescriptorPlan& descriptors);
 /// The lock that --insecure and --admin-key-file ask for.
 Result<std::unique_ptr<PageLock>> open_page_lock(const cli::Args& args);
 /// Reads the key file again; a file that cannot be read is logged and the old key stays.

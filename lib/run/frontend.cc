@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <ctime>
+#include <new>
 
 #include "base/errors.h"
 #include "base/log.h"
 #include "base/metric_names.h"
 #include "run/engine.h"
+#include "run/limits.h"
 
 namespace mc::run {
 namespace {
@@ -30,6 +32,14 @@ Result<void> check_logprobs(const http::GenerateRequest& request, const std::vec
                         std::to_string(numbers) + " numbers; at most " + std::to_string(kLogprobsMax) +
                         " fit one answer: ask for fewer, set max_tokens, or stream",
                     "logprobs");
+}
+
+/// The control loop copies the prompts twice and must not fail at it: throws std::bad_alloc here when there is no room.
+void try_room(const std::vector<node::Submit>& submits) {
+  constexpr size_t kSmall = size_t{1} << 20;  // the reserve covers it
+  size_t bytes = 0;
+  for (const node::Submit& submit : submits) bytes += 2 * sizeof(uint32_t) * submit.ids.size();
+  if (bytes > kSmall) ::operator delete(::operator new(bytes));
 }
 
 }  // namespace
@@ -114,7 +124,7 @@ void Frontend::handle(http::Request request, http::Responder out) {
       if (auto known = check_model(std::string(match.rest)); !known)
         return out.respond(http::error_response(known.error()));
       return out.respond(http::json_response(200, http::model_body(card)));
-    case http::Route::livez: return out.respond({});
+    case http::Route::livez: return out.respond(livez_response(*heartbeat_));
     case http::Route::version: {
       Json body = Json::object();
       body.set("version", cli::build_info().version).set("commit", cli::build_info().commit);
@@ -330,6 +340,7 @@ void Frontend::generate(Call& call) {
   }
   if (auto bounded = check_logprobs(*parsed, job->submits); !bounded)
     return call.respond(http::error_response(bounded.error()));
+  try_room(job->submits);
   if (call.ticket && !call.ticket->settle()) return;
   loop_->post([this, job](TimePoint, node::Actions&) { start(job); });
 }

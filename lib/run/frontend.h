@@ -46,7 +46,10 @@ class Frontend {
   static Result<std::unique_ptr<Frontend>> open(const FrontendOptions& options, node::Conductor& conductor,
                                                 Metrics& metrics);
   /// Once the loop exists; before the HTTP server starts.
-  void attach(Loop& loop) { loop_ = &loop; }
+  void attach(Loop& loop, const Heartbeat& heartbeat) {
+    loop_ = &loop;
+    heartbeat_ = &heartbeat;
+  }
   http::Server::Handler handler();
   /// Any thread. null: everybody may call, as the default tenant.
   void set_keys(std::shared_ptr<const ApiKeys> keys);
@@ -100,6 +103,7 @@ class Frontend {
   void take(Call call);
   void put_in_pool(std::shared_ptr<Call> call);
   void run(Call& call);
+  void run_alone(Call& call);
   static http::Response late(TimePoint received, TimePoint complete, Duration deadline);
   text::EncodeLimits encode_limits(const http::GenerateRequest& request, const Call& call) const;
   Error encode_error(Error error, const http::GenerateRequest& request, const std::string& field) const;
@@ -122,6 +126,8 @@ class Frontend {
   Result<ApiKeys::Grant> grant_for(const http::Request& request, http::Route route) const;
   Result<void> check_model(const std::string& name) const;
   void start(const std::shared_ptr<Job>& job);
+  template <class Work>
+  bool grow(Answer& answer, Work work);
   void admin(const http::Request& request, const std::string& verb, http::Responder out);
   void explain(Call& call);
   Json cluster(TimePoint now) const;
@@ -138,6 +144,7 @@ class Frontend {
   std::unique_ptr<const text::ChatTemplate> template_;
   Error template_error_;  // why template_ is null
   Loop* loop_ = nullptr;
+  const Heartbeat* heartbeat_ = nullptr;
   int64_t started_unix_ = 0;
   bool draining_ = false;
 

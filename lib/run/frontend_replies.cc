@@ -1,14 +1,32 @@
 // Replies out: tokens to their answers, ends, and the conductor's metrics.
 
 #include <algorithm>
+#include <new>
 
 #include "base/errors.h"
 #include "base/log.h"
+#include "base/memory_reserve.h"
 #include "base/metric_names.h"
 #include "run/frontend.h"
 #include "wire/codec.h"
 
 namespace mc::run {
+
+/// An answer grows with what its client asked for (n, log-probabilities): without memory for it, it fails alone.
+/// `work` is a call of the answer's.
+template <class Work>
+bool Frontend::grow(Answer& answer, Work work) {
+  try {
+    const FailsAlone alone;
+    return work();
+  } catch (const std::bad_alloc&) {
+    log_warn("answer given up: not enough memory");
+  }
+  answer.out_of_memory();
+  for (const auto& req : answer.unfinished())
+    if (answers_.contains(req)) loop_->deliver(node::ClientCancel{req, "failed"});
+  return false;
+}
 
 void Frontend::on_reply(const node::Reply& reply) {
   const auto it = answers_.find(reply.req);
@@ -40,7 +58,8 @@ void Frontend::on_reply(const node::Reply& reply) {
     timing.last = now;
     if (!answer->is_prompt_alone()) ++timing.tokens;
     // A stop string ends the request here; the workers learn it from the conductor.
-    if (answer->on_token(reply.req, reply)) loop_->deliver(node::ClientCancel{reply.req, "stop"});
+    if (grow(*answer, [&] { return answer->on_token(reply.req, reply); }))
+      loop_->deliver(node::ClientCancel{reply.req, "stop"});
     return;
   }
   const bool failed = reply.kind == node::Reply::Kind::failed, rejected = reply.kind == node::Reply::Kind::rejected;
@@ -72,7 +91,7 @@ void Frontend::on_reply(const node::Reply& reply) {
   keep_record(reply, timing, now);
   timings_.erase(reply.req);
   answers_.erase(it);
-  if (!answer->on_end(reply.req, reply)) return;
+  if (!grow(*answer, [&] { return answer->on_end(reply.req, reply); })) return;
   if (!answer->failed()) metrics_.histogram(metric::kVllmRequestMaxGeneration).observe(answer->longest_choice());
   // One choice failed: the answer is an error already, the others need not run on.
   for (const auto& req : answer->unfinished())

@@ -2,8 +2,11 @@
 // takes, and when it is too late for them.
 
 #include <algorithm>
+#include <new>
 
 #include "base/errors.h"
+#include "base/log.h"
+#include "base/memory_reserve.h"
 #include "base/units.h"
 #include "run/frontend.h"
 
@@ -118,7 +121,7 @@ void Frontend::put_in_pool(std::shared_ptr<Call> call) {
   };
   job.run = [this, call](const DoorPool::TicketPtr& ticket) {
     call->ticket = ticket;
-    if (!call->is_over()) run(*call);
+    if (!call->is_over()) run_alone(*call);
   };
   if (pool_->submit(std::move(job))) return;
   http::Rejection rejection;
@@ -126,6 +129,17 @@ void Frontend::put_in_pool(std::shared_ptr<Call> call) {
   rejection.message = "too many large requests wait to be read";
   rejection.retry_after = 1s;
   call->respond(http::rejection_response(rejection));
+}
+
+/// The HTTP server does the same for what runs on its thread.
+void Frontend::run_alone(Call& call) {
+  try {
+    const FailsAlone alone;
+    return run(call);
+  } catch (const std::bad_alloc&) {
+    log_warn("request refused: not enough memory");
+  }
+  call.respond(http::error_response(err::kNotEnoughMemory, "there is not enough memory for this request; retry"));
 }
 
 void Frontend::run(Call& call) {

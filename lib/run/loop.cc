@@ -120,6 +120,7 @@ void Loop::run() {
       any = true;  // what it did may have been answered on the spot
     }
     if (parts_.after_events) parts_.after_events();
+    if (parts_.heartbeat) parts_.heartbeat->beat(SystemClock::instance().now());
     if (!any && !stopping_.load(std::memory_order_acquire)) wait();
   }
 }

@@ -12,6 +12,7 @@
 #include "node/node.h"
 #include "run/compute.h"
 #include "run/data_plane.h"
+#include "run/heartbeat.h"
 #include "run/links.h"
 
 namespace mc::run {
@@ -31,6 +32,7 @@ class Loop {
     std::function<void()> after_events;                                  // after each round: status, readiness
     int signal_fd = -1;
     std::function<void()> on_signal;  // signal_fd is readable
+    Heartbeat* heartbeat = nullptr;   // may be null; outlives the loop
   };
 
   static Result<std::unique_ptr<Loop>> open(Parts parts);

@@ -54,6 +54,8 @@ class WorkerProcess {
   Result<int> serve() {
     MC_TRY(signals, Signals::open());
     signals_ = std::make_unique<Signals>(std::move(signals));
+    MC_TRY(descriptors, prepare_process(true));
+    descriptors_ = descriptors;
     if (args_.on(flags::kDieWithParent)) die_with_parent();
     options_.role = role_;
     options_.instance = random_instance();
@@ -258,6 +260,9 @@ class WorkerProcess {
     data.shm_folder = run_dir;
     keys_.apply(data);
     data.tcp_seal = args_.text(flags::kTcpSeal);
+    // Two connections of a peer may be open at a time, each of a control and some data streams.
+    const size_t streams = static_cast<size_t>(data.tcp_streams > 0 ? data.tcp_streams : kTcpStreamsMost);
+    data.peers_max = std::clamp<size_t>(descriptors_.data / (2 * (streams + 1)), 1, data.peers_max);
     MC_TRY(plane, DataPlane::open(data, arena_));
     data_ = std::move(plane);
     options_.data = data_->describe();
@@ -272,6 +277,7 @@ class WorkerProcess {
     hub.keys = keys_.keys(Door::control);
     hub.local_keys = keys_.lock(Door::control) == ctl::Keys::machine;
     hub.insecure = insecure(args_, Door::control);
+    hub.connections_max = descriptors_.control;
     hub.seed = args_.count(flags::kSeed) ^ static_cast<uint64_t>(::getpid());
     control_socket_ = run_dir + "/node-" + options_.instance.short_hex(12);
     Uri listen{"ipc", "", std::nullopt, control_socket_};
@@ -350,7 +356,7 @@ class WorkerProcess {
   Result<void> open_pages() {
     MC_TRY(lock, open_page_lock(args_));
     lock_ = std::move(lock);
-    MC_TRY(pages, StatusPages::open(args_, control_socket_ + ".http", *lock_, *metrics_));
+    MC_TRY(pages, StatusPages::open(args_, control_socket_ + ".http", *lock_, *metrics_, heartbeat_, descriptors_));
     pages_ = std::move(pages);
     options_.http = pages_->address();
     switch (role_) {
@@ -359,6 +365,7 @@ class WorkerProcess {
       case wire::Role::stage: worker_ = std::make_unique<node::Stage>(options_, stage_); break;
       default: worker_ = std::make_unique<node::Cache>(options_, cache_); break;
     }
+    process_meter_ = std::make_unique<ProcessMeter>(*metrics_);
     meters_ = std::make_unique<WorkerMetrics>(*metrics_, *worker_, *data_);
     Loop::Parts parts;
     parts.machine = worker_.get();
@@ -369,6 +376,7 @@ class WorkerProcess {
     parts.after_events = [this] { after_events(); };
     parts.signal_fd = signals_->fd();
     parts.on_signal = [this] { on_signal(); };
+    parts.heartbeat = &heartbeat_;
     MC_TRY(loop, Loop::open(std::move(parts)));
     loop_ = std::move(loop);
     readiness_ = std::make_unique<Readiness>(std::string(cli::build_info().program), json(),
@@ -436,6 +444,7 @@ class WorkerProcess {
       check_at_ = now + 1s;
     }
     meters_->update();
+    process_meter_->update(pages_->stats(), links_->stats());
     pages_->update(worker_->draining() ? "draining" : !worker_->registered() ? "no conductor" : "");
   }
 
@@ -502,10 +511,13 @@ class WorkerProcess {
       log_info("peer", {{"name", name}, {"control", peer.control_uri}, {"via", data_->transport(peer.instance)}});
   }
 
+  static constexpr int kTcpStreamsMost = 4;  // that xfer chooses by itself
   static constexpr uint64_t kSlabBytes = uint64_t{8} << 20;
 
   wire::Role role_;
   const cli::Args& args_;
+  Heartbeat heartbeat_;
+  DescriptorPlan descriptors_;
   std::unique_ptr<Signals> signals_;
   node::WorkerOptions options_;
   node::PrefillOptions prefill_;
@@ -518,6 +530,7 @@ class WorkerProcess {
   uint64_t arena_bytes_ = 0;
   mem::SharedBuffer arena_;
   std::unique_ptr<Metrics> metrics_;
+  std::unique_ptr<ProcessMeter> process_meter_;
   std::unique_ptr<DataPlane> data_;
   KeyFile keys_;
   std::unique_ptr<Links> links_;

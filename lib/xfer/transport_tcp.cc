@@ -130,7 +130,8 @@ void TcpTransport::accept_some() {
     }
     if (!fd) return;
     home_.tally->add(Count::accepts);
-    if (handshakes_ >= kHandshakesMax || endpoints_.size() >= home_.endpoints_max) {
+    if (handshakes_ >= kHandshakesMax || endpoints_.size() >= home_.endpoints_max ||
+        lanes_.size() >= home_.endpoints_max * (static_cast<size_t>(data_streams(*home_.options)) + 1)) {
       home_.tally->failure("accept: too many connections");
       continue;
     }

@@ -53,12 +53,13 @@ def until(condition, timeout, what):
 
 
 class Process:
-    def __init__(self, words, env, log):
+    def __init__(self, words, env, log, **popen):
         self.words = words
         self.log = open(log, "ab")
         self.log_path = log
         self.popen = subprocess.Popen(
-            [program(words[0]), *words[1:]], stdout=subprocess.PIPE, stderr=self.log, env=env
+            [program(words[0]), *words[1:]],
+            **{"stdout": subprocess.PIPE, "stderr": self.log, "env": env, **popen},
         )
         self.ready = None
 
@@ -140,9 +141,10 @@ class Cluster:
             self.close()
             raise
 
-    def spawn(self, words):
+    def spawn(self, words, **popen):
+        """`popen` reaches subprocess.Popen: another stderr, limits of the process."""
         self.count += 1
-        return Process(words, self.env, os.path.join(self.dir, f"{self.count}-{words[0]}.log"))
+        return Process(words, self.env, os.path.join(self.dir, f"{self.count}-{words[0]}.log"), **popen)
 
     def start(self, name, *flags):
         """conductor, p0, d1, c0, ...: one process by hand."""

@@ -1,0 +1,348 @@
+"""Strangers and neighbours use something up: descriptors, memory, the disk, the reader of a log. A process may refuse
+what it has no room for. It must not end, hang or forget what it was doing, and afterwards it must work as before.
+"""
+
+import fcntl
+import http.client
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import unittest
+
+sys.path.insert(0, os.path.dirname(__file__))
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "integration"))
+
+import attack
+import cluster
+from cluster import Cluster, until
+
+F_SETPIPE_SZ = 1031
+PATIENCE_S = 60
+
+
+def limited(**limits):
+    """A preexec_fn that lowers limits, soft and hard: limited(NOFILE=128)."""
+
+    def lower():
+        for name, value in limits.items():
+            resource.setrlimit(getattr(resource, "RLIMIT_" + name), (value, value))
+
+    return lower
+
+
+def descriptors(process):
+    return len(os.listdir(f"/proc/{process.popen.pid}/fd"))
+
+
+def port_of(uri):
+    return int(uri.rsplit(":", 1)[1])
+
+
+class Crowd:
+    """Idle connections: opened, and held until they are closed."""
+
+    def __init__(self, target, count):
+        self.sockets = []
+        family = socket.AF_UNIX if isinstance(target, str) else socket.AF_INET
+        for _ in range(count):
+            one = socket.socket(family)
+            one.setblocking(False)
+            try:
+                one.connect(target)
+            except OSError:
+                pass  # under way, or the backlog is full: both are pressure
+            self.sockets.append(one)
+
+    def close(self):
+        for one in self.sockets:
+            one.close()
+
+
+class Client:
+    """One kept-alive HTTP connection."""
+
+    def __init__(self, port):
+        self.http = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
+
+    def status(self, path="/livez"):
+        self.http.request("GET", path)
+        answer = self.http.getresponse()
+        answer.read()
+        return answer.status
+
+    def close(self):
+        self.http.close()
+
+
+def is_answered(port, path="/livez"):
+    """True when a new connection gets 200."""
+    client = Client(port)
+    try:
+        return client.status(path) == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        client.close()
+
+
+class Exhaust(unittest.TestCase):
+    def cluster(self, **options):
+        c = Cluster(**options)
+        self.addCleanup(c.close)
+        return c
+
+    def conductor(self, c, *flags, **popen):
+        process = c.spawn(["mc-conductor", "--http", "127.0.0.1:0", "--json", *flags], **popen)
+        c.processes["conductor"] = process
+        process.wait_ready()
+        c.url_port = port_of(process.ready["http"])
+        return process
+
+    def crowd(self, target, count):
+        crowd = Crowd(target, count)
+        self.addCleanup(crowd.close)
+        return crowd
+
+    def assert_lives(self, process):
+        self.assertIsNone(process.popen.poll(), process.tail())
+
+
+class Descriptors(Exhaust):
+    CROWD = attack.count(400, 4000)
+    LIMITS = attack.count([128], [80, 128, 256])
+
+    def attack_doors(self, process, http_port, doors):
+        """Crowds at `doors` while a connection made before goes on; then everything is as it was."""
+        before = Client(http_port)
+        self.assertEqual(before.status(), 200)
+        old = descriptors(process)
+        for target in doors:
+            crowd = self.crowd(target, self.CROWD)
+            for _ in range(20):
+                self.assertEqual(before.status(), 200, f"a connection made before, during a crowd at {target}")
+            self.assert_lives(process)
+            if target != ("127.0.0.1", http_port):  # each door has a share of its own
+                until(lambda: is_answered(http_port), PATIENCE_S, f"HTTP is answered during a crowd at {target}")
+            crowd.close()
+            until(lambda: is_answered(http_port), PATIENCE_S, f"a new connection is answered after a crowd at {target}")
+            until(lambda: descriptors(process) <= old, PATIENCE_S, f"{old} descriptors again, after {target}")
+        self.assert_lives(process)
+        before.close()
+
+    def test_a_crowd_at_any_door_of_a_conductor(self):
+        for limit in self.LIMITS:
+            c = self.cluster()
+            process = self.conductor(
+                c, "--listen", "ipc://$MCT_RUN_DIR/conductor,tcp://127.0.0.1:0", preexec_fn=limited(NOFILE=limit)
+            )
+            ports = {port for _, port in attack.listeners(process.popen.pid)} - {c.url_port}
+            self.assertEqual(len(ports), 1)
+            ipc = os.path.join(c.env["MCT_RUN_DIR"], "conductor")
+            doors = [("127.0.0.1", c.url_port), ("127.0.0.1", ports.pop()), ipc]
+            self.attack_doors(process, c.url_port, doors)
+            # All at once, and a worker that joins in the end.
+            crowds = [self.crowd(target, self.CROWD) for target in doors]
+            self.assert_lives(process)
+            for crowd in crowds:
+                crowd.close()
+            c.start("c0", "--dram", "16MiB")
+            c.wait_nodes()
+            self.assertEqual(process.stop(), 0)
+            c.close()
+
+    def test_a_crowd_at_any_door_of_a_worker(self):
+        for name in attack.count(["c0", "p0"], ["c0", "p0", "d0"]):
+            c = self.cluster()
+            conductor = self.conductor(c, "--listen", "tcp://127.0.0.1:0")
+            words = [{"c": "mc-cache", "p": "mc-prefill", "d": "mc-decode"}[name[0]], "--name", name, "--json"]
+            words += ["--http", "127.0.0.1:0", "--conductor", conductor.ready["control"], "--transport", "tcp"]
+            process = c.spawn(words, preexec_fn=limited(NOFILE=128))
+            c.processes[name] = process
+            http_port = port_of(process.wait_ready()["http"])
+            ports = [port for _, port in attack.listeners(process.popen.pid)]
+            self.assertEqual(len(ports), 3)  # HTTP, control, data
+            self.attack_doors(process, http_port, [("127.0.0.1", port) for port in ports])
+            self.assertEqual([n["id"] for n in c.cluster()["nodes"]], [name])
+            c.close()
+
+    def test_a_limit_below_what_is_needed_is_refused_in_words(self):
+        c = self.cluster()
+        for program in ("mc-conductor", "mc-prefill", "mc-decode", "mc-cache"):
+            process = c.spawn([program, "--http", "127.0.0.1:0"], preexec_fn=limited(NOFILE=16))
+            self.assertEqual(process.popen.wait(PATIENCE_S), 1, process.tail())
+            self.assertIn("MC5006", process.text())
+            self.assertIn("at most 16 files", process.text())
+            self.assertIn("ulimit -n", process.text())
+
+    def test_the_soft_limit_is_raised_to_the_hard_one(self):
+        def lower_soft():
+            resource.setrlimit(resource.RLIMIT_NOFILE, (64, 1000))
+
+        process = self.conductor(self.cluster(), preexec_fn=lower_soft)
+        self.assertEqual(resource.prlimit(process.popen.pid, resource.RLIMIT_NOFILE), (1000, 1000))
+
+
+class LogReaders(Exhaust):
+    SIGNALS = attack.count(150, 15000)  # each is a line and more; the pipe takes 4096 bytes, the queue 1 MiB
+
+    def stopped_reader(self):
+        read, write = os.pipe()
+        fcntl.fcntl(write, F_SETPIPE_SZ, 4096)
+        self.addCleanup(os.close, read)
+        return read, write
+
+    def drain(self, read, process):
+        """What the reader has missed, until the process ends."""
+        data = b""
+        while True:
+            self.assertTrue(select.select([read], [], [], PATIENCE_S)[0], "the log ends with the process")
+            piece = os.read(read, 65536)
+            if not piece:
+                return data.decode()
+            data += piece
+
+    def test_a_conductor_whose_log_nobody_reads_goes_on(self):
+        read, write = self.stopped_reader()
+        c = self.cluster()
+        process = self.conductor(c, stderr=write)
+        os.close(write)
+        for _ in range(self.SIGNALS):
+            process.popen.send_signal(signal.SIGUSR1)  # prints its state
+            self.assertEqual(c.request("GET", "/readyz", timeout=PATIENCE_S)[0], 503)  # answered by the control loop
+        self.assertEqual(c.request("GET", "/livez")[0], 200)
+        metrics = c.request("GET", "/metrics")[2].decode()
+        self.assertIn('mc_log_lines_lost_total{', metrics)
+        process.popen.send_signal(signal.SIGTERM)
+        text = self.drain(read, process)
+        self.assertEqual(process.popen.wait(PATIENCE_S), 0)
+        self.assertGreater(text.count("requests unfinished=0"), 30)
+        if attack.FULL:
+            self.assertIn("log lines were dropped: the reader of stderr is slow", text)
+
+    def test_processes_whose_log_is_never_read_stop(self):
+        read, write = self.stopped_reader()
+        os.set_blocking(write, False)
+        while True:  # there is not even room for the first line
+            try:
+                os.write(write, b"." * 512)
+            except BlockingIOError:
+                break
+        os.set_blocking(write, True)
+        c = self.cluster()
+        process = self.conductor(c, stderr=write)
+        words = ["mc-cache", "--name", "c0", "--http", "127.0.0.1:0", "--json", "--dram", "16MiB"]
+        worker = c.spawn(words, stderr=write)
+        os.close(write)
+        c.processes["c0"] = worker
+        worker.wait_ready()
+        c.wait_nodes()
+        for one in (worker, process):
+            self.assertEqual(one.stop(timeout=PATIENCE_S), 0)
+
+    def test_a_log_on_a_full_disk_is_counted(self):
+        c = self.cluster()
+        with open("/dev/full", "wb") as full:
+            process = self.conductor(c, stderr=full)
+
+        def lost():
+            lines = c.request("GET", "/metrics")[2].decode().splitlines()
+            return sum(float(l.rsplit(" ", 1)[1]) for l in lines if l.startswith("mc_log_lines_lost_total{"))
+
+        until(lambda: lost() > 0, PATIENCE_S, "a lost line is counted")
+        self.assertEqual(process.stop(), 0)
+
+
+class Memory(Exhaust):
+    ROOM = 200 << 20  # beside what the process has at rest
+    TOGETHER = attack.count(2, 4)
+
+    def bodies(self):
+        """Wide, nested and long requests of up to 16 MiB, the most that a body may have."""
+        words = "hello world " * 1_300_000
+        message = '{"role":"user","content":"a"}'
+        quick = [
+            ("/v1/completions", '{"prompt":[' + ",".join(["1"] * 1_000_000) + "]}"),
+            ("/v1/completions", '{"prompt":[' + ",".join(['"ab"'] * 800_000) + "]}"),
+            ("/v1/completions", '{"prompt":' + "[" * 31 + "1" + "]" * 31 + "}"),
+            ("/v1/chat/completions", '{"messages":[' + ",".join([message] * 250_000) + "]}"),
+            ("/tokenize", json.dumps({"prompt": words})),
+        ]
+        full = [
+            ("/v1/chat/completions", '{"messages":[' + ",".join(['{"a":1}'] * 500_000) + "]}"),
+            ("/v1/completions", json.dumps({"prompt": words})),
+            ("/v1/chat/completions", json.dumps({"messages": [{"role": "user", "content": words}]})),
+        ]
+        return quick + attack.count([], full)
+
+    def test_a_conductor_at_its_limit_fails_requests_alone(self):
+        c = self.cluster()
+        process = self.conductor(c)
+        with open(f"/proc/{process.popen.pid}/status") as lines:
+            size = next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmSize"))
+        resource.prlimit(process.popen.pid, resource.RLIMIT_AS, (size + self.ROOM, size + self.ROOM))
+        for path, body in self.bodies():
+            answers = []
+
+            def ask():
+                try:
+                    answers.append(c.request("POST", path, body.encode(), timeout=300)[0])
+                except (OSError, http.client.HTTPException) as error:
+                    answers.append(error)
+
+            threads = [threading.Thread(target=ask) for _ in range(self.TOGETHER)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            self.assert_lives(process)
+            for answer in answers:  # an answer, or a connection for which there was no memory
+                if isinstance(answer, int):
+                    self.assertIn(answer, (200, 400, 413, 429, 503), (path, body[:40]))
+            good = {"prompt": "hello"}
+            until(lambda: c.request("POST", "/tokenize", good)[0] == 200, PATIENCE_S, "a good request works")
+        self.assertEqual(process.stop(), 0)
+
+
+class Disk(unittest.TestCase):
+    def once(self, path, **limits):
+        words = [cluster.program("mc-prefill"), "once", "-p", "Once upon a time", "--kv-out", path]
+        return cluster.subprocess.run(
+            words, capture_output=True, text=True, timeout=PATIENCE_S, preexec_fn=limited(**limits)
+        )
+
+    def test_a_stream_that_the_disk_cannot_take_leaves_no_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "out.mckv")
+            done = self.once(path, FSIZE=5000)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("MC5004", done.stderr)
+            self.assertIn(path, done.stderr)
+            self.assertEqual(os.listdir(folder), [])
+
+    def test_a_device_that_is_full_is_named_and_stays(self):
+        done = self.once("/dev/full")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("MC5004", done.stderr)
+        self.assertTrue(os.path.exists("/dev/full"))
+
+    def test_results_on_a_full_disk_have_a_number(self):
+        words = ["xfer", "--transport", "shm", "--size", "64KiB", "-t", "10ms", "--json"]
+        code, _, err = cluster.run("mc-bench", *words, "-o", "/dev/full")
+        self.assertEqual(code, 1)
+        self.assertIn("MC5004", err)
+        with open("/dev/full", "wb") as full:
+            done = cluster.subprocess.run(
+                [cluster.program("mc-bench"), *words], stdout=full, stderr=cluster.subprocess.PIPE, timeout=PATIENCE_S
+            )
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(b"MC5004", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
