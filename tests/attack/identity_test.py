@@ -196,8 +196,7 @@ class Leftovers(unittest.TestCase):
             self.assertEqual(len(dead), 4)
             for name in dead:  # nothing younger than a minute is swept
                 os.utime(os.path.join(cluster.env["MCT_RUN_DIR"], name), (1, 1))
-            cluster.start("d0")
-            cluster.wait_nodes()
+            cluster.start("d0").wait_ready()
             self.assertEqual(len(self.sockets(cluster)), 4)
             self.assertEqual(len(set(self.sockets(cluster)) & set(dead)), 2)
 
