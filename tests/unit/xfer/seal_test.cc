@@ -24,7 +24,7 @@ template <size_t N>
 std::array<uint8_t, N> hex_array(std::string_view text) {
   const auto bytes = hex(text);
   REQUIRE(bytes.size() == N);
-  std::array<uint8_t, N> out;
+  std::array<uint8_t, N> out{};
   std::copy(bytes.begin(), bytes.end(), out.begin());
   return out;
 }
