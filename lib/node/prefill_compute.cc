@@ -11,6 +11,13 @@ namespace mc::node {
 bool Prefill::start_compute(Request& r, TimePoint now, Actions& out) {
   const uint32_t bt = options_.layout.block_tokens;
   const uint32_t tokens = static_cast<uint32_t>(r.spec.ids.size());
+  // Another request may have found one of the blocks rotten: from that one on they are computed again.
+  const auto gone = std::find_if(r.pages.begin(), r.pages.end(), [&](kv::PageIndex page) {
+    return shelf_->pool.state(page) != kv::PageState::cached;
+  });
+  for (auto page = gone; page != r.pages.end(); ++page) shelf_->pool.unpin(*page);
+  r.pages.erase(gone, r.pages.end());
+  r.pinned.resize(r.pages.size());
   // Blocks published since this request prepared (by the request before it) are taken now.
   const auto more = std::span(r.hashes).first(r.reusable).subspan(r.pages.size());
   for (kv::PageIndex page : shelf_->pool.pin_prefix(more)) r.pages.push_back(page), r.pinned.push_back(true);

@@ -338,3 +338,24 @@ TEST_CASE("node/prefill: a cached block whose bytes changed is dropped, told as 
   b.from("d0", 2, wire::KvDone{"second", 2});
   CHECK(b.machine.idle());
 }
+
+TEST_CASE("node/prefill: a request that waits with a block which another finds rotten computes that block") {
+  PrefillBench b(32);
+  const auto ids = ids_of(1, 200);
+  b.start(spec_of("first", ids));
+  const auto run = all<RunChunk>(b.accept("first")).at(0);
+  for (const uint32_t layer : {0u, 1u}) b.give(LayerDone{run.run, layer, 0, {10 + layer, 20 + layer, 30 + layer, 40}});
+  b.computed(run.run);
+  b.from("d0", 2, wire::KvDone{"first", 1});
+
+  b.start(spec_of("second", ids));
+  const auto again = all<RunChunk>(b.accept("second")).at(0);
+  b.start(spec_of("third", ids));  // its blocks are pinned while the second one computes
+  CHECK(all<RunChunk>(b.accept("third")).empty());
+  ChunkDone done;
+  done.run = again.run, done.code = Code::corrupt, done.rotten = {1};
+  const auto third = all<RunChunk>(b.give(done));
+  REQUIRE(third.size() == 1);
+  CHECK(third[0].start == 64);
+  CHECK(third[0].prefix_crcs == std::vector<uint32_t>{10, 11});
+}
