@@ -29,7 +29,7 @@ def golden_messages():
 
 def resident(pid):
     with open(f"/proc/{pid}/status") as lines:
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS"))
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
 
 
 class Liar:
