@@ -310,7 +310,7 @@ void Frontend::generate(Call& call) {
   if (!prompts) return call.respond(http::error_response(prompts.error()));
   if (auto bounded = check_prompt_logprobs(*parsed, *prompts); !bounded)
     return call.respond(http::error_response(bounded.error()));
-  parsed->prompts.clear();  // the text is not needed again, and may be large
+  for (auto& prompt : parsed->prompts) prompt = {};  // the text is not needed again, and may be large; their number is
   parsed->messages.clear();
   auto job = std::make_shared<Job>();  // crosses to the loop's thread inside a std::function
   job->client_id = call.request.request_id;

@@ -113,9 +113,10 @@ class Attacked(unittest.TestCase):
     def answer(self):
         return self.cluster.complete(ids=self.prompt, max_tokens=8)["choices"][0]["token_ids"]
 
-    def alive(self):
+    def alive(self, only=None, sent=b""):
         for name, process in self.cluster.processes.items():
-            self.assertIsNone(process.popen.poll(), f"{name} ended\n{process.tail()}")
+            if only in (None, name):
+                self.assertIsNone(process.popen.poll(), f"{name} ended\n{process.tail()}\n{sent[:2000]}")
 
     def check_after(self):
         self.alive()
@@ -209,6 +210,7 @@ class Http(Attacked):
                 data += b"Content-Length: %d\r\n\r\n" % len(body) + body
             else:
                 data = liar.garble(data)
+            self.alive("conductor", data)
             connection = socket.create_connection(("127.0.0.1", self.cluster.url_port), 20)
             try:
                 connection.sendall(data)

@@ -45,6 +45,16 @@ class Answers(unittest.TestCase):
         self.assertEqual(chunks[-1]["usage"]["completion_tokens"], 24)
         self.assertEqual(len({(k["id"], k["created"], k["model"]) for k in chunks}), 1)
 
+    def test_streams_of_several_prompts_and_choices_join_to_the_whole_ones(self):
+        prompts = ["Once upon a time", "The king said", "Red and blue are"]
+        body = {"prompt": prompts, "n": 2, "max_tokens": 8, "temperature": 0.7, "seed": 4, "ignore_eos": True}
+        whole = c.post("/v1/completions", body)[2]
+        texts = ["" for _ in range(6)]
+        for event in c.stream("/v1/completions", body):
+            for choice in json.loads(event)["choices"] if event != "[DONE]" else []:
+                texts[choice["index"]] += choice["text"]
+        self.assertEqual(texts, [choice["text"] for choice in whole["choices"]])
+
     def test_a_chat_stream_sends_the_role_with_the_first_token_and_one_finish(self):
         body = {
             "messages": [{"role": "user", "content": "Hello"}],
