@@ -6,7 +6,7 @@ connection closes without one only when the conductor died. No request outlives 
 conductor's own record of it, less what this host delayed an idle process at that time (measured beside). When the
 clients rest, nothing is leased, queued or leaked, and the cluster serves.
 
-MC_FAULT_KILLS: how many (8, in the full tier 1,000). MC_ATTACK_SEED: whom, when and what is asked.
+MC_ATTACK_KILLS: how many (8, in the full tier 1,000). MC_ATTACK_SEED: whom, when and what is asked.
 """
 
 import collections
@@ -22,7 +22,7 @@ import unittest
 from attack import count, seeded
 from cluster import Cluster, Random, oracle, token_ids, until
 
-KILLS = int(os.environ.get("MC_FAULT_KILLS", count(8, 1000)))
+KILLS = int(os.environ.get("MC_ATTACK_KILLS", count(8, 1000)))
 CLIENTS = 5
 REST = 12  # kills between two looks at what is left
 ROLES = ["conductor", "c0", "p0", "p1", "d0", "d1"]
