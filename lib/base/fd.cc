@@ -34,7 +34,7 @@ Error errno_error(std::string_view what) {
 
 namespace {
 
-/// What keeps a file from being written has a number that the user can look up.
+/// The MC#### error of a write that failed, by errno.
 Error write_error(std::string_view what) {
   const int error = errno;
   const bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;

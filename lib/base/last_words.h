@@ -1,4 +1,4 @@
-// What a process says before it aborts. Nothing here waits for a reader of stderr that has stopped.
+// Messages of a process before it aborts. Nothing here waits for a reader of stderr that has stopped.
 #pragma once
 
 #include <string_view>

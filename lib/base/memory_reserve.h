@@ -1,4 +1,4 @@
-// What happens when the operating system gives no more memory. Work whose size strangers choose (parsing and
+// Behaviour when the operating system gives no more memory. Work whose size strangers choose (parsing and
 // tokenising a request) runs inside FailsAlone: there an allocation throws std::bad_alloc at once, and whoever
 // runs the work answers 503 to that one request. All other threads keep state that must not be left half changed,
 // so for them a reserve is given up: their small allocations succeed, and memory_is_short() tells the doors to

@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::string_view kVariable = "$MCT_RUN_DIR";
 constexpr time_t kInTheMaking = 60;  // seconds: a socket's file is there a moment before a process can be found by it
-/// What our programs name their sockets and temporary files by; nothing else in the folder is touched.
+/// Prefixes of our programs' sockets and temporary files; nothing else in the folder is touched.
 constexpr std::array<std::string_view, 3> kSockets = {"node-", "data-", "bench-"};
 constexpr std::string_view kTemporary = "local.key.tmp.";
 

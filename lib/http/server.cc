@@ -300,7 +300,7 @@ void Server::Loop::start() {
   });
 }
 
-/// What a handler allocates for a request has the size that the client chose: it fails that request alone.
+/// A handler allocates what the client's request asks for: when that fails, it fails that request alone.
 void Server::Loop::dispatch(Request request, Responder responder) {
   requests.fetch_add(1, std::memory_order_relaxed);
   streams.fetch_add(1, std::memory_order_relaxed);

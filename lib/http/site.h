@@ -1,4 +1,4 @@
-// Who may lead a browser to this server. A web page of any site can make the browsers of this host send requests to
+// Refusal of what foreign pages sent. A web page of any site can make the browsers of this host send requests to
 // loopback, either openly (the request then carries the page's Origin) or under a name of the page's own domain that
 // resolves to 127.0.0.1 (DNS rebinding: Host then carries that name). Programs send neither.
 #pragma once

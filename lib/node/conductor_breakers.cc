@@ -70,7 +70,7 @@ void Conductor::tell_breakers(Actions& out) {
   }
 }
 
-// What is set aside is here, and a probe is a request that is placed there.
+// The breakers of nodes and pairs that are set aside. A probe is a request that is placed on one of them.
 void Conductor::check_breakers() const {
   breakers_.check();
   for (const auto& [part, entry] : breakers_.entries()) {

@@ -134,7 +134,7 @@ void Decode::on_step(const StepDone& done, TimePoint, Actions& out) {
   }
 }
 
-// What was cached here changed in memory. The conductor places the request again, and its prefill node sends the block.
+// Cached blocks changed in memory. The conductor places the request again, and its prefill node sends the block.
 void Decode::on_rotten(Request& r, std::span<const uint32_t> rotten, Actions& out) {
   stats_.checksum_failures += rotten.size();
   drop_rotten(r.chain.hashes(), r.pages, rotten);

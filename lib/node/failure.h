@@ -13,7 +13,7 @@ namespace mc::node {
 enum class FailStage : uint8_t { queue, fetch, accept, prefill, transfer, decode, unknown };
 std::string_view to_string(FailStage stage);
 
-/// What a worker reports: a mc::Code, or a reason of KvRefuse. A word that is none of them is internal.
+/// The code of a worker's report: a mc::Code, or a reason of KvRefuse. A word that is none of them is internal.
 enum class Cause : uint8_t {
   invalid,
   not_found,

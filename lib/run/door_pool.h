@@ -37,7 +37,7 @@ class DoorPool {
   /// Why a job is settled without its own answer.
   enum class End : uint8_t { late, stopped };
 
-  /// What a job and its watcher share; whoever settles it answers.
+  /// State that a job and its watcher share; the one that settles it answers.
   class Ticket {
    public:
     /// True for the first caller only.

@@ -17,7 +17,7 @@ namespace {
 constexpr size_t kInlineBytes = size_t{32} << 10;
 /// Of the body for one token of the tenant's quota, where there is no prompt that is paid for, or it is large.
 constexpr size_t kBytesPerToken = 64;
-/// What /tokenize gives at most: as many as /detokenize takes (the values of a JSON body, http/openai.h).
+/// Most ids that /tokenize gives: as many as /detokenize takes (the values of a JSON body, http/openai.h).
 constexpr size_t kTokenizeMax = size_t{1} << 20;
 
 bool is_generation(http::Route route) {

@@ -33,7 +33,7 @@ struct BreakerOptions {
 enum class BreakerState : uint8_t { closed, open, half_open };
 std::string_view to_string(BreakerState state);
 
-/// What a breaker stands for: a pair, or one node with any partner (the other name is "").
+/// The subject of a breaker: a pair, or one node with any partner (the other name is "").
 struct Part {
   NodeId prefill, decode;
   auto operator<=>(const Part&) const = default;

@@ -150,7 +150,7 @@ std::string dump(const XferDescriptor& descriptor);
 
 using KeyShare = std::array<uint8_t, 32>;  // X25519 public key (RFC 7748), drawn for one handshake
 
-/// What one side says about sealing the stream behind the handshake. It is sealed when one side must and the other
+/// The wish of one side to seal the stream behind the handshake. It is sealed when one side must and the other
 /// side may.
 enum class SealWish : uint8_t { never = 0, may = 1, must = 2 };
 

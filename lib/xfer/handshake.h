@@ -48,7 +48,7 @@ OutFrame refusal(Code code, std::string_view text);
 class TcpStream;
 
 bool known_tcp_seal(std::string_view value);
-/// What Options::tcp_seal means for a connection that stays on loopback, or that leaves it.
+/// Meaning of Options::tcp_seal for a connection that stays on loopback, or that leaves it.
 wire::SealWish seal_wish(const Options& options, bool loopback);
 
 class Handshake {

@@ -29,7 +29,7 @@ inline constexpr size_t kRecordTag = 16;
 inline constexpr size_t kRecordExtra = kRecordHead + kRecordTag;
 inline constexpr uint64_t kRecordsPerKey = uint64_t{1} << 20;
 
-/// What the keys of one direction of one connection are derived from.
+/// Secret from which the keys of one direction of one connection are derived.
 using SealSecret = std::array<uint8_t, 32>;
 
 /// HKDF with SHA-256 (RFC 5869). `out` holds at most 255 times 32 bytes.

@@ -40,7 +40,7 @@ Bytes payload_of(const Bytes& frame) {
   return {frame.begin() + wire::kFrameHeaderBytes, frame.end()};
 }
 
-/// What becomes of one sealed record, whose number in its direction was chosen.
+/// Fate of one sealed record, whose number in its direction was chosen.
 class Tamper {
  public:
   enum Kind { length, cipher, tag, drop, repeat, swap, truncate, splice_lane, splice_direction, insert, kinds };
