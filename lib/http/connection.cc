@@ -85,6 +85,8 @@ void Connection::begin_answer() {
   phase_ = Phase::answering;
   deadline_ = kNever;
   after_flush_ = CloseReason::done;
+  ask_pause_ = kAskPause;
+  next_ask_ = after(host_.now(), kAskPause);
 
   link_ = std::make_shared<Link>();
   link_->outbox = host_.outbox();
@@ -121,7 +123,7 @@ void Connection::append_head(int status, Headers headers, Framing framing, size_
   const size_t before = out_.size();
   append_response_head(out_, status, headers, framing, body_bytes, close_after_);
   MC_ASSERT_EQ(std::string_view(out_).substr(before, kStatusLineBegin.size()), kStatusLineBegin);
-  if (std::exchange(head_begun_, false)) out_.erase(before, kStatusLineBegin.size());
+  out_.erase(before, std::exchange(head_begun_, 0));
   if (link_) link_->queued.fetch_add(out_.size() - before, std::memory_order_relaxed);
   host_.count_response(status);
 }
@@ -239,20 +241,22 @@ void Connection::next_request() {
   if (input_ended_ && is_reading) close(phase_ == Phase::idle ? CloseReason::done : CloseReason::client_gone);
 }
 
-/// Sends the first bytes of the status line, which are those of every answer, or a comment of the event stream. A
-/// client that closed only its sending side takes them; the kernel of one that is gone answers with a reset, which
-/// on_lost() reports. In the middle of another body than an event stream the next bytes of the body do the same.
+/// Sends one byte of the status line, whose first nine are those of every answer, or a comment of the event stream. A
+/// client that closed only its sending side takes it; the kernel of one that is gone answers with a reset, which
+/// on_lost() reports. One byte at a time, since a client may take the first and close afterwards. In the middle of
+/// another body than an event stream the next bytes of the body do the same.
 void Connection::ask_for_life() {
   const size_t before = out_.size();
-  if (!streaming_) {
-    out_ += kStatusLineBegin;
-    head_begun_ = true;
+  if (!streaming_ && head_begun_ < kStatusLineBegin.size()) {
+    out_ += kStatusLineBegin[head_begun_++];
   } else if (is_event_stream_ && http11_) {
     append_chunk(out_, kSsePing);
   } else if (is_event_stream_) {
     out_ += kSsePing;
   }
   if (link_) link_->queued.fetch_add(out_.size() - before, std::memory_order_relaxed);
+  next_ask_ = after(host_.now(), ask_pause_);
+  ask_pause_ = streaming_ ? std::min(2 * ask_pause_, options_.ping_interval) : 2 * ask_pause_;
 }
 
 void Connection::on_end_of_input() {
@@ -291,6 +295,7 @@ void Connection::on_tick() {
       default: return;
     }
   }
+  if (phase_ == Phase::answering && input_ended_ && unsent().empty() && now >= next_ask_) ask_for_life();
   if (phase_ == Phase::answering && is_event_stream_ && streaming_ && unsent().empty() &&
       now - last_sent_ >= options_.ping_interval) {
     const size_t before = out_.size();

@@ -83,6 +83,7 @@ class Connection {
   static constexpr size_t kAheadMax = size_t{64} << 10;  // of pipelined bytes; then TCP pushes back
   static constexpr size_t kKeepBytes = size_t{4} << 10;  // capacity that an idle connection keeps
   static constexpr Duration kLinger = 2s;
+  static constexpr Duration kAskPause = 250ms;  // to the second ask_for_life(), then doubled
 
   void parse(std::string_view bytes, Duration age = {});
   void begin_body();
@@ -113,6 +114,8 @@ class Connection {
   size_t out_done_ = 0;    // of out_ written
   TimePoint progress_{};   // when the client last took a byte, or had nothing to take
   TimePoint last_sent_{};  // when stream bytes were last queued
+  TimePoint next_ask_ = kNever;  // of ask_for_life()
+  Duration ask_pause_{};
 
   // The exchange under way.
   std::shared_ptr<Link> link_;
@@ -122,7 +125,7 @@ class Connection {
   bool head_only_ = false;
   bool close_after_ = false;
   bool streaming_ = false;
-  bool head_begun_ = false;       // kStatusLineBegin went out before the answer was there
+  size_t head_begun_ = 0;         // bytes of kStatusLineBegin that went out before the answer was there
   bool is_event_stream_ = false;  // may be pinged
   CloseReason after_flush_ = CloseReason::done;
 };
