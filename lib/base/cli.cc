@@ -16,6 +16,7 @@
 #include "base/fd.h"
 #include "base/last_words.h"
 #include "base/log.h"
+#include "base/thread_limit.h"
 
 namespace mc::cli {
 namespace {
@@ -184,6 +185,7 @@ Result<int> run_body(const std::function<Result<int>(const Args&)>& body, const 
 } catch (const std::bad_alloc&) {
   return user_error(err::kNotEnoughMemory, "the operating system gives no more memory");
 } catch (const std::system_error& error) {
+  if (error.code() == std::errc::resource_unavailable_try_again) return thread_limit_error(error.code().value());
   return user_error(err::kSystemLimit, error.what());
 } catch (const std::exception& error) {
   return user_error(err::kInternal, error.what());

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "base/fd.h"
+#include "base/thread_limit.h"
 
 namespace mc {
 
@@ -111,7 +112,7 @@ Result<void> LogWriter::start() {
   try {
     std::thread([state = state_] { state->run(); }).detach();
   } catch (const std::system_error& error) {
-    started = errno_error("log thread", error.code().value());
+    started = thread_limit_error(error.code().value());
   }
   (void)pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return started;

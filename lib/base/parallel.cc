@@ -3,6 +3,7 @@
 #include "base/parallel.h"
 
 #include <algorithm>
+#include <system_error>
 
 #include "base/assert.h"
 #if defined(__x86_64__)
@@ -16,8 +17,12 @@ namespace {
 class FlushDenormals {
  public:
 #if defined(__x86_64__)
-  FlushDenormals() : saved_(_mm_getcsr()) { _mm_setcsr(saved_ | 0x8040u); }
-  ~FlushDenormals() { _mm_setcsr(saved_); }
+  FlushDenormals() : saved_(_mm_getcsr()) {
+    _mm_setcsr(saved_ | 0x8040u);
+  }
+  ~FlushDenormals() {
+    _mm_setcsr(saved_);
+  }
 
  private:
   unsigned saved_;
@@ -57,10 +62,19 @@ void wait_while_equal(std::atomic<uint32_t>& value, uint32_t old) {
 Parallel::Parallel(int threads) {
   MC_ASSERT_LE(1, threads);
   workers_.reserve(static_cast<size_t>(threads - 1));
-  for (int worker = 1; worker < threads; ++worker) workers_.emplace_back([this, worker] { serve(worker); });
+  try {
+    for (int worker = 1; worker < threads; ++worker) workers_.emplace_back([this, worker] { serve(worker); });
+  } catch (const std::system_error&) {  // no destructor runs for what is not made
+    stop();
+    throw;
+  }
 }
 
 Parallel::~Parallel() {
+  stop();
+}
+
+void Parallel::stop() {
   stopping_.store(true, std::memory_order_relaxed);
   signal_.fetch_add(1, std::memory_order_release);  // pairs with the acquire in serve(): stopping_
   signal_.notify_all();

@@ -22,6 +22,7 @@ namespace mc {
 class Parallel {
  public:
   /// Starts threads - 1 workers; the calling thread of for_each is worker 0. threads >= 1.
+  /// std::system_error when the system gives fewer threads.
   explicit Parallel(int threads = 1);
   ~Parallel();
   Parallel(const Parallel&) = delete;
@@ -57,6 +58,7 @@ class Parallel {
  private:
   using Call = void (*)(void* context, int64_t begin, int64_t end, int worker);
 
+  void stop();
   void run(int64_t count, int64_t grain, Call call, void* context);
   void take_ranges(int worker);
   void serve(int worker);

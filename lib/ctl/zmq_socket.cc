@@ -8,12 +8,18 @@
 #include <zmq.hpp>
 
 #include "base/assert.h"
+#include "base/thread_limit.h"
 #include "ctl/zmq_accept.h"
 
 namespace mc::ctl {
+namespace {
+
+constexpr int kContextThreads = 2;
+
+}  // namespace
 
 struct Context::State {
-  zmq::context_t context{1};
+  zmq::context_t context{kContextThreads - 1};  // the reaper is one more
   uint64_t monitor_count = 0;
 };
 
@@ -126,7 +132,13 @@ std::optional<SocketEvent> translate(uint16_t kind, int value) {
 
 }  // namespace
 
-Result<Context> Context::open() try { return Context(std::make_unique<State>()); } catch (const zmq::error_t& error) {
+Result<Context> Context::open() try {
+  auto state = std::make_unique<State>();
+  // The first socket starts libzmq's threads, and libzmq aborts when one does not start.
+  MC_CHECK(check_thread_room(kContextThreads));
+  const zmq::socket_t first(state->context, zmq::socket_type::pair);
+  return Context(std::move(state));
+} catch (const zmq::error_t& error) {
   return zmq_error("zmq context", error);
 }
 

@@ -1,6 +1,7 @@
 #include "run/door_pool.h"
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include "base/assert.h"
@@ -14,8 +15,13 @@ constexpr double kJobCost = 4096;  // in bytes: of a job however small, so that 
 
 DoorPool::DoorPool(const Options& options) : options_(options) {
   MC_ASSERT(options_.threads >= 2);
-  for (int i = 0; i < options_.threads; ++i) threads_.emplace_back([this] { work(); });
-  threads_.emplace_back([this] { watch(); });
+  try {
+    for (int i = 0; i < options_.threads; ++i) threads_.emplace_back([this] { work(); });
+    threads_.emplace_back([this] { watch(); });
+  } catch (const std::system_error&) {  // no destructor runs for what is not made
+    stop();
+    throw;
+  }
 }
 
 DoorPool::~DoorPool() {

@@ -65,6 +65,7 @@ class DoorPool {
     std::function<void(End)> end;               // called once, on any thread, if `run` did not settle it in time
   };
 
+  /// std::system_error when the system gives fewer threads.
   explicit DoorPool(const Options& options);
   /// stop()s.
   ~DoorPool();

@@ -6,6 +6,7 @@ MC_ATTACK_SEED sets.
 """
 
 import functools
+import glob
 import os
 import random
 import socket
@@ -85,4 +86,18 @@ def listeners(pid):
                 if field[3] == "0A" and field[9] in inodes:
                     address, port = field[1].rsplit(":", 1)
                     found.append((address, int(port, 16)))
+    return found
+
+
+def children(pid):
+    """Processes whose parent is `pid`."""
+    found = []
+    for path in glob.glob("/proc/[0-9]*/stat"):
+        try:
+            with open(path) as stat:
+                fields = stat.read().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        if int(fields[1]) == pid:
+            found.append(int(path.split("/")[2]))
     return found

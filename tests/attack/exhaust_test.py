@@ -26,6 +26,20 @@ F_SETPIPE_SZ = 1031
 PATIENCE_S = 60
 
 
+HOLD_THREADS = """
+import sys, threading
+threading.stack_size(65536)
+end = threading.Event()
+try:
+    while True:
+        threading.Thread(target=end.wait).start()
+except RuntimeError:
+    print("no more", flush=True)
+sys.stdin.read()
+end.set()
+"""
+
+
 def limited(**limits):
     """A preexec_fn that lowers limits, soft and hard: limited(NOFILE=128)."""
 
@@ -186,6 +200,83 @@ class Descriptors(Exhaust):
 
         process = self.conductor(self.cluster(), preexec_fn=lower_soft)
         self.assertEqual(resource.prlimit(process.popen.pid, resource.RLIMIT_NOFILE), (1000, 1000))
+
+
+class Threads(Exhaust):
+    """Limits on processes do not bind root, and count all processes of a user: each test runs as a user of its own."""
+
+    ENOUGH = 64
+
+    def stranger(self, c, threads):
+        """Popen options: a user that nobody else is, with room for `threads` threads in all its processes."""
+        uid = 50_000 + os.getpid() % 10_000
+        folder = os.path.join(c.dir, "run")
+        os.chmod(c.dir, 0o755)
+        os.chown(folder, uid, uid)
+        return {"user": uid, "group": uid, "extra_groups": [], "preexec_fn": limited(NPROC=threads)}
+
+    def hold_all_threads(self, user):
+        """A program of the user takes all the threads that the user may still have, until the test ends."""
+        words = [attack.others_python(), "-c", HOLD_THREADS]
+        pipe = cluster.subprocess.PIPE
+        holder = cluster.subprocess.Popen(words, stdin=pipe, stdout=pipe, cwd="/", text=True, **user)
+        self.addCleanup(holder.wait, PATIENCE_S)
+        self.addCleanup(holder.stdout.close)
+        self.addCleanup(holder.stdin.close)
+        self.assertEqual(holder.stdout.readline(), "no more\n")
+
+    @attack.needs_second_user
+    def test_a_daemon_that_gets_too_few_threads_ends_in_words(self):
+        programs = [
+            ["mc-conductor", "--json"],
+            ["mc-prefill", "--check", "--threads", "3"],
+            ["mc-decode", "--check", "--threads", "3"],
+            ["mc-cache", "--check", "--dram", "16MiB"],
+        ]
+        for words in programs:
+            c = self.cluster()
+            for threads in range(1, self.ENOUGH):
+                user = self.stranger(c, threads)
+                process = c.spawn([*words, "--http", "127.0.0.1:0"], stdin=cluster.subprocess.DEVNULL, **user)
+                started = process.popen.stdout.readline() if words[0] == "mc-conductor" else b""
+                code = process.stop() if started else process.popen.wait(PATIENCE_S)
+                process.close()
+                if code == 0:
+                    break
+                text = process.text()
+                self.assertEqual(code, 1, f"{words[0]} with {threads} threads\n{text}")
+                self.assertIn("MC5006", text)
+                self.assertIn("RLIMIT_NPROC", text)
+                self.assertIn("ulimit -u", text)
+            self.assertLess(3, threads, words[0])
+            self.assertLess(threads, self.ENOUGH - 1, f"{words[0]} starts in the end")
+            c.close()
+
+    @attack.needs_second_user
+    def test_a_cluster_that_gets_no_more_threads_goes_on(self):
+        c = self.cluster()
+        user = self.stranger(c, 300)
+        process = self.conductor(c, "--local", "1p1d1c", **user)
+        pids = [process.popen.pid, *attack.children(process.popen.pid)]
+        self.assertEqual(len(pids), 4)
+        prompt = [5 + i % 90 for i in range(100)]
+        expected = cluster.token_ids(c.complete(ids=prompt, max_tokens=16))
+        self.hold_all_threads(user)
+        self.assertEqual(cluster.token_ids(c.complete(ids=prompt, max_tokens=16)), expected)
+        body = json.dumps({"prompt": "hello world " * 200_000}).encode()
+        self.assertIn(c.request("POST", "/tokenize", body)[0], (200, 400, 413))
+        for name in (signal.SIGHUP, signal.SIGUSR1):
+            for pid in pids:
+                os.kill(pid, name)
+        worker = c.spawn(["mc-cache", "--name", "c9", "--dram", "16MiB"], **user)
+        self.assertEqual(worker.popen.wait(PATIENCE_S), 1)
+        self.assertIn("RLIMIT_NPROC", worker.text())
+        worker.close()
+        crowd = self.crowd(("127.0.0.1", c.url_port), 100)
+        self.assertEqual(cluster.token_ids(c.complete(ids=prompt, max_tokens=16)), expected)
+        crowd.close()
+        self.assertEqual(sorted(n["id"] for n in c.cluster()["nodes"]), ["c0", "d0", "p0"])
+        self.assertEqual(process.stop(), 0)
 
 
 class LogReaders(Exhaust):

@@ -41,19 +41,6 @@ def stranger_stays(*words):
     return process, process.stdout.readline()
 
 
-def children(pid):
-    found = []
-    for path in glob.glob("/proc/[0-9]*/stat"):
-        try:
-            with open(path) as stat:
-                fields = stat.read().rsplit(")", 1)[1].split()
-        except OSError:
-            continue
-        if int(fields[1]) == pid:
-            found.append(int(path.split("/")[2]))
-    return found
-
-
 class Strangers(unittest.TestCase):
     def data_ports(self, cluster, pids):
         """Ports of the workers that are not their pages."""
@@ -88,7 +75,7 @@ class Strangers(unittest.TestCase):
     @attack.needs_second_user
     def test_another_user_gets_no_byte_of_a_local_cluster_and_takes_nobodys_place(self):
         with Cluster("1p1d1c") as cluster:
-            self.attacked(cluster, children(cluster.processes["conductor"].popen.pid))
+            self.attacked(cluster, attack.children(cluster.processes["conductor"].popen.pid))
 
     @attack.needs_second_user
     def test_another_user_gets_no_byte_of_roles_started_by_hand(self):
@@ -110,7 +97,7 @@ class Squatters(unittest.TestCase):
             folder = cluster.env["MCT_RUN_DIR"]
             names = self.names() - before
             sockets = glob.glob(folder + "/data-*")
-            victim = children(cluster.processes["conductor"].popen.pid)[0]
+            victim = attack.children(cluster.processes["conductor"].popen.pid)[0]
             process, said = stranger_stays("squat", 6, *names)
             self.assertEqual(said, "squatting\n")
             os.kill(victim, 9)

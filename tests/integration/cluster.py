@@ -102,8 +102,12 @@ class Process:
             self.popen.wait(10)
             raise AssertionError(f"{self.words[0]} did not stop within {timeout} s of SIGTERM\n{self.tail()}")
         finally:
-            self.popen.stdout.close()
-            self.log.close()
+            self.close()
+
+    def close(self):
+        """Closes what this side holds of a process that has ended."""
+        self.popen.stdout.close()
+        self.log.close()
 
 
 class SocketConnection(http.client.HTTPConnection):
