@@ -1,7 +1,10 @@
 #include "xfer/rdma_connector.h"
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
+
+#include "base/thread_limit.h"
 
 namespace mc::xfer {
 
@@ -26,8 +29,17 @@ void RdmaConnector::stop() {
 void RdmaConnector::start(const Attempt& attempt, std::function<Result<void>()> work) {
   {
     const std::lock_guard lock(mutex_);
+    if (waiting_.size() >= idle_ && threads_.size() < kThreadsMax) {
+      try {
+        threads_.emplace_back([this] { run(); });
+      } catch (const std::system_error& error) {
+        if (threads_.empty()) {
+          done_.push_back({attempt, thread_limit_error(error.code().value())});
+          return ready_.signal();
+        }
+      }
+    }
     waiting_.push_back({attempt, std::move(work)});
-    if (waiting_.size() > idle_ && threads_.size() < kThreadsMax) threads_.emplace_back([this] { run(); });
   }
   wake_.notify_one();
 }

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cerrno>
 #include <iterator>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -85,7 +86,10 @@ Result<void> RdmaMemory::enroll(const Entry& entry, const Devices& devices, std:
   std::vector<std::thread> threads;
   const size_t helpers =
       std::min<size_t>({std::max<size_t>(count, 1) - 1, 15, std::max(1u, std::thread::hardware_concurrency()) - 1});
-  for (size_t i = 0; i < helpers; ++i) threads.emplace_back(work);
+  try {
+    for (size_t i = 0; i < helpers; ++i) threads.emplace_back(work);
+  } catch (const std::system_error&) {  // the threads that there are do all the work
+  }
   work();
   for (auto& thread : threads) thread.join();
   for (size_t i = 0; i < count; ++i)

@@ -1,5 +1,6 @@
 #include "xfer/rdma_reaper.h"
 
+#include <system_error>
 #include <utility>
 
 namespace mc::xfer {
@@ -17,8 +18,14 @@ void RdmaReaper::take(std::unique_ptr<Remains> remains) {
   {
     const std::lock_guard lock(mutex_);
     if (waiting_.size() >= kWaitingMax) return;  // `remains` ends here, after the lock
+    if (waiting_.size() >= idle_ && threads_.size() < kThreadsMax) {
+      try {
+        threads_.emplace_back([this] { run(); });
+      } catch (const std::system_error&) {
+        if (threads_.empty()) return;  // likewise
+      }
+    }
     waiting_.push_back(std::move(remains));
-    if (waiting_.size() > idle_ && threads_.size() < kThreadsMax) threads_.emplace_back([this] { run(); });
   }
   wake_.notify_one();
 }

@@ -1,9 +1,11 @@
 #include "xfer/rdma_revival.h"
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include "base/log.h"
+#include "base/thread_limit.h"
 
 namespace mc::xfer {
 namespace {
@@ -49,7 +51,14 @@ void RdmaRevival::failed(size_t index, const std::string& name) {
         std::find_if(patients_.begin(), patients_.end(), [&](const Patient& known) { return known.index == index; });
     if (at == patients_.end()) at = patients_.insert(at, {index, name, RevivalPause(least_, most_)});
     at->at = now() + at->pause.next(now());
-    if (!thread_.joinable() && !stop_) thread_ = std::thread([this] { run(); });
+    if (!thread_.joinable() && !stop_) {
+      try {
+        thread_ = std::thread([this] { run(); });
+      } catch (const std::system_error& error) {  // the next failure tries again
+        log_warn("rdma device not opened again",
+                 {{"device", name}, {"why", thread_limit_error(error.code().value()).what}});
+      }
+    }
   }
   wake_.notify_one();
 }
