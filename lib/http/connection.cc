@@ -232,7 +232,8 @@ void Connection::on_written(size_t count) {
 void Connection::next_request() {
   if (host_.draining()) return close(CloseReason::shutdown);
   phase_ = Phase::idle;
-  deadline_ = after(host_.now(), options_.idle_timeout);
+  waiting_since_ = host_.now();
+  deadline_ = after(waiting_since_, options_.idle_timeout);
   if (!ahead_.empty()) {
     const std::string bytes = std::exchange(ahead_, {});
     parse(bytes);

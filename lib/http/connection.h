@@ -74,6 +74,8 @@ class Connection {
   bool want_half_close() const { return phase_ == Phase::refused && unsent().empty(); }
   /// Nothing of a request has arrived: closing it costs nobody anything.
   bool is_waiting() const { return phase_ == Phase::idle || (phase_ == Phase::head && !parser_); }
+  /// Bytes that come now cannot have come earlier: when the last answer was written, else long ago.
+  TimePoint waiting_since() const { return waiting_since_; }
   CloseReason close_reason() const { return reason_; }
 
  protected:
@@ -105,6 +107,7 @@ class Connection {
   CloseReason reason_ = CloseReason::done;
   std::unique_ptr<RequestParser> parser_;  // only while a request is read
   TimePoint received_{};
+  TimePoint waiting_since_{};
   TimePoint deadline_ = kNever;  // of the phase
   TimePoint late_ = kNever;      // from then on the body comes too late for the request's own deadline
   size_t body_reserved_ = 0;

@@ -96,9 +96,10 @@ void tune(Socket& socket) {
   ::setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &user_timeout_ms, sizeof user_timeout_ms);
 }
 
-/// How long ago the last bytes came, as far as the kernel says; it counts in ticks of a few milliseconds.
+constexpr Duration kTicks = 20ms;  // the kernel counts the age of input in ticks of a few milliseconds
+
+/// How long ago the last bytes came, as far as the kernel says.
 Duration age_of_input(int fd) {
-  constexpr Duration kTicks = 20ms;
   tcp_info info{};
   socklen_t size = sizeof info;
   if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return {};
@@ -444,7 +445,8 @@ void Server::Loop::on_readable(const PeerPtr& peer) {
     peer->on_lost();
   } else if (count > 0) {
     // A request's time begins when its first bytes came, also while this thread, or the process, was held up.
-    const Duration age = peer->is_waiting() ? age_of_input(peer->socket.native_handle()) : Duration{};
+    const bool may_be_old = peer->is_waiting() && now() - peer->waiting_since() >= kTicks;
+    const Duration age = may_be_old ? age_of_input(peer->socket.native_handle()) : Duration{};
     peer->on_bytes({scratch.data(), count}, age);
   }
   settle(peer);
