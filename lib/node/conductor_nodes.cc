@@ -267,7 +267,7 @@ void Conductor::on_hello(const Received& event, const wire::Hello& hello, TimePo
   membership_changed();
   out.push_back(Send{event.from, event.instance,
                      wire::Welcome{name, static_cast<uint32_t>(options_.heartbeat / 1ms),
-                                   static_cast<uint32_t>(options_.dead_after / 1ms)}});
+                                   static_cast<uint32_t>(options_.dead_after / 1ms), !options_.tenants.empty()}});
   broadcast_peers(out);
   place_parked(now, out);
 }

@@ -189,6 +189,7 @@ bool Worker::on_conductor(const Received& event, TimePoint now, Actions& out) {
     name_ = welcome->name;
     beat_every_ = std::chrono::milliseconds(std::max<uint32_t>(welcome->heartbeat_ms, 1));
     dead_after_ = std::chrono::milliseconds(std::max<uint32_t>(welcome->dead_after_ms, 1));
+    has_tenants_ = welcome->has_tenants;
     beat_at_ = now;
     if (!former_.empty()) former_until_ = now + 2 * dead_after_;
     send_snapshot(out);

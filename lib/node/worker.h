@@ -78,6 +78,8 @@ class Worker : public Machine {
 
   const std::string& name() const { return name_; }
   bool registered() const { return state_ == Membership::member; }
+  /// The conductor that was last registered with serves tenants, who may not see one another's counts.
+  bool has_tenants() const { return has_tenants_; }
   bool draining() const { return draining_; }
   /// The refusal that makes this process useless (layout mismatch, name taken), if there was one.
   const wire::Refused* refused() const { return refused_ ? &*refused_ : nullptr; }
@@ -190,6 +192,7 @@ class Worker : public Machine {
   TimePoint beat_at_ = kNever;
   TimePoint heard_at_{};
   Duration beat_every_ = 200ms, dead_after_ = 1s;
+  bool has_tenants_ = false;
   std::optional<wire::Refused> refused_;
   bool left_ = false;
   bool leaving_ = false;  // it drains by itself: no order of the conductor takes that back

@@ -216,6 +216,7 @@ class ConductorProcess {
         put({"--transport", args_.text(flags::kTransport), "--log-level", args_.text(flags::kLogLevel)});
         put({"--log-format", args_.text(flags::kLogFormat), "--die-with-parent"});
         if (args_.present(flags::kAuth)) put({"--auth", args_.text(flags::kAuth)});
+        if (args_.present(flags::kAdminKeyFile)) put({"--admin-key-file", args_.text(flags::kAdminKeyFile)});
         if (args_.present(flags::kInsecure)) put({"--insecure", args_.text(flags::kInsecure)});
         if (is_cache) {
           put({"--dram", std::to_string(std::min<uint64_t>(share, uint64_t{1} << 30))});

@@ -124,16 +124,24 @@ std::string StatusPages::address() const {
   return HostPort{host_, server_->port()}.text();
 }
 
-void StatusPages::update(std::string unready) {
-  std::lock_guard lock(mutex_);
+void StatusPages::update(std::string unready, bool has_tenants) {
+  const std::lock_guard lock(mutex_);
   unready_ = std::move(unready);
+  has_tenants_ = has_tenants;
+}
+
+/// Counts of requests tell what each tenant does; without tenants only those who are not on this host are kept out.
+bool StatusPages::is_locked() {
+  if (!is_loopback(host_) || lock_->has_key()) return true;
+  const std::lock_guard lock(mutex_);
+  return has_tenants_;
 }
 
 void StatusPages::handle(const http::Request& request, const http::Responder& out) {
   const auto found = http::find_route(http::worker_routes(), request.method, request.path);
   if (const auto* answer = std::get_if<http::Response>(&found)) return out.respond(*answer);
   const http::Route route = std::get<http::RouteMatch>(found).route;
-  const bool for_operators = !is_loopback(host_) && (route == http::Route::metrics || route == http::Route::version);
+  const bool for_operators = (route == http::Route::metrics || route == http::Route::version) && is_locked();
   if (for_operators && !lock_->admits(request)) return out.respond(http::error_response(lock_->refusal(request.path)));
   switch (route) {
     case http::Route::livez: return out.respond(livez_response(*heartbeat_));

@@ -46,15 +46,17 @@ class StatusPages {
                                                    const DescriptorPlan& descriptors);
   http::ServerStats stats() const { return server_->stats(); }
   std::string address() const;
-  /// `unready` empty = ready; any thread.
-  void update(std::string unready);
+  /// `unready` empty = ready. `has_tenants`: the pages that count requests need the lock on loopback too. Any thread.
+  void update(std::string unready, bool has_tenants);
 
  private:
   StatusPages() = default;
   void handle(const http::Request& request, const http::Responder& out);
+  bool is_locked();
 
   std::mutex mutex_;
   std::string unready_ = "starting";  // guarded by mutex_
+  bool has_tenants_ = false;          // guarded by mutex_
   Metrics* metrics_ = nullptr;
   const PageLock* lock_ = nullptr;
   const Heartbeat* heartbeat_ = nullptr;

@@ -445,7 +445,8 @@ class WorkerProcess {
     }
     meters_->update();
     process_meter_->update(pages_->stats(), links_->stats());
-    pages_->update(worker_->draining() ? "draining" : !worker_->registered() ? "no conductor" : "");
+    pages_->update(worker_->draining() ? "draining" : !worker_->registered() ? "no conductor" : "",
+                   worker_->has_tenants());
   }
 
   static constexpr Duration kNamePatience = 5s;

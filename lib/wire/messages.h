@@ -92,11 +92,13 @@ struct Welcome {
   std::string name;                // the node's name in this cluster
   uint32_t heartbeat_ms = 200;
   uint32_t dead_after_ms = 1000;
+  bool has_tenants = false;  // one tenant's counts are not for the others: the node's /metrics has a lock
 
   bool operator==(const Welcome&) const = default;
   template <class V>
   void fields(V& v) {
     v("name", name), v("heartbeat_ms", heartbeat_ms), v("dead_after_ms", dead_after_ms);
+    v("has_tenants", has_tenants);
   }
 };
 

@@ -364,6 +364,13 @@ class Tenants(Folder):
                 for key in ("sk-operator", admin_key):
                     status = ask(mine.url_port, "GET", path, Authorization=f"Bearer {key}")[0]
                     self.assertEqual(status, 404 if path.startswith("/requests") else 200, path)
+            # Workers count every tenant's tokens.
+            for node in ("p0", "d0"):
+                port = int(mine.node(node)["http"].rsplit(":", 1)[1])
+                for key, status in ((None, 403), ("sk-tenant-a", 403), (admin_key, 200)):
+                    headers = {"Authorization": f"Bearer {key}"} if key else {}
+                    self.assertEqual(ask(port, "GET", "/metrics", **headers)[0], status, (node, key))
+                self.assertEqual(ask(port, "GET", "/livez")[0], 200)
             # The admin key is nobody's key for the API, and the socket neither.
             prompt = {"prompt": "Once", "max_tokens": 1}
             self.assertEqual(
@@ -382,6 +389,14 @@ class Tenants(Folder):
             code, _, err = run("mc-conductor", "ps", "--url", url, env=dict(os.environ, MCT_API_KEY="sk-operator"))
             self.assertEqual(code, 0, err)
             self.assertNotIn("process list", err)
+
+
+    def test_a_worker_started_by_hand_learns_that_there_are_tenants(self):
+        tenants = self.write("keys.toml", KEYS)
+        with Cluster(roles=["conductor", "p0", "d0"], conductor=["--api-keys", tenants], worker=SMALL) as mine:
+            for node in ("p0", "d0"):
+                port = int(mine.node(node)["http"].rsplit(":", 1)[1])
+                self.assertEqual(ask(port, "GET", "/metrics")[0], 403, node)
 
 
 class KeyFiles(Folder):

@@ -40,15 +40,16 @@ TEST_CASE("wire/codec: every message survives a round trip with default and with
 
 TEST_CASE("wire/codec: an unknown field is skipped, wherever it stands and whatever it holds") {
   MsgpackWriter body;
-  body.map(5);
+  body.map(6);
   body.str("new"), body.map(1), body.str("x"), body.array(2), body.u64(1), body.nil();
   body.str("dead_after_ms"), body.u64(900);
   body.str("newer"), body.bin({});
   body.str("heartbeat_ms"), body.u64(100);
   body.str("name"), body.str("p0");
+  body.str("has_tenants"), body.boolean(true);
   const auto message = decode("welcome", body.bytes());
   REQUIRE_OK(message);
-  CHECK(std::get<Welcome>(*message) == Welcome{"p0", 100, 900});
+  CHECK(std::get<Welcome>(*message) == Welcome{"p0", 100, 900, true});
 }
 
 TEST_CASE("wire/codec: errors name the message, the field and what was found") {
@@ -108,7 +109,7 @@ TEST_CASE("wire/codec: numbers keep their sign and fraction, and integers serve 
 
 TEST_CASE("wire/codec: a description shows every field with its value") {
   CHECK(describe(Welcome{"p0", 100, 900}).dump() ==
-        R"({"type":"welcome","name":"p0","heartbeat_ms":100,"dead_after_ms":900})");
+        R"({"type":"welcome","name":"p0","heartbeat_ms":100,"dead_after_ms":900,"has_tenants":false})");
   CHECK(describe(LeaseRelease{UINT64_MAX}).dump() == R"({"type":"lease_release","lease":"18446744073709551615"})");
 }
 
