@@ -1,42 +1,13 @@
 // Memory runs out at every allocation in turn while a request is read: the request fails, and nothing else.
-#include <cstdlib>
-#include <new>
-
 #include "base/json.h"
+#include "failing_memory.h"
 #include "http/openai.h"
 #include "test.h"
 
 using namespace mc;
+using test::with_each_allocation_failing;
 
 namespace {
-
-/// Allocations of this thread that still succeed; negative = all.
-thread_local long t_left = -1;
-
-bool fails() {
-  if (t_left < 0) return false;
-  if (t_left == 0) return true;
-  --t_left;
-  return false;
-}
-
-/// Runs `work` with a failure at its first allocation, at its second, and so on until it has enough.
-/// Returns how many runs failed.
-template <class Work>
-long with_each_allocation_failing(Work work) {
-  for (long n = 0;; ++n) {
-    t_left = n;
-    bool enough = false;
-    try {
-      work();
-      enough = t_left > 0;
-    } catch (const std::bad_alloc&) {
-    }
-    t_left = -1;
-    if (enough) return n;
-    REQUIRE(n < 1'000'000);
-  }
-}
 
 std::string array_of(const std::string& element, int count) {
   std::string text = "[";
@@ -45,18 +16,6 @@ std::string array_of(const std::string& element, int count) {
 }
 
 }  // namespace
-
-void* operator new(size_t bytes) {
-  void* at = fails() ? nullptr : std::malloc(bytes > 0 ? bytes : 1);
-  if (at == nullptr) throw std::bad_alloc();
-  return at;
-}
-void operator delete(void* at) noexcept {
-  std::free(at);
-}
-void operator delete(void* at, size_t) noexcept {
-  std::free(at);
-}
 
 TEST_CASE("attack/http: a tree of JSON is given up wherever memory ends") {
   const std::string nested = std::string(60, '[') + "\"a string that needs the heap\"" + std::string(60, ']');
