@@ -10,6 +10,7 @@
 #include <condition_variable>
 #include <csignal>
 #include <mutex>
+#include <new>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -34,6 +35,7 @@ struct LogWriter::State {
 
   State(int descriptor, Options o) : fd(descriptor), options(std::move(o)) {}
   void run();
+  bool add_notice(uint64_t count, std::string& lines) const;
   uint64_t write_lines(std::string_view lines) const;
 };
 
@@ -74,6 +76,17 @@ uint64_t LogWriter::State::write_lines(std::string_view lines) const {
   return refused;
 }
 
+/// False when there is no memory for the notice: its count belongs to a later one.
+bool LogWriter::State::add_notice(uint64_t count, std::string& lines) const {
+  if (!options.notice) return true;
+  try {
+    lines += options.notice(count);
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+}
+
 void LogWriter::State::run() {
   std::unique_lock lock(mutex);
   for (;;) {
@@ -86,11 +99,11 @@ void LogWriter::State::run() {
     writing = true;
     lock.unlock();
     // A full queue drops what follows its last line, so this is where the notice belongs.
-    if (before > 0 && options.notice) lines += options.notice(before);
+    const bool is_noted = before == 0 || add_notice(before, lines);
     const uint64_t refused = write_lines(lines);
     lock.lock();
     writing = false;
-    missing += refused;
+    missing += refused + (is_noted ? 0 : before);
     dropped += refused;
     if (queue.empty()) idle.notify_all();
   }
