@@ -15,6 +15,7 @@ constexpr double kJobCost = 4096;  // in bytes: of a job however small, so that 
 
 DoorPool::DoorPool(const Options& options) : options_(options) {
   MC_ASSERT(options_.threads >= 2);
+  running_.reserve(static_cast<size_t>(options_.threads));  // a thread of the pool must not throw
   try {
     for (int i = 0; i < options_.threads; ++i) threads_.emplace_back([this] { work(); });
     threads_.emplace_back([this] { watch(); });
@@ -28,45 +29,55 @@ DoorPool::~DoorPool() {
   stop();
 }
 
-bool DoorPool::submit(Job job) {
+DoorPool::Admission DoorPool::submit(Job job) {
+  // All nodes but the owner's are made here. Once the owner is there, nothing throws: no count is left half changed.
+  const auto ticket = std::make_shared<Ticket>();
+  const size_t bytes = job.bytes;
+  ticket->end_ = std::move(job.end);
+  ticket->deadline_ = job.deadline;
+  Queue waiting;
+  waiting.emplace(std::pair(0.0, 0), Waiting{.job = std::move(job), .ticket = ticket});
+  auto queued = waiting.extract(waiting.begin());
+  Deadlines deadlines;
+  deadlines.emplace(std::pair(ticket->deadline_, 0), ticket);
+  auto watched = deadlines.extract(deadlines.begin());
   {
     const std::lock_guard lock(mutex_);
+    if (stopping_) return Admission::stopping;
     const auto share = [&](size_t whole) { return static_cast<double>(whole) * options_.owner_share; };
-    const auto owner = owners_.try_emplace(job.owner).first;
-    const bool is_full = waiting_.size() >= options_.jobs_max || bytes_ + job.bytes > options_.bytes_max;
-    const bool has_share = static_cast<double>(owner->second.jobs + 1) <= share(options_.jobs_max) &&
-                           static_cast<double>(owner->second.bytes + job.bytes) <= share(options_.bytes_max);
-    if (stopping_ || is_full || !has_share) {
-      if (owner->second.jobs == 0 && owner->second.clock <= clock_) owners_.erase(owner);
-      return false;
-    }
-    Waiting entry{.job = std::move(job), .ticket = std::make_shared<Ticket>()};
+    const auto owner = owners_.try_emplace(queued.mapped().job.owner).first;
     Owner& o = owner->second;
-    entry.start = std::max(clock_, o.clock);
-    o.clock = entry.start + static_cast<double>(entry.job.bytes) + kJobCost;
+    const bool is_full = waiting_.size() >= options_.jobs_max || bytes_ + bytes > options_.bytes_max;
+    const bool has_share = static_cast<double>(o.jobs + 1) <= share(options_.jobs_max) &&
+                           static_cast<double>(o.bytes + bytes) <= share(options_.bytes_max);
+    if (is_full || !has_share) {
+      if (o.jobs == 0 && o.clock <= clock_) owners_.erase(owner);
+      return Admission::full;
+    }
+    queued.mapped().start = std::max(clock_, o.clock);
+    o.clock = queued.mapped().start + static_cast<double>(bytes) + kJobCost;
     ++o.jobs;
-    o.bytes += entry.job.bytes;
-    bytes_ += entry.job.bytes;
-    Ticket& ticket = *entry.ticket;
-    ticket.end_ = std::move(entry.job.end);
-    ticket.deadline_ = entry.job.deadline;
-    ticket.is_waiting_ = true;
-    ticket.number_ = ++submitted_;
-    ticket.place_ = {o.clock, ticket.number_};
-    deadlines_.emplace(std::pair(ticket.deadline_, ticket.number_), entry.ticket);
-    waiting_.emplace(ticket.place_, std::move(entry));
+    o.bytes += bytes;
+    bytes_ += bytes;
+    ticket->number_ = ++submitted_;
+    ticket->place_ = {o.clock, ticket->number_};
+    queued.key() = ticket->place_;
+    waiting_.insert(std::move(queued));
+    watched.key().second = ticket->number_;
+    deadlines_.insert(std::move(watched));
   }
   has_work_.notify_one();
   has_deadline_.notify_one();
-  return true;
+  return Admission::taken;
 }
 
 void DoorPool::set_deadline(const TicketPtr& ticket, TimePoint deadline) {
   {
     const std::lock_guard lock(mutex_);
-    if (deadlines_.erase({ticket->deadline_, ticket->number_}) == 0) return;  // it has ended
-    ticket->deadline_ = deadline;
-    deadlines_.emplace(std::pair(deadline, ticket->number_), ticket);
+    auto watched = deadlines_.extract({ticket->deadline_, ticket->number_});
+    if (watched.empty()) return;  // it has ended
+    watched.key().first = ticket->deadline_ = deadline;
+    deadlines_.insert(std::move(watched));
   }
   has_deadline_.notify_one();
 }
@@ -86,7 +97,6 @@ DoorPool::Queue::iterator DoorPool::next_job() {
 DoorPool::Waiting DoorPool::take(Queue::iterator at) {
   Waiting entry = std::move(at->second);
   waiting_.erase(at);
-  entry.ticket->is_waiting_ = false;
   bytes_ -= entry.job.bytes;
   const auto owner = owners_.find(entry.job.owner);
   MC_ASSERT(owner != owners_.end());
@@ -137,7 +147,7 @@ void DoorPool::watch() {
     deadlines_.erase(deadlines_.begin());
     if (!ticket->settle()) continue;
     Job unwanted;
-    if (ticket->is_waiting_) unwanted = take(waiting_.find(ticket->place_)).job;
+    if (const auto at = waiting_.find(ticket->place_); at != waiting_.end()) unwanted = take(at).job;
     const auto end = std::exchange(ticket->end_, nullptr);
     lock.unlock();
     unwanted = {};

@@ -5,10 +5,11 @@
 //                |          '-----> settled at its deadline: the job's own answer comes too late for anybody
 //                '----------------> settled at its deadline, never run
 //
-// Whose turn it is: each owner (tenant, or connection) has a clock that its jobs' bytes advance, and the job that would
-// end first by those clocks goes first (weighted fair queueing with equal weights; Demers, Keshav, Shenker, SIGCOMM
-// 1989). So small jobs pass large ones, and an owner of many jobs does not pass an owner of one. Large jobs never take
-// the last thread. A thread of its own watches the deadlines, so that no job is waited for, whatever it is at.
+// Whose turn it is: each owner (tenant, or client address) has a clock that its jobs' bytes advance, and the job that
+// would end first by those clocks goes first (weighted fair queueing with equal weights; Demers, Keshav, Shenker,
+// SIGCOMM 1989). So small jobs pass large ones, and an owner of many jobs does not pass an owner of one. Large jobs
+// never take the last thread. A thread of its own watches the deadlines, so that no job is waited for, whatever it is
+// at.
 #pragma once
 
 #include <atomic>
@@ -37,6 +38,9 @@ class DoorPool {
   /// Why a job is settled without its own answer.
   enum class End : uint8_t { late, stopped };
 
+  /// What became of a job that was submitted: `full` is the queue, or the owner's share of it.
+  enum class Admission : uint8_t { taken, full, stopping };
+
   /// State that a job and its watcher share; the one that settles it answers.
   class Ticket {
    public:
@@ -52,8 +56,7 @@ class DoorPool {
     uint64_t number_ = 0;
     TimePoint deadline_ = kNever;
     std::function<void(End)> end_;
-    bool is_waiting_ = false;
-    std::pair<double, uint64_t> place_{};  // in waiting_
+    std::pair<double, uint64_t> place_{};  // in waiting_, while the job waits
   };
   using TicketPtr = std::shared_ptr<Ticket>;
 
@@ -72,8 +75,8 @@ class DoorPool {
   DoorPool(const DoorPool&) = delete;
   DoorPool& operator=(const DoorPool&) = delete;
 
-  /// False when the queue, or the owner's share of it, is full. Any thread.
-  bool submit(Job job);
+  /// Any thread. When an allocation throws, nothing has changed.
+  Admission submit(Job job);
   /// The deadline became known while the job runs.
   void set_deadline(const TicketPtr& ticket, TimePoint deadline);
   /// Ends what waits and what runs with End::stopped, and joins the threads: jobs must look at their tickets.
@@ -91,6 +94,7 @@ class DoorPool {
     size_t jobs = 0, bytes = 0;  // that wait
   };
   using Queue = std::map<std::pair<double, uint64_t>, Waiting>;
+  using Deadlines = std::map<std::pair<TimePoint, uint64_t>, TicketPtr>;
 
   void work();
   void watch();
@@ -102,7 +106,7 @@ class DoorPool {
   std::condition_variable has_work_, has_deadline_;
   Queue waiting_;  // by when the job would end
   std::map<std::string, Owner> owners_;
-  std::map<std::pair<TimePoint, uint64_t>, TicketPtr> deadlines_;  // of jobs that wait or run
+  Deadlines deadlines_;  // of jobs that wait or run
   size_t bytes_ = 0;
   double clock_ = 0;  // start of the last job that was taken
   uint64_t submitted_ = 0;

@@ -67,6 +67,10 @@ std::optional<Duration> asked_deadline(const http::Request& request, bool with_b
   return ms > 0 ? read_ms(std::to_string(ms)) : std::nullopt;
 }
 
+http::Response draining() {
+  return http::error_response(err::kDraining, "the server is stopping");
+}
+
 }  // namespace
 
 http::Response Frontend::late(TimePoint received, TimePoint complete, Duration deadline) {
@@ -116,14 +120,15 @@ void Frontend::put_in_pool(std::shared_ptr<Call> call) {
   job.bytes = call->request.body.size();
   job.deadline = after(received, deadline);
   job.end = [out = call->out, received, complete, deadline](DoorPool::End end) {
-    out.respond(end == DoorPool::End::late ? late(received, complete, deadline)
-                                           : http::error_response(err::kDraining, "the server is stopping"));
+    out.respond(end == DoorPool::End::late ? late(received, complete, deadline) : draining());
   };
   job.run = [this, call](const DoorPool::TicketPtr& ticket) {
     call->ticket = ticket;
     if (!call->is_over()) run_alone(*call);
   };
-  if (pool_->submit(std::move(job))) return;
+  const DoorPool::Admission admission = pool_->submit(std::move(job));
+  if (admission == DoorPool::Admission::taken) return;
+  if (admission == DoorPool::Admission::stopping) return call->respond(draining());
   http::Rejection rejection;
   rejection.number = err::kQueueFull;
   rejection.message = "too many large requests wait to be read";

@@ -34,7 +34,7 @@ struct Bench {
       note(ticket->settle() ? name + " answered" : name + " too late");
     };
     job.end = [this, name](DoorPool::End end) { note(name + (end == DoorPool::End::late ? " late" : " stopped")); };
-    return pool->submit(std::move(job));
+    return pool->submit(std::move(job)) == DoorPool::Admission::taken;
   }
   void note(const std::string& what) {
     const std::lock_guard lock(mutex);
@@ -135,7 +135,7 @@ TEST_CASE("run/door_pool: a deadline that is known later counts from then on") {
     CHECK(ticket->is_settled());
   };
   job.end = [&](DoorPool::End) { bench.note("late"); };
-  REQUIRE(bench.pool->submit(std::move(job)));
+  REQUIRE(bench.pool->submit(std::move(job)) == DoorPool::Admission::taken);
   CHECK(bench.wait_for("late"));
 }
 
@@ -154,5 +154,5 @@ TEST_CASE("run/door_pool: stopping ends what waits and what runs") {
   stopper.join();
   CHECK(bench.place_of("waits") == -1);
   CHECK(bench.place_of("runs answered") == -1);
-  CHECK_FALSE(bench.submit("after", "a", 1));
+  CHECK(bench.pool->submit({.owner = "a", .bytes = 1}) == DoorPool::Admission::stopping);
 }
