@@ -13,6 +13,10 @@ constexpr double kJobCost = 4096;  // in bytes: of a job however small, so that 
 
 }  // namespace
 
+std::string client_of(std::string_view peer) {
+  return "at " + std::string(peer.substr(0, peer.rfind(':')));
+}
+
 DoorPool::DoorPool(const Options& options) : options_(options) {
   MC_ASSERT(options_.threads >= 2);
   running_.reserve(static_cast<size_t>(options_.threads));  // a thread of the pool must not throw

@@ -19,12 +19,17 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
 #include "base/clock.h"
 
 namespace mc::run {
+
+/// The client behind a connection, as an owner of jobs: its peer ("192.0.2.1:5123", "[::1]:5123", "user 1000") without
+/// the port, which differs between connections of one client.
+std::string client_of(std::string_view peer);
 
 class DoorPool {
  public:

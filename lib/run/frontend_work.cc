@@ -116,7 +116,7 @@ void Frontend::put_in_pool(std::shared_ptr<Call> call) {
   const TimePoint received = call->request.received, complete = call->complete;
   const Duration deadline = asked_deadline(call->request, true).value_or(options_.deadline);
   DoorPool::Job job;
-  job.owner = call->grant.tenant.empty() ? "at " + call->request.peer : "tenant " + call->grant.tenant;
+  job.owner = call->grant.tenant.empty() ? client_of(call->request.peer) : "tenant " + call->grant.tenant;
   job.bytes = call->request.body.size();
   job.deadline = after(received, deadline);
   job.end = [out = call->out, received, complete, deadline](DoorPool::End end) {

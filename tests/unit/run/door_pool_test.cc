@@ -106,6 +106,22 @@ TEST_CASE("run/door_pool: the queue is bounded, in jobs and bytes, and each owne
   CHECK_FALSE(bench.submit("c0", "c", 100));
 }
 
+TEST_CASE("run/door_pool: many connections of one address have one client's share") {
+  Bench bench({.jobs_max = 32});  // 16 of one owner
+  REQUIRE(bench.submit("blocks 1", "x", 1, true));
+  REQUIRE(bench.submit("blocks 2", "y", 1, true));
+  REQUIRE(bench.wait_for("blocks 1"));
+  REQUIRE(bench.wait_for("blocks 2"));
+  const auto connect = [&](const std::string& host, int port) {
+    return bench.submit("job", client_of(host + ":" + std::to_string(port)), 100);
+  };
+  for (int port = 50'001; port <= 50'016; ++port) CHECK(connect("192.0.2.1", port));
+  CHECK_FALSE(connect("192.0.2.1", 50'017));
+  CHECK(connect("[2001:db8::1]", 50'017));
+  CHECK(client_of("[2001:db8::1]:7") != client_of("[2001:db8::2]:7"));
+  CHECK(client_of("user 1000") != client_of("user 0"));
+}
+
 TEST_CASE("run/door_pool: a job is settled at its deadline, whether it waits or runs, and once") {
   Bench bench;
   const TimePoint now = SystemClock::instance().now();
