@@ -437,7 +437,8 @@ class WorkerProcess {
       left_ = true;
       loop_->stop();
     }
-    if (now < status_at_) return;
+    // The pages that tell of tenants are locked before a request of one can come.
+    if (now < status_at_ && std::exchange(has_tenants_, worker_->has_tenants()) == worker_->has_tenants()) return;
     status_at_ = now + 100ms;
     if (now >= check_at_ && worker_->idle()) {  // promise 3: after quiesce nothing is leased, queued or leaked
       worker_->check();
@@ -445,7 +446,9 @@ class WorkerProcess {
     }
     meters_->update();
     process_meter_->update(pages_->stats(), links_->stats());
-    pages_->update(worker_->draining() ? "draining" : !worker_->registered() ? "no conductor" : "",
+    pages_->update(worker_->draining()      ? "draining"
+                   : !worker_->registered() ? "no conductor"
+                                            : "",
                    worker_->has_tenants());
   }
 
@@ -546,6 +549,7 @@ class WorkerProcess {
   std::optional<Error> failure_;
   bool terminating_ = false, left_ = false;
   int exit_code_ = 0;
+  bool has_tenants_ = false;
   TimePoint drain_until_ = kNever, refused_since_ = kNever, status_at_{}, check_at_{};
 };
 
