@@ -47,13 +47,20 @@ void Connection::parse(std::string_view bytes, Duration age) {
     const Response failure = parser_->failure();
     return refuse(failure, CloseReason::bad_request);
   }
+  if (parser_->state() == RequestParser::State::body && phase_ == Phase::head) {
+    // Bodies have a common limit: strangers who may not use the server take nothing of it.
+    if (auto refusal = host_.refuse_head(parser_->head())) return refuse(*refusal, CloseReason::bad_request);
+    begin_body();
+  }
   if (parser_->body_bytes() > body_reserved_) {
     const size_t more = parser_->body_bytes() - body_reserved_;
-    if (!host_.reserve_body(more))
-      return refuse(err::kQueueFull, "too many request bodies are being read; retry", CloseReason::too_many);
-    body_reserved_ += more;
+    switch (host_.reserve_body(more, parser_->body_bytes())) {
+      case ConnectionHost::Room::none:
+        return refuse(err::kQueueFull, "too many request bodies are being read; retry", CloseReason::too_many);
+      case ConnectionHost::Room::short_of_memory: return out_of_memory();
+      case ConnectionHost::Room::taken: body_reserved_ += more;
+    }
   }
-  if (parser_->state() == RequestParser::State::body && phase_ == Phase::head) begin_body();
   if (parser_->state() == RequestParser::State::done) {
     ahead_.assign(bytes.substr(used));
     begin_answer();

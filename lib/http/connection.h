@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -19,9 +20,12 @@ class ConnectionHost {
   virtual std::shared_ptr<Outbox> outbox() = 0;
   /// Counts, then gives the request to the handler.
   virtual void dispatch(Request request, Responder responder) = 0;
-  /// False while the bodies of all connections together are at their limit.
-  virtual bool reserve_body(size_t bytes) = 0;
+  enum class Room : uint8_t { taken, none, short_of_memory };
+  /// Room for `more` bytes of a body that then has `whole`: none while all bodies together are at their limit.
+  virtual Room reserve_body(size_t more, size_t whole) = 0;
   virtual void release_body(size_t bytes) = 0;
+  /// The answer to a request that is refused before its body is read.
+  virtual std::optional<Response> refuse_head(Request head) = 0;
   virtual void fill_ids(Request& request) = 0;
   virtual bool draining() const = 0;
   virtual void count_response(int status) = 0;
@@ -114,9 +118,9 @@ class Connection {
   bool input_ended_ = false;
   std::string ahead_;  // read but not parsed: the next, pipelined requests
   std::string out_;
-  size_t out_done_ = 0;    // of out_ written
-  TimePoint progress_{};   // when the client last took a byte, or had nothing to take
-  TimePoint last_sent_{};  // when stream bytes were last queued
+  size_t out_done_ = 0;          // of out_ written
+  TimePoint progress_{};         // when the client last took a byte, or had nothing to take
+  TimePoint last_sent_{};        // when stream bytes were last queued
   TimePoint next_ask_ = kNever;  // of ask_for_life()
   Duration ask_pause_{};
 

@@ -204,6 +204,18 @@ bool RequestParser::take_expect_continue() {
 std::string_view RequestParser::header(std::string_view name) const {
   return find_header(grammar_->head.headers, name);
 }
+Request RequestParser::head() const {
+  const Grammar& g = *grammar_;
+  MC_ASSERT(g.state == State::body || g.state == State::done);
+  Request request;
+  request.method = g.head.method;
+  request.target = g.head.target;
+  request.path = g.path;
+  request.headers = g.head.headers;
+  request.keep_alive = g.head.keep_alive();
+  request.http11 = g.head.http11;
+  return request;
+}
 size_t RequestParser::body_bytes() const {
   return grammar_->body.size();
 }

@@ -36,6 +36,8 @@ class RequestParser {
   bool take_expect_continue();
   /// Value of a field of the head, once that has been read.
   std::string_view header(std::string_view name) const;
+  /// Once the head has been read: the request without its body, as take() gives it later.
+  Request head() const;
   /// Bytes of body held so far.
   size_t body_bytes() const;
   /// When done: the request without peer, request_id and received.

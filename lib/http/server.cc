@@ -46,9 +46,10 @@ using Timer =
 namespace {
 
 constexpr size_t kScratchBytes = size_t{64} << 10;
-constexpr Duration kTickMax = 200ms;                    // how late a timeout may be noticed
-constexpr int kAcceptsMax = 64;                         // before others have their turn
-constexpr size_t kBodyWhenShortMax = size_t{64} << 10;  // of a request while memory is short
+constexpr Duration kTickMax = 200ms;                     // how late a timeout may be noticed
+constexpr int kAcceptsMax = 64;                          // before others have their turn
+constexpr size_t kBodyWhenShortMax = size_t{64} << 10;   // of a request while memory is short
+constexpr size_t kBodiesWhenShortMax = size_t{4} << 20;  // of all requests then
 constexpr size_t kRefusalsMax = 64;  // connections beyond the limit that are told so; more are just closed
 
 std::string endpoint_text(const asio::ip::tcp::endpoint& endpoint) {
@@ -140,8 +141,9 @@ struct Server::Loop final : detail::ConnectionHost {
   TimePoint now() const override { return SystemClock::instance().now(); }
   std::shared_ptr<detail::Outbox> outbox() override { return outbox_; }
   void dispatch(Request request, Responder responder) override;
-  bool reserve_body(size_t bytes) override;
+  Room reserve_body(size_t more, size_t whole) override;
   void release_body(size_t bytes) override { bodies_bytes -= bytes; }
+  std::optional<Response> refuse_head(Request head) override;
   void fill_ids(Request& request) override;
   bool draining() const override { return is_draining; }
   void count_response(int status) override;
@@ -336,11 +338,19 @@ void Server::Loop::guarded(const PeerPtr& peer, Work work) {
   settle(peer);
 }
 
-bool Server::Loop::reserve_body(size_t bytes) {
-  const size_t most = memory_is_short() ? kBodyWhenShortMax : options.bodies_bytes_max;
-  if (bodies_bytes + bytes > most) return false;
-  bodies_bytes += bytes;
-  return true;
+Server::Loop::Room Server::Loop::reserve_body(size_t more, size_t whole) {
+  if (memory_is_short() && (whole > kBodyWhenShortMax || bodies_bytes + more > kBodiesWhenShortMax))
+    return Room::short_of_memory;
+  if (bodies_bytes + more > options.bodies_bytes_max) return Room::none;
+  bodies_bytes += more;
+  return Room::taken;
+}
+
+std::optional<Response> Server::Loop::refuse_head(Request head) {
+  head.over_socket = !options.socket_path.empty();
+  if (!head.over_socket)
+    if (auto refusal = refuse_foreign(head, options.site)) return refusal;
+  return options.refuse_head ? options.refuse_head(head) : std::nullopt;
 }
 
 void Server::Loop::fill_ids(Request& request) {

@@ -21,6 +21,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -60,6 +61,9 @@ struct ServerOptions {
   std::string socket_path;            // a Unix socket of this user alone, in place of address and port
   SitePolicy site;                    // of a listening address; a Unix socket is out of a browser's reach
   ParserLimits limits;
+  /// Asked on the server's thread when the head of a request is there and its body is not: an answer refuses the
+  /// request before its body is read. The handler is asked again with the whole request.
+  std::function<std::optional<Response>(const Request& head)> refuse_head;
   size_t bodies_bytes_max = size_t{256} << 20;  // of all requests being read at once
   size_t queue_bytes_max = size_t{1} << 20;     // unsent stream bytes of one connection
   size_t connections_max = 10'000;

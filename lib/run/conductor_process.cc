@@ -186,6 +186,7 @@ class ConductorProcess {
     socket_ = std::move(socket);
     http::ServerOptions options = server_options(args_, metrics_.get(), descriptors_);
     options.deadline_header = "x-mc-deadline-ms";
+    options.refuse_head = [this](const http::Request& head) { return frontend_->refuse_head(head); };
     MC_TRY(server, http::Server::open(options, frontend_->handler()));
     server_ = std::move(server);
     http_address_ = HostPort{at.host, server_->port()}.text();

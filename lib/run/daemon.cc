@@ -113,7 +113,9 @@ Result<std::unique_ptr<StatusPages>> StatusPages::open(const cli::Args& args, co
   const auto handler = [p = pages.get()](const http::Request& request, const http::Responder& out) {
     p->handle(request, out);
   };
-  MC_TRY(server, http::Server::open(server_options(args, &metrics, descriptors), handler));
+  http::ServerOptions options = server_options(args, &metrics, descriptors);
+  options.limits.body_bytes = size_t{64} << 10;  // no page takes one
+  MC_TRY(server, http::Server::open(options, handler));
   pages->server_ = std::move(server);
   MC_TRY(socket, http::Server::open(socket_options(socket_path, descriptors), handler));
   pages->socket_ = std::move(socket);

@@ -106,6 +106,14 @@ Result<ApiKeys::Grant> Frontend::grant_for(const http::Request& request, http::R
   return user_error(err::kUnauthorized, "the request brings no API key that is known here", "Authorization");
 }
 
+std::optional<http::Response> Frontend::refuse_head(const http::Request& head) const {
+  const auto found = http::find_route(http::conductor_routes(), head.method, head.path);
+  if (const auto* answer = std::get_if<http::Response>(&found)) return *answer;
+  const auto grant = grant_for(head, std::get<http::RouteMatch>(found).route);
+  if (!grant) return http::error_response(grant.error());
+  return std::nullopt;
+}
+
 void Frontend::handle(http::Request request, http::Responder out) {
   const auto found = http::find_route(http::conductor_routes(), request.method, request.path);
   if (const auto* answer = std::get_if<http::Response>(&found)) return out.respond(*answer);

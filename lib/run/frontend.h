@@ -51,6 +51,8 @@ class Frontend {
     heartbeat_ = &heartbeat;
   }
   http::Server::Handler handler();
+  /// The refusal of a request that lacks its key or asks for no path there is; for ServerOptions::refuse_head.
+  std::optional<http::Response> refuse_head(const http::Request& head) const;
   /// Any thread. null: everybody may call, as the default tenant.
   void set_keys(std::shared_ptr<const ApiKeys> keys);
 

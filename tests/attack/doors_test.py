@@ -391,6 +391,14 @@ class Tenants(Folder):
             self.assertNotIn("process list", err)
 
 
+    def test_a_stranger_is_refused_before_the_body_is_read(self):
+        flags = ["--api-keys", self.write("keys.toml", KEYS)]
+        with Cluster(roles=["conductor"], conductor=flags) as mine:
+            for path, status in (("/v1/completions", 401), ("/nowhere", 404)):
+                with attack.dial(mine.url_port, timeout=60) as link:
+                    link.sendall(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9999\r\n\r\n".encode())
+                    self.assertIn(f"HTTP/1.1 {status} ".encode(), link.recv(4096), path)
+
     def test_a_worker_started_by_hand_learns_that_there_are_tenants(self):
         tenants = self.write("keys.toml", KEYS)
         with Cluster(roles=["conductor", "p0", "d0"], conductor=["--api-keys", tenants], worker=SMALL) as mine:

@@ -77,6 +77,37 @@ constexpr std::string_view kGet = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
 
 }  // namespace
 
+TEST_CASE("http/server: a request that its head refuses is answered before its body comes, which takes no room") {
+  ServerOptions options;
+  options.bodies_bytes_max = 1 << 20;
+  options.refuse_head = [](const Request& head) -> std::optional<Response> {
+    if (find_header(head.headers, "authorization").empty()) return Response{401, {}, "no"};
+    return std::nullopt;
+  };
+  auto server = Server::open(options, [](Request request, Responder out) { out.respond({200, {}, request.body}); });
+  REQUIRE_OK(server);
+  const std::string head = "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n";
+  const std::string most_of_it((1 << 20) - 100'000, 'x');
+  RawClient stranger((*server)->port());
+  stranger.send(head + "\r\n" + most_of_it);
+  CHECK(stranger.read_response().starts_with("HTTP/1.1 401 "));
+  RawClient second((*server)->port()), friendly((*server)->port());
+  second.send(head + "\r\n" + most_of_it);
+  friendly.send(head + "Authorization: x\r\n\r\n" + std::string(1'000'000, 'y'));
+  CHECK(friendly.read_response().starts_with("HTTP/1.1 200 "));
+  CHECK(second.read_response().starts_with("HTTP/1.1 401 "));
+}
+
+TEST_CASE("http/server: a web page's request is refused before its body comes") {
+  ServerOptions options;
+  options.site.checks_host = true;
+  auto server = Server::open(options, [](Request, Responder out) { out.respond({200, {}, "fine"}); });
+  REQUIRE_OK(server);
+  RawClient page((*server)->port());
+  page.send("POST / HTTP/1.1\r\nHost: localhost\r\nOrigin: http://x.example\r\nContent-Length: 1000\r\n\r\n");
+  CHECK(page.read_response().starts_with("HTTP/1.1 403 "));
+}
+
 TEST_CASE("http/server: answers a request with its length and an x-request-id, and keeps the connection") {
   auto server = open_server(echo);
   RawClient client(server->port());
