@@ -45,6 +45,13 @@ XferDescriptor sample_descriptor() {
                        .name = "landing:d0"}}};
 }
 
+/// As the control plane passes it on; the data plane sends the one without the ticket.
+XferDescriptor sample_descriptor_with_ticket() {
+  XferDescriptor descriptor = sample_descriptor();
+  descriptor.ticket.fill(0x77);
+  return descriptor;
+}
+
 XferHello sample_hello() {
   XferHello hello{.instance = id_of<InstanceId>(1),
                   .wanted = id_of<InstanceId>(2),
@@ -60,8 +67,7 @@ XferHello sample_hello() {
 }
 
 XferChallenge sample_challenge() {
-  XferChallenge challenge{
-      .instance = id_of<InstanceId>(7), .secured = true, .seal = SealWish::must, .name = "p0"};
+  XferChallenge challenge{.instance = id_of<InstanceId>(7), .secured = true, .seal = SealWish::must, .name = "p0"};
   challenge.nonce.fill(0xcd);
   challenge.share.fill(0xc5);
   challenge.proof.fill(0xef);
@@ -82,7 +88,8 @@ TEST_CASE("wire/xfer_frame: the bytes are those of the golden file") {
   test::check_golden("xfer_frame.txt", "header " + test::hex(encode(sample_header())) + "\nhello " +
                                            test::hex(encode(sample_hello())) + "\nchallenge " +
                                            test::hex(encode(sample_challenge())) + "\ndescriptor " +
-                                           test::hex(encode(sample_descriptor())) + "\n");
+                                           test::hex(encode(sample_descriptor())) + "\ndescriptor_with_ticket " +
+                                           test::hex(encode(sample_descriptor_with_ticket())) + "\n");
 }
 
 TEST_CASE("wire/xfer_frame: what is encoded decodes to the same") {
@@ -94,6 +101,8 @@ TEST_CASE("wire/xfer_frame: what is encoded decodes to the same") {
   CHECK(*decode_hello(encode(sample_hello())) == sample_hello());
   CHECK(*decode_challenge(encode(sample_challenge())) == sample_challenge());
   CHECK(*decode_descriptor(encode(sample_descriptor())) == sample_descriptor());
+  CHECK(*decode_descriptor(encode(sample_descriptor_with_ticket())) == sample_descriptor_with_ticket());
+  CHECK(dump(sample_descriptor_with_ticket()) == dump(sample_descriptor()));  // a ticket is a secret
   const XferDescriptor descriptor = sample_descriptor();
   CHECK(descriptor.find(4)->name == "landing:d0");
   CHECK(descriptor.find("kv")->id == 1);
@@ -166,7 +175,8 @@ TEST_CASE("wire/xfer_frame: headers that make no sense are refused though their 
 TEST_CASE("wire/xfer_frame: handshake payloads must have exactly their size") {
   test::check_exact(encode(sample_hello()), [](auto bytes) { return decode_hello(bytes); });
   test::check_exact(encode(sample_challenge()), [](auto bytes) { return decode_challenge(bytes); });
-  test::check_exact(encode(sample_descriptor()), [](auto bytes) { return decode_descriptor(bytes); });
+  for (const auto& descriptor : {sample_descriptor(), sample_descriptor_with_ticket()})
+    test::check_exact(encode(descriptor), [](auto bytes) { return decode_descriptor(bytes); });
 }
 
 TEST_CASE("wire/xfer_frame: hellos with impossible lanes or no instance are refused") {
