@@ -1,7 +1,8 @@
 // links: xfer
 // Frames and handshakes as a stranger sends them. The input is a stream of frames for a listener that
 // has a secret and one that has none (lengths and checksums put right, so that the fuzzer gets behind
-// them), and also raw bytes for every decoder. What decodes must encode to the same bytes.
+// them), what an attacker on the path puts behind the first frames of two honest sides, and raw bytes for every
+// decoder. What decodes must encode to the same bytes.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -81,12 +82,12 @@ struct Side {
   xfer::Access access;
   xfer::Tally tally;
   xfer::Home home;
-  explicit Side(const std::string& secret) {
+  explicit Side(const std::string& secret, uint8_t instance = 7) {
     options.secret = secret;
     home.options = &options;
     home.access = &access;
     home.tally = &tally;
-    home.instance.bytes.fill(7);
+    home.instance.bytes.fill(instance);
   }
 };
 
@@ -111,6 +112,27 @@ void converse(xfer::Handshake handshake, std::span<const std::byte> bytes) {
   }
 }
 
+/// A handshake of two honest sides of which an attacker on the path replaces what follows `frames` frames. Where the
+/// stream is sealed, both sides have the same keys by then.
+void converse_behind(Side& here, Side& there, wire::SealWish wish, int frames, std::span<const std::byte> bytes) {
+  auto dialler = xfer::Handshake::dial(here.home, {}, {}, 0, 1, wish);
+  auto listener = xfer::Handshake::listen(there.home, wish);
+  std::optional<xfer::SealSecrets> listeners;
+  xfer::OutFrame frame = dialler.opening();
+  for (int i = 0; i < frames; ++i) {
+    auto& to = i % 2 == 0 ? listener : dialler;
+    auto step = to.take(frame.header, frame.payload);
+    require(!step.failed);
+    if (step.seal && i == 0) listeners = step.seal;
+    if (step.seal && i == 1) require(listeners->out == step.seal->in && listeners->in == step.seal->out);
+    if (step.send) frame = std::move(*step.send);
+  }
+  require((wish == wire::SealWish::must) == listeners.has_value());
+  require(dialler.complete() == (frames == 4) && listener.complete() == (frames >= 3));
+  converse(std::move(dialler), bytes);
+  converse(std::move(listener), bytes);
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -131,5 +153,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     require(!known.take(frame.header, frame.payload).failed);
     converse(std::move(known), bytes);
   }
+  static Side open_peer{std::string(), 8};
+  static Side secured_peer{std::string(32, 's'), 8};
+  const int frames = 1 + static_cast<int>(size % 4);
+  converse_behind(open_peer, open_side, wire::SealWish::never, frames, bytes);
+  converse_behind(secured_peer, secured_side, wire::SealWish::must, frames, bytes);
   return 0;
 }

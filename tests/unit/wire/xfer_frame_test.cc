@@ -1,6 +1,7 @@
 #include "wire/xfer_frame.h"
 
 #include <cstring>
+#include <iterator>
 
 #include "base/hash.h"
 #include "unit/wire/exact.h"
@@ -74,6 +75,32 @@ XferChallenge sample_challenge() {
   return challenge;
 }
 
+using Bytes = std::vector<std::byte>;
+
+/// A frame as the fuzzer's input has it: type, length in two bytes, payload.
+Bytes said(FrameType type, const Bytes& payload) {
+  Bytes out{static_cast<std::byte>(type), static_cast<std::byte>(payload.size() & 255),
+            static_cast<std::byte>(payload.size() >> 8)};
+  out.insert(out.end(), payload.begin(), payload.end());
+  return out;
+}
+
+Bytes joined(Bytes front, const Bytes& back) {
+  front.insert(front.end(), back.begin(), back.end());
+  return front;
+}
+
+/// Compares with a seed of the fuzzer xfer_frame; MC_SET_GOLDEN=1 rewrites it.
+void check_seed(const std::string& name, const Bytes& bytes) {
+  const std::string path = test::source_dir() + "/tests/fuzz/corpus/xfer_frame/" + name;
+  const auto* text = reinterpret_cast<const char*>(bytes.data());
+  if (std::getenv("MC_SET_GOLDEN")) std::ofstream(path).write(text, static_cast<std::streamsize>(bytes.size()));
+  std::ifstream file(path, std::ios::binary);
+  const std::string seed{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  CAPTURE(path);
+  CHECK(seed == std::string(text, bytes.size()));
+}
+
 Code decode_code(const FrameBytes& bytes) {
   FrameHeader header;
   const char* why = nullptr;
@@ -90,6 +117,23 @@ TEST_CASE("wire/xfer_frame: the bytes are those of the golden file") {
                                            test::hex(encode(sample_challenge())) + "\ndescriptor " +
                                            test::hex(encode(sample_descriptor())) + "\ndescriptor_with_ticket " +
                                            test::hex(encode(sample_descriptor_with_ticket())) + "\n");
+}
+
+TEST_CASE("wire/xfer_frame: the seeds of the fuzzer are of this version") {
+  const FrameBytes header = encode(sample_header());
+  check_seed("header", Bytes(header.begin(), header.end()));
+  check_seed("hello", encode(sample_hello()));
+  check_seed("challenge", encode(sample_challenge()));
+  check_seed("descriptor", encode(sample_descriptor()));
+  check_seed("descriptor_with_ticket", encode(sample_descriptor_with_ticket()));
+  // a cluster without a secret, where any proof will do
+  const XferHello hello{.instance = id_of<InstanceId>(0x10), .connection = id_of<Id128>(3), .name = "p0"};
+  const XferChallenge challenge{.instance = hello.instance, .name = "p0"};
+  const Bytes proof = said(FrameType::proof, joined(Bytes(sizeof(Proof)), encode(sample_descriptor())));
+  check_seed("proof", proof);
+  check_seed("hello_then_proof", joined(said(FrameType::hello, encode(hello)), proof));
+  check_seed("challenge_then_ready", joined(said(FrameType::challenge, encode(challenge)),
+                                            said(FrameType::ready, encode(sample_descriptor()))));
 }
 
 TEST_CASE("wire/xfer_frame: what is encoded decodes to the same") {
