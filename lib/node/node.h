@@ -179,7 +179,7 @@ struct RunChunk {
   uint64_t run = 0;
   uint32_t start = 0;   // a multiple of the block size
   uint32_t reused = 0;  // tokens at the front of the sequence that were not computed for this request
-  std::vector<uint32_t> tokens;
+  std::vector<uint32_t> tokens;  // empty: prefix_crcs are checked, and nothing is computed
   std::vector<uint32_t> pages;  // of the whole sequence up to the end of the chunk
   std::string attention;
   bool sample = false;  // the last chunk: draw the token that follows

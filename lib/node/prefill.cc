@@ -65,6 +65,9 @@ void Prefill::on_message(const Received& event, TimePoint now, Actions& out) {
     if (is_stage_of(event.from, name())) free_slot(taken->run);
   } else if (const auto* staged = std::get_if<wire::StageDone>(&event.message)) {
     on_stage_done(event, *staged, now, out);
+  } else if (const auto* rotten = std::get_if<wire::StageRotten>(&event.message)) {
+    if (leads() && is_stage_of(event.from, name()) && is_peer(event.from, event.instance))
+      on_stage_rotten(*rotten, now, out);
   } else if (const auto* failed = std::get_if<wire::Failed>(&event.message)) {  // a stage could not announce
     Request* r = find(failed->req, failed->attempt);
     if (r && is_stage_of(event.from, name()) && is_peer(event.from, event.instance))

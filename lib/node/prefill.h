@@ -165,6 +165,7 @@ class Prefill final : public Worker {
   std::string objection(const wire::StageDone& done, uint32_t stage, const Request::Flowing& flowing) const;
   void on_stage_done(const Received& event, const wire::StageDone& done, TimePoint now, Actions& out);
   void announce_stages(const Request& r, Actions& out) const;
+  void on_stage_rotten(const wire::StageRotten& found, TimePoint now, Actions& out);
   void on_stage_gone(const NodeId& node, TimePoint now, Actions& out);
   std::string stage_of(const Request& r) const;
 

@@ -69,6 +69,7 @@ void Prefill::hand_on(Request& r, const ChunkDone& done, TimePoint now, Actions&
   run.leader = name(), run.leader_instance = options_.instance, run.stages = prefill_.stages;
   run.decode = r.decode, run.decode_instance = r.decode_instance, run.decode_has = r.decode_has;
   run.start = r.next;
+  run.reused = r.next == r.prefix_blocks * bt ? r.next : 0;
   run.tokens.assign(r.spec.ids.begin() + r.next, r.spec.ids.begin() + r.run_end);
   run.pages.assign(r.pages.begin(), r.pages.begin() + kv::blocks_for(r.run_end, bt));
   run.attention = r.spec.prefill_attention;
@@ -142,21 +143,44 @@ void Prefill::on_stage_done(const Received& event, const wire::StageDone& done, 
 }
 
 void Prefill::announce_stages(const Request& r, Actions& out) const {
-  if (r.decode_has >= r.prefix_blocks) return;
+  if (r.prefix_blocks == 0) return;
   for (uint32_t stage = 1; stage < prefill_.stages; ++stage) {
     const wire::Peer* member = stage_peer(stage);
     if (!member) continue;
     const LayerRange layers = stage_layers(options_.layout.layers, stage, prefill_.stages);
-    wire::StageAnnounce message{r.spec.req, r.spec.attempt, r.decode, r.decode_instance, r.decode_has,
-                                {},         layers.first,   {}};
+    wire::StageAnnounce message{
+        r.spec.req, r.spec.attempt, r.decode, r.decode_instance, std::min(r.decode_has, r.prefix_blocks),
+        {},         layers.first,   {}};
     message.crcs.resize(layers.end - layers.first);
-    for (uint32_t block = r.decode_has; block < r.prefix_blocks; ++block) {
+    for (uint32_t block = 0; block < r.prefix_blocks; ++block) {
       const kv::BlockMeta& meta = shelf_->pool.meta(r.pages[block]);
       message.pages.push_back(r.pages[block]);
       for (uint32_t layer = layers.first; layer < layers.end; ++layer)
         message.crcs[layer - layers.first].push_back(meta.layer_crcs.empty() ? 0 : meta.layer_crcs[layer]);
     }
     send(member->name, member->instance, std::move(message), out);
+  }
+}
+
+// Every request that reuses one of the pages has read what is not its prefix, or will.
+void Prefill::on_stage_rotten(const wire::StageRotten& found, TimePoint now, Actions& out) {
+  std::vector<BlockHash> hashes;
+  std::vector<kv::PageIndex> pages;
+  std::vector<uint32_t> rotten;
+  for (const uint32_t page : found.pages) {
+    if (page >= options_.page_count || shelf_->pool.state(page) != kv::PageState::cached) continue;
+    rotten.push_back(static_cast<uint32_t>(pages.size()));
+    hashes.push_back(shelf_->pool.meta(page).hash), pages.push_back(page);
+  }
+  drop_rotten(hashes, pages, rotten);
+  stats_.checksum_failures += rotten.size();
+  const auto all = requests_;
+  for (const auto& [id, r] : all) {
+    const auto reused = std::span(r->pages).first(std::min<size_t>(r->prefix_blocks, r->pages.size()));
+    const bool reads = std::find_first_of(reused.begin(), reused.end(), pages.begin(), pages.end()) != reused.end();
+    if (reads && r->phase == Phase::computing)
+      fail(*r, "prefill", "corrupt", "cached blocks of a pipeline stage changed in memory; they were dropped", true,
+           now, out);
   }
 }
 

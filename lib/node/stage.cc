@@ -8,6 +8,7 @@ namespace mc::node {
 namespace {
 
 constexpr const char* kNotListed = " is not the process that the conductor listed here";
+constexpr size_t kChecksMax = 1024;
 
 }  // namespace
 
@@ -123,6 +124,8 @@ std::string Stage::objection(const wire::StageAnnounce& m) const {
   for (const auto& crcs : m.crcs)
     if (crcs.size() != m.pages.size())
       return std::to_string(crcs.size()) + " checksums of " + std::to_string(m.pages.size()) + " pages";
+  if (m.first_block > m.pages.size())
+    return "announce from block " + std::to_string(m.first_block) + " of " + std::to_string(m.pages.size());
   return objection(m.pages);
 }
 
@@ -139,11 +142,47 @@ void Stage::announce(const Received& event, const wire::StageAnnounce& m, Action
   for (uint32_t layer = layers_.first; layer < layers_.end; ++layer) {
     const auto& crcs = m.crcs[layer - layers_.first];
     std::vector<wire::ReadyExtent> extents;
-    for (size_t i = 0; i < m.pages.size(); ++i)
+    for (size_t i = m.first_block; i < m.pages.size(); ++i)
       extents.push_back({shelf_->page_offset(m.pages[i]) + options_.layout.layer_offset(layer), crcs[i]});
-    out.push_back(
-        SendNotify{m.decode, m.decode_instance, {m.req, m.attempt, layer, m.first_block, std::move(extents)}});
+    if (!extents.empty())
+      out.push_back(
+          SendNotify{m.decode, m.decode_instance, {m.req, m.attempt, layer, m.first_block, std::move(extents)}});
   }
+  start_check(event, m, out);
+}
+
+// The decode node may find a bad block first and end the request: the check goes on, for the leader drops the block.
+void Stage::start_check(const Received& event, const wire::StageAnnounce& m, Actions& out) {
+  RunChunk check;
+  check.run = next_id();
+  check.pages = m.pages;
+  check.first_layer = layers_.first, check.end_layer = layers_.end;
+  for (size_t i = 0; i < m.pages.size(); ++i)
+    for (const auto& crcs : m.crcs) check.prefix_crcs.push_back(crcs[i]);
+  if (checks_.size() >= kChecksMax) checks_.erase(checks_.begin());
+  checks_[check.run] = {event.from, event.instance, m.req, m.attempt, m.pages};
+  out.push_back(std::move(check));
+}
+
+void Stage::on_check(Check& check, const ChunkDone& done, Actions& out) {
+  check.running = false;
+  check.good = done.code == Code::ok;
+  wire::StageRotten found;
+  for (const uint32_t i : done.rotten) found.pages.push_back(check.pages.at(i));
+  check.pages.clear();
+  if (!found.pages.empty()) send(check.leader, check.instance, std::move(found), out);
+}
+
+std::map<uint64_t, Stage::Check>::iterator Stage::check_of(const Run& run) {
+  return std::find_if(checks_.begin(), checks_.end(), [&](const auto& entry) {
+    const Check& check = entry.second;
+    return check.req == run.asked.req && check.attempt == run.asked.attempt &&
+           check.instance == run.asked.leader_instance;
+  });
+}
+
+bool Stage::role_idle() const {
+  return runs_.empty() && std::none_of(checks_.begin(), checks_.end(), [](const auto& c) { return c.second.running; });
 }
 
 // Reads run ahead of compute by as many slots as there are; compute is first in, first out.
@@ -153,9 +192,28 @@ void Stage::pump(TimePoint now, Actions& out) {
   std::erase_if(runs_, [](const Run& r) { return r.dropped && r.op == 0; });
   for (Run& run : runs_) {
     if (run.phase == Phase::computing) return;
-    if (run.phase == Phase::ready) return start_compute(run, out);
-    if (!run.dropped) return;  // the first in line is still on its way
+    if (run.dropped) continue;
+    if (run.phase != Phase::ready || waits_for_check(run)) return;  // the first in line is still on its way
+    return refuse_unchecked(run, out) ? pump(now, out) : start_compute(run, out);
   }
+}
+
+bool Stage::waits_for_check(const Run& run) {
+  const auto check = run.asked.reused > 0 && !run.checked ? check_of(run) : checks_.end();
+  return check != checks_.end() && check->second.running;
+}
+
+// Without a check of the cached blocks that it begins with, or with a bad one among them, a request is not computed.
+bool Stage::refuse_unchecked(Run& run, Actions& out) {
+  if (run.asked.reused == 0 || run.checked) return false;
+  const auto check = check_of(run);
+  const bool good = check != checks_.end() && check->second.good;
+  if (check != checks_.end()) checks_.erase(check);
+  run.checked = true;  // it may still wait for a slot
+  if (good) return false;
+  report(run, "corrupt", "stage " + name() + ": cached blocks changed in memory, or were not checked", nullptr, out);
+  in_used_[run.slot_in] = false;
+  return run.dropped = true;
 }
 
 void Stage::start_read(Run& run, TimePoint now, Actions& out) {
@@ -222,7 +280,11 @@ void Stage::on_event(const Event& event, TimePoint now, Actions& out) {
   } else if (const auto* layer = std::get_if<LayerDone>(&event)) {
     if (Run* run = by_op(layer->run)) on_layer(*run, *layer, out);
   } else if (const auto* chunk = std::get_if<ChunkDone>(&event)) {
-    if (Run* run = by_op(chunk->run)) on_chunk(*run, *chunk, now, out);
+    const auto check = checks_.find(chunk->run);
+    if (check != checks_.end())
+      on_check(check->second, *chunk, out);
+    else if (Run* run = by_op(chunk->run))
+      on_chunk(*run, *chunk, now, out);
   }
   pump(now, out);
 }

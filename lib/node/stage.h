@@ -64,7 +64,7 @@ class Stage final : public Worker {
   void drop_all(TimePoint now, Actions& out) override;
   void on_peer_gone(const NodeId& node, const InstanceId& instance, TimePoint now, Actions& out) override;
   void fill_load(wire::Load& load) const override;
-  bool role_idle() const override { return runs_.empty(); }
+  bool role_idle() const override;
   void role_check() const override;
   Shelf* shelf_of(const NamespaceId&) override { return nullptr; }  // nobody leases from a stage
 
@@ -78,8 +78,19 @@ class Stage final : public Worker {
     TimePoint deadline{};
     uint32_t slot_in = 0, slot_out = 0;
     uint64_t op = 0;       // read or run under way
+    bool checked = false;  // the cached blocks that its request begins with
     bool dropped = false;  // nobody wants it any more: ends as soon as nothing touches its slots
     std::vector<std::vector<uint32_t>> crcs;
+  };
+
+  /// The cached blocks that a request begins with are checked before its first chunk is computed.
+  struct Check {
+    NodeId leader;
+    InstanceId instance;
+    RequestId req;
+    uint32_t attempt;
+    std::vector<uint32_t> pages;
+    bool running = true, good = false;
   };
 
   struct Handed {
@@ -92,6 +103,11 @@ class Stage final : public Worker {
   void on_run(const Received& event, const wire::StageRun& run, TimePoint now, Actions& out);
   std::string objection(const wire::StageAnnounce& message) const;
   void announce(const Received& event, const wire::StageAnnounce& message, Actions& out);
+  void start_check(const Received& event, const wire::StageAnnounce& message, Actions& out);
+  void on_check(Check& check, const ChunkDone& done, Actions& out);
+  std::map<uint64_t, Check>::iterator check_of(const Run& run);
+  bool waits_for_check(const Run& run);
+  bool refuse_unchecked(Run& run, Actions& out);
   void pump(TimePoint now, Actions& out);
   void start_read(Run& run, TimePoint now, Actions& out);
   void start_compute(Run& run, Actions& out);
@@ -105,7 +121,8 @@ class Stage final : public Worker {
 
   StageOptions stage_;
   LayerRange layers_;
-  std::deque<Run> runs_;  // in order; erased when done
+  std::deque<Run> runs_;              // in order; erased when done
+  std::map<uint64_t, Check> checks_;  // by run; bounded, those of requests that were given up are the oldest
   InstanceId newest_leader_;
   uint64_t newest_run_ = 0;  // of that leader: its chunks come in the order of their numbers
   std::vector<bool> in_used_, out_used_;

@@ -184,6 +184,7 @@ node::ChunkDone ModelCompute::run_chunk(const node::RunChunk& run) {
   if (!done.rotten.empty())
     return fail({Code::corrupt, std::to_string(done.rotten.size()) + " cached blocks changed in memory; the first is " +
                                     "block " + std::to_string(done.rotten.front()) + " of the prompt"});
+  if (run.tokens.empty()) return done;
   const auto chosen = plan(run.attention);
   if (!chosen) return fail(chosen.error());
   std::vector<std::byte*> pages;

@@ -272,14 +272,19 @@ uint64_t World::fold_pages(const Process& process, const std::vector<uint32_t>& 
 void World::rot(Process& process) {
   if (process.is_stage() || !rng_.chance(options_.faults.rot)) return;
   const kv::Pool& pool = process.worker->local_pool(0);
-  const ExtentLayout& layout = process.worker->local_layout(0);
   std::vector<kv::PageIndex> pages;
   for (kv::PageIndex page = 0; page < pool.counts().total; ++page)
     if (pool.state(page) == kv::PageState::cached && pool.pins(page) == 0) pages.push_back(page);
   if (pages.empty()) return;
   const kv::PageIndex page = pages[rng_.below(pages.size())];
-  const auto at = process.memory.find(process.worker->local_offset(0, page) + layout.layer_offset(0));
-  if (at != process.memory.end()) at->second ^= 1;
+  // In any member of a pipeline: each has layers of the block.
+  const auto member = static_cast<uint32_t>(rng_.below(stages_of(process.name)));
+  const auto found = processes_.find(member == 0 ? process.name : node::stage_name(process.name, member));
+  if (found == processes_.end() || !found->second->machine) return;
+  Process& rots = *found->second;
+  const ExtentLayout& layout = rots.worker->local_layout(0);
+  const auto at = rots.memory.find(rots.worker->local_offset(0, page) + layout.layer_offset(layout.stage.first));
+  if (at != rots.memory.end()) at->second ^= 1;
 }
 
 std::vector<uint32_t> World::rotten(const Process& process, const std::vector<uint32_t>& pages,
@@ -318,11 +323,12 @@ void World::perform_chunk(Process& process, const node::RunChunk& run) {
   const uint32_t bt = layout.block_tokens, first = run.start / bt;
   const LayerRange layers{run.first_layer, run.end_layer == 0 ? layout.layers : run.end_layer};
   MC_ASSERT_EQ(run.start % bt, 0u);
-  MC_ASSERT_EQ(run.pages.size(), (run.start + run.tokens.size() + bt - 1) / bt);
+  MC_ASSERT(run.tokens.empty() || run.pages.size() == (run.start + run.tokens.size() + bt - 1) / bt);
   rot(process);
-  if (node::ChunkDone done{.run = run.run, .code = Code::corrupt};
-      !(done.rotten = rotten(process, run.pages, run.prefix_crcs, layers)).empty()) {
-    at(now_ + kChunkBase, [this, name = process.name, instance = process.instance, done = std::move(done)] {
+  node::ChunkDone checked{.run = run.run, .rotten = rotten(process, run.pages, run.prefix_crcs, layers)};
+  if (run.tokens.empty() || !checked.rotten.empty()) {
+    if (!checked.rotten.empty()) checked.code = Code::corrupt;
+    at(now_ + kChunkBase, [this, name = process.name, instance = process.instance, done = std::move(checked)] {
       const auto it = processes_.find(name);
       if (it->second->machine && it->second->instance == instance) it->second->cancelled.erase(done.run);
       deliver(name, instance, done);

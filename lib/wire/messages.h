@@ -10,7 +10,7 @@
 //                              decode -> conductor   Tokens, Preempted   anyone -> conductor   Failed
 //                              anyone -> worker      Cancel
 //                a pipeline    stage -> next stage   StageRun . StageTaken     stage -> its leader  StageDone
-//                              leader -> stage       StageAnnounce         stage -> its leader  Failed
+//                              leader -> stage       StageAnnounce         stage -> its leader  Failed, StageRotten
 //                blocks        worker -> worker      LeaseRequest . LeaseGrant, LeaseRelease, DemoteOffer . DemoteDone
 //                              conductor -> prefill  CopyBlocks . CopyDone
 //
@@ -672,7 +672,8 @@ using Message =
     std::variant<Hello, Welcome, Refused, Heartbeat, HeartbeatAck, Peers, Drain, Goodbye, BlockEvents, IndexSync,
                  BlockSnapshot, PrefillStart, KvOffer, KvAccept, KvRefuse, KvComplete, KvDone, PromptLogprobs,
                  FirstToken, Tokens, Preempted, Failed, Cancel, LeaseRequest, LeaseGrant, LeaseRelease, DemoteOffer,
-                 DemoteDone, StageRun, StageTaken, StageDone, StageAnnounce, CopyBlocks, CopyDone>;
+                 DemoteDone, StageRun, StageTaken, StageDone, StageAnnounce, CopyBlocks, CopyDone,
+                 StageRotten>;
 
 /// "hello", "prefill_start", ...
 std::string_view type_name(const Message& message);

@@ -27,6 +27,7 @@ struct StageRun {
   InstanceId decode_instance;
   uint32_t decode_has = 0;      // leading blocks that need not be announced
   uint32_t start = 0;           // first position, a multiple of the block size
+  uint32_t reused = 0;          // cached tokens before the request's first chunk, named by its StageAnnounce; else 0
   std::vector<uint32_t> tokens;
   std::vector<uint32_t> pages;  // of the whole sequence up to the end of the chunk
   std::string attention;
@@ -47,6 +48,7 @@ struct StageRun {
     v("run", run), v("req", req), v("attempt", attempt), v("leader", leader), v("leader_instance", leader_instance);
     v("stages", stages);
     v("decode", decode), v("decode_instance", decode_instance), v("decode_has", decode_has), v("start", start);
+    v("reused", reused);
     v("tokens", tokens), v("pages", pages), v("attention", attention), v("sample", sample), v("sampling", sampling);
     v("history", history), v("prompt_tokens", prompt_tokens), v("banned", banned);
     v("prompt_logprobs", prompt_logprobs), v("targets", targets);
@@ -86,7 +88,8 @@ struct StageDone {
   }
 };
 
-/// Announce cached blocks to the decode node: this stage's layers of them.
+/// The cached blocks that a request begins with. The stage checks its layers of all of them, and announces those from
+/// `first_block` on to the decode node.
 struct StageAnnounce {
   static constexpr std::string_view kType = "stage_announce";
   RequestId req;
@@ -103,6 +106,18 @@ struct StageAnnounce {
   void fields(V& v) {
     v("req", req), v("attempt", attempt), v("decode", decode), v("decode_instance", decode_instance);
     v("first_block", first_block), v("pages", pages), v("first_layer", first_layer), v("crcs", crcs);
+  }
+};
+
+/// Pages of a StageAnnounce whose bytes at this stage are not what was sealed.
+struct StageRotten {
+  static constexpr std::string_view kType = "stage_rotten";
+  std::vector<uint32_t> pages;
+
+  bool operator==(const StageRotten&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("pages", pages);
   }
 };
 

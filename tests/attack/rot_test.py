@@ -9,7 +9,7 @@ sealed against writers other than its owner. Where that file may not be opened, 
 import os
 import unittest
 
-from cluster import Cluster, Random, cached, oracle, token_ids
+from cluster import Cluster, Random, cached, oracle, token_ids, until
 
 WORKER = ["--dtype", "f32", "--kv-mem", "64MiB"]
 PAGE = 4096
@@ -98,6 +98,49 @@ class Rot(unittest.TestCase):
         c.wait_quiet()
         self.assertGreaterEqual(c.metric("p1", "mc_checksum_failures_total"), 1)
         self.assertGreaterEqual(c.metric("p1", "mc_fallback_total"), 1)
+
+
+class RotInPipelines(unittest.TestCase):
+    STAGES = 3
+
+    def replace_decode(self, c):
+        former = c.node("d0")["instance"]
+        c.processes["d0"].kill()
+        c.processes["d0"].close()
+        c.start("d0", *WORKER)
+
+        def is_there():
+            nodes = [n for n in c.cluster()["nodes"] if n["id"] == "d0" and n["state"] == "ready"]
+            return any(n["instance"] != former for n in nodes)
+
+        until(is_there, 60, "the new d0")
+
+    def test_every_stages_cached_layers_are_checked_each_time_they_are_used(self):
+        c = Cluster(roles=["conductor"], conductor=FETCH)
+        self.addCleanup(c.close)
+        for number in range(self.STAGES):
+            name = f"p0.{number}" if number else "p0"
+            words = ["mc-prefill", "--name", "p0", "--pipeline", f"{number}/{self.STAGES}", "--threads", "1"]
+            c.processes[name] = c.spawn([*words, "--http", "127.0.0.1:0", "--json", *WORKER])
+        c.start("d0", *WORKER)
+        c.wait_nodes()
+        ids = Random(32).ids(400)
+        expected = oracle(ids, 12)
+        c.complete(ids=ids, max_tokens=2)
+        for name, decode_forgets in [("p0.1", True), ("p0.2", True), ("p0.1", False), ("p0", False), ("p0.2", False)]:
+            with self.subTest(stage=name, decode_forgets=decode_forgets):
+                c.wait_quiet()
+                if decode_forgets:  # then the decode node reads the bad blocks too, and may find them first
+                    self.replace_decode(c)
+                before = c.metric("p0", "mc_checksum_failures_total")
+                self.assertGreater(rot(c.processes[name].popen.pid), 6)
+                answer = c.complete(ids=ids, max_tokens=12)
+                self.assertEqual(token_ids(answer), expected, answer["mc"])
+                self.assertEqual(cached(answer), 0)
+                self.assertEqual(answer["mc"]["miss_reason"], "corrupt", answer["mc"])
+                c.wait_quiet()
+                self.assertEqual(c.metric("p0", "mc_checksum_failures_total"), before + 6)
+                self.assertEqual(cached(c.complete(ids=ids, max_tokens=2)), 384)  # it was made again
 
 
 if __name__ == "__main__":

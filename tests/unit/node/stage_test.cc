@@ -175,6 +175,68 @@ TEST_CASE("node/stage: what a stage cannot announce it tells its leader, and the
   CHECK(b.from("p1", 4, sound).empty());
 }
 
+TEST_CASE("node/stage: cached blocks are checked before a request's first chunk, and what changed is told") {
+  for (const bool good : {true, false}) {
+    CAPTURE(good);
+    StageBench b;
+    // The decode node has the first block already: it is checked all the same.
+    const Actions told = b.from("p0", 1, wire::StageAnnounce{"r", 1, "d0", instance(2), 1, {1, 2}, 1, {{21, 22}}});
+    CHECK(all<SendNotify>(told).at(0).ready.first_block == 1);
+    const auto checks = all<RunChunk>(told);
+    REQUIRE(checks.size() == 1);
+    CHECK(checks[0].tokens.empty());
+    CHECK(checks[0].pages == std::vector<uint32_t>{1, 2});
+    CHECK(checks[0].prefix_crcs == std::vector<uint32_t>{21, 22});
+    CHECK(checks[0].first_layer == 1);
+    auto asked = StageBench::run_of(9, 128);
+    asked.reused = 128;
+    const auto reads = all<Read>(b.from("p0", 1, asked));
+    CHECK(all<RunChunk>(b.give(ReadDone{reads.at(0).read, Code::ok, ""})).empty());  // the check is under way
+    ChunkDone done{.run = checks[0].run};
+    if (!good) done.code = Code::corrupt, done.rotten = {1};
+    const Actions out = b.give(done);
+    const auto runs = all<RunChunk>(out);
+    CHECK(runs.size() == (good ? 1 : 0));
+    if (good) {
+      b.give(ChunkDone{.run = runs.at(0).run});
+    } else {
+      CHECK(sent<wire::StageRotten>(out, "p0").at(0).pages == std::vector<uint32_t>{2});
+      CHECK(sent<wire::StageDone>(out, "p0").at(0).code == "corrupt");
+    }
+    CHECK(b.machine.idle());
+  }
+}
+
+TEST_CASE("node/stage: a request whose cached blocks were not checked is not computed") {
+  StageBench b;
+  auto asked = StageBench::run_of(9, 128);
+  asked.reused = 128;
+  const auto reads = all<Read>(b.from("p0", 1, asked));
+  const Actions out = b.give(ReadDone{reads.at(0).read, Code::ok, ""});
+  CHECK(all<RunChunk>(out).empty());
+  CHECK(sent<wire::StageDone>(out, "p0").at(0).code == "corrupt");
+  CHECK(b.machine.idle());
+}
+
+TEST_CASE("node/stage: the leader drops blocks that changed at a stage, and the requests that read them") {
+  LeaderBench b;
+  auto runs = all<RunChunk>(b.start("r", kChunk + 5));
+  const uint64_t first = runs.at(0).run;
+  runs = all<RunChunk>(b.computed(runs[0]));
+  b.computed(runs.at(0));
+  b.staged(first);
+  b.from("me.1", 7, wire::StageDone{runs[0].run, 1, "ok", "", {{3}}, 9, {}, {}});
+  b.from("d0", 2, wire::KvDone{"r", 1});
+  const auto asked = sent<wire::StageAnnounce>(b.start("s", kChunk + 7), "me.1");
+  const wire::StageRotten found{{asked.at(0).pages.at(1), 31, 1'000'000}};
+  CHECK(sent<wire::Failed>(b.from("p1", 4, found), kTo).empty());
+  const auto failed = sent<wire::Failed>(b.from("me.1", 7, found), kTo);
+  REQUIRE(failed.size() == 1);
+  CHECK(failed[0].code == "corrupt");
+  CHECK(failed[0].retryable);
+  CHECK(b.machine.stats().checksum_failures == 1);
+}
+
 TEST_CASE("node/stage: a request whose cached blocks a stage cannot announce ends, for both sides") {
   LeaderBench b;
   b.start("r", 4 * kChunk);
