@@ -140,7 +140,7 @@ void Cache::on_read(const ReadDone& done, Actions& out) {
     stats_.checksum_failures += done.code == Code::corrupt;
     last_error_ = "reading from " + offer.node + ": " + done.what;
     s.pool.release(offer.pages);
-    return answer(offer, {}, "failed", out);
+    return answer(offer, {}, done.code == Code::corrupt ? "corrupt" : "failed", out);
   }
   std::vector<BlockHash> stored;
   for (size_t i = 0; i < offer.wanted.size(); ++i) {

@@ -217,6 +217,11 @@ void Worker::on_demote_done(const NodeId& node, const wire::DemoteDone& message)
     if (shelf_->pool.find(hash) != kv::kNoPage) demoted_.insert(hash);
     ++demoted_total_;
   }
+  // One of the rest changed in memory or on its way. Kept, it would be offered again and again.
+  if (message.reason == "corrupt")
+    for (const auto& hash : it->second.hashes)
+      if (shelf_->pool.find(hash) != kv::kNoPage && !demoted_.contains(hash))
+        shelf_->pool.remove(hash, kv::Removal::corrupt);
   demotions_.erase(it);
 }
 

@@ -278,7 +278,7 @@ void World::rot(Process& process) {
   if (pages.empty()) return;
   const kv::PageIndex page = pages[rng_.below(pages.size())];
   // In any member of a pipeline: each has layers of the block.
-  const auto member = static_cast<uint32_t>(rng_.below(stages_of(process.name)));
+  const auto member = static_cast<uint32_t>(rng_.below(process.name[0] == 'p' ? stages_of(process.name) : 1));
   const auto found = processes_.find(member == 0 ? process.name : node::stage_name(process.name, member));
   if (found == processes_.end() || !found->second->machine) return;
   Process& rots = *found->second;

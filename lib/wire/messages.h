@@ -630,7 +630,7 @@ struct DemoteDone {
   static constexpr std::string_view kType = "demote_done";
   uint64_t lease = 0;
   std::vector<BlockHash> stored;
-  std::string reason;  // why the rest was not taken: "" | full | failed | draining
+  std::string reason;  // why the rest was not taken: "" | full | failed | corrupt | draining
 
   bool operator==(const DemoteDone&) const = default;
   template <class V>

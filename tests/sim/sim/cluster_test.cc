@@ -153,7 +153,6 @@ TEST_CASE("sim: cached blocks that change in memory give no wrong token, are cou
   for (uint64_t i = 0; i < seed_count(20); ++i) {
     const uint64_t seed = 3000 + test::seed() + i;
     WorldOptions options = shape(seed);
-    options.stages.clear();
     options.faults.rot = 0.2;
     World world(options);
     world.run_for(100ms);

@@ -89,7 +89,7 @@ TEST_CASE("node/cache: blocks known already are not read again; blocks that fail
   const auto failed = sent<wire::DemoteDone>(b.give(ReadDone{reads[0].read, Code::corrupt, "crc"}), "p0");
   REQUIRE(failed.size() == 1);
   CHECK(failed[0].stored.empty());
-  CHECK(failed[0].reason == "failed");
+  CHECK(failed[0].reason == "corrupt");
   CHECK(b.leased(kSmall, hashes) == 0);
   CHECK(b.store(kSmall, hashes).stored.size() == 4);
   CHECK(all<Read>(b.offer(kSmall, hashes)).empty());
