@@ -180,11 +180,12 @@ void Frontend::log_ignored(const std::vector<std::string>& fields) {
     if (ignored_.size() < 256 && ignored_.insert(field).second) log_info("unknown field ignored", {{"field", field}});
 }
 
-Result<std::vector<text::Part>> Frontend::rendered(const http::GenerateRequest& request) const {
+Result<std::vector<text::Part>> Frontend::rendered(http::GenerateRequest& request) const {
   if (!template_) return template_error_;
   std::vector<text::ChatMessage> messages;
-  for (const auto& m : request.messages)
-    messages.push_back({m.role, m.content, m.name, m.tool_call_id, m.reasoning_content, m.tool_calls});
+  for (auto& m : std::exchange(request.messages, {}))
+    messages.push_back({std::move(m.role), std::move(m.content), std::move(m.name), std::move(m.tool_call_id),
+                        std::move(m.reasoning_content), std::move(m.tool_calls)});
   text::ChatOptions options;
   options.add_generation_prompt = request.add_generation_prompt;
   options.continue_final_message = request.continue_final_message;
@@ -197,10 +198,15 @@ Result<std::vector<text::Part>> Frontend::rendered(const http::GenerateRequest& 
   return parts;
 }
 
-Result<std::vector<std::vector<uint32_t>>> Frontend::prompts_of(const http::GenerateRequest& request,
+Result<std::vector<std::vector<uint32_t>>> Frontend::prompts_of(http::GenerateRequest& request,
                                                                 const Call& call) const {
   std::vector<std::vector<uint32_t>> prompts;
   if (request.is_chat) {
+    size_t bytes = 0;
+    for (const auto& message : request.messages) bytes += message.content.size();
+    // A template works on four bytes for a character, so what cannot fit is not rendered.
+    if (bytes > prompt_bytes_max(request))
+      return encode_error(user_error(err::kContextLength, ""), request, "messages");
     MC_TRY(parts, rendered(request));
     auto ids = tokenizer_.encode(parts, request.add_special_tokens.value_or(false), encode_limits(request, call));
     if (!ids) return encode_error(std::move(ids).error(), request, "messages");

@@ -115,8 +115,11 @@ class Frontend {
   void detokenize(Call& call) const;
 
   void generate(Call& call);
-  Result<std::vector<std::vector<uint32_t>>> prompts_of(const http::GenerateRequest& request, const Call& call) const;
-  Result<std::vector<text::Part>> rendered(const http::GenerateRequest& request) const;
+  Result<std::vector<std::vector<uint32_t>>> prompts_of(http::GenerateRequest& request, const Call& call) const;
+  /// Takes the messages: their text may be large.
+  Result<std::vector<text::Part>> rendered(http::GenerateRequest& request) const;
+  /// No text of more bytes has as few tokens as a prompt may have.
+  size_t prompt_bytes_max(const http::GenerateRequest& request) const;
   Result<std::vector<uint32_t>> prompt_ids(const http::GenerateRequest& request, const std::string& text,
                                            const Call& call) const;
   Result<node::Submit> submit_for(const http::GenerateRequest& request, const std::vector<uint32_t>& prompt,

@@ -174,11 +174,14 @@ Error Frontend::encode_error(Error error, const http::GenerateRequest& request, 
                     field);
 }
 
+size_t Frontend::prompt_bytes_max(const http::GenerateRequest& request) const {
+  return request.truncate_prompt_tokens ? SIZE_MAX : tokenizer_.text_bytes_max(size_t{2} * context_tokens());
+}
+
 Result<std::vector<uint32_t>> Frontend::prompt_ids(const http::GenerateRequest& request, const std::string& text,
                                                    const Call& call) const {
-  const size_t bytes_max =
-      request.truncate_prompt_tokens ? SIZE_MAX : tokenizer_.text_bytes_max(size_t{2} * context_tokens());
-  if (text.size() > bytes_max) return encode_error(user_error(err::kContextLength, ""), request, "prompt");
+  if (text.size() > prompt_bytes_max(request))
+    return encode_error(user_error(err::kContextLength, ""), request, "prompt");
   auto ids = tokenizer_.encode(
       text, {.add_special = request.add_special_tokens.value_or(true), .limits = encode_limits(request, call)});
   if (!ids) return encode_error(std::move(ids).error(), request, "prompt");

@@ -212,6 +212,7 @@ Result<std::vector<Part>> ChatTemplate::render(std::span<const ChatMessage> mess
   context.variables.emplace_back("add_generation_prompt", options.add_generation_prompt);
   const jinja::Tree& tree = tools && parsed_->tool_tree ? *parsed_->tool_tree : parsed_->tree;
   auto text = jinja::render(tree, context, limits_for(messages, options));
+  context = {};  // before the prompt is copied: it holds all messages, in four bytes for a character
   if (!text) return bad_request("the template, " + text.error().what, "messages");
   if (options.continue_final_message) MC_CHECK(end_at_mark(*text));
   return parts_of(*text);

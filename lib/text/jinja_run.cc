@@ -85,6 +85,8 @@ Result<void> Interpreter::emit(const Value& value) {
     if (text.size() > limits_.output - std::min(out_->size(), limits_.output))
       return failure("LimitError", "the output has more than " + std::to_string(limits_.output) + " characters");
     MC_CHECK(read(text.size()));
+    // Room beyond a long text, so that the short one after it does not copy it.
+    if (text.size() > out_->capacity() - out_->size()) out_->reserve(out_->size() + text.size() + text.size() / 4 + 64);
     out_->append(text);
     return {};
   };

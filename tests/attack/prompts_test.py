@@ -24,6 +24,7 @@ MODEL = os.path.join(HERE, "..", "..", "lib", "model", "mc-tiny")
 LARGE = 15 << 20
 GRACE_S = 15  # beyond a deadline, on a machine that is crowded: a generous ceiling, what came is printed
 FACTOR = 12  # bytes of memory for a byte of body
+CHAT_FACTOR = 6  # the same for messages that cannot fit: no template sees them
 BASE = 48 << 20  # arenas of the allocator, stacks of threads
 TEXT = "It's 12 small words, one after another; and a few more of them.\n"
 
@@ -138,6 +139,22 @@ class Prompts(unittest.TestCase):
                 grown = peak(self.pid) - before
                 print(f"{path} {body[:1]!r} {status}: {grown / len(data):.1f} bytes for a byte", file=sys.stderr)
                 self.assertLess(grown, FACTOR * len(data) + BASE)
+
+    def test_messages_that_cannot_fit_cost_no_more_than_a_few_copies(self):
+        for content in (text(LARGE), "a" * LARGE, [{"type": "text", "text": text(LARGE)}]):
+            # /tokenize takes a longer text than a prompt may be, so it renders these.
+            for path, factor in (("/v1/chat/completions", CHAT_FACTOR), ("/tokenize", FACTOR)):
+                data = json.dumps({"messages": [{"role": "user", "content": content}], "max_tokens": 1}).encode()
+                # A conductor of its own: freed memory of an earlier request would hide what this one takes.
+                with Cluster() as c:
+                    c.start("conductor")
+                    pid = c.processes["conductor"].popen.pid
+                    before = peak(pid)
+                    status, _, answer = c.post(path, data)
+                    grown = peak(pid) - before
+                self.assertEqual((status, code_of(answer)), (400, "context_length_exceeded"), answer)
+                print(f"{path} chat: {grown / len(data):.1f} bytes for a byte", file=sys.stderr)
+                self.assertLess(grown, factor * len(data) + (BASE if path == "/tokenize" else 0))
 
     def test_at_its_deadline_a_large_request_ends_wherever_it_is(self):
         many = [
