@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+"""The time of day jumps by an hour, forwards and back, under running programs: no deadline, lease, heartbeat or ticket
+comes early or late. Timestamps of logs and the field `created` follow the time of day.
+
+The programs run with a shim that moves their CLOCK_REALTIME; the test itself does not.
+"""
+
+import concurrent.futures
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import time
+import unittest
+
+import attack
+from cluster import Cluster, Random, cached, token_ids, until
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+HOUR_S = 3600
+STEPS_S = [HOUR_S, 0, -HOUR_S, 0]
+GRACE_S = 15  # beyond a deadline, on a machine that is crowded
+WORKER = ["--dtype", "f32", "--kv-mem", "64MiB", "--threads", "1"]
+
+
+class Clock(unittest.TestCase):
+    def setUp(self):
+        compiler = shutil.which("cc")
+        if not compiler:
+            self.skipTest("no C compiler for the shim that moves the clock")
+        self.c = c = Cluster()
+        self.addCleanup(c.close)
+        shim = os.path.join(c.dir, "clock.so")
+        subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", shim, os.path.join(HERE, "clock_shim.c"), "-ldl"],
+                       check=True, timeout=60)
+        self.offset = os.path.join(c.dir, "offset")
+        self.move(0)
+        # AddressSanitizer would refuse a library that is loaded before its own.
+        options = os.environ.get("ASAN_OPTIONS", "")
+        c.env.update(LD_PRELOAD=shim, MC_CLOCK_OFFSET=self.offset,
+                     ASAN_OPTIONS=(options + ":" if options else "") + "verify_asan_link_order=0")
+        c.start("conductor", "--fetch-rule", "threshold")
+        for name in ("p0", "p1", "d0"):
+            c.start(name, *WORKER)
+        c.start("c0", "--dram", "32MiB")
+        c.wait_nodes()
+        random = Random(7)
+        self.prompts = [random.ids(200) for _ in range(4)]
+        self.expected = [token_ids(c.complete(ids=ids, max_tokens=200)) for ids in self.prompts]
+
+    def move(self, seconds):
+        """Sets by how much the programs' time of day differs from this one."""
+        mode = "r+b" if os.path.exists(self.offset) else "w+b"
+        with open(self.offset, mode) as file:
+            file.write(struct.pack("=q", seconds))
+
+    def instances(self):
+        return {n["id"]: n["instance"] for n in self.c.cluster()["nodes"] if n["state"] == "ready"}
+
+    def stream(self, ids):
+        """Token ids of one streamed answer, by its own deadline."""
+        body = {"prompt": ids, "max_tokens": 200, "temperature": 0, "ignore_eos": True, "return_token_ids": True,
+                "mc": {"deadline_ms": 60_000}}
+        got = []
+        for data in self.c.stream("/v1/completions", body):
+            if data == "[DONE]":
+                return got
+            event = json.loads(data)
+            self.assertNotIn("error", event)
+            got += event["choices"][0].get("token_ids") or []
+        self.fail("the stream ended without its end")
+
+    def test_requests_under_way_neither_end_early_nor_late(self):
+        c = self.c
+        members = self.instances()
+        self.assertEqual(set(members), {"p0", "p1", "d0", "c0"})
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            for step in STEPS_S * attack.count(2, 10):
+                streams = [pool.submit(self.stream, ids) for ids in self.prompts]
+                until(lambda: c.cluster()["requests_unfinished"] or all(s.done() for s in streams), 60, "streams run")
+                self.move(step)
+                for stream, expected in zip(streams, self.expected):
+                    self.assertEqual(stream.result(timeout=120), expected)
+                answer = c.complete(ids=self.prompts[0], max_tokens=4)
+                self.assertAlmostEqual(answer["created"], time.time() + step, delta=HOUR_S / 2)
+                beats = {n["id"]: n["heartbeats"] for n in c.cluster()["nodes"]}
+                until(lambda: all(n["heartbeats"] > beats[n["id"]] + 2 for n in c.cluster()["nodes"]), 60, "heartbeats")
+                self.assertEqual(self.instances(), members)
+        self.assertEqual(c.leftovers() and c.wait_quiet(30) and c.leftovers(), [])
+
+    def test_a_deadline_is_kept_across_a_step(self):
+        for step in STEPS_S:
+            began = time.monotonic()
+            with concurrent.futures.ThreadPoolExecutor(1) as pool:
+                body = {"prompt": self.prompts[0], "max_tokens": 7900, "temperature": 0, "ignore_eos": True,
+                        "mc": {"deadline_ms": 500}}
+                asked = pool.submit(self.c.request, "POST", "/v1/completions", body)
+                until(lambda: self.c.cluster()["requests_unfinished"] or asked.done(), 60, "the request is there")
+                self.move(step)
+                status, _, data = asked.result(timeout=120)
+            took = time.monotonic() - began
+            print(f"step to {step:+} s: {status} after {took * 1e3:.0f} ms", file=sys.stderr)
+            self.assertEqual(status, 504, data[:300])
+            self.assertGreaterEqual(took, 0.5)
+            self.assertLess(took, 0.5 + GRACE_S)
+
+    def test_blocks_are_leased_from_another_node_after_a_step(self):
+        c, random = self.c, Random(8)
+        for step in STEPS_S:
+            ids = random.ids(600)
+            first = c.complete(ids=ids, max_tokens=4, mc={"pin": {"prefill": "p0"}})
+            c.wait_quiet(60)
+            self.move(step)
+            again = c.complete(ids=ids, max_tokens=4, mc={"pin": {"prefill": "p1"}})
+            self.assertEqual(token_ids(again), token_ids(first))
+            self.assertEqual(cached(again), 576)
+            c.wait_quiet(60)
+
+    def test_programs_that_start_after_a_step_join_as_before(self):
+        c = self.c
+        for step in STEPS_S:
+            self.move(step)
+            for name in ("d0", "conductor"):
+                former = self.instances().get(name)
+                c.processes[name].kill()
+                c.processes[name].close()
+                c.start(name, *(WORKER if name == "d0" else ["--fetch-rule", "threshold"]))
+                until(lambda: self.is_whole(name, former), 60, f"all nodes, after {name} came back")
+                self.assertEqual(token_ids(c.complete(ids=self.prompts[0], max_tokens=200)), self.expected[0])
+
+    def is_whole(self, name, former):
+        try:
+            ready = self.instances()
+        except OSError:
+            return False
+        return set(ready) == {"p0", "p1", "d0", "c0"} and (former is None or ready[name] != former)
+
+
+if __name__ == "__main__":
+    unittest.main()
