@@ -78,7 +78,7 @@ class Large(threading.Thread):
 class Prompts(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.cluster = Cluster("1p1d", worker=["--kv-mem", "64MiB", "--threads", "1"])
+        cls.cluster = Cluster("1p1d1c", worker=["--kv-mem", "64MiB", "--threads", "1"])
         cls.addClassCleanup(cls.cluster.close)
         cls.pid = cls.cluster.processes["conductor"].popen.pid
         cls.cluster.complete(ids=[5, 6, 7], max_tokens=2)
@@ -238,7 +238,7 @@ class Prompts(unittest.TestCase):
         return result
 
     def test_after_a_stop_a_late_request_is_a_504(self):
-        for seconds in (1.0,) if not attack.FULL else (0.5, 1.0, 2.0, 5.0, 10.0):
+        for seconds in attack.count((1.0,), (0.5, 1.0, 2.0, 5.0, 10.0)):
             deadline_ms = int(seconds * 500)
             for before in (True, False):
                 got = self.ask_over_stop(self.pid, seconds, deadline_ms, before)
@@ -248,28 +248,39 @@ class Prompts(unittest.TestCase):
                 self.assertLess(got["after"], GRACE_S)
                 until(lambda: self.cluster.request("GET", "/health")[0] == 200, 60, "the cluster is back")
 
+    def workers(self):
+        """{program: pid} of the cluster's workers."""
+        found = {}
+        for pid in attack.children(self.pid):
+            with open(f"/proc/{pid}/comm") as name:
+                found[name.read().strip()] = pid
+        self.assertEqual(set(found), {"mc-prefill", "mc-decode", "mc-cache"})
+        return found
+
     def test_a_stop_of_a_worker_ends_no_request_late(self):
-        pids = {}
-        for entry in os.listdir("/proc"):
-            if entry.isdigit():
-                try:
-                    with open(f"/proc/{entry}/stat") as stat:
-                        fields = stat.read().rsplit(")", 1)
-                    name, parent = fields[0].split("(", 1)[1], int(fields[1].split()[1])
-                except OSError:
-                    continue
-                if parent == self.pid and name in ("mc-prefill", "mc-decode"):
-                    pids[name] = int(entry)
-        self.assertEqual(set(pids), {"mc-prefill", "mc-decode"})
-        for seconds in (0.5, 2.0) if not attack.FULL else (0.5, 1.0, 2.0, 5.0, 10.0):
-            for name, pid in pids.items():
+        workers = self.workers()
+        for seconds in attack.count((0.5, 2.0), (0.5, 1.0, 2.0, 5.0, 10.0)):
+            for name in ("mc-prefill", "mc-decode"):
                 for deadline_ms in (int(seconds * 500), 20_000):
-                    got = self.ask_over_stop(pid, seconds, deadline_ms, False)
+                    got = self.ask_over_stop(workers[name], seconds, deadline_ms, False)
                     print(f"{name} stopped {seconds} s, deadline {deadline_ms} ms: {got['status']} in "
                           f"{got['took'] * 1e3:.0f} ms", file=sys.stderr)
                     self.assertIn(got["status"], (200, 503, 504), got["data"][:300])
                     self.assertLess(got["took"], deadline_ms / 1e3 + GRACE_S)
+                    if seconds >= 5 and deadline_ms < seconds * 1e3:  # the conductor had seconds to answer in
+                        self.assertNotEqual(got["status"], 200)
+                        self.assertLess(got["took"], seconds, "a request waited for the stopped worker")
                     until(lambda: self.cluster.request("GET", "/health")[0] == 200, 60, "the cluster is back")
+
+    def test_a_stop_of_a_cache_node_ends_no_request(self):
+        pid = self.workers()["mc-cache"]
+        for seconds in attack.count((0.5,), (0.5, 1.0, 2.0, 5.0, 10.0)):
+            got = self.ask_over_stop(pid, seconds, 60_000, False)
+            print(f"mc-cache stopped {seconds} s: {got['status']} in {got['took'] * 1e3:.0f} ms", file=sys.stderr)
+            self.assertEqual(got["status"], 200, got["data"][:300])
+            if seconds >= 5:
+                self.assertLess(got["took"], seconds, "a request waited for the stopped cache node")
+            until(lambda: "c0" in {n["id"] for n in self.cluster.cluster()["nodes"]}, 60, "the cache node is back")
 
 
 class Tenants(unittest.TestCase):
