@@ -3,6 +3,7 @@ what it has no room for. It must not end, hang or forget what it was doing, and 
 """
 
 import fcntl
+import glob
 import http.client
 import json
 import os
@@ -76,6 +77,33 @@ class Crowd:
     def close(self):
         for one in self.sockets:
             one.close()
+
+
+class Siege(threading.Thread):
+    """Crowds at several doors, made anew as they are thrown out, until it is closed."""
+
+    COUNT = 150
+
+    def __init__(self, doors):
+        super().__init__(daemon=True)
+        self.doors = doors
+        self.end = threading.Event()
+        self.start()
+
+    def run(self):
+        old = []
+        while not self.end.is_set():
+            new = [Crowd(door, self.COUNT) for door in self.doors]
+            for crowd in old:
+                crowd.close()
+            old = new
+            self.end.wait(0.3)
+        for crowd in old:
+            crowd.close()
+
+    def close(self):
+        self.end.set()
+        self.join()
 
 
 class Client:
@@ -183,6 +211,35 @@ class Descriptors(Exhaust):
             self.assertEqual(len(ports), 3)  # HTTP, control, data
             self.attack_doors(process, http_port, [("127.0.0.1", port) for port in ports])
             self.assertEqual([n["id"] for n in c.cluster()["nodes"]], [name])
+            c.close()
+
+    def test_a_worker_whose_doors_are_all_full_finds_its_conductor_again(self):
+        for program in ("mc-cache", "mc-prefill", "mc-decode"):
+            c = self.cluster()
+            conductor = self.conductor(c)
+            words = [program, "--name", "w0", "--json", "--http", "127.0.0.1:0", "--transport", "tcp"]
+            process = c.spawn(words, preexec_fn=limited(NOFILE=128))
+            c.processes["w0"] = process
+            before = Client(port_of(process.wait_ready()["http"]))
+            self.assertEqual(before.status(), 200)
+            doors = [("127.0.0.1", port) for _, port in attack.listeners(process.popen.pid)]
+            doors += glob.glob(os.path.join(c.env["MCT_RUN_DIR"], "node-*"))
+            self.assertEqual(len(doors), 4)  # HTTP and data over tcp, control and operators' pages over Unix sockets
+            old = descriptors(process)
+            siege = Siege(doors)
+            self.addCleanup(siege.close)
+            until(lambda: descriptors(process) >= old + 15, PATIENCE_S, "strangers are inside")
+            # What remains is what the process keeps for itself. It needs that now.
+            conductor.kill()
+            conductor.close()
+            until(lambda: before.status("/readyz") == 503, PATIENCE_S, "the loss is noticed")
+            self.conductor(c)
+            until(lambda: before.status("/readyz") == 200, PATIENCE_S, "it is registered again, during the siege")
+            self.assert_lives(process)
+            self.assertEqual([n["id"] for n in c.cluster()["nodes"]], ["w0"])
+            siege.close()
+            self.assertEqual(process.stop(), 0)
+            before.close()
             c.close()
 
     def test_a_limit_below_what_is_needed_is_refused_in_words(self):
