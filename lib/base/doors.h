@@ -17,12 +17,18 @@ namespace mc {
 enum class Door : uint8_t { control, data, http, pages };
 std::string_view to_string(Door door);
 
+/// A program waits for connections at an address, or connects to it.
+enum class Side : uint8_t { listens, dials };
 /// MC1005: `place`, which may be reached from other hosts, has no lock. The next step names the door's lock.
-Error no_lock(Door door, const std::string& place);
+Error no_lock(Door door, const std::string& place, Side side = Side::listens);
 
 namespace flags {
 /// Names of doors, or "all".
 Result<void> check_doors(std::string_view value);
+/// Names or IP addresses without port, as a Host field names them.
+Result<void> check_hosts(std::string_view value);
+/// "https://chat.example" or "http://10.0.0.1:3000": what browsers send as Origin.
+Result<void> check_origins(std::string_view value);
 
 inline constexpr Flag kInsecure{.name = "insecure",
                                 .kind = FlagKind::list,
@@ -40,11 +46,13 @@ inline constexpr Flag kAllowedHost{
     .kind = FlagKind::list,
     .value = "NAME,NAME",
     .help = "Host names that requests may carry, besides localhost and loopback addresses",
+    .check = check_hosts,
     .common = true};
 inline constexpr Flag kAllowedOrigin{.name = "allowed-origin",
                                      .kind = FlagKind::list,
                                      .value = "URL,URL",
                                      .help = "origins of web pages that may send requests: https://chat.example",
+                                     .check = check_origins,
                                      .common = true};
 }  // namespace flags
 

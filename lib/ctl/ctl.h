@@ -69,7 +69,7 @@ Result<KeySet> local_key_set(const std::string& run_dir);
 enum class Keys : uint8_t { none, machine, cluster };
 /// MC1005 when strangers reach `uri`, where `keys` do not count, and nobody consented. Every user of this machine
 /// reaches tcp on loopback; the private run directory protects ipc.
-Result<void> check_exposure(Door door, const Uri& uri, Keys keys, bool insecure);
+Result<void> check_exposure(Door door, const Uri& uri, Keys keys, bool insecure, Side side = Side::listens);
 
 // ---- places ------------------------------------------------------------------------------------
 

@@ -135,16 +135,21 @@ Result<KeySet> local_key_set(const std::string& run_dir) {
     const Fd fd(::mkostemp(temporary.data(), O_CLOEXEC));
     if (!fd) return as_user_error(err::kRunDir, errno_error("create " + temporary));
     auto made = write_all(fd.get(), format_key_set(keys));
+    if (made && ::fsync(fd.get()) != 0) made = errno_error("fsync " + temporary);
     if (made && ::link(temporary.c_str(), path.c_str()) != 0 && errno != EEXIST) made = errno_error("link " + path);
     ::unlink(temporary.c_str());
     if (!made) return as_user_error(err::kRunDir, within(temporary, std::move(made).error()));
   }
-  return read_key_set(path, "MCT_RUN_DIR");
+  auto keys = read_key_set(path, "MCT_RUN_DIR");
+  if (keys || keys.error().mc != err::kKeyFile) return keys;
+  Error error = std::move(keys).error();
+  error.next = "remove " + path + ", start the programs of this run directory anew, and they make another";
+  return error;
 }
 
-Result<void> check_exposure(Door door, const Uri& uri, Keys keys, bool insecure) {
+Result<void> check_exposure(Door door, const Uri& uri, Keys keys, bool insecure, Side side) {
   if (insecure || keys == Keys::cluster || (uri.scheme != "tcp" && is_local(uri))) return {};
-  if (!is_local(uri)) return no_lock(door, uri.text());
+  if (!is_local(uri)) return no_lock(door, uri.text(), side);
   if (keys == Keys::machine) return {};
   return user_error(err::kAuthRequired, "every user of this machine reaches " + uri.text() + ", and there are no keys",
                     "listen address " + uri.text());

@@ -269,7 +269,8 @@ class WorkerProcess {
     MC_TRY(conductor, ctl::resolve_endpoint(args_.text(flags::kConductor),
                                             [](const char* name) -> const char* { return std::getenv(name); }));
     conductor_uri_ = conductor.text();
-    MC_CHECK(ctl::check_exposure(Door::control, conductor, keys_.lock(Door::control), insecure(args_, Door::control)));
+    MC_CHECK(ctl::check_exposure(Door::control, conductor, keys_.lock(Door::control), insecure(args_, Door::control),
+                                 Side::dials));
     ctl::HubOptions hub;
     hub.name = options_.name;
     hub.instance = options_.instance;

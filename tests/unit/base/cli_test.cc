@@ -127,6 +127,17 @@ TEST_CASE("base/cli: unknown flags, verbs and config keys are errors that name t
   CHECK(try_args({"--block-tokens"}).error().what.starts_with("--block-tokens needs N: "));
 }
 
+TEST_CASE("base/doors: names of sites that no request could carry are refused") {
+  for (const char* good : {"chat.example", "10.0.0.1,chat.example", "fd00::1"})
+    CHECK(flags::check_hosts(good).has_value());
+  for (const char* bad : {"chat.example:8000", "[fd00::1]", "https://chat.example", "chat.example/x"})
+    CHECK_FALSE(flags::check_hosts(bad).has_value());
+  for (const char* good : {"https://chat.example", "http://10.0.0.1:3000,https://b.example", "http://[fd00::1]:80"})
+    CHECK(flags::check_origins(good).has_value());
+  for (const char* bad : {"chat.example", "https://", "https://chat.example/", "file:///x", "https://chat.example/x"})
+    CHECK_FALSE(flags::check_origins(bad).has_value());
+}
+
 TEST_CASE("base/doors: --insecure opens the doors that it names, and a word that is no door is refused") {
   auto some = try_args({"--insecure", "data,pages"});
   REQUIRE_OK(some);

@@ -113,6 +113,13 @@ TEST_CASE("ctl/run_dir: the directory is made private, and one that is not ours 
   CHECK(run_dir(environment)->ends_with("/mct-" + std::to_string(::getuid())));
 }
 
+TEST_CASE("ctl/keys: the refusal says whether a program would listen or connect") {
+  const Uri far = *parse_uri("tcp://10.0.0.1:7700");
+  const auto text = [&](Side side) { return check_exposure(Door::control, far, Keys::none, false, side).error().what; };
+  CHECK(text(Side::listens).starts_with("the control door would listen on tcp://10.0.0.1:7700"));
+  CHECK(text(Side::dials).starts_with("the control connection to tcp://10.0.0.1:7700"));
+}
+
 TEST_CASE("ctl/keys: a door needs keys that count where it is, or consent") {
   auto allowed = [](const char* uri, Keys keys, bool insecure = false) {
     return check_exposure(Door::data, *parse_uri(uri), keys, insecure).has_value();
@@ -153,8 +160,11 @@ TEST_CASE("ctl/keys: programs that start together share one local key set") {
   REQUIRE(::chmod(path.c_str(), 0644) == 0);
   CHECK(refused() == err::kKeyFile);
   REQUIRE(::chmod(path.c_str(), 0600) == 0);
-  REQUIRE_OK(write_file_atomic(path, "nonsense\n", 0600));
-  CHECK(refused() == err::kKeyFile);
+  for (const char* damaged : {"nonsense\n", ""}) {
+    REQUIRE_OK(write_file_atomic(path, damaged, 0600));
+    CHECK(refused() == err::kKeyFile);
+    CHECK(local_key_set(folder).error().next.starts_with("remove " + path));
+  }
   ::unlink(path.c_str());
   ::rmdir(folder.c_str());
   CHECK(refused() == err::kRunDir);
