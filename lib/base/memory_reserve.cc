@@ -1,8 +1,10 @@
 #include "base/memory_reserve.h"
 
+#include <openssl/crypto.h>
 #include <sys/mman.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <new>
 
 #include "base/assert.h"
@@ -24,19 +26,40 @@ void* map_reserve(size_t bytes) {
   return at == MAP_FAILED ? nullptr : at;
 }
 
-/// operator new calls this and tries again when it returns.
-void on_no_memory() {
-  if (t_fails_alone) throw std::bad_alloc();
+/// False: there is none left to give up.
+bool give_up_reserve() {
   void* reserve = g_reserve.exchange(nullptr);
-  if (reserve == nullptr) throw std::bad_alloc();
+  if (reserve == nullptr) return false;
   g_is_short.store(true);
   ::munmap(reserve, g_reserve_bytes.load());
+  return true;
 }
+
+/// operator new calls this and tries again when it returns.
+void on_no_memory() {
+  if (t_fails_alone || !give_up_reserve()) throw std::bad_alloc();
+}
+
+// OpenSSL takes its memory from malloc, which knows no reserve, and we assert that its small contexts are made.
+void* crypto_malloc(size_t bytes, const char*, int) {
+  void* at = std::malloc(bytes);
+  return at == nullptr && bytes > 0 && give_up_reserve() ? std::malloc(bytes) : at;
+}
+void* crypto_realloc(void* old, size_t bytes, const char*, int) {
+  void* at = std::realloc(old, bytes);
+  return at == nullptr && bytes > 0 && give_up_reserve() ? std::realloc(old, bytes) : at;
+}
+void crypto_free(void* at, const char*, int) {
+  std::free(at);
+}
+// At the start of the program: OpenSSL takes them only before its first allocation.
+const bool g_crypto_uses_reserve = CRYPTO_set_mem_functions(crypto_malloc, crypto_realloc, crypto_free) == 1;
 
 }  // namespace
 
 Result<void> keep_memory_reserve(size_t bytes) {
   MC_ASSERT(g_reserve_bytes.load() == 0);
+  MC_ASSERT(g_crypto_uses_reserve);
   void* reserve = map_reserve(bytes);
   if (reserve == nullptr) return as_user_error(err::kNotEnoughMemory, errno_error("reserve of memory"));
   g_reserve_bytes.store(bytes);
