@@ -7,7 +7,6 @@
 #include <algorithm>
 
 #include "base/assert.h"
-#include "base/errors.h"
 
 namespace mc::text {
 namespace {
@@ -171,7 +170,8 @@ int Regex::Program::match(PCRE2_SPTR subject, size_t length, size_t from, Work& 
     // A step looks at no more than the window, so the next attempt takes at most kGrowth times as long for each of the
     // two that grows, squared for the window, which bounds the steps as well.
     const int64_t factor = is_short ? kGrowth * kGrowth : kGrowth;
-    if (is_timed && !work.may_spend((work.spent() - began) * factor)) return PCRE2_ERROR_MATCHLIMIT;
+    const bool may_go_on = is_timed ? work.may_spend((work.spent() - began) * factor) : work.may_match(steps);
+    if (!may_go_on) return PCRE2_ERROR_MATCHLIMIT;
     (is_short ? window : steps_per_byte) *= kGrowth;
   }
 }
@@ -223,10 +223,7 @@ Result<void> Regex::split_some(std::string_view text, Cursor& cursor, size_t spa
       from = length + 1;
       break;
     }
-    if (rc == PCRE2_ERROR_MATCHLIMIT || rc == PCRE2_ERROR_HEAPLIMIT)
-      return user_error(err::kPatternCost,
-                        "text: the tokenizer's pattern needs too many steps for this text; it gave up at byte " +
-                            std::to_string(begin + from));
+    if (rc == PCRE2_ERROR_MATCHLIMIT || rc == PCRE2_ERROR_HEAPLIMIT) return work.match_error(begin + from);
     if (rc < 0)
       return Error{Code::unsupported, "text: pre-tokenizer pattern gave up at byte " + std::to_string(begin + from) +
                                           ": " + pcre2_text(rc)};

@@ -50,7 +50,8 @@ class Regex {
 
   /// Cuts text[begin, end) into matches and what lies between them, in order and without gaps, and
   /// appends them to `out`. The pattern sees nothing outside the range. `text` is valid UTF-8 and the
-  /// range lies on character borders. Any thread. MC4028: the matches take too long.
+  /// range lies on character borders. Any thread. MC4028: the matches take too long;
+  /// cancelled, timeout: by the limits of `work`.
   Result<void> split(std::string_view text, uint32_t begin, uint32_t end, std::vector<Span>& out, Work& work) const;
   /// The same piece by piece: appends about `spans` of them, until `cursor` is done.
   Result<void> split_some(std::string_view text, Cursor& cursor, size_t spans, std::vector<Span>& out,

@@ -51,10 +51,10 @@ Result<void> Tokenizer::Tables::encode_piece(std::string_view text, bool first, 
   return encode_normalized(changed, first, moved, work, out);
 }
 
-Result<void> Tokenizer::Tables::encode(std::string_view text, std::span<const UserRange> user,
-                                       const EncodeLimits& limits, std::vector<uint32_t>& out) const {
+Result<void> Tokenizer::Tables::encode(std::string_view text, std::span<const UserRange> user, Work& work,
+                                       std::vector<uint32_t>& out) const {
   constexpr size_t kPiecesUnchecked = 1024;
-  Work work(text.size(), normalizer.patterns() + pre_tokenizer.patterns(), limits);
+  work.add_text(text.size(), normalizer.patterns() + pre_tokenizer.patterns());
   std::vector<UserRange> inner;
   size_t pieces = 0;
   MC_CHECK(raw_tokens.split(text, 0, text.size(), user, work, [&](const Piece& piece) -> Result<void> {
@@ -86,7 +86,8 @@ Result<std::vector<uint32_t>> Tokenizer::encode(std::string_view text, EncodeOpt
   if (options.add_special) out = tables_->prefix;
   const UserRange all{0, text.size()};
   const auto user = options.parse_special ? std::span<const UserRange>() : std::span(&all, 1);
-  MC_CHECK(tables_->encode(text, user, options.limits, out));
+  Work own(options.limits);
+  MC_CHECK(tables_->encode(text, user, options.work ? *options.work : own, out));
   if (options.add_special) out.insert(out.end(), tables_->suffix.begin(), tables_->suffix.end());
   return out;
 }
@@ -105,7 +106,8 @@ Result<std::vector<uint32_t>> Tokenizer::encode(std::span<const Part> parts, boo
     if (part.user) user.push_back({begin, text.size()});
   }
   std::vector<uint32_t> out;
-  MC_CHECK(tables_->encode(text, user, limits, out));
+  Work work(limits);
+  MC_CHECK(tables_->encode(text, user, work, out));
   if (!add_special) return out;
   const std::vector<uint32_t>& prefix = tables_->prefix;
   const std::vector<uint32_t>& suffix = tables_->suffix;

@@ -37,6 +37,7 @@ struct EncodeOptions {
   bool add_special = true;    // put BOS (and what else the model declares) around the text
   bool parse_special = true;  // "<|eos|>" in the text is that token; off: the text is a user's
   EncodeLimits limits = {};   // tokens_max counts neither BOS nor what else is put around
+  Work* work = nullptr;       // that the texts of one request share, made with the same limits
 };
 
 class Tokenizer {
@@ -60,7 +61,8 @@ class Tokenizer {
   // All const functions may run on any number of threads at once.
 
   /// invalid: not UTF-8 ("text: input is not valid UTF-8 at byte 17"), or beyond kTextBytesMax. MC4005: more tokens
-  /// than the limits allow. MC4028: the tokenizer's patterns take too long for this text. cancelled: by the limits.
+  /// than the limits allow. MC4028: the tokenizer's patterns take too long for this text. cancelled, timeout: by
+  /// the limits.
   Result<std::vector<uint32_t>> encode(std::string_view text, EncodeOptions options = {}) const;
   /// A prompt made of parts. With add_special, what stands in front is not added when the template has
   /// put it there already. invalid: as above, the offset counting from the start of the first part.

@@ -66,7 +66,7 @@ struct Tokenizer::Tables {
     return std::string_view(bytes).substr(texts[id].spelling_offset, texts[id].spelling_length);
   }
 
-  Result<void> encode(std::string_view text, std::span<const UserRange> user, const EncodeLimits& limits,
+  Result<void> encode(std::string_view text, std::span<const UserRange> user, Work& work,
                       std::vector<uint32_t>& out) const;
   Result<void> encode_piece(std::string_view text, bool first, std::span<const UserRange> user, Work& work,
                             std::vector<uint32_t>& out) const;

@@ -22,13 +22,37 @@ Duration thread_time() {
   return std::chrono::seconds(at.tv_sec) + std::chrono::nanoseconds(at.tv_nsec);
 }
 
+Error stopped() {
+  return {Code::cancelled, "text: tokenising was stopped"};
+}
+
 }  // namespace
 
-Work::Work(size_t text_bytes, size_t patterns, const EncodeLimits& limits)
-    : limits_(limits),
-      allowed_((kMatchingBase + kMatchingPerByte * static_cast<int64_t>(text_bytes)) *
-               static_cast<int64_t>(std::max<size_t>(1, patterns))),
-      steps_left_(kStepsBase + kStepsPerByte * text_bytes) {}
+Work::Work(const EncodeLimits& limits) : limits_(limits), steps_left_(kStepsBase) {}
+
+void Work::add_text(size_t bytes, size_t patterns) {
+  bytes_ += bytes;
+  steps_left_ += kStepsPerByte * bytes;
+  allowed_ = (kMatchingBase + kMatchingPerByte * static_cast<int64_t>(bytes_)) *
+             static_cast<int64_t>(std::max<size_t>(1, patterns));
+}
+
+bool Work::may_spend(Duration next) {
+  const Duration needed = spent() + next;
+  if (limits_.stop && limits_.stop())
+    ended_ = Code::cancelled;
+  else if (needed > limits_.matching_max)
+    ended_ = Code::timeout;
+  return !ended_ && needed <= allowed_;
+}
+
+Error Work::match_error(size_t byte) const {
+  const std::string at = "; it gave up at byte " + std::to_string(byte);
+  if (ended_ == Code::cancelled) return stopped();
+  if (ended_ == Code::timeout)
+    return Error{Code::timeout, "text: the time for the tokenizer's patterns is used up" + at};
+  return user_error(err::kPatternCost, "text: the tokenizer's pattern needs too many steps for this text" + at);
+}
 
 Duration Work::spent() {
   const Duration now = thread_time();
@@ -53,7 +77,7 @@ Result<void> Work::scan(size_t steps) {
 Result<void> Work::check(size_t tokens) const {
   if (gave_up_ || tokens > limits_.tokens_max)
     return user_error(err::kContextLength, "text: more than " + std::to_string(limits_.tokens_max) + " tokens");
-  if (limits_.stop && limits_.stop()) return Error{Code::cancelled, "text: tokenising was stopped"};
+  if (limits_.stop && limits_.stop()) return stopped();
   return {};
 }
 

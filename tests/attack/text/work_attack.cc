@@ -111,6 +111,66 @@ TEST_CASE("attack/text: patterns whose matches each look at the rest of the text
   }
 }
 
+namespace {
+
+/// The longest run of letters for which that pattern takes less than 150 ms, and its processor time; it doubles with
+/// each letter, and a single text may take 200 ms.
+std::pair<std::string, double> costly_text(const Tokenizer& tokenizer) {
+  std::pair<std::string, double> found;
+  for (std::string text = "aaaaaaaa"; text.size() < 64; text += 'a') {
+    const double began = thread_seconds();
+    const bool is_done = tokenizer.encode(text).has_value();
+    const double took = thread_seconds() - began;
+    if (!is_done || took > 0.15) break;
+    found = {text, took};
+  }
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("attack/text: the texts of one request share the time of one") {
+  auto tokenizer = with_pattern("(?:a|a)*c|[\\s\\S]");
+  REQUIRE_OK(tokenizer);
+  const auto [text, each] = costly_text(*tokenizer);
+  REQUIRE(each > 0.01);
+  const EncodeLimits limits;
+  Work work(limits);
+  const double began = thread_seconds();
+  Result<std::vector<uint32_t>> ids = std::vector<uint32_t>();
+  int done = 0;
+  while (done < 64 && ids) {
+    ids = tokenizer->encode(text, {.work = &work});
+    done += ids.has_value();
+  }
+  REQUIRE_FALSE(ids);
+  CHECK(ids.error().mc == static_cast<int>(err::kPatternCost));
+  MESSAGE(done << " texts of " << each * 1e3 << " ms each in " << (thread_seconds() - began) * 1e3 << " ms");
+  CHECK(done * each < 2);  // the bound is 0.2 s; times differ between runs of the same text
+}
+
+TEST_CASE("attack/text: a caller's bound on the time of patterns ends a text early, and can be told from their own") {
+  auto tokenizer = with_pattern("(?:a|a)*c|[\\s\\S]");
+  REQUIRE_OK(tokenizer);
+  const auto [text, each] = costly_text(*tokenizer);
+  REQUIRE(each > 0.01);
+  const double began = thread_seconds();
+  const auto ids = tokenizer->encode(text, {.limits = {.matching_max = 2ms}});
+  const double took = thread_seconds() - began;
+  REQUIRE_FALSE(ids);
+  CHECK(ids.error().code == Code::timeout);
+  CHECK(took < each);
+  // The same where each character costs little, and all of them much.
+  const auto many = tokenizer->encode(repeated("aaaaaaaaab", 200'000), {.limits = {.matching_max = 2ms}});
+  REQUIRE_FALSE(many);
+  CHECK(many.error().code == Code::timeout);
+  int asked = 0;
+  const auto stopped = tokenizer->encode(text, {.limits = {.stop = [&] { return ++asked > 1; }}});
+  REQUIRE_FALSE(stopped);
+  CHECK(stopped.error().code == Code::cancelled);
+  CHECK(asked == 2);
+}
+
 TEST_CASE("attack/text: no released tokenizer's patterns come near the bound") {
   const size_t bytes = is_full() ? size_t{2} << 20 : size_t{64} << 10;
   INFO("seed " << test::seed());
