@@ -201,6 +201,7 @@ Result<std::vector<text::Part>> Frontend::rendered(http::GenerateRequest& reques
 Result<std::vector<std::vector<uint32_t>>> Frontend::prompts_of(http::GenerateRequest& request,
                                                                 const Call& call) const {
   std::vector<std::vector<uint32_t>> prompts;
+  const text::EncodeLimits limits = encode_limits(request, call);
   if (request.is_chat) {
     size_t bytes = 0;
     for (const auto& message : request.messages) bytes += message.content.size();
@@ -208,16 +209,17 @@ Result<std::vector<std::vector<uint32_t>>> Frontend::prompts_of(http::GenerateRe
     if (bytes > prompt_bytes_max(request))
       return encode_error(user_error(err::kContextLength, ""), request, "messages");
     MC_TRY(parts, rendered(request));
-    auto ids = tokenizer_.encode(parts, request.add_special_tokens.value_or(false), encode_limits(request, call));
+    auto ids = tokenizer_.encode(parts, request.add_special_tokens.value_or(false), limits);
     if (!ids) return encode_error(std::move(ids).error(), request, "messages");
     prompts.push_back(std::move(*ids));
   } else {
+    text::Work work(limits);
     for (const auto& prompt : request.prompts) {
       if (prompt.is_ids) {
         prompts.push_back(prompt.ids);
         continue;
       }
-      MC_TRY(ids, prompt_ids(request, prompt.text, call));
+      MC_TRY(ids, prompt_ids(request, prompt.text, limits, work));
       prompts.push_back(std::move(ids));
     }
   }
@@ -315,12 +317,13 @@ void Frontend::generate(Call& call) {
   auto parsed = chat ? http::parse_chat(call.request.body, call.request.headers, limits)
                      : http::parse_completion(call.request.body, call.request.headers, limits);
   if (!parsed) return call.respond(http::error_response(parsed.error()));
-  call.request.body = {};
+  call.drop_body();
   log_ignored(parsed->ignored);
   const Duration deadline = parsed->mc.deadline.value_or(options_.deadline);
   if (!set_deadline(call, deadline)) return;
   if (auto known = check_model(parsed->model); !known) return call.respond(http::error_response(known.error()));
   auto prompts = prompts_of(*parsed, call);
+  if (!prompts && call.moves_to_pool(prompts.error())) return;
   if (!prompts) return call.respond(http::error_response(prompts.error()));
   if (auto bounded = check_prompt_logprobs(*parsed, *prompts); !bounded)
     return call.respond(http::error_response(bounded.error()));

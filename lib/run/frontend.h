@@ -1,6 +1,6 @@
 // The conductor's front door: HTTP requests to Submit events and replies back to HTTP. Small bodies are parsed and
-// tokenised on the HTTP thread, larger ones on the door's pool; everything that touches the machine runs on the control
-// loop.
+// tokenised on the HTTP thread, larger ones and those that turn out costly on the door's pool; everything that touches
+// the machine runs on the control loop.
 //
 //   HTTP thread, or pool   parse body -> tokenise -> Job --post-->  control loop   Submit each choice
 //   HTTP thread            Responder <------------------ Answer <----------------  Reply
@@ -75,9 +75,16 @@ class Frontend {
     http::Route route = http::Route::completions;
     TimePoint complete{};        // when its last byte was there
     DoorPool::TicketPtr ticket;  // null on the HTTP thread
+    bool is_costly = false;      // the HTTP thread gave it up without an answer, and the pool starts it again
 
     void respond(http::Response response) const {
       if (!ticket || ticket->settle()) out.respond(std::move(response));
+    }
+    /// Whether the call was given up with this error because it takes the HTTP thread too long.
+    bool moves_to_pool(const Error& error) { return is_costly = !ticket && error.code == Code::timeout; }
+    /// The body was parsed. The pool may have to parse what the HTTP thread gives up.
+    void drop_body() {
+      if (ticket) request.body = {};
     }
     /// Nobody waits for the answer.
     bool is_over() const { return (ticket && ticket->is_settled()) || !out.is_open(); }
@@ -105,8 +112,10 @@ class Frontend {
   void take(Call call);
   void put_in_pool(std::shared_ptr<Call> call);
   void run(Call& call);
+  void run_inline(const std::shared_ptr<Call>& call);
   void run_alone(Call& call);
   static http::Response late(TimePoint received, TimePoint complete, Duration deadline);
+  static text::EncodeLimits call_limits(const Call& call);
   text::EncodeLimits encode_limits(const http::GenerateRequest& request, const Call& call) const;
   Error encode_error(Error error, const http::GenerateRequest& request, const std::string& field) const;
   /// False: its deadline has passed, which is its answer. The pool watches it from now on.
@@ -121,7 +130,7 @@ class Frontend {
   /// No text of more bytes has as few tokens as a prompt may have.
   size_t prompt_bytes_max(const http::GenerateRequest& request) const;
   Result<std::vector<uint32_t>> prompt_ids(const http::GenerateRequest& request, const std::string& text,
-                                           const Call& call) const;
+                                           const text::EncodeLimits& limits, text::Work& work) const;
   Result<node::Submit> submit_for(const http::GenerateRequest& request, const std::vector<uint32_t>& prompt,
                                   const ApiKeys::Grant& grant) const;
   uint32_t context_tokens() const;

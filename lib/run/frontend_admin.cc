@@ -106,6 +106,7 @@ void Frontend::explain(Call& call) {
   if (!set_deadline(call, parsed->mc.deadline.value_or(options_.deadline))) return;
   if (auto known = check_model(parsed->model); !known) return call.respond(http::error_response(known.error()));
   auto prompts = prompts_of(*parsed, call);
+  if (!prompts && call.moves_to_pool(prompts.error())) return;
   if (!prompts) return call.respond(http::error_response(prompts.error()));
   auto submit = submit_for(*parsed, prompts->front(), call.grant);
   if (!submit) return call.respond(http::error_response(submit.error()));

@@ -13,8 +13,13 @@
 namespace mc::run {
 namespace {
 
-/// A body up to this size is worked on by the HTTP thread: it takes a few milliseconds at most.
+/// A body up to this size is worked on by the HTTP thread. Its size bounds parsing, merging and the search for added
+/// tokens at a few milliseconds; the tokenizer's patterns have a bound of their own.
 constexpr size_t kInlineBytes = size_t{32} << 10;
+/// Processor time of the patterns for one request on the HTTP thread. A request that needs more moves to the pool.
+constexpr Duration kInlineMatching = 5ms;
+/// Least size of such a request in the pool's queue: text that takes about as long at 30 ns a byte.
+constexpr size_t kCostlyBytes = size_t{160} << 10;
 /// Of the body for one token of the tenant's quota, where there is no prompt that is paid for, or it is large.
 constexpr size_t kBytesPerToken = 64;
 /// Most ids that /tokenize gives: as many as /detokenize takes (the values of a JSON body, http/openai.h).
@@ -99,7 +104,7 @@ void Frontend::take(Call given) {
   const size_t bytes = call->request.body.size();
   const bool is_large = bytes > kInlineBytes;
   if (call->grant.tenant.empty() || (is_generation(call->route) && !is_large))
-    return is_large ? put_in_pool(call) : run(*call);
+    return is_large ? put_in_pool(call) : run_inline(call);
   loop_->post([this, call, bytes](TimePoint now, node::Actions&) {
     const auto tokens = static_cast<double>((bytes + kBytesPerToken - 1) / kBytesPerToken);
     const auto unpaid = conductor_.pay(call->grant.tenant, tokens, now);
@@ -117,7 +122,7 @@ void Frontend::put_in_pool(std::shared_ptr<Call> call) {
   const Duration deadline = asked_deadline(call->request, true).value_or(options_.deadline);
   DoorPool::Job job;
   job.owner = call->grant.tenant.empty() ? client_of(call->request.peer) : "tenant " + call->grant.tenant;
-  job.bytes = call->request.body.size();
+  job.bytes = std::max(call->request.body.size(), call->is_costly ? kCostlyBytes : 0);
   job.deadline = after(received, deadline);
   job.end = [out = call->out, received, complete, deadline](DoorPool::End end) {
     out.respond(end == DoorPool::End::late ? late(received, complete, deadline) : draining());
@@ -134,6 +139,11 @@ void Frontend::put_in_pool(std::shared_ptr<Call> call) {
   rejection.message = "too many large requests wait to be read";
   rejection.retry_after = 1s;
   call->respond(http::rejection_response(rejection));
+}
+
+void Frontend::run_inline(const std::shared_ptr<Call>& call) {
+  run(*call);
+  if (call->is_costly) put_in_pool(call);
 }
 
 /// The HTTP server does the same for what runs on its thread.
@@ -158,9 +168,15 @@ void Frontend::run(Call& call) {
 
 // ---- tokens ----------------------------------------------------------------------------------
 
+text::EncodeLimits Frontend::call_limits(const Call& call) {
+  text::EncodeLimits limits{.stop = [&call] { return call.is_over(); }};
+  if (!call.ticket) limits.matching_max = kInlineMatching;
+  return limits;
+}
+
 /// Twice the context: a prompt that is a little too long is answered with its length.
 text::EncodeLimits Frontend::encode_limits(const http::GenerateRequest& request, const Call& call) const {
-  text::EncodeLimits limits{.stop = [&call] { return call.is_over(); }};
+  text::EncodeLimits limits = call_limits(call);
   if (!request.truncate_prompt_tokens) limits.tokens_max = size_t{2} * context_tokens();
   return limits;
 }
@@ -179,11 +195,11 @@ size_t Frontend::prompt_bytes_max(const http::GenerateRequest& request) const {
 }
 
 Result<std::vector<uint32_t>> Frontend::prompt_ids(const http::GenerateRequest& request, const std::string& text,
-                                                   const Call& call) const {
+                                                   const text::EncodeLimits& limits, text::Work& work) const {
   if (text.size() > prompt_bytes_max(request))
     return encode_error(user_error(err::kContextLength, ""), request, "prompt");
   auto ids = tokenizer_.encode(
-      text, {.add_special = request.add_special_tokens.value_or(true), .limits = encode_limits(request, call)});
+      text, {.add_special = request.add_special_tokens.value_or(true), .limits = limits, .work = &work});
   if (!ids) return encode_error(std::move(ids).error(), request, "prompt");
   return ids;
 }
@@ -192,9 +208,10 @@ void Frontend::tokenize(Call& call) const {
   http::ApiLimits limits;
   auto parsed = http::parse_tokenize(call.request.body, limits);
   if (!parsed) return call.respond(http::error_response(parsed.error()));
-  call.request.body = {};
+  call.drop_body();
   if (auto known = check_model(parsed->model); !known) return call.respond(http::error_response(known.error()));
-  const text::EncodeLimits bounds{.tokens_max = kTokenizeMax, .stop = [&call] { return call.is_over(); }};
+  text::EncodeLimits bounds = call_limits(call);
+  bounds.tokens_max = kTokenizeMax;
   Result<std::vector<uint32_t>> ids = std::vector<uint32_t>();
   if (!parsed->messages.empty()) {
     http::GenerateRequest as;
@@ -210,6 +227,7 @@ void Frontend::tokenize(Call& call) const {
     ids =
         tokenizer_.encode(parsed->prompt, {.add_special = parsed->add_special_tokens.value_or(true), .limits = bounds});
   }
+  if (!ids && call.moves_to_pool(ids.error())) return;
   if (!ids && ids.error().mc == static_cast<int>(err::kContextLength))
     return call.respond(http::error_response(
         user_error(err::kContextLength, "the text has more than " + std::to_string(kTokenizeMax) + " tokens", "prompt",
@@ -223,7 +241,7 @@ void Frontend::detokenize(Call& call) const {
   limits.vocab_size = config_.vocab;
   auto parsed = http::parse_detokenize(call.request.body, limits);
   if (!parsed) return call.respond(http::error_response(parsed.error()));
-  call.request.body = {};
+  call.drop_body();
   if (auto known = check_model(parsed->model); !known) return call.respond(http::error_response(known.error()));
   call.respond(http::json_response(200, http::detokenize_body(tokenizer_.decode(parsed->tokens, false))));
 }

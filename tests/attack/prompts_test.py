@@ -309,7 +309,8 @@ class Tenants(unittest.TestCase):
 
 
 class Patterns(unittest.TestCase):
-    def test_a_pattern_that_blows_up_is_an_error_of_that_request(self):
+    def model_with(self, pattern):
+        """A copy of mc-tiny whose tokenizer cuts text by this pattern."""
         folder = tempfile.mkdtemp(prefix="mct-test-")
         self.addCleanup(shutil.rmtree, folder)
         model = os.path.join(folder, "model")
@@ -319,14 +320,53 @@ class Patterns(unittest.TestCase):
         tokenizer["pre_tokenizer"] = {
             "type": "Sequence",
             "pretokenizers": [
-                {"type": "Split", "pattern": {"Regex": r"a*b|[\s\S]"}, "behavior": "Isolated", "invert": False},
+                {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False},
                 {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
             ],
         }
         with open(os.path.join(model, "tokenizer.json"), "w") as file:
             json.dump(tokenizer, file)
+        return model
+
+    def test_many_costly_prompts_stop_nobody_else(self):
         with Cluster() as c:
-            c.start("conductor", "-m", model)
+            c.start("conductor", "-m", self.model_with(r"(?:a|a)*c|[\s\S]"))
+            # The longest prompt that is not refused by itself: each letter doubles its cost, to nearly 200 ms.
+            letters = next(n for n in range(8, 64) if c.post("/tokenize", {"prompt": "a" * n})[0] != 200) - 1
+            self.assertGreater(letters, 12)
+            body = {"prompt": ["a" * (letters - 1)] * 64, "max_tokens": 1}
+            took, between = [], 0
+            for _ in range(attack.count(3, 20)):
+                costly = Large(c, "/v1/completions", body)
+                until(lambda: costly.sent, 60, "the body was sent")
+                ends = []
+                while costly.is_alive():
+                    began = time.monotonic()
+                    self.assertEqual(c.request("GET", "/livez")[0], 200)
+                    ends.append((began, time.monotonic()))
+                    took.append(ends[-1][1] - began)
+                costly.join()
+                self.assertEqual((costly.status, code_of(costly.answer)), (400, "pattern_cost"), costly.answer)
+                between += sum(1 for began, end in ends if costly.sent < began and end < costly.answered)
+            note("livez beside 64 costly prompts", took)
+            self.assertGreater(between, 0, "nobody was answered between the body's last byte and its answer")
+
+    def test_a_costly_prompt_moves_to_the_pool_and_is_served(self):
+        with Cluster() as c:
+            c.start("conductor", "-m", self.model_with(r"(?:a|a)*c|[\s\S]"))
+            letters = next(n for n in range(8, 64) if c.post("/tokenize", {"prompt": "a" * n})[0] != 200) - 2
+            for body in ({"prompt": "a" * letters}, {"messages": [{"role": "user", "content": "a" * letters}]}):
+                status, _, answer = c.post("/tokenize", body)
+                self.assertEqual(status, 200, answer)
+            # A deadline is watched there.
+            status, _, answer = c.post(
+                "/v1/completions", {"prompt": "a" * letters, "max_tokens": 1, "mc": {"deadline_ms": 1}}
+            )
+            self.assertEqual((status, code_of(answer)), (504, "deadline_exceeded"), answer)
+
+    def test_a_pattern_that_blows_up_is_an_error_of_that_request(self):
+        with Cluster() as c:
+            c.start("conductor", "-m", self.model_with(r"a*b|[\s\S]"))
             status, _, answer = c.post("/tokenize", {"prompt": "a" * (1 << 20)}, timeout=120)
             self.assertEqual((status, code_of(answer)), (400, "pattern_cost"), answer)
             self.assertNotIn("UTF-8", answer["error"]["message"])
