@@ -282,7 +282,7 @@ class Conductor final : public Machine {
   /// What a pipeline's leader waits for before it serves; empty: nothing.
   std::string lacking(const Node& node) const;
   bool serves(const Node& node, wire::Role role, const std::string& model) const;
-  /// Of the first node that serves the model; lives until the membership changes. null: nobody does.
+  /// Namespace of the first node that serves the model; lives until the membership changes. null: no node does.
   const kv::Namespace* namespace_of(const std::string& model) const;
   void membership_changed();
 

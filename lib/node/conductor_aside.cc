@@ -16,7 +16,7 @@ namespace mc::node {
 
 namespace {
 
-// Of a tenant at once, before other events have their turn: one node takes few, a change of all many.
+// Requests of a tenant that are recalled before other events have their turn: few for one node, many for a change.
 constexpr uint32_t kPinRecallMax = 4, kRecallMax = 64;
 
 }  // namespace

@@ -50,8 +50,8 @@ void Decode::start_read(Request& r, const Request::Reading& reading, TimePoint n
   read.peer = reading.from;
   read.instance = reading.instance;
   read.budget = r.deadline - now;
-  // Of the last chunk, or of blocks read again: with the prefill done, decoding waits for these alone. What
-  // comes before has until then, and gives way to other requests' last ones.
+  // The prefill is done: decoding waits for the last chunk, or for blocks that are read again, alone. Earlier
+  // chunks are read until then, and yield to the last chunks of other requests.
   read.urgent = r.complete || ready.first_block + ready.extents.size() == r.prompt_blocks;
   r.reads[read.read] = reading;
   by_read_[read.read] = requests_.at(r.spec.req);
