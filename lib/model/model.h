@@ -53,7 +53,7 @@ struct ModelPlan {
   size_t weight_bytes = 0;
   WeightFiles files;
 
-  /// Of the matrices: "int8", "fp8_e4m3" where some are, or as dtype.
+  /// Type of the matrices: "int8", "fp8_e4m3" where some are, or as dtype.
   std::string_view weight_dtype() const;
 };
 
@@ -90,7 +90,7 @@ class Model {
   /// Those loaded: all, or a pipeline stage's.
   LayerRange held() const { return held_; }
   bool whole() const { return held_.count() == config_.layers; }
-  /// Of the whole model.
+  /// Number of parameters of the whole model.
   uint64_t parameters() const { return parameters_; }
 
   ExtentLayout kv_layout(uint32_t block_tokens) const;

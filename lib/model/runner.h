@@ -58,7 +58,7 @@ struct DecodeRow {
   int64_t position = 0;               // of that token
   std::byte* const* pages = nullptr;  // up to the page of `position`
   const attn::Plan* plan = nullptr;
-  /// Of this sequence, kept by whoever owns the pages: the step brings it up to date. Null: the gate reads pages.
+  /// Index of this sequence, kept by the pages' owner; the step brings it up to date. Null: the gate reads pages.
   attn::CentroidIndex* centroids = nullptr;
 };
 
@@ -74,7 +74,7 @@ class Runner {
   /// invalid: a token outside the vocabulary, a start off the block grid, more than max_chunk_tokens, or
   /// beyond the context. After an error the chunk's pages are undefined.
   Result<void> prefill(const PrefillChunk& chunk);
-  /// Of a whole model. logits [rows, vocab]. Pages that become full are sealed.
+  /// Needs a whole model. logits [rows, vocab]. Pages that become full are sealed.
   Result<void> decode(std::span<const DecodeRow> rows, std::span<float> logits);
 
   const Model& model() const;

@@ -35,7 +35,7 @@ struct WeightPart {
 /// type everywhere, or int8.
 enum class WeightForm : uint8_t { as_stored, full, int8 };
 
-/// Of a matrix: as --weight-dtype says, or in the compute type (a router, whose choices small errors turn).
+/// Type of a matrix: as --weight-dtype says, or the compute type (a router, whose choices small errors turn).
 enum class Precision : uint8_t { as_asked, full };
 
 class WeightLoader {
