@@ -65,7 +65,7 @@ struct BlockHeader {
   uint32_t header_crc = 0;  // filled by encode
 
   bool operator==(const BlockHeader&) const = default;
-  /// Of the layers this header covers.
+  /// Layout of the layers this header covers.
   ExtentLayout extent_layout() const;
   bool is_tail() const { return token_count < block_tokens; }
 };

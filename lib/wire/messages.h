@@ -438,7 +438,7 @@ struct PrefillReport {
   }
 };
 
-/// Of the prompt tokens [first, first + rows.size()); one message for each chunk, before FirstToken.
+/// Log-probabilities of the prompt tokens [first, first + rows.size()); one message a chunk, before FirstToken.
 struct PromptLogprobs {
   static constexpr std::string_view kType = "prompt_logprobs";
   RequestId req;
