@@ -25,7 +25,7 @@ inline constexpr std::string_view kPing = "ctl.ping";
 inline constexpr size_t kRetiredMax = 1024;   // connections remembered as replaced
 inline constexpr size_t kIncomingMax = 4096;  // links from outside; more are dropped as garbage
 
-/// Of an outgoing link, 50 ms to 5 s unless the options say otherwise.
+/// Back-off of an outgoing link, 50 ms to 5 s unless the options say otherwise.
 inline Backoff link_backoff(const HubOptions& options) {
   return {options.reconnect / 2, options.reconnect * 50};
 }
@@ -48,7 +48,7 @@ struct KeysCommand {
 };
 using Command = std::variant<std::monostate, ConnectCommand, DisconnectCommand, SendCommand, KeysCommand>;
 
-/// Of a listening socket at `uri`.
+/// Options of a listening socket at `uri`.
 SocketOptions router_options(const HubOptions& options, const std::optional<KeySet>& keys, const Uri& uri);
 
 /// Ids of requests are odd, so a reply that comes after its request has failed is recognised.
