@@ -305,7 +305,7 @@ void PrefixIndex::begin(const Holders& holders, uint32_t blocks, std::vector<Nod
   }
 }
 
-// Of them those that hold the next block too. Both lists are sorted by ordinal.
+// Makes alive the nodes that hold the first block and the next one too. Both lists are sorted by ordinal.
 void PrefixIndex::keep_first(const Holders& first, const Holders& next) const {
   alive_.clear();
   const auto before = [](const Holder& a, NodeOrdinal node) { return a.node < node; };
@@ -320,8 +320,8 @@ void PrefixIndex::keep_first(const Holders& first, const Holders& next) const {
   }
 }
 
-// Of the nodes alive those that hold the next block stay. Both lists are sorted by ordinal; the longer one
-// is searched when it is much longer, as after a first block that everybody has.
+// Keeps of the nodes alive those that hold the next block. Both lists are sorted by ordinal; the longer one
+// is searched when it is much longer, as after a first block that all nodes have.
 void PrefixIndex::keep(const Holders& holders, const std::vector<NodeMatch>& out) const {
   size_t kept = 0;
   auto from = holders.begin();

@@ -118,7 +118,7 @@ class Pool {
   const Counts& counts() const { return counts_; }
   uint32_t available() const { return counts_.free + counts_.evictable; }
   PageState state(PageIndex page) const { return at(page).state; }
-  /// Of a cached or draining page.
+  /// Description of a cached or draining page.
   const BlockMeta& meta(PageIndex page) const;
   const Use& use(PageIndex page) const { return at(page).use; }
   uint32_t pins(PageIndex page) const { return at(page).pins; }
