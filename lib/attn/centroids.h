@@ -36,7 +36,7 @@ class CentroidIndex {
   /// are left out: the gate finds them in the pages.
   void extend(const Plan& plan, const std::byte* const* pages, int64_t tokens, Parallel& parallel);
 
-  /// Of one layer, for KvView; valid until the next extend().
+  /// Centroids of one layer, for KvView; valid until the next extend().
   CentroidView view(uint32_t layer) const;
 
   int64_t count() const { return count_; }
