@@ -70,7 +70,7 @@ class Sampler {
                          std::span<const uint32_t> history = {}, size_t prompt_tokens = 0,
                          std::span<const uint32_t> banned = {});
 
-  /// Of `token`, < logits.size(), and the `top` likeliest. corrupt as in sample().
+  /// Scores `token`, < logits.size(), and the `top` likeliest tokens. corrupt as in sample().
   Result<Scored> score(std::span<const float> logits, uint32_t token, size_t top);
 
  private:
