@@ -82,8 +82,8 @@ class Batch {
   void each_waiting(const Each& each) const {
     for (const Waiting& w : waiting_) each(w.request, w.context, w.since_s, w.made);
   }
-  /// Of a request that has just ended, `silence_s` (if above 0) being one more gap: of an earlier attempt. Without the
-  /// first gap, it is told apart: the client heard both its tokens at its end.
+  /// Gaps between the tokens of a request that has just ended; `silence_s` (if above 0) is one more, of an earlier
+  /// attempt. `without_first` keeps the first gap in first_s alone: the client got both its tokens at its end.
   struct Gaps {
     double longest_s = 0;  // mean of the longest tenth, the wait for a step boundary not counted
     double heard_s = 0;    // counted

@@ -138,7 +138,7 @@ struct ClusterRun {
 ClusterRun run_cluster(const std::vector<TraceRequest>& trace, const TraceBlocks& blocks,
                        const ClusterOptions& options);
 
-/// Of the requests that have something in common.
+/// Figures of requests that have something in common.
 struct GroupFigures {
   std::string name;
   uint64_t requests = 0, served = 0, good = 0, rejected = 0, rejected_quota = 0;

@@ -12,7 +12,7 @@ namespace mc::sim {
 
 namespace {
 
-// Of a TraceBlocks number, which stands for its whole prefix.
+// Hash of a TraceBlocks number, which stands for its whole prefix.
 BlockHash hash_of(uint32_t block) {
   BlockHash out;
   std::memcpy(out.bytes.data(), &block, sizeof block);

@@ -13,17 +13,17 @@ namespace mc::sim {
 
 struct Outcome;
 
-/// Of what a conductor answered: rejected_node only when it had no node of a role, unfinished for what failed or ran
-/// out of time.
+/// Fate that a conductor's answer means: rejected_node only when it had no node of a role, unfinished for a request
+/// that failed or ran out of time.
 Fate fate_of(const Outcome& outcome, const sched::Options& bounds);
 
 /// As run_cluster gives it, as far as a conductor tells its clients. TBT is what they hear; prefill seconds, queue and
 /// reused tokens are those of the attempt that gave the first token, 0 for requests without one. Not known
 /// (ClusterRun::partial): hand-off, wasted GPU seconds, fetches, bytes moved, busy time, batches, preemptions, which
 /// copies were used.
-/// Of `options` those that live nodes have too. Code::unsupported for the others: coupled nodes, pipelines, failures,
-/// SSD, KV that leaves in one piece, caches without a bound or smaller than one context, and requests held by least
-/// work.
+/// Takes those of `options` that live nodes have too. Code::unsupported for the others: coupled nodes, pipelines,
+/// failures, SSD, KV that leaves in one piece, caches without a bound or smaller than one context, and requests held by
+/// least work.
 Result<ClusterRun> run_machines(const std::vector<TraceRequest>& trace, const TraceBlocks& blocks,
                                 const ClusterOptions& options);
 
