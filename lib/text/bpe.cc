@@ -171,7 +171,7 @@ void Bpe::find_expansions(const TokenizerSpec& spec, const std::vector<bool>& sp
   for (const Merge& merge : spec.merges)
     if (special[merge.result] && merge.result != unknown_)
       expansions_.push_back({merge.left, merge.right, merge.result});
-  // Of several merges that give one token, the first: what merging would have met first.
+  // The first of several merges that give one token is kept: merging would have met it first.
   const auto by_result = [](const Merge& a, const Merge& b) { return a.result < b.result; };
   std::stable_sort(expansions_.begin(), expansions_.end(), by_result);
   const auto same = [](const Merge& a, const Merge& b) { return a.result == b.result; };

@@ -29,8 +29,8 @@ struct TokenText {
   bool byte = false;  // one byte of a run (<0xNN>)
 };
 
-/// Of all texts and spellings. The largest vocabularies need a tenth; a crafted decoder could make each of millions of
-/// tokens kTokenBytesMax long.
+/// Limit on all texts and spellings. The largest vocabularies need a tenth of it; a crafted decoder could make each of
+/// millions of tokens kTokenBytesMax long.
 constexpr size_t kTablesBytesMax = size_t{64} << 20;
 static_assert(kTablesBytesMax <= UINT32_MAX && kTokenBytesMax <= UINT16_MAX);  // TokenText's fields
 

@@ -23,9 +23,9 @@ struct EncodeLimits {
 
 class Work {
  public:
-  /// Of texts that follow one another on one thread. `limits` outlives it.
+  /// For texts that follow one another on one thread. `limits` outlives it.
   explicit Work(const EncodeLimits& limits);
-  /// Of one text.
+  /// For one text.
   Work(size_t text_bytes, size_t patterns, const EncodeLimits& limits) : Work(limits) {
     add_text(text_bytes, patterns);
   }
