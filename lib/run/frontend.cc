@@ -18,7 +18,7 @@ namespace {
 
 static_assert(http::kPriorityMax == sched::FairQueue::kPriorityMax);
 
-/// Of one answer that is not streamed: it is written in one go by the thread that also hears the nodes.
+/// Limit on log-probabilities in a non-streamed answer, which the control loop serialises in one piece.
 constexpr uint64_t kLogprobsMax = uint64_t{1} << 22;
 
 Result<void> check_logprobs(const http::GenerateRequest& request, const std::vector<node::Submit>& submits) {
@@ -103,7 +103,7 @@ Result<ApiKeys::Grant> Frontend::grant_for(const http::Request& request, http::R
   }
   if (!keys) return ApiKeys::Grant{};
   if (grant) return *grant;
-  return user_error(err::kUnauthorized, "the request brings no API key that is known here", "Authorization");
+  return user_error(err::kUnauthorized, "unknown API key", "Authorization");
 }
 
 std::optional<http::Response> Frontend::refuse_head(const http::Request& head) const {
