@@ -371,7 +371,7 @@ Json Answer::explanation() const {
   return mc;
 }
 
-// Of each prompt the n answers with the largest mean log-probability of a token, the best first; equals as drawn.
+// Keeps for each prompt the n answers with the largest mean log-probability of a token, best first; equals as drawn.
 std::vector<http::Choice> Answer::take_best_choices() {
   const size_t drawn = static_cast<size_t>(request_.answers()), given = static_cast<size_t>(request_.sampling.n);
   const auto mean = [](const Choice* c) { return c->tokens > 0 ? c->logprob_sum / c->tokens : 0.0; };

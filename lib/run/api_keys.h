@@ -40,7 +40,7 @@ class ApiKeys {
   static Result<ApiKeys> open(const std::string& path);
 
   const std::vector<sched::Tenant>& tenants() const { return tenants_; }
-  /// Of the KV blocks of one of them.
+  /// The salt of a tenant's KV blocks.
   const std::string& salt_of(std::string_view tenant) const { return salts_.find(tenant)->second; }
   /// Whose key "Bearer KEY" is; null for anybody else.
   const Grant* find(std::string_view authorization) const;

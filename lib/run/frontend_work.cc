@@ -20,7 +20,7 @@ constexpr size_t kInlineBytes = size_t{32} << 10;
 constexpr Duration kInlineMatching = 5ms;
 /// Least size of such a request in the pool's queue: text that takes about as long at 30 ns a byte.
 constexpr size_t kCostlyBytes = size_t{160} << 10;
-/// Of the body for one token of the tenant's quota, where there is no prompt that is paid for, or it is large.
+/// Bytes of a body that cost the tenant's quota one token, where no prompt is paid for or the body is large.
 constexpr size_t kBytesPerToken = 64;
 /// Most ids that /tokenize gives: as many as /detokenize takes (the values of a JSON body, http/openai.h).
 constexpr size_t kTokenizeMax = size_t{1} << 20;

@@ -14,12 +14,12 @@ inline constexpr auto kDataPlaneFlags =
                             &flags::kTcpSeal),
                 kTransferFlags);
 
-/// Of the roles that run a model.
+/// Flags of the roles that run a model.
 inline constexpr auto kModelFlags =
     flags::list(&flags::kDevice, &flags::kDtype, &flags::kWeightDtype, &flags::kKvDtype, &flags::kBlockTokens,
                 &flags::kKvMem, &flags::kAttention, &flags::kPrefillAttention, &flags::kDecodeAttention);
 
-/// Of every worker, behind its own.
+/// Flags of every worker, listed behind its own.
 inline constexpr auto kWorkerFlags =
     flags::list(&flags::kName, &flags::kLabel, &flags::kReadyFile, &flags::kDrainTimeout, &flags::kLeaseTime,
                 &flags::kTransferFaults, &flags::kDieWithParent, &flags::kConfig, &flags::kSeed, &flags::kLogLevel,
