@@ -22,6 +22,7 @@
 
 #include "base/clock.h"
 #include "base/ids.h"
+#include "base/one_of.h"
 #include "base/result.h"
 #include "sched/breaker.h"
 #include "wire/messages.h"
@@ -125,8 +126,9 @@ struct ClientCancel {
   std::string reason;  // client_gone | stop
 };
 
-using Event =
+using EventVariant =
     std::variant<Received, Notified, PeerLost, ReadDone, LayerDone, ChunkDone, StepDone, Tick, Submit, ClientCancel>;
+using Event = OneOf<EventVariant>;
 
 // ---- actions ---------------------------------------------------------------------------------
 
@@ -277,8 +279,9 @@ struct BreakerChanged {
   Duration backoff{};     // of open
 };
 
-using Action =
+using ActionVariant =
     std::variant<Send, SendNotify, SetPeers, Read, CancelRead, RunChunk, CancelRun, RunStep, Reply, BreakerChanged>;
+using Action = OneOf<ActionVariant>;
 using Actions = std::vector<Action>;
 
 // ---- the machine -----------------------------------------------------------------------------
@@ -297,3 +300,6 @@ class Machine {
 };
 
 }  // namespace mc::node
+
+extern template class mc::OneOf<mc::node::EventVariant>;
+extern template class mc::OneOf<mc::node::ActionVariant>;

@@ -3,16 +3,19 @@
 
 #include <array>
 
+#include "base/one_of.inc"
 #include "wire/codec.h"
+
+MC_ONE_OF(mc::wire::MessageVariant);
 
 namespace mc::wire {
 namespace {
 
-constexpr size_t kTypeCount = std::variant_size_v<Message>;
+constexpr size_t kTypeCount = std::variant_size_v<MessageVariant>;
 
 template <size_t... I>
 constexpr std::array<std::string_view, kTypeCount> type_names(std::index_sequence<I...>) {
-  return {std::variant_alternative_t<I, Message>::kType...};
+  return {std::variant_alternative_t<I, MessageVariant>::kType...};
 }
 constexpr auto kTypes = type_names(std::make_index_sequence<kTypeCount>());
 
@@ -26,7 +29,7 @@ Result<Message> decode_as(std::span<const MsgpackNode> nodes) {
 using DecodeFunction = Result<Message> (*)(std::span<const MsgpackNode>);
 template <size_t... I>
 constexpr std::array<DecodeFunction, kTypeCount> decode_functions(std::index_sequence<I...>) {
-  return {&decode_as<std::variant_alternative_t<I, Message>>...};
+  return {&decode_as<std::variant_alternative_t<I, MessageVariant>>...};
 }
 constexpr auto kDecoders = decode_functions(std::make_index_sequence<kTypeCount>());
 

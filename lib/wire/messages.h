@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/one_of.h"
 #include "wire/sampling.h"
 #include "wire/stage_messages.h"
 
@@ -39,13 +40,13 @@ enum class Role : uint8_t { conductor = 0, prefill = 1, decode = 2, cache = 3, s
 
 /// Linear cost model of one worker (papers: Mooncake 6.3, 7.3). Seconds; see sched/cost.h.
 struct CostModel {
-  double prefill_s = 0;                 // per chunkless prefill, constant part
-  double prefill_s_per_token = 0;       // per computed token
-  double prefill_s_per_token2 = 0;      // times (n^2 - p^2)
-  double decode_s = 0;                  // per step, constant part
-  double decode_s_per_row = 0;          // per request in the batch
-  double decode_s_per_kv_token = 0;     // per token of context over the batch
-  double read_bytes_per_s = 0;          // KV reads into this node
+  double prefill_s = 0;              // per chunkless prefill, constant part
+  double prefill_s_per_token = 0;    // per computed token
+  double prefill_s_per_token2 = 0;   // times (n^2 - p^2)
+  double decode_s = 0;               // per step, constant part
+  double decode_s_per_row = 0;       // per request in the batch
+  double decode_s_per_kv_token = 0;  // per token of context over the batch
+  double read_bytes_per_s = 0;       // KV reads into this node
 
   bool operator==(const CostModel&) const = default;
   template <class V>
@@ -61,17 +62,17 @@ struct CostModel {
 struct Hello {
   static constexpr std::string_view kType = "hello";
   Role role = Role::prefill;
-  std::string name;          // wanted name, "" = let the conductor choose role letter + ordinal
-  std::string control_uri;   // where peers reach this node's control channel
-  Bytes data;                // xfer::Engine::describe(): transports, addresses, buffers
-  std::string http;          // "127.0.0.1:8100"
-  std::string model;         // served name, "" for cache nodes
-  std::string kv_namespace;  // kv::Namespace::text(), salt empty, plan = what `auto` means here; "" for cache nodes
+  std::string name;              // wanted name, "" = let the conductor choose role letter + ordinal
+  std::string control_uri;       // where peers reach this node's control channel
+  Bytes data;                    // xfer::Engine::describe(): transports, addresses, buffers
+  std::string http;              // "127.0.0.1:8100"
+  std::string model;             // served name, "" for cache nodes
+  std::string kv_namespace;      // kv::Namespace::text(), salt empty, plan = what `auto` means here; "" for cache nodes
   std::string decode_attention;  // what `auto` means for decode on this node
   uint64_t page_bytes = 0;
   uint64_t page_count = 0;
-  uint32_t context_tokens = 0;    // longest prompt + answer this node can hold
-  uint32_t stages = 1;            // of the pipeline that this node leads (name.1, name.2, ... are the others) or is of
+  uint32_t context_tokens = 0;  // longest prompt + answer this node can hold
+  uint32_t stages = 1;          // of the pipeline that this node leads (name.1, name.2, ... are the others) or is of
   CostModel cost;
   std::vector<NameValue> labels;
   std::string version;
@@ -89,7 +90,7 @@ struct Hello {
 
 struct Welcome {
   static constexpr std::string_view kType = "welcome";
-  std::string name;                // the node's name in this cluster
+  std::string name;  // the node's name in this cluster
   uint32_t heartbeat_ms = 200;
   uint32_t dead_after_ms = 1000;
   bool has_tenants = false;  // one tenant's counts are not for the others: the node's /metrics has a lock
@@ -120,18 +121,18 @@ struct Refused {
 };
 
 struct Load {
-  double queue_s = 0;           // predicted seconds of prefill work queued, running part included
-  uint32_t running = 0;         // requests computing (prefill) or in the batch (decode)
-  uint32_t waiting = 0;         // requests queued, offered or transferring
-  uint64_t kv_tokens = 0;       // context tokens of the batch (decode)
+  double queue_s = 0;      // predicted seconds of prefill work queued, running part included
+  uint32_t running = 0;    // requests computing (prefill) or in the batch (decode)
+  uint32_t waiting = 0;    // requests queued, offered or transferring
+  uint64_t kv_tokens = 0;  // context tokens of the batch (decode)
   uint64_t pages_free = 0;
   uint64_t pages_private = 0;
   uint64_t pages_cached = 0;
-  uint64_t pages_pinned = 0;    // cached pages that may not be evicted now
+  uint64_t pages_pinned = 0;  // cached pages that may not be evicted now
   uint64_t leases = 0;
-  uint64_t hit_tokens = 0;      // since start
-  uint64_t prompt_tokens = 0;   // since start
-  double tbt_s = 0;             // smoothed decode step
+  uint64_t hit_tokens = 0;     // since start
+  uint64_t prompt_tokens = 0;  // since start
+  double tbt_s = 0;            // smoothed decode step
   bool draining = false;
   bool leaving = false;  // of its own accord: the process was told to stop
   std::string last_error;
@@ -308,7 +309,7 @@ struct Source {
 struct RequestSpec {
   RequestId req;
   uint32_t attempt = 1;
-  std::vector<uint32_t> ids;    // prompt, followed by `resumed` tokens answered in earlier attempts
+  std::vector<uint32_t> ids;  // prompt, followed by `resumed` tokens answered in earlier attempts
   uint32_t resumed = 0;
   NamespaceId ns;
   std::string salt;
@@ -335,7 +336,7 @@ struct RequestSpec {
 struct PrefillStart {
   static constexpr std::string_view kType = "prefill_start";
   RequestSpec spec;
-  std::string decode;           // chosen decode node
+  std::string decode;  // chosen decode node
   InstanceId decode_instance;
   std::vector<Source> sources;  // fetch plan, ascending and disjoint; empty = compute what is not local
 
@@ -376,7 +377,7 @@ struct KvRefuse {
   static constexpr std::string_view kType = "kv_refuse";
   RequestId req;
   uint32_t attempt = 1;
-  std::string reason;       // predicted_slo_miss | no_pages | draining | too_long | layout
+  std::string reason;  // predicted_slo_miss | no_pages | draining | too_long | layout
   double predicted_ms = 0;
   double allowed_ms = 0;
 
@@ -393,7 +394,7 @@ struct KvComplete {
   static constexpr std::string_view kType = "kv_complete";
   RequestId req;
   uint32_t attempt = 1;
-  uint32_t tokens = 0;       // positions whose KV exists: prompt length
+  uint32_t tokens = 0;  // positions whose KV exists: prompt length
   uint32_t first_token = 0;
 
   bool operator==(const KvComplete&) const = default;
@@ -418,11 +419,11 @@ struct KvDone {
 
 /// Where a request's prompt tokens came from and where its time went.
 struct PrefillReport {
-  uint32_t cached_local = 0;     // tokens found in the prefill node's pool
-  uint32_t cached_remote = 0;    // tokens fetched from other nodes
+  uint32_t cached_local = 0;       // tokens found in the prefill node's pool
+  uint32_t cached_remote = 0;      // tokens fetched from other nodes
   std::vector<NameValue> sources;  // node -> tokens, for the remote part
-  std::string miss_reason;       // why the rest was not cached
-  std::string fallback;          // "" or what was tried and failed
+  std::string miss_reason;         // why the rest was not cached
+  std::string fallback;            // "" or what was tried and failed
   double queue_ms = 0;
   double fetch_ms = 0;
   double accept_ms = 0;
@@ -518,8 +519,8 @@ struct Failed {
   static constexpr std::string_view kType = "failed";
   RequestId req;
   uint32_t attempt = 1;
-  std::string stage;    // queue | fetch | accept | prefill | transfer | decode
-  std::string code;     // to_string(mc::Code), or a KvRefuse reason when stage is accept
+  std::string stage;  // queue | fetch | accept | prefill | transfer | decode
+  std::string code;   // to_string(mc::Code), or a KvRefuse reason when stage is accept
   std::string message;
   bool retryable = false;
   double predicted_ms = 0;
@@ -536,8 +537,8 @@ struct Failed {
 struct Cancel {
   static constexpr std::string_view kType = "cancel";
   RequestId req;
-  uint32_t attempt = 1;   // this attempt and every older one
-  std::string reason;     // stop | client_gone | deadline | superseded | finished | failed
+  uint32_t attempt = 1;  // this attempt and every older one
+  std::string reason;    // stop | client_gone | deadline | superseded | finished | failed
 
   bool operator==(const Cancel&) const = default;
   template <class V>
@@ -612,7 +613,7 @@ struct DemoteOffer {
   static constexpr std::string_view kType = "demote_offer";
   uint64_t lease = 0;  // chosen by the offerer
   NamespaceId ns;
-  std::string kv_namespace;   // text without salt, so that the cache can open a pool of this page size
+  std::string kv_namespace;  // text without salt, so that the cache can open a pool of this page size
   uint64_t page_bytes = 0;
   uint64_t extent_bytes = 0;  // of one layer
   std::vector<LeasedBlock> blocks;
@@ -668,14 +669,16 @@ struct CopyDone {
   }
 };
 
-using Message =
+using MessageVariant =
     std::variant<Hello, Welcome, Refused, Heartbeat, HeartbeatAck, Peers, Drain, Goodbye, BlockEvents, IndexSync,
                  BlockSnapshot, PrefillStart, KvOffer, KvAccept, KvRefuse, KvComplete, KvDone, PromptLogprobs,
                  FirstToken, Tokens, Preempted, Failed, Cancel, LeaseRequest, LeaseGrant, LeaseRelease, DemoteOffer,
-                 DemoteDone, StageRun, StageTaken, StageDone, StageAnnounce, CopyBlocks, CopyDone,
-                 StageRotten>;
+                 DemoteDone, StageRun, StageTaken, StageDone, StageAnnounce, CopyBlocks, CopyDone, StageRotten>;
+using Message = OneOf<MessageVariant>;
 
 /// "hello", "prefill_start", ...
 std::string_view type_name(const Message& message);
 
 }  // namespace mc::wire
+
+extern template class mc::OneOf<mc::wire::MessageVariant>;

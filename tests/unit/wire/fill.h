@@ -68,9 +68,9 @@ class Fill {
 
 template <size_t I = 0>
 wire::Message filled_message(size_t index, uint64_t seed, size_t elements_max) {
-  if constexpr (I < std::variant_size_v<wire::Message>) {
+  if constexpr (I < std::variant_size_v<wire::MessageVariant>) {
     if (index != I) return filled_message<I + 1>(index, seed, elements_max);
-    std::variant_alternative_t<I, wire::Message> message;
+    std::variant_alternative_t<I, wire::MessageVariant> message;
     Fill fill(seed, elements_max);
     message.fields(fill);
     return message;

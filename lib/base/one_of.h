@@ -1,0 +1,29 @@
+// A std::variant whose special members are compiled once. A variant of many structs costs every file that moves or
+// destroys one a second of compile time: its visits are instantiated there for each alternative.
+#pragma once
+
+#include <concepts>
+#include <type_traits>
+#include <variant>
+
+namespace mc {
+
+/// `Variant`, and used like it: std::get_if, std::visit, std::holds_alternative. The header that names it also says
+/// `extern template class OneOf<Variant>;`, and one .cc includes base/one_of.inc and says MC_ONE_OF(Variant).
+template <class Variant>
+class OneOf : public Variant {
+ public:
+  OneOf();
+  OneOf(const OneOf& other);
+  OneOf(OneOf&& other) noexcept;
+  OneOf& operator=(const OneOf& other);
+  OneOf& operator=(OneOf&& other) noexcept;
+  ~OneOf();
+
+  /// Holds `value`, whose type is one of the alternatives.
+  template <class T>
+  requires(!std::derived_from<T, Variant>)
+      OneOf(T value);  // NOLINT(google-explicit-constructor): as a std::variant is made of its alternatives
+};
+
+}  // namespace mc

@@ -1,0 +1,7 @@
+// The members of Event and Action, compiled once.
+#include "node/node.h"
+
+#include "base/one_of.inc"
+
+MC_ONE_OF(mc::node::EventVariant);
+MC_ONE_OF(mc::node::ActionVariant);
