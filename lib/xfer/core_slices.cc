@@ -18,7 +18,7 @@ bool is_final(Code code) {
   return code == Code::invalid || code == Code::not_found || code == Code::unsupported || code == Code::cancelled;
 }
 
-/// Of a slice, for a lane that wants that many.
+/// Most bytes of a slice, for a lane that wants `wanted`.
 uint64_t most_bytes(const Options& options, uint64_t wanted) {
   return std::clamp(wanted & ~uint64_t{4095}, options.slice_bytes_min, options.slice_bytes_max);
 }
@@ -221,8 +221,8 @@ bool Engine::Core::next_cut_tells(const Work& work, const LaneTurn& turn) const 
   return request.immediate && work.batch->states[work.request].cut + cut_bytes(work, turn) == request.local.size();
 }
 
-/// Of a request that is cut, or whose slice that tells the peer waits for the others: slice_finished() brings that one
-/// back.
+/// True when the request is wholly cut, or when its last slice, which notifies the peer, waits for the others:
+/// slice_finished() takes that slice up again.
 bool Engine::Core::nothing_to_cut(const Work& work, const LaneTurn& turn) const {
   const RequestState& state = work.batch->states[work.request];
   if (state.finished || state.cut == work.batch->requests[work.request].local.size()) return true;

@@ -27,9 +27,9 @@ struct MemoryPlace {
   std::string gpu_pci;  // of the GPU whose memory it is; empty for host memory
 };
 
-/// Of an RDMA device ("mlx5_0"); `sysfs` is /sys but in tests.
+/// The place of an RDMA device ("mlx5_0"); `sysfs` is /sys but in tests.
 DevicePlace place_of_rdma_device(const std::string& name, const std::string& sysfs = "/sys");
-/// Of a PCI device by its address ("0000:3b:00.0").
+/// The place of a PCI device by its address ("0000:3b:00.0").
 DevicePlace place_of_pci_device(const std::string& address, const std::string& sysfs = "/sys");
 /// Where the page of that address is; asks the kernel, or the CUDA driver.
 MemoryPlace place_of_memory(const void* address);

@@ -196,8 +196,8 @@ class Http(Attacked):
     def test_hostile_http_gets_an_answer_or_a_closed_connection(self):
         liar = Liar(self.random, [])
         seeds = http_seeds()
-        answered = 0
-        for _ in range(attack.count(1500, 100_000)):
+        answered, count = 0, attack.count(1500, 100_000)
+        for _ in range(count):
             data = self.random.choice(seeds)
             if self.random.random() < 0.5 and b"\r\n\r\n{" in data:  # a right head with a hostile body
                 head, body = data.split(b"\r\n\r\n", 1)
@@ -225,7 +225,7 @@ class Http(Attacked):
                 pass
             finally:
                 connection.close()
-        self.assertGreater(answered, 0)
+        self.assertGreater(answered, count * 0.3)
         self.check_after()
 
 
