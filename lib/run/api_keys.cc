@@ -128,7 +128,8 @@ Result<ApiKeys> ApiKeys::read(std::string_view text, const std::string& source) 
 }
 
 Result<ApiKeys> ApiKeys::open(const std::string& path) {
-  MC_TRY(text, read_secret_file(path, kFileBytesMax, "--api-keys"));
+  MC_TRY(text, read_secret_file(path, kFileBytesMax, "--api-keys",
+                                "give the file of tenants and their keys, mode 0600 (mc-conductor(1), API KEYS)"));
   return parse(text, path);
 }
 
