@@ -28,11 +28,14 @@ std::optional<KeyDigest> bearer_digest(std::string_view authorization) {
 }
 
 Result<std::string> read_bearer_key(const std::string& path, std::string_view flag) {
-  MC_TRY(text, read_secret_file(path, kBearerKeyMax + 2, flag));
+  const std::string next =
+      "put one key, 8 to 256 visible ASCII characters, into a file of mode 0600; an admin key is "
+      "made with: mc-conductor keygen --admin -o FILE";
+  MC_TRY(text, read_secret_file(path, kBearerKeyMax + 2, flag, next));
   while (text.ends_with('\n') || text.ends_with('\r')) text.pop_back();
   if (is_bearer_key(text)) return text;
   return user_error(err::kKeyFile, path + " is not one line with a key of 8 to 256 visible ASCII characters",
-                    std::string(flag) + " " + path, "make an admin key with: mc-conductor keygen --admin -o FILE");
+                    std::string(flag) + " " + path, next);
 }
 
 Result<std::string> new_admin_key() {
@@ -68,10 +71,10 @@ bool PageLock::admits(const http::Request& request) const {
 }
 
 Error PageLock::refusal(std::string_view path) const {
-  return user_error(err::kForbidden,
-                    std::string(path.substr(0, 100)) +
-                        " is for operators: use the mc-conductor verbs or the Unix socket in MCT_RUN_DIR on "
-                        "this host, or send an admin key (--admin-key-file)");
+  return user_error(err::kForbidden, std::string(path.substr(0, 100)) +
+                                         " is for operators: use the Unix socket in MCT_RUN_DIR on this host, " +
+                                         (has_key() ? "or send the admin key of this program's --admin-key-file"
+                                                    : "or start this program with --admin-key-file and send that key"));
 }
 
 }  // namespace mc::run

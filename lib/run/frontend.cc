@@ -103,7 +103,9 @@ Result<ApiKeys::Grant> Frontend::grant_for(const http::Request& request, http::R
   }
   if (!keys) return ApiKeys::Grant{};
   if (grant) return *grant;
-  return user_error(err::kUnauthorized, "unknown API key", "Authorization");
+  const bool has_key = !http::find_header(request.headers, "authorization").empty();
+  return user_error(err::kUnauthorized, has_key ? "unknown API key" : "no API key: send Authorization: Bearer KEY",
+                    "Authorization");
 }
 
 std::optional<http::Response> Frontend::refuse_head(const http::Request& head) const {
