@@ -4,7 +4,6 @@
 
 #include "base/assert.h"
 #include "base/log.h"
-#include "base/wrong_key.h"
 #include "run/transfer_flags.h"
 #include "wire/notify.h"
 
@@ -220,11 +219,13 @@ std::optional<node::Event> DataPlane::convert(xfer::Event event) {
       if (event.gone) instances_.erase(from);
       if (link == links_.end()) return std::nullopt;
       log_info("data connection lost", {{"peer", link->second.name}, {"gone", event.gone}, {"why", event.text}});
-      if (event.text.find("secret") != std::string::npos) {
-        const Error error = wrong_key(event.text);
+      if (event.code == Code::invalid)  // of a handshake that ended: keys, seals or releases differ
         log_warn("data connection refused",
-                 {{"peer", link->second.name}, {"why", one_line(error)}, {"next", error.next}});
-      }
+                 {{"peer", link->second.name},
+                  {"why", event.text},
+                  {"next",
+                   "give both nodes the same key set (--auth, or MCT_RUN_DIR on one host), the same --tcp-seal "
+                   "and the same release; a node of another host needs --bind ADDRESS"}});
       if (!event.gone) return std::nullopt;
       return node::PeerLost{link->second.name, link->first, event.text};
     }
