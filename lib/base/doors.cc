@@ -4,6 +4,7 @@
 #include <array>
 
 #include "base/errors.h"
+#include "base/log.h"
 
 namespace mc {
 namespace {
@@ -39,6 +40,10 @@ Error no_lock(Door door, const std::string& place, Side side) {
                 " would leave this host without keys: whoever answers there could " + std::string(info.danger),
       (side == Side::listens ? "listen address " : "address ") + place,
       "add " + std::string(info.lock) + ", or --insecure " + std::string(info.name) + " on a network you trust");
+}
+
+void warn_no_lock(Door door, const std::string& place) {
+  log_warn("door without a lock", {{"door", to_string(door)}, {"at", place}, {"flag", "--insecure"}});
 }
 
 namespace flags {

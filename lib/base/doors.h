@@ -22,6 +22,9 @@ enum class Side : uint8_t { listens, dials };
 /// MC1005: `place`, which may be reached from other hosts, has no lock. The next step names the door's lock.
 Error no_lock(Door door, const std::string& place, Side side = Side::listens);
 
+/// Logs that `place`, which may be reached from other hosts, has no lock because --insecure names the door.
+void warn_no_lock(Door door, const std::string& place);
+
 namespace flags {
 /// Names of doors, or "all".
 Result<void> check_doors(std::string_view value);

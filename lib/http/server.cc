@@ -415,7 +415,7 @@ void Server::Loop::on_accept(int fd) {
   connections.store(peers.size(), std::memory_order_relaxed);
   connections_gauge.set(static_cast<double>(peers.size()));
   if (is_full) {
-    ++refusals;
+    if (++refusals == 1) log_warn("http connections refused: the limit is reached", {{"connections", peers.size()}});
     peer->is_refusal = true;
     peer->refuse(err::kQueueFull, "too many connections (" + std::to_string(options.connections_max) + ")",
                  CloseReason::too_many);

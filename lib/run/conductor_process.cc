@@ -160,6 +160,7 @@ class ConductorProcess {
     for (const auto& text : args_.list(flags::kListen)) {
       MC_TRY(uri, ctl::resolve_endpoint(text, from_environment));
       MC_CHECK(ctl::check_exposure(Door::control, uri, keys_.lock(Door::control), hub.insecure));
+      if (!is_local(uri) && keys_.lock(Door::control) != ctl::Keys::cluster) warn_no_lock(Door::control, uri.text());
       hub.listen.push_back(uri);
     }
     MC_TRY(links, Links::open(std::move(hub), std::nullopt));
@@ -182,6 +183,7 @@ class ConductorProcess {
     frontend_->attach(*loop_, heartbeat_);
     const HostPort at = args_.host_port(flags::kHttp);
     if (!is_loopback(at.host) && !insecure(args_, Door::http) && !api_keys_) return no_lock(Door::http, at.text());
+    if (!is_loopback(at.host) && !api_keys_) warn_no_lock(Door::http, at.text());
     MC_TRY(socket, http::Server::open(socket_options(socket_path_, descriptors_), frontend_->handler()));
     socket_ = std::move(socket);
     http::ServerOptions options = server_options(args_, metrics_.get(), descriptors_);

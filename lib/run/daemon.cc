@@ -110,6 +110,7 @@ Result<std::unique_ptr<StatusPages>> StatusPages::open(const cli::Args& args, co
   const HostPort at = args.host_port(flags::kHttp);
   pages->host_ = at.host;
   if (!is_loopback(at.host) && !lock.has_key() && !insecure(args, Door::pages)) return no_lock(Door::pages, at.text());
+  if (!is_loopback(at.host) && !lock.has_key()) warn_no_lock(Door::pages, at.text());
   const auto handler = [p = pages.get()](const http::Request& request, const http::Responder& out) {
     p->handle(request, out);
   };

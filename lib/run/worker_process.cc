@@ -242,8 +242,11 @@ class WorkerProcess {
     MC_TRY(keys, KeyFile::of(args_, run_dir));
     keys_ = std::move(keys);
     const std::string bind = args_.text(flags::kBind);
-    for (const Door door : {Door::data, Door::control})
-      MC_CHECK(ctl::check_exposure(door, Uri{"tcp", bind, uint16_t{0}, ""}, keys_.lock(door), insecure(args_, door)));
+    const Uri bound{"tcp", bind, uint16_t{0}, ""};
+    for (const Door door : {Door::data, Door::control}) {
+      MC_CHECK(ctl::check_exposure(door, bound, keys_.lock(door), insecure(args_, door)));
+      if (!is_local(bound) && keys_.lock(door) != ctl::Keys::cluster) warn_no_lock(door, bind);
+    }
     xfer::Options data;
     data.name = options_.name.empty() ? std::string(wire::to_string(role_)) : options_.name;
     data.instance = options_.instance;
@@ -271,6 +274,9 @@ class WorkerProcess {
     conductor_uri_ = conductor.text();
     MC_CHECK(ctl::check_exposure(Door::control, conductor, keys_.lock(Door::control), insecure(args_, Door::control),
                                  Side::dials));
+    if (!is_local(conductor) && is_local(bound))
+      log_warn("nodes of other hosts cannot reach this one",
+               {{"conductor", conductor_uri_}, {"bind", bind}, {"next", "give --bind an address of this host"}});
     ctl::HubOptions hub;
     hub.name = options_.name;
     hub.instance = options_.instance;

@@ -131,10 +131,12 @@ class BeyondLoopback(Folder):
     def test_a_door_that_opened_without_its_lock_does_not_open_the_pages_behind_it(self):
         for flags, page in ((["http"], 403), (["http,pages"], 200), (["all"], 200)):
             with Cluster() as mine:
-                words = ["mc-conductor", "--http", "0.0.0.0:0", "--json", "--insecure", *flags]
+                words = ["mc-conductor", "--http", "0.0.0.0:0", "--json", "--log-level", "warn", "--insecure", *flags]
                 mine.processes["conductor"] = mine.spawn(words)
                 mine.url_port = int(mine.processes["conductor"].wait_ready()["http"].rsplit(":", 1)[1])
                 self.assertEqual(mine.request("GET", "/v1/models")[0], 200)
+                conductor = mine.processes["conductor"]
+                until(lambda: "door without a lock" in conductor.text(), 10, "a warning of the open door")
                 for path in ("/metrics", "/cluster"):
                     self.assertEqual(mine.request("GET", path)[0], page, f"{flags} {path}")
                 self.assertEqual(mine.socket_request("GET", "/metrics")[0], 200)
@@ -404,7 +406,12 @@ class Tenants(Folder):
         with Cluster(roles=["conductor", "p0", "d0"], conductor=["--api-keys", tenants], worker=SMALL) as mine:
             for node in ("p0", "d0"):
                 port = int(mine.node(node)["http"].rsplit(":", 1)[1])
-                self.assertEqual(ask(port, "GET", "/metrics")[0], 403, node)
+                status, body = ask(port, "GET", "/metrics", Authorization="Bearer mcadmin-of-another")
+                self.assertEqual(status, 403, node)
+                self.assertIn(b"start this program with --admin-key-file", body)
+            self.assertIn(b"no API key", ask(mine.url_port, "GET", "/v1/models")[1])
+            unknown = ask(mine.url_port, "GET", "/v1/models", Authorization="Bearer sk-nobody-has-it")[1]
+            self.assertIn(b"unknown API key", unknown)
 
 
 class KeyFiles(Folder):
