@@ -35,6 +35,20 @@ def needs_second_user(test):
     return unittest.skipUnless(os.geteuid() == 0, "a second user needs root")(test)
 
 
+def is_sanitized():
+    """Were the programs under test built with a sanitizer?"""
+    cache = os.path.join(os.environ.get("MC_BUILD", "build"), "CMakeCache.txt")
+    if not os.path.exists(cache):
+        return False
+    with open(cache, encoding="utf-8") as lines:
+        return any(line.startswith("MC_SANITIZE:") and line.strip().partition("=")[2] for line in lines)
+
+
+def counts_memory(test):
+    """Decorator: skips where a sanitizer's shadow and quarantine would be counted too, and end a process at a limit."""
+    return unittest.skipIf(is_sanitized(), "a sanitizer has memory of its own")(test)
+
+
 @functools.cache
 def others_python():
     """A Python that another user may run: this one may lie below a home directory that is closed to others."""

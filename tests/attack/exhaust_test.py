@@ -406,6 +406,7 @@ class LogReaders(Exhaust):
         self.assertEqual(process.stop(), 0)
 
 
+@attack.counts_memory
 class Memory(Exhaust):
     ROOM = 200 << 20  # beside what the process has at rest
     TOGETHER = attack.count(2, 4)

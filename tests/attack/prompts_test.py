@@ -128,6 +128,7 @@ class Prompts(unittest.TestCase):
         self.assertEqual(status, 200, answer)
         self.assertEqual(answer["usage"]["prompt_tokens"], 9)
 
+    @attack.counts_memory
     def test_memory_is_in_proportion_to_the_body(self):
         for body in (text(LARGE), "a" * LARGE, "\u4e2d" * (LARGE // 3)):
             for path in ("/tokenize", "/v1/completions"):
@@ -140,6 +141,7 @@ class Prompts(unittest.TestCase):
                 print(f"{path} {body[:1]!r} {status}: {grown / len(data):.1f} bytes for a byte", file=sys.stderr)
                 self.assertLess(grown, FACTOR * len(data) + BASE)
 
+    @attack.counts_memory
     def test_messages_that_cannot_fit_cost_no_more_than_a_few_copies(self):
         for content in (text(LARGE), "a" * LARGE, [{"type": "text", "text": text(LARGE)}]):
             # /tokenize takes a longer text than a prompt may be, so it renders these.
