@@ -4,7 +4,7 @@
 //   chain.h   tokens -> BlockHash per full block    namespace.h    what must be equal to share blocks
 //   pool.h    pages: free, owned, cached, draining  events.h       stored and removed, numbered
 //   lease.h   dated promises to remote readers      eviction.h     contract of a policy
-//   table.h   pages of one sequence                 index.h        the conductor's view of all nodes
+//   index.h   the conductor's view of all nodes
 // and, for tools:  inspect.h  what is in a .mckv stream, how two differ;  trace_cache.h  hit rates of a trace
 #pragma once
 
@@ -15,4 +15,3 @@
 #include "kv/lease.h"
 #include "kv/namespace.h"
 #include "kv/pool.h"
-#include "kv/table.h"

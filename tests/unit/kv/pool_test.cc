@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "kv/table.h"
 #include "test.h"
 
 using namespace mc;
@@ -319,24 +318,4 @@ TEST_CASE("kv/eviction: each policy is found by its name, and fifo does not care
   f.evicted();
   REQUIRE_OK(f.pool.allocate(1));
   CHECK(f.evicted() == std::vector<BlockHash>{name(0)});
-}
-
-TEST_CASE("kv/table: positions map to pages and rows, and truncation returns what is no longer needed") {
-  BlockTable table(64);
-  CHECK(table.pages_needed(1) == 1);
-  CHECK(table.pages_needed(65) == 2);
-  table.push(std::vector<PageIndex>{12, 3, 40});
-  table.advance(135);
-  CHECK(table.capacity() == 192);
-  CHECK(table.full_blocks() == 2);
-  CHECK(table.page_of(0) == 12);
-  CHECK(table.page_of(128) == 40);
-  CHECK(table.row_of(134) == 6);
-  CHECK(table.pages_needed(57) == 0);
-  CHECK(table.pages_needed(58) == 1);
-  table.replace(0, 7);
-  CHECK(table.page_of(63) == 7);
-  CHECK(table.truncate(64) == std::vector<PageIndex>{3, 40});
-  CHECK(table.token_count() == 64);
-  CHECK(table.pages().size() == 1);
 }
