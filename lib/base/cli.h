@@ -189,9 +189,6 @@ struct BuildInfo {
 };
 const BuildInfo& build_info();
 
-/// --color / --progress decided: "always", "never", or whether stderr is a terminal (and, for
-/// colour, NO_COLOR is not set).
-bool use_color(const Args& args);
 bool use_progress(const Args& args);
 
 }  // namespace cli

@@ -270,12 +270,6 @@ bool wanted(const Args& args, const Flag& flag) {
 
 }  // namespace
 
-bool use_color(const Args& args) {
-  const char* no_color = std::getenv("NO_COLOR");
-  const bool refused = no_color != nullptr && *no_color != '\0';
-  return wanted(args, flags::kColor) && (!refused || args.text(flags::kColor) == "always");
-}
-
 bool use_progress(const Args& args) {
   if (args.has(flags::kQuiet) && args.on(flags::kQuiet)) return false;
   return wanted(args, flags::kProgress);

@@ -8,16 +8,15 @@
 namespace mc::run {
 
 /// Where a worker listens and how it moves KV.
-inline constexpr auto kDataPlaneFlags =
-    flags::join(flags::list(&flags::kBind, &flags::kAuth, &flags::kAdminKeyFile, &flags::kInsecure,
-                            &flags::kAllowedHost, &flags::kAllowedOrigin, &flags::kTransport, &flags::kRdmaDevices,
-                            &flags::kTcpSeal),
-                kTransferFlags);
+inline constexpr auto kDataPlaneFlags = flags::join(
+    flags::list(&flags::kBind, &flags::kAuth, &flags::kAdminKeyFile, &flags::kInsecure, &flags::kAllowedHost,
+                &flags::kAllowedOrigin, &flags::kTransport, &flags::kRdmaDevices, &flags::kTcpSeal),
+    kTransferFlags);
 
 /// Flags of the roles that run a model.
 inline constexpr auto kModelFlags =
-    flags::list(&flags::kDevice, &flags::kDtype, &flags::kWeightDtype, &flags::kKvDtype, &flags::kBlockTokens,
-                &flags::kKvMem, &flags::kAttention, &flags::kPrefillAttention, &flags::kDecodeAttention);
+    flags::list(&flags::kDtype, &flags::kWeightDtype, &flags::kKvDtype, &flags::kBlockTokens, &flags::kKvMem,
+                &flags::kAttention, &flags::kPrefillAttention, &flags::kDecodeAttention);
 
 /// Flags of every worker, listed behind its own.
 inline constexpr auto kWorkerFlags =
