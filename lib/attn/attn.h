@@ -39,7 +39,6 @@ struct Variant;
 /// Names of kVariants[] in the order of the table, for --kernels and tests.
 std::span<const Variant* const> variants();
 std::string_view name_of(const Variant& variant);
-mem::Location::Kind device_of(const Variant& variant);
 /// Empty when this machine can run it, else what is missing ("avx512_bf16").
 std::string lacking(const Variant& variant);
 /// "auto" or "" = the best this CPU runs. Code::unsupported names what is missing and what there is.

@@ -92,9 +92,6 @@ std::span<const Variant* const> variants() {
 std::string_view name_of(const Variant& variant) {
   return variant.name;
 }
-mem::Location::Kind device_of(const Variant& variant) {
-  return variant.device;
-}
 std::string lacking(const Variant& variant) {
   return variant.lacking();
 }

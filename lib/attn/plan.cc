@@ -116,17 +116,4 @@ Result<Plan> resolve(const PlanText& asked, const std::optional<PlanText>& decla
   return plan;
 }
 
-std::string plan_help() {
-  std::string text = "auto: what the model declares, else full\n";
-  for (const ModeRow* row : modes()) {
-    text += std::string(row->name) + ": " + std::string(row->help) + "\n";
-    for (const ModeParam& param : row->params)
-      text +=
-          "  " + std::string(param.name) + "=" + std::to_string(param.fallback) + "  " + std::string(param.help) + "\n";
-    if (!row->params.empty())
-      text += "  " + std::string(kFullLast) + "=" + std::to_string(row->full_last) + "  last layers that stay full\n";
-  }
-  return text;
-}
-
 }  // namespace mc::attn

@@ -52,7 +52,4 @@ std::string to_string(const Plan& plan);
 Result<Plan> resolve(const PlanText& asked, const std::optional<PlanText>& declared, int32_t layers,
                      int32_t block_tokens);
 
-/// The grammar with every mode and parameter, for --help.
-std::string plan_help();
-
 }  // namespace mc::attn

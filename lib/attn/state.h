@@ -24,7 +24,7 @@ void clear(const StateView& state, int64_t rows, int head_dim);
 void merge(const StateView& into, const StateView& from, int64_t rows, int head_dim);
 /// out [rows, head_dim] = o / d; rows without keys are 0.
 void normalise(const StateView& state, int64_t rows, int head_dim, float* out);
-/// Natural log-sum-exp of the scaled scores; -inf without keys.
+/// Natural log-sum-exp of the scaled scores; -inf without keys. For tests.
 float lse(float m, float d);
 
 }  // namespace mc::attn

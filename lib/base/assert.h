@@ -1,5 +1,5 @@
 // Bugs are not errors: MC_ASSERT stays on in release builds and aborts with file, line and the
-// values of both sides. MC_DCHECK is for inner loops and vanishes unless MC_DEBUG is defined.
+// values of both sides.
 //
 //   MC_ASSERT(page < page_count_);          // prints the expression
 //   MC_ASSERT_EQ(free + used, total);       // prints both values
@@ -51,8 +51,3 @@ template <class A, class B>
 #define MC_ASSERT_EQ(a, b) MC_ASSERT_CMP_(a, ==, b)
 #define MC_ASSERT_LE(a, b) MC_ASSERT_CMP_(a, <=, b)
 #define MC_ASSERT_LT(a, b) MC_ASSERT_CMP_(a, <, b)
-#ifdef MC_DEBUG
-#define MC_DCHECK(cond) MC_ASSERT(cond)
-#else
-#define MC_DCHECK(cond) ((void)0)
-#endif

@@ -32,6 +32,7 @@ struct CopyVariant {
   uint32_t (*copy_crc)(std::byte* to, const std::byte* from, size_t size, uint32_t seed, bool stream);
   void (*copy)(std::byte* to, const std::byte* from, size_t size, bool stream);
 };
+/// For tests.
 std::span<const CopyVariant* const> copy_variants();
 
 extern const CopyVariant kCopyAvx512;

@@ -253,11 +253,6 @@ Json& Json::push(Json value) {
   return *this;
 }
 
-std::string Json::take_string() {
-  std::string* value = std::get_if<std::string>(&value_);
-  return value ? std::move(*value) : std::string();
-}
-
 bool Json::operator==(const Json& other) const {
   return value_ == other.value_;
 }

@@ -103,8 +103,6 @@ class Json {
   Json& set(std::string_view key, Json value);
   /// Appends an element. A null value becomes an array.
   Json& push(Json value);
-  /// Moves the string out (empty when of another kind).
-  std::string take_string();
 
   /// One line, no spaces. Doubles are the shortest text that reads back equal; NaN and infinities
   /// become null. Bytes that are not UTF-8 become U+FFFD, so the output is always valid JSON.

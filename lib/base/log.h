@@ -109,8 +109,5 @@ inline void log_info(std::string_view event, LogFields fields = {}) {
 inline void log_debug(std::string_view event, LogFields fields = {}) {
   log(LogLevel::debug, event, fields);
 }
-inline void log_trace(std::string_view event, LogFields fields = {}) {
-  log(LogLevel::trace, event, fields);
-}
 
 }  // namespace mc

@@ -19,7 +19,6 @@ inline constexpr double kIterationTokensBuckets[] = {1, 8, 16, 32, 64, 128, 256,
 inline constexpr double kTransferTimeBuckets[] = {.005, .01, .025, .05, .075, .1, .2, .3, .5, .75, 1, 5};
 inline constexpr double kTransferBytesBuckets[] = {0x1p11, 0x1p13, 0x1p15, 0x1p17, 0x1p19, 0x1p21,
                                                    0x1p23, 0x1p25, 0x1p27, 0x1p29, 0x1p31, 0x1p33};
-/// 1 2 5 10 ... 8000-token models stop at 10000: pass one_two_five_buckets(max_model_len) instead.
 inline constexpr double kTokenCountBuckets[] = {1,    2,    5,     10,    20,    50,     100,    200,    500,    1000,
                                                 2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000};
 inline constexpr double kDecisionBuckets[] = {1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, .001, .002, .005, .01, .05, .1, 1};
@@ -175,8 +174,6 @@ inline constexpr MetricFamily kTenantRequests{"mc_tenant_requests_total", Metric
                                               "Requests of a tenant, by event (submitted, rejected)."};
 inline constexpr MetricFamily kReplication{"mc_replication_total", MetricKind::counter, "",
                                            "KV blocks copied to another node because they are hot."};
-inline constexpr MetricFamily kSsdWriteBytes{"mc_ssd_write_bytes_total", MetricKind::counter, "",
-                                             "Bytes written to the disk tier."};
 inline constexpr MetricFamily kChecksumFailures{"mc_checksum_failures_total", MetricKind::counter, "",
                                                 "KV extents whose checksum did not match."};
 inline constexpr MetricFamily kPeers{"mc_peers", MetricKind::gauge, "role,state", "Nodes known, by role and state."};
@@ -270,7 +267,6 @@ inline constexpr const MetricFamily* kAll[] = {&kVllmRunning,
                                                &kTenantTokens,
                                                &kTenantRequests,
                                                &kReplication,
-                                               &kSsdWriteBytes,
                                                &kChecksumFailures,
                                                &kPeers,
                                                &kBreakers,

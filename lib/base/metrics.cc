@@ -122,13 +122,4 @@ std::string Metrics::expose() const {
   return prometheus::TextSerializer().Serialize(families);
 }
 
-std::vector<double> one_two_five_buckets(double max) {
-  std::vector<double> bounds;
-  for (double decade = 1;; decade *= 10)
-    for (const double digit : {1, 2, 5}) {
-      bounds.push_back(decade * digit);
-      if (bounds.back() >= max) return bounds;
-    }
-}
-
 }  // namespace mc

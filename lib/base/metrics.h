@@ -106,7 +106,4 @@ class Metrics {
   std::unique_ptr<State> state_;
 };
 
-/// 1 2 5 10 20 50 ... up to and including the first bound >= max: vLLM's buckets for token counts.
-std::vector<double> one_two_five_buckets(double max);
-
 }  // namespace mc

@@ -56,7 +56,9 @@ Result<std::vector<double>> parse_sweep_numbers(std::string_view text);
 
 /// Shortest text that parses back to the same value: "4GiB", "1500", "250ms".
 std::string format_bytes(uint64_t bytes);
+/// For tests.
 std::string format_size(const ByteSize& size);
+/// For tests.
 std::string format_duration(Duration duration);
 /// For people: three digits, "1.10 GiB", "12.3 ms". Never parsed.
 std::string human_bytes(uint64_t bytes);

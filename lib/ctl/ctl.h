@@ -54,7 +54,7 @@ struct KeySet {
 Result<KeySet> new_key_set();
 std::string format_key_set(const KeySet& keys);
 /// Writes it to `fd`, which becomes readable by its owner alone (0600) when it is a regular file, so
-/// that `keygen > cluster.key` makes a file that load_key_set accepts.
+/// that `keygen > cluster.key` makes a file that load_key_set accepts. For tests.
 Result<void> write_key_set(const KeySet& keys, int fd);
 /// MC1006 naming the line for anything that is not a key set of this form.
 Result<KeySet> parse_key_set(std::string_view text);

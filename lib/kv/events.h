@@ -46,6 +46,7 @@ class EventLog {
   /// Number of the newest event ever appended; 0 before the first. Goes into snapshots.
   uint64_t last_seq() const { return last_seq_; }
   size_t size() const { return events_.size(); }
+  /// For tests.
   uint64_t lost_count() const { return lost_count_; }
 
  private:

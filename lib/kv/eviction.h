@@ -29,9 +29,9 @@ struct Eviction {
 extern const Eviction kLruTail;  // the default
 extern const Eviction kFifo;
 
-/// All policies; the first is the default.
+/// All policies; the first is the default. For tests.
 std::span<const Eviction* const> evictions();
-/// nullptr when there is none of that name.
+/// nullptr when there is none of that name. For tests.
 const Eviction* find_eviction(std::string_view name);
 
 }  // namespace mc::kv

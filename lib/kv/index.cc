@@ -388,13 +388,6 @@ std::vector<NodeMatch> PrefixIndex::match(std::span<const BlockHash> hashes) con
   return out;
 }
 
-std::optional<NodeMatch> PrefixIndex::best_holder(std::span<const BlockHash> hashes) const {
-  std::optional<NodeMatch> best;
-  for (const NodeMatch& candidate : match(hashes))
-    if (candidate.resident > (best ? best->resident : 0)) best = candidate;
-  return best;
-}
-
 bool PrefixIndex::holds(NodeOrdinal node, const BlockHash& hash) const {
   const Slot* slot = find(hash);
   if (slot == nullptr) return false;

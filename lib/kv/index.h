@@ -76,8 +76,6 @@ class PrefixIndex {
   std::vector<NodeMatch> match(std::span<const BlockHash> hashes) const;
   /// The same into `out`, whose memory is used again: allocates nothing once it has grown.
   void match(std::span<const BlockHash> hashes, std::vector<NodeMatch>& out) const;
-  /// The longest resident match; ties go to the lowest ordinal. nullopt when nobody has the first block.
-  std::optional<NodeMatch> best_holder(std::span<const BlockHash> hashes) const;
   /// Whether the block is readable on that node.
   bool holds(NodeOrdinal node, const BlockHash& hash) const;
   /// Nodes on which the block is readable, by ordinal: how far a hot block is replicated.

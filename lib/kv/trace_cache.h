@@ -23,6 +23,7 @@ class TraceCache {
   uint32_t request(std::span<const uint64_t> ids);
 
   uint64_t hit_blocks() const { return hit_blocks_; }
+  /// For tests.
   uint64_t seen_blocks() const { return seen_blocks_; }
   const Pool& pool() const { return pool_; }
 

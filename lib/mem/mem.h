@@ -30,8 +30,6 @@ struct Location {
   bool operator==(const Location&) const = default;
 };
 std::string to_string(Location location);
-/// "cpu", "cuda" (= cuda:0) or "cuda:N" with N in [0, 63].
-Result<Location> parse_location(std::string_view text);
 
 /// What this process can still allocate: the smaller of MemAvailable and the room in its cgroup.
 size_t available_bytes();

@@ -84,7 +84,7 @@ class Model {
   Dtype dtype() const { return dtype_; }
   /// As ModelPlan's.
   std::string_view weight_dtype() const { return weight_dtype_; }
-  /// SHA-256 hex of the weights (WeightFiles::digest).
+  /// SHA-256 hex of the weights (WeightFiles::digest). For tests.
   const std::string& weights_digest() const { return weights_digest_; }
   size_t weight_bytes() const { return weight_bytes_; }
   /// Those loaded: all, or a pipeline stage's.

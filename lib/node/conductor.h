@@ -128,10 +128,10 @@ class Conductor final : public Machine {
   };
   const Stats& stats() const { return stats_; }
   size_t held_count() const { return fair_.size(); }
-  /// Times that a held request was asked whether it can run now.
+  /// Times that a held request was asked whether it can run now. For tests.
   uint64_t held_asked() const { return fair_.pops(); }
   size_t copying_count() const { return copying_.size(); }
-  /// Bytes that copies may read now.
+  /// Bytes that copies may read now. For tests.
   double copy_budget_bytes(TimePoint now) const { return popularity_.budget_bytes(to_seconds(now - TimePoint{})); }
 
   /// Pairs and nodes that have failed requests and not served one since.

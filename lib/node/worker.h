@@ -96,7 +96,6 @@ class Worker : public Machine {
   virtual const ExtentLayout& local_layout(uint32_t pool) const;
   virtual const kv::Pool& local_pool(uint32_t pool) const;
   uint64_t evicted_blocks() const;
-  uint64_t demoted_blocks() const { return demoted_total_; }
 
  protected:
   // ---- what a role adds ----
@@ -208,8 +207,7 @@ class Worker : public Machine {
   std::vector<WaitingLease> waiting_;
   std::map<uint64_t, Demotion> demotions_;
   std::set<BlockHash> demoted_;  // blocks a cache node is known to hold
-  uint64_t demoted_total_ = 0;
-  std::set<BlockHash> rotten_;  // bounded: for the reason of a miss
+  std::set<BlockHash> rotten_;   // bounded: for the reason of a miss
   TimePoint demote_at_{};
   Rng rng_;
 };

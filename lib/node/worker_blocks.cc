@@ -212,11 +212,9 @@ void Worker::on_demote_done(const NodeId& node, const wire::DemoteDone& message)
   const auto it = demotions_.find(message.lease);
   if (it == demotions_.end() || it->second.cache != node) return;
   (void)shelf_->leases.release(it->second.lease);
-  for (const auto& hash : message.stored) {
-    // Only what is still here needs remembering; the set is bounded by the pool.
+  // Only what is still here needs remembering; the set is bounded by the pool.
+  for (const auto& hash : message.stored)
     if (shelf_->pool.find(hash) != kv::kNoPage) demoted_.insert(hash);
-    ++demoted_total_;
-  }
   // One of the rest changed in memory or on its way. Kept, it would be offered again and again.
   if (message.reason == "corrupt")
     for (const auto& hash : it->second.hashes)

@@ -58,7 +58,7 @@ struct Fp8Kernels {
   void (*widen_bf16)(const std::byte* panel, size_t k, size_t group, bf16_t* out);
 };
 
-/// Every variant of this build, ref first.
+/// Every variant of this build, ref first. For tests.
 std::span<const Fp8Kernels* const> fp8_variants();
 /// The one that goes with a table of ops.h: ref with ref, avx2 with avx2, avx512 with both others.
 const Fp8Kernels& fp8_kernels(const Kernels& kernels);

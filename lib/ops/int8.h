@@ -38,7 +38,7 @@ struct Int8Kernels {
   void (*widen)(const std::byte* panel, size_t k, float* out);
 };
 
-/// Every variant of this build, ref first.
+/// Every variant of this build, ref first. For tests.
 std::span<const Int8Kernels* const> int8_variants();
 /// The one that goes with a table of ops.h: ref with ref, avx2 with avx2, avx512 with both others.
 const Int8Kernels& int8_kernels(const Kernels& kernels);

@@ -35,8 +35,6 @@ class Answer {
 
   /// Adds a choice for the prompt; the request id `req` will name it. invalid: bad stop strings.
   Result<void> add_choice(const RequestId& req, std::vector<uint32_t> prompt);
-  size_t choice_count() const { return choices_.size(); }
-  const RequestId& req_of(size_t choice) const { return choices_[choice].req; }
 
   /// A token of a choice. True when a stop string ended it: the cluster must be told.
   bool on_token(const RequestId& req, const node::Reply& reply);
@@ -53,7 +51,6 @@ class Answer {
   const node::Journey& journey() const { return journey_; }
   /// Most tokens any choice has so far.
   uint32_t longest_choice() const;
-  bool is_stream() const { return request_.stream; }
   /// max_tokens 0: the one token that is drawn is not told and not counted.
   bool is_prompt_alone() const { return request_.sampling.max_tokens == 0u; }
   /// Whether the choice, by its place among all, is the one that asks for its prompt's log-probabilities: the others

@@ -189,7 +189,6 @@ std::optional<node::Event> DataPlane::convert(xfer::Event event) {
       const auto from = instances_.find(event.peer);
       auto ready = wire::parse_extents_ready(event.bytes);
       if (from == instances_.end() || !ready) {
-        ++bad_notifies_;
         if (!ready) log_warn("notify dropped", {{"why", ready.error().what}});
         return std::nullopt;
       }

@@ -46,7 +46,6 @@ class DataPlane {
   /// How many of the peers that set_peers named are connected, by transport.
   std::map<std::string, size_t> peers_by_transport() const;
   xfer::Counters counters() const { return engine_->counters(); }
-  uint64_t bad_notifies() const { return bad_notifies_; }
 
  private:
   struct Waiting {  // a read for a peer whose connection is not up yet
@@ -86,7 +85,6 @@ class DataPlane {
   std::vector<xfer::Event> arrived_;  // taken from the engine, not yet converted (newest last)
   std::vector<node::Event> ready_;    // answers made without the engine
   std::vector<Transfer> transfers_;
-  uint64_t bad_notifies_ = 0;
 };
 
 }  // namespace mc::run

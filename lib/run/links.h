@@ -35,6 +35,7 @@ class Links {
   const std::string& trouble() const { return trouble_; }
   bool fatal() const { return fatal_; }
   const Error& failure() const { return failure_; }
+  /// For tests.
   uint64_t bad_messages() const { return bad_messages_; }
   ctl::HubStats stats() const { return hub_.stats(); }
 

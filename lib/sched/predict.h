@@ -45,6 +45,7 @@ class Predictor {
   double step_factor() const { return step_.factor.factor(); }
   const RelativeError& prefill_error() const { return prefill_.error; }
   const RelativeError& step_error() const { return step_.error; }
+  /// For tests.
   const RelativeError& read_error() const { return read_error_; }
 
  private:

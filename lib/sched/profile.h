@@ -123,7 +123,7 @@ Result<Profile> parse_profile(std::string_view text, std::string_view source);
 /// TOML that parse_profile reads back to the same profile.
 std::string format_profile(const Profile& profile);
 
-/// Names of the built-in profiles, in the order of the manual.
+/// Names of the built-in profiles, in the order of the manual. For tests.
 std::span<const std::string_view> builtin_profiles();
 /// not_found names those there are.
 Result<Profile> builtin_profile(std::string_view name);

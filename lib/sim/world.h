@@ -94,6 +94,7 @@ class World {
 
   TimePoint now() const { return now_; }
   Rng& rng() { return rng_; }
+  /// For tests.
   void set_faults(const Faults& faults) { options_.faults = faults; }
 
   /// A client's request; returns its id.
@@ -101,6 +102,7 @@ class World {
   /// The same with all that a client may ask for; its id, sampling and stop token are ours.
   RequestId submit(node::Submit submit);
   void disconnect(const RequestId& req);
+  /// For tests.
   void crash(const std::string& name);    // kill -9
   void restart(const std::string& name);  // same name, new instance, empty memory
   void drain(const std::string& name, bool on = true);
@@ -112,7 +114,7 @@ class World {
   /// Until every request has ended; false when `limit` passed first.
   bool run_until_done(Duration limit);
   uint64_t unended() const { return outcomes_.size() - ended_; }
-  /// Nothing queued, leased, pinned or owned on any live node. Explains what is not.
+  /// Nothing queued, leased, pinned or owned on any live node. Explains what is not. For tests.
   std::string leftovers() const;
 
   const std::map<RequestId, Outcome>& outcomes() const { return outcomes_; }

@@ -46,7 +46,6 @@ AddedTokenMatcher::AddedTokenMatcher(std::vector<AddedToken> tokens) : tokens_(s
       node = made;
     }
     nodes_[node].token = index;
-    has_special_ |= tokens_[index].special;
   }
 }
 

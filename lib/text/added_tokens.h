@@ -36,7 +36,6 @@ class AddedTokenMatcher {
   explicit AddedTokenMatcher(std::vector<AddedToken> tokens);
 
   bool empty() const { return tokens_.empty(); }
-  bool has_special() const { return has_special_; }
 
   using Sink = std::function<Result<void>(const Piece& piece)>;
   /// Cuts text[begin, end) into pieces, in order, without empty ones, and gives them out. White space
@@ -59,7 +58,6 @@ class AddedTokenMatcher {
   std::vector<AddedToken> tokens_;
   std::vector<Node> nodes_;
   std::array<uint32_t, 256> roots_{};  // node of each first byte, 0 = none
-  bool has_special_ = false;
 };
 
 }  // namespace mc::text

@@ -49,8 +49,6 @@ class Bpe {
   void encode(std::string_view word, Work& work, std::vector<uint32_t>& out) const;
   /// Whether a character without a token becomes tokens of its bytes, always.
   bool has_all_bytes() const;
-  /// The most symbols that one token merges; in bytes of the word, as it is spelt, no fewer.
-  size_t longest_token() const { return longest_token_; }
 
  private:
   static constexpr uint32_t kNone = UINT32_MAX;

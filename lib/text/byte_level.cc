@@ -33,10 +33,6 @@ static_assert(kAlphabet.chars[' '] == 0x120 && kAlphabet.chars[0xAD] == kAlphabe
 
 }  // namespace
 
-const std::array<char16_t, 256>& byte_alphabet() {
-  return kAlphabet.chars;
-}
-
 std::optional<std::string> bytes_spelt(std::string_view token) {
   std::string out;
   for (size_t at = 0; at < token.size();) {

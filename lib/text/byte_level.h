@@ -3,7 +3,6 @@
 // the others are U+0100 onwards in the order of their values (the space is U+0120).
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -11,8 +10,6 @@
 
 namespace mc::text {
 
-/// The character that spells each byte.
-const std::array<char16_t, 256>& byte_alphabet();
 /// The bytes that `token` (valid UTF-8) spells; nothing when a character is outside the alphabet.
 std::optional<std::string> bytes_spelt(std::string_view token);
 /// The inverse.

@@ -24,7 +24,7 @@ class Detokenizer {
   std::string push(std::span<const uint32_t> ids);
   /// The end of the text: an unfinished character becomes U+FFFD. Ready for another text afterwards.
   std::string flush();
-  /// Bytes held back.
+  /// Bytes held back. For tests.
   size_t pending_bytes() const { return pending_.size(); }
 
  private:

@@ -36,6 +36,7 @@ class StopMatcher {
   bool stopped() const { return stop_ != kNone; }
   /// The stop string that was found; empty when none was.
   std::string_view stop() const { return stopped() ? std::string_view(stops_[stop_]) : std::string_view(); }
+  /// For tests.
   size_t held_bytes() const { return held_.size(); }
 
  private:

@@ -76,9 +76,9 @@ class Tokenizer {
   /// The bytes a token stands for, which may be part of a character; empty for an unknown id. Lives as
   /// long as the tokenizer.
   std::string_view token_bytes(uint32_t id) const;
-  /// The token as tokenizer.json spells it (byte alphabet, marks); empty for an unknown id.
+  /// The token as tokenizer.json spells it (byte alphabet, marks); empty for an unknown id. For tests.
   std::string token_spelling(uint32_t id) const;
-  /// The token whose bytes these are; added tokens first.
+  /// The token whose bytes these are; added tokens first. For tests.
   std::optional<uint32_t> token_to_id(std::string_view bytes) const;
   bool is_special(uint32_t id) const;
   /// One past the highest id. The model may have more rows; ids beyond have no text.
@@ -88,10 +88,10 @@ class Tokenizer {
   /// part of a text (strips, removes, has no token for it).
   size_t text_bytes_max(size_t tokens) const;
 
-  /// What the tokenizer files declare; generation_config.json (the model's) may name more EOS ids.
+  /// What the tokenizer files declare; generation_config.json (the model's) may name more EOS ids. For tests.
   std::optional<uint32_t> bos_id() const;
   std::optional<uint32_t> eos_id() const;
-  /// What stands for characters without a token; a user's text can give it.
+  /// What stands for characters without a token; a user's text can give it. For tests.
   std::optional<uint32_t> unk_id() const;
   const TokenizerConfig& config() const;
 

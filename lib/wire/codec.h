@@ -36,7 +36,7 @@ Bytes encode(const Message& message);
 Result<Message> decode(std::string_view type, std::span<const uint8_t> body);
 /// {"type": ..., fields...}: for logs, traces and the simulator's transcripts.
 Json describe(const Message& message);
-/// Names of all messages, in the order of the variant.
+/// Names of all messages, in the order of the variant. For tests.
 std::span<const std::string_view> message_types();
 
 // ---- visitors: also usable on any other struct with fields() -------------------------------------

@@ -61,6 +61,7 @@ class Access {
   uint32_t version() const;
   /// The list is the same, but how it is reached is not: a new version, so that peers ask again.
   void renew();
+  /// For tests.
   uint64_t pin_count() const;
 
  private:

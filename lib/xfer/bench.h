@@ -41,9 +41,9 @@ struct BenchResult {
 Result<BenchResult> bench_transfer(Engine& engine, PeerId peer, uint32_t remote_buffer, std::span<std::byte> local,
                                    const BenchPlan& plan);
 
-/// Round trips of a notify of `bytes` to a peer that runs bench_echo; the durations of each.
+/// Round trips of a notify of `bytes` to a peer that runs bench_echo; the durations of each. For tests.
 Result<std::vector<Duration>> bench_notify(Engine& engine, PeerId peer, size_t bytes, uint64_t rounds);
-/// Sends every notify back to where it came from until `deadline` or until an empty one arrives.
+/// Sends every notify back to where it came from until `deadline` or until an empty one arrives. For tests.
 void bench_echo(Engine& engine, TimePoint deadline);
 
 /// The yardsticks. A loop over one loopback TCP connection between two threads, each message sent from

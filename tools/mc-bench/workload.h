@@ -50,7 +50,7 @@ struct Workload {
   Result<Plan> (*plan)(const cli::Args& args, double rate_per_s);
 };
 
-/// All workloads, in the order of the table; nullptr for an unknown name.
+/// All workloads, in the order of the table; nullptr for an unknown name. For tests.
 std::span<const Workload* const> workloads();
 const Workload* find_workload(std::string_view name);
 

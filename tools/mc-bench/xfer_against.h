@@ -15,10 +15,8 @@
 
 namespace mc::bench {
 
-inline constexpr std::string_view kReferences = "memcpy|raw|iperf3|ib_write_bw|ib_read_bw|ib_read_lat";
-
 struct ReferencePlan {
-  std::string name;  // one of kReferences
+  std::string name;  // memcpy, raw, iperf3, ib_write_bw, ib_read_bw or ib_read_lat
   std::span<const std::byte> source;
   std::span<std::byte> target;
   size_t request_bytes = 0;

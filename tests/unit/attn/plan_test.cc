@@ -89,11 +89,3 @@ TEST_CASE("attn/plan: text that is no plan is refused, naming what is wrong and 
   CHECK(has(refused("moba:block=64,"), "'' is not name=value"));
   CHECK(has(refused(std::string(100000, 'x').c_str()), "is 100000 bytes long"));
 }
-
-TEST_CASE("attn/plan: help names every mode and parameter of the table") {
-  const std::string help = plan_help();
-  for (const ModeRow* row : modes()) {
-    CHECK(has(help, std::string(row->name).c_str()));
-    for (const ModeParam& param : row->params) CHECK(has(help, std::string(param.name).c_str()));
-  }
-}

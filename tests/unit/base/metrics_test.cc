@@ -108,9 +108,3 @@ TEST_CASE("base/metrics: counts from several threads add up while others scrape"
   CHECK(counter.value() == 8000);
   CHECK(has_line(metrics.expose(), "mc_route_decision_seconds_count 8000"));
 }
-
-TEST_CASE("base/metrics: token buckets end at the first bound that holds the context") {
-  CHECK(one_two_five_buckets(1) == std::vector<double>{1});
-  CHECK(one_two_five_buckets(20) == std::vector<double>{1, 2, 5, 10, 20});
-  CHECK(one_two_five_buckets(8192).back() == 10000);
-}

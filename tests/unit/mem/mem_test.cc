@@ -83,14 +83,3 @@ TEST_CASE("mem: a descriptor that could shrink under us, or has another length, 
   close(fd);
   CHECK(SharedBuffer::map(-1).error().code == Code::invalid);
 }
-
-TEST_CASE("mem: locations read back as they print, and others are refused by name") {
-  for (const char* text : {"cpu", "cuda:0", "cuda:7"}) {
-    auto location = parse_location(text);
-    REQUIRE_OK(location);
-    CHECK(to_string(*location) == text);
-  }
-  CHECK(parse_location("cuda")->index == 0);
-  for (const char* text : {"", "gpu", "cuda:", "cuda:-1", "cuda:64", "cuda:1x"})
-    CHECK(parse_location(text).error().code == Code::invalid);
-}
