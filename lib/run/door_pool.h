@@ -5,7 +5,7 @@
 //                |          '-----> settled at its deadline: the job's own answer comes too late for anybody
 //                '----------------> settled at its deadline, never run
 //
-// Whose turn it is: each owner (tenant, or client address) has a clock that its jobs' bytes advance, and the job that
+// The order of jobs: each owner (tenant, or client address) has a clock that its jobs' bytes advance, and the job that
 // would end first by those clocks goes first (weighted fair queueing with equal weights; Demers, Keshav, Shenker,
 // SIGCOMM 1989). So small jobs pass large ones, and an owner of many jobs does not pass an owner of one. Large jobs
 // never take the last thread. A thread of its own watches the deadlines, so that no job is waited for, whatever it is
@@ -43,7 +43,7 @@ class DoorPool {
   /// Why a job is settled without its own answer.
   enum class End : uint8_t { late, stopped };
 
-  /// What became of a job that was submitted: `full` is the queue, or the owner's share of it.
+  /// The fate of a submitted job; `full`: the queue has no room, or the owner's share of it has none.
   enum class Admission : uint8_t { taken, full, stopping };
 
   /// State that a job and its watcher share; the one that settles it answers.

@@ -88,10 +88,10 @@ class Tokenizer {
   /// part of a text (strips, removes, has no token for it).
   size_t text_bytes_max(size_t tokens) const;
 
-  /// What the tokenizer files declare; generation_config.json (the model's) may name more EOS ids. For tests.
+  /// Declared by the tokenizer files; generation_config.json (the model's) may name more EOS ids. For tests.
   std::optional<uint32_t> bos_id() const;
   std::optional<uint32_t> eos_id() const;
-  /// What stands for characters without a token; a user's text can give it. For tests.
+  /// The token that stands for characters without one; a user's text can give it. For tests.
   std::optional<uint32_t> unk_id() const;
   const TokenizerConfig& config() const;
 

@@ -229,7 +229,7 @@ class Descriptors(Exhaust):
             siege = Siege(doors)
             self.addCleanup(siege.close)
             until(lambda: descriptors(process) >= old + 15, PATIENCE_S, "strangers are inside")
-            # What remains is what the process keeps for itself. It needs that now.
+            # The process keeps the remaining descriptors for itself, and needs them now.
             conductor.kill()
             conductor.close()
             until(lambda: before.status("/readyz") == 503, PATIENCE_S, "the loss is noticed")

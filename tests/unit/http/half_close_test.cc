@@ -20,6 +20,26 @@ std::unique_ptr<Server> open_server(Server::Handler handler) {
   return std::move(*server);
 }
 
+/// A client that sends `request`, does `before` and closes while the answer is made: its handler is called back.
+template <class Before>
+void check_departure(const char* request, bool is_streaming, Before before) {
+  CAPTURE(is_streaming);
+  Inbox inbox;
+  auto server = open_server(inbox.handler());
+  RawClient client(server->port());
+  client.send(request);
+  auto item = inbox.pop();
+  Promise<CloseReason> closed;
+  item.out.on_close([&](CloseReason reason) { closed.set(reason); });
+  if (is_streaming) {
+    item.out.start_stream();
+    client.read_through("\r\n\r\n");
+  }
+  before(client);
+  client.close();
+  CHECK(closed.get() == CloseReason::client_gone);
+}
+
 }  // namespace
 
 TEST_CASE("http/server: a client that closed only its sending side still gets a complete answer that was given") {
@@ -71,41 +91,14 @@ TEST_CASE("http/server: pipelined requests are all answered after the end of inp
 }
 
 TEST_CASE("http/server: a client that half-closes, takes the first bytes and then goes is noticed") {
-  for (const bool is_streaming : {false, true}) {
-    CAPTURE(is_streaming);
-    Inbox inbox;
-    auto server = open_server(inbox.handler());
-    RawClient client(server->port());
-    client.send(kGet);
-    auto item = inbox.pop();
-    Promise<CloseReason> closed;
-    item.out.on_close([&](CloseReason reason) { closed.set(reason); });
-    if (is_streaming) {
-      item.out.start_stream();
-      client.read_through("\r\n\r\n");
-    }
-    client.half_close();
-    CHECK_FALSE(client.read_through(is_streaming ? ": ping\n\n" : "HT").empty());
-    client.close();
-    CHECK(closed.get() == CloseReason::client_gone);
-  }
+  for (const bool is_streaming : {false, true})
+    check_departure(kGet, is_streaming, [&](RawClient& client) {
+      client.half_close();
+      CHECK_FALSE(client.read_through(is_streaming ? ": ping\n\n" : "HT").empty());
+    });
 }
 
 TEST_CASE("http/server: a client that is gone is noticed over HTTP/1.0 too") {
-  for (const bool is_streaming : {false, true}) {
-    CAPTURE(is_streaming);
-    Inbox inbox;
-    auto server = open_server(inbox.handler());
-    RawClient client(server->port());
-    client.send("GET / HTTP/1.0\r\n\r\n");
-    auto item = inbox.pop();
-    Promise<CloseReason> closed;
-    item.out.on_close([&](CloseReason reason) { closed.set(reason); });
-    if (is_streaming) {
-      item.out.start_stream();
-      client.read_through("\r\n\r\n");
-    }
-    client.close();
-    CHECK(closed.get() == CloseReason::client_gone);
-  }
+  for (const bool is_streaming : {false, true})
+    check_departure("GET / HTTP/1.0\r\n\r\n", is_streaming, [](RawClient&) {});
 }
