@@ -208,7 +208,9 @@ class Timing(unittest.TestCase):
 
         def answer(method, path, sent=None):
             status, headers, data = c.request(method, path, sent, bearer(ATTACKER))
-            kept = {k: v for k, v in headers.items() if k not in ("x-request-id", "date", "content-length")}
+            # A refusal by the head closes the connection if the body had not arrived yet: TCP decides, no tenant does.
+            varying = ("x-request-id", "date", "content-length", "connection")
+            kept = {k: v for k, v in headers.items() if k not in varying}
             return status, kept, data.decode().replace(path, "PATH")
 
         nobody = known[:-4] + "zzzz"
