@@ -53,23 +53,6 @@ Result<void> check_ipc_free(const Uri& uri) {
   return {};
 }
 
-}  // namespace
-
-SocketOptions router_options(const HubOptions& options, const std::optional<KeySet>& keys, const Uri& uri) {
-  SocketOptions out;
-  out.message_bytes_max = std::max(options.message_bytes_max, wire::kEnvelopeBytesMax);
-  out.ipv6 = uri.host.find(':') != std::string::npos;
-  out.handshake = options.handshake;
-  out.connections_max = std::max<size_t>(1, options.connections_max / std::max<size_t>(1, options.listen.size()));
-  if (keys && uri.scheme == "tcp") {
-    out.server_public = keys->server_public;
-    out.server_secret = keys->server_secret;
-  }
-  return out;
-}
-
-namespace {
-
 Result<Socket> open_router(Context& context, const HubOptions& options, const Uri& uri, Uri& bound) {
   const Keys keys = !options.keys ? Keys::none : options.local_keys ? Keys::machine : Keys::cluster;
   MC_CHECK(check_exposure(Door::control, uri, keys, options.insecure));

@@ -1,42 +1,261 @@
-// The life of a link: opening, sending, losing. See ctl.h for the promises.
+#include "ctl/hub_links.h"
+
 #include <algorithm>
 
 #include "base/assert.h"
 #include "base/errors.h"
-#include "base/log.h"
-#include "ctl/hub_loop.h"
+#include "base/wrong_key.h"
 
 namespace mc::ctl {
 namespace {
 
+constexpr size_t kRetiredMax = 1024;   // connections remembered as replaced
+constexpr size_t kIncomingMax = 4096;  // links from outside; more are dropped as garbage
+constexpr int kSilentRefusals = 3;     // hang-ups during the handshake that together mean a wrong key
 constexpr Duration kFirstWordRetry = 5ms;
-constexpr Duration kBindRetry = 10ms;
+constexpr Duration kFullPipeRecheck = 5ms;  // while a router's connection takes no more
 
 }  // namespace
 
-void Loop::connect(ConnectCommand command) {
+Links::Links(Shared& shared, Context& context, Routers& routers, Events& events)
+    : shared_(shared),
+      options_(shared.options),
+      context_(context),
+      routers_(routers),
+      events_(events),
+      keys_(shared.options.keys),
+      rng_(shared.options.seed) {
+  // Every hub of a cluster may have the same --seed; its jitter must still differ.
+  rng_ = rng_.fork(shared.options.instance.hex());
+}
+
+Link* Links::find(LinkId id) {
+  const auto at = links_.find(id);
+  return at == links_.end() ? nullptr : &at->second;
+}
+
+Link* Links::find(const RouteKey& route) {
+  const auto known = routes_.find(route);
+  return known == routes_.end() ? nullptr : &links_.at(known->second);
+}
+
+// ---- commands of the owner ----
+
+void Links::connect(ConnectCommand command) {
   Link& link = links_[command.link];
   link.id = command.link;
   link.outgoing = true;
   link.uri = std::move(command.uri);
   link.address = link.uri.text();
   link.backoff = link_backoff(options_);
-  link.down_since = SystemClock::instance().now();
+  link.down_since = hub_now();
   open_dealer(link);
 }
 
-/// The socket goes at once, also that of a link that fell silent: a connection whose packets vanish
-/// would otherwise be retried by TCP for minutes after the network has healed. The next one is opened
-/// by tick_link, after a pause: how a connection ends is in the hands of the peer.
-void Loop::reopen_later(Link& link) {
-  if (link.dealer) link.dealer->abandon();
-  link.dealer.reset();
-  link.connected = false;
-  link.reopen_at = SystemClock::instance().now() + link.backoff.next(rng_);
+void Links::disconnect(LinkId id) {
+  const auto at = links_.find(id);
+  if (at == links_.end() || at->second.gone) return;
+  Link& link = at->second;
+  if (link.up) --events_.stats.links_up;
+  for (const auto& r : requests_.take(id))
+    events_.emit(RequestFailed{r.id, id, {Code::cancelled, "the link was closed"}});
+  if (!link.outgoing) routes_.erase(link.route);
+  links_.erase(at);
+}
+
+void Links::send(SendCommand command) {
+  const auto at = links_.find(command.link);
+  if (at == links_.end()) return drop(command, Code::peer_lost, "link " + std::to_string(command.link) + " is gone");
+  Link& link = at->second;
+  if (is_request(command.id)) {
+    if (requests_.size() >= options_.request_max)
+      return drop(command, Code::busy, std::to_string(options_.request_max) + " requests are under way");
+    requests_.add(command.id, link.id, command.expires);
+  }
+  if (link.up && link.queue.empty()) {
+    const Code code = transmit(link, command.envelope, command.body);
+    if (code == Code::ok) return;
+    if (code == Code::peer_lost) {
+      drop(command, code, "connection to " + link.address + " is closed");
+      return lose(link, "connection closed");
+    }
+  }
+  // A request may wait for its link to come up; a message is meant for the peer that is there.
+  if (!link.up && (!is_request(command.id) || !link.outgoing))
+    return drop(command, Code::peer_lost, link.address + " is not connected");
+  const size_t bytes = command.bytes();
+  if (link.queue.size() >= options_.link_queue || link.queue_bytes + bytes > options_.link_queue_bytes)
+    return drop(command, Code::busy,
+                "queue to " + link.address + " is full (" + std::to_string(link.queue.size()) + " messages, " +
+                    std::to_string(link.queue_bytes) + " bytes)");
+  link.queue_bytes += bytes;
+  link.queue.push_back(std::move(command));
+}
+
+void Links::drop(const SendCommand& command, Code code, std::string what) {
+  ++events_.stats.dropped;
+  if (is_request(command.id)) {
+    requests_.erase(command.id);
+    events_.emit(RequestFailed{command.id, command.link, {code, std::move(what)}});
+  } else {
+    events_.emit(SendFailed{command.id, command.link, {code, std::move(what)}});
+  }
+}
+
+void Links::set_keys(const std::optional<KeySet>& keys) {
+  keys_ = keys;
+  for (auto& [id, link] : links_) {
+    if (link.gone || (link.outgoing ? link.uri : routers_.listen(link.route.first)).scheme != "tcp") continue;
+    link.handshake_failures = 0;
+    if (link.up) lose(link, "the keys were changed");
+    if (link.outgoing) {
+      link.backoff.reset();
+      open_dealer(link);
+    }
+    link.reported = 0;
+  }
+}
+
+// ---- messages ----
+
+Code Links::transmit(Link& link, std::span<const uint8_t> envelope, std::span<const uint8_t> body) {
+  Code code = Code::peer_lost;
+  if (link.outgoing) {
+    const std::span<const uint8_t> frames[] = {envelope, body};
+    if (link.dealer) code = link.dealer->send(frames);
+  } else {
+    code = routers_.send(link.route, envelope, body);
+  }
+  if (code == Code::ok) {
+    link.sent = hub_now();
+    ++events_.stats.sent;
+    events_.stats.sent_bytes += envelope.size() + body.size();
+  }
+  return code;
+}
+
+void Links::flush(Link& link) {
+  while (link.up && !link.queue.empty()) {
+    const SendCommand& command = link.queue.front();
+    const Code code = transmit(link, command.envelope, command.body);
+    if (code == Code::busy) return;
+    if (code == Code::peer_lost) return lose(link, "connection closed");
+    link.queue_bytes -= command.bytes();
+    link.queue.pop_front();
+  }
+}
+
+void Links::ping(Link& link) {
+  link.sent = hub_now();  // also when it cannot leave: no ping storms at a full pipe
+  wire::Envelope envelope{.type = std::string(kPing),
+                          .id = shared_.next_message.fetch_add(1, std::memory_order_relaxed) * 2,  // a plain counter
+                          .from = shared_.name_now(),
+                          .instance = options_.instance,
+                          .epoch = options_.epoch};
+  const Bytes bytes = wire::encode(envelope, options_.version);
+  // Behind queued messages a sign of life is not needed: they are one themselves once they leave.
+  if (link.up && !link.queue.empty()) return;
+  const Code code = transmit(link, bytes, {});
+  if (code == Code::peer_lost && link.up) return lose(link, "connection closed");
+  // The first word may come before the socket has taken its new connection over: soon again.
+  if (code == Code::busy && !link.up) link.sent -= options_.heartbeat - std::min(options_.heartbeat, kFirstWordRetry);
+}
+
+/// The link of the instance that speaks, made when it is new. An instance speaks by one connection: a
+/// newer one ends the link of the older, whose last words, if any, come too late. Null: not to be heard.
+Link* Links::incoming(RouteKey route, const wire::Envelope& envelope, const SocketMessage& message) {
+  const auto known = routes_.find(route);
+  if (known != routes_.end()) {
+    Link& link = links_.at(known->second);
+    if (link.instance == envelope.instance) return &link;
+    // No process becomes another, so this is not one of ours. By turns, every message would make a loss and a new
+    // link; so the connection is over, and only a new one is heard.
+    retire(link.route);
+    lose(link, "its connection now speaks for another instance");
+    ++events_.stats.garbage;
+    return nullptr;
+  }
+  for (auto& [id, link] : links_) {
+    if (link.outgoing || link.gone || link.instance != envelope.instance || link.route.first != route.first) continue;
+    retire(link.route);
+    lose(link, "connected anew");  // what we sent by the old connection may not have arrived
+    break;
+  }
+  if (routes_.size() >= kIncomingMax) {
+    ++events_.stats.garbage;
+    return nullptr;
+  }
+  const LinkId id = shared_.next_link.fetch_add(1, std::memory_order_relaxed);  // a plain counter
+  Link& link = links_[id];
+  link.id = id;
+  link.instance = envelope.instance;
+  link.fd = message.fd;
+  const Uri& listen = routers_.listen(route.first);
+  link.address = message.peer_address.empty() ? listen.text() : listen.scheme + " " + message.peer_address;
+  routes_[route] = id;
+  link.route = std::move(route);
+  return &link;
+}
+
+/// False: what was heard does not count. Another instance is another connection, so one that begins to
+/// speak for another is over; the next connection brings that one.
+bool Links::hear(Link& link, const wire::Envelope& envelope) {
+  if (link.up && link.instance != envelope.instance) {
+    lose(link, "restarted as another instance");
+    return false;
+  }
+  link.heard = hub_now();
+  link.broken_at = kNever;
+  link.name = envelope.from;
+  if (link.up) return true;
+  link.up = true;
+  link.since = link.heard;
+  link.connected = true;
+  link.reported = 0;
+  link.garbage_logged = false;
+  link.instance = envelope.instance;
+  link.epoch = envelope.epoch;
+  ++events_.stats.links_up;
+  events_.emit(LinkUp{link.id, link.outgoing, link.name, link.instance, link.epoch, link.address});
+  if (!link.outgoing) ping(link);  // the other side is waiting to hear us
+  flush(link);
+  return link.up;
+}
+
+void Links::deliver(Link& link, wire::Envelope envelope, Bytes body) {
+  ++events_.stats.received;
+  if (!envelope.to.is_zero() && envelope.to != options_.instance) {
+    ++events_.stats.wrong_instance;
+    return;
+  }
+  if (envelope.type == kPing) return;
+  if (is_request(envelope.re) && !requests_.answered(envelope.re, link.id)) return;  // too late, or not asked
+  Received received{link.id, std::move(envelope), std::move(body), link.heard, kNever};
+  if (received.envelope.deadline) received.deadline = after(received.arrived, *received.envelope.deadline);
+  events_.emit(std::move(received));
+}
+
+// ---- connections ----
+
+void Links::on_handshake(Link& link) {
+  link.connected = true;
+  link.handshake_failures = 0;
+  link.since = hub_now();
+  ping(link);
+}
+
+void Links::on_handshake_failed(Link& link, const SocketEvent& event) {
+  if (link.reopen_at == kNever) reopen_later(link);
+  const bool keyed = keys_ && link.uri.scheme == "tcp";
+  // A server that cannot read our greeting hangs up without a word. With keys that means the key, unless the server was
+  // just ending: so it takes a few of them.
+  if (event.refused || (keyed && ++link.handshake_failures >= kSilentRefusals))
+    report(link, true,
+           wrong_key("cannot handshake with " + link.address + ": key refused or not CURVE (" + event.text + ")"));
 }
 
 /// While nobody listens the socket goes on trying by itself.
-void Loop::open_dealer(Link& link) {
+void Links::open_dealer(Link& link) {
   if (link.dealer) link.dealer->abandon();
   link.dealer.reset();
   link.connected = false;
@@ -61,156 +280,34 @@ void Loop::open_dealer(Link& link) {
   link.dealer = std::move(*socket);
 }
 
-/// A bound socket keeps the keys it was bound with, so each is replaced; so is every link over tcp.
-void Loop::set_keys(KeySet keys) {
-  keys_ = std::move(keys);
-  for (auto& [id, link] : links_) {
-    if (link.gone || (link.outgoing ? link.uri : options_.listen[link.route.first]).scheme != "tcp") continue;
-    link.handshake_failures = 0;
-    if (link.up) lose(link, "the keys were changed");
-    if (link.outgoing) {
-      link.backoff.reset();
-      open_dealer(link);
-    }
-    link.reported = 0;
-  }
-  for (size_t router = 0; router < routers_.size(); ++router)
-    if (options_.listen[router].scheme == "tcp") unbound_[router] = SystemClock::instance().now();
-}
-
-/// libzmq lets go of an address some time after the socket was closed.
-void Loop::bind_again(TimePoint now) {
-  for (auto it = unbound_.begin(); it != unbound_.end();) {
-    auto& [router, again] = *it;
-    if (now < again) {
-      ++it;
-      continue;
-    }
-    const std::string place = routers_[router].bound();
-    auto socket = Socket::open(context_, SocketKind::router, router_options(options_, keys_, options_.listen[router]));
-    if (socket) {
-      routers_[router].unbind();
-      if (auto bound = socket->bind(place)) {
-        routers_[router] = std::move(*socket);
-        it = unbound_.erase(it);
-        continue;
-      }
-    }
-    again = now + kBindRetry;
-    ++it;
-  }
-}
-
-void Loop::disconnect(LinkId id) {
-  const auto at = links_.find(id);
-  if (at == links_.end() || at->second.gone) return;
-  Link& link = at->second;
-  if (link.up) --stats_.links_up;
-  fail_requests(id, {Code::cancelled, "the link was closed"});
-  if (!link.outgoing) routes_.erase(link.route);
-  links_.erase(at);
-}
-
-void Loop::drop(const SendCommand& command, Code code, std::string what) {
-  ++stats_.dropped;
-  if (is_request(command.id)) {
-    requests_.erase(command.id);
-    emit(RequestFailed{command.id, command.link, {code, std::move(what)}});
-  } else {
-    emit(SendFailed{command.id, command.link, {code, std::move(what)}});
-  }
-}
-
-void Loop::send(SendCommand command) {
-  const auto at = links_.find(command.link);
-  if (at == links_.end()) return drop(command, Code::peer_lost, "link " + std::to_string(command.link) + " is gone");
-  Link& link = at->second;
-  if (is_request(command.id)) {
-    if (requests_.size() >= options_.request_max)
-      return drop(command, Code::busy, std::to_string(options_.request_max) + " requests are under way");
-    requests_[command.id] = {link.id, command.expires};
-  }
-  if (link.up && link.queue.empty()) {
-    const Code code = transmit(link, command.envelope, command.body);
-    if (code == Code::ok) return;
-    if (code == Code::peer_lost) {
-      drop(command, code, "connection to " + link.address + " is closed");
-      return lose(link, "connection closed");
-    }
-  }
-  // A request may wait for its link to come up; a message is meant for the peer that is there.
-  if (!link.up && (!is_request(command.id) || !link.outgoing))
-    return drop(command, Code::peer_lost, link.address + " is not connected");
-  const size_t bytes = command.envelope.size() + command.body.size();
-  if (link.queue.size() >= options_.link_queue || link.queue_bytes + bytes > options_.link_queue_bytes)
-    return drop(command, Code::busy,
-                "queue to " + link.address + " is full (" + std::to_string(link.queue.size()) + " messages, " +
-                    std::to_string(link.queue_bytes) + " bytes)");
-  link.queue_bytes += bytes;
-  link.queue.push_back(std::move(command));
-}
-
-Code Loop::transmit(Link& link, std::span<const uint8_t> envelope, std::span<const uint8_t> body) {
-  Code code = Code::peer_lost;
-  if (link.outgoing) {
-    const std::span<const uint8_t> frames[] = {envelope, body};
-    if (link.dealer) code = link.dealer->send(frames);
-  } else {
-    const std::span<const uint8_t> frames[] = {link.route.second, envelope, body};
-    code = routers_[link.route.first].send(frames);
-  }
-  if (code == Code::ok) {
-    link.sent = SystemClock::instance().now();
-    ++stats_.sent;
-    stats_.sent_bytes += envelope.size() + body.size();
-  }
-  return code;
-}
-
-void Loop::flush(Link& link) {
-  while (link.up && !link.queue.empty()) {
-    const SendCommand& command = link.queue.front();
-    const Code code = transmit(link, command.envelope, command.body);
-    if (code == Code::busy) return;
-    if (code == Code::peer_lost) return lose(link, "connection closed");
-    link.queue_bytes -= command.envelope.size() + command.body.size();
-    link.queue.pop_front();
-  }
-}
-
-void Loop::ping(Link& link) {
-  link.sent = SystemClock::instance().now();  // also when it cannot leave: no ping storms at a full pipe
-  wire::Envelope envelope{.type = std::string(kPing),
-                          .id = shared_.next_message.fetch_add(1, std::memory_order_relaxed) * 2,  // a plain counter
-                          .from = shared_.name_now(),
-                          .instance = options_.instance,
-                          .epoch = options_.epoch};
-  const Bytes bytes = wire::encode(envelope, options_.version);
-  // Behind queued messages a sign of life is not needed: they are one themselves once they leave.
-  if (link.up && !link.queue.empty()) return;
-  const Code code = transmit(link, bytes, {});
-  if (code == Code::peer_lost && link.up) return lose(link, "connection closed");
-  // The first word may come before the socket has taken its new connection over: soon again.
-  if (code == Code::busy && !link.up) link.sent -= options_.heartbeat - std::min(options_.heartbeat, kFirstWordRetry);
+/// The socket goes at once, also that of a link that fell silent: a connection whose packets vanish
+/// would otherwise be retried by TCP for minutes after the network has healed. The next one is opened
+/// by tick_link, after a pause: how a connection ends is in the hands of the peer.
+void Links::reopen_later(Link& link) {
+  if (link.dealer) link.dealer->abandon();
+  link.dealer.reset();
+  link.connected = false;
+  link.reopen_at = hub_now() + link.backoff.next(rng_);
 }
 
 /// Everything queued and asked on the link ends here. Incoming links are forgotten; outgoing ones try
 /// again on a new socket.
-void Loop::lose(Link& link, std::string why) {
+void Links::lose(Link& link, std::string why) {
   MC_ASSERT(link.up);
-  const TimePoint now = SystemClock::instance().now();
+  const TimePoint now = hub_now();
   link.backoff.lived(now - link.since);
   link.down_since = now;
   link.up = false;
   link.broken_at = kNever;
   link.reported = 0;
-  --stats_.links_up;
+  --events_.stats.links_up;
   for (const SendCommand& command : link.queue)
-    if (!is_request(command.id)) ++stats_.dropped;
+    if (!is_request(command.id)) ++events_.stats.dropped;
   link.queue.clear();
   link.queue_bytes = 0;
-  emit(LinkLost{link.id, link.name, link.instance, why});
-  fail_requests(link.id, {Code::peer_lost, link.address + ": " + why});
+  events_.emit(LinkLost{link.id, link.name, link.instance, why});
+  for (const auto& r : requests_.take(link.id))
+    events_.emit(RequestFailed{r.id, link.id, {Code::peer_lost, link.address + ": " + why}});
   if (link.outgoing) {
     reopen_later(link);
   } else {
@@ -220,53 +317,87 @@ void Loop::lose(Link& link, std::string why) {
 }
 
 /// A router never reuses a routing id, so what still comes by this one is late.
-void Loop::retire(const RouteKey& route) {
+void Links::retire(const RouteKey& route) {
   if (retired_.insert(route).second) retired_order_.push_back(route);
   if (retired_order_.size() <= kRetiredMax) return;
   retired_.erase(retired_order_.front());
   retired_order_.pop_front();
 }
 
-void Loop::fail_requests(LinkId link, const Error& error) {
-  for (auto r = requests_.begin(); r != requests_.end();) {
-    if (r->second.link == link) {
-      emit(RequestFailed{r->first, link, error});
-      r = requests_.erase(r);
-    } else {
-      ++r;
-    }
-  }
-}
-
-void Loop::report(Link& link, bool fatal, Error error) {
+void Links::report(Link& link, bool fatal, Error error) {
   if (link.reported == error.mc) return;
   link.reported = error.mc;
   if (error.where.empty()) error.where = "control connection to " + link.address;
-  emit(LinkFailed{link.id, fatal, std::move(error)});
+  events_.emit(LinkFailed{link.id, fatal, std::move(error)});
 }
 
-void Loop::expire_requests(TimePoint now) {
-  for (auto r = requests_.begin(); r != requests_.end();) {
-    if (now < r->second.expires) {
-      ++r;
-      continue;
-    }
-    const auto [id, request] = *r;
-    r = requests_.erase(r);
+// ---- time ----
+
+void Links::forgive(Duration unread, TimePoint now) {
+  for (auto& [id, link] : links_) {
+    link.heard = std::min(now, link.heard + unread);
+    if (link.broken_at != kNever) link.broken_at = std::min(now, link.broken_at + unread);
+  }
+}
+
+void Links::tick(TimePoint now) {
+  for (auto& [id, link] : links_) tick_link(link, now);
+  expire_requests(now);
+}
+
+void Links::tick_link(Link& link, TimePoint now) {
+  if (link.up && now - link.heard >= options_.dead_after)
+    return lose(link, "silent for " + std::to_string((now - link.heard) / 1ms) + " ms");
+  if (link.up && link.broken_at != kNever && now - link.broken_at >= options_.broken_grace)
+    return lose(link, "connection closed");
+  if ((link.up || link.connected) && now - link.sent >= options_.heartbeat) ping(link);
+  if (link.up && !link.outgoing && !link.queue.empty()) flush(link);
+  if (now >= link.reopen_at) open_dealer(link);
+  if (!link.outgoing || link.up || link.reported != 0) return;
+  if (now - (link.connected ? link.since : link.down_since) < options_.handshake) return;
+  if (link.connected)
+    report(link, false, user_error(err::kHandshakeTimeout, link.address + " accepted the connection and says nothing"));
+  else
+    report(link, false,
+           user_error(err::kPeerUnreachable, "no control connection to " + link.address + " after " +
+                                                 std::to_string(options_.handshake / 1ms) + " ms; still trying"));
+}
+
+TimePoint Links::next_wakeup(TimePoint now) const {
+  TimePoint at = requests_.next_expiry();
+  for (const auto& [id, link] : links_) {
+    if (link.up || link.connected) at = std::min(at, link.sent + options_.heartbeat);
+    if (link.up) at = std::min(at, link.heard + options_.dead_after);
+    if (link.up && link.broken_at != kNever) at = std::min(at, link.broken_at + options_.broken_grace);
+    at = std::min(at, link.reopen_at);
+    if (link.outgoing && !link.up && link.reported == 0)
+      at = std::min(at, (link.connected ? link.since : link.down_since) + options_.handshake);
+    if (!link.outgoing && !link.queue.empty()) at = std::min(at, now + kFullPipeRecheck);
+  }
+  return at;
+}
+
+void Links::expire_requests(TimePoint now) {
+  for (const Requests::Request& request : requests_.take_expired(now)) {
     std::string where = "the peer";
     if (const auto at = links_.find(request.link); at != links_.end()) {
       Link& link = at->second;
       where = link.address;
       // One that never left must not leave now.
-      const auto queued = std::find_if(link.queue.begin(), link.queue.end(),
-                                       [&, want = id](const SendCommand& c) { return c.id == want; });
+      const auto queued =
+          std::find_if(link.queue.begin(), link.queue.end(), [&](const SendCommand& c) { return c.id == request.id; });
       if (queued != link.queue.end()) {
-        link.queue_bytes -= queued->envelope.size() + queued->body.size();
+        link.queue_bytes -= queued->bytes();
         link.queue.erase(queued);
       }
     }
-    emit(RequestFailed{id, request.link, {Code::timeout, "no answer from " + where + " within the deadline"}});
+    events_.emit(
+        RequestFailed{request.id, request.link, {Code::timeout, "no answer from " + where + " within the deadline"}});
   }
+}
+
+void Links::erase_gone() {
+  std::erase_if(links_, [](const auto& entry) { return entry.second.gone; });
 }
 
 }  // namespace mc::ctl

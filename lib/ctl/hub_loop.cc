@@ -10,11 +10,11 @@ namespace {
 
 constexpr int kReadsPerTurn = 64;         // of one socket, so that none starves the others
 constexpr int kEventsPerTurn = 256;       // of one router's connections, for the same reason
-constexpr Duration kPausedRecheck = 5ms;  // while the event ring is full or a router's connection is
+constexpr Duration kPausedRecheck = 5ms;  // while the event ring is full
 constexpr Duration kStall = 50ms;         // lateness beyond which the loop blames itself, not its peers
 
-TimePoint now() {
-  return SystemClock::instance().now();
+bool power_of_two(uint64_t n) {
+  return (n & (n - 1)) == 0;
 }
 
 }  // namespace
@@ -22,14 +22,10 @@ TimePoint now() {
 Loop::Loop(Shared& shared, Context context, std::vector<Socket> routers, std::optional<Socket> zap)
     : shared_(shared),
       options_(shared.options),
-      keys_(shared.options.keys),
       context_(std::move(context)),
-      routers_(std::move(routers)),
-      zap_(std::move(zap)),
-      rng_(shared.options.seed) {
-  // Every hub of a cluster may have the same --seed; its jitter must still differ.
-  rng_ = rng_.fork(shared.options.instance.hex());
-}
+      events_(shared),
+      routers_(context_, shared.options, events_, std::move(routers), std::move(zap)),
+      links_(shared, context_, routers_, events_) {}
 
 void Loop::run() {
   // acquire pairs with the destructor's release: commands queued before it are seen below
@@ -38,166 +34,186 @@ void Loop::run() {
 }
 
 void Loop::turn() {
-  turn_start_ = now();
+  turn_start_ = hub_now();
   planned_ = next_wakeup(turn_start_);
+  poll();
+  read_sockets();
+  run_commands();
+  tick(hub_now());
+  routers_.count_connections();
+  events_.flush();
+  events_.publish();
+}
+
+void Loop::poll() {
   items_.clear();
   item_links_.clear();
-  reading_ = outbox_.empty();
+  reading_ = events_.flowing();
   items_.push_back({.fd = shared_.wake.fd()});
-  if (zap_) items_.push_back({.socket = &*zap_});
-  for (Socket& router : routers_) items_.push_back({.socket = &router, .want_read = reading_});
-  for (auto& [id, link] : links_) {
+  if (Socket* zap = routers_.zap()) items_.push_back({.socket = zap});
+  for (size_t r = 0; r < routers_.size(); ++r) items_.push_back({.socket = &routers_[r], .want_read = reading_});
+  for (auto& [id, link] : links_.all()) {
     if (!link.dealer) continue;
     items_.push_back({.socket = &*link.dealer, .want_read = reading_, .want_write = link.up && !link.queue.empty()});
     item_links_.push_back(id);
   }
   if (auto polled = poll_sockets(items_, planned_ - turn_start_); !polled)
     log_error("control poll failed", {{"what", polled.error().what}});
-  read_sockets();
-  run_commands();
-  tick(now());
-  count_connections();
-  flush_events();
-  publish_stats();
-}
-
-void Loop::count_connections() {
-  refused_.resize(routers_.size());
-  stats_.connections = 0;
-  for (size_t r = 0; r < routers_.size(); ++r) {
-    stats_.connections += routers_[r].connections();
-    const uint64_t refused = routers_[r].refused(), before = std::exchange(refused_[r], refused);
-    if (refused <= before) continue;  // a router that was bound again counts from 0
-    stats_.connections_refused += refused - before;
-    log_warn("control connections refused: too many are open", {{"listen", routers_[r].bound()},
-                                                                {"open", routers_[r].connections()},
-                                                                {"refused", stats_.connections_refused}});
-  }
-}
-
-void Loop::publish_stats() {
-  const std::lock_guard lock(shared_.mutex);
-  shared_.stats = stats_;
 }
 
 void Loop::read_sockets() {
   size_t at = 1;
   if (items_[0].readable) shared_.wake.drain();
-  if (zap_ && items_[at++].readable)
-    while (auto message = zap_->receive()) on_zap(std::move(*message));
-  for (size_t r = 0; r < routers_.size(); ++r, ++at) {
-    if (items_[at].readable)
-      for (int i = 0; i < kReadsPerTurn && outbox_.empty(); ++i) {
-        auto message = routers_[r].receive();
-        if (!message) break;
-        on_router(r, std::move(*message));
-      }
-    for (int i = 0; items_[at].has_event && i < kEventsPerTurn; ++i) {
-      const auto event = routers_[r].next_event();
-      if (!event) break;
-      on_router_event(r, *event);
-    }
-  }
+  if (Socket* zap = routers_.zap(); zap && items_[at++].readable)
+    while (auto message = zap->receive()) routers_.answer_zap(*message);
+  for (size_t r = 0; r < routers_.size(); ++r) read_router(r, items_[at++]);
   for (size_t i = 0; i < item_links_.size(); ++i) {
-    const PollItem& item = items_[at + i];
-    const auto found = links_.find(item_links_[i]);
-    if (found == links_.end() || !found->second.dealer) continue;
-    Link& link = found->second;
-    // Whatever these calls do, a link is erased at the end of the turn only; its socket may be replaced.
-    if (item.has_event)
-      while (auto event = link.dealer ? link.dealer->next_event() : std::nullopt) on_dealer_event(link, *event);
-    if (item.readable)
-      for (int n = 0; n < kReadsPerTurn && outbox_.empty(); ++n) {
-        auto message = link.dealer ? link.dealer->receive() : std::nullopt;
-        if (!message) break;
-        on_dealer(link, std::move(*message));
-      }
-    if (item.writable) flush(link);
+    Link* link = links_.find(item_links_[i]);
+    if (link && link->dealer) read_dealer(*link, items_[at + i]);
   }
+}
+
+void Loop::read_router(size_t router, const PollItem& item) {
+  for (int i = 0; item.readable && i < kReadsPerTurn && events_.flowing(); ++i) {
+    auto message = routers_[router].receive();
+    if (!message) break;
+    on_router(router, std::move(*message));
+  }
+  for (int i = 0; item.has_event && i < kEventsPerTurn; ++i) {
+    const auto event = routers_[router].next_event();
+    if (!event) break;
+    on_router_event(router, *event);
+  }
+}
+
+/// Whatever these calls do, the link is erased at the end of the turn only; its socket may be replaced.
+void Loop::read_dealer(Link& link, const PollItem& item) {
+  if (item.has_event)
+    while (auto event = link.dealer ? link.dealer->next_event() : std::nullopt) on_dealer_event(link, *event);
+  for (int n = 0; item.readable && n < kReadsPerTurn && events_.flowing(); ++n) {
+    auto message = link.dealer ? link.dealer->receive() : std::nullopt;
+    if (!message) break;
+    on_dealer(link, std::move(*message));
+  }
+  if (item.writable) links_.flush(link);
 }
 
 void Loop::run_commands() {
   while (auto command = shared_.commands.pop()) {
     if (auto* c = std::get_if<ConnectCommand>(&*command))
-      connect(std::move(*c));
+      links_.connect(std::move(*c));
     else if (auto* d = std::get_if<DisconnectCommand>(&*command))
-      disconnect(d->link);
+      links_.disconnect(d->link);
     else if (auto* s = std::get_if<SendCommand>(&*command))
-      send(std::move(*s));
-    else if (auto* k = std::get_if<KeysCommand>(&*command))
-      set_keys(std::move(k->keys));
+      links_.send(std::move(*s));
+    else if (auto* k = std::get_if<KeysCommand>(&*command)) {
+      links_.set_keys(k->keys);
+      routers_.set_keys(k->keys, hub_now());
+    }
   }
 }
 
 TimePoint Loop::next_wakeup(TimePoint now) const {
-  TimePoint at = after(now, 1s);
-  if (!outbox_.empty()) at = std::min(at, now + kPausedRecheck);
-  if (!requests_.empty())
-    for (const auto& [id, request] : requests_) at = std::min(at, request.expires);
-  for (const auto& [router, again] : unbound_) at = std::min(at, again);
-  for (const auto& [id, link] : links_) {
-    if (link.up || link.connected) at = std::min(at, link.sent + options_.heartbeat);
-    if (link.up) at = std::min(at, link.heard + options_.dead_after);
-    if (link.up && link.broken_at != kNever) at = std::min(at, link.broken_at + options_.broken_grace);
-    at = std::min(at, link.reopen_at);
-    if (link.outgoing && !link.up && link.reported == 0)
-      at = std::min(at, (link.connected ? link.since : link.down_since) + options_.handshake);
-    if (!link.outgoing && !link.queue.empty()) at = std::min(at, now + kPausedRecheck);
-  }
+  TimePoint at = std::min({after(now, 1s), routers_.next_bind(), links_.next_wakeup(now)});
+  if (!events_.flowing()) at = std::min(at, now + kPausedRecheck);
   return std::max(at, now);
 }
 
+/// A loop that was itself stopped or starved, or that may not read because its owner does not, has left what its peers
+/// sent in the sockets: that time is not their silence.
 void Loop::tick(TimePoint now) {
-  // A loop that was itself stopped or starved, or that may not read because its owner does not, heard
-  // nobody: what its peers sent meanwhile is still in the sockets, so that time is not their silence.
   const Duration late = now - planned_;
-  const Duration deaf = !reading_ ? now - turn_start_ : late > kStall ? late : Duration::zero();
-  if (deaf > Duration::zero())
-    for (auto& [id, link] : links_) {
-      link.heard = std::min(now, link.heard + deaf);
-      if (link.broken_at != kNever) link.broken_at = std::min(now, link.broken_at + deaf);
-    }
-  for (auto& [id, link] : links_) tick_link(link, now);
-  expire_requests(now);
-  bind_again(now);
-  std::erase_if(links_, [](const auto& entry) { return entry.second.gone; });
+  const Duration unread = !reading_ ? now - turn_start_ : late > kStall ? late : Duration::zero();
+  if (unread > Duration::zero()) links_.forgive(unread, now);
+  links_.tick(now);
+  routers_.bind_again(now);
+  links_.erase_gone();
 }
 
-void Loop::tick_link(Link& link, TimePoint now) {
-  if (link.up && now - link.heard >= options_.dead_after)
-    return lose(link, "silent for " + std::to_string((now - link.heard) / 1ms) + " ms");
-  if (link.up && link.broken_at != kNever && now - link.broken_at >= options_.broken_grace)
-    return lose(link, "connection closed");
-  if ((link.up || link.connected) && now - link.sent >= options_.heartbeat) ping(link);
-  if (link.up && !link.outgoing && !link.queue.empty()) flush(link);
-  if (now >= link.reopen_at) open_dealer(link);
-  if (!link.outgoing || link.up || link.reported != 0) return;
-  if (now - (link.connected ? link.since : link.down_since) < options_.handshake) return;
-  if (link.connected)
-    report(link, false, user_error(err::kHandshakeTimeout, link.address + " accepted the connection and says nothing"));
-  else
-    report(link, false,
-           user_error(err::kPeerUnreachable, "no control connection to " + link.address + " after " +
-                                                 std::to_string(options_.handshake / 1ms) + " ms; still trying"));
-}
-
-/// Whoever takes an event finds what led to it in stats().
-void Loop::emit(Event event) {
-  publish_stats();
-  if (outbox_.empty() && shared_.events.push(std::move(event))) {
-    shared_.event_ready.signal();
+void Loop::on_router(size_t router, SocketMessage message) {
+  RouteKey route{router, std::move(message.frames[0])};
+  // Until its address is bound again a router still has the old keys: it takes nothing.
+  if (links_.retired(route) || !routers_.accepts(router)) return;
+  Link* link = links_.find(route);
+  if (message.frame_count != 3) message.frames = {{}, {}, {}};
+  bool wrong_version = false;
+  auto envelope = decode(message.frames[1], link, message.peer_address, wrong_version);
+  if (!envelope) {
+    if (!wrong_version) return;
+    // The other side learns our version from any envelope of ours, and refuses by itself.
+    const Bytes ours = wire::encode({.type = std::string(kPing),
+                                     .from = shared_.name_now(),
+                                     .instance = options_.instance,
+                                     .epoch = options_.epoch},
+                                    options_.version);
+    routers_.send(route, ours, {});
     return;
   }
-  outbox_.push_back(std::move(event));  // push leaves a refused event untouched
+  link = links_.incoming(std::move(route), *envelope, message);
+  if (link == nullptr) return;
+  events_.stats.received_bytes += message.frames[1].size() + message.frames[2].size();
+  if (links_.hear(*link, *envelope)) links_.deliver(*link, std::move(*envelope), std::move(message.frames[2]));
 }
 
-void Loop::flush_events() {
-  bool any = false;
-  while (!outbox_.empty() && shared_.events.push(std::move(outbox_.front()))) {
-    outbox_.pop_front();
-    any = true;
+void Loop::on_dealer(Link& link, SocketMessage message) {
+  bool wrong_version = false;
+  if (message.frame_count != 2) {
+    message.frames.resize(1);
+    message.frames[0].clear();  // decodes as garbage, which counts and logs it
   }
-  if (any) shared_.event_ready.signal();
+  auto envelope = decode(message.frames[0], &link, link.address, wrong_version);
+  if (!envelope) return;
+  events_.stats.received_bytes += message.frames[0].size() + message.frames[1].size();
+  if (links_.hear(link, *envelope)) links_.deliver(link, std::move(*envelope), std::move(message.frames[1]));
+}
+
+std::optional<wire::Envelope> Loop::decode(const Bytes& frame, Link* link, std::string_view address,
+                                           bool& wrong_version) {
+  auto envelope = wire::decode_envelope(frame);
+  if (envelope) return std::move(*envelope);
+  wrong_version = envelope.error().mc == err::kProtocolVersion;
+  ++(wrong_version ? events_.stats.wrong_version : events_.stats.garbage);
+  if (link != nullptr && link->outgoing && !link->up) links_.report(*link, true, envelope.error());
+  // One line a peer; strangers without a link share a line at each doubling of the count.
+  const uint64_t count = events_.stats.garbage + events_.stats.wrong_version;
+  if (link ? !link->garbage_logged : power_of_two(count))
+    log_warn("control message dropped", {{"from", address}, {"why", one_line(envelope.error())}, {"count", count}});
+  if (link) link->garbage_logged = true;
+  return std::nullopt;
+}
+
+void Loop::on_router_event(size_t router, const SocketEvent& event) {
+  if (event.kind == SocketEvent::Kind::handshake_failed) {
+    if (power_of_two(++events_.stats.handshakes_refused))
+      log_warn(
+          "control handshake failed",
+          {{"listen", routers_[router].bound()}, {"why", event.text}, {"count", events_.stats.handshakes_refused}});
+  } else if (event.kind == SocketEvent::Kind::disconnected) {
+    // Descriptors are reused, so this is a suspicion: a sign of life within the grace clears it.
+    for (auto& [id, link] : links_.all())
+      if (!link.outgoing && link.route.first == router && link.fd == event.fd && link.up) link.broken_at = hub_now();
+  }
+}
+
+void Loop::on_dealer_event(Link& link, const SocketEvent& event) {
+  switch (event.kind) {
+    case SocketEvent::Kind::handshake_done: links_.on_handshake(link); break;
+    case SocketEvent::Kind::handshake_failed: links_.on_handshake_failed(link, event); break;
+    case SocketEvent::Kind::disconnected:
+      // Its last words first. ZeroMQ would connect again by itself, and nobody would learn what was lost.
+      while (link.up && link.dealer && events_.flowing()) {
+        auto message = link.dealer->receive();
+        if (!message) break;
+        on_dealer(link, std::move(*message));
+      }
+      if (link.up)
+        links_.lose(link, "connection closed");
+      else if (link.reopen_at == kNever)
+        links_.reopen_later(link);
+      break;
+    case SocketEvent::Kind::retrying: link.connected = false; break;
+    case SocketEvent::Kind::listening: break;
+  }
 }
 
 }  // namespace mc::ctl

@@ -1,0 +1,30 @@
+// Events on their way from the loop to the hub's owner, and the counters that the owner reads beside them. Events that
+// the ring has no room for wait here; the loop reads no socket meanwhile. Owned by the loop's thread.
+#pragma once
+
+#include <deque>
+
+#include "ctl/hub_shared.h"
+
+namespace mc::ctl {
+
+class Events {
+ public:
+  explicit Events(Shared& shared) : shared_(shared) {}
+
+  /// The counters are published first: the owner of an event finds its cause in Hub::stats().
+  void emit(Event event);
+  /// Moves waiting events to the ring, as far as it has room.
+  void flush();
+  void publish();
+  /// No event waits for room in the ring.
+  bool flowing() const { return waiting_.empty(); }
+
+  HubStats stats;
+
+ private:
+  Shared& shared_;
+  std::deque<Event> waiting_;
+};
+
+}  // namespace mc::ctl

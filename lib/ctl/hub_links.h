@@ -1,0 +1,119 @@
+// The links of a hub: conversations with one address (outgoing) or one instance (incoming), from the first word to the
+// loss. ctl.h states what the owner of the hub is promised about them. Owned by the loop's thread.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/rng.h"
+#include "ctl/backoff.h"
+#include "ctl/hub_requests.h"
+#include "ctl/hub_routers.h"
+
+namespace mc::ctl {
+
+/// Back-off of an outgoing link, 50 ms to 5 s unless the options say otherwise.
+inline Backoff link_backoff(const HubOptions& options) {
+  return {options.reconnect / 2, options.reconnect * 50};
+}
+
+struct Link {
+  LinkId id = 0;
+  bool outgoing = false;
+  Uri uri;                       // outgoing
+  std::optional<Socket> dealer;  // outgoing
+  RouteKey route;                // incoming
+  int fd = -1;                   // incoming: its connection, as far as known
+  std::string address;
+  bool connected = false;  // outgoing: handshake done
+  bool up = false;
+  bool gone = false;  // incoming and lost: erased at the end of the turn
+  NodeId name;
+  InstanceId instance;
+  uint64_t epoch = 0;
+  TimePoint heard{}, sent{};
+  TimePoint since{};             // up: since then; outgoing and connected: since then
+  TimePoint down_since{};        // outgoing and not up
+  TimePoint reopen_at = kNever;  // outgoing: without a socket until then
+  Backoff backoff;               // outgoing
+  TimePoint broken_at = kNever;  // incoming: its connection seems to have gone while up
+  int reported = 0;              // MC number of the last LinkFailed since it was up
+  int handshake_failures = 0;    // in a row, without a reason given
+  bool garbage_logged = false;
+  std::deque<SendCommand> queue;
+  size_t queue_bytes = 0;
+};
+
+class Links {
+ public:
+  /// All arguments outlive the links.
+  Links(Shared& shared, Context& context, Routers& routers, Events& events);
+
+  /// Every link, also those that were lost in this turn. No call erases one before erase_gone().
+  std::map<LinkId, Link>& all() { return links_; }
+  Link* find(LinkId id);
+  /// The link of a connection to a listening socket; null when it has none yet.
+  Link* find(const RouteKey& route);
+  /// The connection was replaced by a newer one of its instance.
+  bool retired(const RouteKey& route) const { return retired_.contains(route); }
+
+  // ---- commands of the owner ----
+  void connect(ConnectCommand command);
+  void disconnect(LinkId id);
+  void send(SendCommand command);
+  /// Ends every link over tcp; outgoing ones connect again with these keys.
+  void set_keys(const std::optional<KeySet>& keys);
+
+  // ---- messages ----
+  /// The link of the instance that speaks, made when it is new. Null: its message is dropped.
+  Link* incoming(RouteKey route, const wire::Envelope& envelope, const SocketMessage& message);
+  /// Notes a sign of life. False: the message does not count, and the link is lost.
+  bool hear(Link& link, const wire::Envelope& envelope);
+  void deliver(Link& link, wire::Envelope envelope, Bytes body);
+  /// Sends queued messages, as far as the connection takes them.
+  void flush(Link& link);
+
+  // ---- connections ----
+  void on_handshake(Link& link);
+  void on_handshake_failed(Link& link, const SocketEvent& event);
+  /// The socket goes at once; the next one is opened after a pause.
+  void reopen_later(Link& link);
+  void lose(Link& link, std::string why);
+  /// LinkFailed, once for each cause until the link is up.
+  void report(Link& link, bool fatal, Error error);
+
+  // ---- time ----
+  /// Time in which the loop read nothing counts as silence of no peer.
+  void forgive(Duration unread, TimePoint now);
+  void tick(TimePoint now);
+  TimePoint next_wakeup(TimePoint now) const;
+  void erase_gone();
+
+ private:
+  void tick_link(Link& link, TimePoint now);
+  void open_dealer(Link& link);
+  Code transmit(Link& link, std::span<const uint8_t> envelope, std::span<const uint8_t> body);
+  void ping(Link& link);
+  void drop(const SendCommand& command, Code code, std::string what);
+  void retire(const RouteKey& route);
+  void expire_requests(TimePoint now);
+
+  Shared& shared_;
+  const HubOptions& options_;
+  Context& context_;
+  Routers& routers_;
+  Events& events_;
+  std::optional<KeySet> keys_;
+  std::map<LinkId, Link> links_;
+  std::map<RouteKey, LinkId> routes_;
+  std::set<RouteKey> retired_;  // replaced by newer connections: their late messages are dropped
+  std::deque<RouteKey> retired_order_;
+  Requests requests_;
+  Rng rng_;
+};
+
+}  // namespace mc::ctl

@@ -1,0 +1,34 @@
+// Requests that wait for their reply: which link each went by, and until when. Owned by the loop's thread.
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "ctl/hub_shared.h"
+
+namespace mc::ctl {
+
+class Requests {
+ public:
+  struct Request {
+    uint64_t id = 0;
+    LinkId link = 0;
+    TimePoint expires{};
+  };
+
+  size_t size() const { return requests_.size(); }
+  void add(uint64_t id, LinkId link, TimePoint expires) { requests_[id] = {id, link, expires}; }
+  void erase(uint64_t id) { requests_.erase(id); }
+  /// Ends request `id` if it went by `link`. False: it went by another one, has failed, or was never made.
+  bool answered(uint64_t id, LinkId link);
+  /// Takes out every request that went by `link`, in the order they were made.
+  std::vector<Request> take(LinkId link);
+  /// Takes out every request whose deadline has come.
+  std::vector<Request> take_expired(TimePoint now);
+  TimePoint next_expiry() const;
+
+ private:
+  std::map<uint64_t, Request> requests_;  // ids grow, so this is also the order in which they were made
+};
+
+}  // namespace mc::ctl
