@@ -30,8 +30,8 @@ Result<std::vector<PageIndex>> Pool::allocate(uint32_t count) {
                                  " free and " + std::to_string(counts_.evictable) + " evictable of " +
                                  std::to_string(counts_.total)};
   while (counts_.free < count) {
-    MC_ASSERT(!heap_.empty());  // an unheld block always has an unheld leaf below it
-    evict_leaf(heap_.front(), Removal::evicted);
+    MC_ASSERT(!leaves_.empty());  // an unheld block always has an unheld leaf below it
+    evict_leaf(leaves_.front(), Removal::evicted);
   }
   std::vector<PageIndex> out(count);
   for (PageIndex& page : out) {
@@ -102,7 +102,6 @@ Pool::Published Pool::publish(PageIndex page, BlockMeta meta) {
   ++counts_.stored_total;
   const uint64_t now = ++stamp_;
   p.use = {.stored = now, .last_use = now, .use_count = 1, .first_position = p.meta.first_position};
-  p.rank = eviction_->rank(p.use);
   p.held = false;
   index_.emplace(p.meta.hash, page);
   link(page);
@@ -177,11 +176,7 @@ void Pool::touch_page(PageIndex page) {
   if (p.state != PageState::cached) return;
   p.use.last_use = ++stamp_;
   ++p.use.use_count;
-  p.rank = eviction_->rank(p.use);
-  if (p.heap_slot != kNoPage) {
-    heap_up(p.heap_slot);
-    heap_down(p.heap_slot);
-  }
+  if (leaves_.contains(page)) leaves_.change(page, eviction_->rank(p.use));
 }
 
 void Pool::touch(std::span<const PageIndex> pages) {
@@ -262,26 +257,6 @@ uint32_t Pool::remove_subtree(const BlockHash& root, Removal reason) {
 
 // -- pressure -----------------------------------------------------------------------------------------
 
-std::vector<PageIndex> Pool::candidates(uint32_t count) const {
-  // Best-first walk down the heap: the frontier holds slots whose parents were all taken.
-  std::vector<PageIndex> out;
-  auto later = [this](uint32_t a, uint32_t b) { return heap_less(heap_[b], heap_[a]); };
-  std::vector<uint32_t> frontier;
-  if (!heap_.empty()) frontier.push_back(0);
-  while (out.size() < count && !frontier.empty()) {
-    std::pop_heap(frontier.begin(), frontier.end(), later);
-    const uint32_t slot = frontier.back();
-    frontier.pop_back();
-    out.push_back(heap_[slot]);
-    for (const uint32_t child : {2 * slot + 1, 2 * slot + 2}) {
-      if (child >= heap_.size()) continue;
-      frontier.push_back(child);
-      std::push_heap(frontier.begin(), frontier.end(), later);
-    }
-  }
-  return out;
-}
-
 uint32_t Pool::pages_over(double share) const {
   const auto limit = static_cast<uint32_t>(std::floor(share * counts_.total));
   const uint32_t taken = counts_.total - counts_.free;
@@ -313,6 +288,7 @@ PageIndex Pool::grow(uint32_t count) {
   const auto first = static_cast<PageIndex>(pages_.size());
   MC_ASSERT_LT(count, kNoPage - first);
   pages_.resize(pages_.size() + count);
+  leaves_.resize(pages_.size());
   for (PageIndex i = first; i < first + count; ++i) pages_[i].state = PageState::absent;
   restore(first, count);
   return first;
@@ -346,6 +322,159 @@ void Pool::restore(PageIndex first, uint32_t count) {
   }
   counts_.free += count;
   counts_.total += count;
+}
+
+// -- the forest of chains ------------------------------------------------------------------------------
+
+// Brings heap membership and the ancestors' counts in line after the holds or children of `page`
+// changed; also ends draining.
+void Pool::settle(PageIndex page) {
+  if (Page& p = at(page); p.state != PageState::cached) {
+    if (p.state == PageState::draining && p.pins + p.leases == 0) {
+      --counts_.draining;
+      to_free(page);
+    }
+    return;
+  }
+  while (page != kNoPage) {
+    Page& p = pages_[page];
+    const bool held = p.pins + p.leases + p.blocked > 0;
+    const bool wanted = !held && p.first_child == kNoPage;
+    if (wanted && !leaves_.contains(page)) leaves_.push(page, eviction_->rank(p.use));
+    if (!wanted && leaves_.contains(page)) leaves_.erase(page);
+    if (held == p.held) return;
+    p.held = held;
+    counts_.evictable += held ? -1 : 1;
+    page = p.parent;
+    if (page != kNoPage) pages_[page].blocked += held ? 1 : -1;
+  }
+}
+
+// Enters a just indexed, not yet held block into the forest and adopts the children that came before it.
+void Pool::link(PageIndex page) {
+  Page& p = pages_[page];
+  p.parent = p.meta.parent.is_zero() ? kNoPage : find(p.meta.parent);
+  p.next_sibling = p.prev_sibling = p.first_child = kNoPage;
+  p.blocked = 0;
+  if (!p.meta.parent.is_zero()) {
+    PageIndex& head =
+        p.parent != kNoPage ? pages_[p.parent].first_child : orphans_.try_emplace(p.meta.parent, kNoPage).first->second;
+    p.next_sibling = head;
+    if (head != kNoPage) pages_[head].prev_sibling = page;
+    head = page;
+  }
+  if (const auto it = orphans_.find(p.meta.hash); it != orphans_.end()) {
+    p.first_child = it->second;
+    orphans_.erase(it);
+    for (PageIndex child = p.first_child; child != kNoPage; child = pages_[child].next_sibling) {
+      pages_[child].parent = page;
+      p.blocked += pages_[child].held ? 1 : 0;
+    }
+  }
+  if (p.parent != kNoPage) settle(p.parent);  // no longer a leaf
+  settle(page);
+}
+
+// Takes a block out of the forest; its children wait as orphans for the block to come back.
+void Pool::unlink(PageIndex page) {
+  Page& p = pages_[page];
+  if (leaves_.contains(page)) leaves_.erase(page);
+  if (!p.held) --counts_.evictable;
+  if (p.first_child != kNoPage) {
+    orphans_.emplace(p.meta.hash, p.first_child);
+    for (PageIndex child = p.first_child; child != kNoPage; child = pages_[child].next_sibling)
+      pages_[child].parent = kNoPage;
+  }
+  if (!p.meta.parent.is_zero()) {
+    if (p.prev_sibling != kNoPage) {
+      pages_[p.prev_sibling].next_sibling = p.next_sibling;
+    } else if (p.parent != kNoPage) {
+      pages_[p.parent].first_child = p.next_sibling;
+    } else if (p.next_sibling != kNoPage) {
+      orphans_[p.meta.parent] = p.next_sibling;
+    } else {
+      orphans_.erase(p.meta.parent);
+    }
+    if (p.next_sibling != kNoPage) pages_[p.next_sibling].prev_sibling = p.prev_sibling;
+  }
+  const PageIndex parent = p.parent;
+  const bool held = p.held;
+  p.parent = p.first_child = p.next_sibling = p.prev_sibling = kNoPage;
+  p.blocked = 0;
+  p.held = false;
+  if (parent != kNoPage) {
+    pages_[parent].blocked -= held ? 1 : 0;
+    settle(parent);
+  }
+}
+
+// -- audit --------------------------------------------------------------------------------------------
+
+void Pool::check_page(PageIndex page) const {
+  const Page& p = pages_[page];
+  if (p.state != PageState::cached) {
+    MC_ASSERT(!leaves_.contains(page) && p.first_child == kNoPage && p.parent == kNoPage && !p.held);
+    if (p.state == PageState::owned) MC_ASSERT_EQ(p.pins, 0u);
+    if (p.state == PageState::draining) MC_ASSERT_LT(0u, p.pins + p.leases);
+    if (p.state == PageState::free || p.state == PageState::absent) MC_ASSERT_EQ(p.pins + p.leases, 0u);
+    return;
+  }
+  MC_ASSERT_EQ(find(p.meta.hash), page);
+  MC_ASSERT_EQ(p.parent, p.meta.parent.is_zero() ? kNoPage : find(p.meta.parent));
+  uint32_t blocked = 0;
+  PageIndex previous = kNoPage;
+  for (PageIndex child = p.first_child; child != kNoPage; child = pages_[child].next_sibling) {
+    MC_ASSERT_EQ(pages_[child].parent, page);
+    MC_ASSERT_EQ(pages_[child].prev_sibling, previous);
+    MC_ASSERT(pages_[child].meta.parent == p.meta.hash);
+    blocked += pages_[child].held ? 1 : 0;
+    previous = child;
+  }
+  MC_ASSERT_EQ(p.blocked, blocked);
+  MC_ASSERT_EQ(p.held, p.pins + p.leases + p.blocked > 0);
+  MC_ASSERT_EQ(leaves_.contains(page), !p.held && p.first_child == kNoPage);
+}
+
+void Pool::check() const {
+  leaves_.check();
+  Counts seen;
+  size_t with_parent = 0, as_child = 0;
+  for (PageIndex page = 0; page < pages_.size(); ++page) {
+    check_page(page);
+    const Page& p = pages_[page];
+    switch (p.state) {
+      case PageState::free: ++seen.free; break;
+      case PageState::owned: ++seen.owned; break;
+      case PageState::cached: ++seen.cached; break;
+      case PageState::draining: ++seen.draining; break;
+      case PageState::absent: continue;
+    }
+    ++seen.total;
+    seen.pinned += p.pins > 0 ? 1 : 0;
+    seen.leased += p.leases > 0 ? 1 : 0;
+    if (p.state != PageState::cached) continue;
+    seen.evictable += p.held ? 0 : 1;
+    with_parent += p.meta.parent.is_zero() ? 0 : 1;
+    for (PageIndex child = p.first_child; child != kNoPage; child = pages_[child].next_sibling) ++as_child;
+  }
+  for (const auto& [hash, first] : orphans_) {
+    MC_ASSERT_EQ(find(hash), kNoPage);
+    MC_ASSERT(first != kNoPage);
+    for (PageIndex child = first; child != kNoPage; child = pages_[child].next_sibling) {
+      MC_ASSERT(pages_[child].meta.parent == hash);
+      ++as_child;
+    }
+  }
+  MC_ASSERT_EQ(with_parent, as_child);
+  MC_ASSERT_EQ(seen.free + seen.owned + seen.cached + seen.draining, seen.total);
+  MC_ASSERT_EQ(index_.size(), seen.cached);
+  MC_ASSERT_EQ(free_.size(), seen.free);
+  seen.stored_total = counts_.stored_total;
+  seen.evicted_total = counts_.evicted_total;
+  seen.removed_total = counts_.removed_total;
+  seen.duplicate_total = counts_.duplicate_total;
+  MC_ASSERT(seen == counts_);
+  MC_ASSERT_EQ(counts_.stored_total, counts_.evicted_total + counts_.removed_total + counts_.cached);
 }
 
 }  // namespace mc::kv

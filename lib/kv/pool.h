@@ -11,6 +11,9 @@
 //             readers) keep it from being evicted
 //   draining  out of the index and ownerless, but a pin or a lease still reads it
 //
+//   held(block) = pins + leases + held children > 0       a held block holds its ancestors
+//   evictable   = cached and not held: reachable by evicting leaves one after the other
+//
 // Invariants (check()): free + owned + cached + draining == page_count; the cached blocks form a
 // forest by parent hash; a block is evicted only when nothing holds it or any resident descendant,
 // and only after its children (tail first). Costs: O(log pages) for each change of a leaf, O(1)
@@ -27,11 +30,9 @@
 #include "base/result.h"
 #include "kv/events.h"
 #include "kv/eviction.h"
+#include "kv/leaf_heap.h"
 
 namespace mc::kv {
-
-using PageIndex = uint32_t;
-inline constexpr PageIndex kNoPage = 0xffffffffu;
 
 struct BlockMeta {
   BlockHash hash;
@@ -110,7 +111,7 @@ class Pool {
 
   // -- pressure ---------------------------------------------------------------------------------
   /// Up to `count` blocks in the order the policy would evict them now, leaves only.
-  std::vector<PageIndex> candidates(uint32_t count) const;
+  std::vector<PageIndex> candidates(uint32_t count) const { return leaves_.least(count); }
   /// How many pages are taken beyond `share` of the pool (0.9 = a high watermark of 90 %).
   uint32_t pages_over(double share) const;
 
@@ -147,8 +148,6 @@ class Pool {
     uint32_t blocked = 0;  // children that are held
     // Siblings have the same parent hash, whether or not the parent is resident.
     PageIndex parent = kNoPage, first_child = kNoPage, next_sibling = kNoPage, prev_sibling = kNoPage;
-    uint32_t heap_slot = kNoPage;
-    uint64_t rank = 0;
     uint64_t generation = 0;
     Use use;
     BlockMeta meta;
@@ -166,13 +165,6 @@ class Pool {
   void evict_leaf(PageIndex page, Removal reason);
   void collect_subtree(PageIndex root, std::vector<PageIndex>& out) const;
 
-  bool heap_less(PageIndex a, PageIndex b) const;
-  void heap_push(PageIndex page);
-  void heap_erase(PageIndex page);
-  void heap_up(uint32_t slot);
-  void heap_down(uint32_t slot);
-  void heap_set(uint32_t slot, PageIndex page);
-
   void check_page(PageIndex page) const;
 
   const Eviction* eviction_;
@@ -180,7 +172,7 @@ class Pool {
   EventLog& log_;
   std::vector<Page> pages_;
   std::vector<PageIndex> free_;  // a stack: the page freed last is taken first
-  std::vector<PageIndex> heap_;  // evictable leaves, least rank first
+  LeafHeap leaves_;
   std::unordered_map<BlockHash, PageIndex, Id128Hash> index_;
   std::unordered_map<BlockHash, PageIndex, Id128Hash> orphans_;  // absent parent -> its first resident child
   uint64_t stamp_ = 0;
