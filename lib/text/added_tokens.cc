@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "text/unicode.h"
-#include "text/utf8.h"
+#include "unicode/unicode.h"
+#include "unicode/utf8.h"
 
 namespace mc::text {
 namespace {
@@ -17,8 +17,8 @@ bool touches(std::span<const UserRange> user, size_t begin, size_t end) {
 bool stands_alone(std::string_view text, size_t begin, size_t end, size_t text_begin, size_t text_end) {
   const std::string_view before = text.substr(text_begin, begin - text_begin);
   const std::string_view after = text.substr(end, text_end - end);
-  return (before.empty() || !is_word(decode_utf8_back(before).value)) &&
-         (after.empty() || !is_word(decode_utf8(after).value));
+  return (before.empty() || !unicode::is_word(unicode::decode_utf8_back(before).value)) &&
+         (after.empty() || !unicode::is_word(unicode::decode_utf8(after).value));
 }
 
 }  // namespace
@@ -88,13 +88,13 @@ Result<void> AddedTokenMatcher::split(std::string_view text, size_t begin, size_
     at = token_end;  // the search goes on here, whatever becomes of this one
     if (token->single_word && !stands_alone(text, token_begin, token_end, begin, end)) continue;
     while (token->lstrip && token_begin > done) {
-      const CodePoint c = decode_utf8_back(text.substr(done, token_begin - done));
-      if (!is_space(c.value)) break;
+      const unicode::CodePoint c = unicode::decode_utf8_back(text.substr(done, token_begin - done));
+      if (!unicode::is_space(c.value)) break;
       token_begin -= c.bytes;
     }
     while (token->rstrip && token_end < end) {
-      const CodePoint c = decode_utf8(text.substr(token_end, end - token_end));
-      if (!is_space(c.value)) break;
+      const unicode::CodePoint c = unicode::decode_utf8(text.substr(token_end, end - token_end));
+      if (!unicode::is_space(c.value)) break;
       token_end += c.bytes;
     }
     MC_CHECK(work.scan(steps + (token_end - token_begin)));

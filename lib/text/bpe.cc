@@ -8,7 +8,7 @@
 
 #include "base/assert.h"
 #include "text/byte_level.h"
-#include "text/utf8.h"
+#include "unicode/utf8.h"
 
 namespace mc::text {
 namespace {
@@ -99,7 +99,7 @@ Result<void> Bpe::index_characters(const TokenizerSpec& spec, const std::vector<
   for (const VocabEntry& entry : spec.vocab) {
     // A control token is no symbol either, but for those of one byte, which byte-level BPE cannot do without.
     if (special[entry.id] && entry.text.size() > 1 && entry.id != unknown_) continue;
-    const CodePoint c = decode_utf8(entry.text);
+    const unicode::CodePoint c = unicode::decode_utf8(entry.text);
     const bool single = c.bytes == entry.text.size();
     if (single && c.value < kDirectCharacters) character_ids_[c.value] = entry.id;
     // Beside the bare characters: one character between affixes, or one beyond the direct table.
@@ -130,7 +130,7 @@ void Bpe::index_joins(const TokenizerSpec& spec) {
     if (!made[entry.id]) continue;
     uint32_t previous = kNone;
     for (size_t at = 0; at < entry.text.size();) {
-      const uint32_t bytes = decode_utf8(std::string_view(entry.text).substr(at)).bytes;
+      const uint32_t bytes = unicode::decode_utf8(std::string_view(entry.text).substr(at)).bytes;
       const uint32_t id = symbol_of(std::string_view(entry.text).substr(at, bytes));
       // A character without a token is no symbol, so the token cannot be reached; pairs too many are harmless.
       if (previous != kNone && id != kNone) keys.push_back(pair_key(previous, id));
@@ -227,7 +227,7 @@ void Bpe::encode(std::string_view word, Work& work, std::vector<uint32_t>& out) 
 
 /// The token of one character as it is spelt, affixes and all.
 uint32_t Bpe::symbol_of(std::string_view spelt) const {
-  const CodePoint c = decode_utf8(spelt);
+  const unicode::CodePoint c = unicode::decode_utf8(spelt);
   if (c.bytes == spelt.size() && c.value < kDirectCharacters) return character_ids_[c.value];
   return symbols_.find(spelt).value_or(kNone);
 }
@@ -264,7 +264,7 @@ void Bpe::read_symbols(std::string_view word, size_t bytes_end, Symbols& out) co
   const bool affixes = !continuing_prefix_.empty() || !word_suffix_.empty();
   std::string dressed;
   while (out.at < std::min(bytes_end, word.size())) {
-    const uint32_t bytes = decode_utf8(word.substr(out.at)).bytes;
+    const uint32_t bytes = unicode::decode_utf8(word.substr(out.at)).bytes;
     std::string_view spelt = word.substr(out.at, bytes);
     const auto begin = static_cast<uint32_t>(out.at);
     out.at += bytes;

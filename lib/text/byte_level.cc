@@ -1,6 +1,6 @@
 #include "text/byte_level.h"
 
-#include "text/utf8.h"
+#include "unicode/utf8.h"
 
 namespace mc::text {
 namespace {
@@ -36,7 +36,7 @@ static_assert(kAlphabet.chars[' '] == 0x120 && kAlphabet.chars[0xAD] == kAlphabe
 std::optional<std::string> bytes_spelt(std::string_view token) {
   std::string out;
   for (size_t at = 0; at < token.size();) {
-    const CodePoint c = decode_utf8(token.substr(at));
+    const unicode::CodePoint c = unicode::decode_utf8(token.substr(at));
     if (c.value >= kAlphabetEnd || kAlphabet.bytes[c.value] < 0) return std::nullopt;
     out.push_back(static_cast<char>(kAlphabet.bytes[c.value]));
     at += c.bytes;
@@ -46,7 +46,7 @@ std::optional<std::string> bytes_spelt(std::string_view token) {
 
 std::string spell_bytes(std::string_view bytes) {
   std::string out;
-  for (char byte : bytes) append_utf8(out, kAlphabet.chars[static_cast<uint8_t>(byte)]);
+  for (char byte : bytes) unicode::append_utf8(out, kAlphabet.chars[static_cast<uint8_t>(byte)]);
   return out;
 }
 

@@ -1,7 +1,7 @@
 #include "text/decoder.h"
 
 #include "text/byte_level.h"
-#include "text/utf8.h"
+#include "unicode/utf8.h"
 
 namespace mc::text {
 namespace {

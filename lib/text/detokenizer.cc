@@ -1,7 +1,7 @@
 #include "text/detokenizer.h"
 
 #include "text/tokenizer_tables.h"
-#include "text/utf8.h"
+#include "unicode/utf8.h"
 
 namespace mc::text {
 
@@ -44,7 +44,7 @@ void Detokenizer::add(uint32_t id, std::string& out) {
   }
   std::string whole;
   if (!pending_.empty()) {  // the run of bytes ends here, and with it what could have completed it
-    append_lossy_utf8(whole, pending_, true, true);
+    unicode::append_lossy_utf8(whole, pending_, true, true);
     pending_.clear();
   }
   if (first)
@@ -64,7 +64,7 @@ std::string Detokenizer::push(std::span<const uint32_t> ids) {
     add(id, out);
     if (pending_.empty()) continue;
     std::string whole;
-    pending_.erase(0, append_lossy_utf8(whole, pending_, false, !tokenizer_->tables_->decoder.byte_level()));
+    pending_.erase(0, unicode::append_lossy_utf8(whole, pending_, false, !tokenizer_->tables_->decoder.byte_level()));
     add_text(whole, out);
   }
   return out;
@@ -72,7 +72,7 @@ std::string Detokenizer::push(std::span<const uint32_t> ids) {
 
 std::string Detokenizer::flush() {
   std::string whole, out;
-  append_lossy_utf8(whole, pending_, true, !tokenizer_->tables_->decoder.byte_level());
+  unicode::append_lossy_utf8(whole, pending_, true, !tokenizer_->tables_->decoder.byte_level());
   pending_.clear();
   add_text(whole, out);
   begin();

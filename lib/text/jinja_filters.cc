@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "text/unicode.h"
+#include "unicode/unicode.h"
 
 namespace mc::text::jinja {
 
@@ -15,7 +15,7 @@ const Filter* find_filter(std::string_view name) {
 }
 
 bool is_python_space(char32_t c) {
-  return is_space(c) || (c >= 0x1C && c <= 0x1F);
+  return unicode::is_space(c) || (c >= 0x1C && c <= 0x1F);
 }
 
 StrView trimmed(StrView text, const Value& chars, bool left, bool right) {
@@ -38,14 +38,16 @@ Str upper(StrView text) {
     if (c < 0x80)
       out += (c >= U'a' && c <= U'z' ? c - 32 : c) | mark;
     else
-      for (const char32_t to : upper_of(c)) out += to | mark;
+      for (const char32_t to : unicode::upper_of(c)) out += to | mark;
   }
   return out;
 }
 
 Str lower(StrView text) {
   constexpr char32_t kSigma = 0x3A3, kFinalSigma = 0x3C2;
-  const auto is_cased = [](char32_t c) { return is_upper(c) || is_lower(c) || is_titlecase(c); };
+  const auto is_cased = [](char32_t c) {
+    return unicode::is_upper(c) || unicode::is_lower(c) || unicode::is_titlecase(c);
+  };
   Str out;
   out.reserve(text.size());
   for (size_t i = 0; i < text.size(); ++i) {
@@ -59,7 +61,7 @@ Str lower(StrView text) {
     if (final_sigma)
       out += kFinalSigma | mark;
     else
-      for (const char32_t to : lower_of(c)) out += to | mark;
+      for (const char32_t to : unicode::lower_of(c)) out += to | mark;
   }
   return out;
 }
@@ -188,8 +190,8 @@ Check in_case(Interpreter&, const Value& value, Args&) {
   bool found = false;
   for (const char32_t marked : to_str(value)) {
     const char32_t c = code_of(marked);
-    if ((upper_case ? is_lower(c) : is_upper(c)) || is_titlecase(c)) return false;
-    found |= upper_case ? is_upper(c) : is_lower(c);
+    if ((upper_case ? unicode::is_lower(c) : unicode::is_upper(c)) || unicode::is_titlecase(c)) return false;
+    found |= upper_case ? unicode::is_upper(c) : unicode::is_lower(c);
   }
   return found;
 }

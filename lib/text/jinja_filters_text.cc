@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "text/jinja_filters.h"
-#include "text/unicode.h"
+#include "unicode/unicode.h"
 
 namespace mc::text::jinja {
 namespace {
@@ -116,7 +116,7 @@ Out wordcount(Interpreter&, const Value& value, Args&) {
   int64_t count = 0;
   bool inside = false;
   for (const char32_t c : to_str(value)) {
-    const bool word = is_word(code_of(c));
+    const bool word = unicode::is_word(code_of(c));
     count += word && !inside;
     inside = word;
   }
@@ -190,8 +190,8 @@ void quote(Str& out, StrView text, bool query) {
   constexpr char kDigits[] = "0123456789ABCDEF";
   for (const char32_t marked : text) {
     const char32_t c = code_of(marked), mark = marked & kUserBit;
-    const bool plain =
-        c < 0x80 && (is_letter(c) || is_decimal(c) || StrView(U"_.-~").find(c) < 4 || (c == U'/' && !query));
+    const bool plain = c < 0x80 && (unicode::is_letter(c) || unicode::is_decimal(c) || StrView(U"_.-~").find(c) < 4 ||
+                                    (c == U'/' && !query));
     if (plain) {
       out += marked;
     } else if (query && c == U' ') {

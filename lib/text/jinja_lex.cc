@@ -3,8 +3,8 @@
 #include <charconv>
 #include <cstdlib>
 
-#include "text/unicode.h"
-#include "text/utf8.h"
+#include "unicode/unicode.h"
+#include "unicode/utf8.h"
 
 namespace mc::text::jinja {
 namespace {
@@ -13,7 +13,7 @@ bool is_digit(char c) {
   return c >= '0' && c <= '9';
 }
 bool is_python_space(char32_t c) {
-  return is_space(c) || (c >= 0x1C && c <= 0x1F);
+  return unicode::is_space(c) || (c >= 0x1C && c <= 0x1F);
 }
 
 /// The source with \n for every line break and without the last one.
@@ -52,7 +52,7 @@ class Lexer {
   bool starts(size_t at, std::string_view text) const { return std::string_view(source_).substr(at).starts_with(text); }
   size_t skip_space(size_t at) const {
     while (at < source_.size()) {
-      const CodePoint c = decode_utf8(std::string_view(source_).substr(at));
+      const unicode::CodePoint c = unicode::decode_utf8(std::string_view(source_).substr(at));
       if (!is_python_space(c.value)) break;
       at += c.bytes;
     }
@@ -115,7 +115,7 @@ class Lexer {
   std::string_view stripped(std::string_view text, char sign, bool variable) const {
     if (sign == '-') {
       while (!text.empty()) {
-        const CodePoint c = decode_utf8_back(text);
+        const unicode::CodePoint c = unicode::decode_utf8_back(text);
         if (!is_python_space(c.value)) break;
         text.remove_suffix(c.bytes);
       }
@@ -125,7 +125,7 @@ class Lexer {
     const size_t line = text.rfind('\n') + 1;  // 0 when there is none
     if (line == 0 && !line_starting_) return text;
     for (size_t i = line; i < text.size();) {
-      const CodePoint c = decode_utf8(text.substr(i));
+      const unicode::CodePoint c = unicode::decode_utf8(text.substr(i));
       if (!is_python_space(c.value)) return text;
       i += c.bytes;
     }
@@ -206,7 +206,7 @@ class Lexer {
       } else if (is_digit(source_[at_])) {
         number();
       } else if (const size_t end = name_end(at_); end != at_) {
-        if (is_decimal(decode_utf8(std::string_view(source_).substr(at_)).value))
+        if (unicode::is_decimal(unicode::decode_utf8(std::string_view(source_).substr(at_)).value))
           return fail("Invalid character in identifier");
         push(TokenType::name, source_.substr(at_, end - at_));
         at_ = end;
@@ -218,8 +218,8 @@ class Lexer {
 
   size_t name_end(size_t at) const {
     while (at < source_.size()) {
-      const CodePoint c = decode_utf8(std::string_view(source_).substr(at));
-      if (!is_word(c.value)) break;
+      const unicode::CodePoint c = unicode::decode_utf8(std::string_view(source_).substr(at));
+      if (!unicode::is_word(c.value)) break;
       at += c.bytes;
     }
     return at;
@@ -343,7 +343,7 @@ std::string unescape(std::string_view text, size_t& at, std::string& out) {
     (out += '\\') += c;
     return {};
   }
-  append_utf8(out, value >= 0xD800 && value < 0xE000 ? 0xFFFD : value);
+  unicode::append_utf8(out, value >= 0xD800 && value < 0xE000 ? 0xFFFD : value);
   return {};
 }
 
@@ -378,7 +378,7 @@ void Lexer::op(std::string& open) {
   if (found.empty() && std::string_view("+-/*%~[](){}><=.:|,;").find(source_[at_]) != std::string_view::npos)
     found = std::string_view(source_).substr(at_, 1);
   if (found.empty()) {
-    const CodePoint c = decode_utf8(std::string_view(source_).substr(at_));
+    const unicode::CodePoint c = unicode::decode_utf8(std::string_view(source_).substr(at_));
     const std::string character = source_.substr(at_, c.bytes);
     size_t offset = 0;
     for (size_t i = 0; i < at_; ++i) offset += (static_cast<uint8_t>(source_[i]) & 0xC0) != 0x80;

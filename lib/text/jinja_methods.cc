@@ -4,7 +4,7 @@
 
 #include "text/jinja_eval.h"
 #include "text/jinja_filters.h"
-#include "text/unicode.h"
+#include "unicode/unicode.h"
 
 namespace mc::text::jinja {
 namespace {
@@ -252,12 +252,14 @@ Result<Value> changed(Interpreter& run, const Value& self, Args& args) {
 Str capitalized(StrView text) {
   if (text.empty()) return {};
   Str out;
-  for (const char32_t c : title_of(code_of(text[0]))) out += c | (text[0] & kUserBit);
+  for (const char32_t c : unicode::title_of(code_of(text[0]))) out += c | (text[0] & kUserBit);
   return out + lower(text).substr(lower(text.substr(0, 1)).size());
 }
 
 Str titled(StrView text) {
-  const auto is_cased = [](char32_t c) { return is_upper(c) || is_lower(c) || is_titlecase(c); };
+  const auto is_cased = [](char32_t c) {
+    return unicode::is_upper(c) || unicode::is_lower(c) || unicode::is_titlecase(c);
+  };
   Str out;
   for (size_t at = 0; at < text.size();) {  // runs of cased characters
     size_t end = at;
@@ -265,7 +267,7 @@ Str titled(StrView text) {
     const StrView run = text.substr(at, end - at);
     if (is_cased(code_of(text[at]))) {
       // With its neighbour in front, so that a last sigma knows that it is one.
-      for (const char32_t c : title_of(code_of(run[0]))) out += c | (run[0] & kUserBit);
+      for (const char32_t c : unicode::title_of(code_of(run[0]))) out += c | (run[0] & kUserBit);
       out += lower(run).substr(lower(run.substr(0, 1)).size());
     } else {
       out += run;
@@ -279,7 +281,9 @@ Str swapped(StrView text) {
   Str out;
   for (const char32_t marked : text) {
     const char32_t c = code_of(marked);
-    for (const char32_t to : is_upper(c) ? lower_of(c) : is_lower(c) ? upper_of(c) : std::u32string(1, c))
+    for (const char32_t to : unicode::is_upper(c)   ? unicode::lower_of(c)
+                             : unicode::is_lower(c) ? unicode::upper_of(c)
+                                                    : std::u32string(1, c))
       out += to | (marked & kUserBit);
   }
   return out;
@@ -381,10 +385,10 @@ Result<Value> all_are(Interpreter& run, const Value& self, Args& args) {
   return Value(!text.empty() && std::all_of(text.begin(), text.end(), [](char32_t c) { return holds(code_of(c)); }));
 }
 bool is_alnum(char32_t c) {
-  return is_letter(c) || is_numeric(c);
+  return unicode::is_letter(c) || unicode::is_numeric(c);
 }
 bool is_digit(char32_t c) {
-  return is_decimal(c) || c == 0xB2 || c == 0xB3 || c == 0xB9 || c == 0x2070 || (c >= 0x2074 && c <= 0x2079) ||
+  return unicode::is_decimal(c) || c == 0xB2 || c == 0xB3 || c == 0xB9 || c == 0x2070 || (c >= 0x2074 && c <= 0x2079) ||
          (c >= 0x2080 && c <= 0x2089) || (c >= 0x2460 && c <= 0x2468);
 }
 bool is_ascii(char32_t c) {
@@ -396,8 +400,8 @@ Result<Value> cased(Interpreter& run, const Value& self, Args& args) {
   bool found = false;
   for (const char32_t marked : self.chars()) {
     const char32_t c = code_of(marked);
-    if ((upper ? is_lower(c) : is_upper(c)) || is_titlecase(c)) return Value(false);
-    found |= upper ? is_upper(c) : is_lower(c);
+    if ((upper ? unicode::is_lower(c) : unicode::is_upper(c)) || unicode::is_titlecase(c)) return Value(false);
+    found |= upper ? unicode::is_upper(c) : unicode::is_lower(c);
   }
   return Value(found);
 }
@@ -406,7 +410,7 @@ Result<Value> istitle(Interpreter& run, const Value& self, Args& args) {
   bool before = false, found = false;
   for (const char32_t marked : self.chars()) {
     const char32_t c = code_of(marked);
-    const bool up = is_upper(c) || is_titlecase(c), low = is_lower(c);
+    const bool up = unicode::is_upper(c) || unicode::is_titlecase(c), low = unicode::is_lower(c);
     if ((up && before) || (low && !before)) return Value(false);
     before = up || low;
     found |= before;
@@ -415,16 +419,16 @@ Result<Value> istitle(Interpreter& run, const Value& self, Args& args) {
 }
 
 Result<Value> isprintable(Interpreter& run, const Value& self, Args& args) {
-  return Value(
-      std::all_of(self.chars().begin(), self.chars().end(), [](char32_t c) { return is_printable(code_of(c)); }));
+  return Value(std::all_of(self.chars().begin(), self.chars().end(),
+                           [](char32_t c) { return unicode::is_printable(code_of(c)); }));
 }
 Result<Value> isascii(Interpreter& run, const Value& self, Args& args) {
   return Value(std::all_of(self.chars().begin(), self.chars().end(), [](char32_t c) { return is_ascii(code_of(c)); }));
 }
 Result<Value> isidentifier(Interpreter& run, const Value& self, Args& args) {
   const Str& text = self.chars();
-  if (text.empty() || is_decimal(code_of(text[0]))) return Value(false);
-  return Value(std::all_of(text.begin(), text.end(), [](char32_t c) { return is_word(code_of(c)); }));
+  if (text.empty() || unicode::is_decimal(code_of(text[0]))) return Value(false);
+  return Value(std::all_of(text.begin(), text.end(), [](char32_t c) { return unicode::is_word(code_of(c)); }));
 }
 
 constexpr Entry kTextMethods[] = {
@@ -439,13 +443,13 @@ constexpr Entry kTextMethods[] = {
     {"format", format_method},
     {"index", index_method<false>},
     {"isalnum", all_are<is_alnum>},
-    {"isalpha", all_are<is_letter>},
+    {"isalpha", all_are<unicode::is_letter>},
     {"isascii", isascii},
-    {"isdecimal", all_are<is_decimal>},
+    {"isdecimal", all_are<unicode::is_decimal>},
     {"isdigit", all_are<is_digit>},
     {"isidentifier", isidentifier},
     {"islower", cased<false>},
-    {"isnumeric", all_are<is_numeric>},
+    {"isnumeric", all_are<unicode::is_numeric>},
     {"isprintable", isprintable},
     {"isspace", all_are<is_python_space>},
     {"istitle", istitle},

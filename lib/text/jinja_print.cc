@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "text/jinja_value.h"
-#include "text/unicode.h"
+#include "unicode/unicode.h"
 
 namespace mc::text::jinja {
 namespace {
@@ -147,7 +147,7 @@ void append_repr(Str& out, StrView text) {
       (out += U'\\' | mark) += U'r' | mark;
     else if (c == U'\t')
       (out += U'\\' | mark) += U't' | mark;
-    else if (!is_printable(c))
+    else if (!unicode::is_printable(c))
       append_hex(out, c, mark);
     else
       out += marked;

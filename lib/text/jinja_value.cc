@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "text/utf8.h"
+#include "unicode/utf8.h"
 
 namespace mc::text::jinja {
 namespace {
@@ -164,7 +164,7 @@ Str widen(std::string_view utf8, bool user) {
       out += static_cast<char32_t>(utf8[at++]) | mark;
       continue;
     }
-    const CodePoint c = decode_utf8(utf8.substr(at));
+    const unicode::CodePoint c = unicode::decode_utf8(utf8.substr(at));
     out += c.value | mark;
     at += c.bytes;
   }
@@ -179,7 +179,7 @@ std::string narrow(StrView text) {
     if (c < 0x80)
       out += static_cast<char>(c);
     else
-      append_utf8(out, (c >= 0xD800 && c < 0xE000) || c > 0x10FFFF ? 0xFFFD : c);
+      unicode::append_utf8(out, (c >= 0xD800 && c < 0xE000) || c > 0x10FFFF ? 0xFFFD : c);
   }
   return out;
 }

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "text/unicode.h"
-#include "text/utf8.h"
+#include "unicode/unicode.h"
+#include "unicode/utf8.h"
 
 namespace mc::text {
 namespace {
@@ -31,8 +31,8 @@ Result<std::string> replace(const Regex& regex, std::string_view text, std::stri
 
 std::string_view strip_left(std::string_view text) {
   while (!text.empty()) {
-    const CodePoint c = decode_utf8(text);
-    if (!is_space(c.value)) break;
+    const unicode::CodePoint c = unicode::decode_utf8(text);
+    if (!unicode::is_space(c.value)) break;
     text.remove_prefix(c.bytes);
   }
   return text;
@@ -40,8 +40,8 @@ std::string_view strip_left(std::string_view text) {
 
 std::string_view strip_right(std::string_view text) {
   while (!text.empty()) {
-    const CodePoint c = decode_utf8_back(text);
-    if (!is_space(c.value)) break;
+    const unicode::CodePoint c = unicode::decode_utf8_back(text);
+    if (!unicode::is_space(c.value)) break;
     text.remove_suffix(c.bytes);
   }
   return text;
@@ -51,8 +51,8 @@ std::string without_accents(std::string_view text) {
   std::string out;
   out.reserve(text.size());
   for (size_t at = 0; at < text.size();) {
-    const CodePoint c = decode_utf8(text.substr(at));
-    if (!is_mark(c.value)) out += text.substr(at, c.bytes);
+    const unicode::CodePoint c = unicode::decode_utf8(text.substr(at));
+    if (!unicode::is_mark(c.value)) out += text.substr(at, c.bytes);
     at += c.bytes;
   }
   return out;
@@ -91,8 +91,8 @@ size_t Normalizer::patterns() const {
 Result<std::string> Normalizer::run(const Step& step, std::string_view text, size_t bytes_max, Work& work) {
   std::string out;
   switch (step.spec.kind) {
-    case NormalizerStep::Kind::form: out = normalize(text, step.spec.form); break;
-    case NormalizerStep::Kind::lowercase: out = lowercase(text); break;
+    case NormalizerStep::Kind::form: out = unicode::normalize(text, step.spec.form); break;
+    case NormalizerStep::Kind::lowercase: out = unicode::lowercase(text); break;
     case NormalizerStep::Kind::strip_accents: out = without_accents(text); break;
     case NormalizerStep::Kind::strip:
       if (step.spec.left) text = strip_left(text);

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "text/unicode.h"
+#include "unicode/unicode.h"
 
 namespace mc::text {
 
@@ -31,7 +31,7 @@ struct AddedToken {
 struct NormalizerStep {
   enum class Kind : uint8_t { form, lowercase, prepend, replace, strip, strip_accents };
   Kind kind = Kind::form;
-  NormalForm form = NormalForm::nfc;
+  unicode::NormalForm form = unicode::NormalForm::nfc;
   std::string pattern = {};  // replace: a regular expression
   size_t literal_bytes = 0;  // replace: of the text that the pattern alone matches; 0: it matches others too
   std::string content = {};  // prepend, replace

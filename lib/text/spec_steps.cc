@@ -6,7 +6,7 @@
 
 #include "text/regex.h"
 #include "text/spec_fields.h"
-#include "text/utf8.h"
+#include "unicode/utf8.h"
 
 namespace mc::text {
 
@@ -86,15 +86,17 @@ Result<std::string> read_text(const std::string& field, const Json& object, cons
 /// The same, of exactly one character.
 Result<std::string> read_character(const std::string& field, const Json& object, const char* key) {
   MC_TRY(text, read_text(field, object, key));
-  if (text.empty() || decode_utf8(text).bytes != text.size())
+  if (text.empty() || unicode::decode_utf8(text).bytes != text.size())
     return bad(field + "." + key + " " + shown(object[key]) + " must be one character");
   return text;
 }
 
 Result<void> read_normalizer_step(const Json& step, TokenizerSpec& spec) {
   using Kind = NormalizerStep::Kind;
-  static constexpr std::pair<std::string_view, NormalForm> kForms[] = {
-      {"NFC", NormalForm::nfc}, {"NFD", NormalForm::nfd}, {"NFKC", NormalForm::nfkc}, {"NFKD", NormalForm::nfkd}};
+  static constexpr std::pair<std::string_view, unicode::NormalForm> kForms[] = {{"NFC", unicode::NormalForm::nfc},
+                                                                                {"NFD", unicode::NormalForm::nfd},
+                                                                                {"NFKC", unicode::NormalForm::nfkc},
+                                                                                {"NFKD", unicode::NormalForm::nfkd}};
   const std::string_view type = step["type"].as_string();
   NormalizerStep out;
   for (const auto& [name, form] : kForms)

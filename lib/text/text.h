@@ -5,4 +5,3 @@
 #include "text/detokenizer.h"
 #include "text/stop.h"
 #include "text/tokenizer.h"
-#include "text/utf8.h"

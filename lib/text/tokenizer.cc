@@ -5,7 +5,7 @@
 #include "text/byte_level.h"
 #include "text/detokenizer.h"
 #include "text/tokenizer_tables.h"
-#include "text/utf8.h"
+#include "unicode/utf8.h"
 
 namespace mc::text {
 namespace {
@@ -80,7 +80,7 @@ Tokenizer::~Tokenizer() = default;
 
 Result<std::vector<uint32_t>> Tokenizer::encode(std::string_view text, EncodeOptions options) const {
   MC_CHECK(check_size(text.size()));
-  MC_CHECK(check_utf8(text));
+  MC_CHECK(unicode::check_utf8(text));
   std::vector<uint32_t> out;
   out.reserve(std::min(text.size() / 3, options.limits.tokens_max) + 8);
   if (options.add_special) out = tables_->prefix;
@@ -101,7 +101,7 @@ Result<std::vector<uint32_t>> Tokenizer::encode(std::span<const Part> parts, boo
     const size_t begin = text.size();
     MC_CHECK(check_size(begin + part.text.size()));
     // Each part by itself: a character must not be put together from the ends of two.
-    if (const auto offset = find_invalid_utf8(part.text)) return not_utf8(begin + *offset);
+    if (const auto offset = find_invalid_utf8(part.text)) return unicode::not_utf8(begin + *offset);
     text += part.text;
     if (part.user) user.push_back({begin, text.size()});
   }

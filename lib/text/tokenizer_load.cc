@@ -150,10 +150,10 @@ size_t shrinking(const NormalizerStep& step) {
     case Kind::lowercase: return 3;
     case Kind::form:
       switch (step.form) {
-        case NormalForm::nfd: return 3;
-        case NormalForm::nfc: return 3 * 3;
-        case NormalForm::nfkd: return 4;
-        case NormalForm::nfkc: return 4 * 3;
+        case unicode::NormalForm::nfd: return 3;
+        case unicode::NormalForm::nfc: return 3 * 3;
+        case unicode::NormalForm::nfkd: return 4;
+        case unicode::NormalForm::nfkc: return 4 * 3;
       }
       return 0;
     case Kind::replace:

@@ -7,7 +7,8 @@
 #include "base/rng.h"
 #include "test.h"
 #include "text/text.h"
-#include "text/unicode.h"
+#include "unicode/unicode.h"
+#include "unicode/utf8.h"
 
 using namespace mc;
 using namespace mc::text;
@@ -46,7 +47,7 @@ Result<Tokenizer> with_pattern(const std::string& pattern) {
     // The byte alphabet of GPT-2: printable bytes are themselves, the others follow from U+0100 on.
     const bool own = (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
     std::string letter;
-    append_utf8(letter, static_cast<char32_t>(own ? byte : next++));
+    unicode::append_utf8(letter, static_cast<char32_t>(own ? byte : next++));
     vocab.set(letter, byte);
   }
   Json split = Json::object({{"type", "Split"},
@@ -75,7 +76,7 @@ std::string random_text(Rng& rng, size_t bytes) {
                                                   : rng.below(0x110000));
     if (c >= 0xD800 && c < 0xE000) c = U' ';
     const uint64_t times = rng.below(16) == 0 ? 1 + rng.below(300) : 1;
-    for (uint64_t i = 0; i < times; ++i) append_utf8(out, c);
+    for (uint64_t i = 0; i < times; ++i) unicode::append_utf8(out, c);
   }
   return out;
 }
@@ -212,7 +213,7 @@ TEST_CASE("attack/text: a long text, read a part at a time, gives the ids of its
       std::string line;
       for (uint64_t words = 1 + rng.below(9); words > 0; --words) {
         for (uint64_t letters = 1 + rng.below(rng.below(20) == 0 ? 3000 : 12); letters > 0; --letters)
-          append_utf8(line, rng.below(10) == 0 ? U'\u4e2d' : static_cast<char32_t>('a' + rng.below(26)));
+          unicode::append_utf8(line, rng.below(10) == 0 ? U'\u4e2d' : static_cast<char32_t>('a' + rng.below(26)));
         if (words > 1) line += ' ';
       }
       const auto ids = tokenizer.encode(line, {.add_special = false});
@@ -261,12 +262,12 @@ TEST_CASE("attack/text: no step of a normalizer shortens a text by more than the
   for (char32_t c = 0; c < 0x110000; ++c) {
     if (c >= 0xD800 && c < 0xE000) continue;
     std::string text;
-    append_utf8(text, c);
-    const size_t own = text.size(), canonical = normalize(text, NormalForm::nfd).size();
-    const size_t compatible = normalize(text, NormalForm::nfkd).size();
+    unicode::append_utf8(text, c);
+    const size_t own = text.size(), canonical = unicode::normalize(text, unicode::NormalForm::nfd).size();
+    const size_t compatible = unicode::normalize(text, unicode::NormalForm::nfkd).size();
     // One character decomposed, one composed of what it decomposes to, one in lower case.
-    const bool fits =
-        own <= 3 * canonical && own <= 4 * compatible && canonical <= 3 * own && own <= 3 * lowercase(text).size();
+    const bool fits = own <= 3 * canonical && own <= 4 * compatible && canonical <= 3 * own &&
+                      own <= 3 * unicode::lowercase(text).size();
     if (!fits) {
       INFO("U+" << static_cast<uint32_t>(c));
       CHECK(fits);

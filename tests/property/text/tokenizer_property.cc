@@ -8,7 +8,8 @@
 #include "text/bpe.h"
 #include "text/byte_level.h"
 #include "text/text.h"
-#include "text/unicode.h"
+#include "unicode/unicode.h"
+#include "unicode/utf8.h"
 
 using namespace mc;
 using namespace mc::text;
@@ -37,7 +38,7 @@ std::string random_text(Rng& rng, size_t chars_max) {
     const auto [low, high] = kRanges[rng.below(std::size(kRanges))];
     const auto c = static_cast<char32_t>(rng.between(low, high));
     const size_t run = rng.chance(0.1) ? 1 + rng.below(std::min<size_t>(left, 80)) : 1;
-    for (size_t i = 0; i < run; ++i) append_utf8(out, c);
+    for (size_t i = 0; i < run; ++i) unicode::append_utf8(out, c);
     left -= run;
   }
   return out;
@@ -47,7 +48,7 @@ std::string random_text(Rng& rng, size_t chars_max) {
 std::vector<std::string> random_pieces(Rng& rng, std::string_view text) {
   std::vector<std::string> out{""};
   for (size_t at = 0; at < text.size();) {
-    const uint32_t length = decode_utf8(text.substr(at)).bytes;
+    const uint32_t length = unicode::decode_utf8(text.substr(at)).bytes;
     if (rng.chance(0.3)) out.emplace_back();
     out.back() += text.substr(at, length);
     at += length;
@@ -69,7 +70,8 @@ TEST_CASE("text: decoding what was encoded gives the text back, or its normal fo
       REQUIRE_OK(ids);
       // Mistral's form puts no mark in front of a text that starts with a space, and decoding takes one away.
       const bool loses_space = std::string_view(folder).ends_with("mistral3") && text.starts_with(' ');
-      CHECK(tokenizer.decode(*ids, false) == (nfc ? normalize(text, NormalForm::nfc) : text.substr(loses_space)));
+      CHECK(tokenizer.decode(*ids, false) ==
+            (nfc ? unicode::normalize(text, unicode::NormalForm::nfc) : text.substr(loses_space)));
     }
   }
 }

@@ -1,9 +1,9 @@
-#include "text/utf8.h"
+#include "unicode/utf8.h"
 
 #include "base/assert.h"
 #include "base/errors.h"
 
-namespace mc::text {
+namespace mc::unicode {
 namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
@@ -105,4 +105,4 @@ size_t append_lossy_utf8(std::string& out, std::string_view bytes, bool final, b
   return at;
 }
 
-}  // namespace mc::text
+}  // namespace mc::unicode

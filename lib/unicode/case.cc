@@ -5,9 +5,9 @@
 
 #include <algorithm>
 
-#include "text/unicode.h"
+#include "unicode/unicode.h"
 
-namespace mc::text {
+namespace mc::unicode {
 namespace {
 
 struct SpecialCase {
@@ -130,4 +130,4 @@ std::u32string title_of(char32_t c) {
   return {static_cast<char32_t>(utf8proc_totitle(static_cast<utf8proc_int32_t>(c)))};
 }
 
-}  // namespace mc::text
+}  // namespace mc::unicode

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace mc::text {
+namespace mc::unicode {
 
 enum class NormalForm : uint8_t { nfc, nfd, nfkc, nfkd };
 
@@ -37,4 +37,4 @@ std::u32string upper_of(char32_t c);
 std::u32string lower_of(char32_t c);
 std::u32string title_of(char32_t c);
 
-}  // namespace mc::text
+}  // namespace mc::unicode

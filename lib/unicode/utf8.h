@@ -12,7 +12,7 @@
 #include "base/json.h"
 #include "base/result.h"
 
-namespace mc::text {
+namespace mc::unicode {
 
 /// MC1004, "text: input is not valid UTF-8 at byte 17".
 Error not_utf8(size_t offset);
@@ -36,4 +36,4 @@ void append_utf8(std::string& out, char32_t value);
 /// `each_byte`: one U+FFFD for each byte of an invalid piece.
 size_t append_lossy_utf8(std::string& out, std::string_view bytes, bool final, bool each_byte = false);
 
-}  // namespace mc::text
+}  // namespace mc::unicode

@@ -1,4 +1,4 @@
-#include "text/unicode.h"
+#include "unicode/unicode.h"
 
 #include <utf8proc.h>
 
@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "base/assert.h"
-#include "text/utf8.h"
+#include "unicode/utf8.h"
 
-namespace mc::text {
+namespace mc::unicode {
 namespace {
 
 bool composes(NormalForm form) {
@@ -163,4 +163,4 @@ bool is_word(char32_t c) {
          within(0x1F170, 0x1F189);
 }
 
-}  // namespace mc::text
+}  // namespace mc::unicode

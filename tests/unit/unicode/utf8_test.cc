@@ -1,12 +1,12 @@
-#include "text/utf8.h"
+#include "unicode/utf8.h"
 
 #include "test.h"
-#include "text/unicode.h"
+#include "unicode/unicode.h"
 
 using namespace mc;
-using namespace mc::text;
+using namespace mc::unicode;
 
-TEST_CASE("text/utf8: the error names the first bad byte") {
+TEST_CASE("unicode/utf8: the error names the first bad byte") {
   const auto check = [](std::string_view bytes) {
     const auto result = check_utf8(bytes);
     return result ? std::string("ok") : result.error().what;
@@ -19,7 +19,7 @@ TEST_CASE("text/utf8: the error names the first bad byte") {
   CHECK(check("ab\xE4\xB8") == "text: input is not valid UTF-8 at byte 2");        // cut off
 }
 
-TEST_CASE("text/utf8: every scalar value survives encoding and decoding from both ends") {
+TEST_CASE("unicode/utf8: every scalar value survives encoding and decoding from both ends") {
   for (char32_t c = 0; c < 0x110000; c += c < 0x3000 ? 1 : 61) {
     if (c >= 0xD800 && c < 0xE000) continue;
     std::string text = "\xE4\xB8\xAD";
@@ -30,7 +30,7 @@ TEST_CASE("text/utf8: every scalar value survives encoding and decoding from bot
   }
 }
 
-TEST_CASE("text/utf8: each maximal invalid piece becomes one U+FFFD, and an unfinished end waits") {
+TEST_CASE("unicode/utf8: each maximal invalid piece becomes one U+FFFD, and an unfinished end waits") {
   const auto lossy = [](std::string_view bytes, bool final) {
     std::string out;
     const size_t used = append_lossy_utf8(out, bytes, final);
@@ -50,7 +50,7 @@ TEST_CASE("text/utf8: each maximal invalid piece becomes one U+FFFD, and an unfi
 }
 
 TEST_CASE(
-    "text/unicode: what Unicode added after version 9 is neither moved nor composed, as in Hugging Face's crate") {
+    "unicode/unicode: what Unicode added after version 9 is neither moved nor composed, as in Hugging Face's crate") {
   for (const char* stays : {" \u089e\u08e6", "e\u089e\u0301", "e\u1abf\u0323\u0302", "\U00011935\U00011930",
                             "\U00011938", "a\U0001e130\u0316"})
     CHECK(normalize(stays, NormalForm::nfc) == stays);
@@ -61,7 +61,7 @@ TEST_CASE(
   CHECK(normalize("e\u08e4\u08e6", NormalForm::nfc) == "e\u08e6\u08e4");  // older marks are ordered
 }
 
-TEST_CASE("text/unicode: the four forms of the standard's examples") {
+TEST_CASE("unicode/unicode: the four forms of the standard's examples") {
   CHECK(normalize("e\u0301", NormalForm::nfc) == "\u00e9");
   CHECK(normalize("\u00e9", NormalForm::nfd) == "e\u0301");
   CHECK(normalize("\u1e9b\u0323", NormalForm::nfc) == "\u1e9b\u0323");
@@ -73,7 +73,7 @@ TEST_CASE("text/unicode: the four forms of the standard's examples") {
   CHECK(normalize("plain ASCII", NormalForm::nfkd) == "plain ASCII");
 }
 
-TEST_CASE("text/unicode: half a million combining marks out of order are put in order") {
+TEST_CASE("unicode/unicode: half a million combining marks out of order are put in order") {
   std::string marks = "e", sorted = "e";
   for (int i = 0; i < 250'000; ++i) marks += "\u0301\u0323";
   for (int i = 0; i < 250'000; ++i) sorted += "\u0323";
@@ -81,6 +81,6 @@ TEST_CASE("text/unicode: half a million combining marks out of order are put in 
   CHECK(normalize(marks, NormalForm::nfd) == sorted);
 }
 
-TEST_CASE("text/unicode: lower case is per character") {
+TEST_CASE("unicode/unicode: lower case is per character") {
   CHECK(lowercase("ABC \u00c9\u0130\u03a3") == "abc \u00e9i\u0307\u03c3");
 }
