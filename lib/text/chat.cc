@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/errors.h"
-#include "text/jinja.h"
+#include "jinja/jinja.h"
 
 namespace mc::text {
 namespace {

@@ -1,4 +1,4 @@
-// links: text base
+// links: text jinja base
 // A chat template's source and messages, with 0xFF between them; the first byte of a message picks its
 // role. Whatever is parsed must render or fail within its limits, twice the same way, and no character of a
 // user may lose its mark.
@@ -7,10 +7,11 @@
 #include <vector>
 
 #include "base/json.h"
-#include "text/jinja.h"
+#include "jinja/jinja.h"
 #include "text/text.h"
 
 using namespace mc::text;
+namespace jinja = mc::jinja;
 
 namespace {
 

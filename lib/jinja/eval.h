@@ -1,6 +1,6 @@
 // One rendering: the walk over the tree with its scopes, output and budget. Shared by the files that
-// evaluate expressions (jinja_eval.cc), run statements and call macros (jinja_run.cc), reach into
-// values (jinja_access.cc), and by the tables of filters, tests and methods, which ask it for what needs state.
+// evaluate expressions (eval.cc), run statements and call macros (run.cc), reach into
+// values (access.cc), and by the tables of filters, tests and methods, which ask it for what needs state.
 #pragma once
 
 #include <algorithm>
@@ -9,9 +9,9 @@
 #include <memory>
 #include <span>
 
-#include "text/jinja.h"
+#include "jinja/jinja.h"
 
-namespace mc::text::jinja {
+namespace mc::jinja {
 
 struct Scope {
   std::shared_ptr<Scope> parent;
@@ -126,7 +126,7 @@ class Interpreter {
   Values kept_;
 };
 
-// --- operators (jinja_ops.cc) ---
+// --- operators (ops.cc) ---
 Result<Value> operate(Interpreter& run, Op op, Value left, const Value& right);
 Result<Value> negate(const Value& value, bool negative);
 Result<bool> compare_values(Interpreter& run, Op op, const Value& left, const Value& right);
@@ -139,7 +139,7 @@ Result<Value> slice(Interpreter& run, const Value& object, const Value& start, c
 /// `text` repeated or padded to a size: checked before it is made.
 Result<Str> repeat(Interpreter& run, StrView text, int64_t count);
 
-// --- formatting (jinja_format.cc), JSON (jinja_json.cc) ---
+// --- formatting (format.cc), JSON (json.cc) ---
 /// Python's "%s" % values.
 Result<Value> format_percent(Interpreter& run, const Value& format, const Value& values);
 /// Python's "{}".format(...).
@@ -161,4 +161,4 @@ Value find_method(const Value& self, std::string_view name);
 /// What the sandbox hides: methods that change their object, and double underscores.
 bool is_unsafe(const Value& object, std::string_view name);
 
-}  // namespace mc::text::jinja
+}  // namespace mc::jinja

@@ -1,10 +1,10 @@
-#include "text/jinja_parse.h"
+#include "jinja/parse.h"
 
 #include <algorithm>
 
-#include "text/jinja_parser.h"
+#include "jinja/parser.h"
 
-namespace mc::text::jinja {
+namespace mc::jinja {
 
 Error placed(Position at, Error error) {
   error.what = "line " + std::to_string(at.line) + ", column " + std::to_string(at.column) + ": " + error.what;
@@ -447,4 +447,4 @@ Result<Tree> parse(std::string_view source) {
   return Parser(source).run();
 }
 
-}  // namespace mc::text::jinja
+}  // namespace mc::jinja

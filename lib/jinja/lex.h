@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-namespace mc::text::jinja {
+namespace mc::jinja {
 
 struct Position {
   uint32_t line = 1;
@@ -43,4 +43,4 @@ std::vector<Token> tokenize(std::string_view source);
 /// As jinja2's messages name a token: "end of print statement".
 std::string describe(const Token& token);
 
-}  // namespace mc::text::jinja
+}  // namespace mc::jinja

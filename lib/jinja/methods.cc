@@ -2,11 +2,11 @@
 // tables (encode, translate, maketrans) is refused by name.
 #include <algorithm>
 
-#include "text/jinja_eval.h"
-#include "text/jinja_filters.h"
+#include "jinja/eval.h"
+#include "jinja/filters.h"
 #include "unicode/unicode.h"
 
-namespace mc::text::jinja {
+namespace mc::jinja {
 namespace {
 
 using Call = Result<Value> (*)(Interpreter&, const Value&, Args&);
@@ -482,7 +482,7 @@ constexpr Entry kTextMethods[] = {
 
 }  // namespace
 
-/// The methods of the other types: jinja_methods_object.cc.
+/// The methods of the other types: methods_object.cc.
 Value find_object_method(const Value& self, std::string_view name);
 
 Value find_method(const Value& self, std::string_view name) {
@@ -493,4 +493,4 @@ Value find_method(const Value& self, std::string_view name) {
   return Value(Kind::method, std::make_shared<Method>(Method{self, found->name, found->call}));
 }
 
-}  // namespace mc::text::jinja
+}  // namespace mc::jinja

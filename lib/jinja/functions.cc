@@ -1,9 +1,9 @@
 // The functions templates find in their environment.
 #include <algorithm>
 
-#include "text/jinja_eval.h"
+#include "jinja/eval.h"
 
-namespace mc::text::jinja {
+namespace mc::jinja {
 namespace {
 
 Result<Value> range(Interpreter& run, Args& args) {
@@ -133,4 +133,4 @@ Value find_function(std::string_view name) {
   return {};
 }
 
-}  // namespace mc::text::jinja
+}  // namespace mc::jinja

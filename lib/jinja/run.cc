@@ -1,10 +1,10 @@
 // Statements: what {% %} does. Loops, macros, set blocks and with have scopes of their own; if has not.
 #include <algorithm>
 
-#include "text/jinja_eval.h"
-#include "text/jinja_filters.h"
+#include "jinja/eval.h"
+#include "jinja/filters.h"
 
-namespace mc::text::jinja {
+namespace mc::jinja {
 
 /// A new scope inside `parent` until the end of the block.
 class Interpreter::ScopeGuard {
@@ -371,4 +371,4 @@ Result<Value> Interpreter::call(const Value& callee, Args args) {
   }
 }
 
-}  // namespace mc::text::jinja
+}  // namespace mc::jinja

@@ -1,13 +1,13 @@
-// The parser's state, shared by its two files: expressions (jinja_expression.cc) and statements
-// (jinja_parse.cc). Grammar and messages follow jinja2's parser, error for error.
+// The parser's state, shared by its two files: expressions (expression.cc) and statements
+// (parse.cc). Grammar and messages follow jinja2's parser, error for error.
 #pragma once
 
 #include <initializer_list>
 #include <map>
 
-#include "text/jinja_parse.h"
+#include "jinja/parse.h"
 
-namespace mc::text::jinja {
+namespace mc::jinja {
 
 class Parser {
  public:
@@ -117,4 +117,4 @@ class Parser {
 /// break outside loops, assignments to loop. Marks the loops and macros that use special names.
 Result<void> check(Tree& tree);
 
-}  // namespace mc::text::jinja
+}  // namespace mc::jinja

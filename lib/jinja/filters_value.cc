@@ -4,9 +4,9 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "text/jinja_filters.h"
+#include "jinja/filters.h"
 
-namespace mc::text::jinja {
+namespace mc::jinja {
 namespace {
 
 using Out = Result<Value>;
@@ -148,4 +148,4 @@ std::span<const Filter> value_filters() {
   return kFilters;
 }
 
-}  // namespace mc::text::jinja
+}  // namespace mc::jinja

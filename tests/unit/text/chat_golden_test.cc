@@ -1,10 +1,9 @@
-// The template language against Python's jinja2 as transformers configures it: constructs one by one,
-// and chat templates of five families with conversations, tools and errors (scripts/make-template-goldens).
+// Chat templates of five families against Python's jinja2 as transformers configures it, with conversations,
+// tools and errors. scripts/make-template-goldens writes the expected prompts.
 #include <fstream>
 
 #include "test.h"
 #include "text/chat.h"
-#include "text/jinja.h"
 
 using namespace mc;
 using namespace mc::text;
@@ -46,28 +45,7 @@ void check_error(const Json& row, std::string_view what) {
 
 }  // namespace
 
-TEST_CASE("text/jinja: every construct gives Jinja's text, or Jinja's error") {
-  const auto rows = read_lines("jinja.jsonl");
-  jinja::Context context{.now = now()};
-  for (const auto& [name, value] : rows[0]["context"].members())
-    context.variables.emplace_back(name, jinja::Value::from_json(value, true));
-  for (size_t i = 1; i < rows.size(); ++i) {
-    const Json& row = rows[i];
-    INFO("template: " << row["template"].as_string());
-    const auto tree = jinja::parse(row["template"].as_string());
-    const auto text = tree ? jinja::render(*tree, context) : Result<jinja::Str>(tree.error());
-    if (row.has("text")) {
-      REQUIRE_OK(text);
-      CHECK(jinja::narrow(*text) == row["text"].as_string());
-    } else if (text) {
-      FAIL_CHECK("gives \"" << jinja::narrow(*text) << "\", where Jinja has " << row["error"].as_string());
-    } else {
-      check_error(row, text.error().what);
-    }
-  }
-}
-
-TEST_CASE("text/jinja: templates of every family give Jinja's prompt, or Jinja's error") {
+TEST_CASE("text/chat: templates of every family give Jinja's prompt, or Jinja's error") {
   const auto rows = read_lines("chat.jsonl");
   for (size_t i = 1; i < rows.size(); ++i) {
     const Json& row = rows[i];
@@ -97,36 +75,5 @@ TEST_CASE("text/jinja: templates of every family give Jinja's prompt, or Jinja's
     } else {
       check_error(row, parts.error().what);
     }
-  }
-}
-
-TEST_CASE("text/jinja: what is known but not supported is refused by name") {
-  for (const char* expression :
-       {"'a'.encode()", "'a' | wordwrap", "'a' | urlize", "{} | xmlattr", "[1] | random", "lipsum()", "1 | pprint",
-        "'a' | striptags", "1 | filesizeformat", "{}.fromkeys([1])"}) {
-    INFO(expression);
-    const auto tree = jinja::parse("{{ " + std::string(expression) + " }}");
-    REQUIRE_OK(tree);
-    const auto text = jinja::render(*tree, {});
-    REQUIRE_FALSE(text);
-    CHECK(text.error().what.find("NotSupported: ") != std::string::npos);
-  }
-}
-
-TEST_CASE("text/jinja: a syntax error names the line and the column where it stands") {
-  const std::pair<const char*, const char*> cases[] = {
-      {"a\r\nb {{ 1 +}}", "line 2, column 9: TemplateSyntaxError: unexpected 'end of print statement'"},
-      {"\u4e16\u754c {{ $ }}", "line 1, column 7: TemplateSyntaxError: unexpected char '$' at 6"},
-      {"{% if x %}\n\n{% endfor %}",
-       "line 3, column 4: TemplateSyntaxError: Encountered unknown tag 'endfor'. Jinja was "
-       "looking for the following tags: 'elif' or 'else' or 'endif'. The innermost block "
-       "that needs to be closed is 'if'."},
-      {"{{ 'a' ~ 99999999999999999999 }}",
-       "line 1, column 10: TemplateSyntaxError: integer 99999999999999999999 is outside 64 bits"},
-  };
-  for (const auto& [source, what] : cases) {
-    const auto tree = jinja::parse(source);
-    REQUIRE_FALSE(tree);
-    CHECK(tree.error().what == what);
   }
 }

@@ -1,9 +1,9 @@
 // Methods of everything that is not text.
 #include <algorithm>
 
-#include "text/jinja_eval.h"
+#include "jinja/eval.h"
 
-namespace mc::text::jinja {
+namespace mc::jinja {
 
 Value find_object_method(const Value& self, std::string_view name);
 
@@ -136,4 +136,4 @@ Value find_object_method(const Value& self, std::string_view name) {
   return {};
 }
 
-}  // namespace mc::text::jinja
+}  // namespace mc::jinja

@@ -3,10 +3,10 @@
 #include <charconv>
 #include <cmath>
 
-#include "text/jinja_value.h"
+#include "jinja/value.h"
 #include "unicode/unicode.h"
 
-namespace mc::text::jinja {
+namespace mc::jinja {
 namespace {
 
 void append(Str& out, std::string_view ascii, bool user = false) {
@@ -201,4 +201,4 @@ Str to_str(const Value& value) {
   return to_repr(value);
 }
 
-}  // namespace mc::text::jinja
+}  // namespace mc::jinja

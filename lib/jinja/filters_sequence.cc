@@ -2,9 +2,9 @@
 // length, and what fails in them fails when they are walked.
 #include <algorithm>
 
-#include "text/jinja_filters.h"
+#include "jinja/filters.h"
 
-namespace mc::text::jinja {
+namespace mc::jinja {
 namespace {
 
 using Out = Result<Value>;
@@ -449,4 +449,4 @@ std::span<const Filter> sequence_filters() {
   return kFilters;
 }
 
-}  // namespace mc::text::jinja
+}  // namespace mc::jinja

@@ -1,9 +1,9 @@
 // Reaching into values: attributes, items, iteration, and the arguments of calls.
 #include <algorithm>
 
-#include "text/jinja_eval.h"
+#include "jinja/eval.h"
 
-namespace mc::text::jinja {
+namespace mc::jinja {
 namespace {
 
 Value no_attribute(const Value& object, std::string_view name) {
@@ -225,4 +225,4 @@ Result<int64_t> whole(const Value& value) {
   return value.integer();
 }
 
-}  // namespace mc::text::jinja
+}  // namespace mc::jinja

@@ -32,10 +32,10 @@
 #include <vector>
 
 #include "base/result.h"
-#include "text/jinja_lex.h"
-#include "text/jinja_value.h"
+#include "jinja/lex.h"
+#include "jinja/value.h"
 
-namespace mc::text::jinja {
+namespace mc::jinja {
 
 struct Filter;
 struct Test;
@@ -131,4 +131,4 @@ Result<Tree> parse(std::string_view source);
 /// "line 3, column 7: " in front of an error's text.
 Error placed(Position at, Error error);
 
-}  // namespace mc::text::jinja
+}  // namespace mc::jinja

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "text/jinja_eval.h"
+#include "jinja/eval.h"
 
-namespace mc::text::jinja {
+namespace mc::jinja {
 namespace {
 
 struct Style {
@@ -188,4 +188,4 @@ Result<Value> to_json(Interpreter& run, const Value& value, Args& args) {
   return Value(writer.take());
 }
 
-}  // namespace mc::text::jinja
+}  // namespace mc::jinja

@@ -1,10 +1,10 @@
 // Filters over text.
 #include <algorithm>
 
-#include "text/jinja_filters.h"
+#include "jinja/filters.h"
 #include "unicode/unicode.h"
 
-namespace mc::text::jinja {
+namespace mc::jinja {
 namespace {
 
 using Out = Result<Value>;
@@ -268,4 +268,4 @@ std::span<const Filter> text_filters() {
   return kFilters;
 }
 
-}  // namespace mc::text::jinja
+}  // namespace mc::jinja

@@ -1,10 +1,10 @@
 // Expressions, from the loosest binding (a if b else c) to the tightest (a name).
 #include <algorithm>
 
-#include "text/jinja_filters.h"
-#include "text/jinja_parser.h"
+#include "jinja/filters.h"
+#include "jinja/parser.h"
 
-namespace mc::text::jinja {
+namespace mc::jinja {
 
 Result<NodePtr> Parser::bounded(NodePtr node) {
   if (node->depth > kTreeDepthMax)
@@ -477,4 +477,4 @@ Result<NodePtr> Parser::test(NodePtr operand) {
   return outer;
 }
 
-}  // namespace mc::text::jinja
+}  // namespace mc::jinja

@@ -1,10 +1,10 @@
-#include "text/jinja_value.h"
+#include "jinja/value.h"
 
 #include <algorithm>
 
 #include "unicode/utf8.h"
 
-namespace mc::text::jinja {
+namespace mc::jinja {
 namespace {
 
 /// One more value inside.
@@ -357,4 +357,4 @@ Error undefined_error(const Value& value) {
   return failure(undefined.unsafe ? "SecurityError" : "UndefinedError", undefined.message);
 }
 
-}  // namespace mc::text::jinja
+}  // namespace mc::jinja

@@ -2,7 +2,7 @@
 // jinja2 3.1 as transformers configures it: ImmutableSandboxedEnvironment, trim_blocks, lstrip_blocks,
 // break and continue, the generation tag, raise_exception, strftime_now, tojson without escapes.
 // No files, no clock, no way to anything but the values it is given. Each character of the result knows
-// whether it came from a user (jinja_value.h).
+// whether it came from a user (value.h).
 //
 //   MC_TRY(tree, jinja::parse(source));
 //   MC_TRY(text, jinja::render(tree, {{"messages", jinja::Value::from_json(messages, true)}}));
@@ -11,10 +11,10 @@
 #include <ctime>
 #include <optional>
 
-#include "text/jinja_parse.h"
-#include "text/jinja_value.h"
+#include "jinja/parse.h"
+#include "jinja/value.h"
 
-namespace mc::text::jinja {
+namespace mc::jinja {
 
 struct Limits {
   size_t steps = 2'000'000;   // nodes visited, items walked
@@ -33,4 +33,4 @@ struct Context {
 /// undefined"; "TemplateError: " is the template's own raise_exception, "LimitError: " one of `limits`.
 Result<Str> render(const Tree& tree, const Context& context, const Limits& limits = {});
 
-}  // namespace mc::text::jinja
+}  // namespace mc::jinja

@@ -1,9 +1,9 @@
 // The tables of filters and tests. A template's filters are looked up when it is parsed.
 #pragma once
 
-#include "text/jinja_eval.h"
+#include "jinja/eval.h"
 
-namespace mc::text::jinja {
+namespace mc::jinja {
 
 struct Filter {
   std::string_view name;
@@ -19,9 +19,9 @@ const Filter* find_filter(std::string_view name);
 const Test* find_test(std::string_view name);
 
 // The parts of the table, each in its own file.
-std::span<const Filter> text_filters();      // jinja_filters_text.cc
-std::span<const Filter> sequence_filters();  // jinja_filters_sequence.cc
-std::span<const Filter> value_filters();     // jinja_filters_value.cc
+std::span<const Filter> text_filters();      // filters_text.cc
+std::span<const Filter> sequence_filters();  // filters_sequence.cc
+std::span<const Filter> value_filters();     // filters_value.cc
 
 /// Text with the characters of `text` that any of `chars` (white space when missing) taken off its ends.
 StrView trimmed(StrView text, const Value& chars, bool left = true, bool right = true);
@@ -34,4 +34,4 @@ Result<Value> ignoring_case(Interpreter& run, const Value& value);
 /// Stable; each value with its key. TypeError.
 Result<void> sort_by_key(Interpreter& run, std::vector<std::pair<Value, Value>>& keyed, bool reverse);
 
-}  // namespace mc::text::jinja
+}  // namespace mc::jinja

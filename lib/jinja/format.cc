@@ -3,9 +3,9 @@
 #include <cmath>
 #include <cstdio>
 
-#include "text/jinja_eval.h"
+#include "jinja/eval.h"
 
-namespace mc::text::jinja {
+namespace mc::jinja {
 namespace {
 
 constexpr int64_t kWidthMax = 1 << 20;
@@ -456,4 +456,4 @@ Result<Value> format_braces(Interpreter& run, const Value& format, const Args& a
   return Value(std::move(out));
 }
 
-}  // namespace mc::text::jinja
+}  // namespace mc::jinja

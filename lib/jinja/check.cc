@@ -3,10 +3,10 @@
 // loops and macros are marked that use the names Jinja binds for them.
 #include <algorithm>
 
-#include "text/jinja_filters.h"
-#include "text/jinja_parser.h"
+#include "jinja/filters.h"
+#include "jinja/parser.h"
 
-namespace mc::text::jinja {
+namespace mc::jinja {
 namespace {
 
 class Checker {
@@ -163,4 +163,4 @@ Result<void> check(Tree& tree) {
   return Checker(tree).walk(tree.body, false);
 }
 
-}  // namespace mc::text::jinja
+}  // namespace mc::jinja

@@ -1,10 +1,10 @@
-#include "text/jinja_eval.h"
+#include "jinja/eval.h"
 
 #include <algorithm>
 
-#include "text/jinja_filters.h"
+#include "jinja/filters.h"
 
-namespace mc::text::jinja {
+namespace mc::jinja {
 
 class Interpreter::DepthGuard {
  public:
@@ -294,4 +294,4 @@ Result<Value> Interpreter::condition(const Node& node) {
                           " evaluated to false and no else section was defined.");
 }
 
-}  // namespace mc::text::jinja
+}  // namespace mc::jinja

@@ -1,4 +1,4 @@
-#include "text/jinja_lex.h"
+#include "jinja/lex.h"
 
 #include <charconv>
 #include <cstdlib>
@@ -6,7 +6,7 @@
 #include "unicode/unicode.h"
 #include "unicode/utf8.h"
 
-namespace mc::text::jinja {
+namespace mc::jinja {
 namespace {
 
 bool is_digit(char c) {
@@ -418,4 +418,4 @@ std::string describe(const Token& token) {
   }
 }
 
-}  // namespace mc::text::jinja
+}  // namespace mc::jinja

@@ -1,10 +1,10 @@
-#include "text/jinja_filters.h"
+#include "jinja/filters.h"
 
 #include <algorithm>
 
 #include "unicode/unicode.h"
 
-namespace mc::text::jinja {
+namespace mc::jinja {
 
 const Filter* find_filter(std::string_view name) {
   for (const auto table : {text_filters(), sequence_filters(), value_filters()}) {
@@ -276,4 +276,4 @@ const Test* find_test(std::string_view name) {
   return found == std::end(kTests) ? nullptr : found;
 }
 
-}  // namespace mc::text::jinja
+}  // namespace mc::jinja

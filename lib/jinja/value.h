@@ -19,7 +19,7 @@
 #include "base/json.h"
 #include "base/result.h"
 
-namespace mc::text::jinja {
+namespace mc::jinja {
 
 constexpr char32_t kUserBit = 0x80000000;
 using Str = std::u32string;  // characters may carry kUserBit
@@ -252,4 +252,4 @@ Error type_error(std::string message);
 /// The error of an undefined value that is used.
 Error undefined_error(const Value& value);
 
-}  // namespace mc::text::jinja
+}  // namespace mc::jinja

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "text/jinja_eval.h"
-#include "text/jinja_filters.h"
+#include "jinja/eval.h"
+#include "jinja/filters.h"
 
-namespace mc::text::jinja {
+namespace mc::jinja {
 namespace {
 
 constexpr std::string_view kSymbols[] = {"+", "-", "*", "/", "//", "%", "** or pow()"};
@@ -324,4 +324,4 @@ Result<Value> slice(Interpreter& run, const Value& object, const Value& start, c
                                : Value::tuple(std::move(out), object.user());
 }
 
-}  // namespace mc::text::jinja
+}  // namespace mc::jinja
