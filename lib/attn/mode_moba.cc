@@ -8,7 +8,7 @@
 namespace mc::attn {
 namespace {
 
-constexpr ModeParam kParams[] = {
+constexpr ModeParam kMobaParams[] = {
     {"block", &Mode::block, 128, 1, 1 << 20, "tokens of a MoBA block, a multiple of the KV block"},
     {"top_k", &Mode::top_k, 3, 1, 1024, "blocks a token attends to, its own included"},
 };
@@ -75,7 +75,7 @@ const ModeRow kModeMoba = {
     .kind = ModeKind::moba,
     .name = "moba",
     .help = "every token attends to its own block and the top_k - 1 earlier blocks that score best",
-    .params = kParams,
+    .params = kMobaParams,
     .full_last = 1,
     .dense_below = [](const Mode& mode) { return int64_t{mode.top_k} * mode.block; },
     .first_key = [](const Mode&, int64_t) { return int64_t{0}; },

@@ -8,7 +8,7 @@
 namespace mc::attn {
 namespace {
 
-constexpr ModeParam kParams[] = {
+constexpr ModeParam kWindowParams[] = {
     {"tokens", &Mode::window, 4096, 1, 1 << 24, "keys a token attends to, its own included"},
 };
 
@@ -18,7 +18,7 @@ const ModeRow kModeWindow = {
     .kind = ModeKind::window,
     .name = "window",
     .help = "every token attends to the last tokens before it",
-    .params = kParams,
+    .params = kWindowParams,
     .full_last = 0,
     .dense_below = [](const Mode&) { return kDenseForEver; },
     .first_key = [](const Mode& mode, int64_t position) { return std::max<int64_t>(position + 1 - mode.window, 0); },

@@ -8,13 +8,13 @@
 namespace mc::attn {
 namespace {
 
-constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
+constexpr float kMinusInfF32 = -std::numeric_limits<float>::infinity();
 
 }  // namespace
 
 void clear(const StateView& state, int64_t rows, int head_dim) {
   for (int64_t row = 0; row < rows; ++row) {
-    state.m[row] = kMinusInf;
+    state.m[row] = kMinusInfF32;
     state.d[row] = 0;
     for (int i = 0; i < head_dim; ++i) state.o[row * head_dim + i] = 0;
   }
@@ -23,11 +23,11 @@ void clear(const StateView& state, int64_t rows, int head_dim) {
 void merge(const StateView& into, const StateView& from, int64_t rows, int head_dim) {
   for (int64_t row = 0; row < rows; ++row) {
     const float m_from = from.m[row];
-    if (m_from == kMinusInf) continue;
+    if (m_from == kMinusInfF32) continue;
     float* o = into.o + row * head_dim;
     const float* o_from = from.o + row * head_dim;
     const float m_into = into.m[row];
-    const bool empty = m_into == kMinusInf;
+    const bool empty = m_into == kMinusInfF32;
     const float m = empty || m_from > m_into ? m_from : m_into;
     const float keep = empty ? 0.0f : std::exp2(m_into - m);
     const float add = std::exp2(m_from - m);
@@ -39,7 +39,7 @@ void merge(const StateView& into, const StateView& from, int64_t rows, int head_
 
 void normalise(const StateView& state, int64_t rows, int head_dim, float* out) {
   for (int64_t row = 0; row < rows; ++row) {
-    const bool empty = state.m[row] == kMinusInf;
+    const bool empty = state.m[row] == kMinusInfF32;
     const float scale = empty ? 0.0f : 1.0f / state.d[row];
     const float* o = state.o + row * head_dim;
     float* to = out + row * head_dim;
@@ -50,7 +50,7 @@ void normalise(const StateView& state, int64_t rows, int head_dim, float* out) {
 
 float lse(float m, float d) {
   constexpr float kLn2 = 0.69314718055994530942f;
-  return m == kMinusInf ? kMinusInf : (m + std::log2(d)) * kLn2;
+  return m == kMinusInfF32 ? kMinusInfF32 : (m + std::log2(d)) * kLn2;
 }
 
 }  // namespace mc::attn

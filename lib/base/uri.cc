@@ -11,7 +11,7 @@ namespace {
 constexpr size_t kTextMax = 4096;
 constexpr std::string_view kNameChars = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
 
-Error bad(std::string_view text, std::string_view why) {
+Error bad_address(std::string_view text, std::string_view why) {
   return {Code::invalid, "'" + std::string(text.substr(0, 120)) + "' " + std::string(why)};
 }
 
@@ -62,9 +62,10 @@ std::string Uri::text() const {
 Result<Uri> parse_uri(std::string_view text) {
   static constexpr std::string_view kForms =
       "is not a place: tcp://host:port, ipc:///path, shm://name, rdma://device:port, file:///path, sim: or null:";
-  if (text.size() > kTextMax || !clean(text)) return bad(text, "has spaces, control characters or over 4096 bytes");
+  if (text.size() > kTextMax || !clean(text))
+    return bad_address(text, "has spaces, control characters or over 4096 bytes");
   const size_t colon = text.find(':');
-  if (colon == std::string_view::npos || colon == 0) return bad(text, kForms);
+  if (colon == std::string_view::npos || colon == 0) return bad_address(text, kForms);
   Uri uri;
   uri.scheme = text.substr(0, colon);
   std::string_view rest = text.substr(colon + 1);
@@ -72,33 +73,34 @@ Result<Uri> parse_uri(std::string_view text) {
     uri.host = rest;
     return uri;
   }
-  if (rest.substr(0, 2) != "//") return bad(text, kForms);
+  if (rest.substr(0, 2) != "//") return bad_address(text, kForms);
   rest.remove_prefix(2);
   if (uri.scheme == "ipc" || uri.scheme == "file") {
     if (rest.empty() || (rest.front() != '/' && !(uri.scheme == "ipc" && rest.front() == '@')))
-      return bad(text, "needs an absolute path after " + uri.scheme + "://");
+      return bad_address(text, "needs an absolute path after " + uri.scheme + "://");
     (rest.front() == '/' ? uri.path : uri.host) = rest;
     return uri;
   }
   if (uri.scheme == "shm") {
     if (rest.empty() || rest.find_first_not_of(kNameChars) != std::string_view::npos)
-      return bad(text, "needs a name of letters, digits, '.', '_' and '-'");
+      return bad_address(text, "needs a name of letters, digits, '.', '_' and '-'");
     uri.host = rest;
     return uri;
   }
-  if (uri.scheme != "tcp" && uri.scheme != "rdma" && uri.scheme != "http") return bad(text, kForms);
+  if (uri.scheme != "tcp" && uri.scheme != "rdma" && uri.scheme != "http") return bad_address(text, kForms);
   if (const size_t slash = rest.find('/'); slash != std::string_view::npos) {
     uri.path = rest.substr(slash);
     rest = rest.substr(0, slash);
   }
   std::string_view port;
   bool has_port = false;
-  if (!split_authority(rest, uri.host, port, has_port)) return bad(text, "has a malformed host (IPv6 needs brackets)");
-  if (uri.host.empty()) return bad(text, "has no host");
-  if (!has_port && uri.scheme == "tcp") return bad(text, "has no port (0 picks a free one)");
+  if (!split_authority(rest, uri.host, port, has_port))
+    return bad_address(text, "has a malformed host (IPv6 needs brackets)");
+  if (uri.host.empty()) return bad_address(text, "has no host");
+  if (!has_port && uri.scheme == "tcp") return bad_address(text, "has no port (0 picks a free one)");
   if (has_port) {
     auto number = parse_u64(port, 0, 65535);
-    if (!number) return bad(text, "has a port that is not a number from 0 to 65535");
+    if (!number) return bad_address(text, "has a port that is not a number from 0 to 65535");
     uri.port = static_cast<uint16_t>(*number);
   }
   return uri;
@@ -106,17 +108,17 @@ Result<Uri> parse_uri(std::string_view text) {
 
 Result<HostPort> parse_host_port(std::string_view text, std::string_view default_host) {
   HostPort out{std::string(default_host), 0};
-  if (text.size() > kTextMax || !clean(text)) return bad(text, "is not an address");
+  if (text.size() > kTextMax || !clean(text)) return bad_address(text, "is not an address");
   std::string_view port = text;
   if (text.find(':') != std::string_view::npos) {
     std::string host;
     bool has_port = false;
     if (!split_authority(text, host, port, has_port) || !has_port)
-      return bad(text, "is not ADDR:PORT (IPv6 needs brackets)");
+      return bad_address(text, "is not ADDR:PORT (IPv6 needs brackets)");
     if (!host.empty()) out.host = host;
   }
   auto number = parse_u64(port, 0, 65535);
-  if (!number) return bad(text, "is not ADDR:PORT with a port from 0 to 65535");
+  if (!number) return bad_address(text, "is not ADDR:PORT with a port from 0 to 65535");
   out.port = static_cast<uint16_t>(*number);
   return out;
 }

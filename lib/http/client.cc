@@ -35,7 +35,7 @@ using Timer =
 
 namespace {
 
-constexpr size_t kScratchBytes = size_t{64} << 10;
+constexpr size_t kClientScratchBytes = size_t{64} << 10;
 
 /// A path that cannot end its line early.
 bool is_target(std::string_view target) {
@@ -121,7 +121,7 @@ struct Client::Loop {
   size_t connections = 0;
   uint64_t next_id = 1;
   std::atomic<bool> is_stopped{false};
-  std::array<char, kScratchBytes> scratch;
+  std::array<char, kClientScratchBytes> scratch;
 };
 
 Client::Loop::~Loop() {

@@ -42,7 +42,7 @@ bool is_same_site(std::string_view origin, std::string_view host) {
 }
 
 /// Header text that is safe inside an answer.
-std::string quoted(std::string_view text) {
+std::string shown(std::string_view text) {
   constexpr size_t kShownMax = 100;
   const bool visible = std::all_of(text.begin(), text.end(), [](char c) { return c > 0x20 && c < 0x7f; });
   return visible && text.size() <= kShownMax ? "\"" + std::string(text) + "\"" : "(not shown)";
@@ -54,7 +54,7 @@ std::optional<Response> refuse_foreign(const Request& request, const SitePolicy&
   const std::string_view host = find_header(request.headers, "host");
   const bool has_host = request.http11 || !host.empty();  // HTTP/1.0 may leave it out; no browser does
   if (policy.checks_host && has_host && !is_own_host(split_authority(host).host, policy))
-    return error_response(err::kForeignSite, "Host " + quoted(host) +
+    return error_response(err::kForeignSite, "Host " + shown(host) +
                                                  " is not this server's: it is localhost, a loopback address or a "
                                                  "name in --allowed-host");
   for (const Header& header : request.headers) {
@@ -63,7 +63,7 @@ std::optional<Response> refuse_foreign(const Request& request, const SitePolicy&
                                      [&](const std::string& own) { return iequals(header.value, own); });
     if (!allowed)
       return error_response(err::kForeignSite,
-                            "a web page of origin " + quoted(header.value) +
+                            "a web page of origin " + shown(header.value) +
                                 " may not send requests here; --allowed-origin lists those that may");
   }
   return std::nullopt;

@@ -418,7 +418,7 @@ Out slice_filter(Interpreter& run, const Value& value, Args& args) {
   });
 }
 
-constexpr Filter kFilters[] = {
+constexpr Filter kSequenceFilters[] = {
     {"length", length, false},
     {"count", length, false},
     {"list", list, false},
@@ -446,7 +446,7 @@ constexpr Filter kFilters[] = {
 }  // namespace
 
 std::span<const Filter> sequence_filters() {
-  return kFilters;
+  return kSequenceFilters;
 }
 
 }  // namespace mc::jinja

@@ -235,7 +235,7 @@ Out refused(Interpreter&, const Value&, Args&) {
   return failure("NotSupported", "this filter is not supported in chat templates here");
 }
 
-constexpr Filter kFilters[] = {
+constexpr Filter kTextFilters[] = {
     {"string", string, false},
     {"upper", upper_filter, false},
     {"lower", lower_filter, false},
@@ -265,7 +265,7 @@ constexpr Filter kFilters[] = {
 }  // namespace
 
 std::span<const Filter> text_filters() {
-  return kFilters;
+  return kTextFilters;
 }
 
 }  // namespace mc::jinja

@@ -137,7 +137,7 @@ Out round(Interpreter&, const Value& value, Args& args) {
   return Value((method == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / scale).with_user(value.user());
 }
 
-constexpr Filter kFilters[] = {
+constexpr Filter kValueFilters[] = {
     {"default", fallback}, {"d", fallback},     {"abs", absolute, false}, {"attr", attribute},
     {"int", to_integer},   {"float", to_float}, {"round", round},         {"tojson", to_json},
 };
@@ -145,7 +145,7 @@ constexpr Filter kFilters[] = {
 }  // namespace
 
 std::span<const Filter> value_filters() {
-  return kFilters;
+  return kValueFilters;
 }
 
 }  // namespace mc::jinja

@@ -10,7 +10,7 @@ namespace mc::jinja {
 namespace {
 
 using Call = Result<Value> (*)(Interpreter&, const Value&, Args&);
-struct Entry {
+struct TextMethod {
   std::string_view name;
   Call call;
 };
@@ -431,7 +431,7 @@ Result<Value> isidentifier(Interpreter& run, const Value& self, Args& args) {
   return Value(std::all_of(text.begin(), text.end(), [](char32_t c) { return unicode::is_word(code_of(c)); }));
 }
 
-constexpr Entry kTextMethods[] = {
+constexpr TextMethod kTextMethods[] = {
     {"capitalize", changed<capitalized>},
     {"casefold", changed<lower>},
     {"center", pad<Side::both>},
@@ -488,7 +488,7 @@ Value find_object_method(const Value& self, std::string_view name);
 Value find_method(const Value& self, std::string_view name) {
   if (!self.is(Kind::string)) return find_object_method(self, name);
   const auto* found = std::lower_bound(std::begin(kTextMethods), std::end(kTextMethods), name,
-                                       [](const Entry& entry, std::string_view key) { return entry.name < key; });
+                                       [](const TextMethod& entry, std::string_view key) { return entry.name < key; });
   if (found == std::end(kTextMethods) || found->name != name) return {};
   return Value(Kind::method, std::make_shared<Method>(Method{self, found->name, found->call}));
 }

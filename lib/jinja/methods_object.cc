@@ -9,7 +9,7 @@ Value find_object_method(const Value& self, std::string_view name);
 
 namespace {
 
-struct Entry {
+struct ObjectMethod {
   Kind kind;
   std::string_view name;
   Result<Value> (*call)(Interpreter&, const Value&, Args&);
@@ -106,7 +106,7 @@ Result<Value> reset(Interpreter& run, const Value& self, Args& args) {
   return Value(nullptr);
 }
 
-constexpr Entry kMethods[] = {
+constexpr ObjectMethod kObjectMethods[] = {
     {Kind::dict, "items", view<View::Of::items>},
     {Kind::dict, "get", get},
     {Kind::dict, "keys", view<View::Of::keys>},
@@ -130,7 +130,7 @@ constexpr Entry kMethods[] = {
 }  // namespace
 
 Value find_object_method(const Value& self, std::string_view name) {
-  for (const Entry& entry : kMethods)
+  for (const ObjectMethod& entry : kObjectMethods)
     if (entry.kind == self.kind() && entry.name == name)
       return Value(Kind::method, std::make_shared<Method>(Method{self, entry.name, entry.call}));
   return {};

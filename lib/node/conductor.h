@@ -28,6 +28,11 @@
 
 namespace mc::node {
 
+/// Time for the bookkeeping of sched, which counts in seconds from the clock's origin.
+inline double seconds_of(TimePoint at) {
+  return to_seconds(at - TimePoint{});
+}
+
 struct ConductorOptions {
   InstanceId instance;
   std::string model;          // what is served, for messages

@@ -12,10 +12,6 @@ namespace {
 
 constexpr Duration kCopyTimeout = 20s, kPauseAfterFailure = 1s;
 
-double seconds_of(TimePoint at) {
-  return to_seconds(at - TimePoint{});
-}
-
 }  // namespace
 
 void Conductor::consider_copy(const Request& r, const sched::Snapshot& snapshot, const sched::Candidate& chosen,

@@ -17,10 +17,6 @@ constexpr size_t kSessionsMax = 16384;  // remembered
 constexpr double kDelayWorth = 0.5;     // a request may be late by this share of the work it saves others
 constexpr double kPrefixSlackS = 0.1;   // beyond what the node that computes a prefix was predicted to take
 
-double seconds_of(TimePoint at) {
-  return to_seconds(at - TimePoint{});
-}
-
 }  // namespace
 
 // ---- may it come in? -------------------------------------------------------------------------

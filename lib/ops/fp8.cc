@@ -13,10 +13,6 @@
 namespace mc::ops {
 namespace {
 
-bool always() {
-  return true;
-}
-
 float scale_of(const std::byte* panel, size_t k, size_t group, size_t column, size_t i) {
   return fp8_scales(panel, k)[i / group * kPanelColumns + column];
 }
@@ -46,9 +42,9 @@ void widen_bf16_ref(const std::byte* panel, size_t k, size_t group, bf16_t* out)
           f32_to_bf16(e4m3_to_f32(fp8_code(panel, column, i)) * scale_of(panel, k, group, column, i));
 }
 
-constexpr Fp8Kernels kFp8Ref = {"ref", always, panel_ref, widen_ref, widen_bf16_ref};
+constexpr Fp8Kernels kFp8Ref = {"ref", [] { return true; }, panel_ref, widen_ref, widen_bf16_ref};
 
-constexpr const Fp8Kernels* kVariants[] = {
+constexpr const Fp8Kernels* kFp8Variants[] = {
     &kFp8Ref,
 #if defined(__x86_64__)
     &kFp8Avx2,
@@ -77,12 +73,12 @@ const std::array<float, 256>& e4m3_values() {
 }
 
 std::span<const Fp8Kernels* const> fp8_variants() {
-  return kVariants;
+  return kFp8Variants;
 }
 
 const Fp8Kernels& fp8_kernels(const Kernels& kernels) {
   const std::string_view name(kernels.name);
-  for (const Fp8Kernels* variant : kVariants)
+  for (const Fp8Kernels* variant : kFp8Variants)
     if (name == variant->name || (name.starts_with("avx512") && std::string_view(variant->name) == "avx512"))
       return variant->supported() ? *variant : kFp8Ref;
   return kFp8Ref;

@@ -13,10 +13,6 @@
 namespace mc::ops {
 namespace {
 
-bool always() {
-  return true;
-}
-
 int8_t code(const std::byte* panel, size_t i, size_t column) {
   return static_cast<int8_t>(panel[i * kPanelColumns + column]);
 }
@@ -42,9 +38,9 @@ void widen_ref(const std::byte* panel, size_t k, float* out) {
           static_cast<float>(code(panel, i, column)) * scales[i / kInt8Group * kPanelColumns + column];
 }
 
-constexpr Int8Kernels kInt8Ref = {"ref", always, panel_ref, widen_ref};
+constexpr Int8Kernels kInt8Ref = {"ref", [] { return true; }, panel_ref, widen_ref};
 
-constexpr const Int8Kernels* kVariants[] = {
+constexpr const Int8Kernels* kInt8Variants[] = {
     &kInt8Ref,
 #if defined(__x86_64__)
     &kInt8Avx2,
@@ -55,12 +51,12 @@ constexpr const Int8Kernels* kVariants[] = {
 }  // namespace
 
 std::span<const Int8Kernels* const> int8_variants() {
-  return kVariants;
+  return kInt8Variants;
 }
 
 const Int8Kernels& int8_kernels(const Kernels& kernels) {
   const std::string_view name(kernels.name);
-  for (const Int8Kernels* variant : kVariants)
+  for (const Int8Kernels* variant : kInt8Variants)
     if (name == variant->name || (name.starts_with("avx512") && std::string_view(variant->name) == "avx512"))
       return *variant;
   return kInt8Ref;

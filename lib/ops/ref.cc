@@ -7,10 +7,6 @@
 namespace mc::ops {
 namespace {
 
-bool always() {
-  return true;
-}
-
 void rms_norm(const float* x, const float* weight, float epsilon, size_t n, float* out) {
   double sum = 0;
   for (size_t i = 0; i < n; ++i) sum += static_cast<double>(x[i]) * x[i];
@@ -90,7 +86,8 @@ void panel_bf16(const bf16_t* x, size_t x_stride, size_t rows, const bf16_t* pan
 
 }  // namespace
 
-const Kernels kRef = {"ref",       always, TileGemm::panels, rms_norm,  silu_mul,   add,    rope, to_bf16, from_bf16,
-                      widen_pairs, max,    sum_exp,          panel_f32, panel_bf16, nullptr};
+const Kernels kRef = {"ref",   [] { return true; }, TileGemm::panels, rms_norm, silu_mul, add,       rope,
+                      to_bf16, from_bf16,           widen_pairs,      max,      sum_exp,  panel_f32, panel_bf16,
+                      nullptr};
 
 }  // namespace mc::ops

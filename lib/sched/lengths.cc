@@ -9,7 +9,7 @@
 namespace mc::sched {
 namespace {
 
-constexpr double kFade = 1.0 - 1.0 / 4096;  // an observation's weight halves in about 2,800
+constexpr double kLengthFade = 1.0 - 1.0 / 4096;  // an observation's weight halves in about 2,800
 constexpr uint32_t kExact = 32, kPerDoubling = 16;
 
 size_t bucket_of(uint32_t tokens) {
@@ -29,7 +29,7 @@ double begin_of(size_t bucket) {
 Lengths::Lengths() = default;
 
 void Lengths::observe(uint32_t answer_tokens) {
-  for (double& w : weight_) w *= kFade;
+  for (double& w : weight_) w *= kLengthFade;
   weight_[std::min(bucket_of(answer_tokens), kBuckets - 1)] += 1;
   ++samples_;
   double sum = 0;

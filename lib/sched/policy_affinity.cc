@@ -6,7 +6,7 @@
 namespace mc::sched {
 namespace {
 
-int choose(const Snapshot& snapshot, const Options&, std::span<Candidate> candidates, Rng&) {
+int choose_affinity(const Snapshot& snapshot, const Options&, std::span<Candidate> candidates, Rng&) {
   size_t best = 0;
   for (size_t i = 1; i < candidates.size(); ++i) {
     const Candidate &c = candidates[i], &b = candidates[best];
@@ -20,6 +20,7 @@ int choose(const Snapshot& snapshot, const Options&, std::span<Candidate> candid
 }  // namespace
 
 extern const Policy kPolicyAffinity;
-const Policy kPolicyAffinity = {"affinity", "longest local match, whatever the queue; known to collapse", choose};
+const Policy kPolicyAffinity = {"affinity", "longest local match, whatever the queue; known to collapse",
+                                choose_affinity};
 
 }  // namespace mc::sched

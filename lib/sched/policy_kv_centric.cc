@@ -130,7 +130,7 @@ size_t choose_pruned(const Snapshot& snapshot, const Options& options, const Sou
   return best;
 }
 
-int choose(const Snapshot& snapshot, const Options& options, std::span<Candidate> candidates, Rng&) {
+int choose_kv_centric(const Snapshot& snapshot, const Options& options, std::span<Candidate> candidates, Rng&) {
   const Sources sources = sources_of(snapshot);
   // The paper's rule may fetch what makes a candidate worse, so nothing bounds it; a node that is preferred need
   // not be the best.
@@ -148,6 +148,6 @@ int choose(const Snapshot& snapshot, const Options& options, std::span<Candidate
 
 extern const Policy kPolicyKvCentric;
 const Policy kPolicyKvCentric = {"kv-centric", "least predicted TTFT; missing prefix fetched from its best holder",
-                                 choose};
+                                 choose_kv_centric};
 
 }  // namespace mc::sched

@@ -5,13 +5,13 @@
 namespace mc::sched {
 namespace {
 
-int choose(const Snapshot&, const Options&, std::span<Candidate> candidates, Rng& rng) {
+int choose_random(const Snapshot&, const Options&, std::span<Candidate> candidates, Rng& rng) {
   return static_cast<int>(rng.below(candidates.size()));
 }
 
 }  // namespace
 
 extern const Policy kPolicyRandom;
-const Policy kPolicyRandom = {"random", "a uniformly random prefill node", choose};
+const Policy kPolicyRandom = {"random", "a uniformly random prefill node", choose_random};
 
 }  // namespace mc::sched

@@ -6,7 +6,7 @@
 namespace mc::sched {
 namespace {
 
-constexpr double kFade = 1.0 - 1.0 / 32;
+constexpr double kSampleFade = 1.0 - 1.0 / 32;
 constexpr double kReadWeight = 1.0 / 16;
 
 /// Weight of each pseudo sample of the announced model, beside samples of 1: little, once there are enough to
@@ -24,7 +24,7 @@ LeastSquares::Row prefill_row(double tokens, double reused) {
 void RelativeError::observe(double predicted, double observed) {
   if (!(predicted > 0) || !(observed > 0)) return;
   const double off = std::clamp(predicted / observed - 1, -1.0, 16.0);
-  const double weight = std::max(1.0 / static_cast<double>(++samples_), 1 - kFade);
+  const double weight = std::max(1.0 / static_cast<double>(++samples_), 1 - kSampleFade);
   mape_ += weight * (std::abs(off) - mape_);
   bias_ += weight * (off - bias_);
 }
@@ -35,7 +35,7 @@ bool Predictor::enter(Fit& fit, const LeastSquares::Row& row, double announced_s
   fit.factor.observe(announced_s, seconds);
   // One absurd sample (a machine asleep) must not bend the curve.
   const double kept = std::clamp(seconds, predicted_s / 16, predicted_s * 16);
-  fit.squares.fade(kFade);
+  fit.squares.fade(kSampleFade);
   fit.squares.add(row, kept);
   return true;
 }

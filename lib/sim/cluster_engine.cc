@@ -5,13 +5,11 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <limits>
 
 #include "base/assert.h"
 
 namespace mc::sim {
 namespace {
-constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr uint16_t kAttemptsMax = 4;
 constexpr uint32_t kRanks[] = {10, 100, 1000, 10000};
 }  // namespace
@@ -55,17 +53,18 @@ void ClusterEngine::at(double when_s, Kind kind, uint32_t a, uint32_t b) {
 ClusterRun ClusterEngine::run() {
   for (uint32_t i = 0; i < options_.failures.size(); ++i) {
     at(options_.failures[i].at_s, Kind::fail, i);
-    if (options_.failures[i].back_s < kNever) at(options_.failures[i].back_s, Kind::back, i);
+    if (options_.failures[i].back_s < Batch::kNever) at(options_.failures[i].back_s, Kind::back, i);
   }
   const auto arrival_s = [&](size_t r) {
-    return r < trace_.size() ? trace_[r].timestamp_ms / 1000 / options_.speedup : kNever;
+    return r < trace_.size() ? trace_[r].timestamp_ms / 1000 / options_.speedup : Batch::kNever;
   };
   uint32_t next = 0;
   double sample_s = 0;
   for (;;) {
     const double arrival = arrival_s(next), transfer = links_.next_s();
-    const double event = events_.empty() ? kNever : events_.front().at_s, first = std::min({arrival, transfer, event});
-    if (first == kNever || missed_ > options_.misses_max) break;
+    const double event = events_.empty() ? Batch::kNever : events_.front().at_s,
+                 first = std::min({arrival, transfer, event});
+    if (first == Batch::kNever || missed_ > options_.misses_max) break;
     if (options_.progress && run_.events % 4096 == 0) options_.progress(over_);
     for (; options_.keep_samples && sample_s <= first; sample_s += options_.sample_s) sample(sample_s);
     if (transfer == first) {  // what arrives at a moment is there for whom it happens to then

@@ -16,7 +16,7 @@ namespace {
 constexpr size_t kShortWord = 32;
 // A word so long is looked at before it is merged, and its time is not that of the tokenizer's patterns.
 constexpr size_t kHugeWord = 4096;
-constexpr size_t kProbesMax = 4096;  // as in StringTable
+constexpr size_t kPairProbesMax = 4096;  // as in StringTable
 
 uint64_t pair_key(uint32_t left, uint32_t right) {
   return static_cast<uint64_t>(left) << 32 | right;
@@ -34,7 +34,7 @@ constexpr size_t kDirectCharacters = 0x10000;
 
 /// The byte that a token <0xNN> stands for in encoding, or -1. Upper-case digits alone: Hugging Face looks a byte's
 /// token up by that spelling. Its decoder, and so ours (decoder.cc), reads lower-case digits too.
-int fallback_byte(std::string_view token) {
+int upper_case_fallback_byte(std::string_view token) {
   if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return -1;
   int value = 0;
   for (char c : token.substr(3, 2)) {
@@ -106,7 +106,7 @@ Result<void> Bpe::index_characters(const TokenizerSpec& spec, const std::vector<
     if ((affixes || (single && c.value >= kDirectCharacters)) &&
         symbols_.insert(entry.text, entry.id) != StringTable::Insert::done)
       return Error{Code::invalid, "tokenizer.json: model.vocab holds crafted tokens"};
-    const int byte = spec.byte_fallback ? fallback_byte(entry.text) : -1;
+    const int byte = spec.byte_fallback ? upper_case_fallback_byte(entry.text) : -1;
     if (byte >= 0) byte_ids_[byte] = entry.id;
     if (!special[entry.id]) words.emplace_back(entry.text, entry.id);
   }
@@ -145,7 +145,7 @@ void Bpe::index_joins(const TokenizerSpec& spec) {
   for (uint64_t key : keys) {
     size_t slot = pair_slot(key, shift);
     for (size_t probe = 0; joins_[slot] != UINT64_MAX; ++probe) {
-      if (probe == kProbesMax) return joins_.clear();  // crafted; slower without cuts, not wrong
+      if (probe == kPairProbesMax) return joins_.clear();  // crafted; slower without cuts, not wrong
       slot = (slot + 1) & (joins_.size() - 1);
     }
     joins_[slot] = key;
@@ -159,7 +159,7 @@ Result<void> Bpe::index_merges(const std::vector<Merge>& merges) {
     const uint64_t key = pair_key(merges[rank].left, merges[rank].right);
     size_t slot = pair_slot(key, pair_shift_);
     for (size_t probe = 0; pairs_[slot].key != UINT64_MAX && pairs_[slot].key != key; ++probe) {
-      if (probe == kProbesMax) return Error{Code::invalid, "tokenizer.json: model.merges holds crafted pairs"};
+      if (probe == kPairProbesMax) return Error{Code::invalid, "tokenizer.json: model.merges holds crafted pairs"};
       slot = (slot + 1) & (pairs_.size() - 1);
     }
     pairs_[slot] = {key, rank, merges[rank].result};  // the last of equal merges holds, as in Hugging Face's

@@ -13,7 +13,7 @@ namespace {
 constexpr Duration kMatchingBase = std::chrono::milliseconds(200);
 constexpr Duration kMatchingPerByte = std::chrono::microseconds(1);
 // Released ones take at most two steps a byte.
-constexpr size_t kStepsBase = size_t{1} << 20, kStepsPerByte = 32;
+constexpr size_t kScanStepsBase = size_t{1} << 20, kScanStepsPerByte = 32;
 
 /// Time in which the thread ran: a process that is stopped, or a busy machine, costs a text nothing.
 Duration thread_time() {
@@ -28,11 +28,11 @@ Error stopped() {
 
 }  // namespace
 
-Work::Work(const EncodeLimits& limits) : limits_(limits), steps_left_(kStepsBase) {}
+Work::Work(const EncodeLimits& limits) : limits_(limits), steps_left_(kScanStepsBase) {}
 
 void Work::add_text(size_t bytes, size_t patterns) {
   bytes_ += bytes;
-  steps_left_ += kStepsPerByte * bytes;
+  steps_left_ += kScanStepsPerByte * bytes;
   allowed_ = (kMatchingBase + kMatchingPerByte * static_cast<int64_t>(bytes_)) *
              static_cast<int64_t>(std::max<size_t>(1, patterns));
 }

@@ -13,18 +13,16 @@ static_assert(std::endian::native == std::endian::little, "headers are copied to
 
 namespace {
 
+using std::to_string;
+
 constexpr size_t kCrcAt = offsetof(BlockHeader, header_crc);
 
 uint32_t crc_of(std::span<const std::byte> header, std::span<const std::byte> table) {
   return crc32c(table, crc32c(header.first(kCrcAt)));
 }
 
-std::string number(uint64_t value) {
-  return std::to_string(value);
-}
-
 Error bad(std::string_view field, uint64_t value, std::string_view rule) {
-  return {Code::corrupt, "block: " + std::string(field) + " is " + number(value) + ", " + std::string(rule)};
+  return {Code::corrupt, "block: " + std::string(field) + " is " + to_string(value) + ", " + std::string(rule)};
 }
 
 bool within_range(uint64_t value, uint64_t low, uint64_t high) {
@@ -40,19 +38,19 @@ Result<void> check_shape(const BlockHeader& h) {
   if (h.first_layer > kBlockLayersMax - h.layer_count)
     return bad("first_layer", h.first_layer, "must leave all layers below 1024");
   if (h.dtype != static_cast<uint8_t>(Dtype::f32) && h.dtype != static_cast<uint8_t>(Dtype::bf16))
-    return Error{Code::unsupported, "block: dtype is " + number(h.dtype) + ", only f32 (0) and bf16 (1) exist"};
+    return Error{Code::unsupported, "block: dtype is " + to_string(h.dtype) + ", only f32 (0) and bf16 (1) exist"};
   if (h.extent_count != h.layer_count) return bad("extent_count", h.extent_count, "must equal layer_count");
   if (h.extent_bytes != h.extent_layout().layer_bytes() || h.extent_bytes > kExtentBytesMax)
     return bad("extent_bytes", h.extent_bytes,
-               "the layout gives " + number(h.extent_layout().layer_bytes()) + ", at most 1 GiB");
+               "the layout gives " + to_string(h.extent_layout().layer_bytes()) + ", at most 1 GiB");
   return {};
 }
 
 Result<void> check_place(const BlockHeader& h) {
   if (!within_range(h.token_count, 1, h.block_tokens))
-    return bad("token_count", h.token_count, "must be 1.." + number(h.block_tokens));
+    return bad("token_count", h.token_count, "must be 1.." + to_string(h.block_tokens));
   if (h.first_position % h.block_tokens != 0)
-    return bad("first_position", h.first_position, "must be a multiple of " + number(h.block_tokens));
+    return bad("first_position", h.first_position, "must be a multiple of " + to_string(h.block_tokens));
   if (h.parent.is_zero() != (h.first_position == 0))
     return bad("first_position", h.first_position, "does not fit its parent " + h.parent.short_hex());
   if (h.is_tail() != h.id.is_zero())
@@ -94,15 +92,15 @@ std::vector<std::byte> encode_block_header(BlockHeader header, std::span<const u
 
 Result<BlockHeader> parse_block_prefix(std::span<const std::byte> bytes) {
   if (bytes.size() < kBlockHeaderBytes)
-    return Error{Code::corrupt, "block: header of " + number(bytes.size()) + " bytes, 128 are needed"};
+    return Error{Code::corrupt, "block: header of " + to_string(bytes.size()) + " bytes, 128 are needed"};
   BlockHeader h;
   std::memcpy(&h, bytes.data(), kBlockHeaderBytes);
   if (h.magic != kBlockMagic) return Error{Code::corrupt, "block: does not start with \"MCKB\""};
   if (h.version != kBlockVersion)
-    return Error{Code::unsupported, "block: version " + number(h.version) + ", this build reads version 1"};
+    return Error{Code::unsupported, "block: version " + to_string(h.version) + ", this build reads version 1"};
   if (h.layout != ExtentLayout::kVersion)
-    return Error{Code::unsupported, "block: layout version " + number(h.layout) + ", this build reads version " +
-                                        number(ExtentLayout::kVersion)};
+    return Error{Code::unsupported, "block: layout version " + to_string(h.layout) + ", this build reads version " +
+                                        to_string(ExtentLayout::kVersion)};
   if (h.flags != 0 || h.reserved16 != 0) return bad("flags", h.flags, "must be 0, like the reserved bytes");
   for (const uint32_t word : h.reserved)
     if (word != 0) return bad("reserved", word, "must be 0");
@@ -115,11 +113,11 @@ Result<ParsedBlockHeader> parse_block_header(std::span<const std::byte> bytes) {
   MC_TRY(header, parse_block_prefix(bytes));
   const size_t table_bytes = size_t{4} * header.extent_count;
   if (bytes.size() - kBlockHeaderBytes < table_bytes)
-    return Error{Code::corrupt, "block: table of " + number(header.extent_count) + " checksums is cut"};
+    return Error{Code::corrupt, "block: table of " + to_string(header.extent_count) + " checksums is cut"};
   const auto table = bytes.subspan(kBlockHeaderBytes, table_bytes);
   if (const uint32_t crc = crc_of(bytes, table); crc != header.header_crc)
     return Error{Code::corrupt,
-                 "block: header checksum is " + number(header.header_crc) + ", its bytes give " + number(crc)};
+                 "block: header checksum is " + to_string(header.header_crc) + ", its bytes give " + to_string(crc)};
   ParsedBlockHeader out{header, std::vector<uint32_t>(header.extent_count)};
   std::memcpy(out.extent_crcs.data(), table.data(), table_bytes);
   return out;
@@ -137,8 +135,8 @@ Result<void> check_layout(const BlockHeader& header, const ExtentLayout& ours) {
   };
   for (const auto& field : fields)
     if (field.theirs != field.ours)
-      return Error{Code::invalid, "block: " + std::string(field.name) + " is " + number(field.theirs) +
-                                      ", here it is " + number(field.ours)};
+      return Error{Code::invalid, "block: " + std::string(field.name) + " is " + to_string(field.theirs) +
+                                      ", here it is " + to_string(field.ours)};
   if (const auto theirs = static_cast<Dtype>(header.dtype); theirs != ours.dtype)
     return Error{Code::invalid, "block: kv dtype is " + std::string(to_string(theirs)) + ", here it is " +
                                     std::string(to_string(ours.dtype))};
@@ -147,10 +145,10 @@ Result<void> check_layout(const BlockHeader& header, const ExtentLayout& ours) {
 
 std::string describe(const BlockHeader& h) {
   return "block " + (h.is_tail() ? std::string("(tail)") : h.id.short_hex()) + " positions " +
-         number(h.first_position) + ".." + number(h.first_position + h.token_count - 1) + " layers " +
-         number(h.first_layer) + ".." + number(h.first_layer + h.layer_count - 1) + " " +
-         std::string(to_string(static_cast<Dtype>(h.dtype))) + " " + number(h.block_tokens) + "x" + number(h.kv_heads) +
-         "x" + number(h.head_dim);
+         to_string(h.first_position) + ".." + to_string(h.first_position + h.token_count - 1) + " layers " +
+         to_string(h.first_layer) + ".." + to_string(h.first_layer + h.layer_count - 1) + " " +
+         std::string(to_string(static_cast<Dtype>(h.dtype))) + " " + to_string(h.block_tokens) + "x" +
+         to_string(h.kv_heads) + "x" + to_string(h.head_dim);
 }
 
 }  // namespace mc::wire

@@ -12,6 +12,8 @@
 namespace mc::wire {
 namespace {
 
+using std::to_string;
+
 static_assert(std::endian::native == std::endian::little);
 
 struct PrologueHead {
@@ -35,9 +37,6 @@ static_assert(sizeof(Trailer) == 32 && offsetof(Trailer, crc) == 28);
 
 Error corrupt(std::string what) {
   return {Code::corrupt, "mckv: " + std::move(what)};
-}
-std::string number(uint64_t value) {
-  return std::to_string(value);
 }
 
 template <class T>
@@ -89,7 +88,7 @@ Result<KvWriter> KvWriter::open(WriteBytes write, const KvPrologue& prologue) {
   MsgpackWriter body;
   Encoder(body).put_struct(prologue);
   if (body.bytes().size() > kMckvPrologueMax)
-    return Error{Code::invalid, "mckv: prologue of " + number(body.bytes().size()) + " bytes, at most 16 MiB fit"};
+    return Error{Code::invalid, "mckv: prologue of " + to_string(body.bytes().size()) + " bytes, at most 16 MiB fit"};
   const auto body_bytes = std::as_bytes(std::span(body.bytes()));
   PrologueHead head;
   head.body_bytes = static_cast<uint32_t>(body_bytes.size());
@@ -151,10 +150,10 @@ Result<KvReader> KvReader::open(ReadBytes read) {
   MC_CHECK(reader.fill(std::as_writable_bytes(std::span(&head, 1)), "prologue"));
   if (head.magic != kMckvMagic) return corrupt("does not start with \"MCKV\": not a KV stream");
   if (head.version != kMckvVersion || head.flags != 0)
-    return Error{Code::unsupported, "mckv: version " + number(head.version) + " flags " + number(head.flags) +
+    return Error{Code::unsupported, "mckv: version " + to_string(head.version) + " flags " + to_string(head.flags) +
                                         ", this build reads version 1 flags 0"};
   if (head.body_bytes > kMckvPrologueMax)
-    return corrupt("prologue announces " + number(head.body_bytes) + " bytes, at most 16 MiB are allowed");
+    return corrupt("prologue announces " + to_string(head.body_bytes) + " bytes, at most 16 MiB are allowed");
   // Grown as bytes arrive: an announced length alone must not cost memory.
   Bytes body;
   while (body.size() < head.body_bytes) {
@@ -179,24 +178,24 @@ Result<void> KvReader::fill(std::span<std::byte> out, std::string_view what) {
 }
 
 std::string KvReader::where() const {
-  std::string text = "block " + number(blocks_read_ - (current_ ? 1 : 0));
+  std::string text = "block " + to_string(blocks_read_ - (current_ ? 1 : 0));
   if (current_)
-    text += " (positions " + number(current_->header.first_position) + ".." +
-            number(current_->header.first_position + current_->header.token_count - 1) + ") layer " +
-            number(extents_read_);
+    text += " (positions " + to_string(current_->header.first_position) + ".." +
+            to_string(current_->header.first_position + current_->header.token_count - 1) + ") layer " +
+            to_string(extents_read_);
   return text;
 }
 
 Result<void> KvReader::check_place(const BlockHeader& h) const {
   MC_CHECK(check_layout(h, layout_));
-  if (h.first_layer != 0) return Error{Code::corrupt, "first_layer is " + number(h.first_layer) + ", must be 0"};
+  if (h.first_layer != 0) return Error{Code::corrupt, "first_layer is " + to_string(h.first_layer) + ", must be 0"};
   if (h.name_space != prologue_.ns) return Error{Code::corrupt, "namespace is not the prologue's"};
   if (h.parent != last_)
     return Error{Code::corrupt, "parent is " + h.parent.short_hex() + ", the block before is " + last_.short_hex()};
   const uint32_t tokens = tokens_of(prologue_.ids.size(), tokens_read_, layout_.block_tokens);
   if (h.first_position != tokens_read_ || h.token_count != tokens)
-    return Error{Code::corrupt, "holds " + number(h.token_count) + " tokens from " + number(h.first_position) +
-                                    ", expected " + number(tokens) + " from " + number(tokens_read_)};
+    return Error{Code::corrupt, "holds " + to_string(h.token_count) + " tokens from " + to_string(h.first_position) +
+                                    ", expected " + to_string(tokens) + " from " + to_string(tokens_read_)};
   return {};
 }
 
@@ -231,7 +230,7 @@ Result<std::optional<ParsedBlockHeader>> KvReader::next() {
 Result<void> KvReader::check_extent(uint32_t crc) {
   const uint32_t expected = current_->extent_crcs[extents_read_];
   if (crc != expected)
-    return corrupt(where() + ": checksum is " + number(crc) + ", the header says " + number(expected));
+    return corrupt(where() + ": checksum is " + to_string(crc) + ", the header says " + to_string(expected));
   ++extents_read_;
   return {};
 }
@@ -277,8 +276,8 @@ Result<void> KvReader::read_trailer() {
                 {"checksum of the stream", trailer.chain_crc, chain_crc_}};
   for (const auto& count : counts)
     if (count.said != count.seen)
-      return corrupt("trailer: " + std::string(count.name) + " is " + number(count.said) + ", " + number(count.seen) +
-                     " was read");
+      return corrupt("trailer: " + std::string(count.name) + " is " + to_string(count.said) + ", " +
+                     to_string(count.seen) + " was read");
   return {};
 }
 

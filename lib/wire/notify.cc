@@ -34,7 +34,7 @@ uint32_t crc_of(std::span<const std::byte> bytes) {
   return crc32c(bytes.subspan(kNotifyHeaderBytes), crc32c(bytes.first(offsetof(NotifyHeader, crc))));
 }
 
-Error bad(const std::string& what) {
+Error corrupt_notify(const std::string& what) {
   return {Code::corrupt, "notify: " + what};
 }
 
@@ -70,23 +70,25 @@ Result<std::vector<std::vector<std::byte>>> encode_extents_ready(const ExtentsRe
 Result<ExtentsReady> parse_extents_ready(std::span<const std::byte> bytes) {
   NotifyHeader header;
   if (bytes.size() < kNotifyHeaderBytes || bytes.size() > kNotifyMessageBytesMax)
-    return bad(std::to_string(bytes.size()) + " bytes, 64..4096 are allowed");
+    return corrupt_notify(std::to_string(bytes.size()) + " bytes, 64..4096 are allowed");
   std::memcpy(&header, bytes.data(), kNotifyHeaderBytes);
-  if (header.magic != kNotifyMagic) return bad("does not start with \"MCNT\"");
+  if (header.magic != kNotifyMagic) return corrupt_notify("does not start with \"MCNT\"");
   if (header.version != kNotifyVersion || header.kind != kKindExtentsReady)
     return Error{Code::unsupported, "notify: version " + std::to_string(header.version) + " kind " +
                                         std::to_string(header.kind) + ", this build reads version 1 kind 1"};
   if (header.count == 0 || bytes.size() != kNotifyHeaderBytes + size_t{header.count} * kNotifyEntryBytes)
-    return bad("announces " + std::to_string(header.count) + " extents in " + std::to_string(bytes.size()) + " bytes");
+    return corrupt_notify("announces " + std::to_string(header.count) + " extents in " + std::to_string(bytes.size()) +
+                          " bytes");
   if (const uint32_t crc = crc_of(bytes); crc != header.crc)
-    return bad("checksum is " + std::to_string(header.crc) + ", its bytes give " + std::to_string(crc));
+    return corrupt_notify("checksum is " + std::to_string(header.crc) + ", its bytes give " + std::to_string(crc));
   const std::string_view request(header.request, kNotifyRequestBytes);
   const size_t length = std::min(request.find('\0'), request.size());
   const bool padded = request.find_first_not_of('\0', length) == std::string_view::npos;
-  if (length == 0 || !padded) return bad("request id is not 1..32 bytes padded with zeros");
-  if (header.reserved != 0) return bad("reserved word is " + std::to_string(header.reserved) + ", must be 0");
+  if (length == 0 || !padded) return corrupt_notify("request id is not 1..32 bytes padded with zeros");
+  if (header.reserved != 0)
+    return corrupt_notify("reserved word is " + std::to_string(header.reserved) + ", must be 0");
   if (header.first_block > UINT32_MAX - header.count)
-    return bad("first_block is " + std::to_string(header.first_block) + ", out of range");
+    return corrupt_notify("first_block is " + std::to_string(header.first_block) + ", out of range");
   ExtentsReady out{.req = RequestId(request.substr(0, length)),
                    .attempt = header.attempt,
                    .layer = header.layer,

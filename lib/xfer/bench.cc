@@ -10,16 +10,13 @@
 #include <thread>
 
 #include "base/fd.h"
+#include "xfer/poller.h"
 
 namespace mc::xfer {
 namespace {
 
 constexpr size_t kLatenciesMax = size_t{1} << 20;
 constexpr size_t kBesideDepth = 2;  // bulk reads that are kept in flight beside the measured ones
-
-TimePoint now() {
-  return SystemClock::instance().now();
-}
 
 /// One run: `depth` batches in flight, each replaced when it is done, until time or number is reached; beside them,
 /// if asked for, bulk reads that only keep the path busy. A batch's cookie is its slot, one beside comes after.

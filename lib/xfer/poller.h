@@ -12,6 +12,11 @@
 
 namespace mc::xfer {
 
+/// The clock of every deadline in the engine and its transports.
+inline TimePoint now() {
+  return SystemClock::instance().now();
+}
+
 class Poller {
  public:
   static constexpr uint64_t kWakeToken = 0;

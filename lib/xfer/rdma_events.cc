@@ -15,14 +15,6 @@ namespace mc::xfer {
 
 using State = PathMachine::State;
 
-namespace {
-
-TimePoint now() {
-  return SystemClock::instance().now();
-}
-
-}  // namespace
-
 template <class Select>
 void RdmaTransport::fail_where(Select select, PathCause cause, const std::string& text, Outbox& out) {
   for (auto& [id, endpoint] : endpoints_)

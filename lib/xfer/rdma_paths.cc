@@ -11,6 +11,7 @@
 
 #include "base/assert.h"
 #include "base/log.h"
+#include "xfer/poller.h"
 #include "xfer/rdma_transport.h"
 #include "xfer/tally.h"
 
@@ -21,10 +22,6 @@ using wire::FrameType;
 using State = PathMachine::State;
 
 namespace {
-
-TimePoint now() {
-  return SystemClock::instance().now();
-}
 
 OutFrame frame(FrameType type, std::vector<std::byte> payload) {
   return control_frame(type, std::move(payload));

@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "xfer/poller.h"
 #include "xfer/rdma_transport.h"
 #include "xfer/tally.h"
 
@@ -19,10 +20,6 @@ using State = PathMachine::State;
 using wire::RestVerb;
 
 namespace {
-
-TimePoint now() {
-  return SystemClock::instance().now();
-}
 
 OutFrame verb_frame(RestVerb verb) {
   OutFrame frame = control_frame(wire::FrameType::path_rest, {});

@@ -6,16 +6,9 @@
 
 #include "base/log.h"
 #include "base/thread_limit.h"
+#include "xfer/poller.h"
 
 namespace mc::xfer {
-namespace {
-
-TimePoint now() {
-  return SystemClock::instance().now();
-}
-
-}  // namespace
-
 Duration RevivalPause::next(TimePoint now) {
   if (since_ != kNever)
     for (Duration used = now - since_; used >= 60s && pause_ > Duration{}; used -= 60s) pause_ /= 2;

@@ -4,6 +4,7 @@
 #include <cerrno>
 
 #include "base/fd.h"
+#include "xfer/poller.h"
 #include "xfer/rdma_transport.h"
 #include "xfer/tally.h"
 
@@ -13,14 +14,6 @@ using wire::FrameHeader;
 using wire::FrameType;
 using State = PathMachine::State;
 using Way = NotifySender::Way;
-
-namespace {
-
-TimePoint now() {
-  return SystemClock::instance().now();
-}
-
-}  // namespace
 
 /// The path that carries SENDs: it stays the same as long as it is up, because one path keeps order.
 RdmaRail* RdmaTransport::voice_of(RdmaEndpoint& endpoint) const {

@@ -6,20 +6,13 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "xfer/access.h"
+#include "xfer/poller.h"
 #include "xfer/rdma_transport.h"
 #include "xfer/tally.h"
 
 namespace mc::xfer {
 
 using State = PathMachine::State;
-
-namespace {
-
-TimePoint now() {
-  return SystemClock::instance().now();
-}
-
-}  // namespace
 
 /// Takes what has completed on a path and acts on it.
 void RdmaTransport::serve(RdmaEndpoint& endpoint, RdmaRail& rail, Outbox& out) {

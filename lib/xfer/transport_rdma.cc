@@ -18,10 +18,6 @@
 namespace mc::xfer {
 namespace {
 
-TimePoint now() {
-  return SystemClock::instance().now();
-}
-
 constexpr uint64_t kMemlockMin = uint64_t{64} << 20;  // less holds no pool worth registering
 
 /// rdma_bind, or any port on the host tcp listens on.
@@ -37,7 +33,7 @@ std::string advertise_text(const Options& options) {
   return place ? HostPort{place->host, 0}.text() : options.tcp_advertise;
 }
 
-Reach probe(const Options& options) {
+Reach probe_rdma(const Options& options) {
   const RdmaReport report = rdma_report(options);
   if (!report.usable) return {false, "", report.reason, Code::unsupported};
   if (report.memlock_bytes < kMemlockMin)  // found out now, not when the first pool is registered
@@ -50,13 +46,13 @@ Reach probe(const Options& options) {
   return reach;
 }
 
-Reach reach(const Descriptor&, const Descriptor& remote) {
+Reach reach_by_rdma(const Descriptor&, const Descriptor& remote) {
   for (const auto& uri : remote.uris)
     if (uri.starts_with("rdma://")) return {true, uri, "both sides have RDMA devices"};
   return {false, "", "the peer does not listen on rdma"};
 }
 
-bool covers(const BufferInfo&) {
+bool rdma_covers(const BufferInfo&) {
   return true;
 }
 
@@ -433,9 +429,9 @@ TimePoint RdmaTransport::tick(TimePoint at, Outbox& out) {
 const TransportEntry kTransportRdma = {
     .scheme = "rdma",
     .summary = "RDMA READ and WRITE over InfiniBand or RoCE",
-    .probe = probe,
-    .reach = reach,
-    .covers = covers,
+    .probe = probe_rdma,
+    .reach = reach_by_rdma,
+    .covers = rdma_covers,
     .make = [](Home& home, uint8_t index) -> std::unique_ptr<Transport> {
       return std::make_unique<RdmaTransport>(home, index);
     },

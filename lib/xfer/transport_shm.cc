@@ -24,10 +24,6 @@ using wire::FrameType;
 constexpr size_t kHandshakesMax = 256;
 constexpr size_t kNameDigits = 12;  // of the instance, in the name of the socket
 
-TimePoint now() {
-  return SystemClock::instance().now();
-}
-
 struct UnixAddress {
   sockaddr_un raw{};
   socklen_t size = 0;
@@ -62,7 +58,7 @@ bool of_our_user(int fd) {
   return ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && (peer.uid == ::geteuid() || peer.uid == 0);
 }
 
-Reach probe(const Options&) {
+Reach probe_shm(const Options&) {
   auto trial = mem::SharedBuffer::create(4096, {.name = "mc-xfer-probe"});
   if (!trial) return {false, "", trial.error().what};
   const Fd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
@@ -70,7 +66,7 @@ Reach probe(const Options&) {
   return {true, "", "usable"};
 }
 
-Reach reach(const Descriptor& local, const Descriptor& remote) {
+Reach reach_by_shm(const Descriptor& local, const Descriptor& remote) {
   if (local.boot.is_zero() || remote.boot.is_zero()) return {false, "", "the boot id of a host is unknown"};
   if (local.boot != remote.boot)
     return {false, "", "another host (boot id " + remote.boot.short_hex() + ", here " + local.boot.short_hex() + ")"};
@@ -272,8 +268,8 @@ ShmEndpoint* ShmTransport::find(EndpointId id) {
 const TransportEntry kTransportShm = {
     .scheme = "shm",
     .summary = "shared memory arenas of one host",
-    .probe = probe,
-    .reach = reach,
+    .probe = probe_shm,
+    .reach = reach_by_shm,
     .covers = [](const BufferInfo& buffer) { return buffer.shared; },
     .make = [](Home& home, uint8_t index) -> std::unique_ptr<Transport> {
       return std::make_unique<ShmTransport>(home, index);

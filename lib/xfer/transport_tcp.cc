@@ -20,26 +20,22 @@
 namespace mc::xfer {
 namespace {
 
-TimePoint now() {
-  return SystemClock::instance().now();
-}
-
 int data_streams(const Options& options) {
   if (options.tcp_streams > 0) return std::min(options.tcp_streams, static_cast<int>(wire::kXferLanesMax) - 1);
   return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 1, 4);
 }
 
-Reach probe(const Options& options) {
+Reach probe_tcp(const Options& options) {
   return may_listen("tcp", options.tcp_bind, options);
 }
 
-Reach reach(const Descriptor&, const Descriptor& remote) {
+Reach reach_by_tcp(const Descriptor&, const Descriptor& remote) {
   for (const auto& uri : remote.uris)
     if (uri.starts_with("tcp://")) return {true, uri, "reaches every host"};
   return {false, "", "the peer does not listen on tcp"};
 }
 
-bool covers(const BufferInfo&) {
+bool tcp_covers(const BufferInfo&) {
   return true;
 }
 
@@ -472,9 +468,9 @@ void TcpTransport::pause_notifies(bool pause) {
 const TransportEntry kTransportTcp = {
     .scheme = "tcp",
     .summary = "persistent TCP streams to any host",
-    .probe = probe,
-    .reach = reach,
-    .covers = covers,
+    .probe = probe_tcp,
+    .reach = reach_by_tcp,
+    .covers = tcp_covers,
     .make = [](Home& home, uint8_t index) -> std::unique_ptr<Transport> {
       return std::make_unique<TcpTransport>(home, index);
     },

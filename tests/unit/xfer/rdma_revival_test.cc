@@ -3,6 +3,7 @@
 #include <poll.h>
 
 #include "test.h"
+#include "xfer/poller.h"
 
 using namespace mc;
 using namespace mc::xfer;
@@ -10,10 +11,6 @@ using namespace mc::xfer;
 namespace {
 
 constexpr Duration kLong = 20s;
-
-TimePoint now() {
-  return SystemClock::instance().now();
-}
 
 /// A world in which devices open, or do not, as a test says. No device is needed: nobody looks into what comes back.
 struct Ward {
