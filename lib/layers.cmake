@@ -4,6 +4,9 @@
 
 function(mc_flags_by_name)
   foreach(file ${ARGN})
+    if(file MATCHES "_avx[0-9a-z]+\\.cc$")
+      set_source_files_properties(${file} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+    endif()
     if(file MATCHES "_avx2\\.cc$")
       set_source_files_properties(${file} PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c;-O3")
     elseif(file MATCHES "_avx512\\.cc$")
@@ -53,7 +56,7 @@ function(mc_tool name)
     return()
   endif()
   add_executable(${name} ${sources})
-  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR} UNITY_BUILD OFF)
   if(NOT TARGET mc_version)
     set(header ${CMAKE_BINARY_DIR}/generated/mc_version.h)
     add_custom_target(mc_version BYPRODUCTS ${header} COMMENT "" COMMAND ${CMAKE_COMMAND} -DOUTPUT=${header}
