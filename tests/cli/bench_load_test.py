@@ -4,7 +4,6 @@ import http.server
 import json
 import math
 import os
-import re
 import select
 import signal
 import subprocess
@@ -14,8 +13,8 @@ import time
 import unittest
 
 import cluster
+from man_test import output_words
 
-ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
 # The machine that runs the tests may be busy; lateness has tests of its own.
 CALM = ["--late-max", "60s"]
 VLLM_KEYS = """duration completed failed total_input_tokens total_output_tokens request_throughput request_goodput
@@ -103,9 +102,7 @@ class OnACluster(unittest.TestCase):
         self.manual_has(s)
 
     def manual_has(self, s):
-        with open(os.path.join(ROOT, "man", "mc-bench.1"), encoding="utf-8") as file:
-            text = file.read()
-        known = set(re.findall(r"[a-z_0-9]+", text[text.index(".Sh OUTPUT") : text.index(".Sh ENVIRONMENT")]))
+        known = output_words("mc-bench") | output_words("mc-bench-serve")
         known |= {f"p{p}_{m}_ms" for p in (50, 90) for m in ("ttft", "tpot", "itl", "e2el")} | {"note"}
         self.assertLessEqual(set(s), known)
         self.assertLessEqual(set(s["stages"]), known)

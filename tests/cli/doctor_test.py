@@ -2,13 +2,11 @@
 
 import json
 import os
-import re
 import tempfile
 import unittest
 
 import cluster
-
-ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
+from man_test import output_words
 
 
 def doctor(*words, expect=0):
@@ -80,9 +78,7 @@ class Doctor(unittest.TestCase):
         self.assertIn("--port", doctor("--port", 0, expect=2)[1])
 
     def test_every_key_is_in_the_page(self):
-        with open(os.path.join(ROOT, "man", "mc-bench.1"), encoding="utf-8") as file:
-            text = file.read()
-        words = set(re.findall(r"[a-z_0-9]+", text[text.index(".Sh OUTPUT") : text.index(".Sh ENVIRONMENT")]))
+        words = output_words("mc-bench") | output_words("mc-bench-doctor")
         self.assertLessEqual(set(keys(summary("--memory", "1MiB", "--transport", "tcp"))), words)
 
 

@@ -1,7 +1,8 @@
 """The manual pages against the programs: what a page says about flags and errors is what the table says.
 
-OPTIONS of the daemons' pages is the output of `help mdoc-options`, the list in DIAGNOSTICS of mc.7 that of `help
-mdoc-errors`; `man_test.py --write` pastes both. Everything else in the pages is written by hand.
+OPTIONS is made from the output of `help mdoc-options`, the list in DIAGNOSTICS of mc.7 is that of `help mdoc-errors`;
+`man_test.py --write` pastes both. Everything else in the pages is written by hand. mc-bench has a page for each family
+of verbs; a flag that several verbs of a page share is listed once.
 """
 
 import glob
@@ -12,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 import unittest
 
 import cluster
@@ -32,6 +34,19 @@ ORDER = [
     "EXAMPLES",
     "SEE ALSO",
 ]
+REQUIRED = ["NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "OUTPUT", "EXAMPLES", "SEE ALSO"]
+FAMILIES = {
+    "mc-bench-serve": ["serve", "replay"],
+    "mc-bench-trace": ["trace"],
+    "mc-bench-sim": ["sim", "advise"],
+    "mc-bench-route": ["route"],
+    "mc-bench-model": ["model", "recall", "tok", "mkmodel", "diff-kv"],
+    "mc-bench-attn": ["attn", "ops"],
+    "mc-bench-xfer": ["xfer"],
+    "mc-bench-doctor": ["doctor"],
+    "mc-bench-plot": ["plot"],
+}
+WIDTH = 80
 ERRORS = re.compile(r'(?<=\.\\" begin mdoc-errors\n).*?(?=\.\\" end mdoc-errors\n)', re.S)
 OPTIONS = re.compile(r"(?<=\n\.Sh OPTIONS\n).*?(?=\.Sh OUTPUT\n)", re.S)
 
@@ -55,8 +70,14 @@ def tools():
 
 
 def pasted():
-    """mc-bench.1 says once, by hand, what its verbs share; its flags are compared by name like all others."""
-    return [t for t in tools() if t != "mc-bench"]
+    """Pages with OPTIONS from the table, and the program and the verbs whose flags each lists."""
+    for tool in tools():
+        if tool == "mc-bench":
+            yield tool, tool, []
+            for family, words in FAMILIES.items():
+                yield family, tool, words
+        else:
+            yield tool, tool, verbs(tool)
 
 
 def text_of(*words, **kwargs):
@@ -67,6 +88,52 @@ def text_of(*words, **kwargs):
 
 def long_flags(text):
     return set(re.findall(r"(?<![-\w])--([a-z][a-z0-9-]*)", text))
+
+
+class Table:
+    """The output of `help mdoc-options`: the program's own list, and heading, summary and flags of each verb."""
+
+    def __init__(self, tool):
+        text = text_of(tool, "help", "mdoc-options")
+        lines = [part for line in text.splitlines() for part in textwrap.wrap(line, 116, break_on_hyphens=False)]
+        self.program, *sections = re.split(r"^\.Ss ", "\n".join(lines) + "\n", flags=re.M)
+        self.verbs = {}
+        for section in sections:
+            heading, rest = section.split("\n", 1)
+            summary = rest.split(".Bl", 1)[0]
+            flags = re.findall(r"^\.It .*?(?=^\.It |^\.El)", rest, re.S | re.M)
+            self.verbs[heading.split()[0].replace("\\-", "-")] = (heading, summary, flags)
+
+
+def options(table, names, whole):
+    """OPTIONS of a page: the program's flags if whole, each verb with its own flags, then those that verbs share."""
+    users = {}
+    for name in names:
+        for flag in table.verbs[name][2]:
+            users.setdefault(flag, []).append(name)
+    text = table.program if whole else ""
+    for name in names:
+        heading, summary, flags = table.verbs[name]
+        text += f".Ss {heading}\n{summary}" + listed([f for f in flags if users[f] == [name]])
+    groups = {}
+    for flag, by in users.items():
+        if len(by) > 1:
+            groups.setdefault(tuple(by), []).append(flag)
+    for by, flags in groups.items():
+        text += f".Ss {', '.join(by[:-1])} and {by[-1]}\n".replace("-", "\\-") + listed(flags)
+    return text
+
+
+def listed(flags):
+    return ".Bl -tag -width Ds\n" + "".join(flags) + ".El\n" if flags else ""
+
+
+def rendered(path):
+    """A page as a terminal shows it, without the marks for bold and underlined."""
+    words = ["groff", "-mandoc", "-ww", "-Tutf8", "-P-cbou", "-rLL=78n", "-rLT=78n", path]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, ""), f"{path}: {done.stderr}"
+    return done.stdout
 
 
 def table_flags(help_text):
@@ -86,11 +153,11 @@ def verbs(tool):
 
 
 def examples(text):
-    """Lines of the literal displays in EXAMPLES, unescaped."""
+    """Commands of the literal displays in EXAMPLES, unescaped, each on one line."""
     part = text[text.index(".Sh EXAMPLES\n") : text.index(".Sh SEE ALSO")]
     for display in re.findall(r"^\.Bd -literal.*?\n(.*?)^\.Ed", part, re.S | re.M):
-        for line in display.splitlines():
-            yield line.replace("\\-", "-").replace("\\(dq", '"').replace("\\e", "\\")
+        display = display.replace("\\-", "-").replace("\\(dq", '"').replace("\\e", "\\")
+        yield from re.sub(r"\\\n *", "", display).splitlines()
 
 
 def keys(value):
@@ -103,24 +170,46 @@ def keys(value):
         yield from keys(value[0])
 
 
-def output_words(tool):
-    text = page(tool + ".1")
-    return set(re.findall(r"[a-z_0-9]+", text[text.index(".Sh OUTPUT") : text.index(".Sh ENVIRONMENT")]))
+def output_words(name):
+    """The words of a page's OUTPUT, among them every key of its JSON."""
+    text = page(name + ".1")
+    start = text.index(".Sh OUTPUT")
+    return set(re.findall(r"[a-z_0-9]+", text[start : text.index("\n.Sh ", start)]))
 
 
 class Pages(unittest.TestCase):
-    def test_every_page_is_clean_mdoc(self):
+    def test_every_page_renders_without_a_warning_within_80_columns(self):
         for path in pages():
-            words = ["groff", "-mdoc", "-ww", "-z", "-Tutf8", path]
-            done = subprocess.run(words, capture_output=True, text=True, timeout=60)
-            self.assertEqual((done.returncode, done.stdout + done.stderr), (0, ""), path)
+            for line in rendered(path).splitlines():
+                self.assertLessEqual(len(line), WIDTH, f"{path}: {line}")
+
+    def test_no_quotation_opens_inside_another(self):
+        for path in pages():
+            text = rendered(path)
+            for found in (re.search("‘[^’]*‘", text), re.search("“[^”]*“", text)):
+                self.assertIsNone(found, f"{path}: {found and found.group(0)}")
+
+    def test_every_page_names_the_project(self):
+        for path in pages():
+            first, *_, last = rendered(path).strip().splitlines()
+            self.assertRegex(first, "Mooncake", path)
+            self.assertRegex(last, "^Mooncake", path)
 
     def test_sections_come_in_order(self):
         for path in pages():
             if path.endswith(".1"):
-                with open(path, encoding="utf-8") as file:
-                    found = re.findall(r"^\.Sh (.*)$", file.read(), re.M)
-                self.assertEqual(found, ORDER, path)
+                found = re.findall(r"^\.Sh (.*)$", page(os.path.basename(path)), re.M)
+                self.assertEqual(found, [s for s in ORDER if s in found], path)
+                part = os.path.basename(path)[:-2] in FAMILIES
+                self.assertLessEqual(set(REQUIRED if part else ORDER), set(found), path)
+
+    def test_every_verb_of_mc_bench_has_one_page(self):
+        if "mc-bench" in tools():
+            self.assertEqual(sorted(verbs("mc-bench")), sorted(v for words in FAMILIES.values() for v in words))
+            for family, words in FAMILIES.items():
+                for verb in words:
+                    self.assertRegex(page("mc-bench.1"), rf"(?m)^\.It Cm {verb}\b".replace("-", r"\\?-"), verb)
+                self.assertIn(f".Xr {family} 1", page("mc-bench.1"))
 
     def test_every_built_tool_has_a_page(self):
         for tool in TOOLS:
@@ -128,13 +217,13 @@ class Pages(unittest.TestCase):
                 self.assertTrue(os.path.exists(os.path.join(MAN, tool + ".1")), tool)
 
     def test_options_are_those_of_the_table(self):
-        for tool in pasted():
-            found = OPTIONS.search(page(tool + ".1"))
-            self.assertIsNotNone(found, tool)
+        for name, tool, words in pasted():
+            found = OPTIONS.search(page(name + ".1"))
+            self.assertIsNotNone(found, name)
             self.assertEqual(
                 found.group(0).strip(),
-                text_of(tool, "help", "mdoc-options").strip(),
-                f"man/{tool}.1: run tests/cli/man_test.py --write",
+                options(Table(tool), words, name == tool).strip(),
+                f"man/{name}.1: run tests/cli/man_test.py --write",
             )
 
     def test_errors_are_those_of_the_table(self):
@@ -144,19 +233,20 @@ class Pages(unittest.TestCase):
         )
 
     def test_flags_of_help_and_of_the_page_are_the_same(self):
-        for tool in tools():
-            told = table_flags(text_of(tool, "--help")) | table_flags(text_of(tool, "help", "common"))
-            for verb in verbs(tool):
-                told |= table_flags(text_of(tool, verb, "--help"))
-            text = page(tool + ".1").replace("\\-", "-")
+        for name, tool, words in pasted():
+            told = table_flags(text_of(tool, "--help"))
+            if tool != "mc-bench":
+                told |= table_flags(text_of(tool, "help", "common"))
+            own = set().union(*(table_flags(text_of(tool, verb, "--help")) for verb in words))
+            text = page(name + ".1").replace("\\-", "-")
             defined = set(re.findall(r"^\.It (?:Fl \w , )?Fl -([a-z][a-z0-9-]*)", text, re.M))
-            self.assertEqual(told, defined, tool)
+            self.assertEqual(told | own if name == tool else own - told, defined, name)
             mentioned = set(re.findall(r"Fl -([a-z][a-z0-9-]*)", text))
-            self.assertLessEqual(mentioned, told, f"{tool}: the page names flags that do not exist")
+            self.assertLessEqual(mentioned, told | own, f"{name}: the page names flags that do not exist")
 
     def test_flags_in_examples_exist(self):
-        for tool in tools():
-            for line in examples(page(tool + ".1")):
+        for name, _, _ in pasted():
+            for line in examples(page(name + ".1")):
                 for command in re.split(r"[|&;]", line):
                     words = [w for w in command.split() if "=" not in w or w.startswith("--")]
                     if not words or words[0] not in tools():
@@ -248,10 +338,10 @@ class Pages(unittest.TestCase):
 
 
 def write():
-    for tool in pasted():
-        path = os.path.join(MAN, tool + ".1")
-        table = text_of(tool, "help", "mdoc-options")
-        text = OPTIONS.sub(lambda _: table, page(tool + ".1"), count=1)
+    for name, tool, words in pasted():
+        path = os.path.join(MAN, name + ".1")
+        table = options(Table(tool), words, name == tool)
+        text = OPTIONS.sub(lambda _: table, page(name + ".1"), count=1)
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
     text = ERRORS.sub(lambda _: text_of("mc-prefill", "help", "mdoc-errors"), page("mc.7"), count=1)

@@ -1,4 +1,4 @@
-// From the records of a load run to the result object (vLLM's key names, then ours; docs: mc-bench(1),
+// From the records of a load run to the result object (vLLM's key names, then ours; docs: mc-bench-serve(1),
 // OUTPUT), the table for people, and the goals a run is held to.
 #pragma once
 
