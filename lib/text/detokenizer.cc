@@ -31,15 +31,16 @@ void Detokenizer::add_text(std::string_view text, std::string& out) {
 
 void Detokenizer::add(uint32_t id, std::string& out) {
   if (skip_special_ && tokenizer_->is_special(id)) return;
-  const Tokenizer::Tables& tables = *tokenizer_->tables_;
-  if (id >= tables.texts.size() || !tables.texts[id].known) return;
-  if (tables.decoder.byte_level()) {
-    pending_ += tables.text_of(id);
+  const Decoder& decoder = tokenizer_->tables_->decoder;
+  const Vocabulary& vocabulary = tokenizer_->tables_->vocabulary;
+  if (!vocabulary.knows(id)) return;
+  if (decoder.byte_level()) {
+    pending_ += vocabulary.text_of(id);
     return;
   }
   const bool first = std::exchange(first_, false);
-  if (tables.texts[id].byte) {
-    pending_ += tables.text_of(id);
+  if (vocabulary.is_byte(id)) {
+    pending_ += vocabulary.text_of(id);
     return;
   }
   std::string whole;
@@ -48,9 +49,9 @@ void Detokenizer::add(uint32_t id, std::string& out) {
     pending_.clear();
   }
   if (first)
-    whole += tables.decoder.apply(tables.spelling_of(id), true).text;
+    whole += decoder.apply(vocabulary.spelling_of(id), true).text;
   else
-    whole += tables.text_of(id);
+    whole += vocabulary.text_of(id);
   add_text(whole, out);
 }
 

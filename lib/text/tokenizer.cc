@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/errors.h"
 #include "text/byte_level.h"
 #include "text/detokenizer.h"
 #include "text/tokenizer_tables.h"
@@ -18,8 +19,8 @@ Result<void> check_size(size_t bytes) {
 
 }  // namespace
 
-Result<void> Tokenizer::Tables::encode_words(std::string_view text, bool first, Work& work,
-                                             std::vector<uint32_t>& out) const {
+Result<void> TokenizerTables::encode_words(std::string_view text, bool first, Work& work,
+                                           std::vector<uint32_t>& out) const {
   return pre_tokenizer.split(text, first, work, [&](std::string_view source, std::span<const Span> words) {
     for (const Span& span : words) {
       const std::string_view word = source.substr(span.begin, span.end - span.begin);
@@ -32,8 +33,8 @@ Result<void> Tokenizer::Tables::encode_words(std::string_view text, bool first, 
   });
 }
 
-Result<void> Tokenizer::Tables::encode_normalized(std::string_view text, bool first, std::span<const UserRange> user,
-                                                  Work& work, std::vector<uint32_t>& out) const {
+Result<void> TokenizerTables::encode_normalized(std::string_view text, bool first, std::span<const UserRange> user,
+                                                Work& work, std::vector<uint32_t>& out) const {
   if (normalized_tokens.empty()) return encode_words(text, first, work, out);
   return normalized_tokens.split(text, 0, text.size(), user, work, [&](const Piece& piece) -> Result<void> {
     if (piece.token == Piece::kText)
@@ -43,16 +44,16 @@ Result<void> Tokenizer::Tables::encode_normalized(std::string_view text, bool fi
   });
 }
 
-Result<void> Tokenizer::Tables::encode_piece(std::string_view text, bool first, std::span<const UserRange> user,
-                                             Work& work, std::vector<uint32_t>& out) const {
+Result<void> TokenizerTables::encode_piece(std::string_view text, bool first, std::span<const UserRange> user,
+                                           Work& work, std::vector<uint32_t>& out) const {
   if (normalizer.empty()) return encode_normalized(text, first, user, work, out);
   std::vector<UserRange> moved(user.begin(), user.end());
-  MC_TRY(changed, normalizer.apply(text, kTextBytesMax, moved, work));
+  MC_TRY(changed, normalizer.apply(text, Tokenizer::kTextBytesMax, moved, work));
   return encode_normalized(changed, first, moved, work, out);
 }
 
-Result<void> Tokenizer::Tables::encode(std::string_view text, std::span<const UserRange> user, Work& work,
-                                       std::vector<uint32_t>& out) const {
+Result<void> TokenizerTables::encode(std::string_view text, std::span<const UserRange> user, Work& work,
+                                     std::vector<uint32_t>& out) const {
   constexpr size_t kPiecesUnchecked = 1024;
   work.add_text(text.size(), normalizer.patterns() + pre_tokenizer.patterns());
   std::vector<UserRange> inner;
@@ -73,10 +74,24 @@ Result<void> Tokenizer::Tables::encode(std::string_view text, std::span<const Us
   return work.check(out.size());
 }
 
-Tokenizer::Tokenizer(std::unique_ptr<const Tables> tables) : tables_(std::move(tables)) {}
+Tokenizer::Tokenizer(std::unique_ptr<const TokenizerTables> tables) : tables_(std::move(tables)) {}
 Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
 Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 Tokenizer::~Tokenizer() = default;
+
+Result<Tokenizer> Tokenizer::open(const std::string& folder) {
+  MC_TRY(files, read_tokenizer_files(folder));
+  auto opened = parse(files);
+  if (!opened) return within(folder, std::move(opened).error());
+  return opened;
+}
+
+Result<Tokenizer> Tokenizer::parse(const TokenizerFiles& files) {
+  auto tables = load_tables(files);
+  if (tables) return Tokenizer(std::move(*tables));
+  const bool known = tables.error().code != Code::unsupported;
+  return as_user_error(known ? err::kModelCorrupt : err::kTokenizerUnsupported, std::move(tables).error());
+}
 
 Result<std::vector<uint32_t>> Tokenizer::encode(std::string_view text, EncodeOptions options) const {
   MC_CHECK(check_size(text.size()));
@@ -125,22 +140,22 @@ std::string Tokenizer::decode(std::span<const uint32_t> ids, bool skip_special) 
 }
 
 std::string_view Tokenizer::token_bytes(uint32_t id) const {
-  return tables_->text_of(id);
+  return tables_->vocabulary.text_of(id);
 }
 
 std::string Tokenizer::token_spelling(uint32_t id) const {
-  return std::string(tables_->spelling_of(id));
+  return std::string(tables_->vocabulary.spelling_of(id));
 }
 
 std::optional<uint32_t> Tokenizer::token_to_id(std::string_view bytes) const {
-  return tables_->ids.find(bytes);
+  return tables_->vocabulary.find(bytes);
 }
 
 bool Tokenizer::is_special(uint32_t id) const {
-  return id < tables_->texts.size() && tables_->texts[id].special;
+  return tables_->vocabulary.is_special(id);
 }
 uint32_t Tokenizer::vocab_size() const {
-  return static_cast<uint32_t>(tables_->texts.size());
+  return tables_->vocabulary.size();
 }
 size_t Tokenizer::text_bytes_max(size_t tokens) const {
   const size_t each = tables_->bytes_per_token;

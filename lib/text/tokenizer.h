@@ -40,6 +40,8 @@ struct EncodeOptions {
   Work* work = nullptr;       // that the texts of one request share, made with the same limits
 };
 
+struct TokenizerTables;
+
 class Tokenizer {
  public:
   /// The longest text that encode() takes.
@@ -97,10 +99,8 @@ class Tokenizer {
 
  private:
   friend class Detokenizer;
-  struct Tables;
-  static Result<Tokenizer> build(const TokenizerFiles& files);
-  explicit Tokenizer(std::unique_ptr<const Tables> tables);
-  std::unique_ptr<const Tables> tables_;
+  explicit Tokenizer(std::unique_ptr<const TokenizerTables> tables);
+  std::unique_ptr<const TokenizerTables> tables_;
 };
 
 }  // namespace mc::text

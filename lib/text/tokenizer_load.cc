@@ -192,46 +192,7 @@ size_t most_bytes_per_token(const TokenizerSpec& spec, const Bpe& bpe) {
 
 }  // namespace
 
-Result<void> Tokenizer::Tables::add_text(uint32_t id, const Decoder::Token& token, std::string_view spelling,
-                                         bool special) {
-  if (token.text.size() + spelling.size() > kTablesBytesMax - bytes.size())
-    return Error{Code::invalid, "tokenizer.json: decoder makes texts of more than " + std::to_string(kTablesBytesMax) +
-                                    " bytes of model.vocab and added_tokens"};
-  if (id >= texts.size()) texts.resize(id + 1);
-  TokenText& entry = texts[id];
-  entry.offset = entry.spelling_offset = static_cast<uint32_t>(bytes.size());
-  entry.length = static_cast<uint16_t>(token.text.size());
-  bytes += token.text;
-  entry.spelling_length = static_cast<uint16_t>(spelling.size());
-  if (spelling != token.text) {
-    entry.spelling_offset = static_cast<uint32_t>(bytes.size());
-    bytes += spelling;
-  }
-  entry.known = true;
-  entry.special = special;
-  entry.byte = token.byte;
-  return {};
-}
-
-Result<void> Tokenizer::Tables::index(const TokenizerSpec& spec) {
-  ids.reserve(spec.vocab.size() + spec.added.size());
-  for (const AddedToken& token : spec.added) {
-    // The byte alphabet is the vocabulary's; an added token is spelt as it is.
-    const Decoder::Token text =
-        decoder.byte_level() ? Decoder::Token{token.content} : decoder.apply(token.content, false);
-    MC_CHECK(add_text(token.id, text, token.content, token.special));
-    (void)ids.insert(token.content, token.id);
-  }
-  for (const VocabEntry& entry : spec.vocab) {
-    if (entry.id < texts.size() && texts[entry.id].known) continue;  // an added token already
-    const Decoder::Token text = decoder.apply(entry.text, false);
-    MC_CHECK(add_text(entry.id, text, entry.text, false));
-    if (!text.byte) (void)ids.insert(text.text, entry.id);  // an added token with the same text keeps its place
-  }
-  return {};
-}
-
-Result<Tokenizer> Tokenizer::open(const std::string& folder) {
+Result<TokenizerFiles> read_tokenizer_files(const std::string& folder) {
   TokenizerFiles files;
   const struct {
     const char* name;
@@ -245,19 +206,10 @@ Result<Tokenizer> Tokenizer::open(const std::string& folder) {
     MC_TRY(text, read_file(folder + "/" + part.name, part.required));
     part.text = std::move(text);
   }
-  auto opened = parse(files);
-  if (!opened) return within(folder, std::move(opened).error());
-  return opened;
+  return files;
 }
 
-Result<Tokenizer> Tokenizer::parse(const TokenizerFiles& files) {
-  auto built = build(files);
-  if (built) return built;
-  const bool known = built.error().code != Code::unsupported;
-  return as_user_error(known ? err::kModelCorrupt : err::kTokenizerUnsupported, std::move(built).error());
-}
-
-Result<Tokenizer> Tokenizer::build(const TokenizerFiles& files) {
+Result<std::unique_ptr<const TokenizerTables>> load_tables(const TokenizerFiles& files) {
   MC_TRY(config, read_tokenizer_config(files));
   MC_TRY(spec, read_tokenizer_json(files.tokenizer));
   ConfigMerger merger(config, spec);
@@ -268,27 +220,25 @@ Result<Tokenizer> Tokenizer::build(const TokenizerFiles& files) {
   MC_TRY(pre_tokenizer, PreTokenizer::build(spec));
   MC_TRY(bpe, Bpe::build(spec));
   MC_TRY(decoder, Decoder::build(spec));
+  MC_TRY(vocabulary, Vocabulary::build(spec, decoder));
   const bool spell_words = spec.byte_level && !bpe.takes_bytes();
   const auto bos = merger.id_of(config.bos_token), eos = merger.id_of(config.eos_token);
   const size_t bytes_per_token = most_bytes_per_token(spec, bpe);
-  auto tables = std::make_unique<Tables>(Tables{.config = std::move(config),
-                                                .raw_tokens = AddedTokenMatcher(std::move(raw)),
-                                                .normalized_tokens = AddedTokenMatcher(std::move(normalized)),
-                                                .normalizer = std::move(normalizer),
-                                                .pre_tokenizer = std::move(pre_tokenizer),
-                                                .bpe = std::move(bpe),
-                                                .decoder = std::move(decoder),
-                                                .spell_words = spell_words,
-                                                .prefix = spec.prefix,
-                                                .suffix = spec.suffix,
-                                                .bos = bos,
-                                                .eos = eos,
-                                                .bytes_per_token = bytes_per_token,
-                                                .bytes = {},
-                                                .texts = {},
-                                                .ids = {}});
-  MC_CHECK(tables->index(spec));
-  return Tokenizer(std::move(tables));
+  return std::make_unique<const TokenizerTables>(
+      TokenizerTables{.config = std::move(config),
+                      .raw_tokens = AddedTokenMatcher(std::move(raw)),
+                      .normalized_tokens = AddedTokenMatcher(std::move(normalized)),
+                      .normalizer = std::move(normalizer),
+                      .pre_tokenizer = std::move(pre_tokenizer),
+                      .bpe = std::move(bpe),
+                      .decoder = std::move(decoder),
+                      .spell_words = spell_words,
+                      .prefix = spec.prefix,
+                      .suffix = spec.suffix,
+                      .bos = bos,
+                      .eos = eos,
+                      .bytes_per_token = bytes_per_token,
+                      .vocabulary = std::move(vocabulary)});
 }
 
 }  // namespace mc::text
