@@ -1,4 +1,4 @@
-"""The manual pages against the programs: what a page says about flags and errors is what the table says.
+"""The manual pages and the README against the programs: what they say about flags and errors is what the table says.
 
 OPTIONS is made from the output of `help mdoc-options`, the list in DIAGNOSTICS of mc.7 is that of `help mdoc-errors`;
 `man_test.py --write` pastes both. Everything else in the pages is written by hand. mc-bench has a page for each family
@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -160,6 +161,12 @@ def examples(text):
         yield from re.sub(r"\\\n *", "", display).splitlines()
 
 
+def readme():
+    """The shell commands that the README shows, block by block."""
+    with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as file:
+        return re.findall(r"^```sh\n(.*?)^```", file.read(), re.S | re.M)
+
+
 def keys(value):
     """Every key of an object and of what is in it; of a list, those of its first item."""
     if isinstance(value, dict):
@@ -245,16 +252,42 @@ class Pages(unittest.TestCase):
             self.assertLessEqual(mentioned, told | own, f"{name}: the page names flags that do not exist")
 
     def test_flags_in_examples_exist(self):
-        for name, _, _ in pasted():
-            for line in examples(page(name + ".1")):
-                for command in re.split(r"[|&;]", line):
-                    words = [w for w in command.split() if "=" not in w or w.startswith("--")]
-                    if not words or words[0] not in tools():
-                        continue
-                    verb = next((w for w in words[1:2] if w in verbs(words[0])), None)
-                    known = table_flags(text_of(words[0], verb, "--help") if verb else text_of(words[0], "--help"))
-                    used = {w[2:].split("=")[0] for w in words[1:] if w.startswith("--")}
-                    self.assertLessEqual(used, known, line)
+        shown = [line for name, _, _ in pasted() for line in examples(page(name + ".1"))]
+        shown += [line.split("#")[0] for block in readme() for line in block.splitlines()]
+        for line in shown:
+            for command in re.split(r"[|&;]", line):
+                words = [w for w in command.split() if "=" not in w or w.startswith("--")]
+                if not words or words[0] not in tools():
+                    continue
+                verb = next((w for w in words[1:2] if w in verbs(words[0])), None)
+                known = table_flags(text_of(words[0], verb, "--help") if verb else text_of(words[0], "--help"))
+                used = {w[2:].split("=")[0] for w in words[1:] if w.startswith("--")}
+                self.assertLessEqual(used, known, line)
+
+    def test_the_two_hosts_of_the_readme_form_a_cluster(self):
+        if not {"mc-prefill", "mc-decode", "mc-conductor"} <= set(tools()):
+            self.skipTest("not all tools are built")
+        [block] = [b for b in readme() if "keygen" in b]
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        script = re.sub(r"10\.0\.0\.\d", "127.0.0.1", block).replace("7700", str(port))
+        script = script.replace("mc-conductor --auth", "mc-conductor --http 127.0.0.1:0 --auth")
+        script += "mc-conductor wait --timeout 60s; status=$?\nkill $(jobs -p); wait\nexit $status\n"
+        with tempfile.TemporaryDirectory(prefix="mct-readme-") as folder:
+            run_dir = os.path.join(folder, "run")
+            os.mkdir(run_dir, 0o700)
+            path = os.path.abspath(cluster.BUILD) + os.pathsep + os.environ["PATH"]
+            environment = dict(os.environ, PATH=path, MCT_RUN_DIR=run_dir)
+            words = ["bash", "-c", script]
+            done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=100)
+            self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_the_readme_stays_short(self):
+        with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as file:
+            text = file.read()
+        self.assertLessEqual(len(text.splitlines()), 200)
+        self.assertLessEqual(len(text.split()), 1800)
 
     def test_every_key_of_json_output_is_in_the_page(self):
         """Of the verbs that need no cluster."""
