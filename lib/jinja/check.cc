@@ -1,10 +1,8 @@
-// What jinja2 does between parsing and running, as far as it can fail or matters: names of filters and
-// tests must exist (where they stand in an if, only once they are reached), break stands in a loop, and
-// loops and macros are marked that use the names Jinja binds for them.
+#include "jinja/check.h"
+
 #include <algorithm>
 
 #include "jinja/filters.h"
-#include "jinja/parser.h"
 
 namespace mc::jinja {
 namespace {

@@ -11,10 +11,15 @@
 #include <ctime>
 #include <optional>
 
-#include "jinja/parse.h"
+#include "jinja/tree.h"
 #include "jinja/value.h"
 
 namespace mc::jinja {
+
+constexpr size_t kSourceBytesMax = 1 << 20;
+
+/// `source` is valid UTF-8. invalid: "line 3, column 7: TemplateSyntaxError: unexpected '}'".
+Result<Tree> parse(std::string_view source);
 
 struct Limits {
   size_t steps = 2'000'000;   // nodes visited, items walked

@@ -111,7 +111,17 @@ struct Node {
   std::vector<Parameter> parameters;
   const Filter* filter = nullptr;  // null: fails when it is reached
   const Test* test = nullptr;
+
+  /// Each takes nodes in below this one, and counts them in `depth`. A child may be null.
+  void add(NodePtr child);
+  void add_body(Nodes body);
+  void adopt(std::unique_ptr<Arguments> given);
+
+ private:
+  void deepen(const NodePtr& child);
 };
+
+NodePtr make_node(NodeKind kind, Position at);
 
 struct Tree {
   Nodes body;
@@ -123,10 +133,6 @@ struct Tree {
 constexpr uint32_t kNoName = UINT32_MAX;
 
 constexpr uint16_t kTreeDepthMax = 300;
-constexpr size_t kSourceBytesMax = 1 << 20;
-
-/// invalid: "line 3, column 7: TemplateSyntaxError: unexpected '}'".
-Result<Tree> parse(std::string_view source);
 
 /// "line 3, column 7: " in front of an error's text.
 Error placed(Position at, Error error);
