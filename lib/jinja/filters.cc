@@ -89,12 +89,12 @@ Str replaced(StrView text, StrView from, StrView to, int64_t count) {
 
 Result<Value> ignoring_case(Interpreter& run, const Value& value) {
   if (!value.is(Kind::string)) return value;
-  MC_CHECK(run.make(value.chars().size()));
+  MC_CHECK(run.budget().make(value.chars().size()));
   return Value(lower(value.chars()));
 }
 
 Result<void> sort_by_key(Interpreter& run, std::vector<std::pair<Value, Value>>& keyed, bool reverse) {
-  MC_CHECK(run.spend(keyed.size() * 8));
+  MC_CHECK(run.budget().spend(keyed.size() * 8));
   // A comparison that fails ends in an error; until then every key counts as equal, which is an order.
   Error failed;
   bool broken = false;

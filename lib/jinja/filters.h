@@ -1,7 +1,7 @@
 // The tables of filters and tests. A template's filters are looked up when it is parsed.
 #pragma once
 
-#include "jinja/eval.h"
+#include "jinja/interpreter.h"
 
 namespace mc::jinja {
 

@@ -106,7 +106,7 @@ Out join(Interpreter& run, const Value& value, Args& args) {
   for (size_t i = 0; i < items.size(); ++i) {
     MC_TRY(item, getter.get(run, items[i]));
     const Str text = to_str(item);
-    MC_CHECK(run.make(text.size() + separator.size()));
+    MC_CHECK(run.budget().make(text.size() + separator.size()));
     if (i > 0) out += separator;
     out += text;
   }
@@ -199,7 +199,7 @@ Out unique(Interpreter& run, const Value& value, Args& args) {
       MC_TRY(key, truth(a[0]) ? Result<Value>(std::move(found)) : ignoring_case(run, found));
       if (key.is(Kind::list) || key.is(Kind::dict))
         return type_error("unhashable type: '" + std::string(type_name(key)) + "'");
-      MC_CHECK(run.spend(1 + seen.size() / 4));
+      MC_CHECK(run.budget().spend(1 + seen.size() / 4));
       bool known = false;
       for (size_t i = 0; i < seen.size() && !known; ++i) {
         MC_TRY(alike, run.equals(seen[i], key));
@@ -318,9 +318,9 @@ Out map(Interpreter& run, const Value& value, Args& args) {
     rest.positional.erase(rest.positional.begin());
     MC_TRY(items, run.items_of(value));
     for (const Value& item : items) {
-      MC_CHECK(run.read(item.is(Kind::string) ? item.chars().size() : 1));
+      MC_CHECK(run.budget().read(item.is(Kind::string) ? item.chars().size() : 1));
       MC_TRY(changed, apply_named(run, name, item, rest));
-      if (changed.is(Kind::string)) MC_CHECK(run.make(changed.chars().size()));
+      if (changed.is(Kind::string)) MC_CHECK(run.budget().make(changed.chars().size()));
       out.push_back(std::move(changed));
     }
     return out;
@@ -348,7 +348,7 @@ Out choose(Interpreter& run, const Value& value, Args& args) {
     MC_TRY(items, run.items_of(value));
     Values out;
     for (Value& item : items) {
-      MC_CHECK(run.spend(1));
+      MC_CHECK(run.budget().spend(1));
       if (test == nullptr && !name.is(Kind::missing))
         return failure("TemplateRuntimeError", "No test named " + narrow(to_repr(name)) + ".");
       MC_TRY(subject, getter.get(run, item));
@@ -387,7 +387,7 @@ Out batch(Interpreter& run, const Value& value, Args& args) {
     }
     if (row.empty()) return out;
     if (!a[1].is(Kind::missing) && !a[1].is(Kind::none) && static_cast<int64_t>(row.size()) < count) {
-      MC_CHECK(run.make(static_cast<size_t>(std::min<int64_t>(count, 1 << 30)) * 8));
+      MC_CHECK(run.budget().make(static_cast<size_t>(std::min<int64_t>(count, 1 << 30)) * 8));
       row.resize(static_cast<size_t>(count), a[1]);
     }
     out.push_back(Value::list(std::move(row)));
@@ -402,7 +402,7 @@ Out slice_filter(Interpreter& run, const Value& value, Args& args) {
   return run.lazy(value, {a.begin(), a.end()}, [value, a, count](Interpreter& run) -> Result<Values> {
     MC_TRY(items, run.items_of(value));
     if (count == 0) return failure("ZeroDivisionError", "integer division or modulo by zero");
-    if (count > 0) MC_CHECK(run.make(static_cast<size_t>(std::min<int64_t>(count, 1 << 30)) * 8));
+    if (count > 0) MC_CHECK(run.budget().make(static_cast<size_t>(std::min<int64_t>(count, 1 << 30)) * 8));
     const auto size = static_cast<int64_t>(items.size());
     const int64_t per_slice = count > 0 ? size / count : 0, with_extra = count > 0 ? size % count : 0;
     Values out;

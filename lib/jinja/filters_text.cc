@@ -67,7 +67,7 @@ Out replace(Interpreter& run, const Value& value, Args& args) {
          at = find_in(text, from, at + from.size()))
       ++matches;
     if (to.size() > (1u << 30) / (matches + 1)) return failure("LimitError", "replace makes too long a text");
-    MC_CHECK(run.make(matches * to.size()));
+    MC_CHECK(run.budget().make(matches * to.size()));
   }
   return Value(replaced(text, from, to, count));
 }
@@ -99,13 +99,13 @@ Out indent(Interpreter& run, const Value& value, Args& args) {
   if (!value.is(Kind::string)) return type_error("can only concatenate " + std::string(type_name(value)) + " to str");
   Args keep_ends;
   MC_TRY(lines, run.call(find_method(Value(value.chars() + U"\n"), "splitlines"), std::move(keep_ends)));
-  MC_CHECK(run.make(value.chars().size()));
+  MC_CHECK(run.budget().make(value.chars().size()));
   Str out;
   for (size_t i = 0; i < lines.items().size(); ++i) {
     const Str& line = lines.items()[i].chars();
     const bool indented = i == 0 ? truth(a[1]) : truth(a[2]) || !line.empty();
     if (i > 0) out += U'\n';
-    if (indented) MC_CHECK(run.make(gap.size()));
+    if (indented) MC_CHECK(run.budget().make(gap.size()));
     if (indented) out += gap;
     out += line;
   }

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstdio>
 
-#include "jinja/eval.h"
+#include "jinja/interpreter.h"
 
 namespace mc::jinja {
 namespace {
@@ -120,7 +120,7 @@ class Percent {
       }
       if (++at_ == format_.size()) return failure("ValueError", "incomplete format");
       MC_TRY(piece, conversion());
-      MC_CHECK(run_.make(piece.size()));
+      MC_CHECK(run_.budget().make(piece.size()));
       out += piece;
     }
     // What can be subscripted counts as a mapping, of which nothing has to be used.
@@ -296,7 +296,7 @@ class Braces {
           return failure("ValueError", at + 1 == text.size() ? "Single '{' encountered in format string"
                                                              : "expected '}' before end of string");
         MC_TRY(piece, field(text.substr(at + 1, end - at - 1), depth));
-        MC_CHECK(run_.make(piece.size()));
+        MC_CHECK(run_.budget().make(piece.size()));
         out += piece;
         at = end + 1;
       } else {
@@ -374,7 +374,7 @@ class Braces {
     return value;
   }
 
-  static Result<Spec> parse(const Str& text) {
+  static Result<Spec> parse(StrView text) {
     Spec spec;
     size_t at = 0;
     const auto peek = [&](size_t ahead = 0) -> char32_t {

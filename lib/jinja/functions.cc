@@ -1,7 +1,7 @@
 // The functions templates find in their environment.
 #include <algorithm>
 
-#include "jinja/eval.h"
+#include "jinja/interpreter.h"
 
 namespace mc::jinja {
 namespace {
@@ -38,11 +38,11 @@ Result<std::vector<std::pair<Value, Value>>> entries_of(Interpreter& run, std::s
                       std::to_string(args.positional.size()));
   if (!args.positional.empty() && args.positional[0].is(Kind::dict)) {
     out = args.positional[0].entries();
-    MC_CHECK(run.make(out.size() * 16));
+    MC_CHECK(run.budget().make(out.size() * 16));
   } else if (!args.positional.empty()) {
     MC_TRY(pairs, run.items_of(args.positional[0]));
     for (size_t i = 0; i < pairs.size(); ++i) {
-      MC_CHECK(run.spend(1 + out.size() / 16));
+      MC_CHECK(run.budget().spend(1 + out.size() / 16));
       MC_TRY(pair, run.items_of(pairs[i]));
       if (pair.size() != 2)
         return failure("ValueError", "dictionary update sequence element #" + std::to_string(i) + " has length " +
@@ -60,7 +60,7 @@ Result<Value> dict(Interpreter& run, Args& args) {
 }
 
 Result<Value> space(Interpreter& run, Args& args) {
-  MC_CHECK(run.spend(32));
+  MC_CHECK(run.budget().spend(32));
   MC_TRY(entries, entries_of(run, "dict", args));
   Space out;
   for (auto& [key, value] : entries) {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "jinja/eval.h"
+#include "jinja/interpreter.h"
 
 namespace mc::jinja {
 namespace {
@@ -19,7 +19,7 @@ class Writer {
   Writer(Interpreter& run, Style style) : run_(run), style_(std::move(style)) {}
 
   Result<void> write(const Value& value, int level) {
-    MC_CHECK(run_.spend(1));
+    MC_CHECK(run_.budget().spend(1));
     const bool user = value.user();
     switch (value.kind()) {
       case Kind::none: add("null", user); return {};
@@ -64,7 +64,7 @@ class Writer {
 
   Result<void> text(StrView chars) {
     constexpr StrView kFrom = U"\"\\\n\r\t\f\b", kTo = U"\"\\nrtfb";
-    MC_CHECK(run_.make(chars.size()));
+    MC_CHECK(run_.budget().make(chars.size()));
     const char32_t first = chars.empty() ? 0 : chars.front() & kUserBit;
     const char32_t last = chars.empty() ? 0 : chars.back() & kUserBit;
     out_ += U'"' | first;
@@ -119,7 +119,7 @@ class Writer {
   Result<void> entries(const Value& value, int level) {
     const bool user = value.user();
     auto entries = value.entries();
-    MC_CHECK(run_.make(entries.size() * 16));
+    MC_CHECK(run_.budget().make(entries.size() * 16));
     if (style_.sort_keys) {
       Error failed;
       bool broken = false;

@@ -2,8 +2,8 @@
 // tables (encode, translate, maketrans) is refused by name.
 #include <algorithm>
 
-#include "jinja/eval.h"
 #include "jinja/filters.h"
+#include "jinja/interpreter.h"
 #include "unicode/unicode.h"
 
 namespace mc::jinja {
@@ -57,20 +57,20 @@ Result<int64_t> position(Args& args, const Value& self, std::string_view name, b
 
 template <bool backwards>
 Result<Value> find_method(Interpreter& run, const Value& self, Args& args) {
-  MC_CHECK(run.read(self.chars().size()));
+  MC_CHECK(run.budget().read(self.chars().size()));
   MC_TRY(at, position(args, self, backwards ? "rfind" : "find", backwards));
   return Value(at);
 }
 template <bool backwards>
 Result<Value> index_method(Interpreter& run, const Value& self, Args& args) {
-  MC_CHECK(run.read(self.chars().size()));
+  MC_CHECK(run.budget().read(self.chars().size()));
   MC_TRY(at, position(args, self, backwards ? "rindex" : "index", backwards));
   if (at < 0) return failure("ValueError", "substring not found");
   return Value(at);
 }
 
 Result<Value> count_method(Interpreter& run, const Value& self, Args& args) {
-  MC_CHECK(run.read(self.chars().size()));
+  MC_CHECK(run.budget().read(self.chars().size()));
   std::array<Value, 3> a;
   MC_CHECK(bind_arguments("count", args, {"sub", "start", "end"}, 1, a));
   MC_TRY(needle, text_of(a[0], "count"));
@@ -101,7 +101,7 @@ Result<Value> ends_method(Interpreter& run, const Value& self, Args& args) {
   }
   for (const Value& affix : many ? a[0].items() : Values{a[0]}) {
     MC_TRY(wanted, text_of(affix, name));
-    MC_CHECK(run.read(wanted.size()));
+    MC_CHECK(run.budget().read(wanted.size()));
     if (!inside || wanted.size() > text.size()) continue;
     if (same(at_end ? text.substr(text.size() - wanted.size()) : text.substr(0, wanted.size()), wanted))
       return Value(true);
@@ -113,7 +113,7 @@ Result<Value> ends_method(Interpreter& run, const Value& self, Args& args) {
 
 template <bool left, bool right>
 Result<Value> strip_method(Interpreter& run, const Value& self, Args& args) {
-  MC_CHECK(run.read(self.chars().size()));
+  MC_CHECK(run.budget().read(self.chars().size()));
   std::array<Value, 1> a;
   MC_CHECK(bind_arguments("strip", args, {"chars"}, 0, a));
   if (a[0].is(Kind::none)) a[0] = Value();
@@ -165,7 +165,7 @@ Result<Value> split_method(Interpreter& run, const Value& self, Args& args) {
   }
   const StrView text = self.chars();
   Values out;
-  MC_CHECK(run.make(text.size()));
+  MC_CHECK(run.budget().make(text.size()));
   if (a[0].is(Kind::missing) || a[0].is(Kind::none)) {
     backwards ? rsplit_space(text, limit, out) : split_space(text, limit, out);
   } else {
@@ -174,11 +174,11 @@ Result<Value> split_method(Interpreter& run, const Value& self, Args& args) {
     if (separator.empty()) return failure("ValueError", "empty separator");
     size_t begin = 0, end = text.size();
     while (limit-- != 0) {
-      MC_CHECK(run.spend(1));
+      MC_CHECK(run.budget().spend(1));
       const size_t at = backwards ? find_last_in(text, separator, end) : find_in(text, separator, begin);
       if (at == StrView::npos) break;
       if (backwards) {
-        MC_CHECK(run.read(end));
+        MC_CHECK(run.budget().read(end));
         out.push_back(Value(Str(text.substr(at + separator.size(), end - at - separator.size()))));
         end = at;
       } else {
@@ -189,7 +189,7 @@ Result<Value> split_method(Interpreter& run, const Value& self, Args& args) {
     out.push_back(Value(Str(text.substr(begin, end - begin))));
     if (backwards) std::reverse(out.begin(), out.end());
   }
-  MC_CHECK(run.make(out.size() * 24));
+  MC_CHECK(run.budget().make(out.size() * 24));
   return Value::list(std::move(out));
 }
 
@@ -197,7 +197,7 @@ Result<Value> splitlines(Interpreter& run, const Value& self, Args& args) {
   std::array<Value, 1> a;
   MC_CHECK(bind_arguments("splitlines", args, {"keepends"}, 0, a));
   const StrView text = self.chars();
-  MC_CHECK(run.make(text.size()));
+  MC_CHECK(run.budget().make(text.size()));
   constexpr StrView kBreaks = U"\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029";
   Values out;
   for (size_t at = 0; at < text.size();) {
@@ -208,7 +208,7 @@ Result<Value> splitlines(Interpreter& run, const Value& self, Args& args) {
     out.push_back(Value(Str(text.substr(at, (truth(a[0]) ? next : end) - at))));
     at = next;
   }
-  MC_CHECK(run.make(out.size() * 24));
+  MC_CHECK(run.budget().make(out.size() * 24));
   return Value::list(std::move(out));
 }
 
@@ -219,7 +219,7 @@ Result<Value> partition(Interpreter& run, const Value& self, Args& args) {
   MC_TRY(separator, text_of(a[0], "partition"));
   if (separator.empty()) return failure("ValueError", "empty separator");
   const StrView text = self.chars();
-  MC_CHECK(run.make(text.size()));
+  MC_CHECK(run.budget().make(text.size()));
   const size_t at = backwards ? find_last_in(text, separator, text.size()) : find_in(text, separator);
   if (at == StrView::npos) {
     const Value empty{Str()};
@@ -305,7 +305,7 @@ Result<Value> join_method(Interpreter& run, const Value& self, Args& args) {
     if (!items[i].is(Kind::string))
       return type_error("sequence item " + std::to_string(i) + ": expected str instance, " +
                         std::string(type_name(items[i])) + " found");
-    MC_CHECK(run.make(items[i].chars().size() + self.chars().size()));
+    MC_CHECK(run.budget().make(items[i].chars().size() + self.chars().size()));
     if (i > 0) out += self.chars();
     out += items[i].chars();
   }

@@ -1,7 +1,7 @@
 // Methods of everything that is not text.
 #include <algorithm>
 
-#include "jinja/eval.h"
+#include "jinja/interpreter.h"
 
 namespace mc::jinja {
 
@@ -25,7 +25,7 @@ Result<Value> get(Interpreter& run, const Value& self, Args& args) {
   if (!args.named.empty()) return type_error("dict.get() takes no keyword arguments");
   std::array<Value, 2> a;
   MC_CHECK(bind_arguments("get", args, {"key", "default"}, 1, a));
-  MC_CHECK(run.spend(self.entries().size() / 16));
+  MC_CHECK(run.budget().spend(self.entries().size() / 16));
   if (a[0].is(Kind::list) || a[0].is(Kind::dict))
     return type_error("unhashable type: '" + std::string(type_name(a[0])) + "'");
   MC_TRY(found, run.find(self, a[0]));

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "jinja/eval.h"
 #include "jinja/filters.h"
+#include "jinja/interpreter.h"
 
 namespace mc::jinja {
 namespace {
@@ -88,7 +88,7 @@ Result<Value> real_numbers(Op op, double a, double b) {
 
 Result<Value> joined(Value left, const Value& right, Interpreter& run) {
   if (left.is(Kind::string)) {
-    MC_CHECK(run.make(right.chars().size()));
+    MC_CHECK(run.budget().make(right.chars().size()));
     if (left.as<Text>().markup || right.as<Text>().markup) {
       const auto escaped = [&](const Value& v) -> Result<Value> {
         if (v.as<Text>().markup) return v;
@@ -103,14 +103,14 @@ Result<Value> joined(Value left, const Value& right, Interpreter& run) {
       own->append(right.chars());
       return left;
     }
-    MC_CHECK(run.make(left.chars().size()));
+    MC_CHECK(run.budget().make(left.chars().size()));
     Str out;
     out.reserve(left.chars().size() + right.chars().size());
     out.append(left.chars()).append(right.chars());
     return Value(std::move(out));
   }
   Values out = left.items();
-  MC_CHECK(run.make((out.size() + right.items().size()) * 8));
+  MC_CHECK(run.budget().make((out.size() + right.items().size()) * 8));
   out.insert(out.end(), right.items().begin(), right.items().end());
   const bool user = left.user() || right.user();
   return left.is(Kind::list) ? Value::list(std::move(out), user) : Value::tuple(std::move(out), user);
@@ -123,7 +123,7 @@ Result<Value> repeated(Interpreter& run, const Value& sequence, int64_t count) {
     return Value(std::move(out));
   }
   const size_t size = sequence.items().size();
-  if (size > 0) MC_CHECK(run.make(static_cast<size_t>(std::min<int64_t>(count, 1 << 30)) * size * 8));
+  if (size > 0) MC_CHECK(run.budget().make(static_cast<size_t>(std::min<int64_t>(count, 1 << 30)) * size * 8));
   Values out;
   for (int64_t i = 0; i < count && size > 0; ++i)
     out.insert(out.end(), sequence.items().begin(), sequence.items().end());
@@ -141,7 +141,7 @@ Result<Str> repeat(Interpreter& run, StrView text, int64_t count) {
   Str out;
   if (count <= 0 || text.empty()) return out;
   if (count > (1 << 30)) return failure("LimitError", "a text repeated " + std::to_string(count) + " times");
-  MC_CHECK(run.make(text.size() * static_cast<size_t>(count)));
+  MC_CHECK(run.budget().make(text.size() * static_cast<size_t>(count)));
   out.reserve(text.size() * static_cast<size_t>(count));
   for (int64_t i = 0; i < count; ++i) out.append(text);
   return out;
@@ -197,9 +197,9 @@ Result<bool> less(Interpreter& run, const Value& left, const Value& right) {
     return left.is_whole() && right.is_whole() ? left.integer() < right.integer() : left.real() < right.real();
   if (left.kind() == right.kind()) {
     if (left.is(Kind::string)) {
-      Effort comparing = run.effort();
+      Effort comparing = run.budget().effort();
       const bool below = compare(left.chars(), right.chars(), comparing) < 0;
-      MC_CHECK(run.spend(comparing));
+      MC_CHECK(run.budget().spend(comparing));
       return below;
     }
     if (left.is(Kind::list) || left.is(Kind::tuple)) {
@@ -220,10 +220,10 @@ Result<bool> contains(Interpreter& run, const Value& container, const Value& ite
     case Kind::string:
       if (!item.is(Kind::string))
         return type_error("'in <string>' requires string as left operand, not " + std::string(type_name(item)));
-      MC_CHECK(run.read(container.chars().size() + item.chars().size()));
+      MC_CHECK(run.budget().read(container.chars().size() + item.chars().size()));
       return find_in(container.chars(), item.chars()) != StrView::npos;
     case Kind::dict:
-      MC_CHECK(run.spend(container.entries().size() / 16));
+      MC_CHECK(run.budget().spend(container.entries().size() / 16));
       if (item.is(Kind::list) || item.is(Kind::dict))
         return type_error("unhashable type: '" + std::string(type_name(item)) + "'");
       {
@@ -244,7 +244,7 @@ Result<bool> contains(Interpreter& run, const Value& container, const Value& ite
 
 Result<bool> compare_values(Interpreter& run, Op op, const Value& left, const Value& right) {
   const auto extent = std::min(left.extent().size, right.extent().size);
-  MC_CHECK(run.spend(extent));
+  MC_CHECK(run.budget().spend(extent));
   switch (op) {
     case Op::eq: return run.equals(left, right);
     case Op::in: return contains(run, right, left);
@@ -309,7 +309,7 @@ Result<Value> slice(Interpreter& run, const Value& object, const Value& start, c
       return overflow();
     return Value(Kind::range, std::make_shared<Range>(out));
   }
-  MC_CHECK(run.make(static_cast<size_t>(picked.size()) * (object.is(Kind::string) ? 0 : 8)));
+  MC_CHECK(run.budget().make(static_cast<size_t>(picked.size()) * (object.is(Kind::string) ? 0 : 8)));
   if (object.is(Kind::string)) {
     const Str& chars = object.chars();
     if (by == 1)

@@ -1,7 +1,6 @@
-// Reaching into values: attributes, items, iteration, and the arguments of calls.
-#include <algorithm>
+#include "jinja/interpreter.h"
 
-#include "jinja/eval.h"
+#include <algorithm>
 
 namespace mc::jinja {
 namespace {
@@ -89,12 +88,62 @@ bool is_unsafe(const Value& object, std::string_view name) {
   return within(kObject) || (object.is(Kind::list) && within(kList)) || (object.is(Kind::dict) && within(kDict));
 }
 
+Interpreter::Interpreter(const Tree& tree, const Context& context, const Limits& limits)
+    : context_(context),
+      budget_(limits),
+      scopes_(tree, context, budget_),
+      evaluator_(*this, budget_, scopes_),
+      runner_(*this, tree, budget_, scopes_, evaluator_),
+      macros_(tree, budget_, scopes_, evaluator_, runner_) {}
+
+Interpreter::~Interpreter() {
+  for (const auto& space : spaces_) space->attributes.clear();
+  for (const Value& kept : kept_)
+    if (kept.is(Kind::loop))
+      kept.as<Loop>().changed = {};
+    else
+      kept.as<Iterator>().items.clear();
+}
+
+Result<Str> render(const Tree& tree, const Context& context, const Limits& limits) {
+  return Interpreter(tree, context, limits).run();
+}
+
+Result<bool> Interpreter::equals(const Value& a, const Value& b) {
+  Effort comparing = budget_.effort();
+  const bool out = equal(a, b, comparing);
+  MC_CHECK(budget_.spend(comparing));
+  return out;
+}
+
+Error Interpreter::failed(const Node& node, Error error) {
+  if (placed_) return error;
+  placed_ = true;
+  return placed(node.at, std::move(error));
+}
+
+Result<Value> Interpreter::call(const Value& callee, Args args) {
+  MC_CHECK(budget_.spend(1));
+  switch (callee.kind()) {
+    case Kind::macro: return macros_.call(callee.as<Macro>(), std::move(args));
+    case Kind::loop: return runner_.call_loop(callee, std::move(args));
+    case Kind::method: return callee.as<Method>().call(*this, callee.as<Method>().self, args);
+    case Kind::function: return callee.as<Function>().call(*this, args);
+    case Kind::joiner: {
+      Joiner& joiner = callee.as<Joiner>();
+      return std::exchange(joiner.used, true) ? joiner.separator : Value(Str());
+    }
+    case Kind::undefined: return undefined_error(callee);
+    default: return type_error("'" + std::string(type_name(callee)) + "' object is not callable");
+  }
+}
+
 Result<Value> Interpreter::own_attribute(const Value& object, std::string_view name) {
   if (object.is(Kind::undefined)) return undefined_error(object);
   if (is_unsafe(object, name)) return unsafe_attribute(object, name);
   switch (object.kind()) {
     case Kind::space:
-      MC_CHECK(spend(object.as<Space>().attributes.size() / kLookedUpPerStep));
+      MC_CHECK(budget_.spend(object.as<Space>().attributes.size() / kLookedUpPerStep));
       for (const auto& [key, value] : object.as<Space>().attributes)
         if (key == name) return value;
       return Value();
@@ -115,7 +164,7 @@ Result<Value> Interpreter::own_attribute(const Value& object, std::string_view n
 }
 
 Result<Value> Interpreter::attribute(const Value& object, std::string_view name) {
-  if (object.is(Kind::dict)) MC_CHECK(spend(object.entries().size() / 16));
+  if (object.is(Kind::dict)) MC_CHECK(budget_.spend(object.entries().size() / 16));
   MC_TRY(own, own_attribute(object, name));
   if (!own.is(Kind::missing)) return own;
   if (object.is(Kind::dict)) {
@@ -128,7 +177,7 @@ Result<Value> Interpreter::attribute(const Value& object, std::string_view name)
 Result<Value> Interpreter::item(const Value& object, const Value& key) {
   if (object.is(Kind::undefined)) return undefined_error(object);
   if (object.is(Kind::dict)) {
-    MC_CHECK(spend(object.entries().size() / 16));
+    MC_CHECK(budget_.spend(object.entries().size() / 16));
     MC_TRY(found, find(object, key));
     if (found != nullptr) return *found;
   } else if (Value found = indexed(object, key); !found.is(Kind::missing)) {
@@ -148,7 +197,7 @@ Result<Values> Interpreter::items_of(const Value& value) {
     case Kind::list:
     case Kind::tuple: out = value.items(); break;
     case Kind::string:
-      MC_CHECK(make(value.chars().size() * 24));
+      MC_CHECK(budget_.make(value.chars().size() * 24));
       for (const char32_t c : value.chars()) out.push_back(Value(Str(1, c)));
       break;
     case Kind::dict:
@@ -181,8 +230,8 @@ Result<Values> Interpreter::items_of(const Value& value) {
     }
     default: return type_error("'" + std::string(type_name(value)) + "' object is not iterable");
   }
-  MC_CHECK(spend(out.size() / 4));
-  MC_CHECK(make(out.size() * 8));  // a value is as big as eight characters
+  MC_CHECK(budget_.spend(out.size() / 4));
+  MC_CHECK(budget_.make(out.size() * 8));  // a value is as big as eight characters
   return out;
 }
 
