@@ -30,7 +30,7 @@ def look():
     for step, change in STEPS.items():
         peer = "10.0.0.1" if step.startswith("peer") else ""
         wait = "10s" if step == "peer" else "500ms"  # a peer that is gone is waited for as long
-        doctor = f"mc-bench doctor --insecure data --memory 64MiB --timeout {wait}"
+        doctor = f"mc-bench doctor --insecure data --memory 8MiB --timeout {wait}"
         script += f"{change}\n{doctor} --json {peer} 2>/dev/null | tail -n 1\n"
         script += f"{doctor} --transport rdma {peer} >/dev/null 2>&1; echo $?\n"
     words = [os.path.join(ROOT, "scripts", "rdma-vm"), "--build", cluster.BUILD, "--add", "mc-bench", "--", script]

@@ -43,8 +43,8 @@ mc-prefill $WORKER --name p0 --http 127.0.0.1:8001 >/dev/null 2>>/tmp/log &
 mc-decode $WORKER --name d0 --http 127.0.0.1:8002 >/dev/null 2>>/tmp/log &
 mc-conductor wait --prefill 1 --decode 1 --timeout 60s >&2 || { cat /tmp/log; exit 1; }
 for ids in $1; do
-  echo "MC-ORACLE $(mc-prefill once $FLAGS --prompt-ids $ids -n 12 --temperature 0 --ignore-eos --json | tail -n 1)"
-  body="{\"prompt\": [$ids], \"max_tokens\": 12, \"temperature\": 0, \"ignore_eos\": true, \"return_token_ids\": true}"
+  echo "MC-ORACLE $(mc-prefill once $FLAGS --prompt-ids $ids -n 6 --temperature 0 --ignore-eos --json | tail -n 1)"
+  body="{\"prompt\": [$ids], \"max_tokens\": 6, \"temperature\": 0, \"ignore_eos\": true, \"return_token_ids\": true}"
   echo "MC-ANSWER $(wget -q -O - --post-data "$body" http://127.0.0.1:8000/v1/completions)"
 done
 mc-prefill $WORKER --name p1 --http 127.0.0.1:8003 --transfer-faults delay=1:900ms >/dev/null 2>>/tmp/log &

@@ -1,10 +1,6 @@
 // What goes wrong in a fabric, done to the links of scripts/rdma-vm: cut, silent, lossy, with another
 // MTU or other addresses; and memory, leases and peers that go away under a reader. No batch may fail
 // for a fault that another path survives, and no wrong byte may ever pass for a right one.
-#include <net/if.h>
-#include <sys/ioctl.h>
-#include <sys/socket.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <vector>
@@ -20,18 +16,6 @@ namespace {
 
 double ms(Duration d) {
   return std::chrono::duration<double, std::milli>(d).count();
-}
-
-/// As `ip link set`, without the 50 ms that starting a program takes here: the moment is known.
-TimePoint set_link(const char* netdev, bool up) {
-  const Fd fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  ifreq request{};
-  std::snprintf(request.ifr_name, sizeof request.ifr_name, "%s", netdev);
-  REQUIRE(::ioctl(fd.get(), SIOCGIFFLAGS, &request) == 0);
-  request.ifr_flags = static_cast<short>(up ? request.ifr_flags | IFF_UP : request.ifr_flags & ~IFF_UP);
-  const TimePoint moment = in(Duration{});
-  REQUIRE(::ioctl(fd.get(), SIOCSIFFLAGS, &request) == 0);
-  return moment;
 }
 
 uint64_t path_failures(Node& node) {
@@ -81,14 +65,14 @@ Duration median(std::vector<Duration> values) {
 }  // namespace
 
 TEST_CASE("rdma/xfer: a link that is cut in mid-batch fails no batch and no byte, and comes back into use") {
-  constexpr size_t kBytes = size_t{16} << 20;
+  constexpr size_t kBytes = size_t{8} << 20;
   Options reader = reader_options();
   reader.slice_bytes_max = reader.slice_bytes_min;  // bytes are seen as slices: a fine clock for the stall
   RdmaPair pair(kBytes, holder_options(), reader);
   const uint32_t sum = crc32c(pair.kv.bytes());
   std::vector<Duration> stalls;
   Duration slowest{};
-  for (int round = 0; round < rounds(100, 4); ++round) {
+  for (int round = 0; round < count(3, 100); ++round) {
     CAPTURE(round);
     const char* cut = round % 2 == 0 ? "v0" : "v3";  // the reader's end, or the holder's
     const std::string sender = round % 2 == 0 ? "v1" : "v3";
@@ -119,7 +103,7 @@ TEST_CASE("rdma/xfer: a link that is cut in mid-batch fails no batch and no byte
   // the median: an emulated machine that shares its host loses seconds now and then (2 s at a load of 10 per
   // core). What must not come back is the engine waiting in the kernel for a dead queue pair: 3 s, at every
   // second cut. A few cuts beside other work show that alone; 50 ms is for the many of a quiet machine
-  CHECK(median(stalls) <= rounds(50, 1000) * 1ms);
+  CHECK(median(stalls) <= count(1000, 50) * 1ms);
   std::sort(stalls.begin(), stalls.end());
   CHECK(stalls[(stalls.size() - 1) * 3 / 4] <= 1s);
   CHECK(pair.reader->counters().batches_failed == 0);
@@ -135,7 +119,7 @@ TEST_CASE("rdma/xfer: a path that falls silent is given up after its retries, an
   const Duration detection = Duration(4096ns) * (1 << reader.rdma_timeout) * (1 + reader.rdma_retry);
   std::vector<Duration> stalls;
   Duration slowest{};
-  for (int round = 0; round < rounds(20, 1); ++round) {
+  for (int round = 0; round < count(1, 20); ++round) {
     CAPTURE(round);
     Netem first("v1", "rate 80mbit"), second("v3", "rate 80mbit");  // 0.6 s for all of it
     RdmaPair pair(kBytes, holder_options(), reader);
@@ -168,11 +152,11 @@ TEST_CASE(
   reader.rdma_blackout = 500ms;
   reader.reconnect_timeout = 100ms;
   RdmaPair pair(size_t{4} << 20, holder_options("rxe1"), reader);
-  link("v0", false);
+  set_link("v0", false);
   auto batch = pair.reader->submit(std::vector{pair.read(0, 0, size_t{4} << 20)}, in(kLong));
   REQUIRE_OK(batch);
   pair.reader.wait(Event::Kind::peer_lost);
-  link("v0", true);
+  set_link("v0", true);
   const Event done = pair.reader.done(*batch);
   CHECK_MESSAGE(done.code == Code::ok, done.text);
   CHECK(equal(pair.local.bytes(), pair.kv.bytes()));
@@ -256,7 +240,7 @@ TEST_CASE(
 }
 
 TEST_CASE("rdma/xfer: ports of different MTU agree on the smaller one") {
-  constexpr size_t kBytes = size_t{4} << 20;
+  constexpr size_t kBytes = size_t{1} << 20;
   for (const std::string netdev : {"v1", "v0"}) {  // the holder's port, the reader's
     CAPTURE(netdev);
     Restored small("ip link set dev " + netdev + " mtu 1500", "ip link set dev " + netdev + " mtu 4200");
@@ -306,7 +290,7 @@ TEST_CASE("rdma/xfer: a path that drops packets is slow, not wrong") {
     request.crc32c = crc32c(pair.kv.bytes());
     // 4 MiB are a thousand packets: at 0.1 % one read in three would lose none.
     int reads = 0;
-    for (; reads < rounds(20, 2) || (dropped("v1") == 0 && reads < 100); ++reads) {
+    for (; reads < count(1, 20) || (dropped("v1") == 0 && reads < 100); ++reads) {
       std::string text;
       CHECK_MESSAGE(pair.reader.run({{request}}, nullptr, &text) == Code::ok, text);
       CHECK(equal(pair.local.bytes(), pair.kv.bytes()));
@@ -332,8 +316,8 @@ TEST_CASE("rdma/xfer: connecting and disconnecting leaves nothing behind") {
     holder.seen.clear();
   };
   once();
-  const std::string before = resources_settled();
-  const int repeats = rounds(10000, 50);
+  const Held before = resources_settled();
+  const int repeats = count(20, 10000);
   for (int i = 0; i < repeats; ++i) once();
   CHECK(resources_become(before));
   reader.engine.reset();

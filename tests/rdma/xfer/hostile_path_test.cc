@@ -99,7 +99,7 @@ TEST_CASE("rdma/xfer: lies through a queue pair end that connection, are counted
   holder.events_max = 8;  // soon nobody takes events: credit ends
   Pair pair("rdma", size_t{1} << 20, holder, on("rxe0"));
   const std::string uri = pair.holder->uris()[0];
-  const std::string held = resources();
+  const Held held = resources();
   const auto caught = [&](const std::string& reason, const std::function<void(RawPath&)>& lie) {
     CAPTURE(reason);
     const uint64_t before = failures(pair.holder, reason);
@@ -149,7 +149,7 @@ TEST_CASE("rdma/xfer: lies through a queue pair end that connection, are counted
 
 TEST_CASE("rdma/xfer: a SEND larger than any notify, or into a key that is not there, costs that path alone") {
   Pair pair("rdma", size_t{1} << 20, on("rxe1"), on("rxe0"));
-  const std::string held = resources();
+  const Held held = resources();
   const uint64_t faults = failures(pair.holder, "rdma: path fault");
   {
     RawPath raw(pair.holder->uris()[0]);
@@ -176,7 +176,7 @@ TEST_CASE("rdma/xfer: a SEND larger than any notify, or into a key that is not t
 
 TEST_CASE("rdma/xfer: a flood of words about resting is answered within bounds and wakes nobody else") {
   Pair pair("rdma", size_t{1} << 20, on("rxe1"), on("rxe0"));
-  const std::string held = resources();
+  const Held held = resources();
   for (const auto verb : {wire::RestVerb::ask, wire::RestVerb::insist, wire::RestVerb::busy, wire::RestVerb::resting}) {
     CAPTURE(static_cast<int>(verb));
     RawPath raw(pair.holder->uris()[0]);

@@ -125,7 +125,7 @@ TEST_CASE("rdma/xfer: a stranger that says nothing, stops in mid-frame or never 
   holder.connect_timeout = 1s;
   Pair pair("rdma", size_t{1} << 20, holder, on("rxe0"));
   const std::string uri = pair.holder->uris()[0];
-  const std::string held = resources();
+  const Held held = resources();
   {
     RawSocket silent = dial_raw("tcp://" + uri.substr(7));
     RawSocket half = dial_raw("tcp://" + uri.substr(7));
@@ -150,7 +150,7 @@ TEST_CASE("rdma/xfer: a crowd of strangers is bounded and holds nobody up") {
   Options holder = on("rxe1");
   holder.connect_timeout = kLong;  // they stay until they are all there
   Pair pair("rdma", size_t{1} << 20, holder, on("rxe0"));
-  const std::string held = resources();
+  const Held held = resources();
   {
     std::vector<RawSocket> crowd;
     for (int i = 0; i < 300; ++i) crowd.push_back(dial_raw("tcp://" + pair.holder->uris()[0].substr(7)));
@@ -166,7 +166,7 @@ TEST_CASE(
   Options holder = on("rxe1");
   holder.connect_timeout = 2s;
   Pair pair("rdma", size_t{1} << 20, holder, on("rxe0"));
-  const std::string held = resources();
+  const Held held = resources();
   {
     RawSocket member = join(pair.holder->uris()[0]);
     member.send(FrameType::nics, wire::encode(one_nic()));
@@ -182,7 +182,7 @@ TEST_CASE(
 
 TEST_CASE("rdma/xfer: a member whose address nobody answers for is waited for apart, and holds up no transfer") {
   Pair pair("rdma", size_t{1} << 20, on("rxe1"), on("rxe0"));
-  const std::string held = resources();
+  const Held held = resources();
   {
     RawSocket member = join(pair.holder->uris()[0]);
     member.send(FrameType::nics, wire::encode(one_nic()));
@@ -194,7 +194,7 @@ TEST_CASE("rdma/xfer: a member whose address nobody answers for is waited for ap
     int reads = 0;
     for (bool answered = false; !answered; ++reads) {
       pollfd ready{member.fd.get(), POLLIN, 0};
-      while (!answered && ::poll(&ready, 1, 0) > 0) {
+      while (!answered && ::poll(&ready, 1, 20) > 0) {
         const auto got = member.receive();
         REQUIRE(got.has_value());
         answered = got->header.kind() == FrameType::path_down;

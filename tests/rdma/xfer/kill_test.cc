@@ -16,8 +16,8 @@ using namespace mc::xfer::test;
 
 namespace {
 
-constexpr size_t kArena = size_t{4} << 20;
-constexpr size_t kPiece = size_t{512} << 10;  // of a child that transfers
+constexpr size_t kArena = size_t{2} << 20;
+constexpr size_t kPiece = size_t{256} << 10;  // of a child that transfers
 constexpr int kRounds = 84;                   // of 12 transfers: a thousand
 constexpr uint64_t kSeed = 7;
 
@@ -87,8 +87,8 @@ TEST_CASE("rdma/xfer: killing the holder in mid-transfer ends every batch, and t
   Node reader("reader", "rdma", quick_to_dial(reader_options()));
   auto local = mem::HostBuffer::allocate(kArena * 2);
   REQUIRE_OK(reader->register_buffer(local->bytes(), {"local"}));
-  const std::string before = resources();
-  for (int round = 0; round < rounds(kRounds, 3); ++round) {
+  const Held before = resources();
+  for (int round = 0; round < count(3, kRounds); ++round) {
     CAPTURE(round);
     {
       Child holder("child: holder", "rdma");
@@ -116,8 +116,8 @@ TEST_CASE("rdma/xfer: killing the holder in mid-transfer ends every batch, and t
 
 TEST_CASE("rdma/xfer: killing a reader in mid-transfer gives the holder its memory and every queue pair back") {
   Node holder("holder", "rdma", quick_to_dial(holder_options()));
-  const std::string before = resources();
-  for (int round = 0; round < rounds(kRounds, 2); ++round) {
+  const Held before = resources();
+  for (int round = 0; round < count(1, kRounds); ++round) {
     CAPTURE(round);
     {
       auto kv = mem::HostBuffer::allocate(kArena);
@@ -144,8 +144,8 @@ TEST_CASE("rdma/xfer: killing a reader in mid-transfer gives the holder its memo
 
 TEST_CASE("rdma/xfer: killing a writer in mid-write frees the landing buffer, and nothing is written after") {
   Node holder("holder", "rdma", quick_to_dial(holder_options()));
-  const std::string before = resources();
-  for (int round = 0; round < rounds(kRounds, 2); ++round) {
+  const Held before = resources();
+  for (int round = 0; round < count(1, kRounds); ++round) {
     CAPTURE(round);
     {
       auto landing = mem::HostBuffer::allocate(kArena);
@@ -180,7 +180,7 @@ TEST_CASE("rdma/xfer: a holder killed and started again under its name and addre
   Node reader("reader", "rdma", quick_to_dial(reader_options()));
   auto local = mem::HostBuffer::allocate(kArena);
   REQUIRE_OK(reader->register_buffer(local->bytes(), {"local"}));
-  for (int round = 0; round < rounds(20, 1); ++round) {
+  for (int round = 0; round < count(1, 20); ++round) {
     CAPTURE(round);
     ::setenv("MC_XFER_CHILD_SEED", "7", 1);
     fill(expected->bytes(), 7);

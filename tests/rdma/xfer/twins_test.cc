@@ -6,7 +6,7 @@ using namespace mc::xfer;
 using namespace mc::xfer::test;
 
 TEST_CASE("rdma/xfer: when both sides dial at once one connection is left, and serves both") {
-  for (int round = 0; round < rounds(100, 6); ++round) {
+  for (int round = 0; round < count(3, 100); ++round) {
     auto memory = mem::HostBuffer::allocate(size_t{1} << 20);
     auto own = mem::HostBuffer::allocate(size_t{1} << 20);
     REQUIRE_OK(memory);

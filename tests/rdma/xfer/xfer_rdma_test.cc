@@ -16,7 +16,7 @@ TEST_CASE("rdma/xfer: reads and writes of any size and place arrive intact, with
   RdmaPair pair(size_t{8} << 20);
   CHECK(pair.reader->transport(pair.peer) == "rdma");
   Rng rng(::mc::test::seed());
-  for (int round = 0; round < 15; ++round) {
+  for (int round = 0; round < count(8, 50); ++round) {
     std::vector<Request> requests;
     const size_t count = 1 + rng.below(8);
     for (size_t i = 0; i < count; ++i) {
@@ -37,7 +37,7 @@ TEST_CASE("rdma/xfer: reads and writes of any size and place arrive intact, with
       CHECK(results[i].crc32c == *requests[i].crc32c);
     }
   }
-  for (int round = 0; round < 15; ++round) {
+  for (int round = 0; round < count(8, 50); ++round) {
     const size_t bytes = 1 + rng.below(rng.chance(0.5) ? 300 : size_t{2} << 20);
     const size_t local_at = rng.below((size_t{8} << 20) - bytes + 1);
     const size_t remote_at = rng.below((size_t{8} << 20) - bytes + 1);

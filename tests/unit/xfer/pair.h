@@ -37,9 +37,14 @@ inline void fill(std::span<std::byte> bytes, uint64_t seed) {
 /// through a socket, of which ThreadSanitizer does not know both ends: it must not look at these reads.
 __attribute__((no_sanitize("thread"))) inline bool equal(std::span<const std::byte> a, std::span<const std::byte> b) {
   if (a.size() != b.size()) return false;
-  const std::byte *left = a.data(), *right = b.data();
-  for (size_t i = 0; i < a.size(); ++i)
-    if (left[i] != right[i]) return false;
+  const std::byte *left = a.data(), *right = b.data(), *const end = left + a.size();
+  for (uint64_t x, y; end - left >= 8; left += 8, right += 8) {  // by words: emulated machines compare megabytes
+    __builtin_memcpy(&x, left, 8);
+    __builtin_memcpy(&y, right, 8);
+    if (x != y) return false;
+  }
+  for (; left != end; ++left, ++right)
+    if (*left != *right) return false;
   return true;
 }
 
