@@ -1,5 +1,5 @@
 // Plain driver of a fuzz target, for compilers without libFuzzer: replays the corpus, then mutates it
-// for a fixed number of rounds (MC_FUZZ_ROUNDS, default 50000) under --seed. A crash, an assertion or a
+// for a fixed number of rounds (MC_FUZZ_ROUNDS, default 15000) under --seed. A crash, an assertion or a
 // sanitizer report is the failure; the printed seed repeats it.
 //   NAME_fuzz CORPUS_DIR [--seed=N]
 #include <algorithm>
@@ -71,7 +71,7 @@ int main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i)
     if (std::strncmp(argv[i], "--seed=", 7) == 0) seed = std::strtoull(argv[i] + 7, nullptr, 10);
   const char* rounds_text = std::getenv("MC_FUZZ_ROUNDS");
-  const uint64_t rounds = rounds_text ? std::strtoull(rounds_text, nullptr, 10) : 50000;
+  const uint64_t rounds = rounds_text ? std::strtoull(rounds_text, nullptr, 10) : 15000;
   const auto corpus = read_corpus(argc > 1 ? argv[1] : "");
   std::printf("seed %llu, corpus of %zu, %llu rounds\n", static_cast<unsigned long long>(seed), corpus.size(),
               static_cast<unsigned long long>(rounds));

@@ -14,14 +14,9 @@ import subprocess
 import sys
 import unittest
 
+from cluster import FULL, count  # noqa: F401  (tests take both from here)
+
 OTHER_UID = 65534  # "nobody" on Debian: any user that is neither root nor the one that runs the cluster
-FULL = os.environ.get("MC_TEST_FULL") == "1"
-
-
-def count(quick, full):
-    """How often to attack: `quick` in the tier that CI runs, `full` in scripts/test --full."""
-    return full if FULL else quick
-
 
 def seeded(name):
     """A random generator whose seed is printed, so that a failure can be run again."""

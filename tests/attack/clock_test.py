@@ -16,7 +16,7 @@ import time
 import unittest
 
 import attack
-from cluster import Cluster, Random, cached, token_ids, until
+from cluster import Cluster, Random, cached, oracle, token_ids, until
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 HOUR_S = 3600
@@ -48,7 +48,7 @@ class Clock(unittest.TestCase):
         c.wait_nodes()
         random = Random(7)
         self.prompts = [random.ids(200) for _ in range(4)]
-        self.expected = [token_ids(c.complete(ids=ids, max_tokens=200)) for ids in self.prompts]
+        self.expected = [oracle(ids, 200) for ids in self.prompts]
 
     def move(self, seconds):
         """Sets by how much the programs' time of day differs from this one."""
@@ -77,7 +77,7 @@ class Clock(unittest.TestCase):
         members = self.instances()
         self.assertEqual(set(members), {"p0", "p1", "d0", "c0"})
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
-            for step in STEPS_S * attack.count(2, 10):
+            for step in STEPS_S * attack.count(1, 10):
                 streams = [pool.submit(self.stream, ids) for ids in self.prompts]
                 until(lambda: c.cluster()["requests_unfinished"] or all(s.done() for s in streams), 60, "streams run")
                 self.move(step)

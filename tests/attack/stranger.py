@@ -1,12 +1,13 @@
 """A stranger to the data plane, in one file that also runs as another user: speaks the handshake of the tcp transport
 and of the shm socket, and prints what it got as one line of JSON. Python standard library only.
 
-    stranger.py read PORT INSTANCE none|guess     dial, claim INSTANCE, read 4 KiB of buffer 1
-    stranger.py claim PORT INSTANCE               dial, claim INSTANCE with a newer descriptor, stay until stdin ends
+    stranger.py read PORTS INSTANCES GUESSES      of each (comma-separated; none or guess): dial, claim, read 4 KiB
+    stranger.py claim PORTS INSTANCES             of each: dial, claim with a newer descriptor; stay until stdin ends
     stranger.py squat SECONDS NAME...             bind abstract shm names, count what dialers send
     stranger.py bind PATH...                      try to bind sockets at these paths
 """
 
+import itertools
 import json
 import os
 import socket
@@ -94,16 +95,13 @@ def read(port, instance, secured):
     return got
 
 
-def claim(port, instance):
+def claim(port, instance, kept):
     try:
         lanes, told = join(port, instance, 0, 1_000_000)
-        got = {"refused": None, "descriptor": told}
+        kept += lanes
+        return {"refused": None, "descriptor": told}
     except (Refused, OSError) as error:
-        lanes, got = [], {"refused": str(error), "descriptor": 0}
-    print(json.dumps(got), flush=True)
-    sys.stdin.read()
-    for lane in lanes:
-        lane.close()
+        return {"refused": str(error), "descriptor": 0}
 
 
 def squat(seconds, names):
@@ -161,10 +159,15 @@ def bind(paths):
 
 
 def main(words):
+    lists = [word.split(",") for word in words[1:]]
     if words[0] == "read":
-        print(json.dumps(read(int(words[1]), bytes.fromhex(words[2]), words[3] != "none")))
+        attempts = itertools.product(*lists)
+        print(json.dumps([read(int(port), bytes.fromhex(name), guess != "none") for port, name, guess in attempts]))
     elif words[0] == "claim":
-        claim(int(words[1]), bytes.fromhex(words[2]))
+        kept = []
+        claims = [claim(int(port), bytes.fromhex(name), kept) for port, name in itertools.product(*lists)]
+        print(json.dumps(claims), flush=True)
+        sys.stdin.read()
     elif words[0] == "squat":
         print(json.dumps(squat(float(words[1]), words[2:])))
     elif words[0] == "bind":

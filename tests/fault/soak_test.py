@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Many requests: resident memory stays flat and nothing leaks. MC_SOAK_REQUESTS (default 200; --full 5000)."""
+"""Many requests: resident memory stays flat and nothing leaks."""
+
 import os
 import threading
 import unittest
 
-from cluster import Cluster, Random, token_ids
+from cluster import Cluster, Random, count, token_ids
 
-REQUESTS = int(os.environ.get("MC_SOAK_REQUESTS", "200"))
+REQUESTS = count(200, 5000)
 
 
 def resident_kib(pid):

@@ -5,6 +5,7 @@
 
 #include "base/errors.h"
 #include "base/rng.h"
+#include "count.h"
 #include "test.h"
 #include "text/text.h"
 #include "unicode/unicode.h"
@@ -16,11 +17,6 @@ using namespace mc::text;
 namespace {
 
 constexpr const char* kGoldens[] = {"gpt2", "llama2", "llama3", "mistral3", "qwen2"};
-
-bool is_full() {
-  const char* full = std::getenv("MC_TEST_FULL");
-  return full != nullptr && std::string_view(full) == "1";
-}
 
 double thread_seconds() {
   timespec at{};
@@ -102,7 +98,7 @@ TEST_CASE("attack/text: patterns whose matches each look at the rest of the text
     REQUIRE_OK(tokenizer);
     CHECK(tokenizer->encode("abc").has_value());  // a short text is none of this
     const double began = thread_seconds();
-    const auto ids = tokenizer->encode(repeated(row.unit, size_t{1} << (is_full() ? 21 : 16)));
+    const auto ids = tokenizer->encode(repeated(row.unit, size_t{1} << (test::is_full() ? 21 : 16)));
     const double took = thread_seconds() - began;
     REQUIRE_FALSE(ids);
     CHECK(ids.error().mc == static_cast<int>(err::kPatternCost));
@@ -173,14 +169,14 @@ TEST_CASE("attack/text: a caller's bound on the time of patterns ends a text ear
 }
 
 TEST_CASE("attack/text: no released tokenizer's patterns come near the bound") {
-  const size_t bytes = is_full() ? size_t{2} << 20 : size_t{64} << 10;
+  const size_t bytes = test::is_full() ? size_t{2} << 20 : size_t{64} << 10;
   INFO("seed " << test::seed());
   Rng rng(test::seed());
   std::vector<std::string> texts;
   for (const char* unit : {"a", " ", "\n", " \n", "\t ", "A", "aA", "1", "\u0301", "a\u0301\u0316", "\u4e2d", "'", "'s",
                            "\u1100\u1161\u11a8", "\xF0\x9F\x98\x80\u200d", "don't 12 \n", "\u212a", "\u00a0 "})
     texts.push_back(repeated(unit, bytes));
-  texts.push_back(random_text(rng, is_full() ? size_t{2} << 20 : size_t{256} << 10));
+  texts.push_back(random_text(rng, test::is_full() ? size_t{2} << 20 : size_t{256} << 10));
   for (const char* name : kGoldens) {
     const Tokenizer tokenizer = golden(name);
     for (const std::string& text : texts) {
@@ -292,7 +288,7 @@ TEST_CASE("attack/text: added tokens that begin everywhere cost no more than the
     Json token;
     std::string text;
   };
-  const size_t bytes = size_t{1} << (is_full() ? 22 : 18);
+  const size_t bytes = size_t{1} << (test::is_full() ? 22 : 18);
   const Row rows[] = {{added(std::string(4000, 'a') + "b", 3, false), repeated("a", bytes)},
                       {added(" ", 2, true), repeated(" ", bytes)}};
   for (const Row& row : rows) {

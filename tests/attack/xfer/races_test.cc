@@ -4,6 +4,7 @@
 #include <set>
 #include <thread>
 
+#include "count.h"
 #include "unit/xfer/pair.h"
 
 using namespace mc;
@@ -13,9 +14,7 @@ using namespace mc::xfer::test;
 namespace {
 
 int cycles(int quick) {
-  const char* wanted = std::getenv("MC_ATTACK_CYCLES");
-  if (wanted != nullptr) return std::atoi(wanted);
-  return std::getenv("MC_TEST_FULL") != nullptr ? 10000 : quick;
+  return ::mc::test::count(quick, 10000);
 }
 
 /// Connects and disconnects `count` times, at moments that a seeded dice picks: before the connection is up, when it

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "base/hash.h"
+#include "count.h"
 #include "xfer/tcp_stream.h"
 
 using namespace mc;
@@ -13,11 +14,6 @@ using namespace mc::xfer;
 using namespace mc::xfer::test;
 
 namespace {
-
-bool full() {
-  const char* value = std::getenv("MC_TEST_FULL");
-  return value != nullptr && std::string_view(value) == "1";
-}
 
 wire::FrameHeader header_of(const Bytes& frame) {
   wire::FrameHeader header;
@@ -143,7 +139,7 @@ TEST_CASE(
     "attack/xfer: on a sealed stream a changed, lost, repeated, moved or spliced record never becomes wrong bytes") {
   const uint64_t seed = mc::test::seed();
   std::map<std::string, int> fired;
-  const int rounds = full() ? 40 : 1;
+  const int rounds = ::mc::test::count(1, 40);
   for (int round = 0; round < rounds; ++round)
     for (int kind = 0; kind < Tamper::kinds; ++kind)
       for (const bool to_listener : {false, true}) {
@@ -317,7 +313,7 @@ TEST_CASE("attack/xfer: sides that disagree about sealing refuse each other with
 }
 
 TEST_CASE("attack/xfer: hostile records, one after the other, end their own connection and nothing else") {
-  const size_t rounds = full() ? 3000 : 60;
+  const auto rounds = ::mc::test::count<size_t>(60, 3000);
   Rng rng(mc::test::seed() + 77);
   Rng evil(mc::test::seed() + 78);  // of the relay's thread
   std::atomic<size_t> sent = 0;
@@ -390,7 +386,7 @@ struct Recorded {
 }  // namespace
 
 TEST_CASE("attack/xfer: of a hostile mixture of records only what was sealed, in its order, reaches the frames") {
-  const size_t rounds = full() ? 100'000 : 5000;
+  const auto rounds = ::mc::test::count<size_t>(5000, 100'000);
   Rng rng(mc::test::seed() + 79);
   const SealSecret secret{3}, other{4};
   const Recorded ours(secret, rng), back(other, rng);

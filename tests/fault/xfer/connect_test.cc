@@ -4,6 +4,7 @@
 #include <fstream>
 #include <string>
 
+#include "count.h"
 #include "unit/xfer/child.h"
 
 using namespace mc;
@@ -22,7 +23,7 @@ size_t mappings_of_arenas() {
 }  // namespace
 
 TEST_CASE("xfer: connecting and disconnecting leaves no descriptor, mapping or peer behind") {
-  const int repeats = std::getenv("MC_TEST_FULL") != nullptr ? 10000 : 50;
+  const int repeats = ::mc::test::count(50, 10000);
   for (const std::string transport : {"tcp", "tcp-uring", "shm"}) {
     CAPTURE(transport);
     Pair pair(transport, 65536);

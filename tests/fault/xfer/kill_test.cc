@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "base/hash.h"
+#include "count.h"
 #include "unit/xfer/child.h"
 #include "unit/xfer/twelve.h"
 
@@ -15,8 +16,7 @@ namespace {
 
 constexpr size_t kArena = size_t{32} << 20;
 int rounds() {
-  const char* full = std::getenv("MC_TEST_FULL");
-  return full != nullptr ? 84 : 3;  // 84 rounds of 12 transfers: a thousand
+  return ::mc::test::count(3, 84);  // 84 rounds of 12 transfers: a thousand
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "attn/attn.h"
+#include "count.h"
 #include "property/attn/case.h"
 #include "test.h"
 
@@ -86,7 +87,7 @@ TEST_CASE(
         REQUIRE_OK(attention);
         CentroidIndex index(s.layout);
         std::vector<float> q(6 * s.layout.head_dim);
-        for (int step = 0; step < 20; ++step) {
+        for (int step = 0; step < test::count(8, 40); ++step) {
           const int64_t kv_len = edge_length(s, rng);
           const int64_t page = static_cast<int64_t>(rng.below(s.table.size()));
           if (step % 5 == 2) s.move(page, step % 2);

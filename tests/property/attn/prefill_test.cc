@@ -1,5 +1,6 @@
 // Every variant's prefill against the reference, and the equalities and invariances of moba.md 7.2.
 #include "attn/attn.h"
+#include "count.h"
 #include "property/attn/case.h"
 #include "test.h"
 
@@ -174,7 +175,7 @@ TEST_CASE("attn/prefill: every variant agrees with the reference on edge-biased 
     Attention attention = open(pool, name);
     Rng rng(test::seed() + 11);
     Worst worst;
-    for (int n = 0; n < 80; ++n) {
+    for (int n = 0; n < test::count(40, 400); ++n) {
       const Case c = random_case(rng);
       INFO(name << ": " << c.name());
       const Rows rows = random_rows(c.layout, c.kv_len, c.data, rng);

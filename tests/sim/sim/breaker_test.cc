@@ -41,7 +41,7 @@ bool answered(const Outcome& o) {
 
 TEST_CASE("sim: a pair that fails all its transfers costs three requests and its probes a retry, and comes back") {
   uint64_t probes = 0;
-  for (uint64_t i = 0; i < seed_count(40); ++i) {
+  for (uint64_t i = 0; i < seed_count(20); ++i) {
     const WorldOptions options = shape(40000 + test::seed() + i);
     const std::string reason = options.faults.cut_code == Code::invalid ? "kv_transfer" : "peer_lost";
     World world(options);
@@ -79,7 +79,7 @@ TEST_CASE("sim: a pair that fails all its transfers costs three requests and its
 }
 
 TEST_CASE("sim: a crowd on a cluster with a broken pair loses no request, and the pair is in use again when mended") {
-  for (uint64_t i = 0; i < seed_count(40); ++i) {
+  for (uint64_t i = 0; i < seed_count(20); ++i) {
     World world(shape(50000 + test::seed() + i));
     world.run_for(100ms);
     INFO("seed " << 50000 + test::seed() + i);

@@ -1,6 +1,6 @@
 // Seeded clusters of the production machines: a safety phase under faults, then a liveness phase in
 // which a healthy cluster must serve everything; and canaries, which must be caught. The number of
-// seeds is MC_SIM_SEEDS (default 40 per case); --seed shifts them.
+// seeds is MC_SIM_SEEDS (default 20 per case, 2,000 with MC_TEST_FULL=1); --seed shifts them.
 
 #include <array>
 
@@ -66,7 +66,7 @@ WorldOptions shape(uint64_t seed) {
 }  // namespace
 
 TEST_CASE("sim: a healthy cluster answers every request with the oracle's tokens") {
-  for (uint64_t i = 0; i < seed_count(40); ++i) {
+  for (uint64_t i = 0; i < seed_count(20); ++i) {
     const uint64_t seed = test::seed() + i;
     World world(shape(seed));
     world.run_for(100ms);
@@ -87,7 +87,7 @@ TEST_CASE("sim: a healthy cluster answers every request with the oracle's tokens
 }
 
 TEST_CASE("sim: no fault schedule yields a wrong token, a late end or a leak, and the cluster serves afterwards") {
-  for (uint64_t i = 0; i < seed_count(40); ++i) {
+  for (uint64_t i = 0; i < seed_count(20); ++i) {
     const uint64_t seed = 1000 + test::seed() + i;
     WorldOptions options = shape(seed);
     Rng shape_rng(seed);
@@ -150,7 +150,7 @@ TEST_CASE("sim: the canary is caught: without checksums a flipped bit gives a wr
 
 TEST_CASE("sim: cached blocks that change in memory give no wrong token, are counted and computed again") {
   uint64_t found = 0;
-  for (uint64_t i = 0; i < seed_count(20); ++i) {
+  for (uint64_t i = 0; i < seed_count(12); ++i) {
     const uint64_t seed = 3000 + test::seed() + i;
     WorldOptions options = shape(seed);
     options.faults.rot = 0.2;
@@ -216,7 +216,7 @@ TEST_CASE("sim: a client that disconnects frees pages and leases on all nodes wi
 }
 
 TEST_CASE("sim: of requests with one prefix that come at once, with hold one computes it and the others reuse it") {
-  for (uint64_t i = 0; i < seed_count(10); ++i) {
+  for (uint64_t i = 0; i < seed_count(8); ++i) {
     WorldOptions options;
     options.seed = test::seed() + i;
     options.prefill = 3, options.decode = 2, options.page_count = 200;
@@ -245,7 +245,7 @@ TEST_CASE("sim: of requests with one prefix that come at once, with hold one com
 }
 
 TEST_CASE("sim: a node that dies while requests wait for the prefix it computes costs none of them its answer") {
-  for (uint64_t i = 0; i < seed_count(10); ++i) {
+  for (uint64_t i = 0; i < seed_count(8); ++i) {
     WorldOptions options;
     options.seed = 50 + test::seed() + i;
     options.prefill = 2, options.decode = 1, options.page_count = 200;
@@ -270,7 +270,7 @@ TEST_CASE("sim: a node that dies while requests wait for the prefix it computes 
 }
 
 TEST_CASE("sim: a prefix that draws load is copied to the nodes that lack it, within the replicas allowed") {
-  for (uint64_t i = 0; i < seed_count(10); ++i) {
+  for (uint64_t i = 0; i < seed_count(8); ++i) {
     WorldOptions options;
     options.seed = 70 + test::seed() + i;
     options.prefill = 4, options.decode = 2, options.page_count = 200;

@@ -41,7 +41,7 @@ bool answered(const Outcome& o) {
 
 TEST_CASE("sim: a stage that dies costs its own pipeline's requests a retry, and no other node's request anything") {
   uint64_t retried = 0;
-  for (uint64_t i = 0; i < seed_count(40); ++i) {
+  for (uint64_t i = 0; i < seed_count(20); ++i) {
     WorldOptions options = shape(20000 + test::seed() + i);
     options.faults.tell_peers_of_crash = i % 2 == 0;
     World world(options);
@@ -90,7 +90,7 @@ TEST_CASE("sim: a stage that dies costs its own pipeline's requests a retry, and
 
 TEST_CASE("sim: a pipeline has several chunks in flight, and gives back all slots whatever its clients and stages do") {
   uint64_t overlapped = 0;
-  for (uint64_t i = 0; i < seed_count(20); ++i) {
+  for (uint64_t i = 0; i < seed_count(12); ++i) {
     WorldOptions options = shape(40000 + test::seed() + i);
     options.prefill = 1, options.stages.resize(1);
     World world(options);

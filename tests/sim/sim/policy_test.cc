@@ -275,7 +275,7 @@ void serve_healthy(World& world, Clients& clients, const WorldOptions& options, 
 
 TEST_CASE("sim: no fault schedule breaks a promise of tenants, priorities, pins, sessions, drains, holds or copies") {
   uint64_t copies = 0, held = 0, quota = 0, missed = 0, served = 0;
-  for (uint64_t i = 0; i < seed_count(40); ++i) {
+  for (uint64_t i = 0; i < seed_count(20); ++i) {
     const uint64_t seed = 5000 + test::seed() + i;
     WorldOptions options = shape(seed);
     Rng rng(seed);
@@ -312,7 +312,7 @@ TEST_CASE("sim: no fault schedule breaks a promise of tenants, priorities, pins,
 }
 
 TEST_CASE("sim: a stream of urgent requests does not starve one of a worse class, nor one of a worse priority") {
-  for (uint64_t i = 0; i < seed_count(6); ++i) {
+  for (uint64_t i = 0; i < seed_count(4); ++i) {
     for (const bool by_class : {true, false}) {
       WorldOptions options;
       options.seed = 90 + test::seed() + i;
