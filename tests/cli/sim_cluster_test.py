@@ -102,7 +102,8 @@ class Owners(unittest.TestCase):
     def test_the_daemons_machines_agree_about_tenants_and_priorities(self):
         for order in ("arrival", "work"):
             with owned(priorities=(0, 1, 0, -1)) as (trace, tenants):
-                words = ["2p2d", "--api-keys", tenants, "--hold", "--hold-order", order, "--limit", 150]
+                words = ["2p2d", "--api-keys", tenants, "--hold", "--hold-order", order]
+                words += ["--limit", cluster.count(80, 150)]
                 model = sim(trace, *words, rules="cluster")[-1]
                 machines = sim(trace, *words, rules="machines")[-1]
             self.assertAlmostEqual(model["rejected_quota"], machines["rejected_quota"], delta=4)
@@ -262,9 +263,10 @@ class Cluster(unittest.TestCase):
     def test_the_daemons_machines_agree_with_the_model_of_them(self):
         """The same trace message by message through conductor, prefill and decode machines, under the same clock."""
         for shape, *words in (
-            ["4p2d", "--limit", 150],
-            ["3p1d", "--limit", 100, "--policy", "load"],
-            ["4p2d", "--limit", 150, "--admission", "committed", "--tbt-slo", "33ms", "--ttft-slo", "10s"],
+            ["4p2d", "--limit", cluster.count(80, 150)],
+            ["3p1d", "--limit", cluster.count(60, 100), "--policy", "load"],
+            ["4p2d", "--limit", cluster.count(80, 150), "--admission", "committed"]
+            + ["--tbt-slo", "33ms", "--ttft-slo", "10s"],
         ):
             with self.subTest(shape=shape, words=words):
                 model = run(shape, *words)
@@ -288,8 +290,8 @@ class Cluster(unittest.TestCase):
         for seed in ("7", "7", "8"):
             with tempfile.TemporaryDirectory(prefix="mct-sim-") as directory:
                 fates = os.path.join(directory, "r.jsonl")
-                words = ["--cluster", "3p2d", "--policy", "random,kv-centric", "--limit", "60", "--seed", seed]
-                words += ["--rules", "machines", "--save-requests", fates, "--json"]
+                words = ["--cluster", "3p2d", "--policy", "random,kv-centric", "--limit", cluster.count(20, 60)]
+                words += ["--seed", seed, "--rules", "machines", "--save-requests", fates, "--json"]
                 code, out, err = cluster.run("mc-bench", "sim", SMALL, *words)
                 self.assertEqual(code, 0, err)
                 with open(fates, "rb") as file:
@@ -298,7 +300,7 @@ class Cluster(unittest.TestCase):
         self.assertNotEqual(runs[0][1], runs[2][1])
 
     def test_the_machines_tell_what_their_clients_hear_and_null_for_the_rest(self):
-        words = ["--limit", 150]
+        words = ["--limit", cluster.count(80, 150)]
         model, machines = run("4p2d", *words), sim(SMALL, "4p2d", *words, rules="machines")[-1]
         for key, share in (("gpu_s", 0.1), ("gpu_s_mean", 0.1), ("token_hit", 0.1)):
             self.assertGreater(machines[key], 0, key)

@@ -1,5 +1,6 @@
 """mc-bench sim: the reference rules give the figures of the reference simulation to the last printed
-digit, on the public traces. On other traces and clusters: sim_rules_test.py."""
+digit, on the public traces. On other traces and clusters: sim_rules_test.py. Of each table the quick tier checks
+a few rows, scripts/test --full all."""
 
 import os
 import sys
@@ -9,6 +10,11 @@ import cluster
 from sim_cases import PUBLIC, TRACES, digits, sim
 
 BASELINES = ["load-count", "load", "cache-aware"]
+
+
+def some(rows, quick=1):
+    """The first of a table's rows, or all."""
+    return rows if cluster.FULL else rows[:quick]
 
 
 class Published(unittest.TestCase):
@@ -25,16 +31,19 @@ class Published(unittest.TestCase):
 
     def test_conversation_prefill(self):
         ttft_hit = "mean_ttft_s token_hit"
-        three = BASELINES + ["kv-centric"]
-        self.check_all("conversation", "6p", three, ttft_hit, ["5.109", "3.526 .1189", "2.046 .2876", "1.751 .3346"])
-        self.check_all("conversation", "7p", three, ttft_hit, ["3.408", "2.257", "1.581 .3033", "1.400 .3494"])
-        self.check_all("conversation", "8p", three, ttft_hit, ["2.803", "1.931 .1097", "1.408 .3110", "1.258 .3584"])
-        self.check_all("conversation", "10p", three, ttft_hit, ["2.146", "1.651 .1082", "1.265 .3204", "1.158 .3618"])
-        rows = ["8.544", "5.673 .1117", "2.002 .2922", "1.553 .3580"]
-        self.check_all("conversation", "8p", three, ttft_hit, rows, "--speedup", "1.5")
-        self.check_all("conversation", "8p", three[2:], ttft_hit, ["1.598", "1.348"], "--speedup", "1.25")
-        rows = ["4.56", "3.20", "1.702", "1.417"]
-        self.check_all("conversation", "8p", three, ttft_hit, rows, "--speedup", "1.35")
+        four = BASELINES + ["kv-centric"]
+        for shape, policies, rows, *words in some(
+            (
+                ("8p", four, ["2.803", "1.931 .1097", "1.408 .3110", "1.258 .3584"]),
+                ("6p", four, ["5.109", "3.526 .1189", "2.046 .2876", "1.751 .3346"]),
+                ("7p", four, ["3.408", "2.257", "1.581 .3033", "1.400 .3494"]),
+                ("10p", four, ["2.146", "1.651 .1082", "1.265 .3204", "1.158 .3618"]),
+                ("8p", four, ["8.544", "5.673 .1117", "2.002 .2922", "1.553 .3580"], "--speedup", "1.5"),
+                ("8p", four[2:], ["1.598", "1.348"], "--speedup", "1.25"),
+                ("8p", four, ["4.56", "3.20", "1.702", "1.417"], "--speedup", "1.35"),
+            )
+        ):
+            self.check_all("conversation", shape, policies, ttft_hit, rows, *words)
 
     def test_conversation_prefill_in_full(self):
         keys = "p50_ttft_s p90_ttft_s p99_ttft_s gpu_s_mean"
@@ -44,11 +53,13 @@ class Published(unittest.TestCase):
         self.check_all("conversation", "6p", ["cache-aware", "kv-centric"], keys, rows)
 
     def test_conversation_fetches_by_threshold(self):
-        for theta, six, eight, others in (
-            ("1", "1.751 2777", "1.258 .3584 2722", ["1.400", "1.158", "1.553"]),
-            ("2", "1.789 2361", "1.263 .3567 2293", ["1.406", "1.161", "1.577"]),
-            ("4", "1.781", "1.269 .3542 1945", ["1.420", "1.164", "1.577"]),
-            ("8", "1.811", "1.279 .3495 1506", ["1.428", "1.171", "1.604"]),
+        for theta, six, eight, others in some(
+            (
+                ("2", "1.789 2361", "1.263 .3567 2293", ["1.406", "1.161", "1.577"]),
+                ("1", "1.751 2777", "1.258 .3584 2722", ["1.400", "1.158", "1.553"]),
+                ("4", "1.781", "1.269 .3542 1945", ["1.420", "1.164", "1.577"]),
+                ("8", "1.811", "1.279 .3495 1506", ["1.428", "1.171", "1.604"]),
+            )
         ):
             run = lambda *words: sim(PUBLIC["conversation"], *words, "--theta", theta)[-1]
             self.check(run("6p"), "mean_ttft_s fetches", six)
@@ -65,19 +76,21 @@ class Published(unittest.TestCase):
             ),
             1,
         ):
-            for words, value in zip((["6p"], ["7p"], ["8p"], ["10p"], ["8p", "--speedup", "1.5"]), printed):
+            for words, value in some(
+                list(zip((["6p"], ["7p"], ["8p"], ["10p"], ["8p", "--speedup", "1.5"]), printed))
+            ):
                 run = sim(PUBLIC["conversation"], *words, "--policy", "random", "--seed", seed)[-1]
                 self.check(run, "mean_ttft_s", value)
 
     def test_longest_match_collapses_onto_one_node(self):
-        for words in (["6p"], ["7p"], ["8p"], ["10p"]):
+        for words in some((["6p"], ["7p"], ["8p"], ["10p"])):
             run = sim(PUBLIC["conversation"], *words, "--policy", "affinity")[-1]
             self.check(run, "mean_ttft_s token_hit", "7339 .1387")
         run = sim(PUBLIC["conversation"], "8p", "--policy", "affinity", "--speedup", "1.5")[-1]
         self.check(run, "mean_ttft_s", "7955")
 
     def test_conversation_bandwidth_and_cache_size(self):
-        for bandwidth, printed in (("87e9", "1.258"), ("12.5e9", "1.303"), ("3e9", "1.401"), ("1.5e9", "1.489")):
+        for bandwidth, printed in some((("1.5e9", "1.489"), ("87e9", "1.258"), ("12.5e9", "1.303"), ("3e9", "1.401"))):
             self.check(sim(PUBLIC["conversation"], "8p", "--bandwidth", bandwidth)[-1], "mean_ttft_s", printed)
         cost = ["--fetch-rule", "cost"]
         run = sim(PUBLIC["conversation"], "8p", *cost, "--bandwidth", "1.5e9")[-1]
@@ -89,19 +102,22 @@ class Published(unittest.TestCase):
             "conversation", "8p", both, keys, ["1.383 .3230", "1.225 .3736"], "--cache-blocks", "unlimited"
         )
         # Moving a token costs less than computing it from 3 GB/s up: the two fetch rules are one schedule.
-        for bandwidth in ("3e9", "87e9"):
+        for bandwidth in some(("3e9", "87e9")):
             runs = [sim(PUBLIC["conversation"], "8p", *rule, "--bandwidth", bandwidth)[-1] for rule in ([], cost)]
             self.assertEqual(runs[0]["mean_ttft_s"], runs[1]["mean_ttft_s"])
 
     def test_synthetic_prefill(self):
-        for nodes, local, fetching in (
-            (5, "5.036 .5911", "3.741 .6036"),
-            (6, "1.519 .6059", "1.247 .6276"),
-            (7, "1.114 .6148", ".946 .6368"),
-            (8, ".995 .6204", ".843 .6399"),
-            (9, ".933 .6196", ".814 .6398"),
-            (10, ".938 .6150", ".805 .6393"),
-            (11, ".912 .6194", ".801 .6390"),
+        for nodes, local, fetching in some(
+            (
+                (5, "5.036 .5911", "3.741 .6036"),
+                (8, ".995 .6204", ".843 .6399"),
+                (6, "1.519 .6059", "1.247 .6276"),
+                (7, "1.114 .6148", ".946 .6368"),
+                (9, ".933 .6196", ".814 .6398"),
+                (10, ".938 .6150", ".805 .6393"),
+                (11, ".912 .6194", ".801 .6390"),
+            ),
+            2,
         ):
             both = ["cache-aware", "kv-centric"]
             self.check_all("synthetic", f"{nodes}p", both, "mean_ttft_s token_hit", [local, fetching])
@@ -109,27 +125,30 @@ class Published(unittest.TestCase):
         rest = ["load-count", "load", "affinity"]
         self.check_all("synthetic", "8p", rest, "mean_ttft_s token_hit", ["3.877", "4.021", "1.123 .6462"])
         self.check_all("synthetic", "10p", rest[:2], "mean_ttft_s", ["2.392", "2.121"])
-        for seed, eight, ten in ((1, "21.1", "8.1"), (2, "18.2", "10.4"), (3, "17.4", "10.1")):
+        for seed, eight, ten in some(((1, "21.1", "8.1"), (2, "18.2", "10.4"), (3, "17.4", "10.1"))):
             for nodes, printed in (("8p", eight), ("10p", ten)):
                 run = sim(PUBLIC["synthetic"], nodes, "--policy", "random", "--seed", seed)[-1]
                 self.check(run, "mean_ttft_s", printed)
 
     def test_decode(self):
         keys = "mean_ttft_s mean_tbt_ms p50_tbt_ms p90_tbt_ms p99_tbt_ms batch_mean batch_max effective"
-        for name, shape, words, printed in (
-            ("synthetic", "5p11d", ["--ttft-slo", "10s"], "3.741 27.2 27.1 27.8 28.8 1.64 6 .8655"),
-            ("synthetic", "6p10d", ["--ttft-slo", "10s"], "1.247 27.2 27.1 27.9 28.9 1.75 7 .9880"),
-            ("synthetic", "7p9d", ["--ttft-slo", "10s"], ".946 27.3 27.2 28.0 29.0 1.92 7 .9957"),
-            ("synthetic", "8p8d", ["--ttft-slo", "10s"], ".843 27.4 27.4 28.2 29.1 2.12 9 .9965"),
-            ("synthetic", "9p7d", ["--ttft-slo", "10s"], ".814 27.6 27.5 28.3 29.4 2.40 8 .9970"),
-            ("synthetic", "10p6d", ["--ttft-slo", "10s"], ".805 27.8 27.7 28.6 29.6 2.77 9 .9970"),
-            ("synthetic", "11p5d", ["--ttft-slo", "10s"], ".801 28.0 28.0 29.0 30.0 3.31 11 .9972"),
-            ("conversation", "8p8d", [], "1.258 29.3 29.2 30.6 32.1 4.18 13 1.0000"),
-            ("conversation", "8p4d", [], "1.258 33.0 32.9 35.4 37.0 9.24 24 1.0000"),
-            ("conversation", "8p2d", [], "1.258 43.1 42.9 48.3 51.7 23.57 52 1.0000"),
-            ("conversation", "8p2d", ["--speedup", "1.5"], "1.553 58.8 59.0 66.8 69.6 47.60 83 1.0000"),
-            ("conversation", "8p8d", ["--speedup", "2"], "7.135 32.7 32.7 34.5 35.9 9.16 23 .9889"),
-            ("conversation", "8p2d", ["--speedup", "2"], "7.135 91.9 93.4 104.7 113.3 98.02 151 .7376"),
+        for name, shape, words, printed in some(
+            (
+                ("conversation", "8p2d", ["--speedup", "2"], "7.135 91.9 93.4 104.7 113.3 98.02 151 .7376"),
+                ("synthetic", "5p11d", ["--ttft-slo", "10s"], "3.741 27.2 27.1 27.8 28.8 1.64 6 .8655"),
+                ("synthetic", "6p10d", ["--ttft-slo", "10s"], "1.247 27.2 27.1 27.9 28.9 1.75 7 .9880"),
+                ("synthetic", "7p9d", ["--ttft-slo", "10s"], ".946 27.3 27.2 28.0 29.0 1.92 7 .9957"),
+                ("synthetic", "8p8d", ["--ttft-slo", "10s"], ".843 27.4 27.4 28.2 29.1 2.12 9 .9965"),
+                ("synthetic", "9p7d", ["--ttft-slo", "10s"], ".814 27.6 27.5 28.3 29.4 2.40 8 .9970"),
+                ("synthetic", "10p6d", ["--ttft-slo", "10s"], ".805 27.8 27.7 28.6 29.6 2.77 9 .9970"),
+                ("synthetic", "11p5d", ["--ttft-slo", "10s"], ".801 28.0 28.0 29.0 30.0 3.31 11 .9972"),
+                ("conversation", "8p8d", [], "1.258 29.3 29.2 30.6 32.1 4.18 13 1.0000"),
+                ("conversation", "8p4d", [], "1.258 33.0 32.9 35.4 37.0 9.24 24 1.0000"),
+                ("conversation", "8p2d", [], "1.258 43.1 42.9 48.3 51.7 23.57 52 1.0000"),
+                ("conversation", "8p2d", ["--speedup", "1.5"], "1.553 58.8 59.0 66.8 69.6 47.60 83 1.0000"),
+                ("conversation", "8p8d", ["--speedup", "2"], "7.135 32.7 32.7 34.5 35.9 9.16 23 .9889"),
+            ),
+            2,
         ):
             self.check(sim(PUBLIC[name], shape, *words)[-1], keys, printed)
 
@@ -139,25 +158,29 @@ class Published(unittest.TestCase):
         from the rules exactly."""
         first, second = ["--tbt-slo", "60ms"], ["--ttft-slo", "60s", "--tbt-slo", "50ms", "--t-d", "16s"]
         wasted = {}
-        for shape, words, rows in (
-            ("8p2d", first, {"baseline": (1801, 2781), "early": (1615, 2254), "predict": (1835, 2751)}),
-            ("6p2d", first, {"baseline": (1422, 1237), "early": (1527, 1203), "predict": (2059, 708)}),
-            ("5p2d", second, {"baseline": (2374, 1518), "early": (2245, 1261), "predict": (3000, 901)}),
-            ("8p8d", first, {"baseline": (12, 0), "early": (12, 0), "predict": (12, 0)}),
+        shapes = []
+        for shape, words, rows in some(
+            (
+                ("6p2d", first, {"baseline": (1422, 1237), "early": (1527, 1203), "predict": (2059, 708)}),
+                ("5p2d", second, {"baseline": (2374, 1518), "early": (2245, 1261), "predict": (3000, 901)}),
+                ("8p2d", first, {"baseline": (1801, 2781), "early": (1615, 2254), "predict": (1835, 2751)}),
+                ("8p8d", first, {"baseline": (12, 0), "early": (12, 0), "predict": (12, 0)}),
+            )
         ):
+            shapes.append(shape)
             for admission, (rejected, waste) in rows.items():
                 run = sim(PUBLIC["conversation"], shape, "--speedup", 2, "--admission", admission, *words)[-1]
                 self.assertAlmostEqual(run["rejected"], rejected, delta=0.15 * rejected, msg=f"{shape} {admission}")
                 self.assertAlmostEqual(run["wasted_gpu_s"], waste, delta=0.15 * waste, msg=f"{shape} {admission}")
                 wasted[shape, admission] = run["wasted_gpu_s"]
-        for shape in ("8p2d", "6p2d", "5p2d"):
+        for shape in {"8p2d", "6p2d", "5p2d"}.intersection(shapes):
             self.assertLess(wasted[shape, "predict"], wasted[shape, "baseline"])
 
     def test_the_cluster_is_near_the_reference(self):
         """What the reference leaves out (links, loads, hand-off) costs little on these nodes, and order is kept. Of
         TBT the median is compared: answers of a few tokens have their hand-off in it here."""
         names = ["kv-centric", "cache-aware", "load", "load-count", "random"]
-        for path in PUBLIC.values():
+        for path in some(list(PUBLIC.values())):
             ours = sim(path, "8p8d", "--policy", ",".join(names), "--seed", 1, rules="cluster")[-1]["points"]
             theirs = sim(path, "8p8d", "--policy", ",".join(names), "--seed", 1)[-1]["points"]
             for a, b in zip(ours[:3], theirs[:3]):
@@ -168,8 +191,8 @@ class Published(unittest.TestCase):
             self.assertLess(means[1], min(means[2:]))
 
     def test_more_goodput_than_the_admissions_of_the_papers(self):
-        for shape, speedup in (("6p2d", 1.5), ("6p2d", 2), ("5p2d", 1.5), ("5p2d", 2)):
-            words = ["--speedup", speedup, "--tbt-slo", "60ms"]
+        for shape, speedup in some((("6p2d", 2), ("6p2d", 1.5), ("5p2d", 1.5), ("5p2d", 2))):
+            words = ["--speedup", speedup, "--tbt-slo", "60ms", *([] if cluster.FULL else ["--limit", 4000])]
             papers = [
                 "--policy",
                 "kv-centric,load",
