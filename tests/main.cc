@@ -13,6 +13,9 @@ namespace {
 uint64_t g_seed = 0;
 }
 uint64_t seed() { return g_seed; }
+// Compiled here alone, so that ccache shares the objects of all other tests between source trees.
+std::string source_dir() { return MC_SOURCE_DIR; }
+std::string binary_dir() { return MC_BINARY_DIR; }
 }  // namespace mc::test
 
 int main(int argc, char** argv) {

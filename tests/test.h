@@ -12,8 +12,8 @@ namespace mc::test {
 
 /// Seed of this run's random tests; print it with INFO so that a failure names it.
 uint64_t seed();
-inline std::string source_dir() { return MC_SOURCE_DIR; }
-inline std::string binary_dir() { return MC_BINARY_DIR; }
+std::string source_dir();
+std::string binary_dir();
 
 }  // namespace mc::test
 
