@@ -1,5 +1,5 @@
-// What one rendering has left of its limits (jinja.h). Each charge fails with a LimitError once its limit is passed,
-// so a hostile template ends soon, wherever it spends its time.
+// The budget of one rendering: steps, characters and depth, charged against its limits (jinja.h). A charge beyond a
+// limit fails with a LimitError, so a hostile template ends soon.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +28,7 @@ class Budget {
   }
   /// Characters of a new text.
   Result<void> make(size_t chars);
-  /// The comparing that is left to do, and its charge when it is done.
+  /// The comparisons that the budget still allows. The caller charges what it used.
   Effort effort() const { return {limits_.work - std::min(work_, limits_.work)}; }
   Result<void> spend(const Effort& effort) { return read(effort.used); }
   /// Fails when `more` characters do not fit behind the `size` that the output has.
@@ -48,7 +48,7 @@ class Budget {
    private:
     Budget& budget_;
   };
-  /// RecursionError.
+  /// RecursionError: more levels than the limit.
   Result<void> check_depth() const {
     if (depth_ > limits_.depth) return too_deep();
     return {};

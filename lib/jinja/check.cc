@@ -18,7 +18,7 @@ class Checker {
   }
 
  private:
-  /// Where a name is looked for that Jinja binds only when it is used.
+  /// The names that Jinja binds only where a body uses them.
   struct Uses {
     bool loop = false, caller = false, kwargs = false, varargs = false;
     void add(const Uses& other) {
@@ -72,7 +72,7 @@ class Checker {
       if (node.arguments->star) MC_CHECK(walk(*node.arguments->star, soft));
       if (node.arguments->star_star) MC_CHECK(walk(*node.arguments->star_star, soft));
     }
-    // A body other than an if's is compiled in a frame of its own, where nothing is soft.
+    // jinja2 compiles a body other than that of an if in a frame of its own, where unknown filters are errors.
     for (const Nodes& body : node.bodies) MC_CHECK(walk(body, false));
     return {};
   }
@@ -99,7 +99,7 @@ class Checker {
   }
 
   Result<void> macro(Node& node, bool soft) {
-    // What the signature or the body names; call blocks have the call in front.
+    // The defaults and the body count as uses. The first child of a call block is the call.
     const size_t first = node.kind == NodeKind::call_block ? 1 : 0;
     if (first == 1) MC_CHECK(walk(*node.children[0], soft));
     const Uses outer = std::exchange(uses_, {});
@@ -123,7 +123,7 @@ class Checker {
     node.uses_kwargs = uses_.kwargs && !is_parameter(tree_.kwargs_id);
     node.uses_varargs = uses_.varargs && !is_parameter(tree_.varargs_id);
     uses_.add(defaults);
-    uses_.add(outer);  // what a nested macro names counts for the outer one, as in jinja2
+    uses_.add(outer);  // the names that a nested macro uses count for the outer one, as in jinja2
     return {};
   }
 
@@ -134,7 +134,7 @@ class Checker {
     uses_.varargs |= id == tree_.varargs_id;
   }
 
-  /// A name `loop` that something within the for statement assigns to.
+  /// The first assignment to the name `loop` inside a for statement.
   const Node* stored_loop(const Node& node) const {
     const auto in_target = [&](const auto& self, const Node& target) -> const Node* {
       if (target.kind == NodeKind::name) return target.id == tree_.loop_id ? &target : nullptr;

@@ -132,7 +132,7 @@ Result<Value> Evaluator::call_node(const Node& node, const Value* caller) {
 Result<Value> Evaluator::filter_node(const Node& node, const Value* text) {
   Value value;
   if (node.children[0]) {
-    // The innermost filter of a block has no operand: it gets the block's text.
+    // The innermost filter of a block has no operand and takes the text of the block.
     MC_TRY(operand, node.children[0]->kind == NodeKind::filter ? filter_node(*node.children[0], text)
                                                                : evaluate(*node.children[0]));
     value = std::move(operand);

@@ -1,4 +1,4 @@
-// Evaluates the expressions of a template. A failure names the innermost node that failed.
+// Evaluates the expressions of a template. An error carries the place of the innermost node that failed.
 #pragma once
 
 #include "jinja/scopes.h"
@@ -10,9 +10,10 @@ class Evaluator {
   Evaluator(Interpreter& run, Budget& budget, Scopes& scopes) : run_(run), budget_(budget), scopes_(scopes) {}
 
   Result<Value> evaluate(const Node& node);
-  /// A call; `caller` (or null) goes with its arguments, as {% call %} asks.
+  /// Evaluates a call. A `caller` that is not null is passed as one more argument, as {% call %} does.
   Result<Value> call_node(const Node& node, const Value* caller);
-  /// A chain of filters; `text` takes the place of the operand that a block's filter has not.
+  /// Evaluates a chain of filters. `text` is the operand of the innermost filter of a block, which has none in the
+  /// tree.
   Result<Value> filter_node(const Node& node, const Value* text);
 
  private:

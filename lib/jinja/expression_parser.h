@@ -14,15 +14,15 @@ class ExpressionParser {
   struct TupleOptions {
     bool simplified = false;  // names and literals only: an assignment's target
     bool with_condition = true;
-    std::string_view end_name;  // a name that ends it, "in"
+    std::string_view end_name;  // a name that ends the tuple, as "in" does
     bool in_parentheses = false;
     bool with_namespace = false;
   };
   /// One expression, or a tuple where a comma follows it.
   Result<NodePtr> tuple(TupleOptions options);
   Result<NodePtr> tuple() { return tuple(TupleOptions{}); }
-  /// Filters behind `operand`; with `start_inline` the first one has no | in front. A null operand stands for the
-  /// text of a block.
+  /// The filters that follow `operand`. With `start_inline` the first filter has no | in front. A null operand stands
+  /// for the text of a block.
   Result<NodePtr> filter(NodePtr operand, bool start_inline);
   /// The left side of an assignment: names, attributes of namespaces, and tuples of them.
   Result<NodePtr> target(TupleOptions options);

@@ -95,7 +95,7 @@ Result<Value> ignoring_case(Interpreter& run, const Value& value) {
 
 Result<void> sort_by_key(Interpreter& run, std::vector<std::pair<Value, Value>>& keyed, bool reverse) {
   MC_CHECK(run.budget().spend(keyed.size() * 8));
-  // A comparison that fails ends in an error; until then every key counts as equal, which is an order.
+  // A failed comparison makes the sort fail. Until the sort ends, all keys count as equal, which is a valid order.
   Error failed;
   bool broken = false;
   const auto below = [&](const Value& a, const Value& b) {
@@ -106,7 +106,7 @@ Result<void> sort_by_key(Interpreter& run, std::vector<std::pair<Value, Value>>&
     broken = true;
     return false;
   };
-  // Python compares the later of two with the earlier first, which is what its message names.
+  // Python compares the second item with the first one, so its error message names the types in this order.
   if (keyed.size() > 1) below(keyed[1].first, keyed[0].first);
   std::stable_sort(keyed.begin(), keyed.end(), [&](const auto& a, const auto& b) {
     return reverse ? below(b.first, a.first) : below(a.first, b.first);
@@ -145,7 +145,7 @@ Check sequence(Interpreter&, const Value& value, Args&) {
     case Kind::tuple:
     case Kind::dict:
     case Kind::range:
-    case Kind::undefined: return true;  // it has a length, 0
+    case Kind::undefined: return true;  // an undefined value has the length 0
     default: return false;
   }
 }
@@ -166,7 +166,7 @@ Check callable(Interpreter&, const Value& value, Args&) {
 
 Result<int64_t> remainder(Interpreter& run, const Value& value, const Value& by) {
   if (value.is(Kind::string)) {
-    // Python would format: '5' % 2 fails as a conversion that is left over.
+    // Python's % formats a string: '5' % 2 fails because an argument is left over.
     MC_TRY(text, operate(run, Op::mod, value, by));
     return text.chars().empty() ? 0 : 1;
   }
@@ -212,7 +212,7 @@ Check same_as(Interpreter& run, const Value& value, Args& args) {
 Check escaped(Interpreter&, const Value& value, Args&) {
   return value.is(Kind::string) && value.as<Text>().markup;
 }
-/// `value in environment.filters`: what cannot be a key is an error.
+/// The name for `value in environment.filters`. TypeError: a value that cannot be a key.
 Result<std::string> name_of(const Value& value) {
   if (value.is(Kind::list) || value.is(Kind::dict))
     return type_error("unhashable type: '" + std::string(type_name(value)) + "'");

@@ -1,4 +1,4 @@
-// The tables of filters and tests. A template's filters are looked up when it is parsed.
+// The tables of filters and tests. The parser looks up the filters and tests of a template.
 #pragma once
 
 #include "jinja/interpreter.h"
@@ -23,15 +23,15 @@ std::span<const Filter> text_filters();      // filters_text.cc
 std::span<const Filter> sequence_filters();  // filters_sequence.cc
 std::span<const Filter> value_filters();     // filters_value.cc
 
-/// Text with the characters of `text` that any of `chars` (white space when missing) taken off its ends.
+/// `text` without the characters of `chars` at its ends. White space is removed where `chars` is missing.
 StrView trimmed(StrView text, const Value& chars, bool left = true, bool right = true);
 bool is_python_space(char32_t c);
 Str upper(StrView text);
 Str lower(StrView text);
 Str replaced(StrView text, StrView from, StrView to, int64_t count);
-/// How |sort, |unique and the like see a value: text in lower case.
+/// The key by which |sort, |unique and similar filters compare a value: text in lower case.
 Result<Value> ignoring_case(Interpreter& run, const Value& value);
-/// Stable; each value with its key. TypeError.
+/// Sorts pairs of key and value by key. The sort is stable. TypeError: keys that cannot be compared.
 Result<void> sort_by_key(Interpreter& run, std::vector<std::pair<Value, Value>>& keyed, bool reverse);
 
 }  // namespace mc::jinja

@@ -1,5 +1,5 @@
-// Filters over sequences. Those that are generators in Python are lazy here too: always true, without a
-// length, and what fails in them fails when they are walked.
+// Filters over sequences. A filter that is a generator in Python is lazy here too: its value is always true, has no
+// length, and fails only when it is walked.
 #include <algorithm>
 
 #include "jinja/filters.h"
@@ -15,7 +15,7 @@ Values values_of(const Args& args) {
   return out;
 }
 
-/// Where a value is looked up by attribute: "a.b", 0, or nothing.
+/// Looks up an attribute path of a value, as map(attribute=...) does: "a.b", 0, or the value itself.
 class Getter {
  public:
   explicit Getter(const Value& path) {
@@ -77,7 +77,7 @@ Out first(Interpreter& run, const Value& value, Args&) {
   MC_TRY(items, run.items_of(value));
   if (items.empty()) return Value::undefined("No first item, sequence was empty.");
   Value taken = items.front();
-  if (value.is(Kind::iterator) && items.size() > 1) {  // only one was taken
+  if (value.is(Kind::iterator) && items.size() > 1) {  // one item was taken from it
     value.as<Iterator>().items = std::move(items);
     value.as<Iterator>().next = 1;
     run.keep(value);
@@ -226,7 +226,7 @@ Out extreme(Interpreter& run, const Value& value, Args& args) {
     MC_TRY(found, getter.get(run, items[i]));
     MC_TRY(key, truth(a[0]) ? Result<Value>(std::move(found)) : ignoring_case(run, found));
     if (i > 0) {
-      // Python asks the later one first: key < best, or key > best.
+      // Python compares in this order: key < best, or key > best.
       if (key.is(Kind::undefined)) return undefined_error(key);
       auto better = wants_least ? less(run, key, best_key) : less(run, best_key, key);
       if (!better) return std::move(better).error();
@@ -274,7 +274,7 @@ Out groupby(Interpreter& run, const Value& value, Args& args) {
       if (!alike) break;
       group.push_back(keyed[end].second);
     }
-    MC_TRY(name, getter.get(run, group[0], a[1]));  // in the case of the group's first item
+    MC_TRY(name, getter.get(run, group[0], a[1]));  // spelt in upper and lower case as in the group's first item
     Value pair = Value::tuple({std::move(name), Value::list(std::move(group), value.user())}, value.user());
     pair.as<Items>().group = true;
     out.push_back(std::move(pair));

@@ -24,7 +24,7 @@ Out capitalize(Interpreter& run, const Value& value, Args&) {
   return run.call(find_method(text, "capitalize"), {});
 }
 
-/// Unlike str.title: words begin after white space and opening brackets only.
+/// The title filter. Its words begin only after white space and opening brackets, unlike those of str.title.
 Out title(Interpreter&, const Value& value, Args&) {
   const Str text = to_str(value);
   Str out;
@@ -61,7 +61,7 @@ Out replace(Interpreter& run, const Value& value, Args& args) {
     count = given < 0 ? -1 : given;
   }
   const Str text = to_str(value), from = to_str(a[0]), to = to_str(a[1]);
-  if (to.size() > from.size()) {  // it may grow: count first
+  if (to.size() > from.size()) {  // the text may grow, so matches are counted first
     size_t matches = from.empty() ? text.size() + 1 : 0;
     for (size_t at = from.empty() ? StrView::npos : find_in(text, from); at != StrView::npos;
          at = find_in(text, from, at + from.size()))
@@ -230,7 +230,7 @@ Out urlencode(Interpreter& run, const Value& value, Args&) {
   return Value(std::move(out));
 }
 
-/// Filters for web pages and for debugging, which no prompt needs: known, and refused when they are used.
+/// Filters for web pages and for debugging. No prompt needs them, and a template that uses one gets an error.
 Out refused(Interpreter&, const Value&, Args&) {
   return failure("NotSupported", "this filter is not supported in chat templates here");
 }

@@ -37,7 +37,8 @@ Out attribute(Interpreter& run, const Value& value, Args& args) {
   return Value::undefined(repr_of(object_name(value)) + " has no attribute " + repr_of(name));
 }
 
-/// The digits of a number as Python's int() and float() read them: trimmed, underscores between digits.
+/// The text of a number as Python's int() and float() read it: white space at the ends and underscores between digits
+/// are dropped.
 std::string digits_of(const Value& value) {
   const std::string text = narrow(trimmed(value.chars(), Value()));
   std::string out;

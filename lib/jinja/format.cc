@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kWidthMax = 1 << 20;
 
-/// What a conversion asks for, in either spelling.
+/// The options of one conversion, from either syntax.
 struct Spec {
   char32_t fill = U' ';
   char align = 0;  // < > = ^
@@ -65,7 +65,8 @@ Result<std::string> digits_of(const Value& value, const Spec& spec) {
   char text[800];
   std::snprintf(text, sizeof(text), format.c_str(), precision < 0 ? 6 : precision, number);
   out = text;
-  // str(x) to a number of digits: always with a fraction, and an exponent one digit sooner.
+  // Without a type, Python writes str(x) to so many digits: it always has a fraction, and the exponent begins one
+  // digit sooner.
   if (type == 0 && out.find_first_of(".e") == std::string::npos)
     out = static_cast<int64_t>(out.size()) >= spec.precision && spec.precision > 0 ? out + "e+00" : out + ".0";
   if (type == 0 && out.ends_with("e+00")) {
@@ -123,7 +124,7 @@ class Percent {
       MC_CHECK(run_.budget().make(piece.size()));
       out += piece;
     }
-    // What can be subscripted counts as a mapping, of which nothing has to be used.
+    // A value with subscripts counts as a mapping. The format need not use all of a mapping.
     const bool mapping =
         values_.is(Kind::dict) || values_.is(Kind::list) || values_.is(Kind::range) || values_.is(Kind::undefined);
     const bool all = tuple_ ? used_ == values_.items().size() : used_ > 0 || mapping;
@@ -254,7 +255,7 @@ class Percent {
     if (spec.precision > kWidthMax) return failure("LimitError", "a format wider than " + std::to_string(kWidthMax));
     Value digits = std::move(whole).with_user(value.user());
     if (spec.precision < 0) return number(run_, digits, spec);
-    Spec inner = spec;  // the precision is the least number of digits
+    Spec inner = spec;  // the precision of an integer is its least number of digits
     inner.width = 0;
     inner.sign = '-';
     MC_TRY(text, number(run_, digits, inner));

@@ -1,4 +1,4 @@
-// The functions templates find in their environment.
+// The global functions of a template.
 #include <algorithm>
 
 #include "jinja/interpreter.h"
@@ -24,13 +24,13 @@ Result<Value> range(Interpreter& run, Args& args) {
   if (args.positional.size() == 1) std::swap(bounds[0], bounds[1]);
   if (bounds[2] == 0) return failure("ValueError", "range() arg 3 must not be zero");
   const Range out{bounds[0], bounds[1], bounds[2]};
-  constexpr int64_t kRangeMax = 100000;  // jinja2's
+  constexpr int64_t kRangeMax = 100000;  // jinja2's MAX_RANGE
   if (out.size() > kRangeMax)
     return failure("OverflowError", "Range too big. The sandbox blocks ranges larger than MAX_RANGE (100000).");
   return Value(Kind::range, std::make_shared<Range>(out)).with_user(user);
 }
 
-/// What dict(...) and namespace(...) take: one mapping or list of pairs, then names.
+/// The arguments of dict(...) and namespace(...): one mapping or list of pairs, then named values.
 Result<std::vector<std::pair<Value, Value>>> entries_of(Interpreter& run, std::string_view function, Args& args) {
   std::vector<std::pair<Value, Value>> out;
   if (args.positional.size() > 1)
@@ -107,7 +107,7 @@ Result<Value> strftime_now(Interpreter& run, Args& args) {
   const auto fill = [&](std::string_view from, const char* to) {
     for (size_t at = format.find(from); at != std::string::npos; at = format.find(from, at)) format.replace(at, 2, to);
   };
-  fill("%f", "000000");  // now is given in seconds, without a zone
+  fill("%f", "000000");  // the time has whole seconds and no zone
   fill("%z", "");
   fill("%Z", "");
   const bool user = !out[0].chars().empty() && (out[0].chars().front() & kUserBit) != 0;

@@ -9,7 +9,7 @@ Value no_attribute(const Value& object, std::string_view name) {
   return Value::undefined(repr_of(object_name(object)) + " has no attribute " + repr_of(name));
 }
 
-/// What a loop tells about itself; missing when it has no such thing.
+/// An attribute of the `loop` variable; missing when it has none of that name.
 Value loop_attribute(const Value& self, std::string_view name) {
   const Loop& loop = self.as<Loop>();
   const auto index0 = static_cast<int64_t>(loop.index0), size = static_cast<int64_t>(loop.items.size());
@@ -40,7 +40,7 @@ Value macro_attribute(const Macro& macro, std::string_view name) {
   return Value::tuple(std::move(out));
 }
 
-/// An index as Python takes it; false when it is out of range.
+/// Resolves a negative index as Python does; false when the index is out of range.
 bool in_range(int64_t& index, size_t size) {
   if (index < 0) index += static_cast<int64_t>(size);
   return index >= 0 && index < static_cast<int64_t>(size);
@@ -74,7 +74,7 @@ Value unsafe_attribute(const Value& object, std::string_view name) {
 bool is_unsafe(const Value& object, std::string_view name) {
   constexpr std::string_view kList[] = {"append", "clear", "pop", "reverse", "insert", "sort", "extend", "remove"};
   constexpr std::string_view kDict[] = {"clear", "pop", "popitem", "setdefault", "update"};
-  // What every Python object has.
+  // Attributes of every Python object.
   constexpr std::string_view kObject[] = {
       "__class__",   "__delattr__", "__dir__",           "__doc__",         "__eq__",
       "__format__",  "__ge__",      "__getattribute__",  "__getstate__",    "__gt__",
@@ -84,7 +84,7 @@ bool is_unsafe(const Value& object, std::string_view name) {
   const auto within = [&](std::span<const std::string_view> names) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
-  if (object.is(Kind::space)) return false;  // its attributes are what was put there
+  if (object.is(Kind::space)) return false;  // a namespace has only the attributes that a template has set
   return within(kObject) || (object.is(Kind::list) && within(kList)) || (object.is(Kind::dict) && within(kDict));
 }
 
@@ -231,7 +231,7 @@ Result<Values> Interpreter::items_of(const Value& value) {
     default: return type_error("'" + std::string(type_name(value)) + "' object is not iterable");
   }
   MC_CHECK(budget_.spend(out.size() / 4));
-  MC_CHECK(budget_.make(out.size() * 8));  // a value is as big as eight characters
+  MC_CHECK(budget_.make(out.size() * 8));  // a value counts as eight characters
   return out;
 }
 

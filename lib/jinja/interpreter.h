@@ -1,5 +1,5 @@
-// One rendering, put together from its parts: budget, scopes, evaluator, runner and macros. Filters, tests, methods and
-// functions get it as `run` and ask it for all that needs state.
+// One rendering, put together from its parts: budget, scopes, evaluator, runner and macros. Filters, tests, methods
+// and functions receive it as `run` and use it for everything that needs state.
 #pragma once
 
 #include <array>
@@ -36,11 +36,11 @@ class Interpreter {
   /// object.name and object[key].
   Result<Value> attribute(const Value& object, std::string_view name);
   Result<Value> item(const Value& object, const Value& key);
-  /// Methods and properties only, for |attr: missing when there is none.
+  /// A method or property of the object, for |attr. The value is missing when the object has none of that name.
   Result<Value> own_attribute(const Value& object, std::string_view name);
   Value new_space(Space space);
-  /// Keeps a loop or an iterator to the end, where it is emptied. It may hold itself, or a chain of its kind of any
-  /// length: its extent does not count what it remembers.
+  /// Keeps a loop or an iterator until the interpreter ends and empties it then. Such a value may hold itself or a
+  /// chain of loops of any length, because its extent does not count the values that it remembers.
   void keep(const Value& value) { kept_.push_back(value); }
   /// An iterator whose items `make` gives when they are first asked for, as Python's generators do. `args` are the
   /// values that `make` holds besides `over`.
@@ -57,7 +57,7 @@ class Interpreter {
   Evaluator evaluator_;
   Runner runner_;
   Macros macros_;
-  bool placed_ = false;                         // the error that is on its way has its place
+  bool placed_ = false;                         // the error that is being returned has its place
   std::vector<std::shared_ptr<Space>> spaces_;  // a namespace may hold itself, so these are emptied at the end
   Values kept_;
 };
@@ -72,7 +72,7 @@ Result<void> set_entry(Interpreter& run, std::vector<std::pair<Value, Value>>& e
 /// left < right, as sorted() asks. TypeError.
 Result<bool> less(Interpreter& run, const Value& left, const Value& right);
 Result<Value> slice(Interpreter& run, const Value& object, const Value& start, const Value& stop, const Value& step);
-/// `text` repeated or padded to a size: checked before it is made.
+/// `text` repeated `count` times. The budget is charged before the text is made.
 Result<Str> repeat(Interpreter& run, StrView text, int64_t count);
 
 // --- formatting (format.cc), JSON (json.cc) ---
@@ -83,8 +83,8 @@ Result<Value> format_braces(Interpreter& run, const Value& format, const Args& a
 Result<Value> to_json(Interpreter& run, const Value& value, Args& args);
 
 // --- arguments ---
-/// Puts `args` into `out` by position and name, as a Python signature does; missing ones stay missing.
-/// TypeError: too many, unknown, twice, or fewer than `required`.
+/// Puts `args` into `out` by position and name, as a Python signature does. An argument that is not given stays
+/// missing. TypeError: too many arguments, an unknown name, an argument given twice, or fewer than `required`.
 Result<void> bind_arguments(std::string_view function, Args& args, std::initializer_list<std::string_view> names,
                             size_t required, std::span<Value> out);
 /// An integer (or boolean) argument; TypeError.
@@ -92,9 +92,9 @@ Result<int64_t> whole(const Value& value);
 
 /// The global function of that name, or missing.
 Value find_function(std::string_view name);
-/// A str, list, tuple, dict method, or missing.
+/// The method of a str, list, tuple or dict, or missing.
 Value find_method(const Value& self, std::string_view name);
-/// What the sandbox hides: methods that change their object, and double underscores.
+/// The sandbox hides this attribute: it changes its object, or it is one of Python's double-underscore names.
 bool is_unsafe(const Value& object, std::string_view name);
 
 }  // namespace mc::jinja

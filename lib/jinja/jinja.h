@@ -1,8 +1,8 @@
-// A small sandboxed interpreter for the Jinja that chat templates are written in, equal to Python's
-// jinja2 3.1 as transformers configures it: ImmutableSandboxedEnvironment, trim_blocks, lstrip_blocks,
-// break and continue, the generation tag, raise_exception, strftime_now, tojson without escapes.
-// No files, no clock, no way to anything but the values it is given. Each character of the result knows
-// whether it came from a user (value.h).
+// A sandboxed interpreter of the Jinja language, in which chat templates are written. It gives the output of Python's
+// jinja2 3.1 as transformers configures it: ImmutableSandboxedEnvironment, trim_blocks, lstrip_blocks, break and
+// continue, the generation tag, raise_exception, strftime_now, tojson without escapes. A template reaches no file and
+// no clock, only the values it is given. Each character of the result carries a bit that says whether it came from a
+// user (value.h).
 //
 //   MC_TRY(tree, jinja::parse(source));
 //   MC_TRY(text, jinja::render(tree, {{"messages", jinja::Value::from_json(messages, true)}}));
@@ -24,18 +24,18 @@ Result<Tree> parse(std::string_view source);
 struct Limits {
   size_t steps = 2'000'000;   // nodes visited, items walked
   size_t work = 64u << 20;    // characters read or written
-  size_t chars = 16u << 20;   // characters of all texts made; a list's item counts as some
+  size_t chars = 16u << 20;   // characters of all texts made; an item of a list counts as eight
   size_t output = 16u << 20;  // characters of the result
-  uint32_t depth = 400;       // of expressions, bodies and macro calls within each other
+  uint32_t depth = 400;       // nesting of expressions, bodies and macro calls
 };
 
 struct Context {
   std::vector<std::pair<std::string, Value>> variables;
-  std::optional<std::tm> now;  // what strftime_now tells; without it that function is not defined
+  std::optional<std::tm> now;  // the time that strftime_now formats; without it that function is not defined
 };
 
-/// invalid, with "line 3, column 7: " and Python's name of the error in front: "UndefinedError: 'x' is
-/// undefined"; "TemplateError: " is the template's own raise_exception, "LimitError: " one of `limits`.
+/// invalid: the place and Python's name of the error stand in front, "line 3, column 7: UndefinedError: 'x' is
+/// undefined". TemplateError comes from the template's own raise_exception, LimitError from `limits`.
 Result<Str> render(const Tree& tree, const Context& context, const Limits& limits = {});
 
 }  // namespace mc::jinja

@@ -1,5 +1,5 @@
-// The tojson filter as transformers defines it: json.dumps(x, ensure_ascii=False, indent, separators,
-// sort_keys), with Python's spacing. Quotes and commas belong to whom the value belongs to.
+// The tojson filter as transformers defines it: json.dumps(x, ensure_ascii=False, indent, separators, sort_keys), with
+// Python's spacing. Quotes and commas carry the user bit of the value they belong to.
 #include <algorithm>
 #include <cmath>
 

@@ -16,7 +16,7 @@ bool is_python_space(char32_t c) {
   return unicode::is_space(c) || (c >= 0x1C && c <= 0x1F);
 }
 
-/// The source with \n for every line break and without the last one.
+/// The source with \n for every line break, without the line break at its end.
 std::string normal_lines(std::string_view source) {
   std::string out;
   out.reserve(source.size());
@@ -59,7 +59,7 @@ class Lexer {
     return at;
   }
 
-  /// Tokens are made in order, so positions are counted on from the last one.
+  /// Tokens are made in order, so the count goes on from the position of the last token.
   Position position(size_t at) {
     for (; counted_ < at; ++counted_) {
       const auto byte = static_cast<uint8_t>(source_[counted_]);
@@ -81,7 +81,7 @@ class Lexer {
     failed_ = true;
   }
 
-  /// {% raw %} at `at`; `end` behind it, or 0.
+  /// The end of the tag {% raw %} (or {% endraw %}) that begins at `at`, or 0 when there is none.
   size_t raw_end(size_t at, std::string_view word, char& sign) const {
     size_t i = at + 2;
     sign = 0;
@@ -111,7 +111,7 @@ class Lexer {
     return {};
   }
 
-  /// The text in front of a tag, without what lstrip_blocks or the tag's sign takes.
+  /// The text in front of a tag without the white space that lstrip_blocks or the tag's sign drops.
   std::string_view stripped(std::string_view text, char sign, bool variable) const {
     if (sign == '-') {
       while (!text.empty()) {
@@ -181,7 +181,7 @@ class Lexer {
     fail("Missing end of raw directive");
   }
 
-  /// Where a tag that may end here ends, or 0.
+  /// The position behind a tag's end when the tag ends here, or 0.
   size_t tag_end(bool variable) const {
     if (variable) {
       if (starts(at_, "-}}")) return skip_space(at_ + 3);
@@ -194,7 +194,7 @@ class Lexer {
   }
 
   void tag(bool variable) {
-    std::string open;  // brackets that wait for their partner
+    std::string open;  // brackets that are still open
     while (!failed_ && at_ < source_.size()) {
       if (open.empty())
         if (const size_t end = tag_end(variable)) {
@@ -242,7 +242,7 @@ class Lexer {
   void number() {
     size_t end = digits_end(at_, is_digit);
     bool real = false;
-    // "1.2" is a number; the "2.3" of "x.2.3" is not, its dot belongs to x.
+    // "1.2" is a number. In "x.2.3" each dot is an attribute access, so "2.3" is none.
     if (at_ == 0 || source_[at_ - 1] != '.') {
       if (end < source_.size() && source_[end] == '.')
         if (const size_t fraction = digits_end(end + 1, is_digit); fraction != end + 1) {
@@ -351,7 +351,7 @@ bool Lexer::string() {
   const char quote = source_[at_];
   size_t end = at_ + 1;
   while (end < source_.size() && source_[end] != quote) end += source_[end] == '\\' ? 2 : 1;
-  if (end >= source_.size()) return false;  // no string: an unexpected quote
+  if (end >= source_.size()) return false;  // the string is not closed
   const std::string_view body = std::string_view(source_).substr(at_ + 1, end - at_ - 1);
   std::string value;
   for (size_t i = 0; i < body.size();) {

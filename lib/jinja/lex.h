@@ -1,6 +1,6 @@
-// Template source to tokens, after jinja2's rules with trim_blocks and lstrip_blocks: a tag's line break
-// and the blanks in front of it do not count, - and + in a tag say otherwise. A malformed source ends
-// in a token of type `error`, which the parser reports when it gets there.
+// The lexer: template source to tokens, by jinja2's rules with trim_blocks and lstrip_blocks. The line break behind a
+// tag and the blanks in front of it are dropped, unless - or + in the tag changes that. The tokens of a malformed
+// source end with one of type `error`, which the parser reports when it reaches it.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ enum class TokenType : uint8_t {
 
 struct Token {
   TokenType type = TokenType::end;
-  std::string text;  // data, name, operator; string: its value
+  std::string text;  // the source text of data, names and operators; the value of a string
   Position at;
   int64_t integer = 0;
   double real = 0;
@@ -40,7 +40,7 @@ struct Token {
 
 /// `source` is valid UTF-8. The last token is `end` or `error`.
 std::vector<Token> tokenize(std::string_view source);
-/// As jinja2's messages name a token: "end of print statement".
+/// A token's name in jinja2's messages: "end of print statement".
 std::string describe(const Token& token);
 
 }  // namespace mc::jinja

@@ -1,5 +1,5 @@
-// Methods of Python's str, list, tuple, dict and of jinja2's own objects. What returns bytes or needs
-// tables (encode, translate, maketrans) is refused by name.
+// Methods of Python's str, list, tuple, dict and of jinja2's own objects. Methods that return bytes or need tables
+// (encode, translate, maketrans) are refused by name.
 #include <algorithm>
 
 #include "jinja/filters.h"
@@ -26,7 +26,7 @@ Error not_given(std::string_view what) {
 
 // --- looking ---
 
-/// text[start:end] as find, count, startswith and endswith take it; the first index in `from`.
+/// text[start:end] with the bounds of find, count, startswith and endswith. `from` receives the first index.
 Result<StrView> window(StrView text, const Value& start, const Value& end, size_t& from, bool& inside) {
   const auto size = static_cast<int64_t>(text.size());
   const auto bound = [&](const Value& value, int64_t fallback) -> Result<int64_t> {
@@ -266,7 +266,7 @@ Str titled(StrView text) {
     while (end < text.size() && is_cased(code_of(text[end])) == is_cased(code_of(text[at]))) ++end;
     const StrView run = text.substr(at, end - at);
     if (is_cased(code_of(text[at]))) {
-      // With its neighbour in front, so that a last sigma knows that it is one.
+      // lower() gets the whole run, because a sigma at the end of a word has a lower case of its own.
       for (const char32_t c : unicode::title_of(code_of(run[0]))) out += c | (run[0] & kUserBit);
       out += lower(run).substr(lower(run.substr(0, 1)).size());
     } else {

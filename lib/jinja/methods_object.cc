@@ -1,4 +1,4 @@
-// Methods of everything that is not text.
+// Methods of all types other than text.
 #include <algorithm>
 
 #include "jinja/interpreter.h"
@@ -34,7 +34,7 @@ Result<Value> get(Interpreter& run, const Value& self, Args& args) {
 }
 
 Result<Value> copy(Interpreter& run, const Value& self, Args& args) {
-  return self;  // nothing can change it
+  return self;  // lists and dicts never change, so the copy is the object itself
 }
 
 Result<Value> count(Interpreter& run, const Value& self, Args& args) {
@@ -67,7 +67,7 @@ Result<Value> index(Interpreter& run, const Value& self, Args& args) {
   return failure("ValueError", narrow(to_repr(a[0])) + " is not in " + std::string(type_name(self)));
 }
 
-/// What the sandbox lets see but not change never gets here; fromkeys and the like are not needed.
+/// Class methods such as dict.fromkeys are not supported.
 Result<Value> no_class_method(Interpreter&, const Value&, Args&) {
   return failure("NotSupported", "dict.fromkeys is not supported in templates here");
 }

@@ -1,5 +1,5 @@
-// Operators with Python's rules: which types go together, floor division, slices, comparisons.
-// Integers have 64 bits here; what does not fit is an OverflowError, where Python would go on.
+// Operators with Python's rules: which types go together, floor division, slices, comparisons. Integers have 64 bits.
+// A result that does not fit is an OverflowError, where Python would use a larger integer.
 #include <algorithm>
 #include <cmath>
 
@@ -296,7 +296,7 @@ Result<Value> slice(Interpreter& run, const Value& object, const Value& start, c
     return std::clamp<int64_t>(at, by < 0 ? -1 : 0, by < 0 ? size - 1 : size);
   };
   const int64_t first = clamp(start, by < 0 ? size - 1 : 0);
-  // A bound below the start is -1 in both directions; without a step back that means 0.
+  // clamp() gives -1 for a bound below the start, which a positive step takes as 0.
   const int64_t last = clamp(stop, by < 0 ? -1 : size);
   const Range picked{first, last, by};
   if (object.is(Kind::range)) {

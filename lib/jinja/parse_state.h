@@ -1,4 +1,4 @@
-// The state that the parsers of one template share: the tokens, the ids of names, and how deep the parser is nested.
+// The state that the parsers of one template share: the tokens, the ids of names, and the parser's nesting depth.
 #pragma once
 
 #include <map>
@@ -8,7 +8,7 @@
 
 namespace mc::jinja {
 
-/// Gives each name of a template an id, in the order in which they are met.
+/// Numbers the names of a template in the order in which the parser meets them.
 class NameTable {
  public:
   uint32_t id_of(const std::string& name) {
@@ -32,7 +32,7 @@ class Nesting {
  public:
   explicit Nesting(const TokenCursor& tokens) : tokens_(tokens) {}
 
-  /// Each enter() that succeeds has its leave(); a parse that fails ends without.
+  /// The caller of an enter() that succeeds calls leave(), unless the parse fails.
   Result<void> enter() {
     if (++depth_ > kTreeDepthMax) return too_deep(tokens_.current().at);
     return {};

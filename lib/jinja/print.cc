@@ -1,5 +1,5 @@
-// How values are printed: Python's str() and repr(). Characters that stand for a user's number, or for
-// the shape of a user's list, are a user's too.
+// How values are printed: Python's str() and repr(). The characters of a user's number, and the brackets and commas of
+// a user's list, carry the user bit.
 #include <charconv>
 #include <cmath>
 
@@ -76,7 +76,7 @@ void append_space(Str& out, const Space& space, uint32_t depth) {
   append(out, "}>");
 }
 
-/// What Python prints with an address in it.
+/// The text of a value that Python prints with its address.
 void append_opaque(Str& out, const Value& value) {
   switch (value.kind()) {
     case Kind::loop: {
@@ -97,7 +97,8 @@ void append_range(Str& out, const Range& range, bool user) {
 }
 
 void append_value(Str& out, const Value& value, uint32_t depth) {
-  // A namespace may hold itself, or two that hold two that ...: stop where no output may go.
+  // A namespace may hold itself, or hold others whose number doubles with each level. Printing stops at limits that no
+  // output reaches.
   if (depth > 2 * kExtentMax.depth || out.size() >= kReprMax) return append(out, "...");
   const bool user = value.user();
   switch (value.kind()) {
@@ -133,7 +134,7 @@ void append_repr(Str& out, StrView text) {
     twofold |= code_of(c) == U'"';
   }
   const char32_t quote = single && !twofold ? U'"' : U'\'';
-  // The quotes belong to whom the text beside them belongs to.
+  // A quote carries the user bit of the character beside it.
   const char32_t first = text.empty() ? 0 : text.front() & kUserBit;
   const char32_t last = text.empty() ? 0 : text.back() & kUserBit;
   out += quote | first;

@@ -60,7 +60,8 @@ Result<Runner::Flow> Runner::run_kind(const Node& node) {
     case NodeKind::filter_block: return filter_block(node);
     case NodeKind::block: {
       const Scopes::Within scope(scopes_,
-                                 scopes_.root());  // a block sees the template's variables, not those around it
+                                 // a block has the template's variables, not those of the scopes around it
+                                 scopes_.root());
       return run(node.bodies[0]);
     }
     case NodeKind::scope: {
@@ -77,7 +78,7 @@ Result<void> Runner::emit(const Value& value) {
   const auto append = [&](StrView text) -> Result<void> {
     MC_CHECK(budget_.check_output(out_->size(), text.size()));
     MC_CHECK(budget_.read(text.size()));
-    // Room beyond a long text, so that the short one after it does not copy it.
+    // The output reserves more than a long text needs, so that a short text behind it does not copy the long one.
     if (text.size() > out_->capacity() - out_->size()) out_->reserve(out_->size() + text.size() + text.size() / 4 + 64);
     out_->append(text);
     return {};
@@ -138,10 +139,11 @@ Result<Runner::Flow> Runner::loop(const Node& node, const Value& over, int64_t d
   state->depth0 = depth0;
   state->recursive = node.is_recursive ? &node : nullptr;
   state->extent = extent_of(state->items);
-  if (node.is_recursive) {  // only then is the scope asked for: it may hold another loop, and that one's scope a third
+  // a loop keeps its scope only for recursive calls, because scopes and loops may form a long chain
+  if (node.is_recursive) {
     state->scope = scopes_.capture();
   }
-  bool finished_one = false;  // a body that was left by break or continue does not count, as in jinja2
+  bool finished_one = false;  // an iteration that break or continue has left does not count, as in jinja2
   for (size_t i = 0; i < state->items.size(); ++i) {
     MC_CHECK(budget_.spend(1));
     state->index0 = i;

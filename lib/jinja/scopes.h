@@ -16,7 +16,7 @@ struct Scope {
   std::vector<std::pair<uint32_t, Value>> variables;
 };
 using ScopePtr = std::shared_ptr<Scope>;
-/// A lookup walks the names of a scope one by one: this many are free, and each further so many cost a step.
+/// A lookup walks the names of a scope one by one and costs one step for this many names.
 constexpr size_t kLookedUpPerStep = 64;
 
 class Scopes {

@@ -303,7 +303,7 @@ Result<NodePtr> StatementParser::scoped(std::string_view end, bool takes_express
   return node;
 }
 
-/// There is nothing to include or import from; jinja2 says so when it gets there, and so do we.
+/// A template has no loader, so include, import and extends fail when they are reached, as in jinja2.
 Result<NodePtr> StatementParser::unavailable() {
   auto node = make_node(NodeKind::unavailable, tokens_.current().at);
   const bool from = tokens_.is_name("from");

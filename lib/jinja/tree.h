@@ -1,5 +1,5 @@
-// The template's tree. One struct for every node keeps the parser and the walk over it small; the table
-// says what each kind uses. Trees are of bounded depth, so walking and freeing them is.
+// The tree of a parsed template. All kinds of nodes share one struct, and the table names the fields that each kind
+// uses. The depth of a tree is bounded, and so is the recursion of code that walks or frees it.
 //
 //   kind            children                              name, value, arguments
 //   constant                                              value
@@ -74,7 +74,7 @@ enum class NodeKind : uint8_t {
   scope,
   break_,
   continue_,
-  unavailable,  // include, import, extends: fails when it is reached, as there is nothing to load from
+  unavailable,  // include, import, extends: an error when the statement is reached, because there is no loader
 };
 
 enum class Op : uint8_t { add, sub, mul, div, floor_div, mod, pow, neg, pos, not_, eq, ne, lt, le, gt, ge, in, not_in };

@@ -7,14 +7,14 @@
 namespace mc::jinja {
 namespace {
 
-/// One more value inside.
+/// Adds one more value to the extent of a container.
 void grow(Extent& extent, const Value& item) {
   const Extent inner = item.extent();
   extent.depth = std::max(extent.depth, inner.depth + 1);
   extent.size = std::min(extent.size + inner.size, kExtentMax.size * 2);
 }
 
-/// Keys in the order of their texts, so that two dicts of a user's size compare in n log n.
+/// The entries of a dict ordered by key, so that two dicts compare in n log n however large a user makes them.
 std::vector<const std::pair<Value, Value>*> by_key(const Value& dict, Effort& effort) {
   std::vector<const std::pair<Value, Value>*> out;
   for (const auto& entry : dict.entries()) out.push_back(&entry);
@@ -42,7 +42,7 @@ bool equal_dicts(const Value& a, const Value& b, Effort& effort) {
   });
 }
 
-/// How many characters two texts begin with alike.
+/// The length of the common beginning of two texts.
 size_t alike(StrView a, StrView b) {
   const size_t size = std::min(a.size(), b.size());
   size_t i = 0;
@@ -149,7 +149,7 @@ Extent extent_of(const Values& items) {
 }
 
 int64_t Range::size() const {
-  // Without signs: a slice may have any bounds and any step, INT64_MIN too.
+  // The arithmetic is unsigned, because the bounds and the step of a slice may be any integers, INT64_MIN included.
   const auto from = static_cast<uint64_t>(start), to = static_cast<uint64_t>(stop), by = static_cast<uint64_t>(step);
   if (step > 0) return stop > start ? static_cast<int64_t>((to - from - 1) / by + 1) : 0;
   return start > stop ? static_cast<int64_t>((from - to - 1) / (0 - by) + 1) : 0;
@@ -212,7 +212,8 @@ size_t find_in(StrView text, StrView needle, size_t from) {
     const auto found = std::search(text.begin() + from, text.end(), needle.begin(), needle.end(), equal);
     return found == text.end() ? StrView::npos : static_cast<size_t>(found - text.begin());
   }
-  // Knuth, Morris and Pratt: both texts may be a user's, and quadratic time would be an attack.
+  // The algorithm of Knuth, Morris and Pratt is linear. Users may choose both texts, and a quadratic search would let
+  // them stop the server.
   std::vector<uint32_t> border(needle.size());
   for (size_t i = 1, k = 0; i < needle.size(); ++i) {
     while (k > 0 && !equal(needle[i], needle[k])) k = border[k - 1];

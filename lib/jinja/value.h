@@ -1,10 +1,9 @@
-// Values of the template language: Python's, as far as templates can see them. Text is a sequence of
-// code points, each with one bit that says whether it came from a user: so that bit travels through
-// slicing, trimming, joining, replacing and whatever else a template does, without a line of code for it.
-// Numbers and containers carry the same bit, for the characters they are printed with.
-// Containers never change once made (the sandbox forbids it), namespaces do; the interpreter owns those
-// and empties them at the end, so cycles are not leaked. Containers know their depth, which is bounded,
-// so recursion over values is.
+// Values of the template language, which behave as Python's do. Text is a sequence of code points, and one bit of each
+// code point says whether it came from a user. So the bit travels through slicing, trimming, joining and replacing
+// without any code for it. Numbers and containers carry the same bit for the characters that print them. The sandbox
+// forbids changes of containers, so a container never changes once it is made. Namespaces do change and may hold
+// themselves; the interpreter owns them and empties them at the end, so cycles do not leak. The depth of a container
+// is bounded, and so is recursion over values.
 #pragma once
 
 #include <concepts>
@@ -42,7 +41,7 @@ enum class Kind : uint8_t {
   dict,
   range,
   view,      // dict.keys(), values(), items()
-  iterator,  // what filters such as map return: can be walked once, has no length, is always true
+  iterator,  // the result of a lazy filter such as map: it can be walked once, has no length and is always true
   space,     // namespace()
   loop,
   macro,
@@ -66,22 +65,22 @@ struct Args {
 
 struct Text {
   Str chars;
-  bool markup = false;  // went through |safe or |escape: + escapes what is put beside it
+  bool markup = false;  // the result of |safe or |escape: + escapes a plain text that is added to it
 };
 struct Items;
 struct Dict;
 
-/// How deep containers are nested in a value, and how many values it holds in all (each as often as it is
-/// reached). Both are bounded, and so is the time to print, compare or free a value. A loop, cycler or joiner
-/// counts as one value however many it holds: it is freed, but never printed or compared, by what is in it.
+/// The size of a value: the depth of its containers, and the number of values in them, counted as often as they are
+/// reached. Both are bounded, and so is the time to print, compare or free a value. A loop, cycler or joiner counts as
+/// one value, because printing and comparing do not look at the values that it holds.
 struct Extent {
   uint32_t depth = 0;
   uint32_t size = 1;
 };
 constexpr Extent kExtentMax = {100, 4u << 20};
 
-/// What comparing costs: one for each value looked at, and one for each character. A comparison that would
-/// cost more than `most` ends early with an answer that means nothing: who compares asks over() afterwards.
+/// The cost of comparisons: one for each value and one for each character. A comparison that would cost more than
+/// `most` ends early, and its answer means nothing, so the caller checks over() afterwards.
 struct Effort {
   size_t most = 0;
   size_t used = 0;
@@ -110,7 +109,7 @@ class Value {
   static Value list(Values items, bool user = false);
   static Value tuple(Values items, bool user = false);
   static Value dict(std::vector<std::pair<Value, Value>> entries, bool user = false);
-  /// `user`: every text and number in it is a user's.
+  /// `user`: every text and number in the value carries the user bit.
   static Value from_json(const Json& json, bool user);
 
   Kind kind() const { return kind_; }
@@ -136,7 +135,7 @@ class Value {
     return *static_cast<T*>(object_.get());
   }
   const std::shared_ptr<void>& object() const { return object_; }
-  /// The characters when nobody else holds this text: they may be changed in place.
+  /// The characters for a change in place; nullptr when another value shares them.
   Str* own_chars() { return kind_ == Kind::string && object_.use_count() == 1 ? &as<Text>().chars : nullptr; }
   Extent extent() const;
 
@@ -153,7 +152,7 @@ class Value {
 struct Items {
   Values items;
   Extent extent;
-  bool group = false;  // what groupby yields: a tuple with the names grouper and list
+  bool group = false;  // an item of groupby: a tuple whose parts are also named grouper and list
 };
 struct Dict {
   std::vector<std::pair<Value, Value>> entries;
@@ -174,7 +173,7 @@ struct View {
   Of of = Of::items;
 };
 struct Iterator {
-  std::function<Result<Values>(Interpreter&)> make;  // run at the first step; empty when `items` are there
+  std::function<Result<Values>(Interpreter&)> make;  // makes `items` at the first step; empty afterwards
   Values items;
   size_t next = 0;
   Extent extent;
@@ -201,7 +200,7 @@ struct Loop {
   size_t index0 = 0;
   int64_t depth0 = 0;
   const Node* recursive = nullptr;
-  std::shared_ptr<Scope> scope;  // where the loop stands: what a recursive call renders in
+  std::shared_ptr<Scope> scope;  // the scope around the loop, in which a recursive call renders
   Value changed;
   bool sized = true;
   Extent extent;  // of the items
@@ -219,11 +218,11 @@ struct Joiner {
 Str widen(std::string_view utf8, bool user = false);
 /// UTF-8; surrogates become U+FFFD.
 std::string narrow(StrView text);
-/// Equal characters, wherever they came from.
+/// Whether the characters are equal; the user bit does not count.
 bool same(StrView a, StrView b);
 bool same(StrView a, std::string_view ascii);
 int compare(StrView a, StrView b, Effort& effort);
-/// The first `needle` at or after `from`, or npos. Linear.
+/// The position of the first `needle` at or after `from`, or npos, in linear time.
 size_t find_in(StrView text, StrView needle, size_t from = 0);
 size_t find_last_in(StrView text, StrView needle, size_t end);
 
@@ -231,15 +230,15 @@ size_t find_last_in(StrView text, StrView needle, size_t end);
 std::string_view type_name(const Value& value);
 /// Whether a loop may walk a value of this kind.
 bool iterates(Kind kind);
-/// As jinja2's messages name it: "dict object", "None".
+/// A value's name in jinja2's messages: "dict object", "None".
 std::string object_name(const Value& value);
 bool truth(const Value& value);
 bool equal(const Value& a, const Value& b, Effort& effort);
-/// The extent of a container of these.
+/// The extent of a container of these values.
 Extent extent_of(const Values& items);
 /// repr() stops at this many characters.
 constexpr size_t kReprMax = 32u << 20;
-/// Python's str(): what {{ }} prints.
+/// Python's str(), which {{ }} prints.
 Str to_str(const Value& value);
 Str to_repr(const Value& value);
 void append_repr(Str& out, StrView text);
