@@ -70,7 +70,7 @@ const AddedToken* AddedTokenMatcher::longest_at(std::string_view text, size_t at
 
 Result<void> AddedTokenMatcher::split(std::string_view text, size_t begin, size_t end, std::span<const UserRange> user,
                                       Work& work, const Sink& sink) const {
-  size_t done = begin;  // everything before has been given out
+  size_t done = begin;  // the sink has the text up to here
   for (size_t at = begin; at < end;) {
     if (roots_[static_cast<uint8_t>(text[at])] == 0) {
       ++at;
@@ -85,7 +85,7 @@ Result<void> AddedTokenMatcher::split(std::string_view text, size_t begin, size_
     }
     size_t token_begin = at;
     size_t token_end = at + token->content.size();
-    at = token_end;  // the search goes on here, whatever becomes of this one
+    at = token_end;  // the search goes on behind the token, even when it is dropped
     if (token->single_word && !stands_alone(text, token_begin, token_end, begin, end)) continue;
     while (token->lstrip && token_begin > done) {
       const unicode::CodePoint c = unicode::decode_utf8_back(text.substr(done, token_begin - done));

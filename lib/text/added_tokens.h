@@ -1,6 +1,6 @@
-// Added tokens are cut out of a text before anything else sees it: at every position the longest one
-// that matches, from left to right. Special ones are control tokens; they match only where the text is
-// the template's, never in (or across the border of) a user's text.
+// The matcher of added tokens, which cuts them out of a text before the other steps of the tokenizer. At every
+// position from left to right it takes the longest token that matches. Special tokens are control tokens. They match
+// only in the template's text, never in a user's text or across its border.
 #pragma once
 
 #include <array>
@@ -38,10 +38,10 @@ class AddedTokenMatcher {
   bool empty() const { return tokens_.empty(); }
 
   using Sink = std::function<Result<void>(const Piece& piece)>;
-  /// Cuts text[begin, end) into pieces, in order, without empty ones, and gives them out. White space
-  /// that a token takes with it (lstrip, rstrip) belongs to the token's piece; another token that begins
-  /// in it is a piece too, as in Hugging Face's, so that the two overlap. `user` is sorted, does
-  /// not overlap, and counts in bytes of `text`. Ends at the sink's first error. MC4028: the search, or the white
+  /// Cuts text[begin, end) into pieces that are not empty, and passes them to the sink in order. White space that a
+  /// token strips (lstrip, rstrip) belongs to the token's piece. Another token that begins in that white space is a
+  /// piece too, as in Hugging Face's tokenizers, so the two pieces overlap. The ranges of `user` are sorted, do not
+  /// overlap, and count bytes of `text`. The first error of the sink ends the split. MC4028: the search, or the white
   /// space, takes too many steps.
   Result<void> split(std::string_view text, size_t begin, size_t end, std::span<const UserRange> user, Work& work,
                      const Sink& sink) const;
@@ -51,7 +51,7 @@ class AddedTokenMatcher {
     std::vector<std::pair<uint8_t, uint32_t>> next;  // sorted by byte
     uint32_t token = Piece::kText;                   // index in tokens_
   };
-  /// Adds the bytes it looked at to `steps`.
+  /// The longest token that matches at `at`, or nullptr. Adds the number of bytes it has read to `steps`.
   const AddedToken* longest_at(std::string_view text, size_t at, size_t end, std::span<const UserRange> user,
                                size_t& steps) const;
 

@@ -14,7 +14,8 @@ namespace mc::text {
 namespace {
 
 constexpr size_t kShortWord = 32;
-// A word so long is looked at before it is merged, and its time is not that of the tokenizer's patterns.
+// A word of this size or more is checked against the bounds before it is merged, and its time does not count as that
+// of the tokenizer's patterns.
 constexpr size_t kHugeWord = 4096;
 constexpr size_t kPairProbesMax = 4096;  // as in StringTable
 
@@ -32,8 +33,8 @@ bool can_occur_in_utf8(int byte) {
 
 constexpr size_t kDirectCharacters = 0x10000;
 
-/// The byte that a token <0xNN> stands for in encoding, or -1. Upper-case digits alone: Hugging Face looks a byte's
-/// token up by that spelling. Its decoder, and so ours (decoder.cc), reads lower-case digits too.
+/// The byte that a token <0xNN> stands for in encoding, or -1. Only upper-case digits count, because Hugging Face
+/// looks up a byte's token by that spelling. Its decoder also reads lower-case digits, and so does ours (decoder.cc).
 int upper_case_fallback_byte(std::string_view token) {
   if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return -1;
   int value = 0;
@@ -61,7 +62,7 @@ Result<Bpe> Bpe::build(const TokenizerSpec& spec) {
   Words words;
   words.reserve(spec.vocab.size());
   const bool affixes = !spec.continuing_prefix.empty() || !spec.word_suffix.empty();
-  // Byte-level words with affixes or with unknown bytes are merged as they are spelt.
+  // Byte-level words with affixes or with unknown bytes are merged in the spelling of the byte alphabet.
   bpe.takes_bytes_ = spec.byte_level && !affixes && bpe.unknown_ == kNone && !spec.byte_fallback;
   if (spec.byte_level && !bpe.takes_bytes_ && !affixes) {
     Bpe probe;
@@ -97,12 +98,12 @@ Result<void> Bpe::index_characters(const TokenizerSpec& spec, const std::vector<
   const bool affixes = !continuing_prefix_.empty() || !word_suffix_.empty();
   character_ids_.assign(kDirectCharacters, kNone);
   for (const VocabEntry& entry : spec.vocab) {
-    // A control token is no symbol either, but for those of one byte, which byte-level BPE cannot do without.
+    // A control token is no symbol either, except those of one byte, which byte-level BPE needs.
     if (special[entry.id] && entry.text.size() > 1 && entry.id != unknown_) continue;
     const unicode::CodePoint c = unicode::decode_utf8(entry.text);
     const bool single = c.bytes == entry.text.size();
     if (single && c.value < kDirectCharacters) character_ids_[c.value] = entry.id;
-    // Beside the bare characters: one character between affixes, or one beyond the direct table.
+    // These symbols are not in the table by character: one character between affixes, or one beyond that table.
     if ((affixes || (single && c.value >= kDirectCharacters)) &&
         symbols_.insert(entry.text, entry.id) != StringTable::Insert::done)
       return Error{Code::invalid, "tokenizer.json: model.vocab holds crafted tokens"};
@@ -116,8 +117,8 @@ Result<void> Bpe::index_characters(const TokenizerSpec& spec, const std::vector<
   return {};
 }
 
-/// Pairs of characters inside the tokens that merging makes. A merge of anything but characters (a byte
-/// token, the unknown token) would make a token whose symbols its text does not tell: then no cuts.
+/// Pairs of characters inside the tokens that merging makes. A merge of other symbols (a byte token, the unknown
+/// token) would make a token whose text does not determine its symbols. Words are not cut in that case.
 void Bpe::index_joins(const TokenizerSpec& spec) {
   std::vector<uint8_t> made(kTokenIdEnd);
   for (const Merge& merge : spec.merges) {
@@ -145,7 +146,7 @@ void Bpe::index_joins(const TokenizerSpec& spec) {
   for (uint64_t key : keys) {
     size_t slot = pair_slot(key, shift);
     for (size_t probe = 0; joins_[slot] != UINT64_MAX; ++probe) {
-      if (probe == kPairProbesMax) return joins_.clear();  // crafted; slower without cuts, not wrong
+      if (probe == kPairProbesMax) return joins_.clear();  // a crafted file; without cuts encoding is slower, but right
       slot = (slot + 1) & (joins_.size() - 1);
     }
     joins_[slot] = key;
@@ -171,7 +172,7 @@ void Bpe::find_expansions(const TokenizerSpec& spec, const std::vector<bool>& sp
   for (const Merge& merge : spec.merges)
     if (special[merge.result] && merge.result != unknown_)
       expansions_.push_back({merge.left, merge.right, merge.result});
-  // The first of several merges that give one token is kept: merging would have met it first.
+  // The first of several merges that make the same token is kept, because merging applies it first.
   const auto by_result = [](const Merge& a, const Merge& b) { return a.result < b.result; };
   std::stable_sort(expansions_.begin(), expansions_.end(), by_result);
   const auto same = [](const Merge& a, const Merge& b) { return a.result == b.result; };
@@ -225,15 +226,15 @@ void Bpe::encode(std::string_view word, Work& work, std::vector<uint32_t>& out) 
     encode_characters(word, work, out);
 }
 
-/// The token of one character as it is spelt, affixes and all.
+/// The token of one character, whose spelling includes its affixes.
 uint32_t Bpe::symbol_of(std::string_view spelt) const {
   const unicode::CodePoint c = unicode::decode_utf8(spelt);
   if (c.bytes == spelt.size() && c.value < kDirectCharacters) return character_ids_[c.value];
   return symbols_.find(spelt).value_or(kNone);
 }
 
-/// A character without a token. The order in which a pending unknown token and the bytes of a later
-/// character come out (bytes first) is that of Hugging Face's.
+/// Reads a character without a token. The bytes of a later character come before a pending unknown token, as in
+/// Hugging Face's tokenizers.
 void Bpe::read_unknown(std::string_view spelt, uint32_t begin, Symbols& out) const {
   const auto missing = [&](char c) { return byte_ids_[static_cast<uint8_t>(c)] == kNone; };
   if (std::none_of(spelt.begin(), spelt.end(), missing)) {
@@ -259,7 +260,7 @@ void Bpe::put_unknown(Symbols& out) const {
   out.unknown_begin = kNone;
 }
 
-/// Goes on where `out` has got to, up to `bytes_end` or a character further; the end of the word ends it.
+/// Reads symbols from where `out` stands up to `bytes_end` or one character further, or to the end of the word.
 void Bpe::read_symbols(std::string_view word, size_t bytes_end, Symbols& out) const {
   const bool affixes = !continuing_prefix_.empty() || !word_suffix_.empty();
   std::string dressed;
@@ -286,8 +287,8 @@ void Bpe::read_symbols(std::string_view word, size_t bytes_end, Symbols& out) co
   if (out.at == word.size()) put_unknown(out);
 }
 
-/// Merges the pieces between the cuts; the last one only when the whole word has been read. Returns how many symbols
-/// that was.
+/// Merges the pieces between the cuts. The last piece waits until the whole word has been read. Returns the number of
+/// merged symbols.
 size_t Bpe::encode_cut(std::string_view word, const Symbols& symbols, Work& work, std::vector<uint32_t>& out) const {
   const bool is_last = symbols.at == word.size();
   const std::span<const uint32_t> ids(symbols.ids);
@@ -323,11 +324,11 @@ void Bpe::encode_characters(std::string_view word, Work& work, std::vector<uint3
     const auto used = static_cast<std::ptrdiff_t>(encode_cut(word, symbols, work, out));
     if (symbols.at == word.size() || work.is_over(out.size())) break;
     if (!may_merge(symbols.ids.size(), work, out)) break;
-    bytes = used > 0 ? kPartBytes : bytes * 2;  // a piece without cuts is not searched for them again and again
+    bytes = used > 0 ? kPartBytes : bytes * 2;  // doubling bounds repeated searches for cuts in a long piece
     symbols.ids.erase(symbols.ids.begin(), symbols.ids.begin() + used);
     symbols.begins.erase(symbols.begins.begin(), symbols.begins.begin() + used);
   }
-  constexpr size_t kKept = 1 << 18;  // a long piece must not leave its symbols behind in every thread
+  constexpr size_t kKept = 1 << 18;  // a larger buffer is freed, so that no thread keeps the memory of a long piece
   if (symbols.ids.capacity() > kKept) symbols = {};
 }
 
@@ -350,7 +351,7 @@ void Bpe::merge_word(std::string_view word, Work& work, std::vector<uint32_t>& o
   merge({at, word.size()}, work, out);
 }
 
-/// Whether so many symbols, merged as far as the longest token goes, could still be few enough tokens.
+/// Whether this many symbols, merged into tokens of the greatest length, could stay within the bound on tokens.
 bool Bpe::may_merge(size_t symbols, Work& work, const std::vector<uint32_t>& out) const {
   if (symbols <= kHugeWord || !work.is_over(out.size() + symbols / longest_token_)) return true;
   work.give_up();
@@ -390,8 +391,8 @@ void Bpe::expand(size_t first, std::vector<uint32_t>& out) const {
 
 void Bpe::merge_short(std::span<const uint32_t> symbols, std::vector<uint32_t>& out) const {
   uint32_t ids[kShortWord];
-  uint32_t ranks[kShortWord] = {kNone};  // of the pair (i, i + 1)
-  uint32_t results[kShortWord];          // what it becomes
+  uint32_t ranks[kShortWord] = {kNone};  // by pair (i, i + 1)
+  uint32_t results[kShortWord];          // the token that the pair becomes
   size_t count = symbols.size();
   const auto look_up = [&](size_t i) {
     if (i + 1 >= count) {
@@ -423,8 +424,8 @@ void Bpe::merge_short(std::span<const uint32_t> symbols, std::vector<uint32_t>& 
 
 namespace {
 
-/// The symbols of a long word while they are merged. A symbol is found by the place of its first character; how many
-/// it covers stands at its first place and at its last one, so that both neighbours are found without links.
+/// The symbols of a long word while they are merged. The place of a symbol is that of its first character. Its length
+/// stands at its first and at its last place, so both neighbours are found without links.
 struct LongWord {
   std::vector<uint32_t> ids;
   std::vector<uint16_t> length_at_first, length_at_last;
@@ -435,9 +436,9 @@ struct LongWord {
   size_t previous(size_t at) const { return at - length_at_last[at - 1]; }
 };
 
-/// Candidates for merging by rank, the leftmost first among equals: one number each, rank << 32 | place. A candidate
-/// is stale when another pair starts at its place by now. Stale ones are dropped all at once when the room is used up,
-/// which by then is at least a fifth of it.
+/// Candidates for merging by rank, the leftmost first among equals: each is one number, rank << 32 | place. A
+/// candidate is stale once another pair starts at its place. When the buffer is full, all stale candidates are dropped
+/// at once; they are at least a fifth of it by then.
 class Candidates {
  public:
   explicit Candidates(size_t symbols) { heap_.reserve(symbols + symbols / 4 + 16); }

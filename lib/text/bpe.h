@@ -1,7 +1,7 @@
 // Byte pair encoding (Sennrich et al., 2016): a word starts as its symbols, and the adjacent pair with
 // the lowest rank, the leftmost among equals, is merged until no pair has one. Symbols are
 //   bytes        byte-level BPE (GPT-2), when the vocabulary has all of them: words are given as plain bytes
-//   characters   else (SentencePiece's form); a character without a token becomes the tokens <0xNN> of its
+//   characters   otherwise (SentencePiece's form); a character without a token becomes the tokens <0xNN> of its
 //                bytes (byte fallback), the unknown token, or nothing, as the file says. Words are given as
 //                the vocabulary spells them.
 // How a word is merged:
@@ -12,10 +12,9 @@
 //   cuts         a tokenizer without a pre-tokenizer gives a whole text as one word. No merge crosses two
 //                characters that stand side by side in no token that merging makes, so the word is cut
 //                there first; exact, and most pieces are known words then
-// A word never yields the id of a special token longer than a byte (the unknown token apart): where
-// merging leads to one, its parts are given instead. So text that may not become a control token cannot
-// become one here either.
-// Built once; const use from any thread.
+// A word never yields the id of a special token that is longer than a byte, except the unknown token. Where merging
+// leads to a special token, encode() gives the token's parts, so merging cannot make a control token of a user's text.
+// Any number of threads may use a const Bpe.
 #pragma once
 
 #include <array>
@@ -39,15 +38,15 @@ class Bpe {
   /// invalid: the vocabulary lacks a byte that UTF-8 text can hold, or its keys are crafted.
   static Result<Bpe> build(const TokenizerSpec& spec);
 
-  /// Whether encode() wants a byte-level word as plain bytes; else spelt in the byte alphabet.
+  /// Whether encode() takes a byte-level word as plain bytes. Otherwise it takes words spelt in the byte alphabet.
   bool takes_bytes() const { return takes_bytes_; }
-  /// What stands for unknown characters.
+  /// The token of unknown characters.
   std::optional<uint32_t> unknown() const { return unknown_ == kNone ? std::nullopt : std::optional(unknown_); }
 
-  /// Appends the ids of one non-empty word, which is, or spells, a part of valid UTF-8 text. A long word may be left
-  /// half done when `work` is over or cannot hold it: its check() says so.
+  /// Appends the ids of one non-empty word, which is, or spells, a part of valid UTF-8 text. A long word may remain
+  /// incomplete when the bounds of `work` are reached. Work::check() then fails.
   void encode(std::string_view word, Work& work, std::vector<uint32_t>& out) const;
-  /// Whether a character without a token becomes tokens of its bytes, always.
+  /// Whether every character without a token becomes the tokens of its bytes.
   bool has_all_bytes() const;
 
  private:
@@ -59,10 +58,10 @@ class Bpe {
   };
   struct Symbols {
     std::vector<uint32_t> ids;
-    std::vector<uint32_t> begins;  // byte in the word where each symbol starts
-    // Where reading the word has got to.
+    std::vector<uint32_t> begins;  // the position in the word of each symbol's first byte
+    // The position up to which the word has been read.
     size_t at = 0;
-    uint32_t unknown_begin = kNone;  // where the unknown token starts that is still to be put out
+    uint32_t unknown_begin = kNone;  // the position of the unknown token that is not yet appended
     void clear() {
       ids.clear();
       begins.clear();
@@ -97,9 +96,9 @@ class Bpe {
 
   bool takes_bytes_ = false;
   bool fuse_unknown_ = false;
-  std::array<uint32_t, 256> byte_ids_{};  // of a byte; of <0xNN> where symbols are characters
+  std::array<uint32_t, 256> byte_ids_{};  // by byte; the tokens <0xNN> where symbols are characters
   std::vector<uint32_t> character_ids_;   // of the characters below U+10000
-  StringTable symbols_;                   // every spelling of one symbol, where a table by character is not enough
+  StringTable symbols_;                   // spellings of single symbols that character_ids_ cannot hold
   std::string continuing_prefix_;
   std::string word_suffix_;
   uint32_t unknown_ = kNone;
@@ -108,8 +107,9 @@ class Bpe {
   StringTable words_;
   std::vector<Pair> pairs_;  // open addressing, a power of two, at most half full
   int pair_shift_ = 0;
-  std::vector<uint64_t> joins_;    // the same, of symbols that stand side by side in a token; empty: no cuts
-  std::vector<Merge> expansions_;  // of special tokens that merging can reach, sorted by result
+  // pair keys of symbols that are neighbours in some token, in the layout of pairs_; empty: words are not cut
+  std::vector<uint64_t> joins_;
+  std::vector<Merge> expansions_;  // the merges that make special tokens, sorted by result
 };
 
 }  // namespace mc::text

@@ -10,9 +10,9 @@
 
 namespace mc::text {
 
-/// The bytes that `token` (valid UTF-8) spells; nothing when a character is outside the alphabet.
+/// The bytes that `token` (valid UTF-8) spells; nullopt when a character is outside the alphabet.
 std::optional<std::string> bytes_spelt(std::string_view token);
-/// The inverse.
+/// The inverse: `bytes` spelt in the alphabet.
 std::string spell_bytes(std::string_view bytes);
 
 }  // namespace mc::text

@@ -15,7 +15,7 @@ using Entries = std::vector<std::pair<Value, Value>>;
 struct NamedForm {
   std::string_view name, source;
 };
-// For models that come without a template.
+// Built-in templates, for models that have none.
 constexpr NamedForm kForms[] = {
     {"mc",
      "{{ bos_token }}{% for message in messages %}{{ '<|' + message.role + '|>\\n' + message.content + '<|end|>\\n' }}"
@@ -30,7 +30,8 @@ constexpr NamedForm kForms[] = {
      "{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}"},
 };
 
-// What marks the place where continue_final_message ends the prompt: no character, so no text has it.
+// The mark of the place where continue_final_message ends the prompt. It is no Unicode character, so no text contains
+// it.
 constexpr char32_t kEndMark = 0x110001;
 
 std::string way_out() {
@@ -47,7 +48,7 @@ Error bad_request(std::string what, std::string field) {
   return user_error(err::kInvalidField, "chat: " + std::move(what), std::move(field));
 }
 
-/// A template writes roles into its control sequences, so the known ones are its own words.
+/// A template writes roles into its control sequences, so the known roles count as template text.
 bool is_known_role(std::string_view role) {
   for (std::string_view known : {"system", "developer", "user", "assistant", "tool", "function", "ipython"})
     if (role == known) return true;
@@ -58,7 +59,7 @@ Value key(std::string_view name) {
   return Value(name);
 }
 
-/// A call's arguments arrive as JSON text; templates want the object.
+/// Parses the arguments of calls, which requests hold as JSON text and templates expect as objects.
 Json with_arguments(const Json& calls) {
   Json out = calls;
   if (!calls.is_array()) return out;
@@ -109,7 +110,7 @@ std::vector<Part> parts_of(const Str& text) {
   return out;
 }
 
-/// Cuts the text at the mark, and what a template that trims has left of the blanks in front of it.
+/// Cuts the text at the mark. Where the template trims the message, the blanks in front of the mark go too.
 Result<void> end_at_mark(Str& text) {
   size_t at = text.size();
   while (at > 0 && jinja::code_of(text[at - 1]) != kEndMark) --at;
@@ -121,7 +122,7 @@ Result<void> end_at_mark(Str& text) {
   return {};
 }
 
-/// Long conversations may cost more than short ones, in proportion.
+/// The limits of a rendering grow with the size of the conversation.
 jinja::Limits limits_for(std::span<const ChatMessage> messages, const ChatOptions& options) {
   size_t bytes = options.tools.dump().size() + options.kwargs.dump().size();
   for (const ChatMessage& m : messages)
@@ -137,7 +138,7 @@ jinja::Limits limits_for(std::span<const ChatMessage> messages, const ChatOption
 
 struct ChatTemplate::Parsed {
   jinja::Tree tree;
-  std::optional<jinja::Tree> tool_tree;  // when the model has one of its own for requests with tools
+  std::optional<jinja::Tree> tool_tree;  // the model's own template for requests with tools, where it has one
   std::vector<std::pair<std::string, Value>> tokens;
 };
 
@@ -212,7 +213,7 @@ Result<std::vector<Part>> ChatTemplate::render(std::span<const ChatMessage> mess
   context.variables.emplace_back("add_generation_prompt", options.add_generation_prompt);
   const jinja::Tree& tree = tools && parsed_->tool_tree ? *parsed_->tool_tree : parsed_->tree;
   auto text = jinja::render(tree, context, limits_for(messages, options));
-  context = {};  // before the prompt is copied: it holds all messages, in four bytes for a character
+  context = {};  // frees all messages, at four bytes a character, before the prompt is copied
   if (!text) return bad_request("the template, " + text.error().what, "messages");
   if (options.continue_final_message) MC_CHECK(end_at_mark(*text));
   return parts_of(*text);

@@ -1,7 +1,7 @@
-// Chat templates: messages to a prompt, as a list of parts so that what a user wrote can never become a
-// control token. A model's template is Jinja source and runs in our interpreter (jinja.h) with the
-// variables that transformers' apply_chat_template gives it; each character of the result knows whether
-// it came from a message, a tool or an argument, or from the template itself.
+// Chat templates make a prompt of messages. The prompt is a list of parts, so a user's text can never become a control
+// token. A model's template is Jinja source and runs in our interpreter (jinja/jinja.h) with the variables of
+// transformers' apply_chat_template. Each character of the result carries a bit that says whether it came from a
+// message, a tool or an argument, or from the template itself.
 #pragma once
 
 #include <ctime>
@@ -18,15 +18,15 @@
 
 namespace mc::text {
 
-/// What is empty or null is not there for the template, except that a message without content and
-/// without tool calls has an empty one.
+/// One message of a conversation. The template does not see fields that are empty or null, except that a message
+/// without content and without tool calls has an empty content.
 struct ChatMessage {
-  std::string role;  // system, developer, user, assistant, tool: known ones count as the template's text
+  std::string role;  // system, developer, user, assistant, tool; these names count as the template's text
   std::string content;
   std::string name = {};
   std::string tool_call_id = {};
   std::string reasoning_content = {};
-  Json tool_calls = {};  // array or null; arguments that are JSON text become the object it says
+  Json tool_calls = {};  // array or null; arguments that are JSON text are parsed into an object
 };
 
 struct ChatOptions {
@@ -39,19 +39,19 @@ struct ChatOptions {
 
 class ChatTemplate {
  public:
-  /// The model's template, or, with `name` other than "auto", the form of that name (--chat-template).
-  /// unsupported: MC3008, the model has none, it cannot be parsed (with line and column), or the name is
-  /// unknown; the error's `next` lists the names and the way out.
+  /// Opens the model's template, or the built-in template that `name` selects (--chat-template). unsupported: MC3008,
+  /// the model has no template, the template cannot be parsed (with line and column), or the name is unknown. The
+  /// error's `next` lists the names.
   static Result<std::unique_ptr<const ChatTemplate>> open(const TokenizerConfig& config,
                                                           std::string_view name = "auto");
   /// The names `open` takes beside "auto", in the order of the table.
   static std::vector<std::string_view> names();
   ~ChatTemplate();
 
-  /// The template renders tools.
+  /// Whether the template renders tools.
   bool knows_tools() const;
-  /// The prompt, BOS included where the template writes it. Any thread.
-  /// invalid: MC4002, no messages, or the template refuses them or fails on them; names line and column.
+  /// Renders the prompt, with BOS where the template writes it. Any thread may call it. invalid: MC4002, there are no
+  /// messages, or the template fails on them; the text names line and column.
   Result<std::vector<Part>> render(std::span<const ChatMessage> messages, const ChatOptions& options = {}) const;
 
  private:
@@ -60,7 +60,7 @@ class ChatTemplate {
   std::unique_ptr<const Parsed> parsed_;
 };
 
-/// The parts put together: what transformers' apply_chat_template(tokenize=False) returns.
+/// The joined text of the parts, which equals transformers' apply_chat_template(tokenize=False).
 std::string to_string(std::span<const Part> parts);
 
 }  // namespace mc::text

@@ -13,7 +13,8 @@ int hex_digit(char c) {
   return -1;
 }
 
-// Digits of either case, as Hugging Face reads them; encoding (bpe.cc) knows upper-case tokens alone.
+// The byte of a token <0xNN>. Digits of either case count, as in Hugging Face's decoder; encoding (bpe.cc) uses
+// upper-case tokens only.
 std::optional<char> fallback_byte(std::string_view text) {
   if (text.size() != 6 || !text.starts_with("<0x") || text[5] != '>') return std::nullopt;
   const int high = hex_digit(text[3]), low = hex_digit(text[4]);
@@ -37,7 +38,7 @@ void strip(const DecoderStep& step, std::string& text) {
   text = std::string(left);
 }
 
-/// Marks become spaces; at the start of a text they are dropped, unless none is ever put there.
+/// Replaces marks by spaces. At the start of a text they are dropped, unless encoding never puts one there.
 void read_marks(const DecoderStep& step, bool first, std::string& text) {
   const bool drop = first && step.prepend != PrependScheme::never;
   std::string out;

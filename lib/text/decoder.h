@@ -3,8 +3,8 @@
 //   ByteLevel     the bytes that the byte alphabet spells; a token may hold part of a character
 //   ByteFallback  <0xNN> is that byte
 //   Replace, Strip, Metaspace   one token's text
-// What the first token of a text loses (Metaspace's mark) and what the joined text loses in front (Strip
-// after Fuse) is told apart, because text that continues another one loses neither.
+// The first token of a text loses Metaspace's mark, and the joined text loses characters in front (Strip after Fuse).
+// The two are kept apart, because text that continues another text loses neither.
 #pragma once
 
 #include <cstdint>
@@ -29,15 +29,15 @@ class Decoder {
   /// unsupported: a pattern.
   static Result<Decoder> build(const TokenizerSpec& spec);
 
-  /// The text of a token spelt so; `first`: at the start of a text. A replacement that exceeds its limits
-  /// leaves the token as it is.
+  /// The text of a token with this spelling. `first`: the token stands at the start of a text. A replacement that
+  /// exceeds its limits leaves the token unchanged.
   Token apply(std::string_view spelling, bool first) const;
 
   /// Whether tokens are bytes throughout (byte-level), or text between runs of single bytes.
   bool byte_level() const { return byte_level_; }
   /// Whether apply() depends on `first`.
   bool first_differs() const { return first_differs_; }
-  /// How many of `strip_character` a text loses in front.
+  /// The number of `strip_character` that a text loses at its start.
   uint32_t strip_count() const { return strip_count_; }
   std::string_view strip_character() const { return strip_character_; }
 

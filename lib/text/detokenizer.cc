@@ -44,7 +44,7 @@ void Detokenizer::add(uint32_t id, std::string& out) {
     return;
   }
   std::string whole;
-  if (!pending_.empty()) {  // the run of bytes ends here, and with it what could have completed it
+  if (!pending_.empty()) {  // the run of bytes ends, so the pending character cannot be completed
     unicode::append_lossy_utf8(whole, pending_, true, true);
     pending_.clear();
   }

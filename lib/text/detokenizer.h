@@ -1,7 +1,7 @@
-// Token ids, one at a time, to text that can be sent at once: a token may end in the middle of a
-// character, so bytes are held back (at most 3) until the character is whole. What all calls return,
-// put together, is Tokenizer::decode() of all ids when the text starts here; an answer continues its
-// prompt, and keeps the space in front that the start of a text loses (SentencePiece's forms).
+// Converts token ids to text one at a time, for streaming. A token may end in the middle of a character, so up to 3
+// bytes are held back until the character is complete. The joined results of all calls equal Tokenizer::decode() of
+// all ids when the text starts here. An answer continues its prompt instead, and keeps the leading space that the
+// start of a text loses (SentencePiece's forms).
 #pragma once
 
 #include <cstdint>
@@ -16,15 +16,15 @@ enum class TextStart : uint8_t { here, before };
 
 class Detokenizer {
  public:
-  /// `tokenizer` outlives this. One thread at a time.
+  /// `tokenizer` outlives the detokenizer. One thread at a time may use it.
   explicit Detokenizer(const Tokenizer& tokenizer, bool skip_special = true, TextStart start = TextStart::here);
 
   /// The characters that this token completes; bytes that no later token can make valid are U+FFFD.
   std::string push(uint32_t id);
   std::string push(std::span<const uint32_t> ids);
-  /// The end of the text: an unfinished character becomes U+FFFD. Ready for another text afterwards.
+  /// Ends the text. An unfinished character becomes U+FFFD. The next push() begins another text.
   std::string flush();
-  /// Bytes held back. For tests.
+  /// The number of bytes held back. For tests.
   size_t pending_bytes() const { return pending_.size(); }
 
  private:

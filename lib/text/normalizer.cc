@@ -14,7 +14,7 @@ Error too_long(size_t bytes_max) {
 
 Result<std::string> replace(const Regex& regex, std::string_view text, std::string_view content, size_t bytes_max,
                             Work& work) {
-  constexpr size_t kSpansAtOnce = 4096;  // a text has as many as characters: not all at once
+  constexpr size_t kSpansAtOnce = 4096;  // a text may have as many spans as characters, so they are made in parts
   std::vector<Span> spans;
   std::string out;
   out.reserve(text.size());
@@ -108,8 +108,8 @@ Result<std::string> Normalizer::run(const Step& step, std::string_view text, siz
   return out;
 }
 
-/// Whether `user` could be made the ranges of `result`. Where the pieces between the borders, each by
-/// itself, give the whole result, nothing has happened across a border.
+/// Converts `user` to ranges of `result`; false when that is not possible. It is possible when the pieces between the
+/// borders, normalised one by one, give the whole result.
 Result<bool> Normalizer::carry(const Step& step, std::string_view text, std::string_view result, size_t bytes_max,
                                std::vector<UserRange>& user, Work& work) {
   using Kind = NormalizerStep::Kind;
@@ -151,9 +151,9 @@ Result<std::string> Normalizer::apply(std::string_view text, size_t bytes_max) c
 Result<std::string> Normalizer::apply(std::string_view text, size_t bytes_max, std::vector<UserRange>& user,
                                       Work& work) const {
   std::string current(text);
-  constexpr size_t kShort = 4096;  // not worth two readings of the clock
+  constexpr size_t kShort = 4096;  // a shorter text costs less than two readings of the clock
   for (const Step& step : steps_) {
-    // The time of a step without a pattern is not the patterns'; it is linear in the text by itself.
+    // The time of a step without a pattern does not count. It is linear in the text.
     std::optional<Work::Unmeasured> unmeasured;
     if (!step.regex && current.size() > kShort) unmeasured.emplace(work);
     MC_TRY(next, run(step, current, bytes_max, work));

@@ -1,6 +1,6 @@
-// What a tokenizer does to text before it cuts it into words: a chain of Unicode forms, lower-casing,
-// stripping, a prefix, replacements. Which bytes a user wrote is carried along; where a step mixes a
-// user's characters with others (an accent on a template's letter), all of the text becomes the user's.
+// The normalizer of a tokenizer changes a text before it is cut into words: a chain of Unicode forms, lower-casing,
+// stripping, a prefix and replacements. It keeps the ranges of bytes that a user wrote. Where a step mixes a user's
+// characters with others (an accent on a template's letter), the whole text counts as the user's.
 #pragma once
 
 #include <optional>
@@ -21,12 +21,12 @@ class Normalizer {
   static Result<Normalizer> build(const TokenizerSpec& spec);
 
   bool empty() const { return steps_.empty(); }
-  /// Steps that match a pattern.
+  /// The number of steps that match a pattern.
   size_t patterns() const;
-  /// With a measure of its own: for the tokenizer's own texts.
+  /// Applies the steps with a Work of its own, for the tokenizer's own texts.
   Result<std::string> apply(std::string_view text, size_t bytes_max) const;
-  /// `user`, sorted ranges of `text`, becomes those of the result. invalid: the result would be longer than
-  /// `bytes_max`. MC4028: a pattern takes too long. Any thread.
+  /// Applies the steps. `user` holds sorted ranges of `text` and receives those of the result. invalid: the result
+  /// would be longer than `bytes_max`. MC4028: a pattern takes too long. Any thread.
   Result<std::string> apply(std::string_view text, size_t bytes_max, std::vector<UserRange>& user, Work& work) const;
 
  private:

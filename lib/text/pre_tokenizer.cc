@@ -5,8 +5,8 @@
 namespace mc::text {
 namespace {
 
-/// Joins or drops the pieces of one split (spans[first, end)) by the behaviour, in place, after
-/// NormalizedString::split of the tokenizers crate.
+/// Joins or drops the pieces of one split (spans[first, end)) in place, by the rules of NormalizedString::split in the
+/// tokenizers crate.
 void apply(SplitBehavior behavior, bool invert, std::vector<Span>& spans, size_t first) {
   const auto begin = spans.begin() + static_cast<std::ptrdiff_t>(first);
   if (invert)
@@ -60,7 +60,7 @@ void prefix_spaces(std::string_view text, std::vector<Span>& pieces, std::string
   }
 }
 
-/// Spaces become the mark, and one is put in front of the pieces that the scheme names.
+/// Replaces spaces by the mark and puts a mark in front of the pieces that the scheme names.
 void write_marks(const PreStep& step, bool first, std::string_view text, std::vector<Span>& pieces, std::string& out) {
   out.clear();
   out.reserve(text.size() + text.size() / 2 + 8);
@@ -127,7 +127,7 @@ Result<void> PreTokenizer::split(std::string_view text, bool first, Work& work, 
   if (text.empty()) return {};
   const auto end = static_cast<uint32_t>(text.size());
   Batch batch;
-  // Isolated and removed pieces do not depend on their neighbours, so the first step needs not see all of them.
+  // Isolated and removed pieces do not depend on their neighbours, so the first step may work in batches.
   const bool is_cut =
       !steps_.empty() && steps_[0].spec.kind == PreStep::Kind::split &&
       (steps_[0].spec.behavior == SplitBehavior::isolated || steps_[0].spec.behavior == SplitBehavior::removed);

@@ -1,6 +1,6 @@
-// Cuts text into the words that BPE works on: a chain of splits by regular expression, each working on
-// the pieces of the one before, with Hugging Face's rules of what becomes of the matches; and the two
-// steps that rewrite their pieces, a space in front (ByteLevel) and spaces as marks (Metaspace).
+// The pre-tokenizer cuts text into the words that BPE merges. It is a chain of splits by regular expression, each of
+// which works on the pieces of the step before and treats matches by Hugging Face's rules. Two steps rewrite their
+// pieces: ByteLevel puts a space in front, Metaspace writes spaces as marks.
 #pragma once
 
 #include <cstdint>
@@ -25,9 +25,9 @@ class PreTokenizer {
   /// Words, in order, as ranges of `source`.
   using Sink = std::function<Result<void>(std::string_view source, std::span<const Span> words)>;
 
-  /// Gives out the words of `text` in batches, so that a long text needs no list of all of them; in one batch where
-  /// the first step joins its pieces. `first`: nothing of the whole input stands in front of `text`. Ends at the
-  /// sink's first error. MC4028: a pattern takes too long. Any thread.
+  /// Passes the words of `text` to the sink in batches, so that a long text needs no list of all its words. Where the
+  /// first step joins its pieces, there is one batch. `first`: `text` is the start of the whole input. The first error
+  /// of the sink ends the split. MC4028: a pattern takes too long. Any thread.
   Result<void> split(std::string_view text, bool first, Work& work, const Sink& sink) const;
   /// Steps that match a pattern.
   size_t patterns() const { return steps_.size(); }
@@ -35,14 +35,14 @@ class PreTokenizer {
  private:
   struct Step {
     PreStep spec;
-    std::optional<Regex> regex;  // of a split, and of a metaspace that cuts before its marks
+    std::optional<Regex> regex;  // for a split, and for a metaspace that cuts before its marks
   };
   struct Batch {
     std::vector<Span> words, next;
     std::string rewritten, other;  // a step reads one buffer and writes the other
   };
   PreTokenizer() = default;
-  /// Takes the words of `batch`, ranges of `text`, through the steps from `step` on.
+  /// Applies the steps from `step` on to the words of `batch`, which are ranges of `text`.
   Result<std::string_view> run(size_t step, std::string_view text, bool first, Batch& batch, Work& work) const;
 
   std::vector<Step> steps_;

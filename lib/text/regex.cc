@@ -13,14 +13,14 @@ namespace {
 
 constexpr size_t kPatternBytesMax = 16 << 10;
 constexpr uint32_t kParensMax = 100;
-// A match is tried in a window of so many bytes, with so many steps (backtracking points) for each byte; both grow
-// fourfold when they do not do. Released patterns take at most two steps a byte.
+// A match is tried in a window of kWindowBytes with kStepsPerByte steps (backtracking points) for each byte. Both grow
+// fourfold when they do not suffice. Released patterns take at most two steps a byte.
 constexpr size_t kWindowBytes = 64, kStepsPerByte = 4, kGrowth = 4;
-constexpr size_t kStepsMax = 20'000'000;  // beyond those for each byte
-// From here on a match is worth two readings of the clock.
+constexpr size_t kStepsMax = 20'000'000;  // besides the steps for each byte
+// A match with these sizes or more is timed by two readings of the clock.
 constexpr size_t kTimedWindow = 4096, kTimedSteps = 1 << 16;
 constexpr uint32_t kHeapLimitKib = 256 << 10;
-constexpr size_t kHeapKeptWindow = 1 << 16;  // a longer subject must not leave its stack behind in every thread
+constexpr size_t kHeapKeptWindow = 1 << 16;  // after a longer subject the stack is freed, so that no thread keeps it
 constexpr size_t kJitStackBytes = 1 << 20;
 
 // Members of a character class. Oniguruma's \s is Unicode's White_Space, PCRE2's adds U+180E; its \w is
@@ -45,7 +45,7 @@ bool known_group(std::string_view group) {
   return end != std::string_view::npos && (group[end] == ':' || group[end] == ')');
 }
 
-/// Rewrites what PCRE2 would read differently; refuses what cannot be rewritten one to one.
+/// Rewrites constructs that PCRE2 reads differently. Refuses those that have no equal in PCRE2.
 Result<std::string> translate(std::string_view pattern) {
   std::string out;
   bool in_class = false;
@@ -102,8 +102,8 @@ struct ContextFree {
   void operator()(pcre2_jit_stack* stack) const { pcre2_jit_stack_free(stack); }
 };
 
-/// What matching writes to; one per thread, because creating it costs more than a short match. It
-/// holds nothing of a subject between calls.
+/// The buffers of a match. Each thread has one set, because creating it costs more than a short match. The buffers
+/// hold no part of a subject between calls.
 struct Workspace {
   std::unique_ptr<pcre2_match_context, ContextFree> context{pcre2_match_context_create(nullptr)};
   std::unique_ptr<pcre2_jit_stack, ContextFree> stack{pcre2_jit_stack_create(32 << 10, kJitStackBytes, nullptr)};
@@ -131,13 +131,14 @@ std::string pcre2_text(int code) {
 
 struct Regex::Program {
   pcre2_code* code = nullptr;
-  bool jit = false;  // false where an architecture or a kernel policy forbids it: slower, not wrong
+  bool jit = false;  // false where the architecture or a kernel policy forbids it; matching is slower then, but right
   ~Program() { pcre2_code_free(code); }
   int attempt(PCRE2_SPTR subject, size_t end, size_t from, bool is_whole, size_t steps) const;
   int match(PCRE2_SPTR subject, size_t length, size_t from, Work& work) const;
 };
 
-/// Looks at nothing behind `end`. Where that is not the whole subject and the match reaches it, PCRE2_ERROR_PARTIAL.
+/// Tries one match without reading beyond `end`. PCRE2_ERROR_PARTIAL when `end` is not the subject's end and the match
+/// reaches it.
 int Regex::Program::attempt(PCRE2_SPTR subject, size_t end, size_t from, bool is_whole, size_t steps) const {
   Workspace& work = workspace();
   const uint32_t partial = is_whole ? 0 : PCRE2_PARTIAL_HARD;
@@ -163,7 +164,7 @@ int Regex::Program::match(PCRE2_SPTR subject, size_t length, size_t from, Work& 
     const bool is_timed = window >= kTimedWindow || steps >= kTimedSteps;
     const Duration began = is_timed ? work.spent() : Duration{};
     const int rc = attempt(subject, end, from, is_whole, steps);
-    // A match that ends with the window might have gone on.
+    // A match that ends at the window's end might be longer in a larger window.
     const bool touches_end = rc >= 0 && !is_whole && pcre2_get_ovector_pointer(workspace().data.get())[1] >= end;
     const bool is_short = rc == PCRE2_ERROR_PARTIAL || (rc == PCRE2_ERROR_NOMATCH && !is_whole) || touches_end;
     if (!is_short && (rc != PCRE2_ERROR_MATCHLIMIT || steps * kGrowth > kStepsMax)) return rc;
@@ -229,9 +230,9 @@ Result<void> Regex::split_some(std::string_view text, Cursor& cursor, size_t spa
                                           ": " + pcre2_text(rc)};
     const PCRE2_SIZE* where = pcre2_get_ovector_pointer(workspace().data.get());
     const auto match_begin = static_cast<uint32_t>(where[0]), match_end = static_cast<uint32_t>(where[1]);
-    if (match_begin > match_end)  // \K in a look-ahead; translate() refuses \K, so a bug of ours or PCRE2's
+    if (match_begin > match_end)  // \K in a look-ahead could do this, but translate() refuses \K, so this is a bug
       return Error{Code::unsupported, "text: pre-tokenizer pattern matched backwards"};
-    // An empty match right after a match is none (Oniguruma's iterator does the same).
+    // An empty match right after a match does not count, as in Oniguruma's iterator.
     if (match_begin == match_end && cursor.any && match_end == last_end) {
       ++from;
       while (from < length && (subject[from] & 0xC0) == 0x80) ++from;

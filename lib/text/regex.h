@@ -1,10 +1,10 @@
-// Regular expressions of pre-tokenizers, run by PCRE2 with UTF and Unicode properties and its JIT.
-// They were written for Oniguruma (Ruby syntax); the two agree on what tokenizer.json files use. Where
-// a construct means something else in PCRE2, compile() rewrites it (\s, \w, ^ and $) or refuses it.
-// Patterns come from untrusted files and subjects from untrusted users: length, nesting and memory are
-// bounded, and so is the processor time of all matches of one text together (text/work.h); beyond it is
-// an error, never a hang. A match is first tried in a window of a few bytes, which grows only when the
-// match reaches its end: a pattern that looks far ahead pays for it each time.
+// Regular expressions of pre-tokenizers, run by PCRE2 with UTF and Unicode properties and its JIT. They were written
+// for Oniguruma (Ruby syntax); the two agree on what tokenizer.json files use. Where a construct means something else
+// in PCRE2, compile() rewrites it (\s, \w, ^ and $) or refuses it. Patterns come from untrusted files and subjects
+// from untrusted users: length, nesting and memory are bounded, and so is the processor time of all matches of one
+// text together (text/work.h). Matching beyond that bound fails, it never hangs. A match is first tried in a window of
+// a few bytes, which grows only when the match reaches the window's end. So a pattern that looks far ahead costs more
+// for each match.
 #pragma once
 
 #include <cstdint>
@@ -37,11 +37,11 @@ class Regex {
   Regex& operator=(Regex&&) noexcept;
   ~Regex();
 
-  /// Where cutting a range has got to.
+  /// The progress of a split of one range.
   struct Cursor {
     uint32_t begin = 0, end = 0;  // the range
     uint32_t from = 0;            // where the next search starts
-    uint32_t last_end = 0;        // end of the last match: from here on nothing has been given out
+    uint32_t last_end = 0;        // end of the last match, up to which the range is cut
     bool any = false;             // there was a match
     bool done = false;
     Cursor(uint32_t range_begin, uint32_t range_end)
@@ -53,10 +53,10 @@ class Regex {
   /// range lies on character borders. Any thread. MC4028: the matches take too long;
   /// cancelled, timeout: by the limits of `work`.
   Result<void> split(std::string_view text, uint32_t begin, uint32_t end, std::vector<Span>& out, Work& work) const;
-  /// The same piece by piece: appends about `spans` of them, until `cursor` is done.
+  /// Goes on with a split: each call appends about `spans` pieces, until `cursor` is done.
   Result<void> split_some(std::string_view text, Cursor& cursor, size_t spans, std::vector<Span>& out,
                           Work& work) const;
-  /// The same with a measure of its own.
+  /// Splits with a Work of its own.
   Result<void> split(std::string_view text, uint32_t begin, uint32_t end, std::vector<Span>& out) const;
 
  private:

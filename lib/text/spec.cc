@@ -57,7 +57,8 @@ Result<void> read_merges(const Json& merges, TokenizerSpec& spec, const StringTa
     } else {
       return bad(field + " " + shown(item) + " must be a string or a pair of strings");
     }
-    const std::string_view prefix = spec.continuing_prefix;  // the right part of a merge wears it, the result does not
+    // the right part of a merge has the prefix, the result has not
+    const std::string_view prefix = spec.continuing_prefix;
     if (right.size() < prefix.size())
       return bad(field + " " + shown(item) + " has a right part without model.continuing_subword_prefix");
     joined.assign(left).append(right.substr(prefix.size()));
@@ -108,7 +109,7 @@ Result<void> read_model(const Json& root, TokenizerSpec& spec, StringTable& ids)
   const Json* model = root.find("model");
   if (model == nullptr) return bad("model is missing");
   if (!model->is_object()) return wrong_kind("model", *model, "an object");
-  // Files from before the field existed hold BPE when they hold merges.
+  // Files older than this field hold BPE when they have merges.
   const Json type = model->has("type") ? (*model)["type"] : Json(model->has("merges") ? "BPE" : "");
   for (const ModelKind& kind : kModels)
     if (type == Json(kind.type)) return kind.read(*model, spec, ids);
@@ -138,7 +139,7 @@ Result<AddedToken> read_added(const std::string& field, const Json& item, bool i
   return token;
 }
 
-/// Two tokens must not share a content or an id; the same token twice is harmless, the first one holds.
+/// Reads added tokens. Two tokens must not share a content or an id. A token that is listed twice is read once.
 Result<void> read_added_tokens(const Json& list, TokenizerSpec& spec, const StringTable& ids) {
   if (list.is_null()) return {};
   if (!list.is_array()) return wrong_kind("added_tokens", list, "an array");
@@ -251,7 +252,7 @@ Result<TokenizerConfig> read_tokenizer_config(const TokenizerFiles& files) {
     auto parsed = Json::parse(files.config, kConfigLimits);
     if (!parsed) return within("tokenizer_config.json", std::move(parsed).error());
     const Json& root = *parsed;
-    read_names(root, config);  // where both name a token, tokenizer_config.json holds
+    read_names(root, config);  // tokenizer_config.json wins where both files name a token
     if (root["add_bos_token"].is_bool()) config.add_bos_token = root["add_bos_token"].as_bool();
     if (root["add_eos_token"].is_bool()) config.add_eos_token = root["add_eos_token"].as_bool();
     if (auto added = read_decoder_map(root["added_tokens_decoder"], config); !added)

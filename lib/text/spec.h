@@ -1,9 +1,8 @@
-// What the tokenizer files of a model folder say, as plain data: checked for form and bounds, nothing
-// built yet. Read are byte-level BPE (GPT-2, Llama 3, Qwen) and BPE over characters (Llama 2, Mistral:
-// SentencePiece's, with bytes for unknown characters); every other value is refused by field and value.
-// The readers are in spec.cc (model, added tokens, the smaller files) and spec_steps.cc (the steps before
-// and after the model). A further model type (Unigram) is one entry in kModels in spec.cc and one more
-// Model beside Bpe.
+// The content of a model folder's tokenizer files as plain data, checked for form and bounds. The readers accept
+// byte-level BPE (GPT-2, Llama 3, Qwen) and BPE over characters (SentencePiece's form with byte fallback: Llama 2,
+// Mistral). They refuse every other value by field and value. The readers are in spec.cc (model, added tokens, the
+// smaller files) and spec_steps.cc (the steps before and after the model). A further model type (Unigram) is one entry
+// in kModels in spec.cc and one more Model beside Bpe.
 #pragma once
 
 #include <array>
@@ -33,7 +32,7 @@ struct NormalizerStep {
   Kind kind = Kind::form;
   unicode::NormalForm form = unicode::NormalForm::nfc;
   std::string pattern = {};  // replace: a regular expression
-  size_t literal_bytes = 0;  // replace: of the text that the pattern alone matches; 0: it matches others too
+  size_t literal_bytes = 0;  // replace: size of the only text that the pattern matches; 0: it matches several texts
   std::string content = {};  // prepend, replace
   bool left = false;         // strip: white space at the start, at the end
   bool right = false;
@@ -43,7 +42,7 @@ enum class SplitBehavior : uint8_t { removed, isolated, merged_with_previous, me
 
 enum class PrependScheme : uint8_t { never, first, always };
 
-/// One step of the pre-tokenizer; each works on the pieces that the one before has left.
+/// One step of the pre-tokenizer, which works on the pieces of the step before it.
 struct PreStep {
   enum class Kind : uint8_t {
     split,         // by a regular expression
@@ -64,8 +63,8 @@ struct DecoderStep {
   enum class Kind : uint8_t { byte_level, byte_fallback, fuse, replace, strip, metaspace };
   Kind kind = Kind::fuse;
   std::string pattern = {};  // replace: a regular expression
-  std::string content = {};  // replace; strip: one character; metaspace: the mark
-  uint32_t start = 0;        // strip: how many at most from the start, the end
+  std::string content = {};  // replace: the new text; strip: one character; metaspace: the mark
+  uint32_t start = 0;        // strip: the most characters to remove at the start, at the end
   uint32_t stop = 0;
   PrependScheme prepend = PrependScheme::never;  // metaspace
 };
@@ -109,7 +108,7 @@ struct TokenizerConfig {
   std::optional<bool> add_eos_token;
   std::vector<AddedToken> added;  // added_tokens_decoder
   std::string chat_template;      // Jinja source; empty: none
-  std::string tool_template;      // the one named tool_use, for requests with tools; empty: none
+  std::string tool_template;      // the template named tool_use, for requests with tools; empty: none
 };
 
 /// The files' contents; an absent file is empty text (tokenizer.json must be there).
@@ -122,10 +121,10 @@ struct TokenizerFiles {
 
 /// invalid, corrupt or unsupported; the text starts with "tokenizer.json: " and names the field.
 Result<TokenizerSpec> read_tokenizer_json(std::string_view text);
-/// Reads the three smaller files; of the two places for a chat template the .jinja file wins.
+/// Reads the three smaller files. The .jinja file wins over a chat template in tokenizer_config.json.
 Result<TokenizerConfig> read_tokenizer_config(const TokenizerFiles& files);
 
-/// The largest id and token a file may use; far above every known vocabulary.
+/// The end of ids and the longest token that a file may use, far above every known vocabulary.
 constexpr uint32_t kTokenIdEnd = 1u << 22;
 constexpr size_t kTokenBytesMax = 4096;
 

@@ -1,5 +1,5 @@
-// What the two readers of tokenizer.json share: errors that name the field and show the value, and
-// scalar fields. Only spec.cc and spec_steps.cc include it.
+// Parts that the two readers of tokenizer.json share: errors that name the field and show the value, and scalar
+// fields. Only spec.cc and spec_steps.cc include it.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace mc::text {
 
 /// "tokenizer.json: ..."
 Error bad(std::string what);
-/// `value` as the user will look for it in the file, cut off when long.
+/// `value` as the file spells it, cut off when it is long.
 std::string shown(const Json& value);
 Error unsupported(const std::string& field, const Json& value, std::string_view supported);
 Error wrong_kind(const std::string& field, const Json& value, std::string_view wanted);

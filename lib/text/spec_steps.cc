@@ -1,6 +1,5 @@
-// The steps around the model that tokenizer.json declares: normalizer, pre_tokenizer, post_processor and
-// decoder, each a chain of typed steps after Hugging Face's `tokenizers`. What is not read is refused by
-// field and value.
+// The steps around the model that tokenizer.json declares: normalizer, pre_tokenizer, post_processor and decoder, each
+// a chain of typed steps after Hugging Face's `tokenizers`. The readers refuse every other step by field and value.
 #include <algorithm>
 #include <array>
 
@@ -14,7 +13,7 @@ Error bad(std::string what) {
   return {Code::invalid, "tokenizer.json: " + std::move(what)};
 }
 
-/// `value` as the user will look for it in the file.
+/// `value` as the file spells it.
 std::string shown(const Json& value) {
   constexpr size_t kShownMax = 80;
   std::string text = value.dump();
@@ -73,7 +72,7 @@ Result<std::string> read_pattern(const std::string& field, const Json& pattern) 
   return bad(field + ".pattern " + shown(pattern) + " must hold a String or a Regex");
 }
 
-/// A text field that must be there.
+/// Reads a required text field.
 Result<std::string> read_text(const std::string& field, const Json& object, const char* key) {
   const Json& value = object[key];
   if (!value.is_string()) return wrong_kind(field + "." + key, value, "a string");
@@ -83,7 +82,7 @@ Result<std::string> read_text(const std::string& field, const Json& object, cons
   return std::string(value.as_string());
 }
 
-/// The same, of exactly one character.
+/// Reads a required text field of exactly one character.
 Result<std::string> read_character(const std::string& field, const Json& object, const char* key) {
   MC_TRY(text, read_text(field, object, key));
   if (text.empty() || unicode::decode_utf8(text).bytes != text.size())
@@ -154,7 +153,7 @@ Result<SplitBehavior> read_behavior(const Json& value, SplitBehavior fallback) {
   return unsupported("pre_tokenizer.behavior", value, "Removed Isolated MergedWithPrevious MergedWithNext Contiguous");
 }
 
-// The pattern built into ByteLevel, and those of the pre-tokenizers that are short for a Split.
+// The pattern that ByteLevel implies, and those of the pre-tokenizers that stand for a Split.
 constexpr const char* kGpt2Pattern = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 constexpr const char* kPunctuationPattern = R"([\p{P}$+<=>^`|~])";
 constexpr const char* kWhitespacePattern = R"([\w\x{200c}\x{200d}]+|[^\w\s\x{200c}\x{200d}]+)";
@@ -234,7 +233,7 @@ Result<void> read_pre_tokenizer(const Json& node, TokenizerSpec& spec) {
       MC_CHECK(read_pre_step(step, spec));
       continue;
     }
-    // What follows would see the spelling in the byte alphabet, not text.
+    // A step behind ByteLevel would work on the byte alphabet's spelling, not on text.
     if (i + 1 != steps.size())
       return unsupported("pre_tokenizer.type after ByteLevel", (*steps[i + 1])["type"], "ByteLevel as the last one");
     MC_TRY(add_prefix_space, read_flag("pre_tokenizer", step, "add_prefix_space", true));
@@ -243,7 +242,7 @@ Result<void> read_pre_tokenizer(const Json& node, TokenizerSpec& spec) {
     if (add_prefix_space) spec.pre.push_back({.kind = PreStep::Kind::prefix_space});
     if (use_regex) spec.pre.push_back(split_by(kGpt2Pattern, SplitBehavior::isolated));
   }
-  // Whether a piece is the first one is told by where it began in the text as it came.
+  // A piece is the first one when it begins at the start of the original text.
   const bool first = std::any_of(spec.pre.begin(), spec.pre.end(), [](const PreStep& step) {
     return step.kind == PreStep::Kind::metaspace && step.prepend == PrependScheme::first;
   });
@@ -306,7 +305,7 @@ Result<void> read_post_processor(const Json& node, TokenizerSpec& spec) {
   bool seen = false;
   for (const Json* step : steps) {
     const std::string_view type = (*step)["type"].as_string();
-    if (type == "ByteLevel") continue;  // it moves offsets, not ids
+    if (type == "ByteLevel") continue;  // it changes offsets, not ids
     const bool pair = type == "RobertaProcessing" || type == "BertProcessing";
     if ((type != "TemplateProcessing" && !pair) || seen)
       return unsupported("post_processor.type", (*step)["type"],
@@ -366,8 +365,8 @@ Result<DecoderStep> read_decoder_step(const Json& step) {
   return out;
 }
 
-/// Tokens are shown as they come, so a step must work on one token, or be one that a stream can do:
-/// joining, and taking characters from the front of the joined text.
+/// Checks that a decoder step can work on a stream. It must work on single tokens, join them, or remove characters
+/// from the front of the joined text.
 Result<void> check_streams(const Json& step, const DecoderStep& read, bool joined, bool bytes_made) {
   using Kind = DecoderStep::Kind;
   if (read.kind == Kind::fuse || (!joined && !bytes_made)) return {};

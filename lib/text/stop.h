@@ -1,8 +1,8 @@
-// Finds stop strings in text that arrives in pieces, and lets through only text that can no longer be
-// part of one. The stop that is complete first ends the text; of those complete at the same byte, the
-// longest. So the result depends on the text alone, never on how it was cut into tokens.
-// An Aho-Corasick automaton over bytes: constant work per byte, whatever the stops are. Its depth is
-// exactly the number of bytes that must be held back.
+// The matcher of stop strings in text that arrives in pieces. It passes on only text that can no longer be part of a
+// stop string. The stop string that is complete first ends the text, and the longest one where several end at the same
+// byte. So the result depends on the text alone, not on its division into tokens. An Aho-Corasick automaton over
+// bytes: constant work per byte, whatever the stops are. Its depth is exactly the number of bytes that must be held
+// back.
 #pragma once
 
 #include <cstdint>
@@ -20,23 +20,24 @@ class StopMatcher {
   static constexpr size_t kStopsMax = 64;
   static constexpr size_t kStopBytesMax = 4096;
 
-  /// No stop strings: everything passes.
+  /// A matcher without stop strings, which passes all text on.
   StopMatcher();
   /// `include` keeps the stop string in the text (include_stop_str_in_output).
   /// invalid: an empty stop, one that is not UTF-8, too many or too long ones; the text names its index.
   static Result<StopMatcher> build(std::vector<std::string> stops, bool include = false);
 
-  /// More text, whole characters; returns what may be shown now. After a stop: nothing.
+  /// Takes more text, in whole characters, and returns the text that may be shown now. After a stop it returns
+  /// nothing.
   std::string push(std::string_view text);
-  /// Text that cannot stop (before min_tokens): shows it, and what was held, and forgets both.
+  /// Takes text in which no stop string counts (before min_tokens). Returns the held text and this one.
   std::string pass(std::string_view text);
-  /// The end of the text without a stop: what was held. Ready for another text afterwards.
+  /// Ends a text without a stop and returns the held text. The next push() begins another text.
   std::string flush();
 
   bool stopped() const { return stop_ != kNone; }
   /// The stop string that was found; empty when none was.
   std::string_view stop() const { return stopped() ? std::string_view(stops_[stop_]) : std::string_view(); }
-  /// For tests.
+  /// The number of bytes held back. For tests.
   size_t held_bytes() const { return held_.size(); }
 
  private:

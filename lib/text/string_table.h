@@ -1,6 +1,6 @@
-// A hash table from byte strings to 32-bit numbers, for vocabularies: built once, then read by any
-// thread. Keys come from untrusted files, so insertion bounds the length of a probe and reports a
-// crafted set of keys instead of turning quadratic. Its order is never visible.
+// A hash table from byte strings to 32-bit numbers, for vocabularies: built once, then read by any thread. Keys come
+// from untrusted files, so insertion bounds the length of a probe and reports a crafted set of keys, which would make
+// it quadratic. The order of the keys is never visible.
 #pragma once
 
 #include <cstdint>

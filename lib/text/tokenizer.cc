@@ -115,7 +115,7 @@ Result<std::vector<uint32_t>> Tokenizer::encode(std::span<const Part> parts, boo
     if (part.text.empty()) continue;
     const size_t begin = text.size();
     MC_CHECK(check_size(begin + part.text.size()));
-    // Each part by itself: a character must not be put together from the ends of two.
+    // Each part is checked by itself, so that no character is made of the ends of two parts.
     if (const auto offset = find_invalid_utf8(part.text)) return unicode::not_utf8(begin + *offset);
     text += part.text;
     if (part.user) user.push_back({begin, text.size()});

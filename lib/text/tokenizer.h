@@ -1,11 +1,10 @@
-// Text to token ids and back, as the model's tokenizer.json says: added tokens are cut out first, the
-// rest is normalised, cut into words by the pre-tokenizer, and each word goes through BPE.
-// Ids equal those of Hugging Face's `tokenizers` (goldens under tests/golden/text).
+// The tokenizer converts text to token ids and back, by the model's tokenizer.json. It first cuts out added tokens. It
+// then normalises the rest, cuts it into words with the pre-tokenizer, and encodes each word by BPE. Ids equal those
+// of Hugging Face's `tokenizers` (goldens under tests/golden/text).
 //
-// Control tokens: a prompt is a list of parts, the template's and the user's. Special tokens are only
-// recognised in the template's bytes; in a user's, "<|eos|>" is seven ordinary characters. Parts are
-// joined before they are cut into words, so a prompt without such tricks gets the same ids as its
-// plain concatenation would.
+// Control tokens: a prompt is a list of parts, the template's and the user's. Special tokens are only recognised in
+// the template's bytes. In a user's text, "<|eos|>" is seven ordinary characters. Parts are joined before they are cut
+// into words, so a prompt whose user text spells no special token gets the ids of its plain concatenation.
 //
 //   MC_TRY(tokenizer, text::Tokenizer::open("models/llama"));
 //   MC_TRY(ids, tokenizer.encode("Hello"));                  // with BOS, if the model wants one
@@ -34,10 +33,10 @@ struct Part {
 };
 
 struct EncodeOptions {
-  bool add_special = true;    // put BOS (and what else the model declares) around the text
-  bool parse_special = true;  // "<|eos|>" in the text is that token; off: the text is a user's
-  EncodeLimits limits = {};   // tokens_max counts neither BOS nor what else is put around
-  Work* work = nullptr;       // that the texts of one request share, made with the same limits
+  bool add_special = true;    // put BOS and the model's other such tokens around the text
+  bool parse_special = true;  // recognise special tokens such as "<|eos|>"; off: the text counts as a user's
+  EncodeLimits limits = {};   // tokens_max does not count the tokens of add_special
+  Work* work = nullptr;       // the cost that the texts of one request share, made with the same limits
 };
 
 struct TokenizerTables;
@@ -66,17 +65,17 @@ class Tokenizer {
   /// than the limits allow. MC4028: the tokenizer's patterns take too long for this text. cancelled, timeout: by
   /// the limits.
   Result<std::vector<uint32_t>> encode(std::string_view text, EncodeOptions options = {}) const;
-  /// A prompt made of parts. With add_special, what stands in front is not added when the template has
-  /// put it there already. invalid: as above, the offset counting from the start of the first part.
+  /// A prompt made of parts. With add_special, the tokens in front are not added again when the template has already
+  /// written them. invalid: as above, the offset counting from the start of the first part.
   Result<std::vector<uint32_t>> encode(std::span<const Part> parts, bool add_special = false,
                                        const EncodeLimits& limits = {}) const;
 
-  /// The text of the ids; bytes that are not UTF-8 become U+FFFD. Unknown ids have no text. In a run of
-  /// byte tokens (<0xNN>) each byte that is of no valid character becomes one; Hugging Face's gives up
-  /// the valid characters of such a run too.
+  /// The text of the ids; bytes that are not UTF-8 become U+FFFD. Unknown ids have no text. In a run of byte tokens
+  /// (<0xNN>), each byte outside a valid character becomes one U+FFFD. Hugging Face's tokenizers also replace the
+  /// valid characters of such a run.
   std::string decode(std::span<const uint32_t> ids, bool skip_special = true) const;
-  /// The bytes a token stands for, which may be part of a character; empty for an unknown id. Lives as
-  /// long as the tokenizer.
+  /// The bytes of a token, which may be part of a character; empty for an unknown id. The view is valid as long as the
+  /// tokenizer.
   std::string_view token_bytes(uint32_t id) const;
   /// The token as tokenizer.json spells it (byte alphabet, marks); empty for an unknown id. For tests.
   std::string token_spelling(uint32_t id) const;
@@ -86,14 +85,14 @@ class Tokenizer {
   /// One past the highest id. The model may have more rows; ids beyond have no text.
   uint32_t vocab_size() const;
 
-  /// A text with more bytes has more than so many tokens, whatever it says. SIZE_MAX where the tokenizer may drop any
-  /// part of a text (strips, removes, has no token for it).
+  /// The most bytes that a text of this many tokens can have. SIZE_MAX where the tokenizer may drop any part of a
+  /// text, because it strips or removes it or has no token for it.
   size_t text_bytes_max(size_t tokens) const;
 
   /// Declared by the tokenizer files; generation_config.json (the model's) may name more EOS ids. For tests.
   std::optional<uint32_t> bos_id() const;
   std::optional<uint32_t> eos_id() const;
-  /// The token that stands for characters without one; a user's text can give it. For tests.
+  /// The token of characters without a token of their own. A user's text can yield it. For tests.
   std::optional<uint32_t> unk_id() const;
   const TokenizerConfig& config() const;
 

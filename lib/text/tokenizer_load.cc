@@ -1,5 +1,5 @@
-// From the files of a model folder to a Tokenizer: reading, merging what the configuration files add to
-// tokenizer.json, and building the tables.
+// The loader of a Tokenizer. It reads the files of a model folder, adds the configuration files' tokens to those of
+// tokenizer.json, and builds the tables.
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
@@ -121,7 +121,7 @@ class ConfigMerger {
   std::vector<uint32_t> owner_;  // by id
 };
 
-/// The added tokens of one of the two passes, as they look in the text of that pass.
+/// The added tokens of one of the two passes, spelt as in the text of that pass.
 Result<std::vector<AddedToken>> tokens_of_pass(const TokenizerSpec& spec, bool normalized,
                                                const Normalizer& normalizer) {
   std::vector<AddedToken> out;

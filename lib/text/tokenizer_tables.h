@@ -1,5 +1,5 @@
-// The tables of a Tokenizer, and the way of a text through them: added tokens, normalizer, words, BPE. The loader
-// makes them from the files of a model folder and nothing changes them afterwards.
+// The tables of a Tokenizer and the steps of encoding: added tokens, normalizer, words, BPE. The loader makes the
+// tables from the files of a model folder, and they never change afterwards.
 #pragma once
 
 #include <memory>
@@ -21,18 +21,18 @@ namespace mc::text {
 
 struct TokenizerTables {
   TokenizerConfig config;
-  AddedTokenMatcher raw_tokens;         // matched in the text as it comes
+  AddedTokenMatcher raw_tokens;         // matched in the text before normalisation
   AddedTokenMatcher normalized_tokens;  // matched in the normalised text between those
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
   Bpe bpe;
   Decoder decoder;
   bool spell_words = false;      // the model wants words in the byte alphabet
-  std::vector<uint32_t> prefix;  // what add_special puts in front and behind
+  std::vector<uint32_t> prefix;  // the tokens that add_special puts in front and behind
   std::vector<uint32_t> suffix;
   std::optional<uint32_t> bos;
   std::optional<uint32_t> eos;
-  size_t bytes_per_token = 0;  // of the text, at most; 0: any number
+  size_t bytes_per_token = 0;  // the most bytes of text that one token covers; 0: no bound
 
   Vocabulary vocabulary;
 

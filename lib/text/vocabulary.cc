@@ -5,8 +5,8 @@
 namespace mc::text {
 namespace {
 
-/// The largest vocabularies need a tenth of it; a crafted decoder could make each of millions of tokens kTokenBytesMax
-/// long.
+/// The bound on all texts and spellings. The largest vocabularies need a tenth of it; a crafted decoder could make
+/// millions of tokens of kTokenBytesMax.
 constexpr size_t kVocabularyBytesMax = size_t{64} << 20;
 static_assert(kVocabularyBytesMax <= UINT32_MAX && kTokenBytesMax <= UINT16_MAX);  // the fields of Entry
 
@@ -43,7 +43,7 @@ Result<Vocabulary> Vocabulary::build(const TokenizerSpec& spec, const Decoder& d
     (void)out.ids_.insert(token.content, token.id);
   }
   for (const VocabEntry& entry : spec.vocab) {
-    if (out.knows(entry.id)) continue;  // an added token already
+    if (out.knows(entry.id)) continue;  // an added token has this id
     const Decoder::Token text = decoder.apply(entry.text, false);
     MC_CHECK(out.add(entry.id, text, entry.text, false));
     if (!text.byte) (void)out.ids_.insert(text.text, entry.id);  // an added token with the same text keeps its place

@@ -16,16 +16,16 @@ namespace mc::text {
 
 class Vocabulary {
  public:
-  /// Enters all tokens of `spec`; of two tokens with the same text the added one is found by it. invalid: texts and
+  /// Enters all tokens of `spec`. A look-up by a text that two tokens share finds the added one. invalid: texts and
   /// spellings together exceed 64 MiB.
   static Result<Vocabulary> build(const TokenizerSpec& spec, const Decoder& decoder);
 
   /// One past the highest id.
   uint32_t size() const { return static_cast<uint32_t>(entries_.size()); }
-  /// The bytes the token stands for; empty for an unknown id. Lives as long as the vocabulary.
+  /// The bytes of the token; empty for an unknown id. The view is valid as long as the vocabulary.
   std::string_view text_of(uint32_t id) const;
   std::string_view spelling_of(uint32_t id) const;
-  /// The token is one byte of a run (<0xNN>).
+  /// Whether the token is a single byte (<0xNN>).
   bool is_byte(uint32_t id) const { return id < size() && entries_[id].byte; }
   bool is_special(uint32_t id) const { return id < size() && entries_[id].special; }
   bool knows(uint32_t id) const { return id < size() && entries_[id].known; }

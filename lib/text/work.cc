@@ -12,10 +12,10 @@ namespace {
 // Released tokenizers take about 30 ns a byte and pattern with PCRE2's JIT, some 300 ns without it.
 constexpr Duration kMatchingBase = std::chrono::milliseconds(200);
 constexpr Duration kMatchingPerByte = std::chrono::microseconds(1);
-// Released ones take at most two steps a byte.
+// Released tokenizers take at most two steps a byte.
 constexpr size_t kScanStepsBase = size_t{1} << 20, kScanStepsPerByte = 32;
 
-/// Time in which the thread ran: a process that is stopped, or a busy machine, costs a text nothing.
+/// Processor time of the thread. Time in which the process is stopped or other processes run does not count.
 Duration thread_time() {
   timespec at{};
   ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &at);

@@ -1,8 +1,8 @@
-// Bounds on the cost of turning the texts of one request into tokens, counted while it happens: processor time of the
-// tokenizer's patterns, steps of the search for added tokens, tokens made. Texts come from users and tokenizer.json
-// from strangers. Each bound grows with the bytes of the texts alone, so that no pair of them is worse than linear, and
-// many short texts have no more than one text of their size. Between pieces of work the caller's `stop` is asked, so
-// that nobody tokenises for a client that is gone.
+// Bounds on the cost of tokenising the texts of one request: processor time of the tokenizer's patterns, steps of the
+// search for added tokens, tokens made. Texts and tokenizer.json are untrusted input. Each bound grows with the bytes
+// of the texts alone, so no pair of file and text costs more than linear time. Many short texts have the same bound as
+// one text of their total size. The caller's `stop` is called between pieces of work, so that tokenising ends when the
+// client has left.
 #pragma once
 
 #include <cstddef>
@@ -16,39 +16,40 @@
 namespace mc::text {
 
 struct EncodeLimits {
-  size_t tokens_max = SIZE_MAX;             // more are MC4005
-  std::function<bool()> stop = {};          // asked now and then, on the caller's thread; true ends it with `cancelled`
-  Duration matching_max = Duration::max();  // processor time of the patterns; more ends it with `timeout`
+  size_t tokens_max = SIZE_MAX;  // a text with more tokens fails with MC4005
+  // called now and then on the caller's thread; true ends the work with `cancelled`
+  std::function<bool()> stop = {};
+  Duration matching_max = Duration::max();  // processor time of the patterns; work beyond it ends with `timeout`
 };
 
 class Work {
  public:
-  /// For texts that follow one another on one thread. `limits` outlives it.
+  /// Counts the cost of several texts in sequence on one thread. `limits` outlives the Work.
   explicit Work(const EncodeLimits& limits);
-  /// For one text.
+  /// Counts the cost of one text.
   Work(size_t text_bytes, size_t patterns, const EncodeLimits& limits) : Work(limits) {
     add_text(text_bytes, patterns);
   }
-  /// `patterns`: how many regular expressions each of the texts goes through.
+  /// Adds the bounds of one more text. `patterns`: the number of regular expressions that run over it.
   void add_text(size_t bytes, size_t patterns);
 
-  /// After attempts at a match: false when the time is used up or `stop` says so. `steps`: about how many those took;
-  /// the clock is read once in kStepsUnseen of them.
+  /// Counts the steps of attempts at a match. Returns false when the time is used up or `stop` returns true. `steps`
+  /// may be an estimate; the clock is read once in kStepsUnseen steps.
   bool may_match(size_t steps = kStepsPerMatch) {
     unseen_ += steps;
     if (unseen_ < kStepsUnseen) return true;
     unseen_ = 0;
     return may_spend(Duration{});
   }
-  /// Whether there is time for a match that takes so long.
+  /// Whether the bound leaves the time `next` for another match.
   bool may_spend(Duration next);
-  /// Why the match at this byte was given up: MC4028, or cancelled or timeout by the limits.
+  /// The reason why the match at this byte was given up: MC4028, or cancelled or timeout by the limits.
   Error match_error(size_t byte) const;
-  /// Processor time of this thread since the first call, without what was Unmeasured.
+  /// Processor time of this thread since the first call, without the time of Unmeasured.
   Duration spent();
 
-  /// While it lives, time counts for nothing: that of merging a long word or of a Unicode form, which the text bounds
-  /// by itself. Not nested.
+  /// Excludes time from the bound while it exists: merging a long word or a Unicode form, whose time the text's size
+  /// bounds. It cannot be nested.
   class Unmeasured {
    public:
     explicit Unmeasured(Work& work);
@@ -65,9 +66,9 @@ class Work {
   Result<void> scan(size_t steps);
   /// cancelled, or MC4005 when there are too many tokens already.
   Result<void> check(size_t tokens) const;
-  /// The same without a word: for inner loops, whose caller will check().
+  /// Whether check() will fail, without an error text, for inner loops.
   bool is_over(size_t tokens) const { return tokens > limits_.tokens_max || (limits_.stop && limits_.stop()); }
-  /// As if so many tokens were there: a word that cannot fit was not even merged.
+  /// Makes check() fail as if there were too many tokens: a word that cannot fit was not merged.
   void give_up() { gave_up_ = true; }
 
  private:

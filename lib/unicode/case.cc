@@ -1,6 +1,6 @@
-// Letter case and categories of single characters, as Python's str methods see them. The table holds the
-// characters whose upper or title case is more than one character (Unicode's SpecialCasing.txt, without
-// the rules that look at neighbours or languages); all others map one to one (utf8proc).
+// Letter case and categories of single characters, by the definitions of Python's str methods. The table holds the
+// characters whose upper or title case is more than one character (Unicode's SpecialCasing.txt, without the rules that
+// look at neighbours or languages); all others map one to one (utf8proc).
 #include <utf8proc.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace {
 
 struct SpecialCase {
   char32_t c;
-  char32_t upper[3];  // zeros at the end are no characters
+  char32_t upper[3];  // zeros fill the array
   char32_t title[3];
 };
 
@@ -122,7 +122,7 @@ std::u32string upper_of(char32_t c) {
   return {static_cast<char32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(c)))};
 }
 std::u32string lower_of(char32_t c) {
-  if (c == 0x130) return {U'i', 0x307};  // the only one that becomes two characters
+  if (c == 0x130) return {U'i', 0x307};  // the only character whose lower case is two characters
   return {static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c)))};
 }
 std::u32string title_of(char32_t c) {

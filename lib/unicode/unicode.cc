@@ -25,9 +25,9 @@ bool is_plain(std::string_view text, NormalForm form) {
   return std::all_of(text.begin(), text.end(), [&](char c) { return static_cast<uint8_t>(c) < limit; });
 }
 
-/// What has a combining class or a decomposition, but only since a version of Unicode after 9: found by comparing the
-/// crate with the tables of Unicode 14, character by character. U+11930 is listed so that
-/// U+11935 U+11930 is not composed, U+11938 so that it is not decomposed.
+/// Characters that have a combining class or a decomposition only in versions of Unicode after 9. A comparison of the
+/// crate with the tables of Unicode 14, character by character, has found them. U+11930 is listed so that U+11935
+/// U+11930 is not composed, U+11938 so that it is not decomposed.
 struct Range {
   char32_t first, last;
 };
@@ -80,7 +80,7 @@ void reorder(std::vector<utf8proc_int32_t>& chars) {
   }
 }
 
-/// Composes in place; a late character begins a stretch of its own. Returns how many are left.
+/// Composes in place. A character of a version after 9 begins a run of its own. Returns the number of characters left.
 size_t compose(std::vector<utf8proc_int32_t>& chars) {
   size_t kept = 0;
   for (size_t begin = 0, end = 0; begin < chars.size(); begin = end) {
@@ -125,7 +125,7 @@ std::string lowercase(std::string_view text) {
     const CodePoint c = decode_utf8(text.substr(at));
     at += c.bytes;
     append_utf8(out, static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c.value))));
-    if (c.value == 0x130) append_utf8(out, 0x307);  // the only one that becomes two characters
+    if (c.value == 0x130) append_utf8(out, 0x307);  // the only character whose lower case is two characters
   }
   return out;
 }

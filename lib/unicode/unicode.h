@@ -9,22 +9,21 @@ namespace mc::unicode {
 
 enum class NormalForm : uint8_t { nfc, nfd, nfkc, nfkd };
 
-/// As the crate behind Hugging Face's tokenizers does it, whose tables are those of Unicode 9: what was added since
-/// (of utf8proc's Unicode 14) stays as it is and where it is, and is composed with nothing.
-/// Linear in the length of the text, whatever it holds (utf8proc's own reordering of combining marks
-/// is quadratic, and texts come from users).
+/// The normal form of a text by the tables of Unicode 9, which the crate behind Hugging Face's tokenizers has.
+/// Characters of later versions (utf8proc has Unicode 14) are neither changed, moved nor composed. The time is linear
+/// in the length of any text; utf8proc's own reordering of combining marks is quadratic, and texts come from users.
 std::string normalize(std::string_view text, NormalForm form);
-/// Lower case by the unconditional mappings, character by character (no final sigma), as Rust's
-/// char::to_lowercase.
+/// The text in lower case by the unconditional mappings of each character (no final sigma), as Rust's
+/// char::to_lowercase gives it.
 std::string lowercase(std::string_view text);
 
-/// White_Space.
+/// Unicode's property White_Space.
 bool is_space(char32_t c);
-/// What \w matches in UTS #18: letters, marks, decimal digits, connectors, joiners.
+/// The class \w of UTS #18: letters, marks, decimal digits, connectors, joiners.
 bool is_word(char32_t c);
 /// Category M*.
 bool is_mark(char32_t c);
-/// Categories as Python's str methods ask for them.
+/// The categories that Python's str methods use.
 bool is_letter(char32_t c);     // L*
 bool is_decimal(char32_t c);    // Nd
 bool is_numeric(char32_t c);    // N*

@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
-/// What the lead byte promises (Unicode 15, table 3-7): the length, and the range of the second byte.
+/// The properties of a lead byte (Unicode 15, table 3-7): the character's length, and the range of the second byte.
 struct Lead {
   uint32_t bytes = 0;  // 0: no character starts with this byte
   uint8_t low = 0x80;
@@ -24,7 +24,8 @@ Lead lead_of(uint8_t byte) {
   return {};
 }
 
-/// Bytes of the longest start of `bytes` that begins a valid character; `whole` when it is one.
+/// The size of the longest prefix of `bytes` that begins a valid character. `whole`: the prefix is a complete
+/// character.
 uint32_t valid_start(std::string_view bytes, bool& whole) {
   const Lead lead = lead_of(static_cast<uint8_t>(bytes[0]));
   whole = lead.bytes == 1;
