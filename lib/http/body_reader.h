@@ -1,7 +1,7 @@
-// Where the body of an HTTP/1.1 message ends: after a length, after the last chunk (RFC 9112, 7.1) or
-// with the connection (private to lib/http). Strict: line ends are CR LF, sizes fit 64 bits, a chunk
-// header and the trailer fields together stay within the header limit, the sum of the chunks within
-// the body limit before any of their bytes is taken.
+// The reader of a message body finds where the body of an HTTP/1.1 message ends: after a length, after the last chunk
+// (RFC 9112, section 7.1) or with the connection (private to lib/http). It is strict. Line ends are CR LF, and sizes
+// fit 64 bits. A chunk header and the trailer fields together stay within the header limit. The sum of the chunks
+// stays within the body limit, which is checked before any of their bytes is taken.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,8 @@ class BodyReader {
   BodyReader() = default;
   BodyReader(Kind kind, uint64_t length, const ParserLimits& limits);
 
-  /// Gives the body's bytes in `bytes` to `sink`; returns how many it used. Stops at the end or a fault.
+  /// Passes the body's bytes in `bytes` to `sink` and returns the number of bytes used. Stops at the end of the body
+  /// or at a fault.
   template <class Sink>
   size_t feed(std::string_view bytes, const Sink& sink) {
     size_t at = 0;
@@ -67,9 +68,9 @@ class BodyReader {
   Kind kind_ = Kind::none;
   State state_ = State::size_first;
   Fault fault_ = Fault::none;
-  uint64_t left_ = 0;  // of the body or the chunk
+  uint64_t left_ = 0;  // bytes left of the body or the chunk
   size_t line_max_ = 0, line_bytes_ = 0;
-  uint64_t total_left_ = 0;  // that later chunks may have
+  uint64_t total_left_ = 0;  // the bytes that later chunks may have
 };
 
 }  // namespace mc::http

@@ -1,6 +1,5 @@
-// The fence around Asio for the client. Like the server: non-blocking sockets, one scratch buffer, a
-// pending wait-for-readable on every connection, so that an idle one that the server closed is
-// dropped before it is reused.
+// The HTTP client's loop over Asio. Sockets are non-blocking and share one scratch buffer. Every connection has a
+// pending wait-for-readable, so an idle connection that the server closes is dropped before it is reused.
 #ifdef __SANITIZE_THREAD__
 #define BOOST_ASIO_DISABLE_FENCED_BLOCK  // ThreadSanitizer does not know fences; we do not rely on them
 #endif
@@ -37,7 +36,7 @@ namespace {
 
 constexpr size_t kClientScratchBytes = size_t{64} << 10;
 
-/// A path that cannot end its line early.
+/// Whether the target has no character that ends its line early.
 bool is_target(std::string_view target) {
   return target.starts_with('/') &&
          std::all_of(target.begin(), target.end(), [](char c) { return c > 0x20 && c < 0x7f; });
@@ -52,8 +51,8 @@ using LinkPtr = std::shared_ptr<Link>;
 
 using Tasks = std::multimap<TimePoint, std::function<void()>>;
 
-/// One call; in Loop::calls from start() to done. Shared with the frame that runs its callbacks, which
-/// may end it.
+/// One call, in Loop::calls from start() to done. The frame that runs its callbacks shares it, because a callback may
+/// end the call.
 struct Call {
   uint64_t id = 0;
   ClientCall request;
@@ -82,7 +81,7 @@ struct Link {
   bool read_waiting = false;
   bool write_waiting = false;
   bool was_used = false;    // an answer came over it before
-  bool is_tainted = false;  // the server sent more than the answer: not to be used again
+  bool is_tainted = false;  // the server sent more than the answer, so the connection is not reused
   bool head_seen = false;
 };
 
@@ -115,7 +114,7 @@ struct Client::Loop {
   TimePoint timer_at = kNever;
   std::vector<Protocol::endpoint> endpoints;
   Tasks tasks;
-  size_t guards = 0;  // tasks that only watch over calls
+  size_t guards = 0;  // tasks that only enforce deadlines of calls
   std::map<uint64_t, std::shared_ptr<Call>> calls;
   std::vector<LinkPtr> idle;
   size_t connections = 0;
@@ -270,7 +269,7 @@ void Client::Loop::flush(const LinkPtr& link) {
       });
       return;
     }
-    // The server may have answered and closed without reading everything: its answer decides.
+    // The server may have answered and closed without reading everything, so a read for the answer follows.
     if (error) return;
     link->out_done += count;
     if (link->out_done == link->out.size() && link->call) link->call->times.sent = now();
@@ -291,7 +290,7 @@ void Client::Loop::on_readable(const LinkPtr& link) {
   error_code error;
   const size_t count = link->socket.read_some(asio::buffer(scratch), error);
   if (error == asio::error::would_block) return wait_read(link);
-  if (!link->call) {  // idle: closed by the server, or it spoke out of turn
+  if (!link->call) {  // idle: the server closed it, or sent bytes without a request
     idle.erase(std::remove(idle.begin(), idle.end(), link), idle.end());
     return close(link);
   }
@@ -341,8 +340,8 @@ void Client::Loop::take_bytes(const LinkPtr& link, std::string_view bytes, TimeP
   complete(link, false);
 }
 
-/// The connection broke. A kept one that the server closed while we wrote is nobody's fault: once,
-/// and only if no byte of an answer came, the call moves to a fresh connection.
+/// Handles a broken connection. A server may close an idle connection while the client writes to it. So a call on a
+/// reused connection moves to a new one, once, and only if no byte of an answer came.
 void Client::Loop::on_lost(const LinkPtr& link, Error error) {
   Call& call = *link->call;
   if (!link->was_used || link->parser->started() || call.was_retried) return finish(call, std::move(error));

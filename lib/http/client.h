@@ -1,7 +1,6 @@
-// HTTP/1.1 client: an event loop for thousands of concurrent calls on the thread that runs it (load
-// generation), and fetch(), one blocking call with a deadline (command-line verbs). Plain http only.
-// Connections are kept and reused; bodies and event streams are bounded; every call ends exactly
-// once through `done`, at its deadline at the latest.
+// HTTP/1.1 client: an event loop for thousands of concurrent calls on the thread that runs it (load generation), and
+// fetch(), one blocking call with a deadline (command-line verbs). Plain http only. Connections are kept and reused.
+// Bodies and event streams are bounded. Every call ends exactly once through `done`, at its deadline at the latest.
 //
 //   MC_TRY(client, Client::open("http://127.0.0.1:8000"));
 //   client->at(planned, [&] {
@@ -29,9 +28,9 @@ struct Url {
   std::string host;    // without brackets
   uint16_t port = 80;
   std::string path;  // without a trailing slash; "" for the root
-  /// "host:port" as the Host header wants it.
+  /// "host:port" for the Host header.
   std::string authority() const;
-  /// The same, or the socket, for messages.
+  /// The authority or the socket, for messages.
   std::string place() const;
 };
 /// http:// or unix:/path/of/socket; "host:port" alone is taken as http too. The error says what is wrong with the text.
@@ -40,7 +39,7 @@ Result<Url> parse_url(std::string_view text);
 struct ClientOptions {
   Duration connect_timeout = 5s;
   size_t header_bytes_max = size_t{64} << 10;
-  size_t body_bytes_max = size_t{64} << 20;  // of an answer that is no event stream
+  size_t body_bytes_max = size_t{64} << 20;  // the largest answer that is no event stream
   size_t event_bytes_max = size_t{4} << 20;
   bool keep_alive = true;
 };
@@ -53,17 +52,17 @@ struct ClientCall {
   TimePoint deadline = kNever;
 };
 
-/// Steady-clock times; zero where the call did not get that far.
+/// The times of a call by the steady clock; zero for steps that the call did not reach.
 struct ClientTimes {
   TimePoint started;     // start()
-  TimePoint connected;   // a connection is there (at once when one is reused)
+  TimePoint connected;   // the connection stands (at once when one is reused)
   TimePoint sent;        // the last byte of the request was given to the kernel
-  TimePoint first_byte;  // of the answer
+  TimePoint first_byte;  // the answer's first byte
   TimePoint ended;
 };
 
 struct ClientOutcome {
-  Result<void> status;  // transport: an HTTP error status is not an error here
+  Result<void> status;  // the error of the transport; an HTTP error status is none
   int http_status = 0;
   Headers headers;
   std::string body;  // empty for event streams
@@ -73,7 +72,7 @@ struct ClientOutcome {
 
 struct ClientEvents {
   std::function<void(const ResponseHead&, TimePoint)> head;     // may be empty
-  std::function<void(std::string_view data, TimePoint)> event;  // of text/event-stream; may be empty
+  std::function<void(std::string_view data, TimePoint)> event;  // an event of text/event-stream; may be empty
   std::function<void(ClientOutcome&&)> done;                    // always called, once
 };
 
@@ -91,16 +90,17 @@ class Client {
   uint64_t start(ClientCall call, ClientEvents events);
   /// Ends the call with Code::cancelled; nothing happens if it has ended.
   void cancel(uint64_t call);
-  /// Runs `task` at `when` (at once if that has passed), in order of time, then of at().
+  /// Runs `task` at `when`, or at once if that has passed. Tasks of the same time run in the order of their at().
   void at(TimePoint when, std::function<void()> task);
 
-  /// Until no call and no task is left, or stop(), or the deadline. True when nothing is left.
+  /// Runs the loop until no call and no task is left, or until stop(), or until the deadline. True when nothing is
+  /// left.
   bool run(TimePoint deadline = kNever);
   /// Makes run() return soon. Any thread.
   void stop();
 
-  size_t calls() const;        // under way
-  size_t connections() const;  // open, idle ones included
+  size_t calls() const;        // calls that have not ended
+  size_t connections() const;  // open connections, idle ones included
 
  private:
   struct Loop;
@@ -108,11 +108,11 @@ class Client {
   std::unique_ptr<Loop> loop_;
 };
 
-/// One call on a fresh connection. Code::timeout at the deadline; MC2101 peer-unreachable when
-/// nobody listens. `base` and `target` as of Client::open and ClientCall.
+/// Makes one call on a new connection. Code::timeout at the deadline; MC2101 peer-unreachable when nothing listens
+/// there. `base` and `target` are those of Client::open and ClientCall.
 Result<Response> fetch(Method method, std::string_view base, std::string_view target, const Headers& headers,
                        std::string body, TimePoint deadline);
-/// The same with base and target in one http:// URL.
+/// Makes one call to an http:// URL, which holds base and target.
 Result<Response> fetch(Method method, std::string_view url, const Headers& headers, std::string body,
                        TimePoint deadline);
 

@@ -7,7 +7,7 @@
 
 namespace mc::http::detail {
 namespace {
-constexpr std::string_view kStatusLineBegin = "HTTP/1.1 ";  // of every answer, whatever its status
+constexpr std::string_view kStatusLineBegin = "HTTP/1.1 ";  // the first nine bytes of every answer
 }
 
 Connection::Connection(ConnectionHost& host, const ServerOptions& options, std::string peer)
@@ -48,7 +48,7 @@ void Connection::parse(std::string_view bytes, Duration age) {
     return refuse(failure, CloseReason::bad_request);
   }
   if (parser_->state() == RequestParser::State::body && phase_ == Phase::head) {
-    // Bodies have a common limit: strangers who may not use the server take nothing of it.
+    // All bodies share one limit. A client that may not use the server is refused before its body takes a part of it.
     if (auto refusal = host_.refuse_head(parser_->head())) return refuse(*refusal, CloseReason::bad_request);
     begin_body();
   }
@@ -113,7 +113,7 @@ void Connection::refuse(err::Number number, std::string_view message, CloseReaso
 void Connection::refuse(const Response& response, CloseReason reason) {
   parser_.reset();
   host_.release_body(std::exchange(body_reserved_, 0));
-  Request nameless;  // gives the answer an x-request-id
+  Request nameless;  // an empty request gives the answer its x-request-id
   host_.fill_ids(nameless);
   request_id_ = nameless.request_id;
   close_after_ = true;
@@ -164,7 +164,7 @@ void Connection::apply(Command& command) {
 }
 
 void Connection::respond(Response response) {
-  if (streaming_) {  // a second answer: the client must not take the stream for complete
+  if (streaming_) {  // a second answer ends the stream, without the mark of completeness
     close_after_ = true;
     after_flush_ = CloseReason::aborted;
     return end_answer();
@@ -290,7 +290,7 @@ void Connection::on_tick() {
   if (now >= deadline_) {
     switch (phase_) {
       case Phase::head:
-        if (!parser_) return close(CloseReason::head_timeout);  // it never sent a byte
+        if (!parser_) return close(CloseReason::head_timeout);  // the client never sent a byte
         return refuse(err::kSlowClient, "the request head did not arrive in time", CloseReason::head_timeout);
       case Phase::body:
         if (now >= late_)

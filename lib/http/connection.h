@@ -1,6 +1,6 @@
-// One accepted connection as a state machine without sockets (private to lib/http): bytes in, bytes
-// out, deadlines. The loop owns the socket, asks want_read() and unsent(), and calls in on its
-// thread only. That keeps the protocol rules testable and the Asio code short.
+// One accepted connection as a state machine without sockets (private to lib/http): bytes in, bytes out, deadlines.
+// The loop owns the socket, checks want_read() and unsent(), and calls the connection on its own thread only. So the
+// protocol rules can be tested without sockets, and the Asio code stays short.
 #pragma once
 
 #include <memory>
@@ -12,16 +12,17 @@
 
 namespace mc::http::detail {
 
-/// What a connection needs from its loop.
+/// The services that a connection needs from its loop.
 class ConnectionHost {
  public:
   virtual ~ConnectionHost() = default;
   virtual TimePoint now() const = 0;
   virtual std::shared_ptr<Outbox> outbox() = 0;
-  /// Counts, then gives the request to the handler.
+  /// Counts the request and passes it to the handler.
   virtual void dispatch(Request request, Responder responder) = 0;
   enum class Room : uint8_t { taken, none, short_of_memory };
-  /// Room for `more` bytes of a body that then has `whole`: none while all bodies together are at their limit.
+  /// Reserves `more` bytes of memory for a body that then has `whole` bytes. Fails while all bodies together are at
+  /// their limit.
   virtual Room reserve_body(size_t more, size_t whole) = 0;
   virtual void release_body(size_t bytes) = 0;
   /// The answer to a request that is refused before its body is read.
@@ -29,11 +30,11 @@ class ConnectionHost {
   virtual void fill_ids(Request& request) = 0;
   virtual bool draining() const = 0;
   virtual void count_response(int status) = 0;
-  /// The answer that dispatch() began is complete or given up.
+  /// Called when the answer that dispatch() began is complete or given up.
   virtual void end_answer() = 0;
 };
 
-/// Base of the loop's connection with a socket (server.cc); close() before it is destroyed.
+/// The base of the loop's connection with a socket (server.cc). It must be closed before it is destroyed.
 class Connection {
  public:
   enum class Phase : uint8_t {
@@ -50,35 +51,39 @@ class Connection {
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
-  /// Bytes the client sent, the last of them so long ago.
+  /// Takes bytes that the client sent; the last of them arrived `age` ago.
   void on_bytes(std::string_view bytes, Duration age = {});
-  /// The client closed its side. It may have closed the other one too: TCP does not say (RFC 9112, 9.6).
+  /// The client closed its sending side. TCP does not tell whether it closed its receiving side too (RFC 9112, section
+  /// 9.6).
   void on_end_of_input();
-  /// The socket failed, or the client closed both sides.
+  /// Called when the socket failed, or the client closed both sides.
   void on_lost();
-  /// `count` bytes of unsent() were written.
+  /// Called when `count` bytes of unsent() were written.
   void on_written(size_t count);
   /// Applies one command of this connection's current exchange.
   void apply(Command& command);
-  /// Timeouts and pings; call a few times a second.
+  /// Applies timeouts and sends pings. The loop calls it a few times a second.
   void on_tick();
   /// Answers with an error and closes (the connection limit is reached).
   void refuse(err::Number number, std::string_view message, CloseReason reason);
-  /// An exception said that there is no memory for what it asks: 503 while its request is read, else it ends now.
+  /// Called when memory for the connection's work ran out. While a request is read it is answered 503, otherwise the
+  /// connection ends.
   void out_of_memory();
-  /// Ends it now; reports to the handler if an answer was under way.
+  /// Ends the connection now, and reports to the handler if an answer was under way.
   void close(CloseReason reason);
 
   bool is_closed() const { return phase_ == Phase::closed; }
   bool want_read() const { return !is_closed() && !input_ended_ && ahead_.size() < kAheadMax; }
   std::string_view unsent() const { return std::string_view(out_).substr(out_done_); }
-  /// Nothing more will come, and the answer is under way: only an error of the socket says that the client is gone.
+  /// Whether the loop must wait for an error of the socket: the input has ended, and nothing else shows that the
+  /// client has left.
   bool want_errors() const { return !is_closed() && input_ended_; }
-  /// After the last unsent byte: half-close, then wait for the client's end (refused only).
+  /// Whether the loop half-closes the socket now, after the last unsent byte of a refusal. It then waits for the
+  /// client's end.
   bool want_half_close() const { return phase_ == Phase::refused && unsent().empty(); }
-  /// Nothing of a request has arrived: closing it costs nobody anything.
+  /// Whether no byte of a request has arrived, so that closing the connection loses nothing.
   bool is_waiting() const { return phase_ == Phase::idle || (phase_ == Phase::head && !parser_); }
-  /// Bytes that come now cannot have come earlier: when the last answer was written, else long ago.
+  /// The earliest time at which bytes that are read now can have arrived: the end of the last answer, or long ago.
   TimePoint waiting_since() const { return waiting_since_; }
   CloseReason close_reason() const { return reason_; }
 
@@ -86,10 +91,11 @@ class Connection {
   ~Connection();
 
  private:
-  static constexpr size_t kAheadMax = size_t{64} << 10;  // of pipelined bytes; then TCP pushes back
+  // the most pipelined bytes; beyond them TCP's flow control holds the client back
+  static constexpr size_t kAheadMax = size_t{64} << 10;
   static constexpr size_t kKeepBytes = size_t{4} << 10;  // capacity that an idle connection keeps
   static constexpr Duration kLinger = 2s;
-  static constexpr Duration kAskPause = 250ms;  // to the second ask_for_life(), then doubled
+  static constexpr Duration kAskPause = 250ms;  // pause before the second ask_for_life(); it doubles each time
 
   void parse(std::string_view bytes, Duration age = {});
   void begin_body();
@@ -112,16 +118,16 @@ class Connection {
   std::unique_ptr<RequestParser> parser_;  // only while a request is read
   TimePoint received_{};
   TimePoint waiting_since_{};
-  TimePoint deadline_ = kNever;  // of the phase
-  TimePoint late_ = kNever;      // from then on the body comes too late for the request's own deadline
+  TimePoint deadline_ = kNever;  // end of the phase
+  TimePoint late_ = kNever;      // time after which the body is too late for the request's own deadline
   size_t body_reserved_ = 0;
   bool input_ended_ = false;
   std::string ahead_;  // read but not parsed: the next, pipelined requests
   std::string out_;
-  size_t out_done_ = 0;          // of out_ written
-  TimePoint progress_{};         // when the client last took a byte, or had nothing to take
-  TimePoint last_sent_{};        // when stream bytes were last queued
-  TimePoint next_ask_ = kNever;  // of ask_for_life()
+  size_t out_done_ = 0;          // bytes of out_ that are written
+  TimePoint progress_{};         // the last time at which the client took a byte, or nothing was unsent
+  TimePoint last_sent_{};        // the last time at which stream bytes were queued
+  TimePoint next_ask_ = kNever;  // time of the next ask_for_life()
   Duration ask_pause_{};
 
   // The exchange under way.
@@ -132,7 +138,7 @@ class Connection {
   bool head_only_ = false;
   bool close_after_ = false;
   bool streaming_ = false;
-  size_t head_begun_ = 0;         // bytes of kStatusLineBegin that went out before the answer was there
+  size_t head_begun_ = 0;         // bytes of kStatusLineBegin that were sent before the answer existed
   bool is_event_stream_ = false;  // may be pinged
   CloseReason after_flush_ = CloseReason::done;
 };

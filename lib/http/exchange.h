@@ -31,7 +31,7 @@ struct Link {
   bool chunked = true;     // how stream bytes are framed; fixed when the head was read
   bool head_only = false;  // HEAD: no body is sent, whatever the handler says
   size_t queue_bytes_max = 0;
-  std::atomic<size_t> queued{0};    // bytes accepted and not yet taken by the kernel; a plain tally
+  std::atomic<size_t> queued{0};    // bytes accepted and not yet taken by the kernel; a counter without ordering
   std::atomic<bool> closed{false};  // release by the loop, acquire by senders: nothing will be sent
   std::atomic<bool> too_slow{false};
   // Loop thread only:

@@ -1,6 +1,6 @@
-// Reads the members of a JSON object one by one and remembers the first thing that is wrong, so that
-// a parser is a list of fields with their bounds (private to lib/http). null means absent. What was
-// never asked for is `ignored()`.
+// The reader of a JSON object's members. It reads them one by one and keeps the first error, so a parser is a list of
+// fields with their bounds (private to lib/http). null counts as absent. Members that the parser never reads are
+// `ignored()`.
 #pragma once
 
 #include <concepts>
@@ -19,7 +19,7 @@ class Fields {
   /// `prefix` comes before names in errors: "mc.". The object must outlive this.
   Fields(const Json& object, std::string prefix = {});
 
-  /// The value, or nullptr if absent or null; counts as known from now on.
+  /// The value, or nullptr if it is absent or null. The name counts as known from then on.
   const Json* take(std::string_view name);
   void real(std::string_view name, double low, double high, std::optional<double>& out);
   template <std::integral T>
@@ -41,20 +41,20 @@ class Fields {
   const Json* object(std::string_view name);
   /// An array or absent.
   const Json* array(std::string_view name);
-  /// Fields that have no effect here and need no mention in a log.
+  /// Marks fields as known that have no effect here and need no mention in a log.
   void accept(std::initializer_list<std::string_view> names);
   /// Refuses the field unless it is absent, null, false, 0 or empty.
   void refuse(std::string_view name, std::string_view why);
 
   void fail(std::string_view name, std::string_view what);
   void fail_unsupported(std::string_view name, std::string_view what);
-  /// Takes over the error of the fields of a member.
+  /// Takes the error of a member's own fields.
   void adopt(const Fields& inner) {
     if (!error_) error_ = inner.error_;
   }
   bool is_ok() const { return !error_; }
   Result<void> status() const;
-  /// Names never asked for, at most 32, cut and cleaned for logs.
+  /// Names that were never read, at most 32, cut and cleaned for logs.
   std::vector<std::string> ignored() const;
 
  private:

@@ -1,5 +1,5 @@
-// HTTP/1.1 messages as plain values: what the server hands to a handler, what the client sends and
-// gets back, and the exact bytes of heads, chunks and server-sent events. No sockets here.
+// HTTP/1.1 messages as plain values: the requests and responses of server and client, and the exact bytes of heads,
+// chunks and server-sent events. This file has no sockets.
 #pragma once
 
 #include <cstdint>
@@ -37,27 +37,28 @@ struct Request {
   Headers headers;     // names in lower case, values trimmed
   std::string body;
   bool keep_alive = true;
-  bool http11 = true;        // false: HTTP/1.0, which knows no chunks
-  std::string id;            // ours, unique: see new_request_id
-  std::string request_id;    // what x-request-id of the answer will say: the client's when sane, else id
+  bool http11 = true;  // false: HTTP/1.0, which has no chunked coding
+  std::string id;      // ours, unique: see new_request_id
+  // the x-request-id of the answer: the client's when it is sane, otherwise `id`
+  std::string request_id;
   std::string peer;          // "127.0.0.1:51234"
-  bool over_socket = false;  // came over a Unix socket: the sender is this process's user, or root
-  TimePoint received{};      // when its first byte was read
+  bool over_socket = false;  // the request came over a Unix socket, so its sender is this process's user or root
+  TimePoint received{};      // the time at which its first byte was read
 };
 
-/// What is written back when it fits one buffer.
+/// An answer that fits one buffer.
 struct Response {
   int status = 200;
   Headers headers;
   std::string body;
 };
 
-/// "Not Found" for 404; "Status" for codes we do not name.
+/// The reason phrase: "Not Found" for 404; "Status" for codes outside our table.
 std::string_view reason_phrase(int status);
 /// Decodes %XX; nullopt-like error (Code::invalid) for a bad escape, an encoded NUL or a path that
 /// is not UTF-8.
 Result<std::string> decode_path(std::string_view path);
-/// 1..128 visible ASCII characters: safe to echo in a header, a log line and a file name's place.
+/// Whether the id has 1 to 128 visible ASCII characters, so that it is safe in a header, a log line and a file name.
 bool is_sane_request_id(std::string_view id);
 
 /// How the body of a response is delimited.
@@ -85,15 +86,15 @@ Headers sse_headers();
 // table of base/errors.h.
 std::string error_body(err::Number number, std::string_view message, std::string_view param = {});
 Response error_response(err::Number number, std::string_view message, std::string_view param = {});
-/// By the error's number; by its code when it has none. `param` is the error's `where` if the number
-/// is about a field of the request.
+/// The answer to an error. The error's number selects the status, or its code when it has no number. `param` is the
+/// error's `where` if the number is about a field of the request.
 Response error_response(const Error& error);
-/// The same object for inside an event stream.
+/// The body of an error inside an event stream.
 std::string error_body(const Error& error);
 
 /// "req_" and 28 of the characters -0-9A-Z_a-z, which a notify's 32 bytes hold (wire/notify.h): 36 bits that grow with
 /// every call in this process (milliseconds of the wall clock, which wrap after two years) and sort ids by arrival,
-/// then 128 bits of the kernel's random numbers, so that nobody guesses another's id.
+/// then 128 bits of the kernel's random numbers, so that a client cannot guess another client's id.
 std::string new_request_id();
 
 }  // namespace mc::http

@@ -1,6 +1,5 @@
-// The OpenAI shapes as pure functions: request bodies in, checked structs out; structs in, response
-// bodies and stream events out. No sockets, no tokenizer. What clients of vLLM send besides is
-// understood too. Three rules:
+// The OpenAI shapes as pure functions: request bodies in, checked structs out; structs in, response bodies and stream
+// events out. No sockets, no tokenizer. Fields that clients of vLLM send are read too. Three rules:
 //   - every number has bounds, every text is valid UTF-8, and an error names its field;
 //   - a feature we do not have is refused by name, never silently dropped;
 //   - fields we have never heard of are ignored and reported in `ignored`, to be logged once.
@@ -23,7 +22,7 @@
 
 namespace mc::http {
 
-/// What this server can do; a request beyond it is refused with the field's name.
+/// The bounds and features of this server. A request beyond them is refused with the field's name.
 struct ApiLimits {
   uint32_t vocab_size = 0;  // token ids are below it; 0 = not checked here
   int sequences_max = 64;   // prompts x n of one request
@@ -39,7 +38,7 @@ struct ApiLimits {
 struct Prompt {
   std::string text;
   std::vector<uint32_t> ids;
-  bool is_ids = false;  // `ids` counts, not `text`
+  bool is_ids = false;  // the prompt is `ids`, not `text`
 };
 
 struct ChatMessage {
@@ -47,7 +46,7 @@ struct ChatMessage {
   std::string content;  // text parts joined by line feeds
   std::string name;
   std::string tool_call_id;
-  std::string reasoning_content;  // what the model thought before this answer
+  std::string reasoning_content;  // the reasoning before this answer
   Json tool_calls;                // array or null
 };
 
@@ -66,19 +65,19 @@ struct SamplingFields {
   bool include_stop_str_in_output = false;
   bool skip_special_tokens = true;
   std::vector<std::pair<uint32_t, double>> logit_bias;
-  std::optional<int> logprobs;         // how many alternatives beside the chosen token; nullopt = none at all
+  std::optional<int> logprobs;         // number of alternatives beside the chosen token; nullopt: no log-probabilities
   std::optional<int> prompt_logprobs;  // the same for the prompt's tokens
   int n = 1;
 };
 
-/// A request's priority is from minus this to this; lower goes first.
+/// The bound of a request's priority, which lies between minus this and this. Lower goes first.
 inline constexpr int kPriorityMax = 100;
 
 /// The "mc" object and the x-mc-* headers (a header wins).
 struct McFields {
   std::optional<Duration> deadline, ttft_slo, tbt_slo;
   std::string pin_prefill, pin_decode;  // node names; empty = free choice
-  std::string session;                  // requests of one session like the same node
+  std::string session;                  // requests of one session prefer the same node
   std::string attention;                // "full", "moba:block=128,top_k=3"; checked by the model
   bool no_cache = false;
   bool explain = false;
@@ -96,7 +95,7 @@ struct GenerateRequest {
   bool continue_final_message = false;
   std::optional<bool> add_special_tokens;  // absent: completions true, chat false
   bool echo = false;
-  std::optional<int> best_of;  // answers to draw, of which the n likeliest a token are given
+  std::optional<int> best_of;  // answers to draw; the n with the highest mean log-probability a token are returned
   bool return_token_ids = false;
   std::optional<uint32_t> truncate_prompt_tokens;  // keep this many from the end
   std::string cache_salt;
@@ -108,9 +107,9 @@ struct GenerateRequest {
   McFields mc;
   std::vector<std::string> ignored;  // field names, at most 32, safe to log
 
-  /// How many are drawn of each prompt.
+  /// The number of answers drawn for each prompt.
   int answers() const { return best_of.value_or(sampling.n); }
-  /// Alternatives to tell for each token of the prompt; nullopt = none at all.
+  /// The number of alternatives for each token of the prompt; nullopt: no log-probabilities of the prompt.
   std::optional<int> wanted_of_prompt() const {
     const std::optional<int>& own = sampling.prompt_logprobs;
     return echo && sampling.logprobs ? std::max(own.value_or(0), *sampling.logprobs) : own;
@@ -139,12 +138,12 @@ struct DetokenizeRequest {
 };
 Result<DetokenizeRequest> parse_detokenize(std::string_view body, const ApiLimits& limits);
 
-/// POST /admin/*: {"node": "p1", "role": "decode"}; role may be left out where it means nothing.
+/// POST /admin/*: {"node": "p1", "role": "decode"}; role may be absent where the verb needs none.
 struct AdminRequest {
   std::string node;
   std::string role;
 };
-/// Refuses (MC4009) what a browser sent on behalf of a web page (it has an Origin header).
+/// Refuses (MC4009) a request that a browser sent for a web page, which has an Origin header.
 Result<AdminRequest> parse_admin(std::string_view body, const Headers& headers);
 
 // ---- answers ----
@@ -152,19 +151,19 @@ Result<AdminRequest> parse_admin(std::string_view body, const Headers& headers);
 struct Usage {
   uint32_t prompt_tokens = 0;
   uint32_t completion_tokens = 0;
-  uint32_t cached_tokens = 0;  // of the prompt; always reported, also 0
+  uint32_t cached_tokens = 0;  // cached tokens of the prompt; always reported, also when 0
 };
 Json usage_json(const Usage& usage);
 
 struct TokenLogprob {
-  std::string token;              // its text; may be part of a character
-  std::optional<double> logprob;  // none of a prompt's first token: nothing comes before it
+  std::string token;              // the token's text, which may be part of a character
+  std::optional<double> logprob;  // absent for the first token of a prompt, which has no context
   std::vector<std::pair<std::string, double>> top;
   bool hidden = false;  // a special token that the text leaves out
-  size_t lost = 0;      // of its characters, those in front that a text's start leaves out (SentencePiece's space)
+  size_t lost = 0;      // the characters that the start of a text drops from it (SentencePiece's space)
 };
 
-/// A token of the prompt as vLLM writes it: by id, with ranks.
+/// A token of the prompt in vLLM's form: by id, with ranks.
 struct PromptLogprob {
   struct Entry {
     uint32_t id = 0;
@@ -172,7 +171,7 @@ struct PromptLogprob {
     double logprob = 0;
     uint32_t rank = 1;
   };
-  std::vector<Entry> entries;  // the token itself, then the likeliest; none of the first token
+  std::vector<Entry> entries;  // the token itself, then the likeliest; empty for the first token
 };
 
 struct Choice {
@@ -183,11 +182,11 @@ struct Choice {
   std::vector<TokenLogprob> logprobs;  // empty unless asked for
   std::vector<uint32_t> token_ids;     // if return_token_ids
   std::vector<uint32_t> prompt_token_ids;
-  /// If asked for: one a token of the prompt, which all its choices share.
+  /// One entry a token of the prompt where the request asks for them. All choices of the prompt share them.
   std::shared_ptr<const std::vector<PromptLogprob>> prompt_logprobs;
 };
 
-/// What all chunks and the final object of one answer share.
+/// The fields that all chunks and the final object of one answer share.
 struct AnswerHead {
   std::string id;       // answer_id()
   int64_t created = 0;  // Unix seconds
@@ -201,20 +200,21 @@ std::string answer_id(bool is_chat, std::string_view request_id);
 std::string answer_body(const AnswerHead& head, const GenerateRequest& request, std::span<const Choice> choices,
                         const Usage& usage, const Json& mc = {});
 
-/// Writes the events of one streamed answer, framed (`data: ...` and a blank line), for
-/// Responder::send. Keeps the order that clients rely on: per choice the role chunk, together with
-/// the first token and never before; then text; then the empty chunk with finish_reason.
+/// Writes the events of one streamed answer, framed (`data: ...` and a blank line), for Responder::send. It keeps the
+/// order that clients rely on. Each choice begins with the role chunk, together with the first token and never before
+/// it. Then comes text, then the empty chunk with finish_reason.
 class StreamWriter {
  public:
   StreamWriter(const AnswerHead& head, const GenerateRequest& request);
 
-  /// A token (or several). `text` may be empty while a character or a stop string is held back: then
+  /// Appends the text of one or more tokens. `text` may be empty while a character or a stop string is held back; then
   /// only the role chunk is due. `so_far` is written if the client asked for continuous usage.
   void append_text(std::string& out, int index, std::string_view text, const Usage& so_far,
                    std::span<const TokenLogprob> logprobs = {}, std::span<const uint32_t> token_ids = {});
   void append_finish(std::string& out, int index, std::string_view finish_reason, const Usage& so_far,
                      const Json& stop_reason = {});
-  /// After the last choice: the usage chunk if asked for, then [DONE]. `mc` goes into the usage chunk.
+  /// Appends the end of the stream, after the last choice: the usage chunk if asked for, then [DONE]. `mc` goes into
+  /// the usage chunk.
   void append_end(std::string& out, const Usage& usage, const Json& mc = {});
 
  private:
@@ -226,7 +226,7 @@ class StreamWriter {
   bool include_usage_;
   bool continuous_usage_;
   bool wants_logprobs_;
-  std::string prefix_;               // everything of a chunk before "choices"
+  std::string prefix_;               // the part of a chunk before "choices"
   std::vector<bool> role_sent_;      // by choice
   std::vector<size_t> text_offset_;  // by choice, for logprobs of completions
 };
@@ -242,12 +242,12 @@ std::string model_body(const ModelCard& model);
 std::string tokenize_body(std::span<const uint32_t> tokens, uint32_t max_model_len);
 std::string detokenize_body(std::string_view prompt);
 
-/// 429 or 503 before any work was spent: Retry-After (whole seconds, at least 1) and x-mc-reason
+/// A refusal (429 or 503) before any work on the request: Retry-After (whole seconds, at least 1) and x-mc-reason
 /// "<code>; bound=ttft; predicted_ms=2184; allowed_ms=2000".
 struct Rejection {
   err::Number number = err::kQueueFull;
   std::string message;
-  std::string bound;  // that is predicted to be broken; "" = it is for something else
+  std::string bound;  // the bound that the prediction breaks; "": another reason
   std::optional<Duration> predicted, allowed;
   Duration retry_after = 1s;
 };

@@ -1,5 +1,5 @@
-// Answers of the OpenAI API. Stream chunks are written straight into text: one is made for every
-// token of every stream.
+// Answers of the OpenAI API. Stream chunks are written as text directly, because every token of every stream makes
+// one.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -27,7 +27,7 @@ Json bytes_json(std::string_view text) {
   return Json(std::move(list));
 }
 
-/// A token that ends inside a character has no text of its own: OpenAI writes its bytes.
+/// The text of a token in log-probabilities. OpenAI writes the bytes of a token that ends inside a character.
 std::string token_text(std::string_view token) {
   if (!find_invalid_utf8(token)) return std::string(token);
   static constexpr char kHex[] = "0123456789abcdef";
@@ -88,8 +88,8 @@ Json completion_logprobs(std::span<const TokenLogprob> logprobs, size_t& offset)
                        {"top_logprobs", std::move(tops)}});
 }
 
-/// vLLM's: null for the first token, then an object by token id. Written as text: a tree of so many small objects
-/// takes several times as long, on the thread that serves everybody.
+/// vLLM's: null for the first token, then an object by token id. They are written as text, because a tree of so many
+/// small objects takes several times as long, on the thread that serves all requests.
 void append_prompt_logprobs(std::string& out, const Choice& choice) {
   out += '[';
   std::span<const PromptLogprob> rows;
@@ -118,7 +118,7 @@ void append_prompt_logprobs(std::string& out, const Choice& choice) {
   out += ']';
 }
 
-/// One more member of the object that `out` ends with.
+/// Adds one more member to the object at the end of `out`.
 void add_prompt_logprobs(std::string& out, const Choice& choice) {
   MC_ASSERT(out.ends_with('}'));
   out.pop_back();
@@ -311,7 +311,7 @@ std::string model_body(const ModelCard& model) {
   return model_json(model).dump();
 }
 
-// Written without a tree: a value costs 40 bytes there, and there may be a million.
+// The body is written without a tree, in which each of up to a million values would take 40 bytes.
 std::string tokenize_body(std::span<const uint32_t> tokens, uint32_t max_model_len) {
   std::string out = "{\"count\":" + std::to_string(tokens.size()) +
                     ",\"max_model_len\":" + std::to_string(max_model_len) + ",\"tokens\":[";

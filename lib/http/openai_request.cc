@@ -8,7 +8,7 @@
 namespace mc::http {
 namespace {
 
-constexpr size_t kMembersMax = 1000;  // of the top object: every known field is searched for once
+constexpr size_t kMembersMax = 1000;  // members of the top object; each known field costs one search over them
 constexpr size_t kMessagesMax = 8192;
 constexpr size_t kStopsMax = 32, kStopBytesMax = 1024;
 constexpr size_t kNameBytesMax = 256;
@@ -133,7 +133,7 @@ void read_mc_object(Fields& f, McFields& out, std::vector<std::string>& ignored)
     Fields pins(*pin, std::string(kPin));
     pins.string("prefill", kNameBytesMax, out.pin_prefill);
     pins.string("decode", kNameBytesMax, out.pin_decode);
-    // Who misspells a pin would believe that it held.
+    // A misspelt pin is an error, because a client could not see that it has no effect.
     for (const std::string& name : pins.ignored())
       pins.fail(std::string_view(name).substr(kPin.size()), "is not a field of mc.pin; there are prefill and decode");
     inner.adopt(pins);
@@ -262,7 +262,7 @@ void read_prompts(Fields& f, const ApiLimits& limits, GenerateRequest& out) {
            "times the number of prompts must not exceed " + std::to_string(limits.sequences_max));
 }
 
-/// "" when fine, else what is wrong.
+/// Reads a message's content. Returns the fault, or "" when there is none.
 std::string read_content(const Json& content, std::string& out) {
   if (content.is_string()) {
     out = content.as_string();
@@ -439,7 +439,8 @@ Result<AdminRequest> parse_admin(std::string_view body, const Headers& headers) 
   f.string("role", 16, out.role);
   if (!out.role.empty() && out.role != "prefill" && out.role != "decode" && out.role != "cache")
     f.fail("role", "must be prefill, decode or cache");
-  // A misspelt field of a command that changes the cluster must not pass as "do the default".
+  // A misspelt field of a command that changes the cluster is an error, so that the command does not run with a
+  // default instead.
   for (const std::string& name : f.ignored()) f.fail(name, "is not a field of this command");
   MC_CHECK(f.status());
   return out;

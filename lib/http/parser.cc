@@ -60,7 +60,7 @@ class Head : public beast::basic_parser<is_request> {
   void on_finish_impl(error_code&) override {}
 };
 
-/// Feeds `bytes` after what is held until the head is complete; returns how many of `bytes` it used.
+/// Feeds the held bytes and then `bytes` until the head is complete. Returns the number of `bytes` used.
 template <class Parser>
 size_t put_head(Parser& parser, std::string& held, std::string_view bytes, error_code& error) {
   std::string_view rest = bytes;
@@ -108,7 +108,7 @@ struct RequestParser::Grammar {
   void fail(BodyReader::Fault fault);
   void fail_too_long();
   void fail_too_large();
-  /// Checks what Beast does not; true if the head is acceptable.
+  /// Makes the checks that Beast does not make. True if the head is acceptable.
   bool check_head();
 
   ParserLimits limits;

@@ -1,7 +1,7 @@
-// Incremental parsers for HTTP/1.1 messages and event streams: bytes in, messages out, nothing
-// about sockets. Every limit is enforced while bytes arrive, never after. Framing follows RFC 9112;
-// what could be read in two ways (Content-Length next to Transfer-Encoding, an unknown coding, bare
-// line feeds) is refused. The grammar is Boost.Beast's, fenced in parser.cc.
+// Incremental parsers for HTTP/1.1 messages and event streams: bytes in, messages out, without sockets. Every limit is
+// enforced while bytes arrive. Framing follows RFC 9112. Input that can be read in two ways (Content-Length next to
+// Transfer-Encoding, an unknown coding, bare line feeds) is refused. The grammar is Boost.Beast's, fenced in
+// parser.cc.
 #pragma once
 
 #include <functional>
@@ -18,7 +18,7 @@ struct ParserLimits {
   size_t body_bytes = size_t{16} << 20;
 };
 
-/// Reads one request. Make a new one for the next.
+/// Reads one request. Each request needs a new parser.
 class RequestParser {
  public:
   enum class State : uint8_t { empty, head, body, done, failed };
@@ -28,21 +28,21 @@ class RequestParser {
   RequestParser(RequestParser&&) noexcept;
   RequestParser& operator=(RequestParser&&) noexcept;
 
-  /// Takes bytes until the request is complete or wrong; returns how many it took. The rest belongs
-  /// to the next request.
+  /// Takes bytes until the request is complete or wrong, and returns the number taken. The rest belongs to the next
+  /// request.
   size_t feed(std::string_view bytes);
   State state() const;
   /// The client waits for "100 Continue" before it sends the body. True once, when the head is read.
   bool take_expect_continue();
   /// Value of a field of the head, once that has been read.
   std::string_view header(std::string_view name) const;
-  /// Once the head has been read: the request without its body, as take() gives it later.
+  /// The request without its body, as take() gives it later. Valid once the head has been read.
   Request head() const;
   /// Bytes of body held so far.
   size_t body_bytes() const;
-  /// When done: the request without peer, request_id and received.
+  /// The request, without peer, request_id and received. Valid when the parser is done.
   Request take();
-  /// When failed: what to answer before closing.
+  /// The answer to send before closing. Valid when the parser has failed.
   const Response& failure() const;
 
  private:
@@ -66,10 +66,10 @@ class ResponseParser {
   ResponseParser& operator=(ResponseParser&&) noexcept;
 
   using BodySink = std::function<void(std::string_view)>;
-  /// Takes bytes until the response is complete; the error says what was wrong. `body` sees the
-  /// de-chunked pieces, after head_done() has become true.
+  /// Takes bytes until the response is complete; the error names the fault. `body` receives the decoded pieces, after
+  /// head_done() has become true.
   Result<size_t> feed(std::string_view bytes, const BodySink& body);
-  /// The peer closed: fine only for a body that ends with the connection.
+  /// Ends the response when the peer has closed. invalid, unless the body ends with the connection.
   Result<void> finish();
   bool started() const;
   bool head_done() const;
@@ -94,8 +94,8 @@ class SseParser {
   void take_line(std::string_view line, const EventSink& event);
 
   size_t event_bytes_max_;
-  std::string line_;  // unfinished
-  std::string data_;  // of the event being read
+  std::string line_;  // the unfinished line
+  std::string data_;  // the data of the event that is being read
   bool has_data_ = false;
   bool skip_lf_ = false;  // the last line ended in CR: a following LF belongs to it
 };

@@ -1,6 +1,6 @@
-// The handler's side of an answer: every call becomes a command to the server's thread. Stream bytes
-// are framed here, on the caller's thread, and counted against the connection's bound before they are
-// queued, so a producer learns at once that its reader is too slow.
+// The handler's side of an answer: every call becomes a command to the server's thread. Stream bytes are framed here,
+// on the caller's thread, and counted against the connection's bound before they are queued, so a producer gets
+// Code::busy at once when its reader is too slow.
 #include <new>
 
 #include "base/assert.h"
@@ -9,7 +9,7 @@
 
 namespace mc::http {
 namespace {
-constexpr size_t kChunkFrameBytes = 24;  // at most: length in hex and two line ends
+constexpr size_t kChunkFrameBytes = 24;  // at most the length in hex and two line ends
 }
 
 namespace detail {
@@ -23,15 +23,15 @@ void Outbox::push(Command command) {
       return;
     }
   }
-  // The server stopped: only a close hook still needs to hear of it.
+  // The server has stopped. Only a close hook is still called.
   if (auto* hook = std::get_if<command::OnClose>(&command.what)) hook->callback(CloseReason::shutdown);
 }
 
 Exchange::~Exchange() {
-  const FailsAlone uses_reserve(false);  // this may be the unwinding of a request for which memory ran out
+  const FailsAlone uses_reserve(false);  // this may run while the stack unwinds after a failed allocation
   try {
     push(command::Dropped{});
-  } catch (const std::bad_alloc&) {  // nobody answers then, and the client's own timeout ends the request
+  } catch (const std::bad_alloc&) {  // the request gets no answer and ends by the client's own time-out
   }
 }
 

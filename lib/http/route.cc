@@ -27,7 +27,7 @@ constexpr RouteEntry kConductor[] = {
     {Method::get, "/cluster", Route::cluster},
     {Method::get, "/requests/*", Route::request},
     {Method::post, "/admin/*", Route::admin},
-    // Known to OpenAI or vLLM clients, not to us.
+    // Endpoints of OpenAI or vLLM that this server does not have.
     {Method::post, "/v1/embeddings", Route::unsupported},
     {Method::post, "/v1/responses", Route::unsupported},
     {Method::post, "/v1/responses/*", Route::unsupported},
@@ -49,7 +49,7 @@ constexpr RouteEntry kConductor[] = {
     {Method::post, "/v1/threads", Route::unsupported},
 };
 
-/// The rest behind a wildcard ("" without one), or nothing when the path differs.
+/// Whether the path matches. `rest` receives the part behind a wildcard, "" without one.
 bool matches(std::string_view pattern, std::string_view path, std::string_view& rest) {
   rest = {};
   if (!pattern.ends_with("/*")) return pattern == path;

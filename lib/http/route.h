@@ -1,7 +1,7 @@
-// Which path means what: constant tables of (method, path) -> Route. A path that ends in "/*" takes
-// the non-empty rest (model ids may contain slashes). HEAD goes where GET goes; OPTIONS is answered
-// from the table; a known path with another method gets 405 with Allow, an OpenAI endpoint we do not
-// have 501 with its name, everything else 404.
+// The routes of the server: constant tables of (method, path) -> Route. A path that ends in "/*" matches any non-empty
+// rest (model ids may contain slashes). HEAD has the route of GET. OPTIONS is answered from the table. A known path
+// with another method is answered 405 with Allow, an OpenAI endpoint that is not implemented 501 with its name,
+// everything else 404.
 #pragma once
 
 #include <span>
@@ -36,7 +36,7 @@ struct RouteEntry {
   Route route;
 };
 
-/// What the conductor serves, and what every other role serves.
+/// The routes of the conductor, and those of every other role.
 std::span<const RouteEntry> conductor_routes();
 std::span<const RouteEntry> worker_routes();
 
@@ -45,7 +45,7 @@ struct RouteMatch {
   std::string_view rest;  // a view into `path`
 };
 
-/// The match, or the answer to give at once. `path` is decoded (Request::path).
+/// The match, or the answer that ends the request. `path` is decoded (Request::path).
 std::variant<RouteMatch, Response> find_route(std::span<const RouteEntry> table, Method method, std::string_view path);
 
 }  // namespace mc::http

@@ -1,6 +1,6 @@
-// The fence around Asio for the server: accepting, readiness, one tick timer. Sockets are
-// non-blocking; reads go into one scratch buffer of the loop, so a silent connection holds no read
-// buffer, and a pending wait-for-readable is what notices that a client went away.
+// The HTTP server's loop over Asio: accepting, readiness, one tick timer. Sockets are non-blocking. Reads go into one
+// scratch buffer of the loop, so a silent connection holds no read buffer. A pending wait-for-readable on every
+// connection notices when a client leaves.
 #ifdef __SANITIZE_THREAD__
 #define BOOST_ASIO_DISABLE_FENCED_BLOCK  // ThreadSanitizer does not know fences; we do not rely on them
 #endif
@@ -47,10 +47,10 @@ namespace {
 
 constexpr size_t kScratchBytes = size_t{64} << 10;
 constexpr Duration kTickMax = 200ms;                     // how late a timeout may be noticed
-constexpr int kAcceptsMax = 64;                          // before others have their turn
-constexpr size_t kBodyWhenShortMax = size_t{64} << 10;   // of a request while memory is short
-constexpr size_t kBodiesWhenShortMax = size_t{4} << 20;  // of all requests then
-constexpr size_t kRefusalsMax = 64;  // connections beyond the limit that are told so; more are just closed
+constexpr int kAcceptsMax = 64;                          // accepted in a row before connections are served
+constexpr size_t kBodyWhenShortMax = size_t{64} << 10;   // largest body of a request while memory is short
+constexpr size_t kBodiesWhenShortMax = size_t{4} << 20;  // bodies of all requests while memory is short
+constexpr size_t kRefusalsMax = 64;  // connections beyond the limit that get an answer; others are closed at once
 
 std::string endpoint_text(const asio::ip::tcp::endpoint& endpoint) {
   const std::string host = endpoint.address().to_string();
@@ -66,7 +66,7 @@ std::string endpoint_text(const Protocol::endpoint& endpoint) {
   return endpoint_text(tcp);
 }
 
-/// "user 1000" for a Unix socket whose other end is this process's user or root, "" for anybody else.
+/// "user 1000" for a Unix socket whose other end is this process's user or root, otherwise "".
 std::string trusted_user(int fd) {
   ucred peer{};
   socklen_t size = sizeof peer;
@@ -83,7 +83,8 @@ bool remove_dead_socket(const asio::local::stream_protocol::endpoint& endpoint) 
   return errno == ECONNREFUSED && ::unlink(endpoint.path().c_str()) == 0;
 }
 
-/// A dead host is noticed even when nobody sends: probes after 30 s, and unacknowledged data gives up.
+/// Sets keep-alive probes after 30 s and a bound on unacknowledged data, so that a dead host is noticed even on a
+/// silent connection.
 void tune(Socket& socket) {
   error_code ignored;
   socket.set_option(asio::ip::tcp::no_delay(true), ignored);
@@ -99,7 +100,7 @@ void tune(Socket& socket) {
 
 constexpr Duration kTicks = 20ms;  // the kernel counts the age of input in ticks of a few milliseconds
 
-/// How long ago the last bytes came, as far as the kernel says.
+/// The age of the last received bytes by the kernel's account; 0 when it gives none.
 Duration age_of_input(int fd) {
   tcp_info info{};
   socklen_t size = sizeof info;
@@ -111,8 +112,8 @@ Duration age_of_input(int fd) {
 
 }  // namespace
 
-/// A connection with its socket. Pending waits hold a shared_ptr, so it outlives close() until they
-/// have been told that they were cancelled.
+/// A connection with its socket. Pending waits hold a shared_ptr, so it outlives close() until they have been
+/// cancelled.
 struct Peer final : detail::Connection, std::enable_shared_from_this<Peer> {
   Peer(Socket accepted, detail::ConnectionHost& host, const ServerOptions& options, std::string name, uint64_t number)
       : Connection(host, options, std::move(name)), socket(std::move(accepted)), id(number) {}
@@ -122,7 +123,7 @@ struct Peer final : detail::Connection, std::enable_shared_from_this<Peer> {
   bool error_waiting = false;
   bool write_waiting = false;
   bool half_closed = false;
-  bool is_refusal = false;  // beyond the connection limit
+  bool is_refusal = false;  // a connection beyond the limit, which is only refused
   bool is_listed = true;    // in Loop::peers
   bool is_dirty = false;    // in Loop::dirty
 };
@@ -303,7 +304,7 @@ void Server::Loop::start() {
   });
 }
 
-/// A handler allocates what the client's request asks for: when that fails, it fails that request alone.
+/// Calls the handler. When it runs out of memory, only its own request fails.
 void Server::Loop::dispatch(Request request, Responder responder) {
   requests.fetch_add(1, std::memory_order_relaxed);
   streams.fetch_add(1, std::memory_order_relaxed);
@@ -324,7 +325,7 @@ void Server::Loop::dispatch(Request request, Responder responder) {
   refuse();
 }
 
-/// Runs what a connection asks for; when there is no memory for it, the connection ends and the server goes on.
+/// Runs the work of one connection. When memory runs out, only this connection ends.
 template <class Work>
 void Server::Loop::guarded(const PeerPtr& peer, Work work) {
   try {
@@ -367,7 +368,8 @@ void Server::Loop::accept_next() {
   acceptor.async_wait(Acceptor::wait_read, [this](error_code stopped) {
     if (stopped || is_draining) return;
     if (accept_some()) return accept_next();
-    // Out of descriptors or memory: connections that end make room; try again in a moment.
+    // Descriptors or memory have run out. Accepting is tried again in a moment, because connections that end free
+    // both.
     accept_pauses.fetch_add(1, std::memory_order_relaxed);
     accept_pause.expires_after(kTickMax);
     accept_pause.async_wait([this](error_code cancelled) {
@@ -434,7 +436,7 @@ void Server::Loop::wait_read(const PeerPtr& peer) {
   });
 }
 
-/// A socket whose input ended is always readable: only errors are waited for.
+/// Waits for errors only, because a socket whose input has ended is always readable.
 void Server::Loop::wait_error(const PeerPtr& peer) {
   if (peer->error_waiting || !peer->want_errors()) return;
   peer->error_waiting = true;
@@ -454,7 +456,7 @@ void Server::Loop::on_readable(const PeerPtr& peer) {
   } else if (error && error != asio::error::would_block) {
     peer->on_lost();
   } else if (count > 0) {
-    // A request's time begins when its first bytes came, also while this thread, or the process, was held up.
+    // A request's time begins when its first bytes reached the kernel, even if this thread or process read them later.
     const bool may_be_old = peer->is_waiting() && now() - peer->waiting_since() >= kTicks;
     const Duration age = may_be_old ? age_of_input(peer->socket.native_handle()) : Duration{};
     peer->on_bytes({scratch.data(), count}, age);
@@ -462,7 +464,7 @@ void Server::Loop::on_readable(const PeerPtr& peer) {
   settle(peer);
 }
 
-/// Writes what there is, then makes sure that the loop hears of whatever comes next.
+/// Writes the unsent bytes, then sets up the waits for the connection's next event.
 void Server::Loop::settle(const PeerPtr& peer) {
   flush(peer);
   if (peer->is_closed()) return forget(peer);
@@ -500,7 +502,7 @@ void Server::Loop::forget(const PeerPtr& peer) {
   closed_counters[static_cast<size_t>(reason)].add();
   if (peer->is_refusal) --refusals;
   error_code ignored;
-  // What a slow reader left in the kernel's buffer is thrown away too.
+  // For a slow reader the bytes in the kernel's buffer are dropped too.
   if (reason == CloseReason::slow_reader) peer->socket.set_option(asio::socket_base::linger(true, 0), ignored);
   peer->socket.close(ignored);
   peers.erase(peer->id);
@@ -543,7 +545,7 @@ void Server::Loop::arm_tick() {
     is_ticking = false;
     if (stopped) return;
     for (auto at = peers.begin(); at != peers.end();) {
-      const PeerPtr peer = (at++)->second;  // settle() may forget it
+      const PeerPtr peer = (at++)->second;  // settle() may remove it
       const bool had_output = !peer->unsent().empty();
       guarded(peer, [&] {
         peer->on_tick();

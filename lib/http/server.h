@@ -1,8 +1,7 @@
-// HTTP/1.1 server: one thread, thousands of idle event streams. Handlers run on the server's thread
-// and must not block it; they answer at once, or keep the Responder and answer later from any
-// thread. Everything a client can do is bounded: head and body size, time to send them, the number
-// of connections, bytes queued for a slow reader. A client that goes away is noticed at once, also
-// while it only listens, and reported through Responder::on_close.
+// HTTP/1.1 server: one thread, thousands of idle event streams. Handlers run on the server's thread and must not block
+// it; they answer at once, or keep the Responder and answer later from any thread. Everything a client can do is
+// bounded: head and body size, time to send them, the number of connections, bytes queued for a slow reader. The end
+// of a client is noticed at once, also while it only reads, and reported through Responder::on_close.
 //
 //   Server::Handler handler = [&](Request request, Responder out) {
 //     if (request.path == "/health") return out.respond({200});
@@ -57,21 +56,21 @@ std::string_view to_string(CloseReason reason);
 struct ServerOptions {
   std::string address = "127.0.0.1";  // an IP address or "localhost"
   uint16_t port = 0;                  // 0: any free port
-  int port_tries = 1;                 // >1: the port is a default; when taken try the next, this many in all
+  int port_tries = 1;                 // number of ports to try, upwards from `port`
   std::string socket_path;            // a Unix socket of this user alone, in place of address and port
-  SitePolicy site;                    // of a listening address; a Unix socket is out of a browser's reach
+  SitePolicy site;                    // for a listening address; a browser cannot reach a Unix socket
   ParserLimits limits;
-  /// Asked on the server's thread when the head of a request is there and its body is not: an answer refuses the
-  /// request before its body is read. The handler is asked again with the whole request.
+  /// Called on the server's thread when the head of a request has been read and its body has not. An answer refuses
+  /// the request before its body is read. Without one the handler gets the whole request.
   std::function<std::optional<Response>(const Request& head)> refuse_head;
-  size_t bodies_bytes_max = size_t{256} << 20;  // of all requests being read at once
-  size_t queue_bytes_max = size_t{1} << 20;     // unsent stream bytes of one connection
+  size_t bodies_bytes_max = size_t{256} << 20;  // bodies of all requests that are being read
+  size_t queue_bytes_max = size_t{1} << 20;     // the most unsent stream bytes of one connection
   size_t connections_max = 10'000;
   Duration head_timeout = 10s;
   Duration body_timeout = 30s;
-  std::string deadline_header;   // a field with a request's deadline in ms: by then its body is there, else 504
+  std::string deadline_header;   // the header with a request's deadline in ms; a body that comes later is answered 504
   Duration idle_timeout = 75s;   // between requests of a kept-alive connection
-  Duration write_timeout = 30s;  // without the client taking a byte
+  Duration write_timeout = 30s;  // time in which the client takes no byte
   Duration ping_interval = 10s;  // ": ping" into a silent event stream
   Metrics* metrics = nullptr;    // outlives the server
 };
@@ -82,7 +81,7 @@ struct ServerStats {
   size_t streams = 0;      // answers under way now
   uint64_t accepted = 0;
   uint64_t requests = 0;
-  uint64_t accept_pauses = 0;  // out of descriptors or memory: accepting rested for a moment
+  uint64_t accept_pauses = 0;  // pauses of accepting for want of descriptors or memory
   std::array<uint64_t, kCloseReasonCount> closed{};
   uint64_t closed_for(CloseReason reason) const { return closed[static_cast<size_t>(reason)]; }
 };
@@ -91,38 +90,38 @@ namespace detail {
 class Exchange;
 }
 
-/// The answer to one request. Copies share it (the handler's caller and a worker both hold one, hence
-/// a shared_ptr inside); it may outlive the server. Thread-safe; calls by one thread keep their order.
-/// When the last copy goes and nothing was answered, the client gets a 500: nobody waits for ever.
-/// After the client is gone every call is harmless and does nothing.
+/// The answer to one request. Copies share it (the handler's caller and a worker both hold one, hence a shared_ptr
+/// inside); it may outlive the server. Thread-safe; calls by one thread keep their order. When the last copy is
+/// destroyed without an answer, the client gets a 500, so no client waits for ever. After the client has left, every
+/// call does nothing.
 class Responder {
  public:
   Responder() = default;  // not bound to a request
   explicit Responder(std::shared_ptr<detail::Exchange> exchange);
 
-  /// The whole answer. Content-Length, x-request-id and Connection are added. First answer wins.
+  /// Sends the whole answer. Content-Length, x-request-id and Connection are added. The first answer counts.
   void respond(Response response) const;
   /// Starts an event stream (200 and the SSE headers, or others for another kind of stream).
   void start_stream(Headers extra = {}) const;
-  /// One server-sent event, `data: <json>`; `json` is one line. Code::cancelled: the client is gone;
-  /// Code::busy: it reads too slowly and was given up.
+  /// Sends one server-sent event, `data: <json>`; `json` is one line. Code::cancelled: the client has left.
+  /// Code::busy: it read too slowly and its connection was closed.
   Code send_event(std::string_view json) const;
-  /// Bytes as they are (several framed events, `data: [DONE]`, a comment).
+  /// Sends bytes without framing them (several framed events, `data: [DONE]`, a comment).
   Code send(std::string_view bytes) const;
-  /// Ends the stream; the connection lives on.
+  /// Ends the stream and keeps the connection.
   void finish() const;
-  /// Closes without ending the body, so that the client cannot take it for complete.
+  /// Closes the connection without ending the body, so that the client cannot take it for complete.
   void abort() const;
   /// Sends `data: {"error":...}` and aborts: an error after the first byte.
   void fail_stream(std::string_view error_json) const;
 
-  /// Called once, on the server's thread, if the connection ends before the answer is complete; at
-  /// once if it has. Not called after a complete answer.
+  /// Sets the callback for a connection that ends before the answer is complete. It is called once, on the server's
+  /// thread, and at once if the connection has already ended. It is not called after a complete answer.
   void on_close(std::function<void(CloseReason)> callback) const;
   bool is_open() const;
   /// Unsent bytes of the stream: a producer may slow down before it is cut off.
   size_t queued_bytes() const;
-  /// Bytes that send() would still take before the reader is given up; 0 when the client is gone.
+  /// The bytes that send() takes before the connection is closed as a slow reader's; 0 when the client has left.
   size_t room_bytes() const;
   explicit operator bool() const { return exchange_ != nullptr; }
 
@@ -137,7 +136,7 @@ class Server {
   /// Binds, listens and starts the thread. Fails with MC5001 port-in-use naming the port, or says
   /// what is wrong with the address.
   static Result<std::unique_ptr<Server>> open(const ServerOptions& options, Handler handler);
-  /// stop()s.
+  /// Calls stop().
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
@@ -149,8 +148,8 @@ class Server {
 
   /// Runs `task` on the server's thread (also how tests and loops reach it).
   void post(std::function<void()> task);
-  /// Stops accepting, closes idle connections, lets answers under way finish until the deadline.
-  /// True when none was left. Call from any thread but the server's.
+  /// Stops accepting, closes idle connections, and waits up to `patience` for answers under way. True when none is
+  /// left. Any thread but the server's may call it.
   bool drain(Duration patience);
   /// Closes everything (on_close is called with `shutdown`) and joins the thread. Idempotent.
   void stop();

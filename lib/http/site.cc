@@ -31,7 +31,7 @@ bool is_own_host(std::string_view host, const SitePolicy& policy) {
                      [&](const std::string& own) { return iequals(host, own); });
 }
 
-/// Does the page come from the very place that the request was sent to?
+/// Whether the page's origin is the host that the request was sent to.
 bool is_same_site(std::string_view origin, std::string_view host) {
   const size_t scheme_end = origin.find("://");
   if (scheme_end == std::string_view::npos) return false;  // "null": a sandboxed page or a file
