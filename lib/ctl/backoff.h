@@ -1,7 +1,7 @@
-// Pauses between the tries of one link. Each is twice the one before, spread by half to both sides so
-// that the links of a cluster do not dial in step, and bounded. A connection that lived for a
-// second starts the row anew, so that peers find each other again at once when one of them is restarted;
-// a shorter life does not, or a peer that accepts and hangs up would be dialled without end.
+// Back-off of one link: the pauses between its tries to connect. Each pause is twice the one before, up to a bound,
+// and jittered by half so that the links of a cluster do not connect in step. A connection that lasted for a second
+// resets the back-off, so that peers reconnect at once after a restart. A shorter one does not, because a peer that
+// accepts and hangs up would otherwise be dialled without end.
 #pragma once
 
 #include <algorithm>

@@ -1,21 +1,20 @@
-// The control plane: what a node uses to talk to its conductor and its peers. A Hub binds ROUTER
-// endpoints, connects DEALERs to peers, and moves opaque bodies inside wire::Envelope. It owns one
-// thread; the node's control loop talks to it through bounded rings and waits on event_fd().
+// The control plane carries messages between a node, its conductor and its peers. A Hub binds ROUTER endpoints,
+// connects DEALERs to peers, and moves opaque bodies inside wire::Envelope. It owns one thread; the node's control
+// loop talks to it through bounded rings and waits on event_fd().
 //
 //   control loop                       Hub thread                         network
 //   connect(uri) ---- command ring --> DEALER per link   <-- heartbeats --> ROUTER of the peer
 //   send(link, ...)                    ROUTER per listen uri <-----------   DEALERs of peers
 //   next() <--------- event ring  ---- Received, LinkUp, LinkLost, LinkFailed, RequestFailed, SendFailed
 //
-// A link is one conversation with one address (outgoing) or one instance (incoming). It is up once a
-// valid message of the peer has come, and lost when the peer is silent for `dead_after`, or shortly
-// after its connection broke. The same address back under another instance is LinkLost(old) and
-// LinkUp(new): an instance is an identity, a name is only an address. Outgoing links reconnect for
-// ever after jittered, growing pauses, so start order does not matter and a peer that hangs up at once
-// is not dialled in a circle. A connection that is replaced is a
-// LinkLost too: between LinkUp and LinkLost every message arrives in order or is a SendFailed.
-// Bounds: both rings, messages and bytes queued per link, message size, requests under way; whatever
-// is full answers busy. What a dead or full link loses is reported, never kept.
+// A link is a conversation with one address (outgoing) or one instance (incoming). It is up once a valid message of
+// the peer has arrived. It is lost when the peer is silent for `dead_after`, or shortly after its connection broke.
+// When another instance answers at the same address, the owner gets LinkLost(old) and LinkUp(new): an instance is an
+// identity, a name is only an address. Outgoing links reconnect for ever with jittered back-off, so start order does
+// not matter and a peer that hangs up at once is not dialled in a tight loop. A replaced connection is a LinkLost too.
+// Between LinkUp and LinkLost every message arrives in order or ends in a SendFailed. Both rings, the messages and
+// bytes queued per link, message size and pending requests are bounded; a full one answers busy. A message that a dead
+// or full link loses is reported, never kept.
 #pragma once
 
 #include <cstdint>
@@ -58,23 +57,24 @@ std::string format_key_set(const KeySet& keys);
 Result<void> write_key_set(const KeySet& keys, int fd);
 /// MC1006 naming the line for anything that is not a key set of this form.
 Result<KeySet> parse_key_set(std::string_view text);
-/// Reads the file; refuses (MC1006) one that others may read, that is not ours, or is no regular file.
+/// Reads the file. Refuses (MC1006) a file that other users may read, that this user does not own, or that is no
+/// regular file.
 Result<KeySet> load_key_set(const std::string& path);
 
 /// The key set that this user's programs share on this machine without a flag: local.key in the run directory, made by
-/// whichever of them comes first. MC1006 as load_key_set.
+/// the first of them that starts. MC1006 as in load_key_set.
 Result<KeySet> local_key_set(const std::string& run_dir);
 
-/// Where the keys of a program count: those of --auth everywhere, those of the run directory on this machine.
+/// The reach of a program's keys: those of --auth are valid everywhere, those of the run directory on this machine.
 enum class Keys : uint8_t { none, machine, cluster };
-/// MC1005 when strangers reach `uri`, where `keys` do not count, and nobody consented. Every user of this machine
-/// reaches tcp on loopback; the private run directory protects ipc.
+/// MC1005 when strangers can reach `uri`, the keys are not valid there, and --insecure is not given. Every user of
+/// this machine can reach tcp on loopback; the private run directory protects ipc.
 Result<void> check_exposure(Door door, const Uri& uri, Keys keys, bool insecure, Side side = Side::listens);
 
 // ---- places ------------------------------------------------------------------------------------
 
-/// Removes what programs that were killed left in the run directory: sockets that no process holds, and half-written
-/// files. What is younger than a minute may be in the making and stays.
+/// Removes leftovers of killed programs from the run directory: sockets that no process holds, and half-written files.
+/// Files younger than a minute stay, because a program may be making them.
 void sweep_run_dir(const std::string& directory);
 /// $MCT_RUN_DIR, else $XDG_RUNTIME_DIR/mct, else /tmp/mct-<uid>; made with mode 0700 when missing.
 /// MC1007 when it is not a directory of this user's alone. `environment` is getenv in programs.
@@ -96,10 +96,10 @@ struct Received {
 struct LinkUp {
   LinkId link = 0;
   bool outgoing = false;
-  NodeId name;  // as the peer calls itself now
+  NodeId name;  // the peer's present name
   InstanceId instance;
   uint64_t epoch = 0;
-  std::string address;  // uri connected to, or where the connection comes from
+  std::string address;  // the URI of an outgoing link, or the remote address of an incoming one
 };
 
 struct LinkLost {
@@ -109,8 +109,8 @@ struct LinkLost {
   std::string why;
 };
 
-/// An outgoing link does not come up. Reported once for each cause until it does; the link goes on
-/// trying. `fatal`: waiting cannot help (wrong key, other version, not our protocol).
+/// An outgoing link cannot connect. Each cause is reported once until the link is up; the link goes on trying.
+/// `fatal`: waiting cannot help (wrong key, other version, not our protocol).
 struct LinkFailed {
   LinkId link = 0;
   bool fatal = false;
@@ -140,33 +140,33 @@ struct HubOptions {
   InstanceId instance;
   uint64_t epoch = 0;             // start of the process, unix ms
   std::vector<Uri> listen;        // ipc or tcp; tcp port 0 picks a free one
-  std::optional<KeySet> keys;     // then every tcp endpoint, bound or connected, uses CURVE
-  bool local_keys = false;        // they are those of local_key_set
+  std::optional<KeySet> keys;     // with keys every tcp endpoint, bound or connected, uses CURVE
+  bool local_keys = false;        // the keys are those of local_key_set
   bool insecure = false;          // consent to tcp without keys that count there
-  Duration heartbeat = 200ms;     // silence after which a sign of life is sent
+  Duration heartbeat = 200ms;     // silence after which a heartbeat is sent
   Duration dead_after = 900ms;    // silence after which a peer is dead
-  Duration broken_grace = 300ms;  // the same, once its connection broke
-  Duration handshake = 3s;        // connected but no valid word by then: LinkFailed
+  Duration broken_grace = 300ms;  // silence after which a peer is dead once its connection broke
+  Duration handshake = 3s;        // time from the connection to a valid message; later is LinkFailed
   Duration reconnect = 100ms;     // pauses between connections grow from half of it to 50 times it, jittered
   size_t ring = 4096;             // commands, and events, between the two threads
   size_t link_queue = 1024;       // messages waiting for one link
   size_t link_queue_bytes = size_t{64} << 20;
   size_t message_bytes_max = size_t{16} << 20;
   size_t request_max = 4096;                  // requests without an answer
-  size_t connections_max = 4096;              // of others to the endpoints of `listen`, divided among these
+  size_t connections_max = 4096;              // incoming connections, divided among the endpoints of `listen`
   uint64_t seed = 0;                          // of the jitter
-  uint32_t version = wire::kEnvelopeVersion;  // tests speak another one
+  uint32_t version = wire::kEnvelopeVersion;  // tests use another one
 };
 
 struct HubStats {
   uint64_t sent = 0, received = 0, sent_bytes = 0, received_bytes = 0;
-  uint64_t garbage = 0;  // frames that are not ours, dropped
+  uint64_t garbage = 0;  // frames of another protocol, dropped
   uint64_t wrong_version = 0;
-  uint64_t wrong_instance = 0;  // meant for a process that is gone
+  uint64_t wrong_instance = 0;  // messages for a process that has ended
   uint64_t dropped = 0;         // SendFailed
   uint64_t handshakes_refused = 0;
   uint64_t links_up = 0;             // now
-  uint64_t connections = 0;          // of others to the listening endpoints, now
+  uint64_t connections = 0;          // incoming connections, now
   uint64_t connections_refused = 0;  // beyond connections_max
 };
 
@@ -185,24 +185,24 @@ class Hub {
   const std::vector<Uri>& bound() const;
 
   Result<LinkId> connect(const Uri& uri);
-  /// Ends an outgoing link (no LinkLost follows) or forgets an incoming one.
+  /// Ends an outgoing link, without a LinkLost, or removes an incoming one.
   Result<void> disconnect(LinkId link);
 
-  /// Queues a message and returns its id. Code::busy when the command ring is full, Code::invalid
-  /// (MC2111) beyond message_bytes_max. `to` zero = whoever is there. Delivery is not confirmed.
+  /// Queues a message and returns its id. Code::busy when the command ring is full, Code::invalid (MC2111) beyond
+  /// message_bytes_max. `to` zero: any instance at the other end. Delivery is not confirmed.
   Result<uint64_t> send(LinkId link, std::string_view type, Bytes body, InstanceId to = {},
                         std::optional<Duration> deadline = {});
   /// As send, and exactly one of Received (with re == id) or RequestFailed follows within `deadline`.
   Result<uint64_t> request(LinkId link, std::string_view type, Bytes body, Duration deadline, InstanceId to = {});
-  /// Answers on the link it came by, to the instance it came from.
+  /// Answers a message on its link, to the instance that sent it.
   Result<uint64_t> reply(const Received& to, std::string_view type, Bytes body);
 
-  /// Other keys from now on (a key file was rotated): tcp endpoints are bound again, and links made with
-  /// the old keys end and come back once their peers have the new ones. Code::invalid when the hub was
-  /// opened without keys, Code::busy when the command ring is full.
+  /// Replaces the keys (a key file was rotated). Tcp endpoints are bound again. Links made with the old keys end, and
+  /// reconnect once their peers have the new ones. Code::invalid when the hub was opened without keys, Code::busy when
+  /// the command ring is full.
   Result<void> set_keys(const KeySet& keys);
 
-  /// The name in envelopes from now on.
+  /// Sets the name in later envelopes.
   void set_name(const NodeId& name);
 
   /// Readable while events may be waiting; next() empties it.

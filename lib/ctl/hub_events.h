@@ -1,5 +1,5 @@
-// Events on their way from the loop to the hub's owner, and the counters that the owner reads beside them. Events that
-// the ring has no room for wait here; the loop reads no socket meanwhile. Owned by the loop's thread.
+// The queue of events from the loop to the hub's owner, and the counters that the owner reads. Events that do not fit
+// into the ring wait here, and the loop reads no socket until they fit. Owned by the loop's thread.
 #pragma once
 
 #include <deque>
@@ -17,7 +17,7 @@ class Events {
   /// Moves waiting events to the ring, as far as it has room.
   void flush();
   void publish();
-  /// No event waits for room in the ring.
+  /// Whether no event waits for room in the ring.
   bool flowing() const { return waiting_.empty(); }
 
   HubStats stats;

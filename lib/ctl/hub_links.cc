@@ -9,11 +9,11 @@
 namespace mc::ctl {
 namespace {
 
-constexpr size_t kRetiredMax = 1024;   // connections remembered as replaced
+constexpr size_t kRetiredMax = 1024;   // replaced connections that are remembered
 constexpr size_t kIncomingMax = 4096;  // links from outside; more are dropped as garbage
-constexpr int kSilentRefusals = 3;     // hang-ups during the handshake that together mean a wrong key
+constexpr int kSilentRefusals = 3;     // hang-ups during the handshake that count as a wrong key
 constexpr Duration kFirstWordRetry = 5ms;
-constexpr Duration kFullPipeRecheck = 5ms;  // while a router's connection takes no more
+constexpr Duration kFullPipeRecheck = 5ms;  // pause while a router's connection is full
 
 }  // namespace
 
@@ -80,7 +80,7 @@ void Links::send(SendCommand command) {
       return lose(link, "connection closed");
     }
   }
-  // A request may wait for its link to come up; a message is meant for the peer that is there.
+  // A request may wait until its link is up. A message is only for the present peer.
   if (!link.up && (!is_request(command.id) || !link.outgoing))
     return drop(command, Code::peer_lost, link.address + " is not connected");
   const size_t bytes = command.bytes();
@@ -146,30 +146,30 @@ void Links::flush(Link& link) {
 }
 
 void Links::ping(Link& link) {
-  link.sent = hub_now();  // also when it cannot leave: no ping storms at a full pipe
+  link.sent = hub_now();  // counts as sent even when the pipe is full, so that no pings accumulate
   wire::Envelope envelope{.type = std::string(kPing),
                           .id = shared_.next_message.fetch_add(1, std::memory_order_relaxed) * 2,  // a plain counter
                           .from = shared_.name_now(),
                           .instance = options_.instance,
                           .epoch = options_.epoch};
   const Bytes bytes = wire::encode(envelope, options_.version);
-  // Behind queued messages a sign of life is not needed: they are one themselves once they leave.
+  // Queued messages need no heartbeat behind them, because they count as signs of life themselves.
   if (link.up && !link.queue.empty()) return;
   const Code code = transmit(link, bytes, {});
   if (code == Code::peer_lost && link.up) return lose(link, "connection closed");
-  // The first word may come before the socket has taken its new connection over: soon again.
+  // The first heartbeat may come before the socket has taken over its new connection, so it is tried again soon.
   if (code == Code::busy && !link.up) link.sent -= options_.heartbeat - std::min(options_.heartbeat, kFirstWordRetry);
 }
 
-/// The link of the instance that speaks, made when it is new. An instance speaks by one connection: a
-/// newer one ends the link of the older, whose last words, if any, come too late. Null: not to be heard.
+/// The link of the sending instance, made when it is new. An instance has one connection: a newer one ends the link of
+/// the older one, and later messages of the older one are dropped. Null: the message is dropped.
 Link* Links::incoming(RouteKey route, const wire::Envelope& envelope, const SocketMessage& message) {
   const auto known = routes_.find(route);
   if (known != routes_.end()) {
     Link& link = links_.at(known->second);
     if (link.instance == envelope.instance) return &link;
-    // No process becomes another, so this is not one of ours. By turns, every message would make a loss and a new
-    // link; so the connection is over, and only a new one is heard.
+    // A process never changes its instance, so the sender is none of ours. Two instances on one connection would make
+    // each message a loss and a new link, so the connection is ended.
     retire(link.route);
     lose(link, "its connection now speaks for another instance");
     ++events_.stats.garbage;
@@ -178,7 +178,7 @@ Link* Links::incoming(RouteKey route, const wire::Envelope& envelope, const Sock
   for (auto& [id, link] : links_) {
     if (link.outgoing || link.gone || link.instance != envelope.instance || link.route.first != route.first) continue;
     retire(link.route);
-    lose(link, "connected anew");  // what we sent by the old connection may not have arrived
+    lose(link, "connected anew");  // messages sent on the old connection may be lost
     break;
   }
   if (routes_.size() >= kIncomingMax) {
@@ -197,8 +197,8 @@ Link* Links::incoming(RouteKey route, const wire::Envelope& envelope, const Sock
   return &link;
 }
 
-/// False: what was heard does not count. Another instance is another connection, so one that begins to
-/// speak for another is over; the next connection brings that one.
+/// False: the message does not count. Each instance has its own connection, so a connection whose instance changes is
+/// ended, and the new instance gets the next connection.
 bool Links::hear(Link& link, const wire::Envelope& envelope) {
   if (link.up && link.instance != envelope.instance) {
     lose(link, "restarted as another instance");
@@ -217,7 +217,7 @@ bool Links::hear(Link& link, const wire::Envelope& envelope) {
   link.epoch = envelope.epoch;
   ++events_.stats.links_up;
   events_.emit(LinkUp{link.id, link.outgoing, link.name, link.instance, link.epoch, link.address});
-  if (!link.outgoing) ping(link);  // the other side is waiting to hear us
+  if (!link.outgoing) ping(link);  // the other side waits for a first message
   flush(link);
   return link.up;
 }
@@ -229,7 +229,8 @@ void Links::deliver(Link& link, wire::Envelope envelope, Bytes body) {
     return;
   }
   if (envelope.type == kPing) return;
-  if (is_request(envelope.re) && !requests_.answered(envelope.re, link.id)) return;  // too late, or not asked
+  // the reply is late, or answers no request
+  if (is_request(envelope.re) && !requests_.answered(envelope.re, link.id)) return;
   Received received{link.id, std::move(envelope), std::move(body), link.heard, kNever};
   if (received.envelope.deadline) received.deadline = after(received.arrived, *received.envelope.deadline);
   events_.emit(std::move(received));
@@ -247,14 +248,14 @@ void Links::on_handshake(Link& link) {
 void Links::on_handshake_failed(Link& link, const SocketEvent& event) {
   if (link.reopen_at == kNever) reopen_later(link);
   const bool keyed = keys_ && link.uri.scheme == "tcp";
-  // A server that cannot read our greeting hangs up without a word. With keys that means the key, unless the server was
-  // just ending: so it takes a few of them.
+  // A server that cannot read our greeting hangs up without a reason. With keys the cause is a wrong key, or a server
+  // that was just ending, so several hang-ups must agree.
   if (event.refused || (keyed && ++link.handshake_failures >= kSilentRefusals))
     report(link, true,
            wrong_key("cannot handshake with " + link.address + ": key refused or not CURVE (" + event.text + ")"));
 }
 
-/// While nobody listens the socket goes on trying by itself.
+/// Opens the socket of an outgoing link. While nothing listens, the socket retries by itself.
 void Links::open_dealer(Link& link) {
   if (link.dealer) link.dealer->abandon();
   link.dealer.reset();
@@ -275,14 +276,14 @@ void Links::open_dealer(Link& link) {
   Result<void> done = socket ? socket->connect(link.uri.text()) : Result<void>(socket.error());
   if (!done) {
     report(link, true, user_error(err::kPeerUnreachable, done.error().what, link.address));
-    return reopen_later(link);  // out of descriptors, perhaps: that passes
+    return reopen_later(link);  // a passing cause such as a lack of descriptors
   }
   link.dealer = std::move(*socket);
 }
 
-/// The socket goes at once, also that of a link that fell silent: a connection whose packets vanish
-/// would otherwise be retried by TCP for minutes after the network has healed. The next one is opened
-/// by tick_link, after a pause: how a connection ends is in the hands of the peer.
+/// Closes the socket at once, also that of a silent link: TCP would otherwise retry a connection whose packets are
+/// lost for minutes after the network works again. tick_link opens the next socket after a pause, because the peer
+/// decides how often connections end.
 void Links::reopen_later(Link& link) {
   if (link.dealer) link.dealer->abandon();
   link.dealer.reset();
@@ -290,8 +291,8 @@ void Links::reopen_later(Link& link) {
   link.reopen_at = hub_now() + link.backoff.next(rng_);
 }
 
-/// Everything queued and asked on the link ends here. Incoming links are forgotten; outgoing ones try
-/// again on a new socket.
+/// Ends all queued messages and pending requests of the link. Incoming links are removed; outgoing ones connect again
+/// on a new socket.
 void Links::lose(Link& link, std::string why) {
   MC_ASSERT(link.up);
   const TimePoint now = hub_now();
@@ -316,7 +317,7 @@ void Links::lose(Link& link, std::string why) {
   }
 }
 
-/// A router never reuses a routing id, so what still comes by this one is late.
+/// Marks a connection as replaced. A router never reuses a routing id, so later messages of this one are dropped.
 void Links::retire(const RouteKey& route) {
   if (retired_.insert(route).second) retired_order_.push_back(route);
   if (retired_order_.size() <= kRetiredMax) return;
@@ -383,7 +384,7 @@ void Links::expire_requests(TimePoint now) {
     if (const auto at = links_.find(request.link); at != links_.end()) {
       Link& link = at->second;
       where = link.address;
-      // One that never left must not leave now.
+      // A request that is still queued must not be sent after its deadline.
       const auto queued =
           std::find_if(link.queue.begin(), link.queue.end(), [&](const SendCommand& c) { return c.id == request.id; });
       if (queued != link.queue.end()) {

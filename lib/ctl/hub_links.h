@@ -1,5 +1,5 @@
-// The links of a hub: conversations with one address (outgoing) or one instance (incoming), from the first word to the
-// loss. ctl.h states what the owner of the hub is promised about them. Owned by the loop's thread.
+// The links of a hub: conversations with one address (outgoing) or one instance (incoming), from the first message to
+// the loss. ctl.h states the guarantees to the hub's owner. Owned by the loop's thread.
 #pragma once
 
 #include <deque>
@@ -27,22 +27,22 @@ struct Link {
   Uri uri;                       // outgoing
   std::optional<Socket> dealer;  // outgoing
   RouteKey route;                // incoming
-  int fd = -1;                   // incoming: its connection, as far as known
+  int fd = -1;                   // incoming: the descriptor of its connection, -1 when unknown
   std::string address;
   bool connected = false;  // outgoing: handshake done
   bool up = false;
-  bool gone = false;  // incoming and lost: erased at the end of the turn
+  bool gone = false;  // an incoming link that is lost; it is erased at the end of the turn
   NodeId name;
   InstanceId instance;
   uint64_t epoch = 0;
   TimePoint heard{}, sent{};
   TimePoint since{};             // up: since then; outgoing and connected: since then
   TimePoint down_since{};        // outgoing and not up
-  TimePoint reopen_at = kNever;  // outgoing: without a socket until then
+  TimePoint reopen_at = kNever;  // outgoing: time at which the next socket is opened
   Backoff backoff;               // outgoing
-  TimePoint broken_at = kNever;  // incoming: its connection seems to have gone while up
+  TimePoint broken_at = kNever;  // incoming: time at which its connection seemed to break
   int reported = 0;              // MC number of the last LinkFailed since it was up
-  int handshake_failures = 0;    // in a row, without a reason given
+  int handshake_failures = 0;    // consecutive failures without a reason from the peer
   bool garbage_logged = false;
   std::deque<SendCommand> queue;
   size_t queue_bytes = 0;
@@ -58,7 +58,7 @@ class Links {
   Link* find(LinkId id);
   /// The link of a connection to a listening socket; null when it has none yet.
   Link* find(const RouteKey& route);
-  /// The connection was replaced by a newer one of its instance.
+  /// Whether a newer connection of the same instance has replaced this one.
   bool retired(const RouteKey& route) const { return retired_.contains(route); }
 
   // ---- commands of the owner ----
@@ -69,9 +69,9 @@ class Links {
   void set_keys(const std::optional<KeySet>& keys);
 
   // ---- messages ----
-  /// The link of the instance that speaks, made when it is new. Null: its message is dropped.
+  /// The link of the sending instance, made when it is new. Null: the message is dropped.
   Link* incoming(RouteKey route, const wire::Envelope& envelope, const SocketMessage& message);
-  /// Notes a sign of life. False: the message does not count, and the link is lost.
+  /// Records a message as a sign of life. False: the message does not count, and the link is lost.
   bool hear(Link& link, const wire::Envelope& envelope);
   void deliver(Link& link, wire::Envelope envelope, Bytes body);
   /// Sends queued messages, as far as the connection takes them.
@@ -87,7 +87,7 @@ class Links {
   void report(Link& link, bool fatal, Error error);
 
   // ---- time ----
-  /// Time in which the loop read nothing counts as silence of no peer.
+  /// Does not count time in which the loop read nothing as silence of its peers.
   void forgive(Duration unread, TimePoint now);
   void tick(TimePoint now);
   TimePoint next_wakeup(TimePoint now) const;

@@ -8,10 +8,10 @@
 namespace mc::ctl {
 namespace {
 
-constexpr int kReadsPerTurn = 64;         // of one socket, so that none starves the others
-constexpr int kEventsPerTurn = 256;       // of one router's connections, for the same reason
-constexpr Duration kPausedRecheck = 5ms;  // while the event ring is full
-constexpr Duration kStall = 50ms;         // lateness beyond which the loop blames itself, not its peers
+constexpr int kReadsPerTurn = 64;         // messages of one socket in a turn, so that none starves the others
+constexpr int kEventsPerTurn = 256;       // connection events of one router in a turn, for the same reason
+constexpr Duration kPausedRecheck = 5ms;  // pause pause while the event ring is full
+constexpr Duration kStall = 50ms;         // lateness of a turn beyond which its time is not the peers' silence
 
 bool power_of_two(uint64_t n) {
   return (n & (n - 1)) == 0;
@@ -30,7 +30,7 @@ Loop::Loop(Shared& shared, Context context, std::vector<Socket> routers, std::op
 void Loop::run() {
   // acquire pairs with the destructor's release: commands queued before it are seen below
   while (!shared_.stopping.load(std::memory_order_acquire)) turn();
-  run_commands();  // a goodbye queued just before the end still leaves
+  run_commands();  // sends a goodbye that was queued just before the end
 }
 
 void Loop::turn() {
@@ -86,7 +86,7 @@ void Loop::read_router(size_t router, const PollItem& item) {
   }
 }
 
-/// Whatever these calls do, the link is erased at the end of the turn only; its socket may be replaced.
+/// Reads one link's socket. The calls may replace the socket, but the link is erased at the end of the turn only.
 void Loop::read_dealer(Link& link, const PollItem& item) {
   if (item.has_event)
     while (auto event = link.dealer ? link.dealer->next_event() : std::nullopt) on_dealer_event(link, *event);
@@ -119,8 +119,8 @@ TimePoint Loop::next_wakeup(TimePoint now) const {
   return std::max(at, now);
 }
 
-/// A loop that was itself stopped or starved, or that may not read because its owner does not, has left what its peers
-/// sent in the sockets: that time is not their silence.
+/// Checks all deadlines. Time in which the loop was stopped, or did not read because its owner did not, is not silence
+/// of its peers.
 void Loop::tick(TimePoint now) {
   const Duration late = now - planned_;
   const Duration unread = !reading_ ? now - turn_start_ : late > kStall ? late : Duration::zero();
@@ -132,7 +132,7 @@ void Loop::tick(TimePoint now) {
 
 void Loop::on_router(size_t router, SocketMessage message) {
   RouteKey route{router, std::move(message.frames[0])};
-  // Until its address is bound again a router still has the old keys: it takes nothing.
+  // A router that is not yet bound again has the old keys, so its messages are dropped.
   if (links_.retired(route) || !routers_.accepts(router)) return;
   Link* link = links_.find(route);
   if (message.frame_count != 3) message.frames = {{}, {}, {}};
@@ -140,7 +140,7 @@ void Loop::on_router(size_t router, SocketMessage message) {
   auto envelope = decode(message.frames[1], link, message.peer_address, wrong_version);
   if (!envelope) {
     if (!wrong_version) return;
-    // The other side learns our version from any envelope of ours, and refuses by itself.
+    // Any envelope of ours tells the other side our version, so it refuses by itself.
     const Bytes ours = wire::encode({.type = std::string(kPing),
                                      .from = shared_.name_now(),
                                      .instance = options_.instance,
@@ -174,7 +174,7 @@ std::optional<wire::Envelope> Loop::decode(const Bytes& frame, Link* link, std::
   wrong_version = envelope.error().mc == err::kProtocolVersion;
   ++(wrong_version ? events_.stats.wrong_version : events_.stats.garbage);
   if (link != nullptr && link->outgoing && !link->up) links_.report(*link, true, envelope.error());
-  // One line a peer; strangers without a link share a line at each doubling of the count.
+  // Each peer is logged once. Senders without a link share one line at each doubling of the count.
   const uint64_t count = events_.stats.garbage + events_.stats.wrong_version;
   if (link ? !link->garbage_logged : power_of_two(count))
     log_warn("control message dropped", {{"from", address}, {"why", one_line(envelope.error())}, {"count", count}});
@@ -189,7 +189,7 @@ void Loop::on_router_event(size_t router, const SocketEvent& event) {
           "control handshake failed",
           {{"listen", routers_[router].bound()}, {"why", event.text}, {"count", events_.stats.handshakes_refused}});
   } else if (event.kind == SocketEvent::Kind::disconnected) {
-    // Descriptors are reused, so this is a suspicion: a sign of life within the grace clears it.
+    // Descriptors are reused, so the link only becomes suspect. A sign of life within the grace period clears it.
     for (auto& [id, link] : links_.all())
       if (!link.outgoing && link.route.first == router && link.fd == event.fd && link.up) link.broken_at = hub_now();
   }
@@ -200,7 +200,8 @@ void Loop::on_dealer_event(Link& link, const SocketEvent& event) {
     case SocketEvent::Kind::handshake_done: links_.on_handshake(link); break;
     case SocketEvent::Kind::handshake_failed: links_.on_handshake_failed(link, event); break;
     case SocketEvent::Kind::disconnected:
-      // Its last words first. ZeroMQ would connect again by itself, and nobody would learn what was lost.
+      // The peer's last messages are read first. ZeroMQ would reconnect by itself, without a report of lost messages,
+      // so the socket is then closed.
       while (link.up && link.dealer && events_.flowing()) {
         auto message = link.dealer->receive();
         if (!message) break;

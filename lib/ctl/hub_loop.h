@@ -1,6 +1,6 @@
-// The hub's thread: one turn polls the sockets, reads them, runs the owner's commands and looks at the time. Every
-// frame from the network is hostile until its envelope decodes; what does not is counted, logged once a peer, and
-// dropped.
+// The hub's thread: one turn polls the sockets, reads them, runs the owner's commands and checks the deadlines. Every
+// frame from the network is hostile until its envelope decodes. A frame that does not decode is counted, logged once a
+// peer, and dropped.
 #pragma once
 
 #include <optional>
@@ -14,7 +14,7 @@ namespace mc::ctl {
 class Loop {
  public:
   Loop(Shared& shared, Context context, std::vector<Socket> routers, std::optional<Socket> zap);
-  /// Turns until Shared::stopping.
+  /// Runs turns until Shared::stopping.
   void run();
 
  private:
@@ -42,7 +42,7 @@ class Loop {
   std::vector<PollItem> items_;
   std::vector<LinkId> item_links_;
   TimePoint turn_start_{};
-  TimePoint planned_{};  // when this turn was due
+  TimePoint planned_{};  // the time at which this turn was due
   bool reading_ = true;  // this turn: the event ring had room
 };
 

@@ -1,4 +1,4 @@
-// Requests that wait for their reply: which link each went by, and until when. Owned by the loop's thread.
+// Requests that wait for their reply, with the link and the deadline of each. Owned by the loop's thread.
 #pragma once
 
 #include <map>
@@ -19,9 +19,9 @@ class Requests {
   size_t size() const { return requests_.size(); }
   void add(uint64_t id, LinkId link, TimePoint expires) { requests_[id] = {id, link, expires}; }
   void erase(uint64_t id) { requests_.erase(id); }
-  /// Ends request `id` if it went by `link`. False: it went by another one, has failed, or was never made.
+  /// Ends request `id` if it was sent on `link`. False: it was sent on another link, has failed, or was never made.
   bool answered(uint64_t id, LinkId link);
-  /// Takes out every request that went by `link`, in the order they were made.
+  /// Takes out every request of `link`, in the order in which they were made.
   std::vector<Request> take(LinkId link);
   /// Takes out every request whose deadline has come.
   std::vector<Request> take_expired(TimePoint now);

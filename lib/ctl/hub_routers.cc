@@ -53,7 +53,7 @@ void Routers::set_keys(const std::optional<KeySet>& keys, TimePoint now) {
     if (listen(router).scheme == "tcp") unbound_[router] = now;
 }
 
-/// libzmq lets go of an address some time after the socket was closed.
+/// Binds again the addresses whose old sockets libzmq has released, some time after they were closed.
 void Routers::bind_again(TimePoint now) {
   for (auto it = unbound_.begin(); it != unbound_.end();) {
     auto& [router, again] = *it;

@@ -1,5 +1,5 @@
 // The listening sockets of a hub: one ROUTER for each listen URI, and the ZAP socket (RFC 27) that admits the peers
-// that hold the cluster's key. A bound socket keeps the keys it was bound with, so other keys mean other sockets.
+// that hold the cluster's key. A bound socket keeps the keys it was bound with, so a change of keys needs new sockets.
 // Owned by the loop's thread.
 #pragma once
 

@@ -27,7 +27,8 @@ namespace {
 struct Gates {
   std::mutex mutex;  // guards the rest
   std::map<int, std::shared_ptr<AcceptGate::State>> by_listener;
-  Fd spare{::open("/dev/null", O_RDONLY | O_CLOEXEC)};  // given up for a moment to accept what must be closed
+  // closed for a moment to accept a connection that must be refused
+  Fd spare{::open("/dev/null", O_RDONLY | O_CLOEXEC)};
 };
 
 // Never destroyed: libzmq's threads may accept while statics are torn down.
@@ -47,7 +48,8 @@ int accept_now(int listener, sockaddr* address, socklen_t* size, int flags) {
   return static_cast<int>(::syscall(SYS_accept4, listener, address, size, flags));
 }
 
-/// libzmq closes an ipc connection of another user without telling the monitor, so it must not be counted.
+/// Whether the other end has this user. libzmq closes an ipc connection of another user without a monitor event, so it
+/// must not be counted.
 bool same_user(int fd) {
   ucred peer{};
   socklen_t size = sizeof peer;
@@ -58,15 +60,15 @@ bool same_user(int fd) {
   return ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == ::getuid();
 }
 
-/// Out of descriptors: the connection that waits is accepted in the spare's place and closed, else it would stay
-/// ready for ever.
+/// Refuses a connection when descriptors have run out: accepts it with the spare descriptor and closes it. It would
+/// otherwise stay ready for ever.
 void refuse_waiting(int listener) {
   Gates& g = gates();
   const std::lock_guard lock(g.mutex);
   g.spare.reset();
   const bool closed = static_cast<bool>(Fd(accept_now(listener, nullptr, nullptr, SOCK_CLOEXEC)));
   g.spare.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  // Another thread took the spare's place first. libzmq asks again at once: this keeps it from spinning.
+  // Another thread took the spare descriptor first. The pause keeps libzmq, which retries at once, from spinning.
   if (!closed) (void)::poll(nullptr, 0, 10);
 }
 
@@ -82,7 +84,7 @@ int accept_gated(AcceptGate::State& gate, int listener, sockaddr* address, sockl
     ::close(fd);
   }
   ++gate.refused;
-  errno = ECONNABORTED;  // to libzmq the connection was reset before it was accepted
+  errno = ECONNABORTED;  // libzmq treats the connection as reset before it was accepted
   return -1;
 }
 

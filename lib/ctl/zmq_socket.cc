@@ -19,7 +19,7 @@ constexpr int kContextThreads = 2;
 }  // namespace
 
 struct Context::State {
-  zmq::context_t context{kContextThreads - 1};  // the reaper is one more
+  zmq::context_t context{kContextThreads - 1};  // the reaper is one more thread
   uint64_t monitor_count = 0;
 };
 
@@ -34,7 +34,7 @@ struct Socket::State {
   }
   zmq::socket_t socket, monitor;
   size_t connections_max = 0;
-  std::optional<AcceptGate> gate;  // of a bound router
+  std::optional<AcceptGate> gate;  // the gate of a bound router
 };
 
 Context::Context(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -86,16 +86,16 @@ void set_options(zmq::socket_t& socket, SocketKind kind, const SocketOptions& op
   socket.set(opt::rcvhwm, options.high_water);
   socket.set(opt::handshake_ivl, as_ms(options.handshake));
   socket.set(opt::ipv6, options.ipv6);
-  // Reaps connections whose host vanished without a word; liveness of peers is the hub's own business.
+  // Closes connections whose host has vanished. The hub itself watches the liveness of peers.
   socket.set(opt::heartbeat_ivl, 5000);
   socket.set(opt::heartbeat_timeout, 15000);
   if (kind == SocketKind::router) {
     socket.set(opt::router_mandatory, true);
-    // Only processes of this user may speak over ipc; the 0700 directory already says so.
+    // Only processes of this user may connect over ipc. The 0700 directory already enforces this.
     const int uid = static_cast<int>(::getuid());
     if (zmq_setsockopt(socket.handle(), ZMQ_IPC_FILTER_UID, &uid, sizeof uid) != 0) throw zmq::error_t();
   } else {
-    // Messages queue only on finished connections, so nothing waits for a peer that is not there.
+    // Messages queue only on finished connections, so none waits for an absent peer.
     socket.set(opt::immediate, true);
     socket.set(opt::reconnect_ivl, std::max(1, as_ms(options.reconnect)));
     socket.set(opt::reconnect_ivl_max, std::max(1, as_ms(options.reconnect) * 16));
@@ -178,7 +178,7 @@ Result<void> Socket::bind(const std::string& uri) try {
 }
 
 void Socket::unbind() {
-  state_->gate.reset();                                 // the descriptor's number will name another file
+  state_->gate.reset();                                 // the descriptor's number may be reused
   zmq_unbind(state_->socket.handle(), bound_.c_str());  // again: not found, which is as well
 }
 

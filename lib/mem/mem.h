@@ -3,9 +3,9 @@
 //   HostBuffer    private pages of this process: kernel scratch, weights, local pools
 //   SharedBuffer  a memfd that other processes map through its descriptor: the arena of a KV pool and
 //                 the segments of the shm transport. Sealed SHRINK|GROW, so that a peer's mapping can
-//                 never fault, and by default peers can map it for reading only: a late or hostile
-//                 write cannot touch a page (DESIGN 2, pull not push).
-// Device memory gets the same shape later; `Location` already says where bytes live.
+//                 never fault, and by default peers can map it for reading only, because they pull KV
+//                 and never push it: no late or hostile write can touch a page.
+// `Location` names the host or a device.
 #pragma once
 
 #include <cstddef>
@@ -22,16 +22,16 @@ class Parallel;
 
 namespace mc::mem {
 
-/// Where bytes live: the host ("cpu") or a GPU ("cuda:1").
+/// The place of bytes: the host ("cpu") or a GPU ("cuda:1").
 struct Location {
   enum class Kind : uint8_t { cpu = 0, cuda = 1 };
   Kind kind = Kind::cpu;
-  int index = 0;  // of the device; 0 for cpu
+  int index = 0;  // number number of the device; 0 for cpu
   bool operator==(const Location&) const = default;
 };
 std::string to_string(Location location);
 
-/// What this process can still allocate: the smaller of MemAvailable and the room in its cgroup.
+/// The bytes that this process can still allocate: the smaller of MemAvailable and the room in its cgroup.
 size_t available_bytes();
 
 struct HostOptions {
@@ -71,7 +71,7 @@ class HostBuffer {
 
   std::byte* data_ = nullptr;
   size_t size_ = 0;
-  std::byte* mapping_ = nullptr;  // what mmap returned: data_ is the first aligned byte in it
+  std::byte* mapping_ = nullptr;  // the mapping; data_ is the first aligned byte in it
   size_t mapping_bytes_ = 0;
 };
 
@@ -89,8 +89,8 @@ class SharedBuffer {
   SharedBuffer() = default;
   /// Creates a memfd of `bytes` > 0, rounded up to whole 4 KiB pages, mapped for reading and writing.
   static Result<SharedBuffer> create(size_t bytes, const Options& options = {});
-  /// Maps a peer's memfd; the descriptor is borrowed and may be closed afterwards. Code::invalid if it
-  /// is not sealed SHRINK (its owner could then fault us) or is not `expected_bytes` long (0 = any).
+  /// Maps a peer's memfd; the descriptor is borrowed and may be closed afterwards. Code::invalid if it is not sealed
+  /// SHRINK, because its owner could then cause a fault here, or is not `expected_bytes` long (0 = any).
   static Result<SharedBuffer> map(int fd, size_t expected_bytes = 0, bool writable = false);
   ~SharedBuffer() { release(); }
   SharedBuffer(SharedBuffer&& other) noexcept { swap(other); }

@@ -1,5 +1,5 @@
-// What HostBuffer and SharedBuffer share (internal to lib/mem): refusing a size that cannot fit before
-// the kernel overcommits it, and touching pages in parallel with an error instead of a signal.
+// Parts that HostBuffer and SharedBuffer share (internal to lib/mem): the refusal of a size that cannot fit, before
+// the kernel overcommits it, and the parallel touch of pages, with an error instead of a signal.
 #pragma once
 
 #include <cstddef>
