@@ -33,8 +33,9 @@ def look():
         doctor = f"mc-bench doctor --insecure data --memory 8MiB --timeout {wait}"
         script += f"{change}\n{doctor} --json {peer} 2>/dev/null | tail -n 1\n"
         script += f"{doctor} --transport rdma {peer} >/dev/null 2>&1; echo $?\n"
-    words = [os.path.join(ROOT, "scripts", "rdma-vm"), "--build", cluster.BUILD, "--add", "mc-bench", "--", script]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=280)
+    words = [os.path.join(ROOT, "scripts", "rdma-vm"), "--build", cluster.BUILD, "--timeout", "800"]
+    words += ["--add", "mc-bench", "--", script]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=900)
     if done.returncode == 77:
         print(done.stderr, file=sys.stderr)
         sys.exit(cluster.SKIP)

@@ -66,8 +66,8 @@ class Serve(unittest.TestCase):
             for path, text in ((cost, COST), (script, SCRIPT)):
                 with open(path, "w") as file:
                     file.write(text)
-            words = [VM, "--build", BUILD, "--add", f"{model}:/mc/model", "--add", f"{cost}:/mc/cost"]
-            words += ["--add", f"{script}:/mc/serve.sh"]
+            words = [VM, "--timeout", "800", "--build", BUILD]
+            words += ["--add", f"{model}:/mc/model", "--add", f"{cost}:/mc/cost", "--add", f"{script}:/mc/serve.sh"]
             for program in ("mc-conductor", "mc-prefill", "mc-decode"):
                 words += ["--add", os.path.join(BUILD, program)]
             lists = " ".join(",".join(map(str, ids)) for ids in prompts)

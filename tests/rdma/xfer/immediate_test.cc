@@ -86,7 +86,7 @@ TEST_CASE("rdma/xfer: immediates on a link that is cut are told once, and none o
       return sent_bytes(back) > so_far + (size_t{1} << 19);
     }));
   }
-  for (const auto& [number, times] : told) CHECK_MESSAGE(times == 1, number);
+  for (const auto& each : told) CHECK_MESSAGE(each.second == 1, each.first);
   CHECK(told.size() == next);
   CHECK(pair.reader->counters().batches_failed == 0);
   CHECK(pair.reader->counters().peers_lost == 0);

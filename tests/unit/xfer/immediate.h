@@ -103,7 +103,7 @@ inline void check_at_most_once(Pair& pair, uint32_t count) {
   const auto heard = [&](uint32_t number) { return told.contains(number); };
   while (!std::all_of(well.begin(), well.end(), heard) && take(in(kLong))) {
   }
-  for (const auto& [number, times] : told) CHECK_MESSAGE(times == 1, number);
+  for (const auto& each : told) CHECK_MESSAGE(each.second == 1, each.first);  // clang 14 captures no structured binding
   for (const uint32_t number : well) CHECK_MESSAGE(told.contains(number), number);
   CHECK(failed > 0);
   CHECK(well.size() > count / 3);
