@@ -100,10 +100,9 @@ class Owners(unittest.TestCase):
         self.assertEqual(with_owners, without)
 
     def test_the_daemons_machines_agree_about_tenants_and_priorities(self):
-        for order in ("arrival", "work"):
+        for order in cluster.count(("work",), ("arrival", "work")):
             with owned(priorities=(0, 1, 0, -1)) as (trace, tenants):
-                words = ["2p2d", "--api-keys", tenants, "--hold", "--hold-order", order]
-                words += ["--limit", cluster.count(80, 150)]
+                words = ["2p2d", "--api-keys", tenants, "--hold", "--hold-order", order, "--limit", 150]
                 model = sim(trace, *words, rules="cluster")[-1]
                 machines = sim(trace, *words, rules="machines")[-1]
             self.assertAlmostEqual(model["rejected_quota"], machines["rejected_quota"], delta=4)
@@ -262,12 +261,12 @@ class Cluster(unittest.TestCase):
 
     def test_the_daemons_machines_agree_with_the_model_of_them(self):
         """The same trace message by message through conductor, prefill and decode machines, under the same clock."""
-        for shape, *words in (
-            ["4p2d", "--limit", cluster.count(80, 150)],
-            ["3p1d", "--limit", cluster.count(60, 100), "--policy", "load"],
-            ["4p2d", "--limit", cluster.count(80, 150), "--admission", "committed"]
-            + ["--tbt-slo", "33ms", "--ttft-slo", "10s"],
-        ):
+        cases = (
+            ["4p2d", "--limit", 150],
+            ["3p1d", "--limit", 100, "--policy", "load"],
+            ["4p2d", "--limit", 150, "--admission", "committed", "--tbt-slo", "33ms", "--ttft-slo", "10s"],
+        )
+        for shape, *words in cluster.count(cases[:2], cases):
             with self.subTest(shape=shape, words=words):
                 model = run(shape, *words)
                 machines = sim(SMALL, shape, *words, rules="machines")[-1]
