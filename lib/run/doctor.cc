@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "base/assert.h"
+#include "transports/transports.h"
 #include "xfer/rdma_gid.h"
-#include "xfer/transport.h"
 
 namespace mc::run {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "base/units.h"
 #include "run/doctor.h"
-#include "xfer/transport.h"
+#include "transports/transports.h"
 
 namespace mc::run {
 namespace {
@@ -65,7 +65,7 @@ Visit visit(const std::string& peer, const std::string& uri, const DoctorPlan& p
   xfer::Options options = plan.options;
   options.name = "doctor";
   options.transport = out.check.transport;
-  auto engine = xfer::Engine::open(options);
+  auto engine = xfer::open_engine(options);
   if (!engine) {
     out.check.reason = "not usable here: " + engine.error().what;
     return out;

@@ -7,6 +7,7 @@
 #include "base/errors.h"
 #include "base/units.h"
 #include "run/run_flags.h"
+#include "transports/transports.h"
 
 namespace mc {
 
@@ -58,7 +59,7 @@ Result<xfer::FaultPlan> parse_faults(std::string_view text) {
 }
 
 Result<std::unique_ptr<xfer::Engine>> open_transfers(const xfer::Options& options) {
-  auto engine = xfer::Engine::open(options);
+  auto engine = xfer::open_engine(options);
   if (engine) return engine;
   const std::string& what = engine.error().what;
   const auto said = [&](std::string_view words) { return what.find(words) != std::string::npos; };

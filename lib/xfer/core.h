@@ -203,7 +203,8 @@ class Engine::Core {
  public:
   static constexpr size_t kNotifiesMax = 1024;  // per peer, waiting in the engine
 
-  explicit Core(const Options& options) : secured_(!options.secret.empty()), options_(options) {}
+  Core(const Options& options, std::span<const TransportEntry* const> table)
+      : secured_(!options.secret.empty()), options_(options), table_(table) {}
   ~Core();
   Result<void> start();
   void stop();
@@ -216,8 +217,8 @@ class Engine::Core {
   void submit_here(Batch& batch);
   void watch(TimePoint deadline);
   // any thread: the set of transports does not change after start()
+  const TransportEntry* speaker_of(std::string_view uri) const;
   Result<BufferId> add_buffer(std::span<std::byte> memory, const Buffer& buffer, int fd);
-  Result<void> attach(BufferId buffer, std::span<std::byte> memory, AccessClass access);
   void detach(BufferId buffer);
   void run();
 
@@ -233,13 +234,13 @@ class Engine::Core {
 
   const bool secured_;
   Options options_;
+  const std::span<const TransportEntry* const> table_;
   Access access_;
   Tally tally_;
   Home home_;
   Poller poller_;
+  std::vector<ActiveTransport> active_;  // the set does not change after start(); transports run under turn_
   std::vector<std::string> transport_texts_;
-  std::vector<std::string> schemes_;  // of the active transports
-  bool copies_here_ = false;          // shm is one of them, and no faults are injected
 
   // between threads
   mutable std::mutex mutex_;
@@ -376,7 +377,6 @@ class Engine::Core {
   bool driven_ = false;
   uint64_t polls_seen_ = 0;
   TimePoint nap_until_{};
-  std::vector<ActiveTransport> active_;
   std::vector<Command> taken_;
   std::vector<PeerId> turn_peers_;  // scratch
   Outbox outbox_;

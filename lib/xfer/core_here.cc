@@ -13,7 +13,7 @@ namespace mc::xfer {
 /// Where each request's remote bytes are mapped; false when the engine's thread must see to the batch.
 /// Under mutex_.
 bool Engine::Core::places_of(const Batch& batch, std::vector<Place>& places) const {
-  if (!copies_here_) return false;
+  if (options_.faults.any()) return false;
   uint64_t total = 0;
   for (const Request& request : batch.requests) total += request.local.size();
   if (total > options_.here_bytes_max) return false;
@@ -26,7 +26,7 @@ bool Engine::Core::places_of(const Batch& batch, std::vector<Place>& places) con
     if (!same) {
       const auto face = faces_.find(request.peer);
       if (face == faces_.end() || !face->second.up || face->second.leaving || !face->second.descriptor) return false;
-      if (schemes_[face->second.transport] != "shm") return false;
+      if (!active_[face->second.transport].entry->maps_memory) return false;
       info = face->second.descriptor->find(request.buffer);
       const auto arena = face->second.arenas.find(request.buffer);
       if (info == nullptr || arena == face->second.arenas.end()) return false;
@@ -51,8 +51,8 @@ bool Engine::Core::places_of(const Batch& batch, std::vector<Place>& places) con
 
 /// Copies, checks, and reports the batch as done and released.
 void Engine::Core::copy_here(Batch& batch, std::span<const Place> places) {
-  const auto row = static_cast<size_t>(std::find(schemes_.begin(), schemes_.end(), "shm") - schemes_.begin());
-  const size_t flow_row = active_[row].row;
+  const auto mapping = std::find_if(active_.begin(), active_.end(), [](const auto& a) { return a.entry->maps_memory; });
+  const size_t flow_row = mapping->row;
   uint64_t read = 0, written = 0, whole = 0, urgent = 0, bulk = 0;
   for (const Request& request : batch.requests) whole += request.local.size();
   for (size_t i = 0; i < places.size(); ++i) {

@@ -8,6 +8,32 @@
 #include "xfer/core.h"
 
 namespace mc::xfer {
+namespace {
+
+/// The rows of the table that Options::transport names, in its order.
+Result<std::vector<size_t>> rows_of(std::string_view names, std::span<const TransportEntry* const> table) {
+  std::vector<size_t> rows;
+  std::string known = "auto";
+  for (size_t row = 0; row < table.size(); ++row) {
+    if (names == "auto") rows.push_back(row);
+    known += std::string(", ") + table[row]->scheme;
+  }
+  if (names == "auto") return rows;
+  while (!names.empty()) {
+    const std::string_view scheme = names.substr(0, names.find(','));
+    names.remove_prefix(std::min(names.size(), scheme.size() + 1));
+    const auto at =
+        std::find_if(table.begin(), table.end(), [&](const auto* entry) { return scheme == entry->scheme; });
+    const auto row = static_cast<size_t>(at - table.begin());
+    if (at == table.end() || std::find(rows.begin(), rows.end(), row) != rows.end())
+      return Error{Code::invalid,
+                   "xfer: transport '" + std::string(scheme) + "' is unknown or named twice; there are: " + known};
+    rows.push_back(row);
+  }
+  return rows;
+}
+
+}  // namespace
 
 Engine::Core::~Core() {
   stop();
@@ -35,27 +61,10 @@ Result<void> Engine::Core::start() {
   std::memcpy(&seed, options_.instance.bytes.data(), sizeof seed);
   home_.rng = Rng(seed);
 
-  const auto table = xfer::transports();
   const bool automatic = options_.transport == "auto";
-  std::vector<size_t> order;
-  if (automatic) {
-    for (size_t row = 0; row < table.size(); ++row) order.push_back(row);
-  } else {
-    std::string_view rest = options_.transport;
-    while (!rest.empty()) {
-      const std::string_view scheme = rest.substr(0, rest.find(','));
-      rest.remove_prefix(std::min(rest.size(), scheme.size() + 1));
-      const auto at =
-          std::find_if(table.begin(), table.end(), [&](const auto* entry) { return scheme == entry->scheme; });
-      const auto row = static_cast<size_t>(at - table.begin());
-      if (at == table.end() || std::find(order.begin(), order.end(), row) != order.end())
-        return Error{Code::invalid, "xfer: transport '" + std::string(scheme) +
-                                        "' is unknown or named twice; there are: auto, shm, rdma, tcp"};
-      order.push_back(row);
-    }
-  }
+  MC_TRY(order, rows_of(options_.transport, table_));
   for (const size_t row : order) {
-    const TransportEntry& entry = *table[row];
+    const TransportEntry& entry = *table_[row];
     const Reach usable = entry.probe(options_);
     Result<std::string> uri = Error{usable.code, usable.reason};
     std::unique_ptr<Transport> transport;
@@ -74,13 +83,11 @@ Result<void> Engine::Core::start() {
     const std::string remark = transport->remark();
     transport_texts_.push_back(std::string(entry.scheme) + ": " + *uri + (remark.empty() ? "" : " (" + remark + ")"));
     home_.uris.push_back(*uri);
-    schemes_.push_back(entry.scheme);
     active_.push_back({&entry, row, std::move(transport)});
   }
   if (active_.empty())
     return Error{Code::unsupported,
                  "xfer: no transport can run here: " + (transport_texts_.empty() ? "none named" : transport_texts_[0])};
-  copies_here_ = !options_.faults.any() && std::find(schemes_.begin(), schemes_.end(), "shm") != schemes_.end();
   thread_ = std::thread([this] { run(); });
   return {};
 }
@@ -94,7 +101,10 @@ void Engine::Core::stop() {
 /// Nobody sees the buffer before every transport can use it.
 Result<BufferId> Engine::Core::add_buffer(std::span<std::byte> memory, const Buffer& buffer, int fd) {
   MC_TRY(id, access_.add(memory, buffer, fd, true));
-  if (auto attached = attach(id, memory, buffer.access); !attached) {
+  for (const auto& active : active_) {
+    auto attached = active.transport->attach(id, memory, buffer.access);
+    if (attached) continue;
+    detach(id);
     (void)access_.remove(id, kNever);
     return within("xfer: register buffer '" + buffer.name + "'", attached.error());
   }
@@ -103,18 +113,15 @@ Result<BufferId> Engine::Core::add_buffer(std::span<std::byte> memory, const Buf
   return id;
 }
 
-Result<void> Engine::Core::attach(BufferId buffer, std::span<std::byte> memory, AccessClass access) {
-  for (const auto& active : active_) {
-    auto attached = active.transport->attach(buffer, memory, access);
-    if (attached) continue;
-    detach(buffer);
-    return std::move(attached).error();
-  }
-  return {};
-}
-
 void Engine::Core::detach(BufferId buffer) {
   for (const auto& active : active_) active.transport->detach(buffer);
+}
+
+/// The running transport of that URI; null = none.
+const TransportEntry* Engine::Core::speaker_of(std::string_view uri) const {
+  for (const auto& active : active_)
+    if (uri.starts_with(std::string(active.entry->scheme) + "://")) return active.entry;
+  return nullptr;
 }
 
 void Engine::Core::push(Command command) {

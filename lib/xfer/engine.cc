@@ -10,15 +10,12 @@
 
 #include "base/assert.h"
 #include "base/uri.h"
-#include "wire/rdma_frame.h"
 #include "xfer/core.h"
-#include "xfer/handshake.h"
-#include "xfer/tcp_io.h"
 
 namespace mc::xfer {
 namespace {
 
-Result<void> check_options(const Options& options) {
+Result<void> check_options(const Options& options, std::span<const TransportEntry* const> table) {
   const auto bad = [](const std::string& what) { return Error{Code::invalid, "xfer: " + what}; };
   if (options.name.empty() || options.name.size() > wire::kXferNameBytesMax)
     return bad("name needs 1 to " + std::to_string(wire::kXferNameBytesMax) + " bytes, has " +
@@ -28,41 +25,15 @@ Result<void> check_options(const Options& options) {
   if (options.slice_bytes_min < 4096 || options.slice_bytes_min > options.slice_bytes_max ||
       options.slice_bytes_max > wire::kFrameDataMax)
     return bad("slice sizes need 4096 <= slice_bytes_min <= slice_bytes_max <= " + std::to_string(wire::kFrameDataMax));
-  if (options.tcp_streams < 0 || options.tcp_streams >= static_cast<int>(wire::kXferLanesMax))
-    return bad("tcp_streams needs 0 (automatic) to " + std::to_string(wire::kXferLanesMax - 1) + ", is " +
-               std::to_string(options.tcp_streams));
-  if (!known_tcp_io(options.tcp_io)) {
-    std::string known = "auto";
-    for (const TcpIoEntry* entry : tcp_ios()) known += std::string(", ") + entry->name;
-    return bad("tcp_io '" + options.tcp_io + "' is unknown; there are: " + known);
-  }
-  if (!known_tcp_seal(options.tcp_seal))
-    return bad("tcp_seal '" + options.tcp_seal + "' is unknown; there are: auto, off, on");
-  if (options.tcp_seal == "on" && options.secret.empty())
-    return bad("tcp_seal on needs a secret: without one nothing says who holds the keys");
-  if (options.rdma_lanes < 1 || options.rdma_lanes > static_cast<int>(wire::kRdmaLanesMax))
-    return bad("rdma_lanes needs 1 to " + std::to_string(wire::kRdmaLanesMax) + ", is " +
-               std::to_string(options.rdma_lanes));
-  if (options.rdma_pairs_max < static_cast<size_t>(options.rdma_lanes))
-    return bad("rdma_pairs_max needs at least rdma_lanes (" + std::to_string(options.rdma_lanes) + "), is " +
-               std::to_string(options.rdma_pairs_max));
-  if (options.rdma_retry < 0 || options.rdma_retry > 6 || options.rdma_timeout < 1 || options.rdma_timeout > 31)
-    return bad("rdma_retry needs 0 to 6 and rdma_timeout 1 to 31: retrying for ever would never report a dead peer");
-  const int mtu = options.rdma_mtu_max;
-  if (mtu != 0 && (mtu < 256 || mtu > 4096 || (mtu & (mtu - 1)) != 0))
-    return bad("rdma_mtu_max needs 0, 256, 512, 1024, 2048 or 4096, is " + std::to_string(mtu));
-  if (options.rdma_traffic_class < 0 || options.rdma_traffic_class > 255)
-    return bad("rdma_traffic_class needs 0 to 255, is " + std::to_string(options.rdma_traffic_class));
   if (options.attempts_max < 1) return bad("attempts_max needs at least 1");
   if (options.peers_max < 1 || options.batches_max < 1 || options.events_max < 1)
     return bad("peers_max, batches_max and events_max need at least 1");
+  for (const TransportEntry* entry : table) MC_CHECK(entry->check(options));
   return {};
 }
 
-/// tcp://name:port becomes tcp://1.2.3.4:port (rdma likewise), here on the caller's thread, because it may block.
-Result<std::string> resolve(const std::string& uri) {
-  const std::string scheme = uri.substr(0, uri.find("://"));
-  if (scheme != "tcp" && scheme != "rdma") return uri;
+/// tcp://name:port becomes tcp://1.2.3.4:port. Runs on the caller's thread because it may block.
+Result<std::string> resolve(const std::string& scheme, const std::string& uri) {
   MC_TRY(place, parse_host_port(std::string_view(uri).substr(scheme.size() + 3)));
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -84,9 +55,9 @@ Engine::~Engine() {
   core_->stop();
 }
 
-Result<std::unique_ptr<Engine>> Engine::open(const Options& options) {
-  MC_CHECK(check_options(options));
-  auto core = std::make_unique<Core>(options);
+Result<std::unique_ptr<Engine>> Engine::open(const Options& options, std::span<const TransportEntry* const> table) {
+  MC_CHECK(check_options(options, table));
+  auto core = std::make_unique<Core>(options, table);
   MC_CHECK(core->start());
   return std::unique_ptr<Engine>(new Engine(std::move(core)));
 }
@@ -158,11 +129,13 @@ Result<PeerId> Engine::connect(std::span<const std::byte> descriptor, TimePoint 
 }
 
 Result<PeerId> Engine::connect(const std::string& uri, TimePoint deadline) {
-  const auto& active = core_->schemes_;
-  if (std::none_of(active.begin(), active.end(),
-                   [&](const std::string& scheme) { return uri.starts_with(scheme + "://"); }))
-    return Error{Code::unsupported, "xfer: connect: no transport of this engine speaks " + uri};
-  MC_TRY(numeric, resolve(uri));
+  const TransportEntry* entry = core_->speaker_of(uri);
+  if (entry == nullptr) return Error{Code::unsupported, "xfer: connect: no transport of this engine speaks " + uri};
+  std::string numeric = uri;
+  if (entry->dials_hosts) {
+    MC_TRY(resolved, resolve(entry->scheme, uri));
+    numeric = std::move(resolved);
+  }
   PeerId id{};
   {
     std::lock_guard lock(core_->mutex_);
@@ -202,7 +175,8 @@ std::shared_ptr<const Descriptor> Engine::descriptor(PeerId peer) const {
 std::string Engine::transport(PeerId peer) const {
   std::lock_guard lock(core_->mutex_);
   const auto at = core_->faces_.find(peer);
-  return at == core_->faces_.end() || !at->second.up ? std::string() : core_->schemes_[at->second.transport];
+  return at == core_->faces_.end() || !at->second.up ? std::string()
+                                                     : core_->active_[at->second.transport].entry->scheme;
 }
 
 Result<BatchId> Engine::submit(std::span<const Request> requests, TimePoint deadline, uint64_t cookie) {
@@ -352,7 +326,7 @@ size_t Engine::poll(std::vector<Event>& out, TimePoint deadline, size_t max) {
 }
 
 Counters Engine::counters() const {
-  return core_->tally_.snapshot();
+  return core_->tally_.snapshot(core_->table_);
 }
 
 }  // namespace mc::xfer

@@ -30,8 +30,13 @@ std::optional<bool> settle(SealWish a, SealWish b) {
 
 }  // namespace
 
-bool known_tcp_seal(std::string_view value) {
-  return value == "auto" || value == "off" || value == "on";
+Result<void> check_seal(const Options& options) {
+  const std::string& seal = options.tcp_seal;
+  if (seal != "auto" && seal != "off" && seal != "on")
+    return Error{Code::invalid, "xfer: tcp_seal '" + seal + "' is unknown; there are: auto, off, on"};
+  if (seal == "on" && options.secret.empty())
+    return Error{Code::invalid, "xfer: tcp_seal on needs a secret: without one nothing says who holds the keys"};
+  return {};
 }
 
 SealWish seal_wish(const Options& options, bool loopback) {

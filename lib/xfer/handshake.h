@@ -47,7 +47,8 @@ OutFrame refusal(Code code, std::string_view text);
 
 class TcpStream;
 
-bool known_tcp_seal(std::string_view value);
+/// Code::invalid: Options::tcp_seal is unknown, or it needs a secret that is not there.
+Result<void> check_seal(const Options& options);
 /// Meaning of Options::tcp_seal for a connection that stays on loopback, or that leaves it.
 wire::SealWish seal_wish(const Options& options, bool loopback);
 

@@ -276,4 +276,6 @@ class RdmaTransport final : public Transport {
   std::vector<PlanItem> items_;  // scratch
 };
 
+extern const TransportEntry kTransportRdma;
+
 }  // namespace mc::xfer

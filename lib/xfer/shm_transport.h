@@ -109,4 +109,6 @@ class ShmTransport final : public Transport {
   std::vector<std::byte> inbox_;
 };
 
+extern const TransportEntry kTransportShm;
+
 }  // namespace mc::xfer

@@ -1,13 +1,14 @@
 // Turns the counters into the public snapshot.
 #include "xfer/tally.h"
 
+#include "base/assert.h"
 #include "xfer/transport.h"
 
 namespace mc::xfer {
 
-Counters Tally::snapshot() const {
+Counters Tally::snapshot(std::span<const TransportEntry* const> table) const {
+  MC_ASSERT_LE(table.size(), kTransportsMax);
   Counters out;
-  const auto table = transports();
   for (size_t i = 0; i < table.size(); ++i) {
     const auto flow = [&](Flow what) {
       return flows_[i][static_cast<size_t>(what)].load(std::memory_order_relaxed);  // totals only

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -67,7 +68,8 @@ class Tally {
     std::lock_guard lock(mutex_);
     ++failures_[std::string(reason)];
   }
-  Counters snapshot() const;
+  /// `table`: the transports by row, as in add().
+  Counters snapshot(std::span<const TransportEntry* const> table) const;
 
  private:
   std::array<std::atomic<uint64_t>, static_cast<size_t>(Count::count_)> counts_{};

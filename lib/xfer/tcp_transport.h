@@ -194,4 +194,6 @@ class TcpTransport final : public Transport {
   TimePoint due_ = kNever;  // no timer of any lane is earlier: spares walking them every round
 };
 
+extern const TransportEntry kTransportTcp;
+
 }  // namespace mc::xfer

@@ -1,6 +1,6 @@
 // The contract a transport implements. A transport owns connections ("endpoints"), each with one or
 // more lanes that move slices independently; the engine owns batches, slices, retries, deadlines and
-// the choice of lane. To add one: transport_<scheme>.cc and a row of kTransports[] in transports.cc.
+// the choice of lane. To add one: a folder of its own, and a line of the table in lib/transports.
 //
 // All methods run on one thread at a time (the engine's, or one that stands in for it: core_drive.cc), never
 // block, and report through the Outbox they are given.
@@ -80,7 +80,7 @@ struct News {
   EndpointId endpoint = EndpointId::none;
   bool accepted = false;                           // up: the peer dialled us
   bool proven = false;                             // up: the peer belongs to the cluster (Handshake::proven)
-  size_t row = 0;                                  // up: of the transport in kTransports[]
+  size_t row = 0;                                  // up: of the transport in the table
   bool gone = false;                               // lost: proof that the wanted instance no longer listens there
   Code code = Code::ok;                            // lost
   InstanceId instance{};                           // up
@@ -171,9 +171,14 @@ struct Reach {
   Code code = Code::invalid;  // not usable: `invalid` = an option is wrong, else what this machine lacks
 };
 
+/// One transport as the engine sees it before it runs.
 struct TransportEntry {
   const char* scheme;
   const char* summary;
+  bool dials_hosts;  // its URIs are scheme://host:port
+  bool maps_memory;  // shared buffers of a connected peer are mapped here (News::arenas), so that callers may copy
+  /// Code::invalid names the option of this transport that is wrong.
+  Result<void> (*check)(const Options& options);
   /// Can this machine run it at all?
   Reach (*probe)(const Options& options);
   Reach (*reach)(const Descriptor& local, const Descriptor& remote);
@@ -182,13 +187,6 @@ struct TransportEntry {
   /// `index` goes back into Poller::add so that ready() finds the transport.
   std::unique_ptr<Transport> (*make)(Home& home, uint8_t index);
 };
-
-/// In order of preference for `auto`.
-std::span<const TransportEntry* const> transports();
-
-extern const TransportEntry kTransportShm;
-extern const TransportEntry kTransportRdma;
-extern const TransportEntry kTransportTcp;
 
 /// Wraps a transport and injects the faults of the plan between it and the engine.
 std::unique_ptr<Transport> inject_faults(std::unique_ptr<Transport> inner, const FaultPlan& plan);

@@ -52,6 +52,24 @@ Reach reach_by_rdma(const Descriptor&, const Descriptor& remote) {
   return {false, "", "the peer does not listen on rdma"};
 }
 
+Result<void> check_rdma(const Options& options) {
+  const auto bad = [](const std::string& what) { return Error{Code::invalid, "xfer: " + what}; };
+  if (options.rdma_lanes < 1 || options.rdma_lanes > static_cast<int>(wire::kRdmaLanesMax))
+    return bad("rdma_lanes needs 1 to " + std::to_string(wire::kRdmaLanesMax) + ", is " +
+               std::to_string(options.rdma_lanes));
+  if (options.rdma_pairs_max < static_cast<size_t>(options.rdma_lanes))
+    return bad("rdma_pairs_max needs at least rdma_lanes (" + std::to_string(options.rdma_lanes) + "), is " +
+               std::to_string(options.rdma_pairs_max));
+  if (options.rdma_retry < 0 || options.rdma_retry > 6 || options.rdma_timeout < 1 || options.rdma_timeout > 31)
+    return bad("rdma_retry needs 0 to 6 and rdma_timeout 1 to 31: retrying for ever would never report a dead peer");
+  const int mtu = options.rdma_mtu_max;
+  if (mtu != 0 && (mtu < 256 || mtu > 4096 || (mtu & (mtu - 1)) != 0))
+    return bad("rdma_mtu_max needs 0, 256, 512, 1024, 2048 or 4096, is " + std::to_string(mtu));
+  if (options.rdma_traffic_class < 0 || options.rdma_traffic_class > 255)
+    return bad("rdma_traffic_class needs 0 to 255, is " + std::to_string(options.rdma_traffic_class));
+  return check_seal(options);
+}
+
 bool rdma_covers(const BufferInfo&) {
   return true;
 }
@@ -429,6 +447,9 @@ TimePoint RdmaTransport::tick(TimePoint at, Outbox& out) {
 const TransportEntry kTransportRdma = {
     .scheme = "rdma",
     .summary = "RDMA READ and WRITE over InfiniBand or RoCE",
+    .dials_hosts = true,
+    .maps_memory = false,
+    .check = check_rdma,
     .probe = probe_rdma,
     .reach = reach_by_rdma,
     .covers = rdma_covers,

@@ -268,6 +268,9 @@ ShmEndpoint* ShmTransport::find(EndpointId id) {
 const TransportEntry kTransportShm = {
     .scheme = "shm",
     .summary = "shared memory arenas of one host",
+    .dials_hosts = false,
+    .maps_memory = true,
+    .check = [](const Options&) -> Result<void> { return {}; },
     .probe = probe_shm,
     .reach = reach_by_shm,
     .covers = [](const BufferInfo& buffer) { return buffer.shared; },

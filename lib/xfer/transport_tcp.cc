@@ -35,6 +35,19 @@ Reach reach_by_tcp(const Descriptor&, const Descriptor& remote) {
   return {false, "", "the peer does not listen on tcp"};
 }
 
+Result<void> check_tcp(const Options& options) {
+  const auto bad = [](const std::string& what) { return Error{Code::invalid, "xfer: " + what}; };
+  if (options.tcp_streams < 0 || options.tcp_streams >= static_cast<int>(wire::kXferLanesMax))
+    return bad("tcp_streams needs 0 (automatic) to " + std::to_string(wire::kXferLanesMax - 1) + ", is " +
+               std::to_string(options.tcp_streams));
+  if (!known_tcp_io(options.tcp_io)) {
+    std::string known = "auto";
+    for (const TcpIoEntry* entry : tcp_ios()) known += std::string(", ") + entry->name;
+    return bad("tcp_io '" + options.tcp_io + "' is unknown; there are: " + known);
+  }
+  return check_seal(options);
+}
+
 bool tcp_covers(const BufferInfo&) {
   return true;
 }
@@ -468,6 +481,9 @@ void TcpTransport::pause_notifies(bool pause) {
 const TransportEntry kTransportTcp = {
     .scheme = "tcp",
     .summary = "persistent TCP streams to any host",
+    .dials_hosts = true,
+    .maps_memory = false,
+    .check = check_tcp,
     .probe = probe_tcp,
     .reach = reach_by_tcp,
     .covers = tcp_covers,

@@ -1,5 +1,5 @@
 // The transfer engine: moves bytes between registered buffers of two processes, over whichever
-// transport reaches (shm on one host, else rdma, else tcp).
+// transport reaches (lib/transports has the table of them).
 //
 //   instance    random per process start and carried in every handshake: a name is an address, an
 //               instance is an identity. A peer that restarted under its old name is refused.
@@ -220,11 +220,14 @@ struct Counters {
       failures;  // by reason, sorted: what was refused or broken, and how often
 };
 
+struct TransportEntry;
+
 class Engine {
  public:
-  /// Opens the listeners and starts the thread. Code::invalid names the option; a transport that
-  /// cannot run here is left out when `transport` is auto, with its reason in transports().
-  static Result<std::unique_ptr<Engine>> open(const Options& options);
+  /// Opens the listeners of the transports in `table`, which are in order of preference, and starts the thread.
+  /// Code::invalid names the option; a transport that cannot run here is left out when Options::transport is auto,
+  /// with its reason in transports(). The table outlives the engine.
+  static Result<std::unique_ptr<Engine>> open(const Options& options, std::span<const TransportEntry* const> table);
   /// Says goodbye to peers, closes every connection, joins the thread. After it returns no transport
   /// touches any buffer; batches that were open are gone.
   ~Engine();

@@ -21,6 +21,7 @@
 #include "xfer/access.h"
 #include "xfer/handshake.h"
 #include "xfer/poller.h"
+#include "xfer/shm_transport.h"
 #include "xfer/tally.h"
 
 namespace {

@@ -12,6 +12,7 @@
 #include "base/hash.h"
 #include "base/parallel.h"
 #include "mem/mem.h"
+#include "transports/transports.h"
 #include "xfer/bench.h"
 
 using namespace mc;
@@ -37,7 +38,7 @@ double median(std::vector<double> values) {
 
 void serve(int to_parent, int from_parent, size_t bytes) {
   Parallel pool(1);
-  auto engine = need(Engine::open({.name = "holder", .insecure = true}));
+  auto engine = need(open_engine({.name = "holder", .insecure = true}));
   auto arena = need(mem::SharedBuffer::create(bytes, {.prefault = &pool}));
   for (size_t i = 0; i < bytes; ++i) arena.data()[i] = static_cast<std::byte>(i * 2654435761u >> 13);
   need(engine->register_buffer(arena, {"kv", AccessClass::blocks}));
@@ -78,7 +79,7 @@ int main(int argc, char** argv) {
 
   const Duration each = 300ms;
   for (const std::string transport : {"tcp", "shm"}) {
-    auto engine = need(Engine::open({.name = "reader", .transport = transport, .insecure = true}));
+    auto engine = need(open_engine({.name = "reader", .transport = transport, .insecure = true}));
     need(engine->register_buffer(local.bytes(), {"local"}));
     const PeerId peer = need(engine->connect(remote, in(10s)));
     std::vector<Event> events;

@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "test.h"
+#include "transports/transports.h"
 
 using namespace mc;
 using namespace mc::run;
@@ -211,7 +212,7 @@ TEST_CASE("run/doctor: a transport is to fix when it was named, else it is only 
 }
 
 TEST_CASE("run/doctor: a peer that runs is reached over every transport it offers") {
-  auto server = xfer::Engine::open({.name = "server", .transport = "shm,tcp", .insecure = true});
+  auto server = xfer::open_engine({.name = "server", .transport = "shm,tcp", .insecure = true});
   REQUIRE_OK(server);
   DoctorPlan plan = plan_for("auto");
   std::string tcp;
@@ -231,7 +232,7 @@ TEST_CASE("run/doctor: a peer that runs is reached over every transport it offer
 TEST_CASE("run/doctor: a peer that does not listen, and an unknown scheme, are to fix with a way out") {
   std::string uri;
   {
-    auto gone = xfer::Engine::open({.name = "gone", .transport = "tcp", .insecure = true});
+    auto gone = xfer::open_engine({.name = "gone", .transport = "tcp", .insecure = true});
     REQUIRE_OK(gone);
     uri = (*gone)->uris().front();
   }

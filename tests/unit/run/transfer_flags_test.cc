@@ -5,6 +5,7 @@
 #include "base/errors.h"
 #include "run/run_flags.h"
 #include "test.h"
+#include "transports/transports.h"
 #include "wire/rdma_frame.h"
 
 using namespace mc;
@@ -58,7 +59,7 @@ TEST_CASE("run/transfer_flags: every flag sets its option, and the engine takes 
   CHECK(set.spin == Duration(50us));
   set.transport = "tcp";
   set.insecure = true;
-  REQUIRE_OK(xfer::Engine::open(set));
+  REQUIRE_OK(xfer::open_engine(set));
   CHECK(options_of({"--rdma-cooldown", "3s"}).rdma_cooldown_min == Duration(3s));
   CHECK(options_of({"--rdma-cooldown", "3s"}).rdma_cooldown_max == Duration(3s));
   CHECK(options_of({"--rdma-cooldown", "5"}).rdma_cooldown_max == Duration(5s));

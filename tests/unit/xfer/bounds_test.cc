@@ -1,5 +1,6 @@
 // What a caller or a peer may not do, checked on both sides of the wire.
 #include "raw_peer.h"
+#include "transports/transports.h"
 
 using namespace mc;
 using namespace mc::xfer;
@@ -161,7 +162,7 @@ TCP_TEST_CASE("xfer/tcp: a request made with an old descriptor after unregister 
 
 TEST_CASE("xfer: options that cannot work are refused by name") {
   const auto text = [](Options options) {
-    auto opened = Engine::open(options);
+    auto opened = open_engine(options);
     REQUIRE(!opened);
     CHECK(opened.error().code == Code::invalid);
     return opened.error().what;

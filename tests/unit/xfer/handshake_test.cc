@@ -2,6 +2,7 @@
 #include "xfer/handshake.h"
 
 #include "pair.h"
+#include "transports/transports.h"
 #include "xfer/access.h"
 #include "xfer/auth.h"
 #include "xfer/tally.h"
@@ -271,11 +272,11 @@ TEST_CASE("xfer/handshake: what --tcp-seal means depends on the secret and on wh
   options.secret.clear();
   CHECK(seal_wish(options, false) == never);
   options.tcp_seal = "on";
-  const auto refused = Engine::open(options);
+  const auto refused = open_engine(options);
   REQUIRE_FALSE(refused.has_value());
   CHECK(refused.error().what.find("tcp_seal on needs a secret") != std::string::npos);
   options.tcp_seal = "perhaps";
-  CHECK(Engine::open(options).error().what == "xfer: tcp_seal 'perhaps' is unknown; there are: auto, off, on");
+  CHECK(open_engine(options).error().what == "xfer: tcp_seal 'perhaps' is unknown; there are: auto, off, on");
 }
 
 TEST_CASE("xfer/handshake: a key share of small order is refused") {

@@ -10,6 +10,7 @@
 #include "base/rng.h"
 #include "mem/mem.h"
 #include "test.h"
+#include "transports/transports.h"
 #include "xfer/tcp_io.h"
 #include "xfer/xfer.h"
 
@@ -86,7 +87,7 @@ struct Node {
     }
     options.tcp_streams = options.tcp_streams == 0 ? 2 : options.tcp_streams;
     options.insecure |= options.secret.empty();
-    auto opened = Engine::open(options);
+    auto opened = open_engine(options);
     REQUIRE_OK(opened);
     engine = std::move(*opened);
   }

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "raw_peer.h"
+#include "transports/transports.h"
 
 using namespace mc;
 using namespace mc::xfer;
@@ -293,7 +294,7 @@ TCP_TEST_CASE("xfer: disconnecting fails the peer's work as cancelled and forget
 }
 
 TCP_TEST_CASE("xfer/tcp: IPv6 loopback works where the machine has it") {
-  auto opened = Engine::open({.name = "six", .transport = "tcp", .tcp_bind = "[::1]:0", .insecure = true});
+  auto opened = open_engine({.name = "six", .transport = "tcp", .tcp_bind = "[::1]:0", .insecure = true});
   if (!opened) return;  // no ::1 here
   CHECK((*opened)->uris()[0].starts_with("tcp://[::1]:"));
   Node reader("reader", "tcp");

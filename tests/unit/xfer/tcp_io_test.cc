@@ -14,6 +14,7 @@
 
 #include "base/fd.h"
 #include "pair.h"
+#include "transports/transports.h"
 #include "xfer/tally.h"
 
 using namespace mc;
@@ -65,7 +66,7 @@ bool uring_here() {
 }
 
 uint64_t broken_rings(const Tally& tally) {
-  for (const auto& [reason, count] : tally.snapshot().failures)
+  for (const auto& [reason, count] : tally.snapshot({}).failures)
     if (reason == "tcp: the io_uring broke: system calls instead") return count;
   return 0;
 }
@@ -144,11 +145,11 @@ TEST_CASE("xfer/tcp_io: an io_uring that breaks on the way loses nothing and is 
 
 TEST_CASE("xfer/tcp_io: an unknown way is refused by name, and the one in use is told") {
   Options options{.transport = "tcp", .insecure = true, .tcp_io = "aio"};
-  const auto refused = Engine::open(options);
+  const auto refused = open_engine(options);
   REQUIRE_FALSE(refused.has_value());
   CHECK(refused.error().what == "xfer: tcp_io 'aio' is unknown; there are: auto, epoll, uring");
   options.tcp_io = "epoll";
-  const auto opened = Engine::open(options);
+  const auto opened = open_engine(options);
   REQUIRE_OK(opened);
   REQUIRE((*opened)->transports().size() == 1);
   CHECK((*opened)->transports()[0].ends_with(" (epoll)"));

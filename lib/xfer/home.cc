@@ -1,6 +1,4 @@
-// The table of transports, in the order `auto` prefers them. To add one, write transport_<scheme>.cc
-// and name its entry here; optional hardware is an #if around that line.
-#include <array>
+// The descriptor of this process: what the engine and its transports tell peers.
 #include <fstream>
 
 #include "xfer/access.h"
@@ -8,15 +6,6 @@
 #include "xfer/transport.h"
 
 namespace mc::xfer {
-namespace {
-
-constexpr std::array kTransports = {&kTransportShm, &kTransportRdma, &kTransportTcp};
-
-}  // namespace
-
-std::span<const TransportEntry* const> transports() {
-  return kTransports;
-}
 
 Descriptor build_descriptor(const Home& home) {
   Descriptor descriptor;
