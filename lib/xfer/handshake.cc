@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "xfer/tcp_stream.h"
+#include "xfer/stream.h"
 
 namespace mc::xfer {
 
@@ -127,7 +127,7 @@ bool Handshake::agree(const wire::KeyShare& theirs, Step& step) {
 }
 
 Handshake::Step Handshake::take(const wire::FrameHeader& header, std::span<const std::byte> payload,
-                                TcpStream& stream) {
+                                FrameStream& stream) {
   Step step = take(header, payload);
   if (step.seal && dialled_) stream.seal(*step.seal);
   if (step.send) stream.push(step.send->header, std::move(step.send->payload));

@@ -45,7 +45,7 @@ struct OutFrame {
 OutFrame control_frame(wire::FrameType type, std::vector<std::byte> payload);
 OutFrame refusal(Code code, std::string_view text);
 
-class TcpStream;
+class FrameStream;
 
 /// Code::invalid: Options::tcp_seal is unknown, or it needs a secret that is not there.
 Result<void> check_seal(const Options& options);
@@ -74,7 +74,7 @@ class Handshake {
   /// Consumes one frame of the peer.
   Step take(const wire::FrameHeader& header, std::span<const std::byte> payload);
   /// The same for a handshake over a stream: seals it when it is time, and queues the answer.
-  Step take(const wire::FrameHeader& header, std::span<const std::byte> payload, TcpStream& stream);
+  Step take(const wire::FrameHeader& header, std::span<const std::byte> payload, FrameStream& stream);
 
   bool complete() const { return state_ == State::complete; }
   bool dialled() const { return dialled_; }

@@ -32,7 +32,7 @@
 #include "xfer/rdma_rail.h"
 #include "xfer/rdma_reaper.h"
 #include "xfer/rdma_revival.h"
-#include "xfer/tcp_stream.h"
+#include "xfer/stream.h"
 #include "xfer/transport.h"
 
 namespace mc::xfer {
@@ -49,7 +49,7 @@ struct RdmaEndpoint final : public FrameConsumer {
   void push(OutFrame frame);
 
   RdmaTransport& transport;
-  TcpStream io;
+  FrameStream io;
   Handshake handshake;
   EndpointId id = EndpointId::none;
   uint64_t token = 0;

@@ -1,4 +1,4 @@
-// TcpIo of one sealed connection (internal): its caller reads and writes plaintext, the socket carries the
+// StreamIo of one sealed connection (internal): its caller reads and writes plaintext, the socket carries the
 // records of seal.h. What it hands out has passed its tag, and nothing else does.
 //
 // Receiving fills a stage with ciphertext and opens whole records from it straight into the caller's parts; only a
@@ -12,7 +12,7 @@
 #include <memory>
 
 #include "xfer/seal.h"
-#include "xfer/tcp_io.h"
+#include "xfer/stream_io.h"
 
 namespace mc::xfer {
 
@@ -22,10 +22,10 @@ struct SealSecrets {
   SealSecret in{};
 };
 
-class SealedIo final : public TcpIo {
+class SealedIo final : public StreamIo {
  public:
   /// `under` outlives it.
-  SealedIo(TcpIo& under, const SealSecrets& secrets, uint64_t records_per_key = kRecordsPerKey)
+  SealedIo(StreamIo& under, const SealSecrets& secrets, uint64_t records_per_key = kRecordsPerKey)
       : under_(under), out_(secrets.out, records_per_key), in_(secrets.in, records_per_key) {}
 
   /// -EBADMSG: what came is not the peer's, or the stream ended inside a record; see reason(). `flags` are
@@ -58,7 +58,7 @@ class SealedIo final : public TcpIo {
   bool whole_record() const;
   void make_room();
 
-  TcpIo& under_;
+  StreamIo& under_;
   Seal out_;
   Seal in_;
   Bytes stage_;  // ciphertext; pages that are never used cost nothing

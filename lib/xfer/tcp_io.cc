@@ -1,11 +1,8 @@
 // The table of tcp's ways to move bytes, and the one that every machine has.
 #include "xfer/tcp_io.h"
 
-#include <sys/socket.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
 
 #include "base/assert.h"
 #include "xfer/tally.h"
@@ -15,38 +12,12 @@ namespace {
 
 constexpr std::array kTcpIos = {&kTcpIoEpoll, &kTcpIoUring};
 
-class TcpCalls final : public TcpIo {
- public:
-  ssize_t receive(int fd, std::span<const iovec> parts, int flags) override {
-    msghdr message = message_of(parts);
-    const ssize_t n = ::recvmsg(fd, &message, MSG_DONTWAIT | flags);
-    return n < 0 ? -errno : n;
-  }
-  ssize_t send(int fd, std::span<const iovec> parts) override {
-    const msghdr message = message_of(parts);
-    const ssize_t n = ::sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-    return n < 0 ? -errno : n;
-  }
-};
-
 }  // namespace
-
-TcpIo& tcp_calls() {
-  static TcpCalls calls;
-  return calls;
-}
-
-msghdr message_of(std::span<const iovec> parts) {
-  msghdr message{};
-  message.msg_iov = const_cast<iovec*>(parts.data());  // the kernel only reads it
-  message.msg_iovlen = parts.size();
-  return message;
-}
 
 const TcpIoEntry kTcpIoEpoll = {
     .name = "epoll",
     .summary = "a system call a transfer",
-    .open = [](Tally&, std::string&) -> std::unique_ptr<TcpIo> { return std::make_unique<TcpCalls>(); },
+    .open = [](Tally&, std::string&) -> std::unique_ptr<StreamIo> { return std::make_unique<SocketCalls>(); },
 };
 
 std::span<const TcpIoEntry* const> tcp_ios() {

@@ -43,7 +43,7 @@ bool TcpLane::wants_crc() const {
   return transport_.home().options->payload_crc && !io.sealed();
 }
 
-TcpIo& TcpLane::io_of(TcpTransport& transport) {
+StreamIo& TcpLane::io_of(TcpTransport& transport) {
   return transport.io();
 }
 
@@ -296,9 +296,9 @@ void TcpLane::finish(size_t index, Code code, uint32_t crc, std::string text) {
   pending_.erase(index);
 }
 
-TcpStream::Io TcpLane::receive(size_t budget) {
+FrameStream::Io TcpLane::receive(size_t budget) {
   write_old_ = true;
-  const TcpStream::Io result = io.receive(*this, budget);
+  const FrameStream::Io result = io.receive(*this, budget);
   send_ack();
   const bool landing = io.receiving() && io.current().kind() == FrameType::write && write_code_ == Code::ok;
   if (!landing) drop_write_pin();  // an owner that waits to unregister it need not wait for the next write
@@ -325,7 +325,7 @@ size_t TcpLane::post(std::span<const Slice> slices) {
     header.snapshot = slice.snapshot;
     header.offset = slice.offset;
     header.length = bytes;
-    TcpStream::Out frame;
+    FrameStream::Out frame;
     const bool checksum = wants_crc();
     if (slice.op == Op::write) {
       frame.payload = slice.local;
@@ -359,22 +359,22 @@ bool TcpLane::cancel(uint64_t slice) {
     return true;
   }
   switch (io.unqueue(slice)) {
-    case TcpStream::Unqueued::removed:
+    case FrameStream::Unqueued::removed:
       pending_bytes_ -= at.slice.local.size();
       pending_.erase(index);
       return true;
-    case TcpStream::Unqueued::sent: at.cancelled = true; return true;
-    case TcpStream::Unqueued::partly_sent:
+    case FrameStream::Unqueued::sent: at.cancelled = true; return true;
+    case FrameStream::Unqueued::partly_sent:
       draining_.insert(slice);  // flush() reports when the last byte has left
       return false;
   }
   return false;
 }
 
-TcpStream::Io TcpLane::flush(Outbox& outbox) {
+FrameStream::Io TcpLane::flush(Outbox& outbox) {
   gone_.clear();
   const size_t before = io.queued_bytes();
-  const TcpStream::Io result = io.flush(size_t{2} << 20, gone_);
+  const FrameStream::Io result = io.flush(size_t{2} << 20, gone_);
   if (io.queued_bytes() != before) progress = SystemClock::instance().now();
   for (const auto& gone : gone_) {
     if (gone.pinned != 0) access().unpin(gone.pinned);

@@ -19,7 +19,7 @@
 namespace mc::xfer {
 namespace {
 
-class TcpRing final : public TcpIo {
+class TcpRing final : public StreamIo {
  public:
   explicit TcpRing(Tally& tally) : tally_(tally) {}
   ~TcpRing() override { close(); }
@@ -48,18 +48,18 @@ class TcpRing final : public TcpIo {
   }
 
   ssize_t receive(int fd, std::span<const iovec> parts, int flags) override {
-    if (!live_) return tcp_calls().receive(fd, parts, flags);
+    if (!live_) return socket_calls().receive(fd, parts, flags);
     msghdr message = message_of(parts);
     ::io_uring_prep_recvmsg(::io_uring_get_sqe(&ring_), fd, &message, static_cast<unsigned>(MSG_DONTWAIT | flags));
     ssize_t result = 0;
-    return finish(result) == 0 ? result : tcp_calls().receive(fd, parts, flags);
+    return finish(result) == 0 ? result : socket_calls().receive(fd, parts, flags);
   }
   ssize_t send(int fd, std::span<const iovec> parts) override {
-    if (!live_) return tcp_calls().send(fd, parts);
+    if (!live_) return socket_calls().send(fd, parts);
     const msghdr message = message_of(parts);
     ::io_uring_prep_sendmsg(::io_uring_get_sqe(&ring_), fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
     ssize_t result = 0;
-    return finish(result) == 0 ? result : tcp_calls().send(fd, parts);
+    return finish(result) == 0 ? result : socket_calls().send(fd, parts);
   }
 
  private:
@@ -109,7 +109,7 @@ class TcpRing final : public TcpIo {
   bool live_ = false;
 };
 
-std::unique_ptr<TcpIo> open_ring(Tally& tally, std::string& why) {
+std::unique_ptr<StreamIo> open_ring(Tally& tally, std::string& why) {
   auto ring = std::make_unique<TcpRing>(tally);
   if (!ring->open(why)) return nullptr;
   return ring;

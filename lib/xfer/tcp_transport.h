@@ -1,4 +1,4 @@
-// The tcp transport (internal): endpoints of one control lane and S data lanes, each a TcpStream.
+// The tcp transport (internal): endpoints of one control lane and S data lanes, each a FrameStream.
 //   transport_tcp.cc  listening, dialling, handshakes, loss, timers
 //   tcp_lane.cc       what frames mean: serving reads and writes, completing slices
 //
@@ -17,7 +17,8 @@
 #include <vector>
 
 #include "xfer/handshake.h"
-#include "xfer/tcp_stream.h"
+#include "xfer/stream.h"
+#include "xfer/tcp_io.h"
 #include "xfer/transport.h"
 
 namespace mc::xfer {
@@ -41,12 +42,12 @@ class TcpLane final : public FrameConsumer {
   Code end(const wire::FrameHeader& header, std::span<const std::byte> collected, uint32_t crc,
            const char*& why) override;
 
-  /// TcpStream::receive, and what it moved is counted.
-  TcpStream::Io receive(size_t budget);
+  /// FrameStream::receive, and what it moved is counted.
+  FrameStream::Io receive(size_t budget);
   size_t post(std::span<const Slice> slices);
   bool cancel(uint64_t slice);
   /// Sends what is queued; reports slices whose cancelled frames are out now.
-  TcpStream::Io flush(Outbox& out);
+  FrameStream::Io flush(Outbox& out);
   /// Lets go of every pin; the socket is about to close.
   void release();
 
@@ -60,11 +61,11 @@ class TcpLane final : public FrameConsumer {
     Slice slice;
     bool cancelled = false;
   };
-  static TcpIo& io_of(TcpTransport& transport);
+  static StreamIo& io_of(TcpTransport& transport);
   TcpTransport& transport_;
 
  public:
-  TcpStream io;
+  FrameStream io;
   Handshake handshake;
   uint64_t token = 0;
   uint32_t armed = 0;       // epoll events
@@ -109,7 +110,7 @@ class TcpLane final : public FrameConsumer {
   // Writes that came whole are acknowledged together, after what one receive() brought: of small ones an ack
   // each would cost a twentieth of the work on both sides.
   std::optional<wire::FrameHeader> unacked_;  // the last of them
-  std::vector<TcpStream::Gone> gone_;         // scratch
+  std::vector<FrameStream::Gone> gone_;       // scratch
   // Counted once a call of receive(): an atomic add behind a copy waits until the copied bytes have
   // reached the cache, which costs more than the rest of a small read.
   struct Moved {
@@ -157,7 +158,7 @@ class TcpTransport final : public Transport {
   void pause_notifies(bool pause) override;
   std::string remark() const override { return io_.text; }
 
-  TcpIo& io() { return *io_.io; }
+  StreamIo& io() { return *io_.io; }
   Home& home() { return home_; }
   uint8_t index() const { return index_; }
   /// A lane finished its handshake. Code of refusal, else ok.

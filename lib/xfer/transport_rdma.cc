@@ -222,7 +222,7 @@ void RdmaTransport::on_socket(RdmaEndpoint& endpoint, uint32_t events, Outbox& o
   const auto io = endpoint.io.receive(endpoint, size_t{1} << 20);
   endpoint.out = nullptr;
   endpoint.progress = now();
-  if (io == TcpStream::Io::broken) broken(endpoint);
+  if (io == FrameStream::Io::broken) broken(endpoint);
 }
 
 /// The stream ended, or a frame on it ended the connection.
@@ -256,14 +256,14 @@ void RdmaTransport::arm(RdmaEndpoint& endpoint) {
 }
 
 void RdmaTransport::sweep(Outbox& out) {
-  std::vector<TcpStream::Gone> nothing;  // control frames carry no pins
+  std::vector<FrameStream::Gone> nothing;  // control frames carry no pins
   std::vector<RdmaEndpoint*> doomed;
   for (auto& [id, endpoint] : endpoints_) {
     if (!endpoint->connecting && !endpoint->io.idle()) {
       const size_t before = endpoint->io.queued_bytes();
       const auto io = endpoint->io.flush(size_t{1} << 20, nothing);
       if (endpoint->io.queued_bytes() != before) endpoint->progress = now();
-      if (io == TcpStream::Io::broken) broken(*endpoint);
+      if (io == FrameStream::Io::broken) broken(*endpoint);
     }
     if (endpoint->doomed)
       doomed.push_back(endpoint.get());

@@ -267,9 +267,9 @@ void TcpTransport::on_lane(TcpLane& lane, uint32_t events, Outbox& out) {
   } else if (events & ~static_cast<uint32_t>(EPOLLOUT)) {
     const auto io = lane.receive(kBudget);
     lane.progress = now();
-    if (io == TcpStream::Io::broken) return broken(lane, out);
+    if (io == FrameStream::Io::broken) return broken(lane, out);
   }
-  if (!lane.io.idle() && lane.flush(out) == TcpStream::Io::broken) return broken(lane, out);
+  if (!lane.io.idle() && lane.flush(out) == FrameStream::Io::broken) return broken(lane, out);
   // check_up may have queued a frame on lane 0 while this was another lane
   if (lane.endpoint != nullptr && lane.endpoint->lanes[0] != nullptr && lane.endpoint->lanes[0] != &lane)
     arm(*lane.endpoint->lanes[0]);
@@ -306,7 +306,7 @@ void TcpTransport::broken(TcpLane& lane, Outbox& out) {
   TcpLane* control = lane.endpoint->lanes[0];
   if (lane.endpoint->up && control != &lane && !paused(*control)) {
     control->out = &out;
-    if (control->io.receive(*control, kBudget) == TcpStream::Io::broken && control->failure) {
+    if (control->io.receive(*control, kBudget) == FrameStream::Io::broken && control->failure) {
       const News failure = std::move(*control->failure);
       return lose(*lane.endpoint, failure.code, failure.gone, failure.text, out);
     }
@@ -357,7 +357,7 @@ size_t TcpTransport::post(EndpointId id, int lane_index, std::span<const Slice> 
   TcpLane& lane = *endpoint->lanes.at(static_cast<size_t>(lane_index) + 1);
   if (!lane.waiting()) lane.progress = now();  // the stall clock starts with work
   const size_t taken = lane.post(slices);
-  if (lane.flush(out) == TcpStream::Io::broken) {
+  if (lane.flush(out) == FrameStream::Io::broken) {
     broken(lane, out);
     return taken;
   }
@@ -379,7 +379,7 @@ Code TcpTransport::notify(EndpointId id, std::span<const std::byte> bytes, Outbo
   if (lane.io.idle()) lane.progress = now();
   auto frame = control_frame(wire::FrameType::notify, {bytes.begin(), bytes.end()});
   lane.io.push(frame.header, std::move(frame.payload));
-  if (lane.flush(out) == TcpStream::Io::broken) {
+  if (lane.flush(out) == FrameStream::Io::broken) {
     broken(lane, out);
     return Code::peer_lost;
   }
@@ -396,7 +396,7 @@ void TcpTransport::publish(Outbox& out) {
     if (lane.io.idle()) lane.progress = now();
     auto frame = control_frame(wire::FrameType::describe, payload);
     lane.io.push(frame.header, std::move(frame.payload));
-    if (lane.flush(out) == TcpStream::Io::broken)
+    if (lane.flush(out) == FrameStream::Io::broken)
       failed.push_back(&lane);
     else
       arm(lane);

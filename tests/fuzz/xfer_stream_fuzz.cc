@@ -1,5 +1,5 @@
 // links: xfer
-// A TcpStream that reads what a stranger sends: bytes as they are, or frames whose headers are sound and
+// A FrameStream that reads what a stranger sends: bytes as they are, or frames whose headers are sound and
 // say whatever the input wants, cut into pieces anywhere. Payloads go where the consumer said and
 // nowhere else, whole, in order; a stream that is broken says why. Sealed streams read the same frames
 // inside records, bytes that are no records at all, and records as an attacker on the path changes, cuts, repeats,
@@ -15,8 +15,9 @@
 #include <vector>
 
 #include "base/hash.h"
+#include "xfer/stream.h"
+#include "xfer/tcp_io.h"
 #include "xfer/tally.h"
-#include "xfer/tcp_stream.h"
 
 namespace {
 
@@ -129,11 +130,11 @@ struct Outcome {
 };
 
 /// What a stream makes of the bytes, which come in pieces and then end.
-Outcome read(std::span<const std::byte> bytes, size_t piece, TcpIo& io, bool seals, bool discards) {
+Outcome read(std::span<const std::byte> bytes, size_t piece, StreamIo& io, bool seals, bool discards) {
   int ends[2];
   require(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) == 0);
   Fd there(ends[0]);
-  TcpStream stream{Fd(ends[1]), io};
+  FrameStream stream{Fd(ends[1]), io};
   if (seals) stream.seal({.out = {2}, .in = kSecret}, 7);
   Consumer consumer;
   for (;;) {
@@ -145,7 +146,7 @@ Outcome read(std::span<const std::byte> bytes, size_t piece, TcpIo& io, bool sea
       consumer.kind = Sink::Kind::discard;
       consumer.memory.fill(kUntouched);
     }
-    if (stream.receive(consumer, size_t{1} << 20) == TcpStream::Io::broken) break;
+    if (stream.receive(consumer, size_t{1} << 20) == FrameStream::Io::broken) break;
   }
   require(stream.code() != Code::ok && !stream.error().empty() && stream.reason()[0] != 0);
   return {std::move(consumer.ended), stream.code(), stream.reason()};
@@ -157,7 +158,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < 2) return 0;
   static Tally tally;
   static const TcpIoChoice ios[] = {choose_tcp_io(kTcpIoEpoll.name, tally), choose_tcp_io(kTcpIoUring.name, tally)};
-  TcpIo& io = *ios[data[0] / 4 % 2].io;
+  StreamIo& io = *ios[data[0] / 4 % 2].io;
   const auto way = static_cast<Way>(data[0] / 8 % 8);
   const size_t piece = 1 + size_t{data[1]} * 16;
   const bool discards = data[1] % 7 == 0;

@@ -7,7 +7,7 @@
 
 #include "base/hash.h"
 #include "count.h"
-#include "xfer/tcp_stream.h"
+#include "xfer/stream.h"
 
 using namespace mc;
 using namespace mc::xfer;
@@ -395,7 +395,7 @@ TEST_CASE("attack/xfer: of a hostile mixture of records only what was sealed, in
     int ends[2];
     REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) == 0);
     Fd there(ends[0]);
-    TcpStream stream{Fd(ends[1])};
+    FrameStream stream{Fd(ends[1])};
     stream.seal({.out = other, .in = secret});
     const size_t honest = rng.below(8);
     Bytes bytes;
@@ -410,7 +410,7 @@ TEST_CASE("attack/xfer: of a hostile mixture of records only what was sealed, in
     REQUIRE(::send(there.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size()));
     there.reset();
     Numbers numbers;
-    while (stream.receive(numbers, size_t{1} << 20) != TcpStream::Io::broken) {
+    while (stream.receive(numbers, size_t{1} << 20) != FrameStream::Io::broken) {
     }
     broken += stream.code() == Code::corrupt ? 1 : 0;
     REQUIRE(numbers.ids.size() >= honest);

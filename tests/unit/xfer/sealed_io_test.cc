@@ -1,4 +1,4 @@
-// A sealed TcpIo over a socket pair: plaintext in, plaintext out, records between.
+// A sealed StreamIo over a socket pair: plaintext in, plaintext out, records between.
 #include "xfer/sealed_io.h"
 
 #include <sys/socket.h>

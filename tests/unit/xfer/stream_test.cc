@@ -1,4 +1,6 @@
-// A TcpStream fed through a socket pair: however the bytes are cut, the frames are the same.
+// A FrameStream fed through a socket pair: however the bytes are cut, the frames are the same.
+#include "xfer/stream.h"
+
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -8,7 +10,6 @@
 #include "base/hash.h"
 #include "pair.h"
 #include "xfer/tally.h"
-#include "xfer/tcp_stream.h"
 
 using namespace mc;
 using namespace mc::xfer;
@@ -23,7 +24,7 @@ struct Sockets {
   Fd right;
   Tally tally;
   TcpIoChoice chosen = choose_tcp_io(tcp_io_under_test->name, tally);
-  TcpIo& io = *chosen.io;
+  StreamIo& io = *chosen.io;
   Sockets() {
     int fds[2];
     REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds) == 0);
@@ -92,7 +93,7 @@ TCP_TEST_CASE("xfer/tcp_stream: frames arrive whole however the bytes are cut") 
   for (uint64_t round = 0; round < 6; ++round) {
     Rng rng(mc::test::seed() * 100 + round);
     Sockets sockets;
-    TcpStream stream(std::move(sockets.right), sockets.io);
+    FrameStream stream(std::move(sockets.right), sockets.io);
     Expecting expecting;
     std::vector<std::byte> bytes;
     for (uint64_t id = 0; id < 120; ++id) {
@@ -107,12 +108,12 @@ TCP_TEST_CASE("xfer/tcp_stream: frames arrive whole however the bytes are cut") 
       const size_t cut = std::min(left.size(), rng.chance(0.5) ? 1 + rng.below(200) : 1 + rng.below(100000));
       const ssize_t n = ::send(sockets.left.get(), left.data(), cut, MSG_NOSIGNAL);
       if (n > 0) left = left.subspan(static_cast<size_t>(n));
-      REQUIRE(stream.receive(expecting, 1 + rng.below(1 << 20)) != TcpStream::Io::broken);
+      REQUIRE(stream.receive(expecting, 1 + rng.below(1 << 20)) != FrameStream::Io::broken);
     }
     while (expecting.finished < expecting.frames.size())
-      REQUIRE(stream.receive(expecting, 1 << 20) != TcpStream::Io::broken);
+      REQUIRE(stream.receive(expecting, 1 << 20) != FrameStream::Io::broken);
     sockets.left.reset();
-    CHECK(stream.receive(expecting, 1 << 20) == TcpStream::Io::broken);
+    CHECK(stream.receive(expecting, 1 << 20) == FrameStream::Io::broken);
     CHECK(stream.code() == Code::peer_lost);
   }
 }
@@ -120,10 +121,10 @@ TCP_TEST_CASE("xfer/tcp_stream: frames arrive whole however the bytes are cut") 
 TCP_TEST_CASE("xfer/tcp_stream: what one stream sends another receives, gathered in few calls") {
   Rng rng(mc::test::seed() + 3);
   Sockets sockets;
-  TcpStream from(std::move(sockets.left), sockets.io);
-  TcpStream to(std::move(sockets.right), sockets.io);
+  FrameStream from(std::move(sockets.left), sockets.io);
+  FrameStream to(std::move(sockets.right), sockets.io);
   Expecting expecting;
-  std::vector<TcpStream::Gone> gone;
+  std::vector<FrameStream::Gone> gone;
   size_t pinned = 0;
   for (uint64_t id = 0; id < 300; ++id) {
     expecting.frames.push_back(make_frame(rng, id));
@@ -136,8 +137,8 @@ TCP_TEST_CASE("xfer/tcp_stream: what one stream sends another receives, gathered
     }
   }
   while (expecting.finished < expecting.frames.size()) {
-    REQUIRE(from.flush(1 + rng.below(1 << 20), gone) != TcpStream::Io::broken);
-    REQUIRE(to.receive(expecting, 1 << 20) != TcpStream::Io::broken);
+    REQUIRE(from.flush(1 + rng.below(1 << 20), gone) != FrameStream::Io::broken);
+    REQUIRE(to.receive(expecting, 1 << 20) != FrameStream::Io::broken);
   }
   CHECK(from.idle());
   CHECK(from.queued_bytes() == 0);
@@ -146,7 +147,7 @@ TCP_TEST_CASE("xfer/tcp_stream: what one stream sends another receives, gathered
 
 TCP_TEST_CASE("xfer/tcp_stream: the rest of a frame goes nowhere once it is discarded") {
   Sockets sockets;
-  TcpStream stream(std::move(sockets.right), sockets.io);
+  FrameStream stream(std::move(sockets.right), sockets.io);
   Expecting expecting;
   Rng rng(1);
   Expecting::Frame big;
@@ -160,7 +161,7 @@ TCP_TEST_CASE("xfer/tcp_stream: the rest of a frame goes nowhere once it is disc
   const auto head = wire::encode(big.header);
   REQUIRE(::send(sockets.left.get(), head.data(), head.size(), 0) == 64);
   REQUIRE(::send(sockets.left.get(), big.payload.data(), 1000, 0) == 1000);
-  CHECK(stream.receive(expecting, 1 << 20) == TcpStream::Io::blocked);
+  CHECK(stream.receive(expecting, 1 << 20) == FrameStream::Io::blocked);
   CHECK(stream.receiving());
   CHECK(stream.current().id == 0);
   stream.discard_rest();
@@ -170,7 +171,7 @@ TCP_TEST_CASE("xfer/tcp_stream: the rest of a frame goes nowhere once it is disc
   for (size_t sent = 1000; sent < 100000;) {
     const ssize_t n = ::send(sockets.left.get(), big.payload.data() + sent, 100000 - sent, 0);
     if (n > 0) sent += static_cast<size_t>(n);
-    REQUIRE(stream.receive(expecting, 1 << 20) != TcpStream::Io::broken);
+    REQUIRE(stream.receive(expecting, 1 << 20) != FrameStream::Io::broken);
   }
   CHECK(expecting.finished == 1);
   CHECK(equal(target, before));
@@ -178,17 +179,17 @@ TCP_TEST_CASE("xfer/tcp_stream: the rest of a frame goes nowhere once it is disc
 
 TCP_TEST_CASE("xfer/tcp_stream: a write frame can be taken back only before its first byte is out") {
   Sockets sockets;
-  TcpStream stream(std::move(sockets.left), sockets.io);
-  std::vector<TcpStream::Gone> gone;
+  FrameStream stream(std::move(sockets.left), sockets.io);
+  std::vector<FrameStream::Gone> gone;
   const std::vector<std::byte> big(size_t{4} << 20);
   FrameHeader header;
   header.type = static_cast<uint8_t>(FrameType::write);
   header.length = big.size();
   for (uint64_t slice = 1; slice <= 3; ++slice) stream.push({.header = header, .payload = big, .slice = slice});
-  CHECK(stream.flush(size_t{16} << 20, gone) == TcpStream::Io::blocked);
-  CHECK(stream.unqueue(1) == TcpStream::Unqueued::partly_sent);
-  CHECK(stream.unqueue(2) == TcpStream::Unqueued::removed);
-  CHECK(stream.unqueue(2) == TcpStream::Unqueued::sent);  // not there any more
+  CHECK(stream.flush(size_t{16} << 20, gone) == FrameStream::Io::blocked);
+  CHECK(stream.unqueue(1) == FrameStream::Unqueued::partly_sent);
+  CHECK(stream.unqueue(2) == FrameStream::Unqueued::removed);
+  CHECK(stream.unqueue(2) == FrameStream::Unqueued::sent);  // not there any more
   CHECK(stream.queued() == 2);
   const auto dropped = stream.drop_all();
   CHECK(dropped.size() == 2);
@@ -197,14 +198,14 @@ TCP_TEST_CASE("xfer/tcp_stream: a write frame can be taken back only before its 
 
 TCP_TEST_CASE("xfer/tcp_stream: a consumer's refusal breaks the stream with its reason") {
   Sockets sockets;
-  TcpStream stream(std::move(sockets.right), sockets.io);
+  FrameStream stream(std::move(sockets.right), sockets.io);
   Expecting expecting;
   Rng rng(2);
   expecting.frames.push_back(make_frame(rng, 9));
   expecting.refuse_id = 9;
   const auto head = wire::encode(expecting.frames[0].header);
   REQUIRE(::send(sockets.left.get(), head.data(), head.size(), 0) == 64);
-  CHECK(stream.receive(expecting, 1 << 20) == TcpStream::Io::broken);
+  CHECK(stream.receive(expecting, 1 << 20) == FrameStream::Io::broken);
   CHECK(stream.code() == Code::corrupt);
   CHECK(std::string(stream.reason()) == "refused by the test");
 }
@@ -212,10 +213,10 @@ TCP_TEST_CASE("xfer/tcp_stream: a consumer's refusal breaks the stream with its 
 TCP_TEST_CASE("xfer/tcp_stream: sealed in the middle of its life, it carries the same frames") {
   Rng rng(mc::test::seed() + 5);
   Sockets sockets;
-  TcpStream from(std::move(sockets.left), sockets.io);
-  TcpStream to(std::move(sockets.right), sockets.io);
+  FrameStream from(std::move(sockets.left), sockets.io);
+  FrameStream to(std::move(sockets.right), sockets.io);
   Expecting expecting;
-  std::vector<TcpStream::Gone> gone;
+  std::vector<FrameStream::Gone> gone;
   size_t pinned = 0;
   const SealSecrets here{.out = {1}, .in = {2}}, there{.out = {2}, .in = {1}};
   for (uint64_t id = 0; id < 300; ++id) {
@@ -239,8 +240,8 @@ TCP_TEST_CASE("xfer/tcp_stream: sealed in the middle of its life, it carries the
     if (expecting.finished == 3) to.seal(there);
   };
   while (expecting.finished < expecting.frames.size()) {
-    REQUIRE(from.flush(1 + rng.below(1 << 20), gone) != TcpStream::Io::broken);
-    REQUIRE(to.receive(expecting, 1 + rng.below(1 << 20)) != TcpStream::Io::broken);
+    REQUIRE(from.flush(1 + rng.below(1 << 20), gone) != FrameStream::Io::broken);
+    REQUIRE(to.receive(expecting, 1 + rng.below(1 << 20)) != FrameStream::Io::broken);
   }
   CHECK(from.idle());
   CHECK(from.queued_bytes() == 0);

@@ -78,7 +78,7 @@ TEST_CASE("xfer/tcp_io: parts are filled in order, nothing waits, the end and er
     CAPTURE(entry->name);
     Tally tally;
     const TcpIoChoice chosen = choose_tcp_io(entry->name, tally);
-    TcpIo& io = *chosen.io;
+    StreamIo& io = *chosen.io;
     Sockets sockets;
     std::array<std::byte, 10> first{}, second{}, sent{};
     fill(std::span(sent).first(8), 1);

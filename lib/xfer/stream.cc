@@ -1,4 +1,4 @@
-#include "xfer/tcp_stream.h"
+#include "xfer/stream.h"
 
 #include <sys/socket.h>
 
@@ -22,14 +22,14 @@ std::string failed_call(const char* call, ssize_t result) {
 
 }  // namespace
 
-TcpStream::Io TcpStream::fail(Code code, const char* reason, std::string text) {
+FrameStream::Io FrameStream::fail(Code code, const char* reason, std::string text) {
   code_ = code;
   reason_ = reason;
   error_ = std::move(text);
   return Io::broken;
 }
 
-void TcpStream::seal(const SealSecrets& secrets, uint64_t records_per_key) {
+void FrameStream::seal(const SealSecrets& secrets, uint64_t records_per_key) {
   MC_ASSERT(!sealed_);
   MC_ASSERT(!in_frame_ || left_ == 0);
   clear_ = queue_.size();
@@ -39,13 +39,13 @@ void TcpStream::seal(const SealSecrets& secrets, uint64_t records_per_key) {
 }
 
 /// What a call that received nothing means.
-TcpStream::Io TcpStream::receive_failed(ssize_t result) {
+FrameStream::Io FrameStream::receive_failed(ssize_t result) {
   if (result == -EAGAIN || result == -EINTR) return Io::blocked;
   if (result == -EBADMSG && sealed_) return fail(Code::corrupt, sealed_->reason(), sealed_->reason());
   return fail(Code::peer_lost, "connection lost", result == 0 ? "closed by the peer" : failed_call("recv", result));
 }
 
-void TcpStream::took(size_t bytes) {
+void FrameStream::took(size_t bytes) {
   if (sink_.kind != Sink::Kind::discard) {
     if (sink_.checksum) crc_ = crc32c({sink_.at, bytes}, crc_);
     sink_.at += bytes;
@@ -54,7 +54,7 @@ void TcpStream::took(size_t bytes) {
 }
 
 /// The same for bytes that are still in the stage.
-void TcpStream::unstage(size_t bytes) {
+void FrameStream::unstage(size_t bytes) {
   const std::byte* from = stage_.data() + stage_begin_;
   if (sink_.kind != Sink::Kind::discard && bytes > 0) {
     if (sink_.checksum)
@@ -67,7 +67,7 @@ void TcpStream::unstage(size_t bytes) {
   left_ -= bytes;
 }
 
-TcpStream::Io TcpStream::start_frame(FrameConsumer& consumer) {
+FrameStream::Io FrameStream::start_frame(FrameConsumer& consumer) {
   const char* why = nullptr;
   const std::span<const std::byte, kFrameHeaderBytes> head(stage_.data() + stage_begin_, kFrameHeaderBytes);
   if (const Code code = wire::decode(head, header_, why); code == Code::unsupported)
@@ -92,7 +92,7 @@ TcpStream::Io TcpStream::start_frame(FrameConsumer& consumer) {
   return Io::ok;
 }
 
-TcpStream::Io TcpStream::finish_frame(FrameConsumer& consumer) {
+FrameStream::Io FrameStream::finish_frame(FrameConsumer& consumer) {
   in_frame_ = false;
   const char* why = nullptr;
   const bool collected = sink_.kind == Sink::Kind::collect;
@@ -104,7 +104,7 @@ TcpStream::Io TcpStream::finish_frame(FrameConsumer& consumer) {
 }
 
 /// Consumes whole frames, and the beginning of the next one, from the stage.
-TcpStream::Io TcpStream::parse_staged(FrameConsumer& consumer) {
+FrameStream::Io FrameStream::parse_staged(FrameConsumer& consumer) {
   for (;;) {
     if (in_frame_) {
       unstage(std::min(left_, stage_end_ - stage_begin_));
@@ -122,7 +122,7 @@ TcpStream::Io TcpStream::parse_staged(FrameConsumer& consumer) {
   return Io::ok;
 }
 
-TcpStream::Io TcpStream::discard_some(size_t& taken) {
+FrameStream::Io FrameStream::discard_some(size_t& taken) {
   // MSG_TRUNC: TCP drops the bytes without copying them. Not every socket does, so the stage bounds it.
   const iovec part{stage_.data(), std::min(left_, stage_.size())};
   const ssize_t n = io().receive(fd_.get(), {&part, 1}, MSG_TRUNC);
@@ -132,7 +132,7 @@ TcpStream::Io TcpStream::discard_some(size_t& taken) {
   return Io::ok;
 }
 
-TcpStream::Io TcpStream::receive(FrameConsumer& consumer, size_t budget) {
+FrameStream::Io FrameStream::receive(FrameConsumer& consumer, size_t budget) {
   // what the seal has buffered must be taken: the socket will not say that it is there
   while (budget > 0 || (sealed_ && sealed_->buffered())) {
     if (parse_staged(consumer) == Io::broken) return Io::broken;
@@ -169,12 +169,12 @@ TcpStream::Io TcpStream::receive(FrameConsumer& consumer, size_t budget) {
   return parse_staged(consumer);
 }
 
-void TcpStream::discard_rest() {
+void FrameStream::discard_rest() {
   MC_ASSERT(in_frame_);
   sink_ = {Sink::Kind::discard, nullptr, false};
 }
 
-void TcpStream::push(wire::FrameHeader header, std::vector<std::byte> payload) {
+void FrameStream::push(wire::FrameHeader header, std::vector<std::byte> payload) {
   Out out;
   header.length = payload.size();
   out.header = header;
@@ -191,7 +191,7 @@ void prefetch(std::span<const std::byte> payload) {
 
 /// The parts of the next call: what is left of the front frame, and frames behind it, but not both clear and sealed
 /// ones. Returns how many.
-size_t TcpStream::gather(std::span<iovec> parts, size_t budget, size_t& bytes) {
+size_t FrameStream::gather(std::span<iovec> parts, size_t budget, size_t& bytes) {
   size_t count = 0;
   size_t summed = 0;
   size_t skip = sent_;
@@ -224,7 +224,7 @@ size_t TcpStream::gather(std::span<iovec> parts, size_t budget, size_t& bytes) {
   return count;
 }
 
-TcpStream::Io TcpStream::flush(size_t budget, std::vector<Gone>& gone) {
+FrameStream::Io FrameStream::flush(size_t budget, std::vector<Gone>& gone) {
   constexpr size_t kPartsMax = 256;
   while (!idle() && budget > 0) {
     std::array<iovec, kPartsMax> parts;
@@ -251,13 +251,13 @@ TcpStream::Io TcpStream::flush(size_t budget, std::vector<Gone>& gone) {
   return Io::ok;
 }
 
-bool TcpStream::holds(uint64_t slice) const {
+bool FrameStream::holds(uint64_t slice) const {
   for (size_t i = 0; i < queue_.size(); ++i)
     if (queue_[i].slice == slice) return true;
   return false;
 }
 
-TcpStream::Unqueued TcpStream::unqueue(uint64_t slice) {
+FrameStream::Unqueued FrameStream::unqueue(uint64_t slice) {
   for (size_t i = 0; i < queue_.size(); ++i) {
     if (queue_[i].slice != slice) continue;
     if (i == 0 && sent_ > 0) return Unqueued::partly_sent;
@@ -270,7 +270,7 @@ TcpStream::Unqueued TcpStream::unqueue(uint64_t slice) {
   return Unqueued::sent;
 }
 
-std::vector<TcpStream::Gone> TcpStream::drop_all() {
+std::vector<FrameStream::Gone> FrameStream::drop_all() {
   std::vector<Gone> gone;
   for (size_t i = 0; i < queue_.size(); ++i)
     if (queue_[i].pinned != 0 || queue_[i].slice != 0) gone.push_back({queue_[i].pinned, queue_[i].slice});

@@ -1,5 +1,5 @@
 // One framed TCP connection: a state machine for receiving and a queue for sending, both non-blocking.
-// What frames mean is the consumer's business (transport_tcp.cc).
+// A FrameConsumer says what frames mean.
 //
 // Receiving copies nothing: a payload goes from the socket to the address its consumer names. One
 // readv takes the rest of a payload and, behind it, the next header; while frames are small the second
@@ -10,8 +10,8 @@
 //
 // Sending gathers headers and payloads of many frames in one sendmsg, straight from registered memory.
 //
-// How a call is made is TcpIo's; whichever it is, nothing is in flight between two calls. A sealed stream is the same
-// stream over another TcpIo (sealed_io.h), in the middle of its life: after the first frames of the handshake.
+// StreamIo makes the calls, and nothing is in flight between two of them. A sealed stream is the same stream over
+// another StreamIo (sealed_io.h), which takes over after the first frames of the handshake.
 #pragma once
 
 #include <sys/uio.h>
@@ -28,7 +28,7 @@
 #include "wire/xfer_frame.h"
 #include "xfer/fifo.h"
 #include "xfer/sealed_io.h"
-#include "xfer/tcp_io.h"
+#include "xfer/stream_io.h"
 
 namespace mc::xfer {
 
@@ -51,7 +51,7 @@ class FrameConsumer {
                    const char*& why) = 0;
 };
 
-class TcpStream {
+class FrameStream {
  public:
   struct Out {
     wire::FrameHeader header;            // its payload_crc is filled in when the frame is sent
@@ -67,7 +67,7 @@ class TcpStream {
   enum class Io : uint8_t { ok, blocked, broken };
 
   /// `io` outlives the stream.
-  explicit TcpStream(Fd fd, TcpIo& io = tcp_calls()) : fd_(std::move(fd)), io_(io) {}
+  explicit FrameStream(Fd fd, StreamIo& io = socket_calls()) : fd_(std::move(fd)), io_(io) {}
   int fd() const { return fd_.get(); }
 
   /// From here on everything is sealed: every byte that has not been parsed, and every frame that is not queued yet.
@@ -124,13 +124,13 @@ class TcpStream {
   void unstage(size_t bytes);
   Io discard_some(size_t& taken);
   size_t gather(std::span<iovec> parts, size_t budget, size_t& bytes);
-  TcpIo& io() { return sealed_ ? *sealed_ : io_; }
+  StreamIo& io() { return sealed_ ? *sealed_ : io_; }
   size_t sealing() const { return sealed_ ? sealed_->pending() : 0; }  // bytes between the queue and the socket
   bool empty(bool short_read) const { return sealed_ ? sealed_->drained() : short_read; }
   Io receive_failed(ssize_t result);
 
   Fd fd_;
-  TcpIo& io_;
+  StreamIo& io_;
   std::unique_ptr<SealedIo> sealed_;
   // receiving
   std::vector<std::byte> stage_ = std::vector<std::byte>(kStageBytes + kHeaderRoom);
