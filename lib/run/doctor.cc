@@ -4,7 +4,7 @@
 
 #include "base/assert.h"
 #include "transports/transports.h"
-#include "xfer/rdma_gid.h"
+#include "xfer_rdma/gid.h"
 
 namespace mc::run {
 namespace {

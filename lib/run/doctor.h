@@ -10,9 +10,9 @@
 
 #include "base/clock.h"
 #include "base/json.h"
-#include "xfer/rdma_device.h"
-#include "xfer/tcp_io.h"
 #include "xfer/xfer.h"
+#include "xfer_rdma/device.h"
+#include "xfer_tcp/io.h"
 
 namespace mc::run {
 

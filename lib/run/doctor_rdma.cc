@@ -1,7 +1,7 @@
 // What the doctor says about RDMA: every device, port and address with its reason, and the way out.
 #include "base/units.h"
 #include "run/doctor.h"
-#include "xfer/rdma_gid.h"
+#include "xfer_rdma/gid.h"
 
 namespace mc::run {
 namespace {

@@ -2,9 +2,9 @@
 
 #include <array>
 
-#include "xfer/rdma_transport.h"
-#include "xfer/shm_transport.h"
-#include "xfer/tcp_transport.h"
+#include "xfer_rdma/xfer_rdma.h"
+#include "xfer_shm/xfer_shm.h"
+#include "xfer_tcp/xfer_tcp.h"
 
 namespace mc::xfer {
 

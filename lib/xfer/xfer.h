@@ -72,7 +72,7 @@ struct FaultPlan {
   uint32_t slices_max = 0;                   // in flight; 0: what it has room for
   std::optional<uint32_t> immediates_max{};  // of those with an immediate; 0: none, ever
   Duration delay_for = 1ms;
-  Duration lose_nic{};  // rdma: this often the first device is taken to have failed; see rdma_events.cc
+  Duration lose_nic{};  // rdma: this often the first device is taken to have failed; see lib/xfer_rdma
   bool any() const {
     return fail_submit + fail_completion + delay + drop_completion + duplicate_completion + corrupt + lose_peer > 0 ||
            slices_max > 0 || immediates_max;

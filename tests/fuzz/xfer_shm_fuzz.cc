@@ -1,4 +1,4 @@
-// links: xfer
+// links: xfer_shm
 // The shm transport's socket as a process of this host that lies would use it: messages with sound headers that say
 // whatever the input wants, cut short or drawn out, with descriptors of all sorts beside them, before and after the
 // handshake. What it takes for an arena can be read from its first byte to its last; a connection is up once, lost
@@ -21,7 +21,7 @@
 #include "xfer/access.h"
 #include "xfer/handshake.h"
 #include "xfer/poller.h"
-#include "xfer/shm_transport.h"
+#include "xfer_shm/xfer_shm.h"
 #include "xfer/tally.h"
 
 namespace {

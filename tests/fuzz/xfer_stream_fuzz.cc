@@ -1,4 +1,4 @@
-// links: xfer
+// links: xfer_tcp
 // A FrameStream that reads what a stranger sends: bytes as they are, or frames whose headers are sound and
 // say whatever the input wants, cut into pieces anywhere. Payloads go where the consumer said and
 // nowhere else, whole, in order; a stream that is broken says why. Sealed streams read the same frames
@@ -16,7 +16,7 @@
 
 #include "base/hash.h"
 #include "xfer/stream.h"
-#include "xfer/tcp_io.h"
+#include "xfer_tcp/io.h"
 #include "xfer/tally.h"
 
 namespace {

@@ -14,7 +14,7 @@
 #include "base/json.h"
 #include "child.h"
 #include "xfer/bench.h"
-#include "xfer/rdma_device.h"
+#include "xfer_rdma/device.h"
 
 namespace mc::bench {
 namespace {

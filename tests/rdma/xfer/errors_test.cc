@@ -14,8 +14,8 @@
 #include <string>
 
 #include "rdma/verbs.h"
-#include "xfer/rdma_lane.h"
-#include "xfer/rdma_path.h"
+#include "xfer_rdma/lane.h"
+#include "xfer_rdma/path.h"
 
 using namespace mc;
 using namespace mc::xfer;

@@ -3,8 +3,8 @@
 #include <functional>
 
 #include "raw_socket.h"
-#include "xfer/rdma_rail.h"
-#include "xfer/rdma_reaper.h"
+#include "xfer_rdma/rail.h"
+#include "xfer_rdma/reaper.h"
 
 using namespace mc;
 using namespace mc::xfer;

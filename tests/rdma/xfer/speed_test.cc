@@ -12,8 +12,8 @@
 #include "xfer/access.h"
 #include "xfer/auth.h"
 #include "xfer/poller.h"
-#include "xfer/rdma_transport.h"
 #include "xfer/tally.h"
+#include "xfer_rdma/transport.h"
 
 using namespace mc;
 using namespace mc::xfer;

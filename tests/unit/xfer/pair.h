@@ -11,8 +11,8 @@
 #include "mem/mem.h"
 #include "test.h"
 #include "transports/transports.h"
-#include "xfer/tcp_io.h"
 #include "xfer/xfer.h"
+#include "xfer_tcp/io.h"
 
 namespace mc::xfer::test {
 

@@ -1,10 +1,9 @@
-#include "xfer/rdma_connector.h"
-
 #include <poll.h>
 
 #include <algorithm>
 
 #include "test.h"
+#include "xfer_rdma/connector.h"
 
 using namespace mc;
 using namespace mc::xfer;

@@ -1,8 +1,7 @@
-#include "xfer/rdma_gid.h"
-
 #include <arpa/inet.h>
 
 #include "test.h"
+#include "xfer_rdma/gid.h"
 
 using namespace mc;
 using namespace mc::xfer;

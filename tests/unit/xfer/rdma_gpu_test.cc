@@ -1,6 +1,5 @@
-#include "xfer/rdma_gpu.h"
-
 #include "test.h"
+#include "xfer_rdma/gpu.h"
 
 using namespace mc;
 using namespace mc::xfer;

@@ -1,6 +1,5 @@
-#include "xfer/rdma_hold.h"
-
 #include "test.h"
+#include "xfer_rdma/hold.h"
 
 using namespace mc;
 using namespace mc::xfer;

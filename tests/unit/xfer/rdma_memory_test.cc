@@ -1,6 +1,6 @@
 // What registered memory looks like while a device of it is away: no verbs are called for one that is lost.
 #include "test.h"
-#include "xfer/rdma_verbs.h"
+#include "xfer_rdma/verbs.h"
 
 using namespace mc;
 using namespace mc::xfer;

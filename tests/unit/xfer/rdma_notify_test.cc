@@ -1,10 +1,9 @@
-#include "xfer/rdma_notify.h"
-
 #include <cstring>
 #include <optional>
 
 #include "base/rng.h"
 #include "test.h"
+#include "xfer_rdma/notify.h"
 
 using namespace mc;
 using namespace mc::xfer;

@@ -1,6 +1,5 @@
-#include "xfer/rdma_path.h"
-
 #include "test.h"
+#include "xfer_rdma/path.h"
 
 using namespace mc;
 using namespace mc::xfer;

@@ -1,7 +1,6 @@
-#include "xfer/rdma_plan.h"
-
 #include "base/rng.h"
 #include "test.h"
+#include "xfer_rdma/plan.h"
 
 using namespace mc;
 using namespace mc::xfer;

@@ -1,10 +1,9 @@
-#include "xfer/rdma_pool.h"
-
 #include <map>
 #include <set>
 
 #include "base/rng.h"
 #include "test.h"
+#include "xfer_rdma/pool.h"
 
 using namespace mc;
 using namespace mc::xfer;

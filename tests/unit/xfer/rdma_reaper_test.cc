@@ -1,11 +1,10 @@
-#include "xfer/rdma_reaper.h"
-
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
 
 #include "base/clock.h"
 #include "test.h"
+#include "xfer_rdma/reaper.h"
 
 using namespace mc;
 using namespace mc::xfer;

@@ -1,9 +1,8 @@
-#include "xfer/rdma_revival.h"
-
 #include <poll.h>
 
 #include "test.h"
 #include "xfer/poller.h"
+#include "xfer_rdma/revival.h"
 
 using namespace mc;
 using namespace mc::xfer;

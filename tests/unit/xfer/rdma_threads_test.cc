@@ -9,8 +9,8 @@
 #include "base/errors.h"
 #include "base/fd.h"
 #include "test.h"
-#include "xfer/rdma_connector.h"
-#include "xfer/rdma_reaper.h"
+#include "xfer_rdma/connector.h"
+#include "xfer_rdma/reaper.h"
 
 using namespace mc;
 using namespace mc::xfer;

@@ -1,11 +1,10 @@
-#include "xfer/rdma_topology.h"
-
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <vector>
 
 #include "test.h"
+#include "xfer_rdma/topology.h"
 
 using namespace mc;
 using namespace mc::xfer;

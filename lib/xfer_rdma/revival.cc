@@ -1,0 +1,106 @@
+#include "xfer_rdma/revival.h"
+
+#include <algorithm>
+#include <system_error>
+#include <utility>
+
+#include "base/log.h"
+#include "base/thread_limit.h"
+#include "xfer/poller.h"
+
+namespace mc::xfer {
+Duration RevivalPause::next(TimePoint now) {
+  if (since_ != kNever)
+    for (Duration used = now - since_; used >= 60s && pause_ > Duration{}; used -= 60s) pause_ /= 2;
+  since_ = kNever;
+  pause_ = pause_ < least_ ? least_ : std::min(pause_ * 2, most_);
+  return pause_;
+}
+
+Result<int> RdmaRevival::open() {
+  MC_TRY(ready, EventFd::open());
+  ready_ = std::move(ready);
+  return ready_.fd();
+}
+
+void RdmaRevival::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_one();
+  if (thread_.joinable()) thread_.join();
+}
+
+bool RdmaRevival::stopping() {
+  const std::lock_guard lock(mutex_);
+  return stop_;
+}
+
+void RdmaRevival::failed(size_t index, const std::string& name) {
+  {
+    const std::lock_guard lock(mutex_);
+    auto at =
+        std::find_if(patients_.begin(), patients_.end(), [&](const Patient& known) { return known.index == index; });
+    if (at == patients_.end()) at = patients_.insert(at, {index, name, RevivalPause(least_, most_)});
+    at->at = now() + at->pause.next(now());
+    if (!thread_.joinable() && !stop_) {
+      try {
+        thread_ = std::thread([this] { run(); });
+      } catch (const std::system_error& error) {  // the next failure tries again
+        log_warn("rdma device not opened again",
+                 {{"device", name}, {"why", thread_limit_error(error.code().value()).what}});
+      }
+    }
+  }
+  wake_.notify_one();
+}
+
+std::vector<RdmaRevival::Back> RdmaRevival::take() {
+  const std::lock_guard lock(mutex_);
+  ready_.drain();
+  return std::exchange(back_, {});
+}
+
+void RdmaRevival::run() {
+  std::unique_lock lock(mutex_);
+  while (!stop_) {
+    const auto next = std::min_element(patients_.begin(), patients_.end(),
+                                       [](const Patient& a, const Patient& b) { return a.at < b.at; });
+    if (next->at > now()) {
+      if (next->at == kNever)
+        wake_.wait(lock);
+      else
+        wake_.wait_until(lock, next->at);
+      continue;
+    }
+    const size_t index = next->index;
+    const std::string name = next->name;
+    lock.unlock();
+    auto device = attempt_(index, name);
+    lock.lock();
+    Patient& patient =
+        *std::find_if(patients_.begin(), patients_.end(), [&](const Patient& known) { return known.index == index; });
+    if (device) {
+      patient.at = kNever;
+      patient.pause.opened(now());
+      back_.push_back({index, std::move(*device)});
+      ready_.signal();
+    } else {
+      const Duration pause = patient.pause.next(now());
+      patient.at = now() + pause;
+      log_warn("rdma device not opened again",
+               {{"device", name}, {"why", device.error().what}, {"next_try_s", to_seconds(pause)}});
+    }
+  }
+}
+
+Result<std::shared_ptr<RdmaDevice>> reopen(RdmaMemory& memory, size_t index, const std::string& name) {
+  memory.lose(index);
+  MC_TRY(opened, RdmaDevice::open(name));
+  std::shared_ptr<RdmaDevice> device = std::move(opened);  // shared as Back::device
+  MC_CHECK(memory.restore(index, device));
+  return device;
+}
+
+}  // namespace mc::xfer

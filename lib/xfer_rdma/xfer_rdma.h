@@ -1,0 +1,10 @@
+// The rdma transport. One socket to each peer for set-up, and queue pairs for the bytes: transport.h draws it.
+#pragma once
+
+#include "xfer/transport.h"
+
+namespace mc::xfer {
+
+extern const TransportEntry kTransportRdma;
+
+}  // namespace mc::xfer
