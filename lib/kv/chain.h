@@ -1,5 +1,5 @@
-// Names of KV blocks. A block's id is chained over its whole prefix, so equal ids mean equal tokens
-// at equal positions after equal tokens, under the same model and layout (DESIGN 2, block identity):
+// Names of KV blocks. A block's id is chained over its whole prefix, so equal ids mean equal tokens at equal positions
+// after equal tokens, under the same model and layout:
 //
 //   id[i] = first 128 bits of SHA-256( id[i-1] (16 bytes, zero for i = 0)
 //                                    | namespace id (16 bytes)
@@ -17,7 +17,7 @@
 
 namespace mc::kv {
 
-/// Id of the block holding `tokens` (all of one full block) after the block `parent`.
+/// Id of the full block that holds `tokens` and follows the block `parent`.
 BlockHash chain_next(const BlockHash& parent, const NamespaceId& name_space, std::span<const uint32_t> tokens);
 
 /// Ids of the full blocks of `tokens`: floor(tokens / block_tokens) of them.
@@ -34,8 +34,7 @@ constexpr uint32_t blocks_for(size_t token_count, uint32_t block_tokens) {
   return static_cast<uint32_t>((token_count + block_tokens - 1) / block_tokens);
 }
 
-/// The same chain while a sequence grows (decode: one token a step). Owns at most one block of
-/// tokens beside the ids.
+/// The chain of a sequence that grows (decode: one token a step). Owns at most one block of tokens beside the ids.
 class Chain {
  public:
   Chain(const NamespaceId& name_space, uint32_t block_tokens);

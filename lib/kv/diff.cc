@@ -41,7 +41,7 @@ class Comparer {
       place.part = 'v';
       values(place, base + layout_.v_offset() + row * layout_.row_bytes(), layout_.dtype);
     }
-    if (rows != header.token_count) return;  // sums over other rows would differ by right
+    if (rows != header.token_count) return;  // ksum and kmean over different rows may differ
     place.part = 's';
     values(place, base + layout_.ksum_offset(), Dtype::f32);
     place.part = 'm';

@@ -1,7 +1,7 @@
-// What a node tells the conductor about its blocks: stored and removed events, numbered without a
-// gap from 1. The pools of a node share one log, so the conductor sees one ordered stream a node.
-// The log is bounded: when its owner does not drain it (conductor away), the oldest events are
-// dropped, the reader sees the gap in the numbers and asks for a snapshot.
+// The log of a node's block events for the conductor: stored and removed, numbered without a gap from 1. The pools of
+// a node share one log, so the conductor receives one ordered stream a node. The log is bounded. When its owner does
+// not drain it (the conductor is unreachable), the oldest events are dropped; the reader then finds a gap in the
+// numbers and requests a snapshot.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,10 @@ namespace mc::kv {
 enum class Tier : uint8_t { device = 0, host = 1, disk = 2 };
 std::string_view to_string(Tier tier);
 
-/// Why a block is no longer here.
+/// The reason why a block was removed.
 enum class Removal : uint8_t {
   evicted = 0,  // space was needed
-  dropped = 1,  // somebody asked
+  dropped = 1,  // a caller removed it
   corrupt = 2,  // its bytes failed their checksum
   demoted = 3,  // it moved to another tier or node
 };
@@ -33,14 +33,14 @@ struct BlockEvent {
   Removal reason = Removal::evicted;  // meaningful for removed
   BlockHash hash;
   BlockHash parent;             // zero for the first block of a prompt
-  uint32_t first_position = 0;  // of the block's first token
+  uint32_t first_position = 0;  // position of the block's first token
   bool operator==(const BlockEvent&) const = default;
 };
 
 class EventLog {
  public:
   explicit EventLog(size_t event_count_max = 1 << 16) : event_count_max_(event_count_max) {}
-  void append(BlockEvent event);  // numbers it
+  void append(BlockEvent event);  // gives the event its number
   /// Takes all events (or the oldest `count_max`), oldest first.
   std::vector<BlockEvent> drain(size_t count_max = SIZE_MAX);
   /// Number of the newest event ever appended; 0 before the first. Goes into snapshots.

@@ -1,4 +1,4 @@
-// First stored, first evicted: the plainest baseline to compare a policy with.
+// First in, first out: the simplest baseline for a comparison of policies.
 #include "kv/eviction.h"
 
 namespace mc::kv {

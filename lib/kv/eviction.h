@@ -1,6 +1,6 @@
-// Contract of an eviction policy: one number a block, smallest goes first. The pool does the rest:
-// it offers only blocks that nobody holds and that have no resident children (tail first: a chain
-// whose head is gone is dead weight), so a policy cannot break a chain.
+// Contract of an eviction policy: one number a block, smallest goes first. The pool does the rest: it offers only
+// blocks that are not held and have no resident children, so a policy cannot break a chain (without its head the rest
+// of a chain is useless).
 //   to add one: lib/kv/evict_<name>.cc with a `const Eviction`, and its line in kEvictions[] (evictions.cc)
 #pragma once
 
@@ -10,8 +10,8 @@
 
 namespace mc::kv {
 
-/// What the pool knows about the use of a block. Stamps come from the pool's own counter, one tick
-/// a touch, so they order uses without a clock.
+/// The use of a block. Stamps come from the pool's own counter, which counts touches, so they order uses without a
+/// clock.
 struct Use {
   uint64_t stored = 0;          // stamp when it was published
   uint64_t last_use = 0;        // stamp of the last touch
@@ -22,7 +22,7 @@ struct Use {
 struct Eviction {
   std::string_view name;
   std::string_view summary;
-  /// Called when a block is published or touched, never in between.
+  /// The rank of a block. The pool calls it when a block is published or touched, and at no other time.
   uint64_t (*rank)(const Use&);
 };
 

@@ -9,7 +9,7 @@ namespace mc::kv {
 
 namespace {
 
-// memcmp of 16 bytes is a call; the walk through a prompt compares once a block.
+// Compares ids without a call of memcmp, because a walk through a prompt compares once a block.
 bool same(const BlockHash& a, const BlockHash& b) {
   uint64_t x[2], y[2];
   std::memcpy(x, a.bytes.data(), sizeof x);
@@ -58,7 +58,8 @@ void PrefixIndex::remove_node(const NodeId& name) {
 
 // -- the table of blocks ------------------------------------------------------------------------------
 
-// The ids are cryptographic hashes, so a few of their bits would do; multiplying spreads made-up ones too.
+// The ids are cryptographic hashes, so a few of their bits suffice. The multiplication also spreads the small ids of
+// tests and traces.
 size_t PrefixIndex::home(const BlockHash& hash, size_t slot_count) {
   return static_cast<size_t>((Id128Hash{}(hash)*0x9e3779b97f4a7c15) >> 20) & (slot_count - 1);
 }
@@ -70,7 +71,7 @@ PrefixIndex::Slot* PrefixIndex::find(const BlockHash& hash) {
   }
 }
 
-// The slot of a block that is not here is returned with kNoSet; the caller gives it a set.
+// The slot of a new block is returned with kNoSet, and the caller gives it a set.
 PrefixIndex::Slot& PrefixIndex::find_or_insert(const BlockHash& hash) {
   if ((block_count_ + 1) * 5 > slots_.size() * 4) grow();
   size_t i = home(hash);
@@ -90,7 +91,7 @@ void PrefixIndex::grow() {
   slots_ = std::move(larger);
 }
 
-// Closes the gap: what stands behind it moves up unless it would pass its home.
+// Closes the gap: each entry behind it moves up unless it would pass its home slot.
 void PrefixIndex::erase(Slot* slot) {
   const size_t mask = slots_.size() - 1;
   size_t gap = static_cast<size_t>(slot - slots_.data());
@@ -171,8 +172,8 @@ void PrefixIndex::alter(const BlockHash& hash, Change change) {
   if (before != kNoSet) release(before);
 }
 
-// Judges each set once, however many blocks name it; what is left without holders goes in a second pass,
-// since closing gaps moves slots.
+// Changes each set once, however many blocks name it. Blocks without holders are erased in a second pass, because
+// closing gaps moves slots.
 template <class Change>
 void PrefixIndex::alter_all(Change change) {
   constexpr SetId kUnknown = UINT32_MAX;
@@ -267,7 +268,7 @@ void PrefixIndex::add_pending(NodeOrdinal node, std::span<const BlockHash> hashe
 void PrefixIndex::settle_pending(NodeOrdinal node, std::span<const BlockHash> hashes) {
   for (const BlockHash& hash : hashes)
     alter(hash, [&](Holders& holders) {
-      // Not found: the node went away in between and came back empty.
+      // An absent holder is not an error: the node may have left and come back empty.
       for (auto it = holders.begin(); it != holders.end(); ++it) {
         if (it->node != node || it->pending == 0) continue;
         if (--it->pending == 0 && it->tier == kAbsent) holders.erase(it);
@@ -293,7 +294,7 @@ void PrefixIndex::advance(std::vector<NodeMatch>& out, const std::vector<Alive>&
 
 // All holders of a chain's first `blocks` blocks. Often that is every node (a system prompt), of which few have more.
 void PrefixIndex::begin(const Holders& holders, uint32_t blocks, std::vector<NodeMatch>& out) {
-  out.resize(holders.size());  // over what the last walk left: it is not cleared first
+  out.resize(holders.size());  // the loop below overwrites the entries of the last walk
   for (size_t i = 0; i < holders.size(); ++i) {
     const Holder& h = holders[i];
     const uint32_t resident = h.tier == kAbsent ? 0 : blocks;
@@ -320,8 +321,8 @@ void PrefixIndex::keep_first(const Holders& first, const Holders& next) const {
   }
 }
 
-// Keeps of the nodes alive those that hold the next block. Both lists are sorted by ordinal; the longer one
-// is searched when it is much longer, as after a first block that all nodes have.
+// Keeps the alive nodes that hold the next block. Both lists are sorted by ordinal; the longer one is searched when it
+// is much longer, as after a first block that all nodes have.
 void PrefixIndex::keep(const Holders& holders, const std::vector<NodeMatch>& out) const {
   size_t kept = 0;
   auto from = holders.begin();
@@ -350,7 +351,7 @@ void PrefixIndex::keep(const Holders& holders, const std::vector<NodeMatch>& out
 }
 
 void PrefixIndex::match(std::span<const BlockHash> hashes, std::vector<NodeMatch>& out) const {
-  constexpr size_t kAhead = 16;  // slots asked for before they are needed: their misses overlap
+  constexpr size_t kAhead = 16;  // slots prefetched ahead of the walk, so that their cache misses overlap
   for (size_t i = 0; i < std::min(kAhead, hashes.size()); ++i) __builtin_prefetch(&slots_[home(hashes[i])]);
   SetId before = kNoSet;
   uint32_t run = 0;

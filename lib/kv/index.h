@@ -1,15 +1,15 @@
-// The conductor's prefix index: which node holds which block. One walk over a prompt's chain gives
-// every node's leading match. It is a cache of the nodes' own books: fed by their numbered events,
-// replaced from a snapshot when a number is missing, forgotten when a node goes away.
+// The conductor's prefix index: which node holds which block. One walk over a prompt's chain gives every node's
+// leading match. The index is a copy of the nodes' own tables. Their numbered events update it, a snapshot replaces a
+// node's part when a number is missing, and the part is removed when the node leaves.
 //
 //   hash -> set of holders, sorted by node:   3f2a.. -> #7 { p0 host, p1 host +1 pending, c0 host }
 //
 // Runs of blocks have the same holders, so a set is stored once and blocks name it by number: a block
 // costs one slot of an open-addressing table, and a walk looks at holders only where the number changes.
 //
-// pending: a request was sent to that node whose prompt contains the block, so it will be there
-// soon. The next request of a session comes before the first one's prefill ends and must find it;
-// but only resident blocks can be read. Each add_pending is undone by one settle_pending.
+// pending: a request whose prompt contains the block was sent to that node, so the block will be there soon. The next
+// request of a session may come before the prefill of the first one ends, and must find the block. Only resident
+// blocks can be read. Each add_pending is undone by one settle_pending.
 #pragma once
 
 #include <cstdint>
@@ -30,13 +30,14 @@ struct NodeMatch {
   NodeOrdinal node = 0;
   uint32_t resident = 0;   // leading blocks that are readable there
   uint32_t expected = 0;   // leading blocks that are readable or pending there; >= resident
-  uint32_t on_device = 0;  // of the resident ones, how many in each tier
+  uint32_t on_device = 0;  // number of the resident blocks in each tier
   uint32_t on_disk = 0;
   bool operator==(const NodeMatch&) const = default;
 };
 
-/// What is different between the matches of two prompts, both by ordinal: changed(match) for each node whose match
-/// is new or another one, with nothing held for a node that fell out. One with pending blocks always counts.
+/// Compares the matches of two prompts, both sorted by ordinal. Calls changed(match) for each node whose match is new
+/// or different, with an empty match for a node that is no longer in it. A match with pending blocks always counts as
+/// different.
 template <class Changed>
 void for_each_change(std::span<const NodeMatch> before, std::span<const NodeMatch> now, const Changed& changed) {
   size_t i = 0;
@@ -53,17 +54,17 @@ class PrefixIndex {
  public:
   enum class Applied : uint8_t { ok, need_snapshot };
 
-  /// Registers a node (or returns its ordinal when it is here). At most 65,535 nodes.
+  /// Registers a node, or returns its ordinal when it is registered. At most 65,535 nodes.
   NodeOrdinal add_node(const NodeId& name);
-  /// Forgets the node and everything it holds, pending marks included.
+  /// Removes the node and all its blocks, pending marks included.
   void remove_node(const NodeId& name);
   std::optional<NodeOrdinal> find_node(const NodeId& name) const;
   const NodeId& name_of(NodeOrdinal node) const;
 
-  /// Applies events in order. Events already seen are passed over; with a number missing nothing
-  /// more is applied and the node's snapshot is needed: until replace() its blocks stay as they were.
+  /// Applies events in order. Events that were applied before are skipped. After a gap in the numbers nothing more is
+  /// applied, and the node's blocks stay unchanged until replace() gets its snapshot.
   Applied apply(NodeOrdinal node, std::span<const BlockEvent> events);
-  /// Replaces what the node holds by `blocks`, true as of event `seq`. Pending marks stay.
+  /// Replaces the node's blocks by `blocks`, a snapshot as of event `seq`. Pending marks stay.
   void replace(NodeOrdinal node, uint64_t seq, std::span<const ResidentBlock> blocks);
   /// Number of the last event applied, or of the snapshot.
   uint64_t seq(NodeOrdinal node) const { return at(node).seq; }
@@ -74,16 +75,16 @@ class PrefixIndex {
 
   /// Leading matches of a chain: nodes with expected > 0 only, by ordinal. One walk over the chain.
   std::vector<NodeMatch> match(std::span<const BlockHash> hashes) const;
-  /// The same into `out`, whose memory is used again: allocates nothing once it has grown.
+  /// Writes the matches into `out` and reuses its memory, so it allocates nothing once `out` has grown.
   void match(std::span<const BlockHash> hashes, std::vector<NodeMatch>& out) const;
   /// Whether the block is readable on that node.
   bool holds(NodeOrdinal node, const BlockHash& hash) const;
-  /// Nodes on which the block is readable, by ordinal: how far a hot block is replicated.
+  /// Nodes on which the block is readable, by ordinal. Their number is the replication of a hot block.
   std::vector<NodeOrdinal> holders(const BlockHash& hash) const;
 
   /// Distinct blocks, pending ones included.
   size_t block_count() const { return block_count_; }
-  /// Different sets of holders, and the memory of everything here.
+  /// The number of different sets of holders, and the memory of the index.
   size_t set_count() const { return set_count_; }
   size_t memory_bytes() const;
   /// Readable blocks of one node.
@@ -111,7 +112,7 @@ class PrefixIndex {
   static constexpr SetId kNoSet = 0;  // of a free slot; set 0 is the empty one
   struct Set {
     Holders holders;
-    uint32_t blocks = 0;  // that name it; at 0 the number is free
+    uint32_t blocks = 0;  // number of blocks that name this set; at 0 the set's number is free
     uint64_t hash = 0;
     SetId next = kNoSet;  // in its bucket, or among the free numbers
   };
@@ -119,7 +120,7 @@ class PrefixIndex {
     BlockHash hash;
     SetId set = kNoSet;
   };
-  struct Alive {  // a node whose match has reached the block a walk stands on
+  struct Alive {  // a node that holds all blocks of the walk so far
     uint32_t at;  // in the result
     uint8_t tier;
   };
@@ -135,7 +136,7 @@ class PrefixIndex {
   void grow();
   SetId intern(Holders&& holders);
   void release(SetId set);
-  /// Gives the block the holders `change` makes of those it has, and frees its slot when none are left.
+  /// Replaces the block's holders by the result of `change`, and frees its slot when none are left.
   template <class Change>
   void alter(const BlockHash& hash, Change change);
   template <class Change>
@@ -157,7 +158,7 @@ class PrefixIndex {
   SetId free_set_ = kNoSet;
   size_t set_count_ = 0;
   Holders scratch_;
-  mutable std::vector<Alive> alive_;  // of a walk; the index belongs to one thread
+  mutable std::vector<Alive> alive_;  // scratch memory of a walk; the index belongs to one thread
 };
 
 }  // namespace mc::kv

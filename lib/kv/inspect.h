@@ -1,6 +1,6 @@
-// What is in a .mckv stream, for `mc-cache inspect`, and where two of them part, for
-// `mc-bench diff-kv`. Both read front to back in bounded memory and believe nothing: checksums are
-// recomputed, and block ids are derived again from the prompt's tokens.
+// The content of a .mckv stream, for `mc-cache inspect`, and the difference of two streams, for `mc-bench diff-kv`.
+// Both read front to back in bounded memory. They recompute the checksums and derive the block ids again from the
+// prompt's tokens.
 #pragma once
 
 #include <optional>
@@ -27,10 +27,10 @@ struct Inspection {
   std::vector<Block> blocks;
   uint64_t extent_bytes = 0;       // of all blocks
   bool namespace_matches = false;  // the id is that of the text; a tenant's salt is not in the text
-  std::optional<Error> damage;     // where reading stopped; what came before is listed
+  std::optional<Error> damage;     // the error at which reading stopped; blocks before it are listed
 
   bool sound() const;
-  /// For people: a dozen lines and one a block.
+  /// The result as text: a dozen lines, and one a block.
   std::string text() const;
   /// {"type":"mckv", ...}: keys in man/mckv.5.
   Json json() const;

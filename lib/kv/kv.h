@@ -1,5 +1,5 @@
-// Public face of kv: what a block is called, where it lives, who may read it until when, and who in
-// the cluster has it. All of it is book-keeping on values; bytes are moved by others.
+// The public face of kv: the names of blocks, their pages, the leases of their readers, and the index of their holders
+// in the cluster. All of it is book-keeping on values. The transfer engine moves the bytes.
 //
 //   chain.h   tokens -> BlockHash per full block    namespace.h    what must be equal to share blocks
 //   pool.h    pages: free, owned, cached, draining  events.h       stored and removed, numbered

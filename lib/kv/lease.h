@@ -1,7 +1,7 @@
-// Leases: dated promises to remote readers that pages will not be reused. Ended by time or by the
-// reader, never by a lost connection: a peer that lost its control channel may still be reading, so
-// only the date frees the page. Owned pages may be leased too (a decode node reads layers while the
-// prefill node still fills the page); releasing such a page drains until the lease is over.
+// Leases: dated promises to remote readers that pages will not be reused. Expiry or the reader ends a lease, a lost
+// connection never does: a peer that lost its control channel may still be reading, so only the expiry frees the page.
+// Owned pages may be leased too (a decode node reads layers while the prefill node still fills the page); releasing
+// such a page drains until the lease is over.
 #pragma once
 
 #include <cstdint>
@@ -45,21 +45,21 @@ class Leases {
   /// Promises `pages` (each owned or cached) to `holder` until `expiry`.
   /// Code::busy when a limit of Options is reached.
   Result<LeaseId> grant(std::string holder, std::span<const PageIndex> pages, TimePoint expiry);
-  /// Adds pages to a lease, under its expiry. Code::not_found when it is over.
+  /// Adds pages to a lease, with its expiry. Code::not_found when the lease has ended.
   Result<void> extend(LeaseId id, std::span<const PageIndex> pages);
-  /// Moves the expiry later (never earlier). Code::not_found when it is over: the reader must
-  /// discard what it read since.
+  /// Moves the expiry later, never earlier. Code::not_found when the lease has ended; the reader must then discard the
+  /// bytes that it has read since.
   Result<void> renew(LeaseId id, TimePoint expiry);
-  /// Ends a lease early. Code::not_found when it is over already, which a releaser may ignore.
+  /// Ends a lease early. Code::not_found when it has already ended, which the caller may ignore.
   Result<void> release(LeaseId id);
-  /// Ends every lease with expiry <= now; returns them in the order they ran out.
+  /// Ends every lease with expiry <= now and returns them in the order of their expiry.
   std::vector<Lease> expire(TimePoint now);
-  /// kNever when there is none.
+  /// The earliest expiry; kNever when there is no lease.
   TimePoint next_expiry() const { return by_expiry_.empty() ? kNever : by_expiry_.begin()->first; }
 
   const Lease* find(LeaseId id) const;
   size_t size() const { return leases_.size(); }
-  /// Pages leased, each counted once a lease.
+  /// The number of leased pages; a page counts once for each lease on it.
   uint64_t page_count() const { return page_count_; }
   uint32_t pages_of(const std::string& holder) const;
   /// Aborts unless the books balance and `pool` counts the same leases.

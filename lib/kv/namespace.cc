@@ -11,7 +11,7 @@ namespace {
 constexpr std::string_view kTitle = "mc-namespace 1";
 constexpr size_t kTextBytesMax = 16 << 10;
 
-// One visitor names every field once: text(), fields() and parse() cannot drift apart.
+// One visitor names every field once, so text(), fields() and parse() agree.
 template <class Self, class Visit>
 void visit_fields(Self& self, Visit visit) {
   visit("weights", self.weights);

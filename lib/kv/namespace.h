@@ -1,7 +1,7 @@
-// What two nodes must agree on before one may read KV bytes the other made. The fields are written
-// as canonical text, one `name=value` a line in a fixed order; the namespace id is the first 128
-// bits of SHA-256 of that text. A served model name is *not* a field: names get reused for other
-// weights. The prefill attention plan is one, since keys above layer 0 depend on it.
+// The KV namespace: the properties that two nodes must share before one may read the other's KV. The fields are
+// written as canonical text, one `name=value` a line in a fixed order. The namespace id is the first 128 bits of
+// SHA-256 of that text. The served model name is no field, because names get reused for other weights. The prefill
+// attention plan is a field, because keys above layer 0 depend on it.
 #pragma once
 
 #include <cstdint>
@@ -35,12 +35,13 @@ struct Namespace {
   /// "mc-namespace 1\n" and one "name=value\n" a field; control characters and '%' as %XX.
   std::string text() const;
   NamespaceId id() const;
-  /// The same fields under another tenant's salt: the conductor derives tenants from what workers announce.
+  /// This namespace with another tenant's salt. The conductor derives the namespaces of tenants from those that
+  /// workers announce.
   Namespace with_salt(std::string_view new_salt) const;
-  /// What the handshake compares and prints, in text order; the salt is a secret and left out.
+  /// The fields that the handshake compares and prints, in text order. The salt is a secret and left out.
   std::vector<std::pair<std::string, std::string>> fields() const;
-  /// Inverse of text(). Code::corrupt with the line number; refuses unknown, missing and repeated
-  /// fields, since a field one side does not know is a field it cannot check.
+  /// Inverse of text(). Code::corrupt with the line number; refuses unknown, missing and repeated fields, because a
+  /// side cannot check a field that it does not know.
   static Result<Namespace> parse(std::string_view text);
 };
 

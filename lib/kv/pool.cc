@@ -72,8 +72,8 @@ void Pool::to_free(PageIndex page) {
   free_.push_back(page);
 }
 
-// Honest chains cannot form a cycle, but metadata may come from a peer. A cycle can only close when
-// the new block's parent descends from a child that waits for the new block: it becomes a root then.
+// Prevents a cycle of parents. Real chains form none, but metadata may come from a peer. A cycle can only close when
+// the new block's parent descends from a child of the new block. The new block becomes a root in that case.
 void Pool::cut_cycle(BlockMeta& meta) const {
   PageIndex ancestor = find(meta.parent);
   bool closes = meta.parent == meta.hash;

@@ -53,7 +53,7 @@ class Pool {
   };
   struct Counts {
     uint32_t total = 0, free = 0, owned = 0, cached = 0, draining = 0;
-    uint32_t evictable = 0;  // cached pages that allocate() could take
+    uint32_t evictable = 0;  // cached pages that allocate() may evict
     uint32_t pinned = 0;     // pages with at least one pin
     uint32_t leased = 0;     // pages with at least one lease
     uint64_t stored_total = 0, evicted_total = 0, removed_total = 0, duplicate_total = 0;
@@ -61,7 +61,7 @@ class Pool {
   };
   struct Published {
     PageIndex page = kNoPage;
-    bool duplicate = false;  // the block was here already: `page` is not the one passed in
+    bool duplicate = false;  // the block was already cached, so `page` is the cached page
   };
 
   /// `log` receives stored and removed events; it must outlive the pool. Pools of a node share it.
@@ -70,38 +70,38 @@ class Pool {
   Pool& operator=(const Pool&) = delete;
 
   // -- a request's own pages ------------------------------------------------------------------
-  /// `count` pages, free ones first, then victims of the eviction policy; all or nothing.
-  /// Code::busy when free + evictable < count; nothing is evicted then.
+  /// Allocates `count` pages, free ones first, then victims of the eviction policy, or none. Code::busy when free +
+  /// evictable < count; nothing is evicted then.
   Result<std::vector<PageIndex>> allocate(uint32_t count);
-  /// Gives back an owned page. A page that is still leased drains first.
+  /// Frees an owned page. A page that is still leased drains first.
   void release(PageIndex page);
   void release(std::span<const PageIndex> pages);
-  /// Makes an owned page findable under meta.hash. The caller's ownership becomes one pin on the
-  /// page returned. If the hash is here already, that page is returned (pinned) and the one passed
-  /// in is released. The parent should be resident, but need not be.
+  /// Caches an owned page under meta.hash. The caller's ownership becomes one pin on the returned page. If the hash is
+  /// already cached, its page is pinned and returned, and `page` is released. The parent should be resident, but need
+  /// not be.
   Published publish(PageIndex page, BlockMeta meta);
 
   // -- shared pages ---------------------------------------------------------------------------
-  /// How many leading hashes are resident. Touches nothing.
+  /// The number of leading hashes that are resident. Does not count as a use.
   uint32_t match(std::span<const BlockHash> hashes) const;
   /// The page holding `hash`, or kNoPage.
   PageIndex find(const BlockHash& hash) const;
-  /// The leading resident run of `hashes`, each page pinned once.
+  /// Pins each page of the leading resident run of `hashes` once, and returns them.
   std::vector<PageIndex> pin_prefix(std::span<const BlockHash> hashes);
   /// `page` must be cached.
   void pin(PageIndex page);
   /// `page` must be pinned; frees it when it was draining and this was the last hold.
   void unpin(PageIndex page);
   void unpin(std::span<const PageIndex> pages);
-  /// Marks a chain as used, last to first so that heads end as most recent. Absent hashes and
-  /// pages that are not cached are passed over.
+  /// Marks a chain as used, from its last block to its first, so that heads are the most recent. Absent hashes and
+  /// pages that are not cached are skipped.
   void touch(std::span<const BlockHash> hashes);
   void touch(std::span<const PageIndex> pages);
-  /// Takes a block out of the index at once, held or not. False when it is not here. Its resident
-  /// children stay: they are valid again as soon as the block comes back.
+  /// Takes a block out of the index at once, even when it is held. False when it is not resident. Its resident
+  /// children stay, and are valid again as soon as the block is published again.
   bool remove(const BlockHash& hash, Removal reason);
-  /// Removes `root` and its descendants (without `root` resident: descendants of that id) that
-  /// nothing holds. Returns how many went.
+  /// Removes `root` and its descendants (without `root` resident: descendants of that id) that nothing holds. Returns
+  /// the number of removed blocks.
   uint32_t remove_subtree(const BlockHash& root, Removal reason);
 
   // -- leases (kv/lease.h keeps who and until when) -----------------------------------------
@@ -112,7 +112,7 @@ class Pool {
   // -- pressure ---------------------------------------------------------------------------------
   /// Up to `count` blocks in the order the policy would evict them now, leaves only.
   std::vector<PageIndex> candidates(uint32_t count) const { return leaves_.least(count); }
-  /// How many pages are taken beyond `share` of the pool (0.9 = a high watermark of 90 %).
+  /// The number of used pages beyond `share` of the pool (0.9: a high watermark of 90 %).
   uint32_t pages_over(double share) const;
 
   // -- looking ------------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ class Pool {
   const Use& use(PageIndex page) const { return at(page).use; }
   uint32_t pins(PageIndex page) const { return at(page).pins; }
   uint32_t leases(PageIndex page) const { return at(page).leases; }
-  /// Counts allocations of this page: a remembered (page, generation) tells reuse.
+  /// The number of allocations of this page. A changed generation shows that the page was reused.
   uint64_t generation(PageIndex page) const { return at(page).generation; }
   /// All resident blocks as of log.last_seq(): roots first, then level by level, each sorted by hash.
   std::vector<ResidentBlock> snapshot() const;
@@ -143,7 +143,7 @@ class Pool {
  private:
   struct Page {
     PageState state = PageState::free;
-    bool held = false;  // pins + leases + blocked > 0, as last told to the parent
+    bool held = false;  // pins + leases + blocked > 0, as last counted at the parent
     uint32_t pins = 0, leases = 0;
     uint32_t blocked = 0;  // children that are held
     // Siblings have the same parent hash, whether or not the parent is resident.

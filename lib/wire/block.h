@@ -33,7 +33,7 @@ namespace mc::wire {
 inline constexpr uint32_t kBlockMagic = 0x424b434d;  // "MCKB"
 inline constexpr uint16_t kBlockVersion = 1;
 inline constexpr size_t kBlockHeaderBytes = 128;
-// Far above any model we serve, low enough that products of them stay far below 2^63.
+// These bounds are far above any model, and products of them stay far below 2^63.
 inline constexpr uint32_t kBlockLayersMax = 1024;
 inline constexpr uint32_t kBlockHeadsMax = 1024;
 inline constexpr uint32_t kBlockHeadDimMax = 1024;
@@ -59,7 +59,7 @@ struct BlockHeader {
   uint8_t dtype = 0;  // mc::Dtype
   uint8_t flags = 0;
   uint16_t reserved16 = 0;
-  uint64_t extent_bytes = 0;  // of one layer: ExtentLayout::layer_bytes()
+  uint64_t extent_bytes = 0;  // bytes of one layer: ExtentLayout::layer_bytes()
   uint32_t extent_count = 0;  // == layer_count in this version
   uint32_t reserved[4] = {};
   uint32_t header_crc = 0;  // filled by encode
@@ -75,7 +75,7 @@ static_assert(offsetof(BlockHeader, generation) == 56);
 static_assert(offsetof(BlockHeader, extent_bytes) == 96);
 static_assert(offsetof(BlockHeader, header_crc) == 124);
 
-/// A header whose layout fields and extent sizes are those of `layout`; ids and positions are the caller's.
+/// A header with the layout fields and extent sizes of `layout`. The caller sets ids and positions.
 BlockHeader block_header_for(const ExtentLayout& layout);
 
 /// Header and table of checksums: 128 + 4 * extent_crcs.size() bytes. `extent_crcs` must have
@@ -88,13 +88,13 @@ struct ParsedBlockHeader {
   size_t bytes() const { return kBlockHeaderBytes + 4 * extent_crcs.size(); }
 };
 
-/// Checks the 128 fixed bytes alone (all but the CRC, which covers the table too): a stream reader
-/// learns from them how much to read next. Code::corrupt or Code::unsupported, naming field and value.
+/// Checks the 128 fixed bytes alone, all but the CRC, which covers the table too. They tell a stream reader how much
+/// to read next. Code::corrupt or Code::unsupported, naming field and value.
 Result<BlockHeader> parse_block_prefix(std::span<const std::byte> bytes);
-/// Header and table at the start of `bytes`, all of it checked.
+/// Parses header and table at the start of `bytes` and checks all of both.
 Result<ParsedBlockHeader> parse_block_header(std::span<const std::byte> bytes);
 
-/// Every layout field of `header` against what this node uses; Code::invalid with both values.
+/// Compares every layout field of `header` with this node's layout. Code::invalid names both values.
 Result<void> check_layout(const BlockHeader& header, const ExtentLayout& ours);
 
 /// One line: "block 3f2a9c01 positions 64..127 layers 0..5 bf16 64x2x64".

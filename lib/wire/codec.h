@@ -3,8 +3,8 @@
 // a pair an array of two, an Id128 16 bytes of bin, a Role its name, doubles always 9 bytes. Equal
 // messages give equal bytes, so golden files can hold them (tests/golden/wire_messages.txt).
 //
-// Decoding trusts nothing: sizes are bounded before anything is built, unknown keys are skipped,
-// and an error names message, field and what was found: "hello: cost.prefill_s is missing".
+// Decoding trusts no input. Sizes are bounded before anything is built, and unknown keys are skipped. An error names
+// message, field and fault: "hello: cost.prefill_s is missing".
 #pragma once
 
 #include <array>
@@ -34,7 +34,7 @@ std::optional<Role> role_from(std::string_view name);
 Bytes encode(const Message& message);
 /// Code::unsupported for an unknown type; Code::corrupt or Code::invalid for bad bytes.
 Result<Message> decode(std::string_view type, std::span<const uint8_t> body);
-/// {"type": ..., fields...}: for logs, traces and the simulator's transcripts.
+/// The message as JSON, {"type": ..., fields...}, for logs, traces and the simulator's transcripts.
 Json describe(const Message& message);
 /// Names of all messages, in the order of the variant. For tests.
 std::span<const std::string_view> message_types();
@@ -100,7 +100,7 @@ class Decoder {
   /// `nodes` of one parsed message; `name` opens every error.
   Decoder(std::span<const MsgpackNode> nodes, std::string_view name) : nodes_(nodes), name_(name) {}
 
-  /// Fills `value` from the root. The first thing wrong is the error.
+  /// Fills `value` from the root. The error is the first fault.
   template <class T>
   Result<void> decode_root(T& value) {
     get_struct(0, value);
@@ -121,14 +121,14 @@ class Decoder {
   }
 
  private:
-  // A struct being read: its map node, and where the next key is expected. Senders write fields in
-  // order, so the first look is nearly always right.
+  // A struct that is being read: its map node, and the place where the next key is expected. Senders write fields in
+  // order, so the expected place is nearly always right.
   struct Frame {
     uint32_t map = 0;
     uint32_t cursor = 0;
   };
 
-  // The path to the value being read, rendered only when something is wrong.
+  // The path to the value that is being read. It is rendered only for errors.
   struct Step {
     std::string_view key;  // empty = element `index` of an array
     size_t index = 0;
@@ -168,7 +168,7 @@ class Decoder {
     size_t count = 0;
     if (!enter_array(at, count)) return;
     values.clear();
-    values.reserve(count < 4096 ? count : 4096);  // the rest is paid for by elements that decode
+    values.reserve(count < 4096 ? count : 4096);  // the rest grows with the elements that decode
     uint32_t next = at + 1;
     Step& step = push();
     step.key = {};

@@ -10,13 +10,13 @@
 namespace mc::wire {
 namespace {
 
-constexpr uint64_t kDeadlineMsMax = uint64_t{1} << 40;  // 35 years: no overflow when turned into a Duration
+constexpr uint64_t kDeadlineMsMax = uint64_t{1} << 40;  // 35 years, which converts to a Duration without overflow
 
 Error bad(std::string what) {
   return user_error(err::kPeerGarbage, "envelope: " + std::move(what));
 }
 
-/// The values of one parsed map by key. Fewer than twenty keys: a linear look is the fast one.
+/// The values of one parsed map by key. It has fewer than twenty keys, so a linear search is fastest.
 class Map {
  public:
   explicit Map(std::span<const MsgpackNode> nodes) : nodes_(nodes) {}

@@ -28,7 +28,7 @@ namespace mc::wire {
 
 inline constexpr uint32_t kEnvelopeVersion = 1;
 inline constexpr size_t kEnvelopeBytesMax = 512;
-inline constexpr size_t kEnvelopeTextMax = 64;  // of type and from
+inline constexpr size_t kEnvelopeTextMax = 64;  // bound of `type` and `from`
 
 struct Envelope {
   std::string type;

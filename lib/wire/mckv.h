@@ -33,11 +33,11 @@ inline constexpr uint32_t kMckvTrailerMagic = 0x454b434d;  // "MCKE"
 inline constexpr uint16_t kMckvVersion = 1;
 inline constexpr size_t kMckvPrologueMax = size_t{16} << 20;
 
-/// Everything decode needs besides the KV itself.
+/// All that decode needs besides the KV itself.
 struct KvPrologue {
   static constexpr std::string_view kType = "mckv";
   std::string writer;        // "mc-prefill 0.1.0"
-  std::string model;         // name the writer served it under; the namespace is what decides
+  std::string model;         // the model's name at the writer; only the namespace decides whether the KV fits
   std::string kv_namespace;  // kv::Namespace::text()
   NamespaceId ns;
   uint32_t layers = 0, kv_heads = 0, head_dim = 0, block_tokens = 0;
@@ -46,11 +46,11 @@ struct KvPrologue {
   uint32_t first_token = 0;      // drawn by prefill; its KV is not in the blocks
   std::string finish_reason;     // "" unless the first token ended the answer
   TokenLogprobs first_logprobs;  // of first_token
-  Sampling sampling;             // seed and stream: with the position they give every further token
+  Sampling sampling;             // its seed and stream determine every further token by position
   Stopping stopping;
-  uint32_t next_index = 1;        // of the answer: the position the sampler draws next
-  std::string prefill_attention;  // plan the KV was made with
-  std::string decode_attention;   // plan the reader should go on with
+  uint32_t next_index = 1;        // the position in the answer that the sampler draws next
+  std::string prefill_attention;  // the attention plan of the KV
+  std::string decode_attention;   // the attention plan for decode
 
   bool operator==(const KvPrologue&) const = default;
   template <class V>
@@ -64,11 +64,11 @@ struct KvPrologue {
   void set_layout(const ExtentLayout& layout);
   /// Code::corrupt when a number is out of range, Code::unsupported for an unknown dtype.
   Result<ExtentLayout> layout() const;
-  /// Blocks that the stream holds: ceil(ids / block_tokens).
+  /// The number of blocks in the stream: ceil(ids / block_tokens).
   uint32_t block_count() const;
 };
 
-/// Passes on all bytes or fails (mc::write_all on a descriptor).
+/// Writes all bytes or fails (mc::write_all on a descriptor).
 using WriteBytes = std::function<Result<void>(std::span<const std::byte>)>;
 /// Fills the whole span or fails (mc::read_all on a descriptor).
 using ReadBytes = std::function<Result<void>(std::span<std::byte>)>;
@@ -77,11 +77,11 @@ class KvWriter {
  public:
   /// Writes the prologue. Code::invalid when it contradicts itself.
   static Result<KvWriter> open(WriteBytes write, const KvPrologue& prologue);
-  /// The next block, in order. `page` is the block's page: its extents one after the other
-  /// (layout.layers * layer_bytes() or more bytes); `extent_crcs` are those made when it was sealed.
-  /// `id` is zero for the tail. The rest of the header follows from the prologue.
+  /// Writes the next block, in order. `page` is the block's page: its extents one after the other (layout.layers *
+  /// layer_bytes() or more bytes); `extent_crcs` are those made when it was sealed. `id` is zero for the tail. The
+  /// rest of the header follows from the prologue.
   Result<void> add(const BlockHash& id, std::span<const std::byte> page, std::span<const uint32_t> extent_crcs);
-  /// Writes the trailer; the stream is complete only then.
+  /// Writes the trailer, which completes the stream.
   Result<void> finish();
 
  private:
@@ -102,16 +102,16 @@ class KvReader {
   const KvPrologue& prologue() const { return prologue_; }
   const ExtentLayout& layout() const { return layout_; }
 
-  /// The next block's header, checked against the prologue and the block before; nullopt after the
-  /// last one, when the trailer has been read and holds. All extents must have been read before.
+  /// Reads the next block's header and checks it against the prologue and the block before it. nullopt after the last
+  /// block, once the trailer has been read and checked. All extents of the block before must have been read.
   Result<std::optional<ParsedBlockHeader>> next();
-  /// The next extent (layer_bytes() bytes) of the current block. Code::corrupt when its checksum fails.
+  /// Reads the next extent (layer_bytes() bytes) of the current block. Code::corrupt when its checksum fails.
   Result<void> read_extent(std::span<std::byte> out);
-  /// All extents of the current block into a page of at least layers * layer_bytes() bytes.
+  /// Reads all extents of the current block into a page of at least layers * layer_bytes() bytes.
   Result<void> read_page(std::span<std::byte> page);
   /// Checks the next extent without keeping it.
   Result<void> skip_extent();
-  /// Extents of the current block that were not read yet.
+  /// The number of extents of the current block that are not yet read.
   uint32_t extents_left() const { return current_ ? current_->header.extent_count - extents_read_ : 0; }
 
  private:

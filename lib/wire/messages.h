@@ -38,7 +38,8 @@ using NameValue = std::pair<std::string, std::string>;
 /// stage: a later member of a pipeline of prefill processes, led by the prefill node whose name it extends.
 enum class Role : uint8_t { conductor = 0, prefill = 1, decode = 2, cache = 3, stage = 4 };
 
-/// Linear cost model of one worker (papers: Mooncake 6.3, 7.3). Seconds; see sched/cost.h.
+/// The linear cost model of one worker, in seconds, after the estimators of Mooncake (arXiv:2407.00079); see
+/// sched/cost.h.
 struct CostModel {
   double prefill_s = 0;              // per chunkless prefill, constant part
   double prefill_s_per_token = 0;    // per computed token
@@ -62,17 +63,19 @@ struct CostModel {
 struct Hello {
   static constexpr std::string_view kType = "hello";
   Role role = Role::prefill;
-  std::string name;              // wanted name, "" = let the conductor choose role letter + ordinal
-  std::string control_uri;       // where peers reach this node's control channel
-  Bytes data;                    // xfer::Engine::describe(): transports, addresses, buffers
-  std::string http;              // "127.0.0.1:8100"
-  std::string model;             // served name, "" for cache nodes
-  std::string kv_namespace;      // kv::Namespace::text(), salt empty, plan = what `auto` means here; "" for cache nodes
-  std::string decode_attention;  // what `auto` means for decode on this node
+  std::string name;         // wanted name; "": the conductor chooses the role's letter and a number
+  std::string control_uri;  // where peers reach this node's control channel
+  Bytes data;               // xfer::Engine::describe(): transports, addresses, buffers
+  std::string http;         // "127.0.0.1:8100"
+  std::string model;        // served name, "" for cache nodes
+  // kv::Namespace::text() without salt, with the plan of `auto` on this node; "" for cache nodes
+  std::string kv_namespace;
+  std::string decode_attention;  // the plan of `auto` for decode on this node
   uint64_t page_bytes = 0;
   uint64_t page_count = 0;
   uint32_t context_tokens = 0;  // longest prompt + answer this node can hold
-  uint32_t stages = 1;          // of the pipeline that this node leads (name.1, name.2, ... are the others) or is of
+  // stages of this node's pipeline, whose leader is `name` and whose other members are name.1, name.2, ...
+  uint32_t stages = 1;
   CostModel cost;
   std::vector<NameValue> labels;
   std::string version;
@@ -93,7 +96,7 @@ struct Welcome {
   std::string name;  // the node's name in this cluster
   uint32_t heartbeat_ms = 200;
   uint32_t dead_after_ms = 1000;
-  bool has_tenants = false;  // one tenant's counts are not for the others: the node's /metrics has a lock
+  bool has_tenants = false;  // the node's /metrics needs a key, so that a tenant cannot read the counts of others
 
   bool operator==(const Welcome&) const = default;
   template <class V>
@@ -134,7 +137,7 @@ struct Load {
   uint64_t prompt_tokens = 0;  // since start
   double tbt_s = 0;            // smoothed decode step
   bool draining = false;
-  bool leaving = false;  // of its own accord: the process was told to stop
+  bool leaving = false;  // the process was told to stop and leaves by itself
   std::string last_error;
 
   bool operator==(const Load&) const = default;
@@ -152,7 +155,7 @@ struct Heartbeat {
   static constexpr std::string_view kType = "heartbeat";
   Load load;
   uint64_t event_seq = 0;      // number of the newest block event sent, so that a gap shows when idle
-  uint64_t peers_version = 0;  // of the newest Peers seen, so that a lost one is sent again
+  uint64_t peers_version = 0;  // version of the newest Peers received, so that a lost one is sent again
 
   bool operator==(const Heartbeat&) const = default;
   template <class V>
@@ -212,7 +215,7 @@ struct Drain {
   }
 };
 
-/// Worker -> conductor: I am leaving now; do not wait for my heartbeat to stop.
+/// Worker -> conductor: this worker leaves now, so its loss needs no time-out.
 struct Goodbye {
   static constexpr std::string_view kType = "goodbye";
   std::string reason;
@@ -295,7 +298,7 @@ struct Source {
   InstanceId instance;
   uint32_t first_block = 0;
   uint32_t block_count = 0;
-  uint32_t wait_ms = 0;  // > 0: the holder is still computing them; worth waiting so long
+  uint32_t wait_ms = 0;  // > 0: the holder still computes the blocks, and waiting so long pays
 
   bool operator==(const Source&) const = default;
   template <class V>
@@ -305,7 +308,7 @@ struct Source {
   }
 };
 
-/// What prefill and decode both need to know of a request.
+/// The fields of a request that prefill and decode share.
 struct RequestSpec {
   RequestId req;
   uint32_t attempt = 1;
@@ -338,7 +341,7 @@ struct PrefillStart {
   RequestSpec spec;
   std::string decode;  // chosen decode node
   InstanceId decode_instance;
-  std::vector<Source> sources;  // fetch plan, ascending and disjoint; empty = compute what is not local
+  std::vector<Source> sources;  // fetch plan, ascending and disjoint; empty: blocks that are not local are computed
 
   bool operator==(const PrefillStart&) const = default;
   template <class V>
@@ -404,7 +407,7 @@ struct KvComplete {
   }
 };
 
-/// Every extent arrived and its checksum holds: prefill may let go of the request's pages.
+/// Every extent has arrived and its checksum holds. Prefill may release the request's pages.
 struct KvDone {
   static constexpr std::string_view kType = "kv_done";
   RequestId req;
@@ -417,13 +420,13 @@ struct KvDone {
   }
 };
 
-/// Where a request's prompt tokens came from and where its time went.
+/// The sources of a request's prompt tokens, and its time in each stage.
 struct PrefillReport {
   uint32_t cached_local = 0;       // tokens found in the prefill node's pool
   uint32_t cached_remote = 0;      // tokens fetched from other nodes
   std::vector<NameValue> sources;  // node -> tokens, for the remote part
-  std::string miss_reason;         // why the rest was not cached
-  std::string fallback;            // "" or what was tried and failed
+  std::string miss_reason;         // the reason why the rest was not cached
+  std::string fallback;            // the attempt that failed, "" when none did
   double queue_ms = 0;
   double fetch_ms = 0;
   double accept_ms = 0;
@@ -444,7 +447,7 @@ struct PromptLogprobs {
   static constexpr std::string_view kType = "prompt_logprobs";
   RequestId req;
   uint32_t attempt = 1;
-  uint32_t first = 1;  // nothing comes before token 0
+  uint32_t first = 1;  // token 0 has no log-probability, because it has no context
   std::vector<PromptLogprob> rows;
 
   bool operator==(const PromptLogprobs&) const = default;
@@ -474,7 +477,7 @@ struct FirstToken {
 struct TokenRow {
   RequestId req;
   uint32_t attempt = 1;
-  uint32_t index = 0;  // of the answer, over all attempts; the first token is index 0
+  uint32_t index = 0;  // position in the answer, over all attempts, from 0
   uint32_t token = 0;
   TokenLogprobs logprobs;
   std::string finish_reason;
@@ -502,7 +505,7 @@ struct Tokens {
   }
 };
 
-/// Decode gave up the request's pages; the conductor places it again with the tokens so far.
+/// Decode has released the request's pages. The conductor places the request again with its tokens so far.
 struct Preempted {
   static constexpr std::string_view kType = "preempted";
   RequestId req;
@@ -556,7 +559,7 @@ struct LeaseRequest {
   NamespaceId ns;
   std::vector<BlockHash> hashes;
   uint32_t ttl_ms = 10000;
-  uint32_t wait_ms = 0;  // > 0: blocks still being computed may be waited for so long
+  uint32_t wait_ms = 0;  // > 0: the holder may wait so long for blocks that are being computed
 
   bool operator==(const LeaseRequest&) const = default;
   template <class V>
@@ -582,7 +585,7 @@ struct LeasedBlock {
   }
 };
 
-/// The leading run that is leased; empty = nothing (reason says why).
+/// The leading run of blocks that is leased. It may be empty; `reason` says why.
 struct LeaseGrant {
   static constexpr std::string_view kType = "lease_grant";
   uint64_t lease = 0;
@@ -631,7 +634,7 @@ struct DemoteDone {
   static constexpr std::string_view kType = "demote_done";
   uint64_t lease = 0;
   std::vector<BlockHash> stored;
-  std::string reason;  // why the rest was not taken: "" | full | failed | corrupt | draining
+  std::string reason;  // the reason why the rest was not taken: "" | full | failed | corrupt | draining
 
   bool operator==(const DemoteDone&) const = default;
   template <class V>
@@ -640,7 +643,7 @@ struct DemoteDone {
   }
 };
 
-/// A hot prefix for the receiver to read from `node` and keep; nothing waits for it.
+/// Asks the receiver to read a hot prefix from `node` and keep it. No request waits for the copy.
 struct CopyBlocks {
   static constexpr std::string_view kType = "copy_blocks";
   uint64_t copy = 0;  // chosen by the conductor

@@ -79,8 +79,8 @@ class NodeBuilder : public msgpack::null_visitor {
     node->count = size;
     return true;
   }
-  // Each element takes at least one byte, so a count beyond all bytes of the message is a lie; the
-  // claims of all containers together are held against the same number.
+  // Each element takes at least one byte, so a count beyond the bytes of the message is false. The counts of all
+  // containers together have the same bound.
   bool open(MsgpackType type, uint32_t count, size_t elements) {
     if (open_.size() >= limits_.depth) return fail("is nested too deeply");
     claimed_ += elements;
@@ -137,7 +137,7 @@ void MsgpackWriter::i64(int64_t value) {
   msgpack::packer<Sink>(sink).pack_int64(value);
 }
 void MsgpackWriter::f64(double value) {
-  // By hand: the packer turns 2.0 into the integer 2, and -0.0 into 0.
+  // Written without the packer, which turns 2.0 into the integer 2, and -0.0 into 0.
   const auto bits = std::bit_cast<uint64_t>(value);
   bytes_.push_back(0xcb);
   for (int shift = 56; shift >= 0; shift -= 8) bytes_.push_back(static_cast<uint8_t>(bits >> shift));

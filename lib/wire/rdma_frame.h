@@ -39,25 +39,25 @@ inline constexpr size_t kRdmaLanesMax = 4;   // queue pairs of one path
 inline constexpr size_t kRdmaChunksMax = 1024;
 inline constexpr size_t kRdmaPathBytesMax = 512;
 inline constexpr size_t kRdmaNotifyHeaderBytes = 24;
-inline constexpr uint64_t kRdmaNotifiesAhead = 16;    // SENDs go this far beyond what the peer has heard: its credit
-inline constexpr uint64_t kRdmaImmediatesAhead = 32;  // WRITEs with an immediate likewise, on each path
+inline constexpr uint64_t kRdmaNotifiesAhead = 16;    // credit: SENDs beyond the number that the peer has confirmed
+inline constexpr uint64_t kRdmaImmediatesAhead = 32;  // credit of WRITEs with an immediate, on each path
 
 using Gid = std::array<uint8_t, 16>;
 
-/// What is said about the queue pairs of a connection as a whole.
+/// A message about all queue pairs of a connection.
 enum class RestVerb : uint8_t {
-  ask = 0,      // let us give them up, unless you use them
-  insist = 1,   // let us give them up when what is posted is done
+  ask = 0,      // asks to give them up, unless the receiver uses them
+  insist = 1,   // asks to give them up once the posted work is done
   busy = 2,     // answers `ask`: in use
-  resting = 3,  // mine are gone
-  wake = 4,     // listener: begin new attempts at our paths
+  resting = 3,  // the sender's are destroyed
+  wake = 4,     // listener: asks for new attempts at the paths
 };
 
-/// What a `landed` says about the attempt at a path that it counts for.
+/// The state of the attempt at a path to which a `landed` belongs.
 enum class LandedState : uint8_t {
-  open = 0,    // more may come: credit
-  over = 1,    // none will
-  unsure = 2,  // none will, but some may have come that were not counted
+  open = 0,    // more immediates may come; the count is credit
+  over = 1,    // no more will come
+  unsure = 2,  // no more will come, and some may have come without being counted
 };
 
 struct RdmaGid {
@@ -134,7 +134,7 @@ struct RdmaPathDown {
 
 struct RdmaNotify {
   uint64_t sequence = 0;  // of the notify on its connection, from 0
-  uint64_t heard = 0;     // how many of the receiver's notifies were delivered: it may send as many more
+  uint64_t heard = 0;     // number of the receiver's notifies that were delivered, which is new credit for it
   std::span<const std::byte> bytes;
 };
 
@@ -149,9 +149,9 @@ Result<RdmaPathOffer> decode_rdma_path_offer(std::span<const std::byte> bytes);
 Result<RdmaPathReady> decode_rdma_path_ready(std::span<const std::byte> bytes);
 Result<RdmaPathDown> decode_rdma_path_down(std::span<const std::byte> bytes);
 
-/// Into `out`, which has room for the header and the bytes, at most kNotifyBytesMax; how many that are.
+/// Writes into `out`, which has room for the header and at most kNotifyBytesMax bytes. Returns the size.
 size_t encode(const RdmaNotify& notify, std::span<std::byte> out);
-/// The bytes stay where they are.
+/// The result refers to `bytes`.
 Result<RdmaNotify> decode_rdma_notify(std::span<const std::byte> bytes);
 
 }  // namespace mc::wire

@@ -1,5 +1,5 @@
-// What of a request decides its tokens, as it travels: how they are drawn, when they end, and their
-// log-probabilities. Parts of the messages of wire/messages.h.
+// The fields of a request that determine its tokens: how they are drawn, when they end, and their log-probabilities.
+// Parts of the messages of wire/messages.h.
 #pragma once
 
 #include <cstdint>
@@ -61,7 +61,7 @@ struct TokenLogprobs {
   }
 };
 
-/// How likely a token of the prompt was after those before it.
+/// The log-probability of a prompt token after the tokens before it.
 struct PromptLogprob {
   double logprob = 0;                            // natural log, from the unmodified distribution
   uint32_t rank = 1;                             // 1 = no token was likelier

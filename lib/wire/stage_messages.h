@@ -1,7 +1,8 @@
-// Messages inside a pipeline of prefill processes (Mooncake 6.1), part of wire/messages.h.
+// Messages inside a pipeline of prefill processes (Mooncake, arXiv:2407.00079, "Multi-node Prefill"), part of
+// wire/messages.h.
 //
-// Its leader is the holder: it owns the books of the pages, and page i of every member holds the member's
-// layers of the same block. Activations are READ from the member before.
+// The leader allocates the pages, and page i of every member holds the member's layers of the same block. Each member
+// READs the activations from the member before it.
 #pragma once
 
 #include <cstdint>
@@ -14,30 +15,31 @@
 
 namespace mc::wire {
 
-/// Compute one chunk's layers of this stage; then hand it on. Goes from stage to stage.
+/// Asks a stage to compute its layers of one chunk and to send the message on to the next stage.
 struct StageRun {
   static constexpr std::string_view kType = "stage_run";
-  uint64_t run = 0;             // the leader's number
+  uint64_t run = 0;  // the leader's number of this run
   RequestId req;
   uint32_t attempt = 1;
   std::string leader;
   InstanceId leader_instance;
-  uint32_t stages = 0;          // of the pipeline, as its leader counts; who counts otherwise has other layers
-  std::string decode;           // KV goes there from every stage
+  // stages of the pipeline by the leader's count; a member with another count has other layers and refuses
+  uint32_t stages = 0;
+  std::string decode;  // KV goes there from every stage
   InstanceId decode_instance;
-  uint32_t decode_has = 0;      // leading blocks that need not be announced
-  uint32_t start = 0;           // first position, a multiple of the block size
-  uint32_t reused = 0;          // cached tokens before the request's first chunk, named by its StageAnnounce; else 0
+  uint32_t decode_has = 0;  // leading blocks that need not be announced
+  uint32_t start = 0;       // first position, a multiple of the block size
+  uint32_t reused = 0;      // cached tokens before the request's first chunk, named by its StageAnnounce; else 0
   std::vector<uint32_t> tokens;
   std::vector<uint32_t> pages;  // of the whole sequence up to the end of the chunk
   std::string attention;
-  bool sample = false;          // the last stage draws the first token
+  bool sample = false;  // the last stage draws the first token
   Sampling sampling;
   std::vector<uint32_t> history;
   uint32_t prompt_tokens = 0;
   std::vector<uint32_t> banned;
-  int32_t prompt_logprobs = -1;   // of `targets`, told by the last stage
-  std::vector<uint32_t> targets;  // the prompt tokens after start, as far as this chunk foretells them
+  int32_t prompt_logprobs = -1;     // alternatives for each of `targets`, which the last stage reports
+  std::vector<uint32_t> targets;    // the prompt tokens that the positions of this chunk predict
   uint64_t activations_offset = 0;  // in the sender's KV buffer
   uint32_t activations_crc = 0;
   uint32_t budget_ms = 60000;
@@ -56,7 +58,7 @@ struct StageRun {
   }
 };
 
-/// The activations were read (or will not be): their place is free.
+/// The activations have been read, or will not be. Their buffer is free.
 struct StageTaken {
   static constexpr std::string_view kType = "stage_taken";
   uint64_t run = 0;
@@ -73,12 +75,12 @@ struct StageDone {
   static constexpr std::string_view kType = "stage_done";
   uint64_t run = 0;
   uint32_t first_layer = 0;
-  std::string code;                         // "ok" or to_string(mc::Code)
+  std::string code;  // "ok" or to_string(mc::Code)
   std::string message;
   std::vector<std::vector<uint32_t>> crcs;  // [layer - first_layer][block of the chunk]
-  uint32_t token = 0;                       // of the last stage, when the chunk asked for it
+  uint32_t token = 0;                       // set by the last stage, when the chunk asked for it
   TokenLogprobs logprobs;
-  std::vector<PromptLogprob> prompt_logprobs;  // of the last stage: one for each of the targets
+  std::vector<PromptLogprob> prompt_logprobs;  // set by the last stage: one for each of the targets
 
   bool operator==(const StageDone&) const = default;
   template <class V>
@@ -109,7 +111,7 @@ struct StageAnnounce {
   }
 };
 
-/// Pages of a StageAnnounce whose bytes at this stage are not what was sealed.
+/// Pages of a StageAnnounce whose bytes at this stage do not match their checksums.
 struct StageRotten {
   static constexpr std::string_view kType = "stage_rotten";
   std::vector<uint32_t> pages;

@@ -100,7 +100,7 @@ Code decode(std::span<const std::byte, kFrameHeaderBytes> bytes, FrameHeader& ou
   why = nullptr;
   if (out.magic != kXferMagic) {
     why = "bad magic";
-  } else if (out.version != kXferVersion) {  // before the checksum: another version may keep it elsewhere
+  } else if (out.version != kXferVersion) {  // checked before the checksum, which another version may keep elsewhere
     why = "other protocol version";
     return Code::unsupported;
   } else if (out.header_crc != crc32c(bytes.first(offsetof(FrameHeader, header_crc)))) {

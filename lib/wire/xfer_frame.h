@@ -1,11 +1,10 @@
-// What the transfer engine puts on a wire: one fixed 64-byte header, an optional payload right behind
-// it, and the payloads of the handshake. TCP streams carry frames back to back; the control socket of
-// the shm transport carries one frame a message. Everything is little-endian. Headers carry their own
-// CRC32C; payload bytes are guarded end to end by the KV extents' CRC32C (DESIGN 2, integrity), and by
-// `payload_crc` where kFrameHasPayloadCrc is set; a `read` with that flag asks for it in the answer.
-// A `write` with kFrameHasImmediate carries a number for the receiver's owner, told when the bytes are there.
-// Golden bytes: tests/golden/wire/xfer_frame.txt.
-// On a sealed stream all of this, but for the hello and the challenge, is inside the records of xfer/seal.h.
+// The frames of the transfer engine: one fixed 64-byte header, an optional payload right behind it, and the payloads
+// of the handshake. TCP streams carry frames back to back; the control socket of the shm transport carries one frame a
+// message. Everything is little-endian. Headers carry their own CRC32C; payload bytes are guarded end to end by the KV
+// extents' CRC32C, and by `payload_crc` where kFrameHasPayloadCrc is set; a `read` with that flag asks for it in the
+// answer. A `write` with kFrameHasImmediate carries a number for the receiver's owner, told when the bytes are there.
+// Golden bytes: tests/golden/wire/xfer_frame.txt. On a sealed stream all of this, but for the hello and the challenge,
+// is inside the records of xfer/seal.h.
 //
 //    0        4     6    7    8               16        20        24              32
 //    | magic  | ver |type|flag| id            | buffer  | snapshot| offset        |
@@ -34,7 +33,7 @@ inline constexpr size_t kFrameHeaderBytes = 64;
 inline constexpr size_t kFrameDataMax = size_t{8} << 20;      // payload of data and write frames
 inline constexpr size_t kFrameControlMax = size_t{64} << 10;  // payload of every other frame
 inline constexpr size_t kNotifyBytesMax = 4096;
-inline constexpr size_t kHelloBytesMax = 1024;   // before a peer has proven itself
+inline constexpr size_t kHelloBytesMax = 1024;   // bound before a peer has proven its identity
 inline constexpr size_t kReasonBytesMax = 256;   // text of a refusal or an error
 inline constexpr size_t kXferNameBytesMax = 64;  // node and buffer names
 inline constexpr size_t kXferUrisMax = 8;
@@ -83,7 +82,7 @@ struct FrameHeader {
   uint8_t flags = 0;
   uint64_t id = 0;
   uint32_t buffer = 0;
-  uint32_t snapshot = 0;  // version of the descriptor the requester looked at
+  uint32_t snapshot = 0;  // version of the descriptor that the requester used
   uint64_t offset = 0;
   uint64_t length = 0;  // of the payload; in `read`, of the bytes wanted
   uint32_t status = 0;  // mc::Code
@@ -108,7 +107,7 @@ FrameBytes encode(FrameHeader header);
 /// is set on failure (static text). Code::unsupported for another protocol version, else corrupt.
 Code decode(std::span<const std::byte, kFrameHeaderBytes> bytes, FrameHeader& out, const char*& why);
 
-/// Who may touch a buffer from outside. `landing` is written by one peer, `blocks` is read by all.
+/// The access of peers to a buffer. One peer writes `landing`; all peers read `blocks`.
 enum class AccessClass : uint8_t { private_memory = 0, blocks = 1, landing = 2 };
 std::string_view to_string(AccessClass access);
 
@@ -126,7 +125,7 @@ using Nonce = std::array<uint8_t, 32>;
 using Proof = std::array<uint8_t, 32>;
 using Ticket = std::array<uint8_t, 32>;
 
-/// An immutable snapshot of what a process offers. Readers replace it, never patch it.
+/// An immutable snapshot of the buffers and transports that a process offers. Readers replace it as a whole.
 struct XferDescriptor {
   std::string name;
   InstanceId instance;
@@ -134,9 +133,9 @@ struct XferDescriptor {
   uint32_t version = 0;  // grows with every change
   std::vector<std::string> uris;
   std::vector<BufferInfo> buffers;  // ascending id
-  /// A secret of the process that this describes, for those who have the descriptor from it or from the control plane:
-  /// where the cluster has no secret, a dialler proves with it that it is one of them. All zero = none, as on the wire
-  /// of the data plane.
+  /// A secret of the described process, which peers receive with the descriptor over the control plane. In a cluster
+  /// without a secret, a dialler proves with it that it is such a peer. All zero: none, as on the wire of the data
+  /// plane.
   Ticket ticket{};
 
   const BufferInfo* find(uint32_t id) const;
@@ -145,18 +144,18 @@ struct XferDescriptor {
 };
 std::vector<std::byte> encode(const XferDescriptor& descriptor);
 Result<XferDescriptor> decode_descriptor(std::span<const std::byte> bytes);
-/// A human's view, one line a fact.
+/// The descriptor as text, one line a fact.
 std::string dump(const XferDescriptor& descriptor);
 
 using KeyShare = std::array<uint8_t, 32>;  // X25519 public key (RFC 7748), drawn for one handshake
 
-/// The wish of one side to seal the stream behind the handshake. It is sealed when one side must and the other
-/// side may.
+/// One side's choice whether to seal the stream behind the handshake. The stream is sealed when one side must and the
+/// other side may.
 enum class SealWish : uint8_t { never = 0, may = 1, must = 2 };
 
 struct XferHello {
   InstanceId instance;
-  InstanceId wanted;  // zero = whoever listens there
+  InstanceId wanted;  // zero: any instance that listens there
   Id128 connection;   // joins the lanes of one endpoint; 8 random bytes of the line, then which dial of it
   uint16_t lane = 0;  // 0 = control
   uint16_t lane_count = 1;
