@@ -1,5 +1,5 @@
-// The two entry points' arguments. Tensors are borrowed for the call; q, out and states are f32 whatever
-// the KV dtype. With bf16 KV, q is rounded to bf16 (as the model's own activations would be).
+// The arguments of prefill and decode. Tensors are borrowed for the call; q, out and states are f32 whatever the KV
+// dtype. With bf16 KV, q is rounded to bf16 (as the model's own activations would be).
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ struct PrefillArgs {
   StateView state;  // optional: rows * q_heads rows
   float scale = 0;  // 0 = 1 / sqrt(head_dim)
   /// History blocks of each row that is not dense: [rows, q_heads, top_k - 1] ascending, then -1. `selection_in`
-  /// replaces the gate; `selection_out` receives what was used (-1 for dense rows).
+  /// replaces the gate; `selection_out` receives the blocks that were used (-1 for dense rows).
   const int32_t* selection_in = nullptr;
   int32_t* selection_out = nullptr;
 };

@@ -9,8 +9,8 @@
 //   attention->decode({...});
 //   index.extend(*plan, pages, position, pool);                    attn/centroids.h  optional: the gate streams
 //
-// Variants (ref, avx2, avx512, avx512bf16) compute the same function within rounding; one variant is
-// chosen at open() and kept. Which one decides the last bits, so `auto` follows a fixed rule, no measurement.
+// Variants (ref, avx2, avx512, avx512bf16) compute the same function within rounding; one variant is chosen at open()
+// and kept. The last bits depend on the variant, so `auto` follows a fixed rule and measures nothing.
 #pragma once
 
 #include <memory>
@@ -39,13 +39,14 @@ struct Variant;
 /// Names of kVariants[] in the order of the table, for --kernels and tests.
 std::span<const Variant* const> variants();
 std::string_view name_of(const Variant& variant);
-/// Empty when this machine can run it, else what is missing ("avx512_bf16").
+/// The feature that this machine lacks for the variant ("avx512_bf16"); empty when it can run.
 std::string lacking(const Variant& variant);
-/// "auto" or "" = the best this CPU runs. Code::unsupported names what is missing and what there is.
+/// The variant of that name; "auto" or "": the best that this CPU runs. Code::unsupported names the missing feature
+/// and the variants that run.
 Result<const Variant*> find_variant(std::string_view name);
 
-/// One variant with its scratch memory. Owned by one thread; the loops run on `parallel`, which must
-/// outlive it. Scratch grows to the largest call seen and then stays.
+/// One variant with its scratch memory. Owned by one thread; the loops run on `parallel`, which must outlive it.
+/// Scratch memory grows to that of the largest call.
 class Attention {
  public:
   static Result<Attention> open(Parallel& parallel, std::string_view variant = "auto");

@@ -8,7 +8,7 @@ namespace mc::attn {
 struct Burst {
   const char* name;
   double flop_per_round;
-  /// Runs `rounds` rounds; the value only keeps the work alive.
+  /// Runs `rounds` rounds. The returned value keeps the compiler from removing the work.
   float (*run)(int64_t rounds);
 };
 

@@ -4,10 +4,10 @@
 //
 //   strip   layer 0: | KV head 0: 64 centroids | KV head 1: 64 centroids | ...   layer 1: | ...
 //
-// They are copies, bit for bit what the pages hold (or, of a moba_block of several pages, what their sums make), so
-// a gate chooses the same blocks with and without. Whoever owns the sequence's pages keeps one beside them and drops
-// it with them; pages, the wire and the disk know nothing of it. Costs head_dim * 2 bytes a block, layer and KV
-// head: 1 / (2 * block) of the KV. A sparse method with other rows to score hands the gate a CentroidView of its own.
+// They equal the centroids in the pages (or those made of the sums of several pages) bit for bit, so a gate chooses
+// the same blocks with and without an index. The owner of the sequence's pages keeps the index beside them and drops
+// it with them; it is never sent or stored. It costs head_dim * 2 bytes a block, layer and KV head: 1 / (2 * block) of
+// the KV. A sparse method that scores other rows gives the gate a CentroidView of its own.
 #pragma once
 
 #include <cstddef>
@@ -52,8 +52,8 @@ class CentroidIndex {
   int32_t moba_block_ = 0;
   int64_t count_ = 0;
   std::vector<mem::HostBuffer> strips_;
-  std::vector<uint16_t*> starts_;        // of strips_
-  std::vector<const std::byte*> pages_;  // of the blocks taken in
+  std::vector<uint16_t*> starts_;        // starts of the strips
+  std::vector<const std::byte*> pages_;  // pages of the blocks in the index
 };
 
 }  // namespace mc::attn

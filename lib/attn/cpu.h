@@ -23,7 +23,7 @@ class Arena {
   Result<void> reserve(size_t bytes) {
     used_ = 0;
     if (bytes <= buffer_.size()) return {};
-    buffer_ = {};  // give back first: the peak is one buffer
+    buffer_ = {};  // freed first, so that the peak is one buffer
     MC_TRY(buffer, mem::HostBuffer::allocate(bytes, {.name = "attention scratch", .huge_pages = true}));
     buffer_ = std::move(buffer);
     return {};
@@ -47,7 +47,7 @@ struct CpuScratch {
   std::vector<Arena> workers;
 };
 
-/// What both drivers derive from a layout once.
+/// The values that both drivers derive from a layout.
 struct Shape {
   int head_dim;
   int dim;  // head_dim rounded up to 16
@@ -59,8 +59,8 @@ struct Shape {
 };
 Shape shape_of(const ExtentLayout& layout, int32_t q_heads, float scale);
 
-/// Denormal weights add nothing and cost an assist each: flushed while this lives. Every task sets it,
-/// so that caller and workers compute the same bits.
+/// Flushes denormals to zero while it exists: denormal weights add nothing and are slow. Every task sets it, so that
+/// caller and workers compute the same bits.
 class FlushDenormals {
  public:
   FlushDenormals();

@@ -1,6 +1,6 @@
-// AVX-512-BF16 leaves (moba.md 10.2): 6 x 64 register tiles of vdpbf16ps, pairs along dim for scores and
-// along keys for the output. Scores, maxima and sums are f32; weights are rounded to bf16 once, before
-// they meet V. Only for head_dim a multiple of 32 (kAvx512Bf16Dims); dispatch.cc sends others to the f32 leaves.
+// AVX-512-BF16 leaves: 6 x 64 register tiles of vdpbf16ps, pairs along dim for scores and along keys for the output.
+// Scores, maxima and sums are f32; weights are rounded to bf16 once, before they meet V. Only for head_dim a multiple
+// of 32 (kAvx512Bf16Dims); dispatch.cc sends others to the f32 leaves.
 #include "attn/simd_avx512.h"
 
 namespace mc::attn {
@@ -115,7 +115,7 @@ MC_INLINE void round_weights(const float* s, int count, uint16_t* p) {
   }
 }
 
-/// What run_tile asks for.
+/// The parts that run_tile needs.
 struct Leaves {
   using V = V512;
   using element = uint16_t;
@@ -168,7 +168,7 @@ void tile(const TileArgs& args) {
   run_tile<Leaves>(args);
 }
 
-// Decode: K and V rows are read where they lie; whole 64-byte vectors, as head_dim is a multiple of 32.
+// Decode reads K and V rows in place, in whole 64-byte vectors, because head_dim is a multiple of 32.
 
 MC_INLINE const uint16_t* run_row(const void* const* runs, int key, ptrdiff_t stride) {
   return static_cast<const uint16_t*>(runs[key / kRun]) + (key % kRun) * stride;

@@ -1,13 +1,13 @@
-// Decode on the CPU: memory-bound, so every byte of K and V is read once for all heads of its group, and the
-// next tile is asked for while one is worked on. The keys that a KV head reads are cut at fixed places; a
-// task is one cut of one KV head and leaves a partial state; the states are merged in order. Neither the batch
-// nor the threads move a cut, so they cannot change a row's bits.
+// Decode on the CPU: memory-bound, so every byte of K and V is read once for all heads of its group, and the next tile
+// is asked for while one is worked on. The keys that a KV head reads are cut at fixed places; a task is one cut of one
+// KV head and leaves a partial state; the states are merged in order. Neither the batch nor the threads change a cut,
+// so they cannot change a row's bits.
 //
 //   1  gate      (MoBA rows) scores of each head, the sums of prefill's leaves: the same blocks. A task scores 64
 //                blocks for all KV heads, whose centroids lie in the same pages: tasks enough for one KV head too
 //      choice    of each head, then the union of the group's: the blocks that the KV head reads, ascending
-//   2  attend    tiles of up to 64 keys; only the heads that chose a block take part in its tiles (the union
-//                with a mask of moba.md 5.7)
+//   2  attend    tiles of up to 64 keys; only the heads that chose a block take part in its tiles (a
+//                mask over the union)
 //   3  merge
 //
 // A cut is 1024 tokens of the keys read, counted without the gaps between chosen blocks; of a long context a
@@ -76,7 +76,7 @@ class Decode {
   const Kernels& kernels_;
   const DecodeArgs& args_;
   Shape shape_;
-  std::vector<Sequence> sequences_;  // and one more: where the last one's cuts end
+  std::vector<Sequence> sequences_;  // and one more entry for the end of the last one's cuts
   int64_t cuts_ = 0;
   int64_t spans_max_ = 2;  // of a cut
   int32_t history_ = 0;    // the largest top_k - 1 of the batch
@@ -190,7 +190,7 @@ void Decode::gate(int64_t sequence, int64_t strip, Arena& arena) const {
   const auto gather = [&](int kv_head, uint16_t* means) {
     return gather_centroids(kernels_, args_.layout, args_.kv[sequence], kv_head, mode.block, first, count, means);
   };
-  // Centroids that are made must not be made before the last ones were used.
+  // The buffer of centroids is overwritten only after the last ones were used.
   const CentroidView& gathered = args_.kv[sequence].centroids;
   const bool in_place = mode.block == static_cast<int32_t>(args_.layout.block_tokens) ||
                         (gathered.moba_block == mode.block && gathered.count >= std::min(count, first + kStripKeys));
@@ -237,7 +237,7 @@ void Decode::choose(int64_t sequence, int kv_head) const {
   join(sequence, kv_head);
 }
 
-/// The union of what the group chose, and the own block.
+/// The union of the blocks that the group's heads chose, and the row's own block.
 void Decode::join(int64_t sequence, int kv_head) const {
   const Mode& mode = args_.modes[sequence];
   const int32_t* lists = chosen(sequence, kv_head);
@@ -290,8 +290,7 @@ int Decode::dense_spans(int64_t sequence, int64_t cut, const int32_t* everyone, 
   return count;
 }
 
-/// The blocks of the KV head's list laid end to end, what of them falls into the cut; rows has room for a group
-/// a span.
+/// The part of the KV head's blocks, laid end to end, that falls into the cut. `rows` has room for a group a span.
 int Decode::sparse_spans(int64_t sequence, int64_t cut, int kv_head, int32_t* rows, Span* spans) const {
   const Mode& mode = args_.modes[sequence];
   const int32_t* list = read_list(sequence, kv_head);

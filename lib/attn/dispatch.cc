@@ -1,6 +1,6 @@
-// The table of variants and the choice among them. A variant is a name, what it needs of the machine, and
-// the leaves it uses for f32 and for bf16 KV; `ref` has none. GPU variants join as entries with another
-// device kind and their own drivers.
+// The table of variants and the choice among them. A variant has a name, the CPU features that it needs, and its
+// leaves for f32 and for bf16 KV; `ref` has no leaves. GPU variants join as entries with another device kind and their
+// own drivers.
 //
 // `auto` is a rule, not a measurement: two processes on one machine must make the same bits. For bf16
 // tiles the rule looks at the vendor: AMD issues vdpbf16ps at twice the f32 FMA rate, Intel at half of it
@@ -17,12 +17,12 @@ namespace mc::attn {
 struct Variant {
   std::string_view name;
   mem::Location::Kind device;
-  /// What is missing here; empty = runs.
+  /// The CPU feature that is missing; empty: the variant runs.
   std::string (*lacking)();
   bool (*preferred)();  // `auto` takes the last entry that runs and is preferred
   const Kernels* f32;   // leaves for f32 KV, and bf16 KV of other head_dim; null = ref
   const Kernels* bf16;
-  uint32_t bf16_dims;  // bf16 leaves want a multiple of it
+  uint32_t bf16_dims;  // head_dim of the bf16 leaves is a multiple of it
 };
 
 namespace {
@@ -32,7 +32,7 @@ bool always() {
 }
 
 #if defined(__x86_64__)
-// __builtin_cpu_supports also asks whether the operating system saves the registers.
+// __builtin_cpu_supports also checks that the operating system saves the registers.
 std::string lacks_avx2() {
   std::string missing;
   if (!__builtin_cpu_supports("avx2")) missing += " avx2";

@@ -100,8 +100,8 @@ struct Kernels {
   /// scores[i * stride + n] = q . k_n for the listed rows and the 64 keys of 4 K panels; top[i * top_stride] =
   /// the largest of them, NaN left out.
   void (*scores)(const ScoreArgs& args);
-  /// The same scores, bit for bit, with centroids read where they lie; args.panels is not used. Those of
-  /// `ahead` are asked for meanwhile. Null: pack them and call `scores`.
+  /// The same scores, bit for bit, from centroids that are read in place; args.panels is not used. Prefetches the
+  /// centroids of `ahead`. Null: the driver packs them and calls `scores`.
   void (*score_rows)(const ScoreArgs& args, int head_dim, const CentroidRows& centroids, const CentroidRows& ahead);
   /// sum[i] = row[i] if first, else sum[i] + row[i].
   void (*add_row)(const float* row, int head_dim, bool first, float* sum);

@@ -1,9 +1,8 @@
-// Which keys a row attends to: the contract of an attention mode. A row is one query head of one
-// token at position p of its sequence; key blocks of `moba_block` tokens start at position 0 of every
-// sequence. A mode names, for every row, a set of whole blocks before the row's own block; the row's
-// own block, up to and including p, is always attended. Rows at positions below dense_below() choose
-// nothing: they attend to every key from first_key() to their own, and as in full attention, bit for bit,
-// where that is key 0.
+// The contract of an attention mode, which decides the keys that a row attends to. A row is one query head of one
+// token at position p of its sequence; key blocks of `moba_block` tokens start at position 0 of every sequence. A mode
+// names, for every row, a set of whole blocks before the row's own block; the row's own block, up to and including p,
+// is always attended. Rows at positions below dense_below() choose nothing: they attend to every key from first_key()
+// to their own, and as in full attention, bit for bit, where that is key 0.
 //
 // To add a mode: one file mode_<name>.cc and one line in modes.cc.
 #pragma once
@@ -32,7 +31,7 @@ constexpr int64_t kDenseForEver = std::numeric_limits<int64_t>::max();
 struct ModeParam {
   std::string_view name;
   int32_t Mode::*field;
-  int32_t fallback;  // when neither the user nor the model says
+  int32_t fallback;  // used when neither the user nor the model gives one
   int32_t low, high;
   std::string_view help;
 };
@@ -50,7 +49,7 @@ struct ModeRow {
   std::string_view name;
   std::string_view help;  // one line for --help
   std::span<const ModeParam> params;
-  int32_t full_last;  // last layers that stay full when nobody says
+  int32_t full_last;  // last layers that stay full by default
   int64_t (*dense_below)(const Mode& mode);
   /// The first key of a dense row; never falls as the position rises.
   int64_t (*first_key)(const Mode& mode, int64_t position);

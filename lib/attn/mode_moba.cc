@@ -13,7 +13,7 @@ constexpr ModeParam kMobaParams[] = {
     {"top_k", &Mode::top_k, 3, 1, 1024, "blocks a token attends to, its own included"},
 };
 
-/// chosen[0..filled) are the best so far, worst first: (score, block) ascending in the order of 1.4.
+/// chosen[0..filled) are the best so far, worst first: ascending by score, then by block.
 struct Best {
   const float* scores;
   int32_t* chosen;
@@ -25,7 +25,7 @@ struct Best {
     return s == s ? s : -std::numeric_limits<float>::infinity();
   }
 
-  /// Blocks come in ascending order, so a tie is won by the newcomer.
+  /// Blocks come in ascending order, so the new block wins a tie.
   void offer(int64_t block) {
     const float s = score(block);
     if (filled == room) {
@@ -53,8 +53,8 @@ void sort_ascending(int32_t* values, int64_t count) {
 void select(const Mode& mode, const SelectRow& row) {
   constexpr int64_t kStrip = 64;
   Best best{row.scores, row.chosen, mode.top_k - 1};
-  // What stays below the worst chosen score, a block or a whole strip, cannot change the choice. (NaN is not below
-  // anything: offer() knows what it counts for.)
+  // A block or a whole strip whose scores are below the worst chosen one cannot change the choice. (NaN compares as
+  // not below, and offer() treats it as -inf.)
   float worst = -std::numeric_limits<float>::infinity();
   for (int64_t begin = 0; begin < row.candidates && best.room > 0; begin += kStrip) {
     if (row.strip_max[begin / kStrip] < worst) continue;

@@ -16,7 +16,7 @@ namespace mc::attn {
 namespace {
 
 struct Probe {
-  std::string_view variant;  // whose instruction set it needs
+  std::string_view variant;  // the variant with the instruction set that it needs
   const Burst* burst;
 };
 
@@ -55,7 +55,7 @@ double best_rate(Parallel& parallel, Duration budget, double work, const Body& b
 
 constexpr size_t kSweepAlign = size_t{2} << 20;
 
-std::atomic<float> g_sink{0};  // results the compiler must believe are used
+std::atomic<float> g_sink{0};  // takes the results, so that the compiler keeps the work
 
 }  // namespace
 

@@ -1,5 +1,5 @@
-// What the machine could do, so that a measurement can be told as a share of it: arithmetic peaks per
-// instruction set, memory read bandwidth, and the useful work of a call (moba.md 8.1).
+// The machine's limits, of which a measurement is reported as a share: arithmetic peaks per instruction set, memory
+// read bandwidth, and the useful work of a call.
 #pragma once
 
 #include <cstdint>
@@ -29,10 +29,10 @@ struct MachinePeak {
   double best_flop_per_s() const;
 };
 
-/// Both of the below.
+/// Measures rates and read bandwidth.
 MachinePeak measure_peak(Parallel& parallel, Duration budget);
-/// Busy on all threads of the pool for about `budget` in all. Rates are sums over the threads of the best of
-/// many short bursts in processor time: other processes on the machine hardly count.
+/// Measures the arithmetic peaks. Keeps all threads of the pool busy for about `budget` in all. Rates are sums over
+/// the threads of the best of many short bursts in processor time: other processes on the machine hardly count.
 std::vector<PeakRate> measure_rates(Parallel& parallel, Duration budget);
 /// The same for reading 512 MiB a thread (less where memory is short); 0 if there is no such memory.
 double measure_read_bandwidth(Parallel& parallel, Duration budget);

@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::string_view kFullLast = "full_last";
 constexpr int32_t kFullLastHigh = 1 << 16;
-constexpr size_t kTextBytesMax = 256;  // of an error message's quotation too
+constexpr size_t kTextBytesMax = 256;  // the bound of a quotation in an error message too
 
 Error bad_plan(std::string_view text, const std::string& what) {
   return user_error(err::kBadValue, "attention '" + std::string(text.substr(0, kTextBytesMax)) + "': " + what, {},
@@ -111,7 +111,7 @@ Result<Plan> resolve(const PlanText& asked, const std::optional<PlanText>& decla
     return user_error(err::kAttentionUnsupported,
                       "attention '" + to_string(plan) + "': block " + std::to_string(plan.mode.block) +
                           " is not a multiple of the KV block of " + std::to_string(block_tokens) + " tokens");
-  // Every layer full is full attention, however it was spelt.
+  // A plan whose layers are all full is full attention.
   if (plan.full_last == layers) plan = Plan{Mode{}, 0, layers};
   return plan;
 }

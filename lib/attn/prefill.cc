@@ -5,7 +5,7 @@
 //   dense rows    tiles of 256 keys from position 0, those before the mode's first key left out
 //   sparse rows   longer tasks, so that a block is packed for many rows;
 //                 their blocks in ascending order, tiles of 256 keys from each block's start; the rows of a
-//                 block come from the inverse of the selection (moba.md 4.2), all heads of the group in one list
+//                 block come from the inverse of the selection, all heads of the group in one list
 //
 // Where a row's tiles begin and end depends on its position alone, and the leaves treat rows independently,
 // so chunking, task size and threads cannot change a bit.
@@ -19,8 +19,8 @@ namespace {
 
 constexpr int64_t kTaskRows = 512;  // Q, O and one K/V tile of so many rows stay in a 1 MiB L2
 constexpr int64_t kTaskTokensMin = 64;
-// A moba_block is packed once for all rows of a task that chose it: with so many of them that costs a tenth.
-// Their Q and O then come from L3, a few hundred bytes for every 4 head_dim x moba_block FLOP.
+// A moba_block is packed once for all rows of a task that chose it. With this many rows, packing costs a tenth of the
+// time. Q and O of the rows then come from L3, a few hundred bytes for every 4 head_dim x moba_block FLOP.
 constexpr int64_t kListRows = 96;
 constexpr int64_t kSparseTaskRowsMax = 16384;
 
@@ -61,7 +61,7 @@ class Prefill {
     dense_rows_ = dense == kDenseForEver ? args.rows : std::clamp<int64_t>(dense - args.q_begin, 0, args.rows);
     if (dense_rows_ < args.rows) {
       MC_ASSERT(args.mode.block % static_cast<int32_t>(args.layout.block_tokens) == 0);
-      MC_ASSERT_LE(args.q_begin + args.rows, args.kv.kv_len);  // a sparse row's own block must be here
+      MC_ASSERT_LE(args.q_begin + args.rows, args.kv.kv_len);  // kv holds a sparse row's own block
       blocks_ = (args.q_begin + args.rows - 1) / args.mode.block + 1;
       strips_ = (blocks_ - 1 + kStripKeys - 1) / kStripKeys;
     }
@@ -266,7 +266,7 @@ void Prefill::run_dense(const Task& task, const TaskMemory& memory) const {
     int row_count = 0;
     for (int64_t row = first_row; row < rows; ++row, ++row_count) {
       const int64_t hidden = std::max<int64_t>(mode.first_key(args_.mode, position(task, row)) - begin, 0);
-      if (hidden >= count) break;  // its keys and those of the rows after it begin later
+      if (hidden >= count) break;  // the keys of this row and of later ones begin behind the tile
       memory.rows[row_count] = static_cast<int32_t>(row);
       memory.visible[row_count] = static_cast<int32_t>(std::min(count, position(task, row) + 1 - begin));
       memory.hidden[row_count] = static_cast<int32_t>(hidden);

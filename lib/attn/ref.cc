@@ -1,5 +1,5 @@
-// Attention as the papers write it. MoBA, arXiv:2502.13189, section 2.2, for a query q at position p with
-// blocks I_j = [jB, (j+1)B), b = floor(p / B):
+// Attention by the papers' equations. MoBA, arXiv:2502.13189, section 2.2, for a query q at position p with blocks I_j
+// = [jB, (j+1)B), b = floor(p / B):
 //
 //   s_j = <q, mean K[I_j]>                          (eq. 6)   j < b: only blocks that ended before b
 //   T   = the k-1 largest s_j                       (eq. 5)   ties: larger j; NaN: -inf
@@ -8,7 +8,7 @@
 //
 // and a sliding window (arXiv:2310.06825, section 2): A = (p - tokens, p].
 //
-// Nothing here is fast and nothing here may become so: the other variants are judged by it.
+// This code is slow on purpose: it is the definition that tests compare the other variants with.
 #include "attn/ref.h"
 
 #include <algorithm>
@@ -29,7 +29,7 @@ double element(Dtype dtype, const std::byte* row, int i) {
                              : static_cast<double>(bf16_to_f32(reinterpret_cast<const bf16_t*>(row)[i]));
 }
 
-/// Query elements as the kernels see them.
+/// A query element as the kernels round it.
 double query(Dtype dtype, float value) {
   return dtype == Dtype::f32 ? static_cast<double>(value) : static_cast<double>(bf16_to_f32(f32_to_bf16(value)));
 }

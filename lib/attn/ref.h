@@ -1,12 +1,12 @@
-// The definition: what prefill and decode must compute, in double precision, slow and plain.
+// The reference: the definition of prefill and decode, in double precision, slow and plain.
 #pragma once
 
 #include "attn/args.h"
 
 namespace mc::attn {
 
-/// The gate (moba.md 1.1): for every row the top_k - 1 history blocks of each query head, as
-/// PrefillArgs::selection_in wants them. Dense rows and places without a candidate get -1.
+/// The gate (MoBA, arXiv:2502.13189, section 2.2): for every row the top_k - 1 history blocks of each query head, in
+/// the form of PrefillArgs::selection_in. Dense rows and places without a candidate get -1.
 void ref_select(const PrefillArgs& args, int32_t* selection);
 
 /// Gate scores of one row's candidates in double: [candidates]; returns their count.

@@ -3,7 +3,7 @@
 //          (rows beyond the last token are zero), so it does not depend on how the tokens arrived
 //   kmean  bf16(ksum / block_tokens): the centroid of a full page
 // The centroid of a moba_block of r pages is bf16((ksum_0 + ... + ksum_{r-1}) / (r block_tokens)), added in
-// page order (moba.md 1.7): chunked, resumed and one-shot prefill route alike.
+// page order: chunked, resumed and one-shot prefill route alike.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ namespace mc::attn {
 struct AppendArgs {
   ExtentLayout layout;
   KvTarget target;       // pages of the sequence, this layer
-  int64_t position = 0;  // of the first new token
+  int64_t position = 0;  // position of the first new token
   int64_t tokens = 0;
   const float* k = nullptr;  // [tokens, kv_heads, head_dim], after RoPE; rounded to layout.dtype
   const float* v = nullptr;  // likewise

@@ -44,7 +44,7 @@ void normalise(const StateView& state, int64_t rows, int head_dim, float* out) {
     const float* o = state.o + row * head_dim;
     float* to = out + row * head_dim;
     for (int i = 0; i < head_dim; ++i) to[i] = o[i] * scale;
-    if (empty) std::fill_n(to, head_dim, 0.0f);  // whatever o holds
+    if (empty) std::fill_n(to, head_dim, 0.0f);  // o is not read
   }
 }
 

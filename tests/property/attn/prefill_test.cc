@@ -1,4 +1,4 @@
-// Every variant's prefill against the reference, and the equalities and invariances of moba.md 7.2.
+// Every variant's prefill against the reference, and the equalities and invariances that attn/args.h states.
 #include "attn/attn.h"
 #include "count.h"
 #include "property/attn/case.h"
@@ -102,7 +102,7 @@ void check_selection(const Case& c, const std::vector<float>& q, const KvView& k
         const bool inside = std::find(list, list + count, block) != list + count;
         inside ? worst_in = std::min(worst_in, s) : best_out = std::max(best_out, s);
       }
-      // Scores cancel, so their rounding follows the terms, not the sum: moba.md's 2^-9 max |s| is ample for
+      // Scores cancel, so their rounding follows the terms, not the sum: 2^-9 max |s| is ample for
       // bf16; head_dim 2^-24 of the norms would do.
       INFO(c.name() << " row " << row << " head " << head);
       CHECK(worst_in >= best_out - std::exp2(-9) * largest);
@@ -236,7 +236,7 @@ TEST_CASE("attn/prefill: a forced selection is what rows attend to") {
   }
 }
 
-TEST_CASE("attn/prefill: query and key lengths of moba.md 7.2.7, with negative positions giving zero and -inf") {
+TEST_CASE("attn/prefill: uneven query and key lengths, with negative positions giving zero and -inf") {
   const std::pair<int64_t, int64_t> lengths[] = {{1, 147},   {113, 203},   {128, 217},   {108, 256},  {256, 512},
                                                  {512, 256}, {1023, 1024}, {1024, 1023}, {2048, 2048}};
   for (const std::string& name : fast_variants()) {

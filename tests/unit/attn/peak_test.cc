@@ -9,14 +9,14 @@ using namespace mc::attn;
 
 namespace {
 
-/// S(n, c) of moba.md 8.1.
+/// The sum of min(i, c) over the rows i = 0 .. n - 1.
 double chosen(double n, double c) {
   return n > c ? c * (c + 1) / 2 + c * (n - c - 1) : n * (n - 1) / 2;
 }
 
 }  // namespace
 
-TEST_CASE("attn/peak: keys of a prefill are the closed forms of moba.md 8.1") {
+TEST_CASE("attn/peak: the counted keys of a prefill equal the closed form") {
   for (int64_t n : {1, 64, 1000, 4096}) CHECK(prefill_keys({}, 0, n) == n * (n + 1) / 2);
   CHECK(prefill_keys({.kind = ModeKind::window, .window = 64}, 0, 1000) == 64 * 65 / 2 + 936 * 64);
   for (int32_t block : {64, 128, 512})

@@ -1,4 +1,4 @@
-// The reference's own edge cases (moba.md 1.4), on inputs small enough to check by hand: scores are chosen
+// The reference's own edge cases, on inputs small enough to check by hand: scores are chosen
 // through one-dimensional keys, so that expected outputs are written down, not recomputed.
 #include "attn/ref.h"
 
