@@ -60,7 +60,7 @@ struct Fp8Kernels {
 
 /// Every variant of this build, ref first. For tests.
 std::span<const Fp8Kernels* const> fp8_variants();
-/// The one that goes with a table of ops.h: ref with ref, avx2 with avx2, avx512 with both others.
+/// The table for kernels of ops.h: ref for ref, avx2 for avx2, avx512 for the other two.
 const Fp8Kernels& fp8_kernels(const Kernels& kernels);
 
 /// Lays codes.size() <= 64 rows of codes [k] (any alignment) out as a panel; scales[row][g] is scale g of that row, of

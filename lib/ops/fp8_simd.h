@@ -13,11 +13,12 @@
 namespace mc::ops {
 namespace {  // NOLINT: every including file must own its copy
 
-/// How far ahead weights are asked for (int8_simd.h).
+/// The prefetch distance of weights (int8_simd.h).
 constexpr size_t kFp8AheadBytes = 4096;
 constexpr float kFp8Unit = 256.0f;
 
-/// One pair of k: its codes are widened a line at a time and serve every row. Beyond an odd K stands nothing.
+/// One pair of k: its codes are widened a line at a time for all rows. The second half of an odd K's last pair is not
+/// used.
 template <class V, int kRows, int kVectors, bool kPair>
 inline void fp8_step(const float* x, size_t x_stride, const std::byte* codes, typename V::reg (&sum)[kRows][kVectors]) {
   for (int v = 0; v < kVectors; v += 2) {

@@ -40,7 +40,7 @@ struct Int8Kernels {
 
 /// Every variant of this build, ref first. For tests.
 std::span<const Int8Kernels* const> int8_variants();
-/// The one that goes with a table of ops.h: ref with ref, avx2 with avx2, avx512 with both others.
+/// The table for kernels of ops.h: ref for ref, avx2 for avx2, avx512 for the other two.
 const Int8Kernels& int8_kernels(const Kernels& kernels);
 
 /// Quantises rows [0, rows) of f32 weights [rows, k], rows <= 64, into one panel whose bytes are zero.

@@ -9,8 +9,8 @@
 namespace mc::ops {
 namespace {  // NOLINT: every including file must own its copy
 
-/// How far ahead weights are asked for: the hardware prefetcher alone leaves half of the bandwidth unused. Beyond the
-/// panel lies the next one.
+/// The prefetch distance of weights: the hardware prefetcher alone leaves half of the bandwidth unused. The bytes
+/// behind a panel are those of the next one.
 constexpr size_t kInt8AheadBytes = 4096;
 
 template <class V, int kRows>

@@ -1,9 +1,8 @@
 // y = x W^T for weights that stay, in the two shapes of serving.
 //
-// Prefill: 64-row tiles, each computed by one thread as the same (64 x K x 128-column slice) product,
-// so a row's bits depend on its own values and on its place in the tile, never on how many tiles there
-// are, on threads, or on the process (DESIGN 2, numbers). Decode: a few rows, each an independent chain
-// of sums, so a row's bits do not depend on the batch.
+// Prefill: 64-row tiles, each computed by one thread as the same (64 x K x 128-column slice) product, so a row's bits
+// depend on its own values and on its place in the tile, never on the number of tiles, on threads, or on the process.
+// Decode: a few rows, each an independent chain of sums, so a row's bits do not depend on the batch.
 //
 // Weights are packed once at load into 64-column panels (ops.h) that both read; the copy replaces the
 // mapped file. bf16 weights take bf16 inputs (rounded here) and accumulate in f32; int8 weights take f32
@@ -36,14 +35,13 @@ struct WeightScales {
   size_t block_rows = 1, block_columns = 1, per_row = 1;
 };
 
-/// `rows` x K weights as they lie in a file: row-major, f32, bf16, f16 or f8_e4m3 (with scales), any
-/// alignment.
+/// `rows` x K weights in the layout of a file: row-major, f32, bf16, f16 or f8_e4m3 (with scales), any alignment.
 struct WeightRows {
   const void* data = nullptr;
   Dtype dtype = Dtype::f32;
   size_t rows = 0;
   WeightScales scales = {};
-  /// Told of each range of bytes that packing has read for the last time, by any of its threads; may be null.
+  /// Called by any packing thread for each range of bytes that it has read for the last time; may be null.
   void (*done)(const std::byte* begin, const std::byte* end) = nullptr;
 };
 
@@ -57,14 +55,15 @@ class PackedMatrix {
   /// Stacks the parts (all with `columns` columns) and packs them as f32 or bf16. Rounding to bf16 is to
   /// nearest even. no_space when memory is short.
   static Result<PackedMatrix> pack(Parallel& parallel, std::span<const WeightRows> parts, size_t columns, Dtype dtype);
-  /// The same in int8 with a scale for each output and 128 inputs (int8.h). Inputs are f32 then: dtype() is.
+  /// Stacks the parts and packs them as int8, with a scale for each output and 128 inputs (int8.h). Inputs and dtype()
+  /// are f32.
   static Result<PackedMatrix> quantise(Parallel& parallel, std::span<const WeightRows> parts, size_t columns);
-  /// fp8 parts as the codes they are, with their scales; inputs are as for weights of `dtype`. Only where
-  /// fp8_group() gives a group.
+  /// Stacks fp8 parts and keeps their codes and scales. Inputs are those of weights of `dtype`. Only for parts for
+  /// which fp8_group() returns a group.
   static Result<PackedMatrix> keep_fp8(Parallel& parallel, std::span<const WeightRows> parts, size_t columns,
                                        Dtype dtype);
-  /// Inputs that share a scale if the parts can stay fp8: all are, and their scales cover the same runs of columns,
-  /// long enough (32) to be worth their bytes. Otherwise nothing: such parts are widened.
+  /// The number of inputs that share a scale, if the parts can stay fp8: all are fp8, and their scales cover the same
+  /// runs of at least 32 columns. Otherwise nullopt, and the parts are widened.
   static std::optional<size_t> fp8_group(std::span<const WeightRows> parts, size_t columns);
   PackedMatrix(PackedMatrix&&) = default;
   PackedMatrix& operator=(PackedMatrix&&) = default;
@@ -111,8 +110,8 @@ class Matmul {
   Matmul(const Matmul&) = delete;
   Matmul& operator=(const Matmul&) = delete;
 
-  /// Compiles what prefill() needs for this matrix; shapes that oneDNN has no fast way for are left to
-  /// the panel kernel.
+  /// Compiles what prefill() needs for this matrix; shapes for which oneDNN has no fast implementation use the panel
+  /// kernel.
   Result<void> prepare(const PackedMatrix& weights);
   /// x [64 tiles, columns], y [64 tiles, rows], f32, row-major, not overlapping. After prepare().
   void prefill(const PackedMatrix& weights, const float* x, size_t tiles, float* y);
@@ -128,8 +127,8 @@ class Matmul {
     auto operator<=>(const Slice&) const = default;
   };
   const TileProgram* program(const Slice& slice) const;
-  /// x as the kernels want it for these weights: as it is (f32 weights), or rounded to bf16 with rows
-  /// padded to padded_k, in bf16 or widened again (or both: panels of fp8 take f32, tiles of oneDNN bf16).
+  /// x in the form that these weights need: unchanged (f32 weights), or rounded to bf16 with rows padded to padded_k,
+  /// in bf16 or widened again (or both: panels of fp8 take f32, tiles of oneDNN bf16).
   struct Input {
     const float* wide = nullptr;
     const bf16_t* narrow = nullptr;
@@ -139,7 +138,7 @@ class Matmul {
     }
   };
   Input input(const PackedMatrix& weights, const float* x, size_t rows);
-  /// What tiles of these weights are multiplied in by oneDNN, and whether the panels must be made so first.
+  /// The dtype in which oneDNN multiplies tiles of these weights. Panels of another dtype are converted first.
   Dtype tile_dtype(const PackedMatrix& weights) const;
   bool widens(const PackedMatrix& weights) const {
     return weights.is_int8() || weights.is_fp8() || tile_dtype(weights) != weights.dtype();
