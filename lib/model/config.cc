@@ -66,7 +66,8 @@ Result<void> refuse_unknown_arithmetic(const Reader& reader, Architecture archit
   return {};
 }
 
-/// Only fp8 in E4M3 is read; how activations would be quantised does not matter, they stay f32 here.
+/// Reads the quantisation of weights: only fp8 in E4M3. The file's quantisation of activations is ignored, because
+/// they stay f32.
 Result<void> read_quantization(const Reader& reader, Fp8Config& fp8) {
   if (!reader.given("quantization_config")) return {};
   const Json& quant = reader["quantization_config"];

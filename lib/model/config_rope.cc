@@ -55,7 +55,7 @@ Result<void> read_linear(const Parameters& from, uint32_t& positions, ops::RopeC
 /// long its sequence became, so no block of it could be kept: the context ends there.
 Result<void> read_dynamic(const Parameters& from, uint32_t&, ops::RopeConfig& rope) {
   MC_CHECK(from.positive("factor"));
-  rope.kind = Kind::plain;  // the same function: the same namespace
+  rope.kind = Kind::plain;  // the factor has no effect, so the namespace stays that of plain RoPE
   return {};
 }
 
@@ -124,7 +124,7 @@ constexpr KindRow kKinds[] = {
     {"yarn", Kind::yarn, read_yarn},
 };
 
-/// Everything but theta, which the caller has read.
+/// Reads all parameters but theta, which the caller has read.
 Result<void> read_kind(const Parameters& from, uint32_t& positions, ops::RopeConfig& rope) {
   const char* field = from.object.has("rope_type") ? "rope_type" : "type";
   const Json& type = from.object[field];

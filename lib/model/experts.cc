@@ -18,7 +18,7 @@ void route(std::span<const float> scores, uint32_t top_k, bool normalise, std::v
     return a.share != b.share ? a.share > b.share : a.expert < b.expert;
   });
   const float best = out[0].share;
-  // With no finite score everything weighs the same.
+  // Without a finite score all experts have the same weight.
   const auto weight = [&](float value) { return best == kNone ? 1.0f : std::exp(value - best); };
   float sum = 0;
   if (!normalise)

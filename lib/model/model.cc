@@ -65,7 +65,7 @@ Result<void> visit_mlp(const ModelConfig& c, uint32_t layer, Visit visit) {
   return visit(prefix, {{"shared_expert_gate", 1}}, c.hidden, Precision::full);
 }
 
-/// Sets what the weights of plan.layers take as packed, from headers and scales: for messages and planning.
+/// Computes the packed size of the weights of plan.layers from headers and scales, for messages and planning.
 Result<void> plan_weights(ModelPlan& plan) {
   const ModelConfig& c = plan.config;
   Parallel nobody(1);
@@ -78,7 +78,7 @@ Result<void> plan_weights(ModelPlan& plan) {
     plan.fp8 |= matrix.fp8;
     return {};
   };
-  // All layers are looked at: the stages of a pipeline must name one weight dtype.
+  // All layers are read, because the stages of a pipeline must name one weight dtype.
   for (uint32_t layer = 0; layer < c.layers; ++layer) {
     held = plan.layers.first <= layer && layer < plan.layers.end;
     const std::string prefix = layer_prefix(layer);

@@ -151,8 +151,8 @@ struct Runner::State {
     each_row(rows, [&](size_t row) { kernels->add(mlp.down_bias.data(), width.hidden, out + row * width.hidden); });
   }
 
-  /// The same for a mixture. Experts answer in ascending order and by rows that do not depend on each
-  /// other, so a row's bits depend neither on the rows beside it nor on who else asked its experts.
+  /// out = MLP(in) for a mixture of experts. Experts run in ascending order, and their rows do not depend on each
+  /// other, so a row's bits do not depend on the rows beside it or on other rows of its experts.
   void run_experts(Form form, const Experts& experts, const float* in, size_t rows, float* out) {
     const size_t hidden = width.hidden;
     const MixtureConfig& mixture = config().mixture;
@@ -353,7 +353,7 @@ void Runner::State::append_chunk(const PrefillChunk& chunk, uint32_t layer, size
   if (end % block != 0) attn::seal(layout, chunk.pages[end / block] + layout.layer_offset(layer), end % block);
 }
 
-/// The last layer after its K and V are written: only the last row is wanted, and it is computed alone.
+/// Finishes the last layer after its K and V are written. Only the last row is needed, and it is computed alone.
 Result<void> Runner::State::finish_last_row(const PrefillChunk& chunk, size_t row) {
   const uint32_t layer = config().layers - 1;
   const int64_t position = chunk.start + static_cast<int64_t>(chunk.tokens.size()) - 1;
@@ -364,8 +364,8 @@ Result<void> Runner::State::finish_last_row(const PrefillChunk& chunk, size_t ro
   return {};
 }
 
-/// The last layer of all rows as in the layers before, and the logits of the first `scored`. x of the chunk's last
-/// row stays as it was: it is finished alone.
+/// The last layer of all rows as in the layers before, and the logits of the first `scored`. x of the chunk's last row
+/// stays unchanged, because finish_last_row() computes it alone.
 Result<void> Runner::State::score_rows(const PrefillChunk& chunk, size_t pad, size_t rows) {
   const Widths& w = width;
   const uint32_t layer = config().layers - 1;
@@ -452,7 +452,7 @@ Result<void> Runner::decode(std::span<const DecodeRow> rows, std::span<float> lo
   });
   s.views.resize(count);
   s.modes.resize(count);
-  for (const DecodeRow& row : rows)  // a row gates what was sealed before it
+  for (const DecodeRow& row : rows)  // the gate of a row reads blocks that were sealed before it
     if (row.centroids != nullptr) row.centroids->extend(*row.plan, row.pages, row.position, *s.parallel);
   for (uint32_t layer = 0; layer < s.config().layers; ++layer) {
     const Layer& weights = s.model->layers()[layer];

@@ -1,6 +1,6 @@
 // The forward pass of one thread: prefill of one chunk of one sequence, and a decode step of a batch.
 //
-// Invariances (DESIGN 2, numbers), bit for bit, for one kernel variant and CPU:
+// Invariances, bit for bit, for one kernel variant and CPU:
 //   prefill  a token's K and V do not depend on how the prompt was cut into chunks (each starting at a
 //            block boundary), on a resumed prefix, on threads or on the process. Row `position % 64` of a
 //            tile always holds `position`, and a chunk's last row is finished alone, as in decode.
@@ -58,7 +58,8 @@ struct DecodeRow {
   int64_t position = 0;               // of that token
   std::byte* const* pages = nullptr;  // up to the page of `position`
   const attn::Plan* plan = nullptr;
-  /// Index of this sequence, kept by the pages' owner; the step brings it up to date. Null: the gate reads pages.
+  /// The centroid index of this sequence, which the pages' owner keeps and the step extends. Null: the gate reads
+  /// pages.
   attn::CentroidIndex* centroids = nullptr;
 };
 

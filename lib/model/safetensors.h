@@ -1,10 +1,9 @@
 // Weights in safetensors files: 8 bytes little-endian header length, a JSON header naming dtype, shape
 // and byte range of every tensor, then the raw data. One file, or shards named by an index.
 //
-// Nothing in a file is believed: the header must fit, ranges must lie in the data, have exactly
-// shape x dtype bytes, not overlap and leave nothing uncovered. Errors name file, tensor and numbers.
-// Files are mapped read-only; a file that shrinks while mapped is the operating system's SIGBUS, so the
-// model keeps no mapping once its weights are packed.
+// The file is untrusted: the header must fit, ranges must lie in the data, have exactly shape x dtype bytes, not
+// overlap and leave nothing uncovered. Errors name file, tensor and numbers. Files are mapped read-only; a file that
+// shrinks while mapped is the operating system's SIGBUS, so the model keeps no mapping once its weights are packed.
 #pragma once
 
 #include <cstddef>
@@ -56,7 +55,7 @@ class WeightFiles {
   /// model.safetensors, else the shards of model.safetensors.index.json. not_found (MC3001) names the
   /// missing file.
   static Result<WeightFiles> open(const std::string& directory);
-  WeightFiles() = default;  // of no files
+  WeightFiles() = default;  // no files
   ~WeightFiles();
   WeightFiles(WeightFiles&& other) noexcept;
   WeightFiles& operator=(WeightFiles&& other) noexcept;
@@ -65,7 +64,7 @@ class WeightFiles {
   const Tensor* find(std::string_view name) const;
   /// The tensor with exactly this shape, in f32, f16 or bf16 (or fp8); otherwise an error that names both.
   Result<const Tensor*> require(std::string_view name, std::span<const uint64_t> shape, Fp8 fp8 = Fp8::refused) const;
-  /// Gives the tensor's pages back to the system; whoever reads it again, reads the file again.
+  /// Returns the tensor's pages to the system. A later read of the tensor reads the file again.
   void drop(const Tensor& tensor) const;
   std::span<const std::string> files() const { return paths_; }
   uint64_t total_bytes() const;

@@ -48,7 +48,7 @@ Result<std::vector<float>> WeightLoader::vector(const std::string& name, uint64_
   return out;
 }
 
-/// Which of the three forms the scales have is told by their shape.
+/// The shape of the scales tells which of the three forms they have.
 Result<void> WeightLoader::read_scales(const std::string& name, uint64_t rows, uint64_t columns, Source& out) const {
   const Tensor* scales = files_.find(name + "_scale_inv");
   if (!scales) scales = files_.find(name + "_scale");

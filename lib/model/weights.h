@@ -3,8 +3,7 @@
 //   X.weight               F8_E4M3 [rows, columns]
 //   X.weight_scale_inv     one for each block of rows and columns (the config's weight_block_size), or
 //   X.weight_scale         one for all, or one for each row
-// A file's pages are given back to the system as soon as they have been read, so that a model never stands
-// in memory twice.
+// A file's pages are returned to the system as soon as they have been read, so that a model is never in memory twice.
 #pragma once
 
 #include <cstdint>
@@ -31,11 +30,11 @@ struct WeightPart {
   uint64_t rows;
 };
 
-/// What --weight-dtype asks of matrices: fp8 where a checkpoint has it and the compute type elsewhere, the compute
-/// type everywhere, or int8.
+/// The values of --weight-dtype for matrices: fp8 where a checkpoint has it and the compute type elsewhere, the
+/// compute type everywhere, or int8.
 enum class WeightForm : uint8_t { as_stored, full, int8 };
 
-/// Type of a matrix: as --weight-dtype says, or the compute type (a router, whose choices small errors turn).
+/// Type of a matrix: that of --weight-dtype, or the compute type (a router, whose choices small errors change).
 enum class Precision : uint8_t { as_asked, full };
 
 class WeightLoader {
@@ -47,7 +46,7 @@ class WeightLoader {
   Result<std::vector<float>> vector(const std::string& name, uint64_t size) const;
   Result<ops::PackedMatrix> matrix(const std::string& prefix, std::span<const WeightPart> parts, uint64_t columns,
                                    Precision precision = Precision::as_asked) const;
-  /// Bytes of what matrix() would make, and whether it stays fp8; reads headers and scales.
+  /// The bytes of the matrix that matrix() makes, and whether it stays fp8. Reads only headers and scales.
   struct MatrixPlan {
     size_t bytes = 0;
     bool fp8 = false;
