@@ -56,7 +56,7 @@ function(mc_tool name)
     return()
   endif()
   add_executable(${name} ${sources})
-  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR} UNITY_BUILD OFF)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
   if(NOT TARGET mc_version)
     set(header ${CMAKE_BINARY_DIR}/generated/mc_version.h)
     add_custom_target(mc_version BYPRODUCTS ${header} COMMENT "" COMMAND ${CMAKE_COMMAND} -DOUTPUT=${header}

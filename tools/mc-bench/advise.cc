@@ -28,7 +28,7 @@ constexpr Flag kOnePolicy =
 constexpr Flag kOneAdmission =
     one_of_list(kAdmission, "A", "who is turned away: one of none, baseline, early, predict, committed, goodput");
 
-constexpr auto kFlags = flags::join(
+constexpr auto kAdviseFlagTable = flags::join(
     flags::list(&kNodes, &kProfile, &kTtftSlo, &kTbtSlo, &kShare, &kSpeedup, &kOnePolicy, &kFetchRule, &kTheta,
                 &kOneAdmission, &kHold, &kDram, &kSsd, &kCacheBlocks, &kBandwidth, &kOverlap, &kCoupled, &kCoupledChunk,
                 &kJoinStall, &kSlowStart, &kFirstToken, &kPipeline, &kDecodeTime, &kSlack, &kAggregate, &kLimit,
@@ -65,7 +65,7 @@ std::string sentence(const Choice& best, const Choice& other, double share) {
 
 }  // namespace
 
-const cli::FlagList kAdviseFlags = kFlags;
+const cli::FlagList kAdviseFlags = kAdviseFlagTable;
 
 Result<int> advise(const cli::Args& args) {
   MC_TRY(setup, read_setup(args));

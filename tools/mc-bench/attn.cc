@@ -23,23 +23,23 @@ constexpr Flag kPhase{.name = "phase",
                       .value = "P,P",
                       .fallback = "prefill,decode",
                       .help = "prefill of the whole context, decode of one token at its end"};
-constexpr Flag kLengths{.name = "tokens",
-                        .letter = 'n',
-                        .kind = FlagKind::sweep_counts,
-                        .value = "N,N",
-                        .fallback = "1024-16384*4",
-                        .help = "lengths of the context: 1024-1048576*4"};
+constexpr Flag kAttnLengths{.name = "tokens",
+                            .letter = 'n',
+                            .kind = FlagKind::sweep_counts,
+                            .value = "N,N",
+                            .fallback = "1024-16384*4",
+                            .help = "lengths of the context: 1024-1048576*4"};
 constexpr Flag kPlans{.name = "attention",
                       .kind = FlagKind::list,
                       .value = "PLAN,PLAN",
                       .fallback = "full,moba:block=128,top_k=8,moba:block=512,top_k=3",
                       .help = "plans that take turns; a ratio needs full among them"};
-constexpr Flag kVariants{.name = "kernels",
-                         .kind = FlagKind::list,
-                         .value = "V,V",
-                         .fallback = "auto",
-                         .help = "variants that take turns: auto, avx2, avx512, avx512bf16"};
-constexpr Flag kDtypes{
+constexpr Flag kAttnVariants{.name = "kernels",
+                             .kind = FlagKind::list,
+                             .value = "V,V",
+                             .fallback = "auto",
+                             .help = "variants that take turns: auto, avx2, avx512, avx512bf16"};
+constexpr Flag kAttnDtypes{
     .name = "dtype", .kind = FlagKind::list, .value = "T,T", .fallback = "bf16", .help = "types of K and V: bf16, f32"};
 constexpr Flag kHeads{.name = "heads",
                       .kind = FlagKind::list,
@@ -67,23 +67,24 @@ constexpr Flag kCentroids{.name = "centroids",
                               "what decode's gate reads: the centroids gathered as a decode node keeps them, or each "
                               "in its page",
                           .choices = "gathered|pages"};
-constexpr Flag kRepeats{.name = "repeats",
-                        .letter = 'r',
-                        .kind = FlagKind::count,
-                        .value = "N",
-                        .fallback = "5",
-                        .help = "turns of each point, 1 to 10000",
-                        .check = flags::check_between<1, 10'000>};
+constexpr Flag kAttnRepeats{.name = "repeats",
+                            .letter = 'r',
+                            .kind = FlagKind::count,
+                            .value = "N",
+                            .fallback = "5",
+                            .help = "turns of each point, 1 to 10000",
+                            .check = flags::check_between<1, 10'000>};
 
-constexpr auto kFlags = flags::join(
-    flags::list(&kPhase, &kLengths, &kPlans, &kVariants, &kDtypes, &kHeads, &kHeadDims, &kChunk, &kRouting, &kCentroids,
-                &kRepeats, &flags::kBlockTokens, &flags::kThreads, &flags::kSeed, &flags::kOutput, &flags::kQuiet),
-    flags::kEveryRun);
+constexpr auto kAttnFlagTable =
+    flags::join(flags::list(&kPhase, &kAttnLengths, &kPlans, &kAttnVariants, &kAttnDtypes, &kHeads, &kHeadDims, &kChunk,
+                            &kRouting, &kCentroids, &kAttnRepeats, &flags::kBlockTokens, &flags::kThreads,
+                            &flags::kSeed, &flags::kOutput, &flags::kQuiet),
+                flags::kEveryRun);
 
 constexpr int64_t kTokensMax = int64_t{1} << 24;
 
 /// A plan or a variant as it was asked for.
-struct Contender {
+struct AttnContender {
   std::string plan;
   attn::Mode mode;
   attn::Attention* attention;
@@ -119,7 +120,7 @@ struct Variants {
 
 Result<Variants> open_variants(const cli::Args& args, Parallel& parallel) {
   Variants out;
-  for (const std::string& name : args.list(kVariants)) {
+  for (const std::string& name : args.list(kAttnVariants)) {
     MC_TRY(opened, attn::Attention::open(parallel, name));
     out.names.emplace_back(attn::name_of(opened.variant()));
     out.opened.push_back(std::move(opened));
@@ -146,13 +147,13 @@ Result<std::vector<AttnShape>> read_shapes(const cli::Args& args) {
       return user_error(err::kBadValue, "'" + phase + "' is no phase; there are prefill and decode", "--phase");
     for (const std::string& heads : args.list(kHeads)) {
       MC_TRY(counts, read_heads(heads));
-      for (const std::string& name : args.list(kDtypes)) {
+      for (const std::string& name : args.list(kAttnDtypes)) {
         const auto dtype = dtype_from(name);
         if (dtype != Dtype::bf16 && dtype != Dtype::f32)
           return user_error(err::kBadValue, "K and V are bf16 or f32, not '" + name + "'", "--dtype");
         for (const uint64_t dim : args.sweep(kHeadDims)) {
           if (dim < 1 || dim > 512) return user_error(err::kBadValue, "--head-dim is 1 to 512", "--head-dim");
-          for (const uint64_t tokens : args.sweep(kLengths)) {
+          for (const uint64_t tokens : args.sweep(kAttnLengths)) {
             if (tokens < 1 || tokens > static_cast<uint64_t>(kTokensMax))
               return user_error(err::kBadValue, "--tokens is 1 to 16777216", "--tokens");
             AttnShape shape{.decode = phase == "decode", .tokens = static_cast<int64_t>(tokens)};
@@ -189,7 +190,7 @@ double median(std::vector<double> values) {
 }
 
 /// What is reported of one contender; `full` is the dense one with the same kernels, if there is one.
-Json describe(const AttnShape& shape, const Contender& c, const Contender* full, double bytes,
+Json describe(const AttnShape& shape, const AttnContender& c, const AttnContender* full, double bytes,
               const attn::MachinePeak& peak) {
   const auto dim = static_cast<int32_t>(shape.layout.head_dim);
   const int64_t begin = shape.decode ? shape.tokens - 1 : 0;
@@ -218,7 +219,7 @@ Json describe(const AttnShape& shape, const Contender& c, const Contender* full,
   return std::move(out.set("speedup", ratio.median).set("speedup_p25", ratio.low).set("speedup_p75", ratio.high));
 }
 
-std::vector<std::string> cells(const Json& p) {
+std::vector<std::string> attn_cells(const Json& p) {
   const auto text = [&](const char* key) { return std::string(p[key].as_string()); };
   const auto some = [&](const char* key, double scale, int decimals) {
     return p.find(key) == nullptr ? std::string("-") : fixed(p[key].as_double() * scale, decimals);
@@ -237,22 +238,22 @@ std::vector<std::string> cells(const Json& p) {
 }
 
 /// All contenders on one shape, by turns.
-Result<void> measure(const AttnShape& shape, std::vector<Contender>& contenders, const cli::Args& args,
+Result<void> measure(const AttnShape& shape, std::vector<AttnContender>& contenders, const cli::Args& args,
                      Parallel& parallel, const attn::MachinePeak& peak, Table& table, Sink& sink, Json& all) {
   MC_CHECK(check_room(shape));
   MC_TRY(made, AttnCase::open(shape, parallel, args.count(flags::kSeed)));
-  for (Contender& c : contenders) c.seconds.clear();
-  const uint64_t repeats = args.count(kRepeats);
+  for (AttnContender& c : contenders) c.seconds.clear();
+  const uint64_t repeats = args.count(kAttnRepeats);
   if (repeats > 1)
-    for (Contender& c : contenders) MC_CHECK(made.run(*c.attention, c.mode));  // scratch grows, code is read
+    for (AttnContender& c : contenders) MC_CHECK(made.run(*c.attention, c.mode));  // scratch grows, code is read
   for (uint64_t turn = 0; turn < repeats; ++turn)
-    for (Contender& c : contenders) {
+    for (AttnContender& c : contenders) {
       MC_TRY(seconds, made.run(*c.attention, c.mode));
       c.seconds.push_back(seconds);
     }
-  for (const Contender& c : contenders) {
-    const Contender* full = nullptr;
-    for (const Contender& other : contenders)
+  for (const AttnContender& c : contenders) {
+    const AttnContender* full = nullptr;
+    for (const AttnContender& other : contenders)
       if (other.mode.kind == attn::ModeKind::full && other.kernels == c.kernels) full = &other;
     double bytes = 0;
     if (shape.decode) {
@@ -260,7 +261,7 @@ Result<void> measure(const AttnShape& shape, std::vector<Contender>& contenders,
       bytes = counted;
     }
     Json row = describe(shape, c, full, bytes, peak);
-    table.add(cells(row));
+    table.add(attn_cells(row));
     MC_CHECK(sink.line(row));
     all.push(std::move(row));
   }
@@ -269,7 +270,7 @@ Result<void> measure(const AttnShape& shape, std::vector<Contender>& contenders,
 
 }  // namespace
 
-const cli::FlagList kAttnFlags = kFlags;
+const cli::FlagList kAttnFlags = kAttnFlagTable;
 
 Result<int> measure_attention(const cli::Args& args) {
   Parallel parallel(run::thread_count(args));
@@ -285,7 +286,7 @@ Result<int> measure_attention(const cli::Args& args) {
     rates.set(rate.name, rate.flop_per_s);
   }
   MC_CHECK(sink.text(line + "\n"));
-  std::vector<Contender> contenders;
+  std::vector<AttnContender> contenders;
   for (const auto& [name, mode] : plans)
     for (size_t v = 0; v < variants.opened.size(); ++v)
       contenders.push_back({name, mode, &variants.opened[v], variants.names[v], {}});

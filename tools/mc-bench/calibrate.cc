@@ -24,10 +24,10 @@ namespace {
 constexpr Flag kCalibrate{.name = "calibrate",
                           .value = "RUNS",
                           .help = "fit a cost profile to the runs in this folder, write it to -o; no TRACE"};
-constexpr Flag kProfile{.name = "profile",
-                        .value = "P",
-                        .fallback = "cpu",
-                        .help = "with --calibrate: built-in name or TOML file that gives a node its shape"};
+constexpr Flag kFittedProfile{.name = "profile",
+                              .value = "P",
+                              .fallback = "cpu",
+                              .help = "with --calibrate: built-in name or TOML file that gives a node its shape"};
 
 constexpr size_t kRunBytesMax = size_t{512} << 20;
 constexpr size_t kWindow = 8;  // steps averaged into one sample: a client sees tokens in clumps
@@ -183,7 +183,7 @@ sched::Profile fitted(const sched::Profile& base, const Samples& s, size_t which
 cli::FlagList with_calibration(cli::FlagList sim_flags) {
   static std::vector<const Flag*> flags;
   flags.assign(sim_flags.begin(), sim_flags.end());
-  for (const Flag* flag : {&kCalibrate, &kProfile})
+  for (const Flag* flag : {&kCalibrate, &kFittedProfile})
     if (std::none_of(flags.begin(), flags.end(), [&](const Flag* f) { return f->name == flag->name; }))
       flags.push_back(flag);
   return flags;
@@ -194,7 +194,8 @@ bool wants_calibration(const cli::Args& args) {
 }
 
 Result<int> calibrate(const cli::Args& args) {
-  MC_TRY(base, run::open_profile(args.given(kProfile) ? args.text(kProfile) : std::string(kProfile.fallback)));
+  MC_TRY(base, run::open_profile(args.given(kFittedProfile) ? args.text(kFittedProfile)
+                                                            : std::string(kFittedProfile.fallback)));
   MC_TRY(files, run_files(args.text(kCalibrate)));
   Samples samples;
   for (const std::string& file : files) MC_CHECK(read_run(file, samples));

@@ -16,17 +16,18 @@
 namespace mc::bench {
 namespace {
 
-constexpr Flag kTransports{.name = "transport",
-                           .kind = FlagKind::list,
-                           .value = "T,T",
-                           .fallback = "auto",
-                           .help = "transports that must work, here and to each peer: shm, tcp, rdma; auto is any"};
-constexpr Flag kMemory{.name = "memory",
-                       .kind = FlagKind::bytes,
-                       .value = "SIZE",
-                       .fallback = "auto",
-                       .help = "memory to be registered, as --kv-mem of a node; auto is 80 % of what is free",
-                       .choices = "auto"};
+constexpr Flag kDoctorTransports{
+    .name = "transport",
+    .kind = FlagKind::list,
+    .value = "T,T",
+    .fallback = "auto",
+    .help = "transports that must work, here and to each peer: shm, tcp, rdma; auto is any"};
+constexpr Flag kDoctorMemory{.name = "memory",
+                             .kind = FlagKind::bytes,
+                             .value = "SIZE",
+                             .fallback = "auto",
+                             .help = "memory to be registered, as --kv-mem of a node; auto is 80 % of what is free",
+                             .choices = "auto"};
 constexpr Flag kDoctorPort{.name = "port",
                            .kind = FlagKind::count,
                            .value = "N",
@@ -43,22 +44,22 @@ constexpr Flag kDoctorLogLevel = with_default(flags::kLogLevel, "warn");
 constexpr Flag kDoctorInsecure =
     with_default(flags::kInsecure, "", "data: connect to peers on other hosts without keys");
 
-constexpr const Flag* kFlags[] = {&kTransports,        &kMemory,         &kDoctorPort,     &kDoctorTimeout,
-                                  &flags::kAuth,       &kDoctorInsecure, &flags::kJson,    &flags::kOutput,
-                                  &flags::kQuiet,      &flags::kConfig,  &kDoctorLogLevel, &flags::kLogFormat,
-                                  &flags::kPrintConfig};
+constexpr const Flag* kDoctorFlagTable[] = {&kDoctorTransports,  &kDoctorMemory,   &kDoctorPort,     &kDoctorTimeout,
+                                            &flags::kAuth,       &kDoctorInsecure, &flags::kJson,    &flags::kOutput,
+                                            &flags::kQuiet,      &flags::kConfig,  &kDoctorLogLevel, &flags::kLogFormat,
+                                            &flags::kPrintConfig};
 
 Result<run::DoctorPlan> plan_of(const cli::Args& args) {
   run::DoctorPlan plan;
   plan.options.name = "doctor";
   plan.options.transport.clear();
-  for (const std::string& transport : args.list(kTransports)) {
+  for (const std::string& transport : args.list(kDoctorTransports)) {
     if (transport != "auto" && transport != "shm" && transport != "tcp" && transport != "rdma")
       return user_error(err::kBadValue, "'" + transport + "' is no transport; there are shm, tcp and rdma",
                         "--transport");
     plan.options.transport += (plan.options.transport.empty() ? "" : ",") + transport;
   }
-  if (args.present(kMemory)) plan.memory_bytes = args.bytes(kMemory);
+  if (args.present(kDoctorMemory)) plan.memory_bytes = args.bytes(kDoctorMemory);
   if (args.count(kDoctorPort) < 1 || args.count(kDoctorPort) > 65535)
     return user_error(err::kBadValue, "--port is 1 to 65535", "--port");
   plan.port = static_cast<uint16_t>(args.count(kDoctorPort));
@@ -73,7 +74,7 @@ Result<run::DoctorPlan> plan_of(const cli::Args& args) {
 
 }  // namespace
 
-const cli::FlagList kDoctorFlags = kFlags;
+const cli::FlagList kDoctorFlags = kDoctorFlagTable;
 
 Result<int> doctor(const cli::Args& args) {
   MC_TRY(plan, plan_of(args));

@@ -15,11 +15,6 @@ namespace mc::bench {
 namespace {
 
 constexpr Duration kPrepareAhead = 25ms;  // a body of 100,000 ids takes some milliseconds to write
-constexpr Duration kTerminalEvery = 500ms, kLogEvery = 10s;
-
-TimePoint now() {
-  return SystemClock::instance().now();
-}
 
 std::string request_body(const PlannedRequest& r, const Target& target) {
   std::string body = "{\"model\":";
@@ -56,7 +51,7 @@ class Load {
   void stop() { client_->stop(); }
 
   LoadResult run() {
-    begin_ = now() + 2 * kPrepareAhead;
+    begin_ = steady_now() + 2 * kPrepareAhead;
     for (size_t i = 0; i < plan_.requests.size(); ++i) {
       out_.records[i].planned_s = to_seconds(plan_.requests[i].at);
       out_.records[i].input_tokens = plan_.requests[i].input_tokens;
@@ -67,7 +62,7 @@ class Load {
     (void)client_->run();
     closing_ = true;
     out_.interrupted = ended_ < plan_.requests.size();
-    out_.duration_s = std::max(0.0, to_seconds((out_.interrupted ? now() : last_end_) - begin_));
+    out_.duration_s = std::max(0.0, to_seconds((out_.interrupted ? steady_now() : last_end_) - begin_));
     if (progress_.shown && progress_.terminal) (void)write_all(2, "\r\x1b[K");
     return std::move(out_);
   }
@@ -93,7 +88,7 @@ class Load {
   }
 
   void due(size_t i) {
-    out_.records[i].late_s = std::max(0.0, to_seconds(now() - live_[i].planned));
+    out_.records[i].late_s = std::max(0.0, to_seconds(steady_now() - live_[i].planned));
     if (target_.max_concurrency != 0 && flying_ >= target_.max_concurrency)
       waiting_.push_back(i);
     else
@@ -102,7 +97,7 @@ class Load {
 
   void send(size_t i) {
     Record& record = out_.records[i];
-    record.queued_s = std::max(0.0, to_seconds(now() - live_[i].planned) - record.late_s);
+    record.queued_s = std::max(0.0, to_seconds(steady_now() - live_[i].planned) - record.late_s);
     out_.max_concurrent = std::max<uint64_t>(out_.max_concurrent, ++flying_);
     http::ClientCall call{.method = http::Method::post,
                           .target = target_.path,
@@ -192,7 +187,7 @@ class Load {
 
   // [=====>    ] 251/500  4.0 req/s  ttft p50 540ms p99 1.7s  inflight 23  fail 0  eta 62s
   void tick() {
-    const TimePoint at = now();
+    const TimePoint at = steady_now();
     const double elapsed_s = std::max(1e-9, to_seconds(at - begin_));
     const size_t total = plan_.requests.size();
     const auto bar = total > 0 ? ended_ * 10 / total : 0;

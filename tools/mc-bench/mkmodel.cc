@@ -37,11 +37,12 @@ constexpr Flag count_flag(std::string_view name, std::string_view fallback, std:
 constexpr Flag kLayers = count_flag("layers", "2", "transformer layers");
 constexpr Flag kHidden = count_flag("hidden", "64", "width of the residual stream");
 constexpr Flag kIntermediate = count_flag("intermediate", "auto", "width of the MLP; auto is 3 times --hidden", "auto");
-constexpr Flag kHeads = count_flag("heads", "4", "query heads");
+constexpr Flag kModelHeads = count_flag("heads", "4", "query heads");
 constexpr Flag kKvHeads = count_flag("kv-heads", "2", "key and value heads; divides --heads");
 constexpr Flag kHeadDim =
     count_flag("head-dim", "auto", "width of a head; auto is --hidden / --heads, at least 32", "auto");
-constexpr Flag kVocab = count_flag("vocab", "2048", "tokens; below 2048 the tokenizer knows bytes only (at least 264)");
+constexpr Flag kModelVocab =
+    count_flag("vocab", "2048", "tokens; below 2048 the tokenizer knows bytes only (at least 264)");
 constexpr Flag kContext = count_flag("context", "8192", "max_position_embeddings");
 constexpr Flag kWeightDtype{.name = "dtype",
                             .kind = FlagKind::choice,
@@ -58,9 +59,9 @@ constexpr Flag kShardSize{.name = "shard-size",
 constexpr Flag kDirectory{
     .name = "output", .letter = 'o', .value = "DIR", .help = "directory to write; made if missing"};
 
-constexpr auto kFlags =
-    flags::join(flags::list(&kArch, &kLayers, &kHidden, &kIntermediate, &kHeads, &kKvHeads, &kHeadDim, &kVocab,
-                            &kContext, &kWeightDtype, &kTied, &kShardSize, &kDirectory, &flags::kSeed),
+constexpr auto kMkmodelFlagTable =
+    flags::join(flags::list(&kArch, &kLayers, &kHidden, &kIntermediate, &kModelHeads, &kKvHeads, &kHeadDim,
+                            &kModelVocab, &kContext, &kWeightDtype, &kTied, &kShardSize, &kDirectory, &flags::kSeed),
                 flags::kEveryRun);
 
 constexpr uint32_t kByteVocab = 264;  // mc-tiny's special tokens, then the 256 bytes
@@ -97,8 +98,8 @@ Result<Shape> read_shape(const cli::Args& args) {
   };
   for (const Field& f :
        {Field{kLayers, &Shape::layers, 1, 512}, Field{kHidden, &Shape::hidden, 16, 65536},
-        Field{kHeads, &Shape::heads, 1, 512}, Field{kKvHeads, &Shape::kv_heads, 1, 512},
-        Field{kVocab, &Shape::vocab, kByteVocab, 1 << 20}, Field{kContext, &Shape::context, 16, 1 << 20}}) {
+        Field{kModelHeads, &Shape::heads, 1, 512}, Field{kKvHeads, &Shape::kv_heads, 1, 512},
+        Field{kModelVocab, &Shape::vocab, kByteVocab, 1 << 20}, Field{kContext, &Shape::context, 16, 1 << 20}}) {
     s.*f.value = args.count(f.flag);
     if (s.*f.value < f.low || s.*f.value > f.high)
       return user_error(err::kBadValue,
@@ -359,7 +360,7 @@ Result<void> write_texts(const std::string& directory, const Shape& s) {
 
 }  // namespace
 
-const cli::FlagList kMkmodelFlags = kFlags;
+const cli::FlagList kMkmodelFlags = kMkmodelFlagTable;
 
 Result<int> mkmodel(const cli::Args& args) {
   const std::string directory = args.text(kDirectory);

@@ -41,13 +41,13 @@ constexpr Flag kDepths{.name = "depth",
                        .value = "N,N",
                        .fallback = "0",
                        .help = "tokens of context before; rounded down to whole KV blocks"};
-constexpr Flag kRepeats{.name = "repeats",
-                        .letter = 'r',
-                        .kind = FlagKind::count,
-                        .value = "N",
-                        .fallback = "5",
-                        .help = "measurements of each point, 1 to 10000",
-                        .check = flags::check_between<1, 10'000>};
+constexpr Flag kModelRepeats{.name = "repeats",
+                             .letter = 'r',
+                             .kind = FlagKind::count,
+                             .value = "N",
+                             .fallback = "5",
+                             .help = "measurements of each point, 1 to 10000",
+                             .check = flags::check_between<1, 10'000>};
 constexpr Flag kRows{.name = "batch",
                      .letter = 'b',
                      .kind = FlagKind::sweep_counts,
@@ -57,13 +57,13 @@ constexpr Flag kRows{.name = "batch",
 constexpr Flag kSaveCost{
     .name = "save-cost", .value = "FILE", .help = "fit a cost profile and write it, for --cost of the workers"};
 
-constexpr auto kFlags =
-    flags::join(flags::list(&kPrompts, &kTokens, &kDepths, &kRows, &kRepeats, &kSaveCost, &flags::kModel,
+constexpr auto kModelFlagTable =
+    flags::join(flags::list(&kPrompts, &kTokens, &kDepths, &kRows, &kModelRepeats, &kSaveCost, &flags::kModel,
                             &flags::kDtype, &flags::kWeightDtype, &flags::kAttention, &flags::kChunkTokens,
                             &flags::kBlockTokens, &flags::kThreads, &flags::kKernels, &flags::kOutput, &flags::kQuiet),
                 flags::kEveryRun);
 
-constexpr uint64_t kTokensMax = 1 << 20;
+constexpr uint64_t kModelTokensMax = 1 << 20;
 
 struct Times {
   std::vector<double> seconds;
@@ -175,9 +175,9 @@ struct Points {
 
 Result<Points> read_points(const cli::Args& args, const model::ModelConfig& config, uint32_t block_tokens) {
   Points p;
-  for (uint64_t n : args.sweep(kPrompts)) p.prompts.push_back(static_cast<int64_t>(std::min(n, kTokensMax)));
+  for (uint64_t n : args.sweep(kPrompts)) p.prompts.push_back(static_cast<int64_t>(std::min(n, kModelTokensMax)));
   for (uint64_t d : args.sweep(kDepths))
-    p.depths.push_back(static_cast<int64_t>(std::min(d, kTokensMax) / block_tokens * block_tokens));
+    p.depths.push_back(static_cast<int64_t>(std::min(d, kModelTokensMax) / block_tokens * block_tokens));
   for (uint64_t b : args.sweep(kRows)) {
     if (b < 1 || b > 256) return user_error(err::kBadValue, "--batch is 1 to 256", "--batch");
     p.rows.push_back(b);
@@ -185,8 +185,8 @@ Result<Points> read_points(const cli::Args& args, const model::ModelConfig& conf
   // A line needs two points: without them the fit would keep its defaults.
   if (args.present(kSaveCost) && p.prompts.size() * p.depths.size() < 2)
     p.prompts.insert(p.prompts.begin(), std::max<int64_t>(1, p.prompts.front() / 4));
-  p.tokens = static_cast<int64_t>(std::min(args.count(kTokens), kTokensMax));
-  p.repeats = static_cast<int64_t>(args.count(kRepeats));
+  p.tokens = static_cast<int64_t>(std::min(args.count(kTokens), kModelTokensMax));
+  p.repeats = static_cast<int64_t>(args.count(kModelRepeats));
   int64_t prompt = p.tokens;
   for (int64_t n : p.prompts) {
     if (n < 1) return user_error(err::kBadValue, "--prompt must be at least 1", "--prompt");
@@ -309,15 +309,15 @@ Result<void> measure(const cli::Args& args, Bench& bench, const Points& points, 
 
 }  // namespace
 
-const cli::FlagList kModelFlags = kFlags;
+const cli::FlagList kModelFlags = kModelFlagTable;
 
 Result<int> measure_model(const cli::Args& args) {
   MC_CHECK(check_output(args.text(kSaveCost), kSaveCost));
   const uint64_t chunk = args.count(flags::kChunkTokens), block = args.count(flags::kBlockTokens);
-  if (chunk == 0 || chunk % block != 0 || chunk > kTokensMax)
+  if (chunk == 0 || chunk % block != 0 || chunk > kModelTokensMax)
     return user_error(err::kBadValue,
                       "--chunk-tokens is " + std::to_string(chunk) + "; it must be a multiple of --block-tokens, " +
-                          std::to_string(block) + ", and at most " + std::to_string(kTokensMax),
+                          std::to_string(block) + ", and at most " + std::to_string(kModelTokensMax),
                       "--chunk-tokens", "--chunk-tokens " + std::to_string(std::max(block, chunk / block * block)));
   MC_TRY(engine, run::open_engine(args));
   const auto& config = engine.model->config();

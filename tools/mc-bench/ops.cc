@@ -25,44 +25,45 @@ constexpr Flag kOps{.name = "op",
                     .value = "OP,OP",
                     .fallback = "all",
                     .help = "prefill, decode (products), rms_norm, rope, silu_mul, or all"};
-constexpr Flag kVariants{
+constexpr Flag kOpsVariants{
     .name = "kernels",
     .kind = FlagKind::list,
     .value = "V,V",
     .fallback = "all",
     .help = "variants that take turns: all that this CPU has, or auto, ref, avx2, avx512, avx512bf16"};
-constexpr Flag kDtypes{.name = "dtype",
-                       .kind = FlagKind::list,
-                       .value = "T,T",
-                       .fallback = "all",
-                       .help = "types of weights: bf16, f32, int8, fp8_e4m3, or all"};
-constexpr Flag kRows{.name = "rows",
-                     .kind = FlagKind::sweep_counts,
-                     .value = "N,N",
-                     .fallback = "1,4,16,512",
-                     .help = "rows of a call: prefill takes multiples of 64, decode what is less"};
+constexpr Flag kOpsDtypes{.name = "dtype",
+                          .kind = FlagKind::list,
+                          .value = "T,T",
+                          .fallback = "all",
+                          .help = "types of weights: bf16, f32, int8, fp8_e4m3, or all"};
+constexpr Flag kOpsRows{.name = "rows",
+                        .kind = FlagKind::sweep_counts,
+                        .value = "N,N",
+                        .fallback = "1,4,16,512",
+                        .help = "rows of a call: prefill takes multiples of 64, decode what is less"};
 constexpr Flag kSizes{.name = "size",
                       .kind = FlagKind::list,
                       .value = "KxN,KxN",
                       .fallback = "2048x2048",
                       .help = "inputs and outputs of a matrix: 2048x2048,896x4864"};
-constexpr Flag kRepeats{.name = "repeats",
-                        .letter = 'r',
-                        .kind = FlagKind::count,
-                        .value = "N",
-                        .fallback = "5",
-                        .help = "turns of each point, 1 to 10000",
-                        .check = flags::check_between<1, 10'000>};
+constexpr Flag kOpsRepeats{.name = "repeats",
+                           .letter = 'r',
+                           .kind = FlagKind::count,
+                           .value = "N",
+                           .fallback = "5",
+                           .help = "turns of each point, 1 to 10000",
+                           .check = flags::check_between<1, 10'000>};
 
-constexpr auto kFlags = flags::join(flags::list(&kOps, &kVariants, &kDtypes, &kRows, &kSizes, &kRepeats,
-                                                &flags::kThreads, &flags::kSeed, &flags::kOutput, &flags::kQuiet),
-                                    flags::kEveryRun);
+constexpr auto kOpsFlagTable =
+    flags::join(flags::list(&kOps, &kOpsVariants, &kOpsDtypes, &kOpsRows, &kSizes, &kOpsRepeats, &flags::kThreads,
+                            &flags::kSeed, &flags::kOutput, &flags::kQuiet),
+                flags::kEveryRun);
 
 constexpr uint64_t kSideMax = 1 << 20;
 constexpr Duration kTurn = 10ms;           // calls of one turn go on for so long
 constexpr double kSlowCallSeconds = 0.25;  // a call that takes longer, as of ref, is timed once
 
-struct Contender {
+struct OpsContender {
   std::unique_ptr<ops::Matmul> matmul;
   std::string kernels;
   std::vector<double> seconds;  // of a call, by turns
@@ -79,7 +80,7 @@ struct Run {
   const cli::Args& args;
   Parallel& parallel;
   attn::MachinePeak peak;
-  std::vector<Contender> contenders;
+  std::vector<OpsContender> contenders;
   Sink sink;
   Table table;
   Json all = Json::array();
@@ -118,14 +119,14 @@ Result<std::vector<Size>> read_sizes(const cli::Args& args) {
   return sizes;
 }
 
-Result<std::vector<Contender>> open_contenders(const cli::Args& args, Parallel& parallel) {
+Result<std::vector<OpsContender>> open_contenders(const cli::Args& args, Parallel& parallel) {
   std::vector<std::string> known;
   for (const ops::Kernels* kernels : ops::variants())
     if (kernels->supported()) known.emplace_back(kernels->name);
-  std::vector<std::string> asked = args.list(kVariants);
+  std::vector<std::string> asked = args.list(kOpsVariants);
   std::replace(asked.begin(), asked.end(), std::string("auto"), std::string(ops::best_kernels().name));
-  MC_TRY(names, read_names(kVariants, asked, known));
-  std::vector<Contender> contenders;
+  MC_TRY(names, read_names(kOpsVariants, asked, known));
+  std::vector<OpsContender> contenders;
   for (const std::string& name : names) {
     MC_TRY(kernels, ops::kernels_named(name));
     contenders.push_back({std::make_unique<ops::Matmul>(*kernels, parallel), name, {}});
@@ -151,7 +152,8 @@ std::string_view bounding_rate(const Operands& operands, const ops::Kernels& ker
   return attn::bounding_rate(kernels.name, weights.is_fp8() && rows ? Dtype::f32 : weights.dtype());
 }
 
-Json describe(const Operands& o, std::string_view dtype, const Contender& c, const Contender* ref, const Run& run) {
+Json describe(const Operands& o, std::string_view dtype, const OpsContender& c, const OpsContender* ref,
+              const Run& run) {
   const double seconds = summarise(c.seconds).median;
   const double error_max = o.op->error_max(o, c.matmul->kernels());
   Json out = Json::object({{"type", "point"}, {"op", o.op->name}, {"dtype", dtype}, {"kernels", c.kernels}});
@@ -172,7 +174,7 @@ Json describe(const Operands& o, std::string_view dtype, const Contender& c, con
   return out;
 }
 
-std::vector<std::string> cells(const Json& p) {
+std::vector<std::string> ops_cells(const Json& p) {
   const auto text = [&](const char* key) { return std::string(p[key].as_string()); };
   const auto some = [&](const char* key, double scale, int decimals) {
     return p.find(key) == nullptr ? std::string("-") : fixed(p[key].as_double() * scale, decimals);
@@ -201,10 +203,10 @@ Result<void> measure(Run& run, const Operator& op, std::string_view dtype, size_
   const uint64_t seed = run.args.count(flags::kSeed);
   Operands operands(op, rows, inputs, outputs, matrices, run.parallel, seed);
   Operands ref_operands(op, ref_rows, inputs, outputs, matrices, run.parallel, seed);
-  const Contender* ref = nullptr;
-  for (Contender& c : run.contenders)
+  const OpsContender* ref = nullptr;
+  for (OpsContender& c : run.contenders)
     if (c.kernels == ops::variants()[0]->name) ref = &c;
-  for (Contender& c : run.contenders) {
+  for (OpsContender& c : run.contenders) {
     Operands& own = &c == ref ? ref_operands : operands;
     const TimePoint began = SystemClock::instance().now();
     c.error = own.check(*c.matmul);  // and scratch grows, code is read
@@ -213,16 +215,16 @@ Result<void> measure(Run& run, const Operator& op, std::string_view dtype, size_
     c.slow = passed > kSlowCallSeconds;
     if (!c.slow) c.seconds.clear();
   }
-  for (uint64_t turn = 0; turn < run.args.count(kRepeats); ++turn)
-    for (Contender& c : run.contenders) {
+  for (uint64_t turn = 0; turn < run.args.count(kOpsRepeats); ++turn)
+    for (OpsContender& c : run.contenders) {
       Operands& own = &c == ref ? ref_operands : operands;
       if (c.slow) continue;
       c.seconds.push_back(take_turn(own, *c.matmul) * static_cast<double>(rows) / static_cast<double>(own.rows));
     }
-  for (const Contender& c : run.contenders) {
+  for (const OpsContender& c : run.contenders) {
     Json row = describe(operands, dtype, c, ref, run);
     if (c.error > row["error_max"].as_double()) ++run.wrong;
-    run.table.add(cells(row));
+    run.table.add(ops_cells(row));
     MC_CHECK(run.sink.line(row));
     run.all.push(std::move(row));
   }
@@ -262,7 +264,7 @@ Result<void> measure_size(Run& run, Size size, const std::vector<const Operator*
                           const std::vector<std::string>& dtypes) {
   const auto walk = [&](bool product, std::string_view dtype, WalkedMatrices* matrices) -> Result<void> {
     for (const Operator* op : chosen)
-      for (const uint64_t rows : run.args.sweep(kRows))
+      for (const uint64_t rows : run.args.sweep(kOpsRows))
         if (op->product == product && op->takes(rows)) MC_CHECK(measure(run, *op, dtype, rows, size, matrices));
     return {};
   };
@@ -270,7 +272,7 @@ Result<void> measure_size(Run& run, Size size, const std::vector<const Operator*
     if (std::none_of(chosen.begin(), chosen.end(), [](const Operator* op) { return op->product; })) break;
     MC_TRY(matrices,
            WalkedMatrices::open(dtype, size.inputs, size.outputs, run.parallel, run.args.count(flags::kSeed)));
-    for (Contender& c : run.contenders) MC_CHECK(c.matmul->prepare(matrices.first()));
+    for (OpsContender& c : run.contenders) MC_CHECK(c.matmul->prepare(matrices.first()));
     MC_CHECK(walk(true, dtype, &matrices));
   }
   return walk(false, "f32", nullptr);
@@ -278,12 +280,12 @@ Result<void> measure_size(Run& run, Size size, const std::vector<const Operator*
 
 }  // namespace
 
-const cli::FlagList kOpsFlags = kFlags;
+const cli::FlagList kOpsFlags = kOpsFlagTable;
 
 Result<int> measure_operators(const cli::Args& args) {
-  const std::vector<uint64_t> rows = args.sweep(kRows);
+  const std::vector<uint64_t> rows = args.sweep(kOpsRows);
   MC_TRY(chosen, read_operators(args, rows));
-  MC_TRY(dtypes, read_names(kDtypes, args.list(kDtypes), {weight_dtypes().begin(), weight_dtypes().end()}));
+  MC_TRY(dtypes, read_names(kOpsDtypes, args.list(kOpsDtypes), {weight_dtypes().begin(), weight_dtypes().end()}));
   MC_TRY(sizes, read_sizes(args));
   for (const Size size : sizes)
     for (const std::string& dtype : dtypes)

@@ -21,7 +21,7 @@ constexpr size_t kScaleBlock = 128;  // of fp8 checkpoints: a scale for 128 x 12
 constexpr float kEpsilon = 1e-5f;
 constexpr double kUlp = 5.9604644775390625e-8;  // 2^-24
 
-constexpr std::string_view kDtypes[] = {"bf16", "f32", "int8", "fp8_e4m3"};
+constexpr std::string_view kCaseDtypes[] = {"bf16", "f32", "int8", "fp8_e4m3"};
 
 std::vector<float> edge_values(Rng& rng, size_t n) {
   std::vector<float> v(n);
@@ -185,7 +185,7 @@ constexpr Operator kOperators[] = {
 }  // namespace
 
 std::span<const std::string_view> weight_dtypes() {
-  return kDtypes;
+  return kCaseDtypes;
 }
 
 std::span<const Operator> operators() {

@@ -54,7 +54,7 @@ constexpr Flag kGnuplot{.name = "gnuplot", .value = "FILE", .help = "write the s
 constexpr Flag kTerminal{
     .name = "terminal", .kind = FlagKind::boolean, .help = "draw with letters; the default without --svg, --gnuplot"};
 
-constexpr auto kFlags = flags::join(
+constexpr auto kPlotFlagTable = flags::join(
     flags::list(&kX, &kY, &kCdf, &kBy, &kWhere, &kSlo, &kLog, &kTitle, &kSvg, &kGnuplot, &kTerminal, &flags::kOutput),
     flags::kEveryRun);
 
@@ -118,7 +118,7 @@ Result<void> draw_svg(const std::string& path, const std::string& script) {
 
 }  // namespace
 
-const cli::FlagList kPlotFlags = kFlags;
+const cli::FlagList kPlotFlags = kPlotFlagTable;
 
 Result<int> plot(const cli::Args& args) {
   MC_TRY(plan, read_plan(args));

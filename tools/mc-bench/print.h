@@ -6,9 +6,16 @@
 #include <vector>
 
 #include "base/cli.h"
+#include "base/clock.h"
 #include "base/json.h"
 
 namespace mc::bench {
+
+/// The interval between two progress lines on a terminal and in a log.
+inline constexpr Duration kTerminalEvery = 500ms, kLogEvery = 10s;
+inline TimePoint steady_now() {
+  return SystemClock::instance().now();
+}
 
 /// printf-like for numbers in tables: "%.1f" of a double.
 std::string fixed(double value, int decimals);

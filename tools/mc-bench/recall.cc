@@ -48,7 +48,7 @@ constexpr Flag kFullLast{.name = "full-last",
                          .fallback = "0",
                          .help = "full layers at the end of the hybrid; 0 is the model's, or 1"};
 
-constexpr auto kFlags =
+constexpr auto kRecallFlagTable =
     flags::join(flags::list(&kLengths, &kCount, &kMobaBlock, &kTopK, &kFullLast, &flags::kModel, &flags::kDtype,
                             &flags::kWeightDtype, &flags::kAttention, &flags::kBlockTokens, &flags::kThreads,
                             &flags::kKernels, &flags::kSeed, &flags::kOutput, &flags::kQuiet),
@@ -200,7 +200,7 @@ Result<bool> answers(model::Runner& runner, const text::Tokenizer& tokenizer, co
 
 }  // namespace
 
-const cli::FlagList kRecallFlags = kFlags;
+const cli::FlagList kRecallFlags = kRecallFlagTable;
 
 Result<int> measure_recall(const cli::Args& args) {
   MC_TRY(engine, run::open_engine(args));

@@ -25,17 +25,17 @@
 namespace mc::bench {
 namespace {
 
-constexpr Flag kNodes{.name = "nodes",
-                      .value = "SWEEP",
-                      .fallback = "1024",
-                      .help = "nodes of the cluster, half of them prefill: 8-1024*2 is a sweep"};
-constexpr Flag kBlocks{.name = "blocks",
-                       .value = "SWEEP",
-                       .fallback = "1M",
-                       .help = "blocks in the index when the clock starts; a sweep as well"};
+constexpr Flag kRouteNodes{.name = "nodes",
+                           .value = "SWEEP",
+                           .fallback = "1024",
+                           .help = "nodes of the cluster, half of them prefill: 8-1024*2 is a sweep"};
+constexpr Flag kRouteBlocks{.name = "blocks",
+                            .value = "SWEEP",
+                            .fallback = "1M",
+                            .help = "blocks in the index when the clock starts; a sweep as well"};
 constexpr Flag kTrace{
     .name = "trace", .value = "FILE", .help = "prompts of this trace, again and again; without it synthetic sessions"};
-constexpr Flag kPolicy{
+constexpr Flag kRoutePolicy{
     .name = "policy", .value = "P", .fallback = "kv-centric", .help = "as mc-conductor --policy has them"};
 constexpr Flag kTime{.name = "time",
                      .letter = 't',
@@ -44,8 +44,9 @@ constexpr Flag kTime{.name = "time",
                      .fallback = "2s",
                      .help = "measure each point for so long, at least 1ms",
                      .check = check_measured_time};
-constexpr auto kFlags = flags::join(
-    flags::list(&kNodes, &kBlocks, &kTrace, &kPolicy, &kTime, &flags::kSeed, &flags::kOutput), flags::kEveryRun);
+constexpr auto kRouteFlagTable = flags::join(
+    flags::list(&kRouteNodes, &kRouteBlocks, &kTrace, &kRoutePolicy, &kTime, &flags::kSeed, &flags::kOutput),
+    flags::kEveryRun);
 
 constexpr uint32_t kBlockTokens = 512;  // of the public traces
 constexpr double kLoad = 0.7;           // of the prefill nodes, by the prompts' uncached cost
@@ -302,7 +303,7 @@ Json measure(uint32_t nodes, uint64_t blocks, const sched::Policy& policy, const
   return out;
 }
 
-std::string table(const std::vector<Json>& points) {
+std::string route_table(const std::vector<Json>& points) {
   Table out(
       {"nodes", "blocks", "decisions/s", "mean us", "p50", "p99", "max", "match us", "booking us", "bytes/block"});
   for (const Json& p : points) {
@@ -318,13 +319,14 @@ std::string table(const std::vector<Json>& points) {
 
 }  // namespace
 
-const cli::FlagList kRouteFlags = kFlags;
+const cli::FlagList kRouteFlags = kRouteFlagTable;
 
 Result<int> route(const cli::Args& args) {
-  MC_TRY(nodes, parse_sweep_counts(args.text(kNodes)));
-  MC_TRY(blocks, parse_sweep_counts(args.text(kBlocks)));
-  const sched::Policy* policy = sched::find_policy(args.text(kPolicy));
-  if (policy == nullptr) return user_error(err::kBadValue, "no policy is called " + args.text(kPolicy), "--policy");
+  MC_TRY(nodes, parse_sweep_counts(args.text(kRouteNodes)));
+  MC_TRY(blocks, parse_sweep_counts(args.text(kRouteBlocks)));
+  const sched::Policy* policy = sched::find_policy(args.text(kRoutePolicy));
+  if (policy == nullptr)
+    return user_error(err::kBadValue, "no policy is called " + args.text(kRoutePolicy), "--policy");
   for (const uint64_t n : nodes)
     if (n < 2 || n > 8192) return user_error(err::kBadValue, "--nodes must be 2..8192", "--nodes");
   for (const uint64_t b : blocks)
@@ -341,7 +343,7 @@ Result<int> route(const cli::Args& args) {
       points.push_back(measure(static_cast<uint32_t>(n), b, *policy, trace.empty() ? nullptr : &trace, args));
       MC_CHECK(sink.line(points.back()));
     }
-  MC_CHECK(sink.text(table(points)));
+  MC_CHECK(sink.text(route_table(points)));
   Json summary = result_head("mc.route.v1", args);
   summary.set("policy", policy->name).set("trace", trace.empty() ? Json() : Json(args.text(kTrace)));
   MC_CHECK(sink.line(with_points(std::move(summary), points)));

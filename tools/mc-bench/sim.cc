@@ -11,7 +11,7 @@ namespace {
 
 using namespace sim_flags;
 
-constexpr auto kFlags =
+constexpr auto kSimFlagTable =
     flags::join(flags::list(&kRules, &kCluster, &kPolicy, &kFetchRule, &kTheta, &kCacheBlocks, &kSpeedup, &kBandwidth,
                             &kTtftSlo, &kTbtSlo, &kProfile, &kHold, &kHoldOrder, &kApiKeys, &flags::kReplicate,
                             &flags::kReplicateRate, &kDram, &kSsd, &kPipeline, &kOverlap, &kCoupled, &kCoupledChunk,
@@ -33,7 +33,7 @@ Result<void> refuse(const cli::Args& args, std::initializer_list<const Flag*> fl
 
 }  // namespace
 
-const cli::FlagList kSimFlags = kFlags;
+const cli::FlagList kSimFlags = kSimFlagTable;
 
 Result<double> positive(const cli::Args& args, const Flag& flag) {
   const double value = args.number(flag);

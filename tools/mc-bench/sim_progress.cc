@@ -7,20 +7,10 @@
 #include "print.h"
 
 namespace mc::bench {
-namespace {
-
-constexpr Duration kTerminalEvery = 500ms, kLogEvery = 10s;
-
-TimePoint now() {
-  return SystemClock::instance().now();
-}
-
-}  // namespace
-
 SimProgress::SimProgress(const cli::Args& args, size_t requests) : requests_(requests) {
   terminal_ = ::isatty(STDERR_FILENO) == 1;
   shown_ = cli::use_progress(args);
-  begin_ = now();
+  begin_ = steady_now();
   due_ = begin_ + (terminal_ ? kTerminalEvery : kLogEvery);
 }
 
@@ -36,16 +26,16 @@ void SimProgress::next(std::string what) {
 std::function<void(uint64_t)> SimProgress::watcher() {
   if (!shown_) return nullptr;
   return [this](uint64_t over) {
-    if (now() >= due_) tell(over);
+    if (steady_now() >= due_) tell(over);
   };
 }
 
 void SimProgress::tell(uint64_t over) {
   std::string line = "mc-bench: run " + std::to_string(runs_) + ", " + what_ + ": " + std::to_string(over) + " of ";
-  line += std::to_string(requests_) + " requests are over, " + fixed(to_seconds(now() - begin_), 0) + " s";
+  line += std::to_string(requests_) + " requests are over, " + fixed(to_seconds(steady_now() - begin_), 0) + " s";
   (void)write_all(2, terminal_ ? "\r\x1b[K" + line : line + "\n");
   drawn_ = terminal_;
-  due_ = now() + (terminal_ ? kTerminalEvery : kLogEvery);
+  due_ = steady_now() + (terminal_ ? kTerminalEvery : kLogEvery);
 }
 
 }  // namespace mc::bench

@@ -20,18 +20,18 @@ constexpr Flag kGolden{
     .name = "golden",
     .value = "FILE",
     .help = "JSON lines with text, and ids (all special tokens) or plain (none added); exit 4 when any differ"};
-constexpr Flag kRepeats{.name = "repeats",
-                        .letter = 'r',
-                        .kind = FlagKind::count,
-                        .value = "N",
-                        .fallback = "5",
-                        .help = "measurements, 1 to 10000; the best is shown",
-                        .check = flags::check_between<1, 10'000>};
+constexpr Flag kTokRepeats{.name = "repeats",
+                           .letter = 'r',
+                           .kind = FlagKind::count,
+                           .value = "N",
+                           .fallback = "5",
+                           .help = "measurements, 1 to 10000; the best is shown",
+                           .check = flags::check_between<1, 10'000>};
 
-constexpr auto kFlags =
-    flags::join(flags::list(&kGolden, &kRepeats, &flags::kModel, &flags::kOutput, &flags::kQuiet), flags::kEveryRun);
+constexpr auto kTokFlagTable =
+    flags::join(flags::list(&kGolden, &kTokRepeats, &flags::kModel, &flags::kOutput, &flags::kQuiet), flags::kEveryRun);
 
-constexpr size_t kFileBytesMax = size_t{1} << 30;
+constexpr size_t kCorpusBytesMax = size_t{1} << 30;
 constexpr size_t kDocumentBytes = 64 << 10;
 
 struct Document {
@@ -42,7 +42,7 @@ struct Document {
 
 /// Pieces of about 64 KiB, cut at line ends, so that one text is what a request might hold.
 Result<void> read_corpus(const std::string& path, std::vector<Document>& out) {
-  MC_TRY(text, read_input(path, kFileBytesMax));
+  MC_TRY(text, read_input(path, kCorpusBytesMax));
   if (const auto at = find_invalid_utf8(text))
     return user_error(err::kInputNotUtf8, path + " is not UTF-8 at byte " + std::to_string(*at));
   for (size_t begin = 0; begin < text.size();) {
@@ -59,7 +59,7 @@ Result<void> read_corpus(const std::string& path, std::vector<Document>& out) {
 }
 
 Result<void> read_golden(const std::string& path, std::vector<Document>& out) {
-  MC_TRY(text, read_input(path, kFileBytesMax));
+  MC_TRY(text, read_input(path, kCorpusBytesMax));
   size_t line_number = 0;
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find('\n', begin), text.size());
@@ -120,7 +120,7 @@ double best_of(uint64_t repeats, const Body& body) {
 
 }  // namespace
 
-const cli::FlagList kTokFlags = kFlags;
+const cli::FlagList kTokFlags = kTokFlagTable;
 
 Result<int> measure_tokenizer(const cli::Args& args) {
   // A folder with a tokenizer alone will do.
@@ -137,7 +137,7 @@ Result<int> measure_tokenizer(const cli::Args& args) {
 
   Comparison comparison;
   MC_TRY(encoded, encode_all(tokenizer, documents, comparison));
-  const uint64_t repeats = args.count(kRepeats);
+  const uint64_t repeats = args.count(kTokRepeats);
   size_t bytes = 0, tokens = 0;
   for (const Document& document : documents) bytes += document.text.size();
   for (const auto& ids : encoded) tokens += ids.size();

@@ -22,18 +22,18 @@ constexpr Flag kCheckpoints{.name = "checkpoints",
                             .value = "N,N",
                             .fallback = "10,100,1000,2000,3000,5000,10000",
                             .help = "stats: reuse of an endless cache after so many requests"};
-constexpr Flag kPolicy{
+constexpr Flag kCachePolicy{
     .name = "policy",
     .kind = FlagKind::list,
     .value = "P,P",
     .fallback = "lru",
     .help = "cache: what is evicted: lru, lru-head, fifo, lfu, lfu-forever, length-aware, belady; pool"};
-constexpr Flag kBlocks{.name = "blocks",
-                       .kind = FlagKind::sweep_counts,
-                       .value = "N,N",
-                       .fallback = "unlimited",
-                       .help = "cache: sizes in blocks of 512 tokens",
-                       .choices = "unlimited"};
+constexpr Flag kCacheBlocks{.name = "blocks",
+                            .kind = FlagKind::sweep_counts,
+                            .value = "N,N",
+                            .fallback = "unlimited",
+                            .help = "cache: sizes in blocks of 512 tokens",
+                            .choices = "unlimited"};
 constexpr Flag kRequests{.name = "requests",
                          .kind = FlagKind::count,
                          .value = "N",
@@ -54,16 +54,17 @@ constexpr Flag kSpeedup{.name = "speedup",
                         .fallback = "1",
                         .help = "convert: divide times by X",
                         .check = check_speedup};
-constexpr Flag kLimit{.name = "limit",
-                      .kind = FlagKind::count,
-                      .value = "N",
-                      .fallback = "all",
-                      .help = "first N requests of each file only",
-                      .choices = "all"};
+constexpr Flag kTraceLimit{.name = "limit",
+                           .kind = FlagKind::count,
+                           .value = "N",
+                           .fallback = "all",
+                           .help = "first N requests of each file only",
+                           .choices = "all"};
 
-constexpr auto kFlags = flags::join(flags::list(&kCache, &kCheckpoints, &kPolicy, &kBlocks, &kRequests, &kFrom, &kTo,
-                                                &kSpeedup, &kLimit, &flags::kSeed, &flags::kOutput),
-                                    flags::kEveryRun);
+constexpr auto kTraceFlagTable =
+    flags::join(flags::list(&kCache, &kCheckpoints, &kCachePolicy, &kCacheBlocks, &kRequests, &kFrom, &kTo, &kSpeedup,
+                            &kTraceLimit, &flags::kSeed, &flags::kOutput),
+                flags::kEveryRun);
 
 using Traces = std::vector<std::vector<TraceRequest>>;  // one a file
 
@@ -101,8 +102,8 @@ Result<int> stats(const cli::Args& args, Traces traces) {
 Result<int> cache(const cli::Args& args, Traces traces) {
   const std::vector<TraceRequest>& trace = traces.front();
   Sink sink(args);
-  MC_TRY(sizes, read_sizes(args, kBlocks));
-  MC_TRY(points, trace_caches(trace, args.list(kPolicy), sizes));
+  MC_TRY(sizes, read_sizes(args, kCacheBlocks));
+  MC_TRY(points, trace_caches(trace, args.list(kCachePolicy), sizes));
   if (points.size() == 0) return user_error(err::kBadValue, "--policy names none", "--policy");
   Table table({"policy", "blocks", "block hit %", "token hit %", "mean of requests %"});
   for (const Json& point : points.items()) {
@@ -176,7 +177,7 @@ constexpr Action kActions[] = {{"stats", stats}, {"cache", cache}, {"synth", syn
 
 }  // namespace
 
-const cli::FlagList kTraceFlags = kFlags;
+const cli::FlagList kTraceFlags = kTraceFlagTable;
 
 Result<int> trace(const cli::Args& args) {
   const std::string name = args.positional_one("ACTION");
@@ -189,7 +190,7 @@ Result<int> trace(const cli::Args& args) {
       return user_error(err::kUsage, "trace " + name + " takes one file, not " + std::to_string(files.size()));
     Traces traces;
     for (const std::string& file : files) {
-      MC_TRY(requests, read_trace(file, args.text(kLimit) == "all" ? UINT64_MAX : args.count(kLimit)));
+      MC_TRY(requests, read_trace(file, args.text(kTraceLimit) == "all" ? UINT64_MAX : args.count(kTraceLimit)));
       traces.push_back(std::move(requests));
     }
     return action.run(args, std::move(traces));

@@ -11,8 +11,6 @@ namespace mc::bench {
 namespace {
 
 constexpr double kQuantiles[] = {.01, .05, .1, .25, .5, .75, .9, .95, .99, .999};
-/// Lists of five minutes end here, after a month: timestamps may be those of a calendar.
-constexpr double kWindowListMax = 10'000;
 
 }  // namespace
 

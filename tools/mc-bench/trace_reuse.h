@@ -10,6 +10,9 @@
 
 namespace mc::bench {
 
+/// Lists of five-minute windows end here, after a month: timestamps may be those of a calendar.
+inline constexpr double kWindowListMax = 10'000;
+
 /// Mean, population deviation, extremes and percentiles: total mean std min max p1 .. p99.9.
 struct Spread {
   std::vector<double> sorted;

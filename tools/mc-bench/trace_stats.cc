@@ -16,9 +16,6 @@
 namespace mc::bench {
 namespace {
 
-/// The list of five-minute windows ends here, after a month: timestamps may be those of a calendar.
-constexpr double kWindowListMax = 10'000;
-
 /// Requests in windows of `window_ms` from time 0; the last, partial one counts in mean and deviation only.
 /// Empty windows are counted, not kept.
 Json per_window(const std::vector<TraceRequest>& trace, double window_ms) {

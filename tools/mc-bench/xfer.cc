@@ -25,7 +25,7 @@
 namespace mc::bench {
 namespace {
 
-constexpr auto kFlags = flags::join(
+constexpr auto kXferFlagTable = flags::join(
     flags::list(&kServer, &kTransports, &kSize, &kBatch, &kDepth, &kStreams, &kXferDevices, &kXferSeal),
     run::kTransferFlags,
     flags::list(&kOp, &kClass, &kBeside, &kTime, &kMemory, &kNoVerify, &kAgainst, &kPairs, &kClientArgs, &kServerArgs,
@@ -257,7 +257,7 @@ Result<void> check_sense(const cli::Args& args, const std::vector<std::string>& 
                          "it is where a --server listens, and where a PEER without a port is reached");
   if (args.said(kStreams) && !among("tcp"))
     return means_nothing(kStreams, "without tcp among the transports", "--transport tcp");
-  for (const Flag* flag : kFlags)
+  for (const Flag* flag : kXferFlagTable)
     if (flag->name.starts_with("rdma-") && args.said(*flag) && !among("rdma"))
       return means_nothing(*flag, "without rdma among the transports", "--transport rdma");
   for (const Flag* flag : {&kAgainst, &kSize, &kBatch, &kDepth, &kStreams, &kTime})
@@ -286,7 +286,7 @@ Result<void> check_room(uint64_t memory, uint64_t buffers) {
 
 }  // namespace
 
-const cli::FlagList kXferFlags = kFlags;
+const cli::FlagList kXferFlags = kXferFlagTable;
 
 Result<int> xfer(const cli::Args& args) {
   MC_TRY(transports, transports_of(args));

@@ -18,7 +18,7 @@ double seconds_since(TimePoint begin) {
   return to_seconds(SystemClock::instance().now() - begin);
 }
 
-double median(std::vector<double> values) {
+double median_of(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return quantile_sorted(values, .5);
 }
@@ -51,9 +51,9 @@ Result<Json> bench_register(const xfer::Options& options, size_t bytes) {
     }
   Json out = Json::object({{"type", "point"}, {"transport", options.transport}, {"op", "register"}});
   out.set("size_bytes", bytes).set("threads", cores);
-  out.set("prefault_serial_s", median(touched[0][0])).set("prefault_parallel_s", median(touched[0][1]));
-  out.set("prefault_huge_serial_s", median(touched[1][0])).set("prefault_huge_parallel_s", median(touched[1][1]));
-  out.set("register_s", median(registered)).set("failed", 0);
+  out.set("prefault_serial_s", median_of(touched[0][0])).set("prefault_parallel_s", median_of(touched[0][1]));
+  out.set("prefault_huge_serial_s", median_of(touched[1][0])).set("prefault_huge_parallel_s", median_of(touched[1][1]));
+  out.set("register_s", median_of(registered)).set("failed", 0);
   return out;
 }
 
