@@ -66,7 +66,7 @@ constexpr Flag with_default(Flag flag, std::string_view fallback, std::string_vi
   return flag;
 }
 
-/// The same flag, of which --help lists only the name: what another tool's --help explains.
+/// The same flag, of which --help lists only the name, because another tool's --help explains it.
 constexpr Flag by_name(Flag flag) {
   flag.common = true;
   return flag;
@@ -117,9 +117,9 @@ class Args {
 
   bool has(const Flag& flag) const;    // listed by this program or verb
   bool given(const Flag& flag) const;  // not the default
-  bool said(const Flag& flag) const;   // given for this run: not the default, nor from the environment, which all share
+  bool said(const Flag& flag) const;   // given for this run: neither the default nor from the environment
   Origin origin(const Flag& flag) const;
-  /// False for "", "off", "none" and "auto": the words that stand for no value.
+  /// False for "", "off", "none" and "auto": these words mean no value.
   bool present(const Flag& flag) const;
 
   bool on(const Flag& flag) const;
@@ -159,7 +159,7 @@ class Args {
   std::vector<std::string> argv_;
 };
 
-/// What parsing decided: run with `args`, or print `out`, then leave.
+/// The result of parsing: run with `args`, or print `out` and exit.
 struct Invocation {
   std::optional<int> exit_code;  // set: do not run
   std::string out;               // for stdout: help, version, completion, settings

@@ -28,11 +28,11 @@ Result<void> check_value(const Flag& flag, const std::string& value);
 const Verb* find_verb(const Program& program, std::string_view name);
 /// Flags of one invocation: the verb's, or the program's when `verb` is null.
 FlagList flags_of(const Program& program, const Verb* verb);
-/// What `mc-x help [TOPIC]` prints: the program, a verb, "common", "errors", an MC number,
-/// or "mdoc-options" and "mdoc-errors", the parts of the manual pages that come from the tables.
+/// The output of `mc-x help [TOPIC]`: the program, a verb, "common", "errors", an MC number, or "mdoc-options" and
+/// "mdoc-errors", the parts of the manual pages that come from the tables.
 Result<std::string> help_topic(const Program& program, std::string_view topic);
 
-/// What CLI11 found on the command line.
+/// The raw values that CLI11 found on the command line.
 struct CommandLine {
   const Verb* verb = nullptr;
   std::map<std::string, std::vector<std::string>, std::less<>> values;       // flag name -> raw values

@@ -174,7 +174,7 @@ Result<CommandLine> parse_command_line(const Program& program, const std::vector
   app.require_subcommand(0, 1);
   add_flags(app, program.flags);
   add_verbs(app, program);
-  // What follows "--" is never a flag; CLI11 would hand it to the parent of a verb, so it is cut off here.
+  // Arguments behind "--" are never flags. CLI11 would pass them to the parent of a verb, so they are cut off here.
   const auto cut = std::find(argv.begin(), argv.end(), "--");
   const std::vector<std::string> tail(cut == argv.end() ? cut : cut + 1, argv.end());
   std::vector<std::string> reversed(argv.begin(), cut);

@@ -1,6 +1,5 @@
-// The flags that mean the same in every tool (USERS 2). A program's table points at those it has;
-// with_default() gives a role its own default. Flags of later work are not listed: no flag here does
-// nothing.
+// The flags that mean the same in every tool. A program's table points at those it has; with_default() gives a role
+// its own default. Every listed flag has an effect.
 #pragma once
 
 #include "base/cli.h"
@@ -63,7 +62,7 @@ inline constexpr Flag kTransferSpin{.name = "transfer-spin",
                                     .fallback = "0s",
                                     .help = "how long transfer threads poll before they sleep: 50us buys latency",
                                     .check = check_transfer_spin};
-// What a fabric's owner may want of the transfer engine; seldom needed, so --help names them only.
+// Settings of the transfer engine for special networks. They are seldom needed, so --help lists only their names.
 inline constexpr Flag kTcpIo{.name = "tcp-io",
                              .kind = FlagKind::choice,
                              .value = "W",
@@ -228,7 +227,7 @@ inline constexpr Flag kCheck{.name = "check",
                              .common = true,
                              .one_shot = true};
 
-/// What every one-shot verb has besides its own.
+/// The flags that every one-shot verb has besides its own.
 inline constexpr auto kEveryRun = list(&kConfig, &kJson, &kLogLevel, &kLogFormat, &kPrintConfig);
 
 }  // namespace mc::flags

@@ -1,9 +1,8 @@
 // Copying memory and summing it in one pass. A checksum that costs a second pass over memory gets
 // switched off; folded into the copy it costs almost nothing, since a copy waits for memory anyway.
 //
-// Every variant reads each byte of the source once and sums what it stores, so the result is the
-// CRC32C of the bytes as they lie at the target, even when the source changes meanwhile (a hostile or
-// unlucky peer that writes to a shared arena while it is read).
+// Every variant reads each byte of the source once and sums what it stores, so the result is the CRC32C of the bytes
+// at the target, even when the source changes meanwhile (a peer may write to a shared arena while it is read).
 //
 // Large copies write past the caches (non-temporal stores): such a target is evicted before anyone
 // reads it, and not fetching it first saves a third of the memory traffic.

@@ -1,6 +1,6 @@
-// One budget of file descriptors for a process: the soft limit is raised to the hard one at start, and what
-// strangers can take (HTTP, control and data connections) is bounded so that everything together stays below
-// the limit. Running out is never met: libzmq aborts the process, and accept(2) spins.
+// One budget of file descriptors for a process: the soft limit is raised to the hard one at start, and the connections
+// that strangers can open (HTTP, control and data) are bounded so that their sum stays below the limit. The process
+// must never run out: libzmq would abort it, and accept(2) would spin.
 #pragma once
 
 #include <cstdint>

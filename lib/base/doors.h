@@ -17,7 +17,7 @@ namespace mc {
 enum class Door : uint8_t { control, data, http, pages };
 std::string_view to_string(Door door);
 
-/// A program waits for connections at an address, or connects to it.
+/// Whether a program waits for connections at an address, or connects to it.
 enum class Side : uint8_t { listens, dials };
 /// MC1005: `place`, which may be reached from other hosts, has no lock. The next step names the door's lock.
 Error no_lock(Door door, const std::string& place, Side side = Side::listens);
@@ -59,7 +59,7 @@ inline constexpr Flag kAllowedOrigin{.name = "allowed-origin",
                                      .common = true};
 }  // namespace flags
 
-/// Does --insecure name this door, or all of them?
+/// Whether --insecure names this door, or all of them.
 bool insecure(const cli::Args& args, Door door);
 
 }  // namespace mc

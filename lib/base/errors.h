@@ -1,6 +1,5 @@
-// What users see when something fails: a stable MC#### number, its exit code, HTTP status and
-// OpenAI error type, what it means and what to do next. The table is errors.inc; --help, `help
-// MC2104`, manual pages and HTTP answers all print from it.
+// The errors that users see: a stable MC#### number, its exit code, HTTP status and OpenAI error type, its meaning and
+// the next step. The table is errors.inc; --help, `help MC2104`, manual pages and HTTP answers all print from it.
 //
 //   return user_error(err::kPortInUse, "127.0.0.1:8000 is taken");
 //   mc-conductor: error MC5001 port-in-use: 127.0.0.1:8000 is taken
@@ -60,7 +59,7 @@ int exit_code_of(const Error& error);
 /// timeout 504, unsupported 400, the rest 500 or 503.
 int http_status_of(const Error& error);
 
-/// What `mc-x help MC2104` prints: number, slug, meaning, next step, exit code, HTTP answer.
+/// The output of `mc-x help MC2104`: number, slug, meaning, next step, exit code, HTTP answer.
 std::string explain_error(const ErrorInfo& info);
 /// All numbers with slug and meaning, one a line, for `mc-x help` and mc.7.
 std::string list_errors();

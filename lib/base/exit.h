@@ -1,5 +1,5 @@
-// Exit codes of every program (USERS 2). Nothing else is ever returned on purpose; the table of
-// base/errors.h maps each MC#### error to one of them.
+// Exit codes of every program. No program returns another one on purpose. The table of base/errors.h maps each MC####
+// error to one of them.
 #pragma once
 
 namespace mc {

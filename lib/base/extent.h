@@ -1,6 +1,6 @@
-// How one layer's K and V of one KV block lie in memory (DESIGN 4): the same bytes in a pool page,
-// on the wire and on disk. kv allocates pages of them, attn reads and seals them, wire names the
-// layout in block headers; they agree by using this one struct.
+// The layout of one layer's K and V of one KV block: the same bytes in a pool page, on the wire and on disk. kv
+// allocates pages of them, attn reads and seals them, wire names the layout in block headers; they agree by using this
+// one struct.
 //
 //   extent = for each kv_head:
 //            | K [tokens, head_dim] | V [tokens, head_dim] | ksum f32 [head_dim] | kmean bf16 [head_dim] |
@@ -28,7 +28,8 @@ struct LayerRange {
   constexpr uint32_t count() const { return end - first; }
 };
 
-/// The layers of stage `stage` (0-based) of a pipeline of `stages`, at most as many as layers (Mooncake 6.1).
+/// The layers of stage `stage` (0-based) of a pipeline of `stages`, at most as many as layers (Mooncake,
+/// arXiv:2407.00079, "Multi-node Prefill").
 constexpr LayerRange stage_layers(uint32_t layers, uint32_t stage, uint32_t stages) {
   MC_ASSERT(stage < stages && stages <= layers);
   return {layers * stage / stages, layers * (stage + 1) / stages};

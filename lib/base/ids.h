@@ -26,7 +26,7 @@ struct Id128 {
 
 /// Identity of a KV block *and its whole prefix*: SHA-256/128 over parent, namespace and tokens.
 struct BlockHash : Id128 {};
-/// Everything that must be equal before one node may read another's KV bytes (DESIGN 2).
+/// Identity of the properties that must be equal before one node may read another's KV (kv/namespace.h).
 struct NamespaceId : Id128 {};
 /// Random per process start: a name is an address, an instance is an identity.
 struct InstanceId : Id128 {};

@@ -1,8 +1,7 @@
-// Behaviour when the operating system gives no more memory. Work whose size strangers choose (parsing and
-// tokenising a request) runs inside FailsAlone: there an allocation throws std::bad_alloc at once, and whoever
-// runs the work answers 503 to that one request. All other threads keep state that must not be left half changed,
-// so for them a reserve is given up: their small allocations succeed, and memory_is_short() tells the doors to
-// take nothing large until the reserve could be filled again.
+// Behaviour when the operating system gives no more memory. Work whose size strangers choose (parsing and tokenising a
+// request) runs inside FailsAlone. There an allocation throws std::bad_alloc at once, and the request is answered 503.
+// All other threads have state that must not stay half changed, so the reserve is freed for them and their small
+// allocations succeed. memory_is_short() then makes servers refuse large requests until the reserve is filled again.
 #pragma once
 
 #include <cstddef>
