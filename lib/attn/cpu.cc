@@ -1,4 +1,4 @@
-// What the CPU drivers share. See cpu.h.
+// Parts that the CPU drivers share. See cpu.h.
 #include "attn/cpu.h"
 
 #if defined(__x86_64__)

@@ -21,7 +21,7 @@
 
 namespace mc::attn {
 
-/// What was written, before the model is known. Parameters that were left out are 0 (full_last: -1).
+/// A plan as a user wrote it, before the model is known. Parameters that were left out are 0 (full_last: -1).
 struct PlanText {
   bool automatic = true;
   Mode mode;

@@ -111,7 +111,7 @@ struct F32Leaves {
     }
   }
 
-  // What run_tile asks for.
+  // The parts that run_tile needs.
   using element = float;
   static constexpr int kChunk = kColumns * kWidth;
 

@@ -74,7 +74,7 @@ class Socket {
 
   /// "tcp://127.0.0.1:0", "ipc:///path", "inproc://x". Code::io with the reason; errno EADDRINUSE is busy.
   Result<void> bind(const std::string& uri);
-  /// Where it really listens: port 0 has become a number.
+  /// The address on which the socket listens, with the port that replaced port 0.
   const std::string& bound() const { return bound_; }
   /// Stops listening; connections made stay. The address comes free some time after.
   void unbind();
@@ -85,7 +85,7 @@ class Socket {
   /// Connections beyond connections_max, since bind().
   uint64_t refused() const;
 
-  /// What is still queued is not worth waiting for when this socket closes.
+  /// Makes the socket drop its queued messages when it closes.
   void abandon();
 
   /// ok, busy (high water, or a dealer without a connection) or peer_lost (a router's connection is gone).

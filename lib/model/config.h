@@ -1,8 +1,8 @@
-// What config.json and generation_config.json say, for six architectures that differ in details:
-// LlamaForCausalLM, MistralForCausalLM (sliding window), Qwen2ForCausalLM (bias on q, k, v),
-// Qwen3ForCausalLM (RMSNorm on each head's q and k, explicit head_dim), and the last two with a mixture
-// of experts, Qwen2MoeForCausalLM (with a shared expert) and Qwen3MoeForCausalLM. A field that would change the
-// arithmetic and that this runtime does not do is refused by name and value; nothing is guessed.
+// The content of config.json and generation_config.json, for six architectures that differ in details:
+// LlamaForCausalLM, MistralForCausalLM (sliding window), Qwen2ForCausalLM (bias on q, k, v), Qwen3ForCausalLM (RMSNorm
+// on each head's q and k, explicit head_dim), and the last two with a mixture of experts, Qwen2MoeForCausalLM (with a
+// shared expert) and Qwen3MoeForCausalLM. A field that would change the arithmetic and that this runtime does not do
+// is refused by name and value; nothing is guessed.
 #pragma once
 
 #include <cstdint>

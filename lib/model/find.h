@@ -7,10 +7,9 @@
 
 namespace mc::model {
 
-/// What -m means: a directory as given; "" or "mc-tiny" is the model that ships with the toolkit.
-/// Looked up in this order: the environment's MCT_MODEL (for "" only), share/mooncake/mc-tiny beside the
-/// folder of the running program, and lib/model/mc-tiny of a source tree above it. not_found (MC3001)
-/// lists the places tried.
+/// The directory that -m names. "" and "mc-tiny" name the model that ships with the toolkit, which is searched in this
+/// order: the environment's MCT_MODEL (for "" only), share/mooncake/mc-tiny beside the folder of the running program,
+/// and lib/model/mc-tiny of a source tree above it. not_found (MC3001) lists the places tried.
 Result<std::string> find_model(const std::string& asked);
 
 }  // namespace mc::model

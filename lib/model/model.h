@@ -43,7 +43,7 @@ struct ModelOptions {
   uint32_t stage = 0, stages = 1;
 };
 
-/// What loading would do, found out from the headers alone.
+/// The plan of loading a model, made from the headers alone.
 struct ModelPlan {
   ModelConfig config;
   Dtype dtype = Dtype::bf16;
@@ -94,7 +94,7 @@ class Model {
   uint64_t parameters() const { return parameters_; }
 
   ExtentLayout kv_layout(uint32_t block_tokens) const;
-  /// What must be equal before KV may be exchanged; `plan` is the prefill plan.
+  /// The namespace that must be equal before KV may be exchanged; `plan` is the prefill plan.
   kv::Namespace kv_namespace(const attn::Plan& plan, uint32_t block_tokens, const std::string& salt = {}) const;
 
   // For the forward pass. What is not held is empty.

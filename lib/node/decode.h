@@ -1,5 +1,5 @@
 // The decode role: reads a request's KV from its prefill node and generates the answer in a
-// continuous batch (DESIGN 3; Mooncake 7).
+// continuous batch (Mooncake, arXiv:2407.00079).
 //
 //   offer --room, promise holds--> receiving --all extents + KvComplete--> running --stop | length--> ended
 //     |  waiting (no pages yet)        |                                      |  preempted (pages ran out)

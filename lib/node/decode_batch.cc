@@ -8,7 +8,7 @@
 
 namespace mc::node {
 
-// Blocks of an answer may be reused only where prefill would have computed the same (DESIGN 2).
+// Blocks of an answer may be reused only where prefill would have computed the same.
 bool Decode::may_publish(const Request& r) const {
   return !r.spec.no_cache && r.spec.decode_attention == r.spec.prefill_attention;
 }

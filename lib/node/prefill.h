@@ -1,4 +1,4 @@
-// The prefill role: turns a prompt into KV blocks and the first token (DESIGN 3; Mooncake 6).
+// The prefill role: turns a prompt into KV blocks and the first token (Mooncake, arXiv:2407.00079).
 //
 //   queued --turn comes--> preparing --accepted, prefix here--> ready --compute free--> computing --> handing
 //                            | lease + read missing prefix         (one request at a time)         over |

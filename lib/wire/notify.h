@@ -1,7 +1,6 @@
-// What prefill tells decode on the data plane's notify channel: these extents of this request are
-// complete, READ them from here and expect these checksums. Small, fixed, little-endian, because it
-// is sent once a layer and chunk; a control message would cost 74 us against 2 us.
-// Golden bytes: tests/golden/wire/notify.txt.
+// The notify that prefill sends to decode on the data plane: it names complete extents of a request, the places to
+// READ them from, and their checksums. It is small, of fixed size and little-endian, because one is sent for each
+// layer and chunk. A control message would cost 74 us instead of 2 us. Golden bytes: tests/golden/wire/notify.txt.
 //
 //    0        4     6      8                        40        44      48       52      56      60      64
 //    | magic  | ver | kind | request id, zero-padded| attempt | layer | first  | count | rsvd  | CRC32C| entries

@@ -1,6 +1,6 @@
-// What two rdma transports tell each other over their socket, after the handshake: ports and their
-// addresses, rkeys, queue pairs. Payloads of the frames nics .. path_down; golden bytes in
-// tests/golden/wire/rdma_frame.txt. rkeys travel nowhere else.
+// The messages that two rdma transports exchange over their socket after the handshake: ports and their addresses,
+// rkeys, queue pairs. Payloads of the frames nics .. path_down; golden bytes in tests/golden/wire/rdma_frame.txt.
+// rkeys travel nowhere else.
 //
 //   nics         u16 version | u16 n | n x { name, u8 port, u8 active, u16 lid, u16 mtu, u8 rd_atomic,
 //                                            u16 g | g x { gid[16], u8 prefix } }

@@ -31,7 +31,7 @@ std::string request_body(const PlannedRequest& r, const Target& target) {
   return body;
 }
 
-/// Rejected: capacity exists but was refused, or is absent; no work was spent (USERS 6).
+/// Rejected: capacity exists but was refused, or is absent; no work was spent.
 bool is_rejection(int status, std::string_view code) {
   return status == 429 || (status == 503 && (code == "no_prefill" || code == "no_decode" || code == "draining"));
 }
