@@ -35,7 +35,7 @@ void Conductor::handle(const Event& event, TimePoint now, Actions& out) {
     cancel_workers(it->second, cancel->reason, out);
     Reply reply;
     reply.kind = Reply::Kind::finished;
-    reply.finish_reason = cancel->reason == "stop" ? "stop" : "abort";
+    reply.finish = cancel->reason == CancelReason::stop ? Finish::stop : Finish::abort;
     finish(it->second, std::move(reply), now, out);
   } else if (const auto* lost = std::get_if<PeerLost>(&event)) {
     const Node* node = find_node(lost->node);
@@ -113,13 +113,13 @@ void Conductor::check() const {
   check_breakers();
 }
 
-std::string Conductor::unready(const std::string& model) const {
+Reason Conductor::unready(const std::string& model) const {
   bool prefill = false, decode = false;
   for (const auto& [name, node] : nodes_) {
     prefill |= serves(node, wire::Role::prefill, model) && !node.draining;
     decode |= serves(node, wire::Role::decode, model) && !node.draining;
   }
-  return !prefill ? "no_prefill" : !decode ? "no_decode" : "";
+  return !prefill ? Reason::no_prefill : !decode ? Reason::no_decode : Reason::none;
 }
 
 std::vector<std::string> Conductor::models() const {
@@ -149,7 +149,7 @@ std::vector<Conductor::NodeStatus> Conductor::nodes(TimePoint now) const {
     s.instance = node.instance;
     s.role = node.hello.role;
     s.lacks = lacking(node);
-    s.state = node.draining ? "drain" : s.lacks.empty() ? "ready" : "partial";
+    s.state = node.draining ? NodeState::drain : s.lacks.empty() ? NodeState::ready : NodeState::partial;
     s.model = node.hello.model;
     s.http = node.hello.http;
     s.labels = node.hello.labels;

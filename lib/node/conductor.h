@@ -60,10 +60,18 @@ struct ConductorOptions {
 
 /// A bound that is predicted to be broken.
 struct Miss {
-  std::string bound;  // ttft | tbt | kv: the decode node's pages
+  sched::Bound bound = sched::Bound::none;
   double predicted_s = 0, allowed_s = 0;
   double kv_tokens = 0, capacity_tokens = 0;
   std::string text() const;
+};
+
+/// Why a request is rejected or failed, for its client.
+struct Refusal {
+  Reason reason = Reason::internal;
+  std::string message;
+  Miss miss = {};
+  double retry_s = 0;  // when to come back; 0 = by the miss
 };
 
 class Conductor final : public Machine {
@@ -79,7 +87,7 @@ class Conductor final : public Machine {
     std::string name;
     InstanceId instance;
     wire::Role role = wire::Role::prefill;
-    std::string state;  // ready | drain | partial: a pipeline without all its stages
+    NodeState state = NodeState::ready;
     std::string lacks;  // what a partial one waits for
     std::string model, http, control_uri;
     std::vector<wire::NameValue> labels;
@@ -94,8 +102,8 @@ class Conductor final : public Machine {
   };
   std::vector<NodeStatus> nodes(TimePoint now) const;
   size_t request_count() const { return requests_.size(); }
-  /// Why a request could not be served now ("no_prefill", "no_decode"), or "".
-  std::string unready(const std::string& model) const;
+  /// Why a request could not be served now: no_prefill, no_decode or none.
+  Reason unready(const std::string& model) const;
   std::vector<std::string> models() const;
   /// Longest prompt + answer every node of the model holds; 0 = no such model.
   uint32_t context_tokens(const std::string& model) const;
@@ -107,12 +115,13 @@ class Conductor final : public Machine {
     sched::Placement placement;
     std::vector<BlockHash> hashes;
     uint32_t reusable_blocks = 0;
-    std::string objection;  // why it could not be submitted at all (pin, quota), or ""
-    bool holds = false;     // it would wait for its turn here, behind so much work
+    Reason unready = Reason::none;   // no node of a role is there
+    std::optional<Refusal> refusal;  // it could not be submitted at all (pin, quota)
+    bool holds = false;              // it would wait for its turn here, behind so much work
     double before_s = 0;
-    size_t held = 0;                 // requests that wait here now
-    sched::Popularity::Wish wish;    // how often its prefix is asked for, and the copies that asks for
-    std::string copy_from, copy_to;  // that would be made; "" = none
+    size_t held = 0;                   // requests that wait here now
+    sched::Popularity::Demand demand;  // how often its prefix is asked for, and the copies that asks for
+    std::string copy_from, copy_to;    // that would be made; "" = none
   };
   /// The decision `submit` would get now, without taking it.
   Explanation explain(const Submit& submit, TimePoint now);
@@ -124,9 +133,8 @@ class Conductor final : public Machine {
   struct Stats {
     uint64_t submitted = 0, finished = 0, failed = 0, rejected = 0, cancelled = 0, retried = 0;
     uint64_t prompt_tokens = 0, cached_local = 0, cached_remote = 0, answer_tokens = 0;
-    std::map<std::string, uint64_t> reasons;  // of failures and rejections
     /// Rejected because a bound was predicted to be broken, by bound (Miss).
-    std::map<std::string, uint64_t> missed = {{"ttft", 0}, {"tbt", 0}, {"kv", 0}};
+    std::map<sched::Bound, uint64_t> missed = {{sched::Bound::ttft, 0}, {sched::Bound::tbt, 0}, {sched::Bound::kv, 0}};
     uint64_t set_aside = 0;                                     // times that a pair of nodes, or a node, was set aside
     uint64_t held_turn = 0, held_prefix = 0;                    // requests that waited here, and what for
     uint64_t copies = 0, copied_blocks = 0, copies_failed = 0;  // of hot prefixes
@@ -238,7 +246,7 @@ class Conductor final : public Machine {
     std::map<uint32_t, std::pair<uint32_t, wire::TokenLogprobs>> early;  // out of order, by index
     std::vector<wire::PromptLogprob> prompt_logprobs;                    // of tokens 1, 2, ...; of this attempt
     uint32_t failures = 0;
-    std::string finish_reason;  // set when known; sent after the last token
+    Finish finish = Finish::none;  // set when known; sent after the last token
     uint32_t finish_index = 0;
     NodeId prefill, decode;
     InstanceId prefill_instance, decode_instance;
@@ -252,7 +260,7 @@ class Conductor final : public Machine {
     double predicted_prefill_s = 0;
     TimePoint first_token_at{}, expected_at{};  // when prefill ended, and when it was expected to
     bool fetch_waited = false;                  // its source had to compute the blocks first: no measure of the network
-    Journey journey;
+    RequestSummary summary;
     // ---- waiting for its turn (conductor_hold.cc) ----
     uint32_t tenant = 0;
     bool admitted = false;            // counted at its tenant
@@ -293,7 +301,7 @@ class Conductor final : public Machine {
 
   // conductor_place.cc
   void on_submit(const Submit& submit, TimePoint now, Actions& out);
-  bool prepare(Request& r, std::string& reason) const;
+  bool prepare(Request& r) const;
   sched::Options options_for(const Request& r) const;
   /// False: it stays held (only with `idle_only`: prefill nodes with a queue are left alone).
   bool place(Request& r, TimePoint now, Actions& out, bool idle_only = false);
@@ -301,8 +309,7 @@ class Conductor final : public Machine {
                 Actions& out);
   void unplace(Request& r, TimePoint now);
   void leave_prefill(Request& r, TimePoint now);
-  void retry(Request& r, const std::string& stage, const std::string& code, const std::string& message,
-             const NodeId& avoid, TimePoint now, Actions& out);
+  void retry(Request& r, RequestStage stage, Refusal why, const NodeId& avoid, TimePoint now, Actions& out);
   void park(Request& r, TimePoint now);
   void place_parked(TimePoint now, Actions& out);
 
@@ -324,12 +331,11 @@ class Conductor final : public Machine {
   void check_board() const;
 
   // conductor_hold.cc
-  std::string pin_objection(const Submit& submit) const;
-  std::string pin_drained(const Submit& submit, std::string& code) const;
-  std::string length_objection(const Submit& submit) const;
+  std::optional<Refusal> refusal_of(const Request& r, TimePoint now) const;
+  std::string wrong_pin(const Submit& submit) const;
+  std::optional<Refusal> drained_pin(const Submit& submit) const;
+  std::string too_long(const Submit& submit) const;
   bool holding() const;
-  std::optional<sched::FairQueue::Refusal> admit(Request& r, TimePoint now);
-  void refuse_quota(Request& r, const sched::FairQueue::Refusal& refusal, TimePoint now, Actions& out);
   std::string quota_text(uint32_t tenant, const sched::FairQueue::Refusal& refusal) const;
   void hold(Request& r, TimePoint now, Actions& out);
   sched::FairQueue::Entry entry_of(const Request& r) const;
@@ -388,14 +394,13 @@ class Conductor final : public Machine {
   void on_failed(const Received& event, const wire::Failed& message, TimePoint now, Actions& out);
   void refuse_at_decode(Request& r, const wire::Failed& failed, TimePoint now, Actions& out);
   void on_preempted(const Received& event, const wire::Preempted& preempted, TimePoint now, Actions& out);
-  void give_token(Request& r, uint32_t index, uint32_t token, const wire::TokenLogprobs& logprobs,
-                  const std::string& finish_reason, TimePoint now, Actions& out);
-  void cancel_workers(const Request& r, const std::string& reason, Actions& out) const;
+  void give_token(Request& r, uint32_t index, uint32_t token, const wire::TokenLogprobs& logprobs, Finish end,
+                  TimePoint now, Actions& out);
+  void cancel_workers(const Request& r, CancelReason reason, Actions& out) const;
   void finish(Request& r, Reply reply, TimePoint now, Actions& out);
   static Miss miss_of(const sched::Placement& placement);
-  void fail(Request& r, Reply::Kind kind, std::string code, std::string stage, std::string message, TimePoint now,
-            Actions& out, const Miss& miss = {}, double retry_s = 0);
-  std::string stage_of(const Request& r) const;
+  void fail(Request& r, Reply::Kind kind, RequestStage stage, Refusal why, TimePoint now, Actions& out);
+  static RequestStage stage_of(const Request& r);
   Request* find(const RequestId& req, uint32_t attempt);
 
   ConductorOptions options_;

@@ -31,7 +31,7 @@ Conductor::Obstacle Conductor::obstacle_of(const Request& r, TimePoint now) cons
       return {Kind::pin, r.submit.pin_prefill};
   }
   if (r.prefix_until == kNever || now >= r.prefix_until) return {};
-  const std::string name = r.journey.held_for.substr(std::string_view("prefix:").size());
+  const NodeId& name = r.summary.held_for.node;
   const Node* producer = find_node(name);
   return producer && producer->left == r.prefix_left ? Obstacle{Kind::prefix, name} : Obstacle{};
 }
@@ -166,25 +166,27 @@ void Conductor::end_due(TimePoint now, Actions& out) {
   }
   for (const auto& id : late) {
     Request& r = requests_.at(id);
-    cancel_workers(r, "deadline", out);
-    fail(r, Reply::Kind::failed, "deadline_exceeded", stage_of(r),
-         "deadline of " + std::to_string((r.submit.deadline + 999us) / 1ms) + " ms passed in stage " + stage_of(r), now,
-         out);
+    cancel_workers(r, CancelReason::deadline, out);
+    fail(r, Reply::Kind::failed, stage_of(r),
+         {Reason::deadline_exceeded, "deadline of " + std::to_string((r.submit.deadline + 999us) / 1ms) +
+                                         " ms passed in stage " + std::string(to_string(stage_of(r)))},
+         now, out);
   }
   for (const auto& id : expired) refuse_late(requests_.at(id), now, out);
   for (const auto& id : unplaceable) {
     Request& r = requests_.at(id);
-    std::string reason = unready(r.submit.model);
-    if (reason.empty()) reason = "no_decode";
+    Reason reason = unready(r.submit.model);
+    if (reason == Reason::none) reason = Reason::no_decode;
     if (r.held) {
-      fail(r, Reply::Kind::rejected, reason, "route",
-           "it waited for its turn, and no node that may take it was there for " +
-               std::to_string(options_.park_max / 1ms) + " ms",
+      fail(r, Reply::Kind::rejected, RequestStage::route,
+           {reason, "it waited for its turn, and no node that may take it was there for " +
+                        std::to_string(options_.park_max / 1ms) + " ms"},
            now, out);
       continue;
     }
-    fail(r, Reply::Kind::failed, reason, stage_of(r),
-         "no node took the request again" + (r.avoid.empty() ? "" : " after " + r.avoid + " failed"), now, out);
+    fail(r, Reply::Kind::failed, stage_of(r),
+         {reason, "no node took the request again" + (r.avoid.empty() ? "" : " after " + r.avoid + " failed")}, now,
+         out);
   }
 }
 

@@ -11,8 +11,7 @@ namespace mc::node {
 
 // A retry goes past the pair that failed this request, whatever its breaker says.
 void Conductor::blame(Request& r, const Failure& failure, TimePoint now) {
-  r.journey.failed.push_back(
-      {r.prefill, r.decode, std::string(to_string(failure.stage)), std::string(reason_of(failure))});
+  r.summary.failed.push_back({r.prefill, r.decode, failure.stage, reason_of(failure)});
   const Blame who = blame_of(failure);
   if (who == Blame::nobody) return;
   if (who == Blame::pair) r.failed_on.push_back(pair_of(r));

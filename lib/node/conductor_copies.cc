@@ -22,10 +22,10 @@ void Conductor::consider_copy(const Request& r, const sched::Snapshot& snapshot,
   const auto hashes = std::span(r.hashes).first(std::min<size_t>(reusable, r.hashes.size()));
   popularity_.count(hashes, sched::load_beside_prefix_s(snapshot, chosen), seconds_of(now));
   if (copying_.size() >= options.copying_max || now < copy_again_) return;
-  const auto wish = popularity_.wish(hashes.first(std::min(hashes.size(), Copies::kBlocksMax)), seconds_of(now));
-  if (wish.replicas <= 1) return;
-  const auto coming = copies_coming(hashes, wish.blocks);
-  const auto copy = sched::plan_copy(snapshot, wish, options.replicas_max, static_cast<int>(chosen.node), coming);
+  const auto demand = popularity_.demand(hashes.first(std::min(hashes.size(), Copies::kBlocksMax)), seconds_of(now));
+  if (demand.replicas <= 1) return;
+  const auto coming = copies_coming(hashes, demand.blocks);
+  const auto copy = sched::plan_copy(snapshot, demand, options.replicas_max, static_cast<int>(chosen.node), coming);
   if (!copy) return;
   Node& target = nodes_.at(snapshot.prefill[copy->target].name);
   Node& source = nodes_.at(snapshot.holder_names[copy->source]);

@@ -21,7 +21,20 @@ constexpr double kPrefixSlackS = 0.1;   // beyond what the node that computes a 
 
 // ---- may it come in? -------------------------------------------------------------------------
 
-std::string Conductor::pin_objection(const Submit& submit) const {
+// Whether it may come in, before its blocks are looked up and its place is sought.
+std::optional<Refusal> Conductor::refusal_of(const Request& r, TimePoint now) const {
+  const Submit& submit = r.submit;
+  if (std::string why = wrong_pin(submit); !why.empty()) return Refusal{Reason::invalid, std::move(why)};
+  if (!namespace_of(submit.model)) return Refusal{Reason::invalid, "no node announced a KV namespace"};
+  if (std::string why = too_long(submit); !why.empty()) return Refusal{Reason::context_length_exceeded, std::move(why)};
+  if (auto drained = drained_pin(submit)) return drained;
+  if (const auto refused = fair_.refusal(r.tenant, static_cast<double>(submit.ids.size()), seconds_of(now)))
+    return Refusal{
+        .reason = Reason::tenant_quota, .message = quota_text(r.tenant, *refused), .retry_s = refused->retry_s};
+  return std::nullopt;
+}
+
+std::string Conductor::wrong_pin(const Submit& submit) const {
   for (const auto& [field, name, role] : {std::tuple{"prefill", &submit.pin_prefill, wire::Role::prefill},
                                           std::tuple{"decode", &submit.pin_decode, wire::Role::decode}}) {
     if (name->empty()) continue;
@@ -38,28 +51,22 @@ std::string Conductor::pin_objection(const Submit& submit) const {
 }
 
 // Nobody knows when a drain is taken back: a request that insists on the node is told so at once.
-std::string Conductor::pin_drained(const Submit& submit, std::string& code) const {
-  for (const auto& [field, name] : {std::pair{"prefill", &submit.pin_prefill}, {"decode", &submit.pin_decode}}) {
+std::optional<Refusal> Conductor::drained_pin(const Submit& submit) const {
+  for (const auto& [reason, field, name] : {std::tuple{Reason::no_prefill, "prefill", &submit.pin_prefill},
+                                            std::tuple{Reason::no_decode, "decode", &submit.pin_decode}}) {
     const Node* node = name->empty() ? nullptr : find_node(*name);
-    if (!node || !node->draining) continue;
-    code = std::string("no_") + field;
-    return std::string("mc.pin.") + field + " names " + *name + ", which is draining and takes no new requests";
+    if (node && node->draining)
+      return Refusal{
+          reason, std::string("mc.pin.") + field + " names " + *name + ", which is draining and takes no new requests"};
   }
-  return "";
+  return std::nullopt;
 }
 
-std::string Conductor::length_objection(const Submit& submit) const {
+std::string Conductor::too_long(const Submit& submit) const {
   const uint32_t most = context_tokens(submit.model);
   if (most == 0 || fits_context(submit.ids.size(), 0, submit.stopping.max_tokens, most)) return "";
   return "prompt of " + std::to_string(submit.ids.size()) + " tokens; with its answer the nodes here hold " +
          std::to_string(most) + ": shorten it, or raise their --kv-mem";
-}
-
-std::optional<sched::FairQueue::Refusal> Conductor::admit(Request& r, TimePoint now) {
-  if (auto refused = fair_.admit(r.tenant, static_cast<double>(r.submit.ids.size()), seconds_of(now))) return refused;
-  r.admitted = true;
-  prioritised_ += r.submit.priority != 0;
-  return std::nullopt;
 }
 
 std::optional<Conductor::Unpaid> Conductor::pay(const std::string& name, double tokens, TimePoint now) {
@@ -78,10 +85,6 @@ std::string Conductor::quota_text(uint32_t number, const sched::FairQueue::Refus
            " unfinished requests, all that it may have; each of n answers counts";
   return "tenant " + tenant.name + " has used its " + whole(tenant.tokens_per_s) +
          " tokens/s: " + whole(refusal.level) + " tokens are left, the prompt needs " + whole(refusal.needed);
-}
-
-void Conductor::refuse_quota(Request& r, const sched::FairQueue::Refusal& refusal, TimePoint now, Actions& out) {
-  fail(r, Reply::Kind::rejected, "tenant_quota", "route", quota_text(r.tenant, refusal), now, out, {}, refusal.retry_s);
 }
 
 void Conductor::set_tenants(std::span<const sched::Tenant> tenants) {
@@ -147,9 +150,11 @@ void Conductor::hold(Request& r, TimePoint now, Actions& out) {
   if (options.ttft_slo_s > 0 && options_.sched.admission != everybody) {
     const double predicted_s = ahead_s(r, now) + r.work_s;
     if (!fair_.empty() && predicted_s > options.ttft_slo_s) {
-      const Miss miss{"ttft", predicted_s, options.ttft_slo_s};
-      return fail(r, Reply::Kind::rejected, "predicted_slo_miss", "route",
-                  miss.text() + " with " + std::to_string(fair_.size()) + " requests waiting", now, out, miss);
+      const Miss miss{sched::Bound::ttft, predicted_s, options.ttft_slo_s};
+      return fail(r, Reply::Kind::rejected, RequestStage::route,
+                  {Reason::predicted_slo_miss,
+                   miss.text() + " with " + std::to_string(fair_.size()) + " requests waiting", miss},
+                  now, out);
     }
     r.expires = after(r.arrived, from_seconds(std::max(0.0, options.ttft_slo_s - r.work_s) + 1e-3));
   }
@@ -172,7 +177,7 @@ bool Conductor::has_nodes(const Request& r) const {
     const Node* node = pin.empty() ? nullptr : find_node(pin);
     return pin.empty() || (node && serves(*node, role, r.submit.model) && !node->draining);
   };
-  return unready(r.submit.model).empty() && there(r.submit.pin_prefill, wire::Role::prefill) &&
+  return unready(r.submit.model) == Reason::none && there(r.submit.pin_prefill, wire::Role::prefill) &&
          there(r.submit.pin_decode, wire::Role::decode);
 }
 
@@ -203,7 +208,6 @@ void Conductor::serve_held(TimePoint now, Actions& out) {
     auto next = fair_.pop(seconds_of(now));
     if (!next) break;
     Request& r = requests_.at(next->id);
-    std::string reason;
     if (now >= r.expires) {
       r.held = false;
       refuse_late(r, now, out);
@@ -214,7 +218,7 @@ void Conductor::serve_held(TimePoint now, Actions& out) {
       continue;
     }
     // Its blocks may be called otherwise by the nodes that are here now.
-    if (r.prepared_at != memberships_ && prepare(r, reason)) r.prepared_at = memberships_;
+    if (r.prepared_at != memberships_ && prepare(r)) r.prepared_at = memberships_;
     r.held = false;
     if (place(r, now, out, true)) continue;
     r.held = true;
@@ -241,9 +245,9 @@ void Conductor::plan_next_turn(TimePoint now) {
 }
 
 void Conductor::refuse_late(Request& r, TimePoint now, Actions& out) {
-  const Miss miss{"ttft", to_seconds(now - r.arrived) + r.work_s, options_for(r).ttft_slo_s};
-  fail(r, Reply::Kind::rejected, "predicted_slo_miss", "route", "its turn did not come in time: " + miss.text(), now,
-       out, miss);
+  const Miss miss{sched::Bound::ttft, to_seconds(now - r.arrived) + r.work_s, options_for(r).ttft_slo_s};
+  fail(r, Reply::Kind::rejected, RequestStage::route,
+       {Reason::predicted_slo_miss, "its turn did not come in time: " + miss.text(), miss}, now, out);
 }
 
 // Computing a prefix again while a node is at it takes work from others; waiting for it makes this request late, by
@@ -252,7 +256,7 @@ void Conductor::refuse_late(Request& r, TimePoint now, Actions& out) {
 bool Conductor::wait_for_prefix(Request& r, const sched::Snapshot& snapshot, const sched::Candidate& chosen,
                                 TimePoint now) {
   if (r.prefix_until != kNever && now < r.prefix_until) {
-    const Node* producer = find_node(r.journey.held_for.substr(std::string_view("prefix:").size()));
+    const Node* producer = find_node(r.summary.held_for.node);
     bool pending = false;
     if (producer)
       for (const auto& match : index_.match(std::span(r.hashes).first(r.hashes.size())))
@@ -279,8 +283,8 @@ bool Conductor::wait_for_prefix(Request& r, const sched::Snapshot& snapshot, con
   r.prefix_tried = true;
   r.prefix_until = std::min(r.deadline, after(now, from_seconds(2 * best->pending_s + kPrefixSlackS)));
   if (const Node* producer = find_node(name_of(*best))) r.prefix_left = producer->left;
-  if (r.journey.held_for.empty()) ++stats_.held_prefix;
-  r.journey.held_for = "prefix:" + name_of(*best);
+  if (r.summary.held_for.kind == Held::Kind::none) ++stats_.held_prefix;
+  r.summary.held_for = {Held::Kind::prefix, name_of(*best)};
   return true;
 }
 

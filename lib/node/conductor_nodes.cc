@@ -173,13 +173,13 @@ std::optional<wire::Refused> Conductor::objection(const wire::Hello& hello) cons
     return std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == '.';
   };
   if (hello.name == kConductor || hello.name.size() > 64 || !std::all_of(hello.name.begin(), hello.name.end(), plain)) {
-    refused.mc = 2108;
+    refused.mc = err::kNameTaken;
     refused.field = "name";
     refused.message = "a node's name is up to 64 letters, digits, '.', '_' and '-', and not conductor";
     return refused;
   }
   if (hello.stages < 1 || hello.stages > 64 || (hello.role == wire::Role::stage && hello.name.empty())) {
-    refused.mc = 2108;
+    refused.mc = err::kNameTaken;
     refused.field = "stages";
     refused.message = "a pipeline has 1 to 64 stages, and its members have names";
     return refused;
@@ -187,7 +187,7 @@ std::optional<wire::Refused> Conductor::objection(const wire::Hello& hello) cons
   for (const auto& [field, value] : cost_fields(hello.cost)) {
     const bool is_rate = field == std::string_view("read_bytes_per_s");
     if (value >= 0 && value <= (is_rate ? kBytesPerSecondMax : kSecondsMax)) continue;  // not a number is neither
-    refused.mc = 2106;
+    refused.mc = err::kPeerGarbage;
     refused.field = std::string("cost.") + field;
     refused.ours = std::to_string(value);
     refused.message = refused.field + " is " + refused.ours + ", not a number from 0 to " + (is_rate ? "1e18" : "1e6") +
@@ -197,12 +197,12 @@ std::optional<wire::Refused> Conductor::objection(const wire::Hello& hello) cons
   if (hello.role == wire::Role::cache) return std::nullopt;
   const auto ours = kv::Namespace::parse(hello.kv_namespace);
   if (!ours) {
-    refused.mc = 2104;
+    refused.mc = err::kKvLayoutMismatch;
     refused.message = "the node's KV namespace is not readable: " + ours.error().what;
     return refused;
   }
   if (!options_.config_digest.empty() && ours->config != options_.config_digest) {
-    refused.mc = 2109;
+    refused.mc = err::kModelMismatch;
     refused.field = "config";
     refused.ours = ours->config;
     refused.theirs = options_.config_digest;
@@ -217,7 +217,7 @@ std::optional<wire::Refused> Conductor::objection(const wire::Hello& hello) cons
     const auto differences = kv::differences(ours->fields(), theirs->fields());
     if (differences.empty()) continue;
     const auto& first = differences.front();
-    refused.mc = 2104;
+    refused.mc = err::kKvLayoutMismatch;
     refused.field = first.name;
     refused.ours = first.ours;
     refused.theirs = first.theirs;
@@ -244,7 +244,7 @@ void Conductor::on_hello(const Received& event, const wire::Hello& hello, TimePo
   if (Node* other = find_node(name)) {
     if (now - other->heard <= 2 * options_.heartbeat) {
       wire::Refused refused;
-      refused.mc = 2108;
+      refused.mc = err::kNameTaken;
       refused.field = "name";
       refused.ours = refused.theirs = name;
       refused.message = "a live node is called " + name + " already (" + other->hello.control_uri + ")";
@@ -316,18 +316,18 @@ void Conductor::on_snapshot(Node& node, const wire::BlockSnapshot& snapshot) {
 void Conductor::lose(std::string name, std::string why, TimePoint now, Actions& out) {
   const auto it = nodes_.find(name);
   if (it == nodes_.end()) return;
-  std::vector<std::pair<RequestId, std::string>> orphans;
+  std::vector<std::pair<RequestId, RequestStage>> orphans;
   for (const auto& [id, r] : requests_) {
     if (!r.placed) continue;
     if (r.decode == name)
-      orphans.emplace_back(id, r.first_token ? "decode" : "transfer");
+      orphans.emplace_back(id, r.first_token ? RequestStage::decode : RequestStage::transfer);
     else if (r.prefill == name && !r.first_token)
-      orphans.emplace_back(id, "prefill");
+      orphans.emplace_back(id, RequestStage::prefill);
   }
   // Take them off the books while the node is still there, then place them without it.
   for (const auto& [id, stage] : orphans) {
     Request& r = requests_.at(id);
-    cancel_workers(r, "superseded", out);
+    cancel_workers(r, CancelReason::superseded, out);
     unplace(r, now);
   }
   for (auto& [id, r] : requests_)
@@ -342,7 +342,7 @@ void Conductor::lose(std::string name, std::string why, TimePoint now, Actions& 
   broadcast_peers(out);
   for (const auto& [id, stage] : orphans)
     if (const auto r = requests_.find(id); r != requests_.end())
-      retry(r->second, stage, "peer_lost", "node " + name + " was lost: " + why, name, now, out);
+      retry(r->second, stage, {Reason::peer_lost, "node " + name + " was lost: " + why}, name, now, out);
 }
 
 }  // namespace mc::node

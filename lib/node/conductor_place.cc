@@ -37,29 +37,28 @@ void Conductor::on_submit(const Submit& submit, TimePoint now, Actions& out) {
   watch(r);
   r.tenant = fair_.find(submit.tenant);  // whoever is turned away is so as its tenant
   ++tenant_counts_.at(r.tenant).submitted;
-  std::string reason = unready(submit.model);
-  if (!reason.empty())
-    return fail(r, Reply::Kind::rejected, reason, "route", "no " + reason.substr(3) + " node is ready", now, out);
+  const auto reject = [&](Refusal why) {
+    fail(r, Reply::Kind::rejected, RequestStage::route, std::move(why), now, out);
+  };
+  if (const Reason reason = unready(submit.model); reason != Reason::none)
+    return reject({reason, reason == Reason::no_prefill ? "no prefill node is ready" : "no decode node is ready"});
   if (requests_.size() > options_.request_max)
-    return fail(r, Reply::Kind::rejected, "queue_full", "route",
-                std::to_string(options_.request_max) + " requests are unfinished", now, out);
-  reason = pin_objection(submit);
-  if (!reason.empty() || !prepare(r, reason))
-    return fail(r, Reply::Kind::rejected, "invalid", "route", reason, now, out);
-  if (std::string why = length_objection(submit); !why.empty())
-    return fail(r, Reply::Kind::rejected, "context_length_exceeded", "route", std::move(why), now, out);
-  if (std::string why = pin_drained(submit, reason); !why.empty())
-    return fail(r, Reply::Kind::rejected, reason, "route", std::move(why), now, out);
-  if (const auto refused = admit(r, now)) return refuse_quota(r, *refused, now, out);
+    return reject({Reason::queue_full, std::to_string(options_.request_max) + " requests are unfinished"});
+  if (auto refused = refusal_of(r, now)) return reject(std::move(*refused));
+  const bool prepared = prepare(r);
+  MC_ASSERT(prepared);
+  r.admitted = !fair_.admit(r.tenant, static_cast<double>(submit.ids.size()), to_seconds(now - TimePoint{}));
+  MC_ASSERT(r.admitted);
+  prioritised_ += submit.priority != 0;
   stats_.prompt_tokens += submit.ids.size();
   if (holding()) return hold(r, now, out);
   (void)place(r, now, out);
 }
 
 // Names the request's blocks: the same namespace and chain that the workers compute.
-bool Conductor::prepare(Request& r, std::string& reason) const {
+bool Conductor::prepare(Request& r) const {
   const kv::Namespace* ns = namespace_of(r.submit.model);
-  if (!ns) return reason = "no node announced a KV namespace", false;
+  if (!ns) return false;
   const auto worker = std::find_if(nodes_.begin(), nodes_.end(),
                                    [&](const auto& n) { return serves(n.second, wire::Role::decode, r.submit.model); });
   r.prefill_attention = r.submit.attention.empty() ? ns->attention : r.submit.attention;
@@ -94,31 +93,35 @@ bool Conductor::place(Request& r, TimePoint now, Actions& out, bool idle_only) {
   options.complete = snapshot.prefill.size() <= kCompleteMax;
   sched::Placement& placement = placement_;
   sched::place(snapshot, *options_.policy, options, rng_, placement);
-  if (idle_only && (placement.reason == "no_prefill" || placement.reason == "no_pair")) return false;
-  if (idle_only && placement.reason == "no_decode") {  // decode may come back, as for one that ran already
+  using sched::NoPlace;
+  if (idle_only && (placement.reason == NoPlace::no_prefill || placement.reason == NoPlace::no_pair)) return false;
+  if (idle_only && placement.reason == NoPlace::no_decode) {  // decode may come back, as for one that ran already
     if (r.parked_until == kNever) park(r, now);
     return false;
   }
   // Whether decode has room may change before the request would be late.
-  if (idle_only && placement.verdict.stage == "decode" && r.expires != kNever) return false;
+  const sched::Bound bound = placement.verdict.bound;
+  if (idle_only && (bound == sched::Bound::tbt || bound == sched::Bound::kv) && r.expires != kNever) return false;
   sched::best_candidates(placement, kConsideredMax, best_);
-  r.journey.considered = considered(snapshot, placement, best_);
-  r.journey.set_aside = static_cast<uint32_t>(snapshot.bars.size());
+  r.summary.considered = considered(snapshot, placement, best_);
+  r.summary.set_aside = static_cast<uint32_t>(snapshot.bars.size());
   if (placement.candidate >= 0) {
     const auto& chosen = placement.candidates[static_cast<size_t>(placement.candidate)];
     if (idle_only && wait_for_prefix(r, snapshot, chosen, now)) return false;
     dispatch(r, snapshot, placement, now, out);
     return true;
   }
-  if (r.attempt > 0 && placement.reason != "predicted_slo_miss") {
+  const bool missed = placement.reason == NoPlace::predicted_slo_miss;
+  if (r.attempt > 0 && !missed) {
     // It ran once already: wait for a node to come back rather than lose what the client has.
     park(r, now);
     return true;
   }
-  const bool missed = placement.reason == "predicted_slo_miss";
   const Miss miss = missed ? miss_of(placement) : Miss{};
-  fail(r, Reply::Kind::rejected, placement.reason, "route",
-       missed ? miss.text() : "no node can take the request: " + placement.reason, now, out, miss);
+  fail(r, Reply::Kind::rejected, RequestStage::route,
+       {reason_of(placement.reason),
+        missed ? miss.text() : "no node can take the request: " + std::string(to_string(placement.reason)), miss},
+       now, out);
   return true;
 }
 
@@ -133,12 +136,13 @@ void Conductor::dispatch(Request& r, const sched::Snapshot& snapshot, const sche
   r.first_token = r.handed_over = false;
   r.early.clear();
   r.prompt_logprobs.clear();
-  r.finish_reason.clear();  // of an attempt whose end came before its beginning was lost
+  r.finish = Finish::none;  // of an attempt whose end came before its beginning was lost
   r.parked_until = kNever;
   if (r.attempt == 1) {
     tenant_counts_.at(r.tenant).tokens += r.submit.ids.size();
-    r.journey.held_s = to_seconds(now - r.arrived);
-    if (now > r.arrived && r.journey.held_for.empty()) r.journey.held_for = "turn", ++stats_.held_turn;
+    r.summary.held_s = to_seconds(now - r.arrived);
+    if (now > r.arrived && r.summary.held_for.kind == Held::Kind::none)
+      r.summary.held_for.kind = Held::Kind::turn, ++stats_.held_turn;
   }
   r.prefill = prefill.name, r.prefill_instance = prefill.instance;
   remember_session(r);
@@ -146,10 +150,10 @@ void Conductor::dispatch(Request& r, const sched::Snapshot& snapshot, const sche
   probe_parts(r);
   r.predicted_prefill_s = c.prefill_s;
   r.expected_at = after(now, from_seconds(placement.ttft_s));
-  r.journey.prefill = r.prefill, r.journey.decode = r.decode, r.journey.attempts = r.attempt;
+  r.summary.prefill = r.prefill, r.summary.decode = r.decode, r.summary.attempts = r.attempt;
   if (r.attempt == 1) {
-    r.journey.predicted_ttft_s = r.journey.held_s + placement.ttft_s;
-    r.journey.predicted_tbt_s = placement.tbt_s;
+    r.summary.predicted_ttft_s = r.summary.held_s + placement.ttft_s;
+    r.summary.predicted_tbt_s = placement.tbt_s;
   }
 
   wire::PrefillStart start;
@@ -218,16 +222,14 @@ void Conductor::unplace(Request& r, TimePoint now) {
 }
 
 // The same request once more, with the tokens the client has already as part of the prompt.
-void Conductor::retry(Request& r, const std::string& stage, const std::string& code, const std::string& message,
-                      const NodeId& avoid, TimePoint now, Actions& out) {
+void Conductor::retry(Request& r, RequestStage stage, Refusal why, const NodeId& avoid, TimePoint now, Actions& out) {
   if (r.placed) unplace(r, now);
   // Where it must go is not avoided: it would find no node at all.
   r.avoid = avoid == r.submit.pin_prefill || avoid == r.submit.pin_decode ? NodeId() : avoid;
   r.early.clear();
-  if (++r.failures >= options_.attempts_max) return fail(r, Reply::Kind::failed, code, stage, message, now, out);
+  if (++r.failures >= options_.attempts_max) return fail(r, Reply::Kind::failed, stage, std::move(why), now, out);
   ++stats_.retried;
-  std::string reason;
-  if (!prepare(r, reason)) {
+  if (!prepare(r)) {
     park(r, now);
     return;
   }
@@ -244,10 +246,9 @@ void Conductor::place_parked(TimePoint now, Actions& out) {
   std::vector<RequestId> parked;
   for (const auto& [id, r] : requests_)
     if (!r.placed && !r.held && r.parked_until != kNever) parked.push_back(id);
-  std::string reason;
   for (const auto& id : parked)
     if (const auto it = requests_.find(id); it != requests_.end())
-      if (unready(it->second.submit.model).empty() && prepare(it->second, reason)) (void)place(it->second, now, out);
+      if (unready(it->second.submit.model) == Reason::none && prepare(it->second)) (void)place(it->second, now, out);
 }
 
 Conductor::Explanation Conductor::explain(const Submit& submit, TimePoint now) {
@@ -255,17 +256,11 @@ Conductor::Explanation Conductor::explain(const Submit& submit, TimePoint now) {
   Request r;
   r.submit = submit;
   r.arrived = now;
-  e.placement.reason = unready(submit.model);
-  e.objection = pin_objection(submit);
-  std::string code;
-  if (e.objection.empty()) e.objection = length_objection(submit);
-  if (e.objection.empty()) e.objection = pin_drained(submit, code);
-  std::string reason;
-  if (!e.objection.empty() || !prepare(r, reason)) return e;
   r.tenant = fair_.find(submit.tenant);
-  if (const auto refused =
-          fair_.refusal(r.tenant, static_cast<double>(submit.ids.size()), to_seconds(now - TimePoint{})))
-    e.objection = quota_text(r.tenant, *refused);
+  e.unready = unready(submit.model);
+  e.refusal = refusal_of(r, now);
+  // What the quota keeps out is placed all the same, for looking.
+  if ((e.refusal && e.refusal->reason != Reason::tenant_quota) || !prepare(r)) return e;
   e.hashes = r.hashes;
   e.snapshot = look(r, now);
   e.reusable_blocks = !submit.may_reuse() ? 0 : kv::reusable_blocks(submit.ids.size(), e.snapshot.block_tokens);
@@ -278,10 +273,10 @@ Conductor::Explanation Conductor::explain(const Submit& submit, TimePoint now) {
             (!any_idle(now) || !fair_.empty());
   if (e.holds) e.before_s = ahead_s(r, now);
   if (options_.replicate.replicas_max > 0 && submit.may_reuse()) {
-    e.wish = popularity_.wish(std::span(r.hashes).first(std::min<size_t>(e.reusable_blocks, r.hashes.size())),
-                              to_seconds(now - TimePoint{}));
-    const auto coming = copies_coming(r.hashes, e.wish.blocks);
-    if (const auto copy = sched::plan_copy(e.snapshot, e.wish, options_.replicate.replicas_max, -1, coming)) {
+    e.demand = popularity_.demand(std::span(r.hashes).first(std::min<size_t>(e.reusable_blocks, r.hashes.size())),
+                                  to_seconds(now - TimePoint{}));
+    const auto coming = copies_coming(r.hashes, e.demand.blocks);
+    if (const auto copy = sched::plan_copy(e.snapshot, e.demand, options_.replicate.replicas_max, -1, coming)) {
       e.copy_from = e.snapshot.holder_names[copy->source];
       e.copy_to = e.snapshot.prefill[copy->target].name;
     }

@@ -13,9 +13,9 @@ Conductor::Request* Conductor::find(const RequestId& req, uint32_t attempt) {
   return it != requests_.end() && it->second.placed && it->second.attempt == attempt ? &it->second : nullptr;
 }
 
-std::string Conductor::stage_of(const Request& r) const {
-  if (!r.placed) return "route";
-  return r.first_token ? "decode" : "prefill";
+RequestStage Conductor::stage_of(const Request& r) {
+  if (!r.placed) return RequestStage::route;
+  return r.first_token ? RequestStage::decode : RequestStage::prefill;
 }
 
 // Chunks come in order; what does not fit, or was not asked for, is not kept.
@@ -52,7 +52,7 @@ void Conductor::on_first_token(const Received& event, const wire::FirstToken& fi
     usual_stale_ = true;
     changed(*node);
   }
-  if (r->attempt == 1 && usual) errors_.ttft.observe(r->journey.predicted_ttft_s, to_seconds(now - r->arrived));
+  if (r->attempt == 1 && usual) errors_.ttft.observe(r->summary.predicted_ttft_s, to_seconds(now - r->arrived));
   r->first_token_at = now;
   if (!breakers_.empty()) breakers_.succeeded({r->prefill, ""});
   leave_prefill(*r, now);
@@ -60,11 +60,12 @@ void Conductor::on_first_token(const Received& event, const wire::FirstToken& fi
   r->first_token = true;
   count_row(*r, 1);
   if (r->answer.empty()) {
-    r->journey.report = first.report;
+    r->summary.report = first.report;
     stats_.cached_local += first.report.cached_local;
     stats_.cached_remote += first.report.cached_remote;
   }
-  give_token(*r, static_cast<uint32_t>(r->answer.size()), first.token, first.logprobs, first.finish_reason, now, out);
+  give_token(*r, static_cast<uint32_t>(r->answer.size()), first.token, first.logprobs,
+             finish_named(first.finish_reason), now, out);
 }
 
 void Conductor::on_tokens(const Received& event, const wire::Tokens& tokens, TimePoint now, Actions& out) {
@@ -79,18 +80,18 @@ void Conductor::on_tokens(const Received& event, const wire::Tokens& tokens, Tim
     Request* r = find(row.req, row.attempt);
     if (!r || event.instance != r->decode_instance) continue;
     if (!r->handed_over) handed_over(*r);
-    give_token(*r, row.index, row.token, row.logprobs, row.finish_reason, now, out);
+    give_token(*r, row.index, row.token, row.logprobs, finish_named(row.finish_reason), now, out);
   }
 }
 
 // Decode may be faster than the first token's way through another socket: tokens wait for their turn. The first may
 // have to wait for the second; until then the client has heard nothing, so that a retry begins anew.
-void Conductor::give_token(Request& r, uint32_t index, uint32_t token, const wire::TokenLogprobs& logprobs,
-                           const std::string& finish_reason, TimePoint now, Actions& out) {
+void Conductor::give_token(Request& r, uint32_t index, uint32_t token, const wire::TokenLogprobs& logprobs, Finish end,
+                           TimePoint now, Actions& out) {
   if (index < r.answer.size() || index >= r.submit.stopping.max_tokens) return;
   r.early.emplace(index, std::pair(token, logprobs));
-  if (!finish_reason.empty()) r.finish_reason = finish_reason, r.finish_index = index;
-  if (options_.sched.first_with_second && r.answer.empty() && r.early.size() < 2 && r.finish_reason.empty()) return;
+  if (end != Finish::none) r.finish = end, r.finish_index = index;
+  if (options_.sched.first_with_second && r.answer.empty() && r.early.size() < 2 && r.finish == Finish::none) return;
   while (!r.early.empty() && r.early.begin()->first == r.answer.size()) {
     auto next = r.early.extract(r.early.begin());
     Reply reply;
@@ -99,7 +100,7 @@ void Conductor::give_token(Request& r, uint32_t index, uint32_t token, const wir
     reply.index = next.key();
     reply.token = next.mapped().first;
     reply.logprobs = std::move(next.mapped().second);
-    if (reply.index == 0) reply.journey = r.journey, reply.prompt_logprobs = std::move(r.prompt_logprobs);
+    if (reply.index == 0) reply.summary = r.summary, reply.prompt_logprobs = std::move(r.prompt_logprobs);
     count_row(r, -1);
     r.answer.push_back(reply.token);
     count_row(r, 1);
@@ -108,13 +109,13 @@ void Conductor::give_token(Request& r, uint32_t index, uint32_t token, const wir
     fair_.charge(r.tenant, 1, to_seconds(now - TimePoint{}));
     out.push_back(std::move(reply));
   }
-  if (!r.finish_reason.empty() && r.answer.size() > r.finish_index) {
+  if (r.finish != Finish::none && r.answer.size() > r.finish_index) {
     if (r.attempt == 1 && r.answer.size() > 1)
-      errors_.tbt.observe(r.journey.predicted_tbt_s,
+      errors_.tbt.observe(r.summary.predicted_tbt_s,
                           to_seconds(now - r.first_token_at) / static_cast<double>(r.answer.size() - 1));
     Reply reply;
     reply.kind = Reply::Kind::finished;
-    reply.finish_reason = r.finish_reason;
+    reply.finish = r.finish;
     finish(r, std::move(reply), now, out);
   }
 }
@@ -123,27 +124,26 @@ void Conductor::on_failed(const Received& event, const wire::Failed& message, Ti
   Request* r = find(message.req, message.attempt);
   if (!r || (event.instance != r->prefill_instance && event.instance != r->decode_instance)) return;
   const Failure failure = failure_of(message);
-  const std::string reason(reason_of(failure)), stage(to_string(failure.stage));
-  const bool refused = failure.stage == FailStage::accept;
+  const bool refused = failure.stage == RequestStage::accept;
   const NodeId avoid = refused || event.instance == r->decode_instance ? r->decode : r->prefill;
   blame(*r, failure, now);
-  cancel_workers(*r, "superseded", out);
-  if (refused && failure.cause == Cause::predicted_slo_miss && r->answer.empty() && r->attempt >= 2)
+  cancel_workers(*r, CancelReason::superseded, out);
+  if (refused && failure.cause == Reason::predicted_slo_miss && r->answer.empty() && r->attempt >= 2)
     return refuse_at_decode(*r, message, now, out);
-  if (failure.retryable && failure.cause != Cause::too_long)
-    return retry(*r, stage, reason, message.message, avoid, now, out);
-  fail(*r, Reply::Kind::failed, reason, stage, message.message, now, out);
+  Refusal why{reason_of(failure), message.message};
+  if (failure.retryable && failure.cause != Reason::too_long)
+    return retry(*r, failure.stage, std::move(why), avoid, now, out);
+  fail(*r, Reply::Kind::failed, failure.stage, std::move(why), now, out);
 }
 
 void Conductor::on_preempted(const Received& event, const wire::Preempted& preempted, TimePoint now, Actions& out) {
   Request* r = find(preempted.req, preempted.attempt);
   if (!r || event.instance != r->decode_instance) return;
   // Not the request's fault: preemption does not use up its attempts.
-  cancel_workers(*r, "superseded", out);
+  cancel_workers(*r, CancelReason::superseded, out);
   unplace(*r, now);
   r->early.clear();
-  std::string reason;
-  if (!prepare(*r, reason)) {
+  if (!prepare(*r)) {
     park(*r, now);
     return;
   }
@@ -151,9 +151,9 @@ void Conductor::on_preempted(const Received& event, const wire::Preempted& preem
   (void)place(*r, now, out);
 }
 
-void Conductor::cancel_workers(const Request& r, const std::string& reason, Actions& out) const {
+void Conductor::cancel_workers(const Request& r, CancelReason reason, Actions& out) const {
   if (!r.placed) return;
-  const wire::Cancel cancel{r.submit.req, r.attempt, reason};
+  const wire::Cancel cancel{r.submit.req, r.attempt, std::string(to_string(reason))};
   out.push_back(Send{r.prefill, r.prefill_instance, cancel});
   out.push_back(Send{r.decode, r.decode_instance, cancel});
 }
@@ -171,7 +171,7 @@ void Conductor::finish(Request& r, Reply reply, TimePoint now, Actions& out) {
       fair_.refund(r.tenant, static_cast<double>(r.submit.ids.size()), to_seconds(now - TimePoint{}));
   }
   prioritised_ -= r.admitted && r.submit.priority != 0;
-  if (reply.kind == Reply::Kind::finished && reply.finish_reason == "abort") {
+  if (reply.kind == Reply::Kind::finished && reply.finish == Finish::abort) {
     ++stats_.cancelled;  // how long the answer would have been is not known
   } else if (reply.kind == Reply::Kind::finished) {
     ++stats_.finished;
@@ -180,7 +180,7 @@ void Conductor::finish(Request& r, Reply reply, TimePoint now, Actions& out) {
   }
   reply.req = r.submit.req;
   reply.index = static_cast<uint32_t>(r.answer.size());
-  reply.journey = r.journey;
+  reply.summary = r.summary;
   const RequestId id = r.submit.req;
   out.push_back(std::move(reply));
   requests_.erase(id);
@@ -188,16 +188,16 @@ void Conductor::finish(Request& r, Reply reply, TimePoint now, Actions& out) {
 
 // Decode nodes look at TBT alone.
 void Conductor::refuse_at_decode(Request& r, const wire::Failed& failed, TimePoint now, Actions& out) {
-  const Miss miss{"tbt", failed.predicted_ms * 1e-3, failed.allowed_ms * 1e-3};
-  fail(r, Reply::Kind::rejected, "predicted_slo_miss", "accept",
-       miss.text() + " on " + r.decode + ", after its prefill", now, out, miss);
+  const Miss miss{sched::Bound::tbt, failed.predicted_ms * 1e-3, failed.allowed_ms * 1e-3};
+  fail(r, Reply::Kind::rejected, RequestStage::accept,
+       {Reason::predicted_slo_miss, miss.text() + " on " + r.decode + ", after its prefill", miss}, now, out);
 }
 
 Miss Conductor::miss_of(const sched::Placement& placement) {
   const sched::Verdict& v = placement.verdict;
-  if (v.capacity_tokens > 0 && v.predicted_s <= v.allowed_s)
-    return {.bound = "kv", .kv_tokens = v.kv_tokens, .capacity_tokens = v.capacity_tokens};
-  return {v.stage == "prefill" ? "ttft" : "tbt", v.predicted_s, v.allowed_s};
+  if (v.bound == sched::Bound::kv)
+    return {.bound = v.bound, .kv_tokens = v.kv_tokens, .capacity_tokens = v.capacity_tokens};
+  return {v.bound, v.predicted_s, v.allowed_s};
 }
 
 std::string Miss::text() const {
@@ -206,29 +206,29 @@ std::string Miss::text() const {
     return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " ms";
   };
   const auto whole = [](double tokens) { return std::to_string(static_cast<int64_t>(tokens)); };
-  if (bound == "kv")
+  if (bound == sched::Bound::kv)
     return "predicted " + whole(kv_tokens) + " tokens of KV on the decode node, room for " + whole(capacity_tokens);
-  return (bound == "ttft" ? "predicted TTFT " : "predicted TBT ") + ms(predicted_s) + ", allowed " + ms(allowed_s);
+  return (bound == sched::Bound::ttft ? "predicted TTFT " : "predicted TBT ") + ms(predicted_s) + ", allowed " +
+         ms(allowed_s);
 }
 
-void Conductor::fail(Request& r, Reply::Kind kind, std::string code, std::string stage, std::string message,
-                     TimePoint now, Actions& out, const Miss& miss, double retry_s) {
+void Conductor::fail(Request& r, Reply::Kind kind, RequestStage stage, Refusal why, TimePoint now, Actions& out) {
+  const Miss& miss = why.miss;
   if (kind == Reply::Kind::rejected) ++tenant_counts_.at(r.tenant).rejected;
   ++(kind == Reply::Kind::rejected ? stats_.rejected : stats_.failed);
-  ++stats_.reasons[code];
   Reply reply;
   reply.kind = kind;
   reply.bound = miss.bound;
   reply.predicted_ms = miss.predicted_s * 1e3;
   reply.allowed_ms = miss.allowed_s * 1e3;
-  if (!miss.bound.empty()) ++stats_.missed[miss.bound];
+  if (miss.bound != sched::Bound::none) ++stats_.missed[miss.bound];
   if (kind == Reply::Kind::rejected) {
-    const double over_s = retry_s > 0 ? retry_s : miss.predicted_s - miss.allowed_s;
+    const double over_s = why.retry_s > 0 ? why.retry_s : miss.predicted_s - miss.allowed_s;
     reply.retry_after = from_seconds(std::max(1.0, over_s));
   }
-  reply.code = std::move(code);
-  reply.stage = std::move(stage);
-  reply.message = std::move(message);
+  reply.reason = why.reason;
+  reply.stage = stage;
+  reply.message = std::move(why.message);
   finish(r, std::move(reply), now, out);
 }
 

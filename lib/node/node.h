@@ -24,6 +24,7 @@
 #include "base/ids.h"
 #include "base/one_of.h"
 #include "base/result.h"
+#include "node/reason.h"
 #include "sched/breaker.h"
 #include "wire/messages.h"
 #include "wire/notify.h"
@@ -123,7 +124,7 @@ struct Submit {
 /// The client is gone, or its text is complete (a stop string matched).
 struct ClientCancel {
   RequestId req;
-  std::string reason;  // client_gone | stop
+  CancelReason reason = CancelReason::client_gone;
 };
 
 using EventVariant =
@@ -179,10 +180,10 @@ struct CancelRead {
 /// Compute tokens [start, start + tokens.size()) of one sequence whose KV lives in `pages`.
 struct RunChunk {
   uint64_t run = 0;
-  uint32_t start = 0;   // a multiple of the block size
-  uint32_t reused = 0;  // tokens at the front of the sequence that were not computed for this request
+  uint32_t start = 0;            // a multiple of the block size
+  uint32_t reused = 0;           // tokens at the front of the sequence that were not computed for this request
   std::vector<uint32_t> tokens;  // empty: prefix_crcs are checked, and nothing is computed
-  std::vector<uint32_t> pages;  // of the whole sequence up to the end of the chunk
+  std::vector<uint32_t> pages;   // of the whole sequence up to the end of the chunk
   std::string attention;
   bool sample = false;  // the last chunk: draw the token that follows
   wire::Sampling sampling;
@@ -234,11 +235,12 @@ struct Considered {
 /// An attempt of a request that failed.
 struct FailedAttempt {
   NodeId prefill, decode;
-  std::string stage, reason;
+  RequestStage stage = RequestStage::unknown;
+  Reason reason = Reason::internal;
 };
 
 /// Where a request went and what it cost; complete when it ends.
-struct Journey {
+struct RequestSummary {
   NodeId prefill, decode;
   uint32_t attempts = 0;
   double predicted_ttft_s = 0, predicted_tbt_s = 0;
@@ -247,7 +249,7 @@ struct Journey {
   std::vector<FailedAttempt> failed;   // in order; at most as many as a request has attempts
   uint32_t set_aside = 0;              // pairs and nodes that the last placement was kept from because they fail
   double held_s = 0;                   // waited at the conductor before it was placed first
-  std::string held_for;  // turn, or prefix:NODE when a node was computing its prefix; "" = it did not wait
+  Held held_for;                       // none = it did not wait
 };
 
 /// Something for the client of a request. Conductor only. Tokens come in order, without a gap; the
@@ -260,14 +262,14 @@ struct Reply {
   uint32_t index = 0;
   wire::TokenLogprobs logprobs;
   std::vector<wire::PromptLogprob> prompt_logprobs;  // with the token of index 0; of the prompt's tokens 1, 2, ...
-  std::string finish_reason;                         // finished: stop | length | abort
-  std::string code;  // failed, rejected: deadline_exceeded, predicted_slo_miss, no_prefill, ...
-  std::string stage;
+  Finish finish = Finish::none;                      // of finished
+  Reason reason = Reason::none;                      // of failed and rejected
+  RequestStage stage = RequestStage::none;
   std::string message;
-  std::string bound;  // predicted_slo_miss: ttft or tbt, with its numbers; or kv: the decode node's pages
+  sched::Bound bound = sched::Bound::none;  // of predicted_slo_miss, with its numbers
   double predicted_ms = 0, allowed_ms = 0;
   Duration retry_after{};
-  Journey journey;
+  RequestSummary summary;
 };
 
 /// A pair of nodes, or a node, is set aside because it fails requests, is tried again, or works again; for the log.

@@ -12,53 +12,20 @@ namespace {
 // prompts are queued together, and the queue holds 1 MiB (http/server.h).
 constexpr uint64_t kPromptLogprobsMax = uint64_t{1} << 16, kPromptLogprobsMaxStreamed = uint64_t{1} << 14;
 
-err::Number number_of(const std::string& code) {
-  struct Row {
-    const char* code;
-    err::Number number;
-  };
-  static constexpr Row kRows[] = {
-      {"predicted_slo_miss", err::kPredictedSloMiss},
-      {"queue_full", err::kQueueFull},
-      {"tenant_quota", err::kTenantQuota},
-      {"no_prefill", err::kNoPrefill},
-      {"no_decode", err::kNoDecode},
-      {"draining", err::kDraining},
-      {"deadline_exceeded", err::kDeadlineExceeded},
-      {"context_length_exceeded", err::kContextLength},
-      {"timeout", err::kDeadlineExceeded},
-      {"invalid", err::kInvalidField},  // of the request itself: node/failure.h makes no other failure so
-      {"kv_transfer", err::kNodeFailed},
-      // What a node reported of every attempt; each was retried elsewhere first.
-      {"peer_lost", err::kNodeFailed},
-      {"unknown_peer", err::kNodeFailed},
-      {"layout", err::kNodeFailed},
-      {"corrupt", err::kNodeFailed},
-      {"not_found", err::kNodeFailed},
-      {"busy", err::kNodeFailed},
-      {"io", err::kNodeFailed},
-      {"cancelled", err::kCancelled},
-      {"no_space", err::kNotEnoughMemory},
-  };
-  for (const Row& row : kRows)
-    if (code == row.code) return row.number;
-  return err::kInternal;
-}
-
 }  // namespace
 
 Error reply_error(const node::Reply& reply) {
-  return user_error(number_of(reply.code), reply.message, "stage " + reply.stage);
+  return user_error(number_of(reply.reason), reply.message, "stage " + std::string(to_string(reply.stage)));
 }
 
 http::Response reply_response(const node::Reply& reply) {
-  const err::Number number = number_of(reply.code);
+  const err::Number number = number_of(reply.reason);
   const int status = find_error(number)->http_status;
   if (status != 429 && status != 503) return http::error_response(reply_error(reply));
   http::Rejection rejection;
   rejection.number = number;
   rejection.message = reply.message;
-  rejection.bound = reply.bound;
+  rejection.bound = to_string(reply.bound);
   if (reply.allowed_ms > 0) {
     rejection.predicted = from_seconds(reply.predicted_ms * 1e-3);
     rejection.allowed = from_seconds(reply.allowed_ms * 1e-3);
@@ -117,7 +84,7 @@ http::Usage Answer::usage() const {
     if (i % n == 0) usage.prompt_tokens += static_cast<uint32_t>(choices_[i].prompt.size());
     usage.completion_tokens += choices_[i].tokens;
   }
-  usage.cached_tokens = std::min(journey_.report.cached_local + journey_.report.cached_remote, usage.prompt_tokens);
+  usage.cached_tokens = std::min(summary_.report.cached_local + summary_.report.cached_remote, usage.prompt_tokens);
   return usage;
 }
 
@@ -141,8 +108,8 @@ bool Answer::take_prompt_logprobs(Choice& choice, std::vector<wire::PromptLogpro
   }
   node::Reply reply;
   reply.kind = node::Reply::Kind::failed;
-  reply.code = "internal";
-  reply.stage = "prefill";
+  reply.reason = node::Reason::internal;
+  reply.stage = node::RequestStage::prefill;
   reply.message = "log-probabilities of " + std::to_string(rows.size()) + " prompt tokens came, not of " +
                   std::to_string(choice.prompt.size() - 1);
   fail(reply);
@@ -239,8 +206,8 @@ void Answer::send_whole(const std::string& bytes, const char* what) {
   if (!out_.is_open() || bytes.size() <= out_.room_bytes()) return (void)out_.send(bytes);
   node::Reply reply;
   reply.kind = node::Reply::Kind::failed;
-  reply.code = "invalid";
-  reply.stage = "answer";
+  reply.reason = node::Reason::invalid;
+  reply.stage = node::RequestStage::answer;
   reply.message = std::string(what) + " is " + std::to_string(bytes.size()) + " bytes of the stream, which can queue " +
                   std::to_string(out_.room_bytes()) + "; ask without stream";
   fail(reply);
@@ -286,7 +253,7 @@ bool Answer::on_token(const RequestId& req, const node::Reply& reply) {
   Choice* choice = find(req);
   MC_ASSERT(choice != nullptr);
   if (choice->stopped || choice->ended || failed_) return false;
-  if (reply.index == 0) journey_ = reply.journey;
+  if (reply.index == 0) summary_ = reply.summary;
   if (reply.index == 0 && (!take_prompt_logprobs(*choice, reply.prompt_logprobs) || failed_)) return true;
   if (is_prompt_alone()) return false;  // this token ends the request
   ++choice->tokens;
@@ -318,10 +285,12 @@ bool Answer::on_end(const RequestId& req, const node::Reply& reply) {
   }
   if (!take_prompt_logprobs(*choice, {}) || failed_) return true;  // ended without a token
   const auto& stop_ids = request_.sampling.stop_token_ids;
-  const bool by_id = !choice->stopped && choice->tokens > 0 && reply.finish_reason == "stop" &&
+  const bool by_id = !choice->stopped && choice->tokens > 0 && reply.finish == node::Finish::stop &&
                      std::find(stop_ids.begin(), stop_ids.end(), choice->last_token) != stop_ids.end();
   if (by_id) choice->out.stop_reason = Json(choice->last_token);
-  finish_choice(*choice, choice->stopped ? "stop" : is_prompt_alone() ? "length" : reply.finish_reason);
+  finish_choice(*choice, choice->stopped     ? node::Finish::stop
+                         : is_prompt_alone() ? node::Finish::length
+                                             : reply.finish);
   if (failed_) return true;
   if (!unfinished().empty()) return false;
   if (request_.stream) {
@@ -335,13 +304,13 @@ bool Answer::on_end(const RequestId& req, const node::Reply& reply) {
   return true;
 }
 
-void Answer::finish_choice(Choice& choice, const std::string& reason) {
+void Answer::finish_choice(Choice& choice, node::Finish finish) {
   if (!choice.stopped) {
     const std::string rest = choice.stops.push(choice.detokenizer.flush()) + choice.stops.flush();
     if (!rest.empty()) emit(choice, rest, nullptr);
   }
   choice.ended = true;
-  choice.out.finish_reason = reason;
+  choice.out.finish_reason = to_string(finish);
   if (request_.stream && !waits(choice)) send_finish(choice);
 }
 
@@ -358,16 +327,16 @@ void Answer::send_finish(Choice& choice) {
 Json Answer::explanation() const {
   if (!request_.mc.explain) return {};
   Json mc = Json::object();
-  mc.set("prefill_node", journey_.prefill).set("decode_node", journey_.decode);
-  mc.set("attempts", journey_.attempts).set("predicted_ttft_ms", journey_.predicted_ttft_s * 1e3);
-  mc.set("cached_local_tokens", journey_.report.cached_local);
-  mc.set("cached_remote_tokens", journey_.report.cached_remote);
+  mc.set("prefill_node", summary_.prefill).set("decode_node", summary_.decode);
+  mc.set("attempts", summary_.attempts).set("predicted_ttft_ms", summary_.predicted_ttft_s * 1e3);
+  mc.set("cached_local_tokens", summary_.report.cached_local);
+  mc.set("cached_remote_tokens", summary_.report.cached_remote);
   Json sources = Json::object();
-  for (const auto& [node, tokens] : journey_.report.sources) sources.set(node, std::atoll(tokens.c_str()));
+  for (const auto& [node, tokens] : summary_.report.sources) sources.set(node, std::atoll(tokens.c_str()));
   mc.set("cached_from", std::move(sources));
-  mc.set("queue_ms", journey_.report.queue_ms).set("fetch_ms", journey_.report.fetch_ms);
-  mc.set("accept_ms", journey_.report.accept_ms).set("prefill_ms", journey_.report.compute_ms);
-  mc.set("miss_reason", journey_.report.miss_reason).set("fallback", journey_.report.fallback);
+  mc.set("queue_ms", summary_.report.queue_ms).set("fetch_ms", summary_.report.fetch_ms);
+  mc.set("accept_ms", summary_.report.accept_ms).set("prefill_ms", summary_.report.compute_ms);
+  mc.set("miss_reason", summary_.report.miss_reason).set("fallback", summary_.report.fallback);
   return mc;
 }
 

@@ -48,7 +48,7 @@ class Answer {
   bool failed() const { return failed_; }
   const http::Responder& out() const { return out_; }
   http::Usage usage() const;
-  const node::Journey& journey() const { return journey_; }
+  const node::RequestSummary& summary() const { return summary_; }
   /// Most tokens any choice has so far.
   uint32_t longest_choice() const;
   /// max_tokens 0: the one token that is drawn is not told and not counted.
@@ -94,7 +94,7 @@ class Answer {
   void send_waiting(Choice& choice);
   void start_stream();
   std::vector<http::Choice> take_best_choices();
-  void finish_choice(Choice& choice, const std::string& reason);
+  void finish_choice(Choice& choice, node::Finish finish);
   Json explanation() const;
   void write_whole();
   void fail(const node::Reply& reply);
@@ -105,7 +105,7 @@ class Answer {
   const text::Tokenizer& tokenizer_;
   http::StreamWriter writer_;
   std::vector<Choice> choices_;
-  node::Journey journey_;
+  node::RequestSummary summary_;
   bool started_ = false, failed_ = false;
 };
 

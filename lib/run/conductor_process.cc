@@ -345,7 +345,7 @@ class ConductorProcess {
       } else if (*signal == SIGUSR1) {
         for (const auto& n : conductor_->nodes(SystemClock::instance().now()))
           log_info("node", {{"name", n.name},
-                            {"state", n.state},
+                            {"state", to_string(n.state)},
                             {"requests", n.requests},
                             {"queue_s", n.queue_s},
                             {"blocks", n.blocks},

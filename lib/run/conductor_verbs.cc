@@ -15,6 +15,7 @@
 #include "base/secret_file.h"
 #include "ctl/ctl.h"
 #include "http/client.h"
+#include "node/reason.h"
 #include "run/bearer.h"
 #include "run/client_key.h"
 #include "run/conductor_process.h"
@@ -301,13 +302,11 @@ void print_record(const Json& r) {
   const auto row = [&](const char* name, const char* key, const std::string& note) {
     if (r[key].is_number()) std::printf("%-10s %10.1f  %s\n", name, r[key].as_double(), note.c_str());
   };
-  if (!r["held_for"].as_string().empty()) {
-    const std::string_view reason = r["held_for"].as_string();
-    const bool prefix = reason.starts_with("prefix:");
-    row("hold", "held_ms",
-        prefix ? "waited here while " + std::string(reason.substr(7)) + " computed its prefix"
-               : "waited here for its turn");
-  }
+  const node::Held held = node::held_named(r["held_for"].as_string());
+  if (held.kind == node::Held::Kind::prefix)
+    row("hold", "held_ms", "waited here while " + held.node + " computed its prefix");
+  else if (held.kind == node::Held::Kind::turn)
+    row("hold", "held_ms", "waited here for its turn");
   row("queue", "queue_ms", "");
   row("accept", "accept_ms", "");
   row("fetch", "fetch_ms",

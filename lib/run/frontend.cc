@@ -150,7 +150,7 @@ void Frontend::handle(http::Request request, http::Responder out) {
     case http::Route::health:
     case http::Route::readyz:
       loop_->post([this, out](TimePoint, node::Actions&) {
-        const std::string reason = draining_ ? "draining" : conductor_.unready("");
+        const std::string reason(to_string(draining_ ? node::Reason::draining : conductor_.unready("")));
         http::Response response;
         response.status = reason.empty() ? 200 : 503;
         response.body = reason;
@@ -385,7 +385,8 @@ void Frontend::start(const std::shared_ptr<Job>& job) {
   out.on_close([this, weak = std::weak_ptr<Answer>(job->answer)](http::CloseReason) {
     loop_->post([this, weak](TimePoint, node::Actions&) {
       if (const auto answer = weak.lock())
-        for (const auto& req : answer->unfinished()) loop_->deliver(node::ClientCancel{req, "client_gone"});
+        for (const auto& req : answer->unfinished())
+          loop_->deliver(node::ClientCancel{req, node::CancelReason::client_gone});
     });
   });
   metrics_.histogram(metric::kVllmRequestN).observe(static_cast<double>(job->submits.size()));

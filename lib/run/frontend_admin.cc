@@ -32,7 +32,7 @@ Json Frontend::cluster(TimePoint now) const {
     const double hits =
         load.prompt_tokens ? static_cast<double>(load.hit_tokens) / static_cast<double>(load.prompt_tokens) : 0;
     Json node = Json::object();
-    node.set("id", n.name).set("role", wire::to_string(n.role)).set("state", n.state).set("http", n.http);
+    node.set("id", n.name).set("role", wire::to_string(n.role)).set("state", to_string(n.state)).set("http", n.http);
     node.set("control", n.control_uri).set("instance", n.instance.hex()).set("model", n.model);
     node.set("running", load.running).set("waiting", load.waiting).set("requests", n.requests);
     node.set("queue_s", n.queue_s).set("kv_tokens", load.kv_tokens).set("tbt_ms", load.tbt_s * 1e3);
@@ -160,17 +160,18 @@ Json Frontend::explanation(const node::Conductor::Explanation& e, const node::Su
     out.set("decode",
             Json::object({{"node", d.name}, {"rows", d.rows}, {"kv_tokens", d.kv_tokens}, {"tbt_ms", p.tbt_s * 1e3}}));
   }
-  out.set("admit", p.candidate >= 0 && e.objection.empty());
-  out.set("reason", e.objection.empty() ? p.reason : e.objection);
+  out.set("admit", p.candidate >= 0 && !e.refusal);
+  const std::string_view no_place = e.unready != node::Reason::none ? to_string(e.unready) : to_string(p.reason);
+  out.set("reason", e.refusal ? std::string_view(e.refusal->message) : no_place);
   out.set("tenant", submit.tenant.empty() ? "default" : submit.tenant).set("priority", submit.priority);
   out.set("hold", Json::object({{"waits", e.holds}, {"held", e.held}, {"before_ms", e.before_s * 1e3}}));
-  out.set("replicate", Json::object({{"blocks", e.wish.blocks},
-                                     {"load", e.wish.load},
-                                     {"replicas", e.wish.replicas},
+  out.set("replicate", Json::object({{"blocks", e.demand.blocks},
+                                     {"load", e.demand.load},
+                                     {"replicas", e.demand.replicas},
                                      {"copy_from", e.copy_from},
                                      {"copy_to", e.copy_to}}));
   const sched::Verdict& v = p.verdict;
-  out.set("admission", Json::object({{"stage", v.stage},
+  out.set("admission", Json::object({{"stage", sched::phase_of(v.bound)},
                                      {"load_prefill", v.load_prefill},
                                      {"load_decode", v.load_decode},
                                      {"rows", v.rows},

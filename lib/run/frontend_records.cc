@@ -11,9 +11,9 @@ namespace {
 
 constexpr size_t kRecordsMax = 2000;  // about 2 KiB each
 
-Json considered_json(const node::Journey& journey) {
+Json considered_json(const node::RequestSummary& summary) {
   Json out = Json::array();
-  for (const node::Considered& c : journey.considered) {
+  for (const node::Considered& c : summary.considered) {
     Json row = Json::object({{"node", c.node}, {"match_blocks", c.local_blocks}, {"fetch_from", c.fetch_from}});
     row.set("fetch_blocks", c.fetch_blocks).set("queue_ms", c.queue_s * 1e3).set("fetch_ms", c.fetch_s * 1e3);
     row.set("prefill_ms", c.prefill_s * 1e3).set("ttft_ms", c.ttft_s * 1e3);
@@ -22,26 +22,29 @@ Json considered_json(const node::Journey& journey) {
   return out;
 }
 
-Json failed_json(const node::Journey& journey) {
+Json failed_json(const node::RequestSummary& summary) {
   Json out = Json::array();
-  for (const node::FailedAttempt& f : journey.failed)
-    out.push(Json::object({{"prefill", f.prefill}, {"decode", f.decode}, {"stage", f.stage}, {"reason", f.reason}}));
+  for (const node::FailedAttempt& f : summary.failed)
+    out.push(Json::object({{"prefill", f.prefill},
+                           {"decode", f.decode},
+                           {"stage", to_string(f.stage)},
+                           {"reason", to_string(f.reason)}}));
   return out;
 }
 
 }  // namespace
 
 void Frontend::keep_record(const node::Reply& reply, const Timing& timing, TimePoint now) {
-  const node::Journey& j = reply.journey;
+  const node::RequestSummary& j = reply.summary;
   const bool failed = reply.kind == node::Reply::Kind::failed, rejected = reply.kind == node::Reply::Kind::rejected;
   Json out = Json::object({{"id", reply.req}, {"x_request_id", timing.client_id}});
   out.set("outcome", rejected ? "rejected" : failed ? "failed" : "finished");
-  out.set("reason", failed || rejected ? reply.code : reply.finish_reason);
-  if (failed || rejected) out.set("stage", reply.stage).set("message", reply.message);
+  out.set("reason", failed || rejected ? to_string(reply.reason) : to_string(reply.finish));
+  if (failed || rejected) out.set("stage", to_string(reply.stage)).set("message", reply.message);
   out.set("prompt_tokens", timing.prompt_tokens).set("output_tokens", timing.tokens);
   out.set("prefill_node", j.prefill).set("decode_node", j.decode).set("attempts", j.attempts);
   out.set("tenant", timing.tenant.empty() ? "default" : timing.tenant).set("priority", timing.priority);
-  out.set("held_ms", j.held_s * 1e3).set("held_for", j.held_for);
+  out.set("held_ms", j.held_s * 1e3).set("held_for", to_string(j.held_for));
   out.set("queue_ms", j.report.queue_ms).set("accept_ms", j.report.accept_ms).set("fetch_ms", j.report.fetch_ms);
   out.set("prefill_ms", j.report.compute_ms).set("chunks", j.report.chunks);
   const bool first = timing.first != kNever;
@@ -50,7 +53,9 @@ void Frontend::keep_record(const node::Reply& reply, const Timing& timing, TimeP
   out.set("total_ms", to_ms(now - timing.submitted));
   out.set("predicted_ttft_ms", j.predicted_ttft_s * 1e3).set("predicted_tbt_ms", j.predicted_tbt_s * 1e3);
   if (rejected)
-    out.set("bound", reply.bound).set("predicted_ms", reply.predicted_ms).set("allowed_ms", reply.allowed_ms);
+    out.set("bound", sched::to_string(reply.bound))
+        .set("predicted_ms", reply.predicted_ms)
+        .set("allowed_ms", reply.allowed_ms);
   out.set("cached_local_tokens", j.report.cached_local).set("cached_remote_tokens", j.report.cached_remote);
   out.set("miss_reason", j.report.miss_reason).set("fallback", j.report.fallback);
   out.set("considered", considered_json(j)).set("failed_attempts", failed_json(j)).set("set_aside", j.set_aside);

@@ -24,7 +24,7 @@ bool Frontend::grow(Answer& answer, Work work) {
   }
   answer.out_of_memory();
   for (const auto& req : answer.unfinished())
-    if (answers_.contains(req)) loop_->deliver(node::ClientCancel{req, "failed"});
+    if (answers_.contains(req)) loop_->deliver(node::ClientCancel{req, node::CancelReason::failed});
   return false;
 }
 
@@ -39,11 +39,11 @@ void Frontend::on_reply(const node::Reply& reply) {
       timing.first = now;
       const double ttft_s = to_seconds(now - timing.submitted);
       metrics_.histogram(metric::kVllmTtft).observe(ttft_s);
-      metrics_.histogram(metric::kPredictedTtftError).observe(ttft_s - reply.journey.predicted_ttft_s);
-      const auto& report = reply.journey.report;
+      metrics_.histogram(metric::kPredictedTtftError).observe(ttft_s - reply.summary.predicted_ttft_s);
+      const auto& report = reply.summary.report;
       metrics_.histogram(metric::kVllmQueueTime).observe(report.queue_ms * 1e-3);
       metrics_.histogram(metric::kVllmPrefillTime).observe(report.compute_ms * 1e-3);
-      metrics_.histogram(metric::kStageSeconds, {"hold"}).observe(reply.journey.held_s);
+      metrics_.histogram(metric::kStageSeconds, {"hold"}).observe(reply.summary.held_s);
       metrics_.histogram(metric::kStageSeconds, {"queue"}).observe(report.queue_ms * 1e-3);
       metrics_.histogram(metric::kStageSeconds, {"fetch"}).observe(report.fetch_ms * 1e-3);
       metrics_.histogram(metric::kStageSeconds, {"accept"}).observe(report.accept_ms * 1e-3);
@@ -59,16 +59,16 @@ void Frontend::on_reply(const node::Reply& reply) {
     if (!answer->is_prompt_alone()) ++timing.tokens;
     // A stop string ends the request here; the workers learn it from the conductor.
     if (grow(*answer, [&] { return answer->on_token(reply.req, reply); }))
-      loop_->deliver(node::ClientCancel{reply.req, "stop"});
+      loop_->deliver(node::ClientCancel{reply.req, node::CancelReason::stop});
     return;
   }
   const bool failed = reply.kind == node::Reply::Kind::failed, rejected = reply.kind == node::Reply::Kind::rejected;
-  const std::string reason = failed || rejected ? reply.code : reply.finish_reason;
+  const std::string reason(failed || rejected ? to_string(reply.reason) : to_string(reply.finish));
   metrics_
-      .counter(metric::kRequests, {rejected            ? "rejected"
-                                   : failed            ? "failed"
-                                   : reason == "abort" ? "cancelled"
-                                                       : "ok",
+      .counter(metric::kRequests, {rejected                              ? "rejected"
+                                   : failed                              ? "failed"
+                                   : reply.finish == node::Finish::abort ? "cancelled"
+                                                                         : "ok",
                                    reason})
       .add();
   if (rejected) metrics_.counter(metric::kVllmRejections, {reason}).add();
@@ -81,13 +81,13 @@ void Frontend::on_reply(const node::Reply& reply) {
     if (timing.first != kNever) {
       const double decode_s = to_seconds(timing.last - timing.first);
       metrics_.histogram(metric::kVllmDecodeTime).observe(decode_s);
-      metrics_.histogram(metric::kVllmInferenceTime).observe(decode_s + reply.journey.report.compute_ms * 1e-3);
+      metrics_.histogram(metric::kVllmInferenceTime).observe(decode_s + reply.summary.report.compute_ms * 1e-3);
       if (reply.index > 1) metrics_.histogram(metric::kVllmTpot).observe(decode_s / (reply.index - 1));
     }
   }
   if (failed)
     log_warn("request failed",
-             {{"req", reply.req}, {"stage", reply.stage}, {"code", reply.code}, {"why", reply.message}});
+             {{"req", reply.req}, {"stage", to_string(reply.stage)}, {"code", reason}, {"why", reply.message}});
   keep_record(reply, timing, now);
   timings_.erase(reply.req);
   answers_.erase(it);
@@ -95,7 +95,7 @@ void Frontend::on_reply(const node::Reply& reply) {
   if (!answer->failed()) metrics_.histogram(metric::kVllmRequestMaxGeneration).observe(answer->longest_choice());
   // One choice failed: the answer is an error already, the others need not run on.
   for (const auto& req : answer->unfinished())
-    if (answers_.contains(req)) loop_->deliver(node::ClientCancel{req, "failed"});
+    if (answers_.contains(req)) loop_->deliver(node::ClientCancel{req, node::CancelReason::failed});
 }
 
 void Frontend::fail_all() {
@@ -104,24 +104,24 @@ void Frontend::fail_all() {
     node::Reply reply;
     reply.req = req;
     reply.kind = node::Reply::Kind::failed;
-    reply.code = "draining";
-    reply.stage = "route";
+    reply.reason = node::Reason::draining;
+    reply.stage = node::RequestStage::route;
     reply.message = "the conductor is stopping";
     on_reply(reply);
   }
 }
 
 void Frontend::update_metrics(const http::ServerStats& http) {
-  std::map<std::pair<std::string, std::string>, uint64_t> peers;
+  std::map<std::pair<wire::Role, node::NodeState>, uint64_t> peers;
   uint64_t running = 0, waiting = 0, pages = 0, free = 0;
   for (const auto& node : conductor_.nodes(SystemClock::instance().now())) {
-    ++peers[{std::string(wire::to_string(node.role)), node.state}];
+    ++peers[{node.role, node.state}];
     running += node.load.running, waiting += node.load.waiting;
     pages += node.load.pages_free + node.load.pages_private + node.load.pages_cached;
     free += node.load.pages_free;
   }
   for (const auto& [key, count] : peers)
-    metrics_.gauge(metric::kPeers, {key.first, key.second}).set(static_cast<double>(count));
+    metrics_.gauge(metric::kPeers, {wire::to_string(key.first), to_string(key.second)}).set(static_cast<double>(count));
   metrics_.gauge(metric::kVllmRunning).set(static_cast<double>(running));
   // Those that wait for their turn here wait as well; the reasons sum to the whole.
   const size_t held = conductor_.held_count();
@@ -159,7 +159,7 @@ void Frontend::update_metrics(const http::ServerStats& http) {
   count(metric::kReplication, {}, s.copied_blocks);
   count(metric::kHeld, {"turn"}, s.held_turn);
   count(metric::kHeld, {"prefix"}, s.held_prefix);
-  for (const auto& [bound, times] : s.missed) count(metric::kSloRejections, {bound}, times);
+  for (const auto& [bound, times] : s.missed) count(metric::kSloRejections, {sched::to_string(bound)}, times);
   count(metric::kBreakersOpened, {}, s.set_aside);
   for (const auto state : {sched::BreakerState::open, sched::BreakerState::half_open}) {
     const auto& entries = conductor_.breakers().entries();

@@ -12,6 +12,8 @@
 #include <span>
 #include <string_view>
 
+#include "sched/reason.h"
+
 namespace mc::sched {
 
 struct Options;
@@ -29,7 +31,7 @@ struct AdmissionOptions {
 /// One decision's inputs, prediction and verdict.
 struct Verdict {
   bool admit = true;
-  std::string_view stage;  // what was exceeded: prefill or decode; "" when admitted
+  Bound bound = Bound::none;  // that is predicted to be broken; none when admitted
   double predicted_s = 0, allowed_s = 0;
   double load_prefill = 0, load_decode = 0;  // 0 where no bound is set
   double rows = 0, kv_tokens = 0;            // the decode load that was looked at, of a node, with the request

@@ -47,7 +47,7 @@ Verdict decide(const Snapshot& s, const Placement& p, const Options& options) {
   if (options.ttft_slo_s > 0) {
     out.load_prefill = p.ttft_s / options.ttft_slo_s;
     if (p.ttft_s > options.ttft_slo_s) {
-      out.admit = false, out.stage = "prefill", out.predicted_s = p.ttft_s, out.allowed_s = options.ttft_slo_s;
+      out.admit = false, out.bound = Bound::ttft, out.predicted_s = p.ttft_s, out.allowed_s = options.ttft_slo_s;
       return out;
     }
   }
@@ -66,7 +66,8 @@ Verdict decide(const Snapshot& s, const Placement& p, const Options& options) {
   out.load_decode = predicted_s / options.tbt_slo_s;
   const bool full = out.kv_tokens > static_cast<double>(node.capacity_tokens);
   if (predicted_s <= allowed_s && !full) return out;
-  out.admit = false, out.stage = "decode", out.predicted_s = predicted_s, out.allowed_s = allowed_s;
+  out.admit = false, out.bound = predicted_s > allowed_s ? Bound::tbt : Bound::kv;
+  out.predicted_s = predicted_s, out.allowed_s = allowed_s;
   if (full) out.capacity_tokens = static_cast<double>(node.capacity_tokens);
   return out;
 }

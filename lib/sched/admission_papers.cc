@@ -20,7 +20,7 @@ bool within_ttft(const Placement& p, const Options& options, Verdict& out) {
   if (options.ttft_slo_s <= 0) return true;
   out.load_prefill = p.ttft_s / options.ttft_slo_s;
   if (p.ttft_s <= options.ttft_slo_s) return true;
-  out.admit = false, out.stage = "prefill", out.predicted_s = p.ttft_s, out.allowed_s = options.ttft_slo_s;
+  out.admit = false, out.bound = Bound::ttft, out.predicted_s = p.ttft_s, out.allowed_s = options.ttft_slo_s;
   return false;
 }
 
@@ -29,7 +29,7 @@ void within_tbt(double predicted_s, const Options& options, Verdict& out) {
   const double allowed_s = options.admitting.slack * options.tbt_slo_s;
   out.load_decode = predicted_s / options.tbt_slo_s;
   if (predicted_s <= allowed_s) return;
-  out.admit = false, out.stage = "decode", out.predicted_s = predicted_s, out.allowed_s = allowed_s;
+  out.admit = false, out.bound = Bound::tbt, out.predicted_s = predicted_s, out.allowed_s = allowed_s;
 }
 
 Verdict none(const Snapshot&, const Placement&, const Options&) {

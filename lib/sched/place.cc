@@ -97,14 +97,14 @@ int choose_decode_of(const Snapshot& snapshot, const May& may) {
 }
 
 /// The decode node when some pairs are barred; leaves the candidates that may go with it.
-int choose_past_bars(const Snapshot& snapshot, std::vector<Candidate>& candidates, std::string& reason) {
+int choose_past_bars(const Snapshot& snapshot, std::vector<Candidate>& candidates, NoPlace& reason) {
   const Bars bars(snapshot);
   const int decode = choose_decode_of(snapshot, [&](size_t i) {
     return std::any_of(candidates.begin(), candidates.end(),
                        [&](const Candidate& c) { return bars.allows(c.node, i); });
   });
   if (decode < 0) {
-    reason = choose_decode(snapshot) < 0 ? "no_decode" : "no_pair";
+    reason = choose_decode(snapshot) < 0 ? NoPlace::no_decode : NoPlace::no_pair;
     return -1;
   }
   std::erase_if(candidates, [&](const Candidate& c) { return !bars.allows(c.node, static_cast<size_t>(decode)); });
@@ -143,18 +143,18 @@ Placement place(const Snapshot& snapshot, const Policy& policy, const Options& o
 void place(const Snapshot& snapshot, const Policy& policy, const Options& options, Rng& rng, Placement& out) {
   out.candidate = out.decode = -1;
   out.ttft_s = out.tbt_s = out.predicted_s = out.allowed_s = 0;
-  out.reason.clear();
+  out.reason = NoPlace::none;
   out.verdict = {};
   add_candidates(snapshot, out.candidates);
   if (out.candidates.empty()) {
-    out.reason = "no_prefill";
+    out.reason = NoPlace::no_prefill;
     return;
   }
   if (rarely(!snapshot.bars.empty())) {
     out.decode = choose_past_bars(snapshot, out.candidates, out.reason);
     if (out.decode < 0) return;
   } else if ((out.decode = choose_decode(snapshot)) < 0) {
-    out.reason = "no_decode";
+    out.reason = NoPlace::no_decode;
     return;
   }
   add_handicaps(snapshot, options, out.candidates);
@@ -167,7 +167,7 @@ void place(const Snapshot& snapshot, const Policy& policy, const Options& option
   static const Admission* const usual = find_admission("committed");
   out.verdict = (options.admission ? options.admission : usual)->decide(snapshot, out, options);
   if (out.verdict.admit) return;
-  out.reason = "predicted_slo_miss";
+  out.reason = NoPlace::predicted_slo_miss;
   out.predicted_s = out.verdict.predicted_s, out.allowed_s = out.verdict.allowed_s;
   out.candidate = -1;
 }

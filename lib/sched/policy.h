@@ -118,7 +118,7 @@ struct Placement {
   int candidate = -1;  // index into candidates, -1 = rejected
   int decode = -1;     // index into Snapshot::decode
   double ttft_s = 0, tbt_s = 0;
-  std::string reason;                     // why rejected: no_prefill, no_decode, no_pair, predicted_slo_miss
+  NoPlace reason = NoPlace::none;         // why there is no candidate
   double predicted_s = 0, allowed_s = 0;  // the bound that failed
   Verdict verdict;                        // what admission saw, also when it let the request pass
   std::vector<Candidate> candidates;

@@ -44,8 +44,8 @@ double Popularity::load(const BlockHash& hash, double now_s) const {
   return at == entries_.end() ? 0 : faded(at->second, now_s);
 }
 
-Popularity::Wish Popularity::wish(std::span<const BlockHash> hashes, double now_s) const {
-  Wish out;
+Popularity::Demand Popularity::demand(std::span<const BlockHash> hashes, double now_s) const {
+  Demand out;
   for (uint32_t depth = 1; depth <= hashes.size(); depth = next_depth(depth)) {
     const double seen = load(hashes[depth - 1], now_s);
     const double nodes = std::ceil(seen / options_.node_share);
@@ -82,7 +82,7 @@ double load_beside_prefix_s(const Snapshot& s, const Candidate& chosen) {
   return s.prefill[chosen.node].cost.prefill(s.tokens, reused_tokens(s, best));
 }
 
-std::optional<Copy> plan_copy(const Snapshot& s, const Popularity::Wish& wish, uint32_t replicas_max, int chosen,
+std::optional<Copy> plan_copy(const Snapshot& s, const Popularity::Demand& demand, uint32_t replicas_max, int chosen,
                               std::span<const uint32_t> coming) {
   const auto will_have = [&](size_t i) {
     return static_cast<int>(i) == chosen || std::find(coming.begin(), coming.end(), i) != coming.end();
@@ -91,24 +91,24 @@ std::optional<Copy> plan_copy(const Snapshot& s, const Popularity::Wish& wish, u
   int target = -1;
   for (size_t i = 0; i < s.prefill.size(); ++i) {
     const PrefillView& node = s.prefill[i];
-    if (will_have(i) || node.resident_blocks >= wish.blocks) {
+    if (will_have(i) || node.resident_blocks >= demand.blocks) {
       ++replicas;
     } else if (node.accepting && node.cost.read_bytes_per_s > 1 &&
                (target < 0 || node.queue_s < s.prefill[static_cast<size_t>(target)].queue_s)) {
       target = static_cast<int>(i);
     }
   }
-  if (target < 0 || replicas >= std::min(wish.replicas, replicas_max)) return std::nullopt;
+  if (target < 0 || replicas >= std::min(demand.replicas, replicas_max)) return std::nullopt;
   int source = -1;
   for (size_t i = 0; i < s.holders.size(); ++i) {
     const HolderView& h = s.holders[i];
-    if (h.readable_blocks < wish.blocks) continue;
+    if (h.readable_blocks < demand.blocks) continue;
     if (source < 0 || h.transfers_leaving < s.holders[static_cast<size_t>(source)].transfers_leaving)
       source = static_cast<int>(i);
   }
   if (source < 0) return std::nullopt;
   const PrefillView& taker = s.prefill[static_cast<size_t>(target)];
-  return Copy{static_cast<uint32_t>(target), static_cast<uint32_t>(source), taker.resident_blocks, wish.blocks};
+  return Copy{static_cast<uint32_t>(target), static_cast<uint32_t>(source), taker.resident_blocks, demand.blocks};
 }
 
 }  // namespace mc::sched

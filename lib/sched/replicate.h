@@ -44,11 +44,11 @@ class Popularity {
   void count(std::span<const BlockHash> hashes, double work_s, double now_s);
 
   /// The longest leading run whose load asks for more than one replica.
-  struct Wish {
+  struct Demand {
     uint32_t blocks = 0, replicas = 1;
     double load = 0;  // nodes kept busy
   };
-  Wish wish(std::span<const BlockHash> hashes, double now_s) const;
+  Demand demand(std::span<const BlockHash> hashes, double now_s) const;
   double load(const BlockHash& hash, double now_s) const;
   /// Takes the bytes from the budget, or false. More than the budget ever holds take a full one, and leave a debt.
   bool pay(double bytes, double now_s);
@@ -94,7 +94,7 @@ struct Copy {
 };
 /// `chosen`, of Snapshot::prefill, will have the run anyway: the request that is counted goes there. -1 = nobody. So
 /// will those of `coming`: a copy is on its way to them.
-std::optional<Copy> plan_copy(const Snapshot& snapshot, const Popularity::Wish& wish, uint32_t replicas_max,
+std::optional<Copy> plan_copy(const Snapshot& snapshot, const Popularity::Demand& demand, uint32_t replicas_max,
                               int chosen = -1, std::span<const uint32_t> coming = {});
 
 }  // namespace mc::sched

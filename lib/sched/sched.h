@@ -9,4 +9,5 @@
 #include "sched/policy.h"
 #include "sched/predict.h"
 #include "sched/profile.h"
+#include "sched/reason.h"
 #include "sched/replicate.h"

@@ -32,10 +32,10 @@ void ClusterEngine::consider_copy(uint32_t r, const sched::Candidate& chosen) {
   popularity_.count(hashes_, sched::load_beside_prefix_s(snapshot_, chosen), now_);
   if (copying_.size() >= options.copying_max) return;
   const std::span<const BlockHash> hashes(hashes_);
-  const auto wish = popularity_.wish(hashes.first(std::min(hashes.size(), sched::kCopyBlocksMax)), now_);
-  if (wish.replicas <= 1) return;
-  const auto coming = copies_coming(blocks, wish.blocks);
-  const auto copy = sched::plan_copy(snapshot_, wish, options.replicas_max, static_cast<int>(chosen.node), coming);
+  const auto demand = popularity_.demand(hashes.first(std::min(hashes.size(), sched::kCopyBlocksMax)), now_);
+  if (demand.replicas <= 1) return;
+  const auto coming = copies_coming(blocks, demand.blocks);
+  const auto copy = sched::plan_copy(snapshot_, demand, options.replicas_max, static_cast<int>(chosen.node), coming);
   if (!copy) return;
   const uint32_t last = blocks[copy->end_block - 1];
   for (const uint32_t other : copying_)

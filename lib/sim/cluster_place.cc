@@ -113,12 +113,12 @@ bool ClusterEngine::place(uint32_t r, bool last_chance) {
   sched::place(snapshot_, *options_.policy, options, rng_, placement_);
   RequestRecord& record = run_.requests[r];
   if (placement_.candidate < 0) {
-    if (placement_.reason != "predicted_slo_miss") {
-      if (!last_chance && placement_.reason == "no_prefill") return false;
+    if (placement_.reason != sched::NoPlace::predicted_slo_miss) {
+      if (!last_chance && placement_.reason == sched::NoPlace::no_prefill) return false;
       reject(r, Fate::rejected_node);
       return true;
     }
-    const bool decode = placement_.verdict.stage == "decode";
+    const bool decode = placement_.verdict.bound != sched::Bound::ttft;
     // A better moment or node may come, as long as there is time; live conductors wait for decode alone.
     if (!last_chance && (decode || by_least_work())) {
       live.refused = live.refused || decode;

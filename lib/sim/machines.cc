@@ -69,30 +69,21 @@ std::vector<uint32_t> prompt_of(const TraceRequest& request, std::span<const uin
   return ids;
 }
 
-/// Is that the bound of TTFT? A verdict carries what was left of it, through milliseconds, which most bounds do not
-/// survive to the last bit.
-bool is_ttft_bound(const Outcome& outcome, const sched::Options& bounds) {
-  if (bounds.ttft_slo_s <= 0) return false;
-  const double waited_s = to_seconds(outcome.ended - outcome.submitted);
-  const auto same = [&](double s) { return std::abs(outcome.allowed_s - s) <= 1e-6 * bounds.ttft_slo_s; };
-  return same(bounds.ttft_slo_s) || same(std::max(0.0, bounds.ttft_slo_s - waited_s));
-}
-
-RequestRecord record_of(const Outcome& outcome, TimePoint begin, const sched::Options& bounds) {
+RequestRecord record_of(const Outcome& outcome, TimePoint begin) {
   RequestRecord out;
-  out.fate = fate_of(outcome, bounds);
-  out.attempts = static_cast<uint16_t>(outcome.journey.attempts);
+  out.fate = fate_of(outcome);
+  out.attempts = static_cast<uint16_t>(outcome.summary.attempts);
   out.end_s = to_seconds(outcome.ended - begin);
-  out.predicted_ttft_s = static_cast<float>(outcome.journey.predicted_ttft_s);
-  out.predicted_tbt_s = static_cast<float>(outcome.journey.predicted_tbt_s);
+  out.predicted_ttft_s = static_cast<float>(outcome.summary.predicted_ttft_s);
+  out.predicted_tbt_s = static_cast<float>(outcome.summary.predicted_tbt_s);
   if (outcome.answer.empty()) return out;
-  out.prefill = static_cast<uint32_t>(std::stoul("0" + outcome.journey.prefill.substr(1)));
-  out.decode = static_cast<uint32_t>(std::stoul("0" + outcome.journey.decode.substr(1)));
+  out.prefill = static_cast<uint32_t>(std::stoul("0" + outcome.summary.prefill.substr(1)));
+  out.decode = static_cast<uint32_t>(std::stoul("0" + outcome.summary.decode.substr(1)));
   out.ttft_s = to_seconds(outcome.first_token - outcome.submitted);
-  const wire::PrefillReport& report = outcome.journey.report;
+  const wire::PrefillReport& report = outcome.summary.report;
   out.prefill_s = report.compute_ms * 1e-3;
   out.fetch_wait_s = report.fetch_ms * 1e-3;
-  out.queue_s = outcome.journey.held_s + (report.queue_ms + std::max(report.fetch_ms, report.accept_ms)) * 1e-3;
+  out.queue_s = outcome.summary.held_s + (report.queue_ms + std::max(report.fetch_ms, report.accept_ms)) * 1e-3;
   out.dram_tokens = report.cached_local, out.remote_tokens = report.cached_remote;
   std::vector<double> gaps = outcome.gaps_s;
   if (gaps.empty()) return out;
@@ -106,14 +97,16 @@ RequestRecord record_of(const Outcome& outcome, TimePoint begin, const sched::Op
 
 }  // namespace
 
-Fate fate_of(const Outcome& outcome, const sched::Options& bounds) {
-  if (outcome.end == "length" || outcome.end == "stop") return Fate::served;
-  if (outcome.end == "tenant_quota") return Fate::rejected_quota;
-  if (outcome.end == "no_prefill" || outcome.end == "no_decode") return Fate::rejected_node;
-  if (outcome.end != "predicted_slo_miss") return Fate::unfinished;
-  // Only decode nodes look again, when they are asked to accept.
-  if (outcome.stage == "accept") return Fate::rejected_decode;
-  return is_ttft_bound(outcome, bounds) ? Fate::rejected_prefill : Fate::rejected_decode;
+Fate fate_of(const Outcome& outcome) {
+  if (outcome.served()) return Fate::served;
+  switch (outcome.reason) {
+    case node::Reason::tenant_quota: return Fate::rejected_quota;
+    case node::Reason::no_prefill:
+    case node::Reason::no_decode: return Fate::rejected_node;
+    case node::Reason::predicted_slo_miss:
+      return outcome.bound == sched::Bound::ttft ? Fate::rejected_prefill : Fate::rejected_decode;
+    default: return Fate::unfinished;
+  }
 }
 
 Result<ClusterRun> run_machines(const std::vector<TraceRequest>& trace, const TraceBlocks& blocks,
@@ -147,7 +140,7 @@ Result<ClusterRun> run_machines(const std::vector<TraceRequest>& trace, const Tr
   if (!world.violation().empty()) return Error{Code::corrupt, world.violation()};
   for (size_t r = 0; r < trace.size(); ++r)
     if (!names[r].empty()) {
-      run.requests[r] = record_of(world.outcomes().at(names[r]), begin, options.sched);
+      run.requests[r] = record_of(world.outcomes().at(names[r]), begin);
       run.retried += std::max<uint64_t>(1, run.requests[r].attempts) - 1;
     }
   run.span_s = trace.empty() ? 0 : trace.back().timestamp_ms / 1000 / options.speedup;

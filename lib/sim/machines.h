@@ -15,7 +15,7 @@ struct Outcome;
 
 /// Fate that a conductor's answer means: rejected_node only when it had no node of a role, unfinished for a request
 /// that failed or ran out of time.
-Fate fate_of(const Outcome& outcome, const sched::Options& bounds);
+Fate fate_of(const Outcome& outcome);
 
 /// As run_cluster gives it, as far as a conductor tells its clients. TBT is what they hear; prefill seconds, queue and
 /// reused tokens are those of the attempt that gave the first token, 0 for requests without one. Not known

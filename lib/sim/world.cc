@@ -160,7 +160,10 @@ void World::crash(const std::string& name) {
   process.claims.clear();
   if (name == node::kConductor) {  // its clients' connections close with it
     for (auto& [req, outcome] : outcomes_)
-      if (outcome.ended == kNever) over(outcome, "closed"), outcome.connection_lost = true;
+      if (outcome.ended == kNever) {
+        over(outcome, node::Finish::none, node::Reason::peer_lost);
+        outcome.connection_lost = true;
+      }
   }
   if (!options_.faults.tell_peers_of_crash) return;
   for (const auto& [other, p] : processes_) {
@@ -246,7 +249,7 @@ RequestId World::submit(node::Submit submit) {
   outcome.pin_prefill = submit.pin_prefill, outcome.pin_decode = submit.pin_decode;
   Process& c = *processes_.at(std::string(node::kConductor));
   if (!c.machine) {
-    over(outcome, "refused"), outcome.connection_lost = true;
+    over(outcome, node::Finish::none, node::Reason::peer_lost), outcome.connection_lost = true;
     return req;
   }
   submit.req = req;
@@ -260,13 +263,18 @@ void World::disconnect(const RequestId& req) {
   Outcome& outcome = outcomes_.at(req);
   if (outcome.ended != kNever) return;
   Process& c = *processes_.at(std::string(node::kConductor));
-  if (c.machine) deliver(std::string(node::kConductor), c.instance, node::ClientCancel{req, "client_gone"});
-  if (outcome.ended == kNever) over(outcome, "abort");
+  if (c.machine) deliver(std::string(node::kConductor), c.instance, node::ClientCancel{req});
+  if (outcome.ended == kNever) over(outcome, node::Finish::abort, node::Reason::none);
 }
 
-void World::over(Outcome& outcome, std::string end) {
+std::string Outcome::end() const {
+  return std::string(finish != node::Finish::none ? to_string(finish) : to_string(reason));
+}
+
+void World::over(Outcome& outcome, node::Finish finish, node::Reason reason) {
   outcome.ended = now_;
-  outcome.end = std::move(end);
+  outcome.finish = finish;
+  outcome.reason = reason;
   ++ended_;
 }
 
@@ -275,7 +283,7 @@ void World::check_dispatch(const std::string& to, const wire::PrefillStart& star
   const Outcome& outcome = outcomes_.at(start.spec.req);
   for (const auto& n : conductor()->nodes(now_))
     if (n.name == to || n.name == start.decode) {
-      if (n.state == "drain") violate(start.spec.req + " went to " + n.name + ", which drains");
+      if (n.state == node::NodeState::drain) violate(start.spec.req + " went to " + n.name + ", which drains");
       if (!n.lacks.empty()) violate(start.spec.req + " went to " + n.name + ": " + n.lacks);
     }
   if ((!outcome.pin_prefill.empty() && outcome.pin_prefill != to) ||
@@ -284,9 +292,11 @@ void World::check_dispatch(const std::string& to, const wire::PrefillStart& star
 }
 
 void World::check_rejection(const Outcome& outcome, const node::Reply& reply) {
-  const bool missed = reply.kind == node::Reply::Kind::rejected && reply.code == "predicted_slo_miss";
-  if (missed == reply.bound.empty()) violate(reply.req + ": " + reply.code + " for the bound '" + reply.bound + "'");
-  if (missed && reply.bound != "kv" && !(reply.predicted_ms > reply.allowed_ms && reply.allowed_ms > 0))
+  const bool missed = reply.kind == node::Reply::Kind::rejected && reply.reason == node::Reason::predicted_slo_miss;
+  if (missed == (reply.bound == sched::Bound::none))
+    violate(reply.req + ": " + std::string(to_string(reply.reason)) + " for the bound '" +
+            std::string(to_string(reply.bound)) + "'");
+  if (missed && reply.bound != sched::Bound::kv && !(reply.predicted_ms > reply.allowed_ms && reply.allowed_ms > 0))
     violate(reply.req + ": rejected although " + reply.message);
   if (missed && !outcome.answer.empty()) violate(reply.req + ": rejected after its first token");
 }
@@ -299,7 +309,7 @@ void World::on_reply(const node::Reply& reply) {
       return violate(reply.req + ": token " + std::to_string(reply.index) + " came as number " +
                      std::to_string(outcome.answer.size()));
     if (outcome.answer.empty())
-      outcome.first_token = now_, outcome.journey = reply.journey;
+      outcome.first_token = now_, outcome.summary = reply.summary;
     else
       outcome.gaps_s.push_back(to_seconds(now_ - outcome.last_token));
     outcome.last_token = now_;
@@ -309,19 +319,19 @@ void World::on_reply(const node::Reply& reply) {
   outcome.stage = reply.stage;
   outcome.bound = reply.bound;
   outcome.allowed_s = reply.allowed_ms * 1e-3;
-  outcome.attempts = reply.journey.attempts;
-  outcome.failed = reply.journey.failed;
+  outcome.attempts = reply.summary.attempts;
+  outcome.failed = reply.summary.failed;
   check_rejection(outcome, reply);
-  over(outcome, reply.kind == node::Reply::Kind::finished ? reply.finish_reason : reply.code);
+  over(outcome, reply.finish, reply.reason);
   if (now_ > outcome.deadline + options_.client_grace)
     violate(reply.req + ": ended " + std::to_string(to_ms(now_ - outcome.deadline)) + " ms after its deadline");
   const auto expected = oracle(outcome.ids, outcome.max_tokens);
   const size_t count = outcome.answer.size();
-  const bool whole = outcome.end == "stop" || outcome.end == "length";
+  const bool whole = outcome.served();
   if (count > expected.size() || !std::equal(outcome.answer.begin(), outcome.answer.end(), expected.begin()))
     violate(reply.req + ": wrong token among the " + std::to_string(count) + " answered");
   else if (whole && count != expected.size())
-    violate(reply.req + ": ended by " + outcome.end + " after " + std::to_string(count) + " of " +
+    violate(reply.req + ": ended by " + outcome.end() + " after " + std::to_string(count) + " of " +
             std::to_string(expected.size()) + " tokens");
 }
 

@@ -73,15 +73,19 @@ struct Outcome {
   TimePoint submitted{}, deadline{}, first_token = kNever, ended = kNever;
   std::vector<uint32_t> answer;
   TimePoint last_token = kNever;
-  std::vector<double> gaps_s;  // between tokens
-  std::string end;             // "" while running; stop, length, abort, or the error code
-  std::string stage;           // of a rejection or failure: route, accept, ...
-  std::string bound;           // that a rejection is for
+  std::vector<double> gaps_s;                           // between tokens
+  node::Finish finish = node::Finish::none;             // none: running, rejected or failed
+  node::Reason reason = node::Reason::none;             // of a rejection or failure
+  node::RequestStage stage = node::RequestStage::none;  // likewise
+  sched::Bound bound = sched::Bound::none;              // that a rejection is for
+  bool served() const { return finish == node::Finish::stop || finish == node::Finish::length; }
+  /// stop, length, abort, or the reason; for messages.
+  std::string end() const;
   double allowed_s = 0;
   uint32_t attempts = 0;  // placements until its end
   std::vector<node::FailedAttempt> failed;
   bool connection_lost = false;  // the conductor died under it
-  node::Journey journey;
+  node::RequestSummary summary;
   std::string tenant, pin_prefill, pin_decode;  // as asked for
 };
 
@@ -152,7 +156,7 @@ class World {
   Duration chunk_time(const node::RunChunk& run) const;
   Duration step_time(const node::RunStep& run) const;
   void on_reply(const node::Reply& reply);
-  void over(Outcome& outcome, std::string end);
+  void over(Outcome& outcome, node::Finish finish, node::Reason reason);
   void check_dispatch(const std::string& to, const wire::PrefillStart& start);
   void check_rejection(const Outcome& outcome, const node::Reply& reply);
   void rot(Process& process);

@@ -139,7 +139,7 @@ TEST_CASE("sched/place: what a decision skips never changes it, for every policy
       INFO("seed " << test::seed() + run << " policy " << policy->name);
       REQUIRE(skipping.candidate == complete.candidate);
       REQUIRE(skipping.decode == complete.decode);
-      if (skipping.reason != "no_prefill") REQUIRE(skipping.decode == plain_decode(snapshot));
+      if (skipping.reason != NoPlace::no_prefill) REQUIRE(skipping.decode == plain_decode(snapshot));
       REQUIRE(skipping.reason == complete.reason);
       REQUIRE(skipping.ttft_s == complete.ttft_s);
       REQUIRE(skipping.candidates.size() == complete.candidates.size());

@@ -66,11 +66,11 @@ TEST_CASE("sched/replicate: a steady load is measured as itself, and asks for no
   double now = 0;
   for (int i = 0; i < 4000; ++i) popularity.count(hot, 0.08, now += 0.1);  // 0.8 of a node
   CHECK(popularity.load(hot[7], now) == doctest::Approx(0.8).epsilon(0.01));
-  const auto wish = popularity.wish(hot, now);
-  CHECK(wish.blocks == 8);
-  CHECK(wish.replicas == 4);
-  CHECK(popularity.wish(hot, now + 100).replicas == 1);  // five half-lives later nobody wants it
-  CHECK(popularity.wish(chain(2, 10), now).blocks == 0);
+  const auto demand = popularity.demand(hot, now);
+  CHECK(demand.blocks == 8);
+  CHECK(demand.replicas == 4);
+  CHECK(popularity.demand(hot, now + 100).replicas == 1);  // five half-lives later nobody wants it
+  CHECK(popularity.demand(chain(2, 10), now).blocks == 0);
 }
 
 TEST_CASE("sched/replicate: however many prefixes come, few are kept, the hot one among them") {
@@ -122,23 +122,24 @@ TEST_CASE("sched/replicate: a copy goes to the least busy node that lacks the ru
       p.queue_s = static_cast<double>(rng.below(3)), p.accepting = rng.chance(0.8);
       s.prefill.push_back(p);
     }
-    const Popularity::Wish wish{1 + static_cast<uint32_t>(rng.below(5)), 1 + static_cast<uint32_t>(rng.below(4)), 1};
+    const Popularity::Demand demand{1 + static_cast<uint32_t>(rng.below(5)), 1 + static_cast<uint32_t>(rng.below(4)),
+                                    1};
     const uint32_t most = static_cast<uint32_t>(rng.below(5));
-    const auto has = [&](const PrefillView& p) { return p.resident_blocks >= wish.blocks; };
+    const auto has = [&](const PrefillView& p) { return p.resident_blocks >= demand.blocks; };
     const auto replicas = static_cast<uint32_t>(std::count_if(s.prefill.begin(), s.prefill.end(), has));
-    const auto copy = plan_copy(s, wish, most);
+    const auto copy = plan_copy(s, demand, most);
     INFO("run " << run);
     const bool takers =
         std::any_of(s.prefill.begin(), s.prefill.end(), [&](const auto& p) { return p.accepting && !has(p); });
     const bool givers = std::any_of(s.holders.begin(), s.holders.end(),
-                                    [&](const auto& h) { return h.readable_blocks >= wish.blocks; });
-    REQUIRE(copy.has_value() == (takers && givers && replicas < std::min(wish.replicas, most)));
+                                    [&](const auto& h) { return h.readable_blocks >= demand.blocks; });
+    REQUIRE(copy.has_value() == (takers && givers && replicas < std::min(demand.replicas, most)));
     if (!copy) continue;
     const PrefillView& target = s.prefill[copy->target];
     CHECK((target.accepting && !has(target)));
     CHECK(copy->first_block == target.resident_blocks);
-    CHECK(copy->end_block == wish.blocks);
-    CHECK(s.holders[copy->source].readable_blocks >= wish.blocks);
+    CHECK(copy->end_block == demand.blocks);
+    CHECK(s.holders[copy->source].readable_blocks >= demand.blocks);
     for (const auto& p : s.prefill)
       if (p.accepting && !has(p)) CHECK(target.queue_s <= p.queue_s);
   }

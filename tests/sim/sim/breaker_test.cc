@@ -34,7 +34,7 @@ node::Submit draw(World& world) {
 }
 
 bool answered(const Outcome& o) {
-  return o.end == "stop" || o.end == "length";
+  return o.served();
 }
 
 }  // namespace
@@ -43,7 +43,7 @@ TEST_CASE("sim: a pair that fails all its transfers costs three requests and its
   uint64_t probes = 0;
   for (uint64_t i = 0; i < seed_count(20); ++i) {
     const WorldOptions options = shape(40000 + test::seed() + i);
-    const std::string reason = options.faults.cut_code == Code::invalid ? "kv_transfer" : "peer_lost";
+    const auto reason = options.faults.cut_code == Code::invalid ? node::Reason::kv_transfer : node::Reason::peer_lost;
     World world(options);
     world.run_for(100ms);
     INFO("seed " << 40000 + test::seed() + i);
@@ -51,7 +51,7 @@ TEST_CASE("sim: a pair that fails all its transfers costs three requests and its
       const RequestId req = world.submit(draw(world));
       REQUIRE(world.run_until_done(20s));
       const Outcome& o = world.outcomes().at(req);
-      INFO(req << " ended " << o.end << " in " << o.stage);
+      INFO(req << " ended " << o.end() << " in " << to_string(o.stage));
       CHECK(answered(o));
       CHECK(o.failed.size() <= 1);
       for (const auto& f : o.failed) CHECK((f.prefill == "p0" && f.decode == "d0" && f.reason == reason));
@@ -89,7 +89,7 @@ TEST_CASE("sim: a crowd on a cluster with a broken pair loses no request, and th
     }
     REQUIRE(world.run_until_done(20s));
     for (const auto& [req, o] : world.outcomes()) {
-      INFO(req << " ended " << o.end << " in " << o.stage << " after " << o.attempts);
+      INFO(req << " ended " << o.end() << " in " << o.stage << " after " << o.attempts);
       CHECK(answered(o));
     }
     world.set_faults({});

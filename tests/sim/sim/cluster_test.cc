@@ -79,8 +79,8 @@ TEST_CASE("sim: a healthy cluster answers every request with the oracle's tokens
     REQUIRE(world.run_until_done(30s));
     require_clean(world, seed);
     for (const auto& [req, outcome] : world.outcomes()) {
-      INFO(req << " ended " << outcome.end);
-      REQUIRE((outcome.end == "stop" || outcome.end == "length"));
+      INFO(req << " ended " << outcome.end());
+      REQUIRE(outcome.served());
     }
     require_quiet(world, seed);
   }
@@ -122,8 +122,8 @@ TEST_CASE("sim: no fault schedule yields a wrong token, a late end or a leak, an
     require_clean(world, seed);
     for (const auto& req : last) {
       const Outcome& outcome = world.outcomes().at(req);
-      INFO(req << " ended " << outcome.end);
-      REQUIRE((outcome.end == "stop" || outcome.end == "length"));
+      INFO(req << " ended " << outcome.end());
+      REQUIRE(outcome.served());
     }
     require_quiet(world, seed);
   }
@@ -165,7 +165,8 @@ TEST_CASE("sim: cached blocks that change in memory give no wrong token, are cou
     REQUIRE(world.run_until_done(25s));
     require_clean(world, seed);
     for (const auto& [req, outcome] : world.outcomes())
-      for (const auto& f : outcome.failed) found += f.reason == "corrupt" || f.reason == "kv_transfer";
+      for (const auto& f : outcome.failed)
+        found += f.reason == node::Reason::corrupt || f.reason == node::Reason::kv_transfer;
   }
   CHECK(found > 10);
 }
@@ -187,7 +188,7 @@ TEST_CASE("sim: one seed gives one history") {
     world.run_until_done(3s);
     std::string text = std::to_string(world.events_run());
     for (const auto& [req, o] : world.outcomes())
-      text += ";" + req + " " + o.end + " " + std::to_string(o.answer.size()) + " " +
+      text += ";" + req + " " + o.end() + " " + std::to_string(o.answer.size()) + " " +
               std::to_string((o.ended - TimePoint{}).count());
     return text;
   };
@@ -233,10 +234,10 @@ TEST_CASE("sim: of requests with one prefix that come at once, with hold one com
     uint32_t computed = 0;
     std::string each;
     for (const auto& [req, outcome] : world.outcomes()) {
-      const auto& report = outcome.journey.report;
+      const auto& report = outcome.summary.report;
       computed += report.cached_local + report.cached_remote < stem.size();
-      each += " " + outcome.journey.prefill + ":" + std::to_string(report.cached_local) + "+" +
-              std::to_string(report.cached_remote) + ":" + outcome.journey.held_for + report.fallback;
+      each += " " + outcome.summary.prefill + ":" + std::to_string(report.cached_local) + "+" +
+              std::to_string(report.cached_remote) + ":" + to_string(outcome.summary.held_for) + report.fallback;
     }
     INFO("seed " << options.seed << each);
     CHECK(computed == 1);
@@ -264,7 +265,7 @@ TEST_CASE("sim: a node that dies while requests wait for the prefix it computes 
     world.crash(world.rng().chance(0.5) ? "p0" : "p1");
     INFO("seed " << options.seed);
     REQUIRE(world.run_until_done(20s));
-    for (const auto& [req, outcome] : world.outcomes()) CHECK((outcome.end == "stop" || outcome.end == "length"));
+    for (const auto& [req, outcome] : world.outcomes()) CHECK(outcome.served());
     CHECK_MESSAGE(world.violation().empty(), world.violation());
   }
 }
@@ -308,12 +309,12 @@ TEST_CASE("sim: a repeated prompt reuses every reusable block and a longer one a
   REQUIRE(world.run_until_done(10s));
   const RequestId again = world.submit(ids, 5, 10s);
   REQUIRE(world.run_until_done(10s));
-  const auto& report = world.outcomes().at(again).journey.report;
+  const auto& report = world.outcomes().at(again).summary.report;
   CHECK(report.cached_local + report.cached_remote == 16 * 6);
   ids.insert(ids.end(), 40, 4);
   const RequestId longer = world.submit(ids, 5, 10s);
   REQUIRE(world.run_until_done(10s));
-  const auto& report2 = world.outcomes().at(longer).journey.report;
+  const auto& report2 = world.outcomes().at(longer).summary.report;
   CHECK(report2.cached_local + report2.cached_remote == 16 * 6);
   CHECK(world.violation().empty());
 }

@@ -112,15 +112,18 @@ class Clients {
     const Outcome& outcome = world_.outcomes().at(req);
     const auto after = find(*c, before.name);
     const sched::Tenant* t = tenant(before.name);
-    if (!t || outcome.end == "invalid" || outcome.end == "context_length_exceeded") return req;
-    if (outcome.end == "no_prefill" || outcome.end == "no_decode" || outcome.end == "queue_full") return req;
+    if (!t || outcome.reason == node::Reason::invalid || outcome.reason == node::Reason::context_length_exceeded)
+      return req;
+    if (outcome.reason == node::Reason::no_prefill || outcome.reason == node::Reason::no_decode ||
+        outcome.reason == node::Reason::queue_full)
+      return req;
     INFO(req << " of " << before.name << ": " << tokens << " tokens, level " << before.level << ", ended "
-             << outcome.end);
+             << outcome.end());
     const double needed = std::min(tokens, t->burst());
     const bool many = t->requests_max > 0 && before.unfinished >= t->requests_max;
     const bool few = t->tokens_per_s > 0 && before.level < needed;
-    CHECK((outcome.end == "tenant_quota") == (many || few));
-    if (t->tokens_per_s <= 0 || outcome.end == "tenant_quota") return req;
+    CHECK((outcome.reason == node::Reason::tenant_quota) == (many || few));
+    if (t->tokens_per_s <= 0 || outcome.reason == node::Reason::tenant_quota) return req;
     const double refunded = refunds_of(before.name) - refunded_before;
     const double charged = tokens + answered(before.name) - charged_before;
     CHECK(after.level == doctest::Approx(std::min(t->burst(), before.level - charged + refunded)).epsilon(1e-9));
@@ -193,8 +196,8 @@ class Clients {
   double refunds_of(const std::string& name) const {
     double sum = 0;
     for (const auto& [req, o] : world_.outcomes())
-      if (is_of(o, name) && o.ended != kNever && o.attempts == 0 && o.stage == "route" && o.end != "tenant_quota" &&
-          o.end != "deadline_exceeded")
+      if (is_of(o, name) && o.ended != kNever && o.attempts == 0 && o.stage == node::RequestStage::route &&
+          o.reason != node::Reason::tenant_quota && o.reason != node::Reason::deadline_exceeded)
         sum += static_cast<double>(o.ids.size());
     return sum;
   }
@@ -233,10 +236,10 @@ void require_clean(World& world, uint64_t seed) {
 
 /// How a request may end in a healthy cluster.
 bool may_end(const Outcome& o, const WorldOptions& options, const sched::Tenant* tenant) {
-  if (o.end == "stop" || o.end == "length") return true;
-  if (o.end == "predicted_slo_miss") return options.sched.ttft_slo_s > 0 || options.sched.tbt_slo_s > 0;
-  if (o.end == "tenant_quota") return tenant && (tenant->tokens_per_s > 0 || tenant->requests_max > 0);
-  return o.end == "queue_full" && options.request_max < 8192;
+  if (o.served()) return true;
+  if (o.reason == node::Reason::predicted_slo_miss) return options.sched.ttft_slo_s > 0 || options.sched.tbt_slo_s > 0;
+  if (o.reason == node::Reason::tenant_quota) return tenant && (tenant->tokens_per_s > 0 || tenant->requests_max > 0);
+  return o.reason == node::Reason::queue_full && options.request_max < 8192;
 }
 
 void serve_healthy(World& world, Clients& clients, const WorldOptions& options, uint64_t seed) {
@@ -249,8 +252,9 @@ void serve_healthy(World& world, Clients& clients, const WorldOptions& options, 
   require_clean(world, seed);
   INFO("seed " << seed);
   for (const auto& n : world.conductor()->nodes(world.now())) {
-    INFO(n.name << " is " << n.state);
-    CHECK((n.state == "ready" && !n.load.draining));  // whatever was on its way when the drain was taken back
+    INFO(n.name << " is " << to_string(n.state));
+    CHECK((n.state == node::NodeState::ready &&
+           !n.load.draining));  // whatever was on its way when the drain was taken back
   }
   std::vector<RequestId> last;
   for (int n = 0; n < 10; ++n) {
@@ -264,10 +268,11 @@ void serve_healthy(World& world, Clients& clients, const WorldOptions& options, 
   require_clean(world, seed);
   for (const auto& req : last) {
     const Outcome& o = world.outcomes().at(req);
-    INFO(req << " ended " << o.end << " in " << o.stage << ", attempts " << o.attempts << ", tenant " << o.tenant);
+    INFO(req << " ended " << o.end() << " in " << to_string(o.stage) << ", attempts " << o.attempts << ", tenant "
+             << o.tenant);
     CHECK(may_end(o, options, clients.tenant(o.tenant)));
     // Ten short prompts are a tenth of a second of work; priorities and classes differ by ten steps in all.
-    CHECK(o.journey.held_s < 1 + 10 * options.fair.age_s + (options.fair.stretch > 0 ? 1 : 0));
+    CHECK(o.summary.held_s < 1 + 10 * options.fair.age_s + (options.fair.stretch > 0 ? 1 : 0));
   }
 }
 
@@ -299,8 +304,7 @@ TEST_CASE("sim: no fault schedule breaks a promise of tenants, priorities, pins,
       copies += c->stats().copies, held += c->stats().held_turn + c->stats().held_prefix;
       for (const auto& [bound, times] : c->stats().missed) missed += times;
     }
-    for (const auto& [req, o] : world.outcomes())
-      quota += o.end == "tenant_quota", served += o.end == "stop" || o.end == "length";
+    for (const auto& [req, o] : world.outcomes()) quota += o.reason == node::Reason::tenant_quota, served += o.served();
     world.run_for(45s);  // past every deadline, lease and copy
     require_clean(world, seed);
     REQUIRE_MESSAGE(world.leftovers().empty(), world.leftovers());
@@ -335,11 +339,11 @@ TEST_CASE("sim: a stream of urgent requests does not starve one of a worse class
         world.run_for(2600us);
       }
       const Outcome& o = world.outcomes().at(late);
-      INFO("seed " << options.seed << (by_class ? " class" : " priority") << ", held " << o.journey.held_s << " s");
-      CHECK((o.end == "stop" || o.end == "length"));
+      INFO("seed " << options.seed << (by_class ? " class" : " priority") << ", held " << o.summary.held_s << " s");
+      CHECK(o.served());
       // Three steps of 0.1 s, and those that were here before it, about 20 and what came in that time.
-      CHECK(o.journey.held_s >= 0.05);
-      CHECK(o.journey.held_s < 0.3 + 0.3);
+      CHECK(o.summary.held_s >= 0.05);
+      CHECK(o.summary.held_s < 0.3 + 0.3);
       require_clean(world, options.seed);
     }
   }

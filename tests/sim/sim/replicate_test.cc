@@ -74,7 +74,7 @@ Seen run(const char* policy, uint32_t replicas_max, uint64_t seed) {
   std::vector<double> ttft;
   for (const RequestId& req : sent) {
     const Outcome& o = world.outcomes().at(req);
-    REQUIRE(o.end == "length");
+    REQUIRE(o.finish == node::Finish::length);
     ttft.push_back(to_seconds(o.first_token - o.submitted));
   }
   std::sort(ttft.begin(), ttft.end());

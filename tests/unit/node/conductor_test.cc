@@ -105,7 +105,7 @@ TEST_CASE("node/conductor: a request without a decode node is rejected by name, 
   const auto replies = Bench::replies(b.submit("r"));
   REQUIRE(replies.size() == 1);
   CHECK(replies[0].kind == Reply::Kind::rejected);
-  CHECK(replies[0].code == "no_decode");
+  CHECK(replies[0].reason == Reason::no_decode);
 }
 
 TEST_CASE("node/conductor: tokens that overtake the first token wait for it") {
@@ -196,7 +196,7 @@ TEST_CASE("node/conductor: an orphan waits for a node to come back and fails by 
     b.give(Received{"d0", instance(2), wire::Heartbeat{}});
     const auto replies = Bench::replies(b.give(Tick{}));
     if (!replies.empty()) {
-      CHECK((replies[0].code == "no_prefill" || replies[0].code == "deadline_exceeded"));
+      CHECK((replies[0].reason == Reason::no_prefill || replies[0].reason == Reason::deadline_exceeded));
       break;
     }
     b.now += 500ms;
@@ -216,8 +216,8 @@ TEST_CASE("node/conductor: at its deadline a request ends, naming the stage, and
   b.now += 2s;  // whatever comes first then
   const Actions out = b.give(Received{"p0", instance(1), wire::Heartbeat{}});
   REQUIRE(Bench::replies(out).size() == 1);
-  CHECK(Bench::replies(out)[0].code == "deadline_exceeded");
-  CHECK(Bench::replies(out)[0].stage == "prefill");
+  CHECK(Bench::replies(out)[0].reason == Reason::deadline_exceeded);
+  CHECK(Bench::replies(out)[0].stage == RequestStage::prefill);
   CHECK(Bench::sent<wire::Cancel>(out, "p0").size() == 1);
   CHECK(Bench::sent<wire::Cancel>(out, "d0").size() == 1);
 }
@@ -295,11 +295,11 @@ TEST_CASE("node/conductor: a pipeline whose members are missing or count its sta
     CAPTURE(counted);
     Bench b;
     b.hello(wire::Role::prefill, "p0", 1, 64, 2);
-    CHECK(b.node("p0").state == "partial");
+    CHECK(b.node("p0").state == NodeState::partial);
     CHECK(b.node("p0").lacks == "pipeline stage p0.1 is not here");
     b.hello(wire::Role::stage, "p0.1", 3, 64, counted);
     b.hello(wire::Role::decode, "d0", 2);
-    CHECK(b.node("p0").state == (counted == 2 ? "ready" : "partial"));
+    CHECK(b.node("p0").state == (counted == 2 ? NodeState::ready : NodeState::partial));
     CHECK(b.node("p0").lacks == (counted == 2 ? "" : "p0.1 counts 3 stages, p0 2"));
     const Actions out = b.submit("r");
     CHECK(Bench::sent<wire::PrefillStart>(out, "p0").size() == (counted == 2 ? 1 : 0));
@@ -506,10 +506,10 @@ TEST_CASE("node/conductor: what was ordered of a drain holds although orders are
   CHECK(beat(true).empty());
   CHECK(b.conductor.drain("p0", false, out));
   CHECK(beat(true) == std::vector<wire::Drain>{{false}});  // this one was on its way
-  CHECK(b.node("p0").state == "ready");
+  CHECK(b.node("p0").state == NodeState::ready);
   CHECK(beat(false).empty());
   CHECK(beat(true, true).empty());  // SIGTERM
-  CHECK(b.node("p0").state == "drain");
+  CHECK(b.node("p0").state == NodeState::drain);
   CHECK(b.conductor.drain("p0", false, out).error().code == Code::invalid);
   // A new conductor takes over what it finds.
   Bench next;
@@ -517,7 +517,7 @@ TEST_CASE("node/conductor: what was ordered of a drain holds although orders are
   wire::Heartbeat drained;
   drained.load.draining = true;
   CHECK(Bench::sent<wire::Drain>(next.give(Received{"p0", instance(1), drained}), "p0").empty());
-  CHECK(next.node("p0").state == "drain");
+  CHECK(next.node("p0").state == NodeState::drain);
 }
 
 TEST_CASE("node/conductor: a copy is of at most 4,096 blocks, however long the hot prompt is") {

@@ -25,23 +25,23 @@ TEST_CASE("node/failure: nothing that happens between nodes is the client's erro
       for (const bool retryable : {false, true}) {
         const auto reason = reason_of(failed(stage, std::string(to_string(code)), retryable));
         INFO(stage << " " << to_string(code));
-        CHECK(reason != "invalid");
-        CHECK(reason != "not_found");
-        CHECK(reason != "unsupported");
+        CHECK(reason != Reason::invalid);
+        CHECK(reason != Reason::not_found);
+        CHECK(reason != Reason::unsupported);
       }
-  CHECK(reason_of(failed("transfer", "invalid")) == "kv_transfer");  // "no such buffer"
-  CHECK(reason_of(failed("decode", "invalid")) == "internal");
-  CHECK(reason_of(failed("queue", "invalid", false)) == "internal");
-  CHECK(reason_of(failed("prefill", "invalid", false)) == "invalid");  // the model judged a field of the request
-  CHECK(reason_of(failed("accept", "too_long", false)) == "context_length_exceeded");
+  CHECK(reason_of(failed("transfer", "invalid")) == Reason::kv_transfer);  // "no such buffer"
+  CHECK(reason_of(failed("decode", "invalid")) == Reason::internal);
+  CHECK(reason_of(failed("queue", "invalid", false)) == Reason::internal);
+  CHECK(reason_of(failed("prefill", "invalid", false)) == Reason::invalid);  // the model judged a field of the request
+  CHECK(reason_of(failed("accept", "too_long", false)) == Reason::context_length_exceeded);
 }
 
 TEST_CASE("node/failure: words that no worker has count as internal, and a transfer that stalls is not a deadline") {
-  CHECK(reason_of(failed("transfer", "no such word")) == "kv_transfer");
-  CHECK(reason_of(failed("no such stage", "no such word")) == "internal");
-  CHECK(reason_of(failed("transfer", "timeout", true)) == "kv_transfer");
-  CHECK(reason_of(failed("transfer", "timeout", false)) == "deadline_exceeded");
-  CHECK(reason_of(failed("decode", "timeout", false)) == "deadline_exceeded");
+  CHECK(reason_of(failed("transfer", "no such word")) == Reason::kv_transfer);
+  CHECK(reason_of(failed("no such stage", "no such word")) == Reason::internal);
+  CHECK(reason_of(failed("transfer", "timeout", true)) == Reason::kv_transfer);
+  CHECK(reason_of(failed("transfer", "timeout", false)) == Reason::deadline_exceeded);
+  CHECK(reason_of(failed("decode", "timeout", false)) == Reason::deadline_exceeded);
 }
 
 TEST_CASE("node/failure: the pair is blamed for what passes between its nodes, never for room, time or clients") {

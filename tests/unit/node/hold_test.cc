@@ -130,8 +130,8 @@ TEST_CASE("node/hold: a request waits here until a node is about to be free, and
   b.first_token("normal");
   CHECK(b.started == std::vector<std::string>{"first", "urgent", "normal", "low"});
   b.first_token("low");
-  CHECK(b.reply("low")->journey.held_for == "turn");
-  CHECK(b.reply("low")->journey.held_s == doctest::Approx(5.0).epsilon(0.05));
+  CHECK(b.reply("low")->summary.held_for.kind == Held::Kind::turn);
+  CHECK(b.reply("low")->summary.held_s == doctest::Approx(5.0).epsilon(0.05));
   CHECK(b.conductor.idle());
 }
 
@@ -169,9 +169,9 @@ TEST_CASE("node/hold: two requests with one prefix compute it once: the second w
   b.first_token("a");
   REQUIRE(b.runs("b"));
   b.first_token("b");
-  CHECK(b.reply("b")->journey.held_for == "prefix:" + b.on["a"]);
-  REQUIRE_FALSE(b.reply("b")->journey.considered.empty());
-  const auto& won = b.reply("b")->journey.considered[0];
+  CHECK(b.reply("b")->summary.held_for == Held{Held::Kind::prefix, b.on["a"]});
+  REQUIRE_FALSE(b.reply("b")->summary.considered.empty());
+  const auto& won = b.reply("b")->summary.considered[0];
   CHECK(won.local_blocks + won.fetch_blocks == 10);
   CHECK(b.conductor.stats().held_prefix == 1);
 }
@@ -211,9 +211,9 @@ TEST_CASE("node/hold: who cannot keep its TTFT promise is rejected at once, or w
   CHECK_FALSE(b.reply("soon"));
   b.give(never);  // 5 s, then soon's 1 s
   REQUIRE(b.reply("never"));
-  CHECK(b.reply("never")->code == "predicted_slo_miss");
+  CHECK(b.reply("never")->reason == Reason::predicted_slo_miss);
   CHECK(b.reply("never")->predicted_ms == doctest::Approx(7000));
-  CHECK(b.reply("never")->bound == "ttft");
+  CHECK(b.reply("never")->bound == sched::Bound::ttft);
   CHECK(b.reply("never")->message.find("predicted TTFT 7000.0 ms, allowed 5000.0 ms with 1 requests") == 0);
   b.give(hopeful);
   CHECK_FALSE(b.reply("hopeful"));
@@ -237,12 +237,12 @@ TEST_CASE("node/hold: at its deadline, or when its client goes, a held request e
   late.deadline = 2s;
   b.give(late);
   b.give(b.request("gone", 10));
-  b.give(ClientCancel{"gone", "client_gone"});
-  CHECK(b.reply("gone")->finish_reason == "abort");
+  b.give(ClientCancel{"gone"});
+  CHECK(b.reply("gone")->finish == Finish::abort);
   b.wait(2100ms);
   REQUIRE(b.reply("late"));
-  CHECK(b.reply("late")->code == "deadline_exceeded");
-  CHECK(b.reply("late")->stage == "route");
+  CHECK(b.reply("late")->reason == Reason::deadline_exceeded);
+  CHECK(b.reply("late")->stage == RequestStage::route);
   CHECK(b.conductor.held_count() == 0);
 }
 
@@ -279,7 +279,7 @@ TEST_CASE("node/hold: a quota that is used up answers tenant_quota with the seco
   CHECK(b.runs("1"));
   ask("2", 250);
   REQUIRE(b.reply("2"));
-  CHECK(b.reply("2")->code == "tenant_quota");
+  CHECK(b.reply("2")->reason == Reason::tenant_quota);
   CHECK(b.reply("2")->retry_after == 2s);  // 50 are there, 250 are needed
   b.wait(2s);
   ask("3", 240);
@@ -304,7 +304,7 @@ TEST_CASE("node/hold: what is rejected before any work costs its tenant nothing"
   Submit s = b.request("1", 900);
   s.tenant = "a", s.ttft_slo_s = 0.001;
   b.give(s);
-  CHECK(b.reply("1")->code == "predicted_slo_miss");
+  CHECK(b.reply("1")->reason == Reason::predicted_slo_miss);
   CHECK(b.conductor.tenants(b.now)[1].level == 1000);
 }
 
@@ -316,15 +316,15 @@ TEST_CASE("node/hold: a rejection says which bound would have been broken, held 
     first.ttft_slo_s = 0.5, first.tbt_slo_s = next.tbt_slo_s = 0.001;
     b.give(first);
     REQUIRE(b.reply("first"));
-    CHECK(b.reply("first")->bound == "ttft");
+    CHECK(b.reply("first")->bound == sched::Bound::ttft);
     CHECK(b.reply("first")->message == "predicted TTFT 1000.0 ms, allowed 500.0 ms");
     b.give(next);
     REQUIRE(b.reply("next"));
-    CHECK(b.reply("next")->code == "predicted_slo_miss");
-    CHECK(b.reply("next")->bound == "tbt");
+    CHECK(b.reply("next")->reason == Reason::predicted_slo_miss);
+    CHECK(b.reply("next")->bound == sched::Bound::tbt);
     CHECK(b.reply("next")->message == "predicted TBT 2.1 ms, allowed 1.0 ms");
-    CHECK(b.conductor.stats().missed.at("ttft") == 1);
-    CHECK(b.conductor.stats().missed.at("tbt") == 1);
+    CHECK(b.conductor.stats().missed.at(sched::Bound::ttft) == 1);
+    CHECK(b.conductor.stats().missed.at(sched::Bound::tbt) == 1);
   }
 }
 
@@ -335,13 +335,13 @@ TEST_CASE("node/hold: a pin to a node that is not there, or of another role, is 
   s.pin_prefill = "p7";
   b.give(s);
   REQUIRE(b.reply("1"));
-  CHECK(b.reply("1")->code == "invalid");
+  CHECK(b.reply("1")->reason == Reason::invalid);
   CHECK(b.reply("1")->message == "mc.pin.prefill names p7, which is not in the cluster; the prefill nodes are p0, p1");
   s = b.request("2", 10);
   s.pin_decode = "p0";
   b.give(s);
   CHECK(b.reply("2")->message == "mc.pin.decode names p0, which is a prefill node; the decode nodes are d0");
-  CHECK(b.conductor.explain(s, b.now).objection == b.reply("2")->message);
+  CHECK(b.conductor.explain(s, b.now).refusal->message == b.reply("2")->message);
 }
 
 TEST_CASE("node/hold: a pin to a node that drains is answered at once, held or not, and so is explain") {
@@ -354,9 +354,9 @@ TEST_CASE("node/hold: a pin to a node that drains is answered at once, held or n
     s.pin_prefill = "p1";
     b.give(s);
     REQUIRE(b.reply("1"));
-    CHECK(b.reply("1")->code == "no_prefill");
+    CHECK(b.reply("1")->reason == Reason::no_prefill);
     CHECK(b.reply("1")->message == "mc.pin.prefill names p1, which is draining and takes no new requests");
-    CHECK(b.conductor.explain(s, b.now).objection == b.reply("1")->message);
+    CHECK(b.conductor.explain(s, b.now).refusal->message == b.reply("1")->message);
     CHECK(b.conductor.drain("p1", false, ignored));
     s.req = "2";
     b.give(s);
@@ -370,7 +370,7 @@ TEST_CASE("node/hold: a prompt longer than the nodes hold is invalid by its leng
   Submit s = b.request("1", 4096);
   b.give(s);
   REQUIRE(b.reply("1"));
-  CHECK(b.reply("1")->code == "context_length_exceeded");
+  CHECK(b.reply("1")->reason == Reason::context_length_exceeded);
   CHECK(b.reply("1")->message.find("prompt of 4096 tokens; with its answer the nodes here hold 4096") == 0);
   s = b.request("2", 4096), s.stopping.max_tokens = 1;  // that token is not computed with
   b.give(s);
@@ -528,7 +528,7 @@ TEST_CASE("node/hold: whoever is turned away is so as its tenant, and work that 
   Submit s = b.request("early", 100);
   s.tenant = "a";
   b.give(s);
-  CHECK(b.reply("early")->code == "no_prefill");
+  CHECK(b.reply("early")->reason == Reason::no_prefill);
   CHECK(b.conductor.tenants(b.now)[0].rejected == 0);
   CHECK(b.conductor.tenants(b.now)[1].submitted == 1);
   CHECK(b.conductor.tenants(b.now)[1].rejected == 1);
@@ -544,10 +544,10 @@ TEST_CASE("node/hold: whoever is turned away is so as its tenant, and work that 
   }
   REQUIRE(b.reply("late"));
   CHECK(b.reply("late")->kind == Reply::Kind::rejected);
-  CHECK(b.reply("late")->bound == "tbt");
-  CHECK(b.reply("late")->stage == "accept");
+  CHECK(b.reply("late")->bound == sched::Bound::tbt);
+  CHECK(b.reply("late")->stage == RequestStage::accept);
   CHECK(b.reply("late")->message == "predicted TBT 9.0 ms, allowed 4.0 ms on d0, after its prefill");
-  CHECK(b.conductor.stats().missed.at("tbt") == 1);
+  CHECK(b.conductor.stats().missed.at(sched::Bound::tbt) == 1);
   CHECK(b.conductor.tenants(b.now)[1].level == 900);
   CHECK(b.conductor.tenants(b.now)[1].tokens == 100);
 }

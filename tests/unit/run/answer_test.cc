@@ -18,8 +18,8 @@ namespace {
 http::Response response_of(std::string code, node::Reply::Kind kind = node::Reply::Kind::failed) {
   node::Reply reply;
   reply.kind = kind;
-  reply.code = std::move(code);
-  reply.stage = "prefill";
+  reply.reason = node::reason_named(code);
+  reply.stage = node::RequestStage::prefill;
   reply.message = "why";
   return reply_response(reply);
 }
@@ -83,7 +83,7 @@ void answer_all(Answer& answer, const std::vector<uint32_t>& prompt, size_t choi
     node::Reply end;
     end.req = token.req;
     end.kind = node::Reply::Kind::finished;
-    end.finish_reason = "length";
+    end.finish = node::Finish::length;
     answer.on_end(end.req, end);
   }
 }
@@ -162,7 +162,7 @@ TEST_CASE("run/answer: the offsets of an echoed prompt count no space that the s
     node::Reply end;
     end.req = "0";
     end.kind = node::Reply::Kind::finished;
-    end.finish_reason = "length";
+    end.finish = node::Finish::length;
     answer.on_end("0", end);
   };
   const auto response = told(asked(R"("echo":true,"logprobs":0)"), feed, *tokenizer);
@@ -197,7 +197,7 @@ TEST_CASE("run/answer: of a stream's choices one asks for the prompt; the others
     reply.req = req;
     reply.kind = kind;
     reply.token = '!';
-    reply.finish_reason = "length";
+    reply.finish = node::Finish::length;
     return reply;
   };
   const auto feed = [&](Answer& answer) {
@@ -274,9 +274,9 @@ TEST_CASE("run/answer: every code a machine can end a request with has its HTTP 
 TEST_CASE("run/answer: a rejection carries both numbers and when to come back") {
   node::Reply reply;
   reply.kind = node::Reply::Kind::rejected;
-  reply.code = "predicted_slo_miss";
+  reply.reason = node::Reason::predicted_slo_miss;
   reply.message = "predicted TBT 900 ms, allowed 200 ms";
-  reply.bound = "tbt";
+  reply.bound = sched::Bound::tbt;
   reply.predicted_ms = 900, reply.allowed_ms = 200;
   reply.retry_after = 3s;
   const http::Response response = reply_response(reply);

@@ -67,10 +67,10 @@ TEST_CASE("sched/admission: the ways differ in which decode load they look at") 
   std::vector<Inflight> old;
   for (int i = 0; i < 140; ++i) old.push_back({-19.5, static_cast<uint32_t>(i % 2), 10'000, 300, 0});
   busy.inflight = old;
-  CHECK(decide(busy, bounded("early")).reason == "predicted_slo_miss");
+  CHECK(decide(busy, bounded("early")).reason == NoPlace::predicted_slo_miss);
   CHECK(decide(busy, bounded("predict")).candidate == 0);
   for (auto& r : busy.inflight) r.arrives_s = -1;
-  CHECK(decide(busy, bounded("predict")).verdict.stage == "decode");
+  CHECK(decide(busy, bounded("predict")).verdict.bound == Bound::tbt);
 }
 
 TEST_CASE("sched/admission: a TTFT that is too long is rejected at arrival by all but none") {
@@ -93,7 +93,7 @@ TEST_CASE("sched/admission: goodput expects answers to end as those seen did") {
   s.inflight = rows;
   CHECK(decide(s, bounded("goodput")).candidate == 0);
   for (auto& r : s.inflight) r.answered = 5;
-  CHECK(decide(s, bounded("goodput")).verdict.stage == "decode");
+  CHECK(decide(s, bounded("goodput")).verdict.bound == Bound::tbt);
 }
 
 TEST_CASE("sched/admission: lengths give back what they were taught") {

@@ -59,7 +59,7 @@ Snapshot cluster() {  // p0 and d0 are the better ones
 std::string placed(const Snapshot& s) {
   Rng rng(1);
   const Placement p = place(s, *find_policy("kv-centric"), {}, rng);
-  if (p.candidate < 0) return p.reason;
+  if (p.candidate < 0) return std::string(to_string(p.reason));
   return s.prefill[p.candidates[static_cast<size_t>(p.candidate)].node].name + " " +
          s.decode[static_cast<size_t>(p.decode)].name;
 }

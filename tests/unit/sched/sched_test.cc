@@ -187,12 +187,12 @@ TEST_CASE("sched: a request whose prediction breaks a promise is rejected with b
   options.ttft_slo_s = 0.5;
   Placement p = run(two_nodes(), "kv-centric", options);
   CHECK(p.candidate == -1);
-  CHECK(p.reason == "predicted_slo_miss");
+  CHECK(p.reason == NoPlace::predicted_slo_miss);
   CHECK(p.predicted_s == doctest::Approx(0.9988).epsilon(0.001));
   CHECK(p.allowed_s == 0.5);
   options = {};
   options.tbt_slo_s = 0.020;
-  CHECK(run(two_nodes(), "kv-centric", options).reason == "predicted_slo_miss");
+  CHECK(run(two_nodes(), "kv-centric", options).reason == NoPlace::predicted_slo_miss);
 }
 
 TEST_CASE("sched: every policy places on an accepting node and never on one that drains") {
@@ -204,7 +204,7 @@ TEST_CASE("sched: every policy places on an accepting node and never on one that
     REQUIRE(p.candidate >= 0);
     CHECK(s.prefill[p.candidates[static_cast<size_t>(p.candidate)].node].name == "p1");
     s.prefill[1].accepting = false;
-    CHECK(run(s, policy->name).reason == "no_prefill");
+    CHECK(run(s, policy->name).reason == NoPlace::no_prefill);
   }
 }
 

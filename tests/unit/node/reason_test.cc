@@ -1,0 +1,32 @@
+// The words of reasons, stages and ends are one table in both directions.
+#include "node/reason.h"
+
+#include <set>
+
+#include "test.h"
+
+using namespace mc;
+using namespace mc::node;
+
+TEST_CASE("node/reason: every reason has a word of its own that names it again, and an error that HTTP answers") {
+  std::set<std::string_view> words;
+  for (int i = 0; i <= static_cast<int>(kReasonLast); ++i) {
+    const Reason reason = static_cast<Reason>(i);
+    CAPTURE(to_string(reason));
+    CHECK(reason_named(to_string(reason)) == reason);
+    CHECK(words.insert(to_string(reason)).second);
+    CHECK(find_error(number_of(reason))->http_status >= 400);
+  }
+  CHECK(reason_named("no such word") == Reason::internal);
+}
+
+TEST_CASE("node/reason: what a worker or a record says is read back as it was meant") {
+  for (const auto stage : {RequestStage::queue, RequestStage::fetch, RequestStage::accept, RequestStage::prefill,
+                           RequestStage::transfer, RequestStage::decode})
+    CHECK(stage_named(to_string(stage)) == stage);
+  CHECK(stage_named("no such stage") == RequestStage::unknown);
+  for (const auto finish : {Finish::none, Finish::stop, Finish::length, Finish::abort})
+    CHECK(finish_named(to_string(finish)) == finish);
+  for (const Held& held : {Held{}, Held{Held::Kind::turn, ""}, Held{Held::Kind::prefix, "p0.1"}})
+    CHECK(held_named(to_string(held)) == held);
+}
