@@ -21,7 +21,14 @@
 #include <string_view>
 #include <vector>
 
+#include "base/clock.h"
+
 namespace mc::sched {
+
+/// The seconds of Line's and FairQueue's clock.
+inline double seconds_of(TimePoint at) {
+  return to_seconds(at - TimePoint{});
+}
 
 /// What an operator says of a tenant.
 struct Tenant {

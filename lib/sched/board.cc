@@ -1,0 +1,388 @@
+#include "sched/board.h"
+
+#include <algorithm>
+
+#include "base/assert.h"
+
+namespace mc::sched {
+
+Board::Node& Board::at(int slot) {
+  MC_ASSERT(slot >= 0 && static_cast<size_t>(slot) < nodes_.size());
+  MC_ASSERT(nodes_[static_cast<size_t>(slot)].here);
+  return nodes_[static_cast<size_t>(slot)];
+}
+
+// ---- who is here -----------------------------------------------------------------------------
+
+void Board::set_members(std::span<const BoardMember> members, uint32_t block_tokens, uint64_t block_bytes) {
+  std::vector<Node> nodes;
+  Snapshot s;
+  s.block_tokens = block_tokens, s.block_bytes = block_bytes;
+  s.lengths = &lengths_;
+  slots_.clear(), holders_.clear(), prefills_.clear(), decodes_.clear(), unserved_.clear();
+  ready_prefills_ = ready_decodes_ = 0;
+  for (const BoardMember& member : members) {
+    if (nodes.size() <= member.slot) nodes.resize(member.slot + size_t{1});
+    Node& node = nodes[member.slot];
+    MC_ASSERT(!node.here);
+    if (member.slot < nodes_.size() && nodes_[member.slot].here) {
+      node = std::move(nodes_[member.slot]);
+    } else {
+      node.since = member.since;
+      node.predictor = Predictor(member.announced);
+    }
+    node.here = true;
+    node.name = member.name, node.model = member.model;
+    node.draining = member.draining, node.readable = member.readable;
+    node.holder = static_cast<int>(s.holders.size());
+    node.prefill = node.decode = -1;
+    s.add_holder(member.name);
+    slots_.emplace(member.name, member.slot);
+    holders_.push_back(member.slot);
+    if (member.prefill) {
+      node.prefill = static_cast<int>(s.prefill.size());
+      PrefillView view;
+      view.name = member.name, view.holder = node.holder;
+      s.prefill.push_back(std::move(view));
+      prefills_.push_back({member.slot, !member.draining, node.since, kIdle});
+      ready_prefills_ += !member.draining;
+    }
+    if (member.decode) {
+      node.decode = static_cast<int>(s.decode.size());
+      DecodeView view;
+      view.name = member.name, view.capacity_tokens = member.capacity_tokens;
+      s.decode.push_back(std::move(view));
+      decodes_.push_back({member.slot, !member.draining});
+      ready_decodes_ += !member.draining;
+    }
+    if (!has_served(node)) unserved_.push_back(member.slot);
+  }
+  nodes_ = std::move(nodes);
+  snapshot_ = std::move(s);
+  matches_.clear();
+  decode_restricted_ = corrections_stale_ = false;
+  corrections_ = corrections();
+  for (const Node& node : nodes_)
+    if (node.here) show(node);
+}
+
+int Board::find(const NodeId& name) const {
+  const auto known = slots_.find(name);
+  return known == slots_.end() ? -1 : static_cast<int>(known->second);
+}
+
+// ---- costs -----------------------------------------------------------------------------------
+
+bool Board::has_served(const Node& node) {
+  return (node.prefill < 0 || node.predictor.prefill_error().samples() > 0) &&
+         (node.decode < 0 || node.predictor.step_error().samples() > 0);
+}
+
+Board::Corrections Board::corrections() const {
+  double prefill = 0, prefills = 0, step = 0, steps = 0;
+  for (const Node& node : nodes_) {
+    if (!node.here) continue;
+    if (node.predictor.prefill_error().samples() > 0) prefill += node.predictor.prefill_factor(), ++prefills;
+    if (node.predictor.step_error().samples() > 0) step += node.predictor.step_factor(), ++steps;
+  }
+  return {prefills > 0 ? prefill / prefills : 1, steps > 0 ? step / steps : 1};
+}
+
+// A node that has served nothing yet is taken to be like the others, not better than all of them. Nobody reads into a
+// node whose blocks others cannot read: a pipeline's members hold layer ranges.
+Cost Board::cost_of(const Node& node, const Corrections& corrections) {
+  Cost cost = node.predictor.cost();
+  if (node.predictor.prefill_error().samples() == 0)
+    for (double* part : {&cost.prefill_s, &cost.prefill_s_per_token, &cost.prefill_s_per_token2})
+      *part *= corrections.prefill;
+  if (node.predictor.step_error().samples() == 0)
+    for (double* part : {&cost.decode_s, &cost.decode_s_per_row, &cost.decode_s_per_kv_token})
+      *part *= corrections.step;
+  if (!node.readable) cost.read_bytes_per_s = 1;
+  return cost;
+}
+
+// Writes what the node's books say now into the snapshot.
+void Board::show(const Node& node) {
+  snapshot_.holders[static_cast<size_t>(node.holder)].transfers_leaving = node.transfers;
+  if (node.prefill >= 0) {
+    PrefillView& view = snapshot_.prefill[static_cast<size_t>(node.prefill)];
+    view.unfinished = node.unfinished;
+    view.cost = cost_of(node, corrections_);
+    prefills_[static_cast<size_t>(node.prefill)].busy_until = node.busy_until;
+  }
+  if (node.decode >= 0) {
+    DecodeView& view = snapshot_.decode[static_cast<size_t>(node.decode)];
+    view.rows = node.rows, view.kv_tokens = node.kv_tokens;
+    view.arrived_rows = node.arrived_rows, view.arrived_kv_tokens = node.arrived_tokens;
+    view.cost = cost_of(node, corrections_);
+    if (!decode_restricted_) view.accepting = decodes_[static_cast<size_t>(node.decode)].ready;
+  }
+}
+
+void Board::refresh_costs() {
+  if (!corrections_stale_ || unserved_.empty()) return;
+  corrections_ = corrections();
+  corrections_stale_ = false;
+  std::erase_if(unserved_, [&](uint32_t slot) { return has_served(nodes_[slot]); });
+  for (const uint32_t slot : unserved_) show(nodes_[slot]);
+}
+
+void Board::prefilled(int slot, double tokens, double reused, double seconds) {
+  at(slot).predictor.prefilled(tokens, reused, seconds);
+  corrections_stale_ = true;
+  show(at(slot));
+}
+
+void Board::stepped(int slot, double rows, double kv_tokens, double seconds) {
+  at(slot).predictor.stepped(rows, kv_tokens, seconds);
+  corrections_stale_ = true;
+  show(at(slot));
+}
+
+void Board::read(int slot, double bytes, double seconds) {
+  at(slot).predictor.read(bytes, seconds);
+  show(at(slot));
+}
+
+void Board::answered(uint32_t tokens, double seconds) {
+  lengths_.observe(tokens);
+  if (tokens > 1) lengths_.observe_seconds(seconds);
+}
+
+// ---- books -----------------------------------------------------------------------------------
+
+void Board::place(Booking& booking, TimePoint now) {
+  MC_ASSERT(!booking.placed && !booking.queued && !booking.arrived);
+  MC_ASSERT(booking.prefill >= 0 && booking.decode >= 0 && booking.prefill_s >= 0);
+  booking.placed = booking.queued = true;
+  Node& prefill = at(booking.prefill);
+  ++prefill.unfinished;
+  prefill.queued_s += booking.prefill_s;
+  prefill.busy_until = after(std::max(prefill.busy_until, now), from_seconds(booking.prefill_s));
+  Node& decode = at(booking.decode);
+  ++decode.rows;
+  decode.kv_tokens += booking.tokens;
+  if (booking.source >= 0) begin_transfer(booking.source);
+  show(prefill), show(decode);
+}
+
+void Board::end_prefill(Booking& booking, TimePoint now) {
+  if (booking.source >= 0) end_transfer(booking.source);
+  booking.source = -1;
+  if (!booking.queued) return;
+  booking.queued = false;
+  Node& node = at(booking.prefill);
+  MC_ASSERT(node.unfinished > 0);
+  --node.unfinished;
+  ++node.ended_prefills;
+  node.queued_s = node.unfinished == 0 ? 0 : std::max(0.0, node.queued_s - booking.prefill_s);
+  node.busy_until = node.unfinished == 0 ? kIdle : after(now, from_seconds(node.queued_s));
+  show(node);
+}
+
+void Board::arrive(Booking& booking) {
+  MC_ASSERT(booking.placed && !booking.arrived);
+  booking.arrived = true;
+  Node& node = at(booking.decode);
+  ++node.arrived_rows;
+  node.arrived_tokens += booking.tokens;
+  show(node);
+}
+
+void Board::add_tokens(Booking& booking, uint64_t tokens) {
+  MC_ASSERT(booking.placed);
+  booking.tokens += tokens;
+  Node& node = at(booking.decode);
+  node.kv_tokens += tokens;
+  if (booking.arrived) node.arrived_tokens += tokens;
+  show(node);
+}
+
+void Board::end(Booking& booking, TimePoint now) {
+  if (!booking.placed) return;
+  end_prefill(booking, now);
+  Node& node = at(booking.decode);
+  MC_ASSERT(node.rows > 0 && node.kv_tokens >= booking.tokens);
+  --node.rows;
+  node.kv_tokens -= booking.tokens;
+  if (booking.arrived) {
+    MC_ASSERT(node.arrived_rows > 0 && node.arrived_tokens >= booking.tokens);
+    --node.arrived_rows;
+    node.arrived_tokens -= booking.tokens;
+  }
+  booking = {};
+  show(node);
+}
+
+void Board::begin_transfer(int slot) {
+  ++at(slot).transfers;
+  show(at(slot));
+}
+
+void Board::end_transfer(int slot) {
+  MC_ASSERT(at(slot).transfers > 0);
+  --at(slot).transfers;
+  show(at(slot));
+}
+
+// ---- looking ---------------------------------------------------------------------------------
+
+Snapshot& Board::look(const Ask& ask, TimePoint now) {
+  refresh_costs();
+  Snapshot& s = snapshot_;
+  s.tokens = ask.tokens;
+  s.answer_tokens = ask.answer_tokens;
+  for (size_t i = 0; i < s.prefill.size(); ++i) {
+    PrefillView& view = s.prefill[i];
+    view.queue_s = to_seconds(std::max(prefills_[i].busy_until, now) - now);  // no branch: no processor foresees it
+    view.accepting = prefills_[i].ready;
+  }
+  if (slow_start_s_ > 0)
+    for (size_t i = 0; i < s.prefill.size(); ++i) s.prefill[i].up_s = to_seconds(now - prefills_[i].since);
+  look_at_blocks(ask.matches);
+  restrict_nodes(ask);
+  set_bars(ask, now);
+  if (ask.queue_max_s)
+    for (PrefillView& view : s.prefill) view.accepting &= view.queue_s <= *ask.queue_max_s;
+  return s;
+}
+
+// Shows who holds what of the prompt, where that is not what the request before was shown.
+void Board::look_at_blocks(std::span<const kv::NodeMatch> matches) {
+  Snapshot& s = snapshot_;
+  kv::for_each_change(matches_, matches, [&](const kv::NodeMatch& m) {
+    const Node& node = nodes_[m.node];
+    HolderView& holder = s.holders[static_cast<size_t>(node.holder)];
+    const bool prefill = node.prefill >= 0;
+    holder.readable_blocks = node.readable ? m.resident : 0;
+    holder.pending_blocks = node.readable ? (prefill ? m.expected : m.resident) : 0;
+    holder.pending_s = 0;
+    if (!prefill) return;
+    PrefillView& view = s.prefill[static_cast<size_t>(node.prefill)];
+    view.resident_blocks = m.expected;
+    if (m.expected > m.resident) holder.pending_s = view.queue_s;
+  });
+  matches_.assign(matches.begin(), matches.end());
+}
+
+// Pins, the node that failed last, another model: only some nodes may take this request.
+void Board::restrict_nodes(const Ask& ask) {
+  Snapshot& s = snapshot_;
+  if (decode_restricted_)
+    for (size_t i = 0; i < s.decode.size(); ++i) s.decode[i].accepting = decodes_[i].ready;
+  decode_restricted_ = false;
+  const auto only = [](auto& views, const NodeId& name) {
+    for (auto& view : views) view.accepting = view.accepting && view.name == name;
+  };
+  if (ask.prefill && !ask.prefill->empty()) only(s.prefill, *ask.prefill);
+  if (ask.decode && !ask.decode->empty()) only(s.decode, *ask.decode), decode_restricted_ = true;
+  if (ask.avoid >= 0) {
+    const Node& avoid = at(ask.avoid);
+    if (avoid.prefill >= 0 && ready_prefills_ > (avoid.draining ? 0u : 1u))
+      s.prefill[static_cast<size_t>(avoid.prefill)].accepting = false;
+    if (avoid.decode >= 0 && ready_decodes_ > (avoid.draining ? 0u : 1u))
+      s.decode[static_cast<size_t>(avoid.decode)].accepting = false, decode_restricted_ = true;
+  }
+  if (!ask.model || ask.model->empty()) return;
+  for (size_t i = 0; i < s.prefill.size(); ++i) s.prefill[i].accepting &= nodes_[prefills_[i].slot].model == *ask.model;
+  for (size_t i = 0; i < s.decode.size(); ++i) s.decode[i].accepting &= nodes_[decodes_[i].slot].model == *ask.model;
+  decode_restricted_ = true;
+}
+
+// Bars the pairs that fail requests; the least bad pair is left to the request when there is no other.
+void Board::set_bars(const Ask& ask, TimePoint now) {
+  Snapshot& s = snapshot_;
+  s.bars.clear();
+  if ((!ask.breakers || ask.breakers->empty()) && ask.failed_on.empty()) return;
+  const auto bar = [&](const Part& part, double left_s) {
+    const Bar out{prefill_at(find(part.prefill)), decode_at(find(part.decode)), left_s};
+    if ((out.prefill >= 0 || part.prefill.empty()) && (out.decode >= 0 || part.decode.empty())) s.bars.push_back(out);
+  };
+  if (ask.breakers)
+    for (const auto& [part, entry] : ask.breakers->entries())
+      if (Breakers::is_shut(entry)) bar(part, std::max(0.0, to_seconds(entry.until - now)));
+  for (const Part& part : ask.failed_on) bar(part, 0);
+  lift_least_bad(s);
+}
+
+bool Board::any_idle(Duration queue_max, TimePoint now) const {
+  return std::any_of(prefills_.begin(), prefills_.end(),
+                     [&](const PrefillPlace& p) { return p.ready && p.busy_until <= now + queue_max; });
+}
+
+double Board::queue_s(int slot, TimePoint now) const {
+  return to_seconds(std::max(at(slot).busy_until, now) - now);
+}
+
+Board::Queues Board::queues(const std::string& model, TimePoint now) const {
+  Queues out;
+  for (const PrefillPlace& p : prefills_) {
+    const Node& node = nodes_[p.slot];
+    if (!p.ready || (!model.empty() && node.model != model)) continue;
+    ++out.nodes;
+    out.least_s = std::min(out.least_s, to_seconds(std::max(p.busy_until, now) - now));
+  }
+  return out;
+}
+
+TimePoint Board::next_idle(Duration queue_max, TimePoint now) const {
+  TimePoint next = kNever;
+  for (const PrefillPlace& p : prefills_) {
+    if (p.busy_until == kIdle) continue;
+    const TimePoint idle_at = p.busy_until - queue_max;
+    if (idle_at > now) next = std::min(next, idle_at + 1us);
+  }
+  return next;
+}
+
+void Board::check(std::span<const Booking* const> bookings, std::span<const int> transfers) const {
+  struct Sum {
+    uint32_t unfinished = 0, rows = 0, arrived_rows = 0, transfers = 0;
+    uint64_t tokens = 0, arrived_tokens = 0;
+    double queued_s = 0;
+  };
+  std::vector<Sum> sums(nodes_.size());
+  for (const Booking* b : bookings) {
+    MC_ASSERT(b->placed || (!b->queued && !b->arrived && b->source < 0));
+    if (b->source >= 0) ++sums.at(static_cast<size_t>(b->source)).transfers;
+    if (!b->placed) continue;
+    if (b->queued) {
+      Sum& prefill = sums.at(static_cast<size_t>(b->prefill));
+      ++prefill.unfinished;
+      prefill.queued_s += b->prefill_s;
+    }
+    Sum& decode = sums.at(static_cast<size_t>(b->decode));
+    ++decode.rows;
+    decode.tokens += b->tokens;
+    if (b->arrived) ++decode.arrived_rows, decode.arrived_tokens += b->tokens;
+  }
+  for (const int slot : transfers) ++sums.at(static_cast<size_t>(slot)).transfers;
+  for (size_t slot = 0; slot < nodes_.size(); ++slot) {
+    const Node& node = nodes_[slot];
+    if (!node.here) continue;
+    const Sum& sum = sums[slot];
+    MC_ASSERT_EQ(sum.unfinished, node.unfinished);
+    MC_ASSERT(std::abs(sum.queued_s - node.queued_s) <= 1e-6 * (1 + sum.queued_s));
+    MC_ASSERT_EQ(sum.transfers, node.transfers);
+    MC_ASSERT_EQ(sum.rows, node.rows);
+    MC_ASSERT_EQ(sum.tokens, node.kv_tokens);
+    MC_ASSERT_EQ(sum.arrived_rows, node.arrived_rows);
+    MC_ASSERT_EQ(sum.arrived_tokens, node.arrived_tokens);
+    MC_ASSERT_EQ(snapshot_.holders[static_cast<size_t>(node.holder)].transfers_leaving, node.transfers);
+    if (node.prefill >= 0) {
+      const size_t i = static_cast<size_t>(node.prefill);
+      MC_ASSERT_EQ(snapshot_.prefill[i].unfinished, node.unfinished);
+      MC_ASSERT(prefills_[i].busy_until == node.busy_until && prefills_[i].slot == slot);
+    }
+    if (node.decode >= 0) {
+      const DecodeView& view = snapshot_.decode[static_cast<size_t>(node.decode)];
+      MC_ASSERT_EQ(view.rows, node.rows);
+      MC_ASSERT_EQ(view.kv_tokens, node.kv_tokens);
+      MC_ASSERT_EQ(view.arrived_rows, node.arrived_rows);
+      MC_ASSERT_EQ(view.arrived_kv_tokens, node.arrived_tokens);
+    }
+  }
+}
+
+}  // namespace mc::sched

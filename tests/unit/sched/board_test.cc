@@ -1,0 +1,166 @@
+// The books of a cluster and the snapshot of them.
+#include "sched/board.h"
+
+#include "base/rng.h"
+#include "test.h"
+
+using namespace mc;
+using namespace mc::sched;
+
+namespace {
+
+constexpr TimePoint kStart{};
+
+BoardMember member(uint32_t slot, NodeId name, bool prefill) {
+  BoardMember out;
+  out.slot = slot, out.name = std::move(name);
+  out.prefill = prefill, out.decode = !prefill;
+  out.capacity_tokens = 10'000;
+  out.announced.prefill_s = 0, out.announced.prefill_s_per_token = 1e-3;
+  return out;
+}
+
+std::vector<BoardMember> two_and_two() {
+  return {member(0, "d0", false), member(1, "d1", false), member(2, "p0", true), member(3, "p1", true)};
+}
+
+Booking booking(int prefill, int decode, double seconds, uint64_t tokens) {
+  Booking out;
+  out.prefill = prefill, out.decode = decode, out.prefill_s = seconds, out.tokens = tokens;
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("sched/board: a placed request counts at its two nodes until each has done its part") {
+  Board board;
+  board.set_members(two_and_two(), 64, 4096);
+  Booking b = booking(2, 0, 2, 100);
+  b.source = 3;
+  board.place(b, kStart);
+  board.check(std::vector<const Booking*>{&b}, {});
+  Snapshot& s = board.look({}, kStart + 500ms);
+  CHECK(s.prefill[0].queue_s == doctest::Approx(1.5));
+  CHECK(s.prefill[0].unfinished == 1);
+  CHECK(s.holders[3].transfers_leaving == 1);
+  CHECK(s.decode[0].rows == 1);
+  CHECK(s.decode[0].arrived_rows == 0);
+  board.end_prefill(b, kStart + 3s);
+  board.arrive(b);
+  board.add_tokens(b, 5);
+  board.check(std::vector<const Booking*>{&b}, {});
+  CHECK(board.look({}, kStart + 3s).prefill[0].queue_s == 0);
+  CHECK(s.holders[3].transfers_leaving == 0);
+  CHECK(s.decode[0].arrived_kv_tokens == 105);
+  CHECK(board.ended_prefills(2) == 1);
+  board.end(b, kStart + 4s);
+  board.check({}, {});
+  CHECK(s.decode[0].rows == 0);
+  CHECK_FALSE(b.placed);
+}
+
+TEST_CASE("sched/board: a change of members keeps the books of those that stay and forgets the others") {
+  Board board;
+  board.set_members(two_and_two(), 64, 4096);
+  Booking stays = booking(2, 0, 1, 100), goes = booking(3, 0, 1, 50);
+  board.place(stays, kStart);
+  board.place(goes, kStart);
+  board.end(goes, kStart);
+  auto members = two_and_two();
+  members.pop_back();                        // p1
+  members.push_back(member(4, "p2", true));  // a new node
+  board.set_members(members, 64, 4096);
+  board.check(std::vector<const Booking*>{&stays}, {});
+  CHECK(board.find("p1") == -1);
+  const Snapshot& s = board.look({}, kStart);
+  REQUIRE(s.prefill.size() == 2);
+  CHECK(s.prefill[0].queue_s == doctest::Approx(1));
+  CHECK(s.prefill[1].name == "p2");
+  CHECK(s.prefill[1].queue_s == 0);
+  CHECK(s.decode[0].kv_tokens == 100);
+}
+
+TEST_CASE("sched/board: one request's restrictions are gone with the next look") {
+  Board board;
+  auto members = two_and_two();
+  members[1].model = "other";
+  members[3].draining = true;
+  board.set_members(members, 64, 4096);
+  const auto accepting = [&](const Board::Ask& ask) {
+    std::string out;
+    const Snapshot& s = board.look(ask, kStart);
+    for (const auto& view : s.prefill) out += view.accepting ? view.name + " " : "";
+    for (const auto& view : s.decode) out += view.accepting ? view.name + " " : "";
+    return out;
+  };
+  CHECK(accepting({}) == "p0 d0 d1 ");
+  const NodeId d1 = "d1";
+  Board::Ask pinned, avoiding, modelled;
+  pinned.decode = &d1;
+  CHECK(accepting(pinned) == "p0 d1 ");
+  avoiding.avoid = 0;
+  CHECK(accepting(avoiding) == "p0 d1 ");
+  avoiding.avoid = 2;  // the only prefill node that does not drain
+  CHECK(accepting(avoiding) == "p0 d0 d1 ");
+  const std::string model = "other";
+  modelled.model = &model;
+  CHECK(accepting(modelled) == "d1 ");
+  CHECK(accepting({}) == "p0 d0 d1 ");
+}
+
+TEST_CASE("sched/board: a node that has served nothing is taken to be as slow as those that have") {
+  Board board;
+  board.set_members(two_and_two(), 64, 4096);
+  for (int i = 0; i < 20; ++i) board.prefilled(2, 1000, 0, 3);  // three times what it announced
+  const Snapshot& s = board.look({}, kStart);
+  CHECK(s.prefill[0].cost.prefill(1000, 0) == doctest::Approx(3).epsilon(0.1));
+  CHECK(s.prefill[1].cost.prefill(1000, 0) == doctest::Approx(3).epsilon(0.1));
+}
+
+TEST_CASE("sched/board: the snapshot shows who holds blocks of this request and of no earlier one") {
+  Board board;
+  auto members = two_and_two();
+  members[3].readable = false;
+  board.set_members(members, 64, 4096);
+  const std::vector<kv::NodeMatch> first = {{.node = 2, .resident = 3, .expected = 5},
+                                            {.node = 3, .resident = 4, .expected = 4}};
+  Board::Ask ask;
+  ask.matches = first;
+  const Snapshot& s = board.look(ask, kStart);
+  CHECK(s.prefill[0].resident_blocks == 5);
+  CHECK(s.holders[2].readable_blocks == 3);
+  CHECK(s.holders[2].pending_blocks == 5);
+  CHECK(s.prefill[1].resident_blocks == 4);
+  CHECK(s.holders[3].readable_blocks == 0);
+  board.look({}, kStart);
+  for (const auto& view : s.prefill) CHECK(view.resident_blocks == 0);
+  for (const auto& holder : s.holders) CHECK(holder.readable_blocks + holder.pending_blocks == 0);
+}
+
+TEST_CASE("sched/board: whatever happens to requests, the books are their sum") {
+  Rng rng(test::seed());
+  Board board;
+  board.set_members(two_and_two(), 64, 4096);
+  std::vector<Booking> all(20);
+  TimePoint now = kStart;
+  for (int i = 0; i < 2000; ++i) {
+    now += Duration(rng.between(0, 100'000'000));
+    Booking& b = all[rng.below(all.size())];
+    if (!b.placed) {
+      b = booking(2 + static_cast<int>(rng.below(2)), static_cast<int>(rng.below(2)), 0.1, rng.below(1000));
+      if (rng.chance(0.3)) b.source = static_cast<int>(rng.below(4));
+      board.place(b, now);
+    } else if (b.queued && rng.chance(0.5)) {
+      board.end_prefill(b, now);
+    } else if (!b.queued && !b.arrived) {
+      board.arrive(b);
+    } else if (rng.chance(0.5)) {
+      board.add_tokens(b, 1);
+    } else {
+      board.end(b, now);
+    }
+    std::vector<const Booking*> bookings;
+    for (const Booking& one : all) bookings.push_back(&one);
+    board.check(bookings, {});
+  }
+}
