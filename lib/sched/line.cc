@@ -1,0 +1,271 @@
+#include "sched/line.h"
+
+#include <algorithm>
+
+#include "base/assert.h"
+
+namespace mc::sched {
+namespace {
+
+constexpr uint32_t kTriesMax = 64;  // places that are sought in vain before other events have their turn
+// Requests of a tenant that are recalled before other events have their turn: few for one node, many for a change.
+constexpr uint32_t kPinRecallMax = 4, kRecallMax = 64;
+constexpr double kDelayWorth = 0.5;    // a request may be late by this share of the work it saves others
+constexpr double kPrefixSlackS = 0.1;  // beyond what the node that computes a prefix was predicted to take
+
+}  // namespace
+
+// ---- quotas ----------------------------------------------------------------------------------
+
+std::optional<FairQueue::Refusal> Line::admit(uint32_t tenant, int priority, double tokens, TimePoint now) {
+  if (auto refused = fair_.admit(tenant, tokens, seconds_of(now))) return refused;
+  prioritised_ += priority != 0;
+  return std::nullopt;
+}
+
+void Line::leave(uint32_t tenant, int priority, std::optional<double> refund_tokens, TimePoint now) {
+  fair_.leave(tenant);
+  if (refund_tokens) fair_.refund(tenant, *refund_tokens, seconds_of(now));
+  MC_ASSERT(priority == 0 || prioritised_ > 0);
+  prioritised_ -= priority != 0;
+}
+
+// ---- waiting ---------------------------------------------------------------------------------
+
+bool Line::holds(int priority) const {
+  using Hold = LineOptions::Hold;
+  return options_.hold == Hold::on ||
+         (options_.hold == Hold::automatic &&
+          (fair_.named_count() > 0 || prioritised_ > 0 || priority != 0 || !fair_.empty()));
+}
+
+FairQueue::Entry Line::entry_of(const HeldRequest& r) const {
+  return {r.id, r.tenant, r.priority, r.tokens, r.work_s, seconds_of(r.arrived), 0};
+}
+
+double Line::ahead_s(const HeldRequest& request, const Board::Queues& queues, TimePoint now) const {
+  return queues.least_s + fair_.work_before(entry_of(request), seconds_of(now)) / std::max(1u, queues.nodes);
+}
+
+void Line::push(HeldRequest request) {
+  fair_.push(entry_of(request));
+  const auto [at, fresh] = held_.try_emplace(request.id);
+  MC_ASSERT(fresh);
+  at->second.request = std::move(request);
+  look_again_ = true;
+}
+
+void Line::erase(const RequestId& id) {
+  const auto at = held_.find(id);
+  if (at == held_.end()) return;
+  leave_group(at->second);
+  if (turn_ && turn_->id == id)
+    turn_.reset();
+  else
+    fair_.erase(id);
+  held_.erase(at);
+}
+
+// ---- groups ----------------------------------------------------------------------------------
+
+// What is known without looking for a place.
+Wait Line::wait_of(const Held& held, const Board& board, TimePoint now) const {
+  if (!held.has_nodes) return {Wait::For::members, ""};
+  if (const NodeId& pin = held.request.pin; !pin.empty()) {
+    const int slot = board.find(pin);
+    if (slot < 0 || board.is_draining(slot) || board.queue_s(slot, now) > to_seconds(options_.lead))
+      return {Wait::For::pin, pin};
+  }
+  if (held.prefix_until == kNever || now >= held.prefix_until) return {};
+  const int slot = board.find(held.prefix_node);
+  if (slot < 0 || board.ended_prefills(slot) != held.prefix_seen) return {};
+  return {Wait::For::prefix, held.prefix_node};
+}
+
+/// Changes when what the group waits for has changed.
+uint64_t Line::change_of(const Wait& wait, const Board& board) const {
+  if (wait.why == Wait::For::room) return rooms_;
+  const int slot = board.find(wait.node);
+  return slot < 0 ? 0 : board.ended_prefills(slot) + 1;
+}
+
+bool Line::is_open(const Wait& wait, const Group& group, const Board& board, TimePoint now) const {
+  if (wait.why == Wait::For::members) return false;
+  if (wait.why != Wait::For::pin) return group.seen != change_of(wait, board);
+  const int slot = board.find(wait.node);
+  return slot >= 0 && !board.is_draining(slot) && board.queue_s(slot, now) <= to_seconds(options_.lead);
+}
+
+void Line::set_aside(Held& held, FairQueue::Entry entry, Wait wait, const Board& board) {
+  MC_ASSERT(held.wait.why == Wait::For::nothing && wait.why != Wait::For::nothing);
+  auto [at, fresh] = groups_.try_emplace(wait);
+  if (fresh) at->second.seen = at->second.asking = change_of(wait, board);
+  if (wait.why == Wait::For::prefix) prefix_ends_.emplace(held.prefix_until, held.request.id);
+  held.wait = std::move(wait);
+  held.key = fair_.set_aside(std::move(entry));
+  at->second.members[held.request.tenant].emplace(held.key, held.request.id);
+}
+
+/// Out of its group; the fair queue is not told.
+void Line::leave_group(Held& held) {
+  if (held.wait.why == Wait::For::nothing) return;
+  const auto group = groups_.find(held.wait);
+  auto& of_tenant = group->second.members.at(held.request.tenant);
+  of_tenant.erase(held.key);
+  if (of_tenant.empty()) group->second.members.erase(held.request.tenant);
+  if (group->second.members.empty()) groups_.erase(group);
+  if (held.wait.why == Wait::For::prefix) prefix_ends_.erase({held.prefix_until, held.request.id});
+  held.wait = {};
+}
+
+void Line::recall(const RequestId& id) {
+  leave_group(held_.at(id));
+  fair_.recall(id);
+  look_again_ = true;
+}
+
+/// The first few of each tenant, or the next ones since the last change; true: there are more.
+bool Line::recall_some(const Wait& wait, Group& group, const Board& board) {
+  const bool by_change = wait.why != Wait::For::pin;
+  const uint64_t change = by_change ? change_of(wait, board) : 0;
+  if (!by_change || group.asking != change) group.asked.clear();
+  group.asking = change;
+  std::vector<RequestId> back;
+  bool more = false;
+  for (const auto& [tenant, members] : group.members) {
+    const auto asked = group.asked.find(tenant);
+    auto at = asked == group.asked.end() ? members.begin() : members.upper_bound(asked->second);
+    for (uint32_t n = 0; n < (by_change ? kRecallMax : kPinRecallMax) && at != members.end(); ++n, ++at) {
+      back.push_back(at->second);
+      group.asked[tenant] = at->first;
+    }
+    more |= at != members.end();
+  }
+  if (by_change && !more) group.seen = change;
+  for (const RequestId& id : back) recall(id);  // the group may be gone with the last of them
+  return more;
+}
+
+void Line::recall_open(const Board& board, TimePoint now) {
+  while (!prefix_ends_.empty() && prefix_ends_.begin()->first <= now) recall(RequestId(prefix_ends_.begin()->second));
+  if (!board.any_idle(options_.lead, now)) return;
+  std::vector<Wait> open;
+  for (const auto& [wait, group] : groups_)
+    if (is_open(wait, group, board, now)) open.push_back(wait);
+  for (const Wait& wait : open)
+    if (const auto at = groups_.find(wait); at != groups_.end()) more_ |= recall_some(wait, at->second, board);
+}
+
+// ---- turns -----------------------------------------------------------------------------------
+
+void Line::room_changed() {
+  ++rooms_;
+  look_again_ = true;
+}
+
+void Line::set_has_nodes(const RequestId& id, bool has_nodes) {
+  Held& held = held_.at(id);
+  held.has_nodes = has_nodes;
+  if (has_nodes && held.wait.why == Wait::For::members) recall(id);
+}
+
+void Line::begin_round(const Board& board, TimePoint now) {
+  if (now >= next_room_) ++rooms_;
+  look_again_ = more_ = false;
+  tries_ = 0;
+  recall_open(board, now);
+}
+
+std::optional<RequestId> Line::take_turn(const Board& board, TimePoint now) {
+  MC_ASSERT(!turn_);
+  while (tries_ < kTriesMax && board.any_idle(options_.lead, now)) {
+    turn_ = fair_.pop(seconds_of(now));
+    if (!turn_) return std::nullopt;
+    Held& held = held_.at(turn_->id);
+    Wait wait = wait_of(held, board, now);
+    if (wait.why == Wait::For::nothing) return turn_->id;
+    set_aside(held, std::move(*turn_), std::move(wait), board);
+    turn_.reset();
+  }
+  return std::nullopt;
+}
+
+void Line::put_back(const RequestId& id, const Board& board, TimePoint now) {
+  MC_ASSERT(turn_ && turn_->id == id);
+  ++tries_;
+  Held& held = held_.at(id);
+  Wait wait = wait_of(held, board, now);
+  if (wait.why == Wait::For::nothing) wait.why = Wait::For::room;
+  set_aside(held, std::move(*turn_), std::move(wait), board);
+  turn_.reset();
+}
+
+void Line::end_round(const Board& board, TimePoint now) {
+  MC_ASSERT(!turn_);
+  more_ |= tries_ == kTriesMax && fair_.aside() < fair_.size();
+  look_again_ = false;
+  next_room_ = next_turn_ = kNever;
+  if (fair_.empty()) return;
+  next_room_ = board.next_idle(options_.lead, now);
+  if (!prefix_ends_.empty()) next_room_ = std::min(next_room_, std::max(prefix_ends_.begin()->first, now + 1us));
+  next_turn_ = more_ ? std::min(next_room_, now + 1ms) : next_room_;
+}
+
+// ---- waiting for a prefix --------------------------------------------------------------------
+
+const NodeId* Line::prefix_node(const RequestId& id, TimePoint now) const {
+  const Held& held = held_.at(id);
+  return held.prefix_until != kNever && now < held.prefix_until ? &held.prefix_node : nullptr;
+}
+
+void Line::keep_waiting(const RequestId& id, const Board& board) {
+  Held& held = held_.at(id);
+  if (const int slot = board.find(held.prefix_node); slot >= 0) held.prefix_seen = board.ended_prefills(slot);
+}
+
+std::optional<NodeId> Line::wait_for_prefix(const RequestId& id, const Snapshot& snapshot, const Candidate& chosen,
+                                            const Board& board, TimePoint now) {
+  Held& held = held_.at(id);
+  held.prefix_until = kNever;
+  if (held.prefix_tried) return std::nullopt;
+  const uint32_t has = chosen.local_blocks + (chosen.holder >= 0 ? chosen.fetch_blocks : 0);
+  const PrefillView& here = snapshot.prefill[chosen.node];
+  int best = -1;
+  for (size_t i = 0; i < snapshot.holders.size(); ++i) {
+    const HolderView& h = snapshot.holders[i];
+    if (h.pending_blocks <= std::max(has, h.readable_blocks) || snapshot.holder_names[i] == here.name) continue;
+    const double saved_s =
+        chosen.prefill_s - here.cost.prefill(snapshot.tokens, reused_tokens(snapshot, h.pending_blocks));
+    const TimePoint expires = held.request.expires;
+    const bool in_time = expires == kNever || after(now, from_seconds(h.pending_s)) < expires;
+    const bool longer = best < 0 || h.pending_blocks > snapshot.holders[static_cast<size_t>(best)].pending_blocks;
+    if (h.pending_s <= (1 + kDelayWorth) * saved_s && in_time && longer) best = static_cast<int>(i);
+  }
+  if (best < 0) return std::nullopt;
+  const double pending_s = snapshot.holders[static_cast<size_t>(best)].pending_s;
+  held.prefix_tried = true;
+  held.prefix_until = std::min(held.request.deadline, after(now, from_seconds(2 * pending_s + kPrefixSlackS)));
+  held.prefix_node = snapshot.holder_names[static_cast<size_t>(best)];
+  keep_waiting(id, board);
+  return held.prefix_node;
+}
+
+void Line::check() const {
+  size_t count = 0;
+  for (const auto& [wait, group] : groups_) {
+    MC_ASSERT(!group.members.empty());
+    for (const auto& [tenant, members] : group.members) {
+      MC_ASSERT(!members.empty());
+      count += members.size();
+      for (const auto& [key, id] : members) {
+        const Held& held = held_.at(id);
+        MC_ASSERT(held.request.tenant == tenant && held.wait == wait && held.key == key);
+      }
+    }
+  }
+  MC_ASSERT(!turn_);
+  MC_ASSERT_EQ(count, fair_.aside());
+  MC_ASSERT_EQ(held_.size(), fair_.size());
+}
+
+}  // namespace mc::sched

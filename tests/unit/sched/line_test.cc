@@ -1,0 +1,194 @@
+// Held requests: who goes next, and what each waits for.
+#include "sched/line.h"
+
+#include <list>
+
+#include "test.h"
+
+using namespace mc;
+using namespace mc::sched;
+
+namespace {
+
+/// Two prefill nodes and a decode node, whose queues are bookings.
+struct Bench {
+  explicit Bench(LineOptions::Hold hold = LineOptions::Hold::on) : line(options(hold)) {
+    line.tenants().set_tenants({});
+    std::vector<BoardMember> members;
+    for (const auto& [slot, name] : {std::pair{0u, "d0"}, {1u, "p0"}, {2u, "p1"}}) {
+      BoardMember m;
+      m.slot = slot, m.name = name;
+      m.prefill = slot > 0, m.decode = slot == 0;
+      m.capacity_tokens = 100'000;
+      m.announced.prefill_s = 0, m.announced.prefill_s_per_token = 1e-3;
+      members.push_back(m);
+    }
+    board.set_members(members, 64, 4096);
+  }
+  static LineOptions options(LineOptions::Hold hold) {
+    LineOptions out;
+    out.hold = hold;
+    out.lead = 100ms;
+    return out;
+  }
+  HeldRequest request(const RequestId& id, double seconds = 1) const {
+    HeldRequest r;
+    r.id = id, r.tokens = 1000, r.work_s = seconds, r.arrived = now;
+    return r;
+  }
+  /// Runs something on the node for so long.
+  Booking& busy(int slot, double seconds) {
+    Booking& b = bookings.emplace_back();
+    b.prefill = slot, b.decode = 0, b.prefill_s = seconds, b.tokens = 10;
+    board.place(b, now);
+    return b;
+  }
+  void end(Booking& b) {
+    board.end_prefill(b, now);
+    line.room_changed();
+  }
+  /// One round in which every request that has its turn runs on `slot`, or finds no place (-1).
+  std::vector<RequestId> round(int slot, double seconds = 1) {
+    std::vector<RequestId> out;
+    line.begin_round(board, now);
+    while (const auto id = line.take_turn(board, now)) {
+      out.push_back(*id);
+      if (slot < 0) {
+        line.put_back(*id, board, now);
+        continue;
+      }
+      line.erase(*id);
+      busy(slot, seconds);
+    }
+    line.end_round(board, now);
+    line.check();
+    return out;
+  }
+
+  TimePoint now{};
+  Board board;
+  Line line;
+  std::list<Booking> bookings;
+};
+
+using Ids = std::vector<RequestId>;
+
+}  // namespace
+
+TEST_CASE("sched/line: nobody has a turn while all nodes are busy, and time alone gives it") {
+  Bench b;
+  b.busy(1, 1), b.busy(2, 5);
+  b.line.push(b.request("a"));
+  CHECK(b.round(1).empty());
+  CHECK(b.line.next_wakeup() == b.now + 900ms + 1us);
+  b.now = b.line.next_wakeup();
+  CHECK(b.line.wants_round(b.now));
+  CHECK(b.round(1) == Ids{"a"});
+  CHECK(b.line.size() == 0);
+  CHECK(b.line.next_wakeup() == kNever);
+}
+
+TEST_CASE("sched/line: a request that found no place is not asked again before a node gets room") {
+  Bench b;
+  b.line.push(b.request("a"));
+  CHECK(b.round(-1) == Ids{"a"});
+  CHECK(b.round(-1).empty());
+  b.line.room_changed();
+  CHECK(b.round(-1) == Ids{"a"});
+}
+
+TEST_CASE("sched/line: a pinned request waits for its node alone and holds up no other") {
+  Bench b;
+  Booking& running = b.busy(1, 5);
+  HeldRequest pinned = b.request("pinned");
+  pinned.pin = "p0";
+  b.line.push(pinned);
+  b.line.push(b.request("free"));
+  CHECK(b.round(2) == Ids{"free"});
+  CHECK(b.line.contains("pinned"));
+  b.end(running);
+  CHECK(b.round(1) == Ids{"pinned"});
+}
+
+TEST_CASE("sched/line: a request without nodes has no turn until they are back") {
+  Bench b;
+  b.line.push(b.request("a"));
+  b.line.set_has_nodes("a", false);
+  CHECK(b.round(1).empty());
+  b.line.room_changed();
+  CHECK(b.round(1).empty());
+  b.line.set_has_nodes("a", true);
+  CHECK(b.round(1) == Ids{"a"});
+}
+
+TEST_CASE("sched/line: a request waits for its prefix while that is worth it, once, and not for ever") {
+  Bench b;
+  Booking& maker = b.busy(1, 1);
+  b.line.push(b.request("a", 2));
+  b.line.begin_round(b.board, b.now);
+  REQUIRE(b.line.take_turn(b.board, b.now) == "a");
+  const std::vector<kv::NodeMatch> matches = {{.node = 1, .resident = 0, .expected = 20}};
+  Board::Ask ask;
+  ask.tokens = 2000;
+  ask.matches = matches;
+  const Snapshot& s = b.board.look(ask, b.now);
+  Candidate chosen;
+  chosen.node = 1;  // p1, without the prefix
+  chosen.prefill_s = 2;
+  SUBCASE("it comes back when the node has ended a prefill") {
+    CHECK(b.line.wait_for_prefix("a", s, chosen, b.board, b.now) == NodeId("p0"));
+    b.line.put_back("a", b.board, b.now);
+    b.line.end_round(b.board, b.now);
+    CHECK(b.round(2).empty());
+    b.end(maker);
+    CHECK(b.round(2) == Ids{"a"});
+  }
+  SUBCASE("it comes back when that takes much longer than predicted, and does not wait again") {
+    CHECK(b.line.wait_for_prefix("a", s, chosen, b.board, b.now) == NodeId("p0"));
+    b.line.put_back("a", b.board, b.now);
+    b.line.end_round(b.board, b.now);
+    b.now += 2101ms;
+    b.line.begin_round(b.board, b.now);
+    REQUIRE(b.line.take_turn(b.board, b.now) == "a");
+    CHECK(b.line.prefix_node("a", b.now) == nullptr);
+    CHECK_FALSE(b.line.wait_for_prefix("a", s, chosen, b.board, b.now));
+    b.line.erase("a");
+    b.line.end_round(b.board, b.now);
+  }
+  SUBCASE("not when computing it is as fast") {
+    chosen.prefill_s = 1.1;
+    CHECK_FALSE(b.line.wait_for_prefix("a", s, chosen, b.board, b.now));
+    b.line.erase("a");
+    b.line.end_round(b.board, b.now);
+  }
+  b.line.check();
+}
+
+TEST_CASE("sched/line: requests are held while tenants or priorities ask for it") {
+  Bench b(LineOptions::Hold::automatic);
+  CHECK_FALSE(b.line.holds());
+  CHECK(b.line.holds(1));
+  CHECK_FALSE(b.line.admit(0, 1, 10, b.now));
+  CHECK(b.line.holds());
+  b.line.leave(0, 1, std::nullopt, b.now);
+  CHECK_FALSE(b.line.holds());
+  b.line.push(b.request("a"));
+  CHECK(b.line.holds());
+  b.line.erase("a");
+  CHECK_FALSE(b.line.holds());
+}
+
+TEST_CASE("sched/line: an event asks a few of those that wait, and the rest a moment later") {
+  Bench b;
+  for (int i = 0; i < 200; ++i) b.line.push(b.request("r" + std::to_string(i)));
+  size_t asked = b.round(-1).size();
+  CHECK(asked == 64);
+  while (b.line.wants_round(b.line.next_wakeup()) && b.line.next_wakeup() != kNever) {
+    b.now = b.line.next_wakeup();
+    const size_t more = b.round(-1).size();
+    CHECK(more <= 64);
+    asked += more;
+    if (asked >= 200) break;
+  }
+  CHECK(asked == 200);
+}
