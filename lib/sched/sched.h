@@ -3,9 +3,12 @@
 
 #include "sched/admission.h"
 #include "sched/bars.h"
+#include "sched/board.h"
 #include "sched/breaker.h"
+#include "sched/copies.h"
 #include "sched/cost.h"
 #include "sched/fair.h"
+#include "sched/line.h"
 #include "sched/policy.h"
 #include "sched/predict.h"
 #include "sched/profile.h"

@@ -1,0 +1,73 @@
+// Copies of hot prefixes under way (sched/replicate.h says which are worth making): ordered when a request shows that
+// its prefix draws more load than the nodes that hold it should carry, at most `copying_max` at once and one of each
+// prefix, paid from the budget, and given up when they are late. After a failure none is ordered for a while.
+//
+// Pure: no clock, no messages. Nodes are named by the slots of sched/board.h.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/clock.h"
+#include "sched/board.h"
+#include "sched/fair.h"
+#include "sched/replicate.h"
+
+namespace mc::sched {
+
+class CopyOrders {
+ public:
+  static constexpr Duration kTimeout = 20s, kPauseAfterFailure = 1s;
+
+  explicit CopyOrders(const ReplicateOptions& options = {}) : popularity_(options) {}
+
+  struct Order {
+    uint64_t number = 0;
+    uint32_t source = 0, target = 0;  // slots
+    uint32_t first_block = 0, end_block = 0;
+    BlockHash last;  // of the blocks
+    uint64_t bytes = 0;
+    TimePoint until{};
+  };
+  /// Counts a request with these reusable blocks that was placed on `chosen`, and orders a copy when one is worth
+  /// making. The order is under way from then on: a transfer leaves its source in the board.
+  std::optional<Order> consider(std::span<const BlockHash> hashes, const Snapshot& snapshot, const Candidate& chosen,
+                                Board& board, TimePoint now);
+  /// What consider() would order for a request that has not been placed.
+  struct Plan {
+    Popularity::Demand demand;
+    std::optional<Copy> copy;
+  };
+  Plan plan(std::span<const BlockHash> hashes, const Snapshot& snapshot, const Board& board, int chosen,
+            TimePoint now) const;
+  /// The order's end: so many blocks were copied, or it failed. False when it is not under way.
+  bool end(uint64_t number, bool copied, uint32_t blocks, Board& board, TimePoint now);
+  void end_late(Board& board, TimePoint now);
+  /// Fails those from and to the node.
+  void end_of(uint32_t slot, Board& board, TimePoint now);
+
+  const Order* find(uint64_t number) const;
+  size_t size() const { return orders_.size(); }
+  TimePoint next_wakeup() const;
+  double budget_bytes(TimePoint now) const { return popularity_.budget_bytes(seconds_of(now)); }
+  /// Slots that copies leave from.
+  std::vector<int> sources() const;
+
+  struct Stats {
+    uint64_t copies = 0, blocks = 0, failed = 0;
+  };
+  const Stats& stats() const { return stats_; }
+
+ private:
+  std::vector<uint32_t> coming(std::span<const BlockHash> hashes, uint32_t blocks, const Board& board) const;
+
+  Popularity popularity_;
+  std::map<uint64_t, Order> orders_;
+  uint64_t number_ = 0;
+  TimePoint again_{};  // none is ordered before
+  Stats stats_;
+};
+
+}  // namespace mc::sched
