@@ -1,155 +1,109 @@
-// Event dispatch, time and the read-only views of the conductor. Nodes: conductor_nodes.cc; placing
-// requests: conductor_place.cc; following them: conductor_requests.cc.
-
 #include "node/conductor.h"
 
 #include <algorithm>
 
 #include "base/assert.h"
+#include "node/stage.h"
 
 namespace mc::node {
+namespace {
 
-Conductor::Conductor(ConductorOptions options) : options_(std::move(options)), rng_(options_.seed) {
+constexpr size_t kConsideredMax = 8;  // kept of each decision: enough to answer "why there?"
+// In a larger cluster nodes that could not win are listed as they are without a fetch.
+constexpr size_t kCompleteMax = 64;
+
+std::vector<Considered> considered(const sched::Snapshot& snapshot, const sched::Placement& placement,
+                                   std::span<const uint32_t> best) {
+  std::vector<Considered> out;
+  for (const uint32_t i : best) {
+    const sched::Candidate& c = placement.candidates[i];
+    const std::string from = c.holder < 0 ? "" : snapshot.holder_names[static_cast<size_t>(c.holder)];
+    out.push_back({snapshot.prefill[c.node].name, from, c.local_blocks, c.fetch_blocks, c.queue_s, c.fetch_s,
+                   c.prefill_s, c.ttft_s});
+  }
+  return out;
+}
+
+Miss miss_of(const sched::Placement& placement) {
+  const sched::Verdict& v = placement.verdict;
+  if (v.bound == sched::Bound::kv)
+    return {.bound = v.bound, .kv_tokens = v.kv_tokens, .capacity_tokens = v.capacity_tokens};
+  return {.bound = v.bound, .predicted_s = v.predicted_s, .allowed_s = v.allowed_s};
+}
+
+sched::LineOptions line_options(const ConductorOptions& options) {
+  return {options.hold, options.hold_lead, options.fair};
+}
+
+}  // namespace
+
+Conductor::Conductor(ConductorOptions options)
+    : options_(std::move(options)),
+      members_({options_.model, options_.config_digest, options_.heartbeat, options_.dead_after}),
+      board_(options_.sched.slow_start_s),
+      line_(line_options(options_)),
+      copies_(options_.replicate),
+      breakers_(options_.breaker, Rng(options_.seed).fork("breakers").next()),
+      tenants_(line_),
+      flights_({members_, board_, line_, breakers_, tenants_}, options_.sched.first_with_second),
+      rng_(options_.seed) {
   MC_ASSERT(options_.policy != nullptr);
-  fair_ = sched::FairQueue(options_.fair);
-  popularity_ = sched::Popularity(options_.replicate);
-  breakers_ = sched::Breakers(options_.breaker, Rng(options_.seed).fork("breakers").next());
-  set_tenants(options_.tenants);
+  tenants_.set(options_.tenants);
 }
 
 void Conductor::handle(const Event& event, TimePoint now, Actions& out) {
   if (now >= breakers_.next_wakeup()) {
     breakers_.advance(now);
-    room_changed();
+    line_.room_changed();
   }
   // A request that is late has ended, also when what came for it meanwhile (the process was stopped, the host busy) is
-  // heard before the clock.
-  if (!timers_.empty() && timers_.begin()->first <= now) end_due(now, out);
+  // delivered before the clock.
+  end_due(now, out);
   if (const auto* received = std::get_if<Received>(&event)) {
     on_received(*received, now, out);
   } else if (const auto* submit = std::get_if<Submit>(&event)) {
     on_submit(*submit, now, out);
   } else if (const auto* cancel = std::get_if<ClientCancel>(&event)) {
-    const auto it = requests_.find(cancel->req);
-    if (it == requests_.end()) return;
-    cancel_workers(it->second, cancel->reason, out);
-    Reply reply;
-    reply.kind = Reply::Kind::finished;
-    reply.finish = cancel->reason == CancelReason::stop ? Finish::stop : Finish::abort;
-    finish(it->second, std::move(reply), now, out);
+    Request* r = flights_.find(cancel->req);
+    if (!r) return;
+    Flights::cancel_workers(*r, cancel->reason, out);
+    flights_.finish(*r, cancel->reason == CancelReason::stop ? Finish::stop : Finish::abort, now, out);
   } else if (const auto* lost = std::get_if<PeerLost>(&event)) {
-    const Node* node = find_node(lost->node);
+    const Members::Node* node = members_.find(lost->node);
     if (node && node->instance == lost->instance) lose(lost->node, lost->why, now, out);
   } else if (std::holds_alternative<Tick>(event)) {
-    std::vector<std::string> silent;
-    if (now >= silence_at_) {
-      silence_at_ = kNever;
-      for (const auto& [name, node] : nodes_) {
-        if (now - node.heard > options_.dead_after) silent.push_back(name);
-        silence_at_ = std::min(silence_at_, node.heard + options_.dead_after + 1ms);
-      }
-    }
-    for (const auto& name : silent) lose(name, "no heartbeat", now, out);
-    end_late_copies(now);
+    for (const auto& name : members_.silent(now)) lose(name, "no heartbeat", now, out);
+    copies_.end_late(board_, now);
   }
-  if (nodes_changed_) bound_held(now);
-  if (!fair_.empty() && (look_at_held_ || now >= next_turn_)) serve_held(now, out);
+  if (members_changed_) bound_held(now);
+  if (line_.wants_round(now)) serve_held(now, out);
   if (breakers_.has_changes()) tell_breakers(out);
 }
 
 TimePoint Conductor::next_wakeup() const {
-  TimePoint at = std::min({silence_at_, fair_.empty() ? kNever : next_turn_, breakers_.next_wakeup()});
-  for (const auto& [number, copy] : copying_) at = std::min(at, copy.until);
-  return timers_.empty() ? at : std::min(at, timers_.begin()->first);
+  return std::min({members_.next_wakeup(), line_.next_wakeup(), breakers_.next_wakeup(), copies_.next_wakeup(),
+                   flights_.next_wakeup()});
 }
 
-// Every unfinished, placed request is counted at its two nodes, and nothing else is; who is neither placed nor parked
-// waits for its turn.
 void Conductor::check() const {
-  size_t held = 0, prioritised = 0;
-  std::vector<uint32_t> admitted(fair_.tenant_count());
-  for (const auto& [id, r] : requests_) {
-    held += r.held;
-    MC_ASSERT(!r.held || !r.placed);
-    prioritised += r.admitted && r.submit.priority != 0;
-    admitted[r.tenant] += r.admitted;
-  }
-  MC_ASSERT_EQ(stats_.submitted,
-               requests_.size() + stats_.finished + stats_.failed + stats_.rejected + stats_.cancelled);
-  MC_ASSERT_EQ(held, fair_.size());
-  MC_ASSERT_EQ(prioritised, prioritised_);
-  for (uint32_t i = 0; i < admitted.size(); ++i) MC_ASSERT_EQ(admitted[i], fair_.unfinished(i));
-  struct Count {
-    uint32_t rows = 0, arrived_rows = 0, leaving = 0;
-    uint64_t tokens = 0, arrived_tokens = 0;
-  };
-  std::map<NodeId, Count> counts;
-  for (const auto& [id, r] : requests_) {
-    if (!r.fetch_from.empty()) ++counts[r.fetch_from].leaving;
-    if (!r.placed) continue;
-    const uint64_t tokens = r.submit.ids.size() + r.answer.size();
-    Count& c = counts[r.decode];
-    ++c.rows, c.tokens += tokens;
-    if (r.first_token) ++c.arrived_rows, c.arrived_tokens += tokens;
-  }
-  for (const auto& [number, copy] : copying_) ++counts[copy.source].leaving;
-  for (const auto& [name, node] : nodes_) {
-    for (const auto& [id, seconds] : node.queued) {
-      MC_ASSERT(requests_.contains(id));
-      MC_ASSERT_EQ(requests_.at(id).prefill, name);
-    }
-    const Count& c = counts[name];
-    MC_ASSERT_EQ(c.leaving, node.egress);
-    MC_ASSERT_EQ(c.rows, node.rows);
-    MC_ASSERT_EQ(c.tokens, node.kv_tokens);
-    MC_ASSERT_EQ(c.arrived_rows, node.arrived_rows);
-    MC_ASSERT_EQ(c.arrived_tokens, node.arrived_tokens);
-    MC_ASSERT(by_instance_.at(node.instance) == &node);
-  }
-  MC_ASSERT_EQ(by_instance_.size(), nodes_.size());
-  for (const auto& [name, node] : nodes_) MC_ASSERT(silence_at_ <= node.heard + options_.dead_after + 1ms);
-  check_aside();
-  check_board();
-  check_breakers();
-}
-
-Reason Conductor::unready(const std::string& model) const {
-  bool prefill = false, decode = false;
-  for (const auto& [name, node] : nodes_) {
-    prefill |= serves(node, wire::Role::prefill, model) && !node.draining;
-    decode |= serves(node, wire::Role::decode, model) && !node.draining;
-  }
-  return !prefill ? Reason::no_prefill : !decode ? Reason::no_decode : Reason::none;
-}
-
-std::vector<std::string> Conductor::models() const {
-  std::vector<std::string> out;
-  for (const auto& [name, node] : nodes_)
-    if (!node.hello.model.empty() && std::find(out.begin(), out.end(), node.hello.model) == out.end())
-      out.push_back(node.hello.model);
-  return out;
-}
-
-uint32_t Conductor::context_tokens(const std::string& model) const {
-  const auto [known, fresh] = contexts_.try_emplace(model, 0);
-  if (!fresh) return known->second;
-  uint32_t& least = known->second;
-  for (const auto& [name, node] : nodes_) {
-    if (node.hello.role == wire::Role::cache || (!model.empty() && node.hello.model != model)) continue;
-    least = least == 0 ? node.hello.context_tokens : std::min(least, node.hello.context_tokens);
-  }
-  return least;
+  members_.check();
+  line_.check();
+  breakers_.check();
+  flights_.check();
+  std::vector<const sched::Booking*> bookings;
+  for (const auto& [id, r] : flights_.all()) bookings.push_back(&r.attempt.booking);
+  board_.check(bookings, copies_.sources());
 }
 
 std::vector<Conductor::NodeStatus> Conductor::nodes(TimePoint now) const {
   std::vector<NodeStatus> out;
-  for (const auto& [name, node] : nodes_) {
+  for (const auto& [name, node] : members_.all()) {
     NodeStatus s;
     s.name = name;
     s.instance = node.instance;
     s.role = node.hello.role;
-    s.lacks = lacking(node);
-    s.state = node.draining ? NodeState::drain : s.lacks.empty() ? NodeState::ready : NodeState::partial;
+    s.lacks = members_.lacking(node);
+    s.state = members_.state_of(node);
     s.model = node.hello.model;
     s.http = node.hello.http;
     s.labels = node.hello.labels;
@@ -157,34 +111,535 @@ std::vector<Conductor::NodeStatus> Conductor::nodes(TimePoint now) const {
     s.load = node.load;
     s.page_bytes = node.hello.page_bytes;
     s.page_count = node.hello.page_count;
-    s.requests = static_cast<uint32_t>(node.queued.size()) + node.rows;
-    s.queue_s = node.queued.empty() ? 0 : to_seconds(std::max(Duration{}, node.busy_until - now));
+    s.requests = board_.requests(node.slot());
+    s.queue_s = board_.queue_s(node.slot(), now);
     s.up = now - node.since;
-    s.blocks = index_.resident_count(node.ordinal);
+    s.blocks = members_.index().resident_count(node.ordinal);
     s.heartbeats = node.heartbeats;
-    s.prefill_error = node.predictor.prefill_error().mape();
-    s.step_error = node.predictor.step_error().mape();
+    s.prefill_error = board_.predictor(node.slot()).prefill_error().mape();
+    s.step_error = board_.predictor(node.slot()).step_error().mape();
     out.push_back(std::move(s));
   }
   return out;
 }
 
-Result<void> Conductor::drain(const std::string& name, bool on, Actions& out) {
-  Node* node = find_node(name);
-  if (!node) return Error{Code::not_found, "no node is called " + name + "; mc-conductor ps lists them"};
-  if (node->hello.role == wire::Role::stage) {
-    const std::string leader = name.substr(0, name.rfind('.'));
-    return Error{Code::invalid,
-                 name + " is a stage of the pipeline " + leader + ", which drains as a whole: drain " + leader};
+// ---- members ---------------------------------------------------------------------------------
+
+void Conductor::on_received(const Received& event, TimePoint now, Actions& out) {
+  if (const auto* hello = std::get_if<wire::Hello>(&event.message)) return on_hello(event, *hello, now, out);
+  Members::Node* node = members_.of(event.instance);
+  if (!node) {
+    // A node that outlived our predecessor, or that we declared dead too early: it must say hello.
+    if (std::holds_alternative<wire::Heartbeat>(event.message))
+      out.push_back(Send{event.from, event.instance, wire::HeartbeatAck{false}});
+    return;
   }
-  if (!on && node->load.leaving)
-    return Error{Code::invalid, name + " was told to stop and drains by itself; start it again instead"};
-  node->draining = on;
-  node->drain_known = true;
-  board_stale_ = nodes_changed_ = true;
-  room_changed();
-  out.push_back(Send{name, node->instance, wire::Drain{on}});
+  node->heard = now;
+  if (const auto* beat = std::get_if<wire::Heartbeat>(&event.message)) {
+    if (members_.on_heartbeat(*node, *beat, now, out)) {
+      members_.show_on(board_);
+      members_changed_ = true;
+    }
+  } else if (const auto* events = std::get_if<wire::BlockEvents>(&event.message)) {
+    members_.on_events(*node, *events, now, out);
+  } else if (const auto* snapshot = std::get_if<wire::BlockSnapshot>(&event.message)) {
+    members_.on_snapshot(*node, *snapshot);
+  } else if (const auto* told = std::get_if<wire::PromptLogprobs>(&event.message)) {
+    flights_.on_prompt_logprobs(event, *told);
+  } else if (const auto* first = std::get_if<wire::FirstToken>(&event.message)) {
+    flights_.on_first_token(event, *first, now, out);
+  } else if (const auto* tokens = std::get_if<wire::Tokens>(&event.message)) {
+    flights_.on_tokens(event, *tokens, now, out);
+  } else if (const auto* failed = std::get_if<wire::Failed>(&event.message)) {
+    on_failed(event, *failed, now, out);
+  } else if (const auto* preempted = std::get_if<wire::Preempted>(&event.message)) {
+    on_preempted(event, *preempted, now, out);
+  } else if (const auto* copied = std::get_if<wire::CopyDone>(&event.message)) {
+    on_copy_done(event, *copied, now);
+  } else if (const auto* goodbye = std::get_if<wire::Goodbye>(&event.message)) {
+    lose(node->name, goodbye->reason, now, out);
+  }
+}
+
+void Conductor::on_hello(const Received& event, const wire::Hello& hello, TimePoint now, Actions& out) {
+  // A node that is here already missed our Welcome, or lost sight of us: it starts over.
+  if (const Members::Node* known = members_.of(event.instance)) lose(known->name, "registered again", now, out);
+  auto refused = members_.objection(hello);
+  const std::string name = hello.name.empty() ? members_.free_name(hello.role) : hello.name;
+  if (!refused) refused = members_.name_objection(name, now);
+  if (refused) return out.push_back(Send{event.from, event.instance, std::move(*refused)});
+  lose(name, "replaced by a new process of the same name", now, out);
+  members_.join(name, event.instance, hello, now);
+  members_changed();
+  out.push_back(Send{event.from, event.instance,
+                     wire::Welcome{name, static_cast<uint32_t>(options_.heartbeat / 1ms),
+                                   static_cast<uint32_t>(options_.dead_after / 1ms), !options_.tenants.empty()}});
+  members_.broadcast(out);
+  place_parked(now, out);
+}
+
+void Conductor::lose(std::string name, std::string why, TimePoint now, Actions& out) {
+  const Members::Node* node = members_.find(name);
+  if (!node) return;
+  // Requests leave the books while the node is still there, and are placed without it afterwards.
+  const auto orphans = flights_.on_node(name);
+  for (const auto& [id, stage] : orphans) {
+    Request& r = *flights_.find(id);
+    Flights::cancel_workers(r, CancelReason::superseded, out);
+    flights_.unplace(r, now);
+  }
+  flights_.forget_source(node->slot());
+  copies_.end_of(node->ordinal, board_, now);
+  breakers_.forget(name);
+  if (node->hello.role == wire::Role::stage) breakers_.forget(leader_name(name));
+  members_.remove(name);
+  members_changed();  // requests that waited for what it was computing wait no longer
+  members_.broadcast(out);
+  for (const auto& [id, stage] : orphans)
+    if (Request* r = flights_.find(id))
+      retry(*r, stage, {Reason::peer_lost, "node " + name + " was lost: " + why}, name, now, out);
+}
+
+void Conductor::members_changed() {
+  members_.show_on(board_);
+  members_changed_ = true;
+  line_.room_changed();
+}
+
+// A held request that has no node left waits for one as long as a request that ran already would.
+void Conductor::bound_held(TimePoint now) {
+  members_changed_ = false;
+  if (line_.size() == 0) return;
+  for (const RequestId& id : flights_.ids([&](const Request& r) { return line_.contains(r.submit.req); })) {
+    Request& r = *flights_.find(id);
+    const bool has_nodes = members_.has_nodes(r.submit);
+    line_.set_has_nodes(id, has_nodes);
+    if (has_nodes)
+      r.parked_until = kNever;
+    else if (r.parked_until == kNever)
+      park(r, now);
+  }
+}
+
+Result<void> Conductor::drain(const std::string& name, bool on, Actions& out) {
+  MC_CHECK(members_.drain(name, on, out));
+  members_.show_on(board_);
+  members_changed_ = true;
+  line_.room_changed();
   return {};
+}
+
+// ---- placing ---------------------------------------------------------------------------------
+
+void Conductor::on_submit(const Submit& submit, TimePoint now, Actions& out) {
+  if (flights_.find(submit.req)) return;
+  Request& r = flights_.add(submit, after(now, std::min(submit.deadline, options_.deadline_max)), now);
+  const auto reject = [&](Refusal why) { flights_.reject(r, RequestStage::route, std::move(why), now, out); };
+  if (const Reason reason = members_.unready(submit.model); reason != Reason::none)
+    return reject({reason, reason == Reason::no_prefill ? "no prefill node is ready" : "no decode node is ready"});
+  if (flights_.size() > options_.request_max)
+    return reject({Reason::queue_full, std::to_string(options_.request_max) + " requests are unfinished"});
+  if (auto refused = refusal_of(r, now)) return reject(std::move(*refused));
+  const bool named = name_blocks(r);
+  r.admitted = !line_.admit(r.tenant, submit.priority, static_cast<double>(submit.ids.size()), now);
+  MC_ASSERT(named && r.admitted);
+  flights_.stats().prompt_tokens += submit.ids.size();
+  if (line_.holds()) return hold(r, now, out);
+  (void)place(r, now, out);
+}
+
+// Whether it may come in, before its blocks are looked up and its place is sought.
+std::optional<Refusal> Conductor::refusal_of(const Request& r, TimePoint now) const {
+  if (auto refused = members_.refusal_of(r.submit)) return refused;
+  return tenants_.refusal(r.tenant, static_cast<double>(r.submit.ids.size()), now);
+}
+
+// The same namespace and chain that the workers compute. False: no node announced a namespace.
+bool Conductor::name_blocks(Request& r) const {
+  const kv::Namespace* ns = members_.namespace_of(r.submit.model);
+  if (!ns) return false;
+  const std::string& asked = r.submit.attention;
+  const std::string* decode = members_.decode_attention(r.submit.model);
+  r.blocks.prefill_attention = asked.empty() ? ns->attention : asked;
+  r.blocks.decode_attention = !asked.empty() ? asked : decode ? *decode : ns->attention;
+  kv::Namespace own = ns->with_salt(r.submit.salt);
+  own.attention = r.blocks.prefill_attention;
+  r.blocks.ns = own.id();
+  std::vector<uint32_t> ids = r.submit.ids;
+  ids.insert(ids.end(), r.answer.given().begin(), r.answer.given().end());
+  r.blocks.hashes = kv::chain(r.blocks.ns, ids, own.block_tokens);
+  r.blocks.members_version = members_.version();
+  return true;
+}
+
+sched::Options Conductor::options_for(const Request& r) const {
+  sched::Options options = options_.sched;
+  if (r.submit.ttft_slo_s > 0) options.ttft_slo_s = r.submit.ttft_slo_s;
+  if (r.submit.tbt_slo_s > 0) options.tbt_slo_s = r.submit.tbt_slo_s;
+  const bool again = r.attempt.number > 0;
+  if (again) options.ttft_slo_s = 0;                      // it was admitted; what failed is not the client's fault
+  if (again && !r.answer.empty()) options.tbt_slo_s = 0;  // nor is a slow stream worse than none
+  options.prefer = tenants_.node_of_session(r.tenant, r.submit.session);
+  return options;
+}
+
+sched::Snapshot& Conductor::look(const Request& r, TimePoint now, bool idle_only) {
+  const kv::Namespace* ns = members_.namespace_of("");
+  members_.index().match(r.reusable(ns ? ns->block_tokens : 64), matches_);
+  sched::Board::Ask ask;
+  ask.tokens = r.tokens();
+  ask.answer_tokens = r.submit.stopping.max_tokens;
+  ask.model = &r.submit.model;
+  ask.prefill = &r.submit.pin_prefill, ask.decode = &r.submit.pin_decode;
+  ask.avoid = r.avoid.empty() ? -1 : board_.find(r.avoid);
+  ask.matches = matches_;
+  ask.breakers = &breakers_;
+  ask.failed_on = r.failed_on;
+  if (idle_only) ask.queue_max_s = to_seconds(options_.hold_lead);
+  sched::Snapshot& snapshot = board_.look(ask, now);
+  add_inflight(snapshot, now);
+  return snapshot;
+}
+
+// What admission looks at beyond sums: every request on its way to a decode node, or there.
+void Conductor::add_inflight(sched::Snapshot& snapshot, TimePoint now) const {
+  snapshot.inflight.clear();
+  if (!options_.sched.admission || !options_.sched.admission->looks_ahead) return;
+  for (const auto& [id, other] : flights_.all()) {
+    const int at = other.is_placed() ? board_.decode_at(other.attempt.booking.decode) : -1;
+    if (at < 0) continue;
+    const Attempt& a = other.attempt;
+    const double arrives_s =
+        a.first_token ? -to_seconds(now - a.first_token_at) : std::max(0.0, to_seconds(a.expected_at - now));
+    snapshot.inflight.push_back({arrives_s, static_cast<uint32_t>(at), other.tokens(),
+                                 static_cast<uint32_t>(other.answer.size()), other.submit.stopping.max_tokens});
+  }
+}
+
+sched::HeldRequest Conductor::held_request(const Request& r) const {
+  sched::HeldRequest out;
+  out.id = r.submit.req;
+  out.tenant = r.tenant, out.priority = r.submit.priority;
+  out.tokens = static_cast<double>(r.submit.ids.size());
+  out.work_s = r.work_s;
+  out.arrived = r.arrived, out.deadline = r.deadline, out.expires = r.expires;
+  out.pin = r.submit.pin_prefill;
+  return out;
+}
+
+// Rejected at once when its turn would come too late; else it waits.
+void Conductor::hold(Request& r, TimePoint now, Actions& out) {
+  static const sched::Admission* const everybody = sched::find_admission("none");
+  sched::Options options = options_for(r);
+  options.admission = everybody;
+  Rng draw = rng_;
+  sched::place(look(r, now), *options_.policy, options, draw, placement_);
+  if (placement_.candidate < 0) return void(place(r, now, out));  // which says why
+  r.work_s = placement_.candidates[static_cast<size_t>(placement_.candidate)].prefill_s;
+  if (options.ttft_slo_s > 0 && options_.sched.admission != everybody) {
+    const double ahead_s = line_.ahead_s(held_request(r), board_.queues(r.submit.model, now), now);
+    if (line_.size() > 0 && ahead_s + r.work_s > options.ttft_slo_s) {
+      const Miss miss{.bound = sched::Bound::ttft, .predicted_s = ahead_s + r.work_s, .allowed_s = options.ttft_slo_s};
+      const std::string waiting = " with " + std::to_string(line_.size()) + " requests waiting";
+      return flights_.reject(r, RequestStage::route, {Reason::predicted_slo_miss, miss.text() + waiting, miss}, now,
+                             out);
+    }
+    r.expires = after(r.arrived, from_seconds(std::max(0.0, options.ttft_slo_s - r.work_s) + 1e-3));
+  }
+  line_.push(held_request(r));
+  flights_.watch(r);
+}
+
+void Conductor::serve_held(TimePoint now, Actions& out) {
+  line_.begin_round(board_, now);
+  while (const auto id = line_.take_turn(board_, now)) {
+    Request& r = *flights_.find(*id);
+    // Its blocks may be called otherwise by the nodes that are here now.
+    if (r.blocks.members_version != members_.version()) (void)name_blocks(r);
+    if (!place(r, now, out, true)) line_.put_back(*id, board_, now);
+  }
+  line_.end_round(board_, now);
+}
+
+bool Conductor::place(Request& r, TimePoint now, Actions& out, bool idle_only) {
+  using sched::NoPlace;
+  const sched::Snapshot& snapshot = look(r, now, idle_only);
+  sched::Options options = options_for(r);
+  if (options.ttft_slo_s > 0) options.ttft_slo_s = std::max(1e-9, options.ttft_slo_s - to_seconds(now - r.arrived));
+  options.complete = snapshot.prefill.size() <= kCompleteMax;
+  const sched::Placement& placement = placement_;
+  sched::place(snapshot, *options_.policy, options, rng_, placement_);
+  if (idle_only && (placement.reason == NoPlace::no_prefill || placement.reason == NoPlace::no_pair)) return false;
+  if (idle_only && placement.reason == NoPlace::no_decode) {  // decode may come back, as for one that ran already
+    if (r.parked_until == kNever) park(r, now);
+    line_.set_has_nodes(r.submit.req, false);
+    return false;
+  }
+  // Whether decode has room may change before the request would be late.
+  const sched::Bound bound = placement.verdict.bound;
+  if (idle_only && (bound == sched::Bound::tbt || bound == sched::Bound::kv) && r.expires != kNever) return false;
+  sched::best_candidates(placement, kConsideredMax, best_);
+  r.summary.considered = considered(snapshot, placement, best_);
+  r.summary.set_aside = static_cast<uint32_t>(snapshot.bars.size());
+  if (placement.candidate >= 0) {
+    const auto& chosen = placement.candidates[static_cast<size_t>(placement.candidate)];
+    if (idle_only && waits_for_prefix(r, snapshot, chosen, now)) return false;
+    dispatch(r, snapshot, placement, now, out);
+    return true;
+  }
+  const bool missed = placement.reason == NoPlace::predicted_slo_miss;
+  if (r.attempt.number > 0 && !missed) {
+    // It ran once already: wait for a node to come back rather than lose what the client has.
+    park(r, now);
+    return true;
+  }
+  Refusal why{reason_of(placement.reason), "no node can take the request: "};
+  why.message += to_string(placement.reason);
+  if (missed) why.miss = miss_of(placement), why.message = why.miss.text();
+  flights_.reject(r, RequestStage::route, std::move(why), now, out);
+  return true;
+}
+
+bool Conductor::waits_for_prefix(Request& r, const sched::Snapshot& snapshot, const sched::Candidate& chosen,
+                                 TimePoint now) {
+  if (const NodeId* name = line_.prefix_node(r.submit.req, now)) {
+    const Members::Node* node = members_.find(*name);
+    bool pending = false;
+    if (node)
+      for (const auto& match : members_.index().match(r.blocks.hashes))
+        pending |= match.node == node->ordinal && match.expected > match.resident;
+    if (pending) return line_.keep_waiting(r.submit.req, board_), true;
+  }
+  if (!r.submit.may_reuse()) return false;
+  const auto node = line_.wait_for_prefix(r.submit.req, snapshot, chosen, board_, now);
+  if (!node) return false;
+  flights_.stats().held_prefix += r.summary.held_for.kind == Held::Kind::none;
+  r.summary.held_for = {Held::Kind::prefix, *node};
+  return true;
+}
+
+void Conductor::dispatch(Request& r, const sched::Snapshot& snapshot, const sched::Placement& placement, TimePoint now,
+                         Actions& out) {
+  const sched::Candidate& c = placement.candidates[static_cast<size_t>(placement.candidate)];
+  const Members::Node& prefill = *members_.find(snapshot.prefill[c.node].name);
+  const Members::Node& decode = *members_.find(snapshot.decode[static_cast<size_t>(placement.decode)].name);
+  const uint32_t number = r.attempt.number + 1;
+  RequestSummary& summary = r.summary;
+  if (number == 1) {
+    tenants_.count(r.tenant).tokens += r.submit.ids.size();
+    summary.held_s = to_seconds(now - r.arrived);
+    if (now > r.arrived && summary.held_for.kind == Held::Kind::none) {
+      summary.held_for.kind = Held::Kind::turn;
+      ++flights_.stats().held_turn;
+    }
+    summary.predicted_ttft_s = summary.held_s + placement.ttft_s;
+    summary.predicted_tbt_s = placement.tbt_s;
+  }
+  tenants_.remember_session(r.tenant, r.submit.session, prefill.name);
+  summary.prefill = prefill.name, summary.decode = decode.name, summary.attempts = number;
+
+  wire::PrefillStart start;
+  wire::RequestSpec& spec = start.spec;
+  spec.req = r.submit.req;
+  spec.attempt = number;
+  spec.ids = r.submit.ids;
+  spec.ids.insert(spec.ids.end(), r.answer.given().begin(), r.answer.given().end());
+  spec.resumed = static_cast<uint32_t>(r.answer.size());
+  spec.ns = r.blocks.ns;
+  spec.salt = r.submit.salt;
+  spec.prefill_attention = r.blocks.prefill_attention;
+  spec.decode_attention = r.blocks.decode_attention;
+  spec.sampling = r.submit.sampling;
+  spec.stopping = r.submit.stopping;
+  spec.deadline_ms = static_cast<uint64_t>(std::max<int64_t>(1, (r.deadline - now) / 1ms));
+  const bool checks_again = !options_.sched.admission || options_.sched.admission->checks_again;
+  spec.tbt_slo_ms = number > 1 || !checks_again ? 0 : 1e3 * options_for(r).tbt_slo_s;
+  spec.no_cache = r.submit.no_cache;
+  if (r.answer.empty()) spec.prompt_logprobs = r.submit.prompt_logprobs;  // else the client has them
+  start.decode = decode.name;
+  start.decode_instance = decode.instance;
+
+  Attempt attempt;
+  attempt.prefill = prefill.name, attempt.prefill_instance = prefill.instance;
+  attempt.decode = decode.name, attempt.decode_instance = decode.instance;
+  attempt.expected_at = after(now, from_seconds(placement.ttft_s));
+  attempt.booking.prefill = prefill.slot(), attempt.booking.decode = decode.slot();
+  attempt.booking.prefill_s = c.prefill_s;
+  attempt.booking.tokens = r.tokens();
+  if (c.holder >= 0 && c.fetch_blocks > 0) {
+    const Members::Node& source = *members_.find(snapshot.holder_names[static_cast<size_t>(c.holder)]);
+    // What prefill still has to compute for earlier requests is asked for as well: it may come sooner.
+    uint32_t first = 0;
+    for (const auto& match : members_.index().match(std::span(r.blocks.hashes).first(c.local_blocks)))
+      if (match.node == prefill.ordinal) first = match.resident;
+    const uint32_t wait_ms = c.wait_s > 0 ? static_cast<uint32_t>(2e3 * c.wait_s) + 100 : 0;
+    start.sources.push_back({source.name, source.instance, first, c.local_blocks + c.fetch_blocks - first, wait_ms});
+    attempt.fetch_waited = wait_ms > 0;
+    attempt.booking.source = source.slot();
+  }
+  flights_.depart(r, std::move(attempt), now);
+  out.push_back(Send{prefill.name, prefill.instance, std::move(start)});
+  order_copy(r, snapshot, c, now, out);
+}
+
+void Conductor::order_copy(const Request& r, const sched::Snapshot& snapshot, const sched::Candidate& chosen,
+                           TimePoint now, Actions& out) {
+  if (!r.submit.may_reuse() || r.attempt.number > 1) return;
+  const auto hashes = r.reusable(snapshot.block_tokens);
+  const auto order = copies_.consider(hashes, snapshot, chosen, board_, now);
+  if (!order) return;
+  const Members::Node& source = *members_.find(members_.index().name_of(static_cast<kv::NodeOrdinal>(order->source)));
+  const Members::Node& target = *members_.find(members_.index().name_of(static_cast<kv::NodeOrdinal>(order->target)));
+  wire::CopyBlocks message;
+  message.copy = order->number;
+  message.ns = r.blocks.ns;
+  message.hashes.assign(hashes.begin(), hashes.begin() + order->end_block);
+  message.node = source.name;
+  message.instance = source.instance;
+  out.push_back(Send{target.name, target.instance, std::move(message)});
+}
+
+// ---- failures --------------------------------------------------------------------------------
+
+void Conductor::on_failed(const Received& event, const wire::Failed& message, TimePoint now, Actions& out) {
+  Request* r = flights_.find(message.req, message.attempt);
+  if (!r) return;
+  const Attempt& a = r->attempt;
+  if (event.instance != a.prefill_instance && event.instance != a.decode_instance) return;
+  const Failure failure = failure_of(message);
+  const bool refused = failure.stage == RequestStage::accept;
+  const NodeId avoid = refused || event.instance == a.decode_instance ? a.decode : a.prefill;
+  flights_.blame(*r, failure, now);
+  Flights::cancel_workers(*r, CancelReason::superseded, out);
+  if (refused && failure.cause == Reason::predicted_slo_miss && r->answer.empty() && a.number >= 2) {
+    // Decode nodes look at TBT alone.
+    const Miss miss{
+        .bound = sched::Bound::tbt, .predicted_s = message.predicted_ms * 1e-3, .allowed_s = message.allowed_ms * 1e-3};
+    return flights_.reject(*r, RequestStage::accept,
+                           {Reason::predicted_slo_miss, miss.text() + " on " + a.decode + ", after its prefill", miss},
+                           now, out);
+  }
+  Refusal why{reason_of(failure), message.message};
+  if (failure.retryable && failure.cause != Reason::too_long)
+    return retry(*r, failure.stage, std::move(why), avoid, now, out);
+  flights_.fail(*r, failure.stage, std::move(why), now, out);
+}
+
+void Conductor::on_preempted(const Received& event, const wire::Preempted& preempted, TimePoint now, Actions& out) {
+  Request* r = flights_.find(preempted.req, preempted.attempt);
+  if (!r || event.instance != r->attempt.decode_instance) return;
+  // Not the request's fault: preemption does not use up its attempts.
+  Flights::cancel_workers(*r, CancelReason::superseded, out);
+  flights_.unplace(*r, now);
+  r->answer.restart();
+  if (!name_blocks(*r)) return park(*r, now);
+  ++flights_.stats().retried;
+  (void)place(*r, now, out);
+}
+
+void Conductor::on_copy_done(const Received& event, const wire::CopyDone& done, TimePoint now) {
+  const auto* order = copies_.find(done.copy);
+  const Members::Node* node = members_.of(event.instance);
+  if (order && node && node->ordinal == order->target)
+    copies_.end(done.copy, done.reason.empty(), done.blocks, board_, now);
+}
+
+// The same request once more, with the tokens the client has already as part of the prompt.
+void Conductor::retry(Request& r, RequestStage stage, Refusal why, const NodeId& avoid, TimePoint now, Actions& out) {
+  if (r.is_placed()) flights_.unplace(r, now);
+  // Where it must go is not avoided: it would find no node at all.
+  r.avoid = avoid == r.submit.pin_prefill || avoid == r.submit.pin_decode ? NodeId() : avoid;
+  r.answer.restart();
+  if (++r.failures >= options_.attempts_max) return flights_.fail(r, stage, std::move(why), now, out);
+  ++flights_.stats().retried;
+  if (!name_blocks(r)) return park(r, now);
+  (void)place(r, now, out);
+}
+
+// It waits for a node to come back.
+void Conductor::park(Request& r, TimePoint now) {
+  r.parked_until = std::min(r.deadline, after(now, options_.park_max));
+  flights_.watch(r);
+}
+
+void Conductor::place_parked(TimePoint now, Actions& out) {
+  const auto parked = [&](const Request& r) {
+    return !r.is_placed() && r.parked_until != kNever && !line_.contains(r.submit.req);
+  };
+  for (const RequestId& id : flights_.ids(parked)) {
+    Request* r = flights_.find(id);
+    if (r && members_.unready(r->submit.model) == Reason::none && name_blocks(*r)) (void)place(*r, now, out);
+  }
+}
+
+// Deadlines, promises that cannot be kept any more, and waits for a node that have lasted too long.
+void Conductor::end_due(TimePoint now, Actions& out) {
+  if (flights_.next_wakeup() > now) return;
+  for (const RequestId& id : flights_.due(now)) {
+    Request& r = *flights_.find(id);
+    const bool held = line_.contains(id);
+    const RequestStage stage = r.stage();
+    if (now >= r.deadline) {
+      Flights::cancel_workers(r, CancelReason::deadline, out);
+      Refusal why{Reason::deadline_exceeded, "deadline of " + std::to_string((r.submit.deadline + 999us) / 1ms)};
+      why.message += " ms passed in stage " + std::string(to_string(stage));
+      flights_.fail(r, stage, std::move(why), now, out);
+    } else if (held && now >= r.expires) {
+      const Miss miss{.bound = sched::Bound::ttft,
+                      .predicted_s = to_seconds(now - r.arrived) + r.work_s,
+                      .allowed_s = options_for(r).ttft_slo_s};
+      flights_.reject(r, stage, {Reason::predicted_slo_miss, "its turn did not come in time: " + miss.text(), miss},
+                      now, out);
+    } else {
+      MC_ASSERT(!r.is_placed() && now >= r.parked_until);
+      Refusal why{members_.unready(r.submit.model), ""};
+      if (why.reason == Reason::none) why.reason = Reason::no_decode;
+      why.message = held ? "it waited for its turn, and no node that may take it was there for " +
+                               std::to_string(options_.park_max / 1ms) + " ms"
+                         : "no node took the request again" + (r.avoid.empty() ? "" : " after " + r.avoid + " failed");
+      held ? flights_.reject(r, stage, std::move(why), now, out) : flights_.fail(r, stage, std::move(why), now, out);
+    }
+  }
+}
+
+void Conductor::tell_breakers(Actions& out) {
+  for (sched::Breakers::Change& change : breakers_.take_changes()) {
+    flights_.stats().set_aside += change.state == sched::BreakerState::open;
+    out.push_back(BreakerChanged{std::move(change.part.prefill), std::move(change.part.decode), change.state,
+                                 change.failures, change.backoff});
+  }
+}
+
+// ---- explain ---------------------------------------------------------------------------------
+
+Conductor::Explanation Conductor::explain(const Submit& submit, TimePoint now) {
+  Explanation e;
+  Request r;
+  r.submit = submit;
+  r.arrived = now;
+  r.tenant = tenants_.find(submit.tenant);
+  e.unready = members_.unready(submit.model);
+  e.refusal = refusal_of(r, now);
+  // What the quota keeps out is placed all the same, for looking.
+  if ((e.refusal && e.refusal->reason != Reason::tenant_quota) || !name_blocks(r)) return e;
+  e.hashes = r.blocks.hashes;
+  e.snapshot = look(r, now);
+  e.reusable_blocks = !submit.may_reuse() ? 0 : kv::reusable_blocks(submit.ids.size(), e.snapshot.block_tokens);
+  Rng draw = rng_;  // a dry run must not change the next real decision
+  sched::Options options = options_for(r);
+  options.complete = true;
+  e.placement = sched::place(e.snapshot, *options_.policy, options, draw);
+  e.held = line_.size();
+  e.holds = line_.holds(submit.priority) && (!board_.any_idle(options_.hold_lead, now) || line_.size() > 0);
+  if (e.holds) e.before_s = line_.ahead_s(held_request(r), board_.queues(submit.model, now), now);
+  if (options_.replicate.replicas_max == 0 || !submit.may_reuse()) return e;
+  const auto plan = copies_.plan(r.reusable(e.snapshot.block_tokens), e.snapshot, board_, -1, now);
+  e.demand = plan.demand;
+  if (plan.copy) {
+    e.copy_from = e.snapshot.holder_names[plan.copy->source];
+    e.copy_to = e.snapshot.prefill[plan.copy->target].name;
+  }
+  return e;
 }
 
 }  // namespace mc::node

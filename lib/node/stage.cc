@@ -16,6 +16,10 @@ std::string stage_name(const std::string& leader, uint32_t stage) {
   return leader + "." + std::to_string(stage);
 }
 
+std::string leader_name(const std::string& stage) {
+  return stage.substr(0, stage.rfind('.'));
+}
+
 bool is_stage_of(const std::string& name, const std::string& leader) {
   if (!name.starts_with(leader + ".")) return false;
   const std::string number = name.substr(leader.size() + 1);

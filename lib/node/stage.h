@@ -22,6 +22,8 @@ namespace mc::node {
 
 /// "p0.1": the member `stage` of the pipeline led by p0.
 std::string stage_name(const std::string& leader, uint32_t stage);
+/// "p0" of "p0.1".
+std::string leader_name(const std::string& stage);
 /// Whether `name` extends `leader` by a stage number.
 bool is_stage_of(const std::string& name, const std::string& leader);
 

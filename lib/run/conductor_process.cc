@@ -136,7 +136,7 @@ class ConductorProcess {
     if (!api_keys_) return;
     auto keys = ApiKeys::open(args_.text(flags::kApiKeys));
     if (!keys) return log_warn("API keys not reloaded, the old ones stay", {{"why", one_line(keys.error())}});
-    conductor_->set_tenants(keys->tenants());
+    conductor_->tenants().set(keys->tenants());
     api_keys_ = std::make_shared<const ApiKeys>(std::move(*keys));
     frontend_->set_keys(api_keys_);
     log_info("API keys reloaded", {{"tenants", api_keys_->tenants().size()}});
@@ -311,9 +311,9 @@ class ConductorProcess {
     keys_.offer([this](const ctl::KeySet& keys) {
       return keys_.lock(Door::control) == ctl::Keys::none ? Result<void>() : links_->set_keys(keys);
     });
-    if (const uint64_t members = conductor_->memberships(); members != members_) {
+    if (const uint64_t members = conductor_->members().version(); members != members_) {
       members_ = members;
-      frontend_->set_nodes_context(conductor_->context_tokens(""));
+      frontend_->set_nodes_context(conductor_->members().context_tokens(""));
     }
     if (local_ && !readiness_->announced() && local_ready()) readiness_->announce("conductor", http_address_, control_);
     while (auto ended = children_.reap()) {
@@ -350,7 +350,7 @@ class ConductorProcess {
                             {"queue_s", n.queue_s},
                             {"blocks", n.blocks},
                             {"last_error", n.load.last_error}});
-        log_info("requests", {{"unfinished", conductor_->request_count()}});
+        log_info("requests", {{"unfinished", conductor_->flights().size()}});
       } else {
         exit_code_ = *signal == SIGINT ? kExitInterrupted : 0;
         if (terminating_) loop_->stop();

@@ -15,7 +15,7 @@
 #include "base/secret_file.h"
 #include "ctl/ctl.h"
 #include "http/client.h"
-#include "node/reason.h"
+#include "node/node.h"
 #include "run/bearer.h"
 #include "run/client_key.h"
 #include "run/conductor_process.h"

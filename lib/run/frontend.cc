@@ -150,7 +150,7 @@ void Frontend::handle(http::Request request, http::Responder out) {
     case http::Route::health:
     case http::Route::readyz:
       loop_->post([this, out](TimePoint, node::Actions&) {
-        const std::string reason(to_string(draining_ ? node::Reason::draining : conductor_.unready("")));
+        const std::string reason(to_string(draining_ ? node::Reason::draining : conductor_.members().unready("")));
         http::Response response;
         response.status = reason.empty() ? 200 : 503;
         response.body = reason;

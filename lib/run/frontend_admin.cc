@@ -50,19 +50,20 @@ Json Frontend::cluster(TimePoint now) const {
     node.set("labels", std::move(labels));
     nodes.push(std::move(node));
   }
-  const auto& s = conductor_.stats();
+  const auto& s = conductor_.flights().stats();
   Json out = Json::object();
   out.set("model", options_.served_name).set("nodes", std::move(nodes));
-  out.set("requests_unfinished", conductor_.request_count());
+  out.set("requests_unfinished", conductor_.flights().size());
   Json totals = Json::object();
   totals.set("submitted", s.submitted).set("finished", s.finished).set("failed", s.failed).set("rejected", s.rejected);
   totals.set("cancelled", s.cancelled).set("retried", s.retried).set("prompt_tokens", s.prompt_tokens);
   totals.set("cached_local_tokens", s.cached_local).set("cached_remote_tokens", s.cached_remote);
   totals.set("answer_tokens", s.answer_tokens);
-  totals.set("copies", s.copies).set("copied_blocks", s.copied_blocks).set("copies_failed", s.copies_failed);
+  const auto& copies = conductor_.copies().stats();
+  totals.set("copies", copies.copies).set("copied_blocks", copies.blocks).set("copies_failed", copies.failed);
   out.set("totals", std::move(totals));
   Json tenants = Json::array();
-  for (const auto& t : conductor_.tenants(now))
+  for (const auto& t : conductor_.tenants().statuses(now))
     tenants.push(Json::object({{"tenant", t.name},
                                {"held", t.waiting},
                                {"unfinished", t.unfinished},
@@ -70,7 +71,7 @@ Json Frontend::cluster(TimePoint now) const {
                                {"tokens", t.tokens},
                                {"submitted", t.submitted},
                                {"rejected", t.rejected}}));
-  out.set("held", conductor_.held_count()).set("copying", conductor_.copying_count());
+  out.set("held", conductor_.line().size()).set("copying", conductor_.copies().size());
   out.set("breakers", breakers_json(conductor_.breakers(), now));
   out.set("tenants", std::move(tenants));
   return out;

@@ -124,12 +124,12 @@ void Frontend::update_metrics(const http::ServerStats& http) {
     metrics_.gauge(metric::kPeers, {wire::to_string(key.first), to_string(key.second)}).set(static_cast<double>(count));
   metrics_.gauge(metric::kVllmRunning).set(static_cast<double>(running));
   // Those that wait for their turn here wait as well; the reasons sum to the whole.
-  const size_t held = conductor_.held_count();
+  const size_t held = conductor_.line().size();
   metrics_.gauge(metric::kVllmWaiting).set(static_cast<double>(waiting + held));
   metrics_.gauge(metric::kVllmWaitingByReason, {"capacity"}).set(static_cast<double>(waiting));
   metrics_.gauge(metric::kVllmWaitingByReason, {"deferred"}).set(static_cast<double>(held));
   metrics_.gauge(metric::kVllmKvUsage).set(pages ? 1.0 - static_cast<double>(free) / static_cast<double>(pages) : 0);
-  const auto& errors = conductor_.prediction_errors();
+  const auto& errors = conductor_.flights().prediction_errors();
   for (const auto& [what, error] : {std::pair{"ttft", &errors.ttft},
                                     {"tbt", &errors.tbt},
                                     {"prefill", &errors.prefill},
@@ -138,7 +138,7 @@ void Frontend::update_metrics(const http::ServerStats& http) {
     metrics_.gauge(metric::kPredictionError, {what}).set(error->mape());
     metrics_.gauge(metric::kPredictionBias, {what}).set(error->bias());
   }
-  const auto& s = conductor_.stats();
+  const auto& s = conductor_.flights().stats();
   const auto count = [&](const MetricFamily& family, std::initializer_list<std::string_view> labels, uint64_t total) {
     std::string key = family.name;
     for (auto label : labels) key.append("|").append(label);
@@ -156,7 +156,7 @@ void Frontend::update_metrics(const http::ServerStats& http) {
   count(metric::kVllmPromptTokensBySource, {"cached"}, s.cached_local);
   count(metric::kVllmPromptTokensBySource, {"transferred"}, s.cached_remote);
   count(metric::kFallback, {"retry"}, s.retried);
-  count(metric::kReplication, {}, s.copied_blocks);
+  count(metric::kReplication, {}, conductor_.copies().stats().blocks);
   count(metric::kHeld, {"turn"}, s.held_turn);
   count(metric::kHeld, {"prefix"}, s.held_prefix);
   for (const auto& [bound, times] : s.missed) count(metric::kSloRejections, {sched::to_string(bound)}, times);
@@ -168,7 +168,7 @@ void Frontend::update_metrics(const http::ServerStats& http) {
     metrics_.gauge(metric::kBreakers, {sched::to_string(state)}).set(static_cast<double>(here));
   }
   // Tenants come from the operator's file, which bounds their number.
-  for (const auto& t : conductor_.tenants(SystemClock::instance().now())) {
+  for (const auto& t : conductor_.tenants().statuses(SystemClock::instance().now())) {
     metrics_.gauge(metric::kTenantUnfinished, {t.name}).set(t.unfinished);
     metrics_.gauge(metric::kTenantHeld, {t.name}).set(static_cast<double>(t.waiting));
     count(metric::kTenantTokens, {t.name}, t.tokens);

@@ -107,11 +107,11 @@ void Frontend::take(Call given) {
     return is_large ? put_in_pool(call) : run_inline(call);
   loop_->post([this, call, bytes](TimePoint now, node::Actions&) {
     const auto tokens = static_cast<double>((bytes + kBytesPerToken - 1) / kBytesPerToken);
-    const auto unpaid = conductor_.pay(call->grant.tenant, tokens, now);
+    const auto unpaid = conductor_.tenants().pay(call->grant.tenant, tokens, now);
     if (!unpaid) return put_in_pool(call);
     http::Rejection rejection;
     rejection.number = err::kTenantQuota;
-    rejection.message = unpaid->why;
+    rejection.message = unpaid->message;
     rejection.retry_after = std::max<Duration>(from_seconds(unpaid->retry_s), 1s);
     call->respond(http::rejection_response(rejection));
   });

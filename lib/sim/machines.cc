@@ -146,10 +146,11 @@ Result<ClusterRun> run_machines(const std::vector<TraceRequest>& trace, const Tr
   run.span_s = trace.empty() ? 0 : trace.back().timestamp_ms / 1000 / options.speedup;
   run.end_s = to_seconds(world.now() - begin);
   run.events = world.events_run();
-  const node::Conductor::Stats& stats = world.conductor()->stats();
+  const node::Flights::Stats& stats = world.conductor()->flights().stats();
+  const sched::CopyOrders::Stats& copies = world.conductor()->copies().stats();
   run.held = stats.held_turn + stats.held_prefix;
-  run.copies = stats.copies, run.copied_blocks = stats.copied_blocks;
-  run.copied_bytes = static_cast<double>(stats.copied_blocks) * static_cast<double>(kTraceBlockTokens) *
+  run.copies = copies.copies, run.copied_blocks = copies.blocks;
+  run.copied_bytes = static_cast<double>(copies.blocks) * static_cast<double>(kTraceBlockTokens) *
                      static_cast<double>(options.profile->kv_bytes_per_token);
   return run;
 }

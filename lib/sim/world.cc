@@ -190,7 +190,7 @@ void World::drain(const std::string& name, bool on) {
 
 void World::set_tenants(std::span<const sched::Tenant> tenants) {
   options_.tenants.assign(tenants.begin(), tenants.end());  // of a conductor that comes back as well
-  if (node::Conductor* c = conductor()) c->set_tenants(tenants);
+  if (node::Conductor* c = conductor()) c->tenants().set(tenants);
 }
 
 bool World::alive(const std::string& name) const {

@@ -59,7 +59,7 @@ TEST_CASE("sim: a pair that fails all its transfers costs three requests and its
     }
     size_t failures = 0;
     for (const auto& [req, o] : world.outcomes()) failures += o.failed.size();
-    const uint64_t opened = world.conductor()->stats().set_aside;
+    const uint64_t opened = world.conductor()->flights().stats().set_aside;
     CHECK(failures == (opened == 0 ? failures : 2 + opened));  // three open it, then each probe opens it again
     CHECK(failures <= 10);
     probes += opened > 1 ? opened - 1 : 0;

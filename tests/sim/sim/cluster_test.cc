@@ -285,10 +285,10 @@ TEST_CASE("sim: a prefix that draws load is copied to the nodes that lack it, wi
       REQUIRE(world.run_until_done(10s));
       world.run_for(50ms);
     }
-    const auto& stats = world.conductor()->stats();
+    const auto& stats = world.conductor()->copies().stats();
     INFO("seed " << options.seed);
     CHECK(stats.copies == 2);
-    CHECK(stats.copied_blocks == 16);
+    CHECK(stats.blocks == 16);
     const auto e = world.conductor()->explain({.req = "x", .ids = stem}, world.now());
     uint32_t replicas = 0;
     for (const auto& h : e.snapshot.prefill) replicas += h.resident_blocks >= 8;

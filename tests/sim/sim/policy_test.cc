@@ -134,25 +134,25 @@ class Clients {
   void check() {
     const node::Conductor* c = world_.conductor();
     if (!c) return;
-    for (const auto& t : c->tenants(world_.now())) {
+    for (const auto& t : c->tenants().statuses(world_.now())) {
       const sched::Tenant* limits = tenant(t.name);
       if (limits && limits->tokens_per_s > 0) CHECK(t.level <= limits->burst() * (1 + 1e-12));
       CHECK(t.submitted >= t.rejected + t.unfinished);
     }
-    if (options_.replicate.replicas_max == 0) CHECK(c->stats().copies + c->stats().copies_failed == 0);
-    CHECK(c->copying_count() <= 4);
+    if (options_.replicate.replicas_max == 0) CHECK(c->copies().stats().copies + c->copies().stats().failed == 0);
+    CHECK(c->copies().size() <= 4);
   }
 
   /// What holds when everything is over and time has passed.
   void check_over() {
     const node::Conductor* c = world_.conductor();
     REQUIRE(c != nullptr);
-    CHECK(c->request_count() == 0);
-    CHECK(c->held_count() == 0);
-    CHECK(c->copying_count() == 0);
+    CHECK(c->flights().size() == 0);
+    CHECK(c->line().size() == 0);
+    CHECK(c->copies().size() == 0);
     const auto& r = options_.replicate;
-    CHECK(c->copy_budget_bytes(world_.now()) == doctest::Approx(r.bytes_per_s * r.burst_s));
-    for (const auto& t : c->tenants(world_.now())) {
+    CHECK(c->copies().budget_bytes(world_.now()) == doctest::Approx(r.bytes_per_s * r.burst_s));
+    for (const auto& t : c->tenants().statuses(world_.now())) {
       INFO("tenant " << t.name);
       CHECK(t.unfinished == 0);
       CHECK(t.waiting == 0);
@@ -186,8 +186,8 @@ class Clients {
     return ids;
   }
 
-  node::Conductor::TenantStatus find(const node::Conductor& c, const std::string& name) const {
-    const auto all = c.tenants(world_.now());
+  node::Tenants::Status find(const node::Conductor& c, const std::string& name) const {
+    const auto all = c.tenants().statuses(world_.now());
     for (const auto& t : all)
       if (t.name == name) return t;
     return all.front();
@@ -301,8 +301,8 @@ TEST_CASE("sim: no fault schedule breaks a promise of tenants, priorities, pins,
     }
     serve_healthy(world, clients, options, seed);
     if (const node::Conductor* c = world.conductor()) {
-      copies += c->stats().copies, held += c->stats().held_turn + c->stats().held_prefix;
-      for (const auto& [bound, times] : c->stats().missed) missed += times;
+      copies += c->copies().stats().copies, held += c->flights().stats().held_turn + c->flights().stats().held_prefix;
+      for (const auto& [bound, times] : c->flights().stats().missed) missed += times;
     }
     for (const auto& [req, o] : world.outcomes()) quota += o.reason == node::Reason::tenant_quota, served += o.served();
     world.run_for(45s);  // past every deadline, lease and copy

@@ -81,7 +81,7 @@ Seen run(const char* policy, uint32_t replicas_max, uint64_t seed) {
   Seen out;
   for (const double s : ttft) out.mean_s += s / static_cast<double>(ttft.size());
   out.p50_s = ttft[ttft.size() / 2], out.p99_s = ttft[ttft.size() * 99 / 100];
-  out.copies = world.conductor()->stats().copies, out.requests = ttft.size();
+  out.copies = world.conductor()->copies().stats().copies, out.requests = ttft.size();
   return out;
 }
 

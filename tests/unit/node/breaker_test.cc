@@ -136,7 +136,7 @@ TEST_CASE("node/breaker: a pair that fails three requests is set aside, its node
   b.open("p0", "d0");
   REQUIRE(b.changes.size() == 1);
   CHECK(b.changes[0].state == kOpen);
-  CHECK(b.conductor->stats().set_aside == 1);
+  CHECK(b.conductor->flights().stats().set_aside == 1);
   std::set<std::string> used;
   for (int i = 0; i < 12; ++i) used.insert(b.submit("r" + std::to_string(i)));
   CHECK_FALSE(used.contains("p0 d0"));

@@ -385,11 +385,11 @@ TEST_CASE("node/conductor: a prefill that told probabilities of its prompt teach
   s.req = "r", s.ids.assign(100, 7), s.stopping.max_tokens = 10, s.deadline = 100s, s.prompt_logprobs = 5;
   b.give(s);
   b.first_token("r", 1, 10);
-  CHECK(b.conductor.prediction_errors().prefill.samples() == 0);
-  CHECK(b.conductor.prediction_errors().ttft.samples() == 0);
+  CHECK(b.conductor.flights().prediction_errors().prefill.samples() == 0);
+  CHECK(b.conductor.flights().prediction_errors().ttft.samples() == 0);
   b.submit("usual");
   b.first_token("usual", 1, 10);
-  CHECK(b.conductor.prediction_errors().prefill.samples() == 1);
+  CHECK(b.conductor.flights().prediction_errors().prefill.samples() == 1);
 }
 
 TEST_CASE("node/conductor: nobody is sent to read blocks from the leader of a pipeline, whole or not") {

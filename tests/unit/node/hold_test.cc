@@ -79,7 +79,7 @@ struct Bench {
     wire::FirstToken f;
     f.req = req, f.attempt = attempt.at(req), f.token = 1, f.finish_reason = "length";
     f.report.compute_ms = 10.0 * static_cast<double>(tokens.at(req));
-    give(Received{on.at(req), instance(numbers.at(on.at(req))), f}, conductor.held_count() < 1000);
+    give(Received{on.at(req), instance(numbers.at(on.at(req))), f}, conductor.line().size() < 1000);
   }
   void lose(const std::string& name) {
     give(PeerLost{name, instance(numbers.at(name)), "killed"});
@@ -119,7 +119,7 @@ TEST_CASE("node/hold: a request waits here until a node is about to be free, and
   Submit late = b.request("low", 500), normal = b.request("normal", 500), urgent = b.request("urgent", 500);
   late.priority = 3, urgent.priority = -3;
   b.give(late), b.give(normal), b.give(urgent);
-  CHECK(b.conductor.held_count() == 3);
+  CHECK(b.conductor.line().size() == 3);
   CHECK(b.started.size() == 1);
   b.wait(4800ms);
   CHECK(b.started.size() == 1);
@@ -173,7 +173,7 @@ TEST_CASE("node/hold: two requests with one prefix compute it once: the second w
   REQUIRE_FALSE(b.reply("b")->summary.considered.empty());
   const auto& won = b.reply("b")->summary.considered[0];
   CHECK(won.local_blocks + won.fetch_blocks == 10);
-  CHECK(b.conductor.stats().held_prefix == 1);
+  CHECK(b.conductor.flights().stats().held_prefix == 1);
 }
 
 TEST_CASE("node/hold: a producer that dies releases the one that waits for its prefix") {
@@ -243,7 +243,7 @@ TEST_CASE("node/hold: at its deadline, or when its client goes, a held request e
   REQUIRE(b.reply("late"));
   CHECK(b.reply("late")->reason == Reason::deadline_exceeded);
   CHECK(b.reply("late")->stage == RequestStage::route);
-  CHECK(b.conductor.held_count() == 0);
+  CHECK(b.conductor.line().size() == 0);
 }
 
 TEST_CASE("node/hold: turns are shared by weight between tenants, and a burst of one does not starve another") {
@@ -291,7 +291,7 @@ TEST_CASE("node/hold: a quota that is used up answers tenant_quota with the seco
   b.wait(1s);
   ask("5", 10);
   CHECK(b.runs("5"));
-  const auto tenants = b.conductor.tenants(b.now);
+  const auto tenants = b.conductor.tenants().statuses(b.now);
   REQUIRE(tenants.size() == 2);
   CHECK(tenants[1].submitted == 5);
   CHECK(tenants[1].rejected == 2);
@@ -305,7 +305,7 @@ TEST_CASE("node/hold: what is rejected before any work costs its tenant nothing"
   s.tenant = "a", s.ttft_slo_s = 0.001;
   b.give(s);
   CHECK(b.reply("1")->reason == Reason::predicted_slo_miss);
-  CHECK(b.conductor.tenants(b.now)[1].level == 1000);
+  CHECK(b.conductor.tenants().statuses(b.now)[1].level == 1000);
 }
 
 TEST_CASE("node/hold: a rejection says which bound would have been broken, held or not") {
@@ -323,8 +323,8 @@ TEST_CASE("node/hold: a rejection says which bound would have been broken, held 
     CHECK(b.reply("next")->reason == Reason::predicted_slo_miss);
     CHECK(b.reply("next")->bound == sched::Bound::tbt);
     CHECK(b.reply("next")->message == "predicted TBT 2.1 ms, allowed 1.0 ms");
-    CHECK(b.conductor.stats().missed.at(sched::Bound::ttft) == 1);
-    CHECK(b.conductor.stats().missed.at(sched::Bound::tbt) == 1);
+    CHECK(b.conductor.flights().stats().missed.at(sched::Bound::ttft) == 1);
+    CHECK(b.conductor.flights().stats().missed.at(sched::Bound::tbt) == 1);
   }
 }
 
@@ -416,7 +416,7 @@ TEST_CASE("node/hold: however many requests cannot run, the one behind them that
     start(b, 2);
     b.give(b.request("producer", 640, 7));
     for (int i = 0; i < 100; ++i) b.give(b.request("waits" + std::to_string(i), 660, 7));
-    CHECK(b.conductor.held_count() == 100);
+    CHECK(b.conductor.line().size() == 100);
     b.give(b.request("free", 10));
     CHECK(b.runs("free"));
   }
@@ -430,13 +430,13 @@ TEST_CASE("node/hold: however many requests cannot run, the one behind them that
       s.model = "n";
       b.give(s);
     }
-    CHECK(b.conductor.held_count() == 200);
+    CHECK(b.conductor.line().size() == 200);
     Submit s = b.request("free", 10);
     s.model = "m";
     b.give(s);
     b.wait(1s);
     CHECK(b.runs("free"));
-    CHECK(b.conductor.held_count() == 200);
+    CHECK(b.conductor.line().size() == 200);
   }
 }
 
@@ -449,7 +449,7 @@ TEST_CASE("node/hold: held requests outlive a node that is briefly away, and one
     if (role == "pinned") first.pin_prefill = held.pin_prefill = "p0";
     b.give(first);
     b.give(held);
-    CHECK(b.conductor.held_count() == 1);
+    CHECK(b.conductor.line().size() == 1);
     b.first_token("first");
     REQUIRE(b.runs("held"));
     first.req = "again", held.req = "kept", b.tokens["again"] = 300, b.tokens["kept"] = 10;
@@ -476,7 +476,7 @@ TEST_CASE("node/hold: held requests outlive a node that is briefly away, and one
     b.wait(200ms);
     REQUIRE(b.reply("last"));
     CHECK(b.reply("last")->kind == Reply::Kind::rejected);
-    CHECK(b.conductor.held_count() == 0);
+    CHECK(b.conductor.line().size() == 0);
   }
 }
 
@@ -508,16 +508,16 @@ TEST_CASE("node/hold: API keys may be read again for ever, with other tenants ea
   b.give(s);
   for (int i = 0; i < 2000; ++i) {
     const std::vector<sched::Tenant> next = {{.name = "t" + std::to_string(i)}, {.name = "u" + std::to_string(i)}};
-    b.conductor.set_tenants(next);
+    b.conductor.tenants().set(next);
     b.conductor.check();
   }
-  CHECK(b.conductor.tenants(b.now).size() == 4);
-  CHECK(b.conductor.tenants(b.now)[1].unfinished == 1);
+  CHECK(b.conductor.tenants().statuses(b.now).size() == 4);
+  CHECK(b.conductor.tenants().statuses(b.now)[1].unfinished == 1);
   b.give(b.request("held", 10));
   CHECK_FALSE(b.runs("held"));
   b.first_token("running");
   b.first_token("held");
-  b.conductor.set_tenants({});  // nobody is named any more: automatic holds nobody
+  b.conductor.tenants().set({});  // nobody is named any more: automatic holds nobody
   b.give(b.request("a", 500));
   b.give(b.request("b", 500));
   CHECK(b.runs("b"));
@@ -529,9 +529,9 @@ TEST_CASE("node/hold: whoever is turned away is so as its tenant, and work that 
   s.tenant = "a";
   b.give(s);
   CHECK(b.reply("early")->reason == Reason::no_prefill);
-  CHECK(b.conductor.tenants(b.now)[0].rejected == 0);
-  CHECK(b.conductor.tenants(b.now)[1].submitted == 1);
-  CHECK(b.conductor.tenants(b.now)[1].rejected == 1);
+  CHECK(b.conductor.tenants().statuses(b.now)[0].rejected == 0);
+  CHECK(b.conductor.tenants().statuses(b.now)[1].submitted == 1);
+  CHECK(b.conductor.tenants().statuses(b.now)[1].rejected == 1);
   start(b);
   s.req = "late", b.tokens["late"] = 100;
   b.give(s);
@@ -547,9 +547,9 @@ TEST_CASE("node/hold: whoever is turned away is so as its tenant, and work that 
   CHECK(b.reply("late")->bound == sched::Bound::tbt);
   CHECK(b.reply("late")->stage == RequestStage::accept);
   CHECK(b.reply("late")->message == "predicted TBT 9.0 ms, allowed 4.0 ms on d0, after its prefill");
-  CHECK(b.conductor.stats().missed.at(sched::Bound::tbt) == 1);
-  CHECK(b.conductor.tenants(b.now)[1].level == 900);
-  CHECK(b.conductor.tenants(b.now)[1].tokens == 100);
+  CHECK(b.conductor.flights().stats().missed.at(sched::Bound::tbt) == 1);
+  CHECK(b.conductor.tenants().statuses(b.now)[1].level == 900);
+  CHECK(b.conductor.tenants().statuses(b.now)[1].tokens == 100);
 }
 
 TEST_CASE("node/hold: the blocks of a held request are named as those nodes do that it goes to in the end") {
@@ -557,7 +557,7 @@ TEST_CASE("node/hold: the blocks of a held request are named as those nodes do t
   start(b);
   b.give(b.request("busy", 3000));
   b.give(b.request("held", 300));
-  CHECK(b.conductor.held_count() == 1);
+  CHECK(b.conductor.line().size() == 1);
   b.lose("p0");
   b.lose("d0");
   b.block_tokens = 128;  // another configuration
@@ -605,15 +605,15 @@ TEST_CASE("node/hold: what cannot run is not looked at again before it could: ho
     b.lose("p2");
     each_max = 1;
   }
-  REQUIRE(b.conductor.held_count() >= kHeld);
-  const uint64_t before = b.conductor.held_asked();
+  REQUIRE(b.conductor.line().size() >= kHeld);
+  const uint64_t before = b.conductor.line().asked();
   for (int i = 0; i < kEvents; ++i) {
     const std::string req = "free" + std::to_string(i);
     b.give(b.request(req, 10), false);
     REQUIRE(b.on[req] == "p1");
     b.first_token(req);
   }
-  CHECK(b.conductor.held_asked() - before <= kEvents * (each_max + 1));
+  CHECK(b.conductor.line().asked() - before <= kEvents * (each_max + 1));
   b.conductor.check();
 }
 

@@ -1,0 +1,353 @@
+#include "node/flights.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/assert.h"
+
+namespace mc::node {
+namespace {
+
+/// The parts of the cluster that an attempt goes through.
+std::array<sched::Part, 3> parts_of(const Request& r) {
+  return {r.pair(), sched::Part{r.attempt.prefill, ""}, sched::Part{"", r.attempt.decode}};
+}
+
+}  // namespace
+
+RequestStage Request::stage() const {
+  if (!is_placed()) return RequestStage::route;
+  return attempt.first_token ? RequestStage::decode : RequestStage::prefill;
+}
+
+std::span<const BlockHash> Request::reusable(uint32_t block_tokens) const {
+  const uint32_t count = submit.may_reuse() ? kv::reusable_blocks(tokens(), block_tokens) : 0;
+  return std::span(blocks.hashes).first(std::min<size_t>(count, blocks.hashes.size()));
+}
+
+// ---- looking ---------------------------------------------------------------------------------
+
+Request& Flights::add(const Submit& submit, TimePoint deadline, TimePoint now) {
+  const auto [at, fresh] = requests_.try_emplace(submit.req);
+  MC_ASSERT(fresh);
+  ++stats_.submitted;
+  Request& r = at->second;
+  r.submit = submit;
+  r.arrived = now;
+  r.deadline = deadline;
+  r.tenant = books_.tenants.find(submit.tenant);  // a request that is turned away is so as its tenant's
+  ++books_.tenants.count(r.tenant).submitted;
+  watch(r);
+  return r;
+}
+
+Request* Flights::find(const RequestId& req) {
+  const auto it = requests_.find(req);
+  return it == requests_.end() ? nullptr : &it->second;
+}
+
+Request* Flights::find(const RequestId& req, uint32_t attempt) {
+  Request* r = find(req);
+  return r && r->is_placed() && r->attempt.number == attempt ? r : nullptr;
+}
+
+std::vector<std::pair<RequestId, RequestStage>> Flights::on_node(const NodeId& name) const {
+  std::vector<std::pair<RequestId, RequestStage>> out;
+  for (const auto& [id, r] : requests_) {
+    if (!r.is_placed()) continue;
+    const Attempt& a = r.attempt;
+    if (a.decode == name)
+      out.emplace_back(id, a.first_token ? RequestStage::decode : RequestStage::transfer);
+    else if (a.prefill == name && !a.first_token)
+      out.emplace_back(id, RequestStage::prefill);
+  }
+  return out;
+}
+
+std::vector<RequestId> Flights::ids(const std::function<bool(const Request&)>& wanted) const {
+  std::vector<RequestId> out;
+  for (const auto& [id, r] : requests_)
+    if (wanted(r)) out.push_back(id);
+  return out;
+}
+
+// ---- time ------------------------------------------------------------------------------------
+
+TimePoint Flights::due_of(const Request& r, bool held) {
+  return std::min({r.deadline, r.is_placed() ? kNever : r.parked_until, held ? r.expires : kNever});
+}
+
+void Flights::watch(Request& r) {
+  const TimePoint at = due_of(r, books_.line.contains(r.submit.req));
+  if (at >= r.timer && timers_.contains({r.timer, r.submit.req})) return;
+  timers_.erase({r.timer, r.submit.req});
+  r.timer = at;
+  timers_.emplace(at, r.submit.req);
+}
+
+std::vector<RequestId> Flights::due(TimePoint now) {
+  std::vector<RequestId> out;
+  for (auto at = timers_.begin(); at != timers_.end() && at->first <= now; ++at) out.push_back(at->second);
+  for (const RequestId& id : out) {
+    Request& r = requests_.at(id);
+    timers_.erase({r.timer, id});
+    r.timer = due_of(r, books_.line.contains(id));
+    timers_.emplace(r.timer, id);
+  }
+  std::erase_if(out, [&](const RequestId& id) { return requests_.at(id).timer > now; });
+  return out;
+}
+
+// ---- attempts --------------------------------------------------------------------------------
+
+void Flights::depart(Request& r, Attempt attempt, TimePoint now) {
+  MC_ASSERT(!r.is_placed());
+  attempt.number = r.attempt.number + 1;
+  attempt.placed_at = now;
+  r.attempt = std::move(attempt);
+  r.answer.restart();
+  r.parked_until = kNever;
+  books_.line.erase(r.submit.req);
+  books_.board.place(r.attempt.booking, now);
+  if (!r.submit.no_cache)
+    books_.members.index().add_pending(static_cast<kv::NodeOrdinal>(r.attempt.booking.prefill), r.blocks.hashes);
+  if (books_.breakers.empty()) return;
+  for (const sched::Part& part : parts_of(r)) books_.breakers.placed(part, r.submit.req);
+}
+
+// The prefill node has done its part, or is out.
+void Flights::end_prefill(Request& r, TimePoint now) {
+  sched::Booking& booking = r.attempt.booking;
+  const bool queued = booking.queued;
+  books_.board.end_prefill(booking, now);
+  if (!queued) return;
+  if (!r.submit.no_cache)
+    books_.members.index().settle_pending(static_cast<kv::NodeOrdinal>(booking.prefill), r.blocks.hashes);
+  books_.line.room_changed();
+}
+
+void Flights::unplace(Request& r, TimePoint now) {
+  MC_ASSERT(r.is_placed());
+  end_prefill(r, now);
+  if (!books_.breakers.empty())
+    for (const sched::Part& part : parts_of(r)) books_.breakers.left(part, r.submit.req);
+  books_.board.end(r.attempt.booking, now);
+  books_.line.room_changed();  // at its decode node
+}
+
+void Flights::forget_source(int slot) {
+  for (auto& [id, r] : requests_)
+    if (r.attempt.booking.source == slot) books_.board.forget_source(r.attempt.booking);
+}
+
+// A retry goes past the pair that failed this request, whatever its breaker says.
+void Flights::blame(Request& r, const Failure& failure, TimePoint now) {
+  const Attempt& a = r.attempt;
+  r.summary.failed.push_back({a.prefill, a.decode, failure.stage, reason_of(failure)});
+  const Blame blamed = blame_of(failure);
+  if (blamed == Blame::nobody) return;
+  if (blamed == Blame::pair) r.failed_on.push_back(r.pair());
+  // A node that went since takes its record with it.
+  const Members::Node *prefill = books_.members.find(a.prefill), *decode = books_.members.find(a.decode);
+  const bool prefill_here = prefill && prefill->instance == a.prefill_instance;
+  const bool decode_here = decode && decode->instance == a.decode_instance;
+  if ((blamed != Blame::decode && !prefill_here) || (blamed != Blame::prefill && !decode_here)) return;
+  const auto [of_pair, of_prefill, of_decode] = parts_of(r);
+  const sched::Part& part = blamed == Blame::pair ? of_pair : blamed == Blame::prefill ? of_prefill : of_decode;
+  books_.breakers.failed(part, r.submit.req, a.placed_at, now);
+}
+
+void Flights::cancel_workers(const Request& r, CancelReason reason, Actions& out) {
+  if (!r.is_placed()) return;
+  const Attempt& a = r.attempt;
+  const wire::Cancel cancel{r.submit.req, a.number, std::string(to_string(reason))};
+  out.push_back(Send{a.prefill, a.prefill_instance, cancel});
+  out.push_back(Send{a.decode, a.decode_instance, cancel});
+}
+
+// ---- what workers send -----------------------------------------------------------------------
+
+// Chunks come in order; what does not fit, or was not asked for, is not kept.
+void Flights::on_prompt_logprobs(const Received& event, const wire::PromptLogprobs& told) {
+  Request* r = find(told.req, told.attempt);
+  if (!r || event.instance != r->attempt.prefill_instance || r->attempt.first_token || !r->answer.empty()) return;
+  auto& rows = r->attempt.prompt_logprobs;
+  const bool fits = told.first == rows.size() + 1 && rows.size() + told.rows.size() < r->submit.ids.size();
+  if (r->submit.prompt_logprobs < 0 || !fits) return;
+  rows.insert(rows.end(), told.rows.begin(), told.rows.end());
+}
+
+void Flights::learn_prefill(const Request& r, const wire::PrefillReport& report) {
+  const int slot = r.attempt.booking.prefill;
+  const sched::Cost& cost = books_.board.cost(slot);
+  const double tokens = r.tokens(), reused = report.cached_local + report.cached_remote;
+  const double seconds = report.compute_ms * 1e-3;
+  errors_.prefill.observe(cost.prefill(tokens, reused), seconds);
+  books_.board.prefilled(slot, tokens, reused, seconds);
+  if (report.cached_remote == 0 || !report.fallback.empty() || r.attempt.fetch_waited) return;
+  const kv::Namespace* ns = books_.members.namespace_of(r.submit.model);
+  const Members::Node* node = books_.members.find(r.attempt.prefill);
+  const double blocks = ns ? static_cast<double>(report.cached_remote) / ns->block_tokens : 0;
+  const double bytes = blocks * static_cast<double>(node->hello.page_bytes);
+  errors_.read.observe(cost.read(bytes, 0), report.fetch_ms * 1e-3);
+  books_.board.read(slot, bytes, report.fetch_ms * 1e-3);
+}
+
+void Flights::on_first_token(const Received& event, const wire::FirstToken& first, TimePoint now, Actions& out) {
+  Request* r = find(first.req, first.attempt);
+  if (!r || event.instance != r->attempt.prefill_instance || r->attempt.first_token) return;
+  // Probabilities of the prompt cost work that no other prompt of its length brings: nothing to learn from.
+  if (r->submit.prompt_logprobs < 0) {
+    learn_prefill(*r, first.report);
+    if (r->attempt.number == 1) errors_.ttft.observe(r->summary.predicted_ttft_s, to_seconds(now - r->arrived));
+  }
+  r->attempt.first_token_at = now;
+  if (!books_.breakers.empty()) books_.breakers.succeeded({r->attempt.prefill, ""});
+  end_prefill(*r, now);
+  r->attempt.first_token = true;
+  books_.board.arrive(r->attempt.booking);
+  if (r->answer.empty()) {
+    r->summary.report = first.report;
+    stats_.cached_local += first.report.cached_local;
+    stats_.cached_remote += first.report.cached_remote;
+  }
+  const uint32_t index = static_cast<uint32_t>(r->answer.size());
+  give(*r, {index, first.token, first.logprobs}, finish_named(first.finish_reason), now, out);
+}
+
+void Flights::on_tokens(const Received& event, const wire::Tokens& tokens, TimePoint now, Actions& out) {
+  if (const Members::Node* node = books_.members.of(event.instance)) {
+    const double kv_tokens = static_cast<double>(tokens.kv_tokens), seconds = tokens.step_ms * 1e-3;
+    errors_.step.observe(books_.board.cost(node->slot()).step(tokens.batch, kv_tokens), seconds);
+    books_.board.stepped(node->slot(), tokens.batch, kv_tokens, seconds);
+  }
+  for (const auto& row : tokens.rows) {
+    Request* r = find(row.req, row.attempt);
+    if (!r || event.instance != r->attempt.decode_instance) continue;
+    if (!r->attempt.handed_over && !books_.breakers.empty()) {
+      books_.breakers.succeeded(r->pair());
+      books_.breakers.succeeded({"", r->attempt.decode});
+    }
+    r->attempt.handed_over = true;
+    give(*r, {row.index, row.token, row.logprobs}, finish_named(row.finish_reason), now, out);
+  }
+}
+
+void Flights::give(Request& r, AnswerTokens::Token token, Finish finish, TimePoint now, Actions& out) {
+  if (token.index >= r.submit.stopping.max_tokens) return;
+  r.answer.put(std::move(token), finish);
+  while (auto next = r.answer.take(first_with_second_)) {
+    Reply reply;
+    reply.req = r.submit.req;
+    reply.kind = Reply::Kind::token;
+    reply.index = next->index;
+    reply.token = next->token;
+    reply.logprobs = std::move(next->logprobs);
+    if (reply.index == 0) {
+      reply.summary = r.summary;
+      reply.prompt_logprobs = std::move(r.attempt.prompt_logprobs);
+    }
+    books_.board.add_tokens(r.attempt.booking, 1);
+    ++stats_.answer_tokens;
+    ++books_.tenants.count(r.tenant).tokens;
+    books_.line.tenants().charge(r.tenant, 1, sched::seconds_of(now));
+    out.push_back(std::move(reply));
+  }
+  const Finish ended = r.answer.ended();
+  if (ended == Finish::none) return;
+  if (r.attempt.number == 1 && r.answer.size() > 1)
+    errors_.tbt.observe(r.summary.predicted_tbt_s,
+                        to_seconds(now - r.attempt.first_token_at) / static_cast<double>(r.answer.size() - 1));
+  this->finish(r, ended, now, out);
+}
+
+// ---- ends ------------------------------------------------------------------------------------
+
+void Flights::finish(Request& r, Finish finish, TimePoint now, Actions& out) {
+  MC_ASSERT(finish != Finish::none);
+  Reply reply;
+  reply.kind = Reply::Kind::finished;
+  reply.finish = finish;
+  if (finish == Finish::abort) {
+    ++stats_.cancelled;  // how long the answer would have been is not known
+  } else {
+    ++stats_.finished;
+    books_.board.answered(static_cast<uint32_t>(r.answer.size()), to_seconds(now - r.attempt.first_token_at));
+  }
+  end(r, std::move(reply), now, out);
+}
+
+Reply Flights::refusal(const Refusal& why, RequestStage stage, Reply::Kind kind) {
+  MC_ASSERT(why.reason != Reason::none && stage != RequestStage::none);
+  Reply reply;
+  reply.kind = kind;
+  reply.reason = why.reason;
+  reply.stage = stage;
+  reply.message = why.message;
+  reply.bound = why.miss.bound;
+  reply.predicted_ms = why.miss.predicted_s * 1e3;
+  reply.allowed_ms = why.miss.allowed_s * 1e3;
+  return reply;
+}
+
+void Flights::reject(Request& r, RequestStage stage, Refusal why, TimePoint now, Actions& out) {
+  ++stats_.rejected;
+  ++books_.tenants.count(r.tenant).rejected;
+  if (why.miss.bound != sched::Bound::none) ++stats_.missed[why.miss.bound];
+  Reply reply = refusal(why, stage, Reply::Kind::rejected);
+  const double over_s = why.retry_s > 0 ? why.retry_s : why.miss.predicted_s - why.miss.allowed_s;
+  reply.retry_after = from_seconds(std::max(1.0, over_s));
+  end(r, std::move(reply), now, out);
+}
+
+void Flights::fail(Request& r, RequestStage stage, Refusal why, TimePoint now, Actions& out) {
+  ++stats_.failed;
+  end(r, refusal(why, stage, Reply::Kind::failed), now, out);
+}
+
+void Flights::end(Request& r, Reply reply, TimePoint now, Actions& out) {
+  const RequestId id = r.submit.req;
+  if (r.is_placed()) unplace(r, now);
+  books_.line.erase(id);
+  timers_.erase({r.timer, id});
+  if (r.admitted) {
+    std::optional<double> refund;  // when it was turned away before any work was spent on it
+    if (reply.kind == Reply::Kind::rejected && r.attempt.number == 0) refund = static_cast<double>(r.submit.ids.size());
+    books_.line.leave(r.tenant, r.submit.priority, refund, now);
+  }
+  reply.req = id;
+  reply.index = static_cast<uint32_t>(r.answer.size());
+  reply.summary = std::move(r.summary);
+  out.push_back(std::move(reply));
+  requests_.erase(id);
+}
+
+void Flights::check() const {
+  MC_ASSERT_EQ(stats_.submitted,
+               requests_.size() + stats_.finished + stats_.failed + stats_.rejected + stats_.cancelled);
+  MC_ASSERT_EQ(timers_.size(), requests_.size());
+  size_t held = 0;
+  std::vector<uint32_t> admitted(books_.line.tenants().tenant_count());
+  for (const auto& [id, r] : requests_) {
+    const bool is_held = books_.line.contains(id);
+    held += is_held;
+    MC_ASSERT(!is_held || !r.is_placed());
+    admitted[r.tenant] += r.admitted;
+    MC_ASSERT(r.timer <= due_of(r, is_held));
+    MC_ASSERT(timers_.contains({r.timer, id}));
+    if (r.is_placed()) MC_ASSERT_EQ(r.attempt.booking.tokens, r.tokens());
+  }
+  MC_ASSERT_EQ(held, books_.line.size());
+  for (uint32_t i = 0; i < admitted.size(); ++i) MC_ASSERT_EQ(admitted[i], books_.line.tenants().unfinished(i));
+  // A probe is a request that is placed on the pair or node that its breaker has set aside.
+  for (const auto& [part, entry] : books_.breakers.entries()) {
+    MC_ASSERT(part.prefill.empty() || books_.members.find(part.prefill));
+    MC_ASSERT(part.decode.empty() || books_.members.find(part.decode));
+    if (entry.probe.empty()) continue;
+    const Request& r = requests_.at(entry.probe);
+    MC_ASSERT(r.is_placed() && (part.prefill.empty() || part.prefill == r.attempt.prefill));
+    MC_ASSERT(part.decode.empty() || part.decode == r.attempt.decode);
+  }
+}
+
+}  // namespace mc::node

@@ -1,0 +1,25 @@
+// Why a request is rejected or failed, as its client is told.
+#pragma once
+
+#include <string>
+
+#include "node/reason.h"
+
+namespace mc::node {
+
+/// A bound that is predicted to be broken.
+struct Miss {
+  sched::Bound bound = sched::Bound::none;
+  double predicted_s = 0, allowed_s = 0;
+  double kv_tokens = 0, capacity_tokens = 0;
+  std::string text() const;
+};
+
+struct Refusal {
+  Reason reason = Reason::internal;
+  std::string message;
+  Miss miss = {};
+  double retry_s = 0;  // when to come back; 0 = by the miss
+};
+
+}  // namespace mc::node
