@@ -109,10 +109,10 @@ inline uint64_t failures(Node& node, const std::string& reason) {
 }
 
 /// Yields by waiting for an event that nobody sends.
-inline void yield() {
+inline void yield(Duration time = 1ms) {
   auto never = EventFd::open();
   REQUIRE_OK(never);
-  (void)never->wait(in(1ms));
+  (void)never->wait(in(time));
 }
 
 /// Looks again until it holds; false after the limit.

@@ -218,7 +218,7 @@ TEST_CASE("ctl/hub: two versions refuse each other and both name both numbers") 
   CHECK(failed->error.what == "the peer speaks protocol version 3, this program speaks 1");
 }
 
-TEST_CASE("ctl/hub: the right key set connects, a wrong or missing one is refused by name within its deadline") {
+TEST_CASE("ctl/hub: the right key set connects, a wrong or missing one is refused by name") {
   auto keys = new_key_set(), others = new_key_set();
   REQUIRE_OK(keys);
   REQUIRE_OK(others);
@@ -243,10 +243,10 @@ TEST_CASE("ctl/hub: the right key set connects, a wrong or missing one is refuse
     bad.handshake = 3s;
     Hub stranger = must_open(bad);
     REQUIRE_OK(stranger.connect(place));
-    const auto failed = expect<LinkFailed>(stranger);
+    // A starved client may first miss its time to connect, which it says and tries again.
+    const auto failed = expect<LinkFailed>(stranger, [](const LinkFailed& failure) { return failure.fatal; });
     REQUIRE(failed);
     INFO(failed->error.what);
-    CHECK(failed->fatal);
     CHECK(failed->error.mc == err::kWrongKey);
     CHECK(failed->error.what.find("key refused or not CURVE") != std::string::npos);
     CHECK(failed->error.what.find(place.text()) != std::string::npos);
@@ -258,7 +258,7 @@ TEST_CASE("ctl/hub: the right key set connects, a wrong or missing one is refuse
   keyed.handshake = 3s;
   Hub careful = must_open(keyed);
   REQUIRE_OK(careful.connect(plain.bound().front()));
-  const auto failed = expect<LinkFailed>(careful);
+  const auto failed = expect<LinkFailed>(careful, [](const LinkFailed& failure) { return failure.fatal; });
   REQUIRE(failed);
   CHECK(failed->error.mc == err::kWrongKey);
   CHECK(server.stats().links_up == 1);
