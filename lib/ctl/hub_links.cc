@@ -247,10 +247,10 @@ void Links::on_handshake(Link& link) {
 
 void Links::on_handshake_failed(Link& link, const SocketEvent& event) {
   if (link.reopen_at == kNever) reopen_later(link);
-  const bool keyed = keys_ && link.uri.scheme == "tcp";
-  // A server that cannot read our greeting hangs up without a reason. With keys the cause is a wrong key, or a server
-  // that was just ending, so several hang-ups must agree.
-  if (event.refused || (keyed && ++link.handshake_failures >= kSilentRefusals))
+  // A server that does not take our greeting may hang up before its reason is here. The cause is a wrong or a missing
+  // key, or a server that was just ending, so several hang-ups must agree.
+  const bool silent = link.uri.scheme == "tcp" && ++link.handshake_failures >= kSilentRefusals;
+  if (event.refused || silent)
     report(link, true,
            wrong_key("cannot handshake with " + link.address + ": key refused or not CURVE (" + event.text + ")"));
 }

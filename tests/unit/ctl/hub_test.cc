@@ -366,6 +366,29 @@ TEST_CASE("ctl/hub: garbage on the port neither stops the hub nor reaches its ow
   check_talk(client, link, server, "still here");
 }
 
+TEST_CASE("ctl/hub: a client without keys whose connections are closed unanswered is told of a missing key") {
+  const Fd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  REQUIRE(::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), size) == 0);
+  REQUIRE(::listen(listener.get(), 8) == 0);
+  REQUIRE(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &size) == 0);
+  REQUIRE_OK(set_nonblocking(listener.get(), true));
+  Hub client = must_open(options(2));
+  REQUIRE_OK(client.connect(*parse_uri("tcp://127.0.0.1:" + std::to_string(ntohs(address.sin_port)))));
+  // A keyed server closes at our greeting, and its own may not have been sent.
+  std::optional<LinkFailed> told;
+  for (const TimePoint end = limit(); !told && SystemClock::instance().now() < end;) {
+    const Fd accepted(::accept(listener.get(), nullptr, nullptr));
+    while (auto event = client.wait(SystemClock::instance().now() + 5ms))
+      if (auto* failed = std::get_if<LinkFailed>(&*event); failed && failed->fatal) told = *failed;
+  }
+  REQUIRE(told);
+  CHECK(told->error.mc == err::kWrongKey);
+}
+
 TEST_CASE("ctl/hub: a service that is not ours is reported as such on the connecting side") {
   const Fd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
