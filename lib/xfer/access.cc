@@ -6,6 +6,39 @@
 #include "base/assert.h"
 
 namespace mc::xfer {
+namespace {
+
+/// Texts for the peer, static because they name no buffer.
+const char* text_of(Denial denial) {
+  switch (denial) {
+    case Denial::none: return "";
+    case Denial::no_buffer: return "no such buffer (unregistered, or never offered)";
+    case Denial::read_only: return "write to a buffer that peers may only read";
+    case Denial::write_only: return "read of a buffer that peers may only write";
+    case Denial::other_writer: return "write to another peer's landing buffer";
+    case Denial::range: return "range beyond the end of the buffer";
+  }
+  return "";
+}
+
+}  // namespace
+
+bool reachable(const BufferInfo& buffer, const InstanceId& peer) {
+  switch (buffer.access) {
+    case AccessClass::private_memory: return false;
+    case AccessClass::blocks: return true;
+    case AccessClass::landing: return buffer.writer.is_zero() || buffer.writer == peer;
+  }
+  return false;
+}
+
+Denial judge(const BufferInfo* buffer, Op op, uint64_t offset, uint64_t length, const InstanceId& peer) {
+  if (buffer == nullptr || buffer->access == AccessClass::private_memory) return Denial::no_buffer;
+  if (op == Op::write && buffer->access != AccessClass::landing) return Denial::read_only;
+  if (op == Op::read && buffer->access != AccessClass::blocks) return Denial::write_only;
+  if (!reachable(*buffer, peer)) return Denial::other_writer;
+  return inside(offset, length, buffer->length) ? Denial::none : Denial::range;
+}
 
 Result<BufferId> Access::add(std::span<std::byte> memory, const Buffer& buffer, int fd, bool hidden) {
   const std::string who = "xfer: register buffer '" + buffer.name + "'";
@@ -83,17 +116,14 @@ Result<void> Access::remove(BufferId id, TimePoint deadline, const std::function
 Access::Grant Access::grant(Op op, uint32_t id, uint64_t offset, uint64_t length, const InstanceId& peer) {
   std::lock_guard lock(mutex_);
   const auto at = entries_.find(id);
-  if (at == entries_.end() || at->second.revoked || at->second.info.access == AccessClass::private_memory)
-    return {id <= last_id_ && id != 0 ? Code::not_found : Code::invalid,
-            "no such buffer (unregistered, or never offered)"};
+  const bool live = at != entries_.end() && !at->second.revoked;
+  const Denial denial = judge(live ? &at->second.info : nullptr, op, offset, length, peer);
+  if (denial != Denial::none) {
+    const bool was_there = denial == Denial::no_buffer && id <= last_id_ && id != 0;
+    return {was_there ? Code::not_found : Code::invalid, text_of(denial)};
+  }
   Entry& entry = at->second;
-  if (op == Op::write && entry.info.access != AccessClass::landing)
-    return {Code::invalid, "write to a buffer that peers may only read"};
-  if (op == Op::read && entry.info.access != AccessClass::blocks)
-    return {Code::invalid, "read of a buffer that peers may only write"};
-  if (op == Op::write && !entry.info.writer.is_zero() && entry.info.writer != peer)
-    return {Code::invalid, "write to another peer's landing buffer"};
-  if (!inside(offset, length, entry.info.length)) return {Code::invalid, "range beyond the end of the buffer"};
+  MC_ASSERT_EQ(entry.memory.size(), entry.info.length);
   ++entry.pins;
   return {Code::ok, "", entry.memory.subspan(offset, length), entry.memory.first(entry.info.length)};
 }
@@ -143,10 +173,7 @@ std::vector<Access::Shared> Access::shared_with(const InstanceId& peer) const {
   std::lock_guard lock(mutex_);
   std::vector<Shared> out;
   for (const auto& [id, entry] : entries_) {
-    if (entry.revoked || entry.fd < 0 || entry.info.access == AccessClass::private_memory) continue;
-    if (entry.info.access == AccessClass::landing && !entry.info.writer.is_zero() && entry.info.writer != peer)
-      continue;
-    out.push_back({entry.info, entry.fd});
+    if (!entry.revoked && entry.fd >= 0 && reachable(entry.info, peer)) out.push_back({entry.info, entry.fd});
   }
   return out;
 }

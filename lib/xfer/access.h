@@ -24,6 +24,22 @@ constexpr bool inside(uint64_t offset, uint64_t length, uint64_t size) {
   return length <= size && offset <= size - length;
 }
 
+/// Why a peer may not do something with a buffer.
+enum class Denial : uint8_t {
+  none,          // it may
+  no_buffer,     // no such buffer is offered
+  read_only,     // peers may only read it
+  write_only,    // peers may only write it
+  other_writer,  // another peer's landing buffer
+  range          // beyond its end
+};
+
+/// The access rule: what `peer` may do with [offset, offset + length) of a buffer; null: there is none that is live.
+/// Both ends ask it: the owner before a byte moves, the peer before it asks the owner.
+Denial judge(const BufferInfo* buffer, Op op, uint64_t offset, uint64_t length, const InstanceId& peer);
+/// May the peer do anything with the buffer?
+bool reachable(const BufferInfo& buffer, const InstanceId& peer);
+
 class Access {
  public:
   /// `fd` of the memfd for shared buffers, else -1; borrowed until the buffer is unregistered.

@@ -5,6 +5,7 @@
 
 #include "base/assert.h"
 #include "base/log.h"
+#include "xfer/access.h"
 #include "xfer/tally.h"
 #include "xfer_rdma/transport.h"
 
@@ -123,8 +124,7 @@ void RdmaTransport::tell_ports() {
 
 bool RdmaTransport::takes_writes(const RdmaEndpoint& endpoint, const Descriptor& own) const {
   return std::any_of(own.buffers.begin(), own.buffers.end(), [&](const BufferInfo& buffer) {
-    return buffer.access == AccessClass::landing &&
-           (buffer.writer.is_zero() || buffer.writer == endpoint.handshake.identity());
+    return buffer.access == AccessClass::landing && reachable(buffer, endpoint.handshake.identity());
   });
 }
 
@@ -143,10 +143,7 @@ void RdmaTransport::tell_keys(RdmaEndpoint& endpoint) {
     for (const auto& rail : endpoint.rails)
       if (rail->machine.state() == PathMachine::State::up) (void)rail->allow_writes(true);
   for (const BufferInfo& buffer : own->buffers) {
-    if (endpoint.told.contains(buffer.id)) continue;
-    if (buffer.access == AccessClass::landing && !buffer.writer.is_zero() &&
-        buffer.writer != endpoint.handshake.identity())
-      continue;
+    if (endpoint.told.contains(buffer.id) || !reachable(buffer, endpoint.handshake.identity())) continue;
     wire::RdmaKeys keys;
     if (!memory_.keys(buffer.id, devices, keys)) continue;  // going away
     keys.snapshot = own->version;
