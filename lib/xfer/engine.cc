@@ -1,5 +1,4 @@
-// The public face: checks what is local, queues a command for the engine's thread, reads what it
-// published.
+// The public face: checks what is local, then hands over to the parts that callers share with the loop.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -15,12 +14,14 @@
 namespace mc::xfer {
 namespace {
 
+constexpr size_t kSecretBytes = 32;
+
 Result<void> check_options(const Options& options, std::span<const TransportEntry* const> table) {
   const auto bad = [](const std::string& what) { return Error{Code::invalid, "xfer: " + what}; };
   if (options.name.empty() || options.name.size() > wire::kXferNameBytesMax)
     return bad("name needs 1 to " + std::to_string(wire::kXferNameBytesMax) + " bytes, has " +
                std::to_string(options.name.size()));
-  if (!options.secret.empty() && options.secret.size() != 32)
+  if (!options.secret.empty() && options.secret.size() != kSecretBytes)
     return bad("secret needs 32 bytes, has " + std::to_string(options.secret.size()));
   if (options.slice_bytes_min < 4096 || options.slice_bytes_min > options.slice_bytes_max ||
       options.slice_bytes_max > wire::kFrameDataMax)
@@ -48,12 +49,22 @@ Result<std::string> resolve(const std::string& scheme, const std::string& uri) {
   return scheme + "://" + place.text();
 }
 
+Result<void> check_requests(std::span<const Request> requests, TimePoint deadline) {
+  if (requests.empty() || requests.size() > kBatchRequestsMax)
+    return Error{Code::invalid, "xfer: a batch has 1 to " + std::to_string(kBatchRequestsMax) + " requests, not " +
+                                    std::to_string(requests.size())};
+  if (deadline == kNever) return Error{Code::invalid, "xfer: every batch has a deadline"};
+  for (size_t i = 0; i < requests.size(); ++i)
+    if (requests[i].immediate && (requests[i].op != Op::write || requests[i].local.empty()))
+      return Error{Code::invalid, "xfer: request " + std::to_string(i) +
+                                      ": an immediate travels with a write of at least one byte; notify() needs none"};
+  return {};
+}
+
 }  // namespace
 
 Engine::Engine(std::unique_ptr<Core> core) : core_(std::move(core)) {}
-Engine::~Engine() {
-  core_->stop();
-}
+Engine::~Engine() = default;
 
 Result<std::unique_ptr<Engine>> Engine::open(const Options& options, std::span<const TransportEntry* const> table) {
   MC_CHECK(check_options(options, table));
@@ -63,20 +74,20 @@ Result<std::unique_ptr<Engine>> Engine::open(const Options& options, std::span<c
 }
 
 const std::string& Engine::name() const {
-  return core_->options_.name;
+  return core_->options.name;
 }
 InstanceId Engine::instance() const {
-  return core_->home_.instance;
+  return core_->home.instance;
 }
 std::vector<std::string> Engine::transports() const {
-  return core_->transport_texts_;
+  return core_->transports.texts();
 }
 std::vector<std::string> Engine::uris() const {
-  return core_->home_.uris;
+  return core_->home.uris;
 }
 std::vector<std::byte> Engine::describe() const {
-  Descriptor descriptor = build_descriptor(core_->home_);
-  if (!core_->secured_) descriptor.ticket = core_->home_.ticket;
+  Descriptor descriptor = build_descriptor(core_->home);
+  if (!core_->secured) descriptor.ticket = core_->home.ticket;
   return wire::encode(descriptor);
 }
 
@@ -97,98 +108,60 @@ Result<BufferId> Engine::register_buffer(mem::SharedBuffer& memory, const Buffer
 }
 
 Result<void> Engine::unregister(BufferId buffer, TimePoint deadline) {
-  core_->access_.revoke(buffer);
-  core_->push({.kind = Command::Kind::publish});
-  return core_->access_.remove(buffer, deadline, [&] { core_->detach(buffer); });
+  core_->access.revoke(buffer);
+  core_->commands.push({.kind = Command::Kind::publish});
+  return core_->access.remove(buffer, deadline, [&] { core_->transports.detach(buffer); });
 }
 
 Result<PeerId> Engine::connect(std::span<const std::byte> descriptor, TimePoint deadline) {
   MC_TRY(decoded, wire::decode_descriptor(descriptor));
-  if (decoded.instance == core_->home_.instance)
-    return Error{Code::invalid, "xfer: connect: that is this very process"};
-  PeerId id{};
-  {
-    std::lock_guard lock(core_->mutex_);
-    const auto at = core_->known_.find(decoded.instance);
-    if (at != core_->known_.end()) {
-      id = at->second;
-    } else {
-      if (core_->faces_.size() >= core_->options_.peers_max)
-        return Error{Code::busy, "xfer: connect: " + std::to_string(core_->faces_.size()) +
-                                     " peers are known, the most there may be (peers_max)"};
-      id = PeerId{++core_->last_peer_};
-      core_->known_.emplace(decoded.instance, id);
-      core_->faces_[id];
-    }
-  }
-  core_->push({.kind = Command::Kind::connect,
-               .peer = id,
-               .deadline = deadline,
-               .descriptor = std::make_shared<const Descriptor>(std::move(decoded))});
+  if (decoded.instance == core_->home.instance) return Error{Code::invalid, "xfer: connect: that is this very process"};
+  MC_TRY(id, core_->directory.add(decoded.instance));
+  core_->commands.push({.kind = Command::Kind::connect,
+                        .peer = id,
+                        .deadline = deadline,
+                        .descriptor = std::make_shared<const Descriptor>(std::move(decoded))});
   return id;
 }
 
 Result<PeerId> Engine::connect(const std::string& uri, TimePoint deadline) {
-  const TransportEntry* entry = core_->speaker_of(uri);
+  const TransportEntry* entry = core_->transports.speaker_of(uri);
   if (entry == nullptr) return Error{Code::unsupported, "xfer: connect: no transport of this engine speaks " + uri};
   std::string numeric = uri;
   if (entry->dials_hosts) {
     MC_TRY(resolved, resolve(entry->scheme, uri));
     numeric = std::move(resolved);
   }
-  PeerId id{};
-  {
-    std::lock_guard lock(core_->mutex_);
-    if (core_->faces_.size() >= core_->options_.peers_max)
-      return Error{Code::busy, "xfer: connect: " + std::to_string(core_->faces_.size()) +
-                                   " peers are known, the most there may be (peers_max)"};
-    id = PeerId{++core_->last_peer_};
-    core_->faces_[id];
-  }
-  core_->push({.kind = Command::Kind::connect, .peer = id, .deadline = deadline, .uri = std::move(numeric)});
+  MC_TRY(id, core_->directory.add({}));
+  core_->commands.push({.kind = Command::Kind::connect, .peer = id, .deadline = deadline, .text = std::move(numeric)});
   return id;
 }
 
 Result<void> Engine::set_secret(const std::string& secret) {
-  if (!core_->secured_) return {Code::invalid, "the engine was opened without a secret"};
-  if (secret.size() != 32) return {Code::invalid, "secret needs 32 bytes, has " + std::to_string(secret.size())};
-  core_->push({.kind = Command::Kind::secret, .uri = secret});
+  if (!core_->secured) return {Code::invalid, "the engine was opened without a secret"};
+  if (secret.size() != kSecretBytes)
+    return {Code::invalid, "secret needs 32 bytes, has " + std::to_string(secret.size())};
+  core_->commands.push({.kind = Command::Kind::secret, .text = secret});
   return {};
 }
 
 void Engine::disconnect(PeerId peer) {
-  {
-    std::lock_guard lock(core_->mutex_);
-    const auto at = core_->faces_.find(peer);
-    if (at != core_->faces_.end()) at->second.leaving = true;
-    core_->disown(peer);  // whoever connects to that process from now on gets another peer
-  }
-  core_->push({.kind = Command::Kind::disconnect, .peer = peer});
+  core_->directory.leave(peer);
+  core_->commands.push({.kind = Command::Kind::disconnect, .peer = peer});
 }
 
 std::shared_ptr<const Descriptor> Engine::descriptor(PeerId peer) const {
-  std::lock_guard lock(core_->mutex_);
-  const auto at = core_->faces_.find(peer);
-  return at == core_->faces_.end() ? nullptr : at->second.descriptor;
+  return core_->directory.descriptor(peer);
 }
 
 std::string Engine::transport(PeerId peer) const {
-  std::lock_guard lock(core_->mutex_);
-  const auto at = core_->faces_.find(peer);
-  return at == core_->faces_.end() || !at->second.up ? std::string()
-                                                     : core_->active_[at->second.transport].entry->scheme;
+  const auto route = core_->directory.route(peer);
+  return route ? core_->transports.entry(*route).scheme : std::string();
 }
 
 Result<BatchId> Engine::submit(std::span<const Request> requests, TimePoint deadline, uint64_t cookie) {
-  if (requests.empty() || requests.size() > kBatchRequestsMax)
-    return Error{Code::invalid, "xfer: a batch has 1 to " + std::to_string(kBatchRequestsMax) + " requests, not " +
-                                    std::to_string(requests.size())};
-  if (deadline == kNever) return Error{Code::invalid, "xfer: every batch has a deadline"};
-  for (size_t i = 0; i < requests.size(); ++i)
-    if (requests[i].immediate && (requests[i].op != Op::write || requests[i].local.empty()))
-      return Error{Code::invalid, "xfer: request " + std::to_string(i) +
-                                      ": an immediate travels with a write of at least one byte; notify() needs none"};
-  auto batch = core_->new_batch();
+  MC_CHECK(check_requests(requests, deadline));
+  auto batch = core_->batches.make();
   batch->cookie = cookie;
   batch->deadline = deadline;
   batch->requests.assign(requests.begin(), requests.end());
@@ -196,137 +169,73 @@ Result<BatchId> Engine::submit(std::span<const Request> requests, TimePoint dead
   batch->results.resize(requests.size());
   batch->unfinished = requests.size();
   batch->pins.reserve(requests.size());
-  if (const size_t i = core_->access_.pin_local(requests, batch->pins); i < requests.size())
+  if (const size_t i = core_->access.pin_local(requests, batch->pins); i < requests.size())
     return Error{Code::invalid, "xfer: request " + std::to_string(i) + ": its " +
                                     std::to_string(requests[i].local.size()) +
                                     " local bytes are not inside one registered buffer"};
-  Batch* raw = batch.get();
-  BatchId id{};
-  bool full = false;
-  bool here = false;
-  std::vector<Core::Place> places;
-  {
-    std::lock_guard lock(core_->mutex_);
-    full = core_->batches_.size() >= core_->options_.batches_max;
-    if (!full) {
-      here = core_->places_of(*batch, places);
-      id = BatchId{++core_->last_batch_};
-      batch->id = id;
-      core_->batches_.emplace(id, std::move(batch));
-    }
+  const BatchId id = core_->batches.reserve();
+  if (id == BatchId::none) {
+    core_->access.unpin(batch->pins);
+    return Error{Code::busy,
+                 "xfer: " + std::to_string(core_->options.batches_max) + " batches are open (batches_max): close some"};
   }
-  if (full) {
-    core_->access_.unpin(batch->pins);
-    return Error{Code::busy, "xfer: " + std::to_string(core_->options_.batches_max) +
-                                 " batches are open (batches_max): close some"};
+  batch->id = id;
+  OpenBatch& open = *batch;
+  std::vector<PeerDirectory::Place> places;
+  const auto row = core_->places_of(open, places);
+  if (!row) {
+    core_->batches.keep(std::move(batch));
+    core_->turns.submit(open);
+    return id;
   }
-  core_->tally_.add(Count::batches_open);
-  if (here)
-    core_->copy_here(*raw, places);
-  else if (core_->options_.spin > Duration{})
-    core_->submit_here(*raw);
-  else
-    core_->push({.kind = Command::Kind::submit, .batch = raw});
+  copy_locally(open, places, *row, core_->tally);
+  core_->access.unpin(open.pins);
+  open.pins.clear();
+  core_->events.push(core_->batches.keep_done(std::move(batch)));
   return id;
 }
 
 std::span<const RequestResult> Engine::results(BatchId batch) const {
-  std::lock_guard lock(core_->mutex_);
-  const auto at = core_->batches_.find(batch);
-  if (at == core_->batches_.end() || !at->second->done) return {};
-  return at->second->results;
+  return core_->batches.results(batch);
 }
 
 void Engine::cancel(BatchId batch) {
-  {
-    std::lock_guard lock(core_->mutex_);
-    const auto at = core_->batches_.find(batch);
-    if (at == core_->batches_.end() || at->second->done || std::exchange(at->second->cancelled, true)) return;
-  }
-  core_->push({.kind = Command::Kind::cancel, .batch_id = batch});
+  if (core_->batches.cancel(batch)) core_->commands.push({.kind = Command::Kind::cancel, .batch_id = batch});
 }
 
 Result<void> Engine::close(BatchId batch) {
-  return close(batch, TimePoint{});
+  return core_->batches.close(batch, TimePoint{});
 }
 
 Result<void> Engine::close(BatchId batch, TimePoint deadline) {
-  std::unique_ptr<Batch> closed;
-  {
-    std::unique_lock lock(core_->mutex_);
-    const auto at = core_->batches_.find(batch);
-    if (at == core_->batches_.end())
-      return Error{Code::not_found, "xfer: close: there is no batch " + std::to_string(static_cast<uint64_t>(batch))};
-    Batch& open = *at->second;
-    if (!open.released && deadline == TimePoint{})
-      return Error{Code::busy, open.done ? "xfer: close: a transport may still touch the batch's memory"
-                                         : "xfer: close: the batch is still running"};
-    const auto released = [&] { return open.released; };
-    if (deadline == kNever)
-      core_->changed_.wait(lock, released);
-    else if (!core_->changed_.wait_until(lock, deadline, released))
-      return Error{Code::timeout, open.done ? "xfer: close: a transport may still touch the batch's memory"
-                                            : "xfer: close: the batch is still running"};
-    closed = std::move(at->second);
-    core_->batches_.erase(at);
-  }
-  core_->recycle(std::move(closed));
-  core_->tally_.sub(Count::batches_open);
-  return {};
+  return core_->batches.close(batch, deadline);
 }
 
 Code Engine::notify(PeerId peer, std::span<const std::byte> bytes) {
   if (bytes.size() > kNotifyBytesMax) return Code::invalid;
-  {
-    std::lock_guard lock(core_->mutex_);
-    const auto at = core_->faces_.find(peer);
-    if (at == core_->faces_.end() || !at->second.up) return Code::peer_lost;
-    if (at->second.notifies >= Core::kNotifiesMax) return Code::busy;
-    ++at->second.notifies;
-  }
-  core_->push({.kind = Command::Kind::notify, .peer = peer, .bytes = {bytes.begin(), bytes.end()}});
+  if (const Code code = core_->directory.add_notify(peer); code != Code::ok) return code;
+  core_->commands.push({.kind = Command::Kind::notify, .peer = peer, .bytes = {bytes.begin(), bytes.end()}});
   return Code::ok;
 }
 
 Result<View> Engine::map(PeerId peer, uint32_t buffer, uint64_t offset, uint64_t length) const {
-  std::lock_guard lock(core_->mutex_);
-  const auto at = core_->faces_.find(peer);
-  if (at == core_->faces_.end()) return Error{Code::not_found, "xfer: map: unknown peer"};
-  const auto arena = at->second.arenas.find(buffer);
-  if (arena == at->second.arenas.end())
-    return Error{Code::unsupported,
-                 "xfer: map: buffer " + std::to_string(buffer) + " is not a shared arena of a peer reached over shm"};
-  const BufferInfo* info = at->second.descriptor ? at->second.descriptor->find(buffer) : nullptr;
-  if (info == nullptr || info->access != AccessClass::blocks)
-    return Error{Code::invalid, "xfer: map: buffer " + std::to_string(buffer) + " may not be read"};
-  if (!inside(offset, length, std::min<uint64_t>(info->length, arena->second.mapping->size())))
-    return Error{Code::invalid, "xfer: map: [" + std::to_string(offset) + ", +" + std::to_string(length) +
-                                    ") is beyond the end of '" + info->name + "', " + std::to_string(info->length) +
-                                    " bytes"};
-  return View(std::as_const(*arena->second.mapping).bytes().subspan(offset, length), arena->second.mapping);
+  return core_->directory.map(peer, buffer, offset, length);
 }
 
 int Engine::event_fd() const {
-  std::lock_guard lock(core_->events_mutex_);
-  core_->events_watched_ = true;  // from now on every event signals it
-  if (!core_->events_.empty() && !std::exchange(core_->events_signalled_, true)) core_->events_fd_.signal();
-  return core_->events_fd_.fd();
+  return core_->events.watch();
 }
 
 size_t Engine::poll(std::vector<Event>& out, TimePoint deadline, size_t max) {
-  if (core_->options_.spin > Duration{} && max > 0) core_->watch(deadline);
-  for (;;) {
-    size_t count = core_->take_events(out, max, false);
-    if (count > 0 || max == 0) return count;
-    core_->events_fd_.drain();  // a signal may have come after its event was taken
-    count = core_->take_events(out, max, true);
-    if (count > 0) return count;
-    if (!core_->events_fd_.wait(deadline)) return 0;
-  }
+  if (max > 0) core_->turns.watch(deadline);
+  bool made_room = false;
+  const size_t count = core_->events.poll(out, deadline, max, made_room);
+  if (made_room) core_->commands.push({.kind = Command::Kind::resume});
+  return count;
 }
 
 Counters Engine::counters() const {
-  return core_->tally_.snapshot(core_->table_);
+  return core_->tally.snapshot(core_->table);
 }
 
 }  // namespace mc::xfer

@@ -2,8 +2,8 @@
 // more lanes that move slices independently; the engine owns batches, slices, retries, deadlines and
 // the choice of lane. To add one: a folder of its own, and a line of the table in lib/transports.
 //
-// All methods run on one thread at a time (the engine's, or one that stands in for it: core_drive.cc), never
-// block, and report through the Outbox they are given.
+// All methods run on one thread at a time (the engine's, or a caller in its place: turns.h), never
+// block, and report through the Reports they are given.
 // Rules every transport keeps:
 //   - a slice accepted by post() ends in exactly one of: a SliceDone; cancel() returning true; or the
 //     `lost` news of its endpoint. After any of them no device or kernel touches slice.local again.
@@ -69,7 +69,7 @@ struct SliceDone {
 };
 
 /// A peer's memory mapped into this process.
-struct Arena {
+struct MappedBuffer {
   uint32_t buffer = 0;
   std::shared_ptr<mem::SharedBuffer> mapping;  // shared with callers: their Views, and copies they make themselves
 };
@@ -86,12 +86,12 @@ struct News {
   InstanceId instance{};                           // up
   std::string text{};                              // up: the peer's name; lost: why
   std::shared_ptr<const Descriptor> descriptor{};  // up, described
-  std::vector<Arena> arenas{};                     // up, described: new ones
+  std::vector<MappedBuffer> mappings{};            // up, described: new ones
   std::vector<std::byte> bytes{};                  // notify
   uint32_t immediate = 0;                          // immediate: of a write of the peer's that is in place
 };
 
-struct Outbox {
+struct Reports {
   std::vector<SliceDone> done;
   std::vector<News> news;
   bool room = false;  // a lane that was full may have room again, though no slice of it is done
@@ -127,34 +127,34 @@ class Transport {
   /// How it works here, where there is a choice, and why; for Engine::transports().
   virtual std::string remark() const { return {}; }
   /// `up` or `lost` follows, `lost` at the latest at the deadline.
-  virtual EndpointId connect(const Dial& dial, Outbox& out) = 0;
+  virtual EndpointId connect(const Dial& dial, Reports& out) = 0;
   virtual int lanes(EndpointId endpoint) const = 0;
   /// Takes slices from the front as far as the lane has room; returns how many. Room comes back with
-  /// the next SliceDone of that endpoint, or with Outbox::room.
-  virtual size_t post(EndpointId endpoint, int lane, std::span<const Slice> slices, Outbox& out) = 0;
+  /// the next SliceDone of that endpoint, or with Reports::room.
+  virtual size_t post(EndpointId endpoint, int lane, std::span<const Slice> slices, Reports& out) = 0;
   /// How large a slice for that lane should be at most: a slow one must not hold a large piece at the end of a batch.
   virtual uint64_t slice_bytes(EndpointId, int) const { return UINT64_MAX; }
   /// How many slices with an immediate that lane may be offered now; beyond, they wait without holding up others.
   virtual size_t immediates_ahead(EndpointId, int) const { return SIZE_MAX; }
   /// True: the slice's memory is free now and no SliceDone follows. False: a SliceDone (or `lost`) will.
   virtual bool cancel(EndpointId endpoint, int lane, uint64_t slice) = 0;
-  virtual Code notify(EndpointId endpoint, std::span<const std::byte> bytes, Outbox& out) = 0;
+  virtual Code notify(EndpointId endpoint, std::span<const std::byte> bytes, Reports& out) = 0;
   /// The local descriptor changed: tell every peer.
-  virtual void publish(Outbox& out) = 0;
+  virtual void publish(Reports& out) = 0;
   /// Starts closing; `lost` with this code and text follows (tcp and shm: in the same outbox).
-  virtual void close(EndpointId endpoint, Code code, std::string_view why, Outbox& out) = 0;
+  virtual void close(EndpointId endpoint, Code code, std::string_view why, Reports& out) = 0;
   /// Stops listening and closes every endpoint, saying goodbye. Nothing is touched afterwards.
   virtual void shutdown() = 0;
   /// A descriptor registered with the poller is ready.
-  virtual void ready(uint64_t token, uint32_t events, Outbox& out) = 0;
+  virtual void ready(uint64_t token, uint32_t events, Reports& out) = 0;
   /// Timers. Returns when it wants to be called next.
-  virtual TimePoint tick(TimePoint now, Outbox& out) = 0;
+  virtual TimePoint tick(TimePoint now, Reports& out) = 0;
   /// Takes what devices have completed and runs no timer. Returns when tick() is due; TimePoint::min(): at once,
   /// because it is tick() that looks.
-  virtual TimePoint look(Outbox&) { return TimePoint::min(); }
+  virtual TimePoint look(Reports&) { return TimePoint::min(); }
   /// The engine is about to wait for descriptors: what was only polled must wake it from now on. What came
   /// meanwhile is reported; then it does not wait.
-  virtual void doze(Outbox&) {}
+  virtual void doze(Reports&) {}
   /// Home::reading_notifies changed.
   virtual void pause_notifies(bool pause) = 0;
   /// Any thread, may block: makes the memory of a buffer usable here, before anybody hears of it.
@@ -176,7 +176,7 @@ struct TransportEntry {
   const char* scheme;
   const char* summary;
   bool dials_hosts;  // its URIs are scheme://host:port
-  bool maps_memory;  // shared buffers of a connected peer are mapped here (News::arenas), so that callers may copy
+  bool maps_memory;  // shared buffers of a connected peer are mapped here (News::mappings), so that callers may copy
   /// Code::invalid names the option of this transport that is wrong.
   Result<void> (*check)(const Options& options);
   /// Can this machine run it at all?

@@ -27,16 +27,16 @@ class FaultTransport final : public Transport {
 
   Result<std::string> listen() override { return inner_->listen(); }
   std::string remark() const override { return inner_->remark(); }
-  EndpointId connect(const Dial& dial, Outbox& out) override { return inner_->connect(dial, out); }
+  EndpointId connect(const Dial& dial, Reports& out) override { return inner_->connect(dial, out); }
   int lanes(EndpointId endpoint) const override { return inner_->lanes(endpoint); }
 
-  size_t post(EndpointId endpoint, int lane, std::span<const Slice> slices, Outbox& out) override {
+  size_t post(EndpointId endpoint, int lane, std::span<const Slice> slices, Reports& out) override {
     if (rng_.chance(plan_.lose_peer)) {
       close(endpoint, Code::io, "injected: connection lost", out);
       return 0;
     }
     size_t taken = 0;
-    Outbox from;
+    Reports from;
     for (const Slice& slice : slices) {
       if (plan_.slices_max > 0 && in_flight(endpoint, lane, false) >= plan_.slices_max) break;
       if (rng_.chance(plan_.fail_submit)) {
@@ -68,27 +68,27 @@ class FaultTransport final : public Transport {
     if (free_now) flying_.erase(slice);
     return free_now;
   }
-  Code notify(EndpointId endpoint, std::span<const std::byte> bytes, Outbox& out) override {
+  Code notify(EndpointId endpoint, std::span<const std::byte> bytes, Reports& out) override {
     return inner_->notify(endpoint, bytes, out);
   }
-  void publish(Outbox& out) override {
-    Outbox from;
+  void publish(Reports& out) override {
+    Reports from;
     inner_->publish(from);
     spoil(from, out);
   }
-  void close(EndpointId endpoint, Code code, std::string_view why, Outbox& out) override {
-    Outbox from;
+  void close(EndpointId endpoint, Code code, std::string_view why, Reports& out) override {
+    Reports from;
     inner_->close(endpoint, code, why, from);
     spoil(from, out);
   }
   void shutdown() override { inner_->shutdown(); }
-  void ready(uint64_t token, uint32_t events, Outbox& out) override {
-    Outbox from;
+  void ready(uint64_t token, uint32_t events, Reports& out) override {
+    Reports from;
     inner_->ready(token, events, from);
     spoil(from, out);
   }
-  TimePoint tick(TimePoint now, Outbox& out) override {
-    Outbox from;
+  TimePoint tick(TimePoint now, Reports& out) override {
+    Reports from;
     TimePoint next = inner_->tick(now, from);
     spoil(from, out);
     std::erase_if(held_, [&](Held& held) {
@@ -101,15 +101,15 @@ class FaultTransport final : public Transport {
     });
     return next;
   }
-  TimePoint look(Outbox& out) override {
-    Outbox from;
+  TimePoint look(Reports& out) override {
+    Reports from;
     TimePoint next = inner_->look(from);
     spoil(from, out);
     for (const Held& held : held_) next = std::min(next, held.due);
     return next;
   }
-  void doze(Outbox& out) override {
-    Outbox from;
+  void doze(Reports& out) override {
+    Reports from;
     inner_->doze(from);
     spoil(from, out);
   }
@@ -138,7 +138,7 @@ class FaultTransport final : public Transport {
     }));
   }
 
-  void spoil(Outbox& from, Outbox& out) {
+  void spoil(Reports& from, Reports& out) {
     for (SliceDone& done : from.done) spoil(std::move(done), out);
     for (News& news : from.news) {
       if (news.kind == News::Kind::lost)
@@ -147,7 +147,7 @@ class FaultTransport final : public Transport {
     }
   }
 
-  void spoil(SliceDone done, Outbox& out) {
+  void spoil(SliceDone done, Reports& out) {
     const auto at = flying_.find(done.slice);
     if (at == flying_.end()) {
       out.done.push_back(std::move(done));

@@ -16,7 +16,7 @@ namespace mc::xfer {
 using State = PathMachine::State;
 
 template <class Select>
-void RdmaTransport::fail_where(Select select, PathCause cause, const std::string& text, Outbox& out) {
+void RdmaTransport::fail_where(Select select, PathCause cause, const std::string& text, Reports& out) {
   for (auto& [id, endpoint] : endpoints_)
     for (const auto& rail : endpoint->rails)
       if (!endpoint->doomed && select(*rail)) fail(*endpoint, *rail, cause, text, true, out);
@@ -24,7 +24,7 @@ void RdmaTransport::fail_where(Select select, PathCause cause, const std::string
 
 /// The addresses of a port changed, ours or the peer's: the dialler's choices for its paths are made anew, best
 /// first. A path that is up stays on its pair while both have it; else it starts over with another.
-void RdmaTransport::replan(RdmaEndpoint& endpoint, Outbox& out) {
+void RdmaTransport::replan(RdmaEndpoint& endpoint, Reports& out) {
   if (endpoint.accepted || endpoint.nics.empty()) return;
   const wire::RdmaNics own = own_nics();
   for (const auto& rail : endpoint.rails) {
@@ -51,7 +51,7 @@ void RdmaTransport::replan(RdmaEndpoint& endpoint, Outbox& out) {
   }
 }
 
-void RdmaTransport::on_port_event(RdmaDevice& device, int number, Outbox& out) {
+void RdmaTransport::on_port_event(RdmaDevice& device, int number, Reports& out) {
   for (size_t i = 0; i < hardware_.ports.size(); ++i) {
     RdmaPort& port = hardware_.ports[i];
     if (port.device.get() != &device || port.number != number) continue;
@@ -75,7 +75,7 @@ void RdmaTransport::on_port_event(RdmaDevice& device, int number, Outbox& out) {
 }
 
 /// Every path of it ends; it is opened again by revival_. What its queue pairs still complete is heard until then.
-void RdmaTransport::lose_device(RdmaDevice& device, const std::string& why, Outbox& out) {
+void RdmaTransport::lose_device(RdmaDevice& device, const std::string& why, Reports& out) {
   if (std::exchange(device.failed, true)) return;
   log_error("rdma device failed", {{"device", device.name()}, {"why", why}});
   home_.tally->failure("rdma: device failed");
@@ -136,7 +136,7 @@ void RdmaTransport::device_back(const RdmaRevival::Back& back) {
 }
 
 /// The fault that Options::faults asks for: as if the first device had reported that it failed.
-void RdmaTransport::inject_device_loss(TimePoint at, Outbox& out) {
+void RdmaTransport::inject_device_loss(TimePoint at, Reports& out) {
   const Duration every = home_.options->faults.lose_nic;
   if (every <= Duration{} || hardware_.devices.empty()) return;
   if (lose_nic_at_ == kNever) lose_nic_at_ = at + every;
@@ -147,7 +147,7 @@ void RdmaTransport::inject_device_loss(TimePoint at, Outbox& out) {
   due(lose_nic_at_);
 }
 
-void RdmaTransport::on_device_events(RdmaDevice& device, Outbox& out) {
+void RdmaTransport::on_device_events(RdmaDevice& device, Reports& out) {
   ibv_async_event event{};
   while (!device.failed && ::ibv_get_async_event(device.context(), &event) == 0) {
     const std::string what = ::ibv_event_type_str(event.event_type);

@@ -167,7 +167,7 @@ void RdmaTransport::answer(RdmaEndpoint& endpoint, RdmaRail& rail, const wire::R
   if (!rail.machine.accept(offer.epoch, now())) return;
   due(rail.machine.due());
   const auto refuse = [&](PathCause cause, const std::string& text) {
-    Outbox nothing;  // no slice was ever posted on this attempt
+    Reports nothing;  // no slice was ever posted on this attempt
     fail(endpoint, rail, cause, text, true, nothing);
   };
   if (rail.id() >= paths_max(endpoint.lanes_per_path) || endpoint.lanes_per_path > home_.options->rdma_pairs_max)
@@ -195,7 +195,7 @@ void RdmaTransport::join(RdmaRail& rail, RdmaRail::Work work) {
   connector_.start({rail.endpoint, rail.id(), rail.machine.epoch()}, std::move(work));
 }
 
-void RdmaTransport::on_joined(const RdmaConnector::Done& done, Outbox& out) {
+void RdmaTransport::on_joined(const RdmaConnector::Done& done, Reports& out) {
   const auto orphan = std::find_if(orphans_.begin(), orphans_.end(), [&](const auto& rail) {
     return rail->endpoint == done.attempt.endpoint && rail->id() == done.attempt.path;
   });
@@ -239,12 +239,12 @@ void RdmaTransport::on_ready(RdmaEndpoint& endpoint, RdmaRail& rail) {
 }
 
 /// Our test pattern went there and theirs came here.
-void RdmaTransport::on_probed(RdmaEndpoint& endpoint, RdmaRail& rail, Outbox& out) {
+void RdmaTransport::on_probed(RdmaEndpoint& endpoint, RdmaRail& rail, Reports& out) {
   endpoint.push(frame(FrameType::path_ready, wire::encode(wire::RdmaPathReady{rail.id(), rail.machine.epoch()})));
   if (endpoint.accepted) rail_up(endpoint, rail, out);
 }
 
-void RdmaTransport::rail_up(RdmaEndpoint& endpoint, RdmaRail& rail, Outbox& out) {
+void RdmaTransport::rail_up(RdmaEndpoint& endpoint, RdmaRail& rail, Reports& out) {
   rail.machine.verified(now());
   rail.last_error.clear();
   out.room = true;  // slices may wait that its lanes refused until now

@@ -88,7 +88,7 @@ void RdmaTransport::granted(RdmaEndpoint& endpoint) {
 }
 
 /// Gives the queue pairs up. `tell`: the peer does not know.
-void RdmaTransport::rest(RdmaEndpoint& endpoint, bool tell, Outbox& out) {
+void RdmaTransport::rest(RdmaEndpoint& endpoint, bool tell, Reports& out) {
   if (endpoint.resting || !pool_.holds(endpoint.id)) return;
   endpoint.resting = true;
   endpoint.dark_since = kNever;
@@ -155,7 +155,7 @@ Code RdmaTransport::on_rest(RdmaEndpoint& endpoint, uint64_t verb, const char*& 
   return Code::ok;
 }
 
-void RdmaTransport::take_step(const RdmaPool::Step& step, Outbox& out) {
+void RdmaTransport::take_step(const RdmaPool::Step& step, Reports& out) {
   RdmaEndpoint* endpoint = find(step.endpoint);
   if (endpoint == nullptr || endpoint->doomed) return;
   switch (step.kind) {
@@ -170,7 +170,7 @@ void RdmaTransport::take_step(const RdmaPool::Step& step, Outbox& out) {
 }
 
 /// Hands pairs from one connection to another; part of every round of the transport.
-void RdmaTransport::share_pairs(Outbox& out) {
+void RdmaTransport::share_pairs(Reports& out) {
   for (auto& [id, endpoint] : endpoints_) {
     if (!endpoint->yielding || endpoint->doomed || posted(*endpoint)) continue;
     if (endpoint->insisted)

@@ -24,7 +24,7 @@ RdmaRail* RdmaTransport::voice_of(RdmaEndpoint& endpoint) const {
   return nullptr;
 }
 
-Code RdmaTransport::notify(EndpointId id, std::span<const std::byte> bytes, Outbox& out) {
+Code RdmaTransport::notify(EndpointId id, std::span<const std::byte> bytes, Reports& out) {
   RdmaEndpoint* endpoint = find(id);
   if (endpoint == nullptr || !endpoint->up || endpoint->doomed) return Code::peer_lost;
   bool path = voice_of(*endpoint) != nullptr;
@@ -40,7 +40,7 @@ Code RdmaTransport::notify(EndpointId id, std::span<const std::byte> bytes, Outb
 }
 
 /// False: not sent. When the path failed of it, the path is no longer the voice.
-bool RdmaTransport::send(RdmaEndpoint& endpoint, std::span<const std::byte> bytes, Outbox& out) {
+bool RdmaTransport::send(RdmaEndpoint& endpoint, std::span<const std::byte> bytes, Reports& out) {
   RdmaRail& rail = *endpoint.voice;
   const bool idle = rail.drained();
   const uint64_t heard = endpoint.notifies_in.heard(!home_.reading_notifies);
@@ -93,7 +93,7 @@ const char* RdmaTransport::take_immediate(RdmaEndpoint& endpoint, RdmaRail& rail
 }
 
 void RdmaTransport::take_messages(RdmaEndpoint& endpoint, RdmaRail& rail,
-                                  std::span<const RdmaRail::Polled::Message> messages, Outbox& out) {
+                                  std::span<const RdmaRail::Polled::Message> messages, Reports& out) {
   const char* lie = nullptr;
   for (const auto& message : messages) {
     lie = message.immediate ? take_immediate(endpoint, rail, *message.immediate)
@@ -125,7 +125,7 @@ Code RdmaTransport::on_heard(RdmaEndpoint& endpoint, uint64_t count, const char*
   return endpoint.notifies_out.heard(count) ? Code::ok : Code::corrupt;
 }
 
-void RdmaTransport::deliver(RdmaEndpoint& endpoint, Outbox& out) {
+void RdmaTransport::deliver(RdmaEndpoint& endpoint, Reports& out) {
   if (!endpoint.up) return;
   std::vector<std::byte> bytes;
   while (endpoint.notifies_in.take(bytes))

@@ -15,7 +15,7 @@ namespace mc::xfer {
 using State = PathMachine::State;
 
 /// Takes what has completed on a path and acts on it.
-void RdmaTransport::serve(RdmaEndpoint& endpoint, RdmaRail& rail, Outbox& out) {
+void RdmaTransport::serve(RdmaEndpoint& endpoint, RdmaRail& rail, Reports& out) {
   polled_.ok.clear();
   polled_.completions = 0;
   polled_.failure = WorkStatus::ok;
@@ -49,7 +49,7 @@ void RdmaTransport::serve(RdmaEndpoint& endpoint, RdmaRail& rail, Outbox& out) {
   on_probed(endpoint, rail, out);
 }
 
-void RdmaTransport::report(const Slice& slice, Outbox& out) {
+void RdmaTransport::report(const Slice& slice, Reports& out) {
   SliceDone done{.slice = slice.id};
   if (slice.checksum) done.crc32c = crc32c(slice.local);
   home_.tally->add(index_ - 1u, slice.op == Op::read ? Flow::read_bytes : Flow::written_bytes, slice.local.size());
@@ -57,7 +57,7 @@ void RdmaTransport::report(const Slice& slice, Outbox& out) {
 }
 
 void RdmaTransport::fail(RdmaEndpoint& endpoint, RdmaRail& rail, PathCause cause, const std::string& text, bool tell,
-                         Outbox& out) {
+                         Reports& out) {
   const bool was_up = rail.machine.state() == State::up;
   if (!rail.machine.fail(cause, now())) return;
   rail.last_error = text;
@@ -96,14 +96,14 @@ void RdmaTransport::fail(RdmaEndpoint& endpoint, RdmaRail& rail, PathCause cause
 }
 
 /// The peer's queue pairs of that attempt, and of earlier ones, take nothing any more.
-void RdmaTransport::peer_end_gone(RdmaRail& rail, uint32_t epoch, Outbox& out) {
+void RdmaTransport::peer_end_gone(RdmaRail& rail, uint32_t epoch, Reports& out) {
   if (epoch > rail.machine.epoch()) epoch = rail.machine.epoch();
   rail.hold.gone(epoch);
   rail.hold.take(now(), out.done);
 }
 
 /// The queue pairs hold nothing any more: slices that did not make it go back to the engine.
-void RdmaTransport::finish_drain(RdmaEndpoint& endpoint, RdmaRail& rail, Outbox& out) {
+void RdmaTransport::finish_drain(RdmaEndpoint& endpoint, RdmaRail& rail, Reports& out) {
   const std::string where = "rdma path " + rail_name(endpoint, rail) + ": ";
   rail.drain_deadline = kNever;
   const std::set<uint64_t> cancelled = std::exchange(rail.cancelled, {});
@@ -236,7 +236,7 @@ size_t RdmaTransport::room(const RdmaEndpoint& endpoint, RdmaRail& rail, size_t 
   return paced(rail, slices.first(room));
 }
 
-size_t RdmaTransport::post(EndpointId id, int lane_index, std::span<const Slice> slices, Outbox& out) {
+size_t RdmaTransport::post(EndpointId id, int lane_index, std::span<const Slice> slices, Reports& out) {
   size_t index = 0;
   RdmaRail* rail = rail_of(id, lane_index, index);
   if (rail == nullptr) return 0;
@@ -299,7 +299,7 @@ bool RdmaTransport::cancel(EndpointId id, int lane, uint64_t slice) {
   return false;
 }
 
-void RdmaTransport::on_completions(RdmaDevice& device, Outbox& out) {
+void RdmaTransport::on_completions(RdmaDevice& device, Reports& out) {
   ibv_cq* queue = nullptr;
   void* context = nullptr;
   while (::ibv_get_cq_event(device.channel(), &queue, &context) == 0) {
@@ -315,7 +315,7 @@ void RdmaTransport::on_completions(RdmaDevice& device, Outbox& out) {
 }
 
 /// Takes what has completed on paths that raise no event, or, with `arm`, on those that did not until now.
-void RdmaTransport::poll_rails(bool arm, Outbox& out) {
+void RdmaTransport::poll_rails(bool arm, Reports& out) {
   bool changed = false;
   for (auto& [id, endpoint] : endpoints_)
     for (const auto& rail : endpoint->rails) {
@@ -328,12 +328,12 @@ void RdmaTransport::poll_rails(bool arm, Outbox& out) {
   if (changed) sweep(out);
 }
 
-TimePoint RdmaTransport::look(Outbox& out) {
+TimePoint RdmaTransport::look(Reports& out) {
   poll_rails(false, out);
   return due_;
 }
 
-void RdmaTransport::doze(Outbox& out) {
+void RdmaTransport::doze(Reports& out) {
   round_ = now();
   poll_rails(true, out);
 }

@@ -134,7 +134,7 @@ RdmaEndpoint* RdmaTransport::add(Fd fd, Handshake handshake, uint32_t events) {
   return raw;
 }
 
-EndpointId RdmaTransport::connect(const Dial& dial, Outbox& out) {
+EndpointId RdmaTransport::connect(const Dial& dial, Reports& out) {
   home_.tally->add(Count::connects);
   const auto refuse = [&](Code code, bool gone, std::string text) {
     const EndpointId id = home_.next_endpoint();
@@ -188,7 +188,7 @@ void RdmaTransport::accept_some() {
   }
 }
 
-void RdmaTransport::ready(uint64_t token, uint32_t events, Outbox& out) {
+void RdmaTransport::ready(uint64_t token, uint32_t events, Reports& out) {
   dropped_.clear();
   round_ = now();
   if (token == listener_token_) return accept_some();
@@ -209,7 +209,7 @@ void RdmaTransport::ready(uint64_t token, uint32_t events, Outbox& out) {
   sweep(out);
 }
 
-void RdmaTransport::on_socket(RdmaEndpoint& endpoint, uint32_t events, Outbox& out) {
+void RdmaTransport::on_socket(RdmaEndpoint& endpoint, uint32_t events, Reports& out) {
   if (endpoint.connecting) {
     if (const int error = connect_error(endpoint.io.fd()); error != 0) {
       const bool refused = error == ECONNREFUSED && !endpoint.wanted.is_zero();
@@ -257,7 +257,7 @@ void RdmaTransport::arm(RdmaEndpoint& endpoint) {
   endpoint.armed = events;
 }
 
-void RdmaTransport::sweep(Outbox& out) {
+void RdmaTransport::sweep(Reports& out) {
   std::vector<FrameStream::Gone> nothing;  // control frames carry no pins
   std::vector<RdmaEndpoint*> doomed;
   for (auto& [id, endpoint] : endpoints_) {
@@ -276,7 +276,7 @@ void RdmaTransport::sweep(Outbox& out) {
 }
 
 /// Destroys the queue pairs, then says so: the contract of `lost`.
-void RdmaTransport::lose(RdmaEndpoint& endpoint, const News& why, Outbox& out) {
+void RdmaTransport::lose(RdmaEndpoint& endpoint, const News& why, Reports& out) {
   bool writes = false;
   for (auto& rail : endpoint.rails) {
     rail->fail_lanes();
@@ -316,7 +316,7 @@ void RdmaTransport::lose(RdmaEndpoint& endpoint, const News& why, Outbox& out) {
 }
 
 /// Reports losses whose wait is over, and that of `id` in any case.
-void RdmaTransport::part(EndpointId id, TimePoint at, Outbox& out) {
+void RdmaTransport::part(EndpointId id, TimePoint at, Reports& out) {
   std::erase_if(partings_, [&](Parting& parting) {
     if (parting.at > at && parting.news.endpoint != id) return false;
     out.news.push_back(std::move(parting.news));
@@ -335,13 +335,13 @@ int RdmaTransport::lanes(EndpointId id) const {
   return endpoint == nullptr ? 0 : static_cast<int>(endpoint->rails.size() * endpoint->lanes_per_path);
 }
 
-void RdmaTransport::publish(Outbox& out) {
+void RdmaTransport::publish(Reports& out) {
   for (auto& [id, endpoint] : endpoints_)
     if (endpoint->handshake.complete() && !endpoint->doomed) tell_keys(*endpoint);
   sweep(out);
 }
 
-void RdmaTransport::close(EndpointId id, Code code, std::string_view why, Outbox& out) {
+void RdmaTransport::close(EndpointId id, Code code, std::string_view why, Reports& out) {
   RdmaEndpoint* endpoint = find(id);
   if (endpoint == nullptr) return part(id, now(), out);
   if (endpoint->up && code == Code::cancelled) {  // on purpose: the peer may forget us at once
@@ -354,7 +354,7 @@ void RdmaTransport::close(EndpointId id, Code code, std::string_view why, Outbox
 }
 
 void RdmaTransport::shutdown() {
-  Outbox nobody;
+  Reports nobody;
   while (!endpoints_.empty()) close(endpoints_.begin()->first, Code::cancelled, "shutting down", nobody);
   dropped_.clear();
   connector_.stop();
@@ -370,7 +370,7 @@ void RdmaTransport::shutdown() {
   async_.clear();
 }
 
-void RdmaTransport::timers(RdmaEndpoint& endpoint, TimePoint at, Outbox& out) {
+void RdmaTransport::timers(RdmaEndpoint& endpoint, TimePoint at, Reports& out) {
   const auto expire = [&](TimePoint when, const char* reason, const std::string& text) {
     if (when > at) return due(when);
     if (endpoint.doomed) return;
@@ -427,7 +427,7 @@ void RdmaTransport::timers(RdmaEndpoint& endpoint, TimePoint at, Outbox& out) {
   }
 }
 
-TimePoint RdmaTransport::tick(TimePoint at, Outbox& out) {
+TimePoint RdmaTransport::tick(TimePoint at, Reports& out) {
   dropped_.clear();
   round_ = at;
   poll_rails(false, out);

@@ -89,7 +89,7 @@ struct RdmaEndpoint final : public FrameConsumer {
   bool offered() const;        // listener: the dialler waits for answers
   TimePoint up_at{};
 
-  Outbox* out = nullptr;        // set while frames are handled
+  Reports* out = nullptr;       // set while frames are handled
   std::optional<News> failure;  // why it is doomed, or why the frame just handled ends it
   bool doomed = false;
 };
@@ -105,20 +105,20 @@ class RdmaTransport final : public Transport {
   ~RdmaTransport() override { shutdown(); }
 
   Result<std::string> listen() override;
-  EndpointId connect(const Dial& dial, Outbox& out) override;
+  EndpointId connect(const Dial& dial, Reports& out) override;
   int lanes(EndpointId endpoint) const override;
-  size_t post(EndpointId endpoint, int lane, std::span<const Slice> slices, Outbox& out) override;
+  size_t post(EndpointId endpoint, int lane, std::span<const Slice> slices, Reports& out) override;
   uint64_t slice_bytes(EndpointId endpoint, int lane) const override;
   size_t immediates_ahead(EndpointId endpoint, int lane) const override;
   bool cancel(EndpointId endpoint, int lane, uint64_t slice) override;
-  Code notify(EndpointId endpoint, std::span<const std::byte> bytes, Outbox& out) override;
-  void publish(Outbox& out) override;
-  void close(EndpointId endpoint, Code code, std::string_view why, Outbox& out) override;
+  Code notify(EndpointId endpoint, std::span<const std::byte> bytes, Reports& out) override;
+  void publish(Reports& out) override;
+  void close(EndpointId endpoint, Code code, std::string_view why, Reports& out) override;
   void shutdown() override;
-  void ready(uint64_t token, uint32_t events, Outbox& out) override;
-  TimePoint tick(TimePoint now, Outbox& out) override;
-  TimePoint look(Outbox& out) override;
-  void doze(Outbox& out) override;
+  void ready(uint64_t token, uint32_t events, Reports& out) override;
+  TimePoint tick(TimePoint now, Reports& out) override;
+  TimePoint look(Reports& out) override;
+  void doze(Reports& out) override;
   void pause_notifies(bool pause) override;
   Result<void> attach(BufferId buffer, std::span<std::byte> memory, AccessClass access) override;
   void detach(BufferId buffer) override;
@@ -139,17 +139,17 @@ class RdmaTransport final : public Transport {
   // transport.cc
   RdmaEndpoint* add(Fd fd, Handshake handshake, uint32_t events);
   void accept_some();
-  void on_socket(RdmaEndpoint& endpoint, uint32_t events, Outbox& out);
+  void on_socket(RdmaEndpoint& endpoint, uint32_t events, Reports& out);
   void arm(RdmaEndpoint& endpoint);
   void due(TimePoint at) { due_ = std::min(due_, at); }
   RdmaEndpoint* find(EndpointId id) const;
   void doom(RdmaEndpoint& endpoint, Code code, bool gone, std::string text);
-  void lose(RdmaEndpoint& endpoint, const News& why, Outbox& out);
-  void part(EndpointId id, TimePoint now, Outbox& out);
+  void lose(RdmaEndpoint& endpoint, const News& why, Reports& out);
+  void part(EndpointId id, TimePoint now, Reports& out);
   void broken(RdmaEndpoint& endpoint);
   /// Sends what was queued and removes what is doomed. Every entry of the transport ends with it.
-  void sweep(Outbox& out);
-  void timers(RdmaEndpoint& endpoint, TimePoint now, Outbox& out);
+  void sweep(Reports& out);
+  void timers(RdmaEndpoint& endpoint, TimePoint now, Reports& out);
 
   // link.cc
   Code on_handshake(RdmaEndpoint& endpoint, const wire::FrameHeader& header, std::span<const std::byte> payload,
@@ -175,10 +175,10 @@ class RdmaTransport final : public Transport {
   void answer(RdmaEndpoint& endpoint, RdmaRail& rail, const wire::RdmaPathOffer& offer);
   void on_answer(RdmaEndpoint& endpoint, RdmaRail& rail, const wire::RdmaPathOffer& answer);
   void join(RdmaRail& rail, RdmaRail::Work work);
-  void on_joined(const RdmaConnector::Done& done, Outbox& out);
+  void on_joined(const RdmaConnector::Done& done, Reports& out);
   void on_ready(RdmaEndpoint& endpoint, RdmaRail& rail);
-  void on_probed(RdmaEndpoint& endpoint, RdmaRail& rail, Outbox& out);
-  void rail_up(RdmaEndpoint& endpoint, RdmaRail& rail, Outbox& out);
+  void on_probed(RdmaEndpoint& endpoint, RdmaRail& rail, Reports& out);
+  void rail_up(RdmaEndpoint& endpoint, RdmaRail& rail, Reports& out);
   void check_dial(RdmaEndpoint& endpoint);
   std::string rail_name(const RdmaEndpoint& endpoint, const RdmaRail& rail) const;
 
@@ -187,37 +187,37 @@ class RdmaTransport final : public Transport {
   size_t pairs_of(const RdmaEndpoint& endpoint) const;
   void wake(RdmaEndpoint& endpoint);
   void granted(RdmaEndpoint& endpoint);
-  void rest(RdmaEndpoint& endpoint, bool tell, Outbox& out);
+  void rest(RdmaEndpoint& endpoint, bool tell, Reports& out);
   void rested(RdmaEndpoint& endpoint);
   void release_pairs(RdmaEndpoint& endpoint);
   Code on_rest(RdmaEndpoint& endpoint, uint64_t verb, const char*& why);
-  void take_step(const RdmaPool::Step& step, Outbox& out);
-  void share_pairs(Outbox& out);
+  void take_step(const RdmaPool::Step& step, Reports& out);
+  void share_pairs(Reports& out);
 
   // send.cc
   RdmaRail* voice_of(RdmaEndpoint& endpoint) const;
-  bool send(RdmaEndpoint& endpoint, std::span<const std::byte> bytes, Outbox& out);
+  bool send(RdmaEndpoint& endpoint, std::span<const std::byte> bytes, Reports& out);
   void send_on_socket(RdmaEndpoint& endpoint, uint64_t sequence, std::vector<std::byte> bytes);
   void voice_lost(RdmaEndpoint& endpoint);
   void take_messages(RdmaEndpoint& endpoint, RdmaRail& rail, std::span<const RdmaRail::Polled::Message> messages,
-                     Outbox& out);
+                     Reports& out);
   const char* take_send(RdmaEndpoint& endpoint, std::span<const std::byte> message);
   const char* take_immediate(RdmaEndpoint& endpoint, RdmaRail& rail, uint32_t immediate);
   Code on_notify(RdmaEndpoint& endpoint, const wire::FrameHeader& header, std::span<const std::byte> payload,
                  const char*& why);
   Code on_heard(RdmaEndpoint& endpoint, uint64_t count, const char*& why);
-  void deliver(RdmaEndpoint& endpoint, Outbox& out);
+  void deliver(RdmaEndpoint& endpoint, Reports& out);
   void tell_heard(RdmaEndpoint& endpoint);
   void tell_landed(RdmaEndpoint& endpoint);
   void send_landed(RdmaEndpoint& endpoint, RdmaRail& rail, wire::LandedState state);
   Code on_landed(RdmaEndpoint& endpoint, const wire::FrameHeader& header, const char*& why);
 
   // serve.cc
-  void serve(RdmaEndpoint& endpoint, RdmaRail& rail, Outbox& out);
-  void fail(RdmaEndpoint& endpoint, RdmaRail& rail, PathCause cause, const std::string& text, bool tell, Outbox& out);
-  void peer_end_gone(RdmaRail& rail, uint32_t epoch, Outbox& out);
-  void finish_drain(RdmaEndpoint& endpoint, RdmaRail& rail, Outbox& out);
-  void report(const Slice& slice, Outbox& out);
+  void serve(RdmaEndpoint& endpoint, RdmaRail& rail, Reports& out);
+  void fail(RdmaEndpoint& endpoint, RdmaRail& rail, PathCause cause, const std::string& text, bool tell, Reports& out);
+  void peer_end_gone(RdmaRail& rail, uint32_t epoch, Reports& out);
+  void finish_drain(RdmaEndpoint& endpoint, RdmaRail& rail, Reports& out);
+  void report(const Slice& slice, Reports& out);
   bool resolve(RdmaEndpoint& endpoint, const RdmaRail& rail, const Slice& slice, PlanItem& item, SliceDone& refusal,
                bool& later);
   size_t room(const RdmaEndpoint& endpoint, RdmaRail& rail, size_t index, std::span<const Slice> slices);
@@ -225,20 +225,20 @@ class RdmaTransport final : public Transport {
   bool yields(const RdmaEndpoint& endpoint, const RdmaRail& rail, const Slice& slice);
   size_t paced(RdmaRail& rail, std::span<const Slice> slices);
   RdmaRail* rail_of(EndpointId endpoint, int lane, size_t& index) const;
-  void on_completions(RdmaDevice& device, Outbox& out);
-  void poll_rails(bool arm, Outbox& out);
+  void on_completions(RdmaDevice& device, Reports& out);
+  void poll_rails(bool arm, Reports& out);
 
   // events.cc
-  void on_port_event(RdmaDevice& device, int port, Outbox& out);
-  void replan(RdmaEndpoint& endpoint, Outbox& out);
-  void lose_device(RdmaDevice& device, const std::string& why, Outbox& out);
+  void on_port_event(RdmaDevice& device, int port, Reports& out);
+  void replan(RdmaEndpoint& endpoint, Reports& out);
+  void lose_device(RdmaDevice& device, const std::string& why, Reports& out);
   void device_back(const RdmaRevival::Back& back);
   Result<void> watch(RdmaDevice& device);
   void unwatch_channel(const RdmaDevice& device);
-  void inject_device_loss(TimePoint at, Outbox& out);
+  void inject_device_loss(TimePoint at, Reports& out);
   template <class Select>
-  void fail_where(Select select, PathCause cause, const std::string& text, Outbox& out);
-  void on_device_events(RdmaDevice& device, Outbox& out);
+  void fail_where(Select select, PathCause cause, const std::string& text, Reports& out);
+  void on_device_events(RdmaDevice& device, Reports& out);
   size_t device_index(size_t port) const;
 
   Home& home_;

@@ -74,7 +74,7 @@ ShmTransport::Failure ShmTransport::send_arenas(ShmEndpoint& endpoint) {
   return failure;
 }
 
-ShmTransport::Failure ShmTransport::receive(ShmEndpoint& endpoint, Outbox& out) {
+ShmTransport::Failure ShmTransport::receive(ShmEndpoint& endpoint, Reports& out) {
   for (int i = 0; i < 64; ++i) {
     iovec part{inbox_.data(), inbox_.size()};
     msghdr message{};
@@ -117,7 +117,7 @@ ShmTransport::Failure ShmTransport::receive(ShmEndpoint& endpoint, Outbox& out) 
 }
 
 ShmTransport::Failure ShmTransport::take(ShmEndpoint& endpoint, const FrameHeader& header,
-                                         std::span<const std::byte> payload, Fd fd, Outbox& out) {
+                                         std::span<const std::byte> payload, Fd fd, Reports& out) {
   if (!endpoint.handshake.complete()) {
     Handshake::Step step = endpoint.handshake.take(header, payload);
     if (endpoint.handshake.complete()) --handshakes_;  // also when its last frame cannot be sent
@@ -165,7 +165,7 @@ ShmTransport::Failure ShmTransport::take_share(ShmEndpoint& endpoint, const Fram
 }
 
 ShmTransport::Failure ShmTransport::take_descriptor(ShmEndpoint& endpoint, std::span<const std::byte> payload,
-                                                    Outbox& out) {
+                                                    Reports& out) {
   auto decoded = wire::decode_descriptor(payload);
   if (!decoded || decoded->instance != endpoint.handshake.peer_instance())
     return {Code::corrupt, "malformed or foreign descriptor", "malformed or foreign descriptor"};
@@ -182,7 +182,7 @@ ShmTransport::Failure ShmTransport::take_descriptor(ShmEndpoint& endpoint, std::
     news.instance = endpoint.handshake.peer_instance();
     news.text = endpoint.handshake.peer_name();
   }
-  news.arenas = std::exchange(endpoint.fresh, {});
+  news.mappings = std::exchange(endpoint.fresh, {});
   out.news.push_back(std::move(news));
   return {};
 }
@@ -212,7 +212,7 @@ SliceDone ShmTransport::copy(ShmEndpoint& endpoint, const Slice& slice) {
   return done;
 }
 
-size_t ShmTransport::post(EndpointId id, int, std::span<const Slice> slices, Outbox& out) {
+size_t ShmTransport::post(EndpointId id, int, std::span<const Slice> slices, Reports& out) {
   ShmEndpoint* endpoint = find(id);
   if (endpoint == nullptr || !endpoint->up) return 0;
   size_t copied = 0;
@@ -243,7 +243,7 @@ bool ShmTransport::tell(ShmEndpoint& endpoint, uint32_t immediate, Failure& fail
   return false;
 }
 
-Code ShmTransport::notify(EndpointId id, std::span<const std::byte> bytes, Outbox& out) {
+Code ShmTransport::notify(EndpointId id, std::span<const std::byte> bytes, Reports& out) {
   ShmEndpoint* endpoint = find(id);
   if (endpoint == nullptr || !endpoint->up) return Code::peer_lost;
   if (endpoint->queue.size() >= kQueueMax) return Code::busy;
@@ -260,7 +260,7 @@ Code ShmTransport::notify(EndpointId id, std::span<const std::byte> bytes, Outbo
   return Code::ok;
 }
 
-void ShmTransport::publish(Outbox& out) {
+void ShmTransport::publish(Reports& out) {
   std::vector<std::pair<ShmEndpoint*, Failure>> failed;
   for (auto& [id, endpoint] : endpoints_) {
     if (!endpoint->handshake.complete()) continue;

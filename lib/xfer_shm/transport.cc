@@ -119,7 +119,7 @@ ShmEndpoint* ShmTransport::add(Fd fd, Handshake handshake, uint32_t events) {
   return endpoints_.emplace(endpoint->id, std::move(endpoint)).first->second.get();
 }
 
-EndpointId ShmTransport::connect(const Dial& dial, Outbox& out) {
+EndpointId ShmTransport::connect(const Dial& dial, Reports& out) {
   home_.tally->add(Count::connects);
   const auto refuse = [&](Code code, bool gone, std::string text) {
     const EndpointId id = home_.next_endpoint();
@@ -189,7 +189,7 @@ void ShmTransport::arm(ShmEndpoint& endpoint) {
   endpoint.armed = events;
 }
 
-void ShmTransport::ready(uint64_t token, uint32_t events, Outbox& out) {
+void ShmTransport::ready(uint64_t token, uint32_t events, Reports& out) {
   if (token == listener_token_) return accept_some();
   const auto at = by_token_.find(token);
   if (at == by_token_.end()) return;
@@ -202,7 +202,7 @@ void ShmTransport::ready(uint64_t token, uint32_t events, Outbox& out) {
   arm(endpoint);
 }
 
-void ShmTransport::lose(ShmEndpoint& endpoint, const Failure& failure, Outbox& out) {
+void ShmTransport::lose(ShmEndpoint& endpoint, const Failure& failure, Reports& out) {
   if (!endpoint.handshake.complete()) --handshakes_;
   if (failure.code != Code::peer_lost || (!endpoint.up && !failure.gone)) home_.tally->failure(failure.reason);
   home_.poller->remove(endpoint.fd.get());
@@ -216,7 +216,7 @@ void ShmTransport::lose(ShmEndpoint& endpoint, const Failure& failure, Outbox& o
   endpoints_.erase(EndpointId{endpoint.id});
 }
 
-void ShmTransport::close(EndpointId id, Code code, std::string_view why, Outbox& out) {
+void ShmTransport::close(EndpointId id, Code code, std::string_view why, Reports& out) {
   ShmEndpoint* endpoint = find(id);
   if (endpoint == nullptr) return;
   Failure ignored;
@@ -229,7 +229,7 @@ void ShmTransport::close(EndpointId id, Code code, std::string_view why, Outbox&
 }
 
 void ShmTransport::shutdown() {
-  Outbox nobody;
+  Reports nobody;
   while (!endpoints_.empty()) close(endpoints_.begin()->first, Code::cancelled, "shutting down", nobody);
   if (listener_) {
     if (!path_.empty()) ::unlink(path_.c_str());  // while we listen: after that it may be a successor's
@@ -239,7 +239,7 @@ void ShmTransport::shutdown() {
   }
 }
 
-TimePoint ShmTransport::tick(TimePoint at, Outbox& out) {
+TimePoint ShmTransport::tick(TimePoint at, Reports& out) {
   if (accept_again_ <= at) {
     accept_again_ = kNever;
     home_.poller->modify(listener_token_, listener_.get(), EPOLLIN);

@@ -50,7 +50,7 @@ struct ShmEndpoint {
   bool publish_again = false;  // the queue was full when the descriptor changed
   bool full = false;           // the socket did not take an immediate: its slice waits
   std::map<uint32_t, std::shared_ptr<mem::SharedBuffer>> arenas;  // the peer's; shared with Views
-  std::vector<Arena> fresh;                                       // of those, what the engine has not heard of yet
+  std::vector<MappedBuffer> fresh;                                // of those, what the engine has not heard of yet
 };
 
 class ShmTransport final : public Transport {
@@ -59,16 +59,16 @@ class ShmTransport final : public Transport {
   ~ShmTransport() override { shutdown(); }
 
   Result<std::string> listen() override;
-  EndpointId connect(const Dial& dial, Outbox& out) override;
+  EndpointId connect(const Dial& dial, Reports& out) override;
   int lanes(EndpointId) const override { return 1; }
-  size_t post(EndpointId endpoint, int lane, std::span<const Slice> slices, Outbox& out) override;
+  size_t post(EndpointId endpoint, int lane, std::span<const Slice> slices, Reports& out) override;
   bool cancel(EndpointId, int, uint64_t) override { return true; }  // post() copies and is done
-  Code notify(EndpointId endpoint, std::span<const std::byte> bytes, Outbox& out) override;
-  void publish(Outbox& out) override;
-  void close(EndpointId endpoint, Code code, std::string_view why, Outbox& out) override;
+  Code notify(EndpointId endpoint, std::span<const std::byte> bytes, Reports& out) override;
+  void publish(Reports& out) override;
+  void close(EndpointId endpoint, Code code, std::string_view why, Reports& out) override;
   void shutdown() override;
-  void ready(uint64_t token, uint32_t events, Outbox& out) override;
-  TimePoint tick(TimePoint at, Outbox& out) override;
+  void ready(uint64_t token, uint32_t events, Reports& out) override;
+  TimePoint tick(TimePoint at, Reports& out) override;
   void pause_notifies(bool pause) override;
 
  private:
@@ -80,11 +80,11 @@ class ShmTransport final : public Transport {
   };
   void accept_some();
   ShmEndpoint* add(Fd fd, Handshake handshake, uint32_t events);
-  Failure receive(ShmEndpoint& endpoint, Outbox& out);
+  Failure receive(ShmEndpoint& endpoint, Reports& out);
   Failure take(ShmEndpoint& endpoint, const wire::FrameHeader& header, std::span<const std::byte> payload, Fd fd,
-               Outbox& out);
+               Reports& out);
   Failure take_share(ShmEndpoint& endpoint, const wire::FrameHeader& header, Fd fd);
-  Failure take_descriptor(ShmEndpoint& endpoint, std::span<const std::byte> payload, Outbox& out);
+  Failure take_descriptor(ShmEndpoint& endpoint, std::span<const std::byte> payload, Reports& out);
   Failure send_arenas(ShmEndpoint& endpoint);
   /// False when the socket is full (nothing sent); sets `failure` when it is broken.
   bool send(ShmEndpoint& endpoint, const OutFrame& frame, int fd, Failure& failure);
@@ -92,7 +92,7 @@ class ShmTransport final : public Transport {
   SliceDone copy(ShmEndpoint& endpoint, const Slice& slice);
   bool tell(ShmEndpoint& endpoint, uint32_t immediate, Failure& failure);
   void arm(ShmEndpoint& endpoint);
-  void lose(ShmEndpoint& endpoint, const Failure& failure, Outbox& out);
+  void lose(ShmEndpoint& endpoint, const Failure& failure, Reports& out);
   ShmEndpoint* find(EndpointId id);
 
   static constexpr size_t kMessageMax = wire::kFrameHeaderBytes + wire::kFrameControlMax;

@@ -371,7 +371,7 @@ bool TcpLane::cancel(uint64_t slice) {
   return false;
 }
 
-FrameStream::Io TcpLane::flush(Outbox& outbox) {
+FrameStream::Io TcpLane::flush(Reports& outbox) {
   gone_.clear();
   const size_t before = io.queued_bytes();
   const FrameStream::Io result = io.flush(size_t{2} << 20, gone_);

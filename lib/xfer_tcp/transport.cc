@@ -77,7 +77,7 @@ TcpLane* TcpTransport::add_lane(Fd fd, Handshake handshake, uint32_t events) {
   return lanes_.emplace(*token, std::move(lane)).first->second.get();
 }
 
-EndpointId TcpTransport::connect(const Dial& dial, Outbox& out) {
+EndpointId TcpTransport::connect(const Dial& dial, Reports& out) {
   const EndpointId id = home_.next_endpoint();
   auto endpoint = std::make_unique<TcpEndpoint>();
   endpoint->id = id;
@@ -213,7 +213,7 @@ Code TcpTransport::joined(TcpLane& lane, const char*& why) {
 
 /// Ends what the newcomer takes the place of: writes that still lie in those sockets must not land behind their
 /// own retries. False: it comes too late itself.
-bool TcpTransport::take_over(const wire::XferHello& hello, Outbox& out) {
+bool TcpTransport::take_over(const wire::XferHello& hello, Reports& out) {
   std::vector<TcpEndpoint*> earlier;
   for (auto& [id, endpoint] : endpoints_) {
     if (!endpoint->accepted || endpoint->peer != hello.instance) continue;
@@ -225,7 +225,7 @@ bool TcpTransport::take_over(const wire::XferHello& hello, Outbox& out) {
   return true;
 }
 
-void TcpTransport::check_up(TcpEndpoint& endpoint, Outbox& out) {
+void TcpTransport::check_up(TcpEndpoint& endpoint, Reports& out) {
   for (const TcpLane* lane : endpoint.lanes)
     if (lane == nullptr || !lane->ready()) return;
   endpoint.up = true;
@@ -248,14 +248,14 @@ void TcpTransport::check_up(TcpEndpoint& endpoint, Outbox& out) {
   }
 }
 
-void TcpTransport::ready(uint64_t token, uint32_t events, Outbox& out) {
+void TcpTransport::ready(uint64_t token, uint32_t events, Reports& out) {
   dropped_.clear();
   if (token == listener_token_) return accept_some();
   const auto at = lanes_.find(token);
   if (at != lanes_.end()) on_lane(*at->second, events, out);
 }
 
-void TcpTransport::on_lane(TcpLane& lane, uint32_t events, Outbox& out) {
+void TcpTransport::on_lane(TcpLane& lane, uint32_t events, Reports& out) {
   lane.out = &out;
   if (lane.connecting) {
     if (const int error = connect_error(lane.io.fd()); error != 0) {
@@ -287,7 +287,7 @@ void TcpTransport::arm(TcpLane& lane) {
   lane.armed = events;
 }
 
-void TcpTransport::broken(TcpLane& lane, Outbox& out) {
+void TcpTransport::broken(TcpLane& lane, Reports& out) {
   const bool failed_by_frame = lane.failure.has_value();
   if (lane.io.code() != Code::peer_lost || !lane.ready()) {
     home_.tally->failure(failed_by_frame || lane.io.code() != Code::peer_lost ? lane.io.reason()
@@ -328,7 +328,7 @@ void TcpTransport::drop_lane(TcpLane* lane) {
 }
 
 /// Closes every lane and tells the engine once. The endpoint is gone afterwards.
-void TcpTransport::lose(TcpEndpoint& endpoint, Code code, bool gone, std::string text, Outbox& out) {
+void TcpTransport::lose(TcpEndpoint& endpoint, Code code, bool gone, std::string text, Reports& out) {
   const EndpointId id = endpoint.id;
   for (TcpLane* lane : endpoint.lanes)
     if (lane != nullptr) drop_lane(lane);
@@ -353,7 +353,7 @@ int TcpTransport::lanes(EndpointId id) const {
   return endpoint == nullptr ? 0 : static_cast<int>(endpoint->lanes.size()) - 1;
 }
 
-size_t TcpTransport::post(EndpointId id, int lane_index, std::span<const Slice> slices, Outbox& out) {
+size_t TcpTransport::post(EndpointId id, int lane_index, std::span<const Slice> slices, Reports& out) {
   TcpEndpoint* endpoint = find(id);
   if (endpoint == nullptr || !endpoint->up) return 0;
   TcpLane& lane = *endpoint->lanes.at(static_cast<size_t>(lane_index) + 1);
@@ -373,7 +373,7 @@ bool TcpTransport::cancel(EndpointId id, int lane_index, uint64_t slice) {
   return endpoint->lanes.at(static_cast<size_t>(lane_index) + 1)->cancel(slice);
 }
 
-Code TcpTransport::notify(EndpointId id, std::span<const std::byte> bytes, Outbox& out) {
+Code TcpTransport::notify(EndpointId id, std::span<const std::byte> bytes, Reports& out) {
   TcpEndpoint* endpoint = find(id);
   if (endpoint == nullptr || !endpoint->up) return Code::peer_lost;
   TcpLane& lane = *endpoint->lanes[0];
@@ -389,7 +389,7 @@ Code TcpTransport::notify(EndpointId id, std::span<const std::byte> bytes, Outbo
   return Code::ok;
 }
 
-void TcpTransport::publish(Outbox& out) {
+void TcpTransport::publish(Reports& out) {
   const auto payload = wire::encode(*home_.describe());
   std::vector<TcpLane*> failed;
   for (auto& [id, endpoint] : endpoints_) {
@@ -406,7 +406,7 @@ void TcpTransport::publish(Outbox& out) {
   for (TcpLane* lane : failed) broken(*lane, out);
 }
 
-void TcpTransport::close(EndpointId id, Code code, std::string_view why, Outbox& out) {
+void TcpTransport::close(EndpointId id, Code code, std::string_view why, Reports& out) {
   TcpEndpoint* endpoint = find(id);
   if (endpoint == nullptr) return;
   if (endpoint->up && code == Code::cancelled) {  // on purpose: the peer may forget us at once
@@ -420,7 +420,7 @@ void TcpTransport::close(EndpointId id, Code code, std::string_view why, Outbox&
 }
 
 void TcpTransport::shutdown() {
-  Outbox nobody;
+  Reports nobody;
   while (!endpoints_.empty()) close(endpoints_.begin()->first, Code::cancelled, "shutting down", nobody);
   while (!lanes_.empty()) drop_lane(lanes_.begin()->second.get());
   dropped_.clear();
@@ -430,7 +430,7 @@ void TcpTransport::shutdown() {
   }
 }
 
-TimePoint TcpTransport::tick(TimePoint at, Outbox& out) {
+TimePoint TcpTransport::tick(TimePoint at, Reports& out) {
   dropped_.clear();
   if (at < due_) return due_;
   if (listener_paused_) {

@@ -47,7 +47,7 @@ class TcpLane final : public FrameConsumer {
   size_t post(std::span<const Slice> slices);
   bool cancel(uint64_t slice);
   /// Sends what is queued; reports slices whose cancelled frames are out now.
-  FrameStream::Io flush(Outbox& out);
+  FrameStream::Io flush(Reports& out);
   /// Lets go of every pin; the socket is about to close.
   void release();
 
@@ -75,7 +75,7 @@ class TcpLane final : public FrameConsumer {
   TcpEndpoint* endpoint = nullptr;
   TimePoint deadline = kNever;  // of the handshake
   TimePoint progress{};         // when bytes last moved
-  Outbox* out = nullptr;        // set while frames are handled
+  Reports* out = nullptr;       // set while frames are handled
   std::optional<News> failure;  // why the frame just handled ends the connection, when there is more to say
 
  private:
@@ -145,16 +145,16 @@ class TcpTransport final : public Transport {
   ~TcpTransport() override { shutdown(); }
 
   Result<std::string> listen() override;
-  EndpointId connect(const Dial& dial, Outbox& out) override;
+  EndpointId connect(const Dial& dial, Reports& out) override;
   int lanes(EndpointId endpoint) const override;
-  size_t post(EndpointId endpoint, int lane, std::span<const Slice> slices, Outbox& out) override;
+  size_t post(EndpointId endpoint, int lane, std::span<const Slice> slices, Reports& out) override;
   bool cancel(EndpointId endpoint, int lane, uint64_t slice) override;
-  Code notify(EndpointId endpoint, std::span<const std::byte> bytes, Outbox& out) override;
-  void publish(Outbox& out) override;
-  void close(EndpointId endpoint, Code code, std::string_view why, Outbox& out) override;
+  Code notify(EndpointId endpoint, std::span<const std::byte> bytes, Reports& out) override;
+  void publish(Reports& out) override;
+  void close(EndpointId endpoint, Code code, std::string_view why, Reports& out) override;
   void shutdown() override;
-  void ready(uint64_t token, uint32_t events, Outbox& out) override;
-  TimePoint tick(TimePoint now, Outbox& out) override;
+  void ready(uint64_t token, uint32_t events, Reports& out) override;
+  TimePoint tick(TimePoint now, Reports& out) override;
   void pause_notifies(bool pause) override;
   std::string remark() const override { return io_.text; }
 
@@ -173,12 +173,12 @@ class TcpTransport final : public Transport {
   void arm(TcpLane& lane);
   bool paused(const TcpLane& lane) const;  // its frames wait until our owner takes events again
   void due(TimePoint at) { due_ = std::min(due_, at); }
-  void on_lane(TcpLane& lane, uint32_t events, Outbox& out);
-  void broken(TcpLane& lane, Outbox& out);
-  void lose(TcpEndpoint& endpoint, Code code, bool gone, std::string text, Outbox& out);
+  void on_lane(TcpLane& lane, uint32_t events, Reports& out);
+  void broken(TcpLane& lane, Reports& out);
+  void lose(TcpEndpoint& endpoint, Code code, bool gone, std::string text, Reports& out);
   void drop_lane(TcpLane* lane);
-  bool take_over(const wire::XferHello& hello, Outbox& out);
-  void check_up(TcpEndpoint& endpoint, Outbox& out);
+  bool take_over(const wire::XferHello& hello, Reports& out);
+  void check_up(TcpEndpoint& endpoint, Reports& out);
   TcpEndpoint* find(EndpointId id);
   const TcpEndpoint* find(EndpointId id) const;
 

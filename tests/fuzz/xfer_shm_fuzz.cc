@@ -81,7 +81,7 @@ struct World {
     address_bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name.size() + 1);
   }
 
-  void pump(Outbox& out) {
+  void pump(Reports& out) {
     std::array<Poller::Ready, 8> ready;
     const TimePoint now = SystemClock::instance().now();
     while (const size_t count = poller.wait(ready, now, now))
@@ -91,7 +91,7 @@ struct World {
 
 struct Liar {
   World& world;
-  Outbox out;
+  Reports out;
   Fd fd;
   int ups = 0, losses = 0;
 
@@ -106,7 +106,7 @@ struct Liar {
       require(ups + losses > 0 || news.kind == News::Kind::up);
       ups += news.kind == News::Kind::up;
       losses += news.kind == News::Kind::lost;
-      for (const Arena& arena : news.arenas) {
+      for (const MappedBuffer& arena : news.mappings) {
         const auto bytes = std::as_const(*arena.mapping).bytes();
         require(bytes.size() == kArenaBytes && (bytes.front() | bytes.back()) == std::byte{0});
       }

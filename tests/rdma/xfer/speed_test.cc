@@ -55,7 +55,7 @@ struct Bare {
   Poller poller;
   Home home;
   std::unique_ptr<RdmaTransport> transport;
-  Outbox out;
+  Reports out;
   EndpointId endpoint{};
   TimePoint now{};
   explicit Bare(const std::string& name, const std::string& devices) {

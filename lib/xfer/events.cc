@@ -1,0 +1,68 @@
+#include "xfer/events.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/assert.h"
+
+namespace mc::xfer {
+
+Result<void> EventQueue::open() {
+  MC_TRY(fd, EventFd::open());
+  fd_ = std::move(fd);
+  return {};
+}
+
+void EventQueue::push(Event&& event) {
+  bool signal;
+  {
+    std::lock_guard lock(mutex_);
+    events_.push_back(std::move(event));
+    count_.store(events_.size(), std::memory_order_relaxed);  // a hint
+    signal = (watched_ || polled_) && !std::exchange(signalled_, true);
+  }
+  // After the lock, since it wakes a thread that wants the lock. A signal that comes after its event was taken is
+  // cleared by the next poll() that finds nothing.
+  if (signal) fd_.signal();
+}
+
+/// `drained`: the caller has just cleared the descriptor.
+size_t EventQueue::take(std::vector<Event>& out, size_t max, bool drained, bool& made_room) {
+  std::lock_guard lock(mutex_);
+  const size_t before = events_.size();
+  const size_t count = std::min(max, before);
+  for (size_t i = 0; i < count; ++i) {
+    out.push_back(std::move(events_.front()));
+    events_.drop_front();
+  }
+  MC_ASSERT_EQ(events_.size() + count, before);
+  if (events_.empty()) {
+    if (std::exchange(signalled_, false)) fd_.drain();
+  } else if (drained) {
+    fd_.signal();  // it stays readable while events wait
+  }
+  polled_ = count == 0;                                     // the caller is about to sleep: a signal is wanted
+  count_.store(events_.size(), std::memory_order_relaxed);  // a hint
+  made_room |= before >= most_ && events_.size() < most_;
+  return count;
+}
+
+size_t EventQueue::poll(std::vector<Event>& out, TimePoint deadline, size_t max, bool& made_room) {
+  for (;;) {
+    size_t count = take(out, max, false, made_room);
+    if (count > 0 || max == 0) return count;
+    fd_.drain();  // a signal may have come after its event was taken
+    count = take(out, max, true, made_room);
+    if (count > 0) return count;
+    if (!fd_.wait(deadline)) return 0;
+  }
+}
+
+int EventQueue::watch() {
+  std::lock_guard lock(mutex_);
+  watched_ = true;  // from now on every event signals it
+  if (!events_.empty() && !std::exchange(signalled_, true)) fd_.signal();
+  return fd_.fd();
+}
+
+}  // namespace mc::xfer

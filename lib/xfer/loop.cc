@@ -1,0 +1,143 @@
+#include "xfer/loop.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/assert.h"
+
+namespace mc::xfer {
+
+void EngineLoop::submit(OpenBatch& batch) {
+  running_.add(batch);
+  parts_.tally.add(Count::batches_submitted);
+  for (uint32_t i = 0; i < batch.requests.size(); ++i) router_.assign(batch, i);
+}
+
+// Nothing is queued and no timer is set. What has completed by then (with soft-RoCE always, whose post carries the
+// bytes) is reported without a round. A batch that is not done joins all others, with its deadline, before anybody else
+// has the turn; until then nobody looks at the deadline, which spares a reading of the clock.
+//
+// Each line that runs beside the verbs counts twice: by the time that it takes, and by what it evicts from the caches.
+// A dozen allocations between two posts made the same post a tenth slower in the emulated machine.
+EngineLoop::Begun EngineLoop::begin(OpenBatch& batch, TimePoint& until) {
+  if (!dispatcher_.post_alone(batch)) return Begun::no;
+  until = dispatcher_.look_alone();
+  if (dispatcher_.finish_alone(batch)) return until == TimePoint::min() ? Begun::yes : Begun::over;
+  running_.add(batch);
+  return Begun::yes;
+}
+
+bool EngineLoop::take_commands() {
+  if (!commands_.take(taken_)) return false;
+  for (Command& command : taken_) handle(command);
+  taken_.clear();
+  return true;
+}
+
+void EngineLoop::handle(Command& command) {
+  switch (command.kind) {
+    case Command::Kind::submit: return submit(*command.batch);
+    case Command::Kind::cancel: return running_.cancel(command.batch_id);
+    case Command::Kind::connect:
+      return peering_.connect(command.peer, command.deadline, std::move(command.descriptor), command.text);
+    case Command::Kind::disconnect:
+      if (!peering_.leave(command.peer, "disconnected by the caller")) return;
+      while (!parts_.reports.empty()) handle_reports();
+      return peering_.forget(command.peer);
+    case Command::Kind::notify: return peering_.notify(command.peer, std::move(command.bytes));
+    case Command::Kind::publish: return parts_.transports.publish(parts_.reports);
+    case Command::Kind::secret: options_.secret = std::move(command.text); return;
+    case Command::Kind::resume:
+      if (std::exchange(parts_.home.reading_notifies, true)) return;
+      return parts_.transports.pause_notifies(false);
+    case Command::Kind::stop: stopping_ = true; return;
+  }
+}
+
+void EngineLoop::ready(std::span<const Poller::Ready> ready) {
+  if (!ready.empty()) parts_.lanes.room();
+  for (const auto& [token, events] : ready) {
+    if (token == Poller::kWakeToken)
+      commands_.drain();
+    else
+      parts_.transports.ready(token, events, parts_.reports);
+  }
+}
+
+TimePoint EngineLoop::round(TimePoint& now) {
+  handle_reports();
+  bool more = false;
+  turns_.assign(parts_.peers.busy().begin(), parts_.peers.busy().end());
+  for (const PeerId id : turns_) {
+    Peer* peer = parts_.peers.find(id);
+    if (peer == nullptr) continue;
+    peering_.seek(*peer);
+    more |= dispatcher_.pump(*peer);
+  }
+  more |= handle_reports();  // a completion makes room, a loss wants another way: look again
+  running_.settle_changed();
+  pause_if_full();
+  // after the work, which may have set deadlines; what comes due here is handled in the next round
+  now = SystemClock::instance().now();
+  running_.expire(now);
+  TimePoint until = parts_.transports.tick(now, parts_.reports);
+  until = std::min({until, running_.due(), peering_.due(now)});
+  more |= !parts_.reports.empty() || running_.any_changed();
+  return more ? now : until;
+}
+
+/// True when there were any.
+bool EngineLoop::handle_reports() {
+  const bool any = !parts_.reports.empty();
+  for (int round = 0; !parts_.reports.empty() && round < 4; ++round) {
+    std::swap(handled_, parts_.reports);
+    MC_ASSERT(parts_.reports.empty());
+    if (std::exchange(handled_.room, false)) parts_.lanes.room();
+    for (const SliceDone& done : handled_.done) dispatcher_.on_done(done);
+    for (News& news : handled_.news) handle(news);
+    handled_.done.clear();
+    handled_.news.clear();
+  }
+  pause_if_full();
+  return any;
+}
+
+void EngineLoop::handle(News& news) {
+  const auto peer_of = [&](Count count, Event&& event) {
+    const EndpointState* endpoint = parts_.lanes.find(news.endpoint);
+    if (endpoint == nullptr) return;
+    parts_.tally.add(count);
+    event.peer = endpoint->peer;
+    parts_.events.push(std::move(event));
+  };
+  switch (news.kind) {
+    case News::Kind::up: return peering_.on_up(news);
+    case News::Kind::lost:
+      if (const PeerId stranger = peering_.on_lost(news); stranger != PeerId::none)
+        commands_.push({.kind = Command::Kind::disconnect, .peer = stranger});
+      return;
+    case News::Kind::described: return peering_.on_descriptor(news);
+    case News::Kind::notify:
+      return peer_of(Count::notifies_received, {.kind = Event::Kind::notify, .bytes = std::move(news.bytes)});
+    case News::Kind::immediate:
+      return peer_of(Count::immediates_received, {.kind = Event::Kind::immediate, .immediate = news.immediate});
+  }
+}
+
+/// Peers' notifies are not read while the caller has too many events to take.
+void EngineLoop::pause_if_full() {
+  if (!parts_.home.reading_notifies || !parts_.events.full_hint()) return;
+  parts_.home.reading_notifies = false;
+  parts_.transports.pause_notifies(true);
+}
+
+bool EngineLoop::doze() {
+  parts_.transports.doze(parts_.reports);
+  return parts_.reports.empty();
+}
+
+void EngineLoop::shutdown() {
+  parts_.transports.shutdown();
+}
+
+}  // namespace mc::xfer

@@ -1,0 +1,45 @@
+// What the parts of the loop share. All of it belongs to the thread that has the loop's turn, but for the references,
+// whose classes say which threads may call them.
+#pragma once
+
+#include "xfer/access.h"
+#include "xfer/batch_table.h"
+#include "xfer/directory.h"
+#include "xfer/events.h"
+#include "xfer/lanes.h"
+#include "xfer/peers.h"
+#include "xfer/tally.h"
+#include "xfer/transport_set.h"
+
+namespace mc::xfer {
+
+struct LoopParts {
+  LoopParts(const Options& with, Home& at, TransportSet& set, BatchTable& table, PeerDirectory& known,
+            EventQueue& queue)
+      : options(with),
+        home(at),
+        access(*at.access),
+        tally(*at.tally),
+        transports(set),
+        batches(table),
+        directory(known),
+        events(queue),
+        slices(tally),
+        peers(slices, {.least = with.slice_bytes_min, .most = with.slice_bytes_max}) {}
+
+  const Options& options;
+  Home& home;
+  Access& access;
+  Tally& tally;
+  TransportSet& transports;
+  BatchTable& batches;
+  PeerDirectory& directory;
+  EventQueue& events;
+
+  SliceTable slices;
+  PeerMap peers;
+  Lanes lanes;
+  Reports reports;  // of transports, not handled yet
+};
+
+}  // namespace mc::xfer

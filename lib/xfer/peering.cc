@@ -1,0 +1,372 @@
+#include "xfer/peering.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/assert.h"
+#include "xfer/auth.h"
+#include "xfer/home.h"
+#include "xfer/poller.h"
+
+namespace mc::xfer {
+namespace {
+
+bool none_up(const Peer& peer) {
+  return peer.up_route() == peer.routes.size();
+}
+
+}  // namespace
+
+void Peering::publish(const Peer& peer) {
+  const size_t route = peer.up_route();
+  parts_.directory.publish(peer.id, {.up = peer.up,
+                                     .route = route == peer.routes.size() ? 0 : route,
+                                     .descriptor = peer.descriptor,
+                                     .proven = peer.claimed ? InstanceId{} : peer.instance});
+}
+
+void Peering::emit_up(const Peer& peer) {
+  const size_t route = peer.up_route();
+  MC_ASSERT_LT(route, peer.routes.size());
+  const std::string& why = peer.routes[route].reason;
+  std::string text = parts_.transports.entry(route).scheme;
+  text += ": " + (why.empty() ? "dialled by the peer" : why);
+  for (size_t i = 0; i < route; ++i)
+    text += std::string("; not ") + parts_.transports.entry(i).scheme + ": " + peer.routes[i].reason;
+  parts_.events.push({.kind = Event::Kind::peer_up, .peer = peer.id, .claimed = peer.claimed, .text = std::move(text)});
+}
+
+void Peering::emit_lost(const Peer& peer, Code code, bool gone, const std::string& text) {
+  parts_.events.push({.kind = Event::Kind::peer_lost, .peer = peer.id, .code = code, .gone = gone, .text = text});
+}
+
+std::string Peering::reasons(const Peer& peer) const {
+  std::string text;
+  for (size_t i = 0; i < peer.routes.size(); ++i)
+    text += (i == 0 ? "" : "; ") + std::string(parts_.transports.entry(i).scheme) + ": " + peer.routes[i].reason;
+  return text;
+}
+
+/// Which transports reach the peer that its descriptor describes, and why. The state of known routes stays.
+void Peering::learn_routes(Peer& peer) {
+  if (peer.claimed) return;  // nobody dials where a stranger says
+  const Descriptor local = build_descriptor(parts_.home);
+  for (size_t i = 0; i < peer.routes.size(); ++i) {
+    Route& route = peer.routes[i];
+    Reach reach = parts_.transports.entry(i).reach(local, *peer.descriptor);
+    if (!reach.usable && route.usable && !route.uri.empty()) continue;  // dialled by URI: that works in any case
+    route.usable = reach.usable;
+    route.uri = std::move(reach.uri);
+    route.reason = std::move(reach.reason);
+  }
+}
+
+void Peering::connect(PeerId id, TimePoint deadline, std::shared_ptr<const Descriptor> descriptor,
+                      const std::string& uri) {
+  bool fresh;
+  Peer& peer = parts_.peers.make(id, parts_.transports.size(), fresh);
+  if (descriptor) {
+    peer.given = true;
+    peer.ticket = descriptor->ticket;
+  }
+  if (descriptor && (!peer.descriptor || peer.descriptor->version < descriptor->version)) {
+    peer.descriptor = std::move(descriptor);
+    peer.instance = peer.descriptor->instance;
+    peer.name = peer.descriptor->name;
+    learn_routes(peer);
+  } else if (!uri.empty()) {
+    for (size_t i = 0; i < peer.routes.size(); ++i) {
+      if (!uri.starts_with(std::string(parts_.transports.entry(i).scheme) + "://")) continue;
+      peer.routes[i].usable = true;
+      peer.routes[i].uri = uri;
+      peer.routes[i].reason = "named by the caller";
+    }
+    if (peer.name.empty()) peer.name = uri;
+  }
+  publish(peer);
+  if (peer.up) return emit_up(peer);
+  if (peer.gone && !peer.any_dead()) {  // refused for another reason, such as a wrong secret: tried again
+    peer.gone = false;
+    if (peer.descriptor) learn_routes(peer);
+  }
+  if (peer.gone) return emit_lost(peer, Code::peer_lost, true, peer.last_error);
+  if (peer.all_dead()) {
+    peer.last_error = "no transport reaches it: " + reasons(peer);
+    return emit_lost(peer, Code::unsupported, false, peer.last_error);
+  }
+  peer.connecting = true;
+  peer.connect_deadline = deadline;
+  for (Route& route : peer.routes) route.next_try = {};
+  parts_.peers.set_busy(peer.id);
+}
+
+bool Peering::leave(PeerId id, const std::string& why) {
+  Peer* peer = parts_.peers.find(id);
+  if (peer == nullptr) return false;
+  // Before anything else: news of a connection that this peer made may wait, and must not find the peer.
+  parts_.directory.leave(id);
+  parts_.peers.set_busy(id);  // admit() forgets idle peers to make room
+  peer->leaving = true;
+  peer->gone = true;
+  peer->last_error = why;
+  running_.finish_requests_of(id, Code::cancelled, why);
+  for (size_t i = 0; i < peer->routes.size(); ++i) {
+    const auto up = peer->routes[i].up;
+    for (const EndpointId endpoint : up) parts_.transports[i].close(endpoint, Code::cancelled, why, parts_.reports);
+    if (peer->routes[i].dialling != EndpointId::none)
+      parts_.transports[i].close(peer->routes[i].dialling, Code::cancelled, why, parts_.reports);
+  }
+  return true;
+}
+
+void Peering::forget(PeerId id) {
+  Peer* peer = parts_.peers.find(id);
+  MC_ASSERT(peer != nullptr && peer->leaving);
+  MC_ASSERT(!parts_.lanes.any_of(id));  // the endpoints' `lost` freed their slices
+  drop_notifies(*peer);
+  parts_.directory.forget(id);
+  parts_.peers.erase(id);
+}
+
+void Peering::dial(Peer& peer, size_t index) {
+  Route& route = peer.routes[index];
+  MC_ASSERT(route.dialling == EndpointId::none);
+  const TimePoint at = now();
+  TimePoint deadline = after(at, parts_.options.connect_timeout);
+  if (peer.connecting) deadline = std::min(deadline, std::max(peer.connect_deadline, at + 1ms));
+  if (peer.dials++ == 0) peer.line = random_id();
+  for (size_t i = 0; i < 8; ++i) peer.line.bytes[15 - i] = static_cast<uint8_t>(peer.dials >> (8 * i));
+  route.dialling =
+      parts_.transports[index].connect({route.uri, peer.instance, peer.line, deadline, peer.ticket}, parts_.reports);
+  parts_.lanes.add(route.dialling, peer.id, index);
+}
+
+void Peering::seek(Peer& peer) {
+  const TimePoint at = now();
+  if (!peer.notifies.empty()) send_notifies(peer);
+  for (size_t i = 0; i < peer.routes.size(); ++i) {
+    Route& route = peer.routes[i];
+    if (route.queue.idle() || !route.up.empty() || route.dialling != EndpointId::none) continue;
+    if (route.may_dial(at)) {
+      dial(peer, i);
+      continue;
+    }
+    const bool better = std::any_of(peer.routes.begin(), peer.routes.end(),
+                                    [&](const Route& other) { return !other.up.empty() || other.may_dial(at); });
+    if (!route.usable || route.dead || better) router_.reassign(peer, i);
+  }
+  const bool wants = (peer.connecting || !peer.waiting.empty()) && !peer.up;
+  const bool dialling = std::any_of(peer.routes.begin(), peer.routes.end(),
+                                    [](const Route& route) { return route.dialling != EndpointId::none; });
+  if (wants && !dialling) {
+    const auto first =
+        std::find_if(peer.routes.begin(), peer.routes.end(), [&](const Route& route) { return route.may_dial(at); });
+    if (first != peer.routes.end()) dial(peer, static_cast<size_t>(first - peer.routes.begin()));
+  }
+  if (peer.connecting && !peer.up && peer.connect_deadline <= at) {
+    peer.connecting = false;
+    emit_lost(peer, Code::timeout, false,
+              "not connected by the deadline: " + (peer.last_error.empty() ? "no answer yet" : peer.last_error));
+  }
+  if (peer.idle()) parts_.peers.set_idle(peer.id);
+}
+
+TimePoint Peering::due(TimePoint at) {
+  TimePoint next = kNever;
+  // only what lies ahead: what is due now is seen to by seek() in this round, or waits for news
+  const auto consider = [&](TimePoint when) {
+    if (when > at) next = std::min(next, when);
+  };
+  for (const PeerId id : parts_.peers.busy()) {
+    const Peer* peer = parts_.peers.find(id);
+    MC_ASSERT(peer != nullptr);
+    if (peer->connecting) consider(peer->connect_deadline);
+    for (const Route& route : peer->routes)
+      if (route.usable && !route.dead && route.dialling == EndpointId::none) consider(route.next_try);
+  }
+  return next;
+}
+
+/// The peer of an accepted connection; none when there is no room. One that proved nothing is a peer of its own,
+/// whatever instance it says it is.
+PeerId Peering::admit(const News& news) {
+  const InstanceId proven = news.proven ? news.instance : InstanceId{};
+  PeerId id = parts_.directory.admit(proven);
+  if (id == PeerId::none) {
+    const PeerId spare = parts_.peers.spare();
+    if (spare == PeerId::none) return spare;
+    parts_.directory.forget(spare);
+    parts_.peers.erase(spare);
+    id = parts_.directory.admit(proven);
+  }
+  return id;
+}
+
+void Peering::on_up(News& news) {
+  Peer* peer = nullptr;
+  size_t index = 0;
+  if (news.accepted) {
+    index = parts_.transports.route_of_row(news.row);
+    const PeerId id = admit(news);
+    parts_.lanes.add(news.endpoint, id, index);
+    if (id == PeerId::none) {
+      parts_.tally.failure("accept: too many peers");
+      return parts_.transports[index].close(news.endpoint, Code::no_space, "too many peers", parts_.reports);
+    }
+    bool fresh;
+    peer = &parts_.peers.make(id, parts_.transports.size(), fresh);
+    if (fresh) peer->stranger = !news.proven;
+  } else {
+    const EndpointState& endpoint = parts_.lanes.at(news.endpoint);
+    index = endpoint.route;
+    peer = parts_.peers.find(endpoint.peer);
+    if (peer == nullptr || peer->leaving)  // forgotten while it was dialled: `lost` follows
+      return parts_.transports[index].close(news.endpoint, Code::cancelled, "no longer wanted", parts_.reports);
+    peer->routes[index].dialling = EndpointId::none;
+  }
+  parts_.lanes.up(news.endpoint, static_cast<size_t>(parts_.transports[index].lanes(news.endpoint)));
+  if (news.proven)
+    peer->claimed = false;
+  else if (peer->stranger || (!peer->given && peer->instance.is_zero()))  // accepted, or dialled at a bare address
+    peer->claimed = true;
+  peer->instance = news.instance;
+  peer->name = news.text;
+  peer->gone = false;
+  if (!peer->descriptor || peer->descriptor->version <= news.descriptor->version) peer->descriptor = news.descriptor;
+  learn_routes(*peer);
+  Route& route = peer->routes[index];
+  route.up.push_back(news.endpoint);
+  route.backoff = {};
+  route.dead = false;
+  const bool first = !std::exchange(peer->up, true);
+  peer->connecting = false;
+  if (peer->notifier == EndpointId::none) peer->notifier = news.endpoint;
+  publish(*peer);
+  parts_.directory.keep_mappings(peer->id, news.endpoint, std::move(news.mappings));
+  parts_.peers.set_busy(peer->id);
+  if (first) {
+    parts_.tally.add(Count::peers_up);
+    emit_up(*peer);
+  }
+  for (const QueuedRequest& request : std::exchange(peer->waiting, {})) router_.assign(request);
+}
+
+PeerId Peering::on_lost(const News& news) {
+  const EndpointState* found = parts_.lanes.find(news.endpoint);
+  if (found == nullptr) return PeerId::none;
+  const EndpointState endpoint = *found;
+  dispatcher_.endpoint_died(news.endpoint, news.code, news.text);  // finds the route by the endpoint
+  parts_.lanes.erase(news.endpoint);
+  Peer* peer = parts_.peers.find(endpoint.peer);
+  if (peer == nullptr) return PeerId::none;
+  Route& route = peer->routes[endpoint.route];
+  peer->last_error = news.text;
+  if (news.gone) route.dead = true;
+  parts_.peers.set_busy(peer->id);
+  if (!endpoint.up) {
+    attempt_failed(*peer, endpoint.route, news);
+    return PeerId::none;
+  }
+  std::erase(route.up, news.endpoint);
+  parts_.directory.drop_mappings(peer->id, news.endpoint);
+  const bool last = none_up(*peer);
+  if (last || peer->notifier == news.endpoint) down(*peer, news.code, news.gone, news.text);
+  return last && peer->stranger ? peer->id : PeerId::none;
+}
+
+/// A dial ended before the connection was up.
+void Peering::attempt_failed(Peer& peer, size_t index, const News& news) {
+  Route& route = peer.routes[index];
+  route.dialling = EndpointId::none;
+  route.backoff = std::clamp(route.backoff * 2, parts_.options.backoff_min, parts_.options.backoff_max);
+  const double jitter = 0.5 + parts_.home.rng.uniform();  // peers that lost the same node must not return in step
+  route.next_try = now() + Duration(static_cast<int64_t>(static_cast<double>(route.backoff.count()) * jitter));
+  // a wrong secret or address does not heal by waiting
+  if (news.code == Code::invalid || news.code == Code::unsupported) route.usable = false;
+  if (!peer.up && peer.all_dead()) gone(peer, news.text);
+}
+
+/// The connection that carried the peer's notifies died, or the last one: some notifies may be lost, so callers learn
+/// of it.
+void Peering::down(Peer& peer, Code code, bool is_gone, const std::string& text) {
+  parts_.tally.add(Count::peers_lost);
+  drop_notifies(peer);
+  const size_t other = peer.up_route();
+  peer.up = other < peer.routes.size();
+  peer.notifier = peer.up ? peer.routes[other].up.front() : EndpointId::none;
+  publish(peer);
+  emit_lost(peer, code, is_gone && !peer.up, text);
+  if (peer.up) {
+    parts_.tally.add(Count::peers_up);
+    emit_up(peer);
+  } else if (is_gone) {
+    // one transport's proof that the process is gone holds for all of them
+    peer.gone = true;
+    gone(peer, text);
+  } else if (code != Code::cancelled && !peer.gone && !peer.all_dead()) {
+    // ask at once whether the process still lives: callers learn of a death without waiting for work
+    peer.connecting = true;
+    peer.connect_deadline = after(now(), parts_.options.reconnect_timeout);
+    for (Route& route : peer.routes) route.next_try = {};
+  }
+}
+
+/// No transport reaches the peer any more.
+void Peering::gone(Peer& peer, const std::string& text) {
+  const bool told = std::exchange(peer.gone, true);
+  peer.last_error = text;
+  peer.connecting = false;
+  const bool dead = peer.any_dead();
+  for (const QueuedRequest& request : std::exchange(peer.waiting, {})) router_.assign(request);
+  for (size_t i = 0; i < peer.routes.size(); ++i) {
+    if (peer.routes[i].dialling != EndpointId::none)
+      parts_.transports[i].close(peer.routes[i].dialling, Code::peer_lost, text, parts_.reports);
+    router_.reassign(peer, i);
+  }
+  if (told) return;
+  publish(peer);
+  emit_lost(peer, dead ? Code::peer_lost : Code::invalid, dead, text);
+}
+
+void Peering::on_descriptor(News& news) {
+  const EndpointState* endpoint = parts_.lanes.find(news.endpoint);
+  Peer* peer = endpoint == nullptr ? nullptr : parts_.peers.find(endpoint->peer);
+  if (peer == nullptr) return;
+  parts_.directory.keep_mappings(peer->id, news.endpoint, std::move(news.mappings));
+  if (peer->descriptor && peer->descriptor->version >= news.descriptor->version) return;
+  peer->descriptor = news.descriptor;
+  learn_routes(*peer);
+  parts_.directory.keep_offered(peer->id, *news.descriptor);
+  publish(*peer);
+  parts_.events.push({.kind = Event::Kind::peer_changed, .peer = peer->id});
+}
+
+void Peering::notify(PeerId id, std::vector<std::byte>&& bytes) {
+  Peer* peer = parts_.peers.find(id);
+  if (peer == nullptr || !peer->up) return parts_.directory.notifies_gone(id, 1);
+  peer->notifies.push_back(std::move(bytes));
+  send_notifies(*peer);
+}
+
+void Peering::send_notifies(Peer& peer) {
+  size_t sent = 0;
+  while (!peer.notifies.empty() && peer.notifier != EndpointId::none) {
+    Transport& transport = parts_.transports[parts_.lanes.at(peer.notifier).route];
+    // not taken: it is full, or `lost` is on its way and drops the rest
+    if (transport.notify(peer.notifier, peer.notifies.front(), parts_.reports) != Code::ok) break;
+    peer.notifies.pop_front();
+    ++sent;
+  }
+  if (!peer.notifies.empty()) parts_.peers.set_busy(peer.id);
+  if (sent == 0) return;
+  parts_.tally.add(Count::notifies_sent, sent);
+  parts_.directory.notifies_gone(peer.id, sent);
+}
+
+void Peering::drop_notifies(Peer& peer) {
+  const size_t dropped = peer.notifies.size();
+  peer.notifies.clear();
+  if (dropped > 0) parts_.directory.notifies_gone(peer.id, dropped);
+}
+
+}  // namespace mc::xfer

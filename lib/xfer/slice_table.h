@@ -1,0 +1,65 @@
+// The slices that exist, by index. A slice exists from its cutting until no transport can touch its memory, and its
+// number changes with every attempt, so that a late completion of an earlier attempt finds nothing. Not thread-safe:
+// it belongs to the thread that has the loop's turn.
+#pragma once
+
+#include <vector>
+
+#include "xfer/batch.h"
+#include "xfer/tally.h"
+#include "xfer/transport.h"
+
+namespace mc::xfer {
+
+struct SliceRecord {
+  enum class State : uint8_t { free, waiting, posted, quarantined };
+  State state = State::free;
+  uint32_t generation = 0;
+  OpenBatch* batch = nullptr;
+  uint32_t request = 0;
+  uint64_t at = 0;  // offset in the request
+  uint32_t bytes = 0;
+  int attempts = 0;
+  EndpointId endpoint = EndpointId::none;
+  int lane = 0;
+
+  const Request& asked() const { return batch->requests[request]; }
+  TransferClass transfer_class() const { return asked().transfer_class; }
+  /// The slice carries the immediate of its request: the last slice does, and is cut when all others are done.
+  bool tells() const { return asked().immediate.has_value() && at + bytes == asked().local.size(); }
+};
+
+class SliceTable {
+ public:
+  explicit SliceTable(Tally& tally) : tally_(tally) {}
+
+  /// A waiting slice of the request; its index.
+  uint32_t make(OpenBatch& batch, uint32_t request, uint64_t at, uint32_t bytes);
+  /// Cuts a waiting slice to `most` bytes; the index of a new slice with the rest.
+  uint32_t split(uint32_t index, uint64_t most);
+  /// A lane has taken the waiting slice.
+  void posted(uint32_t index, EndpointId endpoint, int lane);
+  /// The attempt failed: the slice waits again, under a new number.
+  void retry(uint32_t index);
+  /// The slice's request is over, and a transport may still touch its memory.
+  void quarantine(uint32_t index);
+  /// The slice ends.
+  void release(uint32_t index);
+
+  SliceRecord& operator[](uint32_t index) { return slices_[index]; }
+  const SliceRecord& operator[](uint32_t index) const { return slices_[index]; }
+  /// One more than the largest index.
+  uint32_t size() const { return static_cast<uint32_t>(slices_.size()); }
+  /// How many exist.
+  size_t count() const { return slices_.size() - free_.size(); }
+  uint64_t id(uint32_t index) const { return static_cast<uint64_t>(slices_[index].generation) << 32 | index; }
+  /// The slice of that number if a transport has it, else null.
+  SliceRecord* find(uint64_t id, uint32_t& index);
+
+ private:
+  Tally& tally_;
+  std::vector<SliceRecord> slices_;
+  std::vector<uint32_t> free_;
+};
+
+}  // namespace mc::xfer

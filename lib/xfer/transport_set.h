@@ -1,0 +1,55 @@
+// The transports that run in one engine, in order of preference. The set is fixed once it is open. After that any
+// thread may attach and detach buffers and ask what there is; everything else belongs to the thread that has the
+// loop's turn.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "xfer/transport.h"
+
+namespace mc::xfer {
+
+class TransportSet {
+ public:
+  /// Listens on the transports of the table that Options::transport names, and completes home.uris. Code::invalid names
+  /// the option that is wrong; "auto" leaves out what this machine cannot do.
+  Result<void> open(Home& home, std::span<const TransportEntry* const> table);
+
+  size_t size() const { return active_.size(); }
+  Transport& operator[](size_t route) { return *active_[route].transport; }
+  const TransportEntry& entry(size_t route) const { return *active_[route].entry; }
+  /// The row of the table, by which flows are counted.
+  size_t row(size_t route) const { return active_[route].row; }
+  size_t route_of_row(size_t row) const;
+  /// The transport that dials that URI; null = none.
+  const TransportEntry* speaker_of(std::string_view uri) const;
+  /// One line for each transport of the table that was asked for; Engine::transports().
+  const std::vector<std::string>& texts() const { return texts_; }
+
+  /// Makes a buffer usable on every transport, or on none.
+  Result<void> attach(BufferId buffer, std::span<std::byte> memory, AccessClass access);
+  void detach(BufferId buffer);
+
+  void publish(Reports& out);
+  void pause_notifies(bool pause);
+  void ready(uint64_t token, uint32_t events, Reports& out);
+  /// When the first of them wants to be called next.
+  TimePoint tick(TimePoint now, Reports& out);
+  void doze(Reports& out);
+  void shutdown();
+
+ private:
+  struct Active {
+    const TransportEntry* entry = nullptr;
+    size_t row = 0;
+    std::unique_ptr<Transport> transport;
+  };
+  std::vector<Active> active_;
+  std::vector<std::string> texts_;
+};
+
+}  // namespace mc::xfer

@@ -1,0 +1,146 @@
+#include "xfer/turns.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/assert.h"
+
+namespace mc::xfer {
+
+void LoopTurns::start() {
+  MC_ASSERT(!thread_.joinable());
+  thread_ = std::thread([this] { run(); });
+}
+
+void LoopTurns::stop() {
+  if (!thread_.joinable()) return;
+  commands_.push({.kind = Command::Kind::stop});
+  thread_.join();
+}
+
+std::unique_lock<std::mutex> LoopTurns::take_turn() {
+  turn_wanted_.store(true, std::memory_order_relaxed);  // a hint
+  std::unique_lock turn(turn_);
+  turn_wanted_.store(false, std::memory_order_relaxed);  // a hint
+  return turn;
+}
+
+/// `wait`: most likely the engine's thread is about to end its turn, so this thread tries for kTurnWait. Given the
+/// batch, the engine's thread would still be at it when the caller comes with the next one, and so on: every batch
+/// would change threads.
+bool LoopTurns::try_turn(std::unique_lock<std::mutex>& turn, bool wait) {
+  // turn_wanted_ is a hint: sockets must get their turn
+  const auto take = [&] { return !turn_wanted_.load(std::memory_order_relaxed) && turn.try_lock(); };
+  if (take()) return true;
+  if (!wait) return false;
+  const Clock& clock = SystemClock::instance();
+  for (const TimePoint end = clock.now() + kTurnWait; clock.now() < end;)
+    if (take()) return true;
+  return false;
+}
+
+void LoopTurns::run() {
+  std::array<Poller::Ready, 64> ready;
+  TimePoint now{}, until{};
+  TimePoint idle_since = SystemClock::instance().now();
+  for (;;) {
+    {
+      const auto turn = take_turn();
+      if (loop_.stopping()) break;
+      until = loop_.round(now);
+      if (until <= now) idle_since = now;
+      until = nap(now, idle_since, until);
+    }
+    const size_t count = poller_.wait(ready, now, until);
+    MC_ASSERT_LE(count, ready.size());
+    const auto turn = take_turn();
+    commands_.awake();
+    loop_.ready(std::span(ready).first(count));
+    if (loop_.take_commands() || count > 0) idle_since = SystemClock::instance().now();
+  }
+  loop_.shutdown();
+}
+
+/// Until when to wait. From then on whoever pushes a command wakes this thread.
+TimePoint LoopTurns::nap(TimePoint now, TimePoint idle_since, TimePoint until) {
+  // only ever compared with what it was
+  if (const uint64_t polls = polls_.load(std::memory_order_relaxed); polls != polls_seen_) {
+    polls_seen_ = polls;
+    driven_ = true;
+    nap_until_ = now + kNap;
+  } else if (nap_until_ <= now) {
+    driven_ = false;
+  }
+  if (driven_)
+    until = std::min(until, nap_until_);
+  else if (now - idle_since < spin_)
+    until = now;
+  else if (until > now && !loop_.doze())
+    until = now;
+  if (until <= now) return until;
+  if (!commands_.may_sleep()) return now;
+  sleep_until_ = until;
+  return until;
+}
+
+/// Wakes the engine's thread if it would sleep longer.
+void LoopTurns::wake_for(TimePoint until) {
+  if (sleep_until_ > until) commands_.wake();
+}
+
+/// One turn of a caller that polls; false: somebody else has it.
+bool LoopTurns::drive(TimePoint& now) {
+  std::unique_lock turn(turn_, std::defer_lock);
+  if (!try_turn(turn, false)) return false;
+  driven_ = true;
+  nap_until_ = now + kNap;
+  loop_.take_commands();
+  (void)loop_.round(now);
+  wake_for(now + kNap);  // to notice that nobody polls any more
+  return true;
+}
+
+/// One turn of a caller that submits; false: somebody else has it.
+bool LoopTurns::drive(OpenBatch& batch) {
+  std::unique_lock turn(turn_, std::defer_lock);
+  if (!try_turn(turn, true)) return false;
+  loop_.take_commands();
+  TimePoint now{}, until{};
+  const EngineLoop::Begun begun = loop_.begin(batch, until);
+  if (begun == EngineLoop::Begun::over) {  // and perhaps closed: it is not ours any more
+    wake_for(until);
+    return true;
+  }
+  if (begun == EngineLoop::Begun::no) loop_.submit(batch);
+  until = loop_.round(now);
+  for (int again = 0; again < 3 && until <= now; ++again) until = loop_.round(now);  // often it is done already
+  // for what this turn left to do, unless the caller is about to poll
+  wake_for(driven_ && until <= now ? now + kNap : until);
+  return true;
+}
+
+void LoopTurns::submit(OpenBatch& batch) {
+  if (spin_ > Duration{} && drive(batch)) return;
+  commands_.push({.kind = Command::Kind::submit, .batch = &batch});
+}
+
+void LoopTurns::watch(TimePoint deadline) {
+  if (spin_ <= Duration{}) return;
+  polls_.fetch_add(1, std::memory_order_relaxed);  // only ever compared with what it was
+  if (events_.size_hint() > 0) return;
+  TimePoint now = SystemClock::instance().now();
+  if (deadline <= now) return;
+  const TimePoint end = std::min(deadline, now + spin_);
+  while (events_.size_hint() == 0) {  // EventQueue::poll() looks properly
+    if (!drive(now)) now = SystemClock::instance().now();
+    if (now < end) continue;
+    // the engine's thread takes over: from now on completions must wake it
+    std::lock_guard turn(turn_);
+    driven_ = false;
+    polls_seen_ = polls_.load(std::memory_order_relaxed);  // only ever compared with what it was
+    if (!loop_.doze()) commands_.wake();
+    return;
+  }
+}
+
+}  // namespace mc::xfer
