@@ -301,7 +301,7 @@ sched::Snapshot& Conductor::look(const Request& r, TimePoint now, bool idle_only
   return snapshot;
 }
 
-// What admission looks at beyond sums: every request on its way to a decode node, or there.
+// Admission also looks at single requests: every one on its way to a decode node, or there.
 void Conductor::add_inflight(sched::Snapshot& snapshot, TimePoint now) const {
   snapshot.inflight.clear();
   if (!options_.sched.admission || !options_.sched.admission->looks_ahead) return;
@@ -468,7 +468,7 @@ void Conductor::dispatch(Request& r, const sched::Snapshot& snapshot, const sche
   attempt.booking.tokens = r.tokens();
   if (c.holder >= 0 && c.fetch_blocks > 0) {
     const Members::Node& source = *members_.find(snapshot.holder_names[static_cast<size_t>(c.holder)]);
-    // What prefill still has to compute for earlier requests is asked for as well: it may come sooner.
+    // Blocks that prefill still has to compute for earlier requests are asked for as well: they may come sooner.
     uint32_t first = 0;
     for (const auto& match : members_.index().match(std::span(r.blocks.hashes).first(c.local_blocks)))
       if (match.node == prefill.ordinal) first = match.resident;
@@ -620,7 +620,7 @@ Conductor::Explanation Conductor::explain(const Submit& submit, TimePoint now) {
   r.tenant = tenants_.find(submit.tenant);
   e.unready = members_.unready(submit.model);
   e.refusal = refusal_of(r, now);
-  // What the quota keeps out is placed all the same, for looking.
+  // A request beyond its quota is placed all the same: explain only looks.
   if ((e.refusal && e.refusal->reason != Reason::tenant_quota) || !name_blocks(r)) return e;
   e.hashes = r.blocks.hashes;
   e.snapshot = look(r, now);

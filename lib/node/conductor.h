@@ -7,7 +7,7 @@
 //   CopyOrders   copies of hot prefixes under way                                  sched/copies.h
 //   Flights      requests, their attempts and tokens                               node/flights.h
 //
-// What is here decides between them: where a request goes, and what a change of members means for those under way.
+// The class here decides between them: where a request goes, and how a change of members affects those under way.
 #pragma once
 
 #include <optional>

@@ -110,7 +110,7 @@ class Flights {
   void unplace(Request& r, TimePoint now);
   /// The source of a request's blocks is gone.
   void forget_source(int slot);
-  /// Whose fault the failure of the attempt was, for the breakers and the summary.
+  /// Charges the failed attempt to the nodes at fault, in the breakers and the summary.
   void blame(Request& r, const Failure& failure, TimePoint now);
   static void cancel_workers(const Request& r, CancelReason reason, Actions& out);
 

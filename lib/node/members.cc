@@ -338,7 +338,7 @@ bool Members::on_heartbeat(Node& node, const wire::Heartbeat& beat, TimePoint no
   node.load = beat.load;
   ++node.heartbeats;
   out.push_back(Send{node.name, node.instance, wire::HeartbeatAck{true}});
-  // What was ordered holds, whatever became of the order. A conductor that is new to the node takes over what it finds.
+  // The last drain order holds, even if the node has not confirmed it. A new conductor takes over the state it finds.
   const bool found = beat.load.leaving || (!node.drain_known && beat.load.draining);
   node.drain_known = true;
   const bool begins = found && !node.draining;
