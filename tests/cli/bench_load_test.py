@@ -1,13 +1,17 @@
 """mc-bench serve and replay against a real cluster, and against a server that misbehaves on purpose."""
 
+import fcntl
 import http.server
 import json
 import math
 import os
+import pty
 import select
 import signal
+import struct
 import subprocess
 import tempfile
+import termios
 import threading
 import time
 import unittest
@@ -96,6 +100,8 @@ class OnACluster(unittest.TestCase):
         self.assertAlmostEqual(s["mean_ttft_ms"], 1000 * sum(s["ttfts"]) / 12)
         self.assertEqual(s["start_times"], sorted(s["start_times"]))
         self.assertEqual(s["hit_rate"], s["cached_tokens"] / s["total_input_tokens"])
+        self.assertAlmostEqual(s["ideal_token_hit"], 11 / 24)
+        self.assertFalse(s["warm_cache"])
         self.assertGreater(s["cached_tokens"], 0)
         self.assertEqual(sum(s["cached_from"].values()), s["cached_tokens"])
         self.assertGreater(s["stages"]["prefill_ms"], 0)
@@ -103,7 +109,7 @@ class OnACluster(unittest.TestCase):
 
     def manual_has(self, s):
         known = output_words("mc-bench") | output_words("mc-bench-serve")
-        known |= {f"p{p}_{m}_ms" for p in (50, 90) for m in ("ttft", "tpot", "itl", "e2el")} | {"note"}
+        known |= {f"p{p}_{m}_ms" for p in (50, 90) for m in METRICS + ("ttft_from_send",)} | {"note"}
         self.assertLessEqual(set(s), known)
         self.assertLessEqual(set(s["stages"]), known)
 
@@ -118,12 +124,14 @@ class OnACluster(unittest.TestCase):
         )
         self.assertRegex(out, r"^=+ Serving result: mc-tiny @ http://127.0.0.1:\d+ \(1p1d1c, seed 0\) =+\n")
         for row in (
+            "\n3 requests at once, 40 tokens in, 3 out, any number in flight\n",
             "ok / failed / rejected  3 / 0 / 0",
             "TTFT  ",
             "TBT (ITL)",
             "E2E",
             "client lateness p99",
-            "TTFT = queue",
+            "  from sending",
+            "TTFT = client",
         ):
             self.assertIn(row, out)
         self.assertIn("warm-up request(s) answered", err)
@@ -196,6 +204,8 @@ class OnACluster(unittest.TestCase):
         self.assertGreater(s["client_queue_ms_p99"], 0)
         # All were planned for the start, so each counts the ones before it.
         self.assertEqual(s["ttfts"], sorted(s["ttfts"]))
+        self.assertAlmostEqual(s["mean_ttft_ms"], s["mean_ttft_from_send_ms"] + s["stages"]["client_ms"])
+        self.assertGreater(s["stages"]["client_ms"], s["mean_ttft_from_send_ms"])
 
     def test_a_sweep_gives_one_result_each(self):
         out, _ = bench(
@@ -214,6 +224,21 @@ class OnACluster(unittest.TestCase):
             "20-40*2",
         )
         self.assertEqual([json.loads(line)["request_rate"] for line in out.splitlines()], [20, 40])
+
+    def test_no_point_and_no_run_meets_the_cache_of_another(self):
+        words = ["serve", "--base-url", self.url, *CALM, "--num-prompts", 4, "--input-len", 200, "--output-len", 2]
+        for _ in range(2):
+            out, err = bench(*words, "--request-rate", "40,80,160", "--json")
+            self.assertEqual([json.loads(line)["hit_rate"] for line in out.splitlines()], [0, 0, 0])
+            self.assertNotIn("WARM", err)
+
+    def test_a_run_on_prompts_that_were_sent_before_says_so(self):
+        words = ["serve", "--base-url", self.url, *CALM, "--num-prompts", 4, "--input-len", 200, "--seed", 77]
+        self.assertFalse(result(*words)["warm_cache"])
+        out, err = bench(*words)
+        self.assertIn("% of tokens (ideal of these prompts 0.0 %) WARM CACHE from ", out)
+        self.assertIn("warning: WARM CACHE: ", err)
+        self.assertTrue(result(*words)["warm_cache"])
 
     def test_an_interrupt_writes_what_there_is(self):
         path = os.path.join(self.dir, "partial.json")
@@ -252,6 +277,7 @@ class Mischief(http.server.BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     ways = []
+    key = ""
 
     def log_message(self, *_):
         pass
@@ -265,7 +291,9 @@ class Mischief(http.server.BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def do_GET(self):
-        if self.path == "/v1/models":
+        if Mischief.key and self.headers["Authorization"] != "Bearer " + Mischief.key:
+            self.reply(401, {"error": {"message": "unknown API key", "code": "invalid_api_key"}})
+        elif self.path == "/v1/models":
             self.reply(200, {"object": "list", "data": [{"id": "m", "root": "m", "object": "model"}]})
         else:
             self.reply(404, {"error": {"message": "no", "code": "not_found"}})
@@ -361,6 +389,46 @@ class OnABadServer(unittest.TestCase):
             Mischief.ways = [way]
             err = bench("serve", "--port", self.server.server_address[1], *CALM, "--num-prompts", 2, expect=1)[1]
             self.assertIn(f"error {number} ", err)
+
+    def test_a_missing_key_is_told_as_the_server_tells_it(self):
+        Mischief.key = "s3cret"
+        self.addCleanup(setattr, Mischief, "key", "")
+        err = bench("serve", "--port", self.server.server_address[1], expect=1)[1]
+        self.assertIn("error MC4009 unauthorized: HTTP 401: unknown API key", err)
+        self.assertIn("--api-key-file", err)
+
+    def test_a_table_of_nothing_has_no_figures(self):
+        Mischief.ways = [(500, "internal")]
+        out = bench("serve", "--port", self.server.server_address[1], *CALM, "--num-prompts", 2, expect=1)[0]
+        self.assertRegex(out, r"\nTTFT( +-){5}\n")
+        self.assertRegex(out, r"\nE2E( +-){5}\n")
+        self.assertIn("prefix hit  - of tokens", out)
+
+    def test_the_progress_line_fits_the_terminal(self):
+        Mischief.ways = [["pause"] * 4 + [text("a", "stop"), "[DONE]"]]
+        for columns in (80, 40):
+            master, slave = pty.openpty()
+            self.addCleanup(os.close, master)
+            fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+            words = ["serve", "--port", self.server.server_address[1], *CALM]
+            words += ["--num-prompts", 3, "--max-concurrency", 1]
+            process = subprocess.Popen(
+                [cluster.program("mc-bench"), *map(str, words)], stderr=slave, stdout=subprocess.DEVNULL
+            )
+            os.close(slave)
+            said = b""
+            try:
+                while process.poll() is None or select.select([master], [], [], 0)[0]:
+                    if select.select([master], [], [], 0.1)[0]:
+                        said += os.read(master, 65536)
+            except OSError:
+                pass  # a pty whose other side closed
+            self.assertEqual(process.wait(30), 0)
+            lines = [line.split(b"\r\n")[0] for line in said.split(b"\r\x1b[K") if b"ttft" in line]
+            self.assertGreater(len(lines), 1)
+            self.assertTrue(all(len(line) < columns for line in lines), lines)
+            self.assertIn(b"0/3 -/s ttft p50 - p99 -", lines[0])
+            self.assertIn(b"3 requests at once, 512 tokens in, 64 out, at most 1 in flight", said)
 
     def test_first_token_time_ends_at_the_first_chunk_with_text(self):
         s = self.serve([[text(""), "pause", text("a"), text("b", "stop"), "[DONE]"]])

@@ -170,6 +170,12 @@ class Plans(Scratch):
         self.assertEqual(bench(*words, "--dry-run", "--seed", 3)[0], bench(*words, "--dry-run", "--seed", 3)[0])
         self.assertNotEqual(self.plan(*words, "--seed", 3), self.plan(*words, "--seed", 4))
 
+    def test_without_a_seed_only_the_prompts_change(self):
+        words = ["serve", "--num-prompts", 5, "--input-len", 50, "--range-ratio", "0.5", "--request-rate", 20]
+        a, b = self.plan(*words), self.plan(*words)
+        self.assertNotEqual([r.pop("prompt") for r in a], [r.pop("prompt") for r in b])
+        self.assertEqual(a, b)
+
     def test_gaps_follow_rate_and_burstiness(self):
         def gaps(burstiness):
             plan = self.plan(
@@ -205,14 +211,14 @@ class Plans(Scratch):
         path = self.trace(
             trace_line(0, 1400, [0, 1, 2]), trace_line(500, 1400, [0, 1, 3]), trace_line(2000, 700, [0, 1])
         )
-        a, b, c = self.plan("replay", path, "--speedup", 2)
+        a, b, c = self.plan("replay", path, "--speedup", 2, "--seed", 1)
         self.assertEqual([r["at_ms"] for r in (a, b, c)], [0, 250, 1000])
         self.assertEqual([len(r["prompt"]) for r in (a, b, c)], [1400, 1400, 700])
         self.assertEqual(a["prompt"][:1024], b["prompt"][:1024])
         self.assertEqual(c["prompt"], a["prompt"][:700])
         self.assertNotEqual(a["prompt"][1024:1050], b["prompt"][1024:1050])
         self.assertNotEqual(a["prompt"][:512], a["prompt"][512:1024])
-        cut = self.plan("replay", path, "--max-input", 600, "--max-output", 2, "--limit", 2)
+        cut = self.plan("replay", path, "--max-input", 600, "--max-output", 2, "--limit", 2, "--seed", 1)
         self.assertEqual(
             [(r["input_tokens"], r["output_tokens"], r["prompt"]) for r in cut],
             [(600, 2, a["prompt"][:600]), (600, 2, a["prompt"][:600])],

@@ -185,28 +185,38 @@ class Load {
     if (ended_ == plan_.requests.size()) client_->stop();
   }
 
-  // [=====>    ] 251/500  4.0 req/s  ttft p50 540ms p99 1.7s  inflight 23  fail 0  eta 62s
+  // [=====>    ] 251/500 4.0/s ttft p50 540ms p99 1.71s inflight 23 fail 0 eta 62s
   void tick() {
     const TimePoint at = steady_now();
     const double elapsed_s = std::max(1e-9, to_seconds(at - begin_));
     const size_t total = plan_.requests.size();
-    const auto bar = total > 0 ? ended_ * 10 / total : 0;
-    const double left_s =
-        ended_ > 0 ? elapsed_s * static_cast<double>(total - ended_) / static_cast<double>(ended_) : 0;
-    std::string line =
-        "[" + std::string(bar, '=') + (bar < 10 ? ">" : "") + std::string(bar < 10 ? 9 - bar : 0, ' ') + "] ";
-    line += std::to_string(ended_) + "/" + std::to_string(total);
-    line += "  " + fixed(static_cast<double>(ended_) / elapsed_s, 1) + " req/s  ttft p50 ";
-    line += human_duration(from_seconds(ttft_ms_.quantile(.5) / 1000)) + " p99 ";
-    line += human_duration(from_seconds(ttft_ms_.quantile(.99) / 1000));
-    line += "  inflight " + std::to_string(flying_) + "  fail " + std::to_string(failed_);
-    line += "  eta " + fixed(left_s, 0) + "s";
-    const bool first = at < begin_;
+    std::string line = std::to_string(ended_) + "/" + std::to_string(total);
+    line += " " + (ended_ > 0 ? fixed(static_cast<double>(ended_) / elapsed_s, 1) : "-") + "/s";
+    line += " ttft p50 " + ttft_text(.5) + " p99 " + ttft_text(.99);
+    line += " inflight " + std::to_string(flying_) + " fail " + std::to_string(failed_) + " eta ";
+    const double one_s = ended_ > 0 ? elapsed_s / static_cast<double>(ended_) : 0;
+    line += ended_ > 0 ? fixed(one_s * static_cast<double>(total - ended_), 0) + "s" : "-";
     if (progress_.terminal)
-      (void)write_all(2, "\r\x1b[K" + line);
-    else if (!first)
-      (void)write_all(2, line + "\n");
+      (void)write_all(2, "\r\x1b[K" + with_bar(line, terminal_columns(2)));
+    else if (at >= begin_)
+      (void)write_all(2, with_bar(line, kColumns) + "\n");
     client_->at(at + (progress_.terminal ? kTerminalEvery : kLogEvery), [this] { tick(); });
+  }
+
+  std::string ttft_text(double q) const {
+    if (ttft_ms_.count() == 0) return "-";
+    std::string text = human_duration(from_seconds(ttft_ms_.quantile(q) / 1000));
+    std::erase(text, ' ');
+    return text;
+  }
+
+  /// A line that is written again must not reach the last column, or the terminal begins a new one.
+  std::string with_bar(const std::string& line, size_t columns) const {
+    const size_t room = columns > line.size() + 4 ? std::min<size_t>(columns - line.size() - 4, 10) : 0;
+    if (room < 3 || plan_.requests.empty()) return line.substr(0, columns - 1);
+    std::string bar(ended_ * room / plan_.requests.size(), '=');
+    if (bar.size() < room) bar += ">" + std::string(room - bar.size() - 1, ' ');
+    return "[" + bar + "] " + line;
   }
 
   const Plan& plan_;

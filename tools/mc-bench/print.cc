@@ -1,6 +1,7 @@
 #include "print.h"
 
 #include <fcntl.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -34,6 +35,11 @@ std::string thousands(uint64_t value) {
   std::string digits = std::to_string(value);
   for (size_t at = digits.size(); at > 3;) digits.insert(at -= 3, 1, ',');
   return digits;
+}
+
+size_t terminal_columns(int fd) {
+  winsize size{};
+  return ::ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : kColumns;
 }
 
 std::string Table::text() const {

@@ -22,6 +22,10 @@ std::string fixed(double value, int decimals);
 /// 144793823 -> "144,793,823".
 std::string thousands(uint64_t value);
 
+/// Columns of the terminal at `fd`; kColumns when it is none or does not say.
+constexpr size_t kColumns = 80;
+size_t terminal_columns(int fd);
+
 /// Columns aligned to the right but the first; the header line has the units.
 class Table {
  public:

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <ctime>
 #include <limits>
+#include <random>
 
 #include "base/common_flags.h"
 #include "base/errors.h"
@@ -103,6 +104,13 @@ constexpr Flag kResultDir{
     .name = "result-dir", .value = "DIR", .help = "where --save-result writes; without it the current directory"};
 constexpr Flag kResultFilename{
     .name = "result-filename", .value = "FILE", .help = "name of that file; without it rate, model and time make one"};
+constexpr Flag kLoadSeed{.name = "seed",
+                         .kind = FlagKind::count,
+                         .value = "N",
+                         .fallback = "0",
+                         .help =
+                             "lengths and arrivals derive from it; prompts too where it is given, else each run "
+                             "draws new ones, which no cache holds"};
 constexpr Flag kDryRun{.name = "dry-run",
                        .kind = FlagKind::boolean,
                        .help = "print the requests that would be sent, one JSON line each; send nothing",
@@ -133,7 +141,7 @@ constexpr std::array<const Flag*, 30> kTargetFlags = {&kBaseUrl,
                                                       &kResultDir,
                                                       &kResultFilename,
                                                       &kDryRun,
-                                                      &flags::kSeed,
+                                                      &kLoadSeed,
                                                       &flags::kJson,
                                                       &flags::kOutput,
                                                       &flags::kQuiet,
@@ -165,6 +173,13 @@ struct Server {
 Result<Json> get_json(const Target& target, const std::string& path) {
   MC_TRY(answer, http::fetch(http::Method::get, target.base_url, path, target.headers, "",
                              SystemClock::instance().now() + 10s));
+  if (answer.status == 401 || answer.status == 403) {
+    auto body = Json::parse(answer.body);
+    const Json said = body ? (*body)["error"]["message"] : Json();
+    return user_error(answer.status == 401 ? err::kUnauthorized : err::kForbidden,
+                      "HTTP " + std::to_string(answer.status) + ": " + std::string(said.as_string(answer.body)),
+                      target.base_url + path, "give the key with --api-key-file FILE or MCT_API_KEY");
+  }
   if (answer.status != 200)
     return Error{Code::not_found, target.base_url + path + " answers HTTP " + std::to_string(answer.status)};
   return Json::parse(answer.body);
@@ -186,6 +201,8 @@ Result<Json> ask_cluster(const Target& target, const Result<Json>& models) {
 Result<Server> ask_server(const Target& target, const std::string& wanted) {
   Server server{.model = wanted, .cluster = {}};
   auto models = get_json(target, "/v1/models");
+  if (!models && (models.error().mc == err::kUnauthorized || models.error().mc == err::kForbidden))
+    return models.error();
   if (!models && models.error().code != Code::not_found) return as_user_error(err::kPeerUnreachable, models.error());
   if (models && server.model.empty()) server.model = std::string((*models)["data"][0]["id"].as_string());
   if (models) server.context = static_cast<uint64_t>((*models)["data"][0]["max_model_len"].as_int());
@@ -249,7 +266,8 @@ Result<Target> read_target(const cli::Args& args, bool ignore_eos) {
                       "use /v1/completions: prompts are token ids, which the chat endpoint does not take");
   MC_TRY(headers, read_headers(args));
   target.headers = std::move(headers);
-  target.tokens.seed = args.count(flags::kSeed);
+  target.tokens.seed = args.count(kLoadSeed);
+  if (!args.given(kLoadSeed)) target.tokens.seed = std::random_device()();
   target.ignore_eos = ignore_eos;
   target.temperature = args.number(kTemperature);
   target.timeout = args.duration(kTimeout);
@@ -384,6 +402,12 @@ Result<int> verdict(const cli::Args& args, const Plan& plan, const LoadResult& l
   return 0;
 }
 
+/// Each point of a sweep has prompts of its own, or the first point would warm the cache for the others.
+TokenRange tokens_of_point(TokenRange tokens, uint64_t point) {
+  tokens.seed += point * 0x9e3779b97f4a7c15ull;
+  return tokens;
+}
+
 struct Setting {
   Target target;
   SummaryPlan how;
@@ -394,19 +418,30 @@ struct Setting {
 Result<int> run_one(const cli::Args& args, const Workload& workload, const Plan& plan, const Setting& setting,
                     int interrupt_fd, Sink& sink) {
   const Progress progress{.shown = cli::use_progress(args), .terminal = ::isatty(2) != 0};
-  MC_TRY(load, run_load(plan, setting.target, interrupt_fd, progress));
   Json result = result_head("mc.bench.serve.v1", args);
+  const Json limit = setting.target.max_concurrency > 0 ? Json(setting.target.max_concurrency) : Json();
+  if (progress.shown) {
+    Json planned = Json::object({{"max_concurrency", limit}});
+    summarise(plan, LoadResult{}, setting.how, planned);
+    note(args, load_text(planned.set("num_prompts", plan.requests.size())));
+  }
+  MC_TRY(load, run_load(plan, setting.target, interrupt_fd, progress));
   result.set("workload", workload.name).set("model", setting.target.model).set("base_url", setting.target.base_url);
   result.set("cluster", setting.cluster).set("unix_ms", SystemClock::instance().unix_ms());
   for (const std::string& pair : args.list(kMetadata)) {
     const size_t at = pair.find('=');
     if (at != std::string::npos && at > 0) result.set(pair.substr(0, at), pair.substr(at + 1));
   }
-  result.set("max_concurrency", setting.target.max_concurrency > 0 ? Json(setting.target.max_concurrency) : Json());
+  result.set("max_concurrency", limit);
   summarise(plan, load, setting.how, result);
   MC_CHECK(sink.text(result_table(result, load, setting.how)));
   MC_CHECK(sink.line(result));
   MC_CHECK(save(args, result, load));
+  if (result["warm_cache"].as_bool())
+    note(args, "warning: WARM CACHE: the server had " + fixed(100 * result["hit_rate"].as_double(), 1) +
+                   " % of the prompt tokens cached, where --prefix-share allows " +
+                   fixed(100 * result["ideal_token_hit"].as_double(), 1) +
+                   " %: it has seen these prompts before, so its TTFT is too good. Leave out --seed, or give another");
   return verdict(args, plan, load, result, setting.conditions);
 }
 
@@ -458,8 +493,10 @@ Result<int> load_verb(const cli::Args& args, const Workload& workload, const std
   MC_CHECK(warm_up(args, plans.front(), setting.target, signals.fd()));
   // In a sweep every point is run and printed; the first failure is the program's.
   Result<int> code = 0;
-  for (const Plan& plan : plans) {
-    Result<int> one = run_one(args, workload, plan, setting, signals.fd(), sink);
+  const TokenRange tokens = setting.target.tokens;
+  for (size_t point = 0; point < plans.size(); ++point) {
+    setting.target.tokens = tokens_of_point(tokens, point);
+    Result<int> one = run_one(args, workload, plans[point], setting, signals.fd(), sink);
     const bool stop = !one && one.error().mc == err::kInterrupted;
     if (!one && (code || stop)) code = std::move(one);
     if (stop) break;

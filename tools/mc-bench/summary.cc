@@ -36,6 +36,7 @@ Series series_ms(const LoadResult& load, std::string_view metric) {
   for (const Record& r : load.records) {
     if (r.outcome != Outcome::completed) continue;
     if (metric == "ttft") out.push_back(r.ttft_s * 1000);
+    if (metric == "ttft_from_send") out.push_back((r.ttft_s - r.client_s()) * 1000);
     if (metric == "tpot" && r.output_tokens > 1) out.push_back(r.tpot_s() * 1000);
     if (metric == "e2el") out.push_back(r.e2el_s * 1000);
     if (metric == "itl")
@@ -54,12 +55,13 @@ bool is_good(const Record& r, const std::vector<Goal>& goals) {
   });
 }
 
-/// Mean milliseconds that completed requests spent in each stage, as the server explains them; what is
-/// left of TTFT (HTTP, routing, tokens on their way) is `other`.
+/// Mean milliseconds that completed requests spent in this client before they were sent and in each stage, as the
+/// server explains them; what is left of TTFT (HTTP, routing, tokens on their way) is `other`.
 Json stages(const LoadResult& load) {
-  double queue = 0, xfer = 0, prefill = 0, ttft = 0, decode = 0, n = 0;
+  double client = 0, queue = 0, xfer = 0, prefill = 0, ttft = 0, decode = 0, n = 0;
   for (const Record& r : load.records) {
     if (r.outcome != Outcome::completed || r.stages.is_null()) continue;
+    client += r.client_s() * 1000;
     queue += r.stages["queue_ms"].as_double() + r.stages["accept_ms"].as_double();
     xfer += r.stages["fetch_ms"].as_double();
     prefill += r.stages["prefill_ms"].as_double();
@@ -68,11 +70,12 @@ Json stages(const LoadResult& load) {
     n += 1;
   }
   if (n == 0) return {};
-  return Json::object({{"queue_ms", queue / n},
+  return Json::object({{"client_ms", client / n},
+                       {"queue_ms", queue / n},
                        {"prefill_ms", prefill / n},
                        {"xfer_ms", xfer / n},
                        {"decode_ms", decode / n},
-                       {"other_ms", std::max(0.0, ttft - queue - xfer - prefill) / n}});
+                       {"other_ms", std::max(0.0, ttft - client - queue - xfer - prefill) / n}});
 }
 
 /// Tokens of prefixes by the node whose memory held them; the prefill node's own are those it did not fetch.
@@ -106,6 +109,9 @@ void set_arrays(const LoadResult& load, Json& out) {
   out.set("input_lens", std::move(inputs)).set("output_lens", std::move(outputs)).set("ttfts", std::move(ttfts));
   out.set("itls", std::move(itls)).set("errors", std::move(errors)).set("start_times", std::move(starts));
 }
+
+/// A server that compares prompts token by token finds a few equal ones by chance.
+constexpr double kHitSlack = 0.05;
 
 std::string percentile_name(double percentile) {
   return "p" + format_f64(percentile);
@@ -217,7 +223,9 @@ void summarise(const Plan& plan, const LoadResult& load, const SummaryPlan& how,
   out.set("request_throughput", completed * per_s);
   out.set("request_goodput", how.goals.empty() ? Json() : Json(good * per_s));
   out.set("output_throughput", output * per_s).set("total_token_throughput", (input + output) * per_s);
-  for (const std::string& metric : how.metrics) {
+  std::vector<std::string> metrics = how.metrics;
+  if (std::ranges::count(metrics, "ttft") > 0) metrics.emplace_back("ttft_from_send");
+  for (const std::string& metric : metrics) {
     const Series series = series_ms(load, metric);
     const std::string tail = "_" + metric + "_ms";
     out.set("mean" + tail, series.mean()).set("median" + tail, series.at(.5)).set("std" + tail, series.stddev());
@@ -227,6 +235,7 @@ void summarise(const Plan& plan, const LoadResult& load, const SummaryPlan& how,
   out.set("max_concurrent_requests", load.max_concurrent);
   out.set("cached_tokens", whole(cached)).set("hit_rate", input > 0 ? cached / input : 0.0);
   out.set("cached_from", cached_from(load));
+  out.set("warm_cache", Json());
   out.set("client_late_ms_p99", lateness_p99_s(load) * 1000);
   std::vector<double> queued;
   for (const Record& r : load.records) queued.push_back(r.queued_s * 1000);
@@ -237,6 +246,8 @@ void summarise(const Plan& plan, const LoadResult& load, const SummaryPlan& how,
   out.set("unfinished", whole(pending)).set("interrupted", load.interrupted);
   out.set("stages", stages(load));
   for (const JsonMember& fact : plan.facts.members()) out.set(fact.key, fact.value);
+  if (plan.facts.has("prefix_share") && input > 0)
+    out.set("warm_cache", cached / input > plan.facts["ideal_token_hit"].as_double() + kHitSlack);
 }
 
 Json record_json(const Record& r, size_t index) {
@@ -249,6 +260,21 @@ Json record_json(const Record& r, size_t index) {
   out.set("itl_ms", std::move(gaps)).set("input_tokens", r.input_tokens).set("output_tokens", r.output_tokens);
   out.set("cached_tokens", r.cached_tokens).set("http_status", r.http_status).set("error", r.error);
   return std::move(out.set("reason", r.reason).set("mc", r.stages));
+}
+
+std::string load_text(const Json& s) {
+  const auto mean = [](const Json& lengths) {
+    double sum = 0;
+    for (const Json& length : lengths.items()) sum += length.as_double();
+    return lengths.size() > 0 ? fixed(sum / static_cast<double>(lengths.size()), 0) : "-";
+  };
+  const Json& rate = s["request_rate"];
+  std::string out = s["num_prompts"].dump() + " requests ";
+  out += rate.is_string() ? "at once" : "at " + fixed(rate.as_double(), 2) + "/s";
+  out += s.has("input_len") ? ", " + s["input_len"].dump() + " tokens in, " + s["output_len"].dump() + " out"
+                            : ", " + mean(s["input_lens"]) + " tokens in, " + mean(s["output_lens"]) + " out (mean)";
+  const Json& most = s["max_concurrency"];
+  return out + (most.is_null() ? ", any number in flight" : ", at most " + most.dump() + " in flight");
 }
 
 std::string result_table(const Json& s, const LoadResult& load, const SummaryPlan& how) {
@@ -267,33 +293,40 @@ std::string result_table(const Json& s, const LoadResult& load, const SummaryPla
     reasons += (reasons.empty() ? " (" : ", ") + reason.key +
                (s["rejected_by_reason"].size() > 1 ? " " + reason.value.dump() : "");
   if (!reasons.empty()) reasons += ")";
-  out += "ok / failed / rejected  " + s["completed"].dump() + " / " + s["failed"].dump() + " / " +
+  out += load_text(s) + "\nok / failed / rejected  " + s["completed"].dump() + " / " + s["failed"].dump() + " / " +
          s["rejected"].dump() + reasons + "    duration " + number("duration", 2) + " s";
   if (s["unfinished"].as_int() > 0) out += "    unfinished " + s["unfinished"].dump();
   out += "\nrequests  " + number("request_throughput", 2) + "/s";
   if (!goals.empty()) out += "   goodput  " + number("request_goodput", 2) + "/s (" + goals + ")";
   out += "   tokens out  " + number("output_throughput", 0) + "/s   in  " +
          fixed(s["total_token_throughput"].as_double() - s["output_throughput"].as_double(), 0) + "/s\n";
-  out += "prefix hit  " + fixed(100 * s["hit_rate"].as_double(), 1) + " % tokens";
+  const bool answered = s["total_input_tokens"].as_int() > 0;
+  out += "prefix hit  " + (answered ? fixed(100 * s["hit_rate"].as_double(), 1) + " %" : "-") + " of tokens";
   if (s.has("ideal_token_hit"))
     out += " (ideal of these prompts " + fixed(100 * s["ideal_token_hit"].as_double(), 1) + " %)";
   std::string sources;
   for (const JsonMember& node : s["cached_from"].members())
     sources +=
         (sources.empty() ? " from " : ", ") + node.key + " " + thousands(static_cast<uint64_t>(node.value.as_int()));
+  if (s["warm_cache"].as_bool()) out += " WARM CACHE";
   out += sources + "    client lateness p99  " + number("client_late_ms_p99", 1) + " ms\n";
   Table table({"(ms)", "mean", "p50", "p90", "p99", "max"});
-  for (const auto& [name, metric] :
-       {std::pair{"TTFT", "ttft"}, {"TPOT", "tpot"}, {"TBT (ITL)", "itl"}, {"E2E", "e2el"}}) {
+  for (const auto& [name, metric] : {std::pair{"TTFT", "ttft"},
+                                     {"  from sending", "ttft_from_send"},
+                                     {"TPOT", "tpot"},
+                                     {"TBT (ITL)", "itl"},
+                                     {"E2E", "e2el"}}) {
     const Series series = series_ms(load, metric);
-    table.add({name, fixed(series.mean(), 1), fixed(series.at(.5), 1), fixed(series.at(.9), 1),
-               fixed(series.at(.99), 1), fixed(series.max(), 1)});
+    const auto cell = [&](double value) { return series.sorted.empty() ? "-" : fixed(value, 1); };
+    table.add({name, cell(series.mean()), cell(series.at(.5)), cell(series.at(.9)), cell(series.at(.99)),
+               cell(series.max())});
   }
   out += table.text();
   if (const Json& stage = s["stages"]; stage.is_object())
-    out += "TTFT = queue " + fixed(stage["queue_ms"].as_double(), 1) + " + prefill " +
-           fixed(stage["prefill_ms"].as_double(), 1) + " + transfer " + fixed(stage["xfer_ms"].as_double(), 1) +
-           " + other " + fixed(stage["other_ms"].as_double(), 1) + " ms\n";
+    out += "TTFT = client " + fixed(stage["client_ms"].as_double(), 1) + " + queue " +
+           fixed(stage["queue_ms"].as_double(), 1) + " + prefill " + fixed(stage["prefill_ms"].as_double(), 1) +
+           " + transfer " + fixed(stage["xfer_ms"].as_double(), 1) + " + other " +
+           fixed(stage["other_ms"].as_double(), 1) + " ms\n";
   return out;
 }
 

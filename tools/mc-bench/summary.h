@@ -39,6 +39,8 @@ struct SummaryPlan {
 void summarise(const Plan& plan, const LoadResult& load, const SummaryPlan& how, Json& out);
 /// The object of one request, for --save-detailed.
 Json record_json(const Record& record, size_t index);
+/// "100 requests at 4.00/s, 512 tokens in, 64 out, any number in flight": the load of a result or of a plan's facts.
+std::string load_text(const Json& result);
 std::string result_table(const Json& result, const LoadResult& load, const SummaryPlan& how);
 
 /// p99 of how late the client sent, and the bound it must keep: the largest of `floor`, 1 % of the mean

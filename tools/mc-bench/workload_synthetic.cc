@@ -97,12 +97,15 @@ Result<Plan> plan_synthetic(const cli::Args& args, double rate_per_s) {
   Plan plan;
   plan.rate_per_s = rate_per_s;
   double at_s = 0;
+  uint64_t tokens = 0, repeated = 0;
   for (uint32_t i = 0; i < count; ++i) {
     PlannedRequest r;
     r.at = from_seconds(at_s);
     r.input_tokens = vary(lengths, input, ratio);
     r.output_tokens = vary(lengths, output, ratio);
     const uint32_t common = std::min(shared, r.input_tokens);
+    tokens += r.input_tokens;
+    repeated += i > 0 ? common : 0;
     if (common > 0) r.prompt.push_back({fnv1a("shared prefix"), common});
     if (r.input_tokens > common)
       r.prompt.push_back({fnv1a("request") + (uint64_t{i} + 1) * 0x9e3779b97f4a7c15ull, r.input_tokens - common});
@@ -111,6 +114,7 @@ Result<Plan> plan_synthetic(const cli::Args& args, double rate_per_s) {
   }
   plan.facts.set("input_len", input).set("output_len", output).set("range_ratio", ratio);
   plan.facts.set("prefix_share", prefix);
+  plan.facts.set("ideal_token_hit", static_cast<double>(repeated) / static_cast<double>(tokens));
   plan.facts.set("burstiness", even ? std::numeric_limits<double>::infinity() : burstiness);
   return plan;
 }
