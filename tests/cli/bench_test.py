@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import select
 import re
 import shutil
 import signal
@@ -379,6 +380,73 @@ class Models(Scratch):
             self.assertIn("MC1002", error)
             self.assertIn(told, error)
         self.assertIn("MC5003", bench("ops", "--size", "1000000x1000000", expect=1)[1])
+
+
+class Interrupts(Scratch):
+    """What was measured before a signal is printed."""
+
+    def interrupted(self, *words, lines):
+        """Signals after `lines` lines of output; (lines, stderr)."""
+        process = subprocess.Popen(
+            [cluster.program("mc-bench"), *map(str, words)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,  # select() below does not see what a buffer holds
+        )
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.stderr.close)
+        try:
+            out = []
+            while len(out) < lines:
+                self.assertTrue(select.select([process.stdout], [], [], 60)[0], out)
+                out.append(process.stdout.readline())
+                self.assertTrue(out[-1], out)
+            process.send_signal(signal.SIGINT)
+            rest, err = process.communicate(timeout=30)
+        finally:
+            process.kill()
+        self.assertEqual(process.returncode, 130)
+        self.assertIn(b"error MC8003 interrupted", err)
+        return [line.decode() for line in out] + rest.decode().splitlines(keepends=True)
+
+    def test_rows_come_one_by_one(self):
+        words = ["attn", "--phase", "decode", "-n", "1024-65536+64", "-r", 3, "--attention", "full"]
+        out = self.interrupted(*words, lines=3)
+        self.assertIn("GB/s read", out[0])
+        self.assertRegex(out[1], r"^point +attention +kernels ")
+        self.assertRegex(out[2], r"^decode 1024 +full ")
+        self.assertEqual(len({len(line) for line in out[1:3]}), 1)
+
+    def test_the_summary_has_the_points_until_then(self):
+        path = self.trace(*[trace_line(40 * i, 1000, [i, i + 1], 20) for i in range(20000)])
+        policies = ",".join(["random", "load", "kv-centric"] * 300)
+        for words in (
+            ["attn", "--phase", "decode", "-n", "1024-65536+64", "-r", 3, "--attention", "full"],
+            ["ops", "--op", "decode", "--dtype", "bf16", "--rows", "1-63+1", "--size", "4096x4096"],
+            ["xfer", "--transport", "shm", "--size", "4KiB-1MiB*2", "-t", "300ms"],
+            ["sim", path, "--cluster", "2p2d", "--policy", policies],
+        ):
+            out = [json.loads(line) for line in self.interrupted(*words, "--json", lines=1)]
+            self.assertEqual(out[-1]["type"], "result", words)
+            self.assertTrue(out[-1]["interrupted"], words)
+            points = out[-1].get("points", out[-1:])
+            self.assertGreaterEqual(len(points), 1, words)
+            if "points" in out[-1]:
+                self.assertEqual(out[:-1], points, words)
+
+    def test_an_interrupt_leaves_the_file_that_was_asked_for(self):
+        path = os.path.join(self.dir, "rows.jsonl")
+        words = ["xfer", "--transport", "shm", "--size", "4KiB-1MiB*2", "-t", "300ms", "--json", "-o", path]
+        process = subprocess.Popen([cluster.program("mc-bench"), *words], stderr=subprocess.DEVNULL)
+        self.addCleanup(process.kill)
+        try:
+            process.wait(1)
+        except subprocess.TimeoutExpired:
+            pass
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(30), 130)
+        with open(path, encoding="utf-8") as file:
+            self.assertTrue(json.loads(file.readlines()[-1])["interrupted"])
 
 
 class Streams(Scratch):

@@ -11,6 +11,7 @@
 #include "base/errors.h"
 #include "mem/mem.h"
 #include "print.h"
+#include "rows.h"
 #include "run/engine.h"
 #include "verbs.h"
 #include "xfer_against.h"
@@ -189,6 +190,13 @@ double median(std::vector<double> values) {
   return summarise(std::move(values)).median;
 }
 
+Json describe_point(const AttnShape& shape, const AttnContender& c) {
+  Json out = Json::object({{"type", "point"}, {"phase", shape.decode ? "decode" : "prefill"}});
+  out.set("attention", c.plan).set("kernels", c.kernels).set("dtype", to_string(shape.layout.dtype));
+  out.set("q_heads", shape.q_heads).set("kv_heads", shape.layout.kv_heads).set("head_dim", shape.layout.head_dim);
+  return std::move(out.set("tokens", shape.tokens).set("layers", shape.walked_layers()));
+}
+
 /// What is reported of one contender; `full` is the dense one with the same kernels, if there is one.
 Json describe(const AttnShape& shape, const AttnContender& c, const AttnContender* full, double bytes,
               const attn::MachinePeak& peak) {
@@ -200,10 +208,8 @@ Json describe(const AttnShape& shape, const AttnContender& c, const AttnContende
   const double rate = flop / seconds;
   const std::string_view instruction = attn::bounding_rate(c.kernels, shape.layout.dtype);
   const double own = peak.rate(instruction), dot = peak.rate("dot_avx512bf16");
-  Json out = Json::object({{"type", "point"}, {"phase", shape.decode ? "decode" : "prefill"}});
-  out.set("attention", c.plan).set("kernels", c.kernels).set("dtype", to_string(shape.layout.dtype));
-  out.set("q_heads", shape.q_heads).set("kv_heads", shape.layout.kv_heads).set("head_dim", dim);
-  out.set("tokens", shape.tokens).set("layers", shape.walked_layers()).set("repeats", c.seconds.size());
+  Json out = describe_point(shape, c);
+  out.set("repeats", c.seconds.size());
   out.set("median_s", seconds).set("best_s", *std::min_element(c.seconds.begin(), c.seconds.end()));
   out.set("flop", flop).set("flop_per_s", rate).set("instruction", instruction);
   out.set("peak_share", own > 0 ? rate / own : 0.0);
@@ -239,7 +245,7 @@ std::vector<std::string> attn_cells(const Json& p) {
 
 /// All contenders on one shape, by turns.
 Result<void> measure(const AttnShape& shape, std::vector<AttnContender>& contenders, const cli::Args& args,
-                     Parallel& parallel, const attn::MachinePeak& peak, Table& table, Sink& sink, Json& all) {
+                     Parallel& parallel, const attn::MachinePeak& peak, Rows& rows) {
   MC_CHECK(check_room(shape));
   MC_TRY(made, AttnCase::open(shape, parallel, args.count(flags::kSeed)));
   for (AttnContender& c : contenders) c.seconds.clear();
@@ -261,9 +267,8 @@ Result<void> measure(const AttnShape& shape, std::vector<AttnContender>& contend
       bytes = counted;
     }
     Json row = describe(shape, c, full, bytes, peak);
-    table.add(attn_cells(row));
-    MC_CHECK(sink.line(row));
-    all.push(std::move(row));
+    std::vector<std::string> text = attn_cells(row);
+    MC_CHECK(rows.add(std::move(row), std::move(text)));
   }
   return {};
 }
@@ -273,35 +278,36 @@ Result<void> measure(const AttnShape& shape, std::vector<AttnContender>& contend
 const cli::FlagList kAttnFlags = kAttnFlagTable;
 
 Result<int> measure_attention(const cli::Args& args) {
+  MC_TRY(rows, Rows::open(args, "mc.bench.attn.v1",
+                          Table({"point", "attention", "kernels", "shape", "ms", "GFLOP/s", "% of peak", "% of bf16",
+                                 "GB/s", "% of read", "x full"})));
   Parallel parallel(run::thread_count(args));
   MC_TRY(shapes, read_shapes(args));
   MC_TRY(plans, read_plans(args, static_cast<uint32_t>(args.count(flags::kBlockTokens))));
   MC_TRY(variants, open_variants(args, parallel));
+  std::vector<AttnContender> contenders;
+  for (const auto& [name, mode] : plans)
+    for (size_t v = 0; v < variants.opened.size(); ++v)
+      contenders.push_back({name, mode, &variants.opened[v], variants.names[v], {}});
+  for (const AttnShape& shape : shapes)
+    for (const AttnContender& c : contenders) rows->expect(attn_cells(describe_point(shape, c)));
   const attn::MachinePeak peak = attn::measure_peak(parallel, 1s);
-  Sink sink(args);
   std::string line = std::to_string(peak.threads) + " threads; " + fixed(peak.read_bytes_per_s / 1e9, 1) + " GB/s read";
   Json rates = Json::object({});
   for (const attn::PeakRate& rate : peak.rates) {
     line += ", " + rate.name + " " + fixed(rate.flop_per_s / 1e9, 1) + " GFLOP/s";
     rates.set(rate.name, rate.flop_per_s);
   }
-  MC_CHECK(sink.text(line + "\n"));
-  std::vector<AttnContender> contenders;
-  for (const auto& [name, mode] : plans)
-    for (size_t v = 0; v < variants.opened.size(); ++v)
-      contenders.push_back({name, mode, &variants.opened[v], variants.names[v], {}});
-  Table table({"point", "attention", "kernels", "shape", "ms", "GFLOP/s", "% of peak", "% of bf16", "GB/s", "% of read",
-               "x full"});
-  Json all = Json::array();
-  for (const AttnShape& shape : shapes) MC_CHECK(measure(shape, contenders, args, parallel, peak, table, sink, all));
-  MC_CHECK(sink.text(table.text()));
-  Json result = result_head("mc.bench.attn.v1", args);
-  result.set("threads", peak.threads).set("routing", args.text(kRouting)).set("centroids", args.text(kCentroids));
-  result.set("chunk_tokens", args.count(kChunk));
-  result.set("block_tokens", args.count(flags::kBlockTokens));
-  result.set("peak_read_bytes_per_s", peak.read_bytes_per_s).set("peak_rates", std::move(rates));
-  MC_CHECK(sink.line(result.set("points", std::move(all))));
-  MC_CHECK(sink.finish());
+  MC_CHECK(rows->text(line + "\n"));
+  rows->fact("threads", peak.threads);
+  rows->fact("routing", args.text(kRouting));
+  rows->fact("centroids", args.text(kCentroids));
+  rows->fact("chunk_tokens", args.count(kChunk));
+  rows->fact("block_tokens", args.count(flags::kBlockTokens));
+  rows->fact("peak_read_bytes_per_s", peak.read_bytes_per_s);
+  rows->fact("peak_rates", std::move(rates));
+  for (const AttnShape& shape : shapes) MC_CHECK(measure(shape, contenders, args, parallel, peak, *rows));
+  MC_CHECK(rows->finish());
   return 0;
 }
 

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 #include <utility>
 
 #include "base/errors.h"
@@ -21,6 +22,9 @@ namespace mc::bench {
 namespace {
 
 constexpr size_t kOutputMax = size_t{64} << 20;
+
+std::mutex running_mutex;
+std::vector<pid_t> running;
 
 /// A file in memory that reads as `text` from its start: unlike a pipe it takes any amount at once.
 Result<Fd> file_of(std::string_view text) {
@@ -45,12 +49,14 @@ Result<Child> Child::start(const std::vector<std::string>& command, std::string_
   for (const std::string& word : command) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
   Child child;
+  const std::lock_guard lock(running_mutex);
   const int error = ::posix_spawnp(&child.pid_, argv[0], &actions, nullptr, argv.data(), environ);
   posix_spawn_file_actions_destroy(&actions);
   if (error != 0) {
     child.pid_ = -1;
     return Error{.code = Code::unsupported, .what = command[0] + ": " + std::strerror(error)};
   }
+  running.push_back(child.pid_);
   child.output_ = std::move(pipe.read_end);
   return child;
 }
@@ -62,7 +68,19 @@ Child::~Child() {
   if (pid_ <= 0) return;
   ::kill(pid_, SIGKILL);
   int status;
-  ::waitpid(pid_, &status, 0);
+  reap(&status);
+}
+
+void Child::kill_all() {
+  const std::lock_guard lock(running_mutex);
+  for (const pid_t pid : running) ::kill(pid, SIGKILL);
+}
+
+/// Under the lock, so that no pid in the list is another process's by now.
+void Child::reap(int* status) {
+  const std::lock_guard lock(running_mutex);
+  std::erase(running, pid_);
+  ::waitpid(std::exchange(pid_, -1), status, 0);
 }
 
 Result<int> Child::finish(TimePoint deadline) {
@@ -73,7 +91,7 @@ Result<int> Child::finish(TimePoint deadline) {
   if (!ends) return errno_error("pidfd_open");
   MC_CHECK(wait_fd(ends.get(), POLLIN, deadline));
   int status = 0;
-  ::waitpid(std::exchange(pid_, -1), &status, 0);
+  reap(&status);
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 

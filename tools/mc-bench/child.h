@@ -23,6 +23,9 @@ class Child {
   Child& operator=(Child&&) = delete;
   ~Child();  // kills it
 
+  /// Kills every child that runs: for a program that ends without destroying its objects.
+  static void kill_all();
+
   /// Collects its output until it ends: its exit status (128 + N when signal N ended it). timeout: at the
   /// deadline it still ran; invalid: it wrote more than 64 MiB.
   Result<int> finish(TimePoint deadline);
@@ -33,6 +36,7 @@ class Child {
 
  private:
   Child() = default;
+  void reap(int* status);
   pid_t pid_ = -1;
   Fd output_;
   std::string text_;

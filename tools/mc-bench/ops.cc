@@ -12,7 +12,7 @@
 #include "base/errors.h"
 #include "mem/mem.h"
 #include "ops_case.h"
-#include "print.h"
+#include "rows.h"
 #include "run/engine.h"
 #include "verbs.h"
 #include "xfer_against.h"
@@ -81,9 +81,7 @@ struct Run {
   Parallel& parallel;
   attn::MachinePeak peak;
   std::vector<OpsContender> contenders;
-  Sink sink;
-  Table table;
-  Json all = Json::array();
+  Rows& rows;
   int wrong = 0;  // points with an error beyond their limit
 };
 
@@ -224,9 +222,8 @@ Result<void> measure(Run& run, const Operator& op, std::string_view dtype, size_
   for (const OpsContender& c : run.contenders) {
     Json row = describe(operands, dtype, c, ref, run);
     if (c.error > row["error_max"].as_double()) ++run.wrong;
-    run.table.add(ops_cells(row));
-    MC_CHECK(run.sink.line(row));
-    run.all.push(std::move(row));
+    std::vector<std::string> text = ops_cells(row);
+    MC_CHECK(run.rows.add(std::move(row), std::move(text)));
   }
   return {};
 }
@@ -290,14 +287,12 @@ Result<int> measure_operators(const cli::Args& args) {
   for (const Size size : sizes)
     for (const std::string& dtype : dtypes)
       MC_CHECK(check_room(dtype, size, *std::max_element(rows.begin(), rows.end())));
+  MC_TRY(table, Rows::open(args, "mc.bench.ops.v1",
+                           Table({"op", "rows", "KxN", "kernels", "us", "GFLOP/s", "% of peak", "GB/s", "% of read",
+                                  "x ref", "error"})));
   Parallel parallel(run::thread_count(args));
   MC_TRY(contenders, open_contenders(args, parallel));
-  Run run{args,
-          parallel,
-          attn::measure_peak(parallel, 1s),
-          std::move(contenders),
-          Sink(args),
-          Table({"op", "rows", "KxN", "kernels", "us", "GFLOP/s", "% of peak", "GB/s", "% of read", "x ref", "error"})};
+  Run run{args, parallel, attn::measure_peak(parallel, 1s), std::move(contenders), *table};
   std::string line =
       std::to_string(run.peak.threads) + " threads; " + fixed(run.peak.read_bytes_per_s / 1e9, 1) + " GB/s read";
   Json rates = Json::object({});
@@ -305,15 +300,18 @@ Result<int> measure_operators(const cli::Args& args) {
     line += ", " + rate.name + " " + fixed(rate.flop_per_s / 1e9, 1) + " GFLOP/s";
     rates.set(rate.name, rate.flop_per_s);
   }
-  MC_CHECK(run.sink.text(line + "\n"));
+  MC_CHECK(table->text(line + "\n"));
+  table->fact("threads", run.peak.threads);
+  table->fact("peak_read_bytes_per_s", run.peak.read_bytes_per_s);
+  table->fact("peak_rates", std::move(rates));
+  for (const Operator* op : chosen)
+    for (const std::string& dtype : dtypes)
+      for (const OpsContender& c : run.contenders)
+        table->expect({std::string(op->name) + " " + dtype, "", "", c.kernels});
   for (const Size size : sizes) MC_CHECK(measure_size(run, size, chosen, dtypes));
-  MC_CHECK(run.sink.text(run.table.text()));
   if (run.wrong > 0) note(args, std::to_string(run.wrong) + " points have an error beyond what their sums may have");
-  Json result = result_head("mc.bench.ops.v1", args);
-  result.set("threads", run.peak.threads).set("peak_read_bytes_per_s", run.peak.read_bytes_per_s);
-  result.set("peak_rates", std::move(rates)).set("wrong", run.wrong);
-  MC_CHECK(run.sink.line(result.set("points", std::move(run.all))));
-  MC_CHECK(run.sink.finish());
+  table->fact("wrong", run.wrong);
+  MC_CHECK(table->finish());
   return run.wrong > 0 ? kExitFailed : kExitOk;
 }
 

@@ -42,24 +42,37 @@ size_t terminal_columns(int fd) {
   return ::ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : kColumns;
 }
 
+Table& Table::expect(const std::vector<std::string>& cells) {
+  widths_.resize(std::max(widths_.size(), cells.size()));
+  for (size_t i = 0; i < cells.size(); ++i) widths_[i] = std::max(widths_[i], width_of(cells[i]));
+  return *this;
+}
+
+void Table::add(std::vector<std::string> row) {
+  expect(row);
+  rows_.push_back(std::move(row));
+}
+
 std::string Table::text() const {
-  std::vector<size_t> widths;
-  for (const auto& row : rows_)
-    for (size_t i = 0; i < row.size(); ++i) {
-      if (i == widths.size()) widths.push_back(0);
-      widths[i] = std::max(widths[i], width_of(row[i]));
-    }
   std::string out;
-  for (const auto& row : rows_) {
-    std::string line;
-    for (size_t i = 0; i < row.size(); ++i) {
-      const std::string pad(widths[i] - width_of(row[i]), ' ');
-      line += (i > 0 ? "  " : "") + (i == 0 ? row[i] + pad : pad + row[i]);
-    }
-    line.erase(line.find_last_not_of(' ') + 1);
-    out += line + "\n";
-  }
+  for (const auto& row : rows_) out += line(row);
   return out;
+}
+
+std::string Table::next(std::vector<std::string> row) {
+  const bool first = rows_.size() == 1;
+  add(std::move(row));
+  return (first ? line(rows_.front()) : "") + line(rows_.back());
+}
+
+std::string Table::line(const std::vector<std::string>& row) const {
+  std::string out;
+  for (size_t i = 0; i < row.size(); ++i) {
+    const std::string pad(widths_[i] - width_of(row[i]), ' ');
+    out += (i > 0 ? "  " : "") + (i == 0 ? row[i] + pad : pad + row[i]);
+  }
+  out.erase(out.find_last_not_of(' ') + 1);
+  return out + "\n";
 }
 
 Result<std::string> read_input(const std::string& path, size_t bytes_max) {

@@ -29,12 +29,20 @@ size_t terminal_columns(int fd);
 /// Columns aligned to the right but the first; the header line has the units.
 class Table {
  public:
-  explicit Table(std::vector<std::string> header) { rows_.push_back(std::move(header)); }
-  void add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
+  explicit Table(std::vector<std::string> header) { add(std::move(header)); }
+  void add(std::vector<std::string> row);
   std::string text() const;
 
+  /// One row at a time, for rows that come slowly: the text of this row, after the header when it is the first.
+  /// A column is as wide as its header and `expect`ed cells, and grows with a wider cell.
+  Table& expect(const std::vector<std::string>& cells);
+  std::string next(std::vector<std::string> row);
+
  private:
+  std::string line(const std::vector<std::string>& row) const;
+
   std::vector<std::vector<std::string>> rows_;
+  std::vector<size_t> widths_;
 };
 
 /// A file that the user named; MC1002 naming it when it cannot be read.

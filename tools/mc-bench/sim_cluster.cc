@@ -6,6 +6,7 @@
 
 #include "base/errors.h"
 #include "base/fd.h"
+#include "interruption.h"
 #include "print.h"
 #include "run/api_keys.h"
 #include "run/profile.h"
@@ -470,6 +471,13 @@ Result<int> simulate_cluster(const cli::Args& args) {
   setup.options.profile = &setup.profile;
   SimProgress progress(args, trace.size());
   setup.options.progress = progress.watcher();
+  // A run may be minutes, and a comparison is many: an interrupt prints those that are over.
+  const auto write = [&](bool interrupted) -> Result<void> {
+    MC_CHECK(sink.text(table(points) + counterfactual_text(points) + copies_table(points) + group_tables(points)));
+    MC_CHECK(sink.line(summary(args, setup, points).set("interrupted", interrupted)));
+    return sink.finish();
+  };
+  MC_TRY(interruption, Interruption::open([&] { (void)write(true); }));
   const bool many = setup.policies.size() * setup.admissions.size() > 1;
   for (const sched::Policy* policy : setup.policies)
     for (const sched::Admission* admission : setup.admissions) {
@@ -477,9 +485,11 @@ Result<int> simulate_cluster(const cli::Args& args) {
       setup.options.sched.admission = admission;
       progress.next(std::string(policy->name) + " with admission " + std::string(admission->name));
       MC_TRY(run, run_by_rules(args, trace, blocks, setup.options));
-      points.push_back(cluster_figures(setup.options, run, sim::figures_of(trace, setup.options, run)));
+      Json point = cluster_figures(setup.options, run, sim::figures_of(trace, setup.options, run));
       if (args.count(kCounterfactual) > 0)
-        add_counterfactual(trace, blocks, setup.options, run, args.count(kCounterfactual), progress, points.back());
+        add_counterfactual(trace, blocks, setup.options, run, args.count(kCounterfactual), progress, point);
+      const auto lock = interruption->lock();
+      points.push_back(std::move(point));
       if (!args.text(kSaveRequests).empty()) append_requests(setup.options, trace, run, requests);
       if (setup.options.keep_samples) append_samples(setup.options, run, samples);
       if (!many) continue;
@@ -489,9 +499,8 @@ Result<int> simulate_cluster(const cli::Args& args) {
     }
   if (!args.text(kSaveRequests).empty()) MC_CHECK(write_output(args.text(kSaveRequests), requests, kSaveRequests));
   if (!args.text(kSaveSamples).empty()) MC_CHECK(write_output(args.text(kSaveSamples), samples, kSaveSamples));
-  MC_CHECK(sink.text(table(points) + counterfactual_text(points) + copies_table(points) + group_tables(points)));
-  MC_CHECK(sink.line(summary(args, setup, points)));
-  MC_CHECK(sink.finish());
+  const auto lock = interruption->lock();
+  MC_CHECK(write(false));
   return 0;
 }
 

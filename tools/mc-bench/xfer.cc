@@ -13,7 +13,7 @@
 #include "base/errors.h"
 #include "base/histogram.h"
 #include "mem/mem.h"
-#include "print.h"
+#include "rows.h"
 #include "run/transfer_flags.h"
 #include "verbs.h"
 #include "xfer/bench.h"
@@ -213,23 +213,25 @@ std::vector<std::string> cells(const Point& point, const Json& row, bool against
 
 /// --op register: no peer, no points; one line a transport.
 Result<int> register_memory(const cli::Args& args, const std::vector<std::string>& transports) {
-  Sink sink(args);
-  Table table({"transport", "size", "threads", "touch s", "by all s", "huge s", "by all s", "register s"});
-  Json points = Json::array();
+  MC_TRY(rows, Rows::open(
+                   args, "mc.bench.xfer.v1",
+                   Table({"transport", "size", "threads", "touch s", "by all s", "huge s", "by all s", "register s"})));
   for (const std::string& transport : transports) {
     MC_TRY(options, end_options(args, transport, 0, Side::client));
     MC_TRY(row, bench_register(options, args.bytes(kMemory)));
     const auto s = [&](const char* key) { return fixed(row[key].as_double(), 3); };
-    table.add({transport, human_bytes(args.bytes(kMemory)), std::to_string(row["threads"].as_int()),
-               s("prefault_serial_s"), s("prefault_parallel_s"), s("prefault_huge_serial_s"),
-               s("prefault_huge_parallel_s"), s("register_s")});
-    MC_CHECK(sink.line(row));
-    points.push(std::move(row));
+    std::vector<std::string> text = {transport,
+                                     human_bytes(args.bytes(kMemory)),
+                                     std::to_string(row["threads"].as_int()),
+                                     s("prefault_serial_s"),
+                                     s("prefault_parallel_s"),
+                                     s("prefault_huge_serial_s"),
+                                     s("prefault_huge_parallel_s"),
+                                     s("register_s")};
+    MC_CHECK(rows->add(std::move(row), std::move(text)));
   }
-  MC_CHECK(sink.text(table.text()));
-  Json result = result_head("mc.bench.xfer.v1", args);
-  MC_CHECK(sink.line(result.set("points", std::move(points)).set("failed", 0)));
-  MC_CHECK(sink.finish());
+  rows->fact("failed", 0);
+  MC_CHECK(rows->finish());
   return 0;
 }
 
@@ -301,7 +303,10 @@ Result<int> xfer(const cli::Args& args) {
   std::string names;
   for (const std::string& transport : transports) names += (names.empty() ? "" : ",") + transport;
   if (args.on(kServer)) return serve_until_stopped(args, names, memory);
-  Sink sink(args);
+  const bool against = args.present(kAgainst);
+  MC_TRY(rows, Rows::open(args, "mc.bench.xfer.v1", Table(header(against))));
+  for (const Point& point : points) rows->expect({point.transport, point.op, point.transfer_class, "", "1000.0 KiB"});
+  rows->fact("failed", 0);
   MC_TRY(content, mem::HostBuffer::allocate(memory, {.name = "bench content"}));
   fill_content(content.bytes());
   std::unique_ptr<ServingEnd> here;
@@ -313,9 +318,6 @@ Result<int> xfer(const cli::Args& args) {
       std::any_of(points.begin(), points.end(), [](const Point& point) { return point.op == "write_imm"; });
   const std::jthread listening = here && tells ? listen_to_events(*here->engine) : std::jthread();
   const Client client{args, content.bytes(), peer_host(args)};
-  const bool against = args.present(kAgainst);
-  Table table(header(against));
-  Json points_out = Json::array();
   std::map<std::string, std::string> places;  // URIs by transport
   for (const std::string& transport : transports) {
     if (here) {
@@ -335,16 +337,12 @@ Result<int> xfer(const cli::Args& args) {
       break;
     }
     failed += static_cast<uint64_t>((*row)["failed"].as_int());
-    table.add(cells(point, *row, against));
-    MC_CHECK(sink.line(*row));
-    points_out.push(std::move(*row));
+    rows->fact("failed", failed);
+    std::vector<std::string> text = cells(point, *row, against);
+    MC_CHECK(rows->add(std::move(*row), std::move(text)));
   }
-  if (points_out.size() > 0) MC_CHECK(sink.text(table.text()));
-  Json result = result_head("mc.bench.xfer.v1", args);
-  result.set("points", std::move(points_out)).set("failed", failed);
-  if (broken) result.set("error", broken->what);
-  MC_CHECK(sink.line(result));
-  MC_CHECK(sink.finish());
+  if (broken) rows->fact("error", broken->what);
+  MC_CHECK(rows->finish());
   if (broken) return std::move(*broken);
   if (failed > 0) return user_error(err::kWrongAnswer, std::to_string(failed) + " transfers had wrong bytes");
   return 0;

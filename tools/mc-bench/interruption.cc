@@ -1,0 +1,48 @@
+#include "interruption.h"
+
+#include <poll.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <utility>
+
+#include "base/errors.h"
+#include "base/exit.h"
+#include "child.h"
+
+namespace mc::bench {
+
+Result<std::unique_ptr<Interruption>> Interruption::open(std::function<void()> write) {
+  MC_TRY(signals, run::Signals::open());
+  MC_TRY(over, EventFd::open());
+  return std::unique_ptr<Interruption>(new Interruption(std::move(signals), std::move(over), std::move(write)));
+}
+
+Interruption::Interruption(run::Signals signals, EventFd over, std::function<void()> write)
+    : signals_(std::move(signals)), over_(std::move(over)), write_(std::move(write)), thread_([this] { wait(); }) {}
+
+Interruption::~Interruption() {
+  over_.signal();
+  thread_.join();
+  run::Signals::let_through();
+}
+
+void Interruption::wait() {
+  pollfd fds[2] = {{over_.fd(), POLLIN, 0}, {signals_.fd(), POLLIN, 0}};
+  for (;;) {
+    if (::poll(fds, 2, -1) < 0) continue;
+    if (fds[0].revents != 0) return;
+    const auto signal = signals_.next();
+    if (signal == SIGINT || signal == SIGTERM) break;
+  }
+  run::Signals::let_through();
+  // The measuring thread holds the mutex for long only when its reader does not take what it prints.
+  if (const std::unique_lock lock(mutex_, std::chrono::seconds(2)); lock) {
+    write_();
+    (void)write_all(2, format_error("mc-bench", user_error(err::kInterrupted, "stopped by a signal")));
+  }
+  Child::kill_all();
+  std::_Exit(kExitInterrupted);
+}
+
+}  // namespace mc::bench

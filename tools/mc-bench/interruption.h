@@ -1,0 +1,38 @@
+// An interrupt ends a measurement at once, whatever library call it is in, and what was measured until then is written.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "base/cli.h"
+#include "base/fd.h"
+#include "run/signals.h"
+
+namespace mc::bench {
+
+class Interruption {
+ public:
+  /// After SIGINT or SIGTERM a thread holds the mutex, calls `write` and ends the program with 130 (MC8003). A second
+  /// signal ends it without `write`. To be opened before other threads start; they inherit the signal mask.
+  static Result<std::unique_ptr<Interruption>> open(std::function<void()> write);
+  ~Interruption();
+  Interruption(const Interruption&) = delete;
+  Interruption& operator=(const Interruption&) = delete;
+
+  /// Held by the measuring thread while it changes what `write` reads.
+  [[nodiscard]] std::unique_lock<std::timed_mutex> lock() { return std::unique_lock(mutex_); }
+
+ private:
+  Interruption(run::Signals signals, EventFd over, std::function<void()> write);
+  void wait();
+
+  run::Signals signals_;
+  EventFd over_;
+  std::function<void()> write_;
+  std::timed_mutex mutex_;
+  std::thread thread_;
+};
+
+}  // namespace mc::bench

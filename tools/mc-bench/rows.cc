@@ -1,0 +1,45 @@
+#include "rows.h"
+
+#include <utility>
+
+namespace mc::bench {
+
+Result<std::unique_ptr<Rows>> Rows::open(const cli::Args& args, std::string_view schema, Table table) {
+  std::unique_ptr<Rows> rows(new Rows(args, schema, std::move(table)));
+  MC_TRY(interruption, Interruption::open([rows = rows.get()] { (void)rows->summary(true); }));
+  rows->interruption_ = std::move(interruption);
+  return rows;
+}
+
+Rows::Rows(const cli::Args& args, std::string_view schema, Table table)
+    : sink_(args), table_(std::move(table)), result_(result_head(schema, args)) {}
+
+void Rows::fact(std::string_view key, Json value) {
+  const auto lock = interruption_->lock();
+  result_.set(key, std::move(value));
+}
+
+Result<void> Rows::text(std::string_view text) {
+  const auto lock = interruption_->lock();
+  return sink_.text(text);
+}
+
+Result<void> Rows::add(Json point, std::vector<std::string> cells) {
+  const auto lock = interruption_->lock();
+  MC_CHECK(sink_.line(point));
+  points_.push(std::move(point));
+  return sink_.text(table_.next(std::move(cells)));
+}
+
+Result<void> Rows::finish() {
+  const auto lock = interruption_->lock();
+  return summary(false);
+}
+
+Result<void> Rows::summary(bool interrupted) {
+  result_.set("points", std::move(points_)).set("interrupted", interrupted);
+  MC_CHECK(sink_.line(result_));
+  return sink_.finish();
+}
+
+}  // namespace mc::bench

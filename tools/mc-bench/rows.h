@@ -1,0 +1,40 @@
+// The points of a measurement, each written when it is measured: a row of a table, or a line of --json. After an
+// interrupt the summary has the points until then.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "interruption.h"
+#include "print.h"
+
+namespace mc::bench {
+
+class Rows {
+ public:
+  /// Opens an Interruption, so no other thread may have started.
+  static Result<std::unique_ptr<Rows>> open(const cli::Args& args, std::string_view schema, Table table);
+
+  /// Cells that will come: columns are wide enough for them from the first row on.
+  void expect(const std::vector<std::string>& cells) { table_.expect(cells); }
+  /// A member of the summary.
+  void fact(std::string_view key, Json value);
+  /// A line before or between the rows; nothing with --json.
+  Result<void> text(std::string_view text);
+  Result<void> add(Json point, std::vector<std::string> cells);
+  /// The summary, and -o FILE.
+  Result<void> finish();
+
+ private:
+  Rows(const cli::Args& args, std::string_view schema, Table table);
+  Result<void> summary(bool interrupted);
+
+  Sink sink_;
+  Table table_;
+  Json result_, points_ = Json::array();
+  std::unique_ptr<Interruption> interruption_;  // last: its thread reads the rest
+};
+
+}  // namespace mc::bench
