@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "base/errors.h"
 #include "kv/inspect.h"
 
 namespace mc::kv {
@@ -100,8 +101,11 @@ Result<void> same_layout(const wire::KvPrologue& left, const wire::KvPrologue& r
                 {"kv_dtype", left.kv_dtype, right.kv_dtype}};
   for (const auto& field : fields)
     if (field.left != field.right)
-      return Error{Code::invalid, "diff-kv: " + std::string(field.name) + " is " + field.left + " on the left and " +
-                                      field.right + " on the right: nothing to compare"};
+      return user_error(err::kKvFileForeign,
+                        "diff-kv: " + std::string(field.name) + " is " + field.left + " on the left and " +
+                            field.right + " on the right: nothing to compare",
+                        "field " + std::string(field.name),
+                        "make both streams from one model with the same --dtype and --block-tokens");
   return {};
 }
 

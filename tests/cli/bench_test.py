@@ -467,6 +467,13 @@ class Streams(Scratch):
             uris = json.loads(server.stdout.readline())["uris"]
             for uri in uris:
                 s = result("xfer", uri, "--transport", uri.split(":")[0], "--size", "64KiB", "-t", "100ms")
+    def test_sound_streams_of_different_types_are_not_called_damaged(self):
+        for dtype in ("bf16", "f32"):
+            words = ["--prompt-ids", "20,21,22", "--dtype", dtype, "--kv-out", f"{self.dir}/{dtype}"]
+            self.assertEqual(cluster.run("mc-prefill", "once", *words)[0], 0)
+        err = bench("diff-kv", f"{self.dir}/bf16", f"{self.dir}/f32", expect=1)[1]
+        self.assertIn("error MC6003 kv-file-foreign: diff-kv: kv_dtype is bf16 on the left and f32 on the right", err)
+
                 self.assertEqual((s["failed"], len(s["points"])), (0, 1))
                 point = s["points"][0]
                 self.assertTrue(point["verified"] and point["bytes"] > 0 and point["yardstick_share"] > 0)

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "base/errors.h"
 #include "kv/chain.h"
 #include "kv/namespace.h"
 #include "unit/wire/sample_mckv.h"
@@ -138,5 +139,6 @@ TEST_CASE("kv/diff: prompts that part are compared as far as both go, other layo
   const auto c = wide.bytes();
   const auto refused = diff(test::read_from(a), test::read_from(c));
   REQUIRE_FALSE(refused);
+  CHECK(refused.error().mc == err::kKvFileForeign);  // both are sound
   CHECK(refused.error().what == "diff-kv: head_dim is 2 on the left and 4 on the right: nothing to compare");
 }
