@@ -275,6 +275,13 @@ class Models(Scratch):
             self.assertEqual(made["weight_files"] > 1, "--shard-size" in words)
             self.assertEqual(made["tokenizer"], "bytes" if made["vocab"] < 2048 else "mc-tiny")
 
+    def test_a_model_is_not_overwritten(self):
+        path = os.path.join(self.dir, "model")
+        bench("mkmodel", "--hidden", 32, "-o", path)
+        self.assertIn("holds a model already", bench("mkmodel", "--hidden", 64, "-o", path, expect=1)[1])
+        with open(os.path.join(path, "config.json"), encoding="utf-8") as file:
+            self.assertEqual(json.load(file)["hidden_size"], 32)
+
     def test_a_seed_gives_the_same_files(self):
         def contents(name, seed):
             path = os.path.join(self.dir, name)
@@ -286,7 +293,7 @@ class Models(Scratch):
             return found
 
         self.assertEqual(contents("a", 1), contents("b", 1))
-        self.assertNotEqual(contents("c", 2)["model.safetensors"], contents("a", 1)["model.safetensors"])
+        self.assertNotEqual(contents("c", 2)["model.safetensors"], contents("d", 1)["model.safetensors"])
 
     def test_impossible_shapes_are_refused(self):
         for words in (["--heads", 3, "--kv-heads", 2], ["--vocab", 10], ["--head-dim", 7], ["--layers", 0]):
@@ -460,13 +467,6 @@ class Streams(Scratch):
         bench("diff-kv", f"{self.dir}/a", f"{self.dir}/c", expect=1)
         self.assertIn("MC6001", bench("diff-kv", f"{self.dir}/a", "/dev/null", expect=1)[1])
 
-    def test_two_processes_move_verified_bytes(self):
-        words = [cluster.program("mc-bench"), "xfer", "--server", "--port", "0"]
-        server = subprocess.Popen(words, stdout=subprocess.PIPE)
-        try:
-            uris = json.loads(server.stdout.readline())["uris"]
-            for uri in uris:
-                s = result("xfer", uri, "--transport", uri.split(":")[0], "--size", "64KiB", "-t", "100ms")
     def test_sound_streams_of_different_types_are_not_called_damaged(self):
         for dtype in ("bf16", "f32"):
             words = ["--prompt-ids", "20,21,22", "--dtype", dtype, "--kv-out", f"{self.dir}/{dtype}"]
@@ -474,6 +474,13 @@ class Streams(Scratch):
         err = bench("diff-kv", f"{self.dir}/bf16", f"{self.dir}/f32", expect=1)[1]
         self.assertIn("error MC6003 kv-file-foreign: diff-kv: kv_dtype is bf16 on the left and f32 on the right", err)
 
+    def test_two_processes_move_verified_bytes(self):
+        words = [cluster.program("mc-bench"), "xfer", "--server", "--port", "0"]
+        server = subprocess.Popen(words, stdout=subprocess.PIPE)
+        try:
+            uris = json.loads(server.stdout.readline())["uris"]
+            for uri in uris:
+                s = result("xfer", uri, "--transport", uri.split(":")[0], "--size", "64KiB", "-t", "100ms")
                 self.assertEqual((s["failed"], len(s["points"])), (0, 1))
                 point = s["points"][0]
                 self.assertTrue(point["verified"] and point["bytes"] > 0 and point["yardstick_share"] > 0)

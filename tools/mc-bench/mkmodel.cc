@@ -368,6 +368,9 @@ Result<int> mkmodel(const cli::Args& args) {
   MC_TRY(s, read_shape(args));
   if (::mkdir(directory.c_str(), 0755) != 0 && errno != EEXIST)
     return as_user_error(err::kFileAccess, errno_error("mkdir " + directory));
+  if (::access((directory + "/config.json").c_str(), F_OK) == 0)
+    return user_error(err::kFileAccess, directory + " holds a model already", "-o",
+                      "remove it first, or name another directory");
   const auto tensors = plan_tensors(s);
   MC_CHECK(write_texts(directory, s));
   MC_TRY(files, write_weights(directory, tensors, s, std::max<uint64_t>(1, args.bytes(kShardSize))));
