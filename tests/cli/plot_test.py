@@ -46,6 +46,15 @@ class Series(unittest.TestCase):
         self.assertEqual(series(rows, "--x", "x", "--y", "y"), {"y": [[1, 7], [2, 6]]})
         self.assertIn("yerrorbars", script(rows, "--x", "x", "--y", "y"))
 
+    def test_the_frame_holds_the_goal_and_axes_are_in_words(self):
+        rows = [{"request_rate": x, "p99_ttft_ms": 10 * x} for x in (1, 2, 3)]
+        words = ["--x", "request_rate", "--y", "p99_ttft_ms", "--slo", "500"]
+        text = script(rows, *words)
+        for line in ("set yrange [0:500.0<*]", "set xlabel 'request rate'", "set ylabel 'p99 TTFT (ms)'"):
+            self.assertIn(line + (" noenhanced\n" if "label" in line else "\n"), text)
+        self.assertIn("set yrange [*<500.0:500.0<*]", script(rows, *words, "--log", "y"))
+        self.assertIn("set xrange [*<5.0:5.0<*]", script(rows, "--cdf", "p99_ttft_ms", "--slo", "5"))
+
     def test_keys_inside_keys_and_arrays_against_arrays(self):
         row = {"t": {"s": [0, 1, 2]}, "queue": {"p0": [3, 1, 2]}}
         self.assertEqual(series([row], "--x", "t.s", "--y", "queue.p0"), {"queue.p0": [[0, 3], [1, 1], [2, 2]]})

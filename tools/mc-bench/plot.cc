@@ -75,15 +75,33 @@ Result<PlotPlan> read_plan(const cli::Args& args) {
   return plan;
 }
 
-std::string joined(const std::vector<std::string>& words) {
+/// A key as people write it: p99_ttft_ms is "p99 TTFT (ms)", request_rate "request rate".
+std::string readable(const std::string& key) {
+  static constexpr std::pair<std::string_view, std::string_view> kWords[] = {
+      {"ttft", "TTFT"}, {"ttfts", "TTFT"}, {"tbt", "TBT"}, {"itl", "TBT"}, {"tpot", "TPOT"}, {"e2el", "latency"}};
+  static constexpr std::string_view kUnits[] = {"ms", "us", "s", "bytes", "tokens"};
   std::string out;
-  for (const std::string& word : words) out += (out.empty() ? "" : ", ") + word;
+  for (size_t at = 0; at < key.size();) {
+    const size_t end = std::min(key.find('_', at), key.size());
+    std::string word = key.substr(at, end - at);
+    for (const auto& [name, text] : kWords)
+      if (word == name) word = text;
+    const bool is_unit = end == key.size() && at > 0 && std::ranges::count(kUnits, word) > 0;
+    out += (out.empty() ? "" : " ") + (is_unit ? "(" + word + ")" : word);
+    at = end + 1;
+  }
+  return out;
+}
+
+std::string joined(const std::vector<std::string>& keys) {
+  std::string out;
+  for (const std::string& key : keys) out += (out.empty() ? "" : ", ") + readable(key);
   return out;
 }
 
 PlotLook look_of(const cli::Args& args, const PlotPlan& plan) {
   PlotLook look{.title = args.text(kTitle), .steps = plan.distribution};
-  look.x_label = plan.distribution ? joined(plan.y) : plan.x;
+  look.x_label = plan.distribution ? joined(plan.y) : readable(plan.x);
   look.y_label = plan.distribution ? "share" : joined(plan.y);
   look.log_x = args.text(kLog).starts_with('x');
   look.log_y = args.text(kLog).ends_with('y');

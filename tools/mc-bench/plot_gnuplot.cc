@@ -59,14 +59,17 @@ std::string gnuplot_script(const std::vector<PlotSeries>& series, const PlotLook
   out += "set key outside below noenhanced\nset grid\n";
   if (look.log_x) out += "set logscale x\n";
   if (look.log_y) out += "set logscale y\n";
-  if (look.steps) out += "set yrange [0:1]\n";
+  std::string goal;
+  if (look.slo) add_number(goal, *look.slo);
+  // The frame holds the goal too. "LOW<*" is an automatic end that is at most LOW (gnuplot manual, set xrange).
+  const std::string least = goal.empty() ? "*" : "*<" + goal, most = goal.empty() ? "*" : goal + "<*";
   // An axis that does not begin at zero makes small differences look large.
-  if (!look.steps && !look.log_y && !below_zero(series)) out += "set yrange [0:*]\n";
+  const bool from_zero = !look.log_y && !below_zero(series) && look.slo.value_or(0) >= 0;
+  if (look.steps) out += "set xrange [" + least + ":" + most + "]\nset yrange [0:1]\n";
+  if (!look.steps) out += "set yrange [" + (from_zero ? "0" : least) + ":" + most + "]\n";
   if (look.slo) {
-    std::string at;
-    add_number(at, *look.slo);
-    out += look.steps ? "set arrow from first " + at + ", graph 0 to first " + at + ", graph 1"
-                      : "set arrow from graph 0, first " + at + " to graph 1, first " + at;
+    out += look.steps ? "set arrow from first " + goal + ", graph 0 to first " + goal + ", graph 1"
+                      : "set arrow from graph 0, first " + goal + " to graph 1, first " + goal;
     out += " nohead dashtype 2 linewidth 2 linecolor rgb 'red'\n";
   }
   out += "plot ";
