@@ -134,13 +134,37 @@ TEST_CASE("model/model: a model that cannot fit is refused with needed and free 
   CHECK(contains(error.what, "free are "));
 }
 
+TEST_CASE("model/find: what lies in place of a model directory is told") {
+  const fs::path place = fs::temp_directory_path() / ("mct-find-" + std::to_string(::getpid()));
+  fs::create_directories(place / "empty");
+  fs::create_directories(place / "quantised");
+  for (const char* file : {"quantised/q4.gguf", "config.json", "model.safetensors", "notes.txt"})
+    std::ofstream(place / file) << "x";
+  const auto said = [&](const std::string& name) {
+    const auto found = find_model(name);
+    REQUIRE_FALSE(found);
+    return found.error().what + "; " + found.error().next;
+  };
+  CHECK(contains(said(place / "empty"), "it has no config.json"));
+  CHECK(contains(said(place / "quantised"), "q4.gguf is a GGUF file"));
+  CHECK(contains(said(place / "quantised/q4.gguf"), "give the safetensors checkpoint"));
+  CHECK(contains(said(place / "model.safetensors"),
+                 "is a file, not a model directory; give the directory that it is "
+                 "in: -m " +
+                     place.string()));
+  CHECK(
+      contains(said("Qwen/Qwen3-0.6B"), "not downloaded; download it first: huggingface-cli download Qwen/Qwen3-0.6B"));
+  CHECK(contains(said("./Qwen/x"), "there is no directory ./Qwen/x; give a directory"));
+  fs::remove_all(place);
+}
+
 TEST_CASE("model/find: the built-in model is found from a build tree, and a wrong directory is named") {
   ::unsetenv("MCT_MODEL");
   const auto found = find_model("");
   REQUIRE_OK(found);
   CHECK(fs::equivalent(*found, test::source_dir() + "/lib/model/mc-tiny"));
   CHECK(find_model("mc-tiny").has_value());
-  CHECK(contains(find_model("/nonexistent").error().what, "/nonexistent is no model directory"));
+  CHECK(contains(find_model("/nonexistent").error().what, "there is no directory /nonexistent"));
   const std::string other = test::source_dir() + "/tests/golden/model/llama-mha";
   ::setenv("MCT_MODEL", other.c_str(), 1);
   CHECK(*find_model("") == other);
