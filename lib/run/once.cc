@@ -147,6 +147,11 @@ Json timings_json(const model::Generated& out, size_t prompt) {
   return t;
 }
 
+/// A person reads the answer while it is made.
+bool prints_as_it_comes(const cli::Args& args) {
+  return !args.on(flags::kJson) && args.text(flags::kOutput) == "-";
+}
+
 Result<void> print_result(const cli::Args& args, const std::vector<uint32_t>& prompt, const model::Generated& out,
                           bool stopped, const std::string& text) {
   std::string line;
@@ -169,7 +174,7 @@ Result<void> print_result(const cli::Args& args, const std::vector<uint32_t>& pr
     result.set("timings", timings_json(out, prompt.size()));
     line = result.dump() + "\n";
   } else {
-    line = text + "\n";
+    line = (prints_as_it_comes(args) ? "" : text) + "\n";
   }
   const std::string& path = args.text(flags::kOutput);
   if (path == "-") return write_all(1, line);
@@ -182,14 +187,20 @@ Result<void> print_result(const cli::Args& args, const std::vector<uint32_t>& pr
 struct AnswerText {
   text::Detokenizer detokenizer;
   text::StopMatcher stops;
+  bool is_printed = false;  // as it comes
   std::string text;
 
   bool push(uint32_t token) {
-    text += stops.push(detokenizer.push(token));
+    add(stops.push(detokenizer.push(token)));
     return !stops.stopped();
   }
   void end() {
-    if (!stops.stopped()) text += stops.push(detokenizer.flush()) + stops.flush();
+    if (!stops.stopped()) add(stops.push(detokenizer.flush()) + stops.flush());
+  }
+  void add(const std::string& more) {
+    text += more;
+    // A reader that is gone is told by the last write.
+    if (is_printed && !more.empty()) (void)write_all(1, more);
   }
 };
 
@@ -254,7 +265,12 @@ Result<void> write_kv(const cli::Args& args, const Engine& engine, const model::
 }
 
 /// Damage, or a version of the format that this program does not know.
-Error stream_error(const std::string& path, Error error) {
+Error stream_error(const std::string& path, bool is_empty, Error error) {
+  if (is_empty)
+    return user_error(err::kKvFileCorrupt,
+                      (path == "-" ? "stdin" : path) + " is empty: end of the stream before its header",
+                      "--kv-in " + path,
+                      "give it what 'mc-prefill once --kv-out' writes; when that is in the same pipe, it has failed");
   const err::Number number = error.code == Code::unsupported ? err::kKvFileVersion : err::kKvFileCorrupt;
   return as_user_error(number, within(path, std::move(error)));
 }
@@ -367,7 +383,8 @@ Result<int> prefill_once(const cli::Args& args) {
                           std::to_string(config.max_positions),
                       "-n");
   MC_TRY(stops, text::StopMatcher::build(args.list(flags::kStop)));
-  AnswerText answer{text::Detokenizer(tokenizer, true, text::TextStart::before), std::move(stops), ""};
+  AnswerText answer{text::Detokenizer(tokenizer, true, text::TextStart::before), std::move(stops),
+                    !to_stream && prints_as_it_comes(args), ""};
   request.on_token = [&](const ops::Sampled& s) { return answer.push(s.token); };
   MC_TRY(pages, model::LocalPages::allocate(runner.layout(), static_cast<int64_t>(prompt.size()) + request.max_tokens));
   model::Generated out;
@@ -388,8 +405,13 @@ Result<int> decode_once(const cli::Args& args) {
   if (path.empty()) return user_error(err::kUsage, "give --kv-in FILE, or - for stdin", "--kv-in");
   Fd fd(path == "-" ? ::dup(0) : ::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd) return as_user_error(err::kFileAccess, errno_error("open " + path));
-  auto opened = wire::KvReader::open([&](std::span<std::byte> bytes) { return read_all(fd.get(), bytes); });
-  if (!opened) return stream_error(path, std::move(opened).error());
+  uint64_t reads = 0;
+  auto opened = wire::KvReader::open([&](std::span<std::byte> bytes) {
+    auto read = read_all(fd.get(), bytes);
+    reads += read.has_value();
+    return read;
+  });
+  if (!opened) return stream_error(path, reads == 0, std::move(opened).error());
   wire::KvReader reader = std::move(*opened);
   // Before the model: its attention plan may not exist for the wrong block size.
   if (reader.layout().block_tokens != args.count(flags::kBlockTokens))
@@ -416,11 +438,13 @@ Result<int> decode_once(const cli::Args& args) {
                                             static_cast<int64_t>(request.prompt.size()) + request.max_tokens));
   for (size_t block = 0;; ++block) {
     auto header = reader.next();
-    if (!header) return stream_error(path, std::move(header).error());
+    if (!header) return stream_error(path, false, std::move(header).error());
     if (!*header) break;
-    if (auto read = reader.read_page(pages.page(block)); !read) return stream_error(path, std::move(read).error());
+    if (auto read = reader.read_page(pages.page(block)); !read)
+      return stream_error(path, false, std::move(read).error());
   }
-  AnswerText answer{text::Detokenizer(tokenizer, true, text::TextStart::before), text::StopMatcher(), ""};
+  AnswerText answer{text::Detokenizer(tokenizer, true, text::TextStart::before), text::StopMatcher(),
+                    prints_as_it_comes(args), ""};
   request.on_token = [&](const ops::Sampled& s) { return answer.push(s.token); };
   model::Generated out;
   out.ids.push_back(prologue.first_token);

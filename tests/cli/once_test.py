@@ -62,6 +62,23 @@ class Once(unittest.TestCase):
 
 
 class Streams(Once):
+    def test_text_is_printed_while_it_is_made(self):
+        process = subprocess.Popen(
+            [cluster.program("mc-prefill"), "once", "-p", "Once upon a time", "-n", "1500", "--ignore-eos"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        first = os.read(process.stdout.fileno(), 1 << 16)
+        rest, err = process.communicate(timeout=100)
+        self.assertEqual(process.returncode, 0, err)
+        self.assertTrue(first)
+        self.assertGreater(len(rest), len(first))
+
+    def test_a_stream_of_nothing_is_told_as_that(self):
+        said = ("stdin is empty", "where: --kv-in -", "mc-prefill once --kv-out")
+        self.refused("MC6001", 1, "mc-decode", "once", "--kv-in", "-", stdin=b"", says=said)
+        self.refused("MC6001", 1, "mc-decode", "once", "--kv-in", "-", stdin=self.stream[:100])
+
     def test_text_ends_with_one_newline_and_json_says_the_same(self):
         prompt = ["-p", "Once upon a time", "-n", "6", *GREEDY]
         text = self.made("mc-prefill", "once", *prompt).decode()
@@ -209,7 +226,7 @@ class BadModels(Once):
         self.assertEqual(out, b"")
 
     def test_a_missing_directory(self):
-        self.once("MC3001", self.path("nowhere"), "nowhere", "config.json")
+        self.once("MC3001", self.path("nowhere"), "there is no directory", "nowhere")
 
     def test_missing_files_are_named(self):
         for missing, says in (
@@ -295,7 +312,7 @@ class BadPrompts(Once):
         self.once("MC1002", 2, "--prompt-ids", "5,x", says=["x", "2048"])
         self.once("MC1002", 2, "--prompt-ids", "5,2048", says=["2048"])
         self.once("MC1002", 2, "--prompt-ids", "5,-1", says=["-1"])
-        self.once("MC1002", 2, "--prompt-ids", "", says=["no tokens"])
+        self.once("MC1002", 2, "--prompt-ids", "", says=["the list is empty"])
 
     def test_exactly_one_prompt(self):
         self.once("MC1001", 2)
