@@ -425,7 +425,7 @@ class Refusals(unittest.TestCase):
         )
         self.refused("/v1/completions", dict(ok, mc={"attention": "moba:block=7"}), 400, "invalid_value", "attention")
         self.refused("/v1/completions", {"prompt": [99999], "max_tokens": 1}, 400, "invalid_value", "below 2048")
-        self.refused("/v1/embeddings", {"input": "x"}, 501, "unsupported_endpoint")
+        self.refused("/v1/embeddings", {"input": "x"}, 404, "unsupported_endpoint")
         self.refused("/nowhere", {}, 404, "not_found")
 
     def test_an_oversized_body_is_refused_with_413(self):
