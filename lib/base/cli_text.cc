@@ -175,6 +175,13 @@ std::string spaced(std::string_view choices) {
   return out;
 }
 
+/// Whether a verb takes files: FILE, TRACE, the sides of a comparison. Names of nodes and requests are none.
+bool takes_files(const Verb& verb) {
+  constexpr std::string_view kFiles[] = {"FILE", "TRACE", "LEFT", "RIGHT", "CORPUS"};
+  return std::ranges::any_of(verb.args,
+                             [&](const Positional& arg) { return std::ranges::count(kFiles, arg.name) > 0; });
+}
+
 std::string bash_completion(const Program& program) {
   std::string name(program.name), function = "_" + name;
   std::replace(function.begin(), function.end(), '-', '_');
@@ -196,12 +203,13 @@ std::string bash_completion(const Program& program) {
     }
   }
   if (!values.empty()) out += "    " + values + ") COMPREPLY=($(compgen -f -- \"$cur\")); return;;\n";
-  out += "  esac\n  local flags='" + flag_words(program.flags) + "'\n  case $verb in\n";
+  out += "  esac\n  local files= flags='" + flag_words(program.flags) + "'\n  case $verb in\n";
   for (const Verb& verb : program.verbs)
-    out += "    " + std::string(verb.name) + ") flags='" + flag_words(verb.flags) + "';;\n";
+    out += "    " + std::string(verb.name) + ") " + (takes_files(verb) ? "files=1 " : "") + "flags='" +
+           flag_words(verb.flags) + "';;\n";
   out += "  esac\n  case $cur in\n    -*) COMPREPLY=($(compgen -W \"$flags\" -- \"$cur\"));;\n";
   out += "    *) if [ -z \"$verb\" ]; then COMPREPLY=($(compgen -W '" + verbs +
-         "help' -- \"$cur\")); else COMPREPLY=($(compgen -f -- \"$cur\")); fi;;\n";
+         "help' -- \"$cur\")); elif [ -n \"$files\" ]; then COMPREPLY=($(compgen -f -- \"$cur\")); fi;;\n";
   out += "  esac\n}\ncomplete -o filenames -F " + function + " " + name + "\n";
   return out;
 }
@@ -227,7 +235,8 @@ std::string zsh_completion(const Program& program) {
   std::string out = "#compdef " + std::string(program.name) + "\nlocal verb word\n";
   out += "for word in ${words[2,CURRENT-1]}; do [[ $word != -* ]] && { verb=$word; break }; done\ncase $verb in\n";
   for (const Verb& verb : program.verbs)
-    out += "  " + std::string(verb.name) + ") " + zsh_arguments(verb.flags, "    ") + " '*:file:_files';;\n";
+    out += "  " + std::string(verb.name) + ") " + zsh_arguments(verb.flags, "    ") +
+           (takes_files(verb) ? " '*:file:_files';;\n" : " '*: :';;\n");
   out += "  *) " + zsh_arguments(program.flags, "    ");
   out += " \\\n    '1:verb:(";
   for (const Verb& verb : program.verbs) out += std::string(verb.name) + " ";
@@ -275,7 +284,7 @@ std::string man_options(const Program& program) {
     std::vector<const Flag*> own;
     for (const Flag* flag : verb.flags)
       if (std::none_of(program.flags.begin(), program.flags.end(),
-                       [&](const Flag* f) { return f->name == flag->name; }))
+                       [&](const Flag* f) { return f->name == flag->name && f->help == flag->help; }))
         own.push_back(flag);
     if (own.empty()) continue;
     out += ".Bl -tag -width Ds\n";
