@@ -64,6 +64,36 @@ void collect(const CLI::App& app, FlagList flags, CommandLine& line) {
   for (const Flag* flag : flags) take(*flag);
 }
 
+/// Words of other programs for what ours do otherwise.
+struct Hint {
+  std::string_view word, next;
+};
+constexpr Hint kVerbHints[] = {
+    {"status", "mc-conductor ps lists the nodes"},
+    {"top", "mc-conductor ps lists the nodes and their load; /metrics has the counters"},
+    {"list", "mc-conductor ps lists the nodes"},
+    {"ls", "mc-conductor ps lists the nodes"},
+    {"logs", "every program logs to its stderr"},
+    {"start", "the program without a verb is the daemon"},
+    {"run", "the program without a verb is the daemon"},
+    {"serve", "the program without a verb is the daemon; mc-bench serve measures one"},
+    {"stop", "SIGTERM ends a daemon, ^C too; mc-conductor drain NODE empties one before"},
+};
+constexpr Hint kFlagHints[] = {
+    {"--host", "--http ADDR:PORT is where a daemon listens"},
+    {"--port", "--http ADDR:PORT is where a daemon listens"},
+    {"--tensor-parallel-size", "a node uses all its cores (--threads); --pipeline divides the layers"},
+    {"--max-model-len", "the context is the model's, or what --kv-mem holds"},
+    {"--gpu-memory-utilization", "--kv-mem takes a size or a share of free memory"},
+    {"--served-model-name", "a model is served by the name of its directory"},
+};
+
+std::string hint(std::span<const Hint> hints, std::string_view word) {
+  for (const Hint& one : hints)
+    if (one.word == word) return std::string(one.next);
+  return {};
+}
+
 /// "unknown flag --blok-tokens; did you mean --block-tokens?"
 Error unknown_argument(const Program& program, const Verb* verb, const std::string& given) {
   const std::string where = std::string(program.name) + (verb ? " " + std::string(verb->name) : "");
@@ -71,13 +101,15 @@ Error unknown_argument(const Program& program, const Verb* verb, const std::stri
     if (verb == nullptr && !program.verbs.empty()) {
       std::string verbs;
       for (const Verb& v : program.verbs) verbs += (verbs.empty() ? "" : " ") + std::string(v.name);
-      return user_error(err::kUsage, "'" + given + "' is not a verb of " + where + "; verbs: " + verbs + " help");
+      return user_error(err::kUsage, "'" + given + "' is not a verb of " + where + "; verbs: " + verbs + " help", {},
+                        hint(kVerbHints, given));
     }
     return user_error(err::kUsage, where + " takes no argument '" + given + "'");
   }
   const std::string name = given.substr(0, given.find('='));
   std::string_view best;
-  size_t best_distance = 4;  // further away is no typing slip
+  // Further away is no typing slip: one change in a short name, three in a long one.
+  size_t best_distance = std::clamp<size_t>(name.size() / 4, 2, 4);
   auto consider = [&](const Flag& flag) {
     const size_t distance = edit_distance(name, "--" + std::string(flag.name));
     if (distance < best_distance) {
@@ -89,7 +121,7 @@ Error unknown_argument(const Program& program, const Verb* verb, const std::stri
   for (const Flag* flag : kBuiltins) consider(*flag);
   std::string what = where + " has no flag " + name;
   if (!best.empty()) what += "; did you mean --" + std::string(best) + "?";
-  return user_error(err::kUsage, what);
+  return user_error(err::kUsage, what, {}, best.empty() ? hint(kFlagHints, name) : "");
 }
 
 /// "--insecure needs DOOR,DOOR: let doors listen ..." for CLI11's "--insecure: 1 required TEXT missing".
