@@ -97,8 +97,12 @@ Result<Args::Setting> Builder::pick(const Flag& flag, const CommandLine& line) c
     s.value = in_file->second.first;
     s.source = in_file->second.second;
   }
+  const std::string where = source_text(flag, s.origin, s.source);
+  // An unset variable of a script: an empty list of doors or hosts is hardly what was meant.
+  if (s.origin == Origin::flag && flag.kind == FlagKind::list && s.value.empty())
+    return user_error(err::kBadValue, "the list is empty", where, "name what it lists, or leave the flag out");
   if (auto ok = check_value(flag, s.value); !ok)
-    return user_error(err::kBadValue, ok.error().what, source_text(flag, s.origin, s.source));
+    return user_error(err::kBadValue, ok.error().what, where, ok.error().next);
   return s;
 }
 

@@ -28,6 +28,25 @@ Result<void> check_block_tokens(std::string_view value) {
   return {};
 }
 
+Result<void> check_endpoints(std::string_view value) {
+  MC_TRY(endpoints, split_list(value));
+  for (const std::string& endpoint : endpoints) {
+    if (endpoint.starts_with("ipc://$MCT_RUN_DIR/")) continue;
+    auto uri = parse_uri(endpoint);
+    if (uri) continue;
+    Error bad = std::move(uri).error();
+    if (endpoint.find("://") == std::string::npos && endpoint.find(':') != std::string::npos)
+      bad.next = "write tcp://" + endpoint;
+    return bad;
+  }
+  return {};
+}
+
+Result<void> check_address(std::string_view value) {
+  if (std::count(value.begin(), value.end(), ':') != 1) return {};
+  return {Code::invalid, "'" + std::string(value) + "' has a port; an address alone is meant"};
+}
+
 Result<void> check_labels(std::string_view value) {
   MC_TRY(labels, split_list(value));
   for (const std::string& label : labels) {

@@ -14,6 +14,10 @@ Result<void> check_between(std::string_view value) {
   return check_range(value, kLow, kHigh);
 }
 /// --block-tokens: a power of two from 16 to 512.
+/// URIs of control endpoints, with $MCT_RUN_DIR in an ipc:// path.
+Result<void> check_endpoints(std::string_view value);
+/// An address or name of a host, without a port.
+Result<void> check_address(std::string_view value);
 Result<void> check_block_tokens(std::string_view value);
 /// --label: k=v pairs.
 Result<void> check_labels(std::string_view value);
@@ -31,12 +35,14 @@ inline constexpr Flag kModel{
 inline constexpr Flag kConductor{.name = "conductor",
                                  .value = "EP",
                                  .fallback = "ipc://$MCT_RUN_DIR/conductor",
-                                 .help = "control endpoint to register with: ipc:// or tcp://host:7700"};
+                                 .help = "control endpoint to register with: ipc:// or tcp://host:7700",
+                                 .check = check_endpoints};
 inline constexpr Flag kListen{.name = "listen",
                               .kind = FlagKind::list,
                               .value = "EP",
                               .fallback = "ipc://$MCT_RUN_DIR/conductor",
-                              .help = "control endpoints of workers; tcp://ADDR:7700 replaces the local socket"};
+                              .help = "control endpoints of workers; tcp://ADDR:7700 replaces the local socket",
+                              .check = check_endpoints};
 inline constexpr Flag kHttp{.name = "http",
                             .kind = FlagKind::host_port,
                             .value = "ADDR:PORT",
@@ -45,7 +51,8 @@ inline constexpr Flag kHttp{.name = "http",
 inline constexpr Flag kBind{.name = "bind",
                             .value = "ADDR",
                             .fallback = "127.0.0.1",
-                            .help = "data-plane address; beyond loopback it needs --auth or --insecure data"};
+                            .help = "data-plane address; beyond loopback it needs --auth or --insecure data",
+                            .check = check_address};
 inline constexpr Flag kAuth{
     .name = "auth", .value = "FILE", .help = "key set made by mc-conductor keygen; the same file on every host"};
 inline constexpr Flag kTransport{.name = "transport",

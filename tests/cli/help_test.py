@@ -151,6 +151,40 @@ class Refusals(unittest.TestCase):
         self.refused("MC1001", 2, "mc-conductor", "explain", "--url", url)
         self.refused("MC1001", 2, "mc-conductor", "drain")
 
+    def test_words_of_other_programs_get_a_hint(self):
+        if not {"mc-conductor", "mc-prefill"} <= set(TOOLS):
+            self.skipTest("mc-conductor or mc-prefill is not built")
+        for word, hint in (("status", "mc-conductor ps"), ("top", "mc-conductor ps"), ("stop", "SIGTERM")):
+            self.assertIn(hint, self.refused("MC1001", 2, "mc-conductor", word))
+        for flag in ("--port", "--host"):
+            err = self.refused("MC1001", 2, "mc-conductor", flag, "8000")
+            self.assertIn("--http ADDR:PORT", err)
+            self.assertNotIn("did you mean", err)
+        self.assertIn("did you mean --block-tokens?", self.refused("MC1001", 2, "mc-prefill", "--blok-tokens", "64"))
+
+    def test_addresses_that_are_none_are_refused_by_their_flag(self):
+        if "mc-prefill" not in TOOLS:
+            self.skipTest("mc-prefill is not built")
+        err = self.refused("MC1002", 2, "mc-prefill", "--conductor", "10.0.0.1:7700")
+        self.assertIn("where: --conductor", err)
+        self.assertIn("next:  write tcp://10.0.0.1:7700", err)
+        self.assertIn("where: --bind", self.refused("MC1002", 2, "mc-prefill", "--bind", "nohost:1"))
+        for flag in ("--allowed-host", "--insecure"):
+            self.assertIn(f"where: {flag}", self.refused("MC1002", 2, "mc-prefill", flag, ""))
+
+    def test_verbs_that_take_no_files_complete_none(self):
+        if "mc-conductor" not in TOOLS:
+            self.skipTest("mc-conductor is not built")
+        script = text_of("mc-conductor", "--completion", "bash")
+        with tempfile.TemporaryDirectory(prefix="mct-help-") as folder:
+            open(os.path.join(folder, "a-file"), "w").close()
+            asked = 'COMP_WORDS=(mc-conductor %s ""); COMP_CWORD=2; _mc_conductor; echo "${COMPREPLY[*]}"'
+            for verb in ("drain", "why"):
+                done = subprocess.run(
+                    ["bash", "-c", script + asked % verb], cwd=folder, capture_output=True, text=True, timeout=30
+                )
+                self.assertEqual((done.stdout, done.stderr), ("\n", ""), verb)
+
     def test_a_cluster_shape_must_be_one(self):
         if "mc-conductor" not in TOOLS:
             self.skipTest("mc-conductor is not built")
