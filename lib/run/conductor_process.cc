@@ -22,9 +22,11 @@
 #include "run/engine.h"
 #include "run/frontend.h"
 #include "run/key_file.h"
+#include "run/membership_log.h"
 #include "run/profile.h"
 #include "run/run_flags.h"
 #include "run/sched_flags.h"
+#include "wire/codec.h"
 
 namespace mc::run {
 namespace {
@@ -303,7 +305,8 @@ class ConductorProcess {
     socket_->stop();
     children_.stop(SystemClock::instance().now() + 5s);
     if (failure_) return *failure_;
-    return exit_code_;
+    if (stop_.asked) log_info("stopped");
+    return stop_.exit_code;
   }
 
   void after_events() {
@@ -322,9 +325,10 @@ class ConductorProcess {
       failure_ = user_error(err::kChildFailed, ended->name + " " + ended->text() + " before the cluster was ready");
       loop_->stop();
     }
-    if (terminating_ && (frontend_->answers_under_way() == 0 || now >= drain_until_)) loop_->stop();
+    if (stop_.asked && (frontend_->answers_under_way() == 0 || now >= stop_.until)) loop_->stop();
     if (now < metrics_at_) return;
     metrics_at_ = now + 200ms;
+    membership_.update(conductor_->nodes(now));
     conductor_->check();
     frontend_->update_metrics(server_->stats());
     meter_->update(server_->stats(), links_->stats());
@@ -343,22 +347,31 @@ class ConductorProcess {
         reload_api_keys();
         reload_page_lock(args_, *lock_);
       } else if (*signal == SIGUSR1) {
-        for (const auto& n : conductor_->nodes(SystemClock::instance().now()))
-          log_info("node", {{"name", n.name},
-                            {"state", to_string(n.state)},
-                            {"requests", n.requests},
-                            {"queue_s", n.queue_s},
-                            {"blocks", n.blocks},
-                            {"last_error", n.load.last_error}});
-        log_info("requests", {{"unfinished", conductor_->flights().size()}});
+        dump();
       } else {
-        exit_code_ = *signal == SIGINT ? kExitInterrupted : 0;
-        if (terminating_) loop_->stop();
-        terminating_ = true;
+        stop_.exit_code = *signal == SIGINT ? kExitInterrupted : 0;
+        if (stop_.asked) loop_->stop();
+        stop_.asked = true;
         frontend_->start_draining();
-        drain_until_ = SystemClock::instance().now() + args_.duration(flags::kDrainTimeout);
+        const Duration most = args_.duration(flags::kDrainTimeout);
+        stop_.until = SystemClock::instance().now() + most;
+        if (const size_t left = frontend_->answers_under_way(); left > 0)
+          log_info("draining; another signal stops now", {{"requests", left}, {"most_s", to_seconds(most)}});
       }
     }
+  }
+
+  /// SIGUSR1: asked for, so it is written whatever the log level is.
+  void dump() const {
+    const TimePoint now = SystemClock::instance().now();
+    std::string text;
+    for (const auto& n : conductor_->nodes(now))
+      text += "  node " + n.name + " " + std::string(wire::to_string(n.role)) + " " + n.state +
+              " control=" + n.control_uri + " http=" + n.http + " requests=" + std::to_string(n.requests) +
+              " running=" + std::to_string(n.load.running) + " waiting=" + std::to_string(n.load.waiting) +
+              " blocks=" + std::to_string(n.blocks) + " last_error=\"" + n.load.last_error + "\"\n";
+    log_print("mc-conductor: state at SIGUSR1: " + std::to_string(conductor_->request_count()) +
+              " requests unfinished\n" + text);
   }
 
   const cli::Args& args_;
@@ -379,13 +392,17 @@ class ConductorProcess {
   std::unique_ptr<Loop> loop_;
   std::unique_ptr<http::Server> socket_, server_;  // operators of this host, everybody
   std::unique_ptr<Readiness> readiness_;
+  MembershipLog membership_;
   Children children_;
   std::string control_, http_address_, socket_path_;
   std::optional<Error> failure_;
   uint64_t members_ = 0;  // Conductor::memberships() when the nodes' context was looked at
-  bool terminating_ = false;
-  int exit_code_ = 0;
-  TimePoint drain_until_ = kNever, metrics_at_{};
+  struct {
+    bool asked = false;
+    int exit_code = 0;
+    TimePoint until = kNever;
+  } stop_;
+  TimePoint metrics_at_{};
 };
 
 }  // namespace
