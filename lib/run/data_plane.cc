@@ -208,7 +208,11 @@ std::optional<node::Event> DataPlane::convert(xfer::Event event) {
         link->second.id = event.peer;
         on_up(link->second);
       }
-      log_info("data connection up", {{"peer", descriptor ? descriptor->name : "?"}, {"via", event.text}});
+      // A node that the conductor has not named yet says its role, or the --name it was given.
+      const std::string name = link != links_.end() ? link->second.name : descriptor ? descriptor->name : "?";
+      // Each pair of a host has one over shared memory; over a network, how it goes is worth a line.
+      const LogLevel level = engine_->transport(event.peer) == "shm" ? LogLevel::debug : LogLevel::info;
+      log(level, "data connection up", {{"peer", name}, {"via", event.text}});
       return std::nullopt;
     }
     case Kind::peer_lost: {

@@ -105,7 +105,14 @@ void Links::on_send_failed(const ctl::SendFailed& failed) {
     auto& [instance, links] = *it;
     const auto at = std::find(links.begin(), links.end(), failed.link);
     if (at == links.end()) continue;
-    lost(called(failed.link, instance, "?"), instance, "message not sent: " + failed.error.what);
+    const NodeId name = called(failed.link, instance, "");
+    // A peer that has left and is no member any more: at a stop the last words of all pass each other.
+    const std::string why = "message not sent: " + failed.error.what;
+    if (!name.empty()) lost(name, instance, why);
+    if (name.empty()) {
+      log_debug("message to a peer that left", {{"why", why}});
+      lost_.push_back({"?", instance, why});
+    }
     // Words of a link that we closed may have come after the closing and brought it back here.
     if (failed.error.code == Code::peer_lost) links.erase(at);
     if (links.empty()) links_.erase(it);

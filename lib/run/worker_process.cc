@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <random>
@@ -165,6 +166,7 @@ class WorkerProcess {
     MC_TRY(profile, runner_profile(args_));
     if (profile) return plan_costed(*std::move(profile));
     MC_CHECK(check_model_fits());
+    log_info("loading the model");
     MC_TRY(engine, open_engine(args_));
     engine_ = std::make_unique<Engine>(std::move(engine));
     const model::Model& model = *engine_->model;
@@ -272,6 +274,10 @@ class WorkerProcess {
     MC_TRY(conductor, ctl::resolve_endpoint(args_.text(flags::kConductor),
                                             [](const char* name) -> const char* { return std::getenv(name); }));
     conductor_uri_ = conductor.text();
+    // A dealer would try again for ever: the mode of a socket does not change by waiting.
+    if (conductor.scheme == "ipc" && ::access(conductor.path.c_str(), W_OK) != 0 && errno == EACCES)
+      return user_error(err::kPeerUnreachable, "no permission to use " + conductor_uri_, "--conductor",
+                        "run as the user of the conductor, or give it --listen tcp://ADDR:7700 and --auth");
     MC_CHECK(ctl::check_exposure(Door::control, conductor, keys_.lock(Door::control), insecure(args_, Door::control),
                                  Side::dials));
     if (!is_local(conductor) && is_local(bound))
@@ -418,6 +424,7 @@ class WorkerProcess {
     loop_->run();
     notify_service_manager("STOPPING=1");
     if (failure_) return *failure_;
+    log_info("stopped");
     return exit_code_;
   }
 
@@ -493,7 +500,9 @@ class WorkerProcess {
         if (*signal == SIGINT) exit_code_ = kExitInterrupted;
         worker_->start_draining();
         drain_until_ = SystemClock::instance().now() + args_.duration(flags::kDrainTimeout);
-        log_info("draining", {{"signal", *signal}});
+        const size_t left = worker_->load().running + worker_->load().waiting;
+        log_info("draining; another signal stops now",
+                 {{"requests", left}, {"most_s", to_seconds(args_.duration(flags::kDrainTimeout))}});
       }
     }
   }
@@ -505,21 +514,25 @@ class WorkerProcess {
     return data_->set_secret(KeyFile::data_secret(keys));
   }
 
+  /// SIGUSR1: asked for, so it is written whatever the log level is.
   void dump() const {
     const wire::Load load = worker_->load();
-    log_info("state", {{"registered", worker_->registered()},
-                       {"running", load.running},
-                       {"waiting", load.waiting},
-                       {"queue_s", load.queue_s},
-                       {"kv_tokens", load.kv_tokens},
-                       {"pages_free", load.pages_free},
-                       {"pages_private", load.pages_private},
-                       {"pages_cached", load.pages_cached},
-                       {"pages_pinned", load.pages_pinned},
-                       {"leases", load.leases},
-                       {"last_error", load.last_error}});
+    std::string text = std::string(cli::build_info().program) + " " + named_ + ": state at SIGUSR1:";
+    const auto put = [&](const char* key, const auto& value) {
+      text += " " + std::string(key) + "=";
+      if constexpr (std::is_same_v<std::decay_t<decltype(value)>, std::string>)
+        text += "\"" + value + "\"";
+      else
+        text += Json(value).dump();
+    };
+    put("registered", worker_->registered());
+    put("running", load.running), put("waiting", load.waiting), put("queue_s", load.queue_s);
+    put("kv_tokens", load.kv_tokens), put("pages_free", load.pages_free), put("pages_private", load.pages_private);
+    put("pages_cached", load.pages_cached), put("pages_pinned", load.pages_pinned), put("leases", load.leases);
+    put("last_error", load.last_error);
     for (const auto& [name, peer] : worker_->peers())
-      log_info("peer", {{"name", name}, {"control", peer.control_uri}, {"via", data_->transport(peer.instance)}});
+      text += "\n  peer " + name + " control=" + peer.control_uri + " via=" + data_->transport(peer.instance);
+    log_print(text + "\n");
   }
 
   static constexpr int kTcpStreamsMost = 4;  // that xfer chooses by itself
