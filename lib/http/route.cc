@@ -25,6 +25,7 @@ constexpr RouteEntry kConductor[] = {
     {Method::get, "/version", Route::version},
     {Method::get, "/metrics", Route::metrics},
     {Method::get, "/cluster", Route::cluster},
+    {Method::get, "/requests", Route::request},
     {Method::get, "/requests/*", Route::request},
     {Method::post, "/admin/*", Route::admin},
     // Endpoints of OpenAI or vLLM that this server does not have.

@@ -366,11 +366,11 @@ class ConductorProcess {
     const TimePoint now = SystemClock::instance().now();
     std::string text;
     for (const auto& n : conductor_->nodes(now))
-      text += "  node " + n.name + " " + std::string(wire::to_string(n.role)) + " " + n.state +
+      text += "  node " + n.name + " " + std::string(wire::to_string(n.role)) + " " + std::string(to_string(n.state)) +
               " control=" + n.control_uri + " http=" + n.http + " requests=" + std::to_string(n.requests) +
               " running=" + std::to_string(n.load.running) + " waiting=" + std::to_string(n.load.waiting) +
               " blocks=" + std::to_string(n.blocks) + " last_error=\"" + n.load.last_error + "\"\n";
-    log_print("mc-conductor: state at SIGUSR1: " + std::to_string(conductor_->request_count()) +
+    log_print("mc-conductor: state at SIGUSR1: " + std::to_string(conductor_->flights().size()) +
               " requests unfinished\n" + text);
   }
 

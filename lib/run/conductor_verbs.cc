@@ -44,6 +44,16 @@ constexpr Flag kAdmin{
     .name = "admin", .kind = FlagKind::boolean, .help = "an admin key for --admin-key-file, not a key set"};
 constexpr Flag kKeyOutput =
     with_default(flags::kOutput, "-", "file to make, mode 0600; nothing is overwritten; - is stdout");
+constexpr Flag kDrainWait{
+    .name = "wait", .kind = FlagKind::boolean, .help = "until nothing runs on the nodes, at most --timeout"};
+constexpr Flag kLast{.name = "last", .kind = FlagKind::boolean, .help = "the request that ended last"};
+constexpr Flag kPromptText{.name = "prompt", .letter = 'p', .value = "TEXT", .help = "a prompt in place of a request"};
+constexpr Flag kAnswerTokens{.name = "tokens",
+                             .letter = 'n',
+                             .kind = FlagKind::count,
+                             .value = "N",
+                             .fallback = "256",
+                             .help = "most tokens of the answer"};
 constexpr Flag kRequestFile{
     .name = "request", .letter = 'f', .value = "FILE", .help = "body of a completion or chat request; - is stdin"};
 
@@ -57,10 +67,16 @@ constexpr auto kPlaceFlags = flags::list(&flags::kUrl, &flags::kAdminKey, &flags
 constexpr auto kUrlFlags = flags::join(kPlaceFlags, flags::list(&flags::kJson));
 constexpr auto kWaitFlags = flags::join(
     kPlaceFlags, flags::list(&flags::kWantPrefill, &flags::kWantDecode, &flags::kWantCache, &flags::kTimeout));
-constexpr auto kExplainFlags = flags::join(kPlaceFlags, flags::list(&flags::kRequestFile, &flags::kJson));
+constexpr auto kExplainFlags =
+    flags::join(kPlaceFlags, flags::list(&flags::kRequestFile, &flags::kPromptText, &flags::kJson));
+constexpr auto kDrainFlags = flags::join(kUrlFlags, flags::list(&flags::kDrainWait, &flags::kTimeout));
+constexpr auto kWhyFlags = flags::join(kUrlFlags, flags::list(&flags::kLast));
+constexpr auto kAskFlags = flags::join(kUrlFlags, flags::list(&flags::kAnswerTokens, &flags::kTimeout));
 constexpr const Flag* kKeygenFlags[] = {&flags::kAdmin, &flags::kKeyOutput};
-constexpr cli::Positional kRequestArgs[] = {{.name = "REQUEST", .help = "its id, or the client's x-request-id"}};
-constexpr cli::Positional kNodeArgs[] = {{.name = "NODE", .help = "its id in ps"}};
+constexpr cli::Positional kRequestArgs[] = {
+    {.name = "REQUEST", .help = "its id, or the client's x-request-id; without it the list of requests", .min = 0}};
+constexpr cli::Positional kNodeArgs[] = {{.name = "NODE", .help = "its id in ps", .max = -1}};
+constexpr cli::Positional kAskArgs[] = {{.name = "TEXT", .help = "what to say to the model"}};
 
 constexpr cli::Verb kVerbs[] = {
     {.name = "ps", .summary = "list the nodes of the cluster", .flags = kUrlFlags, .example = "mc-conductor ps"},
@@ -71,21 +87,26 @@ constexpr cli::Verb kVerbs[] = {
     {.name = "drain",
      .summary = "no new requests for a node; those on it finish",
      .args = kNodeArgs,
-     .flags = kUrlFlags,
-     .example = "mc-conductor drain p1"},
+     .flags = kDrainFlags,
+     .example = "mc-conductor drain p1 --wait"},
     {.name = "undrain",
      .summary = "take a drain back",
      .args = kNodeArgs,
      .flags = kUrlFlags,
      .example = "mc-conductor undrain p1"},
+    {.name = "ask",
+     .summary = "one answer of the served model",
+     .args = kAskArgs,
+     .flags = kAskFlags,
+     .example = "mc-conductor ask 'Once upon a time' -n 32"},
     {.name = "explain",
      .summary = "where a request would go now, and why; nothing is run",
      .flags = kExplainFlags,
-     .example = "echo '{\"prompt\":\"Once upon\"}' | mc-conductor explain -f -"},
+     .example = "mc-conductor explain -p 'Once upon'"},
     {.name = "why",
      .summary = "where a request went, what each stage took, and which nodes were weighed",
      .args = kRequestArgs,
-     .flags = kUrlFlags,
+     .flags = kWhyFlags,
      .example = "mc-conductor why my-request-1"},
     {.name = "keygen",
      .summary = "make a new key set for --auth, or a key for --admin-key-file",
@@ -164,6 +185,15 @@ void print_breakers(const Json& cluster) {
   }
 }
 
+/// Where a node answers HTTP. One on another host, whose pages are on its loopback, is named by that host.
+std::string address_of(const Json& node) {
+  const std::string http(node["http"].as_string());
+  const auto place = parse_host_port(http);
+  const auto control = parse_uri(node["control"].as_string());
+  if (!place || !control || !is_loopback(place->host) || is_local(*control)) return http;
+  return control->host + " (lo:" + std::to_string(place->port) + ")";
+}
+
 Result<int> ps(const cli::Args& args) {
   MC_TRY(cluster, ask(args, http::Method::get, "/cluster", "", soon(5s)));
   if (wants_json(args)) {
@@ -183,13 +213,12 @@ Result<int> ps(const cli::Args& args) {
     const std::string kv = page > 0 ? gib((total - free) * page) + "/" + gib(total * page)
                                     : std::to_string(n["pages_cached"].as_int()) + " blocks";
     const std::string lacks(n["lacks"].as_string()), error(lacks.empty() ? n["last_error"].as_string() : lacks);
-    std::printf("%-5s %-8s %-7s %-21s %-12s %4ld %5ld %-15s %6.1f %-8s %s\n", std::string(n["id"].as_string()).c_str(),
-                std::string(n["role"].as_string()).c_str(), std::string(n["state"].as_string()).c_str(),
-                std::string(n["http"].as_string()).c_str(),
-                std::string(n["model"].as_string().empty() ? "-" : n["model"].as_string()).c_str(),
-                static_cast<long>(n["running"].as_int()), static_cast<long>(n["waiting"].as_int()), kv.c_str(),
-                100 * n["hit_rate"].as_double(), up_text(n["up_s"].as_double()).c_str(),
-                error.empty() ? "-" : error.c_str());
+    std::printf(
+        "%-5s %-8s %-7s %-21s %-12s %4ld %5ld %-15s %6.1f %-8s %s\n", std::string(n["id"].as_string()).c_str(),
+        std::string(n["role"].as_string()).c_str(), std::string(n["state"].as_string()).c_str(), address_of(n).c_str(),
+        std::string(n["model"].as_string().empty() ? "-" : n["model"].as_string()).c_str(),
+        static_cast<long>(n["running"].as_int()), static_cast<long>(n["waiting"].as_int()), kv.c_str(),
+        100 * n["hit_rate"].as_double(), up_text(n["up_s"].as_double()).c_str(), error.empty() ? "-" : error.c_str());
   }
   print_breakers(cluster);
   return 0;
@@ -212,8 +241,14 @@ Result<int> wait(const cli::Args& args) {
     auto cluster = ask(args, http::Method::get, "/cluster", "", std::min(deadline, soon(2s)));
     if (cluster) {
       int64_t p = 0, d = 0, c = 0;
+      std::string others;
       for (const auto& n : (*cluster)["nodes"].items()) {
-        if (n["state"].as_string() != "ready") continue;
+        if (n["state"].as_string() != "ready") {
+          others += "; " + std::string(n["id"].as_string()) + " is " + std::string(n["state"].as_string());
+          for (const char* key : {"lacks", "last_error"})
+            if (const std::string why(n[key].as_string()); !why.empty()) others += ", " + why;
+          continue;
+        }
         p += n["role"].as_string() == "prefill", d += n["role"].as_string() == "decode";
         c += n["role"].as_string() == "cache";
       }
@@ -222,7 +257,7 @@ Result<int> wait(const cli::Args& args) {
           user_error(err::kHandshakeTimeout,
                      "ready: " + std::to_string(p) + " prefill, " + std::to_string(d) + " decode, " +
                          std::to_string(c) + " cache; wanted " + std::to_string(want_p) + ", " +
-                         std::to_string(want_d) + ", " + std::to_string(want_c),
+                         std::to_string(want_d) + ", " + std::to_string(want_c) + others,
                      place, "start the missing nodes, or wait longer (--timeout); mc-conductor ps shows who is there");
     } else {
       last = cluster.error();
@@ -232,14 +267,61 @@ Result<int> wait(const cli::Args& args) {
   }
 }
 
+/// Requests on a node; 0 once it is gone.
+Result<int64_t> requests_on(const cli::Args& args, const std::string& name, TimePoint deadline) {
+  MC_TRY(cluster, ask(args, http::Method::get, "/cluster", "", deadline));
+  for (const auto& n : cluster["nodes"].items())
+    if (n["id"].as_string() == name)
+      return std::max(n["requests"].as_int(), n["running"].as_int() + n["waiting"].as_int());
+  return 0;
+}
+
 Result<int> drain(const cli::Args& args, bool on) {
-  Json body = Json::object();
-  body.set("node", args.positional_one("NODE"));
-  MC_TRY(answer, ask(args, http::Method::post, on ? "/admin/drain" : "/admin/undrain", body.dump(), soon(5s)));
-  if (wants_json(args))
-    std::printf("%s\n", answer.dump().c_str());
-  else
-    std::printf("%s is %s\n", std::string(answer["node"].as_string()).c_str(), on ? "draining" : "ready");
+  const bool waits = on && args.on(flags::kDrainWait);
+  const TimePoint deadline = on ? soon(args.duration(flags::kTimeout)) : kNever;
+  const auto tell = [&](const std::string& node, const char* state) {
+    const std::string json = Json::object({{"node", node}, {"state", state}}).dump();
+    const std::string text = node + " is " + (std::string(state) == "drain" ? "draining" : state);
+    return write_all(1, (wants_json(args) ? json : text) + "\n");
+  };
+  for (const std::string& node : args.positional("NODE")) {
+    const std::string body = Json::object({{"node", node}}).dump();
+    MC_TRY(answer, ask(args, http::Method::post, on ? "/admin/drain" : "/admin/undrain", body, soon(5s)));
+    MC_CHECK(tell(node, on ? "drain" : "ready"));
+  }
+  for (const std::string& node : waits ? args.positional("NODE") : std::vector<std::string>()) {
+    for (;;) {
+      MC_TRY(left, requests_on(args, node, std::min(deadline, soon(5s))));
+      if (left == 0) break;
+      if (soon(100ms) >= deadline)
+        return user_error(err::kDeadlineExceeded, node + " still has " + std::to_string(left) + " requests",
+                          "--timeout", "wait longer; mc-conductor why lists them, and undrain takes the drain back");
+      pause_until(soon(100ms));
+    }
+    MC_CHECK(tell(node, "drained"));
+  }
+  return 0;
+}
+
+/// A chat, or a completion where the model has no chat template.
+Result<int> ask_model(const cli::Args& args) {
+  const TimePoint deadline = soon(args.duration(flags::kTimeout));
+  const std::string text = args.positional_one("TEXT");
+  const uint64_t tokens = args.count(flags::kAnswerTokens);
+  Json chat = Json::object({{"messages", Json::array({Json::object({{"role", "user"}, {"content", text}})})}});
+  auto answer = ask(args, http::Method::post, "/v1/chat/completions", chat.set("max_tokens", tokens).dump(), deadline);
+  if (!answer && answer.error().mc == err::kTemplateUnsupported) {
+    const Json completion = Json::object({{"prompt", text}, {"max_tokens", tokens}});
+    answer = ask(args, http::Method::post, "/v1/completions", completion.dump(), deadline);
+  }
+  if (!answer) return std::move(answer).error();
+  if (wants_json(args)) {
+    MC_CHECK(write_all(1, answer->dump() + "\n"));
+    return 0;
+  }
+  const Json& choice = (*answer)["choices"][0];
+  const Json& said = choice.has("message") ? choice["message"]["content"] : choice["text"];
+  MC_CHECK(write_all(1, std::string(said.as_string()) + "\n"));
   return 0;
 }
 
@@ -275,9 +357,10 @@ void print_explanation(const Json& e) {
 }
 
 Result<int> explain(const cli::Args& args) {
-  if (!args.present(flags::kRequestFile))
-    return user_error(err::kUsage, "give the request with -f FILE, or -f - for stdin", "-f");
-  auto body = read_file(args.text(flags::kRequestFile), size_t{16} << 20);
+  if (args.present(flags::kRequestFile) == args.given(flags::kPromptText))
+    return user_error(err::kUsage, "give a prompt with -p TEXT, or the request with -f FILE (- is stdin)", "-p");
+  Result<std::string> body = Json::object({{"prompt", args.text(flags::kPromptText)}}).dump();
+  if (args.present(flags::kRequestFile)) body = read_file(args.text(flags::kRequestFile), size_t{16} << 20);
   if (!body) return as_user_error(err::kFileAccess, std::move(body).error());
   MC_TRY(answer, ask(args, http::Method::post, "/admin/explain", *body, soon(10s)));
   if (wants_json(args))
@@ -338,9 +421,40 @@ void print_record(const Json& r) {
   }
 }
 
+void print_requests(const Json& list) {
+  std::printf("%-32s %-9s %-16s %-13s %7s %7s %9s %10s\n", "ID", "OUTCOME", "REASON", "NODES", "PROMPT", "ANSWER",
+              "TTFT ms", "TOTAL ms");
+  for (const Json& r : list.items()) {
+    const std::string why = text_of(r["reason"].as_string().empty() ? r["stage"] : r["reason"]);
+    char ttft[32] = "-";
+    if (r["ttft_ms"].is_number()) std::snprintf(ttft, sizeof ttft, "%.1f", r["ttft_ms"].as_double());
+    std::printf("%-32s %-9s %-16s %-13s %7ld %7ld %9s %10.1f\n", text_of(r["id"]).c_str(),
+                text_of(r["outcome"]).c_str(), why.c_str(),
+                (text_of(r["prefill_node"]) + " -> " + text_of(r["decode_node"])).c_str(),
+                static_cast<long>(r["prompt_tokens"].as_int()), static_cast<long>(r["output_tokens"].as_int()), ttft,
+                r["total_ms"].as_double());
+  }
+}
+
 Result<int> why(const cli::Args& args) {
-  const std::string path = "/requests/" + std::string(args.positional_one("REQUEST"));
-  MC_TRY(record, ask(args, http::Method::get, path, "", soon(5s)));
+  std::string id(args.positional("REQUEST").empty() ? "" : args.positional_one("REQUEST"));
+  if (!id.empty() && args.on(flags::kLast))
+    return user_error(err::kUsage, "--last is a request by itself; leave out " + id, "--last");
+  if (id.empty()) {
+    MC_TRY(answer, ask(args, http::Method::get, "/requests", "", soon(5s)));
+    const Json& list = answer["requests"];
+    if (!args.on(flags::kLast)) {
+      if (wants_json(args))
+        for (const Json& r : list.items()) MC_CHECK(write_all(1, r.dump() + "\n"));
+      else
+        print_requests(list);
+      return 0;
+    }
+    for (const Json& r : list.items())
+      if (id.empty() && r["outcome"].as_string() != "running") id = r["id"].as_string();
+    if (id.empty()) return user_error(err::kNotFound, "no request has ended yet", "--last");
+  }
+  MC_TRY(record, ask(args, http::Method::get, "/requests/" + id, "", soon(5s)));
   if (wants_json(args))
     std::printf("%s\n", record.dump().c_str());
   else
@@ -371,6 +485,7 @@ Result<int> run_conductor_verb(const cli::Args& args) {
   if (args.verb() == "wait") return wait(args);
   if (args.verb() == "drain") return drain(args, true);
   if (args.verb() == "undrain") return drain(args, false);
+  if (args.verb() == "ask") return ask_model(args);
   if (args.verb() == "explain") return explain(args);
   if (args.verb() == "why") return why(args);
   return keygen(args);

@@ -380,7 +380,8 @@ void Frontend::start(const std::shared_ptr<Job>& job) {
                             job->client_id,
                             0,
                             submit.tenant,
-                            submit.priority};
+                            submit.priority,
+                            {}};
   }
   out.on_close([this, weak = std::weak_ptr<Answer>(job->answer)](http::CloseReason) {
     loop_->post([this, weak](TimePoint, node::Actions&) {
@@ -389,6 +390,12 @@ void Frontend::start(const std::shared_ptr<Job>& job) {
           loop_->deliver(node::ClientCancel{req, node::CancelReason::client_gone});
     });
   });
+  for (const auto& submit : job->submits)
+    log_debug("request", {{"req", submit.req},
+                          {"x_request_id", job->client_id},
+                          {"tenant", submit.tenant},
+                          {"prompt_tokens", submit.ids.size()},
+                          {"max_tokens", submit.stopping.max_tokens}});
   metrics_.histogram(metric::kVllmRequestN).observe(static_cast<double>(job->submits.size()));
   for (auto& submit : job->submits) {
     if (!answers_.contains(submit.req)) continue;

@@ -103,6 +103,12 @@ class Frontend {
     uint32_t tokens = 0;    // given so far
     std::string tenant;
     int priority = 0;
+    node::RequestSummary journey;  // from the first token on
+
+    // frontend_records.cc
+    /// What is known of a request that has a first token, whether it goes on or has ended.
+    void put(const node::RequestSummary& j, TimePoint now, Json& out) const;
+    Json running(const RequestId& req, TimePoint now) const;
   };
 
   Frontend(FrontendOptions options, node::Conductor& conductor, Metrics& metrics, text::Tokenizer tokenizer,
@@ -147,6 +153,7 @@ class Frontend {
   Json cluster(TimePoint now) const;
   Json explanation(const node::Conductor::Explanation& e, const node::Submit& submit) const;
   void request_record(const std::string& id, http::Responder out);
+  void request_list(http::Responder out);
   void keep_record(const node::Reply& reply, const Timing& timing, TimePoint now);
   void log_ignored(const std::vector<std::string>& fields);
 

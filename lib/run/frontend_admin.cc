@@ -33,6 +33,7 @@ Json Frontend::cluster(TimePoint now) const {
         load.prompt_tokens ? static_cast<double>(load.hit_tokens) / static_cast<double>(load.prompt_tokens) : 0;
     Json node = Json::object();
     node.set("id", n.name).set("role", wire::to_string(n.role)).set("state", to_string(n.state)).set("http", n.http);
+    node.set("url", n.http.empty() ? "" : "http://" + n.http);
     node.set("control", n.control_uri).set("instance", n.instance.hex()).set("model", n.model);
     node.set("running", load.running).set("waiting", load.waiting).set("requests", n.requests);
     node.set("queue_s", n.queue_s).set("kv_tokens", load.kv_tokens).set("tbt_ms", load.tbt_s * 1e3);

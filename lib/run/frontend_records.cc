@@ -10,6 +10,7 @@ namespace mc::run {
 namespace {
 
 constexpr size_t kRecordsMax = 2000;  // about 2 KiB each
+constexpr size_t kListedMax = 50;     // under way, and ended
 
 Json considered_json(const node::RequestSummary& summary) {
   Json out = Json::array();
@@ -34,33 +35,47 @@ Json failed_json(const node::RequestSummary& summary) {
 
 }  // namespace
 
+void Frontend::Timing::put(const node::RequestSummary& j, TimePoint now, Json& out) const {
+  out.set("prompt_tokens", prompt_tokens).set("output_tokens", tokens);
+  out.set("prefill_node", j.prefill).set("decode_node", j.decode).set("attempts", j.attempts);
+  out.set("tenant", tenant.empty() ? "default" : tenant).set("priority", priority);
+  out.set("held_ms", j.held_s * 1e3).set("held_for", to_string(j.held_for));
+  out.set("queue_ms", j.report.queue_ms).set("accept_ms", j.report.accept_ms).set("fetch_ms", j.report.fetch_ms);
+  out.set("prefill_ms", j.report.compute_ms).set("chunks", j.report.chunks);
+  const bool has_first = first != kNever;
+  out.set("ttft_ms", has_first ? Json(to_ms(first - submitted)) : Json());
+  out.set("decode_ms", has_first ? Json(to_ms(last - first)) : Json());
+  out.set("total_ms", to_ms(now - submitted));
+  out.set("predicted_ttft_ms", j.predicted_ttft_s * 1e3).set("predicted_tbt_ms", j.predicted_tbt_s * 1e3);
+  out.set("cached_local_tokens", j.report.cached_local).set("cached_remote_tokens", j.report.cached_remote);
+  out.set("miss_reason", j.report.miss_reason).set("fallback", j.report.fallback);
+  out.set("considered", considered_json(j)).set("failed_attempts", failed_json(j)).set("set_aside", j.set_aside);
+}
+
 void Frontend::keep_record(const node::Reply& reply, const Timing& timing, TimePoint now) {
-  const node::RequestSummary& j = reply.summary;
   const bool failed = reply.kind == node::Reply::Kind::failed, rejected = reply.kind == node::Reply::Kind::rejected;
   Json out = Json::object({{"id", reply.req}, {"x_request_id", timing.client_id}});
   out.set("outcome", rejected ? "rejected" : failed ? "failed" : "finished");
   out.set("reason", failed || rejected ? to_string(reply.reason) : to_string(reply.finish));
   if (failed || rejected) out.set("stage", to_string(reply.stage)).set("message", reply.message);
-  out.set("prompt_tokens", timing.prompt_tokens).set("output_tokens", timing.tokens);
-  out.set("prefill_node", j.prefill).set("decode_node", j.decode).set("attempts", j.attempts);
-  out.set("tenant", timing.tenant.empty() ? "default" : timing.tenant).set("priority", timing.priority);
-  out.set("held_ms", j.held_s * 1e3).set("held_for", to_string(j.held_for));
-  out.set("queue_ms", j.report.queue_ms).set("accept_ms", j.report.accept_ms).set("fetch_ms", j.report.fetch_ms);
-  out.set("prefill_ms", j.report.compute_ms).set("chunks", j.report.chunks);
-  const bool first = timing.first != kNever;
-  out.set("ttft_ms", first ? Json(to_ms(timing.first - timing.submitted)) : Json());
-  out.set("decode_ms", first ? Json(to_ms(timing.last - timing.first)) : Json());
-  out.set("total_ms", to_ms(now - timing.submitted));
-  out.set("predicted_ttft_ms", j.predicted_ttft_s * 1e3).set("predicted_tbt_ms", j.predicted_tbt_s * 1e3);
   if (rejected)
     out.set("bound", sched::to_string(reply.bound))
         .set("predicted_ms", reply.predicted_ms)
         .set("allowed_ms", reply.allowed_ms);
-  out.set("cached_local_tokens", j.report.cached_local).set("cached_remote_tokens", j.report.cached_remote);
-  out.set("miss_reason", j.report.miss_reason).set("fallback", j.report.fallback);
-  out.set("considered", considered_json(j)).set("failed_attempts", failed_json(j)).set("set_aside", j.set_aside);
+  timing.put(reply.summary, now, out);
   records_.emplace_back(reply.req, std::move(out));
   if (records_.size() > kRecordsMax) records_.pop_front();
+}
+
+/// A request without a token yet is in the line, with a prefill node, or on its way to decode.
+Json Frontend::Timing::running(const RequestId& req, TimePoint now) const {
+  Json out = Json::object({{"id", req}, {"x_request_id", client_id}, {"outcome", "running"}});
+  if (first != kNever) {
+    put(journey, now, out.set("stage", "decode"));
+    return out;
+  }
+  out.set("stage", "queue or prefill").set("prompt_tokens", prompt_tokens).set("output_tokens", tokens);
+  return std::move(out.set("total_ms", to_ms(now - submitted)));
 }
 
 /// Our id of what an answer calls itself: cmpl-X and chatcmpl-X are req_X; others are left as they are.
@@ -70,8 +85,31 @@ std::string request_id(const std::string& id) {
   return id;
 }
 
+/// Requests under way, then the last that ended, newest first.
+void Frontend::request_list(http::Responder out) {
+  loop_->post([this, out](TimePoint now, node::Actions&) {
+    Json list = Json::array();
+    for (const auto& [req, timing] : timings_) {
+      if (list.size() == kListedMax) break;
+      list.push(timing.running(req, now));
+    }
+    for (auto it = records_.rbegin(); it != records_.rend() && list.size() < 2 * kListedMax; ++it)
+      list.push(it->second);
+    Json brief = Json::array();
+    for (const Json& one : list.items()) {
+      Json row = Json::object();
+      for (const char* key : {"id", "x_request_id", "outcome", "reason", "stage", "prefill_node", "decode_node",
+                              "prompt_tokens", "output_tokens", "ttft_ms", "total_ms"})
+        if (one.has(key)) row.set(key, one[key]);
+      brief.push(std::move(row));
+    }
+    out.respond(http::json_response(200, Json::object({{"requests", std::move(brief)}}).dump()));
+  });
+}
+
 // The newest of a client's id wins: clients repeat theirs.
 void Frontend::request_record(const std::string& asked, http::Responder out) {
+  if (asked.empty()) return request_list(std::move(out));
   const std::string id = request_id(asked);
   loop_->post([this, id, out](TimePoint now, node::Actions&) {
     for (auto it = records_.rbegin(); it != records_.rend(); ++it)
@@ -79,10 +117,7 @@ void Frontend::request_record(const std::string& asked, http::Responder out) {
         return out.respond(http::json_response(200, it->second.dump()));
     for (const auto& [req, timing] : timings_) {
       if (req != id && timing.client_id != id) continue;
-      Json running = Json::object({{"id", req}, {"x_request_id", timing.client_id}, {"outcome", "running"}});
-      running.set("prompt_tokens", timing.prompt_tokens).set("output_tokens", timing.tokens);
-      running.set("total_ms", to_ms(now - timing.submitted));
-      return out.respond(http::json_response(200, running.dump()));
+      return out.respond(http::json_response(200, timing.running(req, now).dump()));
     }
     out.respond(http::error_response(err::kNotFound, "no record of request " + id.substr(0, 128) + "; the last " +
                                                          std::to_string(kRecordsMax) +

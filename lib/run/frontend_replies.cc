@@ -37,6 +37,11 @@ void Frontend::on_reply(const node::Reply& reply) {
   if (reply.kind == node::Reply::Kind::token) {
     if (reply.index == 0) {
       timing.first = now;
+      timing.journey = reply.summary;
+      log_debug("first token", {{"req", reply.req},
+                                {"prefill", reply.summary.prefill},
+                                {"decode", reply.summary.decode},
+                                {"ttft_ms", to_ms(now - timing.submitted)}});
       const double ttft_s = to_seconds(now - timing.submitted);
       metrics_.histogram(metric::kVllmTtft).observe(ttft_s);
       metrics_.histogram(metric::kPredictedTtftError).observe(ttft_s - reply.summary.predicted_ttft_s);
@@ -85,9 +90,25 @@ void Frontend::on_reply(const node::Reply& reply) {
       if (reply.index > 1) metrics_.histogram(metric::kVllmTpot).observe(decode_s / (reply.index - 1));
     }
   }
+  for (const node::FailedAttempt& attempt : reply.summary.failed)
+    log_info("request was retried", {{"req", reply.req},
+                                     {"prefill", attempt.prefill},
+                                     {"decode", attempt.decode},
+                                     {"stage", to_string(attempt.stage)},
+                                     {"why", to_string(attempt.reason)}});
   if (failed)
-    log_warn("request failed",
-             {{"req", reply.req}, {"stage", to_string(reply.stage)}, {"code", reason}, {"why", reply.message}});
+    log_warn("request failed", {{"req", reply.req},
+                                {"x_request_id", timing.client_id},
+                                {"stage", to_string(reply.stage)},
+                                {"code", reason},
+                                {"why", reply.message}});
+  else
+    log_debug("request ended", {{"req", reply.req},
+                                {"x_request_id", timing.client_id},
+                                {"outcome", rejected ? "rejected" : "finished"},
+                                {"reason", reason},
+                                {"output_tokens", timing.tokens},
+                                {"total_ms", to_ms(now - timing.submitted)}});
   keep_record(reply, timing, now);
   timings_.erase(reply.req);
   answers_.erase(it);

@@ -1,0 +1,151 @@
+#!/usr/bin/env python3
+"""A live cluster can be watched: its log names every change of membership and, at debug, the life of each request;
+its verbs show requests that run and that ended."""
+
+import json
+import os
+import signal
+import subprocess
+import unittest
+
+import cluster
+from cluster import Cluster, until
+
+
+class Watched(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.c = Cluster(
+            roles=["conductor", "p0", "d0"],
+            conductor=["--log-level", "debug"],
+        )
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.c.close()
+
+    def log(self, name="conductor"):
+        return self.c.processes[name].text()
+
+    def said(self, *texts, name="conductor"):
+        """A line of the log with all of these."""
+        return lambda: any(all(t in line for t in texts) for line in self.log(name).splitlines())
+
+    def verb(self, *words, expect=0):
+        code, out, err = self.c.verb(*words)
+        self.assertEqual(code, expect, err)
+        return out.decode() if expect == 0 else err
+
+    def test_every_change_of_membership_is_a_line(self):
+        for name, role in (("p0", "prefill"), ("d0", "decode")):
+            until(self.said("info", "node joined", f"name={name}", f"role={role}"), 10, f"{name} joined")
+        c0 = self.c.start("c0")
+        until(self.said("node joined", "name=c0"), 30, "c0 joined")
+        c0.stop()
+        until(self.said("node left", "name=c0"), 30, "c0 left")
+        del self.c.processes["c0"]
+
+    def test_the_life_of_a_request_is_lines_under_one_id(self):
+        status, headers, data = self.c.request(
+            "POST", "/v1/completions", {"prompt": "Once upon", "max_tokens": 4}, {"x-request-id": "mine-1"}
+        )
+        self.assertEqual((status, headers["x-request-id"]), (200, "mine-1"))
+        req = "req_" + json.loads(data)["id"].removeprefix("cmpl-")
+        for event in (" request req", " first token ", " request ended "):
+            until(self.said("debug", event, f"req={req}"), 10, event)
+        for name in ("mine-1", req, json.loads(data)["id"]):
+            self.assertIn(req, self.verb("why", name))
+        self.assertIn(req, self.verb("why", "--last"))
+        rows = [line for line in self.verb("why").splitlines() if req in line]
+        self.assertEqual(len(rows), 1)
+        self.assertIn("p0 -> d0", rows[0])
+        self.assertIn("finished", rows[0])
+
+    def test_a_running_request_shows_where_it_is(self):
+        stream = self.c.stream("/v1/completions", {"prompt": "Once upon", "max_tokens": 3000, "ignore_eos": True})
+        first = json.loads(next(stream))
+        record = json.loads(self.verb("why", first["id"], "--json"))
+        self.assertEqual((record["outcome"], record["stage"]), ("running", "decode"))
+        self.assertEqual((record["prefill_node"], record["decode_node"]), ("p0", "d0"))
+        self.assertGreater(record["ttft_ms"], 0)
+        rows = [json.loads(line) for line in self.verb("why", "--json").splitlines()]
+        self.assertEqual([r["outcome"] for r in rows if r["id"] == record["id"]], ["running"])
+        stream.close()
+
+    def test_a_question_on_the_command_line_is_answered(self):
+        answer = self.verb("ask", "Once upon a time", "-n", 5)
+        self.assertTrue(answer.endswith("\n"))
+        whole = json.loads(self.verb("ask", "Once upon a time", "-n", 5, "--json"))
+        self.assertEqual(whole["usage"]["completion_tokens"], 5)
+        self.assertIn("winner", self.verb("explain", "-p", "Once upon a time"))
+        self.verb("explain", expect=2)
+
+    def test_drain_waits_until_nothing_runs(self):
+        stream = self.c.stream("/v1/completions", {"prompt": "Once", "max_tokens": 3500, "ignore_eos": True})
+        next(stream)
+        err = self.verb("drain", "d0", "--wait", "--timeout", "300ms", expect=1)
+        self.assertIn("d0 still has 1 request", err)
+        err = self.verb("wait", "--timeout", "200ms", expect=3)
+        self.assertIn("d0 is drain", err)
+        stream.close()
+        out = self.verb("drain", "d0", "p0", "--wait")
+        said = [f"{name} is {state}" for state in ("draining", "drained") for name in ("d0", "p0")]
+        self.assertEqual(out.splitlines(), said)
+        until(self.said("node is drain", "name=p0"), 10, "its line")
+        self.assertEqual(len(self.verb("undrain", "d0", "p0").splitlines()), 2)
+        self.verb("wait")
+
+    def test_ps_gives_the_url_of_each_node(self):
+        rows = [json.loads(line) for line in self.verb("ps", "--json").splitlines()]
+        for row in rows[:-1]:
+            self.assertEqual(row["url"], "http://" + row["http"])
+
+    def test_pages_that_only_a_conductor_has_are_404_on_a_node(self):
+        for method, path in (("GET", "/cluster"), ("GET", "/requests"), ("POST", "/admin/drain")):
+            status, data = self.c.socket_request(method, path, {} if method == "POST" else None, node=self.c.node("p0"))
+            self.assertEqual((status, json.loads(data)["error"]["code"]), (404, "not_found"), path)
+
+
+class Stops(unittest.TestCase):
+    def test_a_dump_is_written_whatever_the_log_level_is(self):
+        quiet = ["--log-level", "error"]
+        with Cluster(roles=["conductor", "p0", "d0"], conductor=quiet, worker=quiet) as c:
+            c.complete("Once upon", max_tokens=2)
+            for name, said in (("conductor", "node p0 prefill ready control="), ("d0", "peer p0 control=")):
+                c.processes[name].popen.send_signal(signal.SIGUSR1)
+                until(lambda: said in c.processes[name].text(), 10, f"dump of {name}: {c.processes[name].text()}")
+                self.assertIn("state at SIGUSR1", c.processes[name].text())
+
+    def test_a_stop_says_what_it_waits_for(self):
+        with Cluster("1p1d") as c:
+            stream = c.stream("/v1/completions", {"prompt": "Once", "max_tokens": 3500, "ignore_eos": True})
+            next(stream)
+            conductor = c.processes["conductor"]
+            conductor.popen.send_signal(signal.SIGTERM)
+            until(lambda: "draining; another signal stops now requests=1 most_s=" in conductor.text(), 10, "its line")
+            conductor.popen.send_signal(signal.SIGTERM)
+            self.assertEqual(conductor.popen.wait(20), 0)
+            self.assertIn("info mc-conductor: stopped", conductor.text())
+            self.assertNotIn("message lost", conductor.text())
+            stream.close()
+
+    @unittest.skipIf(os.geteuid() != 0, "needs another user")
+    def test_the_socket_of_another_user_is_refused_at_once(self):
+        with Cluster(roles=["conductor"]) as c:
+            os.chmod(c.dir, 0o755)
+            os.mkdir(os.path.join(c.dir, "own"), 0o700)
+            os.chown(os.path.join(c.dir, "own"), 65534, 65534)
+            done = subprocess.run(
+                [cluster.program("mc-cache"), "--conductor", f"ipc://{c.env['MCT_RUN_DIR']}/conductor"],
+                env=dict(os.environ, MCT_RUN_DIR=os.path.join(c.dir, "own")),
+                user=65534,
+                cwd="/",
+                capture_output=True,
+                timeout=60,
+            )
+            self.assertEqual(done.returncode, 3, done.stderr)
+            self.assertIn(b"error MC2101 peer-unreachable: no permission to use ipc://", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
