@@ -129,6 +129,25 @@ class Stops(unittest.TestCase):
             self.assertNotIn("message lost", conductor.text())
             stream.close()
 
+    def test_a_data_connection_that_is_refused_is_warned_about(self):
+        tcp = ["--transport", "tcp", "--tcp-seal"]
+        with Cluster(roles=["conductor"]) as c:
+            c.start("p0", *tcp, "on")
+            c.start("d0", *tcp, "off")
+            c.wait_nodes()
+            logs = lambda: c.processes["p0"].text() + c.processes["d0"].text()
+            until(lambda: "warn mc-" in logs() and "data connection refused peer=" in logs(), 30, "the warning")
+            self.assertIn("the same --tcp-seal", logs())
+
+    def test_a_node_that_other_hosts_cannot_reach_is_warned_about(self):
+        with Cluster() as c:
+            key = os.path.join(c.dir, "cluster.key")
+            self.assertEqual(c.verb("keygen", "-o", key)[0], 0)
+            words = ["mc-cache", "--conductor", "tcp://192.0.2.1:7700", "--auth", key, "--http", "127.0.0.1:0"]
+            node = c.processes["c0"] = c.spawn(words)
+            until(lambda: "nodes of other hosts cannot reach this one" in node.text(), 30, "the warning")
+            self.assertIn("give --bind an address of this host", node.text())
+
     @unittest.skipIf(os.geteuid() != 0, "needs another user")
     def test_the_socket_of_another_user_is_refused_at_once(self):
         with Cluster(roles=["conductor"]) as c:
