@@ -98,7 +98,7 @@ Result<Args::Setting> Builder::pick(const Flag& flag, const CommandLine& line) c
     s.source = in_file->second.second;
   }
   const std::string where = source_text(flag, s.origin, s.source);
-  // An unset variable of a script: an empty list of doors or hosts is hardly what was meant.
+  // A script with an unset variable passes an empty list, which is a mistake for every list flag.
   if (s.origin == Origin::flag && flag.kind == FlagKind::list && s.value.empty())
     return user_error(err::kBadValue, "the list is empty", where, "name what it lists, or leave the flag out");
   if (auto ok = check_value(flag, s.value); !ok)

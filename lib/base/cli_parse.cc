@@ -64,7 +64,7 @@ void collect(const CLI::App& app, FlagList flags, CommandLine& line) {
   for (const Flag* flag : flags) take(*flag);
 }
 
-/// Words of other programs for what ours do otherwise.
+/// Maps a verb or flag of other programs to its counterpart here.
 struct Hint {
   std::string_view word, next;
 };
@@ -108,7 +108,7 @@ Error unknown_argument(const Program& program, const Verb* verb, const std::stri
   }
   const std::string name = given.substr(0, given.find('='));
   std::string_view best;
-  // Further away is no typing slip: one change in a short name, three in a long one.
+  // A suggestion needs a small distance: one change in a short name, at most three in a long one.
   size_t best_distance = std::clamp<size_t>(name.size() / 4, 2, 4);
   auto consider = [&](const Flag& flag) {
     const size_t distance = edit_distance(name, "--" + std::string(flag.name));

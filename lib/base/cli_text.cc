@@ -175,7 +175,7 @@ std::string spaced(std::string_view choices) {
   return out;
 }
 
-/// Whether a verb takes files: FILE, TRACE, the sides of a comparison. Names of nodes and requests are none.
+/// True when a verb's arguments are files; arguments that name nodes or requests are not files.
 bool takes_files(const Verb& verb) {
   constexpr std::string_view kFiles[] = {"FILE", "TRACE", "LEFT", "RIGHT", "CORPUS"};
   return std::ranges::any_of(verb.args,

@@ -13,11 +13,11 @@ template <uint64_t kLow, uint64_t kHigh>
 Result<void> check_between(std::string_view value) {
   return check_range(value, kLow, kHigh);
 }
-/// --block-tokens: a power of two from 16 to 512.
-/// URIs of control endpoints, with $MCT_RUN_DIR in an ipc:// path.
+/// --conductor, --listen: URIs of control endpoints; an ipc:// path may begin with $MCT_RUN_DIR.
 Result<void> check_endpoints(std::string_view value);
-/// An address or name of a host, without a port.
+/// --bind: an address or name of a host, without a port.
 Result<void> check_address(std::string_view value);
+/// --block-tokens: a power of two from 16 to 512.
 Result<void> check_block_tokens(std::string_view value);
 /// --label: k=v pairs.
 Result<void> check_labels(std::string_view value);

@@ -25,7 +25,7 @@ enum class Route : uint8_t {
   version,
   metrics,
   cluster,
-  request,      // rest: its id, or "" for the list
+  request,      // rest: the request's id, or "" for the list
   admin,        // rest: the verb
   unsupported,  // answered by find_route
 };

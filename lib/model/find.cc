@@ -20,7 +20,7 @@ bool is_model(const fs::path& directory) {
   return fs::is_regular_file(directory / "config.json", error);
 }
 
-/// Why `wanted` is no model directory: what lies there in its place, and how to get a directory.
+/// Explains why `wanted` is no model directory: the error names the file found there and how to get a directory.
 Error diagnosis(const std::string& wanted) {
   const fs::path path(wanted);
   std::error_code error;

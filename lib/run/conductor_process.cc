@@ -361,7 +361,7 @@ class ConductorProcess {
     }
   }
 
-  /// SIGUSR1: asked for, so it is written whatever the log level is.
+  /// Writes the state for SIGUSR1; the log level does not suppress it.
   void dump() const {
     const TimePoint now = SystemClock::instance().now();
     std::string text;

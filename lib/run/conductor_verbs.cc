@@ -185,7 +185,7 @@ void print_breakers(const Json& cluster) {
   }
 }
 
-/// Where a node answers HTTP. One on another host, whose pages are on its loopback, is named by that host.
+/// The HTTP address of a node. A node of another host that listens on its loopback is shown as HOST (lo:PORT).
 std::string address_of(const Json& node) {
   const std::string http(node["http"].as_string());
   const auto place = parse_host_port(http);
@@ -267,7 +267,7 @@ Result<int> wait(const cli::Args& args) {
   }
 }
 
-/// Requests on a node; 0 once it is gone.
+/// Number of requests on a node; 0 after the node has left.
 Result<int64_t> requests_on(const cli::Args& args, const std::string& name, TimePoint deadline) {
   MC_TRY(cluster, ask(args, http::Method::get, "/cluster", "", deadline));
   for (const auto& n : cluster["nodes"].items())
@@ -303,7 +303,7 @@ Result<int> drain(const cli::Args& args, bool on) {
   return 0;
 }
 
-/// A chat, or a completion where the model has no chat template.
+/// Sends a chat request, or a completion if the model has no chat template.
 Result<int> ask_model(const cli::Args& args) {
   const TimePoint deadline = soon(args.duration(flags::kTimeout));
   const std::string text = args.positional_one("TEXT");

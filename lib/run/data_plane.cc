@@ -208,9 +208,9 @@ std::optional<node::Event> DataPlane::convert(xfer::Event event) {
         link->second.id = event.peer;
         on_up(link->second);
       }
-      // A node that the conductor has not named yet says its role, or the --name it was given.
+      // A node without a name from the conductor is logged under its descriptor's name.
       const std::string name = link != links_.end() ? link->second.name : descriptor ? descriptor->name : "?";
-      // Each pair of a host has one over shared memory; over a network, how it goes is worth a line.
+      // Connections over shared memory are many and all alike; a network connection's path is information.
       const LogLevel level = engine_->transport(event.peer) == "shm" ? LogLevel::debug : LogLevel::info;
       log(level, "data connection up", {{"peer", name}, {"via", event.text}});
       return std::nullopt;

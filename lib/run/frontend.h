@@ -106,7 +106,7 @@ class Frontend {
     node::RequestSummary journey;  // from the first token on
 
     // frontend_records.cc
-    /// What is known of a request that has a first token, whether it goes on or has ended.
+    /// Writes the members that a request has from its first token on, running or ended.
     void put(const node::RequestSummary& j, TimePoint now, Json& out) const;
     Json running(const RequestId& req, TimePoint now) const;
   };

@@ -10,7 +10,7 @@ namespace mc::run {
 namespace {
 
 constexpr size_t kRecordsMax = 2000;  // about 2 KiB each
-constexpr size_t kListedMax = 50;     // under way, and ended
+constexpr size_t kListedMax = 50;     // running requests in a list, and as many ended ones
 
 Json considered_json(const node::RequestSummary& summary) {
   Json out = Json::array();
@@ -67,7 +67,7 @@ void Frontend::keep_record(const node::Reply& reply, const Timing& timing, TimeP
   if (records_.size() > kRecordsMax) records_.pop_front();
 }
 
-/// A request without a token yet is in the line, with a prefill node, or on its way to decode.
+/// The record of a running request. Before its first token it waits, is prefilled, or is handed to decode.
 Json Frontend::Timing::running(const RequestId& req, TimePoint now) const {
   Json out = Json::object({{"id", req}, {"x_request_id", client_id}, {"outcome", "running"}});
   if (first != kNever) {
@@ -85,7 +85,7 @@ std::string request_id(const std::string& id) {
   return id;
 }
 
-/// Requests under way, then the last that ended, newest first.
+/// Answers with the running requests, then the requests that ended last, newest first.
 void Frontend::request_list(http::Responder out) {
   loop_->post([this, out](TimePoint now, node::Actions&) {
     Json list = Json::array();

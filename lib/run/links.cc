@@ -106,7 +106,7 @@ void Links::on_send_failed(const ctl::SendFailed& failed) {
     const auto at = std::find(links.begin(), links.end(), failed.link);
     if (at == links.end()) continue;
     const NodeId name = called(failed.link, instance, "");
-    // A peer that has left and is no member any more: at a stop the last words of all pass each other.
+    // The peer has left the cluster already. At a stop this is usual: all nodes send their last messages at once.
     const std::string why = "message not sent: " + failed.error.what;
     if (!name.empty()) lost(name, instance, why);
     if (name.empty()) {

@@ -147,7 +147,7 @@ Json timings_json(const model::Generated& out, size_t prompt) {
   return t;
 }
 
-/// A person reads the answer while it is made.
+/// True when the answer is printed token by token: plain text to stdout.
 bool prints_as_it_comes(const cli::Args& args) {
   return !args.on(flags::kJson) && args.text(flags::kOutput) == "-";
 }
@@ -187,7 +187,7 @@ Result<void> print_result(const cli::Args& args, const std::vector<uint32_t>& pr
 struct AnswerText {
   text::Detokenizer detokenizer;
   text::StopMatcher stops;
-  bool is_printed = false;  // as it comes
+  bool is_printed = false;  // token by token
   std::string text;
 
   bool push(uint32_t token) {
@@ -199,7 +199,7 @@ struct AnswerText {
   }
   void add(const std::string& more) {
     text += more;
-    // A reader that is gone is told by the last write.
+    // The last write reports a closed pipe.
     if (is_printed && !more.empty()) (void)write_all(1, more);
   }
 };

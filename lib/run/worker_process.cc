@@ -274,7 +274,7 @@ class WorkerProcess {
     MC_TRY(conductor, ctl::resolve_endpoint(args_.text(flags::kConductor),
                                             [](const char* name) -> const char* { return std::getenv(name); }));
     conductor_uri_ = conductor.text();
-    // A dealer would try again for ever: the mode of a socket does not change by waiting.
+    // Without this check the dealer socket would retry for ever: retries do not change a socket's mode.
     if (conductor.scheme == "ipc" && ::access(conductor.path.c_str(), W_OK) != 0 && errno == EACCES)
       return user_error(err::kPeerUnreachable, "no permission to use " + conductor_uri_, "--conductor",
                         "run as the user of the conductor, or give it --listen tcp://ADDR:7700 and --auth");
@@ -514,7 +514,7 @@ class WorkerProcess {
     return data_->set_secret(KeyFile::data_secret(keys));
   }
 
-  /// SIGUSR1: asked for, so it is written whatever the log level is.
+  /// Writes the state for SIGUSR1; the log level does not suppress it.
   void dump() const {
     const wire::Load load = worker_->load();
     std::string text = std::string(cli::build_info().program) + " " + named_ + ": state at SIGUSR1:";

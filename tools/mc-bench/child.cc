@@ -76,7 +76,7 @@ void Child::kill_all() {
   for (const pid_t pid : running) ::kill(pid, SIGKILL);
 }
 
-/// Under the lock, so that no pid in the list is another process's by now.
+/// Signals under the lock: a pid in the list cannot have been reused.
 void Child::reap(int* status) {
   const std::lock_guard lock(running_mutex);
   std::erase(running, pid_);

@@ -23,7 +23,7 @@ class Child {
   Child& operator=(Child&&) = delete;
   ~Child();  // kills it
 
-  /// Kills every child that runs: for a program that ends without destroying its objects.
+  /// Kills every running child; a program that ends without destroying its objects calls it.
   static void kill_all();
 
   /// Collects its output until it ends: its exit status (128 + N when signal N ended it). timeout: at the

@@ -36,7 +36,7 @@ void Interruption::wait() {
     if (signal == SIGINT || signal == SIGTERM) break;
   }
   run::Signals::let_through();
-  // The measuring thread holds the mutex for long only when its reader does not take what it prints.
+  // The measuring thread holds the mutex for long only when the reader of its output has stalled.
   if (const std::unique_lock lock(mutex_, std::chrono::seconds(2)); lock) {
     write_();
     (void)write_all(2, format_error("mc-bench", user_error(err::kInterrupted, "stopped by a signal")));

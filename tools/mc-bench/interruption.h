@@ -1,4 +1,4 @@
-// An interrupt ends a measurement at once, whatever library call it is in, and what was measured until then is written.
+// An interrupt ends a measurement at once, inside any library call, and the points measured so far are written.
 #pragma once
 
 #include <functional>
@@ -15,13 +15,13 @@ namespace mc::bench {
 class Interruption {
  public:
   /// After SIGINT or SIGTERM a thread holds the mutex, calls `write` and ends the program with 130 (MC8003). A second
-  /// signal ends it without `write`. To be opened before other threads start; they inherit the signal mask.
+  /// signal ends it without `write`. Open it before other threads start: they inherit the signal mask.
   static Result<std::unique_ptr<Interruption>> open(std::function<void()> write);
   ~Interruption();
   Interruption(const Interruption&) = delete;
   Interruption& operator=(const Interruption&) = delete;
 
-  /// Held by the measuring thread while it changes what `write` reads.
+  /// The measuring thread holds it while it changes data that `write` reads.
   [[nodiscard]] std::unique_lock<std::timed_mutex> lock() { return std::unique_lock(mutex_); }
 
  private:

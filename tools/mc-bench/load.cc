@@ -210,7 +210,7 @@ class Load {
     return text;
   }
 
-  /// A line that is written again must not reach the last column, or the terminal begins a new one.
+  /// A progress line must stay short of the last column, or the terminal wraps it.
   std::string with_bar(const std::string& line, size_t columns) const {
     const size_t room = columns > line.size() + 4 ? std::min<size_t>(columns - line.size() - 4, 10) : 0;
     if (room < 3 || plan_.requests.empty()) return line.substr(0, columns - 1);

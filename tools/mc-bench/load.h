@@ -39,7 +39,7 @@ struct Record {
   int http_status = 0;
   std::string error, reason;  // reason: the server's code for a rejection
   Json stages;                // the server's "mc" object, or null
-  /// Part of ttft_s and e2el_s before the request was sent.
+  /// Seconds of ttft_s and e2el_s that passed before the request was sent.
   double client_s() const { return late_s + queued_s; }
   /// Mean time between tokens after the first; 0 with fewer than two.
   double tpot_s() const { return output_tokens > 1 ? (e2el_s - ttft_s) / static_cast<double>(output_tokens - 1) : 0; }

@@ -75,7 +75,7 @@ Result<PlotPlan> read_plan(const cli::Args& args) {
   return plan;
 }
 
-/// A key as people write it: p99_ttft_ms is "p99 TTFT (ms)", request_rate "request rate".
+/// The axis title of a key: p99_ttft_ms is "p99 TTFT (ms)", request_rate is "request rate".
 std::string readable(const std::string& key) {
   static constexpr std::pair<std::string_view, std::string_view> kWords[] = {
       {"ttft", "TTFT"}, {"ttfts", "TTFT"}, {"tbt", "TBT"}, {"itl", "TBT"}, {"tpot", "TPOT"}, {"e2el", "latency"}};

@@ -22,7 +22,7 @@ std::string fixed(double value, int decimals);
 /// 144793823 -> "144,793,823".
 std::string thousands(uint64_t value);
 
-/// Columns of the terminal at `fd`; kColumns when it is none or does not say.
+/// Columns of the terminal at `fd`; kColumns if `fd` is not a terminal or its size is unknown.
 constexpr size_t kColumns = 80;
 size_t terminal_columns(int fd);
 
@@ -33,7 +33,7 @@ class Table {
   void add(std::vector<std::string> row);
   std::string text() const;
 
-  /// One row at a time, for rows that come slowly: the text of this row, after the header when it is the first.
+  /// The text of one row, with the header before the first row, for rows that are measured slowly.
   /// A column is as wide as its header and `expect`ed cells, and grows with a wider cell.
   Table& expect(const std::vector<std::string>& cells);
   std::string next(std::vector<std::string> row);

@@ -17,14 +17,14 @@ class Rows {
   /// Opens an Interruption, so no other thread may have started.
   static Result<std::unique_ptr<Rows>> open(const cli::Args& args, std::string_view schema, Table table);
 
-  /// Cells that will come: columns are wide enough for them from the first row on.
+  /// Announces cells of a later row: columns are wide enough for them from the first row on.
   void expect(const std::vector<std::string>& cells) { table_.expect(cells); }
-  /// A member of the summary.
+  /// Adds a member to the summary.
   void fact(std::string_view key, Json value);
-  /// A line before or between the rows; nothing with --json.
+  /// Writes a line before or between the rows; writes nothing with --json.
   Result<void> text(std::string_view text);
   Result<void> add(Json point, std::vector<std::string> cells);
-  /// The summary, and -o FILE.
+  /// Writes the summary and the file of -o.
   Result<void> finish();
 
  private:

@@ -402,7 +402,7 @@ Result<int> verdict(const cli::Args& args, const Plan& plan, const LoadResult& l
   return 0;
 }
 
-/// Each point of a sweep has prompts of its own, or the first point would warm the cache for the others.
+/// Each point of a sweep has its own prompts, because the first point would warm the cache for the others.
 TokenRange tokens_of_point(TokenRange tokens, uint64_t point) {
   tokens.seed += point * 0x9e3779b97f4a7c15ull;
   return tokens;

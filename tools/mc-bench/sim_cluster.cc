@@ -471,7 +471,7 @@ Result<int> simulate_cluster(const cli::Args& args) {
   setup.options.profile = &setup.profile;
   SimProgress progress(args, trace.size());
   setup.options.progress = progress.watcher();
-  // A run may be minutes, and a comparison is many: an interrupt prints those that are over.
+  // A run may take minutes and a comparison has many runs: an interrupt prints the finished ones.
   const auto write = [&](bool interrupted) -> Result<void> {
     MC_CHECK(sink.text(table(points) + counterfactual_text(points) + copies_table(points) + group_tables(points)));
     MC_CHECK(sink.line(summary(args, setup, points).set("interrupted", interrupted)));

@@ -55,8 +55,8 @@ bool is_good(const Record& r, const std::vector<Goal>& goals) {
   });
 }
 
-/// Mean milliseconds that completed requests spent in this client before they were sent and in each stage, as the
-/// server explains them; what is left of TTFT (HTTP, routing, tokens on their way) is `other`.
+/// Mean milliseconds of completed requests in this client before sending and in each stage that the server reports;
+/// `other` is the rest of TTFT (HTTP, routing, messages).
 Json stages(const LoadResult& load) {
   double client = 0, queue = 0, xfer = 0, prefill = 0, ttft = 0, decode = 0, n = 0;
   for (const Record& r : load.records) {
@@ -110,7 +110,7 @@ void set_arrays(const LoadResult& load, Json& out) {
   out.set("itls", std::move(itls)).set("errors", std::move(errors)).set("start_times", std::move(starts));
 }
 
-/// A server that compares prompts token by token finds a few equal ones by chance.
+/// Allowance for prefixes that are equal by chance, which a server matching token by token reuses.
 constexpr double kHitSlack = 0.05;
 
 std::string percentile_name(double percentile) {
