@@ -9,7 +9,7 @@ namespace mc::cli {
 inline constexpr Flag kHelp{.name = "help",
                             .letter = 'h',
                             .kind = FlagKind::boolean,
-                            .help = "this text; mc-x help VERB, help common and help MC2104 say more",
+                            .help = "this text; help VERB, help common and help MC2104 say more",
                             .common = true,
                             .one_shot = true};
 inline constexpr Flag kVersion{

@@ -175,6 +175,13 @@ std::string spaced(std::string_view choices) {
   return out;
 }
 
+/// The choices as a sentence lists them: "a, b, c".
+std::string listed(std::string_view choices) {
+  std::string out;
+  for (const char c : choices) out += c == '|' ? std::string(", ") : std::string(1, c);
+  return out;
+}
+
 /// True when a verb's arguments are files; arguments that name nodes or requests are not files.
 bool takes_files(const Verb& verb) {
   constexpr std::string_view kFiles[] = {"FILE", "TRACE", "LEFT", "RIGHT", "CORPUS"};
@@ -262,9 +269,8 @@ void put_mdoc_flag(std::string& out, const Flag& flag) {
   if (flag.letter) out += std::string("Fl ") + flag.letter + " , ";
   out += "Fl \\-" + mdoc_escape(flag.name);
   if (!flag.value.empty()) out += " Ar " + mdoc_escape(flag.value);
-  out += "\n" + mdoc_escape(flag.help);
-  if (flag.kind == FlagKind::choice) out += ": " + mdoc_escape(spaced(flag.choices));
-  out += ".\n";
+  out += "\n" + mdoc_escape(flag.help) + ".\n";
+  if (flag.kind == FlagKind::choice) out += "One of " + mdoc_escape(listed(flag.choices)) + ".\n";
   if (!flag.fallback.empty()) out += "Default: " + mdoc_escape(flag.fallback) + ".\n";
 }
 

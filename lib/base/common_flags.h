@@ -47,7 +47,7 @@ inline constexpr Flag kHttp{.name = "http",
                             .kind = FlagKind::host_port,
                             .value = "ADDR:PORT",
                             .fallback = "127.0.0.1:8000",
-                            .help = "API, admin and metrics; a taken default moves up to the next free port"};
+                            .help = "address of API, admin and metrics; a busy default moves to the next free port"};
 inline constexpr Flag kBind{.name = "bind",
                             .value = "ADDR",
                             .fallback = "127.0.0.1",
@@ -67,7 +67,7 @@ inline constexpr Flag kTransferSpin{.name = "transfer-spin",
                                     .kind = FlagKind::duration,
                                     .value = "T",
                                     .fallback = "0s",
-                                    .help = "how long transfer threads poll before they sleep: 50us buys latency",
+                                    .help = "how long transfer threads poll before they sleep; 50us lowers latency",
                                     .check = check_transfer_spin};
 // Settings of the transfer engine for special networks. They are seldom needed, so --help lists only their names.
 inline constexpr Flag kTcpIo{.name = "tcp-io",
@@ -88,13 +88,13 @@ inline constexpr Flag kRdmaPairsMax{.name = "rdma-pairs-max",
                                     .kind = FlagKind::count,
                                     .value = "N",
                                     .fallback = "1024",
-                                    .help = "queue pairs of the process; beyond it idle connections rest",
+                                    .help = "queue pairs of the process; beyond it idle connections give theirs up",
                                     .check = check_between<4, 1 << 20>,
                                     .common = true};
 inline constexpr Flag kRdmaPace{.name = "rdma-pace",
                                 .value = "RATE",
                                 .fallback = "none",
-                                .help = "most bytes a second that an rdma path posts, to spare a fabric: 5GiB/s",
+                                .help = "largest rate that an rdma path posts: 5GiB/s",
                                 .choices = "none",
                                 .check = check_rdma_pace,
                                 .common = true};
@@ -109,12 +109,12 @@ inline constexpr Flag kRdmaCooldown{
     .name = "rdma-cooldown",
     .value = "T-T",
     .fallback = "1s-1m",
-    .help = "rest of an rdma path after a fault: the first, doubling up to the last; 5s is 5s-5s",
+    .help = "pause of an rdma path after a fault: first, doubled up to last; 5s is 5s-5s",
     .check = check_rdma_cooldown,
     .common = true};
 inline constexpr Flag kRdmaNoSends{.name = "rdma-no-sends",
                                    .kind = FlagKind::boolean,
-                                   .help = "notifies go over the socket, not over queue pairs",
+                                   .help = "send notifications over the socket, not over queue pairs",
                                    .common = true};
 inline constexpr Flag kDtype{.name = "dtype",
                              .kind = FlagKind::choice,
@@ -122,14 +122,13 @@ inline constexpr Flag kDtype{.name = "dtype",
                              .fallback = "auto",
                              .help = "compute type; auto is the model's own",
                              .choices = "auto|f32|bf16"};
-inline constexpr Flag kWeightDtype{.name = "weight-dtype",
-                                   .kind = FlagKind::choice,
-                                   .value = "T",
-                                   .fallback = "auto",
-                                   .help =
-                                       "matrices in memory: auto is full but keeps fp8; full is --dtype; "
-                                       "int8 halves bf16",
-                                   .choices = "auto|full|int8"};
+inline constexpr Flag kWeightDtype{
+    .name = "weight-dtype",
+    .kind = FlagKind::choice,
+    .value = "T",
+    .fallback = "auto",
+    .help = "type of matrices in memory: full is --dtype; auto is full but keeps fp8; int8 halves bf16",
+    .choices = "auto|full|int8"};
 inline constexpr Flag kKvDtype{.name = "kv-dtype",
                                .kind = FlagKind::choice,
                                .value = "T",
@@ -177,7 +176,7 @@ inline constexpr Flag kLabel{.name = "label",
                              .help = "labels shown by ps --json",
                              .check = check_labels};
 inline constexpr Flag kReadyFile{
-    .name = "ready-file", .value = "FILE", .help = "written when the program can take work, removed when it ends"};
+    .name = "ready-file", .value = "FILE", .help = "file to write when the program is ready and to remove at its end"};
 
 inline constexpr Flag kConfig{
     .name = "config", .value = "FILE", .help = "TOML file whose keys are the flag names", .common = true};
@@ -191,7 +190,7 @@ inline constexpr Flag kLogLevel{.name = "log-level",
                                 .kind = FlagKind::choice,
                                 .value = "L",
                                 .fallback = "info",
-                                .help = "what goes to stderr",
+                                .help = "least severe level that goes to stderr",
                                 .choices = "trace|debug|info|warn|error|off",
                                 .common = true};
 inline constexpr Flag kLogFormat{.name = "log-format",
@@ -225,7 +224,7 @@ inline constexpr Flag kProgress{.name = "progress",
                                 .common = true};
 inline constexpr Flag kPrintConfig{.name = "print-config",
                                    .kind = FlagKind::boolean,
-                                   .help = "print every setting and where it came from, then exit",
+                                   .help = "print every setting with its origin, then exit",
                                    .common = true,
                                    .one_shot = true};
 inline constexpr Flag kCheck{.name = "check",

@@ -43,7 +43,7 @@ inline constexpr Flag kInsecure{.name = "insecure",
 inline constexpr Flag kAdminKeyFile{
     .name = "admin-key-file",
     .value = "FILE",
-    .help = "key of the operators' pages over HTTP, mode 0600 (mc-conductor keygen --admin)"};
+    .help = "admin key of pages over HTTP, mode 0600; made by keygen --admin"};
 inline constexpr Flag kAllowedHost{
     .name = "allowed-host",
     .kind = FlagKind::list,

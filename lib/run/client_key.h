@@ -9,9 +9,10 @@ namespace mc::flags {
 
 inline constexpr Flag kApiKeyFile{
     .name = "api-key-file", .value = "FILE", .help = "file with the API key to send, one line, mode 0600"};
-inline constexpr Flag kApiKey{.name = "api-key",
-                              .value = "KEY",
-                              .help = "the same as text: set MCT_API_KEY, since arguments show in the process list"};
+inline constexpr Flag kApiKey{
+    .name = "api-key",
+    .value = "KEY",
+    .help = "API key as text; prefer MCT_API_KEY, because arguments show in the process list"};
 
 }  // namespace mc::flags
 

@@ -26,7 +26,7 @@ namespace {
 
 constexpr Flag kUrl{.name = "url",
                     .value = "URL",
-                    .help = "the conductor's HTTP address, in place of its socket in MCT_RUN_DIR; needs a key"};
+                    .help = "the conductor's HTTP address; replaces its socket in MCT_RUN_DIR and needs a key"};
 constexpr Flag kAdminKey = with_default(kAdminKeyFile, "", "key of the operators' pages, for --url");
 constexpr Flag kVerbKeyFile = with_default(kApiKeyFile, "", "key of a tenant with admin = true, for --url");
 constexpr Flag kTimeout{
@@ -35,13 +35,16 @@ constexpr Flag kWantPrefill{.name = "prefill",
                             .kind = FlagKind::count,
                             .value = "N",
                             .fallback = "1",
-                            .help = "ready prefill nodes to wait for"};
-constexpr Flag kWantDecode{
-    .name = "decode", .kind = FlagKind::count, .value = "N", .fallback = "1", .help = "ready decode nodes to wait for"};
+                            .help = "prefill nodes that must be ready"};
+constexpr Flag kWantDecode{.name = "decode",
+                           .kind = FlagKind::count,
+                           .value = "N",
+                           .fallback = "1",
+                           .help = "decode nodes that must be ready"};
 constexpr Flag kWantCache{
-    .name = "cache", .kind = FlagKind::count, .value = "N", .fallback = "0", .help = "ready cache nodes to wait for"};
+    .name = "cache", .kind = FlagKind::count, .value = "N", .fallback = "0", .help = "cache nodes that must be ready"};
 constexpr Flag kAdmin{
-    .name = "admin", .kind = FlagKind::boolean, .help = "an admin key for --admin-key-file, not a key set"};
+    .name = "admin", .kind = FlagKind::boolean, .help = "make an admin key for --admin-key-file, not a key set"};
 constexpr Flag kKeyOutput =
     with_default(flags::kOutput, "-", "file to make, mode 0600; nothing is overwritten; - is stdout");
 constexpr Flag kDrainWait{
@@ -85,12 +88,12 @@ constexpr cli::Verb kVerbs[] = {
      .flags = kWaitFlags,
      .example = "mc-conductor wait --prefill 2 --decode 1 --timeout 30s"},
     {.name = "drain",
-     .summary = "no new requests for a node; those on it finish",
+     .summary = "give a node no new requests; its requests finish",
      .args = kNodeArgs,
      .flags = kDrainFlags,
      .example = "mc-conductor drain p1 --wait"},
     {.name = "undrain",
-     .summary = "take a drain back",
+     .summary = "give a drained node requests again",
      .args = kNodeArgs,
      .flags = kUrlFlags,
      .example = "mc-conductor undrain p1"},
@@ -100,11 +103,11 @@ constexpr cli::Verb kVerbs[] = {
      .flags = kAskFlags,
      .example = "mc-conductor ask 'Once upon a time' -n 32"},
     {.name = "explain",
-     .summary = "where a request would go now, and why; nothing is run",
+     .summary = "show where a request would go now and why; nothing is run",
      .flags = kExplainFlags,
      .example = "mc-conductor explain -p 'Once upon'"},
     {.name = "why",
-     .summary = "where a request went, what each stage took, and which nodes were weighed",
+     .summary = "show where a request went, what each stage took, and the candidates",
      .args = kRequestArgs,
      .flags = kWhyFlags,
      .example = "mc-conductor why my-request-1"},

@@ -21,13 +21,13 @@ inline constexpr Flag kTokens{.name = "tokens",
                               .kind = FlagKind::count,
                               .value = "N",
                               .fallback = "16",
-                              .help = "most tokens of the answer"};
+                              .help = "largest number of tokens of the answer"};
 inline constexpr Flag kKvOut{.name = "kv-out",
                              .value = "FILE",
                              .help = "write KV and the first token as .mckv and stop; - is stdout",
                              .one_shot = true};
 inline constexpr Flag kKvIn{
-    .name = "kv-in", .value = "FILE", .help = "the .mckv stream to go on from; - is stdin", .one_shot = true};
+    .name = "kv-in", .value = "FILE", .help = "continue this .mckv stream; - is stdin", .one_shot = true};
 inline constexpr Flag kLogitsOut{
     .name = "logits-out", .value = "FILE", .help = "write the logits of the next token as .npy", .one_shot = true};
 inline constexpr Flag kTemperature{
@@ -39,16 +39,16 @@ inline constexpr Flag kTopP{
 inline constexpr Flag kMinP{.name = "min-p",
                             .kind = FlagKind::number,
                             .value = "X",
-                            .help = "leave out what is less likely than X times the best"};
+                            .help = "drop tokens less likely than X times the likeliest"};
 inline constexpr Flag kStop{
     .name = "stop", .kind = FlagKind::list, .value = "TEXT", .help = "end at this text; may be repeated"};
 inline constexpr Flag kMinTokens{.name = "min-tokens",
                                  .kind = FlagKind::count,
                                  .value = "N",
                                  .fallback = "0",
-                                 .help = "no end before so many tokens"};
+                                 .help = "least number of tokens of the answer"};
 inline constexpr Flag kIgnoreEos{
-    .name = "ignore-eos", .kind = FlagKind::boolean, .help = "go on after the model's end token"};
+    .name = "ignore-eos", .kind = FlagKind::boolean, .help = "the end token does not end the answer"};
 inline constexpr Flag kLogprobs{.name = "logprobs",
                                 .kind = FlagKind::count,
                                 .value = "N",

@@ -10,9 +10,9 @@ inline constexpr Flag kAttention{.name = "attention",
                                  .fallback = "auto",
                                  .help = "auto (what the model declares), full, or moba:block=128,top_k=3,full_last=1"};
 inline constexpr Flag kPrefillAttention{
-    .name = "prefill-attention", .value = "PLAN", .help = "the same for prefill alone; default is --attention"};
+    .name = "prefill-attention", .value = "PLAN", .help = "attention plan of prefill; default is --attention"};
 inline constexpr Flag kDecodeAttention{
-    .name = "decode-attention", .value = "PLAN", .help = "the same for decode alone; default is --attention"};
+    .name = "decode-attention", .value = "PLAN", .help = "attention plan of decode; default is --attention"};
 inline constexpr Flag kChunkTokens{.name = "chunk-tokens",
                                    .kind = FlagKind::count,
                                    .value = "N",
@@ -22,7 +22,7 @@ inline constexpr Flag kBatchMax{.name = "batch-max",
                                 .kind = FlagKind::count,
                                 .value = "N",
                                 .fallback = "64",
-                                .help = "most requests of one decode step",
+                                .help = "largest number of requests in a decode step",
                                 .check = check_between<1, 65536>};
 inline constexpr Flag kCost{.name = "cost",
                             .value = "PROFILE",
@@ -30,7 +30,7 @@ inline constexpr Flag kCost{.name = "cost",
 inline constexpr Flag kRunner{.name = "runner",
                               .value = "R",
                               .fallback = "model",
-                              .help = "model, or costed:PROFILE: modelled times over stand-in KV"};
+                              .help = "model, or costed:PROFILE for modelled times and stand-in KV"};
 inline constexpr Flag kPipeline{.name = "pipeline",
                                 .value = "S/N",
                                 .fallback = "off",
@@ -43,13 +43,12 @@ inline constexpr Flag kDrainTimeout{.name = "drain-timeout",
                                     .help = "how long SIGTERM waits for requests under way"};
 /// At least 10ms.
 Result<void> check_lease_time(std::string_view value);
-inline constexpr Flag kLeaseTime{
-    .name = "lease-time",
-    .kind = FlagKind::duration,
-    .value = "T",
-    .fallback = "30s",
-    .help = "longest promise to a reader that its blocks stay; after it they may go, read or not",
-    .check = check_lease_time};
+inline constexpr Flag kLeaseTime{.name = "lease-time",
+                                 .kind = FlagKind::duration,
+                                 .value = "T",
+                                 .fallback = "30s",
+                                 .help = "longest lease of a reader; past it the blocks may be evicted",
+                                 .check = check_lease_time};
 /// "delay=0.1:5ms,corrupt=0.01": see run::parse_faults.
 Result<void> check_transfer_faults(std::string_view value);
 inline constexpr Flag kTransferFaults{.name = "transfer-faults",

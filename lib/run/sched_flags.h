@@ -18,7 +18,7 @@ inline constexpr Flag kDecodeTime{.name = "t-d",
                                   .kind = FlagKind::duration,
                                   .value = "T",
                                   .fallback = "20s",
-                                  .help = "admission predict: how long a request is taken to decode; 0 learns it"};
+                                  .help = "admission predict: time to decode a request; 0 learns it"};
 inline constexpr Flag kSlack{.name = "slack",
                              .kind = FlagKind::number,
                              .value = "X",
@@ -29,19 +29,19 @@ inline constexpr Flag kAggregate{.name = "aggregate",
                                  .kind = FlagKind::choice,
                                  .value = "A",
                                  .fallback = "mean",
-                                 .help = "admission predict: over decode nodes",
+                                 .help = "admission predict: which decode load counts",
                                  .choices = "mean|max"};
 inline constexpr Flag kSlowStart{.name = "slow-start",
                                  .kind = FlagKind::duration,
                                  .value = "T",
                                  .fallback = "0s",
-                                 .help = "for so long a new node gets less than its share"};
+                                 .help = "time during which a new node gets less than its share"};
 
 inline constexpr Flag kFirstToken{.name = "first-token",
                                   .kind = FlagKind::choice,
                                   .value = "F",
                                   .fallback = "at-once",
-                                  .help = "is sent when prefill has it, or with the second, which hides the hand-off",
+                                  .help = "send the first token when prefill has it, or with the second token",
                                   .choices = "at-once|with-second"};
 
 }  // namespace flags

@@ -15,7 +15,7 @@ inline constexpr Flag kTcpSeal{.name = "tcp-seal",
                                .kind = FlagKind::choice,
                                .value = "S",
                                .fallback = "auto",
-                               .help = "encrypt tcp streams and the set-up of rdma: auto does off loopback",
+                               .help = "encrypt tcp streams and the set-up of rdma; auto: off loopback only",
                                .choices = "auto|off|on",
                                .common = true};
 

@@ -16,7 +16,8 @@ namespace {
 
 using namespace sim_flags;
 
-constexpr Flag kNodes{.name = "nodes", .kind = FlagKind::count, .value = "N", .fallback = "16", .help = "how many"};
+constexpr Flag kNodes{
+    .name = "nodes", .kind = FlagKind::count, .value = "N", .fallback = "16", .help = "number of nodes"};
 
 /// A list elsewhere; here one.
 constexpr Flag one_of_list(Flag flag, std::string_view value, std::string_view help) {
@@ -25,8 +26,8 @@ constexpr Flag one_of_list(Flag flag, std::string_view value, std::string_view h
 }
 constexpr Flag kOnePolicy =
     one_of_list(kPolicy, "P", "one of kv-centric, cache-aware, load, load-count, random, affinity");
-constexpr Flag kOneAdmission =
-    one_of_list(kAdmission, "A", "who is turned away: one of none, baseline, early, predict, committed, goodput");
+constexpr Flag kOneAdmission = one_of_list(
+    kAdmission, "A", "which decode load early rejection looks at: none, baseline, early, predict, committed, goodput");
 
 constexpr auto kAdviseFlagTable = flags::join(
     flags::list(&kNodes, &kProfile, &kTtftSlo, &kTbtSlo, &kShare, &kSpeedup, &kOnePolicy, &kFetchRule, &kTheta,

@@ -58,16 +58,15 @@ constexpr Flag kRouting{.name = "routing",
                         .kind = FlagKind::choice,
                         .value = "R",
                         .fallback = "random",
-                        .help = "random: every row chooses its own moba blocks; coherent: neighbours agree",
+                        .help = "random: each row chooses its own moba blocks; coherent: neighbours choose alike",
                         .choices = "random|coherent"};
-constexpr Flag kCentroids{.name = "centroids",
-                          .kind = FlagKind::choice,
-                          .value = "C",
-                          .fallback = "gathered",
-                          .help =
-                              "what decode's gate reads: the centroids gathered as a decode node keeps them, or each "
-                              "in its page",
-                          .choices = "gathered|pages"};
+constexpr Flag kCentroids{
+    .name = "centroids",
+    .kind = FlagKind::choice,
+    .value = "C",
+    .fallback = "gathered",
+    .help = "where the gate of decode reads centroids: gathered as in a decode node, or in the pages",
+    .choices = "gathered|pages"};
 constexpr Flag kAttnRepeats{.name = "repeats",
                             .letter = 'r',
                             .kind = FlagKind::count,

@@ -23,7 +23,7 @@ namespace {
 
 constexpr Flag kCalibrate{.name = "calibrate",
                           .value = "RUNS",
-                          .help = "fit a cost profile to the runs in this folder, write it to -o; no TRACE"};
+                          .help = "fit a cost profile to the runs in this folder and write it to -o; takes no TRACE"};
 constexpr Flag kFittedProfile{.name = "profile",
                               .value = "P",
                               .fallback = "cpu",

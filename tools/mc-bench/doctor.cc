@@ -26,7 +26,7 @@ constexpr Flag kDoctorMemory{.name = "memory",
                              .kind = FlagKind::bytes,
                              .value = "SIZE",
                              .fallback = "auto",
-                             .help = "memory to be registered, as --kv-mem of a node; auto is 80 % of what is free",
+                             .help = "memory to register, like --kv-mem of a node; auto is 80 % of the free memory",
                              .choices = "auto"};
 constexpr Flag kDoctorPort{.name = "port",
                            .kind = FlagKind::count,
@@ -41,8 +41,7 @@ constexpr Flag kDoctorTimeout{.name = "timeout",
 
 // The engines it opens for a moment report what the findings say better.
 constexpr Flag kDoctorLogLevel = with_default(flags::kLogLevel, "warn");
-constexpr Flag kDoctorInsecure =
-    with_default(flags::kInsecure, "", "data: connect to peers on other hosts without keys");
+constexpr Flag kDoctorInsecure = with_default(flags::kInsecure, "", "data allows peers on other hosts without keys");
 
 constexpr const Flag* kDoctorFlagTable[] = {&kDoctorTransports,  &kDoctorMemory,   &kDoctorPort,     &kDoctorTimeout,
                                             &flags::kAuth,       &kDoctorInsecure, &flags::kJson,    &flags::kOutput,

@@ -23,24 +23,24 @@ constexpr Flag kX{.name = "x", .value = "KEY", .help = "key of the horizontal ax
 constexpr Flag kY{.name = "y",
                   .kind = FlagKind::list,
                   .value = "KEY,KEY",
-                  .help = "keys of the vertical axis, a line each; a.b is b inside a"};
+                  .help = "keys of the vertical axis, one line each; a.b is b inside a"};
 constexpr Flag kCdf{.name = "cdf",
                     .kind = FlagKind::list,
                     .value = "KEY,KEY",
-                    .help = "instead of --x and --y: how these keys are distributed: ttfts, or ttft_ms of requests"};
+                    .help = "draw the distribution of these keys: ttfts, or ttft_ms of requests; excludes --x and --y"};
 constexpr Flag kBy{.name = "by",
                    .kind = FlagKind::list,
                    .value = "KEY,KEY",
                    .fallback = "auto",
-                   .help = "lines with other values here are other series; auto: what differs in words",
+                   .help = "keys whose values divide lines into series; auto: text keys that differ",
                    .choices = "auto|none"};
 constexpr Flag kWhere{
-    .name = "where", .kind = FlagKind::list, .value = "KEY=V,KEY=V", .help = "use only lines with these values"};
+    .name = "where", .kind = FlagKind::list, .value = "KEY=V,KEY=V", .help = "use the lines with these values only"};
 constexpr Flag kSlo{.name = "slo",
                     .kind = FlagKind::number,
                     .value = "X",
                     .fallback = "off",
-                    .help = "draw the goal, in the unit of the keys",
+                    .help = "draw a bound, in the unit of the keys",
                     .choices = "off"};
 constexpr Flag kLog{.name = "log",
                     .kind = FlagKind::choice,
@@ -48,11 +48,13 @@ constexpr Flag kLog{.name = "log",
                     .fallback = "none",
                     .help = "axes with a logarithmic scale",
                     .choices = "none|x|y|xy"};
-constexpr Flag kTitle{.name = "title", .value = "TEXT", .help = "above the figure"};
+constexpr Flag kTitle{.name = "title", .value = "TEXT", .help = "title above the figure"};
 constexpr Flag kSvg{.name = "svg", .value = "FILE", .help = "write the figure; - is stdout"};
-constexpr Flag kGnuplot{.name = "gnuplot", .value = "FILE", .help = "write the script, data inside; - is stdout"};
-constexpr Flag kTerminal{
-    .name = "terminal", .kind = FlagKind::boolean, .help = "draw with letters; the default without --svg, --gnuplot"};
+constexpr Flag kGnuplot{
+    .name = "gnuplot", .value = "FILE", .help = "write the gnuplot script with its data; - is stdout"};
+constexpr Flag kTerminal{.name = "terminal",
+                         .kind = FlagKind::boolean,
+                         .help = "draw with characters; the default without --svg and --gnuplot"};
 
 constexpr auto kPlotFlagTable = flags::join(
     flags::list(&kX, &kY, &kCdf, &kBy, &kWhere, &kSlo, &kLog, &kTitle, &kSvg, &kGnuplot, &kTerminal, &flags::kOutput),

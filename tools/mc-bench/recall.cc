@@ -46,7 +46,7 @@ constexpr Flag kFullLast{.name = "full-last",
                          .kind = FlagKind::count,
                          .value = "N",
                          .fallback = "0",
-                         .help = "full layers at the end of the hybrid; 0 is the model's, or 1"};
+                         .help = "full layers at the end of the hybrid plan; 0 is the model's number, or 1"};
 
 constexpr auto kRecallFlagTable =
     flags::join(flags::list(&kLengths, &kCount, &kMobaBlock, &kTopK, &kFullLast, &flags::kModel, &flags::kDtype,

@@ -29,20 +29,18 @@ constexpr Flag kRouteNodes{.name = "nodes",
                            .value = "SWEEP",
                            .fallback = "1024",
                            .help = "nodes of the cluster, half of them prefill: 8-1024*2 is a sweep"};
-constexpr Flag kRouteBlocks{.name = "blocks",
-                            .value = "SWEEP",
-                            .fallback = "1M",
-                            .help = "blocks in the index when the clock starts; a sweep as well"};
+constexpr Flag kRouteBlocks{
+    .name = "blocks", .value = "SWEEP", .fallback = "1M", .help = "blocks in the index at the start; may be a sweep"};
 constexpr Flag kTrace{
-    .name = "trace", .value = "FILE", .help = "prompts of this trace, again and again; without it synthetic sessions"};
+    .name = "trace", .value = "FILE", .help = "trace of the prompts, repeated; without it synthetic sessions"};
 constexpr Flag kRoutePolicy{
-    .name = "policy", .value = "P", .fallback = "kv-centric", .help = "as mc-conductor --policy has them"};
+    .name = "policy", .value = "P", .fallback = "kv-centric", .help = "policy, as in mc-conductor --policy"};
 constexpr Flag kTime{.name = "time",
                      .letter = 't',
                      .kind = FlagKind::duration,
                      .value = "T",
                      .fallback = "2s",
-                     .help = "measure each point for so long, at least 1ms",
+                     .help = "time to measure each point, at least 1ms",
                      .check = check_measured_time};
 constexpr auto kRouteFlagTable = flags::join(
     flags::list(&kRouteNodes, &kRouteBlocks, &kTrace, &kRoutePolicy, &kTime, &flags::kSeed, &flags::kOutput),

@@ -32,34 +32,36 @@ namespace {
 constexpr Flag kBaseUrl{
     .name = "base-url", .value = "URL", .help = "server, e.g. http://127.0.0.1:8000; instead of --host and --port"};
 constexpr Flag kHost{.name = "host", .value = "ADDR", .fallback = "127.0.0.1", .help = "server"};
-constexpr Flag kPort{.name = "port", .kind = FlagKind::count, .value = "N", .fallback = "8000", .help = "its port"};
+constexpr Flag kPort{
+    .name = "port", .kind = FlagKind::count, .value = "N", .fallback = "8000", .help = "port of the server"};
 constexpr Flag kEndpoint{.name = "endpoint",
                          .value = "PATH",
                          .fallback = "/v1/completions",
-                         .help = "an OpenAI completions path; prompts are token ids"};
+                         .help = "OpenAI completions path; prompts are token ids"};
 constexpr Flag kServedModel{
     .name = "served-model-name", .value = "NAME", .help = "model to ask for; without it the first of /v1/models"};
 constexpr Flag kVocab{.name = "vocab",
                       .kind = FlagKind::count,
                       .value = "N",
                       .fallback = "auto",
-                      .help = "prompt ids are below N; auto is what -m DIR has (known for mc-tiny), else 1024",
+                      .help = "prompt ids are below N; auto is the vocabulary of -m DIR or of mc-tiny, else 1024",
                       .choices = "auto"};
 constexpr Flag kHeader{
     .name = "header", .kind = FlagKind::list, .value = "K=V", .help = "HTTP header to send; may be repeated"};
-constexpr Flag kMaxConcurrency{.name = "max-concurrency",
-                               .kind = FlagKind::count,
-                               .value = "N",
-                               .fallback = "off",
-                               .help = "most requests in flight; more wait in the client and their latency grows",
-                               .choices = "off"};
+constexpr Flag kMaxConcurrency{
+    .name = "max-concurrency",
+    .kind = FlagKind::count,
+    .value = "N",
+    .fallback = "off",
+    .help = "largest number of requests in flight; others wait in the client, which counts as latency",
+    .choices = "off"};
 constexpr Flag kNumWarmups{.name = "num-warmups",
                            .kind = FlagKind::count,
                            .value = "N",
                            .fallback = "1",
                            .help = "requests sent before, one after the other, and not counted"};
 constexpr Flag kIgnoreEos{
-    .name = "ignore-eos", .kind = FlagKind::boolean, .help = "answers go on to their full length"};
+    .name = "ignore-eos", .kind = FlagKind::boolean, .help = "the end token does not end an answer"};
 constexpr Flag kTemperature{
     .name = "temperature", .kind = FlagKind::number, .value = "X", .fallback = "0", .help = "0 is greedy"};
 constexpr Flag kTimeout{.name = "timeout",
@@ -74,21 +76,21 @@ constexpr Flag kGoodput{.name = "goodput",
 constexpr Flag kFailIf{.name = "fail-if",
                        .kind = FlagKind::list,
                        .value = "COND",
-                       .help = "exit 4 when it holds: goodput<3.5/s, ttft_p99>2s, failed>0"};
+                       .help = "exit with 4 when the condition holds: goodput<3.5/s, ttft_p99>2s, failed>0"};
 constexpr Flag kPercentileMetrics{.name = "percentile-metrics",
                                   .kind = FlagKind::list,
                                   .value = "M,M",
                                   .fallback = "ttft,tpot,itl,e2el",
-                                  .help = "metrics to give percentiles of"};
+                                  .help = "metrics with percentiles"};
 constexpr Flag kMetricPercentiles{.name = "metric-percentiles",
                                   .kind = FlagKind::sweep_numbers,
                                   .value = "P,P",
                                   .fallback = "99",
-                                  .help = "percentiles of those: 50,90,99"};
+                                  .help = "percentiles to give: 50,90,99"};
 constexpr Flag kServedFrom{.name = "model",
                            .letter = 'm',
                            .value = "DIR",
-                           .help = "the served model's directory, for the size of its vocabulary"};
+                           .help = "directory of the served model, for the size of its vocabulary"};
 constexpr Flag kLateMax{
     .name = "late-max",
     .kind = FlagKind::duration,
@@ -96,14 +98,16 @@ constexpr Flag kLateMax{
     .fallback = "5ms",
     .help = "the run fails when p99 lateness exceeds this, 1 % of the interval and of the median TTFT"};
 constexpr Flag kMetadata{
-    .name = "metadata", .kind = FlagKind::list, .value = "K=V", .help = "put into the result as given"};
+    .name = "metadata", .kind = FlagKind::list, .value = "K=V", .help = "key and value to add to the result"};
 constexpr Flag kSaveResult{.name = "save-result", .kind = FlagKind::boolean, .help = "also write the result to a file"};
-constexpr Flag kSaveDetailed{
-    .name = "save-detailed", .kind = FlagKind::boolean, .help = "and each request as a line of FILE.requests.jsonl"};
+constexpr Flag kSaveDetailed{.name = "save-detailed",
+                             .kind = FlagKind::boolean,
+                             .help = "with --save-result, write each request as a line of FILE.requests.jsonl"};
 constexpr Flag kResultDir{
-    .name = "result-dir", .value = "DIR", .help = "where --save-result writes; without it the current directory"};
-constexpr Flag kResultFilename{
-    .name = "result-filename", .value = "FILE", .help = "name of that file; without it rate, model and time make one"};
+    .name = "result-dir", .value = "DIR", .help = "directory of --save-result; default is the current directory"};
+constexpr Flag kResultFilename{.name = "result-filename",
+                               .value = "FILE",
+                               .help = "file name of --save-result; default is made of rate, model and time"};
 constexpr Flag kLoadSeed{.name = "seed",
                          .kind = FlagKind::count,
                          .value = "N",

@@ -19,7 +19,7 @@ namespace {
 constexpr Flag kGolden{
     .name = "golden",
     .value = "FILE",
-    .help = "JSON lines with text, and ids (all special tokens) or plain (none added); exit 4 when any differ"};
+    .help = "JSON lines with text, and ids (with special tokens) or plain (without); exit 4 when any differ"};
 constexpr Flag kTokRepeats{.name = "repeats",
                            .letter = 'r',
                            .kind = FlagKind::count,

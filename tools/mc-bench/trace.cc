@@ -16,18 +16,18 @@ namespace {
 constexpr Flag kCache{.name = "cache",
                       .kind = FlagKind::sweep_counts,
                       .value = "BLOCKS",
-                      .help = "stats: also replay through one LRU cache of so many blocks of 512 tokens: 1000,10k"};
+                      .help = "stats: also replay through one LRU cache of N blocks of 512 tokens: 1000,10k"};
 constexpr Flag kCheckpoints{.name = "checkpoints",
                             .kind = FlagKind::sweep_counts,
                             .value = "N,N",
                             .fallback = "10,100,1000,2000,3000,5000,10000",
-                            .help = "stats: reuse of an endless cache after so many requests"};
+                            .help = "stats: reuse of an unlimited cache after N requests"};
 constexpr Flag kCachePolicy{
     .name = "policy",
     .kind = FlagKind::list,
     .value = "P,P",
     .fallback = "lru",
-    .help = "cache: what is evicted: lru, lru-head, fifo, lfu, lfu-forever, length-aware, belady; pool"};
+    .help = "cache: eviction policy: lru, lru-head, fifo, lfu, lfu-forever, length-aware, belady, pool"};
 constexpr Flag kCacheBlocks{.name = "blocks",
                             .kind = FlagKind::sweep_counts,
                             .value = "N,N",
@@ -38,15 +38,18 @@ constexpr Flag kRequests{.name = "requests",
                          .kind = FlagKind::count,
                          .value = "N",
                          .fallback = "auto",
-                         .help = "synth: how many to make; auto is as many as FILE has",
+                         .help = "synth: number of requests; auto is that of FILE",
                          .choices = "auto"};
-constexpr Flag kFrom{
-    .name = "from", .kind = FlagKind::duration, .value = "T", .fallback = "0s", .help = "convert: drop what is before"};
+constexpr Flag kFrom{.name = "from",
+                     .kind = FlagKind::duration,
+                     .value = "T",
+                     .fallback = "0s",
+                     .help = "convert: drop earlier requests"};
 constexpr Flag kTo{.name = "to",
                    .kind = FlagKind::duration,
                    .value = "T",
                    .fallback = "off",
-                   .help = "convert: drop what is at this time or later",
+                   .help = "convert: drop requests at this time or later",
                    .choices = "off"};
 constexpr Flag kSpeedup{.name = "speedup",
                         .kind = FlagKind::number,

@@ -17,7 +17,7 @@ inline constexpr Flag kXferDevices{
     .value = "D,D[/D,D]",
     .help = "devices or ports rdma may use: mlx5_0,mlx5_1:1; rxe0/rxe1 is this side's / the other side's"};
 inline constexpr Flag kServer{
-    .name = "server", .kind = FlagKind::boolean, .help = "be the other end: print the URIs and serve until stopped"};
+    .name = "server", .kind = FlagKind::boolean, .help = "serve the other end: print its URIs and run until stopped"};
 inline constexpr Flag kTransports{.name = "transport",
                                   .kind = FlagKind::list,
                                   .value = "T,T",
@@ -34,28 +34,28 @@ inline constexpr Flag kDepth{
     .name = "depth", .kind = FlagKind::sweep_counts, .value = "N,N", .fallback = "2", .help = "batches in flight"};
 inline constexpr Flag kStreams{
     .name = "streams", .kind = FlagKind::sweep_counts, .value = "N,N", .fallback = "1", .help = "tcp streams a peer"};
-inline constexpr Flag kXferSeal{.name = "tcp-seal",
-                                .kind = FlagKind::list,
-                                .value = "S,S",
-                                .fallback = "auto",
-                                .help = "encrypt tcp streams and the set-up of rdma: off, on, or auto, off loopback"};
+inline constexpr Flag kXferSeal{
+    .name = "tcp-seal",
+    .kind = FlagKind::list,
+    .value = "S,S",
+    .fallback = "auto",
+    .help = "encrypt tcp streams and the set-up of rdma: off, on, or auto (off loopback only)"};
 inline constexpr Flag kOp{
     .name = "op",
     .kind = FlagKind::list,
     .value = "O,O",
     .fallback = "read",
-    .help =
-        "read pulls from the peer, write pushes, write_imm tells too, map leases and maps, register prepares --memory"};
+    .help = "read pulls from the peer, write and write_imm push, map leases and maps, register registers --memory"};
 inline constexpr Flag kClass{.name = "class",
                              .kind = FlagKind::list,
                              .value = "C,C",
                              .fallback = "bulk",
-                             .help = "class of the requests: urgent ones go before bulk ones"};
+                             .help = "class of the requests; urgent requests go before bulk requests"};
 inline constexpr Flag kBeside{.name = "beside",
                               .kind = FlagKind::bytes,
                               .value = "SIZE",
                               .fallback = "none",
-                              .help = "keep two bulk requests of this size in flight beside: latencies under load",
+                              .help = "keep two bulk requests of this size in flight meanwhile",
                               .choices = "none"};
 inline constexpr Flag kTime{.name = "time",
                             .letter = 't',
@@ -68,14 +68,13 @@ inline constexpr Flag kMemory{.name = "memory",
                               .kind = FlagKind::bytes,
                               .value = "SIZE",
                               .fallback = "64MiB",
-                              .help = "memory walked through on each side; the same on both: 1GiB"};
-inline constexpr Flag kNoVerify{
-    .name = "no-verify", .kind = FlagKind::boolean, .help = "no checksums of what is moved"};
+                              .help = "memory used on each side; equal on both: 1GiB"};
+inline constexpr Flag kNoVerify{.name = "no-verify", .kind = FlagKind::boolean, .help = "do not verify checksums"};
 inline constexpr Flag kAgainst{.name = "against",
                                .kind = FlagKind::choice,
                                .value = "REF",
                                .fallback = "none",
-                               .help = "run a reference in turns with ours",
+                               .help = "run a reference program in turns with this engine",
                                .choices = "none|memcpy|raw|iperf3|ib_write_bw|ib_read_bw|ib_read_lat"};
 inline constexpr Flag kPairs{.name = "pairs",
                              .kind = FlagKind::count,

@@ -11,7 +11,8 @@ using namespace mc;
 
 namespace {
 
-constexpr Flag kHttp = with_default(flags::kHttp, "127.0.0.1:8300", "metrics and health; a taken default moves up");
+constexpr Flag kHttp = with_default(flags::kHttp, "127.0.0.1:8300",
+                                    "address of metrics and health; a busy default moves to the next free port");
 
 constexpr auto kFlags =
     flags::join(flags::list(&flags::kDram, &flags::kConductor, &kHttp), run::kDataPlaneFlags, run::kWorkerFlags);

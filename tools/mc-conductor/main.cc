@@ -23,7 +23,7 @@ constexpr Flag kAttention = by_name(flags::kAttention), kDtype = by_name(flags::
 constexpr Flag kDieWithParent = by_name(flags::kDieWithParent);
 // A cluster learns how long its requests decode; a trace is compared with the papers.
 constexpr Flag kDecodeTime =
-    with_default(flags::kDecodeTime, "0s", "admission predict: how long a request decodes; 0 learns it");
+    with_default(flags::kDecodeTime, "0s", "admission predict: time to decode a request; 0 learns it");
 
 constexpr const Flag* kFlags[] = {
     &flags::kLocal,

@@ -11,7 +11,8 @@ using namespace mc;
 
 namespace {
 
-constexpr Flag kHttp = with_default(flags::kHttp, "127.0.0.1:8100", "metrics and health; a taken default moves up");
+constexpr Flag kHttp = with_default(flags::kHttp, "127.0.0.1:8100",
+                                    "address of metrics and health; a busy default moves to the next free port");
 
 constexpr auto kFlags =
     flags::join(flags::list(&flags::kModel, &flags::kConductor, &kHttp), run::kDataPlaneFlags, run::kModelFlags,
@@ -23,7 +24,7 @@ constexpr auto kFlags =
 
 int main(int argc, char** argv) {
   const cli::Verb verbs[] = {{.name = "once",
-                              .summary = "one prompt to text in this process, or to a .mckv stream",
+                              .summary = "run one prompt to text in this process, or to a .mckv stream",
                               .flags = run::kPrefillOnceFlags,
                               .example = "mc-prefill once -p 'Once upon a time' -n 16 --temperature 0"}};
   const cli::Program program{.name = "mc-prefill",

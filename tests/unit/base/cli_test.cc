@@ -28,7 +28,7 @@ constexpr Flag kSizes{
 constexpr Flag kPrompt{.name = "prompt", .letter = 'p', .value = "TEXT", .help = "the prompt"};
 constexpr const Flag* kDaemon[] = {&flags::kModel, &flags::kBlockTokens, &flags::kKvMem,    &flags::kHttp,
                                    &kTtft,         &flags::kLabel,       &flags::kInsecure, &flags::kConfig,
-                                   &flags::kJson,  &flags::kPrintConfig};
+                                   &flags::kJson,  &flags::kPrintConfig, &flags::kLogLevel};
 constexpr const Flag* kOnce[] = {&flags::kModel, &kPrompt, &kSizes, &flags::kJson, &flags::kConfig};
 constexpr cli::Positional kFiles[] = {{.name = "FILE", .help = "a .mckv file", .min = 1, .max = -1}};
 constexpr cli::Verb kVerbs[] = {
@@ -202,6 +202,7 @@ TEST_CASE("base/cli: completion and the manual page name every flag of every ver
   const std::string man = cli::man_options(kTry);
   CHECK(man.find(".It Fl m , Fl \\-model Ar DIR") != std::string::npos);
   CHECK(man.find(".Ss once FILE...") != std::string::npos);
+  CHECK(man.find("One of trace, debug, info, warn, error, off.") != std::string::npos);
   CHECK(try_args({"help", "mdoc-options"})->out == man);
   CHECK(try_args({"help", "mdoc-errors"})->out.find(".It MC2104 kv-layout-mismatch") != std::string::npos);
 }
