@@ -68,6 +68,12 @@ OutFrame refusal(Code code, std::string_view text) {
   return frame;
 }
 
+OutFrame goodbye(std::string_view why) {
+  why = why.substr(0, wire::kReasonBytesMax);
+  const auto* p = reinterpret_cast<const std::byte*>(why.data());
+  return control_frame(FrameType::goodbye, {p, p + why.size()});
+}
+
 Handshake Handshake::dial(const Home& home, const InstanceId& wanted, const Id128& connection, uint16_t lane,
                           uint16_t lane_count, SealWish seal, const wire::Ticket& ticket) {
   Handshake handshake(home, seal);

@@ -44,6 +44,8 @@ struct OutFrame {
 
 OutFrame control_frame(wire::FrameType type, std::vector<std::byte> payload);
 OutFrame refusal(Code code, std::string_view text);
+/// The last frame of a connection that is closed on purpose: the peer need not dial again.
+OutFrame goodbye(std::string_view why);
 
 class FrameStream;
 

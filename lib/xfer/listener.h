@@ -1,0 +1,41 @@
+// A listening socket of a transport, of any address family (internal). It is in the engine's epoll set, except while
+// the process is out of descriptors or memory: a waiting connection would keep it ready, and the loop would spin. Not
+// thread-safe: it belongs to the thread that has the loop's turn.
+#pragma once
+
+#include <functional>
+
+#include "base/fd.h"
+#include "xfer/transport.h"
+
+namespace mc::xfer {
+
+class Listener {
+ public:
+  Listener(Home& home, uint8_t owner) : home_(home), owner_(owner) {}
+  Listener(const Listener&) = delete;
+  Listener& operator=(const Listener&) = delete;
+  ~Listener() { close(); }
+
+  /// Watches a socket on which listen() was called.
+  Result<void> open(Fd listening);
+  bool is_open() const { return static_cast<bool>(fd_); }
+  bool owns(uint64_t token) const { return is_open() && token == token_; }
+  /// Hands over connections that wait, some at a time: the epoll set is level-triggered. Returns when tick() is due.
+  TimePoint accept(const std::function<void(Fd)>& take);
+  /// Watches a paused listener again when it is time. Returns when that is.
+  TimePoint tick(TimePoint at);
+  void close();
+
+ private:
+  static constexpr int kAcceptMax = 16;  // connections of one turn
+  static constexpr Duration kPause = 100ms;
+
+  Home& home_;
+  const uint8_t owner_;
+  Fd fd_;
+  uint64_t token_ = 0;
+  TimePoint again_ = kNever;  // paused until then
+};
+
+}  // namespace mc::xfer
