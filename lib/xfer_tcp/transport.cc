@@ -1,19 +1,15 @@
-// tcp: persistent streams, opened once per peer. This file sets connections up and takes them down;
-// lane.cc is the data path. Sockets are non-blocking, addresses numeric (names are resolved on the
-// caller's thread), and everything a stranger can hold before it has proven itself is bounded: number
-// of handshakes, their time, the size of their frames.
+// tcp: persistent streams, opened once per peer. This file sets connections up and takes them down. Sockets are
+// non-blocking, addresses numeric (names are resolved on the caller's thread), and everything a stranger can hold
+// before it has proven itself is bounded: number of handshakes, their time, the size of their frames.
 #include "xfer_tcp/transport.h"
 
 #include <sys/epoll.h>
-#include <sys/socket.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <thread>
 
 #include "base/assert.h"
 #include "base/uri.h"
-#include "xfer/access.h"
 #include "xfer/poller.h"
 #include "xfer/socket.h"
 #include "xfer/tally.h"
@@ -59,129 +55,90 @@ bool tcp_covers(const BufferInfo&) {
 Result<std::string> TcpTransport::listen() {
   MC_TRY(place, parse_host_port(home_.options->tcp_bind));
   MC_TRY(listening, listen_tcp("tcp", place, home_.options->tcp_advertise));
-  MC_TRY(token, home_.poller->add(index_, listening.fd.get(), EPOLLIN));
-  listener_ = std::move(listening.fd);
-  listener_token_ = token;
+  MC_CHECK(listener_.open(std::move(listening.fd)));
   return "tcp://" + listening.told.text();
 }
 
-TcpLane* TcpTransport::add_lane(Fd fd, Handshake handshake, uint32_t events) {
-  tune_socket(fd.get());
-  auto token = home_.poller->add(index_, fd.get(), events);
-  if (!token) return nullptr;
+TcpLane* TcpTransport::add_lane(Fd fd, Handshake handshake, TimePoint deadline) {
   auto lane = std::make_unique<TcpLane>(*this, std::move(fd), std::move(handshake));
-  lane->token = *token;
-  lane->armed = events;
-  lane->progress = now();
+  if (!lane->socket.open(index_)) return nullptr;
+  lane->socket.deadline = deadline;
+  due(deadline);
   ++handshakes_;
-  return lanes_.emplace(*token, std::move(lane)).first->second.get();
+  const uint64_t token = lane->socket.token();
+  return lanes_.emplace(token, std::move(lane)).first->second.get();
 }
 
 EndpointId TcpTransport::connect(const Dial& dial, Reports& out) {
   const EndpointId id = home_.next_endpoint();
   auto endpoint = std::make_unique<TcpEndpoint>();
   endpoint->id = id;
-  endpoint->wanted = dial.wanted;
   endpoint->connection = dial.connection;
   endpoint->told_version = home_.describe()->version;
   endpoint->lanes.resize(static_cast<size_t>(data_streams(*home_.options)) + 1);
   TcpEndpoint& self = *endpoints_.emplace(id, std::move(endpoint)).first->second;
   home_.tally->add(Count::connects);
-
-  const auto place = parse_host_port(std::string_view(dial.uri).substr(std::min(dial.uri.size(), size_t{6})));
-  if (!dial.uri.starts_with("tcp://") || !place) {
-    lose(self, Code::invalid, false, "bad address " + dial.uri, out);
-    return id;
-  }
-  if (const Reach reach = may_dial(dial.uri, place->host, *home_.options); !reach.usable) {
-    lose(self, reach.code, false, reach.reason, out);
-    return id;
-  }
-  const auto address = numeric_address(*place);
-  if (!address) {
-    lose(self, Code::invalid, false, address.error().what, out);
-    return id;
-  }
-  const auto wish = seal_wish(*home_.options, stays_on_host(*address));
-  for (size_t i = 0; i < self.lanes.size(); ++i) {
-    Dialling dialling = dial_tcp(*address);
-    if (dialling.error != 0) {
-      const bool refused = dialling.error == ECONNREFUSED && !dial.wanted.is_zero();
-      lose(self, refused ? Code::peer_lost : Code::io, refused, errno_error("dial " + dial.uri, dialling.error).what,
-           out);
+  const auto lane_count = static_cast<uint16_t>(self.lanes.size());
+  for (uint16_t i = 0; i < lane_count; ++i) {
+    PeerDialling dialling = dial_peer("tcp", dial, *home_.options);
+    TcpLane* lane = nullptr;
+    if (!dialling.refused) {
+      lane = add_lane(std::move(dialling.fd),
+                      Handshake::dial(home_, dial.wanted, self.connection, i, lane_count, dialling.seal, dial.ticket),
+                      dial.deadline);
+      if (lane == nullptr) dialling.refused = Loss{Code::io, false, "cannot watch a socket"};
+    }
+    if (dialling.refused) {
+      lose(self, *dialling.refused, out);
       return id;
     }
-    const auto lane_count = static_cast<uint16_t>(self.lanes.size());
-    TcpLane* lane = add_lane(
-        std::move(dialling.fd),
-        Handshake::dial(home_, dial.wanted, self.connection, static_cast<uint16_t>(i), lane_count, wish, dial.ticket),
-        EPOLLOUT);
-    if (lane == nullptr) {
-      lose(self, Code::io, false, "cannot watch a socket", out);
-      return id;
-    }
-    lane->connecting = true;
-    lane->deadline = dial.deadline;
-    due(dial.deadline);
-    lane->index = static_cast<uint16_t>(i);
+    lane->index = i;
     lane->endpoint = &self;
     self.lanes[i] = lane;
   }
   return id;
 }
 
-void TcpTransport::accept_some() {
-  for (int i = 0; i < 16; ++i) {
-    auto [fd, exhausted] = accept_next(listener_.get());
-    if (exhausted) {  // look again at the next tick
-      home_.tally->failure("accept: out of descriptors or memory");
-      home_.poller->modify(listener_token_, listener_.get(), 0);
-      listener_paused_ = true;
-      due(now() + 100ms);
-    }
-    if (!fd) return;
-    home_.tally->add(Count::accepts);
-    if (handshakes_ >= kHandshakesMax || endpoints_.size() >= home_.endpoints_max ||
-        lanes_.size() >= home_.endpoints_max * (static_cast<size_t>(data_streams(*home_.options)) + 1)) {
-      home_.tally->failure("accept: too many connections");
-      continue;
-    }
-    const auto wish = seal_wish(*home_.options, stays_on_host(peer_address(fd.get())));
-    TcpLane* lane = add_lane(std::move(fd), Handshake::listen(home_, wish), EPOLLIN);
-    if (lane == nullptr) continue;
-    lane->deadline = now() + home_.options->connect_timeout;
-    due(lane->deadline);
+void TcpTransport::accepted(Fd fd) {
+  const size_t lanes_max = home_.endpoints_max * (static_cast<size_t>(data_streams(*home_.options)) + 1);
+  if (handshakes_ >= kHandshakesMax || endpoints_.size() >= home_.endpoints_max || lanes_.size() >= lanes_max)
+    return home_.tally->failure("accept: too many connections");
+  const auto wish = seal_wish(*home_.options, stays_on_host(peer_address(fd.get())));
+  (void)add_lane(std::move(fd), Handshake::listen(home_, wish), now() + home_.options->connect_timeout);
+}
+
+/// The accepted connection that a lane with this hello belongs to; null, and `why`: none.
+TcpEndpoint* TcpTransport::endpoint_of(const wire::XferHello& hello, Reports& out, const char*& why) {
+  for (auto& [id, endpoint] : endpoints_)
+    if (endpoint->accepted && endpoint->peer == hello.instance && endpoint->connection == hello.connection)
+      return endpoint.get();
+  if (!take_over(hello, out)) {
+    why = "handshake: a later connection took its place";
+    return nullptr;
   }
+  auto endpoint = std::make_unique<TcpEndpoint>();
+  endpoint->id = home_.next_endpoint();
+  endpoint->accepted = true;
+  endpoint->peer = hello.instance;
+  endpoint->connection = hello.connection;
+  endpoint->lanes.resize(hello.lane_count);
+  const EndpointId id = endpoint->id;
+  return endpoints_.emplace(id, std::move(endpoint)).first->second.get();
 }
 
 Code TcpTransport::joined(TcpLane& lane, const char*& why) {
   --handshakes_;
-  if (lane.io.sealed()) home_.tally->add(Count::streams_sealed);
-  lane.deadline = kNever;
-  const wire::XferHello& hello = lane.handshake.hello();
-  if (lane.endpoint == nullptr) {  // accepted: which endpoint is it a lane of?
+  PeerSocket& socket = lane.socket;
+  if (socket.io.sealed()) home_.tally->add(Count::streams_sealed);
+  socket.deadline = kNever;
+  if (lane.endpoint == nullptr) {
+    const wire::XferHello& hello = socket.handshake.hello();
     if (hello.lane_count < 2) {
       why = "handshake: no data lane";
       return Code::corrupt;
     }
-    TcpEndpoint* found = nullptr;
-    for (auto& [id, endpoint] : endpoints_)
-      if (endpoint->accepted && endpoint->peer == hello.instance && endpoint->connection == hello.connection)
-        found = endpoint.get();
-    if (found == nullptr) {
-      if (!take_over(hello, *lane.out)) {
-        why = "handshake: a later connection took its place";
-        return Code::peer_lost;
-      }
-      auto endpoint = std::make_unique<TcpEndpoint>();
-      endpoint->id = home_.next_endpoint();
-      endpoint->accepted = true;
-      endpoint->peer = hello.instance;
-      endpoint->connection = hello.connection;
-      endpoint->lanes.resize(hello.lane_count);
-      found = endpoint.get();
-      endpoints_.emplace(found->id, std::move(endpoint));
-    }
+    TcpEndpoint* found = endpoint_of(hello, *socket.out, why);
+    if (found == nullptr) return Code::peer_lost;
     if (found->lanes.size() != hello.lane_count || found->lanes[hello.lane] != nullptr) {
       why = "handshake: lane out of range or taken";
       return Code::corrupt;
@@ -190,24 +147,24 @@ Code TcpTransport::joined(TcpLane& lane, const char*& why) {
     lane.endpoint = found;
     found->lanes[hello.lane] = &lane;
     // the endpoint is up when its last lane is here; until then the whole of it is on this clock
-    lane.deadline = now() + home_.options->connect_timeout;
-    due(lane.deadline);
+    socket.deadline = now() + home_.options->connect_timeout;
+    due(socket.deadline);
   } else {
-    const InstanceId peer = lane.handshake.peer_instance();
+    const InstanceId peer = socket.handshake.peer_instance();
     if (!lane.endpoint->peer.is_zero() && lane.endpoint->peer != peer) {
       why = "handshake: lanes reached different instances";
       return Code::peer_lost;
     }
     lane.endpoint->peer = peer;
   }
-  lane.endpoint->proven &= lane.handshake.proven();
-  lane.endpoint->established &= !lane.handshake.identity().is_zero();
+  lane.endpoint->proven &= socket.handshake.proven();
+  lane.endpoint->established &= !socket.handshake.identity().is_zero();
   if (lane.index == 0) {
-    lane.endpoint->descriptor = lane.handshake.descriptor();
-    lane.endpoint->name = lane.handshake.peer_name();
+    lane.endpoint->descriptor = socket.handshake.descriptor();
+    lane.endpoint->name = socket.handshake.peer_name();
     if (lane.endpoint->accepted) lane.endpoint->told_version = 0;
   }
-  check_up(*lane.endpoint, *lane.out);
+  check_up(*lane.endpoint, *socket.out);
   return Code::ok;
 }
 
@@ -221,7 +178,7 @@ bool TcpTransport::take_over(const wire::XferHello& hello, Reports& out) {
     if (hello.connection < endpoint->connection) return false;
     earlier.push_back(endpoint.get());
   }
-  for (TcpEndpoint* endpoint : earlier) lose(*endpoint, Code::peer_lost, false, "the peer connected anew", out);
+  for (TcpEndpoint* endpoint : earlier) lose(*endpoint, {Code::peer_lost, false, "the peer connected anew"}, out);
   return true;
 }
 
@@ -230,8 +187,8 @@ void TcpTransport::check_up(TcpEndpoint& endpoint, Reports& out) {
     if (lane == nullptr || !lane->ready()) return;
   endpoint.up = true;
   for (TcpLane* lane : endpoint.lanes) {
-    lane->deadline = kNever;
-    if (lane->index != 0) tune_bulk(lane->io.fd());
+    lane->socket.deadline = kNever;
+    if (lane->index != 0) tune_bulk(lane->socket.io.fd());
   }
   out.news.push_back({.kind = News::Kind::up,
                       .endpoint = endpoint.id,
@@ -242,36 +199,24 @@ void TcpTransport::check_up(TcpEndpoint& endpoint, Reports& out) {
                       .text = endpoint.name,
                       .descriptor = endpoint.descriptor});
   const auto current = home_.describe();
-  if (current->version != endpoint.told_version) {
-    auto frame = control_frame(wire::FrameType::describe, wire::encode(*current));
-    endpoint.lanes[0]->io.push(frame.header, std::move(frame.payload));
-  }
+  if (current->version != endpoint.told_version)
+    endpoint.lanes[0]->socket.push(control_frame(wire::FrameType::describe, wire::encode(*current)));
 }
 
 void TcpTransport::ready(uint64_t token, uint32_t events, Reports& out) {
   dropped_.clear();
-  if (token == listener_token_) return accept_some();
+  if (listener_.owns(token)) return due(listener_.accept([this](Fd fd) { accepted(std::move(fd)); }));
   const auto at = lanes_.find(token);
   if (at != lanes_.end()) on_lane(*at->second, events, out);
 }
 
 void TcpTransport::on_lane(TcpLane& lane, uint32_t events, Reports& out) {
-  lane.out = &out;
-  if (lane.connecting) {
-    if (const int error = connect_error(lane.io.fd()); error != 0) {
-      const bool refused = error == ECONNREFUSED && !lane.endpoint->wanted.is_zero();
-      return lose(*lane.endpoint, refused ? Code::peer_lost : Code::io, refused, errno_error("tcp connect", error).what,
-                  out);
-    }
-    lane.connecting = false;
-    auto frame = lane.handshake.opening();
-    lane.io.push(frame.header, std::move(frame.payload));
+  if (lane.socket.connecting()) {
+    if (const auto why = lane.socket.connected()) return lose(*lane.endpoint, *why, out);
   } else if (events & ~static_cast<uint32_t>(EPOLLOUT)) {
-    const auto io = lane.receive(kBudget);
-    lane.progress = now();
-    if (io == FrameStream::Io::broken) return broken(lane, out);
+    if (lane.receive(kBudget, out) == FrameStream::Io::broken) return broken(lane, out);
   }
-  if (!lane.io.idle() && lane.flush(out) == FrameStream::Io::broken) return broken(lane, out);
+  if (!lane.socket.io.idle() && lane.flush(out) == FrameStream::Io::broken) return broken(lane, out);
   // check_up may have queued a frame on lane 0 while this was another lane
   if (lane.endpoint != nullptr && lane.endpoint->lanes[0] != nullptr && lane.endpoint->lanes[0] != &lane)
     arm(*lane.endpoint->lanes[0]);
@@ -279,71 +224,48 @@ void TcpTransport::on_lane(TcpLane& lane, uint32_t events, Reports& out) {
 }
 
 void TcpTransport::arm(TcpLane& lane) {
-  if (lane.connecting) return;
-  if (lane.waiting()) due(lane.progress + home_.options->stall_timeout);
-  const uint32_t events = (paused(lane) ? EPOLLRDHUP : EPOLLIN) | (lane.io.idle() ? 0u : EPOLLOUT);
-  if (events == lane.armed) return;
-  home_.poller->modify(lane.token, lane.io.fd(), events);
-  lane.armed = events;
+  if (lane.socket.connecting()) return;
+  if (lane.waiting()) due(lane.socket.progress + home_.options->stall_timeout);
+  lane.socket.watch(paused(lane));
 }
 
 void TcpTransport::broken(TcpLane& lane, Reports& out) {
-  const bool failed_by_frame = lane.failure.has_value();
-  if (lane.io.code() != Code::peer_lost || !lane.ready()) {
-    home_.tally->failure(failed_by_frame || lane.io.code() != Code::peer_lost ? lane.io.reason()
-                                                                              : "handshake: closed by the peer");
-  }
-  if (!lane.ready() && !failed_by_frame && lane.io.code() != Code::peer_lost) {
-    auto frame = refusal(lane.io.code(), lane.io.error());
-    lane.io.push(frame.header, std::move(frame.payload));
-  }
+  const Loss why = lane.socket.broken();
   if (!lane.ready()) (void)lane.flush(out);  // the refusal, as far as it goes
   if (lane.endpoint == nullptr) return drop_lane(&lane);
-  if (failed_by_frame) {
-    const News failure = std::move(*lane.failure);
-    return lose(*lane.endpoint, failure.code, failure.gone, failure.text, out);
-  }
+  if (lane.socket.failure) return lose(*lane.endpoint, why, out);
   // A peer that leaves says so on the control lane before it closes any. Where the end of another is seen
   // first, the goodbye is there already: taken for an accident, a peer that left would be dialled again.
   TcpLane* control = lane.endpoint->lanes[0];
-  if (lane.endpoint->up && control != &lane && !paused(*control)) {
-    control->out = &out;
-    if (control->io.receive(*control, kBudget) == FrameStream::Io::broken && control->failure) {
-      const News failure = std::move(*control->failure);
-      return lose(*lane.endpoint, failure.code, failure.gone, failure.text, out);
-    }
-  }
-  lose(*lane.endpoint, lane.io.code(), false, lane.io.error(), out);
+  if (lane.endpoint->up && control != &lane && !paused(*control) &&
+      control->receive(kBudget, out) == FrameStream::Io::broken && control->socket.failure)
+    return lose(*lane.endpoint, *control->socket.failure, out);
+  lose(*lane.endpoint, why, out);
 }
 
 void TcpTransport::drop_lane(TcpLane* lane) {
-  const auto at = lanes_.find(lane->token);
+  const auto at = lanes_.find(lane->socket.token());
   MC_ASSERT(at != lanes_.end());
   if (!lane->ready()) --handshakes_;
   lane->release();
-  home_.poller->remove(lane->io.fd());
-  ::shutdown(lane->io.fd(), SHUT_RDWR);
+  lane->socket.close();
   dropped_.push_back(std::move(at->second));
   lanes_.erase(at);
 }
 
 /// Closes every lane and tells the engine once. The endpoint is gone afterwards.
-void TcpTransport::lose(TcpEndpoint& endpoint, Code code, bool gone, std::string text, Reports& out) {
+void TcpTransport::lose(TcpEndpoint& endpoint, const Loss& why, Reports& out) {
   const EndpointId id = endpoint.id;
   for (TcpLane* lane : endpoint.lanes)
     if (lane != nullptr) drop_lane(lane);
   const bool silent = endpoint.accepted && !endpoint.up;  // the engine never heard of it
   if (!silent)
     out.news.push_back(
-        {.kind = News::Kind::lost, .endpoint = endpoint.id, .gone = gone, .code = code, .text = "tcp: " + text});
+        {.kind = News::Kind::lost, .endpoint = id, .gone = why.gone, .code = why.code, .text = "tcp: " + why.text});
   endpoints_.erase(id);
 }
 
-TcpEndpoint* TcpTransport::find(EndpointId id) {
-  const auto at = endpoints_.find(id);
-  return at == endpoints_.end() ? nullptr : at->second.get();
-}
-const TcpEndpoint* TcpTransport::find(EndpointId id) const {
+TcpEndpoint* TcpTransport::find(EndpointId id) const {
   const auto at = endpoints_.find(id);
   return at == endpoints_.end() ? nullptr : at->second.get();
 }
@@ -357,8 +279,9 @@ size_t TcpTransport::post(EndpointId id, int lane_index, std::span<const Slice> 
   TcpEndpoint* endpoint = find(id);
   if (endpoint == nullptr || !endpoint->up) return 0;
   TcpLane& lane = *endpoint->lanes.at(static_cast<size_t>(lane_index) + 1);
-  if (!lane.waiting()) lane.progress = now();  // the stall clock starts with work
+  if (!lane.waiting()) lane.socket.progress = now();  // the stall clock starts with work
   const size_t taken = lane.post(slices);
+  MC_ASSERT_LE(taken, slices.size());
   if (lane.flush(out) == FrameStream::Io::broken) {
     broken(lane, out);
     return taken;
@@ -377,10 +300,8 @@ Code TcpTransport::notify(EndpointId id, std::span<const std::byte> bytes, Repor
   TcpEndpoint* endpoint = find(id);
   if (endpoint == nullptr || !endpoint->up) return Code::peer_lost;
   TcpLane& lane = *endpoint->lanes[0];
-  if (lane.io.queued() >= TcpLane::kControlQueueMax) return Code::busy;
-  if (lane.io.idle()) lane.progress = now();
-  auto frame = control_frame(wire::FrameType::notify, {bytes.begin(), bytes.end()});
-  lane.io.push(frame.header, std::move(frame.payload));
+  if (lane.socket.io.queued() >= kControlQueueMax) return Code::busy;
+  lane.socket.push(control_frame(wire::FrameType::notify, {bytes.begin(), bytes.end()}));
   if (lane.flush(out) == FrameStream::Io::broken) {
     broken(lane, out);
     return Code::peer_lost;
@@ -395,9 +316,7 @@ void TcpTransport::publish(Reports& out) {
   for (auto& [id, endpoint] : endpoints_) {
     if (!endpoint->up) continue;
     TcpLane& lane = *endpoint->lanes[0];
-    if (lane.io.idle()) lane.progress = now();
-    auto frame = control_frame(wire::FrameType::describe, payload);
-    lane.io.push(frame.header, std::move(frame.payload));
+    lane.socket.push(control_frame(wire::FrameType::describe, payload));
     if (lane.flush(out) == FrameStream::Io::broken)
       failed.push_back(&lane);
     else
@@ -410,40 +329,31 @@ void TcpTransport::close(EndpointId id, Code code, std::string_view why, Reports
   TcpEndpoint* endpoint = find(id);
   if (endpoint == nullptr) return;
   if (endpoint->up && code == Code::cancelled) {  // on purpose: the peer may forget us at once
-    TcpLane& lane = *endpoint->lanes[0];
-    const auto* p = reinterpret_cast<const std::byte*>(why.data());
-    auto frame = control_frame(wire::FrameType::goodbye, {p, p + std::min(why.size(), wire::kReasonBytesMax)});
-    lane.io.push(frame.header, std::move(frame.payload));
-    (void)lane.flush(out);
+    endpoint->lanes[0]->socket.push(goodbye(why));
+    (void)endpoint->lanes[0]->flush(out);
   }
-  lose(*endpoint, code, false, std::string(why), out);
+  lose(*endpoint, {code, false, std::string(why)}, out);
 }
 
 void TcpTransport::shutdown() {
   Reports nobody;
   while (!endpoints_.empty()) close(endpoints_.begin()->first, Code::cancelled, "shutting down", nobody);
   while (!lanes_.empty()) drop_lane(lanes_.begin()->second.get());
+  MC_ASSERT_EQ(handshakes_, 0u);
   dropped_.clear();
-  if (listener_) {
-    home_.poller->remove(listener_.get());
-    listener_.reset();
-  }
+  listener_.close();
 }
 
 TimePoint TcpTransport::tick(TimePoint at, Reports& out) {
   dropped_.clear();
   if (at < due_) return due_;
-  if (listener_paused_) {
-    listener_paused_ = false;
-    home_.poller->modify(listener_token_, listener_.get(), EPOLLIN);
-  }
-  due_ = kNever;
+  due_ = listener_.tick(at);
   std::vector<uint64_t> late;
   for (auto& [token, lane] : lanes_) {
-    TimePoint lane_due = lane->deadline;
+    TimePoint lane_due = lane->socket.deadline;
     // A frame that our own pause leaves half read is not the peer's stall.
-    if (lane->ready() && lane->waiting() && !(paused(*lane) && lane->io.idle()))
-      lane_due = std::min(lane_due, lane->progress + home_.options->stall_timeout);
+    if (lane->ready() && lane->waiting() && !(paused(*lane) && lane->socket.io.idle()))
+      lane_due = std::min(lane_due, lane->socket.progress + home_.options->stall_timeout);
     if (lane_due <= at)
       late.push_back(token);
     else
@@ -454,11 +364,11 @@ TimePoint TcpTransport::tick(TimePoint at, Reports& out) {
     const auto found = lanes_.find(token);
     if (found == lanes_.end()) continue;  // went with an earlier lane of its endpoint
     TcpLane& lane = *found->second;
-    const bool stalled = lane.ready() && lane.deadline > at;
+    const bool stalled = lane.ready() && lane.socket.deadline > at;
     home_.tally->failure(stalled ? "stalled lane" : "handshake: timeout");
     if (lane.endpoint != nullptr)
-      lose(*lane.endpoint, Code::timeout, false,
-           stalled ? "no progress with work outstanding" : "the handshake took too long", out);
+      lose(*lane.endpoint,
+           {Code::timeout, false, stalled ? "no progress with work outstanding" : "the handshake took too long"}, out);
     else
       drop_lane(&lane);
   }
@@ -474,7 +384,7 @@ void TcpTransport::pause_notifies(bool pause) {
     if (!endpoint->up) continue;
     for (TcpLane* lane : endpoint->lanes) {
       if (lane->index != 0 && !lane->tells) continue;
-      if (!pause) lane->progress = SystemClock::instance().now();
+      if (!pause) lane->socket.progress = now();
       arm(*lane);
     }
   }
