@@ -1,64 +1,26 @@
-// shm, setting up and taking down; what messages mean is in lane.cc.
+// shm: connections of processes of one host, from dial or accept to their end; what their messages mean.
 #include "xfer_shm/transport.h"
 
-#include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <cerrno>
-#include <cstring>
-
 #include "base/assert.h"
+#include "xfer/access.h"
 #include "xfer/poller.h"
-#include "xfer/socket.h"
 #include "xfer/tally.h"
 #include "xfer_shm/xfer_shm.h"
 
 namespace mc::xfer {
 namespace {
 
+using wire::FrameHeader;
 using wire::FrameType;
 
 constexpr size_t kHandshakesMax = 256;
-constexpr size_t kNameDigits = 12;  // of the instance, in the name of the socket
-
-struct UnixAddress {
-  sockaddr_un raw{};
-  socklen_t size = 0;
-  Fd folder{};  // that raw goes through, where the path is longer than a socket's name may be
-  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&raw); }
-};
-
-/// "shm:///path" is a file, "shm://name" an abstract name.
-Result<UnixAddress> unix_address(std::string_view uri) {
-  if (!uri.starts_with("shm://") || uri.size() < 7) return Error{Code::invalid, "bad address " + std::string(uri)};
-  std::string name(uri.substr(6));
-  UnixAddress address;
-  address.raw.sun_family = AF_UNIX;
-  const bool abstract = name[0] != '/';
-  if (!abstract && name.size() >= sizeof address.raw.sun_path) {
-    const size_t slash = name.rfind('/');
-    address.folder = Fd(::open(name.substr(0, slash + 1).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-    if (!address.folder) return errno_error("open " + name.substr(0, slash));
-    name = "/proc/self/fd/" + std::to_string(address.folder.get()) + name.substr(slash);
-  }
-  if (name.size() + 1 >= sizeof address.raw.sun_path)
-    return Error{Code::invalid, "address longer than a unix socket allows: " + std::string(uri)};
-  std::memcpy(address.raw.sun_path + (abstract ? 1 : 0), name.data(), name.size());
-  address.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name.size() + 1);
-  return address;
-}
-
-/// Is the process at the other end of the socket our user's, or root's?
-bool of_our_user(int fd) {
-  ucred peer{};
-  socklen_t size = sizeof peer;
-  return ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && (peer.uid == ::geteuid() || peer.uid == 0);
-}
+constexpr size_t kNameDigits = 12;               // of the instance, in the name of the socket
+constexpr size_t kQueueMax = 1024;               // frames waiting for one peer
+constexpr size_t kCopyBudget = size_t{1} << 20;  // bytes copied in one turn, so that others get theirs
 
 Reach probe_shm(const Options&) {
   auto trial = mem::SharedBuffer::create(4096, {.name = "mc-xfer-probe"});
@@ -86,34 +48,21 @@ Result<std::string> ShmTransport::listen() {
     path = options.shm_folder + "/data-" + home_.instance.short_hex(kNameDigits);
   if (!path.empty() && path[0] != '/') return Error{Code::invalid, "xfer: shm_path " + path + " is not absolute"};
   const std::string uri = "shm://" + (path.empty() ? "mc-xfer-" + home_.instance.hex() : path);
-  MC_TRY(address, unix_address(uri));
-  Fd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!fd) return errno_error("xfer: shm socket");
-  if (!path.empty()) {  // a socket file outlives its process: replace one that nobody answers on
-    const Fd trial(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-    if (::connect(trial.get(), address.get(), address.size) == 0)
-      return Error{Code::busy, "xfer: shm_path " + path + " is in use by another process"};
-    if (errno == ECONNREFUSED) ::unlink(path.c_str());
-  }
-  if (::bind(fd.get(), address.get(), address.size) != 0) return errno_error("xfer: shm bind " + uri);
-  if (!path.empty()) {
-    path_ = path;
-    ::chmod(path.c_str(), 0600);
-  }
-  if (::listen(fd.get(), 128) != 0) return errno_error("xfer: shm listen " + uri);
-  MC_TRY(token, home_.poller->add(index_, fd.get(), EPOLLIN));
-  listener_ = std::move(fd);
-  listener_token_ = token;
+  MC_TRY(fd, listen_shm(uri));
+  path_ = path;
+  MC_CHECK(listener_.open(std::move(fd)));
   return uri;
 }
 
-ShmEndpoint* ShmTransport::add(Fd fd, Handshake handshake, uint32_t events) {
-  auto token = home_.poller->add(index_, fd.get(), events);
+ShmEndpoint* ShmTransport::add(Fd fd, Handshake handshake, bool ours, TimePoint deadline) {
+  auto token = home_.poller->add(index_, fd.get(), EPOLLIN);
   if (!token) return nullptr;
   auto endpoint = std::make_unique<ShmEndpoint>(std::move(fd), std::move(handshake));
   endpoint->id = home_.next_endpoint();
   endpoint->token = *token;
-  endpoint->armed = events;
+  endpoint->armed = EPOLLIN;
+  endpoint->ours = ours;
+  endpoint->deadline = deadline;
   ++handshakes_;
   by_token_[*token] = endpoint.get();
   return endpoints_.emplace(endpoint->id, std::move(endpoint)).first->second.get();
@@ -126,58 +75,36 @@ EndpointId ShmTransport::connect(const Dial& dial, Reports& out) {
     out.news.push_back({.kind = News::Kind::lost, .endpoint = id, .gone = gone, .code = code, .text = "shm: " + text});
     return id;
   };
-  const auto address = unix_address(dial.uri);
-  if (!address) return refuse(Code::invalid, false, address.error().what);
-  Fd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!fd || ::connect(fd.get(), address->get(), address->size) != 0) {
-    const bool gone = (errno == ECONNREFUSED || errno == ENOENT) && !dial.wanted.is_zero();
-    return refuse(gone ? Code::peer_lost : Code::io, gone, errno_error("dial " + dial.uri).what);
+  auto fd = dial_shm(dial.uri);
+  if (!fd) {
+    const bool refused = fd.error().code == Code::peer_lost;
+    const bool gone = refused && !dial.wanted.is_zero();
+    return refuse(refused && !gone ? Code::io : fd.error().code, gone, fd.error().what);
   }
-  const bool ours = of_our_user(fd.get());
+  const bool ours = of_our_user(fd->get());
   if (!ours && home_.options->secret.empty()) {
     home_.tally->failure("dial: another user listens there");
     return refuse(Code::unsupported, false, "another user's process listens on " + dial.uri);
   }
-  ShmEndpoint* endpoint =
-      add(std::move(fd), Handshake::dial(home_, dial.wanted, dial.connection, 0, 1, wire::SealWish::never, dial.ticket),
-          EPOLLIN);
+  ShmEndpoint* endpoint = add(
+      std::move(*fd), Handshake::dial(home_, dial.wanted, dial.connection, 0, 1, wire::SealWish::never, dial.ticket),
+      ours, dial.deadline);
   if (endpoint == nullptr) return refuse(Code::io, false, "cannot watch a socket");
-  endpoint->ours = ours;
-  endpoint->deadline = dial.deadline;
-  endpoint->wanted = dial.wanted;
   const EndpointId id = endpoint->id;
-  Failure failure;
-  if (!send(*endpoint, endpoint->handshake.opening(), -1, failure) && failure.code == Code::ok)
+  ShmFailure failure;
+  if (!endpoint->socket.send(endpoint->handshake.opening(), failure) && !failure)
     failure = {Code::io, "socket full", "the socket takes no first frame"};
-  if (failure.code != Code::ok) lose(*endpoint, failure, out);
+  if (failure) lose(*endpoint, failure, out);
   return id;
 }
 
-void ShmTransport::accept_some() {
-  for (int i = 0; i < 16; ++i) {
-    auto [fd, exhausted] = accept_next(listener_.get());
-    if (exhausted) {  // look again at a later tick
-      home_.tally->failure("accept: out of descriptors or memory");
-      home_.poller->modify(listener_token_, listener_.get(), 0);
-      accept_again_ = now() + 100ms;
-    }
-    if (!fd) return;
-    home_.tally->add(Count::accepts);
-    if (handshakes_ >= kHandshakesMax || endpoints_.size() >= home_.endpoints_max) {
-      home_.tally->failure("accept: too many connections");
-      continue;
-    }
-    const bool ours = of_our_user(fd.get());
-    if (!ours && home_.options->secret.empty()) {
-      home_.tally->failure("accept: another user without a secret");
-      continue;
-    }
-    ShmEndpoint* endpoint = add(std::move(fd), Handshake::listen(home_), EPOLLIN);
-    if (endpoint == nullptr) continue;
-    endpoint->accepted = true;
-    endpoint->ours = ours;
-    endpoint->deadline = now() + home_.options->connect_timeout;
-  }
+void ShmTransport::accepted(Fd fd) {
+  if (handshakes_ >= kHandshakesMax || endpoints_.size() >= home_.endpoints_max)
+    return home_.tally->failure("accept: too many connections");
+  const bool ours = of_our_user(fd.get());
+  if (!ours && home_.options->secret.empty()) return home_.tally->failure("accept: another user without a secret");
+  ShmEndpoint* endpoint = add(std::move(fd), Handshake::listen(home_), ours, now() + home_.options->connect_timeout);
+  if (endpoint != nullptr) endpoint->accepted = true;
 }
 
 void ShmTransport::arm(ShmEndpoint& endpoint) {
@@ -185,27 +112,27 @@ void ShmTransport::arm(ShmEndpoint& endpoint) {
   const bool sending = !endpoint.queue.empty() || endpoint.publish_again || endpoint.full;
   const uint32_t events = (paused ? EPOLLRDHUP : EPOLLIN) | (sending ? EPOLLOUT : 0u);
   if (events == endpoint.armed) return;
-  home_.poller->modify(endpoint.token, endpoint.fd.get(), events);
+  home_.poller->modify(endpoint.token, endpoint.socket.fd(), events);
   endpoint.armed = events;
 }
 
 void ShmTransport::ready(uint64_t token, uint32_t events, Reports& out) {
-  if (token == listener_token_) return accept_some();
+  if (listener_.owns(token)) return (void)listener_.accept([this](Fd fd) { accepted(std::move(fd)); });
   const auto at = by_token_.find(token);
   if (at == by_token_.end()) return;
   ShmEndpoint& endpoint = *at->second;
-  Failure failure;
+  ShmFailure failure;
   if (events & ~static_cast<uint32_t>(EPOLLOUT)) failure = receive(endpoint, out);
-  if (failure.code == Code::ok) failure = flush(endpoint);
-  if (failure.code != Code::ok) return lose(endpoint, failure, out);
+  if (!failure) failure = flush(endpoint);
+  if (failure) return lose(endpoint, failure, out);
   if ((events & EPOLLOUT) != 0 && endpoint.queue.empty() && std::exchange(endpoint.full, false)) out.room = true;
   arm(endpoint);
 }
 
-void ShmTransport::lose(ShmEndpoint& endpoint, const Failure& failure, Reports& out) {
+void ShmTransport::lose(ShmEndpoint& endpoint, const ShmFailure& failure, Reports& out) {
   if (!endpoint.handshake.complete()) --handshakes_;
   if (failure.code != Code::peer_lost || (!endpoint.up && !failure.gone)) home_.tally->failure(failure.reason);
-  home_.poller->remove(endpoint.fd.get());
+  home_.poller->remove(endpoint.socket.fd());
   if (endpoint.up || !endpoint.accepted)
     out.news.push_back({.kind = News::Kind::lost,
                         .endpoint = endpoint.id,
@@ -219,32 +146,22 @@ void ShmTransport::lose(ShmEndpoint& endpoint, const Failure& failure, Reports& 
 void ShmTransport::close(EndpointId id, Code code, std::string_view why, Reports& out) {
   ShmEndpoint* endpoint = find(id);
   if (endpoint == nullptr) return;
-  Failure ignored;
-  if (endpoint->up && code == Code::cancelled) {
-    const auto* p = reinterpret_cast<const std::byte*>(why.data());
-    (void)send(*endpoint, control_frame(FrameType::goodbye, {p, p + std::min(why.size(), wire::kReasonBytesMax)}), -1,
-               ignored);
-  }
+  ShmFailure ignored;
+  if (endpoint->up && code == Code::cancelled) (void)endpoint->socket.send(goodbye(why), ignored);
   lose(*endpoint, {code, "closed", std::string(why)}, out);
 }
 
 void ShmTransport::shutdown() {
   Reports nobody;
   while (!endpoints_.empty()) close(endpoints_.begin()->first, Code::cancelled, "shutting down", nobody);
-  if (listener_) {
-    if (!path_.empty()) ::unlink(path_.c_str());  // while we listen: after that it may be a successor's
-    home_.poller->remove(listener_.get());
-    listener_.reset();
-    accept_again_ = kNever;
-  }
+  MC_ASSERT(handshakes_ == 0 && by_token_.empty());
+  if (!listener_.is_open()) return;
+  if (!path_.empty()) ::unlink(path_.c_str());  // while we listen: after that it may be a successor's
+  listener_.close();
 }
 
 TimePoint ShmTransport::tick(TimePoint at, Reports& out) {
-  if (accept_again_ <= at) {
-    accept_again_ = kNever;
-    home_.poller->modify(listener_token_, listener_.get(), EPOLLIN);
-  }
-  TimePoint next = accept_again_;
+  TimePoint next = listener_.tick(at);
   std::vector<ShmEndpoint*> late;
   for (auto& [id, endpoint] : endpoints_) {
     if (endpoint->deadline <= at)
@@ -265,6 +182,167 @@ void ShmTransport::pause_notifies(bool) {
 ShmEndpoint* ShmTransport::find(EndpointId id) {
   const auto at = endpoints_.find(id);
   return at == endpoints_.end() ? nullptr : at->second.get();
+}
+
+ShmFailure ShmTransport::flush(ShmEndpoint& endpoint) {
+  ShmFailure failure;
+  while (!endpoint.queue.empty() && endpoint.socket.send(endpoint.queue.front(), failure)) endpoint.queue.pop_front();
+  if (!failure && endpoint.queue.empty() && endpoint.publish_again) failure = send_arenas(endpoint);
+  return failure;
+}
+
+/// Sends the arenas the peer does not have yet, then the descriptor. Order matters, so it waits (as
+/// publish_again) until the socket has taken everything before it.
+ShmFailure ShmTransport::send_arenas(ShmEndpoint& endpoint) {
+  endpoint.publish_again = true;
+  ShmFailure failure;
+  if (!endpoint.queue.empty()) return failure;
+  const auto descriptor = home_.describe();  // before the arenas: it must not name one that is not sent
+  for (const auto& arena : home_.access->shared_with(endpoint.handshake.peer_instance())) {
+    if (endpoint.shared.contains(arena.info.id)) continue;
+    OutFrame frame = control_frame(FrameType::share, {});
+    frame.header.buffer = arena.info.id;
+    frame.header.length = arena.info.length;
+    frame.header.snapshot = static_cast<uint32_t>(arena.info.access);
+    if (!endpoint.socket.send(frame, failure, arena.fd)) return failure;
+    endpoint.shared.insert(arena.info.id);
+  }
+  if (endpoint.socket.send(control_frame(FrameType::describe, wire::encode(*descriptor)), failure))
+    endpoint.publish_again = false;
+  return failure;
+}
+
+ShmFailure ShmTransport::receive(ShmEndpoint& endpoint, Reports& out) {
+  constexpr int kMessagesMax = 64;  // of one turn
+  ShmFailure failure;
+  for (int i = 0; i < kMessagesMax && !failure; ++i) {
+    ShmMessage message;
+    if (!endpoint.socket.receive(inbox_, message, failure)) break;
+    failure = take(endpoint, message, out);
+  }
+  return failure;
+}
+
+ShmFailure ShmTransport::take_handshake(ShmEndpoint& endpoint, const ShmMessage& message) {
+  Handshake::Step step = endpoint.handshake.take(message.header, message.payload);
+  if (endpoint.handshake.complete()) --handshakes_;  // also when its last frame cannot be sent
+  ShmFailure failure;
+  if (step.send && !endpoint.socket.send(*step.send, failure) && !failure)
+    failure = {Code::io, "socket full", "the socket takes no handshake"};
+  if (step.failed) return {step.failed->code, step.reason, step.failed->what, step.gone};
+  if (!failure && endpoint.handshake.complete()) return send_arenas(endpoint);
+  return failure;
+}
+
+ShmFailure ShmTransport::take(ShmEndpoint& endpoint, const ShmMessage& message, Reports& out) {
+  if (!endpoint.handshake.complete()) return take_handshake(endpoint, message);
+  const FrameHeader& header = message.header;
+  const std::span<const std::byte> payload = message.payload;
+  switch (header.kind()) {
+    case FrameType::share: return endpoint.arenas.add(header, message.passed);
+    case FrameType::describe: return take_descriptor(endpoint, payload, out);
+    case FrameType::notify:
+      if (!endpoint.up) return {Code::corrupt, "notify before describe", "notify before describe"};
+      out.news.push_back(
+          {.kind = News::Kind::notify, .endpoint = endpoint.id, .bytes = {payload.begin(), payload.end()}});
+      return {};
+    case FrameType::immediate:
+      if (!endpoint.up || header.id > UINT32_MAX)
+        return {Code::corrupt, "immediate out of turn", "immediate " + std::to_string(header.id) + " out of turn"};
+      out.news.push_back(
+          {.kind = News::Kind::immediate, .endpoint = endpoint.id, .immediate = static_cast<uint32_t>(header.id)});
+      return {};
+    case FrameType::goodbye:
+      return {Code::peer_lost, "goodbye",
+              "the peer left: " + std::string(reinterpret_cast<const char*>(payload.data()), payload.size()), true};
+    default:
+      return {Code::corrupt, "unexpected frame", "unexpected frame '" + std::string(to_string(header.kind())) + "'"};
+  }
+}
+
+ShmFailure ShmTransport::take_descriptor(ShmEndpoint& endpoint, std::span<const std::byte> payload, Reports& out) {
+  auto decoded = wire::decode_descriptor(payload);
+  if (!decoded || decoded->instance != endpoint.handshake.peer_instance())
+    return {Code::corrupt, "malformed or foreign descriptor", "malformed or foreign descriptor"};
+  const auto descriptor = std::make_shared<const Descriptor>(std::move(*decoded));
+  endpoint.arenas.keep(*descriptor);
+  News news{.kind = News::Kind::described, .endpoint = endpoint.id, .descriptor = descriptor};
+  if (!endpoint.up) {
+    endpoint.up = true;
+    endpoint.deadline = kNever;
+    news.kind = News::Kind::up;
+    news.accepted = endpoint.accepted;
+    news.proven = endpoint.ours || endpoint.handshake.proven();
+    news.row = index_ - 1u;
+    news.instance = endpoint.handshake.peer_instance();
+    news.text = endpoint.handshake.peer_name();
+  }
+  news.mappings = endpoint.arenas.take_fresh();
+  out.news.push_back(std::move(news));
+  return {};
+}
+
+size_t ShmTransport::post(EndpointId id, int, std::span<const Slice> slices, Reports& out) {
+  ShmEndpoint* endpoint = find(id);
+  if (endpoint == nullptr || !endpoint->up) return 0;
+  size_t copied = 0;
+  size_t taken = 0;
+  for (const Slice& slice : slices) {
+    if (copied >= kCopyBudget) break;
+    SliceDone done = endpoint->arenas.copy(slice);
+    if (done.code == Code::ok)
+      home_.tally->add(index_ - 1u, slice.op == Op::read ? Flow::read_bytes : Flow::written_bytes, slice.local.size());
+    ShmFailure failure;
+    if (slice.immediate && done.code == Code::ok && !tell(*endpoint, *slice.immediate, failure)) {
+      if (failure) lose(*endpoint, failure, out);
+      break;  // not taken: copied once more when the socket has room
+    }
+    out.done.push_back(std::move(done));
+    copied += slice.local.size();
+    ++taken;
+  }
+  return taken;
+}
+
+/// Says that a write is in place. False: the socket does not take it now, or is broken. The system call that
+/// carries it orders the bytes before it, and the one that the peer receives it by.
+bool ShmTransport::tell(ShmEndpoint& endpoint, uint32_t immediate, ShmFailure& failure) {
+  OutFrame frame = control_frame(FrameType::immediate, {});
+  frame.header.id = immediate;
+  if (endpoint.queue.empty() && endpoint.socket.send(frame, failure)) return true;
+  endpoint.full = true;
+  arm(endpoint);
+  return false;
+}
+
+Code ShmTransport::notify(EndpointId id, std::span<const std::byte> bytes, Reports& out) {
+  ShmEndpoint* endpoint = find(id);
+  if (endpoint == nullptr || !endpoint->up) return Code::peer_lost;
+  if (endpoint->queue.size() >= kQueueMax) return Code::busy;
+  OutFrame frame = control_frame(FrameType::notify, {bytes.begin(), bytes.end()});
+  ShmFailure failure;
+  if (!endpoint->queue.empty() || !endpoint->socket.send(frame, failure)) {
+    if (failure) {
+      lose(*endpoint, failure, out);
+      return Code::peer_lost;
+    }
+    endpoint->queue.push_back(std::move(frame));
+    arm(*endpoint);
+  }
+  return Code::ok;
+}
+
+void ShmTransport::publish(Reports& out) {
+  std::vector<std::pair<ShmEndpoint*, ShmFailure>> failed;
+  for (auto& [id, endpoint] : endpoints_) {
+    if (!endpoint->handshake.complete()) continue;
+    ShmFailure failure = send_arenas(*endpoint);
+    if (failure)
+      failed.emplace_back(endpoint.get(), std::move(failure));
+    else
+      arm(*endpoint);
+  }
+  for (auto& [endpoint, failure] : failed) lose(*endpoint, failure, out);
 }
 
 const TransportEntry kTransportShm = {

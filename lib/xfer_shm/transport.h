@@ -1,10 +1,10 @@
 // The shm transport (internal): peers of one host map each other's memfd arenas, so a read is one
 // memcpy (or none: Engine::map) and a write is a memcpy into a landing arena.
-//   transport.cc  listening, dialling, loss, timers
-//   lane.cc       messages, passing of arenas, copying
+//   transport.cc  ShmTransport: listening, dialling, meaning of messages, loss, timers
+//   socket.cc     ShmSocket: messages and descriptors over AF_UNIX
+//   arenas.cc     ShmArenas: the peer's arenas, and copies
 //
-// Arenas travel over an AF_UNIX socket of type SEQPACKET, one frame a message, which also carries
-// notifies, and whose end is the death of the peer:
+// Arenas travel over the socket, which also carries notifies, and whose end is the death of the peer:
 //   handshake; then each side sends   share (buffer, length, fd) ...   describe
 // An endpoint is up when the peer's first `describe` is here, so a descriptor never names an arena that
 // is not mapped yet. Later registrations repeat share and describe.
@@ -26,36 +26,33 @@
 #include <unordered_map>
 #include <vector>
 
-#include "base/fd.h"
-#include "mem/mem.h"
-#include "xfer/handshake.h"
-#include "xfer/transport.h"
+#include "xfer/listener.h"
+#include "xfer_shm/arenas.h"
+#include "xfer_shm/socket.h"
 
 namespace mc::xfer {
 
 struct ShmEndpoint {
-  ShmEndpoint(Fd socket, Handshake shake) : fd(std::move(socket)), handshake(std::move(shake)) {}
+  ShmEndpoint(Fd fd, Handshake shake) : socket(std::move(fd)), handshake(std::move(shake)) {}
   EndpointId id = EndpointId::none;
-  Fd fd;
+  ShmSocket socket;
   Handshake handshake;
   uint64_t token = 0;
   uint32_t armed = 0;
   bool accepted = false;
   bool ours = false;  // a process of our user, or of root
   bool up = false;
-  InstanceId wanted{};
   TimePoint deadline = kNever;
   std::deque<OutFrame> queue;  // notifies and descriptors that the socket did not take yet
   std::set<uint32_t> shared;   // own buffers whose descriptor the peer has
   bool publish_again = false;  // the queue was full when the descriptor changed
   bool full = false;           // the socket did not take an immediate: its slice waits
-  std::map<uint32_t, std::shared_ptr<mem::SharedBuffer>> arenas;  // the peer's; shared with Views
-  std::vector<MappedBuffer> fresh;                                // of those, what the engine has not heard of yet
+  ShmArenas arenas;            // the peer's
 };
 
 class ShmTransport final : public Transport {
  public:
-  ShmTransport(Home& home, uint8_t index) : home_(home), index_(index), inbox_(kMessageMax) {}
+  ShmTransport(Home& home, uint8_t index) : home_(home), index_(index), listener_(home, index) {}
   ~ShmTransport() override { shutdown(); }
 
   Result<std::string> listen() override;
@@ -72,41 +69,27 @@ class ShmTransport final : public Transport {
   void pause_notifies(bool pause) override;
 
  private:
-  struct Failure {
-    Code code = Code::ok;
-    const char* reason = "";  // static, for the counter
-    std::string text;
-    bool gone = false;
-  };
-  void accept_some();
-  ShmEndpoint* add(Fd fd, Handshake handshake, uint32_t events);
-  Failure receive(ShmEndpoint& endpoint, Reports& out);
-  Failure take(ShmEndpoint& endpoint, const wire::FrameHeader& header, std::span<const std::byte> payload, Fd fd,
-               Reports& out);
-  Failure take_share(ShmEndpoint& endpoint, const wire::FrameHeader& header, Fd fd);
-  Failure take_descriptor(ShmEndpoint& endpoint, std::span<const std::byte> payload, Reports& out);
-  Failure send_arenas(ShmEndpoint& endpoint);
-  /// False when the socket is full (nothing sent); sets `failure` when it is broken.
-  bool send(ShmEndpoint& endpoint, const OutFrame& frame, int fd, Failure& failure);
-  Failure flush(ShmEndpoint& endpoint);
-  SliceDone copy(ShmEndpoint& endpoint, const Slice& slice);
-  bool tell(ShmEndpoint& endpoint, uint32_t immediate, Failure& failure);
+  void accepted(Fd fd);
+  ShmEndpoint* add(Fd fd, Handshake handshake, bool ours, TimePoint deadline);
+  ShmFailure receive(ShmEndpoint& endpoint, Reports& out);
+  ShmFailure take(ShmEndpoint& endpoint, const ShmMessage& message, Reports& out);
+  ShmFailure take_handshake(ShmEndpoint& endpoint, const ShmMessage& message);
+  ShmFailure take_descriptor(ShmEndpoint& endpoint, std::span<const std::byte> payload, Reports& out);
+  ShmFailure send_arenas(ShmEndpoint& endpoint);
+  ShmFailure flush(ShmEndpoint& endpoint);
+  bool tell(ShmEndpoint& endpoint, uint32_t immediate, ShmFailure& failure);
   void arm(ShmEndpoint& endpoint);
-  void lose(ShmEndpoint& endpoint, const Failure& failure, Reports& out);
+  void lose(ShmEndpoint& endpoint, const ShmFailure& failure, Reports& out);
   ShmEndpoint* find(EndpointId id);
-
-  static constexpr size_t kMessageMax = wire::kFrameHeaderBytes + wire::kFrameControlMax;
 
   Home& home_;
   uint8_t index_;
-  Fd listener_;
-  uint64_t listener_token_ = 0;
-  TimePoint accept_again_ = kNever;  // out of descriptors: the listener is not watched until then
-  std::string path_;                 // to unlink
+  Listener listener_;
+  std::string path_;  // to unlink
   std::map<EndpointId, std::unique_ptr<ShmEndpoint>> endpoints_;
   std::unordered_map<uint64_t, ShmEndpoint*> by_token_;  // looked up only
   size_t handshakes_ = 0;
-  std::vector<std::byte> inbox_;
+  std::vector<std::byte> inbox_ = std::vector<std::byte>(ShmSocket::kMessageMax);
 };
 
 }  // namespace mc::xfer
