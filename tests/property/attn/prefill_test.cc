@@ -4,6 +4,8 @@
 #include "property/attn/case.h"
 #include "test.h"
 
+namespace prefill_test {
+
 using namespace mc;
 using namespace mc::attn;
 using namespace mc::attn::cases;
@@ -370,3 +372,5 @@ TEST_CASE("attn/prefill: states over a prefix and over the chunk merge to attent
       CHECK(error_share(Bound(c, rows, name), q.data(), merged.data(), whole.data(), merged.size(), 64) <= 1);
     }
 }
+
+}  // namespace prefill_test

@@ -9,6 +9,8 @@
 #include "kv/lease.h"
 #include "test.h"
 
+namespace pool {
+
 using namespace mc;
 using namespace mc::kv;
 
@@ -245,3 +247,5 @@ TEST_CASE("kv/pool: agrees with the plain model under random use") {
     walk.drain_everything();
   }
 }
+
+}  // namespace pool

@@ -12,6 +12,8 @@
 #include "test.h"
 #include "values.h"
 
+namespace int8 {
+
 using namespace mc;
 using namespace mc::ops;
 
@@ -138,3 +140,5 @@ TEST_CASE("ops/int8: prefill and decode agree with the weights as they were quan
       }
   }
 }
+
+}  // namespace int8

@@ -11,6 +11,8 @@
 #include "ops/ops.h"
 #include "test.h"
 
+namespace variants_property {
+
 using namespace mc;
 using namespace mc::ops;
 
@@ -218,3 +220,5 @@ TEST_CASE("ops: a row's product has the same bits in every batch, tile count and
         }
   }
 }
+
+}  // namespace variants_property

@@ -3,6 +3,8 @@
 // all memory registered anew and its new keys told.
 #include "machine.h"
 
+namespace device_test {
+
 using namespace mc;
 using namespace mc::xfer;
 using namespace mc::xfer::test;
@@ -110,3 +112,5 @@ TEST_CASE("rdma/xfer: a path whose address goes moves to another that came, unde
   CHECK(pair.reader->counters().batches_failed == 0);
   CHECK(pair.reader->counters().peers_lost == 0);
 }
+
+}  // namespace device_test

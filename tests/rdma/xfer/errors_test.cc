@@ -17,6 +17,8 @@
 #include "xfer_rdma/lane.h"
 #include "xfer_rdma/path.h"
 
+namespace errors_test {
+
 using namespace mc;
 using namespace mc::xfer;
 using namespace mc::test::verbs;
@@ -182,3 +184,5 @@ TEST_CASE("rdma/errors: a completion queue that overflows is told as an event of
   }
   CHECK(next_event(small.context.get()) == IBV_EVENT_CQ_ERR);
 }
+
+}  // namespace errors_test

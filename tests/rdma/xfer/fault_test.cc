@@ -8,6 +8,8 @@
 #include "base/hash.h"
 #include "machine.h"
 
+namespace fault_test {
+
 using namespace mc;
 using namespace mc::xfer;
 using namespace mc::xfer::test;
@@ -323,3 +325,5 @@ TEST_CASE("rdma/xfer: connecting and disconnecting leaves nothing behind") {
   reader.engine.reset();
   holder.engine.reset();
 }
+
+}  // namespace fault_test

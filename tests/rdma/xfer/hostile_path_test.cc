@@ -6,6 +6,8 @@
 #include "xfer_rdma/rail.h"
 #include "xfer_rdma/reaper.h"
 
+namespace hostile_path_test {
+
 using namespace mc;
 using namespace mc::xfer;
 using namespace mc::xfer::test;
@@ -191,3 +193,5 @@ TEST_CASE("rdma/xfer: a flood of words about resting is answered within bounds a
   CHECK(pair.holder->counters().rdma_pairs == 2);
   CHECK(pair.reader.run({{pair.read(0, 0, size_t{1} << 20)}}) == Code::ok);
 }
+
+}  // namespace hostile_path_test

@@ -5,6 +5,8 @@
 
 #include "raw_socket.h"
 
+namespace hostile_test {
+
 using namespace mc;
 using namespace mc::xfer;
 using namespace mc::xfer::test;
@@ -210,3 +212,5 @@ TEST_CASE("rdma/xfer: a member whose address nobody answers for is waited for ap
   CHECK(resources_become(held));
   CHECK(pair.reader.run({{pair.read(0, 0, size_t{1} << 20)}}) == Code::ok);
 }
+
+}  // namespace hostile_test

@@ -3,6 +3,8 @@
 
 #include "machine.h"
 
+namespace immediate_test {
+
 using namespace mc;
 using namespace mc::xfer;
 using namespace mc::xfer::test;
@@ -91,3 +93,5 @@ TEST_CASE("rdma/xfer: immediates on a link that is cut are told once, and none o
   CHECK(pair.reader->counters().batches_failed == 0);
   CHECK(pair.reader->counters().peers_lost == 0);
 }
+
+}  // namespace immediate_test

@@ -10,6 +10,8 @@
 #include "unit/xfer/child.h"
 #include "unit/xfer/twelve.h"
 
+namespace kill_test {
+
 using namespace mc;
 using namespace mc::xfer;
 using namespace mc::xfer::test;
@@ -228,3 +230,5 @@ TEST_CASE("rdma/xfer: a holder killed and started again under its name and addre
   ::unsetenv("MC_XFER_CHILD_PORT");
   ::unsetenv("MC_XFER_CHILD_SEED");
 }
+
+}  // namespace kill_test

@@ -7,6 +7,8 @@
 #include "machine.h"
 #include "xfer/bench.h"
 
+namespace notify_test {
+
 using namespace mc;
 using namespace mc::xfer;
 using namespace mc::xfer::test;
@@ -183,3 +185,5 @@ TEST_CASE("rdma/xfer: figures: round trip of a notify over a queue pair and over
                   us(0.1), us(0.99));
     }
 }
+
+}  // namespace notify_test

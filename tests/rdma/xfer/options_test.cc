@@ -11,6 +11,8 @@
 
 #include "machine.h"
 
+namespace options_test {
+
 using namespace mc;
 using namespace mc::xfer;
 using namespace mc::xfer::test;
@@ -90,3 +92,5 @@ TEST_CASE("rdma/xfer: a path that failed rests for its cooldown, not for less, w
   CHECK(in(Duration{}) - healthy >= reader.rdma_cooldown_min);
   CHECK(pair.reader->counters().batches_failed == 0);
 }
+
+}  // namespace options_test

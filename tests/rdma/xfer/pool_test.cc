@@ -6,6 +6,8 @@
 
 #include "unit/xfer/pair.h"
 
+namespace pool_test {
+
 using namespace mc;
 using namespace mc::xfer;
 using namespace mc::xfer::test;
@@ -143,3 +145,5 @@ TEST_CASE("rdma/xfer: a reader with queue pairs for one reads from two holders, 
     CHECK(side->node->counters().requests_failed == 0);
   }
 }
+
+}  // namespace pool_test

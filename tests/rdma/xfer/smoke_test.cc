@@ -10,6 +10,8 @@
 #include <cstdlib>
 #include <fstream>
 
+namespace smoke_test {
+
 using namespace mc::test::verbs;
 
 namespace {
@@ -183,3 +185,5 @@ TEST_CASE("rdma/smoke: a link that goes down and up is told as port events") {
 }
 
 }  // namespace
+
+}  // namespace smoke_test

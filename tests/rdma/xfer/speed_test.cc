@@ -15,6 +15,8 @@
 #include "xfer/tally.h"
 #include "xfer_rdma/transport.h"
 
+namespace speed_test {
+
 using namespace mc;
 using namespace mc::xfer;
 using namespace mc::xfer::test;
@@ -280,3 +282,5 @@ TEST_CASE("rdma/speed: late binding keeps two uneven paths busy to the end") {
   sh("tc qdisc del dev v1 root; tc qdisc del dev v3 root");
   CHECK(std::max(first, again) > 5);
 }
+
+}  // namespace speed_test

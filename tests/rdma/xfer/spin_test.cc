@@ -12,6 +12,8 @@
 #include "base/rng.h"
 #include "machine.h"
 
+namespace spin_test {
+
 using namespace mc;
 using namespace mc::xfer;
 using namespace mc::xfer::test;
@@ -213,3 +215,5 @@ TEST_CASE("rdma/spin: injected faults end every batch once, with its own bytes o
                      [](const Event& event) { return event.kind == Event::Kind::batch_done; }));
   CHECK(pair.reader->counters().slices_in_flight == 0);
 }
+
+}  // namespace spin_test

@@ -1,6 +1,8 @@
 // Both sides dial at once, and a path that is paced.
 #include "machine.h"
 
+namespace twins_test {
+
 using namespace mc;
 using namespace mc::xfer;
 using namespace mc::xfer::test;
@@ -48,3 +50,5 @@ TEST_CASE("rdma/xfer: a path with a pace moves its bytes at that pace, and no sl
   CHECK(equal(pair.local.bytes(), pair.kv.bytes()));
   CHECK(took > 400ms);  // 4 MiB, less one slice at the start
 }
+
+}  // namespace twins_test

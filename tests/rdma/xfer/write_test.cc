@@ -1,6 +1,8 @@
 // WRITEs on paths that fail: a late duplicate would be corruption.
 #include "machine.h"
 
+namespace write_test {
+
 using namespace mc;
 using namespace mc::xfer;
 using namespace mc::xfer::test;
@@ -37,3 +39,5 @@ TEST_CASE("rdma/xfer: writes over a link that is cut arrive whole, and later one
   CHECK(pair.reader->counters().batches_failed == 0);
   CHECK(pair.reader->counters().peers_lost == 0);
 }
+
+}  // namespace write_test

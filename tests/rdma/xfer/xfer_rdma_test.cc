@@ -8,6 +8,8 @@
 #include "base/rng.h"
 #include "machine.h"
 
+namespace xfer_rdma_test {
+
 using namespace mc;
 using namespace mc::xfer;
 using namespace mc::xfer::test;
@@ -122,3 +124,5 @@ TEST_CASE("rdma/xfer: notifies arrive once, in order, both ways") {
   hear(pair.holder, 2000);
   hear(pair.reader, 500);
 }
+
+}  // namespace xfer_rdma_test

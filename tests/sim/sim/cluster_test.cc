@@ -8,6 +8,8 @@
 #include "sim/world.h"
 #include "test.h"
 
+namespace cluster_test {
+
 using namespace mc;
 using namespace mc::sim;
 
@@ -318,3 +320,5 @@ TEST_CASE("sim: a repeated prompt reuses every reusable block and a longer one a
   CHECK(report2.cached_local + report2.cached_remote == 16 * 6);
   CHECK(world.violation().empty());
 }
+
+}  // namespace cluster_test

@@ -8,6 +8,8 @@
 #include "schedule.h"
 #include "test.h"
 
+namespace pipeline_test {
+
 using namespace mc;
 using namespace mc::sim;
 
@@ -143,3 +145,5 @@ TEST_CASE("sim: without checksums, activations that arrive wrong are noticed in 
   }
   CHECK(caught == 10);
 }
+
+}  // namespace pipeline_test

@@ -16,6 +16,8 @@
 #include "sim/world.h"
 #include "test.h"
 
+namespace policy_test {
+
 using namespace mc;
 using namespace mc::sim;
 
@@ -348,3 +350,5 @@ TEST_CASE("sim: a stream of urgent requests does not starve one of a worse class
     }
   }
 }
+
+}  // namespace policy_test

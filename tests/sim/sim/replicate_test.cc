@@ -9,6 +9,8 @@
 #include "sim/world.h"
 #include "test.h"
 
+namespace replicate_test {
+
 using namespace mc;
 using namespace mc::sim;
 
@@ -100,3 +102,5 @@ TEST_CASE("sim: while the load of a costly prefix rises, copies ahead of demand 
     CHECK(with.p99_s < without.p99_s);
   }
 }
+
+}  // namespace replicate_test

@@ -10,6 +10,8 @@
 #include "base/fd.h"
 #include "test.h"
 
+namespace log_writer_test {
+
 using namespace mc;
 
 namespace {
@@ -159,3 +161,5 @@ TEST_CASE("base/log_writer: many threads push while the reader is slow, and ever
   CHECK(told == writer.dropped());
   CHECK(written + told == kThreads * kEach);
 }
+
+}  // namespace log_writer_test

@@ -4,6 +4,8 @@
 #include "unit/http/inbox.h"
 #include "unit/http/raw_client.h"
 
+namespace half_close_test {
+
 using namespace mc;
 using namespace mc::http;
 using mc::test::Inbox;
@@ -102,3 +104,5 @@ TEST_CASE("http/server: a client that is gone is noticed over HTTP/1.0 too") {
   for (const bool is_streaming : {false, true})
     check_departure("GET / HTTP/1.0\r\n\r\n", is_streaming, [](RawClient&) {});
 }
+
+}  // namespace half_close_test

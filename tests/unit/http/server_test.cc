@@ -19,6 +19,8 @@
 #include "unit/http/inbox.h"
 #include "unit/http/raw_client.h"
 
+namespace server_test {
+
 using namespace mc;
 using namespace mc::http;
 using mc::test::Inbox;
@@ -638,3 +640,5 @@ TEST_CASE("http/server: connections, answers and reasons are counted in metrics"
   CHECK(metrics.counter(metric::kHttpResponses, {"2xx"}).value() == 1);
   CHECK(metrics.counter(metric::kHttpClosed, {"done"}).value() == 1);
 }
+
+}  // namespace server_test

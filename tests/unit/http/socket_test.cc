@@ -11,6 +11,8 @@
 #include "test.h"
 #include "unit/http/raw_client.h"
 
+namespace socket_test {
+
 using namespace mc;
 using namespace mc::http;
 
@@ -80,3 +82,5 @@ TEST_CASE("http/server: a socket that a killed process left is replaced, another
   options.socket_path = "/tmp/" + std::string(200, 'x');
   CHECK(Server::open(options, handler).error().mc == err::kCannotListen);
 }
+
+}  // namespace socket_test

@@ -4,6 +4,8 @@
 
 #include "test.h"
 
+namespace pool_test {
+
 using namespace mc;
 using namespace mc::kv;
 
@@ -319,3 +321,5 @@ TEST_CASE("kv/eviction: each policy is found by its name, and fifo does not care
   REQUIRE_OK(f.pool.allocate(1));
   CHECK(f.evicted() == std::vector<BlockHash>{name(0)});
 }
+
+}  // namespace pool_test

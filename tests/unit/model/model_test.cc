@@ -10,6 +10,8 @@
 #include "golden.h"
 #include "model/find.h"
 
+namespace model_test {
+
 using namespace mc;
 using namespace mc::model;
 
@@ -171,3 +173,5 @@ TEST_CASE("model/find: the built-in model is found from a build tree, and a wron
   CHECK(*find_model("mc-tiny") == *found);
   ::unsetenv("MCT_MODEL");
 }
+
+}  // namespace model_test

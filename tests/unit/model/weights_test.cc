@@ -11,6 +11,8 @@
 #include "base/parallel.h"
 #include "test.h"
 
+namespace weights_test {
+
 using namespace mc;
 using namespace mc::model;
 
@@ -95,3 +97,5 @@ TEST_CASE("model/weights: fp8 without scales, or with ones of another shape or t
   for (float bad : {NAN, INFINITY})
     CHECK(contains(error_of(file_of("weight_scale", "F32", "[2]", f32({1, bad}))), "hold a value that is not finite"));
 }
+
+}  // namespace weights_test

@@ -8,6 +8,8 @@
 #include "node/conductor.h"
 #include "test.h"
 
+namespace breaker_test {
+
 using namespace mc;
 using namespace mc::node;
 
@@ -233,3 +235,5 @@ TEST_CASE("node/breaker: held requests wait for a busy pair that works rather th
   b.answer("first");
   CHECK(b.pair("second") == "p1 d0");
 }
+
+}  // namespace breaker_test

@@ -4,6 +4,8 @@
 
 #include "bench.h"
 
+namespace cache_test {
+
 using namespace mc;
 using namespace mc::node;
 using namespace mc::node::bench;
@@ -152,3 +154,5 @@ TEST_CASE("node/cache: however many namespaces come, those in use stay within re
   }
   CHECK(b.leased(kSmall, kept) == 2);
 }
+
+}  // namespace cache_test

@@ -7,6 +7,8 @@
 
 #include "test.h"
 
+namespace conductor_test {
+
 using namespace mc;
 using namespace mc::node;
 
@@ -542,3 +544,5 @@ TEST_CASE("node/conductor: a copy is of at most 4,096 blocks, however long the h
   CHECK(orders[0].hashes.size() == 4096);
   CHECK(orders[0].hashes.back() == hashes[4095]);
 }
+
+}  // namespace conductor_test

@@ -5,6 +5,8 @@
 #include "bench.h"
 #include "node/prefill.h"
 
+namespace copies_test {
+
 using namespace mc;
 using namespace mc::node;
 using namespace mc::node::bench;
@@ -131,3 +133,5 @@ TEST_CASE("node/copies: an order of 4,096 blocks is carried out, one of more is 
   REQUIRE(asked.size() == 1);
   CHECK(asked[0].hashes.size() == Copies::kBlocksMax);
 }
+
+}  // namespace copies_test

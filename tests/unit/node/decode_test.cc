@@ -4,6 +4,8 @@
 
 #include "bench.h"
 
+namespace decode_test {
+
 using namespace mc;
 using namespace mc::node;
 using namespace mc::node::bench;
@@ -225,3 +227,5 @@ TEST_CASE("node/decode: an offer that cannot be held is refused by name") {
   CHECK(reason(spec_of("g", ids_of(1, 4))) == "draining");
   CHECK(b.machine.idle());
 }
+
+}  // namespace decode_test

@@ -3,6 +3,8 @@
 #include "node/conductor.h"
 #include "test.h"
 
+namespace hold_test {
+
 using namespace mc;
 using namespace mc::node;
 
@@ -638,3 +640,5 @@ TEST_CASE("node/hold: those who wait for one node get their turns there in order
   CHECK(b.started == expected);
   CHECK(b.conductor.idle());
 }
+
+}  // namespace hold_test

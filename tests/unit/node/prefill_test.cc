@@ -4,6 +4,8 @@
 
 #include "bench.h"
 
+namespace prefill_test {
+
 using namespace mc;
 using namespace mc::node;
 using namespace mc::node::bench;
@@ -359,3 +361,5 @@ TEST_CASE("node/prefill: a request that waits with a block which another finds r
   CHECK(third[0].start == 64);
   CHECK(third[0].prefix_crcs == std::vector<uint32_t>{10, 11});
 }
+
+}  // namespace prefill_test

@@ -5,6 +5,8 @@
 #include "bench.h"
 #include "node/prefill.h"
 
+namespace stage_test {
+
 using namespace mc;
 using namespace mc::node;
 using namespace mc::node::bench;
@@ -503,3 +505,5 @@ TEST_CASE("node/stage: a leader that comes back and counts from 1 again leaks no
   }
   CHECK(handed == 4);
 }
+
+}  // namespace stage_test

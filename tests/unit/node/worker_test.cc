@@ -3,6 +3,8 @@
 #include "bench.h"
 #include "node/prefill.h"
 
+namespace worker_test {
+
 using namespace mc;
 using namespace mc::node;
 using namespace mc::node::bench;
@@ -81,3 +83,5 @@ TEST_CASE("node/worker: a node that was told to stop drains whatever the conduct
   CHECK(b.machine.draining());
   CHECK(b.machine.load().leaving);
 }
+
+}  // namespace worker_test

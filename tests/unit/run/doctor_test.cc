@@ -9,6 +9,8 @@
 #include "test.h"
 #include "transports/transports.h"
 
+namespace doctor_test {
+
 using namespace mc;
 using namespace mc::run;
 
@@ -254,3 +256,5 @@ TEST_CASE("run/doctor: every finding is a line, and what to do stands below it")
   CHECK(findings_text(findings) ==
         "note    rdma devices       none\n        -> buy one\nok      limits open files  1024\n");
 }
+
+}  // namespace doctor_test

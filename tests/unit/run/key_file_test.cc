@@ -10,6 +10,8 @@
 #include "base/fd.h"
 #include "test.h"
 
+namespace key_file_test {
+
 using namespace mc;
 using namespace mc::run;
 
@@ -99,3 +101,5 @@ TEST_CASE("run/key_file: a file that is rotated back before the keys were taken 
   file->offer(must_not_be_asked);
   CHECK(*file->keys(Door::control) == before);
 }
+
+}  // namespace key_file_test

@@ -7,6 +7,8 @@
 #include "base/parallel.h"
 #include "test.h"
 
+namespace memory_plan_test {
+
 using namespace mc;
 using namespace mc::run;
 
@@ -74,3 +76,5 @@ TEST_CASE("run/memory_plan: the index of a sequence takes no more than was count
     CHECK((pages < 9 || index.bytes() + counted.strip_bytes >= pages * counted.page_bytes));
   }
 }
+
+}  // namespace memory_plan_test

@@ -8,6 +8,8 @@
 #include "transports/transports.h"
 #include "wire/rdma_frame.h"
 
+namespace transfer_flags_test {
+
 using namespace mc;
 
 namespace {
@@ -141,3 +143,5 @@ TEST_CASE("run/transfer_flags: an engine that does not open says which flag, por
   REQUIRE_FALSE(refused.has_value());
   CHECK((refused.error().mc == err::kTransportUnusable || refused.error().mc == err::kBadValue));
 }
+
+}  // namespace transfer_flags_test

@@ -5,6 +5,8 @@
 #include "sched/sched.h"
 #include "test.h"
 
+namespace breaker_test {
+
 using namespace mc;
 using namespace mc::sched;
 
@@ -187,3 +189,5 @@ TEST_CASE("sched/bars: where every pair is barred, the one whose back-off ends f
   lift_least_bad(s);
   CHECK(placed(s) == "p1 d0");
 }
+
+}  // namespace breaker_test

@@ -3,6 +3,8 @@
 
 #include "test.h"
 
+namespace copies_test {
+
 using namespace mc;
 using namespace mc::sched;
 
@@ -87,3 +89,5 @@ TEST_CASE("sched/copies: one that fails is paid back, and none is ordered for a 
   b.now += CopyOrders::kPauseAfterFailure;
   CHECK(b.hot());
 }
+
+}  // namespace copies_test

@@ -5,6 +5,8 @@
 
 #include "test.h"
 
+namespace line_test {
+
 using namespace mc;
 using namespace mc::sched;
 
@@ -192,3 +194,5 @@ TEST_CASE("sched/line: an event asks a few of those that wait, and the rest a mo
   }
   CHECK(asked == 200);
 }
+
+}  // namespace line_test

@@ -8,6 +8,8 @@
 #include "test.h"
 #include "text/text.h"
 
+namespace tokenizer_golden_test {
+
 using namespace mc;
 using namespace mc::text;
 
@@ -135,3 +137,5 @@ TEST_CASE("text/tokenizer: the embedded model's tokenizer and template are read,
     CHECK(tokenizer->decode(*ids, false) == row["text"].as_string());
   }
 }
+
+}  // namespace tokenizer_golden_test

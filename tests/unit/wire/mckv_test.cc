@@ -3,6 +3,8 @@
 #include "unit/wire/golden.h"
 #include "unit/wire/sample_mckv.h"
 
+namespace mckv_test {
+
 using namespace mc;
 using namespace mc::wire;
 using test::SampleMckv;
@@ -145,3 +147,5 @@ TEST_CASE("wire/mckv: a prologue that contradicts itself is refused before anyth
   CHECK_FALSE(KvWriter::open(test::write_to(out), sample.prologue));
   CHECK(out.empty());
 }
+
+}  // namespace mckv_test

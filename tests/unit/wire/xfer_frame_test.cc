@@ -8,6 +8,8 @@
 #include "unit/wire/golden.h"
 #include "wire/rdma_frame.h"
 
+namespace xfer_frame_test {
+
 using namespace mc;
 using namespace mc::wire;
 
@@ -265,3 +267,5 @@ TEST_CASE("wire/xfer_frame: descriptors out of order, out of bounds or of anothe
   std::memcpy(bytes.data() + bytes.size() - 4, &crc, 4);
   CHECK(decode_descriptor(bytes).error().code == Code::unsupported);
 }
+
+}  // namespace xfer_frame_test

@@ -5,6 +5,8 @@
 
 #include "raw_peer.h"
 
+namespace accept_test {
+
 using namespace mc;
 using namespace mc::xfer;
 using namespace mc::xfer::test;
@@ -78,3 +80,5 @@ TEST_CASE("xfer: a listener without descriptors for those who dial looks again l
     CHECK(node->counters().accepts == 1);
   }
 }
+
+}  // namespace accept_test

@@ -5,6 +5,8 @@
 
 #include "test.h"
 
+namespace access_test {
+
 using namespace mc;
 using namespace mc::xfer;
 
@@ -80,3 +82,5 @@ TEST_CASE("xfer/access: a grant says what the rule says and pins what it allows"
   CHECK(access.grant(Op::read, key, 0, 1, {}).code == Code::not_found);
   CHECK(access.grant(Op::read, key + 1, 0, 1, {}).code == Code::invalid);
 }
+
+}  // namespace access_test

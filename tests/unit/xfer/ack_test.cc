@@ -3,6 +3,8 @@
 
 #include "raw_peer.h"
 
+namespace ack_test {
+
 using namespace mc;
 using namespace mc::xfer;
 using namespace mc::xfer::test;
@@ -260,3 +262,5 @@ TCP_TEST_CASE("xfer/tcp: a connection that was overtaken on its way is refused")
   REQUIRE(second.data.send(guarded(frame(FrameType::write, 1, pair.landing_id, 0, 64), bytes), bytes));
   CHECK(second.data.receive()->header.code() == Code::ok);
 }
+
+}  // namespace ack_test

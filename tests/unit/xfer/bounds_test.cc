@@ -2,6 +2,8 @@
 #include "raw_peer.h"
 #include "transports/transports.h"
 
+namespace bounds_test {
+
 using namespace mc;
 using namespace mc::xfer;
 using namespace mc::xfer::test;
@@ -179,3 +181,5 @@ TEST_CASE("xfer: options that cannot work are refused by name") {
   CHECK(text({.tcp_streams = 64}).find("tcp_streams") != std::string::npos);
   CHECK(text({.slice_bytes_min = 1 << 20, .slice_bytes_max = 1 << 16}).find("slice") != std::string::npos);
 }
+
+}  // namespace bounds_test

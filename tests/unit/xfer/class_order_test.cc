@@ -2,6 +2,8 @@
 
 #include "pair.h"
 
+namespace class_order_test {
+
 using namespace mc;
 using namespace mc::xfer;
 using namespace mc::xfer::test;
@@ -84,3 +86,5 @@ TEST_CASE("xfer: a stream of urgent reads does not stop a bulk one") {
     CHECK(pair.reader->close(batch, in(kLong)).has_value());
   }
 }
+
+}  // namespace class_order_test

@@ -4,6 +4,8 @@
 
 #include "pair.h"
 
+namespace core_drive_test {
+
 using namespace mc;
 using namespace mc::xfer;
 using namespace mc::xfer::test;
@@ -116,3 +118,5 @@ TEST_CASE("xfer/drive: a deadline passes on time while the caller polls") {
   CHECK((event.code == Code::timeout || event.code == Code::ok));
   CHECK(pair.reader->close(*batch, in(kLong)).has_value());
 }
+
+}  // namespace core_drive_test

@@ -5,6 +5,8 @@
 #include "base/hash.h"
 #include "pair.h"
 
+namespace engine_test {
+
 using namespace mc;
 using namespace mc::xfer;
 using namespace mc::xfer::test;
@@ -195,3 +197,5 @@ TEST_CASE("xfer: both sides read each other at once") {
     pair.holder.engine.reset();
   }
 }
+
+}  // namespace engine_test

@@ -6,11 +6,13 @@
 #include "base/rng.h"
 #include "test.h"
 
+namespace fifo_test {
+
 using namespace mc;
 using namespace mc::xfer;
 
 TEST_CASE("xfer/fifo: pushed, popped and erased anywhere, it holds what a deque holds") {
-  Rng rng(test::seed());
+  Rng rng(mc::test::seed());
   Fifo<std::unique_ptr<int>> fifo;
   std::deque<int> model;
   for (int step = 0; step < 20000; ++step) {
@@ -53,3 +55,5 @@ TEST_CASE("xfer/fifo: what was taken out is gone at once") {
   fifo.clear();
   CHECK(shared.use_count() == 1);
 }
+
+}  // namespace fifo_test

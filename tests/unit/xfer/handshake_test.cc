@@ -7,6 +7,8 @@
 #include "xfer/auth.h"
 #include "xfer/tally.h"
 
+namespace handshake_test {
+
 using namespace mc;
 using namespace mc::xfer;
 using namespace mc::xfer::test;
@@ -292,3 +294,5 @@ TEST_CASE("xfer/handshake: a key share of small order is refused") {
   CHECK(step.failed->code == Code::corrupt);
   CHECK_FALSE(step.seal.has_value());
 }
+
+}  // namespace handshake_test

@@ -5,6 +5,8 @@
 
 #include "raw_peer.h"
 
+namespace hostile_test {
+
 using namespace mc;
 using namespace mc::xfer;
 using namespace mc::xfer::test;
@@ -404,3 +406,5 @@ TCP_TEST_CASE("xfer/tcp: a lane with work and no progress is closed after the st
   CHECK((code == Code::cancelled || code == Code::peer_lost));
   REQUIRE_OK(pair.reader->close(*batch, in(kLong)));
 }
+
+}  // namespace hostile_test

@@ -1,5 +1,7 @@
 #include "immediate.h"
 
+namespace immediate_test {
+
 using namespace mc;
 using namespace mc::xfer;
 using namespace mc::xfer::test;
@@ -153,3 +155,5 @@ TEST_CASE("xfer: a read is not kept waiting by a stream of immediates, though it
     REQUIRE(pair.reader->close(*stream, in(kLong)).has_value());
   }
 }
+
+}  // namespace immediate_test

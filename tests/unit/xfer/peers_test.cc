@@ -4,6 +4,8 @@
 #include "raw_peer.h"
 #include "transports/transports.h"
 
+namespace peers_test {
+
 using namespace mc;
 using namespace mc::xfer;
 using namespace mc::xfer::test;
@@ -399,3 +401,5 @@ TEST_CASE("xfer: a full table of peers refuses the next, and makes room when one
   holder.wait(Event::Kind::peer_up);
   CHECK(holder->connect(second->describe(), in(kLong)).has_value());  // known already
 }
+
+}  // namespace peers_test

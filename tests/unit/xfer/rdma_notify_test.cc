@@ -5,6 +5,8 @@
 #include "test.h"
 #include "xfer_rdma/notify.h"
 
+namespace rdma_notify_test {
+
 using namespace mc;
 using namespace mc::xfer;
 using Way = NotifySender::Way;
@@ -192,7 +194,9 @@ class World {
 
 TEST_CASE("xfer/rdma_notify: whatever paths lose or bring late, everything said is delivered once and in order") {
   for (uint64_t i = 0; i < 50; ++i) {
-    INFO("seed ", test::seed() + i);
-    World(test::seed() + i).run(500);
+    INFO("seed ", mc::test::seed() + i);
+    World(mc::test::seed() + i).run(500);
   }
 }
+
+}  // namespace rdma_notify_test

@@ -1,6 +1,8 @@
 #include "test.h"
 #include "xfer_rdma/path.h"
 
+namespace rdma_path_test {
+
 using namespace mc;
 using namespace mc::xfer;
 using State = PathMachine::State;
@@ -163,3 +165,5 @@ TEST_CASE("xfer/rdma_path: a cause this version does not know is a fault of the 
   CHECK(path_cause(0) == PathCause::fault);
   CHECK(path_cause(200) == PathCause::fault);
 }
+
+}  // namespace rdma_path_test

@@ -2,6 +2,8 @@
 #include "test.h"
 #include "xfer_rdma/plan.h"
 
+namespace rdma_plan_test {
+
 using namespace mc;
 using namespace mc::xfer;
 
@@ -100,7 +102,7 @@ TEST_CASE("xfer/rdma_plan: an item that does not fit leaves no trace") {
 
 TEST_CASE("xfer/rdma_plan: a slice alone is the one request that a plan of it would be, unless a chunk ends in it") {
   const World world;
-  Rng rng(test::seed());
+  Rng rng(mc::test::seed());
   for (int round = 0; round < 500; ++round) {
     const uint64_t bytes = 1 + rng.below(rng.chance(0.5) ? 64 : 1500);
     const PlanItem item = world.item(rng.below(World::kBytes - bytes + 1), rng.below(World::kBytes - bytes + 1), bytes,
@@ -126,7 +128,7 @@ TEST_CASE("xfer/rdma_plan: a slice alone is the one request that a plan of it wo
 
 TEST_CASE("xfer/rdma_plan: every byte is moved exactly once, between the right places, with the right keys") {
   const World world;
-  Rng rng(test::seed());
+  Rng rng(mc::test::seed());
   for (int round = 0; round < 300; ++round) {
     std::vector<PlanItem> items;
     uint64_t follow = 0;
@@ -193,3 +195,5 @@ TEST_CASE(
   CHECK(!plan.works[2].immediate);  // the first part of one that crosses a chunk
   CHECK(plan.works[3].immediate == 0u);
 }
+
+}  // namespace rdma_plan_test

@@ -5,6 +5,8 @@
 #include "test.h"
 #include "xfer_rdma/pool.h"
 
+namespace rdma_pool_test {
+
 using namespace mc;
 using namespace mc::xfer;
 using Kind = RdmaPool::Step::Kind;
@@ -157,3 +159,5 @@ TEST_CASE("xfer/rdma_pool: random connections never hold more than the cap, and 
   }
   CHECK(granted.size() == kPeers);
 }
+
+}  // namespace rdma_pool_test

@@ -4,6 +4,8 @@
 #include "xfer/poller.h"
 #include "xfer_rdma/revival.h"
 
+namespace rdma_revival_test {
+
 using namespace mc;
 using namespace mc::xfer;
 
@@ -146,3 +148,5 @@ TEST_CASE("xfer/rdma_revival: to stop waits for the attempt under way, and none 
   CHECK(ward.tries.size() == tries);
   CHECK(tries <= 2);
 }
+
+}  // namespace rdma_revival_test

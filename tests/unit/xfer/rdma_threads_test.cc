@@ -12,6 +12,8 @@
 #include "xfer_rdma/connector.h"
 #include "xfer_rdma/reaper.h"
 
+namespace rdma_threads_test {
+
 using namespace mc;
 using namespace mc::xfer;
 
@@ -63,3 +65,5 @@ TEST_CASE("xfer/rdma_threads: a connection attempt fails alone with MC5006 when 
                  done[0].error->mc == err::kSystemLimit;
         }) == 0);
 }
+
+}  // namespace rdma_threads_test

@@ -8,6 +8,8 @@
 #include "pair.h"
 #include "xfer/auth.h"
 
+namespace seal_test {
+
 using namespace mc;
 using namespace mc::xfer;
 using namespace mc::xfer::test;
@@ -226,3 +228,5 @@ TEST_CASE("xfer/seal: lengths no honest peer sends are none") {
   CHECK(length_of(wire::kXferMagic) == 0);  // a frame that was not sealed
   CHECK(length_of(UINT32_MAX) == 0);
 }
+
+}  // namespace seal_test

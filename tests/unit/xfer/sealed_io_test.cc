@@ -9,6 +9,8 @@
 #include "pair.h"
 #include "xfer/tally.h"
 
+namespace sealed_io_test {
+
 using namespace mc;
 using namespace mc::xfer;
 using namespace mc::xfer::test;
@@ -202,3 +204,5 @@ TCP_TEST_CASE("xfer/sealed_io: a socket that is full keeps the records, and what
   }
   CHECK(equal(got, std::span(wanted).first(got.size())));
 }
+
+}  // namespace sealed_io_test

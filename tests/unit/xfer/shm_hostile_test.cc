@@ -5,6 +5,8 @@
 #include "child.h"
 #include "raw_shm.h"
 
+namespace shm_hostile_test {
+
 using namespace mc;
 using namespace mc::xfer;
 using namespace mc::xfer::test;
@@ -131,3 +133,5 @@ TEST_CASE("xfer/shm: an arena that names no offered buffer is let go, and one th
   CHECK_FALSE(pair.holder->map(liar, 1, 0, 65537).has_value());
   CHECK_FALSE(pair.holder->map(liar, 2, 0, 1).has_value());
 }
+
+}  // namespace shm_hostile_test

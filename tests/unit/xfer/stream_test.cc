@@ -11,6 +11,8 @@
 #include "pair.h"
 #include "xfer/tally.h"
 
+namespace stream_test {
+
 using namespace mc;
 using namespace mc::xfer;
 using namespace mc::xfer::test;
@@ -249,3 +251,5 @@ TCP_TEST_CASE("xfer/tcp_stream: sealed in the middle of its life, it carries the
   from.push(expecting.frames[0].header, {});
   CHECK_FALSE(from.idle());
 }
+
+}  // namespace stream_test

@@ -17,6 +17,8 @@
 #include "transports/transports.h"
 #include "xfer/tally.h"
 
+namespace tcp_io_test {
+
 using namespace mc;
 using namespace mc::xfer;
 using namespace mc::xfer::test;
@@ -154,3 +156,5 @@ TEST_CASE("xfer/tcp_io: an unknown way is refused by name, and the one in use is
   REQUIRE((*opened)->transports().size() == 1);
   CHECK((*opened)->transports()[0].ends_with(" (epoll)"));
 }
+
+}  // namespace tcp_io_test

@@ -2,6 +2,8 @@
 
 #include "test.h"
 
+namespace token_bucket_test {
+
 using namespace mc;
 using namespace mc::xfer;
 
@@ -51,3 +53,5 @@ TEST_CASE("xfer/token_bucket: time without work is not saved up beyond a burst")
   CHECK(!bucket.open(kStart + 3600s));
   CHECK(bucket.open(kStart + 3600s + 2us));
 }
+
+}  // namespace token_bucket_test
