@@ -40,6 +40,8 @@ class Chain {
   Chain(const NamespaceId& name_space, uint32_t block_tokens);
   void append(std::span<const uint32_t> tokens);
   void append(uint32_t token) { append(std::span(&token, 1)); }
+  /// Up to so many tokens, append() allocates nothing.
+  void reserve(size_t tokens) { hashes_.reserve(tokens / block_tokens_); }
   /// Ids of the full blocks so far, first to last.
   std::span<const BlockHash> hashes() const { return hashes_; }
   /// Id of the last full block; zero when there is none yet.

@@ -25,15 +25,25 @@ const Pool::Page& Pool::at(PageIndex page) const {
 // -- owned pages ------------------------------------------------------------------------------------
 
 Result<std::vector<PageIndex>> Pool::allocate(uint32_t count) {
-  if (count > available())
-    return Error{Code::busy, "kv: " + std::to_string(count) + " pages wanted, " + std::to_string(counts_.free) +
-                                 " free and " + std::to_string(counts_.evictable) + " evictable of " +
-                                 std::to_string(counts_.total)};
+  if (count > available()) return lacks(count);
+  std::vector<PageIndex> out(count);
+  MC_CHECK(allocate(out));
+  return out;
+}
+
+Error Pool::lacks(size_t count) const {
+  return Error{Code::busy, "kv: " + std::to_string(count) + " pages wanted, " + std::to_string(counts_.free) +
+                               " free and " + std::to_string(counts_.evictable) + " evictable of " +
+                               std::to_string(counts_.total)};
+}
+
+Result<void> Pool::allocate(std::span<PageIndex> out) {
+  const auto count = static_cast<uint32_t>(out.size());
+  if (count > available()) return lacks(count);
   while (counts_.free < count) {
     MC_ASSERT(!leaves_.empty());  // an unheld block always has an unheld leaf below it
     evict_leaf(leaves_.front(), Removal::evicted);
   }
-  std::vector<PageIndex> out(count);
   for (PageIndex& page : out) {
     page = free_.back();
     free_.pop_back();
@@ -44,7 +54,7 @@ Result<std::vector<PageIndex>> Pool::allocate(uint32_t count) {
   }
   counts_.free -= count;
   counts_.owned += count;
-  return out;
+  return {};
 }
 
 void Pool::release(PageIndex page) {

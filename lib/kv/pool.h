@@ -73,6 +73,8 @@ class Pool {
   /// Allocates `count` pages, free ones first, then victims of the eviction policy, or none. Code::busy when free +
   /// evictable < count; nothing is evicted then.
   Result<std::vector<PageIndex>> allocate(uint32_t count);
+  /// As above, into `out`.
+  Result<void> allocate(std::span<PageIndex> out);
   /// Frees an owned page. A page that is still leased drains first.
   void release(PageIndex page);
   void release(std::span<const PageIndex> pages);
@@ -155,6 +157,7 @@ class Pool {
 
   Page& at(PageIndex page);
   const Page& at(PageIndex page) const;
+  Error lacks(size_t count) const;
   void cut_cycle(BlockMeta& meta) const;
   void settle(PageIndex page);
   void link(PageIndex page);
