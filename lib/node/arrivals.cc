@@ -1,0 +1,71 @@
+#include "node/arrivals.h"
+
+#include <algorithm>
+
+#include "base/assert.h"
+
+namespace mc::node {
+
+Arrivals::Arrivals(uint32_t blocks, uint32_t here, uint32_t layers)
+    : blocks_(blocks),
+      layers_(layers),
+      missing_((blocks - here) * layers),
+      crcs_(size_t{blocks} * layers),
+      states_(size_t{blocks} * layers) {
+  MC_ASSERT(here <= blocks && layers > 0);
+  std::fill_n(states_.begin(), size_t{here} * layers, State::here);
+}
+
+bool Arrivals::names_ours(const wire::ExtentsReady& ready) const {
+  return ready.layer < layers_ && ready.first_block < blocks_ && ready.extents.size() <= blocks_ - ready.first_block;
+}
+
+std::vector<Arrivals::Extent> Arrivals::wanted(const wire::ExtentsReady& ready) {
+  MC_ASSERT(names_ours(ready));
+  std::vector<Extent> out;
+  for (size_t i = 0; i < ready.extents.size(); ++i) {
+    const uint32_t block = ready.first_block + static_cast<uint32_t>(i);
+    State& state = states_[at(block, ready.layer)];
+    if (state != State::absent) continue;
+    state = State::reading;
+    crcs_[at(block, ready.layer)] = ready.extents[i].crc;
+    out.push_back({block, ready.extents[i].segment_offset, ready.extents[i].crc});
+  }
+  return out;
+}
+
+void Arrivals::started(uint64_t read, Reading reading, const std::vector<Extent>& extents) {
+  MC_ASSERT(names_ours(reading.ready));
+  Read started{std::move(reading), {}};
+  for (const Extent& extent : extents) started.blocks.push_back(extent.block);
+  const bool fresh = reads_.emplace(read, std::move(started)).second;
+  MC_ASSERT(fresh);
+}
+
+Arrivals::Ended Arrivals::ended(uint64_t read, bool arrived) {
+  const auto it = reads_.find(read);
+  MC_ASSERT(it != reads_.end());
+  Ended out{std::move(it->second.reading), static_cast<uint32_t>(it->second.blocks.size())};
+  for (const uint32_t block : it->second.blocks) {
+    State& state = states_[at(block, out.reading.ready.layer)];
+    MC_ASSERT(state == State::reading);
+    state = arrived ? State::here : State::absent;
+  }
+  reads_.erase(it);
+  if (!arrived) return out;
+  MC_ASSERT_LE(out.extents, missing_);
+  missing_ -= out.extents;
+  return out;
+}
+
+std::vector<uint32_t> Arrivals::crcs(uint32_t block) const {
+  MC_ASSERT_LT(block, blocks_);
+  const auto first = crcs_.begin() + static_cast<std::ptrdiff_t>(at(block, 0));
+  return {first, first + layers_};
+}
+
+void Arrivals::check() const {
+  MC_ASSERT_EQ(static_cast<size_t>(std::count(states_.begin(), states_.end(), State::here)), states_.size() - missing_);
+}
+
+}  // namespace mc::node

@@ -1,0 +1,77 @@
+// Which extents of a prompt have come: announcements, reads, and what may be wrong with either.
+
+#include "node/arrivals.h"
+
+#include "test.h"
+
+using namespace mc;
+using namespace mc::node;
+
+namespace {
+
+wire::ExtentsReady ready(uint32_t layer, uint32_t first, std::vector<uint32_t> crcs) {
+  wire::ExtentsReady out{"r", 1, layer, first, {}};
+  for (const uint32_t crc : crcs) out.extents.push_back({uint64_t{4096} * crc, crc});
+  return out;
+}
+
+/// Announces, starts the read of what is wanted, and says how many extents that were.
+size_t read(Arrivals& arrivals, uint64_t number, const wire::ExtentsReady& announced) {
+  const auto wanted = arrivals.wanted(announced);
+  if (!wanted.empty()) arrivals.started(number, {announced, "p0", {}}, wanted);
+  return wanted.size();
+}
+
+}  // namespace
+
+TEST_CASE("node/arrivals: blocks that are here from the start are neither missing nor read") {
+  Arrivals arrivals(3, 2, 2);
+  CHECK(arrivals.missing() == 2);
+  const auto wanted = arrivals.wanted(ready(0, 0, {1, 2, 3}));
+  REQUIRE(wanted.size() == 1);
+  CHECK(wanted[0].block == 2);
+  CHECK(wanted[0].crc == 3);
+  CHECK(wanted[0].offset == 3 * 4096);
+  arrivals.check();
+}
+
+TEST_CASE("node/arrivals: an announcement outside the prompt is not ours") {
+  const Arrivals arrivals(3, 0, 2);
+  CHECK(arrivals.names_ours(ready(1, 2, {1})));
+  CHECK_FALSE(arrivals.names_ours(ready(2, 0, {1})));
+  CHECK_FALSE(arrivals.names_ours(ready(0, 3, {1})));
+  CHECK_FALSE(arrivals.names_ours(ready(0, 0xffffffff, {1})));
+  CHECK_FALSE(arrivals.names_ours(ready(0, 2, {1, 2})));
+}
+
+TEST_CASE("node/arrivals: an extent announced twice is read once, and after its read failed again") {
+  Arrivals arrivals(2, 0, 1);
+  CHECK(read(arrivals, 1, ready(0, 0, {7, 8})) == 2);
+  CHECK(read(arrivals, 2, ready(0, 1, {8})) == 0);
+  CHECK(arrivals.ended(1, false).extents == 2);
+  CHECK(arrivals.missing() == 2);
+  CHECK(read(arrivals, 3, ready(0, 1, {9})) == 1);
+  const auto ended = arrivals.ended(3, true);
+  CHECK(ended.extents == 1);
+  CHECK(ended.reading.from == "p0");
+  CHECK(arrivals.missing() == 1);
+  CHECK_FALSE(arrivals.reading());
+  CHECK(arrivals.crcs(1) == std::vector<uint32_t>{9});
+  CHECK(read(arrivals, 4, ready(0, 1, {9})) == 0);
+  arrivals.check();
+}
+
+TEST_CASE("node/arrivals: two overlapping announcements count each extent for the read that brings it") {
+  Arrivals arrivals(3, 0, 1);
+  CHECK(read(arrivals, 1, ready(0, 0, {1, 2})) == 2);
+  CHECK(read(arrivals, 2, ready(0, 1, {2, 3})) == 1);
+  CHECK(arrivals.ended(2, true).extents == 1);
+  CHECK(arrivals.ended(1, true).extents == 2);
+  CHECK(arrivals.missing() == 0);
+}
+
+TEST_CASE("node/arrivals: wrong checksums are worth three more reads") {
+  Arrivals arrivals(1, 0, 1);
+  for (int i = 0; i < 3; ++i) CHECK(arrivals.may_read_again());
+  CHECK_FALSE(arrivals.may_read_again());
+}
