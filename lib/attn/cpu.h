@@ -42,9 +42,17 @@ class Arena {
   size_t used_ = 0;
 };
 
+/// How decode cuts the keys that one KV head of a sequence reads.
+struct SequenceCuts {
+  int64_t first_cut;   // counted over the batch
+  int64_t cut_tokens;  // tokens of a cut
+  bool sparse;
+};
+
 struct CpuScratch {
   Arena shared;
   std::vector<Arena> workers;
+  std::vector<SequenceCuts> cuts;  // of decode, a sequence each
 };
 
 /// The values that both drivers derive from a layout.

@@ -33,19 +33,15 @@ struct Span {
 
 class Decode {
  public:
-  Decode(const Kernels& kernels, const DecodeArgs& args);
+  /// `scratch` outlives it.
+  Decode(const Kernels& kernels, const DecodeArgs& args, CpuScratch& scratch);
 
-  Result<void> run(Parallel& parallel, CpuScratch& scratch);
+  Result<void> run(Parallel& parallel);
 
  private:
-  struct Sequence {
-    int64_t first_cut;   // in cuts_
-    int64_t cut_tokens;  // tokens of a cut
-    bool sparse;
-  };
   int64_t position(int64_t sequence) const { return args_.kv[sequence].kv_len - 1; }
   int64_t candidates(int64_t sequence) const { return position(sequence) / args_.modes[sequence].block; }
-  const Sequence& of(int64_t sequence) const { return sequences_[static_cast<size_t>(sequence)]; }
+  const SequenceCuts& of(int64_t sequence) const { return sequences_[static_cast<size_t>(sequence)]; }
   int64_t tokens_read_max(int64_t sequence) const;
   /// State rows of one cut: [cut][kv_head][group].
   StateView cut_state(int64_t cut, int kv_head) const {
@@ -76,7 +72,8 @@ class Decode {
   const Kernels& kernels_;
   const DecodeArgs& args_;
   Shape shape_;
-  std::vector<Sequence> sequences_;  // and one more entry for the end of the last one's cuts
+  CpuScratch& scratch_;
+  std::vector<SequenceCuts>& sequences_;  // in scratch_; and one more entry for the end of the last one's cuts
   int64_t cuts_ = 0;
   int64_t spans_max_ = 2;  // of a cut
   int32_t history_ = 0;    // the largest top_k - 1 of the batch
@@ -90,8 +87,13 @@ class Decode {
   int32_t* read_lists_ = nullptr;
 };
 
-Decode::Decode(const Kernels& kernels, const DecodeArgs& args)
-    : kernels_(kernels), args_(args), shape_(shape_of(args.layout, args.q_heads, args.scale)) {
+Decode::Decode(const Kernels& kernels, const DecodeArgs& args, CpuScratch& scratch)
+    : kernels_(kernels),
+      args_(args),
+      shape_(shape_of(args.layout, args.q_heads, args.scale)),
+      scratch_(scratch),
+      sequences_(scratch.cuts) {
+  sequences_.clear();
   MC_ASSERT_LE(shape_.group, kDecodeRowsMax);
   for (int64_t sequence = 0; sequence < args.sequences; ++sequence) {
     const Mode& mode = args.modes[sequence];
@@ -118,31 +120,31 @@ int64_t Decode::tokens_read_max(int64_t sequence) const {
   return blocks * mode.block + position(sequence) % mode.block + 1;
 }
 
-Result<void> Decode::run(Parallel& parallel, CpuScratch& scratch) {
+Result<void> Decode::run(Parallel& parallel) {
   const size_t dim = static_cast<size_t>(shape_.dim), group = static_cast<size_t>(shape_.group);
   const int64_t heads = shape_.kv_heads;
   const int64_t state_rows = cuts_ * heads * shape_.group;
   const int64_t list_values = args_.sequences * shape_.q_heads * history_;
   const int64_t read_values = list_values + 2 * args_.sequences * heads;
   const int64_t strips_all = args_.sequences * shape_.q_heads * strips_;
-  MC_CHECK(scratch.shared.reserve(static_cast<size_t>(state_rows) * (dim + 2) * 4 +
-                                  static_cast<size_t>(strips_all) * (kStripKeys + 1) * 4 +
-                                  static_cast<size_t>(list_values + read_values) * 4 + 10 * Arena::kAlign));
-  o_ = scratch.shared.take<float>(state_rows * shape_.dim);
-  m_ = scratch.shared.take<float>(state_rows);
-  d_ = scratch.shared.take<float>(state_rows);
-  scores_ = scratch.shared.take<float>(strips_all * kStripKeys);
-  top_ = scratch.shared.take<float>(strips_all);
-  chosen_ = scratch.shared.take<int32_t>(list_values);
-  read_lists_ = scratch.shared.take<int32_t>(read_values);
+  MC_CHECK(scratch_.shared.reserve(static_cast<size_t>(state_rows) * (dim + 2) * 4 +
+                                   static_cast<size_t>(strips_all) * (kStripKeys + 1) * 4 +
+                                   static_cast<size_t>(list_values + read_values) * 4 + 10 * Arena::kAlign));
+  o_ = scratch_.shared.take<float>(state_rows * shape_.dim);
+  m_ = scratch_.shared.take<float>(state_rows);
+  d_ = scratch_.shared.take<float>(state_rows);
+  scores_ = scratch_.shared.take<float>(strips_all * kStripKeys);
+  top_ = scratch_.shared.take<float>(strips_all);
+  chosen_ = scratch_.shared.take<int32_t>(list_values);
+  read_lists_ = scratch_.shared.take<int32_t>(read_values);
 
-  scratch.workers.resize(std::max(scratch.workers.size(), static_cast<size_t>(parallel.threads())));
+  scratch_.workers.resize(std::max(scratch_.workers.size(), static_cast<size_t>(parallel.threads())));
   const size_t spans = static_cast<size_t>(spans_max_);
   const size_t bytes = group * (dim * 4 + 4) + dim * kStripKeys * 6 + kScratchFloats * 4 +
                        spans * (sizeof(Span) + group * 4) + 12 * Arena::kAlign;
-  for (Arena& arena : scratch.workers) MC_CHECK(arena.reserve(bytes));
+  for (Arena& arena : scratch_.workers) MC_CHECK(arena.reserve(bytes));
 
-  const auto arena_of = [&](int worker) -> Arena& { return scratch.workers[static_cast<size_t>(worker)]; };
+  const auto arena_of = [&](int worker) -> Arena& { return scratch_.workers[static_cast<size_t>(worker)]; };
   if (strips_ > 0) {
     if (history_ > 0)
       parallel.for_each(args_.sequences * strips_, [&](int64_t index, int worker) {
@@ -153,7 +155,7 @@ Result<void> Decode::run(Parallel& parallel, CpuScratch& scratch) {
       if (of(index / heads).sparse) choose(index / heads, static_cast<int>(index % heads));
     });
   }
-  const auto later = [](int64_t cut, const Sequence& s) { return cut < s.first_cut; };
+  const auto later = [](int64_t cut, const SequenceCuts& s) { return cut < s.first_cut; };
   parallel.for_each(cuts_ * heads, [&](int64_t index, int worker) {
     const FlushDenormals flush;
     const int64_t cut = index / heads;
@@ -373,7 +375,7 @@ void Decode::finish(int64_t sequence, int kv_head) const {
 
 Result<void> decode_cpu(const Kernels& kernels, Parallel& parallel, CpuScratch& scratch, const DecodeArgs& args) {
   if (args.sequences <= 0) return {};
-  return Decode(kernels, args).run(parallel, scratch);
+  return Decode(kernels, args, scratch).run(parallel);
 }
 
 }  // namespace mc::attn
