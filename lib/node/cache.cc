@@ -22,13 +22,7 @@ Shelf* Cache::shelf_of(const NamespaceId& ns) {
   if (it == shelf_by_namespace_.end()) return nullptr;
   by_use_.erase(std::exchange(it->second.use, ++uses_));
   by_use_.emplace(uses_, ns);
-  return shelves_[it->second.shelf].get();
-}
-
-std::vector<Shelf*> Cache::shelves() const {
-  std::vector<Shelf*> out;
-  for (const auto& shelf : shelves_) out.push_back(shelf.get());
-  return out;
+  return own_shelves_[it->second.shelf].get();
 }
 
 void Cache::on_message(const Received& event, TimePoint now, Actions& out) {
@@ -60,11 +54,12 @@ Result<uint32_t> Cache::shelf_for(const wire::DemoteOffer& offer) {
                  "offer of " + std::to_string(offer.page_bytes) + " bytes a page does not match its layout"};
   if (layout.page_bytes() > cache_.slab_bytes) return Error{Code::no_space, "a page is larger than a slab"};
   uint32_t index = 0;
-  while (index < shelves_.size() && shelves_[index]->layout != layout) ++index;
-  if (index == shelves_.size()) {
-    if (shelves_.size() >= cache_.shelves_max) return Error{Code::busy, "too many layouts"};
+  while (index < own_shelves_.size() && own_shelves_[index]->layout != layout) ++index;
+  if (index == own_shelves_.size()) {
+    if (own_shelves_.size() >= cache_.shelves_max) return Error{Code::busy, "too many layouts"};
     const auto slab_pages = static_cast<uint32_t>(cache_.slab_bytes / layout.page_bytes());
-    shelves_.push_back(std::make_unique<Shelf>(layout, 0, slab_pages, log()));
+    own_shelves_.push_back(std::make_unique<Shelf>(layout, 0, slab_pages, log()));
+    add_shelf(*own_shelves_.back());
     slab_live_.emplace_back();
   }
   // Blocks of a namespace that is forgotten are there and cannot be asked for until one is offered again: only what
@@ -173,7 +168,7 @@ void Cache::on_peer_gone(const NodeId&, const InstanceId& instance, TimePoint, A
 void Cache::fill_load(wire::Load& load) const {
   load.waiting = static_cast<uint32_t>(offers_.size());
   // Slabs that no shelf has taken yet, counted in pages of the first shelf's size.
-  if (!shelves_.empty()) load.pages_free += free_slabs_.size() * shelves_.front()->slab_pages;
+  if (!own_shelves_.empty()) load.pages_free += free_slabs_.size() * own_shelves_.front()->slab_pages;
 }
 
 // ---- slabs -----------------------------------------------------------------------------------
@@ -201,7 +196,7 @@ bool Cache::add_slab(uint32_t index) {
 bool Cache::take_slab_from_others(uint32_t index) {
   uint32_t victim = index;
   size_t most = 1;  // a shelf keeps its last slab
-  for (uint32_t i = 0; i < shelves_.size(); ++i) {
+  for (uint32_t i = 0; i < own_shelves_.size(); ++i) {
     const auto count = static_cast<size_t>(std::count(slab_live_[i].begin(), slab_live_[i].end(), true));
     if (i != index && count > most) victim = i, most = count;
   }
@@ -232,7 +227,7 @@ void Cache::role_check() const {
   for (const auto& shelf : slab_live_) live += static_cast<uint64_t>(std::count(shelf.begin(), shelf.end(), true));
   MC_ASSERT_EQ(live, cache_.segment_bytes / cache_.slab_bytes);
   uint64_t owned = 0, reading = 0;
-  for (const auto& shelf : shelves_) owned += shelf->pool.counts().owned;
+  for (const auto& shelf : own_shelves_) owned += shelf->pool.counts().owned;
   for (const auto& [read, offer] : offers_) reading += offer.pages.size();
   MC_ASSERT_EQ(owned, reading);
 }

@@ -48,7 +48,6 @@ class Cache final : public Worker {
   bool role_idle() const override { return offers_.empty(); }
   void role_check() const override;
   Shelf* shelf_of(const NamespaceId& ns) override;
-  std::vector<Shelf*> shelves() const override;
 
  private:
   struct Offer {  // blocks being read from the node that offered them
@@ -69,12 +68,12 @@ class Cache final : public Worker {
   bool make_room(uint32_t shelf, uint32_t pages);
   bool add_slab(uint32_t shelf);
   bool take_slab_from_others(uint32_t shelf);
-  Shelf& at(uint32_t pool) const { return *shelves_.at(pool); }
+  Shelf& at(uint32_t pool) const { return *own_shelves_.at(pool); }
 
   CacheOptions cache_;
-  std::vector<std::unique_ptr<Shelf>> shelves_;
-  std::vector<std::vector<bool>> slab_live_;  // per shelf and slab slot: false = given away
-  std::vector<uint64_t> free_slabs_;          // offsets; taken from the back
+  std::vector<std::unique_ptr<Shelf>> own_shelves_;  // by Read::pool
+  std::vector<std::vector<bool>> slab_live_;         // per shelf and slab slot: false = given away
+  std::vector<uint64_t> free_slabs_;                 // offsets; taken from the back
   struct Known {
     uint32_t shelf = 0;
     uint64_t use = 0;  // key in by_use_

@@ -10,8 +10,10 @@
 
 namespace mc::node {
 
-Decode::Decode(WorkerOptions worker, DecodeOptions options) : Worker(std::move(worker)), decode_(options) {
-  MC_ASSERT(shelf_);
+Decode::Decode(WorkerOptions worker, DecodeOptions options)
+    : Worker(std::move(worker)),
+      decode_(options),
+      batch_({decode_.batch_max, options_.context_tokens, options_.page_count}, *shelf_) {
   MC_ASSERT(decode_.batch_max > 0);
 }
 
@@ -104,7 +106,6 @@ void Decode::on_offer(const Received& event, const wire::KvOffer& offer, TimePoi
     if (predicted_ms > spec.tbt_slo_ms) return refuse(*r, "predicted_slo_miss", predicted_ms, spec.tbt_slo_ms, out);
   }
   r->answer.assign(spec.ids.end() - spec.resumed, spec.ids.end());
-  r->prompt_blocks = kv::blocks_for(spec.ids.size(), bt);
   requests_[spec.req] = r;
   waiting_offers_.push_back(r);
 }
@@ -133,27 +134,16 @@ void Decode::admit(TimePoint, Actions& out) {
 bool Decode::accept(const RequestPtr& r, Actions& out) {
   const uint32_t bt = options_.layout.block_tokens;
   const auto hashes = kv::chain(r->spec.ns, r->spec.ids, bt);
-  const auto local = r->spec.no_cache ? std::vector<kv::PageIndex>{} : shelf_->pool.pin_prefix(hashes);
-  const uint32_t need = kv::blocks_for(r->spec.ids.size() + 1, bt) - static_cast<uint32_t>(local.size());
+  const uint32_t here = r->spec.no_cache ? 0 : r->pages.pin_prefix(shelf_->pool, hashes);
+  const uint32_t need = kv::blocks_for(r->spec.ids.size() + 1, bt) - here;
   // One page for each running request stays in reserve, so that accepting does not preempt at once.
-  const uint32_t reserve = static_cast<uint32_t>(running_.size());
-  auto own = need + reserve <= shelf_->pool.available()
-                 ? shelf_->pool.allocate(need)
-                 : Result<std::vector<kv::PageIndex>>(Code::busy, "pool has no room for the offer");
-  if (!own) {
-    shelf_->pool.unpin(local);
+  const uint32_t reserve = static_cast<uint32_t>(batch_.running().size());
+  if (need + reserve > shelf_->pool.available() || !r->pages.allocate(shelf_->pool, need)) {
+    r->pages.release(shelf_->pool);
     return false;
   }
-  r->pages = local;
-  r->pinned.assign(local.size(), true);
-  r->have_blocks = static_cast<uint32_t>(local.size());
-  r->pages.insert(r->pages.end(), own->begin(), own->end());
-  r->pinned.resize(r->pages.size(), false);
-  r->crcs.assign(r->prompt_blocks, std::vector<uint32_t>(options_.layout.layers, 0));
-  r->arrived.assign(r->prompt_blocks, std::vector<uint8_t>(options_.layout.layers, 0));
-  for (uint32_t block = 0; block < r->have_blocks; ++block)
-    std::fill(r->arrived[block].begin(), r->arrived[block].end(), uint8_t{2});
-  r->extents_missing = (r->prompt_blocks - r->have_blocks) * options_.layout.layers;
+  r->have_blocks = here;
+  r->arrivals = Arrivals(kv::blocks_for(r->spec.ids.size(), bt), here, options_.layout.layers);
   r->phase = Phase::receiving;
   stats_.local_blocks += r->have_blocks;
   send(r->prefill, r->prefill_instance, wire::KvAccept{r->spec.req, r->spec.attempt, r->have_blocks}, out);
@@ -182,12 +172,12 @@ void Decode::on_tick(TimePoint now, Actions& out) {
   for (const auto& [id, r] : requests_) {
     if (now >= after(r->deadline, decode_.grace))
       late.push_back(r);
-    else if (stalls(*r) && now >= r->stalled_at)
+    else if (r->stalls() && now >= r->stalled_at)
       stalled.push_back(r);
   }
   for (const auto& r : stalled)
     fail(*r, "transfer", "timeout",
-         std::to_string(r->extents_missing) + " extents were never announced by " + r->prefill, true, out);
+         std::to_string(r->arrivals.missing()) + " extents were never announced by " + r->prefill, true, out);
   for (const auto& r : late)
     fail(*r, r->phase == Phase::running ? "decode" : "transfer", "timeout", "deadline passed", false, out);
   admit(now, out);
@@ -197,7 +187,7 @@ void Decode::on_tick(TimePoint now, Actions& out) {
 TimePoint Decode::role_wakeup() const {
   TimePoint at = kNever;
   for (const auto& [id, r] : requests_)
-    at = std::min({at, after(r->deadline, decode_.grace), stalls(*r) ? r->stalled_at : kNever});
+    at = std::min({at, after(r->deadline, decode_.grace), r->stalls() ? r->stalled_at : kNever});
   for (const Unlisted& u : unlisted_) at = std::min(at, u.until);
   return at;
 }
@@ -223,10 +213,10 @@ void Decode::on_peer_gone(const NodeId& node, const InstanceId& instance, TimePo
 }
 
 void Decode::fill_load(wire::Load& load) const {
-  load.running = static_cast<uint32_t>(running_.size());
-  load.waiting = static_cast<uint32_t>(requests_.size() - running_.size());
+  load.running = static_cast<uint32_t>(batch_.running().size());
+  load.waiting = static_cast<uint32_t>(requests_.size() - batch_.running().size());
   load.kv_tokens = batch_tokens();
-  load.tbt_s = step_ewma_s_;
+  load.tbt_s = batch_.step_s();
 }
 
 void Decode::fail(Request& r, std::string stage, std::string code, std::string message, bool retryable, Actions& out) {
@@ -245,34 +235,30 @@ void Decode::end(Request& r, Actions& out) {
   if (r.phase == Phase::ended) return;
   const RequestPtr keep = requests_.at(r.spec.req);
   MC_ASSERT(keep.get() == &r);
-  for (const auto& [read, ready] : r.reads) out.push_back(CancelRead{read});
+  for (const auto& [read, reading] : r.arrivals.reads()) out.push_back(CancelRead{read});
   r.phase = Phase::ended;
   requests_.erase(r.spec.req);
   std::erase(waiting_offers_, keep);
-  std::erase(running_, keep);
+  batch_.remove(keep);
   ended_.push_back(keep);
-  settle(r);
+  settle(r, out);
 }
 
 // Pages go only when no read writes into them and no step uses them.
-void Decode::settle(Request& r) {
-  if (r.phase != Phase::ended || !r.reads.empty() || r.in_step) return;
-  for (size_t i = 0; i < r.pages.size(); ++i) {
-    if (r.pinned[i])
-      shelf_->pool.unpin(r.pages[i]);
-    else
-      shelf_->pool.release(r.pages[i]);
-  }
-  r.pages.clear(), r.pinned.clear();
+void Decode::settle(Request& r, Actions& out) {
+  if (r.phase != Phase::ended || r.arrivals.reading() || r.in_step) return;
+  batch_.leave(r, out);
+  // Used until now. Before, its pages could not be evicted, so their age did not matter.
+  if (r.position > 0 && !r.spec.no_cache) shelf_->pool.touch(r.chain.hashes());
+  r.pages.release(shelf_->pool);
   std::erase_if(ended_, [&](const RequestPtr& e) { return e.get() == &r; });
 }
 
 void Decode::role_check() const {
   uint64_t pins = 0;
   auto count = [&](const Request& r) {
-    MC_ASSERT_EQ(r.pages.size(), r.pinned.size());
-    for (bool pinned : r.pinned) pins += pinned;
-    for (const auto& [read, ready] : r.reads) MC_ASSERT(by_read_.contains(read));
+    pins += r.pages.pinned_count();
+    for (const auto& [read, reading] : r.arrivals.reads()) MC_ASSERT(by_read_.contains(read));
   };
   for (const auto& [id, r] : requests_) count(*r);
   for (const auto& r : ended_) count(*r);

@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 
+#include "node/batch.h"
 #include "node/worker.h"
 
 namespace mc::node {
@@ -52,42 +53,9 @@ class Decode final : public Worker {
   void role_check() const override;
 
  private:
-  enum class Phase : uint8_t { waiting, receiving, running, ended };
-
-  struct Request {
-    wire::RequestSpec spec;
-    uint64_t order = 0;  // of arrival at this node
-    NodeId prefill;
-    InstanceId prefill_instance;
-    TimePoint deadline{};
-    Phase phase = Phase::waiting;
-
-    kv::Chain chain;  // of all tokens whose KV exists
-    std::vector<kv::PageIndex> pages;
-    std::vector<bool> pinned;    // per page: pinned (cached) or owned
-    uint32_t have_blocks = 0;    // found here when accepted
-    uint32_t prompt_blocks = 0;  // blocks of the prompt, partial tail included
-
-    std::vector<std::vector<uint32_t>> crcs;    // [block][layer], announced by prefill
-    std::vector<std::vector<uint8_t>> arrived;  // [block][layer]: 0 no, 1 being read, 2 here
-    uint32_t extents_missing = 0;
-    uint32_t rereads = 0;
-    bool complete = false;          // KvComplete came
-    TimePoint stalled_at = kNever;  // complete but extents missing, and nothing on its way: give up then
-    struct Reading {
-      wire::ExtentsReady ready;
-      NodeId from;  // the prefill node, or a later stage of its pipeline
-      InstanceId instance;
-    };
-    std::map<uint64_t, Reading> reads;  // outstanding: what each one reads
-
-    std::vector<uint32_t> answer;  // answered tokens, earlier attempts included
-    uint32_t position = 0;         // tokens whose KV exists
-    bool in_step = false;
-
-    Request(const wire::RequestSpec& s, uint32_t block_tokens) : spec(s), chain(s.ns, block_tokens) {}
-  };
-  using RequestPtr = std::shared_ptr<Request>;
+  using Request = DecodeRequest;
+  using Phase = Request::Phase;
+  using RequestPtr = Batch::RequestPtr;
 
   void on_offer(const Received& event, const wire::KvOffer& offer, TimePoint now, Actions& out);
   bool wait_for_listing(const Received& event, TimePoint now);
@@ -98,7 +66,7 @@ class Decode final : public Worker {
   Request* find(const RequestId& req, uint32_t attempt);
   void on_ready(const Notified& event, TimePoint now, Actions& out);
   bool sends_for(const Request& r, const NodeId& node, const InstanceId& instance) const;
-  void start_read(Request& r, const Request::Reading& reading, TimePoint now, Actions& out);
+  void start_read(Request& r, const Arrivals::Reading& reading, TimePoint now, Actions& out);
   void on_read(Request& r, const ReadDone& done, TimePoint now, Actions& out);
   void try_join(Request& r, Actions& out);
   void publish_prompt(Request& r);
@@ -107,13 +75,11 @@ class Decode final : public Worker {
   void preempt(Request& r, Actions& out);
   void on_step(const StepDone& done, TimePoint now, Actions& out);
   void on_rotten(Request& r, std::span<const uint32_t> rotten, Actions& out);
-  /// Books one row; returns false when the request ends with it.
-  bool on_row(Request& r, const StepRow& row, wire::TokenRow& token);
   void fail(Request& r, std::string stage, std::string code, std::string message, bool retryable, Actions& out);
   void end(Request& r, Actions& out);
-  void settle(Request& r);
+  void settle(Request& r, Actions& out);
   bool may_publish(const Request& r) const;
-  static bool stalls(const Request& r) { return r.phase == Phase::receiving && r.complete && r.reads.empty(); }
+  wire::Tokens& fresh_tokens();
   uint64_t batch_tokens() const;
 
   DecodeOptions decode_;
@@ -126,13 +92,12 @@ class Decode final : public Worker {
 
   std::map<RequestId, RequestPtr> requests_;  // newest attempt of each
   std::deque<RequestPtr> waiting_offers_;
-  std::vector<RequestPtr> running_;  // in order of arrival
-  std::vector<RequestPtr> ended_;    // waiting for reads or the step to let go of their pages
+  Batch batch_;
+  std::vector<RequestPtr> ended_;  // waiting for reads or the step to let go of their pages
   std::map<uint64_t, RequestPtr> by_read_;
-  std::vector<RequestPtr> step_rows_;  // of the step being computed
-  uint64_t step_run_ = 0;              // 0 = none
+  std::shared_ptr<wire::Tokens> tokens_;  // of the step before; used again when the host has let go of it
+  std::vector<RequestPtr> finished_;      // of the step that is booked
   uint64_t orders_ = 0;
-  double step_ewma_s_ = 0;
   Stats stats_;
 };
 

@@ -5,9 +5,9 @@
 //            events                               actions
 //   peers    Received, Notified, PeerLost    ->   Send, SendNotify, SetPeers
 //   KV       ReadDone                        ->   Read, CancelRead
-//   compute  LayerDone, ChunkDone, StepDone  ->   RunChunk, CancelRun, RunStep
+//   compute  LayerDone, ChunkDone, StepDone  ->   RunChunk, CancelRun, JoinBatch, RunStep, LeaveBatch
 //   time     Tick (at or after next_wakeup)
-//   client   Submit, ClientCancel            ->   Reply (conductor only)
+//   client   Submit, ClientCancel            ->   Reply (conductor only), SendTokens (decode only)
 //   log                                           BreakerChanged (conductor only)
 //
 // Promises of the host: every Read, RunChunk and RunStep is answered exactly once by ReadDone,
@@ -16,6 +16,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <variant>
 #include <vector>
@@ -83,17 +84,34 @@ struct ChunkDone {
   Duration elapsed{};
 };
 
+/// One row of a decode step. All else that the step needs of the sequence came with its JoinBatch.
+struct RunRow {
+  static constexpr uint32_t kNoPage = 0xffffffff;
+  uint64_t sequence = 0;
+  uint32_t token = 0;       // input token
+  uint32_t position = 0;    // its position: one more than in the sequence's step before
+  uint32_t page = kNoPage;  // page of `position` when the compute does not have it yet
+  bool joined = false;      // the sequence's first step on this node
+};
+
 struct StepRow {
   SampledToken sampled;
   std::vector<uint32_t> sealed_crcs;  // one per layer when this row filled its last page, else empty
   std::vector<uint32_t> rotten;       // as in ChunkDone: the row was not computed
 };
 
+/// The rows of a step and their results, in the same order. One buffer goes from the machine to the compute and back,
+/// so that a step allocates nothing. It has two owners because either of them may end first.
+struct StepRows {
+  std::vector<RunRow> in;    // written by the machine, before RunStep
+  std::vector<StepRow> out;  // written by the compute, before StepDone
+};
+
 struct StepDone {
   uint64_t run = 0;
   Code code = Code::ok;
   std::string what;
-  std::vector<StepRow> rows;  // same order as RunStep::rows
+  std::shared_ptr<StepRows> rows;  // those of the RunStep; `out` has no meaning when code is not ok
   Duration elapsed{};
 };
 
@@ -206,23 +224,39 @@ struct CancelRun {
   uint64_t run = 0;
 };
 
-struct RunRow {
-  uint32_t token = 0;     // input token
-  uint32_t position = 0;  // its position
-  bool joined = false;    // its first step on this node
-  uint64_t sequence = 0;  // which sequence of this node, never used again; its pages do not change places
-  std::vector<uint32_t> pages;
+/// A sequence enters the batch: what its steps need and what stays the same from step to step. It comes before the
+/// first RunStep that has a row of the sequence.
+struct JoinBatch {
+  uint64_t sequence = 0;        // number on this node, never used again
+  uint32_t position = 0;        // of its first step: so many tokens have their KV in `pages`
+  uint32_t tokens_max = 0;      // the sequence never grows beyond so many tokens
+  std::vector<uint32_t> pages;  // up to the page of `position`; they do not change places
   std::string attention;
   wire::Sampling sampling;
-  std::vector<uint32_t> history;  // as in RunChunk
-  uint32_t prompt_tokens = 0;
-  std::vector<uint32_t> banned;
-  std::vector<uint32_t> prefix_crcs;  // as in RunChunk, with the first step of a row
+  uint32_t prompt_tokens = 0;     // where the answer starts in the sequence
+  std::vector<uint32_t> history;  // the tokens before `position`; only when the sampling has penalties
+  std::vector<uint32_t> banned;   // ids that may not be drawn while the answer is shorter than `min_tokens`
+  uint32_t min_tokens = 0;
+  std::vector<uint32_t> prefix_crcs;  // as in RunChunk; what does not match is told by the first step's row
 };
 
+/// One step of the batch. Each sequence has joined before, and has at most one row.
 struct RunStep {
   uint64_t run = 0;
-  std::vector<RunRow> rows;
+  std::shared_ptr<StepRows> rows;
+};
+
+/// The sequence has no further row, and the compute forgets it. Never while a step with a row of it is under way.
+struct LeaveBatch {
+  uint64_t sequence = 0;
+};
+
+/// A message with the tokens of a step, for the conductor. The machine fills the same buffer for the next step when
+/// the host has let go of it by then, so that a step allocates nothing.
+struct SendTokens {
+  NodeId to;
+  InstanceId instance;
+  std::shared_ptr<wire::Tokens> tokens;
 };
 
 /// A prefill node that the placement of a request weighed.
@@ -281,8 +315,8 @@ struct BreakerChanged {
   Duration backoff{};     // of open
 };
 
-using ActionVariant =
-    std::variant<Send, SendNotify, SetPeers, Read, CancelRead, RunChunk, CancelRun, RunStep, Reply, BreakerChanged>;
+using ActionVariant = std::variant<Send, SendNotify, SendTokens, SetPeers, Read, CancelRead, RunChunk, CancelRun,
+                                   JoinBatch, RunStep, LeaveBatch, Reply, BreakerChanged>;
 using Action = OneOf<ActionVariant>;
 using Actions = std::vector<Action>;
 

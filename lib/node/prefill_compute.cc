@@ -88,7 +88,7 @@ void Prefill::run_chunk(Request& r, Actions& out) {
   if (r.spec.resumed < r.spec.stopping.min_tokens) run.banned = r.spec.stopping.stop_ids;
   run.prompt_logprobs = r.spec.prompt_logprobs;
   if (!leads()) run.targets = targets(r);
-  if (r.next == r.prefix_blocks * bt) run.prefix_crcs = prefix_crcs(r.pages, r.prefix_blocks, own_layers());
+  if (r.next == r.prefix_blocks * bt) run.prefix_crcs = shelf_->prefix_crcs(r.pages, r.prefix_blocks, own_layers());
   r.run = run.run;
   ++r.chunks;
   by_op_[r.run] = requests_.at(r.spec.req);

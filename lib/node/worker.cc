@@ -16,6 +16,7 @@ Worker::Worker(WorkerOptions options) : options_(std::move(options)), name_(opti
   if (options_.page_count == 0) return;
   shelf_ = std::make_unique<Shelf>(options_.layout, options_.page_count, options_.page_count, log_);
   shelf_->slabs.push_back(0);
+  add_shelf(*shelf_);
 }
 
 void Worker::handle(const Event& event, TimePoint now, Actions& out) {
@@ -126,6 +127,10 @@ void Worker::send(const NodeId& to, const InstanceId& instance, wire::Message me
 
 void Worker::to_conductor(wire::Message message, Actions& out) const {
   if (state_ == Membership::member) send(NodeId(kConductor), conductor_, std::move(message), out);
+}
+
+void Worker::to_conductor(std::shared_ptr<wire::Tokens> tokens, Actions& out) const {
+  if (state_ == Membership::member) out.push_back(SendTokens{NodeId(kConductor), conductor_, std::move(tokens)});
 }
 
 const wire::Peer* Worker::peer(const NodeId& node) const {

@@ -33,6 +33,8 @@ struct Shelf {
   uint64_t page_offset(kv::PageIndex page) const {
     return slabs.at(page / slab_pages) + uint64_t{page % slab_pages} * layout.page_bytes();
   }
+  /// What the bytes of the first `blocks` pages must check out to before they are used again (RunChunk::prefix_crcs).
+  std::vector<uint32_t> prefix_crcs(std::span<const kv::PageIndex> pages, uint32_t blocks, LayerRange layers) const;
 
   ExtentLayout layout;
   uint32_t slab_pages;
@@ -116,21 +118,20 @@ class Worker : public Machine {
   /// The shelf that holds blocks of this namespace; nullptr = none here.
   virtual Shelf* shelf_of(const NamespaceId&) { return shelf_.get(); }
   /// All shelves of the node.
-  virtual std::vector<Shelf*> shelves() const {
-    return shelf_ ? std::vector<Shelf*>{shelf_.get()} : std::vector<Shelf*>{};
-  }
+  std::span<Shelf* const> shelves() const { return shelves_; }
+  /// A role that has no shelf from the start adds its own; it outlives the worker.
+  void add_shelf(Shelf& shelf) { shelves_.push_back(&shelf); }
 
   // ---- for roles ----
   void send(const NodeId& to, const InstanceId& instance, wire::Message message, Actions& out) const;
   void to_conductor(wire::Message message, Actions& out) const;
+  void to_conductor(std::shared_ptr<wire::Tokens> tokens, Actions& out) const;
   bool is_peer(const NodeId& node, const InstanceId& instance) const;
   const wire::Peer* peer(const NodeId& node) const;
   /// Number for reads, runs and leases of this process; never reused.
   uint64_t next_id() { return ++last_id_; }
   wire::LeasedBlock leased_block(const Shelf& shelf, kv::PageIndex page) const;
   kv::EventLog& log() { return log_; }
-  /// What the bytes of the first `blocks` pages must check out to before they are used again (RunChunk::prefix_crcs).
-  std::vector<uint32_t> prefix_crcs(std::span<const kv::PageIndex> pages, uint32_t blocks, LayerRange layers) const;
   /// Takes blocks out of the pool whose bytes are not what was sealed; `rotten` numbers pages and hashes.
   void drop_rotten(std::span<const BlockHash> hashes, std::span<const kv::PageIndex> pages,
                    std::span<const uint32_t> rotten);
@@ -184,6 +185,7 @@ class Worker : public Machine {
   void consider_demotion(TimePoint now, Actions& out);
   void on_demote_done(const NodeId& node, const wire::DemoteDone& message);
 
+  std::vector<Shelf*> shelves_;
   Membership state_ = Membership::absent;
   std::string name_;
   InstanceId conductor_;  // instance we are registered with

@@ -63,12 +63,12 @@ wire::LeasedBlock Worker::leased_block(const Shelf& shelf, kv::PageIndex page) c
 
 // ---- bytes that changed in memory ----------------------------------------------------------------
 
-std::vector<uint32_t> Worker::prefix_crcs(std::span<const kv::PageIndex> pages, uint32_t blocks,
-                                          LayerRange layers) const {
+std::vector<uint32_t> Shelf::prefix_crcs(std::span<const kv::PageIndex> pages, uint32_t blocks,
+                                         LayerRange layers) const {
   std::vector<uint32_t> out;
   for (uint32_t block = 0; block < blocks; ++block) {
-    const auto& crcs = shelf_->pool.meta(pages[block]).layer_crcs;
-    MC_ASSERT_EQ(crcs.size(), options_.layout.layers);
+    const auto& crcs = pool.meta(pages[block]).layer_crcs;
+    MC_ASSERT_EQ(crcs.size(), layout.layers);
     out.insert(out.end(), crcs.begin() + layers.first, crcs.begin() + layers.end);
   }
   return out;

@@ -8,8 +8,15 @@
 
 namespace mc::run {
 namespace {
-constexpr size_t kPlansMax = 64;  // a client can name plans; it cannot make us keep them all
+
+/// The number of a run; 0 for work that is no run.
+uint64_t run_of(const ComputeWork& work) {
+  if (const auto* chunk = std::get_if<node::RunChunk>(&work)) return chunk->run;
+  if (const auto* step = std::get_if<node::RunStep>(&work)) return step->run;
+  return 0;
 }
+
+}  // namespace
 
 ops::SamplingParams sampling_params(const wire::Sampling& s) {
   ops::SamplingParams out;
@@ -57,7 +64,7 @@ ModelCompute::~ModelCompute() {
     stopping_ = true;
     if (current_ != 0) cancelled_.insert(current_);
   }
-  work_.notify_one();
+  has_work_.notify_one();
   thread_.join();
 }
 
@@ -65,24 +72,16 @@ std::string ModelCompute::kernels() const {
   return runner_.kernels().name;
 }
 
-void ModelCompute::submit(node::RunChunk run) {
+void ModelCompute::submit(ComputeWork work) {
   std::lock_guard lock(mutex_);
-  runs_.emplace_back(std::move(run));
-  work_.notify_one();
-}
-
-void ModelCompute::submit(node::RunStep run) {
-  std::lock_guard lock(mutex_);
-  runs_.emplace_back(std::move(run));
-  work_.notify_one();
+  work_.push_back(std::move(work));
+  has_work_.notify_one();
 }
 
 void ModelCompute::cancel(uint64_t run) {
   std::lock_guard lock(mutex_);
-  const bool waits = std::any_of(runs_.begin(), runs_.end(), [run](const auto& queued) {
-    return std::visit([run](const auto& r) { return r.run == run; }, queued);
-  });
-  if (waits || run == current_) cancelled_.insert(run);  // else it is over, and nobody would erase it
+  const bool waits = std::any_of(work_.begin(), work_.end(), [run](const auto& work) { return run_of(work) == run; });
+  if (waits || run == current_) cancelled_.insert(run);  // else it is over, and nothing would erase the mark
 }
 
 std::optional<node::Event> ModelCompute::next() {
@@ -92,7 +91,7 @@ std::optional<node::Event> ModelCompute::next() {
     return std::nullopt;
   }
   node::Event event = std::move(events_.front());
-  events_.pop_front();
+  events_.erase(events_.begin());
   return event;
 }
 
@@ -104,38 +103,42 @@ void ModelCompute::post(node::Event event) {
   wake_.signal();
 }
 
+std::optional<ComputeWork> ModelCompute::take() {
+  std::unique_lock lock(mutex_);
+  has_work_.wait(lock, [&] { return stopping_ || !work_.empty(); });
+  if (stopping_) return std::nullopt;
+  ComputeWork work = std::move(work_.front());
+  work_.erase(work_.begin());
+  current_ = run_of(work);
+  return work;
+}
+
+void ModelCompute::finish(node::Event done) {
+  {
+    std::lock_guard lock(mutex_);
+    cancelled_.erase(current_);
+    current_ = 0;
+  }
+  post(std::move(done));
+}
+
 void ModelCompute::loop() {
-  for (;;) {
-    std::variant<node::RunChunk, node::RunStep> run;
-    {
-      std::unique_lock lock(mutex_);
-      work_.wait(lock, [&] { return stopping_ || !runs_.empty(); });
-      if (stopping_) return;
-      run = std::move(runs_.front());
-      runs_.pop_front();
-      current_ = std::visit([](const auto& r) { return r.run; }, run);
-    }
-    if (plans_.size() >= kPlansMax) plans_.clear();  // between runs: rows of one run point into it
-    node::Event done;
-    if (const auto* chunk = std::get_if<node::RunChunk>(&run))
-      done = run_chunk(*chunk);
+  while (auto work = take()) {
+    if (const auto* chunk = std::get_if<node::RunChunk>(&*work))
+      finish(run_chunk(*chunk));
+    else if (const auto* step = std::get_if<node::RunStep>(&*work))
+      finish(run_step(*step));
+    else if (auto* joins = std::get_if<node::JoinBatch>(&*work))
+      join(std::move(*joins));
     else
-      done = run_step(std::get<node::RunStep>(run));
-    {
-      std::lock_guard lock(mutex_);
-      cancelled_.erase(current_);
-      current_ = 0;
-    }
-    post(std::move(done));
+      MC_ASSERT_EQ(batch_.erase(std::get<node::LeaveBatch>(*work).sequence), 1u);
   }
 }
 
-Result<const attn::Plan*> ModelCompute::plan(const std::string& text) {
-  if (const auto it = plans_.find(text); it != plans_.end()) return &it->second;
+Result<attn::Plan> ModelCompute::plan(const std::string& text) const {
   MC_TRY(asked, attn::parse_plan(text));
-  MC_TRY(plan, attn::resolve(asked, model_.config().attention, static_cast<int32_t>(model_.config().layers),
-                             static_cast<int32_t>(options_.block_tokens)));
-  return &(plans_[text] = plan);
+  return attn::resolve(asked, model_.config().attention, static_cast<int32_t>(model_.config().layers),
+                       static_cast<int32_t>(options_.block_tokens));
 }
 
 std::span<float> ModelCompute::activations(uint32_t slot, size_t tokens) const {
@@ -199,7 +202,7 @@ node::ChunkDone ModelCompute::run_chunk(const node::RunChunk& run) {
   chunk.tokens = run.tokens;
   chunk.start = run.start;
   chunk.pages = pages.data();
-  chunk.plan = *chosen;
+  chunk.plan = &*chosen;
   const size_t vocab = model_.config().vocab;
   const bool hands_on = run.end_layer != 0 && run.end_layer < layout_.layers;
   chunk.first_layer = run.first_layer, chunk.end_layer = run.end_layer;
@@ -242,55 +245,77 @@ node::ChunkDone ModelCompute::run_chunk(const node::RunChunk& run) {
   return done;
 }
 
+ModelCompute::Sequence::Sequence(node::JoinBatch join, const ExtentLayout& layout)
+    : told(std::move(join)), plan(attn::Plan{}), centroids(layout) {}
+
+void ModelCompute::join(node::JoinBatch joins) {
+  const auto [it, fresh] = batch_.try_emplace(joins.sequence, std::move(joins), layout_);
+  MC_ASSERT(fresh);
+  Sequence& sequence = it->second;
+  MC_ASSERT_EQ(sequence.told.pages.size(), sequence.told.position / options_.block_tokens + 1);
+  sequence.plan = plan(sequence.told.attention);
+  sequence.pages.reserve(sequence.told.tokens_max / options_.block_tokens + 1);
+  for (const uint32_t index : sequence.told.pages) {
+    MC_ASSERT_LT(index, options_.page_count);
+    sequence.pages.push_back(page(index));
+  }
+  if (sequence.told.sampling.has_penalties()) sequence.told.history.reserve(sequence.told.tokens_max + size_t{1});
+}
+
 node::StepDone ModelCompute::run_step(const node::RunStep& run) {
   const TimePoint began = SystemClock::instance().now();
   node::StepDone done;
   done.run = run.run;
-  const auto fail = [&](const Error& error) {
-    done.code = error.code;
-    done.what = error.what;
-    done.rows.clear();
-    return done;
-  };
-  std::vector<std::vector<std::byte*>> pages(run.rows.size());
-  std::vector<model::DecodeRow> rows;
-  std::vector<size_t> computed;  // which of run.rows they are
-  done.rows.resize(run.rows.size());
-  std::erase_if(centroids_, [&](const auto& kept) {
-    return std::none_of(run.rows.begin(), run.rows.end(),
-                        [&](const node::RunRow& row) { return row.sequence == kept.first; });
-  });
-  for (size_t i = 0; i < run.rows.size(); ++i) {
-    const node::RunRow& row = run.rows[i];
-    const auto chosen = plan(row.attention);
-    if (!chosen) return fail(chosen.error());
-    done.rows[i].rotten = rotten(row.pages, row.prefix_crcs, {0, layout_.layers});
-    if (!done.rows[i].rotten.empty()) continue;
-    computed.push_back(i);
-    for (uint32_t index : row.pages) pages[i].push_back(page(index));
-    if (row.position % options_.block_tokens == 0)  // a fresh page: unused rows are zero
-      std::fill_n(pages[i].back(), layout_.page_bytes(), std::byte{0});
-    attn::CentroidIndex& centroids = centroids_.try_emplace(row.sequence, layout_).first->second;
-    rows.push_back({row.token, row.position, pages[i].data(), *chosen, &centroids});
-  }
-  const size_t vocab = model_.config().vocab;
-  const std::span<float> logits = std::span(logits_).first(rows.size() * vocab);
-  if (!rows.empty())
-    if (auto ran = runner_.decode(rows, logits); !ran) return fail(ran.error());
-  for (size_t n = 0; n < computed.size(); ++n) {
-    const size_t i = computed[n];
-    const node::RunRow& row = run.rows[i];
-    auto drawn = draw(logits.subspan(n * vocab, vocab), row.sampling, uint64_t{row.position} + 1, row.history,
-                      row.prompt_tokens, row.banned);
-    if (!drawn) return fail(drawn.error());
-    node::StepRow out{std::move(*drawn), {}};
-    if ((row.position + 1) % options_.block_tokens == 0)
-      for (uint32_t layer = 0; layer < layout_.layers; ++layer)
-        out.sealed_crcs.push_back(crc32c({pages[i].back() + layout_.layer_offset(layer), layout_.layer_bytes()}));
-    done.rows[i] = std::move(out);
-  }
+  done.rows = run.rows;
+  if (auto computed = compute_rows(*run.rows); !computed)
+    done.code = computed.error().code, done.what = computed.error().what;
   done.elapsed = SystemClock::instance().now() - began;
   return done;
+}
+
+Result<void> ModelCompute::compute_rows(node::StepRows& step) {
+  rows_.clear();
+  computed_.clear();
+  step.out.resize(step.in.size());
+  for (size_t i = 0; i < step.in.size(); ++i) {
+    const node::RunRow& row = step.in[i];
+    Sequence& sequence = batch_.at(row.sequence);
+    node::StepRow& out = step.out[i];
+    out.sealed_crcs.clear();
+    out.rotten.clear();
+    MC_ASSERT_EQ(row.position, sequence.told.position);
+    if (!sequence.plan) return sequence.plan.error();
+    if (row.joined) out.rotten = rotten(sequence.told.pages, sequence.told.prefix_crcs, {0, layout_.layers});
+    if (!out.rotten.empty()) continue;
+    if (row.page != node::RunRow::kNoPage) {
+      MC_ASSERT_LT(row.page, options_.page_count);
+      sequence.pages.push_back(page(row.page));
+    }
+    MC_ASSERT_EQ(sequence.pages.size(), row.position / options_.block_tokens + 1);
+    if (row.position % options_.block_tokens == 0)  // a fresh page: unused rows are zero
+      std::fill_n(sequence.pages.back(), layout_.page_bytes(), std::byte{0});
+    computed_.push_back(i);
+    rows_.push_back({row.token, row.position, sequence.pages.data(), &*sequence.plan, &sequence.centroids});
+  }
+  const size_t vocab = model_.config().vocab;
+  const std::span<float> logits = std::span(logits_).first(rows_.size() * vocab);
+  if (!rows_.empty()) MC_CHECK(runner_.decode(rows_, logits));
+  for (size_t n = 0; n < computed_.size(); ++n) {
+    const node::RunRow& row = step.in[computed_[n]];
+    node::StepRow& out = step.out[computed_[n]];
+    Sequence& sequence = batch_.at(row.sequence);
+    node::JoinBatch& told = sequence.told;
+    ++told.position;
+    if (told.sampling.has_penalties()) told.history.push_back(row.token);
+    const bool may_end = told.position - told.prompt_tokens >= told.min_tokens;
+    MC_TRY(drawn, draw(logits.subspan(n * vocab, vocab), told.sampling, told.position, told.history, told.prompt_tokens,
+                       may_end ? std::span<const uint32_t>{} : told.banned));
+    out.sampled = std::move(drawn);
+    if (told.position % options_.block_tokens == 0)
+      for (uint32_t layer = 0; layer < layout_.layers; ++layer)
+        out.sealed_crcs.push_back(crc32c({sequence.pages.back() + layout_.layer_offset(layer), layout_.layer_bytes()}));
+  }
+  return {};
 }
 
 Result<node::SampledToken> ModelCompute::draw(std::span<const float> logits, const wire::Sampling& sampling,

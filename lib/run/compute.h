@@ -1,21 +1,24 @@
 // The thread that owns the model's forward pass. The control loop hands it runs (a chunk of a prompt,
-// a step of the batch) one at a time and takes events back; nothing else is shared but the KV pages,
-// which the role keeps its hands off while a run uses them.
+// a step of the batch) one at a time and takes events back. Shared are the KV pages, which the role leaves
+// untouched while a run uses them, and the rows of a step, which only one side has at a time.
+// It keeps each sequence of the batch from JoinBatch to LeaveBatch: its pages, plan, sampling and history. A step in
+// which no block fills allocates nothing, unless log-probabilities are asked for.
 //
-//   control loop --submit--> [runs] --> thread: model::Runner, sampler, CRC32C of sealed extents
+//   control loop --submit--> [work] --> thread: model::Runner, sampler, CRC32C of sealed extents
 //                <--next---- [LayerDone*, ChunkDone | StepDone]   event_fd() is readable meanwhile
 #pragma once
 
 #include <atomic>
 #include <condition_variable>
-#include <deque>
-#include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
+#include <unordered_map>
 #include <variant>
+#include <vector>
 
 #include "attn/attn.h"
 #include "base/fd.h"
@@ -38,23 +41,20 @@ struct ComputeOptions {
   node::ActivationSlots slots;  // of a pipeline member, offsets from `pool`
 };
 
-/// Where the control loop's runs go. submit() and cancel() are the loop's; events come back by next().
+/// What the control loop hands to a compute, in order.
+using ComputeWork = std::variant<node::RunChunk, node::JoinBatch, node::RunStep, node::LeaveBatch>;
+
+/// Where the control loop's work goes. submit() and cancel() are the loop's; events come back by next().
 class Compute {
  public:
   virtual ~Compute() = default;
-  virtual void submit(node::RunChunk run) = 0;
-  virtual void submit(node::RunStep run) = 0;
+  virtual void submit(ComputeWork work) = 0;
   /// The run ends at its next layer (a step runs on: it is short); its done event still comes.
   virtual void cancel(uint64_t run) = 0;
   virtual std::string kernels() const = 0;
   virtual int event_fd() const = 0;
   /// The next event, if any; clears event_fd() when there is none.
   virtual std::optional<node::Event> next() = 0;
-  /// A compute that models a network sees what the loop reads, and may hold the answer back: it is given
-  /// out by next() later.
-  virtual void reading(const node::Read&) {}
-  virtual void cancel_read(uint64_t) {}
-  virtual std::optional<node::Event> hold(node::Event event) { return event; }
 };
 
 class ModelCompute final : public Compute {
@@ -64,24 +64,37 @@ class ModelCompute final : public Compute {
                                                     const ComputeOptions& options);
   ~ModelCompute() override;
 
-  void submit(node::RunChunk run) override;
-  void submit(node::RunStep run) override;
+  void submit(ComputeWork work) override;
   void cancel(uint64_t run) override;
   std::string kernels() const override;
   int event_fd() const override { return wake_.fd(); }
   std::optional<node::Event> next() override;
 
  private:
+  /// A sequence of the batch, from JoinBatch to LeaveBatch.
+  struct Sequence {
+    Sequence(node::JoinBatch join, const ExtentLayout& layout);
+    node::JoinBatch told;           // its `history` and `position` grow with the steps; `pages` are moved to `pages`
+    std::vector<std::byte*> pages;  // their addresses, up to that of the newest token
+    Result<attn::Plan> plan;
+    attn::CentroidIndex centroids;
+  };
+
   ModelCompute(const model::Model& model, model::Runner runner, Parallel& parallel, EventFd wake,
                const ComputeOptions& options);
   void loop();
+  /// Takes the work that comes next, waiting for it; nothing when the thread is to end.
+  std::optional<ComputeWork> take();
+  void finish(node::Event done);
   node::ChunkDone run_chunk(const node::RunChunk& run);
+  void join(node::JoinBatch join);
   node::StepDone run_step(const node::RunStep& run);
+  Result<void> compute_rows(node::StepRows& rows);
   std::vector<uint32_t> layer_crcs(const node::RunChunk& run, uint32_t layer) const;
   /// Blocks of the first pages whose bytes are not those that were sealed; `crcs` as in RunChunk::prefix_crcs.
   std::vector<uint32_t> rotten(std::span<const uint32_t> pages, std::span<const uint32_t> crcs,
                                LayerRange layers) const;
-  Result<const attn::Plan*> plan(const std::string& text);
+  Result<attn::Plan> plan(const std::string& text) const;
   Result<node::SampledToken> draw(std::span<const float> logits, const wire::Sampling& sampling, uint64_t position,
                                   std::span<const uint32_t> history, uint32_t prompt_tokens,
                                   std::span<const uint32_t> banned);
@@ -95,16 +108,17 @@ class ModelCompute final : public Compute {
   ops::Sampler sampler_;
   ComputeOptions options_;
   ExtentLayout layout_;
-  std::map<std::string, attn::Plan> plans_;  // by text; bounded in loop()
   std::vector<float> logits_;
-  std::map<uint64_t, attn::CentroidIndex> centroids_;  // by RunRow::sequence; of the last step's rows
+  std::unordered_map<uint64_t, Sequence> batch_;  // by number
+  std::vector<model::DecodeRow> rows_;            // of the step under way
+  std::vector<size_t> computed_;                  // which of the step's rows they are
   EventFd wake_;
 
   std::mutex mutex_;
-  std::condition_variable work_;
-  bool stopping_ = false;                                         // guarded by mutex_, like all below
-  std::deque<std::variant<node::RunChunk, node::RunStep>> runs_;  // the role keeps at most one under way
-  std::deque<node::Event> events_;                                // at most layers + 1 a run
+  std::condition_variable has_work_;
+  bool stopping_ = false;            // guarded by mutex_, like all below
+  std::vector<ComputeWork> work_;    // the role keeps at most one run under way
+  std::vector<node::Event> events_;  // at most layers + 1 a run
   std::set<uint64_t> cancelled_;
   uint64_t current_ = 0;
   std::thread thread_;

@@ -26,18 +26,17 @@ Result<std::unique_ptr<Costed>> Costed::open(CostedOptions options) {
 }
 
 Costed::Costed(CostedOptions options, Fd timer)
-    : options_(std::move(options)), standin_(options_.layout), timer_(std::move(timer)) {
-  const ExtentLayout& layout = options_.layout;
-  bytes_scale_ = static_cast<double>(options_.profile.kv_bytes_per_token) * layout.block_tokens /
-                 static_cast<double>(layout.layers * layout.layer_bytes());
+    : options_(std::move(options)), standin_(options_.layout), timer_(std::move(timer)) {}
+
+std::byte* Costed::page(uint32_t index) const {
+  MC_ASSERT_LT(index, options_.page_count);
+  return options_.pool + size_t{index} * options_.layout.page_bytes();
 }
 
 std::vector<std::byte*> Costed::pages_of(const std::vector<uint32_t>& indexes) const {
   std::vector<std::byte*> pages;
-  for (uint32_t index : indexes) {
-    MC_ASSERT_LT(index, options_.page_count);
-    pages.push_back(options_.pool + size_t{index} * options_.layout.page_bytes());
-  }
+  pages.reserve(indexes.size());
+  for (const uint32_t index : indexes) pages.push_back(page(index));
   return pages;
 }
 
@@ -56,26 +55,26 @@ void Costed::arm() {
   MC_ASSERT_EQ(::timerfd_settime(timer_.get(), TFD_TIMER_ABSTIME, &spec, nullptr), 0);
 }
 
-void Costed::submit(node::RunChunk run) {
-  queue_.emplace_back(std::move(run));
-  start_next();
-}
-
-void Costed::submit(node::RunStep run) {
-  queue_.emplace_back(std::move(run));
+void Costed::submit(ComputeWork work) {
+  queue_.push_back(std::move(work));
   start_next();
 }
 
 void Costed::start_next() {
-  if (current_.index() != 0 || queue_.empty()) return;
-  auto run = std::move(queue_.front());
-  queue_.erase(queue_.begin());
-  failed_ = false;
-  began_ = now();
-  if (auto* chunk = std::get_if<node::RunChunk>(&run))
-    begin_chunk(std::move(*chunk));
-  else
-    begin_step(std::move(std::get<node::RunStep>(run)));
+  while (current_.index() == 0 && !queue_.empty()) {
+    ComputeWork work = std::move(queue_.front());
+    queue_.erase(queue_.begin());
+    failed_ = false;
+    began_ = now();
+    if (auto* chunk = std::get_if<node::RunChunk>(&work))
+      begin_chunk(std::move(*chunk));
+    else if (auto* step = std::get_if<node::RunStep>(&work))
+      begin_step(std::move(*step));
+    else if (const auto* join = std::get_if<node::JoinBatch>(&work))
+      MC_ASSERT(batch_.try_emplace(join->sequence, Sequence{pages_of(join->pages), join->position}).second);
+    else
+      MC_ASSERT_EQ(batch_.erase(std::get<node::LeaveBatch>(work).sequence), 1u);
+  }
 }
 
 void Costed::begin_chunk(node::RunChunk run) {
@@ -104,11 +103,12 @@ void Costed::begin_chunk(node::RunChunk run) {
 
 void Costed::begin_step(node::RunStep run) {
   double kv_tokens = 0, joining = 0;
-  for (const auto& row : run.rows) kv_tokens += row.position + 1, joining += row.joined;
+  for (const auto& row : run.rows->in) kv_tokens += row.position + 1, joining += row.joined;
   const sched::Profile& p = options_.profile;
-  const double seconds = p.step_s(static_cast<double>(run.rows.size()), kv_tokens) + joining * p.join_s;
+  const double seconds = p.step_s(static_cast<double>(run.rows->in.size()), kv_tokens) + joining * p.join_s;
   node::StepDone done;
   done.run = run.run;
+  done.rows = run.rows;
   done.elapsed = from_seconds(seconds);
   current_ = std::move(run);
   at(began_ + done.elapsed, std::move(done));
@@ -139,10 +139,6 @@ std::optional<node::Event> Costed::next() {
   due_.erase(due_.begin());
   arm();
   if (const auto* layer = std::get_if<ChunkLayer>(&due)) return finish_layer(layer->layer);
-  if (auto* read = std::get_if<node::ReadDone>(&due)) {
-    link_.end(read->read, now());  // carried: nobody behind it gains
-    return std::move(*read);
-  }
   node::Event event;
   if (auto* chunk = std::get_if<node::ChunkDone>(&due)) {
     finish_chunk(*chunk);
@@ -185,76 +181,32 @@ void Costed::finish_chunk(node::ChunkDone& done) {
 }
 
 void Costed::finish_step(node::StepDone& done) {
-  const auto& run = std::get<node::RunStep>(current_);
+  done.rows->out.resize(done.rows->in.size());
+  for (size_t i = 0; i < done.rows->in.size(); ++i) {
+    const auto finished = finish_row(done.rows->in[i], done.rows->out[i]);
+    if (finished) continue;
+    done.code = finished.error().code, done.what = finished.error().what;
+    return;
+  }
+}
+
+Result<void> Costed::finish_row(const node::RunRow& row, node::StepRow& out) {
   const ExtentLayout& layout = options_.layout;
-  for (const auto& row : run.rows) {
-    const auto pages = pages_of(row.pages);
-    const uint32_t last = row.position / layout.block_tokens;
-    // Everything that arrived is looked at once; after that only this step writes here.
-    const auto before = standin_.verify(pages, row.position, row.joined || last == 0 ? 0 : last - 1);
-    if (!before) {
-      done.code = before.error().code, done.what = before.error().what;
-      done.rows.clear();
-      return;
-    }
+  Sequence& sequence = batch_.at(row.sequence);
+  out.sealed_crcs.clear();
+  if (row.page != node::RunRow::kNoPage) sequence.pages.push_back(page(row.page));
+  const uint32_t last = row.position / layout.block_tokens;
+  MC_ASSERT_EQ(row.position, sequence.position);
+  MC_ASSERT_EQ(sequence.pages.size(), last + 1);
+  // Everything that arrived is looked at once; after that only this step writes here.
+  MC_TRY(before, standin_.verify(sequence.pages, row.position, row.joined || last == 0 ? 0 : last - 1));
+  for (uint32_t layer = 0; layer < layout.layers; ++layer)
+    standin_.write(sequence.pages, layer, row.position, {&row.token, 1});
+  out.sampled.token = Standin::token_after(Standin::extend(before, row.token), options_.vocab);
+  if (++sequence.position % layout.block_tokens == 0)
     for (uint32_t layer = 0; layer < layout.layers; ++layer)
-      standin_.write(pages, layer, row.position, {&row.token, 1});
-    node::StepRow out;
-    out.sampled.token = Standin::token_after(Standin::extend(*before, row.token), options_.vocab);
-    if ((row.position + 1) % layout.block_tokens == 0)
-      for (uint32_t layer = 0; layer < layout.layers; ++layer)
-        out.sealed_crcs.push_back(crc32c({pages[last] + layout.layer_offset(layer), layout.layer_bytes()}));
-    done.rows.push_back(std::move(out));
-  }
-}
-
-void Costed::reading(const node::Read& read) {
-  double bytes = 0;
-  for (const auto& slice : read.slices) bytes += slice.bytes;
-  link_.begin(read.read, from_seconds(bytes * bytes_scale_ / options_.profile.net.bytes_per_s), now());
-}
-
-// The link is free for the reads behind it: those that have really arrived are told when it has carried them now.
-void Costed::end_read(uint64_t read) {
-  link_.end(read, now());
-  std::vector<Due> held;
-  std::erase_if(due_, [&](auto& due) {
-    const auto* done = std::get_if<node::ReadDone>(&due.second);
-    if (done == nullptr || !link_.carried_at(done->read)) return false;
-    held.push_back(std::move(due.second));
-    return true;
-  });
-  const Duration latency = from_seconds(options_.profile.net.latency_s);
-  for (Due& due : held) {
-    const TimePoint when = *link_.carried_at(std::get<node::ReadDone>(due).read) + latency;
-    at(when, std::move(due));
-  }
-}
-
-// What has arrived but is not carried yet ends now; what has not, when the data plane says so.
-void Costed::cancel_read(uint64_t read) {
-  const auto held = std::ranges::find_if(due_, [&](const auto& due) {
-    const auto* done = std::get_if<node::ReadDone>(&due.second);
-    return done != nullptr && done->read == read;
-  });
-  if (held != due_.end()) {
-    due_.erase(held);
-    at(now(), node::ReadDone{read, Code::cancelled, "cancelled"});
-  }
-  end_read(read);
-}
-
-std::optional<node::Event> Costed::hold(node::Event event) {
-  auto* done = std::get_if<node::ReadDone>(&event);
-  const auto carried = done ? link_.carried_at(done->read) : std::nullopt;
-  if (!carried) return event;
-  const TimePoint when = *carried + from_seconds(options_.profile.net.latency_s);
-  if (done->code != Code::ok || when <= now()) {
-    end_read(done->read);
-    return event;
-  }
-  at(when, std::move(*done));
-  return std::nullopt;
+      out.sealed_crcs.push_back(crc32c({sequence.pages[last] + layout.layer_offset(layer), layout.layer_bytes()}));
+  return {};
 }
 
 }  // namespace mc::run

@@ -2,18 +2,16 @@
 // writes stand-in KV (run/standin.h), so that a cluster of many real processes, sockets and transfers
 // runs on one small host. It owns no thread: a timer descriptor wakes the control loop when a layer, a
 // chunk or a step is due, and only then are its bytes written.
-//
-// Transfers take modelled time as well: the bytes that really moved stand for kv_bytes_per_token a
-// token, and their ReadDone is held back until the link into this node would have carried those.
+// Transfers take modelled time as well: run/paced_plane.h.
 #pragma once
 
 #include <map>
 #include <memory>
+#include <unordered_map>
 #include <variant>
 
 #include "base/fd.h"
 #include "run/compute.h"
-#include "run/modelled_link.h"
 #include "run/standin.h"
 #include "sched/profile.h"
 
@@ -32,21 +30,21 @@ class Costed final : public Compute {
   static Result<std::unique_ptr<Costed>> open(CostedOptions options);
 
   // Control loop's thread only, like everything here.
-  void submit(node::RunChunk run) override;
-  void submit(node::RunStep run) override;
+  void submit(ComputeWork work) override;
   void cancel(uint64_t run) override;
   std::string kernels() const override { return "costed:" + options_.profile.name; }
   int event_fd() const override { return timer_.get(); }
   std::optional<node::Event> next() override;
-  void reading(const node::Read& read) override;
-  void cancel_read(uint64_t read) override;
-  std::optional<node::Event> hold(node::Event event) override;
 
  private:
   struct ChunkLayer {  // of the chunk under way
     uint32_t layer;
   };
-  using Due = std::variant<ChunkLayer, node::ChunkDone, node::StepDone, node::ReadDone>;
+  using Due = std::variant<ChunkLayer, node::ChunkDone, node::StepDone>;
+  struct Sequence {  // of the batch, from JoinBatch to LeaveBatch
+    std::vector<std::byte*> pages;
+    uint32_t position = 0;
+  };
 
   Costed(CostedOptions options, Fd timer);
   void begin_chunk(node::RunChunk run);
@@ -55,22 +53,22 @@ class Costed final : public Compute {
   node::Event finish_layer(uint32_t layer);
   void finish_chunk(node::ChunkDone& done);
   void finish_step(node::StepDone& done);
+  Result<void> finish_row(const node::RunRow& row, node::StepRow& out);
   void at(TimePoint when, Due due);
-  void end_read(uint64_t read);
   void arm();
+  std::byte* page(uint32_t index) const;
   std::vector<std::byte*> pages_of(const std::vector<uint32_t>& indexes) const;
 
   CostedOptions options_;
   Standin standin_;
-  double bytes_scale_;  // modelled bytes per byte moved
   Fd timer_;
   std::multimap<TimePoint, Due> due_;
-  std::vector<std::variant<node::RunChunk, node::RunStep>> queue_;  // the role keeps at most one under way
+  std::vector<ComputeWork> queue_;  // the role keeps at most one run under way
   std::variant<std::monostate, node::RunChunk, node::RunStep> current_;
   TimePoint began_{};
   Error failure_;  // of the current chunk, told when it is due
   bool failed_ = false;
-  ModelledLink link_;
+  std::unordered_map<uint64_t, Sequence> batch_;
 };
 
 }  // namespace mc::run

@@ -12,12 +12,12 @@
 #include <vector>
 
 #include "mem/mem.h"
-#include "node/node.h"
+#include "run/kv_plane.h"
 #include "xfer/xfer.h"
 
 namespace mc::run {
 
-class DataPlane {
+class DataPlane final : public KvPlane {
  public:
   /// Registers `pool` as the buffer "kv" that peers may read. The pool outlives the plane.
   static Result<std::unique_ptr<DataPlane>> open(const xfer::Options& options, mem::SharedBuffer& pool);
@@ -25,13 +25,12 @@ class DataPlane {
   wire::Bytes describe() const;
   std::vector<std::string> transports() const { return engine_->transports(); }
   std::vector<std::string> uris() const { return engine_->uris(); }
-  int event_fd() const { return engine_->event_fd(); }
-  std::optional<node::Event> next();
-  void set_peers(const std::vector<wire::Peer>& peers);
-  void notify(const node::SendNotify& notify);
-  /// `local_offset` gives the place of a page in the pool buffer.
-  void read(const node::Read& read, const std::function<uint64_t(uint32_t page)>& local_offset);
-  void cancel(uint64_t read);
+  int event_fd() const override { return engine_->event_fd(); }
+  std::optional<node::Event> next() override;
+  void set_peers(const std::vector<wire::Peer>& peers) override;
+  void notify(const node::SendNotify& notify) override;
+  void read(const node::Read& read, const std::function<uint64_t(uint32_t page)>& local_offset) override;
+  void cancel(uint64_t read) override;
   /// A read that arrived whole.
   struct Transfer {
     std::string transport;

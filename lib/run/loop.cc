@@ -3,6 +3,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/assert.h"
 #include "base/clock.h"
@@ -48,14 +49,19 @@ void Loop::stop() {
   wake_.signal();
 }
 
+// An action may deliver an event in turn, which then finds no spare room and makes its own.
+node::Actions Loop::taken_actions() {
+  return std::exchange(spare_, {});
+}
+
 void Loop::deliver(const node::Event& event) {
-  node::Actions actions;
+  node::Actions actions = taken_actions();
   parts_.machine->handle(event, SystemClock::instance().now(), actions);
   perform(std::move(actions));
 }
 
 void Loop::apply(const Task& task) {
-  node::Actions actions;
+  node::Actions actions = taken_actions();
   task(SystemClock::instance().now(), actions);
   perform(std::move(actions));
 }
@@ -78,8 +84,7 @@ bool Loop::drain_sources() {
       auto event = source.next();
       if (!event) return;
       any = true;
-      if (parts_.compute) event = parts_.compute->hold(*std::move(event));
-      if (event) deliver(*event);
+      deliver(*event);
     }
   };
   // Compute first: an announced layer lets the decode node read while everything else waits.
@@ -129,21 +134,27 @@ void Loop::perform(node::Actions actions) {
   for (auto& action : actions) {
     if (auto* send = std::get_if<node::Send>(&action)) {
       parts_.links->send(*send);
+    } else if (auto* tokens = std::get_if<node::SendTokens>(&action)) {
+      node::Send message{std::move(tokens->to), tokens->instance, std::move(*tokens->tokens)};
+      parts_.links->send(message);
+      *tokens->tokens = std::get<wire::Tokens>(std::move(message.message));  // its rows are the machine's to fill again
     } else if (auto* notify = std::get_if<node::SendNotify>(&action)) {
       parts_.data->notify(*notify);
     } else if (auto* peers = std::get_if<node::SetPeers>(&action)) {
       parts_.links->set_peers(peers->peers);
       if (parts_.data) parts_.data->set_peers(peers->peers);
     } else if (auto* read = std::get_if<node::Read>(&action)) {
-      if (parts_.compute) parts_.compute->reading(*read);
       parts_.data->read(*read, [&](uint32_t page) { return parts_.local_offset(read->pool, page); });
     } else if (auto* cancel_read = std::get_if<node::CancelRead>(&action)) {
       parts_.data->cancel(cancel_read->read);
-      if (parts_.compute) parts_.compute->cancel_read(cancel_read->read);
     } else if (auto* chunk = std::get_if<node::RunChunk>(&action)) {
       parts_.compute->submit(std::move(*chunk));
     } else if (auto* cancel_run = std::get_if<node::CancelRun>(&action)) {
       parts_.compute->cancel(cancel_run->run);
+    } else if (auto* join = std::get_if<node::JoinBatch>(&action)) {
+      parts_.compute->submit(std::move(*join));
+    } else if (auto* leave = std::get_if<node::LeaveBatch>(&action)) {
+      parts_.compute->submit(*leave);
     } else if (auto* step = std::get_if<node::RunStep>(&action)) {
       parts_.compute->submit(std::move(*step));
     } else if (auto* reply = std::get_if<node::Reply>(&action)) {
@@ -152,6 +163,8 @@ void Loop::perform(node::Actions actions) {
       log_breaker(*changed);
     }
   }
+  actions.clear();
+  if (actions.capacity() > spare_.capacity()) spare_ = std::move(actions);
 }
 
 }  // namespace mc::run

@@ -11,8 +11,8 @@
 #include "base/fd.h"
 #include "node/node.h"
 #include "run/compute.h"
-#include "run/data_plane.h"
 #include "run/heartbeat.h"
+#include "run/kv_plane.h"
 #include "run/links.h"
 
 namespace mc::run {
@@ -25,7 +25,7 @@ class Loop {
   struct Parts {
     node::Machine* machine = nullptr;
     Links* links = nullptr;
-    DataPlane* data = nullptr;                                           // null: the conductor moves no KV
+    KvPlane* data = nullptr;                                             // null: the conductor moves no KV
     Compute* compute = nullptr;                                          // null: conductor and cache compute nothing
     std::function<uint64_t(uint32_t pool, uint32_t page)> local_offset;  // of the machine's pages
     std::function<void(const node::Reply&)> on_reply;                    // conductor only
@@ -51,11 +51,13 @@ class Loop {
   Loop(Parts parts, EventFd wake) : parts_(std::move(parts)), wake_(std::move(wake)) {}
   void wait();
   bool drain_sources();
+  node::Actions taken_actions();
   void perform(node::Actions actions);
   bool run_tasks();
 
   Parts parts_;
   EventFd wake_;
+  node::Actions spare_;  // room for the next event's actions
   std::mutex mutex_;
   std::vector<Task> tasks_;            // guarded by mutex_
   std::atomic<bool> stopping_{false};  // release by stop(), acquire by run()

@@ -27,6 +27,7 @@
 #include "run/key_file.h"
 #include "run/loop.h"
 #include "run/memory_plan.h"
+#include "run/paced_plane.h"
 #include "run/profile.h"
 #include "run/run_flags.h"
 #include "run/transfer_flags.h"
@@ -201,7 +202,6 @@ class WorkerProcess {
     MC_TRY(directory, model::find_model(args_.text(flags::kModel)));
     MC_TRY(config, model::read_config(directory));
     block_tokens_ = static_cast<uint32_t>(args_.count(flags::kBlockTokens));
-    vocab_ = config.vocab;
     options_.model = served_name(directory);
     options_.layout = Standin::layout(profile.layers, block_tokens_);
     options_.kv.weights = "standin:" + profile.name;
@@ -229,7 +229,9 @@ class WorkerProcess {
     // A page stands for more bytes than it has; peers reckon with those it has.
     options_.cost.read_bytes_per_s *= static_cast<double>(options_.layout.page_bytes()) /
                                       static_cast<double>(profile.kv_bytes_per_token * block_tokens_);
-    profile_ = std::move(profile);
+    costed_.emplace();
+    costed_->profile = std::move(profile);
+    costed_->vocab = config.vocab;
     return check_memory();
   }
 
@@ -311,25 +313,28 @@ class WorkerProcess {
   }
 
   Result<void> open_costed() {
-    uint32_t chunk_tokens = static_cast<uint32_t>(profile_->chunk_tokens);
+    uint32_t chunk_tokens = static_cast<uint32_t>(costed_->profile.chunk_tokens);
     if (args_.has(flags::kChunkTokens) && args_.given(flags::kChunkTokens))
       chunk_tokens = static_cast<uint32_t>(args_.count(flags::kChunkTokens));
     MC_CHECK(check_chunk(chunk_tokens));
     prefill_.chunk_tokens = chunk_tokens;
     if (args_.has(flags::kBatchMax)) decode_.batch_max = static_cast<uint32_t>(args_.count(flags::kBatchMax));
-    CostedOptions costed;
-    costed.profile = *profile_;
-    costed.layout = options_.layout;
-    costed.vocab = vocab_;
-    costed.pool = arena_.data();
-    costed.page_count = options_.page_count;
-    MC_TRY(opened, Costed::open(std::move(costed)));
+    costed_->layout = options_.layout;
+    costed_->pool = arena_.data();
+    costed_->page_count = options_.page_count;
+    MC_TRY(opened, Costed::open(*costed_));
     compute_ = std::move(opened);
+    // A token's bytes on the modelled network, for each byte of it that really moves.
+    const double scale = static_cast<double>(costed_->profile.kv_bytes_per_token) * options_.layout.block_tokens /
+                         static_cast<double>(options_.layout.layers * options_.layout.layer_bytes());
+    MC_TRY(paced, PacedPlane::open(*data_, {scale / costed_->profile.net.bytes_per_s,
+                                            from_seconds(costed_->profile.net.latency_s)}));
+    paced_ = std::move(paced);
     return {};
   }
 
   Result<void> open_machine() {
-    if (profile_) MC_CHECK(open_costed());
+    if (costed_) MC_CHECK(open_costed());
     if (engine_) {
       ComputeOptions compute;
       compute.block_tokens = block_tokens_;
@@ -383,7 +388,7 @@ class WorkerProcess {
     Loop::Parts parts;
     parts.machine = worker_.get();
     parts.links = links_.get();
-    parts.data = data_.get();
+    parts.data = paced_ ? static_cast<KvPlane*>(paced_.get()) : data_.get();
     parts.compute = compute_.get();
     parts.local_offset = [this](uint32_t pool, uint32_t page) { return worker_->local_offset(pool, page); };
     parts.after_events = [this] { after_events(); };
@@ -548,14 +553,15 @@ class WorkerProcess {
   node::DecodeOptions decode_;
   node::StageOptions stage_;
   node::CacheOptions cache_;
-  std::unique_ptr<Engine> engine_;         // null in a cache node and with --runner costed
-  std::optional<sched::Profile> profile_;  // of --runner costed
-  uint32_t block_tokens_ = 0, vocab_ = 0;
+  std::unique_ptr<Engine> engine_;       // null in a cache node and with --runner costed
+  std::optional<CostedOptions> costed_;  // with --runner costed
+  uint32_t block_tokens_ = 0;
   uint64_t arena_bytes_ = 0;
   mem::SharedBuffer arena_;
   std::unique_ptr<Metrics> metrics_;
   std::unique_ptr<ProcessMeter> process_meter_;
   std::unique_ptr<DataPlane> data_;
+  std::unique_ptr<PacedPlane> paced_;  // with --runner costed
   KeyFile keys_;
   std::unique_ptr<Links> links_;
   std::unique_ptr<Compute> compute_;

@@ -31,6 +31,7 @@ struct World::Process {
   std::map<uint64_t, uint64_t> memory;        // extent offset in the KV buffer -> tag
   std::map<uint64_t, Activations> slots;      // by offset in the KV buffer; of pipeline members
   std::map<uint64_t, uint64_t> claims;        // extent offset -> the read or run writing it
+  std::map<uint64_t, node::JoinBatch> batch;  // sequences that joined and have not left, with the pages added since
   std::set<uint64_t> cancelled;               // reads and runs
   TimePoint sends_until{}, receives_until{};  // its links, with a profile
 

@@ -83,6 +83,9 @@ void World::perform(Process& process, node::Actions actions) {
       if (const auto* start = std::get_if<wire::PrefillStart>(&send->message)) check_dispatch(send->to, *start);
       transmit(process, send->to, send->instance, false,
                node::Received{process.called(), process.instance, std::move(send->message)});
+    } else if (auto* step = std::get_if<node::SendTokens>(&action)) {
+      transmit(process, step->to, step->instance, false,
+               node::Received{process.called(), process.instance, wire::Message(*step->tokens)});
     } else if (auto* notify = std::get_if<node::SendNotify>(&action)) {
       transmit(process, notify->to, notify->instance, true,
                node::Notified{process.called(), process.instance, std::move(notify->ready)});
@@ -94,6 +97,12 @@ void World::perform(Process& process, node::Actions actions) {
       perform_chunk(process, *chunk);
     } else if (auto* cancel_run = std::get_if<node::CancelRun>(&action)) {
       process.cancelled.insert(cancel_run->run);
+    } else if (auto* join = std::get_if<node::JoinBatch>(&action)) {
+      const uint64_t sequence = join->sequence;
+      if (!process.batch.emplace(sequence, std::move(*join)).second)
+        violate(process.name + ": a sequence joined twice");
+    } else if (auto* leave = std::get_if<node::LeaveBatch>(&action)) {
+      if (process.batch.erase(leave->sequence) == 0) violate(process.name + ": a sequence left that had not joined");
     } else if (auto* step = std::get_if<node::RunStep>(&action)) {
       perform_step(process, *step);
     } else if (auto* reply = std::get_if<node::Reply>(&action)) {
@@ -156,6 +165,7 @@ void World::crash(const std::string& name) {
   process.machine.reset();
   process.worker = nullptr;
   process.memory.clear();
+  process.batch.clear();
   process.slots.clear();
   process.claims.clear();
   if (name == node::kConductor) {  // its clients' connections close with it
@@ -215,6 +225,7 @@ std::string World::leftovers() const {
   for (const auto& [name, p] : processes_) {
     if (!p->machine) continue;
     if (!p->machine->idle()) return name + " is not idle" + (p->worker ? ": " + describe(*p->worker) : "");
+    if (!p->batch.empty()) return name + " still has " + std::to_string(p->batch.size()) + " sequences in its batch";
     if (!p->claims.empty()) return name + " still has " + std::to_string(p->claims.size()) + " extents being written";
   }
   return "";

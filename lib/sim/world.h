@@ -152,9 +152,9 @@ class World {
   void finish_read(const std::string& name, const InstanceId& instance, const node::Read& read, Code fate);
   void perform_chunk(Process& process, const node::RunChunk& run);
   void perform_step(Process& process, const node::RunStep& run);
+  node::StepRow compute_row(Process& process, const node::RunRow& row);
   Duration read_time(Process& process, const node::Read& read, uint64_t bytes);
   Duration chunk_time(const node::RunChunk& run) const;
-  Duration step_time(const node::RunStep& run) const;
   void on_reply(const node::Reply& reply);
   void over(Outcome& outcome, node::Finish finish, node::Reason reason);
   void check_dispatch(const std::string& to, const wire::PrefillStart& start);

@@ -33,6 +33,14 @@ double byte_scale(const sched::Profile& profile, const ExtentLayout& layout) {
          static_cast<double>(layout.layers * layout.layer_bytes());
 }
 
+Duration step_time(const sched::Profile* p, const node::RunStep& run) {
+  const auto& rows = run.rows->in;
+  if (p == nullptr) return kStepBase + kRowCost * static_cast<int64_t>(rows.size());
+  double kv_tokens = 0, joining = 0;
+  for (const auto& row : rows) kv_tokens += row.position + 1, joining += row.joined;
+  return from_seconds(p->step_s(static_cast<double>(rows.size()), kv_tokens) + joining * p->join_s);
+}
+
 }  // namespace
 
 uint64_t tag_begin(uint64_t previous, uint32_t layer) {
@@ -310,14 +318,6 @@ Duration World::chunk_time(const node::RunChunk& run) const {
   return from_seconds(seconds);
 }
 
-Duration World::step_time(const node::RunStep& run) const {
-  const sched::Profile* p = options_.profile;
-  if (p == nullptr) return kStepBase + kRowCost * static_cast<int64_t>(run.rows.size());
-  double kv_tokens = 0, joining = 0;
-  for (const auto& row : run.rows) kv_tokens += row.position + 1, joining += row.joined;
-  return from_seconds(p->step_s(static_cast<double>(run.rows.size()), kv_tokens) + joining * p->join_s);
-}
-
 void World::perform_chunk(Process& process, const node::RunChunk& run) {
   const ExtentLayout layout = process.worker->local_layout(0);
   const uint32_t bt = layout.block_tokens, first = run.start / bt;
@@ -401,46 +401,48 @@ void World::end_chunk(Process& process, const node::RunChunk& run, LayerRange la
 
 void World::perform_step(Process& process, const node::RunStep& run) {
   const ExtentLayout layout = process.worker->local_layout(0);
-  const uint32_t bt = layout.block_tokens;
   rot(process);
-  for (const auto& row : run.rows) {
-    MC_ASSERT_EQ(row.pages.size(), row.position / bt + 1);
-    for (uint32_t l = 0; l < layout.layers; ++l) claim_page(process, run.run, row.pages.back(), l);
+  for (const auto& row : run.rows->in) {
+    auto& sequence = process.batch.at(row.sequence);
+    if (row.page != node::RunRow::kNoPage) sequence.pages.push_back(row.page);
+    MC_ASSERT_EQ(row.position, sequence.position);
+    MC_ASSERT_EQ(sequence.pages.size(), row.position / layout.block_tokens + 1);
+    for (uint32_t l = 0; l < layout.layers; ++l) claim_page(process, run.run, sequence.pages.back(), l);
   }
-  const Duration took = step_time(run);
-  at(now_ + took, [this, name = process.name, instance = process.instance, run, layout, bt, took] {
+  const Duration took = step_time(options_.profile, run);
+  at(now_ + took, [this, name = process.name, instance = process.instance, run, took] {
     Process* p = processes_.at(name).get();
     if (!p->machine || p->instance != instance) return;
     release_claims(*p, run.run);
-    node::StepDone done;
-    done.run = run.run;
-    done.elapsed = took;
-    for (const auto& row : run.rows) {
-      node::StepRow out;
-      out.rotten = rotten(*p, row.pages, row.prefix_crcs, {0, layout.layers});
-      if (!out.rotten.empty()) {
-        done.rows.push_back(std::move(out));
-        continue;
-      }
-      uint64_t token_row = row.token;
-      for (uint32_t l = 0; l < layout.layers; ++l) {
-        const uint64_t offset = p->worker->local_offset(0, row.pages.back()) + layout.layer_offset(l);
-        uint64_t& tag = p->memory[offset];
-        if (row.position % bt == 0) {
-          const bool head = row.pages.size() == 1;
-          tag = tag_begin(
-              head ? 0
-                   : p->memory[p->worker->local_offset(0, row.pages[row.pages.size() - 2]) + layout.layer_offset(l)],
-              l);
-        }
-        tag = tag_extend(tag, token_row), token_row = next_row(token_row, tag);
-        if ((row.position + 1) % bt == 0) out.sealed_crcs.push_back(static_cast<uint32_t>(tag));
-      }
-      out.sampled.token = tag_token(fold_pages(*p, row.pages, {0, layout.layers}, 0));
-      done.rows.push_back(std::move(out));
-    }
-    deliver(name, instance, std::move(done));
+    run.rows->out.clear();
+    for (const auto& row : run.rows->in) run.rows->out.push_back(compute_row(*p, row));
+    deliver(name, instance, node::StepDone{run.run, Code::ok, "", run.rows, took});
   });
+}
+
+node::StepRow World::compute_row(Process& process, const node::RunRow& row) {
+  const ExtentLayout& layout = process.worker->local_layout(0);
+  const uint32_t bt = layout.block_tokens;
+  node::JoinBatch& sequence = process.batch.at(row.sequence);
+  node::StepRow out;
+  if (row.joined) out.rotten = rotten(process, sequence.pages, sequence.prefix_crcs, {0, layout.layers});
+  if (!out.rotten.empty()) return out;
+  const auto offset = [&](uint32_t page, uint32_t layer) {
+    return process.worker->local_offset(0, page) + layout.layer_offset(layer);
+  };
+  uint64_t token_row = row.token;
+  for (uint32_t l = 0; l < layout.layers; ++l) {
+    uint64_t& tag = process.memory[offset(sequence.pages.back(), l)];
+    if (row.position % bt == 0) {
+      const size_t count = sequence.pages.size();
+      tag = tag_begin(count == 1 ? 0 : process.memory[offset(sequence.pages[count - 2], l)], l);
+    }
+    tag = tag_extend(tag, token_row), token_row = next_row(token_row, tag);
+    if ((row.position + 1) % bt == 0) out.sealed_crcs.push_back(static_cast<uint32_t>(tag));
+  }
+  ++sequence.position;
+  out.sampled.token = tag_token(fold_pages(process, sequence.pages, {0, layout.layers}, 0));
+  return out;
 }
 
 }  // namespace mc::sim

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "node/worker.h"
@@ -88,9 +89,12 @@ struct Bench {
 template <class T>
 std::vector<T> sent(const Actions& actions, const std::string& to) {
   std::vector<T> out;
-  for (const auto& a : actions)
+  for (const auto& a : actions) {
     if (const auto* s = std::get_if<Send>(&a); s && s->to == to)
       if (const auto* m = std::get_if<T>(&s->message)) out.push_back(*m);
+    if constexpr (std::is_same_v<T, wire::Tokens>)
+      if (const auto* s = std::get_if<SendTokens>(&a); s && s->to == to) out.push_back(*s->tokens);
+  }
   return out;
 }
 

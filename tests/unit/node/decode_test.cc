@@ -30,15 +30,14 @@ struct DecodeBench : Bench<Decode, DecodeOptions> {
     return from("p0", 1, wire::KvComplete{spec.req, 1, static_cast<uint32_t>(spec.ids.size()), 3});
   }
   Actions stepped(const RunStep& run) {
-    StepDone done;
-    done.run = run.run;
-    for (const auto& row : run.rows) {
+    run.rows->out.clear();
+    for (const auto& row : run.rows->in) {
       StepRow out;
       out.sampled.token = 4;
       if ((row.position + 1) % 64 == 0) out.sealed_crcs.assign(2, 0);
-      done.rows.push_back(out);
+      run.rows->out.push_back(out);
     }
-    return give(done);
+    return give(StepDone{run.run, Code::ok, "", run.rows, 0s});
   }
 };
 

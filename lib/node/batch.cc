@@ -1,0 +1,121 @@
+#include "node/batch.h"
+
+#include <algorithm>
+
+#include "base/assert.h"
+
+namespace mc::node {
+
+void Batch::join(const RequestPtr& r) {
+  MC_ASSERT(r->phase == DecodeRequest::Phase::running && r->told_pages == 0);
+  const uint64_t prompt = r->spec.ids.size(), most = prompt + r->spec.stopping.max_tokens;
+  const uint64_t end = std::min<uint64_t>(most, limits_.context_tokens) + 1;
+  const uint32_t bt = shelf_.layout.block_tokens;
+  r->answer.reserve(end - r->prompt_tokens());
+  r->pages.reserve(std::min<uint64_t>(kv::blocks_for(end, bt), limits_.page_count));
+  r->chain.reserve(end);
+  const auto at = std::upper_bound(running_.begin(), running_.end(), r,
+                                   [](const auto& a, const auto& b) { return a->order < b->order; });
+  running_.insert(at, r);
+}
+
+void Batch::add(const RequestPtr& r) {
+  MC_ASSERT(!computing() && !full());
+  MC_ASSERT_LT(r->position / shelf_.layout.block_tokens, r->pages.size());
+  rows_.push_back(r);
+}
+
+void Batch::announce(DecodeRequest& r, Actions& out) const {
+  JoinBatch join;
+  join.sequence = r.order;
+  join.position = r.position;
+  join.tokens_max = static_cast<uint32_t>(
+      std::min<uint64_t>(limits_.context_tokens, uint64_t{r.prompt_tokens()} + r.spec.stopping.max_tokens));
+  r.told_pages = r.position / shelf_.layout.block_tokens + 1;
+  const auto pages = r.pages.all().first(r.told_pages);
+  join.pages.assign(pages.begin(), pages.end());
+  join.attention = r.spec.decode_attention;
+  join.sampling = r.spec.sampling;
+  join.prompt_tokens = r.prompt_tokens();
+  if (r.spec.sampling.has_penalties()) join.history = r.spec.ids;
+  join.banned = r.spec.stopping.stop_ids;
+  join.min_tokens = r.spec.stopping.min_tokens;
+  join.prefix_crcs = shelf_.prefix_crcs(r.pages.all(), r.have_blocks, {0, shelf_.layout.layers});
+  out.push_back(std::move(join));
+}
+
+void Batch::start(uint64_t run, Actions& out) {
+  // A row may have been preempted by an older one while the step was put together.
+  std::erase_if(rows_, [](const RequestPtr& r) { return r->phase != DecodeRequest::Phase::running; });
+  if (rows_.empty()) return;
+  for (const auto& r : rows_)
+    if (r->told_pages == 0) announce(*r, out);
+  if (!buffer_) buffer_ = std::make_shared<StepRows>();
+  buffer_->in.clear();
+  for (const auto& r : rows_) {
+    RunRow row;
+    row.sequence = r->order;
+    row.token = r->answer.back();
+    row.position = r->position;
+    row.joined = r->position == r->spec.ids.size();
+    const uint32_t block = r->position / shelf_.layout.block_tokens;
+    MC_ASSERT_LE(block, r->told_pages);
+    if (block == r->told_pages) row.page = r->pages[r->told_pages++];
+    r->in_step = true;
+    buffer_->in.push_back(row);
+  }
+  run_ = run;
+  out.push_back(RunStep{run, std::move(buffer_)});
+  buffer_ = nullptr;
+}
+
+bool Batch::finish(const StepDone& done) {
+  if (run_ == 0 || done.run != run_) return false;
+  run_ = 0;
+  buffer_ = done.rows;
+  for (const auto& r : rows_) r->in_step = false;
+  if (done.code != Code::ok) return true;
+  MC_ASSERT(buffer_ && buffer_->out.size() == rows_.size());
+  const double elapsed_s = to_seconds(done.elapsed);
+  step_ewma_s_ = step_ewma_s_ == 0 ? elapsed_s : step_ewma_s_ + 0.125 * (elapsed_s - step_ewma_s_);
+  return true;
+}
+
+bool Batch::book(DecodeRequest& r, const StepRow& row, bool publish, wire::TokenRow& token) {
+  const uint32_t bt = shelf_.layout.block_tokens;
+  r.chain.append(r.answer.back());
+  ++r.position;
+  MC_ASSERT_EQ(r.position, r.chain.token_count());
+  if (r.position % bt == 0 && publish) {
+    const uint32_t block = r.position / bt - 1;
+    const auto hashes = r.chain.hashes();
+    MC_ASSERT_EQ(row.sealed_crcs.size(), shelf_.layout.layers);
+    r.pages.publish(
+        shelf_.pool, block,
+        {hashes[block], block == 0 ? BlockHash{} : hashes[block - 1], r.spec.ns, block * bt, row.sealed_crcs});
+  }
+  const uint32_t index = static_cast<uint32_t>(r.answer.size());
+  r.answer.push_back(row.sampled.token);
+  const auto& stopping = r.spec.stopping;
+  token.req = r.spec.req;
+  token.attempt = r.spec.attempt;
+  token.index = index;
+  token.token = row.sampled.token;
+  token.logprobs = row.sampled.logprobs;
+  const bool stop = index >= stopping.min_tokens && std::find(stopping.stop_ids.begin(), stopping.stop_ids.end(),
+                                                              token.token) != stopping.stop_ids.end();
+  token.finish_reason.clear();
+  if (stop)
+    token.finish_reason = "stop";
+  else if (index + 1 >= stopping.max_tokens || r.position + 1 >= limits_.context_tokens)
+    token.finish_reason = "length";
+  return token.finish_reason.empty();
+}
+
+void Batch::leave(DecodeRequest& r, Actions& out) {
+  MC_ASSERT(!r.in_step);
+  if (r.told_pages != 0) out.push_back(LeaveBatch{r.order});
+  r.told_pages = 0;
+}
+
+}  // namespace mc::node
