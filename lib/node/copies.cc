@@ -66,7 +66,9 @@ bool Copies::on_grant(const wire::LeaseGrant& grant, uint64_t read_id, TimePoint
     return true;
   };
   const size_t count = grant.blocks.size();
-  if (count == 0) return fail(grant.reason.empty() ? "not_found" : grant.reason);
+  if (count == 0)
+    return fail(
+        std::string(wire::to_string(grant.reason == wire::Fallback::none ? wire::Fallback::absent : grant.reason)));
   bool sane = c.have + count <= c.order.hashes.size();
   for (size_t i = 0; sane && i < count; ++i)
     sane = grant.blocks[i].hash == c.order.hashes[c.have + i] && grant.blocks[i].layer_crcs.size() == layout.layers;

@@ -184,7 +184,7 @@ void Flights::learn_prefill(const Request& r, const wire::PrefillReport& report)
   const double seconds = report.compute_ms * 1e-3;
   errors_.prefill.observe(cost.prefill(tokens, reused), seconds);
   books_.board.prefilled(slot, tokens, reused, seconds);
-  if (report.cached_remote == 0 || !report.fallback.empty() || r.attempt.fetch_waited) return;
+  if (report.cached_remote == 0 || report.fallback != wire::Fallback::none || r.attempt.fetch_waited) return;
   const kv::Namespace* ns = books_.members.namespace_of(r.submit.model);
   const Members::Node* node = books_.members.find(r.attempt.prefill);
   const double blocks = ns ? static_cast<double>(report.cached_remote) / ns->block_tokens : 0;

@@ -185,7 +185,8 @@ void Prefill::on_tick(TimePoint now, Actions& out) {
   }
   for (const auto& r : std::vector<RequestPtr>(queue_.begin(), queue_.end()))
     if ((r->fetch == Fetch::leasing || r->fetch == Fetch::reading) && now >= r->fetch_until)
-      fetch_failed(*r, r->fetch == Fetch::leasing ? "lease_timeout" : "read_timeout", now, out);
+      fetch_failed(*r, r->fetch == Fetch::leasing ? wire::Fallback::lease_timeout : wire::Fallback::read_timeout, now,
+                   out);
   pump(now, out);
 }
 
@@ -221,7 +222,7 @@ void Prefill::on_peer_gone(const NodeId& node, const InstanceId& instance, TimeP
            "peer_lost", "decode node " + node + " was lost", true, now, out);
     } else if ((r->fetch == Fetch::leasing || r->fetch == Fetch::reading) && r->source < r->sources.size() &&
                r->sources[r->source].instance == instance) {
-      fetch_failed(*r, "peer_lost", now, out);
+      fetch_failed(*r, wire::Fallback::peer_lost, now, out);
     }
   }
   pump(now, out);

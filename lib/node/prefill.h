@@ -97,12 +97,21 @@ class Prefill final : public Worker {
     std::vector<kv::PageIndex> fetched;  // owned pages a read is filling
     uint32_t remote_blocks = 0;
     std::vector<wire::NameValue> from;
-    std::string fallback;
+    wire::Fallback fallback = wire::Fallback::none;
+    struct GivenUp {  // blocks that were to be fetched
+      uint32_t first_block, end_block;
+      wire::Fallback why;
+      NodeId node;
+      uint64_t age_ms;
+    };
+    std::vector<GivenUp> given_up;
+    /// Notes that the source's blocks from `first_block` on do not come from there.
+    void give_up(uint32_t first_block, wire::Fallback why, uint64_t age_ms);
 
     std::vector<kv::PageIndex> pages;         // of blocks 0, 1, ...: pinned up to `shared`, ours beyond
     std::vector<bool> pinned;                 // per page: pinned (cached) or owned
     uint32_t prefix_blocks = 0;               // cached when computing started
-    bool misses_rotten = false;               // what follows them was cached, and its bytes had changed
+    std::vector<wire::Miss> misses;           // of the blocks behind them
     kv::LeaseId page_lease = 0;               // to the decode node; 0 = none
     std::vector<std::vector<uint32_t>> crcs;  // [block][layer] of computed blocks
     uint32_t next = 0;                        // first token not yet computed
@@ -117,6 +126,8 @@ class Prefill final : public Worker {
       SampledToken sampled;  // told by the last stage; its message may come before those of others
     };
     std::map<uint64_t, Flowing> flowing;
+    /// The prompt tokens that the chunk [next, run_end) foretells; empty unless the client asks for their likelihood.
+    std::vector<uint32_t> targets() const;
   };
   using RequestPtr = std::shared_ptr<Request>;  // queues and tables below name the same request
 
@@ -130,14 +141,14 @@ class Prefill final : public Worker {
   void fetch_next(Request& r, TimePoint now, Actions& out);
   void on_grant(Request& r, const wire::LeaseGrant& grant, TimePoint now, Actions& out);
   void on_read(Request& r, const ReadDone& done, TimePoint now, Actions& out);
-  void fetch_failed(Request& r, std::string why, TimePoint now, Actions& out);
+  void fetch_failed(Request& r, wire::Fallback why, TimePoint now, Actions& out, uint64_t age_ms = 0);
+  std::vector<wire::Miss> misses(const Request& r, TimePoint now) const;
   void end_fetch(Request& r, Actions& out);
   bool start_compute(Request& r, TimePoint now, Actions& out);
   void announce_prefix(const Request& r, Actions& out) const;
   void announce(const Request& r, uint32_t layer, uint32_t first_block, std::vector<wire::ReadyExtent> extents,
                 Actions& out) const;
   void run_chunk(Request& r, Actions& out);
-  static std::vector<uint32_t> targets(const Request& r);
   void tell_prompt_logprobs(const Request& r, uint32_t start, std::vector<wire::PromptLogprob> rows,
                             Actions& out) const;
   void on_layer(Request& r, const LayerDone& done, Actions& out);

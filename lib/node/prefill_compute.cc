@@ -12,9 +12,8 @@ bool Prefill::start_compute(Request& r, TimePoint now, Actions& out) {
   const uint32_t bt = options_.layout.block_tokens;
   const uint32_t tokens = static_cast<uint32_t>(r.spec.ids.size());
   // Another request may have found one of the blocks rotten: from that one on they are computed again.
-  const auto gone = std::find_if(r.pages.begin(), r.pages.end(), [&](kv::PageIndex page) {
-    return shelf_->pool.state(page) != kv::PageState::cached;
-  });
+  const auto gone = std::find_if(r.pages.begin(), r.pages.end(),
+                                 [&](kv::PageIndex page) { return shelf_->pool.state(page) != kv::PageState::cached; });
   for (auto page = gone; page != r.pages.end(); ++page) shelf_->pool.unpin(*page);
   r.pages.erase(gone, r.pages.end());
   r.pinned.resize(r.pages.size());
@@ -36,7 +35,8 @@ bool Prefill::start_compute(Request& r, TimePoint now, Actions& out) {
   r.phase = Phase::computing;
   r.compute_at = now;
   r.prefix_blocks = shared;
-  r.misses_rotten = shared < r.reusable && was_rotten(r.hashes[shared]);
+  flush_events(now, out);  // what was evicted for these pages is remembered as such
+  r.misses = misses(r, now);
   r.remote_blocks = std::min(r.remote_blocks, shared);  // what was fetched may be gone again
   r.next = shared * bt;
   r.crcs.assign(r.pages.size(), std::vector<uint32_t>(options_.layout.layers, 0));
@@ -47,6 +47,56 @@ bool Prefill::start_compute(Request& r, TimePoint now, Actions& out) {
   announce_prefix(r, out);
   run_chunk(r, out);
   return true;
+}
+
+// The runs of blocks that are computed, each with the reason why none of it was reused.
+std::vector<wire::Miss> Prefill::misses(const Request& r, TimePoint now) const {
+  using wire::MissKind;
+  const uint32_t bt = options_.layout.block_tokens;
+  const uint32_t tokens = static_cast<uint32_t>(r.spec.ids.size());
+  const uint32_t blocks = kv::blocks_for(tokens, bt), reusable = kv::reusable_blocks(tokens, bt);
+  MissRuns runs;
+  const auto given_up = [&](uint32_t block) {  // by a fetch that tells more than that the blocks are not there
+    return std::find_if(r.given_up.begin(), r.given_up.end(), [&](const auto& up) {
+      return block >= up.first_block && block < up.end_block && miss_of(up.why) != MissKind::cold;
+    });
+  };
+  // Another request's chunk with this block is being computed, here or in a later stage of the pipeline.
+  const auto computed_by_another = [&](uint32_t block) {
+    return std::any_of(requests_.begin(), requests_.end(), [&](const auto& entry) {
+      const Request& other = *entry.second;
+      return &other != &r && other.phase == Phase::computing && !other.spec.no_cache && block >= other.prefix_blocks &&
+             block < other.hashes.size() && other.hashes[block] == r.hashes[block];
+    });
+  };
+  // Blocks of one prompt have one name, so its beginning speaks for all that follows.
+  const MissKind other_name =
+      r.prefix_blocks > 0 || reusable == 0
+          ? MissKind::cold
+          : memory().other_name(std::span(r.spec.ids).first(bt), r.spec.prefill_attention, r.spec.salt);
+  for (uint32_t block = r.prefix_blocks; block < reusable; ++block) {
+    const BlockHash& hash = r.hashes[block];
+    const auto ago = memory().evicted_ago(hash, now);
+    if (r.spec.no_cache)
+      runs.add(block, MissKind::no_cache);
+    else if (r.spec.prompt_logprobs >= 0)
+      runs.add(block, MissKind::prompt_logprobs);
+    else if (!runs.empty() && shelf_->pool.find(hash) != kv::kNoPage)  // it is here, but not what it follows
+      runs.extend();
+    else if (memory().was_rotten(hash))
+      runs.add(block, MissKind::checksum, name());
+    else if (const auto up = given_up(block); up != r.given_up.end())
+      runs.add(block, miss_of(up->why), up->node, up->age_ms);
+    else if (ago)
+      runs.add(block, MissKind::evicted, name(), static_cast<uint64_t>(*ago / 1ms));
+    else if (computed_by_another(block))
+      runs.add(block, MissKind::not_published_yet, name());
+    else
+      runs.add(block, other_name, other_name == MissKind::cold ? "" : name());
+  }
+  for (uint32_t block = reusable; block < blocks; ++block)
+    runs.add(block, tokens < bt ? MissKind::shorter_than_block : MissKind::tail_partial);
+  return runs.take();
 }
 
 void Prefill::announce_prefix(const Request& r, Actions& out) const {
@@ -87,7 +137,7 @@ void Prefill::run_chunk(Request& r, Actions& out) {
   if (r.spec.sampling.has_penalties()) run.history = r.spec.ids;
   if (r.spec.resumed < r.spec.stopping.min_tokens) run.banned = r.spec.stopping.stop_ids;
   run.prompt_logprobs = r.spec.prompt_logprobs;
-  if (!leads()) run.targets = targets(r);
+  if (!leads()) run.targets = r.targets();
   if (r.next == r.prefix_blocks * bt) run.prefix_crcs = shelf_->prefix_crcs(r.pages, r.prefix_blocks, own_layers());
   r.run = run.run;
   ++r.chunks;
@@ -95,11 +145,10 @@ void Prefill::run_chunk(Request& r, Actions& out) {
   out.push_back(std::move(run));
 }
 
-/// The prompt tokens that the chunk [next, run_end) foretells; empty unless the client wants to know how well.
-std::vector<uint32_t> Prefill::targets(const Request& r) {
-  if (r.spec.prompt_logprobs < 0) return {};
-  const auto& ids = r.spec.ids;
-  return {ids.begin() + r.next + 1, ids.begin() + std::min<std::ptrdiff_t>(r.run_end + 1, std::ssize(ids))};
+std::vector<uint32_t> Prefill::Request::targets() const {
+  if (spec.prompt_logprobs < 0) return {};
+  const auto& ids = spec.ids;
+  return {ids.begin() + next + 1, ids.begin() + std::min<std::ptrdiff_t>(run_end + 1, std::ssize(ids))};
 }
 
 void Prefill::tell_prompt_logprobs(const Request& r, uint32_t start, std::vector<wire::PromptLogprob> rows,
@@ -149,7 +198,6 @@ void Prefill::on_chunk(Request& r, const ChunkDone& done, TimePoint now, Actions
 void Prefill::publish(Request& r, uint32_t first_block, uint32_t end_block) {
   if (r.spec.no_cache) return;
   for (uint32_t block = first_block; block < end_block; ++block) {
-    made_again(r.hashes[block]);
     if (shelf_->pool.find(r.hashes[block]) != kv::kNoPage) continue;
     kv::BlockMeta meta{r.hashes[block], block == 0 ? BlockHash{} : r.hashes[block - 1], r.spec.ns,
                        block * options_.layout.block_tokens, r.crcs[block]};
@@ -157,6 +205,8 @@ void Prefill::publish(Request& r, uint32_t first_block, uint32_t end_block) {
     MC_ASSERT(!published.duplicate);
     r.pinned[block] = true;
   }
+  if (first_block == 0 && end_block > 0)
+    memory().computed(std::span(r.spec.ids).first(options_.layout.block_tokens), r.spec.prefill_attention, r.spec.salt);
   shelf_->pool.touch(std::span(r.hashes).first(end_block));
 }
 
@@ -185,17 +235,10 @@ void Prefill::first_token(Request& r, const ChunkDone& done, TimePoint now, Acti
   first.report.accept_ms = to_ms(r.accepted_at - r.prepare_at);
   first.report.compute_ms = to_ms(now - r.compute_at);
   first.report.chunks = r.chunks;
-  if (r.spec.no_cache)
-    first.report.miss_reason = "salt";
-  else if (r.spec.prompt_logprobs >= 0)
-    first.report.miss_reason = "prompt-logprobs";
-  else if (r.prefix_blocks < r.reusable)
-    first.report.miss_reason = !r.fallback.empty() ? "node-down" : r.misses_rotten ? "corrupt" : "cold";
-  else if (r.spec.ids.size() % bt != 0)
-    first.report.miss_reason = r.reusable == 0 ? "shorter-than-block" : "tail-partial";
+  first.report.misses = r.misses;
   const bool finished = !first.finish_reason.empty();
   const uint32_t token = first.token;
-  flush_events(out);  // who waits at the conductor for these blocks finds them when it hears of the token
+  flush_events(now, out);  // who waits at the conductor for these blocks finds them when it hears of the token
   to_conductor(std::move(first), out);
   if (computing_.get() == &r) computing_ = nullptr;
   r.phase = Phase::handing_over;

@@ -8,6 +8,18 @@
 #include "node/prefill.h"
 
 namespace mc::node {
+namespace {
+
+wire::Fallback fallback_of(Code code) {
+  switch (code) {
+    case Code::corrupt: return wire::Fallback::corrupt;
+    case Code::timeout: return wire::Fallback::read_timeout;
+    case Code::peer_lost: return wire::Fallback::peer_lost;
+    default: return wire::Fallback::transfer;
+  }
+}
+
+}  // namespace
 
 // Starts on the next source that still offers something; afterwards the request is ready.
 void Prefill::fetch_next(Request& r, TimePoint now, Actions& out) {
@@ -16,7 +28,10 @@ void Prefill::fetch_next(Request& r, TimePoint now, Actions& out) {
     const uint32_t have = static_cast<uint32_t>(r.pages.size());
     const uint32_t end = std::min(source.first_block + source.block_count, r.reusable);
     if (r.spec.no_cache || source.first_block > have || end <= have || !is_peer(source.node, source.instance)) {
-      if (end > have && r.fallback.empty() && !is_peer(source.node, source.instance)) r.fallback = "fetch:peer_lost";
+      if (end > have && !is_peer(source.node, source.instance)) {
+        if (r.fallback == wire::Fallback::none) r.fallback = wire::Fallback::peer_lost;
+        r.give_up(std::max(have, source.first_block), wire::Fallback::peer_lost, 0);
+      }
       ++r.source;
       continue;
     }
@@ -37,21 +52,28 @@ void Prefill::fetch_next(Request& r, TimePoint now, Actions& out) {
   r.fetch = Fetch::done;
   r.fetched_at = now;
   r.fetch_until = kNever;
-  r.fetch_ms = r.remote_blocks > 0 || !r.fallback.empty() ? to_ms(now - r.fetch_began) : 0;
+  r.fetch_ms = r.remote_blocks > 0 || r.fallback != wire::Fallback::none ? to_ms(now - r.fetch_began) : 0;
 }
 
 void Prefill::on_grant(Request& r, const wire::LeaseGrant& grant, TimePoint now, Actions& out) {
   if (r.fetch != Fetch::leasing || grant.lease != r.lease) return;
-  if (grant.blocks.empty()) return fetch_failed(r, grant.reason.empty() ? "not_found" : grant.reason, now, out);
+  if (grant.blocks.empty())
+    return fetch_failed(r, grant.reason == wire::Fallback::none ? wire::Fallback::absent : grant.reason, now, out,
+                        grant.age_ms);
   const uint32_t have = static_cast<uint32_t>(r.pages.size());
   const ExtentLayout& layout = options_.layout;
   const size_t count = grant.blocks.size();
   bool sane = have + count <= r.reusable;
   for (size_t i = 0; sane && i < count; ++i)
     sane = grant.blocks[i].hash == r.hashes[have + i] && grant.blocks[i].layer_crcs.size() == layout.layers;
-  if (!sane) return fetch_failed(r, "bad_grant", now, out);
+  if (!sane) return fetch_failed(r, wire::Fallback::bad_grant, now, out);
   auto pages = shelf_->pool.allocate(static_cast<uint32_t>(count));
-  if (!pages) return fetch_failed(r, "no_pages", now, out);
+  if (!pages) return fetch_failed(r, wire::Fallback::no_pages, now, out);
+  // The holder has no more of the run than it leased.
+  const wire::Source& source = r.sources[r.source];
+  if (have + count < std::min(source.first_block + source.block_count, r.reusable) &&
+      grant.reason != wire::Fallback::none)
+    r.give_up(have + static_cast<uint32_t>(count), grant.reason, grant.age_ms);
   r.fetched = std::move(*pages);
   r.granted = grant.blocks;
   Read read;
@@ -79,8 +101,7 @@ void Prefill::on_read(Request& r, const ReadDone& done, TimePoint now, Actions& 
   r.read = 0;
   if (r.phase == Phase::ended) return settle(r);
   if (done.code == Code::corrupt) ++stats_.checksum_failures;
-  if (done.code != Code::ok || r.fetch != Fetch::reading)
-    return fetch_failed(r, std::string(to_string(done.code)), now, out);
+  if (done.code != Code::ok || r.fetch != Fetch::reading) return fetch_failed(r, fallback_of(done.code), now, out);
   const uint32_t first = static_cast<uint32_t>(r.pages.size());
   for (size_t i = 0; i < r.fetched.size(); ++i) {
     const size_t block = first + i;
@@ -97,9 +118,15 @@ void Prefill::on_read(Request& r, const ReadDone& done, TimePoint now, Actions& 
   fetch_next(r, now, out);
 }
 
-void Prefill::fetch_failed(Request& r, std::string why, TimePoint now, Actions& out) {
+void Prefill::Request::give_up(uint32_t first_block, wire::Fallback why, uint64_t age_ms) {
+  const uint32_t end = std::min(sources[source].first_block + sources[source].block_count, reusable);
+  if (first_block < end) given_up.push_back({first_block, end, why, sources[source].node, age_ms});
+}
+
+void Prefill::fetch_failed(Request& r, wire::Fallback why, TimePoint now, Actions& out, uint64_t age_ms) {
   ++stats_.fetch_failures;
-  r.fallback = "fetch:" + why;
+  r.fallback = why;
+  r.give_up(static_cast<uint32_t>(r.pages.size()), why, age_ms);
   if (r.read != 0) {
     // Cancelled, but the transport may still write: the pages wait for its ReadDone. The request
     // goes on without them and takes its own pages.

@@ -79,7 +79,7 @@ void Prefill::hand_on(Request& r, const ChunkDone& done, TimePoint now, Actions&
   if (r.spec.sampling.has_penalties()) run.history = r.spec.ids;
   if (r.spec.resumed < r.spec.stopping.min_tokens) run.banned = r.spec.stopping.stop_ids;
   run.prompt_logprobs = r.spec.prompt_logprobs;
-  run.targets = targets(r);
+  run.targets = r.targets();
   run.activations_offset = prefill_.slots.offset(ActivationSlots::kEach + slot);
   run.activations_crc = done.activations_crc;
   run.budget_ms = static_cast<uint32_t>(std::clamp<int64_t>((r.deadline - now) / 1ms, 1, 3'600'000));

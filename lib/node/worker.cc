@@ -26,16 +26,16 @@ void Worker::handle(const Event& event, TimePoint now, Actions& out) {
     if (lost->node == kConductor) {
       if (lost->instance == conductor_) lose_conductor(now, out);
     } else {
-      std::erase_if(former_, [&](const wire::Peer& p) { return p.instance == lost->instance; });
+      std::erase_if(former_.peers, [&](const wire::Peer& p) { return p.instance == lost->instance; });
       if (is_peer(lost->node, lost->instance)) peer_gone(lost->node, lost->instance, now, out);
     }
   } else if (std::holds_alternative<Tick>(event)) {
     if (state_ == Membership::member && now - heard_at_ > dead_after_) lose_conductor(now, out);
     if (state_ != Membership::member && now >= hello_at_ && !left_) say_hello(now, out);
     if (state_ == Membership::member && now >= beat_at_) beat(now, out);
-    if (now >= former_until_) {
-      former_.clear();
-      former_until_ = kNever;
+    if (now >= former_.until) {
+      former_.peers.clear();
+      former_.until = kNever;
       set_peers(out);
     }
     on_tick(now, out);
@@ -45,11 +45,11 @@ void Worker::handle(const Event& event, TimePoint now, Actions& out) {
   expire_leases(now);
   serve_waiting(now, out);
   consider_demotion(now, out);
-  flush_events(out);
+  flush_events(now, out);
 }
 
 TimePoint Worker::next_wakeup() const {
-  TimePoint at = std::min(role_wakeup(), former_until_);
+  TimePoint at = std::min(role_wakeup(), former_.until);
   if (state_ == Membership::member) {
     at = std::min({at, beat_at_, heard_at_ + dead_after_ + 1ms});
   } else if (!left_) {
@@ -186,7 +186,7 @@ bool Worker::on_conductor(const Received& event, TimePoint now, Actions& out) {
   if (const auto* welcome = std::get_if<wire::Welcome>(&event.message)) {
     if (conductor_ != event.instance) {
       peers_version_ = 0;
-      for (const auto& [name, peer] : peers_) former_.push_back(peer);
+      for (const auto& [name, peer] : peers_) former_.peers.push_back(peer);
     }
     conductor_ = event.instance;
     state_ = Membership::member;
@@ -196,8 +196,8 @@ bool Worker::on_conductor(const Received& event, TimePoint now, Actions& out) {
     dead_after_ = std::chrono::milliseconds(std::max<uint32_t>(welcome->dead_after_ms, 1));
     has_tenants_ = welcome->has_tenants;
     beat_at_ = now;
-    if (!former_.empty()) former_until_ = now + 2 * dead_after_;
-    send_snapshot(out);
+    if (!former_.peers.empty()) former_.until = now + 2 * dead_after_;
+    send_snapshot(now, out);
     return true;
   }
   if (const auto* refused = std::get_if<wire::Refused>(&event.message)) {
@@ -213,7 +213,7 @@ bool Worker::on_conductor(const Received& event, TimePoint now, Actions& out) {
   if (const auto* peers = std::get_if<wire::Peers>(&event.message)) return on_peers(*peers, now, out), true;
   if (const auto* drain = std::get_if<wire::Drain>(&event.message))
     return draining_ = drain->on || leaving_, beat_at_ = now, true;
-  if (std::holds_alternative<wire::IndexSync>(event.message)) return send_snapshot(out), true;
+  if (std::holds_alternative<wire::IndexSync>(event.message)) return send_snapshot(now, out), true;
   return false;
 }
 
@@ -259,7 +259,7 @@ void Worker::on_peers(const wire::Peers& message, TimePoint now, Actions& out) {
   for (const auto& p : gone) peer_gone(p.name, p.instance, now, out);
   peers_ = std::move(next);
   peers_version_ = message.version;
-  std::erase_if(former_, [&](const wire::Peer& p) { return peers_.contains(p.name); });
+  std::erase_if(former_.peers, [&](const wire::Peer& p) { return peers_.contains(p.name); });
   set_peers(out);
   on_peers_told(now, out);
 }
@@ -267,7 +267,7 @@ void Worker::on_peers(const wire::Peers& message, TimePoint now, Actions& out) {
 void Worker::set_peers(Actions& out) const {
   SetPeers set;
   for (const auto& [name, p] : peers_) set.peers.push_back(p);
-  set.peers.insert(set.peers.end(), former_.begin(), former_.end());
+  set.peers.insert(set.peers.end(), former_.peers.begin(), former_.peers.end());
   out.push_back(std::move(set));
 }
 

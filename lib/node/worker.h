@@ -17,6 +17,7 @@
 #include "base/extent.h"
 #include "base/rng.h"
 #include "kv/kv.h"
+#include "node/block_memory.h"
 #include "node/node.h"
 #include "sched/cost.h"
 
@@ -135,11 +136,11 @@ class Worker : public Machine {
   /// Takes blocks out of the pool whose bytes are not what was sealed; `rotten` numbers pages and hashes.
   void drop_rotten(std::span<const BlockHash> hashes, std::span<const kv::PageIndex> pages,
                    std::span<const uint32_t> rotten);
-  /// Blocks that were dropped so and have not been made again.
-  bool was_rotten(const BlockHash& hash) const { return rotten_.contains(hash); }
-  void made_again(const BlockHash& hash) { rotten_.erase(hash); }
+  /// Blocks that this node had.
+  const BlockMemory& memory() const { return memory_; }
+  BlockMemory& memory() { return memory_; }
   /// Tells the conductor what has been published and evicted so far; else it is told after the event's messages.
-  void flush_events(Actions& out);
+  void flush_events(TimePoint now, Actions& out);
 
   WorkerOptions options_;
   std::unique_ptr<Shelf> shelf_;  // null in a cache node
@@ -175,11 +176,12 @@ class Worker : public Machine {
   void lose_conductor(TimePoint now, Actions& out);
   void say_hello(TimePoint now, Actions& out);
   void beat(TimePoint now, Actions& out);
-  void send_snapshot(Actions& out);
+  void send_snapshot(TimePoint now, Actions& out);
   void on_lease_request(const Received& event, const wire::LeaseRequest& request, TimePoint now, Actions& out);
   void grant(const NodeId& node, const InstanceId& instance, const wire::LeaseRequest& request, TimePoint now,
              Actions& out);
   void serve_waiting(TimePoint now, Actions& out);
+  wire::Fallback absence(const Shelf* shelf, const BlockHash& hash, bool waited, TimePoint now, uint64_t& age_ms) const;
   void expire_leases(TimePoint now);
   std::vector<kv::PageIndex> cold_chain(NamespaceId& ns) const;
   void consider_demotion(TimePoint now, Actions& out);
@@ -201,15 +203,17 @@ class Worker : public Machine {
   uint64_t peers_version_ = 0;
   // Peers under the conductor before: a new one learns of them one by one, and meanwhile the
   // connections to them are kept.
-  std::vector<wire::Peer> former_;
-  TimePoint former_until_ = kNever;
+  struct Former {
+    std::vector<wire::Peer> peers;
+    TimePoint until = kNever;
+  } former_;
   kv::EventLog log_;
   uint64_t last_id_ = 0;
   std::map<std::pair<InstanceId, uint64_t>, RemoteLease> granted_;
   std::vector<WaitingLease> waiting_;
   std::map<uint64_t, Demotion> demotions_;
   std::set<BlockHash> demoted_;  // blocks a cache node is known to hold
-  std::set<BlockHash> rotten_;   // bounded: for the reason of a miss
+  BlockMemory memory_;
   TimePoint demote_at_{};
   Rng rng_;
 };

@@ -16,18 +16,19 @@ constexpr Duration kDemoteEvery = 20ms;
 constexpr Duration kDemoteTtl = 5s;
 constexpr size_t kWaitingMax = 256;       // lease requests that wait for blocks; more are answered at once
 constexpr Duration kWaitMax = 60s;        // whatever the asker is ready to wait
-constexpr size_t kRottenMax = 4096;       // remembered; beyond it a miss is told as cold
 constexpr size_t kLeaseBlocksMax = 4096;  // of one grant; the asker takes the rest in another
 }  // namespace
 
-void Worker::flush_events(Actions& out) {
-  if (log_.size() == 0) return;
-  if (state_ != Membership::member) {
-    log_.drain();  // the snapshot at registration tells all of it
-    return;
-  }
+void Worker::flush_events(TimePoint now, Actions& out) {
   while (log_.size() > 0) {
     const auto events = log_.drain(kEventsPerMessage);
+    for (const auto& e : events) {
+      if (e.kind == kv::BlockEvent::Kind::stored)
+        memory_.stored(e.hash);
+      else if (e.reason == kv::Removal::evicted)
+        memory_.evicted(e.hash, now);
+    }
+    if (state_ != Membership::member) continue;  // the snapshot at registration tells all of it
     wire::BlockEvents message;
     message.first_seq = events.front().seq;
     for (const auto& e : events) {
@@ -38,8 +39,8 @@ void Worker::flush_events(Actions& out) {
   }
 }
 
-void Worker::send_snapshot(Actions& out) {
-  log_.drain();  // older than the snapshot
+void Worker::send_snapshot(TimePoint now, Actions& out) {
+  flush_events(now, out);  // they are older than the snapshot
   std::vector<wire::BlockRef> blocks;
   for (const Shelf* shelf : shelves())
     for (const auto& b : shelf->pool.snapshot()) blocks.push_back({b.hash, b.parent});
@@ -82,8 +83,7 @@ void Worker::drop_rotten(std::span<const BlockHash> hashes, std::span<const kv::
     const BlockHash& hash = hashes[block];
     if (shelf_->pool.find(hash) != pages[block]) continue;  // dropped already, or made again since
     shelf_->pool.remove(hash, kv::Removal::corrupt);
-    if (rotten_.size() >= kRottenMax) rotten_.clear();
-    rotten_.insert(hash);
+    memory_.rotten(hash);
   }
 }
 
@@ -91,7 +91,7 @@ void Worker::drop_rotten(std::span<const BlockHash> hashes, std::span<const kv::
 
 void Worker::on_lease_request(const Received& event, const wire::LeaseRequest& request, TimePoint now, Actions& out) {
   if (!is_peer(event.from, event.instance) || granted_.contains({event.instance, request.lease})) {
-    send(event.from, event.instance, wire::LeaseGrant{request.lease, {}, 0, "unknown_peer"}, out);
+    send(event.from, event.instance, wire::LeaseGrant{request.lease, {}, 0, wire::Fallback::unknown_peer}, out);
     return;
   }
   const Shelf* shelf = shelf_of(request.ns);
@@ -108,21 +108,18 @@ void Worker::on_lease_request(const Received& event, const wire::LeaseRequest& r
 
 void Worker::grant(const NodeId& node, const InstanceId& instance, const wire::LeaseRequest& request, TimePoint now,
                    Actions& out) {
-  wire::LeaseGrant reply{request.lease, {}, 0, ""};
+  wire::LeaseGrant reply{request.lease, {}, 0};
   Shelf* shelf = shelf_of(request.ns);
   const auto wanted = std::span(request.hashes).first(std::min(request.hashes.size(), kLeaseBlocksMax));
   const uint32_t here = shelf ? shelf->pool.match(wanted) : 0;
-  if (here == 0) {
-    reply.reason = shelf ? "evicted" : "layout";
-    send(node, instance, std::move(reply), out);
-    return;
-  }
+  if (here < wanted.size()) reply.reason = absence(shelf, wanted[here], request.wait_ms > 0, now, reply.age_ms);
+  if (here == 0) return send(node, instance, std::move(reply), out);
   std::vector<kv::PageIndex> pages;
   for (uint32_t i = 0; i < here; ++i) pages.push_back(shelf->pool.find(wanted[i]));
   const Duration ttl = std::min<Duration>(std::chrono::milliseconds(request.ttl_ms), options_.lease_ttl_max);
   auto lease = shelf->leases.grant(instance.hex(), pages, now + ttl);
   if (!lease) {
-    reply.reason = to_string(lease.error().code);
+    reply.reason = wire::Fallback::refused;
   } else {
     shelf->pool.touch(wanted.first(here));
     granted_[{instance, request.lease}] = {node, shelf, *lease};
@@ -130,6 +127,18 @@ void Worker::grant(const NodeId& node, const InstanceId& instance, const wire::L
     for (kv::PageIndex page : pages) reply.blocks.push_back(leased_block(*shelf, page));
   }
   send(node, instance, std::move(reply), out);
+}
+
+/// Why a block is not here. `waited`: the asker was ready to wait for blocks that are being computed.
+wire::Fallback Worker::absence(const Shelf* shelf, const BlockHash& hash, bool waited, TimePoint now,
+                               uint64_t& age_ms) const {
+  if (!shelf) return wire::Fallback::layout;
+  if (memory_.was_rotten(hash)) return wire::Fallback::corrupt;
+  const auto ago = memory_.evicted_ago(hash, now);
+  if (is_pending(hash) && (waited || !ago)) return wire::Fallback::not_published_yet;
+  if (!ago) return wire::Fallback::absent;
+  age_ms = static_cast<uint64_t>(*ago / 1ms);
+  return wire::Fallback::evicted;
 }
 
 void Worker::serve_waiting(TimePoint now, Actions& out) {

@@ -4,6 +4,7 @@
 
 #include "base/assert.h"
 #include "base/errors.h"
+#include "run/misses.h"
 
 namespace mc::run {
 namespace {
@@ -336,7 +337,9 @@ Json Answer::explanation() const {
   mc.set("cached_from", std::move(sources));
   mc.set("queue_ms", summary_.report.queue_ms).set("fetch_ms", summary_.report.fetch_ms);
   mc.set("accept_ms", summary_.report.accept_ms).set("prefill_ms", summary_.report.compute_ms);
-  mc.set("miss_reason", summary_.report.miss_reason).set("fallback", summary_.report.fallback);
+  mc.set("miss_reason", first_miss(summary_.report.misses, MissReader::client));
+  mc.set("misses", misses_json(summary_.report.misses, MissReader::client));
+  mc.set("fallback", wire::describe(summary_.report.fallback));
   return mc;
 }
 

@@ -19,6 +19,7 @@
 #include "run/bearer.h"
 #include "run/client_key.h"
 #include "run/conductor_process.h"
+#include "wire/miss.h"
 
 namespace mc {
 namespace flags {
@@ -377,6 +378,18 @@ std::string text_of(const Json& value) {
   return value.as_string().empty() ? "-" : std::string(value.as_string());
 }
 
+/// "blocks 12..19 computed: evicted by p0 3.2 s ago"
+std::string missed_line(const Json& r) {
+  wire::Miss miss;
+  miss.kind = wire::miss_from(r["reason"].as_string());
+  miss.node = r["node"].as_string();
+  miss.age_ms = static_cast<uint64_t>(std::max<int64_t>(0, r["age_ms"].as_int()));
+  const int64_t first = r["first_block"].as_int(), last = first + r["blocks"].as_int() - 1;
+  return (last > first ? "blocks " + std::to_string(first) + ".." + std::to_string(last)
+                       : "block " + std::to_string(first)) +
+         " computed: " + wire::describe(miss);
+}
+
 void print_record(const Json& r) {
   std::printf("%s  %s%s%s   prompt %ld tokens, answer %ld   %s -> %s   attempts %ld\n", text_of(r["id"]).c_str(),
               text_of(r["outcome"]).c_str(), r["reason"].as_string().empty() ? "" : ", ",
@@ -398,10 +411,8 @@ void print_record(const Json& r) {
   row("fetch", "fetch_ms",
       std::to_string(r["cached_remote_tokens"].as_int()) + " tokens from others" +
           (r["fallback"].as_string().empty() ? "" : ", failed: " + std::string(r["fallback"].as_string())));
-  row("prefill", "prefill_ms",
-      std::to_string(r["cached_local_tokens"].as_int()) + " tokens were here" +
-          (r["miss_reason"].as_string().empty() ? ""
-                                                : ", the rest missed: " + std::string(r["miss_reason"].as_string())));
+  row("prefill", "prefill_ms", std::to_string(r["cached_local_tokens"].as_int()) + " tokens were here");
+  for (const auto& miss : r["misses"].items()) std::printf("%-10s %10s  %s\n", "", "", missed_line(miss).c_str());
   char predicted[64];
   std::snprintf(predicted, sizeof predicted, "%.1f ms predicted", r["predicted_ttft_ms"].as_double());
   row("TTFT", "ttft_ms", predicted);

@@ -5,6 +5,7 @@
 
 #include "base/errors.h"
 #include "run/frontend.h"
+#include "run/misses.h"
 
 namespace mc::run {
 namespace {
@@ -48,7 +49,9 @@ void Frontend::Timing::put(const node::RequestSummary& j, TimePoint now, Json& o
   out.set("total_ms", to_ms(now - submitted));
   out.set("predicted_ttft_ms", j.predicted_ttft_s * 1e3).set("predicted_tbt_ms", j.predicted_tbt_s * 1e3);
   out.set("cached_local_tokens", j.report.cached_local).set("cached_remote_tokens", j.report.cached_remote);
-  out.set("miss_reason", j.report.miss_reason).set("fallback", j.report.fallback);
+  out.set("miss_reason", first_miss(j.report.misses, MissReader::operators));
+  out.set("misses", misses_json(j.report.misses, MissReader::operators));
+  out.set("fallback", wire::describe(j.report.fallback));
   out.set("considered", considered_json(j)).set("failed_attempts", failed_json(j)).set("set_aside", j.set_aside);
 }
 

@@ -55,8 +55,9 @@ void Frontend::on_reply(const node::Reply& reply) {
       metrics_.histogram(metric::kStageSeconds, {"prefill"}).observe(report.compute_ms * 1e-3);
       metrics_.histogram(metric::kVllmRequestComputed)
           .observe(timing.prompt_tokens - std::min(timing.prompt_tokens, report.cached_local + report.cached_remote));
-      if (!report.miss_reason.empty()) metrics_.counter(metric::kKvMiss, {report.miss_reason}).add();
-      if (!report.fallback.empty()) metrics_.counter(metric::kFallback, {"fetch"}).add();
+      for (const wire::Miss& miss : report.misses)
+        metrics_.counter(metric::kKvMiss, {wire::to_string(miss.kind)}).add(miss.block_count);
+      if (report.fallback != wire::Fallback::none) metrics_.counter(metric::kFallback, {"fetch"}).add();
     } else {
       metrics_.histogram(metric::kVllmItl).observe(to_seconds(now - timing.last));
     }

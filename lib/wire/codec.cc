@@ -135,4 +135,17 @@ void Decoder::get(uint32_t at, Role& value) {
   value = *role;
 }
 
+// A name that this version does not know says nothing more than that there was a reason.
+void Decoder::get(uint32_t at, MissKind& value) {
+  std::string name;
+  get(at, name);
+  value = miss_from(name);
+}
+
+void Decoder::get(uint32_t at, Fallback& value) {
+  std::string name;
+  get(at, name);
+  value = fallback_from(name);
+}
+
 }  // namespace mc::wire

@@ -1,7 +1,7 @@
 // Control messages to bytes and back. One visitor per struct (wire/messages.h) names its fields;
 // the visitors here walk them: a struct is a map with string keys in field order, a vector an array,
-// a pair an array of two, an Id128 16 bytes of bin, a Role its name, doubles always 9 bytes. Equal
-// messages give equal bytes, so golden files can hold them (tests/golden/wire_messages.txt).
+// a pair an array of two, an Id128 16 bytes of bin, an enum its name, doubles always 9 bytes. Equal
+// messages give equal bytes, so golden files can hold them (tests/golden/wire/messages.txt).
 //
 // Decoding trusts no input. Sizes are bounded before anything is built, and unknown keys are skipped. An error names
 // message, field and fault: "hello: cost.prefill_s is missing".
@@ -47,6 +47,10 @@ class FieldCounter {
   void operator()(std::string_view, T&) {
     ++count;
   }
+  template <class T>
+  void later(std::string_view, T&) {
+    ++count;
+  }
   size_t count = 0;
 };
 
@@ -57,6 +61,10 @@ class Encoder {
   void operator()(std::string_view key, T& field) {
     out_.str(key);
     put(field);
+  }
+  template <class T>
+  void later(std::string_view key, T& field) {
+    (*this)(key, field);
   }
   /// The visitors take non-const fields, since decoding shares them; encoding changes nothing.
   template <class T>
@@ -78,6 +86,8 @@ class Encoder {
   void put(const Bytes& value) { out_.bin(value); }
   void put(const Id128& value) { out_.bin(value.bytes); }
   void put(Role value) { out_.str(to_string(value)); }
+  void put(MissKind value) { out_.str(to_string(value)); }
+  void put(Fallback value) { out_.str(to_string(value)); }
   template <class A, class B>
   void put(const std::pair<A, B>& value) {
     out_.array(2);
@@ -110,14 +120,12 @@ class Decoder {
 
   template <class T>
   void operator()(std::string_view key, T& field) {
-    if (failed_) return;
-    Step& step = push();
-    step.key = key;
-    if (const uint32_t at = find(key); at == 0)
-      fail("is missing");
-    else
-      get(at, field);
-    --depth_;
+    read(key, field, true);
+  }
+  /// A field that older senders do not know.
+  template <class T>
+  void later(std::string_view key, T& field) {
+    read(key, field, false);
   }
 
  private:
@@ -135,6 +143,18 @@ class Decoder {
   };
   static constexpr size_t kDepthMax = 2 * 16;  // a field and an element for each level parse_msgpack allows
 
+  template <class T>
+  void read(std::string_view key, T& field, bool required) {
+    if (failed_) return;
+    Step& step = push();
+    step.key = key;
+    const uint32_t at = find(key);
+    if (at != 0)
+      get(at, field);
+    else if (required)
+      fail("is missing");
+    --depth_;
+  }
   Step& push() {
     MC_ASSERT_LT(depth_, kDepthMax);
     return steps_[depth_++];
@@ -154,6 +174,8 @@ class Decoder {
   void get(uint32_t at, Bytes& value);
   void get(uint32_t at, Id128& value);
   void get(uint32_t at, Role& value);
+  void get(uint32_t at, MissKind& value);
+  void get(uint32_t at, Fallback& value);
 
   template <class A, class B>
   void get(uint32_t at, std::pair<A, B>& value) {

@@ -16,7 +16,8 @@
 //
 // Rules. Times on the wire are remaining milliseconds, never clock readings. `attempt` numbers the
 // tries of one request: a message of an older attempt is ignored. An unknown field is skipped, a
-// missing one is an error that names message and field, so fields may be added but never reused.
+// missing one is an error that names message and field, so fields may be added but never reused. One that was added
+// later is named by v.later(): a message without it is sound, and the field keeps its default.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +28,7 @@
 
 #include "base/ids.h"
 #include "base/one_of.h"
+#include "wire/miss.h"
 #include "wire/sampling.h"
 #include "wire/stage_messages.h"
 
@@ -425,20 +427,25 @@ struct PrefillReport {
   uint32_t cached_local = 0;       // tokens found in the prefill node's pool
   uint32_t cached_remote = 0;      // tokens fetched from other nodes
   std::vector<NameValue> sources;  // node -> tokens, for the remote part
-  std::string miss_reason;         // the reason why the rest was not cached
-  std::string fallback;            // the attempt that failed, "" when none did
+  std::vector<Miss> misses;        // one for each run of blocks that was computed, ascending
+  Fallback fallback = Fallback::none;
   double queue_ms = 0;
   double fetch_ms = 0;
   double accept_ms = 0;
   double compute_ms = 0;
   uint32_t chunks = 0;
 
+  /// Reason of the first run.
+  MissKind miss_reason() const { return misses.empty() ? MissKind::none : misses.front().kind; }
   bool operator==(const PrefillReport&) const = default;
   template <class V>
   void fields(V& v) {
     v("cached_local", cached_local), v("cached_remote", cached_remote), v("sources", sources);
-    v("miss_reason", miss_reason), v("fallback", fallback), v("queue_ms", queue_ms), v("fetch_ms", fetch_ms);
+    MissKind first = miss_reason();
+    v("miss_reason", first), v("fallback", fallback), v("queue_ms", queue_ms), v("fetch_ms", fetch_ms);
     v("accept_ms", accept_ms), v("compute_ms", compute_ms), v("chunks", chunks);
+    v.later("misses", misses);
+    if (misses.empty() && first != MissKind::none) misses.push_back({first, 0, 0, "", 0});  // as older nodes tell it
   }
 };
 
@@ -585,18 +592,20 @@ struct LeasedBlock {
   }
 };
 
-/// The leading run of blocks that is leased. It may be empty; `reason` says why.
+/// The leading run that is leased, empty or not.
 struct LeaseGrant {
   static constexpr std::string_view kType = "lease_grant";
   uint64_t lease = 0;
   std::vector<LeasedBlock> blocks;
   uint32_t ttl_ms = 0;
-  std::string reason;
+  Fallback reason = Fallback::none;  // why the run is empty
+  uint64_t age_ms = 0;               // how long ago the first block was evicted
 
   bool operator==(const LeaseGrant&) const = default;
   template <class V>
   void fields(V& v) {
     v("lease", lease), v("blocks", blocks), v("ttl_ms", ttl_ms), v("reason", reason);
+    v.later("age_ms", age_ms);
   }
 };
 

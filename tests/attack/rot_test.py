@@ -67,7 +67,7 @@ class Rot(unittest.TestCase):
             self.assertGreater(rot(p0), 6)
             answer = self.ask()
             self.assertEqual(answer["mc"]["attempts"], 2, answer["mc"])
-            self.assertEqual(answer["mc"]["miss_reason"], "corrupt", answer["mc"])
+            self.assertEqual(answer["mc"]["miss_reason"], "checksum", answer["mc"])
             self.assertEqual(cached(answer), 0)
             c.wait_quiet()
             self.assertEqual(c.metric("p0", "mc_checksum_failures_total"), before + 6 * (turn + 1))
@@ -137,7 +137,7 @@ class RotInPipelines(unittest.TestCase):
                 answer = c.complete(ids=ids, max_tokens=12)
                 self.assertEqual(token_ids(answer), expected, answer["mc"])
                 self.assertEqual(cached(answer), 0)
-                self.assertEqual(answer["mc"]["miss_reason"], "corrupt", answer["mc"])
+                self.assertEqual(answer["mc"]["miss_reason"], "checksum", answer["mc"])
                 c.wait_quiet()
                 self.assertEqual(c.metric("p0", "mc_checksum_failures_total"), before + 6)
                 self.assertEqual(cached(c.complete(ids=ids, max_tokens=2)), 384)  # it was made again

@@ -239,7 +239,8 @@ TEST_CASE("sim: of requests with one prefix that come at once, with hold one com
       const auto& report = outcome.summary.report;
       computed += report.cached_local + report.cached_remote < stem.size();
       each += " " + outcome.summary.prefill + ":" + std::to_string(report.cached_local) + "+" +
-              std::to_string(report.cached_remote) + ":" + to_string(outcome.summary.held_for) + report.fallback;
+              std::to_string(report.cached_remote) + ":" + to_string(outcome.summary.held_for) +
+              wire::describe(report.fallback);
     }
     INFO("seed " << options.seed << each);
     CHECK(computed == 1);

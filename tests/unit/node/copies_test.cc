@@ -30,7 +30,7 @@ struct PrefillBench : Bench<Prefill, PrefillOptions> {
   }
   /// Grants what was asked for, the first `count` of it.
   static wire::LeaseGrant grant_of(const wire::LeaseRequest& asked, size_t count) {
-    wire::LeaseGrant grant{asked.lease, {}, 20000, ""};
+    wire::LeaseGrant grant{asked.lease, {}, 20000};
     for (size_t i = 0; i < count; ++i) grant.blocks.push_back({asked.hashes[i], {}, 0, i * 8192, {1, 2}});
     return grant;
   }
@@ -73,7 +73,7 @@ TEST_CASE("node/copies: whatever goes wrong ends the copy with a reason and leav
     const auto asked = sent<wire::LeaseRequest>(b.from_conductor(b.order(7, 4)), "p1");
     REQUIRE(asked.size() == 1);
     wire::LeaseGrant grant = b.grant_of(asked[0], way == refused ? 0 : 4);
-    if (way == refused) grant.reason = "evicted";
+    if (way == refused) grant.reason = wire::Fallback::evicted;
     if (way == bad_hash) grant.blocks[2].hash.bytes[5] = 9;
     Actions out;
     uint64_t read = 0;

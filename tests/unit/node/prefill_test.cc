@@ -48,7 +48,7 @@ std::vector<uint32_t> ids_of(uint32_t first, size_t count) {
 }
 
 wire::LeaseGrant grant_of(const wire::LeaseRequest& request) {
-  wire::LeaseGrant grant{request.lease, {}, 1000, ""};
+  wire::LeaseGrant grant{request.lease, {}, 1000};
   BlockHash parent;
   for (const auto& hash : request.hashes) {
     grant.blocks.push_back({hash, parent, 1, 0, {11, 12}});
@@ -98,7 +98,7 @@ TEST_CASE("node/prefill: a lease of other blocks than asked for is given back an
     CHECK(runs[0].start == 0);
     const auto first = sent<wire::FirstToken>(b.computed(runs[0].run), std::string(kConductor));
     REQUIRE(first.size() == 1);
-    CHECK(first[0].report.fallback == "fetch:bad_grant");
+    CHECK(first[0].report.fallback == wire::Fallback::bad_grant);
   }
 }
 
@@ -283,7 +283,7 @@ TEST_CASE("node/prefill: log-probabilities of the prompt come chunk by chunk, an
     CHECK(told[0].first == next);
     next += static_cast<uint32_t>(told[0].rows.size());
     const auto first = sent<wire::FirstToken>(out, std::string(kConductor));
-    if (!first.empty()) CHECK(first[0].report.miss_reason == "prompt-logprobs");
+    if (!first.empty()) CHECK(first[0].report.miss_reason() == wire::MissKind::prompt_logprobs);
   }
   CHECK(next == ids.size());
 }
@@ -336,7 +336,9 @@ TEST_CASE("node/prefill: a cached block whose bytes changed is dropped, told as 
   for (const uint32_t layer : {0u, 1u}) b.give(LayerDone{third.run, layer, 1, {20 + layer, 30 + layer, 40}});
   const auto first = sent<wire::FirstToken>(b.computed(third.run), "conductor");
   REQUIRE(first.size() == 1);
-  CHECK(first[0].report.miss_reason == "corrupt");
+  using wire::MissKind;
+  CHECK(first[0].report.misses ==
+        std::vector<wire::Miss>{{MissKind::checksum, 1, 2, "me", 0}, {MissKind::tail_partial, 3, 1, "", 0}});
   b.from("d0", 2, wire::KvDone{"second", 2});
   CHECK(b.machine.idle());
 }

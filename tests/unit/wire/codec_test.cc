@@ -79,6 +79,33 @@ TEST_CASE("wire/codec: errors name the message, the field and what was found") {
   CHECK(decode("dance", list.bytes()).error().code == Code::unsupported);
 }
 
+TEST_CASE(
+    "wire/codec: a message of a sender that does not know a later field is sound, and the field has its default") {
+  MsgpackWriter grant;
+  grant.map(4);
+  grant.str("lease"), grant.u64(7), grant.str("blocks"), grant.array(0), grant.str("ttl_ms"), grant.u64(0);
+  grant.str("reason"), grant.str("evicted");
+  const auto decoded = decode("lease_grant", grant.bytes());
+  REQUIRE_OK(decoded);
+  CHECK(std::get<LeaseGrant>(*decoded) == LeaseGrant{7, {}, 0, Fallback::evicted, 0});
+
+  MsgpackWriter first;
+  first.map(6);
+  first.str("req"), first.str("r"), first.str("attempt"), first.u64(1), first.str("token"), first.u64(2);
+  first.str("logprobs"), first.map(2), first.str("chosen"), first.f64(0), first.str("top"), first.array(0);
+  first.str("finish_reason"), first.str("");
+  first.str("report"), first.map(10);
+  for (const char* key : {"cached_local", "cached_remote", "chunks"}) first.str(key), first.u64(0);
+  for (const char* key : {"queue_ms", "fetch_ms", "accept_ms", "compute_ms"}) first.str(key), first.f64(0);
+  first.str("sources"), first.array(0), first.str("miss_reason"), first.str("cold");
+  first.str("fallback"), first.str("of a later version");
+  const auto token = decode("first_token", first.bytes());
+  REQUIRE_OK(token);
+  const PrefillReport& report = std::get<FirstToken>(*token).report;
+  CHECK(report.misses == std::vector<Miss>{{MissKind::cold, 0, 0, "", 0}});
+  CHECK(report.fallback == Fallback::none);
+}
+
 TEST_CASE("wire/codec: every truncation of every message is refused") {
   for (size_t i = 0; i < message_types().size(); ++i) {
     const Bytes whole = encode(test::filled_message(i, test::seed() + i, 2));

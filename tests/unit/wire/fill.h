@@ -18,6 +18,10 @@ class Fill {
   void operator()(std::string_view, T& field) {
     put(field);
   }
+  template <class T>
+  void later(std::string_view, T& field) {
+    put(field);
+  }
 
  private:
   size_t some() { return rng_.below(elements_max_ + 1); }
@@ -48,6 +52,8 @@ class Fill {
   void put(Id128& value) {
     for (uint8_t& byte : value.bytes) byte = static_cast<uint8_t>(rng_.next());
   }
+  void put(wire::MissKind& value) { value = wire::miss_rows()[rng_.below(wire::miss_rows().size())].kind; }
+  void put(wire::Fallback& value) { value = wire::fallback_rows()[rng_.below(wire::fallback_rows().size())].fallback; }
   void put(wire::Role& value) { value = static_cast<wire::Role>(rng_.below(4)); }
   template <class A, class B>
   void put(std::pair<A, B>& value) {

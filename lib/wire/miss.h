@@ -1,0 +1,92 @@
+// Why prompt blocks that could have been reused were computed, and why a fetch of blocks was given up: kinds with
+// their data. The tables here are the one place with their names and meanings: the wire, JSON, metrics labels, `why`
+// and the manual page take them from here.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace mc::wire {
+
+enum class MissKind : uint8_t {
+  none = 0,
+  cold,
+  evicted,
+  layout,
+  salt,
+  not_published_yet,
+  node_down,
+  checksum,
+  timeout,
+  no_space,
+  no_cache,
+  prompt_logprobs,
+  shorter_than_block,
+  tail_partial,
+};
+
+struct MissRow {
+  MissKind kind;
+  std::string_view name;  // "" of none
+  std::string_view meaning;
+};
+/// One row a kind, in the order of the enum. For tests.
+std::span<const MissRow> miss_rows();
+std::string_view to_string(MissKind kind);
+/// none for a name that this version does not know.
+MissKind miss_from(std::string_view name);
+
+/// A run of a prompt's blocks that was computed for one reason.
+struct Miss {
+  MissKind kind = MissKind::none;
+  uint32_t first_block = 0;
+  uint32_t block_count = 0;
+  std::string node;     // where they were missed, or ""
+  uint64_t age_ms = 0;  // evicted: how long ago
+
+  bool operator==(const Miss&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("kind", kind), v("first_block", first_block), v("block_count", block_count), v("node", node);
+    v("age_ms", age_ms);
+  }
+};
+/// "evicted by p0 3.2 s ago"
+std::string describe(const Miss& miss);
+
+/// How the last fetch that a request gave up ended; its blocks were computed instead.
+enum class Fallback : uint8_t {
+  none = 0,
+  peer_lost,
+  lease_timeout,
+  read_timeout,
+  absent,
+  evicted,
+  layout,
+  unknown_peer,
+  not_published_yet,
+  bad_grant,
+  no_pages,
+  refused,
+  corrupt,
+  transfer,
+};
+
+struct FallbackRow {
+  Fallback fallback;
+  std::string_view name;
+  MissKind miss;  // of the blocks that were not fetched
+};
+/// For tests.
+std::span<const FallbackRow> fallback_rows();
+std::string_view to_string(Fallback fallback);
+/// With or without "fetch:" in front; none for a name that this version does not know.
+Fallback fallback_from(std::string_view name);
+/// "fetch:evicted"
+std::string describe(Fallback fallback);
+MissKind miss_of(Fallback fallback);
+
+}  // namespace mc::wire
