@@ -11,7 +11,7 @@ using namespace mc::node::bench;
 using wire::Fallback;
 using wire::Miss;
 using wire::MissKind;
-using Misses = std::vector<Miss>;
+using Misses = std::vector<wire::Miss>;
 
 namespace {
 
@@ -57,7 +57,7 @@ struct MissBench : Bench<Prefill, PrefillOptions> {
   wire::LeaseRequest lease;
 };
 
-const Miss kTail{MissKind::tail_partial, 2, 1, "", 0};
+const wire::Miss kTail{MissKind::tail_partial, 2, 1, "", 0};
 
 }  // namespace
 

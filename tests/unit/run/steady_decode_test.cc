@@ -18,13 +18,13 @@ using namespace mc::run;
 
 namespace {
 
-InstanceId instance(uint8_t n) {
+InstanceId instance_of(uint8_t n) {
   InstanceId id;
   id.bytes[0] = n;
   return id;
 }
 
-constexpr uint32_t kPages = 64, kBlock = 64;
+constexpr uint32_t kPoolPages = 64, kTokensPerBlock = 64;
 
 /// A decode node without sockets: its machine, its compute, and pages of zeros that stand for what a prefill node
 /// would have sent.
@@ -43,27 +43,28 @@ struct DecodeNode {
   explicit DecodeNode(const std::string& attention)
       : model(model::Model::open(model::find_model("mc-tiny").value(), {.dtype = "f32"}, parallel).value()) {
     options.role = wire::Role::decode;
-    options.name = "d0", options.instance = instance(50), options.model = "mc-tiny";
-    options.layout = model.kv_layout(kBlock);
+    options.name = "d0", options.instance = instance_of(50), options.model = "mc-tiny";
+    options.layout = model.kv_layout(kTokensPerBlock);
     const auto asked = attn::parse_plan(attention).value();
-    const auto plan = attn::resolve(asked, std::nullopt, static_cast<int32_t>(model.config().layers), kBlock).value();
-    options.kv = model.kv_namespace(plan, kBlock);
-    options.page_count = kPages;
+    const auto plan =
+        attn::resolve(asked, std::nullopt, static_cast<int32_t>(model.config().layers), kTokensPerBlock).value();
+    options.kv = model.kv_namespace(plan, kTokensPerBlock);
+    options.page_count = kPoolPages;
     options.context_tokens = model.config().max_positions;
     options.demote_above = 2;
-    pool = mem::HostBuffer::allocate(kPages * options.layout.page_bytes(), {}).value();
+    pool = mem::HostBuffer::allocate(kPoolPages * options.layout.page_bytes(), {}).value();
     std::fill_n(pool.data(), pool.size(), std::byte{0});
     ComputeOptions compute_options;
-    compute_options.block_tokens = kBlock;
+    compute_options.block_tokens = kTokensPerBlock;
     compute_options.chunk_tokens = 64, compute_options.batch_max = 8;
-    compute_options.pool = pool.data(), compute_options.page_count = kPages;
+    compute_options.pool = pool.data(), compute_options.page_count = kPoolPages;
     compute = ModelCompute::open(model, parallel, compute_options).value();
     machine = std::make_unique<node::Decode>(options, node::DecodeOptions{.batch_max = 8});
     give(node::Tick{});
-    give(node::Received{NodeId(node::kConductor), instance(99), wire::Welcome{"d0", 1u << 30, 1u << 30}});
+    give(node::Received{NodeId(node::kConductor), instance_of(99), wire::Welcome{"d0", 1u << 30, 1u << 30}});
     wire::Peers peers{1, {}};
-    peers.peers = {{"p0", instance(1), wire::Role::prefill, "sim:p0", {}}};
-    give(node::Received{NodeId(node::kConductor), instance(99), peers});
+    peers.peers = {{"p0", instance_of(1), wire::Role::prefill, "sim:p0", {}}};
+    give(node::Received{NodeId(node::kConductor), instance_of(99), peers});
   }
 
   void give(const node::Event& event) {
@@ -88,13 +89,13 @@ struct DecodeNode {
     spec.sampling = sampling;
     spec.stopping.max_tokens = max_tokens;
     spec.no_cache = true;
-    give(node::Received{"p0", instance(1), wire::KvOffer{spec}});
-    const size_t blocks = kv::blocks_for(prompt, kBlock);
+    give(node::Received{"p0", instance_of(1), wire::KvOffer{spec}});
+    const size_t blocks = kv::blocks_for(prompt, kTokensPerBlock);
     for (uint32_t layer = 0; layer < options.layout.layers; ++layer) {
-      give(node::Notified{"p0", instance(1), {req, 1, layer, 0, std::vector<wire::ReadyExtent>(blocks)}});
+      give(node::Notified{"p0", instance_of(1), {req, 1, layer, 0, std::vector<wire::ReadyExtent>(blocks)}});
       for (const auto& read : std::exchange(reads, {})) give(node::ReadDone{read.read, Code::ok, ""});
     }
-    give(node::Received{"p0", instance(1), wire::KvComplete{req, 1, prompt, 7}});
+    give(node::Received{"p0", instance_of(1), wire::KvComplete{req, 1, prompt, 7}});
   }
 
   /// One step to its end. A step that is not done within a minute fails the test.
