@@ -1,17 +1,12 @@
-// rdma: the socket of an endpoint and its life. transport.h draws the whole.
 #include "xfer_rdma/transport.h"
 
 #include <sys/epoll.h>
-#include <sys/socket.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <cstring>
 
 #include "base/assert.h"
 #include "base/log.h"
 #include "base/uri.h"
-#include "xfer/access.h"
 #include "xfer/poller.h"
 #include "xfer/socket.h"
 #include "xfer/tally.h"
@@ -79,30 +74,26 @@ bool rdma_covers(const BufferInfo&) {
 }  // namespace
 
 Result<std::string> RdmaTransport::listen() {
-  MC_TRY(place, parse_host_port(bind_text(*home_.options)));
-  MC_TRY(hardware, open_hardware(*home_.options));
-  MC_TRY(listening, listen_tcp("rdma", place, advertise_text(*home_.options)));
-  MC_TRY(token, home_.poller->add(index_, listening.fd.get(), EPOLLIN));
-  hardware_ = std::move(hardware);
-  listener_ = std::move(listening.fd);
-  listener_token_ = token;
-  for (const auto& device : hardware_.devices) MC_CHECK(watch(*device));
-  MC_TRY(revived, revival_.open());
-  MC_TRY(revival_token, home_.poller->add(index_, revived, EPOLLIN));
-  revival_token_ = revival_token;
-  MC_TRY(joined, connector_.open());
-  MC_TRY(connector_token, home_.poller->add(index_, joined, EPOLLIN));
-  connector_token_ = connector_token;
-  memory_.use(hardware_.devices);
-  if (home_.options->faults.lose_nic > Duration{}) due(now());
+  const Options& options = *parts_.home.options;
+  MC_TRY(place, parse_host_port(bind_text(options)));
+  MC_TRY(hardware, open_hardware(options));
+  MC_TRY(listening, listen_tcp("rdma", place, advertise_text(options)));
+  MC_CHECK(listener_.open(std::move(listening.fd)));
+  parts_.hardware = std::move(hardware);
+  MC_CHECK(watch_.open());
+  MC_TRY(joined, parts_.connector.open());
+  MC_TRY(token, parts_.home.poller->add(parts_.index, joined, EPOLLIN));
+  connector_token_ = token;
+  const auto& devices = parts_.hardware.devices;
+  parts_.memory.use(devices);
   GpuFacts facts = gpu_facts();
   facts.verbs_dmabuf = facts.devices > 0;
-  for (const auto& device : hardware_.devices) facts.verbs_dmabuf = facts.verbs_dmabuf && device->takes_dmabuf();
+  for (const auto& device : devices) facts.verbs_dmabuf = facts.verbs_dmabuf && device->takes_dmabuf();
   const GpuChoice gpu = choose_gpu_path(facts);
-  memory_.set_gpu_path(gpu.path);
+  parts_.memory.set_gpu_path(gpu.path);
   log_info("rdma to gpu memory", {{"path", to_string(gpu.path)}, {"why", gpu.reason}});
-  for (const RdmaPort& port : hardware_.ports) placed_ |= port.place != hardware_.ports[0].place;
-  for (const RdmaPort& port : hardware_.ports)
+  poster_.opened();
+  for (const RdmaPort& port : parts_.hardware.ports)
     log_info("rdma port", {{"port", port.name()},
                            {"active", port.active},
                            {"mtu_bytes", uint64_t{port.mtu}},
@@ -111,208 +102,124 @@ Result<std::string> RdmaTransport::listen() {
 }
 
 Result<void> RdmaTransport::attach(BufferId buffer, std::span<std::byte> memory, AccessClass access) {
-  return memory_.add(static_cast<uint32_t>(buffer), memory, access);
+  return parts_.memory.add(static_cast<uint32_t>(buffer), memory, access);
 }
 
 void RdmaTransport::detach(BufferId buffer) {
-  memory_.remove(static_cast<uint32_t>(buffer));
+  parts_.memory.remove(static_cast<uint32_t>(buffer));
 }
 
-RdmaEndpoint* RdmaTransport::add(Fd fd, Handshake handshake, uint32_t events) {
-  tune_socket(fd.get());
-  auto token = home_.poller->add(index_, fd.get(), events);
-  if (!token) return nullptr;
-  auto endpoint = std::make_unique<RdmaEndpoint>(*this, std::move(fd), std::move(handshake));
-  endpoint->id = home_.next_endpoint();
-  endpoint->token = *token;
-  endpoint->armed = events;
-  endpoint->progress = now();
-  ++strangers_;
+RdmaEndpoint* RdmaTransport::add(Fd fd, Handshake handshake, TimePoint deadline) {
+  auto endpoint = std::make_unique<RdmaEndpoint>(parts_, frames_, std::move(fd), std::move(handshake));
+  if (!endpoint->socket.open(parts_.index)) return nullptr;
+  endpoint->socket.deadline = deadline;
+  parts_.due(deadline);
+  ++parts_.strangers;
   RdmaEndpoint* raw = endpoint.get();
-  by_token_.emplace(*token, raw);
-  endpoints_.emplace(raw->id, std::move(endpoint));
+  by_token_.emplace(raw->socket.token(), raw);
+  parts_.endpoints.emplace(raw->id, std::move(endpoint));
   return raw;
 }
 
 EndpointId RdmaTransport::connect(const Dial& dial, Reports& out) {
-  home_.tally->add(Count::connects);
-  const auto refuse = [&](Code code, bool gone, std::string text) {
-    const EndpointId id = home_.next_endpoint();
-    out.news.push_back(
-        {.kind = News::Kind::lost, .endpoint = id, .gone = gone, .code = code, .text = "rdma: " + std::move(text)});
-    return id;
-  };
-  const auto place = parse_host_port(std::string_view(dial.uri).substr(std::min(dial.uri.size(), size_t{7})));
-  if (!dial.uri.starts_with("rdma://") || !place) return refuse(Code::invalid, false, "bad address " + dial.uri);
-  if (const Reach reach = may_dial(dial.uri, place->host, *home_.options); !reach.usable)
-    return refuse(reach.code, false, reach.reason);
-  const auto address = numeric_address(*place);
-  if (!address) return refuse(Code::invalid, false, address.error().what);
-  Dialling dialling = dial_tcp(*address);
-  if (dialling.error != 0) {
-    const bool refused = dialling.error == ECONNREFUSED && !dial.wanted.is_zero();
-    return refuse(refused ? Code::peer_lost : Code::io, refused, errno_error("dial " + dial.uri, dialling.error).what);
+  Home& home = parts_.home;
+  home.tally->add(Count::connects);
+  PeerDialling dialling = dial_peer("rdma", dial, *home.options);
+  if (!dialling.refused) {
+    auto handshake = Handshake::dial(home, dial.wanted, dial.connection, 0, 1, dialling.seal, dial.ticket);
+    if (const RdmaEndpoint* endpoint = add(std::move(dialling.fd), std::move(handshake), dial.deadline))
+      return endpoint->id;
+    dialling.refused = Loss{Code::io, false, "cannot watch a socket"};
   }
-  const wire::SealWish wish = seal_wish(*home_.options, stays_on_host(*address));
-  RdmaEndpoint* endpoint = add(std::move(dialling.fd),
-                               Handshake::dial(home_, dial.wanted, dial.connection, 0, 1, wish, dial.ticket), EPOLLOUT);
-  if (endpoint == nullptr) return refuse(Code::io, false, "cannot watch a socket");
-  endpoint->wanted = dial.wanted;
-  endpoint->connecting = true;
-  endpoint->deadline = dial.deadline;
-  due(dial.deadline);
-  return endpoint->id;
+  const EndpointId id = home.next_endpoint();
+  out.news.push_back(lost(id, *dialling.refused));
+  return id;
 }
 
-void RdmaTransport::accept_some() {
-  for (int i = 0; i < 16; ++i) {
-    auto [fd, exhausted] = accept_next(listener_.get());
-    if (exhausted) {  // look again at the next tick
-      home_.tally->failure("accept: out of descriptors or memory");
-      home_.poller->modify(listener_token_, listener_.get(), 0);
-      listener_paused_ = true;
-      due(now() + 100ms);
-    }
-    if (!fd) return;
-    home_.tally->add(Count::accepts);
-    if (strangers_ >= kStrangersMax || endpoints_.size() >= home_.endpoints_max) {
-      home_.tally->failure("accept: too many connections");
-      continue;
-    }
-    const auto wish = seal_wish(*home_.options, stays_on_host(peer_address(fd.get())));
-    RdmaEndpoint* endpoint = add(std::move(fd), Handshake::listen(home_, wish), EPOLLIN);
-    if (endpoint == nullptr) continue;
-    endpoint->accepted = true;
-    endpoint->deadline = now() + home_.options->connect_timeout;
-    due(endpoint->deadline);
-  }
+void RdmaTransport::accepted(Fd fd) {
+  Home& home = parts_.home;
+  if (parts_.strangers >= kStrangersMax || parts_.endpoints.size() >= home.endpoints_max)
+    return home.tally->failure("accept: too many connections");
+  const auto wish = seal_wish(*home.options, stays_on_host(peer_address(fd.get())));
+  RdmaEndpoint* endpoint = add(std::move(fd), Handshake::listen(home, wish), now() + home.options->connect_timeout);
+  if (endpoint != nullptr) endpoint->accepted = true;
 }
 
 void RdmaTransport::ready(uint64_t token, uint32_t events, Reports& out) {
   dropped_.clear();
-  round_ = now();
-  if (token == listener_token_) return accept_some();
-  if (const auto at = channels_.find(token); at != channels_.end()) {
-    RdmaDevice& device = *at->second;
-    on_completions(device, out);
-    if (device.failed && (events & EPOLLERR) != 0) unwatch_channel(device);
-  } else if (token == revival_token_) {
-    for (const RdmaRevival::Back& back : revival_.take()) device_back(back);
-  } else if (token == connector_token_) {
-    for (const RdmaConnector::Done& done : connector_.take()) on_joined(done, out);
-  } else if (const auto event = async_.find(token); event != async_.end()) {
-    on_device_events(*event->second, out);
+  parts_.round = now();
+  if (listener_.owns(token)) return parts_.due(listener_.accept([this](Fd fd) { accepted(std::move(fd)); }));
+  if (token == connector_token_) {
+    for (const RdmaConnector::Done& done : parts_.connector.take()) paths_.on_joined(done, out);
   } else if (const auto socket = by_token_.find(token); socket != by_token_.end()) {
     on_socket(*socket->second, events, out);
+  } else {
+    (void)watch_.ready(token, events, out);
   }
-  share_pairs(out);
+  resting_.share(out);
   sweep(out);
 }
 
 void RdmaTransport::on_socket(RdmaEndpoint& endpoint, uint32_t events, Reports& out) {
-  if (endpoint.connecting) {
-    if (const int error = connect_error(endpoint.io.fd()); error != 0) {
-      const bool refused = error == ECONNREFUSED && !endpoint.wanted.is_zero();
-      return doom(endpoint, refused ? Code::peer_lost : Code::io, refused, errno_error("connect", error).what);
-    }
-    endpoint.connecting = false;
-    endpoint.push(endpoint.handshake.opening());
-    return;
+  PeerSocket& socket = endpoint.socket;
+  if (socket.connecting()) {
+    if (auto why = socket.connected()) endpoint.doom(std::move(*why));
+  } else if ((events & ~static_cast<uint32_t>(EPOLLOUT)) != 0) {
+    if (socket.receive(endpoint, kBudget, out) == FrameStream::Io::broken) broken(endpoint);
   }
-  if ((events & ~static_cast<uint32_t>(EPOLLOUT)) == 0) return;
-  endpoint.out = &out;
-  const auto io = endpoint.io.receive(endpoint, size_t{1} << 20);
-  endpoint.out = nullptr;
-  endpoint.progress = now();
-  if (io == FrameStream::Io::broken) broken(endpoint);
 }
 
 /// The stream ended, or a frame on it ended the connection.
 void RdmaTransport::broken(RdmaEndpoint& endpoint) {
-  if (endpoint.doomed) return;
-  const Code code = endpoint.io.code();
-  const bool complete = endpoint.handshake.complete();
-  if (code != Code::peer_lost || !complete)
-    home_.tally->failure(endpoint.failure || code != Code::peer_lost ? endpoint.io.reason()
-                                                                     : "handshake: closed by the peer");
-  if (!complete && !endpoint.failure && code != Code::peer_lost) endpoint.push(refusal(code, endpoint.io.error()));
-  if (endpoint.failure)
-    doom(endpoint, endpoint.failure->code, endpoint.failure->gone, endpoint.failure->text);
-  else
-    doom(endpoint, code, false, endpoint.io.error());
-}
-
-void RdmaTransport::doom(RdmaEndpoint& endpoint, Code code, bool gone, std::string text) {
-  if (std::exchange(endpoint.doomed, true)) return;
-  endpoint.failure = News{.kind = News::Kind::lost, .gone = gone, .code = code, .text = std::move(text)};
+  if (!endpoint.doomed()) endpoint.doom(endpoint.socket.broken());
 }
 
 void RdmaTransport::arm(RdmaEndpoint& endpoint) {
-  if (endpoint.connecting) return;
-  if (!endpoint.io.idle()) due(endpoint.progress + home_.options->stall_timeout);
-  const bool paused = endpoint.up && !home_.reading_notifies;
-  const uint32_t events = (paused ? EPOLLRDHUP : EPOLLIN) | (endpoint.io.idle() ? 0u : EPOLLOUT);
-  if (events == endpoint.armed) return;
-  home_.poller->modify(endpoint.token, endpoint.io.fd(), events);
-  endpoint.armed = events;
+  PeerSocket& socket = endpoint.socket;
+  if (socket.connecting()) return;
+  if (!socket.io.idle()) parts_.due(socket.progress + parts_.home.options->stall_timeout);
+  socket.watch(endpoint.up && !parts_.home.reading_notifies);
 }
 
 void RdmaTransport::sweep(Reports& out) {
   std::vector<FrameStream::Gone> nothing;  // control frames carry no pins
   std::vector<RdmaEndpoint*> doomed;
-  for (auto& [id, endpoint] : endpoints_) {
-    if (!endpoint->connecting && !endpoint->io.idle()) {
-      const size_t before = endpoint->io.queued_bytes();
-      const auto io = endpoint->io.flush(size_t{1} << 20, nothing);
-      if (endpoint->io.queued_bytes() != before) endpoint->progress = now();
-      if (io == FrameStream::Io::broken) broken(*endpoint);
-    }
-    if (endpoint->doomed)
+  for (auto& [id, endpoint] : parts_.endpoints) {
+    PeerSocket& socket = endpoint->socket;
+    if (!socket.connecting() && !socket.io.idle() && socket.flush(kBudget, nothing) == FrameStream::Io::broken)
+      broken(*endpoint);
+    if (endpoint->doomed())
       doomed.push_back(endpoint.get());
     else
       arm(*endpoint);
   }
-  for (RdmaEndpoint* endpoint : doomed) lose(*endpoint, *endpoint->failure, out);
+  for (RdmaEndpoint* endpoint : doomed) lose(*endpoint, out);
+}
+
+News RdmaTransport::lost(EndpointId id, const Loss& why) {
+  return {.kind = News::Kind::lost, .endpoint = id, .gone = why.gone, .code = why.code, .text = "rdma: " + why.text};
 }
 
 /// Destroys the queue pairs, then says so: the contract of `lost`.
-void RdmaTransport::lose(RdmaEndpoint& endpoint, const News& why, Reports& out) {
-  bool writes = false;
-  for (auto& rail : endpoint.rails) {
-    rail->fail_lanes();
-    RdmaRail::Polled flushed;
-    rail->poll(flushed);
-    take_messages(endpoint, *rail, flushed.messages, out);  // what it said before it went
-    writes |= !rail->hold.empty();
-    if (rail->joining) {  // nothing was ever posted on it
-      rail->orphan();
-      orphans_.push_back(std::move(rail));
-      continue;
-    }
-    for (const auto& failed : rail->close(reaper_)) writes |= failed.slice.op == Op::write;  // they end with `lost`
-  }
-  release_pairs(endpoint);
+void RdmaTransport::lose(RdmaEndpoint& endpoint, Reports& out) {
+  const Loss& why = *endpoint.loss;
+  const bool writes = paths_.abandon(endpoint, out);
+  resting_.release(endpoint);
   const bool silent = endpoint.accepted && !endpoint.up;  // the engine never heard of it
   if (!silent) {
     // not when we close on purpose: then nobody writes again; nor when the peer is gone, with its queue pairs
     const bool wait = writes && why.code != Code::cancelled && !why.gone;
-    News news{.kind = News::Kind::lost,
-              .endpoint = endpoint.id,
-              .gone = why.gone,
-              .code = why.code,
-              .text = "rdma: " + why.text};
-    partings_.push_back({wait ? now() + RdmaHold::kMax : now(), std::move(news)});
-    due(partings_.back().at);
+    partings_.push_back({wait ? now() + RdmaHold::kMax : now(), lost(endpoint.id, why)});
+    parts_.due(partings_.back().at);
     if (!wait) part(endpoint.id, now(), out);
   }
-  if (!endpoint.handshake.complete()) --strangers_;
-  home_.poller->remove(endpoint.io.fd());
-  ::shutdown(endpoint.io.fd(), SHUT_RDWR);
-  by_token_.erase(endpoint.token);
-  const auto at = endpoints_.find(endpoint.id);
-  MC_ASSERT(at != endpoints_.end());
+  if (!endpoint.socket.handshake.complete()) --parts_.strangers;
+  endpoint.socket.close();
+  by_token_.erase(endpoint.socket.token());
+  const auto at = parts_.endpoints.find(endpoint.id);
+  MC_ASSERT(at != parts_.endpoints.end());
   dropped_.push_back(std::move(at->second));
-  endpoints_.erase(at);
+  parts_.endpoints.erase(at);
 }
 
 /// Reports losses whose wait is over, and that of `id` in any case.
@@ -322,128 +229,149 @@ void RdmaTransport::part(EndpointId id, TimePoint at, Reports& out) {
     out.news.push_back(std::move(parting.news));
     return true;
   });
-  for (const Parting& parting : partings_) due(parting.at);
-}
-
-RdmaEndpoint* RdmaTransport::find(EndpointId id) const {
-  const auto at = endpoints_.find(id);
-  return at == endpoints_.end() ? nullptr : at->second.get();
+  for (const Parting& parting : partings_) parts_.due(parting.at);
 }
 
 int RdmaTransport::lanes(EndpointId id) const {
-  const RdmaEndpoint* endpoint = find(id);
+  const RdmaEndpoint* endpoint = parts_.find(id);
   return endpoint == nullptr ? 0 : static_cast<int>(endpoint->rails.size() * endpoint->lanes_per_path);
 }
 
+size_t RdmaTransport::post(EndpointId id, int lane, std::span<const Slice> slices, Reports& out) {
+  RdmaEndpoint* endpoint = parts_.find(id);
+  if (endpoint == nullptr) return 0;
+  bool failed = false;
+  const size_t taken = poster_.post(*endpoint, lane, slices, out, failed);
+  MC_ASSERT_LE(taken, slices.size());
+  if (failed) sweep(out);
+  return taken;
+}
+
+uint64_t RdmaTransport::slice_bytes(EndpointId id, int lane) const {
+  size_t index = 0;
+  const RdmaEndpoint* endpoint = parts_.find(id);
+  const RdmaRail* rail = endpoint == nullptr ? nullptr : endpoint->rail_of(lane, index);
+  return rail == nullptr ? UINT64_MAX : rail->speed.slice_bytes();
+}
+
+/// The first lane of a path carries them, as far as the peer has receives for them. A path that rests is to be woken.
+size_t RdmaTransport::immediates_ahead(EndpointId id, int lane) const {
+  size_t index = 0;
+  const RdmaEndpoint* endpoint = parts_.find(id);
+  const RdmaRail* rail = endpoint == nullptr ? nullptr : endpoint->rail_of(lane, index);
+  if (rail == nullptr || rail->attempt.lane_count() == 0) return SIZE_MAX;
+  return index == 0 ? rail->attempt.tells_left() : 0;
+}
+
+bool RdmaTransport::cancel(EndpointId id, int lane, uint64_t slice) {
+  RdmaEndpoint* endpoint = parts_.find(id);
+  return endpoint == nullptr || poster_.cancel(*endpoint, lane, slice);
+}
+
+Code RdmaTransport::notify(EndpointId id, std::span<const std::byte> bytes, Reports& out) {
+  RdmaEndpoint* endpoint = parts_.find(id);
+  if (endpoint == nullptr || !endpoint->up || endpoint->doomed()) return Code::peer_lost;
+  RdmaMessages& messages = endpoint->messages;
+  if (RdmaRail* rail = messages.carrier()) {
+    const int error = messages.send(*rail, bytes);
+    if (error == 0) return Code::ok;
+    if (error != ENOMEM)  // the path is no longer the carrier: its SENDs are repeated on the socket
+      paths_.fail(*endpoint, *rail, PathCause::fault, errno_error("post a notify", error).what, true, out);
+  }
+  if (!messages.send_on_socket(bytes)) return Code::busy;
+  sweep(out);
+  return parts_.find(id) == nullptr ? Code::peer_lost : Code::ok;
+}
+
+void RdmaTransport::pause_notifies(bool) {
+  for (auto& [id, endpoint] : parts_.endpoints) {
+    if (!endpoint->up || endpoint->doomed()) continue;
+    endpoint->messages.give_credit();
+    arm(*endpoint);
+  }
+}
+
 void RdmaTransport::publish(Reports& out) {
-  for (auto& [id, endpoint] : endpoints_)
-    if (endpoint->handshake.complete() && !endpoint->doomed) tell_keys(*endpoint);
+  for (auto& [id, endpoint] : parts_.endpoints)
+    if (endpoint->live()) frames_.tell_keys(*endpoint);
   sweep(out);
 }
 
 void RdmaTransport::close(EndpointId id, Code code, std::string_view why, Reports& out) {
-  RdmaEndpoint* endpoint = find(id);
+  RdmaEndpoint* endpoint = parts_.find(id);
   if (endpoint == nullptr) return part(id, now(), out);
   if (endpoint->up && code == Code::cancelled) {  // on purpose: the peer may forget us at once
-    voice_lost(*endpoint);                        // our queue pairs go before the NIC may have sent everything
-    const auto* p = reinterpret_cast<const std::byte*>(why.data());
-    endpoint->push(control_frame(wire::FrameType::goodbye, {p, p + std::min(why.size(), wire::kReasonBytesMax)}));
+    endpoint->messages.repeat();                  // our queue pairs go before the NIC may have sent everything
+    endpoint->socket.push(goodbye(why));
   }
-  doom(*endpoint, code, false, std::string(why));
+  endpoint->doom({code, false, std::string(why)});
   sweep(out);
 }
 
 void RdmaTransport::shutdown() {
   Reports nobody;
-  while (!endpoints_.empty()) close(endpoints_.begin()->first, Code::cancelled, "shutting down", nobody);
+  while (!parts_.endpoints.empty()) close(parts_.endpoints.begin()->first, Code::cancelled, "shutting down", nobody);
+  MC_ASSERT(by_token_.empty() && parts_.strangers == 0);
   dropped_.clear();
-  connector_.stop();
-  for (const auto& rail : orphans_) (void)rail->close(reaper_);
-  orphans_.clear();
-  if (!listener_) return;
-  home_.poller->remove(listener_.get());
-  listener_.reset();
-  revival_.stop();
-  for (const auto& [token, device] : channels_) home_.poller->remove(device->channel()->fd);
-  for (const auto& [token, device] : async_) home_.poller->remove(device->context()->async_fd);
-  channels_.clear();
-  async_.clear();
+  paths_.stop();
+  if (!listener_.is_open()) return;
+  listener_.close();
+  watch_.close();
 }
 
-void RdmaTransport::timers(RdmaEndpoint& endpoint, TimePoint at, Reports& out) {
+/// Ends the connection when a clock of its socket, or of having no path, has run out.
+void RdmaTransport::check_clocks(RdmaEndpoint& endpoint, TimePoint at) {
+  const Options& options = *parts_.home.options;
+  PeerSocket& socket = endpoint.socket;
   const auto expire = [&](TimePoint when, const char* reason, const std::string& text) {
-    if (when > at) return due(when);
-    if (endpoint.doomed) return;
-    home_.tally->failure(reason);
-    doom(endpoint, Code::timeout, false, text);
+    if (when > at) return parts_.due(when);
+    if (endpoint.doomed()) return;
+    parts_.home.tally->failure(reason);
+    endpoint.doom({Code::timeout, false, text});
   };
-  if (endpoint.deadline != kNever)
-    expire(endpoint.deadline, "handshake: timeout",
-           endpoint.handshake.complete() ? "no path was up in time" : "the handshake took too long");
-  if (!endpoint.connecting && !endpoint.io.idle())
-    expire(endpoint.progress + home_.options->stall_timeout, "stalled lane", "the peer does not read its socket");
-  if (endpoint.up && endpoint.dark_since != kNever) {
-    std::string why;
-    for (const auto& rail : endpoint.rails) why += "; " + rail_name(endpoint, *rail) + ": " + rail->last_error;
-    // the dialler reconnects; the listener waits longer, so that it does not close what is being repaired
-    expire(endpoint.dark_since + home_.options->rdma_blackout * (endpoint.accepted ? 2 : 1), "rdma: no path left",
-           "no path left" + why);
-  }
-  const bool awake = pool_.holds(endpoint.id) && !endpoint.resting;
-  for (const auto& rail : endpoint.rails) {
-    if (endpoint.doomed) return;
-    PathMachine& machine = rail->machine;
-    answer_pending(endpoint, *rail);
-    if (machine.late(at)) fail(endpoint, *rail, PathCause::fault, "not set up and verified in time", true, out);
-    if (machine.state() == PathMachine::State::up && !rail->drained() &&
-        rail->progress + home_.options->stall_timeout <= at)
-      fail(endpoint, *rail, PathCause::fault, "no progress with transfers outstanding", true, out);
-    if (machine.state() == PathMachine::State::up && rail->cancelled_since != kNever) {
-      // sooner than the engine would close the whole connection for it
-      const TimePoint limit = rail->cancelled_since + home_.options->drain_grace / 2;
-      if (limit <= at)
-        fail(endpoint, *rail, PathCause::restart, "cancelled transfers take too long", true, out);
-      else
-        due(limit);
-    }
-    if (machine.state() == PathMachine::State::draining) {
-      serve(endpoint, *rail, out);
-      // overdue: destroying the queue pairs ends what flushing did not
-      if (machine.state() == PathMachine::State::draining && rail->drain_deadline <= at && !rail->joining)
-        finish_drain(endpoint, *rail, out);
-    }
-    rail->hold.take(at, out.done);
-    if (rail->paced && !rail->pace.open(at)) {
-      due(rail->pace.opens());
-    } else if (std::exchange(rail->paced, false)) {
-      out.room = true;
-    }
-    due(rail->hold.due());
-    if (!endpoint.accepted && awake && machine.may_begin(at) && startable(endpoint, *rail)) begin(endpoint, *rail);
-    if (machine.state() == PathMachine::State::up && !rail->drained())
-      due(rail->progress + home_.options->stall_timeout);
-    if (machine.state() == PathMachine::State::draining && !rail->joining) due(rail->drain_deadline);
-    if (machine.due() > at) due(machine.due());
-  }
+  if (socket.deadline != kNever)
+    expire(socket.deadline, "handshake: timeout",
+           socket.handshake.complete() ? "no path was up in time" : "the handshake took too long");
+  if (!socket.connecting() && !socket.io.idle())
+    expire(socket.progress + options.stall_timeout, "stalled lane", "the peer does not read its socket");
+  if (!endpoint.up || endpoint.dark_since == kNever) return;
+  std::string why;
+  for (const auto& rail : endpoint.rails) why += "; " + parts_.name_of(endpoint, *rail) + ": " + rail->last_error;
+  // the dialler reconnects; the listener waits longer, so that it does not close a connection under repair
+  expire(endpoint.dark_since + options.rdma_blackout * (endpoint.accepted ? 2 : 1), "rdma: no path left",
+         "no path left" + why);
 }
 
 TimePoint RdmaTransport::tick(TimePoint at, Reports& out) {
   dropped_.clear();
-  round_ = at;
-  poll_rails(false, out);
-  if (at >= due_) {
-    due_ = kNever;
-    if (listener_paused_) {
-      listener_paused_ = false;
-      home_.poller->modify(listener_token_, listener_.get(), EPOLLIN);
-    }
-    inject_device_loss(at, out);
-    for (auto& [id, endpoint] : endpoints_) timers(*endpoint, at, out);
-    part(EndpointId::none, at, out);
-    share_pairs(out);
-    sweep(out);
+  poll(false, at, out);
+  if (at < parts_.due_at) return parts_.due_at;
+  parts_.due_at = listener_.tick(at);
+  watch_.tick(at, out);
+  for (auto& [id, endpoint] : parts_.endpoints) {
+    check_clocks(*endpoint, at);
+    paths_.tick(*endpoint, at, out);
   }
-  return due_;
+  part(EndpointId::none, at, out);
+  resting_.share(out);
+  sweep(out);
+  return parts_.due_at;
+}
+
+/// Takes what has completed; see RdmaPaths::poll.
+void RdmaTransport::poll(bool arm, TimePoint at, Reports& out) {
+  parts_.round = at;
+  if (paths_.poll(arm, out)) sweep(out);
+}
+
+TimePoint RdmaTransport::look(Reports& out) {
+  poll(false, parts_.round, out);
+  return parts_.due_at;
+}
+
+void RdmaTransport::doze(Reports& out) {
+  poll(true, now(), out);
+  if (parts_.due_at <= now()) out.room = true;  // tick() has work already: the engine must not wait
 }
 
 const TransportEntry kTransportRdma = {

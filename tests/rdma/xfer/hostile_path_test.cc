@@ -24,7 +24,7 @@ struct RawPath {
   mem::HostBuffer page;
   Verbs<ibv_mr> region;
 
-  explicit RawPath(const std::string& uri) : rail(0, 0, 0, {.attempt = kLong}), socket(join(uri)) {
+  explicit RawPath(const std::string& uri) : rail(EndpointId::none, 0, 0, 0, {.attempt = kLong}), socket(join(uri)) {
     auto opened = open_hardware(options);
     REQUIRE_OK(opened);
     hardware = std::move(*opened);
@@ -47,23 +47,23 @@ struct RawPath {
     socket.send(FrameType::path_offer, wire::encode(*offer));
     const auto answer = wire::decode_rdma_path_offer(next_of(socket, FrameType::path_answer));
     REQUIRE_OK(answer);
-    auto work = rail.connect(port, choices[0].local, *answer, answer->mtu, options);
+    auto work = rail.attempt.connect(port, choices[0].local, *answer, answer->mtu, options);
     REQUIRE_OK(work);
     REQUIRE_OK((*work)());
     rail.machine.connected();
-    REQUIRE_OK(rail.probe());
-    RdmaRail::Polled polled;
+    REQUIRE_OK(rail.attempt.start_probe());
+    RdmaAttempt::Polled polled;
     REQUIRE(until([&] {
-      rail.poll(polled);
-      return rail.probed();
+      rail.attempt.poll(polled);
+      return rail.attempt.probe.done();
     }));
-    REQUIRE_OK(rail.check_read());
+    REQUIRE_OK(rail.attempt.probe.check_read());
     socket.send(FrameType::path_ready, wire::encode(wire::RdmaPathReady{0, rail.machine.epoch()}));
     (void)next_of(socket, FrameType::path_ready);  // it is up
     rail.machine.verified(in(0s));
   }
   ~RawPath() {
-    rail.fail_lanes();
+    rail.attempt.fail_lanes();
     (void)rail.close(reaper);
   }
 
@@ -73,7 +73,7 @@ struct RawPath {
     send(bytes.size());
   }
   void send(size_t bytes) {
-    REQUIRE(rail.lane(0).post_send(
+    REQUIRE(rail.attempt.lane(0).post_send(
                 {reinterpret_cast<uint64_t>(page.data()), static_cast<uint32_t>(bytes), region->lkey}) == 0);
   }
   static std::vector<std::byte> notify(uint64_t sequence, uint64_t heard, size_t bytes = 4) {
@@ -89,7 +89,7 @@ struct RawPath {
     request.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
     request.imm_data = number;
     request.send_flags = IBV_SEND_SIGNALED;
-    REQUIRE(::ibv_post_send(rail.lane(0).pair(), &request, &refused) == 0);
+    REQUIRE(::ibv_post_send(rail.attempt.lane(0).pair(), &request, &refused) == 0);
   }
   void rest(uint64_t verb) { socket.send(frame(FrameType::path_rest, verb)); }
 };
@@ -162,11 +162,11 @@ TEST_CASE("rdma/xfer: a SEND larger than any notify, or into a key that is not t
   }
   {
     RawPath raw(pair.holder->uris()[0]);
-    REQUIRE(raw.rail.lane(0).post_probe(Op::read, {reinterpret_cast<uint64_t>(raw.page.data()), 64, raw.region->lkey},
-                                        0x10000, 0x1234) == 0);
-    RdmaRail::Polled polled;
+    REQUIRE(raw.rail.attempt.lane(0).post_probe(
+                Op::read, {reinterpret_cast<uint64_t>(raw.page.data()), 64, raw.region->lkey}, 0x10000, 0x1234) == 0);
+    RdmaAttempt::Polled polled;
     REQUIRE(until([&] {
-      raw.rail.poll(polled);
+      raw.rail.attempt.poll(polled);
       return polled.failure != WorkStatus::ok;
     }));
     CHECK(polled.failure == WorkStatus::remote_access);

@@ -1,0 +1,72 @@
+// State that the parts of the rdma transport share (internal). All of it belongs to the thread that has the loop's
+// turn, but for the classes that say otherwise.
+#pragma once
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "xfer/poller.h"
+#include "xfer_rdma/connector.h"
+#include "xfer_rdma/endpoint.h"
+#include "xfer_rdma/pool.h"
+#include "xfer_rdma/reaper.h"
+
+namespace mc::xfer {
+
+struct RdmaParts {
+  RdmaParts(Home& at, uint8_t number) : home(at), index(number), pool(at.options->rdma_pairs_max) {}
+
+  /// tick() has something to do at that time.
+  void due(TimePoint at) { due_at = std::min(due_at, at); }
+  size_t row() const { return index - 1u; }
+  RdmaEndpoint* find(EndpointId id) const {
+    const auto at = endpoints.find(id);
+    return at == endpoints.end() ? nullptr : at->second.get();
+  }
+  /// The ports of this process, as told to peers.
+  wire::RdmaNics nics() const {
+    wire::RdmaNics nics;
+    for (const RdmaPort& port : hardware.ports) nics.nics.push_back(port.describe());
+    return nics;
+  }
+  size_t device_of(size_t port) const {
+    const auto at = std::find(hardware.devices.begin(), hardware.devices.end(), hardware.ports[port].device);
+    return static_cast<size_t>(at - hardware.devices.begin());
+  }
+  RdmaPort& port_of(const RdmaRail& rail) { return hardware.ports[rail.local]; }
+  std::string name_of(const RdmaEndpoint& endpoint, const RdmaRail& rail) const {
+    const auto& nics = endpoint.keyring.nics();
+    return hardware.ports[rail.local].name() + "-" + (rail.remote < nics.size() ? nics[rail.remote].name : "?");
+  }
+  /// Paths that a connection with so many lanes a path may have.
+  size_t paths_max(size_t lanes) const {
+    const size_t most = home.options->rdma_pairs_max / std::max<size_t>(lanes, 1);
+    return std::max<size_t>(1, std::min(wire::kRdmaPathsMax, most));
+  }
+  /// Asks for the paths of the connection; RdmaResting looks at it in this turn or in the next.
+  void want(RdmaEndpoint& endpoint) {
+    endpoint.rest.wanted = true;
+    due(now());
+  }
+  /// It has queue pairs, and keeps them.
+  bool awake(const RdmaEndpoint& endpoint) const { return pool.holds(endpoint.id) && !endpoint.rest.resting; }
+
+  Home& home;
+  const uint8_t index;
+  // destroyed in reverse order: endpoints (lanes), what is left of them, then memory, then devices
+  RdmaHardware hardware;
+  RdmaMemory memory;
+  RdmaReaper reaper;
+  RdmaConnector connector;
+  std::vector<std::unique_ptr<RdmaRail>> orphans;  // of connections that are gone, while they are being connected
+  std::map<EndpointId, std::unique_ptr<RdmaEndpoint>> endpoints;
+  RdmaPool pool;
+  size_t strangers = 0;  // sockets that have not proven themselves
+  TimePoint due_at = kNever;
+  TimePoint round{};  // of the latest tick or event: when completions are found
+};
+
+}  // namespace mc::xfer

@@ -1,0 +1,90 @@
+// Paths of the connections of the rdma transport, from the plan to the end of every attempt (internal).
+//
+//   dialler                              listener
+//     path_offer (its queue pairs)  -->    makes its own, connects them to the dialler's
+//     connects, tests both ways     <--    path_answer
+//     path_ready                    -->    looks at the pattern written here, tests both ways
+//     looks, up                     <--    path_ready, up
+//
+// The dialler plans the paths and begins every attempt; the listener answers. A path that failed hands its slices back
+// when its queue pairs have let go of the memory. Not thread-safe: it belongs to the thread that has the loop's turn.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "xfer_rdma/parts.h"
+
+namespace mc::xfer {
+
+class RdmaPaths {
+ public:
+  explicit RdmaPaths(RdmaParts& parts) : parts_(parts) {}
+
+  /// Dialler: the peer's ports are known for the first time.
+  void plan(RdmaEndpoint& endpoint);
+  /// Dialler: addresses of a port have changed, ours or the peer's. A path that is up stays on its pair while both have
+  /// it; else it starts over with another.
+  void replan(RdmaEndpoint& endpoint, Reports& out);
+  /// A frame about a path. Not ok, and `why`: the peer breaks the rules.
+  Code on_frame(RdmaEndpoint& endpoint, const wire::FrameHeader& header, std::span<const std::byte> payload,
+                Reports& out, const char*& why);
+  /// The connector is done with the queue pairs of an attempt.
+  void on_joined(const RdmaConnector::Done& done, Reports& out);
+  /// The connection has its queue pairs: every path of it may be begun, or answered.
+  void start(RdmaEndpoint& endpoint);
+  /// Timers of the connection's paths.
+  void tick(RdmaEndpoint& endpoint, TimePoint at, Reports& out);
+
+  /// Takes what has completed on a path and acts on it.
+  void serve(RdmaEndpoint& endpoint, RdmaRail& rail, Reports& out);
+  /// Serves every path whose device raised an event.
+  void on_events(RdmaDevice& device, Reports& out);
+  /// Serves paths that raise no event, or, with `arm`, those that raised none until now. True: one of them failed or
+  /// came up.
+  bool poll(bool arm, Reports& out);
+
+  /// Ends the attempt. `tell`: the peer does not know.
+  void fail(RdmaEndpoint& endpoint, RdmaRail& rail, PathCause cause, const std::string& text, bool tell, Reports& out);
+  /// Ends the attempts of all paths that are selected.
+  void fail_where(const std::function<bool(const RdmaRail&)>& select, PathCause cause, const std::string& text,
+                  Reports& out);
+  /// Nothing hinders attempts at these paths any more.
+  void wake_where(const std::function<bool(const RdmaRail&)>& select);
+  /// The peer's queue pairs of that attempt, and of earlier ones, take nothing any more.
+  void peer_end_gone(RdmaRail& rail, uint32_t epoch, Reports& out) const;
+  /// Dialler: both ports of the path are active, and their addresses fit.
+  bool startable(const RdmaEndpoint& endpoint, const RdmaRail& rail) const;
+  /// The connection ends: destroys all of its queue pairs. True: WRITEs of it may still be under way.
+  bool abandon(RdmaEndpoint& endpoint, Reports& out);
+  /// No attempt is being connected any more, for any connection.
+  void stop();
+
+ private:
+  static constexpr size_t kChoicesMax = 4;        // address pairs tried for one path
+  static constexpr Duration kAnswerPause = 20ms;  // between two answers to offers of one path
+  static constexpr Duration kDrainMax = 1s;       // after which queue pairs are destroyed instead
+
+  void begin(RdmaEndpoint& endpoint, RdmaRail& rail);
+  Code on_offer(RdmaEndpoint& endpoint, const wire::RdmaPathOffer& offer, Reports& out);
+  void on_down(RdmaEndpoint& endpoint, RdmaRail& rail, const wire::RdmaPathDown& down, Reports& out);
+  void answer_pending(RdmaEndpoint& endpoint, RdmaRail& rail);
+  void answer(RdmaEndpoint& endpoint, RdmaRail& rail, const wire::RdmaPathOffer& offer);
+  void on_answer(RdmaEndpoint& endpoint, RdmaRail& rail, const wire::RdmaPathOffer& answer, Reports& out);
+  void join(RdmaRail& rail, RdmaAttempt::Work work);
+  void on_ready(RdmaEndpoint& endpoint, RdmaRail& rail, Reports& out);
+  void rail_up(RdmaEndpoint& endpoint, RdmaRail& rail, Reports& out);
+  void first_up(RdmaEndpoint& endpoint, Reports& out);
+  void check_dial(RdmaEndpoint& endpoint);
+  void tick(RdmaEndpoint& endpoint, RdmaRail& rail, TimePoint at, Reports& out);
+  void report(const Slice& slice, Reports& out);
+  void finish_drain(RdmaEndpoint& endpoint, RdmaRail& rail, Reports& out);
+  SliceDone verdict(const RdmaEndpoint& endpoint, const RdmaRail& rail, const RdmaLane::Failed& failed) const;
+  PathTimes times() const;
+  uint16_t mtu_with(const RdmaPort& port, uint16_t theirs) const;
+
+  RdmaParts& parts_;
+  RdmaAttempt::Polled polled_;  // scratch of serve()
+};
+
+}  // namespace mc::xfer
