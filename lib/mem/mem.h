@@ -26,7 +26,7 @@ namespace mc::mem {
 struct Location {
   enum class Kind : uint8_t { cpu = 0, cuda = 1 };
   Kind kind = Kind::cpu;
-  int index = 0;  // number number of the device; 0 for cpu
+  int index = 0;  // number of the device; 0 for cpu
   bool operator==(const Location&) const = default;
 };
 std::string to_string(Location location);
@@ -35,8 +35,8 @@ std::string to_string(Location location);
 size_t available_bytes();
 
 struct HostOptions {
-  const char* name = "buffer";   // for error messages
-  bool huge_pages = false;       // ask for 2 MiB pages; 2 MiB aligned then. Silently small where the kernel has none
+  const char* name = "buffer";  // for error messages
+  bool huge_pages = false;  // 2 MiB pages, and 2 MiB aligned. Without a message small ones where the kernel has none
   Parallel* prefault = nullptr;  // touch every page now, on these threads; null = on first use
 };
 

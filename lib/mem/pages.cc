@@ -20,7 +20,7 @@ namespace mc::mem {
 namespace {
 
 #ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23  // Linux 5.14; glibc 2.36 knows it, older headers do not
+#define MADV_POPULATE_WRITE 23  // Linux 5.14; defined since glibc 2.36
 #endif
 
 constexpr size_t kUnlimited = std::numeric_limits<size_t>::max();

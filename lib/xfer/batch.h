@@ -32,7 +32,7 @@ struct OpenBatch {
   size_t quarantined = 0;  // bytes that a transport may still touch after the batch was reported
   Code code = Code::ok;    // of the first request that failed
   std::string text;
-  bool done = false;      // every request has its result, and the caller was told
+  bool done = false;      // every request has its result, and batch_done was reported
   bool released = false;  // and no slice exists: the caller may reuse the memory
   bool cancelled = false;
 

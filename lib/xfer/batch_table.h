@@ -23,7 +23,7 @@ class BatchTable {
   BatchTable(const BatchTable&) = delete;
   BatchTable& operator=(const BatchTable&) = delete;
 
-  /// An empty batch, which belongs to nobody yet.
+  /// An empty batch, owned by the caller until keep().
   std::unique_ptr<OpenBatch> make();
   /// The number of a batch that is about to be kept; BatchId::none: `most` are open.
   BatchId reserve();

@@ -198,7 +198,7 @@ Result<double> bench_raw_tcp(std::span<const std::byte> source, std::span<std::b
   const int on = 1;
   ::setsockopt(client.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   ::setsockopt(server.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-  const int send_bytes = 256 << 10;  // as ours, see tune_bulk(): the kernel's choice makes a weaker yardstick
+  const int send_bytes = 256 << 10;  // as in tune_bulk(): the kernel's choice makes a weaker yardstick
   ::setsockopt(server.get(), SOL_SOCKET, SO_SNDBUF, &send_bytes, sizeof send_bytes);
   const size_t places = std::min(source.size(), target.size()) / message_bytes;
   if (places == 0) return Error{Code::invalid, "xfer bench: the message is larger than the buffers"};

@@ -1,5 +1,5 @@
-// Measuring the transfer engine: what `mc-bench xfer` calls, and the yardsticks to hold it against.
-// Everything runs on the caller's thread and uses only the public face, so the numbers are a user's.
+// Measurement of the transfer engine, for `mc-bench xfer`, and yardsticks to compare it with.
+// Everything runs on the caller's thread and uses only the public face, so a user gets the same numbers.
 // Compare within one run and interleave; single figures of a shared machine mean little.
 #pragma once
 

@@ -23,7 +23,7 @@ class PeerDirectory {
   // ---- callers ----
   /// The peer that is this instance, added if it is new; zero: a new peer whose instance is not known.
   Result<PeerId> add(const InstanceId& instance);
-  /// disconnect() was called: whoever connects to that process from now on gets another peer.
+  /// disconnect() was called: a later connection to that process belongs to another peer.
   void leave(PeerId id);
   std::shared_ptr<const Descriptor> descriptor(PeerId id) const;
   /// The route in use; none while the peer is not up.

@@ -8,7 +8,7 @@
 namespace mc::xfer {
 namespace {
 
-/// Never worth another attempt: the peer understood and refused.
+/// Errors that another attempt cannot mend: the peer understood and refused.
 bool is_final(Code code) {
   return code == Code::invalid || code == Code::not_found || code == Code::unsupported || code == Code::cancelled;
 }

@@ -1,5 +1,5 @@
-// The handshake of one lane, without sockets: frames in, frames out. Both transports of this folder
-// use it, and its tests and fuzzer drive it with hand-made bytes.
+// The handshake of one lane, without sockets: frames in, frames out. Every transport uses it, and its tests
+// and its fuzzer drive it with hand-made bytes.
 //
 //   dialler                                   listener
 //     hello (who, whom, nonce, share)  -->
@@ -7,15 +7,15 @@
 //     proof (proof, descriptor)        -->     <- from here on inside sealed records, if the stream is sealed
 //                                      <--     ready (descriptor)
 //
-// Descriptors travel on lane 0 only, and only after the other side has proven the secret. Whoever
-// finds something wrong sends `refuse` with a code and a text and closes.
+// Descriptors travel on lane 0 only, and only after the other side has proven the secret. A side that finds an
+// error sends `refuse` with a code and a text and closes.
 //
-// An instance id is public, so who claims one is not believed. A handshake establishes the identity of a peer that
+// An instance id is public, so a claim of one proves nothing. A handshake establishes the identity of a peer that
 // proves the cluster's secret, or of a listener that was dialled at the address of the descriptor we were given. Where
 // the cluster has no secret (Options::insecure), a dialler proves with the ticket of the listener's descriptor that
-// the control plane introduced it; whoever does not is served as a stranger.
+// the control plane introduced it; a dialler without the ticket is served as a stranger.
 //
-// What an attacker gains who has no secret:
+// An attacker without the secret gains this:
 // - The listener proves itself first, to anybody. Its proof is no use elsewhere: it covers the hello it answers, its
 //   own nonce and the word "listener". A dialler accepts it only for its own hello, whose nonce never comes back; a
 //   listener accepts only proofs that cover the word "dialler", and only a dialler that has just checked a listener's

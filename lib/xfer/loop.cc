@@ -13,9 +13,9 @@ void EngineLoop::submit(OpenBatch& batch) {
   for (uint32_t i = 0; i < batch.requests.size(); ++i) router_.assign(batch, i);
 }
 
-// Nothing is queued and no timer is set. What has completed by then (with soft-RoCE always, whose post carries the
-// bytes) is reported without a round. A batch that is not done joins all others, with its deadline, before anybody else
-// has the turn; until then nobody looks at the deadline, which spares a reading of the clock.
+// Nothing is queued and no timer is set. A slice that has completed by then (with soft-RoCE always, whose post carries
+// the bytes) is reported without a round. A batch that is not done joins all others, with its deadline, before another
+// thread has the turn; until then the deadline is not looked at, which spares a reading of the clock.
 //
 // Each line that runs beside the verbs counts twice: by the time that it takes, and by what it evicts from the caches.
 // A dozen allocations between two posts made the same post a tenth slower in the emulated machine.

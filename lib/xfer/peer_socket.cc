@@ -14,7 +14,7 @@
 namespace mc::xfer {
 namespace {
 
-/// A refused connect() proves that the wanted instance is gone; one to whoever listens proves nothing.
+/// A refused connect() to a wanted instance proves that it is gone; without a wanted instance it proves nothing.
 Loss connect_loss(const std::string& what, int error, bool wanted) {
   const bool gone = error == ECONNREFUSED && wanted;
   return {gone ? Code::peer_lost : Code::io, gone, errno_error(what, error).what};

@@ -47,9 +47,9 @@ std::string Peering::reasons(const Peer& peer) const {
   return text;
 }
 
-/// Which transports reach the peer that its descriptor describes, and why. The state of known routes stays.
+/// Finds the transports that reach the peer of that descriptor, and why. The state of known routes stays.
 void Peering::learn_routes(Peer& peer) {
-  if (peer.claimed) return;  // nobody dials where a stranger says
+  if (peer.claimed) return;  // an address that a stranger gives is never dialled
   const Descriptor local = build_descriptor(parts_.home);
   for (size_t i = 0; i < peer.routes.size(); ++i) {
     Route& route = peer.routes[i];

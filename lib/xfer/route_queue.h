@@ -21,7 +21,7 @@ struct SliceSizes {
   uint64_t most = 0;
 };
 
-/// What a lane asks for when its turn comes.
+/// Limits of the slices that a lane takes in its turn.
 struct LaneOffer {
   size_t lane_count = 1;  // of the route
   uint64_t wanted = 0;    // bytes of a slice at most
@@ -43,7 +43,7 @@ class RouteQueue {
   /// The next slice to post on a lane: of the class whose turn it is, one with an immediate and one without in turn;
   /// one that failed before, else a fresh cut. None: nothing waits that the lane takes.
   std::optional<uint32_t> next(const LaneOffer& offer);
-  /// Whose turn it is. Slices that no lane took had none.
+  /// The state of the turns, so that slices that no lane took can be undone.
   struct Turn {
     TimePoint bulk_since{};
     std::array<bool, kTransferClasses> told{};

@@ -116,7 +116,7 @@ bool Gcm::decrypt(const Nonce& nonce, std::span<const std::byte> additional, std
   MC_ASSERT_EQ(EVP_CIPHER_CTX_ctrl(context, EVP_CTRL_AEAD_SET_TAG, static_cast<int>(given.size()), given.data()), 1);
   unsigned char none[16];
   if (EVP_CipherFinal_ex(context, none, &done) == 1) return true;
-  // Whoever changed the record chose which bits of the plaintext changed: nobody may see it.
+  // An attacker chose which bits of the plaintext changed: no caller may see it.
   for (const iovec& part : parts) OPENSSL_cleanse(part.iov_base, part.iov_len);
   return false;
 }

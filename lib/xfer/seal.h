@@ -36,7 +36,7 @@ using SealSecret = std::array<uint8_t, 32>;
 std::array<uint8_t, 32> hkdf_extract(std::span<const uint8_t> salt, std::span<const uint8_t> input);
 void hkdf_expand(std::span<const uint8_t> key, std::string_view info, std::span<uint8_t> out);
 
-/// Length of the plaintext of the record that starts here; 0 when no honest peer sends it.
+/// Length of the plaintext of the record that starts here; 0 when it is out of range.
 size_t record_length(std::span<const std::byte, kRecordHead> head);
 
 /// AES-GCM with one key and a nonce that its caller gives. Kept apart from Seal for the published test vectors.

@@ -61,7 +61,7 @@ SealedIo::Bytes& SealedIo::made(Bytes& bytes, size_t size) {
 bool SealedIo::whole_record() const {
   const size_t bytes = stage_end_ - stage_begin_;
   if (bytes < kRecordHead) return false;
-  // a length that no honest peer sends is as good as a whole record: open_records() refuses it
+  // a length that is out of range counts as a whole record: open_records() refuses it
   const size_t length =
       record_length(std::span<const std::byte, kRecordHead>(stage_.get() + stage_begin_, kRecordHead));
   return length == 0 || bytes >= length + kRecordExtra;

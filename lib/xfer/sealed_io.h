@@ -1,5 +1,5 @@
 // StreamIo of one sealed connection (internal): its caller reads and writes plaintext, the socket carries the
-// records of seal.h. What it hands out has passed its tag, and nothing else does.
+// records of seal.h. Every byte that the caller gets has passed its tag.
 //
 // Receiving fills a stage with ciphertext and opens whole records from it straight into the caller's parts; only a
 // record that is larger than the room there goes through a buffer of its own. Sending seals from the caller's memory
@@ -28,17 +28,17 @@ class SealedIo final : public StreamIo {
   SealedIo(StreamIo& under, const SealSecrets& secrets, uint64_t records_per_key = kRecordsPerKey)
       : under_(under), out_(secrets.out, records_per_key), in_(secrets.in, records_per_key) {}
 
-  /// -EBADMSG: what came is not the peer's, or the stream ended inside a record; see reason(). `flags` are
-  /// passed over: MSG_TRUNC only spares a copy.
+  /// -EBADMSG: a record is not the peer's, or the stream ended inside a record; see reason(). `flags` are
+  /// ignored: MSG_TRUNC only spares a copy.
   ssize_t receive(int fd, std::span<const iovec> parts, int flags) override;
-  /// How much it took: sealed, and sent as far as the socket had room. With no parts, sends what waits.
+  /// Returns the bytes that were sealed, and sent as far as the socket had room. With no parts, sends pending bytes.
   ssize_t send(int fd, std::span<const iovec> parts) override;
 
   /// Ciphertext that was read from the socket before the keys were known.
   void feed(std::span<const std::byte> ciphertext);
-  /// receive() has something to say without asking the socket.
+  /// receive() has bytes or an error without a read of the socket.
   bool buffered() const { return reason_[0] != 0 || plain_begin_ < plain_end_ || whole_record(); }
-  /// The socket is empty, as far as the last call knows, and nothing is buffered.
+  /// The last read emptied the socket, and nothing is buffered.
   bool drained() const { return short_read_ && !buffered(); }
   /// Sealed bytes that the socket did not take yet.
   size_t pending() const { return sealed_end_ - sealed_begin_; }

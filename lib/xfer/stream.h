@@ -58,7 +58,7 @@ class FrameStream {
     std::span<const std::byte> payload;  // borrowed: registered memory
     std::vector<std::byte> owned;        // or owned: small frames
     uint32_t pinned = 0;                 // buffer to unpin when the frame is gone
-    uint64_t slice = 0;                  // write: whose memory `payload` is
+    uint64_t slice = 0;                  // write: the slice whose memory `payload` is
     bool checksum = false;               // send the CRC32C of the payload
     bool encoded = false;                // `head` is ready
     wire::FrameBytes head{};

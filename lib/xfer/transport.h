@@ -9,8 +9,8 @@
 //     `lost` news of its endpoint. After any of them no device or kernel touches slice.local again.
 //   - `up` comes once per endpoint before any other news of it, `lost` once and last. An endpoint
 //     whose `connect` fails reports only `lost`.
-//   - what a peer asks for is checked against Access before a byte moves, with arithmetic that cannot
-//     overflow; what a peer claims about sizes is bounded before anything is allocated.
+//   - every range in a peer's request is checked against Access before a byte moves, with arithmetic that cannot
+//     overflow; every size in a peer's message is bounded before anything is allocated.
 #pragma once
 
 #include <algorithm>
@@ -37,7 +37,7 @@ enum class EndpointId : uint64_t { none = 0 };
 /// One attempt to reach a peer.
 struct Dial {
   std::string uri;
-  InstanceId wanted;  // zero = whoever listens
+  InstanceId wanted;  // zero = any instance
   /// Names the connection: 8 random bytes of the caller's line to that peer, then which dial of it, big-endian. A
   /// later one takes the place of an earlier one, whose writes may still lie in a socket: from then on they are not
   /// taken, so that none lands behind its own retry.
@@ -65,7 +65,7 @@ struct SliceDone {
   Code code = Code::ok;
   uint32_t crc32c = 0;
   std::string text{};   // why, when code is not ok
-  bool unseen = false;  // code is not ok, and the peer never hears of the slice's immediate: it may be tried again
+  bool unseen = false;  // code is not ok, and the peer never gets the slice's immediate: it may be tried again
 };
 
 /// A peer's memory mapped into this process.
@@ -152,12 +152,12 @@ class Transport {
   /// Takes what devices have completed and runs no timer. Returns when tick() is due; TimePoint::min(): at once,
   /// because it is tick() that looks.
   virtual TimePoint look(Reports&) { return TimePoint::min(); }
-  /// The engine is about to wait for descriptors: what was only polled must wake it from now on. What came
-  /// meanwhile is reported; then it does not wait.
+  /// The engine is about to wait for descriptors: devices that were only polled must wake it from now on. Completions
+  /// until then are reported; then the engine does not wait.
   virtual void doze(Reports&) {}
   /// Home::reading_notifies changed.
   virtual void pause_notifies(bool pause) = 0;
-  /// Any thread, may block: makes the memory of a buffer usable here, before anybody hears of it.
+  /// Any thread, may block: makes the memory of a buffer usable here, before any peer is told of it.
   virtual Result<void> attach(BufferId, std::span<std::byte>, AccessClass) { return {}; }
   /// Any thread: forgets it. No slice uses it any more; peers may still try.
   virtual void detach(BufferId) {}

@@ -1,5 +1,5 @@
-// Faults on purpose: a transport that wraps another and damages what passes, by a seeded dice. Part of
-// the product, because a cluster's operator tests with it too. It proves the engine (every batch ends,
+// Injected faults: a transport that wraps another one and damages what passes, by seeded random numbers. It is part of
+// the product, because a cluster's operator tests with it too. It tests the engine (every batch ends,
 // nothing leaks, wrong bytes are noticed), not the inner transport.
 //
 //   fail_submit       the slice never reaches the transport and comes back as io
@@ -163,7 +163,7 @@ class FaultTransport final : public Transport {
     if (done.code == Code::ok && slice.op == Op::read && rng_.chance(plan_.corrupt)) {
       const size_t at_byte = rng_.below(slice.local.size());
       slice.local[at_byte] ^= std::byte{0x10};
-      done.crc32c ^= 0x5a5a5a5a;  // what the transport would have reported for other bytes: another sum
+      done.crc32c ^= 0x5a5a5a5a;  // the transport would have reported another sum for other bytes
     }
     const bool twice = rng_.chance(plan_.duplicate_completion);
     if (rng_.chance(plan_.delay)) {

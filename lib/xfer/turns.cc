@@ -61,7 +61,7 @@ void LoopTurns::run() {
   loop_.shutdown();
 }
 
-/// Until when to wait. From then on whoever pushes a command wakes this thread.
+/// The time to wait until. From then on a thread that pushes a command wakes this thread.
 TimePoint LoopTurns::nap(TimePoint now, TimePoint idle_since, TimePoint until) {
   // only ever compared with what it was
   if (const uint64_t polls = polls_.load(std::memory_order_relaxed); polls != polls_seen_) {
@@ -88,7 +88,7 @@ void LoopTurns::wake_for(TimePoint until) {
   if (sleep_until_ > until) commands_.wake();
 }
 
-/// One turn of a caller that polls; false: somebody else has it.
+/// Takes one turn for a caller that polls; false: another thread has it.
 bool LoopTurns::drive(TimePoint& now) {
   std::unique_lock turn(turn_, std::defer_lock);
   if (!try_turn(turn, false)) return false;
@@ -96,18 +96,18 @@ bool LoopTurns::drive(TimePoint& now) {
   nap_until_ = now + kNap;
   loop_.take_commands();
   (void)loop_.round(now);
-  wake_for(now + kNap);  // to notice that nobody polls any more
+  wake_for(now + kNap);  // to notice that no caller polls any more
   return true;
 }
 
-/// One turn of a caller that submits; false: somebody else has it.
+/// Takes one turn for a caller that submits; false: another thread has it.
 bool LoopTurns::drive(OpenBatch& batch) {
   std::unique_lock turn(turn_, std::defer_lock);
   if (!try_turn(turn, true)) return false;
   loop_.take_commands();
   TimePoint now{}, until{};
   const EngineLoop::Begun begun = loop_.begin(batch, until);
-  if (begun == EngineLoop::Begun::over) {  // and perhaps closed: it is not ours any more
+  if (begun == EngineLoop::Begun::over) {  // and perhaps closed: its memory may be free
     wake_for(until);
     return true;
   }

@@ -1,13 +1,13 @@
-// Who runs the engine's loop. One thread at a time has the turn: nearly always the engine's own thread. With
+// The thread that runs the engine's loop. One thread at a time has the turn: nearly always the engine's own. With
 // Options::spin, a thread in submit() or poll() takes the turn when it is free, because waking another thread costs a
 // few microseconds each way, as much as a small RDMA READ takes altogether: the thread that submits posts the request
 // itself and polls the device itself in poll(), as a program written straight to the verbs would.
 //
-//   submit()  takes one turn if nobody else has it, else pushes a command
+//   submit()  takes one turn if no other thread has it, else pushes a command
 //   watch()   takes turn after turn until there is an event, `spin` has passed or the deadline has come
 //
-// A command never waits: pushing one wakes the engine's thread if that sleeps. While callers poll, devices are not told
-// to interrupt; the engine's thread naps, and if nobody has polled for a whole nap it takes over.
+// A command never waits: pushing one wakes the engine's thread if that sleeps. While callers poll, devices do not
+// interrupt. The engine's thread naps, and takes over when no caller has polled for a whole nap.
 #pragma once
 
 #include <atomic>

@@ -5,10 +5,10 @@
 //               instance is an identity. A peer that restarted under its old name is refused.
 //               It is public. Connections count as an instance's when they are made to the address in its
 //               descriptor, by a process of our user over shm, or by one that proves the cluster's secret;
-//               any other one (with Options::insecure) is a peer of its own, served and not believed.
+//               any other one (with Options::insecure) is a peer of its own, whose claim proves nothing.
 //   buffer      registered range with an access class; the set of them is this process's segment,
 //               described by an immutable, versioned snapshot that peers receive when they connect
-//   batch       what a caller submits and waits for: requests to one or more peers, one deadline.
+//   batch       unit that a caller submits and waits for: requests to one or more peers, one deadline.
 //               The engine cuts requests into slices and binds them late to the lanes of a peer
 //   notify      up to 4 KiB, delivered in order per peer while its connection lives
 //   immediate   32 bits that a write may carry: the peer is told them once, when all bytes of that write are there
@@ -68,7 +68,7 @@ struct FaultPlan {
   double duplicate_completion = 0;
   double corrupt = 0;    // flips a byte of a finished read
   double lose_peer = 0;  // closes the connection instead of posting
-  // What a lane takes at a time, as slow ones and peers without credit do.
+  // Limits of a lane, as slow lanes and peers without credit have them.
   uint32_t slices_max = 0;                   // in flight; 0: what it has room for
   std::optional<uint32_t> immediates_max{};  // of those with an immediate; 0: none, ever
   Duration delay_for = 1ms;
@@ -140,10 +140,10 @@ struct Request {
   std::span<std::byte> local;        // inside a registered buffer; its size is the length of the request
   uint32_t buffer = 0;               // remote buffer id, from the peer's descriptor
   uint64_t offset = 0;               // in the remote buffer
-  std::optional<uint32_t> crc32c{};  // read: what the bytes must sum to; a mismatch is Code::corrupt
+  std::optional<uint32_t> crc32c{};  // read: sum that the bytes must have; a mismatch is Code::corrupt
   TransferClass transfer_class = TransferClass::bulk;
   /// write of at least one byte: told to the peer (Event::Kind::immediate) when its bytes are in place there. Never
-  /// twice: if the connection dies while the peer may or may not have heard of it, the request fails with
+  /// twice: if the connection dies while the peer may or may not have got it, the request fails with
   /// peer_lost. Immediates of different requests come in any order.
   std::optional<uint32_t> immediate{};
 };
@@ -179,7 +179,7 @@ struct Event {
 };
 
 /// A remote range mapped into this process: valid while the View lives, whatever the peer does. The
-/// bytes are the peer's own pages: what they mean is up to the lease held on them.
+/// bytes are the peer's own pages: a lease on them must say that their content is valid.
 class View {
  public:
   View() = default;
@@ -213,11 +213,10 @@ struct Counters {
   uint64_t connects = 0, accepts = 0, peers_lost = 0, peers_up = 0;
   uint64_t streams_sealed = 0;  // sockets of tcp and rdma whose handshake ended with sealing
   uint64_t requests_served = 0, requests_refused = 0;
-  uint64_t rdma_pairs = 0;                      // queue pairs granted now
-  uint64_t rdma_sends = 0;                      // notifies sent over queue pairs
-  uint64_t rdma_evictions = 0, rdma_wakes = 0;  // connections that gave theirs up, and that got them back
-  std::vector<std::pair<std::string, uint64_t>>
-      failures;  // by reason, sorted: what was refused or broken, and how often
+  uint64_t rdma_pairs = 0;                                 // queue pairs granted now
+  uint64_t rdma_sends = 0;                                 // notifies sent over queue pairs
+  uint64_t rdma_evictions = 0, rdma_wakes = 0;             // connections that gave theirs up, and that got them back
+  std::vector<std::pair<std::string, uint64_t>> failures;  // refusals and errors by reason, sorted, and how often
 };
 
 struct TransportEntry;
@@ -267,7 +266,7 @@ class Engine {
 
   /// Queues the requests and returns; a batch of at most here_bytes_max bytes that only needs shm is
   /// copied at once, which is sooner than waking another thread. Code::invalid names the request that is wrong locally;
-  /// what only the peer can refuse comes back as that request's result. Code::busy when batches_max are open.
+  /// a refusal by the peer comes back as that request's result. Code::busy when batches_max are open.
   Result<BatchId> submit(std::span<const Request> requests, TimePoint deadline, uint64_t cookie = 0);
   /// Results by request, once batch_done was seen; valid until close(). Empty before.
   std::span<const RequestResult> results(BatchId batch) const;

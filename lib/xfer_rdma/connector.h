@@ -1,5 +1,5 @@
 // Threads that connect queue pairs (internal). Moving one to "ready to receive" makes the kernel look up the peer's
-// hardware address, and waits for that: 1 s when nobody answers for it. On the engine's thread that would stop every
+// hardware address, and waits for that: 1 s when no host answers. On the engine's thread that would stop every
 // other path, and a peer could have it as often as it liked. So the transport hands the work over and goes on; a path
 // is not let go of while its work is here. A peer may offer addresses that nobody answers for, again and again: so
 // each connection has a few threads at most.
@@ -30,7 +30,7 @@ class RdmaConnector {
   RdmaConnector(const RdmaConnector&) = delete;
   RdmaConnector& operator=(const RdmaConnector&) = delete;
   ~RdmaConnector() { stop(); }
-  /// What was not begun is done with as Code::cancelled; waits for the rest.
+  /// Ends work that was not begun with Code::cancelled; waits for the rest.
   void stop();
 
   /// Readable when take() has something.

@@ -1,11 +1,11 @@
-// WRITEs that failed on a path and may be tried elsewhere (internal, pure). Our end of the path has let
-// go of them, but packets of it may still be under way, and the peer's queue pair would take them: a WRITE
-// that was done again meanwhile, or whose target has been given away, would be damaged. So each waits until
-// the peer's end of that attempt is known to be gone, at most kMax, which no packet outlives (A8, A9).
+// WRITEs that failed on a path and may be tried elsewhere (internal, pure). This side's queue pair has let
+// go of them, but packets may still be under way, and the peer's queue pair would take them: a WRITE
+// that was done again meanwhile, or whose target has been given away, would be damaged. So each WRITE waits until
+// the peer's queue pair of that attempt is known to be gone, at most kMax, which no packet outlives.
 // READs need no such wait: their late answers find no queue pair here.
 //
 // A WRITE with an immediate waits for more: until the peer has said how many immediates came in on that attempt.
-// In order, as a queue pair executes, so the ordinal of this one tells whether the peer has heard of it.
+// A queue pair executes in order, so the ordinal of the WRITE's immediate says whether the peer got it.
 #pragma once
 
 #include <algorithm>
@@ -33,7 +33,7 @@ class RdmaHold {
   void keep(SliceDone done, uint32_t epoch, TimePoint now, uint64_t immediate = 0) {
     kept_.push_back({std::move(done), epoch, immediate == 0 ? now + kMax : kNever, immediate});
   }
-  /// Nobody wants it any more. False: it is not here.
+  /// The slice was cancelled. False: it is not here.
   bool drop(uint64_t slice) {
     return std::erase_if(kept_, [&](const Kept& kept) { return kept.done.slice == slice; }) > 0;
   }

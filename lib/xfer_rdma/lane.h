@@ -43,7 +43,7 @@ class RdmaLane {
 
   /// Creates the queue pair, ready to be connected. `index` comes back in the wr_id of completions.
   static Result<std::unique_ptr<RdmaLane>> open(const RdmaDevice& device, ibv_cq* queue, uint8_t port, uint8_t index);
-  /// Where the message of a SEND may go, which a WRITE with an immediate uses up as well; `slot` comes back in the
+  /// Posts a receive, for the message of a SEND or used up by a WRITE with an immediate; `slot` comes back in the
   /// wr_id. At most kReceives are posted.
   /// errno, 0 = posted.
   int post_receive(uint32_t slot, const LocalPiece& place);

@@ -5,8 +5,8 @@
 //     receives are posted on every path, each posted again before its notify is counted as heard. So no
 //     SEND ever finds the peer without a receive.
 //   - A SEND is kept until it is heard. When its path dies it is repeated on the socket, heard or not.
-//   - The socket is used when no kept SEND is under way: whatever it carries follows all that was said
-//     before, and the receiver never has to keep more than what SENDs may bring too early.
+//   - The socket is used when no kept SEND is under way: a notify on it follows all earlier ones,
+//     and the receiver never has to keep more than the SENDs that may come too early.
 #pragma once
 
 #include <cstdint>

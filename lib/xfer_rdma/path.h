@@ -93,7 +93,7 @@ class PathMachine {
   bool fail(PathCause cause, TimePoint now);
   /// Nothing posted is outstanding any more.
   void drained(TimePoint now);
-  /// What was wrong is said to be right again (a port came up): try now.
+  /// The cause of the failure may be gone (a port came up): try now.
   void wake(TimePoint now);
   /// When the attempt times out, or the next may begin.
   TimePoint due() const;

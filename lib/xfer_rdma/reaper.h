@@ -3,7 +3,7 @@
 // neighbour's address. On the engine's thread that would stop every other path; one after the other, a process
 // that lost many paths would take minutes to end. So each queue pair may have a thread, up to kThreadsMax.
 //
-// Only what has completed may be handed over: the memory of its slices is given back at once.
+// Only queue pairs whose requests have completed may be handed over: the memory of their slices is given back at once.
 #pragma once
 
 #include <condition_variable>

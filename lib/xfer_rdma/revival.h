@@ -5,7 +5,7 @@
 //                 ^                                     |  not there (yet), no memory
 //                 +-------------------------------------+  twice the cooldown
 //
-// A device that fails again soon after it came back waits longer, as a path does (A9).
+// A device that fails again soon after it came back waits longer, as a path does.
 #pragma once
 
 #include <condition_variable>
@@ -81,7 +81,7 @@ class RdmaRevival {
   std::thread thread_;  // from the first failure on
 };
 
-/// By its name, with all of `memory` registered on it.
+/// Opens the device by its name and registers all of `memory` on it.
 Result<std::shared_ptr<RdmaDevice>> reopen(RdmaMemory& memory, size_t index, const std::string& name);
 
 }  // namespace mc::xfer

@@ -97,14 +97,14 @@ class RdmaMemory {
   void remove(uint32_t buffer);
   /// The device has failed: nothing is registered on it any more. May block as long as registering.
   void lose(size_t device);
-  /// In its place, with everything registered on it. Blocks like add().
+  /// Puts another object in the place of a lost device, with everything registered on it. Blocks like add().
   Result<void> restore(size_t device, const std::shared_ptr<RdmaDevice>& again);
   /// The registration on that device that holds the range. Code::invalid: none.
   Code local(size_t device, std::span<const std::byte> memory, KeyRange& out);
   /// Where the buffer that holds that memory is, as its first page.
   MemoryPlace place(std::span<const std::byte> memory);
-  /// What a peer needs to reach the buffer; `devices` = the device of each nic told to it, with keys of 0 for one
-  /// that is lost. False: not registered (any more).
+  /// The keys with which a peer reaches the buffer; `devices` = the device of each nic told to it, with keys of 0 for
+  /// one that is lost. False: not registered (any more).
   bool keys(uint32_t buffer, std::span<const size_t> devices, wire::RdmaKeys& out);
 
  private:
