@@ -46,11 +46,9 @@ using Timer =
 namespace {
 
 constexpr size_t kScratchBytes = size_t{64} << 10;
-constexpr Duration kTickMax = 200ms;                     // how late a timeout may be noticed
-constexpr int kAcceptsMax = 64;                          // accepted in a row before connections are served
-constexpr size_t kBodyWhenShortMax = size_t{64} << 10;   // largest body of a request while memory is short
-constexpr size_t kBodiesWhenShortMax = size_t{4} << 20;  // bodies of all requests while memory is short
-constexpr size_t kRefusalsMax = 64;  // connections beyond the limit that get an answer; others are closed at once
+constexpr Duration kTickMax = 200ms;  // how late a timeout may be noticed
+constexpr int kAcceptsMax = 64;       // accepted in a row before connections are served
+constexpr size_t kRefusalsMax = 64;   // connections beyond the limit that get an answer; others are closed at once
 
 std::string endpoint_text(const asio::ip::tcp::endpoint& endpoint) {
   const std::string host = endpoint.address().to_string();
@@ -142,10 +140,8 @@ struct Server::Loop final : detail::ConnectionHost {
   TimePoint now() const override { return SystemClock::instance().now(); }
   std::shared_ptr<detail::Outbox> outbox() override { return outbox_; }
   void dispatch(Request request, Responder responder) override;
-  Room reserve_body(size_t more, size_t whole) override;
-  void release_body(size_t bytes) override { bodies_bytes -= bytes; }
+  detail::BodyBudget& bodies() override { return bodies_; }
   std::optional<Response> refuse_head(Request head) override;
-  void fill_ids(Request& request) override;
   bool draining() const override { return is_draining; }
   void count_response(int status) override;
   void end_answer() override { streams.fetch_sub(1, std::memory_order_relaxed); }
@@ -179,7 +175,7 @@ struct Server::Loop final : detail::ConnectionHost {
   std::map<uint64_t, PeerPtr> peers;  // all that are not closed
   uint64_t next_id = 1;
   size_t refusals = 0;
-  size_t bodies_bytes = 0;
+  detail::BodyBudget bodies_;
   std::vector<detail::Command> batch;
   std::vector<PeerPtr> dirty;
   std::array<char, kScratchBytes> scratch;
@@ -202,7 +198,7 @@ struct Server::Loop final : detail::ConnectionHost {
 };
 
 Server::Loop::Loop(const ServerOptions& given, Handler given_handler)
-    : options(given), handler(std::move(given_handler)) {
+    : options(given), handler(std::move(given_handler)), bodies_(options.bodies_bytes_max) {
   const Duration shortest = std::min(
       {options.head_timeout, options.body_timeout, options.idle_timeout, options.write_timeout, options.ping_interval});
   tick_interval = std::clamp<Duration>(shortest / 4, 5ms, options.deadline_header.empty() ? kTickMax : kTickMax / 4);
@@ -311,7 +307,7 @@ void Server::Loop::dispatch(Request request, Responder responder) {
   const auto refuse = [&] {
     responder.respond(error_response(err::kNotEnoughMemory, "there is not enough memory for this request; retry"));
   };
-  if (memory_is_short() && request.body.size() > kBodyWhenShortMax) return refuse();
+  if (!detail::BodyBudget::admits(request.body.size())) return refuse();
   request.over_socket = !options.socket_path.empty();
   try {
     const FailsAlone alone;
@@ -339,25 +335,11 @@ void Server::Loop::guarded(const PeerPtr& peer, Work work) {
   settle(peer);
 }
 
-Server::Loop::Room Server::Loop::reserve_body(size_t more, size_t whole) {
-  if (memory_is_short() && (whole > kBodyWhenShortMax || bodies_bytes + more > kBodiesWhenShortMax))
-    return Room::short_of_memory;
-  if (bodies_bytes + more > options.bodies_bytes_max) return Room::none;
-  bodies_bytes += more;
-  return Room::taken;
-}
-
 std::optional<Response> Server::Loop::refuse_head(Request head) {
   head.over_socket = !options.socket_path.empty();
   if (!head.over_socket)
     if (auto refusal = refuse_foreign(head, options.site)) return refusal;
   return options.refuse_head ? options.refuse_head(head) : std::nullopt;
-}
-
-void Server::Loop::fill_ids(Request& request) {
-  request.id = new_request_id();
-  const std::string_view given = find_header(request.headers, "x-request-id");
-  request.request_id = is_sane_request_id(given) ? std::string(given) : request.id;
 }
 
 void Server::Loop::count_response(int status) {

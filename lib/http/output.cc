@@ -1,0 +1,33 @@
+#include "http/output.h"
+
+#include <utility>
+
+#include "base/assert.h"
+
+namespace mc::http::detail {
+namespace {
+constexpr size_t kKeepBytes = size_t{4} << 10;    // capacity that an idle connection keeps
+constexpr size_t kWrittenMax = size_t{64} << 10;  // written bytes that are kept in front of unsent ones
+}  // namespace
+
+void Output::on_written(size_t count, TimePoint now) {
+  MC_ASSERT_LE(count, bytes_.size() - written_);
+  written_ += count;
+  progress_ = now;
+  if (!is_empty()) {
+    if (written_ >= kWrittenMax) bytes_.erase(0, std::exchange(written_, 0));
+    return;
+  }
+  written_ = 0;
+  if (bytes_.capacity() > kKeepBytes)
+    std::string().swap(bytes_);
+  else
+    bytes_.clear();
+}
+
+bool Output::is_stalled(TimePoint now, Duration limit) {
+  if (is_empty()) progress_ = now;
+  return now - progress_ > limit;
+}
+
+}  // namespace mc::http::detail

@@ -1,0 +1,30 @@
+// The bytes of one connection that wait until the client takes them (private to lib/http).
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "base/clock.h"
+
+namespace mc::http::detail {
+
+class Output {
+ public:
+  explicit Output(TimePoint now) : progress_(now) {}
+
+  void append(std::string_view bytes) { bytes_ += bytes; }
+  std::string_view unsent() const { return std::string_view(bytes_).substr(written_); }
+  bool is_empty() const { return written_ == bytes_.size(); }
+  /// `count` bytes of unsent() were written. After the last byte, memory beyond a small amount is freed.
+  void on_written(size_t count, TimePoint now);
+  /// Whether the client has taken no byte for longer than `limit` although bytes wait. The loop asks a few times a
+  /// second, and the time counts from the last call at which nothing waited.
+  bool is_stalled(TimePoint now, Duration limit);
+
+ private:
+  std::string bytes_;
+  size_t written_ = 0;  // bytes of bytes_ that are written
+  TimePoint progress_;  // the last time at which the client took a byte, or nothing was unsent
+};
+
+}  // namespace mc::http::detail
