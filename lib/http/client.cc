@@ -1,9 +1,5 @@
 // The HTTP client's loop over Asio. Sockets are non-blocking and share one scratch buffer. Every connection has a
 // pending wait-for-readable, so an idle connection that the server closes is dropped before it is reused.
-#ifdef __SANITIZE_THREAD__
-#define BOOST_ASIO_DISABLE_FENCED_BLOCK  // ThreadSanitizer does not know fences; we do not rely on them
-#endif
-
 #include "http/client.h"
 
 #include <sys/socket.h>
@@ -12,26 +8,13 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <boost/asio/generic/stream_protocol.hpp>
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/local/stream_protocol.hpp>
-#include <boost/asio/post.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <map>
 #include <vector>
 
 #include "base/assert.h"
+#include "http/asio.h"
 
 namespace mc::http {
-namespace asio = boost::asio;
-using boost::system::error_code;
-using Executor = asio::io_context::executor_type;
-using Protocol = asio::generic::stream_protocol;  // TCP or Unix sockets
-using Socket = asio::basic_stream_socket<Protocol, Executor>;
-using Timer =
-    asio::basic_waitable_timer<std::chrono::steady_clock, asio::wait_traits<std::chrono::steady_clock>, Executor>;
-
 namespace {
 
 constexpr size_t kClientScratchBytes = size_t{64} << 10;

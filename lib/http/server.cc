@@ -1,10 +1,6 @@
 // The HTTP server's loop over Asio: accepting, readiness, one tick timer. Sockets are non-blocking. Reads go into one
 // scratch buffer of the loop, so a silent connection holds no read buffer. A pending wait-for-readable on every
 // connection notices when a client leaves.
-#ifdef __SANITIZE_THREAD__
-#define BOOST_ASIO_DISABLE_FENCED_BLOCK  // ThreadSanitizer does not know fences; we do not rely on them
-#endif
-
 #include "http/server.h"
 
 #include <netinet/tcp.h>
@@ -14,12 +10,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <boost/asio/generic/stream_protocol.hpp>
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/local/stream_protocol.hpp>
-#include <boost/asio/post.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <condition_variable>
 #include <cstring>
 #include <map>
@@ -31,17 +21,11 @@
 #include "base/log.h"
 #include "base/memory_reserve.h"
 #include "base/metric_names.h"
+#include "http/asio.h"
 #include "http/connection.h"
 
 namespace mc::http {
-namespace asio = boost::asio;
-using boost::system::error_code;
-using Executor = asio::io_context::executor_type;
-using Protocol = asio::generic::stream_protocol;  // TCP or Unix sockets
-using Socket = asio::basic_stream_socket<Protocol, Executor>;
 using Acceptor = asio::basic_socket_acceptor<Protocol, Executor>;
-using Timer =
-    asio::basic_waitable_timer<std::chrono::steady_clock, asio::wait_traits<std::chrono::steady_clock>, Executor>;
 
 namespace {
 
