@@ -369,7 +369,7 @@ class LogReaders(Exhaust):
         process.popen.send_signal(signal.SIGTERM)
         text = self.drain(read, process)
         self.assertEqual(process.popen.wait(PATIENCE_S), 0)
-        self.assertGreater(text.count("requests unfinished=0"), 30)
+        self.assertGreater(text.count("state at SIGUSR1: 0 requests unfinished"), 30)
         if attack.FULL:
             self.assertIn("log lines were dropped: the reader of stderr is slow", text)
 
