@@ -19,6 +19,7 @@
 #include "base/json.h"
 #include "base/result.h"
 #include "http/message.h"
+#include "wire/sampling_choice.h"
 
 namespace mc::http {
 
@@ -51,10 +52,7 @@ struct ChatMessage {
 };
 
 /// nullopt: the model's generation_config decides.
-struct SamplingFields {
-  std::optional<double> temperature, top_p, min_p;
-  std::optional<int64_t> top_k;  // 0 and -1: off
-  std::optional<double> presence_penalty, frequency_penalty, repetition_penalty;
+struct SamplingFields : wire::SamplingChoice {
   std::optional<int64_t> seed;
   std::optional<uint32_t> max_tokens;  // completions: 16 if absent; chat: what the context leaves. 0 with echo only.
                                        // The context's length is the caller's check (MC4005)

@@ -191,15 +191,14 @@ Result<void> read_mixture(const Reader& reader, ModelConfig& config) {
 Result<void> read_generation(const Reader& reader, ModelConfig& config) {
   MC_TRY(eos, read_ids(reader, "eos_token_id", config.vocab));
   if (!eos.empty()) config.eos = std::move(eos);
-  const auto number = [&](const char* field, std::optional<float>& out) {
-    if (reader[field].is_number()) out = static_cast<float>(reader[field].as_double());
+  const auto number = [&](const char* field, std::optional<double>& out) {
+    if (reader[field].is_number()) out = reader[field].as_double();
   };
   number("temperature", config.generation.temperature);
   number("top_p", config.generation.top_p);
   number("min_p", config.generation.min_p);
   number("repetition_penalty", config.generation.repetition_penalty);
-  if (reader["top_k"].is_int())
-    config.generation.top_k = static_cast<int32_t>(std::clamp<int64_t>(reader["top_k"].as_int(), -1, 1 << 22));
+  if (reader["top_k"].is_int()) config.generation.top_k = std::clamp<int64_t>(reader["top_k"].as_int(), -1, 1 << 22);
   return {};
 }
 

@@ -15,6 +15,7 @@
 #include "base/dtype.h"
 #include "base/result.h"
 #include "ops/rope.h"
+#include "wire/sampling_choice.h"
 
 namespace mc::model {
 
@@ -22,13 +23,6 @@ enum class Architecture : uint8_t { llama, qwen2, qwen3, mistral, qwen2_moe, qwe
 
 /// "LlamaForCausalLM" and so on: as config.json writes it.
 std::string_view to_string(Architecture architecture);
-
-/// Sampling defaults of the model's makers; what is absent is absent.
-struct GenerationDefaults {
-  std::optional<float> temperature, top_p, min_p, repetition_penalty;
-  std::optional<int32_t> top_k;
-  bool operator==(const GenerationDefaults&) const = default;
-};
 
 /// The mixture that takes the place of the MLP; experts 0: none does.
 struct MixtureConfig {
@@ -61,8 +55,8 @@ struct ModelConfig {
   ops::RopeConfig rope;
   std::optional<Dtype> dtype;  // of the weights, as declared
   std::optional<uint32_t> bos;
-  std::vector<uint32_t> eos;  // generation_config.json wins over config.json; ascending
-  GenerationDefaults generation;
+  std::vector<uint32_t> eos;                // generation_config.json wins over config.json; ascending
+  wire::SamplingChoice generation;          // of the model's makers
   std::optional<attn::PlanText> attention;  // key mc_attention
 
   bool has_mixture(uint32_t layer) const;

@@ -40,7 +40,7 @@ struct GenerateRequest {
   int32_t max_tokens = 16;         // of the answer
   int32_t min_tokens = 0;          // no stop id before
   std::vector<uint32_t> stop_ids;  // usually config.eos; empty = ignore EOS
-  ops::SamplingParams sampling;
+  wire::Sampling sampling;
   uint32_t chunk_tokens = 4096;  // rounded down to whole blocks, at least one, at most the runner's
   attn::Plan prefill_plan, decode_plan;
   /// Tokens of the prompt whose KV the pages already hold (a multiple of block_tokens, below the prompt).

@@ -14,36 +14,7 @@ namespace {
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 constexpr uint32_t kSeen = 1u << 31;
 
-std::string number(double value) {
-  std::string text = std::to_string(value);
-  text.erase(std::min(text.size(), text.find_last_not_of('0') + 1));
-  if (!text.empty() && text.back() == '.') text.pop_back();
-  return text;
-}
-
-Error out_of_range(const char* field, double value, const char* range) {
-  return {Code::invalid, std::string(field) + " " + number(value) + " is out of range; use " + range};
-}
-
 }  // namespace
-
-Result<void> SamplingParams::check(uint32_t vocab) const {
-  if (!(temperature >= 0 && temperature <= 100)) return out_of_range("temperature", temperature, "0 to 100");
-  if (!(top_p > 0 && top_p <= 1)) return out_of_range("top_p", top_p, "above 0, at most 1");
-  if (!(min_p >= 0 && min_p <= 1)) return out_of_range("min_p", min_p, "0 to 1");
-  if (!(repetition_penalty > 0 && repetition_penalty <= 100))
-    return out_of_range("repetition_penalty", repetition_penalty, "above 0, at most 100");
-  if (!(std::abs(presence_penalty) <= 2)) return out_of_range("presence_penalty", presence_penalty, "-2 to 2");
-  if (!(std::abs(frequency_penalty) <= 2)) return out_of_range("frequency_penalty", frequency_penalty, "-2 to 2");
-  if (top_k < -1) return out_of_range("top_k", top_k, "-1 or 0 (off), or a positive number");
-  for (const auto& [token, bias] : logit_bias) {
-    if (token >= vocab)
-      return Error{Code::invalid, "logit_bias names token " + std::to_string(token) + "; the vocabulary has " +
-                                      std::to_string(vocab) + " ids"};
-    if (!(std::abs(bias) <= 100)) return out_of_range("logit_bias", bias, "-100 to 100");
-  }
-  return {};
-}
 
 uint32_t argmax(const Kernels& kernels, std::span<const float> logits) {
   const float best = kernels.max(logits.data(), logits.size());
@@ -52,26 +23,31 @@ uint32_t argmax(const Kernels& kernels, std::span<const float> logits) {
   return 0;  // all NaN
 }
 
-void Sampler::apply_penalties(const SamplingParams& params, std::span<const uint32_t> history, size_t prompt_tokens) {
+void Sampler::apply_penalties(const wire::Sampling& sampling, std::span<const uint32_t> history, size_t prompt_tokens) {
   counts_.assign(modified_.size(), 0);
   for (size_t i = 0; i < history.size(); ++i) {
     if (history[i] >= counts_.size()) continue;
     counts_[history[i]] |= kSeen;
     if (i >= prompt_tokens) ++counts_[history[i]];
   }
+  const auto repetition = static_cast<float>(sampling.repetition_penalty);
+  const auto presence = static_cast<float>(sampling.presence_penalty);
+  const auto frequency = static_cast<float>(sampling.frequency_penalty);
   for (uint32_t token : history) {
     if (token >= counts_.size() || counts_[token] == 0) continue;
     const uint32_t count = counts_[token] & ~kSeen;
     counts_[token] = 0;  // each id once
     float& logit = modified_[token];
-    logit = logit > 0 ? logit / params.repetition_penalty : logit * params.repetition_penalty;
-    if (count > 0) logit -= params.presence_penalty + params.frequency_penalty * static_cast<float>(count);
+    logit = logit > 0 ? logit / repetition : logit * repetition;
+    if (count > 0) logit -= presence + frequency * static_cast<float>(count);
   }
 }
 
 /// Sorts as much of candidates_ as top_p and min_p need; how many they keep. `total` is the sum of all
 /// weights, relative to the likeliest.
-size_t Sampler::nucleus(const SamplingParams& params, double total) {
+size_t Sampler::nucleus(const wire::Sampling& sampling, double total) {
+  const auto temperature = static_cast<float>(sampling.temperature);
+  const auto top_p = static_cast<float>(sampling.top_p), min_p = static_cast<float>(sampling.min_p);
   double kept = 0, top = 0;
   size_t sorted = 0, step = 256;
   for (size_t i = 0; i < candidates_.size(); ++i) {
@@ -82,14 +58,14 @@ size_t Sampler::nucleus(const SamplingParams& params, double total) {
                         candidates_.begin() + static_cast<std::ptrdiff_t>(sorted), candidates_.end());
       if (i == 0) top = candidates_.front().logit;
     }
-    const double weight = std::exp((candidates_[i].logit - top) / params.temperature);
-    if (i > 0 && (kept >= params.top_p * total || weight < params.min_p)) return i;
+    const double weight = std::exp((candidates_[i].logit - top) / temperature);
+    if (i > 0 && (kept >= top_p * total || weight < min_p)) return i;
     kept += weight;
   }
   return candidates_.size();
 }
 
-uint32_t Sampler::draw(const SamplingParams& params, uint64_t position) {
+uint32_t Sampler::draw(const wire::Sampling& sampling, uint64_t position) {
   candidates_.clear();
   float top = kMinusInfinity;
   for (size_t i = 0; i < modified_.size(); ++i) {
@@ -97,22 +73,22 @@ uint32_t Sampler::draw(const SamplingParams& params, uint64_t position) {
     candidates_.push_back({modified_[i], static_cast<uint32_t>(i)});
     top = std::max(top, modified_[i]);
   }
-  if (params.top_k > 0 && static_cast<size_t>(params.top_k) < candidates_.size()) {
-    std::nth_element(candidates_.begin(), candidates_.begin() + params.top_k, candidates_.end());
-    candidates_.resize(static_cast<size_t>(params.top_k));
+  if (sampling.top_k > 0 && sampling.top_k < candidates_.size()) {
+    std::nth_element(candidates_.begin(), candidates_.begin() + static_cast<std::ptrdiff_t>(sampling.top_k),
+                     candidates_.end());
+    candidates_.resize(sampling.top_k);
     std::sort(candidates_.begin(), candidates_.end());
   }
-  const auto weight = [&](const Candidate& c) {
-    return std::exp((static_cast<double>(c.logit) - top) / params.temperature);
-  };
+  const auto temperature = static_cast<float>(sampling.temperature);
+  const auto weight = [&](const Candidate& c) { return std::exp((static_cast<double>(c.logit) - top) / temperature); };
   double total = 0;
   for (const Candidate& c : candidates_) total += weight(c);
-  if (params.top_p < 1 || params.min_p > 0) {
-    candidates_.resize(nucleus(params, total));
+  if (static_cast<float>(sampling.top_p) < 1 || static_cast<float>(sampling.min_p) > 0) {
+    candidates_.resize(nucleus(sampling, total));
     total = 0;
     for (const Candidate& c : candidates_) total += weight(c);
   }
-  const double target = philox_uniform(params.seed, params.stream, position) * total;
+  const double target = philox_uniform(sampling.seed, sampling.stream, position) * total;
   double sum = 0;
   for (const Candidate& c : candidates_) {
     sum += weight(c);
@@ -150,18 +126,18 @@ Result<Scored> Sampler::score(std::span<const float> logits, uint32_t token, siz
   return scored;
 }
 
-Result<Sampled> Sampler::sample(std::span<const float> logits, const SamplingParams& params, uint64_t position,
+Result<Sampled> Sampler::sample(std::span<const float> logits, const wire::Sampling& sampling, uint64_t position,
                                 std::span<const uint32_t> history, size_t prompt_tokens,
                                 std::span<const uint32_t> banned) {
   MC_ASSERT(!logits.empty());
   Sampled sampled;
   std::span<const float> chosen = logits;
-  const bool greedy = params.temperature == 0;
-  if (!greedy || params.has_penalties() || !params.logit_bias.empty() || !banned.empty()) {
+  const bool greedy = static_cast<float>(sampling.temperature) == 0;
+  if (!greedy || sampling.has_penalties() || !sampling.logit_bias.empty() || !banned.empty()) {
     modified_.assign(logits.begin(), logits.end());
-    if (params.has_penalties()) apply_penalties(params, history, prompt_tokens);
-    for (const auto& [token, bias] : params.logit_bias)
-      if (token < modified_.size()) modified_[token] += bias;
+    if (sampling.has_penalties()) apply_penalties(sampling, history, prompt_tokens);
+    for (const auto& [token, bias] : sampling.logit_bias)
+      if (token < modified_.size()) modified_[token] += static_cast<float>(bias);
     for (uint32_t token : banned)
       if (token < modified_.size()) modified_[token] = kMinusInfinity;
     chosen = modified_;
@@ -170,10 +146,10 @@ Result<Sampled> Sampler::sample(std::span<const float> logits, const SamplingPar
   if (!std::isfinite(best))
     return Error{Code::corrupt, "sampling: no finite logit among " + std::to_string(logits.size()) +
                                     "; the weights or the KV are damaged"};
-  sampled.token = greedy ? argmax(*kernels_, chosen) : draw(params, position);
-  if (params.logprobs < 0) return sampled;
+  sampled.token = greedy ? argmax(*kernels_, chosen) : draw(sampling, position);
+  if (sampling.logprobs < 0) return sampled;
   double log_sum = 0;
-  MC_TRY(found, likeliest(logits, static_cast<size_t>(params.logprobs), log_sum));
+  MC_TRY(found, likeliest(logits, static_cast<size_t>(sampling.logprobs), log_sum));
   sampled.top = std::move(found);
   sampled.logprob = static_cast<float>(logits[sampled.token] - log_sum);
   return sampled;

@@ -2,6 +2,7 @@
 // then top_k, top_p, min_p on the distribution at that temperature (as vLLM). Randomness is one
 // philox_uniform(seed, stream, position) per token, so a token depends on the request and on the
 // logits' bits alone, not on the batch or the node. Ties always go to the lowest id.
+// Parameters are rounded to f32 before they are used.
 // Log-probabilities come from the unmodified distribution (raw logits, temperature 1).
 #pragma once
 
@@ -12,26 +13,9 @@
 
 #include "base/result.h"
 #include "ops/ops.h"
+#include "wire/sampling.h"
 
 namespace mc::ops {
-
-struct SamplingParams {
-  float temperature = 1;         // 0 = greedy
-  int32_t top_k = 0;             // 0 or negative = off
-  float top_p = 1;               // (0, 1]
-  float min_p = 0;               // [0, 1]
-  float repetition_penalty = 1;  // > 0; over prompt and answer
-  float presence_penalty = 0;    // over the answer
-  float frequency_penalty = 0;
-  uint64_t seed = 0;
-  uint64_t stream = 0;    // the request, e.g. fnv1a(request id) or the index of `n` answers
-  int32_t logprobs = -1;  // -1 = none; n = the token's and the n likeliest
-  std::vector<std::pair<uint32_t, float>> logit_bias;
-
-  /// invalid, naming the field, the value and the range.
-  Result<void> check(uint32_t vocab) const;
-  bool has_penalties() const { return repetition_penalty != 1 || presence_penalty != 0 || frequency_penalty != 0; }
-};
 
 struct TokenLogprob {
   uint32_t token;
@@ -66,7 +50,7 @@ class Sampler {
   /// banned   ids that may not be drawn now (EOS before min_tokens)
   /// position of the token being drawn: the counter of the random number
   /// corrupt when no logit is finite: the model's output is broken.
-  Result<Sampled> sample(std::span<const float> logits, const SamplingParams& params, uint64_t position,
+  Result<Sampled> sample(std::span<const float> logits, const wire::Sampling& sampling, uint64_t position,
                          std::span<const uint32_t> history = {}, size_t prompt_tokens = 0,
                          std::span<const uint32_t> banned = {});
 
@@ -74,9 +58,9 @@ class Sampler {
   Result<Scored> score(std::span<const float> logits, uint32_t token, size_t top);
 
  private:
-  void apply_penalties(const SamplingParams& params, std::span<const uint32_t> history, size_t prompt_tokens);
-  size_t nucleus(const SamplingParams& params, double total);
-  uint32_t draw(const SamplingParams& params, uint64_t position);
+  void apply_penalties(const wire::Sampling& sampling, std::span<const uint32_t> history, size_t prompt_tokens);
+  size_t nucleus(const wire::Sampling& sampling, double total);
+  uint32_t draw(const wire::Sampling& sampling, uint64_t position);
   Result<std::vector<TokenLogprob>> likeliest(std::span<const float> logits, size_t count, double& log_sum);
 
   struct Candidate {

@@ -18,22 +18,6 @@ uint64_t run_of(const ComputeWork& work) {
 
 }  // namespace
 
-ops::SamplingParams sampling_params(const wire::Sampling& s) {
-  ops::SamplingParams out;
-  out.temperature = static_cast<float>(s.temperature);
-  out.top_k = static_cast<int32_t>(s.top_k);
-  out.top_p = static_cast<float>(s.top_p);
-  out.min_p = static_cast<float>(s.min_p);
-  out.repetition_penalty = static_cast<float>(s.repetition_penalty);
-  out.presence_penalty = static_cast<float>(s.presence_penalty);
-  out.frequency_penalty = static_cast<float>(s.frequency_penalty);
-  out.seed = s.seed;
-  out.stream = s.stream;
-  out.logprobs = s.logprobs;
-  for (const auto& [token, bias] : s.logit_bias) out.logit_bias.emplace_back(token, static_cast<float>(bias));
-  return out;
-}
-
 Result<std::unique_ptr<ModelCompute>> ModelCompute::open(const model::Model& model, Parallel& parallel,
                                                          const ComputeOptions& options) {
   MC_TRY(runner, model::Runner::open(model, parallel,
@@ -321,7 +305,7 @@ Result<void> ModelCompute::compute_rows(node::StepRows& step) {
 Result<node::SampledToken> ModelCompute::draw(std::span<const float> logits, const wire::Sampling& sampling,
                                               uint64_t position, std::span<const uint32_t> history,
                                               uint32_t prompt_tokens, std::span<const uint32_t> banned) {
-  MC_TRY(sampled, sampler_.sample(logits, sampling_params(sampling), position, history, prompt_tokens, banned));
+  MC_TRY(sampled, sampler_.sample(logits, sampling, position, history, prompt_tokens, banned));
   node::SampledToken out;
   out.token = sampled.token;
   out.logprobs.chosen = sampled.logprob;

@@ -124,7 +124,4 @@ class ModelCompute final : public Compute {
   std::thread thread_;
 };
 
-/// Sampling as the model's sampler takes it.
-ops::SamplingParams sampling_params(const wire::Sampling& sampling);
-
 }  // namespace mc::run

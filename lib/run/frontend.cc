@@ -261,8 +261,6 @@ Result<uint32_t> Frontend::answer_tokens(const http::GenerateRequest& request, s
 Result<node::Submit> Frontend::submit_for(const http::GenerateRequest& request, const std::vector<uint32_t>& prompt,
                                           const ApiKeys::Grant& grant) const {
   const auto& s = request.sampling;
-  const model::GenerationDefaults defaults =
-      options_.generation_defaults ? config_.generation : model::GenerationDefaults{};
   node::Submit submit;
   submit.ids = prompt;
   // The tenant's salt comes first and says how long it is: a client's own can narrow it, never leave it.
@@ -283,13 +281,7 @@ Result<node::Submit> Frontend::submit_for(const http::GenerateRequest& request, 
     submit.attention = attn::to_string(*plan);
   }
   wire::Sampling& sampling = submit.sampling;
-  sampling.temperature = s.temperature.value_or(defaults.temperature.value_or(1.0f));
-  sampling.top_p = s.top_p.value_or(defaults.top_p.value_or(1.0f));
-  sampling.min_p = s.min_p.value_or(defaults.min_p.value_or(0.0f));
-  sampling.top_k = static_cast<uint32_t>(std::max<int64_t>(0, s.top_k.value_or(defaults.top_k.value_or(0))));
-  sampling.repetition_penalty = s.repetition_penalty.value_or(defaults.repetition_penalty.value_or(1.0f));
-  sampling.presence_penalty = s.presence_penalty.value_or(0);
-  sampling.frequency_penalty = s.frequency_penalty.value_or(0);
+  sampling = s.over(options_.generation_defaults ? config_.generation : wire::SamplingChoice{});
   sampling.logit_bias = s.logit_bias;
   sampling.logprobs = s.logprobs.value_or(request.answers() > s.n ? 0 : -1);  // the best are the likeliest
   wire::Stopping& stopping = submit.stopping;

@@ -124,14 +124,12 @@ Result<void> check_sampling(const wire::Sampling& s) {
 }
 
 wire::Sampling sampling_of(const cli::Args& args, const model::ModelConfig& config) {
-  const auto& d = config.generation;
-  wire::Sampling s;
-  s.temperature = args.given(flags::kTemperature) ? args.number(flags::kTemperature) : d.temperature.value_or(1.0f);
-  s.top_k = args.given(flags::kTopK) ? static_cast<uint32_t>(args.count(flags::kTopK))
-                                     : static_cast<uint32_t>(std::max(0, d.top_k.value_or(0)));
-  s.top_p = args.given(flags::kTopP) ? args.number(flags::kTopP) : d.top_p.value_or(1.0f);
-  s.min_p = args.given(flags::kMinP) ? args.number(flags::kMinP) : d.min_p.value_or(0.0f);
-  s.repetition_penalty = d.repetition_penalty.value_or(1.0f);
+  wire::SamplingChoice given;
+  if (args.given(flags::kTemperature)) given.temperature = args.number(flags::kTemperature);
+  if (args.given(flags::kTopK)) given.top_k = static_cast<int64_t>(args.count(flags::kTopK));
+  if (args.given(flags::kTopP)) given.top_p = args.number(flags::kTopP);
+  if (args.given(flags::kMinP)) given.min_p = args.number(flags::kMinP);
+  wire::Sampling s = given.over(config.generation);
   s.seed = args.count(flags::kSeed);
   if (args.present(flags::kLogprobs)) s.logprobs = static_cast<int32_t>(args.count(flags::kLogprobs));
   return s;
@@ -323,7 +321,7 @@ Result<model::GenerateRequest> carried_request(const cli::Args& args, const wire
   if (args.given(flags::kSeed)) sampling.seed = args.count(flags::kSeed);
   if (args.present(flags::kLogprobs)) sampling.logprobs = static_cast<int32_t>(args.count(flags::kLogprobs));
   MC_CHECK(check_sampling(sampling));
-  request.sampling = sampling_params(sampling);
+  request.sampling = sampling;
   request.prefill_plan = made_with;
   const bool own_plan = args.given(flags::kAttention) || args.given(flags::kDecodeAttention);
   MC_TRY(carried, resolve_plan(prologue.decode_attention, config, engine.block_tokens));
@@ -372,7 +370,7 @@ Result<int> prefill_once(const cli::Args& args) {
   request.max_tokens = to_stream ? 1 : static_cast<int32_t>(stopping.max_tokens);
   request.min_tokens = static_cast<int32_t>(stopping.min_tokens);
   request.stop_ids = stopping.stop_ids;
-  request.sampling = sampling_params(sampling);
+  request.sampling = sampling;
   request.chunk_tokens = static_cast<uint32_t>(chunk);
   request.prefill_plan = engine.prefill_plan;
   request.decode_plan = engine.decode_plan;

@@ -20,7 +20,7 @@ constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 struct Draw {
   std::vector<float> logits;
-  SamplingParams params;
+  wire::Sampling params;
   std::vector<uint32_t> history, banned;
   size_t prompt_tokens = 0;
   uint64_t position = 0;
@@ -33,20 +33,21 @@ std::vector<float> changed_logits(const Draw& draw) {
     for (size_t i = 0; i < draw.history.size(); ++i) answered[draw.history[i]] += i >= draw.prompt_tokens;
     for (const auto& [id, count] : answered) {
       if (id >= logits.size()) continue;
-      const float penalty = draw.params.repetition_penalty;
+      const auto penalty = static_cast<float>(draw.params.repetition_penalty);
+      const auto presence = static_cast<float>(draw.params.presence_penalty);
+      const auto frequency = static_cast<float>(draw.params.frequency_penalty);
       logits[id] = logits[id] > 0 ? logits[id] / penalty : logits[id] * penalty;
-      if (count > 0)
-        logits[id] -= draw.params.presence_penalty + draw.params.frequency_penalty * static_cast<float>(count);
+      if (count > 0) logits[id] -= presence + frequency * static_cast<float>(count);
     }
   }
-  for (const auto& [id, bias] : draw.params.logit_bias) logits[id] += bias;
+  for (const auto& [id, bias] : draw.params.logit_bias) logits[id] += static_cast<float>(bias);
   for (uint32_t id : draw.banned) logits[id] = kMinusInfinity;
   return logits;
 }
 
 uint32_t plain_draw(const Draw& draw) {
   const std::vector<float> logits = changed_logits(draw);
-  const SamplingParams& p = draw.params;
+  const wire::Sampling& p = draw.params;
   std::vector<uint32_t> ids;
   for (uint32_t id = 0; id < logits.size(); ++id)
     if (logits[id] > kMinusInfinity) ids.push_back(id);
@@ -61,9 +62,9 @@ uint32_t plain_draw(const Draw& draw) {
     for (uint32_t id : ids) total += weight(id);
     return total;
   };
-  if (p.top_k > 0 && static_cast<size_t>(p.top_k) < ids.size()) {
+  if (p.top_k > 0 && p.top_k < ids.size()) {
     std::sort(ids.begin(), ids.end(), likelier);
-    ids.resize(static_cast<size_t>(p.top_k));
+    ids.resize(p.top_k);
   }
   if (p.top_p < 1 || p.min_p > 0) {
     const double total = sum();
@@ -95,9 +96,9 @@ Draw random_draw(Rng& rng) {
     draw.logits.push_back(logit);
   }
   draw.logits[rng.below(vocab)] = 1;  // something can be drawn
-  SamplingParams& p = draw.params;
+  wire::Sampling& p = draw.params;
   p.temperature = rng.chance(0.2) ? 0.0f : static_cast<float>(0.1 + rng.uniform() * 3);
-  if (rng.chance(0.4)) p.top_k = static_cast<int32_t>(rng.below(12)) - 1;
+  if (rng.chance(0.4)) p.top_k = static_cast<uint32_t>(rng.below(12));
   if (rng.chance(0.4)) p.top_p = static_cast<float>(0.01 + rng.uniform() * 0.99);
   if (rng.chance(0.3)) p.min_p = static_cast<float>(rng.uniform());
   if (rng.chance(0.3)) p.repetition_penalty = static_cast<float>(0.3 + rng.uniform() * 2);

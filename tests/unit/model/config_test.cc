@@ -288,7 +288,7 @@ TEST_CASE("model/config: generation_config.json gives stop ids and sampling defa
   const auto config = parse(json, R"({"eos_token_id":[9,3,9],"temperature":0.7,"top_k":20,"top_p":0.8})");
   REQUIRE_OK(config);
   CHECK(config->eos == std::vector<uint32_t>{3, 9});
-  CHECK(config->generation.temperature == 0.7f);
+  CHECK(config->generation.temperature == 0.7);
   CHECK(config->generation.top_k == 20);
   CHECK(!config->generation.min_p);
   CHECK(contains(parse(json, "[1]").error().what, "dir/generation_config.json: is a array"));
