@@ -1,6 +1,3 @@
-// Offers, failure and end of a request on the decode node. Receiving KV: decode_receive.cc; the
-// batch: decode_batch.cc.
-
 #include "node/decode.h"
 
 #include <algorithm>
@@ -68,11 +65,6 @@ void Decode::look_at_unlisted(TimePoint now, Actions& out) {
     else
       unlisted_.push_back(std::move(u));
   }
-}
-
-void Decode::on_peers_told(TimePoint now, Actions& out) {
-  look_at_unlisted(now, out);
-  admit(now, out);
 }
 
 void Decode::on_offer(const Received& event, const wire::KvOffer& offer, TimePoint now, Actions& out) {
@@ -198,6 +190,11 @@ void Decode::drop_all(TimePoint, Actions& out) {
   for (const auto& [id, r] : all) end(*r, out);
 }
 
+void Decode::on_peers_told(TimePoint now, Actions& out) {
+  look_at_unlisted(now, out);
+  admit(now, out);
+}
+
 // The prefill node is needed only while KV is still to be read from it.
 void Decode::on_peer_gone(const NodeId& node, const InstanceId& instance, TimePoint now, Actions& out) {
   const auto all = requests_;
@@ -265,6 +262,202 @@ void Decode::role_check() const {
   uint64_t pool_pins = 0;
   for (kv::PageIndex page = 0; page < options_.page_count; ++page) pool_pins += shelf_->pool.pins(page);
   MC_ASSERT_EQ(pins, pool_pins);
+}
+
+// ---- receiving KV ------------------------------------------------------------------------------
+// Each notify of the prefill node names extents that are sealed. They are read at once, while the prefill node computes
+// the next layer, and checked against their CRC32C.
+
+void Decode::on_ready(const Notified& event, TimePoint now, Actions& out) {
+  const wire::ExtentsReady& ready = event.ready;
+  Request* r = find(ready.req, ready.attempt);
+  if (!r || !sends_for(*r, event.from, event.instance) || r->phase != Phase::receiving) return;
+  if (!r->arrivals.names_ours(ready))
+    return fail(*r, "transfer", "corrupt",
+                "prefill node " + event.from + " announced layer " + std::to_string(ready.layer) + ", blocks " +
+                    std::to_string(ready.first_block) + "+" + std::to_string(ready.extents.size()) + " of " +
+                    std::to_string(r->arrivals.blocks()),
+                true, out);
+  start_read(*r, {ready, event.from, event.instance}, now, out);
+}
+
+bool Decode::sends_for(const Request& r, const NodeId& node, const InstanceId& instance) const {
+  if (instance == r.prefill_instance) return true;
+  const wire::Peer* member = peer(node);
+  return member && member->instance == instance && member->role == wire::Role::stage && is_stage_of(node, r.prefill);
+}
+
+void Decode::start_read(Request& r, const Arrivals::Reading& reading, TimePoint now, Actions& out) {
+  const wire::ExtentsReady& ready = reading.ready;
+  const ExtentLayout& layout = options_.layout;
+  Read read;
+  const auto wanted = r.arrivals.wanted(ready);
+  for (const auto& extent : wanted)
+    read.slices.push_back({r.pages[extent.block], layout.layer_offset(ready.layer), extent.offset,
+                           static_cast<uint32_t>(layout.layer_bytes()), extent.crc});
+  if (read.slices.empty()) return;
+  read.read = next_id();
+  read.peer = reading.from;
+  read.instance = reading.instance;
+  read.budget = r.deadline - now;
+  // The prefill is done: decoding waits for the last chunk, or for blocks that are read again, alone. Earlier
+  // chunks are read until then, and yield to the last chunks of other requests.
+  read.urgent = r.complete || ready.first_block + ready.extents.size() == r.arrivals.blocks();
+  r.arrivals.started(read.read, reading, wanted);
+  by_read_[read.read] = requests_.at(r.spec.req);
+  out.push_back(std::move(read));
+}
+
+void Decode::on_read(Request& r, const ReadDone& done, TimePoint now, Actions& out) {
+  const auto [reading, extents] = r.arrivals.ended(done.read, done.code == Code::ok);
+  if (r.phase == Phase::ended) return settle(r, out);
+  if (done.code == Code::ok) {
+    if (r.complete) r.stalled_at = after(now, decode_.stall);
+    stats_.transferred_bytes += extents * options_.layout.layer_bytes();
+    return try_join(r, out);
+  }
+  if (done.code == Code::corrupt) ++stats_.checksum_failures;
+  if (done.code == Code::corrupt && r.arrivals.may_read_again()) return start_read(r, reading, now, out);
+  fail(r, "transfer", std::string(to_string(done.code)),
+       "reading layer " + std::to_string(reading.ready.layer) + " from " + reading.from + ": " + done.what, true, out);
+}
+
+void Decode::try_join(Request& r, Actions& out) {
+  if (r.phase != Phase::receiving || !r.complete || r.arrivals.missing() > 0) return;
+  send(r.prefill, r.prefill_instance, wire::KvDone{r.spec.req, r.spec.attempt}, out);
+  r.phase = Phase::running;
+  r.position = static_cast<uint32_t>(r.spec.ids.size());
+  r.chain.append(r.spec.ids);
+  publish_prompt(r);
+  batch_.join(requests_.at(r.spec.req));
+}
+
+// The prompt's full blocks are readable from here too. What came in by another request meanwhile
+// keeps its page; ours stays private.
+void Decode::publish_prompt(Request& r) {
+  if (r.spec.no_cache) return;
+  const auto hashes = r.chain.hashes();
+  for (uint32_t block = r.have_blocks; block < hashes.size(); ++block)
+    r.pages.publish(shelf_->pool, block,
+                    {hashes[block], block == 0 ? BlockHash{} : hashes[block - 1], r.spec.ns,
+                     block * options_.layout.block_tokens, r.arrivals.crcs(block)});
+  shelf_->pool.touch(hashes);
+}
+
+// ---- the batch ---------------------------------------------------------------------------------
+
+// Blocks of an answer may be reused only where prefill would have computed the same.
+bool Decode::may_publish(const Request& r) const {
+  return !r.spec.no_cache && r.spec.decode_attention == r.spec.prefill_attention;
+}
+
+void Decode::step(TimePoint, Actions& out) {
+  if (batch_.computing() || batch_.running().empty()) return;
+  const uint32_t bt = options_.layout.block_tokens;
+  batch_.clear_rows();
+  // A request that is preempted for a page leaves running(), which is in order of arrival: those before it stay where
+  // they are, and the next one takes its place.
+  for (size_t i = 0; i < batch_.running().size() && !batch_.full();) {
+    const RequestPtr r = batch_.running()[i];
+    const bool has_page = r->position / bt < r->pages.size() || give_page(r, out);
+    if (r->phase != Phase::running) continue;  // it gave way itself
+    if (has_page) batch_.add(r);
+    ++i;
+  }
+  batch_.start(next_id(), out);
+}
+
+// One more page for `r`, if need be from the request that came last. False when `r` itself had to go.
+bool Decode::give_page(const RequestPtr& r, Actions& out) {
+  for (;;) {
+    if (r->pages.allocate(shelf_->pool, 1)) return true;
+    Request* last = nullptr;
+    for (const auto& [id, other] : requests_)
+      if (other->phase != Phase::waiting && (!last || other->order > last->order)) last = other.get();
+    const bool alone = std::none_of(requests_.begin(), requests_.end(), [&](const auto& other) {
+      return other.second != r && other.second->phase != Phase::waiting;
+    });
+    if (alone && r->pages.size() >= options_.page_count) {
+      fail(*r, "decode", "no_space",
+           "a context of " + std::to_string(r->position + 1) + " tokens needs more than the " +
+               std::to_string(options_.page_count) + " pages of this node; raise --kv-mem",
+           false, out);
+      return false;
+    }
+    // Nobody can give way, so leases or reads of ended requests hold the pages: they end by themselves.
+    if (alone) return false;
+    preempt(*last, out);
+    if (last == r.get()) return false;
+    if (r->phase == Phase::ended) return false;
+    // The victim's pages may still be held by a read in flight; then this row waits a step.
+    if (shelf_->pool.available() == 0) return false;
+  }
+}
+
+void Decode::preempt(Request& r, Actions& out) {
+  ++stats_.preempted;
+  if (r.phase == Phase::receiving)
+    send(r.prefill, r.prefill_instance, wire::Cancel{r.spec.req, r.spec.attempt, "preempted"}, out);
+  to_conductor(wire::Preempted{r.spec.req, r.spec.attempt}, out);
+  end(r, out);
+}
+
+void Decode::on_step(const StepDone& done, TimePoint, Actions& out) {
+  if (!batch_.finish(done)) return;
+  const auto rows = batch_.rows();
+  if (done.code != Code::ok) {
+    for (const auto& r : rows) {
+      if (r->phase == Phase::ended)
+        settle(*r, out);
+      else
+        fail(*r, "decode", std::string(to_string(done.code)), done.what, true, out);
+    }
+    return batch_.clear_rows();
+  }
+  ++stats_.steps;
+  wire::Tokens& tokens = fresh_tokens();
+  tokens.step_ms = to_ms(done.elapsed);
+  tokens.batch = static_cast<uint32_t>(rows.size());
+  tokens.kv_tokens = 0;
+  size_t told = 0;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    Request& r = *rows[i];
+    const StepRow& row = done.rows->out[i];
+    tokens.kv_tokens += r.position;
+    if (r.phase == Phase::ended) {
+      settle(r, out);
+      continue;
+    }
+    if (!row.rotten.empty()) {
+      on_rotten(r, row.rotten, out);
+      continue;
+    }
+    if (told == tokens.rows.size()) tokens.rows.emplace_back();
+    ++stats_.tokens;
+    if (!batch_.book(r, row, may_publish(r), tokens.rows[told++])) finished_.push_back(rows[i]);
+  }
+  tokens.rows.resize(told);
+  if (told > 0) to_conductor(tokens_, out);
+  for (const auto& r : finished_) {
+    ++stats_.finished;
+    end(*r, out);
+  }
+  finished_.clear();
+  batch_.clear_rows();
+}
+
+/// The message that the step's tokens go into; its rows are those of an older step.
+wire::Tokens& Decode::fresh_tokens() {
+  if (!tokens_ || tokens_.use_count() > 1) tokens_ = std::make_shared<wire::Tokens>();
+  return *tokens_;
+}
+
+// Cached blocks changed in memory. The conductor places the request again, and its prefill node sends the block.
+void Decode::on_rotten(Request& r, std::span<const uint32_t> rotten, Actions& out) {
+  stats_.checksum_failures += rotten.size();
+  drop_rotten(r.chain.hashes(), r.pages.all(), rotten);
+  fail(r, "decode", "corrupt", std::to_string(rotten.size()) + " cached blocks changed in memory; they were dropped",
+       true, out);
 }
 
 }  // namespace mc::node
