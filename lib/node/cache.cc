@@ -58,7 +58,7 @@ Result<uint32_t> Cache::shelf_for(const wire::DemoteOffer& offer) {
   if (index == own_shelves_.size()) {
     if (own_shelves_.size() >= cache_.shelves_max) return Error{Code::busy, "too many layouts"};
     const auto slab_pages = static_cast<uint32_t>(cache_.slab_bytes / layout.page_bytes());
-    own_shelves_.push_back(std::make_unique<Shelf>(layout, 0, slab_pages, log()));
+    own_shelves_.push_back(std::make_unique<Shelf>(layout, 0, slab_pages, blocks().log()));
     add_shelf(*own_shelves_.back());
     slab_live_.emplace_back();
   }
@@ -80,7 +80,7 @@ void Cache::on_offer(const Received& event, const wire::DemoteOffer& message, Ti
     ++stats_.refused;
     answer(offer, {}, std::move(reason), out);
   };
-  if (!is_peer(event.from, event.instance)) return refuse("unknown_peer");
+  if (!peers().has(event.from, event.instance)) return refuse("unknown_peer");
   if (draining_) return refuse("draining");
   if (offers_.size() >= cache_.offers_max || message.blocks.size() > kOfferBlocksMax) return refuse("full");
   const auto shelf = shelf_for(message);

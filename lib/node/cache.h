@@ -34,8 +34,7 @@ class Cache final : public Worker {
   };
   const Stats& stats() const { return stats_; }
   uint64_t local_offset(uint32_t pool, kv::PageIndex page) const override { return at(pool).page_offset(page); }
-  const ExtentLayout& local_layout(uint32_t pool) const override { return at(pool).layout; }
-  const kv::Pool& local_pool(uint32_t pool) const override { return at(pool).pool; }
+  const Shelf& local_shelf(uint32_t pool) const override { return at(pool); }
 
  protected:
   void on_message(const Received& event, TimePoint now, Actions& out) override;

@@ -51,7 +51,7 @@ void Decode::on_message(const Received& event, TimePoint now, Actions& out) {
 
 // The conductor tells the members of a change one by one: an offer may come before the news of who makes it.
 bool Decode::wait_for_listing(const Received& event, TimePoint now) {
-  if (is_peer(event.from, event.instance) || unlisted_.size() >= kUnlistedMax) return false;
+  if (peers().has(event.from, event.instance) || unlisted_.size() >= kUnlistedMax) return false;
   unlisted_.push_back({event, after(now, decode_.peer_wait)});
   return true;
 }
@@ -60,7 +60,7 @@ void Decode::look_at_unlisted(TimePoint now, Actions& out) {
   std::deque<Unlisted> waiting;
   waiting.swap(unlisted_);
   for (Unlisted& u : waiting) {
-    if (is_peer(u.event.from, u.event.instance) || now >= u.until)
+    if (peers().has(u.event.from, u.event.instance) || now >= u.until)
       on_offer(u.event, std::get<wire::KvOffer>(u.event.message), now, out);
     else
       unlisted_.push_back(std::move(u));
@@ -83,7 +83,7 @@ void Decode::on_offer(const Received& event, const wire::KvOffer& offer, TimePoi
   ++stats_.requests;
   kv::Namespace ns = options_.kv.with_salt(spec.salt);
   ns.attention = spec.prefill_attention;
-  if (!is_peer(event.from, event.instance)) return refuse(*r, "unknown_peer", 0, 0, out);
+  if (!peers().has(event.from, event.instance)) return refuse(*r, "unknown_peer", 0, 0, out);
   if (ns.id() != spec.ns) return refuse(*r, "layout", 0, 0, out);
   if (draining_) return refuse(*r, "draining", 0, 0, out);
   // The first answer token needs a row too, so a prompt that fills the pool exactly does not fit.
@@ -190,11 +190,6 @@ void Decode::drop_all(TimePoint, Actions& out) {
   for (const auto& [id, r] : all) end(*r, out);
 }
 
-void Decode::on_peers_told(TimePoint now, Actions& out) {
-  look_at_unlisted(now, out);
-  admit(now, out);
-}
-
 // The prefill node is needed only while KV is still to be read from it.
 void Decode::on_peer_gone(const NodeId& node, const InstanceId& instance, TimePoint now, Actions& out) {
   const auto all = requests_;
@@ -283,7 +278,7 @@ void Decode::on_ready(const Notified& event, TimePoint now, Actions& out) {
 
 bool Decode::sends_for(const Request& r, const NodeId& node, const InstanceId& instance) const {
   if (instance == r.prefill_instance) return true;
-  const wire::Peer* member = peer(node);
+  const wire::Peer* member = peers().find(node);
   return member && member->instance == instance && member->role == wire::Role::stage && is_stage_of(node, r.prefill);
 }
 
@@ -455,7 +450,7 @@ wire::Tokens& Decode::fresh_tokens() {
 // Cached blocks changed in memory. The conductor places the request again, and its prefill node sends the block.
 void Decode::on_rotten(Request& r, std::span<const uint32_t> rotten, Actions& out) {
   stats_.checksum_failures += rotten.size();
-  drop_rotten(r.chain.hashes(), r.pages.all(), rotten);
+  blocks().drop_rotten(shelf_->pool, r.chain.hashes(), r.pages.all(), rotten);
   fail(r, "decode", "corrupt", std::to_string(rotten.size()) + " cached blocks changed in memory; they were dropped",
        true, out);
 }

@@ -13,7 +13,7 @@ namespace mc::node {
 Prefill::Prefill(WorkerOptions worker, PrefillOptions options)
     : Worker(std::move(worker)), prefill_(options), copies_(*shelf_) {
   MC_ASSERT(shelf_);
-  if (leads()) options_.demote_above = 2;  // never: a cache node would read our layers alone
+  if (leads()) never_demote();  // a cache node would read our layers alone
   MC_ASSERT(prefill_.chunk_tokens > 0 && prefill_.chunk_tokens % options_.layout.block_tokens == 0);
 }
 
@@ -60,17 +60,17 @@ void Prefill::on_message(const Received& event, TimePoint now, Actions& out) {
     }
   } else if (const auto* order = std::get_if<wire::CopyBlocks>(&event.message)) {
     if (event.from == kConductor && !leads())
-      copies_.start(*order, next_id(), is_peer(order->node, order->instance), now, out);
+      copies_.start(*order, next_id(), peers().has(order->node, order->instance), now, out);
   } else if (const auto* taken = std::get_if<wire::StageTaken>(&event.message)) {
     if (is_stage_of(event.from, name())) free_slot(taken->run);
   } else if (const auto* staged = std::get_if<wire::StageDone>(&event.message)) {
     on_stage_done(event, *staged, now, out);
   } else if (const auto* rotten = std::get_if<wire::StageRotten>(&event.message)) {
-    if (leads() && is_stage_of(event.from, name()) && is_peer(event.from, event.instance))
+    if (leads() && is_stage_of(event.from, name()) && peers().has(event.from, event.instance))
       on_stage_rotten(*rotten, now, out);
   } else if (const auto* failed = std::get_if<wire::Failed>(&event.message)) {  // a stage could not announce
     Request* r = find(failed->req, failed->attempt);
-    if (r && is_stage_of(event.from, name()) && is_peer(event.from, event.instance))
+    if (r && is_stage_of(event.from, name()) && peers().has(event.from, event.instance))
       fail(*r, failed->stage, failed->code, failed->message, failed->retryable, now, out);
   }
   pump(now, out);
@@ -265,7 +265,7 @@ void Prefill::pump(TimePoint now, Actions& out) {
   for (const auto& r : std::vector<RequestPtr>(queue_.begin(), queue_.end())) {
     if (r->phase == Phase::ended) continue;
     if (r->phase == Phase::queued && leads() && !stages_here(*r, now, out)) continue;
-    const bool may_wait = now < after(r->arrived, prefill_.peer_wait) && !is_peer(r->decode, r->decode_instance);
+    const bool may_wait = now < after(r->arrived, prefill_.peer_wait) && !peers().has(r->decode, r->decode_instance);
     if (r->phase != Phase::queued || preparing[r->decode_instance] >= prefill_.prepare_max || may_wait) continue;
     prepare(*r, now, out);
     preparing[r->decode_instance] += r->phase == Phase::preparing;
@@ -318,7 +318,7 @@ bool Prefill::unpin_others(const Request& r) {
 }
 
 void Prefill::prepare(Request& r, TimePoint now, Actions& out) {
-  if (!is_peer(r.decode, r.decode_instance))
+  if (!peers().has(r.decode, r.decode_instance))
     return fail(r, "accept", "peer_lost", "decode node " + r.decode + " is not in the cluster", true, now, out);
   r.phase = Phase::preparing;
   r.prepare_at = now;

@@ -54,7 +54,8 @@ std::vector<wire::Miss> Prefill::misses(const Request& r, TimePoint now) const {
   using wire::MissKind;
   const uint32_t bt = options_.layout.block_tokens;
   const uint32_t tokens = static_cast<uint32_t>(r.spec.ids.size());
-  const uint32_t blocks = kv::blocks_for(tokens, bt), reusable = kv::reusable_blocks(tokens, bt);
+  const uint32_t all = kv::blocks_for(tokens, bt), reusable = kv::reusable_blocks(tokens, bt);
+  const BlockMemory& memory = blocks().memory();
   MissRuns runs;
   const auto given_up = [&](uint32_t block) {  // by a fetch that tells more than that the blocks are not there
     return std::find_if(r.given_up.begin(), r.given_up.end(), [&](const auto& up) {
@@ -73,17 +74,17 @@ std::vector<wire::Miss> Prefill::misses(const Request& r, TimePoint now) const {
   const MissKind other_name =
       r.prefix_blocks > 0 || reusable == 0
           ? MissKind::cold
-          : memory().other_name(std::span(r.spec.ids).first(bt), r.spec.prefill_attention, r.spec.salt);
+          : memory.other_name(std::span(r.spec.ids).first(bt), r.spec.prefill_attention, r.spec.salt);
   for (uint32_t block = r.prefix_blocks; block < reusable; ++block) {
     const BlockHash& hash = r.hashes[block];
-    const auto ago = memory().evicted_ago(hash, now);
+    const auto ago = memory.evicted_ago(hash, now);
     if (r.spec.no_cache)
       runs.add(block, MissKind::no_cache);
     else if (r.spec.prompt_logprobs >= 0)
       runs.add(block, MissKind::prompt_logprobs);
     else if (!runs.empty() && shelf_->pool.find(hash) != kv::kNoPage)  // it is here, but not what it follows
       runs.extend();
-    else if (memory().was_rotten(hash))
+    else if (memory.was_rotten(hash))
       runs.add(block, MissKind::checksum, name());
     else if (const auto up = given_up(block); up != r.given_up.end())
       runs.add(block, miss_of(up->why), up->node, up->age_ms);
@@ -94,7 +95,7 @@ std::vector<wire::Miss> Prefill::misses(const Request& r, TimePoint now) const {
     else
       runs.add(block, other_name, other_name == MissKind::cold ? "" : name());
   }
-  for (uint32_t block = reusable; block < blocks; ++block)
+  for (uint32_t block = reusable; block < all; ++block)
     runs.add(block, tokens < bt ? MissKind::shorter_than_block : MissKind::tail_partial);
   return runs.take();
 }
@@ -178,7 +179,7 @@ void Prefill::on_chunk(Request& r, const ChunkDone& done, TimePoint now, Actions
   r.run = 0;
   if (leads() && (r.phase == Phase::ended || done.code != Code::ok))  // nobody will read its activations
     free_slot(done.run);
-  drop_rotten(r.hashes, r.pages, done.rotten);  // also when the decode node found them first and the request is over
+  blocks().drop_rotten(shelf_->pool, r.hashes, r.pages, done.rotten);  // also of a request that is over
   stats_.checksum_failures += done.rotten.size();
   if (r.phase == Phase::ended) return settle(r);
   if (done.code != Code::ok)
@@ -206,7 +207,8 @@ void Prefill::publish(Request& r, uint32_t first_block, uint32_t end_block) {
     r.pinned[block] = true;
   }
   if (first_block == 0 && end_block > 0)
-    memory().computed(std::span(r.spec.ids).first(options_.layout.block_tokens), r.spec.prefill_attention, r.spec.salt);
+    blocks().memory().computed(std::span(r.spec.ids).first(options_.layout.block_tokens), r.spec.prefill_attention,
+                               r.spec.salt);
   shelf_->pool.touch(std::span(r.hashes).first(end_block));
 }
 

@@ -27,8 +27,8 @@ void Prefill::fetch_next(Request& r, TimePoint now, Actions& out) {
     const wire::Source& source = r.sources[r.source];
     const uint32_t have = static_cast<uint32_t>(r.pages.size());
     const uint32_t end = std::min(source.first_block + source.block_count, r.reusable);
-    if (r.spec.no_cache || source.first_block > have || end <= have || !is_peer(source.node, source.instance)) {
-      if (end > have && !is_peer(source.node, source.instance)) {
+    if (r.spec.no_cache || source.first_block > have || end <= have || !peers().has(source.node, source.instance)) {
+      if (end > have && !peers().has(source.node, source.instance)) {
         if (r.fallback == wire::Fallback::none) r.fallback = wire::Fallback::peer_lost;
         r.give_up(std::max(have, source.first_block), wire::Fallback::peer_lost, 0);
       }

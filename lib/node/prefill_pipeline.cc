@@ -12,7 +12,7 @@
 namespace mc::node {
 
 const wire::Peer* Prefill::stage_peer(uint32_t stage) const {
-  const wire::Peer* member = peer(stage_name(name(), stage));
+  const wire::Peer* member = peers().find(stage_name(name(), stage));
   return member && member->role == wire::Role::stage ? member : nullptr;
 }
 
@@ -112,7 +112,7 @@ void Prefill::on_stage_done(const Received& event, const wire::StageDone& done, 
   const auto it = flowing_.find(done.run);
   uint32_t stage = 1;
   while (stage < prefill_.stages && event.from != stage_name(name(), stage)) ++stage;
-  if (it == flowing_.end() || stage == prefill_.stages || !is_peer(event.from, event.instance)) return;
+  if (it == flowing_.end() || stage == prefill_.stages || !peers().has(event.from, event.instance)) return;
   const RequestPtr r = it->second;
   Request::Flowing& flowing = r->flowing.at(done.run);
   if (done.code != "ok")
@@ -172,7 +172,7 @@ void Prefill::on_stage_rotten(const wire::StageRotten& found, TimePoint now, Act
     rotten.push_back(static_cast<uint32_t>(pages.size()));
     hashes.push_back(shelf_->pool.meta(page).hash), pages.push_back(page);
   }
-  drop_rotten(hashes, pages, rotten);
+  blocks().drop_rotten(shelf_->pool, hashes, pages, rotten);
   stats_.checksum_failures += rotten.size();
   const auto all = requests_;
   for (const auto& [id, r] : all) {

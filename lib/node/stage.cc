@@ -100,11 +100,11 @@ void Stage::on_run(const Received& event, const wire::StageRun& asked, TimePoint
     send(run.from, run.from_instance, wire::StageTaken{asked.run}, out);
     report(run, std::move(code), "stage " + name() + ": " + why, nullptr, out);
   };
-  if (!is_peer(event.from, event.instance))  // the lists of members reach the members one by one
+  if (!peers().has(event.from, event.instance))  // the lists of members reach the members one by one
     return refuse("peer_lost", event.from + kNotListed);
   // A later stage hears of a leader's death by the list, and of what that leader asked by the stage before it: a chunk
   // of its earlier life would write over pages that are given away since.
-  if (!is_peer(asked.leader, asked.leader_instance)) return refuse("peer_lost", asked.leader + kNotListed);
+  if (!peers().has(asked.leader, asked.leader_instance)) return refuse("peer_lost", asked.leader + kNotListed);
   if (const std::string why = objection(asked); !why.empty()) return refuse("internal", why);
   // A leader numbers its chunks upwards. One that came late has been missed by the chunks after it, which read KV that
   // is not there: the whole request is worth nothing.
@@ -135,7 +135,7 @@ std::string Stage::objection(const wire::StageAnnounce& m) const {
 
 // All of it or nothing: the decode node would wait for the rest of a part.
 void Stage::announce(const Received& event, const wire::StageAnnounce& m, Actions& out) {
-  const bool listed = is_peer(event.from, event.instance);
+  const bool listed = peers().has(event.from, event.instance);
   if (const std::string why = listed ? objection(m) : event.from + kNotListed; !why.empty()) {
     last_error_ = "stage " + name() + ": " + why;
     ++stats_.failed;
@@ -317,7 +317,7 @@ void Stage::on_chunk(Run& run, const ChunkDone& done, TimePoint now, Actions& ou
   run.op = 0;
   in_used_[run.slot_in] = false;
   const NodeId next = stage_name(stage_.leader, stage_.stage + 1);
-  const wire::Peer* known = is_last() ? nullptr : peer(next);
+  const wire::Peer* known = is_last() ? nullptr : peers().find(next);
   const bool hand_on = done.code == Code::ok && known && !run.dropped;
   if (!is_last() && !hand_on) out_used_[run.slot_out - ActivationSlots::kEach] = false;
   if (done.code == Code::ok) ++stats_.runs, stats_.tokens += run.asked.tokens.size();

@@ -1,5 +1,3 @@
-// Registration, heartbeat and membership of a worker. Leases and demotion: worker_blocks.cc.
-
 #include "node/worker.h"
 
 #include <algorithm>
@@ -12,11 +10,17 @@ bool fits_context(size_t ids, uint32_t resumed, uint32_t max_tokens, uint32_t co
   return ids < context_tokens || (ids == context_tokens && resumed + 1 >= max_tokens);
 }
 
-Worker::Worker(WorkerOptions options) : options_(std::move(options)), name_(options_.name), rng_(options_.seed) {
+Worker::Worker(WorkerOptions options)
+    : options_(std::move(options)),
+      name_(options_.name),
+      peers_(options_.instance),
+      lender_(*this, blocks_.memory(), options_.lease_ttl_max),
+      rng_(options_.seed) {
   if (options_.page_count == 0) return;
-  shelf_ = std::make_unique<Shelf>(options_.layout, options_.page_count, options_.page_count, log_);
+  shelf_ = std::make_unique<Shelf>(options_.layout, options_.page_count, options_.page_count, blocks_.log());
   shelf_->slabs.push_back(0);
   add_shelf(*shelf_);
+  demoter_.emplace(*shelf_, options_.demote_above, options_.kv.text());
 }
 
 void Worker::handle(const Event& event, TimePoint now, Actions& out) {
@@ -26,39 +30,30 @@ void Worker::handle(const Event& event, TimePoint now, Actions& out) {
     if (lost->node == kConductor) {
       if (lost->instance == conductor_) lose_conductor(now, out);
     } else {
-      std::erase_if(former_.peers, [&](const wire::Peer& p) { return p.instance == lost->instance; });
-      if (is_peer(lost->node, lost->instance)) peer_gone(lost->node, lost->instance, now, out);
+      peers_.lost_former(lost->instance);
+      if (peers_.has(lost->node, lost->instance)) peer_gone(lost->node, lost->instance, now, out);
     }
   } else if (std::holds_alternative<Tick>(event)) {
     if (state_ == Membership::member && now - heard_at_ > dead_after_) lose_conductor(now, out);
     if (state_ != Membership::member && now >= hello_at_ && !left_) say_hello(now, out);
     if (state_ == Membership::member && now >= beat_at_) beat(now, out);
-    if (now >= former_.until) {
-      former_.peers.clear();
-      former_.until = kNever;
-      set_peers(out);
-    }
+    if (peers_.drop_former(now)) out.push_back(peers_.told());
     on_tick(now, out);
   } else {
     on_event(event, now, out);
   }
-  expire_leases(now);
-  serve_waiting(now, out);
-  consider_demotion(now, out);
-  flush_events(now, out);
+  tend_blocks(now, out);
 }
 
 TimePoint Worker::next_wakeup() const {
-  TimePoint at = std::min(role_wakeup(), former_.until);
+  TimePoint at = std::min({role_wakeup(), peers_.next_wakeup(), lender_.next_wakeup()});
   if (state_ == Membership::member) {
     at = std::min({at, beat_at_, heard_at_ + dead_after_ + 1ms});
   } else if (!left_) {
     at = std::min(at, hello_at_);
   }
   for (const Shelf* shelf : shelves()) at = std::min(at, shelf->leases.next_expiry());
-  for (const auto& waiting : waiting_) at = std::min(at, waiting.until);
-  for (const auto& [id, demotion] : demotions_) at = std::min(at, demotion.until);
-  return at;
+  return demoter_ ? std::min(at, demoter_->next_wakeup()) : at;
 }
 
 void Worker::check() const {
@@ -74,7 +69,7 @@ bool Worker::idle() const {
     const auto& counts = shelf->pool.counts();
     if (counts.owned + counts.draining + counts.pinned > 0 || shelf->leases.size() > 0) return false;
   }
-  return waiting_.empty() && demotions_.empty() && role_idle();
+  return lender_.idle() && (!demoter_ || demoter_->idle()) && role_idle();
 }
 
 wire::Load Worker::load() const {
@@ -94,23 +89,13 @@ wire::Load Worker::load() const {
   return load;
 }
 
-uint64_t Worker::evicted_blocks() const {
-  uint64_t total = 0;
-  for (const Shelf* shelf : shelves()) total += shelf->pool.counts().evicted_total;
-  return total;
-}
-
 uint64_t Worker::local_offset(uint32_t pool, kv::PageIndex page) const {
   MC_ASSERT_EQ(pool, 0u);
   return shelf_->page_offset(page);
 }
 
-const ExtentLayout& Worker::local_layout(uint32_t) const {
-  return shelf_->layout;
-}
-
-const kv::Pool& Worker::local_pool(uint32_t) const {
-  return shelf_->pool;
+const Shelf& Worker::local_shelf(uint32_t) const {
+  return *shelf_;
 }
 
 void Worker::leave(TimePoint now, Actions& out) {
@@ -131,16 +116,6 @@ void Worker::to_conductor(wire::Message message, Actions& out) const {
 
 void Worker::to_conductor(std::shared_ptr<wire::Tokens> tokens, Actions& out) const {
   if (state_ == Membership::member) out.push_back(SendTokens{NodeId(kConductor), conductor_, std::move(tokens)});
-}
-
-const wire::Peer* Worker::peer(const NodeId& node) const {
-  const auto it = peers_.find(node);
-  return it == peers_.end() ? nullptr : &it->second;
-}
-
-bool Worker::is_peer(const NodeId& node, const InstanceId& instance) const {
-  const wire::Peer* p = peer(node);
-  return p && p->instance == instance;
 }
 
 // ---- registration ----------------------------------------------------------------------------
@@ -171,7 +146,7 @@ void Worker::say_hello(TimePoint now, Actions& out) {
 }
 
 void Worker::beat(TimePoint now, Actions& out) {
-  to_conductor(wire::Heartbeat{load(), log_.last_seq(), peers_version_}, out);
+  to_conductor(wire::Heartbeat{load(), blocks_.last_seq(), peers_.version()}, out);
   beat_at_ = now + beat_every_;
 }
 
@@ -184,10 +159,7 @@ bool Worker::on_conductor(const Received& event, TimePoint now, Actions& out) {
   }
   heard_at_ = now;
   if (const auto* welcome = std::get_if<wire::Welcome>(&event.message)) {
-    if (conductor_ != event.instance) {
-      peers_version_ = 0;
-      for (const auto& [name, peer] : peers_) former_.peers.push_back(peer);
-    }
+    const bool another = conductor_ != event.instance;
     conductor_ = event.instance;
     state_ = Membership::member;
     refused_.reset();
@@ -196,7 +168,7 @@ bool Worker::on_conductor(const Received& event, TimePoint now, Actions& out) {
     dead_after_ = std::chrono::milliseconds(std::max<uint32_t>(welcome->dead_after_ms, 1));
     has_tenants_ = welcome->has_tenants;
     beat_at_ = now;
-    if (!former_.peers.empty()) former_.until = now + 2 * dead_after_;
+    if (another) peers_.new_conductor(now + 2 * dead_after_);
     send_snapshot(now, out);
     return true;
   }
@@ -223,17 +195,11 @@ void Worker::on_received(const Received& event, TimePoint now, Actions& out) {
     return;
   }
   if (const auto* request = std::get_if<wire::LeaseRequest>(&event.message)) {
-    on_lease_request(event, *request, now, out);
+    lender_.on_request(event.from, event.instance, *request, peers_.has(event.from, event.instance), now, out);
   } else if (const auto* release = std::get_if<wire::LeaseRelease>(&event.message)) {
-    std::erase_if(waiting_, [&](const WaitingLease& w) {
-      return w.instance == event.instance && w.request.lease == release->lease;
-    });
-    const auto it = granted_.find({event.instance, release->lease});
-    if (it == granted_.end()) return;
-    (void)it->second.shelf->leases.release(it->second.id);  // already over is fine
-    granted_.erase(it);
+    lender_.on_release(event.instance, release->lease);
   } else if (const auto* done = std::get_if<wire::DemoteDone>(&event.message)) {
-    on_demote_done(event.from, *done);
+    if (demoter_) demoter_->on_done(event.from, *done);
   } else {
     on_message(event, now, out);
   }
@@ -247,58 +213,49 @@ void Worker::lose_conductor(TimePoint now, Actions& out) {
 }
 
 void Worker::on_peers(const wire::Peers& message, TimePoint now, Actions& out) {
-  if (message.version < peers_version_) return;  // overtaken by a newer one
-  std::map<std::string, wire::Peer> next;
-  for (const auto& p : message.peers)
-    if (p.instance != options_.instance) next[p.name] = p;
-  std::vector<wire::Peer> gone;
-  for (const auto& [name, old] : peers_) {
-    const auto it = next.find(name);
-    if (it == next.end() || it->second.instance != old.instance) gone.push_back(old);
-  }
-  for (const auto& p : gone) peer_gone(p.name, p.instance, now, out);
-  peers_ = std::move(next);
-  peers_version_ = message.version;
-  std::erase_if(former_.peers, [&](const wire::Peer& p) { return peers_.contains(p.name); });
-  set_peers(out);
-  on_peers_told(now, out);
-}
-
-void Worker::set_peers(Actions& out) const {
-  SetPeers set;
-  for (const auto& [name, p] : peers_) set.peers.push_back(p);
-  set.peers.insert(set.peers.end(), former_.peers.begin(), former_.peers.end());
-  out.push_back(std::move(set));
+  const auto gone = peers_.gone(message);
+  if (!gone) return;  // overtaken by a newer one
+  for (const auto& p : *gone) peer_gone(p.name, p.instance, now, out);
+  peers_.take(message);
+  out.push_back(peers_.told());
+  on_tick(now, out);  // what waited for a peer to be listed goes on
 }
 
 void Worker::peer_gone(const NodeId& node, const InstanceId& instance, TimePoint now, Actions& out) {
-  // The conductor has declared the instance dead, or its connection is gone for good: nobody reads.
+  // The conductor has declared the instance dead, or its connection is gone for good, so it reads no more.
   // A reader that lives on against all evidence is caught by its own checksums.
-  for (auto it = granted_.begin(); it != granted_.end();) {
-    if (it->first.first != instance) {
-      ++it;
-      continue;
-    }
-    (void)it->second.shelf->leases.release(it->second.id);
-    it = granted_.erase(it);
-  }
-  std::erase_if(waiting_, [&](const WaitingLease& w) { return w.instance == instance; });
-  for (auto it = demotions_.begin(); it != demotions_.end();) {
-    if (it->second.instance != instance) {
-      ++it;
-      continue;
-    }
-    (void)shelf_->leases.release(it->second.lease);
-    it = demotions_.erase(it);
-  }
-  const wire::Peer* known = peer(node);
-  if (known && known->instance == instance) {
-    if (known->role == wire::Role::cache) demoted_.clear();  // what it held is gone with it
-    peers_.erase(node);
-    // The conductor may know better (a link that broke between two living nodes): the next heartbeat asks.
-    peers_version_ = 0;
-  }
+  lender_.drop(instance);
+  const auto role = peers_.forget(node, instance);
+  if (demoter_) demoter_->drop(instance, role == wire::Role::cache);
   on_peer_gone(node, instance, now, out);
+}
+
+// ---- blocks ----------------------------------------------------------------------------------
+
+void Worker::flush_events(TimePoint now, Actions& out) {
+  while (blocks_.has_news()) {
+    wire::BlockEvents message = blocks_.take(now);
+    if (demoter_)
+      for (const auto& e : message.events)
+        if (!e.stored) demoter_->removed(e.block.hash);
+    to_conductor(std::move(message), out);  // one that is absent gets a snapshot at registration
+  }
+}
+
+void Worker::send_snapshot(TimePoint now, Actions& out) {
+  flush_events(now, out);
+  for (auto& part : blocks_.snapshot(shelves_)) to_conductor(std::move(part), out);
+}
+
+void Worker::tend_blocks(TimePoint now, Actions& out) {
+  for (Shelf* shelf : shelves_)
+    for (const auto& lease : shelf->leases.expire(now)) {
+      lender_.expired(*shelf, lease.id);
+      if (demoter_) demoter_->expired(lease.id);
+    }
+  lender_.serve_waiting(now, out);
+  if (demoter_ && registered() && demoter_->due(now)) demoter_->offer(peers_.caches(), next_id(), now, out);
+  flush_events(now, out);
 }
 
 }  // namespace mc::node

@@ -17,32 +17,17 @@
 #include "base/extent.h"
 #include "base/rng.h"
 #include "kv/kv.h"
-#include "node/block_memory.h"
+#include "node/block_book.h"
+#include "node/demoter.h"
+#include "node/lender.h"
 #include "node/node.h"
+#include "node/peers.h"
+#include "node/shelf.h"
 #include "sched/cost.h"
 
 namespace mc::node {
 
 inline constexpr std::string_view kConductor = "conductor";
-
-/// Blocks of one layout: a pool, the leases on it, and where its pages lie in the node's KV buffer:
-/// in slabs of `slab_pages` pages each. A prefill or decode node has one slab; mc-cache gives slabs to
-/// its shelves as they need them.
-struct Shelf {
-  Shelf(const ExtentLayout& layout, uint32_t page_count, uint32_t slab_pages, kv::EventLog& log)
-      : layout(layout), slab_pages(slab_pages), pool({.page_count = page_count}, log), leases(pool) {}
-  uint64_t page_offset(kv::PageIndex page) const {
-    return slabs.at(page / slab_pages) + uint64_t{page % slab_pages} * layout.page_bytes();
-  }
-  /// What the bytes of the first `blocks` pages must check out to before they are used again (RunChunk::prefix_crcs).
-  std::vector<uint32_t> prefix_crcs(std::span<const kv::PageIndex> pages, uint32_t blocks, LayerRange layers) const;
-
-  ExtentLayout layout;
-  uint32_t slab_pages;
-  std::vector<uint64_t> slabs;  // offset of each slab in the KV buffer
-  kv::Pool pool;
-  kv::Leases leases;
-};
 
 struct WorkerOptions {
   wire::Role role = wire::Role::prefill;
@@ -71,7 +56,7 @@ struct WorkerOptions {
 /// needs no place when it is the last of `max_tokens`: nothing is computed with it.
 bool fits_context(size_t ids, uint32_t resumed, uint32_t max_tokens, uint32_t context_tokens);
 
-class Worker : public Machine {
+class Worker : public Machine, protected BlockSource {
  public:
   explicit Worker(WorkerOptions options);
   void handle(const Event& event, TimePoint now, Actions& out) final;
@@ -86,19 +71,19 @@ class Worker : public Machine {
   bool draining() const { return draining_; }
   /// The refusal that makes this process useless (layout mismatch, name taken), if there was one.
   const wire::Refused* refused() const { return refused_ ? &*refused_ : nullptr; }
-  const std::map<std::string, wire::Peer>& peers() const { return peers_; }
+  const Peers& peers() const { return peers_; }
   /// No new requests from now on; those here finish (SIGTERM). The heartbeat tells the conductor.
   void start_draining() { leaving_ = draining_ = true; }
   /// Leaves the cluster: everything here ends, the conductor is told.
   void leave(TimePoint now, Actions& out);
   wire::Load load() const;
+  /// All shelves of the node.
+  std::span<Shelf* const> shelves() const { return shelves_; }
   /// The one shelf of a prefill or decode node; null in a cache node.
   const Shelf* shelf() const { return shelf_.get(); }
-  /// Where a page of pool number `pool` (node::Read::pool) lies in this node's KV buffer, and its layout.
+  /// Where a page of pool number `pool` (node::Read::pool) lies in this node's KV buffer, and the shelf it is of.
   virtual uint64_t local_offset(uint32_t pool, kv::PageIndex page) const;
-  virtual const ExtentLayout& local_layout(uint32_t pool) const;
-  virtual const kv::Pool& local_pool(uint32_t pool) const;
-  uint64_t evicted_blocks() const;
+  virtual const Shelf& local_shelf(uint32_t pool) const;
 
  protected:
   // ---- what a role adds ----
@@ -109,17 +94,11 @@ class Worker : public Machine {
   /// Every request of the lost conductor ends; nobody is told.
   virtual void drop_all(TimePoint now, Actions& out) = 0;
   virtual void on_peer_gone(const NodeId& node, const InstanceId& instance, TimePoint now, Actions& out) = 0;
-  /// The conductor has told who is in the cluster now.
-  virtual void on_peers_told(TimePoint, Actions&) {}
   virtual void fill_load(wire::Load& load) const = 0;
   virtual bool role_idle() const = 0;
   virtual void role_check() const = 0;
-  /// Hashes that will be published here soon, for readers that would rather wait.
-  virtual bool is_pending(const BlockHash&) const { return false; }
-  /// The shelf that holds blocks of this namespace; nullptr = none here.
-  virtual Shelf* shelf_of(const NamespaceId&) { return shelf_.get(); }
-  /// All shelves of the node.
-  std::span<Shelf* const> shelves() const { return shelves_; }
+  bool is_pending(const BlockHash&) const override { return false; }
+  Shelf* shelf_of(const NamespaceId&) override { return shelf_.get(); }
   /// A role that has no shelf from the start adds its own; it outlives the worker.
   void add_shelf(Shelf& shelf) { shelves_.push_back(&shelf); }
 
@@ -127,18 +106,12 @@ class Worker : public Machine {
   void send(const NodeId& to, const InstanceId& instance, wire::Message message, Actions& out) const;
   void to_conductor(wire::Message message, Actions& out) const;
   void to_conductor(std::shared_ptr<wire::Tokens> tokens, Actions& out) const;
-  bool is_peer(const NodeId& node, const InstanceId& instance) const;
-  const wire::Peer* peer(const NodeId& node) const;
   /// Number for reads, runs and leases of this process; never reused.
   uint64_t next_id() { return ++last_id_; }
-  wire::LeasedBlock leased_block(const Shelf& shelf, kv::PageIndex page) const;
-  kv::EventLog& log() { return log_; }
-  /// Takes blocks out of the pool whose bytes are not what was sealed; `rotten` numbers pages and hashes.
-  void drop_rotten(std::span<const BlockHash> hashes, std::span<const kv::PageIndex> pages,
-                   std::span<const uint32_t> rotten);
-  /// Blocks that this node had.
-  const BlockMemory& memory() const { return memory_; }
-  BlockMemory& memory() { return memory_; }
+  BlockBook& blocks() { return blocks_; }
+  const BlockBook& blocks() const { return blocks_; }
+  /// Blocks of this node are of no use to a cache node.
+  void never_demote() { demoter_.reset(); }
   /// Tells the conductor what has been published and evicted so far; else it is told after the event's messages.
   void flush_events(TimePoint now, Actions& out);
 
@@ -149,43 +122,16 @@ class Worker : public Machine {
 
  private:
   enum class Membership : uint8_t { absent, asked, member };
-  struct RemoteLease {  // a lease we granted
-    NodeId node;
-    Shelf* shelf;
-    kv::LeaseId id;
-  };
-  struct WaitingLease {  // a lease request that waits for blocks being computed
-    NodeId node;
-    InstanceId instance;
-    wire::LeaseRequest request;
-    TimePoint until;
-  };
-  struct Demotion {  // an offer of ours that a cache node is reading
-    NodeId cache;
-    InstanceId instance;
-    kv::LeaseId lease;
-    TimePoint until;
-    std::vector<BlockHash> hashes;
-  };
 
   void on_received(const Received& event, TimePoint now, Actions& out);
   bool on_conductor(const Received& event, TimePoint now, Actions& out);
   void on_peers(const wire::Peers& message, TimePoint now, Actions& out);
-  void set_peers(Actions& out) const;
   void peer_gone(const NodeId& node, const InstanceId& instance, TimePoint now, Actions& out);
   void lose_conductor(TimePoint now, Actions& out);
   void say_hello(TimePoint now, Actions& out);
   void beat(TimePoint now, Actions& out);
   void send_snapshot(TimePoint now, Actions& out);
-  void on_lease_request(const Received& event, const wire::LeaseRequest& request, TimePoint now, Actions& out);
-  void grant(const NodeId& node, const InstanceId& instance, const wire::LeaseRequest& request, TimePoint now,
-             Actions& out);
-  void serve_waiting(TimePoint now, Actions& out);
-  wire::Fallback absence(const Shelf* shelf, const BlockHash& hash, bool waited, TimePoint now, uint64_t& age_ms) const;
-  void expire_leases(TimePoint now);
-  std::vector<kv::PageIndex> cold_chain(NamespaceId& ns) const;
-  void consider_demotion(TimePoint now, Actions& out);
-  void on_demote_done(const NodeId& node, const wire::DemoteDone& message);
+  void tend_blocks(TimePoint now, Actions& out);
 
   std::vector<Shelf*> shelves_;
   Membership state_ = Membership::absent;
@@ -199,22 +145,11 @@ class Worker : public Machine {
   std::optional<wire::Refused> refused_;
   bool left_ = false;
   bool leaving_ = false;  // it drains by itself: no order of the conductor takes that back
-  std::map<std::string, wire::Peer> peers_;
-  uint64_t peers_version_ = 0;
-  // Peers under the conductor before: a new one learns of them one by one, and meanwhile the
-  // connections to them are kept.
-  struct Former {
-    std::vector<wire::Peer> peers;
-    TimePoint until = kNever;
-  } former_;
-  kv::EventLog log_;
+  Peers peers_;
+  BlockBook blocks_;
   uint64_t last_id_ = 0;
-  std::map<std::pair<InstanceId, uint64_t>, RemoteLease> granted_;
-  std::vector<WaitingLease> waiting_;
-  std::map<uint64_t, Demotion> demotions_;
-  std::set<BlockHash> demoted_;  // blocks a cache node is known to hold
-  BlockMemory memory_;
-  TimePoint demote_at_{};
+  Lender lender_;
+  std::optional<Demoter> demoter_;  // of a node with one shelf
   Rng rng_;
 };
 

@@ -57,9 +57,11 @@ void WorkerMetrics::update() {
   metrics_.gauge(metric::kKvBlocks, {"host", "cached"}).set(static_cast<double>(load.pages_cached));
   metrics_.gauge(metric::kKvBlocks, {"host", "free"}).set(static_cast<double>(load.pages_free));
   metrics_.gauge(metric::kKvBlocks, {"host", "leased"}).set(static_cast<double>(load.leases));
-  count(metric::kKvEvictions, {"host", "evicted"}, worker_.evicted_blocks());
+  uint64_t evicted = 0;
+  for (const node::Shelf* shelf : worker_.shelves()) evicted += shelf->pool.counts().evicted_total;
+  count(metric::kKvEvictions, {"host", "evicted"}, evicted);
   std::map<wire::Role, uint64_t> peers;
-  for (const auto& [name, peer] : worker_.peers()) ++peers[peer.role];
+  for (const auto& [name, peer] : worker_.peers().all()) ++peers[peer.role];
   for (const wire::Role role : {wire::Role::prefill, wire::Role::decode, wire::Role::cache})
     metrics_.gauge(metric::kPeers, {wire::to_string(role), "ready"}).set(static_cast<double>(peers[role]));
   update_work();

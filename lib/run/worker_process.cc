@@ -535,7 +535,7 @@ class WorkerProcess {
     put("kv_tokens", load.kv_tokens), put("pages_free", load.pages_free), put("pages_private", load.pages_private);
     put("pages_cached", load.pages_cached), put("pages_pinned", load.pages_pinned), put("leases", load.leases);
     put("last_error", load.last_error);
-    for (const auto& [name, peer] : worker_->peers())
+    for (const auto& [name, peer] : worker_->peers().all())
       text += "\n  peer " + name + " control=" + peer.control_uri + " via=" + data_->transport(peer.instance);
     log_print(text + "\n");
   }

@@ -157,8 +157,7 @@ TEST_CASE("node/prefill: a decode node lost from sight is asked for, and a reque
   CHECK(beats[0].peers_version == 0);  // any other than the conductor's brings the membership again
   CHECK(sent<wire::Failed>(b.start(spec_of("r", ids_of(1, 100))), std::string(kConductor)).empty());
   wire::Peers peers{1, {{"d0", instance(2), wire::Role::decode, "sim:d0", {}}}};
-  b.from_conductor(peers);
-  CHECK(sent<wire::KvOffer>(b.wait(200ms), "d0").size() == 1);
+  CHECK(sent<wire::KvOffer>(b.from_conductor(peers), "d0").size() == 1);
 }
 
 TEST_CASE("node/prefill: a decode node that does not come back into sight fails the request for another try") {

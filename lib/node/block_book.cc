@@ -1,0 +1,59 @@
+#include "node/block_book.h"
+
+#include <algorithm>
+
+#include "base/assert.h"
+
+namespace mc::node {
+namespace {
+constexpr size_t kEventsPerMessage = 2048;   // about 90 KiB of msgpack
+constexpr size_t kBlocksPerSnapshot = 4096;  // about 160 KiB
+}  // namespace
+
+wire::BlockEvents BlockBook::take(TimePoint now) {
+  wire::BlockEvents message;
+  const auto events = log_.drain(kEventsPerMessage);
+  if (!events.empty()) message.first_seq = events.front().seq;
+  for (const auto& e : events) {
+    const bool stored = e.kind == kv::BlockEvent::Kind::stored;
+    if (stored)
+      memory_.stored(e.hash);
+    else if (e.reason == kv::Removal::evicted)
+      memory_.evicted(e.hash, now);
+    message.events.push_back({stored, {e.hash, e.parent}});
+  }
+  return message;
+}
+
+std::vector<wire::BlockSnapshot> BlockBook::snapshot(std::span<Shelf* const> shelves) const {
+  MC_ASSERT(!has_news());
+  std::vector<wire::BlockRef> blocks;
+  for (const Shelf* shelf : shelves)
+    for (const auto& b : shelf->pool.snapshot()) blocks.push_back({b.hash, b.parent});
+  const size_t parts = std::max<size_t>(1, (blocks.size() + kBlocksPerSnapshot - 1) / kBlocksPerSnapshot);
+  std::vector<wire::BlockSnapshot> out(parts);
+  for (size_t part = 0; part < parts; ++part) {
+    out[part].seq = last_seq();
+    out[part].part = static_cast<uint32_t>(part);
+    out[part].part_count = static_cast<uint32_t>(parts);
+    const size_t begin = part * kBlocksPerSnapshot, end = std::min(blocks.size(), begin + kBlocksPerSnapshot);
+    out[part].blocks.assign(blocks.begin() + static_cast<std::ptrdiff_t>(begin),
+                            blocks.begin() + static_cast<std::ptrdiff_t>(end));
+  }
+  return out;
+}
+
+// Children of a dropped block keep their places: their own bytes are checked when they are used, and they are right
+// when the block is made again.
+void BlockBook::drop_rotten(kv::Pool& pool, std::span<const BlockHash> hashes, std::span<const kv::PageIndex> pages,
+                            std::span<const uint32_t> rotten) {
+  for (const uint32_t block : rotten) {
+    MC_ASSERT_LT(block, pages.size());
+    const BlockHash& hash = hashes[block];
+    if (pool.find(hash) != pages[block]) continue;  // dropped already, or made again since
+    pool.remove(hash, kv::Removal::corrupt);
+    memory_.rotten(hash);
+  }
+}
+
+}  // namespace mc::node

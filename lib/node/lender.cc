@@ -1,0 +1,109 @@
+#include "node/lender.h"
+
+#include <algorithm>
+
+namespace mc::node {
+namespace {
+constexpr size_t kWaitingMax = 256;       // requests that wait for blocks; more are answered at once
+constexpr Duration kWaitMax = 60s;        // however long the asker is ready to wait
+constexpr size_t kLeaseBlocksMax = 4096;  // of one grant; the asker takes the rest in another
+}  // namespace
+
+void Lender::on_request(const NodeId& node, const InstanceId& instance, const wire::LeaseRequest& request, bool known,
+                        TimePoint now, Actions& out) {
+  if (!known || granted_.contains({instance, request.lease})) {
+    out.push_back(Send{node, instance, wire::LeaseGrant{request.lease, {}, 0, wire::Fallback::unknown_peer, 0}});
+    return;
+  }
+  const Shelf* shelf = source_.shelf_of(request.ns);
+  if (shelf && request.wait_ms > 0 && waiting_.size() < kWaitingMax) {
+    const uint32_t here = shelf->pool.match(request.hashes);
+    if (here < request.hashes.size() && source_.is_pending(request.hashes[here])) {
+      const TimePoint until = now + std::min<Duration>(kWaitMax, std::chrono::milliseconds(request.wait_ms));
+      waiting_.push_back({node, instance, request, until});
+      return;
+    }
+  }
+  grant(node, instance, request, now, out);
+}
+
+void Lender::on_release(const InstanceId& instance, uint64_t lease) {
+  std::erase_if(waiting_, [&](const Waiting& w) { return w.instance == instance && w.request.lease == lease; });
+  const auto it = granted_.find({instance, lease});
+  if (it == granted_.end()) return;
+  (void)it->second.shelf->leases.release(it->second.id);  // already over is fine
+  granted_.erase(it);
+}
+
+void Lender::grant(const NodeId& node, const InstanceId& instance, const wire::LeaseRequest& request, TimePoint now,
+                   Actions& out) {
+  wire::LeaseGrant reply{request.lease, {}, 0};
+  Shelf* shelf = source_.shelf_of(request.ns);
+  const auto wanted = std::span(request.hashes).first(std::min(request.hashes.size(), kLeaseBlocksMax));
+  const uint32_t here = shelf ? shelf->pool.match(wanted) : 0;
+  if (here < wanted.size()) reply.reason = absence(shelf, wanted[here], request.wait_ms > 0, now, reply.age_ms);
+  if (here > 0) {
+    std::vector<kv::PageIndex> pages;
+    for (uint32_t i = 0; i < here; ++i) pages.push_back(shelf->pool.find(wanted[i]));
+    const Duration ttl = std::min<Duration>(std::chrono::milliseconds(request.ttl_ms), ttl_max_);
+    auto lease = shelf->leases.grant(instance.hex(), pages, now + ttl);
+    if (!lease) {
+      reply.reason = wire::Fallback::refused;
+    } else {
+      shelf->pool.touch(wanted.first(here));
+      granted_[{instance, request.lease}] = {shelf, *lease};
+      reply.ttl_ms = static_cast<uint32_t>(ttl / 1ms);
+      for (const kv::PageIndex page : pages) reply.blocks.push_back(shelf->leased_block(page));
+    }
+  }
+  out.push_back(Send{node, instance, std::move(reply)});
+}
+
+/// Why a block is not here. `waited`: the asker was ready to wait for blocks that are being computed.
+wire::Fallback Lender::absence(const Shelf* shelf, const BlockHash& hash, bool waited, TimePoint now,
+                               uint64_t& age_ms) const {
+  if (!shelf) return wire::Fallback::layout;
+  if (memory_.was_rotten(hash)) return wire::Fallback::corrupt;
+  const auto ago = memory_.evicted_ago(hash, now);
+  if (source_.is_pending(hash) && (waited || !ago)) return wire::Fallback::not_published_yet;
+  if (!ago) return wire::Fallback::absent;
+  age_ms = static_cast<uint64_t>(*ago / 1ms);
+  return wire::Fallback::evicted;
+}
+
+void Lender::serve_waiting(TimePoint now, Actions& out) {
+  for (size_t i = 0; i < waiting_.size();) {
+    const Waiting& w = waiting_[i];
+    const Shelf* shelf = source_.shelf_of(w.request.ns);
+    const uint32_t here = shelf ? shelf->pool.match(w.request.hashes) : 0;
+    const bool complete = here == w.request.hashes.size();
+    if (!complete && now < w.until && source_.is_pending(w.request.hashes[here])) {
+      ++i;
+      continue;
+    }
+    const Waiting served = std::move(waiting_[i]);
+    waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(i));
+    grant(served.node, served.instance, served.request, now, out);
+  }
+}
+
+void Lender::expired(const Shelf& shelf, kv::LeaseId id) {
+  std::erase_if(granted_, [&](const auto& g) { return g.second.shelf == &shelf && g.second.id == id; });
+}
+
+void Lender::drop(const InstanceId& instance) {
+  std::erase_if(granted_, [&](const auto& g) {
+    if (g.first.first != instance) return false;
+    (void)g.second.shelf->leases.release(g.second.id);
+    return true;
+  });
+  std::erase_if(waiting_, [&](const Waiting& w) { return w.instance == instance; });
+}
+
+TimePoint Lender::next_wakeup() const {
+  TimePoint at = kNever;
+  for (const Waiting& w : waiting_) at = std::min(at, w.until);
+  return at;
+}
+
+}  // namespace mc::node

@@ -1,0 +1,67 @@
+// Leases that a node grants to readers of its blocks. A reader asks for a run of blocks and gets the leading part that
+// is here; it may wait for blocks that are being computed. Which block is why not here is told with the grant.
+#pragma once
+
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "node/block_memory.h"
+#include "node/node.h"
+#include "node/shelf.h"
+
+namespace mc::node {
+
+/// The blocks that a node can lend.
+class BlockSource {
+ public:
+  virtual ~BlockSource() = default;
+  /// The shelf that holds blocks of this namespace; nullptr = none here.
+  virtual Shelf* shelf_of(const NamespaceId& ns) = 0;
+  /// Whether a block will be published here soon.
+  virtual bool is_pending(const BlockHash& hash) const = 0;
+};
+
+class Lender {
+ public:
+  /// Both outlive it.
+  Lender(BlockSource& source, const BlockMemory& memory, Duration ttl_max)
+      : source_(source), memory_(memory), ttl_max_(ttl_max) {}
+
+  /// `known`: the asker is a peer. Others get nothing.
+  void on_request(const NodeId& node, const InstanceId& instance, const wire::LeaseRequest& request, bool known,
+                  TimePoint now, Actions& out);
+  void on_release(const InstanceId& instance, uint64_t lease);
+  /// Grants what waiting readers can have now, or have waited for long enough.
+  void serve_waiting(TimePoint now, Actions& out);
+  /// The lease ran out.
+  void expired(const Shelf& shelf, kv::LeaseId id);
+  /// The reader is gone: it reads no more.
+  void drop(const InstanceId& instance);
+  TimePoint next_wakeup() const;
+  bool idle() const { return waiting_.empty(); }
+
+ private:
+  struct Granted {
+    Shelf* shelf;
+    kv::LeaseId id;
+  };
+  struct Waiting {  // for blocks being computed
+    NodeId node;
+    InstanceId instance;
+    wire::LeaseRequest request;
+    TimePoint until;
+  };
+
+  void grant(const NodeId& node, const InstanceId& instance, const wire::LeaseRequest& request, TimePoint now,
+             Actions& out);
+  wire::Fallback absence(const Shelf* shelf, const BlockHash& hash, bool waited, TimePoint now, uint64_t& age_ms) const;
+
+  BlockSource& source_;
+  const BlockMemory& memory_;
+  Duration ttl_max_;
+  std::map<std::pair<InstanceId, uint64_t>, Granted> granted_;
+  std::vector<Waiting> waiting_;
+};
+
+}  // namespace mc::node

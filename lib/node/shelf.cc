@@ -1,0 +1,23 @@
+#include "node/shelf.h"
+
+#include "base/assert.h"
+
+namespace mc::node {
+
+wire::LeasedBlock Shelf::leased_block(kv::PageIndex page) const {
+  const kv::BlockMeta& meta = pool.meta(page);
+  return {meta.hash, meta.parent, pool.generation(page), page_offset(page), meta.layer_crcs};
+}
+
+std::vector<uint32_t> Shelf::prefix_crcs(std::span<const kv::PageIndex> pages, uint32_t blocks,
+                                         LayerRange layers) const {
+  std::vector<uint32_t> out;
+  for (uint32_t block = 0; block < blocks; ++block) {
+    const auto& crcs = pool.meta(pages[block]).layer_crcs;
+    MC_ASSERT_EQ(crcs.size(), layout.layers);
+    out.insert(out.end(), crcs.begin() + layers.first, crcs.begin() + layers.end);
+  }
+  return out;
+}
+
+}  // namespace mc::node

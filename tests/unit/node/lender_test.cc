@@ -1,0 +1,172 @@
+// Leases to readers, the list of peers, and offers to cache nodes: the parts of a worker, each alone.
+
+#include "node/lender.h"
+
+#include "bench.h"
+#include "node/demoter.h"
+#include "node/peers.h"
+
+using namespace mc;
+using namespace mc::node;
+using namespace mc::node::bench;
+using wire::Fallback;
+
+namespace {
+
+struct Source final : BlockSource {
+  kv::EventLog log;
+  Shelf shelf{layout_of(2), 16, 16, log};
+  bool has_shelf = true, pending = false;
+  std::vector<BlockHash> hashes = kv::chain(NamespaceId{}, std::vector<uint32_t>(64 * 4, 5), 64);
+
+  Source() { shelf.slabs.push_back(0); }
+  Shelf* shelf_of(const NamespaceId&) override { return has_shelf ? &shelf : nullptr; }
+  bool is_pending(const BlockHash&) const override { return pending; }
+  /// Makes the first `count` blocks resident.
+  void publish(size_t count) {
+    for (size_t i = 0; i < count; ++i) {
+      if (shelf.pool.find(hashes[i]) != kv::kNoPage) continue;
+      const auto page = shelf.pool.allocate(1);
+      REQUIRE_OK(page);
+      kv::BlockMeta meta{hashes[i], i == 0 ? BlockHash{} : hashes[i - 1], {}, static_cast<uint32_t>(i * 64), {1, 2}};
+      shelf.pool.unpin(shelf.pool.publish((*page)[0], std::move(meta)).page);
+    }
+  }
+};
+
+struct LenderBench {
+  Source source;
+  BlockMemory memory;
+  Lender lender{source, memory, 30s};
+  TimePoint now{};
+
+  wire::LeaseRequest request(uint64_t lease, uint32_t wait_ms = 0) const {
+    wire::LeaseRequest out;
+    out.lease = lease, out.hashes = source.hashes, out.ttl_ms = 1000, out.wait_ms = wait_ms;
+    return out;
+  }
+  std::vector<wire::LeaseGrant> ask(const wire::LeaseRequest& asked, bool known = true) {
+    Actions out;
+    lender.on_request("p1", instance(4), asked, known, now, out);
+    return sent<wire::LeaseGrant>(out, "p1");
+  }
+  std::vector<wire::LeaseGrant> serve() {
+    Actions out;
+    lender.serve_waiting(now, out);
+    return sent<wire::LeaseGrant>(out, "p1");
+  }
+};
+
+}  // namespace
+
+TEST_CASE("node/lender: the leading run that is here is leased, and the grant says why the next block is not") {
+  LenderBench b;
+  b.source.publish(2);
+  b.memory.evicted(b.source.hashes[2], b.now);
+  b.now += 250ms;
+  const auto grant = b.ask(b.request(1)).at(0);
+  CHECK(grant.blocks.size() == 2);
+  CHECK(grant.ttl_ms == 1000);
+  CHECK(grant.reason == Fallback::evicted);
+  CHECK(grant.age_ms == 250);
+  CHECK(b.source.shelf.leases.size() == 1);
+  b.lender.on_release(instance(4), 1);
+  CHECK(b.source.shelf.leases.size() == 0);
+}
+
+TEST_CASE("node/lender: a stranger, a number used twice, and a namespace of no shelf get nothing") {
+  LenderBench b;
+  b.source.publish(4);
+  CHECK(b.ask(b.request(1), false).at(0).reason == Fallback::unknown_peer);
+  CHECK(b.ask(b.request(1)).at(0).blocks.size() == 4);
+  CHECK(b.ask(b.request(1)).at(0).blocks.empty());
+  b.source.has_shelf = false;
+  CHECK(b.ask(b.request(2)).at(0).reason == Fallback::layout);
+  b.lender.drop(instance(4));
+  CHECK(b.source.shelf.leases.size() == 0);
+}
+
+TEST_CASE("node/lender: a reader that waits is served when all blocks are here, or its time is over") {
+  LenderBench b;
+  b.source.publish(1);
+  b.source.pending = true;
+  CHECK(b.ask(b.request(1, 500)).empty());
+  CHECK_FALSE(b.lender.idle());
+  CHECK(b.lender.next_wakeup() == b.now + 500ms);
+  CHECK(b.serve().empty());
+  b.now += 500ms;
+  const auto late = b.serve();
+  REQUIRE(late.size() == 1);
+  CHECK(late[0].blocks.size() == 1);
+  CHECK(late[0].reason == Fallback::not_published_yet);
+  CHECK(b.ask(b.request(2, 500)).empty());
+  b.source.publish(4);
+  CHECK(b.serve().at(0).blocks.size() == 4);
+  CHECK(b.lender.idle());
+  b.lender.drop(instance(4));
+}
+
+TEST_CASE("node/demoter: a full pool offers its coldest chain once, and drops what came back as corrupt") {
+  Source source;
+  source.publish(4);
+  Demoter demoter(source.shelf, 0.2, "text");
+  const wire::Peer cache{"c0", instance(3), wire::Role::cache, "", {}};
+  TimePoint now{};
+  CHECK(demoter.due(now));
+  Actions out;
+  demoter.offer({&cache}, 7, now, out);
+  const auto offers = sent<wire::DemoteOffer>(out, "c0");
+  REQUIRE(offers.size() == 1);
+  CHECK(offers[0].blocks.size() == 4);
+  CHECK_FALSE(demoter.idle());
+  CHECK_FALSE(demoter.due(now));  // not again at once
+  demoter.on_done("c1", {7, source.hashes, ""});
+  CHECK_FALSE(demoter.idle());  // of another node
+  demoter.on_done("c0", {7, {source.hashes[0], source.hashes[1]}, "corrupt"});
+  CHECK(demoter.idle());
+  CHECK(source.shelf.pool.match(source.hashes) == 2);
+  out.clear();
+  demoter.offer({&cache}, 8, now + 1s, out);
+  CHECK(out.empty());  // the cache node holds the rest
+  demoter.drop(instance(3), true);
+  demoter.offer({&cache}, 9, now + 2s, out);
+  CHECK(sent<wire::DemoteOffer>(out, "c0").size() == 1);
+  demoter.drop(instance(3), true);
+  CHECK(source.shelf.leases.size() == 0);
+}
+
+TEST_CASE("node/peers: a newer list names those that are gone, an older one is not taken") {
+  Peers peers(instance(50));
+  const auto list = [](uint64_t version, std::vector<uint8_t> members) {
+    wire::Peers out{version, {}};
+    for (const uint8_t m : members) out.peers.push_back({"n" + std::to_string(m % 10), instance(m), {}, "", {}});
+    return out;
+  };
+  peers.take(list(2, {1, 2, 50}));
+  CHECK(peers.all().size() == 2);  // without itself
+  CHECK(peers.has("n1", instance(1)));
+  CHECK_FALSE(peers.gone(list(1, {})));
+  const auto gone = peers.gone(list(3, {1, 12}));  // n2 under another instance
+  REQUIRE(gone);
+  REQUIRE(gone->size() == 1);
+  CHECK((*gone)[0].instance == instance(2));
+  CHECK_FALSE(peers.forget("n1", instance(9)));
+  CHECK(peers.version() == 2);
+  CHECK(peers.forget("n1", instance(1)));
+  CHECK(peers.version() == 0);
+}
+
+TEST_CASE("node/peers: connections to the members of the conductor before are kept for a while") {
+  Peers peers(instance(50));
+  const TimePoint start{};
+  wire::Peers two{1, {{"a", instance(1), {}, "", {}}, {"b", instance(2), {}, "", {}}}};
+  peers.take(two);
+  peers.new_conductor(start + 2s);
+  CHECK(peers.version() == 0);
+  peers.take({1, {{"a", instance(1), {}, "", {}}}});
+  CHECK(peers.told().peers.size() == 2);
+  CHECK(peers.next_wakeup() == start + 2s);
+  CHECK_FALSE(peers.drop_former(start + 1s));
+  CHECK(peers.drop_former(start + 2s));
+  CHECK(peers.told().peers.size() == 1);
+}
