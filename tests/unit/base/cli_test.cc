@@ -8,7 +8,6 @@
 
 #include "base/common_flags.h"
 #include "base/config_file.h"
-#include "base/doors.h"
 #include "base/errors.h"
 #include "base/fd.h"
 #include "test.h"
@@ -26,9 +25,9 @@ constexpr Flag kTtft{.name = "ttft-slo",
 constexpr Flag kSizes{
     .name = "size", .kind = FlagKind::sweep_bytes, .value = "SIZES", .fallback = "64KiB", .help = "transfer sizes"};
 constexpr Flag kPrompt{.name = "prompt", .letter = 'p', .value = "TEXT", .help = "the prompt"};
-constexpr const Flag* kDaemon[] = {&flags::kModel, &flags::kBlockTokens, &flags::kKvMem,    &flags::kHttp,
-                                   &kTtft,         &flags::kLabel,       &flags::kInsecure, &flags::kConfig,
-                                   &flags::kJson,  &flags::kPrintConfig, &flags::kLogLevel};
+constexpr const Flag* kDaemon[] = {
+    &flags::kModel, &flags::kBlockTokens, &flags::kKvMem, &flags::kHttp,        &kTtft,
+    &flags::kLabel, &flags::kConfig,      &flags::kJson,  &flags::kPrintConfig, &flags::kLogLevel};
 constexpr const Flag* kOnce[] = {&flags::kModel, &kPrompt, &kSizes, &flags::kJson, &flags::kConfig};
 constexpr cli::Positional kFiles[] = {{.name = "FILE", .help = "a .mckv file", .min = 1, .max = -1}};
 constexpr cli::Verb kVerbs[] = {
@@ -127,36 +126,6 @@ TEST_CASE("base/cli: unknown flags, verbs and config keys are errors that name t
   CHECK(try_args({"--block-tokens"}).error().what.starts_with("--block-tokens needs N: "));
 }
 
-TEST_CASE("base/doors: names of sites that no request could carry are refused") {
-  for (const char* good : {"chat.example", "10.0.0.1,chat.example", "fd00::1"})
-    CHECK(flags::check_hosts(good).has_value());
-  for (const char* bad : {"chat.example:8000", "[fd00::1]", "https://chat.example", "chat.example/x"})
-    CHECK_FALSE(flags::check_hosts(bad).has_value());
-  for (const char* good : {"https://chat.example", "http://10.0.0.1:3000,https://b.example", "http://[fd00::1]:80"})
-    CHECK(flags::check_origins(good).has_value());
-  for (const char* bad : {"chat.example", "https://", "https://chat.example/", "file:///x", "https://chat.example/x"})
-    CHECK_FALSE(flags::check_origins(bad).has_value());
-}
-
-TEST_CASE("base/doors: --insecure opens the doors that it names, and a word that is no door is refused") {
-  auto some = try_args({"--insecure", "data,pages"});
-  REQUIRE_OK(some);
-  CHECK(insecure(some->args, Door::data));
-  CHECK(insecure(some->args, Door::pages));
-  CHECK_FALSE(insecure(some->args, Door::http));
-  CHECK_FALSE(insecure(try_args({})->args, Door::data));
-  for (const Door door : {Door::control, Door::data, Door::http, Door::pages}) {
-    CHECK(insecure(try_args({"--insecure", "all"})->args, door));
-    // The old flag took no value: every way to give it so is refused, and the error lists the doors.
-    for (const auto& refused : {try_args({"--insecure"}), try_args({"--insecure", "--json"}),
-                                try_args({}, {{"MCT_INSECURE", "true"}}), try_args({"--insecure", "datas"})}) {
-      REQUIRE_FALSE(refused);
-      CHECK(exit_code_of(refused.error()) == kExitUsage);
-      CHECK(format_error("mc", refused.error()).find(to_string(door)) != std::string::npos);
-    }
-  }
-}
-
 TEST_CASE("base/cli: a verb takes its files, its letters and flags written before it") {
   auto go =
       try_args({"--json", "once", "a.mckv", "-p", "Once upon", "--size", "64KiB-256KiB*2", "b.mckv", "--size", "1MiB"});
@@ -169,7 +138,7 @@ TEST_CASE("base/cli: a verb takes its files, its letters and flags written befor
   CHECK(args.sweep(kSizes) == std::vector<uint64_t>{64 * kKiB, 128 * kKiB, 256 * kKiB, kMiB});
   CHECK(try_args({"once", "-", "--", "-odd.mckv"})->args.positional("FILE") ==
         std::vector<std::string>{"-", "-odd.mckv"});
-  CHECK(try_args({"--insecure", "data", "once", "x"}).error().what.find("does not apply") != std::string::npos);
+  CHECK(try_args({"--http", ":1", "once", "x"}).error().what.find("does not apply") != std::string::npos);
 }
 
 TEST_CASE("base/cli: help fits a screen, names every flag and ends with the example") {
