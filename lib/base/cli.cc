@@ -10,7 +10,7 @@
 #include <system_error>
 
 #include "base/cli_builder.h"
-#include "base/common_flags.h"
+#include "base/cli_flags.h"
 #include "base/config_file.h"
 #include "base/errors.h"
 #include "base/fd.h"

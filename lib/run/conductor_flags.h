@@ -1,4 +1,4 @@
-// Flags of the conductor alone. Those that mean the same elsewhere: base/common_flags.h, run_flags.h.
+// Flags of the conductor alone. Those that mean the same elsewhere: product/flags.h, run_flags.h.
 #pragma once
 
 #include "base/cli.h"

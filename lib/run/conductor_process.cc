@@ -8,13 +8,13 @@
 #include <cstdlib>
 #include <random>
 
-#include "base/common_flags.h"
 #include "base/doors.h"
 #include "base/errors.h"
 #include "base/log.h"
 #include "base/metric_names.h"
 #include "mem/mem.h"
 #include "model/find.h"
+#include "product/flags.h"
 #include "run/api_keys.h"
 #include "run/children.h"
 #include "run/conductor_flags.h"

@@ -6,11 +6,11 @@
 
 #include <ctime>
 
-#include "base/common_flags.h"
 #include "base/doors.h"
 #include "base/errors.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "product/flags.h"
 
 namespace mc::run {
 namespace {

@@ -4,9 +4,9 @@
 #include <filesystem>
 #include <thread>
 
-#include "base/common_flags.h"
 #include "base/errors.h"
 #include "model/find.h"
+#include "product/flags.h"
 #include "run/run_flags.h"
 
 namespace mc::run {

@@ -3,7 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "base/common_flags.h"
+#include "base/cli_flags.h"
 #include "base/errors.h"
 #include "base/fd.h"
 #include "kv/inspect.h"

@@ -1,9 +1,9 @@
 #include "run/key_file.h"
 
-#include "base/common_flags.h"
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "product/flags.h"
 
 namespace mc::run {
 

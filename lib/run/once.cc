@@ -7,12 +7,12 @@
 #include <cmath>
 #include <cstdio>
 
-#include "base/common_flags.h"
 #include "base/errors.h"
 #include "base/fd.h"
 #include "base/hash.h"
 #include "kv/kv.h"
 #include "model/generate.h"
+#include "product/flags.h"
 #include "run/compute.h"
 #include "run/engine.h"
 #include "run/once_flags.h"

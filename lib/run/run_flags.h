@@ -1,7 +1,7 @@
-// Flags of the daemons beyond the common ones (base/common_flags.h): each is spelt here once.
+// Flags of the daemons beyond the common ones (product/flags.h): each is spelt here once.
 #pragma once
 
-#include "base/common_flags.h"
+#include "product/flags.h"
 
 namespace mc::flags {
 

@@ -3,9 +3,9 @@
 #include <string>
 
 #include "base/assert.h"
-#include "base/common_flags.h"
 #include "base/errors.h"
 #include "base/units.h"
+#include "product/flags.h"
 #include "run/run_flags.h"
 #include "transports/transports.h"
 

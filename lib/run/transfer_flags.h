@@ -5,8 +5,8 @@
 #include <string_view>
 
 #include "base/cli.h"
-#include "base/common_flags.h"
 #include "base/flag_list.h"
+#include "product/flags.h"
 #include "xfer/xfer.h"
 
 namespace mc::flags {

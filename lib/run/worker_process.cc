@@ -8,7 +8,6 @@
 #include <cstdlib>
 #include <random>
 
-#include "base/common_flags.h"
 #include "base/doors.h"
 #include "base/errors.h"
 #include "base/log.h"
@@ -20,6 +19,7 @@
 #include "node/decode.h"
 #include "node/prefill.h"
 #include "node/stage.h"
+#include "product/flags.h"
 #include "run/calibrate.h"
 #include "run/costed.h"
 #include "run/daemon.h"

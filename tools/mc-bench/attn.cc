@@ -7,10 +7,10 @@
 #include <algorithm>
 
 #include "attn_case.h"
-#include "base/common_flags.h"
 #include "base/errors.h"
 #include "mem/mem.h"
 #include "print.h"
+#include "product/flags.h"
 #include "rows.h"
 #include "run/engine.h"
 #include "verbs.h"

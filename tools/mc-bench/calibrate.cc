@@ -10,7 +10,7 @@
 #include <map>
 #include <numeric>
 
-#include "base/common_flags.h"
+#include "base/cli_flags.h"
 #include "base/errors.h"
 #include "base/fd.h"
 #include "print.h"

@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "base/common_flags.h"
 #include "base/doors.h"
 #include "base/errors.h"
 #include "ctl/ctl.h"
 #include "print.h"
+#include "product/flags.h"
 #include "run/key_file.h"
 #include "verbs.h"
 

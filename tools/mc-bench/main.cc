@@ -4,7 +4,7 @@
 
 #include "base/assert.h"
 #include "base/cli.h"
-#include "base/common_flags.h"
+#include "base/cli_flags.h"
 #include "mc_version.h"
 #include "print.h"
 #include "verbs.h"

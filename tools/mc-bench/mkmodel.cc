@@ -11,7 +11,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "base/common_flags.h"
 #include "base/dtype.h"
 #include "base/errors.h"
 #include "base/fd.h"
@@ -19,6 +18,7 @@
 #include "model/config.h"
 #include "model/find.h"
 #include "print.h"
+#include "product/flags.h"
 #include "verbs.h"
 
 namespace mc::bench {

@@ -6,7 +6,6 @@
 #include <cmath>
 
 #include "attn/attn.h"
-#include "base/common_flags.h"
 #include "base/errors.h"
 #include "base/fd.h"
 #include "base/log.h"
@@ -14,6 +13,7 @@
 #include "model/generate.h"
 #include "model/runner.h"
 #include "print.h"
+#include "product/flags.h"
 #include "run/engine.h"
 #include "run/run_flags.h"
 #include "sched/sched.h"

@@ -8,10 +8,10 @@
 #include <memory>
 
 #include "attn/attn.h"
-#include "base/common_flags.h"
 #include "base/errors.h"
 #include "mem/mem.h"
 #include "ops_case.h"
+#include "product/flags.h"
 #include "rows.h"
 #include "run/engine.h"
 #include "verbs.h"

@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-#include "base/common_flags.h"
+#include "base/cli_flags.h"
 #include "base/errors.h"
 #include "base/fd.h"
 #include "plot_data.h"

@@ -10,8 +10,8 @@
 #include <cstdlib>
 #include <thread>
 
+#include "base/cli_flags.h"
 #include "base/clock.h"
-#include "base/common_flags.h"
 #include "base/errors.h"
 #include "base/fd.h"
 

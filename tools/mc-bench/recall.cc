@@ -7,11 +7,11 @@
 #include <algorithm>
 
 #include "attn/attn.h"
-#include "base/common_flags.h"
 #include "base/errors.h"
 #include "base/rng.h"
 #include "model/generate.h"
 #include "print.h"
+#include "product/flags.h"
 #include "run/engine.h"
 #include "run/run_flags.h"
 #include "text/text.h"

@@ -12,12 +12,12 @@
 
 #include "base/assert.h"
 #include "base/clock.h"
-#include "base/common_flags.h"
 #include "base/errors.h"
 #include "base/histogram.h"
 #include "base/units.h"
 #include "kv/index.h"
 #include "print.h"
+#include "product/flags.h"
 #include "sched/sched.h"
 #include "trace.h"
 #include "verbs.h"

@@ -11,7 +11,7 @@
 #include <limits>
 #include <random>
 
-#include "base/common_flags.h"
+#include "base/cli_flags.h"
 #include "base/errors.h"
 #include "base/fd.h"
 #include "ctl/ctl.h"

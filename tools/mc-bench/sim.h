@@ -1,8 +1,8 @@
 // What the two simulators of `mc-bench sim` share: flags, the trace, the shape of their answers.
 #pragma once
 
-#include "base/common_flags.h"
 #include "print.h"
+#include "product/flags.h"
 #include "run/conductor_flags.h"
 #include "run/sched_flags.h"
 #include "sim/trace.h"

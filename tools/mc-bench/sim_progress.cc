@@ -2,7 +2,7 @@
 
 #include <unistd.h>
 
-#include "base/common_flags.h"
+#include "base/cli_flags.h"
 #include "base/fd.h"
 #include "print.h"
 

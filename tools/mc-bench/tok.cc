@@ -3,12 +3,12 @@
 
 #include <algorithm>
 
-#include "base/common_flags.h"
 #include "base/errors.h"
 #include "base/exit.h"
 #include "base/fd.h"
 #include "model/find.h"
 #include "print.h"
+#include "product/flags.h"
 #include "run/engine.h"
 #include "text/text.h"
 #include "verbs.h"

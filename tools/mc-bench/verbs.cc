@@ -1,7 +1,7 @@
 // The table of mc-bench's verbs, as --help lists them.
 #include "verbs.h"
 
-#include "base/common_flags.h"
+#include "base/cli_flags.h"
 #include "base/errors.h"
 #include "run/inspect.h"
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "base/common_flags.h"
+#include "base/cli_flags.h"
 #include "base/errors.h"
 #include "base/rng.h"
 #include "workload.h"

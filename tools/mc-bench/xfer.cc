@@ -8,11 +8,11 @@
 #include <map>
 #include <optional>
 
-#include "base/common_flags.h"
 #include "base/doors.h"
 #include "base/errors.h"
 #include "base/histogram.h"
 #include "mem/mem.h"
+#include "product/flags.h"
 #include "rows.h"
 #include "run/transfer_flags.h"
 #include "verbs.h"

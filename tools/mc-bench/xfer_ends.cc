@@ -10,7 +10,6 @@
 #include <thread>
 
 #include "base/assert.h"
-#include "base/common_flags.h"
 #include "base/doors.h"
 #include "base/errors.h"
 #include "base/fd.h"
@@ -20,6 +19,7 @@
 #include "base/rng.h"
 #include "base/wrong_key.h"
 #include "ctl/ctl.h"
+#include "product/flags.h"
 #include "run/key_file.h"
 #include "run/signals.h"
 #include "run/transfer_flags.h"

@@ -1,8 +1,8 @@
 // The flags of `mc-bench xfer` that no other program has.
 #pragma once
 
-#include "base/common_flags.h"
 #include "print.h"
+#include "product/flags.h"
 
 namespace mc::bench {
 

@@ -1,8 +1,8 @@
 // mc-cache: a node of memory for KV blocks; and a look into .mckv streams.
 
 #include "base/cli.h"
-#include "base/common_flags.h"
 #include "mc_version.h"
+#include "product/flags.h"
 #include "run/inspect.h"
 #include "run/worker_flags.h"
 #include "run/worker_process.h"

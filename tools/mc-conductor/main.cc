@@ -1,9 +1,9 @@
 // mc-conductor: the front door and global scheduler of a cluster.
 
 #include "base/cli.h"
-#include "base/common_flags.h"
 #include "base/doors.h"
 #include "mc_version.h"
+#include "product/flags.h"
 #include "run/conductor_flags.h"
 #include "run/conductor_process.h"
 #include "run/conductor_verbs.h"

@@ -1,8 +1,8 @@
 // mc-decode: generates answers over received KV in a continuous batch.
 
 #include "base/cli.h"
-#include "base/common_flags.h"
 #include "mc_version.h"
+#include "product/flags.h"
 #include "run/once.h"
 #include "run/worker_flags.h"
 #include "run/worker_process.h"

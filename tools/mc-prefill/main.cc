@@ -1,8 +1,8 @@
 // mc-prefill: turns prompts into KV blocks and the first token.
 
 #include "base/cli.h"
-#include "base/common_flags.h"
 #include "mc_version.h"
+#include "product/flags.h"
 #include "run/once.h"
 #include "run/worker_flags.h"
 #include "run/worker_process.h"

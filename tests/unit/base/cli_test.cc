@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <map>
 
-#include "base/common_flags.h"
+#include "base/cli_flags.h"
 #include "base/config_file.h"
 #include "base/errors.h"
 #include "base/fd.h"
@@ -16,6 +16,33 @@ using namespace mc;
 
 namespace {
 
+/// A power of two from 16 to 512.
+Result<void> check_power(std::string_view value) {
+  MC_TRY(count, parse_count(value));
+  if (count >= 16 && count <= 512 && (count & (count - 1)) == 0) return {};
+  return {Code::invalid, "'" + std::string(value) + "' is not a power of two from 16 to 512"};
+}
+Result<void> check_pairs(std::string_view value) {
+  if (value.find('=') != std::string_view::npos) return {};
+  return {Code::invalid, "'" + std::string(value) + "' is not k=v"};
+}
+
+constexpr Flag kModel{.name = "model", .letter = 'm', .value = "DIR", .help = "directory of the model"};
+constexpr Flag kBlockTokens{.name = "block-tokens",
+                            .kind = FlagKind::count,
+                            .value = "N",
+                            .fallback = "64",
+                            .help = "tokens of a block",
+                            .check = check_power};
+constexpr Flag kKvMem{
+    .name = "kv-mem", .kind = FlagKind::size, .value = "SIZE", .fallback = "80%", .help = "memory for blocks"};
+constexpr Flag kHttp{.name = "http",
+                     .kind = FlagKind::host_port,
+                     .value = "ADDR:PORT",
+                     .fallback = "127.0.0.1:8000",
+                     .help = "where requests arrive"};
+constexpr Flag kLabel{
+    .name = "label", .kind = FlagKind::list, .value = "K=V", .help = "labels of the node", .check = check_pairs};
 constexpr Flag kTtft{.name = "ttft-slo",
                      .kind = FlagKind::duration,
                      .value = "TIME",
@@ -26,9 +53,9 @@ constexpr Flag kSizes{
     .name = "size", .kind = FlagKind::sweep_bytes, .value = "SIZES", .fallback = "64KiB", .help = "transfer sizes"};
 constexpr Flag kPrompt{.name = "prompt", .letter = 'p', .value = "TEXT", .help = "the prompt"};
 constexpr const Flag* kDaemon[] = {
-    &flags::kModel, &flags::kBlockTokens, &flags::kKvMem, &flags::kHttp,        &kTtft,
-    &flags::kLabel, &flags::kConfig,      &flags::kJson,  &flags::kPrintConfig, &flags::kLogLevel};
-constexpr const Flag* kOnce[] = {&flags::kModel, &kPrompt, &kSizes, &flags::kJson, &flags::kConfig};
+    &kModel,       &kBlockTokens,        &kKvMem,          &kHttp, &kTtft, &kLabel, &flags::kConfig,
+    &flags::kJson, &flags::kPrintConfig, &flags::kLogLevel};
+constexpr const Flag* kOnce[] = {&kModel, &kPrompt, &kSizes, &flags::kJson, &flags::kConfig};
 constexpr cli::Positional kFiles[] = {{.name = "FILE", .help = "a .mckv file", .min = 1, .max = -1}};
 constexpr cli::Verb kVerbs[] = {
     {.name = "once", .summary = "one prompt", .args = kFiles, .flags = kOnce, .example = "mc-try once a.mckv"}};
@@ -76,12 +103,12 @@ TEST_CASE("base/cli: flag beats environment beats file beats default, and print-
 
   auto go = try_args({"--config", file.path.c_str()}, env);
   REQUIRE_OK(go);
-  CHECK(go->args.count(flags::kBlockTokens) == 256);
-  CHECK(go->args.size(flags::kKvMem).bytes == 2 * kGiB);
-  CHECK(go->args.host_port(flags::kHttp).port == 9000);
-  CHECK(go->args.origin(flags::kHttp) == cli::Origin::file);
+  CHECK(go->args.count(kBlockTokens) == 256);
+  CHECK(go->args.size(kKvMem).bytes == 2 * kGiB);
+  CHECK(go->args.host_port(kHttp).port == 9000);
+  CHECK(go->args.origin(kHttp) == cli::Origin::file);
   CHECK_FALSE(go->args.present(kTtft));
-  CHECK_FALSE(go->args.given(flags::kModel));
+  CHECK_FALSE(go->args.given(kModel));
 }
 
 TEST_CASE("base/cli: what print-config prints is a config file that gives the same settings") {
@@ -90,9 +117,9 @@ TEST_CASE("base/cli: what print-config prints is a config file that gives the sa
   const TemporaryFile file(first->out);
   auto second = try_args({"--config", file.path.c_str()});
   REQUIRE_OK(second);
-  CHECK(second->args.count(flags::kBlockTokens) == 32);
+  CHECK(second->args.count(kBlockTokens) == 32);
   CHECK(second->args.duration(kTtft) == 250ms);
-  CHECK(second->args.list(flags::kLabel) == std::vector<std::string>{"a=1", "b=2"});
+  CHECK(second->args.list(kLabel) == std::vector<std::string>{"a=1", "b=2"});
 }
 
 TEST_CASE("base/cli: a wrong value names the value and where it came from, with exit code 2") {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "base/common_flags.h"
+#include "base/cli_flags.h"
 #include "base/errors.h"
 #include "test.h"
 

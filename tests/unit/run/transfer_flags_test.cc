@@ -1,8 +1,8 @@
 // The flags of the transfer engine: what they set, and what they refuse.
 #include "run/transfer_flags.h"
 
-#include "base/common_flags.h"
 #include "base/errors.h"
+#include "product/flags.h"
 #include "run/run_flags.h"
 #include "test.h"
 #include "transports/transports.h"
