@@ -1,5 +1,5 @@
 // Numbers for /metrics in the Prometheus text format, over prometheus-cpp (fenced in metrics.cc).
-// A family (name, kind, labels, help, buckets) is a constant of base/metric_names.h; a series of it
+// A family (name, kind, labels, help, buckets) is a constant (product/metric_names.h); a series of it
 // is reached once, kept, and then changed from any thread for the cost of an atomic (a short lock
 // for histograms). Label values come from small fixed sets, never from a request.
 //

@@ -1,7 +1,7 @@
 #include "http/counters.h"
 
 #include "base/assert.h"
-#include "base/metric_names.h"
+#include "product/metric_names.h"
 
 namespace mc::http::detail {
 

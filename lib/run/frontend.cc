@@ -9,7 +9,7 @@
 
 #include "base/errors.h"
 #include "base/log.h"
-#include "base/metric_names.h"
+#include "product/metric_names.h"
 #include "run/engine.h"
 #include "run/limits.h"
 

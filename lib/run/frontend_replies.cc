@@ -6,7 +6,7 @@
 #include "base/errors.h"
 #include "base/log.h"
 #include "base/memory_reserve.h"
-#include "base/metric_names.h"
+#include "product/metric_names.h"
 #include "run/frontend.h"
 #include "wire/codec.h"
 

@@ -10,7 +10,7 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/memory_reserve.h"
-#include "base/metric_names.h"
+#include "product/metric_names.h"
 
 namespace mc::run {
 namespace {

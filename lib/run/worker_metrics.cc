@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "base/cli.h"
-#include "base/metric_names.h"
 #include "node/cache.h"
 #include "node/decode.h"
 #include "node/prefill.h"
+#include "product/metric_names.h"
 #include "wire/codec.h"
 
 namespace mc::run {

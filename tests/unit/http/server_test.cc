@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "base/json.h"
-#include "base/metric_names.h"
 #include "http/client.h"
+#include "product/metric_names.h"
 #include "test.h"
 #include "unit/http/inbox.h"
 #include "unit/http/raw_client.h"

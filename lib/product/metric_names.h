@@ -1,6 +1,6 @@
 // Every metric family that any of our programs exports, once. The `vllm:` rows carry the names,
 // labels and buckets that existing dashboards, autoscalers and llm-d's endpoint picker query; the
-// `mc_` rows are ours. Both are golden (tests/golden/base/metrics.txt): a rename keeps the old name
+// `mc_` rows are ours. Both are golden (tests/golden/product/metrics.txt): a rename keeps the old name
 // for two minor releases. Common labels of all: model_name, engine (our node id).
 #pragma once
 
