@@ -28,10 +28,10 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/doors.h"
 #include "base/ids.h"
 #include "base/result.h"
 #include "base/uri.h"
+#include "product/doors.h"
 #include "wire/envelope.h"
 
 namespace mc::ctl {

@@ -4,7 +4,7 @@
 
 #include "base/assert.h"
 #include "base/errors.h"
-#include "base/wrong_key.h"
+#include "product/wrong_key.h"
 
 namespace mc::ctl {
 namespace {

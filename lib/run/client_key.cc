@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "base/doors.h"
 #include "base/log.h"
+#include "product/doors.h"
 #include "run/bearer.h"
 
 namespace mc::run {

@@ -8,11 +8,11 @@
 #include <cstdlib>
 #include <random>
 
-#include "base/doors.h"
 #include "base/errors.h"
 #include "base/log.h"
 #include "mem/mem.h"
 #include "model/find.h"
+#include "product/doors.h"
 #include "product/flags.h"
 #include "product/metric_names.h"
 #include "run/api_keys.h"

@@ -6,10 +6,10 @@
 
 #include <ctime>
 
-#include "base/doors.h"
 #include "base/errors.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "product/doors.h"
 #include "product/flags.h"
 
 namespace mc::run {

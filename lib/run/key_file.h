@@ -9,8 +9,8 @@
 #include <set>
 #include <string>
 
-#include "base/doors.h"
 #include "ctl/ctl.h"
+#include "product/doors.h"
 #include "xfer/xfer.h"
 
 namespace mc::run {

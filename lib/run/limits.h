@@ -1,10 +1,10 @@
 // What a daemon does so that it goes on when something runs out, and the counters that tell of it; see mc(7).
 #pragma once
 
-#include "base/descriptors.h"
 #include "base/metrics.h"
 #include "ctl/ctl.h"
 #include "http/server.h"
+#include "product/descriptors.h"
 #include "run/heartbeat.h"
 
 namespace mc::run {

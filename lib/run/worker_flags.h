@@ -1,7 +1,7 @@
 // The flags that workers share, in the order of their --help: a role's table joins them around its own.
 #pragma once
 
-#include "base/doors.h"
+#include "product/doors.h"
 #include "run/run_flags.h"
 #include "run/transfer_flags.h"
 

@@ -8,7 +8,6 @@
 #include <cstdlib>
 #include <random>
 
-#include "base/doors.h"
 #include "base/errors.h"
 #include "base/log.h"
 #include "base/units.h"
@@ -18,6 +17,7 @@
 #include "node/decode.h"
 #include "node/prefill.h"
 #include "node/stage.h"
+#include "product/doors.h"
 #include "product/flags.h"
 #include "product/metric_names.h"
 #include "run/calibrate.h"

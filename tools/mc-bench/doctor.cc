@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "base/doors.h"
 #include "base/errors.h"
 #include "ctl/ctl.h"
 #include "print.h"
+#include "product/doors.h"
 #include "product/flags.h"
 #include "run/key_file.h"
 #include "verbs.h"

@@ -8,10 +8,10 @@
 #include <map>
 #include <optional>
 
-#include "base/doors.h"
 #include "base/errors.h"
 #include "base/histogram.h"
 #include "mem/mem.h"
+#include "product/doors.h"
 #include "product/flags.h"
 #include "rows.h"
 #include "run/transfer_flags.h"

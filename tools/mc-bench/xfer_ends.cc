@@ -10,16 +10,16 @@
 #include <thread>
 
 #include "base/assert.h"
-#include "base/doors.h"
 #include "base/errors.h"
 #include "base/fd.h"
 #include "base/hash.h"
 #include "base/json.h"
 #include "base/parallel.h"
 #include "base/rng.h"
-#include "base/wrong_key.h"
 #include "ctl/ctl.h"
+#include "product/doors.h"
 #include "product/flags.h"
+#include "product/wrong_key.h"
 #include "run/key_file.h"
 #include "run/signals.h"
 #include "run/transfer_flags.h"

@@ -1,8 +1,8 @@
 // mc-conductor: the front door and global scheduler of a cluster.
 
 #include "base/cli.h"
-#include "base/doors.h"
 #include "mc_version.h"
+#include "product/doors.h"
 #include "product/flags.h"
 #include "run/conductor_flags.h"
 #include "run/conductor_process.h"

@@ -1,4 +1,4 @@
-#include "base/doors.h"
+#include "product/doors.h"
 
 #include <algorithm>
 #include <array>

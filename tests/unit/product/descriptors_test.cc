@@ -1,11 +1,11 @@
-#include "base/descriptors.h"
+#include "product/descriptors.h"
 
 #include "base/errors.h"
 #include "test.h"
 
 using namespace mc;
 
-TEST_CASE("base/descriptors: what strangers may take leaves a quarter and what the process has at rest") {
+TEST_CASE("product/descriptors: what strangers may take leaves a quarter and what the process has at rest") {
   for (const uint64_t limit : {80u, 100u, 128u, 256u, 1024u, 20000u, 1u << 20})
     for (const bool data : {false, true}) {
       CAPTURE(limit);
@@ -20,7 +20,7 @@ TEST_CASE("base/descriptors: what strangers may take leaves a quarter and what t
     }
 }
 
-TEST_CASE("base/descriptors: a limit below what a process needs is MC5006 with the number") {
+TEST_CASE("product/descriptors: a limit below what a process needs is MC5006 with the number") {
   for (const uint64_t limit : {0u, 16u, 71u}) {
     const auto plan = plan_descriptors(limit, false);
     REQUIRE_FALSE(plan);
@@ -31,7 +31,7 @@ TEST_CASE("base/descriptors: a limit below what a process needs is MC5006 with t
   CHECK_FALSE(plan_descriptors(79, true));
 }
 
-TEST_CASE("base/descriptors: raising never lowers the limit") {
+TEST_CASE("product/descriptors: raising never lowers the limit") {
   const auto once = raise_descriptor_limit();
   REQUIRE_OK(once);
   const auto twice = raise_descriptor_limit();

@@ -1,4 +1,4 @@
-#include "base/descriptors.h"
+#include "product/descriptors.h"
 
 #include <sys/resource.h>
 

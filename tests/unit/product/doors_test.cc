@@ -1,4 +1,4 @@
-#include "base/doors.h"
+#include "product/doors.h"
 
 #include <map>
 #include <string>
@@ -27,7 +27,7 @@ Result<cli::Invocation> try_args(std::vector<const char*> words, const std::map<
 
 }  // namespace
 
-TEST_CASE("base/doors: names of sites that no request could carry are refused") {
+TEST_CASE("product/doors: names of sites that no request could carry are refused") {
   for (const char* good : {"chat.example", "10.0.0.1,chat.example", "fd00::1"})
     CHECK(flags::check_hosts(good).has_value());
   for (const char* bad : {"chat.example:8000", "[fd00::1]", "https://chat.example", "chat.example/x"})
@@ -38,7 +38,7 @@ TEST_CASE("base/doors: names of sites that no request could carry are refused") 
     CHECK_FALSE(flags::check_origins(bad).has_value());
 }
 
-TEST_CASE("base/doors: --insecure opens the doors that it names, and a word that is no door is refused") {
+TEST_CASE("product/doors: --insecure opens the doors that it names, and a word that is no door is refused") {
   const auto some = try_args({"--insecure", "data,pages"});
   REQUIRE_OK(some);
   CHECK(insecure(some->args, Door::data));
