@@ -31,7 +31,7 @@ namespace mc {
 enum class FlagKind : uint8_t {
   boolean,    // no value on the command line; true/false in the environment and in files
   text,       // any
-  choice,     // one of Flag::choices
+  choice,     // one of Flag::choices or of Flag::table
   integer,    // -5
   count,      // 10k
   bytes,      // 64KiB
@@ -54,10 +54,19 @@ struct Flag {
   std::string_view fallback = "";  // the default; "" = none
   std::string_view help = "";      // one line, no full stop
   std::string_view choices = "";   // "a|b|c": all values of a choice, or words allowed besides the kind
+  std::vector<std::string_view> (*table)() = nullptr;  // names of a table's rows: more choices, also of a list's items
   Result<void> (*check)(std::string_view value) = nullptr;  // beyond the kind, e.g. a power of two
   bool common = false;                                      // the same in every tool: --help lists only its name
   bool one_shot = false;  // command line only: neither environment nor file (--print-config)
 };
+
+/// The names of a table's rows, as a Flag::table: names_of<sched::policies>.
+template <auto kTable>
+std::vector<std::string_view> names_of() {
+  std::vector<std::string_view> names;
+  for (const auto* row : kTable()) names.emplace_back(row->name);
+  return names;
+}
 
 /// The same flag with another default (and help): --http differs by role.
 constexpr Flag with_default(Flag flag, std::string_view fallback, std::string_view help = "") {

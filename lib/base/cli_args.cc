@@ -21,8 +21,16 @@ std::string env_name(std::string_view flag_name) {
 
 namespace cli {
 
+std::string choices_of(const Flag& flag) {
+  std::string out(flag.choices);
+  if (flag.table == nullptr) return out;
+  for (const std::string_view name : flag.table()) (out += out.empty() ? "" : "|") += name;
+  return out;
+}
+
 bool is_choice(const Flag& flag, std::string_view value) {
-  std::string_view rest = flag.choices;
+  const std::string choices = choices_of(flag);
+  std::string_view rest = choices;
   while (!rest.empty()) {
     const size_t bar = rest.find('|');
     if (rest.substr(0, bar) == value) return true;
@@ -40,11 +48,24 @@ Result<void> drop(Result<T> result) {
   return {};
 }
 
+Error no_choice(const Flag& flag, const std::string& value) {
+  return {Code::invalid, "'" + value + "' is not one of " + choices_of(flag)};
+}
+
+/// Items of a list are names of its table, where it has one.
+Result<void> check_list(const Flag& flag, const std::string& value) {
+  MC_TRY(items, split_list(value));
+  if (flag.table == nullptr) return {};
+  for (const std::string& item : items)
+    if (!is_choice(flag, item)) return no_choice(flag, item);
+  return {};
+}
+
 Result<void> check_kind(const Flag& flag, const std::string& value) {
   switch (flag.kind) {
     case FlagKind::boolean: return drop(parse_bool(value));
     case FlagKind::text: return {};
-    case FlagKind::choice: return {Code::invalid, "'" + value + "' is not one of " + std::string(flag.choices)};
+    case FlagKind::choice: return no_choice(flag, value);
     case FlagKind::integer: return drop(parse_i64(value));
     case FlagKind::count: return drop(parse_count(value));
     case FlagKind::bytes: return drop(parse_bytes(value));
@@ -53,7 +74,7 @@ Result<void> check_kind(const Flag& flag, const std::string& value) {
     case FlagKind::rate: return drop(parse_rate(value));
     case FlagKind::number: return drop(parse_f64(value));
     case FlagKind::host_port: return drop(parse_host_port(value));
-    case FlagKind::list: return drop(split_list(value));
+    case FlagKind::list: return check_list(flag, value);
     case FlagKind::sweep_counts: return drop(parse_sweep_counts(value));
     case FlagKind::sweep_bytes: return drop(parse_sweep_bytes(value));
     case FlagKind::sweep_numbers: return drop(parse_sweep_numbers(value));

@@ -22,6 +22,8 @@ inline constexpr Flag kCompletion{.name = "completion",
                                   .one_shot = true};
 inline constexpr const Flag* kBuiltins[] = {&kHelp, &kVersion, &kCompletion};
 
+/// "a|b|c": Flag::choices and the names of Flag::table.
+std::string choices_of(const Flag& flag);
 bool is_choice(const Flag& flag, std::string_view value);
 /// Does `value` fit the flag's kind, words and check? The error quotes the value.
 Result<void> check_value(const Flag& flag, const std::string& value);

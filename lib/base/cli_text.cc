@@ -16,9 +16,14 @@ std::string flag_head(const Flag& flag) {
   return head;
 }
 
+/// Help names every value of a choice, and every name of a table.
+bool lists_choices(const Flag& flag) {
+  return flag.kind == FlagKind::choice || flag.table != nullptr;
+}
+
 std::string flag_tail(const Flag& flag) {
   std::string tail(flag.help);
-  if (flag.kind == FlagKind::choice) tail += ": " + std::string(flag.choices);
+  if (lists_choices(flag)) tail += ": " + choices_of(flag);
   if (!flag.fallback.empty()) tail += " [" + std::string(flag.fallback) + "]";
   return tail;
 }
@@ -169,8 +174,7 @@ std::string flag_words(FlagList flags) {
   return out;
 }
 
-std::string spaced(std::string_view choices) {
-  std::string out(choices);
+std::string spaced(std::string out) {
   std::replace(out.begin(), out.end(), '|', ' ');
   return out;
 }
@@ -202,10 +206,11 @@ std::string bash_completion(const Program& program) {
   std::string values;  // flags with any value complete file names
   for (const Flag* flag : all_flags(program)) {
     if (flag->kind == FlagKind::boolean) continue;
-    if (flag->choices.empty()) {
+    const std::string choices = choices_of(*flag);
+    if (choices.empty()) {
       values += (values.empty() ? "--" : "|--") + std::string(flag->name);
     } else {
-      out += "    --" + std::string(flag->name) + ") COMPREPLY=($(compgen -W '" + spaced(flag->choices) +
+      out += "    --" + std::string(flag->name) + ") COMPREPLY=($(compgen -W '" + spaced(choices) +
              "' -- \"$cur\")); return;;\n";
     }
   }
@@ -225,9 +230,9 @@ std::string zsh_spec(const Flag& flag) {
   std::string help(flag.help);
   for (const char c : {'[', ']', ':', '\''}) std::replace(help.begin(), help.end(), c, ' ');
   std::string out = "'--" + std::string(flag.name) + "[" + help + "]";
+  const std::string choices = choices_of(flag);
   if (flag.kind != FlagKind::boolean)
-    out += ":" + std::string(flag.value) + ":" +
-           (flag.choices.empty() ? std::string("_files") : "(" + spaced(flag.choices) + ")");
+    out += ":" + std::string(flag.value) + ":" + (choices.empty() ? "_files" : "(" + spaced(choices) + ")");
   return out + "'";
 }
 
@@ -270,7 +275,7 @@ void put_mdoc_flag(std::string& out, const Flag& flag) {
   out += "Fl \\-" + mdoc_escape(flag.name);
   if (!flag.value.empty()) out += " Ar " + mdoc_escape(flag.value);
   out += "\n" + mdoc_escape(flag.help) + ".\n";
-  if (flag.kind == FlagKind::choice) out += "One of " + mdoc_escape(listed(flag.choices)) + ".\n";
+  if (lists_choices(flag)) out += "One of " + mdoc_escape(listed(choices_of(flag))) + ".\n";
   if (!flag.fallback.empty()) out += "Default: " + mdoc_escape(flag.fallback) + ".\n";
 }
 

@@ -203,6 +203,49 @@ TEST_CASE("base/cli: completion and the manual page name every flag of every ver
   CHECK(try_args({"help", "mdoc-errors"})->out.find(".It MC2104 kv-layout-mismatch") != std::string::npos);
 }
 
+TEST_CASE("base/cli: a row that joins a table joins parsing, help, completion and the manual page") {
+  struct Row {
+    std::string_view name;
+  };
+  static const Row first{"first"}, second{"second"};
+  static std::vector<const Row*> rows;
+  static const auto table = +[] { return std::span(rows); };
+  const auto names = +[] {
+    std::vector<std::string_view> out;
+    for (const Row* row : table()) out.push_back(row->name);
+    return out;
+  };
+  const Flag one{.name = "one",
+                 .kind = FlagKind::choice,
+                 .value = "W",
+                 .fallback = "auto",
+                 .help = "one row",
+                 .choices = "auto",
+                 .table = names};
+  const Flag some{
+      .name = "some", .kind = FlagKind::list, .value = "W,W", .fallback = "first", .help = "rows", .table = names};
+  const Flag* const flags[] = {&one, &some};
+  const cli::Program program{.name = "mc-try", .summary = "a program with a table", .flags = flags};
+  const auto fits = [&](const char* flag, const char* value) {
+    const char* const words[] = {"mc-try", flag, value};
+    return cli::parse(program, 3, words, [](const char*) -> const char* { return nullptr; }).has_value();
+  };
+  rows = {&first};
+  CHECK(fits("--one", "first"));
+  CHECK(fits("--one", "auto"));
+  for (const char* flag : {"--one", "--some"}) CHECK_FALSE(fits(flag, "second"));
+  CHECK_FALSE(fits("--some", "first,second"));
+  rows.push_back(&second);
+  for (const char* flag : {"--one", "--some"}) CHECK(fits(flag, "second"));
+  CHECK(fits("--some", "first,second"));
+  CHECK_FALSE(fits("--some", "first,third"));
+  CHECK(cli::help_text(program).find("one row: auto|first|second [auto]") != std::string::npos);
+  CHECK(cli::help_text(program).find("rows: first|second [first]") != std::string::npos);
+  CHECK(cli::man_options(program).find("One of first, second.") != std::string::npos);
+  for (const char* shell : {"bash", "zsh"})
+    CHECK(cli::completion_text(program, shell).find("auto first second") != std::string::npos);
+}
+
 TEST_CASE("base/config_file: a table of this program wins over the top level, other programs' are skipped") {
   auto entries =
       parse_config("seed = 1\nname = 'x'\n[mc-cache]\ndram = '1GiB'\n[mc-decode]\nseed = 2\n", "c.toml", "mc-decode");
