@@ -56,12 +56,6 @@ inline constexpr Flag kBind{.name = "bind",
                             .check = check_address};
 inline constexpr Flag kAuth{
     .name = "auth", .value = "FILE", .help = "key set made by mc-conductor keygen; the same file on every host"};
-inline constexpr Flag kTransport{.name = "transport",
-                                 .kind = FlagKind::choice,
-                                 .value = "T",
-                                 .fallback = "auto",
-                                 .help = "how KV moves: shm on one host, else rdma where a device is usable, else tcp",
-                                 .choices = "auto|shm|rdma|tcp"};
 inline constexpr Flag kRdmaDevices{
     .name = "rdma-devices", .value = "D,D", .help = "devices or ports rdma may use: mlx5_0,mlx5_1:1; without it all"};
 inline constexpr Flag kTransferSpin{.name = "transfer-spin",
@@ -159,12 +153,6 @@ inline constexpr Flag kThreads{.name = "threads",
                                .help = "compute threads, 1 to 256; auto is one per core",
                                .choices = "auto",
                                .check = check_between<1, 256>};
-inline constexpr Flag kKernels{.name = "kernels",
-                               .kind = FlagKind::choice,
-                               .value = "V",
-                               .fallback = "auto",
-                               .help = "force one variant",
-                               .choices = "auto|ref|avx2|avx512|avx512bf16"};
 inline constexpr Flag kName{.name = "name",
                             .value = "ID",
                             .fallback = "auto",

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/cli.h"
+#include "run/choice_flags.h"
 
 namespace mc::flags {
 
@@ -30,7 +31,7 @@ inline constexpr Flag kPolicy{.name = "policy",
                               .value = "P",
                               .fallback = "kv-centric",
                               .help = "how requests are placed on prefill nodes",
-                              .choices = "kv-centric|cache-aware|load|load-count|random|affinity"};
+                              .table = policy_names};
 inline constexpr Flag kFetchRule{.name = "fetch-rule",
                                  .kind = FlagKind::choice,
                                  .value = "R",
@@ -47,7 +48,8 @@ inline constexpr Flag kAdmission{.name = "admission",
                                  .value = "A",
                                  .fallback = "auto",
                                  .help = "which decode load early rejection looks at",
-                                 .choices = "auto|none|baseline|early|predict|committed|goodput"};
+                                 .choices = "auto",
+                                 .table = admission_names};
 inline constexpr Flag kHold{
     .name = "hold",
     .kind = FlagKind::duration,

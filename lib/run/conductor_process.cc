@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <random>
 
+#include "base/assert.h"
 #include "base/errors.h"
 #include "base/log.h"
 #include "mem/mem.h"
@@ -80,16 +81,14 @@ class ConductorProcess {
     std::random_device device;
     for (auto& byte : machine.instance.bytes) byte = static_cast<uint8_t>(device());
     machine.policy = sched::find_policy(args_.text(flags::kPolicy));
-    if (!machine.policy)
-      return user_error(err::kBadValue, "no policy is called " + args_.text(flags::kPolicy), "--policy");
+    MC_ASSERT(machine.policy != nullptr);
     machine.sched.fetch_rule =
         args_.text(flags::kFetchRule) == "threshold" ? sched::FetchRule::threshold : sched::FetchRule::cost;
     machine.sched.threshold = args_.number(flags::kFetchThreshold);
     const std::string& admission = args_.text(flags::kAdmission);
     const bool admit_all = admission == "none";
     machine.sched.admission = sched::find_admission(admission == "auto" ? "committed" : admission);
-    if (!machine.sched.admission)
-      return user_error(err::kBadValue, "no admission is called " + admission, "--admission");
+    MC_ASSERT(machine.sched.admission != nullptr);
     if (args_.present(flags::kTtftSlo) && !admit_all)
       machine.sched.ttft_slo_s = to_seconds(args_.duration(flags::kTtftSlo));
     if (args_.present(flags::kTbtSlo) && !admit_all)

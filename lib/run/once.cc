@@ -13,6 +13,7 @@
 #include "kv/kv.h"
 #include "model/generate.h"
 #include "product/flags.h"
+#include "run/choice_flags.h"
 #include "run/compute.h"
 #include "run/engine.h"
 #include "run/once_flags.h"

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "product/doors.h"
+#include "run/choice_flags.h"
 #include "run/run_flags.h"
 #include "run/transfer_flags.h"
 

@@ -21,6 +21,7 @@
 #include "product/flags.h"
 #include "product/metric_names.h"
 #include "run/calibrate.h"
+#include "run/choice_flags.h"
 #include "run/costed.h"
 #include "run/daemon.h"
 #include "run/engine.h"

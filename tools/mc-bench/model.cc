@@ -14,6 +14,7 @@
 #include "model/runner.h"
 #include "print.h"
 #include "product/flags.h"
+#include "run/choice_flags.h"
 #include "run/engine.h"
 #include "run/run_flags.h"
 #include "sched/sched.h"

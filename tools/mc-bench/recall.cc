@@ -12,6 +12,7 @@
 #include "model/generate.h"
 #include "print.h"
 #include "product/flags.h"
+#include "run/choice_flags.h"
 #include "run/engine.h"
 #include "run/run_flags.h"
 #include "text/text.h"

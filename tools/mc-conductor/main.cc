@@ -4,6 +4,7 @@
 #include "mc_version.h"
 #include "product/doors.h"
 #include "product/flags.h"
+#include "run/choice_flags.h"
 #include "run/conductor_flags.h"
 #include "run/conductor_process.h"
 #include "run/conductor_verbs.h"

@@ -3,6 +3,7 @@
 #include "base/cli.h"
 #include "mc_version.h"
 #include "product/flags.h"
+#include "run/choice_flags.h"
 #include "run/once.h"
 #include "run/worker_flags.h"
 #include "run/worker_process.h"
