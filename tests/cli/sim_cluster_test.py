@@ -318,8 +318,8 @@ class Cluster(unittest.TestCase):
         for words, told in (
             (["--cluster", "8"], "no cluster"),
             (["--cluster", "0p4d"], "1 to 4096"),
-            (["--policy", "best"], "there are: kv-centric"),
-            (["--admission", "all"], "there are: none"),
+            (["--policy", "best"], "is not one of kv-centric|cache-aware"),
+            (["--admission", "all"], "is not one of none|baseline"),
             (["--profile", "h9000"], "there are"),
             (["--fail", "p9@1s"], "names no node"),
             (["--fail", "p1"], "is no failure"),

@@ -44,7 +44,7 @@ class Usage(unittest.TestCase):
         for words, told in (
             (["--cluster", "8"], "no cluster"),
             (["--cluster", "0p4d"], "1 to 4096"),
-            (["--policy", "best"], "there are: random, load-count"),
+            (["--policy", "best"], "is not one of kv-centric|cache-aware"),
             (["--bandwidth", "0"], "--bandwidth is 0"),
             (["--speedup", "-1"], "'-1' is not from 0.000001 to 1000000"),
             (["--speedup", "1e300"], "is not from 0.000001"),

@@ -20,14 +20,12 @@ constexpr Flag kNodes{
     .name = "nodes", .kind = FlagKind::count, .value = "N", .fallback = "16", .help = "number of nodes"};
 
 /// A list elsewhere; here one.
-constexpr Flag one_of_list(Flag flag, std::string_view value, std::string_view help) {
+constexpr Flag one_of_list(Flag flag, std::string_view value, std::string_view help = "") {
   flag.value = value;
   return with_default(flag, flag.fallback, help);
 }
-constexpr Flag kOnePolicy =
-    one_of_list(kPolicy, "P", "one of kv-centric, cache-aware, load, load-count, random, affinity");
-constexpr Flag kOneAdmission = one_of_list(
-    kAdmission, "A", "which decode load early rejection looks at: none, baseline, early, predict, committed, goodput");
+constexpr Flag kOnePolicy = one_of_list(kPolicy, "P", "how requests are placed on prefill nodes");
+constexpr Flag kOneAdmission = one_of_list(kAdmission, "A");
 
 constexpr auto kAdviseFlagTable = flags::join(
     flags::list(&kNodes, &kProfile, &kTtftSlo, &kTbtSlo, &kShare, &kSpeedup, &kOnePolicy, &kFetchRule, &kTheta,

@@ -35,11 +35,18 @@ constexpr Flag kPlans{.name = "attention",
                       .value = "PLAN,PLAN",
                       .fallback = "full,moba:block=128,top_k=8,moba:block=512,top_k=3",
                       .help = "plans that take turns; a ratio needs full among them"};
+std::vector<std::string_view> attention_kernels() {
+  std::vector<std::string_view> names;
+  for (const attn::Variant* variant : attn::variants()) names.push_back(attn::name_of(*variant));
+  return names;
+}
 constexpr Flag kAttnVariants{.name = "kernels",
                              .kind = FlagKind::list,
                              .value = "V,V",
                              .fallback = "auto",
-                             .help = "variants that take turns: auto, avx2, avx512, avx512bf16"};
+                             .help = "variants that take turns",
+                             .choices = "auto",
+                             .table = attention_kernels};
 constexpr Flag kAttnDtypes{
     .name = "dtype", .kind = FlagKind::list, .value = "T,T", .fallback = "bf16", .help = "types of K and V: bf16, f32"};
 constexpr Flag kHeads{.name = "heads",

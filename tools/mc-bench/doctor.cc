@@ -10,18 +10,20 @@
 #include "print.h"
 #include "product/doors.h"
 #include "product/flags.h"
+#include "run/choice_flags.h"
 #include "run/key_file.h"
 #include "verbs.h"
 
 namespace mc::bench {
 namespace {
 
-constexpr Flag kDoctorTransports{
-    .name = "transport",
-    .kind = FlagKind::list,
-    .value = "T,T",
-    .fallback = "auto",
-    .help = "transports that must work, here and to each peer: shm, tcp, rdma; auto is any"};
+constexpr Flag kDoctorTransports{.name = "transport",
+                                 .kind = FlagKind::list,
+                                 .value = "T,T",
+                                 .fallback = "auto",
+                                 .help = "transports that must work, here and to each peer; auto is any",
+                                 .choices = "auto",
+                                 .table = flags::transport_names};
 constexpr Flag kDoctorMemory{.name = "memory",
                              .kind = FlagKind::bytes,
                              .value = "SIZE",
@@ -53,9 +55,6 @@ Result<run::DoctorPlan> plan_of(const cli::Args& args) {
   plan.options.name = "doctor";
   plan.options.transport.clear();
   for (const std::string& transport : args.list(kDoctorTransports)) {
-    if (transport != "auto" && transport != "shm" && transport != "tcp" && transport != "rdma")
-      return user_error(err::kBadValue, "'" + transport + "' is no transport; there are shm, tcp and rdma",
-                        "--transport");
     plan.options.transport += (plan.options.transport.empty() ? "" : ",") + transport;
   }
   if (args.present(kDoctorMemory)) plan.memory_bytes = args.bytes(kDoctorMemory);

@@ -18,6 +18,7 @@
 #include "kv/index.h"
 #include "print.h"
 #include "product/flags.h"
+#include "run/choice_flags.h"
 #include "sched/sched.h"
 #include "trace.h"
 #include "verbs.h"
@@ -33,8 +34,12 @@ constexpr Flag kRouteBlocks{
     .name = "blocks", .value = "SWEEP", .fallback = "1M", .help = "blocks in the index at the start; may be a sweep"};
 constexpr Flag kTrace{
     .name = "trace", .value = "FILE", .help = "trace of the prompts, repeated; without it synthetic sessions"};
-constexpr Flag kRoutePolicy{
-    .name = "policy", .value = "P", .fallback = "kv-centric", .help = "policy, as in mc-conductor --policy"};
+constexpr Flag kRoutePolicy{.name = "policy",
+                            .kind = FlagKind::choice,
+                            .value = "P",
+                            .fallback = "kv-centric",
+                            .help = "how requests are placed on prefill nodes",
+                            .table = flags::policy_names};
 constexpr Flag kTime{.name = "time",
                      .letter = 't',
                      .kind = FlagKind::duration,
@@ -323,8 +328,7 @@ Result<int> route(const cli::Args& args) {
   MC_TRY(nodes, parse_sweep_counts(args.text(kRouteNodes)));
   MC_TRY(blocks, parse_sweep_counts(args.text(kRouteBlocks)));
   const sched::Policy* policy = sched::find_policy(args.text(kRoutePolicy));
-  if (policy == nullptr)
-    return user_error(err::kBadValue, "no policy is called " + args.text(kRoutePolicy), "--policy");
+  MC_ASSERT(policy != nullptr);
   for (const uint64_t n : nodes)
     if (n < 2 || n > 8192) return user_error(err::kBadValue, "--nodes must be 2..8192", "--nodes");
   for (const uint64_t b : blocks)

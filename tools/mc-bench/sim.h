@@ -3,6 +3,7 @@
 
 #include "print.h"
 #include "product/flags.h"
+#include "run/choice_flags.h"
 #include "run/conductor_flags.h"
 #include "run/sched_flags.h"
 #include "sim/trace.h"
@@ -24,12 +25,12 @@ inline constexpr Flag kCluster{.name = "cluster",
                                .value = "SHAPE",
                                .fallback = "8p8d",
                                .help = "8p8d, or 16m (nodes that do both); --rules paper also takes 8p (prefill only)"};
-inline constexpr Flag kPolicy{
-    .name = "policy",
-    .kind = FlagKind::list,
-    .value = "P,P",
-    .fallback = "kv-centric",
-    .help = "kv-centric, cache-aware, load, load-count, random, affinity; several are compared"};
+inline constexpr Flag kPolicy{.name = "policy",
+                              .kind = FlagKind::list,
+                              .value = "P,P",
+                              .fallback = "kv-centric",
+                              .help = "how requests are placed on prefill nodes; several are compared",
+                              .table = flags::policy_names};
 inline constexpr Flag kFetchRule{.name = "fetch-rule",
                                  .kind = FlagKind::choice,
                                  .value = "R",
@@ -69,12 +70,12 @@ inline constexpr Flag kTbtSlo{.name = "tbt-slo",
                               .value = "T",
                               .fallback = "100ms",
                               .help = "time between tokens that counts as effective: mean of a request's longest 10 %"};
-inline constexpr Flag kAdmission{
-    .name = "admission",
-    .kind = FlagKind::list,
-    .value = "A,A",
-    .fallback = "none",
-    .help = "which decode load early rejection looks at: none, baseline, early, predict, committed, goodput"};
+inline constexpr Flag kAdmission{.name = "admission",
+                                 .kind = FlagKind::list,
+                                 .value = "A,A",
+                                 .fallback = "none",
+                                 .help = "which decode load early rejection looks at",
+                                 .table = flags::admission_names};
 inline constexpr Flag kLimit{.name = "limit",
                              .kind = FlagKind::count,
                              .value = "N",

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/assert.h"
 #include "base/errors.h"
 #include "base/fd.h"
 #include "interruption.h"
@@ -131,22 +132,12 @@ Result<SimSetup> read_setup(const cli::Args& args) {
     o.failures.push_back(*failure);
   }
   for (const std::string& name : args.list(kPolicy)) {
-    const sched::Policy* policy = sched::find_policy(name);
-    if (policy == nullptr) {
-      std::string known;
-      for (const auto* p : sched::policies()) known += (known.empty() ? "" : ", ") + std::string(p->name);
-      return user_error(err::kBadValue, "there is no policy '" + name + "'; there are: " + known, "--policy");
-    }
-    out.policies.push_back(policy);
+    out.policies.push_back(sched::find_policy(name));
+    MC_ASSERT(out.policies.back() != nullptr);
   }
   for (const std::string& name : args.list(kAdmission)) {
-    const sched::Admission* admission = sched::find_admission(name);
-    if (admission == nullptr) {
-      std::string known;
-      for (const auto* a : sched::admissions()) known += (known.empty() ? "" : ", ") + std::string(a->name);
-      return user_error(err::kBadValue, "there is no admission '" + name + "'; there are: " + known, "--admission");
-    }
-    out.admissions.push_back(admission);
+    out.admissions.push_back(sched::find_admission(name));
+    MC_ASSERT(out.admissions.back() != nullptr);
   }
   if (out.policies.empty()) return user_error(err::kBadValue, "--policy names none", "--policy");
   if (out.admissions.empty()) return user_error(err::kBadValue, "--admission names none", "--admission");

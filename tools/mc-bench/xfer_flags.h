@@ -3,6 +3,7 @@
 
 #include "print.h"
 #include "product/flags.h"
+#include "run/choice_flags.h"
 
 namespace mc::bench {
 
@@ -22,7 +23,8 @@ inline constexpr Flag kTransports{.name = "transport",
                                   .kind = FlagKind::list,
                                   .value = "T,T",
                                   .fallback = "shm,tcp",
-                                  .help = "transports to measure: shm, rdma, tcp; a PEER that is a URI names its own"};
+                                  .help = "transports to measure; a PEER that is a URI names its own",
+                                  .table = flags::transport_names};
 inline constexpr Flag kSize{.name = "size",
                             .kind = FlagKind::sweep_bytes,
                             .value = "SIZES",

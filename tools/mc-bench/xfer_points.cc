@@ -7,6 +7,7 @@
 #include "base/units.h"
 #include "base/uri.h"
 #include "ctl/ctl.h"
+#include "run/choice_flags.h"
 #include "xfer_flags.h"
 
 namespace mc::bench {
@@ -21,7 +22,8 @@ bool is_uri(const std::string& peer) {
 }
 
 bool known(const std::string& transport) {
-  return transport == "shm" || transport == "rdma" || transport == "tcp";
+  const auto names = flags::transport_names();
+  return std::find(names.begin(), names.end(), transport) != names.end();
 }
 
 /// "host", "host:7790", "fe80::1" or "[fe80::1]:7790"; without a port that of --port.
@@ -78,7 +80,9 @@ Result<std::vector<std::string>> transports_of(const cli::Args& args) {
   for (const std::string& transport : out) {
     if (known(transport)) continue;
     const bool flag = args.given(kTransports) || peer.empty();
-    return user_error(err::kBadValue, "'" + transport + "' is no transport; there are shm, rdma and tcp",
+    std::string names;
+    for (const std::string_view name : flags::transport_names()) (names += names.empty() ? "" : ", ") += name;
+    return user_error(err::kBadValue, "'" + transport + "' is no transport; there are " + names,
                       flag ? "--transport" : "PEER", "name one of them, or several with commas");
   }
   return out;
