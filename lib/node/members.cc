@@ -265,7 +265,8 @@ std::optional<wire::Refused> Members::objection(const wire::Hello& hello) const 
     refused.message = name + " of this cluster has " + first.name + "=" + first.theirs + ", this node has " +
                       first.name + "=" + first.ours;
     for (const auto& [field, value] : ours->fields())
-      if (std::none_of(differences.begin(), differences.end(), [&](const auto& d) { return d.name == field; }))
+      if (std::none_of(differences.begin(), differences.end(),
+                       [&other = field](const auto& d) { return d.name == other; }))
         refused.equal.push_back(field);
     return refused;
   }

@@ -294,7 +294,8 @@ Error layout_error(const kv::Namespace& ours, const kv::Namespace& theirs) {
   const auto differences = kv::differences(ours.fields(), theirs.fields());
   std::string equal;
   for (const auto& [field, value] : ours.fields())
-    if (std::none_of(differences.begin(), differences.end(), [&](const auto& d) { return d.name == field; }))
+    if (std::none_of(differences.begin(), differences.end(),
+                     [&other = field](const auto& d) { return d.name == other; }))
       equal += " " + field;
   const auto& first = differences.front();
   return user_error(
