@@ -102,12 +102,17 @@ Cost Board::cost_of(const Node& node, const Corrections& corrections) {
   return cost;
 }
 
+// A node that serves both phases also works on the rows that it decodes.
+uint32_t Board::unfinished_of(const Node& node) {
+  return node.unfinished + (node.prefill >= 0 && node.decode >= 0 ? node.arrived_rows : 0);
+}
+
 // Writes what the node's books say now into the snapshot.
 void Board::show(const Node& node) {
   snapshot_.holders[static_cast<size_t>(node.holder)].transfers_leaving = node.transfers;
   if (node.prefill >= 0) {
     PrefillView& view = snapshot_.prefill[static_cast<size_t>(node.prefill)];
-    view.unfinished = node.unfinished;
+    view.unfinished = unfinished_of(node);
     view.cost = cost_of(node, corrections_);
     prefills_[static_cast<size_t>(node.prefill)].busy_until = node.busy_until;
   }
@@ -193,15 +198,25 @@ void Board::arrive(Booking& booking) {
 void Board::add_tokens(Booking& booking, uint64_t tokens) {
   MC_ASSERT(booking.placed);
   booking.tokens += tokens;
+  if (booking.arrived) return grow(booking.decode, tokens);
   Node& node = at(booking.decode);
   node.kv_tokens += tokens;
-  if (booking.arrived) node.arrived_tokens += tokens;
   show(node);
 }
 
-void Board::end(Booking& booking, TimePoint now) {
+void Board::grow(int slot, uint64_t tokens) {
+  Node& node = at(slot);
+  MC_ASSERT(tokens == 0 || node.arrived_rows > 0);
+  node.kv_tokens += tokens;
+  node.arrived_tokens += tokens;
+  show(node);
+}
+
+void Board::end(Booking& booking, TimePoint now, uint64_t grown) {
   if (!booking.placed) return;
+  MC_ASSERT(grown == 0 || booking.arrived);
   end_prefill(booking, now);
+  booking.tokens += grown;
   Node& node = at(booking.decode);
   MC_ASSERT(node.rows > 0 && node.kv_tokens >= booking.tokens);
   --node.rows;
@@ -372,7 +387,7 @@ void Board::check(std::span<const Booking* const> bookings, std::span<const int>
     MC_ASSERT_EQ(snapshot_.holders[static_cast<size_t>(node.holder)].transfers_leaving, node.transfers);
     if (node.prefill >= 0) {
       const size_t i = static_cast<size_t>(node.prefill);
-      MC_ASSERT_EQ(snapshot_.prefill[i].unfinished, node.unfinished);
+      MC_ASSERT_EQ(snapshot_.prefill[i].unfinished, unfinished_of(node));
       MC_ASSERT(prefills_[i].busy_until == node.busy_until && prefills_[i].slot == slot);
     }
     if (node.decode >= 0) {

@@ -71,8 +71,10 @@ class Board {
   void end_prefill(Booking& booking, TimePoint now);
   void arrive(Booking& booking);
   void add_tokens(Booking& booking, uint64_t tokens);
-  /// All that is left of the request.
-  void end(Booking& booking, TimePoint now);
+  /// The rows of a decode node made so many tokens. The caller counts the part of each row and passes it to end().
+  void grow(int slot, uint64_t tokens);
+  /// The request leaves both nodes. `grown` are its tokens that grow() counted.
+  void end(Booking& booking, TimePoint now, uint64_t grown = 0);
   /// The node that the request fetches from is gone.
   void forget_source(Booking& booking) { booking.source = -1; }
   /// A copy of blocks leaves the node.
@@ -157,6 +159,7 @@ class Board {
   Corrections corrections() const;
   static bool has_served(const Node& node);
   static Cost cost_of(const Node& node, const Corrections& corrections);
+  static uint32_t unfinished_of(const Node& node);
   void show(const Node& node);
   void refresh_costs();
   void look_at_blocks(std::span<const kv::NodeMatch> matches);

@@ -59,6 +59,47 @@ TEST_CASE("sched/board: a placed request counts at its two nodes until each has 
   CHECK_FALSE(b.placed);
 }
 
+TEST_CASE("sched/board: tokens counted by node and tokens counted by request come to the same books") {
+  Board one_by_one, at_once;
+  one_by_one.set_members(two_and_two(), 64, 4096);
+  at_once.set_members(two_and_two(), 64, 4096);
+  Booking a = booking(2, 0, 1, 100), b = booking(2, 0, 1, 100), other = booking(3, 0, 1, 40);
+  Booking* const arriving[] = {&a, &b, &other};
+  one_by_one.place(a, kStart);
+  at_once.place(b, kStart), at_once.place(other, kStart);
+  for (Booking* booking : arriving) {
+    Board& board = booking == &a ? one_by_one : at_once;
+    board.end_prefill(*booking, kStart);
+    board.arrive(*booking);
+  }
+  for (int i = 0; i < 7; ++i) one_by_one.add_tokens(a, 1);
+  at_once.grow(0, 14);  // seven of each row
+  CHECK(one_by_one.look({}, kStart).decode[0].arrived_kv_tokens == 107);
+  CHECK(at_once.look({}, kStart).decode[0].arrived_kv_tokens == 154);
+  at_once.end(other, kStart, 7);
+  CHECK(at_once.look({}, kStart).decode[0].kv_tokens == one_by_one.look({}, kStart).decode[0].kv_tokens);
+  at_once.end(b, kStart, 7);
+  one_by_one.end(a, kStart);
+  at_once.check({}, {});
+  one_by_one.check({}, {});
+}
+
+TEST_CASE("sched/board: a node that serves both phases is busy with the rows that it decodes") {
+  Board board;
+  BoardMember both = member(0, "m0", true);
+  both.decode = true;
+  board.set_members(std::vector<BoardMember>{both}, 64, 4096);
+  Booking decodes = booking(0, 0, 1, 100), computes = booking(0, 0, 1, 50);
+  board.place(decodes, kStart);
+  board.end_prefill(decodes, kStart);
+  board.arrive(decodes);
+  board.place(computes, kStart);
+  CHECK(board.look({}, kStart).prefill[0].unfinished == 2);
+  board.check(std::vector<const Booking*>{&decodes, &computes}, {});
+  board.end(decodes, kStart);
+  CHECK(board.look({}, kStart).prefill[0].unfinished == 1);
+}
+
 TEST_CASE("sched/board: a change of members keeps the books of those that stay and forgets the others") {
   Board board;
   board.set_members(two_and_two(), 64, 4096);
