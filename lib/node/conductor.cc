@@ -337,9 +337,9 @@ void Conductor::hold(Request& r, TimePoint now, Actions& out) {
   if (placement_.candidate < 0) return void(place(r, now, out));  // which says why
   r.work_s = placement_.candidates[static_cast<size_t>(placement_.candidate)].prefill_s;
   if (options.ttft_slo_s > 0 && options_.sched.admission != everybody) {
-    const double ahead_s = line_.ahead_s(held_request(r), board_.queues(r.submit.model, now), now);
-    if (line_.size() > 0 && ahead_s + r.work_s > options.ttft_slo_s) {
-      const Miss miss{.bound = sched::Bound::ttft, .predicted_s = ahead_s + r.work_s, .allowed_s = options.ttft_slo_s};
+    const auto queues = board_.queues(r.submit.model, now);
+    if (const auto late_s = line_.predicted_miss_s(held_request(r), options.ttft_slo_s, queues, now)) {
+      const Miss miss{.bound = sched::Bound::ttft, .predicted_s = *late_s, .allowed_s = options.ttft_slo_s};
       const std::string waiting = " with " + std::to_string(line_.size()) + " requests waiting";
       return flights_.reject(r, RequestStage::route, {Reason::predicted_slo_miss, miss.text() + waiting, miss}, now,
                              out);
@@ -362,22 +362,20 @@ void Conductor::serve_held(TimePoint now, Actions& out) {
 }
 
 bool Conductor::place(Request& r, TimePoint now, Actions& out, bool idle_only) {
-  using sched::NoPlace;
   const sched::Snapshot& snapshot = look(r, now, idle_only);
   sched::Options options = options_for(r);
   if (options.ttft_slo_s > 0) options.ttft_slo_s = std::max(1e-9, options.ttft_slo_s - to_seconds(now - r.arrived));
   options.complete = snapshot.prefill.size() <= kCompleteMax;
   const sched::Placement& placement = placement_;
   sched::place(snapshot, *options_.policy, options, rng_, placement_);
-  if (idle_only && (placement.reason == NoPlace::no_prefill || placement.reason == NoPlace::no_pair)) return false;
-  if (idle_only && placement.reason == NoPlace::no_decode) {  // decode may come back, as for one that ran already
+  using Turn = sched::Line::Turn;
+  const Turn turn = idle_only ? line_.turn_of(r.submit.req, placement) : Turn::go;
+  if (turn == Turn::wait) return false;
+  if (turn == Turn::wait_for_nodes) {  // decode may come back, as for a request that ran already
     if (r.parked_until == kNever) park(r, now);
     line_.set_has_nodes(r.submit.req, false);
     return false;
   }
-  // Whether decode has room may change before the request would be late.
-  const sched::Bound bound = placement.verdict.bound;
-  if (idle_only && (bound == sched::Bound::tbt || bound == sched::Bound::kv) && r.expires != kNever) return false;
   sched::best_candidates(placement, kConsideredMax, best_);
   r.summary.considered = considered(snapshot, placement, best_);
   r.summary.set_aside = static_cast<uint32_t>(snapshot.bars.size());
@@ -387,7 +385,7 @@ bool Conductor::place(Request& r, TimePoint now, Actions& out, bool idle_only) {
     dispatch(r, snapshot, placement, now, out);
     return true;
   }
-  const bool missed = placement.reason == NoPlace::predicted_slo_miss;
+  const bool missed = placement.reason == sched::NoPlace::predicted_slo_miss;
   if (r.attempt.number > 0 && !missed) {
     // It ran once already: wait for a node to come back rather than lose what the client has.
     park(r, now);

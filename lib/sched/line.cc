@@ -47,6 +47,14 @@ double Line::ahead_s(const HeldRequest& request, const Board::Queues& queues, Ti
   return queues.least_s + fair_.work_before(entry_of(request), seconds_of(now)) / std::max(1u, queues.nodes);
 }
 
+std::optional<double> Line::predicted_miss_s(const HeldRequest& request, double ttft_slo_s, const Board::Queues& queues,
+                                             TimePoint now) const {
+  MC_ASSERT(ttft_slo_s > 0 && request.work_s >= 0);
+  if (fair_.empty()) return std::nullopt;
+  const double ttft_s = ahead_s(request, queues, now) + request.work_s;
+  return ttft_s > ttft_slo_s ? std::optional(ttft_s) : std::nullopt;
+}
+
 void Line::push(HeldRequest request) {
   fair_.push(entry_of(request));
   const auto [at, fresh] = held_.try_emplace(request.id);
@@ -198,6 +206,16 @@ void Line::put_back(const RequestId& id, const Board& board, TimePoint now) {
   if (wait.why == Wait::For::nothing) wait.why = Wait::For::room;
   set_aside(held, std::move(*turn_), std::move(wait), board);
   turn_.reset();
+}
+
+Line::Turn Line::turn_of(const RequestId& id, const Placement& placement) const {
+  if (placement.candidate >= 0) return Turn::go;
+  if (placement.reason == NoPlace::no_prefill || placement.reason == NoPlace::no_pair) return Turn::wait;
+  if (placement.reason == NoPlace::no_decode) return Turn::wait_for_nodes;
+  MC_ASSERT(placement.reason == NoPlace::predicted_slo_miss);
+  // Decode may get room before the request would be late. TTFT only gets worse with time.
+  const bool bounded = held_.at(id).request.expires != kNever;
+  return bounded && placement.verdict.bound != Bound::ttft ? Turn::wait : Turn::refuse;
 }
 
 void Line::end_round(const Board& board, TimePoint now) {

@@ -70,6 +70,9 @@ class Line {
   bool holds(int priority = 0) const;
   /// Predicted seconds until its turn: the work that goes before it, spread over the nodes, after the shortest queue.
   double ahead_s(const HeldRequest& request, const Board::Queues& queues, TimePoint now) const;
+  /// The TTFT of a new request when it is predicted to miss its bound; nullopt: it may wait.
+  std::optional<double> predicted_miss_s(const HeldRequest& request, double ttft_slo_s, const Board::Queues& queues,
+                                         TimePoint now) const;
   void push(HeldRequest request);
   bool contains(const RequestId& id) const { return held_.contains(id); }
   size_t size() const { return fair_.size(); }
@@ -88,6 +91,10 @@ class Line {
   void begin_round(const Board& board, TimePoint now);
   std::optional<RequestId> take_turn(const Board& board, TimePoint now);
   void put_back(const RequestId& id, const Board& board, TimePoint now);
+  /// What becomes of the request that has its turn, by the place that was found. A request that waits may find a better
+  /// moment or node; one that is refused cannot.
+  enum class Turn : uint8_t { go, wait, wait_for_nodes, refuse };
+  Turn turn_of(const RequestId& id, const Placement& placement) const;
   void end_round(const Board& board, TimePoint now);
   TimePoint next_wakeup() const { return fair_.empty() ? kNever : next_turn_; }
 

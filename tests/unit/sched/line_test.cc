@@ -166,6 +166,46 @@ TEST_CASE("sched/line: a request waits for its prefix while that is worth it, on
   b.line.check();
 }
 
+TEST_CASE("sched/line: a request waits for what may come before it is late, and is refused for what will not") {
+  using Turn = Line::Turn;
+  Bench b;
+  HeldRequest bounded = b.request("bounded");
+  bounded.expires = b.now + 10s;
+  b.line.push(bounded);
+  b.line.push(b.request("unbounded"));
+  Placement found;
+  found.candidate = 0;
+  CHECK(b.line.turn_of("bounded", found) == Turn::go);
+  Placement none;
+  none.reason = NoPlace::no_prefill;
+  CHECK(b.line.turn_of("bounded", none) == Turn::wait);
+  none.reason = NoPlace::no_pair;
+  CHECK(b.line.turn_of("unbounded", none) == Turn::wait);
+  none.reason = NoPlace::no_decode;
+  CHECK(b.line.turn_of("bounded", none) == Turn::wait_for_nodes);
+  none.reason = NoPlace::predicted_slo_miss;
+  for (const Bound bound : {Bound::tbt, Bound::kv}) {
+    none.verdict.bound = bound;
+    CHECK(b.line.turn_of("bounded", none) == Turn::wait);
+    CHECK(b.line.turn_of("unbounded", none) == Turn::refuse);
+  }
+  none.verdict.bound = Bound::ttft;
+  CHECK(b.line.turn_of("bounded", none) == Turn::refuse);
+}
+
+TEST_CASE("sched/line: a request is predicted to miss TTFT behind others' work, and not where nobody waits") {
+  Bench b;
+  b.busy(1, 30), b.busy(2, 30);
+  const auto miss_s = [&](double slo_s) {
+    return b.line.predicted_miss_s(b.request("new"), slo_s, b.board.queues("", b.now), b.now);
+  };
+  CHECK_FALSE(miss_s(1));
+  b.line.push(b.request("first", 4));
+  CHECK_FALSE(miss_s(33));
+  REQUIRE(miss_s(32.5));
+  CHECK(*miss_s(32.5) == doctest::Approx(33));  // 30 s of queue, half of 4 s, and 1 s of its own
+}
+
 TEST_CASE("sched/line: requests are held while tenants or priorities ask for it") {
   Bench b(LineOptions::Hold::automatic);
   CHECK_FALSE(b.line.holds());
