@@ -69,7 +69,7 @@ std::vector<uint32_t> prompt_of(const TraceRequest& request, std::span<const uin
   return ids;
 }
 
-RequestRecord record_of(const Outcome& outcome, TimePoint begin) {
+RequestRecord record_of(const World& world, const Outcome& outcome, TimePoint begin) {
   RequestRecord out;
   out.fate = fate_of(outcome);
   out.attempts = static_cast<uint16_t>(outcome.summary.attempts);
@@ -77,8 +77,8 @@ RequestRecord record_of(const Outcome& outcome, TimePoint begin) {
   out.predicted_ttft_s = static_cast<float>(outcome.summary.predicted_ttft_s);
   out.predicted_tbt_s = static_cast<float>(outcome.summary.predicted_tbt_s);
   if (outcome.answer.empty()) return out;
-  out.prefill = static_cast<uint32_t>(std::stoul("0" + outcome.summary.prefill.substr(1)));
-  out.decode = static_cast<uint32_t>(std::stoul("0" + outcome.summary.decode.substr(1)));
+  out.prefill = world.index_of(outcome.summary.prefill);
+  out.decode = world.index_of(outcome.summary.decode);
   out.ttft_s = to_seconds(outcome.first_token - outcome.submitted);
   const wire::PrefillReport& report = outcome.summary.report;
   out.prefill_s = report.compute_ms * 1e-3;
@@ -140,7 +140,7 @@ Result<ClusterRun> run_machines(const std::vector<TraceRequest>& trace, const Tr
   if (!world.violation().empty()) return Error{Code::corrupt, world.violation()};
   for (size_t r = 0; r < trace.size(); ++r)
     if (!names[r].empty()) {
-      run.requests[r] = record_of(world.outcomes().at(names[r]), begin);
+      run.requests[r] = record_of(world, world.outcomes().at(names[r]), begin);
       run.retried += std::max<uint64_t>(1, run.requests[r].attempts) - 1;
     }
   run.span_s = trace.empty() ? 0 : trace.back().timestamp_ms / 1000 / options.speedup;

@@ -5,24 +5,14 @@
 #include <memory>
 #include <set>
 #include <string>
-#include <vector>
 
+#include "sim/tags.h"
 #include "sim/world.h"
 
 namespace mc::sim {
 
-inline constexpr uint32_t kStopToken = 0;
-inline constexpr uint32_t kVocab = 64;
-
-/// What a pipeline stage hands to the next one: a row for each token of the chunk, and what the layers below make of
-/// all pages of the sequence.
-struct Activations {
-  std::vector<uint64_t> rows;
-  uint64_t pages = 0;
-  uint32_t crc() const;
-};
-
-struct World::Process {
+struct Process {
+  Place place;
   std::string name;
   InstanceId instance;
   std::unique_ptr<node::Machine> machine;  // null = not running
@@ -35,20 +25,26 @@ struct World::Process {
   std::set<uint64_t> cancelled;               // reads and runs
   TimePoint sends_until{}, receives_until{};  // its links, with a profile
 
-  const std::string& called() const { return name; }
+  bool runs(const InstanceId& which) const { return machine != nullptr && instance == which; }
   /// A later stage of a pipeline: the books of its pages are its leader's.
-  bool is_stage() const { return name.find('.') != std::string::npos; }
+  bool is_stage() const { return place.stage > 0; }
 };
 
+using Processes = std::map<std::string, std::unique_ptr<Process>>;
+
+/// What an event costs and how workers are made without a profile.
+inline constexpr Duration kChunkBase = 300us, kTokenCost = 20us;  // 64 tokens: 1.6 ms
+inline constexpr Duration kStepBase = 500us, kRowCost = 50us;
+inline constexpr double kReadBytesPerSecond = 2e9;
+
+/// A page stands for so many times the bytes it has.
+double byte_scale(const sched::Profile& profile, const ExtentLayout& layout);
+/// Stages of the pipeline that prefill node `index` leads.
+uint32_t stages_of(const WorldOptions& options, uint32_t index);
+node::ActivationSlots activation_slots(const WorldOptions& options);
+std::unique_ptr<node::Worker> make_worker(const WorldOptions& options, const Place& place, const InstanceId& instance,
+                                          uint64_t seed);
 /// What keeps a worker from being idle, for failure messages.
 std::string describe(const node::Worker& worker);
-
-/// Tag arithmetic: a block's tag in a layer starts from its predecessor's and is extended by each token's row, which is
-/// the token in the first layer and what the layer below made of it in the others.
-uint64_t tag_begin(uint64_t previous, uint32_t layer);
-uint64_t tag_extend(uint64_t tag, uint64_t row);
-uint64_t next_row(uint64_t row, uint64_t tag);
-uint64_t tag_fold(uint64_t sum, uint64_t tag);
-uint32_t tag_token(uint64_t sum);
 
 }  // namespace mc::sim

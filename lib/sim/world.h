@@ -78,6 +78,7 @@ struct Outcome {
   node::Reason reason = node::Reason::none;             // of a rejection or failure
   node::RequestStage stage = node::RequestStage::none;  // likewise
   sched::Bound bound = sched::Bound::none;              // that a rejection is for
+  bool is_over() const { return ended != kNever; }
   bool served() const { return finish == node::Finish::stop || finish == node::Finish::length; }
   /// stop, length, abort, or the reason; for messages.
   std::string end() const;
@@ -89,14 +90,22 @@ struct Outcome {
   std::string tenant, pin_prefill, pin_decode;  // as asked for
 };
 
-struct Activations;
+/// The part of a process in the cluster.
+struct Place {
+  enum class Kind : uint8_t { conductor, prefill, decode, cache } kind = Kind::conductor;
+  uint32_t index = 0;  // among its kind
+  uint32_t stage = 0;  // of the pipeline that prefill node `index` leads
+  std::string name() const;
+};
+
+struct Process;
 
 class World {
  public:
   explicit World(WorldOptions options);
   ~World();
 
-  TimePoint now() const { return now_; }
+  TimePoint now() const;
   Rng& rng() { return rng_; }
   /// For tests.
   void set_faults(const Faults& faults) { options_.faults = faults; }
@@ -117,75 +126,36 @@ class World {
   void run_for(Duration d, const std::function<bool()>& stop = {});
   /// Until every request has ended; false when `limit` passed first.
   bool run_until_done(Duration limit);
-  uint64_t unended() const { return outcomes_.size() - ended_; }
+  uint64_t unended() const;
   /// Nothing queued, leased, pinned or owned on any live node. Explains what is not. For tests.
   std::string leftovers() const;
 
-  const std::map<RequestId, Outcome>& outcomes() const { return outcomes_; }
+  const std::map<RequestId, Outcome>& outcomes() const;
   /// First violation seen ("" = none): the world goes on, so that one run reports one cause.
-  const std::string& violation() const { return violation_; }
+  const std::string& violation() const;
   node::Conductor* conductor();
   node::Worker* worker(const std::string& name);
   std::vector<std::string> names() const;
-  uint64_t events_run() const { return events_run_; }
+  /// Number of a node among those of its role.
+  uint32_t index_of(const std::string& name) const;
+  uint64_t events_run() const;
   /// What the answer must be.
   std::vector<uint32_t> oracle(const std::vector<uint32_t>& ids, uint32_t count) const;
 
  private:
-  struct Process;
-  struct Pending {
-    TimePoint at;
-    uint64_t seq;
-    std::function<void()> run;
-    bool operator>(const Pending& other) const { return at != other.at ? at > other.at : seq > other.seq; }
-  };
+  struct Parts;
 
-  void at(TimePoint when, std::function<void()> run);
-  void start_process(const std::string& name);
-  std::unique_ptr<node::Worker> make_worker(const std::string& name, const InstanceId& instance);
-  std::unique_ptr<node::Worker> make_prefill(const std::string& name, node::WorkerOptions o);
+  void start_process(const Place& place);
   void deliver(const std::string& name, const InstanceId& instance, node::Event event);
   void perform(Process& process, node::Actions actions);
   void transmit(Process& from, const std::string& to, const InstanceId& instance, bool notify, node::Event event);
   void schedule_tick(Process& process);
-  void perform_read(Process& process, const node::Read& read);
-  void finish_read(const std::string& name, const InstanceId& instance, const node::Read& read, Code fate);
-  void perform_chunk(Process& process, const node::RunChunk& run);
-  void perform_step(Process& process, const node::RunStep& run);
-  node::StepRow compute_row(Process& process, const node::RunRow& row);
-  Duration read_time(Process& process, const node::Read& read, uint64_t bytes);
-  Duration chunk_time(const node::RunChunk& run) const;
-  void on_reply(const node::Reply& reply);
-  void over(Outcome& outcome, node::Finish finish, node::Reason reason);
-  void check_dispatch(const std::string& to, const wire::PrefillStart& start);
-  void check_rejection(const Outcome& outcome, const node::Reply& reply);
-  void rot(Process& process);
-  std::vector<uint32_t> rotten(const Process& process, const std::vector<uint32_t>& pages,
-                               const std::vector<uint32_t>& crcs, LayerRange layers) const;
-  void claim(Process& process, uint64_t offset, uint64_t op);
-  void check_owned(const Process& process, uint32_t pool, kv::PageIndex page, const char* what);
-  void claim_page(Process& process, uint64_t op, uint32_t page, uint32_t layer);
-  void release_claims(Process& process, uint64_t op);
-  uint64_t fold_pages(const Process& process, const std::vector<uint32_t>& pages, LayerRange layers,
-                      uint64_t sum) const;
-  void compute_layer(Process& process, const node::RunChunk& run, uint32_t layer, Activations& activations);
-  void end_chunk(Process& process, const node::RunChunk& run, LayerRange layers, Activations activations,
-                 Duration took);
-  Code take_slice(Process& process, const Process& source, const node::Read& read, const node::ReadSlice& slice,
-                  bool flipped);
-  uint32_t stages_of(const std::string& leader) const;
-  node::ActivationSlots activation_slots() const;
-  void violate(std::string what);
 
   WorldOptions options_;
   Rng rng_;
-  TimePoint now_{};
-  uint64_t seq_ = 0, instances_ = 0, requests_ = 0, events_run_ = 0, ended_ = 0;
-  std::vector<Pending> queue_;  // heap
-  std::map<std::string, std::unique_ptr<Process>> processes_;
-  std::map<std::pair<std::string, std::string>, TimePoint> last_arrival_;
-  std::map<RequestId, Outcome> outcomes_;
-  std::string violation_;
+  std::unique_ptr<Parts> parts_;
+  uint64_t instances_ = 0;
+  std::map<std::pair<std::string, std::string>, TimePoint> last_arrival_;  // of each connection
 };
 
 }  // namespace mc::sim

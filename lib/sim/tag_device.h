@@ -1,0 +1,77 @@
+// Memory, links and compute of every simulated process: reads and runs take time, move tags (sim/tags.h) between pages,
+// and are watched for pages that two operations write or that are written although others may read them. Inside lib/sim
+// only.
+#pragma once
+
+#include <functional>
+
+#include "base/rng.h"
+#include "sim/agenda.h"
+#include "sim/process.h"
+
+namespace mc::sim {
+
+/// The first violation of a run. The world goes on, so that one run reports one cause.
+class Findings {
+ public:
+  void add(TimePoint now, const std::string& what) {
+    if (first_.empty()) first_ = std::to_string(to_ms(now - TimePoint{})) + " ms: " + what;
+  }
+  const std::string& first() const { return first_; }
+
+ private:
+  std::string first_;
+};
+
+class TagDevice {
+ public:
+  using Deliver = std::function<void(const std::string& name, const InstanceId& instance, node::Event event)>;
+
+  /// All arguments but `deliver` outlive the device.
+  TagDevice(const WorldOptions& options, Agenda& agenda, Rng& rng, Processes& processes, Findings& findings,
+            Deliver deliver)
+      : options_(options),
+        agenda_(agenda),
+        rng_(rng),
+        processes_(processes),
+        findings_(findings),
+        deliver_(std::move(deliver)) {}
+
+  void perform_read(Process& process, const node::Read& read);
+  void perform_chunk(Process& process, const node::RunChunk& run);
+  void perform_step(Process& process, const node::RunStep& run);
+
+ private:
+  // ---- pages being written ----
+  void claim(Process& process, uint64_t offset, uint64_t op);
+  void check_owned(const Process& process, uint32_t pool, kv::PageIndex page, const char* what);
+  void claim_page(Process& process, uint64_t op, uint32_t page, uint32_t layer);
+  void release_claims(Process& process, uint64_t op);
+
+  // ---- reads ----
+  Duration read_time(Process& process, const node::Read& read, uint64_t bytes);
+  Code take_slice(Process& process, const Process& source, const node::Read& read, const node::ReadSlice& slice,
+                  bool flipped);
+  void finish_read(const std::string& name, const InstanceId& instance, const node::Read& read, Code fate);
+
+  // ---- runs ----
+  Duration chunk_time(const node::RunChunk& run) const;
+  node::StepRow compute_row(Process& process, const node::RunRow& row);
+  uint64_t fold_pages(const Process& process, const std::vector<uint32_t>& pages, LayerRange layers,
+                      uint64_t sum) const;
+  void rot(Process& process);
+  std::vector<uint32_t> rotten(const Process& process, const std::vector<uint32_t>& pages,
+                               const std::vector<uint32_t>& crcs, LayerRange layers) const;
+  void compute_layer(Process& process, const node::RunChunk& run, uint32_t layer, Activations& activations);
+  void end_chunk(Process& process, const node::RunChunk& run, LayerRange layers, Activations activations,
+                 Duration took);
+
+  const WorldOptions& options_;
+  Agenda& agenda_;
+  Rng& rng_;
+  Processes& processes_;
+  Findings& findings_;
+  Deliver deliver_;
+};
+
+}  // namespace mc::sim
