@@ -3,7 +3,7 @@
 //
 //   load_P = predicted TTFT / its bound          load_D = predicted TBT / its bound          reject when > 1
 //
-// The ways differ in which load_D they look at, and when. Like a policy, one is a pure function of the snapshot.
+// Admissions differ in the load_D they read and in the time of the check. Each is a pure function of the snapshot.
 // To add one: lib/sched/admission_<name>.cc with a `const Admission`, and its line in admissions.cc.
 #pragma once
 

@@ -1,5 +1,5 @@
-// Which pairs of nodes a request may not use although both nodes accept: those that fail (sched/breaker.h), and those
-// that this request has failed on already.
+// Pairs of nodes that a request may not use although both nodes accept: pairs that fail (sched/breaker.h), and pairs on
+// which this request has failed already.
 #pragma once
 
 #include <cstddef>

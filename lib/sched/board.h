@@ -1,12 +1,12 @@
-// The books of a cluster: what was placed on each node and has not ended, how far each prefill queue has come, what
-// each node's work costs by what it reported, and the Snapshot of all this that policies decide by. The snapshot is
-// kept up to date as the books change, so that a decision only looks up what nodes hold of its prompt and the time.
+// The books of a cluster: the unfinished requests of each node, the progress of each prefill queue, the cost of each
+// node's work as its reports show it, and the Snapshot of these that policies decide by. The snapshot follows every
+// change of the books, so a decision adds only the blocks that nodes hold of its prompt and the time.
 //
-//   set_members   who is in the cluster and what it serves; the books of those that stay are kept
+//   set_members   the nodes of the cluster and the phases they serve; nodes that stay keep their books
 //   place         a request goes to a prefill and a decode node: one Booking, which its owner gives back part by part
 //   look          the cluster for one request, restricted to the nodes that may take it
 //
-// Pure: no clock, no messages. Nodes are named by slots, small numbers that their owner gives.
+// Pure: no clock, no messages. Nodes are named by slots, small numbers that the caller gives.
 #pragma once
 
 #include <map>
@@ -23,8 +23,8 @@
 
 namespace mc::sched {
 
-/// A node as the board is told of it. A slot belongs to one node from the call of set_members() that names it first to
-/// the one that does not name it any more.
+/// A node of the cluster. A slot belongs to one node from the first call of set_members() with it to the first call
+/// without it.
 struct BoardMember {
   uint32_t slot = 0;
   NodeId name;
@@ -50,7 +50,7 @@ struct Booking {
 
 class Board {
  public:
-  /// Nodes' ages are shown when slow_start_s (Options) is above 0.
+  /// The snapshot has the ages of nodes when slow_start_s (Options) is above 0.
   explicit Board(double slow_start_s = 0) : slow_start_s_(slow_start_s) {}
 
   // ---- who is here ----
@@ -65,9 +65,9 @@ class Board {
   uint32_t holder_slot(size_t holder) const { return holders_[holder]; }
 
   // ---- books ----
-  /// `booking` says where it goes, what it takes and how long its prompt is.
+  /// `booking` names the nodes, the predicted seconds of prefill and the tokens of the context.
   void place(Booking& booking, TimePoint now);
-  /// The prefill node has done its part, or is out: its queue and the source's link are rid of the request.
+  /// The prefill node has ended its part, or is gone: the request leaves its queue and the link of its source.
   void end_prefill(Booking& booking, TimePoint now);
   void arrive(Booking& booking);
   void add_tokens(Booking& booking, uint64_t tokens);
@@ -83,7 +83,7 @@ class Board {
 
   // ---- what nodes report ----
   const Predictor& predictor(int slot) const { return at(slot).predictor; }
-  /// By what the node itself announced and reported.
+  /// The node's cost as it announced and reported it.
   const Cost& cost(int slot) const { return at(slot).predictor.cost(); }
   void prefilled(int slot, double tokens, double reused, double seconds);
   void stepped(int slot, double rows, double kv_tokens, double seconds);
@@ -91,7 +91,7 @@ class Board {
   void answered(uint32_t tokens, double seconds);
 
   // ---- looking ----
-  /// A request that a place is sought for.
+  /// A request that needs a place.
   struct Ask {
     uint32_t tokens = 0, answer_tokens = 0;
     const std::string* model = nullptr;                  // "" = any
@@ -149,7 +149,7 @@ class Board {
     uint32_t slot = 0;
     bool ready = false;
   };
-  /// Observed / announced, the mean of those nodes that have served: what is taken of the others.
+  /// Observed / announced cost: the mean of the nodes that have served, applied to the nodes that have not.
   struct Corrections {
     double prefill = 1, step = 1;
   };

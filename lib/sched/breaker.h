@@ -7,8 +7,8 @@
 //     '--a success, also of a request that was placed before it opened
 //
 // A part is a (prefill, decode) pair, which may fail while both of its nodes work with others, or one node alone, which
-// fails with every partner. A half-open part takes one request, its probe; what the probe's end says nothing about
-// (its client went, its deadline passed in a queue) leaves the part half open for the next request. A failure of a
+// fails with every partner. A half-open part takes one request, its probe. A probe whose end shows nothing (its client
+// hung up, its deadline passed in a queue) leaves the part half open for the next request. A failure of a
 // request that was placed before the part opened belongs to the same incident: the back-off does not grow by it.
 //
 // The class reads no clock and draws from its own seeded generator, so that one seed gives one history.
@@ -72,7 +72,7 @@ class Breakers {
   void succeeded(const Part& part);
   /// `placed_at`: when the request that failed was placed.
   void failed(const Part& part, const RequestId& req, TimePoint placed_at, TimePoint now);
-  /// The request ended without saying anything about the part.
+  /// The request ended in a way that shows nothing about the part.
   void left(const Part& part, const RequestId& req);
   /// The node went, or another process bears its name now.
   void forget(const NodeId& node);

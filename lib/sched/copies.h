@@ -35,7 +35,7 @@ class CopyOrders {
   /// making. The order is under way from then on: a transfer leaves its source in the board.
   std::optional<Order> consider(std::span<const BlockHash> hashes, const Snapshot& snapshot, const Candidate& chosen,
                                 Board& board, TimePoint now);
-  /// What consider() would order for a request that has not been placed.
+  /// The order that consider() would make for a request that has not been placed.
   struct Plan {
     Popularity::Demand demand;
     std::optional<Copy> copy;

@@ -1,4 +1,4 @@
-// What work costs, in seconds (after the estimators of Mooncake 6.1):
+// The cost of work, in seconds (after the estimators of Mooncake 6.1):
 //   prefill(n, p) = T0 + a (n - p) + b (n^2 - p^2)       n prompt tokens, p of them reused
 //   step(rows, K) = S0 + s rows + k K                    K context tokens over the batch
 //   read(bytes)   = bytes (1 + transfers already leaving the source) / bandwidth
@@ -12,7 +12,7 @@
 
 namespace mc::sched {
 
-/// What is left of a prompt to compute: the terms of prefill(n, p) that its cost multiplies.
+/// The part of a prompt that is left to compute: the terms of prefill(n, p) that its cost multiplies.
 struct Work {
   double tokens = 0, tokens2 = 0;
   Work() = default;

@@ -1,4 +1,4 @@
-// Who waits, who goes next, and who has had enough: requests of several tenants that share a cluster.
+// The waiting queue of several tenants that share a cluster: its order, and the quota of each tenant.
 //
 //   between tenants   the lowest class first; within a class weighted fair queueing by tokens: start-time fair
 //                     queueing (Goyal, Vin, Cheng, SIGCOMM 1996). A tenant whose oldest request has waited for
@@ -8,7 +8,7 @@
 //   quota             a bucket of tokens a tenant: a prompt is paid before it may wait, an answer as it is made,
 //                     which may leave a debt
 //
-// A pure state machine: no clock; the live conductor drives it. Times are seconds of any origin, never going back.
+// A pure state machine without a clock. Times are seconds of any origin and never go back.
 // One seed, one order: nothing here depends on addresses or hashes.
 #pragma once
 
@@ -30,7 +30,7 @@ inline double seconds_of(TimePoint at) {
   return to_seconds(at - TimePoint{});
 }
 
-/// What an operator says of a tenant.
+/// The limits that an operator gives a tenant.
 struct Tenant {
   std::string name;
   double weight = 1;          // of the tokens, against others of its class
@@ -46,7 +46,7 @@ struct FairOptions {
   double stretch = 0;  // seconds of delay a second of work counts as; 0 = first come, first served
 };
 
-/// What `--hold-order work` is: a second of work counts as having come so much later.
+/// The stretch of `--hold-order work`: a second of work counts as so many seconds of later arrival.
 inline constexpr double kWorkStretch = 10;
 
 class FairQueue {
@@ -86,13 +86,13 @@ class FairQueue {
     double level = 0, needed = 0;  // tokens in the bucket, or requests under way and allowed
     double retry_s = 0;            // when the bucket will hold enough; 0 = not known
   };
-  /// Takes a request of so many prompt tokens in: the bucket pays now. Each one taken in ends by one leave().
+  /// Admits a request of so many prompt tokens, which the bucket pays now. Each admitted request ends by one leave().
   std::optional<Refusal> admit(uint32_t tenant, double tokens, double now_s);
-  /// The same question, without taking it in.
+  /// The answer of admit(), without admitting.
   std::optional<Refusal> refusal(uint32_t tenant, double tokens, double now_s) const;
   /// Tokens that were made for it; they count in its share as well.
   void charge(uint32_t tenant, double tokens, double now_s);
-  /// It was turned away before any work: what it paid comes back.
+  /// Returns the payment of a request that was rejected before any work.
   void refund(uint32_t tenant, double tokens, double now_s);
   void leave(uint32_t tenant);
   /// Tokens in the bucket; negative = debt.
@@ -102,14 +102,15 @@ class FairQueue {
 
   // ---- turns ----
   void push(Entry entry);
-  /// False when it does not wait here.
+  /// False when no such request waits.
   bool erase(const std::string& id);
-  /// Whose turn it is; its tenant has paid with its share.
+  /// The request that has its turn; its tenant has paid with its share.
   std::optional<Entry> pop(double now_s);
-  /// It could not be served now: back to where it stood, and its tenant's share with it. In any order after pops.
+  /// The request could not be served: it returns to its place, and its tenant gets its share back. In any order after
+  /// pops.
   void put_back(Entry entry);
-  /// It cannot be served before something changes: the same, but it has no turns until recall(), and lends its tenant
-  /// no age. Its place among its tenant's.
+  /// put_back() of a request that cannot be served before something changes: it has no turns until recall(), and its
+  /// age does not count for its tenant. Returns its place among its tenant's requests.
   Key set_aside(Entry entry);
   void recall(const std::string& id);
   bool empty() const { return where_.empty(); }

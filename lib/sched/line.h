@@ -2,9 +2,9 @@
 // request waits here, not in a node's queue, so that the order can still change and its place is chosen by the cluster
 // of that moment. A turn comes when a prefill node is about to be free.
 //
-// A held request that could not run if it were its turn leaves the queue for a group of those that wait for the same
-// change, and comes back into the queue when that happens: a few of each tenant at a time, in its order, so that an
-// event costs what it can change, not what waits.
+// A held request that could not run at its turn moves from the queue to the group of requests that wait for the same
+// change. When the change happens, a few requests of each tenant return to the queue at a time, in order, so that the
+// cost of an event depends on what it changes and not on how many requests wait.
 //
 //   members  no node for it is here                     back when one comes (set_has_nodes)
 //   pin      its prefill node is away or busy           back when that has room
@@ -34,7 +34,7 @@ struct LineOptions {
   FairOptions fair;
 };
 
-/// A request as it waits.
+/// A request that waits.
 struct HeldRequest {
   RequestId id;
   uint32_t tenant = 0;
@@ -60,9 +60,9 @@ class Line {
   // ---- quotas ----
   FairQueue& tenants() { return fair_; }
   const FairQueue& tenants() const { return fair_; }
-  /// A request that is let in ends by one leave(). nullopt: it was.
+  /// An admitted request ends by one leave(). nullopt: it is admitted.
   std::optional<FairQueue::Refusal> admit(uint32_t tenant, int priority, double tokens, TimePoint now);
-  /// `refund`: it was turned away before any work, and what it paid comes back.
+  /// `refund_tokens`: of a request that was rejected before any work, returned to its tenant's quota.
   void leave(uint32_t tenant, int priority, std::optional<double> refund_tokens, TimePoint now);
 
   // ---- waiting ----
@@ -78,11 +78,11 @@ class Line {
   size_t size() const { return fair_.size(); }
   /// Times that a held request was asked whether it can run now. For tests.
   uint64_t asked() const { return fair_.pops(); }
-  /// It was placed, or ended: out of the line wherever it stands.
+  /// Removes a request that was placed or ended, wherever it waits.
   void erase(const RequestId& id);
 
   // ---- turns ----
-  /// A node has room that it had not, or is another one: requests that found no place may find one.
+  /// A node has more room, or other nodes are here: requests that found no place may find one.
   void room_changed();
   /// Whether nodes are here that the request may go to, busy or not. False: it waits for members.
   void set_has_nodes(const RequestId& id, bool has_nodes);
@@ -103,10 +103,10 @@ class Line {
   const NodeId* prefix_node(const RequestId& id, TimePoint now) const;
   /// That node still computes it.
   void keep_waiting(const RequestId& id, const Board& board);
-  /// The node that it waits for from now on to compute its prefix, rather than run as `chosen` says; nullopt: it runs.
-  /// Computing a prefix again while a node is at it takes work from others; waiting makes this request late, by what
-  /// the wait is longer than the work it saves. Worth it while that is at most half of the work saved. Once a request,
-  /// and not much longer than was predicted: a node that dies or dawdles holds nobody up.
+  /// The node that the request waits for to compute its prefix, instead of running as `chosen`; nullopt: it runs now.
+  /// Computing a prefix twice costs other requests; waiting makes this request late by the wait less the work it saves.
+  /// The wait is worth it while the delay is at most half of the work saved. A request waits once and not much longer
+  /// than predicted, so that a node that dies or is slow delays nothing for long.
   std::optional<NodeId> wait_for_prefix(const RequestId& id, const Snapshot& snapshot, const Candidate& chosen,
                                         const Board& board, TimePoint now);
 

@@ -17,8 +17,8 @@
 
 namespace mc::sched {
 
-// What every decision reads of every node lies in one cache line, or half of one: a thousand nodes' lines are most
-// of what a decision costs.
+// The fields that every decision reads of every node lie in one cache line, or half of one: reading the lines of a
+// thousand nodes is most of the cost of a decision.
 
 /// One prefill node. Blocks are counted from the start of the request's chain.
 struct alignas(64) PrefillView {
@@ -74,7 +74,7 @@ struct Options {
   double slow_start_s = 0;               // for so long a new node is not taken to be as idle as it is; 0 = at once
   const Admission* admission = nullptr;  // null: find_admission("committed")
   /// The first token is sent with the second: the hand-off to decode is then part of TTFT, whose bound is hundreds of
-  /// times TBT's, and no client hears it as a gap.
+  /// times TBT's, and not a gap between tokens.
   bool first_with_second = false;
   /// Stickiness: this prefill node is taken in place of the policy's choice when it is little worse: by a tenth of
   /// the predicted TTFT and prefer_s. "" = none.
@@ -134,8 +134,8 @@ struct Policy {
 std::span<const Policy* const> policies();
 const Policy* find_policy(std::string_view name);
 
-/// The candidates with the least predicted TTFT, the chosen one first, at most `count`: what "why there?" is
-/// answered with.
+/// The candidates with the least predicted TTFT, the chosen one first, at most `count`, for the answer
+/// to `why`.
 void best_candidates(const Placement& placement, size_t count, std::vector<uint32_t>& out);
 
 /// Tokens that `blocks` reused blocks save: at least one prompt token is always computed.
@@ -154,8 +154,8 @@ inline double fetch_seconds(const Snapshot& snapshot, const Cost& cost, const Ho
   const double shared_s = cost.read(bytes, holder.transfers_leaving);
   return holder.leaving_bytes > 0 ? std::min(shared_s, cost.read(bytes + holder.leaving_bytes, 0)) : shared_s;
 }
-/// A condition of a loop over nodes that is nearly never true: to be jumped on. Where the compiler makes a select of
-/// it, each round waits for the one before.
+/// Marks a condition in a loop over nodes as nearly never true, so that the compiler emits a jump. A select would make
+/// each round wait for the round before.
 constexpr bool rarely(bool condition) {
   return __builtin_expect_with_probability(condition, 0, 0.999) != 0;
 }

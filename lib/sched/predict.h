@@ -1,10 +1,9 @@
-// What one node will take, learnt while it works: the announced cost model, corrected by what the node
+// The predicted cost of a node's work, learnt while it works: the announced cost model, corrected by the node's
 // reports. Each observation enters a least-squares fit whose old samples fade; the announced model, scaled
 // by the recent mean of observed / announced, stands beside the samples as a few more of them, so that a
 // fit over requests of one length still has a sane shape for all others.
 //
-// Errors are those of the prediction made before the observation was seen: what admission and placement
-// got wrong, not how well a curve fits.
+// Errors are of the prediction made before the observation: the errors of admission and placement, not of the fit.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +34,7 @@ class Predictor {
 
   void prefilled(double tokens, double reused, double seconds);
   void stepped(double rows, double kv_tokens, double seconds);
-  /// A read of `bytes` into the node, alone or not: the rate is what it was worth.
+  /// A read of `bytes` into the node, alone or beside others; its rate includes the sharing of the link.
   void read(double bytes, double seconds);
 
   /// As it is known now.
@@ -54,7 +53,7 @@ class Predictor {
     Correction factor;
     RelativeError error;
   };
-  /// False when the numbers are no times.
+  /// False when the numbers are not positive finite times.
   static bool enter(Fit& fit, const LeastSquares::Row& row, double announced_s, double predicted_s, double seconds);
 
   Cost announced_, cost_;

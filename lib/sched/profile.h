@@ -1,4 +1,4 @@
-// What one node costs, as a file: the one format behind simulated nodes (mc-bench sim --profile), costed
+// The costs of one node, as a file: the one format behind simulated nodes (mc-bench sim --profile), costed
 // workers (--runner costed:FILE) and fitted predictions (mc-bench sim --calibrate). Three kinds share it:
 //   fitted    coefficients of prefill(n, p) and step(rows, K) (Mooncake, arXiv 2407.00079)
 //   analytic  a roofline of the hardware and the model
