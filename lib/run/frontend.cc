@@ -1,5 +1,5 @@
 // Requests in: routing, parsing, tokenising, submitting. Which thread that is, and its deadline: frontend_work.cc;
-// replies and metrics: frontend_replies.cc; the operator's pages: frontend_admin.cc.
+// replies and metrics: frontend_replies.cc.
 
 #include "run/frontend.h"
 
@@ -12,6 +12,7 @@
 #include "product/metric_names.h"
 #include "run/engine.h"
 #include "run/limits.h"
+#include "run/operator_pages.h"
 
 namespace mc::run {
 namespace {
@@ -158,8 +159,9 @@ void Frontend::handle(http::Request request, http::Responder out) {
       });
       return;
     case http::Route::cluster:
-      loop_->post(
-          [this, out](TimePoint now, node::Actions&) { out.respond(http::json_response(200, cluster(now).dump())); });
+      loop_->post([this, out](TimePoint now, node::Actions&) {
+        out.respond(http::json_response(200, cluster_json(conductor_, options_.served_name, now).dump()));
+      });
       return;
     case http::Route::admin:
       if (match.rest == "explain")
@@ -400,6 +402,46 @@ void Frontend::start(const std::shared_ptr<Job>& job) {
     loop_->deliver(submit);
     metrics_.histogram(metric::kRouteDecision).observe(to_seconds(SystemClock::instance().now() - began));
   }
+}
+
+void Frontend::admin(const http::Request& request, const std::string& verb, http::Responder out) {
+  if (verb != "drain" && verb != "undrain")
+    return out.respond(
+        http::error_response(err::kNotFound, "no admin verb " + verb + "; there are drain, undrain, explain"));
+  auto parsed = http::parse_admin(request.body, request.headers);
+  if (!parsed) return out.respond(http::error_response(parsed.error()));
+  loop_->post([this, out, node = parsed->node, on = verb == "drain"](TimePoint, node::Actions& actions) {
+    if (auto done = conductor_.drain(node, on, actions); !done)
+      return out.respond(http::error_response(user_error(
+          done.error().code == Code::invalid ? err::kInvalidField : err::kNotFound, done.error().what, "node")));
+    Json body = Json::object();
+    body.set("node", node).set("state", on ? "drain" : "ready");
+    out.respond(http::json_response(200, body.dump()));
+  });
+}
+
+/// The dry run of a completion or chat request: nothing is submitted.
+void Frontend::explain(Call& call) {
+  http::ApiLimits limits;
+  limits.vocab_size = config_.vocab;
+  limits.has_min_p = limits.has_penalties = limits.has_logit_bias = true;
+  limits.has_tools = template_ && template_->knows_tools();
+  const http::Request& request = call.request;
+  const bool chat = request.body.find("\"messages\"") != std::string::npos;
+  auto parsed = chat ? http::parse_chat(request.body, request.headers, limits)
+                     : http::parse_completion(request.body, request.headers, limits);
+  if (!parsed) return call.respond(http::error_response(parsed.error()));
+  if (!set_deadline(call, parsed->mc.deadline.value_or(options_.deadline))) return;
+  if (auto known = check_model(parsed->model); !known) return call.respond(http::error_response(known.error()));
+  auto prompts = prompts_of(*parsed, call);
+  if (!prompts && call.moves_to_pool(prompts.error())) return;
+  if (!prompts) return call.respond(http::error_response(prompts.error()));
+  auto submit = submit_for(*parsed, prompts->front(), call.grant);
+  if (!submit) return call.respond(http::error_response(submit.error()));
+  if (call.ticket && !call.ticket->settle()) return;
+  loop_->post([this, out = call.out, submit = std::move(*submit)](TimePoint now, node::Actions&) {
+    out.respond(http::json_response(200, explanation_json(conductor_.explain(submit, now), submit).dump()));
+  });
 }
 
 }  // namespace mc::run

@@ -150,8 +150,6 @@ class Frontend {
   bool grow(Answer& answer, Work work);
   void admin(const http::Request& request, const std::string& verb, http::Responder out);
   void explain(Call& call);
-  Json cluster(TimePoint now) const;
-  Json explanation(const node::Conductor::Explanation& e, const node::Submit& submit) const;
   void request_record(const std::string& id, http::Responder out);
   void request_list(http::Responder out);
   void keep_record(const node::Reply& reply, const Timing& timing, TimePoint now);

@@ -1,15 +1,13 @@
-// What `mc-conductor ps | wait | drain | explain` ask for: GET /cluster, POST /admin/*.
+#include "run/operator_pages.h"
 
 #include <algorithm>
 
-#include "base/errors.h"
-#include "run/frontend.h"
 #include "wire/codec.h"
 
 namespace mc::run {
 namespace {
 
-/// Pairs of nodes, and nodes, that fail requests; those that failed too seldom to be set aside are not told.
+/// The pairs of nodes, and the nodes, that are set aside because requests failed at them.
 Json breakers_json(const sched::Breakers& breakers, TimePoint now) {
   Json out = Json::array();
   for (const auto& [part, entry] : breakers.entries()) {
@@ -25,9 +23,9 @@ Json breakers_json(const sched::Breakers& breakers, TimePoint now) {
 
 }  // namespace
 
-Json Frontend::cluster(TimePoint now) const {
+Json cluster_json(const node::Conductor& conductor, const std::string& model, TimePoint now) {
   Json nodes = Json::array();
-  for (const auto& n : conductor_.nodes(now)) {
+  for (const auto& n : conductor.nodes(now)) {
     const auto& load = n.load;
     const double hits =
         load.prompt_tokens ? static_cast<double>(load.hit_tokens) / static_cast<double>(load.prompt_tokens) : 0;
@@ -51,20 +49,20 @@ Json Frontend::cluster(TimePoint now) const {
     node.set("labels", std::move(labels));
     nodes.push(std::move(node));
   }
-  const auto& s = conductor_.flights().stats();
+  const auto& s = conductor.flights().stats();
   Json out = Json::object();
-  out.set("model", options_.served_name).set("nodes", std::move(nodes));
-  out.set("requests_unfinished", conductor_.flights().size());
+  out.set("model", model).set("nodes", std::move(nodes));
+  out.set("requests_unfinished", conductor.flights().size());
   Json totals = Json::object();
   totals.set("submitted", s.submitted).set("finished", s.finished).set("failed", s.failed).set("rejected", s.rejected);
   totals.set("cancelled", s.cancelled).set("retried", s.retried).set("prompt_tokens", s.prompt_tokens);
   totals.set("cached_local_tokens", s.cached_local).set("cached_remote_tokens", s.cached_remote);
   totals.set("answer_tokens", s.answer_tokens);
-  const auto& copies = conductor_.copies().stats();
+  const auto& copies = conductor.copies().stats();
   totals.set("copies", copies.copies).set("copied_blocks", copies.blocks).set("copies_failed", copies.failed);
   out.set("totals", std::move(totals));
   Json tenants = Json::array();
-  for (const auto& t : conductor_.tenants().statuses(now))
+  for (const auto& t : conductor.tenants().statuses(now))
     tenants.push(Json::object({{"tenant", t.name},
                                {"held", t.waiting},
                                {"unfinished", t.unfinished},
@@ -72,53 +70,13 @@ Json Frontend::cluster(TimePoint now) const {
                                {"tokens", t.tokens},
                                {"submitted", t.submitted},
                                {"rejected", t.rejected}}));
-  out.set("held", conductor_.line().size()).set("copying", conductor_.copies().size());
-  out.set("breakers", breakers_json(conductor_.breakers(), now));
+  out.set("held", conductor.line().size()).set("copying", conductor.copies().size());
+  out.set("breakers", breakers_json(conductor.breakers(), now));
   out.set("tenants", std::move(tenants));
   return out;
 }
 
-void Frontend::admin(const http::Request& request, const std::string& verb, http::Responder out) {
-  if (verb != "drain" && verb != "undrain")
-    return out.respond(
-        http::error_response(err::kNotFound, "no admin verb " + verb + "; there are drain, undrain, explain"));
-  auto parsed = http::parse_admin(request.body, request.headers);
-  if (!parsed) return out.respond(http::error_response(parsed.error()));
-  loop_->post([this, out, node = parsed->node, on = verb == "drain"](TimePoint, node::Actions& actions) {
-    if (auto done = conductor_.drain(node, on, actions); !done)
-      return out.respond(http::error_response(user_error(
-          done.error().code == Code::invalid ? err::kInvalidField : err::kNotFound, done.error().what, "node")));
-    Json body = Json::object();
-    body.set("node", node).set("state", on ? "drain" : "ready");
-    out.respond(http::json_response(200, body.dump()));
-  });
-}
-
-// A dry run: the body is a completion or chat request; nothing is submitted.
-void Frontend::explain(Call& call) {
-  http::ApiLimits limits;
-  limits.vocab_size = config_.vocab;
-  limits.has_min_p = limits.has_penalties = limits.has_logit_bias = true;
-  limits.has_tools = template_ && template_->knows_tools();
-  const http::Request& request = call.request;
-  const bool chat = request.body.find("\"messages\"") != std::string::npos;
-  auto parsed = chat ? http::parse_chat(request.body, request.headers, limits)
-                     : http::parse_completion(request.body, request.headers, limits);
-  if (!parsed) return call.respond(http::error_response(parsed.error()));
-  if (!set_deadline(call, parsed->mc.deadline.value_or(options_.deadline))) return;
-  if (auto known = check_model(parsed->model); !known) return call.respond(http::error_response(known.error()));
-  auto prompts = prompts_of(*parsed, call);
-  if (!prompts && call.moves_to_pool(prompts.error())) return;
-  if (!prompts) return call.respond(http::error_response(prompts.error()));
-  auto submit = submit_for(*parsed, prompts->front(), call.grant);
-  if (!submit) return call.respond(http::error_response(submit.error()));
-  if (call.ticket && !call.ticket->settle()) return;
-  loop_->post([this, out = call.out, submit = std::move(*submit)](TimePoint now, node::Actions&) {
-    out.respond(http::json_response(200, explanation(conductor_.explain(submit, now), submit).dump()));
-  });
-}
-
-Json Frontend::explanation(const node::Conductor::Explanation& e, const node::Submit& submit) const {
+Json explanation_json(const node::Conductor::Explanation& e, const node::Submit& submit) {
   Json out = Json::object();
   out.set("prompt_tokens", submit.ids.size()).set("block_tokens", e.snapshot.block_tokens);
   out.set("blocks", e.hashes.size()).set("reusable_blocks", e.reusable_blocks);
