@@ -68,6 +68,7 @@ Frontend::Frontend(FrontendOptions options, node::Conductor& conductor, Metrics&
     : options_(std::move(options)),
       conductor_(conductor),
       metrics_(metrics),
+      access_(*options_.lock, options_.on_loopback),
       tokenizer_(std::move(tokenizer)),
       config_(std::move(config)),
       started_unix_(SystemClock::instance().unix_ms() / 1000),
@@ -79,49 +80,11 @@ http::Server::Handler Frontend::handler() {
   return [this](http::Request request, http::Responder out) { handle(std::move(request), std::move(out)); };
 }
 
-void Frontend::set_keys(std::shared_ptr<const ApiKeys> keys) {
-  const std::lock_guard lock(keys_mutex_);
-  keys_ = std::move(keys);
-}
-
-Result<ApiKeys::Grant> Frontend::grant_for(const http::Request& request, http::Route route) const {
-  using http::Route;
-  if (route == Route::health || route == Route::livez || route == Route::readyz) return ApiKeys::Grant{};
-  std::shared_ptr<const ApiKeys> keys;
-  {
-    const std::lock_guard lock(keys_mutex_);
-    keys = keys_;
-  }
-  // /metrics tells what every tenant does.
-  const bool for_operators = route == Route::admin || route == Route::cluster || route == Route::request ||
-                             (route == Route::metrics && (keys || !options_.on_loopback));
-  const auto* grant = keys ? keys->find(http::find_header(request.headers, "authorization")) : nullptr;
-  if (for_operators) {
-    if (options_.lock->admits(request) || (grant && grant->admin)) return grant ? *grant : ApiKeys::Grant{};
-    if (grant)
-      return user_error(err::kForbidden, "tenant " + grant->tenant + " may not use " + request.path, "Authorization");
-    if (!keys) return options_.lock->refusal(request.path);
-  }
-  if (!keys) return ApiKeys::Grant{};
-  if (grant) return *grant;
-  const bool has_key = !http::find_header(request.headers, "authorization").empty();
-  return user_error(err::kUnauthorized, has_key ? "unknown API key" : "no API key: send Authorization: Bearer KEY",
-                    "Authorization");
-}
-
-std::optional<http::Response> Frontend::refuse_head(const http::Request& head) const {
-  const auto found = http::find_route(http::conductor_routes(), head.method, head.path);
-  if (const auto* answer = std::get_if<http::Response>(&found)) return *answer;
-  const auto grant = grant_for(head, std::get<http::RouteMatch>(found).route);
-  if (!grant) return http::error_response(grant.error());
-  return std::nullopt;
-}
-
 void Frontend::handle(http::Request request, http::Responder out) {
   const auto found = http::find_route(http::conductor_routes(), request.method, request.path);
   if (const auto* answer = std::get_if<http::Response>(&found)) return out.respond(*answer);
   const auto match = std::get<http::RouteMatch>(found);
-  const auto grant = grant_for(request, match.route);
+  const auto grant = access_.grant(request, match.route);
   if (!grant) return out.respond(http::error_response(grant.error()));
   const http::ModelCard card{options_.served_name, options_.served_name, started_unix_, context_tokens()};
   switch (match.route) {

@@ -19,7 +19,7 @@
 #include "model/config.h"
 #include "node/conductor.h"
 #include "run/answer.h"
-#include "run/api_keys.h"
+#include "run/api_access.h"
 #include "run/door_pool.h"
 #include "run/loop.h"
 #include "text/text.h"
@@ -52,9 +52,9 @@ class Frontend {
   }
   http::Server::Handler handler();
   /// The refusal of a request that lacks its key or asks for no path there is; for ServerOptions::refuse_head.
-  std::optional<http::Response> refuse_head(const http::Request& head) const;
+  std::optional<http::Response> refuse_head(const http::Request& head) const { return access_.refuse_head(head); }
   /// Any thread. null: everybody may call, as the default tenant.
-  void set_keys(std::shared_ptr<const ApiKeys> keys);
+  void set_keys(std::shared_ptr<const ApiKeys> keys) { access_.set_keys(std::move(keys)); }
 
   // ---- control loop's thread ----
   void on_reply(const node::Reply& reply);
@@ -142,8 +142,6 @@ class Frontend {
   uint32_t context_tokens() const;
   /// Most tokens to generate, or why prompt and answer do not fit.
   Result<uint32_t> answer_tokens(const http::GenerateRequest& request, size_t prompt_tokens) const;
-  /// As whom the request is served; MC4009 or MC4026 when it may not have this route.
-  Result<ApiKeys::Grant> grant_for(const http::Request& request, http::Route route) const;
   Result<void> check_model(const std::string& name) const;
   void start(const std::shared_ptr<Job>& job);
   template <class Work>
@@ -158,6 +156,7 @@ class Frontend {
   FrontendOptions options_;
   node::Conductor& conductor_;
   Metrics& metrics_;
+  ApiAccess access_;
   text::Tokenizer tokenizer_;
   model::ModelConfig config_;
   std::unique_ptr<const text::ChatTemplate> template_;
@@ -172,8 +171,6 @@ class Frontend {
   std::deque<std::pair<RequestId, Json>> records_;  // of the last kRecordsMax requests that ended
   std::map<std::string, uint64_t> last_;
   std::atomic<uint32_t> nodes_context_{0};  // written by the loop's thread
-  mutable std::mutex keys_mutex_;
-  std::shared_ptr<const ApiKeys> keys_;  // guarded; what it names does not change
   std::mutex ignored_mutex_;
   std::set<std::string> ignored_;   // fields already logged; guarded
   std::unique_ptr<DoorPool> pool_;  // last: its threads use what stands above
