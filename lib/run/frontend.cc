@@ -329,16 +329,14 @@ void Frontend::start(const std::shared_ptr<Job>& job) {
   for (auto& submit : job->submits) {
     submit.deadline = job->deadline - (now - job->received);
     answers_[submit.req] = job->answer;
-    timings_[submit.req] = {now,
-                            kNever,
-                            now,
-                            static_cast<uint32_t>(submit.ids.size()),
-                            submit.stopping.max_tokens,
-                            job->client_id,
-                            0,
-                            submit.tenant,
-                            submit.priority,
-                            {}};
+    RequestProgress progress;
+    progress.submitted = progress.last = now;
+    progress.prompt_tokens = static_cast<uint32_t>(submit.ids.size());
+    progress.max_tokens = submit.stopping.max_tokens;
+    progress.client_id = job->client_id;
+    progress.tenant = submit.tenant;
+    progress.priority = submit.priority;
+    records_.begin(submit.req, std::move(progress));
   }
   out.on_close([this, weak = std::weak_ptr<Answer>(job->answer)](http::CloseReason) {
     loop_->post([this, weak](TimePoint, node::Actions&) {
@@ -358,7 +356,7 @@ void Frontend::start(const std::shared_ptr<Job>& job) {
     if (!answers_.contains(submit.req)) continue;
     if (job->answer->failed()) {  // an earlier choice was rejected: nobody would read this one
       answers_.erase(submit.req);
-      timings_.erase(submit.req);
+      records_.drop(submit.req);
       continue;
     }
     const TimePoint began = SystemClock::instance().now();
@@ -404,6 +402,17 @@ void Frontend::explain(Call& call) {
   if (call.ticket && !call.ticket->settle()) return;
   loop_->post([this, out = call.out, submit = std::move(*submit)](TimePoint now, node::Actions&) {
     out.respond(http::json_response(200, explanation_json(conductor_.explain(submit, now), submit).dump()));
+  });
+}
+
+void Frontend::request_record(const std::string& id, http::Responder out) {
+  loop_->post([this, id, out](TimePoint now, node::Actions&) {
+    if (id.empty())
+      return out.respond(http::json_response(200, Json::object({{"requests", records_.list(now)}}).dump()));
+    if (const auto record = records_.find(id, now)) return out.respond(http::json_response(200, record->dump()));
+    out.respond(http::error_response(err::kNotFound, "no record of request " + id.substr(0, 128) + "; the last " +
+                                                         std::to_string(RequestRecords::kEndedMax) +
+                                                         " are kept, under our id or the client's x-request-id"));
   });
 }
 

@@ -8,7 +8,6 @@
 // A request's deadline counts from its first byte, through all of these.
 #pragma once
 
-#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -22,6 +21,7 @@
 #include "run/api_access.h"
 #include "run/door_pool.h"
 #include "run/loop.h"
+#include "run/request_records.h"
 #include "text/text.h"
 
 namespace mc::run {
@@ -96,21 +96,6 @@ class Frontend {
     TimePoint received{}, complete{};  // first and last byte of the request
     Duration deadline{};
   };
-  struct Timing {
-    TimePoint submitted{}, first = kNever, last{};
-    uint32_t prompt_tokens = 0, max_tokens = 0;
-    std::string client_id;  // x-request-id
-    uint32_t tokens = 0;    // given so far
-    std::string tenant;
-    int priority = 0;
-    node::RequestSummary journey;  // from the first token on
-
-    // frontend_records.cc
-    /// Writes the members that a request has from its first token on, running or ended.
-    void put(const node::RequestSummary& j, TimePoint now, Json& out) const;
-    Json running(const RequestId& req, TimePoint now) const;
-  };
-
   Frontend(FrontendOptions options, node::Conductor& conductor, Metrics& metrics, text::Tokenizer tokenizer,
            model::ModelConfig config);
   void handle(http::Request request, http::Responder out);
@@ -149,8 +134,6 @@ class Frontend {
   void admin(const http::Request& request, const std::string& verb, http::Responder out);
   void explain(Call& call);
   void request_record(const std::string& id, http::Responder out);
-  void request_list(http::Responder out);
-  void keep_record(const node::Reply& reply, const Timing& timing, TimePoint now);
   void log_ignored(const std::vector<std::string>& fields);
 
   FrontendOptions options_;
@@ -166,9 +149,8 @@ class Frontend {
   int64_t started_unix_ = 0;
   bool draining_ = false;
 
-  std::map<RequestId, std::shared_ptr<Answer>> answers_;  // loop thread only, like timings_
-  std::map<RequestId, Timing> timings_;
-  std::deque<std::pair<RequestId, Json>> records_;  // of the last kRecordsMax requests that ended
+  std::map<RequestId, std::shared_ptr<Answer>> answers_;  // loop thread only, like records_
+  RequestRecords records_;
   std::map<std::string, uint64_t> last_;
   std::atomic<uint32_t> nodes_context_{0};  // written by the loop's thread
   std::mutex ignored_mutex_;

@@ -33,7 +33,7 @@ void Frontend::on_reply(const node::Reply& reply) {
   if (it == answers_.end()) return;
   const std::shared_ptr<Answer> answer = it->second;
   const TimePoint now = SystemClock::instance().now();
-  Timing& timing = timings_[reply.req];
+  RequestProgress& timing = records_.running(reply.req);
   if (reply.kind == node::Reply::Kind::token) {
     if (reply.index == 0) {
       timing.first = now;
@@ -110,8 +110,7 @@ void Frontend::on_reply(const node::Reply& reply) {
                                 {"reason", reason},
                                 {"output_tokens", timing.tokens},
                                 {"total_ms", to_ms(now - timing.submitted)}});
-  keep_record(reply, timing, now);
-  timings_.erase(reply.req);
+  records_.end(reply, now);
   answers_.erase(it);
   if (!grow(*answer, [&] { return answer->on_end(reply.req, reply); })) return;
   if (!answer->failed()) metrics_.histogram(metric::kVllmRequestMaxGeneration).observe(answer->longest_choice());
