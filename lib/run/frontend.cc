@@ -9,7 +9,6 @@
 
 #include "base/errors.h"
 #include "base/log.h"
-#include "product/metric_names.h"
 #include "run/engine.h"
 #include "run/limits.h"
 #include "run/operator_pages.h"
@@ -351,7 +350,7 @@ void Frontend::start(const std::shared_ptr<Job>& job) {
                           {"tenant", submit.tenant},
                           {"prompt_tokens", submit.ids.size()},
                           {"max_tokens", submit.stopping.max_tokens}});
-  metrics_.histogram(metric::kVllmRequestN).observe(static_cast<double>(job->submits.size()));
+  metrics_.submitted(job->submits.size());
   for (auto& submit : job->submits) {
     if (!answers_.contains(submit.req)) continue;
     if (job->answer->failed()) {  // an earlier choice was rejected: nobody would read this one
@@ -361,7 +360,7 @@ void Frontend::start(const std::shared_ptr<Job>& job) {
     }
     const TimePoint began = SystemClock::instance().now();
     loop_->deliver(submit);
-    metrics_.histogram(metric::kRouteDecision).observe(to_seconds(SystemClock::instance().now() - began));
+    metrics_.decided(SystemClock::instance().now() - began);
   }
 }
 

@@ -19,6 +19,7 @@
 #include "node/conductor.h"
 #include "run/answer.h"
 #include "run/api_access.h"
+#include "run/conductor_metrics.h"
 #include "run/door_pool.h"
 #include "run/loop.h"
 #include "run/request_records.h"
@@ -58,7 +59,7 @@ class Frontend {
 
   // ---- control loop's thread ----
   void on_reply(const node::Reply& reply);
-  void update_metrics(const http::ServerStats& http);
+  void update_metrics(const http::ServerStats& http) { metrics_.update(conductor_, http); }
   /// Longest prompt and answer that the nodes hold together; 0 = there are none. It bounds requests from now on.
   void set_nodes_context(uint32_t tokens) { nodes_context_.store(tokens, std::memory_order_relaxed); }
   size_t answers_under_way() const { return answers_.size(); }
@@ -138,7 +139,7 @@ class Frontend {
 
   FrontendOptions options_;
   node::Conductor& conductor_;
-  Metrics& metrics_;
+  ConductorMetrics metrics_;
   ApiAccess access_;
   text::Tokenizer tokenizer_;
   model::ModelConfig config_;
@@ -151,7 +152,6 @@ class Frontend {
 
   std::map<RequestId, std::shared_ptr<Answer>> answers_;  // loop thread only, like records_
   RequestRecords records_;
-  std::map<std::string, uint64_t> last_;
   std::atomic<uint32_t> nodes_context_{0};  // written by the loop's thread
   std::mutex ignored_mutex_;
   std::set<std::string> ignored_;   // fields already logged; guarded
