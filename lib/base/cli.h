@@ -112,6 +112,8 @@ struct Program {
   bool needs_verb = false;        // mc-bench
   std::string_view version = "";  // from the generated mc_version.h
   std::string_view commit = "";
+  std::string (*topic)(std::string_view name) = nullptr;  // text of a help topic of its own, or ""
+  std::string_view topics = "";                           // names of these topics, for messages
 };
 
 enum class Origin : uint8_t { fallback, file, environment, flag };

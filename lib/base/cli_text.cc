@@ -156,9 +156,17 @@ Result<std::string> help_topic(const Program& program, std::string_view topic) {
     put_flags(out, all, true);
     return out;
   }
-  if (const ErrorInfo* info = find_error(topic)) return explain_error(*info);
+  std::string text;
+  if (const ErrorInfo* info = find_error(topic)) text = explain_error(*info);
+  if (program.topic) {  // a reason may have the name of an error
+    const std::string own = program.topic(topic);
+    text += (text.empty() || own.empty() ? "" : "\n") + own;
+  }
+  if (!text.empty()) return text;
   return user_error(err::kUsage, "there is no help on '" + std::string(topic) + "'", {},
-                    "topics: a verb, common, errors, or an error number like MC2104");
+                    "topics: a verb, common, errors, " +
+                        (program.topics.empty() ? std::string() : std::string(program.topics) + ", ") +
+                        "or an error number like MC2104");
 }
 
 namespace {

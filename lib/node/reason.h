@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/errors.h"
 #include "base/ids.h"
@@ -80,5 +81,19 @@ Held held_named(std::string_view text);
 /// partial: the leader of a pipeline whose other stages are not all here.
 enum class NodeState : uint8_t { ready, drain, partial };
 std::string_view to_string(NodeState state);
+
+/// A word of the tables above, of sched/reason.h or of wire/miss.h, with its meaning.
+struct ReasonWord {
+  std::string_view word;
+  std::string_view meaning;
+  std::string_view next;  // step for the operator or the client; "" if the meaning says enough
+};
+struct ReasonGroup {
+  std::string_view title;
+  std::string_view place;  // where the words are printed
+  std::vector<ReasonWord> words;
+};
+/// All words, for help and manual page.
+std::vector<ReasonGroup> reason_groups();
 
 }  // namespace mc::node

@@ -32,8 +32,9 @@ struct MissRow {
   MissKind kind;
   std::string_view name;  // "" of none
   std::string_view meaning;
+  std::string_view next;  // step for the operator
 };
-/// One row a kind, in the order of the enum. For tests.
+/// One row a kind, in the order of the enum.
 std::span<const MissRow> miss_rows();
 std::string_view to_string(MissKind kind);
 /// none for a name that this version does not know.
@@ -79,8 +80,8 @@ struct FallbackRow {
   Fallback fallback;
   std::string_view name;
   MissKind miss;  // of the blocks that were not fetched
+  std::string_view meaning;
 };
-/// For tests.
 std::span<const FallbackRow> fallback_rows();
 std::string_view to_string(Fallback fallback);
 /// With or without "fetch:" in front; none for a name that this version does not know.

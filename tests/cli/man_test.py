@@ -1,7 +1,8 @@
 """The manual pages and the README against the programs: what they say about flags and errors is what the table says.
 
-OPTIONS is made from the output of `help mdoc-options`, the list in DIAGNOSTICS of mc.7 is that of `help mdoc-errors`;
-`man_test.py --write` pastes both. Everything else in the pages is written by hand. mc-bench has a page for each family
+OPTIONS is made from the output of `help mdoc-options`, the list in DIAGNOSTICS of mc.7 is that of `help mdoc-errors`,
+and the lists of reasons in mc-conductor(1) are those of `mc-conductor help mdoc-reasons`; `man_test.py --write` pastes
+them. Everything else in the pages is written by hand. mc-bench has a page for each family
 of verbs; a flag that several verbs of a page share is listed once.
 """
 
@@ -49,6 +50,7 @@ FAMILIES = {
 }
 WIDTH = 80
 ERRORS = re.compile(r'(?<=\.\\" begin mdoc-errors\n).*?(?=\.\\" end mdoc-errors\n)', re.S)
+REASONS = re.compile(r'(?<=\.\\" begin mdoc-reasons\n).*?(?=\.\\" end mdoc-reasons\n)', re.S)
 OPTIONS = re.compile(r"(?<=\n\.Sh OPTIONS\n).*?(?=\.Sh OUTPUT\n)", re.S)
 
 
@@ -239,6 +241,15 @@ class Pages(unittest.TestCase):
             found, text_of("mc-prefill", "help", "mdoc-errors").strip(), "man/mc.7: run tests/cli/man_test.py --write"
         )
 
+    def test_reasons_are_those_of_the_table(self):
+        found = REASONS.search(page("mc-conductor.1")).group(0).strip()
+        table = text_of("mc-conductor", "help", "mdoc-reasons").strip()
+        self.assertEqual(found, table, "man/mc-conductor.1: run tests/cli/man_test.py --write")
+
+    def test_help_on_a_reason_has_its_row(self):
+        for word in re.findall(r"^\.It Cm (\S+)$", REASONS.search(page("mc-conductor.1")).group(0), re.M):
+            self.assertRegex(text_of("mc-conductor", "help", word), rf"(?m)^{re.escape(word)} +\w", word)
+
     def test_flags_of_help_and_of_the_page_are_the_same(self):
         for name, tool, words in pasted():
             told = table_flags(text_of(tool, "--help"))
@@ -379,6 +390,9 @@ def write():
             file.write(text)
     text = ERRORS.sub(lambda _: text_of("mc-prefill", "help", "mdoc-errors"), page("mc.7"), count=1)
     with open(os.path.join(MAN, "mc.7"), "w", encoding="utf-8") as file:
+        file.write(text)
+    text = REASONS.sub(lambda _: text_of("mc-conductor", "help", "mdoc-reasons"), page("mc-conductor.1"), count=1)
+    with open(os.path.join(MAN, "mc-conductor.1"), "w", encoding="utf-8") as file:
         file.write(text)
 
 

@@ -8,6 +8,7 @@
 #include "run/conductor_flags.h"
 #include "run/conductor_process.h"
 #include "run/conductor_verbs.h"
+#include "run/reason_help.h"
 #include "run/run_flags.h"
 #include "run/sched_flags.h"
 
@@ -88,7 +89,9 @@ int main(int argc, char** argv) {
                              .verbs = run::kConductorVerbs,
                              .example = "mc-conductor --local 1p1d1c",
                              .version = MC_VERSION,
-                             .commit = MC_COMMIT};
+                             .commit = MC_COMMIT,
+                             .topic = run::reason_topic,
+                             .topics = run::kReasonTopics};
   return cli::run(program, argc, argv, [](const cli::Args& args) {
     return args.verb().empty() ? run::serve_conductor(args) : run::run_conductor_verb(args);
   });

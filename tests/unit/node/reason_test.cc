@@ -1,7 +1,9 @@
 // The words of reasons, stages and ends are one table in both directions.
 #include "node/reason.h"
 
+#include <fstream>
 #include <set>
+#include <sstream>
 
 #include "test.h"
 
@@ -29,4 +31,25 @@ TEST_CASE("node/reason: what a worker or a record says is read back as it was me
     CHECK(finish_named(to_string(finish)) == finish);
   for (const Held& held : {Held{}, Held{Held::Kind::turn, ""}, Held{Held::Kind::prefix, "p0.1"}})
     CHECK(held_named(to_string(held)) == held);
+}
+
+TEST_CASE("node/reason: mc-conductor(1) lists each word with its meaning and the next step") {
+  std::ifstream file(test::source_dir() + "/man/mc-conductor.1");
+  std::stringstream page;
+  page << file.rdbuf();
+  std::string text = page.str();
+  for (size_t at = 0; (at = text.find("\\-", at)) != std::string::npos;) text.erase(at, 1);
+  for (const ReasonGroup& group : reason_groups()) {
+    std::set<std::string_view> words;
+    for (const ReasonWord& row : group.words) {
+      CAPTURE(row.word);
+      CHECK(words.insert(row.word).second);
+      CHECK_FALSE(row.meaning.empty());
+      const std::string item = ".It Cm " + std::string(row.word) + "\n" + std::string(row.meaning) + "\n";
+      const size_t at = text.find(item, text.find(".Ss " + std::string(group.title) + "\n"));
+      REQUIRE(at != std::string::npos);
+      const size_t end = text.find("\n.It", at + item.size());
+      if (!row.next.empty()) CHECK(text.find(row.next, at) < end);
+    }
+  }
 }

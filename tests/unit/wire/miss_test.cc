@@ -1,9 +1,6 @@
-// The tables of reasons: every row is where its enum looks for it, and the manual page has the words.
+// The tables of misses and fallbacks: the row of each kind is at the kind's place.
 
 #include "wire/miss.h"
-
-#include <fstream>
-#include <sstream>
 
 #include "test.h"
 
@@ -29,15 +26,4 @@ TEST_CASE("wire/miss: a run is described with its node, and an eviction with its
   CHECK(describe({MissKind::evicted, 3, 2, "p0", 3249}) == "evicted by p0 3.2 s ago");
   CHECK(describe({MissKind::checksum, 0, 1, "p1", 0}) == "checksum at p1");
   CHECK(describe({MissKind::cold, 0, 1, "", 0}) == "cold");
-}
-
-TEST_CASE("wire/miss: mc-conductor(1) lists each reason with its meaning") {
-  std::ifstream file(test::source_dir() + "/man/mc-conductor.1");
-  std::stringstream page;
-  page << file.rdbuf();
-  for (const MissRow& row : miss_rows())
-    if (!row.name.empty())
-      CHECK_MESSAGE(page.str().find(".It Cm " + std::string(row.name) + "\n" + std::string(row.meaning) + "\n") !=
-                        std::string::npos,
-                    row.name);
 }

@@ -1,0 +1,67 @@
+#include "run/reason_help.h"
+
+#include <algorithm>
+
+#include "node/node.h"
+
+namespace mc::run {
+namespace {
+
+constexpr size_t kWordWidth = 24;
+
+std::string padded(std::string_view word) {
+  return std::string(word) + std::string(word.size() < kWordWidth ? kWordWidth - word.size() : 1, ' ');
+}
+
+std::string lines(const node::ReasonWord& row) {
+  std::string out = padded(row.word) + std::string(row.meaning) + "\n";
+  if (!row.next.empty()) out += padded("") + "next: " + std::string(row.next) + "\n";
+  return out;
+}
+
+std::string all_words() {
+  std::string out;
+  for (const node::ReasonGroup& group : node::reason_groups()) {
+    out += (out.empty() ? "" : "\n") + std::string(group.title) + " (" + std::string(group.place) + ")\n";
+    for (const node::ReasonWord& row : group.words) out += lines(row);
+  }
+  return out;
+}
+
+/// Text of mdoc, in which a minus is written \\-.
+std::string mdoc(std::string_view text) {
+  std::string out;
+  for (const char c : text) out += c == '-' ? std::string("\\-") : std::string(1, c);
+  return out;
+}
+
+std::string mdoc_words() {
+  std::string out;
+  for (const node::ReasonGroup& group : node::reason_groups()) {
+    size_t width = 0;
+    for (const node::ReasonWord& row : group.words) width = std::max(width, row.word.size());
+    out += ".Ss " + std::string(group.title) + "\nPrinted as " + mdoc(group.place) + ".\n";
+    out += ".Bl -tag -width \"" + std::string(width, 'x') + "\" -compact\n";
+    for (const node::ReasonWord& row : group.words) {
+      out += ".It Cm " + std::string(row.word) + "\n" + mdoc(row.meaning) + "\n";
+      if (!row.next.empty()) out += ".br\n.Em Next :\n" + mdoc(row.next) + "\n";
+    }
+    out += ".El\n";
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string reason_topic(std::string_view topic) {
+  if (topic == "reasons") return all_words();
+  if (topic == "mdoc-reasons") return mdoc_words();
+  if (topic.starts_with("fetch:")) topic.remove_prefix(6);
+  std::string out;
+  for (const node::ReasonGroup& group : node::reason_groups())
+    for (const node::ReasonWord& row : group.words)
+      if (row.word == topic) out += std::string(group.title) + "\n" + lines(row);
+  return out;
+}
+
+}  // namespace mc::run
