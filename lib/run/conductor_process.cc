@@ -11,18 +11,17 @@
 #include "base/assert.h"
 #include "base/errors.h"
 #include "base/log.h"
-#include "mem/mem.h"
 #include "model/find.h"
 #include "product/doors.h"
 #include "product/flags.h"
 #include "product/metric_names.h"
 #include "run/api_keys.h"
-#include "run/children.h"
 #include "run/conductor_flags.h"
 #include "run/daemon.h"
 #include "run/engine.h"
 #include "run/frontend.h"
 #include "run/key_file.h"
+#include "run/local_cluster.h"
 #include "run/membership_log.h"
 #include "run/profile.h"
 #include "run/run_flags.h"
@@ -31,8 +30,6 @@
 
 namespace mc::run {
 namespace {
-
-constexpr Duration kCheckTime = std::chrono::minutes(10);  // a large model is read
 
 const char* from_environment(const char* name) {
   return std::getenv(name);
@@ -44,8 +41,8 @@ class ConductorProcess {
 
   Result<int> serve() {
     if (args_.present(flags::kLocal)) {
-      MC_TRY(shape, parse_local(args_.text(flags::kLocal)));
-      local_ = shape;
+      MC_TRY(local, LocalCluster::open(args_));
+      local_.emplace(std::move(local));
     }
     if (args_.on(flags::kPrintCommands)) return print_commands();
     MC_TRY(signals, Signals::open());
@@ -57,11 +54,11 @@ class ConductorProcess {
     MC_CHECK(open_control());
     MC_CHECK(open_http());
     if (args_.on(flags::kCheck)) {
-      if (local_) MC_CHECK(check_children());
+      if (local_) MC_CHECK(local_->check(control_));
       log_info("check passed", {{"control", control_}, {"http", http_address_}});
       return 0;
     }
-    if (local_) MC_CHECK(start_children());
+    if (local_) MC_CHECK(local_->start(control_));
     return run();
   }
 
@@ -201,90 +198,10 @@ class ConductorProcess {
     return {};
   }
 
-  struct Command {
-    std::string name;
-    std::vector<std::string> words;
-  };
-
-  // Memory is divided among the children: 80 % of what is free among the nodes that hold the model, which
-  // take less when the model is small, and to each cache an equal part of a quarter, at most 1 GiB.
-  std::vector<Command> commands() const {
-    std::vector<Command> out;
-    const int workers = std::max(1, local_->prefill + local_->decode + local_->cache);
-    const uint64_t share = mem::available_bytes() / 4 / static_cast<uint64_t>(workers);
-    const auto add = [&](const char* program, char letter, int count, bool is_cache) {
-      for (int i = 0; i < count; ++i) {
-        Command c{std::string(1, letter) + std::to_string(i), {program}};
-        const auto put = [&](std::initializer_list<std::string> words) { c.words.insert(c.words.end(), words); };
-        put({"--name", c.name, "--conductor", control_.empty() ? args_.list(flags::kListen).front() : control_});
-        put({"--transport", args_.text(flags::kTransport), "--log-level", args_.text(flags::kLogLevel)});
-        put({"--log-format", args_.text(flags::kLogFormat), "--die-with-parent"});
-        if (args_.present(flags::kAuth)) put({"--auth", args_.text(flags::kAuth)});
-        if (args_.present(flags::kAdminKeyFile)) put({"--admin-key-file", args_.text(flags::kAdminKeyFile)});
-        if (args_.present(flags::kInsecure)) put({"--insecure", args_.text(flags::kInsecure)});
-        if (is_cache) {
-          put({"--dram", std::to_string(std::min<uint64_t>(share, uint64_t{1} << 30))});
-        } else {
-          if (!args_.text(flags::kModel).empty()) put({"--model", args_.text(flags::kModel)});
-          put({"--block-tokens", args_.text(flags::kBlockTokens)});
-          if (args_.text(flags::kRunner) != "model") {
-            put({"--runner", args_.text(flags::kRunner)});
-            if (letter == 'p' && args_.given(flags::kChunkTokens))
-              put({"--chunk-tokens", args_.text(flags::kChunkTokens)});
-            out.push_back(std::move(c));
-            continue;
-          }
-          put({"--attention", args_.text(flags::kAttention)});
-          put({"--dtype", args_.text(flags::kDtype), "--weight-dtype", args_.text(flags::kWeightDtype)});
-          put({"--threads", args_.text(flags::kThreads)});
-          put({"--kernels", args_.text(flags::kKernels)});
-          const int share = std::max(1, 80 / (local_->prefill + local_->decode));
-          put({"--kv-mem", args_.given(flags::kKvMem) ? args_.text(flags::kKvMem) : std::to_string(share) + "%"});
-          if (letter == 'p') put({"--chunk-tokens", args_.text(flags::kChunkTokens)});
-        }
-        out.push_back(std::move(c));
-      }
-    };
-    add("mc-prefill", 'p', local_->prefill, false);
-    add("mc-decode", 'd', local_->decode, false);
-    add("mc-cache", 'c', local_->cache, true);
-    return out;
-  }
-
   Result<int> print_commands() {
     if (!local_) return user_error(err::kUsage, "--print-commands shows what --local would run; give --local");
-    for (const auto& command : commands()) {
-      std::string line;
-      for (const auto& word : command.words) line += (line.empty() ? "" : " ") + word;
-      std::printf("%s\n", line.c_str());
-    }
+    std::fputs(local_->command_lines(args_.list(flags::kListen).front()).c_str(), stdout);
     return 0;
-  }
-
-  // One node of each program says whether its model, memory and devices would do; they are alike.
-  Result<void> check_children() {
-    Signals::let_through();  // no loop reads them yet: Ctrl-C ends this, and the child with it
-    std::string last;
-    for (Command command : commands()) {
-      if (command.words[0] == last) continue;
-      last = command.words[0];
-      command.words.insert(command.words.end(), {"--check", "--http", "127.0.0.1:0"});
-      Children checked;
-      MC_CHECK(checked.start(command.name, std::move(command.words)));
-      const auto ended = checked.wait(SystemClock::instance().now() + kCheckTime);
-      if (!ended)
-        return user_error(err::kChildFailed,
-                          last + " --check has not ended within " + std::to_string(kCheckTime / 1s) + " s", "--local");
-      if (ended->status != 0)
-        return user_error(err::kChildFailed, last + " --check " + ended->text(), "--local",
-                          "its own error is above; --print-commands shows how " + last + " would be started");
-    }
-    return {};
-  }
-
-  Result<void> start_children() {
-    for (const auto& command : commands()) MC_CHECK(children_.start(command.name, command.words));
-    return {};
   }
 
   Result<int> run() {
@@ -302,7 +219,7 @@ class ConductorProcess {
     (void)server_->drain(500ms);
     server_->stop();
     socket_->stop();
-    children_.stop(SystemClock::instance().now() + 5s);
+    if (local_) local_->stop(SystemClock::instance().now() + 5s);
     if (failure_) return *failure_;
     if (stop_.asked) log_info("stopped");
     return stop_.exit_code;
@@ -318,7 +235,7 @@ class ConductorProcess {
       frontend_->set_nodes_context(conductor_->members().context_tokens(""));
     }
     if (local_ && !readiness_->announced() && local_ready()) readiness_->announce("conductor", http_address_, control_);
-    while (auto ended = children_.reap()) {
+    while (auto ended = local_ ? local_->reap() : std::nullopt) {
       log_error("child ended", {{"child", ended->name}, {"why", ended->text()}});
       if (readiness_->announced()) continue;  // the cluster goes on without it, as it would on many hosts
       failure_ = user_error(err::kChildFailed, ended->name + " " + ended->text() + " before the cluster was ready");
@@ -335,7 +252,7 @@ class ConductorProcess {
 
   bool local_ready() const {
     const auto nodes = conductor_->nodes(SystemClock::instance().now());
-    return nodes.size() >= static_cast<size_t>(local_->prefill + local_->decode + local_->cache);
+    return nodes.size() >= local_->shape().nodes();
   }
 
   void on_signal() {
@@ -374,7 +291,6 @@ class ConductorProcess {
   }
 
   const cli::Args& args_;
-  std::optional<LocalShape> local_;
   FrontendOptions front_;
   InstanceId instance_;
   Heartbeat heartbeat_;
@@ -392,7 +308,7 @@ class ConductorProcess {
   std::unique_ptr<http::Server> socket_, server_;  // operators of this host, everybody
   std::unique_ptr<Readiness> readiness_;
   MembershipLog membership_;
-  Children children_;
+  std::optional<LocalCluster> local_;
   std::string control_, http_address_, socket_path_;
   std::optional<Error> failure_;
   uint64_t members_ = 0;  // Conductor::memberships() when the nodes' context was looked at
@@ -405,29 +321,6 @@ class ConductorProcess {
 };
 
 }  // namespace
-
-Result<LocalShape> parse_local(std::string_view text) {
-  LocalShape shape;
-  size_t i = 0;
-  while (i < text.size()) {
-    int count = 0;
-    const size_t digits = i;
-    while (i < text.size() && text[i] >= '0' && text[i] <= '9' && i - digits < 3)
-      count = count * 10 + (text[i++] - '0');
-    int* slot = i < text.size() && i > digits ? (text[i] == 'p'   ? &shape.prefill
-                                                 : text[i] == 'd' ? &shape.decode
-                                                 : text[i] == 'c' ? &shape.cache
-                                                                  : nullptr)
-                                              : nullptr;
-    if (!slot || *slot != 0 || count > 64)
-      return user_error(err::kBadValue, "--local " + std::string(text) + " is not of the form 2p2d1c", "--local");
-    *slot = count;
-    ++i;
-  }
-  if (shape.prefill < 1 || shape.decode < 1)
-    return user_error(err::kBadValue, "--local " + std::string(text) + " needs at least 1p and 1d", "--local");
-  return shape;
-}
 
 Result<int> serve_conductor(const cli::Args& args) {
   return ConductorProcess(args).serve();
