@@ -3,29 +3,22 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <csignal>
 #include <cstdlib>
-#include <random>
 
-#include "base/assert.h"
 #include "base/errors.h"
 #include "base/log.h"
-#include "model/find.h"
 #include "product/doors.h"
 #include "product/flags.h"
 #include "product/metric_names.h"
-#include "run/api_keys.h"
 #include "run/conductor_flags.h"
+#include "run/conductor_settings.h"
 #include "run/daemon.h"
-#include "run/engine.h"
 #include "run/frontend.h"
 #include "run/key_file.h"
 #include "run/local_cluster.h"
 #include "run/membership_log.h"
-#include "run/profile.h"
 #include "run/run_flags.h"
-#include "run/sched_flags.h"
 #include "wire/codec.h"
 
 namespace mc::run {
@@ -64,80 +57,31 @@ class ConductorProcess {
 
  private:
   Result<void> open_machine() {
-    MC_TRY(directory, model::find_model(args_.text(flags::kModel)));
-    front_.model_directory = directory;
-    front_.served_name = args_.present(flags::kServedName) ? args_.text(flags::kServedName) : served_name(directory);
-    front_.chat_template = args_.text(flags::kChatTemplate);
-    front_.block_tokens = static_cast<uint32_t>(args_.count(flags::kBlockTokens));
-    front_.deadline = args_.duration(flags::kDeadline);
-    front_.seed = args_.count(flags::kSeed);
-    front_.generation_defaults = args_.text(flags::kGenerationConfig) != "none";
-    MC_TRY(profile, runner_profile(args_));
-    if (profile) front_.context_tokens = static_cast<uint32_t>(profile->context_tokens);
-    node::ConductorOptions machine;
-    std::random_device device;
-    for (auto& byte : machine.instance.bytes) byte = static_cast<uint8_t>(device());
-    machine.policy = sched::find_policy(args_.text(flags::kPolicy));
-    MC_ASSERT(machine.policy != nullptr);
-    machine.sched.fetch_rule =
-        args_.text(flags::kFetchRule) == "threshold" ? sched::FetchRule::threshold : sched::FetchRule::cost;
-    machine.sched.threshold = args_.number(flags::kFetchThreshold);
-    const std::string& admission = args_.text(flags::kAdmission);
-    const bool admit_all = admission == "none";
-    machine.sched.admission = sched::find_admission(admission == "auto" ? "committed" : admission);
-    MC_ASSERT(machine.sched.admission != nullptr);
-    if (args_.present(flags::kTtftSlo) && !admit_all)
-      machine.sched.ttft_slo_s = to_seconds(args_.duration(flags::kTtftSlo));
-    if (args_.present(flags::kTbtSlo) && !admit_all)
-      machine.sched.tbt_slo_s = to_seconds(args_.duration(flags::kTbtSlo));
-    MC_CHECK(check_sched_flags(args_, std::array{machine.sched.admission}));
-    read_sched_flags(args_, machine.sched);
-    MC_CHECK(read_hold(machine));
-    machine.seed = args_.count(flags::kSeed);
-    MC_TRY(config, model::read_config(directory));
-    machine.model = front_.served_name;
-    machine.config_digest = config.kv_digest();
-    instance_ = machine.instance;
-    conductor_ = std::make_unique<node::Conductor>(machine);
-    metrics_ = std::make_unique<Metrics>(Metrics::Labels{{"model_name", front_.served_name}, {"engine", "conductor"}});
+    MC_TRY(settings, read_conductor_flags(args_));
+    settings_ = std::move(settings);
+    conductor_ = std::make_unique<node::Conductor>(settings_.machine);
+    metrics_ = std::make_unique<Metrics>(
+        Metrics::Labels{{"model_name", settings_.front.served_name}, {"engine", "conductor"}});
     metrics_->gauge(metric::kBuildInfo, {cli::build_info().version, cli::build_info().commit, "mc-conductor"}).set(1);
     meter_ = std::make_unique<ProcessMeter>(*metrics_);
     MC_TRY(lock, open_page_lock(args_));
     lock_ = std::move(lock);
-    front_.lock = lock_.get();
-    front_.on_loopback = is_loopback(args_.host_port(flags::kHttp).host);
-    MC_TRY(frontend, Frontend::open(front_, *conductor_, *metrics_));
+    settings_.front.lock = lock_.get();
+    MC_TRY(frontend, Frontend::open(settings_.front, *conductor_, *metrics_));
     frontend_ = std::move(frontend);
-    frontend_->set_keys(api_keys_);
+    frontend_->set_keys(settings_.api_keys);
     return {};
   }
 
-  Result<void> read_hold(node::ConductorOptions& machine) {
-    using Hold = node::ConductorOptions::Hold;
-    const std::string& hold = args_.text(flags::kHold);
-    machine.hold = hold == "auto" ? Hold::automatic : hold == "off" ? Hold::off : Hold::on;
-    if (machine.hold == Hold::on) machine.hold_lead = args_.duration(flags::kHold);
-    if (args_.text(flags::kHoldOrder) == "work") machine.fair.stretch = sched::kWorkStretch;
-    if (args_.present(flags::kReplicate)) {
-      machine.replicate.replicas_max = static_cast<uint32_t>(std::min<uint64_t>(args_.count(flags::kReplicate), 65535));
-      machine.replicate.bytes_per_s = static_cast<double>(args_.bytes(flags::kReplicateRate));
-    }
-    if (!args_.present(flags::kApiKeys)) return {};
-    MC_TRY(keys, ApiKeys::open(args_.text(flags::kApiKeys)));
-    machine.tenants = keys.tenants();
-    api_keys_ = std::make_shared<const ApiKeys>(std::move(keys));
-    return {};
-  }
-
-  // Requests under way keep the tenant they came as; a file that cannot be read changes nothing.
+  /// Requests under way keep their tenant. A file that cannot be read changes nothing.
   void reload_api_keys() {
-    if (!api_keys_) return;
+    if (!settings_.api_keys) return;
     auto keys = ApiKeys::open(args_.text(flags::kApiKeys));
     if (!keys) return log_warn("API keys not reloaded, the old ones stay", {{"why", one_line(keys.error())}});
     conductor_->tenants().set(keys->tenants());
-    api_keys_ = std::make_shared<const ApiKeys>(std::move(*keys));
-    frontend_->set_keys(api_keys_);
-    log_info("API keys reloaded", {{"tenants", api_keys_->tenants().size()}});
+    settings_.api_keys = std::make_shared<const ApiKeys>(std::move(*keys));
+    frontend_->set_keys(settings_.api_keys);
+    log_info("API keys reloaded", {{"tenants", settings_.api_keys->tenants().size()}});
   }
 
   Result<void> open_control() {
@@ -148,7 +92,7 @@ class ConductorProcess {
     keys_ = std::move(keys);
     ctl::HubOptions hub;
     hub.name = std::string(node::kConductor);
-    hub.instance = instance_;
+    hub.instance = settings_.machine.instance;
     hub.epoch = static_cast<uint64_t>(SystemClock::instance().unix_ms());
     hub.seed = args_.count(flags::kSeed);
     hub.insecure = insecure(args_, Door::control);
@@ -180,8 +124,9 @@ class ConductorProcess {
     loop_ = std::move(loop);
     frontend_->attach(*loop_, heartbeat_);
     const HostPort at = args_.host_port(flags::kHttp);
-    if (!is_loopback(at.host) && !insecure(args_, Door::http) && !api_keys_) return no_lock(Door::http, at.text());
-    if (!is_loopback(at.host) && !api_keys_) warn_no_lock(Door::http, at.text());
+    if (!is_loopback(at.host) && !insecure(args_, Door::http) && !settings_.api_keys)
+      return no_lock(Door::http, at.text());
+    if (!is_loopback(at.host) && !settings_.api_keys) warn_no_lock(Door::http, at.text());
     MC_TRY(socket, http::Server::open(socket_options(socket_path_, descriptors_), frontend_->handler()));
     socket_ = std::move(socket);
     http::ServerOptions options = server_options(args_, metrics_.get(), descriptors_);
@@ -207,7 +152,7 @@ class ConductorProcess {
   Result<int> run() {
     log_info("started", {{"version", cli::build_info().version},
                          {"commit", cli::build_info().commit},
-                         {"model", front_.served_name},
+                         {"model", settings_.front.served_name},
                          {"policy", args_.text(flags::kPolicy)},
                          {"fetch_rule", args_.text(flags::kFetchRule)},
                          {"control", control_},
@@ -291,8 +236,7 @@ class ConductorProcess {
   }
 
   const cli::Args& args_;
-  FrontendOptions front_;
-  InstanceId instance_;
+  ConductorSettings settings_;
   Heartbeat heartbeat_;
   DescriptorPlan descriptors_;
   std::unique_ptr<Signals> signals_;
@@ -300,7 +244,6 @@ class ConductorProcess {
   std::unique_ptr<ProcessMeter> meter_;
   std::unique_ptr<node::Conductor> conductor_;
   KeyFile keys_;
-  std::shared_ptr<const ApiKeys> api_keys_;  // replaced as a whole; the HTTP thread may still read the old one
   std::unique_ptr<Links> links_;
   std::unique_ptr<PageLock> lock_;
   std::unique_ptr<Frontend> frontend_;
