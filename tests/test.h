@@ -1,4 +1,4 @@
-// What every test includes: doctest, the seed of random tests, and where the tree is.
+// Included by every test: doctest, the seed of random tests, and the folders of source and build.
 #pragma once
 
 #include <doctest/doctest.h>

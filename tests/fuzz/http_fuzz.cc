@@ -17,7 +17,7 @@ using namespace mc::http;
 
 constexpr ParserLimits kLimits{.header_bytes = 300, .body_bytes = 200};
 
-/// What a request parser makes of the bytes when they come in pieces of `piece`.
+/// The result of a request parser that reads the bytes in pieces of `piece`.
 std::string read_request(std::string_view bytes, size_t piece) {
   RequestParser parser(kLimits);
   size_t at = 0;

@@ -1,5 +1,5 @@
 // links: base
-// What parses must print to text that parses to an equal value and prints the same again; lookups and
+// A value that was parsed prints to text that parses to an equal value and prints the same again. Lookups and
 // conversions on it never fail.
 #include <cstdlib>
 #include <string_view>

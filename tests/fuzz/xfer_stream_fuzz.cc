@@ -129,7 +129,7 @@ struct Outcome {
   std::string_view reason;
 };
 
-/// What a stream makes of the bytes, which come in pieces and then end.
+/// The outcome of a stream that reads the bytes in pieces until they end.
 Outcome read(std::span<const std::byte> bytes, size_t piece, StreamIo& io, bool seals, bool discards) {
   int ends[2];
   require(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) == 0);

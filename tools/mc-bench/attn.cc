@@ -203,7 +203,7 @@ Json describe_point(const AttnShape& shape, const AttnContender& c) {
   return std::move(out.set("tokens", shape.tokens).set("layers", shape.walked_layers()));
 }
 
-/// What is reported of one contender; `full` is the dense one with the same kernels, if there is one.
+/// The report of one contender; `full` is the dense contender with the same kernels, if there is one.
 Json describe(const AttnShape& shape, const AttnContender& c, const AttnContender* full, double bytes,
               const attn::MachinePeak& peak) {
   const auto dim = static_cast<int32_t>(shape.layout.head_dim);

@@ -13,8 +13,8 @@
 
 namespace mc::bench {
 
-/// What a bench walks so that nothing of it is in a cache any more: a good deal more than a last-level cache keeps for
-/// one core.
+/// Bytes that a bench walks through so that none of its operands stays in a cache: much more than a last-level cache
+/// keeps for one core.
 inline constexpr size_t kColdBytes = size_t{512} << 20;
 
 struct AttnShape {
@@ -30,7 +30,7 @@ struct AttnShape {
 
   /// Layers that decode walks.
   uint32_t walked_layers() const;
-  /// What AttnCase::open allocates.
+  /// Bytes that AttnCase::open allocates.
   size_t bytes() const;
 };
 

@@ -31,7 +31,7 @@ class Child {
   Result<int> finish(TimePoint deadline);
   /// Waits a moment; true when it said something or ended meanwhile.
   bool stirred(Duration moment) const;
-  /// What it has written, as far as finish() collected it.
+  /// The output of the child, as far as finish() collected it.
   const std::string& text() const { return text_; }
 
  private:

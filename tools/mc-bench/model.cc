@@ -228,7 +228,7 @@ std::vector<std::string> row_text(const Json& r, const char* unit, double scale,
           fixed(r[unit].as_double() / scale, 1) + name, fixed(100 * r["peak_share"].as_double(), 0)};
 }
 
-/// What reads between nodes of one host run at: memory to memory.
+/// The rate of reads between nodes of one host: memory to memory.
 double copy_rate() {
   auto from = mem::HostBuffer::allocate(size_t{16} << 20), to = mem::HostBuffer::allocate(size_t{16} << 20);
   if (!from || !to) return sched::Cost{}.read_bytes_per_s;

@@ -76,7 +76,7 @@ struct Size {
   size_t inputs, outputs;
 };
 
-/// What everything is measured with and written to.
+/// The settings and the output that all measurements share.
 struct Run {
   const cli::Args& args;
   Parallel& parallel;
@@ -90,7 +90,7 @@ bool has(const std::vector<std::string>& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-/// What `flag` was given, each one of `known`; "all" is all of them.
+/// The values of `flag`, each one of `known`; "all" is all of them.
 Result<std::vector<std::string>> read_names(const Flag& flag, const std::vector<std::string>& asked,
                                             const std::vector<std::string>& known) {
   if (has(asked, "all")) return known;
@@ -231,7 +231,7 @@ Result<void> measure(Run& run, const Operator& op, std::string_view dtype, size_
 
 Result<void> check_room(std::string_view dtype, Size size, size_t rows) {
   const size_t free = mem::available_bytes();
-  // Of a row at most: gate, up, what they give, and both again as the kernels want them.
+  // One row has at most: gate, up, their product, and both again in the layout of the kernels.
   const size_t needed = WalkedMatrices::bytes(dtype, size.inputs, size.outputs) +
                         rows * (size.inputs + 3 * size.outputs) * 2 * sizeof(float);
   if (needed <= free / 10 * 9) return {};

@@ -31,7 +31,7 @@ class WalkedMatrices {
   const ops::PackedMatrix& first() const { return matrices_[0]; }
   /// The one that was read longest ago, whoever read it.
   const ops::PackedMatrix& next() { return matrices_[at_++ % matrices_.size()]; }
-  /// What one product reads of them.
+  /// Bytes of the matrices that one product reads.
   size_t matrix_bytes() const { return first().panels() * first().panel_bytes(); }
 
  private:

@@ -1,6 +1,6 @@
-// What `mc-bench plot` draws: series of points out of result lines. Any of our result files will do, and any
-// JSON Lines with numbers in it; a key may name a member of a member (stages.queue_ms). The lines come from
-// files of anybody, so their number, the points and the series are bounded.
+// The series of points that `mc-bench plot` draws, read from result lines. Any result file will do, and any JSON Lines
+// with numbers in them. A key may name a member of a member (stages.queue_ms). The files may be hostile, so the numbers
+// of lines, points and series are bounded.
 #pragma once
 
 #include <string>

@@ -27,7 +27,7 @@ std::string gnuplot_quoted(std::string_view text);
 std::string svg_terminal();
 std::string text_terminal(int columns, int rows);
 
-/// What gnuplot writes to stdout for the script. MC8007: it is not installed, or its own words.
+/// Runs the script and returns the output of gnuplot. MC8007: gnuplot is not installed, or the error that it printed.
 Result<std::string> run_gnuplot(const std::string& script);
 
 }  // namespace mc::bench

@@ -66,7 +66,7 @@ class Sink {
   bool json() const { return json_; }
   /// One line of --json; nothing without it.
   Result<void> line(const Json& object);
-  /// What people read; nothing with --json.
+  /// Prints text for people; nothing with --json.
   Result<void> text(std::string_view text);
   /// Writes the file, if there is one.
   Result<void> finish();

@@ -375,7 +375,7 @@ Result<void> warm_up(const cli::Args& args, const Plan& plan, Target target, int
   return {};
 }
 
-/// What the run is judged by, after its results are out.
+/// Judges the run after its results are printed.
 Result<int> verdict(const cli::Args& args, const Plan& plan, const LoadResult& load, const Json& result,
                     const std::vector<Condition>& conditions) {
   if (load.interrupted)
@@ -396,7 +396,7 @@ Result<int> verdict(const cli::Args& args, const Plan& plan, const LoadResult& l
                         "--fail-if");
   }
   if (result["completed"].as_int() == 0) {
-    // What the server called the first failure is what the user can look up.
+    // The user can look up the name that the server gave the first failure.
     const Record& first = load.records.front();
     err::Number number = err::kPeerLost;
     for (const ErrorInfo& info : error_table())

@@ -1,4 +1,4 @@
-// What the two simulators of `mc-bench sim` share: flags, the trace, the shape of their answers.
+// Parts that the two simulators of `mc-bench sim` share: flags, the trace, the shape of their answers.
 #pragma once
 
 #include "print.h"

@@ -33,7 +33,7 @@ Result<void> read_caches(const cli::Args& args, SimSetup& out) {
   const sched::Profile& p = out.profile;
   out.options.dram_blocks = blocks_in(p.dram_bytes, p);
   out.options.ssd_blocks = blocks_in(p.ssd_bytes, p);
-  // What a node that does both keeps is in its VRAM, beside the running batch.
+  // A node of both roles keeps its blocks in its VRAM, beside the running batch.
   if (out.options.shape.coupled > 0) out.options.dram_blocks = p.kv_capacity_tokens / sim::kTraceBlockTokens;
   if (args.text(kDram) != "profile") out.options.dram_blocks = blocks_in(args.bytes(kDram), p);
   if (args.text(kSsd) != "profile") out.options.ssd_blocks = blocks_in(args.bytes(kSsd), p);
@@ -55,7 +55,8 @@ Result<void> read_sched(const cli::Args& args, sim::ClusterOptions& out) {
   return {};
 }
 
-/// Whose turn it is, what tenants may, and what is copied ahead of demand: as mc-conductor's flags of these names.
+/// Reads the order of requests, the quotas of tenants and the copies ahead of demand, as mc-conductor's flags of these
+/// names.
 Result<void> read_turns(const cli::Args& args, SimSetup& out) {
   sim::ClusterOptions& o = out.options;
   o.hold = args.on(kHold);
@@ -212,7 +213,8 @@ Json cluster_figures(const sim::ClusterOptions& options, const sim::ClusterRun& 
 
 namespace {
 
-/// What would have become of the rejected: each of a sample is let in, alone, and everything else decides again.
+/// The fate of rejected requests if they had been let in: each of a sample is let in alone, and all later decisions
+/// are made again.
 void add_counterfactual(const std::vector<sim::TraceRequest>& trace, const sim::TraceBlocks& blocks,
                         sim::ClusterOptions options, const sim::ClusterRun& run, uint64_t count, SimProgress& progress,
                         Json& out) {
@@ -302,7 +304,7 @@ std::string table(const std::vector<Json>& points) {
   return out.text();
 }
 
-/// What --counterfactual found, a line for each policy and admission that turned requests away.
+/// The result of --counterfactual: a line for each policy and admission that rejected requests.
 std::string counterfactual_text(const std::vector<Json>& points) {
   std::string out;
   for (const Json& p : points) {
@@ -345,7 +347,7 @@ std::string group_tables(const std::vector<Json>& points) {
   return out;
 }
 
-/// What was copied ahead of demand, for points that replicate; "" without.
+/// The copies ahead of demand, for points that replicate; "" without such points.
 std::string copies_table(const std::vector<Json>& points) {
   Table table({"policy", "admission", "copies", "used", "GB copied", "blocks used %"});
   if (points.empty() || !points.front().has("copies")) return "";

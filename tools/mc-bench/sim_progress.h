@@ -19,7 +19,7 @@ class SimProgress {
   SimProgress(const SimProgress&) = delete;
   SimProgress& operator=(const SimProgress&) = delete;
 
-  /// What is simulated from here on, in words.
+  /// Names the simulation that begins now.
   void next(std::string what);
   /// For sim::ClusterOptions::progress; null when nothing is shown. Valid as long as this.
   std::function<void(uint64_t over)> watcher();

@@ -30,7 +30,7 @@ struct Series {
   double max() const { return sorted.empty() ? 0 : sorted.back(); }
 };
 
-/// Of completed requests only, milliseconds.
+/// Milliseconds of the completed requests.
 Series series_ms(const LoadResult& load, std::string_view metric) {
   std::vector<double> out;
   for (const Record& r : load.records) {

@@ -1,4 +1,4 @@
-// What the verbs that take a trace share: the reader of lib/sim, and the figures of `trace stats`.
+// Parts that the verbs with a trace share: the reader of lib/sim, and the figures of `trace stats`.
 #pragma once
 
 #include <string>

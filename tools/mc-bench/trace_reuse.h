@@ -1,4 +1,4 @@
-// What a cache would have reused of a trace, from the leading run of known blocks of each request:
+// The blocks of a trace that a cache would have reused, from the leading run of known blocks of each request:
 // shares of blocks and tokens, their spread over requests and time.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Who shares what in a trace: popularity of blocks, sessions, parents, distances between uses.
+// Sharing of blocks in a trace: popularity of blocks, sessions, parents, distances between uses.
 
 #include <algorithm>
 #include <functional>

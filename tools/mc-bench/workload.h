@@ -1,4 +1,4 @@
-// What a load run sends and when: a workload turns flags (and a trace) into a plan, a list of requests in
+// The requests of a load run and their times: a workload turns flags (and a trace) into a plan, a list of requests in
 // order of time whose prompts are token ids drawn from counters. A plan is a pure function of flags and
 // seed: the same ones give the same bytes on the wire. To add a workload: one file workload_<name>.cc and
 // one line in workloads.cc.

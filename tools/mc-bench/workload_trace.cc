@@ -72,8 +72,8 @@ Result<Plan> plan_trace(const cli::Args& args, double) {
   }
   const double span_s = to_seconds(plan.requests.back().at);
   plan.rate_per_s = span_s > 0 ? static_cast<double>(trace.size()) / span_s : 0;
-  // What one endless cache of whole 512-token blocks would hit of the prompts as cut: the figure to hold the
-  // measured hit rate against.
+  // The share of the cut prompts that one endless cache of whole 512-token blocks would hit, for comparison with the
+  // measured hit rate.
   std::vector<TraceRequest> as_sent = std::move(trace);
   for (size_t i = 0; i < as_sent.size(); ++i) {
     as_sent[i].input_tokens = plan.requests[i].input_tokens;

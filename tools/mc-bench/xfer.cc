@@ -240,7 +240,7 @@ Error means_nothing(const Flag& flag, const std::string& why, const std::string&
   return user_error(err::kUsage, name + " means nothing " + why, name, next);
 }
 
-/// What would be passed over without a word.
+/// Refuses combinations of flags in which one flag would have no effect.
 Result<void> check_sense(const cli::Args& args, const std::vector<std::string>& transports) {
   const bool registers = args.list(kOp) == std::vector<std::string>{"register"};
   const std::string peer = args.positional_one("PEER");

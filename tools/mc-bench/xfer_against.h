@@ -34,7 +34,7 @@ bool is_latency(const std::string& reference);
 /// Bytes per second, or seconds of one round trip. A program that is not installed: MC8005.
 Result<double> run_reference(const ReferencePlan& plan);
 
-/// What the programs print. Of something else: MC8008.
+/// Reads the output of the programs; MC8008 for other text.
 Result<double> parse_iperf3(const std::string& text);
 Result<double> parse_perftest(const std::string& text, bool latency);
 

@@ -24,7 +24,7 @@ void fill_content(std::span<std::byte> bytes);
 /// Expected sums of consecutive pieces.
 std::vector<uint32_t> checksums(std::span<const std::byte> content, size_t piece_bytes);
 
-/// Whose half of "client/server" in --rdma-devices is meant.
+/// Names a half of "client/server" in --rdma-devices.
 enum class Side : uint8_t { client, server };
 /// Options from the flags that both ends share: --auth (with both ends here and a sealed point, a key set of their
 /// own), --insecure, --bind (with `port`, rdma one above), --rdma-*,

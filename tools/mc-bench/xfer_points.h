@@ -1,5 +1,5 @@
-// What `mc-bench xfer` measures, out of its flags: over which transports, to where, and every combination of sizes,
-// batches, depths, streams, directions and classes. Pure: nothing is opened here.
+// The points that `mc-bench xfer` measures, read from its flags: transports, targets, and every combination of sizes,
+// batches, depths, streams, directions and classes. Nothing is opened here.
 #pragma once
 
 #include <string>

@@ -1,7 +1,7 @@
-// What it costs to get an arena ready: its pages touched by one thread and by all of them, in small pages
-// and (asked for) huge ones, then registered with the transports. Each figure is the median of four; every
-// second round goes backwards, because what comes later finds memory that was just given back: neither a drift of
-// the machine nor warm pages favour one kind.
+// The time to get an arena ready: its pages are touched by one thread and by all threads, as small pages and (if asked)
+// huge ones, and then registered with the transports. Each figure is the median of four rounds. Every second round goes
+// backwards, because a later step finds memory that was just given back: so neither a drift of the machine nor warm
+// pages favour one kind.
 #include <algorithm>
 #include <array>
 #include <thread>

@@ -16,7 +16,7 @@ using namespace mc;
 
 namespace {
 
-// Of the nodes that --local starts, whose own --help explains them.
+// Flags of the nodes that --local starts; the --help of those programs explains them.
 constexpr Flag kAttention = by_name(flags::kAttention), kDtype = by_name(flags::kDtype),
                kWeightDtype = by_name(flags::kWeightDtype), kThreads = by_name(flags::kThreads),
                kKernels = by_name(flags::kKernels), kKvMem = by_name(flags::kKvMem),

@@ -35,7 +35,7 @@ struct Liar {
   }
   ~Liar() { node.engine.reset(); }
 
-  /// What the victim answers to a connection.
+  /// The victim's answer to a connection.
   Event dial(const std::string& uri) {
     auto peer = node->connect(uri, in(kLong));
     REQUIRE_OK(peer);

@@ -51,7 +51,7 @@ class Relay {
     size_t number = 0;  // among the pieces of that direction of that connection
     Bytes bytes;
   };
-  /// What goes on instead; nothing at all is a piece left out. An empty optional closes the connection.
+  /// Returns the bytes that go on in place of the piece; no bytes leave it out. An empty optional ends the connection.
   using Attack = std::function<std::optional<Bytes>(const Piece& piece)>;
 
   Relay(uint16_t target, bool sealed) : listener_(true), target_(target), sealed_(sealed) {

@@ -1,4 +1,5 @@
-// What the properties of matrix products draw: activations with zeros and outliers, and the unit of their bounds.
+// Random values for the properties of matrix products: activations with zeros and outliers, and the unit of their
+// bounds.
 #pragma once
 
 #include <vector>

@@ -1,6 +1,6 @@
-// What a fair queue promises, on random tenants and requests: shares by weight while there is a backlog, no request
-// that waits for ever, order within a tenant, quotas as a bucket computed the plain way, and that a turn that could
-// not be taken changes nothing.
+// Promises of the fair queue, on random tenants and requests: shares by weight while there is a backlog, no request
+// that waits for ever, order within a tenant, and quotas as a bucket computed the plain way. A turn that could not be
+// taken changes nothing.
 #include "sched/fair.h"
 
 #include <algorithm>

@@ -22,7 +22,7 @@ Snapshot cluster(Rng& rng) {
   s.block_bytes = static_cast<uint64_t>(few({1, 1e5, 1e7}));
   const uint32_t blocks = (s.tokens - 1) / 64 + 2;  // one more than can be reused
   const uint64_t prefills = 1 + rng.below(rng.chance(0.2) ? 40 : rng.chance(0.05) ? 400 : 5);
-  // Who holds the prompt: some of it here and there, a first block or all of it everywhere, nothing anywhere.
+  // The prompt is held in parts by some nodes, by all nodes (a first block, or all of it), or by none.
   enum { mixed, everybody, nobody } const held = std::array{mixed, mixed, everybody, nobody}[rng.below(4)];
   const uint32_t everywhere = rng.chance(0.5) ? std::min(1u, blocks - 1) : blocks - 1;
   const bool alike = rng.chance(0.3);     // one cost for all nodes

@@ -2,12 +2,12 @@
 // two bare queue pairs, and what the transport makes of it: which class (RDMA notes, A9), hence whether
 // the path, the peer's memory or we ourselves are to blame, and whether another attempt is worth it.
 //
-// What soft-RoCE of Linux 6.1 could not be brought to show (all but the last line tried):
+// Completion errors that soft-RoCE of Linux 6.1 could not be made to show (all but the last line were tried):
 //   LOC_LEN    a READ of 4 KiB more than the port's largest message is carried out; a SEND longer than
 //              its receive is REM_OP here and LOC_QP_OP there, as a receive with a dead key
 //   FATAL      no hardware that could fail. `rdma link del` of an open device waits until it is closed and
 //              tells nobody; the event of a completion queue that overflows is made below
-//   LOC_PROT   only for what arrives: a dead key of what is sent is LOC_QP_OP
+//   LOC_PROT   only for arriving bytes: a dead key of sent bytes is LOC_QP_OP
 //   REM_ABORT, REM_INV_RD_REQ, RESP_TIMEOUT   not among the answers its driver knows
 // Their classes are tested without a device in unit/xfer/rdma_path_test.cc.
 #include <cstdlib>

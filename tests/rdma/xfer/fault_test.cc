@@ -1,4 +1,4 @@
-// What goes wrong in a fabric, done to the links of scripts/rdma-vm: cut, silent, lossy, with another
+// Faults of a fabric, made on the links of scripts/rdma-vm: cut, silent, lossy, with another
 // MTU or other addresses; and memory, leases and peers that go away under a reader. No batch may fail
 // for a fault that another path survives, and no wrong byte may ever pass for a right one.
 #include <algorithm>

@@ -1,6 +1,6 @@
-// What the tests of the rdma transport share: nodes on the devices of scripts/rdma-vm (rxe0-rxe1 and
+// Parts that the tests of the rdma transport share: nodes on the devices of scripts/rdma-vm (rxe0-rxe1 and
 // rxe2-rxe3, each pair with a subnet of its own: the holder owns rxe1 and rxe3, the reader rxe0 and
-// rxe2), changes to its links that end with their scope, and what the kernel says was sent and is held.
+// rxe2), changes to its links that end with their scope, and the kernel's counts of sent and held objects.
 #pragma once
 
 #include <net/if.h>
@@ -65,7 +65,7 @@ struct Restored {
   ~Restored() { shell(undo); }
 };
 
-/// What a netdev sends is delayed, dropped or paced, as netem calls it.
+/// Packets that a network device sends are delayed, dropped or paced, in the terms of netem.
 struct Netem : Restored {
   Netem(const std::string& netdev, const std::string& what)
       : Restored("tc qdisc add dev " + netdev + " root netem limit 4000 " + what,

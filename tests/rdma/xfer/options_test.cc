@@ -1,4 +1,4 @@
-// What the options of a fabric's owner do to the packets and the paths: traffic class and cooldown. (Pace:
+// Effects of two options on packets and paths: traffic class and cooldown. (Pace:
 // twins_test.cc; lanes, pairs and sends: pool_test.cc, notify_test.cc.)
 #include <linux/if_packet.h>
 #include <net/ethernet.h>

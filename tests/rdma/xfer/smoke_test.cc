@@ -1,6 +1,6 @@
-// What the RDMA transport builds on, shown to work on this machine with nothing of ours in between:
-// every verb, flag and event that lib/xfer uses, between the two ends of a link. Runs inside
-// scripts/rdma-vm; a red case here means that the machine is broken, not the transport. One process
+// Every verb, flag and event that lib/xfer_rdma uses, shown to work on this machine between the two ends of a link,
+// without the transport. The tests run inside scripts/rdma-vm. A case that fails here means that the machine is
+// broken, not the transport. One process
 // holds both ends: rxe0 and rxe1 for data (rdma/verbs.h), rxe2 for the cut link.
 #include "rdma/verbs.h"
 

@@ -132,7 +132,7 @@ class Clients {
     return req;
   }
 
-  /// What holds at any time.
+  /// Checks the invariants that hold at any time.
   void check() {
     const node::Conductor* c = world_.conductor();
     if (!c) return;
@@ -145,7 +145,7 @@ class Clients {
     CHECK(c->copies().size() <= 4);
   }
 
-  /// What holds when everything is over and time has passed.
+  /// Checks the invariants that hold after the last request has ended and time has passed.
   void check_over() {
     const node::Conductor* c = world_.conductor();
     REQUIRE(c != nullptr);

@@ -1,7 +1,7 @@
-// What copies of a hot prefix ahead of demand are worth, on a workload made for them: requests of one long prefix whose
-// rate rises until two nodes are needed. Without copies the second node gets its first request when the queue of the
-// first is as long as a fetch takes (kv-centric) or as computing the prefix again does (cache-aware), and everybody
-// pays for that wait; a copy is made when the load asks for it, which is earlier, and nobody waits for it.
+// The gain of copying a hot prefix ahead of demand, on a workload made for it: requests of one long prefix, whose rate
+// rises until two nodes are needed. Without copies the second node gets its first request when the queue of the first
+// takes as long as a fetch (kv-centric) or as computing the prefix again (cache-aware), and every request waits that
+// long. A copy is made when the load asks for it, which is earlier, and no request waits for it.
 
 #include <algorithm>
 #include <cmath>

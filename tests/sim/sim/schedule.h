@@ -1,4 +1,4 @@
-// What the fault schedules have in common: how many there are, and what may go wrong between nodes.
+// Common parts of the fault schedules: their number, and the faults between nodes.
 #pragma once
 
 #include <cstdlib>
@@ -27,8 +27,8 @@ inline void draw_faults(Rng& rng, Faults& faults) {
   faults.cut_code = rng.chance(0.5) ? Code::invalid : Code::peer_lost;
 }
 
-/// Of half of the schedules: any prefill node leads a pipeline of 2 or 3 stages, over layers that need not divide by
-/// it.
+/// In half of the schedules any prefill node leads a pipeline of 2 or 3 stages. The number of layers need not divide
+/// by the number of stages.
 inline void draw_pipelines(Rng& rng, WorldOptions& options) {
   if (rng.chance(0.5)) return;
   options.layers = 3 + static_cast<uint32_t>(rng.below(2));

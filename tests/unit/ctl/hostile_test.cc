@@ -25,8 +25,8 @@ void put_word(Bytes& out, const wire::Envelope& envelope) {
   out.insert(out.end(), {0, 0});
 }
 
-/// What a socket without keys says on a new connection: ZMTP 3.0 greeting and READY, and once the
-/// other side has said the same, `words`. False: it hung up.
+/// Sends the bytes of a socket without keys on a new connection: ZMTP 3.0 greeting and READY, and `words` after the
+/// other side has sent greeting and READY. False: the other side hung up.
 bool speak(int fd, const Bytes& words, std::string_view socket_type = "ROUTER") {
   Bytes out(64);
   out[0] = 0xff;

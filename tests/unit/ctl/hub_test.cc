@@ -84,7 +84,7 @@ TEST_CASE("ctl/hub: a peer back under another instance is a loss and a new peer,
   check_talk(client, link, *server, "again");
 }
 
-// What was sent by the first connection may be lost, so whoever sent it must learn that.
+// Messages of the first connection may be lost, so their sender is told of the loss.
 TEST_CASE("ctl/hub: an instance that connects anew is a loss and a new peer, and its old connection is not heard") {
   const std::string uri = ipc_uri("anew");
   auto server = must_open(options(1, {uri})), peer = must_open(options(2));

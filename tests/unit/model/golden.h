@@ -70,7 +70,7 @@ inline attn::Plan full_plan(const model::Model& model) {
   return {attn::Mode{}, 0, static_cast<int32_t>(model.config().layers)};
 }
 
-/// What transformers computes: a window where the config has one, else full (it knows no MoBA).
+/// The attention of transformers: a window where the config has one, else full (it has no MoBA).
 inline attn::Plan golden_plan(const model::Model& model) {
   attn::Plan plan = full_plan(model);
   const auto& declared = model.config().attention;

@@ -47,7 +47,7 @@ struct MissBench : Bench<Prefill, PrefillOptions> {
     return first[0].report.misses;
   }
   Misses serve(const wire::RequestSpec& spec) { return finish(spec.req, start(spec)); }
-  /// What a grant of nothing, for that reason, makes of two blocks that were to be fetched.
+  /// The misses of two blocks that were to be fetched, after a grant of no blocks for that reason.
   Misses refused(Fallback reason, uint64_t age_ms = 0) {
     start(spec_of("r", ids_of(1, 129)), 2);
     wire::LeaseGrant grant{lease.lease, {}, 0, reason, age_ms};

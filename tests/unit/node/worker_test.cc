@@ -1,4 +1,4 @@
-// What every worker does, whatever its role: membership under one conductor and the next.
+// Workers of every role: membership under one conductor and the next.
 
 #include "bench.h"
 #include "node/prefill.h"

@@ -1,5 +1,5 @@
-// What a client sees of an answer: status, code and numbers of one that ended badly, the prompt's log-probabilities
-// of one that asked for them.
+// An answer as its client sees it: status, code and numbers of an answer that failed, and the prompt's
+// log-probabilities of an answer that asked for them.
 
 #include "run/answer.h"
 
@@ -30,7 +30,7 @@ http::GenerateRequest asked(const std::string& fields) {
   return std::move(*parsed);
 }
 
-/// What comes out of an Answer, sent by a server as the client reads it.
+/// The output of an Answer, sent by a server, as the client reads it.
 http::Response told(const http::GenerateRequest& request, const std::function<void(Answer&)>& feed,
                     const text::Tokenizer& tokenizer = test::small_tokenizer()) {
   auto server = http::Server::open({}, [&](http::Request, http::Responder out) {

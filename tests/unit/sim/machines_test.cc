@@ -1,4 +1,4 @@
-// What the answers of a conductor count as.
+// Outcomes of requests, as a simulation counts a conductor's answers.
 #include "sim/machines.h"
 
 #include "sim/world.h"

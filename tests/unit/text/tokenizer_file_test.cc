@@ -1,4 +1,4 @@
-// What a tokenizer.json must not do to us: every malformed or foreign file is refused with the field.
+// A hostile tokenizer.json: every malformed or foreign file is refused, and the error names the field.
 #include <fstream>
 
 #include "unit/text/small_tokenizer.h"

@@ -1,4 +1,4 @@
-// What every decoder of a frame must refuse.
+// Bytes that every decoder of a frame must refuse.
 #pragma once
 
 #include <cstddef>

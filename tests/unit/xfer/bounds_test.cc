@@ -1,4 +1,4 @@
-// What a caller or a peer may not do, checked on both sides of the wire.
+// Bounds on callers and peers, checked on both sides of the wire.
 #include "raw_peer.h"
 #include "transports/transports.h"
 

@@ -1,5 +1,5 @@
-// What every transport promises about writes with an immediate, as bodies of tests: over tcp and shm here, over
-// rdma in its machine.
+// Promises of every transport about writes with an immediate, as bodies of tests: over tcp and shm here, over rdma in
+// the virtual machine.
 #pragma once
 
 #include <algorithm>

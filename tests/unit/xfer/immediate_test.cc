@@ -37,7 +37,7 @@ Options no_credit() {
   return options;
 }
 
-/// What was asked beside them is served, and nothing is left of them.
+/// Other requests are served meanwhile, and nothing of the writes is left.
 void check_others_go_on(Pair& pair) {
   CHECK(pair.reader.run({{pair.read(0, 4096, 65536)}}) == Code::ok);
   CHECK(equal(pair.local.bytes().first(65536), pair.kv.bytes().subspan(4096, 65536)));

@@ -1,4 +1,4 @@
-// What registered memory looks like while a device of it is away: no verbs are called for one that is lost.
+// Registered memory while one of its devices is away: no verbs are called on a lost device.
 #include "test.h"
 #include "xfer_rdma/verbs.h"
 

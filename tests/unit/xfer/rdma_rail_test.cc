@@ -1,5 +1,5 @@
-// What a path of the rdma transport decides without a device: which addresses it tries, how much it takes in at its
-// speed, and with which keys.
+// Decisions of a path of the rdma transport without a device: the addresses that it tries, the amount that it takes at
+// its speed, and the keys.
 #include "test.h"
 #include "xfer_rdma/choices.h"
 #include "xfer_rdma/keyring.h"

@@ -8,7 +8,8 @@
 
 namespace mc::xfer::test {
 
-/// Of the child "holder": all of its "kv" into `local` by turns of its two halves, or those into its "landing".
+/// Twelve transfers with the child "holder": all of its "kv" into `local`, its two halves by turns, or `local` into its
+/// "landing".
 struct Twelve {
   std::vector<BatchId> batches;
   uint32_t kv = 0;
