@@ -84,8 +84,8 @@ void refuse_unsupported(Fields& f) {
   for (const char* name : {"guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs",
                            "structural_tag", "guided_decoding_backend"})
     f.refuse(name, kNoGrammar);
-  f.refuse("use_beam_search", "sampling only");
-  f.refuse("length_penalty", "it belongs to beam search");
+  f.refuse("use_beam_search", "answers are sampled");
+  f.refuse("length_penalty", "only beam search uses it");
   f.refuse("allowed_token_ids", "use logit_bias or top_k");
   f.refuse("bad_words", "use stop");
   f.refuse("logits_processors", "nothing from a request is executed");
@@ -350,7 +350,7 @@ Result<GenerateRequest> parse_completion(std::string_view body, const Headers& h
   if (out.best_of && *out.best_of < out.sampling.n)
     f.fail("best_of", "must be at least n (" + std::to_string(out.sampling.n) + ")");
   if (out.stream && out.answers() > out.sampling.n)
-    f.fail("best_of", "above n cannot be streamed: which answers are best is known at their end");
+    f.fail("best_of", "above n cannot be streamed: the best answers are known only at their end");
   read_prompts(f, limits, out);
   f.integer("logprobs", 0, limits.logprobs_max, out.sampling.logprobs);
   f.boolean("echo", out.echo);
@@ -384,7 +384,7 @@ Result<GenerateRequest> parse_chat(std::string_view body, const Headers& headers
   if (const Json* kwargs = f.object("chat_template_kwargs")) out.template_kwargs = *kwargs;
   f.refuse("chat_template", "the model's own template is used");
   f.refuse("documents", "put the text into a message");
-  f.refuse("audio", "text only");
+  f.refuse("audio", "messages are text");
   f.refuse("web_search_options", "there is no web search");
   f.refuse("echo", "the answer holds new text only");
   std::optional<int> best_of;
@@ -393,7 +393,7 @@ Result<GenerateRequest> parse_chat(std::string_view body, const Headers& headers
     f.fail_unsupported("best_of", "answers of a chat are not ranked; /v1/completions ranks them");
   if (const Json* modalities = f.array("modalities"))
     for (const Json& item : modalities->items())
-      if (item.as_string() != "text") f.fail_unsupported("modalities", "text only");
+      if (item.as_string() != "text") f.fail_unsupported("modalities", "messages are text");
   return finish(f, headers, std::move(out));
 }
 
@@ -430,7 +430,7 @@ Result<DetokenizeRequest> parse_detokenize(std::string_view body, const ApiLimit
 
 Result<AdminRequest> parse_admin(std::string_view body, const Headers& headers) {
   if (!find_header(headers, "origin").empty())
-    return user_error(err::kUnauthorized, "requests from web pages (with an Origin header) are refused here");
+    return user_error(err::kUnauthorized, "requests from web pages (with an Origin header) are refused");
   MC_TRY(json,
          parse_object(body.empty() ? std::string_view("{}") : body, {.bytes = 64 << 10, .depth = 8, .values = 1000}));
   AdminRequest out;

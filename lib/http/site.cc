@@ -55,8 +55,8 @@ std::optional<Response> refuse_foreign(const Request& request, const SitePolicy&
   const bool has_host = request.http11 || !host.empty();  // HTTP/1.0 may leave it out; no browser does
   if (policy.checks_host && has_host && !is_own_host(split_authority(host).host, policy))
     return error_response(err::kForeignSite, "Host " + shown(host) +
-                                                 " is not this server's: it is localhost, a loopback address or a "
-                                                 "name in --allowed-host");
+                                                 " is not a name of this server: its names are localhost, loopback "
+                                                 "addresses and those of --allowed-host");
   for (const Header& header : request.headers) {
     if (header.name != "origin" || is_same_site(header.value, host)) continue;
     const bool allowed = std::any_of(policy.own_origins.begin(), policy.own_origins.end(),
@@ -64,7 +64,7 @@ std::optional<Response> refuse_foreign(const Request& request, const SitePolicy&
     if (!allowed)
       return error_response(err::kForeignSite,
                             "a web page of origin " + shown(header.value) +
-                                " may not send requests here; --allowed-origin lists those that may");
+                                " may not send requests to this server; --allowed-origin lists the pages that may");
   }
   return std::nullopt;
 }
