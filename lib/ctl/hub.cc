@@ -40,7 +40,7 @@ Result<void> check_ipc_free(const Uri& uri) {
   address.sun_family = AF_UNIX;
   if (uri.path.size() >= sizeof address.sun_path)
     return user_error(err::kCannotListen,
-                      "socket path of " + std::to_string(uri.path.size()) + " bytes, at most " +
+                      "the socket path has " + std::to_string(uri.path.size()) + " bytes; at most " +
                           std::to_string(sizeof address.sun_path - 1) + " are possible",
                       uri.text(), "set MCT_RUN_DIR to a shorter directory");
   std::memcpy(address.sun_path, uri.path.data(), uri.path.size());
@@ -48,8 +48,8 @@ Result<void> check_ipc_free(const Uri& uri) {
   if (!probe) return errno_error("socket");
   const int rc = ::connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address);
   if (rc == 0 || errno == EAGAIN)
-    return user_error(err::kPortInUse, "a program already listens on " + uri.text(), "control endpoint",
-                      "stop it, or give this one another MCT_RUN_DIR or --listen");
+    return user_error(err::kPortInUse, "another program listens on " + uri.text(), "control endpoint",
+                      "stop that program, or start this one with another MCT_RUN_DIR or --listen");
   return {};
 }
 
@@ -65,8 +65,9 @@ Result<Socket> open_router(Context& context, const HubOptions& options, const Ur
   if (auto done = socket.bind(uri.text()); !done) {
     const bool taken = done.error().code == Code::busy;
     if (uri.scheme == "ipc")
-      return user_error(err::kCannotListen, done.error().what, uri.text(),
-                        "the folder of the socket must be there and be yours: set MCT_RUN_DIR, or give another path");
+      return user_error(
+          err::kCannotListen, done.error().what, uri.text(),
+          "the folder of the socket must exist and belong to this user: set MCT_RUN_DIR, or choose another path");
     return user_error(taken ? err::kPortInUse : err::kCannotListen, done.error().what, "control endpoint");
   }
   MC_TRY(real, parse_uri(socket.bound()));

@@ -151,7 +151,8 @@ Result<void> check_exposure(Door door, const Uri& uri, Keys keys, bool insecure,
   if (insecure || keys == Keys::cluster || (uri.scheme != "tcp" && is_local(uri))) return {};
   if (!is_local(uri)) return no_lock(door, uri.text(), side);
   if (keys == Keys::machine) return {};
-  return user_error(err::kAuthRequired, "every user of this machine reaches " + uri.text() + ", and there are no keys",
+  return user_error(err::kAuthRequired,
+                    "every user of this machine can connect to " + uri.text() + ", and there are no keys",
                     "listen address " + uri.text());
 }
 
