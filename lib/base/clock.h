@@ -42,7 +42,7 @@ class SystemClock final : public Clock {
   static SystemClock& instance();
 };
 
-/// Moves only when told; shared by tests and the simulator.
+/// Moves only by advance() and set(); for tests and the simulator.
 class VirtualClock final : public Clock {
  public:
   TimePoint now() const override { return now_; }

@@ -1,4 +1,4 @@
-// Element types of weights, activations and KV, and the one conversion everybody needs.
+// Element types of weights, activations and KV, and the conversion that most folders need.
 // bf16 is stored as its raw 16 bits: the upper half of an f32.
 #pragma once
 

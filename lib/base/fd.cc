@@ -178,7 +178,7 @@ Result<std::string> read_file(const std::string& path, size_t limit) {
 Result<void> write_file_atomic(const std::string& path, std::string_view text, unsigned mode) {
   struct stat found {};
   if (::stat(path.c_str(), &found) == 0 && !S_ISREG(found.st_mode)) {
-    // Opening a FIFO that nobody reads would wait for ever; writing to one waits for its reader.
+    // Opening a FIFO without a reader would wait for ever; writing to a FIFO waits for its reader.
     const Fd as_it_is(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
     if (!as_it_is) return errno == ENXIO ? Error{Code::io, "nobody reads " + path} : write_error("open " + path);
     if (::fcntl(as_it_is.get(), F_SETFL, 0) != 0) return errno_error("fcntl " + path);

@@ -29,7 +29,7 @@ class LogWriter {
 
   /// The descriptor stays the caller's and must stay open.
   LogWriter(int fd, Options options);
-  /// The thread ends once its last write returns; nobody waits for it, because that write may never return.
+  /// The thread ends once its last write returns. No thread waits for it, because that write may never return.
   ~LogWriter();
   LogWriter(const LogWriter&) = delete;
   LogWriter& operator=(const LogWriter&) = delete;

@@ -40,7 +40,7 @@ void on_no_memory() {
   if (t_fails_alone || !give_up_reserve()) throw std::bad_alloc();
 }
 
-// OpenSSL takes its memory from malloc, which knows no reserve, and we assert that its small contexts are made.
+// OpenSSL takes its memory from malloc, which has no reserve, and an assertion says that its small contexts are made.
 void* crypto_malloc(size_t bytes, const char*, int) {
   void* at = std::malloc(bytes);
   return at == nullptr && bytes > 0 && give_up_reserve() ? std::malloc(bytes) : at;

@@ -140,7 +140,7 @@ void Loop::on_router(size_t router, SocketMessage message) {
   auto envelope = decode(message.frames[1], link, message.peer_address, wrong_version);
   if (!envelope) {
     if (!wrong_version) return;
-    // Any envelope of ours tells the other side our version, so it refuses by itself.
+    // Any envelope of this side carries its version, so the other side refuses by itself.
     const Bytes ours = wire::encode({.type = std::string(kPing),
                                      .from = shared_.name_now(),
                                      .instance = options_.instance,

@@ -27,7 +27,7 @@ struct Socket::State {
   State() = default;
   State(const State&) = delete;
   State& operator=(const State&) = delete;
-  // libzmq's I/O thread and reaper write monitor events with a send that blocks while nobody reads, and
+  // libzmq's I/O thread and reaper write monitor events with a send that blocks without a reader, and
   // take every socket of the process with them: the writing end must be gone before the reading end.
   ~State() {
     if (socket.handle() != nullptr) zmq_socket_monitor(socket.handle(), nullptr, 0);

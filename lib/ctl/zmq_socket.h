@@ -80,7 +80,7 @@ class Socket {
   void unbind();
   Result<void> connect(const std::string& uri);
 
-  /// Connections that others have to this socket, as far as next_event() has told of their ends.
+  /// Connections from peers to this socket, less those whose end next_event() has reported.
   size_t connections() const;
   /// Connections beyond connections_max, since bind().
   uint64_t refused() const;

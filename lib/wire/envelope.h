@@ -7,7 +7,7 @@
 //                 re          u64   id of the message this one answers; absent = no answer
 //                 from        str   0..64 bytes: sender's node name, "" before it has one
 //                 inst        bin16 sender's instance
-//                 to          bin16 the only instance that may take it; absent = whoever listens
+//                 to          bin16 the only instance that may take it; absent = any receiver
 //                 epoch       u64   sender's start, unix ms: orders the instances of one name
 //                 deadline_ms u64   time left for the work it asks for, at sending; absent = none
 //
