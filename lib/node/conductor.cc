@@ -531,6 +531,8 @@ void Conductor::on_preempted(const Received& event, const wire::Preempted& preem
   flights_.unplace(*r, now);
   r->answer.restart();
   if (!name_blocks(*r)) return park(*r, now);
+  const FailedAttempt failed{r->attempt.prefill, r->attempt.decode, RequestStage::decode, Reason::no_space};
+  out.push_back(RequestRetried{r->submit.req, failed, "preempted: the decode node had no page left"});
   ++flights_.stats().retried;
   (void)place(*r, now, out);
 }
@@ -550,6 +552,8 @@ void Conductor::retry(Request& r, RequestStage stage, Refusal why, const NodeId&
   r.answer.restart();
   if (++r.failures >= options_.attempts_max) return flights_.fail(r, stage, std::move(why), now, out);
   ++flights_.stats().retried;
+  out.push_back(
+      RequestRetried{r.submit.req, {r.attempt.prefill, r.attempt.decode, stage, why.reason}, std::move(why.message)});
   if (!name_blocks(r)) return park(r, now);
   (void)place(r, now, out);
 }

@@ -315,8 +315,15 @@ struct BreakerChanged {
   Duration backoff{};     // of open
 };
 
+/// A request begins another attempt after `failed`; for the log. Conductor only.
+struct RequestRetried {
+  RequestId req;
+  FailedAttempt failed;
+  std::string message;
+};
+
 using ActionVariant = std::variant<Send, SendNotify, SendTokens, SetPeers, Read, CancelRead, RunChunk, CancelRun,
-                                   JoinBatch, RunStep, LeaveBatch, Reply, BreakerChanged>;
+                                   JoinBatch, RunStep, LeaveBatch, Reply, BreakerChanged, RequestRetried>;
 using Action = OneOf<ActionVariant>;
 using Actions = std::vector<Action>;
 

@@ -105,12 +105,6 @@ void Answers::on_end(Answer& answer, const node::Reply& reply, TimePoint now) {
   const bool failed = reply.kind == node::Reply::Kind::failed, rejected = reply.kind == node::Reply::Kind::rejected;
   const std::string reason(failed || rejected ? to_string(reply.reason) : to_string(reply.finish));
   metrics_.end(progress, reply, answer.is_prompt_alone(), now);
-  for (const node::FailedAttempt& attempt : reply.summary.failed)
-    log_info("request was retried", {{"req", reply.req},
-                                     {"prefill", attempt.prefill},
-                                     {"decode", attempt.decode},
-                                     {"stage", to_string(attempt.stage)},
-                                     {"why", to_string(attempt.reason)}});
   if (failed)
     log_warn("request failed", {{"req", reply.req},
                                 {"x_request_id", progress.client_id},

@@ -28,6 +28,15 @@ void log_breaker(const node::BreakerChanged& changed) {
   }
 }
 
+void log_retry(const node::RequestRetried& retried) {
+  log_info("request is retried", {{"req", retried.req},
+                                  {"prefill", retried.failed.prefill},
+                                  {"decode", retried.failed.decode},
+                                  {"stage", to_string(retried.failed.stage)},
+                                  {"reason", to_string(retried.failed.reason)},
+                                  {"why", retried.message}});
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Loop>> Loop::open(Parts parts) {
@@ -161,6 +170,8 @@ void Loop::perform(node::Actions actions) {
       parts_.on_reply(*reply);
     } else if (auto* changed = std::get_if<node::BreakerChanged>(&action)) {
       log_breaker(*changed);
+    } else if (auto* retried = std::get_if<node::RequestRetried>(&action)) {
+      log_retry(*retried);
     }
   }
   actions.clear();

@@ -50,6 +50,7 @@ struct Bench {
       if (const auto* reply = std::get_if<Reply>(&action); reply && reply->kind != Reply::Kind::token)
         ended[reply->req] = *reply;
       if (const auto* changed = std::get_if<BreakerChanged>(&action)) changes.push_back(*changed);
+      if (const auto* retried = std::get_if<RequestRetried>(&action)) retries.push_back(*retried);
     }
     return out;
   }
@@ -105,6 +106,7 @@ struct Bench {
   std::map<RequestId, Placed> at;
   std::map<RequestId, Reply> ended;
   std::vector<BreakerChanged> changes;
+  std::vector<RequestRetried> retries;
 };
 
 constexpr auto kOpen = sched::BreakerState::open, kHalfOpen = sched::BreakerState::half_open,
@@ -131,6 +133,10 @@ TEST_CASE("node/breaker: an internal code of a transfer reaches no client as its
   CHECK(b.ended["r"].reason == Reason::kv_transfer);
   CHECK(b.ended["r"].kind == Reply::Kind::failed);
   CHECK(b.ended["r"].summary.failed.size() == 4);
+  REQUIRE(b.retries.size() == 3);  // the fourth failure is the last attempt's
+  CHECK(b.retries[0].failed.prefill == "p0");
+  CHECK(b.retries[0].failed.stage == RequestStage::transfer);
+  CHECK(b.retries[0].failed.reason == Reason::kv_transfer);
 }
 
 TEST_CASE("node/breaker: a pair that fails three requests is set aside, its nodes serve with others") {
