@@ -184,6 +184,12 @@ void Answer::start_stream() {
   out_.start_stream();
 }
 
+void Answer::begin_stream() {
+  if (started_ || failed_ || !request_.stream) return;
+  start_stream();
+  (void)out_.send(http::kSsePing);
+}
+
 // The prompt goes in front of the choice's own text: in a stream when the first token is there, else at the end.
 void Answer::echo(Choice& choice) {
   if (!request_.echo || choice.echoed) return;

@@ -40,6 +40,9 @@ class Answer {
   bool on_token(const RequestId& req, const node::Reply& reply);
   /// The choice's last reply. True when the whole answer is complete (and has been written).
   bool on_end(const RequestId& req, const node::Reply& reply);
+  /// Sends the head of a stream and a ping before the first token, so that the client and its proxies see a live
+  /// connection. An error that follows is an event of the stream. A whole answer has no head yet and sends nothing.
+  void begin_stream();
   /// An exception said that there is no memory for it: it becomes an error.
   void out_of_memory();
   /// Ids of choices that still run.

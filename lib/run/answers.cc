@@ -9,6 +9,9 @@
 #include "run/call_runner.h"
 
 namespace mc::run {
+namespace {
+constexpr Duration kSilenceMax = 10s;  // of a stream before its first token; proxies close silent connections
+}
 
 void Answers::start(const std::shared_ptr<AnswerJob>& job) {
   const http::Responder& out = job->answer->out();
@@ -69,6 +72,13 @@ bool Answers::grow(Answer& answer, Work work) {
   for (const auto& req : answer.unfinished())
     if (answers_.contains(req)) loop_.deliver(node::ClientCancel{req, node::CancelReason::failed});
   return false;
+}
+
+void Answers::begin_silent_streams(TimePoint now) {
+  for (const auto& [req, answer] : answers_) {
+    const RequestProgress& progress = records_.running(req);
+    if (progress.first == kNever && now - progress.submitted >= kSilenceMax) answer->begin_stream();
+  }
 }
 
 void Answers::on_reply(const node::Reply& reply) {

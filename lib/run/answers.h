@@ -32,6 +32,8 @@ class Answers {
   /// Submits each choice. When the client leaves, the choices that still run are cancelled.
   void start(const std::shared_ptr<AnswerJob>& job);
   void on_reply(const node::Reply& reply);
+  /// Begins each stream that has waited for its first token for long, so that the server pings it from then on.
+  void begin_silent_streams(TimePoint now);
   /// Choices under way.
   size_t size() const { return answers_.size(); }
   const RequestRecords& records() const { return records_; }

@@ -191,7 +191,7 @@ class ConductorProcess {
     metrics_at_ = now + 200ms;
     membership_.update(conductor_->nodes(now));
     conductor_->check();
-    frontend_->update_metrics(server_->stats());
+    frontend_->update(server_->stats());
     meter_->update(server_->stats(), links_->stats());
   }
 

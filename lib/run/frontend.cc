@@ -55,6 +55,11 @@ Frontend::Frontend(const FrontendOptions& options, node::Conductor& conductor, M
       reader_(std::move(reader)),
       started_unix_(SystemClock::instance().unix_ms() / 1000) {}
 
+void Frontend::update(const http::ServerStats& http) {
+  metrics_.update(conductor_, http);
+  answers_->begin_silent_streams(SystemClock::instance().now());
+}
+
 void Frontend::attach(Loop& loop, const Heartbeat& heartbeat) {
   MC_ASSERT(!loop_);
   loop_ = &loop;

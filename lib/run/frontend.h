@@ -39,7 +39,9 @@ class Frontend {
 
   // ---- control loop's thread ----
   void on_reply(const node::Reply& reply) { answers_->on_reply(reply); }
-  void update_metrics(const http::ServerStats& http) { metrics_.update(conductor_, http); }
+  /// A few times a second. Updates the metrics, and begins each stream that has waited for its first token for long:
+  /// the server pings it from then on.
+  void update(const http::ServerStats& http);
   /// Longest prompt and answer that the nodes hold together; 0 = there are no nodes.
   void set_nodes_context(uint32_t tokens) { reader_->set_nodes_context(tokens); }
   size_t answers_under_way() const { return answers_->size(); }

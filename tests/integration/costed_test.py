@@ -2,6 +2,7 @@
 """Workers that sleep modelled times over stand-in KV: answers, reuse, timing, footprint, refusals."""
 
 import concurrent.futures
+import http.client
 import json
 import os
 import tempfile
@@ -63,6 +64,18 @@ class Costed(unittest.TestCase):
             c.wait_quiet()
             for name in ("p0", "p1", "d0", "d1"):
                 self.assertEqual(c.metric(name, "mc_checksum_failures_total"), 0)
+
+    def test_a_stream_that_waits_for_its_first_token_is_pinged(self):
+        with open(self.profile, "w") as file:
+            file.write(quick_profile(prefill_s=0.2, step_s=5e-3, row_s=0.5e-3))
+        with Cluster("1p1d", conductor=["--runner", f"costed:{self.profile}"]) as c:
+            link = http.client.HTTPConnection("127.0.0.1", c.url_port, timeout=60)
+            self.addCleanup(link.close)
+            body = {"prompt": Random(3).ids(100), "max_tokens": 2, "stream": True}
+            link.request("POST", "/v1/completions", json.dumps(body))
+            lines = [line for line in link.getresponse() if line.strip()]
+            self.assertEqual(lines[0], b": ping\n")
+            self.assertEqual(lines[-1], b"data: [DONE]\n")
 
     def test_why_tells_where_a_request_went_what_was_weighed_and_what_is_not_known(self):
         with Cluster("2p1d", conductor=["--runner", f"costed:{self.profile}"]) as c:
