@@ -42,7 +42,7 @@ void DataPlane::set_peers(const std::vector<wire::Peer>& peers) {
       log_warn("peer data plane unusable", {{"peer", peer.name}, {"why", id.error().what}});
       continue;
     }
-    next[peer.instance] = {peer.name, *id, {}, {}};
+    next[peer.instance] = {peer.name, peer.role, *id, {}, {}};
     instances_[*id] = peer.instance;
   }
   for (const auto& [instance, link] : links_) {
@@ -145,7 +145,7 @@ bool DataPlane::start(Link& link, const node::Read& read, const std::function<ui
     answer(read.read, batch.error().code, batch.error().what);
     return true;
   }
-  batches_[*batch] = {read.read, Code::ok, "", link.id, bytes, now};
+  batches_[*batch] = {read.read, Code::ok, "", link.id, link.role, bytes, now};
   reads_[read.read] = *batch;
   return true;
 }
@@ -170,6 +170,13 @@ std::optional<node::Event> DataPlane::finish(xfer::BatchId batch) {
   return node::ReadDone{done.read, done.code, std::move(done.what)};
 }
 
+void DataPlane::arrived(const Outstanding& read) {
+  const std::string transport = engine_->transport(read.peer);
+  read_bytes_[{transport, read.role}] += read.bytes;
+  if (transfers_.size() == kTransfersKept) return;
+  transfers_.push_back({transport, read.bytes, to_seconds(SystemClock::instance().now() - read.began)});
+}
+
 std::optional<node::Event> DataPlane::convert(xfer::Event event) {
   using Kind = xfer::Event::Kind;
   switch (event.kind) {
@@ -178,9 +185,7 @@ std::optional<node::Event> DataPlane::convert(xfer::Event event) {
       if (it == batches_.end()) return std::nullopt;
       it->second.code = event.code;
       it->second.what = std::move(event.text);
-      if (event.code == Code::ok && transfers_.size() < kTransfersKept)
-        transfers_.push_back({engine_->transport(it->second.peer), it->second.bytes,
-                              to_seconds(SystemClock::instance().now() - it->second.began)});
+      if (event.code == Code::ok) arrived(it->second);
       return event.quarantined ? std::nullopt : finish(event.batch);
     }
     case Kind::batch_released: return finish(event.batch);

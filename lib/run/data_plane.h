@@ -39,6 +39,8 @@ class DataPlane final : public KvPlane {
   };
   /// Those since the last call; at most kTransfersKept, the rest are only in the counters.
   std::vector<Transfer> take_transfers() { return std::exchange(transfers_, {}); }
+  /// Bytes of all reads that arrived whole, by transport and by the role of the node that was read.
+  const std::map<std::pair<std::string, wire::Role>, uint64_t>& read_bytes() const { return read_bytes_; }
   Result<void> set_secret(const std::string& secret) { return engine_->set_secret(secret); }
   /// Transport in use to the instance, e.g. "shm"; "" = not connected.
   std::string transport(const InstanceId& instance) const;
@@ -54,6 +56,7 @@ class DataPlane final : public KvPlane {
   };
   struct Link {
     std::string name;
+    wire::Role role = wire::Role::prefill;
     xfer::PeerId id = xfer::PeerId::none;
     std::vector<std::vector<std::byte>> notifies;  // in order, until the connection is up; bounded
     std::vector<Waiting> reads;
@@ -63,6 +66,7 @@ class DataPlane final : public KvPlane {
     Code code = Code::ok;
     std::string what;
     xfer::PeerId peer = xfer::PeerId::none;
+    wire::Role role = wire::Role::prefill;
     uint64_t bytes = 0;
     TimePoint began{};
   };
@@ -70,6 +74,7 @@ class DataPlane final : public KvPlane {
   DataPlane(std::unique_ptr<xfer::Engine> engine, mem::SharedBuffer& pool) : engine_(std::move(engine)), pool_(pool) {}
   std::optional<node::Event> convert(xfer::Event event);
   std::optional<node::Event> finish(xfer::BatchId batch);
+  void arrived(const Outstanding& read);
   void answer(uint64_t read, Code code, std::string what);
   bool start(Link& link, const node::Read& read, const std::function<uint64_t(uint32_t)>& local_offset);
   void on_up(Link& link);
@@ -84,6 +89,7 @@ class DataPlane final : public KvPlane {
   std::vector<xfer::Event> arrived_;  // taken from the engine, not yet converted (newest last)
   std::vector<node::Event> ready_;    // answers made without the engine
   std::vector<Transfer> transfers_;
+  std::map<std::pair<std::string, wire::Role>, uint64_t> read_bytes_;
 };
 
 }  // namespace mc::run

@@ -129,7 +129,11 @@ void WorkerMetrics::update_transfers() {
     const auto peers = reached.find(flow.transport);
     metrics_.gauge(metric::kXferPeers, {flow.transport})
         .set(peers == reached.end() ? 0 : static_cast<double>(peers->second));
-    count(metric::kXferBytes, {flow.transport, "in", "any"}, flow.read_bytes);
+    for (const wire::Role role : {wire::Role::prefill, wire::Role::decode, wire::Role::cache}) {
+      const auto read = data_.read_bytes().find({flow.transport, role});
+      count(metric::kXferBytes, {flow.transport, "in", wire::to_string(role)},
+            read == data_.read_bytes().end() ? 0 : read->second);
+    }
     count(metric::kXferBytes, {flow.transport, "out", "any"}, flow.served_bytes);
   }
 }

@@ -273,9 +273,10 @@ class Cluster:
     def node(self, name):
         return next(n for n in self.cluster()["nodes"] if n["id"] == name)
 
-    def metric(self, name, family):
-        """Sum of a metric's samples at one node's own /metrics."""
+    def metric(self, name, family, *labels):
+        """Sum of a metric's samples with all these labels (k="v") at one node's own /metrics."""
         lines = self.socket_request("GET", "/metrics", node=self.node(name))[1].decode().splitlines()
+        lines = [line for line in lines if all(label in line for label in labels)]
         values = [float(line.rsplit(" ", 1)[1]) for line in lines if line.split("{")[0].split(" ")[0] == family]
         assert values, f"{name} has no {family}"
         return sum(values)

@@ -468,6 +468,7 @@ class Refusals(unittest.TestCase):
                 "bytes": c.metric("d0", "vllm:nixl_bytes_transferred_sum"),
                 "by_transport": c.metric("d0", "mc_xfer_seconds_count"),
                 "by_class": c.metric("d0", "mc_xfer_class_bytes_total"),
+                "of_prefill": c.metric("d0", "mc_xfer_bytes_total", 'direction="in"', 'peer_role="prefill"'),
                 "batches": c.metric("d0", "mc_xfer_batches_total"),
                 "steps": c.metric("d0", "vllm:iteration_tokens_total_count"),
                 "computed": c.metric("p0", "vllm:iteration_tokens_total_sum"),
@@ -492,6 +493,7 @@ class Refusals(unittest.TestCase):
         self.assertEqual(grown["by_transport"], grown["transfers"])
         self.assertEqual(grown["batches"], grown["transfers"])
         self.assertEqual(grown["by_class"], grown["bytes"])
+        self.assertEqual(grown["of_prefill"], grown["bytes"])
         self.assertEqual(c.metric("d0", "mc_xfer_peers"), len(c.cluster()["nodes"]) - 1)
         self.assertGreater(c.metric("d0", "mc_xfer_slices_total"), 0)
         self.assertGreater(c.metric("p0", "mc_xfer_notifies_total"), 0)
