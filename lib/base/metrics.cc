@@ -54,7 +54,7 @@ struct Metrics::State {
   template <class Map, class Builder>
   auto& family(Map& map, Builder builder, const MetricFamily& what) {
     auto [at, is_new] = map.try_emplace(what.name, nullptr);
-    if (is_new) at->second = &builder.Name(what.name).Help(what.help).Labels(common).Register(registry);
+    if (is_new) at->second = &builder.Name(what.name).Help(what.help).Register(registry);
     return *at->second;
   }
 };
@@ -87,6 +87,13 @@ Metrics::Metrics(const Labels& common) : state_(std::make_unique<State>()) {
 }
 Metrics::~Metrics() = default;
 
+void Metrics::set_label(const std::string& name, const std::string& value) {
+  const std::lock_guard lock(state_->mutex);
+  const auto at = state_->common.find(name);
+  MC_ASSERT(at != state_->common.end());
+  at->second = value;
+}
+
 metric::Counter Metrics::counter(const MetricFamily& family, Values label_values) {
   MC_ASSERT(family.kind == MetricKind::counter);
   const std::lock_guard lock(state_->mutex);
@@ -113,10 +120,17 @@ metric::Histogram Metrics::histogram(const MetricFamily& family, Values label_va
 
 std::string Metrics::expose() const {
   auto families = state_->registry.Collect();
+  prometheus::Labels common;
+  {
+    const std::lock_guard lock(state_->mutex);
+    common = state_->common;
+  }
   std::sort(families.begin(), families.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   for (auto& family : families) {
-    for (auto& series : family.metric)
+    for (auto& series : family.metric) {
+      for (const auto& [name, value] : common) series.label.push_back({name, value});
       std::sort(series.label.begin(), series.label.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+    }
     std::sort(family.metric.begin(), family.metric.end(), labels_less);
   }
   return prometheus::TextSerializer().Serialize(families);

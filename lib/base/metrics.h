@@ -87,6 +87,9 @@ class Metrics {
   Metrics(const Metrics&) = delete;
   Metrics& operator=(const Metrics&) = delete;
 
+  /// Changes the value of a common label, which the constructor named, on every series. Any thread.
+  void set_label(const std::string& name, const std::string& value);
+
   /// The series with these label values (as many as the family names, in its order); made on first
   /// use with value 0, so that a dashboard sees it before the first event. Asking again gives the
   /// same series. Takes a lock: keep the handle.

@@ -441,6 +441,7 @@ class WorkerProcess {
       named_ = worker_->name();
       links_->set_name(named_);
       log_set_node(named_);
+      metrics_->set_label("engine", named_);
       log_info("registered", {{"name", named_}});
       readiness_->announce(named_, options_.http, options_.control_uri);
     }

@@ -100,6 +100,12 @@ class Watched(unittest.TestCase):
         for row in rows[:-1]:
             self.assertEqual(row["url"], "http://" + row["http"])
 
+    def test_the_metrics_of_a_node_that_the_conductor_named_bear_its_name(self):
+        with Cluster("1p1d") as c:
+            text = lambda: c.socket_request("GET", "/metrics", node=c.node("d0"))[1].decode()
+            until(lambda: 'mc_build_info{' in text() and 'engine="decode"' not in text(), 10, "its labels")
+            self.assertIn('engine="d0"', text())
+
     def test_pages_that_only_a_conductor_has_are_404_on_a_node(self):
         for method, path in (("GET", "/cluster"), ("GET", "/requests"), ("POST", "/admin/drain")):
             status, data = self.c.socket_request(method, path, {} if method == "POST" else None, node=self.c.node("p0"))

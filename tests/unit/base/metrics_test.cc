@@ -38,6 +38,17 @@ TEST_CASE("base/metrics: a scrape carries HELP, TYPE, common labels and values")
   CHECK(has_line(text, R"(try_wait_seconds_count{engine="p0",model_name="mc-tiny"} 1)"));
 }
 
+TEST_CASE("base/metrics: a common label that changes does so on every series") {
+  const Metrics::Labels labels{{"engine", "decode"}};
+  Metrics metrics(labels);
+  metrics.gauge(kWaiting).set(1);
+  metrics.set_label("engine", "d0");
+  metrics.counter(kCopies).add(2);
+  const std::string text = metrics.expose();
+  CHECK(has_line(text, R"(try_waiting{engine="d0"} 1)"));
+  CHECK(has_line(text, R"(try_copies_total{engine="d0"} 2)"));
+}
+
 TEST_CASE("base/metrics: the same labels are the same series, other labels another") {
   Metrics metrics;
   metrics.counter(kRequests, {"ok", ""}).add();
