@@ -198,13 +198,20 @@ std::string address_of(const Json& node) {
   return control->host + " (lo:" + std::to_string(place->port) + ")";
 }
 
+/// The model of a node, or the profile of its modelled times.
+std::string model_of(const Json& node) {
+  const Json* runner = node["labels"].find("runner");
+  const std::string model(runner ? runner->as_string() : node["model"].as_string());
+  return model.empty() ? "-" : model;
+}
+
 Result<int> ps(const cli::Args& args) {
   MC_TRY(cluster, ask(args, http::Method::get, "/cluster", "", soon(5s)));
   if (wants_json(args)) {
     std::string out;
     for (const auto& node : cluster["nodes"].items()) out += node.dump() + "\n";
     Json end = Json::object();
-    end.set("type", "end").set("model", cluster["model"]).set("requests_unfinished", cluster["requests_unfinished"]);
+    end.set("type", "end").set("model", cluster["model"]).set("url", cluster["url"]).set("requests_unfinished", cluster["requests_unfinished"]);
     end.set("totals", cluster["totals"]).set("breakers", cluster["breakers"]);
     MC_CHECK(write_all(1, out + end.dump() + "\n"));
     return 0;
@@ -217,12 +224,11 @@ Result<int> ps(const cli::Args& args) {
     const std::string kv = page > 0 ? gib((total - free) * page) + "/" + gib(total * page)
                                     : std::to_string(n["pages_cached"].as_int()) + " blocks";
     const std::string lacks(n["lacks"].as_string()), error(lacks.empty() ? n["last_error"].as_string() : lacks);
-    std::printf(
-        "%-5s %-8s %-7s %-21s %-12s %4ld %5ld %-15s %6.1f %-8s %s\n", std::string(n["id"].as_string()).c_str(),
-        std::string(n["role"].as_string()).c_str(), std::string(n["state"].as_string()).c_str(), address_of(n).c_str(),
-        std::string(n["model"].as_string().empty() ? "-" : n["model"].as_string()).c_str(),
-        static_cast<long>(n["running"].as_int()), static_cast<long>(n["waiting"].as_int()), kv.c_str(),
-        100 * n["hit_rate"].as_double(), up_text(n["up_s"].as_double()).c_str(), error.empty() ? "-" : error.c_str());
+    std::printf("%-5s %-8s %-7s %-21s %-15s %4ld %5ld %-15s %6.1f %-8s %s\n", std::string(n["id"].as_string()).c_str(),
+                std::string(n["role"].as_string()).c_str(), std::string(n["state"].as_string()).c_str(),
+                address_of(n).c_str(), model_of(n).c_str(), static_cast<long>(n["running"].as_int()),
+                static_cast<long>(n["waiting"].as_int()), kv.c_str(), 100 * n["hit_rate"].as_double(),
+                up_text(n["up_s"].as_double()).c_str(), error.empty() ? "-" : error.c_str());
   }
   print_breakers(cluster);
   return 0;

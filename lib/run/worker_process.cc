@@ -230,6 +230,7 @@ class WorkerProcess {
     // A page stands for more bytes than it has; peers reckon with those it has.
     options_.cost.read_bytes_per_s *= static_cast<double>(options_.layout.page_bytes()) /
                                       static_cast<double>(profile.kv_bytes_per_token * block_tokens_);
+    options_.labels.emplace_back("runner", "costed:" + profile.name);
     costed_.emplace();
     costed_->profile = std::move(profile);
     costed_->vocab = config.vocab;
