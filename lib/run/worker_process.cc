@@ -137,8 +137,8 @@ class WorkerProcess {
                       "use at most " + format_bytes(free / 10 * 9) + ", or free memory");
   }
 
-  /// Before anything is loaded.
-  Result<void> check_model_fits() const {
+  /// Before anything is loaded. Returns the bytes of the weights.
+  Result<uint64_t> check_model_fits() const {
     MC_TRY(directory, model::find_model(args_.text(flags::kModel)));
     MC_TRY(options, model_options(args_));
     MC_TRY(plan, model::plan_model(directory, options));
@@ -161,14 +161,15 @@ class WorkerProcess {
       memory.beside_page_bytes = copies.page_bytes;
       memory.scratch_bytes += copies.strip_bytes * runner.max_batch;
     }
-    return run::check_memory(memory);
+    MC_CHECK(run::check_memory(memory));
+    return memory.weight_bytes;
   }
 
   Result<void> plan_model() {
     MC_TRY(profile, runner_profile(args_));
     if (profile) return plan_costed(*std::move(profile));
-    MC_CHECK(check_model_fits());
-    log_info("loading the model");
+    MC_TRY(weight_bytes, check_model_fits());
+    if (weight_bytes >= kSlowLoadBytes) log_info("loading the model", {{"weight_bytes", weight_bytes}});
     MC_TRY(engine, open_engine(args_));
     engine_ = std::make_unique<Engine>(std::move(engine));
     const model::Model& model = *engine_->model;
@@ -423,11 +424,11 @@ class WorkerProcess {
                          {"transports", transports},
                          {"control", options_.control_uri},
                          {"http", options_.http}});
-    log_info("waiting for the conductor", {{"conductor", conductor_uri_}});
   }
 
   Result<int> run() {
     log_start();
+    say_waiting_at_ = SystemClock::instance().now() + 1s;
     loop_->run();
     notify_service_manager("STOPPING=1");
     if (failure_) return *failure_;
@@ -445,6 +446,10 @@ class WorkerProcess {
       metrics_->set_label("engine", named_);
       log_info("registered", {{"name", named_}});
       readiness_->announce(named_, options_.http, options_.control_uri);
+    }
+    if (named_.empty() && now >= say_waiting_at_) {
+      say_waiting_at_ = kNever;
+      log_info("waiting for the conductor", {{"conductor", conductor_uri_}});
     }
     if (links_->fatal() && named_.empty()) return give_up(links_->failure());
     if (const auto* refused = worker_->refused(); refused && !worker_->registered()) {
@@ -545,6 +550,7 @@ class WorkerProcess {
 
   static constexpr int kTcpStreamsMost = 4;  // that xfer chooses by itself
   static constexpr uint64_t kSlabBytes = uint64_t{8} << 20;
+  static constexpr uint64_t kSlowLoadBytes = uint64_t{256} << 20;  // loading takes seconds
 
   wire::Role role_;
   const cli::Args& args_;
@@ -579,7 +585,7 @@ class WorkerProcess {
   bool terminating_ = false, left_ = false;
   int exit_code_ = 0;
   bool has_tenants_ = false;
-  TimePoint drain_until_ = kNever, refused_since_ = kNever, status_at_{}, check_at_{};
+  TimePoint drain_until_ = kNever, refused_since_ = kNever, status_at_{}, check_at_{}, say_waiting_at_ = kNever;
 };
 
 }  // namespace
