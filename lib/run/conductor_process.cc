@@ -135,6 +135,8 @@ class ConductorProcess {
     MC_TRY(server, http::Server::open(options, frontend_->handler()));
     server_ = std::move(server);
     http_address_ = HostPort{at.host, server_->port()}.text();
+    const std::string host = at.host == "0.0.0.0" ? "127.0.0.1" : at.host == "::" ? "::1" : at.host;
+    frontend_->set_url("http://" + HostPort{host, server_->port()}.text());
     if (at.port != 0 && at.port != server_->port())
       log_warn("another program has the default port: clients find this conductor at the next free one",
                {{"taken", at.text()}, {"http", http_address_}});

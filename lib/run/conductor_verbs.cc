@@ -211,12 +211,13 @@ Result<int> ps(const cli::Args& args) {
     std::string out;
     for (const auto& node : cluster["nodes"].items()) out += node.dump() + "\n";
     Json end = Json::object();
-    end.set("type", "end").set("model", cluster["model"]).set("url", cluster["url"]).set("requests_unfinished", cluster["requests_unfinished"]);
+    end.set("type", "end").set("model", cluster["model"]);
+    end.set("url", cluster["url"]).set("requests_unfinished", cluster["requests_unfinished"]);
     end.set("totals", cluster["totals"]).set("breakers", cluster["breakers"]);
     MC_CHECK(write_all(1, out + end.dump() + "\n"));
     return 0;
   }
-  std::printf("%-5s %-8s %-7s %-21s %-12s %4s %5s %-15s %6s %-8s %s\n", "ID", "ROLE", "STATE", "ADDR", "MODEL", "RUN",
+  std::printf("%-5s %-8s %-7s %-21s %-15s %4s %5s %-15s %6s %-8s %s\n", "ID", "ROLE", "STATE", "ADDR", "MODEL", "RUN",
               "QUEUE", "KV USED/TOTAL", "HIT%", "UP", "LAST ERROR");
   for (const auto& n : cluster["nodes"].items()) {
     const double page = n["page_bytes"].as_double();

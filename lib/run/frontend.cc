@@ -136,7 +136,7 @@ void Frontend::readiness(const http::Responder& out) {
 
 void Frontend::cluster(const http::Responder& out) {
   loop_->post([this, out](TimePoint now, node::Actions&) {
-    out.respond(http::json_response(200, cluster_json(conductor_, options_.served_name, now).dump()));
+    out.respond(http::json_response(200, cluster_json(conductor_, options_.served_name, url_, now).dump()));
   });
 }
 

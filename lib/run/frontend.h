@@ -31,6 +31,8 @@ class Frontend {
                                                 Metrics& metrics);
   /// Once the loop exists; before the HTTP server starts.
   void attach(Loop& loop, const Heartbeat& heartbeat);
+  /// Where clients reach the conductor, for /cluster. Before the loop runs.
+  void set_url(std::string url) { url_ = std::move(url); }
   http::Server::Handler handler();
   /// The refusal of a request that lacks its key or names no path of the API; for ServerOptions::refuse_head.
   std::optional<http::Response> refuse_head(const http::Request& head) const { return access_.refuse_head(head); }
@@ -78,6 +80,7 @@ class Frontend {
   ApiAccess access_;
   std::unique_ptr<RequestReader> reader_;
   const int64_t started_unix_;
+  std::string url_;
   Loop* loop_ = nullptr;
   const Heartbeat* heartbeat_ = nullptr;
   std::optional<Answers> answers_;    // once attached

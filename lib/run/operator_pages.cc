@@ -23,7 +23,7 @@ Json breakers_json(const sched::Breakers& breakers, TimePoint now) {
 
 }  // namespace
 
-Json cluster_json(const node::Conductor& conductor, const std::string& model, TimePoint now) {
+Json cluster_json(const node::Conductor& conductor, const std::string& model, const std::string& url, TimePoint now) {
   Json nodes = Json::array();
   for (const auto& n : conductor.nodes(now)) {
     const auto& load = n.load;
@@ -51,7 +51,7 @@ Json cluster_json(const node::Conductor& conductor, const std::string& model, Ti
   }
   const auto& s = conductor.flights().stats();
   Json out = Json::object();
-  out.set("model", model).set("nodes", std::move(nodes));
+  out.set("model", model).set("url", url).set("nodes", std::move(nodes));
   out.set("requests_unfinished", conductor.flights().size());
   Json totals = Json::object();
   totals.set("submitted", s.submitted).set("finished", s.finished).set("failed", s.failed).set("rejected", s.rejected);

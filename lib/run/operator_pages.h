@@ -9,7 +9,7 @@
 
 namespace mc::run {
 
-Json cluster_json(const node::Conductor& conductor, const std::string& model, TimePoint now);
+Json cluster_json(const node::Conductor& conductor, const std::string& model, const std::string& url, TimePoint now);
 Json explanation_json(const node::Conductor::Explanation& e, const node::Submit& submit);
 
 }  // namespace mc::run

@@ -225,6 +225,10 @@ class OnACluster(unittest.TestCase):
         )
         self.assertEqual([json.loads(line)["request_rate"] for line in out.splitlines()], [20, 40])
 
+    def test_without_a_target_it_is_the_conductor_of_the_run_directory(self):
+        found = result("serve", *CALM, "--num-prompts", 1, "--input-len", 8, env=self.cluster.env)
+        self.assertEqual(found["base_url"], self.url)
+
     def test_no_point_and_no_run_meets_the_cache_of_another(self):
         words = ["serve", "--base-url", self.url, *CALM, "--num-prompts", 4, "--input-len", 200, "--output-len", 2]
         for _ in range(2):

@@ -30,7 +30,7 @@ namespace mc::bench {
 namespace {
 
 constexpr Flag kBaseUrl{
-    .name = "base-url", .value = "URL", .help = "server, e.g. http://127.0.0.1:8000; instead of --host and --port"};
+    .name = "base-url", .value = "URL", .help = "server; without it and --host, --port the conductor in MCT_RUN_DIR"};
 constexpr Flag kHost{.name = "host", .value = "ADDR", .fallback = "127.0.0.1", .help = "server"};
 constexpr Flag kPort{
     .name = "port", .kind = FlagKind::count, .value = "N", .fallback = "8000", .help = "port of the server"};
@@ -189,13 +189,28 @@ Result<Json> get_json(const Target& target, const std::string& path) {
   return Json::parse(answer.body);
 }
 
+/// The pages of the conductor in MCT_RUN_DIR, which its user may read without a key.
+Result<Target> operators_pages(Target target) {
+  MC_TRY(directory, ctl::run_dir([](const char* name) -> const char* { return std::getenv(name); }));
+  target.base_url = "unix:" + directory + "/" + std::string(run::kOperatorsSocket);
+  return target;
+}
+
+/// The URL of --base-url, or of --host and --port; without them that of the conductor in MCT_RUN_DIR.
+std::string base_url(const cli::Args& args) {
+  if (!args.text(kBaseUrl).empty()) return args.text(kBaseUrl);
+  if (!args.given(kHost) && !args.given(kPort))
+    if (auto pages = operators_pages({}))
+      if (auto cluster = get_json(*pages, "/cluster"); cluster && (*cluster)["url"].is_string())
+        return std::string((*cluster)["url"].as_string());
+  return "http://" + args.text(kHost) + ":" + std::to_string(args.count(kPort));
+}
+
 /// The nodes behind the server, which its page tells to operators. On one host the socket in MCT_RUN_DIR tells them
 /// without a key, when the conductor there is this very server: its model list says when it started.
 Result<Json> ask_cluster(const Target& target, const Result<Json>& models) {
   if (auto cluster = get_json(target, "/cluster")) return cluster;
-  MC_TRY(directory, ctl::run_dir([](const char* name) -> const char* { return std::getenv(name); }));
-  Target socket = target;
-  socket.base_url = "unix:" + directory + "/" + std::string(run::kOperatorsSocket);
+  MC_TRY(socket, operators_pages(target));
   MC_TRY(here, get_json(socket, "/v1/models"));
   if (!models || here.dump() != models->dump()) return Error{Code::not_found, "another conductor runs here"};
   return get_json(socket, "/cluster");
@@ -260,10 +275,10 @@ Result<http::Headers> read_headers(const cli::Args& args) {
 }
 
 Result<Target> read_target(const cli::Args& args, bool ignore_eos) {
-  Target target{.base_url = args.text(kBaseUrl), .path = args.text(kEndpoint), .model = args.text(kServedModel)};
+  Target target{.path = args.text(kEndpoint), .model = args.text(kServedModel)};
   if (args.count(kPort) == 0 || args.count(kPort) > 65535)
     return user_error(err::kBadValue, "--port must be 1 to 65535", "--port");
-  if (target.base_url.empty()) target.base_url = "http://" + args.text(kHost) + ":" + std::to_string(args.count(kPort));
+  target.base_url = base_url(args);
   while (target.base_url.ends_with('/')) target.base_url.pop_back();
   if (target.path.empty() || target.path[0] != '/' || target.path.find("chat") != std::string::npos)
     return user_error(err::kBadValue, "--endpoint " + target.path + " is no completions path", "--endpoint",
