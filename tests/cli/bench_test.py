@@ -1,5 +1,6 @@
 """mc-bench without a cluster: traces, plans of load, test models, speeds, comparisons; and what it refuses."""
 
+import csv
 import json
 import math
 import os
@@ -387,6 +388,25 @@ class Models(Scratch):
             self.assertIn("MC1002", error)
             self.assertIn(told, error)
         self.assertIn("MC5003", bench("ops", "--size", "1000000x1000000", expect=1)[1])
+
+
+class Forms(Scratch):
+    """A table is written for people, for Markdown or for a spreadsheet."""
+
+    WORDS = ["attn", "--phase", "decode", "-n", "256,512", "-r", 1, "--attention", "full"]
+
+    def test_a_table_of_markdown_has_a_rule_under_its_header(self):
+        lines = [line for line in bench(*self.WORDS, "--format", "md")[0].splitlines() if line.startswith("|")]
+        self.assertEqual(len(lines), 4)
+        self.assertEqual(lines[0].split(" | ")[:2], ["| point", "attention"])
+        self.assertRegex(lines[1], r"^\| --- \|( ---: \|)+$")
+        self.assertEqual({line.count("|") for line in lines}, {lines[0].count("|")})
+
+    def test_csv_is_rows_of_equal_length_alone(self):
+        rows = list(csv.reader(bench(*self.WORDS, "--format", "csv")[0].splitlines()))
+        self.assertEqual([row[0] for row in rows], ["point", "decode 256", "decode 512"])
+        self.assertEqual({len(row) for row in rows}, {11})
+        self.assertEqual(rows[1][1], "full")
 
 
 class Interrupts(Scratch):

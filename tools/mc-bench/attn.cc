@@ -85,7 +85,7 @@ constexpr Flag kAttnRepeats{.name = "repeats",
 constexpr auto kAttnFlagTable =
     flags::join(flags::list(&kPhase, &kAttnLengths, &kPlans, &kAttnVariants, &kAttnDtypes, &kHeads, &kHeadDims, &kChunk,
                             &kRouting, &kCentroids, &kAttnRepeats, &flags::kBlockTokens, &flags::kThreads,
-                            &flags::kSeed, &flags::kOutput, &flags::kQuiet),
+                            &flags::kSeed, &kFormat, &flags::kOutput, &flags::kQuiet),
                 flags::kEveryRun);
 
 constexpr int64_t kTokensMax = int64_t{1} << 24;

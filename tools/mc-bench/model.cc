@@ -58,11 +58,11 @@ constexpr Flag kRows{.name = "batch",
 constexpr Flag kSaveCost{
     .name = "save-cost", .value = "FILE", .help = "fit a cost profile and write it, for --cost of the workers"};
 
-constexpr auto kModelFlagTable =
-    flags::join(flags::list(&kPrompts, &kTokens, &kDepths, &kRows, &kModelRepeats, &kSaveCost, &flags::kModel,
-                            &flags::kDtype, &flags::kWeightDtype, &flags::kAttention, &flags::kChunkTokens,
-                            &flags::kBlockTokens, &flags::kThreads, &flags::kKernels, &flags::kOutput, &flags::kQuiet),
-                flags::kEveryRun);
+constexpr auto kModelFlagTable = flags::join(
+    flags::list(&kPrompts, &kTokens, &kDepths, &kRows, &kModelRepeats, &kSaveCost, &flags::kModel, &flags::kDtype,
+                &flags::kWeightDtype, &flags::kAttention, &flags::kChunkTokens, &flags::kBlockTokens, &flags::kThreads,
+                &flags::kKernels, &kFormat, &flags::kOutput, &flags::kQuiet),
+    flags::kEveryRun);
 
 constexpr uint64_t kModelTokensMax = 1 << 20;
 
@@ -352,7 +352,7 @@ Result<int> measure_model(const cli::Args& args) {
                      fixed(flop_limit / 1e9, 1) + " GFLOP/s, " + fixed(peak.read_bytes_per_s / 1e9, 1) +
                      " GB/s read\n"));
   MC_CHECK(measure(args, bench, points, flop_limit, peak.read_bytes_per_s, sink, table, all, fit));
-  MC_CHECK(sink.text(table.text()));
+  MC_CHECK(sink.table(table));
   if (args.present(kSaveCost)) {
     MC_CHECK(save_cost(args, engine, fit, result));
     MC_CHECK(sink.text("cost model written to " + args.text(kSaveCost) + "; mean error prefill " +

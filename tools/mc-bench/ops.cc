@@ -57,7 +57,7 @@ constexpr Flag kOpsRepeats{.name = "repeats",
 
 constexpr auto kOpsFlagTable =
     flags::join(flags::list(&kOps, &kOpsVariants, &kOpsDtypes, &kOpsRows, &kSizes, &kOpsRepeats, &flags::kThreads,
-                            &flags::kSeed, &flags::kOutput, &flags::kQuiet),
+                            &flags::kSeed, &kFormat, &flags::kOutput, &flags::kQuiet),
                 flags::kEveryRun);
 
 constexpr uint64_t kSideMax = 1 << 20;

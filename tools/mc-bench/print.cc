@@ -23,6 +23,13 @@ size_t width_of(std::string_view text) {
   return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
 }
 
+std::string csv_cell(const std::string& text) {
+  if (text.find_first_of(",\"\n") == std::string::npos) return text;
+  std::string out = "\"";
+  for (const char c : text) out += c == '"' ? std::string("\"\"") : std::string(1, c);
+  return out + "\"";
+}
+
 }  // namespace
 
 std::string fixed(double value, int decimals) {
@@ -53,20 +60,41 @@ void Table::add(std::vector<std::string> row) {
   rows_.push_back(std::move(row));
 }
 
-std::string Table::text() const {
-  std::string out;
-  for (const auto& row : rows_) out += line(row);
+TableForm table_form(const cli::Args& args) {
+  if (!args.has(kFormat)) return TableForm::text;
+  const std::string& form = args.text(kFormat);
+  return form == "md" ? TableForm::markdown : form == "csv" ? TableForm::csv : TableForm::text;
+}
+
+std::string Table::text(TableForm form) const {
+  std::string out = head(form);
+  for (size_t i = 1; i < rows_.size(); ++i) out += line(rows_[i], form);
   return out;
 }
 
-std::string Table::next(std::vector<std::string> row) {
+std::string Table::next(std::vector<std::string> row, TableForm form) {
   const bool first = rows_.size() == 1;
   add(std::move(row));
-  return (first ? line(rows_.front()) : "") + line(rows_.back());
+  return (first ? head(form) : "") + line(rows_.back(), form);
 }
 
-std::string Table::line(const std::vector<std::string>& row) const {
+std::string Table::head(TableForm form) const {
+  std::string out = line(rows_.front(), form);
+  if (form != TableForm::markdown) return out;
+  for (size_t i = 0; i < rows_.front().size(); ++i) out += i == 0 ? "| --- |" : " ---: |";
+  return out + "\n";
+}
+
+std::string Table::line(const std::vector<std::string>& row, TableForm form) const {
   std::string out;
+  if (form == TableForm::markdown) {
+    for (const std::string& cell : row) out += (out.empty() ? "| " : " ") + cell + " |";
+    return out + "\n";
+  }
+  if (form == TableForm::csv) {
+    for (size_t i = 0; i < row.size(); ++i) out += (i > 0 ? "," : "") + csv_cell(row[i]);
+    return out + "\n";
+  }
   for (size_t i = 0; i < row.size(); ++i) {
     const std::string pad(widths_[i] - width_of(row[i]), ' ');
     out += (i > 0 ? "  " : "") + (i == 0 ? row[i] + pad : pad + row[i]);
@@ -118,7 +146,8 @@ Result<void> write_output(const std::string& path, std::string_view text, const 
   return write_file_atomic(path, text);
 }
 
-Sink::Sink(const cli::Args& args) : json_(args.on(flags::kJson)), path_(args.text(flags::kOutput)) {}
+Sink::Sink(const cli::Args& args)
+    : json_(args.on(flags::kJson)), form_(table_form(args)), path_(args.text(flags::kOutput)) {}
 
 Result<void> Sink::put(std::string_view text) {
   if (path_ == "-") return write_all(1, text);
@@ -131,7 +160,7 @@ Result<void> Sink::line(const Json& object) {
 }
 
 Result<void> Sink::text(std::string_view text) {
-  return json_ ? Result<void>() : put(text);
+  return json_ || form_ == TableForm::csv ? Result<void>() : put(text);
 }
 
 Result<void> Sink::finish() {

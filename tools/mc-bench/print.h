@@ -26,20 +26,32 @@ std::string thousands(uint64_t value);
 constexpr size_t kColumns = 80;
 size_t terminal_columns(int fd);
 
+/// The form of a table: columns for people, a table of Markdown, or comma-separated values (RFC 4180).
+enum class TableForm : uint8_t { text, markdown, csv };
+inline constexpr Flag kFormat{.name = "format",
+                              .kind = FlagKind::choice,
+                              .value = "F",
+                              .fallback = "text",
+                              .help = "form of the table; csv has no lines beside it",
+                              .choices = "text|md|csv"};
+/// The form that --format names; text for a verb without it.
+TableForm table_form(const cli::Args& args);
+
 /// Columns aligned to the right but the first; the header line has the units.
 class Table {
  public:
   explicit Table(std::vector<std::string> header) { add(std::move(header)); }
   void add(std::vector<std::string> row);
-  std::string text() const;
+  std::string text(TableForm form = TableForm::text) const;
 
   /// The text of one row, with the header before the first row, for rows that are measured slowly.
   /// A column is as wide as its header and `expect`ed cells, and grows with a wider cell.
   Table& expect(const std::vector<std::string>& cells);
-  std::string next(std::vector<std::string> row);
+  std::string next(std::vector<std::string> row, TableForm form = TableForm::text);
 
  private:
-  std::string line(const std::vector<std::string>& row) const;
+  std::string head(TableForm form) const;
+  std::string line(const std::vector<std::string>& row, TableForm form) const;
 
   std::vector<std::vector<std::string>> rows_;
   std::vector<size_t> widths_;
@@ -66,14 +78,22 @@ class Sink {
   bool json() const { return json_; }
   /// One line of --json; nothing without it.
   Result<void> line(const Json& object);
-  /// Prints text for people; nothing with --json.
+  /// Prints text for people; nothing with --json or --format csv.
   Result<void> text(std::string_view text);
+  /// The table in the form of --format; nothing with --json.
+  Result<void> table(const Table& table) { return json_ ? Result<void>() : put(table.text(form_)); }
+  /// The next row of a table whose rows are measured slowly.
+  Result<void> next(Table& table, std::vector<std::string> row) {
+    const std::string text = table.next(std::move(row), form_);
+    return json_ ? Result<void>() : put(text);
+  }
   /// Writes the file, if there is one.
   Result<void> finish();
 
  private:
   Result<void> put(std::string_view text);
   bool json_;
+  TableForm form_;
   std::string path_, kept_;
 };
 

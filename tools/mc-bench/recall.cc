@@ -52,7 +52,7 @@ constexpr Flag kFullLast{.name = "full-last",
 constexpr auto kRecallFlagTable =
     flags::join(flags::list(&kLengths, &kCount, &kMobaBlock, &kTopK, &kFullLast, &flags::kModel, &flags::kDtype,
                             &flags::kWeightDtype, &flags::kAttention, &flags::kBlockTokens, &flags::kThreads,
-                            &flags::kKernels, &flags::kSeed, &flags::kOutput, &flags::kQuiet),
+                            &flags::kKernels, &flags::kSeed, &kFormat, &flags::kOutput, &flags::kQuiet),
                 flags::kEveryRun);
 
 struct Question {
@@ -247,7 +247,7 @@ Result<int> measure_recall(const cli::Args& args) {
       note(args, std::string(task) + " at " + std::to_string(length) + " tokens done");
     }
   }
-  MC_CHECK(sink.text(table.text()));
+  MC_CHECK(sink.table(table));
   Json result = result_head("mc.bench.recall.v1", args);
   result.set("model", engine.served_name).set("dtype", to_string(engine.model->dtype()));
   result.set("weight_dtype", engine.model->weight_dtype()).set("points", std::move(points));

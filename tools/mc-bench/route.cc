@@ -48,7 +48,7 @@ constexpr Flag kTime{.name = "time",
                      .help = "time to measure each point, at least 1ms",
                      .check = check_measured_time};
 constexpr auto kRouteFlagTable = flags::join(
-    flags::list(&kRouteNodes, &kRouteBlocks, &kTrace, &kRoutePolicy, &kTime, &flags::kSeed, &flags::kOutput),
+    flags::list(&kRouteNodes, &kRouteBlocks, &kTrace, &kRoutePolicy, &kTime, &flags::kSeed, &kFormat, &flags::kOutput),
     flags::kEveryRun);
 
 constexpr uint32_t kBlockTokens = 512;  // of the public traces
@@ -306,7 +306,7 @@ Json measure(uint32_t nodes, uint64_t blocks, const sched::Policy& policy, const
   return out;
 }
 
-std::string route_table(const std::vector<Json>& points) {
+Table route_table(const std::vector<Json>& points) {
   Table out(
       {"nodes", "blocks", "decisions/s", "mean us", "p50", "p99", "max", "match us", "booking us", "bytes/block"});
   for (const Json& p : points) {
@@ -317,7 +317,7 @@ std::string route_table(const std::vector<Json>& points) {
              number("decision_us_p50", 2), number("decision_us_p99", 2), number("decision_us_max", 0),
              number("match_us_mean", 2), number("booking_us_mean", 2), number("index_bytes_per_block", 1)});
   }
-  return out.text();
+  return out;
 }
 
 }  // namespace
@@ -345,7 +345,7 @@ Result<int> route(const cli::Args& args) {
       points.push_back(measure(static_cast<uint32_t>(n), b, *policy, trace.empty() ? nullptr : &trace, args));
       MC_CHECK(sink.line(points.back()));
     }
-  MC_CHECK(sink.text(route_table(points)));
+  MC_CHECK(sink.table(route_table(points)));
   Json summary = result_head("mc.route.v1", args);
   summary.set("policy", policy->name).set("trace", trace.empty() ? Json() : Json(args.text(kTrace)));
   MC_CHECK(sink.line(with_points(std::move(summary), points)));

@@ -28,7 +28,7 @@ Result<void> Rows::add(Json point, std::vector<std::string> cells) {
   const auto lock = interruption_->lock();
   MC_CHECK(sink_.line(point));
   points_.push(std::move(point));
-  return sink_.text(table_.next(std::move(cells)));
+  return sink_.next(table_, std::move(cells));
 }
 
 Result<void> Rows::finish() {

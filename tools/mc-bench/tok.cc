@@ -28,8 +28,8 @@ constexpr Flag kTokRepeats{.name = "repeats",
                            .help = "measurements, 1 to 10000; the best is shown",
                            .check = flags::check_between<1, 10'000>};
 
-constexpr auto kTokFlagTable =
-    flags::join(flags::list(&kGolden, &kTokRepeats, &flags::kModel, &flags::kOutput, &flags::kQuiet), flags::kEveryRun);
+constexpr auto kTokFlagTable = flags::join(
+    flags::list(&kGolden, &kTokRepeats, &flags::kModel, &kFormat, &flags::kOutput, &flags::kQuiet), flags::kEveryRun);
 
 constexpr size_t kCorpusBytesMax = size_t{1} << 30;
 constexpr size_t kDocumentBytes = 64 << 10;
@@ -164,7 +164,7 @@ Result<int> measure_tokenizer(const cli::Args& args) {
   MC_CHECK(sink.text(run::served_name(directory) + ": " + thousands(documents.size()) + " texts, " + thousands(bytes) +
                      " bytes, " + thousands(tokens) + " tokens; one thread, best of " + std::to_string(repeats) +
                      "\n"));
-  MC_CHECK(sink.text(table.text()));
+  MC_CHECK(sink.table(table));
   if (comparison.compared > 0)
     MC_CHECK(sink.text(std::to_string(comparison.mismatches) + " of " + std::to_string(comparison.compared) +
                        " texts differ from " + args.text(kGolden) +

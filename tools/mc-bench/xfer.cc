@@ -29,7 +29,7 @@ constexpr auto kXferFlagTable = flags::join(
     flags::list(&kServer, &kTransports, &kSize, &kBatch, &kDepth, &kStreams, &kXferDevices, &kXferSeal),
     run::kTransferFlags,
     flags::list(&kOp, &kClass, &kBeside, &kTime, &kMemory, &kNoVerify, &kAgainst, &kPairs, &kClientArgs, &kServerArgs,
-                &kXferPort, &flags::kBind, &flags::kAuth, &flags::kInsecure, &flags::kJson, &flags::kOutput,
+                &kXferPort, &flags::kBind, &flags::kAuth, &flags::kInsecure, &flags::kJson, &kFormat, &flags::kOutput,
                 &flags::kQuiet, &flags::kConfig, &flags::kLogLevel, &flags::kLogFormat, &flags::kPrintConfig));
 
 struct Client {
