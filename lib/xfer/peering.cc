@@ -30,7 +30,8 @@ void Peering::emit_up(const Peer& peer) {
   MC_ASSERT_LT(route, peer.routes.size());
   const std::string& why = peer.routes[route].reason;
   std::string text = parts_.transports.entry(route).scheme;
-  text += ": " + (why.empty() ? "dialled by the peer" : why);
+  text += peer.sealed ? ", sealed: " : ": ";
+  text += why.empty() ? "dialled by the peer" : why;
   for (size_t i = 0; i < route; ++i)
     text += std::string("; not ") + parts_.transports.entry(i).scheme + ": " + peer.routes[i].reason;
   parts_.events.push({.kind = Event::Kind::peer_up, .peer = peer.id, .claimed = peer.claimed, .text = std::move(text)});
@@ -245,6 +246,7 @@ void Peering::on_up(News& news) {
   parts_.directory.keep_mappings(peer->id, news.endpoint, std::move(news.mappings));
   parts_.peers.set_busy(peer->id);
   if (first) {
+    peer->sealed = news.sealed;
     parts_.tally.add(Count::peers_up);
     emit_up(*peer);
   }

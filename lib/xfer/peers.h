@@ -40,6 +40,7 @@ struct Peer {
   wire::Ticket ticket{};  // of the descriptor that was given
   std::string name;
   bool up = false;
+  bool sealed = false;  // the connection that came up first
   bool gone = false;
   bool leaving = false;     // being disconnected: takes no connection any more
   bool connecting = false;  // a connect() waits for peer_up

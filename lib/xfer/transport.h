@@ -80,6 +80,7 @@ struct News {
   EndpointId endpoint = EndpointId::none;
   bool accepted = false;                           // up: the peer dialled us
   bool proven = false;                             // up: the peer belongs to the cluster (Handshake::proven)
+  bool sealed = false;                             // up: its bytes are encrypted and authenticated
   size_t row = 0;                                  // up: of the transport in the table
   bool gone = false;                               // lost: proof that the wanted instance no longer listens there
   Code code = Code::ok;                            // lost

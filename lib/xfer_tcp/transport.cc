@@ -194,6 +194,7 @@ void TcpTransport::check_up(TcpEndpoint& endpoint, Reports& out) {
                       .endpoint = endpoint.id,
                       .accepted = endpoint.accepted,
                       .proven = endpoint.proven,
+                      .sealed = endpoint.lanes[0]->socket.io.sealed(),
                       .row = index_ - 1u,
                       .instance = endpoint.peer,
                       .text = endpoint.name,

@@ -135,6 +135,12 @@ class Stops(unittest.TestCase):
             self.assertNotIn("message lost", conductor.text())
             stream.close()
 
+    def test_the_log_tells_a_sealed_data_connection(self):
+        tcp = ["--transport", "tcp", "--tcp-seal", "on"]
+        with Cluster(roles=["conductor", "p0", "d0"], worker=tcp) as c:
+            logs = lambda: c.processes["p0"].text()
+            until(lambda: 'data connection up peer=' in logs() and 'via="tcp, sealed: ' in logs(), 30, "its line")
+
     def test_a_data_connection_that_is_refused_is_warned_about(self):
         tcp = ["--transport", "tcp", "--tcp-seal"]
         with Cluster(roles=["conductor"]) as c:
