@@ -25,6 +25,7 @@ Error errno_error(std::string_view what, int errnum) {
   Code code = Code::io;
   if (errnum == ENOSPC || errnum == EDQUOT || errnum == EFBIG || errnum == ENOMEM) code = Code::no_space;
   if (errnum == ENOENT) code = Code::not_found;
+  if (errnum == EADDRINUSE) code = Code::busy;
   return {code, std::string(what) + ": " + std::strerror(errnum)};
 }
 

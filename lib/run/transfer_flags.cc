@@ -62,12 +62,11 @@ Result<std::unique_ptr<xfer::Engine>> open_transfers(const xfer::Options& option
   auto engine = xfer::open_engine(options);
   if (engine) return engine;
   const std::string& what = engine.error().what;
-  const auto said = [&](std::string_view words) { return what.find(words) != std::string::npos; };
-  if (said("no cluster secret")) return as_user_error(err::kAuthRequired, std::move(engine.error()));
-  if (said("tcp_seal on needs a secret"))
+  if (engine.error().mc == err::kAuthRequired) return std::move(engine.error());
+  if (engine.error().mc == err::kBadValue)  // tcp_seal on without a secret
     return user_error(err::kBadValue, what, "--tcp-seal",
                       "add --auth FILE (made by: mc-conductor keygen), or leave --tcp-seal at auto");
-  if (said("Address already in use")) return as_user_error(err::kPortInUse, std::move(engine.error()));
+  if (engine.error().code == Code::busy) return as_user_error(err::kPortInUse, std::move(engine.error()));
   if (engine.error().code == Code::unsupported)
     return user_error(err::kTransportUnusable, what, "--transport",
                       "mc-bench doctor says what this machine lacks; --transport names another");

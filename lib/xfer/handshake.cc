@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/errors.h"
 #include "xfer/stream.h"
 
 namespace mc::xfer {
@@ -35,7 +36,8 @@ Result<void> check_seal(const Options& options) {
   if (seal != "auto" && seal != "off" && seal != "on")
     return Error{Code::invalid, "xfer: tcp_seal '" + seal + "' is unknown; there are: auto, off, on"};
   if (seal == "on" && options.secret.empty())
-    return Error{Code::invalid, "xfer: tcp_seal on needs a secret: without one nothing says who holds the keys"};
+    return Error{Code::invalid, "xfer: tcp_seal on needs a secret: without one nothing says who holds the keys",
+                 err::kBadValue};
   return {};
 }
 

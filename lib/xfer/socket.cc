@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/errors.h"
+
 namespace mc::xfer {
 
 Result<SocketAddress> numeric_address(const HostPort& place) {
@@ -134,16 +136,17 @@ Reach may_listen(const std::string& scheme, const std::string& bind, const Optio
     return {false, "",
             "there is no cluster secret, and every user of this host reaches " + place->text() +
                 ": share one, or allow it with the insecure option",
-            Code::unsupported};
+            Code::unsupported, err::kAuthRequired};
   return {false, "",
           scheme + "_bind " + place->text() +
               " is off loopback and there is no cluster secret: make one with mc-conductor keygen, or allow it with "
-              "the insecure option"};
+              "the insecure option",
+          Code::invalid, err::kAuthRequired};
 }
 
 Reach may_dial(const std::string& uri, const std::string& host, const Options& options) {
   if (is_loopback(host) || may_use(host, options)) return {true, uri, "usable"};
-  return {false, "", uri + " is off loopback and there is no cluster secret"};
+  return {false, "", uri + " is off loopback and there is no cluster secret", Code::invalid, err::kAuthRequired};
 }
 
 }  // namespace mc::xfer

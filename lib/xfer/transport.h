@@ -170,6 +170,7 @@ struct Reach {
   std::string uri;
   std::string reason;
   Code code = Code::invalid;  // not usable: `invalid` = an option is wrong, else what this machine lacks
+  int mc = 0;                 // as in Error
 };
 
 /// One transport as the engine sees it before it runs.

@@ -37,10 +37,11 @@ Result<void> TransportSet::open(Home& home, std::span<const TransportEntry* cons
   MC_ASSERT(active_.empty());
   const Options& options = *home.options;
   MC_TRY(rows, rows_of(options.transport, table));
+  int mc = 0;  // of the first transport that is left out
   for (const size_t row : rows) {
     const TransportEntry& entry = *table[row];
     const Reach usable = entry.probe(options);
-    Result<std::string> uri = Error{usable.code, usable.reason};
+    Result<std::string> uri = Error{usable.code, usable.reason, usable.mc};
     std::unique_ptr<Transport> transport;
     if (usable.usable) {
       transport = entry.make(home, static_cast<uint8_t>(row + 1));
@@ -51,6 +52,7 @@ Result<void> TransportSet::open(Home& home, std::span<const TransportEntry* cons
       // "auto" leaves out what this machine cannot do; an option that is wrong is the caller's to mend
       if (options.transport != "auto" || uri.error().code == Code::invalid)
         return within("transport " + std::string(entry.scheme), uri.error());
+      if (texts_.empty()) mc = uri.error().mc;
       texts_.push_back(std::string(entry.scheme) + ": left out: " + uri.error().what);
       continue;
     }
@@ -61,7 +63,7 @@ Result<void> TransportSet::open(Home& home, std::span<const TransportEntry* cons
   }
   if (!active_.empty()) return {};
   return Error{Code::unsupported,
-               "xfer: no transport can run here: " + (texts_.empty() ? "none named" : texts_.front())};
+               "xfer: no transport can run here: " + (texts_.empty() ? "none named" : texts_.front()), mc};
 }
 
 size_t TransportSet::route_of_row(size_t row) const {

@@ -85,7 +85,7 @@ Result<std::unique_ptr<ServingEnd>> open_serving_end(const cli::Args& args, cons
   end->landing = std::move(landing);
   fill_content(end->content.bytes());
   auto engine = run::open_transfers(options);
-  if (!engine && port != 0 && engine.error().what.find("in use") != std::string::npos)
+  if (!engine && port != 0 && engine.error().mc == err::kPortInUse)
     return user_error(
         err::kPortInUse,
         "port " + std::to_string(port) + " or the shm place named after it is in use: " + engine.error().what, "--port",
