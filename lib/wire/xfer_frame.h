@@ -75,6 +75,11 @@ enum class FrameType : uint8_t {
 inline constexpr FrameType kFrameTypeLast = FrameType::immediate;
 std::string_view to_string(FrameType type);
 
+/// The setting that two ends of a connection must share and do not. The id of a `refuse` frame; 0 if it is none of
+/// these.
+enum class Mismatch : uint8_t { none, secret, seal, version };
+inline constexpr Mismatch kMismatchLast = Mismatch::version;
+
 struct FrameHeader {
   uint32_t magic = kXferMagic;
   uint16_t version = kXferVersion;

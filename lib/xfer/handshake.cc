@@ -62,11 +62,12 @@ OutFrame control_frame(FrameType type, std::vector<std::byte> payload) {
   return frame;
 }
 
-OutFrame refusal(Code code, std::string_view text) {
+OutFrame refusal(Code code, std::string_view text, wire::Mismatch mismatch) {
   text = text.substr(0, wire::kReasonBytesMax);
   const auto* p = reinterpret_cast<const std::byte*>(text.data());
   OutFrame frame = control_frame(FrameType::refuse, {p, p + text.size()});
   frame.header.status = static_cast<uint32_t>(code);
+  frame.header.id = static_cast<uint64_t>(mismatch);
   return frame;
 }
 
@@ -103,10 +104,11 @@ OutFrame Handshake::opening() const {
   return control_frame(FrameType::hello, wire::encode(hello_));
 }
 
-Handshake::Step Handshake::fail(const char* reason, Code code, std::string text) {
+Handshake::Step Handshake::fail(const char* reason, Code code, std::string text, wire::Mismatch mismatch) {
   Step step;
   step.reason = reason;
-  step.send = refusal(code, text);
+  step.mismatch = mismatch;
+  step.send = refusal(code, text, mismatch);
   step.failed = Error{code, "xfer: handshake: " + std::move(text)};
   return step;
 }
@@ -114,7 +116,8 @@ Handshake::Step Handshake::fail(const char* reason, Code code, std::string text)
 Handshake::Step Handshake::disagree(SealWish theirs) const {
   return fail("handshake: sealed on one side only", Code::invalid,
               "node '" + home_->options->name + "' has " + std::string(meaning(seal_)) + ", its peer has " +
-                  std::string(meaning(theirs)));
+                  std::string(meaning(theirs)),
+              wire::Mismatch::seal);
 }
 
 /// Both sides' wishes are known.
@@ -151,6 +154,7 @@ Handshake::Step Handshake::take(const wire::FrameHeader& header, std::span<const
     const Code code = header.code() == Code::ok ? Code::invalid : header.code();
     step.failed = Error{code, "xfer: the peer refused: " + text};
     step.gone = code == Code::peer_lost;
+    if (header.id <= static_cast<uint64_t>(wire::kMismatchLast)) step.mismatch = static_cast<wire::Mismatch>(header.id);
     return step;
   }
   if (state_ == State::hello && header.kind() == FrameType::hello) return on_hello(payload);
@@ -176,7 +180,8 @@ Handshake::Step Handshake::on_hello(std::span<const std::byte> payload) {
     return fail("handshake: secret on one side only", Code::invalid,
                 std::string("node '") + own +
                     (secured ? "' asks for the cluster secret, the peer has none"
-                             : "' has no cluster secret, the peer has one"));
+                             : "' has no cluster secret, the peer has one"),
+                wire::Mismatch::secret);
   if (!settle(seal_, hello_.seal)) return disagree(hello_.seal);
   challenge_ = {.instance = home_->instance, .secured = secured, .seal = seal_, .nonce = random_nonce(), .name = own};
   if (seals()) challenge_.share = key_.emplace().share();
@@ -203,9 +208,10 @@ Handshake::Step Handshake::on_challenge(std::span<const std::byte> payload) {
   wire::Proof proof{};
   if (!secret.empty()) {
     if (!challenge_.secured || !same(challenge_.proof, prove(secret, "listener", hello_, challenge_)))
-      return fail("handshake: wrong secret", Code::invalid,
-                  "node '" + challenge_.name +
-                      "' does not hold this cluster's secret, or the handshake was changed on its way");
+      return fail(
+          "handshake: wrong secret", Code::invalid,
+          "node '" + challenge_.name + "' does not hold this cluster's secret, or the handshake was changed on its way",
+          wire::Mismatch::secret);
     proof = prove(secret, "dialler", hello_, challenge_);
     proven_ = true;
   } else if (ticket_ != wire::Ticket{}) {
@@ -232,7 +238,8 @@ Handshake::Step Handshake::on_proof(std::span<const std::byte> payload) {
   std::memcpy(proof.data(), payload.data(), proof.size());
   const std::string& secret = home_->options->secret;
   if (!secret.empty() && !same(proof, prove(secret, "dialler", hello_, challenge_)))
-    return fail("handshake: wrong secret", Code::invalid, "the peer does not hold this cluster's secret");
+    return fail("handshake: wrong secret", Code::invalid, "the peer does not hold this cluster's secret",
+                wire::Mismatch::secret);
   const bool ticketed =
       home_->ticket != wire::Ticket{} && same(proof, prove(text_of(home_->ticket), "ticket", hello_, challenge_));
   proven_ = !secret.empty() || ticketed;

@@ -43,7 +43,7 @@ struct OutFrame {
 };
 
 OutFrame control_frame(wire::FrameType type, std::vector<std::byte> payload);
-OutFrame refusal(Code code, std::string_view text);
+OutFrame refusal(Code code, std::string_view text, wire::Mismatch mismatch = wire::Mismatch::none);
 /// The last frame of a connection that is closed on purpose: the peer need not dial again.
 OutFrame goodbye(std::string_view why);
 
@@ -70,8 +70,9 @@ class Handshake {
     /// of the listener's.
     std::optional<SealSecrets> seal;
     std::optional<Error> failed;
-    const char* reason = "";  // static, for the failure counter
-    bool gone = false;        // the wanted instance is not there any more
+    const char* reason = "";                         // static, for the failure counter
+    bool gone = false;                               // the wanted instance is not there any more
+    wire::Mismatch mismatch = wire::Mismatch::none;  // of a failure
   };
   /// Consumes one frame of the peer.
   Step take(const wire::FrameHeader& header, std::span<const std::byte> payload);
@@ -102,7 +103,7 @@ class Handshake {
   Step on_proof(std::span<const std::byte> payload);
   Step on_ready(std::span<const std::byte> payload);
   Step take_descriptor(std::span<const std::byte> payload);
-  static Step fail(const char* reason, Code code, std::string text);
+  static Step fail(const char* reason, Code code, std::string text, wire::Mismatch mismatch = wire::Mismatch::none);
   bool seals() const;
   Step disagree(wire::SealWish theirs) const;
   bool agree(const wire::KeyShare& theirs, Step& step);

@@ -91,7 +91,7 @@ Code PeerSocket::take_handshake(const wire::FrameHeader& header, std::span<const
   Handshake::Step step = handshake.take(header, payload, io);
   if (!step.failed) return Code::ok;
   why = step.reason;
-  failure = Loss{step.failed->code, step.gone, step.failed->what};
+  failure = Loss{step.failed->code, step.gone, step.failed->what, step.mismatch};
   return step.failed->code;
 }
 
@@ -108,7 +108,8 @@ Loss PeerSocket::broken() {
   if (code != Code::peer_lost || !complete)
     home_.tally->failure(failure || code != Code::peer_lost ? io.reason() : "handshake: closed by the peer");
   if (!complete && !failure && code != Code::peer_lost) push(refusal(code, io.error()));
-  return failure ? *failure : Loss{code, false, io.error()};
+  const bool foreign = !complete && code == Code::unsupported;
+  return failure ? *failure : Loss{code, false, io.error(), foreign ? wire::Mismatch::version : wire::Mismatch::none};
 }
 
 void PeerSocket::close() {

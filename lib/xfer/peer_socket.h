@@ -18,6 +18,7 @@ struct Loss {
   Code code = Code::peer_lost;
   bool gone = false;  // proof that the wanted instance no longer listens there
   std::string text;
+  wire::Mismatch mismatch = wire::Mismatch::none;
 };
 
 /// A socket whose connect() was started for that dial, or why there is none.

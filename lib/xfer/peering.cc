@@ -38,7 +38,12 @@ void Peering::emit_up(const Peer& peer) {
 }
 
 void Peering::emit_lost(const Peer& peer, Code code, bool gone, const std::string& text) {
-  parts_.events.push({.kind = Event::Kind::peer_lost, .peer = peer.id, .code = code, .gone = gone, .text = text});
+  parts_.events.push({.kind = Event::Kind::peer_lost,
+                      .peer = peer.id,
+                      .code = code,
+                      .mismatch = peer.mismatch,
+                      .gone = gone,
+                      .text = text});
 }
 
 std::string Peering::reasons(const Peer& peer) const {
@@ -263,6 +268,7 @@ PeerId Peering::on_lost(const News& news) {
   if (peer == nullptr) return PeerId::none;
   Route& route = peer->routes[endpoint.route];
   peer->last_error = news.text;
+  peer->mismatch = news.mismatch;
   if (news.gone) route.dead = true;
   parts_.peers.set_busy(peer->id);
   if (!endpoint.up) {

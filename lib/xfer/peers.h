@@ -46,12 +46,13 @@ struct Peer {
   bool connecting = false;  // a connect() waits for peer_up
   TimePoint connect_deadline = kNever;
   std::string last_error;
-  std::shared_ptr<const Descriptor> descriptor;  // shared: kept by callers and loop, never changed
-  std::vector<Route> routes;                     // one for each transport that runs, in order of preference
-  std::deque<QueuedRequest> waiting;             // requests made before the first descriptor
-  std::deque<std::vector<std::byte>> notifies;   // that no socket has taken yet
-  EndpointId notifier = EndpointId::none;        // the endpoint that carries notifies: one at a time keeps their order
-  Id128 line{};                                  // see Dial::connection; zero until the first dial
+  wire::Mismatch mismatch = wire::Mismatch::none;  // that ended the last connection or dial
+  std::shared_ptr<const Descriptor> descriptor;    // shared: kept by callers and loop, never changed
+  std::vector<Route> routes;                       // one for each transport that runs, in order of preference
+  std::deque<QueuedRequest> waiting;               // requests made before the first descriptor
+  std::deque<std::vector<std::byte>> notifies;     // that no socket has taken yet
+  EndpointId notifier = EndpointId::none;  // the endpoint that carries notifies: one at a time keeps their order
+  Id128 line{};                            // see Dial::connection; zero until the first dial
   uint64_t dials = 0;
 
   bool all_dead() const {

@@ -84,6 +84,7 @@ struct News {
   size_t row = 0;                                  // up: of the transport in the table
   bool gone = false;                               // lost: proof that the wanted instance no longer listens there
   Code code = Code::ok;                            // lost
+  wire::Mismatch mismatch = wire::Mismatch::none;  // lost
   InstanceId instance{};                           // up
   std::string text{};                              // up: the peer's name; lost: why
   std::shared_ptr<const Descriptor> descriptor{};  // up, described

@@ -170,9 +170,10 @@ struct Event {
   BatchId batch = BatchId::none;
   uint64_t cookie = 0;  // batch_*: the caller's
   Code code = Code::ok;
-  bool quarantined = false;  // batch_done: a transport may still touch the buffers
-  bool gone = false;         // peer_lost: that instance will never come back (dead, restarted, said goodbye)
-  bool claimed = false;      // peer_up: a stranger (Options::insecure). Which instance it is was said, not proven
+  wire::Mismatch mismatch = wire::Mismatch::none;  // peer_lost: the setting that keeps the peers apart
+  bool quarantined = false;                        // batch_done: a transport may still touch the buffers
+  bool gone = false;     // peer_lost: that instance will never come back (dead, restarted, said goodbye)
+  bool claimed = false;  // peer_up: a stranger (Options::insecure). Which instance it is was said, not proven
   std::string text;
   std::vector<std::byte> bytes;
   uint32_t immediate = 0;

@@ -197,7 +197,12 @@ void RdmaTransport::sweep(Reports& out) {
 }
 
 News RdmaTransport::lost(EndpointId id, const Loss& why) {
-  return {.kind = News::Kind::lost, .endpoint = id, .gone = why.gone, .code = why.code, .text = "rdma: " + why.text};
+  return {.kind = News::Kind::lost,
+          .endpoint = id,
+          .gone = why.gone,
+          .code = why.code,
+          .mismatch = why.mismatch,
+          .text = "rdma: " + why.text};
 }
 
 /// Destroys the queue pairs, then says so: the contract of `lost`.

@@ -18,6 +18,7 @@ struct ShmFailure {
   const char* reason = "";  // static, for the counter
   std::string text;
   bool gone = false;  // proof that the wanted instance no longer listens there
+  wire::Mismatch mismatch = wire::Mismatch::none;
   explicit operator bool() const { return code != Code::ok; }
 };
 

@@ -138,6 +138,7 @@ void ShmTransport::lose(ShmEndpoint& endpoint, const ShmFailure& failure, Report
                         .endpoint = endpoint.id,
                         .gone = failure.gone,
                         .code = failure.code,
+                        .mismatch = failure.mismatch,
                         .text = "shm: " + failure.text});
   by_token_.erase(endpoint.token);
   endpoints_.erase(EndpointId{endpoint.id});
@@ -229,7 +230,7 @@ ShmFailure ShmTransport::take_handshake(ShmEndpoint& endpoint, const ShmMessage&
   ShmFailure failure;
   if (step.send && !endpoint.socket.send(*step.send, failure) && !failure)
     failure = {Code::io, "socket full", "the socket takes no handshake"};
-  if (step.failed) return {step.failed->code, step.reason, step.failed->what, step.gone};
+  if (step.failed) return {step.failed->code, step.reason, step.failed->what, step.gone, step.mismatch};
   if (!failure && endpoint.handshake.complete()) return send_arenas(endpoint);
   return failure;
 }

@@ -261,8 +261,12 @@ void TcpTransport::lose(TcpEndpoint& endpoint, const Loss& why, Reports& out) {
     if (lane != nullptr) drop_lane(lane);
   const bool silent = endpoint.accepted && !endpoint.up;  // the engine never heard of it
   if (!silent)
-    out.news.push_back(
-        {.kind = News::Kind::lost, .endpoint = id, .gone = why.gone, .code = why.code, .text = "tcp: " + why.text});
+    out.news.push_back({.kind = News::Kind::lost,
+                        .endpoint = id,
+                        .gone = why.gone,
+                        .code = why.code,
+                        .mismatch = why.mismatch,
+                        .text = "tcp: " + why.text});
   endpoints_.erase(id);
 }
 

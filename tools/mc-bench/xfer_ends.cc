@@ -138,13 +138,17 @@ Result<xfer::BufferInfo> ClientEnd::find(std::string_view name, const std::strin
 
 namespace {
 
-/// Why the server was not reached; `what` may be its own words.
-Error unreached(const std::string& uri, const std::string& what) {
-  if (what.find("tcp_seal") != std::string::npos)
-    return user_error(err::kTransportUnusable, uri + ": " + what, "--tcp-seal", "give both sides the same --tcp-seal");
-  if (what.find("secret") != std::string::npos) return wrong_key(uri + ": " + what, "--auth");
-  if (what.find("protocol version") != std::string::npos)
-    return user_error(err::kProtocolVersion, uri + ": " + what, uri, "run the same release on both sides");
+/// The error of a server that was not reached, with advice on the setting that the two sides do not share.
+Error unreached(const std::string& uri, const std::string& what, wire::Mismatch mismatch = wire::Mismatch::none) {
+  switch (mismatch) {
+    case wire::Mismatch::seal:
+      return user_error(err::kTransportUnusable, uri + ": " + what, "--tcp-seal",
+                        "give both sides the same --tcp-seal");
+    case wire::Mismatch::secret: return wrong_key(uri + ": " + what, "--auth");
+    case wire::Mismatch::version:
+      return user_error(err::kProtocolVersion, uri + ": " + what, uri, "run the same release on both sides");
+    case wire::Mismatch::none: break;
+  }
   return user_error(err::kPeerUnreachable, uri + ": " + what, uri, "start one with: mc-bench xfer --server");
 }
 
@@ -168,7 +172,7 @@ Result<std::unique_ptr<ClientEnd>> open_client_end(const xfer::Options& options,
     (void)end->engine->poll(events, deadline + 1s);
     for (const auto& event : events) {
       if (event.kind == xfer::Event::Kind::peer_up && event.peer == *peer) return end;
-      if (event.kind == xfer::Event::Kind::peer_lost) return unreached(uri, event.text);
+      if (event.kind == xfer::Event::Kind::peer_lost) return unreached(uri, event.text, event.mismatch);
     }
   }
   return unreached(uri, "not connected within 5 s");

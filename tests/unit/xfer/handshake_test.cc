@@ -234,6 +234,17 @@ struct Sealing {
 
 }  // namespace
 
+TEST_CASE("xfer/handshake: a refusal carries the setting that differs, and an unknown one is none") {
+  Side a("a");
+  Handshake dialler = Handshake::dial(a.home, {}, random_id(), 0, 1);
+  auto frame = refusal(Code::invalid, "why", wire::Mismatch::secret);
+  CHECK(dialler.take(frame.header, frame.payload).mismatch == wire::Mismatch::secret);
+  frame.header.id = 200;  // of a later release
+  const auto step = dialler.take(frame.header, frame.payload);
+  CHECK(step.mismatch == wire::Mismatch::none);
+  CHECK(step.failed.has_value());
+}
+
 TEST_CASE("xfer/handshake: a stream is sealed when one side must and the other may") {
   using enum wire::SealWish;
   for (const auto dials : {never, may, must})
@@ -246,6 +257,7 @@ TEST_CASE("xfer/handshake: a stream is sealed when one side must and the other m
       CHECK(both.failed.has_value() == refused);
       if (refused) {
         CHECK(both.failed->failed->code == Code::invalid);
+        CHECK(both.failed->mismatch == wire::Mismatch::seal);
         CHECK(both.failed->failed->what.find("tcp_seal off") != std::string::npos);
         CHECK(both.failed->failed->what.find("tcp_seal on, or auto off loopback") != std::string::npos);
         continue;

@@ -63,7 +63,9 @@ TEST_CASE("xfer: a secret on both sides connects; a wrong, missing or extra one 
     CHECK(attempt(kSecret).kind == Event::Kind::peer_up);
     const Event wrong = attempt(std::string(32, 'x'));
     CHECK(wrong.code == Code::invalid);
+    CHECK(wrong.mismatch == wire::Mismatch::secret);
     CHECK(wrong.text.find("does not hold this cluster's secret") != std::string::npos);
+    CHECK(attempt("").mismatch == wire::Mismatch::secret);
     CHECK(attempt("").text.find("asks for the cluster secret, the peer has none") != std::string::npos);
     CHECK(holder->counters().failures.size() >= 1);
   }
