@@ -117,6 +117,11 @@ struct StepDone {
 
 struct Tick {};
 
+/// An error of the process outside the machine, for the operators: it becomes the node's last error. Workers only.
+struct HostError {
+  std::string what;
+};
+
 /// A client's request, already tokenised and checked against the model's limits. Conductor only.
 struct Submit {
   RequestId req;
@@ -145,8 +150,8 @@ struct ClientCancel {
   CancelReason reason = CancelReason::client_gone;
 };
 
-using EventVariant =
-    std::variant<Received, Notified, PeerLost, ReadDone, LayerDone, ChunkDone, StepDone, Tick, Submit, ClientCancel>;
+using EventVariant = std::variant<Received, Notified, PeerLost, ReadDone, LayerDone, ChunkDone, StepDone, Tick, Submit,
+                                  ClientCancel, HostError>;
 using Event = OneOf<EventVariant>;
 
 // ---- actions ---------------------------------------------------------------------------------

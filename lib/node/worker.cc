@@ -26,6 +26,8 @@ Worker::Worker(WorkerOptions options)
 void Worker::handle(const Event& event, TimePoint now, Actions& out) {
   if (const auto* received = std::get_if<Received>(&event)) {
     on_received(*received, now, out);
+  } else if (const auto* error = std::get_if<HostError>(&event)) {
+    last_error_ = error->what;
   } else if (const auto* lost = std::get_if<PeerLost>(&event)) {
     if (lost->node == kConductor) {
       if (lost->instance == conductor_) lose_conductor(now, out);

@@ -58,6 +58,16 @@ std::string DataPlane::transport(const InstanceId& instance) const {
   return it == links_.end() ? "" : engine_->transport(it->second.id);
 }
 
+std::string_view DataPlane::advice(wire::Mismatch mismatch) {
+  switch (mismatch) {
+    case wire::Mismatch::secret: return "give both nodes the same key set: --auth FILE, or one MCT_RUN_DIR on a host";
+    case wire::Mismatch::seal: return "give both nodes the same --tcp-seal";
+    case wire::Mismatch::version: return "run the same release on both nodes";
+    case wire::Mismatch::none: break;
+  }
+  return "a node of another host needs --bind ADDRESS";
+}
+
 std::map<std::string, size_t> DataPlane::peers_by_transport() const {
   std::map<std::string, size_t> out;
   for (const auto& [instance, link] : links_)
@@ -227,13 +237,11 @@ std::optional<node::Event> DataPlane::convert(xfer::Event event) {
       if (event.gone) instances_.erase(from);
       if (link == links_.end()) return std::nullopt;
       log_info("data connection lost", {{"peer", link->second.name}, {"gone", event.gone}, {"why", event.text}});
-      if (event.code == Code::invalid)  // of a handshake that ended: keys, seals or releases differ
+      if (event.code == Code::invalid) {  // a handshake ended, or no transport reaches the peer
         log_warn("data connection refused",
-                 {{"peer", link->second.name},
-                  {"why", event.text},
-                  {"next",
-                   "give both nodes the same key set (--auth, or MCT_RUN_DIR on one host), the same --tcp-seal "
-                   "and the same release; a node of another host needs --bind ADDRESS"}});
+                 {{"peer", link->second.name}, {"why", event.text}, {"next", advice(event.mismatch)}});
+        return node::HostError{"data connection to " + link->second.name + " refused: " + event.text};
+      }
       if (!event.gone) return std::nullopt;
       return node::PeerLost{link->second.name, link->first, event.text};
     }

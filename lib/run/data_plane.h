@@ -74,6 +74,7 @@ class DataPlane final : public KvPlane {
   DataPlane(std::unique_ptr<xfer::Engine> engine, mem::SharedBuffer& pool) : engine_(std::move(engine)), pool_(pool) {}
   std::optional<node::Event> convert(xfer::Event event);
   std::optional<node::Event> finish(xfer::BatchId batch);
+  static std::string_view advice(wire::Mismatch mismatch);
   void arrived(const Outstanding& read);
   void answer(uint64_t read, Code code, std::string what);
   bool start(Link& link, const node::Read& read, const std::function<uint64_t(uint32_t)>& local_offset);

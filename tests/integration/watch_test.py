@@ -150,6 +150,8 @@ class Stops(unittest.TestCase):
             logs = lambda: c.processes["p0"].text() + c.processes["d0"].text()
             until(lambda: "warn mc-" in logs() and "data connection refused peer=" in logs(), 30, "the warning")
             self.assertIn("the same --tcp-seal", logs())
+            errors = lambda: [node["last_error"] for node in c.cluster()["nodes"]]
+            until(lambda: any("refused: " in e and "tcp_seal on" in e for e in errors()), 10, "the error in ps")
 
     def test_a_node_that_other_hosts_cannot_reach_is_warned_about(self):
         with Cluster() as c:
