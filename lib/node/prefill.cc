@@ -37,8 +37,7 @@ void Prefill::on_message(const Received& event, TimePoint now, Actions& out) {
     Request* r = find(done->req, done->attempt);
     if (r && event.instance == r->decode_instance && r->phase == Phase::handing_over) {
       ++stats_.finished;
-      ++stats_.exposed;
-      stats_.exposed_s += to_seconds(now - r->computed_at);
+      stats_.exposed_s.add(to_seconds(now - r->computed_at));
       end(*r, out);
     }
   } else if (const auto* cancel = std::get_if<wire::Cancel>(&event.message)) {

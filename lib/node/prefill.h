@@ -23,6 +23,7 @@
 #include <map>
 #include <memory>
 
+#include "base/recent.h"
 #include "node/copies.h"
 #include "node/stage.h"
 #include "node/worker.h"
@@ -49,8 +50,7 @@ class Prefill final : public Worker {
     uint64_t prompt_tokens = 0, local_tokens = 0, remote_tokens = 0, computed_tokens = 0;
     uint64_t chunks = 0;
     uint64_t fetches = 0, fetch_failures = 0, checksum_failures = 0;
-    double exposed_s = 0;  // transfer that computing did not hide: first token to KvDone, summed
-    uint64_t exposed = 0;  // requests in that sum
+    Recent exposed_s;  // of each request: transfer that computing did not hide, first token to KvDone
   };
   const Stats& stats() const { return stats_; }
   size_t request_count() const { return requests_.size(); }

@@ -128,7 +128,7 @@ inline constexpr MetricFamily kXferBytes{"mc_xfer_bytes_total", MetricKind::coun
                                          "Bytes moved by the transfer engine."};
 inline constexpr MetricFamily kXferSeconds{"mc_xfer_seconds", MetricKind::histogram, "transport",
                                            "Duration of a batch of transfers.", kStageBuckets};
-inline constexpr MetricFamily kXferExposed{"mc_xfer_exposed_seconds", MetricKind::histogram, "transport",
+inline constexpr MetricFamily kXferExposed{"mc_xfer_exposed_seconds", MetricKind::histogram, "",
                                            "Part of a prefill's transfer that computing did not hide.", kStageBuckets};
 inline constexpr MetricFamily kXferRdmaPairs{"mc_xfer_rdma_pairs", MetricKind::gauge, "",
                                              "RDMA queue pairs granted to connections."};

@@ -157,6 +157,7 @@ void Loop::perform(node::Actions actions) {
     } else if (auto* cancel_read = std::get_if<node::CancelRead>(&action)) {
       parts_.data->cancel(cancel_read->read);
     } else if (auto* chunk = std::get_if<node::RunChunk>(&action)) {
+      parts_.on_compute(chunk->tokens.size());
       parts_.compute->submit(std::move(*chunk));
     } else if (auto* cancel_run = std::get_if<node::CancelRun>(&action)) {
       parts_.compute->cancel(cancel_run->run);
@@ -165,6 +166,7 @@ void Loop::perform(node::Actions actions) {
     } else if (auto* leave = std::get_if<node::LeaveBatch>(&action)) {
       parts_.compute->submit(*leave);
     } else if (auto* step = std::get_if<node::RunStep>(&action)) {
+      parts_.on_compute(step->rows->in.size());
       parts_.compute->submit(std::move(*step));
     } else if (auto* reply = std::get_if<node::Reply>(&action)) {
       parts_.on_reply(*reply);

@@ -28,6 +28,7 @@ class Loop {
     KvPlane* data = nullptr;                                             // null: the conductor moves no KV
     Compute* compute = nullptr;                                          // null: conductor and cache compute nothing
     std::function<uint64_t(uint32_t pool, uint32_t page)> local_offset;  // of the machine's pages
+    std::function<void(size_t tokens)> on_compute;                       // of each chunk or step; workers only
     std::function<void(const node::Reply&)> on_reply;                    // conductor only
     std::function<void()> after_events;                                  // after each round: status, readiness
     int signal_fd = -1;

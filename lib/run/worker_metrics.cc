@@ -10,17 +10,6 @@
 #include "wire/codec.h"
 
 namespace mc::run {
-namespace {
-
-/// New events of a histogram share their mean: its sum and count are exact.
-void spread(metric::Histogram histogram, uint64_t count, double sum, std::pair<uint64_t, double>& last) {
-  const uint64_t fresh = count - last.first;
-  if (fresh == 0) return;
-  for (uint64_t i = 0; i < fresh; ++i) histogram.observe((sum - last.second) / static_cast<double>(fresh));
-  last = {count, sum};
-}
-
-}  // namespace
 
 WorkerMetrics::WorkerMetrics(Metrics& metrics, const node::Worker& worker, DataPlane& data)
     : metrics_(metrics), worker_(worker), data_(data) {
@@ -32,7 +21,12 @@ WorkerMetrics::WorkerMetrics(Metrics& metrics, const node::Worker& worker, DataP
         .gauge(metric::kVllmCacheConfig,
                {std::to_string(shelf->layout.block_tokens), to_string(shelf->layout.dtype), "True", pages})
         .set(1);
+    iteration_tokens_ = metrics_.histogram(metric::kVllmIterationTokens);
   }
+}
+
+void WorkerMetrics::computes(size_t tokens) {
+  if (tokens > 0) iteration_tokens_.observe(static_cast<double>(tokens));  // else it only checks a prefix
 }
 
 // Machines keep totals; a counter gets what has come since the last look.
@@ -83,15 +77,14 @@ void WorkerMetrics::update_work() {
     const uint32_t block_tokens = worker_.shelf()->layout.block_tokens;
     count(metric::kKvBlockHits, {"host"}, s.local_tokens / block_tokens);
     count(metric::kKvBlockHits, {"remote"}, s.remote_tokens / block_tokens);
-    spread(metrics_.histogram(metric::kXferExposed, {"any"}), s.exposed, s.exposed_s, exposed_);
-    spread(metrics_.histogram(metric::kVllmIterationTokens), s.chunks, static_cast<double>(s.computed_tokens),
-           iterations_);
+    metric::Histogram exposed = metrics_.histogram(metric::kXferExposed);
+    s.exposed_s.after(exposed_, [&](double seconds) { exposed.observe(seconds); });
+    exposed_ = s.exposed_s.count();
   } else if (const auto* decode = dynamic_cast<const node::Decode*>(&worker_)) {
     const auto& s = decode->stats();
     count(metric::kVllmGenerationTokens, {}, s.tokens);
     count(metric::kVllmPreemptions, {}, s.preempted);
     count(metric::kKvBlockHits, {"host"}, s.local_blocks);
-    spread(metrics_.histogram(metric::kVllmIterationTokens), s.steps, static_cast<double>(s.tokens), iterations_);
     count(metric::kChecksumFailures, {}, s.checksum_failures);
   }
 }

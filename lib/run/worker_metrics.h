@@ -17,6 +17,8 @@ class WorkerMetrics {
   WorkerMetrics(Metrics& metrics, const node::Worker& worker, DataPlane& data);
   /// Loop thread, a few times a second.
   void update();
+  /// Loop thread, with the tokens of each chunk or decode step that begins.
+  void computes(size_t tokens);
 
  private:
   void update_work();
@@ -26,8 +28,9 @@ class WorkerMetrics {
   Metrics& metrics_;
   const node::Worker& worker_;
   DataPlane& data_;
-  std::pair<uint64_t, double> exposed_, iterations_;  // count and sum as last seen
-  std::map<std::string, uint64_t> last_;              // counters as last seen, by family and labels
+  metric::Histogram iteration_tokens_;
+  uint64_t exposed_ = 0;                  // values of Prefill::Stats::exposed_s as last seen
+  std::map<std::string, uint64_t> last_;  // counters as last seen, by family and labels
 };
 
 }  // namespace mc::run

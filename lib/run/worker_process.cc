@@ -394,6 +394,7 @@ class WorkerProcess {
     parts.data = paced_ ? static_cast<KvPlane*>(paced_.get()) : data_.get();
     parts.compute = compute_.get();
     parts.local_offset = [this](uint32_t pool, uint32_t page) { return worker_->local_offset(pool, page); };
+    parts.on_compute = [this](size_t tokens) { meters_->computes(tokens); };
     parts.after_events = [this] { after_events(); };
     parts.signal_fd = signals_->fd();
     parts.on_signal = [this] { on_signal(); };
