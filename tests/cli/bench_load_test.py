@@ -122,7 +122,7 @@ class OnACluster(unittest.TestCase):
             *("--num-prompts", 3, "--input-len", 40, "--output-len", 3),
             env=self.cluster.env,
         )
-        self.assertRegex(out, r"^=+ Serving result: mc-tiny @ http://127.0.0.1:\d+ \(1p1d1c, seed 0\) =+\n")
+        self.assertRegex(out, r"^=+ Serving result: mc-tiny @ http://127.0.0.1:\d+ \(1p1d1c, new prompts\) =+\n")
         for row in (
             "\n3 requests at once, 40 tokens in, 3 out, any number in flight\n",
             "ok / failed / rejected  3 / 0 / 0",
@@ -228,6 +228,22 @@ class OnACluster(unittest.TestCase):
     def test_without_a_target_it_is_the_conductor_of_the_run_directory(self):
         found = result("serve", *CALM, "--num-prompts", 1, "--input-len", 8, env=self.cluster.env)
         self.assertEqual(found["base_url"], self.url)
+
+    def test_texts_of_a_file_are_sent_to_either_endpoint(self):
+        path = os.path.join(self.dir, "texts.jsonl")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write('{"prompt":"Once upon"}\n\n{"conversations":[{"from":"human","value":"Hello there"}]}\n')
+        words = ["--dataset", path, "--num-prompts", 3, "--output-len", 4, "--ignore-eos"]
+        for endpoint in ("/v1/completions", "/v1/chat/completions"):
+            s = self.serve(*words, "--endpoint", endpoint)
+            self.assertEqual((s["completed"], s["total_output_tokens"], s["dataset_prompts"]), (3, 12, 2), endpoint)
+            self.assertGreater(s["total_input_tokens"], 3)
+            self.assertIsNone(s["warm_cache"])
+        self.assertIn("--dataset", bench("serve", "--endpoint", "/v1/chat/completions", expect=2)[1])
+        self.assertIn("--input-len", bench("serve", *words, "--input-len", 5, expect=2)[1])
+        with open(path, "a", encoding="utf-8") as file:
+            file.write('{"question":"?"}\n')
+        self.assertIn("entry 3 has no prompt", bench("serve", *words, expect=2)[1])
 
     def test_no_point_and_no_run_meets_the_cache_of_another(self):
         words = ["serve", "--base-url", self.url, *CALM, "--num-prompts", 4, "--input-len", 200, "--output-len", 2]

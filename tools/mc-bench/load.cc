@@ -19,9 +19,18 @@ constexpr Duration kPrepareAhead = 25ms;  // a body of 100,000 ids takes some mi
 std::string request_body(const PlannedRequest& r, const Target& target) {
   std::string body = "{\"model\":";
   append_json_string(body, target.model);
-  body += ",\"prompt\":[";
-  for (uint32_t id : prompt_ids(r.prompt, target.tokens)) body += std::to_string(id) + ",";
-  body.back() = ']';
+  if (target.is_chat()) {
+    body += ",\"messages\":[{\"role\":\"user\",\"content\":";
+    append_json_string(body, r.text);
+    body += "}]";
+  } else if (!r.text.empty()) {
+    body += ",\"prompt\":";
+    append_json_string(body, r.text);
+  } else {
+    body += ",\"prompt\":[";
+    for (uint32_t id : prompt_ids(r.prompt, target.tokens)) body += std::to_string(id) + ",";
+    body.back() = ']';
+  }
   body += ",\"max_tokens\":" + std::to_string(r.output_tokens);
   body += ",\"temperature\":" + format_f64(target.temperature);
   body += ",\"seed\":" + std::to_string(target.tokens.seed & 0x7FFFFFFF);
@@ -130,8 +139,9 @@ class Load {
     }
     const Json& choice = c["choices"][0];
     // Servers that do not return ids are counted by text: a chunk is a token then, until usage says better.
-    const size_t tokens =
-        choice["token_ids"].is_array() ? choice["token_ids"].size() : (choice["text"].as_string().empty() ? 0 : 1);
+    const std::string_view text =
+        target_.is_chat() ? choice["delta"]["content"].as_string() : choice["text"].as_string();
+    const size_t tokens = choice["token_ids"].is_array() ? choice["token_ids"].size() : text.empty() ? 0 : 1;
     if (tokens > 0) {
       if (live.chunks_tokens == 0)
         record.ttft_s = to_seconds(at - live.planned);

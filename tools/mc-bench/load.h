@@ -22,6 +22,7 @@ struct Target {
   double temperature = 0;
   Duration timeout = 600s;       // of one request, from its planned time
   uint64_t max_concurrency = 0;  // 0 = unlimited; more wait in the client, and their latency grows
+  bool is_chat() const { return path.find("chat") != std::string::npos; }
 };
 
 enum class Outcome : uint8_t { pending, completed, rejected, failed };

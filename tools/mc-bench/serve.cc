@@ -37,7 +37,7 @@ constexpr Flag kPort{
 constexpr Flag kEndpoint{.name = "endpoint",
                          .value = "PATH",
                          .fallback = "/v1/completions",
-                         .help = "OpenAI completions path; prompts are token ids"};
+                         .help = "OpenAI path: completions, or chat/completions with --dataset"};
 constexpr Flag kServedModel{
     .name = "served-model-name", .value = "NAME", .help = "model to ask for; without it the first of /v1/models"};
 constexpr Flag kVocab{.name = "vocab",
@@ -162,7 +162,7 @@ constexpr auto with_target(const std::array<const Flag*, N>& own) {
   for (const Flag* flag : kProgramFlags) out[at++] = flag;
   return out;
 }
-constexpr auto kServe = with_target(std::array<const Flag*, 8>{&flag::kRequestRate, &flag::kBurstiness,
+constexpr auto kServe = with_target(std::array<const Flag*, 9>{&flag::kDataset, &flag::kRequestRate, &flag::kBurstiness,
                                                                &flag::kNumPrompts, &flag::kInputLen, &flag::kOutputLen,
                                                                &flag::kRangeRatio, &flag::kPrefixShare, &kIgnoreEos});
 constexpr auto kReplay =
@@ -280,9 +280,10 @@ Result<Target> read_target(const cli::Args& args, bool ignore_eos) {
     return user_error(err::kBadValue, "--port must be 1 to 65535", "--port");
   target.base_url = base_url(args);
   while (target.base_url.ends_with('/')) target.base_url.pop_back();
-  if (target.path.empty() || target.path[0] != '/' || target.path.find("chat") != std::string::npos)
-    return user_error(err::kBadValue, "--endpoint " + target.path + " is no completions path", "--endpoint",
-                      "use /v1/completions: prompts are token ids, which the chat endpoint does not take");
+  const bool has_texts = args.has(flag::kDataset) && args.present(flag::kDataset);
+  if (target.path.empty() || target.path[0] != '/' || (target.is_chat() && !has_texts))
+    return user_error(err::kBadValue, "--endpoint " + target.path + " takes no random token ids", "--endpoint",
+                      "use /v1/completions, or give texts with --dataset FILE");
   MC_TRY(headers, read_headers(args));
   target.headers = std::move(headers);
   target.tokens.seed = args.count(kLoadSeed);
@@ -319,7 +320,7 @@ Result<void> print_plan(const Plan& plan, const Target& target, Sink& sink) {
     for (uint32_t id : prompt_ids(r.prompt, target.tokens)) ids.push(id);
     Json line =
         Json::object({{"type", "planned"}, {"index", i}, {"at_ms", to_ms(r.at)}, {"input_tokens", r.input_tokens}});
-    line.set("output_tokens", r.output_tokens).set("prompt", std::move(ids));
+    line.set("output_tokens", r.output_tokens).set("prompt", r.text.empty() ? std::move(ids) : Json(r.text));
     MC_CHECK(sink.json() ? sink.line(line) : sink.text(line.dump() + "\n"));
   }
   return sink.finish();
@@ -378,6 +379,7 @@ Result<void> warm_up(const cli::Args& args, const Plan& plan, Target target, int
     PlannedRequest r = plan.requests.front();
     r.at = {};
     r.prompt = {{~i, r.input_tokens}};
+    if (!r.text.empty()) r.text = "Hello";
     warm.requests.push_back(std::move(r));
   }
   target.max_concurrency = 1;
@@ -444,6 +446,7 @@ Result<int> run_one(const cli::Args& args, const Workload& workload, const Plan&
     summarise(plan, LoadResult{}, setting.how, planned);
     note(args, load_text(planned.set("num_prompts", plan.requests.size())));
   }
+  if (!args.given(kLoadSeed)) result.set("seed", Json());  // the prompts are drawn anew
   MC_TRY(load, run_load(plan, setting.target, interrupt_fd, progress));
   result.set("workload", workload.name).set("model", setting.target.model).set("base_url", setting.target.base_url);
   result.set("cluster", setting.cluster).set("unix_ms", SystemClock::instance().unix_ms());

@@ -287,7 +287,7 @@ std::string result_table(const Json& s, const LoadResult& load, const SummaryPla
   const auto number = [&](const char* key, int decimals) { return fixed(s[key].as_double(), decimals); };
   std::string out = "============ Serving result: " + std::string(s["model"].as_string()) + " @ " +
                     std::string(s["base_url"].as_string()) + " (" + std::string(s["cluster"].as_string("?")) +
-                    ", seed " + std::to_string(s["seed"].as_int()) + ") ============\n";
+                    (s["seed"].is_null() ? ", new prompts" : ", seed " + s["seed"].dump()) + ") ============\n";
   std::string reasons;
   for (const JsonMember& reason : s["rejected_by_reason"].members())
     reasons += (reasons.empty() ? " (" : ", ") + reason.key +

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -25,6 +26,7 @@ struct PromptPiece {
 struct PlannedRequest {
   Duration at{};  // from the start of the run
   std::vector<PromptPiece> prompt;
+  std::string text;  // of a data set, in place of token ids
   uint32_t input_tokens = 0;
   uint32_t output_tokens = 0;
 };
@@ -59,7 +61,7 @@ extern const Workload kTraceWorkload;
 
 /// Flags of the two, listed by the verbs that use them.
 namespace flag {
-extern const Flag kNumPrompts, kInputLen, kOutputLen, kRangeRatio, kPrefixShare, kRequestRate, kBurstiness;
+extern const Flag kNumPrompts, kInputLen, kOutputLen, kRangeRatio, kPrefixShare, kRequestRate, kBurstiness, kDataset;
 extern const Flag kSpeedup, kLimit, kMaxInput, kMaxOutput;
 }  // namespace flag
 

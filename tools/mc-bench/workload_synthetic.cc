@@ -1,12 +1,14 @@
 // The synthetic workload of `serve`: lengths from flags, arrivals from a gamma process (burstiness 1 is
-// Poisson, larger is more even, as in vLLM), a share of every prompt common to all.
+// Poisson, larger is more even, as in vLLM), a share of every prompt common to all; or prompts from a file of texts.
 
 #include <cmath>
 #include <limits>
 
 #include "base/cli_flags.h"
 #include "base/errors.h"
+#include "base/json.h"
 #include "base/rng.h"
+#include "print.h"
 #include "workload.h"
 
 namespace mc::bench {
@@ -41,9 +43,63 @@ constexpr Flag kBurstiness{.name = "burstiness",
                            .help = "shape of the gamma distributed gaps: 1 is Poisson, less is burstier, inf even",
                            .choices = "inf"};
 
+constexpr Flag kDataset{
+    .name = "dataset", .value = "FILE", .help = "prompts from a file: JSON lines with prompt or messages, or ShareGPT"};
+
 }  // namespace flag
 
 namespace {
+
+constexpr size_t kDatasetBytesMax = size_t{1} << 30;
+
+/// The prompt of an entry: `prompt`, the first of `messages`, or the first of ShareGPT's `conversations`.
+std::string text_of(const Json& entry) {
+  for (const std::string_view text : {entry["prompt"].as_string(), entry["messages"][0]["content"].as_string(),
+                                      entry["conversations"][0]["value"].as_string()})
+    if (!text.empty()) return std::string(text);
+  return {};
+}
+
+Result<std::vector<std::string>> read_dataset(const std::string& path) {
+  MC_TRY(bytes, read_input(path, kDatasetBytesMax));
+  std::vector<std::string> texts;
+  const auto bad = [&](size_t entry, const std::string& why) {
+    return user_error(err::kBadValue, path + ": entry " + std::to_string(entry) + " " + why, "--dataset",
+                      "each entry has prompt, messages or conversations");
+  };
+  const auto add = [&](const Json& entry) -> Result<void> {
+    texts.push_back(text_of(entry));
+    if (texts.back().empty()) return bad(texts.size(), "has no prompt");
+    return {};
+  };
+  if (bytes.find_first_not_of(" \t\r\n") == bytes.find('[')) {  // ShareGPT is one array
+    auto all = Json::parse(bytes);
+    if (!all) return bad(1, "is not JSON: " + all.error().what);
+    for (const Json& entry : all->items()) MC_CHECK(add(entry));
+  } else {
+    std::string_view rest = bytes;
+    while (!rest.empty()) {
+      const std::string_view line = rest.substr(0, rest.find('\n'));
+      rest.remove_prefix(std::min(line.size() + 1, rest.size()));
+      if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+      auto entry = Json::parse(line);
+      if (!entry) return bad(texts.size() + 1, "is not JSON: " + entry.error().what);
+      MC_CHECK(add(*entry));
+    }
+  }
+  if (texts.empty()) return bad(1, "is missing: the file is empty");
+  return texts;
+}
+
+/// The texts of --dataset, which has lengths and prefixes of its own; none without it.
+Result<std::vector<std::string>> texts_of(const cli::Args& args) {
+  if (!args.present(flag::kDataset)) return std::vector<std::string>();
+  for (const Flag* flag : {&flag::kInputLen, &flag::kPrefixShare})
+    if (args.given(*flag))
+      return user_error(err::kUsage, "--" + std::string(flag->name) + " is of random prompts, not of --dataset",
+                        "--" + std::string(flag->name));
+  return read_dataset(args.text(flag::kDataset));
+}
 
 /// Gamma of mean 1 (Marsaglia and Tsang, ACM TOMS 26, 2000; below 1 by their boost).
 double gamma_gap(Rng& rng, double shape) {
@@ -87,6 +143,7 @@ Result<Plan> plan_synthetic(const cli::Args& args, double rate_per_s) {
   MC_TRY(output, length(args, flag::kOutputLen, 1 << 22));
   MC_TRY(ratio, share(args, flag::kRangeRatio));
   MC_TRY(prefix, share(args, flag::kPrefixShare));
+  MC_TRY(texts, texts_of(args));
   const bool even = args.text(flag::kBurstiness) == "inf";
   const double burstiness = even ? 0 : args.number(flag::kBurstiness);
   if (!even && !(burstiness >= 1e-3 && burstiness <= 1e6))
@@ -103,6 +160,10 @@ Result<Plan> plan_synthetic(const cli::Args& args, double rate_per_s) {
     r.at = from_seconds(at_s);
     r.input_tokens = vary(lengths, input, ratio);
     r.output_tokens = vary(lengths, output, ratio);
+    if (!texts.empty()) {
+      r.text = texts[i % texts.size()];
+      r.input_tokens = 0;  // the server counts them
+    }
     const uint32_t common = std::min(shared, r.input_tokens);
     tokens += r.input_tokens;
     repeated += i > 0 ? common : 0;
@@ -112,9 +173,13 @@ Result<Plan> plan_synthetic(const cli::Args& args, double rate_per_s) {
     plan.requests.push_back(std::move(r));
     if (std::isfinite(rate_per_s)) at_s += (even ? 1 : gamma_gap(gaps, burstiness)) / rate_per_s;
   }
-  plan.facts.set("input_len", input).set("output_len", output).set("range_ratio", ratio);
-  plan.facts.set("prefix_share", prefix);
-  plan.facts.set("ideal_token_hit", static_cast<double>(repeated) / static_cast<double>(tokens));
+  if (texts.empty()) {
+    plan.facts.set("input_len", input).set("prefix_share", prefix);
+    plan.facts.set("ideal_token_hit", static_cast<double>(repeated) / static_cast<double>(tokens));
+  } else {
+    plan.facts.set("dataset", args.text(flag::kDataset)).set("dataset_prompts", texts.size());
+  }
+  plan.facts.set("output_len", output).set("range_ratio", ratio);
   plan.facts.set("burstiness", even ? std::numeric_limits<double>::infinity() : burstiness);
   return plan;
 }
