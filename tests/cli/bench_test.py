@@ -395,6 +395,14 @@ class Forms(Scratch):
 
     WORDS = ["attn", "--phase", "decode", "-n", "256,512", "-r", 1, "--attention", "full"]
 
+    def test_the_table_of_sim_fits_a_terminal_and_all_columns_are_there_for_the_asking(self):
+        path = self.trace(*[trace_line(40 * i, 1000, [i, i + 1], 20) for i in range(20)])
+        words = ["sim", path, "--cluster", "2p2d", "--policy", "load,cache-aware,kv-centric"]
+        narrow, wide = bench(*words)[0], bench(*words, "--wide")[0]
+        self.assertLessEqual(max(map(len, narrow.splitlines())), 80, narrow)
+        self.assertIn("TTFT s p50", narrow)
+        self.assertIn("wasted GPU s", wide)
+
     def test_a_table_of_markdown_has_a_rule_under_its_header(self):
         lines = [line for line in bench(*self.WORDS, "--format", "md")[0].splitlines() if line.startswith("|")]
         self.assertEqual(len(lines), 4)

@@ -11,14 +11,14 @@ namespace {
 
 using namespace sim_flags;
 
-constexpr auto kSimFlagTable =
-    flags::join(flags::list(&kRules, &kCluster, &kPolicy, &kFetchRule, &kTheta, &kCacheBlocks, &kSpeedup, &kBandwidth,
-                            &kTtftSlo, &kTbtSlo, &kProfile, &kHold, &kHoldOrder, &kApiKeys, &flags::kReplicate,
-                            &flags::kReplicateRate, &kDram, &kSsd, &kPipeline, &kOverlap, &kCoupled, &kCoupledChunk,
-                            &kJoinStall, &kSlowStart, &kFirstToken, &kFail, &kAggregate, &kSaveSamples, &kSample,
-                            &kAdmission, &kCounterfactual, &kFindMaxRate, &kFindRatio, &kShare, &kDecodeTime, &kSlack,
-                            &kLimit, &kSaveRequests, &flags::kOutput, &flags::kQuiet, &flags::kProgress, &flags::kSeed),
-                flags::kEveryRun);
+constexpr auto kSimFlagTable = flags::join(
+    flags::list(&kRules, &kCluster, &kPolicy, &kFetchRule, &kTheta, &kCacheBlocks, &kSpeedup, &kBandwidth, &kTtftSlo,
+                &kTbtSlo, &kProfile, &kHold, &kHoldOrder, &kApiKeys, &flags::kReplicate, &flags::kReplicateRate, &kDram,
+                &kSsd, &kPipeline, &kOverlap, &kCoupled, &kCoupledChunk, &kJoinStall, &kSlowStart, &kFirstToken, &kFail,
+                &kAggregate, &kSaveSamples, &kSample, &kAdmission, &kCounterfactual, &kFindMaxRate, &kFindRatio,
+                &kShare, &kDecodeTime, &kSlack, &kLimit, &kSaveRequests, &kWide, &flags::kOutput, &flags::kQuiet,
+                &flags::kProgress, &flags::kSeed),
+    flags::kEveryRun);
 
 // An answer that passes over a flag would look like one that heeds it.
 Result<void> refuse(const cli::Args& args, std::initializer_list<const Flag*> flags, const std::string& under,
@@ -61,7 +61,7 @@ Result<int> simulate(const cli::Args& args) {
   if (rules == "cluster") {
     const Flag* search = args.on(kFindMaxRate) ? &kFindMaxRate : args.on(kFindRatio) ? &kFindRatio : nullptr;
     if (search != nullptr)
-      MC_CHECK(refuse(args, {&kSaveRequests, &kSaveSamples, &kSample, &kCounterfactual},
+      MC_CHECK(refuse(args, {&kSaveRequests, &kSaveSamples, &kSample, &kCounterfactual, &kWide},
                       "--" + std::string(search->name) + ", which makes many runs",
                       "search first, then run once what it found, by --cluster and --speedup"));
     return simulate_cluster(args);
@@ -73,31 +73,12 @@ Result<int> simulate(const cli::Args& args) {
                     under));
     return simulate_cluster(args);
   }
-  MC_CHECK(refuse(args,
-                  {&kProfile,
-                   &kHold,
-                   &kHoldOrder,
-                   &kApiKeys,
-                   &flags::kReplicate,
-                   &flags::kReplicateRate,
-                   &kDram,
-                   &kSsd,
-                   &kPipeline,
-                   &kOverlap,
-                   &kCoupled,
-                   &kCoupledChunk,
-                   &kJoinStall,
-                   &kSlowStart,
-                   &kFirstToken,
-                   &kFail,
-                   &kAggregate,
-                   &kSaveSamples,
-                   &kSample,
-                   &kCounterfactual,
-                   &kFindMaxRate,
-                   &kFindRatio,
-                   &kShare},
-                  under));
+  MC_CHECK(refuse(
+      args, {&kProfile,   &kHold,      &kHoldOrder,      &kApiKeys,     &flags::kReplicate, &flags::kReplicateRate,
+             &kDram,      &kSsd,       &kPipeline,       &kOverlap,     &kCoupled,          &kCoupledChunk,
+             &kJoinStall, &kSlowStart, &kFirstToken,     &kFail,        &kAggregate,        &kSaveSamples,
+             &kSample,    &kWide,      &kCounterfactual, &kFindMaxRate, &kFindRatio,        &kShare},
+      under));
   return simulate_paper(args);
 }
 

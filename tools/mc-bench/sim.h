@@ -82,6 +82,9 @@ inline constexpr Flag kLimit{.name = "limit",
                              .fallback = "all",
                              .help = "first N requests only",
                              .choices = "all"};
+inline constexpr Flag kWide{.name = "wide",
+                            .kind = FlagKind::boolean,
+                            .help = "every column of the table; without it those that fit 80 columns"};
 inline constexpr Flag kSaveRequests{
     .name = "save-requests", .value = "FILE", .help = "write each request as a line of JSON"};
 

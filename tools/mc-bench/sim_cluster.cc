@@ -283,9 +283,19 @@ void append_samples(const sim::ClusterOptions& options, const sim::ClusterRun& r
   }
 }
 
-std::string table(const std::vector<Json>& points) {
-  Table out({"policy", "admission", "goodput /s", "95 %", "good %", "rejected", "wasted GPU s", "TTFT s mean", "p50",
-             "p90", "p99", "TBT ms mean", "p90", "p99", "hit %", "GPU s"});
+/// Without --wide a table has the columns that fit a terminal of 80.
+std::string table(const std::vector<Json>& points, bool wide) {
+  const auto chosen = [&](std::vector<std::string> all) {
+    if (wide) return all;
+    std::vector<std::string> out;
+    for (const size_t column : {0, 1, 2, 8, 10, 13, 14}) out.push_back(std::move(all[column]));
+    return out;
+  };
+  std::vector<std::string> header{"policy",       "admission",   "goodput /s", "95 %", "good %", "rejected",
+                                  "wasted GPU s", "TTFT s mean", "p50",        "p90",  "p99",    "TBT ms mean",
+                                  "p90",          "p99",         "hit %",      "GPU s"};
+  if (!wide) header[8] = "TTFT s p50", header[13] = "TBT ms p99";
+  Table out(chosen(std::move(header)));
   for (const Json& p : points) {
     const auto number = [&](const char* key, int decimals, double scale = 1) -> std::string {
       return p[key].is_null() ? "-" : fixed(p[key].as_double() * scale, decimals);
@@ -295,11 +305,11 @@ std::string table(const std::vector<Json>& points) {
     if (p.has("fetch_rule")) policy += " (" + std::string(p["fetch_rule"].as_string()) + ")";
     std::string admission(p["admission"].as_string());
     if (p["hold"].as_bool()) admission += ", held";
-    out.add({policy, admission, number("goodput_per_s", 3), low == "-" ? low : low + "-" + high,
-             number("effective", 2, 100), std::to_string(p["rejected"].as_int()), number("wasted_gpu_s", 0),
-             number("mean_ttft_s", 3), number("p50_ttft_s", 3), number("p90_ttft_s", 3), number("p99_ttft_s", 3),
-             number("mean_tbt_ms", 1), number("p90_tbt_ms", 1), number("p99_tbt_ms", 1), number("token_hit", 2, 100),
-             number("gpu_s_mean", 3)});
+    out.add(chosen({policy, admission, number("goodput_per_s", 3), low == "-" ? low : low + "-" + high,
+                    number("effective", 2, 100), std::to_string(p["rejected"].as_int()), number("wasted_gpu_s", 0),
+                    number("mean_ttft_s", 3), number("p50_ttft_s", 3), number("p90_ttft_s", 3), number("p99_ttft_s", 3),
+                    number("mean_tbt_ms", 1), number("p90_tbt_ms", 1), number("p99_tbt_ms", 1),
+                    number("token_hit", 2, 100), number("gpu_s_mean", 3)}));
   }
   return out.text();
 }
@@ -466,7 +476,8 @@ Result<int> simulate_cluster(const cli::Args& args) {
   setup.options.progress = progress.watcher();
   // A run may take minutes and a comparison has many runs: an interrupt prints the finished ones.
   const auto write = [&](bool interrupted) -> Result<void> {
-    MC_CHECK(sink.text(table(points) + counterfactual_text(points) + copies_table(points) + group_tables(points)));
+    MC_CHECK(sink.text(table(points, args.on(kWide)) + counterfactual_text(points) + copies_table(points) +
+                       group_tables(points)));
     MC_CHECK(sink.line(summary(args, setup, points).set("interrupted", interrupted)));
     return sink.finish();
   };

@@ -136,7 +136,7 @@ void append_requests(const sim::PaperOptions& options, const std::vector<TraceRe
   }
 }
 
-std::string table(const std::vector<Json>& points, bool decode) {
+std::string paper_table(const std::vector<Json>& points, bool decode) {
   std::vector<std::string> head = {"policy", "TTFT s mean", "p50", "p90", "p99", "hit %", "GPU s", "fetches", "good %"};
   if (decode) head.insert(head.end(), {"TBT ms mean", "p50", "p90", "p99", "batch mean", "max"});
   const bool admitting = points.front().has("rejected");
@@ -211,7 +211,7 @@ Result<int> simulate_paper(const cli::Args& args) {
     }
   }
   if (!args.text(kSaveRequests).empty()) MC_CHECK(write_output(args.text(kSaveRequests), requests, kSaveRequests));
-  MC_CHECK(sink.text(table(points, options.decode_nodes > 0)));
+  MC_CHECK(sink.text(paper_table(points, options.decode_nodes > 0)));
   MC_CHECK(sink.line(summary(args, options, points)));
   MC_CHECK(sink.finish());
   return 0;
