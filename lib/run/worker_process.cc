@@ -429,7 +429,7 @@ class WorkerProcess {
 
   Result<int> run() {
     log_start();
-    say_waiting_at_ = SystemClock::instance().now() + 1s;
+    at_.say_waiting = SystemClock::instance().now() + 1s;
     loop_->run();
     notify_service_manager("STOPPING=1");
     if (failure_) return *failure_;
@@ -448,29 +448,29 @@ class WorkerProcess {
       log_info("registered", {{"name", named_}});
       readiness_->announce(named_, options_.http, options_.control_uri);
     }
-    if (named_.empty() && now >= say_waiting_at_) {
-      say_waiting_at_ = kNever;
+    if (named_.empty() && now >= at_.say_waiting) {
+      at_.say_waiting = kNever;
       log_info("waiting for the conductor", {{"conductor", conductor_uri_}});
     }
     if (links_->fatal() && named_.empty()) return give_up(links_->failure());
     if (const auto* refused = worker_->refused(); refused && !worker_->registered()) {
       // A taken name may come free: a process killed a moment ago still counts as alive. The rest stays.
-      if (refused_since_ == kNever) refused_since_ = now;
-      if (refused->mc != err::kNameTaken || now - refused_since_ > kNamePatience) return give_up(refusal(*refused));
+      if (at_.refused_since == kNever) at_.refused_since = now;
+      if (refused->mc != err::kNameTaken || now - at_.refused_since > kNamePatience) return give_up(refusal(*refused));
     } else {
-      refused_since_ = kNever;
+      at_.refused_since = kNever;
     }
-    if (worker_->draining() && terminating_ && (worker_->idle() || now >= drain_until_)) {
+    if (worker_->draining() && terminating_ && (worker_->idle() || now >= at_.drain_until)) {
       if (!left_) loop_->apply([this](TimePoint t, node::Actions& out) { worker_->leave(t, out); });
       left_ = true;
       loop_->stop();
     }
     // The pages that tell of tenants are locked before a request of one can come.
-    if (now < status_at_ && std::exchange(has_tenants_, worker_->has_tenants()) == worker_->has_tenants()) return;
-    status_at_ = now + 100ms;
-    if (now >= check_at_ && worker_->idle()) {  // promise 3: after quiesce nothing is leased, queued or leaked
+    if (now < at_.status && std::exchange(has_tenants_, worker_->has_tenants()) == worker_->has_tenants()) return;
+    at_.status = now + 100ms;
+    if (now >= at_.check && worker_->idle()) {  // promise 3: after quiesce nothing is leased, queued or leaked
       worker_->check();
-      check_at_ = now + 1s;
+      at_.check = now + 1s;
     }
     meters_->update();
     process_meter_->update(pages_->stats(), links_->stats());
@@ -513,7 +513,7 @@ class WorkerProcess {
         terminating_ = true;
         if (*signal == SIGINT) exit_code_ = kExitInterrupted;
         worker_->start_draining();
-        drain_until_ = SystemClock::instance().now() + args_.duration(flags::kDrainTimeout);
+        at_.drain_until = SystemClock::instance().now() + args_.duration(flags::kDrainTimeout);
         const size_t left = worker_->load().running + worker_->load().waiting;
         log_info("draining; another signal stops now",
                  {{"requests", left}, {"most_s", to_seconds(args_.duration(flags::kDrainTimeout))}});
@@ -586,7 +586,9 @@ class WorkerProcess {
   bool terminating_ = false, left_ = false;
   int exit_code_ = 0;
   bool has_tenants_ = false;
-  TimePoint drain_until_ = kNever, refused_since_ = kNever, status_at_{}, check_at_{}, say_waiting_at_ = kNever;
+  struct {
+    TimePoint drain_until = kNever, refused_since = kNever, say_waiting = kNever, status{}, check{};
+  } at_;
 };
 
 }  // namespace
