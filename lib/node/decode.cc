@@ -26,10 +26,10 @@ void Decode::on_message(const Received& event, TimePoint now, Actions& out) {
     Request* r = find(complete->req, complete->attempt);
     if (!r || event.instance != r->prefill_instance || r->phase != Phase::receiving || r->complete) return;
     if (complete->tokens != r->spec.ids.size())
-      return fail(*r, "transfer", "corrupt",
+      return fail(*r, {RequestStage::transfer, Reason::corrupt, true},
                   "prefill node " + event.from + " completed " + std::to_string(complete->tokens) + " tokens of " +
                       std::to_string(r->spec.ids.size()),
-                  true, out);
+                  out);
     r->complete = true;
     r->stalled_at = after(now, decode_.stall);
     r->answer.push_back(complete->first_token);
@@ -83,29 +83,30 @@ void Decode::on_offer(const Received& event, const wire::KvOffer& offer, TimePoi
   ++stats_.requests;
   kv::Namespace ns = options_.kv.with_salt(spec.salt);
   ns.attention = spec.prefill_attention;
-  if (!peers().has(event.from, event.instance)) return refuse(*r, "unknown_peer", 0, 0, out);
-  if (ns.id() != spec.ns) return refuse(*r, "layout", 0, 0, out);
-  if (draining_) return refuse(*r, "draining", 0, 0, out);
+  if (!peers().has(event.from, event.instance)) return refuse(*r, Reason::unknown_peer, 0, 0, out);
+  if (ns.id() != spec.ns) return refuse(*r, Reason::layout, 0, 0, out);
+  if (draining_) return refuse(*r, Reason::draining, 0, 0, out);
   // The first answer token needs a row too, so a prompt that fills the pool exactly does not fit.
   if (spec.ids.empty() || spec.resumed > spec.ids.size() ||
       !fits_context(spec.ids.size(), spec.resumed, spec.stopping.max_tokens, options_.context_tokens) ||
       kv::blocks_for(spec.ids.size() + 1, bt) > options_.page_count)
-    return refuse(*r, "too_long", static_cast<double>(spec.ids.size()), options_.context_tokens, out);
-  if (waiting_offers_.size() >= decode_.waiting_max) return refuse(*r, "queue_full", 0, 0, out);
+    return refuse(*r, Reason::too_long, static_cast<double>(spec.ids.size()), options_.context_tokens, out);
+  if (waiting_offers_.size() >= decode_.waiting_max) return refuse(*r, Reason::queue_full, 0, 0, out);
   if (spec.tbt_slo_ms > 0) {
     const double predicted_ms = 1e3 * options_.cost.step(static_cast<double>(requests_.size() + 1),
                                                          static_cast<double>(batch_tokens() + spec.ids.size()));
-    if (predicted_ms > spec.tbt_slo_ms) return refuse(*r, "predicted_slo_miss", predicted_ms, spec.tbt_slo_ms, out);
+    if (predicted_ms > spec.tbt_slo_ms)
+      return refuse(*r, Reason::predicted_slo_miss, predicted_ms, spec.tbt_slo_ms, out);
   }
   r->answer.assign(spec.ids.end() - spec.resumed, spec.ids.end());
   requests_[spec.req] = r;
   waiting_offers_.push_back(r);
 }
 
-void Decode::refuse(const Request& r, std::string reason, double predicted_ms, double allowed_ms, Actions& out) {
+void Decode::refuse(const Request& r, Reason reason, double predicted_ms, double allowed_ms, Actions& out) {
   ++stats_.refused;
   send(r.prefill, r.prefill_instance,
-       wire::KvRefuse{r.spec.req, r.spec.attempt, std::move(reason), predicted_ms, allowed_ms}, out);
+       wire::KvRefuse{r.spec.req, r.spec.attempt, std::string(to_string(reason)), predicted_ms, allowed_ms}, out);
 }
 
 uint64_t Decode::batch_tokens() const {
@@ -168,10 +169,11 @@ void Decode::on_tick(TimePoint now, Actions& out) {
       stalled.push_back(r);
   }
   for (const auto& r : stalled)
-    fail(*r, "transfer", "timeout",
-         std::to_string(r->arrivals.missing()) + " extents were never announced by " + r->prefill, true, out);
+    fail(*r, {RequestStage::transfer, Reason::timeout, true},
+         std::to_string(r->arrivals.missing()) + " extents were never announced by " + r->prefill, out);
   for (const auto& r : late)
-    fail(*r, r->phase == Phase::running ? "decode" : "transfer", "timeout", "deadline passed", false, out);
+    fail(*r, {r->phase == Phase::running ? RequestStage::decode : RequestStage::transfer, Reason::timeout, false},
+         "deadline passed", out);
   admit(now, out);
   step(now, out);
 }
@@ -198,7 +200,7 @@ void Decode::on_peer_gone(const NodeId& node, const InstanceId& instance, TimePo
     // A stage of its pipeline that is gone takes KV that was not yet read with it.
     const bool stage = r->phase == Phase::receiving && is_stage_of(node, r->prefill);
     if (r->prefill_instance != instance && !stage) continue;
-    fail(*r, "transfer", "peer_lost", "prefill node " + node + " was lost", true, out);
+    fail(*r, {RequestStage::transfer, Reason::peer_lost, true}, "prefill node " + node + " was lost", out);
   }
   admit(now, out);
   step(now, out);
@@ -211,15 +213,13 @@ void Decode::fill_load(wire::Load& load) const {
   load.tbt_s = batch_.step_s();
 }
 
-void Decode::fail(Request& r, std::string stage, std::string code, std::string message, bool retryable, Actions& out) {
+void Decode::fail(Request& r, Failure failure, std::string message, Actions& out) {
   if (r.phase == Phase::ended) return;
   last_error_ = message;
   ++stats_.failed;
   if (r.phase != Phase::running)
     send(r.prefill, r.prefill_instance, wire::Cancel{r.spec.req, r.spec.attempt, "failed"}, out);
-  to_conductor(
-      wire::Failed{r.spec.req, r.spec.attempt, std::move(stage), std::move(code), std::move(message), retryable, 0, 0},
-      out);
+  to_conductor(report_of(r.spec.req, r.spec.attempt, failure, std::move(message)), out);
   end(r, out);
 }
 
@@ -248,6 +248,9 @@ void Decode::settle(Request& r, Actions& out) {
 
 void Decode::role_check() const {
   uint64_t pins = 0;
+  for (const auto& r : batch_.running()) MC_ASSERT(r->phase == Phase::running && r->arrivals.missing() == 0);
+  for (const auto& r : waiting_offers_) MC_ASSERT(r->pages.empty());
+  for (const auto& r : ended_) MC_ASSERT(r->phase == Phase::ended && (r->in_step || r->arrivals.reading()));
   auto count = [&](const Request& r) {
     pins += r.pages.pinned_count();
     for (const auto& [read, reading] : r.arrivals.reads()) MC_ASSERT(by_read_.contains(read));
@@ -268,11 +271,11 @@ void Decode::on_ready(const Notified& event, TimePoint now, Actions& out) {
   Request* r = find(ready.req, ready.attempt);
   if (!r || !sends_for(*r, event.from, event.instance) || r->phase != Phase::receiving) return;
   if (!r->arrivals.names_ours(ready))
-    return fail(*r, "transfer", "corrupt",
+    return fail(*r, {RequestStage::transfer, Reason::corrupt, true},
                 "prefill node " + event.from + " announced layer " + std::to_string(ready.layer) + ", blocks " +
                     std::to_string(ready.first_block) + "+" + std::to_string(ready.extents.size()) + " of " +
                     std::to_string(r->arrivals.blocks()),
-                true, out);
+                out);
   start_read(*r, {ready, event.from, event.instance}, now, out);
 }
 
@@ -313,8 +316,8 @@ void Decode::on_read(Request& r, const ReadDone& done, TimePoint now, Actions& o
   }
   if (done.code == Code::corrupt) ++stats_.checksum_failures;
   if (done.code == Code::corrupt && r.arrivals.may_read_again()) return start_read(r, reading, now, out);
-  fail(r, "transfer", std::string(to_string(done.code)),
-       "reading layer " + std::to_string(reading.ready.layer) + " from " + reading.from + ": " + done.what, true, out);
+  fail(r, {RequestStage::transfer, reason_of(done.code), true},
+       "reading layer " + std::to_string(reading.ready.layer) + " from " + reading.from + ": " + done.what, out);
 }
 
 void Decode::try_join(Request& r, Actions& out) {
@@ -373,10 +376,10 @@ bool Decode::give_page(const RequestPtr& r, Actions& out) {
       return other.second != r && other.second->phase != Phase::waiting;
     });
     if (alone && r->pages.size() >= options_.page_count) {
-      fail(*r, "decode", "no_space",
+      fail(*r, {RequestStage::decode, Reason::no_space, false},
            "a context of " + std::to_string(r->position + 1) + " tokens needs more than the " +
                std::to_string(options_.page_count) + " pages of this node; raise --kv-mem",
-           false, out);
+           out);
       return false;
     }
     // Nobody can give way, so leases or reads of ended requests hold the pages: they end by themselves.
@@ -405,7 +408,7 @@ void Decode::on_step(const StepDone& done, TimePoint, Actions& out) {
       if (r->phase == Phase::ended)
         settle(*r, out);
       else
-        fail(*r, "decode", std::string(to_string(done.code)), done.what, true, out);
+        fail(*r, {RequestStage::decode, reason_of(done.code), true}, done.what, out);
     }
     return batch_.clear_rows();
   }
@@ -451,8 +454,8 @@ wire::Tokens& Decode::fresh_tokens() {
 void Decode::on_rotten(Request& r, std::span<const uint32_t> rotten, Actions& out) {
   stats_.checksum_failures += rotten.size();
   blocks().drop_rotten(shelf_->pool, r.chain.hashes(), r.pages.all(), rotten);
-  fail(r, "decode", "corrupt", std::to_string(rotten.size()) + " cached blocks changed in memory; they were dropped",
-       true, out);
+  fail(r, {RequestStage::decode, Reason::corrupt, true},
+       std::to_string(rotten.size()) + " cached blocks changed in memory; they were dropped", out);
 }
 
 }  // namespace mc::node

@@ -16,6 +16,7 @@
 #include <memory>
 
 #include "node/batch.h"
+#include "node/failure.h"
 #include "node/worker.h"
 
 namespace mc::node {
@@ -59,7 +60,7 @@ class Decode final : public Worker {
   void on_offer(const Received& event, const wire::KvOffer& offer, TimePoint now, Actions& out);
   bool wait_for_listing(const Received& event, TimePoint now);
   void look_at_unlisted(TimePoint now, Actions& out);
-  void refuse(const Request& r, std::string reason, double predicted_ms, double allowed_ms, Actions& out);
+  void refuse(const Request& r, Reason reason, double predicted_ms, double allowed_ms, Actions& out);
   void admit(TimePoint now, Actions& out);
   bool accept(const RequestPtr& r, Actions& out);
   Request* find(const RequestId& req, uint32_t attempt);
@@ -74,7 +75,7 @@ class Decode final : public Worker {
   void preempt(Request& r, Actions& out);
   void on_step(const StepDone& done, TimePoint now, Actions& out);
   void on_rotten(Request& r, std::span<const uint32_t> rotten, Actions& out);
-  void fail(Request& r, std::string stage, std::string code, std::string message, bool retryable, Actions& out);
+  void fail(Request& r, Failure failure, std::string message, Actions& out);
   void end(Request& r, Actions& out);
   void settle(Request& r, Actions& out);
   bool may_publish(const Request& r) const;

@@ -20,6 +20,27 @@ Failure failure_of(const wire::Failed& message) {
   return out;
 }
 
+wire::Failed report_of(const RequestId& req, uint32_t attempt, const Failure& failure, std::string message) {
+  return {req,
+          attempt,
+          std::string(to_string(failure.stage)),
+          std::string(to_string(failure.cause)),
+          std::move(message),
+          failure.retryable,
+          0,
+          0};
+}
+
+std::string stage_code(Reason cause) {
+  return cause == Reason::none ? "ok" : std::string(to_string(cause));
+}
+
+Reason cause_of(const wire::StageDone& done) {
+  if (done.code == "ok") return Reason::none;
+  const Reason cause = reason_named(done.code);
+  return cause == Reason::none ? Reason::internal : cause;
+}
+
 Blame blame_of(const Failure& f) {
   if (!is_fault(f.cause) || is_clients(f)) return Blame::nobody;
   if (f.cause == Reason::timeout && !f.retryable) return Blame::nobody;  // the request's deadline

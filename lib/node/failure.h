@@ -1,8 +1,9 @@
-// The conductor's reading of a worker's report of a failure: whose fault it was, and the reason that the client is
-// given.
+// How a worker reports the failure of a request, and how the conductor reads the report: whose fault it was, and the
+// reason that the client is given.
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "node/reason.h"
 #include "wire/messages.h"
@@ -16,6 +17,10 @@ struct Failure {
 };
 
 Failure failure_of(const wire::Failed& message);
+wire::Failed report_of(const RequestId& req, uint32_t attempt, const Failure& failure, std::string message);
+/// How a pipeline stage reports the end of a run: "ok" for Reason::none.
+std::string stage_code(Reason cause);
+Reason cause_of(const wire::StageDone& done);
 
 /// What failed: the prefill node alone, the decode node alone, or the two together (they could not agree, or bytes did
 /// not get across). nobody: a full queue, a promise that would be broken, a deadline, a client.

@@ -161,6 +161,23 @@ Reason reason_of(sched::NoPlace reason) {
   return Reason::internal;
 }
 
+Reason reason_of(Code code) {
+  switch (code) {
+    case Code::ok: return Reason::none;
+    case Code::invalid: return Reason::invalid;
+    case Code::not_found: return Reason::not_found;
+    case Code::busy: return Reason::busy;
+    case Code::timeout: return Reason::timeout;
+    case Code::peer_lost: return Reason::peer_lost;
+    case Code::corrupt: return Reason::corrupt;
+    case Code::no_space: return Reason::no_space;
+    case Code::unsupported: return Reason::unsupported;
+    case Code::io: return Reason::io;
+    case Code::cancelled: return Reason::cancelled;
+  }
+  return Reason::internal;
+}
+
 std::string_view to_string(RequestStage stage) {
   return kStages[static_cast<size_t>(stage)].word;
 }

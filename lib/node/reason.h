@@ -9,6 +9,7 @@
 
 #include "base/errors.h"
 #include "base/ids.h"
+#include "base/result.h"
 #include "sched/reason.h"
 
 namespace mc::node {
@@ -52,6 +53,8 @@ err::Number number_of(Reason reason);
 /// A fault says that something is broken; a limit says that there is no room or no time.
 bool is_fault(Reason reason);
 Reason reason_of(sched::NoPlace reason);
+/// The reason of the same name; `none` for ok.
+Reason reason_of(Code code);
 
 /// Where a request was when it ended or failed. answer: while the conductor wrote its text.
 enum class RequestStage : uint8_t { none, route, queue, fetch, accept, prefill, transfer, decode, answer, unknown };

@@ -96,21 +96,22 @@ void Stage::on_run(const Received& event, const wire::StageRun& asked, TimePoint
   run.from = event.from, run.from_instance = event.instance;
   run.deadline = after(now, std::chrono::milliseconds(asked.budget_ms));
   run.crcs.resize(layers_.end - layers_.first);
-  const auto refuse = [&](std::string code, const std::string& why) {  // its slot and its request wait for an answer
+  const auto refuse = [&](Reason cause, const std::string& why) {  // its slot and its request wait for an answer
     send(run.from, run.from_instance, wire::StageTaken{asked.run}, out);
-    report(run, std::move(code), "stage " + name() + ": " + why, nullptr, out);
+    report(run, cause, "stage " + name() + ": " + why, nullptr, out);
   };
   if (!peers().has(event.from, event.instance))  // the lists of members reach the members one by one
-    return refuse("peer_lost", event.from + kNotListed);
+    return refuse(Reason::peer_lost, event.from + kNotListed);
   // A later stage hears of a leader's death by the list, and of what that leader asked by the stage before it: a chunk
   // of its earlier life would write over pages that are given away since.
-  if (!peers().has(asked.leader, asked.leader_instance)) return refuse("peer_lost", asked.leader + kNotListed);
-  if (const std::string why = objection(asked); !why.empty()) return refuse("internal", why);
+  if (!peers().has(asked.leader, asked.leader_instance)) return refuse(Reason::peer_lost, asked.leader + kNotListed);
+  if (const std::string why = objection(asked); !why.empty()) return refuse(Reason::internal, why);
   // A leader numbers its chunks upwards. One that came late has been missed by the chunks after it, which read KV that
   // is not there: the whole request is worth nothing.
   if (asked.leader_instance != newest_leader_) newest_leader_ = asked.leader_instance, newest_run_ = 0;
   if (asked.run <= newest_run_)
-    return refuse("io", "chunk " + std::to_string(asked.run) + " came after chunk " + std::to_string(newest_run_));
+    return refuse(Reason::io,
+                  "chunk " + std::to_string(asked.run) + " came after chunk " + std::to_string(newest_run_));
   newest_run_ = asked.run;
   runs_.push_back(std::move(run));
 }
@@ -139,9 +140,8 @@ void Stage::announce(const Received& event, const wire::StageAnnounce& m, Action
   if (const std::string why = listed ? objection(m) : event.from + kNotListed; !why.empty()) {
     last_error_ = "stage " + name() + ": " + why;
     ++stats_.failed;
-    const std::string code = listed ? "internal" : "peer_lost";
-    return send(event.from, event.instance, wire::Failed{m.req, m.attempt, "prefill", code, last_error_, !listed, 0, 0},
-                out);
+    const Failure failure{RequestStage::prefill, listed ? Reason::internal : Reason::peer_lost, !listed};
+    return send(event.from, event.instance, report_of(m.req, m.attempt, failure, last_error_), out);
   }
   for (uint32_t layer = layers_.first; layer < layers_.end; ++layer) {
     const auto& crcs = m.crcs[layer - layers_.first];
@@ -215,7 +215,8 @@ bool Stage::refuse_unchecked(Run& run, Actions& out) {
   if (check != checks_.end()) checks_.erase(check);
   run.checked = true;  // it may still wait for a slot
   if (good) return false;
-  report(run, "corrupt", "stage " + name() + ": cached blocks changed in memory, or were not checked", nullptr, out);
+  report(run, Reason::corrupt, "stage " + name() + ": cached blocks changed in memory, or were not checked", nullptr,
+         out);
   in_used_[run.slot_in] = false;
   return run.dropped = true;
 }
@@ -276,8 +277,8 @@ void Stage::on_event(const Event& event, TimePoint now, Actions& out) {
       } else {
         in_used_[run->slot_in] = false;
         if (!run->dropped)
-          report(*run, std::string(to_string(read->code)), "reading activations from " + run->from + ": " + read->what,
-                 nullptr, out);
+          report(*run, reason_of(read->code), "reading activations from " + run->from + ": " + read->what, nullptr,
+                 out);
         run->dropped = true;
       }
     }
@@ -322,10 +323,10 @@ void Stage::on_chunk(Run& run, const ChunkDone& done, TimePoint now, Actions& ou
   if (!is_last() && !hand_on) out_used_[run.slot_out - ActivationSlots::kEach] = false;
   if (done.code == Code::ok) ++stats_.runs, stats_.tokens += run.asked.tokens.size();
   if (!run.dropped && done.code == Code::ok && !is_last() && !known)  // the leader may list it all the same
-    report(run, "peer_lost", "stage " + name() + ": pipeline stage " + next + " is not in the cluster", nullptr, out);
+    report(run, Reason::peer_lost, "stage " + name() + ": pipeline stage " + next + " is not in the cluster", nullptr,
+           out);
   else if (!run.dropped)
-    report(run, done.code == Code::ok ? "ok" : std::string(to_string(done.code)), done.what,
-           is_last() ? &done : nullptr, out);
+    report(run, reason_of(done.code), done.what, is_last() ? &done : nullptr, out);
   if (hand_on) {
     wire::StageRun message = std::move(run.asked);
     message.activations_offset = stage_.slots.offset(run.slot_out);
@@ -339,13 +340,13 @@ void Stage::on_chunk(Run& run, const ChunkDone& done, TimePoint now, Actions& ou
   run.dropped = true;  // erased by pump
 }
 
-void Stage::report(const Run& run, std::string code, std::string message, const ChunkDone* last, Actions& out) {
+void Stage::report(const Run& run, Reason cause, std::string message, const ChunkDone* last, Actions& out) {
   wire::StageDone done;
   done.run = run.asked.run;
   done.first_layer = layers_.first;
-  if (code != "ok") ++stats_.failed, last_error_ = message;
-  done.code = std::move(code), done.message = std::move(message);
-  if (done.code == "ok") done.crcs = run.crcs;
+  if (cause == Reason::none) done.crcs = run.crcs;
+  if (cause != Reason::none) ++stats_.failed, last_error_ = message;
+  done.code = stage_code(cause), done.message = std::move(message);
   if (last) done.token = last->sampled.token, done.logprobs = last->sampled.logprobs;
   if (last) done.prompt_logprobs = last->prompt_logprobs;
   send(run.asked.leader, run.asked.leader_instance, std::move(done), out);
@@ -355,7 +356,7 @@ void Stage::report(const Run& run, std::string code, std::string message, const 
 void Stage::drop(Run& run, Actions& out) {
   if (run.dropped) return;
   run.dropped = true;
-  report(run, "cancelled", "cancelled", nullptr, out);
+  report(run, Reason::cancelled, "cancelled", nullptr, out);
   if (run.phase == Phase::reading) out.push_back(CancelRead{run.op});
   if (run.phase == Phase::computing) out.push_back(CancelRun{run.op});
   if (run.phase == Phase::waiting) send(run.from, run.from_instance, wire::StageTaken{run.asked.run}, out);

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "node/failure.h"
 #include "node/worker.h"
 
 namespace mc::node {
@@ -115,7 +116,7 @@ class Stage final : public Worker {
   void start_compute(Run& run, Actions& out);
   void on_layer(Run& run, const LayerDone& done, Actions& out);
   void on_chunk(Run& run, const ChunkDone& done, TimePoint now, Actions& out);
-  void report(const Run& run, std::string code, std::string message, const ChunkDone* last, Actions& out);
+  void report(const Run& run, Reason cause, std::string message, const ChunkDone* last, Actions& out);
   void drop(Run& run, Actions& out);
   Run* by_op(uint64_t op);
   void free_handed(std::map<uint64_t, Handed>::iterator handed);
