@@ -107,7 +107,7 @@ void Cache::on_offer(const Received& event, const wire::DemoteOffer& message, Ti
   if (!pages) return refuse("full");
   offer.pages = std::move(*pages);
   Read read;
-  read.read = next_id();
+  read.read = numbers_.next();
   read.peer = event.from;
   read.instance = event.instance;
   read.pool = *shelf;

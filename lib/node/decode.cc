@@ -294,7 +294,7 @@ void Decode::start_read(Request& r, const Arrivals::Reading& reading, TimePoint 
     read.slices.push_back({r.pages[extent.block], layout.layer_offset(ready.layer), extent.offset,
                            static_cast<uint32_t>(layout.layer_bytes()), extent.crc});
   if (read.slices.empty()) return;
-  read.read = next_id();
+  read.read = numbers_.next();
   read.peer = reading.from;
   read.instance = reading.instance;
   read.budget = r.deadline - now;
@@ -362,7 +362,7 @@ void Decode::step(TimePoint, Actions& out) {
     if (has_page) batch_.add(r);
     ++i;
   }
-  batch_.start(next_id(), out);
+  batch_.start(numbers_.next(), out);
 }
 
 // One more page for `r`, if need be from the request that came last. False when `r` itself had to go.

@@ -27,6 +27,11 @@ Result<void> HeldPages::allocate(kv::Pool& pool, uint32_t count) {
   return {};
 }
 
+void HeldPages::adopt(kv::Pool& pool, kv::PageIndex owned, kv::BlockMeta meta) {
+  pages_.push_back(pool.publish(owned, std::move(meta)).page);
+  pinned_.push_back(true);
+}
+
 bool HeldPages::publish(kv::Pool& pool, uint32_t block, kv::BlockMeta meta) {
   if (pinned_.at(block) || pool.find(meta.hash) != kv::kNoPage) return false;
   const auto published = pool.publish(pages_[block], std::move(meta));

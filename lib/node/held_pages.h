@@ -28,6 +28,9 @@ class HeldPages {
   uint32_t pin_prefix(kv::Pool& pool, std::span<const BlockHash> hashes);
   /// Takes `count` more pages from the pool, all or none.
   Result<void> allocate(kv::Pool& pool, uint32_t count);
+  /// Publishes an owned page of the caller as the next block. When the pool has the block already, its page is held
+  /// instead.
+  void adopt(kv::Pool& pool, kv::PageIndex owned, kv::BlockMeta meta);
   /// Makes the block of an owned page findable. False when the pool has the block already: ours stays private, because
   /// its address may be announced.
   bool publish(kv::Pool& pool, uint32_t block, kv::BlockMeta meta);

@@ -1,19 +1,21 @@
-// Life of a request on the prefill node: arrival, turn, failure, end. Fetching the prefix is in
-// prefill_fetch.cc, computing and handing over in prefill_compute.cc.
-
 #include "node/prefill.h"
 
 #include <algorithm>
 
 #include "base/assert.h"
+#include "node/miss_reasons.h"
 #include "wire/notify.h"
 
 namespace mc::node {
 
 Prefill::Prefill(WorkerOptions worker, PrefillOptions options)
-    : Worker(std::move(worker)), prefill_(options), copies_(*shelf_) {
+    : Worker(std::move(worker)),
+      prefill_(options),
+      fetches_(*shelf_, peers(), numbers_, prefill_.fetch_timeout),
+      pipeline_(name(), peers(), prefill_.stages, options_.layout.layers),
+      copies_(*shelf_) {
   MC_ASSERT(shelf_);
-  if (leads()) never_demote();  // a cache node would read our layers alone
+  if (pipeline_.leads()) never_demote();  // a cache node would read our layers alone
   MC_ASSERT(prefill_.chunk_tokens > 0 && prefill_.chunk_tokens % options_.layout.block_tokens == 0);
 }
 
@@ -23,8 +25,9 @@ Prefill::Request* Prefill::find(const RequestId& req, uint32_t attempt) {
 }
 
 void Prefill::on_message(const Received& event, TimePoint now, Actions& out) {
+  const bool by_conductor = event.from == kConductor;
   if (const auto* start = std::get_if<wire::PrefillStart>(&event.message)) {
-    if (event.from == kConductor) on_start(event, *start, now, out);
+    if (by_conductor) on_start(*start, now, out);
   } else if (const auto* accept = std::get_if<wire::KvAccept>(&event.message)) {
     Request* r = find(accept->req, accept->attempt);
     if (!r || event.instance != r->decode_instance || r->accepted) return;
@@ -32,50 +35,32 @@ void Prefill::on_message(const Received& event, TimePoint now, Actions& out) {
     r->accepted_at = now;
     r->decode_has = std::min(accept->have_blocks, static_cast<uint32_t>(r->hashes.size()));
   } else if (const auto* refuse = std::get_if<wire::KvRefuse>(&event.message)) {
-    on_refuse(event, *refuse, now, out);
+    on_refuse(event, *refuse, out);
   } else if (const auto* done = std::get_if<wire::KvDone>(&event.message)) {
-    Request* r = find(done->req, done->attempt);
-    if (r && event.instance == r->decode_instance && r->phase == Phase::handing_over) {
-      ++stats_.finished;
-      stats_.exposed_s.add(to_seconds(now - r->computed_at));
-      end(*r, out);
-    }
+    on_handed_over(event, *done, now, out);
   } else if (const auto* cancel = std::get_if<wire::Cancel>(&event.message)) {
-    const auto it = requests_.find(cancel->req);
-    if (it == requests_.end() || it->second->spec.attempt > cancel->attempt) return;
-    Request& r = *it->second;
-    if (event.from != kConductor && event.instance != r.decode_instance) return;
-    if (event.from == kConductor && r.offered)
-      send(r.decode, r.decode_instance, wire::Cancel{r.spec.req, r.spec.attempt, cancel->reason}, out);
-    end(r, out);
+    on_cancel(event, *cancel, out);
   } else if (const auto* grant = std::get_if<wire::LeaseGrant>(&event.message)) {
-    const auto it = by_op_.find(grant->lease);
-    if (it != by_op_.end()) {
-      const RequestPtr r = it->second;
-      on_grant(*r, *grant, now, out);
-    } else if (copies_.on_grant(*grant, next_id(), now, out)) {
-    } else if (!grant->blocks.empty()) {  // we gave up waiting: hand it back
+    const bool ours = fetches_.on_grant(*grant, now, out) || copies_.on_grant(*grant, numbers_.next(), now, out);
+    if (!ours && !grant->blocks.empty())  // it came after we had given it up
       send(event.from, event.instance, wire::LeaseRelease{grant->lease}, out);
-    }
   } else if (const auto* order = std::get_if<wire::CopyBlocks>(&event.message)) {
-    if (event.from == kConductor && !leads())
-      copies_.start(*order, next_id(), peers().has(order->node, order->instance), now, out);
+    if (by_conductor && !pipeline_.leads())
+      copies_.start(*order, numbers_.next(), peers().has(order->node, order->instance), now, out);
   } else if (const auto* taken = std::get_if<wire::StageTaken>(&event.message)) {
-    if (is_stage_of(event.from, name())) free_slot(taken->run);
+    if (is_stage_of(event.from, name())) slots_.free(taken->run);
   } else if (const auto* staged = std::get_if<wire::StageDone>(&event.message)) {
     on_stage_done(event, *staged, now, out);
   } else if (const auto* rotten = std::get_if<wire::StageRotten>(&event.message)) {
-    if (leads() && is_stage_of(event.from, name()) && peers().has(event.from, event.instance))
-      on_stage_rotten(*rotten, now, out);
+    if (pipeline_.sender(event)) on_stage_rotten(*rotten, out);
   } else if (const auto* failed = std::get_if<wire::Failed>(&event.message)) {  // a stage could not announce
     Request* r = find(failed->req, failed->attempt);
-    if (r && is_stage_of(event.from, name()) && peers().has(event.from, event.instance))
-      fail(*r, failed->stage, failed->code, failed->message, failed->retryable, now, out);
+    if (r && pipeline_.sender(event)) fail(*r, failure_of(*failed), failed->message, out);
   }
   pump(now, out);
 }
 
-void Prefill::on_start(const Received& event, const wire::PrefillStart& start, TimePoint now, Actions& out) {
+void Prefill::on_start(const wire::PrefillStart& start, TimePoint now, Actions& out) {
   const wire::RequestSpec& spec = start.spec;
   const auto it = requests_.find(spec.req);
   if (it != requests_.end()) {
@@ -86,38 +71,14 @@ void Prefill::on_start(const Received& event, const wire::PrefillStart& start, T
   r->spec = spec;
   r->decode = start.decode;
   r->decode_instance = start.decode_instance;
-  if (!leads()) r->sources = start.sources;  // what it fetched its later stages would not have
+  if (!pipeline_.leads()) r->sources = start.sources;  // later stages would lack what the leader fetched
   r->arrived = now;
   r->deadline = after(now, std::chrono::milliseconds(std::min<uint64_t>(spec.deadline_ms, 1ull << 40)));
   ++stats_.requests;
   requests_[spec.req] = r;
+  check_start(*r, out);
+  if (r->phase == Phase::ended) return;
   const uint32_t bt = options_.layout.block_tokens;
-  kv::Namespace ns = options_.kv.with_salt(spec.salt);
-  ns.attention = spec.prefill_attention;
-  if (ns.id() != spec.ns)
-    return fail(*r, "queue", "layout",
-                "the conductor names another KV namespace than this node computes for the "
-                "same model, attention and salt; restart the node",
-                false, now, out);
-  if (spec.req.empty() || spec.req.size() > wire::kNotifyRequestBytes)
-    return fail(*r, "queue", "invalid",
-                "request id of " + std::to_string(spec.req.size()) + " bytes, 1 to " +
-                    std::to_string(wire::kNotifyRequestBytes) + " fit a notify",
-                false, now, out);
-  if (spec.ids.empty() || spec.resumed > spec.ids.size() ||
-      !fits_context(spec.ids.size(), spec.resumed, spec.stopping.max_tokens, options_.context_tokens))
-    return fail(*r, "queue", "invalid",
-                "prompt of " + std::to_string(spec.ids.size()) + " tokens, this node holds " +
-                    std::to_string(options_.context_tokens),
-                false, now, out);
-  if (kv::blocks_for(spec.ids.size(), bt) > options_.page_count)
-    return fail(*r, "queue", "no_space",
-                "prompt needs " + std::to_string(kv::blocks_for(spec.ids.size(), bt)) + " pages, the pool has " +
-                    std::to_string(options_.page_count) + "; raise --kv-mem",
-                false, now, out);
-  if (draining_) return fail(*r, "queue", "draining", "node " + name() + " is draining", true, now, out);
-  if (queue_.size() >= prefill_.queue_max)
-    return fail(*r, "queue", "queue_full", std::to_string(queue_.size()) + " requests wait here", true, now, out);
   r->hashes = kv::chain(spec.ns, spec.ids, bt);
   r->reusable = spec.no_cache || spec.prompt_logprobs >= 0 ? 0 : kv::reusable_blocks(spec.ids.size(), bt);
   if (!spec.no_cache)
@@ -125,76 +86,108 @@ void Prefill::on_start(const Received& event, const wire::PrefillStart& start, T
   queue_.push_back(r);
 }
 
-void Prefill::on_refuse(const Received& event, const wire::KvRefuse& refuse, TimePoint now, Actions& out) {
+/// Fails a request that this node cannot compute, or not now.
+void Prefill::check_start(Request& r, Actions& out) {
+  const wire::RequestSpec& spec = r.spec;
+  const auto refuse = [&](Reason cause, bool retryable, std::string message) {
+    fail(r, {RequestStage::queue, cause, retryable}, std::move(message), out);
+  };
+  const uint32_t blocks = kv::blocks_for(spec.ids.size(), options_.layout.block_tokens);
+  kv::Namespace ns = options_.kv.with_salt(spec.salt);
+  ns.attention = spec.prefill_attention;
+  if (ns.id() != spec.ns)
+    return refuse(Reason::layout, false,
+                  "the conductor names another KV namespace than this node computes for the same model, attention and "
+                  "salt; restart the node");
+  if (spec.req.empty() || spec.req.size() > wire::kNotifyRequestBytes)
+    return refuse(Reason::invalid, false,
+                  "request id of " + std::to_string(spec.req.size()) + " bytes, 1 to " +
+                      std::to_string(wire::kNotifyRequestBytes) + " fit a notify");
+  if (spec.ids.empty() || spec.resumed > spec.ids.size() ||
+      !fits_context(spec.ids.size(), spec.resumed, spec.stopping.max_tokens, options_.context_tokens))
+    return refuse(Reason::invalid, false,
+                  "prompt of " + std::to_string(spec.ids.size()) + " tokens, this node holds " +
+                      std::to_string(options_.context_tokens));
+  if (blocks > options_.page_count)
+    return refuse(Reason::no_space, false,
+                  "prompt needs " + std::to_string(blocks) + " pages, the pool has " +
+                      std::to_string(options_.page_count) + "; raise --kv-mem");
+  if (draining_) return refuse(Reason::draining, true, "node " + name() + " is draining");
+  if (queue_.size() >= prefill_.queue_max)
+    return refuse(Reason::queue_full, true, std::to_string(queue_.size()) + " requests wait here");
+}
+
+void Prefill::on_refuse(const Received& event, const wire::KvRefuse& refuse, Actions& out) {
   Request* r = find(refuse.req, refuse.attempt);
   if (!r || event.instance != r->decode_instance) return;
-  wire::Failed failed{r->spec.req,
-                      r->spec.attempt,
-                      "accept",
-                      refuse.reason,
-                      "decode node " + r->decode + " refused: " + refuse.reason,
-                      true,
-                      refuse.predicted_ms,
-                      refuse.allowed_ms};
+  const Reason cause = reason_named(refuse.reason);
+  wire::Failed failed = report_of(r->spec.req, r->spec.attempt, {RequestStage::accept, cause, true},
+                                  "decode node " + r->decode + " refused: " + std::string(to_string(cause)));
+  failed.predicted_ms = refuse.predicted_ms;
+  failed.allowed_ms = refuse.allowed_ms;
   ++stats_.failed;
   to_conductor(std::move(failed), out);
   end(*r, out);
 }
 
+void Prefill::on_handed_over(const Received& event, const wire::KvDone& done, TimePoint now, Actions& out) {
+  Request* r = find(done.req, done.attempt);
+  if (!r || event.instance != r->decode_instance || r->phase != Phase::handing_over) return;
+  ++stats_.finished;
+  stats_.exposed_s.add(to_seconds(now - r->computed_at));
+  end(*r, out);
+}
+
+void Prefill::on_cancel(const Received& event, const wire::Cancel& cancel, Actions& out) {
+  const auto it = requests_.find(cancel.req);
+  if (it == requests_.end() || it->second->spec.attempt > cancel.attempt) return;
+  Request& r = *it->second;
+  const bool by_conductor = event.from == kConductor;
+  if (!by_conductor && event.instance != r.decode_instance) return;
+  if (by_conductor && r.offered)
+    send(r.decode, r.decode_instance, wire::Cancel{r.spec.req, r.spec.attempt, cancel.reason}, out);
+  end(r, out);
+}
+
 void Prefill::on_event(const Event& event, TimePoint now, Actions& out) {
   if (const auto* layer = std::get_if<LayerDone>(&event)) {
-    const auto it = by_op_.find(layer->run);
-    if (it != by_op_.end()) on_layer(*it->second, *layer, out);
+    const auto it = by_run_.find(layer->run);
+    if (it != by_run_.end()) on_layer(*it->second, *layer, out);
   } else if (const auto* chunk = std::get_if<ChunkDone>(&event)) {
-    const auto it = by_op_.find(chunk->run);
-    if (it != by_op_.end()) {
+    const auto it = by_run_.find(chunk->run);
+    if (it != by_run_.end()) {
       const RequestPtr r = it->second;
-      by_op_.erase(it);
+      by_run_.erase(it);
       on_chunk(*r, *chunk, now, out);
     }
   } else if (const auto* read = std::get_if<ReadDone>(&event)) {
-    const auto it = by_op_.find(read->read);
-    if (it != by_op_.end()) {
-      const RequestPtr r = it->second;
-      by_op_.erase(it);
-      on_read(*r, *read, now, out);
-    } else {
-      (void)copies_.on_read(*read, out);
-    }
+    if (!fetches_.on_read(*read, now, out)) (void)copies_.on_read(*read, out);
   }
   pump(now, out);
 }
 
 void Prefill::on_tick(TimePoint now, Actions& out) {
-  free_late_slots(now);
+  slots_.free_late(now);
   copies_.on_tick(now, out);
   std::vector<RequestPtr> late;
-  for (const auto& [id, r] : requests_) {
-    if (now >= after(r->deadline, prefill_.grace))
-      late.push_back(r);
-    else if (now >= r->deadline && r->phase != Phase::handing_over)
-      late.push_back(r);
-  }
+  for (const auto& [id, r] : requests_)
+    if (now >= (r->phase == Phase::handing_over ? after(r->deadline, prefill_.grace) : r->deadline)) late.push_back(r);
   for (const auto& r : late) {
     if (r->phase == Phase::handing_over) {
       end(*r, out);
     } else {
-      fail(*r, stage_of(*r), "timeout", "deadline passed in stage " + stage_of(*r), false, now, out);
+      const RequestStage stage = stage_of(*r);
+      fail(*r, {stage, Reason::timeout, false}, "deadline passed in stage " + std::string(to_string(stage)), out);
     }
   }
-  for (const auto& r : std::vector<RequestPtr>(queue_.begin(), queue_.end()))
-    if ((r->fetch == Fetch::leasing || r->fetch == Fetch::reading) && now >= r->fetch_until)
-      fetch_failed(*r, r->fetch == Fetch::leasing ? wire::Fallback::lease_timeout : wire::Fallback::read_timeout, now,
-                   out);
+  fetches_.on_tick(now, out);
   pump(now, out);
 }
 
 TimePoint Prefill::role_wakeup() const {
-  TimePoint at = std::min(*std::min_element(std::begin(slot_until_), std::end(slot_until_)), copies_.next_wakeup());
-  for (const auto& [id, r] : requests_) {
+  TimePoint at = std::min({slots_.next_wakeup(), copies_.next_wakeup(), fetches_.next_wakeup()});
+  for (const auto& [id, r] : requests_)
     at = std::min(at, r->phase == Phase::handing_over ? after(r->deadline, prefill_.grace) : r->deadline);
-    if (r->fetch == Fetch::leasing || r->fetch == Fetch::reading) at = std::min(at, r->fetch_until);
-  }
   return at;
 }
 
@@ -208,22 +201,15 @@ void Prefill::drop_all(TimePoint, Actions& out) {
 }
 
 void Prefill::on_peer_gone(const NodeId& node, const InstanceId& instance, TimePoint now, Actions& out) {
-  if (leads() && is_stage_of(node, name())) on_stage_gone(node, now, out);
+  if (pipeline_.leads() && is_stage_of(node, name())) on_stage_gone(node, out);
   copies_.on_peer_gone(instance, out);
   const auto all = requests_;
   for (const auto& [id, r] : all) {
-    if (r->phase == Phase::ended) continue;
-    if (r->decode_instance == instance && r->offered) {
-      fail(*r,
-           r->phase == Phase::computing      ? "prefill"
-           : r->phase == Phase::handing_over ? "transfer"
-                                             : "accept",
-           "peer_lost", "decode node " + node + " was lost", true, now, out);
-    } else if ((r->fetch == Fetch::leasing || r->fetch == Fetch::reading) && r->source < r->sources.size() &&
-               r->sources[r->source].instance == instance) {
-      fetch_failed(*r, wire::Fallback::peer_lost, now, out);
-    }
+    if (r->phase == Phase::ended || !r->offered || r->decode_instance != instance) continue;
+    const RequestStage stage = r->phase == Phase::preparing ? RequestStage::accept : stage_of(*r);
+    fail(*r, {stage, Reason::peer_lost, true}, "decode node " + node + " was lost", out);
   }
+  fetches_.on_peer_gone(instance, now, out);
   pump(now, out);
 }
 
@@ -240,21 +226,21 @@ void Prefill::fill_load(wire::Load& load) const {
 
 double Prefill::estimate(const Request& r) const {
   const uint32_t bt = options_.layout.block_tokens;
-  const uint32_t reused = r.next > 0 ? r.next
-                                     : std::min(shelf_->pool.match(std::span(r.hashes).first(r.reusable)) * bt,
-                                                static_cast<uint32_t>(r.spec.ids.size()) - 1);
-  return options_.cost.prefill(static_cast<double>(r.spec.ids.size()), reused);
+  const uint32_t reused = r.next > 0 ? r.next : std::min(shelf_->pool.match(r.reusable_hashes()) * bt, r.tokens() - 1);
+  return options_.cost.prefill(static_cast<double>(r.tokens()), reused);
 }
 
-std::string Prefill::stage_of(const Request& r) const {
+RequestStage Prefill::stage_of(const Request& r) const {
   switch (r.phase) {
-    case Phase::queued: return "queue";
-    case Phase::preparing: return !r.accepted ? "accept" : r.fetch != Fetch::done ? "fetch" : "queue";
-    case Phase::computing: return "prefill";
+    case Phase::queued: return RequestStage::queue;
+    case Phase::preparing:
+      if (!r.accepted) return RequestStage::accept;
+      return fetches_.done(r.spec.req) ? RequestStage::queue : RequestStage::fetch;
+    case Phase::computing: return RequestStage::prefill;
     case Phase::handing_over:
-    case Phase::ended: return "transfer";
+    case Phase::ended: return RequestStage::transfer;
   }
-  return "queue";
+  return RequestStage::queue;
 }
 
 // Requests take their turn in order: prepare the first few, compute the first that is ready.
@@ -263,17 +249,17 @@ void Prefill::pump(TimePoint now, Actions& out) {
   for (const auto& r : queue_) preparing[r->decode_instance] += r->phase == Phase::preparing;
   for (const auto& r : std::vector<RequestPtr>(queue_.begin(), queue_.end())) {
     if (r->phase == Phase::ended) continue;
-    if (r->phase == Phase::queued && leads() && !stages_here(*r, now, out)) continue;
+    if (r->phase == Phase::queued && pipeline_.leads() && !stages_here(*r, now, out)) continue;
     const bool may_wait = now < after(r->arrived, prefill_.peer_wait) && !peers().has(r->decode, r->decode_instance);
     if (r->phase != Phase::queued || preparing[r->decode_instance] >= prefill_.prepare_max || may_wait) continue;
     prepare(*r, now, out);
     preparing[r->decode_instance] += r->phase == Phase::preparing;
   }
-  if (leads() && computing_ && computing_->phase == Phase::computing && computing_->run == 0)
+  if (pipeline_.leads() && computing_ && computing_->phase == Phase::computing && computing_->run == 0)
     run_chunk(*computing_, out);  // waited for the next stage to take what we computed before
   if (computing_) return;
   for (const auto& r : std::vector<RequestPtr>(queue_.begin(), queue_.end())) {
-    if (r->phase != Phase::preparing || !r->accepted || r->fetch != Fetch::done || prefix_is_coming(*r)) continue;
+    if (r->phase != Phase::preparing || !r->accepted || !fetches_.done(r->spec.req) || prefix_is_coming(*r)) continue;
     bool started = start_compute(*r, now, out);
     // No pages. If some request is handing over, its pages come free: wait, so that a large request
     // is not overtaken for ever. If none is, only those that prepare hold any.
@@ -291,14 +277,11 @@ void Prefill::pump(TimePoint now, Actions& out) {
 // An earlier request is fetching blocks that this one needs too and would compute: it was sent here because of them.
 // The fetch has its own time limit.
 bool Prefill::prefix_is_coming(const Request& r) const {
-  const uint32_t here = shelf_->pool.match(std::span(r.hashes).first(r.reusable));
+  const uint32_t here = shelf_->pool.match(r.reusable_hashes());
   if (here == r.reusable) return false;
   for (const auto& other : queue_) {
     if (other.get() == &r) return false;
-    if (other->fetch != Fetch::leasing && other->fetch != Fetch::reading) continue;
-    const wire::Source& source = other->sources[other->source];
-    const bool covers = here >= source.first_block && here < source.first_block + source.block_count;
-    if (covers && here < other->reusable && other->hashes[here] == r.hashes[here]) return true;
+    if (fetches_.may_bring(other->spec.req, here) && other->hashes[here] == r.hashes[here]) return true;
   }
   return false;
 }
@@ -308,9 +291,8 @@ bool Prefill::prefix_is_coming(const Request& r) const {
 bool Prefill::unpin_others(const Request& r) {
   bool any = false;
   for (const auto& other : queue_) {
-    if (other.get() == &r || other->fetch != Fetch::done || other->pages.empty()) continue;
-    shelf_->pool.unpin(other->pages);
-    other->pages.clear(), other->pinned.clear();
+    if (other.get() == &r || !fetches_.done(other->spec.req) || other->pages.empty()) continue;
+    other->pages.release(shelf_->pool);
     any = true;
   }
   return any;
@@ -318,29 +300,25 @@ bool Prefill::unpin_others(const Request& r) {
 
 void Prefill::prepare(Request& r, TimePoint now, Actions& out) {
   if (!peers().has(r.decode, r.decode_instance))
-    return fail(r, "accept", "peer_lost", "decode node " + r.decode + " is not in the cluster", true, now, out);
+    return fail(r, {RequestStage::accept, Reason::peer_lost, true},
+                "decode node " + r.decode + " is not in the cluster", out);
   r.phase = Phase::preparing;
   r.prepare_at = now;
   r.offered = true;
   wire::RequestSpec spec = r.spec;
   spec.deadline_ms = static_cast<uint64_t>(std::max<int64_t>(0, (r.deadline - now) / 1ms));
   send(r.decode, r.decode_instance, wire::KvOffer{std::move(spec)}, out);
-  // What is here now stays here; the match is made again, and may be longer, when computing starts.
-  r.pages = shelf_->pool.pin_prefix(std::span(r.hashes).first(r.reusable));
-  r.pinned.assign(r.pages.size(), true);
-  shelf_->pool.touch(std::span(r.hashes).first(r.pages.size()));
-  r.fetch_began = now;
-  fetch_next(r, now, out);
+  // The blocks that are here now stay here; the match is made again, and may be longer, when computing starts.
+  const uint32_t here = r.pages.pin_prefix(shelf_->pool, r.reusable_hashes());
+  shelf_->pool.touch(std::span(r.hashes).first(here));
+  fetches_.start(r.spec.req, {r.spec.ns, r.reusable_hashes(), r.sources, r.deadline, &r.pages}, now, out);
 }
 
-void Prefill::fail(Request& r, std::string stage, std::string code, std::string message, bool retryable, TimePoint,
-                   Actions& out) {
+void Prefill::fail(Request& r, Failure failure, std::string message, Actions& out) {
   if (r.phase == Phase::ended) return;
   last_error_ = message;
   ++stats_.failed;
-  to_conductor(
-      wire::Failed{r.spec.req, r.spec.attempt, std::move(stage), std::move(code), std::move(message), retryable, 0, 0},
-      out);
+  to_conductor(report_of(r.spec.req, r.spec.attempt, failure, std::move(message)), out);
   if (r.offered) send(r.decode, r.decode_instance, wire::Cancel{r.spec.req, r.spec.attempt, "failed"}, out);
   end(r, out);
 }
@@ -349,20 +327,14 @@ void Prefill::end(Request& r, Actions& out) {
   if (r.phase == Phase::ended) return;
   const RequestPtr keep = requests_.at(r.spec.req);
   MC_ASSERT(keep.get() == &r);
-  if (r.lease != 0 && r.source < r.sources.size())
-    send(r.sources[r.source].node, r.sources[r.source].instance, wire::LeaseRelease{r.lease}, out);
-  by_op_.erase(r.lease);
-  r.lease = 0;
-  if (r.read != 0) out.push_back(CancelRead{r.read});
+  fetches_.end(r.spec.req, out);
   if (r.run != 0) out.push_back(CancelRun{r.run});
-  if (!r.flowing.empty())
-    for (uint32_t stage = 1; stage < prefill_.stages; ++stage)
-      if (const wire::Peer* member = stage_peer(stage))
-        send(member->name, member->instance, wire::Cancel{r.spec.req, r.spec.attempt, "failed"}, out);
-  if (!r.spec.no_cache && !r.hashes.empty())
+  if (!r.flow.empty()) pipeline_.cancel(r.spec, out);
+  if (!r.spec.no_cache)
     for (const auto& hash : r.hashes) {
       const auto it = pending_.find(hash);
-      if (it != pending_.end() && --it->second == 0) pending_.erase(it);
+      MC_ASSERT(it != pending_.end() && it->second > 0);
+      if (--it->second == 0) pending_.erase(it);
     }
   r.phase = Phase::ended;
   requests_.erase(r.spec.req);
@@ -371,42 +343,312 @@ void Prefill::end(Request& r, Actions& out) {
   settle(r);
 }
 
-// The host still reads or computes into the pages until it says otherwise: they go only after that.
+// The host computes into the pages until it says otherwise: they go only after that.
 void Prefill::settle(Request& r) {
-  if (r.phase != Phase::ended || r.read != 0 || r.run != 0) return;
+  if (r.phase != Phase::ended || r.run != 0) return;
   // What later stages still compute into these pages is written before any later run of theirs: no wait.
-  for (const auto& [run, flowing] : r.flowing) flowing_.erase(run);
-  r.flowing.clear();
+  for (const auto& [run, chunk] : r.flow.all()) flowing_.erase(run);
+  r.flow.clear();
   if (r.page_lease != 0) (void)shelf_->leases.release(r.page_lease);
   r.page_lease = 0;
-  for (size_t i = 0; i < r.pages.size(); ++i) {
-    if (r.pinned[i])
-      shelf_->pool.unpin(r.pages[i]);
-    else
-      shelf_->pool.release(r.pages[i]);
-  }
-  shelf_->pool.release(r.fetched);
-  r.pages.clear(), r.pinned.clear(), r.fetched.clear();
+  r.pages.release(shelf_->pool);
   if (computing_.get() == &r) computing_ = nullptr;
   std::erase_if(ended_, [&](const RequestPtr& e) { return e.get() == &r; });
 }
 
 void Prefill::role_check() const {
   uint64_t pins = 0;
-  auto count = [&](const Request& r) {
-    MC_ASSERT_EQ(r.pages.size(), r.pinned.size());
-    for (bool pinned : r.pinned) pins += pinned;
-    if (r.run != 0) MC_ASSERT(by_op_.contains(r.run));
-    if (r.read != 0) MC_ASSERT(by_op_.contains(r.read));
+  const auto count = [&](const Request& r) {
+    pins += r.pages.pinned_count();
+    if (r.run != 0) MC_ASSERT(by_run_.contains(r.run));
+    MC_ASSERT_LE(r.remote_blocks, r.prefix_blocks);
+    for (const auto& [run, chunk] : r.flow.all()) MC_ASSERT(flowing_.contains(run));
   };
   for (const auto& [id, r] : requests_) count(*r);
   for (const auto& r : ended_) count(*r);
   uint64_t pool_pins = 0;
   for (kv::PageIndex page = 0; page < options_.page_count; ++page) pool_pins += shelf_->pool.pins(page);
   MC_ASSERT_EQ(pins, pool_pins);
-  // A slot has a run that fills it, or a moment at which it is free.
-  for (uint32_t i = 0; i < ActivationSlots::kEach; ++i)
-    MC_ASSERT(slot_runs_[i] == 0 || slot_until_[i] != kNever || by_op_.contains(slot_runs_[i]));
+  for (const auto& r : queue_) MC_ASSERT(r->phase == Phase::queued || r->phase == Phase::preparing);
+  MC_ASSERT(slots_.is_sound(computing_ ? computing_->run : 0));
+  fetches_.check();
+}
+
+// ---- computing and handing over ----------------------------------------------------------------
+
+/// Pins the cached prefix and takes pages for the rest, all under one lease; false when the pool cannot give them yet.
+bool Prefill::take_pages(Request& r) {
+  // Another request may have found one of the blocks rotten: from that one on they are computed again.
+  const auto held = r.pages.all();
+  const auto gone = std::find_if(held.begin(), held.end(),
+                                 [&](kv::PageIndex page) { return shelf_->pool.state(page) != kv::PageState::cached; });
+  r.pages.release_from(shelf_->pool, static_cast<uint32_t>(gone - held.begin()));
+  // Blocks published since this request prepared (by the request before it) are taken now.
+  r.pages.pin_prefix(shelf_->pool, r.reusable_hashes().subspan(r.pages.size()));
+  const uint32_t shared = r.pages.size();
+  const uint32_t own = kv::blocks_for(r.tokens(), options_.layout.block_tokens) - shared;
+  if (!r.pages.allocate(shelf_->pool, own)) return false;
+  const std::vector<kv::PageIndex> pages(r.pages.all().begin(), r.pages.all().end());
+  const auto lease = shelf_->leases.grant(r.decode_instance.hex(), pages, after(r.deadline, prefill_.grace));
+  if (!lease) {  // too many leases at once: wait for some to end
+    r.pages.release_from(shelf_->pool, shared);
+    return false;
+  }
+  r.page_lease = *lease;
+  r.prefix_blocks = shared;
+  return true;
+}
+
+/// False when the pool cannot give the pages yet: the request stays ready.
+bool Prefill::start_compute(Request& r, TimePoint now, Actions& out) {
+  if (!take_pages(r)) return false;
+  const uint32_t bt = options_.layout.block_tokens;
+  const PrefixFetches::Outcome& fetched = fetches_.outcome(r.spec.req);
+  std::vector<const Request*> computing;  // here, or in a later stage of the pipeline
+  for (const auto& [id, other] : requests_)
+    if (other.get() != &r && other->phase == Phase::computing) computing.push_back(other.get());
+  r.phase = Phase::computing;
+  r.compute_at = now;
+  flush_events(now, out);  // what was evicted for these pages is remembered as such
+  r.misses = MissReasons(*shelf_, blocks().memory(), name()).of(r, fetched.given_up, computing, now);
+  r.remote_blocks = std::min(fetched.blocks, r.prefix_blocks);  // what was fetched may be gone again
+  r.next = r.prefix_blocks * bt;
+  r.crcs.assign(r.pages.size(), std::vector<uint32_t>(options_.layout.layers, 0));
+  stats_.prompt_tokens += r.tokens();
+  stats_.remote_tokens += r.remote_blocks * bt;
+  stats_.local_tokens += (r.prefix_blocks - r.remote_blocks) * bt;
+  stats_.computed_tokens += r.tokens() - r.next;
+  announce_prefix(r, out);
+  run_chunk(r, out);
+  return true;
+}
+
+void Prefill::announce_prefix(const Request& r, Actions& out) const {
+  if (pipeline_.leads()) announce_stages(r, out);
+  for (uint32_t layer = 0; layer < pipeline_.own_layers().end; ++layer) {
+    std::vector<wire::ReadyExtent> extents;
+    for (uint32_t block = r.decode_has; block < r.prefix_blocks; ++block) {
+      const kv::BlockMeta& meta = shelf_->pool.meta(r.pages[block]);
+      extents.push_back({shelf_->page_offset(r.pages[block]) + options_.layout.layer_offset(layer),
+                         meta.layer_crcs.empty() ? 0 : meta.layer_crcs[layer]});
+    }
+    if (extents.empty()) continue;
+    out.push_back(
+        SendNotify{r.decode, r.decode_instance, {r.spec.req, r.spec.attempt, layer, r.decode_has, std::move(extents)}});
+  }
+}
+
+void Prefill::run_chunk(Request& r, Actions& out) {
+  MC_ASSERT(r.run == 0 && r.next < r.tokens());
+  const uint64_t number = numbers_.next();
+  const auto slot = pipeline_.leads() ? slots_.take(number) : std::nullopt;
+  if (pipeline_.leads() && !slot) return;  // goes on when the next stage has read one
+  r.run_end = std::min(r.tokens(), r.next + prefill_.chunk_tokens);
+  RunChunk run = r.chunk(options_.layout.block_tokens);
+  run.run = r.run = number;
+  if (slot) {
+    run.end_layer = pipeline_.own_layers().end;
+    run.slot_out = *slot;
+  } else {
+    run.sample = r.is_last_chunk();
+    run.targets = r.targets();
+  }
+  if (r.chunks == 0) run.prefix_crcs = shelf_->prefix_crcs(r.pages.all(), r.prefix_blocks, pipeline_.own_layers());
+  ++r.chunks;
+  by_run_[number] = requests_.at(r.spec.req);
+  out.push_back(std::move(run));
+}
+
+void Prefill::on_layer(Request& r, const LayerDone& done, Actions& out) {
+  if (r.phase != Phase::computing || done.run != r.run) return;
+  std::vector<wire::ReadyExtent> extents;
+  const auto end = done.first_block + static_cast<uint32_t>(done.crcs.size());
+  for (uint32_t block = done.first_block; block < end; ++block) {
+    const uint32_t crc = done.crcs[block - done.first_block];
+    if (r.seal(block, done.layer, crc))
+      extents.push_back({shelf_->page_offset(r.pages[block]) + options_.layout.layer_offset(done.layer), crc});
+  }
+  if (extents.empty()) return;
+  const uint32_t first = end - static_cast<uint32_t>(extents.size());
+  out.push_back(
+      SendNotify{r.decode, r.decode_instance, {r.spec.req, r.spec.attempt, done.layer, first, std::move(extents)}});
+}
+
+void Prefill::on_chunk(Request& r, const ChunkDone& done, TimePoint now, Actions& out) {
+  MC_ASSERT_EQ(r.run, done.run);
+  r.run = 0;
+  if (r.phase == Phase::ended || done.code != Code::ok) slots_.free(done.run);  // nobody will read its activations
+  blocks().drop_rotten(shelf_->pool, r.hashes, r.pages.all(), done.rotten);     // also of a request that is over
+  stats_.checksum_failures += done.rotten.size();
+  if (r.phase == Phase::ended) return settle(r);
+  if (done.code != Code::ok)
+    return fail(r, {RequestStage::prefill, reason_of(done.code), done.code != Code::invalid}, done.what, out);
+  ++stats_.chunks;
+  if (pipeline_.leads()) return hand_on(r, done, now, out);
+  const uint32_t bt = options_.layout.block_tokens;
+  if (!done.prompt_logprobs.empty()) to_conductor(r.prompt_logprobs(r.next, done.prompt_logprobs), out);
+  publish(r, r.next / bt, r.run_end / bt);
+  r.next = r.run_end;
+  if (r.next < r.tokens()) return run_chunk(r, out);
+  first_token(r, done.sampled, now, out);
+}
+
+// Full blocks become findable. A block that came here by another way meanwhile (a fetch of a request
+// that prepares) keeps its page, and ours stays private: its address is already announced.
+void Prefill::publish(Request& r, uint32_t first_block, uint32_t end_block) {
+  if (r.spec.no_cache) return;
+  const uint32_t bt = options_.layout.block_tokens;
+  for (uint32_t block = first_block; block < end_block; ++block)
+    r.pages.publish(shelf_->pool, block, {r.hashes[block], r.parent(block), r.spec.ns, block * bt, r.crcs[block]});
+  if (first_block == 0 && end_block > 0)
+    blocks().memory().computed(std::span(r.spec.ids).first(bt), r.spec.prefill_attention, r.spec.salt);
+  shelf_->pool.touch(std::span(r.hashes).first(end_block));
+}
+
+void Prefill::first_token(Request& r, const SampledToken& sampled, TimePoint now, Actions& out) {
+  const auto& stopping = r.spec.stopping;
+  wire::FirstToken first = r.first_token(sampled, fetches_.outcome(r.spec.req), options_.layout.block_tokens, now);
+  const bool is_stop =
+      std::find(stopping.stop_ids.begin(), stopping.stop_ids.end(), sampled.token) != stopping.stop_ids.end();
+  Finish finish = Finish::none;
+  if (r.spec.resumed >= stopping.min_tokens && is_stop)
+    finish = Finish::stop;
+  else if (r.spec.resumed + 1 >= stopping.max_tokens || r.tokens() + 1 >= options_.context_tokens)
+    finish = Finish::length;
+  first.finish_reason = to_string(finish);
+  flush_events(now, out);  // who waits at the conductor for these blocks finds them when it hears of the token
+  to_conductor(std::move(first), out);
+  if (computing_.get() == &r) computing_ = nullptr;
+  r.phase = Phase::handing_over;
+  r.computed_at = now;
+  if (finish != Finish::none) {  // the request never reaches the decode batch
+    send(r.decode, r.decode_instance, wire::Cancel{r.spec.req, r.spec.attempt, "finished"}, out);
+    ++stats_.finished;
+    return end(r, out);
+  }
+  send(r.decode, r.decode_instance, wire::KvComplete{r.spec.req, r.spec.attempt, r.tokens(), sampled.token}, out);
+}
+
+// ---- as the leader of a pipeline ---------------------------------------------------------------
+
+// We may learn of a loss before the conductor does, and it would send the request here again at once: so a
+// request waits until the conductor must know as well, or the member is back.
+bool Prefill::stages_here(Request& r, TimePoint now, Actions& out) {
+  const std::string missing = pipeline_.missing();
+  if (missing.empty()) return true;
+  if (now >= after(r.arrived, 2 * prefill_.peer_wait))
+    fail(r, {RequestStage::queue, Reason::peer_lost, true}, "pipeline stage " + missing + " is not in the cluster",
+         out);
+  return false;
+}
+
+// Our layers of a chunk are done: the next stage takes it, and we go on with the next chunk or request.
+void Prefill::hand_on(Request& r, const ChunkDone& done, TimePoint now, Actions& out) {
+  const uint32_t bt = options_.layout.block_tokens;
+  const wire::Peer* member = pipeline_.member(1);
+  const auto slot = slots_.slot_of(done.run);
+  if (!member) slots_.free(done.run);
+  if (!member || !slot)  // lost meanwhile
+    return fail(r, {RequestStage::prefill, Reason::peer_lost, true},
+                "pipeline stage " + pipeline_.missing() + " was lost", out);
+  wire::StageRun run = r.stage_run(bt);
+  run.run = done.run;
+  run.leader = name(), run.leader_instance = options_.instance, run.stages = prefill_.stages;
+  run.activations_offset = prefill_.slots.offset(*slot);
+  run.activations_crc = done.activations_crc;
+  run.budget_ms = static_cast<uint32_t>(std::clamp<int64_t>((r.deadline - now) / 1ms, 1, 3'600'000));
+  slots_.handed_on(done.run, after(now, std::chrono::milliseconds(run.budget_ms)));
+  r.flow.add(done.run, r.next / bt, r.run_end / bt, prefill_.stages);
+  flowing_[done.run] = requests_.at(r.spec.req);
+  send(member->name, member->instance, std::move(run), out);
+  r.next = r.run_end;
+  if (r.next < r.tokens()) return run_chunk(r, out);
+  computing_ = nullptr;  // the pipeline is ours to fill; this request flows through the rest of it
+}
+
+void Prefill::on_stage_done(const Received& event, const wire::StageDone& done, TimePoint now, Actions& out) {
+  const auto it = flowing_.find(done.run);
+  const auto stage = pipeline_.sender(event);
+  if (it == flowing_.end() || !stage) return;
+  const RequestPtr r = it->second;
+  ChunkFlow::Chunk& chunk = r->flow.at(done.run);
+  if (const Reason cause = cause_of(done); cause != Reason::none)
+    return fail(*r, {RequestStage::prefill, cause, cause != Reason::invalid && cause != Reason::internal}, done.message,
+                out);
+  if (!ChunkFlow::waits_for(chunk, *stage)) return;  // told already
+  if (const std::string why = pipeline_.objection(done, *stage, chunk.end_block - chunk.first_block); !why.empty())
+    return fail(*r, {RequestStage::prefill, Reason::internal, false}, "stage " + event.from + " " + why, out);
+  for (size_t layer = 0; layer < done.crcs.size(); ++layer)
+    for (size_t i = 0; i < done.crcs[layer].size(); ++i)
+      if (chunk.first_block + i < r->crcs.size())
+        r->crcs[chunk.first_block + i][done.first_layer + layer] = done.crcs[layer][i];
+  if (*stage + 1 == prefill_.stages) {
+    chunk.sampled = {done.token, done.logprobs};
+    const uint32_t first = chunk.first_block * options_.layout.block_tokens;
+    if (!done.prompt_logprobs.empty()) to_conductor(r->prompt_logprobs(first, done.prompt_logprobs), out);
+  }
+  ChunkFlow::told(chunk, *stage);
+  std::optional<SampledToken> last;
+  while (const auto finished = r->flow.take_done()) {
+    publish(*r, finished->second.first_block, finished->second.end_block);
+    last = finished->second.sampled;
+    flowing_.erase(finished->first);
+  }
+  if (last && r->flow.empty() && r->next == r->tokens() && r->run == 0) first_token(*r, *last, now, out);
+}
+
+void Prefill::announce_stages(const Request& r, Actions& out) const {
+  if (r.prefix_blocks == 0) return;
+  for (uint32_t stage = 1; stage < prefill_.stages; ++stage) {
+    const wire::Peer* member = pipeline_.member(stage);
+    if (!member) continue;
+    const LayerRange layers = pipeline_.layers_of(stage);
+    wire::StageAnnounce message{
+        r.spec.req, r.spec.attempt, r.decode, r.decode_instance, std::min(r.decode_has, r.prefix_blocks),
+        {},         layers.first,   {}};
+    message.crcs.resize(layers.end - layers.first);
+    for (uint32_t block = 0; block < r.prefix_blocks; ++block) {
+      const kv::BlockMeta& meta = shelf_->pool.meta(r.pages[block]);
+      message.pages.push_back(r.pages[block]);
+      for (uint32_t layer = layers.first; layer < layers.end; ++layer)
+        message.crcs[layer - layers.first].push_back(meta.layer_crcs.empty() ? 0 : meta.layer_crcs[layer]);
+    }
+    send(member->name, member->instance, std::move(message), out);
+  }
+}
+
+// Every request that reuses one of the pages has read what is not its prefix, or will.
+void Prefill::on_stage_rotten(const wire::StageRotten& found, Actions& out) {
+  std::vector<BlockHash> hashes;
+  std::vector<kv::PageIndex> pages;
+  std::vector<uint32_t> rotten;
+  for (const uint32_t page : found.pages) {
+    if (page >= options_.page_count || shelf_->pool.state(page) != kv::PageState::cached) continue;
+    rotten.push_back(static_cast<uint32_t>(pages.size()));
+    hashes.push_back(shelf_->pool.meta(page).hash), pages.push_back(page);
+  }
+  blocks().drop_rotten(shelf_->pool, hashes, pages, rotten);
+  stats_.checksum_failures += rotten.size();
+  const auto all = requests_;
+  for (const auto& [id, r] : all) {
+    const auto reused = r->pages.all().first(std::min(r->prefix_blocks, r->pages.size()));
+    const bool reads = std::find_first_of(reused.begin(), reused.end(), pages.begin(), pages.end()) != reused.end();
+    if (reads && r->phase == Phase::computing)
+      fail(*r, {RequestStage::prefill, Reason::corrupt, true},
+           "cached blocks of a pipeline stage changed in memory; they were dropped", out);
+  }
+}
+
+// The member's layers of every block are gone, those of requests under way included; blocks still held drain.
+void Prefill::on_stage_gone(const NodeId& node, Actions& out) {
+  const auto all = requests_;
+  for (const auto& [id, r] : all)
+    if (r->phase != Phase::ended)
+      fail(*r, {stage_of(*r), Reason::peer_lost, true}, "pipeline stage " + node + " was lost", out);
+  for (const auto& r : ended_) r->flow.clear();  // those whose own compute has not ended
+  flowing_.clear();
+  slots_.free_others(computing_ ? computing_->run : 0);  // our own compute still writes its slot
+  for (const auto& block : shelf_->pool.snapshot()) shelf_->pool.remove(block.hash, kv::Removal::dropped);
 }
 
 }  // namespace mc::node

@@ -158,7 +158,7 @@ void Stage::announce(const Received& event, const wire::StageAnnounce& m, Action
 // The decode node may find a bad block first and end the request: the check goes on, for the leader drops the block.
 void Stage::start_check(const Received& event, const wire::StageAnnounce& m, Actions& out) {
   RunChunk check;
-  check.run = next_id();
+  check.run = numbers_.next();
   check.pages = m.pages;
   check.first_layer = layers_.first, check.end_layer = layers_.end;
   for (size_t i = 0; i < m.pages.size(); ++i)
@@ -228,7 +228,7 @@ void Stage::start_read(Run& run, TimePoint now, Actions& out) {
   run.slot_in = static_cast<uint32_t>(free - in_used_.begin());
   run.phase = Phase::reading;
   Read read;
-  read.read = run.op = next_id();
+  read.read = run.op = numbers_.next();
   read.peer = run.from, read.instance = run.from_instance;
   read.pool = kSlotPool;
   read.urgent = true;  // the whole pipeline behind it waits
@@ -248,7 +248,7 @@ void Stage::start_compute(Run& run, Actions& out) {
   }
   const wire::StageRun& asked = run.asked;
   RunChunk chunk;
-  chunk.run = run.op = next_id();
+  chunk.run = run.op = numbers_.next();
   chunk.start = asked.start;
   chunk.tokens = asked.tokens;
   chunk.pages = asked.pages;

@@ -256,7 +256,7 @@ void Worker::tend_blocks(TimePoint now, Actions& out) {
       if (demoter_) demoter_->expired(lease.id);
     }
   lender_.serve_waiting(now, out);
-  if (demoter_ && registered() && demoter_->due(now)) demoter_->offer(peers_.caches(), next_id(), now, out);
+  if (demoter_ && registered() && demoter_->due(now)) demoter_->offer(peers_.caches(), numbers_.next(), now, out);
   flush_events(now, out);
 }
 

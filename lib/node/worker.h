@@ -21,6 +21,7 @@
 #include "node/demoter.h"
 #include "node/lender.h"
 #include "node/node.h"
+#include "node/numbers.h"
 #include "node/peers.h"
 #include "node/shelf.h"
 #include "sched/cost.h"
@@ -106,8 +107,6 @@ class Worker : public Machine, protected BlockSource {
   void send(const NodeId& to, const InstanceId& instance, wire::Message message, Actions& out) const;
   void to_conductor(wire::Message message, Actions& out) const;
   void to_conductor(std::shared_ptr<wire::Tokens> tokens, Actions& out) const;
-  /// Number for reads, runs and leases of this process; never reused.
-  uint64_t next_id() { return ++last_id_; }
   BlockBook& blocks() { return blocks_; }
   const BlockBook& blocks() const { return blocks_; }
   /// Blocks of this node are of no use to a cache node.
@@ -116,6 +115,7 @@ class Worker : public Machine, protected BlockSource {
   void flush_events(TimePoint now, Actions& out);
 
   WorkerOptions options_;
+  Numbers numbers_;
   std::unique_ptr<Shelf> shelf_;  // null in a cache node
   bool draining_ = false;
   std::string last_error_;
@@ -147,7 +147,6 @@ class Worker : public Machine, protected BlockSource {
   bool leaving_ = false;  // it drains by itself: no order of the conductor takes that back
   Peers peers_;
   BlockBook blocks_;
-  uint64_t last_id_ = 0;
   Lender lender_;
   std::optional<Demoter> demoter_;  // of a node with one shelf
   Rng rng_;

@@ -72,8 +72,8 @@ void WorkerMetrics::update_work() {
     count(metric::kVllmExternalQueries, {}, s.prompt_tokens - s.local_tokens);
     count(metric::kVllmExternalHits, {}, s.remote_tokens);
     count(metric::kVllmPromptTokensCached, {}, s.local_tokens + s.remote_tokens);
-    count(metric::kChecksumFailures, {}, s.checksum_failures);
-    count(metric::kFallback, {"fetch"}, s.fetch_failures);
+    count(metric::kChecksumFailures, {}, s.checksum_failures + prefill->fetches().checksum_failures);
+    count(metric::kFallback, {"fetch"}, prefill->fetches().failures);
     const uint32_t block_tokens = worker_.shelf()->layout.block_tokens;
     count(metric::kKvBlockHits, {"host"}, s.local_tokens / block_tokens);
     count(metric::kKvBlockHits, {"remote"}, s.remote_tokens / block_tokens);

@@ -1,0 +1,59 @@
+#include "node/miss_reasons.h"
+
+#include <algorithm>
+
+namespace mc::node {
+namespace {
+
+// The fetch that gave the block up and says more than that the holder does not have it.
+const GivenUp* find_given_up(std::span<const GivenUp> given_up, uint32_t block) {
+  const auto it = std::find_if(given_up.begin(), given_up.end(), [&](const GivenUp& up) {
+    return block >= up.first_block && block < up.end_block && miss_of(up.why) != wire::MissKind::cold;
+  });
+  return it == given_up.end() ? nullptr : &*it;
+}
+
+bool computes(const PrefillRequest& r, uint32_t block, const BlockHash& hash) {
+  return !r.spec.no_cache && block >= r.prefix_blocks && block < r.hashes.size() && r.hashes[block] == hash;
+}
+
+}  // namespace
+
+std::vector<wire::Miss> MissReasons::of(const PrefillRequest& r, std::span<const GivenUp> given_up,
+                                        std::span<const PrefillRequest* const> computing, TimePoint now) const {
+  using wire::MissKind;
+  const uint32_t bt = shelf_.layout.block_tokens;
+  const uint32_t all = kv::blocks_for(r.tokens(), bt), reusable = kv::reusable_blocks(r.tokens(), bt);
+  // The blocks of one prompt have one name, so the first block stands for all that follow.
+  const MissKind other_name =
+      r.prefix_blocks > 0 || reusable == 0
+          ? MissKind::cold
+          : memory_.other_name(std::span(r.spec.ids).first(bt), r.spec.prefill_attention, r.spec.salt);
+  MissRuns runs;
+  for (uint32_t block = r.prefix_blocks; block < reusable; ++block) {
+    const BlockHash& hash = r.hashes[block];
+    const auto ago = memory_.evicted_ago(hash, now);
+    if (r.spec.no_cache)
+      runs.add(block, MissKind::no_cache);
+    else if (r.spec.prompt_logprobs >= 0)
+      runs.add(block, MissKind::prompt_logprobs);
+    else if (!runs.empty() && shelf_.pool.find(hash) != kv::kNoPage)  // cached, but the block before it is not
+      runs.extend();
+    else if (memory_.was_rotten(hash))
+      runs.add(block, MissKind::checksum, self_);
+    else if (const GivenUp* up = find_given_up(given_up, block))
+      runs.add(block, miss_of(up->why), up->node, up->age_ms);
+    else if (ago)
+      runs.add(block, MissKind::evicted, self_, static_cast<uint64_t>(*ago / 1ms));
+    else if (std::any_of(computing.begin(), computing.end(),
+                         [&](const PrefillRequest* other) { return computes(*other, block, hash); }))
+      runs.add(block, MissKind::not_published_yet, self_);
+    else
+      runs.add(block, other_name, other_name == MissKind::cold ? "" : self_);
+  }
+  for (uint32_t block = reusable; block < all; ++block)
+    runs.add(block, r.tokens() < bt ? MissKind::shorter_than_block : MissKind::tail_partial);
+  return runs.take();
+}
+
+}  // namespace mc::node

@@ -1,0 +1,82 @@
+#include "node/prefill_request.h"
+
+#include <algorithm>
+
+#include "base/assert.h"
+
+namespace mc::node {
+
+std::vector<uint32_t> PrefillRequest::targets() const {
+  if (spec.prompt_logprobs < 0) return {};
+  const auto& ids = spec.ids;
+  return {ids.begin() + next + 1, ids.begin() + std::min<std::ptrdiff_t>(run_end + 1, std::ssize(ids))};
+}
+
+namespace {
+
+// The fields that RunChunk and StageRun share.
+template <class Chunk>
+Chunk chunk_of(const PrefillRequest& r, uint32_t block_tokens) {
+  MC_ASSERT(r.next < r.run_end && r.run_end <= r.tokens() && r.next % block_tokens == 0);
+  Chunk chunk;
+  chunk.start = r.next;
+  chunk.tokens.assign(r.spec.ids.begin() + r.next, r.spec.ids.begin() + r.run_end);
+  const auto pages = r.pages.all().first(kv::blocks_for(r.run_end, block_tokens));
+  chunk.pages.assign(pages.begin(), pages.end());
+  chunk.attention = r.spec.prefill_attention;
+  chunk.sampling = r.spec.sampling;
+  chunk.prompt_tokens = r.tokens() - r.spec.resumed;
+  if (r.spec.sampling.has_penalties()) chunk.history = r.spec.ids;
+  if (r.spec.resumed < r.spec.stopping.min_tokens) chunk.banned = r.spec.stopping.stop_ids;
+  chunk.prompt_logprobs = r.spec.prompt_logprobs;
+  return chunk;
+}
+
+}  // namespace
+
+RunChunk PrefillRequest::chunk(uint32_t block_tokens) const {
+  RunChunk chunk = chunk_of<RunChunk>(*this, block_tokens);
+  chunk.reused = prefix_blocks * block_tokens;
+  return chunk;
+}
+
+wire::StageRun PrefillRequest::stage_run(uint32_t block_tokens) const {
+  wire::StageRun chunk = chunk_of<wire::StageRun>(*this, block_tokens);
+  chunk.req = spec.req, chunk.attempt = spec.attempt;
+  chunk.decode = decode, chunk.decode_instance = decode_instance, chunk.decode_has = decode_has;
+  chunk.reused = next == prefix_blocks * block_tokens ? next : 0;
+  chunk.sample = is_last_chunk();
+  chunk.targets = targets();
+  return chunk;
+}
+
+bool PrefillRequest::seal(uint32_t block, uint32_t layer, uint32_t crc) {
+  MC_ASSERT(block < pages.size() && !pages.pinned(block));
+  crcs.at(block).at(layer) = crc;
+  return block >= decode_has;
+}
+
+wire::FirstToken PrefillRequest::first_token(const SampledToken& sampled, const PrefixFetches::Outcome& fetched,
+                                             uint32_t block_tokens, TimePoint now) const {
+  MC_ASSERT_LE(remote_blocks, prefix_blocks);
+  wire::FirstToken first;
+  first.req = spec.req;
+  first.attempt = spec.attempt;
+  first.token = sampled.token;
+  first.logprobs = sampled.logprobs;
+  wire::PrefillReport& report = first.report;
+  report.cached_remote = remote_blocks * block_tokens;
+  report.cached_local = (prefix_blocks - remote_blocks) * block_tokens;
+  report.sources = fetched.from;
+  report.fallback = fetched.fallback;
+  // Waiting for its turn to prepare, and then for the compute that an earlier request had.
+  report.queue_ms = to_ms(prepare_at - arrived) + to_ms(compute_at - std::max(accepted_at, fetched.ended));
+  report.fetch_ms = fetched.ms();
+  report.accept_ms = to_ms(accepted_at - prepare_at);
+  report.compute_ms = to_ms(now - compute_at);
+  report.chunks = chunks;
+  report.misses = misses;
+  return first;
+}
+
+}  // namespace mc::node

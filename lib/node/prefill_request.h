@@ -1,0 +1,66 @@
+// One request on a prefill node: its prompt, the pages that hold its KV, and how far it has come.
+//
+//   queued --> preparing --> computing --> handing_over --> ended
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "node/held_pages.h"
+#include "node/node.h"
+#include "node/pipeline.h"
+#include "node/prefix_fetches.h"
+#include "node/reason.h"
+
+namespace mc::node {
+
+struct PrefillRequest {
+  enum class Phase : uint8_t { queued, preparing, computing, handing_over, ended };
+
+  wire::RequestSpec spec;
+  NodeId decode;
+  InstanceId decode_instance;
+  std::vector<wire::Source> sources;
+  std::vector<BlockHash> hashes;  // of the full blocks of spec.ids
+  uint32_t reusable = 0;          // leading blocks that may come from a cache
+  TimePoint arrived{}, deadline{}, prepare_at{}, accepted_at{}, compute_at{}, computed_at{};
+  Phase phase = Phase::queued;
+
+  bool offered = false, accepted = false;
+  uint32_t decode_has = 0;  // leading blocks that the decode node holds already
+
+  HeldPages pages;
+  uint32_t prefix_blocks = 0;               // cached when computing started
+  uint32_t remote_blocks = 0;               // of these, fetched for this request
+  std::vector<wire::Miss> misses;           // of the blocks behind the prefix
+  kv::LeaseId page_lease = 0;               // to the decode node; 0 = none
+  std::vector<std::vector<uint32_t>> crcs;  // [block][layer] of computed blocks
+  uint32_t next = 0;                        // first token that is not computed
+  uint64_t run = 0;                         // chunk that is computed now; 0 = none
+  uint32_t run_end = 0;
+  uint32_t chunks = 0;
+  ChunkFlow flow;  // chunks that later stages still compute
+
+  uint32_t tokens() const { return static_cast<uint32_t>(spec.ids.size()); }
+  std::span<const BlockHash> reusable_hashes() const { return std::span(hashes).first(reusable); }
+  BlockHash parent(uint32_t block) const { return block == 0 ? BlockHash{} : hashes[block - 1]; }
+  /// Whether the prompt ends with the chunk [next, run_end).
+  bool is_last_chunk() const { return run_end == tokens(); }
+  /// The prompt tokens that the chunk [next, run_end) predicts; empty unless the client asks for their likelihood.
+  std::vector<uint32_t> targets() const;
+  /// The chunk [next, run_end), for this node's compute.
+  RunChunk chunk(uint32_t block_tokens) const;
+  /// The chunk [next, run_end), for the later stages of a pipeline.
+  wire::StageRun stage_run(uint32_t block_tokens) const;
+  /// The first token of the answer and the report of the prefill.
+  wire::FirstToken first_token(const SampledToken& sampled, const PrefixFetches::Outcome& fetched,
+                               uint32_t block_tokens, TimePoint now) const;
+  /// How likely the prompt tokens behind the chunk's first token `start` were.
+  wire::PromptLogprobs prompt_logprobs(uint32_t start, std::vector<wire::PromptLogprob> rows) const {
+    return {spec.req, spec.attempt, start + 1, std::move(rows)};
+  }
+  /// An extent of `block` was sealed; true when the decode node needs it.
+  bool seal(uint32_t block, uint32_t layer, uint32_t crc);
+};
+
+}  // namespace mc::node

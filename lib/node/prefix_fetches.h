@@ -1,0 +1,113 @@
+// Fetches of the prefix blocks that a prompt lacks here: the node leases them from their holder, reads them into its
+// own pages, checks every extent, and publishes them, so that hot prefixes replicate to where they are used. A fetch
+// that fails costs time and never the request: its blocks are computed, and the outcome says why.
+//
+//   start --> leasing --grant--> reading --ReadDone--> published --> next source, or done
+//                '-- late, refused, holder gone ------> given up --> next source, or done
+//
+// A read that was given up may still write its pages: they go back to the pool when the host says that it has ended.
+#pragma once
+
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "node/held_pages.h"
+#include "node/node.h"
+#include "node/numbers.h"
+#include "node/peers.h"
+#include "node/shelf.h"
+
+namespace mc::node {
+
+/// Blocks that were to be fetched from `node` and were not.
+struct GivenUp {
+  uint32_t first_block = 0, end_block = 0;
+  wire::Fallback why = wire::Fallback::none;
+  NodeId node;
+  uint64_t age_ms = 0;  // since the node evicted them; 0 = it did not
+};
+
+class PrefixFetches {
+ public:
+  /// The blocks that a prompt may reuse. `hashes` and `pages` outlive the fetch; fetched blocks are added to `pages`.
+  struct Wanted {
+    NamespaceId ns;
+    std::span<const BlockHash> hashes;
+    std::vector<wire::Source> sources;
+    TimePoint deadline{};
+    HeldPages* pages = nullptr;
+  };
+  struct Outcome {
+    uint32_t blocks = 0;                // fetched
+    std::vector<wire::NameValue> from;  // node -> tokens
+    wire::Fallback fallback = wire::Fallback::none;
+    std::vector<GivenUp> given_up;
+    TimePoint began{}, ended{};
+    /// Time of the fetch; 0 when nothing was fetched or given up.
+    double ms() const { return blocks > 0 || fallback != wire::Fallback::none ? to_ms(ended - began) : 0; }
+  };
+  struct Stats {
+    uint64_t fetches = 0, failures = 0, checksum_failures = 0;
+  };
+
+  /// All three outlive it. `timeout` bounds one lease or read.
+  PrefixFetches(Shelf& shelf, const Peers& peers, Numbers& numbers, Duration timeout)
+      : shelf_(shelf), peers_(peers), numbers_(numbers), timeout_(timeout) {}
+
+  void start(const RequestId& req, Wanted wanted, TimePoint now, Actions& out);
+  /// Forgets the request's fetch; one under way is cancelled.
+  void end(const RequestId& req, Actions& out);
+  bool done(const RequestId& req) const;
+  /// Of a fetch that was started and not ended.
+  const Outcome& outcome(const RequestId& req) const { return fetches_.at(req).outcome; }
+  /// Whether a fetch that is under way may bring this block of its prompt.
+  bool may_bring(const RequestId& req, uint32_t block) const;
+
+  /// False when the grant is for no fetch.
+  bool on_grant(const wire::LeaseGrant& grant, TimePoint now, Actions& out);
+  /// False when the read is of no fetch.
+  bool on_read(const ReadDone& done, TimePoint now, Actions& out);
+  void on_tick(TimePoint now, Actions& out);
+  void on_peer_gone(const InstanceId& instance, TimePoint now, Actions& out);
+  TimePoint next_wakeup() const;
+  void check() const;
+  const Stats& stats() const { return stats_; }
+
+ private:
+  enum class State : uint8_t { leasing, reading, done };
+  struct Fetch {
+    Wanted wanted;
+    State state = State::done;
+    size_t source = 0;             // number of the source that is asked
+    uint64_t lease = 0, read = 0;  // 0 = none outstanding
+    TimePoint until = kNever;
+    std::vector<wire::LeasedBlock> granted;
+    std::vector<kv::PageIndex> pages;  // that the read fills
+    Outcome outcome;
+
+    const wire::Source& asked() const { return wanted.sources.at(source); }
+    uint32_t end_block() const;
+    void give_up(uint32_t first_block, wire::Fallback why, uint64_t age_ms);
+  };
+
+  bool is_as_asked(const Fetch& f, const wire::LeaseGrant& grant) const;
+  void ask_next(const RequestId& req, Fetch& f, TimePoint now, Actions& out);
+  void read(Fetch& f, const wire::LeaseGrant& grant, TimePoint now, Actions& out);
+  void publish(Fetch& f);
+  void fail(const RequestId& req, Fetch& f, wire::Fallback why, uint64_t age_ms, TimePoint now, Actions& out);
+  void release_lease(Fetch& f, Actions& out);
+  void abandon_read(Fetch& f, Actions& out);
+
+  Shelf& shelf_;
+  const Peers& peers_;
+  Numbers& numbers_;
+  Duration timeout_;
+  std::map<RequestId, Fetch> fetches_;
+  std::map<uint64_t, RequestId> by_operation_;                // lease and read numbers
+  std::map<uint64_t, std::vector<kv::PageIndex>> abandoned_;  // by read: pages that it may still write
+  Stats stats_;
+};
+
+}  // namespace mc::node
