@@ -26,6 +26,7 @@ Result<HostBuffer> HostBuffer::allocate(size_t bytes, const Options& options) {
   buffer.mapping_ = static_cast<std::byte*>(mapping);
   buffer.data_ = reinterpret_cast<std::byte*>(round_up(reinterpret_cast<uintptr_t>(mapping), align));
   buffer.size_ = bytes;
+  MC_ASSERT(buffer.data_ + round_up(bytes, kPageBytes) <= buffer.mapping_ + buffer.mapping_bytes_);
   if (options.huge_pages) madvise(buffer.data_, round_up(bytes, kPageBytes), MADV_HUGEPAGE);
   if (options.prefault != nullptr) MC_CHECK(prefault(options.name, buffer.data_, bytes, *options.prefault));
   return buffer;

@@ -4,6 +4,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/assert.h"
 #include "base/thread_limit.h"
 
 namespace mc::xfer {
@@ -67,6 +68,7 @@ void RdmaConnector::run() {
     if (chosen == waiting_.end()) return;
     const Job job = std::move(*chosen);
     waiting_.erase(chosen);
+    MC_ASSERT_LT(running_[job.attempt.endpoint], kPerEndpointMax);
     ++running_[job.attempt.endpoint];
     lock.unlock();
     auto result = job.work();

@@ -188,7 +188,10 @@ size_t RdmaLane::ring(size_t count, uint64_t burst, int& error) {
     requests_[end - 1].next = nullptr;
     ibv_send_wr* refused = nullptr;
     error = ::ibv_post_send(pair(), &requests_[first], &refused);
-    if (error != 0) return static_cast<size_t>(refused - requests_.data());
+    if (error != 0) {
+      MC_ASSERT(refused >= &requests_[first] && refused < &requests_[first] + (end - first));
+      return static_cast<size_t>(refused - requests_.data());
+    }
     first = end;
   }
   return count;
@@ -234,6 +237,8 @@ RdmaLane::Posted RdmaLane::post(std::span<const PlanItem> items, bool shallow, u
   if (sent > 0 && sent < count) pending_.push_back({items[item++].slice, posted_ + sent, true, 0});
   for (size_t i = 0; i < item; ++i) bytes_ += items[i].slice.local.size();
   posted_ += sent;
+  MC_ASSERT_LE(item, items.size());
+  MC_ASSERT_LE(posted_ - retired_, kDepth + kMessages);
   result.taken = item;
   return result;
 }
@@ -283,6 +288,7 @@ void RdmaLane::complete(uint64_t wr_id, WorkStatus status, std::vector<Slice>& o
   retired_ = sequence;
   while (!pending_.empty() && pending_.front().last <= sequence) {
     Pending& front = pending_.front();
+    MC_ASSERT_LE(front.slice.local.size(), bytes_);
     bytes_ -= front.slice.local.size();
     // in order: what was posted before the request that failed has succeeded
     const bool before = front.last < sequence && status != WorkStatus::flushed;
@@ -292,6 +298,8 @@ void RdmaLane::complete(uint64_t wr_id, WorkStatus status, std::vector<Slice>& o
       failed_.push_back({front.slice, front.partial ? WorkStatus::flushed : status, front.immediate});
     pending_.drop_front();
   }
+  MC_ASSERT(!pending_.empty() || bytes_ == 0);
+  MC_ASSERT(retired_ < posted_ || pending_.empty());
 }
 
 void RdmaLane::fail() {

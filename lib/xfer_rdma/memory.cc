@@ -94,8 +94,10 @@ Result<void> RdmaMemory::enroll(const Entry& entry, const Devices& devices, std:
   for (auto& thread : threads) thread.join();
   for (size_t i = 0; i < count; ++i)
     if (errors[i] != 0) return explain(devices[i / chunks]->name(), entry.memory.size(), errors[i]);
-  for (Registration& registration : out)
+  for (Registration& registration : out) {
     for (const auto& region : registration.regions) registration.lkeys.push_back(region->lkey);
+    MC_ASSERT(!registration.device || registration.lkeys.size() == chunks);
+  }
   return {};
 }
 
@@ -236,6 +238,7 @@ bool RdmaMemory::keys(uint32_t buffer, std::span<const size_t> devices, wire::Rd
       for (uint64_t chunk = 0; chunk < out.chunks(); ++chunk)
         out.rkeys.push_back(regions.empty() ? 0 : regions[chunk]->rkey);
     }
+    MC_ASSERT_EQ(out.rkeys.size(), devices.size() * out.chunks());
     return true;
   }
   return false;

@@ -14,6 +14,7 @@ bool NotifySender::heard(uint64_t count) {
   if (count < heard_) return true;  // an older message that came later, on the other carrier
   heard_ = count;
   while (!kept_.empty() && kept_.front().sequence < heard_) kept_.pop_front();
+  MC_ASSERT_LE(kept_.size(), next_ - heard_);
   return true;
 }
 
@@ -44,6 +45,7 @@ bool NotifyReceiver::take(std::vector<std::byte>& out) {
   out = std::move(first->second);
   kept_.erase(first);
   ++next_;
+  MC_ASSERT(kept_.empty() || kept_.begin()->first >= next_);
   return true;
 }
 

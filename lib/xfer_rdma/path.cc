@@ -106,6 +106,7 @@ bool PathMachine::fail(PathCause cause, TimePoint now) {
   } else if (cause == PathCause::port) {
     wait = times_.cooldown_min;  // the port's own news is the better signal: see wake()
   }
+  MC_ASSERT_LE(penalty_, times_.cooldown_max);
   next_try_ = now + wait;
   return true;
 }

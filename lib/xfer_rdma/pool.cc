@@ -28,8 +28,10 @@ void RdmaPool::released(EndpointId endpoint) {
   line_.remove_if([&](const Waiter& waiter) { return waiter.endpoint == endpoint; });
   for (auto at = holders_.begin(); at != holders_.end(); ++at) {
     if (at->endpoint != endpoint) continue;
+    MC_ASSERT_LE(at->pairs, held_);
     held_ -= at->pairs;
     if (at->state != State::held) leaving_ -= at->pairs;
+    MC_ASSERT_LE(leaving_, held_);
     const bool under_hand = hand_ == at;
     const auto next = holders_.erase(at);
     if (under_hand) hand_ = next;
@@ -113,6 +115,7 @@ std::vector<RdmaPool::Step> RdmaPool::step(TimePoint now) {
     leave(*holder, State::insisted, Step::Kind::insist);
   }
   MC_ASSERT_LE(held_, max_);
+  MC_ASSERT_LE(leaving_, held_);
   return steps;
 }
 

@@ -30,6 +30,7 @@ RdmaPoster::Resolved RdmaPoster::resolve(const RdmaEndpoint& endpoint, const Rdm
   if (parts_.memory.local(parts_.device_of(rail.local), slice.local, item.local) != Code::ok)
     return refuse(Code::invalid, "the local memory is not registered for rdma");
   const size_t chunks = there->chunks();
+  MC_ASSERT_LE((rail.remote + 1) * chunks, there->rkeys.size());
   item.slice = slice;
   item.remote = {there->base, there->length, there->chunk_bytes,
                  std::span(there->rkeys).subspan(rail.remote * chunks, chunks)};

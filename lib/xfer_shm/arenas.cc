@@ -1,5 +1,6 @@
 #include "xfer_shm/arenas.h"
 
+#include "base/assert.h"
 #include "base/copy_crc.h"
 #include "xfer/access.h"
 
@@ -14,6 +15,7 @@ ShmFailure ShmArenas::add(const wire::FrameHeader& share, const Fd& arena) {
     return {mapped.error().code == Code::invalid ? Code::corrupt : Code::io, "arena cannot be mapped",
             mapped.error().what};
   auto shared = std::make_shared<mem::SharedBuffer>(std::move(*mapped));
+  MC_ASSERT_LE(share.length, shared->size());
   arenas_.emplace(share.buffer, shared);
   fresh_.push_back({share.buffer, shared});
   return {};

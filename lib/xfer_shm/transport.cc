@@ -226,6 +226,7 @@ ShmFailure ShmTransport::receive(ShmEndpoint& endpoint, Reports& out) {
 
 ShmFailure ShmTransport::take_handshake(ShmEndpoint& endpoint, const ShmMessage& message) {
   Handshake::Step step = endpoint.handshake.take(message.header, message.payload);
+  MC_ASSERT(handshakes_ > 0);
   if (endpoint.handshake.complete()) --handshakes_;  // also when its last frame cannot be sent
   ShmFailure failure;
   if (step.send && !endpoint.socket.send(*step.send, failure) && !failure)
@@ -278,6 +279,7 @@ ShmFailure ShmTransport::take_descriptor(ShmEndpoint& endpoint, std::span<const 
     news.instance = endpoint.handshake.peer_instance();
     news.text = endpoint.handshake.peer_name();
   }
+  MC_ASSERT(endpoint.deadline == kNever);
   news.mappings = endpoint.arenas.take_fresh();
   out.news.push_back(std::move(news));
   return {};

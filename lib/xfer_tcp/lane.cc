@@ -1,5 +1,6 @@
 #include "xfer_tcp/lane.h"
 
+#include "base/assert.h"
 #include "xfer/tally.h"
 #include "xfer_tcp/transport.h"
 
@@ -26,6 +27,7 @@ Code TcpLane::begin(const FrameHeader& header, Sink& sink, const char*& why) {
     why = "transfer before the handshake";
     return Code::corrupt;
   }
+  MC_ASSERT(endpoint != nullptr && endpoint->lanes[index] == this);
   if (index != 0) return begin_data(header, sink, why);
   if (kind == FrameType::notify || kind == FrameType::describe || kind == FrameType::goodbye) return Code::ok;
   why = "unexpected on a control lane";

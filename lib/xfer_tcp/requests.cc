@@ -38,6 +38,8 @@ size_t TcpRequests::post(std::span<const Slice> slices, bool checksum) {
     pending_bytes_ += bytes;
     ++taken;
   }
+  MC_ASSERT_LE(pending_.size(), kPendingMax);
+  MC_ASSERT(taken == slices.size() || !pending_.empty());  // an idle lane takes one, however large
   return taken;
 }
 
@@ -144,6 +146,7 @@ void TcpRequests::finish(size_t index, Code code, uint32_t crc, std::string text
     out.done.push_back({at.slice.id, code, crc, std::move(text), code != Code::ok});  // refused: not told to anybody
   }
   pending_.erase(index);
+  MC_ASSERT(!pending_.empty() || pending_bytes_ == 0);
 }
 
 void TcpRequests::sent(uint64_t slice, Reports& out) {

@@ -127,6 +127,7 @@ TcpEndpoint* TcpTransport::endpoint_of(const wire::XferHello& hello, Reports& ou
 }
 
 Code TcpTransport::joined(TcpLane& lane, const char*& why) {
+  MC_ASSERT(handshakes_ > 0);
   --handshakes_;
   PeerSocket& socket = lane.socket;
   if (socket.io.sealed()) home_.tally->add(Count::streams_sealed);
@@ -185,6 +186,7 @@ bool TcpTransport::take_over(const wire::XferHello& hello, Reports& out) {
 void TcpTransport::check_up(TcpEndpoint& endpoint, Reports& out) {
   for (const TcpLane* lane : endpoint.lanes)
     if (lane == nullptr || !lane->ready()) return;
+  MC_ASSERT(!endpoint.up);  // `up` comes once
   endpoint.up = true;
   for (TcpLane* lane : endpoint.lanes) {
     lane->socket.deadline = kNever;
