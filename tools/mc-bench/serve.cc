@@ -476,6 +476,11 @@ Result<int> load_verb(const cli::Args& args, const Workload& workload, const std
   setting.how = std::move(how);
   MC_TRY(conditions, parse_conditions(args.list(kFailIf)));
   setting.conditions = std::move(conditions);
+  std::vector<Plan> plans;  // before the server is asked: a bad flag is told first
+  for (double rate : rates) {
+    MC_TRY(plan, workload.plan(args, rate));
+    plans.push_back(std::move(plan));
+  }
   Sink sink(args);
   const bool dry = args.on(kDryRun);
   Server server;
@@ -487,11 +492,6 @@ Result<int> load_verb(const cli::Args& args, const Workload& workload, const std
   }
   MC_TRY(vocab, vocabulary(args, dry ? setting.target.model : server.model));
   setting.target.tokens.end = vocab;
-  std::vector<Plan> plans;
-  for (double rate : rates) {
-    MC_TRY(plan, workload.plan(args, rate));
-    plans.push_back(std::move(plan));
-  }
   if (dry) {
     MC_CHECK(print_plan(plans.front(), setting.target, sink));
     return 0;
