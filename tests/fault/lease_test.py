@@ -47,7 +47,7 @@ class Lease(unittest.TestCase):
         for transport in ("tcp", "shm"):
             with self.subTest(transport=transport):
                 mc = self.serve(transport, f"{LEASE_S}s", f"delay=1:{3 * LEASE_S:.1f}s")
-                self.assertEqual(mc["fallback"], "fetch:timeout", mc)
+                self.assertEqual(mc["fallback"], "fetch:read_timeout", mc)
                 self.assertEqual(mc["cached_remote_tokens"], 0, mc)
 
     def test_a_reader_as_slow_under_a_longer_lease_gets_its_blocks(self):
