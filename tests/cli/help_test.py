@@ -67,7 +67,8 @@ class Help(unittest.TestCase):
                 self.assertTrue(text.startswith(f"{number} {slug}\n"), text)
                 self.assertIn(meaning, text)
                 self.assertRegex(text, r"\n  next: .+\n  exit code: (1|2|3|4|130)\n")
-                self.assertEqual(text, text_of(tool, "help", slug))
+                # A slug may also be a reason of requests, which follows.
+                self.assertTrue(text_of(tool, "help", slug).startswith(text), slug)
 
     def test_an_unknown_topic_is_refused(self):
         code, out, err = cluster.run(TOOLS[0], "help", "MC9999")

@@ -227,7 +227,7 @@ class Cluster(unittest.TestCase):
     def test_requests_that_all_come_at_once_have_no_rate(self):
         line = json.dumps({"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [0, 1]}).encode()
         self.assertIsNone(sim("-", "1p1d", rules="cluster", stdin=line)[-1]["goodput_per_s"])
-        code, out, err = cluster.run("mc-bench", "sim", "-", "--cluster", "1p1d", stdin=line)
+        code, out, err = cluster.run("mc-bench", "sim", "-", "--cluster", "1p1d", "--wide", stdin=line)
         self.assertEqual(code, 0, err)
         self.assertEqual(out.splitlines()[-1].split()[3:5], [b"-", b"-"])
 
