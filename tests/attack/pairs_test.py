@@ -65,9 +65,13 @@ class Pairs(unittest.TestCase):
         self.assertIn(b"pair p0 -> d0 is set aside", c.verb("ps")[1])
         log = c.processes["conductor"].text()
         self.assertIn("pair of nodes set aside nodes=p0,d0 failures=3", log)
-        page = c.socket_request("GET", "/metrics")[1].decode()
-        opened = next(line for line in page.splitlines() if line.startswith("mc_breakers_opened_total"))
-        self.assertEqual(float(opened.rsplit(" ", 1)[1]), log.count("pair of nodes set aside"))
+
+        def counted():  # the page is written a few times a second, the log at once
+            page = c.socket_request("GET", "/metrics")[1].decode()
+            opened = next(line for line in page.splitlines() if line.startswith("mc_breakers_opened_total"))
+            return float(opened.rsplit(" ", 1)[1]) == c.processes["conductor"].text().count("pair of nodes set aside")
+
+        until(counted, 20, "as many openings counted as logged")
         why = c.verb("why", retried)[1].decode()
         self.assertIn("failed on p0 -> d0 in transfer: kv_transfer", why)
         c.wait_quiet()
