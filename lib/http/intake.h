@@ -26,7 +26,7 @@ class Intake {
   BodyBudget::Room reserve();
   /// The time after which the body is too late for the deadline that the head names; kNever if it names none.
   TimePoint late() const { return late_; }
-  /// That deadline as the client wrote it.
+  /// The deadline as the client wrote it.
   int64_t deadline_ms() const { return (late_ - received_) / 1ms; }
   /// The complete request. Its memory no longer counts as a body that is read.
   Request take();

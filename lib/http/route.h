@@ -1,6 +1,6 @@
 // The routes of the server: constant tables of (method, path) -> Route. A path that ends in "/*" matches any non-empty
 // rest (model ids may contain slashes). HEAD has the route of GET. OPTIONS is answered from the table. A known path
-// with another method is answered 405 with Allow, an OpenAI endpoint that is not implemented 404 with its name,
+// with another method is answered 405 with Allow, an OpenAI endpoint outside this API 404 with its name,
 // everything else 404.
 #pragma once
 

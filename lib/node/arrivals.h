@@ -1,5 +1,5 @@
-// Which extents (one layer of one block) of a prompt's KV have come to the decode node: each is absent, being read, or
-// here. The prefill node announces extents as it seals them; one that is announced twice is read once.
+// The extents (one layer of one block) of a prompt's KV at the decode node: each is absent, being read, or here.
+// The prefill node announces extents as it seals them; one that is announced twice is read once.
 #pragma once
 
 #include <map>
@@ -28,7 +28,7 @@ class Arrivals {
   };
 
   Arrivals() = default;
-  /// Of a prompt of `blocks` blocks, whose first `here` are on this node already.
+  /// The prompt has `blocks` blocks; its first `here` are on this node already.
   Arrivals(uint32_t blocks, uint32_t here, uint32_t layers);
 
   /// Whether an announcement names extents of this prompt.

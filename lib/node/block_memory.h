@@ -1,5 +1,5 @@
-// What a node remembers of blocks that it does not have any more, or has under another name, so that a miss is told
-// with its true reason. Bounded: what is forgotten is told as cold.
+// BlockMemory records blocks that a node has no longer, or has under another name. A miss gets its true reason from it.
+// Its size is bounded: a miss of a block that it has forgotten is reported as cold.
 #pragma once
 
 #include <cstddef>

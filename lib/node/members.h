@@ -55,7 +55,7 @@ class Members {
   const Node* find(const std::string& name) const { return const_cast<Members*>(this)->find(name); }
   /// The sender of a message: by the instance that the channel proved, not by what the message claims. null: unknown.
   Node* of(const InstanceId& instance);
-  /// What a pipeline's leader waits for before it serves; empty: nothing.
+  /// The member that a pipeline's leader waits for before it serves; empty: none.
   std::string lacking(const Node& node) const;
   bool serves(const Node& node, wire::Role role, const std::string& model) const;
   NodeState state_of(const Node& node) const;
@@ -70,7 +70,7 @@ class Members {
   uint32_t context_tokens(const std::string& model) const;
   /// Namespace of the first node that serves the model; lives until the membership changes. null: no node does.
   const kv::Namespace* namespace_of(const std::string& model) const;
-  /// What `auto` means for decode on the first node that decodes the model; null: there is none.
+  /// The attention plan that `auto` means on the first node that decodes the model; null: no such node.
   const std::string* decode_attention(const std::string& model) const;
   /// Changes whenever a node came or went.
   uint64_t version() const { return version_; }
