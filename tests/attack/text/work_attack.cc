@@ -98,7 +98,7 @@ TEST_CASE("attack/text: patterns whose matches each look at the rest of the text
     REQUIRE_OK(tokenizer);
     CHECK(tokenizer->encode("abc").has_value());  // a short text is none of this
     const double began = thread_seconds();
-    const auto ids = tokenizer->encode(repeated(row.unit, size_t{1} << (test::is_full() ? 21 : 16)));
+    const auto ids = tokenizer->encode(repeated(row.unit, size_t{1} << (test::is_full() ? 19 : 16)));
     const double took = thread_seconds() - began;
     REQUIRE_FALSE(ids);
     CHECK(ids.error().mc == static_cast<int>(err::kPatternCost));
@@ -169,14 +169,14 @@ TEST_CASE("attack/text: a caller's bound on the time of patterns ends a text ear
 }
 
 TEST_CASE("attack/text: no released tokenizer's patterns come near the bound") {
-  const size_t bytes = test::is_full() ? size_t{2} << 20 : size_t{64} << 10;
+  const size_t bytes = test::is_full() ? size_t{512} << 10 : size_t{64} << 10;
   INFO("seed " << test::seed());
   Rng rng(test::seed());
   std::vector<std::string> texts;
   for (const char* unit : {"a", " ", "\n", " \n", "\t ", "A", "aA", "1", "\u0301", "a\u0301\u0316", "\u4e2d", "'", "'s",
                            "\u1100\u1161\u11a8", "\xF0\x9F\x98\x80\u200d", "don't 12 \n", "\u212a", "\u00a0 "})
     texts.push_back(repeated(unit, bytes));
-  texts.push_back(random_text(rng, test::is_full() ? size_t{2} << 20 : size_t{256} << 10));
+  texts.push_back(random_text(rng, test::is_full() ? size_t{512} << 10 : size_t{256} << 10));
   for (const char* name : kGoldens) {
     const Tokenizer tokenizer = golden(name);
     for (const std::string& text : texts) {
