@@ -10,7 +10,7 @@ namespace mc::run {
 namespace {
 
 /// The number of a run; 0 for work that is no run.
-uint64_t run_of(const ComputeWork& work) {
+uint64_t run_of(const node::ComputeWork& work) {
   if (const auto* chunk = std::get_if<node::RunChunk>(&work)) return chunk->run;
   if (const auto* step = std::get_if<node::RunStep>(&work)) return step->run;
   return 0;
@@ -56,7 +56,7 @@ std::string ModelCompute::kernels() const {
   return runner_.kernels().name;
 }
 
-void ModelCompute::submit(ComputeWork work) {
+void ModelCompute::submit(node::ComputeWork work) {
   std::lock_guard lock(mutex_);
   work_.push_back(std::move(work));
   has_work_.notify_one();
@@ -87,11 +87,11 @@ void ModelCompute::post(node::Event event) {
   wake_.signal();
 }
 
-std::optional<ComputeWork> ModelCompute::take() {
+std::optional<node::ComputeWork> ModelCompute::take() {
   std::unique_lock lock(mutex_);
   has_work_.wait(lock, [&] { return stopping_ || !work_.empty(); });
   if (stopping_) return std::nullopt;
-  ComputeWork work = std::move(work_.front());
+  node::ComputeWork work = std::move(work_.front());
   work_.erase(work_.begin());
   current_ = run_of(work);
   return work;

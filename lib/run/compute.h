@@ -17,7 +17,6 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
-#include <variant>
 #include <vector>
 
 #include "attn/attn.h"
@@ -26,6 +25,7 @@
 #include "model/model.h"
 #include "model/runner.h"
 #include "node/node.h"
+#include "node/services.h"
 #include "node/stage.h"
 #include "ops/sample.h"
 
@@ -41,30 +41,14 @@ struct ComputeOptions {
   node::ActivationSlots slots;  // of a pipeline member, offsets from `pool`
 };
 
-/// What the control loop hands to a compute, in order.
-using ComputeWork = std::variant<node::RunChunk, node::JoinBatch, node::RunStep, node::LeaveBatch>;
-
-/// Where the control loop's work goes. submit() and cancel() are the loop's; events come back by next().
-class Compute {
- public:
-  virtual ~Compute() = default;
-  virtual void submit(ComputeWork work) = 0;
-  /// The run ends at its next layer (a step runs on: it is short); its done event still comes.
-  virtual void cancel(uint64_t run) = 0;
-  virtual std::string kernels() const = 0;
-  virtual int event_fd() const = 0;
-  /// The next event, if any; clears event_fd() when there is none.
-  virtual std::optional<node::Event> next() = 0;
-};
-
-class ModelCompute final : public Compute {
+class ModelCompute final : public node::Compute {
  public:
   /// `model` and `parallel` outlive it; `parallel` is used by this thread alone from now on.
   static Result<std::unique_ptr<ModelCompute>> open(const model::Model& model, Parallel& parallel,
                                                     const ComputeOptions& options);
   ~ModelCompute() override;
 
-  void submit(ComputeWork work) override;
+  void submit(node::ComputeWork work) override;
   void cancel(uint64_t run) override;
   std::string kernels() const override;
   int event_fd() const override { return wake_.fd(); }
@@ -84,7 +68,7 @@ class ModelCompute final : public Compute {
                const ComputeOptions& options);
   void loop();
   /// Takes the work that comes next, waiting for it; nothing when the thread is to end.
-  std::optional<ComputeWork> take();
+  std::optional<node::ComputeWork> take();
   void finish(node::Event done);
   node::ChunkDone run_chunk(const node::RunChunk& run);
   void join(node::JoinBatch join);
@@ -116,9 +100,9 @@ class ModelCompute final : public Compute {
 
   std::mutex mutex_;
   std::condition_variable has_work_;
-  bool stopping_ = false;            // guarded by mutex_, like all below
-  std::vector<ComputeWork> work_;    // the role keeps at most one run under way
-  std::vector<node::Event> events_;  // at most layers + 1 a run
+  bool stopping_ = false;                // guarded by mutex_, like all below
+  std::vector<node::ComputeWork> work_;  // the role keeps at most one run under way
+  std::vector<node::Event> events_;      // at most layers + 1 a run
   std::set<uint64_t> cancelled_;
   uint64_t current_ = 0;
   std::thread thread_;

@@ -55,14 +55,14 @@ void Costed::arm() {
   MC_ASSERT_EQ(::timerfd_settime(timer_.get(), TFD_TIMER_ABSTIME, &spec, nullptr), 0);
 }
 
-void Costed::submit(ComputeWork work) {
+void Costed::submit(node::ComputeWork work) {
   queue_.push_back(std::move(work));
   start_next();
 }
 
 void Costed::start_next() {
   while (current_.index() == 0 && !queue_.empty()) {
-    ComputeWork work = std::move(queue_.front());
+    node::ComputeWork work = std::move(queue_.front());
     queue_.erase(queue_.begin());
     failed_ = false;
     began_ = now();

@@ -11,7 +11,7 @@
 #include <variant>
 
 #include "base/fd.h"
-#include "run/compute.h"
+#include "node/services.h"
 #include "run/standin.h"
 #include "sched/profile.h"
 
@@ -25,12 +25,12 @@ struct CostedOptions {
   uint32_t page_count = 0;
 };
 
-class Costed final : public Compute {
+class Costed final : public node::Compute {
  public:
   static Result<std::unique_ptr<Costed>> open(CostedOptions options);
 
   // Control loop's thread only, like everything here.
-  void submit(ComputeWork work) override;
+  void submit(node::ComputeWork work) override;
   void cancel(uint64_t run) override;
   std::string kernels() const override { return "costed:" + options_.profile.name; }
   int event_fd() const override { return timer_.get(); }
@@ -63,7 +63,7 @@ class Costed final : public Compute {
   Standin standin_;
   Fd timer_;
   std::multimap<TimePoint, Due> due_;
-  std::vector<ComputeWork> queue_;  // the role keeps at most one run under way
+  std::vector<node::ComputeWork> queue_;  // the role keeps at most one run under way
   std::variant<std::monostate, node::RunChunk, node::RunStep> current_;
   TimePoint began_{};
   Error failure_;  // of the current chunk, told when it is due

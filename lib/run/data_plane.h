@@ -12,12 +12,12 @@
 #include <vector>
 
 #include "mem/mem.h"
-#include "run/kv_plane.h"
+#include "node/services.h"
 #include "xfer/xfer.h"
 
 namespace mc::run {
 
-class DataPlane final : public KvPlane {
+class DataPlane final : public node::KvPlane {
  public:
   /// Registers `pool` as the buffer "kv" that peers may read. The pool outlives the plane.
   static Result<std::unique_ptr<DataPlane>> open(const xfer::Options& options, mem::SharedBuffer& pool);

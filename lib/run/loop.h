@@ -9,24 +9,19 @@
 #include <vector>
 
 #include "base/fd.h"
-#include "node/node.h"
-#include "run/compute.h"
+#include "node/services.h"
 #include "run/heartbeat.h"
-#include "run/kv_plane.h"
 #include "run/links.h"
 
 namespace mc::run {
 
-class Loop {
+class Loop final : public node::MachineLoop {
  public:
-  /// Work for the loop's thread: may look at the machine and append actions.
-  using Task = std::function<void(TimePoint now, node::Actions& out)>;
-
   struct Parts {
     node::Machine* machine = nullptr;
     Links* links = nullptr;
-    KvPlane* data = nullptr;                                             // null: the conductor moves no KV
-    Compute* compute = nullptr;                                          // null: conductor and cache compute nothing
+    node::KvPlane* data = nullptr;                                       // null: the conductor moves no KV
+    node::Compute* compute = nullptr;                                    // null: conductor and cache compute nothing
     std::function<uint64_t(uint32_t pool, uint32_t page)> local_offset;  // of the machine's pages
     std::function<void(size_t tokens)> on_compute;                       // of each chunk or step; workers only
     std::function<void(const node::Reply&)> on_reply;                    // conductor only
@@ -38,14 +33,13 @@ class Loop {
 
   static Result<std::unique_ptr<Loop>> open(Parts parts);
 
-  /// Any thread. Tasks run in order; they are dropped once the loop has ended.
-  void post(Task task);
+  void post(Task task) override;
   /// Until stop() is called. Loop thread = the caller.
   void run();
   /// Any thread.
   void stop();
-  /// Loop thread only: gives the machine an event, or runs a task at once.
-  void deliver(const node::Event& event);
+  void deliver(const node::Event& event) override;
+  /// Loop thread only: runs a task at once.
   void apply(const Task& task);
 
  private:

@@ -20,7 +20,7 @@ TimePoint paced_now() {
 
 }  // namespace
 
-Result<std::unique_ptr<PacedPlane>> PacedPlane::open(KvPlane& plane, const Pace& pace) {
+Result<std::unique_ptr<PacedPlane>> PacedPlane::open(node::KvPlane& plane, const Pace& pace) {
   Fd timer(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
   if (!timer) return {Code::io, std::string("timerfd: ") + std::strerror(errno)};
   Fd wait(::epoll_create1(EPOLL_CLOEXEC));

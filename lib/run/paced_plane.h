@@ -7,19 +7,19 @@
 #include <memory>
 
 #include "base/fd.h"
-#include "run/kv_plane.h"
+#include "node/services.h"
 #include "run/modelled_link.h"
 
 namespace mc::run {
 
-class PacedPlane final : public KvPlane {
+class PacedPlane final : public node::KvPlane {
  public:
   struct Pace {
     double s_per_byte = 0;  // of bytes that really move
     Duration latency{};
   };
   /// `plane` outlives it.
-  static Result<std::unique_ptr<PacedPlane>> open(KvPlane& plane, const Pace& pace);
+  static Result<std::unique_ptr<PacedPlane>> open(node::KvPlane& plane, const Pace& pace);
 
   void set_peers(const std::vector<wire::Peer>& peers) override { plane_.set_peers(peers); }
   void notify(const node::SendNotify& notify) override { plane_.notify(notify); }
@@ -29,14 +29,14 @@ class PacedPlane final : public KvPlane {
   std::optional<node::Event> next() override;
 
  private:
-  PacedPlane(KvPlane& plane, const Pace& pace, Fd timer, Fd wait)
+  PacedPlane(node::KvPlane& plane, const Pace& pace, Fd timer, Fd wait)
       : plane_(plane), pace_(pace), timer_(std::move(timer)), wait_(std::move(wait)) {}
   /// The event, unless the link has not carried its read yet.
   std::optional<node::Event> hold(node::Event event);
   void end_read(uint64_t read);
   void arm();
 
-  KvPlane& plane_;
+  node::KvPlane& plane_;
   Pace pace_;
   Fd timer_;  // readable when a held ReadDone is due
   Fd wait_;   // epoll of the timer and the plane

@@ -11,6 +11,7 @@
 #include "product/flags.h"
 #include "run/calibrate.h"
 #include "run/choice_flags.h"
+#include "run/compute.h"
 #include "run/memory_plan.h"
 #include "run/profile.h"
 #include "run/run_flags.h"
@@ -208,13 +209,13 @@ Result<void> WorkerPlan::check_chunk(uint32_t chunk_tokens) const {
                     "--chunk-tokens");
 }
 
-Result<std::unique_ptr<Compute>> WorkerPlan::open_compute(std::byte* pool) {
+Result<std::unique_ptr<node::Compute>> WorkerPlan::open_compute(std::byte* pool) {
   if (costed_) return open_costed(pool);
   if (engine_) return open_model(pool);
-  return std::unique_ptr<Compute>();
+  return std::unique_ptr<node::Compute>();
 }
 
-Result<std::unique_ptr<Compute>> WorkerPlan::open_costed(std::byte* pool) {
+Result<std::unique_ptr<node::Compute>> WorkerPlan::open_costed(std::byte* pool) {
   uint32_t chunk_tokens = static_cast<uint32_t>(costed_->profile.chunk_tokens);
   if (args_.has(flags::kChunkTokens) && args_.given(flags::kChunkTokens))
     chunk_tokens = static_cast<uint32_t>(args_.count(flags::kChunkTokens));
@@ -225,7 +226,7 @@ Result<std::unique_ptr<Compute>> WorkerPlan::open_costed(std::byte* pool) {
   costed_->pool = pool;
   costed_->page_count = options.page_count;
   MC_TRY(opened, Costed::open(*costed_));
-  return std::unique_ptr<Compute>(std::move(opened));
+  return std::unique_ptr<node::Compute>(std::move(opened));
 }
 
 std::optional<PacedPlane::Pace> WorkerPlan::pace() const {
@@ -249,7 +250,7 @@ Result<sched::Cost> WorkerPlan::cost_of_model(const std::string& kernels) const 
   return cost;
 }
 
-Result<std::unique_ptr<Compute>> WorkerPlan::open_model(std::byte* pool) {
+Result<std::unique_ptr<node::Compute>> WorkerPlan::open_model(std::byte* pool) {
   ComputeOptions compute;
   compute.block_tokens = block_tokens_;
   if (args_.has(flags::kChunkTokens)) compute.chunk_tokens = static_cast<uint32_t>(args_.count(flags::kChunkTokens));
@@ -264,7 +265,7 @@ Result<std::unique_ptr<Compute>> WorkerPlan::open_model(std::byte* pool) {
   MC_TRY(opened, ModelCompute::open(*engine_->model, *engine_->parallel, compute));
   prefill_.chunk_tokens = stage_.chunk_tokens = compute.chunk_tokens;
   decode_.batch_max = compute.batch_max;
-  return std::unique_ptr<Compute>(std::move(opened));
+  return std::unique_ptr<node::Compute>(std::move(opened));
 }
 
 std::unique_ptr<node::Worker> WorkerPlan::make_machine() const {

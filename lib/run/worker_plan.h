@@ -26,7 +26,7 @@ class WorkerPlan {
   /// Reads the flags and loads the model; refuses what does not fit into memory.
   Result<void> make();
   /// The compute over the KV buffer at `pool`; null for a cache node. It measures the cost of the model.
-  Result<std::unique_ptr<Compute>> open_compute(std::byte* pool);
+  Result<std::unique_ptr<node::Compute>> open_compute(std::byte* pool);
   std::unique_ptr<node::Worker> make_machine() const;
 
   wire::Role role() const { return role_; }
@@ -50,8 +50,8 @@ class WorkerPlan {
   Result<void> plan_model();
   Result<void> plan_costed(sched::Profile profile);
   Result<void> check_chunk(uint32_t chunk_tokens) const;
-  Result<std::unique_ptr<Compute>> open_costed(std::byte* pool);
-  Result<std::unique_ptr<Compute>> open_model(std::byte* pool);
+  Result<std::unique_ptr<node::Compute>> open_costed(std::byte* pool);
+  Result<std::unique_ptr<node::Compute>> open_model(std::byte* pool);
   Result<sched::Cost> cost_of_model(const std::string& kernels) const;
 
   wire::Role role_;

@@ -33,7 +33,7 @@ class WorkerPlanes {
   const DataPlane& data() const { return *data_; }
   DataPlane& data() { return *data_; }
   /// The plane that the loop uses.
-  KvPlane& plane() { return paced_ ? static_cast<KvPlane&>(*paced_) : *data_; }
+  node::KvPlane& plane() { return paced_ ? static_cast<node::KvPlane&>(*paced_) : *data_; }
   Links& links() { return *links_; }
   const std::string& conductor_uri() const { return conductor_uri_; }
   /// Path of the socket of this process in the run directory.

@@ -221,7 +221,7 @@ class WorkerProcess {
   WorkerPlanes planes_;
   std::unique_ptr<Metrics> metrics_;
   std::unique_ptr<ProcessMeter> process_meter_;
-  std::unique_ptr<Compute> compute_;
+  std::unique_ptr<node::Compute> compute_;
   std::unique_ptr<node::Worker> worker_;
   std::unique_ptr<WorkerMetrics> meters_;
   std::unique_ptr<PageLock> lock_;

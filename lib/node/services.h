@@ -1,0 +1,60 @@
+// What a host provides to the machine that it drives: a compute for its runs, a KV plane for its reads, and the thread
+// that the machine lives on. The host implements them (lib/host); stand-ins with modelled times (lib/costed) implement
+// the first two as well. Each takes actions of node.h and answers with its events.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "node/node.h"
+
+namespace mc::node {
+
+/// What a machine's loop hands to a compute, in order.
+using ComputeWork = std::variant<RunChunk, JoinBatch, RunStep, LeaveBatch>;
+
+/// Carries out the runs of one machine. submit() and cancel() are the loop's; events come back by next().
+class Compute {
+ public:
+  virtual ~Compute() = default;
+  virtual void submit(ComputeWork work) = 0;
+  /// The run ends at its next layer (a step runs on: it is short); its done event still comes.
+  virtual void cancel(uint64_t run) = 0;
+  virtual std::string kernels() const = 0;
+  virtual int event_fd() const = 0;
+  /// The next event, if any; clears event_fd() when there is none.
+  virtual std::optional<Event> next() = 0;
+};
+
+/// Reads KV extents of peers into this node's pages, and carries the small notifies that announce them.
+class KvPlane {
+ public:
+  virtual ~KvPlane() = default;
+  virtual void set_peers(const std::vector<wire::Peer>& peers) = 0;
+  virtual void notify(const SendNotify& notify) = 0;
+  /// `local_offset` gives the place of a page in the pool buffer. Answered by one ReadDone.
+  virtual void read(const Read& read, const std::function<uint64_t(uint32_t page)>& local_offset) = 0;
+  virtual void cancel(uint64_t read) = 0;
+  /// Readable when next() may have an event.
+  virtual int event_fd() const = 0;
+  virtual std::optional<Event> next() = 0;
+};
+
+/// The thread that owns a machine, as other parts of its process see it.
+class MachineLoop {
+ public:
+  /// Work for the loop's thread: may look at the machine and append actions.
+  using Task = std::function<void(TimePoint now, Actions& out)>;
+
+  virtual ~MachineLoop() = default;
+  /// Any thread. Tasks run in order; they are dropped once the loop has ended.
+  virtual void post(Task task) = 0;
+  /// Loop thread only: gives the machine an event.
+  virtual void deliver(const Event& event) = 0;
+};
+
+}  // namespace mc::node
