@@ -321,4 +321,10 @@ Result<ModelConfig> read_config(const std::string& directory) {
   return parse_config(config, generation, directory);
 }
 
+Result<attn::Plan> resolve_plan(const std::string& text, const ModelConfig& config, uint32_t block_tokens) {
+  MC_TRY(asked, attn::parse_plan(text));
+  return attn::resolve(asked, config.attention, static_cast<int32_t>(config.layers),
+                       static_cast<int32_t>(block_tokens));
+}
+
 }  // namespace mc::model

@@ -75,4 +75,7 @@ Result<ModelConfig> parse_config(std::string_view config_json, std::string_view 
 /// Reads both files; not_found (MC3001) when there is no config.json.
 Result<ModelConfig> read_config(const std::string& directory);
 
+/// `text`, an attention plan as flags, requests and KV streams spell it, for the layers of this model.
+Result<attn::Plan> resolve_plan(const std::string& text, const ModelConfig& config, uint32_t block_tokens);
+
 }  // namespace mc::model

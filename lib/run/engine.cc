@@ -22,15 +22,9 @@ std::string served_name(const std::string& directory) {
   return path.filename().string();
 }
 
-Result<attn::Plan> resolve_plan(const std::string& text, const model::ModelConfig& config, uint32_t block_tokens) {
-  MC_TRY(asked, attn::parse_plan(text));
-  return attn::resolve(asked, config.attention, static_cast<int32_t>(config.layers),
-                       static_cast<int32_t>(block_tokens));
-}
-
 Result<attn::Plan> asked_plan(const cli::Args& args, const Flag& flag, const model::ModelConfig& config) {
   const std::string both = args.has(flags::kAttention) ? args.text(flags::kAttention) : "auto";
-  return resolve_plan(args.has(flag) && args.present(flag) ? args.text(flag) : both, config,
+  return model::resolve_plan(args.has(flag) && args.present(flag) ? args.text(flag) : both, config,
                       static_cast<uint32_t>(args.count(flags::kBlockTokens)));
 }
 

@@ -32,9 +32,6 @@ Result<Engine> open_engine(const cli::Args& args);
 int thread_count(const cli::Args& args);
 /// The name clients use: the directory's last component.
 std::string served_name(const std::string& directory);
-/// `text` as the model understands it, canonical.
-Result<attn::Plan> resolve_plan(const std::string& text, const model::ModelConfig& config, uint32_t block_tokens);
-
 /// What the flag (--prefill-attention or --decode-attention, else --attention) means for this model.
 Result<attn::Plan> asked_plan(const cli::Args& args, const Flag& flag, const model::ModelConfig& config);
 

@@ -326,7 +326,7 @@ Result<model::GenerateRequest> carried_request(const cli::Args& args, const wire
   request.sampling = sampling;
   request.prefill_plan = made_with;
   const bool own_plan = args.given(flags::kAttention) || args.given(flags::kDecodeAttention);
-  MC_TRY(carried, resolve_plan(prologue.decode_attention, config, engine.block_tokens));
+  MC_TRY(carried, model::resolve_plan(prologue.decode_attention, config, engine.block_tokens));
   request.decode_plan = own_plan ? engine.decode_plan : carried;
   if (request.prompt.size() + static_cast<size_t>(request.max_tokens) > config.max_positions)
     return user_error(err::kContextLength,
@@ -423,7 +423,7 @@ Result<int> decode_once(const cli::Args& args) {
   const auto& config = engine.model->config();
   const wire::KvPrologue& prologue = reader.prologue();
   // The plan the KV was made with comes with the stream; the rest must be ours to the letter.
-  MC_TRY(made_with, resolve_plan(prologue.prefill_attention, config, engine.block_tokens));
+  MC_TRY(made_with, model::resolve_plan(prologue.prefill_attention, config, engine.block_tokens));
   const kv::Namespace ours = engine.model->kv_namespace(made_with, engine.block_tokens);
   MC_TRY(theirs, kv::Namespace::parse(prologue.kv_namespace));
   if (!kv::differences(ours.fields(), theirs.fields()).empty()) return layout_error(ours, theirs);

@@ -5,7 +5,6 @@
 
 #include "base/errors.h"
 #include "base/log.h"
-#include "run/engine.h"
 
 namespace mc::run {
 namespace {
@@ -217,7 +216,7 @@ Result<node::Submit> RequestReader::submit(const http::GenerateRequest& request,
   out.ttft_slo_s = request.mc.ttft_slo ? to_seconds(*request.mc.ttft_slo) : options_.ttft_slo_s;
   out.tbt_slo_s = request.mc.tbt_slo ? to_seconds(*request.mc.tbt_slo) : options_.tbt_slo_s;
   if (!request.mc.attention.empty()) {
-    auto plan = resolve_plan(request.mc.attention, config_, options_.block_tokens);
+    auto plan = model::resolve_plan(request.mc.attention, config_, options_.block_tokens);
     if (!plan) return user_error(err::kInvalidField, plan.error().what, "mc.attention");
     out.attention = attn::to_string(*plan);
   }
