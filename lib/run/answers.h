@@ -7,10 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "node/node.h"
+#include "node/services.h"
 #include "run/answer.h"
 #include "run/conductor_metrics.h"
-#include "run/loop.h"
 #include "run/request_records.h"
 
 namespace mc::run {
@@ -27,7 +26,7 @@ struct AnswerJob {
 class Answers {
  public:
   /// The loop and the metrics outlive this.
-  Answers(Loop& loop, ConductorMetrics& metrics) : loop_(loop), metrics_(metrics) {}
+  Answers(node::MachineLoop& loop, ConductorMetrics& metrics) : loop_(loop), metrics_(metrics) {}
 
   /// Submits each choice. When the client leaves, the choices that still run are cancelled.
   void start(const std::shared_ptr<AnswerJob>& job);
@@ -49,7 +48,7 @@ class Answers {
   template <class Work>
   bool grow(Answer& answer, Work work);
 
-  Loop& loop_;
+  node::MachineLoop& loop_;
   ConductorMetrics& metrics_;
   std::map<RequestId, std::shared_ptr<Answer>> answers_;
   RequestRecords records_;

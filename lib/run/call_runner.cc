@@ -89,7 +89,7 @@ text::EncodeLimits Call::encode_limits() const {
   return limits;
 }
 
-CallRunner::CallRunner(Loop& loop, node::Conductor& conductor, Duration deadline, Work work)
+CallRunner::CallRunner(node::MachineLoop& loop, node::Conductor& conductor, Duration deadline, Work work)
     : loop_(loop), conductor_(conductor), deadline_(deadline), work_(std::move(work)) {}
 
 bool CallRunner::set_deadline(const Call& call, Duration deadline) {

@@ -9,9 +9,9 @@
 #include "http/route.h"
 #include "http/server.h"
 #include "node/conductor.h"
+#include "node/services.h"
 #include "run/api_keys.h"
 #include "run/door_pool.h"
-#include "run/loop.h"
 #include "text/text.h"
 
 namespace mc::run {
@@ -52,7 +52,7 @@ class CallRunner {
 
   /// `deadline`: of calls that name none. The loop and the conductor outlive the runner, and so does all that `work`
   /// uses.
-  CallRunner(Loop& loop, node::Conductor& conductor, Duration deadline, Work work);
+  CallRunner(node::MachineLoop& loop, node::Conductor& conductor, Duration deadline, Work work);
   /// HTTP thread. The call is answered sooner or later.
   void take(Call call);
   /// The deadline became known. False if it has passed, which is then the call's answer. From now on the pool watches
@@ -66,7 +66,7 @@ class CallRunner {
   void run_inline(const std::shared_ptr<Call>& call);
   void run_alone(Call& call);
 
-  Loop& loop_;
+  node::MachineLoop& loop_;
   node::Conductor& conductor_;
   const Duration deadline_;
   const Work work_;

@@ -8,6 +8,7 @@
 
 #include "base/errors.h"
 #include "base/log.h"
+#include "node/worker.h"
 #include "product/doors.h"
 #include "product/flags.h"
 #include "product/metric_names.h"
@@ -16,7 +17,9 @@
 #include "run/daemon.h"
 #include "run/frontend.h"
 #include "run/key_file.h"
+#include "run/links.h"
 #include "run/local_cluster.h"
+#include "run/loop.h"
 #include "run/membership_log.h"
 #include "run/run_flags.h"
 #include "wire/codec.h"
@@ -122,7 +125,7 @@ class ConductorProcess {
     parts.heartbeat = &heartbeat_;
     MC_TRY(loop, Loop::open(std::move(parts)));
     loop_ = std::move(loop);
-    frontend_->attach(*loop_, heartbeat_);
+    frontend_->attach(*loop_, [this] { return livez_response(heartbeat_); });
     const HostPort at = args_.host_port(flags::kHttp);
     if (!is_loopback(at.host) && !insecure(args_, Door::http) && !settings_.api_keys)
       return no_lock(Door::http, at.text());

@@ -3,9 +3,9 @@
 #include <new>
 
 #include "base/assert.h"
+#include "base/cli.h"
 #include "base/errors.h"
 #include "base/log.h"
-#include "run/limits.h"
 #include "run/operator_pages.h"
 
 namespace mc::run {
@@ -60,10 +60,10 @@ void Frontend::update(const http::ServerStats& http) {
   answers_->begin_silent_streams(SystemClock::instance().now());
 }
 
-void Frontend::attach(Loop& loop, const Heartbeat& heartbeat) {
+void Frontend::attach(node::MachineLoop& loop, Livez livez) {
   MC_ASSERT(!loop_);
   loop_ = &loop;
-  heartbeat_ = &heartbeat;
+  livez_ = std::move(livez);
   answers_.emplace(loop, metrics_);
   runner_.emplace(loop, conductor_, options_.deadline, [this](Call& call) { work(call); });
 }
@@ -90,7 +90,7 @@ void Frontend::handle(http::Request request, http::Responder out) {
       if (auto known = reader_->check_model(std::string(match.rest)); !known)
         return out.respond(http::error_response(known.error()));
       return out.respond(http::json_response(200, http::model_body(card)));
-    case http::Route::livez: return out.respond(livez_response(*heartbeat_));
+    case http::Route::livez: return out.respond(livez_());
     case http::Route::version: return version(out);
     case http::Route::metrics: return metrics(out);
     case http::Route::health:

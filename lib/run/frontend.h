@@ -7,6 +7,7 @@
 // (replies to clients), ConductorMetrics. A request's deadline counts from its first byte, through all of them.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,11 +16,11 @@
 #include "http/route.h"
 #include "http/server.h"
 #include "node/conductor.h"
+#include "node/services.h"
 #include "run/answers.h"
 #include "run/api_access.h"
 #include "run/call_runner.h"
 #include "run/conductor_metrics.h"
-#include "run/loop.h"
 #include "run/request_reader.h"
 
 namespace mc::run {
@@ -29,8 +30,10 @@ class Frontend {
   /// Reads tokenizer, template and config; no weights. The conductor and the metrics outlive it.
   static Result<std::unique_ptr<Frontend>> open(const FrontendOptions& options, node::Conductor& conductor,
                                                 Metrics& metrics);
+  /// Answers /livez; any thread.
+  using Livez = std::function<http::Response()>;
   /// Once the loop exists; before the HTTP server starts.
-  void attach(Loop& loop, const Heartbeat& heartbeat);
+  void attach(node::MachineLoop& loop, Livez livez);
   /// Where clients reach the conductor, for /cluster. Before the loop runs.
   void set_url(std::string url) { url_ = std::move(url); }
   http::Server::Handler handler();
@@ -81,8 +84,8 @@ class Frontend {
   std::unique_ptr<RequestReader> reader_;
   const int64_t started_unix_;
   std::string url_;
-  Loop* loop_ = nullptr;
-  const Heartbeat* heartbeat_ = nullptr;
+  node::MachineLoop* loop_ = nullptr;
+  Livez livez_;
   std::optional<Answers> answers_;    // once attached
   std::optional<CallRunner> runner_;  // last: its threads use the members above
 };
