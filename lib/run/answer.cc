@@ -149,7 +149,7 @@ size_t characters(std::string_view text) {
       std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; }));
 }
 
-/// What the start of `text` leaves out of its tokens is not counted in their offsets.
+/// Offsets do not count the part of the first tokens that `text` leaves out.
 void mark_lost(std::string_view text, std::vector<http::TokenLogprob>& logprobs) {
   std::string spelt;
   for (const auto& item : logprobs)
@@ -208,7 +208,7 @@ void Answer::echo(Choice& choice) {
   send_whole(bytes, "the prompt");
 }
 
-/// What is more than the queue holds fails the answer: a closed stream would look like a lost server.
+/// An answer longer than its queue fails: a closed stream would look like a lost server.
 void Answer::send_whole(const std::string& bytes, const char* what) {
   if (!out_.is_open() || bytes.size() <= out_.room_bytes()) return (void)out_.send(bytes);
   node::Reply reply;
@@ -330,7 +330,7 @@ void Answer::send_finish(Choice& choice) {
   (void)out_.send(bytes);
 }
 
-// What `"mc": {"explain": true}` asks for: where the request went and where its prefix came from.
+// The answer to `"mc": {"explain": true}`: where the request went and where its prefix came from.
 Json Answer::explanation() const {
   if (!request_.mc.explain) return {};
   Json mc = Json::object();

@@ -1,5 +1,5 @@
-// Who may call the HTTP API, and as which tenant: the file behind mc-conductor --api-keys, TOML with one table a
-// tenant. Keys are kept as digests and compared as such, so that neither a dump nor timing tells one.
+// The file behind mc-conductor --api-keys names the tenants that may call the HTTP API: TOML with one table a tenant.
+// Keys are kept and compared as digests, so neither a dump nor the time of a comparison reveals one.
 //
 //   [tenant.search]
 //   keys = ["sk-3f2a..."]     # bearer tokens; several while one is being replaced
@@ -42,7 +42,7 @@ class ApiKeys {
   const std::vector<sched::Tenant>& tenants() const { return tenants_; }
   /// The salt of a tenant's KV blocks.
   const std::string& salt_of(std::string_view tenant) const { return salts_.find(tenant)->second; }
-  /// Whose key "Bearer KEY" is; null for anybody else.
+  /// The tenant whose key "Bearer KEY" is; null where it is no tenant's.
   const Grant* find(std::string_view authorization) const;
 
  private:

@@ -114,7 +114,7 @@ void Costed::begin_step(node::RunStep run) {
   at(began_ + done.elapsed, std::move(done));
 }
 
-// What is due of a cancelled chunk is dropped, but its end comes, at once.
+// The layers of a cancelled chunk are dropped, and its end comes at once.
 void Costed::cancel(uint64_t run) {
   const auto* chunk = std::get_if<node::RunChunk>(&current_);
   if (chunk == nullptr || chunk->run != run) return;  // a step runs on; the role queues no second run

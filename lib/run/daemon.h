@@ -1,4 +1,4 @@
-// What every daemon does the same way: the ready line, the ready file, signals, worker HTTP pages.
+// Parts that every daemon has: the ready line, the ready file, the HTTP pages of a worker and their lock.
 #pragma once
 
 #include <functional>

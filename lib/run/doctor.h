@@ -29,7 +29,7 @@ struct Finding {
   std::string next{};  // what to do; empty when there is nothing
 };
 
-/// What the operating system says. Sizes in bytes; nullopt = not known here.
+/// Limits and devices, as the operating system reports them. Sizes in bytes; nullopt = not known here.
 struct HostFacts {
   std::string kernel;
   std::optional<uint64_t> memlock;  // UINT64_MAX = unlimited

@@ -1,4 +1,4 @@
-// What the doctor says about RDMA: every device, port and address with its reason, and the way out.
+// The doctor's findings about RDMA: every device, port and address with its reason and the next step.
 #include "base/units.h"
 #include "run/doctor.h"
 #include "xfer_rdma/gid.h"
@@ -84,7 +84,7 @@ Finding gid(const std::string& where, const xfer::RankedGid& ranked, bool port_u
 }  // namespace
 
 std::vector<Finding> judge_rdma(const xfer::RdmaReport& rdma, const HostFacts& host, const DoctorPlan& plan) {
-  // Who has a device wants to know why it is not used.
+  // Under auto, a host that has a device gets the reason why the device is not used.
   const bool wanted = plan.wants("rdma") || (plan.options.transport == "auto" && !rdma.devices.empty());
   if (rdma.devices.empty()) return {no_device(rdma, host, wanted)};
   std::vector<Finding> out;

@@ -24,7 +24,7 @@ struct PipelinePart {
   uint32_t stage = 0, stages = 1;
 };
 Result<PipelinePart> pipeline_part(const cli::Args& args);
-/// What --dtype, --weight-dtype and --pipeline ask for.
+/// The options that --dtype, --weight-dtype and --pipeline ask for.
 Result<model::ModelOptions> model_options(const cli::Args& args);
 /// Loads what -m, --dtype, --pipeline, --threads, --attention and --block-tokens ask for.
 Result<Engine> open_engine(const cli::Args& args);
@@ -32,7 +32,7 @@ Result<Engine> open_engine(const cli::Args& args);
 int thread_count(const cli::Args& args);
 /// The name clients use: the directory's last component.
 std::string served_name(const std::string& directory);
-/// What the flag (--prefill-attention or --decode-attention, else --attention) means for this model.
+/// The plan that the flag (--prefill-attention or --decode-attention, else --attention) means for this model.
 Result<attn::Plan> asked_plan(const cli::Args& args, const Flag& flag, const model::ModelConfig& config);
 
 }  // namespace mc::run

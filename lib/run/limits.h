@@ -1,4 +1,4 @@
-// What a daemon does so that it goes on when something runs out, and the counters that tell of it; see mc(7).
+// A daemon goes on when descriptors, memory or readers of its output run out; counters report it. See mc(7).
 #pragma once
 
 #include "base/metrics.h"
@@ -9,7 +9,7 @@
 
 namespace mc::run {
 
-/// What every daemon does first, once its signals are blocked and before it starts threads: log lines get a thread,
+/// Every daemon calls this first, once its signals are blocked and before it starts threads: log lines get a thread,
 /// the limit on descriptors is raised and divided, memory gets a reserve. MC5003 and MC5006 when the machine gives
 /// too little to run at all.
 Result<DescriptorPlan> prepare_process(bool has_data_plane);

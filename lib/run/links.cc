@@ -202,7 +202,7 @@ void Links::set_peers(const std::vector<wire::Peer>& peers) {
     }
     (void)hub_.disconnect(it->second);
     for (auto& [instance, links] : links_) {
-      // What was said by it may still be under way, and the hub tells nothing of a link that we closed.
+      // Messages of this link may still be under way, and the hub reports nothing of a link that we closed.
       if (!links.empty() && links.front() == it->second)
         lost_.push_back({former.contains(instance) ? former.at(instance) : "?", instance, "no longer a peer"});
       std::erase(links, it->second);

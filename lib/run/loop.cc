@@ -122,14 +122,14 @@ void Loop::wait() {
 }
 
 void Loop::run() {
-  bool deaf = false;
+  bool was_long = false;
   while (!stopping_.load(std::memory_order_acquire)) {
     const TimePoint began = SystemClock::instance().now();
     bool any = drain_sources();
     const TimePoint now = SystemClock::instance().now();
-    // What peers sent while one event kept us is heard before the clock: they were not silent, we were deaf.
-    deaf = now - began > kLongRound && !deaf;
-    if (now >= parts_.machine->next_wakeup() && !deaf) {
+    // After a long round, messages that arrived meanwhile are read before the clock: their senders were not silent.
+    was_long = now - began > kLongRound && !was_long;
+    if (now >= parts_.machine->next_wakeup() && !was_long) {
       deliver(node::Tick{});
       any = true;  // what it did may have been answered on the spot
     }

@@ -113,7 +113,7 @@ Result<uint64_t> answer_tokens(const cli::Args& args) {
   return count;
 }
 
-/// What the API refuses of a request, refused here too.
+/// Refuses what the API refuses of a request.
 Result<void> check_sampling(const wire::Sampling& s) {
   const auto bad = [](const char* flag, double value, const char* range) {
     return user_error(err::kBadValue, std::string(flag) + " " + Json(value).dump() + " is not " + range, flag);
@@ -304,7 +304,7 @@ Error layout_error(const kv::Namespace& ours, const kv::Namespace& theirs) {
       "--kv-in, field " + first.name + "; also compared and equal:" + equal, kForeignNext);
 }
 
-/// What the stream asks for, but where flags say otherwise; `made_with` is the plan of its KV.
+/// The request that the stream carries, with the flags that were given in its place; `made_with` is the plan of its KV.
 Result<model::GenerateRequest> carried_request(const cli::Args& args, const wire::KvPrologue& prologue,
                                                const Engine& engine, const attn::Plan& made_with) {
   const auto& config = engine.model->config();

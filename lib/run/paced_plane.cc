@@ -63,7 +63,7 @@ void PacedPlane::end_read(uint64_t read) {
   arm();
 }
 
-// What has arrived but is not carried yet ends now; what has not arrived ends when the plane says so.
+// A read that has arrived but is not carried yet ends now; one that has not arrived ends when the plane says so.
 void PacedPlane::cancel(uint64_t read) {
   plane_.cancel(read);
   const auto held = std::ranges::find_if(held_, [&](const auto& entry) { return entry.second.read == read; });

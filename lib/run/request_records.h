@@ -13,7 +13,7 @@
 
 namespace mc::run {
 
-/// What the front door has seen of one running request.
+/// One running request, as far as the front door has seen it.
 struct RequestProgress {
   TimePoint submitted{}, first = kNever, last{};  // tokens
   uint32_t prompt_tokens = 0, max_tokens = 0;

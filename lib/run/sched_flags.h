@@ -48,7 +48,7 @@ inline constexpr Flag kFirstToken{.name = "first-token",
 
 namespace run {
 
-/// What these five say.
+/// Sets what these five flags say.
 void read_sched_flags(const cli::Args& args, sched::Options& out);
 /// One of them was given that none of `admissions` looks at.
 Result<void> check_sched_flags(const cli::Args& args, std::span<const sched::Admission* const> admissions);

@@ -23,7 +23,7 @@ inline constexpr Flag kTcpSeal{.name = "tcp-seal",
 
 namespace mc::run {
 
-/// What apply_transfer_flags() reads.
+/// The flags that apply_transfer_flags() reads.
 inline constexpr auto kTransferFlags =
     flags::list(&flags::kTransferSpin, &flags::kTcpIo, &flags::kRdmaLanes, &flags::kRdmaPairsMax, &flags::kRdmaPace,
                 &flags::kRdmaTrafficClass, &flags::kRdmaCooldown, &flags::kRdmaNoSends);

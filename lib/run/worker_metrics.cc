@@ -62,7 +62,7 @@ void WorkerMetrics::update() {
   update_transfers();
 }
 
-// What the role computed and where its blocks came from.
+// Counts the tokens that the role computed and the places that its blocks came from.
 void WorkerMetrics::update_work() {
   if (const auto* prefill = dynamic_cast<const node::Prefill*>(&worker_)) {
     const auto& s = prefill->stats();

@@ -1,4 +1,4 @@
-// What a worker process is to be, as its flags and its model say: the options of its machine, the size of its KV
+// The plan of a worker process, made from its flags and its model: the options of its machine, the size of its KV
 // buffer, and the compute.
 #pragma once
 
@@ -38,7 +38,7 @@ class WorkerPlan {
   /// With --runner costed: how fast a modelled network carries the bytes that really move.
   std::optional<PacedPlane::Pace> pace() const;
 
-  /// Of the machine. The planes add the addresses of this process.
+  /// Options of the machine. The planes add the addresses of this process.
   node::WorkerOptions options;
 
  private:
