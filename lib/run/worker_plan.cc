@@ -6,6 +6,7 @@
 #include "base/errors.h"
 #include "base/log.h"
 #include "base/units.h"
+#include "costed/standin.h"
 #include "model/find.h"
 #include "model/runner.h"
 #include "product/flags.h"
@@ -15,7 +16,6 @@
 #include "run/memory_plan.h"
 #include "run/profile.h"
 #include "run/run_flags.h"
-#include "run/standin.h"
 
 namespace mc::run {
 namespace {
@@ -168,7 +168,7 @@ Result<void> WorkerPlan::plan_costed(sched::Profile profile) {
   MC_TRY(config, model::read_config(directory));
   block_tokens_ = static_cast<uint32_t>(args_.count(flags::kBlockTokens));
   options.model = served_name(directory);
-  options.layout = Standin::layout(profile.layers, block_tokens_);
+  options.layout = costed::Standin::layout(profile.layers, block_tokens_);
   options.kv.weights = "standin:" + profile.name;
   options.kv.config = config.kv_digest();
   options.kv.dtype = options.kv.weight_dtype = options.kv.kv_dtype = "standin";
@@ -225,15 +225,16 @@ Result<std::unique_ptr<node::Compute>> WorkerPlan::open_costed(std::byte* pool) 
   costed_->layout = options.layout;
   costed_->pool = pool;
   costed_->page_count = options.page_count;
-  MC_TRY(opened, Costed::open(*costed_));
+  MC_TRY(opened, costed::Costed::open(*costed_));
   return std::unique_ptr<node::Compute>(std::move(opened));
 }
 
-std::optional<PacedPlane::Pace> WorkerPlan::pace() const {
+std::optional<costed::PacedPlane::Pace> WorkerPlan::pace() const {
   if (!costed_) return std::nullopt;
   const double scale = static_cast<double>(costed_->profile.kv_bytes_per_token) * options.layout.block_tokens /
                        static_cast<double>(options.layout.layers * options.layout.layer_bytes());
-  return PacedPlane::Pace{scale / costed_->profile.net.bytes_per_s, from_seconds(costed_->profile.net.latency_s)};
+  return costed::PacedPlane::Pace{scale / costed_->profile.net.bytes_per_s,
+                                  from_seconds(costed_->profile.net.latency_s)};
 }
 
 Result<sched::Cost> WorkerPlan::cost_of_model(const std::string& kernels) const {

@@ -7,13 +7,13 @@
 #include <string>
 
 #include "base/cli.h"
+#include "costed/costed.h"
+#include "costed/paced_plane.h"
 #include "node/cache.h"
 #include "node/decode.h"
 #include "node/prefill.h"
 #include "node/stage.h"
-#include "run/costed.h"
 #include "run/engine.h"
-#include "run/paced_plane.h"
 #include "wire/codec.h"
 
 namespace mc::run {
@@ -36,7 +36,7 @@ class WorkerPlan {
   /// Null in a cache node and with --runner costed.
   const Engine* engine() const { return engine_.get(); }
   /// With --runner costed: how fast a modelled network carries the bytes that really move.
-  std::optional<PacedPlane::Pace> pace() const;
+  std::optional<costed::PacedPlane::Pace> pace() const;
 
   /// Options of the machine. The planes add the addresses of this process.
   node::WorkerOptions options;
@@ -61,7 +61,7 @@ class WorkerPlan {
   node::StageOptions stage_;
   node::CacheOptions cache_;
   std::unique_ptr<Engine> engine_;
-  std::optional<CostedOptions> costed_;  // with --runner costed
+  std::optional<costed::CostedOptions> costed_;  // with --runner costed
   uint32_t block_tokens_ = 0;
   uint64_t arena_bytes_ = 0;
 };

@@ -105,8 +105,8 @@ Result<void> WorkerPlanes::open_control(const cli::Args& args, const DescriptorP
   return {};
 }
 
-Result<void> WorkerPlanes::pace(const PacedPlane::Pace& pace) {
-  MC_TRY(paced, PacedPlane::open(*data_, pace));
+Result<void> WorkerPlanes::pace(const costed::PacedPlane::Pace& pace) {
+  MC_TRY(paced, costed::PacedPlane::open(*data_, pace));
   paced_ = std::move(paced);
   return {};
 }

@@ -6,13 +6,13 @@
 #include <string>
 
 #include "base/cli.h"
+#include "costed/paced_plane.h"
 #include "mem/mem.h"
 #include "node/worker.h"
 #include "product/descriptors.h"
 #include "run/data_plane.h"
 #include "run/key_file.h"
 #include "run/links.h"
-#include "run/paced_plane.h"
 
 namespace mc::run {
 
@@ -22,7 +22,7 @@ class WorkerPlanes {
   Result<void> open(const cli::Args& args, const DescriptorPlan& descriptors, uint64_t arena_bytes,
                     const std::string& title, node::WorkerOptions& options);
   /// Reads take as long as a modelled network would.
-  Result<void> pace(const PacedPlane::Pace& pace);
+  Result<void> pace(const costed::PacedPlane::Pace& pace);
   /// Takes changed keys of the key file. A registered worker does not give up over a key that others lack yet.
   void offer_keys() {
     keys_.offer([this](const ctl::KeySet& keys) { return change_keys(keys); });
@@ -49,7 +49,7 @@ class WorkerPlanes {
   mem::SharedBuffer arena_;
   KeyFile keys_;
   std::unique_ptr<DataPlane> data_;
-  std::unique_ptr<PacedPlane> paced_;  // with --runner costed
+  std::unique_ptr<costed::PacedPlane> paced_;  // with --runner costed
   std::unique_ptr<Links> links_;
   std::string conductor_uri_, control_socket_;
 };

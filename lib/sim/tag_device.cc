@@ -42,7 +42,7 @@ void TagDevice::release_claims(Process& process, uint64_t op) {
 // ---- reads -----------------------------------------------------------------------------------
 
 // With a profile a link carries one read at a time, the reader's and the source's, each for the whole of its modelled
-// time: a read that is cancelled or times out gives nothing back. Costed workers (run/modelled_link.h) have the
+// time: a read that is cancelled or times out gives nothing back. Costed workers (costed/modelled_link.h) have the
 // reader's link alone, and give the rest back.
 Duration TagDevice::read_time(Process& process, const node::Read& read, uint64_t bytes) {
   const sched::Profile* p = options_.profile;

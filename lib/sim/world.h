@@ -60,7 +60,7 @@ struct WorldOptions {
   Duration client_grace = 100ms;  // promise 2: no request outlives its deadline by more
   bool verify_checksums = true;   // false = the canary: corrupt bytes get through and must be noticed
   /// What runs and reads cost; null: quick ones. With a profile no token ends an answer before its length, as with
-  /// costed workers (run/costed.h), whose times and links these are.
+  /// costed workers (costed/costed.h), whose times and links these are.
   const sched::Profile* profile = nullptr;
   uint32_t decode_pages = 0;  // of decode nodes; 0 = page_count
   Faults faults;

@@ -1,10 +1,10 @@
 // The queue of modelled_link.h: reads in order of their beginning, each starting when the one before it is carried.
-#include "run/modelled_link.h"
+#include "costed/modelled_link.h"
 
 #include <algorithm>
 #include <iterator>
 
-namespace mc::run {
+namespace mc::costed {
 
 void ModelledLink::begin(uint64_t read, Duration length, TimePoint now) {
   const TimePoint start = reads_.empty() ? now : std::max(now, reads_.back().end());
@@ -27,4 +27,4 @@ void ModelledLink::end(uint64_t read, TimePoint now) {
   }
 }
 
-}  // namespace mc::run
+}  // namespace mc::costed

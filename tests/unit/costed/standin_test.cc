@@ -1,4 +1,4 @@
-#include "run/standin.h"
+#include "costed/standin.h"
 
 #include <cstring>
 #include <numeric>
@@ -8,7 +8,7 @@
 #include "test.h"
 
 using namespace mc;
-using namespace mc::run;
+using namespace mc::costed;
 
 namespace {
 
@@ -48,7 +48,7 @@ std::string complaint(const Pages& p, uint32_t tokens) {
 
 }  // namespace
 
-TEST_CASE("run/standin: pages written in any cut verify to the tag of the prompt alone") {
+TEST_CASE("costed/standin: pages written in any cut verify to the tag of the prompt alone") {
   const auto tokens = tokens_of(70);
   for (uint32_t cut : {16u, 32u, 48u, 64u}) {
     Pages p(5);
@@ -60,7 +60,7 @@ TEST_CASE("run/standin: pages written in any cut verify to the tag of the prompt
   }
 }
 
-TEST_CASE("run/standin: tokens appended one by one leave the bytes of a prompt computed at once") {
+TEST_CASE("costed/standin: tokens appended one by one leave the bytes of a prompt computed at once") {
   const auto tokens = tokens_of(40);
   Pages whole(3), grown(3);
   whole.fill(0, tokens);
@@ -69,7 +69,7 @@ TEST_CASE("run/standin: tokens appended one by one leave the bytes of a prompt c
   CHECK(whole.bytes == grown.bytes);
 }
 
-TEST_CASE("run/standin: every kind of wrong page is found and named") {
+TEST_CASE("costed/standin: every kind of wrong page is found and named") {
   const auto tokens = tokens_of(64);
   Pages p(4), other(4);
   p.fill(0, tokens);
@@ -106,7 +106,7 @@ TEST_CASE("run/standin: every kind of wrong page is found and named") {
   }
 }
 
-TEST_CASE("run/standin: answers stay clear of where tokenizers keep special tokens") {
+TEST_CASE("costed/standin: answers stay clear of where tokenizers keep special tokens") {
   Rng rng(test::seed());
   for (int i = 0; i < 1000; ++i) {
     const uint32_t token = Standin::token_after(rng.next(), 2048);

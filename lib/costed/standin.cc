@@ -1,11 +1,11 @@
-#include "run/standin.h"
+#include "costed/standin.h"
 
 #include <algorithm>
 #include <cstring>
 
 #include "base/assert.h"
 
-namespace mc::run {
+namespace mc::costed {
 
 struct Standin::Header {
   char magic[4] = {'M', 'C', 'S', 'K'};
@@ -132,4 +132,4 @@ void Standin::write(std::span<std::byte* const> pages, uint32_t layer, uint32_t 
   }
 }
 
-}  // namespace mc::run
+}  // namespace mc::costed

@@ -1,4 +1,4 @@
-#include "run/costed.h"
+#include "costed/costed.h"
 
 #include <sys/timerfd.h>
 
@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 
-namespace mc::run {
+namespace mc::costed {
 namespace {
 
 TimePoint now() {
@@ -209,4 +209,4 @@ Result<void> Costed::finish_row(const node::RunRow& row, node::StepRow& out) {
   return {};
 }
 
-}  // namespace mc::run
+}  // namespace mc::costed

@@ -1,16 +1,16 @@
 // A plane whose reads take as long as a modelled network would carry them: the bytes that really move stand for
 // more bytes, and a ReadDone is held back until the modelled link into this node has carried those. All else passes
-// through. For workers without a model (run/costed.h), whose pages are smaller than those they stand for.
+// through. For workers without a model (costed/costed.h), whose pages are smaller than those they stand for.
 #pragma once
 
 #include <map>
 #include <memory>
 
 #include "base/fd.h"
+#include "costed/modelled_link.h"
 #include "node/services.h"
-#include "run/modelled_link.h"
 
-namespace mc::run {
+namespace mc::costed {
 
 class PacedPlane final : public node::KvPlane {
  public:
@@ -44,4 +44,4 @@ class PacedPlane final : public node::KvPlane {
   std::multimap<TimePoint, node::ReadDone> held_;
 };
 
-}  // namespace mc::run
+}  // namespace mc::costed

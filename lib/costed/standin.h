@@ -18,7 +18,7 @@
 #include "base/extent.h"
 #include "base/result.h"
 
-namespace mc::run {
+namespace mc::costed {
 
 class Standin {
  public:
@@ -48,4 +48,4 @@ class Standin {
   ExtentLayout layout_;
 };
 
-}  // namespace mc::run
+}  // namespace mc::costed

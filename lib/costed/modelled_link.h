@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 
-namespace mc::run {
+namespace mc::costed {
 
 class ModelledLink {
  public:
@@ -29,4 +29,4 @@ class ModelledLink {
   std::list<Carried> reads_;  // in order of beginning, and so of start; none overlap
 };
 
-}  // namespace mc::run
+}  // namespace mc::costed

@@ -1,4 +1,4 @@
-#include "run/paced_plane.h"
+#include "costed/paced_plane.h"
 
 #include <sys/epoll.h>
 #include <sys/timerfd.h>
@@ -11,7 +11,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 
-namespace mc::run {
+namespace mc::costed {
 namespace {
 
 TimePoint paced_now() {
@@ -104,4 +104,4 @@ std::optional<node::Event> PacedPlane::next() {
   return std::nullopt;
 }
 
-}  // namespace mc::run
+}  // namespace mc::costed

@@ -1,12 +1,12 @@
 // The link of costed workers against arithmetic done by hand: times are milliseconds on a clock that stands still
 // but where a case moves it. What holds throughout: reads do not overlap, the one that is carried is never moved, and
 // those behind it start as early as that allows.
-#include "run/modelled_link.h"
+#include "costed/modelled_link.h"
 
 #include "test.h"
 
 using namespace mc;
-using namespace mc::run;
+using namespace mc::costed;
 
 namespace {
 TimePoint ms(int64_t n) {
@@ -14,7 +14,7 @@ TimePoint ms(int64_t n) {
 }
 }  // namespace
 
-TEST_CASE("run/modelled_link: one read is carried at a time, in the order they began") {
+TEST_CASE("costed/modelled_link: one read is carried at a time, in the order they began") {
   ModelledLink link;
   link.begin(1, 10ms, ms(0));
   link.begin(2, 5ms, ms(3));
@@ -25,7 +25,7 @@ TEST_CASE("run/modelled_link: one read is carried at a time, in the order they b
   CHECK_FALSE(link.carried_at(4).has_value());
 }
 
-TEST_CASE("run/modelled_link: a read that ends early gives the rest of its time to those behind it, and no more") {
+TEST_CASE("costed/modelled_link: a read that ends early gives the rest of its time to those behind it, and no more") {
   ModelledLink link;
   for (uint64_t read = 1; read <= 4; ++read) link.begin(read, 10ms, ms(0));
   link.end(1, ms(4));  // half way
@@ -44,7 +44,7 @@ TEST_CASE("run/modelled_link: a read that ends early gives the rest of its time 
   CHECK(*link.carried_at(5) == ms(32));
 }
 
-TEST_CASE("run/modelled_link: a link whose reads are all over is free at once") {
+TEST_CASE("costed/modelled_link: a link whose reads are all over is free at once") {
   ModelledLink link;
   link.begin(1, 1000ms, ms(0));
   link.end(1, ms(1));

@@ -1,8 +1,8 @@
 // A worker without a model: the Compute that takes the modelled time of a profile (sched/profile.h) and
-// writes stand-in KV (run/standin.h), so that a cluster of many real processes, sockets and transfers
+// writes stand-in KV (costed/standin.h), so that a cluster of many real processes, sockets and transfers
 // runs on one small host. It owns no thread: a timer descriptor wakes the control loop when a layer, a
 // chunk or a step is due, and only then are its bytes written.
-// Transfers take modelled time as well: run/paced_plane.h.
+// Transfers take modelled time as well: costed/paced_plane.h.
 #pragma once
 
 #include <map>
@@ -11,11 +11,11 @@
 #include <variant>
 
 #include "base/fd.h"
+#include "costed/standin.h"
 #include "node/services.h"
-#include "run/standin.h"
 #include "sched/profile.h"
 
-namespace mc::run {
+namespace mc::costed {
 
 struct CostedOptions {
   sched::Profile profile;
@@ -71,4 +71,4 @@ class Costed final : public node::Compute {
   std::unordered_map<uint64_t, Sequence> batch_;
 };
 
-}  // namespace mc::run
+}  // namespace mc::costed
