@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "base/log.h"
+#include "door/bearer.h"
 #include "product/doors.h"
-#include "run/bearer.h"
 
 namespace mc::run {
 
@@ -12,7 +12,7 @@ Result<http::Headers> key_headers(const cli::Args& args) {
   const auto bearer = [](const std::string& key) { return http::Headers{{"Authorization", "Bearer " + key}}; };
   for (const Flag* flag : {&flags::kAdminKeyFile, &flags::kApiKeyFile}) {
     if (!args.has(*flag) || !args.present(*flag)) continue;
-    MC_TRY(key, read_bearer_key(args.text(*flag), "--" + std::string(flag->name)));
+    MC_TRY(key, door::read_bearer_key(args.text(*flag), "--" + std::string(flag->name)));
     return bearer(key);
   }
   if (!args.present(flags::kApiKey)) return http::Headers{};

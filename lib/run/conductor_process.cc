@@ -8,6 +8,7 @@
 
 #include "base/errors.h"
 #include "base/log.h"
+#include "door/frontend.h"
 #include "node/worker.h"
 #include "product/doors.h"
 #include "product/flags.h"
@@ -15,7 +16,6 @@
 #include "run/conductor_flags.h"
 #include "run/conductor_settings.h"
 #include "run/daemon.h"
-#include "run/frontend.h"
 #include "run/key_file.h"
 #include "run/links.h"
 #include "run/local_cluster.h"
@@ -70,7 +70,7 @@ class ConductorProcess {
     MC_TRY(lock, open_page_lock(args_));
     lock_ = std::move(lock);
     settings_.front.lock = lock_.get();
-    MC_TRY(frontend, Frontend::open(settings_.front, *conductor_, *metrics_));
+    MC_TRY(frontend, door::Frontend::open(settings_.front, *conductor_, *metrics_));
     frontend_ = std::move(frontend);
     frontend_->set_keys(settings_.api_keys);
     return {};
@@ -79,10 +79,10 @@ class ConductorProcess {
   /// Requests under way keep their tenant. A file that cannot be read changes nothing.
   void reload_api_keys() {
     if (!settings_.api_keys) return;
-    auto keys = ApiKeys::open(args_.text(flags::kApiKeys));
+    auto keys = door::ApiKeys::open(args_.text(flags::kApiKeys));
     if (!keys) return log_warn("API keys not reloaded, the old ones stay", {{"why", one_line(keys.error())}});
     conductor_->tenants().set(keys->tenants());
-    settings_.api_keys = std::make_shared<const ApiKeys>(std::move(*keys));
+    settings_.api_keys = std::make_shared<const door::ApiKeys>(std::move(*keys));
     frontend_->set_keys(settings_.api_keys);
     log_info("API keys reloaded", {{"tenants", settings_.api_keys->tenants().size()}});
   }
@@ -250,8 +250,8 @@ class ConductorProcess {
   std::unique_ptr<node::Conductor> conductor_;
   KeyFile keys_;
   std::unique_ptr<Links> links_;
-  std::unique_ptr<PageLock> lock_;
-  std::unique_ptr<Frontend> frontend_;
+  std::unique_ptr<door::PageLock> lock_;
+  std::unique_ptr<door::Frontend> frontend_;
   std::unique_ptr<Loop> loop_;
   std::unique_ptr<http::Server> socket_, server_;  // operators of this host, everybody
   std::unique_ptr<Readiness> readiness_;

@@ -62,9 +62,9 @@ Result<ConductorSettings> read_conductor_flags(const cli::Args& args) {
   read_sched_flags(args, machine.sched);
   read_hold(args, machine);
   if (args.present(flags::kApiKeys)) {
-    MC_TRY(keys, ApiKeys::open(args.text(flags::kApiKeys)));
+    MC_TRY(keys, door::ApiKeys::open(args.text(flags::kApiKeys)));
     machine.tenants = keys.tenants();
-    out.api_keys = std::make_shared<const ApiKeys>(std::move(keys));
+    out.api_keys = std::make_shared<const door::ApiKeys>(std::move(keys));
   }
   machine.seed = args.count(flags::kSeed);
   MC_TRY(config, model::read_config(directory));

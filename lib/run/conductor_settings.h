@@ -4,16 +4,16 @@
 #include <memory>
 
 #include "base/cli.h"
+#include "door/api_keys.h"
+#include "door/request_reader.h"
 #include "node/conductor.h"
-#include "run/api_keys.h"
-#include "run/request_reader.h"
 
 namespace mc::run {
 
 struct ConductorSettings {
-  FrontendOptions front;  // without its lock
+  door::FrontendOptions front;  // without its lock
   node::ConductorOptions machine;
-  std::shared_ptr<const ApiKeys> api_keys;  // replaced as a whole; the HTTP thread may still read the old keys
+  std::shared_ptr<const door::ApiKeys> api_keys;  // replaced as a whole; the HTTP thread may still read the old keys
 };
 
 /// Reads the model's configuration and the file of API keys too. Errors name the flag.

@@ -14,9 +14,9 @@
 #include "base/json.h"
 #include "base/secret_file.h"
 #include "ctl/ctl.h"
+#include "door/bearer.h"
 #include "http/client.h"
 #include "node/node.h"
-#include "run/bearer.h"
 #include "run/client_key.h"
 #include "run/conductor_process.h"
 #include "wire/miss.h"
@@ -486,7 +486,7 @@ Result<int> why(const cli::Args& args) {
 Result<int> keygen(const cli::Args& args) {
   std::string text;
   if (args.on(flags::kAdmin)) {
-    MC_TRY(key, new_admin_key());
+    MC_TRY(key, door::new_admin_key());
     text = key + "\n";
   } else {
     MC_TRY(keys, ctl::new_key_set());

@@ -88,20 +88,20 @@ http::ServerOptions socket_options(const std::string& path, const DescriptorPlan
   return options;
 }
 
-Result<std::unique_ptr<PageLock>> open_page_lock(const cli::Args& args) {
-  auto lock = std::make_unique<PageLock>(insecure(args, Door::pages));
+Result<std::unique_ptr<door::PageLock>> open_page_lock(const cli::Args& args) {
+  auto lock = std::make_unique<door::PageLock>(insecure(args, Door::pages));
   if (args.present(flags::kAdminKeyFile)) MC_CHECK(lock->load(args.text(flags::kAdminKeyFile)));
   return lock;
 }
 
-void reload_page_lock(const cli::Args& args, PageLock& lock) {
+void reload_page_lock(const cli::Args& args, door::PageLock& lock) {
   if (!args.present(flags::kAdminKeyFile)) return;
   if (auto loaded = lock.load(args.text(flags::kAdminKeyFile)); !loaded)
     log_warn("admin key not reloaded, the old one stays", {{"why", one_line(loaded.error())}});
 }
 
 Result<std::unique_ptr<StatusPages>> StatusPages::open(const cli::Args& args, const std::string& socket_path,
-                                                       const PageLock& lock, Metrics& metrics,
+                                                       const door::PageLock& lock, Metrics& metrics,
                                                        const Heartbeat& heartbeat, const DescriptorPlan& descriptors) {
   auto pages = std::unique_ptr<StatusPages>(new StatusPages);
   pages->metrics_ = &metrics;

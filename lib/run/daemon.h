@@ -9,9 +9,9 @@
 #include "base/cli.h"
 #include "base/json.h"
 #include "base/metrics.h"
+#include "door/bearer.h"
 #include "http/route.h"
 #include "http/server.h"
-#include "run/bearer.h"
 #include "run/limits.h"
 #include "run/signals.h"
 
@@ -42,8 +42,8 @@ class StatusPages {
   /// MC1005 when --http is off loopback and the lock has neither a key nor consent. `lock`, `metrics` and `heartbeat`
   /// outlive the pages.
   static Result<std::unique_ptr<StatusPages>> open(const cli::Args& args, const std::string& socket_path,
-                                                   const PageLock& lock, Metrics& metrics, const Heartbeat& heartbeat,
-                                                   const DescriptorPlan& descriptors);
+                                                   const door::PageLock& lock, Metrics& metrics,
+                                                   const Heartbeat& heartbeat, const DescriptorPlan& descriptors);
   http::ServerStats stats() const { return server_->stats(); }
   std::string address() const;
   /// `unready` empty = ready. `has_tenants`: the pages that count requests need the lock on loopback too. Any thread.
@@ -58,7 +58,7 @@ class StatusPages {
   std::string unready_ = "starting";  // guarded by mutex_
   bool has_tenants_ = false;          // guarded by mutex_
   Metrics* metrics_ = nullptr;
-  const PageLock* lock_ = nullptr;
+  const door::PageLock* lock_ = nullptr;
   const Heartbeat* heartbeat_ = nullptr;
   std::string host_;
   std::unique_ptr<http::Server> server_, socket_;  // last: their threads use the rest
@@ -70,8 +70,8 @@ http::ServerOptions server_options(const cli::Args& args, Metrics* metrics, cons
 /// free.
 http::ServerOptions socket_options(const std::string& path, const DescriptorPlan& descriptors);
 /// The lock that --insecure and --admin-key-file ask for.
-Result<std::unique_ptr<PageLock>> open_page_lock(const cli::Args& args);
+Result<std::unique_ptr<door::PageLock>> open_page_lock(const cli::Args& args);
 /// Reads the key file again; a file that cannot be read is logged and the old key stays.
-void reload_page_lock(const cli::Args& args, PageLock& lock);
+void reload_page_lock(const cli::Args& args, door::PageLock& lock);
 
 }  // namespace mc::run

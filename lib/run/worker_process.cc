@@ -224,7 +224,7 @@ class WorkerProcess {
   std::unique_ptr<node::Compute> compute_;
   std::unique_ptr<node::Worker> worker_;
   std::unique_ptr<WorkerMetrics> meters_;
-  std::unique_ptr<PageLock> lock_;
+  std::unique_ptr<door::PageLock> lock_;
   std::unique_ptr<StatusPages> pages_;
   std::unique_ptr<Loop> loop_;
   std::unique_ptr<Readiness> readiness_;

@@ -1,13 +1,13 @@
-// links: run
+// links: door
 // API key files: what parses has tenants with keys that a queue takes, and lets in nobody without one.
 #include <cstdlib>
 #include <string_view>
 
-#include "run/api_keys.h"
+#include "door/api_keys.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
-  const auto keys = mc::run::ApiKeys::parse(text, "fuzz.toml");
+  const auto keys = mc::door::ApiKeys::parse(text, "fuzz.toml");
   if (!keys) return 0;
   mc::sched::FairQueue queue;
   queue.set_tenants(keys->tenants());

@@ -7,9 +7,9 @@
 #include "base/assert.h"
 #include "base/errors.h"
 #include "base/fd.h"
+#include "door/api_keys.h"
 #include "interruption.h"
 #include "print.h"
-#include "run/api_keys.h"
 #include "run/profile.h"
 #include "sim.h"
 #include "sim/cluster.h"
@@ -72,7 +72,7 @@ Result<void> read_turns(const cli::Args& args, SimSetup& out) {
                         "--replicate");
   }
   if (args.text(kApiKeys).empty()) return {};
-  MC_TRY(keys, run::ApiKeys::open(args.text(kApiKeys)));
+  MC_TRY(keys, door::ApiKeys::open(args.text(kApiKeys)));
   o.tenants = keys.tenants();
   for (const sched::Tenant& tenant : o.tenants) out.salts[tenant.name] = keys.salt_of(tenant.name);
   return {};

@@ -1,0 +1,146 @@
+#include "door/operator_pages.h"
+
+#include <algorithm>
+
+#include "wire/codec.h"
+
+namespace mc::door {
+namespace {
+
+/// The pairs of nodes, and the nodes, that are set aside because requests failed at them.
+Json breakers_json(const sched::Breakers& breakers, TimePoint now) {
+  Json out = Json::array();
+  for (const auto& [part, entry] : breakers.entries()) {
+    if (entry.state == sched::BreakerState::closed) continue;
+    const bool open = entry.state == sched::BreakerState::open;
+    Json row = Json::object({{"prefill", part.prefill}, {"decode", part.decode}});
+    row.set("state", sched::to_string(entry.state)).set("failures", entry.failures);
+    row.set("retry_in_ms", open ? std::max(0.0, to_ms(entry.until - now)) : 0.0).set("probe", entry.probe);
+    out.push(std::move(row));
+  }
+  return out;
+}
+
+}  // namespace
+
+Json cluster_json(const node::Conductor& conductor, const std::string& model, const std::string& url, TimePoint now) {
+  Json nodes = Json::array();
+  for (const auto& n : conductor.nodes(now)) {
+    const auto& load = n.load;
+    const double hits =
+        load.prompt_tokens ? static_cast<double>(load.hit_tokens) / static_cast<double>(load.prompt_tokens) : 0;
+    Json node = Json::object();
+    node.set("id", n.name).set("role", wire::to_string(n.role)).set("state", to_string(n.state)).set("http", n.http);
+    node.set("url", n.http.empty() ? "" : "http://" + n.http);
+    node.set("control", n.control_uri).set("instance", n.instance.hex()).set("model", n.model);
+    node.set("running", load.running).set("waiting", load.waiting).set("requests", n.requests);
+    node.set("queue_s", n.queue_s).set("kv_tokens", load.kv_tokens).set("tbt_ms", load.tbt_s * 1e3);
+    node.set("page_bytes", n.page_bytes).set("pages_total", load.pages_free + load.pages_private + load.pages_cached);
+    node.set("pages_free", load.pages_free).set("pages_private", load.pages_private);
+    node.set("pages_cached", load.pages_cached).set("pages_pinned", load.pages_pinned).set("leases", load.leases);
+    node.set("blocks_indexed", n.blocks).set("hit_rate", hits).set("up_s", to_seconds(n.up));
+    node.set("heartbeats", n.heartbeats)
+        .set("prefill_error", n.prefill_error)
+        .set("step_error", n.step_error)
+        .set("lacks", n.lacks)
+        .set("last_error", load.last_error);
+    Json labels = Json::object();
+    for (const auto& [key, value] : n.labels) labels.set(key, value);
+    node.set("labels", std::move(labels));
+    nodes.push(std::move(node));
+  }
+  const auto& s = conductor.flights().stats();
+  Json out = Json::object();
+  out.set("model", model).set("url", url).set("nodes", std::move(nodes));
+  out.set("requests_unfinished", conductor.flights().size());
+  Json totals = Json::object();
+  totals.set("submitted", s.submitted).set("finished", s.finished).set("failed", s.failed).set("rejected", s.rejected);
+  totals.set("cancelled", s.cancelled).set("retried", s.retried).set("prompt_tokens", s.prompt_tokens);
+  totals.set("cached_local_tokens", s.cached_local).set("cached_remote_tokens", s.cached_remote);
+  totals.set("answer_tokens", s.answer_tokens);
+  const auto& copies = conductor.copies().stats();
+  totals.set("copies", copies.copies).set("copied_blocks", copies.blocks).set("copies_failed", copies.failed);
+  out.set("totals", std::move(totals));
+  Json tenants = Json::array();
+  for (const auto& t : conductor.tenants().statuses(now))
+    tenants.push(Json::object({{"tenant", t.name},
+                               {"held", t.waiting},
+                               {"unfinished", t.unfinished},
+                               {"bucket_tokens", t.level},
+                               {"tokens", t.tokens},
+                               {"submitted", t.submitted},
+                               {"rejected", t.rejected}}));
+  out.set("held", conductor.line().size()).set("copying", conductor.copies().size());
+  out.set("breakers", breakers_json(conductor.breakers(), now));
+  out.set("tenants", std::move(tenants));
+  return out;
+}
+
+Json explanation_json(const node::Conductor::Explanation& e, const node::Submit& submit) {
+  Json out = Json::object();
+  out.set("prompt_tokens", submit.ids.size()).set("block_tokens", e.snapshot.block_tokens);
+  out.set("blocks", e.hashes.size()).set("reusable_blocks", e.reusable_blocks);
+  out.set("tail_tokens", submit.ids.size() % e.snapshot.block_tokens);
+  out.set("deadline_ms", to_ms(submit.deadline));
+  out.set("ttft_slo_ms", submit.ttft_slo_s * 1e3).set("tbt_slo_ms", submit.tbt_slo_s * 1e3);
+  Json hashes = Json::array();
+  for (const auto& hash : e.hashes) hashes.push(hash.hex());
+  out.set("block_hashes", std::move(hashes));
+  const auto& p = e.placement;
+  Json candidates = Json::array();
+  for (size_t i = 0; i < p.candidates.size(); ++i) {
+    const auto& c = p.candidates[i];
+    Json row = Json::object();
+    row.set("node", e.snapshot.prefill[c.node].name).set("match_blocks", c.local_blocks);
+    row.set("fetch_from", c.holder < 0 ? "" : e.snapshot.holder_names[static_cast<size_t>(c.holder)]);
+    row.set("fetch_blocks", c.fetch_blocks).set("wait_ms", c.wait_s * 1e3).set("queue_ms", c.queue_s * 1e3);
+    row.set("fetch_ms", c.fetch_s * 1e3).set("prefill_ms", c.prefill_s * 1e3).set("ttft_ms", c.ttft_s * 1e3);
+    row.set("slow_start_ms", c.handicap_s * 1e3);
+    row.set("verdict", static_cast<int>(i) == p.candidate ? "winner" : p.candidate < 0 ? "rejected" : "slower");
+    candidates.push(std::move(row));
+  }
+  out.set("candidates", std::move(candidates));
+  Json holders = Json::array();
+  for (size_t i = 0; i < e.snapshot.holders.size(); ++i) {
+    const auto& h = e.snapshot.holders[i];
+    holders.push(Json::object({{"node", e.snapshot.holder_names[i]},
+                               {"match_blocks", h.readable_blocks},
+                               {"pending_blocks", h.pending_blocks}}));
+  }
+  out.set("holders", std::move(holders));
+  Json bars = Json::array();
+  for (const sched::Bar& bar : e.snapshot.bars)
+    bars.push(
+        Json::object({{"prefill", bar.prefill < 0 ? "" : e.snapshot.prefill[static_cast<size_t>(bar.prefill)].name},
+                      {"decode", bar.decode < 0 ? "" : e.snapshot.decode[static_cast<size_t>(bar.decode)].name},
+                      {"retry_in_ms", bar.left_s * 1e3}}));
+  out.set("set_aside", std::move(bars));
+  if (p.decode >= 0) {
+    const auto& d = e.snapshot.decode[static_cast<size_t>(p.decode)];
+    out.set("decode",
+            Json::object({{"node", d.name}, {"rows", d.rows}, {"kv_tokens", d.kv_tokens}, {"tbt_ms", p.tbt_s * 1e3}}));
+  }
+  out.set("admit", p.candidate >= 0 && !e.refusal);
+  const std::string_view no_place = e.unready != node::Reason::none ? to_string(e.unready) : to_string(p.reason);
+  out.set("reason", e.refusal ? std::string_view(e.refusal->message) : no_place);
+  out.set("tenant", submit.tenant.empty() ? "default" : submit.tenant).set("priority", submit.priority);
+  out.set("hold", Json::object({{"waits", e.holds}, {"held", e.held}, {"before_ms", e.before_s * 1e3}}));
+  out.set("replicate", Json::object({{"blocks", e.demand.blocks},
+                                     {"load", e.demand.load},
+                                     {"replicas", e.demand.replicas},
+                                     {"copy_from", e.copy_from},
+                                     {"copy_to", e.copy_to}}));
+  const sched::Verdict& v = p.verdict;
+  out.set("admission", Json::object({{"stage", sched::phase_of(v.bound)},
+                                     {"load_prefill", v.load_prefill},
+                                     {"load_decode", v.load_decode},
+                                     {"rows", v.rows},
+                                     {"kv_tokens", v.kv_tokens},
+                                     {"at_ms", v.at_s * 1e3},
+                                     {"predicted_ms", v.predicted_s * 1e3},
+                                     {"allowed_ms", v.allowed_s * 1e3}}));
+  out.set("predicted_ttft_ms", p.ttft_s * 1e3).set("predicted_tbt_ms", p.tbt_s * 1e3);
+  return out;
+}
+
+}  // namespace mc::door
