@@ -1,6 +1,6 @@
 // `mc-bench doctor`: what this machine and its peers can carry, and what to do about the rest. Exit 0 when
 // everything asked for works, 1 when something here must be changed first, 3 when only a peer is out of reach.
-#include "run/doctor.h"
+#include "verbs/doctor.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -50,8 +50,8 @@ constexpr const Flag* kDoctorFlagTable[] = {&kDoctorTransports,  &kDoctorMemory,
                                             &flags::kQuiet,      &flags::kConfig,  &kDoctorLogLevel, &flags::kLogFormat,
                                             &flags::kPrintConfig};
 
-Result<run::DoctorPlan> plan_of(const cli::Args& args) {
-  run::DoctorPlan plan;
+Result<verbs::DoctorPlan> plan_of(const cli::Args& args) {
+  verbs::DoctorPlan plan;
   plan.options.name = "doctor";
   plan.options.transport.clear();
   for (const std::string& transport : args.list(kDoctorTransports)) {
@@ -77,17 +77,17 @@ const cli::FlagList kDoctorFlags = kDoctorFlagTable;
 Result<int> doctor(const cli::Args& args) {
   MC_TRY(plan, plan_of(args));
   Sink sink(args);
-  const run::Diagnosis diagnosis = run::diagnose(plan);
-  for (const run::Finding& finding : diagnosis.findings) MC_CHECK(sink.line(run::to_json(finding)));
+  const verbs::Diagnosis diagnosis = verbs::diagnose(plan);
+  for (const verbs::Finding& finding : diagnosis.findings) MC_CHECK(sink.line(verbs::to_json(finding)));
   Json result = result_head("mc.bench.doctor.v1", args);
-  run::describe(diagnosis, result);
+  verbs::describe(diagnosis, result);
   MC_CHECK(sink.line(result));
-  MC_CHECK(sink.text(run::findings_text(diagnosis.findings)));
+  MC_CHECK(sink.text(verbs::findings_text(diagnosis.findings)));
   MC_CHECK(sink.finish());
   size_t here = 0, there = 0;
   std::string first;
-  for (const run::Finding& finding : diagnosis.findings) {
-    if (finding.verdict != run::Verdict::fix) continue;
+  for (const verbs::Finding& finding : diagnosis.findings) {
+    if (finding.verdict != verbs::Verdict::fix) continue;
     (finding.area == "peer" ? there : here) += 1;
     if (first.empty()) first = finding.area + " " + finding.name + ": " + finding.what;
   }

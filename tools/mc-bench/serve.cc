@@ -19,11 +19,11 @@
 #include "model/config.h"
 #include "model/find.h"
 #include "print.h"
-#include "run/client_key.h"
 #include "run/conductor_process.h"
 #include "run/signals.h"
 #include "summary.h"
 #include "verbs.h"
+#include "verbs/client_key.h"
 #include "workload.h"
 
 namespace mc::bench {
@@ -263,7 +263,7 @@ Result<uint32_t> vocabulary(const cli::Args& args, const std::string& served) {
 }
 
 Result<http::Headers> read_headers(const cli::Args& args) {
-  MC_TRY(out, run::key_headers(args));
+  MC_TRY(out, verbs::key_headers(args));
   out.push_back({"Content-Type", "application/json"});
   for (const std::string& text : args.list(kHeader)) {
     const size_t at = text.find('=');

@@ -3,7 +3,7 @@
 
 #include "base/cli_flags.h"
 #include "base/errors.h"
-#include "run/inspect.h"
+#include "verbs/inspect.h"
 
 namespace mc::bench {
 namespace {
@@ -127,7 +127,7 @@ const Verb kVerbs[] = {
       .args = kDiffArgs,
       .flags = kEveryVerb,
       .example = "mc-bench diff-kv a.mckv b.mckv"},
-     run::diff_streams},
+     verbs::diff_streams},
 };
 
 }  // namespace

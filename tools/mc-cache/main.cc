@@ -3,9 +3,9 @@
 #include "base/cli.h"
 #include "mc_version.h"
 #include "product/flags.h"
-#include "run/inspect.h"
 #include "run/worker_flags.h"
 #include "run/worker_process.h"
+#include "verbs/inspect.h"
 
 using namespace mc;
 
@@ -35,6 +35,6 @@ int main(int argc, char** argv) {
                              .version = MC_VERSION,
                              .commit = MC_COMMIT};
   return cli::run(program, argc, argv, [](const cli::Args& args) {
-    return args.verb() == "inspect" ? run::inspect_stream(args) : run::serve_worker(wire::Role::cache, args);
+    return args.verb() == "inspect" ? verbs::inspect_stream(args) : run::serve_worker(wire::Role::cache, args);
   });
 }

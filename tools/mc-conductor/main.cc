@@ -7,10 +7,10 @@
 #include "run/choice_flags.h"
 #include "run/conductor_flags.h"
 #include "run/conductor_process.h"
-#include "run/conductor_verbs.h"
-#include "run/reason_help.h"
 #include "run/run_flags.h"
 #include "run/sched_flags.h"
+#include "verbs/conductor_verbs.h"
+#include "verbs/reason_help.h"
 
 using namespace mc;
 
@@ -86,13 +86,13 @@ int main(int argc, char** argv) {
   const cli::Program program{.name = "mc-conductor",
                              .summary = "OpenAI HTTP API and scheduler of a prefill/decode cluster",
                              .flags = kFlags,
-                             .verbs = run::kConductorVerbs,
+                             .verbs = verbs::kConductorVerbs,
                              .example = "mc-conductor --local 1p1d1c",
                              .version = MC_VERSION,
                              .commit = MC_COMMIT,
-                             .topic = run::reason_topic,
-                             .topics = run::kReasonTopics};
+                             .topic = verbs::reason_topic,
+                             .topics = verbs::kReasonTopics};
   return cli::run(program, argc, argv, [](const cli::Args& args) {
-    return args.verb().empty() ? run::serve_conductor(args) : run::run_conductor_verb(args);
+    return args.verb().empty() ? run::serve_conductor(args) : verbs::run_conductor_verb(args);
   });
 }

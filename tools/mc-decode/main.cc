@@ -4,9 +4,9 @@
 #include "mc_version.h"
 #include "product/flags.h"
 #include "run/choice_flags.h"
-#include "run/once.h"
 #include "run/worker_flags.h"
 #include "run/worker_process.h"
+#include "verbs/once.h"
 
 using namespace mc;
 
@@ -26,7 +26,7 @@ int main(int argc, char** argv) {
   const cli::Verb verbs[] = {
       {.name = "once",
        .summary = "continue a .mckv stream to text in this process",
-       .flags = run::kDecodeOnceFlags,
+       .flags = verbs::kDecodeOnceFlags,
        .example = "mc-prefill once -p 'Once upon a time' --kv-out - | mc-decode once --kv-in - -n 16"}};
   const cli::Program program{
       .name = "mc-decode",
@@ -37,6 +37,6 @@ int main(int argc, char** argv) {
       .version = MC_VERSION,
       .commit = MC_COMMIT};
   return cli::run(program, argc, argv, [](const cli::Args& args) {
-    return args.verb() == "once" ? run::decode_once(args) : run::serve_worker(wire::Role::decode, args);
+    return args.verb() == "once" ? verbs::decode_once(args) : run::serve_worker(wire::Role::decode, args);
   });
 }

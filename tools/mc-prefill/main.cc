@@ -4,9 +4,9 @@
 #include "mc_version.h"
 #include "product/flags.h"
 #include "run/choice_flags.h"
-#include "run/once.h"
 #include "run/worker_flags.h"
 #include "run/worker_process.h"
+#include "verbs/once.h"
 
 using namespace mc;
 
@@ -26,7 +26,7 @@ constexpr auto kFlags =
 int main(int argc, char** argv) {
   const cli::Verb verbs[] = {{.name = "once",
                               .summary = "run one prompt to text in this process, or to a .mckv stream",
-                              .flags = run::kPrefillOnceFlags,
+                              .flags = verbs::kPrefillOnceFlags,
                               .example = "mc-prefill once -p 'Once upon a time' -n 16 --temperature 0"}};
   const cli::Program program{.name = "mc-prefill",
                              .summary = "turns prompts into KV blocks and the first token",
@@ -36,6 +36,6 @@ int main(int argc, char** argv) {
                              .version = MC_VERSION,
                              .commit = MC_COMMIT};
   return cli::run(program, argc, argv, [](const cli::Args& args) {
-    return args.verb() == "once" ? run::prefill_once(args) : run::serve_worker(wire::Role::prefill, args);
+    return args.verb() == "once" ? verbs::prefill_once(args) : run::serve_worker(wire::Role::prefill, args);
   });
 }

@@ -14,7 +14,7 @@
 #include "xfer_rdma/device.h"
 #include "xfer_tcp/io.h"
 
-namespace mc::run {
+namespace mc::verbs {
 
 /// good: as it should be. unused: rightly left aside. note: slower or less than it could be, but what was
 /// asked for works. fix: something asked for does not work before this is changed.
@@ -104,4 +104,4 @@ Json to_json(const Finding& finding);
 /// Members of the summary: "transports", "rdma", "limits", "peers", "findings", counts.
 void describe(const Diagnosis& diagnosis, Json& result);
 
-}  // namespace mc::run
+}  // namespace mc::verbs

@@ -2,10 +2,10 @@
 #include <algorithm>
 
 #include "base/units.h"
-#include "run/doctor.h"
 #include "transports/transports.h"
+#include "verbs/doctor.h"
 
-namespace mc::run {
+namespace mc::verbs {
 namespace {
 
 std::string scheme_of(const std::string& uri) {
@@ -130,4 +130,4 @@ std::vector<Finding> judge_peers(const std::vector<PeerCheck>& peers, const Doct
   return out;
 }
 
-}  // namespace mc::run
+}  // namespace mc::verbs

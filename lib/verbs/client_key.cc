@@ -1,4 +1,4 @@
-#include "run/client_key.h"
+#include "verbs/client_key.h"
 
 #include <utility>
 
@@ -6,7 +6,7 @@
 #include "door/bearer.h"
 #include "product/doors.h"
 
-namespace mc::run {
+namespace mc::verbs {
 
 Result<http::Headers> key_headers(const cli::Args& args) {
   const auto bearer = [](const std::string& key) { return http::Headers{{"Authorization", "Bearer " + key}}; };
@@ -22,4 +22,4 @@ Result<http::Headers> key_headers(const cli::Args& args) {
   return bearer(args.text(flags::kApiKey));
 }
 
-}  // namespace mc::run
+}  // namespace mc::verbs

@@ -6,11 +6,11 @@
 
 #include "base/cli.h"
 
-namespace mc::run {
+namespace mc::verbs {
 
 extern const std::span<const cli::Verb> kConductorVerbs;
 
 /// Runs the verb named by `args`. Exit code 3 when the conductor cannot be reached.
 Result<int> run_conductor_verb(const cli::Args& args);
 
-}  // namespace mc::run
+}  // namespace mc::verbs

@@ -6,7 +6,7 @@
 
 #include "base/cli.h"
 
-namespace mc::run {
+namespace mc::verbs {
 
 extern const std::span<const Flag* const> kPrefillOnceFlags;
 extern const std::span<const Flag* const> kDecodeOnceFlags;
@@ -16,4 +16,4 @@ Result<int> prefill_once(const cli::Args& args);
 /// A .mckv stream to text.
 Result<int> decode_once(const cli::Args& args);
 
-}  // namespace mc::run
+}  // namespace mc::verbs

@@ -1,4 +1,4 @@
-#include "run/conductor_verbs.h"
+#include "verbs/conductor_verbs.h"
 
 #include <poll.h>
 #include <sys/timerfd.h>
@@ -17,8 +17,8 @@
 #include "door/bearer.h"
 #include "http/client.h"
 #include "node/node.h"
-#include "run/client_key.h"
 #include "run/conductor_process.h"
+#include "verbs/client_key.h"
 #include "wire/miss.h"
 
 namespace mc {
@@ -64,7 +64,7 @@ constexpr Flag kRequestFile{
 }  // namespace
 }  // namespace flags
 
-namespace run {
+namespace verbs {
 namespace {
 
 constexpr auto kPlaceFlags = flags::list(&flags::kUrl, &flags::kAdminKey, &flags::kVerbKeyFile, &flags::kApiKey);
@@ -126,7 +126,7 @@ bool wants_json(const cli::Args& args) {
 Result<std::string> conductor_place(const cli::Args& args) {
   if (args.present(flags::kUrl)) return args.text(flags::kUrl);
   MC_TRY(directory, ctl::run_dir([](const char* name) -> const char* { return std::getenv(name); }));
-  return "unix:" + directory + "/" + std::string(kOperatorsSocket);
+  return "unix:" + directory + "/" + std::string(run::kOperatorsSocket);
 }
 
 Result<Json> ask(const cli::Args& args, http::Method method, const std::string& path, std::string body,
@@ -512,5 +512,5 @@ Result<int> run_conductor_verb(const cli::Args& args) {
   return keygen(args);
 }
 
-}  // namespace run
+}  // namespace verbs
 }  // namespace mc

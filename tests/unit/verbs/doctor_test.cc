@@ -1,4 +1,4 @@
-#include "run/doctor.h"
+#include "verbs/doctor.h"
 
 #include <unistd.h>
 
@@ -12,7 +12,7 @@
 namespace doctor_test {
 
 using namespace mc;
-using namespace mc::run;
+using namespace mc::verbs;
 
 namespace {
 
@@ -68,7 +68,7 @@ constexpr uint64_t kGiB = uint64_t{1} << 30;
 
 }  // namespace
 
-TEST_CASE("run/doctor: a way of tcp that cannot be used is left aside with its reason") {
+TEST_CASE("verbs/doctor: a way of tcp that cannot be used is left aside with its reason") {
   const auto findings = judge_tcp_io({{"epoll", ""}, {"uring", "this kernel has no io_uring"}});
   REQUIRE(findings.size() == 1);
   CHECK(findings[0].name == "tcp over uring");
@@ -79,7 +79,7 @@ TEST_CASE("run/doctor: a way of tcp that cannot be used is left aside with its r
   CHECK(usable[0].what == "usable with --tcp-io uring; auto takes epoll");
 }
 
-TEST_CASE("run/doctor: facts come from the files of the kernel") {
+TEST_CASE("verbs/doctor: facts come from the files of the kernel") {
   FakeRoot root;
   root.put("proc/sys/kernel/osrelease", "6.1.0-56-amd64\n");
   root.put("proc/self/status", "Name:\tx\nCapInh:\t0000000000000000\nCapEff:\t0000000000004000\n");
@@ -114,7 +114,7 @@ TEST_CASE("run/doctor: facts come from the files of the kernel") {
   CHECK_FALSE(facts.verbs_loaded);
 }
 
-TEST_CASE("run/doctor: an empty machine has facts too") {
+TEST_CASE("verbs/doctor: an empty machine has facts too") {
   FakeRoot root;
   const HostFacts facts = read_host(root.path);
   CHECK_FALSE(facts.lock_capable);
@@ -122,7 +122,7 @@ TEST_CASE("run/doctor: an empty machine has facts too") {
   for (const Finding& finding : judge_host(facts, {}, plan_for("auto"))) CHECK(finding.verdict != Verdict::fix);
 }
 
-TEST_CASE("run/doctor: without a device auto is content and says how to get one; asking for rdma is not") {
+TEST_CASE("verbs/doctor: without a device auto is content and says how to get one; asking for rdma is not") {
   HostFacts host;
   host.netdev = "eth1";
   const auto content = judge_rdma({}, host, plan_for("auto"));
@@ -133,7 +133,7 @@ TEST_CASE("run/doctor: without a device auto is content and says how to get one;
   CHECK(judge_rdma({}, host, plan_for("tcp,rdma"))[0].verdict == Verdict::fix);
 }
 
-TEST_CASE("run/doctor: device files that may not be opened are named before anything is advised") {
+TEST_CASE("verbs/doctor: device files that may not be opened are named before anything is advised") {
   HostFacts host;
   host.verbs_devices = 2;
   const auto found = judge_rdma({}, host, plan_for("rdma"));
@@ -141,7 +141,7 @@ TEST_CASE("run/doctor: device files that may not be opened are named before anyt
   CHECK(found[0].next.find("rxe") == std::string::npos);
 }
 
-TEST_CASE("run/doctor: a port that is down must be fixed when it is the only one") {
+TEST_CASE("verbs/doctor: a port that is down must be fixed when it is the only one") {
   const auto down = judge_rdma(one_nic(false), {}, plan_for("auto"));
   CHECK(named(down, "mlx5_0:1").verdict == Verdict::fix);
   CHECK(named(down, "mlx5_0:1").next == "ip link set eth7 up");
@@ -164,7 +164,7 @@ TEST_CASE("run/doctor: a port that is down must be fixed when it is the only one
   CHECK(named(found, "mlx5_1:1").verdict == Verdict::note);
 }
 
-TEST_CASE("run/doctor: a small MTU is noted with the way to a larger one") {
+TEST_CASE("verbs/doctor: a small MTU is noted with the way to a larger one") {
   auto report = one_nic(true);
   report.devices[0].ports[0].mtu = 1024;
   const auto found = judge_rdma(report, {}, plan_for("auto"));
@@ -172,7 +172,7 @@ TEST_CASE("run/doctor: a small MTU is noted with the way to a larger one") {
   CHECK(named(found, "mlx5_0:1").next.find("ip link set eth7 mtu 4200") == 0);
 }
 
-TEST_CASE("run/doctor: the limit on locked memory counts where RDMA is used and the process has no privilege") {
+TEST_CASE("verbs/doctor: the limit on locked memory counts where RDMA is used and the process has no privilege") {
   HostFacts host;
   host.memlock = uint64_t{8} << 20;
   host.memory_available = 16 * kGiB;
@@ -189,14 +189,14 @@ TEST_CASE("run/doctor: the limit on locked memory counts where RDMA is used and 
   CHECK(named(judge_host(host, one_nic(true), plan), "locked memory").verdict == Verdict::fix);
 }
 
-TEST_CASE("run/doctor: memory that is not there is to fix") {
+TEST_CASE("verbs/doctor: memory that is not there is to fix") {
   HostFacts host;
   host.memory_available = kGiB;
   CHECK(named(judge_host(host, {}, plan_for("auto", kGiB)), "available").verdict == Verdict::good);
   CHECK(named(judge_host(host, {}, plan_for("auto", kGiB + 1)), "available").verdict == Verdict::fix);
 }
 
-TEST_CASE("run/doctor: GPU memory that goes through the host is noted only where RDMA works") {
+TEST_CASE("verbs/doctor: GPU memory that goes through the host is noted only where RDMA works") {
   auto report = one_nic(true);
   report.gpu = {xfer::GpuPath::staged, "no dma-buf and no peermem"};
   CHECK(named(judge_host({}, report, plan_for("auto")), "memory over RDMA").verdict == Verdict::note);
@@ -206,14 +206,14 @@ TEST_CASE("run/doctor: GPU memory that goes through the host is noted only where
   CHECK(named(judge_host({}, report, plan_for("auto")), "memory over RDMA").verdict == Verdict::unused);
 }
 
-TEST_CASE("run/doctor: a transport is to fix when it was named, else it is only unused") {
+TEST_CASE("verbs/doctor: a transport is to fix when it was named, else it is only unused") {
   const std::vector<TransportCheck> checks = {{"shm", true, ""}, {"rdma", false, "no RDMA device"}};
   CHECK(judge_transports(checks, plan_for("auto"))[1].verdict == Verdict::unused);
   CHECK(judge_transports(checks, plan_for("rdma"))[1].verdict == Verdict::fix);
   CHECK(judge_transports(checks, plan_for("rdma"))[0].verdict == Verdict::good);
 }
 
-TEST_CASE("run/doctor: a peer that runs is reached over every transport it offers") {
+TEST_CASE("verbs/doctor: a peer that runs is reached over every transport it offers") {
   auto server = xfer::open_engine({.name = "server", .transport = "shm,tcp", .insecure = true});
   REQUIRE_OK(server);
   DoctorPlan plan = plan_for("auto");
@@ -231,7 +231,7 @@ TEST_CASE("run/doctor: a peer that runs is reached over every transport it offer
   for (const Finding& finding : judge_peers(checks, plan)) CHECK(finding.verdict != Verdict::fix);
 }
 
-TEST_CASE("run/doctor: a peer that does not listen, and an unknown scheme, are to fix with a way out") {
+TEST_CASE("verbs/doctor: a peer that does not listen, and an unknown scheme, are to fix with a way out") {
   std::string uri;
   {
     auto gone = xfer::open_engine({.name = "gone", .transport = "tcp", .insecure = true});
@@ -250,7 +250,7 @@ TEST_CASE("run/doctor: a peer that does not listen, and an unknown scheme, are t
   }
 }
 
-TEST_CASE("run/doctor: every finding is a line, and what to do stands below it") {
+TEST_CASE("verbs/doctor: every finding is a line, and what to do stands below it") {
   const std::vector<Finding> findings = {{"rdma", "devices", Verdict::note, "none", "buy one"},
                                          {"limits", "open files", Verdict::good, "1024"}};
   CHECK(findings_text(findings) ==

@@ -1,4 +1,4 @@
-#include "run/doctor.h"
+#include "verbs/doctor.h"
 
 #include <algorithm>
 
@@ -6,7 +6,7 @@
 #include "transports/transports.h"
 #include "xfer_rdma/gid.h"
 
-namespace mc::run {
+namespace mc::verbs {
 namespace {
 
 Json optional_number(const std::optional<uint64_t>& value) {
@@ -171,4 +171,4 @@ void describe(const Diagnosis& diagnosis, Json& result) {
   result.set("findings", std::move(findings)).set("notes", count(Verdict::note)).set("to_fix", count(Verdict::fix));
 }
 
-}  // namespace mc::run
+}  // namespace mc::verbs

@@ -1,9 +1,9 @@
 // The doctor's findings about RDMA: every device, port and address with its reason and the next step.
 #include "base/units.h"
-#include "run/doctor.h"
+#include "verbs/doctor.h"
 #include "xfer_rdma/gid.h"
 
-namespace mc::run {
+namespace mc::verbs {
 namespace {
 
 constexpr uint64_t kAnySize = uint64_t{1} << 60;  // devices without a limit report large numbers of all kinds
@@ -102,4 +102,4 @@ std::vector<Finding> judge_rdma(const xfer::RdmaReport& rdma, const HostFacts& h
   return out;
 }
 
-}  // namespace mc::run
+}  // namespace mc::verbs

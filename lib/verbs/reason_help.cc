@@ -1,10 +1,10 @@
-#include "run/reason_help.h"
+#include "verbs/reason_help.h"
 
 #include <algorithm>
 
 #include "node/node.h"
 
-namespace mc::run {
+namespace mc::verbs {
 namespace {
 
 constexpr size_t kWordWidth = 24;
@@ -64,4 +64,4 @@ std::string reason_topic(std::string_view topic) {
   return out;
 }
 
-}  // namespace mc::run
+}  // namespace mc::verbs

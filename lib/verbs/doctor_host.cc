@@ -7,9 +7,9 @@
 
 #include "base/fd.h"
 #include "base/units.h"
-#include "run/doctor.h"
+#include "verbs/doctor.h"
 
-namespace mc::run {
+namespace mc::verbs {
 namespace {
 
 namespace fs = std::filesystem;
@@ -198,4 +198,4 @@ std::vector<Finding> judge_host(const HostFacts& host, const xfer::RdmaReport& r
   return out;
 }
 
-}  // namespace mc::run
+}  // namespace mc::verbs

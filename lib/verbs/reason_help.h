@@ -5,11 +5,11 @@
 #include <string>
 #include <string_view>
 
-namespace mc::run {
+namespace mc::verbs {
 
 inline constexpr std::string_view kReasonTopics = "reasons, a word of that list";
 
 /// The topics `reasons` (all words), `mdoc-reasons` (the same for mc-conductor(1)) and each word; "" for another topic.
 std::string reason_topic(std::string_view topic);
 
-}  // namespace mc::run
+}  // namespace mc::verbs

@@ -16,10 +16,10 @@ inline constexpr Flag kApiKey{
 
 }  // namespace mc::flags
 
-namespace mc::run {
+namespace mc::verbs {
 
 /// "Authorization: Bearer KEY" from --admin-key-file (where the verb has it), --api-key-file or --api-key; no header
 /// without any of them. A key given as an argument is warned about.
 Result<http::Headers> key_headers(const cli::Args& args);
 
-}  // namespace mc::run
+}  // namespace mc::verbs

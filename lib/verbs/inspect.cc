@@ -1,4 +1,4 @@
-#include "run/inspect.h"
+#include "verbs/inspect.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 #include "base/fd.h"
 #include "kv/inspect.h"
 
-namespace mc::run {
+namespace mc::verbs {
 namespace {
 
 Result<Fd> open_input(const std::string& path) {
@@ -48,4 +48,4 @@ Result<int> diff_streams(const cli::Args& args) {
   return difference.equal() ? 0 : 1;
 }
 
-}  // namespace mc::run
+}  // namespace mc::verbs
