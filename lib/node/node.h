@@ -1,6 +1,6 @@
 // The contract between a role's logic and the world. A role is a state machine: it is given one event
 // and the time, and appends the actions it wants done. It owns no socket, thread or clock, so the
-// live host (lib/run) and the simulator (lib/sim) drive the very same code.
+// live host (lib/host) and the simulator (lib/sim) drive the very same code.
 //
 //            events                               actions
 //   peers    Received, Notified, PeerLost    ->   Send, SendNotify, SetPeers

@@ -15,9 +15,9 @@
 #include "base/secret_file.h"
 #include "ctl/ctl.h"
 #include "door/bearer.h"
+#include "host/conductor_process.h"
 #include "http/client.h"
 #include "node/node.h"
-#include "run/conductor_process.h"
 #include "verbs/client_key.h"
 #include "wire/miss.h"
 
@@ -126,7 +126,7 @@ bool wants_json(const cli::Args& args) {
 Result<std::string> conductor_place(const cli::Args& args) {
   if (args.present(flags::kUrl)) return args.text(flags::kUrl);
   MC_TRY(directory, ctl::run_dir([](const char* name) -> const char* { return std::getenv(name); }));
-  return "unix:" + directory + "/" + std::string(run::kOperatorsSocket);
+  return "unix:" + directory + "/" + std::string(host::kOperatorsSocket);
 }
 
 Result<Json> ask(const cli::Args& args, http::Method method, const std::string& path, std::string body,

@@ -10,12 +10,12 @@
 #include "base/errors.h"
 #include "base/fd.h"
 #include "base/hash.h"
+#include "host/choice_flags.h"
+#include "host/daemon_flags.h"
+#include "host/engine.h"
 #include "kv/kv.h"
 #include "model/generate.h"
 #include "product/flags.h"
-#include "run/choice_flags.h"
-#include "run/engine.h"
-#include "run/run_flags.h"
 #include "text/text.h"
 #include "verbs/once_flags.h"
 #include "wire/mckv.h"
@@ -219,7 +219,7 @@ Result<Fd> open_output(const std::string& path) {
   return fd;
 }
 
-Result<void> stream_kv(const Fd& fd, const run::Engine& engine, const model::GenerateRequest& request,
+Result<void> stream_kv(const Fd& fd, const host::Engine& engine, const model::GenerateRequest& request,
                        model::LocalPages& pages, const model::Generated& out, const wire::Sampling& sampling,
                        const wire::Stopping& stopping) {
   const kv::Namespace ns = engine.model->kv_namespace(engine.prefill_plan, engine.block_tokens);
@@ -251,7 +251,7 @@ Result<void> stream_kv(const Fd& fd, const run::Engine& engine, const model::Gen
   return writer.finish();
 }
 
-Result<void> write_kv(const cli::Args& args, const run::Engine& engine, const model::GenerateRequest& request,
+Result<void> write_kv(const cli::Args& args, const host::Engine& engine, const model::GenerateRequest& request,
                       model::LocalPages& pages, const model::Generated& out, const wire::Sampling& sampling,
                       const wire::Stopping& stopping) {
   const std::string& path = args.text(flags::kKvOut);
@@ -305,7 +305,7 @@ Error layout_error(const kv::Namespace& ours, const kv::Namespace& theirs) {
 
 /// The request that the stream carries, with the flags that were given in its place; `made_with` is the plan of its KV.
 Result<model::GenerateRequest> carried_request(const cli::Args& args, const wire::KvPrologue& prologue,
-                                               const run::Engine& engine, const attn::Plan& made_with) {
+                                               const host::Engine& engine, const attn::Plan& made_with) {
   const auto& config = engine.model->config();
   model::GenerateRequest request;
   request.prompt = prologue.ids;
@@ -343,7 +343,7 @@ const std::span<const Flag* const> kDecodeOnceFlags = kDecodeFlags;
 
 Result<int> prefill_once(const cli::Args& args) {
   const bool to_stream = args.present(flags::kKvOut);
-  MC_TRY(engine, run::open_engine(args));
+  MC_TRY(engine, host::open_engine(args));
   MC_TRY(tokenizer, text::Tokenizer::open(engine.directory));
   const auto& config = engine.model->config();
   MC_TRY(prompt, read_prompt(args, tokenizer, config.vocab));
@@ -418,7 +418,7 @@ Result<int> decode_once(const cli::Args& args) {
                       "the KV stream has block_tokens=" + std::to_string(reader.layout().block_tokens) +
                           ", this decode has block_tokens=" + args.text(flags::kBlockTokens),
                       "--kv-in, field block_tokens", kForeignNext);
-  MC_TRY(engine, run::open_engine(args));
+  MC_TRY(engine, host::open_engine(args));
   const auto& config = engine.model->config();
   const wire::KvPrologue& prologue = reader.prologue();
   // The plan the KV was made with comes with the stream; the rest must be ours to the letter.

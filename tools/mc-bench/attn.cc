@@ -8,11 +8,11 @@
 
 #include "attn_case.h"
 #include "base/errors.h"
+#include "host/engine.h"
 #include "mem/mem.h"
 #include "print.h"
 #include "product/flags.h"
 #include "rows.h"
-#include "run/engine.h"
 #include "verbs.h"
 #include "xfer_against.h"
 
@@ -287,7 +287,7 @@ Result<int> measure_attention(const cli::Args& args) {
   MC_TRY(rows, Rows::open(args, "mc.bench.attn.v1",
                           Table({"point", "attention", "kernels", "shape", "ms", "GFLOP/s", "% of peak", "% of bf16",
                                  "GB/s", "% of read", "x full"})));
-  Parallel parallel(run::thread_count(args));
+  Parallel parallel(host::thread_count(args));
   MC_TRY(shapes, read_shapes(args));
   MC_TRY(plans, read_plans(args, static_cast<uint32_t>(args.count(flags::kBlockTokens))));
   MC_TRY(variants, open_variants(args, parallel));

@@ -13,8 +13,8 @@
 #include "base/cli_flags.h"
 #include "base/errors.h"
 #include "base/fd.h"
+#include "host/profile.h"
 #include "print.h"
-#include "run/profile.h"
 #include "sched/sched.h"
 #include "verbs.h"
 
@@ -194,8 +194,8 @@ bool wants_calibration(const cli::Args& args) {
 }
 
 Result<int> calibrate(const cli::Args& args) {
-  MC_TRY(base, run::open_profile(args.given(kFittedProfile) ? args.text(kFittedProfile)
-                                                            : std::string(kFittedProfile.fallback)));
+  MC_TRY(base, host::open_profile(args.given(kFittedProfile) ? args.text(kFittedProfile)
+                                                             : std::string(kFittedProfile.fallback)));
   MC_TRY(files, run_files(args.text(kCalibrate)));
   Samples samples;
   for (const std::string& file : files) MC_CHECK(read_run(file, samples));

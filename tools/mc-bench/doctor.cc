@@ -7,11 +7,11 @@
 
 #include "base/errors.h"
 #include "ctl/ctl.h"
+#include "host/choice_flags.h"
+#include "host/key_file.h"
 #include "print.h"
 #include "product/doors.h"
 #include "product/flags.h"
-#include "run/choice_flags.h"
-#include "run/key_file.h"
 #include "verbs.h"
 
 namespace mc::bench {
@@ -64,7 +64,7 @@ Result<verbs::DoctorPlan> plan_of(const cli::Args& args) {
   plan.timeout = args.duration(kDoctorTimeout);
   plan.peers = args.positional("PEER");
   MC_TRY(run_dir, ctl::run_dir([](const char* name) -> const char* { return std::getenv(name); }));
-  MC_TRY(keys, run::KeyFile::of(args, run_dir));
+  MC_TRY(keys, host::KeyFile::of(args, run_dir));
   keys.apply(plan.options);
   plan.options.shm_folder = run_dir;
   return plan;

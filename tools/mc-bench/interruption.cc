@@ -13,18 +13,18 @@
 namespace mc::bench {
 
 Result<std::unique_ptr<Interruption>> Interruption::open(std::function<void()> write) {
-  MC_TRY(signals, run::Signals::open());
+  MC_TRY(signals, host::Signals::open());
   MC_TRY(over, EventFd::open());
   return std::unique_ptr<Interruption>(new Interruption(std::move(signals), std::move(over), std::move(write)));
 }
 
-Interruption::Interruption(run::Signals signals, EventFd over, std::function<void()> write)
+Interruption::Interruption(host::Signals signals, EventFd over, std::function<void()> write)
     : signals_(std::move(signals)), over_(std::move(over)), write_(std::move(write)), thread_([this] { wait(); }) {}
 
 Interruption::~Interruption() {
   over_.signal();
   thread_.join();
-  run::Signals::let_through();
+  host::Signals::let_through();
 }
 
 void Interruption::wait() {
@@ -35,7 +35,7 @@ void Interruption::wait() {
     const auto signal = signals_.next();
     if (signal == SIGINT || signal == SIGTERM) break;
   }
-  run::Signals::let_through();
+  host::Signals::let_through();
   // The measuring thread holds the mutex for long only when the reader of its output has stalled.
   if (const std::unique_lock lock(mutex_, std::chrono::seconds(2)); lock) {
     write_();

@@ -8,7 +8,7 @@
 
 #include "base/cli.h"
 #include "base/fd.h"
-#include "run/signals.h"
+#include "host/signals.h"
 
 namespace mc::bench {
 
@@ -25,10 +25,10 @@ class Interruption {
   [[nodiscard]] std::unique_lock<std::timed_mutex> lock() { return std::unique_lock(mutex_); }
 
  private:
-  Interruption(run::Signals signals, EventFd over, std::function<void()> write);
+  Interruption(host::Signals signals, EventFd over, std::function<void()> write);
   void wait();
 
-  run::Signals signals_;
+  host::Signals signals_;
   EventFd over_;
   std::function<void()> write_;
   std::timed_mutex mutex_;

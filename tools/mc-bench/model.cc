@@ -9,14 +9,14 @@
 #include "base/errors.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "host/choice_flags.h"
+#include "host/daemon_flags.h"
+#include "host/engine.h"
 #include "mem/mem.h"
 #include "model/generate.h"
 #include "model/runner.h"
 #include "print.h"
 #include "product/flags.h"
-#include "run/choice_flags.h"
-#include "run/engine.h"
-#include "run/run_flags.h"
 #include "sched/sched.h"
 #include "verbs.h"
 #include "xfer/bench.h"
@@ -85,7 +85,7 @@ struct Times {
 /// The model, the machine's limits, and one sequence's pages.
 class Bench {
  public:
-  Bench(run::Engine& engine, model::Runner runner, model::LocalPages pages, size_t chunk)
+  Bench(host::Engine& engine, model::Runner runner, model::LocalPages pages, size_t chunk)
       : engine_(engine),
         runner_(std::move(runner)),
         pages_(std::move(pages)),
@@ -159,7 +159,7 @@ class Bench {
   }
 
  private:
-  run::Engine& engine_;
+  host::Engine& engine_;
   model::Runner runner_;
   model::LocalPages pages_;
   attn::CentroidIndex centroids_;
@@ -235,7 +235,7 @@ double copy_rate() {
   return xfer::bench_memcpy(from->bytes(), to->bytes(), size_t{1} << 20, 200ms);
 }
 
-Result<void> save_cost(const cli::Args& args, const run::Engine& engine, const Fit& fit, Json& result) {
+Result<void> save_cost(const cli::Args& args, const host::Engine& engine, const Fit& fit, Json& result) {
   const model::ModelConfig& config = engine.model->config();
   sched::Profile profile;
   profile.name = profile.model = engine.served_name;
@@ -320,7 +320,7 @@ Result<int> measure_model(const cli::Args& args) {
                       "--chunk-tokens is " + std::to_string(chunk) + "; it must be a multiple of --block-tokens, " +
                           std::to_string(block) + ", and at most " + std::to_string(kModelTokensMax),
                       "--chunk-tokens", "--chunk-tokens " + std::to_string(std::max(block, chunk / block * block)));
-  MC_TRY(engine, run::open_engine(args));
+  MC_TRY(engine, host::open_engine(args));
   const auto& config = engine.model->config();
   MC_TRY(points, read_points(args, config, engine.block_tokens));
   const uint64_t rows_max = std::max<uint64_t>(16, *std::max_element(points.rows.begin(), points.rows.end()));

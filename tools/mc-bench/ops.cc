@@ -9,11 +9,11 @@
 
 #include "attn/attn.h"
 #include "base/errors.h"
+#include "host/engine.h"
 #include "mem/mem.h"
 #include "ops_case.h"
 #include "product/flags.h"
 #include "rows.h"
-#include "run/engine.h"
 #include "verbs.h"
 #include "xfer_against.h"
 
@@ -291,7 +291,7 @@ Result<int> measure_operators(const cli::Args& args) {
   MC_TRY(table, Rows::open(args, "mc.bench.ops.v1",
                            Table({"op", "rows", "KxN", "kernels", "us", "GFLOP/s", "% of peak", "GB/s", "% of read",
                                   "x ref", "error"})));
-  Parallel parallel(run::thread_count(args));
+  Parallel parallel(host::thread_count(args));
   MC_TRY(contenders, open_contenders(args, parallel));
   Run run{args, parallel, attn::measure_peak(parallel, 1s), std::move(contenders), *table};
   std::string line =

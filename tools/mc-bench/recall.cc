@@ -9,12 +9,12 @@
 #include "attn/attn.h"
 #include "base/errors.h"
 #include "base/rng.h"
+#include "host/choice_flags.h"
+#include "host/daemon_flags.h"
+#include "host/engine.h"
 #include "model/generate.h"
 #include "print.h"
 #include "product/flags.h"
-#include "run/choice_flags.h"
-#include "run/engine.h"
-#include "run/run_flags.h"
 #include "text/text.h"
 #include "verbs.h"
 
@@ -204,7 +204,7 @@ Result<bool> answers(model::Runner& runner, const text::Tokenizer& tokenizer, co
 const cli::FlagList kRecallFlags = kRecallFlagTable;
 
 Result<int> measure_recall(const cli::Args& args) {
-  MC_TRY(engine, run::open_engine(args));
+  MC_TRY(engine, host::open_engine(args));
   const model::ModelConfig& config = engine.model->config();
   MC_TRY(tokenizer, text::Tokenizer::open(engine.directory));
   const std::vector<uint64_t> lengths = args.sweep(kLengths);

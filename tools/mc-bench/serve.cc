@@ -15,12 +15,12 @@
 #include "base/errors.h"
 #include "base/fd.h"
 #include "ctl/ctl.h"
+#include "host/conductor_process.h"
+#include "host/signals.h"
 #include "load.h"
 #include "model/config.h"
 #include "model/find.h"
 #include "print.h"
-#include "run/conductor_process.h"
-#include "run/signals.h"
 #include "summary.h"
 #include "verbs.h"
 #include "verbs/client_key.h"
@@ -192,7 +192,7 @@ Result<Json> get_json(const Target& target, const std::string& path) {
 /// The pages of the conductor in MCT_RUN_DIR, which its user may read without a key.
 Result<Target> operators_pages(Target target) {
   MC_TRY(directory, ctl::run_dir([](const char* name) -> const char* { return std::getenv(name); }));
-  target.base_url = "unix:" + directory + "/" + std::string(run::kOperatorsSocket);
+  target.base_url = "unix:" + directory + "/" + std::string(host::kOperatorsSocket);
   return target;
 }
 
@@ -511,7 +511,7 @@ Result<int> load_verb(const cli::Args& args, const Workload& workload, const std
     MC_CHECK(make_result_dir(args));
     MC_CHECK(check_output(result_dir(args) + "/" + args.text(kResultFilename) + ".json", kResultDir));
   }
-  MC_TRY(signals, run::Signals::open());
+  MC_TRY(signals, host::Signals::open());
   MC_CHECK(warm_up(args, plans.front(), setting.target, signals.fd()));
   // In a sweep every point is run and printed; the first failure is the program's.
   Result<int> code = 0;

@@ -1,11 +1,11 @@
 // Parts that the two simulators of `mc-bench sim` share: flags, the trace, the shape of their answers.
 #pragma once
 
+#include "host/choice_flags.h"
+#include "host/conductor_flags.h"
+#include "host/sched_flags.h"
 #include "print.h"
 #include "product/flags.h"
-#include "run/choice_flags.h"
-#include "run/conductor_flags.h"
-#include "run/sched_flags.h"
 #include "sim/trace.h"
 #include "verbs.h"
 

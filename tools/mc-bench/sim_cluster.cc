@@ -8,9 +8,9 @@
 #include "base/errors.h"
 #include "base/fd.h"
 #include "door/api_keys.h"
+#include "host/profile.h"
 #include "interruption.h"
 #include "print.h"
-#include "run/profile.h"
 #include "sim.h"
 #include "sim/cluster.h"
 #include "sim/machines.h"
@@ -51,7 +51,7 @@ Result<void> read_sched(const cli::Args& args, sim::ClusterOptions& out) {
   if (!(out.sched.threshold >= 0)) return user_error(err::kBadValue, "--theta must be at least 0", "--theta");
   out.sched.ttft_slo_s = to_seconds(args.duration(kTtftSlo));
   out.sched.tbt_slo_s = to_seconds(args.duration(kTbtSlo));
-  run::read_sched_flags(args, out.sched);
+  host::read_sched_flags(args, out.sched);
   return {};
 }
 
@@ -103,7 +103,7 @@ Result<SimSetup> read_setup(const cli::Args& args) {
   if (!shape) return user_error(err::kBadValue, shape.error().what, "--cluster");
   sim::ClusterOptions& o = out.options;
   o.shape = *shape;
-  MC_TRY(profile, run::open_profile(args.text(kProfile)));
+  MC_TRY(profile, host::open_profile(args.text(kProfile)));
   out.profile = std::move(profile);
   if (args.text(kBandwidth) != "profile") {
     MC_TRY(bandwidth, positive(args, kBandwidth));
@@ -142,7 +142,7 @@ Result<SimSetup> read_setup(const cli::Args& args) {
   }
   if (out.policies.empty()) return user_error(err::kBadValue, "--policy names none", "--policy");
   if (out.admissions.empty()) return user_error(err::kBadValue, "--admission names none", "--admission");
-  MC_CHECK(run::check_sched_flags(args, out.admissions));
+  MC_CHECK(host::check_sched_flags(args, out.admissions));
   return out;
 }
 

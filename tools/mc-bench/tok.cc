@@ -6,10 +6,10 @@
 #include "base/errors.h"
 #include "base/exit.h"
 #include "base/fd.h"
+#include "host/engine.h"
 #include "model/find.h"
 #include "print.h"
 #include "product/flags.h"
-#include "run/engine.h"
 #include "text/text.h"
 #include "verbs.h"
 
@@ -150,7 +150,7 @@ Result<int> measure_tokenizer(const cli::Args& args) {
 
   Json result = result_head("mc.bench.tok.v1", args);
   const double megabytes = static_cast<double>(bytes) / 1e6;
-  result.set("model", run::served_name(directory)).set("texts", documents.size()).set("bytes", bytes);
+  result.set("model", host::served_name(directory)).set("texts", documents.size()).set("bytes", bytes);
   result.set("tokens", tokens).set("encode_mb_per_s", megabytes / encode_s);
   result.set("encode_tokens_per_s", static_cast<double>(tokens) / encode_s);
   result.set("decode_mb_per_s", megabytes / decode_s);
@@ -161,7 +161,7 @@ Result<int> measure_tokenizer(const cli::Args& args) {
   Table table({"", "MB/s", "tokens/s"});
   table.add({"encode", fixed(megabytes / encode_s, 1), thousands(static_cast<uint64_t>(tokens / encode_s))});
   table.add({"decode", fixed(megabytes / decode_s, 1), thousands(static_cast<uint64_t>(tokens / decode_s))});
-  MC_CHECK(sink.text(run::served_name(directory) + ": " + thousands(documents.size()) + " texts, " + thousands(bytes) +
+  MC_CHECK(sink.text(host::served_name(directory) + ": " + thousands(documents.size()) + " texts, " + thousands(bytes) +
                      " bytes, " + thousands(tokens) + " tokens; one thread, best of " + std::to_string(repeats) +
                      "\n"));
   MC_CHECK(sink.table(table));

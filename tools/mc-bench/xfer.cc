@@ -10,11 +10,11 @@
 
 #include "base/errors.h"
 #include "base/histogram.h"
+#include "host/transfer_flags.h"
 #include "mem/mem.h"
 #include "product/doors.h"
 #include "product/flags.h"
 #include "rows.h"
-#include "run/transfer_flags.h"
 #include "verbs.h"
 #include "xfer/bench.h"
 #include "xfer_against.h"
@@ -27,7 +27,7 @@ namespace {
 
 constexpr auto kXferFlagTable = flags::join(
     flags::list(&kServer, &kTransports, &kSize, &kBatch, &kDepth, &kStreams, &kXferDevices, &kXferSeal),
-    run::kTransferFlags,
+    host::kTransferFlags,
     flags::list(&kOp, &kClass, &kBeside, &kTime, &kMemory, &kNoVerify, &kAgainst, &kPairs, &kClientArgs, &kServerArgs,
                 &kXferPort, &flags::kBind, &flags::kAuth, &flags::kInsecure, &flags::kJson, &kFormat, &flags::kOutput,
                 &flags::kQuiet, &flags::kConfig, &flags::kLogLevel, &flags::kLogFormat, &flags::kPrintConfig));

@@ -17,12 +17,12 @@
 #include "base/parallel.h"
 #include "base/rng.h"
 #include "ctl/ctl.h"
+#include "host/key_file.h"
+#include "host/signals.h"
+#include "host/transfer_flags.h"
 #include "product/doors.h"
 #include "product/flags.h"
 #include "product/wrong_key.h"
-#include "run/key_file.h"
-#include "run/signals.h"
-#include "run/transfer_flags.h"
 #include "xfer_flags.h"
 #include "xfer_points.h"
 
@@ -61,9 +61,9 @@ Result<xfer::Options> end_options(const cli::Args& args, const std::string& tran
   const size_t cut = devices.find('/');
   options.rdma_devices =
       side == Side::client || cut == std::string::npos ? devices.substr(0, cut) : devices.substr(cut + 1);
-  run::apply_transfer_flags(args, options);
+  host::apply_transfer_flags(args, options);
   MC_TRY(run_dir, ctl::run_dir([](const char* name) -> const char* { return std::getenv(name); }));
-  MC_TRY(keys, run::KeyFile::of(args, run_dir));
+  MC_TRY(keys, host::KeyFile::of(args, run_dir));
   keys.apply(options);
   options.shm_folder = run_dir;
   if (args.on(kServer)) options.tcp_seal = args.list(kXferSeal).front();  // a client's is its point's
@@ -84,7 +84,7 @@ Result<std::unique_ptr<ServingEnd>> open_serving_end(const cli::Args& args, cons
   end->content = std::move(content);
   end->landing = std::move(landing);
   fill_content(end->content.bytes());
-  auto engine = run::open_transfers(options);
+  auto engine = host::open_transfers(options);
   if (!engine && port != 0 && engine.error().mc == err::kPortInUse)
     return user_error(
         err::kPortInUse,
@@ -110,7 +110,7 @@ std::jthread listen_to_events(xfer::Engine& engine) {
 }
 
 Result<int> serve_until_stopped(const cli::Args& args, const std::string& transports, size_t bytes) {
-  MC_TRY(signals, run::Signals::open());
+  MC_TRY(signals, host::Signals::open());
   MC_TRY(end, open_serving_end(args, transports, bytes, true));
   Json ready = Json::object({{"type", "ready"}, {"program", "mc-bench"}});
   Json uris = Json::array();
@@ -159,7 +159,7 @@ Result<std::unique_ptr<ClientEnd>> open_client_end(const xfer::Options& options,
   MC_TRY(memory, mem::SharedBuffer::create(bytes, {.name = "local", .prefault = &toucher()}));
   end->memory = std::move(memory);
   fill_content(end->memory.bytes());
-  MC_TRY(engine, run::open_transfers(options));
+  MC_TRY(engine, host::open_transfers(options));
   end->engine = std::move(engine);
   MC_CHECK(end->engine->register_buffer(end->memory, {.name = "local"}));
   const TimePoint deadline = SystemClock::instance().now() + 5s;

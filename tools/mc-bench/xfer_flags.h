@@ -1,9 +1,9 @@
 // The flags of `mc-bench xfer` that no other program has.
 #pragma once
 
+#include "host/choice_flags.h"
 #include "print.h"
 #include "product/flags.h"
-#include "run/choice_flags.h"
 
 namespace mc::bench {
 

@@ -7,7 +7,7 @@
 #include "base/units.h"
 #include "base/uri.h"
 #include "ctl/ctl.h"
-#include "run/choice_flags.h"
+#include "host/choice_flags.h"
 #include "xfer_flags.h"
 
 namespace mc::bench {

@@ -8,7 +8,7 @@
 
 #include "base/histogram.h"
 #include "base/parallel.h"
-#include "run/transfer_flags.h"
+#include "host/transfer_flags.h"
 #include "xfer_ends.h"
 
 namespace mc::bench {
@@ -35,7 +35,7 @@ Result<Json> bench_register(const xfer::Options& options, size_t bytes) {
   const int cores = std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 2, 64);
   Parallel one(1), all(cores);
   std::vector<double> touched[2][2], registered;  // by page kind, by threads
-  MC_TRY(engine, run::open_transfers(options));
+  MC_TRY(engine, host::open_transfers(options));
   for (size_t round = 0; round < kRounds; ++round)
     for (size_t i = 0; i < kKinds.size(); ++i) {
       const auto [huge, parallel] = kKinds[round % 2 == 0 ? i : kKinds.size() - 1 - i];

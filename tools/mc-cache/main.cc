@@ -1,10 +1,10 @@
 // mc-cache: a node of memory for KV blocks; and a look into .mckv streams.
 
 #include "base/cli.h"
+#include "host/worker_flags.h"
+#include "host/worker_process.h"
 #include "mc_version.h"
 #include "product/flags.h"
-#include "run/worker_flags.h"
-#include "run/worker_process.h"
 #include "verbs/inspect.h"
 
 using namespace mc;
@@ -15,7 +15,7 @@ constexpr Flag kHttp = with_default(flags::kHttp, "127.0.0.1:8300",
                                     "address of metrics and health; a busy default moves to the next free port");
 
 constexpr auto kFlags =
-    flags::join(flags::list(&flags::kDram, &flags::kConductor, &kHttp), run::kDataPlaneFlags, run::kWorkerFlags);
+    flags::join(flags::list(&flags::kDram, &flags::kConductor, &kHttp), host::kDataPlaneFlags, host::kWorkerFlags);
 constexpr const Flag* kInspectFlags[] = {&flags::kJson};
 constexpr cli::Positional kInspectArgs[] = {{.name = "FILE", .help = "a .mckv stream; - is stdin"}};
 
@@ -35,6 +35,6 @@ int main(int argc, char** argv) {
                              .version = MC_VERSION,
                              .commit = MC_COMMIT};
   return cli::run(program, argc, argv, [](const cli::Args& args) {
-    return args.verb() == "inspect" ? verbs::inspect_stream(args) : run::serve_worker(wire::Role::cache, args);
+    return args.verb() == "inspect" ? verbs::inspect_stream(args) : host::serve_worker(wire::Role::cache, args);
   });
 }

@@ -1,14 +1,14 @@
 // mc-conductor: the front door and global scheduler of a cluster.
 
 #include "base/cli.h"
+#include "host/choice_flags.h"
+#include "host/conductor_flags.h"
+#include "host/conductor_process.h"
+#include "host/daemon_flags.h"
+#include "host/sched_flags.h"
 #include "mc_version.h"
 #include "product/doors.h"
 #include "product/flags.h"
-#include "run/choice_flags.h"
-#include "run/conductor_flags.h"
-#include "run/conductor_process.h"
-#include "run/run_flags.h"
-#include "run/sched_flags.h"
 #include "verbs/conductor_verbs.h"
 #include "verbs/reason_help.h"
 
@@ -93,6 +93,6 @@ int main(int argc, char** argv) {
                              .topic = verbs::reason_topic,
                              .topics = verbs::kReasonTopics};
   return cli::run(program, argc, argv, [](const cli::Args& args) {
-    return args.verb().empty() ? run::serve_conductor(args) : verbs::run_conductor_verb(args);
+    return args.verb().empty() ? host::serve_conductor(args) : verbs::run_conductor_verb(args);
   });
 }

@@ -1,11 +1,11 @@
 // mc-decode: generates answers over received KV in a continuous batch.
 
 #include "base/cli.h"
+#include "host/choice_flags.h"
+#include "host/worker_flags.h"
+#include "host/worker_process.h"
 #include "mc_version.h"
 #include "product/flags.h"
-#include "run/choice_flags.h"
-#include "run/worker_flags.h"
-#include "run/worker_process.h"
 #include "verbs/once.h"
 
 using namespace mc;
@@ -16,9 +16,9 @@ constexpr Flag kHttp = with_default(flags::kHttp, "127.0.0.1:8200",
                                     "address of metrics and health; a busy default moves to the next free port");
 
 constexpr auto kFlags =
-    flags::join(flags::list(&flags::kModel, &flags::kConductor, &kHttp), run::kDataPlaneFlags, run::kModelFlags,
+    flags::join(flags::list(&flags::kModel, &flags::kConductor, &kHttp), host::kDataPlaneFlags, host::kModelFlags,
                 flags::list(&flags::kBatchMax, &flags::kCost, &flags::kRunner, &flags::kThreads, &flags::kKernels),
-                run::kWorkerFlags);
+                host::kWorkerFlags);
 
 }  // namespace
 
@@ -37,6 +37,6 @@ int main(int argc, char** argv) {
       .version = MC_VERSION,
       .commit = MC_COMMIT};
   return cli::run(program, argc, argv, [](const cli::Args& args) {
-    return args.verb() == "once" ? verbs::decode_once(args) : run::serve_worker(wire::Role::decode, args);
+    return args.verb() == "once" ? verbs::decode_once(args) : host::serve_worker(wire::Role::decode, args);
   });
 }

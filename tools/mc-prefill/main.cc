@@ -1,11 +1,11 @@
 // mc-prefill: turns prompts into KV blocks and the first token.
 
 #include "base/cli.h"
+#include "host/choice_flags.h"
+#include "host/worker_flags.h"
+#include "host/worker_process.h"
 #include "mc_version.h"
 #include "product/flags.h"
-#include "run/choice_flags.h"
-#include "run/worker_flags.h"
-#include "run/worker_process.h"
 #include "verbs/once.h"
 
 using namespace mc;
@@ -16,10 +16,10 @@ constexpr Flag kHttp = with_default(flags::kHttp, "127.0.0.1:8100",
                                     "address of metrics and health; a busy default moves to the next free port");
 
 constexpr auto kFlags =
-    flags::join(flags::list(&flags::kModel, &flags::kConductor, &kHttp), run::kDataPlaneFlags, run::kModelFlags,
+    flags::join(flags::list(&flags::kModel, &flags::kConductor, &kHttp), host::kDataPlaneFlags, host::kModelFlags,
                 flags::list(&flags::kChunkTokens, &flags::kCost, &flags::kRunner, &flags::kPipeline, &flags::kThreads,
                             &flags::kKernels),
-                run::kWorkerFlags);
+                host::kWorkerFlags);
 
 }  // namespace
 
@@ -36,6 +36,6 @@ int main(int argc, char** argv) {
                              .version = MC_VERSION,
                              .commit = MC_COMMIT};
   return cli::run(program, argc, argv, [](const cli::Args& args) {
-    return args.verb() == "once" ? verbs::prefill_once(args) : run::serve_worker(wire::Role::prefill, args);
+    return args.verb() == "once" ? verbs::prefill_once(args) : host::serve_worker(wire::Role::prefill, args);
   });
 }

@@ -1,0 +1,77 @@
+#include "host/conductor_settings.h"
+
+#include <algorithm>
+#include <array>
+#include <random>
+
+#include "base/assert.h"
+#include "host/conductor_flags.h"
+#include "host/daemon_flags.h"
+#include "host/engine.h"
+#include "host/profile.h"
+#include "host/sched_flags.h"
+#include "model/find.h"
+#include "product/doors.h"
+#include "product/flags.h"
+
+namespace mc::host {
+namespace {
+
+void read_hold(const cli::Args& args, node::ConductorOptions& machine) {
+  using Hold = node::ConductorOptions::Hold;
+  const std::string& hold = args.text(flags::kHold);
+  machine.hold = hold == "auto" ? Hold::automatic : hold == "off" ? Hold::off : Hold::on;
+  if (machine.hold == Hold::on) machine.hold_lead = args.duration(flags::kHold);
+  if (args.text(flags::kHoldOrder) == "work") machine.fair.stretch = sched::kWorkStretch;
+  if (args.present(flags::kReplicate)) {
+    machine.replicate.replicas_max = static_cast<uint32_t>(std::min<uint64_t>(args.count(flags::kReplicate), 65535));
+    machine.replicate.bytes_per_s = static_cast<double>(args.bytes(flags::kReplicateRate));
+  }
+}
+
+}  // namespace
+
+Result<ConductorSettings> read_conductor_flags(const cli::Args& args) {
+  ConductorSettings out;
+  MC_TRY(directory, model::find_model(args.text(flags::kModel)));
+  out.front.model_directory = directory;
+  out.front.served_name = args.present(flags::kServedName) ? args.text(flags::kServedName) : served_name(directory);
+  out.front.chat_template = args.text(flags::kChatTemplate);
+  out.front.block_tokens = static_cast<uint32_t>(args.count(flags::kBlockTokens));
+  out.front.deadline = args.duration(flags::kDeadline);
+  out.front.seed = args.count(flags::kSeed);
+  out.front.generation_defaults = args.text(flags::kGenerationConfig) != "none";
+  MC_TRY(profile, runner_profile(args));
+  if (profile) out.front.context_tokens = static_cast<uint32_t>(profile->context_tokens);
+  node::ConductorOptions& machine = out.machine;
+  std::random_device device;
+  for (auto& byte : machine.instance.bytes) byte = static_cast<uint8_t>(device());
+  machine.policy = sched::find_policy(args.text(flags::kPolicy));
+  MC_ASSERT(machine.policy != nullptr);
+  machine.sched.fetch_rule =
+      args.text(flags::kFetchRule) == "threshold" ? sched::FetchRule::threshold : sched::FetchRule::cost;
+  machine.sched.threshold = args.number(flags::kFetchThreshold);
+  const std::string& admission = args.text(flags::kAdmission);
+  const bool admit_all = admission == "none";
+  machine.sched.admission = sched::find_admission(admission == "auto" ? "committed" : admission);
+  MC_ASSERT(machine.sched.admission != nullptr);
+  if (args.present(flags::kTtftSlo) && !admit_all)
+    machine.sched.ttft_slo_s = to_seconds(args.duration(flags::kTtftSlo));
+  if (args.present(flags::kTbtSlo) && !admit_all) machine.sched.tbt_slo_s = to_seconds(args.duration(flags::kTbtSlo));
+  MC_CHECK(check_sched_flags(args, std::array{machine.sched.admission}));
+  read_sched_flags(args, machine.sched);
+  read_hold(args, machine);
+  if (args.present(flags::kApiKeys)) {
+    MC_TRY(keys, door::ApiKeys::open(args.text(flags::kApiKeys)));
+    machine.tenants = keys.tenants();
+    out.api_keys = std::make_shared<const door::ApiKeys>(std::move(keys));
+  }
+  machine.seed = args.count(flags::kSeed);
+  MC_TRY(config, model::read_config(directory));
+  machine.model = out.front.served_name;
+  machine.config_digest = config.kv_digest();
+  out.front.on_loopback = is_loopback(args.host_port(flags::kHttp).host);
+  return out;
+}
+
+}  // namespace mc::host

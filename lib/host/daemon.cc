@@ -1,0 +1,168 @@
+#include "host/daemon.h"
+
+#include <dirent.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <ctime>
+
+#include "base/errors.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "product/doors.h"
+#include "product/flags.h"
+
+namespace mc::host {
+namespace {
+constexpr int kPortTries = 100;  // the default port, else the next free one up to +99
+}  // namespace
+
+namespace {
+
+/// Temporary files of write_file_atomic beside `path` that a killed program left. A young one may be in the making.
+void remove_half_written(const std::string& path) {
+  constexpr time_t kInTheMaking = 60;  // seconds
+  constexpr size_t kRandomLetters = 6;
+  const size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  const std::string prefix = path.substr(slash == std::string::npos ? 0 : slash + 1) + ".tmp.";
+  DIR* listing = ::opendir(folder.c_str());
+  if (listing == nullptr) return;
+  while (const dirent* entry = ::readdir(listing)) {
+    const std::string name = entry->d_name;
+    if (!name.starts_with(prefix) || name.size() != prefix.size() + kRandomLetters) continue;
+    const std::string temporary = folder + "/" + name;
+    struct stat info {};
+    if (::lstat(temporary.c_str(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_uid != ::geteuid()) continue;
+    if (::time(nullptr) - info.st_mtime >= kInTheMaking) ::unlink(temporary.c_str());
+  }
+  ::closedir(listing);
+}
+
+}  // namespace
+
+Readiness::~Readiness() {
+  if (!announced_ || file_.empty()) return;
+  struct stat found {};  // a FIFO or a device was there before
+  if (::lstat(file_.c_str(), &found) == 0 && S_ISREG(found.st_mode)) ::unlink(file_.c_str());
+}
+
+void Readiness::announce(const std::string& name, const std::string& http, const std::string& control) {
+  if (announced_) return;
+  announced_ = true;
+  const std::string url = "http://" + http;
+  if (json_) {
+    Json line = Json::object();
+    line.set("type", "ready").set("program", program_).set("name", name).set("http", url).set("control", control);
+    line.set("pid", static_cast<int64_t>(::getpid()));
+    print_line(line.dump() + "\n");
+  } else {
+    print_line(program_ + " " + name + " ready http=" + url + " control=" + control + "\n");
+  }
+  notify_service_manager("READY=1");
+  if (!file_.empty()) remove_half_written(file_);
+  if (!file_.empty())
+    if (auto written = write_file_atomic(file_, url + "\n"); !written)
+      log_warn("ready file not written", {{"file", file_}, {"why", written.error().what}});
+}
+
+http::ServerOptions server_options(const cli::Args& args, Metrics* metrics, const DescriptorPlan& descriptors) {
+  const HostPort at = args.host_port(flags::kHttp);
+  http::ServerOptions options;
+  options.address = at.host;
+  options.port = at.port;
+  options.port_tries = args.given(flags::kHttp) || at.port == 0 ? 1 : kPortTries;
+  options.site.own_hosts = args.list(flags::kAllowedHost);
+  options.site.checks_host = is_loopback(at.host) || !options.site.own_hosts.empty();
+  options.site.own_hosts.push_back(at.host);
+  options.site.own_origins = args.list(flags::kAllowedOrigin);
+  options.metrics = metrics;
+  options.connections_max = http_connections(descriptors);
+  return options;
+}
+
+http::ServerOptions socket_options(const std::string& path, const DescriptorPlan& descriptors) {
+  http::ServerOptions options;
+  options.socket_path = path;
+  options.connections_max = socket_connections(descriptors);
+  return options;
+}
+
+Result<std::unique_ptr<door::PageLock>> open_page_lock(const cli::Args& args) {
+  auto lock = std::make_unique<door::PageLock>(insecure(args, Door::pages));
+  if (args.present(flags::kAdminKeyFile)) MC_CHECK(lock->load(args.text(flags::kAdminKeyFile)));
+  return lock;
+}
+
+void reload_page_lock(const cli::Args& args, door::PageLock& lock) {
+  if (!args.present(flags::kAdminKeyFile)) return;
+  if (auto loaded = lock.load(args.text(flags::kAdminKeyFile)); !loaded)
+    log_warn("admin key not reloaded, the old one stays", {{"why", one_line(loaded.error())}});
+}
+
+Result<std::unique_ptr<StatusPages>> StatusPages::open(const cli::Args& args, const std::string& socket_path,
+                                                       const door::PageLock& lock, Metrics& metrics,
+                                                       const Heartbeat& heartbeat, const DescriptorPlan& descriptors) {
+  auto pages = std::unique_ptr<StatusPages>(new StatusPages);
+  pages->metrics_ = &metrics;
+  pages->lock_ = &lock;
+  pages->heartbeat_ = &heartbeat;
+  const HostPort at = args.host_port(flags::kHttp);
+  pages->host_ = at.host;
+  if (!is_loopback(at.host) && !lock.has_key() && !insecure(args, Door::pages)) return no_lock(Door::pages, at.text());
+  if (!is_loopback(at.host) && !lock.has_key()) warn_no_lock(Door::pages, at.text());
+  const auto handler = [p = pages.get()](const http::Request& request, const http::Responder& out) {
+    p->handle(request, out);
+  };
+  http::ServerOptions options = server_options(args, &metrics, descriptors);
+  options.limits.body_bytes = size_t{64} << 10;  // no page takes one
+  MC_TRY(server, http::Server::open(options, handler));
+  pages->server_ = std::move(server);
+  MC_TRY(socket, http::Server::open(socket_options(socket_path, descriptors), handler));
+  pages->socket_ = std::move(socket);
+  return pages;
+}
+
+std::string StatusPages::address() const {
+  return HostPort{host_, server_->port()}.text();
+}
+
+void StatusPages::update(std::string unready, bool has_tenants) {
+  const std::lock_guard lock(mutex_);
+  unready_ = std::move(unready);
+  has_tenants_ = has_tenants;
+}
+
+/// Counts of requests tell what each tenant does; without tenants only those who are not on this host are kept out.
+bool StatusPages::is_locked() {
+  if (!is_loopback(host_) || lock_->has_key()) return true;
+  const std::lock_guard lock(mutex_);
+  return has_tenants_;
+}
+
+void StatusPages::handle(const http::Request& request, const http::Responder& out) {
+  const auto found = http::find_route(http::worker_routes(), request.method, request.path);
+  if (const auto* answer = std::get_if<http::Response>(&found)) return out.respond(*answer);
+  const http::Route route = std::get<http::RouteMatch>(found).route;
+  const bool for_operators = (route == http::Route::metrics || route == http::Route::version) && is_locked();
+  if (for_operators && !lock_->admits(request)) return out.respond(http::error_response(lock_->refusal(request.path)));
+  switch (route) {
+    case http::Route::livez: return out.respond(livez_response(*heartbeat_));
+    case http::Route::metrics:
+      return out.respond({.status = 200,
+                          .headers = {{"Content-Type", "text/plain; version=0.0.4; charset=utf-8"}},
+                          .body = metrics_->expose()});
+    case http::Route::version: {
+      Json body = Json::object();
+      body.set("version", cli::build_info().version).set("commit", cli::build_info().commit);
+      body.set("program", cli::build_info().program);
+      return out.respond({.status = 200, .headers = {{"Content-Type", "application/json"}}, .body = body.dump()});
+    }
+    default: {
+      std::lock_guard lock(mutex_);
+      return out.respond({.status = unready_.empty() ? 200 : 503, .headers = {}, .body = unready_});
+    }
+  }
+}
+
+}  // namespace mc::host

@@ -1,0 +1,77 @@
+// Parts that every daemon has: the ready line, the ready file, the HTTP pages of a worker and their lock.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "base/cli.h"
+#include "base/json.h"
+#include "base/metrics.h"
+#include "door/bearer.h"
+#include "host/limits.h"
+#include "host/signals.h"
+#include "http/route.h"
+#include "http/server.h"
+
+namespace mc::host {
+
+/// Says "ready" once, where the user asked for it: one line on stdout (an object with --json), systemd,
+/// --ready-file. The destructor removes the file.
+class Readiness {
+ public:
+  Readiness(std::string program, bool json, std::string ready_file)
+      : program_(std::move(program)), json_(json), file_(std::move(ready_file)) {}
+  ~Readiness();
+  Readiness(const Readiness&) = delete;
+  void announce(const std::string& name, const std::string& http, const std::string& control);
+  bool announced() const { return announced_; }
+
+ private:
+  std::string program_;
+  bool json_;
+  std::string file_;
+  bool announced_ = false;
+};
+
+/// /livez /readyz /health /version /metrics of a worker, by HTTP and by a Unix socket. The control loop updates what
+/// they say.
+class StatusPages {
+ public:
+  /// MC1005 when --http is off loopback and the lock has neither a key nor consent. `lock`, `metrics` and `heartbeat`
+  /// outlive the pages.
+  static Result<std::unique_ptr<StatusPages>> open(const cli::Args& args, const std::string& socket_path,
+                                                   const door::PageLock& lock, Metrics& metrics,
+                                                   const Heartbeat& heartbeat, const DescriptorPlan& descriptors);
+  http::ServerStats stats() const { return server_->stats(); }
+  std::string address() const;
+  /// `unready` empty = ready. `has_tenants`: the pages that count requests need the lock on loopback too. Any thread.
+  void update(std::string unready, bool has_tenants);
+
+ private:
+  StatusPages() = default;
+  void handle(const http::Request& request, const http::Responder& out);
+  bool is_locked();
+
+  std::mutex mutex_;
+  std::string unready_ = "starting";  // guarded by mutex_
+  bool has_tenants_ = false;          // guarded by mutex_
+  Metrics* metrics_ = nullptr;
+  const door::PageLock* lock_ = nullptr;
+  const Heartbeat* heartbeat_ = nullptr;
+  std::string host_;
+  std::unique_ptr<http::Server> server_, socket_;  // last: their threads use the rest
+};
+
+/// --http, --allowed-host and --allowed-origin. A default port that is taken moves up to the next free one.
+http::ServerOptions server_options(const cli::Args& args, Metrics* metrics, const DescriptorPlan& descriptors);
+/// The operators' Unix socket. It has a thread and connections of its own: clients that crowd the HTTP door leave it
+/// free.
+http::ServerOptions socket_options(const std::string& path, const DescriptorPlan& descriptors);
+/// The lock that --insecure and --admin-key-file ask for.
+Result<std::unique_ptr<door::PageLock>> open_page_lock(const cli::Args& args);
+/// Reads the key file again; a file that cannot be read is logged and the old key stays.
+void reload_page_lock(const cli::Args& args, door::PageLock& lock);
+
+}  // namespace mc::host

@@ -1,0 +1,272 @@
+#include "host/data_plane.h"
+
+#include <algorithm>
+
+#include "base/assert.h"
+#include "base/log.h"
+#include "host/transfer_flags.h"
+#include "wire/notify.h"
+
+namespace mc::host {
+namespace {
+constexpr size_t kNotifiesKept = 1024;  // of one peer that is not connected yet
+constexpr size_t kTransfersKept = 4096;
+constexpr Duration kUpWithin = 5s;     // how long a read waits for its connection
+constexpr Duration kConnectFor = 30s;  // the engine retries so long; after it the next SetPeers starts again
+}  // namespace
+
+Result<std::unique_ptr<DataPlane>> DataPlane::open(const xfer::Options& options, mem::SharedBuffer& pool) {
+  MC_TRY(engine, open_transfers(options));
+  MC_CHECK(engine->register_buffer(pool, {.name = "kv", .access = xfer::AccessClass::blocks}));
+  return std::unique_ptr<DataPlane>(new DataPlane(std::move(engine), pool));
+}
+
+wire::Bytes DataPlane::describe() const {
+  const auto bytes = engine_->describe();
+  const auto* first = reinterpret_cast<const uint8_t*>(bytes.data());
+  return {first, first + bytes.size()};
+}
+
+void DataPlane::set_peers(const std::vector<wire::Peer>& peers) {
+  const TimePoint now = SystemClock::instance().now();
+  std::map<InstanceId, Link> next;
+  for (const auto& peer : peers) {
+    if (peer.data.empty() || peer.instance == engine_->instance()) continue;
+    const auto known = links_.find(peer.instance);
+    if (known != links_.end()) {
+      next[peer.instance] = known->second;
+      continue;
+    }
+    auto id = engine_->connect(std::as_bytes(std::span(peer.data)), now + kConnectFor);
+    if (!id) {
+      log_warn("peer data plane unusable", {{"peer", peer.name}, {"why", id.error().what}});
+      continue;
+    }
+    next[peer.instance] = {peer.name, peer.role, *id, {}, {}};
+    instances_[*id] = peer.instance;
+  }
+  for (const auto& [instance, link] : links_) {
+    if (next.contains(instance)) continue;
+    engine_->disconnect(link.id);
+    for (const auto& waiting : link.reads) answer(waiting.read.read, Code::peer_lost, link.name + " left the cluster");
+  }
+  links_ = std::move(next);
+}
+
+std::string DataPlane::transport(const InstanceId& instance) const {
+  const auto it = links_.find(instance);
+  return it == links_.end() ? "" : engine_->transport(it->second.id);
+}
+
+std::string_view DataPlane::advice(wire::Mismatch mismatch) {
+  switch (mismatch) {
+    case wire::Mismatch::secret: return "give both nodes the same key set: --auth FILE, or one MCT_RUN_DIR on a host";
+    case wire::Mismatch::seal: return "give both nodes the same --tcp-seal";
+    case wire::Mismatch::version: return "run the same release on both nodes";
+    case wire::Mismatch::none: break;
+  }
+  return "a node of another host needs --bind ADDRESS";
+}
+
+std::map<std::string, size_t> DataPlane::peers_by_transport() const {
+  std::map<std::string, size_t> out;
+  for (const auto& [instance, link] : links_)
+    if (const std::string transport = engine_->transport(link.id); !transport.empty()) ++out[transport];
+  return out;
+}
+
+// The first announcement may be faster than the first connection; it waits for it, in order.
+void DataPlane::notify(const node::SendNotify& notify) {
+  const auto it = links_.find(notify.instance);
+  if (it == links_.end()) return;
+  Link& link = it->second;
+  auto messages = wire::encode_extents_ready(notify.ready);
+  MC_ASSERT(messages.has_value());
+  for (auto& bytes : *messages) {
+    const Code code = link.notifies.empty() ? engine_->notify(link.id, bytes) : Code::peer_lost;
+    if (code == Code::ok) continue;
+    if (link.notifies.size() < kNotifiesKept)
+      link.notifies.push_back(std::move(bytes));
+    else
+      log_warn("notify dropped", {{"to", notify.to}, {"why", to_string(code)}});
+  }
+}
+
+void DataPlane::on_up(Link& link) {
+  size_t sent = 0;
+  while (sent < link.notifies.size() && engine_->notify(link.id, link.notifies[sent]) == Code::ok) ++sent;
+  link.notifies.erase(link.notifies.begin(), link.notifies.begin() + static_cast<std::ptrdiff_t>(sent));
+  const auto reads = std::move(link.reads);
+  link.reads.clear();
+  for (const auto& waiting : reads)
+    if (!start(link, waiting.read, waiting.local_offset))
+      answer(waiting.read.read, Code::peer_lost, link.name + " offers no KV buffer");
+}
+
+void DataPlane::give_up_late_reads() {
+  const TimePoint now = SystemClock::instance().now();
+  for (auto& [instance, link] : links_)
+    for (size_t i = 0; i < link.reads.size();) {
+      if (now < link.reads[i].until) {
+        ++i;
+        continue;
+      }
+      answer(link.reads[i].read.read, Code::timeout, "no data connection to " + link.name);
+      link.reads.erase(link.reads.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+}
+
+void DataPlane::answer(uint64_t read, Code code, std::string what) {
+  ready_.push_back(node::ReadDone{read, code, std::move(what)});
+}
+
+void DataPlane::read(const node::Read& read, const std::function<uint64_t(uint32_t)>& local_offset) {
+  const auto link = links_.find(read.instance);
+  if (link == links_.end()) return answer(read.read, Code::peer_lost, "no data connection to " + read.peer);
+  if (start(link->second, read, local_offset)) return;
+  const TimePoint until = after(SystemClock::instance().now(), std::min(read.budget, kUpWithin));
+  link->second.reads.push_back({read, local_offset, until});
+}
+
+// False while the peer's descriptor is not known: its connection is not up yet.
+bool DataPlane::start(Link& link, const node::Read& read, const std::function<uint64_t(uint32_t)>& local_offset) {
+  const auto descriptor = engine_->descriptor(link.id);
+  const wire::BufferInfo* buffer = descriptor ? descriptor->find("kv") : nullptr;
+  if (!buffer) return false;
+  std::vector<xfer::Request> requests;
+  requests.reserve(read.slices.size());
+  for (const auto& slice : read.slices) {
+    xfer::Request request;
+    request.op = xfer::Op::read;
+    request.peer = link.id;
+    request.local = pool_.bytes().subspan(local_offset(slice.page) + slice.page_offset, slice.bytes);
+    request.buffer = buffer->id;
+    request.offset = slice.remote_offset;
+    request.crc32c = slice.crc;
+    request.transfer_class = read.urgent ? xfer::TransferClass::urgent : xfer::TransferClass::bulk;
+    requests.push_back(request);
+  }
+  uint64_t bytes = 0;
+  for (const auto& request : requests) bytes += request.local.size();
+  const TimePoint now = SystemClock::instance().now();
+  const TimePoint deadline = after(now, std::max(read.budget, Duration(0)));
+  auto batch = engine_->submit(requests, deadline, read.read);
+  if (!batch) {
+    answer(read.read, batch.error().code, batch.error().what);
+    return true;
+  }
+  batches_[*batch] = {read.read, Code::ok, "", link.id, link.role, bytes, now};
+  reads_[read.read] = *batch;
+  return true;
+}
+
+void DataPlane::cancel(uint64_t read) {
+  if (const auto it = reads_.find(read); it != reads_.end()) return engine_->cancel(it->second);
+  for (auto& [instance, link] : links_)
+    if (std::erase_if(link.reads, [&](const Waiting& w) { return w.read.read == read; }) > 0)
+      return answer(read, Code::cancelled, "cancelled before it began");
+}
+
+std::optional<node::Event> DataPlane::finish(xfer::BatchId batch) {
+  const auto it = batches_.find(batch);
+  if (it == batches_.end()) return std::nullopt;
+  if (auto closed = engine_->close(batch); !closed) {
+    log_warn("batch not closed", {{"why", closed.error().what}});
+    return std::nullopt;  // batch_released follows
+  }
+  Outstanding done = std::move(it->second);
+  batches_.erase(it);
+  reads_.erase(done.read);
+  return node::ReadDone{done.read, done.code, std::move(done.what)};
+}
+
+void DataPlane::arrived(const Outstanding& read) {
+  const std::string transport = engine_->transport(read.peer);
+  read_bytes_[{transport, read.role}] += read.bytes;
+  if (transfers_.size() == kTransfersKept) return;
+  transfers_.push_back({transport, read.bytes, to_seconds(SystemClock::instance().now() - read.began)});
+}
+
+std::optional<node::Event> DataPlane::convert(xfer::Event event) {
+  using Kind = xfer::Event::Kind;
+  switch (event.kind) {
+    case Kind::batch_done: {
+      const auto it = batches_.find(event.batch);
+      if (it == batches_.end()) return std::nullopt;
+      it->second.code = event.code;
+      it->second.what = std::move(event.text);
+      if (event.code == Code::ok) arrived(it->second);
+      return event.quarantined ? std::nullopt : finish(event.batch);
+    }
+    case Kind::batch_released: return finish(event.batch);
+    case Kind::immediate: return std::nullopt;  // nobody writes into a node of ours
+    case Kind::notify: {
+      const auto from = instances_.find(event.peer);
+      auto ready = wire::parse_extents_ready(event.bytes);
+      if (from == instances_.end() || !ready) {
+        if (!ready) log_warn("notify dropped", {{"why", ready.error().what}});
+        return std::nullopt;
+      }
+      const auto link = links_.find(from->second);
+      if (link == links_.end()) return std::nullopt;
+      return node::Notified{link->second.name, from->second, std::move(*ready)};
+    }
+    case Kind::peer_up: {
+      if (event.claimed) {  // served, and not believed: its notifies are dropped above
+        log_info("data connection of a stranger", {{"via", event.text}});
+        return std::nullopt;
+      }
+      const auto descriptor = engine_->descriptor(event.peer);
+      if (descriptor) instances_[event.peer] = descriptor->instance;  // it dialled us
+      const auto link = descriptor ? links_.find(descriptor->instance) : links_.end();
+      if (link != links_.end()) {
+        link->second.id = event.peer;
+        on_up(link->second);
+      }
+      // A node without a name from the conductor is logged under its descriptor's name.
+      const std::string name = link != links_.end() ? link->second.name : descriptor ? descriptor->name : "?";
+      // Connections over shared memory are many and all alike; a network connection's path is information.
+      const LogLevel level = engine_->transport(event.peer) == "shm" ? LogLevel::debug : LogLevel::info;
+      log(level, "data connection up", {{"peer", name}, {"via", event.text}});
+      return std::nullopt;
+    }
+    case Kind::peer_lost: {
+      const auto from = instances_.find(event.peer);
+      if (from == instances_.end()) return std::nullopt;
+      const auto link = links_.find(from->second);
+      if (event.gone) instances_.erase(from);
+      if (link == links_.end()) return std::nullopt;
+      log_info("data connection lost", {{"peer", link->second.name}, {"gone", event.gone}, {"why", event.text}});
+      if (event.code == Code::invalid) {  // a handshake ended, or no transport reaches the peer
+        log_warn("data connection refused",
+                 {{"peer", link->second.name}, {"why", event.text}, {"next", advice(event.mismatch)}});
+        return node::HostError{"data connection to " + link->second.name + " refused: " + event.text};
+      }
+      if (!event.gone) return std::nullopt;
+      return node::PeerLost{link->second.name, link->first, event.text};
+    }
+    case Kind::peer_changed: return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+std::optional<node::Event> DataPlane::next() {
+  give_up_late_reads();
+  for (;;) {
+    if (!ready_.empty()) {
+      node::Event event = std::move(ready_.front());
+      ready_.erase(ready_.begin());
+      return event;
+    }
+    if (arrived_.empty()) {
+      engine_->poll(arrived_, TimePoint{});
+      std::reverse(arrived_.begin(), arrived_.end());
+      if (arrived_.empty()) return std::nullopt;
+    }
+    xfer::Event event = std::move(arrived_.back());
+    arrived_.pop_back();
+    if (auto converted = convert(std::move(event))) return converted;
+  }
+}
+
+}  // namespace mc::host

@@ -1,0 +1,70 @@
+#include "host/engine.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <thread>
+
+#include "base/errors.h"
+#include "host/daemon_flags.h"
+#include "model/find.h"
+#include "product/flags.h"
+
+namespace mc::host {
+
+int thread_count(const cli::Args& args) {
+  if (args.present(flags::kThreads)) return static_cast<int>(args.count(flags::kThreads));
+  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+}
+
+std::string served_name(const std::string& directory) {
+  std::filesystem::path path(directory);
+  if (path.filename().empty()) path = path.parent_path();
+  return path.filename().string();
+}
+
+Result<attn::Plan> asked_plan(const cli::Args& args, const Flag& flag, const model::ModelConfig& config) {
+  const std::string both = args.has(flags::kAttention) ? args.text(flags::kAttention) : "auto";
+  return model::resolve_plan(args.has(flag) && args.present(flag) ? args.text(flag) : both, config,
+                             static_cast<uint32_t>(args.count(flags::kBlockTokens)));
+}
+
+Result<PipelinePart> pipeline_part(const cli::Args& args) {
+  if (!args.has(flags::kPipeline) || !args.present(flags::kPipeline)) return PipelinePart{};
+  const std::string text = args.text(flags::kPipeline);
+  const size_t slash = text.find('/');
+  const auto stage = parse_u64(text.substr(0, slash), 0, 63);
+  const auto stages = slash == std::string::npos ? stage : parse_u64(text.substr(slash + 1), 1, 64);
+  if (slash == std::string::npos || !stage || !stages || *stage >= *stages)
+    return user_error(err::kBadValue, "--pipeline " + text + " is not of the form 0/2", "--pipeline");
+  return PipelinePart{static_cast<uint32_t>(*stage), static_cast<uint32_t>(*stages)};
+}
+
+Result<model::ModelOptions> model_options(const cli::Args& args) {
+  MC_TRY(part, pipeline_part(args));
+  model::ModelOptions options{.dtype = args.text(flags::kDtype), .stage = part.stage, .stages = part.stages};
+  if (args.has(flags::kWeightDtype)) options.weight_dtype = args.text(flags::kWeightDtype);
+  return options;
+}
+
+Result<Engine> open_engine(const cli::Args& args) {
+  Engine engine;
+  MC_TRY(directory, model::find_model(args.text(flags::kModel)));
+  engine.directory = directory;
+  engine.served_name = served_name(directory);
+  engine.block_tokens = static_cast<uint32_t>(args.count(flags::kBlockTokens));
+  engine.parallel = std::make_unique<Parallel>(thread_count(args));
+  const std::string& dtype = args.text(flags::kDtype);
+  if (args.has(flags::kKvDtype) && args.text(flags::kKvDtype) != "auto" && args.text(flags::kKvDtype) != dtype)
+    return user_error(err::kBadValue, "--kv-dtype " + args.text(flags::kKvDtype) + " differs from --dtype " + dtype +
+                                          "; this build keeps K and V in the compute type");
+  MC_TRY(options, model_options(args));
+  MC_TRY(loaded, model::Model::open(directory, options, *engine.parallel));
+  engine.model = std::make_unique<model::Model>(std::move(loaded));
+  MC_TRY(prefill, asked_plan(args, flags::kPrefillAttention, engine.model->config()));
+  MC_TRY(decode, asked_plan(args, flags::kDecodeAttention, engine.model->config()));
+  engine.prefill_plan = prefill;
+  engine.decode_plan = decode;
+  return engine;
+}
+
+}  // namespace mc::host

@@ -1,0 +1,38 @@
+// The model side of a prefill or decode process, also of the one-shot verbs: weights, threads, plans.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "attn/attn.h"
+#include "base/cli.h"
+#include "base/parallel.h"
+#include "model/model.h"
+
+namespace mc::host {
+
+struct Engine {
+  std::string directory, served_name;
+  std::unique_ptr<Parallel> parallel;
+  std::unique_ptr<model::Model> model;
+  attn::Plan prefill_plan, decode_plan;  // what the flags mean for this model
+  uint32_t block_tokens = 64;
+};
+
+/// The part of a prefill pipeline that --pipeline 0/2 names; the whole model without it.
+struct PipelinePart {
+  uint32_t stage = 0, stages = 1;
+};
+Result<PipelinePart> pipeline_part(const cli::Args& args);
+/// The options that --dtype, --weight-dtype and --pipeline ask for.
+Result<model::ModelOptions> model_options(const cli::Args& args);
+/// Loads what -m, --dtype, --pipeline, --threads, --attention and --block-tokens ask for.
+Result<Engine> open_engine(const cli::Args& args);
+/// --threads: auto is one per core.
+int thread_count(const cli::Args& args);
+/// The name clients use: the directory's last component.
+std::string served_name(const std::string& directory);
+/// The plan that the flag (--prefill-attention or --decode-attention, else --attention) means for this model.
+Result<attn::Plan> asked_plan(const cli::Args& args, const Flag& flag, const model::ModelConfig& config);
+
+}  // namespace mc::host

@@ -1,0 +1,126 @@
+#include "host/local_cluster.h"
+
+#include <algorithm>
+
+#include "base/errors.h"
+#include "host/conductor_flags.h"
+#include "host/daemon_flags.h"
+#include "host/signals.h"
+#include "mem/mem.h"
+#include "product/doors.h"
+#include "product/flags.h"
+
+namespace mc::host {
+namespace {
+
+constexpr Duration kCheckTime = std::chrono::minutes(10);  // a large model is read
+
+}  // namespace
+
+Result<LocalShape> parse_local(std::string_view text) {
+  LocalShape shape;
+  size_t i = 0;
+  while (i < text.size()) {
+    int count = 0;
+    const size_t digits = i;
+    while (i < text.size() && text[i] >= '0' && text[i] <= '9' && i - digits < 3)
+      count = count * 10 + (text[i++] - '0');
+    int* slot = i < text.size() && i > digits ? (text[i] == 'p'   ? &shape.prefill
+                                                 : text[i] == 'd' ? &shape.decode
+                                                 : text[i] == 'c' ? &shape.cache
+                                                                  : nullptr)
+                                              : nullptr;
+    if (!slot || *slot != 0 || count > 64)
+      return user_error(err::kBadValue, "--local " + std::string(text) + " is not of the form 2p2d1c", "--local");
+    *slot = count;
+    ++i;
+  }
+  if (shape.prefill < 1 || shape.decode < 1)
+    return user_error(err::kBadValue, "--local " + std::string(text) + " needs at least 1p and 1d", "--local");
+  return shape;
+}
+
+Result<LocalCluster> LocalCluster::open(const cli::Args& args) {
+  MC_TRY(shape, parse_local(args.text(flags::kLocal)));
+  return LocalCluster(args, shape);
+}
+
+std::vector<LocalCluster::Command> LocalCluster::commands(const std::string& control) const {
+  std::vector<Command> out;
+  const int workers = std::max(1, shape_.prefill + shape_.decode + shape_.cache);
+  const uint64_t share = mem::available_bytes() / 4 / static_cast<uint64_t>(workers);
+  const auto add = [&](const char* program, char letter, int count, bool is_cache) {
+    for (int i = 0; i < count; ++i) {
+      Command c{std::string(1, letter) + std::to_string(i), {program}};
+      const auto put = [&](std::initializer_list<std::string> words) { c.words.insert(c.words.end(), words); };
+      put({"--name", c.name, "--conductor", control});
+      put({"--transport", args_.text(flags::kTransport), "--log-level", args_.text(flags::kLogLevel)});
+      put({"--log-format", args_.text(flags::kLogFormat), "--die-with-parent"});
+      if (args_.present(flags::kAuth)) put({"--auth", args_.text(flags::kAuth)});
+      if (args_.present(flags::kAdminKeyFile)) put({"--admin-key-file", args_.text(flags::kAdminKeyFile)});
+      if (args_.present(flags::kInsecure)) put({"--insecure", args_.text(flags::kInsecure)});
+      if (is_cache) {
+        put({"--dram", std::to_string(std::min<uint64_t>(share, uint64_t{1} << 30))});
+      } else {
+        if (!args_.text(flags::kModel).empty()) put({"--model", args_.text(flags::kModel)});
+        put({"--block-tokens", args_.text(flags::kBlockTokens)});
+        if (args_.text(flags::kRunner) != "model") {
+          put({"--runner", args_.text(flags::kRunner)});
+          if (letter == 'p' && args_.given(flags::kChunkTokens))
+            put({"--chunk-tokens", args_.text(flags::kChunkTokens)});
+          out.push_back(std::move(c));
+          continue;
+        }
+        put({"--attention", args_.text(flags::kAttention)});
+        put({"--dtype", args_.text(flags::kDtype), "--weight-dtype", args_.text(flags::kWeightDtype)});
+        put({"--threads", args_.text(flags::kThreads)});
+        put({"--kernels", args_.text(flags::kKernels)});
+        const int share = std::max(1, 80 / (shape_.prefill + shape_.decode));
+        put({"--kv-mem", args_.given(flags::kKvMem) ? args_.text(flags::kKvMem) : std::to_string(share) + "%"});
+        if (letter == 'p') put({"--chunk-tokens", args_.text(flags::kChunkTokens)});
+      }
+      out.push_back(std::move(c));
+    }
+  };
+  add("mc-prefill", 'p', shape_.prefill, false);
+  add("mc-decode", 'd', shape_.decode, false);
+  add("mc-cache", 'c', shape_.cache, true);
+  return out;
+}
+
+std::string LocalCluster::command_lines(const std::string& control) const {
+  std::string out;
+  for (const auto& command : commands(control)) {
+    std::string line;
+    for (const auto& word : command.words) line += (line.empty() ? "" : " ") + word;
+    out += line + "\n";
+  }
+  return out;
+}
+
+Result<void> LocalCluster::check(const std::string& control) const {
+  Signals::let_through();  // no loop reads signals yet: ^C ends this process, and the child with it
+  std::string last;
+  for (Command command : commands(control)) {
+    if (command.words[0] == last) continue;
+    last = command.words[0];
+    command.words.insert(command.words.end(), {"--check", "--http", "127.0.0.1:0"});
+    Children checked;
+    MC_CHECK(checked.start(command.name, std::move(command.words)));
+    const auto ended = checked.wait(SystemClock::instance().now() + kCheckTime);
+    if (!ended)
+      return user_error(err::kChildFailed,
+                        last + " --check has not ended within " + std::to_string(kCheckTime / 1s) + " s", "--local");
+    if (ended->status != 0)
+      return user_error(err::kChildFailed, last + " --check " + ended->text(), "--local",
+                        "its own error is above; --print-commands shows how " + last + " would be started");
+  }
+  return {};
+}
+
+Result<void> LocalCluster::start(const std::string& control) {
+  for (const auto& command : commands(control)) MC_CHECK(children_->start(command.name, command.words));
+  return {};
+}
+
+}  // namespace mc::host

@@ -1,0 +1,183 @@
+#include "host/loop.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/log.h"
+
+namespace mc::host {
+namespace {
+constexpr int kEventsPerRound = 256;   // of one source before the others and the clock get a turn
+constexpr Duration kSleepMax = 200ms;  // after_events runs at least so often
+constexpr Duration kLongRound = 100ms;
+
+void log_breaker(const node::BreakerChanged& changed) {
+  const std::string what = changed.prefill.empty() || changed.decode.empty() ? "node" : "pair of nodes";
+  const std::string names =
+      changed.prefill + (changed.prefill.empty() || changed.decode.empty() ? "" : ",") + changed.decode;
+  switch (changed.state) {
+    case sched::BreakerState::open:
+      return log_info(what + " set aside",
+                      {{"nodes", names}, {"failures", changed.failures}, {"for_ms", changed.backoff / 1ms}});
+    case sched::BreakerState::half_open: return log_info(what + " tried again", {{"nodes", names}});
+    case sched::BreakerState::closed: return log_info(what + " works again", {{"nodes", names}});
+  }
+}
+
+void log_retry(const node::RequestRetried& retried) {
+  log_info("request is retried", {{"req", retried.req},
+                                  {"prefill", retried.failed.prefill},
+                                  {"decode", retried.failed.decode},
+                                  {"stage", to_string(retried.failed.stage)},
+                                  {"reason", to_string(retried.failed.reason)},
+                                  {"why", retried.message}});
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Loop>> Loop::open(Parts parts) {
+  MC_ASSERT(parts.machine && parts.links);
+  MC_TRY(wake, EventFd::open());
+  return std::unique_ptr<Loop>(new Loop(std::move(parts), std::move(wake)));
+}
+
+void Loop::post(Task task) {
+  {
+    std::lock_guard lock(mutex_);
+    tasks_.push_back(std::move(task));
+  }
+  wake_.signal();
+}
+
+void Loop::stop() {
+  stopping_.store(true, std::memory_order_release);  // pairs with run()
+  wake_.signal();
+}
+
+// An action may deliver an event in turn, which then finds no spare room and makes its own.
+node::Actions Loop::taken_actions() {
+  return std::exchange(spare_, {});
+}
+
+void Loop::deliver(const node::Event& event) {
+  node::Actions actions = taken_actions();
+  parts_.machine->handle(event, SystemClock::instance().now(), actions);
+  perform(std::move(actions));
+}
+
+void Loop::apply(const Task& task) {
+  node::Actions actions = taken_actions();
+  task(SystemClock::instance().now(), actions);
+  perform(std::move(actions));
+}
+
+bool Loop::run_tasks() {
+  std::vector<Task> tasks;
+  {
+    std::lock_guard lock(mutex_);
+    tasks.swap(tasks_);
+  }
+  for (const auto& task : tasks) apply(task);
+  return !tasks.empty();
+}
+
+// Takes what is there from every source; true when something was.
+bool Loop::drain_sources() {
+  bool any = run_tasks();
+  const auto take = [&](auto& source) {
+    for (int i = 0; i < kEventsPerRound; ++i) {
+      auto event = source.next();
+      if (!event) return;
+      any = true;
+      deliver(*event);
+    }
+  };
+  // Compute first: an announced layer lets the decode node read while everything else waits.
+  for (int i = 0; parts_.compute && i < kEventsPerRound; ++i) {
+    const auto event = parts_.compute->next();
+    if (!event) break;
+    any = true;
+    deliver(*event);
+  }
+  if (parts_.data) take(*parts_.data);
+  take(*parts_.links);
+  return any;
+}
+
+void Loop::wait() {
+  std::vector<pollfd> fds = {{wake_.fd(), POLLIN, 0}, {parts_.links->event_fd(), POLLIN, 0}};
+  if (parts_.data) fds.push_back({parts_.data->event_fd(), POLLIN, 0});
+  if (parts_.compute) fds.push_back({parts_.compute->event_fd(), POLLIN, 0});
+  if (parts_.signal_fd >= 0) fds.push_back({parts_.signal_fd, POLLIN, 0});
+  const TimePoint now = SystemClock::instance().now();
+  const Duration rest = std::clamp<Duration>(parts_.machine->next_wakeup() - now, Duration(0), kSleepMax);
+  const timespec timeout = {rest.count() / 1'000'000'000, rest.count() % 1'000'000'000};
+  (void)::ppoll(fds.data(), fds.size(), &timeout, nullptr);  // EINTR is a round like any other
+  if (fds[0].revents) wake_.drain();
+  if (parts_.signal_fd >= 0 && fds.back().revents && parts_.on_signal) parts_.on_signal();
+}
+
+void Loop::run() {
+  bool was_long = false;
+  while (!stopping_.load(std::memory_order_acquire)) {
+    const TimePoint began = SystemClock::instance().now();
+    bool any = drain_sources();
+    const TimePoint now = SystemClock::instance().now();
+    // After a long round, messages that arrived meanwhile are read before the clock: their senders were not silent.
+    was_long = now - began > kLongRound && !was_long;
+    if (now >= parts_.machine->next_wakeup() && !was_long) {
+      deliver(node::Tick{});
+      any = true;  // what it did may have been answered on the spot
+    }
+    if (parts_.after_events) parts_.after_events();
+    if (parts_.heartbeat) parts_.heartbeat->beat(SystemClock::instance().now());
+    if (!any && !stopping_.load(std::memory_order_acquire)) wait();
+  }
+}
+
+void Loop::perform(node::Actions actions) {
+  for (auto& action : actions) {
+    if (auto* send = std::get_if<node::Send>(&action)) {
+      parts_.links->send(*send);
+    } else if (auto* tokens = std::get_if<node::SendTokens>(&action)) {
+      node::Send message{std::move(tokens->to), tokens->instance, std::move(*tokens->tokens)};
+      parts_.links->send(message);
+      *tokens->tokens = std::get<wire::Tokens>(std::move(message.message));  // its rows are the machine's to fill again
+    } else if (auto* notify = std::get_if<node::SendNotify>(&action)) {
+      parts_.data->notify(*notify);
+    } else if (auto* peers = std::get_if<node::SetPeers>(&action)) {
+      parts_.links->set_peers(peers->peers);
+      if (parts_.data) parts_.data->set_peers(peers->peers);
+    } else if (auto* read = std::get_if<node::Read>(&action)) {
+      parts_.data->read(*read, [&](uint32_t page) { return parts_.local_offset(read->pool, page); });
+    } else if (auto* cancel_read = std::get_if<node::CancelRead>(&action)) {
+      parts_.data->cancel(cancel_read->read);
+    } else if (auto* chunk = std::get_if<node::RunChunk>(&action)) {
+      parts_.on_compute(chunk->tokens.size());
+      parts_.compute->submit(std::move(*chunk));
+    } else if (auto* cancel_run = std::get_if<node::CancelRun>(&action)) {
+      parts_.compute->cancel(cancel_run->run);
+    } else if (auto* join = std::get_if<node::JoinBatch>(&action)) {
+      parts_.compute->submit(std::move(*join));
+    } else if (auto* leave = std::get_if<node::LeaveBatch>(&action)) {
+      parts_.compute->submit(*leave);
+    } else if (auto* step = std::get_if<node::RunStep>(&action)) {
+      parts_.on_compute(step->rows->in.size());
+      parts_.compute->submit(std::move(*step));
+    } else if (auto* reply = std::get_if<node::Reply>(&action)) {
+      parts_.on_reply(*reply);
+    } else if (auto* changed = std::get_if<node::BreakerChanged>(&action)) {
+      log_breaker(*changed);
+    } else if (auto* retried = std::get_if<node::RequestRetried>(&action)) {
+      log_retry(*retried);
+    }
+  }
+  actions.clear();
+  if (actions.capacity() > spare_.capacity()) spare_ = std::move(actions);
+}
+
+}  // namespace mc::host

@@ -1,0 +1,61 @@
+// The control loop: one thread that owns a machine and feeds it events from the control plane, the
+// data plane, the compute thread, other threads of the process (post) and the clock, and carries out
+// the actions it asks for. It sleeps in poll(2) until something happens or the machine's next wake-up.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "base/fd.h"
+#include "host/heartbeat.h"
+#include "host/links.h"
+#include "node/services.h"
+
+namespace mc::host {
+
+class Loop final : public node::MachineLoop {
+ public:
+  struct Parts {
+    node::Machine* machine = nullptr;
+    Links* links = nullptr;
+    node::KvPlane* data = nullptr;                                       // null: the conductor moves no KV
+    node::Compute* compute = nullptr;                                    // null: conductor and cache compute nothing
+    std::function<uint64_t(uint32_t pool, uint32_t page)> local_offset;  // of the machine's pages
+    std::function<void(size_t tokens)> on_compute;                       // of each chunk or step; workers only
+    std::function<void(const node::Reply&)> on_reply;                    // conductor only
+    std::function<void()> after_events;                                  // after each round: status, readiness
+    int signal_fd = -1;
+    std::function<void()> on_signal;  // signal_fd is readable
+    Heartbeat* heartbeat = nullptr;   // may be null; outlives the loop
+  };
+
+  static Result<std::unique_ptr<Loop>> open(Parts parts);
+
+  void post(Task task) override;
+  /// Until stop() is called. Loop thread = the caller.
+  void run();
+  /// Any thread.
+  void stop();
+  void deliver(const node::Event& event) override;
+  /// Loop thread only: runs a task at once.
+  void apply(const Task& task);
+
+ private:
+  Loop(Parts parts, EventFd wake) : parts_(std::move(parts)), wake_(std::move(wake)) {}
+  void wait();
+  bool drain_sources();
+  node::Actions taken_actions();
+  void perform(node::Actions actions);
+  bool run_tasks();
+
+  Parts parts_;
+  EventFd wake_;
+  node::Actions spare_;  // room for the next event's actions
+  std::mutex mutex_;
+  std::vector<Task> tasks_;            // guarded by mutex_
+  std::atomic<bool> stopping_{false};  // release by stop(), acquire by run()
+};
+
+}  // namespace mc::host

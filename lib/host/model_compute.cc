@@ -1,0 +1,316 @@
+#include "host/model_compute.h"
+
+#include <algorithm>
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/hash.h"
+
+namespace mc::host {
+namespace {
+
+/// The number of a run; 0 for work that is no run.
+uint64_t run_of(const node::ComputeWork& work) {
+  if (const auto* chunk = std::get_if<node::RunChunk>(&work)) return chunk->run;
+  if (const auto* step = std::get_if<node::RunStep>(&work)) return step->run;
+  return 0;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ModelCompute>> ModelCompute::open(const model::Model& model, Parallel& parallel,
+                                                         const ComputeOptions& options) {
+  MC_TRY(runner, model::Runner::open(model, parallel,
+                                     {.block_tokens = options.block_tokens,
+                                      .max_chunk_tokens = options.chunk_tokens,
+                                      .max_batch = options.batch_max,
+                                      .kernels = options.kernels}));
+  MC_TRY(wake, EventFd::open());
+  return std::unique_ptr<ModelCompute>(new ModelCompute(model, std::move(runner), parallel, std::move(wake), options));
+}
+
+ModelCompute::ModelCompute(const model::Model& model, model::Runner runner, Parallel& parallel, EventFd wake,
+                           const ComputeOptions& options)
+    : model_(model),
+      runner_(std::move(runner)),
+      parallel_(parallel),
+      sampler_(runner_.kernels()),
+      options_(options),
+      layout_(runner_.layout()),
+      wake_(std::move(wake)) {
+  logits_.resize(size_t{options.batch_max} * model.config().vocab);
+  thread_ = std::thread([this] { loop(); });
+}
+
+ModelCompute::~ModelCompute() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+    if (current_ != 0) cancelled_.insert(current_);
+  }
+  has_work_.notify_one();
+  thread_.join();
+}
+
+std::string ModelCompute::kernels() const {
+  return runner_.kernels().name;
+}
+
+void ModelCompute::submit(node::ComputeWork work) {
+  std::lock_guard lock(mutex_);
+  work_.push_back(std::move(work));
+  has_work_.notify_one();
+}
+
+void ModelCompute::cancel(uint64_t run) {
+  std::lock_guard lock(mutex_);
+  const bool waits = std::any_of(work_.begin(), work_.end(), [run](const auto& work) { return run_of(work) == run; });
+  if (waits || run == current_) cancelled_.insert(run);  // else it is over, and nothing would erase the mark
+}
+
+std::optional<node::Event> ModelCompute::next() {
+  std::lock_guard lock(mutex_);
+  if (events_.empty()) {
+    wake_.drain();
+    return std::nullopt;
+  }
+  node::Event event = std::move(events_.front());
+  events_.erase(events_.begin());
+  return event;
+}
+
+void ModelCompute::post(node::Event event) {
+  {
+    std::lock_guard lock(mutex_);
+    events_.push_back(std::move(event));
+  }
+  wake_.signal();
+}
+
+std::optional<node::ComputeWork> ModelCompute::take() {
+  std::unique_lock lock(mutex_);
+  has_work_.wait(lock, [&] { return stopping_ || !work_.empty(); });
+  if (stopping_) return std::nullopt;
+  node::ComputeWork work = std::move(work_.front());
+  work_.erase(work_.begin());
+  current_ = run_of(work);
+  return work;
+}
+
+void ModelCompute::finish(node::Event done) {
+  {
+    std::lock_guard lock(mutex_);
+    cancelled_.erase(current_);
+    current_ = 0;
+  }
+  post(std::move(done));
+}
+
+void ModelCompute::loop() {
+  while (auto work = take()) {
+    if (const auto* chunk = std::get_if<node::RunChunk>(&*work))
+      finish(run_chunk(*chunk));
+    else if (const auto* step = std::get_if<node::RunStep>(&*work))
+      finish(run_step(*step));
+    else if (auto* joins = std::get_if<node::JoinBatch>(&*work))
+      join(std::move(*joins));
+    else
+      MC_ASSERT_EQ(batch_.erase(std::get<node::LeaveBatch>(*work).sequence), 1u);
+  }
+}
+
+Result<attn::Plan> ModelCompute::plan(const std::string& text) const {
+  MC_TRY(asked, attn::parse_plan(text));
+  return attn::resolve(asked, model_.config().attention, static_cast<int32_t>(model_.config().layers),
+                       static_cast<int32_t>(options_.block_tokens));
+}
+
+std::span<float> ModelCompute::activations(uint32_t slot, size_t tokens) const {
+  MC_ASSERT_LT(slot, node::ActivationSlots::count());
+  auto* start = reinterpret_cast<float*>(options_.pool + options_.slots.offset(slot));
+  return {start, tokens * model_.config().hidden};
+}
+
+std::vector<uint32_t> ModelCompute::layer_crcs(const node::RunChunk& run, uint32_t layer) const {
+  std::vector<uint32_t> crcs;
+  for (size_t block = run.start / options_.block_tokens; block < run.pages.size(); ++block)
+    crcs.push_back(crc32c({page(run.pages[block]) + layout_.layer_offset(layer), layout_.layer_bytes()}));
+  return crcs;
+}
+
+// One pass over the bytes at the speed of memory, by all threads; computing what they hold again would take hundreds of
+// times as long.
+std::vector<uint32_t> ModelCompute::rotten(std::span<const uint32_t> pages, std::span<const uint32_t> crcs,
+                                           LayerRange layers) const {
+  const uint32_t each = layers.end - layers.first;
+  MC_ASSERT(each > 0 && crcs.size() % each == 0 && crcs.size() / each <= pages.size());
+  std::vector<char> bad(crcs.size());
+  parallel_.for_each(static_cast<int64_t>(crcs.size()), [&](int64_t i, int) {
+    const auto at = static_cast<size_t>(i);
+    const uint32_t layer = layers.first + static_cast<uint32_t>(at % each);
+    bad[at] = crc32c({page(pages[at / each]) + layout_.layer_offset(layer), layout_.layer_bytes()}) != crcs[at];
+  });
+  std::vector<uint32_t> out;
+  for (uint32_t block = 0; block < crcs.size() / each; ++block)
+    if (std::any_of(bad.begin() + block * each, bad.begin() + (block + 1) * each, [](char b) { return b != 0; }))
+      out.push_back(block);
+  return out;
+}
+
+node::ChunkDone ModelCompute::run_chunk(const node::RunChunk& run) {
+  const TimePoint began = SystemClock::instance().now();
+  node::ChunkDone done;
+  done.run = run.run;
+  const auto fail = [&](const Error& error) {
+    done.code = error.code;
+    done.what = error.what;
+    return done;
+  };
+  done.rotten =
+      rotten(run.pages, run.prefix_crcs, {run.first_layer, run.end_layer == 0 ? layout_.layers : run.end_layer});
+  if (!done.rotten.empty())
+    return fail({Code::corrupt, std::to_string(done.rotten.size()) + " cached blocks changed in memory; the first is " +
+                                    "block " + std::to_string(done.rotten.front()) + " of the prompt"});
+  if (run.tokens.empty()) return done;
+  const auto chosen = plan(run.attention);
+  if (!chosen) return fail(chosen.error());
+  std::vector<std::byte*> pages;
+  for (uint32_t index : run.pages) {
+    MC_ASSERT_LT(index, options_.page_count);
+    pages.push_back(page(index));
+  }
+  // Rows beyond a partial tail must be zero: the page may have held another block before.
+  const size_t tail_tokens = (run.start + run.tokens.size()) % options_.block_tokens;
+  if (tail_tokens != 0) std::fill_n(pages.back(), layout_.page_bytes(), std::byte{0});
+  model::PrefillChunk chunk;
+  chunk.tokens = run.tokens;
+  chunk.start = run.start;
+  chunk.pages = pages.data();
+  chunk.plan = &*chosen;
+  const size_t vocab = model_.config().vocab;
+  const bool hands_on = run.end_layer != 0 && run.end_layer < layout_.layers;
+  chunk.first_layer = run.first_layer, chunk.end_layer = run.end_layer;
+  if (run.first_layer > 0) chunk.activations_in = activations(run.slot_in, run.tokens.size());
+  if (hands_on) chunk.activations_out = activations(run.slot_out, run.tokens.size());
+  if (run.sample) chunk.logits = std::span(logits_).first(vocab);
+  chunk.on_layer = [&](uint32_t layer) {
+    post(node::LayerDone{run.run, layer, run.start / options_.block_tokens, layer_crcs(run, layer)});
+    std::lock_guard lock(mutex_);
+    return !cancelled_.contains(run.run);
+  };
+  std::optional<Error> broken;
+  if (run.prompt_logprobs >= 0 && !run.targets.empty()) {
+    if (hands_on || run.targets.size() > run.tokens.size() ||
+        std::any_of(run.targets.begin(), run.targets.end(), [&](uint32_t token) { return token >= vocab; }))
+      return fail({Code::invalid, std::to_string(run.targets.size()) + " targets of " +
+                                      std::to_string(run.tokens.size()) + " tokens, or ids outside the vocabulary"});
+    chunk.scored = run.targets.size();
+    chunk.on_logits = [&](size_t row, std::span<const float> logits) {
+      auto scored = sampler_.score(logits, run.targets[row], static_cast<size_t>(run.prompt_logprobs));
+      if (!scored) {
+        broken = std::move(scored).error();
+        return false;
+      }
+      done.prompt_logprobs.push_back({scored->logprob, scored->rank, {}});
+      for (const auto& top : scored->top) done.prompt_logprobs.back().top.emplace_back(top.token, top.logprob);
+      std::lock_guard lock(mutex_);
+      return !cancelled_.contains(run.run);
+    };
+  }
+  if (auto ran = runner_.prefill(chunk); !ran) return fail(broken.value_or(ran.error()));
+  if (hands_on) done.activations_crc = crc32c(std::as_bytes(chunk.activations_out));
+  if (run.sample) {
+    auto drawn =
+        draw(chunk.logits, run.sampling, run.start + run.tokens.size(), run.history, run.prompt_tokens, run.banned);
+    if (!drawn) return fail(drawn.error());
+    done.sampled = std::move(*drawn);
+  }
+  done.elapsed = SystemClock::instance().now() - began;
+  return done;
+}
+
+ModelCompute::Sequence::Sequence(node::JoinBatch join, const ExtentLayout& layout)
+    : told(std::move(join)), plan(attn::Plan{}), centroids(layout) {}
+
+void ModelCompute::join(node::JoinBatch joins) {
+  const auto [it, fresh] = batch_.try_emplace(joins.sequence, std::move(joins), layout_);
+  MC_ASSERT(fresh);
+  Sequence& sequence = it->second;
+  MC_ASSERT_EQ(sequence.told.pages.size(), sequence.told.position / options_.block_tokens + 1);
+  sequence.plan = plan(sequence.told.attention);
+  sequence.pages.reserve(sequence.told.tokens_max / options_.block_tokens + 1);
+  for (const uint32_t index : sequence.told.pages) {
+    MC_ASSERT_LT(index, options_.page_count);
+    sequence.pages.push_back(page(index));
+  }
+  if (sequence.told.sampling.has_penalties()) sequence.told.history.reserve(sequence.told.tokens_max + size_t{1});
+}
+
+node::StepDone ModelCompute::run_step(const node::RunStep& run) {
+  const TimePoint began = SystemClock::instance().now();
+  node::StepDone done;
+  done.run = run.run;
+  done.rows = run.rows;
+  if (auto computed = compute_rows(*run.rows); !computed)
+    done.code = computed.error().code, done.what = computed.error().what;
+  done.elapsed = SystemClock::instance().now() - began;
+  return done;
+}
+
+Result<void> ModelCompute::compute_rows(node::StepRows& step) {
+  rows_.clear();
+  computed_.clear();
+  step.out.resize(step.in.size());
+  for (size_t i = 0; i < step.in.size(); ++i) {
+    const node::RunRow& row = step.in[i];
+    Sequence& sequence = batch_.at(row.sequence);
+    node::StepRow& out = step.out[i];
+    out.sealed_crcs.clear();
+    out.rotten.clear();
+    MC_ASSERT_EQ(row.position, sequence.told.position);
+    if (!sequence.plan) return sequence.plan.error();
+    if (row.joined) out.rotten = rotten(sequence.told.pages, sequence.told.prefix_crcs, {0, layout_.layers});
+    if (!out.rotten.empty()) continue;
+    if (row.page != node::RunRow::kNoPage) {
+      MC_ASSERT_LT(row.page, options_.page_count);
+      sequence.pages.push_back(page(row.page));
+    }
+    MC_ASSERT_EQ(sequence.pages.size(), row.position / options_.block_tokens + 1);
+    if (row.position % options_.block_tokens == 0)  // a fresh page: unused rows are zero
+      std::fill_n(sequence.pages.back(), layout_.page_bytes(), std::byte{0});
+    computed_.push_back(i);
+    rows_.push_back({row.token, row.position, sequence.pages.data(), &*sequence.plan, &sequence.centroids});
+  }
+  const size_t vocab = model_.config().vocab;
+  const std::span<float> logits = std::span(logits_).first(rows_.size() * vocab);
+  if (!rows_.empty()) MC_CHECK(runner_.decode(rows_, logits));
+  for (size_t n = 0; n < computed_.size(); ++n) {
+    const node::RunRow& row = step.in[computed_[n]];
+    node::StepRow& out = step.out[computed_[n]];
+    Sequence& sequence = batch_.at(row.sequence);
+    node::JoinBatch& told = sequence.told;
+    ++told.position;
+    if (told.sampling.has_penalties()) told.history.push_back(row.token);
+    const bool may_end = told.position - told.prompt_tokens >= told.min_tokens;
+    MC_TRY(drawn, draw(logits.subspan(n * vocab, vocab), told.sampling, told.position, told.history, told.prompt_tokens,
+                       may_end ? std::span<const uint32_t>{} : told.banned));
+    out.sampled = std::move(drawn);
+    if (told.position % options_.block_tokens == 0)
+      for (uint32_t layer = 0; layer < layout_.layers; ++layer)
+        out.sealed_crcs.push_back(crc32c({sequence.pages.back() + layout_.layer_offset(layer), layout_.layer_bytes()}));
+  }
+  return {};
+}
+
+Result<node::SampledToken> ModelCompute::draw(std::span<const float> logits, const wire::Sampling& sampling,
+                                              uint64_t position, std::span<const uint32_t> history,
+                                              uint32_t prompt_tokens, std::span<const uint32_t> banned) {
+  MC_TRY(sampled, sampler_.sample(logits, sampling, position, history, prompt_tokens, banned));
+  node::SampledToken out;
+  out.token = sampled.token;
+  out.logprobs.chosen = sampled.logprob;
+  for (const auto& top : sampled.top) out.logprobs.top.emplace_back(top.token, top.logprob);
+  return out;
+}
+
+}  // namespace mc::host

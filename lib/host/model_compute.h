@@ -1,0 +1,111 @@
+// The thread that owns the model's forward pass. The control loop hands it runs (a chunk of a prompt,
+// a step of the batch) one at a time and takes events back. Shared are the KV pages, which the role leaves
+// untouched while a run uses them, and the rows of a step, which only one side has at a time.
+// It keeps each sequence of the batch from JoinBatch to LeaveBatch: its pages, plan, sampling and history. A step in
+// which no block fills allocates nothing, unless log-probabilities are asked for.
+//
+//   control loop --submit--> [work] --> thread: model::Runner, sampler, CRC32C of sealed extents
+//                <--next---- [LayerDone*, ChunkDone | StepDone]   event_fd() is readable meanwhile
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "attn/attn.h"
+#include "base/fd.h"
+#include "base/parallel.h"
+#include "model/model.h"
+#include "model/runner.h"
+#include "node/node.h"
+#include "node/services.h"
+#include "node/stage.h"
+#include "ops/sample.h"
+
+namespace mc::host {
+
+struct ComputeOptions {
+  uint32_t block_tokens = 64;
+  uint32_t chunk_tokens = 512;
+  uint32_t batch_max = 64;
+  std::string kernels = "auto";
+  std::byte* pool = nullptr;  // page 0; outlives the Compute
+  uint32_t page_count = 0;
+  node::ActivationSlots slots;  // of a pipeline member, offsets from `pool`
+};
+
+class ModelCompute final : public node::Compute {
+ public:
+  /// `model` and `parallel` outlive it; `parallel` is used by this thread alone from now on.
+  static Result<std::unique_ptr<ModelCompute>> open(const model::Model& model, Parallel& parallel,
+                                                    const ComputeOptions& options);
+  ~ModelCompute() override;
+
+  void submit(node::ComputeWork work) override;
+  void cancel(uint64_t run) override;
+  std::string kernels() const override;
+  int event_fd() const override { return wake_.fd(); }
+  std::optional<node::Event> next() override;
+
+ private:
+  /// A sequence of the batch, from JoinBatch to LeaveBatch.
+  struct Sequence {
+    Sequence(node::JoinBatch join, const ExtentLayout& layout);
+    node::JoinBatch told;           // its `history` and `position` grow with the steps; `pages` are moved to `pages`
+    std::vector<std::byte*> pages;  // their addresses, up to that of the newest token
+    Result<attn::Plan> plan;
+    attn::CentroidIndex centroids;
+  };
+
+  ModelCompute(const model::Model& model, model::Runner runner, Parallel& parallel, EventFd wake,
+               const ComputeOptions& options);
+  void loop();
+  /// Takes the work that comes next, waiting for it; nothing when the thread is to end.
+  std::optional<node::ComputeWork> take();
+  void finish(node::Event done);
+  node::ChunkDone run_chunk(const node::RunChunk& run);
+  void join(node::JoinBatch join);
+  node::StepDone run_step(const node::RunStep& run);
+  Result<void> compute_rows(node::StepRows& rows);
+  std::vector<uint32_t> layer_crcs(const node::RunChunk& run, uint32_t layer) const;
+  /// Blocks of the first pages whose bytes are not those that were sealed; `crcs` as in RunChunk::prefix_crcs.
+  std::vector<uint32_t> rotten(std::span<const uint32_t> pages, std::span<const uint32_t> crcs,
+                               LayerRange layers) const;
+  Result<attn::Plan> plan(const std::string& text) const;
+  Result<node::SampledToken> draw(std::span<const float> logits, const wire::Sampling& sampling, uint64_t position,
+                                  std::span<const uint32_t> history, uint32_t prompt_tokens,
+                                  std::span<const uint32_t> banned);
+  std::span<float> activations(uint32_t slot, size_t tokens) const;
+  std::byte* page(uint32_t index) const { return options_.pool + size_t{index} * layout_.page_bytes(); }
+  void post(node::Event event);
+
+  const model::Model& model_;
+  model::Runner runner_;
+  Parallel& parallel_;
+  ops::Sampler sampler_;
+  ComputeOptions options_;
+  ExtentLayout layout_;
+  std::vector<float> logits_;
+  std::unordered_map<uint64_t, Sequence> batch_;  // by number
+  std::vector<model::DecodeRow> rows_;            // of the step under way
+  std::vector<size_t> computed_;                  // which of the step's rows they are
+  EventFd wake_;
+
+  std::mutex mutex_;
+  std::condition_variable has_work_;
+  bool stopping_ = false;                // guarded by mutex_, like all below
+  std::vector<node::ComputeWork> work_;  // the role keeps at most one run under way
+  std::vector<node::Event> events_;      // at most layers + 1 a run
+  std::set<uint64_t> cancelled_;
+  uint64_t current_ = 0;
+  std::thread thread_;
+};
+
+}  // namespace mc::host

@@ -1,0 +1,63 @@
+// Which flags an admission looks at is in its row of the table (sched/admission.h).
+#include "host/sched_flags.h"
+
+#include <algorithm>
+#include <iterator>
+#include <vector>
+
+#include "base/errors.h"
+
+namespace mc {
+
+namespace flags {
+
+Result<void> check_slack(std::string_view value) {
+  MC_TRY(slack, parse_f64(value));
+  if (slack > 0 && slack <= 1e6) return {};
+  return {Code::invalid, "'" + std::string(value) + "' is not above 0 and at most 1e6"};
+}
+
+}  // namespace flags
+
+namespace host {
+
+namespace {
+std::string names_of(std::span<const sched::Admission* const> admissions) {
+  std::string out;
+  for (const sched::Admission* a : admissions) out += (out.empty() ? "" : ", ") + std::string(a->name);
+  return out;
+}
+}  // namespace
+
+void read_sched_flags(const cli::Args& args, sched::Options& out) {
+  out.slow_start_s = to_seconds(args.duration(flags::kSlowStart));
+  out.first_with_second = args.text(flags::kFirstToken) == "with-second";
+  out.admitting.decode_s = to_seconds(args.duration(flags::kDecodeTime));
+  out.admitting.slack = args.number(flags::kSlack);
+  out.admitting.aggregate = args.text(flags::kAggregate) == "max" ? sched::Aggregate::max : sched::Aggregate::mean;
+}
+
+Result<void> check_sched_flags(const cli::Args& args, std::span<const sched::Admission* const> admissions) {
+  struct Use {
+    const Flag* flag;
+    bool sched::Admission::*by;
+  };
+  for (const Use& use :
+       {Use{&flags::kDecodeTime, &sched::Admission::predicts_load},
+        Use{&flags::kAggregate, &sched::Admission::predicts_load}, Use{&flags::kSlack, &sched::Admission::has_slack}}) {
+    const auto looks = [&](const sched::Admission* a) { return a->*use.by; };
+    if (!args.said(*use.flag) || std::ranges::any_of(admissions, looks)) continue;
+    std::vector<const sched::Admission*> readers;
+    std::ranges::copy_if(sched::admissions(), std::back_inserter(readers), looks);
+    const std::string name = "--" + std::string(use.flag->name);
+    return user_error(err::kBadValue,
+                      name + " " + args.text(*use.flag) + " is of --admission " + names_of(readers) + "; it is " +
+                          names_of(admissions) + " here, which " + (admissions.size() == 1 ? "does" : "do") +
+                          " not look at it",
+                      name, "leave " + name + " out, or choose --admission " + std::string(readers.front()->name));
+  }
+  return {};
+}
+
+}  // namespace host
+}  // namespace mc

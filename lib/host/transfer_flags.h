@@ -1,0 +1,43 @@
+// Flags of the transfer engine, read once for the daemons and for mc-bench.
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "base/cli.h"
+#include "base/flag_list.h"
+#include "product/flags.h"
+#include "xfer/xfer.h"
+
+namespace mc::flags {
+
+inline constexpr Flag kTcpSeal{.name = "tcp-seal",
+                               .kind = FlagKind::choice,
+                               .value = "S",
+                               .fallback = "auto",
+                               .help = "encrypt tcp streams and the set-up of rdma; auto: off loopback only",
+                               .choices = "auto|off|on",
+                               .common = true};
+
+}  // namespace mc::flags
+
+namespace mc::host {
+
+/// The flags that apply_transfer_flags() reads.
+inline constexpr auto kTransferFlags =
+    flags::list(&flags::kTransferSpin, &flags::kTcpIo, &flags::kRdmaLanes, &flags::kRdmaPairsMax, &flags::kRdmaPace,
+                &flags::kRdmaTrafficClass, &flags::kRdmaCooldown, &flags::kRdmaNoSends);
+
+/// Sets what kTransferFlags say. --rdma-devices and --tcp-seal are none of them: mc-bench reads them in its own way.
+/// Values were checked while parsing.
+void apply_transfer_flags(const cli::Args& args, xfer::Options& options);
+
+/// Opens an engine; what its options or this machine lack becomes an error that a user can look up.
+Result<std::unique_ptr<xfer::Engine>> open_transfers(const xfer::Options& options);
+
+/// --transfer-faults: kinds with their probability per slice, from 0 to 1, separated by commas.
+///   delay=P:T   a finished slice is reported T later     fail=P   it is reported as failed
+///   corrupt=P   a byte of a read is flipped              lose=P   the connection is closed instead
+Result<xfer::FaultPlan> parse_faults(std::string_view text);
+
+}  // namespace mc::host

@@ -1,0 +1,134 @@
+#include "host/worker_metrics.h"
+
+#include <algorithm>
+
+#include "base/cli.h"
+#include "node/cache.h"
+#include "node/decode.h"
+#include "node/prefill.h"
+#include "product/metric_names.h"
+#include "wire/codec.h"
+
+namespace mc::host {
+
+WorkerMetrics::WorkerMetrics(Metrics& metrics, const node::Worker& worker, DataPlane& data)
+    : metrics_(metrics), worker_(worker), data_(data) {
+  const auto& build = cli::build_info();
+  metrics_.gauge(metric::kBuildInfo, {build.version, build.commit, build.program}).set(1);
+  if (const node::Shelf* shelf = worker_.shelf()) {
+    const std::string pages = std::to_string(shelf->pool.counts().total);
+    metrics_
+        .gauge(metric::kVllmCacheConfig,
+               {std::to_string(shelf->layout.block_tokens), to_string(shelf->layout.dtype), "True", pages})
+        .set(1);
+    iteration_tokens_ = metrics_.histogram(metric::kVllmIterationTokens);
+  }
+}
+
+void WorkerMetrics::computes(size_t tokens) {
+  if (tokens > 0) iteration_tokens_.observe(static_cast<double>(tokens));  // else it only checks a prefix
+}
+
+// Machines keep totals; a counter gets what has come since the last look.
+void WorkerMetrics::count(const MetricFamily& family, std::initializer_list<std::string_view> labels, uint64_t total) {
+  std::string key = family.name;
+  for (std::string_view label : labels) key.append("|").append(label);
+  uint64_t& last = last_[key];
+  metric::Counter counter = metrics_.counter(family, labels);
+  if (total > last) counter.add(static_cast<double>(total - last));
+  last = total;
+}
+
+void WorkerMetrics::update() {
+  const wire::Load load = worker_.load();
+  metrics_.gauge(metric::kVllmRunning).set(load.running);
+  metrics_.gauge(metric::kVllmWaiting).set(load.waiting);
+  metrics_.gauge(metric::kVllmWaitingByReason, {"capacity"}).set(load.waiting);
+  metrics_.gauge(metric::kVllmWaitingByReason, {"deferred"}).set(0);
+  const double pages = static_cast<double>(load.pages_free + load.pages_private + load.pages_cached);
+  metrics_.gauge(metric::kVllmKvUsage).set(pages > 0 ? 1.0 - static_cast<double>(load.pages_free) / pages : 0);
+  metrics_.gauge(metric::kKvBlocks, {"host", "used"}).set(static_cast<double>(load.pages_private));
+  metrics_.gauge(metric::kKvBlocks, {"host", "cached"}).set(static_cast<double>(load.pages_cached));
+  metrics_.gauge(metric::kKvBlocks, {"host", "free"}).set(static_cast<double>(load.pages_free));
+  metrics_.gauge(metric::kKvBlocks, {"host", "leased"}).set(static_cast<double>(load.leases));
+  uint64_t evicted = 0;
+  for (const node::Shelf* shelf : worker_.shelves()) evicted += shelf->pool.counts().evicted_total;
+  count(metric::kKvEvictions, {"host", "evicted"}, evicted);
+  std::map<wire::Role, uint64_t> peers;
+  for (const auto& [name, peer] : worker_.peers().all()) ++peers[peer.role];
+  for (const wire::Role role : {wire::Role::prefill, wire::Role::decode, wire::Role::cache})
+    metrics_.gauge(metric::kPeers, {wire::to_string(role), "ready"}).set(static_cast<double>(peers[role]));
+  update_work();
+  update_transfers();
+}
+
+// Counts the tokens that the role computed and the places that its blocks came from.
+void WorkerMetrics::update_work() {
+  if (const auto* prefill = dynamic_cast<const node::Prefill*>(&worker_)) {
+    const auto& s = prefill->stats();
+    count(metric::kVllmPromptTokens, {}, s.prompt_tokens);
+    count(metric::kVllmPrefixQueries, {}, s.prompt_tokens);
+    count(metric::kVllmPrefixHits, {}, s.local_tokens);
+    count(metric::kVllmExternalQueries, {}, s.prompt_tokens - s.local_tokens);
+    count(metric::kVllmExternalHits, {}, s.remote_tokens);
+    count(metric::kVllmPromptTokensCached, {}, s.local_tokens + s.remote_tokens);
+    count(metric::kChecksumFailures, {}, s.checksum_failures + prefill->fetches().checksum_failures);
+    count(metric::kFallback, {"fetch"}, prefill->fetches().failures);
+    const uint32_t block_tokens = worker_.shelf()->layout.block_tokens;
+    count(metric::kKvBlockHits, {"host"}, s.local_tokens / block_tokens);
+    count(metric::kKvBlockHits, {"remote"}, s.remote_tokens / block_tokens);
+    metric::Histogram exposed = metrics_.histogram(metric::kXferExposed);
+    s.exposed_s.after(exposed_, [&](double seconds) { exposed.observe(seconds); });
+    exposed_ = s.exposed_s.count();
+  } else if (const auto* decode = dynamic_cast<const node::Decode*>(&worker_)) {
+    const auto& s = decode->stats();
+    count(metric::kVllmGenerationTokens, {}, s.tokens);
+    count(metric::kVllmPreemptions, {}, s.preempted);
+    count(metric::kKvBlockHits, {"host"}, s.local_blocks);
+    count(metric::kChecksumFailures, {}, s.checksum_failures);
+  }
+}
+
+void WorkerMetrics::update_transfers() {
+  for (const auto& transfer : data_.take_transfers()) {
+    metrics_.histogram(metric::kXferSeconds, {transfer.transport}).observe(transfer.seconds);
+    metrics_.histogram(metric::kVllmXferTime).observe(transfer.seconds);
+    metrics_.histogram(metric::kVllmXferBytes).observe(static_cast<double>(transfer.bytes));
+  }
+  const auto counters = data_.counters();
+  metrics_.gauge(metric::kXferRdmaPairs).set(static_cast<double>(counters.rdma_pairs));
+  count(metric::kXferRdmaEvictions, {}, counters.rdma_evictions);
+  count(metric::kXferRdmaWakes, {}, counters.rdma_wakes);
+  count(metric::kXferRdmaSends, {}, counters.rdma_sends);
+  count(metric::kXferClassBytes, {"urgent"}, counters.urgent_bytes);
+  count(metric::kXferClassBytes, {"bulk"}, counters.bulk_bytes);
+  count(metric::kXferBatches, {"ok"}, counters.batches_done - std::min(counters.batches_done, counters.batches_failed));
+  count(metric::kXferBatches, {"failed"}, counters.batches_failed);
+  count(metric::kXferSlices, {"posted"}, counters.slices_posted);
+  count(metric::kXferSlices, {"retried"}, counters.slices_retried);
+  count(metric::kXferSlices, {"moved"}, counters.slices_failed_over);
+  count(metric::kXferServed, {"ok"}, counters.requests_served);
+  count(metric::kXferServed, {"refused"}, counters.requests_refused);
+  count(metric::kXferNotifies, {"out"}, counters.notifies_sent);
+  count(metric::kXferNotifies, {"in"}, counters.notifies_received);
+  count(metric::kXferConnections, {"dialled"}, counters.connects);
+  count(metric::kXferConnections, {"accepted"}, counters.accepts);
+  count(metric::kXferConnections, {"up"}, counters.peers_up);
+  count(metric::kXferConnections, {"lost"}, counters.peers_lost);
+  metrics_.gauge(metric::kXferQuarantined).set(static_cast<double>(counters.quarantined_bytes));
+  for (const auto& [reason, times] : counters.failures) count(metric::kXferFailures, {reason}, times);
+  const auto reached = data_.peers_by_transport();
+  for (const auto& flow : counters.flows) {
+    const auto peers = reached.find(flow.transport);
+    metrics_.gauge(metric::kXferPeers, {flow.transport})
+        .set(peers == reached.end() ? 0 : static_cast<double>(peers->second));
+    for (const wire::Role role : {wire::Role::prefill, wire::Role::decode, wire::Role::cache}) {
+      const auto read = data_.read_bytes().find({flow.transport, role});
+      count(metric::kXferBytes, {flow.transport, "in", wire::to_string(role)},
+            read == data_.read_bytes().end() ? 0 : read->second);
+    }
+    count(metric::kXferBytes, {flow.transport, "out", "any"}, flow.served_bytes);
+  }
+}
+
+}  // namespace mc::host

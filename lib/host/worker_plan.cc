@@ -1,0 +1,281 @@
+#include "host/worker_plan.h"
+
+#include <algorithm>
+#include <random>
+
+#include "base/errors.h"
+#include "base/log.h"
+#include "base/units.h"
+#include "costed/standin.h"
+#include "host/calibrate.h"
+#include "host/choice_flags.h"
+#include "host/daemon_flags.h"
+#include "host/memory_plan.h"
+#include "host/model_compute.h"
+#include "host/profile.h"
+#include "model/find.h"
+#include "model/runner.h"
+#include "product/flags.h"
+
+namespace mc::host {
+namespace {
+
+constexpr uint64_t kSlabBytes = uint64_t{8} << 20;
+constexpr uint64_t kSlowLoadBytes = uint64_t{256} << 20;  // loading takes seconds
+
+InstanceId random_instance() {
+  std::random_device device;
+  Id128 id;
+  for (auto& byte : id.bytes) byte = static_cast<uint8_t>(device());
+  return InstanceId{id};
+}
+
+uint64_t wanted_bytes(const ByteSize& size) {
+  return size.of(mem::available_bytes());
+}
+
+}  // namespace
+
+Result<void> WorkerPlan::make() {
+  options.role = role_;
+  options.instance = random_instance();
+  options.seed = args_.count(flags::kSeed);
+  options.version = cli::build_info().version;
+  options.lease_ttl_max = args_.duration(flags::kLeaseTime);
+  if (args_.present(flags::kName)) options.name = args_.text(flags::kName);
+  if (args_.has(flags::kPipeline) && args_.present(flags::kPipeline)) MC_CHECK(plan_pipeline());
+  for (const auto& label : args_.list(flags::kLabel)) {
+    const size_t equals = label.find('=');
+    options.labels.emplace_back(label.substr(0, equals), label.substr(equals + 1));
+  }
+  return role_ == wire::Role::cache ? plan_cache() : plan_model();
+}
+
+// The leader bears the pipeline's name, the others extend it.
+Result<void> WorkerPlan::plan_pipeline() {
+  MC_TRY(part, pipeline_part(args_));
+  if (options.name.empty())
+    return user_error(err::kBadValue, "--pipeline needs --name: its stages find each other by it", "--pipeline");
+  if (args_.text(flags::kRunner) != "model")
+    return user_error(err::kBadValue, "--pipeline computes a model; --runner costed has no stages", "--pipeline");
+  stage_.leader = options.name;
+  stage_.stage = part.stage;
+  stage_.stages = part.stages;
+  options.stages = stage_.stages;
+  if (part.stage == 0) {
+    prefill_.stages = stage_.stages;
+  } else {
+    options.name = node::stage_name(options.name, stage_.stage);
+    options.role = role_ = wire::Role::stage;
+  }
+  return {};
+}
+
+// Slots for activations lie behind the pages, in the same buffer that peers may read.
+Result<void> WorkerPlan::add_slots() {
+  if (prefill_.stages <= 1 && role_ != wire::Role::stage) return {};
+  const auto& config = engine_->model->config();
+  node::ActivationSlots slots;
+  slots.row_bytes = config.hidden * sizeof(float);
+  slots.base = arena_bytes_;
+  slots.slot_bytes = round_up(args_.count(flags::kChunkTokens) * slots.row_bytes, 4096);
+  arena_bytes_ += slots.slot_bytes * node::ActivationSlots::count();
+  prefill_.slots = stage_.slots = slots;
+  return {};
+}
+
+Result<void> WorkerPlan::plan_cache() {
+  const uint64_t bytes = wanted_bytes(args_.size(flags::kDram));
+  arena_bytes_ = round_up(bytes, kSlabBytes);
+  cache_.segment_bytes = arena_bytes_;
+  cache_.slab_bytes = kSlabBytes;
+  return check_memory();
+}
+
+Result<void> WorkerPlan::check_memory() const {
+  const uint64_t free = mem::available_bytes();
+  if (arena_bytes_ <= free) return {};
+  return user_error(err::kNotEnoughMemory,
+                    "the KV pool needs " + format_bytes(arena_bytes_) + ", " + format_bytes(free) + " are free",
+                    role_ == wire::Role::cache ? "--dram" : "--kv-mem",
+                    "use at most " + format_bytes(free / 10 * 9) + ", or free memory");
+}
+
+/// Before anything is loaded. Returns the bytes of the weights.
+Result<uint64_t> WorkerPlan::check_model_fits() const {
+  MC_TRY(directory, model::find_model(args_.text(flags::kModel)));
+  MC_TRY(options, model_options(args_));
+  MC_TRY(plan, model::plan_model(directory, options));
+  model::RunnerOptions runner{.block_tokens = static_cast<uint32_t>(args_.count(flags::kBlockTokens))};
+  if (args_.has(flags::kBatchMax)) runner.max_batch = static_cast<uint32_t>(args_.count(flags::kBatchMax));
+  if (args_.has(flags::kChunkTokens)) runner.max_chunk_tokens = static_cast<uint32_t>(args_.count(flags::kChunkTokens));
+  const ByteSize kv = args_.size(flags::kKvMem);
+  MemoryPlan memory;
+  memory.weight_bytes = plan.weight_bytes;
+  memory.scratch_bytes = model::Runner::workspace_bytes(plan.config, runner) +
+                         sizeof(float) * uint64_t{runner.max_batch} * plan.config.vocab;
+  memory.free_bytes = mem::available_bytes();
+  memory.kv_bytes = kv.percent > 0 ? 0 : kv.of(memory.free_bytes);
+  const ExtentLayout layout = model::kv_layout(plan.config, plan.dtype, runner.block_tokens, plan.layers);
+  memory.page_bytes = layout.page_bytes();
+  if (role_ == wire::Role::decode) {
+    MC_TRY(attention, asked_plan(args_, flags::kDecodeAttention, plan.config));
+    const CentroidBytes copies = centroid_bytes(attention, layout);
+    memory.beside_page_bytes = copies.page_bytes;
+    memory.scratch_bytes += copies.strip_bytes * runner.max_batch;
+  }
+  MC_CHECK(host::check_memory(memory));
+  return memory.weight_bytes;
+}
+
+Result<void> WorkerPlan::plan_model() {
+  MC_TRY(profile, runner_profile(args_));
+  if (profile) return plan_costed(*std::move(profile));
+  MC_TRY(weight_bytes, check_model_fits());
+  if (weight_bytes >= kSlowLoadBytes) log_info("loading the model", {{"weight_bytes", weight_bytes}});
+  MC_TRY(engine, open_engine(args_));
+  engine_ = std::make_unique<Engine>(std::move(engine));
+  const model::Model& model = *engine_->model;
+  block_tokens_ = engine_->block_tokens;
+  options.model = engine_->served_name;
+  options.layout = model.kv_layout(engine_->block_tokens);
+  options.kv = model.kv_namespace(engine_->prefill_plan, engine_->block_tokens);
+  options.decode_attention = attn::to_string(engine_->decode_plan);
+  const uint64_t page_bytes = options.layout.page_bytes();
+  // More than the batch can ever hold is waste: small models on big machines stay small.
+  const uint64_t batch = args_.has(flags::kBatchMax) ? args_.count(flags::kBatchMax) : 16;
+  const uint64_t useful = std::max<uint64_t>(batch, 4) * (model.config().max_positions / engine_->block_tokens + 1);
+  // A pipeline's members count pages alike: by the one that holds most layers.
+  ExtentLayout widest = options.layout;
+  if (!model.whole()) widest.stage = {0, (widest.layers + stage_.stages - 1) / stage_.stages};
+  uint64_t pages = wanted_bytes(args_.size(flags::kKvMem)) / widest.page_bytes();
+  if (args_.size(flags::kKvMem).percent > 0) pages = std::min({pages, useful, uint64_t{1} << 20});
+  if (pages < kPagesMin)
+    return user_error(
+        err::kNotEnoughMemory,
+        "--kv-mem holds " + std::to_string(pages) + " pages of " + format_bytes(page_bytes) + ", at least 4 are needed",
+        "--kv-mem");
+  options.page_count = static_cast<uint32_t>(std::min<uint64_t>(pages, 1u << 24));
+  arena_bytes_ = options.page_count * page_bytes;
+  options.context_tokens = std::min(model.config().max_positions, (options.page_count - 1) * engine_->block_tokens);
+  MC_CHECK(add_slots());
+  return check_memory();
+}
+
+// Room as the profile has it, in stand-in pages; memory is taken only as they are written.
+Result<void> WorkerPlan::plan_costed(sched::Profile profile) {
+  MC_TRY(directory, model::find_model(args_.text(flags::kModel)));
+  MC_TRY(config, model::read_config(directory));
+  block_tokens_ = static_cast<uint32_t>(args_.count(flags::kBlockTokens));
+  options.model = served_name(directory);
+  options.layout = costed::Standin::layout(profile.layers, block_tokens_);
+  options.kv.weights = "standin:" + profile.name;
+  options.kv.config = config.kv_digest();
+  options.kv.dtype = options.kv.weight_dtype = options.kv.kv_dtype = "standin";
+  options.kv.rope = "none";
+  options.kv.attention = options.decode_attention = "full";
+  options.kv.layers = options.layout.layers;
+  options.kv.kv_heads = options.layout.kv_heads, options.kv.head_dim = options.layout.head_dim;
+  options.kv.block_tokens = block_tokens_;
+  options.kv.layout = ExtentLayout::kVersion;
+  const uint64_t cached = profile.dram_bytes / profile.kv_bytes_per_token;
+  const uint64_t tokens = role_ == wire::Role::decode ? profile.kv_capacity_tokens
+                                                      : std::max(cached, profile.context_tokens + block_tokens_);
+  options.page_count = static_cast<uint32_t>(std::clamp<uint64_t>(tokens / block_tokens_, kPagesMin, 1u << 20));
+  const uint64_t said = role_ == wire::Role::decode ? profile.kv_capacity_tokens : cached;
+  const uint64_t here = uint64_t{options.page_count} * block_tokens_;
+  if (here > said || here + block_tokens_ <= said)
+    log_warn("the room of the profile is not kept: it must hold a context, in at most a million pages",
+             {{"profile_tokens", said}, {"tokens", here}});
+  arena_bytes_ = uint64_t{options.page_count} * options.layout.page_bytes();
+  options.context_tokens = static_cast<uint32_t>(
+      std::min<uint64_t>(profile.context_tokens, uint64_t{options.page_count - 1} * block_tokens_));
+  options.cost = profile.cost;
+  // A page stands for more bytes than it has; peers reckon with those it has.
+  options.cost.read_bytes_per_s *= static_cast<double>(options.layout.page_bytes()) /
+                                   static_cast<double>(profile.kv_bytes_per_token * block_tokens_);
+  options.labels.emplace_back("runner", "costed:" + profile.name);
+  costed_.emplace();
+  costed_->profile = std::move(profile);
+  costed_->vocab = config.vocab;
+  return check_memory();
+}
+
+Result<void> WorkerPlan::check_chunk(uint32_t chunk_tokens) const {
+  if (chunk_tokens != 0 && chunk_tokens % block_tokens_ == 0) return {};
+  return user_error(err::kBadValue,
+                    "--chunk-tokens " + std::to_string(chunk_tokens) + " is not a multiple of --block-tokens " +
+                        std::to_string(block_tokens_),
+                    "--chunk-tokens");
+}
+
+Result<std::unique_ptr<node::Compute>> WorkerPlan::open_compute(std::byte* pool) {
+  if (costed_) return open_costed(pool);
+  if (engine_) return open_model(pool);
+  return std::unique_ptr<node::Compute>();
+}
+
+Result<std::unique_ptr<node::Compute>> WorkerPlan::open_costed(std::byte* pool) {
+  uint32_t chunk_tokens = static_cast<uint32_t>(costed_->profile.chunk_tokens);
+  if (args_.has(flags::kChunkTokens) && args_.given(flags::kChunkTokens))
+    chunk_tokens = static_cast<uint32_t>(args_.count(flags::kChunkTokens));
+  MC_CHECK(check_chunk(chunk_tokens));
+  prefill_.chunk_tokens = chunk_tokens;
+  if (args_.has(flags::kBatchMax)) decode_.batch_max = static_cast<uint32_t>(args_.count(flags::kBatchMax));
+  costed_->layout = options.layout;
+  costed_->pool = pool;
+  costed_->page_count = options.page_count;
+  MC_TRY(opened, costed::Costed::open(*costed_));
+  return std::unique_ptr<node::Compute>(std::move(opened));
+}
+
+std::optional<costed::PacedPlane::Pace> WorkerPlan::pace() const {
+  if (!costed_) return std::nullopt;
+  const double scale = static_cast<double>(costed_->profile.kv_bytes_per_token) * options.layout.block_tokens /
+                       static_cast<double>(options.layout.layers * options.layout.layer_bytes());
+  return costed::PacedPlane::Pace{scale / costed_->profile.net.bytes_per_s,
+                                  from_seconds(costed_->profile.net.latency_s)};
+}
+
+Result<sched::Cost> WorkerPlan::cost_of_model(const std::string& kernels) const {
+  if (!args_.present(flags::kCost)) {
+    const model::RunnerOptions one{
+        .block_tokens = engine_->block_tokens, .max_chunk_tokens = 256, .max_batch = 1, .kernels = kernels};
+    MC_TRY(runner, model::Runner::open(*engine_->model, *engine_->parallel, one));
+    return measure_cost(runner, 500ms);
+  }
+  MC_TRY(profile, open_profile(args_.text(flags::kCost)));
+  sched::Cost cost = profile.cost;
+  // A full pipeline finishes a prompt in little more than one stage's time; reports correct the rest.
+  for (double* part : {&cost.prefill_s_per_token, &cost.prefill_s_per_token2}) *part /= prefill_.stages;
+  return cost;
+}
+
+Result<std::unique_ptr<node::Compute>> WorkerPlan::open_model(std::byte* pool) {
+  ComputeOptions compute;
+  compute.block_tokens = block_tokens_;
+  if (args_.has(flags::kChunkTokens)) compute.chunk_tokens = static_cast<uint32_t>(args_.count(flags::kChunkTokens));
+  MC_CHECK(check_chunk(compute.chunk_tokens));
+  if (args_.has(flags::kBatchMax)) compute.batch_max = static_cast<uint32_t>(args_.count(flags::kBatchMax));
+  compute.kernels = args_.text(flags::kKernels);
+  compute.pool = pool;
+  compute.page_count = options.page_count;
+  compute.slots = prefill_.slots;
+  MC_TRY(cost, cost_of_model(compute.kernels));
+  options.cost = cost;
+  MC_TRY(opened, ModelCompute::open(*engine_->model, *engine_->parallel, compute));
+  prefill_.chunk_tokens = stage_.chunk_tokens = compute.chunk_tokens;
+  decode_.batch_max = compute.batch_max;
+  return std::unique_ptr<node::Compute>(std::move(opened));
+}
+
+std::unique_ptr<node::Worker> WorkerPlan::make_machine() const {
+  switch (role_) {
+    case wire::Role::prefill: return std::make_unique<node::Prefill>(options, prefill_);
+    case wire::Role::decode: return std::make_unique<node::Decode>(options, decode_);
+    case wire::Role::stage: return std::make_unique<node::Stage>(options, stage_);
+    default: return std::make_unique<node::Cache>(options, cache_);
+  }
+}
+
+}  // namespace mc::host

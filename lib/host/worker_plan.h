@@ -1,0 +1,69 @@
+// The plan of a worker process, made from its flags and its model: the options of its machine, the size of its KV
+// buffer, and the compute.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/cli.h"
+#include "costed/costed.h"
+#include "costed/paced_plane.h"
+#include "host/engine.h"
+#include "node/cache.h"
+#include "node/decode.h"
+#include "node/prefill.h"
+#include "node/stage.h"
+#include "wire/codec.h"
+
+namespace mc::host {
+
+class WorkerPlan {
+ public:
+  /// `args` outlives it.
+  WorkerPlan(wire::Role role, const cli::Args& args) : role_(role), args_(args) {}
+
+  /// Reads the flags and loads the model; refuses what does not fit into memory.
+  Result<void> make();
+  /// The compute over the KV buffer at `pool`; null for a cache node. It measures the cost of the model.
+  Result<std::unique_ptr<node::Compute>> open_compute(std::byte* pool);
+  std::unique_ptr<node::Worker> make_machine() const;
+
+  wire::Role role() const { return role_; }
+  /// --name, else the role.
+  std::string title() const { return options.name.empty() ? std::string(wire::to_string(role_)) : options.name; }
+  uint64_t arena_bytes() const { return arena_bytes_; }
+  /// Null in a cache node and with --runner costed.
+  const Engine* engine() const { return engine_.get(); }
+  /// With --runner costed: how fast a modelled network carries the bytes that really move.
+  std::optional<costed::PacedPlane::Pace> pace() const;
+
+  /// Options of the machine. The planes add the addresses of this process.
+  node::WorkerOptions options;
+
+ private:
+  Result<void> plan_pipeline();
+  Result<void> add_slots();
+  Result<void> plan_cache();
+  Result<void> check_memory() const;
+  Result<uint64_t> check_model_fits() const;
+  Result<void> plan_model();
+  Result<void> plan_costed(sched::Profile profile);
+  Result<void> check_chunk(uint32_t chunk_tokens) const;
+  Result<std::unique_ptr<node::Compute>> open_costed(std::byte* pool);
+  Result<std::unique_ptr<node::Compute>> open_model(std::byte* pool);
+  Result<sched::Cost> cost_of_model(const std::string& kernels) const;
+
+  wire::Role role_;
+  const cli::Args& args_;
+  node::PrefillOptions prefill_;
+  node::DecodeOptions decode_;
+  node::StageOptions stage_;
+  node::CacheOptions cache_;
+  std::unique_ptr<Engine> engine_;
+  std::optional<costed::CostedOptions> costed_;  // with --runner costed
+  uint32_t block_tokens_ = 0;
+  uint64_t arena_bytes_ = 0;
+};
+
+}  // namespace mc::host

@@ -1,0 +1,246 @@
+#include "host/worker_process.h"
+
+#include <csignal>
+
+#include "base/errors.h"
+#include "base/log.h"
+#include "host/daemon.h"
+#include "host/daemon_flags.h"
+#include "host/loop.h"
+#include "host/worker_metrics.h"
+#include "host/worker_plan.h"
+#include "host/worker_planes.h"
+#include "product/flags.h"
+
+namespace mc::host {
+namespace {
+
+// Everything a worker process owns, in the order it is built; destroyed in reverse.
+class WorkerProcess {
+ public:
+  WorkerProcess(wire::Role role, const cli::Args& args) : args_(args), plan_(role, args) {}
+
+  Result<int> serve() {
+    MC_TRY(signals, Signals::open());
+    signals_ = std::make_unique<Signals>(std::move(signals));
+    MC_TRY(descriptors, prepare_process(true));
+    descriptors_ = descriptors;
+    if (args_.on(flags::kDieWithParent)) die_with_parent();
+    MC_CHECK(plan_.make());
+    MC_CHECK(planes_.open(args_, descriptors_, plan_.arena_bytes(), plan_.title(), plan_.options));
+    MC_TRY(compute, plan_.open_compute(planes_.pool()));
+    compute_ = std::move(compute);
+    if (const auto pace = plan_.pace()) MC_CHECK(planes_.pace(*pace));
+    metrics_ =
+        std::make_unique<Metrics>(Metrics::Labels{{"model_name", plan_.options.model}, {"engine", plan_.title()}});
+    MC_CHECK(open_machine());
+    if (args_.on(flags::kCheck)) {
+      log_info("check passed", {{"kv_bytes", plan_.arena_bytes()}, {"http", plan_.options.http}});
+      return 0;
+    }
+    return run();
+  }
+
+ private:
+  Result<void> open_machine() {
+    MC_TRY(lock, open_page_lock(args_));
+    lock_ = std::move(lock);
+    MC_TRY(pages,
+           StatusPages::open(args_, planes_.control_socket() + ".http", *lock_, *metrics_, heartbeat_, descriptors_));
+    pages_ = std::move(pages);
+    plan_.options.http = pages_->address();
+    worker_ = plan_.make_machine();
+    process_meter_ = std::make_unique<ProcessMeter>(*metrics_);
+    meters_ = std::make_unique<WorkerMetrics>(*metrics_, *worker_, planes_.data());
+    Loop::Parts parts;
+    parts.machine = worker_.get();
+    parts.links = &planes_.links();
+    parts.data = &planes_.plane();
+    parts.compute = compute_.get();
+    parts.local_offset = [this](uint32_t pool, uint32_t page) { return worker_->local_offset(pool, page); };
+    parts.on_compute = [this](size_t tokens) { meters_->computes(tokens); };
+    parts.after_events = [this] { after_events(); };
+    parts.signal_fd = signals_->fd();
+    parts.on_signal = [this] { on_signal(); };
+    parts.heartbeat = &heartbeat_;
+    MC_TRY(loop, Loop::open(std::move(parts)));
+    loop_ = std::move(loop);
+    readiness_ = std::make_unique<Readiness>(std::string(cli::build_info().program), json(),
+                                             args_.present(flags::kReadyFile) ? args_.text(flags::kReadyFile) : "");
+    return {};
+  }
+
+  bool json() const { return args_.on(flags::kJson); }
+
+  void log_start() const {
+    std::string transports;
+    for (const auto& line : planes_.data().transports()) transports += (transports.empty() ? "" : "; ") + line;
+    log_info("started", {{"version", plan_.options.version},
+                         {"commit", cli::build_info().commit},
+                         {"model", plan_.options.model.empty() ? "-" : plan_.options.model},
+                         {"weights_bytes", plan_.engine() ? plan_.engine()->model->weight_bytes() : size_t{0}},
+                         {"dtype", plan_.engine() ? to_string(plan_.engine()->model->dtype()) : "-"},
+                         {"kernels", compute_ ? compute_->kernels() : std::string("-")},
+                         {"attention", plan_.options.kv.attention},
+                         {"block_tokens", plan_.options.layout.block_tokens},
+                         {"page_bytes", plan_.options.layout.layers ? plan_.options.layout.page_bytes() : size_t{0}},
+                         {"kv_bytes", plan_.arena_bytes()},
+                         {"kv_tokens", uint64_t{plan_.options.page_count} * plan_.options.layout.block_tokens},
+                         {"transports", transports},
+                         {"control", plan_.options.control_uri},
+                         {"http", plan_.options.http}});
+  }
+
+  Result<int> run() {
+    log_start();
+    at_.say_waiting = SystemClock::instance().now() + 1s;
+    loop_->run();
+    notify_service_manager("STOPPING=1");
+    if (failure_) return *failure_;
+    log_info("stopped");
+    return leaving_.exit_code;
+  }
+
+  void after_events() {
+    const TimePoint now = SystemClock::instance().now();
+    planes_.offer_keys();
+    if (worker_->registered() && named_ != worker_->name()) {
+      named_ = worker_->name();
+      planes_.links().set_name(named_);
+      log_set_node(named_);
+      metrics_->set_label("engine", named_);
+      log_info("registered", {{"name", named_}});
+      readiness_->announce(named_, plan_.options.http, plan_.options.control_uri);
+    }
+    if (named_.empty() && now >= at_.say_waiting) {
+      at_.say_waiting = kNever;
+      log_info("waiting for the conductor", {{"conductor", planes_.conductor_uri()}});
+    }
+    if (planes_.links().fatal() && named_.empty()) return give_up(planes_.links().failure());
+    if (const auto* refused = worker_->refused(); refused && !worker_->registered()) {
+      // A taken name may come free: a process killed a moment ago still counts as alive. The rest stays.
+      if (at_.refused_since == kNever) at_.refused_since = now;
+      if (refused->mc != err::kNameTaken || now - at_.refused_since > kNamePatience) return give_up(refusal(*refused));
+    } else {
+      at_.refused_since = kNever;
+    }
+    if (worker_->draining() && leaving_.asked && (worker_->idle() || now >= leaving_.until)) {
+      if (!leaving_.left) loop_->apply([this](TimePoint t, node::Actions& out) { worker_->leave(t, out); });
+      leaving_.left = true;
+      loop_->stop();
+    }
+    // The pages that tell of tenants are locked before a request of one can come.
+    if (now < at_.status && std::exchange(has_tenants_, worker_->has_tenants()) == worker_->has_tenants()) return;
+    at_.status = now + 100ms;
+    if (now >= at_.check && worker_->idle()) {  // promise 3: after quiesce nothing is leased, queued or leaked
+      worker_->check();
+      at_.check = now + 1s;
+    }
+    meters_->update();
+    process_meter_->update(pages_->stats(), planes_.links().stats());
+    pages_->update(worker_->draining()      ? "draining"
+                   : !worker_->registered() ? "no conductor"
+                                            : "",
+                   worker_->has_tenants());
+  }
+
+  static constexpr Duration kNamePatience = 5s;
+
+  Error refusal(const wire::Refused& refused) const {
+    if (refused.mc != err::kKvLayoutMismatch)
+      return user_error(static_cast<err::Number>(refused.mc), refused.message,
+                        "handshake with the conductor, field " + refused.field);
+    std::string equal;
+    for (const auto& field : refused.equal) equal += (equal.empty() ? "" : " ") + field;
+    return user_error(err::kKvLayoutMismatch, refused.message,
+                      "handshake with the conductor, field " + refused.field + "; also compared and equal: " + equal);
+  }
+
+  void give_up(Error error) {
+    failure_ = std::move(error);
+    loop_->stop();
+  }
+
+  void on_signal() {
+    while (const auto signal = signals_->next()) {
+      if (*signal == SIGHUP) {
+        if (auto reopened = log_reopen(); !reopened) log_warn("log not reopened", {{"why", reopened.error().what}});
+        planes_.reload_keys();
+        reload_page_lock(args_, *lock_);
+      } else if (*signal == SIGUSR1) {
+        dump();
+      } else if (leaving_.asked) {
+        leaving_.exit_code = *signal == SIGINT ? kExitInterrupted : 0;
+        loop_->apply([this](TimePoint t, node::Actions& out) { worker_->leave(t, out); });
+        loop_->stop();
+      } else {
+        leaving_.asked = true;
+        if (*signal == SIGINT) leaving_.exit_code = kExitInterrupted;
+        worker_->start_draining();
+        leaving_.until = SystemClock::instance().now() + args_.duration(flags::kDrainTimeout);
+        const size_t left = worker_->load().running + worker_->load().waiting;
+        log_info("draining; another signal stops now",
+                 {{"requests", left}, {"most_s", to_seconds(args_.duration(flags::kDrainTimeout))}});
+      }
+    }
+  }
+
+  /// Writes the state for SIGUSR1; the log level does not suppress it.
+  void dump() const {
+    const wire::Load load = worker_->load();
+    std::string text = std::string(cli::build_info().program) + " " + named_ + ": state at SIGUSR1:";
+    const auto put = [&](const char* key, const auto& value) {
+      text += " " + std::string(key) + "=";
+      if constexpr (std::is_same_v<std::decay_t<decltype(value)>, std::string>)
+        text += "\"" + value + "\"";
+      else
+        text += Json(value).dump();
+    };
+    put("registered", worker_->registered());
+    put("running", load.running), put("waiting", load.waiting), put("queue_s", load.queue_s);
+    put("kv_tokens", load.kv_tokens), put("pages_free", load.pages_free), put("pages_private", load.pages_private);
+    put("pages_cached", load.pages_cached), put("pages_pinned", load.pages_pinned), put("leases", load.leases);
+    put("last_error", load.last_error);
+    for (const auto& [name, peer] : worker_->peers().all())
+      text += "\n  peer " + name + " control=" + peer.control_uri + " via=" + planes_.data().transport(peer.instance);
+    log_print(text + "\n");
+  }
+
+  /// The end of the process, once a signal has asked for it.
+  struct Leaving {
+    bool asked = false, left = false;
+    TimePoint until = kNever;  // requests may finish until then
+    int exit_code = 0;
+  };
+
+  const cli::Args& args_;
+  Heartbeat heartbeat_;
+  DescriptorPlan descriptors_;
+  std::unique_ptr<Signals> signals_;
+  WorkerPlan plan_;
+  WorkerPlanes planes_;
+  std::unique_ptr<Metrics> metrics_;
+  std::unique_ptr<ProcessMeter> process_meter_;
+  std::unique_ptr<node::Compute> compute_;
+  std::unique_ptr<node::Worker> worker_;
+  std::unique_ptr<WorkerMetrics> meters_;
+  std::unique_ptr<door::PageLock> lock_;
+  std::unique_ptr<StatusPages> pages_;
+  std::unique_ptr<Loop> loop_;
+  std::unique_ptr<Readiness> readiness_;
+  std::string named_;
+  std::optional<Error> failure_;
+  Leaving leaving_;
+  bool has_tenants_ = false;
+  struct {
+    TimePoint refused_since = kNever, say_waiting = kNever, status{}, check{};
+  } at_;
+};
+
+}  // namespace
+
+Result<int> serve_worker(wire::Role role, const cli::Args& args) {
+  return WorkerProcess(role, args).serve();
+}
+
+}  // namespace mc::host
