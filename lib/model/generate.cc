@@ -7,7 +7,7 @@
 namespace mc::model {
 namespace {
 
-/// Draws the token after `out`, appends it and sets the finish when it is the last. False = done.
+/// Draws the token after `out`, appends it and sets the end when it is the last. False = done.
 Result<bool> take(const Runner& runner, ops::Sampler& sampler, const GenerateRequest& request,
                   std::span<const float> logits, std::vector<uint32_t>& history, Generated& out) {
   const bool too_early = static_cast<int32_t>(out.ids.size()) < request.min_tokens;
@@ -19,17 +19,17 @@ Result<bool> take(const Runner& runner, ops::Sampler& sampler, const GenerateReq
   history.push_back(token);
   out.sampled.push_back(std::move(*drawn));
   if (std::find(request.stop_ids.begin(), request.stop_ids.end(), token) != request.stop_ids.end()) {
-    out.finish = "stop";
+    out.end = AnswerEnd::stop;
     return false;
   }
   if (request.on_token && !request.on_token(out.sampled.back())) {
-    out.finish = "cancelled";
+    out.end = AnswerEnd::cancelled;
     return false;
   }
   if (static_cast<int32_t>(out.ids.size()) < request.max_tokens &&
       history.size() < runner.model().config().max_positions)
     return true;
-  out.finish = "length";
+  out.end = AnswerEnd::length;
   return false;
 }
 
@@ -40,6 +40,15 @@ std::vector<uint32_t> history_of(const GenerateRequest& request, const Generated
 }
 
 }  // namespace
+
+std::string_view to_string(AnswerEnd end) {
+  switch (end) {
+    case AnswerEnd::length: return "length";
+    case AnswerEnd::stop: return "stop";
+    case AnswerEnd::cancelled: break;
+  }
+  return "cancelled";
+}
 
 Result<LocalPages> LocalPages::allocate(const ExtentLayout& layout, int64_t tokens) {
   LocalPages local;
@@ -97,7 +106,7 @@ Result<void> run_decode(Runner& runner, LocalPages& pages, const GenerateRequest
   const auto stopped = [&] {
     return std::find(request.stop_ids.begin(), request.stop_ids.end(), out.ids.back()) != request.stop_ids.end();
   };
-  bool more = out.finish == "length" && !stopped() && static_cast<int32_t>(out.ids.size()) < request.max_tokens &&
+  bool more = out.end == AnswerEnd::length && !stopped() && static_cast<int32_t>(out.ids.size()) < request.max_tokens &&
               history.size() < runner.model().config().max_positions;
   while (more) {
     const auto position = static_cast<int64_t>(history.size()) - 1;

@@ -45,16 +45,20 @@ struct GenerateRequest {
   attn::Plan prefill_plan, decode_plan;
   /// Tokens of the prompt whose KV the pages already hold (a multiple of block_tokens, below the prompt).
   int64_t cached_tokens = 0;
-  /// Called with every token as it is drawn; false ends the answer (finish "cancelled").
+  /// Called with every token as it is drawn; false ends the answer (AnswerEnd::cancelled).
   std::function<bool(const ops::Sampled&)> on_token;
 };
 
+/// Why an answer ended: at its largest length, at a stop id, or because `on_token` wanted no more.
+enum class AnswerEnd : uint8_t { length, stop, cancelled };
+std::string_view to_string(AnswerEnd end);
+
 struct Generated {
-  std::vector<uint32_t> ids;           // the stop id included, as vLLM's token_ids
-  std::vector<ops::Sampled> sampled;   // one per id
-  std::string_view finish = "length";  // "stop", "length" or "cancelled"
-  Duration prefill{};                  // prompt to first token
-  Duration decode{};                   // the rest
+  std::vector<uint32_t> ids;          // the stop id included, as vLLM's token_ids
+  std::vector<ops::Sampled> sampled;  // one per id
+  AnswerEnd end = AnswerEnd::length;
+  Duration prefill{};  // prompt to first token
+  Duration decode{};   // the rest
   int32_t prefill_chunks = 0;
 };
 

@@ -159,7 +159,7 @@ Result<void> print_result(const cli::Args& args, const std::vector<uint32_t>& pr
     Json ids = Json::array();
     for (uint32_t id : out.ids) ids.push(id);
     result.set("output_ids", std::move(ids)).set("text", text);
-    result.set("finish_reason", stopped ? std::string_view("stop") : out.finish);
+    result.set("finish_reason", to_string(stopped ? model::AnswerEnd::stop : out.end));
     if (args.present(flags::kLogprobs)) {
       Json logprobs = Json::array();
       for (const auto& s : out.sampled) {
@@ -232,7 +232,7 @@ Result<void> stream_kv(const Fd& fd, const host::Engine& engine, const model::Ge
   prologue.set_layout(layout);
   prologue.ids = request.prompt;
   prologue.first_token = out.ids.front();
-  prologue.finish_reason = out.finish == "stop" ? "stop" : "";
+  if (out.end == model::AnswerEnd::stop) prologue.finish_reason = to_string(out.end);
   prologue.first_logprobs.chosen = out.sampled.front().logprob;
   prologue.sampling = sampling;
   prologue.stopping = stopping;
@@ -392,7 +392,7 @@ Result<int> prefill_once(const cli::Args& args) {
     MC_CHECK(write_kv(args, engine, request, pages, out, sampling, stopping));
     return 0;
   }
-  if (out.finish == "length" && static_cast<int32_t>(out.ids.size()) < request.max_tokens)
+  if (out.end == model::AnswerEnd::length && static_cast<int32_t>(out.ids.size()) < request.max_tokens)
     MC_CHECK(model::run_decode(runner, pages, request, SystemClock::instance(), out));
   answer.end();
   MC_CHECK(print_result(args, prompt, out, answer.stops.stopped(), answer.text));
@@ -450,8 +450,8 @@ Result<int> decode_once(const cli::Args& args) {
   out.sampled.push_back({prologue.first_token, static_cast<float>(prologue.first_logprobs.chosen), {}});
   answer.push(prologue.first_token);
   std::vector<float> logits;
-  if (prologue.finish_reason == "stop")
-    out.finish = "stop";
+  if (prologue.finish_reason == to_string(model::AnswerEnd::stop))  // the stream's word becomes a type here
+    out.end = model::AnswerEnd::stop;
   else if (request.max_tokens > 1)
     MC_CHECK(model::run_decode(runner, pages, request, SystemClock::instance(), out));
   if (args.present(flags::kLogitsOut)) {

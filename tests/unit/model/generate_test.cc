@@ -32,7 +32,7 @@ TEST_CASE("model/generate: chunk size does not change the text or its log-probab
   const Generated whole = run(*loaded, request);
   CHECK(whole.prefill_chunks == 1);
   CHECK(whole.ids.size() == 20);
-  CHECK(whole.finish == "length");
+  CHECK(whole.end == AnswerEnd::length);
   for (uint32_t chunk : {1u, 64u, 100u, 128u}) {
     request.chunk_tokens = chunk;
     const Generated cut = run(*loaded, request);
@@ -53,7 +53,7 @@ TEST_CASE("model/generate: a stop id ends the answer, but not before min_tokens"
   GenerateRequest request = request_for(*loaded, golden.cases[0], 30);
   request.stop_ids = {golden.cases[0].greedy[5]};
   const Generated stopped = run(*loaded, request);
-  CHECK(stopped.finish == "stop");
+  CHECK(stopped.end == AnswerEnd::stop);
   CHECK(stopped.ids.back() == request.stop_ids[0]);
   CHECK(stopped.ids.size() <= 6);
   request.min_tokens = 12;
@@ -99,6 +99,6 @@ TEST_CASE("model/generate: prompts beyond the context are refused, and a callbac
   int seen = 0;
   request.on_token = [&](const ops::Sampled&) { return ++seen < 3; };
   const Generated stopped = run(*loaded, request);
-  CHECK(stopped.finish == "cancelled");
+  CHECK(stopped.end == AnswerEnd::cancelled);
   CHECK(stopped.ids.size() == 3);
 }
