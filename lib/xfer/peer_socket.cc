@@ -6,6 +6,7 @@
 #include <cerrno>
 
 #include "base/assert.h"
+#include "base/errors.h"
 #include "base/uri.h"
 #include "xfer/poller.h"
 #include "xfer/socket.h"
@@ -17,7 +18,10 @@ namespace {
 /// A refused connect() to a wanted instance proves that it is gone; without a wanted instance it proves nothing.
 Loss connect_loss(const std::string& what, int error, bool wanted) {
   const bool gone = error == ECONNREFUSED && wanted;
-  return {gone ? Code::peer_lost : Code::io, gone, errno_error(what, error).what};
+  return {.code = gone ? Code::peer_lost : Code::io,
+          .gone = gone,
+          .text = errno_error(what, error).what,
+          .no_listener = error == ECONNREFUSED};
 }
 
 }  // namespace
@@ -29,7 +33,8 @@ PeerDialling dial_peer(const std::string& scheme, const Dial& dial, const Option
   const auto place = parse_host_port(std::string_view(dial.uri).substr(prefix.size()));
   if (!place) return refuse({Code::invalid, false, "bad address " + dial.uri});
   if (const Reach reach = may_dial(dial.uri, place->host, options); !reach.usable)
-    return refuse({reach.code, false, reach.reason});
+    return refuse({reach.code, false, reach.reason,
+                   reach.mc == err::kAuthRequired ? wire::Mismatch::secret : wire::Mismatch::none});
   const auto address = numeric_address(*place);
   if (!address) return refuse({Code::invalid, false, address.error().what});
   Dialling dialling = dial_tcp(*address);

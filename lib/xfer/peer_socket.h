@@ -19,6 +19,7 @@ struct Loss {
   bool gone = false;  // proof that the wanted instance no longer listens there
   std::string text;
   wire::Mismatch mismatch = wire::Mismatch::none;
+  bool no_listener = false;  // the host answers, and no program listens at that address
 };
 
 /// A socket whose connect() was started for that dial, or why there is none.

@@ -42,6 +42,7 @@ void Peering::emit_lost(const Peer& peer, Code code, bool gone, const std::strin
                       .peer = peer.id,
                       .code = code,
                       .mismatch = peer.mismatch,
+                      .no_listener = peer.no_listener,
                       .gone = gone,
                       .text = text});
 }
@@ -269,6 +270,7 @@ PeerId Peering::on_lost(const News& news) {
   Route& route = peer->routes[endpoint.route];
   peer->last_error = news.text;
   peer->mismatch = news.mismatch;
+  peer->no_listener = news.no_listener;
   if (news.gone) route.dead = true;
   parts_.peers.set_busy(peer->id);
   if (!endpoint.up) {

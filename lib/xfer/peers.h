@@ -47,6 +47,7 @@ struct Peer {
   TimePoint connect_deadline = kNever;
   std::string last_error;
   wire::Mismatch mismatch = wire::Mismatch::none;  // that ended the last connection or dial
+  bool no_listener = false;                        // the last dial found no program at its address
   std::shared_ptr<const Descriptor> descriptor;    // shared: kept by callers and loop, never changed
   std::vector<Route> routes;                       // one for each transport that runs, in order of preference
   std::deque<QueuedRequest> waiting;               // requests made before the first descriptor

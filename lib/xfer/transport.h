@@ -85,6 +85,7 @@ struct News {
   bool gone = false;                               // lost: proof that the wanted instance no longer listens there
   Code code = Code::ok;                            // lost
   wire::Mismatch mismatch = wire::Mismatch::none;  // lost
+  bool no_listener = false;                        // lost: no program listens at the dialled address
   InstanceId instance{};                           // up
   std::string text{};                              // up: the peer's name; lost: why
   std::shared_ptr<const Descriptor> descriptor{};  // up, described

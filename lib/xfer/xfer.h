@@ -171,6 +171,7 @@ struct Event {
   uint64_t cookie = 0;  // batch_*: the caller's
   Code code = Code::ok;
   wire::Mismatch mismatch = wire::Mismatch::none;  // peer_lost: the setting that keeps the peers apart
+  bool no_listener = false;                        // peer_lost: no program listens at the dialled address
   bool quarantined = false;                        // batch_done: a transport may still touch the buffers
   bool gone = false;     // peer_lost: that instance will never come back (dead, restarted, said goodbye)
   bool claimed = false;  // peer_up: a stranger (Options::insecure). Which instance it is was said, not proven

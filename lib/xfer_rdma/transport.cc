@@ -202,6 +202,7 @@ News RdmaTransport::lost(EndpointId id, const Loss& why) {
           .gone = why.gone,
           .code = why.code,
           .mismatch = why.mismatch,
+          .no_listener = why.no_listener,
           .text = "rdma: " + why.text};
 }
 

@@ -70,16 +70,21 @@ ShmEndpoint* ShmTransport::add(Fd fd, Handshake handshake, bool ours, TimePoint 
 
 EndpointId ShmTransport::connect(const Dial& dial, Reports& out) {
   home_.tally->add(Count::connects);
-  const auto refuse = [&](Code code, bool gone, std::string text) {
+  const auto refuse = [&](Code code, bool gone, std::string text, bool no_listener = false) {
     const EndpointId id = home_.next_endpoint();
-    out.news.push_back({.kind = News::Kind::lost, .endpoint = id, .gone = gone, .code = code, .text = "shm: " + text});
+    out.news.push_back({.kind = News::Kind::lost,
+                        .endpoint = id,
+                        .gone = gone,
+                        .code = code,
+                        .no_listener = no_listener,
+                        .text = "shm: " + text});
     return id;
   };
   auto fd = dial_shm(dial.uri);
   if (!fd) {
     const bool refused = fd.error().code == Code::peer_lost;
     const bool gone = refused && !dial.wanted.is_zero();
-    return refuse(refused && !gone ? Code::io : fd.error().code, gone, fd.error().what);
+    return refuse(refused && !gone ? Code::io : fd.error().code, gone, fd.error().what, refused);
   }
   const bool ours = of_our_user(fd->get());
   if (!ours && home_.options->secret.empty()) {

@@ -268,6 +268,7 @@ void TcpTransport::lose(TcpEndpoint& endpoint, const Loss& why, Reports& out) {
                         .gone = why.gone,
                         .code = why.code,
                         .mismatch = why.mismatch,
+                        .no_listener = why.no_listener,
                         .text = "tcp: " + why.text});
   endpoints_.erase(id);
 }
