@@ -66,6 +66,9 @@ struct TransportCheck {
   std::string reason;
 };
 
+/// Why a peer is not reached, as far as it decides the next step.
+enum class PeerTrouble : uint8_t { none, no_listener, no_secret, other };
+
 struct PeerCheck {
   std::string peer;  // as given
   std::string uri;   // what was dialled
@@ -73,6 +76,7 @@ struct PeerCheck {
   bool usable = false;
   bool alternative = false;  // the peer also offers it; nobody asked for it
   std::string reason;        // how it was reached, or why not
+  PeerTrouble trouble = PeerTrouble::other;
   double connect_ms = 0;
 };
 

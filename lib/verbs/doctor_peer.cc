@@ -1,6 +1,7 @@
 // The doctor's visits: connects to a peer as a node would, over each transport that could carry.
 #include <algorithm>
 
+#include "base/errors.h"
 #include "base/units.h"
 #include "transports/transports.h"
 #include "verbs/doctor.h"
@@ -27,6 +28,16 @@ std::string uri_of(const std::string& peer, uint16_t port) {
   return "tcp://" + peer + (has_port ? "" : ":" + std::to_string(port));
 }
 
+PeerTrouble trouble_of(int mc) {
+  return mc == err::kAuthRequired ? PeerTrouble::no_secret : PeerTrouble::other;
+}
+
+PeerTrouble trouble_of(const xfer::Event& event) {
+  if (event.kind == xfer::Event::Kind::peer_up) return PeerTrouble::none;
+  if (event.mismatch == wire::Mismatch::secret) return PeerTrouble::no_secret;
+  return event.no_listener ? PeerTrouble::no_listener : PeerTrouble::other;
+}
+
 struct Visit {
   PeerCheck check;
   xfer::Descriptor local;
@@ -45,6 +56,7 @@ void await(xfer::Engine& engine, xfer::PeerId peer, TimePoint deadline, Visit& v
     for (const auto& event : events) {
       if (event.peer != peer) continue;
       visit.check.reason = event.text;
+      visit.check.trouble = trouble_of(event);
       if (event.kind == xfer::Event::Kind::peer_lost) return;
       if (event.kind != xfer::Event::Kind::peer_up) continue;
       visit.check.usable = true;
@@ -68,17 +80,29 @@ Visit visit(const std::string& peer, const std::string& uri, const DoctorPlan& p
   auto engine = xfer::open_engine(options);
   if (!engine) {
     out.check.reason = "not usable here: " + engine.error().what;
+    out.check.trouble = trouble_of(engine.error().mc);
     return out;
   }
   const auto described = (*engine)->describe();
   if (auto local = wire::decode_descriptor(described)) out.local = std::move(*local);
   const TimePoint deadline = SystemClock::instance().now() + plan.timeout;
   auto id = (*engine)->connect(uri, deadline);
-  if (id)
+  if (id) {
     await(**engine, *id, deadline, out);
-  else
+  } else {
     out.check.reason = id.error().what;
+    out.check.trouble = trouble_of(id.error().mc);
+  }
   return out;
+}
+
+std::string next_step(const PeerCheck& check, const DoctorPlan& plan) {
+  if (check.trouble == PeerTrouble::no_secret)
+    return "--auth FILE of the cluster, or --insecure data on a network you trust";
+  if (check.alternative) return "";
+  if (check.trouble == PeerTrouble::no_listener)
+    return "the host answers: start the peer, e.g. mc-bench xfer --server --port " + std::to_string(plan.port);
+  return "check that the peer runs, its address (its ready line has uris), firewalls and keys";
 }
 
 }  // namespace
@@ -94,6 +118,7 @@ std::vector<PeerCheck> check_peer(const std::string& peer, const DoctorPlan& pla
     const xfer::Reach reach = entry->reach(first.local, *first.remote);
     other.uri = reach.uri;
     other.reason = reach.reason;
+    other.trouble = trouble_of(reach.mc);
     if (reach.usable) {
       const bool alternative = other.alternative;
       other = visit(peer, reach.uri, plan).check;
@@ -116,14 +141,7 @@ std::vector<Finding> judge_peers(const std::vector<PeerCheck>& peers, const Doct
     } else {
       finding.verdict = check.alternative ? Verdict::unused : Verdict::fix;
       finding.what = (where.empty() ? "" : where + ": ") + check.reason;
-      const bool refused = check.reason.find("refused") != std::string::npos;
-      const bool keyless = check.reason.find("no cluster secret") != std::string::npos;
-      if (keyless)
-        finding.next = "--auth FILE of the cluster, or --insecure data on a network you trust";
-      else if (!check.alternative)
-        finding.next = refused ? "the host answers: start the peer, e.g. mc-bench xfer --server --port " +
-                                     std::to_string(plan.port)
-                               : "check that the peer runs, its address (its ready line has uris), firewalls and keys";
+      finding.next = next_step(check, plan);
     }
     out.push_back(std::move(finding));
   }

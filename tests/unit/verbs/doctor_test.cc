@@ -247,7 +247,39 @@ TEST_CASE("verbs/doctor: a peer that does not listen, and an unknown scheme, are
     CHECK_FALSE(checks[0].usable);
     CHECK(judge_peers(checks, plan)[0].verdict == Verdict::fix);
     CHECK_FALSE(judge_peers(checks, plan)[0].next.empty());
+    CHECK((checks[0].trouble == PeerTrouble::no_listener) == (peer == uri));
+    const bool says_start = judge_peers(checks, plan)[0].next.find("start the peer") != std::string::npos;
+    CHECK(says_start == (peer == uri));
   }
+}
+
+TEST_CASE("verbs/doctor: a peer that a secret keeps apart is to fix with a key, whichever side holds it") {
+  const std::string secrets[] = {"", std::string(32, 's'), std::string(32, 'x')};
+  for (const std::string& theirs : secrets)
+    for (const std::string& ours : secrets) {
+      CAPTURE(theirs);
+      CAPTURE(ours);
+      auto peer = xfer::open_engine({.name = "peer", .transport = "tcp", .secret = theirs, .insecure = theirs.empty()});
+      REQUIRE_OK(peer);
+      DoctorPlan plan = plan_for("tcp");
+      plan.options.secret = ours;
+      plan.options.insecure = ours.empty();
+      const auto checks = check_peer((*peer)->uris().front(), plan);
+      REQUIRE(checks.size() >= 1);
+      CHECK(checks[0].usable == (ours == theirs));
+      if (ours == theirs) continue;
+      CHECK(checks[0].trouble == PeerTrouble::no_secret);
+      CHECK(judge_peers(checks, plan)[0].next.find("--auth") != std::string::npos);
+    }
+}
+
+TEST_CASE("verbs/doctor: without a key, an address of another host is to fix with one before it is dialled") {
+  DoctorPlan plan = plan_for("tcp");
+  plan.options.insecure = false;
+  plan.timeout = 300ms;
+  const auto checks = check_peer("tcp://192.0.2.1:7790", plan);
+  REQUIRE(checks.size() == 1);
+  CHECK(checks[0].trouble == PeerTrouble::no_secret);
 }
 
 TEST_CASE("verbs/doctor: every finding is a line, and what to do stands below it") {
