@@ -1,5 +1,5 @@
-// The extents (one layer of one block) of a prompt's KV at the decode node: each is absent, being read, or here.
-// The prefill node announces extents as it seals them; one that is announced twice is read once.
+// The extents (one layer of one block) of a prompt's KV at the decode node. Each extent is absent, being read, or here.
+// The prefill node announces an extent when it has sealed it. An extent that is announced twice is read once.
 #pragma once
 
 #include <map>
@@ -13,9 +13,10 @@ namespace mc::node {
 
 class Arrivals {
  public:
-  static constexpr uint32_t kRereadsMax = 3;  // of a request: a flipped bit is worth another try, a liar is not
+  // Rereads for each request: one flipped bit deserves another try, a wrong source does not.
+  static constexpr uint32_t kRereadsMax = 3;
 
-  /// A read under way: what was announced, and by which node.
+  /// A read under way: the extents that were announced, and the node that announced them.
   struct Reading {
     wire::ExtentsReady ready;
     NodeId from;  // the prefill node, or a later stage of its pipeline
@@ -28,22 +29,22 @@ class Arrivals {
   };
 
   Arrivals() = default;
-  /// The prompt has `blocks` blocks; its first `here` are on this node already.
+  /// The prompt has `blocks` blocks. The first `here` of them are on this node already.
   Arrivals(uint32_t blocks, uint32_t here, uint32_t layers);
 
   /// Whether an announcement names extents of this prompt.
   bool names_ours(const wire::ExtentsReady& ready) const;
-  /// The announced extents that are absent. They count as being read from now on.
+  /// The announced extents that are absent. From now on they count as being read.
   std::vector<Extent> wanted(const wire::ExtentsReady& ready);
-  /// `extents` as wanted() gave them: the read brings these alone, whatever else was announced with them.
+  /// Books the read of `extents`, which wanted() returned. Other extents of the announcement are not part of the read.
   void started(uint64_t read, Reading reading, const std::vector<Extent>& extents);
-  /// The read is over: its extents are here, or absent again. How many they were.
+  /// Ends the read. Its extents are here now, or absent again.
   struct Ended {
     Reading reading;
     uint32_t extents = 0;
   };
   Ended ended(uint64_t read, bool arrived);
-  /// Counts another try of extents that came with a wrong checksum; false when there were too many.
+  /// Counts another try for extents that arrived with a wrong checksum. False when the limit is reached.
   bool may_read_again() { return ++rereads_ <= kRereadsMax; }
 
   uint32_t missing() const { return missing_; }

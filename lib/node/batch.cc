@@ -45,7 +45,7 @@ void Batch::announce(DecodeRequest& r, Actions& out) const {
 }
 
 void Batch::start(uint64_t run, Actions& out) {
-  // A row may have been preempted by an older one while the step was put together.
+  // An older request may have preempted a request of this step after its row was added.
   std::erase_if(rows_, [](const RequestPtr& r) { return r->phase != DecodeRequest::Phase::running; });
   if (rows_.empty()) return;
   for (const auto& r : rows_)

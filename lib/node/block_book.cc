@@ -43,14 +43,14 @@ std::vector<wire::BlockSnapshot> BlockBook::snapshot(std::span<Shelf* const> she
   return out;
 }
 
-// Children of a dropped block keep their places: their own bytes are checked when they are used, and they are right
-// when the block is made again.
+// The children of a dropped block stay cached. Each child's own bytes are checked when it is used, and they are valid
+// again as soon as the block is computed again.
 void BlockBook::drop_rotten(kv::Pool& pool, std::span<const BlockHash> hashes, std::span<const kv::PageIndex> pages,
                             std::span<const uint32_t> rotten) {
   for (const uint32_t block : rotten) {
     MC_ASSERT_LT(block, pages.size());
     const BlockHash& hash = hashes[block];
-    if (pool.find(hash) != pages[block]) continue;  // dropped already, or made again since
+    if (pool.find(hash) != pages[block]) continue;  // the block was dropped already, or computed again in another page
     pool.remove(hash, kv::Removal::corrupt);
     memory_.rotten(hash);
   }

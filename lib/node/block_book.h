@@ -1,4 +1,5 @@
-// Blocks that came and went on a node: the numbered events for the conductor's index, and what the node remembers.
+// Blocks that were stored and removed on a node: the numbered events for the conductor's index, and the history that
+// explains misses.
 #pragma once
 
 #include <span>
@@ -12,18 +13,18 @@ namespace mc::node {
 
 class BlockBook {
  public:
-  /// Pools write their events here.
+  /// The pools append their events to this log.
   kv::EventLog& log() { return log_; }
   uint64_t last_seq() const { return log_.last_seq(); }
   BlockMemory& memory() { return memory_; }
   const BlockMemory& memory() const { return memory_; }
 
   bool has_news() const { return log_.size() > 0; }
-  /// Events since the last call, oldest first, at most as many as one message holds.
+  /// Events since the last call, oldest first, at most one message full.
   wire::BlockEvents take(TimePoint now);
-  /// All blocks of the shelves in messages of bounded size, as of the newest event; events must have been taken.
+  /// All blocks of the shelves in messages of bounded size, as of the newest event. All events must have been taken.
   std::vector<wire::BlockSnapshot> snapshot(std::span<Shelf* const> shelves) const;
-  /// Takes blocks out of the pool whose bytes are not what was sealed; `rotten` numbers pages and hashes.
+  /// Removes blocks from the pool whose bytes fail their checksum. `rotten` has indexes into `hashes` and `pages`.
   void drop_rotten(kv::Pool& pool, std::span<const BlockHash> hashes, std::span<const kv::PageIndex> pages,
                    std::span<const uint32_t> rotten);
 

@@ -34,7 +34,7 @@ std::optional<Duration> BlockMemory::evicted_ago(const BlockHash& hash, TimePoin
   return now - it->second.at;
 }
 
-// FNV-1a: a collision names a wrong reason, nothing else.
+// FNV-1a. A collision leads to a wrong miss reason and to nothing worse.
 BlockMemory::Prompt BlockMemory::fingerprint(std::span<const uint32_t> tokens) {
   uint64_t hash = 0xcbf29ce484222325;
   for (const uint32_t token : tokens) hash = (hash ^ token) * 0x100000001b3;

@@ -1,5 +1,5 @@
-// BlockMemory records blocks that a node has no longer, or has under another name. A miss gets its true reason from it.
-// Its size is bounded: a miss of a block that it has forgotten is reported as cold.
+// BlockMemory records the blocks that a node no longer has, or has under another name. The reason of a miss comes from
+// this record. The record has a bounded size. A block that has left it counts as cold.
 #pragma once
 
 #include <cstddef>
@@ -23,31 +23,31 @@ class BlockMemory {
   explicit BlockMemory(size_t entries_max = 16384) : entries_max_(entries_max) {}
 
   void evicted(const BlockHash& hash, TimePoint now);
-  /// Its bytes had changed, and it was dropped.
+  /// The block was dropped because its bytes had changed.
   void rotten(const BlockHash& hash);
-  /// The block is here again.
+  /// The block is on this node again.
   void stored(const BlockHash& hash);
 
   bool was_rotten(const BlockHash& hash) const { return rotten_.contains(hash); }
   std::optional<Duration> evicted_ago(const BlockHash& hash, TimePoint now) const;
 
-  /// A prompt that begins with these tokens (its first block) was computed here, under this attention and salt.
+  /// Records that a prompt which begins with `first_block` was computed here under this attention plan and salt.
   void computed(std::span<const uint32_t> first_block, const std::string& attention, const std::string& salt);
-  /// Whether such a prompt was computed here under another name: `layout` for another attention, `salt` for another
-  /// salt under the same attention, else cold.
+  /// Whether a prompt with this first block was computed here under another name. Returns `layout` for another
+  /// attention plan, `salt` for another salt under this plan, else `cold`.
   wire::MissKind other_name(std::span<const uint32_t> first_block, const std::string& attention,
                             const std::string& salt) const;
 
  private:
   struct Evicted {
     TimePoint at;
-    uint64_t number;  // of the eviction: the entry of older_ with another number is stale
+    uint64_t number;  // number of the eviction; an entry of older_ with another number is stale
   };
   struct Name {
     std::string attention, salt;
     auto operator<=>(const Name&) const = default;
   };
-  using Prompt = uint64_t;  // fingerprint of the first block's tokens
+  using Prompt = uint64_t;  // fingerprint of the tokens of the first block
   static Prompt fingerprint(std::span<const uint32_t> tokens);
 
   size_t entries_max_;
@@ -59,12 +59,12 @@ class BlockMemory {
   std::deque<std::pair<Prompt, Name>> computed_order_;
 };
 
-/// Runs of blocks that were missed, from one reason a block: neighbours with the same reason and node become one run.
+/// Runs of missed blocks, built from one reason for each block. Neighbours with an equal reason and node form one run.
 class MissRuns {
  public:
-  /// `block` follows the one added before.
+  /// Adds `block`, the one behind the block added before.
   void add(uint32_t block, wire::MissKind kind, const std::string& node = "", uint64_t age_ms = 0);
-  /// The same reason as the block before: its own bytes are there, but not what comes before them.
+  /// Adds a block that is cached but unusable, because the block before it is missing. The block joins the last run.
   void extend();
   bool empty() const { return runs_.empty(); }
   std::vector<wire::Miss> take() { return std::move(runs_); }

@@ -7,7 +7,7 @@
 
 namespace mc::node {
 namespace {
-constexpr size_t kNamespacesMax = 4096;  // tenants and plans that the cache remembers a shelf for
+constexpr size_t kNamespacesMax = 4096;  // tenants and plans whose shelf the cache remembers
 constexpr size_t kOfferBlocksMax = 1024;
 }  // namespace
 
@@ -39,7 +39,7 @@ void Cache::answer(const Offer& offer, std::vector<BlockHash> stored, std::strin
   send(offer.node, offer.instance, wire::DemoteDone{offer.offer.lease, std::move(stored), std::move(reason)}, out);
 }
 
-// The shelf of the offer's layout, made on first use. What the offer claims must agree with itself.
+// The shelf for the layout of the offer, created on first use. The numbers in the offer must agree with each other.
 Result<uint32_t> Cache::shelf_for(const wire::DemoteOffer& offer) {
   MC_TRY(ns, kv::Namespace::parse(offer.kv_namespace));
   ExtentLayout layout;
@@ -62,8 +62,8 @@ Result<uint32_t> Cache::shelf_for(const wire::DemoteOffer& offer) {
     add_shelf(*own_shelves_.back());
     slab_live_.emplace_back();
   }
-  // Blocks of a namespace that is forgotten are there and cannot be asked for until one is offered again: only what
-  // was not used for longest may be.
+  // A request finds blocks by their namespace. Blocks of a namespace that was removed from this table stay cached but
+  // cannot be found until a node offers one again, so only the least recently used namespaces are removed.
   shelf_by_namespace_[offer.ns].shelf = index;
   (void)shelf_of(offer.ns);
   if (shelf_by_namespace_.size() > kNamespacesMax) {
@@ -119,7 +119,7 @@ void Cache::on_offer(const Received& event, const wire::DemoteOffer& message, Ti
                              block.page_offset + s.layout.layer_offset(layer),
                              static_cast<uint32_t>(s.layout.layer_bytes()), block.layer_crcs[layer]});
   }
-  // never urgent: nobody waits for a copy
+  // Not urgent: no request depends on this copy.
   offers_.emplace(read.read, std::move(offer));
   out.push_back(std::move(read));
 }
@@ -167,7 +167,7 @@ void Cache::on_peer_gone(const NodeId&, const InstanceId& instance, TimePoint, A
 
 void Cache::fill_load(wire::Load& load) const {
   load.waiting = static_cast<uint32_t>(offers_.size());
-  // Slabs that no shelf has taken yet, counted in pages of the first shelf's size.
+  // Free slabs belong to no shelf. They are counted in pages of the first shelf.
   if (!own_shelves_.empty()) load.pages_free += free_slabs_.size() * own_shelves_.front()->slab_pages;
 }
 
@@ -195,7 +195,7 @@ bool Cache::add_slab(uint32_t index) {
 
 bool Cache::take_slab_from_others(uint32_t index) {
   uint32_t victim = index;
-  size_t most = 1;  // a shelf keeps its last slab
+  size_t most = 1;  // each shelf keeps at least one slab
   for (uint32_t i = 0; i < own_shelves_.size(); ++i) {
     const auto count = static_cast<size_t>(std::count(slab_live_[i].begin(), slab_live_[i].end(), true));
     if (i != index && count > most) victim = i, most = count;

@@ -1,10 +1,10 @@
-// The cache role: a node of memory for KV blocks. It computes nothing. Other nodes offer it blocks that
-// they are about to evict; it reads them (pull, not push), serves them under lease by one-sided reads,
-// and evicts tail first when it is full.
+// The cache role: a node that lends its memory to KV blocks and computes nothing. Other nodes offer blocks that they
+// are about to evict. The cache node reads these blocks, serves them under leases to one-sided reads, and evicts the
+// tail of a chain first when it is full.
 //
-// It holds blocks of many models at once: the KV buffer is cut into slabs of one size, and each layout
-// (page size) has a shelf that owns some of them. A shelf grows by a free slab; when there is none it
-// evicts its own blocks, and when that is not enough it takes a slab from the shelf with the most.
+// The node holds blocks of many models. The KV buffer is cut into slabs of equal size, and each layout (page size) has
+// a shelf that owns some of the slabs. A shelf grows by a free slab. When no slab is free, the shelf evicts its own
+// blocks. When that is not enough, it takes a slab from the shelf with the most slabs.
 #pragma once
 
 #include <map>
@@ -20,7 +20,7 @@ struct CacheOptions {
   uint64_t segment_bytes = 0;
   uint64_t slab_bytes = uint64_t{8} << 20;
   uint32_t shelves_max = 64;
-  uint32_t offers_max = 64;  // being read at once; more are refused as `full`
+  uint32_t offers_max = 64;  // offers read at a time; more are refused as `full`
   Duration read_timeout = 5s;
 };
 
@@ -49,15 +49,15 @@ class Cache final : public Worker {
   Shelf* shelf_of(const NamespaceId& ns) override;
 
  private:
-  struct Offer {  // blocks being read from the node that offered them
+  struct Offer {  // blocks that are being read from the node that offered them
     NodeId node;
     InstanceId instance;
     wire::DemoteOffer offer;
     uint32_t shelf = 0;
     std::vector<size_t> wanted;        // indexes into offer.blocks
-    std::vector<kv::PageIndex> pages;  // owned, one per wanted block
-    std::vector<BlockHash> known;      // were here already
-    bool dropped = false;              // nobody waits for the answer any more
+    std::vector<kv::PageIndex> pages;  // pages owned by this offer, one for each wanted block
+    std::vector<BlockHash> known;      // blocks that this node had already
+    bool dropped = false;              // the offering node is gone or all requests were dropped: no answer is sent
   };
 
   void on_offer(const Received& event, const wire::DemoteOffer& offer, TimePoint now, Actions& out);
@@ -70,17 +70,17 @@ class Cache final : public Worker {
   Shelf& at(uint32_t pool) const { return *own_shelves_.at(pool); }
 
   CacheOptions cache_;
-  std::vector<std::unique_ptr<Shelf>> own_shelves_;  // by Read::pool
-  std::vector<std::vector<bool>> slab_live_;         // per shelf and slab slot: false = given away
-  std::vector<uint64_t> free_slabs_;                 // offsets; taken from the back
+  std::vector<std::unique_ptr<Shelf>> own_shelves_;  // Read::pool is the index
+  std::vector<std::vector<bool>> slab_live_;         // [shelf][slab slot]; false = given away
+  std::vector<uint64_t> free_slabs_;                 // offsets; the last one is taken first
   struct Known {
     uint32_t shelf = 0;
     uint64_t use = 0;  // key in by_use_
   };
   std::map<NamespaceId, Known> shelf_by_namespace_;
-  std::map<uint64_t, NamespaceId> by_use_;  // the least recently used goes when there are too many
+  std::map<uint64_t, NamespaceId> by_use_;  // the least recently used namespace is removed when there are too many
   uint64_t uses_ = 0;
-  std::map<uint64_t, Offer> offers_;  // by read number
+  std::map<uint64_t, Offer> offers_;  // key: number of the read
   Stats stats_;
 };
 

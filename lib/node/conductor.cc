@@ -8,8 +8,8 @@
 namespace mc::node {
 namespace {
 
-constexpr size_t kConsideredMax = 8;  // kept of each decision: enough to answer "why there?"
-// In a larger cluster nodes that could not win are listed as they are without a fetch.
+constexpr size_t kConsideredMax = 8;  // candidates kept of each decision for `why`
+// In a larger cluster, nodes that cannot win keep the values for a placement without a fetch.
 constexpr size_t kCompleteMax = 64;
 
 std::vector<Considered> considered(const sched::Snapshot& snapshot, const sched::Placement& placement,
@@ -56,8 +56,8 @@ void Conductor::handle(const Event& event, TimePoint now, Actions& out) {
     breakers_.advance(now);
     line_.room_changed();
   }
-  // A request that is late has ended, also when what came for it meanwhile (the process was stopped, the host busy) is
-  // delivered before the clock.
+  // Deadlines are checked before the event. An event that arrived while the process was stopped must not revive a
+  // request whose deadline has passed.
   end_due(now, out);
   if (const auto* received = std::get_if<Received>(&event)) {
     on_received(*received, now, out);
@@ -129,7 +129,7 @@ void Conductor::on_received(const Received& event, TimePoint now, Actions& out) 
   if (const auto* hello = std::get_if<wire::Hello>(&event.message)) return on_hello(event, *hello, now, out);
   Members::Node* node = members_.of(event.instance);
   if (!node) {
-    // A node that outlived our predecessor, or that we declared dead too early: it must say hello.
+    // The sender outlived an earlier conductor, or this conductor declared it lost too early. It must send Hello again.
     if (std::holds_alternative<wire::Heartbeat>(event.message))
       out.push_back(Send{event.from, event.instance, wire::HeartbeatAck{false}});
     return;
@@ -162,7 +162,7 @@ void Conductor::on_received(const Received& event, TimePoint now, Actions& out) 
 }
 
 void Conductor::on_hello(const Received& event, const wire::Hello& hello, TimePoint now, Actions& out) {
-  // A node that is here already missed our Welcome, or lost sight of us: it starts over.
+  // A registered node that registers again missed the Welcome or lost its connection. Its old registration is removed.
   if (const Members::Node* known = members_.of(event.instance)) lose(known->name, "registered again", now, out);
   auto refused = members_.objection(hello);
   const std::string name = hello.name.empty() ? members_.free_name(hello.role) : hello.name;
@@ -181,7 +181,7 @@ void Conductor::on_hello(const Received& event, const wire::Hello& hello, TimePo
 void Conductor::lose(std::string name, std::string why, TimePoint now, Actions& out) {
   const Members::Node* node = members_.find(name);
   if (!node) return;
-  // Requests leave the books while the node is still there, and are placed without it afterwards.
+  // The requests leave the books while the node is still a member. They are placed again after the node is gone.
   const auto orphans = flights_.on_node(name);
   for (const auto& [id, stage] : orphans) {
     Request& r = *flights_.find(id);
@@ -193,7 +193,7 @@ void Conductor::lose(std::string name, std::string why, TimePoint now, Actions& 
   breakers_.forget(name);
   if (node->hello.role == wire::Role::stage) breakers_.forget(leader_name(name));
   members_.remove(name);
-  members_changed();  // requests that waited for what it was computing wait no longer
+  members_changed();  // wakes requests that waited for a prefix which the node was computing
   members_.broadcast(out);
   for (const auto& [id, stage] : orphans)
     if (Request* r = flights_.find(id))
@@ -206,7 +206,7 @@ void Conductor::members_changed() {
   line_.room_changed();
 }
 
-// A held request that has no node left waits for one as long as a request that ran already would.
+// A held request that has no node left waits as long as a failed request may wait for a node (park_max).
 void Conductor::bound_held(TimePoint now) {
   members_changed_ = false;
   if (line_.size() == 0) return;
@@ -248,13 +248,13 @@ void Conductor::on_submit(const Submit& submit, TimePoint now, Actions& out) {
   (void)place(r, now, out);
 }
 
-// Whether it may come in, before its blocks are looked up and its place is sought.
+// Whether the request is admitted, before its blocks are looked up and a place is chosen.
 std::optional<Refusal> Conductor::refusal_of(const Request& r, TimePoint now) const {
   if (auto refused = members_.refusal_of(r.submit)) return refused;
   return tenants_.refusal(r.tenant, static_cast<double>(r.submit.ids.size()), now);
 }
 
-// The same namespace and chain that the workers compute. False: no node announced a namespace.
+// Names the blocks as the workers do. False: no node has announced a namespace.
 bool Conductor::name_blocks(Request& r) const {
   const kv::Namespace* ns = members_.namespace_of(r.submit.model);
   if (!ns) return false;
@@ -277,8 +277,10 @@ sched::Options Conductor::options_for(const Request& r) const {
   if (r.submit.ttft_slo_s > 0) options.ttft_slo_s = r.submit.ttft_slo_s;
   if (r.submit.tbt_slo_s > 0) options.tbt_slo_s = r.submit.tbt_slo_s;
   const bool again = r.attempt.number > 0;
-  if (again) options.ttft_slo_s = 0;                      // it was admitted; what failed is not the client's fault
-  if (again && !r.answer.empty()) options.tbt_slo_s = 0;  // nor is a slow stream worse than none
+  // A retry was admitted before, and the failure was not its fault.
+  if (again) options.ttft_slo_s = 0;
+  // For a client in mid-stream, slow tokens are better than none.
+  if (again && !r.answer.empty()) options.tbt_slo_s = 0;
   options.prefer = tenants_.node_of_session(r.tenant, r.submit.session);
   return options;
 }
@@ -301,7 +303,7 @@ sched::Snapshot& Conductor::look(const Request& r, TimePoint now, bool idle_only
   return snapshot;
 }
 
-// Admission also looks at single requests: every one on its way to a decode node, or there.
+// Admission also examines every request that is on its way to a decode node or decoding there.
 void Conductor::add_inflight(sched::Snapshot& snapshot, TimePoint now) const {
   snapshot.inflight.clear();
   if (!options_.sched.admission || !options_.sched.admission->looks_ahead) return;
@@ -327,14 +329,14 @@ sched::HeldRequest Conductor::held_request(const Request& r) const {
   return out;
 }
 
-// Rejected at once when its turn would come too late; else it waits.
+// Rejects the request at once when its turn is predicted to come too late. Otherwise the request waits.
 void Conductor::hold(Request& r, TimePoint now, Actions& out) {
   static const sched::Admission* const everybody = sched::find_admission("none");
   sched::Options options = options_for(r);
   options.admission = everybody;
   Rng draw = rng_;
   sched::place(look(r, now), *options_.policy, options, draw, placement_);
-  if (placement_.candidate < 0) return void(place(r, now, out));  // which says why
+  if (placement_.candidate < 0) return void(place(r, now, out));  // place() reports the reason
   r.work_s = placement_.candidates[static_cast<size_t>(placement_.candidate)].prefill_s;
   if (options.ttft_slo_s > 0 && options_.sched.admission != everybody) {
     const auto queues = board_.queues(r.submit.model, now);
@@ -354,7 +356,7 @@ void Conductor::serve_held(TimePoint now, Actions& out) {
   line_.begin_round(board_, now);
   while (const auto id = line_.take_turn(board_, now)) {
     Request& r = *flights_.find(*id);
-    // Its blocks may be called otherwise by the nodes that are here now.
+    // The block names may differ under the nodes that are members now.
     if (r.blocks.members_version != members_.version()) (void)name_blocks(r);
     if (!place(r, now, out, true)) line_.put_back(*id, board_, now);
   }
@@ -371,7 +373,7 @@ bool Conductor::place(Request& r, TimePoint now, Actions& out, bool idle_only) {
   using Turn = sched::Line::Turn;
   const Turn turn = idle_only ? line_.turn_of(r.submit.req, placement) : Turn::go;
   if (turn == Turn::wait) return false;
-  if (turn == Turn::wait_for_nodes) {  // decode may come back, as for a request that ran already
+  if (turn == Turn::wait_for_nodes) {  // a request that ran already also waits for a decode node
     if (r.parked_until == kNever) park(r, now);
     line_.set_has_nodes(r.submit.req, false);
     return false;
@@ -387,7 +389,7 @@ bool Conductor::place(Request& r, TimePoint now, Actions& out, bool idle_only) {
   }
   const bool missed = placement.reason == sched::NoPlace::predicted_slo_miss;
   if (r.attempt.number > 0 && !missed) {
-    // It ran once already: wait for a node to come back rather than lose what the client has.
+    // The request ran before: it waits for a node, so that the client keeps the answer so far.
     park(r, now);
     return true;
   }
@@ -453,7 +455,7 @@ void Conductor::dispatch(Request& r, const sched::Snapshot& snapshot, const sche
   const bool checks_again = !options_.sched.admission || options_.sched.admission->checks_again;
   spec.tbt_slo_ms = number > 1 || !checks_again ? 0 : 1e3 * options_for(r).tbt_slo_s;
   spec.no_cache = r.submit.no_cache;
-  if (r.answer.empty()) spec.prompt_logprobs = r.submit.prompt_logprobs;  // else the client has them
+  if (r.answer.empty()) spec.prompt_logprobs = r.submit.prompt_logprobs;  // otherwise the client has received them
   start.decode = decode.name;
   start.decode_instance = decode.instance;
 
@@ -466,7 +468,8 @@ void Conductor::dispatch(Request& r, const sched::Snapshot& snapshot, const sche
   attempt.booking.tokens = r.tokens();
   if (c.holder >= 0 && c.fetch_blocks > 0) {
     const Members::Node& source = *members_.find(snapshot.holder_names[static_cast<size_t>(c.holder)]);
-    // Blocks that prefill still has to compute for earlier requests are asked for as well: they may come sooner.
+    // The fetch begins behind the resident blocks: blocks that the prefill node still has to compute for earlier
+    // requests may arrive sooner from the source.
     uint32_t first = 0;
     for (const auto& match : members_.index().match(std::span(r.blocks.hashes).first(c.local_blocks)))
       if (match.node == prefill.ordinal) first = match.resident;
@@ -510,7 +513,7 @@ void Conductor::on_failed(const Received& event, const wire::Failed& message, Ti
   flights_.blame(*r, failure, now);
   Flights::cancel_workers(*r, CancelReason::superseded, out);
   if (refused && failure.cause == Reason::predicted_slo_miss && r->answer.empty() && a.number >= 2) {
-    // Decode nodes look at TBT alone.
+    // A decode node checks TBT alone.
     const Miss miss{
         .bound = sched::Bound::tbt, .predicted_s = message.predicted_ms * 1e-3, .allowed_s = message.allowed_ms * 1e-3};
     return flights_.reject(*r, RequestStage::accept,
@@ -526,7 +529,7 @@ void Conductor::on_failed(const Received& event, const wire::Failed& message, Ti
 void Conductor::on_preempted(const Received& event, const wire::Preempted& preempted, TimePoint now, Actions& out) {
   Request* r = flights_.find(preempted.req, preempted.attempt);
   if (!r || event.instance != r->attempt.decode_instance) return;
-  // Not the request's fault: preemption does not use up its attempts.
+  // Preemption is not the request's fault and does not count as an attempt.
   Flights::cancel_workers(*r, CancelReason::superseded, out);
   flights_.unplace(*r, now);
   r->answer.restart();
@@ -544,10 +547,10 @@ void Conductor::on_copy_done(const Received& event, const wire::CopyDone& done, 
     copies_.end(done.copy, done.reason.empty(), done.blocks, board_, now);
 }
 
-// The same request once more, with the tokens the client has already as part of the prompt.
+// Places the request again. The tokens that the client has received become part of the prompt.
 void Conductor::retry(Request& r, RequestStage stage, Refusal why, const NodeId& avoid, TimePoint now, Actions& out) {
   if (r.is_placed()) flights_.unplace(r, now);
-  // Where it must go is not avoided: it would find no node at all.
+  // A pinned node is never avoided, because the request could go nowhere else.
   r.avoid = avoid == r.submit.pin_prefill || avoid == r.submit.pin_decode ? NodeId() : avoid;
   r.answer.restart();
   if (++r.failures >= options_.attempts_max) return flights_.fail(r, stage, std::move(why), now, out);
@@ -558,7 +561,7 @@ void Conductor::retry(Request& r, RequestStage stage, Refusal why, const NodeId&
   (void)place(r, now, out);
 }
 
-// It waits for a node to come back.
+// The request waits until a node comes back.
 void Conductor::park(Request& r, TimePoint now) {
   r.parked_until = std::min(r.deadline, after(now, options_.park_max));
   flights_.watch(r);
@@ -574,7 +577,7 @@ void Conductor::place_parked(TimePoint now, Actions& out) {
   }
 }
 
-// Deadlines, promises that cannot be kept any more, and waits for a node that have lasted too long.
+// Ends requests whose deadline has passed, whose TTFT bound can no longer be met, or whose wait for a node is over.
 void Conductor::end_due(TimePoint now, Actions& out) {
   if (flights_.next_wakeup() > now) return;
   for (const RequestId& id : flights_.due(now)) {
@@ -622,7 +625,7 @@ Conductor::Explanation Conductor::explain(const Submit& submit, TimePoint now) {
   r.tenant = tenants_.find(submit.tenant);
   e.unready = members_.unready(submit.model);
   e.refusal = refusal_of(r, now);
-  // A request beyond its quota is placed all the same: explain only looks.
+  // Explain goes on for a request beyond its quota and shows its placement.
   if ((e.refusal && e.refusal->reason != Reason::tenant_quota) || !name_blocks(r)) return e;
   e.hashes = r.blocks.hashes;
   e.snapshot = look(r, now);

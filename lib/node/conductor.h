@@ -1,13 +1,13 @@
-// The conductor: places every request on a (prefill, decode) pair, follows it to its end, and places it again when a
-// node fails under it (Mooncake 5). It is made of parts that own their state:
+// The conductor places every request on a (prefill, decode) pair, follows the request to its end, and places it again
+// when a node fails (Mooncake 5). The conductor consists of parts that own their state:
 //
-//   Members      who is in the cluster and which blocks each node holds            node/members.h
-//   Board        the books: load and cost of each node, as policies see them       sched/board.h
-//   Line         requests that wait for their turn, and quotas                     sched/line.h
-//   CopyOrders   copies of hot prefixes under way                                  sched/copies.h
+//   Members      the registered nodes and the blocks that each holds               node/members.h
+//   Board        the load and cost of each node, as policies see them              sched/board.h
+//   Line         requests in the waiting queue, and quotas                         sched/line.h
+//   CopyOrders   copies of hot prefixes that are under way                         sched/copies.h
 //   Flights      requests, their attempts and tokens                               node/flights.h
 //
-// The class here decides between them: where a request goes, and how a change of members affects those under way.
+// The Conductor class decides: where a request goes, and what a change of members means for requests under way.
 #pragma once
 
 #include <optional>
@@ -24,26 +24,27 @@ namespace mc::node {
 
 struct ConductorOptions {
   InstanceId instance;
-  std::string model;          // what is served, for messages
-  std::string config_digest;  // kv::Namespace::config a worker must have; "" = whatever the first one has
+  std::string model;          // name of the served model, for messages
+  std::string config_digest;  // kv::Namespace::config that a worker must have; "" = that of the first worker
   const sched::Policy* policy = nullptr;
-  sched::Options sched;  // fetch rule and the promises (SLO) that apply to every request
+  sched::Options sched;  // fetch rule and the SLO of every request
   Duration heartbeat = 200ms;
   Duration dead_after = 1s;
   Duration deadline_max = std::chrono::hours(1);
-  Duration park_max = 10s;  // how long a request may wait for a node to come back
+  Duration park_max = 10s;  // longest wait of a request for a node to come back
   uint32_t attempts_max = 4;
-  uint32_t request_max = 8192;  // unfinished ones; more are rejected as queue_full
+  uint32_t request_max = 8192;  // limit of unfinished requests; more are rejected as queue_full
   uint64_t seed = 0;
-  /// Hold: a request waits here until a prefill node is about to be free (its queue is at most `hold_lead`), or while
-  /// a node computes its prefix, if that ends sooner than computing the prefix again would (sched/line.h).
+  /// A held request stays at the conductor until a prefill node is about to be free (its queue is at most `hold_lead`).
+  /// A request may also be held while a node computes its prefix, if that ends sooner than a second computation of the
+  /// prefix (sched/line.h).
   using Hold = sched::LineOptions::Hold;
   Hold hold = Hold::off;
   Duration hold_lead = 300ms;
   sched::FairOptions fair;
   std::vector<sched::Tenant> tenants;
-  sched::ReplicateOptions replicate;  // copies of hot prefixes ahead of demand
-  sched::BreakerOptions breaker;      // when a pair of nodes that fails requests is set aside, and for how long
+  sched::ReplicateOptions replicate;  // copies of hot prefixes, made before the next request needs one
+  sched::BreakerOptions breaker;      // when a failing pair of nodes is set aside, and for how long
 };
 
 class Conductor final : public Machine {
@@ -62,7 +63,7 @@ class Conductor final : public Machine {
     InstanceId instance;
     wire::Role role = wire::Role::prefill;
     NodeState state = NodeState::ready;
-    std::string lacks;  // what a partial one waits for
+    std::string lacks;  // name of the stage that a partial pipeline waits for
     std::string model, http, control_uri;
     std::vector<wire::NameValue> labels;
     wire::Load load;
@@ -79,7 +80,7 @@ class Conductor final : public Machine {
   const sched::Line& line() const { return line_; }
   const sched::CopyOrders& copies() const { return copies_; }
   const Flights& flights() const { return flights_; }
-  /// Pairs and nodes that have failed requests and not served one since.
+  /// Pairs and nodes that have failed requests and have served none since.
   const sched::Breakers& breakers() const { return breakers_; }
   const Tenants& tenants() const { return tenants_; }
   Tenants& tenants() { return tenants_; }
@@ -89,25 +90,26 @@ class Conductor final : public Machine {
     sched::Placement placement;
     std::vector<BlockHash> hashes;
     uint32_t reusable_blocks = 0;
-    Reason unready = Reason::none;   // no node of a role is here
-    std::optional<Refusal> refusal;  // it could not be submitted at all (pin, quota)
-    bool holds = false;              // it would wait for its turn here, behind so much work
+    Reason unready = Reason::none;   // set when no node of a role is registered
+    std::optional<Refusal> refusal;  // why the request would be rejected before placement (pin, quota)
+    bool holds = false;              // the request would be held behind this work
     double before_s = 0;
-    size_t held = 0;                   // requests that wait here now
-    sched::Popularity::Demand demand;  // how often its prefix is asked for, and the copies that asks for
-    std::string copy_from, copy_to;    // that would be made; "" = none
+    size_t held = 0;  // requests that are held now
+    // Load on the prefix of the request, and the number of copies which that load needs.
+    sched::Popularity::Demand demand;
+    std::string copy_from, copy_to;  // the copy that would be ordered; "" = none
   };
-  /// The decision `submit` would get now, without taking it.
+  /// The decision that `submit` would get now. No request is placed.
   Explanation explain(const Submit& submit, TimePoint now);
-  /// Code::not_found when no node bears the name; invalid for a stage, whose pipeline drains as a whole, and when the
-  /// drain of a node is to be taken back that was told to stop.
+  /// Code::not_found when no node has the name. Code::invalid for a stage, because a pipeline drains as a whole, and
+  /// for the end of a drain that the node's own operator began.
   Result<void> drain(const std::string& name, bool on, Actions& out);
 
  private:
   // ---- members ----
   void on_received(const Received& event, TimePoint now, Actions& out);
   void on_hello(const Received& event, const wire::Hello& hello, TimePoint now, Actions& out);
-  /// By value: the caller's reference may point into the node that is erased.
+  /// Takes the name by value: the caller's reference may point into the node that is erased.
   void lose(std::string name, std::string why, TimePoint now, Actions& out);
   void members_changed();
   void bound_held(TimePoint now);
@@ -117,13 +119,13 @@ class Conductor final : public Machine {
   std::optional<Refusal> refusal_of(const Request& r, TimePoint now) const;
   bool name_blocks(Request& r) const;
   sched::Options options_for(const Request& r) const;
-  /// The cluster for one request; valid until the next look.
+  /// A snapshot of the cluster for one request, valid until the next look().
   sched::Snapshot& look(const Request& r, TimePoint now, bool idle_only = false);
   void add_inflight(sched::Snapshot& snapshot, TimePoint now) const;
   void hold(Request& r, TimePoint now, Actions& out);
   sched::HeldRequest held_request(const Request& r) const;
   void serve_held(TimePoint now, Actions& out);
-  /// False: it stays held (only with `idle_only`: prefill nodes with a queue are left alone).
+  /// False: the request stays held. Only with `idle_only`, which leaves prefill nodes with a queue alone.
   bool place(Request& r, TimePoint now, Actions& out, bool idle_only = false);
   bool waits_for_prefix(Request& r, const sched::Snapshot& snapshot, const sched::Candidate& chosen, TimePoint now);
   void dispatch(Request& r, const sched::Snapshot& snapshot, const sched::Placement& placement, TimePoint now,
@@ -150,10 +152,10 @@ class Conductor final : public Machine {
   Tenants tenants_;
   Flights flights_;
   Rng rng_;
-  sched::Placement placement_;          // of the last decision: its memory is used again
+  sched::Placement placement_;          // result of the last decision; its memory is reused
   std::vector<uint32_t> best_;          // scratch
   std::vector<kv::NodeMatch> matches_;  // scratch
-  bool members_changed_ = false;        // some held requests may have no node left, or one again
+  bool members_changed_ = false;        // some held requests may have lost or regained their nodes
 };
 
 }  // namespace mc::node

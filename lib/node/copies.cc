@@ -20,7 +20,7 @@ void Copies::end(Iterator at, uint32_t blocks, std::string reason, Actions& out)
   if (c.lease != 0) out.push_back(Send{c.order.node, c.order.instance, wire::LeaseRelease{c.lease}});
   c.lease = 0;
   c.dropped = true;
-  if (c.read != 0) {  // the transport may still write the pages: they wait for its word
+  if (c.read != 0) {  // the transport may still write into the pages, so they stay owned until ReadDone
     out.push_back(CancelRead{c.read});
     c.until = kNever;
     return;
@@ -73,7 +73,7 @@ bool Copies::on_grant(const wire::LeaseGrant& grant, uint64_t read_id, TimePoint
   for (size_t i = 0; sane && i < count; ++i)
     sane = grant.blocks[i].hash == c.order.hashes[c.have + i] && grant.blocks[i].layer_crcs.size() == layout.layers;
   if (!sane) return fail("bad_grant");
-  // Blocks that a request has published meanwhile are read again; publish() keeps the first of two.
+  // A block that a request has published since is read again. publish() keeps the first of the two.
   auto pages = shelf_.pool.allocate(static_cast<uint32_t>(count));
   if (!pages) return fail("no_space");
   c.pages = std::move(*pages);
@@ -87,7 +87,7 @@ bool Copies::on_grant(const wire::LeaseGrant& grant, uint64_t read_id, TimePoint
       read.slices.push_back({c.pages[i], layout.layer_offset(layer),
                              grant.blocks[i].page_offset + layout.layer_offset(layer),
                              static_cast<uint32_t>(layout.layer_bytes()), grant.blocks[i].layer_crcs[layer]});
-  c.until = now + read.budget + 1s;  // the host answers every read; this is the last resort
+  c.until = now + read.budget + 1s;  // the host answers every read; this time-out is the last resort
   out.push_back(std::move(read));
   return true;
 }
@@ -106,7 +106,7 @@ bool Copies::on_read(const ReadDone& done, Actions& out) {
   }
   for (size_t i = 0; i < c.pages.size(); ++i) {
     const size_t block = c.have + i;
-    // What stands before a later part of a chain was here when the copy began, and may be gone: then it is of no use.
+    // The earlier part of the chain was here when the copy began. If it is gone, the later part is useless.
     if (block > 0 && shelf_.pool.find(c.order.hashes[block - 1]) == kv::kNoPage) {
       shelf_.pool.release(std::span(c.pages).subspan(i));
       c.pages.resize(i);

@@ -1,6 +1,6 @@
-// Copies of hot prefixes that the conductor orders (sched/replicate.h): the node leases the blocks from their holder,
-// reads them into its own pages, checks and publishes them, and says what came of it. Nobody waits for one: it takes
-// pages only while many are free or cold, never reads urgently, and whatever goes wrong only ends it.
+// Copies of hot prefixes that the conductor orders (sched/replicate.h). The node leases the blocks from their holder,
+// reads them into its own pages, checks and publishes them, and reports the result. A copy yields to requests: it takes
+// pages only while many are free or cold, its reads are never urgent, and any failure merely ends it.
 //
 //   CopyBlocks --> leasing --grant--> reading --ReadDone--> published, CopyDone
 //                     '-- refused, late, holder gone ---------> CopyDone with the reason
@@ -17,9 +17,9 @@ namespace mc::node {
 
 class Copies {
  public:
-  static constexpr size_t kMax = 8;            // under way at once; more are refused as busy
+  static constexpr size_t kMax = 8;  // copies under way; more are refused as busy
   static constexpr size_t kBlocksMax = sched::kCopyBlocksMax;
-  static constexpr double kSpareShare = 0.25;  // of all pages, that must be free or cold beyond a copy's own
+  static constexpr double kSpareShare = 0.25;  // share of all pages that must be free or cold beyond those of the copy
   static constexpr Duration kLeaseTimeout = 5s, kReadTimeout = 10s;
 
   struct Stats {
@@ -28,14 +28,14 @@ class Copies {
 
   explicit Copies(Shelf& shelf) : shelf_(shelf) {}
 
-  /// Numbers for leases and reads are the node's: `id` is a fresh one. An answer due at once is in `out`.
+  /// `id` is a fresh number of the node for the lease. An immediate answer is appended to `out`.
   void start(const wire::CopyBlocks& order, uint64_t id, bool is_peer, TimePoint now, Actions& out);
-  /// True when the grant was for a copy.
+  /// True when the grant belongs to a copy.
   bool on_grant(const wire::LeaseGrant& grant, uint64_t read_id, TimePoint now, Actions& out);
   bool on_read(const ReadDone& done, Actions& out);
   void on_peer_gone(const InstanceId& instance, Actions& out);
   void on_tick(TimePoint now, Actions& out);
-  /// The conductor that ordered them is gone: nobody is told.
+  /// Drops all copies without an answer, because the conductor that ordered them is gone.
   void drop_all(Actions& out);
   TimePoint next_wakeup() const;
   bool idle() const { return copies_.empty(); }
@@ -45,20 +45,20 @@ class Copies {
   struct Copy {
     wire::CopyBlocks order;
     uint64_t lease = 0, read = 0;
-    bool dropped = false;  // its pages still wait for the read's end
+    bool dropped = false;  // the copy is over, but its read may still write the pages
     TimePoint until{};
-    size_t have = 0;  // leading blocks that were here
+    size_t have = 0;  // leading blocks that were on this node already
     std::vector<wire::LeasedBlock> granted;
     std::vector<kv::PageIndex> pages;
   };
   using Iterator = std::map<uint64_t, Copy>::iterator;
 
   void answer(const Copy& copy, uint32_t blocks, std::string reason, Actions& out) const;
-  /// Answers, lets go of the lease, and of the pages unless a read may still write them.
+  /// Answers the order and releases the lease. Releases the pages unless a read may still write them.
   void end(Iterator at, uint32_t blocks, std::string reason, Actions& out);
 
   Shelf& shelf_;
-  std::map<uint64_t, Copy> copies_;  // by lease number
+  std::map<uint64_t, Copy> copies_;  // key: number of the lease
   Stats stats_;
 };
 

@@ -49,7 +49,8 @@ void Decode::on_message(const Received& event, TimePoint now, Actions& out) {
   step(now, out);
 }
 
-// The conductor tells the members of a change one by one: an offer may come before the news of who makes it.
+// The conductor sends a change of membership to the members one by one, so an offer may arrive before the list that
+// names its sender.
 bool Decode::wait_for_listing(const Received& event, TimePoint now) {
   if (peers().has(event.from, event.instance) || unlisted_.size() >= kUnlistedMax) return false;
   unlisted_.push_back({event, after(now, decode_.peer_wait)});
@@ -86,7 +87,7 @@ void Decode::on_offer(const Received& event, const wire::KvOffer& offer, TimePoi
   if (!peers().has(event.from, event.instance)) return refuse(*r, Reason::unknown_peer, 0, 0, out);
   if (ns.id() != spec.ns) return refuse(*r, Reason::layout, 0, 0, out);
   if (draining_) return refuse(*r, Reason::draining, 0, 0, out);
-  // The first answer token needs a row too, so a prompt that fills the pool exactly does not fit.
+  // The first answer token needs a row as well, so a prompt that fills the pool exactly does not fit.
   if (spec.ids.empty() || spec.resumed > spec.ids.size() ||
       !fits_context(spec.ids.size(), spec.resumed, spec.stopping.max_tokens, options_.context_tokens) ||
       kv::blocks_for(spec.ids.size() + 1, bt) > options_.page_count)
@@ -115,7 +116,7 @@ uint64_t Decode::batch_tokens() const {
   return tokens;
 }
 
-// Offers are accepted in order of arrival, as soon as the pool can hold prompt and first token.
+// Accepts offers in order of arrival, as soon as the pool can hold the prompt and the first token.
 void Decode::admit(TimePoint, Actions& out) {
   while (!waiting_offers_.empty()) {
     const RequestPtr r = waiting_offers_.front();
@@ -129,7 +130,8 @@ bool Decode::accept(const RequestPtr& r, Actions& out) {
   const auto hashes = kv::chain(r->spec.ns, r->spec.ids, bt);
   const uint32_t here = r->spec.no_cache ? 0 : r->pages.pin_prefix(shelf_->pool, hashes);
   const uint32_t need = kv::blocks_for(r->spec.ids.size() + 1, bt) - here;
-  // One page for each running request stays in reserve, so that accepting does not preempt at once.
+  // One page for each running request stays in reserve, so that the accepted request does not cause a preemption at
+  // once.
   const uint32_t reserve = static_cast<uint32_t>(batch_.running().size());
   if (need + reserve > shelf_->pool.available() || !r->pages.allocate(shelf_->pool, need)) {
     r->pages.release(shelf_->pool);
@@ -192,12 +194,12 @@ void Decode::drop_all(TimePoint, Actions& out) {
   for (const auto& [id, r] : all) end(*r, out);
 }
 
-// The prefill node is needed only while KV is still to be read from it.
+// A request needs its prefill node only while KV is still to be read from it.
 void Decode::on_peer_gone(const NodeId& node, const InstanceId& instance, TimePoint now, Actions& out) {
   const auto all = requests_;
   for (const auto& [id, r] : all) {
     if (r->phase == Phase::running || r->phase == Phase::ended) continue;
-    // A stage of its pipeline that is gone takes KV that was not yet read with it.
+    // With a lost stage of the pipeline, the KV that was not read from it is lost too.
     const bool stage = r->phase == Phase::receiving && is_stage_of(node, r->prefill);
     if (r->prefill_instance != instance && !stage) continue;
     fail(*r, {RequestStage::transfer, Reason::peer_lost, true}, "prefill node " + node + " was lost", out);
@@ -236,11 +238,11 @@ void Decode::end(Request& r, Actions& out) {
   settle(r, out);
 }
 
-// Pages go only when no read writes into them and no step uses them.
+// Releases the pages of an ended request once no read writes into them and no step uses them.
 void Decode::settle(Request& r, Actions& out) {
   if (r.phase != Phase::ended || r.arrivals.reading() || r.in_step) return;
   batch_.leave(r, out);
-  // Used until now. Before, its pages could not be evicted, so their age did not matter.
+  // The blocks were in use until now. Pinned blocks cannot be evicted, so their age was not kept.
   if (r.position > 0 && !r.spec.no_cache) shelf_->pool.touch(r.chain.hashes());
   r.pages.release(shelf_->pool);
   std::erase_if(ended_, [&](const RequestPtr& e) { return e.get() == &r; });
@@ -263,8 +265,8 @@ void Decode::role_check() const {
 }
 
 // ---- receiving KV ------------------------------------------------------------------------------
-// Each notify of the prefill node names extents that are sealed. They are read at once, while the prefill node computes
-// the next layer, and checked against their CRC32C.
+// Each notify of the prefill node names sealed extents. The extents are read at once, while the prefill node computes
+// the next layer, and are checked against their CRC32C.
 
 void Decode::on_ready(const Notified& event, TimePoint now, Actions& out) {
   const wire::ExtentsReady& ready = event.ready;
@@ -298,8 +300,8 @@ void Decode::start_read(Request& r, const Arrivals::Reading& reading, TimePoint 
   read.peer = reading.from;
   read.instance = reading.instance;
   read.budget = r.deadline - now;
-  // The prefill is done: decoding waits for the last chunk, or for blocks that are read again, alone. Earlier
-  // chunks are read until then, and yield to the last chunks of other requests.
+  // An urgent read: the prefill is done, and decoding waits for the last chunk or for blocks that are read again. Reads
+  // of earlier chunks are not urgent and yield to the last chunks of other requests.
   read.urgent = r.complete || ready.first_block + ready.extents.size() == r.arrivals.blocks();
   r.arrivals.started(read.read, reading, wanted);
   by_read_[read.read] = requests_.at(r.spec.req);
@@ -330,8 +332,8 @@ void Decode::try_join(Request& r, Actions& out) {
   batch_.join(requests_.at(r.spec.req));
 }
 
-// The prompt's full blocks are readable from here too. What came in by another request meanwhile
-// keeps its page; ours stays private.
+// Publishes the prompt's full blocks, so that other nodes can read them here. A block that another request has
+// published since keeps its page, and this request's page stays private.
 void Decode::publish_prompt(Request& r) {
   if (r.spec.no_cache) return;
   const auto hashes = r.chain.hashes();
@@ -344,7 +346,7 @@ void Decode::publish_prompt(Request& r) {
 
 // ---- the batch ---------------------------------------------------------------------------------
 
-// Blocks of an answer may be reused only where prefill would have computed the same.
+// Blocks of an answer may be reused only where a prefill would compute equal bytes.
 bool Decode::may_publish(const Request& r) const {
   return !r.spec.no_cache && r.spec.decode_attention == r.spec.prefill_attention;
 }
@@ -353,19 +355,19 @@ void Decode::step(TimePoint, Actions& out) {
   if (batch_.computing() || batch_.running().empty()) return;
   const uint32_t bt = options_.layout.block_tokens;
   batch_.clear_rows();
-  // A request that is preempted for a page leaves running(), which is in order of arrival: those before it stay where
-  // they are, and the next one takes its place.
+  // A preempted request leaves running(), which is in order of arrival. Requests before it keep their index, and the
+  // next request moves to the index of the preempted one.
   for (size_t i = 0; i < batch_.running().size() && !batch_.full();) {
     const RequestPtr r = batch_.running()[i];
     const bool has_page = r->position / bt < r->pages.size() || give_page(r, out);
-    if (r->phase != Phase::running) continue;  // it gave way itself
+    if (r->phase != Phase::running) continue;  // the request itself was preempted
     if (has_page) batch_.add(r);
     ++i;
   }
   batch_.start(numbers_.next(), out);
 }
 
-// One more page for `r`, if need be from the request that came last. False when `r` itself had to go.
+// Gives `r` one more page. Preempts the newest request if necessary. False when `r` itself was preempted.
 bool Decode::give_page(const RequestPtr& r, Actions& out) {
   for (;;) {
     if (r->pages.allocate(shelf_->pool, 1)) return true;
@@ -382,12 +384,12 @@ bool Decode::give_page(const RequestPtr& r, Actions& out) {
            out);
       return false;
     }
-    // Nobody can give way, so leases or reads of ended requests hold the pages: they end by themselves.
+    // No other request can be preempted. Leases or reads of ended requests hold the pages and end without help.
     if (alone) return false;
     preempt(*last, out);
     if (last == r.get()) return false;
     if (r->phase == Phase::ended) return false;
-    // The victim's pages may still be held by a read in flight; then this row waits a step.
+    // A read in flight may still hold the victim's pages. The row then waits for one step.
     if (shelf_->pool.available() == 0) return false;
   }
 }
@@ -444,13 +446,14 @@ void Decode::on_step(const StepDone& done, TimePoint, Actions& out) {
   batch_.clear_rows();
 }
 
-/// The message that the step's tokens go into; its rows are those of an older step.
+/// An empty message for the tokens of a step. It reuses the memory of an older message.
 wire::Tokens& Decode::fresh_tokens() {
   if (!tokens_ || tokens_.use_count() > 1) tokens_ = std::make_shared<wire::Tokens>();
   return *tokens_;
 }
 
-// Cached blocks changed in memory. The conductor places the request again, and its prefill node sends the block.
+// Cached blocks have changed in memory. The conductor places the request again, and the prefill node then sends the
+// blocks.
 void Decode::on_rotten(Request& r, std::span<const uint32_t> rotten, Actions& out) {
   stats_.checksum_failures += rotten.size();
   blocks().drop_rotten(shelf_->pool, r.chain.hashes(), r.pages.all(), rotten);

@@ -1,14 +1,14 @@
-// The decode role: reads a request's KV from its prefill node and generates the answer in a
-// continuous batch (Mooncake, arXiv:2407.00079).
+// The decode role reads a request's KV from its prefill node and generates the answer in a continuous batch (Mooncake,
+// arXiv:2407.00079).
 //
 //   offer --room, promise holds--> receiving --all extents + KvComplete--> running --stop | length--> ended
 //     |  waiting (no pages yet)        |                                      |  preempted (pages ran out)
 //     '-- KvRefuse                     '-- Failed (transfer)                  '-- Cancel, deadline, lost conductor
 //
-// Back-pressure: an offer waits in order until pages are free; prefill spends no work before. When a
-// running request needs a page and none is left, the request that came last gives its pages up and the
-// conductor places it again with the tokens it has; the oldest is never the victim of a younger one, so
-// the batch always moves on.
+// Back-pressure: offers wait in order until pages are free, and the prefill node spends no work before its offer is
+// accepted. When a running request needs a page and none is left, the newest request gives up its pages. The conductor
+// places that request again with the tokens that it has. A younger request never preempts an older one, so the oldest
+// request always makes progress.
 #pragma once
 
 #include <deque>
@@ -23,10 +23,10 @@ namespace mc::node {
 
 struct DecodeOptions {
   uint32_t batch_max = 64;      // rows of a step
-  uint32_t waiting_max = 1024;  // offers; more are refused
-  Duration stall = 2s;          // after KvComplete without an announced extent: its notify was lost
-  Duration peer_wait = 1s;      // for a prefill node that the conductor has chosen and not yet told us of
-  Duration grace = 500ms;       // after its deadline a request goes without being told to
+  uint32_t waiting_max = 1024;  // offers that wait; more are refused
+  Duration stall = 2s;          // time without an announced extent after KvComplete; then the notify counts as lost
+  Duration peer_wait = 1s;      // wait for the list that names a prefill node which the conductor has chosen
+  Duration grace = 500ms;       // time after its deadline at which a request ends even without a Cancel
 };
 
 class Decode final : public Worker {
@@ -84,19 +84,19 @@ class Decode final : public Worker {
 
   DecodeOptions decode_;
   struct Unlisted {
-    Received event;  // a KvOffer of a node that is not a peer yet
+    Received event;  // a KvOffer from a node that is not listed yet
     TimePoint until;
   };
   static constexpr size_t kUnlistedMax = 256;
-  std::deque<Unlisted> unlisted_;  // in the order they came
+  std::deque<Unlisted> unlisted_;  // in order of arrival
 
-  std::map<RequestId, RequestPtr> requests_;  // newest attempt of each
+  std::map<RequestId, RequestPtr> requests_;  // newest attempt of each request
   std::deque<RequestPtr> waiting_offers_;
   Batch batch_;
-  std::vector<RequestPtr> ended_;  // waiting for reads or the step to let go of their pages
+  std::vector<RequestPtr> ended_;  // ended requests whose pages a read or the step still uses
   std::map<uint64_t, RequestPtr> by_read_;
-  std::shared_ptr<wire::Tokens> tokens_;  // of the step before; used again when the host has let go of it
-  std::vector<RequestPtr> finished_;      // of the step that is booked
+  std::shared_ptr<wire::Tokens> tokens_;  // message of the step before; reused when the host has released it
+  std::vector<RequestPtr> finished_;      // requests that end with the step that is being booked
   uint64_t orders_ = 0;
   Stats stats_;
 };

@@ -4,8 +4,9 @@
 
 namespace mc::node {
 namespace {
-constexpr uint32_t kDemotePages = 32;   // of an offer: enough to amortise, few enough not to hold much
-constexpr uint32_t kLeavesLooked = 64;  // coldest leaves searched for a chain worth saving
+// Pages of one offer: enough to amortise the messages, few enough to hold little memory.
+constexpr uint32_t kDemotePages = 32;
+constexpr uint32_t kLeavesLooked = 64;  // number of coldest leaves that are searched for a chain to demote
 constexpr size_t kDemotionsInFlight = 2;
 constexpr Duration kDemoteEvery = 20ms;
 constexpr Duration kDemoteTtl = 5s;
@@ -15,9 +16,9 @@ bool Demoter::due(TimePoint now) const {
   return now >= next_ && offers_.size() < kDemotionsInFlight && shelf_.pool.pages_over(above_) > 0;
 }
 
-// The coldest chain that a cache node does not hold whole, from its head on: a tail without its head
-// is of no use to anybody, and the head is what other prompts share. Blocks go in order of eviction,
-// so the chain of the leaf that would go first is the one to save.
+// The coldest chain that no cache node holds completely, from its head. A tail without its head is useless, and the
+// head is the part that other prompts share. Blocks go in order of eviction, so the chain of the next leaf to be
+// evicted comes first.
 std::vector<kv::PageIndex> Demoter::cold_chain(NamespaceId& ns) const {
   const kv::Pool& pool = shelf_.pool;
   for (const kv::PageIndex leaf : pool.candidates(kLeavesLooked)) {
@@ -62,10 +63,11 @@ void Demoter::on_done(const NodeId& node, const wire::DemoteDone& message) {
   const auto it = offers_.find(message.lease);
   if (it == offers_.end() || it->second.cache != node) return;
   (void)shelf_.leases.release(it->second.lease);
-  // Only what is still here needs remembering; the set is bounded by the pool.
+  // The set keeps only blocks that are still here, so the pool bounds it.
   for (const auto& hash : message.stored)
     if (shelf_.pool.find(hash) != kv::kNoPage) demoted_.insert(hash);
-  // One of the rest changed in memory or on its way. Kept, it would be offered again and again.
+  // One of the other blocks changed in memory or during the transfer. If it stayed cached, it would be offered again
+  // and again.
   if (message.reason == to_string(Code::corrupt))
     for (const auto& hash : it->second.hashes)
       if (shelf_.pool.find(hash) != kv::kNoPage && !demoted_.contains(hash))

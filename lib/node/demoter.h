@@ -1,4 +1,4 @@
-// Demotion: cold blocks of a node that fills up are offered to a cache node, which reads them before they are evicted.
+// Demotion: when a node fills up, it offers cold blocks to a cache node, which reads them before they are evicted.
 #pragma once
 
 #include <map>
@@ -13,8 +13,8 @@ namespace mc::node {
 
 class Demoter {
  public:
-  /// `shelf` outlives it. Blocks are offered when more than the share `above` of its pages is taken. `kv_namespace`
-  /// names them without salt.
+  /// `shelf` must outlive the demoter. Blocks are offered while more than the share `above` of the shelf's pages is
+  /// taken. `kv_namespace` is the namespace id of the blocks without a salt.
   Demoter(Shelf& shelf, double above, std::string kv_namespace)
       : shelf_(shelf), above_(above), kv_namespace_(std::move(kv_namespace)) {}
 
@@ -23,16 +23,16 @@ class Demoter {
   /// Offers the coldest chain to one of `caches`, under the lease number `id`.
   void offer(const std::vector<const wire::Peer*>& caches, uint64_t id, TimePoint now, Actions& out);
   void on_done(const NodeId& node, const wire::DemoteDone& message);
-  /// The lease of an offer ran out.
+  /// The lease of an offer has expired.
   void expired(kv::LeaseId lease);
-  /// The cache node is gone, with what it held.
+  /// The cache node and all blocks that it held are gone.
   void drop(const InstanceId& instance, bool is_cache);
   void removed(const BlockHash& hash) { demoted_.erase(hash); }
   TimePoint next_wakeup() const;
   bool idle() const { return offers_.empty(); }
 
  private:
-  struct Offer {  // a cache node is reading it
+  struct Offer {  // a cache node is reading these blocks
     NodeId cache;
     InstanceId instance;
     kv::LeaseId lease;
@@ -45,7 +45,7 @@ class Demoter {
   double above_;
   std::string kv_namespace_;
   std::map<uint64_t, Offer> offers_;
-  std::set<BlockHash> demoted_;  // blocks that a cache node is known to hold
+  std::set<BlockHash> demoted_;  // blocks that a cache node holds, as far as this node has learnt
   TimePoint next_{};
 };
 

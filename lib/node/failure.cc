@@ -7,7 +7,8 @@ bool between_nodes(RequestStage stage) {
   return stage == RequestStage::accept || stage == RequestStage::transfer || stage == RequestStage::fetch;
 }
 
-// A field that only the model can judge, such as an attention plan: prefill computes the request first.
+// The request has a field that only the model can check, such as an attention plan. The prefill node is the first to
+// compute with it.
 bool is_clients(const Failure& f) {
   return f.stage == RequestStage::prefill && f.cause == Reason::invalid && !f.retryable;
 }
@@ -43,7 +44,7 @@ Reason cause_of(const wire::StageDone& done) {
 
 Blame blame_of(const Failure& f) {
   if (!is_fault(f.cause) || is_clients(f)) return Blame::nobody;
-  if (f.cause == Reason::timeout && !f.retryable) return Blame::nobody;  // the request's deadline
+  if (f.cause == Reason::timeout && !f.retryable) return Blame::nobody;  // the deadline of the request
   if (between_nodes(f.stage) || f.cause == Reason::peer_lost) return Blame::pair;
   return f.stage == RequestStage::decode ? Blame::decode : Blame::prefill;
 }

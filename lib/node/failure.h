@@ -1,5 +1,5 @@
-// How a worker reports the failure of a request, and how the conductor reads the report: whose fault it was, and the
-// reason that the client is given.
+// The report of a failed request by a worker, and the conductor's reading of the report: the node at fault, and the
+// reason for the client.
 #pragma once
 
 #include <cstdint>
@@ -18,17 +18,17 @@ struct Failure {
 
 Failure failure_of(const wire::Failed& message);
 wire::Failed report_of(const RequestId& req, uint32_t attempt, const Failure& failure, std::string message);
-/// How a pipeline stage reports the end of a run: "ok" for Reason::none.
+/// The code by which a pipeline stage reports the end of a run: "ok" for Reason::none.
 std::string stage_code(Reason cause);
 Reason cause_of(const wire::StageDone& done);
 
-/// What failed: the prefill node alone, the decode node alone, or the two together (they could not agree, or bytes did
-/// not get across). nobody: a full queue, a promise that would be broken, a deadline, a client.
+/// The node at fault: the prefill node alone, the decode node alone, or the pair (the nodes could not agree, or bytes
+/// were lost between them). nobody: a full queue, an SLO that would be missed, a deadline, or a client.
 enum class Blame : uint8_t { nobody, prefill, decode, pair };
 Blame blame_of(const Failure& failure);
 
-/// The reason that the client, the record and the metrics are given. What happens between nodes is never the client's
-/// error: kv_transfer or internal.
+/// The reason for the client, the record and the metrics. A failure between nodes is never reported as an error of the
+/// client: it is kv_transfer or internal.
 Reason reason_of(const Failure& failure);
 
 }  // namespace mc::node

@@ -35,7 +35,7 @@ Request& Flights::add(const Submit& submit, TimePoint deadline, TimePoint now) {
   r.submit = submit;
   r.arrived = now;
   r.deadline = deadline;
-  r.tenant = books_.tenants.find(submit.tenant);  // a request that is turned away is so as its tenant's
+  r.tenant = books_.tenants.find(submit.tenant);  // a rejected request counts for its tenant too
   ++books_.tenants.count(r.tenant).submitted;
   watch(r);
   return r;
@@ -115,7 +115,7 @@ void Flights::depart(Request& r, Attempt attempt, TimePoint now) {
   for (const sched::Part& part : parts_of(r)) books_.breakers.placed(part, r.submit.req);
 }
 
-// The prefill node has done its part, or is out.
+// The prefill node has finished its part, or is lost.
 void Flights::end_prefill(Request& r, TimePoint now) {
   sched::Booking& booking = r.attempt.booking;
   const bool queued = booking.queued;
@@ -132,7 +132,7 @@ void Flights::unplace(Request& r, TimePoint now) {
   if (!books_.breakers.empty())
     for (const sched::Part& part : parts_of(r)) books_.breakers.left(part, r.submit.req);
   books_.board.end(r.attempt.booking, now);
-  books_.line.room_changed();  // at its decode node
+  books_.line.room_changed();  // the decode node of the request has room again
 }
 
 void Flights::forget_source(int slot) {
@@ -140,14 +140,15 @@ void Flights::forget_source(int slot) {
     if (r.attempt.booking.source == slot) books_.board.forget_source(r.attempt.booking);
 }
 
-// A retry goes past the pair that failed this request, whatever its breaker says.
+// Charges the failure to breakers. A retry avoids the pair that failed this request even while the pair's breaker is
+// closed.
 void Flights::blame(Request& r, const Failure& failure, TimePoint now) {
   const Attempt& a = r.attempt;
   r.summary.failed.push_back({a.prefill, a.decode, failure.stage, reason_of(failure)});
   const Blame blamed = blame_of(failure);
   if (blamed == Blame::nobody) return;
   if (blamed == Blame::pair) r.failed_on.push_back(r.pair());
-  // A node that went since takes its record with it.
+  // A node that left since has no breaker any more.
   const Members::Node *prefill = books_.members.find(a.prefill), *decode = books_.members.find(a.decode);
   const bool prefill_here = prefill && prefill->instance == a.prefill_instance;
   const bool decode_here = decode && decode->instance == a.decode_instance;
@@ -167,7 +168,7 @@ void Flights::cancel_workers(const Request& r, CancelReason reason, Actions& out
 
 // ---- what workers send -----------------------------------------------------------------------
 
-// Chunks come in order; what does not fit, or was not asked for, is not kept.
+// Chunks arrive in order. A chunk that is out of order, or that was not requested, is dropped.
 void Flights::on_prompt_logprobs(const Received& event, const wire::PromptLogprobs& told) {
   Request* r = find(told.req, told.attempt);
   if (!r || event.instance != r->attempt.prefill_instance || r->attempt.first_token || !r->answer.empty()) return;
@@ -196,7 +197,7 @@ void Flights::learn_prefill(const Request& r, const wire::PrefillReport& report)
 void Flights::on_first_token(const Received& event, const wire::FirstToken& first, TimePoint now, Actions& out) {
   Request* r = find(first.req, first.attempt);
   if (!r || event.instance != r->attempt.prefill_instance || r->attempt.first_token) return;
-  // Probabilities of the prompt cost work that no other prompt of its length brings: nothing to learn from.
+  // Log-probabilities of a prompt cost extra work, so such a prefill teaches the predictor nothing.
   if (r->submit.prompt_logprobs < 0) {
     learn_prefill(*r, first.report);
     if (r->attempt.number == 1) errors_.ttft.observe(r->summary.predicted_ttft_s, to_seconds(now - r->arrived));
@@ -269,7 +270,7 @@ void Flights::finish(Request& r, Finish finish, TimePoint now, Actions& out) {
   reply.kind = Reply::Kind::finished;
   reply.finish = finish;
   if (finish == Finish::abort) {
-    ++stats_.cancelled;  // how long the answer would have been is not known
+    ++stats_.cancelled;  // the length that the answer would have reached is unknown
   } else {
     ++stats_.finished;
     books_.board.answered(static_cast<uint32_t>(r.answer.size()), to_seconds(now - r.attempt.first_token_at));
@@ -311,7 +312,7 @@ void Flights::end(Request& r, Reply reply, TimePoint now, Actions& out) {
   books_.line.erase(id);
   timers_.erase({r.timer, id});
   if (r.admitted) {
-    std::optional<double> refund;  // when it was turned away before any work was spent on it
+    std::optional<double> refund;  // set when the request was rejected before any work
     if (reply.kind == Reply::Kind::rejected && r.attempt.number == 0) refund = static_cast<double>(r.submit.ids.size());
     books_.line.leave(r.tenant, r.submit.priority, refund, now);
   }
@@ -339,7 +340,7 @@ void Flights::check() const {
   }
   MC_ASSERT_EQ(held, books_.line.size());
   for (uint32_t i = 0; i < admitted.size(); ++i) MC_ASSERT_EQ(admitted[i], books_.line.tenants().unfinished(i));
-  // A probe is a request that is placed on the pair or node that its breaker has set aside.
+  // A probe is a request that was placed on the pair or node of an open breaker.
   for (const auto& [part, entry] : books_.breakers.entries()) {
     MC_ASSERT(part.prefill.empty() || books_.members.find(part.prefill));
     MC_ASSERT(part.decode.empty() || books_.members.find(part.decode));

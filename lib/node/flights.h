@@ -1,4 +1,4 @@
-// Requests from their submission to their last reply: attempts on nodes, tokens in order to the client, ends.
+// Requests from submission to the last reply: their attempts on nodes, their tokens in order to the client, their ends.
 //
 //   Submit -> placed(p, d) -> first token -> decoding -> finished
 //     |  '-> held (sched/line.h: its turn has not come) -> placed | rejected in park_max or as late
@@ -6,7 +6,7 @@
 //     |         '-> parked (no node of a role is left) -> placed | failed at the deadline
 //     '-> rejected (no node, or a promise would be broken)
 //
-// Flights follows them and keeps the books (Members, Board, Line); the conductor says where they go.
+// Flights follows the requests and updates the books (Members, Board, Line). The conductor decides where they go.
 #pragma once
 
 #include <functional>
@@ -26,56 +26,56 @@
 
 namespace mc::node {
 
-/// The names of a request's blocks, as the workers compute them too.
+/// The names of a request's blocks. The workers compute equal names.
 struct RequestBlocks {
   NamespaceId ns;
   std::string prefill_attention, decode_attention;
   std::vector<BlockHash> hashes;
-  uint64_t members_version = 0;  // that they were named by
+  uint64_t members_version = 0;  // version of the members whose namespace gave the names
 };
 
-/// One try on a pair of nodes.
+/// One attempt on a pair of nodes.
 struct Attempt {
-  uint32_t number = 0;  // 0 = none was made yet
+  uint32_t number = 0;  // 0 = no attempt was made yet
   NodeId prefill, decode;
   InstanceId prefill_instance, decode_instance;
   sched::Booking booking;
-  bool first_token = false;   // given by the prefill node
-  bool handed_over = false;   // the decode node has given a token
-  bool fetch_waited = false;  // its source had to compute the blocks first: no measure of the network
-  TimePoint placed_at{}, expected_at{}, first_token_at{};  // expected_at: when prefill is predicted to end
-  std::vector<wire::PromptLogprob> prompt_logprobs;        // of tokens 1, 2, ...
+  bool first_token = false;   // the prefill node has sent it
+  bool handed_over = false;   // the decode node has sent a token
+  bool fetch_waited = false;  // the source had to compute the blocks first, so the fetch is no measure of the network
+  TimePoint placed_at{}, expected_at{}, first_token_at{};  // expected_at: predicted end of prefill
+  std::vector<wire::PromptLogprob> prompt_logprobs;        // log-probabilities of prompt tokens 1, 2, ...
 };
 
 struct Request {
   Submit submit;
   uint32_t tenant = 0;
-  bool admitted = false;  // counted at its tenant
+  bool admitted = false;  // counted as admitted for its tenant
   TimePoint arrived{}, deadline{};
-  TimePoint expires = kNever;       // held: from then on it could not keep its TTFT promise
-  TimePoint parked_until = kNever;  // it waits for a node until then
-  TimePoint timer = kNever;         // not later than when it must be looked at
-  double work_s = 0;                // of prefill, predicted when it was held
+  TimePoint expires = kNever;       // held: from this time on the TTFT bound cannot be met
+  TimePoint parked_until = kNever;  // end of the wait for a node
+  TimePoint timer = kNever;         // time of the request's next check, or earlier
+  double work_s = 0;                // predicted seconds of prefill when it was held
   RequestBlocks blocks;
   AnswerTokens answer;
   Attempt attempt;
   uint32_t failures = 0;
-  NodeId avoid;                        // the node that failed last
+  NodeId avoid;                        // node of the last failure
   std::vector<sched::Part> failed_on;  // pairs that failed this request
   RequestSummary summary;
 
   bool is_placed() const { return attempt.booking.placed; }
-  /// Prompt and answer so far.
+  /// Number of tokens of the prompt and the answer so far.
   uint32_t tokens() const { return static_cast<uint32_t>(submit.ids.size() + answer.size()); }
   RequestStage stage() const;
   sched::Part pair() const { return {attempt.prefill, attempt.decode}; }
-  /// The blocks at the front of its prompt that it may take from caches.
+  /// The leading blocks of the prompt that may come from a cache.
   std::span<const BlockHash> reusable(uint32_t block_tokens) const;
 };
 
 class Flights {
  public:
-  /// The parts that the books are in; all outlive this one.
+  /// The parts of the conductor that hold the books. All outlive Flights.
   struct Books {
     Members& members;
     sched::Board& board;
@@ -88,29 +88,30 @@ class Flights {
   // ---- looking ----
   Request& add(const Submit& submit, TimePoint deadline, TimePoint now);
   Request* find(const RequestId& req);
-  /// null also when another attempt than this one is under way.
+  /// null also when another attempt of the request is under way.
   Request* find(const RequestId& req, uint32_t attempt);
   const std::map<RequestId, Request>& all() const { return requests_; }
   size_t size() const { return requests_.size(); }
-  /// Placed requests that the node works on, with what they were doing there.
+  /// Requests that are placed on the node, with the stage of their work there.
   std::vector<std::pair<RequestId, RequestStage>> on_node(const NodeId& name) const;
   std::vector<RequestId> ids(const std::function<bool(const Request&)>& wanted) const;
 
   // ---- time ----
-  /// To be called when the request may be due earlier; later is found out when the timer ends.
+  /// Must be called when a request may become due earlier than before. A request that becomes due later is noticed when
+  /// its timer ends.
   void watch(Request& r);
-  /// Requests whose deadline, promise or wait for a node is over.
+  /// Requests whose deadline, TTFT bound or wait for a node has passed.
   std::vector<RequestId> due(TimePoint now);
   TimePoint next_wakeup() const { return timers_.empty() ? kNever : timers_.begin()->first; }
 
   // ---- attempts ----
-  /// A new attempt, whose nodes and booking `attempt` says.
+  /// Starts an attempt. `attempt` names the nodes and holds the booking.
   void depart(Request& r, Attempt attempt, TimePoint now);
-  /// The attempt is over: off the books.
+  /// Ends the attempt and removes its booking.
   void unplace(Request& r, TimePoint now);
-  /// The source of a request's blocks is gone.
+  /// The node from which the request fetches blocks is gone.
   void forget_source(int slot);
-  /// Charges the failed attempt to the nodes at fault, in the breakers and the summary.
+  /// Charges the failed attempt to the breakers of the nodes at fault and to the summary.
   void blame(Request& r, const Failure& failure, TimePoint now);
   static void cancel_workers(const Request& r, CancelReason reason, Actions& out);
 
@@ -124,21 +125,21 @@ class Flights {
   void reject(Request& r, RequestStage stage, Refusal why, TimePoint now, Actions& out);
   void fail(Request& r, RequestStage stage, Refusal why, TimePoint now, Actions& out);
 
-  /// Each request submitted is unfinished, or ended as one of finished, failed, rejected and cancelled.
+  /// Each submitted request is unfinished, or has ended as one of finished, failed, rejected and cancelled.
   struct Stats {
     uint64_t submitted = 0, finished = 0, failed = 0, rejected = 0, cancelled = 0, retried = 0;
     uint64_t prompt_tokens = 0, cached_local = 0, cached_remote = 0, answer_tokens = 0;
-    /// Rejected because a bound was predicted to be broken.
+    /// Requests rejected because a bound was predicted to be missed.
     std::map<sched::Bound, uint64_t> missed = {{sched::Bound::ttft, 0}, {sched::Bound::tbt, 0}, {sched::Bound::kv, 0}};
-    uint64_t set_aside = 0;                   // times that a pair of nodes, or a node, was set aside
-    uint64_t held_turn = 0, held_prefix = 0;  // requests that waited here, and what for
+    uint64_t set_aside = 0;                   // times that a breaker opened
+    uint64_t held_turn = 0, held_prefix = 0;  // requests that were held, by what they waited for
   };
   Stats& stats() { return stats_; }
   const Stats& stats() const { return stats_; }
-  /// How far predictions were off, over recent requests that ran at their first attempt.
+  /// Prediction errors over recent requests that succeeded at the first attempt.
   struct PredictionErrors {
-    sched::RelativeError ttft, tbt;            // of what admission decided by
-    sched::RelativeError prefill, step, read;  // of all nodes' parts
+    sched::RelativeError ttft, tbt;            // errors of the values that admission decides by
+    sched::RelativeError prefill, step, read;  // errors of the parts, over all nodes
   };
   const PredictionErrors& prediction_errors() const { return errors_; }
 
@@ -155,7 +156,7 @@ class Flights {
   Books books_;
   bool first_with_second_;
   std::map<RequestId, Request> requests_;
-  std::set<std::pair<TimePoint, RequestId>> timers_;  // when each request must be looked at, or earlier
+  std::set<std::pair<TimePoint, RequestId>> timers_;  // time of each request's next check, or earlier
   Stats stats_;
   PredictionErrors errors_;
 };

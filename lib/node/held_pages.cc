@@ -20,7 +20,7 @@ uint32_t HeldPages::pin_prefix(kv::Pool& pool, std::span<const BlockHash> hashes
 
 Result<void> HeldPages::allocate(kv::Pool& pool, uint32_t count) {
   const size_t held = pages_.size();
-  if (count > pool.available()) return {Code::busy, "the pool has fewer pages"};  // before anything grows
+  if (count > pool.available()) return {Code::busy, "the pool has fewer pages"};  // checked before any vector grows
   pages_.resize(held + count);
   pinned_.resize(held + count, false);
   MC_CHECK(pool.allocate(std::span(pages_).subspan(held)));

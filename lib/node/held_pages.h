@@ -1,6 +1,6 @@
-// The pages of one request in the order of its blocks. A page is pinned (a cached block that others may share) or
-// owned (being filled for this request alone); the first kind comes by matching a prefix, the second from the pool's
-// free pages. An owned page becomes a pinned one when its block is published.
+// The pages of one request in the order of its blocks. A page is pinned (a cached block that other requests may share)
+// or owned (free memory that this request fills). Pinned pages come from a match of the prefix, owned pages from
+// allocate(). An owned page becomes a pinned page when its block is published.
 #pragma once
 
 #include <span>
@@ -12,7 +12,7 @@ namespace mc::node {
 
 class HeldPages {
  public:
-  /// Nothing is given back by the destructor: reads and runs may still touch the pages. release() says when.
+  /// The destructor gives no page back, because reads and runs may still use the pages. The owner calls release().
   HeldPages() = default;
 
   std::span<const kv::PageIndex> all() const { return pages_; }
@@ -21,20 +21,21 @@ class HeldPages {
   kv::PageIndex operator[](size_t block) const { return pages_.at(block); }
   bool pinned(size_t block) const { return pinned_.at(block); }
   uint32_t pinned_count() const;
-  /// So many pages fit without an allocation.
+  /// Up to `pages` pages fit without an allocation.
   void reserve(size_t pages) { pages_.reserve(pages), pinned_.reserve(pages); }
 
-  /// Pins the leading run of `hashes` that the pool holds, behind the pages held already. How many it were.
+  /// Pins the leading run of `hashes` that the pool holds, behind the pages held already. Returns the length of the
+  /// run.
   uint32_t pin_prefix(kv::Pool& pool, std::span<const BlockHash> hashes);
-  /// Takes `count` more pages from the pool, all or none.
+  /// Takes `count` more pages from the pool, or none.
   Result<void> allocate(kv::Pool& pool, uint32_t count);
-  /// Publishes an owned page of the caller as the next block. When the pool has the block already, its page is held
+  /// Publishes the caller's owned page as the next block. When the pool has the block already, the pool's page is held
   /// instead.
   void adopt(kv::Pool& pool, kv::PageIndex owned, kv::BlockMeta meta);
-  /// Makes the block of an owned page findable. False when the pool has the block already: ours stays private, because
-  /// its address may be announced.
+  /// Publishes the block of an owned page. False when the pool has the block already. The owned page then stays
+  /// private, because peers may have been given its address.
   bool publish(kv::Pool& pool, uint32_t block, kv::BlockMeta meta);
-  /// Gives back the pages from `first` on.
+  /// Gives back the pages from index `first` on.
   void release_from(kv::Pool& pool, uint32_t first);
   void release(kv::Pool& pool) { release_from(pool, 0); }
 

@@ -4,9 +4,9 @@
 
 namespace mc::node {
 namespace {
-constexpr size_t kWaitingMax = 256;       // requests that wait for blocks; more are answered at once
-constexpr Duration kWaitMax = 60s;        // however long the asker is ready to wait
-constexpr size_t kLeaseBlocksMax = 4096;  // of one grant; the asker takes the rest in another
+constexpr size_t kWaitingMax = 256;       // requests that wait for pending blocks; more are answered at once
+constexpr Duration kWaitMax = 60s;        // longest wait, whatever the request allows
+constexpr size_t kLeaseBlocksMax = 4096;  // blocks of one grant; the reader requests the rest again
 }  // namespace
 
 void Lender::on_request(const NodeId& node, const InstanceId& instance, const wire::LeaseRequest& request, bool known,
@@ -31,7 +31,7 @@ void Lender::on_release(const InstanceId& instance, uint64_t lease) {
   std::erase_if(waiting_, [&](const Waiting& w) { return w.instance == instance && w.request.lease == lease; });
   const auto it = granted_.find({instance, lease});
   if (it == granted_.end()) return;
-  (void)it->second.shelf->leases.release(it->second.id);  // already over is fine
+  (void)it->second.shelf->leases.release(it->second.id);  // the lease may have ended already
   granted_.erase(it);
 }
 
@@ -59,7 +59,7 @@ void Lender::grant(const NodeId& node, const InstanceId& instance, const wire::L
   out.push_back(Send{node, instance, std::move(reply)});
 }
 
-/// Why a block is not here. `waited`: the asker was ready to wait for blocks that are being computed.
+/// Why a block is not here. `waited`: the request allowed a wait for pending blocks.
 wire::Fallback Lender::absence(const Shelf* shelf, const BlockHash& hash, bool waited, TimePoint now,
                                uint64_t& age_ms) const {
   if (!shelf) return wire::Fallback::layout;

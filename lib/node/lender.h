@@ -1,5 +1,6 @@
-// Leases that a node grants to readers of its blocks. A reader asks for a run of blocks and gets the leading part that
-// is here; it may wait for blocks that are being computed. Which block is why not here is told with the grant.
+// Leases that a node grants to readers of its blocks. A reader requests a run of blocks and is granted the leading part
+// that is here. A request may wait for blocks that are being computed. The grant names the reason for the first missing
+// block.
 #pragma once
 
 #include <map>
@@ -16,27 +17,27 @@ namespace mc::node {
 class BlockSource {
  public:
   virtual ~BlockSource() = default;
-  /// The shelf that holds blocks of this namespace; nullptr = none here.
+  /// The shelf that holds blocks of this namespace; nullptr = none.
   virtual Shelf* shelf_of(const NamespaceId& ns) = 0;
-  /// Whether a block will be published here soon.
+  /// Whether the block is being computed and will be published here.
   virtual bool is_pending(const BlockHash& hash) const = 0;
 };
 
 class Lender {
  public:
-  /// Both outlive it.
+  /// `source` and `memory` must outlive the lender.
   Lender(BlockSource& source, const BlockMemory& memory, Duration ttl_max)
       : source_(source), memory_(memory), ttl_max_(ttl_max) {}
 
-  /// `known`: the asker is a peer. Others get nothing.
+  /// `known`: the reader is a listed peer. Other readers are granted nothing.
   void on_request(const NodeId& node, const InstanceId& instance, const wire::LeaseRequest& request, bool known,
                   TimePoint now, Actions& out);
   void on_release(const InstanceId& instance, uint64_t lease);
-  /// Grants what waiting readers can have now, or have waited for long enough.
+  /// Answers waiting requests whose blocks are here now, or whose wait is over.
   void serve_waiting(TimePoint now, Actions& out);
-  /// The lease ran out.
+  /// The lease has expired.
   void expired(const Shelf& shelf, kv::LeaseId id);
-  /// The reader is gone: it reads no more.
+  /// The reader is gone and reads no more.
   void drop(const InstanceId& instance);
   TimePoint next_wakeup() const;
   bool idle() const { return waiting_.empty(); }
@@ -46,7 +47,7 @@ class Lender {
     Shelf* shelf;
     kv::LeaseId id;
   };
-  struct Waiting {  // for blocks being computed
+  struct Waiting {  // a request that waits for blocks being computed
     NodeId node;
     InstanceId instance;
     wire::LeaseRequest request;

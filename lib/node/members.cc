@@ -13,10 +13,10 @@ namespace mc::node {
 namespace {
 
 constexpr char role_letter(wire::Role role) {
-  return role == wire::Role::prefill ? 'p' : role == wire::Role::decode ? 'd' : 'c';  // stages bring their names
+  return role == wire::Role::prefill ? 'p' : role == wire::Role::decode ? 'd' : 'c';  // stages bring their own names
 }
 
-// Predictions stay finite.
+// Upper bounds keep predictions finite.
 constexpr double kSecondsMax = 1e6, kBytesPerSecondMax = 1e18;
 
 std::array<std::pair<const char*, double>, 7> cost_fields(const wire::CostModel& c) {
@@ -30,7 +30,7 @@ std::array<std::pair<const char*, double>, 7> cost_fields(const wire::CostModel&
 }
 
 sched::Cost announced_cost(const wire::CostModel& c) {
-  sched::Cost cost;  // defaults stand where the node announced nothing
+  sched::Cost cost;  // fields that the node did not announce keep their defaults
   if (c.prefill_s_per_token > 0) {
     cost.prefill_s = c.prefill_s, cost.prefill_s_per_token = c.prefill_s_per_token;
     cost.prefill_s_per_token2 = c.prefill_s_per_token2;
@@ -55,7 +55,8 @@ Members::Node* Members::of(const InstanceId& instance) {
   return known == by_instance_.end() ? nullptr : known->second;
 }
 
-// Members that count otherwise compute other layers.
+// The first member of the pipeline that is missing. A member that announces another number of stages computes other
+// layers and does not count.
 std::string Members::lacking(const Node& node) const {
   if (node.hello.role == wire::Role::stage) return "";
   for (uint32_t stage = 1; stage < node.hello.stages; ++stage) {
@@ -120,7 +121,7 @@ std::optional<Refusal> Members::refusal_of(const Submit& submit) const {
     return Refusal{Reason::context_length_exceeded, "prompt of " + std::to_string(submit.ids.size()) +
                                                         " tokens; with its answer the nodes here hold " +
                                                         std::to_string(most) + ": shorten it, or raise their --kv-mem"};
-  // When a drain is taken back is not known: a request that insists on the node is rejected at once.
+  // The end of a drain is unknown, so a request that is pinned to a draining node is rejected at once.
   for (const auto& [reason, field, name] : {std::tuple{Reason::no_prefill, "prefill", &submit.pin_prefill},
                                             std::tuple{Reason::no_decode, "decode", &submit.pin_decode}}) {
     const Node* node = name->empty() ? nullptr : find(*name);
@@ -170,7 +171,8 @@ const std::string* Members::decode_attention(const std::string& model) const {
   return nullptr;
 }
 
-// A pipeline's members hold layer ranges: nobody fetches blocks from one, nor it from others.
+// Each member of a pipeline holds a range of the layers only. So other nodes fetch no blocks from a pipeline, and a
+// pipeline fetches none.
 void Members::show_on(sched::Board& board) const {
   const kv::Namespace* ns = namespace_of("");
   const uint32_t block_tokens = ns ? ns->block_tokens : 64;
@@ -227,7 +229,7 @@ std::optional<wire::Refused> Members::objection(const wire::Hello& hello) const 
   }
   for (const auto& [field, value] : cost_fields(hello.cost)) {
     const bool is_rate = field == std::string_view("read_bytes_per_s");
-    if (value >= 0 && value <= (is_rate ? kBytesPerSecondMax : kSecondsMax)) continue;  // not a number is neither
+    if (value >= 0 && value <= (is_rate ? kBytesPerSecondMax : kSecondsMax)) continue;  // NaN fails this comparison too
     refused.mc = err::kPeerGarbage;
     refused.field = std::string("cost.") + field;
     refused.ours = std::to_string(value);
@@ -339,7 +341,8 @@ bool Members::on_heartbeat(Node& node, const wire::Heartbeat& beat, TimePoint no
   node.load = beat.load;
   ++node.heartbeats;
   out.push_back(Send{node.name, node.instance, wire::HeartbeatAck{true}});
-  // The last drain order holds, even if the node has not confirmed it. A new conductor takes over the state it finds.
+  // The last drain order is kept, even if the node has not confirmed it. A new conductor adopts the state that the node
+  // reports.
   const bool found = beat.load.leaving || (!node.drain_known && beat.load.draining);
   node.drain_known = true;
   const bool begins = found && !node.draining;
@@ -377,7 +380,7 @@ void Members::on_events(Node& node, const wire::BlockEvents& events, TimePoint n
 
 void Members::on_snapshot(Node& node, const wire::BlockSnapshot& snapshot) {
   if (snapshot.part == 0) node.snapshot.clear(), node.snapshot_parts = 0, node.snapshot_seq = snapshot.seq;
-  if (snapshot.part != node.snapshot_parts || snapshot.seq != node.snapshot_seq) return;  // of an older one
+  if (snapshot.part != node.snapshot_parts || snapshot.seq != node.snapshot_seq) return;  // a part of an older snapshot
   node.snapshot.insert(node.snapshot.end(), snapshot.blocks.begin(), snapshot.blocks.end());
   if (++node.snapshot_parts < snapshot.part_count) return;
   std::vector<kv::ResidentBlock> blocks;

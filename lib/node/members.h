@@ -1,10 +1,9 @@
-// The members of a cluster: what each node said in its Hello, whether it is alive, drains and serves, and which blocks
-// it holds.
+// The members of a cluster: the Hello of each node, its state (alive, draining, serving), and the blocks that it holds.
 //
 //   node   Hello -> ready <-> draining -> lost (silent for dead_after, goodbye, or a new instance of the name)
 //
-// The block index is soft state: the nodes are the truth. Their events are numbered; a gap, or a restart of the
-// conductor, costs a snapshot and nothing else.
+// The block index is soft state, because each node owns the list of its blocks. A node numbers its block events. After
+// a gap in the numbers, or a restart of the conductor, one snapshot repairs the index.
 #pragma once
 
 #include <map>
@@ -21,8 +20,8 @@
 namespace mc::node {
 
 struct MembersOptions {
-  std::string model;          // what is served, for messages
-  std::string config_digest;  // kv::Namespace::config a worker must have; "" = whatever the first one has
+  std::string model;          // name of the served model, for messages
+  std::string config_digest;  // kv::Namespace::config that a worker must have; "" = that of the first worker
   Duration heartbeat = 200ms, dead_after = 1s;
 };
 
@@ -31,14 +30,14 @@ class Members {
   struct Node {
     std::string name;
     InstanceId instance;
-    kv::NodeOrdinal ordinal = 0;  // in the index, and its slot in the board
+    kv::NodeOrdinal ordinal = 0;  // node number in the index and slot in the board
     wire::Hello hello;
     wire::Load load;
     TimePoint since{}, heard{};
     uint64_t heartbeats = 0;
-    bool draining = false;     // wanted; the node confirms with its heartbeat
-    bool drain_known = false;  // whether it drained when it came is known, or somebody has said what is wanted since
-    // The answer to an IndexSync, as it is assembled. One that stays away is asked for again.
+    bool draining = false;     // drain order; the node confirms it in its heartbeat
+    bool drain_known = false;  // the drain state is known from the first heartbeat or from a drain order
+    // The snapshot that is being assembled. A snapshot that does not arrive is requested again.
     uint32_t snapshot_parts = 0;
     uint64_t snapshot_seq = 0;
     std::vector<wire::BlockRef> snapshot;
@@ -53,53 +52,54 @@ class Members {
   const std::map<std::string, Node>& all() const { return nodes_; }
   Node* find(const std::string& name);
   const Node* find(const std::string& name) const { return const_cast<Members*>(this)->find(name); }
-  /// The sender of a message: by the instance that the channel proved, not by what the message claims. null: unknown.
+  /// The sender of a message, found by the instance that the channel authenticated. The name in the message is not
+  /// trusted. null: unknown.
   Node* of(const InstanceId& instance);
-  /// The member that a pipeline's leader waits for before it serves; empty: none.
+  /// The name of the member that a pipeline's leader waits for before it serves; empty: none.
   std::string lacking(const Node& node) const;
   bool serves(const Node& node, wire::Role role, const std::string& model) const;
   NodeState state_of(const Node& node) const;
   /// Why a request could not be served now: no_prefill, no_decode or none.
   Reason unready(const std::string& model) const;
-  /// Whether the nodes are here that the request may go to, busy or not.
+  /// Whether nodes are registered that may serve the request, busy or not.
   bool has_nodes(const Submit& submit) const;
-  /// Why the request cannot be served by these members whatever their load: a wrong pin, its length, a drain.
+  /// Why these members can never serve the request, whatever their load: a wrong pin, its length, a drain.
   std::optional<Refusal> refusal_of(const Submit& submit) const;
   std::vector<std::string> models() const;
-  /// Longest prompt + answer every node of the model holds; 0 = no such model.
+  /// Longest prompt and answer that every node of the model holds; 0 = unknown model.
   uint32_t context_tokens(const std::string& model) const;
-  /// Namespace of the first node that serves the model; lives until the membership changes. null: no node does.
+  /// Namespace of the first node that serves the model, valid until the membership changes. null: no node serves it.
   const kv::Namespace* namespace_of(const std::string& model) const;
-  /// The attention plan that `auto` means on the first node that decodes the model; null: no such node.
+  /// The attention plan that `auto` means on the first node that decodes the model; null: no node decodes it.
   const std::string* decode_attention(const std::string& model) const;
-  /// Changes whenever a node came or went.
+  /// A number that changes whenever a node joins or leaves.
   uint64_t version() const { return version_; }
   const kv::PrefixIndex& index() const { return index_; }
   kv::PrefixIndex& index() { return index_; }
-  /// Tells the board who is here.
+  /// Writes the members into the board.
   void show_on(sched::Board& board) const;
 
   // ---- coming and going ----
-  /// Why a node may not join: two nodes of one model must agree on everything that shapes KV bytes.
+  /// Why a node may not join. Two nodes of one model must agree on everything that shapes KV bytes.
   std::optional<wire::Refused> objection(const wire::Hello& hello) const;
-  /// Likewise, because a live node bears its name.
+  /// Why the name may not be used: a live node has it.
   std::optional<wire::Refused> name_objection(const std::string& name, TimePoint now) const;
   std::string free_name(wire::Role role) const;
   const Node& join(const std::string& name, const InstanceId& instance, const wire::Hello& hello, TimePoint now);
   void remove(const std::string& name);
-  /// Nodes that have been silent for too long.
+  /// Names of nodes that have been silent for `dead_after`.
   std::vector<std::string> silent(TimePoint now);
-  /// Before that no node has been silent for too long.
+  /// The earliest time at which a node can count as silent.
   TimePoint next_wakeup() const { return silence_at_; }
   void broadcast(Actions& out);
 
   // ---- messages and orders ----
-  /// True: the node began to drain. The heartbeat closes every gap that a lost message can leave: membership, drain
-  /// state, block events.
+  /// True: the node has begun to drain. A heartbeat repairs the effect of every lost message: membership, drain state,
+  /// block events.
   bool on_heartbeat(Node& node, const wire::Heartbeat& beat, TimePoint now, Actions& out);
   void on_events(Node& node, const wire::BlockEvents& events, TimePoint now, Actions& out);
   void on_snapshot(Node& node, const wire::BlockSnapshot& snapshot);
-  /// As Conductor::drain.
+  /// See Conductor::drain.
   Result<void> drain(const std::string& name, bool on, Actions& out);
 
   void check() const;
@@ -112,9 +112,9 @@ class Members {
 
   MembersOptions options_;
   std::map<std::string, Node> nodes_;
-  std::map<InstanceId, Node*> by_instance_;  // into nodes_, whose elements stay where they are
-  mutable std::map<std::string, std::optional<kv::Namespace>> namespaces_;  // by model, as far as asked for
-  mutable std::map<std::string, uint32_t> contexts_;                        // likewise: context_tokens()
+  std::map<InstanceId, Node*> by_instance_;  // points into nodes_, whose elements do not move
+  mutable std::map<std::string, std::optional<kv::Namespace>> namespaces_;  // key: model; filled on demand
+  mutable std::map<std::string, uint32_t> contexts_;                        // key: model; results of context_tokens()
   kv::PrefixIndex index_;
   uint64_t peers_version_ = 0, version_ = 1;
   TimePoint silence_at_ = kNever;

@@ -5,7 +5,7 @@
 namespace mc::node {
 namespace {
 
-// The fetch that gave the block up and says more than that the holder does not have it.
+// The fetch that gave the block up, if its reason says more than that the holder lacks the block.
 const GivenUp* find_given_up(std::span<const GivenUp> given_up, uint32_t block) {
   const auto it = std::find_if(given_up.begin(), given_up.end(), [&](const GivenUp& up) {
     return block >= up.first_block && block < up.end_block && miss_of(up.why) != wire::MissKind::cold;
@@ -24,7 +24,7 @@ std::vector<wire::Miss> MissReasons::of(const PrefillRequest& r, std::span<const
   using wire::MissKind;
   const uint32_t bt = shelf_.layout.block_tokens;
   const uint32_t all = kv::blocks_for(r.tokens(), bt), reusable = kv::reusable_blocks(r.tokens(), bt);
-  // The blocks of one prompt have one name, so the first block stands for all that follow.
+  // All blocks of a prompt are named under one namespace, so the first block stands for the later ones.
   const MissKind other_name =
       r.prefix_blocks > 0 || reusable == 0
           ? MissKind::cold
@@ -37,7 +37,8 @@ std::vector<wire::Miss> MissReasons::of(const PrefillRequest& r, std::span<const
       runs.add(block, MissKind::no_cache);
     else if (r.spec.prompt_logprobs >= 0)
       runs.add(block, MissKind::prompt_logprobs);
-    else if (!runs.empty() && shelf_.pool.find(hash) != kv::kNoPage)  // cached, but the block before it is not
+    // The block is cached, but the block before it is not.
+    else if (!runs.empty() && shelf_.pool.find(hash) != kv::kNoPage)
       runs.extend();
     else if (memory_.was_rotten(hash))
       runs.add(block, MissKind::checksum, self_);

@@ -1,5 +1,5 @@
-// Why each run of a prompt's blocks was computed and not reused, from what the node remembers of its blocks and what
-// the fetches of the prompt have come to.
+// The reason why each run of a prompt's blocks was computed instead of reused. It follows from the node's record of its
+// blocks and from the results of the prompt's fetches.
 #pragma once
 
 #include <span>
@@ -13,11 +13,11 @@ namespace mc::node {
 
 class MissReasons {
  public:
-  /// All outlive it. `self`: the name of this node.
+  /// All arguments must outlive the object. `self`: the name of this node.
   MissReasons(const Shelf& shelf, const BlockMemory& memory, const NodeId& self)
       : shelf_(shelf), memory_(memory), self_(self) {}
 
-  /// The runs of blocks behind the prefix of `r`. `computing`: requests whose blocks are computed now.
+  /// The runs of blocks behind the cached prefix of `r`. `computing`: requests whose blocks are being computed.
   std::vector<wire::Miss> of(const PrefillRequest& r, std::span<const GivenUp> given_up,
                              std::span<const PrefillRequest* const> computing, TimePoint now) const;
 

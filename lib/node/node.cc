@@ -1,4 +1,4 @@
-// The members of Event and Action, compiled once.
+// Instantiates the special members of Event and Action once.
 #include "node/node.h"
 
 #include "base/one_of.inc"

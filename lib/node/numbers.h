@@ -1,4 +1,4 @@
-// Numbers for the reads, runs and leases of one process. A number is given once.
+// Numbers for the reads, runs and leases of one process. No number is used twice.
 #pragma once
 
 #include <cstdint>

@@ -18,21 +18,22 @@ class Peers {
   const std::map<std::string, wire::Peer>& all() const { return peers_; }
   const wire::Peer* find(const NodeId& node) const;
   bool has(const NodeId& node, const InstanceId& instance) const;
-  /// Of the newest list; 0 asks the conductor for it again.
+  /// Version of the newest list. 0 makes the conductor send the list again.
   uint64_t version() const { return version_; }
   std::vector<const wire::Peer*> caches() const;
 
-  /// The members that a newer list lacks, or lists under another instance; nothing for a list that is older.
+  /// The known members that a newer list lacks or lists under another instance. nullopt for an older list.
   std::optional<std::vector<wire::Peer>> gone(const wire::Peers& list) const;
   void take(const wire::Peers& list);
-  /// This instance is gone. The conductor may know better (a link that broke between two living nodes), so its list is
-  /// asked for again. What it was, if it was a member.
+  /// Removes an instance that is gone and returns its role, if it was a member. The link between two living nodes may
+  /// have broken, so the conductor's list is requested again.
   std::optional<wire::Role> forget(const NodeId& node, const InstanceId& instance);
 
-  /// Another conductor learns of the members one by one: until `until` the connections to those of before are kept.
+  /// A new conductor learns of the members one by one. Until `until` the connections to the members under the old
+  /// conductor are kept.
   void new_conductor(TimePoint until);
   void lost_former(const InstanceId& instance);
-  /// True when the former members have just been given up.
+  /// True when the members under the old conductor have just been removed.
   bool drop_former(TimePoint now);
   TimePoint next_wakeup() const { return former_until_; }
 

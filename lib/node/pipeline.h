@@ -1,6 +1,6 @@
-// A pipeline of prefill processes as its leader sees it (Mooncake, arXiv:2407.00079, "Multi-node Prefill"): the
-// members that the conductor lists, the activations that the next stage has not read yet, and the chunks that later
-// stages still compute.
+// A pipeline of prefill processes, seen by its leader (Mooncake, arXiv:2407.00079, "Multi-node Prefill"): the members
+// that the conductor lists, the activations that the next stage has not read yet, and the chunks that later stages have
+// not finished.
 //
 //   stage 0 (leader)  chunk 0 | chunk 1 | chunk 2 | ...        activations: the next stage READs a slot
 //   stage 1                     chunk 0 | chunk 1 | chunk 2    StageDone to the leader: checksums, first token
@@ -20,7 +20,7 @@ namespace mc::node {
 
 class Pipeline {
  public:
-  /// `leader`, the name of this node, and `peers` outlive it. With one stage there is no pipeline.
+  /// `leader` (the name of this node) and `peers` must outlive the object. stages = 1 means no pipeline.
   Pipeline(const std::string& leader, const Peers& peers, uint32_t stages, uint32_t layers)
       : leader_(leader), peers_(peers), stages_(stages), layers_(layers) {}
 
@@ -29,15 +29,15 @@ class Pipeline {
   LayerRange layers_of(uint32_t stage) const { return stage_layers(layers_, stage, stages_); }
   LayerRange own_layers() const { return layers_of(0); }
 
-  /// The process that is this stage; nullptr while the conductor lists none.
+  /// The process of this stage; nullptr while the conductor lists none.
   const wire::Peer* member(uint32_t stage) const;
-  /// Name of the first stage that is not in the cluster; empty when all are.
+  /// Name of the first stage that is not a member; empty when all are.
   std::string missing() const;
-  /// The stage that sent a message; nullopt when the sender is no listed member.
+  /// The stage that sent a message; nullopt when the sender is no listed member of the pipeline.
   std::optional<uint32_t> sender(const Received& event) const;
-  /// Why the checksums and the token of a stage mean nothing here: it counts layers or blocks otherwise. Empty = sound.
+  /// Why a stage's report cannot be used: its numbers of layers or blocks differ from the leader's. Empty = usable.
   std::string objection(const wire::StageDone& done, uint32_t stage, uint32_t blocks) const;
-  /// Calls a request off at every other member.
+  /// Cancels a request at every other member.
   void cancel(const wire::RequestSpec& spec, Actions& out) const;
 
  private:
@@ -46,21 +46,20 @@ class Pipeline {
   uint32_t stages_, layers_;
 };
 
-/// The slots that the leader hands activations on from. A run takes a slot before it is computed. The slot is free when
-/// the next stage has read it, or after the run's deadline: a reader that is late finds the CRC of other bytes.
+/// The slots from which the leader hands on activations. A run takes a slot before it is computed. The slot becomes
+/// free when the next stage has read it, or after the run's deadline. A reader that comes later finds a wrong CRC.
 class HandedSlots {
  public:
-  /// A free slot, by its number in ActivationSlots.
+  /// Takes a free slot for the run and returns the slot's number in ActivationSlots.
   std::optional<uint32_t> take(uint64_t run);
   std::optional<uint32_t> slot_of(uint64_t run) const;
-  /// The next stage was told of the run's slot.
+  /// The next stage has received the address of the run's slot. The slot is free at `until` at the latest.
   void handed_on(uint64_t run, TimePoint until);
   void free(uint64_t run);
   void free_late(TimePoint now);
-  /// Frees the slots of all other runs.
   void free_others(uint64_t run);
   TimePoint next_wakeup() const;
-  /// Whether each slot is free, handed on, or of the run that `computing` names.
+  /// Whether each slot is free, handed on, or used by the run `computing`.
   bool is_sound(uint64_t computing) const;
 
  private:
@@ -71,28 +70,28 @@ class HandedSlots {
   std::array<Slot, ActivationSlots::kEach> slots_;
 };
 
-/// The chunks of one request that later stages still compute. They are done in order: what a stage computed without the
-/// chunk before has read KV that is not there.
+/// The chunks of one request that later stages have not finished. They finish in order, because a stage that computes a
+/// chunk without the chunk before has read missing KV.
 class ChunkFlow {
  public:
   struct Chunk {
     uint32_t first_block = 0, end_block = 0;
-    SampledToken sampled = {};  // by the last stage; its message may come before those of others
-    uint64_t stages_left = 0;   // bit s: stage s has not told its part
+    SampledToken sampled = {};  // token of the last stage, whose report may arrive before those of other stages
+    uint64_t stages_left = 0;   // bit s: stage s has not reported yet
   };
   void add(uint64_t run, uint32_t first_block, uint32_t end_block, uint32_t stages);
   Chunk& at(uint64_t run) { return chunks_.at(run); }
   bool empty() const { return chunks_.empty(); }
-  /// False when the stage has told its part of the chunk before.
+  /// False when the stage has reported the chunk already.
   static bool waits_for(const Chunk& chunk, uint32_t stage) { return (chunk.stages_left >> stage & 1) != 0; }
   static void told(Chunk& chunk, uint32_t stage) { chunk.stages_left &= ~(uint64_t{1} << stage); }
-  /// Takes the oldest chunk, when every stage has told its part.
+  /// Takes the oldest chunk, once every stage has reported it.
   std::optional<std::pair<uint64_t, Chunk>> take_done();
   const std::map<uint64_t, Chunk>& all() const { return chunks_; }
   void clear() { chunks_.clear(); }
 
  private:
-  std::map<uint64_t, Chunk> chunks_;  // by run number, so the oldest is the first
+  std::map<uint64_t, Chunk> chunks_;  // key: run number, so the oldest chunk is the first
 };
 
 }  // namespace mc::node

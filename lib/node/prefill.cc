@@ -15,7 +15,7 @@ Prefill::Prefill(WorkerOptions worker, PrefillOptions options)
       pipeline_(name(), peers(), prefill_.stages, options_.layout.layers),
       copies_(*shelf_) {
   MC_ASSERT(shelf_);
-  if (pipeline_.leads()) never_demote();  // a cache node would read our layers alone
+  if (pipeline_.leads()) never_demote();  // a cache node would read the leader's layers alone
   MC_ASSERT(prefill_.chunk_tokens > 0 && prefill_.chunk_tokens % options_.layout.block_tokens == 0);
 }
 
@@ -42,7 +42,7 @@ void Prefill::on_message(const Received& event, TimePoint now, Actions& out) {
     on_cancel(event, *cancel, out);
   } else if (const auto* grant = std::get_if<wire::LeaseGrant>(&event.message)) {
     const bool ours = fetches_.on_grant(*grant, now, out) || copies_.on_grant(*grant, numbers_.next(), now, out);
-    if (!ours && !grant->blocks.empty())  // it came after we had given it up
+    if (!ours && !grant->blocks.empty())  // the grant arrived after its fetch had been given up
       send(event.from, event.instance, wire::LeaseRelease{grant->lease}, out);
   } else if (const auto* order = std::get_if<wire::CopyBlocks>(&event.message)) {
     if (by_conductor && !pipeline_.leads())
@@ -53,7 +53,8 @@ void Prefill::on_message(const Received& event, TimePoint now, Actions& out) {
     on_stage_done(event, *staged, now, out);
   } else if (const auto* rotten = std::get_if<wire::StageRotten>(&event.message)) {
     if (pipeline_.sender(event)) on_stage_rotten(*rotten, out);
-  } else if (const auto* failed = std::get_if<wire::Failed>(&event.message)) {  // a stage could not announce
+    // A stage could not announce its extents.
+  } else if (const auto* failed = std::get_if<wire::Failed>(&event.message)) {
     Request* r = find(failed->req, failed->attempt);
     if (r && pipeline_.sender(event)) fail(*r, failure_of(*failed), failed->message, out);
   }
@@ -64,14 +65,14 @@ void Prefill::on_start(const wire::PrefillStart& start, TimePoint now, Actions& 
   const wire::RequestSpec& spec = start.spec;
   const auto it = requests_.find(spec.req);
   if (it != requests_.end()) {
-    if (it->second->spec.attempt >= spec.attempt) return;  // a repeat, or late
+    if (it->second->spec.attempt >= spec.attempt) return;  // a repeated or late message
     end(*it->second, out);
   }
   auto r = std::make_shared<Request>();
   r->spec = spec;
   r->decode = start.decode;
   r->decode_instance = start.decode_instance;
-  if (!pipeline_.leads()) r->sources = start.sources;  // later stages would lack what the leader fetched
+  if (!pipeline_.leads()) r->sources = start.sources;  // later stages would lack the blocks that the leader fetched
   r->arrived = now;
   r->deadline = after(now, std::chrono::milliseconds(std::min<uint64_t>(spec.deadline_ms, 1ull << 40)));
   ++stats_.requests;
@@ -86,7 +87,7 @@ void Prefill::on_start(const wire::PrefillStart& start, TimePoint now, Actions& 
   queue_.push_back(r);
 }
 
-/// Fails a request that this node cannot compute, or not now.
+/// Fails a request that this node can never compute, or cannot take now.
 void Prefill::check_start(Request& r, Actions& out) {
   const wire::RequestSpec& spec = r.spec;
   const auto refuse = [&](Reason cause, bool retryable, std::string message) {
@@ -243,9 +244,9 @@ RequestStage Prefill::stage_of(const Request& r) const {
   return RequestStage::queue;
 }
 
-// Requests take their turn in order: prepare the first few, compute the first that is ready.
+// Prepares the first few requests in order, and computes the first one that is ready.
 void Prefill::pump(TimePoint now, Actions& out) {
-  std::map<InstanceId, uint32_t> preparing;  // by decode node: a full one holds back only its own
+  std::map<InstanceId, uint32_t> preparing;  // by decode node: a full decode node holds back its own requests only
   for (const auto& r : queue_) preparing[r->decode_instance] += r->phase == Phase::preparing;
   for (const auto& r : std::vector<RequestPtr>(queue_.begin(), queue_.end())) {
     if (r->phase == Phase::ended) continue;
@@ -256,13 +257,13 @@ void Prefill::pump(TimePoint now, Actions& out) {
     preparing[r->decode_instance] += r->phase == Phase::preparing;
   }
   if (pipeline_.leads() && computing_ && computing_->phase == Phase::computing && computing_->run == 0)
-    run_chunk(*computing_, out);  // waited for the next stage to take what we computed before
+    run_chunk(*computing_, out);  // the run waited for a slot, which the next stage frees by reading it
   if (computing_) return;
   for (const auto& r : std::vector<RequestPtr>(queue_.begin(), queue_.end())) {
     if (r->phase != Phase::preparing || !r->accepted || !fetches_.done(r->spec.req) || prefix_is_coming(*r)) continue;
     bool started = start_compute(*r, now, out);
-    // No pages. If some request is handing over, its pages come free: wait, so that a large request
-    // is not overtaken for ever. If none is, only those that prepare hold any.
+    // The pool is out of pages. A request that is handing over will free some: the queue waits for them, so that a
+    // large request is not overtaken for ever. Otherwise only requests that prepare hold pages.
     if (!started && std::any_of(requests_.begin(), requests_.end(),
                                 [](const auto& other) { return other.second->phase == Phase::handing_over; }))
       return;
@@ -274,8 +275,8 @@ void Prefill::pump(TimePoint now, Actions& out) {
   }
 }
 
-// An earlier request is fetching blocks that this one needs too and would compute: it was sent here because of them.
-// The fetch has its own time limit.
+// Whether an earlier request is fetching blocks that `r` needs as well. The conductor sent `r` here because of these
+// blocks. The fetch has its own time limit.
 bool Prefill::prefix_is_coming(const Request& r) const {
   const uint32_t here = shelf_->pool.match(r.reusable_hashes());
   if (here == r.reusable) return false;
@@ -286,8 +287,8 @@ bool Prefill::prefix_is_coming(const Request& r) const {
   return false;
 }
 
-// Two requests that prepare could pin so much that neither can start. The others let go: their blocks
-// stay cached, and are matched again when their turn comes.
+// Two preparing requests could pin so many pages that neither can start. All requests but `r` unpin their blocks. These
+// blocks stay cached and are matched again at each request's turn.
 bool Prefill::unpin_others(const Request& r) {
   bool any = false;
   for (const auto& other : queue_) {
@@ -308,7 +309,7 @@ void Prefill::prepare(Request& r, TimePoint now, Actions& out) {
   wire::RequestSpec spec = r.spec;
   spec.deadline_ms = static_cast<uint64_t>(std::max<int64_t>(0, (r.deadline - now) / 1ms));
   send(r.decode, r.decode_instance, wire::KvOffer{std::move(spec)}, out);
-  // The blocks that are here now stay here; the match is made again, and may be longer, when computing starts.
+  // Pins the blocks that are here now. The match is repeated when computing starts, and may then be longer.
   const uint32_t here = r.pages.pin_prefix(shelf_->pool, r.reusable_hashes());
   shelf_->pool.touch(std::span(r.hashes).first(here));
   fetches_.start(r.spec.req, {r.spec.ns, r.reusable_hashes(), r.sources, r.deadline, &r.pages}, now, out);
@@ -343,10 +344,10 @@ void Prefill::end(Request& r, Actions& out) {
   settle(r);
 }
 
-// The host computes into the pages until it says otherwise: they go only after that.
+// The host writes into the pages until it reports the end of the run. The pages are released only then.
 void Prefill::settle(Request& r) {
   if (r.phase != Phase::ended || r.run != 0) return;
-  // What later stages still compute into these pages is written before any later run of theirs: no wait.
+  // Later stages write their chunks into these pages before any later run, so the release does not wait for them.
   for (const auto& [run, chunk] : r.flow.all()) flowing_.erase(run);
   r.flow.clear();
   if (r.page_lease != 0) (void)shelf_->leases.release(r.page_lease);
@@ -376,21 +377,22 @@ void Prefill::role_check() const {
 
 // ---- computing and handing over ----------------------------------------------------------------
 
-/// Pins the cached prefix and takes pages for the rest, all under one lease; false when the pool cannot give them yet.
+/// Pins the cached prefix, allocates pages for the rest, and leases all of them. False when the pool cannot give the
+/// pages yet.
 bool Prefill::take_pages(Request& r) {
-  // Another request may have found one of the blocks rotten: from that one on they are computed again.
+  // Another request may have found one of the pinned blocks corrupt. From that block on, the prompt is computed again.
   const auto held = r.pages.all();
   const auto gone = std::find_if(held.begin(), held.end(),
                                  [&](kv::PageIndex page) { return shelf_->pool.state(page) != kv::PageState::cached; });
   r.pages.release_from(shelf_->pool, static_cast<uint32_t>(gone - held.begin()));
-  // Blocks published since this request prepared (by the request before it) are taken now.
+  // Pins blocks that were published since this request prepared.
   r.pages.pin_prefix(shelf_->pool, r.reusable_hashes().subspan(r.pages.size()));
   const uint32_t shared = r.pages.size();
   const uint32_t own = kv::blocks_for(r.tokens(), options_.layout.block_tokens) - shared;
   if (!r.pages.allocate(shelf_->pool, own)) return false;
   const std::vector<kv::PageIndex> pages(r.pages.all().begin(), r.pages.all().end());
   const auto lease = shelf_->leases.grant(r.decode_instance.hex(), pages, after(r.deadline, prefill_.grace));
-  if (!lease) {  // too many leases at once: wait for some to end
+  if (!lease) {  // the limit of leases is reached: wait until some end
     r.pages.release_from(shelf_->pool, shared);
     return false;
   }
@@ -399,19 +401,19 @@ bool Prefill::take_pages(Request& r) {
   return true;
 }
 
-/// False when the pool cannot give the pages yet: the request stays ready.
+/// False when the pool cannot give the pages yet. The request then stays ready.
 bool Prefill::start_compute(Request& r, TimePoint now, Actions& out) {
   if (!take_pages(r)) return false;
   const uint32_t bt = options_.layout.block_tokens;
   const PrefixFetches::Outcome& fetched = fetches_.outcome(r.spec.req);
-  std::vector<const Request*> computing;  // here, or in a later stage of the pipeline
+  std::vector<const Request*> computing;  // requests that are computed here or in a later stage of the pipeline
   for (const auto& [id, other] : requests_)
     if (other.get() != &r && other->phase == Phase::computing) computing.push_back(other.get());
   r.phase = Phase::computing;
   r.compute_at = now;
-  flush_events(now, out);  // what was evicted for these pages is remembered as such
+  flush_events(now, out);  // evictions for these pages are booked before the miss reasons are read
   r.misses = MissReasons(*shelf_, blocks().memory(), name()).of(r, fetched.given_up, computing, now);
-  r.remote_blocks = std::min(fetched.blocks, r.prefix_blocks);  // what was fetched may be gone again
+  r.remote_blocks = std::min(fetched.blocks, r.prefix_blocks);  // fetched blocks may have been evicted again
   r.next = r.prefix_blocks * bt;
   r.crcs.assign(r.pages.size(), std::vector<uint32_t>(options_.layout.layers, 0));
   stats_.prompt_tokens += r.tokens();
@@ -442,7 +444,7 @@ void Prefill::run_chunk(Request& r, Actions& out) {
   MC_ASSERT(r.run == 0 && r.next < r.tokens());
   const uint64_t number = numbers_.next();
   const auto slot = pipeline_.leads() ? slots_.take(number) : std::nullopt;
-  if (pipeline_.leads() && !slot) return;  // goes on when the next stage has read one
+  if (pipeline_.leads() && !slot) return;  // the run continues when the next stage has read a slot
   r.run_end = std::min(r.tokens(), r.next + prefill_.chunk_tokens);
   RunChunk run = r.chunk(options_.layout.block_tokens);
   run.run = r.run = number;
@@ -477,8 +479,9 @@ void Prefill::on_layer(Request& r, const LayerDone& done, Actions& out) {
 void Prefill::on_chunk(Request& r, const ChunkDone& done, TimePoint now, Actions& out) {
   MC_ASSERT_EQ(r.run, done.run);
   r.run = 0;
-  if (r.phase == Phase::ended || done.code != Code::ok) slots_.free(done.run);  // nobody will read its activations
-  blocks().drop_rotten(shelf_->pool, r.hashes, r.pages.all(), done.rotten);     // also of a request that is over
+  if (r.phase == Phase::ended || done.code != Code::ok) slots_.free(done.run);  // no stage will read its activations
+  // Corrupt blocks are dropped even when the request is over.
+  blocks().drop_rotten(shelf_->pool, r.hashes, r.pages.all(), done.rotten);
   stats_.checksum_failures += done.rotten.size();
   if (r.phase == Phase::ended) return settle(r);
   if (done.code != Code::ok)
@@ -493,8 +496,8 @@ void Prefill::on_chunk(Request& r, const ChunkDone& done, TimePoint now, Actions
   first_token(r, done.sampled, now, out);
 }
 
-// Full blocks become findable. A block that came here by another way meanwhile (a fetch of a request
-// that prepares) keeps its page, and ours stays private: its address is already announced.
+// Publishes full blocks. When a fetch of another request brought the block here in the meantime, that page is kept and
+// this request's page stays private, because its address has been announced.
 void Prefill::publish(Request& r, uint32_t first_block, uint32_t end_block) {
   if (r.spec.no_cache) return;
   const uint32_t bt = options_.layout.block_tokens;
@@ -516,12 +519,12 @@ void Prefill::first_token(Request& r, const SampledToken& sampled, TimePoint now
   else if (r.spec.resumed + 1 >= stopping.max_tokens || r.tokens() + 1 >= options_.context_tokens)
     finish = Finish::length;
   first.finish_reason = to_string(finish);
-  flush_events(now, out);  // who waits at the conductor for these blocks finds them when it hears of the token
+  flush_events(now, out);  // requests that are held for these blocks find them in the index when the token arrives
   to_conductor(std::move(first), out);
   if (computing_.get() == &r) computing_ = nullptr;
   r.phase = Phase::handing_over;
   r.computed_at = now;
-  if (finish != Finish::none) {  // the request never reaches the decode batch
+  if (finish != Finish::none) {  // the request ends with its first token and needs no decode node
     send(r.decode, r.decode_instance, wire::Cancel{r.spec.req, r.spec.attempt, "finished"}, out);
     ++stats_.finished;
     return end(r, out);
@@ -529,10 +532,10 @@ void Prefill::first_token(Request& r, const SampledToken& sampled, TimePoint now
   send(r.decode, r.decode_instance, wire::KvComplete{r.spec.req, r.spec.attempt, r.tokens(), sampled.token}, out);
 }
 
-// ---- as the leader of a pipeline ---------------------------------------------------------------
+// ---- leader of a pipeline ----------------------------------------------------------------------
 
-// We may learn of a loss before the conductor does, and it would send the request here again at once: so a
-// request waits until the conductor must know as well, or the member is back.
+// The leader may learn of a lost stage before the conductor, which would send the request here again at once. So the
+// request waits until the conductor must have noticed, or until the stage is back.
 bool Prefill::stages_here(Request& r, TimePoint now, Actions& out) {
   const std::string missing = pipeline_.missing();
   if (missing.empty()) return true;
@@ -542,13 +545,14 @@ bool Prefill::stages_here(Request& r, TimePoint now, Actions& out) {
   return false;
 }
 
-// Our layers of a chunk are done: the next stage takes it, and we go on with the next chunk or request.
+// The leader's layers of a chunk are computed: the next stage receives the chunk, and the leader goes on with the next
+// chunk or request.
 void Prefill::hand_on(Request& r, const ChunkDone& done, TimePoint now, Actions& out) {
   const uint32_t bt = options_.layout.block_tokens;
   const wire::Peer* member = pipeline_.member(1);
   const auto slot = slots_.slot_of(done.run);
   if (!member) slots_.free(done.run);
-  if (!member || !slot)  // lost meanwhile
+  if (!member || !slot)  // the member was lost in the meantime
     return fail(r, {RequestStage::prefill, Reason::peer_lost, true},
                 "pipeline stage " + pipeline_.missing() + " was lost", out);
   wire::StageRun run = r.stage_run(bt);
@@ -563,7 +567,7 @@ void Prefill::hand_on(Request& r, const ChunkDone& done, TimePoint now, Actions&
   send(member->name, member->instance, std::move(run), out);
   r.next = r.run_end;
   if (r.next < r.tokens()) return run_chunk(r, out);
-  computing_ = nullptr;  // the pipeline is ours to fill; this request flows through the rest of it
+  computing_ = nullptr;  // the leader may compute another request; this one passes through the later stages
 }
 
 void Prefill::on_stage_done(const Received& event, const wire::StageDone& done, TimePoint now, Actions& out) {
@@ -575,7 +579,7 @@ void Prefill::on_stage_done(const Received& event, const wire::StageDone& done, 
   if (const Reason cause = cause_of(done); cause != Reason::none)
     return fail(*r, {RequestStage::prefill, cause, cause != Reason::invalid && cause != Reason::internal}, done.message,
                 out);
-  if (!ChunkFlow::waits_for(chunk, *stage)) return;  // told already
+  if (!ChunkFlow::waits_for(chunk, *stage)) return;  // the stage reported this chunk before
   if (const std::string why = pipeline_.objection(done, *stage, chunk.end_block - chunk.first_block); !why.empty())
     return fail(*r, {RequestStage::prefill, Reason::internal, false}, "stage " + event.from + " " + why, out);
   for (size_t layer = 0; layer < done.crcs.size(); ++layer)
@@ -617,7 +621,7 @@ void Prefill::announce_stages(const Request& r, Actions& out) const {
   }
 }
 
-// Every request that reuses one of the pages has read what is not its prefix, or will.
+// Every request that reuses one of the pages has read, or will read, wrong bytes.
 void Prefill::on_stage_rotten(const wire::StageRotten& found, Actions& out) {
   std::vector<BlockHash> hashes;
   std::vector<kv::PageIndex> pages;
@@ -639,15 +643,16 @@ void Prefill::on_stage_rotten(const wire::StageRotten& found, Actions& out) {
   }
 }
 
-// The member's layers of every block are gone, those of requests under way included; blocks still held drain.
+// The lost member had its layers of every block, so all cached blocks and all requests under way are lost. Blocks that
+// are still held drain.
 void Prefill::on_stage_gone(const NodeId& node, Actions& out) {
   const auto all = requests_;
   for (const auto& [id, r] : all)
     if (r->phase != Phase::ended)
       fail(*r, {stage_of(*r), Reason::peer_lost, true}, "pipeline stage " + node + " was lost", out);
-  for (const auto& r : ended_) r->flow.clear();  // those whose own compute has not ended
+  for (const auto& r : ended_) r->flow.clear();  // requests whose run on the leader has not ended
   flowing_.clear();
-  slots_.free_others(computing_ ? computing_->run : 0);  // our own compute still writes its slot
+  slots_.free_others(computing_ ? computing_->run : 0);  // the leader's compute still writes this slot
   for (const auto& block : shelf_->pool.snapshot()) shelf_->pool.remove(block.hash, kv::Removal::dropped);
 }
 

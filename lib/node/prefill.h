@@ -1,4 +1,4 @@
-// The prefill role: turns a prompt into KV blocks and the first token (Mooncake, arXiv:2407.00079).
+// The prefill role computes the KV blocks of a prompt and the first token (Mooncake, arXiv:2407.00079).
 //
 //   queued --turn comes--> preparing --accepted, prefix here--> ready --compute free--> computing --> handing
 //                            | lease + read missing prefix         (one request at a time)         over |
@@ -6,18 +6,17 @@
 //                            '-- refused, deadline, cancelled, peer gone ----------------------------> ended
 //
 // At most `prepare_max` requests for each decode node prepare while one computes, so neither a slow fetch
-// (node/prefix_fetches.h) nor a decode node that makes its offers wait leaves the compute idle. Computing is first in,
-// first out among the ready. The prefix is matched again when computing starts: blocks that an earlier request of the
-// queue has published by then are reused, so two requests that share a prefix do not both compute it.
+// (node/prefix_fetches.h) nor a decode node that delays its offers leaves the compute idle. Ready requests are computed
+// first in, first out. The prefix is matched again when computing starts. Two requests that share a prefix therefore
+// compute it once, because the second one reuses the blocks of the first.
 //
 // Each layer is announced to the decode node as soon as it is sealed, so the transfer overlaps the compute (Mooncake,
-// "Layer-wise Prefill"). The request's pages stay leased to the decode node until it sends KvDone, or the deadline has
-// passed.
+// "Layer-wise Prefill"). The request's pages stay leased to the decode node until its KvDone or the deadline.
 //
-// With `stages` above 1 this node leads a pipeline (node/pipeline.h): it computes the first layers of a chunk, hands
-// the chunk on, and goes on with the next chunk, of this request or the next one, while later stages compute. The
-// blocks of a chunk are published when the last stage is done with it. When a member is lost, every request under way
-// and all cached blocks are lost too; until it is back the conductor sends nothing.
+// With `stages` above 1 this node leads a pipeline (node/pipeline.h). The leader computes the first layers of a chunk,
+// hands the chunk on, and computes the next chunk while later stages work. The blocks of a chunk are published when the
+// last stage has finished it. When a member is lost, every request under way and all cached blocks are lost too. Until
+// the member is back, the conductor sends nothing.
 #pragma once
 
 #include <deque>
@@ -35,14 +34,14 @@
 namespace mc::node {
 
 struct PrefillOptions {
-  uint32_t chunk_tokens = 512;  // a multiple of the block size
-  uint32_t prepare_max = 4;     // of one decode node
-  uint32_t queue_max = 1024;    // requests; more are refused as `queue_full`
-  Duration fetch_timeout = 5s;  // of one lease or read; after it the prefix is computed instead
-  Duration peer_wait = 1s;      // for a decode node that we lost sight of but the conductor has chosen
-  Duration grace = 500ms;       // pages outlive the request's deadline by this, then go regardless
-  uint32_t stages = 1;          // of the pipeline that this node leads
-  ActivationSlots slots;        // with stages > 1
+  uint32_t chunk_tokens = 512;
+  uint32_t prepare_max = 4;     // limit for each decode node
+  uint32_t queue_max = 1024;    // limit of unfinished requests; more are refused as `queue_full`
+  Duration fetch_timeout = 5s;  // time-out of one lease request or read; then the prefix is computed instead
+  Duration peer_wait = 1s;      // wait for a decode node that the conductor has chosen but that is not listed here
+  Duration grace = 500ms;       // time after the deadline at which the request's pages are released in any case
+  uint32_t stages = 1;          // stages of the pipeline that this node leads
+  ActivationSlots slots;        // used when stages > 1
 };
 
 class Prefill final : public Worker {
@@ -53,8 +52,9 @@ class Prefill final : public Worker {
     uint64_t requests = 0, finished = 0, failed = 0;
     uint64_t prompt_tokens = 0, local_tokens = 0, remote_tokens = 0, computed_tokens = 0;
     uint64_t chunks = 0;
-    uint64_t checksum_failures = 0;  // of cached blocks, found when they were used
-    Recent exposed_s;                // of each request: transfer that computing did not hide, first token to KvDone
+    uint64_t checksum_failures = 0;  // cached blocks that failed their checksum when they were used
+    // For each request, the transfer time that computing did not hide: first token to KvDone.
+    Recent exposed_s;
   };
   const Stats& stats() const { return stats_; }
   const PrefixFetches::Stats& fetches() const { return fetches_.stats(); }
@@ -72,15 +72,15 @@ class Prefill final : public Worker {
   bool role_idle() const override { return requests_.empty() && copies_.idle(); }
   void role_check() const override;
   bool is_pending(const BlockHash& hash) const override { return pending_.contains(hash); }
-  /// A pipeline's blocks are spread over its members: they are not leased to others.
+  /// A pipeline leases no blocks to other nodes, because each member holds a part of the layers.
   Shelf* shelf_of(const NamespaceId&) override { return pipeline_.leads() ? nullptr : shelf_.get(); }
 
  private:
   using Request = PrefillRequest;
   using Phase = Request::Phase;
-  using RequestPtr = std::shared_ptr<Request>;  // queues and tables below name the same request
+  using RequestPtr = std::shared_ptr<Request>;  // queues and tables share the request
 
-  // ---- arrival, turn and end of a request ----
+  // ---- from arrival to end ----
   void on_start(const wire::PrefillStart& start, TimePoint now, Actions& out);
   void check_start(Request& r, Actions& out);
   void on_refuse(const Received& event, const wire::KvRefuse& refuse, Actions& out);
@@ -91,10 +91,10 @@ class Prefill final : public Worker {
   bool unpin_others(const Request& r);
   bool prefix_is_coming(const Request& r) const;
   void prepare(Request& r, TimePoint now, Actions& out);
-  /// Tells the conductor and the decode node, then ends the request.
+  /// Reports the failure to the conductor and the decode node, then ends the request.
   void fail(Request& r, Failure failure, std::string message, Actions& out);
   void end(Request& r, Actions& out);
-  /// Gives the pages back as soon as no run touches them any more.
+  /// Releases the pages as soon as no run uses them.
   void settle(Request& r);
   RequestStage stage_of(const Request& r) const;
   double estimate(const Request& r) const;
@@ -109,7 +109,7 @@ class Prefill final : public Worker {
   void publish(Request& r, uint32_t first_block, uint32_t end_block);
   void first_token(Request& r, const SampledToken& sampled, TimePoint now, Actions& out);
 
-  // ---- as the leader of a pipeline ----
+  // ---- leader of a pipeline ----
   bool stages_here(Request& r, TimePoint now, Actions& out);
   void hand_on(Request& r, const ChunkDone& done, TimePoint now, Actions& out);
   void on_stage_done(const Received& event, const wire::StageDone& done, TimePoint now, Actions& out);
@@ -118,16 +118,16 @@ class Prefill final : public Worker {
   void on_stage_gone(const NodeId& node, Actions& out);
 
   PrefillOptions prefill_;
-  std::map<RequestId, RequestPtr> requests_;  // newest attempt of each
-  std::deque<RequestPtr> queue_;              // in order of arrival: queued and preparing
-  std::vector<RequestPtr> ended_;             // waiting for a run to let go of their pages
+  std::map<RequestId, RequestPtr> requests_;  // newest attempt of each request
+  std::deque<RequestPtr> queue_;              // queued and preparing requests in order of arrival
+  std::vector<RequestPtr> ended_;             // ended requests whose pages a run still uses
   RequestPtr computing_;
   std::map<uint64_t, RequestPtr> by_run_;
-  std::map<BlockHash, uint32_t> pending_;  // blocks being computed here, with a use count
+  std::map<BlockHash, uint32_t> pending_;  // blocks that are being computed here, with the number of their requests
   PrefixFetches fetches_;
   Pipeline pipeline_;
   HandedSlots slots_;
-  std::map<uint64_t, RequestPtr> flowing_;  // runs that later stages compute
+  std::map<uint64_t, RequestPtr> flowing_;  // runs that later stages are computing
   Stats stats_;
   Copies copies_;
 };

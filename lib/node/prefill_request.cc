@@ -69,7 +69,7 @@ wire::FirstToken PrefillRequest::first_token(const SampledToken& sampled, const 
   report.cached_local = (prefix_blocks - remote_blocks) * block_tokens;
   report.sources = fetched.from;
   report.fallback = fetched.fallback;
-  // Waiting for its turn to prepare, and then for the compute that an earlier request had.
+  // Waits for preparation, and then for the compute while it serves an earlier request.
   report.queue_ms = to_ms(prepare_at - arrived) + to_ms(compute_at - std::max(accepted_at, fetched.ended));
   report.fetch_ms = fetched.ms();
   report.accept_ms = to_ms(accepted_at - prepare_at);

@@ -1,4 +1,4 @@
-// One request on a prefill node: its prompt, the pages that hold its KV, and how far it has come.
+// One request on a prefill node: its prompt, the pages that hold its KV, and its progress.
 //
 //   queued --> preparing --> computing --> handing_over --> ended
 #pragma once
@@ -21,32 +21,33 @@ struct PrefillRequest {
   NodeId decode;
   InstanceId decode_instance;
   std::vector<wire::Source> sources;
-  std::vector<BlockHash> hashes;  // of the full blocks of spec.ids
-  uint32_t reusable = 0;          // leading blocks that may come from a cache
+  std::vector<BlockHash> hashes;  // names of the full blocks of spec.ids
+  uint32_t reusable = 0;          // number of leading blocks that may come from a cache
   TimePoint arrived{}, deadline{}, prepare_at{}, accepted_at{}, compute_at{}, computed_at{};
   Phase phase = Phase::queued;
 
   bool offered = false, accepted = false;
-  uint32_t decode_has = 0;  // leading blocks that the decode node holds already
+  uint32_t decode_has = 0;  // number of leading blocks that the decode node holds already
 
   HeldPages pages;
-  uint32_t prefix_blocks = 0;               // cached when computing started
-  uint32_t remote_blocks = 0;               // of these, fetched for this request
-  std::vector<wire::Miss> misses;           // of the blocks behind the prefix
-  kv::LeaseId page_lease = 0;               // to the decode node; 0 = none
+  uint32_t prefix_blocks = 0;               // cached blocks when computing started
+  uint32_t remote_blocks = 0;               // part of prefix_blocks that was fetched for this request
+  std::vector<wire::Miss> misses;           // miss reasons of the blocks behind the prefix
+  kv::LeaseId page_lease = 0;               // lease of the decode node; 0 = none
   std::vector<std::vector<uint32_t>> crcs;  // [block][layer] of computed blocks
-  uint32_t next = 0;                        // first token that is not computed
-  uint64_t run = 0;                         // chunk that is computed now; 0 = none
+  uint32_t next = 0;                        // first token that is not computed yet
+  uint64_t run = 0;                         // number of the chunk under way; 0 = none
   uint32_t run_end = 0;
   uint32_t chunks = 0;
-  ChunkFlow flow;  // chunks that later stages still compute
+  ChunkFlow flow;  // chunks that later stages have not finished
 
   uint32_t tokens() const { return static_cast<uint32_t>(spec.ids.size()); }
   std::span<const BlockHash> reusable_hashes() const { return std::span(hashes).first(reusable); }
   BlockHash parent(uint32_t block) const { return block == 0 ? BlockHash{} : hashes[block - 1]; }
   /// Whether the prompt ends with the chunk [next, run_end).
   bool is_last_chunk() const { return run_end == tokens(); }
-  /// The prompt tokens that the chunk [next, run_end) predicts; empty unless the client asks for their likelihood.
+  /// The prompt tokens that the chunk [next, run_end) predicts. Empty unless the client asked for log-probabilities of
+  /// the prompt.
   std::vector<uint32_t> targets() const;
   /// The chunk [next, run_end), for this node's compute.
   RunChunk chunk(uint32_t block_tokens) const;
@@ -55,11 +56,11 @@ struct PrefillRequest {
   /// The first token of the answer and the report of the prefill.
   wire::FirstToken first_token(const SampledToken& sampled, const PrefixFetches::Outcome& fetched,
                                uint32_t block_tokens, TimePoint now) const;
-  /// How likely the prompt tokens behind the chunk's first token `start` were.
+  /// The log-probabilities of the prompt tokens behind `start`, the chunk's first token.
   wire::PromptLogprobs prompt_logprobs(uint32_t start, std::vector<wire::PromptLogprob> rows) const {
     return {spec.req, spec.attempt, start + 1, std::move(rows)};
   }
-  /// An extent of `block` was sealed; true when the decode node needs it.
+  /// Books a sealed extent of `block`. True when the decode node needs it.
   bool seal(uint32_t block, uint32_t layer, uint32_t crc);
 };
 

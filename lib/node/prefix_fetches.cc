@@ -55,7 +55,7 @@ bool PrefixFetches::may_bring(const RequestId& req, uint32_t block) const {
   return block >= it->second.asked().first_block && block < it->second.end_block();
 }
 
-/// Asks the next source that offers something; without one the fetch is done.
+/// Asks the next source that has useful blocks. Without one the fetch is done.
 void PrefixFetches::ask_next(const RequestId& req, Fetch& f, TimePoint now, Actions& out) {
   MC_ASSERT(f.lease == 0 && f.read == 0 && f.pages.empty());
   for (; f.source < f.wanted.sources.size(); ++f.source) {
@@ -86,7 +86,7 @@ void PrefixFetches::ask_next(const RequestId& req, Fetch& f, TimePoint now, Acti
   f.outcome.ended = now;
 }
 
-/// A holder may have fewer blocks than it was asked for, and no others.
+/// A holder may grant fewer blocks than requested, but no others.
 bool PrefixFetches::is_as_asked(const Fetch& f, const wire::LeaseGrant& grant) const {
   const uint32_t have = f.wanted.pages->size();
   if (have + grant.blocks.size() > f.wanted.hashes.size()) return false;
@@ -126,17 +126,17 @@ void PrefixFetches::read(Fetch& f, const wire::LeaseGrant& grant, TimePoint now,
   read.read = f.read = numbers_.next();
   read.peer = f.asked().node;
   read.instance = f.asked().instance;
-  // After the lease the holder may reuse the pages, so the read must end before it.
+  // The holder may reuse the pages after the lease, so the read must end before the lease does.
   read.budget = std::min<Duration>({timeout_, std::chrono::milliseconds(grant.ttl_ms), f.wanted.deadline - now});
   for (size_t i = 0; i < grant.blocks.size(); ++i)
     for (uint32_t layer = 0; layer < layout.layers; ++layer)
       read.slices.push_back({f.pages[i], layout.layer_offset(layer),
                              grant.blocks[i].page_offset + layout.layer_offset(layer),
                              static_cast<uint32_t>(layout.layer_bytes()), grant.blocks[i].layer_crcs[layer]});
-  // A short prefix need not queue behind a long one, whose request waits for the last byte anyway.
+  // A short prefix does not queue behind a long one, whose request waits for its last byte anyway.
   read.urgent = grant.blocks.size() * layout.layers * layout.layer_bytes() <= kUrgentBytes;
   f.state = State::reading;
-  f.until = now + read.budget + 1s;  // the host answers every read; this is the last resort
+  f.until = now + read.budget + 1s;  // the host answers every read; this time-out is the last resort
   out.push_back(std::move(read));
 }
 
@@ -200,7 +200,7 @@ void PrefixFetches::release_lease(Fetch& f, Actions& out) {
   f.granted.clear();
 }
 
-/// Gives back the pages of the read, when it has ended.
+/// Keeps the pages of an unfinished read until it ends.
 void PrefixFetches::abandon_read(Fetch& f, Actions& out) {
   if (f.read == 0) {
     shelf_.pool.release(f.pages);

@@ -1,11 +1,12 @@
-// Fetches of the prefix blocks that a prompt lacks here: the node leases them from their holder, reads them into its
-// own pages, checks every extent, and publishes them, so that hot prefixes replicate to where they are used. A fetch
-// that fails costs time and never the request: its blocks are computed, and the outcome says why.
+// Fetches of prefix blocks that a prompt lacks on this node. The node leases the blocks from their holder, reads them
+// into its own pages, checks every extent, and publishes them. So hot prefixes replicate to the nodes that use them. A
+// failed fetch costs time but never the request: the blocks are computed instead, and the outcome names the cause.
 //
 //   start --> leasing --grant--> reading --ReadDone--> published --> next source, or done
 //                '-- late, refused, holder gone ------> given up --> next source, or done
 //
-// A read that was given up may still write its pages: they go back to the pool when the host says that it has ended.
+// A read that was given up may still write into its pages. They return to the pool when the host reports the end of the
+// read.
 #pragma once
 
 #include <map>
@@ -21,17 +22,18 @@
 
 namespace mc::node {
 
-/// Blocks that were to be fetched from `node` and were not.
+/// Blocks that a fetch was to bring from `node` and did not.
 struct GivenUp {
   uint32_t first_block = 0, end_block = 0;
   wire::Fallback why = wire::Fallback::none;
   NodeId node;
-  uint64_t age_ms = 0;  // since the node evicted them; 0 = it did not
+  uint64_t age_ms = 0;  // time since the node evicted them; 0 = it did not evict them
 };
 
 class PrefixFetches {
  public:
-  /// The blocks that a prompt may reuse. `hashes` and `pages` outlive the fetch; fetched blocks are added to `pages`.
+  /// The blocks that a prompt may reuse. `hashes` and `pages` must outlive the fetch. Fetched blocks are added to
+  /// `pages`.
   struct Wanted {
     NamespaceId ns;
     std::span<const BlockHash> hashes;
@@ -40,34 +42,34 @@ class PrefixFetches {
     HeldPages* pages = nullptr;
   };
   struct Outcome {
-    uint32_t blocks = 0;                // fetched
+    uint32_t blocks = 0;                // number of fetched blocks
     std::vector<wire::NameValue> from;  // node -> tokens
     wire::Fallback fallback = wire::Fallback::none;
     std::vector<GivenUp> given_up;
     TimePoint began{}, ended{};
-    /// Time of the fetch; 0 when nothing was fetched or given up.
+    /// Duration of the fetch; 0 when nothing was fetched or given up.
     double ms() const { return blocks > 0 || fallback != wire::Fallback::none ? to_ms(ended - began) : 0; }
   };
   struct Stats {
     uint64_t fetches = 0, failures = 0, checksum_failures = 0;
   };
 
-  /// All three outlive it. `timeout` bounds one lease or read.
+  /// `shelf`, `peers` and `numbers` must outlive the object. `timeout` bounds one lease request or read.
   PrefixFetches(Shelf& shelf, const Peers& peers, Numbers& numbers, Duration timeout)
       : shelf_(shelf), peers_(peers), numbers_(numbers), timeout_(timeout) {}
 
   void start(const RequestId& req, Wanted wanted, TimePoint now, Actions& out);
-  /// Forgets the request's fetch; one under way is cancelled.
+  /// Removes the request's fetch. An unfinished fetch is cancelled.
   void end(const RequestId& req, Actions& out);
   bool done(const RequestId& req) const;
-  /// Of a fetch that was started and not ended.
+  /// The outcome of a fetch that was started and not removed by end().
   const Outcome& outcome(const RequestId& req) const { return fetches_.at(req).outcome; }
-  /// Whether a fetch that is under way may bring this block of its prompt.
+  /// Whether an unfinished fetch may bring this block of its prompt.
   bool may_bring(const RequestId& req, uint32_t block) const;
 
-  /// False when the grant is for no fetch.
+  /// False when the grant belongs to no fetch.
   bool on_grant(const wire::LeaseGrant& grant, TimePoint now, Actions& out);
-  /// False when the read is of no fetch.
+  /// False when the read belongs to no fetch.
   bool on_read(const ReadDone& done, TimePoint now, Actions& out);
   void on_tick(TimePoint now, Actions& out);
   void on_peer_gone(const InstanceId& instance, TimePoint now, Actions& out);
@@ -80,11 +82,11 @@ class PrefixFetches {
   struct Fetch {
     Wanted wanted;
     State state = State::done;
-    size_t source = 0;             // number of the source that is asked
+    size_t source = 0;             // index of the source in use
     uint64_t lease = 0, read = 0;  // 0 = none outstanding
     TimePoint until = kNever;
     std::vector<wire::LeasedBlock> granted;
-    std::vector<kv::PageIndex> pages;  // that the read fills
+    std::vector<kv::PageIndex> pages;  // pages that the read fills
     Outcome outcome;
 
     const wire::Source& asked() const { return wanted.sources.at(source); }
@@ -105,8 +107,9 @@ class PrefixFetches {
   Numbers& numbers_;
   Duration timeout_;
   std::map<RequestId, Fetch> fetches_;
-  std::map<uint64_t, RequestId> by_operation_;                // lease and read numbers
-  std::map<uint64_t, std::vector<kv::PageIndex>> abandoned_;  // by read: pages that it may still write
+  std::map<uint64_t, RequestId> by_operation_;  // key: number of the lease or read
+  // key: number of the read, which may still write these pages
+  std::map<uint64_t, std::vector<kv::PageIndex>> abandoned_;
   Stats stats_;
 };
 

@@ -19,7 +19,7 @@ struct ReasonRow {
   std::string_view meaning;
   std::string_view next;
 };
-// The rows are in the order of the enum. A worker's reason that ended every attempt is a failed node to the client,
+// The rows are in the order of the enum. The last attempt's worker reason is shown to the client as a failed node,
 // because each attempt was retried elsewhere first.
 constexpr ReasonRow kReasons[] = {
     {Reason::none, "", Kind::limit, err::kInternal, "", ""},
@@ -123,7 +123,7 @@ static_assert(std::size(kBoundWords) == static_cast<size_t>(sched::Bound::kv));
 constexpr std::string_view kCancels[] = {"client_gone", "stop", "failed", "deadline", "superseded"};
 constexpr std::string_view kStates[] = {"ready", "drain", "partial"};
 
-/// The place of the word in the table; `otherwise` when it has none.
+/// The index of the word in the table; `otherwise` when the table lacks it.
 template <class Enum, size_t kCount>
 Enum named(const WordRow (&rows)[kCount], std::string_view word, Enum otherwise) {
   const auto* const at = std::ranges::find(rows, word, &WordRow::word);

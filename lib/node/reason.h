@@ -1,5 +1,6 @@
-// Reasons of a request's end, stages of its life, what it waited for, and states of nodes, as types. Decisions compare
-// these; one table makes the words that JSON, metrics labels and logs print and the MC number of the answer.
+// The reasons of a request's end, the stages of its life, the causes of a wait, and the states of a node, as types.
+// Decisions compare the types. One table gives the words for JSON, metrics labels and logs, and the MC number of the
+// answer.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +15,8 @@
 
 namespace mc::node {
 
-/// Why a request was rejected or failed: the conductor's own reasons, then those that workers report (a mc::Code, or
-/// a reason of KvRefuse). `internal` also stands for a word that no worker has.
+/// Why a request was rejected or failed: first the conductor's own reasons, then reasons that workers report (a
+/// mc::Code, or a reason of KvRefuse). `internal` also stands for an unknown word of a worker.
 enum class Reason : uint8_t {
   none,
   deadline_exceeded,
@@ -46,32 +47,32 @@ enum class Reason : uint8_t {
 inline constexpr Reason kReasonLast = Reason::internal;
 /// "" for none.
 std::string_view to_string(Reason reason);
-/// `internal` for a word that is no reason.
+/// The reason of that word; `internal` for an unknown word.
 Reason reason_named(std::string_view word);
-/// The error that an HTTP client is given.
+/// The error number for the HTTP client.
 err::Number number_of(Reason reason);
-/// A fault says that something is broken; a limit says that there is no room or no time.
+/// A fault means that something is broken. A limit means that room or time is used up.
 bool is_fault(Reason reason);
 Reason reason_of(sched::NoPlace reason);
-/// The reason of the same name; `none` for ok.
+/// The reason with the name of the code; `none` for ok.
 Reason reason_of(Code code);
 
-/// Where a request was when it ended or failed. answer: while the conductor wrote its text.
+/// The stage in which a request ended or failed. answer: the conductor was writing its text.
 enum class RequestStage : uint8_t { none, route, queue, fetch, accept, prefill, transfer, decode, answer, unknown };
 std::string_view to_string(RequestStage stage);
 RequestStage stage_named(std::string_view word);
 
-/// How a request that did not fail ended; abort: by its client.
+/// How a request ended without a failure. abort: its client cancelled it.
 enum class Finish : uint8_t { none, stop, length, abort };
 std::string_view to_string(Finish finish);
-/// By the word of a worker; `stop` for one that no worker has.
+/// The finish of a worker's word; `stop` for an unknown word.
 Finish finish_named(std::string_view word);
 
-/// Why an attempt is called off: by the front, or because the conductor gave the request up or placed it elsewhere.
+/// Why an attempt is cancelled: by the HTTP front end, or because the conductor gave the request up or placed it again.
 enum class CancelReason : uint8_t { client_gone, stop, failed, deadline, superseded };
 std::string_view to_string(CancelReason reason);
 
-/// What a request waited for at the conductor: its turn, or `node`, which was computing its prefix.
+/// The cause of a request's wait at the conductor: its turn, or the node that was computing its prefix.
 struct Held {
   enum class Kind : uint8_t { none, turn, prefix } kind = Kind::none;
   NodeId node;
@@ -81,19 +82,19 @@ struct Held {
 std::string to_string(const Held& held);
 Held held_named(std::string_view text);
 
-/// partial: the leader of a pipeline whose other stages are not all here.
+/// partial: the leader of a pipeline that lacks a stage.
 enum class NodeState : uint8_t { ready, drain, partial };
 std::string_view to_string(NodeState state);
 
-/// A word of the tables above, of sched/reason.h or of wire/miss.h, with its meaning.
+/// A word of the enums here, of sched/reason.h or of wire/miss.h, with its meaning.
 struct ReasonWord {
   std::string_view word;
   std::string_view meaning;
-  std::string_view next;  // step for the operator or the client; "" if the meaning says enough
+  std::string_view next;  // next step for the operator or the client; "" when the meaning suffices
 };
 struct ReasonGroup {
   std::string_view title;
-  std::string_view place;  // where the words are printed
+  std::string_view place;  // place where the words are printed
   std::vector<ReasonWord> words;
 };
 /// All words, for help and manual page.

@@ -1,4 +1,4 @@
-// Why a request is rejected or failed, as its client is told.
+// The reason of a rejection or failure, in the form that the client receives.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace mc::node {
 
-/// A bound that is predicted to be broken.
+/// A bound that is predicted to be missed.
 struct Miss {
   sched::Bound bound = sched::Bound::none;
   double predicted_s = 0, allowed_s = 0;
@@ -19,7 +19,7 @@ struct Refusal {
   Reason reason = Reason::internal;
   std::string message;
   Miss miss = {};
-  double retry_s = 0;  // when to come back; 0 = by the miss
+  double retry_s = 0;  // delay until a retry makes sense; 0 = follows from the miss
 };
 
 }  // namespace mc::node

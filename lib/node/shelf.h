@@ -1,4 +1,5 @@
-// Blocks of one layout on a node: a pool, the leases on it, and where its pages lie in the node's KV buffer.
+// A shelf: the pool of one block layout on a node, the leases on its pages, and the offsets of its pages in the node's
+// KV buffer.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +12,17 @@
 
 namespace mc::node {
 
-/// The pages lie in slabs of `slab_pages` pages each. A prefill or decode node has one slab; mc-cache gives slabs to
-/// its shelves as they need them.
+/// The pages are in slabs of `slab_pages` pages each. A prefill or decode node has one slab. An mc-cache gives slabs to
+/// its shelves on demand.
 struct Shelf {
   Shelf(const ExtentLayout& layout, uint32_t page_count, uint32_t slab_pages, kv::EventLog& log)
       : layout(layout), slab_pages(slab_pages), pool({.page_count = page_count}, log), leases(pool) {}
   uint64_t page_offset(kv::PageIndex page) const {
     return slabs.at(page / slab_pages) + uint64_t{page % slab_pages} * layout.page_bytes();
   }
-  /// A cached block as a reader is told of it.
+  /// The description of a cached block for a reader.
   wire::LeasedBlock leased_block(kv::PageIndex page) const;
-  /// What the bytes of the first `blocks` pages must check out to before they are used again (RunChunk::prefix_crcs).
+  /// The checksums that the first `blocks` pages must have before they are used again (RunChunk::prefix_crcs).
   std::vector<uint32_t> prefix_crcs(std::span<const kv::PageIndex> pages, uint32_t blocks, LayerRange layers) const;
 
   ExtentLayout layout;

@@ -96,18 +96,19 @@ void Stage::on_run(const Received& event, const wire::StageRun& asked, TimePoint
   run.from = event.from, run.from_instance = event.instance;
   run.deadline = after(now, std::chrono::milliseconds(asked.budget_ms));
   run.crcs.resize(layers_.end - layers_.first);
-  const auto refuse = [&](Reason cause, const std::string& why) {  // its slot and its request wait for an answer
+  // An answer is due: the sender's slot and request depend on it.
+  const auto refuse = [&](Reason cause, const std::string& why) {
     send(run.from, run.from_instance, wire::StageTaken{asked.run}, out);
     report(run, cause, "stage " + name() + ": " + why, nullptr, out);
   };
-  if (!peers().has(event.from, event.instance))  // the lists of members reach the members one by one
+  if (!peers().has(event.from, event.instance))  // the sender's join has not reached this node yet
     return refuse(Reason::peer_lost, event.from + kNotListed);
-  // A later stage hears of a leader's death by the list, and of what that leader asked by the stage before it: a chunk
-  // of its earlier life would write over pages that are given away since.
+  // A stage learns of a lost leader from the member list, but receives the leader's chunks through the stage before. A
+  // chunk of the lost leader would overwrite pages that have a new owner.
   if (!peers().has(asked.leader, asked.leader_instance)) return refuse(Reason::peer_lost, asked.leader + kNotListed);
   if (const std::string why = objection(asked); !why.empty()) return refuse(Reason::internal, why);
-  // A leader numbers its chunks upwards. One that came late has been missed by the chunks after it, which read KV that
-  // is not there: the whole request is worth nothing.
+  // A leader numbers its chunks upwards. When a chunk arrives late, the chunks after it were computed without its KV,
+  // so the whole request is unusable.
   if (asked.leader_instance != newest_leader_) newest_leader_ = asked.leader_instance, newest_run_ = 0;
   if (asked.run <= newest_run_)
     return refuse(Reason::io,
@@ -134,7 +135,7 @@ std::string Stage::objection(const wire::StageAnnounce& m) const {
   return objection(m.pages);
 }
 
-// All of it or nothing: the decode node would wait for the rest of a part.
+// Announces the whole chunk or nothing, because the decode node would wait for the missing extents.
 void Stage::announce(const Received& event, const wire::StageAnnounce& m, Actions& out) {
   const bool listed = peers().has(event.from, event.instance);
   if (const std::string why = listed ? objection(m) : event.from + kNotListed; !why.empty()) {
@@ -155,7 +156,8 @@ void Stage::announce(const Received& event, const wire::StageAnnounce& m, Action
   start_check(event, m, out);
 }
 
-// The decode node may find a bad block first and end the request: the check goes on, for the leader drops the block.
+// Checks the cached blocks even if the decode node ends the request first, because the leader must drop a corrupt
+// block.
 void Stage::start_check(const Received& event, const wire::StageAnnounce& m, Actions& out) {
   RunChunk check;
   check.run = numbers_.next();
@@ -189,7 +191,7 @@ bool Stage::role_idle() const {
   return runs_.empty() && std::none_of(checks_.begin(), checks_.end(), [](const auto& c) { return c.second.running; });
 }
 
-// Reads run ahead of compute by as many slots as there are; compute is first in, first out.
+// Reads run ahead of compute by the number of slots. Compute is first in, first out.
 void Stage::pump(TimePoint now, Actions& out) {
   for (Run& run : runs_)
     if (run.phase == Phase::waiting && !run.dropped) start_read(run, now, out);
@@ -197,7 +199,7 @@ void Stage::pump(TimePoint now, Actions& out) {
   for (Run& run : runs_) {
     if (run.phase == Phase::computing) return;
     if (run.dropped) continue;
-    if (run.phase != Phase::ready || waits_for_check(run)) return;  // the first in line is still on its way
+    if (run.phase != Phase::ready || waits_for_check(run)) return;  // the first run of the queue is not ready
     return refuse_unchecked(run, out) ? pump(now, out) : start_compute(run, out);
   }
 }
@@ -207,13 +209,13 @@ bool Stage::waits_for_check(const Run& run) {
   return check != checks_.end() && check->second.running;
 }
 
-// Without a check of the cached blocks that it begins with, or with a bad one among them, a request is not computed.
+// Refuses to compute a request whose cached prefix is unchecked or corrupt.
 bool Stage::refuse_unchecked(Run& run, Actions& out) {
   if (run.asked.reused == 0 || run.checked) return false;
   const auto check = check_of(run);
   const bool good = check != checks_.end() && check->second.good;
   if (check != checks_.end()) checks_.erase(check);
-  run.checked = true;  // it may still wait for a slot
+  run.checked = true;  // the run may still wait for a slot
   if (good) return false;
   report(run, Reason::corrupt, "stage " + name() + ": cached blocks changed in memory, or were not checked", nullptr,
          out);
@@ -231,7 +233,7 @@ void Stage::start_read(Run& run, TimePoint now, Actions& out) {
   read.read = run.op = numbers_.next();
   read.peer = run.from, read.instance = run.from_instance;
   read.pool = kSlotPool;
-  read.urgent = true;  // the whole pipeline behind it waits
+  read.urgent = true;  // all later stages wait for it
   const uint64_t bytes = run.asked.tokens.size() * stage_.slots.row_bytes;
   read.slices.push_back(
       {run.slot_in, 0, run.asked.activations_offset, static_cast<uint32_t>(bytes), run.asked.activations_crc});
@@ -322,7 +324,7 @@ void Stage::on_chunk(Run& run, const ChunkDone& done, TimePoint now, Actions& ou
   const bool hand_on = done.code == Code::ok && known && !run.dropped;
   if (!is_last() && !hand_on) out_used_[run.slot_out - ActivationSlots::kEach] = false;
   if (done.code == Code::ok) ++stats_.runs, stats_.tokens += run.asked.tokens.size();
-  if (!run.dropped && done.code == Code::ok && !is_last() && !known)  // the leader may list it all the same
+  if (!run.dropped && done.code == Code::ok && !is_last() && !known)  // the leader may still list this node
     report(run, Reason::peer_lost, "stage " + name() + ": pipeline stage " + next + " is not in the cluster", nullptr,
            out);
   else if (!run.dropped)
@@ -332,12 +334,12 @@ void Stage::on_chunk(Run& run, const ChunkDone& done, TimePoint now, Actions& ou
     message.activations_offset = stage_.slots.offset(run.slot_out);
     message.activations_crc = done.activations_crc;
     message.budget_ms = static_cast<uint32_t>(std::clamp<int64_t>((run.deadline - now) / 1ms, 1, 3'600'000));
-    const auto former = handed_on_.find(message.run);  // a leader that came back counts from 1 again
+    const auto former = handed_on_.find(message.run);  // a restarted leader numbers its runs from 1 again
     if (former != handed_on_.end()) free_handed(former);
     handed_on_[message.run] = {run.slot_out, after(now, std::chrono::milliseconds(message.budget_ms))};
     send(next, known->instance, std::move(message), out);
   }
-  run.dropped = true;  // erased by pump
+  run.dropped = true;  // pump() erases it
 }
 
 void Stage::report(const Run& run, Reason cause, std::string message, const ChunkDone* last, Actions& out) {
@@ -352,7 +354,7 @@ void Stage::report(const Run& run, Reason cause, std::string message, const Chun
   send(run.asked.leader, run.asked.leader_instance, std::move(done), out);
 }
 
-// The answer comes when nothing touches the slots any more; a run that waits ends at once.
+// Ends a run. The answer is sent when nothing uses its slots any more. A run that only waits ends at once.
 void Stage::drop(Run& run, Actions& out) {
   if (run.dropped) return;
   run.dropped = true;
@@ -382,7 +384,7 @@ void Stage::drop_all(TimePoint, Actions& out) {
   std::erase_if(runs_, [](const Run& r) { return r.op == 0; });
 }
 
-// A new leader starts with empty books; a next stage that died has read what it will read.
+// A new leader has no record of earlier runs. A next stage that was lost reads no more slots.
 void Stage::on_peer_gone(const NodeId& node, const InstanceId&, TimePoint now, Actions& out) {
   if (node == stage_.leader)
     for (Run& run : runs_) drop(run, out);
@@ -392,7 +394,7 @@ void Stage::on_peer_gone(const NodeId& node, const InstanceId&, TimePoint now, A
   pump(now, out);
 }
 
-// Every slot in use is some run's: one that is read or computed, or handed on.
+// Every used slot belongs to a run that reads, computes or was handed on.
 void Stage::role_check() const {
   std::vector<bool> in(in_used_.size()), out(out_used_.size());
   const auto take = [](std::vector<bool>& slots, uint32_t slot) {

@@ -1,14 +1,14 @@
-// A later stage of a prefill pipeline (Mooncake 6.1): computes its range of layers of the chunks that the
-// stage before hands on, announces their KV to the decode node itself, and tells the leader.
+// A later stage of a prefill pipeline (Mooncake 6.1). A stage computes its range of layers of the chunks that the stage
+// before hands on, announces their KV to the decode node, and reports to the leader.
 //
 //   StageRun --slot free--> reading activations --> computing --> done: StageDone to the leader,
 //                                |                                     StageRun to the next stage
 //                                '-- StageTaken: the sender's slot is free
 //
-// It keeps no books of blocks: its page i holds its layers of the block in the leader's page i, so the
-// leader's pool, leases and index speak for the whole pipeline. Runs are computed in the order they came,
-// which makes a page that the leader has given to another block safe: the later run writes last. One that comes after
-// a younger one is refused.
+// A stage keeps no books of blocks. Its page i holds its layers of the block in the leader's page i, so the leader's
+// pool, leases and index stand for the whole pipeline. Runs are computed in the order of their arrival. When the leader
+// gives a page to another block, the later run therefore writes last. A run that arrives after a younger one is
+// refused.
 #pragma once
 
 #include <deque>
@@ -21,20 +21,20 @@
 
 namespace mc::node {
 
-/// "p0.1": the member `stage` of the pipeline led by p0.
+/// The name of a stage, such as "p0.1": member 1 of the pipeline that p0 leads.
 std::string stage_name(const std::string& leader, uint32_t stage);
-/// "p0" of "p0.1".
+/// The leader's name in a stage's name: "p0" of "p0.1".
 std::string leader_name(const std::string& stage);
-/// Whether `name` extends `leader` by a stage number.
+/// Whether `name` is the name of `leader` with a stage number.
 bool is_stage_of(const std::string& name, const std::string& leader);
 
-/// Slots for activations behind the pages of a pipeline member's KV buffer: the first half is read into,
-/// the second handed on from.
+/// Slots for activations behind the pages of a pipeline member's KV buffer. The stage reads activations into the first
+/// half, and the next stage reads them from the second half.
 struct ActivationSlots {
   static constexpr uint32_t kEach = 2;
-  uint64_t base = 0;        // in the KV buffer
-  uint64_t slot_bytes = 0;  // of chunk_tokens rows
-  uint64_t row_bytes = 0;   // of one token
+  uint64_t base = 0;        // offset in the KV buffer
+  uint64_t slot_bytes = 0;  // chunk_tokens rows
+  uint64_t row_bytes = 0;   // one token
   uint64_t offset(uint32_t slot) const { return base + slot * slot_bytes; }
   static constexpr uint32_t count() { return 2 * kEach; }
 };
@@ -49,7 +49,7 @@ struct StageOptions {
 
 class Stage final : public Worker {
  public:
-  static constexpr uint32_t kSlotPool = 1;  // Read::pool of activations; pages are slots
+  static constexpr uint32_t kSlotPool = 1;  // Read::pool of activations, whose pages are slots
 
   Stage(WorkerOptions worker, StageOptions options);
 
@@ -69,7 +69,7 @@ class Stage final : public Worker {
   void fill_load(wire::Load& load) const override;
   bool role_idle() const override;
   void role_check() const override;
-  Shelf* shelf_of(const NamespaceId&) override { return nullptr; }  // nobody leases from a stage
+  Shelf* shelf_of(const NamespaceId&) override { return nullptr; }  // a stage leases no blocks
 
  private:
   enum class Phase : uint8_t { waiting, reading, ready, computing };
@@ -80,13 +80,13 @@ class Stage final : public Worker {
     Phase phase = Phase::waiting;
     TimePoint deadline{};
     uint32_t slot_in = 0, slot_out = 0;
-    uint64_t op = 0;       // read or run under way
-    bool checked = false;  // the cached blocks that its request begins with
-    bool dropped = false;  // nobody wants it any more: ends as soon as nothing touches its slots
+    uint64_t op = 0;       // number of the read or run under way
+    bool checked = false;  // the cached prefix of its request has been checked
+    bool dropped = false;  // the run is given up and ends as soon as nothing uses its slots
     std::vector<std::vector<uint32_t>> crcs;
   };
 
-  /// The cached blocks that a request begins with are checked before its first chunk is computed.
+  /// The check of the cached blocks at the front of a request, before its first chunk is computed.
   struct Check {
     NodeId leader;
     InstanceId instance;
@@ -98,7 +98,7 @@ class Stage final : public Worker {
 
   struct Handed {
     uint32_t slot;
-    TimePoint deadline;  // then the slot is free whatever was heard: a late reader finds the CRC of other bytes
+    TimePoint deadline;  // from then on the slot is free; a reader that comes later finds a wrong CRC
   };
 
   std::string objection(const std::vector<uint32_t>& pages) const;
@@ -124,12 +124,13 @@ class Stage final : public Worker {
 
   StageOptions stage_;
   LayerRange layers_;
-  std::deque<Run> runs_;              // in order; erased when done
-  std::map<uint64_t, Check> checks_;  // by run; bounded, those of requests that were given up are the oldest
+  std::deque<Run> runs_;  // in order of arrival; erased when done
+  // key: run number; the table is bounded, and checks of abandoned requests leave first
+  std::map<uint64_t, Check> checks_;
   InstanceId newest_leader_;
-  uint64_t newest_run_ = 0;  // of that leader: its chunks come in the order of their numbers
+  uint64_t newest_run_ = 0;  // newest run of that leader, whose chunks arrive in the order of their numbers
   std::vector<bool> in_used_, out_used_;
-  std::map<uint64_t, Handed> handed_on_;  // by run: what the next stage has not read yet
+  std::map<uint64_t, Handed> handed_on_;  // key: run number; slots that the next stage has not read yet
   Stats stats_;
 };
 

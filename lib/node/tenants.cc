@@ -5,7 +5,7 @@
 namespace mc::node {
 namespace {
 
-constexpr size_t kSessionsMax = 16384;  // remembered
+constexpr size_t kSessionsMax = 16384;  // sessions that are remembered
 
 }  // namespace
 
@@ -16,7 +16,7 @@ void Tenants::set(std::span<const sched::Tenant> tenants) {
   queue.set_tenants(tenants);
   counts_.resize(queue.tenant_count());
   for (uint32_t i = 1; i < before.size(); ++i) {
-    if (queue.tenant(i).name == before[i]) continue;  // else another tenant has its number now
+    if (queue.tenant(i).name == before[i]) continue;  // another tenant has its number now
     counts_[i] = {};
     std::erase_if(session_order_, [&](const auto& at) { return at.second.first == i; });
     std::erase_if(sessions_, [&](const auto& at) { return at.first.first == i; });

@@ -143,7 +143,7 @@ void Worker::say_hello(TimePoint now, Actions& out) {
   hello.version = options_.version;
   out.push_back(Send{NodeId(kConductor), InstanceId{}, std::move(hello)});
   state_ = Membership::asked;
-  // Up to +50 % so that a cluster does not knock in step after its conductor comes back.
+  // A random delay of up to 50 % keeps nodes from registering in step after their conductor comes back.
   hello_at_ = now + options_.hello_retry + Duration(rng_.between(0, options_.hello_retry.count() / 2));
 }
 
@@ -157,7 +157,7 @@ bool Worker::on_conductor(const Received& event, TimePoint now, Actions& out) {
     if (std::holds_alternative<wire::Welcome>(event.message))
       lose_conductor(now, out);
     else
-      return true;  // a stranger, or the previous one's last words
+      return true;  // an unknown sender, or a late message of the previous conductor
   }
   heard_at_ = now;
   if (const auto* welcome = std::get_if<wire::Welcome>(&event.message)) {
@@ -216,16 +216,16 @@ void Worker::lose_conductor(TimePoint now, Actions& out) {
 
 void Worker::on_peers(const wire::Peers& message, TimePoint now, Actions& out) {
   const auto gone = peers_.gone(message);
-  if (!gone) return;  // overtaken by a newer one
+  if (!gone) return;  // a newer list arrived before
   for (const auto& p : *gone) peer_gone(p.name, p.instance, now, out);
   peers_.take(message);
   out.push_back(peers_.told());
-  on_tick(now, out);  // what waited for a peer to be listed goes on
+  on_tick(now, out);  // continues work that waited for a peer to be listed
 }
 
 void Worker::peer_gone(const NodeId& node, const InstanceId& instance, TimePoint now, Actions& out) {
-  // The conductor has declared the instance dead, or its connection is gone for good, so it reads no more.
-  // A reader that lives on against all evidence is caught by its own checksums.
+  // The conductor declared the instance lost, or its connection is closed for good, so its leases end. If the instance
+  // is alive after all, its reads fail their checksums.
   lender_.drop(instance);
   const auto role = peers_.forget(node, instance);
   if (demoter_) demoter_->drop(instance, role == wire::Role::cache);
@@ -240,7 +240,7 @@ void Worker::flush_events(TimePoint now, Actions& out) {
     if (demoter_)
       for (const auto& e : message.events)
         if (!e.stored) demoter_->removed(e.block.hash);
-    to_conductor(std::move(message), out);  // one that is absent gets a snapshot at registration
+    to_conductor(std::move(message), out);  // an absent conductor receives a snapshot at registration
   }
 }
 
