@@ -1,6 +1,7 @@
-// Admission that looks at each request (beyond the papers, whose system-level prediction takes everybody to decode
-// for the same time): the chosen decode node's batch at the moment this request's KV arrives, expected over what is
-// known of each request there: its answer so far, and how long answers are that got that far (sched::Lengths).
+// Admission that predicts every request separately. This goes beyond the papers, whose system-level prediction assumes
+// one decode time for all requests. The prediction is the batch of the chosen decode node when this request's KV
+// arrives. It follows from the answer so far of each request there, and from the length of answers that got that far
+// (sched::Lengths).
 //
 //   alive(r)  = P(answer > answered + steps until then | answer > answered)       0 beyond its own maximum
 //   rows      = sum alive + this one + margin        margin: sd of that sum, times kMargin
@@ -8,9 +9,10 @@
 //
 //   reserve   = kReserve * (1 - predicted TTFT / what is left of its bound)
 //
-// Who cannot meet a bound is rejected before any work; who can is not, so that nothing is wasted on either side. The
-// reserve keeps room for what is not foreseen; a request that may wait for a better moment is held to all of it, one
-// whose time runs out to none, because to turn that one away is to lose it for certain.
+// A request that cannot meet a bound is rejected before any work. A request that can is admitted, so nothing is wasted
+// on either side. The reserve keeps room for unforeseen load. A request with much time left must respect the whole
+// reserve, because it may wait for a better moment. A request whose time runs out may use the reserve, because
+// rejecting it would lose it for certain.
 
 #include <algorithm>
 #include <cmath>
@@ -22,7 +24,8 @@ namespace mc::sched {
 namespace {
 
 constexpr double kMargin = 0.5;
-constexpr double kReserve = 0.08;  // of the bound: contexts grow, and the next request is admitted beside this one
+// Share of the bound: contexts grow, and the next request is admitted beside this one.
+constexpr double kReserve = 0.08;
 
 struct Expected {
   double rows = 0, variance = 0, tokens = 0;

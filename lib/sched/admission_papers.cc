@@ -1,10 +1,10 @@
-// Admission as the papers have it (Mooncake 6.1 and 7):
-//   none       nothing is rejected
-//   baseline   TTFT at arrival; TBT only when the KV has reached the decode node, and its prefill is lost then
-//   early      both at arrival, the decode load as it is now
-//   predict    both at arrival, the decode load as it will be when prefill ends: every request is taken to decode
-//              for t_d, those now in prefill count from their end, spread evenly over the nodes
-//   committed  Algorithm 1's own: the chosen node's load with all that were promised to it
+// Admission as in the papers (Mooncake 6.1 and 7):
+//   none       no request is rejected
+//   baseline   TTFT at arrival; TBT when the KV has reached the decode node, whose rejection wastes the prefill
+//   early      both at arrival, with the decode load of now
+//   predict    both at arrival, with the decode load at the end of prefill: every request decodes for t_d,
+//              requests in prefill count from their end, spread evenly over the nodes
+//   committed  Algorithm 1: the load of the chosen node with all requests that are placed on it
 
 #include <algorithm>
 #include <limits>
@@ -15,7 +15,7 @@
 namespace mc::sched {
 namespace {
 
-/// False: the TTFT bound is broken, and `out` says so.
+/// False: the TTFT bound would be missed, as `out` reports.
 bool within_ttft(const Placement& p, const Options& options, Verdict& out) {
   if (options.ttft_slo_s <= 0) return true;
   out.load_prefill = p.ttft_s / options.ttft_slo_s;
@@ -66,7 +66,7 @@ Verdict predict_then(const Snapshot& s, const Placement& p, const Options& optio
   double rows = 1, tokens = s.tokens;
   for (const Inflight& r : s.inflight)
     if (r.arrives_s <= p.ttft_s && r.arrives_s + decode_s > p.ttft_s) rows += 1, tokens += r.tokens;
-  // Requests of the pool are spread evenly, so that nodes differ by what they cost alone.
+  // Requests of the pool are spread evenly, so nodes differ by their cost alone.
   const double nodes = static_cast<double>(
       std::max<size_t>(1, static_cast<size_t>(std::count_if(s.decode.begin(), s.decode.end(),
                                                             [](const DecodeView& d) { return d.accepting; }))));

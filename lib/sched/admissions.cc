@@ -1,4 +1,4 @@
-// The table of admissions. Order is the order of --help.
+// The table of admissions, in the order of --help.
 
 #include <algorithm>
 

@@ -1,5 +1,5 @@
-// Pairs of nodes that a request may not use although both nodes accept: pairs that fail (sched/breaker.h), and pairs on
-// which this request has failed already.
+// Bars: pairs of accepting nodes that a request may not use, because their circuit breaker is open (sched/breaker.h) or
+// because this request has failed on them.
 #pragma once
 
 #include <cstddef>
@@ -11,13 +11,13 @@ namespace mc::sched {
 
 struct Snapshot;
 
-/// A pair that is set aside, by place in the snapshot's views; -1 = a node with any partner.
+/// A pair that is barred, by index in the snapshot's views; -1 = a node with every partner.
 struct Bar {
   int prefill = -1, decode = -1;
-  double left_s = 0;  // of the back-off; 0 = a probe is under way, or this request failed there
+  double left_s = 0;  // seconds of back-off left; 0 = a probe is under way, or this request failed there
 };
 
-/// The bars of a snapshot, for looking up.
+/// A lookup table of the bars of a snapshot.
 class Bars {
  public:
   explicit Bars(const Snapshot& snapshot);
@@ -31,8 +31,8 @@ class Bars {
   std::set<std::pair<int, int>> pairs_;
 };
 
-/// When every pair of accepting nodes is barred, the pair whose back-off ends first loses its bars: a request that may
-/// fail is better than one that is refused, and its success is how the pair comes back before its time.
+/// When every pair of accepting nodes is barred, the bars of the pair whose back-off ends first are removed. A request
+/// that may fail is better than a request that is refused, and its success closes the breaker early.
 void lift_least_bad(Snapshot& snapshot);
 
 }  // namespace mc::sched

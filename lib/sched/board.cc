@@ -88,8 +88,8 @@ Board::Corrections Board::corrections() const {
   return {prefills > 0 ? prefill / prefills : 1, steps > 0 ? step / steps : 1};
 }
 
-// A node that has served nothing yet is taken to be like the others, not better than all of them. Nobody reads into a
-// node whose blocks others cannot read: a pipeline's members hold layer ranges.
+// A node that has not served yet is assumed to be as fast as the mean of the others. Nothing is fetched into a node
+// whose blocks other nodes cannot read, because the members of a pipeline hold ranges of layers.
 Cost Board::cost_of(const Node& node, const Corrections& corrections) {
   Cost cost = node.predictor.cost();
   if (node.predictor.prefill_error().samples() == 0)
@@ -107,7 +107,7 @@ uint32_t Board::unfinished_of(const Node& node) {
   return node.unfinished + (node.prefill >= 0 && node.decode >= 0 ? node.arrived_rows : 0);
 }
 
-// Writes what the node's books say now into the snapshot.
+// Writes the present values of a node's books into the snapshot.
 void Board::show(const Node& node) {
   snapshot_.holders[static_cast<size_t>(node.holder)].transfers_leaving = node.transfers;
   if (node.prefill >= 0) {
@@ -250,7 +250,8 @@ Snapshot& Board::look(const Ask& ask, TimePoint now) {
   s.answer_tokens = ask.answer_tokens;
   for (size_t i = 0; i < s.prefill.size(); ++i) {
     PrefillView& view = s.prefill[i];
-    view.queue_s = to_seconds(std::max(prefills_[i].busy_until, now) - now);  // no branch: no processor foresees it
+    // Branch-free, because a processor cannot predict the comparison.
+    view.queue_s = to_seconds(std::max(prefills_[i].busy_until, now) - now);
     view.accepting = prefills_[i].ready;
   }
   if (slow_start_s_ > 0)
@@ -263,7 +264,7 @@ Snapshot& Board::look(const Ask& ask, TimePoint now) {
   return s;
 }
 
-// Shows who holds what of the prompt, where that is not what the request before was shown.
+// Writes the matches of this prompt into the snapshot where they differ from those of the request before.
 void Board::look_at_blocks(std::span<const kv::NodeMatch> matches) {
   Snapshot& s = snapshot_;
   kv::for_each_change(matches_, matches, [&](const kv::NodeMatch& m) {
@@ -281,7 +282,7 @@ void Board::look_at_blocks(std::span<const kv::NodeMatch> matches) {
   matches_.assign(matches.begin(), matches.end());
 }
 
-// Pins, the node that failed last, another model: only some nodes may take this request.
+// Restricts the nodes for this request by its pins, its model, and the node that failed last.
 void Board::restrict_nodes(const Ask& ask) {
   Snapshot& s = snapshot_;
   if (decode_restricted_)
@@ -305,7 +306,7 @@ void Board::restrict_nodes(const Ask& ask) {
   decode_restricted_ = true;
 }
 
-// Bars the pairs that fail requests; the least bad pair is left to the request when there is no other.
+// Bars the pairs that fail requests. When no other pair is left, the least bad one is allowed.
 void Board::set_bars(const Ask& ask, TimePoint now) {
   Snapshot& s = snapshot_;
   s.bars.clear();

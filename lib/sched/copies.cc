@@ -5,7 +5,7 @@
 #include "base/assert.h"
 
 namespace mc::sched {
-// Places in Snapshot::prefill of nodes to which a copy of at least the first `blocks` is on its way.
+// Indexes in Snapshot::prefill of the nodes that a copy of at least the first `blocks` blocks is on its way to.
 std::vector<uint32_t> CopyOrders::coming(std::span<const BlockHash> hashes, uint32_t blocks, const Board& board) const {
   std::vector<uint32_t> out;
   if (blocks == 0 || blocks > hashes.size()) return out;
@@ -40,7 +40,7 @@ std::optional<CopyOrders::Order> CopyOrders::consider(std::span<const BlockHash>
   Order order;
   order.last = hashes[copy->end_block - 1];
   for (const auto& [number, other] : orders_)
-    if (other.last == order.last) return std::nullopt;  // one at a time: the next request looks again
+    if (other.last == order.last) return std::nullopt;  // one copy of a prefix at a time; the next request checks again
   order.bytes = (copy->end_block - copy->first_block) * snapshot.block_bytes;
   if (!popularity_.pay(static_cast<double>(order.bytes), seconds_of(now))) return std::nullopt;
   order.number = ++number_;

@@ -1,8 +1,9 @@
-// Copies of hot prefixes under way (sched/replicate.h says which are worth making): ordered when a request shows that
-// its prefix draws more load than the nodes that hold it should carry, at most `copying_max` at once and one of each
-// prefix, paid from the budget, and given up when they are late. After a failure none is ordered for a while.
+// Copies of hot prefixes that are under way (sched/replicate.h decides which are worth making). A copy is ordered when
+// a request shows that its prefix draws more load than its holders should carry. At most `copying_max` copies run at a
+// time, one for each prefix, paid from the budget. A late copy is given up. After a failure no copy is ordered for a
+// while.
 //
-// Pure: no clock, no messages. Nodes are named by the slots of sched/board.h.
+// The class reads no clock and no messages. Nodes are named by the slots of sched/board.h.
 #pragma once
 
 #include <map>
@@ -27,32 +28,32 @@ class CopyOrders {
     uint64_t number = 0;
     uint32_t source = 0, target = 0;  // slots
     uint32_t first_block = 0, end_block = 0;
-    BlockHash last;  // of the blocks
+    BlockHash last;  // name of the last block
     uint64_t bytes = 0;
     TimePoint until{};
   };
   /// Counts a request with these reusable blocks that was placed on `chosen`, and orders a copy when one is worth
-  /// making. The order is under way from then on: a transfer leaves its source in the board.
+  /// making. The order counts as under way at once: the board books a transfer that leaves its source.
   std::optional<Order> consider(std::span<const BlockHash> hashes, const Snapshot& snapshot, const Candidate& chosen,
                                 Board& board, TimePoint now);
-  /// The order that consider() would make for a request that has not been placed.
+  /// The order that consider() would give for a request that is not placed.
   struct Plan {
     Popularity::Demand demand;
     std::optional<Copy> copy;
   };
   Plan plan(std::span<const BlockHash> hashes, const Snapshot& snapshot, const Board& board, int chosen,
             TimePoint now) const;
-  /// The order's end: so many blocks were copied, or it failed. False when it is not under way.
+  /// Ends an order: `blocks` were copied, or the copy failed. False when the order is not under way.
   bool end(uint64_t number, bool copied, uint32_t blocks, Board& board, TimePoint now);
   void end_late(Board& board, TimePoint now);
-  /// Fails those from and to the node.
+  /// Fails the orders from and to the node.
   void end_of(uint32_t slot, Board& board, TimePoint now);
 
   const Order* find(uint64_t number) const;
   size_t size() const { return orders_.size(); }
   TimePoint next_wakeup() const;
   double budget_bytes(TimePoint now) const { return popularity_.budget_bytes(seconds_of(now)); }
-  /// Slots that copies leave from.
+  /// Slots of the nodes that copies leave from.
   std::vector<int> sources() const;
 
   struct Stats {
@@ -66,7 +67,7 @@ class CopyOrders {
   Popularity popularity_;
   std::map<uint64_t, Order> orders_;
   uint64_t number_ = 0;
-  TimePoint again_{};  // none is ordered before
+  TimePoint again_{};  // no copy is ordered before this time
   Stats stats_;
 };
 

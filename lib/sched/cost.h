@@ -2,7 +2,7 @@
 //   prefill(n, p) = T0 + a (n - p) + b (n^2 - p^2)       n prompt tokens, p of them reused
 //   step(rows, K) = S0 + s rows + k K                    K context tokens over the batch
 //   read(bytes)   = bytes (1 + transfers already leaving the source) / bandwidth
-// A worker announces coefficients fitted by `mc-bench model`; what it then reports corrects them.
+// A worker announces coefficients that `mc-bench model` has fitted. Its later reports correct them.
 #pragma once
 
 #include <algorithm>
@@ -12,11 +12,11 @@
 
 namespace mc::sched {
 
-/// The part of a prompt that is left to compute: the terms of prefill(n, p) that its cost multiplies.
+/// The uncomputed part of a prompt: the terms of prefill(n, p) that the coefficients multiply.
 struct Work {
   double tokens = 0, tokens2 = 0;
   Work() = default;
-  /// n, p as doubles on purpose: n^2 overflows 32 bits at 64 Ki tokens.
+  /// The arguments are doubles because n^2 overflows 32 bits at 64 Ki tokens.
   Work(double prompt_tokens, double reused)
       : tokens(prompt_tokens - reused), tokens2(prompt_tokens * prompt_tokens - reused * reused) {}
 };
@@ -42,7 +42,7 @@ struct Cost {
   }
 };
 
-/// A measured sample for `fit_prefill`: `seconds` to compute tokens `reused`..`tokens`.
+/// A sample for `fit_prefill`: `seconds` for computing tokens `reused`..`tokens`.
 struct PrefillSample {
   double tokens, reused, seconds;
 };
@@ -50,13 +50,13 @@ struct StepSample {
   double rows, kv_tokens, seconds;
 };
 
-/// Least squares with non-negative coefficients; keeps `fallback`'s where the samples cannot tell
-/// (fewer than two distinct points). Weighted by 1/seconds so that short runs count too.
+/// Least squares with non-negative coefficients. A coefficient that the samples do not determine (fewer than two
+/// distinct points) stays that of `fallback`. Samples are weighted by 1/seconds, so that short runs count too.
 void fit_prefill(std::span<const PrefillSample> samples, Cost& cost);
 void fit_step(std::span<const StepSample> samples, Cost& cost);
 
-/// Multiplicative correction of one prediction by observation: an exponentially weighted mean of
-/// observed / predicted, bounded to [1/16, 16] so that one absurd sample can not blind the scheduler.
+/// A factor that corrects predictions by observation: an exponentially weighted mean of observed / predicted, bounded
+/// to [1/16, 16] so that one absurd sample cannot distort later predictions.
 class Correction {
  public:
   double factor() const { return factor_; }
@@ -66,7 +66,7 @@ class Correction {
   uint64_t samples() const { return samples_; }
 
  private:
-  static constexpr double kWeight = 0.125;  // about the last 15 samples
+  static constexpr double kWeight = 0.125;  // averages about the last 15 samples
   double factor_ = 1.0;
   double error_ = 0.0;
   uint64_t samples_ = 0;

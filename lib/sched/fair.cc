@@ -18,7 +18,7 @@ void FairQueue::set_tenants(std::span<const Tenant> tenants) {
   }
   tenants_[0].limits.name = "default";
   const auto name_of = [](const Tenant& given) { return given.name.empty() ? "default" : given.name; };
-  for (const Tenant& given : tenants)  // these keep their numbers
+  for (const Tenant& given : tenants)  // tenants that stay keep their numbers
     if (const uint32_t at = find(name_of(given)); tenants_[at].limits.name == name_of(given)) tenants_[at].named = true;
   for (const Tenant& given : tenants) {
     const std::string name = name_of(given);
@@ -55,7 +55,7 @@ size_t FairQueue::named_count() const {
       std::count_if(tenants_.begin() + 1, tenants_.end(), [](const State& t) { return t.named; }));
 }
 
-// Without a quota there is nothing to fill, and nothing is owed.
+// A tenant without a quota has no bucket to fill and no debt.
 void FairQueue::fill(State& t, double now_s) const {
   if (t.limits.tokens_per_s <= 0) return;
   if (!t.metered) t.bucket = t.limits.burst();
@@ -86,7 +86,7 @@ std::optional<FairQueue::Refusal> FairQueue::refusal(uint32_t tenant, double tok
     return Refusal{Refusal::Why::requests, static_cast<double>(t.unfinished),
                    static_cast<double>(t.limits.requests_max), 0};
   if (t.limits.tokens_per_s <= 0) return std::nullopt;
-  // A prompt larger than the bucket needs a full one, and leaves a debt.
+  // A prompt larger than the bucket needs a full bucket and leaves a debt.
   const double needed = std::min(tokens, t.limits.burst()), have = level(tenant, now_s);
   if (have >= needed) return std::nullopt;
   return Refusal{Refusal::Why::tokens, have, needed, (needed - have) / t.limits.tokens_per_s};
@@ -142,7 +142,7 @@ void FairQueue::insert(Entry entry) {
 
 void FairQueue::push(Entry entry) {
   State& t = tenants_.at(entry.tenant);
-  // Who was idle has no claim to what it did not use.
+  // A tenant that was idle cannot claim the share that it did not use.
   if (t.entries.empty() && t.aside.empty()) t.virtual_tokens = std::max(t.virtual_tokens, virtual_now_);
   entry.order = ++pushed_;
   insert(std::move(entry));

@@ -54,7 +54,7 @@ bool LeastSquares::solve_columns(std::array<bool, 3> use, Row& x) const {
 
 bool LeastSquares::solve(Row& x) const {
   std::array<bool, 3> use = {true, true, true};
-  // A column that never varied (steps of one row) cannot be told from the constant.
+  // A column that never varied (steps of one row) cannot be separated from the constant.
   for (int c : {1, 2})
     if (a_[0][c] * a_[0][c] >= (1 - 1e-9) * a_[0][0] * a_[c][c]) use[c] = false;
   for (int tries = 0; tries < 3; ++tries) {

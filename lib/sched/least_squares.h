@@ -1,5 +1,5 @@
-// Least squares in three unknowns over relative errors, as normal equations that samples are added to and
-// fade from. Inside lib/sched only.
+// Least squares in three unknowns over relative errors. The normal equations accumulate samples, and old samples fade.
+// Used inside lib/sched only.
 #pragma once
 
 #include <array>
@@ -11,12 +11,12 @@ class LeastSquares {
  public:
   using Row = std::array<double, 3>;
 
-  /// One sample: `row` times the unknowns should give `seconds`; errors count relative to it.
+  /// Adds a sample: `row` times the unknowns should give `seconds`. Errors count relative to `seconds`.
   void add(const Row& row, double seconds, double weight = 1);
-  /// Old samples lose weight.
+  /// Multiplies the weight of all samples so far by `factor`.
   void fade(double factor);
-  /// Coefficients of at least 0. A column that the samples do not determine, or that comes out negative, is
-  /// left out (0), the last first. False when nothing is determined.
+  /// Coefficients of at least 0. A column that the samples do not determine, or whose coefficient would be negative, is
+  /// left out (0), the last column first. False when nothing is determined.
   bool solve(Row& x) const;
 
  private:

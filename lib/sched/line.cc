@@ -7,11 +7,12 @@
 namespace mc::sched {
 namespace {
 
-constexpr uint32_t kTriesMax = 64;  // places that are sought in vain before other events have their turn
-// Requests of a tenant that are recalled before other events have their turn: few for one node, many for a change.
+constexpr uint32_t kTriesMax = 64;  // requests that are tried without success before other events are handled
+// Requests of a tenant that are recalled before other events are handled: few when one node changes, many when the
+// members change.
 constexpr uint32_t kPinRecallMax = 4, kRecallMax = 64;
-constexpr double kDelayWorth = 0.5;    // a request may be late by this share of the work it saves others
-constexpr double kPrefixSlackS = 0.1;  // beyond what the node that computes a prefix was predicted to take
+constexpr double kDelayWorth = 0.5;    // a request may be late by this share of the work that its wait saves
+constexpr double kPrefixSlackS = 0.1;  // extra wait beyond the predicted time of the node that computes a prefix
 
 }  // namespace
 
@@ -76,7 +77,7 @@ void Line::erase(const RequestId& id) {
 
 // ---- groups ----------------------------------------------------------------------------------
 
-// What is known without looking for a place.
+// The cause of a wait that is known without a search for a place.
 Wait Line::wait_of(const Held& held, const Board& board, TimePoint now) const {
   if (!held.has_nodes) return {Wait::For::members, ""};
   if (const NodeId& pin = held.request.pin; !pin.empty()) {
@@ -90,7 +91,7 @@ Wait Line::wait_of(const Held& held, const Board& board, TimePoint now) const {
   return {Wait::For::prefix, held.prefix_node};
 }
 
-/// Changes when what the group waits for has changed.
+/// A number that changes when the awaited state of the group has changed.
 uint64_t Line::change_of(const Wait& wait, const Board& board) const {
   if (wait.why == Wait::For::room) return rooms_;
   const int slot = board.find(wait.node);
@@ -114,7 +115,7 @@ void Line::set_aside(Held& held, FairQueue::Entry entry, Wait wait, const Board&
   at->second.members[held.request.tenant].emplace(held.key, held.request.id);
 }
 
-/// Out of its group; the fair queue is not told.
+/// Removes the request from its group. The fair queue is not changed.
 void Line::leave_group(Held& held) {
   if (held.wait.why == Wait::For::nothing) return;
   const auto group = groups_.find(held.wait);
@@ -132,7 +133,7 @@ void Line::recall(const RequestId& id) {
   look_again_ = true;
 }
 
-/// The first few of each tenant, or the next ones since the last change; true: there are more.
+/// Recalls the first requests of each tenant, or the next ones since the last change. True: more are left.
 bool Line::recall_some(const Wait& wait, Group& group, const Board& board) {
   const bool by_change = wait.why != Wait::For::pin;
   const uint64_t change = by_change ? change_of(wait, board) : 0;
@@ -150,7 +151,7 @@ bool Line::recall_some(const Wait& wait, Group& group, const Board& board) {
     more |= at != members.end();
   }
   if (by_change && !more) group.seen = change;
-  for (const RequestId& id : back) recall(id);  // the group may be gone with the last of them
+  for (const RequestId& id : back) recall(id);  // the group may be erased with its last request
   return more;
 }
 
@@ -213,7 +214,7 @@ Line::Turn Line::turn_of(const RequestId& id, const Placement& placement) const 
   if (placement.reason == NoPlace::no_prefill || placement.reason == NoPlace::no_pair) return Turn::wait;
   if (placement.reason == NoPlace::no_decode) return Turn::wait_for_nodes;
   MC_ASSERT(placement.reason == NoPlace::predicted_slo_miss);
-  // Decode may get room before the request would be late. TTFT only gets worse with time.
+  // A decode node may get room before the request's bound is missed. The predicted TTFT only grows with time.
   const bool bounded = held_.at(id).request.expires != kNever;
   return bounded && placement.verdict.bound != Bound::ttft ? Turn::wait : Turn::refuse;
 }

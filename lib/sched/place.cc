@@ -1,4 +1,4 @@
-// The decision around a policy: predict each candidate, choose the decode node, admit or reject.
+// The decision around a policy: predicts each candidate, chooses the decode node, and admits or rejects the request.
 
 #include <algorithm>
 #include <limits>
@@ -10,8 +10,8 @@ namespace mc::sched {
 
 namespace {
 
-// Slow start: an empty cache and an empty queue make a new node the best choice for everybody at once. For a
-// while it counts as at least part as busy as the least busy of the others.
+// Slow start. A new node has an empty cache and an empty queue, so every request would choose it at once. For a while
+// the node counts as at least partly as busy as the least busy of the others.
 void add_handicaps(const Snapshot& snapshot, const Options& options, std::vector<Candidate>& candidates) {
   if (options.slow_start_s <= 0) return;
   double usual_s = std::numeric_limits<double>::infinity();
@@ -24,10 +24,10 @@ void add_handicaps(const Snapshot& snapshot, const Options& options, std::vector
   }
 }
 
-// predict() of what a node holds, for all of them in one pass.
+// Calls predict() for every node, in one pass.
 void add_candidates(const Snapshot& snapshot, std::vector<Candidate>& out) {
   out.resize(snapshot.prefill.size());
-  uint32_t blocks = 0;  // most nodes hold as much as the one before
+  uint32_t blocks = 0;  // most nodes hold as many blocks as the node before them
   Work work = work_left(snapshot, blocks);
   size_t count = 0;
   for (size_t i = 0; i < snapshot.prefill.size(); ++i) {
@@ -68,13 +68,13 @@ void predict(const Snapshot& snapshot, Candidate& c) {
     blocks += c.fetch_blocks;
   }
   c.prefill_s = node.cost.prefill(work_left(snapshot, blocks));
-  // The fetch (and the wait for its source) runs beside the queue; the later of both ends the wait.
+  // The fetch, and the wait for its source, overlaps the queue. The later of both ends the wait.
   c.ttft_s = std::max(c.queue_s, c.wait_s + c.fetch_s) + c.prefill_s;
 }
 
 namespace {
 
-/// Among the decode nodes that `may`, by place, be used.
+/// The best decode node among those with may(index) true.
 template <class May>
 int choose_decode_of(const Snapshot& snapshot, const May& may) {
   int best = -1;
@@ -86,7 +86,7 @@ int choose_decode_of(const Snapshot& snapshot, const May& may) {
     if (rarely(s < best_s)) best = static_cast<int>(i), best_s = s;
   }
   if (best >= 0) return best;
-  // Nobody has room now: queue at the node that needs the least to free, if the request fits at all.
+  // No node has room now. The request queues at the node that must free the fewest tokens, if it fits there at all.
   for (size_t i = 0; i < snapshot.decode.size(); ++i) {
     const DecodeView& node = snapshot.decode[i];
     if (!node.accepting || !may(i) || snapshot.tokens + 1 > node.capacity_tokens) continue;
@@ -96,7 +96,7 @@ int choose_decode_of(const Snapshot& snapshot, const May& may) {
   return best;
 }
 
-/// The decode node when some pairs are barred; leaves the candidates that may go with it.
+/// Chooses the decode node when some pairs are barred. Keeps only the candidates that may be paired with it.
 int choose_past_bars(const Snapshot& snapshot, std::vector<Candidate>& candidates, NoPlace& reason) {
   const Bars bars(snapshot);
   const int decode = choose_decode_of(snapshot, [&](size_t i) {
@@ -163,7 +163,7 @@ void place(const Snapshot& snapshot, const Policy& policy, const Options& option
   if (!options.prefer.empty()) out.candidate = preferred(snapshot, options, out);
   out.ttft_s = out.candidates[static_cast<size_t>(out.candidate)].ttft_s;
   out.tbt_s = predict_tbt(snapshot, snapshot.decode[static_cast<size_t>(out.decode)]);
-  // Before any prefill work is spent (5.6).
+  // Before any prefill work is spent (Mooncake 5.6).
   static const Admission* const usual = find_admission("committed");
   out.verdict = (options.admission ? options.admission : usual)->decide(snapshot, out, options);
   if (out.verdict.admit) return;

@@ -1,4 +1,4 @@
-// The table of policies. Order is the order of --help.
+// The table of policies, in the order of --help.
 
 #include <algorithm>
 

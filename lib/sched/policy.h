@@ -1,5 +1,5 @@
-// A policy is a pure function from a snapshot of the cluster to a placement: no clock, no socket, no
-// state. The live conductor and the simulator call the same one (Mooncake 6).
+// A policy is a pure function from a snapshot of the cluster to a placement: it has no clock, no socket and no state.
+// The live conductor and the simulator call one and the same function (Mooncake 6).
 //
 // To add one: lib/sched/policy_<name>.cc with a `const Policy`, and its line in policies.cc.
 #pragma once
@@ -17,67 +17,67 @@
 
 namespace mc::sched {
 
-// The fields that every decision reads of every node lie in one cache line, or half of one: reading the lines of a
+// The fields that every decision reads of every node fit in one cache line or half of one. Reading the cache lines of a
 // thousand nodes is most of the cost of a decision.
 
 /// One prefill node. Blocks are counted from the start of the request's chain.
 struct alignas(64) PrefillView {
   double queue_s = 0;            // predicted seconds until a new request would start; never negative
-  uint32_t resident_blocks = 0;  // leading run readable here, or that will be when the queue is done
+  uint32_t resident_blocks = 0;  // leading run that is readable here, or will be when the queue has ended
   bool accepting = true;         // false: draining, or pinned elsewhere by the request
   Cost cost;
-  double up_s = 1e9;        // since it joined the cluster; read for slow start only
-  uint32_t unfinished = 0;  // requests placed here and not yet at their first token
-  int holder = -1;          // the same node in Snapshot::holders; -1 = to be found by name
+  double up_s = 1e9;        // seconds since the node joined; read by slow start only
+  uint32_t unfinished = 0;  // requests that are placed here and have no first token yet
+  int holder = -1;          // index of the node in Snapshot::holders; -1 = look it up by name
   std::string name;
 };
 
-/// Any node (prefill, decode or cache) that others may read blocks from; its name is in Snapshot::holder_names.
+/// A node of any role whose blocks other nodes may read. Its name is in Snapshot::holder_names.
 struct HolderView {
-  uint32_t readable_blocks = 0;    // leading run readable now
-  uint32_t pending_blocks = 0;     // leading run readable once `pending_s` have passed
-  uint32_t transfers_leaving = 0;  // to other nodes
+  uint32_t readable_blocks = 0;
+  uint32_t pending_blocks = 0;     // leading run that will be readable in `pending_s`
+  uint32_t transfers_leaving = 0;  // transfers to other nodes
   double pending_s = 0;
-  double leaving_bytes = 0;  // what those transfers still have to send; 0 with transfers = not known
+  double leaving_bytes = 0;  // bytes that these transfers still have to send; 0 with transfers = unknown
 };
 
 struct alignas(64) DecodeView {
-  uint64_t kv_tokens = 0;        // context tokens of its rows
-  uint64_t capacity_tokens = 0;  // what its pages hold
+  uint64_t kv_tokens = 0;        // context tokens of the rows
+  uint64_t capacity_tokens = 0;  // tokens that the pages of the node hold
   uint32_t rows = 0;             // running + arriving + committed requests
   bool accepting = true;
   Cost cost;
-  uint32_t arrived_rows = 0;  // of `rows`: those whose KV is here
+  uint32_t arrived_rows = 0;  // rows whose KV is on the node
   uint64_t arrived_kv_tokens = 0;
   std::string name;
 };
 
-/// A request on its way, for admission that looks ahead.
+/// A request on its way to a decode node or decoding there, for admission that looks ahead.
 struct Inflight {
-  double arrives_s = 0;     // from now until its KV is on the decode node; negative: that long ago
+  double arrives_s = 0;     // seconds from now until its KV is on the decode node; negative: the KV is there since then
   uint32_t decode = 0;      // index into Snapshot::decode
-  uint32_t tokens = 0;      // context it has, or will arrive with
+  uint32_t tokens = 0;      // tokens of its context now, or at its arrival
   uint32_t answered = 0;    // tokens of the answer so far
-  uint32_t answer_max = 0;  // most it may have; 0 = not bounded
+  uint32_t answer_max = 0;  // limit of its answer; 0 = no limit
 };
 
 enum class FetchRule : uint8_t { cost, threshold };
 
 struct Options {
-  /// Fill in every candidate as if it were chosen. Otherwise one that cannot win may be left as it is without a
-  /// fetch; the choice is the same.
+  /// Fills every candidate with the values of its own placement. Otherwise a candidate that cannot win may keep the
+  /// values without a fetch. The choice is equal in both cases.
   bool complete = false;
   FetchRule fetch_rule = FetchRule::cost;
   double threshold = 1.0;  // kvcache_balancing_threshold of Algorithm 1
   double ttft_slo_s = 0;   // 0 = no bound
   double tbt_slo_s = 0;
-  double slow_start_s = 0;               // for so long a new node is not taken to be as idle as it is; 0 = at once
+  double slow_start_s = 0;               // seconds for which a new node is not assumed to be as idle as it is; 0 = none
   const Admission* admission = nullptr;  // null: find_admission("committed")
-  /// The first token is sent with the second: the hand-off to decode is then part of TTFT, whose bound is hundreds of
-  /// times TBT's, and not a gap between tokens.
+  /// The first token is sent with the second. The hand-off to decode then counts as part of TTFT, whose bound is
+  /// hundreds of times the TBT bound, and not as a gap between tokens.
   bool first_with_second = false;
-  /// Stickiness: this prefill node is taken in place of the policy's choice when it is little worse: by a tenth of
-  /// the predicted TTFT and prefer_s. "" = none.
+  /// Stickiness: this prefill node replaces the policy's choice unless it is worse by more than a tenth of the
+  /// predicted TTFT and prefer_s. "" = none.
   std::string prefer;
   double prefer_s = 0.02;
   AdmissionOptions admitting;
@@ -85,16 +85,16 @@ struct Options {
 
 struct Snapshot {
   uint32_t tokens = 0;         // prompt length
-  uint32_t answer_tokens = 0;  // most that may be generated
+  uint32_t answer_tokens = 0;  // limit of the answer
   uint32_t block_tokens = 64;
   uint64_t block_bytes = 0;  // bytes of one page on the wire
   std::vector<PrefillView> prefill;
   std::vector<HolderView> holders;
-  std::vector<std::string> holder_names;  // of the same length
+  std::vector<std::string> holder_names;  // index as in `holders`
   std::vector<DecodeView> decode;
-  std::vector<Bar> bars;             // pairs of accepting nodes that are set aside all the same; nearly always empty
+  std::vector<Bar> bars;             // pairs of accepting nodes that are barred; nearly always empty
   std::vector<Inflight> inflight;    // all requests of the decode nodes; read by admission that looks ahead
-  const Lengths* lengths = nullptr;  // of answers seen so far
+  const Lengths* lengths = nullptr;  // lengths of finished answers
 
   void add_holder(std::string name, const HolderView& view = {}) {
     holders.push_back(view);
@@ -102,15 +102,15 @@ struct Snapshot {
   }
 };
 
-/// One prefill node considered for the request; kept for `explain`.
+/// One prefill node that the decision compared; `explain` shows it.
 struct Candidate {
   uint32_t node = 0;  // index into Snapshot::prefill
   uint32_t local_blocks = 0;
-  int holder = -1;  // index into Snapshot::holders when part of the prefix is fetched
+  int holder = -1;  // index into Snapshot::holders of the node that part of the prefix is fetched from; -1 = no fetch
   uint32_t fetch_blocks = 0;
-  double wait_s = 0;  // until the holder has computed what is fetched
+  double wait_s = 0;  // seconds until the holder has computed the fetched blocks
   double queue_s = 0, fetch_s = 0, prefill_s = 0, ttft_s = 0;
-  double handicap_s = 0;  // slow start: what a new node's queue is taken to be longer by
+  double handicap_s = 0;  // slow start: seconds added to the queue of a new node
   double rank_s() const { return ttft_s + handicap_s; }
 };
 
@@ -119,26 +119,25 @@ struct Placement {
   int decode = -1;     // index into Snapshot::decode
   double ttft_s = 0, tbt_s = 0;
   NoPlace reason = NoPlace::none;         // why there is no candidate
-  double predicted_s = 0, allowed_s = 0;  // the bound that failed
-  Verdict verdict;                        // what admission saw, also when it let the request pass
+  double predicted_s = 0, allowed_s = 0;  // predicted value and limit of the bound that failed
+  Verdict verdict;                        // the values that admission used, also when it admitted the request
   std::vector<Candidate> candidates;
 };
 
 struct Policy {
   std::string_view name;
   std::string_view summary;
-  /// Index into `candidates` of the winner, or -1. Candidates cover accepting prefill nodes only.
+  /// Index of the winner in `candidates`, or -1. The candidates are accepting prefill nodes.
   int (*choose)(const Snapshot&, const Options&, std::span<Candidate> candidates, Rng&);
 };
 
 std::span<const Policy* const> policies();
 const Policy* find_policy(std::string_view name);
 
-/// The candidates with the least predicted TTFT, the chosen one first, at most `count`, for the answer
-/// to `why`.
+/// The candidates with the least predicted TTFT, at most `count`, the chosen one first. `why` shows them.
 void best_candidates(const Placement& placement, size_t count, std::vector<uint32_t>& out);
 
-/// Tokens that `blocks` reused blocks save: at least one prompt token is always computed.
+/// Tokens that `blocks` reused blocks save. At least one prompt token is always computed.
 inline uint32_t reused_tokens(const Snapshot& snapshot, uint32_t blocks) {
   if (snapshot.tokens == 0) return 0;
   const uint64_t tokens = static_cast<uint64_t>(blocks) * snapshot.block_tokens;
@@ -147,29 +146,29 @@ inline uint32_t reused_tokens(const Snapshot& snapshot, uint32_t blocks) {
 inline Work work_left(const Snapshot& snapshot, uint32_t blocks) {
   return {static_cast<double>(snapshot.tokens), static_cast<double>(reused_tokens(snapshot, blocks))};
 }
-/// The sender's link is shared evenly by what leaves it: our bytes go as slowly as all transfers together, but
-/// behind no more than the bytes that are left of them.
+/// The sender's link is shared evenly by the transfers that leave it, so these bytes go as slowly as all transfers
+/// together, but behind no more than the bytes that the other transfers have left.
 inline double fetch_seconds(const Snapshot& snapshot, const Cost& cost, const HolderView& holder, uint32_t blocks) {
   const double bytes = static_cast<double>(blocks) * static_cast<double>(snapshot.block_bytes);
   const double shared_s = cost.read(bytes, holder.transfers_leaving);
   return holder.leaving_bytes > 0 ? std::min(shared_s, cost.read(bytes + holder.leaving_bytes, 0)) : shared_s;
 }
-/// Marks a condition in a loop over nodes as nearly never true, so that the compiler emits a jump. A select would make
-/// each round wait for the round before.
+/// Marks a condition in a loop over nodes as nearly never true, so that the compiler emits a jump. With a conditional
+/// move, each round would wait for the round before.
 constexpr bool rarely(bool condition) {
   return __builtin_expect_with_probability(condition, 0, 0.999) != 0;
 }
-/// Fills the times of a candidate that fetches `fetch_blocks` more from `holder` (-1 = nothing).
+/// Fills the times of a candidate that fetches `fetch_blocks` more blocks from `holder` (-1 = none).
 void predict(const Snapshot& snapshot, Candidate& candidate);
-/// The decode node with the least predicted step among those with room; -1 = none. Bars are not looked at.
+/// The decode node with the least predicted step among those with room; -1 = none. Bars are ignored.
 int choose_decode(const Snapshot& snapshot);
 inline double predict_tbt(const Snapshot& snapshot, const DecodeView& node) {
   return node.cost.step(node.rows + 1, static_cast<double>(node.kv_tokens + snapshot.tokens));
 }
-/// The whole decision: policy, decode choice, admission. Pure apart from the draws from `rng`. The candidates are
-/// those prefill nodes that no bar keeps from the decode node that was chosen.
+/// The whole decision: policy, decode choice, admission. Pure apart from the draws from `rng`. The candidates are the
+/// prefill nodes that no bar separates from the chosen decode node.
 Placement place(const Snapshot& snapshot, const Policy& policy, const Options& options, Rng& rng);
-/// The same into a placement whose memory is used again.
+/// Writes the decision into a placement whose memory is reused.
 void place(const Snapshot& snapshot, const Policy& policy, const Options& options, Rng& rng, Placement& out);
 
 }  // namespace mc::sched

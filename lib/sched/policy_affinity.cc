@@ -1,5 +1,5 @@
-// The common router that follows the longest match, ties by load: kept as the warning it is. One block that
-// all prompts share sends them all to the node that computed it first (Mooncake 6.1, cache-aware only).
+// The common router that follows the longest match and breaks ties by load. It serves as a warning: one block that all
+// prompts share sends all of them to the node that computed it first (Mooncake 6.1, cache-aware only).
 
 #include "sched/policy.h"
 

@@ -1,4 +1,4 @@
-// Algorithm 1 without its fetch branch: least queue + prefill with the prefix that is local.
+// Algorithm 1 without its fetch branch: the least sum of queue and prefill time, with the local prefix.
 
 #include "sched/policy.h"
 

@@ -1,10 +1,9 @@
-// Algorithm 1 of Mooncake (6.1, 6.2): per prefill node, take the prefix that is here, or
-// fetch the missing part from the node that holds the most; the node with the least predicted TTFT
-// wins. Two fetch rules:
-//   threshold  the paper's: fetch when best > threshold * local
-//   cost       per node, the cheaper of computing and fetching; also lets a request wait for blocks
-//              that another node is still computing, when that ends sooner than computing them again
-// The node that fetched keeps the blocks, so hot prefixes replicate to where load sends requests.
+// Algorithm 1 of Mooncake (6.1, 6.2). Each prefill node uses its local prefix, or fetches the missing part from the
+// node that holds the most. The node with the least predicted TTFT wins. There are two fetch rules:
+//   threshold  the rule of the paper: fetch when best > threshold * local
+//   cost       for each node the cheaper of computing and fetching; a request may also wait for blocks that
+//              another node is still computing, when that ends sooner than computing them again
+// The node that fetched the blocks keeps them, so hot prefixes replicate to the nodes that load sends requests to.
 
 #include <algorithm>
 
@@ -13,14 +12,14 @@
 namespace mc::sched {
 namespace {
 
-// The best source and the best other than it, found once a decision: a node does not fetch from itself.
-// Ties go to the source with the fewest transfers leaving, then to the first.
+// The best source, and the best source other than that one, because a node does not fetch from itself. Both are found
+// once a decision. Ties go to the source with the fewest leaving transfers, then to the first.
 struct Sources {
   int best = -1, second = -1;
-  std::vector<int> pending;  // nodes that compute more than they hold
+  std::vector<int> pending;  // nodes with more pending blocks than the best source holds
 };
 
-/// How good a source is: more blocks, then fewer transfers leaving. No source at all is less than any.
+/// The quality of a source: more blocks, then fewer leaving transfers. kNoSource is below every source.
 constexpr uint64_t kNoSource = UINT32_MAX;
 uint64_t worth(const HolderView& h) {
   return uint64_t{h.readable_blocks} << 32 | (UINT32_MAX - h.transfers_leaving);
@@ -50,7 +49,8 @@ bool is_self(const Snapshot& snapshot, const PrefillView& node, int holder) {
   return node.holder >= 0 ? node.holder == holder : snapshot.holder_names[static_cast<size_t>(holder)] == node.name;
 }
 
-/// Makes the candidate fetch its blocks up to number `blocks` from there, if that is sooner, or in any case.
+/// Lets the candidate fetch its blocks up to number `blocks` from `holder`: always, or with `sooner` only if that
+/// shortens the TTFT.
 void fetch_from(const Snapshot& snapshot, Candidate& c, int holder, uint32_t blocks, double wait_s, bool sooner) {
   const PrefillView& node = snapshot.prefill[c.node];
   const uint32_t fetched = blocks - c.local_blocks;
@@ -79,8 +79,9 @@ void consider_fetch(const Snapshot& snapshot, const Options& options, const Sour
   }
 }
 
-// A candidate's rank with any fetch is at least its queue and the computing that is left when all that anybody
-// holds, or will, has been fetched in no time. Rounding keeps the order: max and sums are of no larger terms.
+// A lower bound of a candidate's TTFT with any fetch: its queue plus the computing that remains when all blocks that
+// any node holds, or will hold, have been fetched in no time. Rounding keeps the order, because max and sums are of no
+// larger terms.
 class Bound {
  public:
   Bound(const Snapshot& snapshot, const Sources& sources) : snapshot_(snapshot) {
@@ -96,11 +97,11 @@ class Bound {
 
  private:
   const Snapshot& snapshot_;
-  Work left_;  // of the prompt after that fetch
+  Work left_;  // work of the prompt after that fetch
 };
 
-// The same choice without a close look at most. A good candidate first rules many others out; ties still go to the
-// first node.
+// Makes the exhaustive choice, but skips the exact prediction of most candidates. A good candidate first rules many
+// others out. Ties still go to the first node.
 size_t choose_pruned(const Snapshot& snapshot, const Options& options, const Sources& sources,
                      std::span<Candidate> candidates) {
   const Bound bound(snapshot, sources);
@@ -116,7 +117,7 @@ size_t choose_pruned(const Snapshot& snapshot, const Options& options, const Sou
   };
   std::vector<Left> left(candidates.size());
   size_t count = 0;
-  for (size_t i = 0; i < candidates.size(); ++i) {  // without a branch: no processor foresees it
+  for (size_t i = 0; i < candidates.size(); ++i) {  // branch-free, because a processor cannot predict the comparison
     left[count] = {static_cast<uint32_t>(i), bound.rank_s(candidates[i])};
     count += left[count].least_s <= best_s;
   }
@@ -132,7 +133,7 @@ size_t choose_pruned(const Snapshot& snapshot, const Options& options, const Sou
 
 int choose_kv_centric(const Snapshot& snapshot, const Options& options, std::span<Candidate> candidates, Rng&) {
   const Sources sources = sources_of(snapshot);
-  // The paper's rule may fetch what makes a candidate worse, so nothing bounds it; a node that is preferred need
+  // The paper's rule may choose a fetch that makes a candidate worse, so no bound holds for it. A preferred node need
   // not be the best.
   if (!options.complete && options.prefer.empty() && options.fetch_rule == FetchRule::cost)
     return static_cast<int>(choose_pruned(snapshot, options, sources, candidates));

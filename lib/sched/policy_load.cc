@@ -1,5 +1,5 @@
-// The two load balancers of the papers' comparison, blind to caches: by queued seconds (load) and by
-// number of unfinished requests (load-count). Ties go to the first node.
+// The two load balancers of the papers' comparison, which ignore caches: by queued seconds (load) and by the number of
+// unfinished requests (load-count). Ties go to the first node.
 
 #include "sched/policy.h"
 

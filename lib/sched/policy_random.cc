@@ -1,4 +1,4 @@
-// Uniform choice: the baseline every other policy must beat.
+// A uniform choice, the baseline that every other policy must beat.
 
 #include "sched/policy.h"
 

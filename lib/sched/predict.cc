@@ -9,8 +9,8 @@ namespace {
 constexpr double kSampleFade = 1.0 - 1.0 / 32;
 constexpr double kReadWeight = 1.0 / 16;
 
-/// Weight of each pseudo sample of the announced model, beside samples of 1: little, once there are enough to
-/// say the shape, but never nothing.
+/// Weight of each pseudo sample of the announced model, next to samples of weight 1. With many samples the weight is
+/// small but never 0.
 double prior_weight(uint64_t samples) {
   return std::max(0.5 / (1 + static_cast<double>(samples) / 8), 0.002);
 }
@@ -33,7 +33,7 @@ bool Predictor::enter(Fit& fit, const LeastSquares::Row& row, double announced_s
   if (!(announced_s > 0) || !(seconds > 0) || !std::isfinite(seconds)) return false;
   fit.error.observe(predicted_s, seconds);
   fit.factor.observe(announced_s, seconds);
-  // One absurd sample (a machine asleep) must not bend the curve.
+  // The clamp keeps one absurd sample (a suspended machine) from distorting the fit.
   const double kept = std::clamp(seconds, predicted_s / 16, predicted_s * 16);
   fit.squares.fade(kSampleFade);
   fit.squares.add(row, kept);
@@ -67,7 +67,7 @@ void Predictor::stepped(double rows, double kv_tokens, double seconds) {
 void Predictor::read(double bytes, double seconds) {
   if (!(bytes > 0) || !(seconds > 0) || !std::isfinite(seconds)) return;
   read_error_.observe(cost_.read(bytes, 0), seconds);
-  // The mean is of seconds a byte: that is what the next prediction multiplies.
+  // The mean is over seconds per byte, because the next prediction multiplies that value.
   const double known = 1 / cost_.read_bytes_per_s;
   const double seen = std::clamp(seconds / bytes, known / 16, known * 16);
   cost_.read_bytes_per_s = 1 / (known + kReadWeight * (seen - known));

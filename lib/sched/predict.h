@@ -1,9 +1,9 @@
-// The predicted cost of a node's work, learnt while it works: the announced cost model, corrected by the node's
-// reports. Each observation enters a least-squares fit whose old samples fade; the announced model, scaled
-// by the recent mean of observed / announced, stands beside the samples as a few more of them, so that a
-// fit over requests of one length still has a sane shape for all others.
+// The predicted cost of a node's work: the announced cost model, corrected by the node's reports. Each observation
+// enters a least-squares fit whose old samples fade. The announced model, scaled by the recent mean of observed /
+// announced, enters as a few pseudo samples, so a fit over requests of one length keeps a sane shape for other lengths.
 //
-// Errors are of the prediction made before the observation: the errors of admission and placement, not of the fit.
+// An error compares an observation with the prediction made before it. It is the error of admission and placement, not
+// of the fit.
 #pragma once
 
 #include <cstdint>
@@ -34,12 +34,12 @@ class Predictor {
 
   void prefilled(double tokens, double reused, double seconds);
   void stepped(double rows, double kv_tokens, double seconds);
-  /// A read of `bytes` into the node, alone or beside others; its rate includes the sharing of the link.
+  /// A read of `bytes` into the node, alone or beside others. The observed rate includes the sharing of the link.
   void read(double bytes, double seconds);
 
-  /// As it is known now.
+  /// The cost model as corrected so far.
   const Cost& cost() const { return cost_; }
-  /// Recent observed / announced; 1 before anything was observed.
+  /// Recent observed / announced; 1 before the first observation.
   double prefill_factor() const { return prefill_.factor.factor(); }
   double step_factor() const { return step_.factor.factor(); }
   const RelativeError& prefill_error() const { return prefill_.error; }

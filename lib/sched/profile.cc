@@ -1,9 +1,9 @@
 // The three kinds of profile as functions of a chunk and of a batch.
 //
-// Analytic: a chunk's GEMMs run at gemm_efficiency of peak (or at the speed at which weights are read,
-// when it is short), its causal attention at attention_efficiency, and two all-reduces a layer carry the
-// activations. A step reads all weights and the KV of its batch. With the efficiencies below the A800's
-// published curves come out within 1 %; elsewhere they are the assumption.
+// Analytic: the GEMMs of a chunk run at gemm_efficiency of the peak rate, or at the rate of reading weights when the
+// chunk is short. Causal attention runs at attention_efficiency. Two all-reduces a layer carry the activations. A step
+// reads all weights and the KV of its batch. With the efficiencies below, the published curves of the A800 are met
+// within 1 %. For other hardware the efficiencies are an assumption.
 #include "sched/profile.h"
 
 #include <algorithm>
@@ -47,7 +47,7 @@ Profile::StepLine analytic_line(const Profile& p, double rows) {
   return {base, kv_bytes / memory};
 }
 
-// Least squares through (kv, seconds) of one row count; one point, or a falling line, is a constant.
+// Least squares through (kv, seconds) of one row count. One point, or a falling line, gives a constant.
 Profile::StepLine line_through(std::span<const StepSample> samples) {
   double n = 0, x = 0, y = 0, xx = 0, xy = 0;
   for (const auto& s : samples)
@@ -67,7 +67,7 @@ Error invalid(std::string what) {
 double Profile::curve_at(double tokens) const {
   const auto above = std::lower_bound(curve_.begin(), curve_.end(), tokens,
                                       [](const PrefillSample& s, double value) { return s.tokens < value; });
-  if (above == curve_.end()) {  // beyond what was measured the fit says how it goes on
+  if (above == curve_.end()) {  // beyond the measured points the fit continues the curve
     const PrefillSample& last = curve_.back();
     return last.seconds + cost.prefill(tokens, last.tokens) - cost.prefill_s;
   }
@@ -109,7 +109,7 @@ Profile::StepLine Profile::step_line(double rows) const {
   if (lines_.size() == 1 || rows <= lines_.front().rows) return lines_.front().line;
   auto above = std::lower_bound(lines_.begin(), lines_.end(), rows,
                                 [](const RowLine& line, double value) { return line.rows < value; });
-  if (above == lines_.end()) --above;  // goes on as between the last two
+  if (above == lines_.end()) --above;  // continues the line between the last two points
   const RowLine &a = *(above - 1), &b = *above;
   const double share = (rows - a.rows) / (b.rows - a.rows);
   return {std::max(a.line.base_s + share * (b.line.base_s - a.line.base_s), 0.0),
@@ -124,7 +124,7 @@ double Profile::step_s(double rows, double kv_tokens) const {
 double Profile::mixed_step_s(double rows, double kv_tokens, double begin, double end) const {
   if (end <= begin) return step_s(rows, kv_tokens);
   const double chunk = chunk_s + chunk_compute_s(begin, end);
-  // What a step of no rows takes is reading weights and launching, which the chunk's pass does as well.
+  // A step without rows takes the time of reading weights and launching, which the pass of the chunk includes already.
   return rows > 0 ? chunk + step_s(rows, kv_tokens) - step_line(0).base_s : chunk;
 }
 
@@ -181,7 +181,7 @@ Result<void> Profile::complete_measured() {
   const PrefillSample &a = curve_[0], &b = curve_[1];
   const double start = a.seconds - a.tokens * (b.seconds - a.seconds) / (b.tokens - a.tokens);
   curve_.insert(curve_.begin(), PrefillSample{0, 0, std::clamp(start, 0.0, a.seconds)});
-  // Points with a prefix say what loading it costs beside computing the rest.
+  // Points with a prefix show the cost of loading it, beside the cost of computing the rest.
   double over = 0, reused = 0;
   for (const auto& s : prefill_points) {
     if (s.reused == 0) continue;
@@ -210,7 +210,7 @@ Result<void> Profile::complete() {
   if (!std::is_sorted(step_spread.begin(), step_spread.end()) || (!step_spread.empty() && !(sum > 1e-6)))
     return invalid("decode.spread does not ascend, or is all 0");
   const double scale = step_spread.empty() ? 1 : static_cast<double>(step_spread.size()) / sum;
-  if (std::abs(scale - 1) > 1e-9)  // as written and read back: the same
+  if (std::abs(scale - 1) > 1e-9)  // a profile that was written and read back has a mean of 1 already
     for (double& of_mean : step_spread) of_mean *= scale;
   return {};
 }

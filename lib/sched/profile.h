@@ -1,10 +1,10 @@
-// The costs of one node, as a file: the one format behind simulated nodes (mc-bench sim --profile), costed
-// workers (--runner costed:FILE) and fitted predictions (mc-bench sim --calibrate). Three kinds share it:
+// The costs of one node, as a file. One format serves simulated nodes (mc-bench sim --profile), costed workers
+// (--runner costed:FILE) and fitted predictions (mc-bench sim --calibrate). There are three kinds:
 //   fitted    coefficients of prefill(n, p) and step(rows, K) (Mooncake, arXiv 2407.00079)
 //   analytic  a roofline of the hardware and the model
 //   measured  points of a machine, interpolated
-// All give a layer the same share of a chunk, which is what layer-wise overlap (5.2) and pipelines of
-// layer ranges (5.1) need. Times are seconds of one node; the functions are pure.
+// All kinds give every layer an equal share of a chunk, as layer-wise overlap (Mooncake 5.2) and pipelines of layer
+// ranges (5.1) need. Times are seconds of one node. The functions are pure.
 #pragma once
 
 #include <cstdint>
@@ -18,25 +18,26 @@
 
 namespace mc::sched {
 
-/// One way that bytes take, alone on it.
+/// The latency and rate of one kind of transfer when it is alone.
 struct Path {
   double bytes_per_s = 1e9;
   double latency_s = 0;
   double seconds(double bytes) const { return latency_s + bytes / bytes_per_s; }
 };
 
-/// A node's devices and a dense transformer with grouped queries, as peak rates and the share reached.
+/// A node's devices and a dense transformer with grouped-query attention: peak rates, and the share of each that is
+/// reached.
 struct Roofline {
-  double flops = 1e12;               // dense peak of the node in the model's type
-  double memory_bytes_per_s = 1e11;  // of the devices that hold weights and running KV
+  double flops = 1e12;               // dense peak of the node in the data type of the model
+  double memory_bytes_per_s = 1e11;  // bandwidth of the devices that hold the weights and the running KV
   double memory_bytes = 1e9;
-  double allreduce_bytes_per_s = 0;  // what two all-reduces a layer run at; 0 = one device, none needed
+  double allreduce_bytes_per_s = 0;  // bandwidth of the two all-reduces a layer; 0 = one device, no all-reduce
   double hidden = 1024, intermediate = 4096, heads = 16, kv_heads = 8, head_dim = 64, vocab = 32000;
   double element_bytes = 2;
   double gemm_efficiency = 0.65, attention_efficiency = 0.69, memory_efficiency = 0.58;
-  double fixed_s = 0;  // once a prompt
-  double layer_s = 0;  // of a step: launches and the latency of all-reduces
-  double row_s = 0;    // of a step, per row
+  double fixed_s = 0;  // seconds for each prompt
+  double layer_s = 0;  // seconds for each layer of a step: launches and the latency of all-reduces
+  double row_s = 0;    // seconds for each row of a step
 
   double layer_parameters() const;
   double weight_bytes(double layers) const;
@@ -48,53 +49,54 @@ struct Profile {
   std::string name, hardware, model;
   Kind kind = Kind::fitted;
 
-  // ---- [node]: shape and room. 0 of an analytic profile's KV sizes = what its hardware and model give.
+  // ---- [node]: shape and capacity. In an analytic profile, 0 for a KV size = derived from hardware and model.
   uint64_t layers = 1;
   uint64_t kv_bytes_per_token = 0;
-  uint64_t activation_bytes_per_token = 0;  // what crosses a pipeline boundary
+  uint64_t activation_bytes_per_token = 0;  // bytes that cross a pipeline boundary
   uint64_t context_tokens = 131072;
   uint64_t chunk_tokens = 2048;            // prefill_chunk
-  uint64_t kv_capacity_tokens = 0;         // of the running batch
-  uint64_t dram_bytes = 0, ssd_bytes = 0;  // of the cache
+  uint64_t kv_capacity_tokens = 0;         // capacity of the running batch
+  uint64_t dram_bytes = 0, ssd_bytes = 0;  // sizes of the cache tiers
 
   // ---- [paths.*]
-  Path net;          // node to node; shared by what leaves a node
-  Path load, store;  // DRAM to device and back
+  Path net;          // node to node; shared by the transfers that leave a node
+  Path load, store;  // DRAM to device, and device to DRAM
   Path ssd_read, ssd_write;
 
   // ---- [prefill] and [decode]
-  Cost cost;                      // fitted; of other kinds complete() fits it
-  double reused_s_per_token = 0;  // loading the prefix, where it does not hide behind compute
+  Cost cost;                      // the fit of a fitted profile; complete() fits it for other kinds
+  double reused_s_per_token = 0;  // time of loading the prefix that compute does not hide
   double chunk_s = 0;             // overhead of each chunk
-  double join_s = 0;              // stall of a step per request that joins it
-  /// How steps scatter about the model: a step's time over the modelled one, at equal shares of all steps, ascending;
-  /// complete() makes their mean 1. Empty: they do not. It changes gaps that clients see, not what work takes in sum.
+  double join_s = 0;              // stall of a step for each request that joins it
+  /// The scatter of steps: a step's time relative to the model, at equal shares of all steps, in ascending order.
+  /// complete() makes the mean 1. Empty: no scatter. The scatter changes the gaps that clients see, not the sum of
+  /// work.
   std::vector<double> step_spread;
   Roofline roofline;
   std::vector<PrefillSample> prefill_points;
   std::vector<StepSample> step_points;
 
-  // ---- [error]: of the fit that made the profile; mean absolute relative errors, 0 = not fitted
+  // ---- [error]: mean absolute relative errors of the fit that made the profile; 0 = not fitted
   double prefill_mape = 0, step_mape = 0, net_mape = 0;
 
-  /// Seconds of a whole prompt of `tokens`, `reused` of them not computed, in one piece.
+  /// Seconds of a whole prompt of `tokens` in one piece, of which `reused` are not computed.
   double prefill_s(double tokens, double reused) const;
-  /// Compute of positions begin..end over all layers, without what is paid once a prompt (`fixed_s()`).
+  /// Compute time of positions begin..end over all layers, without the cost of each prompt (`fixed_s()`).
   double chunk_compute_s(double begin, double end) const;
   double fixed_s() const;
-  /// A decode step of `rows` is base_s + s_per_kv_token * K: steps of one batch add up in closed form.
+  /// A decode step of `rows` takes base_s + s_per_kv_token * K, so the steps of one batch add up in closed form.
   struct StepLine {
     double base_s = 0, s_per_kv_token = 0;
   };
   StepLine step_line(double rows) const;
   double step_s(double rows, double kv_tokens) const;
-  /// A step of a coupled node: decode rows and one prefill chunk in one pass, the weights read once.
+  /// A step of a coupled node: decode rows and one prefill chunk in one pass that reads the weights once.
   double mixed_step_s(double rows, double kv_tokens, double begin, double end) const;
-  /// Two activities that follow each other layer by layer (compute, then store; load, then compute), the
-  /// second of a layer overlapped with the first of the next (Mooncake 5.2).
+  /// Duration of two activities that follow each other layer by layer (compute then store, or load then compute). The
+  /// second activity of a layer overlaps the first activity of the next layer (Mooncake 5.2).
   double overlapped_s(double first_s, double second_s) const;
 
-  /// Derives what depends on the rest and checks it. invalid: what is wrong, naming the key.
+  /// Checks the profile and derives the dependent fields. invalid: names the wrong key.
   Result<void> complete();
 
  private:
@@ -106,26 +108,26 @@ struct Profile {
   Result<void> complete_measured();
   double curve_at(double tokens) const;
 
-  std::vector<PrefillSample> curve_;  // of prompts with nothing reused, by tokens, growing; starts at 0
-  std::vector<RowLine> lines_;        // by rows
+  std::vector<PrefillSample> curve_;  // times of prompts without reuse, by tokens, ascending; starts at 0
+  std::vector<RowLine> lines_;        // index: rows
 };
 
-/// A measured sample for `fit_path`.
+/// A sample for `fit_path`.
 struct ReadSample {
   double bytes, seconds;
 };
-/// Latency and rate by least squares over relative errors; `path` stays where the samples cannot tell.
+/// Latency and rate by least squares over relative errors. `path` keeps a value that the samples do not determine.
 void fit_path(std::span<const ReadSample> samples, Path& path);
 
-/// MC1003 naming line and key: not TOML, an unknown or repeated key, a value out of range, a table that
-/// belongs to another kind. `source` is for messages.
+/// MC1003 with line and key: not TOML, an unknown or repeated key, a value out of range, or a table of another kind.
+/// `source` names the file in messages.
 Result<Profile> parse_profile(std::string_view text, std::string_view source);
-/// TOML that parse_profile reads back to the same profile.
+/// The profile as TOML. parse_profile() reads it back to an equal profile.
 std::string format_profile(const Profile& profile);
 
 /// Names of the built-in profiles, in the order of the manual. For tests.
 std::span<const std::string_view> builtin_profiles();
-/// not_found names those there are.
+/// not_found lists the names that exist.
 Result<Profile> builtin_profile(std::string_view name);
 
 }  // namespace mc::sched

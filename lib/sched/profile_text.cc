@@ -1,5 +1,5 @@
-// Profiles as TOML (base/toml.h): one table of keys feeds reading, range checks and writing, so that what
-// is written reads back. Nothing unknown is skipped: a misspelt key must not become a silent default.
+// Profiles as TOML (base/toml.h). One table of keys serves reading, range checks and writing, so a written profile can
+// be read back. An unknown key is an error, because a misspelt key must not become a silent default.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -12,12 +12,12 @@
 namespace mc::sched {
 namespace {
 
-constexpr std::array<std::string_view, 3> kKinds = {"fitted", "analytic", "measured"};  // order of Profile::Kind
+constexpr std::array<std::string_view, 3> kKinds = {"fitted", "analytic", "measured"};  // in the order of Profile::Kind
 constexpr size_t kPointsMax = 10'000;
 constexpr size_t kSpreadMax = 1024;
 constexpr double kHuge = 1e18;
 
-enum class In : uint8_t { every, fitted, analytic };  // the kinds whose files hold the key
+enum class In : uint8_t { every, fitted, analytic };  // the kinds of profile that have the key
 
 struct Number {
   std::string_view table, key;
@@ -106,14 +106,14 @@ std::string_view to_text(Profile::Kind kind) {
 struct Reader {
   std::string_view source;
   Profile profile;
-  int points_line = 1;  // of the last table of points, for what only complete() sees
+  int points_line = 1;  // line of the last table of points, for errors that complete() finds
 
   Error bad(const TomlEntry& e, const std::string& what) const {
     const std::string path = e.table.empty() ? e.key : e.key.empty() ? e.table : e.table + "." + e.key;
     return toml_error(source, e.line, "'" + path + "' " + what);
   }
 
-  // Kind and base decide what the other keys mean, wherever they stand.
+  // Reads kind and base first, because they decide the meaning of the other keys.
   Result<void> head(const std::vector<TomlEntry>& entries) {
     for (const TomlEntry& e : entries) {
       if (!e.table.empty() || e.key != "extends") continue;

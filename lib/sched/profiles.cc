@@ -1,9 +1,9 @@
 // The built-in profiles: one function and one table line each.
 //
-// a800-llama3-70b is the calibration to the figures of Mooncake (arXiv 2407.00079). a800-llama2-70b has the shape of
-// the older curve (6.3: .03113 k + .001954 k^2 of prompts of 8k k tokens), which is published relative to
-// its longest prompt; scaled so that 128k tokens take the 27.51 s measured on the same machines with a
-// model of practically the same arithmetic. The H800 and H200 are rooflines with the A800's efficiencies.
+// a800-llama3-70b is calibrated to the figures of Mooncake (arXiv 2407.00079). a800-llama2-70b has the shape of the
+// older curve (6.3: .03113 k + .001954 k^2 for prompts of 8k k tokens), which is published relative to its longest
+// prompt. The curve is scaled so that 128k tokens take 27.51 s, the time measured on equal machines with a model of
+// nearly equal arithmetic. The H800 and H200 are rooflines with the efficiencies of the A800.
 #include <algorithm>
 #include <array>
 
@@ -19,7 +19,7 @@ Profile node_of(std::string name, std::string hardware, std::string model) {
   return p;
 }
 
-// What the 70B models have in common. DRAM: 3 M tokens of cache a node (Mooncake 4).
+// The common shape of the 70B models. DRAM: 3 M tokens of cache for each node (Mooncake 4).
 void shape_70b(Profile& p) {
   p.layers = 80;
   p.kv_bytes_per_token = 327'680;
@@ -41,7 +41,7 @@ Roofline llama3_70b() {
 Profile a800_llama3_70b() {
   Profile p = node_of("a800-llama3-70b", "8 x A800-SXM4-80GB, 4 x 200 Gbit/s", "Llama-3-70B bf16");
   shape_70b(p);
-  p.context_tokens = 262'144;  // of the papers' dummy model: their traces have prompts of 191,378 tokens
+  p.context_tokens = 262'144;  // context of the papers' dummy model: their traces have prompts of 191,378 tokens
   p.kv_capacity_tokens = 1'370'000;
   p.cost.prefill_s = 0.0428, p.cost.prefill_s_per_token = 0.11048e-3, p.cost.prefill_s_per_token2 = 0.7589e-9;
   p.cost.decode_s = 26.16e-3, p.cost.decode_s_per_row = 0.143e-3, p.cost.decode_s_per_kv_token = 3.47e-8;
@@ -86,7 +86,7 @@ Profile h200_70b() {
   return p;
 }
 
-// Two cores with AVX-512 and bf16, mc-tiny, everything on one host: 945 GFLOP/s of GEMM at the peak.
+// Two cores with AVX-512 and bf16, mc-tiny, all roles on one host. The GEMM peak is 945 GFLOP/s.
 Profile cpu() {
   Profile p = node_of("cpu", "2 cores AVX-512 bf16, one host", "mc-tiny bf16");
   p.kind = Profile::Kind::analytic;

@@ -15,7 +15,7 @@ double Popularity::order_of(double load, double now_s) const {
 
 void Popularity::count(std::span<const BlockHash> hashes, double work_s, double now_s) {
   if (!(work_s > 0)) return;
-  // A load of one stands for work_s = 1 each second: the sum of fading terms of that is half_life / ln 2.
+  // A load of one means work_s = 1 every second. The sum of the fading terms of that load is half_life / ln 2.
   const double share = work_s * std::log(2.0) / options_.half_life_s;
   for (uint32_t depth = 1; depth <= hashes.size(); depth = next_depth(depth)) {
     const BlockHash& hash = hashes[depth - 1];
@@ -23,7 +23,8 @@ void Popularity::count(std::span<const BlockHash> hashes, double work_s, double 
     if (at == entries_.end()) {
       if (entries_.size() >= options_.tracked) {
         const auto least = *by_load_.begin();
-        if (least.first > order_of(share, now_s)) continue;  // everybody here is more popular than this one can be
+        // Every prefix in the table is more popular than the new one can be.
+        if (least.first > order_of(share, now_s)) continue;
         entries_.erase(least.second);
         by_load_.erase(by_load_.begin());
       }
@@ -50,7 +51,7 @@ Popularity::Demand Popularity::demand(std::span<const BlockHash> hashes, double 
     const double seen = load(hashes[depth - 1], now_s);
     const double nodes = std::ceil(seen / options_.node_share);
     if (depth < options_.blocks_min) continue;
-    if (!(nodes > 1)) break;  // a longer prefix is asked for no more often
+    if (!(nodes > 1)) break;  // a longer prefix is requested no more often
     out = {depth, static_cast<uint32_t>(std::min(nodes, 1e6)), seen};
   }
   return out;
