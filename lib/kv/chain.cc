@@ -38,7 +38,7 @@ Chain::Chain(const NamespaceId& name_space, uint32_t block_tokens)
 
 void Chain::append(std::span<const uint32_t> tokens) {
   while (!tokens.empty()) {
-    if (tail_.empty() && tokens.size() >= block_tokens_) {  // whole blocks need no copy
+    if (tail_.empty() && tokens.size() >= block_tokens_) {  // whole blocks are hashed without a copy
       hashes_.push_back(chain_next(last(), name_space_, tokens.first(block_tokens_)));
       tokens = tokens.subspan(block_tokens_);
       continue;

@@ -23,8 +23,8 @@ BlockHash chain_next(const BlockHash& parent, const NamespaceId& name_space, std
 /// Ids of the full blocks of `tokens`: floor(tokens / block_tokens) of them.
 std::vector<BlockHash> chain(const NamespaceId& name_space, std::span<const uint32_t> tokens, uint32_t block_tokens);
 
-/// Blocks that a prompt of `token_count` tokens may take from a cache: at least one token is always
-/// computed, since the first answer token needs its logits.
+/// The blocks that a prompt of `token_count` tokens may take from a cache. At least one token is always computed,
+/// because the first answer token needs its logits.
 constexpr uint32_t reusable_blocks(size_t token_count, uint32_t block_tokens) {
   return token_count == 0 ? 0 : static_cast<uint32_t>((token_count - 1) / block_tokens);
 }
@@ -40,7 +40,7 @@ class Chain {
   Chain(const NamespaceId& name_space, uint32_t block_tokens);
   void append(std::span<const uint32_t> tokens);
   void append(uint32_t token) { append(std::span(&token, 1)); }
-  /// Up to so many tokens, append() allocates nothing.
+  /// append() allocates nothing up to `tokens` tokens.
   void reserve(size_t tokens) { hashes_.reserve(tokens / block_tokens_); }
   /// Ids of the full blocks so far, first to last.
   std::span<const BlockHash> hashes() const { return hashes_; }

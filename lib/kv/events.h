@@ -40,10 +40,10 @@ struct BlockEvent {
 class EventLog {
  public:
   explicit EventLog(size_t event_count_max = 1 << 16) : event_count_max_(event_count_max) {}
-  void append(BlockEvent event);  // gives the event its number
+  void append(BlockEvent event);  // assigns the event's number
   /// Takes all events (or the oldest `count_max`), oldest first.
   std::vector<BlockEvent> drain(size_t count_max = SIZE_MAX);
-  /// Number of the newest event ever appended; 0 before the first. Goes into snapshots.
+  /// Number of the newest event ever appended; 0 before the first. A snapshot carries it.
   uint64_t last_seq() const { return last_seq_; }
   size_t size() const { return events_.size(); }
   /// For tests.

@@ -1,6 +1,6 @@
-// Contract of an eviction policy: one number a block, smallest goes first. The pool does the rest: it offers only
-// blocks that are not held and have no resident children, so a policy cannot break a chain (without its head the rest
-// of a chain is useless).
+// Contract of an eviction policy: one number for each block, and the smallest number is evicted first. The pool does
+// everything else. It offers only blocks that are not held and have no resident children, so a policy cannot break a
+// chain (without its head the rest of a chain is useless).
 //   to add one: lib/kv/evict_<name>.cc with a `const Eviction`, and its line in kEvictions[] (evictions.cc)
 #pragma once
 

@@ -190,7 +190,7 @@ void PrefixIndex::alter_all(Change change) {
         known = before;
       else
         known = scratch_.empty() ? kNoSet : intern(std::move(scratch_));
-      if (known != before && known != kNoSet) --sets_[known].blocks;  // counted below, block by block
+      if (known != before && known != kNoSet) --sets_[known].blocks;  // the loop below counts the blocks again
     }
     if (known == before) continue;
     if (known == kNoSet) {
@@ -268,7 +268,7 @@ void PrefixIndex::add_pending(NodeOrdinal node, std::span<const BlockHash> hashe
 void PrefixIndex::settle_pending(NodeOrdinal node, std::span<const BlockHash> hashes) {
   for (const BlockHash& hash : hashes)
     alter(hash, [&](Holders& holders) {
-      // An absent holder is not an error: the node may have left and come back empty.
+      // An absent holder is no error, because the node may have left and come back empty.
       for (auto it = holders.begin(); it != holders.end(); ++it) {
         if (it->node != node || it->pending == 0) continue;
         if (--it->pending == 0 && it->tier == kAbsent) holders.erase(it);
@@ -279,7 +279,7 @@ void PrefixIndex::settle_pending(NodeOrdinal node, std::span<const BlockHash> ha
 
 // -- matching -----------------------------------------------------------------------------------------
 
-// `blocks` more blocks with the same holders: every node alive has them all.
+// Adds `blocks` blocks that have equal holders: every node that is alive has all of them.
 void PrefixIndex::advance(std::vector<NodeMatch>& out, const std::vector<Alive>& alive, uint32_t blocks) {
   for (const Alive& a : alive) {
     NodeMatch& m = out[a.at];
@@ -292,7 +292,8 @@ void PrefixIndex::advance(std::vector<NodeMatch>& out, const std::vector<Alive>&
   }
 }
 
-// All holders of a chain's first `blocks` blocks. Often that is every node (a system prompt), of which few have more.
+// The walk begins with all holders of a chain's first `blocks` blocks. Often these are all nodes (a system prompt), and
+// few of them hold more.
 void PrefixIndex::begin(const Holders& holders, uint32_t blocks, std::vector<NodeMatch>& out) {
   out.resize(holders.size());  // the loop below overwrites the entries of the last walk
   for (size_t i = 0; i < holders.size(); ++i) {
@@ -355,7 +356,7 @@ void PrefixIndex::match(std::span<const BlockHash> hashes, std::vector<NodeMatch
   for (size_t i = 0; i < std::min(kAhead, hashes.size()); ++i) __builtin_prefetch(&slots_[home(hashes[i])]);
   SetId before = kNoSet;
   uint32_t run = 0;
-  bool first = true;  // still in the first set
+  bool first = true;  // the walk is still in the first set
   for (size_t i = 0; i < hashes.size(); ++i) {
     if (i + kAhead < hashes.size()) __builtin_prefetch(&slots_[home(hashes[i + kAhead])]);
     const Slot* slot = find(hashes[i]);

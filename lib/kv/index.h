@@ -109,19 +109,19 @@ class PrefixIndex {
   };
   using Holders = std::vector<Holder>;
   using SetId = uint32_t;
-  static constexpr SetId kNoSet = 0;  // of a free slot; set 0 is the empty one
+  static constexpr SetId kNoSet = 0;  // set of a free slot; set 0 is the empty set
   struct Set {
     Holders holders;
     uint32_t blocks = 0;  // number of blocks that name this set; at 0 the set's number is free
     uint64_t hash = 0;
-    SetId next = kNoSet;  // in its bucket, or among the free numbers
+    SetId next = kNoSet;  // next in its bucket, or next free number
   };
   struct Slot {
     BlockHash hash;
     SetId set = kNoSet;
   };
   struct Alive {  // a node that holds all blocks of the walk so far
-    uint32_t at;  // in the result
+    uint32_t at;  // index in the result
     uint8_t tier;
   };
 

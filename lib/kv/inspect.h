@@ -25,7 +25,7 @@ struct Inspection {
   wire::KvPrologue prologue;
   ExtentLayout layout;
   std::vector<Block> blocks;
-  uint64_t extent_bytes = 0;       // of all blocks
+  uint64_t extent_bytes = 0;       // sum over all blocks
   bool namespace_matches = false;  // the id is that of the text; a tenant's salt is not in the text
   std::optional<Error> damage;     // the error at which reading stopped; blocks before it are listed
 
@@ -42,7 +42,7 @@ Result<Inspection> inspect(const wire::ReadBytes& read);
 struct Difference {
   struct Place {
     uint32_t layer = 0;
-    uint32_t position = 0;  // of the token
+    uint32_t position = 0;  // position of the token
     uint32_t kv_head = 0;
     char part = 'k';  // k, v, s (ksum) or m (kmean)
     uint32_t index = 0;

@@ -73,7 +73,7 @@ void LeafHeap::change(PageIndex page, uint64_t rank) {
 }
 
 std::vector<PageIndex> LeafHeap::least(uint32_t count) const {
-  // Best-first walk down the heap: the frontier holds slots whose parents were all taken.
+  // A best-first walk down the heap. The frontier holds slots whose parents were all taken.
   std::vector<PageIndex> out;
   auto later = [this](uint32_t a, uint32_t b) { return less(heap_[b], heap_[a]); };
   std::vector<uint32_t> frontier;

@@ -50,7 +50,7 @@ class Leases {
   /// Moves the expiry later, never earlier. Code::not_found when the lease has ended; the reader must then discard the
   /// bytes that it has read since.
   Result<void> renew(LeaseId id, TimePoint expiry);
-  /// Ends a lease early. Code::not_found when it has already ended, which the caller may ignore.
+  /// Ends a lease early. Code::not_found when the lease has already ended, which the caller may ignore.
   Result<void> release(LeaseId id);
   /// Ends every lease with expiry <= now and returns them in the order of their expiry.
   std::vector<Lease> expire(TimePoint now);

@@ -108,7 +108,7 @@ Pool::Published Pool::publish(PageIndex page, BlockMeta meta) {
   p.state = PageState::cached;
   --counts_.owned;
   ++counts_.cached;
-  ++counts_.evictable;  // settle() takes it back, since the caller's pin holds it
+  ++counts_.evictable;  // settle() subtracts it again, because the caller's pin holds the block
   ++counts_.stored_total;
   const uint64_t now = ++stamp_;
   p.use = {.stored = now, .last_use = now, .use_count = 1, .first_position = p.meta.first_position};
@@ -240,7 +240,7 @@ bool Pool::remove(const BlockHash& hash, Removal reason) {
   return true;
 }
 
-// Preorder, so that walking the result backwards meets children before parents.
+// Preorder. A backward walk of the result therefore meets children before parents.
 void Pool::collect_subtree(PageIndex root, std::vector<PageIndex>& out) const {
   size_t next = out.size();
   out.push_back(root);
@@ -312,7 +312,7 @@ bool Pool::retire(PageIndex first, uint32_t count) {
   }
   for (PageIndex i = first; i < first + count; ++i) {
     if (pages_[i].state == PageState::cached) {
-      // Nothing below an unheld block is held, so its whole subtree can go, tails first.
+      // No block below an unheld block is held, so the whole subtree can be removed, tails first.
       const uint32_t removed = remove_subtree(pages_[i].meta.hash, Removal::evicted);
       MC_ASSERT_LT(0u, removed);
     }
@@ -325,7 +325,7 @@ bool Pool::retire(PageIndex first, uint32_t count) {
 }
 
 void Pool::restore(PageIndex first, uint32_t count) {
-  for (PageIndex i = first + count; i-- > first;) {  // so that the lowest index is taken first
+  for (PageIndex i = first + count; i-- > first;) {  // the lowest index is then taken first
     MC_ASSERT(at(i).state == PageState::absent);
     pages_[i].state = PageState::free;
     free_.push_back(i);
@@ -336,8 +336,7 @@ void Pool::restore(PageIndex first, uint32_t count) {
 
 // -- the forest of chains ------------------------------------------------------------------------------
 
-// Brings heap membership and the ancestors' counts in line after the holds or children of `page`
-// changed; also ends draining.
+// Updates heap membership and the ancestors' counts after the holds or children of `page` changed. Also ends draining.
 void Pool::settle(PageIndex page) {
   if (Page& p = at(page); p.state != PageState::cached) {
     if (p.state == PageState::draining && p.pins + p.leases == 0) {
@@ -360,7 +359,8 @@ void Pool::settle(PageIndex page) {
   }
 }
 
-// Enters a just indexed, not yet held block into the forest and adopts the children that came before it.
+// Links a block that was just indexed and is not held yet into the forest. Adopts its children that were stored before
+// it.
 void Pool::link(PageIndex page) {
   Page& p = pages_[page];
   p.parent = p.meta.parent.is_zero() ? kNoPage : find(p.meta.parent);
@@ -385,7 +385,7 @@ void Pool::link(PageIndex page) {
   settle(page);
 }
 
-// Takes a block out of the forest; its children wait as orphans for the block to come back.
+// Unlinks a block from the forest. Its children become orphans until the block is stored again.
 void Pool::unlink(PageIndex page) {
   Page& p = pages_[page];
   if (leaves_.contains(page)) leaves_.erase(page);

@@ -64,7 +64,7 @@ class Pool {
     bool duplicate = false;  // the block was already cached, so `page` is the cached page
   };
 
-  /// `log` receives stored and removed events; it must outlive the pool. Pools of a node share it.
+  /// `log` receives stored and removed events and must outlive the pool. Pools of one node share a log.
   Pool(const Options& options, EventLog& log);
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
@@ -73,7 +73,7 @@ class Pool {
   /// Allocates `count` pages, free ones first, then victims of the eviction policy, or none. Code::busy when free +
   /// evictable < count; nothing is evicted then.
   Result<std::vector<PageIndex>> allocate(uint32_t count);
-  /// As above, into `out`.
+  /// Writes the pages into `out` instead.
   Result<void> allocate(std::span<PageIndex> out);
   /// Frees an owned page. A page that is still leased drains first.
   void release(PageIndex page);
@@ -136,8 +136,8 @@ class Pool {
   // -- resizing (mc-cache moves slabs of memory between pools of different page sizes) ----------
   /// Adds `count` free pages with fresh indexes; returns the first.
   PageIndex grow(uint32_t count);
-  /// Evicts every block in [first, first + count) and takes the pages away, or does nothing and
-  /// returns false if one of them is owned or held.
+  /// Evicts every block in [first, first + count) and removes the pages from the pool. Does nothing and returns false
+  /// if one of the pages is owned or held.
   bool retire(PageIndex first, uint32_t count);
   /// Puts retired pages back.
   void restore(PageIndex first, uint32_t count);

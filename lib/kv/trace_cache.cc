@@ -10,7 +10,7 @@ namespace {
 
 constexpr uint32_t kGrowPages = 4096;
 
-// Ids of traces are small integers; the table wants spread bits (Fibonacci hashing), and zero means "none".
+// Ids of traces are small integers. The table needs spread bits (Fibonacci hashing), and zero means "none".
 BlockHash name_of(uint64_t id) {
   const uint64_t spread = (id + 1) * 0x9e3779b97f4a7c15ull;
   const uint64_t exact = ~id;
@@ -44,7 +44,7 @@ uint32_t TraceCache::request(std::span<const uint64_t> ids) {
 void TraceCache::store(const BlockHash& hash, const BlockHash& parent, uint32_t position) {
   if (unlimited_ && pool_.counts().free == 0) pool_.grow(kGrowPages);
   const auto page = pool_.allocate(1);
-  MC_ASSERT(page.has_value());  // nothing is ever held here
+  MC_ASSERT(page.has_value());  // no page is ever held here
   pool_.unpin(pool_.publish((*page)[0], {.hash = hash, .parent = parent, .first_position = position}).page);
 }
 
