@@ -104,7 +104,7 @@ Result<void> Access::remove(BufferId id, TimePoint deadline, const std::function
   else if (!unpinned_.wait_until(lock, deadline, free_now))
     return Error{Code::timeout, "xfer: buffer " + std::to_string(key) + " '" + at->second.info.name + "' is used by " +
                                     std::to_string(at->second.pins) + " transfers; close their batches and try again"};
-  if (freed) {  // takes long, and the entry can get no new pin
+  if (freed) {  // detach takes long, and the entry can get no new pin
     lock.unlock();
     freed();
     lock.lock();
@@ -155,7 +155,7 @@ size_t Access::pin_local(std::span<const Request> requests, std::vector<BufferId
   for (size_t i = 0; i < requests.size(); ++i) {
     const std::span<const std::byte> memory = requests[i].local;
     if (memory.empty()) continue;
-    if (at == entries_.end() || !holds(memory))  // most often it is the buffer of the request before
+    if (at == entries_.end() || !holds(memory))  // most often the request uses the buffer of the request before
       for (at = entries_.begin(); at != entries_.end() && !holds(memory); ++at) {
       }
     if (at == entries_.end()) {

@@ -1,9 +1,9 @@
-// The access table: which memory of this process peers may touch, and how. It is what rkeys are to a
-// NIC, enforced by us for every tcp frame, so the arithmetic must not overflow: a range is inside when
-// length <= size and offset <= size - length.
+// The access table: the memory of this process that peers may use, and how they may use it. For tcp frames the table
+// does what rkeys do in a NIC. Its arithmetic must not overflow: a range is inside when length <= size and offset <=
+// size - length.
 //
-// A pin says that a transport or an open batch uses a buffer's memory right now. Revoking a buffer
-// stops new pins at once; its memory is free when the last pin is gone.
+// A pin means that a transport or an open batch uses the memory of a buffer now. Revoking a buffer refuses new pins at
+// once. The memory is free when the last pin is gone.
 #pragma once
 
 #include <condition_variable>
@@ -24,46 +24,47 @@ constexpr bool inside(uint64_t offset, uint64_t length, uint64_t size) {
   return length <= size && offset <= size - length;
 }
 
-/// Why a peer may not do something with a buffer.
+/// Why a peer is denied an operation on a buffer.
 enum class Denial : uint8_t {
-  none,          // it may
+  none,          // the operation is allowed
   no_buffer,     // no such buffer is offered
   read_only,     // peers may only read it
   write_only,    // peers may only write it
-  other_writer,  // another peer's landing buffer
-  range          // beyond its end
+  other_writer,  // the landing buffer belongs to another peer
+  range          // the range ends behind the buffer
 };
 
-/// The access rule: what `peer` may do with [offset, offset + length) of a buffer; null: there is none that is live.
-/// Both ends ask it: the owner before a byte moves, the peer before it asks the owner.
+/// The access rule: whether `peer` may do `op` to [offset, offset + length) of a buffer. null: no such live buffer.
+/// Both ends apply the rule: the owner before a byte moves, the peer before it sends the request.
 Denial judge(const BufferInfo* buffer, Op op, uint64_t offset, uint64_t length, const InstanceId& peer);
-/// May the peer do anything with the buffer?
+/// Whether the peer may do anything with the buffer.
 bool reachable(const BufferInfo& buffer, const InstanceId& peer);
 
 class Access {
  public:
-  /// `fd` of the memfd for shared buffers, else -1; borrowed until the buffer is unregistered.
-  /// `hidden`: the range and the name are taken, but nobody may use it before show().
+  /// `fd` is the memfd of a shared buffer, else -1. It is borrowed until the buffer is unregistered.
+  /// `hidden`: range and name are taken, but the buffer cannot be used before show().
   Result<BufferId> add(std::span<std::byte> memory, const Buffer& buffer, int fd, bool hidden = false);
   void show(BufferId id);
-  /// New grants and pins are refused from now on.
+  /// Refuses new grants and pins from now on.
   void revoke(BufferId id);
-  /// Revokes and waits for pins; Code::timeout leaves it revoked. `freed` is called when no pin is left,
-  /// before the range may be registered again.
+  /// Revokes the buffer and waits for its pins. Code::timeout leaves it revoked. `freed` is called when no pin is left
+  /// and before the range may be registered again.
   Result<void> remove(BufferId id, TimePoint deadline, const std::function<void()>& freed = {});
 
   struct Grant {
     Code code = Code::ok;
     const char* why = "";
     std::span<std::byte> memory;
-    std::span<std::byte> whole{};  // buffer: while it is pinned, every range of it is granted alike
+    std::span<std::byte> whole{};  // the buffer; while it is pinned, every range in it is granted
   };
-  /// What `peer` may do with [offset, offset + length) of buffer `id`; pins the buffer when granted.
+  /// Whether `peer` may do `op` to [offset, offset + length) of buffer `id`. A grant pins the buffer.
   Grant grant(Op op, uint32_t id, uint64_t offset, uint64_t length, const InstanceId& peer);
   void unpin(uint32_t id);
   void unpin(std::span<const BufferId> pins);
-  /// Pins the live buffers that hold the local memory of each request (empty ones need none). When one
-  /// is in no single buffer: returns its index and pins nothing. Else requests.size().
+  /// Pins the live buffers that contain the local memory of each request (an empty request needs none). When the memory
+  /// of a request is in no single buffer, returns that request's index and pins nothing. Otherwise returns
+  /// requests.size().
   size_t pin_local(std::span<const Request> requests, std::vector<BufferId>& pins);
 
   struct Shared {
@@ -75,7 +76,7 @@ class Access {
   /// Live, non-private buffers in ascending id, and the version of that list.
   std::vector<BufferInfo> offered(uint32_t& version) const;
   uint32_t version() const;
-  /// The list is the same, but how it is reached is not: a new version, so that peers ask again.
+  /// Raises the version so that peers request the list again. The list is equal, but the way to reach it has changed.
   void renew();
   /// For tests.
   uint64_t pin_count() const;
@@ -86,8 +87,8 @@ class Access {
     std::span<std::byte> memory;
     int fd = -1;
     uint64_t pins = 0;
-    bool revoked = false;  // takes no pins
-    bool hidden = false;   // not shown yet
+    bool revoked = false;  // refuses pins
+    bool hidden = false;   // not offered yet
   };
   void unpin_locked(uint32_t id);
   mutable std::mutex mutex_;

@@ -31,7 +31,7 @@ Id128 random_id() {
 
 namespace {
 
-/// Length first, so that no two lists of fields read the same.
+/// Writes the length first, so that two different lists of fields give different bytes.
 void add(std::vector<uint8_t>& message, std::span<const uint8_t> bytes) {
   for (size_t i = 0; i < 4; ++i) message.push_back(static_cast<uint8_t>(bytes.size() >> (8 * i)));
   message.insert(message.end(), bytes.begin(), bytes.end());
@@ -43,7 +43,7 @@ void add(std::vector<uint8_t>& message, const std::vector<std::byte>& bytes) {
   add(message, std::span(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()));
 }
 
-/// Both messages as they are sent.
+/// Both messages, as they are sent.
 std::vector<uint8_t> transcript(std::string_view label, const wire::XferHello& hello,
                                 const wire::XferChallenge& challenge) {
   std::vector<uint8_t> message;
@@ -99,7 +99,7 @@ std::optional<std::array<uint8_t, 32>> ShareKey::agree(const wire::KeyShare& the
   std::array<uint8_t, 32> secret;
   size_t length = secret.size();
   MC_ASSERT_EQ(EVP_PKEY_derive_init(context.get()), 1);
-  // fails for an all-zero result, as RFC 7748, section 6.1, asks for
+  // Fails for an all-zero result, which RFC 7748, section 6.1, requires.
   if (EVP_PKEY_derive_set_peer(context.get(), other.get()) != 1 ||
       EVP_PKEY_derive(context.get(), secret.data(), &length) != 1)
     return std::nullopt;

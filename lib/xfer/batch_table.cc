@@ -122,7 +122,7 @@ std::optional<Event> BatchTable::report(OpenBatch& batch, bool released) {
     std::lock_guard lock(mutex_);
     if (batch.done && (!released || batch.released)) return std::nullopt;
     if (!batch.done) event = done_event(batch, released);
-    batch.done = true;  // before the event: its reader may ask for results and close at once
+    batch.done = true;  // set before the event, because a reader of the event may ask for results and close at once
     batch.released = released;
   }
   changed_.notify_all();

@@ -1,5 +1,5 @@
-// The batches that callers have submitted and not closed. Any thread may call it: callers submit, ask and close, and
-// the loop reports what has ended.
+// The batches that callers have submitted and not closed. Any thread may call this class: callers submit, read results
+// and close, and the loop reports ends.
 #pragma once
 
 #include <atomic>
@@ -17,31 +17,31 @@ namespace mc::xfer {
 
 class BatchTable {
  public:
-  /// `most`: batches that may be open.
+  /// `most`: limit of open batches.
   BatchTable(size_t most, Tally& tally) : most_(most), tally_(tally) {}
   ~BatchTable() { delete spare_.load(); }
   BatchTable(const BatchTable&) = delete;
   BatchTable& operator=(const BatchTable&) = delete;
 
-  /// An empty batch, owned by the caller until keep().
+  /// An empty batch. The caller owns it until keep().
   std::unique_ptr<OpenBatch> make();
-  /// The number of a batch that is about to be kept; BatchId::none: `most` are open.
+  /// Reserves the number of a batch for keep(). BatchId::none: `most` batches are open.
   BatchId reserve();
-  /// The batch's id was reserved. From now on callers may ask for it.
+  /// Stores a batch whose id was reserved. From now on callers may use the id.
   void keep(std::unique_ptr<OpenBatch> batch);
-  /// The same for a batch that is done and released already; its event.
+  /// Stores a batch that is done and released already. Returns its event.
   Event keep_done(std::unique_ptr<OpenBatch> batch);
 
-  /// Results by request of a batch that is done; empty before.
+  /// The results of a batch that is done, one for each request; empty before.
   std::span<const RequestResult> results(BatchId id) const;
-  /// False: there is nothing to cancel, because the batch is done, is unknown, or was cancelled before.
+  /// False: the batch is done, unknown, or cancelled already.
   bool cancel(BatchId id);
-  /// Forgets the batch when it is released; waits for that until the deadline, TimePoint{} = not at all.
+  /// Removes the batch when it is released. Waits for the release until the deadline; TimePoint{} = no wait.
   Result<void> close(BatchId id, TimePoint deadline);
 
-  /// The loop: every request of the batch has its result, and `released` says whether no slice of it exists. Returns
-  /// the event that callers must see: batch_done the first time, then batch_released once. As soon as the batch is
-  /// released, its caller may free it.
+  /// Called by the loop: every request of the batch has its result, and `released` says whether none of its slices
+  /// exists. Returns the event for the caller: batch_done the first time, then batch_released once. The caller may free
+  /// a released batch at once.
   std::optional<Event> report(OpenBatch& batch, bool released);
 
  private:
@@ -51,9 +51,9 @@ class BatchTable {
   Tally& tally_;
   std::atomic<uint64_t> last_{0};
   std::atomic<size_t> open_{0};
-  std::atomic<OpenBatch*> spare_{nullptr};  // owned: kept by close() for the next make()
+  std::atomic<OpenBatch*> spare_{nullptr};  // owned; close() keeps it for the next make()
   mutable std::mutex mutex_;
-  std::condition_variable changed_;  // a batch was done or released
+  std::condition_variable changed_;  // signalled when a batch is done or released
   std::map<BatchId, std::unique_ptr<OpenBatch>> batches_;
 };
 

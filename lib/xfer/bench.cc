@@ -16,10 +16,11 @@ namespace mc::xfer {
 namespace {
 
 constexpr size_t kLatenciesMax = size_t{1} << 20;
-constexpr size_t kBesideDepth = 2;  // bulk reads that are kept in flight beside the measured ones
+constexpr size_t kBesideDepth = 2;  // bulk reads in flight beside the measured transfers
 
-/// One run: `depth` batches in flight, each replaced when it is done, until time or number is reached; beside them,
-/// if asked for, bulk reads that only keep the path busy. A batch's cookie is its slot, one beside comes after.
+/// One run: `depth` batches are in flight, and each is replaced when it is done, until the time or the number is
+/// reached. Bulk reads may run beside them to keep the path busy. The cookie of a batch is its slot; bulk reads use the
+/// cookies after the slots.
 class TransferRun {
  public:
   TransferRun(Engine& engine, PeerId peer, const BufferInfo& remote, std::span<std::byte> local, const BenchPlan& plan)
@@ -119,12 +120,13 @@ class TransferRun {
   const BenchPlan& plan_;
   std::span<std::byte> local_, beside_place_;
   std::vector<TimePoint> started_;
-  std::vector<size_t> target_;       // which part of `local_` a slot uses
-  std::deque<size_t> idle_targets_;  // the longest unused first: targets are as cold as sources
+  std::vector<size_t> target_;       // part of `local_` that each slot uses
+  std::deque<size_t> idle_targets_;  // the longest unused part first, so that targets are as cold as sources
   std::vector<Request> requests_;
   uint64_t next_place_ = 0, submitted_ = 0;
   size_t flying_ = 0, flying_beside_ = 0;
-  TimePoint begin_, at_;  // at_: of the latest completion, when the batch that replaces it starts. One reading for both
+  // At_: time of the latest completion, which is also the start of the batch that replaces it (one clock reading).
+  TimePoint begin_, at_;
   BenchResult result_;
 };
 
@@ -198,7 +200,7 @@ Result<double> bench_raw_tcp(std::span<const std::byte> source, std::span<std::b
   const int on = 1;
   ::setsockopt(client.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   ::setsockopt(server.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-  const int send_bytes = 256 << 10;  // as in tune_bulk(): the kernel's choice makes a weaker yardstick
+  const int send_bytes = 256 << 10;  // the size of tune_bulk(); the kernel's choice makes a weaker yardstick
   ::setsockopt(server.get(), SOL_SOCKET, SO_SNDBUF, &send_bytes, sizeof send_bytes);
   const size_t places = std::min(source.size(), target.size()) / message_bytes;
   if (places == 0) return Error{Code::invalid, "xfer bench: the message is larger than the buffers"};

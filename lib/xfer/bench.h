@@ -1,6 +1,6 @@
-// Measurement of the transfer engine, for `mc-bench xfer`, and yardsticks to compare it with.
-// Everything runs on the caller's thread and uses only the public face, so a user gets the same numbers.
-// Compare within one run and interleave; single figures of a shared machine mean little.
+// Measurement of the transfer engine for `mc-bench xfer`, with yardsticks beside it. All code runs on the caller's
+// thread and uses only the public interface, so every user measures what the tool measures. Interleave the runs and
+// compare within one run, because single figures of a shared machine mean little.
 #pragma once
 
 #include <cstdint>
@@ -16,42 +16,42 @@ struct BenchPlan {
   size_t request_bytes = size_t{1} << 20;
   size_t batch_requests = 1;
   size_t depth = 2;              // batches in flight
-  Duration duration = 1s;        // stops submitting after this
-  uint64_t transfers = 0;        // or after this many batches, when not zero
-  bool immediates = false;       // writes carry a number each, which the peer's owner must take as events
-  std::vector<uint32_t> crc32c;  // expected sums of consecutive requests of the remote buffer; empty = not checked
+  Duration duration = 1s;        // no batch is submitted after this time
+  uint64_t transfers = 0;        // limit of batches; 0 = no limit
+  bool immediates = false;       // each write carries an immediate, which the owner of the peer must take as an event
+  std::vector<uint32_t> crc32c;  // expected checksums of consecutive requests of the remote buffer; empty = unchecked
   TransferClass transfer_class = TransferClass::bulk;
-  size_t beside_bytes = 0;  // two bulk requests of this size are kept in flight beside, with the end of `local`
+  size_t beside_bytes = 0;  // size of two bulk requests that are kept in flight beside, at the end of `local`
 };
 
 struct BenchResult {
   uint64_t bytes = 0;
   uint64_t batches = 0;
-  uint64_t failed = 0;  // batches whose bytes were wrong
+  uint64_t failed = 0;  // batches with wrong bytes
   Duration elapsed{};
-  uint64_t beside_bytes = 0;        // moved by what ran beside; not in `bytes`
-  std::vector<Duration> latencies;  // of batches, submit to batch_done, unsorted; at most 1 Mi
+  uint64_t beside_bytes = 0;        // bytes moved by the bulk requests beside; not part of `bytes`
+  std::vector<Duration> latencies;  // submit to batch_done of each batch, unsorted, at most 1 Mi
   double bytes_per_s() const { return elapsed.count() > 0 ? static_cast<double>(bytes) / to_seconds(elapsed) : 0; }
 };
 
-/// Moves consecutive ranges of the remote buffer into or out of consecutive ranges of `local` (both
-/// wrapping), which must be registered and hold depth * batch_requests requests: make both larger than
-/// the caches to measure memory. The engine's other events are dropped. A batch that fails otherwise than by
-/// wrong bytes ends the run: Code::peer_lost, timeout, ...
+/// Moves consecutive ranges of the remote buffer into or out of consecutive ranges of `local`. Both wrap around.
+/// `local` must be registered and hold depth * batch_requests requests. To measure memory, make both larger than the
+/// caches. Other events of the engine are dropped. Any failure other than wrong bytes ends the run: Code::peer_lost,
+/// timeout, ...
 Result<BenchResult> bench_transfer(Engine& engine, PeerId peer, uint32_t remote_buffer, std::span<std::byte> local,
                                    const BenchPlan& plan);
 
-/// Round trips of a notify of `bytes` to a peer that runs bench_echo; the durations of each. For tests.
+/// Durations of round trips of a notify of `bytes` to a peer that runs bench_echo. For tests.
 Result<std::vector<Duration>> bench_notify(Engine& engine, PeerId peer, size_t bytes, uint64_t rounds);
-/// Sends every notify back to where it came from until `deadline` or until an empty one arrives. For tests.
+/// Returns every notify to its sender until `deadline` or an empty notify. For tests.
 void bench_echo(Engine& engine, TimePoint deadline);
 
-/// The yardsticks. A loop over one loopback TCP connection between two threads, each message sent from
-/// `source` and received into `target` (equal sizes, cut into `message_bytes`), one request byte each,
-/// `depth` requests in flight: what a hand-written program would do. Bytes per second.
+/// The first yardstick: a loop over one loopback TCP connection between two threads, as a hand-written program would
+/// have it. Each message of `message_bytes` is sent from `source` and received into `target` (equal sizes), with one
+/// request byte each and `depth` requests in flight. Bytes per second.
 Result<double> bench_raw_tcp(std::span<const std::byte> source, std::span<std::byte> target, size_t message_bytes,
                              Duration duration, size_t depth = 2);
-/// memcpy of the same ranges on one thread. Bytes per second.
+/// The second yardstick: memcpy of these ranges on one thread. Bytes per second.
 double bench_memcpy(std::span<const std::byte> source, std::span<std::byte> target, size_t message_bytes,
                     Duration duration);
 

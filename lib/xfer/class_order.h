@@ -1,6 +1,6 @@
-// Which class of slices goes next (internal, pure): urgent ones always, except that bulk work which had
-// no turn for kPromoteAfter gets one, so that a stream of urgent requests cannot stop it (papers: RDMA
-// notes, A6). A turn is one slice: urgent work waits for at most that, beside what is already posted.
+// The class of the next slice (internal, pure). Urgent slices go first. Bulk work that had no turn for kPromoteAfter
+// gets one turn, so a stream of urgent requests cannot stop it. A turn is one slice, so urgent work waits for at most
+// one slice beside those already posted.
 #pragma once
 
 #include "base/clock.h"
@@ -12,7 +12,7 @@ class ClassOrder {
  public:
   static constexpr Duration kPromoteAfter = 10ms;
 
-  /// The class whose turn it is, of those that wait; at least one does.
+  /// The class of the next turn. At least one class must be waiting.
   TransferClass next(bool urgent_waits, bool bulk_waits, TimePoint now) {
     if (!bulk_waits) {
       bulk_since_ = kNever;
@@ -23,9 +23,9 @@ class ClassOrder {
     bulk_since_ = now;
     return TransferClass::bulk;
   }
-  /// When bulk work last had a turn, or began to wait; kNever while none waits.
+  /// Time of the last bulk turn, or since when bulk work waits; kNever while none waits.
   TimePoint bulk_since() const { return bulk_since_; }
-  /// No lane took the slice of the turn: it was none.
+  /// Undoes a turn whose slice no lane took.
   void restore(TimePoint bulk_since) { bulk_since_ = bulk_since; }
 
  private:

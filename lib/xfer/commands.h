@@ -1,5 +1,5 @@
-// Commands from callers to the loop, and the descriptor that wakes the engine's thread for them. Any thread pushes;
-// the thread that has the loop's turn takes.
+// Commands from callers to the loop, and the descriptor that wakes the engine's thread for them. Any thread pushes
+// commands. The thread that has the loop's turn takes them.
 #pragma once
 
 #include <atomic>
@@ -17,11 +17,11 @@ struct Command {
   enum class Kind : uint8_t { submit, cancel, connect, disconnect, notify, publish, secret, resume, stop };
   Kind kind{};
   OpenBatch* batch = nullptr;        // submit
-  BatchId batch_id = BatchId::none;  // cancel: the batch itself may be gone
+  BatchId batch_id = BatchId::none;  // for cancel: an id, because the batch may be closed
   PeerId peer = PeerId::none;
   TimePoint deadline = kNever;
-  std::string text{};                              // connect: the URI; secret: the new one
-  std::shared_ptr<const Descriptor> descriptor{};  // shared: kept by caller and loop, never changed
+  std::string text{};                              // connect: the URI; secret: the new secret
+  std::shared_ptr<const Descriptor> descriptor{};  // shared by caller and loop; never changes
   std::vector<std::byte> bytes{};
 };
 
@@ -32,12 +32,13 @@ class CommandQueue {
   int fd() const { return wake_.fd(); }
   void drain() { wake_.drain(); }
 
-  /// Wakes the engine's thread if that sleeps.
+  /// Adds a command. Wakes the engine's thread if it sleeps.
   void push(Command command);
-  /// Replaces `out` by the commands that wait; false: none does. A command that another thread is just pushing may be
-  /// missed: that push wakes the engine's thread if it sleeps.
+  /// Replaces `out` by the waiting commands. False: there are none. A command that another thread is pushing right now
+  /// may be missed; that push wakes the engine's thread if it sleeps.
   bool take(std::vector<Command>& out);
-  /// The engine's thread is about to sleep, and from now on push() and wake() wake it. False: commands wait.
+  /// Announces that the engine's thread is about to sleep, so that push() and wake() wake it from now on. False:
+  /// commands wait.
   bool may_sleep();
   void awake();
   void wake();
@@ -46,8 +47,8 @@ class CommandQueue {
   EventFd wake_;
   std::mutex mutex_;
   std::vector<Command> commands_;
-  std::atomic<bool> any_{false};  // commands_ is not empty: a hint
-  bool sleeping_ = false;         // the engine's thread waits for descriptors
+  std::atomic<bool> any_{false};  // hint that commands_ is not empty
+  bool sleeping_ = false;         // whether the engine's thread waits for descriptors
 };
 
 }  // namespace mc::xfer

@@ -13,7 +13,7 @@ Result<void> Engine::Core::start() {
   return {};
 }
 
-/// The buffer stays hidden until every transport can use it.
+/// Adds a buffer, which stays hidden until every transport can use it.
 Result<BufferId> Engine::Core::add_buffer(std::span<std::byte> memory, const Buffer& buffer, int fd) {
   MC_TRY(id, access.add(memory, buffer, fd, true));
   if (auto attached = transports.attach(id, memory, buffer.access); !attached) {

@@ -1,9 +1,9 @@
-// The engine's inside: what belongs to callers, the loop, and the turns that run it.
+// The parts of the engine: those that callers use, the loop, and the turns that run it.
 //
-//   caller:  submit() --> copied here, where the peer's memory is mapped
+//   caller:  submit() --> copied here, when the peer's memory is mapped
 //                     --> LoopTurns::submit() --> EngineLoop, in this thread's turn or by a CommandQueue
-//   loop:    Peering (connections) . Router (which route) . Dispatcher (slices to lanes) . RunningBatches (how they
-//   end) caller:  poll() <-- EventQueue;  results(), close() <-- BatchTable;  descriptor(), map() <-- PeerDirectory
+//   loop:    Peering (connections) . Router (routes) . Dispatcher (slices to lanes) . RunningBatches (ends)
+//   caller:  poll() <-- EventQueue;  results(), close() <-- BatchTable;  descriptor(), map() <-- PeerDirectory
 #pragma once
 
 #include <optional>
@@ -31,12 +31,12 @@ class Engine::Core {
 
   Result<void> start();
   Result<BufferId> add_buffer(std::span<std::byte> memory, const Buffer& buffer, int fd);
-  /// Where the batch's remote bytes are mapped, and the row of the transport that mapped them; none: the loop must see
-  /// to the batch.
+  /// The addresses at which the batch's remote bytes are mapped, and the table row of the transport that mapped them.
+  /// None: the loop must run the batch.
   std::optional<size_t> places_of(const OpenBatch& batch, std::vector<PeerDirectory::Place>& places) const;
 
   const bool secured;
-  Options options;  // the loop's, once it runs: the secret may change
+  Options options;  // the loop changes the secret
   const std::span<const TransportEntry* const> table;
   Access access;
   Tally tally;

@@ -8,7 +8,7 @@
 
 namespace mc::xfer {
 
-/// PeerId::none: there is no room.
+/// PeerId::none: the directory is full.
 PeerId PeerDirectory::add_locked(const InstanceId& instance) {
   const auto known = instance.is_zero() ? known_.end() : known_.find(instance);
   if (known != known_.end()) return known->second;
@@ -116,7 +116,7 @@ std::optional<size_t> PeerDirectory::places(std::span<const Request> requests, c
     mem::SharedBuffer& memory = *mapping->memory;
     if (!inside(request.offset, length, memory.size())) return std::nullopt;
     if (request.op == Op::write && !memory.writable()) return std::nullopt;
-    // a mapping without PROT_WRITE has no writable address; reads only read through this one
+    // A mapping without PROT_WRITE has no writable address. Only reads use this one, and they only read through it.
     std::byte* base = const_cast<std::byte*>(std::as_const(memory).data());
     places.push_back({base + request.offset, same ? nullptr : mapping->memory});
   }

@@ -8,7 +8,7 @@
 namespace mc::xfer {
 namespace {
 
-/// Errors that another attempt cannot mend: the peer understood and refused.
+/// Errors that a retry cannot mend, because the peer understood the request and refused it.
 bool is_final(Code code) {
   return code == Code::invalid || code == Code::not_found || code == Code::unsupported || code == Code::cancelled;
 }
@@ -31,7 +31,7 @@ bool Dispatcher::pump_route(Peer& peer, size_t index) {
   Lanes& lanes = parts_.lanes;
   lanes.new_pass();
   LaneOffer ask{.lane_count = lanes.count(route.up), .now = SystemClock::instance().now()};
-  // each lane gets at most one turn a call: others, and the sockets, get theirs before the next
+  // Each lane gets at most one turn in a call. The other lanes and the sockets get theirs before the next.
   for (size_t i = 0; i < ask.lane_count && !route.queue.idle(); ++i) {
     const Lanes::Lane lane = lanes.emptiest(route.up);
     if (lane.state == nullptr) return false;
@@ -46,7 +46,7 @@ bool Dispatcher::pump_route(Peer& peer, size_t index) {
   return !route.queue.idle() && lanes.emptiest(route.up).state != nullptr;
 }
 
-/// The slice as a transport sees it; `snapshot`: the version of the descriptor that it was checked against.
+/// The slice for a transport. `snapshot`: version of the descriptor that the slice was checked against.
 Slice Dispatcher::slice_of(uint32_t index, uint32_t snapshot) const {
   const SliceRecord& record = parts_.slices[index];
   const Request& request = record.asked();
@@ -60,7 +60,7 @@ Slice Dispatcher::slice_of(uint32_t index, uint32_t snapshot) const {
           .immediate = record.tells() ? request.immediate : std::nullopt};
 }
 
-/// Posts what a lane takes of what is next; `offered_` holds all that it was asked to take. How many it took.
+/// Posts the next slices on a lane and returns how many it took. `offered_` has all slices that were offered.
 size_t Dispatcher::offer(Peer& peer, size_t index, const Lanes::Lane& lane, LaneOffer ask) {
   RouteQueue& queue = peer.routes[index].queue;
   offered_.clear();
@@ -112,7 +112,8 @@ void Dispatcher::finished(uint32_t index, uint32_t crc) {
   const bool checked = request.op == Op::read && request.crc32c.has_value();
   if (checked) state.crc ^= crc32c_shift(crc, total - slice.at - slice.bytes);
   if (state.done < total) {
-    if (request.immediate && state.slices == 0) router_.assign(batch, slice.request);  // its last slice may go now
+    // The last slice of the request, which carries the immediate, may be cut now.
+    if (request.immediate && state.slices == 0) router_.assign(batch, slice.request);
     return;
   }
   if (checked) {
@@ -170,7 +171,7 @@ bool Dispatcher::post_alone(OpenBatch& batch) {
   while (route < peer->routes.size() &&
          (peer->routes[route].up.empty() || !parts_.transports.entry(route).covers(*buffer)))
     ++route;
-  if (route == peer->routes.size() || !peer->routes[route].queue.idle()) return false;  // others come first
+  if (route == peer->routes.size() || !peer->routes[route].queue.idle()) return false;  // requests that wait go first
   const Lanes::Lane lane = parts_.lanes.emptiest(peer->routes[route].up);
   if (lane.state == nullptr) return false;
   const uint32_t index = parts_.slices.make(batch, 0, 0, static_cast<uint32_t>(bytes));

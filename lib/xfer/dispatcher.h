@@ -1,5 +1,5 @@
-// Slices on their way: what waits on a route is offered to its lanes, and what lanes report ends a slice or sends it
-// back to its route. Not thread-safe: it belongs to the thread that has the loop's turn.
+// Slices on their way: waiting slices of a route are offered to its lanes, and the reports of lanes end a slice or
+// return it to its route. Not thread-safe: only the thread that has the loop's turn calls this class.
 #pragma once
 
 #include <string>
@@ -14,19 +14,19 @@ class Dispatcher {
   Dispatcher(LoopParts& parts, RunningBatches& running, Router& router)
       : parts_(parts), running_(running), router_(router) {}
 
-  /// One turn for every route of the peer. True when there is more to do without waiting.
+  /// Gives every route of the peer one turn. True when more can be done without waiting.
   bool pump(Peer& peer);
   void on_done(const SliceDone& done);
-  /// Every slice that the endpoint still had is free of it now (contract of News::Kind::lost).
+  /// Ends or retries every slice of an endpoint that is lost (contract of News::Kind::lost).
   void endpoint_died(EndpointId endpoint, Code code, const std::string& text);
 
-  /// A batch of one small request to a peer that is up and for which nothing waits is posted at once: no queue, no
-  /// timer. False: it is not that plain, and nothing was done.
+  /// Posts a batch of one small request at once, without queue and timer. The peer must be up with nothing waiting for
+  /// it. False: a condition fails, and nothing was done.
   bool post_alone(OpenBatch& batch);
-  /// What the posted batch needs of the transport now: as Transport::look().
+  /// Polls the transport of the batch that was posted alone. See Transport::look().
   TimePoint look_alone();
-  /// The slice posted by post_alone() is done, without an error, and nothing else has happened: ends it. False: the
-  /// batch goes the way of all others.
+  /// Ends the batch of post_alone() when its slice is done without an error and nothing else has happened. False: the
+  /// batch must be handled like any other.
   bool finish_alone(OpenBatch& batch);
 
  private:
@@ -42,13 +42,13 @@ class Dispatcher {
   LoopParts& parts_;
   RunningBatches& running_;
   Router& router_;
-  std::vector<uint32_t> offered_;  // by offer(): the slices that the lane was asked to take
-  std::vector<Slice> offers_;      // scratch of offer()
+  std::vector<uint32_t> offered_;  // slices that offer() offered to the lane
+  std::vector<Slice> offers_;      // scratch memory of offer()
   struct Alone {
     uint32_t index = 0;
     uint64_t slice = 0;
     size_t route = 0;
-  } alone_;  // of the latest post_alone()
+  } alone_;  // state of the latest post_alone()
 };
 
 }  // namespace mc::xfer

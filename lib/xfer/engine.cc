@@ -1,4 +1,4 @@
-// The public face: checks what is local, then hands over to the parts that callers share with the loop.
+// The public interface: checks local arguments, then calls the parts that callers share with the loop.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -33,7 +33,7 @@ Result<void> check_options(const Options& options, std::span<const TransportEntr
   return {};
 }
 
-/// tcp://name:port becomes tcp://1.2.3.4:port. Runs on the caller's thread because it may block.
+/// Replaces tcp://name:port by tcp://1.2.3.4:port. Runs on the caller's thread, because name resolution may block.
 Result<std::string> resolve(const std::string& scheme, const std::string& uri) {
   MC_TRY(place, parse_host_port(std::string_view(uri).substr(scheme.size() + 3)));
   addrinfo hints{};

@@ -21,8 +21,8 @@ void EventQueue::push(Event&& event) {
     count_.store(events_.size(), std::memory_order_relaxed);  // a hint
     signal = (watched_ || polled_) && !std::exchange(signalled_, true);
   }
-  // After the lock, since it wakes a thread that wants the lock. A signal that comes after its event was taken is
-  // cleared by the next poll() that finds nothing.
+  // The signal follows the unlock, because it wakes a thread that needs the lock. A signal that comes after its event
+  // was taken is cleared by the next poll() that finds nothing.
   if (signal) fd_.signal();
 }
 
@@ -41,7 +41,7 @@ size_t EventQueue::take(std::vector<Event>& out, size_t max, bool drained, bool&
   } else if (drained) {
     fd_.signal();  // it stays readable while events wait
   }
-  polled_ = count == 0;                                     // the caller is about to sleep: a signal is wanted
+  polled_ = count == 0;                                     // the caller is about to sleep and needs a signal
   count_.store(events_.size(), std::memory_order_relaxed);  // a hint
   made_room |= before >= most_ && events_.size() < most_;
   return count;
@@ -60,7 +60,7 @@ size_t EventQueue::poll(std::vector<Event>& out, TimePoint deadline, size_t max,
 
 int EventQueue::watch() {
   std::lock_guard lock(mutex_);
-  watched_ = true;  // from now on every event signals it
+  watched_ = true;  // every event signals from now on
   if (!events_.empty() && !std::exchange(signalled_, true)) fd_.signal();
   return fd_.fd();
 }

@@ -1,5 +1,5 @@
-// Events on their way to the caller. The loop pushes them, and one thread at a time takes them; any thread may ask
-// for the descriptor.
+// Events on their way to the caller. The loop pushes events. One thread at a time takes them. Any thread may call
+// watch().
 #pragma once
 
 #include <atomic>
@@ -14,18 +14,19 @@ namespace mc::xfer {
 
 class EventQueue {
  public:
-  /// `most`: events from which on the queue is full. It takes more, but peers' notifies are no longer read.
+  /// `most`: number of events at which the queue counts as full. A full queue still accepts events, but notifies of
+  /// peers are no longer read.
   explicit EventQueue(size_t most) : most_(most) {}
   Result<void> open();
 
-  /// Signals the descriptor only while someone watches it, because the system call costs more than all the rest.
+  /// Adds an event. Signals the descriptor only while a thread watches it, because the system call is the largest cost.
   void push(Event&& event);
-  /// Appends up to `max` events to `out`; waits for one until the deadline. How many there were. `made_room`: the
-  /// queue was full and is no longer.
+  /// Appends up to `max` events to `out` and returns their number. Waits for one until the deadline. `made_room`: the
+  /// queue was full and no longer is.
   size_t poll(std::vector<Event>& out, TimePoint deadline, size_t max, bool& made_room);
-  /// Readable while events wait.
+  /// A descriptor that is readable while events wait.
   int watch();
-  /// How many events wait: a hint, without the mutex.
+  /// Number of waiting events: a hint, read without the mutex.
   size_t size_hint() const { return count_.load(std::memory_order_relaxed); }
   bool full_hint() const { return size_hint() >= most_; }
 
@@ -37,8 +38,8 @@ class EventQueue {
   std::mutex mutex_;
   Fifo<Event> events_;
   bool watched_ = false;    // the descriptor was given out
-  bool polled_ = false;     // a poll() sleeps on it
-  bool signalled_ = false;  // it is readable
+  bool polled_ = false;     // a poll() sleeps on the descriptor
+  bool signalled_ = false;  // the descriptor is readable
   std::atomic<size_t> count_{0};
 };
 

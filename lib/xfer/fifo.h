@@ -1,7 +1,7 @@
-// A first-in first-out queue in one block of memory that grows by doubling and is kept. std::deque
-// allocates every few elements of our sizes; and finding or erasing its front loads an iterator as one
-// wide word right after half of it was stored, which waits until every earlier store (the payload just
-// copied) has reached the cache: a tenth of the time of 4 KiB reads.
+// A first-in first-out queue in one block of memory that doubles when it is full and never shrinks. std::deque
+// allocates every few elements of this size. Its front is also slow to find or erase: the iterator is loaded as one
+// wide word right after half of it was stored. That load waits until every earlier store (the payload just copied) has
+// reached the cache, which takes a tenth of the time of 4 KiB reads.
 #pragma once
 
 #include <cstddef>
@@ -32,13 +32,13 @@ class Fifo {
     front() = T();
     drop_front();
   }
-  /// As pop_front(), for an element that was moved from and keeps nothing.
+  /// Removes the front element, which was moved from and owns nothing.
   void drop_front() {
     MC_ASSERT(count_ > 0);
     head_ = (head_ + 1) & (slots_.size() - 1);
     --count_;
   }
-  /// Takes as long as there are elements before it.
+  /// Removes an element. Takes time proportional to `index`.
   void erase(size_t index) {
     MC_ASSERT_LT(index, count_);
     for (; index > 0; --index) (*this)[index] = std::move((*this)[index - 1]);
@@ -50,7 +50,7 @@ class Fifo {
 
  private:
   void grow() {
-    std::vector<T> larger(slots_.empty() ? 16 : slots_.size() * 2);  // a power of two: indices wrap by a mask
+    std::vector<T> larger(slots_.empty() ? 16 : slots_.size() * 2);  // a power of two, so that a mask wraps indices
     for (size_t i = 0; i < count_; ++i) larger[i] = std::move((*this)[i]);
     slots_ = std::move(larger);
     head_ = 0;

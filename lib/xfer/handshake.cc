@@ -22,7 +22,7 @@ std::string_view meaning(SealWish wish) {
   return "unknown";
 }
 
-/// None: one side must and the other never does.
+/// Whether the stream is sealed. None: one side requires sealing and the other forbids it.
 std::optional<bool> settle(SealWish a, SealWish b) {
   if (a != SealWish::must && b != SealWish::must) return false;
   if (a != SealWish::never && b != SealWish::never) return true;
@@ -120,12 +120,12 @@ Handshake::Step Handshake::disagree(SealWish theirs) const {
               wire::Mismatch::seal);
 }
 
-/// Both sides' wishes are known.
+/// Requires the settings of both sides.
 bool Handshake::seals() const {
   return settle(hello_.seal, challenge_.seal).value_or(false);
 }
 
-/// Derives the keys. False: the peer's share is none.
+/// Derives the keys. False: the share of the peer is invalid.
 bool Handshake::agree(const wire::KeyShare& theirs, Step& step) {
   const auto exchanged = key_->agree(theirs);
   key_.reset();

@@ -1,11 +1,11 @@
-// What the engine gives to its transports, and the descriptor of this process that peers get (internal).
+// The engine's services for its transports, and the descriptor that peers receive (internal).
 #pragma once
 
 #include "xfer/transport.h"
 
 namespace mc::xfer {
 
-/// Draws an instance for options that have none. The references outlive the Home.
+/// Draws a random instance when the options have none. The referenced objects must outlive the result.
 Home make_home(Options& options, Access& access, Tally& tally, Poller& poller);
 
 /// The current snapshot of this process's buffers.

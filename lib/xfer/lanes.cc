@@ -14,7 +14,7 @@ void Lanes::add(EndpointId endpoint, PeerId peer, size_t route) {
 
 void Lanes::up(EndpointId endpoint, size_t lanes) {
   EndpointState& state = endpoints_.at(endpoint);
-  MC_ASSERT(!state.up);  // `up` comes once
+  MC_ASSERT(!state.up);  // a transport reports `up` once
   state.up = true;
   state.lanes.resize(lanes);
 }

@@ -1,5 +1,5 @@
-// The endpoints of all peers and the bytes in flight on each of their lanes. Work goes to the lane with the fewest
-// bytes in flight. Not thread-safe: it belongs to the thread that has the loop's turn.
+// The endpoints of all peers and the bytes in flight on each of their lanes. A slice goes to the lane with the fewest
+// bytes in flight. Not thread-safe: only the thread that has the loop's turn calls this class.
 #pragma once
 
 #include <map>
@@ -11,9 +11,10 @@
 namespace mc::xfer {
 
 struct LaneState {
-  uint64_t bytes = 0;       // in flight
-  uint64_t full_round = 0;  // it took less than it was offered in that round: not asked again before there may be room
-  uint64_t passed = 0;      // in that pass nothing waited that it takes
+  uint64_t bytes = 0;  // bytes in flight
+  // Round in which the lane refused a part of its offer; it is offered no more until room() begins a new round.
+  uint64_t full_round = 0;
+  uint64_t passed = 0;  // pass in which no waiting slice suited the lane
 };
 
 struct EndpointState {
@@ -34,17 +35,17 @@ class Lanes {
   size_t count(std::span<const EndpointId> endpoints) const;
 
   struct Lane {
-    LaneState* state = nullptr;  // null: there is none
+    LaneState* state = nullptr;  // null: there is no such lane
     EndpointId endpoint = EndpointId::none;
     int index = 0;
   };
-  /// The lane with the fewest bytes in flight, of those that may have room and were not passed.
+  /// The lane with the fewest bytes in flight among those that may have room and were not passed.
   Lane emptiest(std::span<const EndpointId> endpoints);
-  /// A new pass over the lanes of a route: none of them was passed yet.
+  /// Begins a new pass over the lanes of a route, in which no lane counts as passed.
   void new_pass() { ++pass_; }
   void pass(LaneState& lane) const { lane.passed = pass_; }
   void full(LaneState& lane) const { lane.full_round = round_; }
-  /// Something happened after which full lanes may have room.
+  /// Begins a new round, because lanes that were full may have room again.
   void room() { ++round_; }
   /// The lane took a slice.
   static void enter(LaneState& lane, uint64_t bytes) { lane.bytes += bytes; }

@@ -1,7 +1,7 @@
-// Copies that the caller's own thread makes. Where a peer's memory is mapped into this process, a small read or write
-// is one memcpy; waking the engine's thread for it, and waiting for it, costs more than the copy (64 KiB: some 10 us
-// against 5). A batch that is not plain (a peer that is not up, a range that is wrong) goes to the loop, which says
-// why. Any thread may call it.
+// Copies that the caller's own thread makes. When the memory of a peer is mapped into this process, a small read or
+// write is one memcpy. Waking the engine's thread and waiting for it costs more than the copy (64 KiB: some 10 us
+// against 5). A batch that needs anything else (a peer that is not up, a wrong range) goes to the loop, which reports
+// the cause. Any thread may call this function.
 #pragma once
 
 #include <span>
@@ -13,7 +13,8 @@
 
 namespace mc::xfer {
 
-/// Copies the requests of a batch and fills its results. `row`: the transport in the table, by which flows are counted.
+/// Copies the requests of a batch and fills its results. `row`: table row of the transport that the flows are counted
+/// for.
 void copy_locally(OpenBatch& batch, std::span<const PeerDirectory::Place> places, size_t row, Tally& tally);
 
 }  // namespace mc::xfer

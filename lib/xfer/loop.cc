@@ -13,12 +13,12 @@ void EngineLoop::submit(OpenBatch& batch) {
   for (uint32_t i = 0; i < batch.requests.size(); ++i) router_.assign(batch, i);
 }
 
-// Nothing is queued and no timer is set. A slice that has completed by then (with soft-RoCE always, whose post carries
-// the bytes) is reported without a round. A batch that is not done joins all others, with its deadline, before another
-// thread has the turn; until then the deadline is not looked at, which spares a reading of the clock.
+// Nothing is queued and no timer is set. A slice that has completed by then is reported without a round (always with
+// soft-RoCE, whose post carries the bytes). A batch that is not done joins the others, with its deadline, before
+// another thread has the turn. Its deadline is not checked before that, which saves a reading of the clock.
 //
-// Each line that runs beside the verbs counts twice: by the time that it takes, and by what it evicts from the caches.
-// A dozen allocations between two posts made the same post a tenth slower in the emulated machine.
+// Code that runs beside the verbs costs twice: its own time, and the cache lines that it evicts. A dozen allocations
+// between two posts made each post a tenth slower in the emulated machine.
 EngineLoop::Begun EngineLoop::begin(OpenBatch& batch, TimePoint& until) {
   if (!dispatcher_.post_alone(batch)) return Begun::no;
   until = dispatcher_.look_alone();
@@ -74,10 +74,11 @@ TimePoint EngineLoop::round(TimePoint& now) {
     peering_.seek(*peer);
     more |= dispatcher_.pump(*peer);
   }
-  more |= handle_reports();  // a completion makes room, a loss wants another way: look again
+  more |= handle_reports();  // a completion makes room, and a loss needs another route
   running_.settle_changed();
   pause_if_full();
-  // after the work, which may have set deadlines; what comes due here is handled in the next round
+  // The clock is read after the work, which may have set deadlines. Those that are due now are handled in the next
+  // round.
   now = SystemClock::instance().now();
   running_.expire(now);
   TimePoint until = parts_.transports.tick(now, parts_.reports);
@@ -86,7 +87,7 @@ TimePoint EngineLoop::round(TimePoint& now) {
   return more ? now : until;
 }
 
-/// True when there were any.
+/// True when there were reports.
 bool EngineLoop::handle_reports() {
   const bool any = !parts_.reports.empty();
   for (int round = 0; !parts_.reports.empty() && round < 4; ++round) {
@@ -124,7 +125,7 @@ void EngineLoop::handle(News& news) {
   }
 }
 
-/// Peers' notifies are not read while the caller has too many events to take.
+/// Stops reading peers' notifies while too many events wait for the caller.
 void EngineLoop::pause_if_full() {
   if (!parts_.home.reading_notifies || !parts_.events.full_hint()) return;
   parts_.home.reading_notifies = false;

@@ -1,5 +1,5 @@
-// The engine's loop without its thread: it takes commands, handles what transports report, gives work to lanes and
-// ends batches. Not thread-safe: it belongs to the thread that has the turn (turns.h).
+// The engine's loop without its thread. It takes commands, handles reports of transports, gives work to lanes and ends
+// batches. Not thread-safe: only the thread that has the turn (turns.h) calls this class.
 //
 // Life of a request:  assigned to a route -> cut into slices as lanes have room -> posted -> done, or failed, or back
 // to the route for another attempt (at most attempts_max, within the deadline). A slice exists from its cutting until
@@ -27,21 +27,21 @@ class EngineLoop {
         dispatcher_(parts_, running_, router_),
         peering_(parts_, running_, router_, dispatcher_) {}
 
-  /// Takes a batch in, as the command `submit` does.
+  /// Takes a batch in, like the command `submit`.
   void submit(OpenBatch& batch);
-  /// Posts the batch at once if it is one small request for which nothing stands in the way.
+  /// Posts a batch of one small request at once, if no other work must go first.
   enum class Begun : uint8_t {
-    no,   // nothing was done: submit() it
-    yes,  // it is posted or done, and round() must run now
-    over  // it is done and perhaps closed already; round() must run at `until`
+    no,   // nothing was done; submit() must follow
+    yes,  // the batch is posted or done, and round() must run now
+    over  // the batch is done and perhaps closed already; round() must run at `until`
   };
   Begun begin(OpenBatch& batch, TimePoint& until);
   /// True when there were commands.
   bool take_commands();
   void ready(std::span<const Poller::Ready> ready);
-  /// Everything but waiting, once. Returns when the next round is due; `now` is when this one was made.
+  /// One round of all work except waiting. Returns the time of the next round. `now`: the time of this one.
   TimePoint round(TimePoint& now);
-  /// The engine is about to sleep: devices that were polled must wake it. False: they reported something meanwhile.
+  /// Prepares the engine's sleep: devices that were polled must wake it from now on. False: they reported something.
   bool doze();
   bool stopping() const { return stopping_; }
   void shutdown();
@@ -60,9 +60,9 @@ class EngineLoop {
   Dispatcher dispatcher_;
   Peering peering_;
   bool stopping_ = false;
-  std::vector<Command> taken_;  // scratch
-  std::vector<PeerId> turns_;   // scratch
-  Reports handled_;             // being handled: handlers append to parts_.reports
+  std::vector<Command> taken_;  // scratch memory
+  std::vector<PeerId> turns_;   // scratch memory
+  Reports handled_;             // reports that are being handled, while handlers append to parts_.reports
 };
 
 }  // namespace mc::xfer

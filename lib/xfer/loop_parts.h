@@ -1,5 +1,5 @@
-// What the parts of the loop share. All of it belongs to the thread that has the loop's turn, but for the references,
-// whose classes say which threads may call them.
+// The state that the parts of the loop share. It belongs to the thread that has the loop's turn. The classes behind the
+// references say which threads may call them.
 #pragma once
 
 #include "xfer/access.h"
@@ -39,7 +39,7 @@ struct LoopParts {
   SliceTable slices;
   PeerMap peers;
   Lanes lanes;
-  Reports reports;  // of transports, not handled yet
+  Reports reports;  // reports of transports that are not handled yet
 };
 
 }  // namespace mc::xfer

@@ -15,7 +15,8 @@
 namespace mc::xfer {
 namespace {
 
-/// A refused connect() to a wanted instance proves that it is gone; without a wanted instance it proves nothing.
+/// A refused connect() to a wanted instance proves that the instance is gone. Without a wanted instance it proves
+/// nothing.
 Loss connect_loss(const std::string& what, int error, bool wanted) {
   const bool gone = error == ECONNREFUSED && wanted;
   return {.code = gone ? Code::peer_lost : Code::io,

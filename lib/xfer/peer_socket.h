@@ -1,6 +1,7 @@
-// One framed TCP socket of a connection, from dial or accept to its end (internal): stream, handshake, clocks and the
-// events that epoll watches. The transport that owns it says what the frames after the handshake mean, and when the
-// clocks end the connection. Not thread-safe: it belongs to the thread that has the loop's turn.
+// One framed TCP socket of a connection, from dial or accept to its end (internal): the stream, the handshake, the
+// time-outs and the events that epoll watches. The transport that owns the socket interprets frames after the handshake
+// and decides when a time-out ends the connection. Not thread-safe: only the thread that has the loop's turn calls this
+// class.
 #pragma once
 
 #include <optional>
@@ -13,7 +14,7 @@
 
 namespace mc::xfer {
 
-/// Why a connection ends: the fields of News::Kind::lost.
+/// The cause of a connection's end: the fields of News::Kind::lost.
 struct Loss {
   Code code = Code::peer_lost;
   bool gone = false;  // proof that the wanted instance no longer listens there
@@ -22,7 +23,7 @@ struct Loss {
   bool no_listener = false;  // the host answers, and no program listens at that address
 };
 
-/// A socket whose connect() was started for that dial, or why there is none.
+/// A socket whose connect() was started for a dial, or the reason why there is none.
 struct PeerDialling {
   Fd fd;
   wire::SealWish seal = wire::SealWish::never;
@@ -37,28 +38,31 @@ class PeerSocket {
 
   FrameStream io;
   Handshake handshake;
-  TimePoint deadline = kNever;  // of the handshake
-  TimePoint progress{};         // when bytes last moved, or work began
+  TimePoint deadline = kNever;  // deadline of the handshake
+  TimePoint progress{};         // when bytes last moved, or when work began
   Reports* out = nullptr;       // set while frames are handled
-  std::optional<Loss> failure;  // why the frame just handled ends the connection, if the stream's error is not enough
+  // Set when the frame that was just handled ends the connection and the stream has no error of its own.
+  std::optional<Loss> failure;
 
-  /// Watches the socket. False: the epoll set takes no more.
+  /// Watches the socket. False: the epoll set is full.
   bool open(uint8_t owner);
   uint64_t token() const { return token_; }
   bool connecting() const { return connecting_; }
-  /// The connect() of a dialled socket has ended: queues the first frame, or returns why there is no connection.
+  /// Called when the connect() of a dialled socket has ended. Queues the first frame, or returns the reason of the
+  /// failure.
   std::optional<Loss> connected();
   FrameStream::Io receive(FrameConsumer& consumer, size_t budget, Reports& reports);
-  /// Queues a control frame. The stall clock starts with work.
+  /// Queues a control frame. The stall time-out starts when there is work.
   void push(OutFrame frame);
   FrameStream::Io flush(size_t budget, std::vector<FrameStream::Gone>& gone);
-  /// Waits for what the socket needs now; `paused`: not for frames of the peer.
+  /// Sets the epoll events that the socket needs now. `paused`: frames of the peer are not read.
   void watch(bool paused);
-  /// A frame of the handshake. Not ok: the connection ends.
+  /// Handles a frame of the handshake. Not ok: the connection ends.
   Code take_handshake(const wire::FrameHeader& header, std::span<const std::byte> payload, const char*& why);
-  /// The peer said goodbye.
+  /// Handles the peer's goodbye.
   Code take_goodbye(std::span<const std::byte> payload, const char*& why);
-  /// The stream ended, or a frame on it ended the connection: counts it and says why. A refusal may have been queued.
+  /// The stream ended, or a frame on it ended the connection. Counts the loss and returns its cause. A refusal may have
+  /// been queued.
   Loss broken();
   void close();
 

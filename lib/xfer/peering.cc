@@ -54,14 +54,15 @@ std::string Peering::reasons(const Peer& peer) const {
   return text;
 }
 
-/// Finds the transports that reach the peer of that descriptor, and why. The state of known routes stays.
+/// Finds the transports that reach the peer of that descriptor, and the reasons. Known routes keep their state.
 void Peering::learn_routes(Peer& peer) {
   if (peer.claimed) return;  // an address that a stranger gives is never dialled
   const Descriptor local = build_descriptor(parts_.home);
   for (size_t i = 0; i < peer.routes.size(); ++i) {
     Route& route = peer.routes[i];
     Reach reach = parts_.transports.entry(i).reach(local, *peer.descriptor);
-    if (!reach.usable && route.usable && !route.uri.empty()) continue;  // dialled by URI: that works in any case
+    // The route is dialled by URI, which needs no descriptor.
+    if (!reach.usable && route.usable && !route.uri.empty()) continue;
     route.usable = reach.usable;
     route.uri = std::move(reach.uri);
     route.reason = std::move(reach.reason);
@@ -92,7 +93,8 @@ void Peering::connect(PeerId id, TimePoint deadline, std::shared_ptr<const Descr
   }
   publish(peer);
   if (peer.up) return emit_up(peer);
-  if (peer.gone && !peer.any_dead()) {  // refused for another reason, such as a wrong secret: tried again
+  // A dial was refused for another reason, such as a wrong secret, and is tried again.
+  if (peer.gone && !peer.any_dead()) {
     peer.gone = false;
     if (peer.descriptor) learn_routes(peer);
   }
@@ -110,9 +112,9 @@ void Peering::connect(PeerId id, TimePoint deadline, std::shared_ptr<const Descr
 bool Peering::leave(PeerId id, const std::string& why) {
   Peer* peer = parts_.peers.find(id);
   if (peer == nullptr) return false;
-  // Before anything else: news of a connection that this peer made may wait, and must not find the peer.
+  // This step is first: a report of a connection that the peer made may be waiting and must not find the peer.
   parts_.directory.leave(id);
-  parts_.peers.set_busy(id);  // admit() forgets idle peers to make room
+  parts_.peers.set_busy(id);  // the busy mark keeps admit() from removing the peer to make room
   peer->leaving = true;
   peer->gone = true;
   peer->last_error = why;
@@ -129,7 +131,7 @@ bool Peering::leave(PeerId id, const std::string& why) {
 void Peering::forget(PeerId id) {
   Peer* peer = parts_.peers.find(id);
   MC_ASSERT(peer != nullptr && peer->leaving);
-  MC_ASSERT(!parts_.lanes.any_of(id));  // the endpoints' `lost` freed their slices
+  MC_ASSERT(!parts_.lanes.any_of(id));  // the reports of its endpoints' loss freed their slices
   drop_notifies(*peer);
   parts_.directory.forget(id);
   parts_.peers.erase(id);
@@ -180,7 +182,7 @@ void Peering::seek(Peer& peer) {
 
 TimePoint Peering::due(TimePoint at) {
   TimePoint next = kNever;
-  // only what lies ahead: what is due now is seen to by seek() in this round, or waits for news
+  // Only future times count. Work that is due now is done by seek() in this round, or waits for a report.
   const auto consider = [&](TimePoint when) {
     if (when > at) next = std::min(next, when);
   };
@@ -194,8 +196,8 @@ TimePoint Peering::due(TimePoint at) {
   return next;
 }
 
-/// The peer of an accepted connection; none when there is no room. One that proved nothing is a peer of its own,
-/// whatever instance it says it is.
+/// The peer of an accepted connection; none when the directory is full. A connection that proved nothing gets a peer of
+/// its own, whatever instance it claims.
 PeerId Peering::admit(const News& news) {
   const InstanceId proven = news.proven ? news.instance : InstanceId{};
   PeerId id = parts_.directory.admit(proven);
@@ -227,14 +229,14 @@ void Peering::on_up(News& news) {
     const EndpointState& endpoint = parts_.lanes.at(news.endpoint);
     index = endpoint.route;
     peer = parts_.peers.find(endpoint.peer);
-    if (peer == nullptr || peer->leaving)  // forgotten while it was dialled: `lost` follows
+    if (peer == nullptr || peer->leaving)  // the peer was removed during the dial; `lost` follows
       return parts_.transports[index].close(news.endpoint, Code::cancelled, "no longer wanted", parts_.reports);
     peer->routes[index].dialling = EndpointId::none;
   }
   parts_.lanes.up(news.endpoint, static_cast<size_t>(parts_.transports[index].lanes(news.endpoint)));
-  if (news.proven)
-    peer->claimed = false;
-  else if (peer->stranger || (!peer->given && peer->instance.is_zero()))  // accepted, or dialled at a bare address
+  if (news.proven) peer->claimed = false;
+  // The connection was accepted, or dialled at a bare address.
+  else if (peer->stranger || (!peer->given && peer->instance.is_zero()))
     peer->claimed = true;
   peer->instance = news.instance;
   peer->name = news.text;
@@ -263,7 +265,7 @@ PeerId Peering::on_lost(const News& news) {
   const EndpointState* found = parts_.lanes.find(news.endpoint);
   if (found == nullptr) return PeerId::none;
   const EndpointState endpoint = *found;
-  dispatcher_.endpoint_died(news.endpoint, news.code, news.text);  // finds the route by the endpoint
+  dispatcher_.endpoint_died(news.endpoint, news.code, news.text);  // uses the endpoint to find the route
   parts_.lanes.erase(news.endpoint);
   Peer* peer = parts_.peers.find(endpoint.peer);
   if (peer == nullptr) return PeerId::none;
@@ -284,20 +286,21 @@ PeerId Peering::on_lost(const News& news) {
   return last && peer->stranger ? peer->id : PeerId::none;
 }
 
-/// A dial ended before the connection was up.
+/// Called when a dial ended before the connection was up.
 void Peering::attempt_failed(Peer& peer, size_t index, const News& news) {
   Route& route = peer.routes[index];
   route.dialling = EndpointId::none;
   route.backoff = std::clamp(route.backoff * 2, parts_.options.backoff_min, parts_.options.backoff_max);
-  const double jitter = 0.5 + parts_.home.rng.uniform();  // peers that lost the same node must not return in step
+  // Random, so that peers which lost one node do not return in step.
+  const double jitter = 0.5 + parts_.home.rng.uniform();
   route.next_try = now() + Duration(static_cast<int64_t>(static_cast<double>(route.backoff.count()) * jitter));
-  // a wrong secret or address does not heal by waiting
+  // A wrong secret or address stays wrong.
   if (news.code == Code::invalid || news.code == Code::unsupported) route.usable = false;
   if (!peer.up && peer.all_dead()) gone(peer, news.text);
 }
 
-/// The connection that carried the peer's notifies died, or the last one: some notifies may be lost, so callers learn
-/// of it.
+/// Called when the connection that carried the peer's notifies is lost, or the last connection. Notifies may be lost,
+/// so callers get an event.
 void Peering::down(Peer& peer, Code code, bool is_gone, const std::string& text) {
   parts_.tally.add(Count::peers_lost);
   drop_notifies(peer);
@@ -310,18 +313,18 @@ void Peering::down(Peer& peer, Code code, bool is_gone, const std::string& text)
     parts_.tally.add(Count::peers_up);
     emit_up(peer);
   } else if (is_gone) {
-    // one transport's proof that the process is gone holds for all of them
+    // the proof of one transport that the process is gone holds for all of them
     peer.gone = true;
     gone(peer, text);
   } else if (code != Code::cancelled && !peer.gone && !peer.all_dead()) {
-    // ask at once whether the process still lives: callers learn of a death without waiting for work
+    // dials at once to learn whether the process still lives, so that callers get the event without waiting for work
     peer.connecting = true;
     peer.connect_deadline = after(now(), parts_.options.reconnect_timeout);
     for (Route& route : peer.routes) route.next_try = {};
   }
 }
 
-/// No transport reaches the peer any more.
+/// Called when no transport reaches the peer any more.
 void Peering::gone(Peer& peer, const std::string& text) {
   const bool told = std::exchange(peer.gone, true);
   peer.last_error = text;
@@ -362,7 +365,7 @@ void Peering::send_notifies(Peer& peer) {
   size_t sent = 0;
   while (!peer.notifies.empty() && peer.notifier != EndpointId::none) {
     Transport& transport = parts_.transports[parts_.lanes.at(peer.notifier).route];
-    // not taken: it is full, or `lost` is on its way and drops the rest
+    // the transport is full, or `lost` is on its way and drops the rest
     if (transport.notify(peer.notifier, peer.notifies.front(), parts_.reports) != Code::ok) break;
     peer.notifies.pop_front();
     ++sent;

@@ -1,5 +1,5 @@
-// Connections to peers: dialling their routes, connections up and lost, descriptors, notifies. Not thread-safe: it
-// belongs to the thread that has the loop's turn.
+// Connections to peers: dials of their routes, connections up and lost, descriptors, notifies. Not thread-safe: only
+// the thread that has the loop's turn calls this class.
 #pragma once
 
 #include <string>
@@ -15,20 +15,20 @@ class Peering {
   Peering(LoopParts& parts, RunningBatches& running, Router& router, Dispatcher& dispatcher)
       : parts_(parts), running_(running), router_(router), dispatcher_(dispatcher) {}
 
-  /// Engine::connect() by descriptor (or null) or by URI: peer_up or peer_lost follows.
+  /// Handles Engine::connect() by descriptor (or null) or by URI. peer_up or peer_lost follows.
   void connect(PeerId id, TimePoint deadline, std::shared_ptr<const Descriptor> descriptor, const std::string& uri);
-  /// Ends the peer's requests and closes its connections. When what the transports report about that has been handled,
-  /// forget() must follow. False: there is no such peer.
+  /// Ends the peer's requests and closes its connections. The caller must handle the reports of the transports about it
+  /// and then call forget(). False: there is no such peer.
   bool leave(PeerId id, const std::string& why);
   void forget(PeerId id);
-  /// Sees to it that a peer with something to do has, or is getting, a connection.
+  /// Dials a route of a peer that has work and no connection.
   void seek(Peer& peer);
-  /// When seek() has more to do for one of the busy peers.
+  /// The next time at which seek() has something to do for a busy peer.
   TimePoint due(TimePoint now);
   void notify(PeerId id, std::vector<std::byte>&& bytes);
 
   void on_up(News& news);
-  /// The peer to forget, because it was a stranger's and its last connection is gone; else PeerId::none.
+  /// Returns the peer to forget when it was a stranger and its last connection is gone; else PeerId::none.
   PeerId on_lost(const News& news);
   void on_descriptor(News& news);
 

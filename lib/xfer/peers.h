@@ -1,5 +1,5 @@
-// The peers as the loop sees them. Not thread-safe: they belong to the thread that has the loop's turn; what callers
-// may see of a peer is in the PeerDirectory.
+// The peers as the loop sees them. Not thread-safe: only the thread that has the loop's turn calls this class. The
+// PeerDirectory has the state that callers may see.
 #pragma once
 
 #include <algorithm>
@@ -15,11 +15,11 @@
 
 namespace mc::xfer {
 
-/// One transport towards one peer.
+/// One transport to one peer.
 struct Route {
   explicit Route(RouteQueue waiting) : queue(std::move(waiting)) {}
   bool usable = false;
-  bool dead = false;  // the wanted instance is provably not there
+  bool dead = false;  // it is proven that the wanted instance is not there
   std::string uri;
   std::string reason;  // why the route is usable, or why not
   EndpointId dialling = EndpointId::none;
@@ -33,27 +33,28 @@ struct Route {
 
 struct Peer {
   PeerId id = PeerId::none;
-  InstanceId instance{};  // zero until known
-  bool given = false;     // connect() was given its descriptor
-  bool claimed = false;   // the instance was said, not proven: no connection of that instance joins this peer
-  bool stranger = false;  // made by an accepted connection that proved nothing, and forgotten with it
-  wire::Ticket ticket{};  // of the descriptor that was given
+  InstanceId instance{};  // zero while unknown
+  bool given = false;     // connect() got the peer's descriptor
+  // The instance was claimed but not proven: no other connection of that instance joins this peer.
+  bool claimed = false;
+  bool stranger = false;  // created by an accepted connection that proved nothing, and removed with it
+  wire::Ticket ticket{};  // from the descriptor that connect() got
   std::string name;
   bool up = false;
-  bool sealed = false;  // the connection that came up first
+  bool sealed = false;  // state of the first connection
   bool gone = false;
-  bool leaving = false;     // being disconnected: takes no connection any more
+  bool leaving = false;     // disconnect() is under way, and no connection is accepted any more
   bool connecting = false;  // a connect() waits for peer_up
   TimePoint connect_deadline = kNever;
   std::string last_error;
-  wire::Mismatch mismatch = wire::Mismatch::none;  // that ended the last connection or dial
+  wire::Mismatch mismatch = wire::Mismatch::none;  // why the last connection or dial ended
   bool no_listener = false;                        // the last dial found no program at its address
-  std::shared_ptr<const Descriptor> descriptor;    // shared: kept by callers and loop, never changed
-  std::vector<Route> routes;                       // one for each transport that runs, in order of preference
-  std::deque<QueuedRequest> waiting;               // requests made before the first descriptor
-  std::deque<std::vector<std::byte>> notifies;     // that no socket has taken yet
-  EndpointId notifier = EndpointId::none;  // the endpoint that carries notifies: one at a time keeps their order
-  Id128 line{};                            // see Dial::connection; zero until the first dial
+  std::shared_ptr<const Descriptor> descriptor;    // shared by callers and loop; never changes
+  std::vector<Route> routes;                       // one for each running transport, in order of preference
+  std::deque<QueuedRequest> waiting;               // requests made before the first descriptor arrived
+  std::deque<std::vector<std::byte>> notifies;     // notifies that no socket has taken yet
+  EndpointId notifier = EndpointId::none;          // endpoint that carries notifies; a single one keeps their order
+  Id128 line{};                                    // see Dial::connection; zero until the first dial
   uint64_t dials = 0;
 
   bool all_dead() const {
@@ -67,7 +68,7 @@ struct Peer {
     const auto at = std::find_if(routes.begin(), routes.end(), [](const Route& route) { return !route.up.empty(); });
     return static_cast<size_t>(at - routes.begin());
   }
-  /// Nothing waits for a lane, a connection or a socket.
+  /// No work waits for a lane, a connection or a socket.
   bool idle() const {
     return !connecting && waiting.empty() && notifies.empty() &&
            std::all_of(routes.begin(), routes.end(), [](const Route& route) { return route.queue.idle(); });
@@ -82,7 +83,7 @@ class PeerMap {
     const auto at = peers_.find(id);
     return at == peers_.end() ? nullptr : &at->second;
   }
-  /// The peer, made with that many routes if there is none; `fresh` says so.
+  /// The peer with that id. A new peer gets `routes` routes and sets `fresh`.
   Peer& make(PeerId id, size_t routes, bool& fresh) {
     const auto [at, made] = peers_.try_emplace(id);
     fresh = made;
@@ -94,14 +95,14 @@ class PeerMap {
     busy_.erase(id);
     peers_.erase(id);
   }
-  /// A peer that is neither connected nor wanted; none: PeerId::none.
+  /// A peer that is neither connected nor wanted; PeerId::none when there is none.
   PeerId spare() const {
     for (const auto& [id, peer] : peers_)
       if (!peer.up && !busy_.contains(id)) return id;
     return PeerId::none;
   }
 
-  /// Peers with work, notifies or a connect to look after.
+  /// The peers that have work, notifies or a pending connect().
   const std::set<PeerId>& busy() const { return busy_; }
   void set_busy(PeerId id) { busy_.insert(id); }
   void set_idle(PeerId id) { busy_.erase(id); }

@@ -52,7 +52,7 @@ size_t Poller::wait(std::span<Ready> out, TimePoint now, TimePoint deadline) {
   if (deadline <= now) {
     timeout = 0;
   } else if (deadline != kNever) {
-    // rounded up: waking a hair early would spin until the timer is due
+    // rounded up, because a wake-up slightly too early would spin until the timer is due
     const auto ms = std::chrono::ceil<std::chrono::milliseconds>(deadline - now).count();
     timeout = static_cast<int>(std::min<int64_t>(ms, INT_MAX));
   }

@@ -1,6 +1,6 @@
-// The one epoll set of an engine, shared by its transports. A token names a registration, never a
-// descriptor: tokens are not reused, so an event of a socket closed earlier in the same round finds
-// nothing. The top byte of a token is the index of the transport it belongs to.
+// The one epoll set of an engine, shared by its transports. A token names a registration and not a descriptor. Tokens
+// are never reused, so an event of a socket that was closed earlier in the round finds nothing. The top byte of a token
+// is the index of its transport.
 #pragma once
 
 #include <cstdint>
@@ -27,12 +27,12 @@ class Poller {
   };
 
   static Result<Poller> open();
-  /// `owner` >= 1. Level-triggered.
+  /// Level-triggered. `owner` must be at least 1.
   Result<uint64_t> add(uint8_t owner, int fd, uint32_t events);
   Result<void> add_wake(int fd);
   void modify(uint64_t token, int fd, uint32_t events);
   void remove(int fd);
-  /// Fills `out` and returns how many; waits until `deadline` (in the past: does not wait).
+  /// Fills `out` and returns the number of entries. Waits until `deadline`; a deadline in the past means no wait.
   size_t wait(std::span<Ready> out, TimePoint now, TimePoint deadline);
 
   static uint8_t owner(uint64_t token) { return static_cast<uint8_t>(token >> 56); }

@@ -6,12 +6,12 @@
 
 namespace mc::xfer {
 
-/// Most bytes of a slice for a lane that wants `wanted`.
+/// Upper bound of a slice for a lane that wants `wanted` bytes.
 uint64_t RouteQueue::most_bytes(uint64_t wanted) const {
   return std::clamp(wanted & ~uint64_t{4095}, sizes_.least, sizes_.most);
 }
 
-/// How large the next slice of a request is.
+/// Size of the next slice of a request.
 uint64_t RouteQueue::cut_bytes(const QueuedRequest& request, const LaneOffer& offer) const {
   const uint64_t total = request.asked().local.size();
   const uint64_t bytes = std::clamp<uint64_t>(total / (8 * offer.lane_count), sizes_.least, most_bytes(offer.wanted));
@@ -23,16 +23,16 @@ bool RouteQueue::next_cut_tells(const QueuedRequest& request, const LaneOffer& o
   return asked.immediate && request.state().cut + cut_bytes(request, offer) == asked.local.size();
 }
 
-/// True when the request is wholly cut, or when its last slice, which carries the immediate, must wait until the others
-/// are done; then the request is queued again.
+/// True when the request is wholly cut, or when only its last slice is left, which carries the immediate and waits
+/// until the others are done. The request is queued again when they are.
 bool RouteQueue::nothing_to_cut(const QueuedRequest& request, const LaneOffer& offer) const {
   const RequestState& state = request.state();
   if (state.finished || state.cut == request.asked().local.size()) return true;
   return state.slices > 0 && next_cut_tells(request, offer);
 }
 
-/// Brings requests to the front that can be posted; those whose next slice carries an immediate go to a queue of their
-/// own.
+/// Brings requests that can be posted to the front. Requests whose next slice carries an immediate move to a queue of
+/// their own.
 void RouteQueue::sort_out(const LaneOffer& offer) {
   for (PerClass& each : classes_) {
     for (auto& queue = each.requests; !queue.empty(); queue.pop_front()) {
@@ -68,7 +68,7 @@ std::optional<uint32_t> RouteQueue::next(const LaneOffer& offer) {
     retries.pop_front();
     const uint64_t most = most_bytes(offer.wanted);
     if (!tell && (*slices_)[index].bytes > most)
-      retries.push_front(slices_->split(index, most));  // cut for a faster lane
+      retries.push_front(slices_->split(index, most));  // the slice was cut for a faster lane
     return index;
   }
   auto& queue = tell ? each.telling : each.requests;
@@ -98,7 +98,8 @@ void RouteQueue::taken(const Turn& turn, std::span<const uint32_t> given, size_t
     bulk_moved |= record.transfer_class() == TransferClass::bulk;
     of(record.transfer_class()).told = record.tells();
   }
-  for (size_t i = given.size(); i > taken; --i) put_back(given[i - 1], true);  // not an attempt
+  // An offer that was not taken is no attempt.
+  for (size_t i = given.size(); i > taken; --i) put_back(given[i - 1], true);
   if (!bulk_moved) order_.restore(turn.bulk_since == kNever ? now : turn.bulk_since);
 }
 

@@ -1,6 +1,6 @@
-// What waits for the lanes of one route (one transport to one peer): requests that are not wholly cut, and slices that
-// wait for another attempt, by class. Slices are cut when a lane has room for them, so a slow lane simply takes fewer.
-// Not thread-safe: it belongs to the thread that has the loop's turn.
+// The work that waits for the lanes of one route (one transport to one peer), by class: requests that are not wholly
+// cut, and slices that wait for another attempt. A slice is cut when a lane has room for it, so a slow lane takes fewer
+// slices. Not thread-safe: only the thread that has the loop's turn calls this class.
 #pragma once
 
 #include <algorithm>
@@ -21,10 +21,10 @@ struct SliceSizes {
   uint64_t most = 0;
 };
 
-/// Limits of the slices that a lane takes in its turn.
+/// The limits of a lane in its turn.
 struct LaneOffer {
-  size_t lane_count = 1;  // of the route
-  uint64_t wanted = 0;    // bytes of a slice at most
+  size_t lane_count = 1;  // number of lanes of the route
+  uint64_t wanted = 0;    // upper bound of the bytes of a slice
   size_t tells = 0;       // immediates that the lane takes
   TimePoint now{};
 };
@@ -37,24 +37,24 @@ class RouteQueue {
     return std::all_of(classes_.begin(), classes_.end(), [](const PerClass& each) { return each.empty(); });
   }
   void push(const QueuedRequest& request) { of(request.asked().transfer_class).requests.push_back(request); }
-  /// A slice that is to be posted later.
+  /// Queues a slice that is to be posted later.
   void put_back(uint32_t slice, bool first);
 
-  /// The next slice to post on a lane: of the class whose turn it is, one with an immediate and one without in turn;
-  /// one that failed before, else a fresh cut. None: nothing waits that the lane takes.
+  /// The next slice for a lane. It belongs to the class whose turn it is. Slices with and without an immediate
+  /// alternate, and a slice that failed before goes ahead of a fresh cut. None: no waiting slice suits the lane.
   std::optional<uint32_t> next(const LaneOffer& offer);
-  /// The state of the turns, so that slices that no lane took can be undone.
+  /// The state of the turns, for undoing slices that no lane took.
   struct Turn {
     TimePoint bulk_since{};
     std::array<bool, kTransferClasses> told{};
   };
   Turn turn() const;
-  /// Of the slices that next() gave since `turn`, a lane took the first `taken`; the others wait again.
+  /// Ends an offer: of the slices that next() gave since `turn`, a lane took the first `taken`. The others wait again.
   void taken(const Turn& turn, std::span<const uint32_t> given, size_t taken, TimePoint now);
 
-  /// The slice does not wait any more.
+  /// Removes a waiting slice.
   void erase(uint32_t slice);
-  /// No request of the batch waits any more.
+  /// Removes all requests of the batch.
   void drop(const OpenBatch& batch);
   struct Content {
     std::vector<QueuedRequest> requests;
@@ -64,20 +64,20 @@ class RouteQueue {
   Content take_all();
 
  private:
-  /// Requests and slices that carry an immediate wait apart: not every lane takes them, and no lane does without
-  /// credit of the peer. They must not keep others from the lanes that are free.
+  /// Requests and slices with an immediate wait in queues of their own, because a lane takes them only while the peer
+  /// has granted credit. They must not block other work from free lanes.
   struct PerClass {
-    std::deque<QueuedRequest> requests;  // not wholly cut
-    std::deque<uint32_t> retries;        // slices
+    std::deque<QueuedRequest> requests;  // requests that are not wholly cut
+    std::deque<uint32_t> retries;        // indexes of slices
     std::deque<QueuedRequest> telling;
     std::deque<uint32_t> retelling;
     bool told = false;  // the last slice that a lane took carried an immediate
-    /// For a lane that takes immediates now, or does not.
+    /// Whether work waits that suits a lane which takes immediates now (or not).
     bool ready(bool tells) const {
       return !requests.empty() || !retries.empty() || (tells && !(telling.empty() && retelling.empty()));
     }
-    /// Immediates and others alternate: a lane that takes fewer than it is offered would else never get to those
-    /// behind.
+    /// Whether an immediate is next. They alternate with other slices, because a lane that takes only a part of its
+    /// offer would otherwise never reach the later ones.
     bool tells_next(bool tells) const {
       return tells && !(telling.empty() && retelling.empty()) && !(told && ready(false));
     }

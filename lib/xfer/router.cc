@@ -9,7 +9,7 @@ std::string request_text(const Request& request) {
          " [" + std::to_string(request.offset) + ", +" + std::to_string(request.local.size()) + ")";
 }
 
-/// Finishes a request that the peer's descriptor does not allow.
+/// Ends a request that the peer's descriptor does not allow.
 void Router::refuse(const Peer& peer, OpenBatch& batch, uint32_t index, Denial denial) {
   const Request& request = batch.requests[index];
   const BufferInfo* buffer = peer.descriptor->find(request.buffer);
@@ -29,7 +29,7 @@ void Router::refuse(const Peer& peer, OpenBatch& batch, uint32_t index, Denial d
                           request_text(request) + " of peer '" + peer.name + "': " + why);
 }
 
-/// peer.routes.size(): there is none.
+/// peer.routes.size(): no route fits.
 size_t Router::pick_route(const Peer& peer, const BufferInfo& buffer, TimePoint now) const {
   size_t waiting = peer.routes.size();
   for (size_t i = 0; i < peer.routes.size(); ++i) {
@@ -37,7 +37,7 @@ size_t Router::pick_route(const Peer& peer, const BufferInfo& buffer, TimePoint 
     if (!parts_.transports.entry(i).covers(buffer)) continue;
     if (!route.up.empty()) return i;
     if (!route.usable || route.dead) continue;
-    // a route that may be dialled now beats one that has just failed
+    // A route that may be dialled now goes ahead of one that has just failed.
     if (waiting == peer.routes.size() || (route.next_try <= now && peer.routes[waiting].next_try > now)) waiting = i;
   }
   return waiting;
@@ -78,7 +78,8 @@ void Router::reassign(Peer& peer, size_t index) {
   const TimePoint now = SystemClock::instance().now();
   for (const uint32_t slice : waiting.slices) {
     const SliceRecord& record = parts_.slices[slice];
-    if (record.state != SliceRecord::State::waiting) continue;  // it went with an earlier slice of its request
+    // The slice was ended with an earlier slice of its request.
+    if (record.state != SliceRecord::State::waiting) continue;
     OpenBatch& batch = *record.batch;
     const uint32_t request = record.request;
     const BufferInfo* buffer = peer.descriptor->find(batch.requests[request].buffer);

@@ -1,5 +1,5 @@
-// Which route a request takes: the first transport that is up and reaches the peer's buffer, else one worth waiting
-// for. Not thread-safe: it belongs to the thread that has the loop's turn.
+// The route of a request: the first transport that is up and reaches the peer's buffer, else a route that may come up.
+// Not thread-safe: only the thread that has the loop's turn calls this class.
 #pragma once
 
 #include <string>
@@ -8,17 +8,17 @@
 
 namespace mc::xfer {
 
-/// "read of buffer 3 [0, +4096)"
+/// A text such as "read of buffer 3 [0, +4096)".
 std::string request_text(const Request& request);
 
 class Router {
  public:
   Router(LoopParts& parts, RunningBatches& running) : parts_(parts), running_(running) {}
 
-  /// Queues the request on a route, or with its peer until there is a descriptor, or finishes it with an error.
+  /// Queues the request on a route, or at its peer while there is no descriptor, or ends it with an error.
   void assign(OpenBatch& batch, uint32_t request);
   void assign(const QueuedRequest& request) { assign(*request.batch, request.request); }
-  /// Assigns what waits on a route that cannot do it now again.
+  /// Assigns the work of a route again, when the route cannot carry it now.
   void reassign(Peer& peer, size_t route);
 
  private:

@@ -82,7 +82,7 @@ void RunningBatches::cancel(BatchId id) {
   if (at != running_.end()) end(*at->second, Code::cancelled, "cancelled by the caller");
 }
 
-/// Ends every request that has no result.
+/// Ends every request that has no result yet.
 void RunningBatches::end(OpenBatch& batch, Code code, const std::string& text) {
   const size_t unfinished = batch.unfinished;
   if (unfinished == 0) return;
@@ -106,7 +106,7 @@ void RunningBatches::settle_changed() {
   }
 }
 
-/// Reports and releases the batch if it may be.
+/// Reports and releases the batch when it is ready for that.
 void RunningBatches::settle(OpenBatch& batch) {
   if (batch.unfinished > 0) return;
   const bool released = batch.slices == 0;
@@ -134,7 +134,7 @@ void RunningBatches::expire(TimePoint now) {
   }
 }
 
-/// Closes the lanes that still hold memory of an ended batch: then it is free for certain.
+/// Closes the lanes that still use memory of an ended batch. The memory is then certainly free.
 void RunningBatches::close_holders(const OpenBatch& batch) {
   std::set<EndpointId> holding;
   for (uint32_t i = 0; i < parts_.slices.size(); ++i) {

@@ -1,4 +1,4 @@
-// The fence around OpenSSL's AES-GCM; HKDF.
+// The fence around OpenSSL's AES-GCM, and HKDF.
 #include "xfer/seal.h"
 
 #include <openssl/crypto.h>
@@ -43,7 +43,7 @@ Block hkdf_extract(std::span<const uint8_t> salt, std::span<const uint8_t> input
 
 void hkdf_expand(std::span<const uint8_t> key, std::string_view info, std::span<uint8_t> out) {
   MC_ASSERT_LE(out.size(), size_t{255} * 32);
-  std::vector<uint8_t> message;  // the block before it, `info`, the number of the block
+  std::vector<uint8_t> message;  // the block before, `info`, and the number of the block
   for (uint8_t number = 1; !out.empty(); ++number) {
     message.insert(message.end(), info.begin(), info.end());
     message.push_back(number);
@@ -111,12 +111,12 @@ bool Gcm::decrypt(const Nonce& nonce, std::span<const std::byte> additional, std
     at += part.iov_len;
   }
   MC_ASSERT_EQ(at, cipher.size());
-  Tag given;  // OpenSSL wants it writable
+  Tag given;  // OpenSSL takes a writable tag
   std::memcpy(given.data(), tag.data(), tag.size());
   MC_ASSERT_EQ(EVP_CIPHER_CTX_ctrl(context, EVP_CTRL_AEAD_SET_TAG, static_cast<int>(given.size()), given.data()), 1);
   unsigned char none[16];
   if (EVP_CipherFinal_ex(context, none, &done) == 1) return true;
-  // An attacker chose which bits of the plaintext changed: no caller may see it.
+  // An attacker chose which bits of the plaintext changed, so no caller may see it.
   for (const iovec& part : parts) OPENSSL_cleanse(part.iov_base, part.iov_len);
   return false;
 }
@@ -135,7 +135,7 @@ Gcm::Key Seal::derive_key() {
   return key;
 }
 
-/// The big-endian number of the record over the last eight bytes of the derived nonce.
+/// The nonce: the big-endian number of the record, combined with the last eight bytes of the derived nonce.
 Gcm::Nonce Seal::next_nonce() {
   if (number_ == records_per_key_) {
     SealSecret next;

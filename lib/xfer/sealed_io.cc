@@ -9,28 +9,28 @@
 
 namespace mc::xfer {
 
-/// A walk over the caller's parts.
+/// A cursor over the caller's parts.
 class SealedIo::Parts {
  public:
-  static constexpr size_t kMax = 64;  // of one record
+  static constexpr size_t kMax = 64;  // limit of parts in one record
   using Cut = std::array<iovec, kMax>;
 
   explicit Parts(std::span<const iovec> parts) : parts_(parts) { skip_empty(); }
   bool done() const { return at_ == parts_.size(); }
-  size_t here() const { return parts_[at_].iov_len - offset_; }  // left of the part that comes next
+  size_t here() const { return parts_[at_].iov_len - offset_; }  // bytes left of the current part
   size_t room() const {
     size_t bytes = 0;
     for (size_t i = at_; i < parts_.size(); ++i) bytes += parts_[i].iov_len;
     return bytes - offset_;
   }
-  /// The next `most` bytes of one part.
+  /// The next bytes of the current part, at most `most`.
   iovec take(size_t most) {
     const iovec cut{static_cast<std::byte*>(parts_[at_].iov_base) + offset_, std::min(most, here())};
     offset_ += cut.iov_len;
     skip_empty();
     return cut;
   }
-  /// The next `bytes`, which are there; how many parts they lie in.
+  /// Takes the next `bytes`, which must exist. Returns the number of parts that they are in.
   size_t take(size_t bytes, Cut& cut) {
     size_t count = 0;
     while (bytes > 0) {
@@ -61,7 +61,7 @@ SealedIo::Bytes& SealedIo::made(Bytes& bytes, size_t size) {
 bool SealedIo::whole_record() const {
   const size_t bytes = stage_end_ - stage_begin_;
   if (bytes < kRecordHead) return false;
-  // a length that is out of range counts as a whole record: open_records() refuses it
+  // A length that is out of range counts as a whole record, which open_records() refuses.
   const size_t length =
       record_length(std::span<const std::byte, kRecordHead>(stage_.get() + stage_begin_, kRecordHead));
   return length == 0 || bytes >= length + kRecordExtra;
@@ -74,7 +74,7 @@ void SealedIo::feed(std::span<const std::byte> ciphertext) {
   stage_end_ += ciphertext.size();
 }
 
-/// Opens the whole records that fit into the parts, at least one if there is any. Returns the bytes handed out.
+/// Opens the whole records that fit into the parts, but at least one if there is one. Returns the bytes handed out.
 size_t SealedIo::open_records(Parts& parts) {
   size_t out = 0;
   while (reason_[0] == 0 && whole_record()) {
@@ -109,7 +109,7 @@ size_t SealedIo::open_records(Parts& parts) {
 
 void SealedIo::make_room() {
   if (stage_begin_ == 0) return;
-  // what is left is less than a record
+  // less than a record is left
   if (stage_begin_ == stage_end_ || kRoom - stage_begin_ < kRoom / 2) {
     std::memmove(stage_.get(), stage_.get() + stage_begin_, stage_end_ - stage_begin_);
     stage_end_ -= stage_begin_;
@@ -147,7 +147,7 @@ ssize_t SealedIo::receive(int fd, std::span<const iovec> wanted, int) {
   }
 }
 
-/// Appends one record with what comes next in the parts. Returns how many bytes of them it holds.
+/// Appends one record with the next bytes of the parts. Returns how many of their bytes it holds.
 size_t SealedIo::seal_record(Parts& parts) {
   Parts::Cut cut;
   size_t count = 0;
@@ -170,7 +170,7 @@ ssize_t SealedIo::send(int fd, std::span<const iovec> wanted) {
       const iovec part{sealed_.get() + sealed_begin_, pending()};
       const ssize_t n = under_.send(fd, {&part, 1});
       if (n > 0) sealed_begin_ += static_cast<size_t>(n);
-      if (pending() > 0) {  // an error comes back with the next call
+      if (pending() > 0) {  // the next call returns an error
         if (taken > 0) return static_cast<ssize_t>(taken);
         return n < 0 ? n : -EAGAIN;
       }

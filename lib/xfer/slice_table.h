@@ -1,6 +1,6 @@
-// The slices that exist, by index. A slice exists from its cutting until no transport can touch its memory, and its
-// number changes with every attempt, so that a late completion of an earlier attempt finds nothing. Not thread-safe:
-// it belongs to the thread that has the loop's turn.
+// The slices that exist, by index. A slice exists from its cutting until no transport can touch its memory. Every
+// attempt gives the slice a new number, so a late completion of an earlier attempt finds nothing. Not thread-safe: only
+// the thread that has the loop's turn calls this class.
 #pragma once
 
 #include <vector>
@@ -25,7 +25,7 @@ struct SliceRecord {
 
   const Request& asked() const { return batch->requests[request]; }
   TransferClass transfer_class() const { return asked().transfer_class; }
-  /// The slice carries the immediate of its request: the last slice does, and is cut when all others are done.
+  /// Whether the slice carries the immediate of its request. The last slice does, and is cut when all others are done.
   bool tells() const { return asked().immediate.has_value() && at + bytes == asked().local.size(); }
 };
 
@@ -33,27 +33,27 @@ class SliceTable {
  public:
   explicit SliceTable(Tally& tally) : tally_(tally) {}
 
-  /// A waiting slice of the request; its index.
+  /// Makes a waiting slice of the request and returns its index.
   uint32_t make(OpenBatch& batch, uint32_t request, uint64_t at, uint32_t bytes);
-  /// Cuts a waiting slice to `most` bytes; the index of a new slice with the rest.
+  /// Cuts a waiting slice to `most` bytes. Returns the index of a new slice with the rest.
   uint32_t split(uint32_t index, uint64_t most);
   /// A lane has taken the waiting slice.
   void posted(uint32_t index, EndpointId endpoint, int lane);
   /// The attempt failed: the slice waits again, under a new number.
   void retry(uint32_t index);
-  /// The slice's request is over, and a transport may still touch its memory.
+  /// The request of the slice is over, but a transport may still touch the slice's memory.
   void quarantine(uint32_t index);
-  /// The slice ends.
+  /// Ends the slice.
   void release(uint32_t index);
 
   SliceRecord& operator[](uint32_t index) { return slices_[index]; }
   const SliceRecord& operator[](uint32_t index) const { return slices_[index]; }
   /// One more than the largest index.
   uint32_t size() const { return static_cast<uint32_t>(slices_.size()); }
-  /// How many exist.
+  /// Number of existing slices.
   size_t count() const { return slices_.size() - free_.size(); }
   uint64_t id(uint32_t index) const { return static_cast<uint64_t>(slices_[index].generation) << 32 | index; }
-  /// The slice of that number if a transport has it, else null.
+  /// The slice with that number if a transport has it, else null.
   SliceRecord* find(uint64_t id, uint32_t& index);
 
  private:

@@ -120,7 +120,7 @@ Accepted accept_next(int listener) {
 
 namespace {
 
-/// Does the process hold what opens a connection to or from that host?
+/// Whether the process has the credentials for a connection to or from that host.
 bool may_use(const std::string& host, const Options& options) {
   if (options.insecure) return true;
   return !options.secret.empty() && (!options.local_secret || is_loopback(host));

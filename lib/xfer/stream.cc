@@ -38,7 +38,7 @@ void FrameStream::seal(const SealSecrets& secrets, uint64_t records_per_key) {
   stage_end_ = stage_begin_;
 }
 
-/// What a call that received nothing means.
+/// Interprets the result of a call that received nothing.
 FrameStream::Io FrameStream::receive_failed(ssize_t result) {
   if (result == -EAGAIN || result == -EINTR) return Io::blocked;
   if (result == -EBADMSG && sealed_) return fail(Code::corrupt, sealed_->reason(), sealed_->reason());
@@ -53,7 +53,7 @@ void FrameStream::took(size_t bytes) {
   left_ -= bytes;
 }
 
-/// The same for bytes that are still in the stage.
+/// Takes payload bytes from the stage.
 void FrameStream::unstage(size_t bytes) {
   const std::byte* from = stage_.data() + stage_begin_;
   if (sink_.kind != Sink::Kind::discard && bytes > 0) {
@@ -103,7 +103,7 @@ FrameStream::Io FrameStream::finish_frame(FrameConsumer& consumer) {
   return Io::ok;
 }
 
-/// Consumes whole frames, and the beginning of the next one, from the stage.
+/// Consumes from the stage whole frames, and the beginning of the next one.
 FrameStream::Io FrameStream::parse_staged(FrameConsumer& consumer) {
   for (;;) {
     if (in_frame_) {
@@ -114,7 +114,7 @@ FrameStream::Io FrameStream::parse_staged(FrameConsumer& consumer) {
     if (stage_end_ - stage_begin_ < kFrameHeaderBytes) break;
     if (start_frame(consumer) == Io::broken) return Io::broken;
   }
-  if (stage_begin_ > 0) {  // at most a header's beginning is left
+  if (stage_begin_ > 0) {  // at most the beginning of a header is left
     std::memmove(stage_.data(), stage_.data() + stage_begin_, stage_end_ - stage_begin_);
     stage_end_ -= stage_begin_;
     stage_begin_ = 0;
@@ -123,7 +123,8 @@ FrameStream::Io FrameStream::parse_staged(FrameConsumer& consumer) {
 }
 
 FrameStream::Io FrameStream::discard_some(size_t& taken) {
-  // MSG_TRUNC: TCP drops the bytes without copying them. Not every socket does, so the stage bounds it.
+  // With MSG_TRUNC, TCP drops the bytes without copying them. Other sockets copy them, so the size of the stage is the
+  // limit.
   const iovec part{stage_.data(), std::min(left_, stage_.size())};
   const ssize_t n = io().receive(fd_.get(), {&part, 1}, MSG_TRUNC);
   if (n <= 0) return receive_failed(n);
@@ -133,7 +134,7 @@ FrameStream::Io FrameStream::discard_some(size_t& taken) {
 }
 
 FrameStream::Io FrameStream::receive(FrameConsumer& consumer, size_t budget) {
-  // what the seal has buffered must be taken: the socket will not say that it is there
+  // Bytes buffered by the seal must be taken, because the socket will not report them.
   while (budget > 0 || (sealed_ && sealed_->buffered())) {
     if (parse_staged(consumer) == Io::broken) return Io::broken;
     size_t taken = 0;
@@ -161,7 +162,7 @@ FrameStream::Io FrameStream::receive(FrameConsumer& consumer, size_t budget) {
     if (into_payload > 0) took(into_payload);
     stage_end_ += taken - into_payload;
     budget -= std::min(budget, taken);
-    if (empty(taken < direct + room)) {  // spare the call that would say so
+    if (empty(taken < direct + room)) {  // saves the call that would report it
       const Io io = parse_staged(consumer);
       if (io == Io::broken || empty(true)) return io == Io::broken ? io : Io::blocked;
     }
@@ -179,18 +180,18 @@ void FrameStream::push(wire::FrameHeader header, std::vector<std::byte> payload)
   header.length = payload.size();
   out.header = header;
   out.owned = std::move(payload);
-  out.payload = out.owned;  // a moved vector keeps its storage, so the span stays right
+  out.payload = out.owned;  // a moved vector keeps its storage, so the span stays valid
   push(std::move(out));
 }
 
-/// A payload lies anywhere in a large pool: the memory of the next one is waited for while this one is
-/// looked at. The hardware does the same only within a page.
+/// Prefetches the payload of the next frame while this one is handled. A payload may be anywhere in a large pool, and
+/// hardware prefetch stays within a page.
 void prefetch(std::span<const std::byte> payload) {
   for (size_t at = 0; at < std::min(payload.size(), size_t{512}); at += 64) __builtin_prefetch(payload.data() + at);
 }
 
-/// The parts of the next call: what is left of the front frame, and frames behind it, but not both clear and sealed
-/// ones. Returns how many.
+/// Collects the parts of the next call: the rest of the front frame and the frames behind it, but not clear and sealed
+/// ones together. Returns their number.
 size_t FrameStream::gather(std::span<iovec> parts, size_t budget, size_t& bytes) {
   size_t count = 0;
   size_t summed = 0;
@@ -200,7 +201,8 @@ size_t FrameStream::gather(std::span<iovec> parts, size_t budget, size_t& bytes)
     Out& out = queue_[i];
     if (count + 2 > parts.size() || bytes >= budget || summed >= kSendChunk) break;
     if (!out.encoded) {
-      // here and not when it was queued: the kernel then copies the bytes from the cache
+      // The checksum is computed here and not when the frame was queued, so that the kernel copies the bytes from the
+      // cache.
       if (out.checksum) {
         out.header.flags |= wire::kFrameHasPayloadCrc;
         out.header.payload_crc = crc32c(out.payload);

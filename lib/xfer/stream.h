@@ -1,17 +1,17 @@
-// One framed TCP connection: a state machine for receiving and a queue for sending, both non-blocking.
-// A FrameConsumer says what frames mean.
+// One framed TCP connection: a state machine for receiving and a queue for sending, both non-blocking. A FrameConsumer
+// interprets the frames.
 //
-// Receiving copies nothing: a payload goes from the socket to the address its consumer names. One
-// readv takes the rest of a payload and, behind it, the next header; while frames are small the second
-// part is a larger stage, so that many small pieces cost few calls (their bytes are copied once, and
-// summed in the same pass; when many come together, past the caches).
+// Receiving copies no payload: it goes from the socket to the address that its consumer names. One readv takes the rest
+// of a payload and, behind it, the next header. While frames are small, the second part is a larger stage, so that many
+// small frames cost few calls. Staged bytes are copied once and summed in the same pass, and many of them are written
+// past the caches.
 //
 //     readv:  [ rest of payload -> final address ][ stage: next header, small frames ]
 //
 // Sending gathers headers and payloads of many frames in one sendmsg, straight from registered memory.
 //
-// StreamIo makes the calls, and nothing is in flight between two of them. A sealed stream is the same stream over
-// another StreamIo (sealed_io.h), which takes over after the first frames of the handshake.
+// StreamIo makes the calls, and no operation is in flight between two of them. A sealed stream uses another StreamIo
+// (sealed_io.h), which takes over after the first frames of the handshake.
 #pragma once
 
 #include <sys/uio.h>
@@ -32,21 +32,21 @@
 
 namespace mc::xfer {
 
-/// Where the payload of a frame goes.
+/// The destination of a frame's payload.
 struct Sink {
   enum class Kind : uint8_t { collect, direct, discard };
   Kind kind = Kind::collect;
   std::byte* at = nullptr;  // direct: room for header.length bytes
-  bool checksum = false;    // direct: run CRC32C over the bytes as they arrive
-  size_t whole = 0;         // direct: bytes that come together with these; many are written past the caches
+  bool checksum = false;    // direct: compute CRC32C over the bytes as they arrive
+  size_t whole = 0;         // direct: bytes that arrive together with these; many are written past the caches
 };
 
 class FrameConsumer {
  public:
   virtual ~FrameConsumer() = default;
-  /// A header arrived. Not ok: the stream is broken; `why` is static text.
+  /// Called when a header has arrived. Not ok: the stream is broken. `why` is static text.
   virtual Code begin(const wire::FrameHeader& header, Sink& sink, const char*& why) = 0;
-  /// The payload is complete. `collected` holds it for Kind::collect.
+  /// Called when the payload is complete. `collected` holds it for Kind::collect.
   virtual Code end(const wire::FrameHeader& header, std::span<const std::byte> collected, uint32_t crc,
                    const char*& why) = 0;
 };
@@ -54,11 +54,11 @@ class FrameConsumer {
 class FrameStream {
  public:
   struct Out {
-    wire::FrameHeader header;            // its payload_crc is filled in when the frame is sent
+    wire::FrameHeader header;            // payload_crc is filled in when the frame is sent
     std::span<const std::byte> payload;  // borrowed: registered memory
-    std::vector<std::byte> owned;        // or owned: small frames
+    std::vector<std::byte> owned;        // owned: payload of a small frame
     uint32_t pinned = 0;                 // buffer to unpin when the frame is gone
-    uint64_t slice = 0;                  // write: the slice whose memory `payload` is
+    uint64_t slice = 0;                  // write: the slice whose memory is `payload`
     bool checksum = false;               // send the CRC32C of the payload
     bool encoded = false;                // `head` is ready
     wire::FrameBytes head{};
@@ -66,18 +66,18 @@ class FrameStream {
   };
   enum class Io : uint8_t { ok, blocked, broken };
 
-  /// `io` outlives the stream.
+  /// `io` must outlive the stream.
   explicit FrameStream(Fd fd, StreamIo& io = socket_calls()) : fd_(std::move(fd)), io_(io) {}
   int fd() const { return fd_.get(); }
 
-  /// From here on everything is sealed: every byte that has not been parsed, and every frame that is not queued yet.
-  /// Once in the life of a stream.
+  /// Seals the stream from here on: every byte that has not been parsed, and every frame that is not queued yet. At
+  /// most once in the life of a stream.
   void seal(const SealSecrets& secrets, uint64_t records_per_key = kRecordsPerKey);
   bool sealed() const { return sealed_ != nullptr; }
 
-  /// Reads until the socket is empty or `budget` bytes were taken. broken: see error().
+  /// Reads until the socket is empty or `budget` bytes were taken. broken: error() has the cause.
   Io receive(FrameConsumer& consumer, size_t budget);
-  /// The frame being received from now on goes nowhere (its slice was cancelled).
+  /// Drops the rest of the frame that is being received, because its slice was cancelled.
   void discard_rest();
   bool receiving() const { return left_ > 0; }
   const wire::FrameHeader& current() const { return header_; }
@@ -87,8 +87,8 @@ class FrameStream {
     queue_.push_back(std::move(out));
   }
   void push(wire::FrameHeader header, std::vector<std::byte> payload);
-  /// Sends until the socket is full or `budget` bytes went out; finished frames are appended to `gone`
-  /// when they carried a pin or a slice.
+  /// Sends until the socket is full or `budget` bytes went out. Appends finished frames with a pin or a slice to
+  /// `gone`.
   struct Gone {
     uint32_t pinned;
     uint64_t slice;
@@ -97,12 +97,12 @@ class FrameStream {
   bool idle() const { return queue_.empty() && sealing() == 0; }
   size_t queued() const { return queue_.size(); }
   size_t queued_bytes() const { return out_bytes_ + sealing(); }
-  /// The write frame of a slice is not wholly sent; of a sealed one, not wholly read.
+  /// Whether the write frame of a slice is not wholly sent, or on a sealed stream not wholly read.
   bool holds(uint64_t slice) const;
-  /// Takes back the write frame of a slice if none of its bytes are on the wire yet.
+  /// Removes the write frame of a slice if none of its bytes are on the wire yet.
   enum class Unqueued : uint8_t { removed, partly_sent, sent };
   Unqueued unqueue(uint64_t slice);
-  /// Pins and slices of every frame still queued; empties the queue.
+  /// Empties the queue and returns the pins and slices of its frames.
   std::vector<Gone> drop_all();
 
   Code code() const { return code_; }
@@ -111,10 +111,11 @@ class FrameStream {
 
  private:
   static constexpr size_t kStageBytes = size_t{64} << 10;
-  static constexpr size_t kHeaderRoom = wire::kFrameHeaderBytes;  // a whole record fits behind a header's beginning
-  static constexpr size_t kSmallFrame = size_t{12} << 10;         // frames below this are worth staging
-  static constexpr size_t kChecksumChunk = size_t{256} << 10;     // still in L2 when the CRC reads it
-  static constexpr size_t kSendChunk = size_t{256} << 10;         // summed, then sent while still in L2
+  // A whole record fits behind the beginning of a header.
+  static constexpr size_t kHeaderRoom = wire::kFrameHeaderBytes;
+  static constexpr size_t kSmallFrame = size_t{12} << 10;      // frames below this size are staged
+  static constexpr size_t kChecksumChunk = size_t{256} << 10;  // the bytes are still in L2 when the CRC reads them
+  static constexpr size_t kSendChunk = size_t{256} << 10;      // the bytes are still in L2 when they are sent
 
   Io fail(Code code, const char* reason, std::string text);
   Io parse_staged(FrameConsumer& consumer);
@@ -132,23 +133,23 @@ class FrameStream {
   Fd fd_;
   StreamIo& io_;
   std::unique_ptr<SealedIo> sealed_;
-  // receiving
+  // receive state
   std::vector<std::byte> stage_ = std::vector<std::byte>(kStageBytes + kHeaderRoom);
   size_t stage_begin_ = 0;
   size_t stage_end_ = 0;
   wire::FrameHeader header_;
   bool in_frame_ = false;
   Sink sink_;
-  size_t left_ = 0;  // of the payload
+  size_t left_ = 0;  // bytes left of the payload
   uint32_t crc_ = 0;
   std::vector<std::byte> collected_;
   size_t last_payload_ = 0;
-  // sending
+  // send state
   Fifo<Out> queue_;
-  size_t sent_ = 0;   // of the front frame
-  size_t clear_ = 0;  // frames at the front that were queued before seal()
+  size_t sent_ = 0;   // bytes sent of the front frame
+  size_t clear_ = 0;  // number of front frames that were queued before seal()
   size_t out_bytes_ = 0;
-  // failure
+  // failure state
   Code code_ = Code::ok;
   std::string error_;
   const char* reason_ = "";

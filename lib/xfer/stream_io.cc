@@ -23,7 +23,7 @@ StreamIo& socket_calls() {
 
 msghdr message_of(std::span<const iovec> parts) {
   msghdr message{};
-  message.msg_iov = const_cast<iovec*>(parts.data());  // the kernel only reads it
+  message.msg_iov = const_cast<iovec*>(parts.data());  // the kernel only reads the parts
   message.msg_iovlen = parts.size();
   return message;
 }

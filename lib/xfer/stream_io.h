@@ -1,6 +1,6 @@
-// The calls that move the bytes of one stream between its socket and memory (internal). A FrameStream uses plain
-// system calls, an io_uring (lib/xfer_tcp) or sealed records (sealed_io.h). No call waits, and nothing is in flight
-// between two calls: once a slice is cancelled or a lane is closed, no kernel can still write to its memory.
+// The calls that move the bytes of one stream between its socket and memory (internal). A FrameStream uses plain system
+// calls, an io_uring (lib/xfer_tcp) or sealed records (sealed_io.h). No call waits, and no operation is in flight
+// between two calls. So after a slice is cancelled or a lane is closed, no kernel can still write to its memory.
 #pragma once
 
 #include <sys/socket.h>
@@ -11,14 +11,14 @@
 
 namespace mc::xfer {
 
-/// One for each engine, on whichever thread runs the engine's loop.
+/// Each engine has one. The thread that runs the engine's loop calls it.
 class StreamIo {
  public:
   virtual ~StreamIo() = default;
-  /// As recvmsg(MSG_DONTWAIT | flags) into the parts, one after the other: how many bytes came, 0 at the end
-  /// of the stream, or a negative errno.
+  /// Receives like recvmsg(MSG_DONTWAIT | flags) into the parts, one after the other. Returns the number of bytes, 0 at
+  /// the end of the stream, or a negative errno.
   virtual ssize_t receive(int fd, std::span<const iovec> parts, int flags) = 0;
-  /// As sendmsg(MSG_DONTWAIT | MSG_NOSIGNAL).
+  /// Sends like sendmsg(MSG_DONTWAIT | MSG_NOSIGNAL).
   virtual ssize_t send(int fd, std::span<const iovec> parts) = 0;
 };
 
@@ -29,7 +29,7 @@ class SocketCalls final : public StreamIo {
   ssize_t send(int fd, std::span<const iovec> parts) override;
 };
 
-/// Shared, because it has no state: for any thread at any time.
+/// Shared by all threads, because it has no state.
 StreamIo& socket_calls();
 
 /// The parts must outlive the message.

@@ -1,4 +1,4 @@
-// Turns the counters into the public snapshot.
+// Makes the public snapshot from the counters.
 #include "xfer/tally.h"
 
 #include "base/assert.h"

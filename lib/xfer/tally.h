@@ -1,6 +1,5 @@
-// Counters of one engine. Written by the engine's thread and by callers, read by anyone: relaxed
-// atomics, nothing is published through them. Failure reasons are static texts, so the table stays
-// as small as the code.
+// The counters of one engine. The engine's thread and callers write them, and any thread reads them. They are relaxed
+// atomics, because they publish no other data. Failure reasons are static texts, so the table stays small.
 #pragma once
 
 #include <array>
@@ -68,7 +67,7 @@ class Tally {
     std::lock_guard lock(mutex_);
     ++failures_[std::string(reason)];
   }
-  /// `table`: the transports by row, as in add().
+  /// `table`: the transports by row, like `row` in add().
   Counters snapshot(std::span<const TransportEntry* const> table) const;
 
  private:

@@ -1,5 +1,5 @@
-// A rate kept with a bucket of tokens (internal, pure): bytes may go while the bucket is not empty, and the
-// last ones may overdraw it, so that a slice larger than the bucket still goes and is paid for afterwards.
+// A rate limit by a bucket of tokens (internal, pure). Bytes may go while the bucket is not empty, and may overdraw it.
+// So a slice larger than the bucket goes too, and the rate catches up afterwards.
 #pragma once
 
 #include <algorithm>
@@ -11,9 +11,9 @@ namespace mc::xfer {
 
 class TokenBucket {
  public:
-  static constexpr Duration kBurst = 1ms;  // of unused rate that may be caught up with
+  static constexpr Duration kBurst = 1ms;  // unused rate that may be used later
 
-  /// bytes a second; 0 = no limit.
+  /// Bytes a second; 0 = no limit.
   explicit TokenBucket(uint64_t bytes_per_s = 0) : bytes_per_s_(static_cast<double>(bytes_per_s)) {}
 
   bool limited() const { return bytes_per_s_ > 0; }
@@ -22,7 +22,7 @@ class TokenBucket {
     return !limited() || tokens_ > 0;
   }
   void spend(uint64_t bytes) { tokens_ -= static_cast<double>(bytes); }
-  /// When it opens again, after open() was false.
+  /// The time at which the bucket opens again, after open() was false.
   TimePoint opens() const {
     const double seconds = std::max(0.0, -tokens_) / bytes_per_s_;
     return filled_ + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds)) + 1us;

@@ -1,16 +1,16 @@
-// Injected faults: a transport that wraps another one and damages what passes, by seeded random numbers. It is part of
-// the product, because a cluster's operator tests with it too. It tests the engine (every batch ends,
+// Injected faults: a transport that wraps another one and damages what passes through it, by seeded random numbers. It
+// is part of the product, because the operator of a cluster tests with it too. It tests the engine (every batch ends,
 // nothing leaks, wrong bytes are noticed), not the inner transport.
 //
 //   fail_submit       the slice never reaches the transport and comes back as io
-//   fail_completion   the bytes moved, the completion says io
-//   drop_completion   the bytes moved, the completion never comes (the deadline has to end it)
+//   fail_completion   the bytes move, but the completion says io
+//   drop_completion   the bytes move, but the completion never comes (the deadline must end the slice)
 //   duplicate         the completion comes twice
 //   delay             the completion comes later
 //   corrupt           one byte of a finished read is flipped
 //   lose_peer         the connection is closed instead of posting
-//   slices_max        a lane takes no more at a time than that
-//   immediates_max    nor more that carry an immediate
+//   slices_max        limit of slices that a lane takes at a time
+//   immediates_max    limit of those with an immediate
 #include <algorithm>
 #include <map>
 
@@ -130,7 +130,7 @@ class FaultTransport final : public Transport {
     SliceDone done;
   };
 
-  /// All on that lane, or those with an immediate.
+  /// Number of slices in flight on that lane, or of those with an immediate.
   size_t in_flight(EndpointId endpoint, int lane, bool telling) const {
     return static_cast<size_t>(std::count_if(flying_.begin(), flying_.end(), [&](const auto& entry) {
       const Flying& flying = entry.second;
@@ -163,7 +163,7 @@ class FaultTransport final : public Transport {
     if (done.code == Code::ok && slice.op == Op::read && rng_.chance(plan_.corrupt)) {
       const size_t at_byte = rng_.below(slice.local.size());
       slice.local[at_byte] ^= std::byte{0x10};
-      done.crc32c ^= 0x5a5a5a5a;  // the transport would have reported another sum for other bytes
+      done.crc32c ^= 0x5a5a5a5a;  // the transport would have reported another checksum for other bytes
     }
     const bool twice = rng_.chance(plan_.duplicate_completion);
     if (rng_.chance(plan_.delay)) {

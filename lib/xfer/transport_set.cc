@@ -8,7 +8,7 @@
 namespace mc::xfer {
 namespace {
 
-/// The rows of the table that Options::transport names, in its order.
+/// The table rows that Options::transport names, in its order.
 Result<std::vector<size_t>> rows_of(std::string_view names, std::span<const TransportEntry* const> table) {
   std::vector<size_t> rows;
   std::string known = "auto";
@@ -37,7 +37,7 @@ Result<void> TransportSet::open(Home& home, std::span<const TransportEntry* cons
   MC_ASSERT(active_.empty());
   const Options& options = *home.options;
   MC_TRY(rows, rows_of(options.transport, table));
-  int mc = 0;  // of the first transport that is left out
+  int mc = 0;  // number of the first transport that is left out
   for (const size_t row : rows) {
     const TransportEntry& entry = *table[row];
     const Reach usable = entry.probe(options);
@@ -49,7 +49,7 @@ Result<void> TransportSet::open(Home& home, std::span<const TransportEntry* cons
       uri = transport->listen();
     }
     if (!uri) {
-      // "auto" leaves out what this machine cannot do; an option that is wrong is the caller's to mend
+      // "auto" leaves out transports that this machine cannot run, but a wrong option is an error.
       if (options.transport != "auto" || uri.error().code == Code::invalid)
         return within("transport " + std::string(entry.scheme), uri.error());
       if (texts_.empty()) mc = uri.error().mc;

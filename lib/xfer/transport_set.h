@@ -1,6 +1,6 @@
-// The transports that run in one engine, in order of preference. The set is fixed once it is open. After that any
-// thread may attach and detach buffers and ask what there is; everything else belongs to the thread that has the
-// loop's turn.
+// The transports that run in one engine, in order of preference. The set is fixed once it is open. After that, any
+// thread may attach and detach buffers and read the list. Only the thread that has the loop's turn calls the other
+// methods.
 #pragma once
 
 #include <memory>
@@ -15,19 +15,19 @@ namespace mc::xfer {
 
 class TransportSet {
  public:
-  /// Listens on the transports of the table that Options::transport names, and completes home.uris. Code::invalid names
-  /// the option that is wrong; "auto" leaves out what this machine cannot do.
+  /// Opens the transports of the table that Options::transport names, and completes home.uris. Code::invalid names the
+  /// wrong option. "auto" leaves out transports that this machine cannot run.
   Result<void> open(Home& home, std::span<const TransportEntry* const> table);
 
   size_t size() const { return active_.size(); }
   Transport& operator[](size_t route) { return *active_[route].transport; }
   const TransportEntry& entry(size_t route) const { return *active_[route].entry; }
-  /// The row of the table, by which flows are counted.
+  /// The table row that flows are counted for.
   size_t row(size_t route) const { return active_[route].row; }
   size_t route_of_row(size_t row) const;
   /// The transport that dials that URI; null = none.
   const TransportEntry* speaker_of(std::string_view uri) const;
-  /// One line for each transport of the table that was asked for; Engine::transports().
+  /// One line for each requested transport of the table; Engine::transports().
   const std::vector<std::string>& texts() const { return texts_; }
 
   /// Makes a buffer usable on every transport, or on none.
@@ -37,7 +37,7 @@ class TransportSet {
   void publish(Reports& out);
   void pause_notifies(bool pause);
   void ready(uint64_t token, uint32_t events, Reports& out);
-  /// When the first of them wants to be called next.
+  /// Runs the timers of all transports. Returns the time of the next call.
   TimePoint tick(TimePoint now, Reports& out);
   void doze(Reports& out);
   void shutdown();

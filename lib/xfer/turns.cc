@@ -25,11 +25,11 @@ std::unique_lock<std::mutex> LoopTurns::take_turn() {
   return turn;
 }
 
-/// `wait`: most likely the engine's thread is about to end its turn, so this thread tries for kTurnWait. Given the
-/// batch, the engine's thread would still be at it when the caller comes with the next one, and so on: every batch
-/// would change threads.
+/// `wait`: tries for kTurnWait, because the engine's thread is probably about to end its turn. If the engine's thread
+/// got the batch instead, it would still be busy when the caller submits the next one. Every batch would then change
+/// threads.
 bool LoopTurns::try_turn(std::unique_lock<std::mutex>& turn, bool wait) {
-  // turn_wanted_ is a hint: sockets must get their turn
+  // turn_wanted_ is a hint; the sockets need a turn too
   const auto take = [&] { return !turn_wanted_.load(std::memory_order_relaxed) && turn.try_lock(); };
   if (take()) return true;
   if (!wait) return false;
@@ -61,9 +61,9 @@ void LoopTurns::run() {
   loop_.shutdown();
 }
 
-/// The time to wait until. From then on a thread that pushes a command wakes this thread.
+/// The end of the coming wait. From then on a thread that pushes a command wakes this thread.
 TimePoint LoopTurns::nap(TimePoint now, TimePoint idle_since, TimePoint until) {
-  // only ever compared with what it was
+  // the value is only compared with an earlier one
   if (const uint64_t polls = polls_.load(std::memory_order_relaxed); polls != polls_seen_) {
     polls_seen_ = polls;
     driven_ = true;
@@ -83,12 +83,12 @@ TimePoint LoopTurns::nap(TimePoint now, TimePoint idle_since, TimePoint until) {
   return until;
 }
 
-/// Wakes the engine's thread if it would sleep longer.
+/// Wakes the engine's thread if its sleep would last longer than `until`.
 void LoopTurns::wake_for(TimePoint until) {
   if (sleep_until_ > until) commands_.wake();
 }
 
-/// Takes one turn for a caller that polls; false: another thread has it.
+/// Takes one turn for a caller that polls. False: another thread has the turn.
 bool LoopTurns::drive(TimePoint& now) {
   std::unique_lock turn(turn_, std::defer_lock);
   if (!try_turn(turn, false)) return false;
@@ -96,25 +96,25 @@ bool LoopTurns::drive(TimePoint& now) {
   nap_until_ = now + kNap;
   loop_.take_commands();
   (void)loop_.round(now);
-  wake_for(now + kNap);  // to notice that no caller polls any more
+  wake_for(now + kNap);  // the engine's thread must notice when no caller polls any more
   return true;
 }
 
-/// Takes one turn for a caller that submits; false: another thread has it.
+/// Takes one turn for a caller that submits. False: another thread has the turn.
 bool LoopTurns::drive(OpenBatch& batch) {
   std::unique_lock turn(turn_, std::defer_lock);
   if (!try_turn(turn, true)) return false;
   loop_.take_commands();
   TimePoint now{}, until{};
   const EngineLoop::Begun begun = loop_.begin(batch, until);
-  if (begun == EngineLoop::Begun::over) {  // and perhaps closed: its memory may be free
+  if (begun == EngineLoop::Begun::over) {  // the batch may be closed already, and its memory freed
     wake_for(until);
     return true;
   }
   if (begun == EngineLoop::Begun::no) loop_.submit(batch);
   until = loop_.round(now);
-  for (int again = 0; again < 3 && until <= now; ++again) until = loop_.round(now);  // often it is done already
-  // for what this turn left to do, unless the caller is about to poll
+  for (int again = 0; again < 3 && until <= now; ++again) until = loop_.round(now);  // often the batch is done already
+  // Wakes the engine's thread for the rest of the work, unless the caller is about to poll.
   wake_for(driven_ && until <= now ? now + kNap : until);
   return true;
 }
@@ -126,18 +126,18 @@ void LoopTurns::submit(OpenBatch& batch) {
 
 void LoopTurns::watch(TimePoint deadline) {
   if (spin_ <= Duration{}) return;
-  polls_.fetch_add(1, std::memory_order_relaxed);  // only ever compared with what it was
+  polls_.fetch_add(1, std::memory_order_relaxed);  // the value is only compared with an earlier one
   if (events_.size_hint() > 0) return;
   TimePoint now = SystemClock::instance().now();
   if (deadline <= now) return;
   const TimePoint end = std::min(deadline, now + spin_);
-  while (events_.size_hint() == 0) {  // EventQueue::poll() looks properly
+  while (events_.size_hint() == 0) {  // EventQueue::poll() reads the exact state
     if (!drive(now)) now = SystemClock::instance().now();
     if (now < end) continue;
-    // the engine's thread takes over: from now on completions must wake it
+    // The engine's thread takes over, so completions must wake it from now on.
     std::lock_guard turn(turn_);
     driven_ = false;
-    polls_seen_ = polls_.load(std::memory_order_relaxed);  // only ever compared with what it was
+    polls_seen_ = polls_.load(std::memory_order_relaxed);  // the value is only compared with an earlier one
     if (!loop_.doze()) commands_.wake();
     return;
   }

@@ -1,13 +1,14 @@
-// The thread that runs the engine's loop. One thread at a time has the turn: nearly always the engine's own. With
-// Options::spin, a thread in submit() or poll() takes the turn when it is free, because waking another thread costs a
-// few microseconds each way, as much as a small RDMA READ takes altogether: the thread that submits posts the request
-// itself and polls the device itself in poll(), as a program written straight to the verbs would.
+// The thread that runs the engine's loop. One thread at a time has the turn, usually the engine's own. With
+// Options::spin, a thread in submit() or poll() takes the turn when it is free. Waking another thread costs a few
+// microseconds each way, as much as a small RDMA READ. So the submitting thread posts the request and polls the device
+// itself, like a program written directly to the verbs.
 //
 //   submit()  takes one turn if no other thread has it, else pushes a command
-//   watch()   takes turn after turn until there is an event, `spin` has passed or the deadline has come
+//   watch()   takes turns until there is an event, `spin` has passed or the deadline is reached
 //
-// A command never waits: pushing one wakes the engine's thread if that sleeps. While callers poll, devices do not
-// interrupt. The engine's thread naps, and takes over when no caller has polled for a whole nap.
+// A command never waits, because pushing one wakes the engine's thread if it sleeps. While callers poll, devices raise
+// no interrupts. The engine's thread sleeps for short naps, and takes over when no caller has polled during a whole
+// nap.
 #pragma once
 
 #include <atomic>
@@ -31,14 +32,14 @@ class LoopTurns {
   void start();
   /// Closes every connection and joins the thread.
   void stop();
-  /// Hands a kept batch to the loop, in a turn of this thread or as a command.
+  /// Gives a kept batch to the loop, in a turn of this thread or as a command.
   void submit(OpenBatch& batch);
-  /// Polls until there is an event, at most for `spin`; without `spin` it returns at once.
+  /// Polls until there is an event, at most for `spin`. Without `spin` it returns at once.
   void watch(TimePoint deadline);
 
  private:
   static constexpr Duration kNap = 2ms;
-  static constexpr Duration kTurnWait = 50us;  // submit() polls for the turn that long
+  static constexpr Duration kTurnWait = 50us;  // longest time that submit() polls for the turn
 
   void run();
   std::unique_lock<std::mutex> take_turn();
@@ -55,11 +56,11 @@ class LoopTurns {
   const Duration spin_;
   std::thread thread_;
   std::mutex turn_;
-  std::atomic<bool> turn_wanted_{false};  // by the engine's thread: callers that poll leave it the turn
-  std::atomic<uint64_t> polls_{0};        // times that a caller waited for an event
-  // under turn_
-  TimePoint sleep_until_{};  // while the engine's thread sleeps
-  bool driven_ = false;      // a caller polls the devices: the engine's thread only looks every kNap whether that is so
+  std::atomic<bool> turn_wanted_{false};  // set by the engine's thread, so that polling callers leave it the turn
+  std::atomic<uint64_t> polls_{0};        // number of times that a caller waited for an event
+  // protected by turn_
+  TimePoint sleep_until_{};  // valid while the engine's thread sleeps
+  bool driven_ = false;      // a caller polls the devices, and the engine's thread only checks that every kNap
   uint64_t polls_seen_ = 0;
   TimePoint nap_until_{};
 };
