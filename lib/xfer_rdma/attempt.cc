@@ -12,7 +12,8 @@
 namespace mc::xfer {
 namespace {
 
-/// Each lane of an attempt that is over is destroyed for itself, and the other objects with the last lane.
+/// The queue pair of a lane whose attempt is over. Each one is destroyed by itself, and the other objects with the last
+/// one.
 struct LaneRemains final : public RdmaReaper::Remains {
   LaneRemains(std::shared_ptr<RdmaAttempt> all, std::unique_ptr<RdmaLane> one)
       : rest(std::move(all)), lane(std::move(one)) {}
@@ -77,7 +78,7 @@ Result<RdmaAttempt::Work> RdmaAttempt::connect(const RdmaPort& port, const wire:
                  .options = &options};
   to.reads_out =
       static_cast<uint8_t>(std::clamp<int>(peer.rd_atomic, 1, std::clamp(limits.max_qp_init_rd_atom, 1, 16)));
-  arm();  // before anything can complete
+  arm();  // armed before anything can complete
   std::vector<std::pair<RdmaLane*, LaneConnect>> works;
   for (size_t i = 0; i < lanes_.size(); ++i) {
     to.peer = peer.lanes[i];
@@ -116,13 +117,13 @@ void RdmaAttempt::completed(const ibv_wc& done, Polled& out) {
       out.messages.push_back({RdmaLane::slot_of(done.wr_id), told ? 0 : done.byte_len,
                               told ? std::optional(ntohl(done.imm_data)) : std::nullopt});
     else if (status != WorkStatus::flushed)
-      status = WorkStatus::other;  // too long, or refused: the peer's fault, not a bug of ours
+      status = WorkStatus::other;  // the message is too long or was refused: the peer is at fault, not this process
   } else {
     probe.completed();
     lanes_[index]->complete(done.wr_id, status, out.ok);
   }
   if (status == WorkStatus::ok) return;
-  // the first error is the cause; a flush is only its consequence, unless it is all there is
+  // The first error is the cause. A flush is only its consequence, unless there is no other error.
   if (out.failure == WorkStatus::ok || (out.failure == WorkStatus::flushed && status != WorkStatus::flushed)) {
     out.failure = status;
     out.failed_lane = index;

@@ -1,4 +1,4 @@
-// The pairs of addresses that the dialler may use for one path, best first, and which of them is tried (internal,
+// The pairs of addresses that the dialler may use for one path, best first, and the pair that is being tried (internal,
 // pure).
 #pragma once
 
@@ -20,14 +20,14 @@ class GidChoices {
   size_t size() const { return pairs_.size(); }
   /// Every pair has failed once since the list was made.
   bool exhausted() const { return exhausted_; }
-  /// The pair that is tried, or in use; null: there is none.
+  /// The pair that is tried or in use; null: the list is empty.
   const GidChoice* current() const { return pairs_.empty() ? nullptr : &pairs_[at_]; }
 
   enum class Change : uint8_t {
-    none,   // the list is the same
-    kept,   // the pair in use is still there
-    gone,   // the pair in use is not: its attempt must end
-    again,  // no pair was in use: the best is next
+    none,   // the list is unchanged
+    kept,   // the pair in use is still in the list
+    gone,   // the pair in use has left the list, so its attempt must end
+    again,  // no pair was in use; the best pair is next
   };
   /// The addresses of a port have changed. `live`: an attempt uses the current pair.
   Change replan(std::vector<GidChoice> pairs, bool live) {
@@ -41,7 +41,7 @@ class GidChoices {
     if (!live) return Change::again;
     return gone ? Change::gone : Change::kept;
   }
-  /// An attempt failed before the path was up: the next pair. `all`: it would fail with every pair.
+  /// An attempt failed before the path was up, so the next pair is tried. `all`: every pair would fail.
   void failed(bool all) {
     MC_ASSERT(!pairs_.empty());
     ++at_;

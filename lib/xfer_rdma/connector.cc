@@ -73,7 +73,8 @@ void RdmaConnector::run() {
     lock.unlock();
     auto result = job.work();
     lock.lock();
-    if (--running_[job.attempt.endpoint] == 0) running_.erase(job.attempt.endpoint);  // this thread looks again
+    // This thread looks for work again.
+    if (--running_[job.attempt.endpoint] == 0) running_.erase(job.attempt.endpoint);
     done_.push_back({job.attempt, result ? std::nullopt : std::optional(std::move(result).error())});
     ready_.signal();
   }

@@ -1,8 +1,8 @@
-// Threads that connect queue pairs (internal). Moving one to "ready to receive" makes the kernel look up the peer's
-// hardware address, and waits for that: 1 s when no host answers. On the engine's thread that would stop every
-// other path, and a peer could have it as often as it liked. So the transport hands the work over and goes on; a path
-// is not let go of while its work is here. A peer may offer addresses that nobody answers for, again and again: so
-// each connection has a few threads at most.
+// Threads that connect queue pairs (internal). The step to "ready to receive" makes the kernel look up the peer's
+// hardware address, which takes 1 s when no host answers. On the engine's thread such a step would stop every other
+// path, as often as a peer likes. So the transport hands the work over and goes on. A path is not destroyed while its
+// work is here. A peer may again and again offer addresses that no host answers for, so each connection has a few
+// threads at most.
 #pragma once
 
 #include <condition_variable>
@@ -23,17 +23,17 @@ namespace mc::xfer {
 
 class RdmaConnector {
  public:
-  static constexpr size_t kThreadsMax = 16;     // more attempts than that wait for one that ends
-  static constexpr size_t kPerEndpointMax = 2;  // and more than that for one of the same endpoint
+  static constexpr size_t kThreadsMax = 16;     // further attempts wait
+  static constexpr size_t kPerEndpointMax = 2;  // further attempts of the endpoint wait
 
   RdmaConnector() = default;
   RdmaConnector(const RdmaConnector&) = delete;
   RdmaConnector& operator=(const RdmaConnector&) = delete;
   ~RdmaConnector() { stop(); }
-  /// Ends work that was not begun with Code::cancelled; waits for the rest.
+  /// Ends work that has not begun with Code::cancelled. Waits for the rest.
   void stop();
 
-  /// Readable when take() has something.
+  /// A descriptor that is readable when take() has results.
   Result<int> open();
   struct Attempt {
     EndpointId endpoint = EndpointId::none;
@@ -53,17 +53,17 @@ class RdmaConnector {
     std::function<Result<void>()> work;
   };
   void run();
-  std::deque<Job>::iterator next();  // the oldest that may begin, or end()
+  std::deque<Job>::iterator next();  // the oldest job that may begin, or end()
 
   EventFd ready_;
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<Job> waiting_;
-  std::map<EndpointId, size_t> running_;  // of those that have any
+  std::map<EndpointId, size_t> running_;  // number of running jobs of each endpoint that has any
   std::vector<Done> done_;
   size_t idle_ = 0;
   bool stop_ = false;
-  std::vector<std::thread> threads_;  // made when all that there are are busy; they stay
+  std::vector<std::thread> threads_;  // a thread is added when all others are busy; threads stay
 };
 
 }  // namespace mc::xfer

@@ -110,7 +110,7 @@ double gbits(const ibv_port_attr& attr) {
   return 0;
 }
 
-/// Is the port one of "mlx5_0,mlx5_1:1"? Empty: every port is.
+/// Whether `wanted`, such as "mlx5_0,mlx5_1:1", names the port. An empty list names every port.
 bool named(const std::string& wanted, const std::string& device, int port) {
   if (wanted.empty()) return true;
   std::string_view rest = wanted;
@@ -196,7 +196,7 @@ GpuChoice report_gpu(const DeviceList& list) {
   return choose_gpu_path(facts);
 }
 
-/// CAP_IPC_LOCK: the limit does not hold for this process.
+/// Whether CAP_IPC_LOCK exempts this process from the limit.
 bool exempt_from_memlock() {
   std::ifstream file("/proc/self/status");
   std::string word;
@@ -259,7 +259,7 @@ Result<std::unique_ptr<RdmaDevice>> RdmaDevice::open(const std::string& name) {
 }
 
 bool RdmaDevice::takes_dmabuf() const {
-  // no descriptor is -1: a driver that knows dma-bufs refuses that one, others the call
+  // Descriptor -1 is invalid. A driver that supports dma-bufs reports it, other drivers refuse the call.
   const Verbs<ibv_mr> none(::ibv_reg_dmabuf_mr(domain(), 0, 4096, 0, -1, IBV_ACCESS_LOCAL_WRITE));
   return none != nullptr || (errno != EOPNOTSUPP && errno != EPROTONOSUPPORT);
 }
@@ -274,7 +274,7 @@ void RdmaPort::refresh(int only_gid) {
   mtu = from_verbs_mtu(attr.active_mtu);
   gids.clear();
   auto entries = query_gids(device->context(), number);
-  // while the link is down the addresses it will come back with are planned with
+  // While the link is down, paths are planned with the addresses that it will probably come back with.
   if (!active)
     for (GidEntry& entry : entries) entry.netdev_up = true;
   for (const RankedGid& ranked : rank_gids(entries, only_gid))
@@ -295,13 +295,13 @@ const GidEntry* RdmaPort::find(const wire::Gid& gid) const {
 }
 
 Result<RdmaHardware> open_hardware(const Options& options) {
-  (void)::ibv_fork_init();  // before anything is registered: a child must not share pinned pages copy-on-write
+  (void)::ibv_fork_init();  // before any registration: a child must not share pinned pages copy-on-write
   RdmaHardware hardware;
   const DeviceList list;
   for (int i = 0; i < list.count; ++i) {
     const std::string name = ::ibv_get_device_name(list.devices[i]);
     auto opened = RdmaDevice::open(list.devices[i]);
-    if (!opened) continue;                                    // the probe said why
+    if (!opened) continue;                                    // the probe reported the reason
     std::shared_ptr<RdmaDevice> device = std::move(*opened);  // shared, see RdmaHardware
     bool wanted = false;
     for (uint8_t number = 1; number <= device->limits().phys_port_cnt; ++number) {

@@ -19,7 +19,7 @@ Code RdmaFrames::on_frame(RdmaEndpoint& endpoint, const FrameHeader& header, std
     const Code code = socket.take_handshake(header, payload, why);
     return code == Code::ok && socket.handshake.complete() ? joined(endpoint, why) : code;
   }
-  if (socket.io.queued() > kUnreadMax) {  // notifies stop far earlier: the rest are answers
+  if (socket.io.queued() > kUnreadMax) {  // notifies stop far earlier, so the other frames are answers
     why = "the peer asks and reads no answers";
     return Code::corrupt;
   }
@@ -37,7 +37,7 @@ Code RdmaFrames::on_frame(RdmaEndpoint& endpoint, const FrameHeader& header, std
   }
 }
 
-/// The peer has proven itself: tells it how to reach us.
+/// Called when the peer has proven itself. Sends the ports of this process.
 Code RdmaFrames::joined(RdmaEndpoint& endpoint, const char*& why) {
   MC_ASSERT(parts_.strangers > 0);
   --parts_.strangers;
@@ -57,10 +57,10 @@ Code RdmaFrames::joined(RdmaEndpoint& endpoint, const char*& why) {
   return Code::ok;
 }
 
-/// Both sides have dialled at once: one connection is enough, and only the side with the lower instance
-/// decides which, so that they cannot close both. It keeps the one that carries already, else its own;
-/// the other side's dial ends here, and finds its peer connected. Later dials are another matter: the
-/// peer may have lost a connection that still looks alive from here.
+/// Both sides have dialled at once. One connection suffices, and only the side with the lower instance decides which
+/// one, so that they cannot close both. It keeps the one that carries already, else its own. The dial of the other side
+/// ends here and finds its peer connected. A later dial is not closed, because the peer may have lost a connection that
+/// still looks alive from here.
 void RdmaFrames::settle_twins(RdmaEndpoint& endpoint) {
   if (!(parts_.home.instance < endpoint.peer) || endpoint.socket.handshake.identity().is_zero()) return;
   for (const auto& [id, other] : parts_.endpoints) {
@@ -79,7 +79,7 @@ void RdmaFrames::tell_ports() {
 }
 
 void RdmaFrames::tell_keys(RdmaEndpoint& endpoint) {
-  const auto own = parts_.home.describe();  // first: it must not name a buffer whose keys are not sent
+  const auto own = parts_.home.describe();  // made first, so that it names no buffer whose keys are not sent
   std::vector<size_t> devices;
   for (size_t port = 0; port < parts_.hardware.ports.size(); ++port) devices.push_back(parts_.device_of(port));
   if (endpoint.takes_writes(*own))
@@ -88,7 +88,7 @@ void RdmaFrames::tell_keys(RdmaEndpoint& endpoint) {
   for (const BufferInfo& buffer : own->buffers) {
     if (endpoint.told.contains(buffer.id) || !reachable(buffer, endpoint.socket.handshake.identity())) continue;
     wire::RdmaKeys keys;
-    if (!parts_.memory.keys(buffer.id, devices, keys)) continue;  // going away
+    if (!parts_.memory.keys(buffer.id, devices, keys)) continue;  // the buffer is being removed
     keys.snapshot = own->version;
     endpoint.socket.push(control_frame(FrameType::keys, wire::encode(keys)));
     endpoint.told.insert(buffer.id);
@@ -111,7 +111,7 @@ Code RdmaFrames::on_nics(RdmaEndpoint& endpoint, std::span<const std::byte> payl
   for (const auto& rail : endpoint.rails) {
     if (nics[rail->remote].lid != before[rail->remote].lid)
       paths_.fail(endpoint, *rail, PathCause::restart, "the peer's port has another LID", true, out);
-    // a port of the peer may be up again
+    // A port of the peer may be up again.
     if (!paths_.startable(endpoint, *rail)) continue;
     rail->machine.wake(now());
     parts_.due(now());

@@ -1,6 +1,6 @@
-// Meaning of the frames on the socket of an rdma connection: handshake, ports, keys, descriptors (internal). Everything
-// a peer says is bounded and checked before it is used. Not thread-safe: it belongs to the thread that has the loop's
-// turn.
+// The handling of frames on the socket of an rdma connection: handshake, ports, keys, descriptors (internal).
+// Everything from a peer is bounded and checked before it is used. Not thread-safe: only the thread that has the loop's
+// turn calls this class.
 #pragma once
 
 #include "xfer_rdma/resting.h"
@@ -12,16 +12,16 @@ class RdmaFrames {
   RdmaFrames(RdmaParts& parts, RdmaPaths& paths, RdmaResting& resting)
       : parts_(parts), paths_(paths), resting_(resting) {}
 
-  /// Not ok, and `why`: the connection ends.
+  /// Not ok: the connection ends, for the reason in `why`.
   Code on_frame(RdmaEndpoint& endpoint, const wire::FrameHeader& header, std::span<const std::byte> payload,
                 const char*& why);
-  /// A port of ours has changed: tells every peer.
+  /// Sends the ports to every peer, because one has changed.
   void tell_ports();
-  /// Sends keys of buffers that the peer may touch and does not have yet, then the descriptor that names them.
+  /// Sends the keys that the peer lacks of buffers that it may touch, then the descriptor that names the buffers.
   void tell_keys(RdmaEndpoint& endpoint);
 
  private:
-  static constexpr size_t kUnreadMax = 8192;  // frames waiting for one peer, answers among them
+  static constexpr size_t kUnreadMax = 8192;  // limit of frames that wait for one peer, answers included
 
   Code joined(RdmaEndpoint& endpoint, const char*& why);
   void settle_twins(RdmaEndpoint& endpoint);

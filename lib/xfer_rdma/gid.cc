@@ -19,14 +19,14 @@ bool is_mapped(const Gid& gid) {
   return std::equal(gid.begin(), gid.begin() + 12, kMapped.begin());
 }
 
-/// Interfaces that containers and overlays make: their addresses reach nobody outside this host.
+/// Whether containers or overlays made the interface. Such addresses reach no host outside this one.
 bool is_bridge(const std::string& netdev) {
   constexpr std::array<std::string_view, 10> kPrefixes = {"docker", "br-",    "cni",   "flannel", "virbr",
                                                           "cali",   "podman", "kube-", "vxlan",   "lxc"};
   return std::any_of(kPrefixes.begin(), kPrefixes.end(), [&](auto prefix) { return netdev.starts_with(prefix); });
 }
 
-/// Empty when the entry is usable.
+/// Why the entry is unusable; empty when it is usable.
 std::string refusal_of(const GidEntry& entry) {
   if (entry.gid == Gid{}) return "empty entry";
   if (entry.type == GidType::infiniband) return {};
@@ -48,7 +48,7 @@ bool same_prefix(const Gid& a, const Gid& b, unsigned bits) {
   return true;
 }
 
-/// Each finds the other in its own subnet.
+/// Whether each address is in the subnet of the other.
 bool in_common_subnet(const RdmaGid& a, const RdmaGid& b) {
   return is_mapped(a.gid) == is_mapped(b.gid) && same_prefix(a.gid, b.gid, std::max(a.prefix, b.prefix));
 }
@@ -169,7 +169,7 @@ std::vector<NicPair> pair_nics(std::span<const RdmaNic> local, std::span<const R
   });
   std::vector<bool> local_used(local.size()), remote_used(remote.size());
   std::vector<NicPair> out;
-  // first every port with one of its own, then those that are left with one that is shared, if it is near
+  // First every port with a port of its own, then the remaining ports with a shared one, if it is near.
   for (const bool sharing : {false, true})
     for (const Candidate& candidate : candidates) {
       const size_t i = candidate.pair.local, k = candidate.pair.remote;

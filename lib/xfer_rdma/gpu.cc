@@ -9,14 +9,14 @@
 namespace mc::xfer {
 namespace {
 
-// of cuda.h, which is not needed to build this
+// Values of cuda.h, which is not needed to build this file.
 constexpr int kAttributeDmaBuf = 124;      // CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED
 constexpr int kPointerMemoryType = 2;      // CU_POINTER_ATTRIBUTE_MEMORY_TYPE
 constexpr unsigned kMemoryTypeDevice = 2;  // CU_MEMORYTYPE_DEVICE
 constexpr int kPointerDevice = 9;          // CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
 constexpr int kHandleDmaBuf = 1;           // CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
 
-/// The few calls of libcuda, or nulls. Loaded once, never unloaded.
+/// The few functions of libcuda, or nulls. Loaded once, never unloaded.
 struct Cuda {
   int (*init)(unsigned) = nullptr;
   int (*device_count)(int*) = nullptr;
@@ -98,7 +98,7 @@ std::string gpu_pci_address(const void* address) {
   if (cuda().pointer_attribute(&device, kPointerDevice, reinterpret_cast<uint64_t>(address)) != 0 ||
       cuda().pci_address(text, sizeof text, device) != 0)
     return {};
-  std::string lower(text);  // sysfs spells it so
+  std::string lower(text);  // sysfs uses lower case
   for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   return lower;
 }

@@ -19,7 +19,7 @@ Error modify_error(const char* to, int error) {
   return errno_error(std::string("rdma: move a queue pair to ") + to, error);
 }
 
-/// Old packets of an earlier connection with the same numbers must not fit the new one.
+/// A random packet number, so that old packets of an earlier connection with equal numbers do not fit the new one.
 uint32_t random_psn() {
   const Id128 id = random_id();
   uint32_t psn;
@@ -69,7 +69,7 @@ Result<std::unique_ptr<RdmaLane>> RdmaLane::open(const RdmaDevice& device, ibv_c
   auto lane = std::make_unique<RdmaLane>();
   ibv_qp_init_attr attr = queue_attr(device, queue);
   lane->pair_.reset(::ibv_create_qp(device.domain(), &attr));
-  if (!lane->pair_) {  // some devices refuse this much inline data, or this many pieces
+  if (!lane->pair_) {  // some devices refuse this much inline data or this many pieces
     attr = queue_attr(device, queue);
     attr.cap.max_inline_data = 0;
     attr.cap.max_send_sge = 1;
@@ -83,7 +83,7 @@ Result<std::unique_ptr<RdmaLane>> RdmaLane::open(const RdmaDevice& device, ibv_c
   ibv_qp_attr init{};
   init.qp_state = IBV_QPS_INIT;
   init.port_num = port;
-  // until the path is verified the peer writes its test pattern; see allow_writes()
+  // Until the path is verified, the peer writes its test pattern; see allow_writes().
   init.qp_access_flags = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
   const int rc =
       ::ibv_modify_qp(lane->pair(), &init, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
@@ -114,7 +114,7 @@ Result<void> RdmaLane::connect(const LaneConnect& to) {
   attr.qp_state = IBV_QPS_RTS;
   attr.timeout = static_cast<uint8_t>(to.options->rdma_timeout);
   attr.retry_cnt = static_cast<uint8_t>(to.options->rdma_retry);
-  attr.rnr_retry = 3;  // finite (7 is for ever): no SEND is posted without a receive that waits for it
+  attr.rnr_retry = 3;  // finite (7 is for ever), because every SEND has a receive that waits for it
   attr.sq_psn = psn_;
   attr.max_rd_atomic = to.reads_out;
   rc = ::ibv_modify_qp(
@@ -137,7 +137,7 @@ size_t RdmaLane::room(std::span<const Slice> slices, uint64_t window) const {
   uint64_t bytes = bytes_;
   for (const Slice& slice : slices) {
     bytes += slice.local.size();
-    // two at least: the next request must be on its way while one is served
+    // at least two: the next request must be on its way while one is served
     if (pending_.size() + count >= 2 && bytes > window) break;
     ++count;
   }
@@ -152,7 +152,7 @@ bool RdmaLane::signal_next(bool last, uint64_t bytes, uint64_t bytes_most) {
   return true;
 }
 
-/// Turns the plan into verbs requests, linked.
+/// Makes linked verbs requests from the plan.
 void RdmaLane::link(size_t count, bool shallow) {
   requests_.assign(count, {});
   pieces_.clear();
@@ -179,7 +179,7 @@ void RdmaLane::link(size_t count, bool shallow) {
   }
 }
 
-/// Posts what link() has made, a doorbell for every `burst` bytes of it; how many were taken.
+/// Posts the requests of link(), with a doorbell for every `burst` bytes. Returns how many were taken.
 size_t RdmaLane::ring(size_t count, uint64_t burst, int& error) {
   for (size_t first = 0; first < count;) {
     uint64_t bytes = 0;
@@ -197,7 +197,7 @@ size_t RdmaLane::ring(size_t count, uint64_t burst, int& error) {
   return count;
 }
 
-/// Without a plan; false: the item needs one.
+/// Posts an item without a plan. False: the item needs a plan.
 bool RdmaLane::post_alone(const PlanItem& item, Posted& result) {
   RdmaWork work;
   LocalPiece piece;
@@ -233,7 +233,7 @@ RdmaLane::Posted RdmaLane::post(std::span<const PlanItem> items, bool shallow, u
     for (size_t ended = 0; ended < plan_.works[i].slices_ended; ++ended, ++item)
       pending_.push_back(
           {items[item].slice, posted_ + i + 1, false, items[item].slice.immediate ? ++immediates_ : uint64_t{0}});
-  // the next slice may be partly out: it belongs to the lane as well, the NIC has its memory
+  // The next slice may be partly posted. It belongs to the lane as well, because the NIC has its memory.
   if (sent > 0 && sent < count) pending_.push_back({items[item++].slice, posted_ + sent, true, 0});
   for (size_t i = 0; i < item; ++i) bytes_ += items[i].slice.local.size();
   posted_ += sent;
@@ -290,7 +290,7 @@ void RdmaLane::complete(uint64_t wr_id, WorkStatus status, std::vector<Slice>& o
     Pending& front = pending_.front();
     MC_ASSERT_LE(front.slice.local.size(), bytes_);
     bytes_ -= front.slice.local.size();
-    // in order: what was posted before the request that failed has succeeded
+    // Requests complete in order, so those before the failed request have succeeded.
     const bool before = front.last < sequence && status != WorkStatus::flushed;
     if ((before || status == WorkStatus::ok) && !front.partial)
       ok.push_back(front.slice);

@@ -1,9 +1,9 @@
-// One lane (internal): a reliable connected queue pair and what is posted on it. Requests go out in
-// chains with one doorbell, as long as the path's speed warrants; every 16th and the last of a chain are signalled, and
-// the middle of a chain on a shallow path, which would run dry before we learn that it has room again. A completion
-// retires all requests before it, because a queue pair completes in order. After an error every request that was posted
-// completes (flushed), which is how we know that the NIC has let go of its memory: slices that failed are handed back
-// only when the lane is drained.
+// One lane (internal): a reliable connected queue pair and the requests posted on it. Requests are posted in chains
+// with one doorbell, as long as the speed of the path warrants. Every 16th request and the last of a chain are
+// signalled. On a shallow path the middle of a chain is signalled too, so that the path does not run dry before its
+// room is noticed. A queue pair completes in order, so a completion retires all requests before it. After an error
+// every posted request completes (flushed). The NIC has then released its memory, and only then are failed slices
+// handed back.
 #pragma once
 
 #include <string>
@@ -16,39 +16,38 @@ namespace mc::xfer {
 
 struct LaneConnect {
   wire::RdmaLaneAddress peer;
-  uint16_t mtu = 1024;  // bytes
+  uint16_t mtu = 1024;
   uint8_t port = 1;
   uint8_t gid_index = 0;
   wire::Gid peer_gid{};
   uint16_t peer_lid = 0;
   bool global = true;     // the address is a GID (always on Ethernet)
-  uint8_t reads_in = 1;   // RDMA READs the peer may have outstanding here
-  uint8_t reads_out = 1;  // and we there
+  uint8_t reads_in = 1;   // RDMA READs that the peer may have outstanding here
+  uint8_t reads_out = 1;  // RDMA READs that may be outstanding at the peer
   const Options* options = nullptr;
 };
 
 class RdmaLane {
  public:
-  static constexpr uint32_t kDepth = 256;  // of the send queue, for slices
+  static constexpr uint32_t kDepth = 256;  // size of the send queue for slices
   static constexpr uint32_t kMessages = wire::kRdmaNotifiesAhead;
-  static constexpr uint32_t kReceives = kMessages + wire::kRdmaImmediatesAhead;  // each takes one of either
+  static constexpr uint32_t kReceives = kMessages + wire::kRdmaImmediatesAhead;  // a message of either kind takes one
   static constexpr uint32_t kSignalEvery = 16;
   static constexpr uint64_t kSignalBytesMin = uint64_t{64} << 10;
   static constexpr uint32_t kInlineMax = 220;
   static constexpr uint32_t kGatherMax = 16;
   static constexpr uint64_t kGatherBytesMax = uint64_t{256} << 10;
-  /// In flight on a lane: enough for 400 Gb/s and a round trip of 20 us; more would only make a slow
-  /// path hold work that a fast one could take.
+  /// Limit of the bytes in flight on a lane. It suffices for 400 Gb/s and a round trip of 20 us. A larger limit would
+  /// make a slow path hold work that a fast one could take.
   static constexpr uint64_t kWindowBytes = uint64_t{1} << 20;
 
-  /// Creates the queue pair, ready to be connected. `index` comes back in the wr_id of completions.
+  /// Creates the queue pair, ready to be connected. The wr_id of completions contains `index`.
   static Result<std::unique_ptr<RdmaLane>> open(const RdmaDevice& device, ibv_cq* queue, uint8_t port, uint8_t index);
-  /// Posts a receive, for the message of a SEND or used up by a WRITE with an immediate; `slot` comes back in the
-  /// wr_id. At most kReceives are posted.
-  /// errno, 0 = posted.
+  /// Posts a receive for the message of a SEND, or for a WRITE with an immediate. The wr_id contains `slot`. At most
+  /// kReceives may be posted. Returns an errno, 0 = posted.
   int post_receive(uint32_t slot, const LocalPiece& place);
   Result<void> connect(const LaneConnect& to);
-  /// Whether the peer may WRITE here at all; the keys decide where.
+  /// Sets whether the peer may WRITE here at all. The keys decide where.
   Result<void> allow_writes(bool allowed);
 
   wire::RdmaLaneAddress address() const { return {pair_->qp_num, psn_}; }
@@ -57,26 +56,26 @@ class RdmaLane {
   static bool is_receive(uint64_t wr_id) { return wr_id >> 63 != 0; }
   static uint32_t slot_of(uint64_t wr_id) { return static_cast<uint32_t>(wr_id); }
 
-  /// How many of these slices have room now: two at least, and more up to `window` bytes in flight.
+  /// How many of these slices have room now: at least two, and more up to `window` bytes in flight.
   size_t room(std::span<const Slice> slices, uint64_t window) const;
   uint64_t bytes() const { return bytes_; }
-  /// Posts from the front. `shallow`: little else is in flight while these are. `burst`: bytes of one doorbell, unless
-  /// one slice has more. `error`: errno of the queue pair; the lane must then be failed.
+  /// Posts slices from the front. `shallow`: little else is in flight meanwhile. `burst`: bytes of one doorbell; a
+  /// single larger slice is allowed. `error`: errno of the queue pair; the caller must then fail the lane.
   struct Posted {
     size_t taken = 0;
     int error = 0;
   };
   Posted post(std::span<const PlanItem> items, bool shallow, uint64_t burst);
-  /// A request of no slice, signalled. errno, 0 = posted.
+  /// Posts a signalled request without a slice. Returns an errno, 0 = posted.
   int post_probe(Op op, const LocalPiece& local, uint64_t remote, uint32_t key);
-  /// WRITEs with an immediate posted so far: the ordinal of the latest.
+  /// Number of WRITEs with an immediate posted so far: the ordinal of the latest.
   uint64_t immediates() const { return immediates_; }
-  /// A SEND, signalled; `message` stays as it is until the peer has it. ENOMEM: no room now.
+  /// Posts a signalled SEND. `message` must not change until the peer has it. ENOMEM: no room now.
   int post_send(const LocalPiece& message);
 
-  /// Retires what a completion ends. Slices that succeeded are appended to `ok`.
+  /// Retires the requests that a completion ends. Appends slices that succeeded to `ok`.
   void complete(uint64_t wr_id, WorkStatus status, std::vector<Slice>& ok);
-  /// Moves the queue pair to the error state: everything posted completes.
+  /// Moves the queue pair to the error state, in which every posted request completes.
   void fail();
   bool drained() const { return retired_ == posted_; }
   size_t outstanding() const { return pending_.size(); }
@@ -85,17 +84,17 @@ class RdmaLane {
   struct Failed {
     Slice slice;
     WorkStatus status = WorkStatus::flushed;
-    uint64_t immediate = 0;  // ordinal of the request that carries the slice's; 0 = it was not posted
+    uint64_t immediate = 0;  // ordinal of the request that carries the slice's immediate; 0 = it was not posted
   };
-  /// The slices that did not make it, once drained (or the queue pair is gone): those whose request
-  /// failed, those behind it, and those never retired.
+  /// The slices that did not succeed, once the lane is drained or the queue pair is gone: those whose request failed,
+  /// those behind them, and those never retired.
   std::vector<Failed> take_failed();
 
  private:
   struct Pending {
     Slice slice;
-    uint64_t last = 0;       // sequence number of its last request
-    bool partial = false;    // not all of it could be posted
+    uint64_t last = 0;       // sequence number of the slice's last request
+    bool partial = false;    // a part of the slice could not be posted
     uint64_t immediate = 0;  // ordinal; 0 = none, or not posted
   };
 
@@ -110,15 +109,15 @@ class RdmaLane {
   uint32_t psn_ = 0;
   uint32_t inline_max_ = 0;
   uint32_t gather_max_ = 1;
-  uint64_t posted_ = 0;  // sequence numbers: requests posted, and retired
+  uint64_t posted_ = 0;  // sequence numbers of the last posted and the last retired request
   uint64_t retired_ = 0;
   uint64_t immediates_ = 0;
   uint32_t unsignalled_ = 0;
   uint64_t unsignalled_bytes_ = 0;
-  uint64_t bytes_ = 0;  // of pending slices
+  uint64_t bytes_ = 0;  // bytes of pending slices
   Fifo<Pending> pending_;
   std::vector<Failed> failed_;
-  // scratch of post()
+  // Scratch memory of post().
   WorkPlan plan_;
   std::vector<ibv_send_wr> requests_;
   std::vector<ibv_sge> pieces_;

@@ -29,7 +29,7 @@ Result<void> RdmaMailbox::open(const RdmaDevice& device, RdmaLane& lane) {
 }
 
 int RdmaMailbox::send(RdmaLane& lane, const wire::RdmaNotify& notify) {
-  // the peer has delivered the slot's last notify, and drops what the NIC might repeat of it
+  // The peer has delivered the slot's last notify, so it drops any repetition by the NIC.
   std::byte* from = slot(RdmaLane::kReceives + notify.sequence % RdmaLane::kMessages);
   const size_t bytes = wire::encode(notify, {from, kSlotBytes});
   return lane.post_send({reinterpret_cast<uint64_t>(from), static_cast<uint32_t>(bytes), region_->lkey});

@@ -1,5 +1,5 @@
-// Registration: pinning costs about 0.1 s per GiB and thread, so large buffers are cut into chunks of
-// 1 GiB (or what the device allows) that are registered in parallel, on all devices at once.
+// Registration of memory. Pinning costs about 0.1 s for each GiB and thread. So large buffers are cut into chunks of 1
+// GiB (or the device's limit), which are registered in parallel, on all devices at once.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ namespace {
 constexpr uint64_t kChunkBytes = uint64_t{1} << 30;
 
 int access_flags(AccessClass access) {
-  // peers poll nothing in memory (notifies say what has landed), so bulk bytes may arrive in any order
+  // Peers poll no memory (notifies report what has landed), so bulk bytes may arrive in any order.
   constexpr int kBulk = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_RELAXED_ORDERING;
   switch (access) {
     case AccessClass::private_memory: return kBulk;
@@ -54,14 +54,14 @@ ibv_mr* register_region(const RdmaDevice& device, std::span<std::byte> part, int
     errno = EOPNOTSUPP;
     return nullptr;
   }
-  // keys name the device address, as for host memory; the descriptor is not needed after this
+  // Keys name the device address, as for host memory. The descriptor is not needed afterwards.
   return ::ibv_reg_dmabuf_mr(device.domain(), exported->offset, part.size(), reinterpret_cast<uint64_t>(part.data()),
                              exported->fd.get(), flags & ~IBV_ACCESS_RELAXED_ORDERING);
 }
 
 }  // namespace
 
-/// Registers the entry's memory on those devices that are not null, everything in parallel.
+/// Registers the entry's memory on the devices that are not null, all in parallel.
 Result<void> RdmaMemory::enroll(const Entry& entry, const Devices& devices, std::vector<Registration>& out) {
   const size_t chunks = entry.chunks();
   const size_t count = chunks * devices.size();
@@ -73,7 +73,7 @@ Result<void> RdmaMemory::enroll(const Entry& entry, const Devices& devices, std:
   std::vector<int> errors(count, 0);
   std::atomic<size_t> next{0};
   const auto work = [&] {
-    // relaxed: a ticket, the results are published by join()
+    // relaxed, because the counter only distributes work and join() publishes the results
     for (size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < count;) {
       if (!devices[i / chunks]) continue;
       const uint64_t at = i % chunks * entry.chunk_bytes;
@@ -88,7 +88,7 @@ Result<void> RdmaMemory::enroll(const Entry& entry, const Devices& devices, std:
       std::min<size_t>({std::max<size_t>(count, 1) - 1, 15, std::max(1u, std::thread::hardware_concurrency()) - 1});
   try {
     for (size_t i = 0; i < helpers; ++i) threads.emplace_back(work);
-  } catch (const std::system_error&) {  // the threads that there are do all the work
+  } catch (const std::system_error&) {  // the threads that exist do all the work
   }
   work();
   for (auto& thread : threads) thread.join();
@@ -132,7 +132,7 @@ Result<void> RdmaMemory::add(uint32_t buffer, std::span<std::byte> memory, Acces
     if (auto enrolled = enroll(*entry, devices, fresh); !enrolled) {
       std::lock_guard lock(mutex_);
       if (devices == devices_) return enrolled;
-      devices = devices_;  // a device failed under it
+      devices = devices_;  // a device failed in the meantime
       continue;
     }
     std::lock_guard lock(mutex_);
@@ -147,7 +147,8 @@ Result<void> RdmaMemory::add(uint32_t buffer, std::span<std::byte> memory, Acces
 }
 
 void RdmaMemory::remove(uint32_t buffer) {
-  std::shared_ptr<Entry> gone;  // declared before the lock, so freed after it: that takes as long as registering
+  // Declared before the lock, so freed after it, because freeing takes as long as registering.
+  std::shared_ptr<Entry> gone;
   std::unique_lock lock(mutex_);
   for (auto at = entries_.begin(); at != entries_.end(); ++at) {
     if (at->second->buffer != buffer) continue;
@@ -165,7 +166,7 @@ void RdmaMemory::lose(size_t device) {
   for (auto& [address, entry] : entries_) gone.push_back(std::exchange(entry->on[device], {}));
 }
 
-/// An entry that the device does not have yet. None is left: the device is in use, null.
+/// The next entry that the device lacks. When none is left, returns null and puts the device into use.
 std::shared_ptr<RdmaMemory::Entry> RdmaMemory::next_to_restore(size_t device,
                                                                const std::shared_ptr<RdmaDevice>& again) {
   std::lock_guard lock(mutex_);
@@ -186,11 +187,11 @@ Result<void> RdmaMemory::restore(size_t device, const std::shared_ptr<RdmaDevice
       std::lock_guard lock(mutex_);
       std::swap(entry->on[device], fresh[0]);
     }
-    fresh.clear();  // as all of the entry: remove() hands the memory back when it is told, so nothing may be left here
+    fresh.clear();  // no registration may be left here, because remove() gives the memory back at once
     {
       std::lock_guard lock(mutex_);
       entry->restoring = false;
-      entry.reset();  // not the last: the map has it, or remove()
+      entry.reset();  // the map or remove() has another reference
     }
     restored_.notify_all();
     if (!enrolled) {
@@ -208,7 +209,8 @@ Code RdmaMemory::local(size_t device, std::span<const std::byte> memory, KeyRang
   if (at == entries_.begin()) return Code::invalid;
   const Entry& entry = *(--at)->second;
   if (!inside(address - at->first, memory.size(), entry.memory.size())) return Code::invalid;
-  // the keys outlive this call: a batch pins its buffers, and unregistering waits for that; those of a lost device
+  // The keys outlive this call. A batch pins its buffers, and unregistering waits for that. Keys of a lost device are
+  // removed when all its paths have failed.
   // go when all its paths have failed
   const auto& lkeys = entry.on.at(device).lkeys;
   if (lkeys.empty()) return Code::invalid;

@@ -15,7 +15,7 @@ using Way = NotifySender::Way;
 
 RdmaRail* RdmaMessages::carrier() {
   if (!parts_.home.options->rdma_sends) return nullptr;
-  if (carrier_ == nullptr)  // else path_lost() would have been called
+  if (carrier_ == nullptr)  // otherwise path_lost() would have been called
     for (const auto& rail : endpoint_.rails)
       if (carrier_ == nullptr && rail->up()) carrier_ = rail.get();
   return carrier_ != nullptr && sender_.way(true) == Way::path ? carrier_ : nullptr;
@@ -27,7 +27,7 @@ int RdmaMessages::send(RdmaRail& carrier, std::span<const std::byte> bytes) {
   const uint64_t heard = receiver_.heard(!parts_.home.reading_notifies);
   const int error = carrier.attempt.send({.sequence = sender_.next(), .heard = heard, .bytes = bytes});
   if (error != 0) return error;
-  if (idle) {  // the stall clock starts with work
+  if (idle) {  // the stall time-out starts when there is work
     carrier.progress = now();
     parts_.due(carrier.progress + parts_.home.options->stall_timeout);
   }
@@ -56,10 +56,10 @@ void RdmaMessages::send_on_socket(uint64_t sequence, std::vector<std::byte> byte
 void RdmaMessages::repeat() {
   carrier_ = nullptr;
   for (auto& kept : sender_.path_lost()) send_on_socket(kept.sequence, std::move(kept.bytes));
-  parts_.due(now());  // to be flushed
+  parts_.due(now());  // flushed in this turn
 }
 
-/// What is wrong with it; null = nothing.
+/// The error in a SEND of the peer; null = none.
 const char* RdmaMessages::take_send(std::span<const std::byte> message) {
   const auto notify = wire::decode_rdma_notify(message);
   if (!notify) return "malformed notify on a queue pair";
@@ -81,7 +81,7 @@ void RdmaMessages::take(RdmaRail& rail, std::span<const RdmaAttempt::Polled::Mes
     lie = message.immediate ? take_immediate(rail, *message.immediate)
                             : take_send(rail.attempt.message(message.slot, message.bytes));
     if (lie != nullptr) break;
-    // refused: the queue pair has failed and says so itself
+    // a refused receive means that the queue pair has failed, which is reported separately
     if (rail.machine.live()) (void)rail.attempt.give_back(message.slot);
   }
   if (lie != nullptr && !endpoint_.doomed()) {
@@ -126,7 +126,7 @@ void RdmaMessages::give_credit() {
     endpoint_.socket.push(std::move(frame));
     parts_.due(now());
   }
-  for (const auto& rail : endpoint_.rails) {  // every path counts its immediates for itself
+  for (const auto& rail : endpoint_.rails) {  // every path counts its own immediates
     const RdmaAttempt::Heard& heard = rail->attempt.heard;
     if (rail->machine.live() && heard.count - heard.told >= wire::kRdmaImmediatesAhead / 2)
       send_landed(*rail, wire::LandedState::open);
@@ -156,7 +156,7 @@ Code RdmaMessages::on_landed(const FrameHeader& header, Reports& out, const char
   if (epoch > rail.machine.epoch()) return Code::corrupt;
   const auto state = static_cast<wire::LandedState>(header.offset);
   if (state == wire::LandedState::open) {
-    if (!rail.machine.current(epoch)) return Code::ok;  // of an attempt that is over
+    if (!rail.machine.current(epoch)) return Code::ok;  // a report of an attempt that is over
     if (!rail.attempt.landed(header.id)) return Code::corrupt;
     out.room = true;
     return Code::ok;

@@ -11,7 +11,7 @@ void NotifySender::sent_on_path(std::span<const std::byte> bytes) {
 
 bool NotifySender::heard(uint64_t count) {
   if (count > next_) return false;
-  if (count < heard_) return true;  // an older message that came later, on the other carrier
+  if (count < heard_) return true;  // an older message that arrived later, on the other carrier
   heard_ = count;
   while (!kept_.empty() && kept_.front().sequence < heard_) kept_.pop_front();
   MC_ASSERT_LE(kept_.size(), next_ - heard_);
@@ -19,16 +19,16 @@ bool NotifySender::heard(uint64_t count) {
 }
 
 bool NotifyReceiver::from_path(uint64_t sequence, std::span<const std::byte> bytes) {
-  // any number below is a SEND whose repetition was faster
+  // a lower number is a SEND whose repetition on the socket was faster
   if (sequence >= next_ && sequence - next_ >= kAhead) return false;
   keep(sequence, bytes);
   return true;
 }
 
-/// The socket is in order, and nothing new goes by it before the repetitions of lost SENDs. Those may be old,
-/// by any number: SENDs of another path overtake them while the socket is slow.
+/// The socket keeps the order, and it carries no new notify before the repetitions of lost SENDs. A repetition may have
+/// any old number, because SENDs of another path overtake it while the socket is slow.
 bool NotifyReceiver::from_socket(uint64_t sequence, std::span<const std::byte> bytes) {
-  uint64_t expected = next_;  // delivered, or kept because nothing may be delivered yet
+  uint64_t expected = next_;  // delivered, or kept because delivery is not allowed yet
   while (kept_.contains(expected)) ++expected;
   if (sequence > expected) return false;
   keep(sequence, bytes);

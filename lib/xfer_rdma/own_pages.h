@@ -1,5 +1,5 @@
-// Zeroed pages that hold nothing else: a process forked off may not touch registered ones (ibv_fork_init), and
-// would miss whatever lay beside them.
+// Zeroed pages that contain nothing else. After a fork, the child cannot access registered pages (ibv_fork_init), so it
+// would lack any other data in them.
 #pragma once
 
 #include <cstddef>

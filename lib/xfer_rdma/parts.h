@@ -1,5 +1,5 @@
-// State that the parts of the rdma transport share (internal). All of it belongs to the thread that has the loop's
-// turn, but for the classes that say otherwise.
+// The state that the parts of the rdma transport share (internal). It belongs to the thread that has the loop's turn,
+// except where a class says otherwise.
 #pragma once
 
 #include <algorithm>
@@ -19,14 +19,14 @@ namespace mc::xfer {
 struct RdmaParts {
   RdmaParts(Home& at, uint8_t number) : home(at), index(number), pool(at.options->rdma_pairs_max) {}
 
-  /// tick() has something to do at that time.
+  /// Makes tick() due at that time or before.
   void due(TimePoint at) { due_at = std::min(due_at, at); }
   size_t row() const { return index - 1u; }
   RdmaEndpoint* find(EndpointId id) const {
     const auto at = endpoints.find(id);
     return at == endpoints.end() ? nullptr : at->second.get();
   }
-  /// The ports of this process, as told to peers.
+  /// The ports of this process, as sent to peers.
   wire::RdmaNics nics() const {
     wire::RdmaNics nics;
     for (const RdmaPort& port : hardware.ports) nics.nics.push_back(port.describe());
@@ -41,32 +41,33 @@ struct RdmaParts {
     const auto& nics = endpoint.keyring.nics();
     return hardware.ports[rail.local].name() + "-" + (rail.remote < nics.size() ? nics[rail.remote].name : "?");
   }
-  /// Paths that a connection with so many lanes a path may have.
+  /// The number of paths that a connection with `lanes` lanes a path may have.
   size_t paths_max(size_t lanes) const {
     const size_t most = home.options->rdma_pairs_max / std::max<size_t>(lanes, 1);
     return std::max<size_t>(1, std::min(wire::kRdmaPathsMax, most));
   }
-  /// Asks for the paths of the connection; RdmaResting looks at it in this turn or in the next.
+  /// Requests the paths of the connection. RdmaResting handles it in this turn or in the next.
   void want(RdmaEndpoint& endpoint) {
     endpoint.rest.wanted = true;
     due(now());
   }
-  /// It has queue pairs, and keeps them.
+  /// Whether the connection has queue pairs and keeps them.
   bool awake(const RdmaEndpoint& endpoint) const { return pool.holds(endpoint.id) && !endpoint.rest.resting; }
 
   Home& home;
   const uint8_t index;
-  // destroyed in reverse order: endpoints (lanes), what is left of them, then memory, then devices
+  // Destroyed in reverse order: endpoints (lanes), then what is left of them, then memory, then devices.
   RdmaHardware hardware;
   RdmaMemory memory;
   RdmaReaper reaper;
   RdmaConnector connector;
-  std::vector<std::unique_ptr<RdmaRail>> orphans;  // of connections that are gone, while they are being connected
+  // Paths of closed connections, while their queue pairs are being connected.
+  std::vector<std::unique_ptr<RdmaRail>> orphans;
   std::map<EndpointId, std::unique_ptr<RdmaEndpoint>> endpoints;
   RdmaPool pool;
-  size_t strangers = 0;  // sockets that have not proven themselves
+  size_t strangers = 0;  // number of sockets that have not proven themselves
   TimePoint due_at = kNever;
-  TimePoint round{};  // of the latest tick or event: when completions are found
+  TimePoint round{};  // time of the latest tick or event, in which completions are found
 };
 
 }  // namespace mc::xfer

@@ -49,12 +49,12 @@ Verdict classify(WorkStatus status) {
     case WorkStatus::flushed:
     case WorkStatus::retry_exceeded:
     case WorkStatus::rnr_retry_exceeded:
-    case WorkStatus::local_operation:  // soft-RoCE's word for a packet it could not send: the interface is down
+    case WorkStatus::local_operation:  // soft-RoCE reports this for a packet it could not send: the interface is down
     case WorkStatus::other: return {PathCause::fault, Code::io};
     case WorkStatus::remote_access:
     case WorkStatus::remote_invalid_request:
     case WorkStatus::remote_operation: return {PathCause::refused, Code::not_found};
-    // retrying our own mistakes would only repeat them, as fast as the NIC can
+    // A retry of an own mistake would only repeat it, as fast as the NIC can.
     case WorkStatus::local_length:
     case WorkStatus::local_protection: return {PathCause::bug, Code::invalid};
     case WorkStatus::fatal: return {PathCause::nic, Code::io};
@@ -104,7 +104,7 @@ bool PathMachine::fail(PathCause cause, TimePoint now) {
     penalty_ = std::clamp(penalty_ * 2, times_.cooldown_min, times_.cooldown_max);
     wait = penalty_;
   } else if (cause == PathCause::port) {
-    wait = times_.cooldown_min;  // the port's own news is the better signal: see wake()
+    wait = times_.cooldown_min;  // the port's own event is the better signal: see wake()
   }
   MC_ASSERT_LE(penalty_, times_.cooldown_max);
   next_try_ = now + wait;

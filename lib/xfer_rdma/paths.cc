@@ -69,7 +69,7 @@ void RdmaPaths::replan(RdmaEndpoint& endpoint, Reports& out) {
                                               {"pairs", uint64_t{rail->choices.size()}}});
     if (change == GidChoices::Change::gone) {
       fail(endpoint, *rail, PathCause::restart, "an address of it is gone", true, out);
-      rail->choices.restart();  // failing tries the next one
+      rail->choices.restart();  // a failure moves to the next pair
     }
     if (!rail->machine.live()) rail->machine.wake(now());
     parts_.due(now());
@@ -147,9 +147,9 @@ Code RdmaPaths::on_frame(RdmaEndpoint& endpoint, const FrameHeader& header, std:
 }
 
 void RdmaPaths::on_down(RdmaEndpoint& endpoint, RdmaRail& rail, const wire::RdmaPathDown& down, Reports& out) {
-  if (rail.answer.pending.epoch == down.epoch) rail.answer.pending = {};  // the dialler does not wait for the answer
+  if (rail.answer.pending.epoch == down.epoch) rail.answer.pending = {};  // the dialler no longer waits for the answer
   peer_end_gone(rail, down.epoch, out);
-  // the peer is told that our end is gone as well
+  // Tells the peer that this end is gone as well.
   if (rail.machine.current(down.epoch))
     fail(endpoint, rail, path_cause(down.cause), "the peer says: " + down.text, true, out);
 }
@@ -183,8 +183,8 @@ Code RdmaPaths::on_offer(RdmaEndpoint& endpoint, const wire::RdmaPathOffer& offe
   return Code::ok;
 }
 
-/// Answers the latest offer of a path, once it may be answered: the objects of the last attempt are gone, and not as
-/// often as a peer that floods would like, because every answer costs queue pairs.
+/// Answers the latest offer of a path when the objects of the last attempt are gone. The rate of answers is limited,
+/// because every answer costs queue pairs and a peer may flood.
 void RdmaPaths::answer_pending(RdmaEndpoint& endpoint, RdmaRail& rail) {
   if (!endpoint.accepted || rail.answer.pending.lanes.empty() || !parts_.awake(endpoint)) return;
   if (rail.machine.live() || rail.machine.state() == State::draining) return;
@@ -201,7 +201,7 @@ void RdmaPaths::answer(RdmaEndpoint& endpoint, RdmaRail& rail, const wire::RdmaP
   if (!rail.machine.accept(offer.epoch, now())) return;
   parts_.due(rail.machine.due());
   const auto refuse = [&](PathCause cause, const std::string& text) {
-    Reports nothing;  // no slice was ever posted on this attempt
+    Reports nothing;  // no slice was posted on this attempt
     fail(endpoint, rail, cause, text, true, nothing);
   };
   const size_t lanes = endpoint.lanes_per_path;
@@ -224,7 +224,7 @@ void RdmaPaths::answer(RdmaEndpoint& endpoint, RdmaRail& rail, const wire::RdmaP
   join(rail, std::move(*work));
 }
 
-/// Connects the path's queue pairs, elsewhere; on_joined() follows.
+/// Connects the path's queue pairs on another thread. on_joined() follows.
 void RdmaPaths::join(RdmaRail& rail, RdmaAttempt::Work work) {
   MC_ASSERT(!rail.joining);
   rail.joining = true;
@@ -236,7 +236,7 @@ void RdmaPaths::on_joined(const RdmaConnector::Done& done, Reports& out) {
   const auto orphan = std::find_if(orphans.begin(), orphans.end(), [&](const auto& rail) {
     return rail->endpoint == done.attempt.endpoint && rail->id == done.attempt.path;
   });
-  if (orphan != orphans.end()) {  // its connection went meanwhile
+  if (orphan != orphans.end()) {  // its connection was closed in the meantime
     (void)(*orphan)->close(parts_.reaper);
     orphans.erase(orphan);
     return;
@@ -245,7 +245,8 @@ void RdmaPaths::on_joined(const RdmaConnector::Done& done, Reports& out) {
   MC_ASSERT(endpoint != nullptr && done.attempt.path < endpoint->rails.size());
   RdmaRail& rail = *endpoint->rails[done.attempt.path];
   rail.joining = false;
-  if (!rail.machine.current(done.attempt.epoch)) return serve(*endpoint, rail, out);  // it failed: let go of it
+  // The attempt failed in the meantime.
+  if (!rail.machine.current(done.attempt.epoch)) return serve(*endpoint, rail, out);
   if (done.error) return fail(*endpoint, rail, PathCause::fault, done.error->what, true, out);
   rail.machine.connected();
   if (endpoint->accepted)
@@ -281,13 +282,13 @@ void RdmaPaths::on_ready(RdmaEndpoint& endpoint, RdmaRail& rail, Reports& out) {
 void RdmaPaths::rail_up(RdmaEndpoint& endpoint, RdmaRail& rail, Reports& out) {
   rail.machine.verified(now());
   rail.last_error.clear();
-  out.room = true;  // slices may wait that its lanes refused until now
-  // the test needed write access; from now on only a peer that has a landing buffer here keeps it
+  out.room = true;  // slices that its lanes refused until now may wait
+  // The test needed write access. From now on a peer keeps it only if it has a landing buffer here.
   if (auto done = rail.attempt.allow_writes(endpoint.takes_writes(*parts_.home.describe())); !done)
     parts_.home.tally->failure("rdma: the device cannot restrict a connected queue pair");
   endpoint.dark_since = kNever;
   endpoint.used = now();
-  const bool woken = rail.machine.cause() == PathCause::rest;  // ordinary
+  const bool woken = rail.machine.cause() == PathCause::rest;  // an ordinary wake-up from rest
   log(woken ? LogLevel::debug : LogLevel::info, "rdma path up",
       {{"peer", endpoint.name},
        {"path", parts_.name_of(endpoint, rail)},
@@ -308,7 +309,7 @@ void RdmaPaths::first_up(RdmaEndpoint& endpoint, Reports& out) {
                       .instance = endpoint.peer,
                       .text = endpoint.name,
                       .descriptor = endpoint.descriptor});
-  endpoint.messages.deliver(out);  // the peer may have been up a moment before us
+  endpoint.messages.deliver(out);  // the peer's path may have been up a moment earlier
 }
 
 /// Dooms a dial whose paths have all been tried with every pair of addresses.
@@ -336,7 +337,7 @@ void RdmaPaths::tick(RdmaEndpoint& endpoint, RdmaRail& rail, TimePoint at, Repor
   if (rail.up() && !rail.attempt.drained() && rail.progress + options.stall_timeout <= at)
     fail(endpoint, rail, PathCause::fault, "no progress with transfers outstanding", true, out);
   if (rail.up() && rail.cancelled.since != kNever) {
-    // sooner than the engine would close the whole connection for it
+    // Earlier than the time at which the engine would close the whole connection.
     const TimePoint limit = rail.cancelled.since + options.drain_grace / 2;
     if (limit <= at)
       fail(endpoint, rail, PathCause::restart, "cancelled transfers take too long", true, out);
@@ -345,7 +346,7 @@ void RdmaPaths::tick(RdmaEndpoint& endpoint, RdmaRail& rail, TimePoint at, Repor
   }
   if (machine.state() == State::draining) {
     serve(endpoint, rail, out);
-    // overdue: destroying the queue pairs ends what flushing did not
+    // Overdue: destroying the queue pairs ends the requests that were not flushed.
     if (machine.state() == State::draining && rail.drain_deadline <= at && !rail.joining)
       finish_drain(endpoint, rail, out);
   }
@@ -411,13 +412,13 @@ void RdmaPaths::on_events(RdmaDevice& device, Reports& out) {
   ibv_cq* queue = nullptr;
   void* context = nullptr;
   while (::ibv_get_cq_event(device.channel(), &queue, &context) == 0) {
-    // before the acknowledgement: the queue, and its anchor, cannot be destroyed until that
+    // The queue and its anchor cannot be destroyed before the event is acknowledged.
     RdmaRail* rail = static_cast<const RailAnchor*>(context)->rail;
     ::ibv_ack_cq_events(queue, 1);
     if (rail == nullptr) continue;
     RdmaEndpoint* endpoint = parts_.find(rail->endpoint);
     MC_ASSERT(endpoint != nullptr);
-    rail->attempt.disarmed();  // until doze(): while there is work we look anyway
+    rail->attempt.disarmed();  // until doze(), because the engine polls as long as there is work
     serve(*endpoint, *rail, out);
   }
 }
@@ -427,7 +428,7 @@ bool RdmaPaths::poll(bool arm, Reports& out) {
   for (auto& [id, endpoint] : parts_.endpoints)
     for (const auto& rail : endpoint->rails) {
       if (rail->attempt.armed() && (arm || rail->attempt.outstanding() == 0)) continue;
-      if (arm) rail->attempt.arm();  // before polling: what completes in between raises an event
+      if (arm) rail->attempt.arm();  // armed before the poll, so that a completion in between raises an event
       changed |= !rail->up();
       serve(*endpoint, *rail, out);
       changed |= !rail->up();
@@ -457,7 +458,7 @@ void RdmaPaths::fail(RdmaEndpoint& endpoint, RdmaRail& rail, PathCause cause, co
         FrameType::path_down,
         wire::encode(wire::RdmaPathDown{
             .path = rail.id, .epoch = rail.machine.epoch(), .cause = static_cast<uint8_t>(cause), .text = text})));
-  if (!was_up && !rail.choices.empty() && cause != PathCause::rest) {  // perhaps another pair of addresses works
+  if (!was_up && !rail.choices.empty() && cause != PathCause::rest) {  // another pair of addresses may work
     rail.choices.failed(cause == PathCause::port);
     if (!rail.choices.exhausted()) rail.machine.wake(now());
   }
@@ -465,7 +466,7 @@ void RdmaPaths::fail(RdmaEndpoint& endpoint, RdmaRail& rail, PathCause cause, co
     endpoint.dark_since = now();
     parts_.due(endpoint.dark_since + parts_.home.options->rdma_blackout);
   }
-  // the flushed requests may be there already; an event tells of those that come later
+  // The flushed requests may have completed already. An event reports those that complete later.
   rail.attempt.arm();
   serve(endpoint, rail, out);
 }
@@ -491,7 +492,7 @@ void RdmaPaths::peer_end_gone(RdmaRail& rail, uint32_t epoch, Reports& out) cons
 
 SliceDone RdmaPaths::verdict(const RdmaEndpoint& endpoint, const RdmaRail& rail, const RdmaLane::Failed& failed) const {
   SliceDone done{.slice = failed.slice.id, .code = classify(failed.status).code};
-  // refused, but the peer has changed its offer since: worth asking with the new keys
+  // The request was refused, but the peer has changed its offer since. A retry uses the new keys.
   if (done.code == Code::not_found && endpoint.keyring.renewed(failed.slice.buffer, failed.slice.snapshot))
     done.code = Code::io;
   done.text = "rdma path " + parts_.name_of(endpoint, rail) + ": " +
@@ -500,7 +501,7 @@ SliceDone RdmaPaths::verdict(const RdmaEndpoint& endpoint, const RdmaRail& rail,
   return done;
 }
 
-/// The queue pairs hold nothing any more: slices that did not make it go back to the engine.
+/// The queue pairs hold no request any more: failed slices return to the engine.
 void RdmaPaths::finish_drain(RdmaEndpoint& endpoint, RdmaRail& rail, Reports& out) {
   MC_ASSERT(rail.machine.state() == State::draining && !rail.joining);
   rail.drain_deadline = kNever;
@@ -514,7 +515,7 @@ void RdmaPaths::finish_drain(RdmaEndpoint& endpoint, RdmaRail& rail, Reports& ou
     else
       out.done.push_back(std::move(done));
   }
-  rail.hold.take(now(), out.done);  // the peer may have said all before
+  rail.hold.take(now(), out.done);  // the peer may have reported everything earlier
   parts_.due(rail.hold.due());
   rail.machine.drained(now());
   parts_.due(std::max(rail.machine.due(), now()));
@@ -529,14 +530,15 @@ bool RdmaPaths::abandon(RdmaEndpoint& endpoint, Reports& out) {
     rail->attempt.fail_lanes();
     RdmaAttempt::Polled flushed;
     rail->attempt.poll(flushed);
-    endpoint.messages.take(*rail, flushed.messages, out);  // the peer's messages before it went
+    endpoint.messages.take(*rail, flushed.messages, out);  // messages that the peer sent before it was lost
     writes |= !rail->hold.empty();
-    if (rail->joining) {  // nothing was ever posted on it
+    if (rail->joining) {  // no request was posted on it
       rail->attempt.orphan();
       parts_.orphans.push_back(std::move(rail));
       continue;
     }
-    for (const auto& failed : rail->close(parts_.reaper)) writes |= failed.slice.op == Op::write;  // end with `lost`
+    // The slices end with `lost`.
+    for (const auto& failed : rail->close(parts_.reaper)) writes |= failed.slice.op == Op::write;
   }
   return writes;
 }

@@ -1,13 +1,14 @@
-// Paths of the connections of the rdma transport, from the plan to the end of every attempt (internal).
+// The paths of the connections of the rdma transport, from the plan to the end of every attempt (internal).
 //
 //   dialler                              listener
-//     path_offer (its queue pairs)  -->    makes its own, connects them to the dialler's
+//     path_offer (its queue pairs)  -->    makes its own, connects them to those of the dialler
 //     connects, tests both ways     <--    path_answer
-//     path_ready                    -->    looks at the pattern written here, tests both ways
-//     looks, up                     <--    path_ready, up
+//     path_ready                    -->    checks the pattern written here, tests both ways
+//     checks, up                    <--    path_ready, up
 //
-// The dialler plans the paths and begins every attempt; the listener answers. A path that failed hands its slices back
-// when its queue pairs have let go of the memory. Not thread-safe: it belongs to the thread that has the loop's turn.
+// The dialler plans the paths and begins every attempt. The listener answers. A failed path hands its slices back when
+// its queue pairs have released their memory. Not thread-safe: only the thread that has the loop's turn calls this
+// class.
 #pragma once
 
 #include <functional>
@@ -21,43 +22,43 @@ class RdmaPaths {
  public:
   explicit RdmaPaths(RdmaParts& parts) : parts_(parts) {}
 
-  /// Dialler: the peer's ports are known for the first time.
+  /// Dialler: the peer's ports have arrived for the first time.
   void plan(RdmaEndpoint& endpoint);
-  /// Dialler: addresses of a port have changed, ours or the peer's. A path that is up stays on its pair while both have
-  /// it; else it starts over with another.
+  /// Dialler: addresses of a port have changed on either side. A path that is up keeps its pair while both sides have
+  /// it. Otherwise it starts over with another pair.
   void replan(RdmaEndpoint& endpoint, Reports& out);
-  /// A frame about a path. Not ok, and `why`: the peer breaks the rules.
+  /// Handles a frame about a path. Not ok: the peer breaks the protocol, as `why` says.
   Code on_frame(RdmaEndpoint& endpoint, const wire::FrameHeader& header, std::span<const std::byte> payload,
                 Reports& out, const char*& why);
-  /// The connector is done with the queue pairs of an attempt.
+  /// The connector has finished with the queue pairs of an attempt.
   void on_joined(const RdmaConnector::Done& done, Reports& out);
-  /// The connection has its queue pairs: every path of it may be begun, or answered.
+  /// The connection has its queue pairs: every path of it may be begun or answered.
   void start(RdmaEndpoint& endpoint);
-  /// Timers of the connection's paths.
+  /// Runs the timers of the connection's paths.
   void tick(RdmaEndpoint& endpoint, TimePoint at, Reports& out);
 
-  /// Takes what has completed on a path and acts on it.
+  /// Takes the completions of a path and handles them.
   void serve(RdmaEndpoint& endpoint, RdmaRail& rail, Reports& out);
   /// Serves every path whose device raised an event.
   void on_events(RdmaDevice& device, Reports& out);
-  /// Serves paths that raise no event, or, with `arm`, those that raised none until now. True: one of them failed or
+  /// Serves paths that raise no event. With `arm`, serves those that raised none until now. True: one of them failed or
   /// came up.
   bool poll(bool arm, Reports& out);
 
-  /// Ends the attempt. `tell`: the peer does not know.
+  /// Ends the attempt. `tell`: the peer is told, because it does not know yet.
   void fail(RdmaEndpoint& endpoint, RdmaRail& rail, PathCause cause, const std::string& text, bool tell, Reports& out);
   /// Ends the attempts of all paths that are selected.
   void fail_where(const std::function<bool(const RdmaRail&)>& select, PathCause cause, const std::string& text,
                   Reports& out);
-  /// Nothing hinders attempts at these paths any more.
+  /// Begins new attempts at these paths, because the hindrance is over.
   void wake_where(const std::function<bool(const RdmaRail&)>& select);
-  /// The peer's queue pairs of that attempt, and of earlier ones, take nothing any more.
+  /// The peer's queue pairs of that attempt, and of earlier ones, accept nothing any more.
   void peer_end_gone(RdmaRail& rail, uint32_t epoch, Reports& out) const;
-  /// Dialler: both ports of the path are active, and their addresses fit.
+  /// Dialler: whether both ports of the path are active and their addresses fit.
   bool startable(const RdmaEndpoint& endpoint, const RdmaRail& rail) const;
-  /// The connection ends: destroys all of its queue pairs. True: WRITEs of it may still be under way.
+  /// Ends a connection by destroying all of its queue pairs. True: WRITEs of it may still be under way.
   bool abandon(RdmaEndpoint& endpoint, Reports& out);
-  /// No attempt is being connected any more, for any connection.
+  /// Waits until no attempt of any connection is being connected.
   void stop();
 
  private:
@@ -84,7 +85,7 @@ class RdmaPaths {
   uint16_t mtu_with(const RdmaPort& port, uint16_t theirs) const;
 
   RdmaParts& parts_;
-  RdmaAttempt::Polled polled_;  // scratch of serve()
+  RdmaAttempt::Polled polled_;  // scratch memory of serve()
 };
 
 }  // namespace mc::xfer

@@ -8,7 +8,7 @@
 namespace mc::xfer {
 namespace {
 
-/// Bytes from `at` (an address in the range) to the end of its chunk, and that chunk's key.
+/// The bytes from `at` (an address in the range) to the end of its chunk, and the key of that chunk.
 struct Reachable {
   uint64_t bytes;
   uint32_t key;
@@ -20,8 +20,8 @@ Reachable reach(const KeyRange& range, uint64_t at) {
   return {range.chunk_bytes - offset % range.chunk_bytes, range.keys[chunk]};
 }
 
-/// Adds [local, +bytes) at the remote address; gathers into the last request where that is allowed.
-/// False: no request is left.
+/// Adds [local, +bytes) at the remote address. Gathers into the last request where that is allowed. False: no request
+/// is left.
 bool place(WorkPlan& plan, const PlanLimits& limits, Op op, uint64_t remote, uint32_t remote_key,
            const LocalPiece& piece) {
   if (!plan.works.empty()) {
@@ -106,7 +106,7 @@ void WorkPlan::clear() {
 void plan_works(std::span<const PlanItem> items, const PlanLimits& limits, WorkPlan& plan) {
   plan.clear();
   for (const PlanItem& item : items) {
-    // an item that does not fit leaves no trace: its slice is not ours
+    // An item that does not fit leaves no trace, because its slice stays with the caller.
     const size_t works = plan.works.size();
     const size_t pieces = plan.pieces.size();
     const RdmaWork last = works == 0 ? RdmaWork{} : plan.works.back();

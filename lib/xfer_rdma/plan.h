@@ -1,8 +1,8 @@
-// Slices into work requests: pure, so that splitting and gathering are tested without a device.
+// Makes work requests from slices. The functions are pure, so splitting and gathering are tested without a device.
 //
 //   a slice that crosses a chunk of the remote registration becomes two requests (an rkey names one)
-//   slices whose remote ranges follow each other share a request: their local pieces are gathered;
-//   one with an immediate ends its request
+//   slices with adjacent remote ranges share a request, which gathers their local pieces; a slice with an
+//   immediate ends its request
 //
 // A slice is done when its last request is.
 #pragma once
@@ -16,7 +16,7 @@
 
 namespace mc::xfer {
 
-/// A registered range on one NIC: chunk i of it has keys[i].
+/// A registered range on one NIC. Chunk i has keys[i].
 struct KeyRange {
   uint64_t base = 0;
   uint64_t length = 0;
@@ -32,8 +32,8 @@ struct PlanItem {
 
 struct PlanLimits {
   size_t works = 1;
-  size_t gather = 1;                   // local pieces a request may have
-  uint64_t bytes = uint64_t{1} << 20;  // of a request that gathers several slices
+  size_t gather = 1;                   // local pieces that a request may have
+  uint64_t bytes = uint64_t{1} << 20;  // limit of a request that gathers several slices
 };
 
 struct LocalPiece {
@@ -50,20 +50,20 @@ struct RdmaWork {
   size_t first_piece = 0;
   size_t piece_count = 0;
   size_t slices_ended = 0;              // slices whose last byte is in this request
-  std::optional<uint32_t> immediate{};  // of its last slice
+  std::optional<uint32_t> immediate{};  // immediate of its last slice
 };
 
 struct WorkPlan {
   std::vector<RdmaWork> works;
   std::vector<LocalPiece> pieces;
-  size_t taken = 0;  // items planned completely, from the front
+  size_t taken = 0;  // number of front items that were planned completely
   void clear();
 };
 
-/// The request that an item is, with its one piece; false: chunks end inside it, so it is several.
+/// The request for an item that needs only one, with its one piece. False: chunks end inside it, so it needs several.
 bool plan_one(const PlanItem& item, RdmaWork& work, LocalPiece& piece);
-/// Fills `plan` with as many items as fit. An item that needs more local pieces than `gather` allows
-/// is split into more requests.
+/// Fills `plan` with as many items as fit. An item that needs more local pieces than `gather` is split into more
+/// requests.
 void plan_works(std::span<const PlanItem> items, const PlanLimits& limits, WorkPlan& plan);
 
 }  // namespace mc::xfer

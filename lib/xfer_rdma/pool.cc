@@ -61,7 +61,7 @@ void RdmaPool::advance() {
   if (hand_ == holders_.end()) hand_ = holders_.begin();
 }
 
-/// SIEVE's walk: at most twice round, because the first may spare everybody.
+/// The walk of SIEVE: at most two rounds, because the first may spare every holder.
 RdmaPool::Holder* RdmaPool::idle_one(TimePoint now) {
   if (hand_ == holders_.end()) hand_ = holders_.begin();
   for (size_t i = 0; i < 2 * holders_.size(); ++i) {

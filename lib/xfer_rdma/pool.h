@@ -1,14 +1,14 @@
-// Which connections of a process have queue pairs, as pure code: no device, no clock of its own. NICs
-// keep the state of few queue pairs at hand, so there is a cap; a connection that got none waits, and one
-// that is not used gives its pairs up (it "rests": its socket stays) until it is used again.
+// The queue pairs of a process and the connections that hold them, as pure code: no device, no clock. A NIC caches the
+// state of few queue pairs, so their number is limited. A connection without queue pairs waits. A connection that is
+// not used gives its pairs up until it is used again: it "rests", and its socket stays.
 //
 //   want -> (room) granted -> ... -> asked -> released
 //   want -> (no room) waits in line; an idle holder is asked to rest, chosen by SIEVE (NSDI'24): the
-//           hand walks from the oldest grant to the newest, spares once what was used since its last
-//           visit, and asks the first that was not
-//   no holder idle for as long as kPatience: the longest granted must rest when what it posted is done
+//           hand walks from the oldest grant to the newest, spares once each holder that was used since the
+//           last visit, and asks the first other one
+//   no holder idle for as long as kPatience: the holder of the oldest grant must rest when its requests are done
 //
-// A holder may be in use by its peer, unseen here (one-sided reads), so it is asked, and may refuse.
+// The peer of a holder may use it invisibly from here (one-sided reads), so the holder is asked and may refuse.
 // Invariant: the pairs held never exceed the cap.
 #pragma once
 
@@ -24,34 +24,34 @@ namespace mc::xfer {
 
 class RdmaPool {
  public:
-  static constexpr Duration kIdle = 20ms;       // unused for this long = idle
-  static constexpr Duration kPatience = 100ms;  // of the first in line, and the least a grant lasts
-  static constexpr Duration kAnswer = 1s;       // for a peer to answer; then its pairs are taken away
+  static constexpr Duration kIdle = 20ms;       // a holder that was unused for this long is idle
+  static constexpr Duration kPatience = 100ms;  // longest wait of the first in line, and shortest life of a grant
+  static constexpr Duration kAnswer = 1s;       // time for a peer to answer; then its pairs are taken away
 
   explicit RdmaPool(size_t pairs_max) : max_(pairs_max) {}
 
   struct Step {
     enum class Kind : uint8_t {
-      grant,   // it has its pairs
-      ask,     // to rest if its peer does not use it either: released(), or refused()
-      insist,  // to rest when what is posted is done: released()
-      force,   // to rest now: released()
+      grant,   // the endpoint has its pairs
+      ask,     // rest if the peer does not use the connection either: released() or refused() follows
+      insist,  // rest when the posted requests are done: released() follows
+      force,   // rest now: released() follows
     };
     Kind kind{};
     EndpointId endpoint = EndpointId::none;
     bool operator==(const Step&) const = default;
   };
 
-  /// In line for `pairs` (at most the cap). False: it holds or waits already.
+  /// Queues a request for `pairs` (at most the limit). False: the endpoint holds pairs or waits already.
   bool want(EndpointId endpoint, size_t pairs, TimePoint now);
-  /// It holds none and waits for none, for whatever reason.
+  /// The endpoint no longer holds or awaits pairs, for any reason.
   void released(EndpointId endpoint);
   void used(EndpointId endpoint, TimePoint now);
-  /// Answer to `ask`: in use. False: too late, it must rest.
+  /// Answer to `ask`: the connection is in use. False: too late, it must rest.
   bool refused(EndpointId endpoint, TimePoint now);
-  /// What to do now; empty when nothing. Each step is given once.
+  /// The next steps; empty when there are none. Each step is returned once.
   std::vector<Step> step(TimePoint now);
-  /// When step() may have more to say; kNever while nobody waits.
+  /// When step() may have more steps; kNever while no endpoint waits.
   TimePoint due() const;
 
   size_t held() const { return held_; }
@@ -66,7 +66,7 @@ class RdmaPool {
     State state = State::held;
     TimePoint granted{};
     TimePoint used{};
-    TimePoint answer_by = kNever;  // while asked or insisted
+    TimePoint answer_by = kNever;  // set while asked or insisted
     bool visited = false;
   };
   struct Waiter {
@@ -74,7 +74,7 @@ class RdmaPool {
     size_t pairs = 0;
     TimePoint since{};
   };
-  using Holders = std::list<Holder>;  // oldest grant first; few change, the hand stays valid
+  using Holders = std::list<Holder>;  // oldest grant first; a list, so that the hand stays valid
 
   Holder* find(EndpointId endpoint);
   Holder* idle_one(TimePoint now);
@@ -83,11 +83,11 @@ class RdmaPool {
 
   size_t max_;
   size_t held_ = 0;
-  size_t leaving_ = 0;  // of those asked, insisted or forced
+  size_t leaving_ = 0;  // number of holders that were asked, insisted or forced
   Holders holders_;
   Holders::iterator hand_ = holders_.end();
   std::list<Waiter> line_;
-  TimePoint now_{};  // of the latest step
+  TimePoint now_{};  // time of the latest step
 };
 
 }  // namespace mc::xfer

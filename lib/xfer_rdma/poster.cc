@@ -37,14 +37,15 @@ RdmaPoster::Resolved RdmaPoster::resolve(const RdmaEndpoint& endpoint, const Rdm
   return Resolved::yes;
 }
 
-/// Fills items_ with slices from the front that can be posted now. Slices before them that cannot be posted at all are
-/// answered; returns how many. A refused slice behind others waits for its turn.
+/// Fills items_ with slices from the front that can be posted now. Slices in front that can never be posted are
+/// answered; returns their number. A refused slice behind others waits for its turn.
 size_t RdmaPoster::resolve_some(const RdmaEndpoint& endpoint, const RdmaRail& rail, size_t tells,
                                 std::span<const Slice> slices, Reports& out) {
   size_t refused = 0;
   items_.clear();
   for (const Slice& slice : slices) {
-    if (slice.immediate && tells-- == 0) break;  // `room` when the peer counts the immediates that have landed
+    // `room` is reported when the peer counts the immediates that have landed.
+    if (slice.immediate && tells-- == 0) break;
     SliceDone refusal;
     items_.emplace_back();
     const Resolved resolved = resolve(endpoint, rail, slice, items_.back(), refusal);
@@ -58,8 +59,8 @@ size_t RdmaPoster::resolve_some(const RdmaEndpoint& endpoint, const RdmaRail& ra
   return refused;
 }
 
-/// Bytes a lane of the path may have in flight. A path does not run far ahead of another that has less:
-/// a batch that fits one window would use one path only.
+/// Bytes that a lane of the path may have in flight. A path does not run far ahead of one with fewer bytes, because
+/// otherwise a batch that fits one window would use one path only.
 uint64_t RdmaPoster::window(const RdmaEndpoint& endpoint, const RdmaRail& rail) const {
   uint64_t window = RdmaLane::kWindowBytes;
   for (const auto& other : endpoint.rails) {
@@ -69,7 +70,7 @@ uint64_t RdmaPoster::window(const RdmaEndpoint& endpoint, const RdmaRail& rail) 
   return window;
 }
 
-/// Is there a path with room that is nearer to the slice's memory, and will have moved it as soon?
+/// Whether another path with room is nearer to the slice's memory and would finish it as early.
 bool RdmaPoster::yields(const RdmaEndpoint& endpoint, const RdmaRail& rail, const Slice& slice) {
   if (!placed_ || endpoint.rails.size() == 1) return false;
   const MemoryPlace memory = parts_.memory.place(slice.local);
@@ -85,11 +86,11 @@ bool RdmaPoster::yields(const RdmaEndpoint& endpoint, const RdmaRail& rail, cons
   return leaves_to_nearer(load_of(rail), loads_, slice.local.size());
 }
 
-/// How many of these slices the path's pace lets go now; the engine is told when more may.
+/// How many of these slices the path's rate limit allows now. The engine is told when more are allowed.
 size_t RdmaPoster::paced(RdmaRail& rail, std::span<const Slice> slices) {
   if (!rail.pace.limited()) return slices.size();
   const TimePoint at = now();
-  (void)rail.pace.open(at);  // the flow since the last look belongs to the rail's bucket, not to the copy
+  (void)rail.pace.open(at);  // the flow since the last call belongs to the rail's bucket, not to the copy
   TokenBucket pace = rail.pace;
   size_t count = 0;
   for (; count < slices.size() && pace.open(at); ++count) pace.spend(slices[count].local.size());
@@ -99,17 +100,17 @@ size_t RdmaPoster::paced(RdmaRail& rail, std::span<const Slice> slices) {
   return count;
 }
 
-/// How many of these slices the lane may have now.
+/// How many of these slices the lane may take now.
 size_t RdmaPoster::room(const RdmaEndpoint& endpoint, RdmaRail& rail, size_t index, std::span<const Slice> slices) {
   const uint64_t allowance = rail.speed.allowance();
-  // Work that one lane holds is not spread over more: they would take turns in being idle.
+  // Work that fits one lane is not spread over more, because the lanes would be idle in turn.
   if (index > 0 && allowance <= index * RdmaLane::kWindowBytes) return 0;
   size_t room = rail.attempt.lane(index).room(slices, window(endpoint, rail));
   MC_ASSERT_LE(room, slices.size());
   uint64_t ahead = rail.attempt.bytes();
   for (size_t i = 0; i < room; ++i) {
     ahead += slices[i].local.size();
-    if (ahead > allowance && ahead > slices[i].local.size()) room = i;  // one slice always
+    if (ahead > allowance && ahead > slices[i].local.size()) room = i;  // one slice is always allowed
   }
   return paced(rail, slices.first(room));
 }
@@ -129,11 +130,11 @@ size_t RdmaPoster::post(RdmaEndpoint& endpoint, int lane_index, std::span<const 
   if (!slices.empty() && yields(endpoint, *rail, slices[0])) return 0;
   parts_.round = now();
   const bool idle = rail->attempt.outstanding() == 0;
-  const bool alone = idle && slices.size() == 1 && !rail->pace.limited();  // nothing to share or to hold back
+  const bool alone = idle && slices.size() == 1 && !rail->pace.limited();  // no work to share or to hold back
   const size_t room = alone ? 1 : this->room(endpoint, *rail, index, slices);
   const size_t tells = index == 0 ? rail->attempt.tells_left() : 0;
   const size_t refused = resolve_some(endpoint, *rail, tells, slices.first(room), out);
-  if (idle) {  // the stall clock starts with work
+  if (idle) {  // the stall time-out starts when there is work
     rail->progress = parts_.round;
     rail->speed.started(parts_.round);
     parts_.due(rail->progress + parts_.home.options->stall_timeout);
@@ -156,7 +157,7 @@ bool RdmaPoster::cancel(RdmaEndpoint& endpoint, int lane, uint64_t slice) {
   RdmaRail* rail = endpoint.rail_of(lane, index);
   if (rail == nullptr || rail->hold.drop(slice)) return true;
   if (index >= rail->attempt.lane_count() || !rail->attempt.lane(index).holds(slice)) return true;
-  // posted is posted: a SliceDone follows, soon, or the path starts over to get the memory back
+  // A posted slice cannot be taken back: a SliceDone follows soon, or the path starts over to release the memory.
   rail->cancelled.slices.insert(slice);
   if (rail->cancelled.since == kNever) rail->cancelled.since = now();
   parts_.due(rail->cancelled.since + parts_.home.options->drain_grace / 2);

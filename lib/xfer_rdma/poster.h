@@ -1,5 +1,5 @@
-// Slices onto the lanes of paths that are up (internal): how many a lane has room for, with which keys, and which path
-// should have them. Not thread-safe: it belongs to the thread that has the loop's turn.
+// Posts slices on the lanes of paths that are up (internal): the number that a lane has room for, the keys, and the
+// choice of path. Not thread-safe: only the thread that has the loop's turn calls this class.
 #pragma once
 
 #include <vector>
@@ -12,16 +12,16 @@ class RdmaPoster {
  public:
   RdmaPoster(RdmaParts& parts, RdmaPaths& paths) : parts_(parts), paths_(paths) {}
 
-  /// As Transport::post(). `failed`: the path has failed, and frames may wait to be sent.
+  /// See Transport::post(). `failed`: the path has failed, and frames may wait to be sent.
   size_t post(RdmaEndpoint& endpoint, int lane, std::span<const Slice> slices, Reports& out, bool& failed);
   bool cancel(RdmaEndpoint& endpoint, int lane, uint64_t slice);
-  /// The ports are known: distances count where they differ.
+  /// Called when the ports are known. Distances count where they differ.
   void opened();
 
  private:
   static constexpr uint64_t kAheadBytes = uint64_t{256} << 10;
 
-  enum class Resolved : uint8_t { yes, refused, later };  // later: the keys are on their way
+  enum class Resolved : uint8_t { yes, refused, later };  // later: the keys have not arrived yet
   Resolved resolve(const RdmaEndpoint& endpoint, const RdmaRail& rail, const Slice& slice, PlanItem& item,
                    SliceDone& refusal);
   size_t resolve_some(const RdmaEndpoint& endpoint, const RdmaRail& rail, size_t tells, std::span<const Slice> slices,
@@ -33,9 +33,9 @@ class RdmaPoster {
 
   RdmaParts& parts_;
   RdmaPaths& paths_;
-  bool placed_ = false;          // the ports' places differ
-  std::vector<PlanItem> items_;  // scratch
-  std::vector<PathLoad> loads_;  // scratch
+  bool placed_ = false;          // the distances of the ports differ
+  std::vector<PlanItem> items_;  // scratch memory
+  std::vector<PathLoad> loads_;  // scratch memory
 };
 
 }  // namespace mc::xfer

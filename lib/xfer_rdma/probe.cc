@@ -12,7 +12,7 @@ namespace mc::xfer {
 namespace {
 
 constexpr size_t kPatternBytes = 64;
-// parts of a lane's slot
+// The parts of a lane's slot.
 constexpr size_t kWrittenByPeer = 0;
 constexpr size_t kReadByPeer = 1;
 constexpr size_t kOwnWrite = 2;

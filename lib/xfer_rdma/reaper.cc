@@ -17,12 +17,12 @@ RdmaReaper::~RdmaReaper() {
 void RdmaReaper::take(std::unique_ptr<Remains> remains) {
   {
     const std::lock_guard lock(mutex_);
-    if (waiting_.size() >= kWaitingMax) return;  // `remains` ends here, after the lock
+    if (waiting_.size() >= kWaitingMax) return;  // the destructor of `remains` runs here, after the lock
     if (waiting_.size() >= idle_ && threads_.size() < kThreadsMax) {
       try {
         threads_.emplace_back([this] { run(); });
       } catch (const std::system_error&) {
-        if (threads_.empty()) return;  // likewise
+        if (threads_.empty()) return;  // the destructor runs here as well
       }
     }
     waiting_.push_back(std::move(remains));

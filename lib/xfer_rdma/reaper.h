@@ -1,9 +1,10 @@
-// Threads that destroy the verbs objects of paths that are over (internal). Destroying a queue pair waits in the
-// kernel until nothing refers to it: 3 s measured on soft-RoCE after a link was cut, for packets that wait for a
-// neighbour's address. On the engine's thread that would stop every other path; one after the other, a process
-// that lost many paths would take minutes to end. So each queue pair may have a thread, up to kThreadsMax.
+// Threads that destroy the verbs objects of closed paths (internal). Destroying a queue pair waits in the kernel until
+// nothing refers to it: 3 s measured on soft-RoCE after a link was cut, for packets that wait for a neighbour's
+// address. On the engine's thread that would stop every other path. One thread for all would take minutes in a process
+// that lost many paths. So each queue pair may have a thread, up to kThreadsMax.
 //
-// Only queue pairs whose requests have completed may be handed over: the memory of their slices is given back at once.
+// Only queue pairs whose requests have completed may be handed over, because the memory of their slices is given back
+// at once.
 #pragma once
 
 #include <condition_variable>
@@ -19,10 +20,10 @@ namespace mc::xfer {
 class RdmaReaper {
  public:
   static constexpr size_t kThreadsMax = 32;
-  /// Beyond this many the caller destroys them itself: a path that flaps pays for it.
+  /// Beyond this number the caller destroys the objects itself, so a flapping path pays its own cost.
   static constexpr size_t kWaitingMax = 128;
 
-  /// Something whose destructor may block.
+  /// An object whose destructor may block.
   struct Remains {
     Remains() = default;
     Remains(const Remains&) = delete;
@@ -33,7 +34,7 @@ class RdmaReaper {
   RdmaReaper() = default;
   RdmaReaper(const RdmaReaper&) = delete;
   RdmaReaper& operator=(const RdmaReaper&) = delete;
-  /// Waits until all are destroyed: kWaitingMax / kThreadsMax times what one takes, at most.
+  /// Waits until all objects are destroyed: at most kWaitingMax / kThreadsMax times the time of one.
   ~RdmaReaper();
 
   void take(std::unique_ptr<Remains> remains);
@@ -46,7 +47,7 @@ class RdmaReaper {
   std::deque<std::unique_ptr<Remains>> waiting_;
   size_t idle_ = 0;  // threads that wait for work
   bool stop_ = false;
-  std::vector<std::thread> threads_;  // made when all that there are are busy; they stay
+  std::vector<std::thread> threads_;  // a thread is added when all others are busy; threads stay
 };
 
 }  // namespace mc::xfer

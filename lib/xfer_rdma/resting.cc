@@ -26,7 +26,7 @@ size_t RdmaResting::pairs_of(const RdmaEndpoint& endpoint) const {
   return std::min(endpoint.rails.size(), parts_.paths_max(endpoint.lanes_per_path)) * endpoint.lanes_per_path;
 }
 
-/// Sees to it that the connection gets its paths, now or after it has rested.
+/// Requests the paths of the connection, at once or after its rest.
 void RdmaResting::wake(RdmaEndpoint& endpoint) {
   if (endpoint.doomed() || endpoint.rails.empty()) return;
   const bool holds = parts_.pool.holds(endpoint.id);
@@ -41,7 +41,7 @@ void RdmaResting::wake(RdmaEndpoint& endpoint) {
   if (parts_.pool.want(endpoint.id, pairs_of(endpoint), now())) parts_.due(now());
 }
 
-/// Its turn has come.
+/// The pool has granted queue pairs to the connection.
 void RdmaResting::granted(RdmaEndpoint& endpoint) {
   MC_ASSERT(parts_.pool.holds(endpoint.id));
   parts_.home.tally->add(Count::rdma_pairs, pairs_of(endpoint));
@@ -55,7 +55,7 @@ void RdmaResting::granted(RdmaEndpoint& endpoint) {
   paths_.start(endpoint);
 }
 
-/// Gives the queue pairs up. `tell`: the peer does not know.
+/// Gives the queue pairs up. `tell`: the peer is told, because it does not know yet.
 void RdmaResting::rest(RdmaEndpoint& endpoint, bool tell, Reports& out) {
   if (!parts_.awake(endpoint)) return;
   endpoint.rest.resting = true;
@@ -63,14 +63,14 @@ void RdmaResting::rest(RdmaEndpoint& endpoint, bool tell, Reports& out) {
   if (tell) endpoint.socket.push(verb_frame(RestVerb::resting));
   log_debug("rdma connection rests", {{"peer", endpoint.name}, {"asked_by_peer", !tell}});
   for (const auto& rail : endpoint.rails) {
-    // an attempt that the peer has heard of, or will
+    // An attempt that the peer has been or will be told of.
     const bool attempt = rail->machine.live() && !rail->up();
     paths_.fail(endpoint, *rail, PathCause::rest, "the connection rests", attempt, out);
   }
   rested(endpoint);
 }
 
-/// Ends the rest of a connection whose last queue pairs are gone: others may have them.
+/// Completes the rest of a connection whose last queue pairs are gone, so that others may have them.
 void RdmaResting::rested(RdmaEndpoint& endpoint) {
   if (!endpoint.rest.resting) return;
   if (endpoint.any_in({State::connecting, State::verifying, State::up, State::draining})) return;
@@ -130,7 +130,7 @@ void RdmaResting::take_step(const RdmaPool::Step& step, Reports& out) {
     case RdmaPool::Step::Kind::grant: return granted(*endpoint);
     case RdmaPool::Step::Kind::ask:
       if (endpoint->posted() || !endpoint->any_in({State::up})) return void(parts_.pool.refused(endpoint->id, now()));
-      endpoint->rest.yielding = true;  // nothing is posted until the answer is here
+      endpoint->rest.yielding = true;  // no slice is posted until the answer has arrived
       return endpoint->socket.push(verb_frame(RestVerb::ask));
     case RdmaPool::Step::Kind::insist: endpoint->rest.yielding = endpoint->rest.insisting = true; return;
     case RdmaPool::Step::Kind::force: return rest(*endpoint, true, out);

@@ -1,13 +1,13 @@
-// Connections that rest (internal): their socket stays, their queue pairs go, because the process has too many (pool.h
-// decides) or the peer has. The next transfer of either side wakes them.
+// Connections that rest (internal). A resting connection keeps its socket but has given up its queue pairs, because
+// this process (pool.h decides) or the peer has too many. The next transfer of either side wakes it.
 //
 //   has too many                         its peer
 //     ask  (nothing posted here)   -->    nothing posted, unused: rests      else: <-- busy
 //     insist                       -->    takes no more; rests when nothing is posted
 //     fails its paths              <--    resting
 //
-// The listener cannot begin attempts at paths: it asks for them with `wake`.
-// Not thread-safe: it belongs to the thread that has the loop's turn.
+// The listener cannot begin attempts at paths, so it asks for them with `wake`.
+// Not thread-safe: only the thread that has the loop's turn calls this class.
 #pragma once
 
 #include "xfer_rdma/paths.h"
@@ -18,9 +18,9 @@ class RdmaResting {
  public:
   RdmaResting(RdmaParts& parts, RdmaPaths& paths) : parts_(parts), paths_(paths) {}
 
-  /// A path_rest frame of the peer. Not ok, and `why`: the peer breaks the rules.
+  /// Handles a path_rest frame of the peer. Not ok: the peer breaks the protocol, as `why` says.
   Code on_frame(RdmaEndpoint& endpoint, uint64_t verb, Reports& out, const char*& why);
-  /// Hands queue pairs from one connection to another; part of every round of the transport.
+  /// Moves queue pairs from one connection to another. Part of every round of the transport.
   void share(Reports& out);
   /// The connection has no queue pairs any more.
   void release(RdmaEndpoint& endpoint);

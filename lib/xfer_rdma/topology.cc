@@ -58,7 +58,7 @@ size_t pci_distance(const std::string& a, const std::string& b) {
 unsigned penalty(const DevicePlace& nic, const MemoryPlace& memory) {
   const bool known = nic.numa_node >= 0 && memory.numa_node >= 0;
   if (memory.gpu_pci.empty()) return known && nic.numa_node != memory.numa_node ? 3 : 1;
-  // a switch is a bridge over the bridges of its ports: .../switch/port a/NIC and .../switch/port b/GPU
+  // A switch is a bridge over the bridges of its ports: .../switch/port a/NIC and .../switch/port b/GPU.
   constexpr size_t kOneSwitch = 4;
   if (nic.pci.empty() || pci_distance(nic.pci, memory.gpu_pci) <= kOneSwitch) return 1;
   return !known || nic.numa_node == memory.numa_node ? 3 : 10;

@@ -15,9 +15,9 @@
 namespace mc::xfer {
 namespace {
 
-constexpr uint64_t kMemlockMin = uint64_t{64} << 20;  // less holds no pool worth registering
+constexpr uint64_t kMemlockMin = uint64_t{64} << 20;  // a lower limit has no room for a useful pool
 
-/// rdma_bind, or any port on the host tcp listens on.
+/// The value of rdma_bind, or any port on tcp's listening host.
 std::string bind_text(const Options& options) {
   if (!options.rdma_bind.empty()) return options.rdma_bind;
   const auto place = parse_host_port(options.tcp_bind);
@@ -33,7 +33,7 @@ std::string advertise_text(const Options& options) {
 Reach probe_rdma(const Options& options) {
   const RdmaReport report = rdma_report(options);
   if (!report.usable) return {false, "", report.reason, Code::unsupported};
-  if (report.memlock_bytes < kMemlockMin)  // found out now, not when the first pool is registered
+  if (report.memlock_bytes < kMemlockMin)  // reported now and not when the first pool is registered
     return {false, "",
             "this process may lock only " + std::to_string(report.memlock_bytes / 1024) +
                 " KiB of memory: ulimit -l unlimited, or LimitMEMLOCK=infinity in its unit",
@@ -206,14 +206,15 @@ News RdmaTransport::lost(EndpointId id, const Loss& why) {
           .text = "rdma: " + why.text};
 }
 
-/// Destroys the queue pairs, then says so: the contract of `lost`.
+/// Destroys the queue pairs before it reports, as the contract of `lost` requires.
 void RdmaTransport::lose(RdmaEndpoint& endpoint, Reports& out) {
   const Loss& why = *endpoint.loss;
   const bool writes = paths_.abandon(endpoint, out);
   resting_.release(endpoint);
-  const bool silent = endpoint.accepted && !endpoint.up;  // the engine never heard of it
+  const bool silent = endpoint.accepted && !endpoint.up;  // the endpoint was never reported to the engine
   if (!silent) {
-    // not when we close on purpose: then nobody writes again; nor when the peer is gone, with its queue pairs
+    // No wait for a close on purpose, because no write is repeated then. No wait for a lost peer, whose queue pairs are
+    // gone too.
     const bool wait = writes && why.code != Code::cancelled && !why.gone;
     partings_.push_back({wait ? now() + RdmaHold::kMax : now(), lost(endpoint.id, why)});
     parts_.due(partings_.back().at);
@@ -228,7 +229,7 @@ void RdmaTransport::lose(RdmaEndpoint& endpoint, Reports& out) {
   parts_.endpoints.erase(at);
 }
 
-/// Reports losses whose wait is over, and that of `id` in any case.
+/// Reports the losses whose wait is over, and the loss of `id` in any case.
 void RdmaTransport::part(EndpointId id, TimePoint at, Reports& out) {
   std::erase_if(partings_, [&](Parting& parting) {
     if (parting.at > at && parting.news.endpoint != id) return false;
@@ -260,7 +261,7 @@ uint64_t RdmaTransport::slice_bytes(EndpointId id, int lane) const {
   return rail == nullptr ? UINT64_MAX : rail->speed.slice_bytes();
 }
 
-/// The first lane of a path carries them, as far as the peer has receives for them. A path that rests is to be woken.
+/// The first lane of a path carries them, up to the number of receives that the peer has. A resting path must be woken.
 size_t RdmaTransport::immediates_ahead(EndpointId id, int lane) const {
   size_t index = 0;
   const RdmaEndpoint* endpoint = parts_.find(id);
@@ -281,7 +282,7 @@ Code RdmaTransport::notify(EndpointId id, std::span<const std::byte> bytes, Repo
   if (RdmaRail* rail = messages.carrier()) {
     const int error = messages.send(*rail, bytes);
     if (error == 0) return Code::ok;
-    if (error != ENOMEM)  // the path is no longer the carrier: its SENDs are repeated on the socket
+    if (error != ENOMEM)  // the path is no longer the carrier, and its SENDs are repeated on the socket
       paths_.fail(*endpoint, *rail, PathCause::fault, errno_error("post a notify", error).what, true, out);
   }
   if (!messages.send_on_socket(bytes)) return Code::busy;
@@ -306,8 +307,9 @@ void RdmaTransport::publish(Reports& out) {
 void RdmaTransport::close(EndpointId id, Code code, std::string_view why, Reports& out) {
   RdmaEndpoint* endpoint = parts_.find(id);
   if (endpoint == nullptr) return part(id, now(), out);
-  if (endpoint->up && code == Code::cancelled) {  // on purpose: the peer may forget us at once
-    endpoint->messages.repeat();                  // our queue pairs go before the NIC may have sent everything
+  if (endpoint->up && code == Code::cancelled) {  // closed on purpose, so the peer may forget this process at once
+    // The queue pairs are destroyed before the NIC may have sent everything.
+    endpoint->messages.repeat();
     endpoint->socket.push(goodbye(why));
   }
   endpoint->doom({code, false, std::string(why)});
@@ -325,7 +327,7 @@ void RdmaTransport::shutdown() {
   watch_.close();
 }
 
-/// Ends the connection when a clock of its socket, or of having no path, has run out.
+/// Ends the connection when a time-out of its socket, or of having no path, has passed.
 void RdmaTransport::check_clocks(RdmaEndpoint& endpoint, TimePoint at) {
   const Options& options = *parts_.home.options;
   PeerSocket& socket = endpoint.socket;
@@ -343,7 +345,7 @@ void RdmaTransport::check_clocks(RdmaEndpoint& endpoint, TimePoint at) {
   if (!endpoint.up || endpoint.dark_since == kNever) return;
   std::string why;
   for (const auto& rail : endpoint.rails) why += "; " + parts_.name_of(endpoint, *rail) + ": " + rail->last_error;
-  // the dialler reconnects; the listener waits longer, so that it does not close a connection under repair
+  // The dialler reconnects. The listener waits longer, so that it does not close a connection under repair.
   expire(endpoint.dark_since + options.rdma_blackout * (endpoint.accepted ? 2 : 1), "rdma: no path left",
          "no path left" + why);
 }
@@ -364,7 +366,7 @@ TimePoint RdmaTransport::tick(TimePoint at, Reports& out) {
   return parts_.due_at;
 }
 
-/// Takes what has completed; see RdmaPaths::poll.
+/// Takes completions; see RdmaPaths::poll.
 void RdmaTransport::poll(bool arm, TimePoint at, Reports& out) {
   parts_.round = at;
   if (paths_.poll(arm, out)) sweep(out);
@@ -377,7 +379,7 @@ TimePoint RdmaTransport::look(Reports& out) {
 
 void RdmaTransport::doze(Reports& out) {
   poll(true, now(), out);
-  if (parts_.due_at <= now()) out.room = true;  // tick() has work already: the engine must not wait
+  if (parts_.due_at <= now()) out.room = true;  // tick() has work already, so the engine must not wait
 }
 
 const TransportEntry kTransportRdma = {

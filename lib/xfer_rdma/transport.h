@@ -1,20 +1,20 @@
 // The rdma transport (internal): its connections, from dial or accept to their end. An endpoint is one authenticated
-// socket to a peer and several paths. The socket's end is the peer's death; a path's end is not.
+// socket to a peer and several paths. The end of the socket means that the peer is lost. The end of a path does not.
 //
-//   RdmaTransport  sockets, loss, clocks; the table's entry
+//   RdmaTransport  sockets, loss, time-outs; the table's entry
 //    RdmaWatch     events of the devices: ports, addresses, devices that fail and come back
-//     RdmaFrames   meaning of frames: handshake, ports, keys, descriptors
+//     RdmaFrames   handling of frames: handshake, ports, keys, descriptors
 //      RdmaResting connections without queue pairs, because there are too many
 //      RdmaPoster  slices onto lanes
 //       RdmaPaths  paths: planned, begun, answered, verified, served, failed, drained
 //        RdmaParts state that all of them share; RdmaEndpoint, RdmaRail, RdmaAttempt, RdmaMessages
 //
-// Each line uses the lines below it and none above. Decisions without a device are in path, gid, choices, plan, pool,
-// hold, speed, notify, keyring and topology; verbs objects in attempt, lane, probe, mailbox, memory, device; threads in
-// connector, reaper and revival.
+// Each class uses the classes below it and none above. Decisions without a device are in path, gid, choices, plan,
+// pool, hold, speed, notify, keyring and topology. Verbs objects are in attempt, lane, probe, mailbox, memory and
+// device. Threads are in connector, reaper and revival.
 //
-// The dialler plans the paths and begins every attempt; the listener answers. Slices that a path cannot finish
-// go back to the engine when its queue pairs have let go of the memory, and are posted elsewhere.
+// The dialler plans the paths and begins every attempt. The listener answers. Slices that a path cannot finish return
+// to the engine when its queue pairs have released their memory, and are posted elsewhere.
 #pragma once
 
 #include <map>
@@ -60,8 +60,8 @@ class RdmaTransport final : public Transport {
   void detach(BufferId buffer) override;
 
  private:
-  static constexpr size_t kStrangersMax = 256;        // sockets that have not proven themselves
-  static constexpr size_t kBudget = size_t{1} << 20;  // bytes of a socket before others get their turn
+  static constexpr size_t kStrangersMax = 256;        // limit of sockets that have not proven themselves
+  static constexpr size_t kBudget = size_t{1} << 20;  // bytes of a socket in one turn
 
   RdmaEndpoint* add(Fd fd, Handshake handshake, TimePoint deadline);
   void accepted(Fd fd);
@@ -70,7 +70,7 @@ class RdmaTransport final : public Transport {
   void arm(RdmaEndpoint& endpoint);
   void poll(bool arm, TimePoint at, Reports& out);
   void check_clocks(RdmaEndpoint& endpoint, TimePoint at);
-  /// Sends queued frames and removes doomed endpoints. Every entry of the transport ends with it.
+  /// Sends queued frames and removes doomed endpoints. Every entry point of the transport ends with it.
   void sweep(Reports& out);
   static News lost(EndpointId id, const Loss& why);
   void lose(RdmaEndpoint& endpoint, Reports& out);
@@ -89,8 +89,8 @@ class RdmaTransport final : public Transport {
     TimePoint at{};
     News news;
   };
-  std::vector<Parting> partings_;  // `lost` that waits because WRITEs of it may still be under way; see RdmaHold
-  std::vector<std::unique_ptr<RdmaEndpoint>> dropped_;  // closed, freed when no caller can hold them
+  std::vector<Parting> partings_;  // delayed `lost` reports, whose WRITEs may still be under way; see RdmaHold
+  std::vector<std::unique_ptr<RdmaEndpoint>> dropped_;  // closed endpoints, freed when no caller can use them
 };
 
 }  // namespace mc::xfer

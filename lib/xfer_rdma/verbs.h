@@ -1,5 +1,5 @@
-// Verbs objects as owned types (internal): a device that is open, its ports, registered memory. The
-// only headers with verbs types are this one and those that include it.
+// Owning types for verbs objects (internal): an open device, its ports, registered memory. Only this header and those
+// that include it have verbs types.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -32,12 +32,11 @@ struct VerbsFree {
 template <class T>
 using Verbs = std::unique_ptr<T, VerbsFree>;
 
-/// One device, open: its protection domain and the channel that tells of completions. Both
-/// descriptors of it are non-blocking.
+/// One open device: its protection domain and its completion channel. Both of its descriptors are non-blocking.
 class RdmaDevice {
  public:
   static Result<std::unique_ptr<RdmaDevice>> open(ibv_device* device);
-  /// Of that name, now. Code::not_found: there is none.
+  /// Opens the device of that name. Code::not_found: there is none.
   static Result<std::unique_ptr<RdmaDevice>> open(const std::string& name);
 
   ibv_context* context() const { return context_.get(); }
@@ -45,9 +44,9 @@ class RdmaDevice {
   ibv_comp_channel* channel() const { return channel_.get(); }
   const std::string& name() const { return name_; }
   const ibv_device_attr& limits() const { return limits_; }
-  /// Does its driver know dma-bufs at all?
+  /// Whether its driver supports dma-bufs at all.
   bool takes_dmabuf() const;
-  bool failed = false;  // a fatal event came: not used any more, another object takes its place (revival.h)
+  bool failed = false;  // a fatal event came: the object is not used any more, and another one replaces it (revival.h)
 
  private:
   std::string name_;
@@ -57,61 +56,61 @@ class RdmaDevice {
   ibv_device_attr limits_{};
 };
 
-/// A port of an open device, as last looked at.
+/// A port of an open device, in the state of the last query.
 struct RdmaPort {
-  std::shared_ptr<RdmaDevice> device;  // shared: a failed one lives until its last queue pair is destroyed
+  std::shared_ptr<RdmaDevice> device;  // shared: a failed device lives until its last queue pair is destroyed
   uint8_t number = 1;
   bool active = false;
   bool ethernet = true;
   uint16_t lid = 0;
-  uint16_t mtu = 0;            // bytes
+  uint16_t mtu = 0;
   std::vector<GidEntry> gids;  // usable, best first
   DevicePlace place;
   std::string name() const { return device->name() + ":" + std::to_string(number); }
-  /// Asks the device again.
+  /// Queries the device again.
   void refresh(int only_gid);
   wire::RdmaNic describe() const;
   const GidEntry* find(const wire::Gid& gid) const;
 };
 
-/// Devices named by Options::rdma_devices (empty: all), open, and their ports that could be used.
+/// The open devices that Options::rdma_devices names (empty: all), and their usable ports.
 struct RdmaHardware {
   std::vector<std::shared_ptr<RdmaDevice>> devices;  // shared with ports, paths and registrations
   std::vector<RdmaPort> ports;                       // at most wire::kRdmaNicsMax
 };
 Result<RdmaHardware> open_hardware(const Options& options);
 
-/// The registered memory of one engine on all of its devices. Thread-safe: buffers are registered on
-/// their callers' threads, looked up on the engine's. Must go after the lanes. A device may be lost and come
-/// back, as another object, under the same index: what was registered is registered again.
+/// The registered memory of one engine on all of its devices. Thread-safe: callers register buffers on their threads,
+/// and the engine looks them up on its own. It must outlive the lanes. A device may be lost and come back as another
+/// object under its index. The buffers are then registered again.
 class RdmaMemory {
  public:
-  /// Once, before the first add().
+  /// Called once, before the first add().
   void use(std::span<const std::shared_ptr<RdmaDevice>> devices) { devices_.assign(devices.begin(), devices.end()); }
-  /// Once, before the first add().
+  /// Called once, before the first add().
   void set_gpu_path(GpuPath path) { gpu_path_ = path; }
-  /// Registers with the least access its class needs: in chunks, in parallel. Blocks for as long as
-  /// pinning takes.
+  /// Registers the memory with the least access that its class needs: in chunks, in parallel. Blocks while the memory
+  /// is being pinned.
   Result<void> add(uint32_t buffer, std::span<std::byte> memory, AccessClass access);
-  /// Peers' accesses fail from now on. No lane may use it any more.
+  /// Accesses of peers fail from now on. No lane may use the buffer any more.
   void remove(uint32_t buffer);
-  /// The device has failed: nothing is registered on it any more. May block as long as registering.
+  /// The device has failed: its registrations are dropped. May block as long as registering.
   void lose(size_t device);
-  /// Puts another object in the place of a lost device, with everything registered on it. Blocks like add().
+  /// Replaces a lost device by another object and registers all buffers on it. Blocks like add().
   Result<void> restore(size_t device, const std::shared_ptr<RdmaDevice>& again);
-  /// The registration on that device that holds the range. Code::invalid: none.
+  /// The registration on that device that contains the range. Code::invalid: none.
   Code local(size_t device, std::span<const std::byte> memory, KeyRange& out);
-  /// Where the buffer that holds that memory is, as its first page.
+  /// The place of the buffer that contains that memory, by its first page.
   MemoryPlace place(std::span<const std::byte> memory);
-  /// The keys with which a peer reaches the buffer; `devices` = the device of each nic told to it, with keys of 0 for
-  /// one that is lost. False: not registered (any more).
+  /// The keys by which a peer reaches the buffer. `devices` = the device of each port sent to the peer; a lost device
+  /// gives keys of 0. False: the buffer is not registered.
   bool keys(uint32_t buffer, std::span<const size_t> devices, wire::RdmaKeys& out);
 
  private:
   using Devices = std::vector<std::shared_ptr<RdmaDevice>>;  // shared as in RdmaHardware
   struct Registration {
-    std::shared_ptr<RdmaDevice> device;  // shared: goes after its regions. Null: lost
-    std::vector<Verbs<ibv_mr>> regions;  // by chunk
+    std::shared_ptr<RdmaDevice> device;  // shared: destroyed after its regions; null: lost
+    std::vector<Verbs<ibv_mr>> regions;  // index: chunk
     std::vector<uint32_t> lkeys;
   };
   struct Entry {
@@ -121,8 +120,8 @@ class RdmaMemory {
     GpuPath gpu = GpuPath::none;
     MemoryPlace place;
     uint64_t chunk_bytes = 0;
-    std::vector<Registration> on;  // by device
-    bool restoring = false;        // its memory is being registered: remove() waits
+    std::vector<Registration> on;  // index: device
+    bool restoring = false;        // its memory is being registered, so remove() waits
     size_t chunks() const { return (memory.size() + chunk_bytes - 1) / chunk_bytes; }
   };
   static Result<void> enroll(const Entry& entry, const Devices& devices, std::vector<Registration>& out);
@@ -132,7 +131,7 @@ class RdmaMemory {
   std::mutex mutex_;
   std::condition_variable restored_;
   Devices devices_;                                     // null: lost
-  std::map<uint64_t, std::shared_ptr<Entry>> entries_;  // by first address; shared: freed outside the lock
+  std::map<uint64_t, std::shared_ptr<Entry>> entries_;  // key: first address; shared: freed outside the lock
 };
 
 ibv_mtu to_verbs_mtu(uint16_t bytes);

@@ -65,7 +65,7 @@ void RdmaWatch::on_port_event(RdmaDevice& device, int number, Reports& out) {
     if (port.active != was_active) log_warn(port.active ? "rdma port up" : "rdma port down", {{"port", port.name()}});
     if (!port.active)
       paths_.fail_where(mine, PathCause::port, port.name() + " is down", out);
-    else if (port.lid != lid)  // the subnet manager moved it: packets to the old one go nowhere
+    else if (port.lid != lid)  // the subnet manager gave the port another LID, and packets to the old one are lost
       paths_.fail_where(mine, PathCause::restart, port.name() + " has another LID", out);
     if (port.active) paths_.wake_where(mine);
   }
@@ -74,7 +74,7 @@ void RdmaWatch::on_port_event(RdmaDevice& device, int number, Reports& out) {
     if (!endpoint->doomed()) paths_.replan(*endpoint, out);
 }
 
-/// Every path of it ends; it is opened again by revival_. Completions of its queue pairs are taken until then.
+/// Ends every path of the device; revival_ opens it again. Completions of its queue pairs are taken until then.
 void RdmaWatch::lose(RdmaDevice& device, const std::string& why, Reports& out) {
   if (std::exchange(device.failed, true)) return;
   log_error("rdma device failed", {{"device", device.name()}, {"why", why}});
@@ -87,7 +87,8 @@ void RdmaWatch::lose(RdmaDevice& device, const std::string& why, Reports& out) {
       devices.begin());
   MC_ASSERT_LT(index, devices.size());
   for (RdmaPort& port : parts_.hardware.ports)
-    if (port.device.get() == &device) port.refresh(parts_.home.options->rdma_gid_index);  // not active
+    // Its ports are not active now.
+    if (port.device.get() == &device) port.refresh(parts_.home.options->rdma_gid_index);
   paths_.fail_where([&](const RdmaRail& rail) { return parts_.port_of(rail).device.get() == &device; }, PathCause::nic,
                     device.name() + " failed: " + why, out);
   frames_.tell_ports();
@@ -111,12 +112,12 @@ void RdmaWatch::drop_channel(const RdmaDevice& device) {
     parts_.home.poller->remove(device.channel()->fd);
 }
 
-/// A device is open again, with all memory registered on it: peers get the new keys before any path is begun.
+/// A device is open again, with all memory registered on it. Peers get the new keys before any path is begun.
 void RdmaWatch::returned(const RdmaRevival::Back& back) {
   if (auto watched = add(*back.device); !watched) {
     parts_.home.tally->failure("rdma: device not watched");
     log_error("rdma device not watched", {{"device", back.device->name()}, {"why", watched.error().what}});
-    return revival_.failed(back.index, back.device->name());  // the old one stays until a new one is there
+    return revival_.failed(back.index, back.device->name());  // the old object stays until a new one is there
   }
   const std::shared_ptr<RdmaDevice> old = std::exchange(parts_.hardware.devices[back.index], back.device);  // shared
   drop_channel(*old);
@@ -136,7 +137,7 @@ void RdmaWatch::returned(const RdmaRevival::Back& back) {
   frames_.tell_ports();
 }
 
-/// Options::faults: as if the first device had reported that it failed.
+/// Options::faults: treats the first device as if it had reported a failure.
 void RdmaWatch::tick(TimePoint at, Reports& out) {
   const Duration every = parts_.home.options->faults.lose_nic;
   if (every <= Duration{} || parts_.hardware.devices.empty()) return;
@@ -156,7 +157,7 @@ void RdmaWatch::on_device_events(RdmaDevice& device, Reports& out) {
     const ibv_qp* pair = event.element.qp;
     const ibv_cq* queue = event.element.cq;
     const int port = event.element.port_num;
-    ::ibv_ack_async_event(&event);  // at once: destroying its object waits for it
+    ::ibv_ack_async_event(&event);  // at once, because destroying the object waits for the acknowledgement
     switch (type) {
       case IBV_EVENT_PORT_ERR:
       case IBV_EVENT_PORT_ACTIVE:

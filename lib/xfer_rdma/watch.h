@@ -1,7 +1,7 @@
-// Events of the devices of the rdma transport (internal): completions, ports that go and come, addresses that change,
-// devices that fail and are opened again. Paths follow: they end at once when nothing can be sent on them any more, and
-// are begun again, with the addresses there are by then. Not thread-safe: it belongs to the thread that has the loop's
-// turn.
+// Events of the devices of the rdma transport (internal): completions, ports that go down and come up, addresses that
+// change, devices that fail and are opened again. Paths end at once when nothing can be sent on them any more. They are
+// begun again with the addresses of that time. Not thread-safe: only the thread that has the loop's turn calls this
+// class.
 #pragma once
 
 #include <map>
@@ -18,9 +18,9 @@ class RdmaWatch {
 
   /// Watches every device of the hardware.
   Result<void> open();
-  /// True: the descriptor was a device's, and what it had is handled.
+  /// True: the descriptor belongs to a device, and its events are handled.
   bool ready(uint64_t token, uint32_t events, Reports& out);
-  /// Injects the fault that Options::faults asks for.
+  /// Injects the fault of Options::faults.
   void tick(TimePoint at, Reports& out);
   void close();
 
@@ -35,8 +35,8 @@ class RdmaWatch {
   RdmaParts& parts_;
   RdmaPaths& paths_;
   RdmaFrames& frames_;
-  std::map<uint64_t, RdmaDevice*> channels_;  // of completions, by poller token
-  std::map<uint64_t, RdmaDevice*> async_;     // of other events
+  std::map<uint64_t, RdmaDevice*> channels_;  // completion channels by poller token
+  std::map<uint64_t, RdmaDevice*> async_;     // channels of other events
   RdmaRevival revival_;
   uint64_t revival_token_ = 0;
   TimePoint lose_nic_at_ = kNever;

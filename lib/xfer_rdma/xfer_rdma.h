@@ -1,4 +1,4 @@
-// The rdma transport. One socket to each peer for set-up, and queue pairs for the bytes: transport.h draws it.
+// The rdma transport: one socket to each peer for set-up, and queue pairs for the bytes. transport.h describes it.
 #pragma once
 
 #include "xfer/transport.h"

@@ -1,5 +1,5 @@
-// The arenas of one shm peer that are mapped here, and the copies between them and memory of this process (internal).
-// Not thread-safe: as the transport.
+// The arenas of one shm peer that are mapped in this process, and the copies between them and local memory (internal).
+// Not thread-safe: only the thread that has the loop's turn calls this class.
 #pragma once
 
 #include <map>
@@ -15,17 +15,17 @@ namespace mc::xfer {
 
 class ShmArenas {
  public:
-  /// The peer shares an arena: maps it.
+  /// Maps an arena that the peer shares.
   ShmFailure add(const wire::FrameHeader& share, const Fd& arena);
-  /// Forgets the arenas that the peer's descriptor no longer names. Views that callers hold keep their mapping.
+  /// Removes the arenas that the peer's descriptor no longer names. Views of callers keep their mapping.
   void keep(const Descriptor& descriptor);
-  /// Arenas that the engine has not been told of.
+  /// Arenas that were not reported to the engine yet.
   std::vector<MappedBuffer> take_fresh() { return std::exchange(fresh_, {}); }
   /// Copies the slice.
   SliceDone copy(const Slice& slice) const;
 
  private:
-  std::map<uint32_t, std::shared_ptr<mem::SharedBuffer>> arenas_;  // by buffer; shared with Views
+  std::map<uint32_t, std::shared_ptr<mem::SharedBuffer>> arenas_;  // key: buffer id; shared with Views
   std::vector<MappedBuffer> fresh_;
 };
 

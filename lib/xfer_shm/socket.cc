@@ -19,11 +19,11 @@ namespace {
 struct UnixAddress {
   sockaddr_un raw{};
   socklen_t size = 0;
-  Fd folder{};  // that raw goes through, where the path is longer than a socket's name may be
+  Fd folder{};  // the folder through which `raw` leads, when the path is too long for a socket name
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&raw); }
 };
 
-/// "shm:///path" is a file, "shm://name" an abstract name.
+/// The address of a URI: "shm:///path" is a file, "shm://name" an abstract name.
 Result<UnixAddress> unix_address(std::string_view uri) {
   if (!uri.starts_with("shm://") || uri.size() < 7) return Error{Code::invalid, "bad address " + std::string(uri)};
   std::string name(uri.substr(6));
@@ -47,7 +47,7 @@ Fd new_socket() {
   return Fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 }
 
-/// The descriptor that came beside a message. `count`: how many did; of several only the last stays open.
+/// The descriptor that came with a message. `count`: how many came; only the last one stays open.
 Fd passed_with(msghdr& message, size_t& count) {
   Fd passed;
   for (cmsghdr* head = CMSG_FIRSTHDR(&message); head != nullptr; head = CMSG_NXTHDR(&message, head)) {
@@ -64,7 +64,7 @@ Fd passed_with(msghdr& message, size_t& count) {
 
 }  // namespace
 
-/// Is the process at the other end of the socket our user's, or root's?
+/// Whether the process at the other end of the socket belongs to this process's user or to root.
 bool of_our_user(int fd) {
   ucred peer{};
   socklen_t size = sizeof peer;
@@ -77,7 +77,7 @@ Result<Fd> listen_shm(const std::string& uri) {
   const bool file = path[0] == '/';
   Fd fd = new_socket();
   if (!fd) return errno_error("xfer: shm socket");
-  if (file) {  // a socket file outlives its process
+  if (file) {  // a socket file can outlive its process
     const Fd trial = new_socket();
     if (::connect(trial.get(), address.get(), address.size) == 0)
       return Error{Code::busy, "xfer: shm_path " + path + " is in use by another process"};

@@ -1,5 +1,5 @@
-// The socket between two processes of one host (internal): AF_UNIX of type SEQPACKET, one frame a message, at most one
-// descriptor beside it. "shm:///path" names a file, "shm://name" an abstract name.
+// The socket between two processes of one host (internal): AF_UNIX of type SEQPACKET. A message is one frame and at
+// most one descriptor. "shm:///path" names a file, "shm://name" an abstract name.
 #pragma once
 
 #include <span>
@@ -12,21 +12,21 @@
 
 namespace mc::xfer {
 
-/// Why a connection ends; Code::ok: it does not.
+/// The cause of a connection's end; Code::ok: the connection goes on.
 struct ShmFailure {
   Code code = Code::ok;
-  const char* reason = "";  // static, for the counter
+  const char* reason = "";  // static text for the counter
   std::string text;
   bool gone = false;  // proof that the wanted instance no longer listens there
   wire::Mismatch mismatch = wire::Mismatch::none;
   explicit operator bool() const { return code != Code::ok; }
 };
 
-/// Is the process at the other end of the socket our user's, or root's?
+/// Whether the process at the other end of the socket belongs to this process's user or to root.
 bool of_our_user(int fd);
-/// A listening socket. A socket file that no process answers on is replaced.
+/// A listening socket. A socket file without a live process is replaced.
 Result<Fd> listen_shm(const std::string& uri);
-/// A connected socket. Code::peer_lost: nobody listens there; Code::invalid: that is no address.
+/// A connected socket. Code::peer_lost: no process listens there. Code::invalid: the URI is no address.
 Result<Fd> dial_shm(const std::string& uri);
 
 struct ShmMessage {
@@ -41,10 +41,11 @@ class ShmSocket {
 
   explicit ShmSocket(Fd fd) : fd_(std::move(fd)) {}
   int fd() const { return fd_.get(); }
-  /// False when the socket is full (nothing is sent); sets `failure` when it is broken. `passed`: -1 = none.
+  /// Sends a frame. False when the socket is full; nothing is sent then. Sets `failure` when the socket is broken.
+  /// `passed`: descriptor to send with it; -1 = none.
   bool send(const OutFrame& frame, ShmFailure& failure, int passed = -1) const;
-  /// The next message, in an inbox of kMessageMax bytes. False: there is none now, or `failure` says what is wrong with
-  /// the socket or the message.
+  /// Receives the next message into an inbox of kMessageMax bytes. False: there is no message now, or `failure`
+  /// describes an error of the socket or the message.
   bool receive(std::span<std::byte> inbox, ShmMessage& message, ShmFailure& failure) const;
 
  private:

@@ -1,4 +1,4 @@
-// shm: connections of processes of one host, from dial or accept to their end; what their messages mean.
+// shm: connections between processes of one host, from dial or accept to their end, and the handling of their messages.
 #include "xfer_shm/transport.h"
 
 #include <sys/epoll.h>
@@ -18,9 +18,9 @@ using wire::FrameHeader;
 using wire::FrameType;
 
 constexpr size_t kHandshakesMax = 256;
-constexpr size_t kNameDigits = 12;               // of the instance, in the name of the socket
-constexpr size_t kQueueMax = 1024;               // frames waiting for one peer
-constexpr size_t kCopyBudget = size_t{1} << 20;  // bytes copied in one turn, so that others get theirs
+constexpr size_t kNameDigits = 12;               // digits of the instance in the socket's name
+constexpr size_t kQueueMax = 1024;               // limit of frames that wait for one peer
+constexpr size_t kCopyBudget = size_t{1} << 20;  // bytes copied in one turn, so that other work gets a turn
 
 Reach probe_shm(const Options&) {
   auto trial = mem::SharedBuffer::create(4096, {.name = "mc-xfer-probe"});
@@ -162,7 +162,8 @@ void ShmTransport::shutdown() {
   while (!endpoints_.empty()) close(endpoints_.begin()->first, Code::cancelled, "shutting down", nobody);
   MC_ASSERT(handshakes_ == 0 && by_token_.empty());
   if (!listener_.is_open()) return;
-  if (!path_.empty()) ::unlink(path_.c_str());  // while we listen: after that it may be a successor's
+  // While this process listens, because afterwards the path may belong to its successor.
+  if (!path_.empty()) ::unlink(path_.c_str());
   listener_.close();
 }
 
@@ -197,13 +198,13 @@ ShmFailure ShmTransport::flush(ShmEndpoint& endpoint) {
   return failure;
 }
 
-/// Sends the arenas the peer does not have yet, then the descriptor. Order matters, so it waits (as
-/// publish_again) until the socket has taken everything before it.
+/// Sends the arenas that the peer lacks, then the descriptor. The order matters, so the descriptor waits (as
+/// publish_again) until the socket has taken all earlier frames.
 ShmFailure ShmTransport::send_arenas(ShmEndpoint& endpoint) {
   endpoint.publish_again = true;
   ShmFailure failure;
   if (!endpoint.queue.empty()) return failure;
-  const auto descriptor = home_.describe();  // before the arenas: it must not name one that is not sent
+  const auto descriptor = home_.describe();  // made before the arenas, so that it names no arena that is not sent
   for (const auto& arena : home_.access->shared_with(endpoint.handshake.peer_instance())) {
     if (endpoint.shared.contains(arena.info.id)) continue;
     OutFrame frame = control_frame(FrameType::share, {});
@@ -219,7 +220,7 @@ ShmFailure ShmTransport::send_arenas(ShmEndpoint& endpoint) {
 }
 
 ShmFailure ShmTransport::receive(ShmEndpoint& endpoint, Reports& out) {
-  constexpr int kMessagesMax = 64;  // of one turn
+  constexpr int kMessagesMax = 64;  // messages of one turn
   ShmFailure failure;
   for (int i = 0; i < kMessagesMax && !failure; ++i) {
     ShmMessage message;
@@ -232,7 +233,7 @@ ShmFailure ShmTransport::receive(ShmEndpoint& endpoint, Reports& out) {
 ShmFailure ShmTransport::take_handshake(ShmEndpoint& endpoint, const ShmMessage& message) {
   Handshake::Step step = endpoint.handshake.take(message.header, message.payload);
   MC_ASSERT(handshakes_ > 0);
-  if (endpoint.handshake.complete()) --handshakes_;  // also when its last frame cannot be sent
+  if (endpoint.handshake.complete()) --handshakes_;  // done even when the last frame cannot be sent
   ShmFailure failure;
   if (step.send && !endpoint.socket.send(*step.send, failure) && !failure)
     failure = {Code::io, "socket full", "the socket takes no handshake"};
@@ -303,7 +304,7 @@ size_t ShmTransport::post(EndpointId id, int, std::span<const Slice> slices, Rep
     ShmFailure failure;
     if (slice.immediate && done.code == Code::ok && !tell(*endpoint, *slice.immediate, failure)) {
       if (failure) lose(*endpoint, failure, out);
-      break;  // not taken: copied once more when the socket has room
+      break;  // the immediate was not taken; the bytes are copied again when the socket has room
     }
     out.done.push_back(std::move(done));
     copied += slice.local.size();
@@ -312,8 +313,8 @@ size_t ShmTransport::post(EndpointId id, int, std::span<const Slice> slices, Rep
   return taken;
 }
 
-/// Says that a write is in place. False: the socket does not take it now, or is broken. The system call that
-/// carries it orders the bytes before it, and the one that the peer receives it by.
+/// Reports to the peer that a write is in place. False: the socket does not take the message now, or is broken. The
+/// bytes are visible before the message, because sending and receiving are system calls.
 bool ShmTransport::tell(ShmEndpoint& endpoint, uint32_t immediate, ShmFailure& failure) {
   OutFrame frame = control_frame(FrameType::immediate, {});
   frame.header.id = immediate;

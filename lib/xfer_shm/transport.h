@@ -1,21 +1,21 @@
-// The shm transport (internal): peers of one host map each other's memfd arenas, so a read is one
-// memcpy (or none: Engine::map) and a write is a memcpy into a landing arena.
-//   transport.cc  ShmTransport: listening, dialling, meaning of messages, loss, timers
+// The shm transport (internal). Peers of one host map each other's memfd arenas. A read is then one memcpy (or none:
+// Engine::map), and a write is a memcpy into a landing arena.
+//   transport.cc  ShmTransport: listening, dialling, handling of messages, loss, timers
 //   socket.cc     ShmSocket: messages and descriptors over AF_UNIX
 //   arenas.cc     ShmArenas: the peer's arenas, and copies
 //
-// Arenas travel over the socket, which also carries notifies, and whose end is the death of the peer:
+// Arenas travel over the socket, which also carries notifies. The end of the socket means that the peer is lost.
 //   handshake; then each side sends   share (buffer, length, fd) ...   describe
-// An endpoint is up when the peer's first `describe` is here, so a descriptor never names an arena that
-// is not mapped yet. Later registrations repeat share and describe.
+// An endpoint is up when the peer's first `describe` has arrived, so a descriptor never names an unmapped arena. Later
+// registrations send share and describe again.
 //
-// Nothing is sent, and nothing of what arrives is read, before the kernel has said who is at the other end
-// (SO_PEERCRED). A process of our effective user, or of root, which could read our memory anyway, belongs to us. One of
-// another user has to prove the cluster's secret before it gets a descriptor or an arena; without a secret it is
-// refused. Where shm_path names the socket, its folder keeps other users from reaching it at all.
+// Before any byte is sent or read, the kernel reports the user at the other end (SO_PEERCRED). A process of this
+// process's effective user is trusted, and so is one of root, which could read this memory anyway. A process of another
+// user must prove the cluster's secret before it gets a descriptor or an arena. Without a secret it is refused. When
+// shm_path names the socket, other users cannot even reach it, because its folder is private.
 //
-// The kernel enforces the access classes: an arena that is only read is sealed against new writable
-// mappings (lib/mem), and no arena can shrink under a reader.
+// The kernel enforces the access classes: a read-only arena is sealed against new writable mappings (lib/mem), and no
+// arena can shrink under a reader.
 #pragma once
 
 #include <deque>
@@ -40,14 +40,14 @@ struct ShmEndpoint {
   uint64_t token = 0;
   uint32_t armed = 0;
   bool accepted = false;
-  bool ours = false;  // a process of our user, or of root
+  bool ours = false;  // the peer's process belongs to this user or to root
   bool up = false;
   TimePoint deadline = kNever;
-  std::deque<OutFrame> queue;  // notifies and descriptors that the socket did not take yet
-  std::set<uint32_t> shared;   // own buffers whose descriptor the peer has
+  std::deque<OutFrame> queue;  // notifies and descriptors that the socket has not taken yet
+  std::set<uint32_t> shared;   // own buffers that the peer has a descriptor of
   bool publish_again = false;  // the queue was full when the descriptor changed
-  bool full = false;           // the socket did not take an immediate: its slice waits
-  ShmArenas arenas;            // the peer's
+  bool full = false;           // the socket did not take an immediate, so its slice waits
+  ShmArenas arenas;            // arenas of the peer
 };
 
 class ShmTransport final : public Transport {
@@ -59,7 +59,7 @@ class ShmTransport final : public Transport {
   EndpointId connect(const Dial& dial, Reports& out) override;
   int lanes(EndpointId) const override { return 1; }
   size_t post(EndpointId endpoint, int lane, std::span<const Slice> slices, Reports& out) override;
-  bool cancel(EndpointId, int, uint64_t) override { return true; }  // post() copies and is done
+  bool cancel(EndpointId, int, uint64_t) override { return true; }  // post() copies, so no slice is in flight
   Code notify(EndpointId endpoint, std::span<const std::byte> bytes, Reports& out) override;
   void publish(Reports& out) override;
   void close(EndpointId endpoint, Code code, std::string_view why, Reports& out) override;
@@ -85,9 +85,9 @@ class ShmTransport final : public Transport {
   Home& home_;
   uint8_t index_;
   Listener listener_;
-  std::string path_;  // to unlink
+  std::string path_;  // path to unlink
   std::map<EndpointId, std::unique_ptr<ShmEndpoint>> endpoints_;
-  std::unordered_map<uint64_t, ShmEndpoint*> by_token_;  // looked up only
+  std::unordered_map<uint64_t, ShmEndpoint*> by_token_;  // for look-ups only
   size_t handshakes_ = 0;
   std::vector<std::byte> inbox_ = std::vector<std::byte>(ShmSocket::kMessageMax);
 };

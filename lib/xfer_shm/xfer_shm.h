@@ -1,4 +1,4 @@
-// The shm transport. Shared memory between processes of one host: transport.h draws it.
+// The shm transport: shared memory between processes of one host. transport.h describes it.
 #pragma once
 
 #include "xfer/transport.h"

@@ -1,4 +1,4 @@
-// The table of tcp's ways to move bytes, and the one that every machine has.
+// The table of tcp's I/O methods, and the method that every machine has.
 #include "xfer_tcp/io.h"
 
 #include <algorithm>

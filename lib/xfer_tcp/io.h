@@ -1,5 +1,5 @@
-// The ways in which tcp moves bytes: system calls, or an io_uring where the kernel gives one. Both wait for
-// readiness with epoll. To add one, write its StreamIo and name its entry in kTcpIos[] in io.cc.
+// The I/O methods of tcp: system calls, or an io_uring where the kernel has it. Both wait for readiness with epoll. To
+// add one, write its StreamIo and name its entry in kTcpIos[] in io.cc.
 #pragma once
 
 #include <memory>
@@ -17,26 +17,26 @@ class Tally;
 struct TcpIoEntry {
   const char* name;
   const char* summary;
-  /// Null: not here, and `why`. One that stops working later counts that as a failure and goes on with
-  /// system calls.
+  /// Null: the method is unusable here, and `why` has the reason. A method that stops working later counts a failure
+  /// and goes on with system calls.
   std::unique_ptr<StreamIo> (*open)(Tally& tally, std::string& why);
 };
 
-/// The first is what every machine has, and what `auto` takes.
+/// The first method works on every machine, and `auto` means it.
 std::span<const TcpIoEntry* const> tcp_ios();
 extern const TcpIoEntry kTcpIoEpoll;
 extern const TcpIoEntry kTcpIoUring;
 
-/// "auto" or the name of an entry; what this machine cannot do becomes the first, with the reason.
+/// "auto" or the name of an entry. An unusable method is replaced by the first one, with the reason in `text`.
 struct TcpIoChoice {
   std::unique_ptr<StreamIo> io;
   std::string text;  // "epoll", "uring", "epoll, for uring is unusable: ..."
 };
 bool known_tcp_io(std::string_view name);
-/// Every way, opened for a moment: mc-bench doctor prints it.
+/// One line for each method, from opening it for a moment. mc-bench doctor prints it.
 struct TcpIoReport {
   std::string name;
-  std::string trouble;  // why it cannot be used here; empty = it can
+  std::string trouble;  // why the method is unusable here; empty = usable
 };
 std::vector<TcpIoReport> tcp_io_report();
 TcpIoChoice choose_tcp_io(std::string_view name, Tally& tally);

@@ -15,7 +15,7 @@ TcpLane::TcpLane(TcpTransport& transport, Fd fd, Handshake handshake)
       requests_(socket.io),
       service_(socket.io, *transport.home().access, *transport.home().tally) {}
 
-/// Each record of a sealed stream has its tag, which sees all that a checksum sees.
+/// On a sealed stream no checksum is needed, because the tag of each record detects what a checksum detects.
 bool TcpLane::wants_crc() const {
   return transport_.home().options->payload_crc && !socket.io.sealed();
 }

@@ -1,5 +1,5 @@
-// One TCP socket of a tcp connection (internal). Lane 0 of a connection carries control frames, the others carry the
-// transfers of both directions: requests of this side (TcpRequests) and requests of the peer (TcpService).
+// One TCP socket of a tcp connection (internal). Lane 0 carries control frames. The other lanes carry the transfers of
+// both directions: requests of this side (TcpRequests) and requests of the peer (TcpService).
 #pragma once
 
 #include "xfer/peer_socket.h"
@@ -19,24 +19,24 @@ class TcpLane final : public FrameConsumer {
   Code end(const wire::FrameHeader& header, std::span<const std::byte> collected, uint32_t crc,
            const char*& why) override;
 
-  /// FrameStream::receive, and what it moved is counted.
+  /// Calls FrameStream::receive and counts the bytes that it moved.
   FrameStream::Io receive(size_t budget, Reports& out);
   size_t post(std::span<const Slice> slices) { return requests_.post(slices, wants_crc()); }
   bool cancel(uint64_t slice) { return requests_.cancel(slice); }
-  /// Sends what is queued; reports slices whose cancelled frames are out now.
+  /// Sends queued frames. Reports cancelled slices whose frames have been sent now.
   FrameStream::Io flush(Reports& out);
-  /// Lets go of every pin; the socket is about to close.
+  /// Releases every pin, because the socket is about to close.
   void release();
 
   bool ready() const { return socket.handshake.complete(); }
-  /// Something is outstanding, so that no progress is a fault; half a frame of the peer's counts too,
-  /// since it holds a pin.
+  /// Whether work is outstanding, so that a lack of progress is a fault. Half a frame of the peer counts as work,
+  /// because it holds a pin.
   bool waiting() const { return !requests_.idle() || !socket.io.idle() || socket.io.receiving(); }
 
   PeerSocket socket;
-  bool tells = false;               // writes with immediates came in on it
-  uint16_t index = 0;               // lane in the endpoint
-  TcpEndpoint* endpoint = nullptr;  // known once the handshake said which
+  bool tells = false;               // writes with immediates arrived on the lane
+  uint16_t index = 0;               // index of the lane in the endpoint
+  TcpEndpoint* endpoint = nullptr;  // set once the handshake has named the endpoint
 
  private:
   bool wants_crc() const;
@@ -48,7 +48,7 @@ class TcpLane final : public FrameConsumer {
   TcpTransport& transport_;
   TcpRequests requests_;
   TcpService service_;
-  std::vector<FrameStream::Gone> gone_;  // scratch
+  std::vector<FrameStream::Gone> gone_;  // scratch memory
 };
 
 }  // namespace mc::xfer

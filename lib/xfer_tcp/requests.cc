@@ -30,7 +30,7 @@ size_t TcpRequests::post(std::span<const Slice> slices, bool checksum) {
         header.immediate = *slice.immediate;
       }
     } else if (checksum && !slice.checksum) {
-      header.flags |= wire::kFrameHasPayloadCrc;  // asks for it
+      header.flags |= wire::kFrameHasPayloadCrc;  // asks for a checksum
     }
     frame.header = header;
     io_.push(std::move(frame));
@@ -39,16 +39,17 @@ size_t TcpRequests::post(std::span<const Slice> slices, bool checksum) {
     ++taken;
   }
   MC_ASSERT_LE(pending_.size(), kPendingMax);
-  MC_ASSERT(taken == slices.size() || !pending_.empty());  // an idle lane takes one, however large
+  MC_ASSERT(taken == slices.size() || !pending_.empty());  // an idle lane takes one slice, however large
   return taken;
 }
 
 bool TcpRequests::cancel(uint64_t slice) {
   const size_t index = find(slice);
-  if (index == kNotPending) return true;  // its completion was lost on the way up: nothing touches it
+  // The report of its completion was lost on the way to the engine, so no memory is in use.
+  if (index == kNotPending) return true;
   Pending& at = pending_[index];
   if (at.slice.op == Op::read) {
-    at.cancelled = true;  // the answer will come, and go nowhere
+    at.cancelled = true;  // the answer will come and be dropped
     const FrameHeader& current = io_.current();
     if (io_.receiving() && current.kind() == FrameType::data && current.id == slice) io_.discard_rest();
     return true;
@@ -60,7 +61,7 @@ bool TcpRequests::cancel(uint64_t slice) {
       return true;
     case FrameStream::Unqueued::sent: at.cancelled = true; return true;
     case FrameStream::Unqueued::partly_sent:
-      draining_.insert(slice);  // sent() reports when the last byte has left
+      draining_.insert(slice);  // sent() reports the slice when its last byte has been sent
       return false;
   }
   return false;
@@ -72,7 +73,7 @@ Code TcpRequests::begin_answer(const FrameHeader& header, bool checksum, Sink& s
     why = "answer to a question that was not asked";
     return Code::corrupt;
   }
-  if (header.code() != Code::ok) return Code::ok;  // a short text is collected
+  if (header.code() != Code::ok) return Code::ok;  // the short error text is collected
   const Pending& asked = pending_[at];
   if (header.length != asked.slice.local.size()) {
     why = "answer of another length than asked";
@@ -119,8 +120,7 @@ Code TcpRequests::end_answer(const FrameHeader& header, std::span<const std::byt
   return Code::ok;
 }
 
-/// One acknowledgement ends the write at that index and all writes before it. Reads before it have answers of their
-/// own.
+/// One acknowledgement ends the write at that index and all writes before it. Reads have answers of their own.
 void TcpRequests::finish_writes(size_t last, Reports& out) {
   size_t reads = 0;
   for (size_t left = last + 1; left > 0; --left) {
@@ -143,7 +143,8 @@ void TcpRequests::finish(size_t index, Code code, uint32_t crc, std::string text
   pending_bytes_ -= at.slice.local.size();
   if (!at.cancelled) {
     if (code == Code::ok) (at.slice.op == Op::read ? moved_.read : moved_.written) += at.slice.local.size();
-    out.done.push_back({at.slice.id, code, crc, std::move(text), code != Code::ok});  // refused: not told to anybody
+    // A refused write never delivers its immediate.
+    out.done.push_back({at.slice.id, code, crc, std::move(text), code != Code::ok});
   }
   pending_.erase(index);
   MC_ASSERT(!pending_.empty() || pending_bytes_ == 0);
@@ -153,7 +154,7 @@ void TcpRequests::sent(uint64_t slice, Reports& out) {
   if (draining_.erase(slice) == 0) return;
   const size_t at = find(slice);
   if (at == kNotPending) return;
-  pending_[at].cancelled = true;  // the ack that follows is nobody's
+  pending_[at].cancelled = true;  // the acknowledgement that follows is dropped
   out.done.push_back({slice, Code::cancelled, 0, "cancelled while it was being sent"});
 }
 

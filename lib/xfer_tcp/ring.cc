@@ -1,11 +1,11 @@
-// tcp over an io_uring (the fence of liburing). Each operation is told not to wait, so it has ended when the
-// call that hands it over returns: the ring replaces system calls, it keeps nothing. Any thread may hold the
-// turn, so there is no single issuer and no deferred task work.
+// tcp over an io_uring (the fence of liburing). No operation may wait, so each has ended when the call that submits it
+// returns. The ring replaces system calls and keeps no state. Any thread may have the loop's turn, so the ring uses
+// neither a single issuer nor deferred task work.
 //
-// What was tried and is not here, on one machine with loopback: one receive and one send kept in flight with
-// a single issuer and deferred task work moved 0.76 to 1.10 of what system calls move; receiving into
-// registered buffers (READ_FIXED) took 1.0 to 1.1 times the CPU of a recvmsg per byte; zero-copy sends are
-// copied by loopback after all. A header linked behind its payload is what one recvmsg of two parts does.
+// Methods that were measured and rejected, on one machine over loopback: one receive and one send in flight with a
+// single issuer and deferred task work moved 0.76 to 1.10 of what system calls move. Receiving into registered buffers
+// (READ_FIXED) took 1.0 to 1.1 times the CPU of recvmsg for each byte. Loopback copies zero-copy sends after all. A
+// header linked behind its payload does no more than one recvmsg of two parts.
 #include <liburing.h>
 #include <sys/socket.h>
 
@@ -40,7 +40,7 @@ class TcpRing final : public StreamIo {
       why = "this kernel's io_uring knows no sendmsg and recvmsg (Linux 5.6 has them)";
       return false;
     }
-    // a filter may let a ring be made and refuse to enter it
+    // A filter may allow a ring to be made but not to be entered.
     ::io_uring_prep_nop(::io_uring_get_sqe(&ring_));
     ssize_t result = 0;
     if (const int error = finish(result); error != 0 || !live_) why = refusal(error != 0 ? error : EIO);
@@ -64,7 +64,8 @@ class TcpRing final : public StreamIo {
 
  private:
   static constexpr unsigned kEntries = 4;
-  static constexpr int kTries = 1000;  // of a ring that fails with an operation in it: it ended when it was submitted
+  // For a ring that fails with an operation in it, which ended when it was submitted.
+  static constexpr int kTries = 1000;
 
   static std::string refusal(int error) {
     const std::string what = ::strerror(error);
@@ -76,8 +77,8 @@ class TcpRing final : public StreamIo {
     }
   }
 
-  /// Runs the one operation that was prepared. Not 0: an errno, nothing was done, and the ring is closed. What the
-  /// ring took and does not give back ends as EIO, which loses the connection: how far it went is not known.
+  /// Runs the one prepared operation. Not 0: an errno; nothing was done, and the ring is closed. An operation that the
+  /// ring took and does not return ends as EIO, which ends the connection, because its progress is unknown.
   int finish(ssize_t& result) {
     unsigned taken = 0;
     int failed = 0;
@@ -91,7 +92,8 @@ class TcpRing final : public StreamIo {
         return 0;
       }
       if (rc >= 0 || rc == -EINTR) continue;
-      if (taken > 0 && ++failed < kTries) continue;  // handed over: its memory is the kernel's until it has ended
+      // The kernel may use the memory of a submitted operation until the operation has ended.
+      if (taken > 0 && ++failed < kTries) continue;
       tally_.failure("tcp: the io_uring broke: system calls instead");
       close();
       if (taken == 0) return -rc;

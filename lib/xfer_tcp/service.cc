@@ -24,7 +24,7 @@ FrameHeader answer(FrameType type, const FrameHeader& question, Code code) {
   return header;
 }
 
-/// "why: read of buffer 3 [0, +4096)"; and that the peer looked at an old descriptor, if it did.
+/// A text such as "why: read of buffer 3 [0, +4096)", with a note when the peer used an old descriptor.
 std::vector<std::byte> refusal_text(const char* why, const FrameHeader& header, uint32_t version) {
   std::string text = std::string(why) + ": " + (header.kind() == FrameType::read ? "read" : "write") + " of buffer " +
                      std::to_string(header.buffer) + " [" + std::to_string(header.offset) + ", +" +
@@ -42,7 +42,7 @@ Code TcpService::read(const FrameHeader& header, const InstanceId& peer, const c
     why = kTooMany;
     return Code::corrupt;
   }
-  acknowledge();  // answers leave in the order of the questions
+  acknowledge();  // answers are sent in the order of the requests
   const auto grant = access_.grant(Op::read, header.buffer, header.offset, header.length, peer);
   if (grant.code != Code::ok) {
     refuse(header, grant.code, grant.why);
@@ -53,7 +53,7 @@ Code TcpService::read(const FrameHeader& header, const InstanceId& peer, const c
   head.length = grant.memory.size();
   ++moved_.requests;
   moved_.served += grant.memory.size();
-  // the peer decides: it knows whether the bytes have a checksum of their own
+  // the peer decides, because it has (or lacks) a sum of its own for the bytes
   const bool checksum = (header.flags & wire::kFrameHasPayloadCrc) != 0;
   io_.push({.header = head, .payload = grant.memory, .pinned = header.buffer, .checksum = checksum});
   return Code::ok;
@@ -106,7 +106,7 @@ Code TcpService::end_write(const FrameHeader& header, uint32_t crc, bool& landed
 void TcpService::end_turn() {
   acknowledge();
   const bool landing = io_.receiving() && io_.current().kind() == FrameType::write && write_code_ == Code::ok;
-  if (!landing) unpin();  // an owner that waits to unregister it need not wait for the next write
+  if (!landing) unpin();  // an owner that waits to unregister the buffer need not wait for the next write
 }
 
 void TcpService::refuse(const FrameHeader& header, Code code, const char* reason) {

@@ -1,5 +1,6 @@
 // Reads and writes of the peer on one data lane of a tcp connection, served from the memory of this process (internal).
-// Every range is checked against the access table before a byte moves. Not thread-safe: as the transport.
+// Every range is checked against the access table before a byte moves. Not thread-safe: only the thread that has the
+// loop's turn calls this class.
 #pragma once
 
 #include <optional>
@@ -14,27 +15,28 @@ namespace mc::xfer {
 
 class TcpService {
  public:
-  static constexpr size_t kServedMax = 1024;  // frames that wait to be sent: an honest peer has fewer requests out
+  // Limit of waiting answer frames; an honest peer has fewer requests outstanding.
+  static constexpr size_t kServedMax = 1024;
 
-  /// All of them outlive the service.
+  /// All arguments must outlive the service.
   TcpService(FrameStream& io, Access& access, Tally& tally) : io_(io), access_(access), tally_(tally) {}
 
-  /// Answers of writes wait until end_turn(), so that one acknowledgement is enough for those of one receive().
+  /// Acknowledgements of writes wait until end_turn(), so that one covers all writes of one receive().
   void begin_turn() { pin_.old = true; }
   void end_turn();
 
-  /// The peer reads: queues the answer.
+  /// Handles a read of the peer: queues the answer.
   Code read(const wire::FrameHeader& header, const InstanceId& peer, const char*& why);
-  /// The header of a write came: where its payload goes.
+  /// Handles the header of a write: `sink` is where its payload goes.
   void begin_write(const wire::FrameHeader& header, const InstanceId& peer, Sink& sink);
-  /// The payload is complete. `landed`: it is in place.
+  /// Handles a complete payload. `landed`: the bytes are in place.
   Code end_write(const wire::FrameHeader& header, uint32_t crc, bool& landed, const char*& why);
-  /// Lets go of the buffer being written into.
+  /// Releases the buffer that is being written.
   void release() { unpin(); }
 
-  /// Since the last call; see TcpRequests::Moved.
+  /// Bytes since the last call; see TcpRequests::Moved.
   struct Moved {
-    uint64_t served = 0, landed = 0;  // bytes
+    uint64_t served = 0, landed = 0;
     uint64_t requests = 0;
   };
   Moved take_moved() { return std::exchange(moved_, {}); }
@@ -47,20 +49,20 @@ class TcpService {
   FrameStream& io_;
   Access& access_;
   Tally& tally_;
-  // The landing buffer being written into stays pinned for the small writes of one receive(): a lock behind
-  // a copy waits until the copied bytes have reached the cache, a tenth of the time of 4 KiB writes.
-  // One that was cut off by the end of a receive() keeps its pin, but the next one asks again: a peer whose writes
-  // never end with a receive() would hold the buffer for ever, and write into it after it was revoked.
+  // The landing buffer stays pinned for the small writes of one receive(). A lock behind a copy waits until the copied
+  // bytes have reached the cache, which takes a tenth of the time of 4 KiB writes. A write that the end of a receive()
+  // cut off keeps its pin, but the next write asks for a new grant. Otherwise a peer whose writes never end with a
+  // receive() could hold the buffer for ever, and write into it after it was revoked.
   struct Pin {
     uint32_t buffer = 0;          // 0 = none
     bool old = false;             // pinned in an earlier receive()
-    std::span<std::byte> memory;  // all of the buffer
+    std::span<std::byte> memory;  // the whole buffer
   } pin_;
-  Code write_code_ = Code::ok;  // of the write that comes in
+  Code write_code_ = Code::ok;  // result of the write that is arriving
   const char* write_why_ = "";
-  // Writes that came whole are acknowledged together, after the bytes of one receive(): of small ones an ack
-  // each would cost a twentieth of the work on both sides.
-  std::optional<wire::FrameHeader> unacked_;  // the last of them
+  // Writes that arrived whole are acknowledged together after the bytes of one receive(). One acknowledgement for each
+  // small write would cost a twentieth of the work on both sides.
+  std::optional<wire::FrameHeader> unacked_;  // the last of these writes
   Moved moved_;
 };
 

@@ -1,6 +1,6 @@
-// tcp: persistent streams, opened once per peer. This file sets connections up and takes them down. Sockets are
-// non-blocking, addresses numeric (names are resolved on the caller's thread), and everything a stranger can hold
-// before it has proven itself is bounded: number of handshakes, their time, the size of their frames.
+// tcp: persistent streams, opened once for each peer. This file opens and closes connections. Sockets are non-blocking,
+// and addresses are numeric, because names are resolved on the caller's thread. Everything that a stranger can hold
+// before it has proven itself is bounded: the number of handshakes, their time, the size of their frames.
 #include "xfer_tcp/transport.h"
 
 #include <sys/epoll.h>
@@ -107,7 +107,7 @@ void TcpTransport::accepted(Fd fd) {
   (void)add_lane(std::move(fd), Handshake::listen(home_, wish), now() + home_.options->connect_timeout);
 }
 
-/// The accepted connection that a lane with this hello belongs to; null, and `why`: none.
+/// The accepted connection that a lane with this hello belongs to. Null: there is none, for the reason in `why`.
 TcpEndpoint* TcpTransport::endpoint_of(const wire::XferHello& hello, Reports& out, const char*& why) {
   for (auto& [id, endpoint] : endpoints_)
     if (endpoint->accepted && endpoint->peer == hello.instance && endpoint->connection == hello.connection)
@@ -147,7 +147,7 @@ Code TcpTransport::joined(TcpLane& lane, const char*& why) {
     lane.index = hello.lane;
     lane.endpoint = found;
     found->lanes[hello.lane] = &lane;
-    // the endpoint is up when its last lane is here; until then the whole of it is on this clock
+    // The endpoint is up when its last lane has arrived. Until then this deadline covers the whole endpoint.
     socket.deadline = now() + home_.options->connect_timeout;
     due(socket.deadline);
   } else {
@@ -169,8 +169,8 @@ Code TcpTransport::joined(TcpLane& lane, const char*& why) {
   return Code::ok;
 }
 
-/// Ends what the newcomer takes the place of: writes that still lie in those sockets must not land behind their
-/// own retries. False: it comes too late itself.
+/// Closes the connection that the new one replaces, because writes that still lie in its sockets must not be applied
+/// after their own retries. False: the new connection is older than the present one.
 bool TcpTransport::take_over(const wire::XferHello& hello, Reports& out) {
   std::vector<TcpEndpoint*> earlier;
   for (auto& [id, endpoint] : endpoints_) {
@@ -186,7 +186,7 @@ bool TcpTransport::take_over(const wire::XferHello& hello, Reports& out) {
 void TcpTransport::check_up(TcpEndpoint& endpoint, Reports& out) {
   for (const TcpLane* lane : endpoint.lanes)
     if (lane == nullptr || !lane->ready()) return;
-  MC_ASSERT(!endpoint.up);  // `up` comes once
+  MC_ASSERT(!endpoint.up);  // an endpoint reports `up` once
   endpoint.up = true;
   for (TcpLane* lane : endpoint.lanes) {
     lane->socket.deadline = kNever;
@@ -220,7 +220,7 @@ void TcpTransport::on_lane(TcpLane& lane, uint32_t events, Reports& out) {
     if (lane.receive(kBudget, out) == FrameStream::Io::broken) return broken(lane, out);
   }
   if (!lane.socket.io.idle() && lane.flush(out) == FrameStream::Io::broken) return broken(lane, out);
-  // check_up may have queued a frame on lane 0 while this was another lane
+  // check_up may have queued a frame on lane 0 although the frame came on another lane.
   if (lane.endpoint != nullptr && lane.endpoint->lanes[0] != nullptr && lane.endpoint->lanes[0] != &lane)
     arm(*lane.endpoint->lanes[0]);
   arm(lane);
@@ -234,11 +234,12 @@ void TcpTransport::arm(TcpLane& lane) {
 
 void TcpTransport::broken(TcpLane& lane, Reports& out) {
   const Loss why = lane.socket.broken();
-  if (!lane.ready()) (void)lane.flush(out);  // the refusal, as far as it goes
+  if (!lane.ready()) (void)lane.flush(out);  // sends as much of the refusal as the socket takes
   if (lane.endpoint == nullptr) return drop_lane(&lane);
   if (lane.socket.failure) return lose(*lane.endpoint, why, out);
-  // A peer that leaves says so on the control lane before it closes any. Where the end of another is seen
-  // first, the goodbye is there already: taken for an accident, a peer that left would be dialled again.
+  // A peer that leaves says goodbye on the control lane before it closes any lane. When the end of another lane is seen
+  // first, the goodbye has arrived already. It must be read, because a peer that was lost without one would be dialled
+  // again.
   TcpLane* control = lane.endpoint->lanes[0];
   if (lane.endpoint->up && control != &lane && !paused(*control) &&
       control->receive(kBudget, out) == FrameStream::Io::broken && control->socket.failure)
@@ -256,12 +257,12 @@ void TcpTransport::drop_lane(TcpLane* lane) {
   lanes_.erase(at);
 }
 
-/// Closes every lane and tells the engine once. The endpoint is gone afterwards.
+/// Closes every lane and reports to the engine once. The endpoint no longer exists afterwards.
 void TcpTransport::lose(TcpEndpoint& endpoint, const Loss& why, Reports& out) {
   const EndpointId id = endpoint.id;
   for (TcpLane* lane : endpoint.lanes)
     if (lane != nullptr) drop_lane(lane);
-  const bool silent = endpoint.accepted && !endpoint.up;  // the engine never heard of it
+  const bool silent = endpoint.accepted && !endpoint.up;  // the endpoint was never reported to the engine
   if (!silent)
     out.news.push_back({.kind = News::Kind::lost,
                         .endpoint = id,
@@ -287,7 +288,7 @@ size_t TcpTransport::post(EndpointId id, int lane_index, std::span<const Slice> 
   TcpEndpoint* endpoint = find(id);
   if (endpoint == nullptr || !endpoint->up) return 0;
   TcpLane& lane = *endpoint->lanes.at(static_cast<size_t>(lane_index) + 1);
-  if (!lane.waiting()) lane.socket.progress = now();  // the stall clock starts with work
+  if (!lane.waiting()) lane.socket.progress = now();  // the stall time-out starts when there is work
   const size_t taken = lane.post(slices);
   MC_ASSERT_LE(taken, slices.size());
   if (lane.flush(out) == FrameStream::Io::broken) {
@@ -336,7 +337,7 @@ void TcpTransport::publish(Reports& out) {
 void TcpTransport::close(EndpointId id, Code code, std::string_view why, Reports& out) {
   TcpEndpoint* endpoint = find(id);
   if (endpoint == nullptr) return;
-  if (endpoint->up && code == Code::cancelled) {  // on purpose: the peer may forget us at once
+  if (endpoint->up && code == Code::cancelled) {  // closed on purpose, so the peer may forget this process at once
     endpoint->lanes[0]->socket.push(goodbye(why));
     (void)endpoint->lanes[0]->flush(out);
   }
@@ -359,7 +360,7 @@ TimePoint TcpTransport::tick(TimePoint at, Reports& out) {
   std::vector<uint64_t> late;
   for (auto& [token, lane] : lanes_) {
     TimePoint lane_due = lane->socket.deadline;
-    // A frame that our own pause leaves half read is not the peer's stall.
+    // A frame that stays half read because of this side's pause is no stall of the peer.
     if (lane->ready() && lane->waiting() && !(paused(*lane) && lane->socket.io.idle()))
       lane_due = std::min(lane_due, lane->socket.progress + home_.options->stall_timeout);
     if (lane_due <= at)
@@ -370,7 +371,7 @@ TimePoint TcpTransport::tick(TimePoint at, Reports& out) {
   std::sort(late.begin(), late.end());
   for (const uint64_t token : late) {
     const auto found = lanes_.find(token);
-    if (found == lanes_.end()) continue;  // went with an earlier lane of its endpoint
+    if (found == lanes_.end()) continue;  // removed with an earlier lane of its endpoint
     TcpLane& lane = *found->second;
     const bool stalled = lane.ready() && lane.socket.deadline > at;
     home_.tally->failure(stalled ? "stalled lane" : "handshake: timeout");

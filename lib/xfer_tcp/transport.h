@@ -1,14 +1,14 @@
 // The tcp transport (internal): endpoints of one control lane and S data lanes, each a FrameStream.
 //   transport.cc  TcpTransport: listening, dialling, lanes into connections, loss, timers
-//   lane.cc       TcpLane: one socket and the meaning of its frames
-//   requests.cc   TcpRequests: slices of this side that the peer has not answered
+//   transport.cc  TcpTransport: listening, dialling, joining lanes to connections, loss, timers
+//   lane.cc       TcpLane: one socket and the handling of its frames
 //   service.cc    TcpService: reads and writes of the peer
 //   io.cc, ring.cc  the system calls that move the bytes
 //
-// Lane 0 carries handshake, notifies, descriptors and goodbye, so that they never queue behind bulk
-// bytes; lanes 1..S carry transfers of both directions. An answer comes back on the lane of its
-// request. A peer never has more than TcpRequests::kPendingMax requests outstanding on a lane: one that exceeds
-// TcpService::kServedMax is not honest and is closed.
+// Lane 0 carries handshake, notifies, descriptors and goodbye, so that they never queue behind bulk bytes. Lanes 1..S
+// carry transfers of both directions. An answer comes back on the lane of its request. A peer has at most
+// TcpRequests::kPendingMax requests outstanding on a lane. A peer that exceeds TcpService::kServedMax breaks the
+// protocol, and its connection is closed.
 #pragma once
 
 #include <map>
@@ -29,15 +29,15 @@ struct TcpEndpoint {
   bool accepted = false;
   bool up = false;
   InstanceId peer{};
-  bool proven = true;       // every lane that is here has proven itself
-  bool established = true;  // of every lane that is here it is established whose it is
+  bool proven = true;       // every lane that has arrived has proven itself
+  bool established = true;  // the identity of the peer is established on every lane that has arrived
   Id128 connection{};
-  uint32_t told_version = 0;                     // of the descriptor sent in the handshake
-  std::vector<TcpLane*> lanes;                   // by index; null until that lane has arrived
-  std::shared_ptr<const Descriptor> descriptor;  // immutable, handed on to the engine
+  uint32_t told_version = 0;                     // version of the descriptor sent in the handshake
+  std::vector<TcpLane*> lanes;                   // index: lane; null until that lane has arrived
+  std::shared_ptr<const Descriptor> descriptor;  // immutable; shared with the engine
   std::string name;
 
-  /// The peer's instance, where it is established; else zero.
+  /// The peer's instance when it is established, else zero.
   InstanceId identity() const { return established ? peer : InstanceId{}; }
 };
 
@@ -64,19 +64,19 @@ class TcpTransport final : public Transport {
   StreamIo& io() { return *io_.io; }
   Home& home() { return home_; }
   uint8_t index() const { return index_; }
-  /// A lane finished its handshake. Code of refusal, else ok.
+  /// A lane has finished its handshake. Returns the code of a refusal, else ok.
   Code joined(TcpLane& lane, const char*& why);
 
  private:
   static constexpr size_t kHandshakesMax = 256;
-  static constexpr size_t kControlQueueMax = 1024;    // frames that wait on lane 0
-  static constexpr size_t kBudget = size_t{1} << 20;  // bytes a lane may move before others get their turn
+  static constexpr size_t kControlQueueMax = 1024;    // limit of frames that wait on lane 0
+  static constexpr size_t kBudget = size_t{1} << 20;  // bytes that a lane may move in one turn
 
   void accepted(Fd fd);
   TcpLane* add_lane(Fd fd, Handshake handshake, TimePoint deadline);
   TcpEndpoint* endpoint_of(const wire::XferHello& hello, Reports& out, const char*& why);
   void arm(TcpLane& lane);
-  bool paused(const TcpLane& lane) const;  // its frames wait until our owner takes events again
+  bool paused(const TcpLane& lane) const;  // frames wait until the owner of this process takes events again
   void due(TimePoint at) { due_ = std::min(due_, at); }
   void on_lane(TcpLane& lane, uint32_t events, Reports& out);
   void broken(TcpLane& lane, Reports& out);
@@ -90,11 +90,11 @@ class TcpTransport final : public Transport {
   uint8_t index_;
   TcpIoChoice io_;  // before the lanes, which use it
   Listener listener_;
-  std::unordered_map<uint64_t, std::unique_ptr<TcpLane>> lanes_;  // by token; looked up, and timers only
+  std::unordered_map<uint64_t, std::unique_ptr<TcpLane>> lanes_;  // by token; used for look-ups and timers only
   std::map<EndpointId, std::unique_ptr<TcpEndpoint>> endpoints_;
-  std::vector<std::unique_ptr<TcpLane>> dropped_;  // closed, freed when no caller can hold them
+  std::vector<std::unique_ptr<TcpLane>> dropped_;  // closed lanes, freed when no caller can use them
   size_t handshakes_ = 0;
-  TimePoint due_ = kNever;  // no timer of any lane is earlier: spares walking them every round
+  TimePoint due_ = kNever;  // no timer of a lane is earlier, which saves a walk over the lanes in every round
 };
 
 }  // namespace mc::xfer

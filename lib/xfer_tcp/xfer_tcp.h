@@ -1,4 +1,4 @@
-// The tcp transport. Several framed streams to each peer: transport.h draws it.
+// The tcp transport: several framed streams to each peer. transport.h describes it.
 #pragma once
 
 #include "xfer/transport.h"
