@@ -1,6 +1,6 @@
-// A KV block as it leaves a process: this header, the CRC32C of each layer extent, then the extents
-// themselves (base/extent.h), one a layer. The same bytes in .mckv files, in mc-cache's log and in
-// exports. Little-endian, fixed width; golden bytes in tests/golden/wire/block.txt; mckv(5).
+// The form of a KV block outside a process: this header, the CRC32C of each layer extent, then the extents themselves
+// (base/extent.h), one for each layer. .mckv files, the log of mc-cache and exports have equal bytes. Little-endian,
+// fixed width; golden bytes in tests/golden/wire/block.txt; mckv(5).
 //
 //     0       4     6     8               24              40              56
 //     | magic | ver | lay | namespace     | block id      | parent id     | ...
@@ -12,7 +12,7 @@
 //     | extent bytes  | extent| reserved = 0  | CRC32C| extent_count x u32 CRC32C | extents ...
 //     |               | count |  16 bytes     |   *   |
 //
-//   * over bytes 0..123 and the table, so that a header vouches for its extents' checksums.
+//   * over bytes 0..123 and the table, so the header protects the checksums of its extents.
 //   A block with token_count < block_tokens is the tail of a prompt: it has no id (zero) and its rows
 //   beyond token_count are zero. The first block of a prompt has parent zero and first position 0.
 #pragma once
@@ -33,7 +33,7 @@ namespace mc::wire {
 inline constexpr uint32_t kBlockMagic = 0x424b434d;  // "MCKB"
 inline constexpr uint16_t kBlockVersion = 1;
 inline constexpr size_t kBlockHeaderBytes = 128;
-// These bounds are far above any model, and products of them stay far below 2^63.
+// These bounds are far above any model. Their products stay far below 2^63.
 inline constexpr uint32_t kBlockLayersMax = 1024;
 inline constexpr uint32_t kBlockHeadsMax = 1024;
 inline constexpr uint32_t kBlockHeadDimMax = 1024;
@@ -65,7 +65,7 @@ struct BlockHeader {
   uint32_t header_crc = 0;  // filled by encode
 
   bool operator==(const BlockHeader&) const = default;
-  /// Layout of the layers this header covers.
+  /// Layout of the layers that this header covers.
   ExtentLayout extent_layout() const;
   bool is_tail() const { return token_count < block_tokens; }
 };
@@ -88,8 +88,8 @@ struct ParsedBlockHeader {
   size_t bytes() const { return kBlockHeaderBytes + 4 * extent_crcs.size(); }
 };
 
-/// Checks the 128 fixed bytes alone, all but the CRC, which covers the table too. They tell a stream reader how much
-/// to read next. Code::corrupt or Code::unsupported, naming field and value.
+/// Checks the 128 fixed bytes without the CRC, which covers the table too. A stream reader learns from them how much to
+/// read next. Code::corrupt or Code::unsupported, naming field and value.
 Result<BlockHeader> parse_block_prefix(std::span<const std::byte> bytes);
 /// Parses header and table at the start of `bytes` and checks all of both.
 Result<ParsedBlockHeader> parse_block_header(std::span<const std::byte> bytes);
@@ -97,7 +97,7 @@ Result<ParsedBlockHeader> parse_block_header(std::span<const std::byte> bytes);
 /// Compares every layout field of `header` with this node's layout. Code::invalid names both values.
 Result<void> check_layout(const BlockHeader& header, const ExtentLayout& ours);
 
-/// One line: "block 3f2a9c01 positions 64..127 layers 0..5 bf16 64x2x64".
+/// One line, such as "block 3f2a9c01 positions 64..127 layers 0..5 bf16 64x2x64".
 std::string describe(const BlockHeader& header);
 
 }  // namespace mc::wire

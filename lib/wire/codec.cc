@@ -135,7 +135,7 @@ void Decoder::get(uint32_t at, Role& value) {
   value = *role;
 }
 
-// A name that this version does not know says nothing more than that there was a reason.
+// A name that this version does not know means only that there was a reason.
 void Decoder::get(uint32_t at, MissKind& value) {
   std::string name;
   get(at, name);

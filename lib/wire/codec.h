@@ -1,7 +1,7 @@
-// Control messages to bytes and back. One visitor per struct (wire/messages.h) names its fields;
-// the visitors here walk them: a struct is a map with string keys in field order, a vector an array,
-// a pair an array of two, an Id128 16 bytes of bin, an enum its name, doubles always 9 bytes. Equal
-// messages give equal bytes, so golden files can hold them (tests/golden/wire/messages.txt).
+// Converts control messages to bytes and back. One visitor per struct (wire/messages.h) names its fields, and the
+// visitors here walk them. A struct is a map with string keys in field order, a vector an array, a pair an array of
+// two, an Id128 16 bytes of bin, an enum its name. A double always takes 9 bytes. Equal messages give equal bytes, so
+// golden files can hold them (tests/golden/wire/messages.txt).
 //
 // Decoding trusts no input. Sizes are bounded before anything is built, and unknown keys are skipped. An error names
 // message, field and fault: "hello: cost.prefill_s is missing".
@@ -30,7 +30,7 @@ inline constexpr size_t kMessageBytesMax = size_t{16} << 20;
 std::string_view to_string(Role role);
 std::optional<Role> role_from(std::string_view name);
 
-/// The msgpack map of the message's fields; its type travels beside it (type_name()).
+/// The msgpack map of the message's fields. The envelope carries the type (type_name()).
 Bytes encode(const Message& message);
 /// Code::unsupported for an unknown type; Code::corrupt or Code::invalid for bad bytes.
 Result<Message> decode(std::string_view type, std::span<const uint8_t> body);
@@ -107,7 +107,7 @@ class Encoder {
 
 class Decoder {
  public:
-  /// `nodes` of one parsed message; `name` opens every error.
+  /// `nodes` are those of one parsed message. `name` opens every error.
   Decoder(std::span<const MsgpackNode> nodes, std::string_view name) : nodes_(nodes), name_(name) {}
 
   /// Fills `value` from the root. The error is the first fault.
@@ -122,7 +122,7 @@ class Decoder {
   void operator()(std::string_view key, T& field) {
     read(key, field, true);
   }
-  /// A field that older senders do not know.
+  /// Reads a field that older senders do not send.
   template <class T>
   void later(std::string_view key, T& field) {
     read(key, field, false);

@@ -11,7 +11,7 @@
 //                 epoch       u64   sender's start, unix ms: orders the instances of one name
 //                 deadline_ms u64   time left for the work it asks for, at sending; absent = none
 //
-// Unknown keys are skipped, so keys may be added within a version; a new meaning needs a new version.
+// Unknown keys are skipped, so keys may be added within a version. A new meaning needs a new version.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,7 @@ struct Envelope {
   bool operator==(const Envelope&) const = default;
 };
 
-/// `version` is a parameter so that tests can speak another one.
+/// `version` is a parameter so that tests can send another one.
 std::vector<uint8_t> encode(const Envelope& envelope, uint32_t version = kEnvelopeVersion);
 
 /// Code::unsupported with MC2102 and both versions when v differs; Code::corrupt or Code::invalid

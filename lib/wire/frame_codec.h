@@ -1,6 +1,6 @@
-// How the payloads of frames are packed (internal to wire): little-endian numbers, texts with a 16-bit
-// length. The reader bounds every length before it uses it; a decoder ends with done(), so that it
-// consumes exactly the bytes it was given.
+// The packing of frame payloads (internal to wire): little-endian numbers, and texts with a 16-bit length. The reader
+// bounds every length before it uses it. A decoder ends with done(), so it consumes exactly the bytes that it was
+// given.
 #pragma once
 
 #include <array>
@@ -40,7 +40,7 @@ class Writer {
   std::vector<std::byte> bytes_;
 };
 
-/// Sticky failure: after the first short read everything reads as zero and `done()` is false.
+/// Failure is sticky: after the first short read every value reads as zero, and done() is false.
 class Reader {
  public:
   explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}

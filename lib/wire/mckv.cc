@@ -68,7 +68,7 @@ Result<ExtentLayout> KvPrologue::layout() const {
     return Error{Code::unsupported, "mckv: kv_dtype is \"" + kv_dtype.substr(0, 32) + "\", only f32 and bf16 exist"};
   ExtentLayout layout{layers, kv_heads, head_dim, block_tokens, *dtype};
   BlockHeader probe = block_header_for(layout);
-  probe.token_count = 1;  // a tail, so that only the layout can be wrong
+  probe.token_count = 1;  // a tail, so only the layout can be wrong
   std::array<std::byte, kBlockHeaderBytes> raw;
   std::memcpy(raw.data(), &probe, raw.size());
   if (auto parsed = parse_block_prefix(raw); !parsed) return within("mckv prologue", std::move(parsed).error());
@@ -154,7 +154,7 @@ Result<KvReader> KvReader::open(ReadBytes read) {
                                         ", this build reads version 1 flags 0"};
   if (head.body_bytes > kMckvPrologueMax)
     return corrupt("prologue announces " + to_string(head.body_bytes) + " bytes, at most 16 MiB are allowed");
-  // Grown as bytes arrive: an announced length alone must not cost memory.
+  // The buffer grows as bytes arrive, because an announced length alone must not cost memory.
   Bytes body;
   while (body.size() < head.body_bytes) {
     const size_t begin = body.size();

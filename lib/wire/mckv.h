@@ -1,13 +1,13 @@
-// .mckv: the KV of one prompt as a byte stream, so that prefill and decode compose through a pipe or
-// a file. Written and read in one pass, front to back, in bounded memory; described in mckv(5).
+// .mckv: the KV of one prompt as a byte stream, so that prefill and decode compose through a pipe or a file. A stream
+// is written and read in one pass, front to back, in bounded memory. mckv(5) describes it.
 //
 //   | "MCKV" ver=1 flags=0 | length u32 | CRC32C u32 |  body: msgpack map of KvPrologue's fields     |
 //     u32    u16   u16       of the body  of the body
 //   | block 0: header, checksums, extents | block 1 | ... | last block, possibly a tail |   wire/block.h
 //   | "MCKE" u32 | block count u32 | token count u64 | block bytes u64 | CRC u32 * | CRC32C u32 of this trailer |
 //
-//   * CRC32C over the prologue's CRC and every block's header CRC in order: with it the trailer vouches
-//     for the whole stream, since header CRCs cover the checksums of their extents.
+//   * CRC32C over the prologue's CRC and every block's header CRC, in order. The trailer therefore protects the
+//     whole stream, because header CRCs cover the checksums of their extents.
 //   Blocks are consecutive from position 0, each the child of the one before, all of the prologue's
 //   namespace and layout. A prompt of n tokens has ceil(n / block_tokens) blocks.
 #pragma once
@@ -33,7 +33,7 @@ inline constexpr uint32_t kMckvTrailerMagic = 0x454b434d;  // "MCKE"
 inline constexpr uint16_t kMckvVersion = 1;
 inline constexpr size_t kMckvPrologueMax = size_t{16} << 20;
 
-/// All that decode needs besides the KV itself.
+/// The data that decode needs besides the KV itself.
 struct KvPrologue {
   static constexpr std::string_view kType = "mckv";
   std::string writer;        // "mc-prefill 0.1.0"
@@ -68,9 +68,9 @@ struct KvPrologue {
   uint32_t block_count() const;
 };
 
-/// Writes all bytes or fails (mc::write_all on a descriptor).
+/// A function that writes all bytes or fails (mc::write_all on a descriptor).
 using WriteBytes = std::function<Result<void>(std::span<const std::byte>)>;
-/// Fills the whole span or fails (mc::read_all on a descriptor).
+/// A function that fills the whole span or fails (mc::read_all on a descriptor).
 using ReadBytes = std::function<Result<void>(std::span<std::byte>)>;
 
 class KvWriter {
@@ -78,8 +78,8 @@ class KvWriter {
   /// Writes the prologue. Code::invalid when it contradicts itself.
   static Result<KvWriter> open(WriteBytes write, const KvPrologue& prologue);
   /// Writes the next block, in order. `page` is the block's page: its extents one after the other (layout.layers *
-  /// layer_bytes() or more bytes); `extent_crcs` are those made when it was sealed. `id` is zero for the tail. The
-  /// rest of the header follows from the prologue.
+  /// layer_bytes() or more bytes). `extent_crcs` are those of its seal. `id` is zero for the tail. The rest of the
+  /// header follows from the prologue.
   Result<void> add(const BlockHash& id, std::span<const std::byte> page, std::span<const uint32_t> extent_crcs);
   /// Writes the trailer, which completes the stream.
   Result<void> finish();

@@ -33,7 +33,7 @@ constexpr std::array<DecodeFunction, kTypeCount> decode_functions(std::index_seq
 }
 constexpr auto kDecoders = decode_functions(std::make_index_sequence<kTypeCount>());
 
-// The text is made of the encoded nodes, not of the struct, so it shows the fields that were sent.
+// The text is made from the encoded nodes and not from the struct, so it shows the fields that were sent.
 Json to_json(std::span<const MsgpackNode> nodes, uint32_t at) {
   const MsgpackNode& node = nodes[at];
   switch (node.type) {

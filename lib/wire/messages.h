@@ -1,8 +1,8 @@
-// Every control message, as a struct with one visitor that names its fields: the visitor drives
-// encoding, decoding, golden bytes, fuzzing and `dump`. Bodies travel as msgpack maps inside the
-// envelope of wire/envelope.h (version, message id, sender, instance, epoch, remaining deadline).
+// Every control message, as a struct with one visitor that names its fields. The visitor drives encoding, decoding,
+// golden bytes, fuzzing and `dump`. Bodies travel as msgpack maps inside the envelope of wire/envelope.h (version,
+// message id, sender, instance, epoch, remaining deadline).
 //
-//   who talks    registration  worker -> conductor   Hello . Welcome | Refused, Heartbeat . HeartbeatAck
+//   messages      registration  worker -> conductor   Hello . Welcome | Refused, Heartbeat . HeartbeatAck
 //                index         worker -> conductor   BlockEvents, BlockSnapshot (asked by IndexSync)
 //                a request     conductor -> prefill  PrefillStart        prefill -> conductor  FirstToken
 //                              prefill -> conductor  PromptLogprobs
@@ -14,10 +14,10 @@
 //                blocks        worker -> worker      LeaseRequest . LeaseGrant, LeaseRelease, DemoteOffer . DemoteDone
 //                              conductor -> prefill  CopyBlocks . CopyDone
 //
-// Rules. Times on the wire are remaining milliseconds, never clock readings. `attempt` numbers the
-// tries of one request: a message of an older attempt is ignored. An unknown field is skipped, a
-// missing one is an error that names message and field, so fields may be added but never reused. One that was added
-// later is named by v.later(): a message without it is sound, and the field keeps its default.
+// Rules. Times on the wire are remaining milliseconds, never clock readings. `attempt` numbers the attempts of one
+// request, and a message of an older attempt is ignored. An unknown field is skipped, and a missing one is an error
+// that names message and field. So fields may be added but never reused. A field that was added later is named by
+// v.later(): a message without it is valid, and the field keeps its default.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,7 @@ namespace mc::wire {
 using Bytes = std::vector<uint8_t>;
 using NameValue = std::pair<std::string, std::string>;
 
-/// stage: a later member of a pipeline of prefill processes, led by the prefill node whose name it extends.
+/// stage: a later member of a pipeline of prefill processes. Its name extends the name of the pipeline's leader.
 enum class Role : uint8_t { conductor = 0, prefill = 1, decode = 2, cache = 3, stage = 4 };
 
 /// The linear cost model of one worker, in seconds, after the estimators of Mooncake (arXiv:2407.00079); see
@@ -66,7 +66,7 @@ struct Hello {
   static constexpr std::string_view kType = "hello";
   Role role = Role::prefill;
   std::string name;         // wanted name; "": the conductor chooses the role's letter and a number
-  std::string control_uri;  // where peers reach this node's control channel
+  std::string control_uri;  // address of this node's control channel for peers
   Bytes data;               // xfer::Engine::describe(): transports, addresses, buffers
   std::string http;         // "127.0.0.1:8100"
   std::string model;        // served name, "" for cache nodes
@@ -76,7 +76,7 @@ struct Hello {
   uint64_t page_bytes = 0;
   uint64_t page_count = 0;
   uint32_t context_tokens = 0;  // longest prompt + answer this node can hold
-  // stages of this node's pipeline, whose leader is `name` and whose other members are name.1, name.2, ...
+  // Number of stages of this node's pipeline. `name` is its leader, and name.1, name.2, ... are its other members.
   uint32_t stages = 1;
   CostModel cost;
   std::vector<NameValue> labels;
@@ -108,7 +108,7 @@ struct Welcome {
   }
 };
 
-/// Handshake refused: `mc` is the MC#### number, `message` the complete first line.
+/// The handshake is refused. `mc` is the MC#### number, `message` the complete first line.
 struct Refused {
   static constexpr std::string_view kType = "refused";
   uint32_t mc = 0;
@@ -139,7 +139,7 @@ struct Load {
   uint64_t prompt_tokens = 0;  // since start
   double tbt_s = 0;            // smoothed decode step
   bool draining = false;
-  bool leaving = false;  // the process was told to stop and leaves by itself
+  bool leaving = false;  // the process was told to stop and leaves when its requests have ended
   std::string last_error;
 
   bool operator==(const Load&) const = default;
@@ -166,7 +166,7 @@ struct Heartbeat {
   }
 };
 
-/// `known = false`: the conductor does not know this instance (it restarted): send Hello again.
+/// `known = false`: the conductor does not know this instance, because it restarted. The worker must send Hello again.
 struct HeartbeatAck {
   static constexpr std::string_view kType = "heartbeat_ack";
   bool known = true;
@@ -192,8 +192,8 @@ struct Peer {
   }
 };
 
-/// Conductor -> workers, after every change: the whole membership. A peer that is absent, or present
-/// under another instance, is gone: its leases and requests end now.
+/// Conductor -> workers, after every change: the whole membership. A peer that is absent, or present under another
+/// instance, is lost: its leases and requests end now.
 struct Peers {
   static constexpr std::string_view kType = "peers";
   uint64_t version = 0;  // counts the conductor's membership changes
@@ -253,7 +253,7 @@ struct BlockEvent {
   }
 };
 
-/// Events first_seq, first_seq+1, ...; a receiver that expected another number asks with IndexSync.
+/// Events first_seq, first_seq + 1, ... A receiver that expected another number asks with IndexSync.
 struct BlockEvents {
   static constexpr std::string_view kType = "block_events";
   uint64_t first_seq = 1;
@@ -294,13 +294,13 @@ struct BlockSnapshot {
 
 // ---- a request -------------------------------------------------------------------------------
 
-/// A run of prefix blocks that `node` can be asked to lease out.
+/// A run of prefix blocks for which `node` can grant a lease.
 struct Source {
   std::string node;
   InstanceId instance;
   uint32_t first_block = 0;
   uint32_t block_count = 0;
-  uint32_t wait_ms = 0;  // > 0: the holder still computes the blocks, and waiting so long pays
+  uint32_t wait_ms = 0;  // > 0: the holder still computes the blocks, and a wait of this length is worth it
 
   bool operator==(const Source&) const = default;
   template <class V>
@@ -325,8 +325,9 @@ struct RequestSpec {
   uint64_t deadline_ms = 600000;  // remaining
   double tbt_slo_ms = 0;          // 0 = none
   bool no_cache = false;          // neither reuse nor publish blocks
-  int32_t prompt_logprobs = -1;   // -1 = none, k = of each prompt token and the k most likely in its place; all
-                                  // of the prompt is computed then
+  // -1 = none; k = log-probabilities of each prompt token and of the k most likely in its place, for which the whole
+  // prompt is computed.
+  int32_t prompt_logprobs = -1;
 
   bool operator==(const RequestSpec&) const = default;
   template <class V>
@@ -343,7 +344,7 @@ struct PrefillStart {
   RequestSpec spec;
   std::string decode;  // chosen decode node
   InstanceId decode_instance;
-  std::vector<Source> sources;  // fetch plan, ascending and disjoint; empty: blocks that are not local are computed
+  std::vector<Source> sources;  // fetch plan, ascending and disjoint; empty: missing blocks are computed
 
   bool operator==(const PrefillStart&) const = default;
   template <class V>
@@ -445,11 +446,11 @@ struct PrefillReport {
     v("miss_reason", first), v("fallback", fallback), v("queue_ms", queue_ms), v("fetch_ms", fetch_ms);
     v("accept_ms", accept_ms), v("compute_ms", compute_ms), v("chunks", chunks);
     v.later("misses", misses);
-    if (misses.empty() && first != MissKind::none) misses.push_back({first, 0, 0, "", 0});  // as older nodes tell it
+    if (misses.empty() && first != MissKind::none) misses.push_back({first, 0, 0, "", 0});  // the form of older nodes
   }
 };
 
-/// Log-probabilities of the prompt tokens [first, first + rows.size()); one message a chunk, before FirstToken.
+/// Log-probabilities of the prompt tokens [first, first + rows.size()). One message for each chunk, before FirstToken.
 struct PromptLogprobs {
   static constexpr std::string_view kType = "prompt_logprobs";
   RequestId req;
@@ -559,10 +560,10 @@ struct Cancel {
 
 // ---- leases and demotion ---------------------------------------------------------------------
 
-/// Ask a holder to keep the leading run of `hashes` readable for `ttl_ms`.
+/// Asks a holder to keep the leading run of `hashes` readable for `ttl_ms`.
 struct LeaseRequest {
   static constexpr std::string_view kType = "lease_request";
-  uint64_t lease = 0;  // chosen by the asker, unique with its instance
+  uint64_t lease = 0;  // chosen by the reader, unique with its instance
   NamespaceId ns;
   std::vector<BlockHash> hashes;
   uint32_t ttl_ms = 10000;
@@ -575,8 +576,8 @@ struct LeaseRequest {
   }
 };
 
-/// A block as a peer may READ it: where its page starts in the holder's pool buffer, and the
-/// CRC32C of each layer extent.
+/// A block that a peer may READ: the offset of its page in the holder's pool buffer, and the CRC32C of each layer
+/// extent.
 struct LeasedBlock {
   BlockHash hash;
   BlockHash parent;
@@ -592,14 +593,14 @@ struct LeasedBlock {
   }
 };
 
-/// The leading run that is leased, empty or not.
+/// The leading run that is leased, which may be empty.
 struct LeaseGrant {
   static constexpr std::string_view kType = "lease_grant";
   uint64_t lease = 0;
   std::vector<LeasedBlock> blocks;
   uint32_t ttl_ms = 0;
   Fallback reason = Fallback::none;  // why the run is empty
-  uint64_t age_ms = 0;               // how long ago the first block was evicted
+  uint64_t age_ms = 0;               // time since the first block was evicted
 
   bool operator==(const LeaseGrant&) const = default;
   template <class V>
@@ -620,14 +621,14 @@ struct LeaseRelease {
   }
 };
 
-/// A worker offers blocks it is about to evict; they stay leased to the cache node for `ttl_ms`.
+/// A worker offers blocks that it is about to evict. They stay leased to the cache node for `ttl_ms`.
 struct DemoteOffer {
   static constexpr std::string_view kType = "demote_offer";
   uint64_t lease = 0;  // chosen by the offerer
   NamespaceId ns;
   std::string kv_namespace;  // text without salt, so that the cache can open a pool of this page size
   uint64_t page_bytes = 0;
-  uint64_t extent_bytes = 0;  // of one layer
+  uint64_t extent_bytes = 0;  // bytes of one layer
   std::vector<LeasedBlock> blocks;
   uint32_t ttl_ms = 10000;
 
@@ -643,7 +644,7 @@ struct DemoteDone {
   static constexpr std::string_view kType = "demote_done";
   uint64_t lease = 0;
   std::vector<BlockHash> stored;
-  std::string reason;  // the reason why the rest was not taken: "" | full | failed | corrupt | draining
+  std::string reason;  // why the rest was not taken: "" | full | failed | corrupt | draining
 
   bool operator==(const DemoteDone&) const = default;
   template <class V>
@@ -658,7 +659,7 @@ struct CopyBlocks {
   uint64_t copy = 0;  // chosen by the conductor
   NamespaceId ns;
   std::vector<BlockHash> hashes;  // the whole run from the first block of the prompt on
-  std::string node;               // holds them
+  std::string node;               // holder of the blocks
   InstanceId instance;
 
   bool operator==(const CopyBlocks&) const = default;
@@ -671,8 +672,8 @@ struct CopyBlocks {
 struct CopyDone {
   static constexpr std::string_view kType = "copy_done";
   uint64_t copy = 0;
-  uint32_t blocks = 0;  // that were read
-  std::string reason;   // why none were, or ""
+  uint32_t blocks = 0;  // number of blocks read
+  std::string reason;   // why none were read, or ""
 
   bool operator==(const CopyDone&) const = default;
   template <class V>
@@ -688,7 +689,7 @@ using MessageVariant =
                  DemoteDone, StageRun, StageTaken, StageDone, StageAnnounce, CopyBlocks, CopyDone, StageRotten>;
 using Message = OneOf<MessageVariant>;
 
-/// "hello", "prefill_start", ...
+/// The message's type, such as "hello" or "prefill_start".
 std::string_view type_name(const Message& message);
 
 }  // namespace mc::wire

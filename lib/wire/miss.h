@@ -1,6 +1,6 @@
-// Why prompt blocks that could have been reused were computed, and why a fetch of blocks was given up: kinds with
-// their data. The tables here are the one place with their names and meanings: the wire, JSON, metrics labels, `why`
-// and the manual page take them from here.
+// The reasons why reusable prompt blocks were computed, and why a fetch of blocks was given up: kinds with their data.
+// The tables here are the only place with their names and meanings. The wire, JSON, metrics labels, `why` and the
+// manual page use them.
 #pragma once
 
 #include <cstdint>
@@ -30,14 +30,14 @@ enum class MissKind : uint8_t {
 
 struct MissRow {
   MissKind kind;
-  std::string_view name;  // "" of none
+  std::string_view name;  // "" for none
   std::string_view meaning;
-  std::string_view next;  // step for the operator
+  std::string_view next;  // next step for the operator
 };
-/// One row a kind, in the order of the enum.
+/// One row for each kind, in the order of the enum.
 std::span<const MissRow> miss_rows();
 std::string_view to_string(MissKind kind);
-/// none for a name that this version does not know.
+/// The kind of that name; none for an unknown name.
 MissKind miss_from(std::string_view name);
 
 /// A run of a prompt's blocks that was computed for one reason.
@@ -45,8 +45,8 @@ struct Miss {
   MissKind kind = MissKind::none;
   uint32_t first_block = 0;
   uint32_t block_count = 0;
-  std::string node;     // where they were missed, or ""
-  uint64_t age_ms = 0;  // evicted: how long ago
+  std::string node;     // node that missed them, or ""
+  uint64_t age_ms = 0;  // evicted: time since then
 
   bool operator==(const Miss&) const = default;
   template <class V>
@@ -55,10 +55,10 @@ struct Miss {
     v("age_ms", age_ms);
   }
 };
-/// "evicted by p0 3.2 s ago"
+/// A text such as "evicted by p0 3.2 s ago".
 std::string describe(const Miss& miss);
 
-/// How the last fetch that a request gave up ended; its blocks were computed instead.
+/// The end of the last fetch that a request gave up. Its blocks were computed instead.
 enum class Fallback : uint8_t {
   none = 0,
   peer_lost,
@@ -79,14 +79,14 @@ enum class Fallback : uint8_t {
 struct FallbackRow {
   Fallback fallback;
   std::string_view name;
-  MissKind miss;  // of the blocks that were not fetched
+  MissKind miss;  // kind of the misses of the blocks that were not fetched
   std::string_view meaning;
 };
 std::span<const FallbackRow> fallback_rows();
 std::string_view to_string(Fallback fallback);
-/// With or without "fetch:" in front; none for a name that this version does not know.
+/// The fallback of that name, with or without "fetch:" in front; none for an unknown name.
 Fallback fallback_from(std::string_view name);
-/// "fetch:evicted"
+/// A text such as "fetch:evicted".
 std::string describe(Fallback fallback);
 MissKind miss_of(Fallback fallback);
 

@@ -1,4 +1,4 @@
-// The fence around msgpack-cxx: nothing else includes it.
+// The fence around msgpack-cxx: no other file includes it.
 #define MSGPACK_NO_BOOST
 #include "wire/msgpack.h"
 

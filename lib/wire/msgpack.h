@@ -1,7 +1,6 @@
-// MessagePack without its headers: a writer, and a reader that turns bytes from outside into a flat
-// array of nodes. The reader accepts nothing it would have to pay for: every array and map claims
-// its elements against the bytes that are left and against a budget of nodes, and depth is bounded,
-// so memory is at most 24 bytes a byte received whatever the bytes say.
+// MessagePack without its headers: a writer, and a reader that turns bytes from outside into a flat array of nodes. The
+// reader checks every cost before it pays it. Every array and map counts its elements against the remaining bytes and
+// against a budget of nodes, and depth is bounded. So memory is at most 24 bytes for each byte received.
 //
 //   {"a": [1, 2], "b": 3}   ->   0 map(2) | 1 "a" | 2 array(2) | 3 1 | 4 2 | 5 "b" | 6 3
 //                                node.next: the index behind the whole value (0:7  2:5  3:4)
@@ -25,14 +24,14 @@ struct MsgpackLimits {
 
 class MsgpackWriter {
  public:
-  /// A map of `pair_count` pairs: that many times a key (str) and a value must follow.
+  /// Begins a map. `pair_count` pairs of a key (str) and a value must follow.
   void map(size_t pair_count);
   void array(size_t count);
   void str(std::string_view text);
   void bin(std::span<const uint8_t> bytes);
   void u64(uint64_t value);
   void i64(int64_t value);
-  /// Always 9 bytes, so that the size of a message does not depend on the values it measures.
+  /// Always takes 9 bytes, so that the size of a message does not depend on its values.
   void f64(double value);
   void boolean(bool value);
   void nil();
@@ -61,9 +60,8 @@ struct MsgpackNode {
   std::string_view text() const { return {data, count}; }
 };
 
-/// Exactly one value that fills `bytes`; the nodes point into `bytes`, which must stay alive.
-/// Code::corrupt with the offset when it is cut, malformed or followed by more; Code::invalid when a
-/// limit is passed.
+/// Parses exactly one value that fills `bytes`. The nodes point into `bytes`, which must stay alive. Code::corrupt with
+/// the offset when the value is cut, malformed or followed by more bytes. Code::invalid when a limit is exceeded.
 Result<std::vector<MsgpackNode>> parse_msgpack(std::span<const uint8_t> bytes, const MsgpackLimits& limits = {});
 
 }  // namespace mc::wire

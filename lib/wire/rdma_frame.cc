@@ -94,7 +94,7 @@ Result<RdmaKeys> decode_rdma_keys(std::span<const std::byte> bytes) {
   keys.chunk_bytes = in.number<uint64_t>();
   keys.nics = in.number<uint16_t>();
   const uint64_t chunks = in.number<uint32_t>();
-  // no sum below overflows: length and chunk are bounded first
+  // No sum below overflows, because length and chunk are bounded first.
   constexpr uint64_t kBytesMax = uint64_t{1} << 60;
   const bool sane = !in.failed() && keys.buffer != 0 && keys.length > 0 && keys.length <= kBytesMax &&
                     keys.base <= UINT64_MAX - keys.length && keys.chunk_bytes > 0 && keys.chunk_bytes <= kBytesMax &&

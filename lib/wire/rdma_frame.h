@@ -12,9 +12,9 @@
 //   path_ready   u32 path | u32 epoch
 //   path_down    u32 path | u32 epoch | u8 cause | text
 //   path_rest    nothing; the header's id is a RestVerb
-//   heard        nothing; the header's id says how many notifies were delivered
-//   landed       nothing; the header's buffer and snapshot are path and epoch, its id how many immediates of the
-//                receiver's came in on that attempt, its offset a LandedState
+//   heard        nothing; the header's id is the number of notifies that were delivered
+//   landed       nothing; the header's buffer and snapshot are path and epoch, its id is the number of the
+//                receiver's immediates that arrived on that attempt, its offset a LandedState
 //   notify       the notify; the header's id is its sequence number, and its offset as `heard`
 //
 // A notify on a queue pair is one SEND, of this:
@@ -33,8 +33,8 @@ namespace mc::wire {
 
 inline constexpr uint16_t kRdmaVersion = 3;
 inline constexpr size_t kRdmaNicsMax = 8;    // ports of one process
-inline constexpr size_t kRdmaGidsMax = 16;   // addresses of one port worth telling
-inline constexpr size_t kRdmaPathsMax = 16;  // of one connection
+inline constexpr size_t kRdmaGidsMax = 16;   // addresses of one port that are sent
+inline constexpr size_t kRdmaPathsMax = 16;  // paths of one connection
 inline constexpr size_t kRdmaLanesMax = 4;   // queue pairs of one path
 inline constexpr size_t kRdmaChunksMax = 1024;
 inline constexpr size_t kRdmaPathBytesMax = 512;
@@ -46,14 +46,14 @@ using Gid = std::array<uint8_t, 16>;
 
 /// A message about all queue pairs of a connection.
 enum class RestVerb : uint8_t {
-  ask = 0,      // asks to give them up, unless the receiver uses them
+  ask = 0,      // asks the receiver to give them up, unless it uses them
   insist = 1,   // asks to give them up once the posted work is done
   busy = 2,     // answers `ask`: in use
-  resting = 3,  // the sender's are destroyed
+  resting = 3,  // the sender's queue pairs are destroyed
   wake = 4,     // listener: asks for new attempts at the paths
 };
 
-/// The state of the attempt at a path to which a `landed` belongs.
+/// The state of the attempt that a `landed` reports on.
 enum class LandedState : uint8_t {
   open = 0,    // more immediates may come; the count is credit
   over = 1,    // no more will come
@@ -62,7 +62,7 @@ enum class LandedState : uint8_t {
 
 struct RdmaGid {
   Gid gid{};
-  uint8_t prefix = 128;  // bits of `gid` that name its subnet
+  uint8_t prefix = 128;  // number of subnet bits of `gid`
   bool operator==(const RdmaGid&) const = default;
 };
 
@@ -82,10 +82,10 @@ struct RdmaNics {
   bool operator==(const RdmaNics&) const = default;
 };
 
-/// How a NIC reaches a buffer: address `base` + offset with rkey[nic * chunks + offset / chunk_bytes].
+/// The keys by which a NIC reaches a buffer: address `base` + offset with rkey[nic * chunks + offset / chunk_bytes].
 struct RdmaKeys {
   uint32_t buffer = 0;
-  uint32_t snapshot = 0;  // version of the sender's descriptor when it sent this
+  uint32_t snapshot = 0;  // version of the sender's descriptor when it sent the keys
   uint64_t base = 0;
   uint64_t length = 0;
   uint64_t chunk_bytes = 0;
@@ -104,11 +104,11 @@ struct RdmaLaneAddress {
 struct RdmaPathOffer {
   uint32_t path = 0;
   uint32_t path_count = 1;
-  uint32_t epoch = 0;  // of this attempt; grows, never reused on a connection
+  uint32_t epoch = 0;  // epoch of this attempt; grows, never reused on a connection
   uint16_t nic_from = 0;
   uint16_t nic_to = 0;
-  Gid gid_from{};  // of the sender
-  Gid gid_to{};    // of the receiver
+  Gid gid_from{};  // address of the sender
+  Gid gid_to{};    // address of the receiver
   uint16_t lid = 0;
   uint16_t mtu = 0;
   uint8_t rd_atomic = 0;
@@ -133,7 +133,7 @@ struct RdmaPathDown {
 };
 
 struct RdmaNotify {
-  uint64_t sequence = 0;  // of the notify on its connection, from 0
+  uint64_t sequence = 0;  // number of the notify on its connection, from 0
   uint64_t heard = 0;     // number of the receiver's notifies that were delivered, which is new credit for it
   std::span<const std::byte> bytes;
 };
@@ -151,7 +151,7 @@ Result<RdmaPathDown> decode_rdma_path_down(std::span<const std::byte> bytes);
 
 /// Writes into `out`, which has room for the header and at most kNotifyBytesMax bytes. Returns the size.
 size_t encode(const RdmaNotify& notify, std::span<std::byte> out);
-/// The result refers to `bytes`.
+/// Decodes a notify. The result refers to `bytes`.
 Result<RdmaNotify> decode_rdma_notify(std::span<const std::byte> bytes);
 
 }  // namespace mc::wire

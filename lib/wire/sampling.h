@@ -1,5 +1,5 @@
-// The fields of a request that determine its tokens: how they are drawn, when they end, and their log-probabilities.
-// Parts of the messages of wire/messages.h.
+// The fields of a request that determine its tokens: sampling, end of the answer, log-probabilities. They are parts of
+// the messages of wire/messages.h.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace mc::wire {
 
-/// How tokens are drawn. The same values give the same token on any node: randomness comes from
-/// philox(seed, stream, position) alone.
+/// The sampling of tokens. Equal values give equal tokens on every node, because philox(seed, stream, position) is the
+/// only source of randomness.
 struct Sampling {
   double temperature = 1.0;  // 0 = greedy, lowest id on ties
   uint32_t top_k = 0;        // 0 = off
@@ -37,10 +37,10 @@ struct Sampling {
   }
 };
 
-/// When generation ends. Stop strings are matched by the conductor, which then cancels.
+/// The end of generation. The conductor matches stop strings and then cancels.
 struct Stopping {
   uint32_t max_tokens = 16;        // of the answer, counted over all attempts
-  uint32_t min_tokens = 0;         // stop_ids may not be drawn before
+  uint32_t min_tokens = 0;         // stop_ids may not be drawn before this many tokens
   std::vector<uint32_t> stop_ids;  // the model's EOS ids (unless ignore_eos) and the request's own
 
   bool operator==(const Stopping&) const = default;
@@ -61,7 +61,7 @@ struct TokenLogprobs {
   }
 };
 
-/// The log-probability of a prompt token after the tokens before it.
+/// The log-probability of a prompt token, given the tokens before it.
 struct PromptLogprob {
   double logprob = 0;                            // natural log, from the unmodified distribution
   uint32_t rank = 1;                             // 1 = no token was likelier

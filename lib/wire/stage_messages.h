@@ -23,15 +23,15 @@ struct StageRun {
   uint32_t attempt = 1;
   std::string leader;
   InstanceId leader_instance;
-  // stages of the pipeline by the leader's count; a member with another count has other layers and refuses
+  // Number of stages by the leader's count. A member with another count has other layers and refuses.
   uint32_t stages = 0;
-  std::string decode;  // KV goes there from every stage
+  std::string decode;  // destination of the KV of every stage
   InstanceId decode_instance;
-  uint32_t decode_has = 0;  // leading blocks that need not be announced
+  uint32_t decode_has = 0;  // leading blocks that the decode node has, so they are not announced
   uint32_t start = 0;       // first position, a multiple of the block size
   uint32_t reused = 0;      // cached tokens before the request's first chunk, named by its StageAnnounce; else 0
   std::vector<uint32_t> tokens;
-  std::vector<uint32_t> pages;  // of the whole sequence up to the end of the chunk
+  std::vector<uint32_t> pages;  // pages of the sequence up to the end of the chunk
   std::string attention;
   bool sample = false;  // the last stage draws the first token
   Sampling sampling;
@@ -40,7 +40,7 @@ struct StageRun {
   std::vector<uint32_t> banned;
   int32_t prompt_logprobs = -1;     // alternatives for each of `targets`, which the last stage reports
   std::vector<uint32_t> targets;    // the prompt tokens that the positions of this chunk predict
-  uint64_t activations_offset = 0;  // in the sender's KV buffer
+  uint64_t activations_offset = 0;  // offset in the sender's KV buffer
   uint32_t activations_crc = 0;
   uint32_t budget_ms = 60000;
 
@@ -58,7 +58,7 @@ struct StageRun {
   }
 };
 
-/// The activations have been read, or will not be. Their buffer is free.
+/// The activations have been read or are not needed, so their buffer is free.
 struct StageTaken {
   static constexpr std::string_view kType = "stage_taken";
   uint64_t run = 0;
@@ -70,7 +70,7 @@ struct StageTaken {
   }
 };
 
-/// One stage's part of a chunk ended; sent to the leader.
+/// The end of one stage's part of a chunk; sent to the leader.
 struct StageDone {
   static constexpr std::string_view kType = "stage_done";
   uint64_t run = 0;
@@ -90,7 +90,7 @@ struct StageDone {
   }
 };
 
-/// The cached blocks that a request begins with. The stage checks its layers of all of them, and announces those from
+/// The cached blocks at the front of a request. The stage checks its layers of all of them, and announces those from
 /// `first_block` on to the decode node.
 struct StageAnnounce {
   static constexpr std::string_view kType = "stage_announce";

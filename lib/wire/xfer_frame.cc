@@ -34,7 +34,7 @@ uint64_t payload_limit(FrameType type) {
     case FrameType::landed:
     case FrameType::immediate: return 0;
     case FrameType::notify: return kNotifyBytesMax;
-    case FrameType::share: return UINT64_MAX;  // length is the buffer's; no payload follows on that socket
+    case FrameType::share: return UINT64_MAX;  // length is the length of the buffer; no payload follows on that socket
     default: return kFrameControlMax;
   }
 }
