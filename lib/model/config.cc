@@ -46,11 +46,11 @@ Result<Architecture> read_architecture(const Reader& reader) {
   return reader.unsupported(err::kModelUnsupported, "architectures", quoted(list[0]), known);
 }
 
-/// Fields that would change the arithmetic in ways this runtime does not know.
+/// Refuses fields that would change the arithmetic in ways that this runtime does not implement.
 Result<void> refuse_unknown_arithmetic(const Reader& reader, Architecture architecture) {
   if (reader.given("hidden_act") && reader["hidden_act"].as_string() != "silu")
     return reader.unsupported(err::kModelUnsupported, "hidden_act", quoted(reader["hidden_act"]), "\"silu\"");
-  // Qwen configs carry a sliding_window that use_sliding_window turns off.
+  // Qwen configs have a sliding_window that use_sliding_window switches off.
   MC_TRY(use_window, reader.flag("use_sliding_window"));
   const bool window = reader.given("sliding_window") && (use_window || architecture == Architecture::llama);
   if (use_window || window)
@@ -66,8 +66,8 @@ Result<void> refuse_unknown_arithmetic(const Reader& reader, Architecture archit
   return {};
 }
 
-/// Reads the quantisation of weights: only fp8 in E4M3. The file's quantisation of activations is ignored, because
-/// they stay f32.
+/// Reads the quantisation of weights: only fp8 in E4M3. A quantisation of activations is ignored, because activations
+/// stay f32.
 Result<void> read_quantization(const Reader& reader, Fp8Config& fp8) {
   if (!reader.given("quantization_config")) return {};
   const Json& quant = reader["quantization_config"];
@@ -103,7 +103,7 @@ Result<std::optional<Dtype>> read_dtype(const Reader& reader) {
                             "\"float32\", \"bfloat16\", \"float16\"");
 }
 
-/// One number or a list of them, all below `bound`; ascending.
+/// Reads one number or a list of numbers, all below `bound`; ascending.
 Result<std::vector<uint32_t>> read_ids(const Reader& reader, const char* field, uint32_t bound) {
   std::vector<uint32_t> ids;
   if (!reader.given(field)) return ids;

@@ -1,5 +1,4 @@
-// Fields of one JSON file of a model directory, with errors that name file, field and value.
-// Inside lib/model only.
+// Reads fields of one JSON file of a model directory. Errors name file, field and value. Used inside lib/model only.
 #pragma once
 
 #include <cmath>
@@ -17,7 +16,7 @@ inline std::string quoted(const Json& value) {
   return value.dump().substr(0, 120);
 }
 
-/// The JSON outlives the reader.
+/// The JSON must outlive the reader.
 class Reader {
  public:
   Reader(const Json& json, std::string path) : json_(json), path_(std::move(path)) {}
@@ -46,7 +45,7 @@ class Reader {
     if (!json_[field].is_bool()) return invalid(field, "is " + quoted(json_[field]) + "; it must be true or false");
     return json_[field].as_bool();
   }
-  /// A field of `object`, which is part of the file: `where` is its path in there, for messages.
+  /// Reads a field of `object`, a part of the file. `where` is the path of the object, for messages.
   Result<double> positive(const Json& object, const std::string& where) const {
     const std::string field = where.substr(where.rfind('.') + 1);
     const Json& value = object[field];
@@ -62,8 +61,8 @@ class Reader {
   std::string path_;
 };
 
-/// RoPE in both spellings, rope_theta + rope_scaling or rope_parameters; `positions` is
-/// max_position_embeddings and becomes what the scaling makes of it. See config_rope.cc.
+/// Reads RoPE in both spellings: rope_theta + rope_scaling, or rope_parameters. `positions` is max_position_embeddings;
+/// the scaling may change it. See config_rope.cc.
 Result<ops::RopeConfig> read_rope(const Reader& reader, uint32_t& positions);
 
 }  // namespace mc::model

@@ -1,6 +1,6 @@
-// RoPE as config.json spells it: `rope_theta` + `rope_scaling{rope_type|type, ...}`, or the newer
-// `rope_parameters{rope_theta, rope_type, ...}`. A reader that knew only one would rotate by the wrong
-// frequencies in silence, so what is absent, doubled or unknown is refused.
+// The spellings of RoPE in config.json: `rope_theta` + `rope_scaling{rope_type|type, ...}`, or the newer
+// `rope_parameters{rope_theta, rope_type, ...}`. A reader of one spelling alone would silently use wrong frequencies,
+// so absent, duplicate or unknown parameters are refused.
 //
 // To add a kind: a row of kKinds here and its frequencies in ops/rope.cc.
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 
 using Kind = ops::RopeConfig::Kind;
 
-/// One object of RoPE parameters in the file, and its path there.
+/// One object of RoPE parameters in the file, and its path in the file.
 struct Parameters {
   const Reader& reader;
   const Json& object;
@@ -27,7 +27,7 @@ struct Parameters {
     if (!given(field)) return fallback;
     return positive(field);
   }
-  /// The context that the model was trained with before its RoPE was scaled.
+  /// The context length of the training, before RoPE was scaled.
   Result<uint32_t> original(uint32_t fallback) const {
     constexpr const char* kField = "original_max_position_embeddings";
     if (fallback > 0 && !given(kField)) return fallback;
@@ -43,7 +43,7 @@ Result<void> read_plain(const Parameters&, uint32_t&, ops::RopeConfig&) {
   return {};
 }
 
-/// max_position_embeddings stays that of the training (Hugging Face's convention); the context grows.
+/// max_position_embeddings remains that of the training (Hugging Face's convention), and the context grows.
 Result<void> read_linear(const Parameters& from, uint32_t& positions, ops::RopeConfig& rope) {
   MC_TRY(factor, from.positive("factor"));
   rope.factor = factor;
@@ -51,8 +51,8 @@ Result<void> read_linear(const Parameters& from, uint32_t& positions, ops::RopeC
   return {};
 }
 
-/// Up to max_position_embeddings the factor has no effect. Beyond them every key would depend on how
-/// long its sequence became, so no block of it could be kept: the context ends there.
+/// Up to max_position_embeddings the factor has no effect. Beyond it, every key would depend on the final length of its
+/// sequence, so no block could be reused. The context therefore ends there.
 Result<void> read_dynamic(const Parameters& from, uint32_t&, ops::RopeConfig& rope) {
   MC_CHECK(from.positive("factor"));
   rope.kind = Kind::plain;  // the factor has no effect, so the namespace stays that of plain RoPE
@@ -79,7 +79,7 @@ double yarn_scale(double factor, double mscale) {
   return factor <= 1 ? 1 : 0.1 * mscale * std::log(factor) + 1;
 }
 
-/// arXiv:2309.00071; the defaults are those of its section 3.
+/// YaRN, arXiv:2309.00071. The defaults are those of section 3.
 Result<void> read_yarn(const Parameters& from, uint32_t& positions, ops::RopeConfig& rope) {
   MC_TRY(factor, from.positive("factor"));
   MC_TRY(original, from.original(positions));
@@ -108,7 +108,7 @@ Result<void> read_yarn(const Parameters& from, uint32_t& positions, ops::RopeCon
   rope.beta_slow = beta_slow;
   rope.truncate = from.object["truncate"].as_bool(true);
   rope.attention_factor = scale;
-  // Published configurations differ in whether max_position_embeddings already is the longer context.
+  // Published configurations differ in whether max_position_embeddings is already the longer context.
   positions = std::max(positions, static_cast<uint32_t>(std::min(original * factor, 16777216.0)));
   return {};
 }
@@ -124,7 +124,7 @@ constexpr KindRow kKinds[] = {
     {"yarn", Kind::yarn, read_yarn},
 };
 
-/// Reads all parameters but theta, which the caller has read.
+/// Reads all parameters except theta, which the caller has read.
 Result<void> read_kind(const Parameters& from, uint32_t& positions, ops::RopeConfig& rope) {
   const char* field = from.object.has("rope_type") ? "rope_type" : "type";
   const Json& type = from.object[field];
@@ -141,7 +141,7 @@ Result<void> read_kind(const Parameters& from, uint32_t& positions, ops::RopeCon
   return from.reader.unsupported(err::kRopeUnsupported, from.path("rope_type"), quoted(type), known);
 }
 
-/// The newer spelling, with one object for all layers or for "full_attention" alone.
+/// Reads the newer spelling, with one object for all layers or for "full_attention" alone.
 Result<Parameters> newer_parameters(const Reader& reader) {
   const Json& all = reader["rope_parameters"];
   if (!all.is_object()) return reader.invalid("rope_parameters", "is " + quoted(all));

@@ -1,5 +1,5 @@
-// A mixture of experts in place of a layer's MLP (Qwen2-MoE, Qwen3-MoE): a router scores every expert for
-// a row, the best few answer it, weighted by their softmax, and a shared expert may answer every row.
+// A mixture of experts that replaces a layer's MLP (Qwen2-MoE, Qwen3-MoE). A router scores every expert for a row. The
+// outputs of the best few are added, weighted by their softmax. A shared expert may be added for every row.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ struct Mlp {
 struct Experts {
   ops::PackedMatrix router;  // [experts, hidden]
   std::vector<Mlp> routed;
-  Mlp shared;                     // without rows: there is none
-  ops::PackedMatrix shared_gate;  // [1, hidden]: its sigmoid weighs the shared expert
+  Mlp shared;                     // no rows: there is no shared expert
+  ops::PackedMatrix shared_gate;  // [1, hidden]: its sigmoid is the weight of the shared expert
 };
 
 struct Route {

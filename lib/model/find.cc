@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kLevelsUp = 4;  // from build/tests/unit-model to the source tree, with room
+constexpr int kLevelsUp = 4;  // levels from build/tests/unit-model to the source tree, and some more
 
 bool is_model(const fs::path& directory) {
   std::error_code error;

@@ -1,4 +1,4 @@
-// Where the model that ships with the toolkit lies.
+// Finds the directory of the model that ships with the toolkit.
 #pragma once
 
 #include <string>
@@ -7,9 +7,9 @@
 
 namespace mc::model {
 
-/// The directory that -m names. "" and "mc-tiny" name the model that ships with the toolkit, which is searched in this
-/// order: the environment's MCT_MODEL (for "" only), share/mooncake/mc-tiny beside the folder of the running program,
-/// and lib/model/mc-tiny of a source tree above it. not_found (MC3001) lists the places tried.
+/// The directory that -m names. "" and "mc-tiny" name the model that ships with the toolkit. The places are searched in
+/// this order: the environment's MCT_MODEL (for "" only), share/mooncake/mc-tiny beside the folder of the running
+/// program, and lib/model/mc-tiny of a source tree above that folder. not_found (MC3001) lists the places.
 Result<std::string> find_model(const std::string& asked);
 
 }  // namespace mc::model

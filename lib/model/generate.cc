@@ -7,7 +7,7 @@
 namespace mc::model {
 namespace {
 
-/// Draws the token after `out`, appends it and sets the end when it is the last. False = done.
+/// Draws the token after `out` and appends it. Sets the end when it is the last. False = the answer has ended.
 Result<bool> take(const Runner& runner, ops::Sampler& sampler, const GenerateRequest& request,
                   std::span<const float> logits, std::vector<uint32_t>& history, Generated& out) {
   const bool too_early = static_cast<int32_t>(out.ids.size()) < request.min_tokens;

@@ -1,6 +1,6 @@
-// One request from prompt to answer in this process: the oracle that a cluster's answers are compared
-// with (`mc-prefill once`, `mc-decode once`, tests). Chunked prefill into local pages, then one row a
-// step. No threads of its own, no cache, no I/O.
+// Runs one request from prompt to answer in this process. It is the oracle that a cluster's answers are compared with
+// (`mc-prefill once`, `mc-decode once`, tests): chunked prefill into local pages, then one row a step. It makes no
+// threads, uses no cache and does no I/O.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +18,10 @@
 
 namespace mc::model {
 
-/// The pages of one sequence in this process's memory. Token t lies in page t / block_tokens.
+/// The pages of one sequence in this process's memory. Token t is in page t / block_tokens.
 class LocalPages {
  public:
-  /// Room for `tokens` tokens; fresh pages are zero. no_space names the need.
+  /// Allocates room for `tokens` tokens. Fresh pages are zero. no_space names the required size.
   static Result<LocalPages> allocate(const ExtentLayout& layout, int64_t tokens);
   std::byte* const* pages() const { return pages_.data(); }
   size_t page_count() const { return pages_.size(); }
@@ -37,15 +37,15 @@ class LocalPages {
 
 struct GenerateRequest {
   std::vector<uint32_t> prompt;
-  int32_t max_tokens = 16;         // of the answer
-  int32_t min_tokens = 0;          // no stop id before
+  int32_t max_tokens = 16;         // limit of the answer
+  int32_t min_tokens = 0;          // stop ids may not be drawn before this many tokens
   std::vector<uint32_t> stop_ids;  // usually config.eos; empty = ignore EOS
   wire::Sampling sampling;
-  uint32_t chunk_tokens = 4096;  // rounded down to whole blocks, at least one, at most the runner's
+  uint32_t chunk_tokens = 4096;  // rounded down to whole blocks, at least one, at most the runner's limit
   attn::Plan prefill_plan, decode_plan;
-  /// Tokens of the prompt whose KV the pages already hold (a multiple of block_tokens, below the prompt).
+  /// Number of prompt tokens whose KV is in the pages already (a multiple of block_tokens, less than the prompt).
   int64_t cached_tokens = 0;
-  /// Called with every token as it is drawn; false ends the answer (AnswerEnd::cancelled).
+  /// Called with every drawn token. False ends the answer (AnswerEnd::cancelled).
   std::function<bool(const ops::Sampled&)> on_token;
 };
 
@@ -54,22 +54,22 @@ enum class AnswerEnd : uint8_t { length, stop, cancelled };
 std::string_view to_string(AnswerEnd end);
 
 struct Generated {
-  std::vector<uint32_t> ids;          // the stop id included, as vLLM's token_ids
+  std::vector<uint32_t> ids;          // the stop id is included, as in vLLM's token_ids
   std::vector<ops::Sampled> sampled;  // one per id
   AnswerEnd end = AnswerEnd::length;
   Duration prefill{};  // prompt to first token
-  Duration decode{};   // the rest
+  Duration decode{};   // first token to the end
   int32_t prefill_chunks = 0;
 };
 
-/// Prefills what is not cached and draws the first token. Adds to `out`.
+/// Prefills the uncached tokens and draws the first token. Adds to `out`.
 Result<void> run_prefill(Runner& runner, LocalPages& pages, const GenerateRequest& request, const Clock& clock,
                          Generated& out);
-/// Goes on from KV of the prompt and at least one drawn token in `out` until the answer ends.
+/// Generates the rest of the answer from the KV of the prompt and at least one drawn token in `out`.
 Result<void> run_decode(Runner& runner, LocalPages& pages, const GenerateRequest& request, const Clock& clock,
                         Generated& out);
-/// Both, with pages of its own. invalid (MC4005) when prompt + max_tokens exceed the context or the prompt
-/// is empty.
+/// Runs prefill and decode with pages of its own. invalid (MC4005) when prompt + max_tokens exceed the context or the
+/// prompt is empty.
 Result<Generated> generate(Runner& runner, const GenerateRequest& request, const Clock& clock);
 
 }  // namespace mc::model

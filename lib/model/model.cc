@@ -33,7 +33,7 @@ std::string mib(size_t bytes) {
   return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB";
 }
 
-/// The embeddings' rows are the head's where both are tied.
+/// With tied weights, the rows of the embeddings are those of the head.
 bool needs_head(const ModelConfig& c, LayerRange held) {
   return held.end == c.layers || (c.tied_embeddings && held.first == 0);
 }
@@ -48,7 +48,7 @@ std::string layer_prefix(uint32_t layer) {
   return "model.layers." + std::to_string(layer) + ".";
 }
 
-/// The matrices of one MLP or mixture.
+/// Visits the matrices of one MLP or mixture.
 template <class Visit>
 Result<void> visit_mlp(const ModelConfig& c, uint32_t layer, Visit visit) {
   const std::string prefix = layer_prefix(layer) + "mlp.";
@@ -176,7 +176,7 @@ Result<void> Model::load(const WeightLoader& loader) {
   return {};
 }
 
-/// Tensors prefix + {gate,up,down}_proj.
+/// Loads the tensors prefix + {gate,up,down}_proj.
 Result<Mlp> Model::load_mlp(const WeightLoader& loader, const std::string& prefix, uint64_t inner, bool biased) const {
   const WeightPart gate_up[] = {{"gate_proj", inner}, {"up_proj", inner}}, down[] = {{"down_proj", config_.hidden}};
   MC_TRY(first, loader.matrix(prefix, gate_up, config_.hidden));

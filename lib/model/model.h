@@ -1,4 +1,4 @@
-// A model's weights, read once from a Hugging Face directory and packed for the CPU: immutable, shared
+// The weights of a model, read once from a Hugging Face directory and packed for the CPU. They are immutable and shared
 // by every forward pass (runner.h) of the process. The files are mapped only while loading.
 //
 //   MC_TRY(model, Model::open("/models/qwen2.5-0.5b", {.dtype = "auto"}, pool));
@@ -31,13 +31,13 @@ class Parallel;
 namespace mc::model {
 
 struct ModelOptions {
-  /// "f32", "bf16", or "auto": bf16 when all weights are stored so, else f32 (bf16 cannot hold f16).
-  /// One dtype for weights, matrix inputs and KV; sums are f32 always.
+  /// "f32", "bf16", or "auto": bf16 when all weights are stored in bf16, else f32 (bf16 cannot represent f16). Weights,
+  /// matrix inputs and KV have one dtype. Sums are always f32.
   std::string dtype = "auto";
-  /// "auto": matrices that are stored in fp8 stay so (ops/fp8.h), the others are in dtype. "full": all are in
-  /// dtype. "int8": matrices in int8 with a scale for 128 weights (ops/int8.h), made while loading, and matrix
-  /// inputs are f32. Routers and KV are in `dtype` always, norms and biases in f32; embeddings are in `dtype` too,
-  /// but tied ones are the head's matrix and have its form.
+  /// "auto": matrices that are stored in fp8 stay fp8 (ops/fp8.h), the others have `dtype`. "full": all have `dtype`.
+  /// "int8": matrices become int8 with a scale for 128 weights (ops/int8.h) while loading, and matrix inputs are f32.
+  /// Routers and KV always have `dtype`, norms and biases f32. Embeddings have `dtype` too, but tied ones share the
+  /// head's matrix and its form.
   std::string weight_dtype = "auto";
   /// The part of a pipeline to load: its layers, with the embeddings for the first stage and the head for the last.
   uint32_t stage = 0, stages = 1;
@@ -48,18 +48,18 @@ struct ModelPlan {
   ModelConfig config;
   Dtype dtype = Dtype::bf16;
   WeightForm form = WeightForm::as_stored;
-  bool fp8 = false;   // some matrices of the model stay so
-  LayerRange layers;  // that are loaded
+  bool fp8 = false;   // some matrices stay fp8
+  LayerRange layers;  // layers that are loaded
   size_t weight_bytes = 0;
   WeightFiles files;
 
-  /// Type of the matrices: "int8", "fp8_e4m3" where some are, or as dtype.
+  /// Type of the matrices: "int8", "fp8_e4m3" when some are fp8, or the dtype.
   std::string_view weight_dtype() const;
 };
 
-/// Errors as Model::open's, but for memory.
+/// Makes the plan. Its errors are those of Model::open, without memory errors.
 Result<ModelPlan> plan_model(const std::string& directory, const ModelOptions& options);
-/// MC5003: what the weights need and what is free.
+/// MC5003: names the size of the weights and the free memory.
 Error not_enough_memory(const ModelPlan& plan, const std::string& directory, size_t free);
 
 struct Layer {
@@ -69,39 +69,39 @@ struct Layer {
   std::vector<float> qkv_bias;               // empty without biases
   ops::PackedMatrix output;                  // [hidden, heads head_dim]
   std::vector<float> output_bias;
-  Mlp mlp;          // or
-  Experts experts;  // where config().has_mixture(layer)
+  Mlp mlp;          // or `experts`
+  Experts experts;  // used where config().has_mixture(layer)
 };
 
 class Model {
  public:
-  /// Checks everything, and that memory suffices, before it allocates. Errors carry an MC number:
-  /// 3001 incomplete, 3002 corrupt, 3003 to 3006 and 3010 unsupported, 5003 not enough memory.
+  /// Checks everything, including memory, before it allocates. Errors carry an MC number: 3001 incomplete, 3002
+  /// corrupt, 3003 to 3006 and 3010 unsupported, 5003 not enough memory.
   static Result<Model> open(const std::string& directory, const ModelOptions& options, Parallel& parallel);
 
   const ModelConfig& config() const { return config_; }
   const std::string& directory() const { return directory_; }
   Dtype dtype() const { return dtype_; }
-  /// As ModelPlan's.
+  /// See ModelPlan.
   std::string_view weight_dtype() const { return weight_dtype_; }
   /// SHA-256 hex of the weights (WeightFiles::digest). For tests.
   const std::string& weights_digest() const { return weights_digest_; }
   size_t weight_bytes() const { return weight_bytes_; }
-  /// Those loaded: all, or a pipeline stage's.
+  /// The loaded layers: all, or those of a pipeline stage.
   LayerRange held() const { return held_; }
   bool whole() const { return held_.count() == config_.layers; }
   /// Number of parameters of the whole model.
   uint64_t parameters() const { return parameters_; }
 
   ExtentLayout kv_layout(uint32_t block_tokens) const;
-  /// The namespace that must be equal before KV may be exchanged; `plan` is the prefill plan.
+  /// The namespace that two nodes must share before they exchange KV. `plan` is the prefill plan.
   kv::Namespace kv_namespace(const attn::Plan& plan, uint32_t block_tokens, const std::string& salt = {}) const;
 
-  // For the forward pass. What is not held is empty.
+  // For the forward pass. Parts of layers that are not loaded are empty.
   std::span<const Layer> layers() const { return layers_; }
   std::span<const float> final_norm() const { return final_norm_; }
   const ops::PackedMatrix& head() const { return head_; }
-  /// Embedding of a token < vocab, widened; out [hidden].
+  /// Writes the embedding of a token < vocab, widened to f32; out [hidden].
   void embed(uint32_t token, float* out) const;
 
  private:
@@ -122,7 +122,7 @@ class Model {
   std::vector<Layer> layers_;
   std::vector<float> final_norm_;
   ops::PackedMatrix head_;      // [vocab, hidden]
-  mem::HostBuffer embeddings_;  // [vocab, hidden] in dtype_; empty when tied: then head_ has them
+  mem::HostBuffer embeddings_;  // [vocab, hidden] in dtype_; empty when tied, because head_ has them
 };
 
 /// `held`: the layers of a pipeline stage; empty: all.

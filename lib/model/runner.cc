@@ -1,7 +1,6 @@
-// See runner.h. Rows are positions: tile t of a chunk holds positions 64 (start / 64 + t) and up, so a
-// row's place in its tile is position % 64 whatever the block size; rows outside the chunk are zero.
-// Everything but attention works on groups of 8 tiles, so that scratch stays small and a group's
-// activations stay in cache.
+// See runner.h. Rows are positions: tile t of a chunk holds positions from 64 (start / 64 + t) on, so the index of a
+// row in its tile is position % 64 for every block size. Rows outside the chunk are zero. All steps but attention work
+// on groups of 8 tiles, so that scratch memory stays small and the activations of a group stay in cache.
 #include "model/runner.h"
 
 #include <algorithm>
@@ -30,8 +29,8 @@ size_t rows_of(const RunnerOptions& options) {
 
 struct Widths {
   size_t hidden, q, kv, qkv;
-  size_t inner;    // of the widest MLP
-  size_t experts;  // of a mixture, or 0
+  size_t inner;    // inner width of the widest MLP
+  size_t experts;  // number of experts of a mixture, or 0
   explicit Widths(const ModelConfig& c)
       : hidden(c.hidden),
         q(size_t{c.heads} * c.head_dim),
@@ -79,7 +78,7 @@ struct Workspace {
   }
 
  private:
-  /// Floats a row for a mixture; the shared expert's gate lies in front of the scores it no longer needs.
+  /// Number of floats in a row for a mixture. The gate of the shared expert reuses the memory of the scores.
   static size_t mixture(const Widths& w) { return w.experts > 0 ? w.experts + 2 * w.hidden : 0; }
 };
 
@@ -103,8 +102,8 @@ struct Runner::State {
     uint32_t row;
     float share;
   };
-  std::vector<std::vector<Asker>> asking;  // by expert
-  std::vector<Route> routes;               // of one row
+  std::vector<std::vector<Asker>> asking;  // index: expert
+  std::vector<Route> routes;               // routes of one row
 
   State(const Model& m, Parallel& p, const RunnerOptions& o, const ops::Kernels& k, attn::Attention a)
       : model(&m),
@@ -119,7 +118,7 @@ struct Runner::State {
 
   const ModelConfig& config() const { return model->config(); }
 
-  /// body(row) for every row in [0, rows), in parallel when there are many.
+  /// Calls body(row) for every row in [0, rows), in parallel when there are many.
   template <class Body>
   void each_row(size_t rows, Body&& body) {
     parallel->for_ranges(static_cast<int64_t>(rows), kRowGrain, [&](int64_t begin, int64_t end, int) {
@@ -127,7 +126,7 @@ struct Runner::State {
     });
   }
 
-  /// How a matrix product is done: 64-row tiles of a chunk, or independent rows.
+  /// The form of a matrix product: 64-row tiles of a chunk, or independent rows.
   enum class Form { tiles, rows };
 
   void product(Form form, const ops::PackedMatrix& weights, const float* x, size_t rows, float* y) {
@@ -137,7 +136,7 @@ struct Runner::State {
       matmul.decode(weights, x, rows, y);
   }
 
-  /// out = MLP(in) for `rows` rows; at most a group.
+  /// out = MLP(in) for `rows` rows, at most one group.
   void run_mlp(Form form, const Mlp& mlp, const float* in, size_t rows, float* out) {
     const size_t inner = mlp.down.columns();
     product(form, mlp.gate_up, in, rows, work.gate_up);
@@ -151,8 +150,8 @@ struct Runner::State {
     each_row(rows, [&](size_t row) { kernels->add(mlp.down_bias.data(), width.hidden, out + row * width.hidden); });
   }
 
-  /// out = MLP(in) for a mixture of experts. Experts run in ascending order, and their rows do not depend on each
-  /// other, so a row's bits do not depend on the rows beside it or on other rows of its experts.
+  /// out = MLP(in) for a mixture of experts. Experts run in ascending order, and their rows are independent. So the
+  /// bits of a row do not depend on neighbouring rows or on other rows of its experts.
   void run_experts(Form form, const Experts& experts, const float* in, size_t rows, float* out) {
     const size_t hidden = width.hidden;
     const MixtureConfig& mixture = config().mixture;
@@ -185,7 +184,7 @@ struct Runner::State {
     for (size_t i = 0; i < width.hidden; ++i) sum[i] += share * answer[i];
   }
 
-  /// x += W attention (+ bias), then x += MLP(norm(x)), for `rows` rows from `first`; at most a group.
+  /// x += W attention (+ bias), then x += MLP(norm(x)), for `rows` rows from `first`, at most one group.
   void finish_layer(Form form, const Layer& layer, const float* attended, float* x, size_t rows) {
     const Widths& w = width;
     product(form, layer.output, attended, rows, work.projected);
@@ -202,7 +201,7 @@ struct Runner::State {
     each_row(rows, [&](size_t row) { kernels->add(work.projected + row * w.hidden, w.hidden, x + row * w.hidden); });
   }
 
-  /// qkv = W norm(x) (+ bias), q and k normed and rotated; `rows` rows, at most a group.
+  /// qkv = W norm(x) (+ bias), with q and k normed and rotated, for `rows` rows, at most one group.
   void project_qkv(Form form, const Layer& layer, const float* x, const float* cosine, const float* sine, size_t rows,
                    float* qkv) {
     const Widths& w = width;
@@ -224,7 +223,7 @@ struct Runner::State {
     });
   }
 
-  /// logits [rows, vocab] of `rows` rows of x. work.normed is used.
+  /// logits [rows, vocab] of `rows` rows of x. Overwrites work.normed.
   void project_logits(const float* x, size_t rows, float* logits) {
     for (size_t first = 0; first < rows; first += kGroupRows) {
       const size_t count = std::min(rows - first, kGroupRows);
@@ -293,7 +292,7 @@ Result<Runner> Runner::open(const Model& model, Parallel& parallel, const Runner
   state->memory = std::move(memory);
   state->work.cut(model.config(), rows_of(options), state->memory.as<float>());
   for (const Layer& layer : model.layers()) {
-    const Mlp& tiled = layer.experts.routed.empty() ? layer.mlp : layer.experts.shared;  // the routed go by rows
+    const Mlp& tiled = layer.experts.routed.empty() ? layer.mlp : layer.experts.shared;  // routed experts work on rows
     for (const ops::PackedMatrix* matrix : {&layer.qkv, &layer.output, &tiled.gate_up, &tiled.down})
       if (matrix->rows() > 0) MC_CHECK(state->matmul.prepare(*matrix));
   }
@@ -338,7 +337,7 @@ Result<void> Runner::State::attend_chunk(const PrefillChunk& chunk, uint32_t lay
   return attention.prefill(args);
 }
 
-/// Writes the chunk's K and V of one layer and seals every page it touches.
+/// Writes the chunk's K and V of one layer, and seals every page that the chunk touches.
 void Runner::State::append_chunk(const PrefillChunk& chunk, uint32_t layer, size_t first_row) {
   attn::AppendArgs args;
   args.layout = layout;
@@ -364,8 +363,8 @@ Result<void> Runner::State::finish_last_row(const PrefillChunk& chunk, size_t ro
   return {};
 }
 
-/// The last layer of all rows as in the layers before, and the logits of the first `scored`. x of the chunk's last row
-/// stays unchanged, because finish_last_row() computes it alone.
+/// Computes the last layer for all rows, and the logits of the first `scored`. The last row of x stays unchanged,
+/// because finish_last_row() computes it alone.
 Result<void> Runner::State::score_rows(const PrefillChunk& chunk, size_t pad, size_t rows) {
   const Widths& w = width;
   const uint32_t layer = config().layers - 1;

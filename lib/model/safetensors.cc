@@ -18,7 +18,7 @@
 namespace mc::model {
 namespace {
 
-constexpr uint64_t kHeaderBytesMax = 100'000'000;  // as the format's own library
+constexpr uint64_t kHeaderBytesMax = 100'000'000;  // the limit of the format's own library
 constexpr size_t kTensorsMax = 200'000;
 constexpr size_t kDimsMax = 8;
 constexpr uint64_t kFullDigestBytes = uint64_t{64} << 20;
@@ -45,7 +45,7 @@ Error damaged(std::string_view file, std::string_view tensor, std::string what) 
   return damaged(file, "tensor '" + std::string(tensor.substr(0, 200)) + "' " + std::move(what));
 }
 
-/// A whole number that fits 63 bits, or nothing.
+/// The value as a whole number that fits 63 bits; none otherwise.
 std::optional<uint64_t> unsigned_of(const Json& value) {
   if (!value.is_int() || value.as_int() < 0) return std::nullopt;
   return static_cast<uint64_t>(value.as_int());
@@ -90,7 +90,7 @@ Result<TensorEntry> parse_tensor(const std::string& name, const Json& json, uint
   return entry;
 }
 
-/// Every byte of the data belongs to exactly one tensor.
+/// Checks that every byte of the data belongs to exactly one tensor.
 Result<void> check_cover(const std::vector<TensorEntry>& tensors, uint64_t data_bytes, std::string_view file) {
   std::vector<const TensorEntry*> order;
   for (const TensorEntry& entry : tensors)
@@ -118,7 +118,7 @@ Result<void> check_cover(const std::vector<TensorEntry>& tensors, uint64_t data_
 
 uint64_t TensorEntry::elements() const {
   uint64_t count = 1;
-  for (uint64_t size : shape) count *= size;  // parse_safetensors checked the product
+  for (uint64_t size : shape) count *= size;  // parse_safetensors() checked the product
   return count;
 }
 
@@ -210,7 +210,7 @@ Result<void> WeightFiles::open_shards(const std::string& directory, const std::s
   if (!json) return damaged(index_path, json.error().what);
   const Json& map = (*json)["weight_map"];
   if (!map.is_object() || map.size() == 0) return damaged(index_path, "has no weight_map");
-  std::map<std::string, std::vector<std::string>> by_file;  // ordered: the same files in the same order every time
+  std::map<std::string, std::vector<std::string>> by_file;  // ordered, so that files come in one order every time
   for (const JsonMember& member : map.members()) {
     const std::string file(member.value.as_string());
     if (file.empty() || file.find('/') != std::string::npos || file[0] == '.')
@@ -273,7 +273,7 @@ void WeightFiles::drop(const Tensor& tensor) const {
   static const auto kPage = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   const auto begin = reinterpret_cast<uintptr_t>(tensor.data) / kPage * kPage;
   const auto end = reinterpret_cast<uintptr_t>(tensor.data + tensor.bytes());
-  // Best effort: a kernel that refuses costs memory, not correctness.
+  // Best effort: when the kernel refuses, memory stays in use, but nothing breaks.
   if (begin < end) (void)madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
 

@@ -1,9 +1,9 @@
-// Weights in safetensors files: 8 bytes little-endian header length, a JSON header naming dtype, shape
-// and byte range of every tensor, then the raw data. One file, or shards named by an index.
+// Weights in safetensors files: 8 bytes of little-endian header length, a JSON header with dtype, shape and byte range
+// of every tensor, then the raw data. The weights are in one file, or in shards that an index names.
 //
-// The file is untrusted: the header must fit, ranges must lie in the data, have exactly shape x dtype bytes, not
-// overlap and leave nothing uncovered. Errors name file, tensor and numbers. Files are mapped read-only; a file that
-// shrinks while mapped is the operating system's SIGBUS, so the model keeps no mapping once its weights are packed.
+// The file is untrusted. The header must fit. Ranges must be in the data, have exactly shape x dtype bytes, not
+// overlap, and cover all of the data. Errors name file, tensor and numbers. Files are mapped read-only. A file that
+// shrinks while mapped raises SIGBUS, so the model keeps no mapping once its weights are packed.
 #pragma once
 
 #include <cstddef>
@@ -21,26 +21,26 @@ namespace mc::model {
 
 struct TensorEntry {
   std::string name;
-  std::string dtype_name;      // as written: "BF16"
-  std::optional<Dtype> dtype;  // empty for the formats this project has no arithmetic for (I64, F64, ...)
+  std::string dtype_name;      // name in the file: "BF16"
+  std::optional<Dtype> dtype;  // empty for formats without arithmetic here (I64, F64, ...)
   std::vector<uint64_t> shape;
-  uint64_t begin = 0, end = 0;  // bytes, from the start of the data section
+  uint64_t begin = 0, end = 0;  // byte offsets in the data section
 
   uint64_t elements() const;
   std::string shape_text() const;  // "[2048, 256]"
 };
 
 struct SafetensorsHeader {
-  uint64_t data_offset = 0;          // of the data section, from the start of the file
-  std::vector<TensorEntry> tensors;  // by name
+  uint64_t data_offset = 0;          // offset of the data section in the file
+  std::vector<TensorEntry> tensors;  // sorted by name
 };
 
-/// Reads and checks the header. `file` must hold at least the header; `file_bytes` is the whole size.
-/// corrupt (MC3002) or unsupported (MC3010: an unknown dtype). `name` is for messages.
+/// Reads and checks the header. `file` must contain at least the header; `file_bytes` is the size of the file. corrupt
+/// (MC3002) or unsupported (MC3010: an unknown dtype). `name` is for messages.
 Result<SafetensorsHeader> parse_safetensors(std::span<const std::byte> file, uint64_t file_bytes,
                                             std::string_view name);
 
-/// A tensor of an open directory; `data` points into a mapping that lives as long as the WeightFiles.
+/// A tensor of an open directory. `data` points into a mapping that lives as long as the WeightFiles.
 struct Tensor {
   TensorEntry entry;
   const std::byte* data = nullptr;
@@ -52,27 +52,27 @@ enum class Fp8 : uint8_t { refused, allowed };
 
 class WeightFiles {
  public:
-  /// model.safetensors, else the shards of model.safetensors.index.json. not_found (MC3001) names the
-  /// missing file.
+  /// Opens model.safetensors, or the shards of model.safetensors.index.json. not_found (MC3001) names the missing file.
   static Result<WeightFiles> open(const std::string& directory);
   WeightFiles() = default;  // no files
   ~WeightFiles();
   WeightFiles(WeightFiles&& other) noexcept;
   WeightFiles& operator=(WeightFiles&& other) noexcept;
 
-  std::span<const Tensor> tensors() const { return tensors_; }  // by name
+  std::span<const Tensor> tensors() const { return tensors_; }  // sorted by name
   const Tensor* find(std::string_view name) const;
-  /// The tensor with exactly this shape, in f32, f16 or bf16 (or fp8); otherwise an error that names both.
+  /// The tensor with exactly this shape, in f32, f16 or bf16 (or fp8). An error names the expected and the actual
+  /// shape.
   Result<const Tensor*> require(std::string_view name, std::span<const uint64_t> shape, Fp8 fp8 = Fp8::refused) const;
   /// Returns the tensor's pages to the system. A later read of the tensor reads the file again.
   void drop(const Tensor& tensor) const;
   std::span<const std::string> files() const { return paths_; }
   uint64_t total_bytes() const;
 
-  /// SHA-256 over all tensors in order of name: name, dtype, shape, content; how they are spread over
-  /// files does not matter. Up to 64 MiB of weights are hashed whole. Beyond, of every tensor the first
-  /// and last 4 KiB and one 4 KiB piece in each total/4096 bytes are: about 16 MiB, enough to tell any
-  /// two trainings apart, not two files that differ in a few chosen weights.
+  /// SHA-256 over all tensors in order of name: name, dtype, shape, content. The distribution over files has no
+  /// influence. Up to 64 MiB of weights are hashed completely. Of more, each tensor contributes its first and last 4
+  /// KiB, and one 4 KiB piece of every total/4096 bytes. These are about 16 MiB, enough to distinguish two trainings,
+  /// but not two files that differ in a few chosen weights.
   std::string digest() const;
 
  private:

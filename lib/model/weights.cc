@@ -26,12 +26,12 @@ float element(const Tensor& tensor, uint64_t i) {
   return *tensor.entry.dtype == Dtype::bf16 ? bf16_to_f32(bits) : ops::f16_to_f32(bits);
 }
 
-/// The whole pages within [begin, end); a neighbour's bytes on the first and last page stay.
+/// Drops the whole pages within [begin, end). Bytes of a neighbour on the first and last page stay.
 void drop_pages(const std::byte* begin, const std::byte* end) {
   static const auto kPage = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   const uintptr_t first = (reinterpret_cast<uintptr_t>(begin) + kPage - 1) / kPage * kPage;
   const uintptr_t last = reinterpret_cast<uintptr_t>(end) / kPage * kPage;
-  // The mapping is read-only: what is dropped is read again if somebody asks. A failure costs memory only.
+  // The mapping is read-only, so a dropped page is read again on demand. A failure costs memory only.
   if (first < last) (void)madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
 }
 
@@ -48,7 +48,7 @@ Result<std::vector<float>> WeightLoader::vector(const std::string& name, uint64_
   return out;
 }
 
-/// The shape of the scales tells which of the three forms they have.
+/// Reads the scales. Their shape determines which of the three forms they have.
 Result<void> WeightLoader::read_scales(const std::string& name, uint64_t rows, uint64_t columns, Source& out) const {
   const Tensor* scales = files_.find(name + "_scale_inv");
   if (!scales) scales = files_.find(name + "_scale");

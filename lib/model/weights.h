@@ -1,5 +1,5 @@
-// From tensors in files to the forms the forward pass uses: matrices packed in the compute type, in int8 or
-// as the fp8 codes they are, vectors widened to f32. fp8 tensors have scales, which lie beside them:
+// Turns tensors in files into the forms that the forward pass uses: matrices packed in the compute type, in int8 or as
+// their fp8 codes, and vectors widened to f32. Scales of fp8 tensors are tensors of their own:
 //   X.weight               F8_E4M3 [rows, columns]
 //   X.weight_scale_inv     one for each block of rows and columns (the config's weight_block_size), or
 //   X.weight_scale         one for all, or one for each row
@@ -34,28 +34,29 @@ struct WeightPart {
 /// compute type everywhere, or int8.
 enum class WeightForm : uint8_t { as_stored, full, int8 };
 
-/// Type of a matrix: that of --weight-dtype, or the compute type (a router, whose choices small errors change).
+/// The type of a matrix: that of --weight-dtype, or the compute type (for a router, whose choices change with small
+/// errors).
 enum class Precision : uint8_t { as_asked, full };
 
 class WeightLoader {
  public:
-  /// All arguments but the types outlive the loader.
+  /// All reference arguments must outlive the loader.
   WeightLoader(const WeightFiles& files, const ModelConfig& config, Dtype dtype, WeightForm form, Parallel& parallel)
       : files_(files), config_(config), dtype_(dtype), form_(form), parallel_(parallel) {}
 
   Result<std::vector<float>> vector(const std::string& name, uint64_t size) const;
   Result<ops::PackedMatrix> matrix(const std::string& prefix, std::span<const WeightPart> parts, uint64_t columns,
                                    Precision precision = Precision::as_asked) const;
-  /// The bytes of the matrix that matrix() makes, and whether it stays fp8. Reads only headers and scales.
+  /// The size of the matrix that matrix() makes, and whether it stays fp8. Made from headers and scales only.
   struct MatrixPlan {
     size_t bytes = 0;
     bool fp8 = false;
   };
   Result<MatrixPlan> plan(const std::string& prefix, std::span<const WeightPart> parts, uint64_t columns,
                           Precision precision = Precision::as_asked) const;
-  /// Empty unless `present`.
+  /// The biases; empty unless `present`.
   Result<std::vector<float>> bias(const std::string& prefix, std::span<const WeightPart> parts, bool present) const;
-  /// [rows, columns] in the compute type, row-major.
+  /// A table [rows, columns] in the compute type, row-major.
   Result<mem::HostBuffer> table(const std::string& name, uint64_t rows, uint64_t columns) const;
 
  private:
@@ -77,7 +78,7 @@ class WeightLoader {
   Parallel& parallel_;
 };
 
-/// Whether a tensor holds scales of another one (or of activations, which are not quantised here).
+/// Whether a tensor has scales of another tensor (or of activations, which are not quantised here).
 bool is_scale(std::string_view name);
 
 }  // namespace mc::model
