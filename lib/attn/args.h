@@ -1,5 +1,5 @@
-// The arguments of prefill and decode. Tensors are borrowed for the call; q, out and states are f32 whatever the KV
-// dtype. With bf16 KV, q is rounded to bf16 (as the model's own activations would be).
+// The arguments of prefill and decode. Tensors are borrowed for the call. q, out and states are f32 for every KV dtype.
+// With bf16 KV, q is rounded to bf16, like the model's own activations.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,13 @@
 
 namespace mc::attn {
 
-/// Rows of one sequence: tokens at positions q_begin .. q_begin + rows - 1 against its KV, their own K and
-/// V included (already appended). A row at position p sees keys at positions <= p below kv_len; a negative
-/// position sees nothing: out 0, m = -inf. q_begin >= kv_len is a remote or shared prefix that every row
-/// sees whole (dense modes only).
+/// Rows of one sequence: tokens at positions q_begin .. q_begin + rows - 1 against the KV of the sequence, which
+/// includes their own K and V. A row at position p sees keys at positions <= p below kv_len. A negative position sees
+/// no key: out 0, m = -inf. q_begin >= kv_len means a remote or shared prefix that every row sees whole (dense modes
+/// only).
 ///
-/// The result of a row depends on its position, its q and the KV alone: not on the chunk it came in, on
-/// page placement, or on threads. Bit for bit, for one variant and CPU.
+/// The result of a row depends only on its position, its q and the KV: not on the chunk, on page placement, or on
+/// threads. This holds bit for bit, for one variant and CPU.
 struct PrefillArgs {
   ExtentLayout layout;
   Mode mode;
@@ -30,14 +30,14 @@ struct PrefillArgs {
   int64_t out_stride = 0;
   StateView state;  // optional: rows * q_heads rows
   float scale = 0;  // 0 = 1 / sqrt(head_dim)
-  /// History blocks of each row that is not dense: [rows, q_heads, top_k - 1] ascending, then -1. `selection_in`
-  /// replaces the gate; `selection_out` receives the blocks that were used (-1 for dense rows).
+  /// Selected history blocks of each sparse row: [rows, q_heads, top_k - 1] ascending, then -1. `selection_in` replaces
+  /// the gate. `selection_out` receives the blocks that were used (-1 for dense rows).
   const int32_t* selection_in = nullptr;
   int32_t* selection_out = nullptr;
 };
 
-/// One row of each sequence: its last token, at position kv_len - 1 (already appended). A sequence's
-/// result does not depend on the others, on its place, on page placement or on threads. Bit for bit.
+/// One row of each sequence: its last token, at position kv_len - 1 (already appended). The result of a sequence does
+/// not depend on the other sequences, on its index, on page placement or on threads. This holds bit for bit.
 struct DecodeArgs {
   ExtentLayout layout;
   int32_t q_heads = 0;

@@ -1,4 +1,4 @@
-// Copies of what pages hold. See centroids.h.
+// Copies of the centroids in pages. See centroids.h.
 #include "attn/centroids.h"
 
 #include <algorithm>
@@ -43,7 +43,7 @@ void CentroidIndex::extend(const Plan& plan, const std::byte* const* pages, int6
 }
 
 void CentroidIndex::take_in(uint32_t layer, int64_t first, int64_t end, const std::byte* const* pages) {
-  const FlushDenormals flush;  // as the gate does where it makes them
+  const FlushDenormals flush;  // the gate does the same where it makes centroids
   const KvView kv{pages, end * moba_block_, layout_.layer_offset(layer), {}};
   uint16_t* rows = starts_[static_cast<size_t>(first / CentroidView::kStripBlocks)] + view(layer).offset;
   for (int64_t block = first; block < end; ++block)

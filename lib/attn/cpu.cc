@@ -1,4 +1,4 @@
-// Parts that the CPU drivers share. See cpu.h.
+// Parts shared by the CPU drivers. See cpu.h.
 #include "attn/cpu.h"
 
 #if defined(__x86_64__)
@@ -56,7 +56,7 @@ CentroidRows gather_centroids(const Kernels& kernels, const ExtentLayout& layout
   const auto ksum = [&](int64_t page) {
     return reinterpret_cast<const float*>(head_record(layout, kv, page, kv_head) + layout.ksum_offset());
   };
-  // Sums lie a record apart, where no hardware prefetcher looks for them.
+  // The sums are one record apart, where no hardware prefetcher fetches them.
   constexpr int64_t kAhead = 6;
   const int64_t end_page = (first + out.count) * pages;
   const auto ask_for = [&](int64_t begin, int64_t count) {

@@ -15,7 +15,7 @@ class Parallel;
 
 namespace mc::attn {
 
-/// Bump allocator over memory that only grows: reserve() once a call, then take() parts of it.
+/// A bump allocator over memory that only grows: reserve() once in a call, then take() parts of it.
 class Arena {
  public:
   static constexpr size_t kAlign = 64;
@@ -42,7 +42,7 @@ class Arena {
   size_t used_ = 0;
 };
 
-/// How decode cuts the keys that one KV head of a sequence reads.
+/// The cuts of the keys that one KV head of a sequence reads in decode.
 struct SequenceCuts {
   int64_t first_cut;   // counted over the batch
   int64_t cut_tokens;  // tokens of a cut
@@ -52,7 +52,7 @@ struct SequenceCuts {
 struct CpuScratch {
   Arena shared;
   std::vector<Arena> workers;
-  std::vector<SequenceCuts> cuts;  // of decode, a sequence each
+  std::vector<SequenceCuts> cuts;  // one for each sequence of a decode
 };
 
 /// The values that both drivers derive from a layout.
@@ -67,8 +67,8 @@ struct Shape {
 };
 Shape shape_of(const ExtentLayout& layout, int32_t q_heads, float scale);
 
-/// Flushes denormals to zero while it exists: denormal weights add nothing and are slow. Every task sets it, so that
-/// caller and workers compute the same bits.
+/// Flushes denormals to zero while it exists, because denormal weights add nothing and are slow. Every task sets it, so
+/// caller and workers compute equal bits.
 class FlushDenormals {
  public:
   FlushDenormals();
@@ -80,13 +80,12 @@ class FlushDenormals {
   unsigned saved_;
 };
 
-/// Centroids from `first` to `end`, 64 at most, of one KV head: where they lie if they are gathered or a page is a
-/// moba_block, else made in `means` (64 rows).
+/// Centroids from `first` to `end` of one KV head, at most 64. They are read in place if they are gathered or a page is
+/// a moba_block. Otherwise they are computed into `means` (64 rows).
 CentroidRows gather_centroids(const Kernels& kernels, const ExtentLayout& layout, const KvView& kv, int kv_head,
                               int32_t moba_block, int64_t first, int64_t end, uint16_t* means);
 
-/// Packs the centroids [first, first + 64) of one KV head into a strip of 4 K panels; those from `count` on
-/// are zero.
+/// Packs the centroids [first, first + 64) of one KV head into a strip of 4 K panels. Those from `count` on are zero.
 void pack_centroids(const Kernels& kernels, const ExtentLayout& layout, const Shape& shape, const KvView& kv,
                     int kv_head, int32_t moba_block, int64_t first, int64_t count, std::byte* strip);
 

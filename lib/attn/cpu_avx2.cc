@@ -18,13 +18,13 @@ struct V256 {
     const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
   }
-  /// The even and the odd of 16 elements.
+  /// Loads 16 elements and splits them into the even and the odd ones.
   MC_INLINE static void load_bf16_pairs(const uint16_t* from, reg* even, reg* odd) {
     const __m256i both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
     *even = _mm256_castsi256_ps(_mm256_slli_epi32(both, 16));
     *odd = _mm256_castsi256_ps(_mm256_and_si256(both, _mm256_set1_epi32(-0x10000)));
   }
-  /// Even and odd elements of the 16 in a and b, and back.
+  /// Splits the 16 elements of a and b into the even and the odd ones; join() is the inverse.
   MC_INLINE static void split(reg a, reg b, reg* even, reg* odd) {
     const reg evens = _mm256_shuffle_ps(a, b, 0x88), odds = _mm256_shuffle_ps(a, b, 0xdd);
     *even = _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(evens), 0xd8));

@@ -1,7 +1,7 @@
-// Decode on the CPU: memory-bound, so every byte of K and V is read once for all heads of its group, and the next tile
-// is asked for while one is worked on. The keys that a KV head reads are cut at fixed places; a task is one cut of one
-// KV head and leaves a partial state; the states are merged in order. Neither the batch nor the threads change a cut,
-// so they cannot change a row's bits.
+// Decode on the CPU. Decode is memory-bound, so every byte of K and V is read once for all heads of its group, and the
+// next tile is prefetched while one is computed. The keys of a KV head are cut at fixed places. A task is one cut of
+// one KV head and yields a partial state. The states are merged in order. Neither the batch nor the threads change a
+// cut, so they cannot change the bits of a row.
 //
 //   1  gate      (MoBA rows) scores of each head, the sums of prefill's leaves: the same blocks. A task scores 64
 //                blocks for all KV heads, whose centroids lie in the same pages: tasks enough for one KV head too
@@ -10,8 +10,8 @@
 //                mask over the union)
 //   3  merge
 //
-// A cut is 1024 tokens of the keys read, counted without the gaps between chosen blocks; of a long context a
-// 64th, as every cut costs a state and a merge.
+// A cut is 1024 tokens of the keys read, counted without the gaps between chosen blocks. In a long context a cut is a
+// 64th of the tokens, because every cut costs a state and a merge.
 #include <algorithm>
 
 #include "attn/cpu.h"
@@ -33,7 +33,7 @@ struct Span {
 
 class Decode {
  public:
-  /// `scratch` outlives it.
+  /// `scratch` must outlive the object.
   Decode(const Kernels& kernels, const DecodeArgs& args, CpuScratch& scratch);
 
   Result<void> run(Parallel& parallel);
@@ -51,7 +51,7 @@ class Decode {
   int32_t* chosen(int64_t sequence, int kv_head) const {
     return chosen_ + (sequence * shape_.q_heads + kv_head * shape_.group) * history_;
   }
-  /// Blocks that a KV head reads, ascending: their number, then they themselves.
+  /// The list of blocks that a KV head reads: their number, then the blocks in ascending order.
   int32_t* read_list(int64_t sequence, int kv_head) const {
     return read_lists_ + (sequence * shape_.kv_heads + kv_head) * (int64_t{shape_.group} * history_ + 2);
   }
@@ -73,9 +73,9 @@ class Decode {
   const DecodeArgs& args_;
   Shape shape_;
   CpuScratch& scratch_;
-  std::vector<SequenceCuts>& sequences_;  // in scratch_; and one more entry for the end of the last one's cuts
+  std::vector<SequenceCuts>& sequences_;  // owned by scratch_; the last entry is the end of the last sequence's cuts
   int64_t cuts_ = 0;
-  int64_t spans_max_ = 2;  // of a cut
+  int64_t spans_max_ = 2;  // spans of one cut
   int32_t history_ = 0;    // the largest top_k - 1 of the batch
   int64_t strips_ = 0;
   float* o_ = nullptr;
@@ -113,7 +113,7 @@ Decode::Decode(const Kernels& kernels, const DecodeArgs& args, CpuScratch& scrat
   sequences_.push_back({cuts_, kCutTokens, false});
 }
 
-/// Most tokens that a KV head of a sparse sequence can read.
+/// Upper bound of the tokens that a KV head of a sparse sequence reads.
 int64_t Decode::tokens_read_max(int64_t sequence) const {
   const Mode& mode = args_.modes[sequence];
   const int64_t blocks = std::min(candidates(sequence), int64_t{shape_.group} * (mode.top_k - 1));
@@ -170,7 +170,7 @@ Result<void> Decode::run(Parallel& parallel) {
   return {};
 }
 
-/// The group's query rows, packed; rewinds the arena.
+/// Packs the query rows of the group. Rewinds the arena.
 std::byte* Decode::load(int64_t sequence, int kv_head, Arena& arena) const {
   arena.rewind();
   std::byte* rows =
@@ -183,7 +183,7 @@ std::byte* Decode::load(int64_t sequence, int kv_head, Arena& arena) const {
   return rows;
 }
 
-/// Scores of all heads with the 64 candidates of one strip.
+/// Computes the scores of all heads with the 64 candidates of one strip.
 void Decode::gate(int64_t sequence, int64_t strip, Arena& arena) const {
   const Mode& mode = args_.modes[sequence];
   const int64_t first = strip * kStripKeys;
@@ -192,7 +192,7 @@ void Decode::gate(int64_t sequence, int64_t strip, Arena& arena) const {
   const auto gather = [&](int kv_head, uint16_t* means) {
     return gather_centroids(kernels_, args_.layout, args_.kv[sequence], kv_head, mode.block, first, count, means);
   };
-  // The buffer of centroids is overwritten only after the last ones were used.
+  // The buffer of centroids is overwritten only after the last use.
   const CentroidView& gathered = args_.kv[sequence].centroids;
   const bool in_place = mode.block == static_cast<int32_t>(args_.layout.block_tokens) ||
                         (gathered.moba_block == mode.block && gathered.count >= std::min(count, first + kStripKeys));
@@ -239,7 +239,7 @@ void Decode::choose(int64_t sequence, int kv_head) const {
   join(sequence, kv_head);
 }
 
-/// The union of the blocks that the group's heads chose, and the row's own block.
+/// Makes the union of the blocks that the group's heads chose and the row's own block.
 void Decode::join(int64_t sequence, int kv_head) const {
   const Mode& mode = args_.modes[sequence];
   const int32_t* lists = chosen(sequence, kv_head);
@@ -253,7 +253,7 @@ void Decode::join(int64_t sequence, int kv_head) const {
   *list = static_cast<int32_t>(end - list - 1);
 }
 
-/// One tile of span for its heads; the first tile of `next` (may be empty) is prefetched.
+/// Computes one tile of `span` for its heads. Prefetches the first tile of `next` (which may be empty).
 void Decode::tile(const KvView& kv, int kv_head, const Span& span, const Span& next, DecodeTileArgs& leaf) const {
   const void* runs[4][kDecodeTile / kRun];
   const auto fill = [&](const Span& s, const void** k_runs, const void** v_runs) {
@@ -278,13 +278,13 @@ void Decode::tile(const KvView& kv, int kv_head, const Span& span, const Span& n
   kernels_.decode(leaf);
 }
 
-/// All heads, from the mode's first key.
+/// The spans of all heads, from the mode's first key.
 int Decode::dense_spans(int64_t sequence, int64_t cut, const int32_t* everyone, Span* spans) const {
   const int64_t begin = cut * of(sequence).cut_tokens;
   const int64_t end = std::min(begin + of(sequence).cut_tokens, args_.kv[sequence].kv_len);
   const int64_t first = std::max(begin, first_key(args_.modes[sequence], position(sequence)));
-  // A run must not cross a page: a window that begins within a run takes the rest of that run alone. (The
-  // leaf may read up to 3 rows more; behind a page's last K rows lie its V rows.)
+  // A run must not cross a page. A window that begins within a run reads the rest of that run alone. (The leaf may read
+  // up to 3 rows more, because V rows follow a page's last K rows.)
   const int64_t aligned = std::min(static_cast<int64_t>(round_up(static_cast<uint64_t>(first), kRun)), end);
   int count = 0;
   if (first < aligned) spans[count++] = {first, aligned, everyone, shape_.group};
@@ -292,7 +292,8 @@ int Decode::dense_spans(int64_t sequence, int64_t cut, const int32_t* everyone, 
   return count;
 }
 
-/// The part of the KV head's blocks, laid end to end, that falls into the cut. `rows` has room for a group a span.
+/// The part of the KV head's blocks that is in the cut, the blocks laid end to end. `rows` has room for a group in each
+/// span.
 int Decode::sparse_spans(int64_t sequence, int64_t cut, int kv_head, int32_t* rows, Span* spans) const {
   const Mode& mode = args_.modes[sequence];
   const int32_t* list = read_list(sequence, kv_head);

@@ -1,10 +1,10 @@
-// The table of variants and the choice among them. A variant has a name, the CPU features that it needs, and its
-// leaves for f32 and for bf16 KV; `ref` has no leaves. GPU variants join as entries with another device kind and their
-// own drivers.
+// The table of variants and the choice among them. A variant has a name, the CPU features that it needs, and its leaves
+// for f32 and for bf16 KV. `ref` has no leaves. A GPU variant will be an entry with another device kind and drivers of
+// its own.
 //
-// `auto` is a rule, not a measurement: two processes on one machine must make the same bits. For bf16
-// tiles the rule looks at the vendor: AMD issues vdpbf16ps at twice the f32 FMA rate, Intel at half of it
-// (see peak.h), where widened f32 tiles win.
+// `auto` is a rule and not a measurement, because two processes on one machine must compute equal bits. For bf16 tiles
+// the rule depends on the vendor: AMD issues vdpbf16ps at twice the f32 FMA rate. Intel issues it at half that rate
+// (see peak.h), where widened f32 tiles are faster.
 #include <string>
 
 #include "attn/attn.h"
@@ -20,9 +20,9 @@ struct Variant {
   /// The CPU feature that is missing; empty: the variant runs.
   std::string (*lacking)();
   bool (*preferred)();  // `auto` takes the last entry that runs and is preferred
-  const Kernels* f32;   // leaves for f32 KV, and bf16 KV of other head_dim; null = ref
+  const Kernels* f32;   // leaves for f32 KV, and for bf16 KV whose head_dim the bf16 leaves exclude; null = ref
   const Kernels* bf16;
-  uint32_t bf16_dims;  // head_dim of the bf16 leaves is a multiple of it
+  uint32_t bf16_dims;  // the bf16 leaves need a head_dim that is a multiple of this
 };
 
 namespace {

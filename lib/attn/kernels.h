@@ -1,16 +1,15 @@
-// The leaf routines an instruction set provides (internal to lib/attn). The drivers (prefill.cc,
-// decode.cc) know pages, positions, blocks and threads; a leaf sees packed tiles and rows.
+// The leaf routines of an instruction set (internal to lib/attn). The drivers (prefill.cc, decode.cc) handle pages,
+// positions, blocks and threads. A leaf sees packed tiles and rows.
 //
 //   K panel   16 keys: [dim][16] f32, or [dim / 2][16][2] bf16 (pairs along dim)
 //   K tile    keys / 16 panels, one after the other
 //   V tile    [keys][dim] f32, or [dim / 16][keys / 2][16][2] bf16 (pairs along keys)
 //   Q row     [dim] f32 or bf16
-// dim is head_dim rounded up to 16, keys a multiple of 64; padding is zero. A row's arithmetic depends on
-// the tile and on how many of its keys the row sees, never on the rows beside it: that is what makes
-// prefill independent of chunking.
+// dim is head_dim rounded up to 16, and keys are a multiple of 64; padding is zero. The arithmetic of a row depends on
+// the tile and on how many of its keys the row sees, never on neighbouring rows. So prefill is independent of chunking.
 //
-// Only plain types here, and in the cpu_*.cc files no inline function of any other header: an inline
-// function compiled there would carry AVX-512 code into the whole program.
+// This header has only plain types, and the cpu_*.cc files use no inline function of any other header. An inline
+// function that is compiled there would bring AVX-512 code into the whole program.
 #pragma once
 
 #include <cstddef>
@@ -18,10 +17,10 @@
 
 namespace mc::attn {
 
-constexpr int kKeyTile = 256;        // keys of a prefill tile; softmax bookkeeping is paid once for them
+constexpr int kKeyTile = 256;        // keys of a prefill tile; each tile pays for softmax bookkeeping once
 constexpr int kStripKeys = 64;       // keys of one register tile
 constexpr int kRowTile = 6;          // rows of one register tile
-constexpr int kRowGroups = 3;        // register tiles that take turns on a strip of K or V while it is in L1
+constexpr int kRowGroups = 3;        // register tiles that share a strip of K or V while it is in L1
 constexpr int kDecodeTile = 64;      // keys of a decode tile
 constexpr int kDecodeRowsMax = 128;  // query heads of one KV head
 constexpr int kDimMax = 512;         // head_dim
@@ -48,8 +47,8 @@ struct TileArgs {
 constexpr int kScratchFloats = kDecodeRowsMax * kDecodeTile + 2 * kDecodeTile * kDimMax;
 static_assert(2 * kRowTile * kRowGroups * kKeyTile <= kScratchFloats);
 
-/// Decode straight from the pages: all listed rows see all `keys` keys. Rows of K beyond `keys` may be read
-/// up to the next multiple of 4 (they are in the page) and are ignored, whatever they hold.
+/// Decode directly from the pages: all listed rows see all `keys` keys. Rows of K beyond `keys` may be read up to the
+/// next multiple of 4 (they are in the page). Their content is ignored.
 struct DecodeTileArgs {
   bool bf16;     // element type of the runs
   int head_dim;  // elements from key to key in a run
@@ -91,17 +90,17 @@ struct CentroidRows {
 
 struct Kernels {
   size_t element_bytes;  // of packed q, K and V: 4 = f32, 2 = bf16
-  /// head_dim floats to one Q row; bf16_kv rounds them to bf16 whatever the packed type.
+  /// Packs head_dim floats into one Q row. bf16_kv rounds them to bf16 for every packed type.
   void (*pack_q)(const float* q, int head_dim, int dim, bool bf16_kv, void* row);
-  /// `valid` rows of head_dim elements at `rows` to one K panel.
+  /// Packs `valid` rows of head_dim elements at `rows` into one K panel.
   void (*pack_k)(bool bf16, const void* rows, int valid, int head_dim, int dim, void* panel);
-  /// The same to keys first_key .. first_key + 15 of a V tile.
+  /// Packs the rows into keys first_key .. first_key + 15 of a V tile.
   void (*pack_v)(bool bf16, const void* rows, int valid, int head_dim, int dim, int first_key, int keys, void* tile);
-  /// scores[i * stride + n] = q . k_n for the listed rows and the 64 keys of 4 K panels; top[i * top_stride] =
-  /// the largest of them, NaN left out.
+  /// scores[i * stride + n] = q . k_n for the listed rows and the 64 keys of 4 K panels; top[i * top_stride] = the
+  /// largest of them, NaN left out.
   void (*scores)(const ScoreArgs& args);
-  /// The same scores, bit for bit, from centroids that are read in place; args.panels is not used. Prefetches the
-  /// centroids of `ahead`. Null: the driver packs them and calls `scores`.
+  /// Computes the scores of `scores`, bit for bit, from centroids that are read in place. args.panels is not used.
+  /// Prefetches the centroids of `ahead`. Null: the driver packs the centroids and calls `scores`.
   void (*score_rows)(const ScoreArgs& args, int head_dim, const CentroidRows& centroids, const CentroidRows& ahead);
   /// sum[i] = row[i] if first, else sum[i] + row[i].
   void (*add_row)(const float* row, int head_dim, bool first, float* sum);
@@ -114,7 +113,7 @@ struct Kernels {
 };
 
 extern const Kernels kAvx2Kernels;        // f32 tiles, from f32 or bf16 KV
-extern const Kernels kAvx512Kernels;      // likewise
+extern const Kernels kAvx512Kernels;      // f32 tiles, from f32 or bf16 KV
 extern const Kernels kAvx512Bf16Kernels;  // bf16 tiles, from bf16 KV whose head_dim is a multiple of:
 constexpr int kAvx512Bf16Dims = 32;
 

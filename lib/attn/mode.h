@@ -1,8 +1,8 @@
-// The contract of an attention mode, which decides the keys that a row attends to. A row is one query head of one
-// token at position p of its sequence; key blocks of `moba_block` tokens start at position 0 of every sequence. A mode
-// names, for every row, a set of whole blocks before the row's own block; the row's own block, up to and including p,
-// is always attended. Rows at positions below dense_below() choose nothing: they attend to every key from first_key()
-// to their own, and as in full attention, bit for bit, where that is key 0.
+// The contract of an attention mode, which decides the keys that a row attends to. A row is one query head of one token
+// at position p of its sequence. Key blocks of `moba_block` tokens start at position 0 of every sequence. A mode names,
+// for every row, a set of whole blocks before the row's own block. The row's own block, up to and including p, is
+// always attended. Rows at positions below dense_below() select nothing: they attend to every key from first_key() to
+// their own. When first_key() is 0, their result equals full attention bit for bit.
 //
 // To add a mode: one file mode_<name>.cc and one line in modes.cc.
 #pragma once
@@ -16,7 +16,7 @@ namespace mc::attn {
 
 enum class ModeKind : uint8_t { full = 0, moba = 1, window = 2 };
 
-/// One layer's attention. The parameters mean nothing (and are 0) where the mode has none.
+/// The attention of one layer. Parameters that the mode does not have are 0.
 struct Mode {
   ModeKind kind = ModeKind::full;
   int32_t block = 0;   // tokens of a moba_block
@@ -36,7 +36,7 @@ struct ModeParam {
   std::string_view help;
 };
 
-/// One selector call: rows of one KV head, in any order, each with the scores of all blocks it may choose.
+/// One call of the selector: rows of one KV head, in any order, each with the scores of all blocks that it may choose.
 struct SelectRow {
   const float* scores;     // [candidates]: gate score of block j
   const float* strip_max;  // [ceil(candidates / 64)]: an upper bound of each 64 scores, NaN left out
@@ -49,9 +49,9 @@ struct ModeRow {
   std::string_view name;
   std::string_view help;  // one line for --help
   std::span<const ModeParam> params;
-  int32_t full_last;  // last layers that stay full by default
+  int32_t full_last;  // number of last layers that stay full by default
   int64_t (*dense_below)(const Mode& mode);
-  /// The first key of a dense row; never falls as the position rises.
+  /// The first key of a dense row. It never decreases as the position grows.
   int64_t (*first_key)(const Mode& mode, int64_t position);
   /// Null when every row is dense. Scores are those of MoBA's gate: q . (mean of the block's keys).
   void (*select)(const Mode& mode, const SelectRow& row);

@@ -1,8 +1,7 @@
-// MoBA (arXiv:2502.13189, section 2): a row attends to its own block and to the top_k - 1 earlier
-// blocks whose mean key has the largest product with its query. Ties go to the larger block index and
-// NaN counts as -inf, so exactly min(top_k - 1, candidates) blocks are chosen, the same ones whatever
-// computed them. A row below top_k * block has at most top_k - 1 complete blocks before it, hence
-// chooses them all: dense.
+// MoBA (arXiv:2502.13189, section 2): a row attends to its own block and to the top_k - 1 earlier blocks whose mean key
+// has the largest product with its query. Ties go to the larger block index and NaN counts as -inf. So exactly
+// min(top_k - 1, candidates) blocks are chosen, and every implementation chooses equal ones. A row below top_k * block
+// has at most top_k - 1 complete blocks before it. It chooses all of them, so it is dense.
 #include "attn/modes.h"
 
 namespace mc::attn {
@@ -13,7 +12,7 @@ constexpr ModeParam kMobaParams[] = {
     {"top_k", &Mode::top_k, 3, 1, 1024, "blocks a token attends to, its own included"},
 };
 
-/// chosen[0..filled) are the best so far, worst first: ascending by score, then by block.
+/// chosen[0..filled) are the best blocks so far, worst first: ascending by score, then by block.
 struct Best {
   const float* scores;
   int32_t* chosen;
@@ -31,7 +30,7 @@ struct Best {
     if (filled == room) {
       if (s < score(chosen[0])) return;
     } else {
-      // Open a place at the front; everything worse than the newcomer moves into it below.
+      // Opens a slot at the front. Every worse block moves down.
       for (int64_t i = filled; i > 0; --i) chosen[i] = chosen[i - 1];
       ++filled;
     }
@@ -53,8 +52,8 @@ void sort_ascending(int32_t* values, int64_t count) {
 void select(const Mode& mode, const SelectRow& row) {
   constexpr int64_t kStrip = 64;
   Best best{row.scores, row.chosen, mode.top_k - 1};
-  // A block or a whole strip whose scores are below the worst chosen one cannot change the choice. (NaN compares as
-  // not below, and offer() treats it as -inf.)
+  // A block or a whole strip whose scores are below the worst chosen one cannot change the choice. (NaN never compares
+  // as below, and offer() treats it as -inf.)
   float worst = -std::numeric_limits<float>::infinity();
   for (int64_t begin = 0; begin < row.candidates && best.room > 0; begin += kStrip) {
     if (row.strip_max[begin / kStrip] < worst) continue;

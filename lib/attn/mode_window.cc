@@ -1,6 +1,6 @@
-// A sliding window: a row attends to the last `tokens` keys, itself included (Mistral 7B v0.1,
-// arXiv:2310.06825, section 2). Keys before the window stay in their pages: a layer that is full, or a
-// request with another window, may need them.
+// A sliding window: a row attends to the last `tokens` keys, its own included (Mistral 7B v0.1, arXiv:2310.06825,
+// section 2). Keys before the window stay in their pages, because a full layer, or a request with another window, may
+// need them.
 #include <algorithm>
 
 #include "attn/modes.h"

@@ -35,8 +35,8 @@ double thread_seconds() {
   return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
 }
 
-/// Work per second of all threads together: body does `work` once a call, every thread is kept busy until
-/// the budget is spent. Processor time, best call of each thread, so that other processes do not count.
+/// Work per second of all threads together. `body` does `work` in each call, and every thread calls it until the budget
+/// is spent. Times are processor time of the best call of each thread, so other processes do not count.
 template <class Body>
 double best_rate(Parallel& parallel, Duration budget, double work, const Body& body) {
   const TimePoint end = SystemClock::instance().now() + budget;
@@ -87,8 +87,8 @@ std::vector<PeakRate> measure_rates(Parallel& parallel, Duration budget) {
 }
 
 double measure_read_bandwidth(Parallel& parallel, Duration budget) {
-  // A thread's part. Last-level caches of servers hold hundreds of MiB (128 MiB a thread ran at 37 GB/s where
-  // 1 GiB ran at 33, 64 MiB at 58); what a model reads in a step lies beyond them.
+  // The part of a thread. Last-level caches of servers hold hundreds of MiB (128 MiB a thread ran at 37 GB/s, 1 GiB at
+  // 33, 64 MiB at 58). The data that a model reads in a step is larger than the caches.
   const size_t room = mem::available_bytes() / 4 / static_cast<size_t>(parallel.threads());
   const size_t share = std::clamp(room / kSweepAlign * kSweepAlign, kSweepAlign, size_t{512} << 20);
   auto buffer = mem::HostBuffer::allocate(share * static_cast<size_t>(parallel.threads()),

@@ -1,5 +1,5 @@
-// The machine's limits, of which a measurement is reported as a share: arithmetic peaks per instruction set, memory
-// read bandwidth, and the useful work of a call.
+// The machine's limits, which measurements are compared with: arithmetic peaks of each instruction set, memory read
+// bandwidth, and the useful work of a call.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct PeakRate {
 
 struct MachinePeak {
   int threads = 0;
-  std::vector<PeakRate> rates;  // those this CPU can run
+  std::vector<PeakRate> rates;  // rates that this CPU can run
   double read_bytes_per_s = 0;  // one pass over memory larger than the caches
   /// Rate by name; 0 if absent.
   double rate(std::string_view name) const;
@@ -31,16 +31,16 @@ struct MachinePeak {
 
 /// Measures rates and read bandwidth.
 MachinePeak measure_peak(Parallel& parallel, Duration budget);
-/// Measures the arithmetic peaks. Keeps all threads of the pool busy for about `budget` in all. Rates are sums over
-/// the threads of the best of many short bursts in processor time: other processes on the machine hardly count.
+/// Measures the arithmetic peaks. Keeps all threads of the pool busy for about `budget` in all. Rates are sums over the
+/// threads of the best of many short bursts in processor time, so other processes hardly count.
 std::vector<PeakRate> measure_rates(Parallel& parallel, Duration budget);
-/// The same for reading 512 MiB a thread (less where memory is short); 0 if there is no such memory.
+/// Measures the bandwidth of reading 512 MiB a thread (less when memory is short); 0 if there is no such memory.
 double measure_read_bandwidth(Parallel& parallel, Duration budget);
 
-/// The instruction that bounds a variant's tiles: key of MachinePeak::rate().
+/// The instruction that limits a variant's tiles, as a key of MachinePeak::rate().
 std::string_view bounding_rate(std::string_view variant, Dtype dtype);
 
-/// Keys that the rows of one query head attend to, all rows together.
+/// Number of keys that the rows of one query head attend to, summed over the rows.
 double prefill_keys(const Mode& mode, int64_t q_begin, int64_t rows);
 /// 4 head_dim FLOP for every (query head, key) attended: two products of 2 head_dim. The gate's 2 head_dim
 /// for every (query head, candidate block) is counted by gate_flop.

@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::string_view kFullLast = "full_last";
 constexpr int32_t kFullLastHigh = 1 << 16;
-constexpr size_t kTextBytesMax = 256;  // the bound of a quotation in an error message too
+constexpr size_t kTextBytesMax = 256;  // also bounds the quotation in an error message
 
 Error bad_plan(std::string_view text, const std::string& what) {
   return user_error(err::kBadValue, "attention '" + std::string(text.substr(0, kTextBytesMax)) + "': " + what, {},

@@ -1,14 +1,14 @@
-// The attention switch: which mode each layer runs, as users write it (--attention, config key
-// `mc_attention`, request field `mc.attention`) and as it enters the KV namespace.
+// The attention switch: the mode of each layer, in the form that users write (--attention, config key `mc_attention`,
+// request field `mc.attention`) and in the form of the KV namespace.
 //
 //   auto                                   what the model's config declares; full if it declares nothing
 //   full                                   every layer dense
 //   moba:block=128,top_k=3,full_last=1     MoBA in all layers but the last one
 //   window:tokens=4096,full_last=0         a sliding window in every layer
 //
-// Parameters may come in any order and may be left out: then the model's declaration gives them, else
-// the defaults above. `auto` never turns MoBA on for a model that does not declare it: MoBA needs a
-// model trained for it.
+// Parameters may be in any order and may be left out. A missing parameter comes from the model's declaration, else from
+// the defaults above. `auto` never turns MoBA on for a model that does not declare it, because MoBA needs a model
+// trained for it.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@
 
 namespace mc::attn {
 
-/// A plan as a user wrote it, before the model is known. Parameters that were left out are 0 (full_last: -1).
+/// A plan as a user wrote it, before the model is known. Missing parameters are 0 (full_last: -1).
 struct PlanText {
   bool automatic = true;
   Mode mode;
@@ -29,7 +29,7 @@ struct PlanText {
   bool operator==(const PlanText&) const = default;
 };
 
-/// Code::invalid (MC1002) quoting the text and naming what is allowed.
+/// Code::invalid (MC1002) quotes the text and names the allowed values.
 Result<PlanText> parse_plan(std::string_view text);
 
 /// One mode for all layers but the last `full_last`, which are full.
@@ -42,13 +42,12 @@ struct Plan {
   bool operator==(const Plan&) const = default;
 };
 
-/// Canonical text: "full", or every parameter in table order. Two plans that compute the same function
-/// on a model have the same text; it is part of the KV namespace.
+/// Canonical text: "full", or every parameter in table order. Two plans that compute one function on a model have one
+/// text. The text is part of the KV namespace.
 std::string to_string(const Plan& plan);
 
-/// Fills in what `asked` leaves open from what the model declares (nullopt = nothing), and checks it
-/// against the model. Code::unsupported (MC3009) if the block is not a multiple of block_tokens or
-/// full_last exceeds the layers.
+/// Completes `asked` from the model's declaration (nullopt = none) and checks it against the model. Code::unsupported
+/// (MC3009) if the block is not a multiple of block_tokens or full_last exceeds the layers.
 Result<Plan> resolve(const PlanText& asked, const std::optional<PlanText>& declared, int32_t layers,
                      int32_t block_tokens);
 

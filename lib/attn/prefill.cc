@@ -1,14 +1,14 @@
-// Prefill on the CPU. A task is one KV head and a run of tokens; its rows are (token, query head of the
-// group), all of which share the KV head's tiles. Keys are walked in ascending tiles: each is packed once
-// and then every row of the task that sees it takes one step of online softmax over it.
+// Prefill on the CPU. A task is one KV head and a run of tokens. Its rows are (token, query head of the group) pairs,
+// which share the tiles of the KV head. Keys are processed in ascending tiles. Each tile is packed once, and then every
+// row of the task that sees it takes one step of online softmax over it.
 //
 //   dense rows    tiles of 256 keys from position 0, those before the mode's first key left out
 //   sparse rows   longer tasks, so that a block is packed for many rows;
 //                 their blocks in ascending order, tiles of 256 keys from each block's start; the rows of a
 //                 block come from the inverse of the selection, all heads of the group in one list
 //
-// Where a row's tiles begin and end depends on its position alone, and the leaves treat rows independently,
-// so chunking, task size and threads cannot change a bit.
+// The tile boundaries of a row depend on its position alone, and the leaves treat rows independently. So chunking, task
+// size and threads cannot change a bit.
 #include <algorithm>
 
 #include "attn/cpu.h"
@@ -42,7 +42,7 @@ struct TaskMemory {
   std::byte* k_tile;
   std::byte* v_tile;
   float* leaf;
-  // Sparse rows only:
+  // Used by sparse rows only:
   int32_t* chosen;       // [rows][top_k - 1]
   int32_t* block_rows;   // rows of every block, grouped by block
   int64_t* block_begin;  // [blocks + 1]
@@ -103,12 +103,12 @@ class Prefill {
 
 Prefill::Split Prefill::split(int64_t tokens, int threads, bool dense) const {
   int64_t rows = kTaskRows;
-  // Rows that choose a block at random: the mean list is rows (top_k - 1) / blocks.
+  // The estimate assumes random choices of blocks: the mean list has rows (top_k - 1) / blocks rows.
   if (!dense && history_ > 0)
     while (rows < kSparseTaskRowsMax && rows * history_ < kListRows * blocks_) rows *= 2;
   int64_t per_task = std::max<int64_t>(kTaskTokensMin, rows / shape_.group);
   const auto tasks = [&] { return (tokens + per_task - 1) / per_task; };
-  // Too few tasks leave threads idle at the end; smaller ones only pack more often. Sparse tasks take equal times.
+  // With too few tasks, threads are idle at the end; smaller tasks only pack more often. Sparse tasks take equal times.
   const int64_t least = threads == 1 ? 1 : (dense ? 4 : 2) * threads;
   while (per_task > kTaskTokensMin && tasks() * shape_.kv_heads < least) per_task /= 2;
   return {per_task, tasks()};
@@ -176,7 +176,7 @@ void Prefill::run_tasks(Parallel& parallel, CpuScratch& scratch, int64_t begin, 
   const Split cut = split(end - begin, parallel.threads(), dense);
   parallel.for_each(cut.tasks_per_head * shape_.kv_heads, [&](int64_t index, int worker) {
     const FlushDenormals flush;
-    // Later tokens see more keys: the longest tasks first.
+    // Later tokens see more keys, so the longest tasks go first.
     const int64_t part = cut.tasks_per_head - 1 - index / shape_.kv_heads;
     const int64_t first = begin + part * cut.tokens_per_task;
     const Task task{static_cast<int>(index % shape_.kv_heads), first, std::min(cut.tokens_per_task, end - first)};
@@ -219,7 +219,7 @@ void Prefill::store(const Task& task, const TaskMemory& memory) const {
   }
 }
 
-/// Packs keys [begin, begin + count), count <= kKeyTile; returns the tile's padded key count.
+/// Packs keys [begin, begin + count), count <= kKeyTile. Returns the tile's padded key count.
 int Prefill::pack(int kv_head, int64_t begin, int64_t count, const TaskMemory& memory) const {
   const int keys = static_cast<int>(round_up(static_cast<size_t>(count), kStripKeys));
   const size_t panel_bytes = static_cast<size_t>(shape_.dim) * kRun * kernels_.element_bytes;
@@ -257,8 +257,8 @@ void Prefill::run_dense(const Task& task, const TaskMemory& memory) const {
   const int64_t end = std::min(args_.kv.kv_len, position(task, rows - 1) + 1);
   const ModeRow& mode = mode_row(args_.mode.kind);
   const bool whole = mode.first_key(args_.mode, position(task, rows - 1)) == 0;
-  int64_t first_row = 0;  // rows before it see nothing of this tile nor of later ones
-  // Tiles keep their places whatever the window: a row's arithmetic follows its position alone.
+  int64_t first_row = 0;  // earlier rows see no key of this tile or of later ones
+  // Tile boundaries do not depend on the window, because the arithmetic of a row follows its position alone.
   for (int64_t begin = std::max<int64_t>(mode.first_key(args_.mode, position(task, 0)), 0) / kKeyTile * kKeyTile;
        begin < end; begin += kKeyTile) {
     while (first_row < rows && position(task, first_row) < begin) ++first_row;
@@ -266,7 +266,7 @@ void Prefill::run_dense(const Task& task, const TaskMemory& memory) const {
     int row_count = 0;
     for (int64_t row = first_row; row < rows; ++row, ++row_count) {
       const int64_t hidden = std::max<int64_t>(mode.first_key(args_.mode, position(task, row)) - begin, 0);
-      if (hidden >= count) break;  // the keys of this row and of later ones begin behind the tile
+      if (hidden >= count) break;  // the keys of this row and of later rows begin behind the tile
       memory.rows[row_count] = static_cast<int32_t>(row);
       memory.visible[row_count] = static_cast<int32_t>(std::min(count, position(task, row) + 1 - begin));
       memory.hidden[row_count] = static_cast<int32_t>(hidden);
@@ -276,7 +276,7 @@ void Prefill::run_dense(const Task& task, const TaskMemory& memory) const {
   }
 }
 
-/// Chosen history blocks of every row of the task.
+/// Selects the history blocks of every row of the task.
 void Prefill::select(const Task& task, const TaskMemory& memory) const {
   const int64_t rows = task.tokens * shape_.group;
   const auto outside = [&](int64_t row) {  // index of the row's list in the caller's arrays
@@ -315,7 +315,7 @@ void Prefill::select(const Task& task, const TaskMemory& memory) const {
       std::copy_n(memory.chosen + row * history_, history_, args_.selection_out + outside(row));
 }
 
-/// block_rows[block_begin[j] .. block_begin[j + 1]): the rows that attend to block j, ascending.
+/// block_rows[block_begin[j] .. block_begin[j + 1]) become the rows that attend to block j, ascending.
 void Prefill::invert(const Task& task, const TaskMemory& memory) const {
   const int64_t rows = task.tokens * shape_.group;
   std::fill_n(memory.block_begin, blocks_ + 2, 0);
@@ -326,7 +326,7 @@ void Prefill::invert(const Task& task, const TaskMemory& memory) const {
       visit(row, position(task, row) / args_.mode.block);
     }
   };
-  // Counts two places on; after the running sum, block_begin[j + 1] is where block j's rows go next.
+  // Counts at index j + 2. After the running sum, block_begin[j + 1] is where the rows of block j go next.
   each([&](int64_t, int64_t block) { ++memory.block_begin[block + 2]; });
   for (int64_t block = 0; block < blocks_; ++block) memory.block_begin[block + 2] += memory.block_begin[block + 1];
   each([&](int64_t row, int64_t block) {
@@ -348,7 +348,7 @@ void Prefill::run_sparse(const Task& task, const TaskMemory& memory) const {
       int row_count = 0;
       int64_t seen = 0;
       for (int64_t i = 0; i < listed_count; ++i) {
-        // For a row whose own block this is, the causal edge; history blocks lie wholly before it.
+        // The causal edge, when this is the row's own block. History blocks are completely before it.
         const int64_t visible = std::min(count, position(task, listed[i]) + 1 - begin);
         if (visible <= 0) continue;
         memory.rows[row_count] = listed[i];

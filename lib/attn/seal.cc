@@ -1,5 +1,5 @@
-// Append, seal and centroids: plain element-wise loops (memory-bound, nothing to reorder), so every
-// variant and every machine writes the same bytes.
+// Append, seal and centroids: plain element-wise loops (memory-bound, without reordering), so every variant and every
+// machine writes equal bytes.
 #include "attn/seal.h"
 
 #include <algorithm>
@@ -30,8 +30,8 @@ void store_row(Dtype dtype, const float* in, int dim, std::byte* row) {
   for (int i = 0; i < dim; ++i) out[i] = f32_to_bf16(in[i]);
 }
 
-/// Pairwise sum of block_tokens rows (a power of two): rows 2i and 2i+1 first, then pairs of pairs. Done
-/// with one partial sum a level, as a binary counter: after row t the levels that are ones in t+1 end.
+/// The pairwise sum of block_tokens rows (a power of two): rows 2i and 2i+1 first, then pairs of pairs. It keeps one
+/// partial sum a level, like a binary counter: after row t the levels that are ones in t+1 end.
 void tree_sum(const ExtentLayout& layout, const std::byte* k, float* out) {
   const int dim = static_cast<int>(layout.head_dim);
   float level[10][kDimMax];  // 2^9 = 512 rows at most; the last level is the result

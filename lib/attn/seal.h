@@ -1,9 +1,9 @@
-// Writing K and V of new tokens into pages, and the gate data that MoBA needs of every page:
+// Writes K and V of new tokens into pages, and the gate data that MoBA needs of every page:
 //   ksum   f32 sum of the page's keys as stored, by a fixed pairwise tree over its block_tokens rows
 //          (rows beyond the last token are zero), so it does not depend on how the tokens arrived
 //   kmean  bf16(ksum / block_tokens): the centroid of a full page
-// The centroid of a moba_block of r pages is bf16((ksum_0 + ... + ksum_{r-1}) / (r block_tokens)), added in
-// page order: chunked, resumed and one-shot prefill route alike.
+// The centroid of a moba_block of r pages is bf16((ksum_0 + ... + ksum_{r-1}) / (r block_tokens)), added in page order,
+// so chunked, resumed and one-shot prefill select equal blocks.
 #pragma once
 
 #include <cstddef>
@@ -29,15 +29,15 @@ struct AppendArgs {
   int64_t v_stride = 0;
 };
 
-/// Writes the rows and seals every page they fill. A page that stays open keeps undefined bytes beyond
-/// its last token until seal(). Runs on `parallel` if given; pages must not be shared with a reader.
+/// Writes the rows and seals every page that becomes full. A page that stays open has undefined bytes beyond its last
+/// token until seal(). Runs on `parallel` if given. No reader may share the pages.
 void append(const AppendArgs& args, Parallel* parallel = nullptr);
 
-/// Seals one layer of one page holding `tokens` tokens: zeroes the rows beyond and writes ksum, kmean.
-/// For partial tails before they travel; full pages are sealed by append. layer = page + layer_offset.
+/// Seals one layer of one page of `tokens` tokens: zeroes the rows beyond and writes ksum, kmean. It is for partial
+/// tails before they travel, because append() seals full pages. layer = page + layer_offset.
 void seal(const ExtentLayout& layout, std::byte* layer, int64_t tokens);
 
-/// Centroid of moba_block `index` of `moba_block` tokens, bf16 [head_dim]; the block must be complete.
+/// The centroid of moba_block `index` of `moba_block` tokens, bf16 [head_dim]. The block must be complete.
 void centroid(const ExtentLayout& layout, const KvView& kv, int kv_head, int32_t moba_block, int64_t index,
               bf16_t* out);
 

@@ -1,8 +1,8 @@
-// The 512-bit vector type of the tile templates and a 16 x 16 transpose (internal; only for files that are
-// compiled for AVX-512).
+// The 512-bit vector type of the tile templates, and a 16 x 16 transpose (internal; only for files that are compiled
+// for AVX-512).
 #pragma once
 
-// g++ 12 takes the undefined source operand inside its own intrinsics for a bug of ours.
+// g++ 12 reports the undefined source operand inside its own intrinsics as uninitialised.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #include <immintrin.h>
@@ -24,13 +24,13 @@ struct V512 {
     const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
   }
-  /// The even and the odd of 32 elements.
+  /// Loads 32 elements and splits them into the even and the odd ones.
   MC_INLINE static void load_bf16_pairs(const uint16_t* from, reg* even, reg* odd) {
     const __m512i both = _mm512_loadu_si512(from);
     *even = _mm512_castsi512_ps(_mm512_slli_epi32(both, 16));
     *odd = _mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32(-0x10000)));
   }
-  /// Even and odd elements of the 32 in a and b, and back.
+  /// Splits the 32 elements of a and b into the even and the odd ones; join() is the inverse.
   MC_INLINE static void split(reg a, reg b, reg* even, reg* odd) {
     const __m512i order = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
     *even = _mm512_permutex2var_ps(a, order, b);
@@ -58,8 +58,8 @@ struct V512 {
   MC_INLINE static reg mul(reg a, reg b) { return _mm512_mul_ps(a, b); }
   MC_INLINE static reg fma(reg a, reg b, reg c) { return _mm512_fmadd_ps(a, b, c); }
   MC_INLINE static reg max(reg a, reg b) { return _mm512_max_ps(a, b); }
-  /// 2^x: minimax polynomial of degree 5 on [0, 1) with p(0) = 1 (relative error below 2^-22 with rounding),
-  /// scaled by 2^floor(x). The instructions take care of the ends: -inf gives 0, NaN stays NaN.
+  /// 2^x: minimax polynomial of degree 5 on [0, 1) with p(0) = 1 (relative error below 2^-22 with rounding), scaled by
+  /// 2^floor(x). The instructions handle the limits: -inf gives 0, NaN stays NaN.
   MC_INLINE static reg exp2(reg x) {
     const reg f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);  // x - floor(x)
     reg p = set1(1.867130050e-3f);
@@ -126,8 +126,8 @@ MC_INLINE void transpose16(__m512i* rows) {
   }
 }
 
-/// Scores of M rows with up to 64 centroids, 16 at a time: pairs of dims of 16 centroids are transposed into
-/// registers, and each sum grows in the order of dim, as in a panel. step(acc, pairs, q, i) adds dims i and i + 1.
+/// Scores of M rows with up to 64 centroids, 16 at a time. Pairs of dims of 16 centroids are transposed into registers,
+/// and each sum grows in the order of dim, as in a panel. step(acc, pairs, q, i) adds dims i and i + 1.
 template <int M, class Element, class Step>
 MC_INLINE void score_strip(const Element* const* q, int head_dim, int dim, const CentroidRows& centroids,
                            const CentroidRows& ahead, float* const* out, const Step& step) {

@@ -1,8 +1,8 @@
 // Partial attention that can be merged: the running maximum and sum of online softmax (Milakov and Gimelshein,
 // arXiv:1805.02867). For one row over any set of keys with scaled scores x_i = log2(e) * scale * (q . k_i):
 //   m = max x_i        d = sum 2^(x_i - m)        o = sum 2^(x_i - m) v_i
-// all f32. m is in base 2: it is what the kernels hold, and merging in it loses nothing. No key: m = -inf, d = 0, o =
-// 0. The merge of two disjoint sets is exact up to f32 rounding, so split-KV, remote and cascade attention all use it.
+// all f32. m is in base 2, which the kernels use, so merging loses nothing. No key: m = -inf, d = 0, o = 0. The merge
+// of two disjoint sets is exact up to f32 rounding, so split-KV, remote and cascade attention all use it.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct StateView {
 
 /// The state of no keys.
 void clear(const StateView& state, int64_t rows, int head_dim);
-/// into = into and from together. A side with m = -inf has weight exactly 0 for any content of its o.
+/// into = the merge of into and from. A side with m = -inf has weight exactly 0 for any content of its o.
 void merge(const StateView& into, const StateView& from, int64_t rows, int head_dim);
 /// out [rows, head_dim] = o / d; rows without keys are 0.
 void normalise(const StateView& state, int64_t rows, int head_dim, float* out);

@@ -1,9 +1,9 @@
-// Tile arithmetic shared by the cpu_*.cc files, written once over a vector type V (internal). Everything
-// has internal linkage: each file compiles its own copy for its own instruction set.
+// Tile arithmetic shared by the cpu_*.cc files, written once over a vector type V (internal). All functions have
+// internal linkage, so each file compiles a copy for its own instruction set.
 //
-// A register tile is kRowTile rows by 64 keys (scores) or by up to 64 columns (output). Every element is
-// one accumulator fed in ascending order of dim or key, so a row's bits do not depend on how many rows
-// share the tile.
+// A register tile is kRowTile rows by 64 keys (scores) or by up to 64 columns (output). Every element is one
+// accumulator that adds in ascending order of dim or key. So the bits of a row do not depend on how many rows share the
+// tile.
 #pragma once
 
 #include "attn/kernels.h"
@@ -34,7 +34,7 @@ MC_INLINE float widen(uint16_t value) {
   return out;
 }
 
-/// Round to nearest even, NaN kept: the same rule as base/dtype.h.
+/// Rounds to nearest even and keeps NaN, by the rule of base/dtype.h.
 MC_INLINE uint16_t narrow(float value) {
   uint32_t bits;
   __builtin_memcpy(&bits, &value, 4);
@@ -42,14 +42,14 @@ MC_INLINE uint16_t narrow(float value) {
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-/// Online softmax of one row over s[0, visible): weights replace the scores, zeros follow up to `limit`
-/// (a multiple of 16). Updates m and d, returns what the row's output so far must be multiplied by.
+/// Online softmax of one row over s[0, visible): weights replace the scores, and zeros follow up to `limit` (a multiple
+/// of 16). Updates m and d. Returns the factor for the row's output so far.
 template <class V>
 MC_INLINE float softmax_row(float* s, int visible, int limit, float scale, float* m, float* d) {
   using reg = typename V::reg;
   constexpr int kWidth = V::kWidth;
   const int whole = visible / kWidth * kWidth;
-  // Four chains: one would wait for the latency of each comparison.
+  // Four chains, because one would wait for the latency of each comparison.
   reg top = V::set1(kNone), top1 = top, top2 = top, top3 = top;
   int i = 0;
   for (; i + 4 * kWidth <= whole; i += 4 * kWidth) {
@@ -128,7 +128,7 @@ MC_INLINE float strip_max(const float* s) {
   return V::reduce_max(best);
 }
 
-/// Asks for one row of the next decode tile: row `key` of its runs, if there is one.
+/// Prefetches row `key` of the next decode tile, if the tile has it.
 MC_INLINE void prefetch_row(const void* const* runs, int run_count, int key, int row_bytes) {
   if (key / kRun >= run_count) return;
   const char* row = static_cast<const char*>(runs[key / kRun]) + static_cast<ptrdiff_t>(key % kRun) * row_bytes;
@@ -162,14 +162,14 @@ MC_INLINE void with_rows(int count, const Step& step) {
   }
 }
 
-/// A prefill tile over leaves L, which give:
+/// A prefill tile over leaves L, which provide:
 ///   element                                    of packed q, K, V and of the weights
 ///   qk<M>(q, dim, panels, out)                 scores of M rows with a strip of 64 keys
 ///   weights(s, limit, p)                       the row's weights as elements, in p or where they are
 ///   pv(M, C columns of 16, ...)                o = o * keep + p . v
-/// Rows go in groups of kRowTile, and kRowGroups groups take turns on every 64 keys of K and on every
-/// 64 x 64 of V, which otherwise come from L2 once for every 6 rows (21 bytes a clock where two vector
-/// products issue a clock). The order of a row's additions does not depend on it.
+/// Rows go in groups of kRowTile. kRowGroups groups share every 64 keys of K and every 64 x 64 of V. Otherwise K and V
+/// would come from L2 once for every 6 rows (21 bytes a clock when two vector products issue in a clock). The order of
+/// a row's additions does not depend on the grouping.
 template <class L>
 MC_INLINE void run_tile(const TileArgs& args) {
   using element = typename L::element;

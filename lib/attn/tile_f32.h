@@ -1,5 +1,5 @@
-// The f32 leaves over a vector type V, for cpu_avx2.cc and cpu_avx512.cc (internal). bf16 KV is widened
-// while it is packed. V::kColumns vectors are accumulated side by side: 4 of 16 lanes or 2 of 8.
+// The f32 leaves over a vector type V, for cpu_avx2.cc and cpu_avx512.cc (internal). bf16 KV is widened while it is
+// packed. V::kColumns vectors are accumulated side by side: 4 of 16 lanes or 2 of 8.
 #pragma once
 
 #include "attn/tile.h"
@@ -74,7 +74,7 @@ struct F32Leaves {
     for (int key = 0; key < kStripKeys; key += kKeys) {
       float* to[M];
       MC_UNROLL for (int r = 0; r < M; ++r) to[r] = out[r] + at + key;
-      // Vectors of one panel are neighbours; with 16 lanes every vector is a panel of its own.
+      // Vectors of one panel are adjacent. With 16 lanes every vector is a panel of its own.
       qk<M>(q, dim, panels + key / kRun * panel, kWidth == kRun ? panel : kWidth, to);
     }
   }
@@ -111,7 +111,7 @@ struct F32Leaves {
     }
   }
 
-  // The parts that run_tile needs.
+  // The parts that run_tile needs:
   using element = float;
   static constexpr int kChunk = kColumns * kWidth;
 
@@ -143,7 +143,7 @@ struct F32Leaves {
 
   static void tile(const TileArgs& args) { run_tile<F32Leaves>(args); }
 
-  // Decode. K and V rows are read where they lie, widened in registers, once for all heads.
+  // Decode reads K and V rows in place and widens them in registers, once for all heads.
 
   template <bool kBf16>
   MC_INLINE static reg load_kv(const void* row, ptrdiff_t at) {
@@ -151,13 +151,13 @@ struct F32Leaves {
     return V::load(static_cast<const float*>(row) + at);
   }
 
-  // A whole tile is walked in four streams, its runs of 16 keys, one row of each at a time: the hardware prefetcher
-  // runs ahead in each of them (two Emerald Rapids cores read 22 GB/s so, 18 in one stream), and software asks for
-  // the row kRowsAhead on (27 GB/s; memory gives 33). Softmax does not care about the order of keys.
+  // A whole tile is read in four streams, its runs of 16 keys, one row of each at a time. The hardware prefetcher runs
+  // ahead in each stream (two Emerald Rapids cores read 22 GB/s in four streams, 18 in one). Software also prefetches
+  // the row kRowsAhead later (27 GB/s; memory gives 33). The order of keys does not matter to softmax.
   static constexpr int kRowsAhead = 4;
   static constexpr int kStreams = kDecodeTile / kRun;
 
-  /// Row `row` of a stream and the row to ask for meanwhile, which may be in the same stream of the next tile.
+  /// Row `row` of a stream, and the row to prefetch meanwhile, which may be in the next tile.
   struct StreamRow {
     const char* at;
     const char* ahead;
@@ -179,15 +179,14 @@ struct F32Leaves {
     return {at, at};
   }
 
-  /// Two vectors of a bf16 row for one load and two operations: the even and the odd elements of 2 kWidth. q and o
-  /// are put into the same order (split), o back again at the end (join).
+  /// Two vectors of a bf16 row from one load and two operations: the even and the odd elements of 2 kWidth. q and o are
+  /// brought into the even-odd order (split), and o is restored at the end (join).
   MC_INLINE static void load_pairs(const void* row, ptrdiff_t at, reg* even, reg* odd) {
     V::load_bf16_pairs(static_cast<const uint16_t*>(row) + at, even, odd);
   }
 
-  /// Scores of kWidth / 4 heads with the tile's keys, 4 keys at a time: kWidth accumulators that one tree
-  /// of shuffles turns into their kWidth sums. out[head] has room for kDecodeTile floats. With bf16, q is in the
-  /// order of split_row.
+  /// Scores of kWidth / 4 heads with the tile's keys, 4 keys at a time: one tree of shuffles turns kWidth accumulators
+  /// into their kWidth sums. out[head] has room for kDecodeTile floats. With bf16, q is in the order of split_row.
   template <bool kBf16, bool kWhole>
   MC_INLINE static void dots(const DecodeTileArgs& args, const float* const* q, float* const* out) {
     constexpr int kHeads = kWidth / 4;
@@ -227,7 +226,7 @@ struct F32Leaves {
     }
   }
 
-  /// q as `dots` wants it for bf16 keys.
+  /// Brings q into the order that `dots` needs for bf16 keys.
   MC_INLINE static void split_row(const float* q, int dim, float* out) {
     int i = 0;
     for (; i + 2 * kWidth <= dim; i += 2 * kWidth) {
@@ -277,12 +276,12 @@ struct F32Leaves {
   template <bool kBf16, bool kWhole>
   static void decode_runs(const DecodeTileArgs& args) {
     constexpr int kHeads = kWidth / 4;
-    float* ordered = args.scratch + kDecodeRowsMax * kDecodeTile;  // free where K and V are not widened
+    float* ordered = args.scratch + kDecodeRowsMax * kDecodeTile;  // unused when K and V are not widened
     for (int first = 0; first < args.row_count; first += kHeads) {
       const float* q[kHeads];
       float* out[kHeads];
       for (int h = 0; h < kHeads; ++h) {
-        // Past the last head, one more time the last one: a row's sum is the same in every place.
+        // Past the last head, the last head is repeated; a row's sum is equal at every index.
         const int r = min_int(first + h, args.row_count - 1);
         q[h] = static_cast<const float*>(args.q) + static_cast<ptrdiff_t>(args.rows[r]) * args.dim;
         if constexpr (kBf16) {
@@ -335,7 +334,7 @@ struct F32Leaves {
     decode_runs<false, false>(wide);
   }
 
-  /// The table of these leaves; pack_k and score_rows are the file's own (they transpose).
+  /// The table of these leaves. Each file provides pack_k and score_rows, which transpose.
   static constexpr Kernels table(decltype(Kernels::pack_k) pack_k, decltype(Kernels::score_rows) score_rows) {
     return {.element_bytes = 4,
             .pack_q = pack_q,

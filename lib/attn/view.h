@@ -1,6 +1,6 @@
-// How attention sees a sequence's KV of one layer: an array of pages, each holding block_tokens tokens
-// of every KV head (base/extent.h), in any order in memory. Rows of K and V are reached through
-// k_row() and v_row(); 16 consecutive tokens that start at a multiple of 16 never cross a page.
+// The KV of one layer of a sequence as attention sees it: an array of pages in any order in memory, each with
+// block_tokens tokens of every KV head (base/extent.h). k_row() and v_row() return rows of K and V. 16 consecutive
+// tokens that start at a multiple of 16 never cross a page.
 #pragma once
 
 #include <cstddef>
@@ -10,9 +10,9 @@
 
 namespace mc::attn {
 
-/// Centroids of a sequence's first `count` moba_blocks, laid end to end instead of one in each page (attn/centroids.h
-/// keeps them). That of block j and a KV head is row kv_head * 64 + j % 64 of strip j / 64, bf16 [head_dim]; `offset`
-/// (elements) is added to every strip, so that one array of strips serves all layers.
+/// Centroids of a sequence's first `count` moba_blocks, end to end instead of one in each page (attn/centroids.h makes
+/// them). The centroid of block j and a KV head is row kv_head * 64 + j % 64 of strip j / 64, bf16 [head_dim]. `offset`
+/// (elements) is added to every strip, so one array of strips serves all layers.
 struct CentroidView {
   static constexpr int64_t kStripBlocks = 64;
 
@@ -22,22 +22,22 @@ struct CentroidView {
   size_t offset = 0;
 };
 
-/// Token t lies in pages[t / block_tokens]; `offset` is added to every pointer, so that one array of page
-/// pointers serves all layers (offset = layout.layer_offset(layer)). Only tokens below kv_len are read.
+/// Token t is in pages[t / block_tokens]. `offset` is added to every pointer, so one array of page pointers serves all
+/// layers (offset = layout.layer_offset(layer)). Only tokens below kv_len are read.
 struct KvView {
   const std::byte* const* pages = nullptr;
   int64_t kv_len = 0;
   size_t offset = 0;
-  CentroidView centroids = {};  // optional: what lies there is not looked for in the pages
+  CentroidView centroids = {};  // optional; blocks in it are not looked up in the pages
 };
 
-/// The same for writing.
+/// A KvView for writing.
 struct KvTarget {
   std::byte* const* pages = nullptr;
   size_t offset = 0;
 };
 
-/// Record of one KV head in page number `page` of the sequence.
+/// The record of one KV head in page number `page` of the sequence.
 inline const std::byte* head_record(const ExtentLayout& layout, const KvView& kv, int64_t page, int kv_head) {
   return kv.pages[page] + kv.offset + static_cast<size_t>(kv_head) * layout.head_bytes();
 }
