@@ -7,14 +7,14 @@
 //   send(link, ...)                    ROUTER per listen uri <-----------   DEALERs of peers
 //   next() <--------- event ring  ---- Received, LinkUp, LinkLost, LinkFailed, RequestFailed, SendFailed
 //
-// A link is a conversation with one address (outgoing) or one instance (incoming). It is up once a valid message of
-// the peer has arrived. It is lost when the peer is silent for `dead_after`, or shortly after its connection broke.
-// When another instance answers at the same address, the owner gets LinkLost(old) and LinkUp(new): an instance is an
-// identity, a name is only an address. Outgoing links reconnect for ever with jittered back-off, so start order does
-// not matter and a peer that hangs up at once is not dialled in a tight loop. A replaced connection is a LinkLost too.
-// Between LinkUp and LinkLost every message arrives in order or ends in a SendFailed. Both rings, the messages and
-// bytes queued per link, message size and pending requests are bounded; a full one answers busy. A message that a dead
-// or full link loses is reported, never kept.
+// A link is a conversation with one address (outgoing) or one instance (incoming). It is up once a valid message of the
+// peer has arrived. It is lost when the peer is silent for `dead_after`, or shortly after its connection broke. When
+// another instance answers at the address, the owner gets LinkLost(old) and LinkUp(new): an instance is an identity, a
+// name is only an address. A replaced connection is a LinkLost too. Outgoing links reconnect for ever with jittered
+// back-off, so start order does not matter, and a peer that hangs up at once is not dialled in a tight loop. Between
+// LinkUp and LinkLost every message arrives in order or ends in a SendFailed. Both rings, the messages and bytes queued
+// for a link, message size and pending requests are bounded. A full one answers busy. A message that a dead or full
+// link loses is reported, never kept.
 #pragma once
 
 #include <cstdint>
@@ -52,10 +52,10 @@ struct KeySet {
 
 Result<KeySet> new_key_set();
 std::string format_key_set(const KeySet& keys);
-/// Writes it to `fd`, which becomes readable by its owner alone (0600) when it is a regular file, so
-/// that `keygen > cluster.key` makes a file that load_key_set accepts. For tests.
+/// Writes the keys to `fd`. A regular file becomes readable by its owner alone (0600), so that `keygen > cluster.key`
+/// makes a file that load_key_set accepts. For tests.
 Result<void> write_key_set(const KeySet& keys, int fd);
-/// MC1006 naming the line for anything that is not a key set of this form.
+/// MC1006 names the line of a text that is not a key set of this form.
 Result<KeySet> parse_key_set(std::string_view text);
 /// Reads the file. Refuses (MC1006) a file that other users may read, that this user does not own, or that is no
 /// regular file.
@@ -141,7 +141,7 @@ struct HubOptions {
   uint64_t epoch = 0;             // start of the process, unix ms
   std::vector<Uri> listen;        // ipc or tcp; tcp port 0 picks a free one
   std::optional<KeySet> keys;     // with keys every tcp endpoint, bound or connected, uses CURVE
-  bool local_keys = false;        // the keys are those of local_key_set
+  bool local_keys = false;        // the keys come from local_key_set
   bool insecure = false;          // consent to tcp without keys that count there
   Duration heartbeat = 200ms;     // silence after which a heartbeat is sent
   Duration dead_after = 900ms;    // silence after which a peer is dead
@@ -154,7 +154,7 @@ struct HubOptions {
   size_t message_bytes_max = size_t{16} << 20;
   size_t request_max = 4096;                  // requests without an answer
   size_t connections_max = 4096;              // incoming connections, divided among the endpoints of `listen`
-  uint64_t seed = 0;                          // of the jitter
+  uint64_t seed = 0;                          // seed of the jitter
   uint32_t version = wire::kEnvelopeVersion;  // tests use another one
 };
 
@@ -178,7 +178,7 @@ class Hub {
   static Result<Hub> open(HubOptions options);
   Hub(Hub&&) noexcept;
   Hub& operator=(Hub&&) noexcept;
-  /// Stops the thread within milliseconds; what was not sent is dropped.
+  /// Stops the thread within milliseconds. Unsent messages are dropped.
   ~Hub();
 
   /// The listen URIs with their real ports, in the order given.
@@ -192,7 +192,7 @@ class Hub {
   /// message_bytes_max. `to` zero: any instance at the other end. Delivery is not confirmed.
   Result<uint64_t> send(LinkId link, std::string_view type, Bytes body, InstanceId to = {},
                         std::optional<Duration> deadline = {});
-  /// As send, and exactly one of Received (with re == id) or RequestFailed follows within `deadline`.
+  /// Sends like send(). Exactly one of Received (with re == id) or RequestFailed follows within `deadline`.
   Result<uint64_t> request(LinkId link, std::string_view type, Bytes body, Duration deadline, InstanceId to = {});
   /// Answers a message on its link, to the instance that sent it.
   Result<uint64_t> reply(const Received& to, std::string_view type, Bytes body);
@@ -205,10 +205,10 @@ class Hub {
   /// Sets the name in later envelopes.
   void set_name(const NodeId& name);
 
-  /// Readable while events may be waiting; next() empties it.
+  /// Readable while events may wait. next() clears it.
   int event_fd() const;
   std::optional<Event> next();
-  /// next(), waiting until the deadline for one.
+  /// Calls next() and waits for an event until the deadline.
   std::optional<Event> wait(TimePoint deadline);
 
   HubStats stats() const;

@@ -16,7 +16,7 @@ class Hub::State {
  public:
   State(HubOptions options) : shared(std::move(options)) {}
   ~State() {
-    // libzmq leaves socket files. They go while we still listen, so that none of a successor is taken.
+    // libzmq leaves socket files. They are removed before the sockets close, so that no file of a successor is removed.
     for (const Uri& uri : bound)
       if (uri.scheme == "ipc" && !uri.path.empty()) ::unlink(uri.path.c_str());
     shared.stopping.store(true, std::memory_order_release);  // pairs with Loop::run
@@ -32,8 +32,8 @@ class Hub::State {
 
 namespace {
 
-/// libzmq unlinks a socket file before it binds, so a second program would take it over from a live
-/// one; asking first is the only way to know.
+/// libzmq unlinks a socket file before it binds, so a second program would take it over from a live one. A connection
+/// attempt is the only test for a live one.
 Result<void> check_ipc_free(const Uri& uri) {
   if (uri.path.empty()) return {};
   sockaddr_un address{};
@@ -103,7 +103,7 @@ Result<Hub> Hub::open(HubOptions options) {
   MC_TRY(context, Context::open());
   std::optional<Socket> zap;
   if (shared.options.keys) {
-    // Bound before the routers: a handshake without its ZAP handler would be let in.
+    // Bound before the routers, because a handshake without its ZAP handler would be admitted.
     MC_TRY(socket, Socket::open(context, SocketKind::zap, {}));
     MC_CHECK(socket.bind("inproc://zeromq.zap.01"));
     zap = std::move(socket);
@@ -202,7 +202,8 @@ int Hub::event_fd() const {
 std::optional<Event> Hub::next() {
   Shared& shared = state_->shared;
   if (auto event = shared.events.pop()) return event;
-  // Cleared only when empty, then looked at again: an event pushed in between leaves the descriptor set.
+  // The descriptor is cleared only when the ring is empty, and the ring is then checked again, so an event pushed in
+  // between keeps the descriptor set.
   shared.event_ready.drain();
   return shared.events.pop();
 }

@@ -12,7 +12,7 @@ class Events {
  public:
   explicit Events(Shared& shared) : shared_(shared) {}
 
-  /// The counters are published first: the owner of an event finds its cause in Hub::stats().
+  /// Emits an event. The counters are published first, so the owner of an event finds its cause in Hub::stats().
   void emit(Event event);
   /// Moves waiting events to the ring, as far as it has room.
   void flush();

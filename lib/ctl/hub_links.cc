@@ -25,7 +25,7 @@ Links::Links(Shared& shared, Context& context, Routers& routers, Events& events)
       events_(events),
       keys_(shared.options.keys),
       rng_(shared.options.seed) {
-  // Every hub of a cluster may have the same --seed; its jitter must still differ.
+  // Every hub of a cluster may have one --seed, but their jitter must differ.
   rng_ = rng_.fork(shared.options.instance.hex());
 }
 

@@ -36,7 +36,7 @@ struct Link {
   InstanceId instance;
   uint64_t epoch = 0;
   TimePoint heard{}, sent{};
-  TimePoint since{};             // up: since then; outgoing and connected: since then
+  TimePoint since{};             // start of the present state; for outgoing links also of `connected`
   TimePoint down_since{};        // outgoing and not up
   TimePoint reopen_at = kNever;  // outgoing: time at which the next socket is opened
   Backoff backoff;               // outgoing
@@ -50,7 +50,7 @@ struct Link {
 
 class Links {
  public:
-  /// All arguments outlive the links.
+  /// All arguments must outlive the links.
   Links(Shared& shared, Context& context, Routers& routers, Events& events);
 
   /// Every link, also those that were lost in this turn. No call erases one before erase_gone().
@@ -80,10 +80,10 @@ class Links {
   // ---- connections ----
   void on_handshake(Link& link);
   void on_handshake_failed(Link& link, const SocketEvent& event);
-  /// The socket goes at once; the next one is opened after a pause.
+  /// Closes the socket at once and opens the next one after a pause.
   void reopen_later(Link& link);
   void lose(Link& link, std::string why);
-  /// LinkFailed, once for each cause until the link is up.
+  /// Emits LinkFailed, once for each cause until the link is up.
   void report(Link& link, bool fatal, Error error);
 
   // ---- time ----

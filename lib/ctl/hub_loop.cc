@@ -8,9 +8,9 @@
 namespace mc::ctl {
 namespace {
 
-constexpr int kReadsPerTurn = 64;         // messages of one socket in a turn, so that none starves the others
+constexpr int kReadsPerTurn = 64;         // messages of one socket in a turn, so that no other socket starves
 constexpr int kEventsPerTurn = 256;       // connection events of one router in a turn, for the same reason
-constexpr Duration kPausedRecheck = 5ms;  // pause pause while the event ring is full
+constexpr Duration kPausedRecheck = 5ms;  // pause while the event ring is full
 constexpr Duration kStall = 50ms;         // lateness of a turn beyond which its time is not the peers' silence
 
 bool power_of_two(uint64_t n) {
@@ -140,7 +140,7 @@ void Loop::on_router(size_t router, SocketMessage message) {
   auto envelope = decode(message.frames[1], link, message.peer_address, wrong_version);
   if (!envelope) {
     if (!wrong_version) return;
-    // Any envelope of this side carries its version, so the other side refuses by itself.
+    // Any envelope of this side carries its version, so the other side refuses without help.
     const Bytes ours = wire::encode({.type = std::string(kPing),
                                      .from = shared_.name_now(),
                                      .instance = options_.instance,

@@ -1,6 +1,6 @@
 // The hub's thread: one turn polls the sockets, reads them, runs the owner's commands and checks the deadlines. Every
-// frame from the network is hostile until its envelope decodes. A frame that does not decode is counted, logged once a
-// peer, and dropped.
+// frame from the network is untrusted until its envelope decodes. A frame that does not decode is counted, logged once
+// for each peer, and dropped.
 #pragma once
 
 #include <optional>

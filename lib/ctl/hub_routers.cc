@@ -97,7 +97,7 @@ void Routers::count_connections() {
 }
 
 void Routers::answer_zap(const SocketMessage& message) {
-  // RFC 27: version, request id, domain, address, identity, mechanism, credentials.
+  // The frames of RFC 27: version, request id, domain, address, identity, mechanism, credentials.
   const auto& f = message.frames;
   if (message.frame_count < 2) return;
   bool allowed = message.frame_count == 7 && text_of(f[0]) == "1.0" && text_of(f[5]) == "CURVE" && f[6].size() == 32;

@@ -22,7 +22,7 @@ SocketOptions router_options(const HubOptions& options, const std::optional<KeyS
 
 class Routers {
  public:
-  /// `context`, `options` and `events` outlive the routers. `sockets` are bound to options.listen, in that order.
+  /// `context`, `options` and `events` must outlive the routers. `sockets` are bound to options.listen, in that order.
   Routers(Context& context, const HubOptions& options, Events& events, std::vector<Socket> sockets,
           std::optional<Socket> zap);
 
@@ -30,19 +30,19 @@ class Routers {
   Socket& operator[](size_t router) { return sockets_[router]; }
   Socket* zap() { return zap_ ? &*zap_ : nullptr; }
   const Uri& listen(size_t router) const { return options_.listen[router]; }
-  /// False while its address is not bound again: until then the socket has the old keys and its messages are dropped.
+  /// Whether the address of the router is bound. Until then the socket has the old keys, and its messages are dropped.
   bool accepts(size_t router) const { return !unbound_.contains(router); }
 
   Code send(const RouteKey& route, std::span<const uint8_t> envelope, std::span<const uint8_t> body);
 
-  /// Binds every tcp address again with these keys, as soon as libzmq has let go of it.
+  /// Binds every tcp address again with these keys, as soon as libzmq has released it.
   void set_keys(const std::optional<KeySet>& keys, TimePoint now);
   void bind_again(TimePoint now);
   TimePoint next_bind() const;
 
   /// Counts connections, and logs those refused since the last call.
   void count_connections();
-  /// Answers one question of libzmq: may this client key connect?
+  /// Answers a request of libzmq: whether this client key may connect.
   void answer_zap(const SocketMessage& message);
 
  private:

@@ -1,4 +1,4 @@
-// State that both threads of a hub share: the caller's side pushes commands and takes events, the loop does the rest.
+// State that both threads of a hub share. The caller's side pushes commands and takes events. The loop does the rest.
 #pragma once
 
 #include <atomic>
@@ -27,7 +27,7 @@ struct DisconnectCommand {
 struct SendCommand {
   LinkId link = 0;
   uint64_t id = 0;
-  TimePoint expires = kNever;  // of a request
+  TimePoint expires = kNever;  // deadline of a request
   Bytes envelope, body;
   size_t bytes() const { return envelope.size() + body.size(); }
 };

@@ -1,4 +1,4 @@
-// The cluster's key file, and who may listen where without one.
+// The cluster's key file, and the places where a program may listen without one.
 #include <fcntl.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -38,7 +38,7 @@ Error bad(std::string what) {
   return user_error(err::kKeyFile, std::move(what));
 }
 
-/// Key text never appears in messages: only the line's number and what is wrong with it.
+/// Reads one line. Messages contain only the line's number and the fault, never key text.
 Result<void> read_line(std::string_view line, size_t number, KeySet& keys) {
   const std::string where = "line " + std::to_string(number);
   const size_t space = line.find(' ');
@@ -130,7 +130,7 @@ Result<KeySet> local_key_set(const std::string& run_dir) {
   struct stat found {};
   if (::lstat(path.c_str(), &found) != 0) {
     MC_TRY(keys, new_key_set());
-    // A link appears whole or not at all, and not over one that another program made meanwhile.
+    // A link appears whole or not at all, and never replaces a file that another program made in the meantime.
     std::string temporary = path + ".tmp.XXXXXX";
     const Fd fd(::mkostemp(temporary.data(), O_CLOEXEC));
     if (!fd) return as_user_error(err::kRunDir, errno_error("create " + temporary));

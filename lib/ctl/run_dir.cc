@@ -1,4 +1,4 @@
-// Where the sockets of this user's cluster live.
+// The folder of the sockets of this user's cluster.
 #include <dirent.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -18,8 +18,8 @@ namespace mc::ctl {
 namespace {
 
 constexpr std::string_view kVariable = "$MCT_RUN_DIR";
-constexpr time_t kInTheMaking = 60;  // seconds: a socket's file is there a moment before a process can be found by it
-/// Prefixes of our programs' sockets and temporary files; nothing else in the folder is touched.
+constexpr time_t kInTheMaking = 60;  // seconds: a socket's file exists a moment before a process can be found by it
+/// Prefixes of the sockets and temporary files of these programs. No other file in the folder is touched.
 constexpr std::array<std::string_view, 3> kSockets = {"node-", "data-", "bench-"};
 constexpr std::string_view kTemporary = "local.key.tmp.";
 
@@ -74,7 +74,7 @@ Result<std::string> run_dir(const char* (*environment)(const char*)) {
   if (path.front() != '/') return bad(path, "is not an absolute path");
   if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
     return bad(path, "cannot be made: " + errno_error("mkdir").what);
-  // lstat: in /tmp another user could have put a link or a directory of his own in our place.
+  // lstat, because in /tmp another user could have made a link or a directory with this name.
   struct stat info {};
   if (::lstat(path.c_str(), &info) != 0) return bad(path, "cannot be read: " + errno_error("lstat").what);
   if (!S_ISDIR(info.st_mode)) return bad(path, "is not a directory");

@@ -25,9 +25,9 @@ struct AcceptGate::State {
 namespace {
 
 struct Gates {
-  std::mutex mutex;  // guards the rest
+  std::mutex mutex;  // protects the other members
   std::map<int, std::shared_ptr<AcceptGate::State>> by_listener;
-  // closed for a moment to accept a connection that must be refused
+  // Closed for a moment to accept a connection that must be refused.
   Fd spare{::open("/dev/null", O_RDONLY | O_CLOEXEC)};
 };
 

@@ -13,13 +13,13 @@ namespace mc::ctl {
 
 class AcceptGate {
  public:
-  /// From now on accept4() on `listener` obeys this gate.
+  /// From now on accept4() on `listener` follows this gate.
   AcceptGate(int listener, size_t connections_max);
   ~AcceptGate();
   AcceptGate(const AcceptGate&) = delete;
   AcceptGate& operator=(const AcceptGate&) = delete;
 
-  /// A connection that the listener accepted has ended (the socket's monitor said so).
+  /// A connection that the listener accepted has ended, as the socket's monitor reported.
   void closed();
   size_t connections() const;
   /// Connections that were closed at once.

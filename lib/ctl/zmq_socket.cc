@@ -27,8 +27,8 @@ struct Socket::State {
   State() = default;
   State(const State&) = delete;
   State& operator=(const State&) = delete;
-  // libzmq's I/O thread and reaper write monitor events with a send that blocks without a reader, and
-  // take every socket of the process with them: the writing end must be gone before the reading end.
+  // libzmq's I/O thread and reaper write monitor events with a send that blocks without a reader, and then every socket
+  // of the process hangs. So the writing end must be closed before the reading end.
   ~State() {
     if (socket.handle() != nullptr) zmq_socket_monitor(socket.handle(), nullptr, 0);
   }
@@ -78,7 +78,7 @@ void set_curve(zmq::socket_t& socket, const SocketOptions& options) {
 
 void set_options(zmq::socket_t& socket, SocketKind kind, const SocketOptions& options) {
   namespace opt = zmq::sockopt;
-  // Long enough for a goodbye to reach a live peer, short enough for an exit.
+  // Long enough for a goodbye to reach a live peer, and short enough for an exit.
   socket.set(opt::linger, 200);
   if (kind == SocketKind::zap) return;
   socket.set(opt::maxmsgsize, static_cast<int64_t>(options.message_bytes_max));
@@ -179,7 +179,7 @@ Result<void> Socket::bind(const std::string& uri) try {
 
 void Socket::unbind() {
   state_->gate.reset();                                 // the descriptor's number may be reused
-  zmq_unbind(state_->socket.handle(), bound_.c_str());  // again: not found, which is as well
+  zmq_unbind(state_->socket.handle(), bound_.c_str());  // a second unbind fails with not found, which is harmless
 }
 
 Result<void> Socket::connect(const std::string& uri) try {
@@ -223,9 +223,9 @@ std::optional<SocketMessage> Socket::receive() try {
     zmq::message_t part;
     const auto flags = out.frame_count == 0 ? zmq::recv_flags::dontwait : zmq::recv_flags::none;
     if (!state_->socket.recv(part, flags))
-      return std::nullopt;  // a message is delivered whole: only the first can be missing
+      return std::nullopt;  // a message is delivered whole, so only the first frame can be missing
     more = part.more();
-    // A router's first frame is made here and has neither; the others carry both.
+    // The router makes its first frame, which has neither property. The other frames have both.
     if (out.fd <= 0) out.fd = zmq_msg_get(part.handle(), ZMQ_SRCFD);
     if (const char* address = zmq_msg_gets(part.handle(), "Peer-Address")) out.peer_address = address;
     if (out.frames.size() < kFrameMax)

@@ -1,6 +1,6 @@
-// The ZeroMQ fence: nothing else includes zmq.hpp. A Socket is a ROUTER, DEALER or the ZAP replier
-// with the options we always want, plus its monitor. Never blocks, never throws. A socket belongs to
-// one thread; it may be handed over once, before the other thread starts.
+// The ZeroMQ fence: no other file includes zmq.hpp. A Socket is a ROUTER, DEALER or the ZAP replier with fixed options,
+// and its monitor. No call blocks or throws. A socket belongs to one thread. It may be handed over once, before the
+// other thread starts.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +20,12 @@ using Bytes = std::vector<uint8_t>;
 enum class SocketKind : uint8_t { router, dealer, zap };
 
 struct SocketOptions {
-  size_t message_bytes_max = 0;  // of one frame; a longer one closes the connection
+  size_t message_bytes_max = 0;  // limit of one frame; a longer one closes the connection
   int high_water = 256;          // messages in each direction of each connection
   bool ipv6 = false;             // else addresses would print as ::ffff:10.0.0.1
   Duration reconnect{};          // first interval; doubles up to 16 times that
   Duration handshake{};          // a connection that has not finished by then is closed
-  size_t connections_max = 0;    // router: of others to it; more are closed at once
+  size_t connections_max = 0;    // router: limit of incoming connections; more are closed at once
   // CURVE, Z85 text; all empty = plain.
   std::string server_public, server_secret;               // router: both
   std::string peer_public, client_public, client_secret;  // dealer: all three
@@ -35,8 +35,8 @@ struct SocketEvent {
   enum class Kind : uint8_t { listening, handshake_done, handshake_failed, disconnected, retrying };
   Kind kind = Kind::retrying;
   int fd = -1;           // listening and disconnected
-  bool refused = false;  // handshake_failed: the other side or the mechanism said no (not a mere hang-up)
-  std::string text;      // handshake_failed: what went wrong, in words
+  bool refused = false;  // handshake_failed: the other side or the mechanism refused (not a mere hang-up)
+  std::string text;      // handshake_failed: text of the cause
 };
 
 struct SocketMessage {
@@ -48,7 +48,7 @@ struct SocketMessage {
 
 class Socket;
 
-/// One per hub. Sockets must be gone before it.
+/// One for each hub. It must outlive its sockets.
 class Context {
  public:
   static Result<Context> open();
@@ -72,11 +72,11 @@ class Socket {
   Socket& operator=(Socket&&) noexcept;
   ~Socket();
 
-  /// "tcp://127.0.0.1:0", "ipc:///path", "inproc://x". Code::io with the reason; errno EADDRINUSE is busy.
+  /// Binds "tcp://127.0.0.1:0", "ipc:///path" or "inproc://x". Code::io with the reason; errno EADDRINUSE is busy.
   Result<void> bind(const std::string& uri);
   /// The address on which the socket listens, with the port that replaced port 0.
   const std::string& bound() const { return bound_; }
-  /// Stops listening; connections made stay. The address comes free some time after.
+  /// Stops listening. Existing connections stay. The address becomes free some time later.
   void unbind();
   Result<void> connect(const std::string& uri);
 
@@ -102,7 +102,7 @@ class Socket {
 };
 
 struct PollItem {
-  Socket* socket = nullptr;  // or
+  Socket* socket = nullptr;  // or `fd`
   int fd = -1;
   bool want_read = true;  // the monitor is always watched
   bool want_write = false;
