@@ -36,9 +36,9 @@ class AnswerWriter {
   /// Sends pings, and probes a client that has closed its sending side, while nothing waits for the client.
   void on_tick(bool input_ended);
   /// Sends one byte of the status line, whose first nine bytes are those of every answer, or a comment of the event
-  /// stream. A client that closed only its sending side takes it. The kernel of a client that is gone answers with a
-  /// reset. One byte is sent at a time, since a client may take the first and close afterwards. In the middle of a
-  /// body that is no event stream, the next bytes of the body show the same.
+  /// stream. A client that closed only its sending side takes the byte. The kernel of a client that is gone answers
+  /// with a reset. One byte is sent at a time, because a client may take the first and close afterwards. In the middle
+  /// of a body that is no event stream, the next bytes of the body serve as the probe.
   void probe();
   /// Ends the link to the handler: the answer has ended.
   void release() { release(false, CloseReason::done); }

@@ -18,7 +18,7 @@ class BodyBudget {
   void release(size_t bytes);
   size_t bytes() const { return bytes_; }
 
-  /// Whether a body of this size may be worked on now: a large one may not while the process is short of memory.
+  /// Whether a body of this size may be processed now. A large one may not while the process is short of memory.
   static bool admits(size_t whole);
 
  private:

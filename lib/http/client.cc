@@ -187,7 +187,7 @@ void Client::Loop::assign(Call& call) {
   link->out += call.request.body;
   ParserLimits limits;
   limits.header_bytes = options.header_bytes_max;
-  limits.body_bytes = SIZE_MAX;  // bounded where it is kept
+  limits.body_bytes = SIZE_MAX;  // bounded where the body is stored
   link->parser = std::make_unique<ResponseParser>(limits, call.request.method == Method::head);
   link->events.reset();
   link->body.clear();
@@ -302,7 +302,7 @@ void Client::Loop::take_bytes(const LinkPtr& link, std::string_view bytes, TimeP
   };
   const auto used = link->parser->feed(bytes, [&](std::string_view piece) {
     on_head();
-    // A callback may have cancelled this very call.
+    // A callback may have cancelled this call.
     if (!kept || link->is_closed) return;
     if (link->events) {
       kept = link->events->feed(piece, [&](std::string_view data) {
@@ -339,7 +339,7 @@ void Client::Loop::complete(const LinkPtr& link, bool ended) {
   const bool is_reusable = options.keep_alive && link->parser->head().keep_alive &&
                            link->out_done == link->out.size() && !link->is_tainted && !ended;
   if (!is_reusable) return finish(call, {});
-  // finish() closes what still belongs to the call: take the answer out first.
+  // finish() closes the call's connection, so the answer is moved out first.
   ClientOutcome outcome{
       {}, link->parser->head().status, link->parser->head().headers, std::move(link->body), call.times, link->was_used};
   link->call = nullptr;
@@ -407,7 +407,7 @@ uint64_t Client::start(ClientCall request, ClientEvents events) {
   if (call->request.deadline != kNever) {
     call->deadline = loop_->add_guard(call->request.deadline, [loop = loop_.get(), id] {
       Call* late = loop->find(id);
-      MC_ASSERT(late != nullptr);  // the guard goes when the call does
+      MC_ASSERT(late != nullptr);  // the guard is removed with the call
       late->has_deadline = false;
       loop->finish(*late, {Code::timeout, "http: no complete answer before the deadline"});
     });

@@ -33,7 +33,7 @@ struct Url {
   /// The authority or the socket, for messages.
   std::string place() const;
 };
-/// http:// or unix:/path/of/socket; "host:port" alone is taken as http too. The error says what is wrong with the text.
+/// http:// or unix:/path/of/socket; "host:port" alone is taken as http too. The error names the fault of the text.
 Result<Url> parse_url(std::string_view text);
 
 struct ClientOptions {
@@ -76,11 +76,11 @@ struct ClientEvents {
   std::function<void(ClientOutcome&&)> done;                    // always called, once
 };
 
-/// All members but stop() belong to the thread that runs the loop; callbacks run there too and may
-/// start and cancel calls.
+/// All members but stop() belong to the thread that runs the loop. Callbacks run on that thread and may start and
+/// cancel calls.
 class Client {
  public:
-  /// Resolves the name (blocking, by the system's resolver). MC2101 peer-unreachable if it has none.
+  /// Resolves the name (blocking, with the system's resolver). MC2101 peer-unreachable if the name has no address.
   static Result<std::unique_ptr<Client>> open(std::string_view base_url, const ClientOptions& options = {});
   ~Client();
   Client(const Client&) = delete;
@@ -88,13 +88,13 @@ class Client {
 
   /// Returns the call's number. `done` is never called from inside start().
   uint64_t start(ClientCall call, ClientEvents events);
-  /// Ends the call with Code::cancelled; nothing happens if it has ended.
+  /// Ends the call with Code::cancelled. Does nothing if it has ended.
   void cancel(uint64_t call);
-  /// Runs `task` at `when`, or at once if that has passed. Tasks of the same time run in the order of their at().
+  /// Runs `task` at `when`, or at once if that has passed. Tasks with equal times run in the order of their at() calls.
   void at(TimePoint when, std::function<void()> task);
 
-  /// Runs the loop until no call and no task is left, or until stop(), or until the deadline. True when nothing is
-  /// left.
+  /// Runs the loop until no call and no task is left, or until stop(), or until the deadline. True when no call and no
+  /// task is left.
   bool run(TimePoint deadline = kNever);
   /// Makes run() return soon. Any thread.
   void stop();

@@ -72,7 +72,7 @@ void Connection::begin_answer() {
   link->queue_bytes_max = options_.queue_bytes_max;
   Responder responder(std::make_shared<Exchange>(link));
   answer_.emplace(host_, options_, output_, request, link);
-  link->connection = this;  // from here on nothing fails, so the host counts each answer that it is told has ended
+  link->connection = this;  // no later step fails, so the host counts every answer that was dispatched
   host_.dispatch(std::move(request), std::move(responder));
 }
 
@@ -135,7 +135,7 @@ void Connection::next_request() {
 
 void Connection::on_end_of_input() {
   input_ended_ = true;
-  // The answer is still delivered: the client may have closed only its side.
+  // The answer is still delivered, because the client may have closed only its side.
   if (phase_ == Phase::answering) return answer_->probe();
   if (phase_ == Phase::flushing && !output_.is_empty()) return;
   close(phase_ == Phase::refused ? reason_ : CloseReason::client_gone);

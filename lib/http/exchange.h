@@ -1,14 +1,14 @@
-// How answers travel from any thread to the server's thread (private to lib/http).
+// The way of answers from any thread to the server's thread (private to lib/http).
 //
 //   Responder ---> Exchange (alive while a Responder is)      handler's side, any thread
 //                     |
 //                     v
-//                   Link  (alive while anybody refers to it)  flags and byte count, atomics
+//                   Link  (alive while any part refers to it)  flags and byte count, atomics
 //                     ^
 //   Command {link, what} --> Outbox (one mutex) --wake--> Loop: applies to link->connection
 //
-// The loop swaps the whole vector out and flushes each connection once for all its commands, so a
-// decode step that feeds 64 streams costs one wake-up and one write a stream.
+// The loop swaps the whole vector out and flushes each connection once for all its commands. So a decode step that
+// feeds 64 streams costs one wake-up, and one write for each stream.
 #pragma once
 
 #include <atomic>
@@ -28,13 +28,13 @@ struct Outbox;
 
 struct Link {
   std::shared_ptr<Outbox> outbox;
-  bool chunked = true;     // how stream bytes are framed; fixed when the head was read
-  bool head_only = false;  // HEAD: no body is sent, whatever the handler says
+  bool chunked = true;     // stream bytes are sent as chunks; fixed when the head was read
+  bool head_only = false;  // HEAD: no body is sent, even if the handler gives one
   size_t queue_bytes_max = 0;
   std::atomic<size_t> queued{0};    // bytes accepted and not yet taken by the kernel; a counter without ordering
-  std::atomic<bool> closed{false};  // release by the loop, acquire by senders: nothing will be sent
+  std::atomic<bool> closed{false};  // release by the loop, acquire by senders: no later command is sent
   std::atomic<bool> too_slow{false};
-  // Loop thread only:
+  // Used by the loop's thread only:
   Connection* connection = nullptr;  // null once the answer or connection ended
   bool is_lost = false;              // the connection ended before the answer was complete
   CloseReason lost_reason = CloseReason::done;
@@ -57,7 +57,7 @@ struct Abort {
 struct OnClose {
   std::function<void(CloseReason)> callback;
 };
-struct Dropped {};  // the last Responder is gone
+struct Dropped {};  // the last Responder was destroyed
 struct Task {       // Server::post
   std::function<void()> run;
 };
@@ -72,8 +72,8 @@ struct Command {
 
 struct Outbox {
   std::mutex mutex;
-  std::vector<Command> commands;  // guarded by mutex
-  std::function<void()> wake;     // guarded; empty once the server stopped: commands are dropped
+  std::vector<Command> commands;  // protected by mutex
+  std::function<void()> wake;     // protected by mutex; empty once the server stopped, and commands are then dropped
 
   void push(Command command);
 };

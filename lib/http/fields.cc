@@ -42,8 +42,7 @@ void Fields::real(std::string_view name, double low, double high, std::optional<
 std::optional<int64_t> Fields::read_integer(std::string_view name, int64_t low, int64_t high) {
   const Json* value = take(name);
   if (!value) return std::nullopt;
-  // as_int returns the fallback for fractions and huge doubles. Two calls with different fallbacks show whether it
-  // did.
+  // as_int returns the fallback for fractions and huge doubles. Two calls with different fallbacks reveal such a value.
   const int64_t number = value->as_int(0);
   if (!value->is_number() || number != value->as_int(1) || number < low || number > high) {
     fail(name, "must be an integer from " + std::to_string(low) + " to " + std::to_string(high));

@@ -1,6 +1,6 @@
 // The reader of a JSON object's members. It reads them one by one and keeps the first error, so a parser is a list of
-// fields with their bounds (private to lib/http). null counts as absent. Members that the parser never reads are
-// `ignored()`.
+// fields with their bounds (private to lib/http). null counts as absent. ignored() returns the members that the parser
+// never reads.
 #pragma once
 
 #include <concepts>
@@ -16,7 +16,7 @@ namespace mc::http {
 
 class Fields {
  public:
-  /// `prefix` comes before names in errors: "mc.". The object must outlive this.
+  /// `prefix`, such as "mc.", precedes names in errors. The JSON object must outlive the reader.
   Fields(const Json& object, std::string prefix = {});
 
   /// The value, or nullptr if it is absent or null. The name counts as known from then on.
@@ -48,13 +48,13 @@ class Fields {
 
   void fail(std::string_view name, std::string_view what);
   void fail_unsupported(std::string_view name, std::string_view what);
-  /// Takes the error of a member's own fields.
+  /// Adopts the error of a member's own fields.
   void adopt(const Fields& inner) {
     if (!error_) error_ = inner.error_;
   }
   bool is_ok() const { return !error_; }
   Result<void> status() const;
-  /// Names that were never read, at most 32, cut and cleaned for logs.
+  /// Names that were never read, at most 32, shortened and cleaned for logs.
   std::vector<std::string> ignored() const;
 
  private:

@@ -103,7 +103,7 @@ Result<void> Listener::open_socket() {
   if (error == asio::error::address_in_use) return fail(err::kPortInUse, "another process listens there");
   if (error) return fail(err::kCannotListen, "bind: " + error.message());
   owns_path_ = true;
-  // Nobody can connect before listen().
+  // No client can connect before listen().
   if (::chmod(options_.socket_path.c_str(), 0600) != 0) return fail(err::kCannotListen, errno_error("chmod").what);
   acceptor_.listen(kBacklog, error);
   if (error) return fail(err::kCannotListen, "listen: " + error.message());
@@ -130,7 +130,7 @@ Result<void> Listener::open_tcp() {
   for (int i = 0; i < std::max(1, options_.port_tries) && options_.port + i <= 65535; ++i) {
     const asio::ip::tcp::endpoint endpoint(address, static_cast<uint16_t>(options_.port + i));
     acceptor_.close(error);
-    // Asio does not set close-on-exec, and children that kept our sockets would keep clients waiting.
+    // Asio does not set close-on-exec, and a child that inherited a socket would keep clients waiting.
     const int fd = ::socket(endpoint.protocol().family(), SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0) {
       error.assign(errno, boost::system::system_category());
@@ -164,8 +164,7 @@ void Listener::accept_next() {
     if (stopped || !acceptor_.is_open()) return;
     const char* why = accept_some();
     if (!why) return accept_next();
-    // Descriptors or memory have run out. Accepting is tried again in a moment, because connections that end free
-    // both.
+    // Descriptors or memory have run out. Accepting resumes after a pause, because connections that end free both.
     on_pause_(why);
     pause_.expires_after(kAcceptPause);
     pause_.async_wait([this](error_code cancelled) {
@@ -182,7 +181,7 @@ const char* Listener::accept_some() {
     if (fd < 0) return std::strerror(errno);
     try {
       accept(fd);
-    } catch (const std::bad_alloc&) {  // the socket closed itself
+    } catch (const std::bad_alloc&) {  // the socket's destructor closed it
       return "not enough memory";
     }
   }

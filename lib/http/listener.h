@@ -18,7 +18,7 @@ class Listener {
   using OnAccept = std::function<void(Socket socket, const std::string& name)>;
   using OnPause = std::function<void(const char* why)>;
 
-  /// The context and the options outlive the listener.
+  /// The context and the options must outlive the listener.
   Listener(asio::io_context& io, const ServerOptions& options);
   ~Listener() { remove_path(); }
   Listener(const Listener&) = delete;

@@ -205,7 +205,8 @@ Response error_response(const Error& error) {
 std::string new_request_id() {
   static std::atomic<uint64_t> last{0};
   const auto clock = static_cast<uint64_t>(SystemClock::instance().unix_ms());
-  uint64_t before = last.load(std::memory_order_relaxed), order;  // only the value's growth matters
+  // Relaxed, because only the growth of the value matters.
+  uint64_t before = last.load(std::memory_order_relaxed), order;
   do {
     order = std::max(before + 1, clock);
   } while (!last.compare_exchange_weak(before, order, std::memory_order_relaxed));

@@ -1,5 +1,5 @@
 // HTTP/1.1 messages as plain values: the requests and responses of server and client, and the exact bytes of heads,
-// chunks and server-sent events. This file has no sockets.
+// chunks and server-sent events. This file uses no sockets.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,7 @@ struct Request {
   std::string body;
   bool keep_alive = true;
   bool http11 = true;  // false: HTTP/1.0, which has no chunked coding
-  std::string id;      // ours, unique: see new_request_id
+  std::string id;      // unique id of the server: see new_request_id
   // the x-request-id of the answer: the client's when it is sane, otherwise `id`
   std::string request_id;
   std::string peer;          // "127.0.0.1:51234"
@@ -55,8 +55,7 @@ struct Response {
 
 /// The reason phrase: "Not Found" for 404; "Status" for codes outside our table.
 std::string_view reason_phrase(int status);
-/// Decodes %XX; nullopt-like error (Code::invalid) for a bad escape, an encoded NUL or a path that
-/// is not UTF-8.
+/// Decodes %XX. Code::invalid for a bad escape, an encoded NUL or a path that is not UTF-8.
 Result<std::string> decode_path(std::string_view path);
 /// Whether the id has 1 to 128 visible ASCII characters, so that it is safe in a header, a log line and a file name.
 bool is_sane_request_id(std::string_view id);
@@ -64,8 +63,8 @@ bool is_sane_request_id(std::string_view id);
 /// How the body of a response is delimited.
 enum class Framing : uint8_t { length, chunked, until_close, none };
 
-/// Appends the status line and headers. Control characters in values become spaces, so a value can
-/// never start a new header. Adds Content-Length or Transfer-Encoding and, if closing, Connection.
+/// Appends the status line and headers. Control characters in values become spaces, so a value can never start a new
+/// header. Adds Content-Length or Transfer-Encoding and, if the connection closes, Connection.
 void append_response_head(std::string& out, int status, const Headers& headers, Framing framing, size_t body_bytes,
                           bool close);
 void append_request_head(std::string& out, Method method, std::string_view target, std::string_view host,
@@ -82,7 +81,7 @@ void append_sse_data(std::string& out, std::string_view json);
 /// Content-Type, Cache-Control, X-Accel-Buffering of an event stream.
 Headers sse_headers();
 
-// Errors in OpenAI's shape, {"error":{message,type,param,code}}, with status, type and code from the
+// The body of an error in OpenAI's shape, {"error":{message,type,param,code}}, with status, type and code from the
 // table of base/errors.h.
 std::string error_body(err::Number number, std::string_view message, std::string_view param = {});
 Response error_response(err::Number number, std::string_view message, std::string_view param = {});

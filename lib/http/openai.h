@@ -1,8 +1,8 @@
-// The OpenAI shapes as pure functions: request bodies in, checked structs out; structs in, response bodies and stream
-// events out. No sockets, no tokenizer. Fields that clients of vLLM send are read too. Three rules:
+// The OpenAI shapes as pure functions: request bodies become checked structs, and structs become response bodies and
+// stream events. No sockets, no tokenizer. Fields that clients of vLLM send are read too. Three rules:
 //   - every number has bounds, every text is valid UTF-8, and an error names its field;
-//   - a feature we do not have is refused by name, never silently dropped;
-//   - fields we have never heard of are ignored and reported in `ignored`, to be logged once.
+//   - an unsupported feature is refused by name, never silently dropped;
+//   - unknown fields are ignored and reported in `ignored`, to be logged once.
 #pragma once
 
 #include <algorithm>
@@ -54,8 +54,9 @@ struct ChatMessage {
 /// nullopt: the model's generation_config decides.
 struct SamplingFields : wire::SamplingChoice {
   std::optional<int64_t> seed;
-  std::optional<uint32_t> max_tokens;  // completions: 16 if absent; chat: what the context leaves. 0 with echo only.
-                                       // The context's length is the caller's check (MC4005)
+  // Completions: 16 if absent. Chat: the rest of the context. 0 with echo only. The caller checks the length of the
+  // context (MC4005).
+  std::optional<uint32_t> max_tokens;
   uint32_t min_tokens = 0;
   bool ignore_eos = false;
   std::vector<std::string> stop;
@@ -64,11 +65,11 @@ struct SamplingFields : wire::SamplingChoice {
   bool skip_special_tokens = true;
   std::vector<std::pair<uint32_t, double>> logit_bias;
   std::optional<int> logprobs;         // number of alternatives beside the chosen token; nullopt: no log-probabilities
-  std::optional<int> prompt_logprobs;  // the same for the prompt's tokens
+  std::optional<int> prompt_logprobs;  // number of alternatives for the prompt's tokens
   int n = 1;
 };
 
-/// The bound of a request's priority, which lies between minus this and this. Lower goes first.
+/// The bound of a request's priority: it is between -kPriorityMax and kPriorityMax. Lower goes first.
 inline constexpr int kPriorityMax = 100;
 
 /// The "mc" object and the x-mc-* headers (a header wins).
@@ -84,7 +85,7 @@ struct McFields {
 /// POST /v1/completions and /v1/chat/completions.
 struct GenerateRequest {
   bool is_chat = false;
-  std::string model;                  // empty: the one that is served
+  std::string model;                  // empty: the served model
   std::vector<Prompt> prompts;        // completions
   std::vector<ChatMessage> messages;  // chat
   Json tools;                         // array or null, for the template
@@ -95,7 +96,7 @@ struct GenerateRequest {
   bool echo = false;
   std::optional<int> best_of;  // answers to draw; the n with the highest mean log-probability a token are returned
   bool return_token_ids = false;
-  std::optional<uint32_t> truncate_prompt_tokens;  // keep this many from the end
+  std::optional<uint32_t> truncate_prompt_tokens;  // number of tokens kept from the end
   std::string cache_salt;
   int priority = 0;
   SamplingFields sampling;
@@ -136,7 +137,7 @@ struct DetokenizeRequest {
 };
 Result<DetokenizeRequest> parse_detokenize(std::string_view body, const ApiLimits& limits);
 
-/// POST /admin/*: {"node": "p1", "role": "decode"}; role may be absent where the verb needs none.
+/// POST /admin/*: {"node": "p1", "role": "decode"}. role may be absent when the verb needs none.
 struct AdminRequest {
   std::string node;
   std::string role;
@@ -149,7 +150,7 @@ Result<AdminRequest> parse_admin(std::string_view body, const Headers& headers);
 struct Usage {
   uint32_t prompt_tokens = 0;
   uint32_t completion_tokens = 0;
-  uint32_t cached_tokens = 0;  // cached tokens of the prompt; always reported, also when 0
+  uint32_t cached_tokens = 0;  // cached tokens of the prompt; always reported, even when 0
 };
 Json usage_json(const Usage& usage);
 
@@ -158,7 +159,7 @@ struct TokenLogprob {
   std::optional<double> logprob;  // absent for the first token of a prompt, which has no context
   std::vector<std::pair<std::string, double>> top;
   bool hidden = false;  // a special token that the text leaves out
-  size_t lost = 0;      // the characters that the start of a text drops from it (SentencePiece's space)
+  size_t lost = 0;      // number of characters that the start of a text drops from it (SentencePiece's space)
 };
 
 /// A token of the prompt in vLLM's form: by id, with ranks.
@@ -169,7 +170,7 @@ struct PromptLogprob {
     double logprob = 0;
     uint32_t rank = 1;
   };
-  std::vector<Entry> entries;  // the token itself, then the likeliest; empty for the first token
+  std::vector<Entry> entries;  // the token itself, then the most likely ones; empty for the first token
 };
 
 struct Choice {
@@ -180,7 +181,7 @@ struct Choice {
   std::vector<TokenLogprob> logprobs;  // empty unless asked for
   std::vector<uint32_t> token_ids;     // if return_token_ids
   std::vector<uint32_t> prompt_token_ids;
-  /// One entry a token of the prompt where the request asks for them. All choices of the prompt share them.
+  /// One entry for each token of the prompt when the request asks for them. All choices of the prompt share them.
   std::shared_ptr<const std::vector<PromptLogprob>> prompt_logprobs;
 };
 

@@ -88,8 +88,8 @@ Json completion_logprobs(std::span<const TokenLogprob> logprobs, size_t& offset)
                        {"top_logprobs", std::move(tops)}});
 }
 
-/// vLLM's: null for the first token, then an object by token id. They are written as text, because a tree of so many
-/// small objects takes several times as long, on the thread that serves all requests.
+/// vLLM's form: null for the first token, then an object by token id. It is written as text, because a tree of so many
+/// small objects takes several times as long on the thread that serves all requests.
 void append_prompt_logprobs(std::string& out, const Choice& choice) {
   out += '[';
   std::span<const PromptLogprob> rows;
@@ -187,7 +187,7 @@ std::string answer_body(const AnswerHead& head, const GenerateRequest& request, 
                                   {"created", head.created},
                                   {"model", head.model}})
                         .dump();
-  out.pop_back();  // what follows are more members
+  out.pop_back();  // more members follow
   out += ",\"choices\":[";
   for (const Choice& choice : choices) {
     if (&choice != choices.data()) out += ',';

@@ -1,4 +1,4 @@
-// Requests of the OpenAI API, vLLM's extras and our own, field by field.
+// Requests of the OpenAI API, vLLM's extras and this server's own, field by field.
 #include <algorithm>
 
 #include "base/units.h"
@@ -104,7 +104,7 @@ void read_stream(Fields& f, GenerateRequest& out) {
   inner.accept({"include_obfuscation"});
   f.adopt(inner);
   if (!out.stream && (out.include_usage || out.continuous_usage)) f.fail("stream_options", "needs \"stream\": true");
-  // Continuous usage without the final chunk would make no sense to the client.
+  // Continuous usage without the final chunk would be useless to the client.
   out.include_usage = out.include_usage || out.continuous_usage;
 }
 
@@ -209,7 +209,7 @@ void read_common(Fields& f, const ApiLimits& limits, GenerateRequest& out) {
   refuse_unsupported(f);
 }
 
-/// Last checks that need several fields.
+/// Makes the last checks, which need several fields.
 Result<GenerateRequest> finish(Fields& f, const Headers& headers, GenerateRequest out) {
   std::vector<std::string> mc_ignored;
   if (out.sampling.max_tokens == 0u && !out.echo)
@@ -356,7 +356,7 @@ Result<GenerateRequest> parse_completion(std::string_view body, const Headers& h
   f.boolean("echo", out.echo);
   f.refuse("suffix", "text cannot be inserted before an end");
   if (!out.sampling.max_tokens) {
-    constexpr uint32_t kDefault = 16;  // OpenAI's
+    constexpr uint32_t kDefault = 16;  // the default of OpenAI
     out.sampling.max_tokens = std::max(kDefault, out.sampling.min_tokens);
   }
   return finish(f, headers, std::move(out));

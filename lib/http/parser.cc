@@ -1,8 +1,7 @@
-// The fence around Beast's HTTP grammar, which reads the heads; an incomplete head is kept in `held`
-// (bounded) and shown to it again with the bytes that follow. Bodies are delimited by BodyReader:
-// Beast 1.74 asserts on a final chunk that trickles in byte by byte.
-// A few things Beast lets pass are refused here: transfer codings other than chunked, a missing or
-// doubled Host, targets that are not a path.
+// The fence around Beast's HTTP grammar, which reads the heads. An incomplete head is kept in `held` (bounded) and
+// parsed again with the bytes that follow. BodyReader delimits bodies, because Beast 1.74 asserts on a final chunk that
+// trickles in byte by byte. Some input that Beast accepts is refused here: transfer codings other than chunked, a
+// missing or duplicate Host, targets that are not a path.
 #include "http/parser.h"
 
 #include <algorithm>

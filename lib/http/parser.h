@@ -14,7 +14,7 @@
 namespace mc::http {
 
 struct ParserLimits {
-  size_t header_bytes = size_t{16} << 10;  // request line and all fields; also one chunk's header
+  size_t header_bytes = size_t{16} << 10;  // request line and all fields; also the header of one chunk
   size_t body_bytes = size_t{16} << 20;
 };
 
@@ -34,7 +34,7 @@ class RequestParser {
   State state() const;
   /// The client waits for "100 Continue" before it sends the body. True once, when the head is read.
   bool take_expect_continue();
-  /// Value of a field of the head, once that has been read.
+  /// Value of a field of the head, once the head has been read.
   std::string_view header(std::string_view name) const;
   /// The request without its body, as take() gives it later. Valid once the head has been read.
   Request head() const;
@@ -97,7 +97,7 @@ class SseParser {
   std::string line_;  // the unfinished line
   std::string data_;  // the data of the event that is being read
   bool has_data_ = false;
-  bool skip_lf_ = false;  // the last line ended in CR: a following LF belongs to it
+  bool skip_lf_ = false;  // the last line ended in CR, so a following LF belongs to it
 };
 
 }  // namespace mc::http

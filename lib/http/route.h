@@ -16,7 +16,7 @@ enum class Route : uint8_t {
   completions,
   chat_completions,
   models,
-  model,  // rest: its id
+  model,  // rest: the model's id
   tokenize,
   detokenize,
   health,

@@ -24,7 +24,7 @@ namespace mc::http {
 namespace {
 
 constexpr size_t kScratchBytes = size_t{64} << 10;
-constexpr Duration kTickMax = 200ms;  // how late a timeout may be noticed
+constexpr Duration kTickMax = 200ms;  // a timeout may be noticed this much later
 constexpr size_t kRefusalsMax = 64;   // connections beyond the limit that get an answer; others are closed at once
 constexpr Duration kTicks = 20ms;     // the kernel counts the age of input in ticks of a few milliseconds
 
@@ -57,7 +57,7 @@ struct Peer final : detail::Connection, std::enable_shared_from_this<Peer> {
 };
 using PeerPtr = std::shared_ptr<Peer>;
 
-/// Opens once, and then lets every thread pass that waits at it.
+/// Opens once, and then lets every waiting thread pass.
 class Gate {
  public:
   void open() {
@@ -117,7 +117,7 @@ struct Server::Loop final : detail::ConnectionHost {
   Duration tick_interval = kTickMax;
   bool is_ticking = false;
   bool is_draining = false;
-  std::map<uint64_t, PeerPtr> peers;  // all that are not closed
+  std::map<uint64_t, PeerPtr> peers;  // all connections that are not closed
   uint64_t next_id = 1;
   size_t refusals = 0;
   detail::BodyBudget bodies_;
@@ -126,7 +126,7 @@ struct Server::Loop final : detail::ConnectionHost {
   std::vector<PeerPtr> dirty;
   std::array<char, kScratchBytes> scratch;
   std::shared_ptr<detail::Outbox> outbox_ = std::make_shared<detail::Outbox>();
-  Gate is_empty;  // the server drains, and the last connection has ended
+  Gate is_empty;  // opens when the server drains and the last connection has ended
   std::thread thread;
 };
 
@@ -239,7 +239,7 @@ void Server::Loop::on_readable(const PeerPtr& peer) {
   } else if (error && error != asio::error::would_block) {
     peer->on_lost();
   } else if (count > 0) {
-    // A request's time begins when its first bytes reached the kernel, even if this thread or process read them later.
+    // The time of a request begins when its first bytes reached the kernel, even if this process read them later.
     const bool may_be_old = peer->is_waiting() && now() - peer->waiting_since() >= kTicks;
     const Duration age = may_be_old ? age_of_input(peer->socket.native_handle()) : Duration{};
     peer->on_bytes({scratch.data(), count}, age);

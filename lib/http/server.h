@@ -1,7 +1,7 @@
 // HTTP/1.1 server: one thread, thousands of idle event streams. Handlers run on the server's thread and must not block
-// it; they answer at once, or keep the Responder and answer later from any thread. Everything a client can do is
-// bounded: head and body size, time to send them, the number of connections, bytes queued for a slow reader. The end
-// of a client is noticed at once, also while it only reads, and reported through Responder::on_close.
+// it. They answer at once, or keep the Responder and answer later from any thread. Everything that a client can do is
+// bounded: head and body size, time to send them, the number of connections, bytes queued for a slow reader. The end of
+// a client is noticed at once, even while it only reads, and reported through Responder::on_close.
 //
 //   Server::Handler handler = [&](Request request, Responder out) {
 //     if (request.path == "/health") return out.respond({200});
@@ -40,10 +40,10 @@ namespace mc::http {
 enum class CloseReason : uint8_t {
   done,          // Connection: close, after the answer
   client_gone,   // the client closed or reset, idle or not
-  head_timeout,  // slow loris: the head took too long
-  body_timeout,  // the body took too long
+  head_timeout,  // slow loris: the head arrived too slowly
+  body_timeout,  // the body arrived too slowly
   idle_timeout,  // kept alive, but no further request
-  slow_reader,   // too many bytes queued, or none taken for too long
+  slow_reader,   // too many bytes queued, or no byte taken for too long
   bad_request,   // refused with 4xx or 501 before a handler saw it
   too_many,      // the connection limit was reached
   aborted,       // Responder::abort
@@ -57,11 +57,11 @@ struct ServerOptions {
   std::string address = "127.0.0.1";  // an IP address or "localhost"
   uint16_t port = 0;                  // 0: any free port
   int port_tries = 1;                 // number of ports to try, upwards from `port`
-  std::string socket_path;            // a Unix socket of this user alone, in place of address and port
+  std::string socket_path;            // a Unix socket of this user alone, instead of address and port
   SitePolicy site;                    // for a listening address; a browser cannot reach a Unix socket
   ParserLimits limits;
-  /// Called on the server's thread when the head of a request has been read and its body has not. An answer refuses
-  /// the request before its body is read. Without one the handler gets the whole request.
+  /// Called on the server's thread when the head of a request has been read and its body has not. An answer refuses the
+  /// request. Without an answer the handler gets the whole request.
   std::function<std::optional<Response>(const Request& head)> refuse_head;
   size_t bodies_bytes_max = size_t{256} << 20;  // bodies of all requests that are being read
   size_t queue_bytes_max = size_t{1} << 20;     // the most unsent stream bytes of one connection
@@ -72,7 +72,7 @@ struct ServerOptions {
   Duration idle_timeout = 75s;   // between requests of a kept-alive connection
   Duration write_timeout = 30s;  // time in which the client takes no byte
   Duration ping_interval = 10s;  // ": ping" into a silent event stream
-  Metrics* metrics = nullptr;    // outlives the server
+  Metrics* metrics = nullptr;    // must outlive the server
 };
 
 /// A snapshot; counters only grow.
@@ -91,7 +91,7 @@ class Exchange;
 }
 
 /// The answer to one request. Copies share it (the handler's caller and a worker both hold one, hence a shared_ptr
-/// inside); it may outlive the server. Thread-safe; calls by one thread keep their order. When the last copy is
+/// inside). It may outlive the server. Thread-safe; calls by one thread keep their order. When the last copy is
 /// destroyed without an answer, the client gets a 500, so no client waits for ever. After the client has left, every
 /// call does nothing.
 class Responder {
@@ -133,8 +133,8 @@ class Server {
  public:
   using Handler = std::function<void(Request, Responder)>;
 
-  /// Binds, listens and starts the thread. Fails with MC5001 port-in-use naming the port, or says
-  /// what is wrong with the address.
+  /// Binds, listens and starts the thread. MC5001 port-in-use names the port. Other errors name the fault of the
+  /// address.
   static Result<std::unique_ptr<Server>> open(const ServerOptions& options, Handler handler);
   /// Calls stop().
   ~Server();
@@ -146,7 +146,7 @@ class Server {
   std::string url() const;
   ServerStats stats() const;
 
-  /// Runs `task` on the server's thread (also how tests and loops reach it).
+  /// Runs `task` on the server's thread. Tests and loops use it.
   void post(std::function<void()> task);
   /// Stops accepting, closes idle connections, and waits up to `patience` for answers under way. True when none is
   /// left. Any thread but the server's may call it.

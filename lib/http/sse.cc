@@ -1,6 +1,5 @@
-// Event streams line by line. A piece of input may end anywhere, also between CR and LF; only an
-// unfinished line and the data of an unfinished event are kept.
-// Source: WHATWG HTML, section 9.2.6.
+// Event streams line by line. A piece of input may end anywhere, even between CR and LF. Only an unfinished line and
+// the data of an unfinished event are kept. Source: WHATWG HTML, section 9.2.6.
 #include <utility>
 
 #include "http/parser.h"

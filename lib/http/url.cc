@@ -1,6 +1,5 @@
-// Base URLs as users type them for --base-url and --conductor: http only, nothing that could smuggle a
-// second header or request (spaces, control characters, user names, queries) gets through.
-// Grammar of host and port: base/uri.h.
+// Base URLs as users type them for --base-url and --conductor: http only. Text that could smuggle a second header or
+// request (spaces, control characters, user names, queries) is refused. base/uri.h has the grammar of host and port.
 #include <sys/un.h>
 
 #include <algorithm>
