@@ -240,12 +240,12 @@ Result<XferHello> decode_hello(std::span<const std::byte> bytes) {
   hello.lane_count = in.number<uint16_t>();
   hello.secured = in.flag();
   const auto seal = in.number<uint8_t>();
-  hello.seal = static_cast<SealWish>(seal);
+  hello.seal = static_cast<SealSetting>(seal);
   in.raw(hello.nonce);
   in.raw(hello.share);
   hello.name = in.text(kXferNameBytesMax);
   if (!in.done() || hello.instance.is_zero() || hello.lane_count == 0 || hello.lane_count > kXferLanesMax ||
-      hello.lane >= hello.lane_count || seal > static_cast<uint8_t>(SealWish::must))
+      hello.lane >= hello.lane_count || seal > static_cast<uint8_t>(SealSetting::must))
     return malformed("hello", bytes.size());
   return hello;
 }
@@ -268,12 +268,12 @@ Result<XferChallenge> decode_challenge(std::span<const std::byte> bytes) {
   in.raw(challenge.instance.bytes);
   challenge.secured = in.flag();
   const auto seal = in.number<uint8_t>();
-  challenge.seal = static_cast<SealWish>(seal);
+  challenge.seal = static_cast<SealSetting>(seal);
   in.raw(challenge.nonce);
   in.raw(challenge.share);
   in.raw(challenge.proof);
   challenge.name = in.text(kXferNameBytesMax);
-  if (!in.done() || challenge.instance.is_zero() || seal > static_cast<uint8_t>(SealWish::must))
+  if (!in.done() || challenge.instance.is_zero() || seal > static_cast<uint8_t>(SealSetting::must))
     return malformed("challenge", bytes.size());
   return challenge;
 }

@@ -157,7 +157,7 @@ using KeyShare = std::array<uint8_t, 32>;  // X25519 public key (RFC 7748), draw
 
 /// One side's choice whether to seal the stream behind the handshake. The stream is sealed when one side must and the
 /// other side may.
-enum class SealWish : uint8_t { never = 0, may = 1, must = 2 };
+enum class SealSetting : uint8_t { never = 0, may = 1, must = 2 };
 
 struct XferHello {
   InstanceId instance;
@@ -166,7 +166,7 @@ struct XferHello {
   uint16_t lane = 0;  // 0 = control
   uint16_t lane_count = 1;
   bool secured = false;  // the sender has a cluster key
-  SealWish seal = SealWish::never;
+  SealSetting seal = SealSetting::never;
   Nonce nonce{};
   KeyShare share{};  // zero when `seal` is never
   std::string name;
@@ -175,7 +175,7 @@ struct XferHello {
 struct XferChallenge {
   InstanceId instance;
   bool secured = false;
-  SealWish seal = SealWish::never;
+  SealSetting seal = SealSetting::never;
   Nonce nonce{};
   KeyShare share{};  // zero when the stream is not sealed
   Proof proof{};

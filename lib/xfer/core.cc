@@ -8,7 +8,7 @@ Result<void> Engine::Core::start() {
   MC_CHECK(commands.open());
   MC_CHECK(events.open());
   MC_CHECK(poller.add_wake(commands.fd()));
-  MC_CHECK(transports.open(home, table));
+  MC_CHECK(transports.open(services, table));
   turns.start();
   return {};
 }
@@ -31,7 +31,7 @@ std::optional<size_t> Engine::Core::places_of(const OpenBatch& batch, std::vecto
   for (const Request& request : batch.requests) total += request.local.size();
   if (total > options.here_bytes_max) return std::nullopt;
   places.reserve(batch.requests.size());
-  const auto route = directory.places(batch.requests, home.instance, places);
+  const auto route = directory.places(batch.requests, services.instance, places);
   if (!route || !transports.entry(*route).maps_memory) return std::nullopt;
   if (batch.deadline <= SystemClock::instance().now()) return std::nullopt;
   return transports.row(*route);

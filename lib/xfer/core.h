@@ -10,8 +10,8 @@
 #include <span>
 #include <vector>
 
-#include "xfer/home.h"
 #include "xfer/local_copy.h"
+#include "xfer/services.h"
 #include "xfer/turns.h"
 
 namespace mc::xfer {
@@ -22,11 +22,11 @@ class Engine::Core {
       : secured(!with.secret.empty()),
         options(with),
         table(rows),
-        home(make_home(options, access, tally, poller)),
+        services(make_services(options, access, tally, poller)),
         batches(with.batches_max, tally),
         directory(with.peers_max),
         events(with.events_max),
-        loop(options, home, transports, batches, directory, events, commands),
+        loop(options, services, transports, batches, directory, events, commands),
         turns(loop, commands, events, poller, with.spin) {}
 
   Result<void> start();
@@ -41,7 +41,7 @@ class Engine::Core {
   Access access;
   Tally tally;
   Poller poller;
-  Home home;
+  Services services;
   TransportSet transports;
   BatchTable batches;
   PeerDirectory directory;

@@ -166,7 +166,7 @@ bool Dispatcher::post_alone(OpenBatch& batch) {
   Peer* peer = parts_.peers.find(request.peer);
   if (peer == nullptr || peer->gone || !peer->descriptor) return false;
   const BufferInfo* buffer = peer->descriptor->find(request.buffer);
-  if (judge(buffer, request.op, request.offset, bytes, parts_.home.instance) != Denial::none) return false;
+  if (judge(buffer, request.op, request.offset, bytes, parts_.services.instance) != Denial::none) return false;
   size_t route = 0;
   while (route < peer->routes.size() &&
          (peer->routes[route].up.empty() || !parts_.transports.entry(route).covers(*buffer)))
@@ -196,7 +196,7 @@ TimePoint Dispatcher::look_alone() {
 
 bool Dispatcher::finish_alone(OpenBatch& batch) {
   Reports& reports = parts_.reports;
-  if (reports.done.size() != 1 || !reports.news.empty() || reports.room) return false;
+  if (reports.done.size() != 1 || !reports.events.empty() || reports.room) return false;
   const SliceDone& done = reports.done[0];
   const Request& request = batch.requests[0];
   if (done.slice != alone_.slice || done.code != Code::ok) return false;

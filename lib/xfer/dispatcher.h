@@ -17,7 +17,7 @@ class Dispatcher {
   /// Gives every route of the peer one turn. True when more can be done without waiting.
   bool pump(Peer& peer);
   void on_done(const SliceDone& done);
-  /// Ends or retries every slice of an endpoint that is lost (contract of News::Kind::lost).
+  /// Ends or retries every slice of an endpoint that is lost (contract of EndpointEvent::Kind::lost).
   void endpoint_died(EndpointId endpoint, Code code, const std::string& text);
 
   /// Posts a batch of one small request at once, without queue and timer. The peer must be up with nothing waiting for

@@ -77,17 +77,17 @@ const std::string& Engine::name() const {
   return core_->options.name;
 }
 InstanceId Engine::instance() const {
-  return core_->home.instance;
+  return core_->services.instance;
 }
 std::vector<std::string> Engine::transports() const {
   return core_->transports.texts();
 }
 std::vector<std::string> Engine::uris() const {
-  return core_->home.uris;
+  return core_->services.uris;
 }
 std::vector<std::byte> Engine::describe() const {
-  Descriptor descriptor = build_descriptor(core_->home);
-  if (!core_->secured) descriptor.ticket = core_->home.ticket;
+  Descriptor descriptor = build_descriptor(core_->services);
+  if (!core_->secured) descriptor.ticket = core_->services.ticket;
   return wire::encode(descriptor);
 }
 
@@ -115,7 +115,8 @@ Result<void> Engine::unregister(BufferId buffer, TimePoint deadline) {
 
 Result<PeerId> Engine::connect(std::span<const std::byte> descriptor, TimePoint deadline) {
   MC_TRY(decoded, wire::decode_descriptor(descriptor));
-  if (decoded.instance == core_->home.instance) return Error{Code::invalid, "xfer: connect: that is this very process"};
+  if (decoded.instance == core_->services.instance)
+    return Error{Code::invalid, "xfer: connect: that is this very process"};
   MC_TRY(id, core_->directory.add(decoded.instance));
   core_->commands.push({.kind = Command::Kind::connect,
                         .peer = id,

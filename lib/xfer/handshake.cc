@@ -9,23 +9,23 @@
 namespace mc::xfer {
 
 using wire::FrameType;
-using wire::SealWish;
+using wire::SealSetting;
 
 namespace {
 
-std::string_view meaning(SealWish wish) {
-  switch (wish) {
-    case SealWish::never: return "tcp_seal off";
-    case SealWish::may: return "tcp_seal auto on loopback";
-    case SealWish::must: return "tcp_seal on, or auto off loopback";
+std::string_view meaning(SealSetting setting) {
+  switch (setting) {
+    case SealSetting::never: return "tcp_seal off";
+    case SealSetting::may: return "tcp_seal auto on loopback";
+    case SealSetting::must: return "tcp_seal on, or auto off loopback";
   }
   return "unknown";
 }
 
 /// Whether the stream is sealed. None: one side requires sealing and the other forbids it.
-std::optional<bool> settle(SealWish a, SealWish b) {
-  if (a != SealWish::must && b != SealWish::must) return false;
-  if (a != SealWish::never && b != SealWish::never) return true;
+std::optional<bool> settle(SealSetting a, SealSetting b) {
+  if (a != SealSetting::must && b != SealSetting::must) return false;
+  if (a != SealSetting::never && b != SealSetting::never) return true;
   return std::nullopt;
 }
 
@@ -41,9 +41,9 @@ Result<void> check_seal(const Options& options) {
   return {};
 }
 
-SealWish seal_wish(const Options& options, bool loopback) {
-  if (options.secret.empty() || options.tcp_seal == "off") return SealWish::never;
-  return options.tcp_seal == "on" || !loopback ? SealWish::must : SealWish::may;
+SealSetting seal_setting(const Options& options, bool loopback) {
+  if (options.secret.empty() || options.tcp_seal == "off") return SealSetting::never;
+  return options.tcp_seal == "on" || !loopback ? SealSetting::must : SealSetting::may;
 }
 
 namespace {
@@ -77,27 +77,27 @@ OutFrame goodbye(std::string_view why) {
   return control_frame(FrameType::goodbye, {p, p + why.size()});
 }
 
-Handshake Handshake::dial(const Home& home, const InstanceId& wanted, const Id128& connection, uint16_t lane,
-                          uint16_t lane_count, SealWish seal, const wire::Ticket& ticket) {
-  Handshake handshake(home, seal);
+Handshake Handshake::dial(const Services& services, const InstanceId& wanted, const Id128& connection, uint16_t lane,
+                          uint16_t lane_count, SealSetting seal, const wire::Ticket& ticket) {
+  Handshake handshake(services, seal);
   handshake.dialled_ = true;
   handshake.ticket_ = ticket;
   handshake.state_ = State::challenge;
-  handshake.hello_ = {.instance = home.instance,
+  handshake.hello_ = {.instance = services.instance,
                       .wanted = wanted,
                       .connection = connection,
                       .lane = lane,
                       .lane_count = lane_count,
-                      .secured = !home.options->secret.empty(),
+                      .secured = !services.options->secret.empty(),
                       .seal = seal,
                       .nonce = random_nonce(),
-                      .name = home.options->name};
-  if (seal != SealWish::never) handshake.hello_.share = handshake.key_.emplace().share();
+                      .name = services.options->name};
+  if (seal != SealSetting::never) handshake.hello_.share = handshake.key_.emplace().share();
   return handshake;
 }
 
-Handshake Handshake::listen(const Home& home, SealWish seal) {
-  return Handshake(home, seal);
+Handshake Handshake::listen(const Services& services, SealSetting seal) {
+  return Handshake(services, seal);
 }
 
 OutFrame Handshake::opening() const {
@@ -113,9 +113,9 @@ Handshake::Step Handshake::fail(const char* reason, Code code, std::string text,
   return step;
 }
 
-Handshake::Step Handshake::disagree(SealWish theirs) const {
+Handshake::Step Handshake::disagree(SealSetting theirs) const {
   return fail("handshake: sealed on one side only", Code::invalid,
-              "node '" + home_->options->name + "' has " + std::string(meaning(seal_)) + ", its peer has " +
+              "node '" + services_->options->name + "' has " + std::string(meaning(seal_)) + ", its peer has " +
                   std::string(meaning(theirs)),
               wire::Mismatch::seal);
 }
@@ -133,7 +133,7 @@ bool Handshake::agree(const wire::KeyShare& theirs, Step& step) {
     step = fail("handshake: bad key share", Code::corrupt, "the peer's key share is none");
     return false;
   }
-  step.seal = seal_secrets(*exchanged, home_->options->secret, hello_, challenge_, dialled_);
+  step.seal = seal_secrets(*exchanged, services_->options->secret, hello_, challenge_, dialled_);
   return true;
 }
 
@@ -169,13 +169,13 @@ Handshake::Step Handshake::on_hello(std::span<const std::byte> payload) {
   auto hello = wire::decode_hello(payload);
   if (!hello) return fail("handshake: malformed hello", hello.error().code, hello.error().what);
   hello_ = std::move(*hello);
-  const std::string& own = home_->options->name;
-  if (!hello_.wanted.is_zero() && hello_.wanted != home_->instance)
+  const std::string& own = services_->options->name;
+  if (!hello_.wanted.is_zero() && hello_.wanted != services_->instance)
     return fail("handshake: stale instance wanted", Code::peer_lost,
                 "instance " + hello_.wanted.short_hex() + " is gone; node '" + own + "' here is instance " +
-                    home_->instance.short_hex() + " (restarted?)");
-  if (hello_.instance == home_->instance) return fail("handshake: own instance", Code::invalid, "this is myself");
-  const bool secured = !home_->options->secret.empty();
+                    services_->instance.short_hex() + " (restarted?)");
+  if (hello_.instance == services_->instance) return fail("handshake: own instance", Code::invalid, "this is myself");
+  const bool secured = !services_->options->secret.empty();
   if (hello_.secured != secured)
     return fail("handshake: secret on one side only", Code::invalid,
                 std::string("node '") + own +
@@ -183,9 +183,10 @@ Handshake::Step Handshake::on_hello(std::span<const std::byte> payload) {
                              : "' has no cluster secret, the peer has one"),
                 wire::Mismatch::secret);
   if (!settle(seal_, hello_.seal)) return disagree(hello_.seal);
-  challenge_ = {.instance = home_->instance, .secured = secured, .seal = seal_, .nonce = random_nonce(), .name = own};
+  challenge_ = {
+      .instance = services_->instance, .secured = secured, .seal = seal_, .nonce = random_nonce(), .name = own};
   if (seals()) challenge_.share = key_.emplace().share();
-  if (secured) challenge_.proof = prove(home_->options->secret, "listener", hello_, challenge_);
+  if (secured) challenge_.proof = prove(services_->options->secret, "listener", hello_, challenge_);
   Step step;
   if (seals() && !agree(hello_.share, step)) return step;
   state_ = State::proof;
@@ -204,7 +205,7 @@ Handshake::Step Handshake::on_challenge(std::span<const std::byte> payload) {
     step.gone = true;
     return step;
   }
-  const std::string& secret = home_->options->secret;
+  const std::string& secret = services_->options->secret;
   wire::Proof proof{};
   if (!secret.empty()) {
     if (!challenge_.secured || !same(challenge_.proof, prove(secret, "listener", hello_, challenge_)))
@@ -224,7 +225,7 @@ Handshake::Step Handshake::on_challenge(std::span<const std::byte> payload) {
   std::vector<std::byte> out(proof.size());
   std::memcpy(out.data(), proof.data(), proof.size());
   if (hello_.lane == 0) {
-    const auto descriptor = wire::encode(*home_->describe());
+    const auto descriptor = wire::encode(*services_->describe());
     out.insert(out.end(), descriptor.begin(), descriptor.end());
   }
   state_ = State::ready;
@@ -236,16 +237,16 @@ Handshake::Step Handshake::on_proof(std::span<const std::byte> payload) {
   wire::Proof proof;
   if (payload.size() < proof.size()) return fail("handshake: malformed proof", Code::corrupt, "short proof");
   std::memcpy(proof.data(), payload.data(), proof.size());
-  const std::string& secret = home_->options->secret;
+  const std::string& secret = services_->options->secret;
   if (!secret.empty() && !same(proof, prove(secret, "dialler", hello_, challenge_)))
     return fail("handshake: wrong secret", Code::invalid, "the peer does not hold this cluster's secret",
                 wire::Mismatch::secret);
-  const bool ticketed =
-      home_->ticket != wire::Ticket{} && same(proof, prove(text_of(home_->ticket), "ticket", hello_, challenge_));
+  const bool ticketed = services_->ticket != wire::Ticket{} &&
+                        same(proof, prove(text_of(services_->ticket), "ticket", hello_, challenge_));
   proven_ = !secret.empty() || ticketed;
   if (Step step = take_descriptor(payload.subspan(proof.size())); step.failed) return step;
   std::vector<std::byte> out;
-  if (hello_.lane == 0) out = wire::encode(*home_->describe());
+  if (hello_.lane == 0) out = wire::encode(*services_->describe());
   state_ = State::complete;
   Step step;
   step.send = control_frame(FrameType::ready, std::move(out));

@@ -53,14 +53,14 @@ class FrameStream;
 /// Code::invalid: Options::tcp_seal is unknown, or needs a secret that is missing.
 Result<void> check_seal(const Options& options);
 /// The seal setting that Options::tcp_seal means for a connection on loopback, or for one that leaves the host.
-wire::SealWish seal_wish(const Options& options, bool loopback);
+wire::SealSetting seal_setting(const Options& options, bool loopback);
 
 class Handshake {
  public:
-  static Handshake dial(const Home& home, const InstanceId& wanted, const Id128& connection, uint16_t lane,
-                        uint16_t lane_count, wire::SealWish seal = wire::SealWish::never,
+  static Handshake dial(const Services& services, const InstanceId& wanted, const Id128& connection, uint16_t lane,
+                        uint16_t lane_count, wire::SealSetting seal = wire::SealSetting::never,
                         const wire::Ticket& ticket = {});
-  static Handshake listen(const Home& home, wire::SealWish seal = wire::SealWish::never);
+  static Handshake listen(const Services& services, wire::SealSetting seal = wire::SealSetting::never);
 
   /// The dialler's first frame.
   OutFrame opening() const;
@@ -98,7 +98,7 @@ class Handshake {
  private:
   enum class State : uint8_t { hello, challenge, proof, ready, complete };  // the awaited frame
 
-  Handshake(const Home& home, wire::SealWish seal) : home_(&home), seal_(seal) {}
+  Handshake(const Services& services, wire::SealSetting seal) : services_(&services), seal_(seal) {}
   Step on_hello(std::span<const std::byte> payload);
   Step on_challenge(std::span<const std::byte> payload);
   Step on_proof(std::span<const std::byte> payload);
@@ -106,11 +106,11 @@ class Handshake {
   Step take_descriptor(std::span<const std::byte> payload);
   static Step fail(const char* reason, Code code, std::string text, wire::Mismatch mismatch = wire::Mismatch::none);
   bool seals() const;
-  Step disagree(wire::SealWish theirs) const;
+  Step disagree(wire::SealSetting theirs) const;
   bool agree(const wire::KeyShare& theirs, Step& step);
 
-  const Home* home_;
-  wire::SealWish seal_;
+  const Services* services_;
+  wire::SealSetting seal_;
   std::optional<ShareKey> key_;  // deleted as soon as both shares are known
   bool dialled_ = false;
   bool proven_ = false;

@@ -11,7 +11,7 @@ namespace mc::xfer {
 
 Result<void> Listener::open(Fd listening) {
   MC_ASSERT(!fd_ && listening);
-  MC_TRY(token, home_.poller->add(owner_, listening.get(), EPOLLIN));
+  MC_TRY(token, services_.poller->add(owner_, listening.get(), EPOLLIN));
   fd_ = std::move(listening);
   token_ = token;
   return {};
@@ -22,12 +22,12 @@ TimePoint Listener::accept(const std::function<void(Fd)>& take) {
   for (int i = 0; i < kAcceptMax; ++i) {
     auto [fd, exhausted] = accept_next(fd_.get());
     if (exhausted) {
-      home_.tally->failure("accept: out of descriptors or memory");
-      home_.poller->modify(token_, fd_.get(), 0);
+      services_.tally->failure("accept: out of descriptors or memory");
+      services_.poller->modify(token_, fd_.get(), 0);
       again_ = now() + kPause;
     }
     if (!fd) break;
-    home_.tally->add(Count::accepts);
+    services_.tally->add(Count::accepts);
     take(std::move(fd));
   }
   return again_;
@@ -36,13 +36,13 @@ TimePoint Listener::accept(const std::function<void(Fd)>& take) {
 TimePoint Listener::tick(TimePoint at) {
   if (again_ > at) return again_;
   MC_ASSERT(is_open());
-  home_.poller->modify(token_, fd_.get(), EPOLLIN);
+  services_.poller->modify(token_, fd_.get(), EPOLLIN);
   return again_ = kNever;
 }
 
 void Listener::close() {
   if (!fd_) return;
-  home_.poller->remove(fd_.get());
+  services_.poller->remove(fd_.get());
   fd_.reset();
   again_ = kNever;
 }

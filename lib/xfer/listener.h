@@ -12,7 +12,7 @@ namespace mc::xfer {
 
 class Listener {
  public:
-  Listener(Home& home, uint8_t owner) : home_(home), owner_(owner) {}
+  Listener(Services& services, uint8_t owner) : services_(services), owner_(owner) {}
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
   ~Listener() { close(); }
@@ -32,7 +32,7 @@ class Listener {
   static constexpr int kAcceptMax = 16;  // connections accepted in one turn
   static constexpr Duration kPause = 100ms;
 
-  Home& home_;
+  Services& services_;
   const uint8_t owner_;
   Fd fd_;
   uint64_t token_ = 0;

@@ -48,7 +48,7 @@ void EngineLoop::handle(Command& command) {
     case Command::Kind::publish: return parts_.transports.publish(parts_.reports);
     case Command::Kind::secret: options_.secret = std::move(command.text); return;
     case Command::Kind::resume:
-      if (std::exchange(parts_.home.reading_notifies, true)) return;
+      if (std::exchange(parts_.services.reading_notifies, true)) return;
       return parts_.transports.pause_notifies(false);
     case Command::Kind::stop: stopping_ = true; return;
   }
@@ -95,40 +95,40 @@ bool EngineLoop::handle_reports() {
     MC_ASSERT(parts_.reports.empty());
     if (std::exchange(handled_.room, false)) parts_.lanes.room();
     for (const SliceDone& done : handled_.done) dispatcher_.on_done(done);
-    for (News& news : handled_.news) handle(news);
+    for (EndpointEvent& event : handled_.events) handle(event);
     handled_.done.clear();
-    handled_.news.clear();
+    handled_.events.clear();
   }
   pause_if_full();
   return any;
 }
 
-void EngineLoop::handle(News& news) {
-  const auto peer_of = [&](Count count, Event&& event) {
-    const EndpointState* endpoint = parts_.lanes.find(news.endpoint);
+void EngineLoop::handle(EndpointEvent& event) {
+  const auto peer_of = [&](Count count, Event&& told) {
+    const EndpointState* endpoint = parts_.lanes.find(event.endpoint);
     if (endpoint == nullptr) return;
     parts_.tally.add(count);
-    event.peer = endpoint->peer;
-    parts_.events.push(std::move(event));
+    told.peer = endpoint->peer;
+    parts_.events.push(std::move(told));
   };
-  switch (news.kind) {
-    case News::Kind::up: return peering_.on_up(news);
-    case News::Kind::lost:
-      if (const PeerId stranger = peering_.on_lost(news); stranger != PeerId::none)
+  switch (event.kind) {
+    case EndpointEvent::Kind::up: return peering_.on_up(event);
+    case EndpointEvent::Kind::lost:
+      if (const PeerId stranger = peering_.on_lost(event); stranger != PeerId::none)
         commands_.push({.kind = Command::Kind::disconnect, .peer = stranger});
       return;
-    case News::Kind::described: return peering_.on_descriptor(news);
-    case News::Kind::notify:
-      return peer_of(Count::notifies_received, {.kind = Event::Kind::notify, .bytes = std::move(news.bytes)});
-    case News::Kind::immediate:
-      return peer_of(Count::immediates_received, {.kind = Event::Kind::immediate, .immediate = news.immediate});
+    case EndpointEvent::Kind::described: return peering_.on_descriptor(event);
+    case EndpointEvent::Kind::notify:
+      return peer_of(Count::notifies_received, {.kind = Event::Kind::notify, .bytes = std::move(event.bytes)});
+    case EndpointEvent::Kind::immediate:
+      return peer_of(Count::immediates_received, {.kind = Event::Kind::immediate, .immediate = event.immediate});
   }
 }
 
 /// Stops reading peers' notifies while too many events wait for the caller.
 void EngineLoop::pause_if_full() {
-  if (!parts_.home.reading_notifies || !parts_.events.full_hint()) return;
-  parts_.home.reading_notifies = false;
+  if (!parts_.services.reading_notifies || !parts_.events.full_hint()) return;
+  parts_.services.reading_notifies = false;
   parts_.transports.pause_notifies(true);
 }
 

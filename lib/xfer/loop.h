@@ -17,11 +17,11 @@ namespace mc::xfer {
 
 class EngineLoop {
  public:
-  EngineLoop(Options& options, Home& home, TransportSet& transports, BatchTable& batches, PeerDirectory& directory,
-             EventQueue& events, CommandQueue& commands)
+  EngineLoop(Options& options, Services& services, TransportSet& transports, BatchTable& batches,
+             PeerDirectory& directory, EventQueue& events, CommandQueue& commands)
       : options_(options),
         commands_(commands),
-        parts_(options, home, transports, batches, directory, events),
+        parts_(options, services, transports, batches, directory, events),
         running_(parts_),
         router_(parts_, running_),
         dispatcher_(parts_, running_, router_),
@@ -49,7 +49,7 @@ class EngineLoop {
  private:
   void handle(Command& command);
   bool handle_reports();
-  void handle(News& news);
+  void handle(EndpointEvent& event);
   void pause_if_full();
 
   Options& options_;  // the secret may change

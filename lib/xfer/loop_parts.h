@@ -14,10 +14,10 @@
 namespace mc::xfer {
 
 struct LoopParts {
-  LoopParts(const Options& with, Home& at, TransportSet& set, BatchTable& table, PeerDirectory& known,
+  LoopParts(const Options& with, Services& at, TransportSet& set, BatchTable& table, PeerDirectory& known,
             EventQueue& queue)
       : options(with),
-        home(at),
+        services(at),
         access(*at.access),
         tally(*at.tally),
         transports(set),
@@ -28,7 +28,7 @@ struct LoopParts {
         peers(slices, {.least = with.slice_bytes_min, .most = with.slice_bytes_max}) {}
 
   const Options& options;
-  Home& home;
+  Services& services;
   Access& access;
   Tally& tally;
   TransportSet& transports;

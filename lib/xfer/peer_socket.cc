@@ -40,7 +40,7 @@ PeerDialling dial_peer(const std::string& scheme, const Dial& dial, const Option
   if (!address) return refuse({Code::invalid, false, address.error().what});
   Dialling dialling = dial_tcp(*address);
   if (dialling.error != 0) return refuse(connect_loss("dial " + dial.uri, dialling.error, !dial.wanted.is_zero()));
-  return {.fd = std::move(dialling.fd), .seal = seal_wish(options, stays_on_host(*address)), .refused = {}};
+  return {.fd = std::move(dialling.fd), .seal = seal_setting(options, stays_on_host(*address)), .refused = {}};
 }
 
 bool PeerSocket::open(uint8_t owner) {
@@ -48,7 +48,7 @@ bool PeerSocket::open(uint8_t owner) {
   tune_socket(io.fd());
   connecting_ = handshake.dialled();
   armed_ = connecting_ ? EPOLLOUT : EPOLLIN;
-  const auto token = home_.poller->add(owner, io.fd(), armed_);
+  const auto token = services_.poller->add(owner, io.fd(), armed_);
   if (!token) return false;
   token_ = *token;
   progress = now();
@@ -88,7 +88,7 @@ void PeerSocket::watch(bool paused) {
   if (connecting_) return;
   const uint32_t events = (paused ? EPOLLRDHUP : EPOLLIN) | (io.idle() ? 0u : EPOLLOUT);
   if (events == armed_) return;
-  home_.poller->modify(token_, io.fd(), events);
+  services_.poller->modify(token_, io.fd(), events);
   armed_ = events;
 }
 
@@ -112,14 +112,14 @@ Loss PeerSocket::broken() {
   const Code code = io.code();
   const bool complete = handshake.complete();
   if (code != Code::peer_lost || !complete)
-    home_.tally->failure(failure || code != Code::peer_lost ? io.reason() : "handshake: closed by the peer");
+    services_.tally->failure(failure || code != Code::peer_lost ? io.reason() : "handshake: closed by the peer");
   if (!complete && !failure && code != Code::peer_lost) push(refusal(code, io.error()));
   const bool foreign = !complete && code == Code::unsupported;
   return failure ? *failure : Loss{code, false, io.error(), foreign ? wire::Mismatch::version : wire::Mismatch::none};
 }
 
 void PeerSocket::close() {
-  home_.poller->remove(io.fd());
+  services_.poller->remove(io.fd());
   ::shutdown(io.fd(), SHUT_RDWR);
 }
 

@@ -14,7 +14,7 @@
 
 namespace mc::xfer {
 
-/// The cause of a connection's end: the fields of News::Kind::lost.
+/// The cause of a connection's end: the fields of EndpointEvent::Kind::lost.
 struct Loss {
   Code code = Code::peer_lost;
   bool gone = false;  // proof that the wanted instance no longer listens there
@@ -26,15 +26,15 @@ struct Loss {
 /// A socket whose connect() was started for a dial, or the reason why there is none.
 struct PeerDialling {
   Fd fd;
-  wire::SealWish seal = wire::SealWish::never;
+  wire::SealSetting seal = wire::SealSetting::never;
   std::optional<Loss> refused;
 };
 PeerDialling dial_peer(const std::string& scheme, const Dial& dial, const Options& options);
 
 class PeerSocket {
  public:
-  PeerSocket(Home& home, Fd fd, Handshake with, StreamIo& calls = socket_calls())
-      : io(std::move(fd), calls), handshake(std::move(with)), home_(home) {}
+  PeerSocket(Services& services, Fd fd, Handshake with, StreamIo& calls = socket_calls())
+      : io(std::move(fd), calls), handshake(std::move(with)), services_(services) {}
 
   FrameStream io;
   Handshake handshake;
@@ -67,7 +67,7 @@ class PeerSocket {
   void close();
 
  private:
-  Home& home_;
+  Services& services_;
   uint64_t token_ = 0;
   uint32_t armed_ = 0;  // epoll events
   bool connecting_ = false;

@@ -5,8 +5,8 @@
 
 #include "base/assert.h"
 #include "xfer/auth.h"
-#include "xfer/home.h"
 #include "xfer/poller.h"
+#include "xfer/services.h"
 
 namespace mc::xfer {
 namespace {
@@ -57,7 +57,7 @@ std::string Peering::reasons(const Peer& peer) const {
 /// Finds the transports that reach the peer of that descriptor, and the reasons. Known routes keep their state.
 void Peering::learn_routes(Peer& peer) {
   if (peer.claimed) return;  // an address that a stranger gives is never dialled
-  const Descriptor local = build_descriptor(parts_.home);
+  const Descriptor local = build_descriptor(parts_.services);
   for (size_t i = 0; i < peer.routes.size(); ++i) {
     Route& route = peer.routes[i];
     Reach reach = parts_.transports.entry(i).reach(local, *peer.descriptor);
@@ -198,8 +198,8 @@ TimePoint Peering::due(TimePoint at) {
 
 /// The peer of an accepted connection; none when the directory is full. A connection that proved nothing gets a peer of
 /// its own, whatever instance it claims.
-PeerId Peering::admit(const News& news) {
-  const InstanceId proven = news.proven ? news.instance : InstanceId{};
+PeerId Peering::admit(const EndpointEvent& event) {
+  const InstanceId proven = event.proven ? event.instance : InstanceId{};
   PeerId id = parts_.directory.admit(proven);
   if (id == PeerId::none) {
     const PeerId spare = parts_.peers.spare();
@@ -211,92 +211,92 @@ PeerId Peering::admit(const News& news) {
   return id;
 }
 
-void Peering::on_up(News& news) {
+void Peering::on_up(EndpointEvent& event) {
   Peer* peer = nullptr;
   size_t index = 0;
-  if (news.accepted) {
-    index = parts_.transports.route_of_row(news.row);
-    const PeerId id = admit(news);
-    parts_.lanes.add(news.endpoint, id, index);
+  if (event.accepted) {
+    index = parts_.transports.route_of_row(event.row);
+    const PeerId id = admit(event);
+    parts_.lanes.add(event.endpoint, id, index);
     if (id == PeerId::none) {
       parts_.tally.failure("accept: too many peers");
-      return parts_.transports[index].close(news.endpoint, Code::no_space, "too many peers", parts_.reports);
+      return parts_.transports[index].close(event.endpoint, Code::no_space, "too many peers", parts_.reports);
     }
     bool fresh;
     peer = &parts_.peers.make(id, parts_.transports.size(), fresh);
-    if (fresh) peer->stranger = !news.proven;
+    if (fresh) peer->stranger = !event.proven;
   } else {
-    const EndpointState& endpoint = parts_.lanes.at(news.endpoint);
+    const EndpointState& endpoint = parts_.lanes.at(event.endpoint);
     index = endpoint.route;
     peer = parts_.peers.find(endpoint.peer);
     if (peer == nullptr || peer->leaving)  // the peer was removed during the dial; `lost` follows
-      return parts_.transports[index].close(news.endpoint, Code::cancelled, "no longer wanted", parts_.reports);
+      return parts_.transports[index].close(event.endpoint, Code::cancelled, "no longer wanted", parts_.reports);
     peer->routes[index].dialling = EndpointId::none;
   }
-  parts_.lanes.up(news.endpoint, static_cast<size_t>(parts_.transports[index].lanes(news.endpoint)));
-  if (news.proven) peer->claimed = false;
+  parts_.lanes.up(event.endpoint, static_cast<size_t>(parts_.transports[index].lanes(event.endpoint)));
+  if (event.proven) peer->claimed = false;
   // The connection was accepted, or dialled at a bare address.
   else if (peer->stranger || (!peer->given && peer->instance.is_zero()))
     peer->claimed = true;
-  peer->instance = news.instance;
-  peer->name = news.text;
+  peer->instance = event.instance;
+  peer->name = event.text;
   peer->gone = false;
-  if (!peer->descriptor || peer->descriptor->version <= news.descriptor->version) peer->descriptor = news.descriptor;
+  if (!peer->descriptor || peer->descriptor->version <= event.descriptor->version) peer->descriptor = event.descriptor;
   learn_routes(*peer);
   Route& route = peer->routes[index];
-  route.up.push_back(news.endpoint);
+  route.up.push_back(event.endpoint);
   route.backoff = {};
   route.dead = false;
   const bool first = !std::exchange(peer->up, true);
   peer->connecting = false;
-  if (peer->notifier == EndpointId::none) peer->notifier = news.endpoint;
+  if (peer->notifier == EndpointId::none) peer->notifier = event.endpoint;
   publish(*peer);
-  parts_.directory.keep_mappings(peer->id, news.endpoint, std::move(news.mappings));
+  parts_.directory.keep_mappings(peer->id, event.endpoint, std::move(event.mappings));
   parts_.peers.set_busy(peer->id);
   if (first) {
-    peer->sealed = news.sealed;
+    peer->sealed = event.sealed;
     parts_.tally.add(Count::peers_up);
     emit_up(*peer);
   }
   for (const QueuedRequest& request : std::exchange(peer->waiting, {})) router_.assign(request);
 }
 
-PeerId Peering::on_lost(const News& news) {
-  const EndpointState* found = parts_.lanes.find(news.endpoint);
+PeerId Peering::on_lost(const EndpointEvent& event) {
+  const EndpointState* found = parts_.lanes.find(event.endpoint);
   if (found == nullptr) return PeerId::none;
   const EndpointState endpoint = *found;
-  dispatcher_.endpoint_died(news.endpoint, news.code, news.text);  // uses the endpoint to find the route
-  parts_.lanes.erase(news.endpoint);
+  dispatcher_.endpoint_died(event.endpoint, event.code, event.text);  // uses the endpoint to find the route
+  parts_.lanes.erase(event.endpoint);
   Peer* peer = parts_.peers.find(endpoint.peer);
   if (peer == nullptr) return PeerId::none;
   Route& route = peer->routes[endpoint.route];
-  peer->last_error = news.text;
-  peer->mismatch = news.mismatch;
-  peer->no_listener = news.no_listener;
-  if (news.gone) route.dead = true;
+  peer->last_error = event.text;
+  peer->mismatch = event.mismatch;
+  peer->no_listener = event.no_listener;
+  if (event.gone) route.dead = true;
   parts_.peers.set_busy(peer->id);
   if (!endpoint.up) {
-    attempt_failed(*peer, endpoint.route, news);
+    attempt_failed(*peer, endpoint.route, event);
     return PeerId::none;
   }
-  std::erase(route.up, news.endpoint);
-  parts_.directory.drop_mappings(peer->id, news.endpoint);
+  std::erase(route.up, event.endpoint);
+  parts_.directory.drop_mappings(peer->id, event.endpoint);
   const bool last = none_up(*peer);
-  if (last || peer->notifier == news.endpoint) down(*peer, news.code, news.gone, news.text);
+  if (last || peer->notifier == event.endpoint) down(*peer, event.code, event.gone, event.text);
   return last && peer->stranger ? peer->id : PeerId::none;
 }
 
 /// Called when a dial ended before the connection was up.
-void Peering::attempt_failed(Peer& peer, size_t index, const News& news) {
+void Peering::attempt_failed(Peer& peer, size_t index, const EndpointEvent& event) {
   Route& route = peer.routes[index];
   route.dialling = EndpointId::none;
   route.backoff = std::clamp(route.backoff * 2, parts_.options.backoff_min, parts_.options.backoff_max);
   // Random, so that peers which lost one node do not return in step.
-  const double jitter = 0.5 + parts_.home.rng.uniform();
+  const double jitter = 0.5 + parts_.services.rng.uniform();
   route.next_try = now() + Duration(static_cast<int64_t>(static_cast<double>(route.backoff.count()) * jitter));
   // A wrong secret or address stays wrong.
-  if (news.code == Code::invalid || news.code == Code::unsupported) route.usable = false;
-  if (!peer.up && peer.all_dead()) gone(peer, news.text);
+  if (event.code == Code::invalid || event.code == Code::unsupported) route.usable = false;
+  if (!peer.up && peer.all_dead()) gone(peer, event.text);
 }
 
 /// Called when the connection that carried the peer's notifies is lost, or the last connection. Notifies may be lost,
@@ -341,15 +341,15 @@ void Peering::gone(Peer& peer, const std::string& text) {
   emit_lost(peer, dead ? Code::peer_lost : Code::invalid, dead, text);
 }
 
-void Peering::on_descriptor(News& news) {
-  const EndpointState* endpoint = parts_.lanes.find(news.endpoint);
+void Peering::on_descriptor(EndpointEvent& event) {
+  const EndpointState* endpoint = parts_.lanes.find(event.endpoint);
   Peer* peer = endpoint == nullptr ? nullptr : parts_.peers.find(endpoint->peer);
   if (peer == nullptr) return;
-  parts_.directory.keep_mappings(peer->id, news.endpoint, std::move(news.mappings));
-  if (peer->descriptor && peer->descriptor->version >= news.descriptor->version) return;
-  peer->descriptor = news.descriptor;
+  parts_.directory.keep_mappings(peer->id, event.endpoint, std::move(event.mappings));
+  if (peer->descriptor && peer->descriptor->version >= event.descriptor->version) return;
+  peer->descriptor = event.descriptor;
   learn_routes(*peer);
-  parts_.directory.keep_offered(peer->id, *news.descriptor);
+  parts_.directory.keep_offered(peer->id, *event.descriptor);
   publish(*peer);
   parts_.events.push({.kind = Event::Kind::peer_changed, .peer = peer->id});
 }

@@ -27,20 +27,20 @@ class Peering {
   TimePoint due(TimePoint now);
   void notify(PeerId id, std::vector<std::byte>&& bytes);
 
-  void on_up(News& news);
+  void on_up(EndpointEvent& event);
   /// Returns the peer to forget when it was a stranger and its last connection is gone; else PeerId::none.
-  PeerId on_lost(const News& news);
-  void on_descriptor(News& news);
+  PeerId on_lost(const EndpointEvent& event);
+  void on_descriptor(EndpointEvent& event);
 
  private:
   void learn_routes(Peer& peer);
   void dial(Peer& peer, size_t route);
-  PeerId admit(const News& news);
+  PeerId admit(const EndpointEvent& event);
   void publish(const Peer& peer);
   void emit_up(const Peer& peer);
   void emit_lost(const Peer& peer, Code code, bool gone, const std::string& text);
   std::string reasons(const Peer& peer) const;
-  void attempt_failed(Peer& peer, size_t route, const News& news);
+  void attempt_failed(Peer& peer, size_t route, const EndpointEvent& event);
   void down(Peer& peer, Code code, bool gone, const std::string& text);
   void gone(Peer& peer, const std::string& text);
   void send_notifies(Peer& peer);

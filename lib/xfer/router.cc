@@ -63,7 +63,7 @@ void Router::assign(OpenBatch& batch, uint32_t index) {
     return;
   }
   const BufferInfo* buffer = peer->descriptor->find(request.buffer);
-  const Denial denial = judge(buffer, request.op, request.offset, request.local.size(), parts_.home.instance);
+  const Denial denial = judge(buffer, request.op, request.offset, request.local.size(), parts_.services.instance);
   if (denial != Denial::none) return refuse(*peer, batch, index, denial);
   if (request.local.empty()) return running_.finish_request(batch, index, Code::ok, {});
   const size_t route = pick_route(*peer, *buffer, SystemClock::instance().now());

@@ -74,7 +74,7 @@ struct MappedBuffer {
   std::shared_ptr<mem::SharedBuffer> mapping;  // shared with callers: their Views, and the copies that they make
 };
 
-struct News {
+struct EndpointEvent {
   enum class Kind : uint8_t { up, lost, described, notify, immediate };
   Kind kind{};
   EndpointId endpoint = EndpointId::none;
@@ -96,13 +96,13 @@ struct News {
 
 struct Reports {
   std::vector<SliceDone> done;
-  std::vector<News> news;
+  std::vector<EndpointEvent> events;
   bool room = false;  // a lane that was full may have room again, although no slice has ended
-  bool empty() const { return done.empty() && news.empty() && !room; }
+  bool empty() const { return done.empty() && events.empty() && !room; }
 };
 
 /// The engine's services for its transports. They outlive the transports.
-struct Home {
+struct Services {
   const Options* options = nullptr;
   InstanceId instance{};
   Id128 boot{};
@@ -158,7 +158,7 @@ class Transport {
   /// Called when the engine is about to wait for descriptors. Devices that were only polled must wake it from now on.
   /// When completions are reported here, the engine does not wait.
   virtual void doze(Reports&) {}
-  /// Called when Home::reading_notifies has changed.
+  /// Called when Services::reading_notifies has changed.
   virtual void pause_notifies(bool pause) = 0;
   /// Makes the memory of a buffer usable on this transport, before the buffer is offered to peers. Any thread may call
   /// it, and it may block.
@@ -181,7 +181,8 @@ struct TransportEntry {
   const char* scheme;
   const char* summary;
   bool dials_hosts;  // its URIs are scheme://host:port
-  bool maps_memory;  // shared buffers of a connected peer are mapped here (News::mappings), so callers may copy
+  bool
+      maps_memory;  // shared buffers of a connected peer are mapped here (EndpointEvent::mappings), so callers may copy
   /// Code::invalid names the option of this transport that is wrong.
   Result<void> (*check)(const Options& options);
   /// Whether this machine can run the transport.
@@ -190,7 +191,7 @@ struct TransportEntry {
   /// Whether the transport can move bytes of that remote buffer.
   bool (*covers)(const BufferInfo& buffer);
   /// `index` is passed to Poller::add, so that ready() finds the transport.
-  std::unique_ptr<Transport> (*make)(Home& home, uint8_t index);
+  std::unique_ptr<Transport> (*make)(Services& services, uint8_t index);
 };
 
 /// Wraps a transport and injects the faults of the plan between the transport and the engine.

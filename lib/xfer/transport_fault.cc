@@ -140,10 +140,10 @@ class FaultTransport final : public Transport {
 
   void spoil(Reports& from, Reports& out) {
     for (SliceDone& done : from.done) spoil(std::move(done), out);
-    for (News& news : from.news) {
-      if (news.kind == News::Kind::lost)
-        std::erase_if(flying_, [&](const auto& entry) { return entry.second.endpoint == news.endpoint; });
-      out.news.push_back(std::move(news));
+    for (EndpointEvent& event : from.events) {
+      if (event.kind == EndpointEvent::Kind::lost)
+        std::erase_if(flying_, [&](const auto& entry) { return entry.second.endpoint == event.endpoint; });
+      out.events.push_back(std::move(event));
     }
   }
 

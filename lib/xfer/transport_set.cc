@@ -33,9 +33,9 @@ Result<std::vector<size_t>> rows_of(std::string_view names, std::span<const Tran
 
 }  // namespace
 
-Result<void> TransportSet::open(Home& home, std::span<const TransportEntry* const> table) {
+Result<void> TransportSet::open(Services& services, std::span<const TransportEntry* const> table) {
   MC_ASSERT(active_.empty());
-  const Options& options = *home.options;
+  const Options& options = *services.options;
   MC_TRY(rows, rows_of(options.transport, table));
   int mc = 0;  // number of the first transport that is left out
   for (const size_t row : rows) {
@@ -44,7 +44,7 @@ Result<void> TransportSet::open(Home& home, std::span<const TransportEntry* cons
     Result<std::string> uri = Error{usable.code, usable.reason, usable.mc};
     std::unique_ptr<Transport> transport;
     if (usable.usable) {
-      transport = entry.make(home, static_cast<uint8_t>(row + 1));
+      transport = entry.make(services, static_cast<uint8_t>(row + 1));
       if (options.faults.any()) transport = inject_faults(std::move(transport), options.faults);
       uri = transport->listen();
     }
@@ -58,7 +58,7 @@ Result<void> TransportSet::open(Home& home, std::span<const TransportEntry* cons
     }
     const std::string remark = transport->remark();
     texts_.push_back(std::string(entry.scheme) + ": " + *uri + (remark.empty() ? "" : " (" + remark + ")"));
-    home.uris.push_back(*uri);
+    services.uris.push_back(*uri);
     active_.push_back({&entry, row, std::move(transport)});
   }
   if (!active_.empty()) return {};

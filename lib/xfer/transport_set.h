@@ -15,9 +15,9 @@ namespace mc::xfer {
 
 class TransportSet {
  public:
-  /// Opens the transports of the table that Options::transport names, and completes home.uris. Code::invalid names the
-  /// wrong option. "auto" leaves out transports that this machine cannot run.
-  Result<void> open(Home& home, std::span<const TransportEntry* const> table);
+  /// Opens the transports of the table that Options::transport names, and completes services.uris. Code::invalid names
+  /// the wrong option. "auto" leaves out transports that this machine cannot run.
+  Result<void> open(Services& services, std::span<const TransportEntry* const> table);
 
   size_t size() const { return active_.size(); }
   Transport& operator[](size_t route) { return *active_[route].transport; }

@@ -12,8 +12,8 @@ using wire::FrameType;
 
 RdmaEndpoint::RdmaEndpoint(RdmaParts& parts, RdmaFrames& with, Fd fd, Handshake handshake)
     : frames(with),
-      id(parts.home.next_endpoint()),
-      socket(parts.home, std::move(fd), std::move(handshake)),
+      id(parts.services.next_endpoint()),
+      socket(parts.services, std::move(fd), std::move(handshake)),
       messages(parts, *this) {}
 
 Code RdmaEndpoint::begin(const wire::FrameHeader& header, Sink&, const char*& why) {

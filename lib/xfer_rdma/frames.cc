@@ -42,7 +42,7 @@ Code RdmaFrames::joined(RdmaEndpoint& endpoint, const char*& why) {
   MC_ASSERT(parts_.strangers > 0);
   --parts_.strangers;
   const Handshake& handshake = endpoint.socket.handshake;
-  if (endpoint.socket.io.sealed()) parts_.home.tally->add(Count::streams_sealed);
+  if (endpoint.socket.io.sealed()) parts_.services.tally->add(Count::streams_sealed);
   if (handshake.hello().lane_count != 1) {
     why = "handshake: an rdma socket is the only lane of its connection";
     return Code::corrupt;
@@ -62,11 +62,11 @@ Code RdmaFrames::joined(RdmaEndpoint& endpoint, const char*& why) {
 /// ends here and finds its peer connected. A later dial is not closed, because the peer may have lost a connection that
 /// still looks alive from here.
 void RdmaFrames::settle_twins(RdmaEndpoint& endpoint) {
-  if (!(parts_.home.instance < endpoint.peer) || endpoint.socket.handshake.identity().is_zero()) return;
+  if (!(parts_.services.instance < endpoint.peer) || endpoint.socket.handshake.identity().is_zero()) return;
   for (const auto& [id, other] : parts_.endpoints) {
     if (other.get() == &endpoint || !other->live()) continue;
     if (other->socket.handshake.identity() != endpoint.peer || other->accepted == endpoint.accepted) continue;
-    if (other->up && now() - other->up_at > parts_.home.options->connect_timeout) continue;
+    if (other->up && now() - other->up_at > parts_.services.options->connect_timeout) continue;
     RdmaEndpoint& spare = other->up || endpoint.accepted ? endpoint : *other;
     spare.doom({Code::busy, false, "both sides dialled at once: the other connection stays"});
     if (endpoint.doomed()) return;
@@ -79,7 +79,7 @@ void RdmaFrames::tell_ports() {
 }
 
 void RdmaFrames::tell_keys(RdmaEndpoint& endpoint) {
-  const auto own = parts_.home.describe();  // made first, so that it names no buffer whose keys are not sent
+  const auto own = parts_.services.describe();  // made first, so that it names no buffer whose keys are not sent
   std::vector<size_t> devices;
   for (size_t port = 0; port < parts_.hardware.ports.size(); ++port) devices.push_back(parts_.device_of(port));
   if (endpoint.takes_writes(*own))
@@ -129,7 +129,8 @@ Code RdmaFrames::on_describe(RdmaEndpoint& endpoint, std::span<const std::byte> 
   endpoint.descriptor = std::make_shared<const Descriptor>(std::move(*descriptor));
   endpoint.keyring.described(*endpoint.descriptor);
   if (endpoint.up)
-    out.news.push_back({.kind = News::Kind::described, .endpoint = endpoint.id, .descriptor = endpoint.descriptor});
+    out.events.push_back(
+        {.kind = EndpointEvent::Kind::described, .endpoint = endpoint.id, .descriptor = endpoint.descriptor});
   return Code::ok;
 }
 

@@ -14,7 +14,7 @@ using wire::FrameType;
 using Way = NotifySender::Way;
 
 RdmaRail* RdmaMessages::carrier() {
-  if (!parts_.home.options->rdma_sends) return nullptr;
+  if (!parts_.services.options->rdma_sends) return nullptr;
   if (carrier_ == nullptr)  // otherwise path_lost() would have been called
     for (const auto& rail : endpoint_.rails)
       if (carrier_ == nullptr && rail->up()) carrier_ = rail.get();
@@ -24,16 +24,16 @@ RdmaRail* RdmaMessages::carrier() {
 int RdmaMessages::send(RdmaRail& carrier, std::span<const std::byte> bytes) {
   MC_ASSERT(carrier_ == &carrier && carrier.up());
   const bool idle = carrier.attempt.drained();
-  const uint64_t heard = receiver_.heard(!parts_.home.reading_notifies);
+  const uint64_t heard = receiver_.heard(!parts_.services.reading_notifies);
   const int error = carrier.attempt.send({.sequence = sender_.next(), .heard = heard, .bytes = bytes});
   if (error != 0) return error;
   if (idle) {  // the stall time-out starts when there is work
     carrier.progress = now();
-    parts_.due(carrier.progress + parts_.home.options->stall_timeout);
+    parts_.due(carrier.progress + parts_.services.options->stall_timeout);
   }
   sender_.sent_on_path(bytes);
   receiver_.told(heard);
-  parts_.home.tally->add(Count::rdma_sends);
+  parts_.services.tally->add(Count::rdma_sends);
   return 0;
 }
 
@@ -48,7 +48,7 @@ bool RdmaMessages::send_on_socket(std::span<const std::byte> bytes) {
 void RdmaMessages::send_on_socket(uint64_t sequence, std::vector<std::byte> bytes) {
   OutFrame frame = control_frame(FrameType::notify, std::move(bytes));
   frame.header.id = sequence;
-  frame.header.offset = receiver_.heard(!parts_.home.reading_notifies);
+  frame.header.offset = receiver_.heard(!parts_.services.reading_notifies);
   receiver_.told(frame.header.offset);
   endpoint_.socket.push(std::move(frame));
 }
@@ -85,7 +85,7 @@ void RdmaMessages::take(RdmaRail& rail, std::span<const RdmaAttempt::Polled::Mes
     if (rail.machine.live()) (void)rail.attempt.give_back(message.slot);
   }
   if (lie != nullptr && !endpoint_.doomed()) {
-    parts_.home.tally->failure(lie);
+    parts_.services.tally->failure(lie);
     endpoint_.doom({Code::corrupt, false, lie});
     parts_.due(now());
   }
@@ -111,14 +111,14 @@ void RdmaMessages::deliver(Reports& out) {
   if (!endpoint_.up) return;
   std::vector<std::byte> bytes;
   while (receiver_.take(bytes))
-    out.news.push_back({.kind = News::Kind::notify, .endpoint = endpoint_.id, .bytes = std::move(bytes)});
+    out.events.push_back({.kind = EndpointEvent::Kind::notify, .endpoint = endpoint_.id, .bytes = std::move(bytes)});
   for (const uint32_t immediate : std::exchange(immediates_, {}))
-    out.news.push_back({.kind = News::Kind::immediate, .endpoint = endpoint_.id, .immediate = immediate});
+    out.events.push_back({.kind = EndpointEvent::Kind::immediate, .endpoint = endpoint_.id, .immediate = immediate});
   if (!endpoint_.doomed()) give_credit();
 }
 
 void RdmaMessages::give_credit() {
-  if (!parts_.home.reading_notifies) return;
+  if (!parts_.services.reading_notifies) return;
   if (receiver_.owes()) {
     OutFrame frame = control_frame(FrameType::heard, {});
     frame.header.id = receiver_.heard(false);

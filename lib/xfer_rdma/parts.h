@@ -17,7 +17,7 @@
 namespace mc::xfer {
 
 struct RdmaParts {
-  RdmaParts(Home& at, uint8_t number) : home(at), index(number), pool(at.options->rdma_pairs_max) {}
+  RdmaParts(Services& at, uint8_t number) : services(at), index(number), pool(at.options->rdma_pairs_max) {}
 
   /// Makes tick() due at that time or before.
   void due(TimePoint at) { due_at = std::min(due_at, at); }
@@ -43,7 +43,7 @@ struct RdmaParts {
   }
   /// The number of paths that a connection with `lanes` lanes a path may have.
   size_t paths_max(size_t lanes) const {
-    const size_t most = home.options->rdma_pairs_max / std::max<size_t>(lanes, 1);
+    const size_t most = services.options->rdma_pairs_max / std::max<size_t>(lanes, 1);
     return std::max<size_t>(1, std::min(wire::kRdmaPathsMax, most));
   }
   /// Requests the paths of the connection. RdmaResting handles it in this turn or in the next.
@@ -54,7 +54,7 @@ struct RdmaParts {
   /// Whether the connection has queue pairs and keeps them.
   bool awake(const RdmaEndpoint& endpoint) const { return pool.holds(endpoint.id) && !endpoint.rest.resting; }
 
-  Home& home;
+  Services& services;
   const uint8_t index;
   // Destroyed in reverse order: endpoints (lanes), then what is left of them, then memory, then devices.
   RdmaHardware hardware;

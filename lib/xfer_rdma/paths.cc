@@ -25,25 +25,25 @@ std::string addresses(std::span<const wire::RdmaNic> nics) {
 }  // namespace
 
 PathTimes RdmaPaths::times() const {
-  const Options& options = *parts_.home.options;
+  const Options& options = *parts_.services.options;
   return {.attempt = options.connect_timeout / 2,
           .cooldown_min = options.rdma_cooldown_min,
           .cooldown_max = options.rdma_cooldown_max};
 }
 
 uint16_t RdmaPaths::mtu_with(const RdmaPort& port, uint16_t theirs) const {
-  return negotiate_mtu(port.mtu, theirs, static_cast<uint16_t>(parts_.home.options->rdma_mtu_max));
+  return negotiate_mtu(port.mtu, theirs, static_cast<uint16_t>(parts_.services.options->rdma_mtu_max));
 }
 
 void RdmaPaths::plan(RdmaEndpoint& endpoint) {
   MC_ASSERT(endpoint.rails.empty() && !endpoint.accepted);
   const wire::RdmaNics own = parts_.nics();
   const auto& theirs = endpoint.keyring.nics();
-  endpoint.lanes_per_path = static_cast<size_t>(parts_.home.options->rdma_lanes);
+  endpoint.lanes_per_path = static_cast<size_t>(parts_.services.options->rdma_lanes);
   for (const NicPair& pair : pair_nics(own.nics, theirs, parts_.paths_max(endpoint.lanes_per_path))) {
     auto rail = std::make_unique<RdmaRail>(endpoint.id, static_cast<uint32_t>(endpoint.rails.size()), pair.local,
                                            pair.remote, times());
-    rail->pace = TokenBucket(parts_.home.options->rdma_pace);
+    rail->pace = TokenBucket(parts_.services.options->rdma_pace);
     rail->choices = GidChoices(gid_choices(own.nics[pair.local].gids, theirs[pair.remote].gids, kChoicesMax));
     endpoint.rails.push_back(std::move(rail));
   }
@@ -163,14 +163,14 @@ Code RdmaPaths::on_offer(RdmaEndpoint& endpoint, const wire::RdmaPathOffer& offe
     for (uint32_t i = 0; i < offer.path_count; ++i) {
       endpoint.rails.push_back(
           std::make_unique<RdmaRail>(endpoint.id, i, offer.nic_to, offer.nic_from,
-                                     PathTimes{.attempt = parts_.home.options->connect_timeout / 2}));
-      endpoint.rails.back()->pace = TokenBucket(parts_.home.options->rdma_pace);
+                                     PathTimes{.attempt = parts_.services.options->connect_timeout / 2}));
+      endpoint.rails.back()->pace = TokenBucket(parts_.services.options->rdma_pace);
     }
   }
   if (offer.path_count != endpoint.rails.size() || offer.lanes.size() != endpoint.lanes_per_path) return Code::corrupt;
   RdmaRail& rail = *endpoint.rails[offer.path];
   if (!rail.machine.newer(offer.epoch)) {
-    parts_.home.tally->failure("rdma: stale offer of a path");
+    parts_.services.tally->failure("rdma: stale offer of a path");
     return Code::ok;
   }
   peer_end_gone(rail, offer.epoch - 1, out);
@@ -205,7 +205,7 @@ void RdmaPaths::answer(RdmaEndpoint& endpoint, RdmaRail& rail, const wire::RdmaP
     fail(endpoint, rail, cause, text, true, nothing);
   };
   const size_t lanes = endpoint.lanes_per_path;
-  if (rail.id >= parts_.paths_max(lanes) || lanes > parts_.home.options->rdma_pairs_max)
+  if (rail.id >= parts_.paths_max(lanes) || lanes > parts_.services.options->rdma_pairs_max)
     return refuse(PathCause::fault, "more queue pairs than rdma_pairs_max allows here");
   if (!port.active) return refuse(PathCause::port, port.name() + " is down");
   if (port.find(offer.gid_to) == nullptr)
@@ -218,7 +218,7 @@ void RdmaPaths::answer(RdmaEndpoint& endpoint, RdmaRail& rail, const wire::RdmaP
   own->gid_from = offer.gid_to;
   own->gid_to = offer.gid_from;
   own->mtu = mtu_with(port, offer.mtu);
-  auto work = rail.attempt.connect(port, offer.gid_to, offer, own->mtu, *parts_.home.options);
+  auto work = rail.attempt.connect(port, offer.gid_to, offer, own->mtu, *parts_.services.options);
   if (!work) return refuse(PathCause::fault, work.error().what);
   rail.answer.own = std::move(*own);
   join(rail, std::move(*work));
@@ -261,7 +261,7 @@ void RdmaPaths::on_answer(RdmaEndpoint& endpoint, RdmaRail& rail, const wire::Rd
   if (!rail.machine.current(answer.epoch) || rail.machine.state() != State::connecting || rail.joining) return;
   const RdmaPort& port = parts_.port_of(rail);
   const wire::Gid& own = rail.choices.current()->local;
-  auto work = rail.attempt.connect(port, own, answer, mtu_with(port, answer.mtu), *parts_.home.options);
+  auto work = rail.attempt.connect(port, own, answer, mtu_with(port, answer.mtu), *parts_.services.options);
   if (!work) return fail(endpoint, rail, PathCause::fault, work.error().what, true, out);
   join(rail, std::move(*work));
 }
@@ -284,8 +284,8 @@ void RdmaPaths::rail_up(RdmaEndpoint& endpoint, RdmaRail& rail, Reports& out) {
   rail.last_error.clear();
   out.room = true;  // slices that its lanes refused until now may wait
   // The test needed write access. From now on a peer keeps it only if it has a landing buffer here.
-  if (auto done = rail.attempt.allow_writes(endpoint.takes_writes(*parts_.home.describe())); !done)
-    parts_.home.tally->failure("rdma: the device cannot restrict a connected queue pair");
+  if (auto done = rail.attempt.allow_writes(endpoint.takes_writes(*parts_.services.describe())); !done)
+    parts_.services.tally->failure("rdma: the device cannot restrict a connected queue pair");
   endpoint.dark_since = kNever;
   endpoint.used = now();
   const bool woken = rail.machine.cause() == PathCause::rest;  // an ordinary wake-up from rest
@@ -301,14 +301,14 @@ void RdmaPaths::rail_up(RdmaEndpoint& endpoint, RdmaRail& rail, Reports& out) {
 void RdmaPaths::first_up(RdmaEndpoint& endpoint, Reports& out) {
   endpoint.up_at = now();
   endpoint.socket.deadline = kNever;
-  out.news.push_back({.kind = News::Kind::up,
-                      .endpoint = endpoint.id,
-                      .accepted = endpoint.accepted,
-                      .proven = endpoint.socket.handshake.proven(),
-                      .row = parts_.row(),
-                      .instance = endpoint.peer,
-                      .text = endpoint.name,
-                      .descriptor = endpoint.descriptor});
+  out.events.push_back({.kind = EndpointEvent::Kind::up,
+                        .endpoint = endpoint.id,
+                        .accepted = endpoint.accepted,
+                        .proven = endpoint.socket.handshake.proven(),
+                        .row = parts_.row(),
+                        .instance = endpoint.peer,
+                        .text = endpoint.name,
+                        .descriptor = endpoint.descriptor});
   endpoint.messages.deliver(out);  // the peer's path may have been up a moment earlier
 }
 
@@ -330,7 +330,7 @@ void RdmaPaths::tick(RdmaEndpoint& endpoint, TimePoint at, Reports& out) {
 }
 
 void RdmaPaths::tick(RdmaEndpoint& endpoint, RdmaRail& rail, TimePoint at, Reports& out) {
-  const Options& options = *parts_.home.options;
+  const Options& options = *parts_.services.options;
   PathMachine& machine = rail.machine;
   answer_pending(endpoint, rail);
   if (machine.late(at)) fail(endpoint, rail, PathCause::fault, "not set up and verified in time", true, out);
@@ -403,8 +403,8 @@ void RdmaPaths::serve(RdmaEndpoint& endpoint, RdmaRail& rail, Reports& out) {
 void RdmaPaths::report(const Slice& slice, Reports& out) {
   SliceDone done{.slice = slice.id};
   if (slice.checksum) done.crc32c = crc32c(slice.local);
-  parts_.home.tally->add(parts_.row(), slice.op == Op::read ? Flow::read_bytes : Flow::written_bytes,
-                         slice.local.size());
+  parts_.services.tally->add(parts_.row(), slice.op == Op::read ? Flow::read_bytes : Flow::written_bytes,
+                             slice.local.size());
   out.done.push_back(std::move(done));
 }
 
@@ -446,7 +446,7 @@ void RdmaPaths::fail(RdmaEndpoint& endpoint, RdmaRail& rail, PathCause cause, co
   rail.drain_deadline = now() + kDrainMax;
   parts_.due(rail.drain_deadline);
   if (cause != PathCause::rest) {
-    parts_.home.tally->failure("rdma: " + std::string(to_string(cause)));
+    parts_.services.tally->failure("rdma: " + std::string(to_string(cause)));
     log_warn("rdma path down", {{"peer", endpoint.name},
                                 {"path", parts_.name_of(endpoint, rail)},
                                 {"epoch", uint64_t{rail.machine.epoch()}},
@@ -464,7 +464,7 @@ void RdmaPaths::fail(RdmaEndpoint& endpoint, RdmaRail& rail, PathCause cause, co
   }
   if (endpoint.up && !endpoint.any_in({State::up}) && !endpoint.rest.resting && endpoint.dark_since == kNever) {
     endpoint.dark_since = now();
-    parts_.due(endpoint.dark_since + parts_.home.options->rdma_blackout);
+    parts_.due(endpoint.dark_since + parts_.services.options->rdma_blackout);
   }
   // The flushed requests may have completed already. An event reports those that complete later.
   rail.attempt.arm();

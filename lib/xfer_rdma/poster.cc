@@ -52,7 +52,7 @@ size_t RdmaPoster::resolve_some(const RdmaEndpoint& endpoint, const RdmaRail& ra
     if (resolved == Resolved::yes) continue;
     items_.pop_back();
     if (resolved == Resolved::later || !items_.empty()) break;
-    parts_.home.tally->failure("rdma: " + refusal.text);
+    parts_.services.tally->failure("rdma: " + refusal.text);
     out.done.push_back(std::move(refusal));
     ++refused;
   }
@@ -137,7 +137,7 @@ size_t RdmaPoster::post(RdmaEndpoint& endpoint, int lane_index, std::span<const 
   if (idle) {  // the stall time-out starts when there is work
     rail->progress = parts_.round;
     rail->speed.started(parts_.round);
-    parts_.due(rail->progress + parts_.home.options->stall_timeout);
+    parts_.due(rail->progress + parts_.services.options->stall_timeout);
   }
   const RdmaLane::Posted posted = lane.post(items_, rail->shallow(), rail->speed.burst(RdmaLane::kWindowBytes));
   MC_ASSERT_LE(posted.taken, items_.size());
@@ -160,7 +160,7 @@ bool RdmaPoster::cancel(RdmaEndpoint& endpoint, int lane, uint64_t slice) {
   // A posted slice cannot be taken back: a SliceDone follows soon, or the path starts over to release the memory.
   rail->cancelled.slices.insert(slice);
   if (rail->cancelled.since == kNever) rail->cancelled.since = now();
-  parts_.due(rail->cancelled.since + parts_.home.options->drain_grace / 2);
+  parts_.due(rail->cancelled.since + parts_.services.options->drain_grace / 2);
   return false;
 }
 

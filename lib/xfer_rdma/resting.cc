@@ -44,13 +44,13 @@ void RdmaResting::wake(RdmaEndpoint& endpoint) {
 /// The pool has granted queue pairs to the connection.
 void RdmaResting::granted(RdmaEndpoint& endpoint) {
   MC_ASSERT(parts_.pool.holds(endpoint.id));
-  parts_.home.tally->add(Count::rdma_pairs, pairs_of(endpoint));
+  parts_.services.tally->add(Count::rdma_pairs, pairs_of(endpoint));
   endpoint.rest.asked = false;
   endpoint.used = now();
   if (endpoint.up) {
-    parts_.home.tally->add(Count::rdma_wakes);
+    parts_.services.tally->add(Count::rdma_wakes);
     endpoint.dark_since = now();  // until a path is up
-    parts_.due(endpoint.dark_since + parts_.home.options->rdma_blackout);
+    parts_.due(endpoint.dark_since + parts_.services.options->rdma_blackout);
   }
   paths_.start(endpoint);
 }
@@ -77,13 +77,13 @@ void RdmaResting::rested(RdmaEndpoint& endpoint) {
   const bool again = endpoint.rest.again || endpoint.rest.wanted;
   endpoint.rest = {};
   release(endpoint);
-  parts_.home.tally->add(Count::rdma_evictions);
+  parts_.services.tally->add(Count::rdma_evictions);
   const bool dialling = !endpoint.up && !endpoint.accepted;
   if (again || endpoint.offered() || dialling) wake(endpoint);
 }
 
 void RdmaResting::release(RdmaEndpoint& endpoint) {
-  if (parts_.pool.holds(endpoint.id)) parts_.home.tally->sub(Count::rdma_pairs, pairs_of(endpoint));
+  if (parts_.pool.holds(endpoint.id)) parts_.services.tally->sub(Count::rdma_pairs, pairs_of(endpoint));
   parts_.pool.released(endpoint.id);
   parts_.due(now());  // another connection may wait for them
 }

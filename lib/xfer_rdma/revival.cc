@@ -41,8 +41,8 @@ void RdmaRevival::failed(size_t index, const std::string& name) {
   {
     const std::lock_guard lock(mutex_);
     auto at =
-        std::find_if(patients_.begin(), patients_.end(), [&](const Patient& known) { return known.index == index; });
-    if (at == patients_.end()) at = patients_.insert(at, {index, name, RevivalPause(least_, most_)});
+        std::find_if(failed_.begin(), failed_.end(), [&](const FailedDevice& known) { return known.index == index; });
+    if (at == failed_.end()) at = failed_.insert(at, {index, name, RevivalPause(least_, most_)});
     at->at = now() + at->pause.next(now());
     if (!thread_.joinable() && !stop_) {
       try {
@@ -65,8 +65,8 @@ std::vector<RdmaRevival::Back> RdmaRevival::take() {
 void RdmaRevival::run() {
   std::unique_lock lock(mutex_);
   while (!stop_) {
-    const auto next = std::min_element(patients_.begin(), patients_.end(),
-                                       [](const Patient& a, const Patient& b) { return a.at < b.at; });
+    const auto next = std::min_element(failed_.begin(), failed_.end(),
+                                       [](const FailedDevice& a, const FailedDevice& b) { return a.at < b.at; });
     if (next->at > now()) {
       if (next->at == kNever)
         wake_.wait(lock);
@@ -79,16 +79,16 @@ void RdmaRevival::run() {
     lock.unlock();
     auto device = attempt_(index, name);
     lock.lock();
-    Patient& patient =
-        *std::find_if(patients_.begin(), patients_.end(), [&](const Patient& known) { return known.index == index; });
+    FailedDevice& entry =
+        *std::find_if(failed_.begin(), failed_.end(), [&](const FailedDevice& known) { return known.index == index; });
     if (device) {
-      patient.at = kNever;
-      patient.pause.opened(now());
+      entry.at = kNever;
+      entry.pause.opened(now());
       back_.push_back({index, std::move(*device)});
       ready_.signal();
     } else {
-      const Duration pause = patient.pause.next(now());
-      patient.at = now() + pause;
+      const Duration pause = entry.pause.next(now());
+      entry.at = now() + pause;
       log_warn("rdma device not opened again",
                {{"device", name}, {"why", device.error().what}, {"next_try_s", to_seconds(pause)}});
     }

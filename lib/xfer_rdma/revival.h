@@ -63,7 +63,7 @@ class RdmaRevival {
   std::vector<Back> take();
 
  private:
-  struct Patient {
+  struct FailedDevice {
     size_t index = 0;
     std::string name;
     RevivalPause pause;
@@ -76,7 +76,7 @@ class RdmaRevival {
   EventFd ready_;
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::vector<Patient> patients_;  // every device that ever failed
+  std::vector<FailedDevice> failed_;  // every device that ever failed
   std::vector<Back> back_;
   bool stop_ = false;
   std::thread thread_;  // runs from the first failure on

@@ -74,7 +74,7 @@ bool rdma_covers(const BufferInfo&) {
 }  // namespace
 
 Result<std::string> RdmaTransport::listen() {
-  const Options& options = *parts_.home.options;
+  const Options& options = *parts_.services.options;
   MC_TRY(place, parse_host_port(bind_text(options)));
   MC_TRY(hardware, open_hardware(options));
   MC_TRY(listening, listen_tcp("rdma", place, advertise_text(options)));
@@ -82,7 +82,7 @@ Result<std::string> RdmaTransport::listen() {
   parts_.hardware = std::move(hardware);
   MC_CHECK(watch_.open());
   MC_TRY(joined, parts_.connector.open());
-  MC_TRY(token, parts_.home.poller->add(parts_.index, joined, EPOLLIN));
+  MC_TRY(token, parts_.services.poller->add(parts_.index, joined, EPOLLIN));
   connector_token_ = token;
   const auto& devices = parts_.hardware.devices;
   parts_.memory.use(devices);
@@ -122,26 +122,27 @@ RdmaEndpoint* RdmaTransport::add(Fd fd, Handshake handshake, TimePoint deadline)
 }
 
 EndpointId RdmaTransport::connect(const Dial& dial, Reports& out) {
-  Home& home = parts_.home;
-  home.tally->add(Count::connects);
-  PeerDialling dialling = dial_peer("rdma", dial, *home.options);
+  Services& services = parts_.services;
+  services.tally->add(Count::connects);
+  PeerDialling dialling = dial_peer("rdma", dial, *services.options);
   if (!dialling.refused) {
-    auto handshake = Handshake::dial(home, dial.wanted, dial.connection, 0, 1, dialling.seal, dial.ticket);
+    auto handshake = Handshake::dial(services, dial.wanted, dial.connection, 0, 1, dialling.seal, dial.ticket);
     if (const RdmaEndpoint* endpoint = add(std::move(dialling.fd), std::move(handshake), dial.deadline))
       return endpoint->id;
     dialling.refused = Loss{Code::io, false, "cannot watch a socket"};
   }
-  const EndpointId id = home.next_endpoint();
-  out.news.push_back(lost(id, *dialling.refused));
+  const EndpointId id = services.next_endpoint();
+  out.events.push_back(lost(id, *dialling.refused));
   return id;
 }
 
 void RdmaTransport::accepted(Fd fd) {
-  Home& home = parts_.home;
-  if (parts_.strangers >= kStrangersMax || parts_.endpoints.size() >= home.endpoints_max)
-    return home.tally->failure("accept: too many connections");
-  const auto wish = seal_wish(*home.options, stays_on_host(peer_address(fd.get())));
-  RdmaEndpoint* endpoint = add(std::move(fd), Handshake::listen(home, wish), now() + home.options->connect_timeout);
+  Services& services = parts_.services;
+  if (parts_.strangers >= kStrangersMax || parts_.endpoints.size() >= services.endpoints_max)
+    return services.tally->failure("accept: too many connections");
+  const auto setting = seal_setting(*services.options, stays_on_host(peer_address(fd.get())));
+  RdmaEndpoint* endpoint =
+      add(std::move(fd), Handshake::listen(services, setting), now() + services.options->connect_timeout);
   if (endpoint != nullptr) endpoint->accepted = true;
 }
 
@@ -177,8 +178,8 @@ void RdmaTransport::broken(RdmaEndpoint& endpoint) {
 void RdmaTransport::arm(RdmaEndpoint& endpoint) {
   PeerSocket& socket = endpoint.socket;
   if (socket.connecting()) return;
-  if (!socket.io.idle()) parts_.due(socket.progress + parts_.home.options->stall_timeout);
-  socket.watch(endpoint.up && !parts_.home.reading_notifies);
+  if (!socket.io.idle()) parts_.due(socket.progress + parts_.services.options->stall_timeout);
+  socket.watch(endpoint.up && !parts_.services.reading_notifies);
 }
 
 void RdmaTransport::sweep(Reports& out) {
@@ -196,8 +197,8 @@ void RdmaTransport::sweep(Reports& out) {
   for (RdmaEndpoint* endpoint : doomed) lose(*endpoint, out);
 }
 
-News RdmaTransport::lost(EndpointId id, const Loss& why) {
-  return {.kind = News::Kind::lost,
+EndpointEvent RdmaTransport::lost(EndpointId id, const Loss& why) {
+  return {.kind = EndpointEvent::Kind::lost,
           .endpoint = id,
           .gone = why.gone,
           .code = why.code,
@@ -232,8 +233,8 @@ void RdmaTransport::lose(RdmaEndpoint& endpoint, Reports& out) {
 /// Reports the losses whose wait is over, and the loss of `id` in any case.
 void RdmaTransport::part(EndpointId id, TimePoint at, Reports& out) {
   std::erase_if(partings_, [&](Parting& parting) {
-    if (parting.at > at && parting.news.endpoint != id) return false;
-    out.news.push_back(std::move(parting.news));
+    if (parting.at > at && parting.event.endpoint != id) return false;
+    out.events.push_back(std::move(parting.event));
     return true;
   });
   for (const Parting& parting : partings_) parts_.due(parting.at);
@@ -329,12 +330,12 @@ void RdmaTransport::shutdown() {
 
 /// Ends the connection when a time-out of its socket, or of having no path, has passed.
 void RdmaTransport::check_clocks(RdmaEndpoint& endpoint, TimePoint at) {
-  const Options& options = *parts_.home.options;
+  const Options& options = *parts_.services.options;
   PeerSocket& socket = endpoint.socket;
   const auto expire = [&](TimePoint when, const char* reason, const std::string& text) {
     if (when > at) return parts_.due(when);
     if (endpoint.doomed()) return;
-    parts_.home.tally->failure(reason);
+    parts_.services.tally->failure(reason);
     endpoint.doom({Code::timeout, false, text});
   };
   if (socket.deadline != kNever)
@@ -391,8 +392,8 @@ const TransportEntry kTransportRdma = {
     .probe = probe_rdma,
     .reach = reach_by_rdma,
     .covers = rdma_covers,
-    .make = [](Home& home, uint8_t index) -> std::unique_ptr<Transport> {
-      return std::make_unique<RdmaTransport>(home, index);
+    .make = [](Services& services, uint8_t index) -> std::unique_ptr<Transport> {
+      return std::make_unique<RdmaTransport>(services, index);
     },
 };
 

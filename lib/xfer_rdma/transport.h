@@ -30,9 +30,9 @@ namespace mc::xfer {
 
 class RdmaTransport final : public Transport {
  public:
-  RdmaTransport(Home& home, uint8_t index)
-      : parts_(home, index),
-        listener_(home, index),
+  RdmaTransport(Services& services, uint8_t index)
+      : parts_(services, index),
+        listener_(services, index),
         paths_(parts_),
         poster_(parts_, paths_),
         resting_(parts_, paths_),
@@ -72,7 +72,7 @@ class RdmaTransport final : public Transport {
   void check_clocks(RdmaEndpoint& endpoint, TimePoint at);
   /// Sends queued frames and removes doomed endpoints. Every entry point of the transport ends with it.
   void sweep(Reports& out);
-  static News lost(EndpointId id, const Loss& why);
+  static EndpointEvent lost(EndpointId id, const Loss& why);
   void lose(RdmaEndpoint& endpoint, Reports& out);
   void part(EndpointId id, TimePoint at, Reports& out);
 
@@ -87,7 +87,7 @@ class RdmaTransport final : public Transport {
   std::map<uint64_t, RdmaEndpoint*> by_token_;
   struct Parting {
     TimePoint at{};
-    News news;
+    EndpointEvent event;
   };
   std::vector<Parting> partings_;  // delayed `lost` reports, whose WRITEs may still be under way; see RdmaHold
   std::vector<std::unique_ptr<RdmaEndpoint>> dropped_;  // closed endpoints, freed when no caller can use them

@@ -17,14 +17,14 @@ RdmaWatch::RdmaWatch(RdmaParts& parts, RdmaPaths& paths, RdmaFrames& frames)
       paths_(paths),
       frames_(frames),
       revival_([&memory = parts.memory](size_t index, const std::string& name) { return reopen(memory, index, name); },
-               parts.home.options->rdma_cooldown_min, parts.home.options->rdma_cooldown_max) {}
+               parts.services.options->rdma_cooldown_min, parts.services.options->rdma_cooldown_max) {}
 
 Result<void> RdmaWatch::open() {
   for (const auto& device : parts_.hardware.devices) MC_CHECK(add(*device));
   MC_TRY(revived, revival_.open());
-  MC_TRY(token, parts_.home.poller->add(parts_.index, revived, EPOLLIN));
+  MC_TRY(token, parts_.services.poller->add(parts_.index, revived, EPOLLIN));
   revival_token_ = token;
-  if (parts_.home.options->faults.lose_nic > Duration{}) parts_.due(now());
+  if (parts_.services.options->faults.lose_nic > Duration{}) parts_.due(now());
   return {};
 }
 
@@ -47,8 +47,8 @@ bool RdmaWatch::ready(uint64_t token, uint32_t events, Reports& out) {
 
 void RdmaWatch::close() {
   revival_.stop();
-  for (const auto& [token, device] : channels_) parts_.home.poller->remove(device->channel()->fd);
-  for (const auto& [token, device] : async_) parts_.home.poller->remove(device->context()->async_fd);
+  for (const auto& [token, device] : channels_) parts_.services.poller->remove(device->channel()->fd);
+  for (const auto& [token, device] : async_) parts_.services.poller->remove(device->context()->async_fd);
   channels_.clear();
   async_.clear();
 }
@@ -60,7 +60,7 @@ void RdmaWatch::on_port_event(RdmaDevice& device, int number, Reports& out) {
     if (port.device.get() != &device || port.number != number) continue;
     const bool was_active = port.active;
     const uint16_t lid = port.lid;
-    port.refresh(parts_.home.options->rdma_gid_index);
+    port.refresh(parts_.services.options->rdma_gid_index);
     const auto mine = [&](const RdmaRail& rail) { return rail.local == i; };
     if (port.active != was_active) log_warn(port.active ? "rdma port up" : "rdma port down", {{"port", port.name()}});
     if (!port.active)
@@ -78,8 +78,8 @@ void RdmaWatch::on_port_event(RdmaDevice& device, int number, Reports& out) {
 void RdmaWatch::lose(RdmaDevice& device, const std::string& why, Reports& out) {
   if (std::exchange(device.failed, true)) return;
   log_error("rdma device failed", {{"device", device.name()}, {"why", why}});
-  parts_.home.tally->failure("rdma: device failed");
-  parts_.home.poller->remove(device.context()->async_fd);
+  parts_.services.tally->failure("rdma: device failed");
+  parts_.services.poller->remove(device.context()->async_fd);
   std::erase_if(async_, [&](const auto& watched) { return watched.second == &device; });
   const auto& devices = parts_.hardware.devices;
   const auto index = static_cast<size_t>(
@@ -88,7 +88,7 @@ void RdmaWatch::lose(RdmaDevice& device, const std::string& why, Reports& out) {
   MC_ASSERT_LT(index, devices.size());
   for (RdmaPort& port : parts_.hardware.ports)
     // Its ports are not active now.
-    if (port.device.get() == &device) port.refresh(parts_.home.options->rdma_gid_index);
+    if (port.device.get() == &device) port.refresh(parts_.services.options->rdma_gid_index);
   paths_.fail_where([&](const RdmaRail& rail) { return parts_.port_of(rail).device.get() == &device; }, PathCause::nic,
                     device.name() + " failed: " + why, out);
   frames_.tell_ports();
@@ -96,10 +96,10 @@ void RdmaWatch::lose(RdmaDevice& device, const std::string& why, Reports& out) {
 }
 
 Result<void> RdmaWatch::add(RdmaDevice& device) {
-  MC_TRY(completions, parts_.home.poller->add(parts_.index, device.channel()->fd, EPOLLIN));
-  auto events = parts_.home.poller->add(parts_.index, device.context()->async_fd, EPOLLIN);
+  MC_TRY(completions, parts_.services.poller->add(parts_.index, device.channel()->fd, EPOLLIN));
+  auto events = parts_.services.poller->add(parts_.index, device.context()->async_fd, EPOLLIN);
   if (!events) {
-    parts_.home.poller->remove(device.channel()->fd);
+    parts_.services.poller->remove(device.channel()->fd);
     return std::move(events).error();
   }
   channels_.emplace(completions, &device);
@@ -109,13 +109,13 @@ Result<void> RdmaWatch::add(RdmaDevice& device) {
 
 void RdmaWatch::drop_channel(const RdmaDevice& device) {
   if (std::erase_if(channels_, [&](const auto& watched) { return watched.second == &device; }) > 0)
-    parts_.home.poller->remove(device.channel()->fd);
+    parts_.services.poller->remove(device.channel()->fd);
 }
 
 /// A device is open again, with all memory registered on it. Peers get the new keys before any path is begun.
 void RdmaWatch::returned(const RdmaRevival::Back& back) {
   if (auto watched = add(*back.device); !watched) {
-    parts_.home.tally->failure("rdma: device not watched");
+    parts_.services.tally->failure("rdma: device not watched");
     log_error("rdma device not watched", {{"device", back.device->name()}, {"why", watched.error().what}});
     return revival_.failed(back.index, back.device->name());  // the old object stays until a new one is there
   }
@@ -125,9 +125,9 @@ void RdmaWatch::returned(const RdmaRevival::Back& back) {
   for (RdmaPort& port : parts_.hardware.ports) {
     if (port.device != old) continue;
     port.device = back.device;
-    port.refresh(parts_.home.options->rdma_gid_index);
+    port.refresh(parts_.services.options->rdma_gid_index);
   }
-  parts_.home.access->renew();  // a peer that was refused with an old key asks again with a new one
+  parts_.services.access->renew();  // a peer that was refused with an old key asks again with a new one
   for (auto& [id, endpoint] : parts_.endpoints) {
     if (!endpoint->live()) continue;
     endpoint->told.clear();
@@ -139,7 +139,7 @@ void RdmaWatch::returned(const RdmaRevival::Back& back) {
 
 /// Options::faults: treats the first device as if it had reported a failure.
 void RdmaWatch::tick(TimePoint at, Reports& out) {
-  const Duration every = parts_.home.options->faults.lose_nic;
+  const Duration every = parts_.services.options->faults.lose_nic;
   if (every <= Duration{} || parts_.hardware.devices.empty()) return;
   if (lose_nic_at_ == kNever) lose_nic_at_ = at + every;
   if (lose_nic_at_ <= at) {

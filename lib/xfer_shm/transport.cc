@@ -42,12 +42,12 @@ Reach reach_by_shm(const Descriptor& local, const Descriptor& remote) {
 }  // namespace
 
 Result<std::string> ShmTransport::listen() {
-  const Options& options = *home_.options;
+  const Options& options = *services_.options;
   std::string path = options.shm_path;
   if (path.empty() && !options.shm_folder.empty())
-    path = options.shm_folder + "/data-" + home_.instance.short_hex(kNameDigits);
+    path = options.shm_folder + "/data-" + services_.instance.short_hex(kNameDigits);
   if (!path.empty() && path[0] != '/') return Error{Code::invalid, "xfer: shm_path " + path + " is not absolute"};
-  const std::string uri = "shm://" + (path.empty() ? "mc-xfer-" + home_.instance.hex() : path);
+  const std::string uri = "shm://" + (path.empty() ? "mc-xfer-" + services_.instance.hex() : path);
   MC_TRY(fd, listen_shm(uri));
   path_ = path;
   MC_CHECK(listener_.open(std::move(fd)));
@@ -55,10 +55,10 @@ Result<std::string> ShmTransport::listen() {
 }
 
 ShmEndpoint* ShmTransport::add(Fd fd, Handshake handshake, bool ours, TimePoint deadline) {
-  auto token = home_.poller->add(index_, fd.get(), EPOLLIN);
+  auto token = services_.poller->add(index_, fd.get(), EPOLLIN);
   if (!token) return nullptr;
   auto endpoint = std::make_unique<ShmEndpoint>(std::move(fd), std::move(handshake));
-  endpoint->id = home_.next_endpoint();
+  endpoint->id = services_.next_endpoint();
   endpoint->token = *token;
   endpoint->armed = EPOLLIN;
   endpoint->ours = ours;
@@ -69,15 +69,15 @@ ShmEndpoint* ShmTransport::add(Fd fd, Handshake handshake, bool ours, TimePoint 
 }
 
 EndpointId ShmTransport::connect(const Dial& dial, Reports& out) {
-  home_.tally->add(Count::connects);
+  services_.tally->add(Count::connects);
   const auto refuse = [&](Code code, bool gone, std::string text, bool no_listener = false) {
-    const EndpointId id = home_.next_endpoint();
-    out.news.push_back({.kind = News::Kind::lost,
-                        .endpoint = id,
-                        .gone = gone,
-                        .code = code,
-                        .no_listener = no_listener,
-                        .text = "shm: " + text});
+    const EndpointId id = services_.next_endpoint();
+    out.events.push_back({.kind = EndpointEvent::Kind::lost,
+                          .endpoint = id,
+                          .gone = gone,
+                          .code = code,
+                          .no_listener = no_listener,
+                          .text = "shm: " + text});
     return id;
   };
   auto fd = dial_shm(dial.uri);
@@ -87,13 +87,14 @@ EndpointId ShmTransport::connect(const Dial& dial, Reports& out) {
     return refuse(refused && !gone ? Code::io : fd.error().code, gone, fd.error().what, refused);
   }
   const bool ours = of_our_user(fd->get());
-  if (!ours && home_.options->secret.empty()) {
-    home_.tally->failure("dial: another user listens there");
+  if (!ours && services_.options->secret.empty()) {
+    services_.tally->failure("dial: another user listens there");
     return refuse(Code::unsupported, false, "another user's process listens on " + dial.uri);
   }
-  ShmEndpoint* endpoint = add(
-      std::move(*fd), Handshake::dial(home_, dial.wanted, dial.connection, 0, 1, wire::SealWish::never, dial.ticket),
-      ours, dial.deadline);
+  ShmEndpoint* endpoint =
+      add(std::move(*fd),
+          Handshake::dial(services_, dial.wanted, dial.connection, 0, 1, wire::SealSetting::never, dial.ticket), ours,
+          dial.deadline);
   if (endpoint == nullptr) return refuse(Code::io, false, "cannot watch a socket");
   const EndpointId id = endpoint->id;
   ShmFailure failure;
@@ -104,20 +105,22 @@ EndpointId ShmTransport::connect(const Dial& dial, Reports& out) {
 }
 
 void ShmTransport::accepted(Fd fd) {
-  if (handshakes_ >= kHandshakesMax || endpoints_.size() >= home_.endpoints_max)
-    return home_.tally->failure("accept: too many connections");
+  if (handshakes_ >= kHandshakesMax || endpoints_.size() >= services_.endpoints_max)
+    return services_.tally->failure("accept: too many connections");
   const bool ours = of_our_user(fd.get());
-  if (!ours && home_.options->secret.empty()) return home_.tally->failure("accept: another user without a secret");
-  ShmEndpoint* endpoint = add(std::move(fd), Handshake::listen(home_), ours, now() + home_.options->connect_timeout);
+  if (!ours && services_.options->secret.empty())
+    return services_.tally->failure("accept: another user without a secret");
+  ShmEndpoint* endpoint =
+      add(std::move(fd), Handshake::listen(services_), ours, now() + services_.options->connect_timeout);
   if (endpoint != nullptr) endpoint->accepted = true;
 }
 
 void ShmTransport::arm(ShmEndpoint& endpoint) {
-  const bool paused = endpoint.up && !home_.reading_notifies;
+  const bool paused = endpoint.up && !services_.reading_notifies;
   const bool sending = !endpoint.queue.empty() || endpoint.publish_again || endpoint.full;
   const uint32_t events = (paused ? EPOLLRDHUP : EPOLLIN) | (sending ? EPOLLOUT : 0u);
   if (events == endpoint.armed) return;
-  home_.poller->modify(endpoint.token, endpoint.socket.fd(), events);
+  services_.poller->modify(endpoint.token, endpoint.socket.fd(), events);
   endpoint.armed = events;
 }
 
@@ -136,15 +139,15 @@ void ShmTransport::ready(uint64_t token, uint32_t events, Reports& out) {
 
 void ShmTransport::lose(ShmEndpoint& endpoint, const ShmFailure& failure, Reports& out) {
   if (!endpoint.handshake.complete()) --handshakes_;
-  if (failure.code != Code::peer_lost || (!endpoint.up && !failure.gone)) home_.tally->failure(failure.reason);
-  home_.poller->remove(endpoint.socket.fd());
+  if (failure.code != Code::peer_lost || (!endpoint.up && !failure.gone)) services_.tally->failure(failure.reason);
+  services_.poller->remove(endpoint.socket.fd());
   if (endpoint.up || !endpoint.accepted)
-    out.news.push_back({.kind = News::Kind::lost,
-                        .endpoint = endpoint.id,
-                        .gone = failure.gone,
-                        .code = failure.code,
-                        .mismatch = failure.mismatch,
-                        .text = "shm: " + failure.text});
+    out.events.push_back({.kind = EndpointEvent::Kind::lost,
+                          .endpoint = endpoint.id,
+                          .gone = failure.gone,
+                          .code = failure.code,
+                          .mismatch = failure.mismatch,
+                          .text = "shm: " + failure.text});
   by_token_.erase(endpoint.token);
   endpoints_.erase(EndpointId{endpoint.id});
 }
@@ -204,8 +207,8 @@ ShmFailure ShmTransport::send_arenas(ShmEndpoint& endpoint) {
   endpoint.publish_again = true;
   ShmFailure failure;
   if (!endpoint.queue.empty()) return failure;
-  const auto descriptor = home_.describe();  // made before the arenas, so that it names no arena that is not sent
-  for (const auto& arena : home_.access->shared_with(endpoint.handshake.peer_instance())) {
+  const auto descriptor = services_.describe();  // made before the arenas, so that it names no arena that is not sent
+  for (const auto& arena : services_.access->shared_with(endpoint.handshake.peer_instance())) {
     if (endpoint.shared.contains(arena.info.id)) continue;
     OutFrame frame = control_frame(FrameType::share, {});
     frame.header.buffer = arena.info.id;
@@ -251,14 +254,15 @@ ShmFailure ShmTransport::take(ShmEndpoint& endpoint, const ShmMessage& message, 
     case FrameType::describe: return take_descriptor(endpoint, payload, out);
     case FrameType::notify:
       if (!endpoint.up) return {Code::corrupt, "notify before describe", "notify before describe"};
-      out.news.push_back(
-          {.kind = News::Kind::notify, .endpoint = endpoint.id, .bytes = {payload.begin(), payload.end()}});
+      out.events.push_back(
+          {.kind = EndpointEvent::Kind::notify, .endpoint = endpoint.id, .bytes = {payload.begin(), payload.end()}});
       return {};
     case FrameType::immediate:
       if (!endpoint.up || header.id > UINT32_MAX)
         return {Code::corrupt, "immediate out of turn", "immediate " + std::to_string(header.id) + " out of turn"};
-      out.news.push_back(
-          {.kind = News::Kind::immediate, .endpoint = endpoint.id, .immediate = static_cast<uint32_t>(header.id)});
+      out.events.push_back({.kind = EndpointEvent::Kind::immediate,
+                            .endpoint = endpoint.id,
+                            .immediate = static_cast<uint32_t>(header.id)});
       return {};
     case FrameType::goodbye:
       return {Code::peer_lost, "goodbye",
@@ -274,20 +278,20 @@ ShmFailure ShmTransport::take_descriptor(ShmEndpoint& endpoint, std::span<const 
     return {Code::corrupt, "malformed or foreign descriptor", "malformed or foreign descriptor"};
   const auto descriptor = std::make_shared<const Descriptor>(std::move(*decoded));
   endpoint.arenas.keep(*descriptor);
-  News news{.kind = News::Kind::described, .endpoint = endpoint.id, .descriptor = descriptor};
+  EndpointEvent event{.kind = EndpointEvent::Kind::described, .endpoint = endpoint.id, .descriptor = descriptor};
   if (!endpoint.up) {
     endpoint.up = true;
     endpoint.deadline = kNever;
-    news.kind = News::Kind::up;
-    news.accepted = endpoint.accepted;
-    news.proven = endpoint.ours || endpoint.handshake.proven();
-    news.row = index_ - 1u;
-    news.instance = endpoint.handshake.peer_instance();
-    news.text = endpoint.handshake.peer_name();
+    event.kind = EndpointEvent::Kind::up;
+    event.accepted = endpoint.accepted;
+    event.proven = endpoint.ours || endpoint.handshake.proven();
+    event.row = index_ - 1u;
+    event.instance = endpoint.handshake.peer_instance();
+    event.text = endpoint.handshake.peer_name();
   }
   MC_ASSERT(endpoint.deadline == kNever);
-  news.mappings = endpoint.arenas.take_fresh();
-  out.news.push_back(std::move(news));
+  event.mappings = endpoint.arenas.take_fresh();
+  out.events.push_back(std::move(event));
   return {};
 }
 
@@ -300,7 +304,8 @@ size_t ShmTransport::post(EndpointId id, int, std::span<const Slice> slices, Rep
     if (copied >= kCopyBudget) break;
     SliceDone done = endpoint->arenas.copy(slice);
     if (done.code == Code::ok)
-      home_.tally->add(index_ - 1u, slice.op == Op::read ? Flow::read_bytes : Flow::written_bytes, slice.local.size());
+      services_.tally->add(index_ - 1u, slice.op == Op::read ? Flow::read_bytes : Flow::written_bytes,
+                           slice.local.size());
     ShmFailure failure;
     if (slice.immediate && done.code == Code::ok && !tell(*endpoint, *slice.immediate, failure)) {
       if (failure) lose(*endpoint, failure, out);
@@ -363,8 +368,8 @@ const TransportEntry kTransportShm = {
     .probe = probe_shm,
     .reach = reach_by_shm,
     .covers = [](const BufferInfo& buffer) { return buffer.shared; },
-    .make = [](Home& home, uint8_t index) -> std::unique_ptr<Transport> {
-      return std::make_unique<ShmTransport>(home, index);
+    .make = [](Services& services, uint8_t index) -> std::unique_ptr<Transport> {
+      return std::make_unique<ShmTransport>(services, index);
     },
 };
 

@@ -52,7 +52,7 @@ struct ShmEndpoint {
 
 class ShmTransport final : public Transport {
  public:
-  ShmTransport(Home& home, uint8_t index) : home_(home), index_(index), listener_(home, index) {}
+  ShmTransport(Services& services, uint8_t index) : services_(services), index_(index), listener_(services, index) {}
   ~ShmTransport() override { shutdown(); }
 
   Result<std::string> listen() override;
@@ -82,7 +82,7 @@ class ShmTransport final : public Transport {
   void lose(ShmEndpoint& endpoint, const ShmFailure& failure, Reports& out);
   ShmEndpoint* find(EndpointId id);
 
-  Home& home_;
+  Services& services_;
   uint8_t index_;
   Listener listener_;
   std::string path_;  // path to unlink

@@ -10,14 +10,14 @@ using wire::FrameHeader;
 using wire::FrameType;
 
 TcpLane::TcpLane(TcpTransport& transport, Fd fd, Handshake handshake)
-    : socket(transport.home(), std::move(fd), std::move(handshake), transport.io()),
+    : socket(transport.services(), std::move(fd), std::move(handshake), transport.io()),
       transport_(transport),
       requests_(socket.io),
-      service_(socket.io, *transport.home().access, *transport.home().tally) {}
+      service_(socket.io, *transport.services().access, *transport.services().tally) {}
 
 /// On a sealed stream no checksum is needed, because the tag of each record detects what a checksum detects.
 bool TcpLane::wants_crc() const {
-  return transport_.home().options->payload_crc && !socket.io.sealed();
+  return transport_.services().options->payload_crc && !socket.io.sealed();
 }
 
 Code TcpLane::begin(const FrameHeader& header, Sink& sink, const char*& why) {
@@ -66,11 +66,11 @@ Code TcpLane::end_handshake(const FrameHeader& header, std::span<const std::byte
 }
 
 Code TcpLane::end_control(const FrameHeader& header, std::span<const std::byte> payload, const char*& why) {
-  News news{.endpoint = endpoint->id};
+  EndpointEvent event{.endpoint = endpoint->id};
   switch (header.kind()) {
     case FrameType::notify:
-      news.kind = News::Kind::notify;
-      news.bytes.assign(payload.begin(), payload.end());
+      event.kind = EndpointEvent::Kind::notify;
+      event.bytes.assign(payload.begin(), payload.end());
       break;
     case FrameType::describe: {
       auto descriptor = wire::decode_descriptor(payload);
@@ -78,13 +78,13 @@ Code TcpLane::end_control(const FrameHeader& header, std::span<const std::byte> 
         why = "malformed or foreign descriptor";
         return Code::corrupt;
       }
-      news.kind = News::Kind::described;
-      news.descriptor = std::make_shared<const Descriptor>(std::move(*descriptor));
+      event.kind = EndpointEvent::Kind::described;
+      event.descriptor = std::make_shared<const Descriptor>(std::move(*descriptor));
       break;
     }
     default: return socket.take_goodbye(payload, why);
   }
-  socket.out->news.push_back(std::move(news));
+  socket.out->events.push_back(std::move(event));
   return Code::ok;
 }
 
@@ -93,8 +93,8 @@ Code TcpLane::end_write(const FrameHeader& header, uint32_t crc, const char*& wh
   const Code code = service_.end_write(header, crc, landed, why);
   if (landed && (header.flags & wire::kFrameHasImmediate) != 0) {
     tells = true;
-    socket.out->news.push_back(
-        {.kind = News::Kind::immediate, .endpoint = endpoint->id, .immediate = header.immediate});
+    socket.out->events.push_back(
+        {.kind = EndpointEvent::Kind::immediate, .endpoint = endpoint->id, .immediate = header.immediate});
   }
   return code;
 }
@@ -103,7 +103,7 @@ FrameStream::Io TcpLane::receive(size_t budget, Reports& out) {
   service_.begin_turn();
   const FrameStream::Io result = socket.receive(*this, budget, out);
   service_.end_turn();
-  Tally& tally = *transport_.home().tally;
+  Tally& tally = *transport_.services().tally;
   const size_t row = transport_.index() - 1u;
   const TcpRequests::Moved own = requests_.take_moved();
   const TcpService::Moved theirs = service_.take_moved();
@@ -119,7 +119,7 @@ FrameStream::Io TcpLane::flush(Reports& out) {
   gone_.clear();
   const FrameStream::Io result = socket.flush(size_t{2} << 20, gone_);
   for (const auto& gone : gone_) {
-    if (gone.pinned != 0) transport_.home().access->unpin(gone.pinned);
+    if (gone.pinned != 0) transport_.services().access->unpin(gone.pinned);
     if (gone.slice != 0) requests_.sent(gone.slice, out);
   }
   return result;
@@ -127,7 +127,7 @@ FrameStream::Io TcpLane::flush(Reports& out) {
 
 void TcpLane::release() {
   for (const auto& gone : socket.io.drop_all())
-    if (gone.pinned != 0) transport_.home().access->unpin(gone.pinned);
+    if (gone.pinned != 0) transport_.services().access->unpin(gone.pinned);
   service_.release();
   requests_.clear();
 }

@@ -53,8 +53,8 @@ bool tcp_covers(const BufferInfo&) {
 }  // namespace
 
 Result<std::string> TcpTransport::listen() {
-  MC_TRY(place, parse_host_port(home_.options->tcp_bind));
-  MC_TRY(listening, listen_tcp("tcp", place, home_.options->tcp_advertise));
+  MC_TRY(place, parse_host_port(services_.options->tcp_bind));
+  MC_TRY(listening, listen_tcp("tcp", place, services_.options->tcp_advertise));
   MC_CHECK(listener_.open(std::move(listening.fd)));
   return "tcp://" + listening.told.text();
 }
@@ -70,22 +70,23 @@ TcpLane* TcpTransport::add_lane(Fd fd, Handshake handshake, TimePoint deadline) 
 }
 
 EndpointId TcpTransport::connect(const Dial& dial, Reports& out) {
-  const EndpointId id = home_.next_endpoint();
+  const EndpointId id = services_.next_endpoint();
   auto endpoint = std::make_unique<TcpEndpoint>();
   endpoint->id = id;
   endpoint->connection = dial.connection;
-  endpoint->told_version = home_.describe()->version;
-  endpoint->lanes.resize(static_cast<size_t>(data_streams(*home_.options)) + 1);
+  endpoint->told_version = services_.describe()->version;
+  endpoint->lanes.resize(static_cast<size_t>(data_streams(*services_.options)) + 1);
   TcpEndpoint& self = *endpoints_.emplace(id, std::move(endpoint)).first->second;
-  home_.tally->add(Count::connects);
+  services_.tally->add(Count::connects);
   const auto lane_count = static_cast<uint16_t>(self.lanes.size());
   for (uint16_t i = 0; i < lane_count; ++i) {
-    PeerDialling dialling = dial_peer("tcp", dial, *home_.options);
+    PeerDialling dialling = dial_peer("tcp", dial, *services_.options);
     TcpLane* lane = nullptr;
     if (!dialling.refused) {
-      lane = add_lane(std::move(dialling.fd),
-                      Handshake::dial(home_, dial.wanted, self.connection, i, lane_count, dialling.seal, dial.ticket),
-                      dial.deadline);
+      lane =
+          add_lane(std::move(dialling.fd),
+                   Handshake::dial(services_, dial.wanted, self.connection, i, lane_count, dialling.seal, dial.ticket),
+                   dial.deadline);
       if (lane == nullptr) dialling.refused = Loss{Code::io, false, "cannot watch a socket"};
     }
     if (dialling.refused) {
@@ -100,11 +101,11 @@ EndpointId TcpTransport::connect(const Dial& dial, Reports& out) {
 }
 
 void TcpTransport::accepted(Fd fd) {
-  const size_t lanes_max = home_.endpoints_max * (static_cast<size_t>(data_streams(*home_.options)) + 1);
-  if (handshakes_ >= kHandshakesMax || endpoints_.size() >= home_.endpoints_max || lanes_.size() >= lanes_max)
-    return home_.tally->failure("accept: too many connections");
-  const auto wish = seal_wish(*home_.options, stays_on_host(peer_address(fd.get())));
-  (void)add_lane(std::move(fd), Handshake::listen(home_, wish), now() + home_.options->connect_timeout);
+  const size_t lanes_max = services_.endpoints_max * (static_cast<size_t>(data_streams(*services_.options)) + 1);
+  if (handshakes_ >= kHandshakesMax || endpoints_.size() >= services_.endpoints_max || lanes_.size() >= lanes_max)
+    return services_.tally->failure("accept: too many connections");
+  const auto setting = seal_setting(*services_.options, stays_on_host(peer_address(fd.get())));
+  (void)add_lane(std::move(fd), Handshake::listen(services_, setting), now() + services_.options->connect_timeout);
 }
 
 /// The accepted connection that a lane with this hello belongs to. Null: there is none, for the reason in `why`.
@@ -117,7 +118,7 @@ TcpEndpoint* TcpTransport::endpoint_of(const wire::XferHello& hello, Reports& ou
     return nullptr;
   }
   auto endpoint = std::make_unique<TcpEndpoint>();
-  endpoint->id = home_.next_endpoint();
+  endpoint->id = services_.next_endpoint();
   endpoint->accepted = true;
   endpoint->peer = hello.instance;
   endpoint->connection = hello.connection;
@@ -130,7 +131,7 @@ Code TcpTransport::joined(TcpLane& lane, const char*& why) {
   MC_ASSERT(handshakes_ > 0);
   --handshakes_;
   PeerSocket& socket = lane.socket;
-  if (socket.io.sealed()) home_.tally->add(Count::streams_sealed);
+  if (socket.io.sealed()) services_.tally->add(Count::streams_sealed);
   socket.deadline = kNever;
   if (lane.endpoint == nullptr) {
     const wire::XferHello& hello = socket.handshake.hello();
@@ -148,7 +149,7 @@ Code TcpTransport::joined(TcpLane& lane, const char*& why) {
     lane.endpoint = found;
     found->lanes[hello.lane] = &lane;
     // The endpoint is up when its last lane has arrived. Until then this deadline covers the whole endpoint.
-    socket.deadline = now() + home_.options->connect_timeout;
+    socket.deadline = now() + services_.options->connect_timeout;
     due(socket.deadline);
   } else {
     const InstanceId peer = socket.handshake.peer_instance();
@@ -192,16 +193,16 @@ void TcpTransport::check_up(TcpEndpoint& endpoint, Reports& out) {
     lane->socket.deadline = kNever;
     if (lane->index != 0) tune_bulk(lane->socket.io.fd());
   }
-  out.news.push_back({.kind = News::Kind::up,
-                      .endpoint = endpoint.id,
-                      .accepted = endpoint.accepted,
-                      .proven = endpoint.proven,
-                      .sealed = endpoint.lanes[0]->socket.io.sealed(),
-                      .row = index_ - 1u,
-                      .instance = endpoint.peer,
-                      .text = endpoint.name,
-                      .descriptor = endpoint.descriptor});
-  const auto current = home_.describe();
+  out.events.push_back({.kind = EndpointEvent::Kind::up,
+                        .endpoint = endpoint.id,
+                        .accepted = endpoint.accepted,
+                        .proven = endpoint.proven,
+                        .sealed = endpoint.lanes[0]->socket.io.sealed(),
+                        .row = index_ - 1u,
+                        .instance = endpoint.peer,
+                        .text = endpoint.name,
+                        .descriptor = endpoint.descriptor});
+  const auto current = services_.describe();
   if (current->version != endpoint.told_version)
     endpoint.lanes[0]->socket.push(control_frame(wire::FrameType::describe, wire::encode(*current)));
 }
@@ -228,7 +229,7 @@ void TcpTransport::on_lane(TcpLane& lane, uint32_t events, Reports& out) {
 
 void TcpTransport::arm(TcpLane& lane) {
   if (lane.socket.connecting()) return;
-  if (lane.waiting()) due(lane.socket.progress + home_.options->stall_timeout);
+  if (lane.waiting()) due(lane.socket.progress + services_.options->stall_timeout);
   lane.socket.watch(paused(lane));
 }
 
@@ -264,13 +265,13 @@ void TcpTransport::lose(TcpEndpoint& endpoint, const Loss& why, Reports& out) {
     if (lane != nullptr) drop_lane(lane);
   const bool silent = endpoint.accepted && !endpoint.up;  // the endpoint was never reported to the engine
   if (!silent)
-    out.news.push_back({.kind = News::Kind::lost,
-                        .endpoint = id,
-                        .gone = why.gone,
-                        .code = why.code,
-                        .mismatch = why.mismatch,
-                        .no_listener = why.no_listener,
-                        .text = "tcp: " + why.text});
+    out.events.push_back({.kind = EndpointEvent::Kind::lost,
+                          .endpoint = id,
+                          .gone = why.gone,
+                          .code = why.code,
+                          .mismatch = why.mismatch,
+                          .no_listener = why.no_listener,
+                          .text = "tcp: " + why.text});
   endpoints_.erase(id);
 }
 
@@ -320,7 +321,7 @@ Code TcpTransport::notify(EndpointId id, std::span<const std::byte> bytes, Repor
 }
 
 void TcpTransport::publish(Reports& out) {
-  const auto payload = wire::encode(*home_.describe());
+  const auto payload = wire::encode(*services_.describe());
   std::vector<TcpLane*> failed;
   for (auto& [id, endpoint] : endpoints_) {
     if (!endpoint->up) continue;
@@ -362,7 +363,7 @@ TimePoint TcpTransport::tick(TimePoint at, Reports& out) {
     TimePoint lane_due = lane->socket.deadline;
     // A frame that stays half read because of this side's pause is no stall of the peer.
     if (lane->ready() && lane->waiting() && !(paused(*lane) && lane->socket.io.idle()))
-      lane_due = std::min(lane_due, lane->socket.progress + home_.options->stall_timeout);
+      lane_due = std::min(lane_due, lane->socket.progress + services_.options->stall_timeout);
     if (lane_due <= at)
       late.push_back(token);
     else
@@ -374,7 +375,7 @@ TimePoint TcpTransport::tick(TimePoint at, Reports& out) {
     if (found == lanes_.end()) continue;  // removed with an earlier lane of its endpoint
     TcpLane& lane = *found->second;
     const bool stalled = lane.ready() && lane.socket.deadline > at;
-    home_.tally->failure(stalled ? "stalled lane" : "handshake: timeout");
+    services_.tally->failure(stalled ? "stalled lane" : "handshake: timeout");
     if (lane.endpoint != nullptr)
       lose(*lane.endpoint,
            {Code::timeout, false, stalled ? "no progress with work outstanding" : "the handshake took too long"}, out);
@@ -385,7 +386,7 @@ TimePoint TcpTransport::tick(TimePoint at, Reports& out) {
 }
 
 bool TcpTransport::paused(const TcpLane& lane) const {
-  return lane.ready() && (lane.index == 0 || lane.tells) && !home_.reading_notifies;
+  return lane.ready() && (lane.index == 0 || lane.tells) && !services_.reading_notifies;
 }
 
 void TcpTransport::pause_notifies(bool pause) {
@@ -408,8 +409,8 @@ const TransportEntry kTransportTcp = {
     .probe = probe_tcp,
     .reach = reach_by_tcp,
     .covers = tcp_covers,
-    .make = [](Home& home, uint8_t index) -> std::unique_ptr<Transport> {
-      return std::make_unique<TcpTransport>(home, index);
+    .make = [](Services& services, uint8_t index) -> std::unique_ptr<Transport> {
+      return std::make_unique<TcpTransport>(services, index);
     },
 };
 

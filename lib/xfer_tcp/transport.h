@@ -43,8 +43,11 @@ struct TcpEndpoint {
 
 class TcpTransport final : public Transport {
  public:
-  TcpTransport(Home& home, uint8_t index)
-      : home_(home), index_(index), io_(choose_tcp_io(home.options->tcp_io, *home.tally)), listener_(home, index) {}
+  TcpTransport(Services& services, uint8_t index)
+      : services_(services),
+        index_(index),
+        io_(choose_tcp_io(services.options->tcp_io, *services.tally)),
+        listener_(services, index) {}
   ~TcpTransport() override { shutdown(); }
 
   Result<std::string> listen() override;
@@ -62,7 +65,7 @@ class TcpTransport final : public Transport {
   std::string remark() const override { return io_.text; }
 
   StreamIo& io() { return *io_.io; }
-  Home& home() { return home_; }
+  Services& services() { return services_; }
   uint8_t index() const { return index_; }
   /// A lane has finished its handshake. Returns the code of a refusal, else ok.
   Code joined(TcpLane& lane, const char*& why);
@@ -86,7 +89,7 @@ class TcpTransport final : public Transport {
   void check_up(TcpEndpoint& endpoint, Reports& out);
   TcpEndpoint* find(EndpointId id) const;
 
-  Home& home_;
+  Services& services_;
   uint8_t index_;
   TcpIoChoice io_;  // before the lanes, which use it
   Listener listener_;

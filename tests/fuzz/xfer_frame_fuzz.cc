@@ -81,13 +81,13 @@ struct Side {
   xfer::Options options;
   xfer::Access access;
   xfer::Tally tally;
-  xfer::Home home;
+  xfer::Services services;
   explicit Side(const std::string& secret, uint8_t instance = 7) {
     options.secret = secret;
-    home.options = &options;
-    home.access = &access;
-    home.tally = &tally;
-    home.instance.bytes.fill(instance);
+    services.options = &options;
+    services.access = &access;
+    services.tally = &tally;
+    services.instance.bytes.fill(instance);
   }
 };
 
@@ -114,9 +114,9 @@ void converse(xfer::Handshake handshake, std::span<const std::byte> bytes) {
 
 /// A handshake of two honest sides of which an attacker on the path replaces what follows `frames` frames. Where the
 /// stream is sealed, both sides have the same keys by then.
-void converse_behind(Side& here, Side& there, wire::SealWish wish, int frames, std::span<const std::byte> bytes) {
-  auto dialler = xfer::Handshake::dial(here.home, {}, {}, 0, 1, wish);
-  auto listener = xfer::Handshake::listen(there.home, wish);
+void converse_behind(Side& here, Side& there, wire::SealSetting setting, int frames, std::span<const std::byte> bytes) {
+  auto dialler = xfer::Handshake::dial(here.services, {}, {}, 0, 1, setting);
+  auto listener = xfer::Handshake::listen(there.services, setting);
   std::optional<xfer::SealSecrets> listeners;
   xfer::OutFrame frame = dialler.opening();
   for (int i = 0; i < frames; ++i) {
@@ -127,7 +127,7 @@ void converse_behind(Side& here, Side& there, wire::SealWish wish, int frames, s
     if (step.seal && i == 1) require(listeners->out == step.seal->in && listeners->in == step.seal->out);
     if (step.send) frame = std::move(*step.send);
   }
-  require((wish == wire::SealWish::must) == listeners.has_value());
+  require((setting == wire::SealSetting::must) == listeners.has_value());
   require(dialler.complete() == (frames == 4) && listener.complete() == (frames >= 3));
   converse(std::move(dialler), bytes);
   converse(std::move(listener), bytes);
@@ -142,11 +142,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static Side open_side{std::string()};
   static Side secured_side{std::string(32, 's')};
   for (Side* side : {&open_side, &secured_side}) {
-    const auto wish = side->options.secret.empty() || size % 2 == 0 ? wire::SealWish::never : wire::SealWish::must;
-    converse(xfer::Handshake::listen(side->home, wish), bytes);
-    converse(xfer::Handshake::dial(side->home, {}, {}, 0, 2, wish), bytes);
+    const auto setting =
+        side->options.secret.empty() || size % 2 == 0 ? wire::SealSetting::never : wire::SealSetting::must;
+    converse(xfer::Handshake::listen(side->services, setting), bytes);
+    converse(xfer::Handshake::dial(side->services, {}, {}, 0, 2, setting), bytes);
     // behind the hello: a listener that already knows somebody
-    xfer::Handshake known = xfer::Handshake::listen(side->home);
+    xfer::Handshake known = xfer::Handshake::listen(side->services);
     wire::XferHello hello{.lane_count = 1, .secured = !side->options.secret.empty(), .name = "x"};
     hello.instance.bytes.fill(9);
     const auto frame = xfer::control_frame(wire::FrameType::hello, wire::encode(hello));
@@ -156,7 +157,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static Side open_peer{std::string(), 8};
   static Side secured_peer{std::string(32, 's'), 8};
   const int frames = 1 + static_cast<int>(size % 4);
-  converse_behind(open_peer, open_side, wire::SealWish::never, frames, bytes);
-  converse_behind(secured_peer, secured_side, wire::SealWish::must, frames, bytes);
+  converse_behind(open_peer, open_side, wire::SealSetting::never, frames, bytes);
+  converse_behind(secured_peer, secured_side, wire::SealSetting::must, frames, bytes);
   return 0;
 }

@@ -21,8 +21,8 @@
 #include "xfer/access.h"
 #include "xfer/handshake.h"
 #include "xfer/poller.h"
-#include "xfer_shm/xfer_shm.h"
 #include "xfer/tally.h"
+#include "xfer_shm/xfer_shm.h"
 
 namespace {
 
@@ -49,7 +49,7 @@ struct World {
   Access access;
   Tally tally;
   Poller poller;
-  Home home;
+  Services services;
   std::unique_ptr<Transport> transport;
   sockaddr_un address{};
   socklen_t address_bytes = 0;
@@ -64,15 +64,15 @@ struct World {
     auto opened = Poller::open();
     require(opened.has_value());
     poller = std::move(*opened);
-    home.options = &options;
-    home.instance.bytes.fill(7);
-    home.instance.bytes[0] = static_cast<uint8_t>(::getpid());
-    home.instance.bytes[1] = static_cast<uint8_t>(::getpid() >> 8);
-    home.access = &access;
-    home.tally = &tally;
-    home.poller = &poller;
-    home.endpoints_max = 16;
-    transport = kTransportShm.make(home, 1);
+    services.options = &options;
+    services.instance.bytes.fill(7);
+    services.instance.bytes[0] = static_cast<uint8_t>(::getpid());
+    services.instance.bytes[1] = static_cast<uint8_t>(::getpid() >> 8);
+    services.access = &access;
+    services.tally = &tally;
+    services.poller = &poller;
+    services.endpoints_max = 16;
+    transport = kTransportShm.make(services, 1);
     const auto uri = transport->listen();
     require(uri.has_value());
     const std::string name = uri->substr(6);
@@ -102,11 +102,11 @@ struct Liar {
 
   void listen() {
     world.pump(out);
-    for (News& news : out.news) {
-      require(ups + losses > 0 || news.kind == News::Kind::up);
-      ups += news.kind == News::Kind::up;
-      losses += news.kind == News::Kind::lost;
-      for (const MappedBuffer& arena : news.mappings) {
+    for (EndpointEvent& event : out.events) {
+      require(ups + losses > 0 || event.kind == EndpointEvent::Kind::up);
+      ups += event.kind == EndpointEvent::Kind::up;
+      losses += event.kind == EndpointEvent::Kind::lost;
+      for (const MappedBuffer& arena : event.mappings) {
         const auto bytes = std::as_const(*arena.mapping).bytes();
         require(bytes.size() == kArenaBytes && (bytes.front() | bytes.back()) == std::byte{0});
       }

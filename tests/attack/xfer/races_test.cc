@@ -1,5 +1,5 @@
-// Two engines that dial and forget each other at the same time. Whatever order the news of a connection come in, an
-// engine handles it: news of a peer that was just forgotten is no broken promise.
+// Two engines that dial and forget each other at the same time. An engine handles the events of
+// a connection in any order: an event of a peer that was just forgotten breaks no contract.
 #include <cstdlib>
 #include <set>
 #include <thread>

@@ -185,7 +185,7 @@ TEST_CASE(
   CHECK(fired.size() == Tamper::kinds);
 }
 
-TEST_CASE("attack/xfer: a relay that takes back the wish to seal, or puts its own key share, ends the handshake") {
+TEST_CASE("attack/xfer: a relay that changes a seal setting, or puts its own key share, ends the handshake") {
   using Change = std::function<void(wire::XferHello*, wire::XferChallenge*)>;
   struct Downgrade {
     const char* name;
@@ -197,29 +197,29 @@ TEST_CASE("attack/xfer: a relay that takes back the wish to seal, or puts its ow
   const Downgrade attacks[] = {
       {"hello never", "auto", "on",
        [](auto* hello, auto*) {
-         if (hello) hello->seal = wire::SealWish::never;
+         if (hello) hello->seal = wire::SealSetting::never;
        }},
       {"hello may", "auto", "on",
        [](auto* hello, auto*) {
-         if (hello) hello->seal = wire::SealWish::may;
+         if (hello) hello->seal = wire::SealSetting::may;
        }},
       {"challenge never", "on", "auto",
        [](auto*, auto* c) {
-         if (c) c->seal = wire::SealWish::never;
+         if (c) c->seal = wire::SealSetting::never;
        }},
       {"challenge may", "on", "auto",
        [](auto*, auto* c) {
-         if (c) c->seal = wire::SealWish::may;
+         if (c) c->seal = wire::SealSetting::may;
        }},
       {"both never", "on", "on",
        [](auto* hello, auto* c) {
-         if (hello) hello->seal = wire::SealWish::never;
-         if (c) c->seal = wire::SealWish::never;
+         if (hello) hello->seal = wire::SealSetting::never;
+         if (c) c->seal = wire::SealSetting::never;
        }},
       {"no secret", "auto", "on",
        [](auto* hello, auto* c) {
-         if (hello) hello->secured = false, hello->seal = wire::SealWish::never;
-         if (c) c->secured = false, c->seal = wire::SealWish::never;
+         if (hello) hello->secured = false, hello->seal = wire::SealSetting::never;
+         if (c) c->secured = false, c->seal = wire::SealSetting::never;
        }},
       {"both shares", "on", "on",
        [own](auto* hello, auto* c) {

@@ -55,7 +55,7 @@ struct Bare {
   Access access;
   Tally tally;
   Poller poller;
-  Home home;
+  Services services;
   std::unique_ptr<RdmaTransport> transport;
   Reports out;
   EndpointId endpoint{};
@@ -67,16 +67,16 @@ struct Bare {
     auto opened = Poller::open();
     REQUIRE_OK(opened);
     poller = std::move(*opened);
-    home.options = &options;
-    home.instance.bytes.fill(static_cast<uint8_t>(name[0]));
-    home.access = &access;
-    home.poller = &poller;
-    home.tally = &tally;
-    home.endpoints_max = 4;
-    transport = std::make_unique<RdmaTransport>(home, 1);
+    services.options = &options;
+    services.instance.bytes.fill(static_cast<uint8_t>(name[0]));
+    services.access = &access;
+    services.poller = &poller;
+    services.tally = &tally;
+    services.endpoints_max = 4;
+    transport = std::make_unique<RdmaTransport>(services, 1);
     auto uri = transport->listen();
     REQUIRE_OK(uri);
-    home.uris = {*uri};
+    services.uris = {*uri};
   }
   BufferId add(std::span<std::byte> memory, const Buffer& buffer) {
     auto id = access.add(memory, buffer, -1);
@@ -91,9 +91,9 @@ struct Bare {
       for (size_t i = 0, count = poller.wait(ready, now, now + 1ms); i < count; ++i)
         transport->ready(ready[i].token, ready[i].events, out);
     (void)transport->tick(now, out);
-    for (const News& news : out.news)
-      if (news.kind == News::Kind::up) endpoint = news.endpoint;
-    out.news.clear();
+    for (const EndpointEvent& event : out.events)
+      if (event.kind == EndpointEvent::Kind::up) endpoint = event.endpoint;
+    out.events.clear();
   }
 };
 
@@ -111,7 +111,8 @@ struct BarePair {
     kv = static_cast<uint32_t>(holder.add(there.bytes().first(4 << 20), {"kv", AccessClass::blocks}));
     landing = static_cast<uint32_t>(holder.add(there.bytes().subspan(4 << 20), {"landing", AccessClass::landing}));
     reader.add(here.bytes(), {"local"});
-    (void)reader.transport->connect({holder.home.uris[0], holder.home.instance, random_id(), in(kLong)}, reader.out);
+    (void)reader.transport->connect({holder.services.uris[0], holder.services.instance, random_id(), in(kLong)},
+                                    reader.out);
     while (reader.endpoint == EndpointId::none || holder.endpoint == EndpointId::none) {
       holder.turn(true);
       reader.turn(true);

@@ -62,7 +62,7 @@ XferHello sample_hello() {
                   .lane = 2,
                   .lane_count = 5,
                   .secured = true,
-                  .seal = SealWish::may,
+                  .seal = SealSetting::may,
                   .name = "d0"};
   hello.nonce.fill(0xab);
   hello.share.fill(0xa5);
@@ -70,7 +70,7 @@ XferHello sample_hello() {
 }
 
 XferChallenge sample_challenge() {
-  XferChallenge challenge{.instance = id_of<InstanceId>(7), .secured = true, .seal = SealWish::must, .name = "p0"};
+  XferChallenge challenge{.instance = id_of<InstanceId>(7), .secured = true, .seal = SealSetting::must, .name = "p0"};
   challenge.nonce.fill(0xcd);
   challenge.share.fill(0xc5);
   challenge.proof.fill(0xef);

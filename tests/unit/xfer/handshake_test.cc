@@ -19,14 +19,14 @@ struct Side {
   Options options;
   Access access;
   Tally tally;
-  Home home;
+  Services services;
   explicit Side(const std::string& name, const std::string& secret = {}) {
     options.name = name;
     options.secret = secret;
-    home.options = &options;
-    home.access = &access;
-    home.tally = &tally;
-    static_cast<Id128&>(home.instance) = random_id();
+    services.options = &options;
+    services.access = &access;
+    services.tally = &tally;
+    static_cast<Id128&>(services.instance) = random_id();
   }
 };
 
@@ -47,27 +47,28 @@ TEST_CASE("xfer/handshake: an identity is established by the secret, by the tick
   const auto meet = [](const std::string& secret, const InstanceId& wanted, const wire::Ticket& ticket, Side& b,
                        auto check) {
     Side a("a", secret);
-    Handshake dialler = Handshake::dial(a.home, wanted, random_id(), 0, 1, wire::SealWish::never, ticket);
-    Handshake listener = Handshake::listen(b.home);
+    Handshake dialler = Handshake::dial(a.services, wanted, random_id(), 0, 1, wire::SealSetting::never, ticket);
+    Handshake listener = Handshake::listen(b.services);
     REQUIRE(!converse(dialler, listener).has_value());
-    check(dialler, listener, a.home.instance);
+    check(dialler, listener, a.services.instance);
   };
   const std::string secret(32, 'k');
   Side secured("b", secret), open("b");
-  open.home.ticket = random_ticket();
+  open.services.ticket = random_ticket();
   const InstanceId none{};
   meet(secret, none, {}, secured, [&](Handshake& dialler, Handshake& listener, const InstanceId& self) {
     CHECK(dialler.proven());
-    CHECK(dialler.identity() == secured.home.instance);
+    CHECK(dialler.identity() == secured.services.instance);
     CHECK(listener.proven());
     CHECK(listener.identity() == self);
   });
-  meet("", open.home.instance, open.home.ticket, open, [&](auto& dialler, auto& listener, const InstanceId& self) {
-    CHECK_FALSE(dialler.proven());
-    CHECK(dialler.identity() == open.home.instance);
-    CHECK(listener.proven());
-    CHECK(listener.identity() == self);
-  });
+  meet("", open.services.instance, open.services.ticket, open,
+       [&](auto& dialler, auto& listener, const InstanceId& self) {
+         CHECK_FALSE(dialler.proven());
+         CHECK(dialler.identity() == open.services.instance);
+         CHECK(listener.proven());
+         CHECK(listener.identity() == self);
+       });
   for (const wire::Ticket& wrong : {wire::Ticket{}, random_ticket()})
     meet("", none, wrong, open, [&](Handshake& dialler, Handshake& listener, const InstanceId& self) {
       CHECK_FALSE(dialler.proven());
@@ -82,13 +83,13 @@ TEST_CASE("xfer/handshake: both sides learn each other, with and without a secre
   for (const std::string& secret : {std::string(), std::string(32, 'k')}) {
     Side a("a", secret);
     Side b("b", secret);
-    Handshake dialler = Handshake::dial(a.home, b.home.instance, random_id(), 0, 3);
-    Handshake listener = Handshake::listen(b.home);
+    Handshake dialler = Handshake::dial(a.services, b.services.instance, random_id(), 0, 3);
+    Handshake listener = Handshake::listen(b.services);
     CHECK(!converse(dialler, listener).has_value());
     CHECK(dialler.complete());
     CHECK(listener.complete());
-    CHECK(dialler.peer_instance() == b.home.instance);
-    CHECK(listener.peer_instance() == a.home.instance);
+    CHECK(dialler.peer_instance() == b.services.instance);
+    CHECK(listener.peer_instance() == a.services.instance);
     CHECK(dialler.peer_name() == "b");
     CHECK(listener.peer_name() == "a");
     CHECK(listener.descriptor()->name == "a");
@@ -99,12 +100,12 @@ TEST_CASE("xfer/handshake: both sides learn each other, with and without a secre
 TEST_CASE("xfer/handshake: data lanes carry no descriptor") {
   Side a("a");
   Side b("b");
-  Handshake dialler = Handshake::dial(a.home, b.home.instance, random_id(), 1, 3);
-  Handshake listener = Handshake::listen(b.home);
+  Handshake dialler = Handshake::dial(a.services, b.services.instance, random_id(), 1, 3);
+  Handshake listener = Handshake::listen(b.services);
   CHECK(!converse(dialler, listener).has_value());
   CHECK(listener.descriptor() == nullptr);
-  Handshake other = Handshake::dial(a.home, b.home.instance, random_id(), 1, 3);
-  Handshake hearing = Handshake::listen(b.home);
+  Handshake other = Handshake::dial(a.services, b.services.instance, random_id(), 1, 3);
+  Handshake hearing = Handshake::listen(b.services);
   const auto hello = other.opening();
   const auto challenge = hearing.take(hello.header, hello.payload);
   auto proof = other.take(challenge.send->header, challenge.send->payload);
@@ -115,10 +116,10 @@ TEST_CASE("xfer/handshake: data lanes carry no descriptor") {
 TEST_CASE("xfer/handshake: another instance than wanted is gone, whoever notices") {
   Side a("a");
   Side b("b");
-  InstanceId stale = b.home.instance;
+  InstanceId stale = b.services.instance;
   stale.bytes[0] ^= 1;
-  Handshake dialler = Handshake::dial(a.home, stale, random_id(), 0, 1);
-  Handshake listener = Handshake::listen(b.home);
+  Handshake dialler = Handshake::dial(a.services, stale, random_id(), 0, 1);
+  Handshake listener = Handshake::listen(b.services);
   const auto opening = dialler.opening();
   const auto refused = listener.take(opening.header, opening.payload);
   REQUIRE(refused.failed.has_value());
@@ -126,8 +127,8 @@ TEST_CASE("xfer/handshake: another instance than wanted is gone, whoever notices
   CHECK(heard.gone);
   CHECK(heard.failed->code == Code::peer_lost);
   // a listener that answers under another instance without complaint
-  Handshake again = Handshake::dial(a.home, stale, random_id(), 0, 1);
-  wire::XferChallenge challenge{.instance = b.home.instance, .name = "b"};
+  Handshake again = Handshake::dial(a.services, stale, random_id(), 0, 1);
+  wire::XferChallenge challenge{.instance = b.services.instance, .name = "b"};
   const auto frame = control_frame(wire::FrameType::challenge, wire::encode(challenge));
   const auto step = again.take(frame.header, frame.payload);
   CHECK(step.gone);
@@ -136,8 +137,8 @@ TEST_CASE("xfer/handshake: another instance than wanted is gone, whoever notices
 
 TEST_CASE("xfer/handshake: a process does not connect to itself") {
   Side a("a");
-  Handshake dialler = Handshake::dial(a.home, {}, random_id(), 0, 1);
-  Handshake listener = Handshake::listen(a.home);
+  Handshake dialler = Handshake::dial(a.services, {}, random_id(), 0, 1);
+  Handshake listener = Handshake::listen(a.services);
   CHECK(converse(dialler, listener)->failed->code == Code::invalid);
 }
 
@@ -171,9 +172,9 @@ TEST_CASE("xfer/handshake: a proof replayed on another connection is refused") {
   const std::string secret(32, 'k');
   Side a("a", secret);
   Side b("b", secret);
-  Handshake dialler = Handshake::dial(a.home, b.home.instance, random_id(), 0, 1);
-  Handshake first = Handshake::listen(b.home);
-  Handshake second = Handshake::listen(b.home);
+  Handshake dialler = Handshake::dial(a.services, b.services.instance, random_id(), 0, 1);
+  Handshake first = Handshake::listen(b.services);
+  Handshake second = Handshake::listen(b.services);
   const auto hello = dialler.opening();
   const auto challenge = first.take(hello.header, hello.payload);
   const auto proof = dialler.take(challenge.send->header, challenge.send->payload);
@@ -216,11 +217,11 @@ struct Sealing {
   std::optional<SealSecrets> dialler_keys, listener_keys;
   std::optional<Handshake::Step> failed;
 
-  Sealing(wire::SealWish dials, wire::SealWish listens, const std::string& secret = std::string(32, 'k'))
+  Sealing(wire::SealSetting dials, wire::SealSetting listens, const std::string& secret = std::string(32, 'k'))
       : a("a", secret),
         b("b", secret),
-        dialler(Handshake::dial(a.home, b.home.instance, random_id(), 0, 1, dials)),
-        listener(Handshake::listen(b.home, listens)) {
+        dialler(Handshake::dial(a.services, b.services.instance, random_id(), 0, 1, dials)),
+        listener(Handshake::listen(b.services, listens)) {
     OutFrame frame = dialler.opening();
     for (bool to_listener = true; !failed; to_listener = !to_listener) {
       Handshake::Step step = (to_listener ? listener : dialler).take(frame.header, frame.payload);
@@ -236,7 +237,7 @@ struct Sealing {
 
 TEST_CASE("xfer/handshake: a refusal carries the setting that differs, and an unknown one is none") {
   Side a("a");
-  Handshake dialler = Handshake::dial(a.home, {}, random_id(), 0, 1);
+  Handshake dialler = Handshake::dial(a.services, {}, random_id(), 0, 1);
   auto frame = refusal(Code::invalid, "why", wire::Mismatch::secret);
   CHECK(dialler.take(frame.header, frame.payload).mismatch == wire::Mismatch::secret);
   frame.header.id = 200;  // of a later release
@@ -246,7 +247,7 @@ TEST_CASE("xfer/handshake: a refusal carries the setting that differs, and an un
 }
 
 TEST_CASE("xfer/handshake: a stream is sealed when one side must and the other may") {
-  using enum wire::SealWish;
+  using enum wire::SealSetting;
   for (const auto dials : {never, may, must})
     for (const auto listens : {never, may, must}) {
       CAPTURE(static_cast<int>(dials));
@@ -274,17 +275,17 @@ TEST_CASE("xfer/handshake: a stream is sealed when one side must and the other m
 }
 
 TEST_CASE("xfer/handshake: what --tcp-seal means depends on the secret and on where the other end is") {
-  using enum wire::SealWish;
+  using enum wire::SealSetting;
   Options options{.secret = std::string(32, 'k')};
-  CHECK(seal_wish(options, true) == may);
-  CHECK(seal_wish(options, false) == must);
+  CHECK(seal_setting(options, true) == may);
+  CHECK(seal_setting(options, false) == must);
   options.tcp_seal = "on";
-  CHECK(seal_wish(options, true) == must);
+  CHECK(seal_setting(options, true) == must);
   options.tcp_seal = "off";
-  CHECK(seal_wish(options, false) == never);
+  CHECK(seal_setting(options, false) == never);
   options.tcp_seal = "auto";
   options.secret.clear();
-  CHECK(seal_wish(options, false) == never);
+  CHECK(seal_setting(options, false) == never);
   options.tcp_seal = "on";
   const auto refused = open_engine(options);
   REQUIRE_FALSE(refused.has_value());
@@ -296,8 +297,8 @@ TEST_CASE("xfer/handshake: what --tcp-seal means depends on the secret and on wh
 TEST_CASE("xfer/handshake: a key share of small order is refused") {
   Side a("a", std::string(32, 'k'));
   Side b("b", std::string(32, 'k'));
-  Handshake dialler = Handshake::dial(a.home, b.home.instance, random_id(), 0, 1, wire::SealWish::must);
-  Handshake listener = Handshake::listen(b.home, wire::SealWish::may);
+  Handshake dialler = Handshake::dial(a.services, b.services.instance, random_id(), 0, 1, wire::SealSetting::must);
+  Handshake listener = Handshake::listen(b.services, wire::SealSetting::may);
   auto hello = dialler.hello();
   hello.share = {};
   const auto frame = control_frame(wire::FrameType::hello, wire::encode(hello));

@@ -28,7 +28,7 @@ TEST_CASE("xfer/rdma_hold: a write that failed waits until the peer's end of tha
   hold.gone(3);  // a later attempt tells as well
   CHECK(taken(hold, kStart + 1ms) == std::vector<uint64_t>{8});
   CHECK(hold.empty());
-  hold.gone(1);  // late news of an old one take nothing back
+  hold.gone(1);  // a late report of an old attempt takes nothing back
   CHECK(!hold.must_wait(3));
 }
 

@@ -47,7 +47,7 @@ TEST_CASE("xfer/rdma_notify: SENDs end at the credit, wait for more, and are rep
   CHECK(sender.way(false) == Way::wait);
   CHECK(!sender.heard(kAhead + 1));  // never said
   CHECK(sender.heard(3));
-  CHECK(sender.heard(1));  // late news
+  CHECK(sender.heard(1));  // a late report
   CHECK(sender.way(true) == Way::path);
   const auto again = sender.path_lost();
   REQUIRE(again.size() == kAhead - 3);

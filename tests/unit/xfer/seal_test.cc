@@ -126,11 +126,11 @@ TEST_CASE("xfer/auth: X25519 gives the outputs of RFC 7748, section 6.1, and tak
 TEST_CASE("xfer/auth: keys differ by direction, and with every byte of both messages") {
   const std::string secret(32, 'k');
   const std::array<uint8_t, 32> exchanged{9};
-  wire::XferHello hello{.lane = 1, .lane_count = 4, .secured = true, .seal = wire::SealWish::may, .name = "a"};
+  wire::XferHello hello{.lane = 1, .lane_count = 4, .secured = true, .seal = wire::SealSetting::may, .name = "a"};
   static_cast<Id128&>(hello.instance) = random_id();
   hello.nonce = random_nonce();
   hello.share = ShareKey().share();
-  wire::XferChallenge challenge{.secured = true, .seal = wire::SealWish::must, .name = "b"};
+  wire::XferChallenge challenge{.secured = true, .seal = wire::SealSetting::must, .name = "b"};
   static_cast<Id128&>(challenge.instance) = random_id();
   challenge.nonce = random_nonce();
   challenge.share = ShareKey().share();

@@ -6,9 +6,9 @@
 namespace mc::xfer {
 
 /// Draws a random instance when the options have none. The referenced objects must outlive the result.
-Home make_home(Options& options, Access& access, Tally& tally, Poller& poller);
+Services make_services(Options& options, Access& access, Tally& tally, Poller& poller);
 
 /// The current snapshot of this process's buffers.
-Descriptor build_descriptor(const Home& home);
+Descriptor build_descriptor(const Services& services);
 
 }  // namespace mc::xfer
