@@ -109,7 +109,7 @@ Result<const Variant*> find_variant(std::string_view name) {
   }
   if (found == nullptr)
     return user_error(err::kBadValue,
-                      "kernels: no attention variant '" + std::string(name.substr(0, 64)) + "'; there is " + known);
+                      "kernels: no attention variant '" + std::string(name.substr(0, 64)) + "'; there are " + known);
   if (!missing.empty())
     return Error{Code::unsupported, "kernels: attention variant '" + std::string(name) + "' needs " + missing +
                                         ", which this CPU lacks; use auto"};

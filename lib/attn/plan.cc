@@ -63,7 +63,7 @@ Result<PlanText> parse_plan(std::string_view text) {
     known += ", " + std::string(row->name);
     if (row->name == name) found = row;
   }
-  if (found == nullptr) return bad_plan(text, "no mode '" + std::string(name) + "'; there is " + known);
+  if (found == nullptr) return bad_plan(text, "no mode '" + std::string(name) + "'; there are " + known);
   plan.mode.kind = found->kind;
   if (colon == std::string_view::npos) return plan;
   if (found->params.empty()) return bad_plan(text, std::string(name) + " takes no parameters");
@@ -91,7 +91,7 @@ std::string to_string(const Plan& plan) {
 Result<Plan> resolve(const PlanText& asked, const std::optional<PlanText>& declared, int32_t layers,
                      int32_t block_tokens) {
   if (declared && declared->automatic)
-    return user_error(err::kAttentionUnsupported, "the model declares attention 'auto', which says nothing");
+    return user_error(err::kAttentionUnsupported, "the model declares attention 'auto', which names no mode");
   const PlanText chosen = asked.automatic ? declared.value_or(PlanText{.automatic = false}) : asked;
   Plan plan{chosen.mode, chosen.full_last, layers};
   const ModeRow& row = mode_row(plan.mode.kind);

@@ -130,7 +130,8 @@ Result<LinkId> Hub::connect(const Uri& uri) {
   Shared& shared = state_->shared;
   const LinkId id = shared.next_link.fetch_add(1, std::memory_order_relaxed);  // a plain counter
   if (!shared.commands.push(Command(ConnectCommand{id, uri})))
-    return {Code::busy, "control command ring is full (" + std::to_string(shared.commands.capacity()) + ")"};
+    return {Code::busy, "the control command ring is full (" + std::to_string(shared.commands.capacity()) +
+                            " commands); try again"};
   shared.wake.signal();
   return id;
 }
@@ -138,7 +139,8 @@ Result<LinkId> Hub::connect(const Uri& uri) {
 Result<void> Hub::disconnect(LinkId link) {
   Shared& shared = state_->shared;
   if (!shared.commands.push(Command(DisconnectCommand{link})))
-    return {Code::busy, "control command ring is full (" + std::to_string(shared.commands.capacity()) + ")"};
+    return {Code::busy, "the control command ring is full (" + std::to_string(shared.commands.capacity()) +
+                            " commands); try again"};
   shared.wake.signal();
   return {};
 }
@@ -157,7 +159,8 @@ Result<uint64_t> enqueue(Shared& shared, LinkId link, wire::Envelope envelope, B
   SendCommand command{link, envelope.id, kNever, wire::encode(envelope, shared.options.version), std::move(body)};
   if (request) command.expires = after(SystemClock::instance().now(), *envelope.deadline);
   if (!shared.commands.push(Command(std::move(command))))
-    return {Code::busy, "control command ring is full (" + std::to_string(shared.commands.capacity()) + ")"};
+    return {Code::busy, "the control command ring is full (" + std::to_string(shared.commands.capacity()) +
+                            " commands); try again"};
   shared.wake.signal();
   return envelope.id;
 }
@@ -184,7 +187,8 @@ Result<void> Hub::set_keys(const KeySet& keys) {
   Shared& shared = state_->shared;
   if (!shared.options.keys) return {Code::invalid, "control was opened without keys: start with a key file"};
   if (!shared.commands.push(Command(KeysCommand{keys})))
-    return {Code::busy, "control command ring is full (" + std::to_string(shared.commands.capacity()) + ")"};
+    return {Code::busy, "the control command ring is full (" + std::to_string(shared.commands.capacity()) +
+                            " commands); try again"};
   shared.wake.signal();
   return {};
 }

@@ -171,14 +171,14 @@ Link* Links::incoming(RouteKey route, const wire::Envelope& envelope, const Sock
     // A process never changes its instance, so the sender is none of ours. Two instances on one connection would make
     // each message a loss and a new link, so the connection is ended.
     retire(link.route);
-    lose(link, "its connection now speaks for another instance");
+    lose(link, "its connection now carries another instance");
     ++events_.stats.garbage;
     return nullptr;
   }
   for (auto& [id, link] : links_) {
     if (link.outgoing || link.gone || link.instance != envelope.instance || link.route.first != route.first) continue;
     retire(link.route);
-    lose(link, "connected anew");  // messages sent on the old connection may be lost
+    lose(link, "replaced by a new connection");  // messages sent on the old connection may be lost
     break;
   }
   if (routes_.size() >= kIncomingMax) {
@@ -357,7 +357,10 @@ void Links::tick_link(Link& link, TimePoint now) {
   if (!link.outgoing || link.up || link.reported != 0) return;
   if (now - (link.connected ? link.since : link.down_since) < options_.handshake) return;
   if (link.connected)
-    report(link, false, user_error(err::kHandshakeTimeout, link.address + " accepted the connection and says nothing"));
+    report(
+        link, false,
+        user_error(err::kHandshakeTimeout, link.address + " accepted the connection but sent no valid message within " +
+                                               std::to_string(options_.handshake / 1ms) + " ms"));
   else
     report(link, false,
            user_error(err::kPeerUnreachable, "no control connection to " + link.address + " after " +

@@ -106,7 +106,7 @@ void set_options(zmq::socket_t& socket, SocketKind kind, const SocketOptions& op
 std::string protocol_error_text(int value) {
   if (value == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
     return "one side uses keys and the other does not, or it is no control endpoint";
-  if (value == ZMQ_PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC) return "the keys do not fit";
+  if (value == ZMQ_PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC) return "the keys do not match";
   if ((value & 0xf0000000) == ZMQ_PROTOCOL_ERROR_ZAP_UNSPECIFIED) return "its key check failed";
   char hex[32];
   std::snprintf(hex, sizeof hex, "ZMTP error 0x%x", static_cast<unsigned>(value));

@@ -316,7 +316,7 @@ void read_messages(Fields& f, std::vector<ChatMessage>& out) {
 
 void read_tools(Fields& f, const ApiLimits& limits, GenerateRequest& out) {
   if (const Json* tools = f.array("tools"); tools && tools->size() > 0) {
-    if (!limits.has_tools) return f.fail_unsupported("tools", "this model's chat template does not know tools");
+    if (!limits.has_tools) return f.fail_unsupported("tools", "this model's chat template does not support tools");
     out.tools = *tools;
   }
   if (const Json* choice = f.take("tool_choice")) {

@@ -147,7 +147,7 @@ Result<Difference> diff(const wire::ReadBytes& left, const wire::ReadBytes& righ
 std::string Difference::text() const {
   auto real = [](double value) { return std::isfinite(value) ? Json(value).dump() : std::string("not finite"); };
   std::string out;
-  if (first_token) out += "prompts part at token " + std::to_string(*first_token) + "\n";
+  if (first_token) out += "prompts differ from token " + std::to_string(*first_token) + "\n";
   if (answer_differs) out += "the first answer token differs\n";
   if (first) {
     out += "first difference  layer " + std::to_string(first->layer) + " token " + std::to_string(first->position) +

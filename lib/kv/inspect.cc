@@ -65,7 +65,7 @@ std::string Inspection::text() const {
   };
   line("writer", p.writer);
   line("model", p.model);
-  line("namespace", p.ns.hex() + (namespace_matches ? "" : " (salted, or not of the text)"));
+  line("namespace", p.ns.hex() + (namespace_matches ? "" : " (salted, or not the id of the namespace text)"));
   line("layout", std::to_string(layout.layers) + " layers x " + std::to_string(layout.kv_heads) + " kv heads x " +
                      std::to_string(layout.head_dim) + ", " + p.kv_dtype + ", " + std::to_string(layout.block_tokens) +
                      " tokens a block, " + std::to_string(layout.layer_bytes()) + " bytes an extent");

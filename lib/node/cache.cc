@@ -52,11 +52,14 @@ Result<uint32_t> Cache::shelf_for(const wire::DemoteOffer& offer) {
   if (!sane || layout.page_bytes() != offer.page_bytes || layout.layer_bytes() != offer.extent_bytes)
     return Error{Code::invalid,
                  "offer of " + std::to_string(offer.page_bytes) + " bytes a page does not match its layout"};
-  if (layout.page_bytes() > cache_.slab_bytes) return Error{Code::no_space, "a page is larger than a slab"};
+  if (layout.page_bytes() > cache_.slab_bytes)
+    return Error{Code::no_space, "a page of " + std::to_string(layout.page_bytes()) +
+                                     " bytes is larger than a slab of " + std::to_string(cache_.slab_bytes)};
   uint32_t index = 0;
   while (index < own_shelves_.size() && own_shelves_[index]->layout != layout) ++index;
   if (index == own_shelves_.size()) {
-    if (own_shelves_.size() >= cache_.shelves_max) return Error{Code::busy, "too many layouts"};
+    if (own_shelves_.size() >= cache_.shelves_max)
+      return Error{Code::busy, std::to_string(own_shelves_.size()) + " layouts are cached, the limit of a node"};
     const auto slab_pages = static_cast<uint32_t>(cache_.slab_bytes / layout.page_bytes());
     own_shelves_.push_back(std::make_unique<Shelf>(layout, 0, slab_pages, blocks().log()));
     add_shelf(*own_shelves_.back());

@@ -599,9 +599,10 @@ void Conductor::end_due(TimePoint now, Actions& out) {
       MC_ASSERT(!r.is_placed() && now >= r.parked_until);
       Refusal why{members_.unready(r.submit.model), ""};
       if (why.reason == Reason::none) why.reason = Reason::no_decode;
-      why.message = held ? "it waited for its turn, and no node that may take it was there for " +
-                               std::to_string(options_.park_max / 1ms) + " ms"
-                         : "no node took the request again" + (r.avoid.empty() ? "" : " after " + r.avoid + " failed");
+      why.message =
+          held ? "the request waited for its turn, and no node that may serve it was ready for " +
+                     std::to_string(options_.park_max / 1ms) + " ms"
+               : "no node could take the request again" + (r.avoid.empty() ? "" : " after " + r.avoid + " failed");
       held ? flights_.reject(r, stage, std::move(why), now, out) : flights_.fail(r, stage, std::move(why), now, out);
     }
   }

@@ -62,9 +62,9 @@ std::string Members::lacking(const Node& node) const {
   for (uint32_t stage = 1; stage < node.hello.stages; ++stage) {
     const std::string name = stage_name(node.name, stage);
     const Node* member = find(name);
-    if (!member || member->hello.role != wire::Role::stage) return "pipeline stage " + name + " is not here";
+    if (!member || member->hello.role != wire::Role::stage) return "pipeline stage " + name + " is not registered";
     if (member->hello.stages != node.hello.stages)
-      return name + " counts " + std::to_string(member->hello.stages) + " stages, " + node.name + " " +
+      return name + " announces " + std::to_string(member->hello.stages) + " stages, " + node.name + " " +
              std::to_string(node.hello.stages);
   }
   return "";

@@ -32,7 +32,7 @@ std::string Pipeline::objection(const wire::StageDone& done, uint32_t stage, uin
            "; give all stages the same --pipeline count";
   for (const auto& crcs : done.crcs)
     if (crcs.size() < blocks)
-      return "told " + std::to_string(crcs.size()) + " checksums of " + std::to_string(blocks) + " blocks";
+      return "reported " + std::to_string(crcs.size()) + " checksums for " + std::to_string(blocks) + " blocks";
   return "";
 }
 

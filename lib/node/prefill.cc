@@ -115,7 +115,7 @@ void Prefill::check_start(Request& r, Actions& out) {
                       std::to_string(options_.page_count) + "; raise --kv-mem");
   if (draining_) return refuse(Reason::draining, true, "node " + name() + " is draining");
   if (queue_.size() >= prefill_.queue_max)
-    return refuse(Reason::queue_full, true, std::to_string(queue_.size()) + " requests wait here");
+    return refuse(Reason::queue_full, true, std::to_string(queue_.size()) + " requests wait on this node, its limit");
 }
 
 void Prefill::on_refuse(const Received& event, const wire::KvRefuse& refuse, Actions& out) {

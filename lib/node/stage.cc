@@ -75,8 +75,8 @@ std::string Stage::objection(const wire::StageRun& run) const {
   const uint32_t bt = options_.layout.block_tokens;
   const uint64_t end = uint64_t{run.start} + run.tokens.size();
   if (run.stages != stage_.stages)
-    return "the leader counts " + std::to_string(run.stages) + " stages, this process " +
-           std::to_string(stage_.stages) + "; give all of them the same --pipeline count";
+    return "the leader has " + std::to_string(run.stages) + " stages, this process " + std::to_string(stage_.stages) +
+           "; give all of them the same --pipeline count";
   if (run.tokens.empty() || run.tokens.size() > stage_.chunk_tokens)
     return "a chunk of " + std::to_string(run.tokens.size()) + " tokens; --chunk-tokens here is " +
            std::to_string(stage_.chunk_tokens);
@@ -84,7 +84,7 @@ std::string Stage::objection(const wire::StageRun& run) const {
     return "positions " + std::to_string(run.start) + ".." + std::to_string(end) + " over " +
            std::to_string(run.pages.size()) + " pages";
   if (std::string why = objection(run.pages); !why.empty()) return why;
-  if (runs_.size() >= stage_.queue_max) return std::to_string(runs_.size()) + " chunks wait here";
+  if (runs_.size() >= stage_.queue_max) return std::to_string(runs_.size()) + " chunks wait on this stage, its limit";
   return "";
 }
 

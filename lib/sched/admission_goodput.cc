@@ -79,6 +79,6 @@ Verdict decide(const Snapshot& s, const Placement& p, const Options& options) {
 
 extern const Admission kAdmissionGoodput;
 const Admission kAdmissionGoodput = {
-    "goodput", "per request: each answer's expected end, learnt from those seen", false, true, true, false, decide};
+    "goodput", "per request, by the expected end of each answer", false, true, true, false, decide};
 
 }  // namespace mc::sched

@@ -98,13 +98,14 @@ extern const Admission kAdmissionEarly;
 extern const Admission kAdmissionPredict;
 extern const Admission kAdmissionCommitted;
 
-const Admission kAdmissionNone = {"none", "nobody is turned away", false, false, false, false, none};
+const Admission kAdmissionNone = {"none", "no request is rejected", false, false, false, false, none};
 const Admission kAdmissionBaseline = {"baseline", "TTFT at arrival, TBT after prefill", true, false, false, false,
                                       baseline};
 const Admission kAdmissionEarly = {"early", "at arrival, by the decode load of now", true, false, true, false, early};
 const Admission kAdmissionPredict = {
     "predict", "at arrival, by the decode load at the end of prefill", true, true, true, true, predict_then};
 const Admission kAdmissionCommitted = {
-    "committed", "at arrival, by the decode node's load with all promised to it", true, false, true, false, committed};
+    "committed", "at arrival, by the decode node's load with all requests placed there", true, false, true, false,
+    committed};
 
 }  // namespace mc::sched

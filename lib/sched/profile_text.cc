@@ -133,7 +133,7 @@ struct Reader {
 
   Result<void> number(const TomlEntry& e, const Number& n) {
     if (!belongs(n, profile.kind))
-      return bad(e, "has no place in a profile of kind \"" + std::string(to_text(profile.kind)) + "\"");
+      return bad(e, "does not belong in a profile of kind \"" + std::string(to_text(profile.kind)) + "\"");
     if (!e.value.is_number()) return bad(e, "is not a number");
     const double value = e.value.as_double();
     if (!std::isfinite(value) || value < n.low || value > n.high)
@@ -154,7 +154,7 @@ struct Reader {
     profile.step_spread.clear();
     for (const Json& value : e.value.items()) {
       if (!value.is_number() || !(value.as_double() >= 0 && value.as_double() <= 1e6))
-        return bad(e, "holds something else than numbers from 0 to 1000000");
+        return bad(e, "has a value that is no number from 0 to 1000000");
       profile.step_spread.push_back(value.as_double());
     }
     return {};
@@ -162,7 +162,7 @@ struct Reader {
 
   Result<void> points(const TomlEntry& e) {
     if (profile.kind != Profile::Kind::measured)
-      return bad(e, "has no place in a profile of kind \"" + std::string(to_text(profile.kind)) + "\"");
+      return bad(e, "does not belong in a profile of kind \"" + std::string(to_text(profile.kind)) + "\"");
     if (!e.value.is_array() || e.value.size() == 0 || e.value.size() > kPointsMax)
       return bad(e, "is not an array of 1.." + std::to_string(kPointsMax) + " points");
     points_line = e.line;
@@ -177,8 +177,8 @@ struct Reader {
       }
       // [tokens, reused, seconds] with reused < tokens; [rows, kv_tokens, seconds] with rows > 0.
       if (!ok || v[2] <= 0 || v[0] <= 0 || (prefill && v[1] >= v[0]))
-        return bad(e, prefill ? "holds a point that is not [tokens, reused, seconds]"
-                              : "holds a point that is not [rows, kv_tokens, seconds]");
+        return bad(e, prefill ? "has a point that is not [tokens, reused, seconds]"
+                              : "has a point that is not [rows, kv_tokens, seconds]");
       if (prefill)
         profile.prefill_points.push_back({v[0], v[1], v[2]});
       else

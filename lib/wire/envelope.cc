@@ -111,8 +111,8 @@ Result<Envelope> decode_envelope(std::span<const uint8_t> bytes) {
   uint64_t version = 0;
   MC_CHECK(map.u64("v", true, version));
   if (version != kEnvelopeVersion)
-    return user_error(err::kProtocolVersion, "the peer speaks protocol version " + std::to_string(version) +
-                                                 ", this program speaks " + std::to_string(kEnvelopeVersion));
+    return user_error(err::kProtocolVersion, "the peer uses protocol version " + std::to_string(version) +
+                                                 ", this program uses " + std::to_string(kEnvelopeVersion));
   Envelope envelope;
   MC_CHECK(map.text("type", 1, envelope.type));
   MC_CHECK(map.u64("id", true, envelope.id));
@@ -125,7 +125,9 @@ Result<Envelope> decode_envelope(std::span<const uint8_t> bytes) {
   if (map.find("deadline_ms") != nullptr) {
     uint64_t ms = 0;
     MC_CHECK(map.u64("deadline_ms", true, ms));
-    if (ms > kDeadlineMsMax) return bad("deadline_ms " + std::to_string(ms) + " is beyond reason");
+    if (ms > kDeadlineMsMax)
+      return bad("deadline_ms is " + std::to_string(ms) + ", at most " + std::to_string(kDeadlineMsMax) +
+                 " are allowed");
     envelope.deadline = std::chrono::milliseconds(static_cast<int64_t>(ms));
   }
   return envelope;

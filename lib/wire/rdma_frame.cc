@@ -42,8 +42,9 @@ std::vector<std::byte> encode(const RdmaNics& nics) {
 Result<RdmaNics> decode_rdma_nics(std::span<const std::byte> bytes) {
   Reader in(bytes);
   if (const auto version = in.number<uint16_t>(); !in.failed() && version != kRdmaVersion)
-    return Error{Code::unsupported, "xfer: the peer speaks rdma set-up version " + std::to_string(version) +
-                                        ", this is " + std::to_string(kRdmaVersion)};
+    return Error{Code::unsupported, "xfer: the peer uses rdma set-up version " + std::to_string(version) +
+                                        ", this process uses " + std::to_string(kRdmaVersion) +
+                                        ": run one release on all hosts"};
   const size_t nic_count = in.number<uint16_t>();
   if (in.failed() || nic_count == 0 || nic_count > kRdmaNicsMax) return malformed("nics", bytes.size());
   RdmaNics nics;

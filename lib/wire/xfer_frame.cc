@@ -168,8 +168,8 @@ Result<XferDescriptor> decode_descriptor(std::span<const std::byte> bytes) {
   Reader in(body);
   if (in.number<uint32_t>() != kDescriptorMagic) return bad();
   if (const auto version = in.number<uint16_t>(); version != kXferVersion)
-    return Error{Code::unsupported, "xfer: descriptor of protocol " + std::to_string(version) + ", this is " +
-                                        std::to_string(kXferVersion)};
+    return Error{Code::unsupported, "xfer: the descriptor has protocol version " + std::to_string(version) +
+                                        ", this process uses " + std::to_string(kXferVersion)};
   const auto flags = in.number<uint16_t>();
   if ((flags & ~kDescriptorHasTicket) != 0) return bad();
   XferDescriptor descriptor;

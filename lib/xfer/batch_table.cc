@@ -86,8 +86,9 @@ Result<void> BatchTable::close(BatchId id, TimePoint deadline) {
       return Error{Code::not_found, "xfer: close: there is no batch " + std::to_string(static_cast<uint64_t>(id))};
     const OpenBatch& open = *at->second;
     const auto refuse = [&](Code code) {
-      return Error{code, open.done ? "xfer: close: a transport may still touch the batch's memory"
-                                   : "xfer: close: the batch is still running"};
+      return Error{code, open.done
+                             ? "xfer: close: a transport may still touch the batch's memory; wait for batch_released"
+                             : "xfer: close: the batch is still running; cancel it, or wait for batch_done"};
     };
     const auto released = [&] { return open.released; };
     if (!open.released && deadline == TimePoint{}) return refuse(Code::busy);

@@ -53,7 +53,7 @@ Result<void> check_requests(std::span<const Request> requests, TimePoint deadlin
   if (requests.empty() || requests.size() > kBatchRequestsMax)
     return Error{Code::invalid, "xfer: a batch has 1 to " + std::to_string(kBatchRequestsMax) + " requests, not " +
                                     std::to_string(requests.size())};
-  if (deadline == kNever) return Error{Code::invalid, "xfer: every batch has a deadline"};
+  if (deadline == kNever) return Error{Code::invalid, "xfer: a batch needs a deadline"};
   for (size_t i = 0; i < requests.size(); ++i)
     if (requests[i].immediate && (requests[i].op != Op::write || requests[i].local.empty()))
       return Error{Code::invalid, "xfer: request " + std::to_string(i) +
@@ -116,7 +116,7 @@ Result<void> Engine::unregister(BufferId buffer, TimePoint deadline) {
 Result<PeerId> Engine::connect(std::span<const std::byte> descriptor, TimePoint deadline) {
   MC_TRY(decoded, wire::decode_descriptor(descriptor));
   if (decoded.instance == core_->services.instance)
-    return Error{Code::invalid, "xfer: connect: that is this very process"};
+    return Error{Code::invalid, "xfer: connect: the descriptor is that of this process"};
   MC_TRY(id, core_->directory.add(decoded.instance));
   core_->commands.push({.kind = Command::Kind::connect,
                         .peer = id,
@@ -127,7 +127,7 @@ Result<PeerId> Engine::connect(std::span<const std::byte> descriptor, TimePoint 
 
 Result<PeerId> Engine::connect(const std::string& uri, TimePoint deadline) {
   const TransportEntry* entry = core_->transports.speaker_of(uri);
-  if (entry == nullptr) return Error{Code::unsupported, "xfer: connect: no transport of this engine speaks " + uri};
+  if (entry == nullptr) return Error{Code::unsupported, "xfer: connect: no transport of this engine dials " + uri};
   std::string numeric = uri;
   if (entry->dials_hosts) {
     MC_TRY(resolved, resolve(entry->scheme, uri));

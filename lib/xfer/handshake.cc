@@ -36,8 +36,10 @@ Result<void> check_seal(const Options& options) {
   if (seal != "auto" && seal != "off" && seal != "on")
     return Error{Code::invalid, "xfer: tcp_seal '" + seal + "' is unknown; there are: auto, off, on"};
   if (seal == "on" && options.secret.empty())
-    return Error{Code::invalid, "xfer: tcp_seal on needs a secret: without one nothing says who holds the keys",
-                 err::kBadValue};
+    return Error{
+        Code::invalid,
+        "xfer: tcp_seal on needs a secret, which authenticates the keys: share one (mc-conductor keygen), or use auto",
+        err::kBadValue};
   return {};
 }
 
@@ -130,7 +132,7 @@ bool Handshake::agree(const wire::KeyShare& theirs, Step& step) {
   const auto exchanged = key_->agree(theirs);
   key_.reset();
   if (!exchanged) {
-    step = fail("handshake: bad key share", Code::corrupt, "the peer's key share is none");
+    step = fail("handshake: bad key share", Code::corrupt, "the peer's key share gives no secret");
     return false;
   }
   step.seal = seal_secrets(*exchanged, services_->options->secret, hello_, challenge_, dialled_);
@@ -174,12 +176,13 @@ Handshake::Step Handshake::on_hello(std::span<const std::byte> payload) {
     return fail("handshake: stale instance wanted", Code::peer_lost,
                 "instance " + hello_.wanted.short_hex() + " is gone; node '" + own + "' here is instance " +
                     services_->instance.short_hex() + " (restarted?)");
-  if (hello_.instance == services_->instance) return fail("handshake: own instance", Code::invalid, "this is myself");
+  if (hello_.instance == services_->instance)
+    return fail("handshake: own instance", Code::invalid, "the dialler is this process");
   const bool secured = !services_->options->secret.empty();
   if (hello_.secured != secured)
     return fail("handshake: secret on one side only", Code::invalid,
                 std::string("node '") + own +
-                    (secured ? "' asks for the cluster secret, the peer has none"
+                    (secured ? "' requires the cluster secret, the peer has none"
                              : "' has no cluster secret, the peer has one"),
                 wire::Mismatch::secret);
   if (!settle(seal_, hello_.seal)) return disagree(hello_.seal);

@@ -94,7 +94,8 @@ Result<Listening> listen_tcp(const std::string& scheme, const HostPort& place, c
     if (advertised.port != 0) told.port = advertised.port;
   } else if (told.host.empty() || told.host == "0.0.0.0" || told.host == "::") {
     return Error{Code::invalid, "xfer: " + scheme + "_bind " + told.text() +
-                                    " is every address: say which one peers should dial (" + scheme + "_advertise)"};
+                                    " is a wildcard: name the address that peers should dial (" + scheme +
+                                    "_advertise)"};
   }
   return listening;
 }

@@ -71,9 +71,9 @@ FrameStream::Io FrameStream::start_frame(FrameConsumer& consumer) {
   const char* why = nullptr;
   const std::span<const std::byte, kFrameHeaderBytes> head(stage_.data() + stage_begin_, kFrameHeaderBytes);
   if (const Code code = wire::decode(head, header_, why); code == Code::unsupported)
-    return fail(
-        code, why,
-        "protocol version " + std::to_string(header_.version) + ", this is " + std::to_string(wire::kXferVersion));
+    return fail(code, why,
+                "the peer uses protocol version " + std::to_string(header_.version) + ", this process uses " +
+                    std::to_string(wire::kXferVersion));
   else if (code != Code::ok)
     return fail(code, why, std::string("bad frame: ") + why);
   stage_begin_ += kFrameHeaderBytes;

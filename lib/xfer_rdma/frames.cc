@@ -20,7 +20,7 @@ Code RdmaFrames::on_frame(RdmaEndpoint& endpoint, const FrameHeader& header, std
     return code == Code::ok && socket.handshake.complete() ? joined(endpoint, why) : code;
   }
   if (socket.io.queued() > kUnreadMax) {  // notifies stop far earlier, so the other frames are answers
-    why = "the peer asks and reads no answers";
+    why = "the peer sends requests and reads no answers";
     return Code::corrupt;
   }
   Reports& out = *socket.out;

@@ -120,7 +120,7 @@ Result<void> RdmaMemory::add(uint32_t buffer, std::span<std::byte> memory, Acces
     return Error{Code::unsupported, "rdma: buffer " + std::to_string(buffer) + " needs " +
                                         std::to_string(entry->chunks()) + " registrations of " +
                                         std::to_string(entry->chunk_bytes) + " bytes, at most " +
-                                        std::to_string(wire::kRdmaChunksMax) + " can be told to peers: split it"};
+                                        std::to_string(wire::kRdmaChunksMax) + " can be sent to peers: split it"};
   entry->gpu = is_gpu_memory(memory.data()) ? gpu_path_ : GpuPath::none;
   entry->place = place_of_memory(memory.data());
   if (entry->gpu == GpuPath::staged)

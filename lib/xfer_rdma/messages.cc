@@ -64,13 +64,13 @@ const char* RdmaMessages::take_send(std::span<const std::byte> message) {
   const auto notify = wire::decode_rdma_notify(message);
   if (!notify) return "malformed notify on a queue pair";
   if (!receiver_.from_path(notify->sequence, notify->bytes)) return "a notify on a queue pair is out of sequence";
-  return sender_.heard(notify->heard) ? nullptr : "heard notifies that were never sent";
+  return sender_.heard(notify->heard) ? nullptr : "the peer confirmed notifies that were never sent";
 }
 
 const char* RdmaMessages::take_immediate(RdmaRail& rail, uint32_t immediate) {
   RdmaAttempt::Heard& heard = rail.attempt.heard;
   MC_ASSERT_LE(heard.told, heard.count);
-  if (++heard.count - heard.told > wire::kRdmaImmediatesAhead) return "more immediates than it has credit for";
+  if (++heard.count - heard.told > wire::kRdmaImmediatesAhead) return "the peer sent more immediates than its credit";
   immediates_.push_back(immediate);
   return nullptr;
 }
@@ -103,7 +103,7 @@ Code RdmaMessages::on_notify(const FrameHeader& header, std::span<const std::byt
 }
 
 Code RdmaMessages::on_heard(uint64_t count, const char*& why) {
-  why = "heard notifies that were never sent";
+  why = "the peer confirmed notifies that were never sent";
   return sender_.heard(count) ? Code::ok : Code::corrupt;
 }
 
@@ -148,7 +148,7 @@ void RdmaMessages::send_landed(RdmaRail& rail, wire::LandedState state) {
 }
 
 Code RdmaMessages::on_landed(const FrameHeader& header, Reports& out, const char*& why) {
-  why = "immediates counted that were never sent";
+  why = "the peer counted immediates that were never sent";
   if (header.buffer >= endpoint_.rails.size() || header.offset > static_cast<uint64_t>(wire::LandedState::unsure))
     return Code::corrupt;
   RdmaRail& rail = *endpoint_.rails[header.buffer];

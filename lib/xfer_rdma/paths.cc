@@ -49,8 +49,8 @@ void RdmaPaths::plan(RdmaEndpoint& endpoint) {
   }
   if (endpoint.rails.empty())
     return endpoint.doom({Code::unsupported, false,
-                          "no port of ours and the peer's have addresses that fit: ours" + addresses(own.nics) +
-                              ", its" + addresses(theirs)});
+                          "no local port and peer port have addresses that fit: local" + addresses(own.nics) +
+                              ", peer" + addresses(theirs)});
   parts_.want(endpoint);
 }
 
@@ -68,7 +68,7 @@ void RdmaPaths::replan(RdmaEndpoint& endpoint, Reports& out) {
                                               {"path", parts_.name_of(endpoint, *rail)},
                                               {"pairs", uint64_t{rail->choices.size()}}});
     if (change == GidChoices::Change::gone) {
-      fail(endpoint, *rail, PathCause::restart, "an address of it is gone", true, out);
+      fail(endpoint, *rail, PathCause::restart, "one of its addresses is gone", true, out);
       rail->choices.restart();  // a failure moves to the next pair
     }
     if (!rail->machine.live()) rail->machine.wake(now());
@@ -151,7 +151,7 @@ void RdmaPaths::on_down(RdmaEndpoint& endpoint, RdmaRail& rail, const wire::Rdma
   peer_end_gone(rail, down.epoch, out);
   // Tells the peer that this end is gone as well.
   if (rail.machine.current(down.epoch))
-    fail(endpoint, rail, path_cause(down.cause), "the peer says: " + down.text, true, out);
+    fail(endpoint, rail, path_cause(down.cause), "reported by the peer: " + down.text, true, out);
 }
 
 Code RdmaPaths::on_offer(RdmaEndpoint& endpoint, const wire::RdmaPathOffer& offer, Reports& out) {
@@ -274,7 +274,7 @@ void RdmaPaths::on_ready(RdmaEndpoint& endpoint, RdmaRail& rail, Reports& out) {
   } else if (right && !endpoint.accepted && rail.attempt.probe.done()) {
     return rail_up(endpoint, rail, out);
   } else if (right) {
-    right = Error{Code::corrupt, "rdma: the peer was ready out of turn"};
+    right = Error{Code::corrupt, "rdma: the peer sent path_ready out of order"};
   }
   fail(endpoint, rail, PathCause::fault, right.error().what, true, out);
 }

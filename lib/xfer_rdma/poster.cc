@@ -24,7 +24,7 @@ RdmaPoster::Resolved RdmaPoster::resolve(const RdmaEndpoint& endpoint, const Rdm
   if (there == nullptr && endpoint.keyring.awaits(slice.snapshot)) return Resolved::later;
   if (there == nullptr)
     return refuse(Code::not_found, "the peer gives no rdma key for buffer " + std::to_string(slice.buffer) +
-                                       " (unregistered, or never offered to us)");
+                                       " (unregistered, or never offered to this process)");
   if (!inside(slice.offset, slice.local.size(), there->length))
     return refuse(Code::invalid, "range beyond the end of the buffer");
   if (parts_.memory.local(parts_.device_of(rail.local), slice.local, item.local) != Code::ok)

@@ -89,7 +89,7 @@ void RdmaResting::release(RdmaEndpoint& endpoint) {
 }
 
 Code RdmaResting::on_frame(RdmaEndpoint& endpoint, uint64_t verb, Reports& out, const char*& why) {
-  why = "resting out of turn";
+  why = "path_rest out of order";
   if (verb > static_cast<uint64_t>(RestVerb::wake)) return Code::corrupt;
   const bool awake = parts_.awake(endpoint);
   switch (static_cast<RestVerb>(verb)) {

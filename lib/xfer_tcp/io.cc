@@ -16,7 +16,7 @@ constexpr std::array kTcpIos = {&kTcpIoEpoll, &kTcpIoUring};
 
 const TcpIoEntry kTcpIoEpoll = {
     .name = "epoll",
-    .summary = "a system call a transfer",
+    .summary = "a system call for each transfer",
     .open = [](Tally&, std::string&) -> std::unique_ptr<StreamIo> { return std::make_unique<SocketCalls>(); },
 };
 

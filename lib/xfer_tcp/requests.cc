@@ -70,20 +70,20 @@ bool TcpRequests::cancel(uint64_t slice) {
 Code TcpRequests::begin_answer(const FrameHeader& header, bool checksum, Sink& sink, const char*& why) {
   const size_t at = find(header.id);
   if (at == kNotPending || pending_[at].slice.op != Op::read) {
-    why = "answer to a question that was not asked";
+    why = "answer without a request";
     return Code::corrupt;
   }
   if (header.code() != Code::ok) return Code::ok;  // the short error text is collected
   const Pending& asked = pending_[at];
   if (header.length != asked.slice.local.size()) {
-    why = "answer of another length than asked";
+    why = "answer of another length than requested";
     return Code::corrupt;
   }
   sink.kind = asked.cancelled ? Sink::Kind::discard : Sink::Kind::direct;
   sink.at = asked.slice.local.data();
   const bool guarded = (header.flags & wire::kFrameHasPayloadCrc) != 0;
   if (!guarded && !asked.slice.checksum && checksum) {
-    why = "answer without the checksum that was asked for";
+    why = "answer without the requested checksum";
     return Code::corrupt;
   }
   sink.checksum = asked.slice.checksum || guarded;
@@ -96,11 +96,11 @@ Code TcpRequests::end_answer(const FrameHeader& header, std::span<const std::byt
   const size_t at = find(header.id);
   const Op op = header.kind() == FrameType::ack ? Op::write : Op::read;
   if (at == kNotPending || pending_[at].slice.op != op) {
-    why = "answer to a question that was not asked";
+    why = "answer without a request";
     return Code::corrupt;
   }
   if (op == Op::write && io_.holds(header.id)) {
-    why = "acknowledged before it was sent";
+    why = "write acknowledged before it was sent";
     return Code::corrupt;
   }
   if ((header.flags & wire::kFrameTogether) != 0 && header.code() == Code::ok) {

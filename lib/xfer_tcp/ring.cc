@@ -37,7 +37,7 @@ class TcpRing final : public StreamIo {
                        ::io_uring_opcode_supported(probe, IORING_OP_RECVMSG) != 0;
     ::io_uring_free_probe(probe);
     if (!known) {
-      why = "this kernel's io_uring knows no sendmsg and recvmsg (Linux 5.6 has them)";
+      why = "this kernel's io_uring lacks sendmsg and recvmsg (Linux 5.6 has them)";
       return false;
     }
     // A filter may allow a ring to be made but not to be entered.
@@ -94,7 +94,7 @@ class TcpRing final : public StreamIo {
       if (rc >= 0 || rc == -EINTR) continue;
       // The kernel may use the memory of a submitted operation until the operation has ended.
       if (taken > 0 && ++failed < kTries) continue;
-      tally_.failure("tcp: the io_uring broke: system calls instead");
+      tally_.failure("tcp: the io_uring failed, system calls follow");
       close();
       if (taken == 0) return -rc;
       result = -EIO;
@@ -121,7 +121,7 @@ std::unique_ptr<StreamIo> open_ring(Tally& tally, std::string& why) {
 
 const TcpIoEntry kTcpIoUring = {
     .name = "uring",
-    .summary = "the same through an io_uring",
+    .summary = "each transfer through an io_uring",
     .open = open_ring,
 };
 

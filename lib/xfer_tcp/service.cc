@@ -30,7 +30,8 @@ std::vector<std::byte> refusal_text(const char* why, const FrameHeader& header, 
                      std::to_string(header.buffer) + " [" + std::to_string(header.offset) + ", +" +
                      std::to_string(header.length) + ")";
   if (header.snapshot != version)
-    text += "; asked with descriptor version " + std::to_string(header.snapshot) + ", now " + std::to_string(version);
+    text +=
+        "; requested with descriptor version " + std::to_string(header.snapshot) + ", now " + std::to_string(version);
   const auto* p = reinterpret_cast<const std::byte*>(text.data());
   return {p, p + std::min(text.size(), wire::kReasonBytesMax)};
 }

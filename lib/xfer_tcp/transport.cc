@@ -114,7 +114,7 @@ TcpEndpoint* TcpTransport::endpoint_of(const wire::XferHello& hello, Reports& ou
     if (endpoint->accepted && endpoint->peer == hello.instance && endpoint->connection == hello.connection)
       return endpoint.get();
   if (!take_over(hello, out)) {
-    why = "handshake: a later connection took its place";
+    why = "handshake: replaced by a later connection";
     return nullptr;
   }
   auto endpoint = std::make_unique<TcpEndpoint>();
@@ -180,7 +180,8 @@ bool TcpTransport::take_over(const wire::XferHello& hello, Reports& out) {
     if (hello.connection < endpoint->connection) return false;
     earlier.push_back(endpoint.get());
   }
-  for (TcpEndpoint* endpoint : earlier) lose(*endpoint, {Code::peer_lost, false, "the peer connected anew"}, out);
+  for (TcpEndpoint* endpoint : earlier)
+    lose(*endpoint, {Code::peer_lost, false, "the peer opened a new connection"}, out);
   return true;
 }
 

@@ -163,7 +163,7 @@ class Relayed(unittest.TestCase):
             old.shutdown(socket.SHUT_RDWR)
         self.assertEqual(code, 3)
         self.assertIn("MC2102", err)
-        self.assertIn("protocol version 2, this is 3", err)
+        self.assertIn("protocol version 2, this process uses 3", err)
 
 
 if __name__ == "__main__":

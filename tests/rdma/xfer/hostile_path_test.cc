@@ -132,21 +132,21 @@ TEST_CASE("rdma/xfer: lies through a queue pair end that connection, are counted
     raw.send(RawPath::notify(0, 0));
     raw.send(RawPath::notify(wire::kRdmaNotifiesAhead + 1, 0));
   });
-  caught("heard notifies that were never sent", [](RawPath& raw) { raw.send(RawPath::notify(0, 1)); });
-  caught("more immediates than it has credit for", [&](RawPath& raw) {
+  caught("the peer confirmed notifies that were never sent", [](RawPath& raw) { raw.send(RawPath::notify(0, 1)); });
+  caught("the peer sent more immediates than its credit", [&](RawPath& raw) {
     for (uint32_t i = 0; i < 2 * wire::kRdmaImmediatesAhead; ++i) raw.tell(i);
   });
-  caught("immediates counted that were never sent", [](RawPath& raw) {
+  caught("the peer counted immediates that were never sent", [](RawPath& raw) {
     FrameHeader landed = frame(FrameType::landed, 1);
     landed.snapshot = raw.rail.machine.epoch();
     raw.socket.send(landed);
   });
-  caught("immediates counted that were never sent", [](RawPath& raw) {
+  caught("the peer counted immediates that were never sent", [](RawPath& raw) {
     FrameHeader landed = frame(FrameType::landed, 0, 7);  // of a path that is not there
     raw.socket.send(landed);
   });
-  caught("resting out of turn", [](RawPath& raw) { raw.rest(99); });
-  caught("resting out of turn", [](RawPath& raw) { raw.rest(static_cast<uint64_t>(wire::RestVerb::wake)); });
+  caught("path_rest out of order", [](RawPath& raw) { raw.rest(99); });
+  caught("path_rest out of order", [](RawPath& raw) { raw.rest(static_cast<uint64_t>(wire::RestVerb::wake)); });
 }
 
 TEST_CASE("rdma/xfer: a SEND larger than any notify, or into a key that is not there, costs that path alone") {

@@ -75,7 +75,7 @@ TEST_CASE(
 }
 
 TEST_CASE("attn/plan: text that is no plan is refused, naming what is wrong and what there is") {
-  CHECK(has(refused(""), "no mode ''; there is auto, full, moba"));
+  CHECK(has(refused(""), "no mode ''; there are auto, full, moba"));
   CHECK(has(refused("sparse"), "no mode 'sparse'"));
   CHECK(has(refused("full:block=64"), "full takes no parameters"));
   CHECK(has(refused("moba:"), "'' is not name=value"));

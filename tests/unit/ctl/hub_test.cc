@@ -215,7 +215,7 @@ TEST_CASE("ctl/hub: two versions refuse each other and both name both numbers") 
   REQUIRE(failed);
   CHECK(failed->fatal);
   CHECK(failed->error.mc == err::kProtocolVersion);
-  CHECK(failed->error.what == "the peer speaks protocol version 3, this program speaks 1");
+  CHECK(failed->error.what == "the peer uses protocol version 3, this program uses 1");
 }
 
 TEST_CASE("ctl/hub: the right key set connects, a wrong or missing one is refused by name") {

@@ -298,11 +298,11 @@ TEST_CASE("node/conductor: a pipeline whose members are missing or count its sta
     Bench b;
     b.hello(wire::Role::prefill, "p0", 1, 64, 2);
     CHECK(b.node("p0").state == NodeState::partial);
-    CHECK(b.node("p0").lacks == "pipeline stage p0.1 is not here");
+    CHECK(b.node("p0").lacks == "pipeline stage p0.1 is not registered");
     b.hello(wire::Role::stage, "p0.1", 3, 64, counted);
     b.hello(wire::Role::decode, "d0", 2);
     CHECK(b.node("p0").state == (counted == 2 ? NodeState::ready : NodeState::partial));
-    CHECK(b.node("p0").lacks == (counted == 2 ? "" : "p0.1 counts 3 stages, p0 2"));
+    CHECK(b.node("p0").lacks == (counted == 2 ? "" : "p0.1 announces 3 stages, p0 2"));
     const Actions out = b.submit("r");
     CHECK(Bench::sent<wire::PrefillStart>(out, "p0").size() == (counted == 2 ? 1 : 0));
   }
@@ -337,7 +337,7 @@ TEST_CASE("node/conductor: a node that says goodbye is named whole to those it l
     for (const Reply& r : Bench::replies(b.give(Tick{}))) ends.push_back(r);
   }
   REQUIRE(ends.size() == 20);
-  for (const Reply& r : ends) CHECK(r.message == "no node took the request again after " + name + " failed");
+  for (const Reply& r : ends) CHECK(r.message == "no node could take the request again after " + name + " failed");
 }
 
 TEST_CASE("node/conductor: a cost model that is not finite, negative or absurd is refused by its field") {

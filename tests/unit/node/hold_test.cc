@@ -288,7 +288,7 @@ TEST_CASE("node/hold: a quota that is used up answers tenant_quota with the seco
   CHECK(b.runs("3"));
   ask("4", 1);
   REQUIRE(b.reply("4"));
-  CHECK(b.reply("4")->message == "tenant a has 2 unfinished requests, all that it may have; each of n answers counts");
+  CHECK(b.reply("4")->message == "tenant a has 2 unfinished requests, its limit; each of n answers counts as one");
   b.first_token("1");
   b.wait(1s);
   ask("5", 10);

@@ -62,6 +62,6 @@ TEST_CASE("node/pipeline: only a listed process of role stage is a member, and l
   done.first_layer = 2;
   done.crcs = {{1, 2}, {3, 4}};
   CHECK(pipeline.objection(done, 1, 2) == "");
-  CHECK(pipeline.objection(done, 1, 3) == "told 2 checksums of 3 blocks");
+  CHECK(pipeline.objection(done, 1, 3) == "reported 2 checksums for 3 blocks");
   CHECK(pipeline.objection(done, 2, 2).find("computed layers 2..4, its part of 3 stages is 4..6") == 0);
 }

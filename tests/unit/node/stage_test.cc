@@ -295,7 +295,7 @@ TEST_CASE("node/stage: a chunk of a leader that counts other stages is refused w
   const auto refused = sent<wire::StageDone>(out, "p0");
   REQUIRE(refused.size() == 1);
   CHECK(refused[0].code == "internal");
-  CHECK(refused[0].message.find("the leader counts 3 stages, this process 2") != std::string::npos);
+  CHECK(refused[0].message.find("the leader has 3 stages, this process 2") != std::string::npos);
   CHECK(b.machine.idle());
 }
 

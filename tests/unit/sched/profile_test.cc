@@ -137,7 +137,7 @@ TEST_CASE("sched/profile: what is wrong is named with its line and key") {
   CHECK(refusal("[paths.net]\nbytes_per_s = nan\n") == "p.toml:2: 'paths.net.bytes_per_s' is not in 1..1e+18");
   CHECK(refusal("[prefill]\nfixed_s = \"1\"\n") == "p.toml:2: 'prefill.fixed_s' is not a number");
   CHECK(refusal("[roofline]\nflops = 1e12\n") ==
-        "p.toml:2: 'roofline.flops' has no place in a profile of kind \"fitted\"");
+        "p.toml:2: 'roofline.flops' does not belong in a profile of kind \"fitted\"");
   CHECK(refusal("extends = \"a100\"\n").find("there are a800-llama3-70b") != std::string::npos);
   CHECK(refusal("[node]\nlayers = 2\nkv_capacity_tokens = 5\n").find("node.kv_bytes_per_token is missing") !=
         std::string::npos);
@@ -145,7 +145,7 @@ TEST_CASE("sched/profile: what is wrong is named with its line and key") {
       refusal("kind = \"analytic\"\n[node]\nlayers = 1\n[roofline]\nkv_heads = 1\nhead_dim = 1\nelement_bytes = 0.25\n")
           .find("a token's KV is less than a byte") != std::string::npos);
   CHECK(refusal("kind = \"measured\"\n[prefill]\npoints = [[1, 2, 3]]\n") ==
-        "p.toml:3: 'prefill.points' holds a point that is not [tokens, reused, seconds]");
+        "p.toml:3: 'prefill.points' has a point that is not [tokens, reused, seconds]");
   CHECK(refusal("kind = \"measured\"\n[prefill]\npoints = [[10, 0, 3], [20, 0, 2]]\n[decode]\npoints = [[1, 1, 1]]\n")
             .find("must grow") != std::string::npos);
 }

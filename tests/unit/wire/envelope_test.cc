@@ -68,7 +68,7 @@ TEST_CASE("wire/envelope: another version is refused with both numbers, whatever
   auto other = decode_envelope(encode(full(), 9));
   REQUIRE_FALSE(other);
   CHECK(other.error().mc == err::kProtocolVersion);
-  CHECK(other.error().what == "the peer speaks protocol version 9, this program speaks 1");
+  CHECK(other.error().what == "the peer uses protocol version 9, this program uses 1");
   wire::MsgpackWriter only_version;
   only_version.map(1);
   only_version.str("v");

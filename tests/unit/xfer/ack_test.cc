@@ -204,7 +204,7 @@ TCP_TEST_CASE("xfer/tcp: a peer that acknowledges what has not been sent is clos
     const FrameHeader ack = frame(FrameType::ack, header.id);
     REQUIRE(pair.server.data.send(as_one ? together(ack) : ack));
     CHECK(pair.reader.wait(Event::Kind::peer_lost).code != Code::ok);
-    CHECK(failures(pair.reader, "acknowledged before it was sent") == 1);
+    CHECK(failures(pair.reader, "write acknowledged before it was sent") == 1);
     pair.server.listener.reset();
     CHECK(pair.reader.done(*batch).code == Code::peer_lost);
     REQUIRE_OK(pair.reader->close(*batch));

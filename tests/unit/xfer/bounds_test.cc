@@ -154,7 +154,7 @@ TCP_TEST_CASE("xfer/tcp: a request made with an old descriptor after unregister 
   REQUIRE_OK(pair.holder->unregister(BufferId{pair.kv_id}, in(kLong)));
   const auto got = ask(client, frame(FrameType::read, 1, pair.kv_id, 0, 8));
   CHECK(got.header.code() == Code::not_found);
-  CHECK(got.text().find("asked with descriptor version 0, now 4") != std::string::npos);
+  CHECK(got.text().find("requested with descriptor version 0, now 4") != std::string::npos);
   // ids are not reused: the next registration gets another
   auto again = mem::SharedBuffer::create(4096);
   auto id = pair.holder->register_buffer(*again, {"kv", AccessClass::blocks});

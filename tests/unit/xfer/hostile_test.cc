@@ -88,7 +88,7 @@ TCP_TEST_CASE("xfer/tcp: another protocol version is refused with both numbers")
   CHECK(answer->header.kind() == FrameType::refuse);
   CHECK(answer->header.code() == Code::unsupported);
   CHECK(answer->text().find("protocol version 9") != std::string::npos);
-  CHECK(answer->text().find("this is " + std::to_string(wire::kXferVersion)) != std::string::npos);
+  CHECK(answer->text().find("this process uses " + std::to_string(wire::kXferVersion)) != std::string::npos);
 }
 
 TCP_TEST_CASE("xfer/tcp: a silent connection is closed when its handshake is overdue") {
@@ -159,15 +159,15 @@ TCP_TEST_CASE("xfer/tcp: answers nobody asked for, of the wrong length, or broke
   };
   const auto data = [](uint64_t id, size_t length) { return frame(FrameType::data, id, 0, 0, length); };
   const std::vector<Lie> lies = {
-      {"other id", "answer to a question that was not asked",
+      {"other id", "answer without a request",
        [&](RawServer& s, const FrameHeader& asked) { s.data.send(data(asked.id + 1, 4096), random_bytes(4096, 1)); }},
-      {"too long", "answer of another length than asked",
+      {"too long", "answer of another length than requested",
        [&](RawServer& s, const FrameHeader& asked) { s.data.send(data(asked.id, 8192), random_bytes(8192, 1)); }},
-      {"too short", "answer of another length than asked",
+      {"too short", "answer of another length than requested",
        [&](RawServer& s, const FrameHeader& asked) { s.data.send(data(asked.id, 100), random_bytes(100, 1)); }},
       {"enormous", "length beyond the bound of its type",
        [&](RawServer& s, const FrameHeader& asked) { s.data.send(data(asked.id, size_t{1} << 40)); }},
-      {"ack for a read", "answer to a question that was not asked",
+      {"ack for a read", "answer without a request",
        [&](RawServer& s, const FrameHeader& asked) { s.data.send(frame(FrameType::ack, asked.id)); }},
       {"notify on a data lane", "unexpected on a data lane",
        [&](RawServer& s, const FrameHeader&) { s.data.send(frame(FrameType::notify)); }},
@@ -177,7 +177,7 @@ TCP_TEST_CASE("xfer/tcp: answers nobody asked for, of the wrong length, or broke
        [&](RawServer& s, const FrameHeader&) {
          s.control.send(FrameType::describe, wire::encode(raw_descriptor(instance(9))));
        }},
-      {"no checksum", "answer without the checksum that was asked for",
+      {"no checksum", "answer without the requested checksum",
        [&](RawServer& s, const FrameHeader& asked) { s.data.send(data(asked.id, 4096), random_bytes(4096, 1)); }},
       {"flipped bit", "bad header checksum",
        [&](RawServer& s, const FrameHeader& asked) {

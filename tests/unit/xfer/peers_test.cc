@@ -66,7 +66,7 @@ TEST_CASE("xfer: a secret on both sides connects; a wrong, missing or extra one 
     CHECK(wrong.mismatch == wire::Mismatch::secret);
     CHECK(wrong.text.find("does not hold this cluster's secret") != std::string::npos);
     CHECK(attempt("").mismatch == wire::Mismatch::secret);
-    CHECK(attempt("").text.find("asks for the cluster secret, the peer has none") != std::string::npos);
+    CHECK(attempt("").text.find("requires the cluster secret, the peer has none") != std::string::npos);
     CHECK(holder->counters().failures.size() >= 1);
   }
   Node open_holder("holder", "tcp");

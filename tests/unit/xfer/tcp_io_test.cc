@@ -69,7 +69,7 @@ bool uring_here() {
 
 uint64_t broken_rings(const Tally& tally) {
   for (const auto& [reason, count] : tally.snapshot({}).failures)
-    if (reason == "tcp: the io_uring broke: system calls instead") return count;
+    if (reason == "tcp: the io_uring failed, system calls follow") return count;
   return 0;
 }
 

@@ -109,7 +109,7 @@ TEST_CASE("xfer/tcp: a write that has not left is not acknowledged") {
   const std::array slices{asking.slice(1, Op::write, 64)};
   REQUIRE(asking.requests.post(slices, false) == 1);
   CHECK(asking.requests.end_answer(Asking::answer(FrameType::ack, 1), {}, 0, asking.out, asking.why) == Code::corrupt);
-  CHECK(std::string(asking.why) == "acknowledged before it was sent");
+  CHECK(std::string(asking.why) == "write acknowledged before it was sent");
 }
 
 TEST_CASE("xfer/tcp: the answer to a cancelled read goes nowhere and reports nothing") {
