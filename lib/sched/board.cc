@@ -27,6 +27,7 @@ void Board::set_members(std::span<const BoardMember> members, uint32_t block_tok
     MC_ASSERT(!node.here);
     if (member.slot < nodes_.size() && nodes_[member.slot].here) {
       node = std::move(nodes_[member.slot]);
+      nodes_[member.slot].here = false;
     } else {
       node.since = member.since;
       node.predictor = Predictor(member.announced);
@@ -57,6 +58,10 @@ void Board::set_members(std::span<const BoardMember> members, uint32_t block_tok
     }
     if (!has_served(node)) unserved_.push_back(member.slot);
   }
+  for (const Node& gone : nodes_) MC_ASSERT(!gone.here || (gone.unfinished == 0 && gone.rows == 0));
+  MC_ASSERT_EQ(slots_.size(), holders_.size());
+  MC_ASSERT_LE(ready_prefills_, prefills_.size());
+  MC_ASSERT_LE(ready_decodes_, decodes_.size());
   nodes_ = std::move(nodes);
   snapshot_ = std::move(s);
   matches_.clear();
@@ -109,6 +114,8 @@ uint32_t Board::unfinished_of(const Node& node) {
 
 // Writes the present values of a node's books into the snapshot.
 void Board::show(const Node& node) {
+  MC_ASSERT_LE(node.arrived_rows, node.rows);
+  MC_ASSERT_LE(node.arrived_tokens, node.kv_tokens);
   snapshot_.holders[static_cast<size_t>(node.holder)].transfers_leaving = node.transfers;
   if (node.prefill >= 0) {
     PrefillView& view = snapshot_.prefill[static_cast<size_t>(node.prefill)];
@@ -162,10 +169,12 @@ void Board::place(Booking& booking, TimePoint now) {
   MC_ASSERT(booking.prefill >= 0 && booking.decode >= 0 && booking.prefill_s >= 0);
   booking.placed = booking.queued = true;
   Node& prefill = at(booking.prefill);
+  MC_ASSERT(prefill.prefill >= 0);
   ++prefill.unfinished;
   prefill.queued_s += booking.prefill_s;
   prefill.busy_until = after(std::max(prefill.busy_until, now), from_seconds(booking.prefill_s));
   Node& decode = at(booking.decode);
+  MC_ASSERT(decode.decode >= 0);
   ++decode.rows;
   decode.kv_tokens += booking.tokens;
   if (booking.source >= 0) begin_transfer(booking.source);
@@ -173,6 +182,7 @@ void Board::place(Booking& booking, TimePoint now) {
 }
 
 void Board::end_prefill(Booking& booking, TimePoint now) {
+  MC_ASSERT(booking.placed || (!booking.queued && booking.source < 0));
   if (booking.source >= 0) end_transfer(booking.source);
   booking.source = -1;
   if (!booking.queued) return;
@@ -246,6 +256,8 @@ void Board::end_transfer(int slot) {
 Snapshot& Board::look(const Ask& ask, TimePoint now) {
   refresh_costs();
   Snapshot& s = snapshot_;
+  MC_ASSERT_EQ(s.prefill.size(), prefills_.size());
+  MC_ASSERT_EQ(s.decode.size(), decodes_.size());
   s.tokens = ask.tokens;
   s.answer_tokens = ask.answer_tokens;
   for (size_t i = 0; i < s.prefill.size(); ++i) {
@@ -268,6 +280,8 @@ Snapshot& Board::look(const Ask& ask, TimePoint now) {
 void Board::look_at_blocks(std::span<const kv::NodeMatch> matches) {
   Snapshot& s = snapshot_;
   kv::for_each_change(matches_, matches, [&](const kv::NodeMatch& m) {
+    MC_ASSERT(m.node < nodes_.size() && nodes_[m.node].here);
+    MC_ASSERT_LE(m.resident, m.expected);
     const Node& node = nodes_[m.node];
     HolderView& holder = s.holders[static_cast<size_t>(node.holder)];
     const bool prefill = node.prefill >= 0;

@@ -30,6 +30,7 @@ void Breakers::succeeded(const Part& part) {
 }
 
 void Breakers::failed(const Part& part, const RequestId& req, TimePoint placed_at, TimePoint now) {
+  MC_ASSERT(placed_at <= now);
   Entry& entry = entries_[part];
   if (entry.probe == req) entry.probe.clear();
   if (entry.state == BreakerState::closed) {
@@ -62,6 +63,7 @@ void Breakers::advance(TimePoint now) {
 }
 
 void Breakers::open(const Part& part, Entry& entry, TimePoint now) {
+  MC_ASSERT(entry.state != BreakerState::open && entry.failures > 0);
   Duration mean = options_.backoff_min;
   for (uint32_t i = 0; i < entry.opened && mean < options_.backoff_max; ++i) mean *= 2;
   mean = std::min(mean, options_.backoff_max);

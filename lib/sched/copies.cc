@@ -47,8 +47,10 @@ std::optional<CopyOrders::Order> CopyOrders::consider(std::span<const BlockHash>
   order.source = board.holder_slot(copy->source), order.target = board.prefill_slot(copy->target);
   order.first_block = copy->first_block, order.end_block = copy->end_block;
   order.until = now + kTimeout;
+  MC_ASSERT(order.source != order.target);
   board.begin_transfer(static_cast<int>(order.source));
   orders_.emplace(order.number, order);
+  MC_ASSERT_LE(orders_.size(), options.copying_max);
   return order;
 }
 

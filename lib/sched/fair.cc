@@ -127,6 +127,7 @@ double FairQueue::key_of(const Entry& e) const {
 }
 
 int FairQueue::class_of(const State& t, double now_s) const {
+  MC_ASSERT(!t.arrivals.empty());
   const double steps = std::floor(std::max(0.0, now_s - *t.arrivals.begin()) / options_.age_s);
   return std::max(best_class_, t.limits.priority - static_cast<int>(std::min(steps, 1e6)));
 }
@@ -138,6 +139,7 @@ void FairQueue::insert(Entry entry) {
   MC_ASSERT(fresh);
   t.arrivals.insert(entry.arrived_s);
   t.entries.emplace(key, std::move(entry));
+  MC_ASSERT_EQ(t.arrivals.size(), t.entries.size());
 }
 
 void FairQueue::push(Entry entry) {
@@ -153,10 +155,12 @@ bool FairQueue::erase(const std::string& id) {
   if (at == where_.end()) return false;
   State& t = tenants_.at(at->second.tenant);
   if (at->second.aside) {
-    t.aside.erase(at->second.key);
+    const size_t left = t.aside.erase(at->second.key);
+    MC_ASSERT(left == 1 && aside_ > 0);
     --aside_;
   } else {
     const auto entry = t.entries.find(at->second.key);
+    MC_ASSERT(entry != t.entries.end());
     t.arrivals.erase(t.arrivals.find(entry->second.arrived_s));
     t.entries.erase(entry);
   }
@@ -179,6 +183,7 @@ std::optional<FairQueue::Entry> FairQueue::pop(double now_s) {
   Entry entry = std::move(first->second);
   next->arrivals.erase(next->arrivals.find(entry.arrived_s));
   next->entries.erase(first);
+  MC_ASSERT_EQ(next->arrivals.size(), next->entries.size());
   where_.erase(entry.id);
   virtual_now_ = std::max(virtual_now_, next->virtual_tokens);
   entry.paid = entry.tokens / next->limits.weight;
@@ -188,6 +193,7 @@ std::optional<FairQueue::Entry> FairQueue::pop(double now_s) {
 
 void FairQueue::give_back(Entry& entry) {
   State& t = tenants_.at(entry.tenant);
+  MC_ASSERT(entry.paid >= 0);
   t.virtual_tokens -= entry.paid;
   entry.paid = 0;
   virtual_now_ = std::min(virtual_now_, t.virtual_tokens);  // the turn was not taken
@@ -206,6 +212,7 @@ FairQueue::Key FairQueue::set_aside(Entry entry) {
   MC_ASSERT(fresh);
   tenants_.at(entry.tenant).aside.emplace(key, std::move(entry));
   ++aside_;
+  MC_ASSERT_LE(aside_, where_.size());
   return key;
 }
 
@@ -213,6 +220,7 @@ void FairQueue::recall(const std::string& id) {
   const auto at = where_.find(id);
   if (at == where_.end() || !at->second.aside) return;
   auto node = tenants_.at(at->second.tenant).aside.extract(at->second.key);
+  MC_ASSERT(!node.empty() && aside_ > 0);
   where_.erase(at);
   --aside_;
   insert(std::move(node.mapped()));

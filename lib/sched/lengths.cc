@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 
+#include "base/assert.h"
 #include "sched/admission.h"
 
 namespace mc::sched {
@@ -34,6 +35,7 @@ void Lengths::observe(uint32_t answer_tokens) {
   ++samples_;
   double sum = 0;
   for (size_t i = kBuckets; i-- > 0;) above_[i] = sum, sum += weight_[i];
+  MC_ASSERT(sum > 0);
   total_ = sum;
 }
 

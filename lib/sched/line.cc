@@ -61,6 +61,7 @@ void Line::push(HeldRequest request) {
   const auto [at, fresh] = held_.try_emplace(request.id);
   MC_ASSERT(fresh);
   at->second.request = std::move(request);
+  MC_ASSERT_EQ(held_.size(), fair_.size() + (turn_ ? 1 : 0));
   look_again_ = true;
 }
 
@@ -68,11 +69,14 @@ void Line::erase(const RequestId& id) {
   const auto at = held_.find(id);
   if (at == held_.end()) return;
   leave_group(at->second);
-  if (turn_ && turn_->id == id)
+  if (turn_ && turn_->id == id) {
     turn_.reset();
-  else
-    fair_.erase(id);
+  } else {
+    const bool waited = fair_.erase(id);
+    MC_ASSERT(waited);
+  }
   held_.erase(at);
+  MC_ASSERT_EQ(held_.size(), fair_.size() + (turn_ ? 1 : 0));
 }
 
 // ---- groups ----------------------------------------------------------------------------------
@@ -109,7 +113,10 @@ void Line::set_aside(Held& held, FairQueue::Entry entry, Wait wait, const Board&
   MC_ASSERT(held.wait.why == Wait::For::nothing && wait.why != Wait::For::nothing);
   auto [at, fresh] = groups_.try_emplace(wait);
   if (fresh) at->second.seen = at->second.asking = change_of(wait, board);
-  if (wait.why == Wait::For::prefix) prefix_ends_.emplace(held.prefix_until, held.request.id);
+  if (wait.why == Wait::For::prefix) {
+    MC_ASSERT(held.prefix_until != kNever);
+    prefix_ends_.emplace(held.prefix_until, held.request.id);
+  }
   held.wait = std::move(wait);
   held.key = fair_.set_aside(std::move(entry));
   at->second.members[held.request.tenant].emplace(held.key, held.request.id);
@@ -119,8 +126,10 @@ void Line::set_aside(Held& held, FairQueue::Entry entry, Wait wait, const Board&
 void Line::leave_group(Held& held) {
   if (held.wait.why == Wait::For::nothing) return;
   const auto group = groups_.find(held.wait);
+  MC_ASSERT(group != groups_.end());
   auto& of_tenant = group->second.members.at(held.request.tenant);
-  of_tenant.erase(held.key);
+  const size_t left = of_tenant.erase(held.key);
+  MC_ASSERT_EQ(left, 1u);
   if (of_tenant.empty()) group->second.members.erase(held.request.tenant);
   if (group->second.members.empty()) groups_.erase(group);
   if (held.wait.why == Wait::For::prefix) prefix_ends_.erase({held.prefix_until, held.request.id});
@@ -128,7 +137,9 @@ void Line::leave_group(Held& held) {
 }
 
 void Line::recall(const RequestId& id) {
-  leave_group(held_.at(id));
+  Held& held = held_.at(id);
+  MC_ASSERT(held.wait.why != Wait::For::nothing);
+  leave_group(held);
   fair_.recall(id);
   look_again_ = true;
 }
@@ -179,6 +190,7 @@ void Line::set_has_nodes(const RequestId& id, bool has_nodes) {
 }
 
 void Line::begin_round(const Board& board, TimePoint now) {
+  MC_ASSERT(!turn_);
   if (now >= next_room_) ++rooms_;
   look_again_ = more_ = false;
   tries_ = 0;

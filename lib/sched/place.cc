@@ -161,6 +161,7 @@ void place(const Snapshot& snapshot, const Policy& policy, const Options& option
   out.candidate = policy.choose(snapshot, options, out.candidates, rng);
   MC_ASSERT(out.candidate >= 0 && out.candidate < static_cast<int>(out.candidates.size()));
   if (!options.prefer.empty()) out.candidate = preferred(snapshot, options, out);
+  MC_ASSERT(out.decode >= 0 && out.decode < static_cast<int>(snapshot.decode.size()));
   out.ttft_s = out.candidates[static_cast<size_t>(out.candidate)].ttft_s;
   out.tbt_s = predict_tbt(snapshot, snapshot.decode[static_cast<size_t>(out.decode)]);
   // Before any prefill work is spent (Mooncake 5.6).

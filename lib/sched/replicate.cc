@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/assert.h"
+
 namespace mc::sched {
 
 double Popularity::faded(const Entry& e, double now_s) const {
@@ -38,6 +40,8 @@ void Popularity::count(std::span<const BlockHash> hashes, double work_s, double 
     e.order = order_of(e.load, e.at_s);
     by_load_.emplace(e.order, hash);
   }
+  MC_ASSERT_EQ(by_load_.size(), entries_.size());
+  MC_ASSERT_LE(entries_.size(), options_.tracked);
 }
 
 double Popularity::load(const BlockHash& hash, double now_s) const {
@@ -64,6 +68,7 @@ double Popularity::budget_bytes(double now_s) const {
 }
 
 bool Popularity::pay(double bytes, double now_s) {
+  MC_ASSERT(bytes >= 0);
   const double most = options_.bytes_per_s * options_.burst_s;
   bucket_bytes_ = budget_bytes(now_s);
   metered_ = true;
@@ -109,6 +114,7 @@ std::optional<Copy> plan_copy(const Snapshot& s, const Popularity::Demand& deman
   }
   if (source < 0) return std::nullopt;
   const PrefillView& taker = s.prefill[static_cast<size_t>(target)];
+  MC_ASSERT_LT(taker.resident_blocks, demand.blocks);
   return Copy{static_cast<uint32_t>(target), static_cast<uint32_t>(source), taker.resident_blocks, demand.blocks};
 }
 
