@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/assert.h"
+
 namespace mc::node {
 namespace {
 constexpr size_t kWaitingMax = 256;       // requests that wait for pending blocks; more are answered at once
@@ -11,7 +13,10 @@ constexpr size_t kLeaseBlocksMax = 4096;  // blocks of one grant; the reader req
 
 void Lender::on_request(const NodeId& node, const InstanceId& instance, const wire::LeaseRequest& request, bool known,
                         TimePoint now, Actions& out) {
-  if (!known || granted_.contains({instance, request.lease})) {
+  const bool waits = std::any_of(waiting_.begin(), waiting_.end(), [&](const Waiting& w) {
+    return w.instance == instance && w.request.lease == request.lease;
+  });
+  if (!known || waits || granted_.contains({instance, request.lease})) {
     out.push_back(Send{node, instance, wire::LeaseGrant{request.lease, {}, 0, wire::Fallback::unknown_peer, 0}});
     return;
   }
@@ -21,6 +26,7 @@ void Lender::on_request(const NodeId& node, const InstanceId& instance, const wi
     if (here < request.hashes.size() && source_.is_pending(request.hashes[here])) {
       const TimePoint until = now + std::min<Duration>(kWaitMax, std::chrono::milliseconds(request.wait_ms));
       waiting_.push_back({node, instance, request, until});
+      MC_ASSERT_LE(waiting_.size(), kWaitingMax);
       return;
     }
   }
@@ -44,14 +50,18 @@ void Lender::grant(const NodeId& node, const InstanceId& instance, const wire::L
   if (here < wanted.size()) reply.reason = absence(shelf, wanted[here], request.wait_ms > 0, now, reply.age_ms);
   if (here > 0) {
     std::vector<kv::PageIndex> pages;
-    for (uint32_t i = 0; i < here; ++i) pages.push_back(shelf->pool.find(wanted[i]));
+    for (uint32_t i = 0; i < here; ++i) {
+      pages.push_back(shelf->pool.find(wanted[i]));
+      MC_ASSERT(pages.back() != kv::kNoPage);
+    }
     const Duration ttl = std::min<Duration>(std::chrono::milliseconds(request.ttl_ms), ttl_max_);
     auto lease = shelf->leases.grant(instance.hex(), pages, now + ttl);
     if (!lease) {
       reply.reason = wire::Fallback::refused;
     } else {
       shelf->pool.touch(wanted.first(here));
-      granted_[{instance, request.lease}] = {shelf, *lease};
+      const bool fresh = granted_.try_emplace({instance, request.lease}, Granted{shelf, *lease}).second;
+      MC_ASSERT(fresh);
       reply.ttl_ms = static_cast<uint32_t>(ttl / 1ms);
       for (const kv::PageIndex page : pages) reply.blocks.push_back(shelf->leased_block(page));
     }

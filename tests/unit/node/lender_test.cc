@@ -86,6 +86,22 @@ TEST_CASE("node/lender: a stranger, a number used twice, and a namespace of no s
   CHECK(b.source.shelf.leases.size() == 0);
 }
 
+TEST_CASE("node/lender: a number that waits already is refused, and the first request gets its lease") {
+  LenderBench b;
+  b.source.publish(1);
+  b.source.pending = true;
+  CHECK(b.ask(b.request(1, 500)).empty());
+  const auto again = b.ask(b.request(1)).at(0);
+  CHECK(again.reason == Fallback::unknown_peer);
+  CHECK(again.blocks.empty());
+  CHECK(b.source.shelf.leases.size() == 0);
+  b.source.publish(4);
+  CHECK(b.serve().at(0).blocks.size() == 4);
+  CHECK(b.source.shelf.leases.size() == 1);
+  b.lender.on_release(instance(4), 1);
+  CHECK(b.source.shelf.leases.size() == 0);
+}
+
 TEST_CASE("node/lender: a reader that waits is served when all blocks are here, or its time is over") {
   LenderBench b;
   b.source.publish(1);
