@@ -36,8 +36,12 @@ std::vector<Arrivals::Extent> Arrivals::wanted(const wire::ExtentsReady& ready) 
 
 void Arrivals::started(uint64_t read, Reading reading, const std::vector<Extent>& extents) {
   MC_ASSERT(names_ours(reading.ready));
+  MC_ASSERT(read != 0 && !extents.empty());
   Read started{std::move(reading), {}};
-  for (const Extent& extent : extents) started.blocks.push_back(extent.block);
+  for (const Extent& extent : extents) {
+    MC_ASSERT(states_[at(extent.block, started.reading.ready.layer)] == State::reading);
+    started.blocks.push_back(extent.block);
+  }
   const bool fresh = reads_.emplace(read, std::move(started)).second;
   MC_ASSERT(fresh);
 }

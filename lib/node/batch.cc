@@ -8,6 +8,7 @@ namespace mc::node {
 
 void Batch::join(const RequestPtr& r) {
   MC_ASSERT(r->phase == DecodeRequest::Phase::running && r->told_pages == 0);
+  MC_ASSERT(!r->answer.empty() && r->arrivals.missing() == 0);
   const uint64_t prompt = r->spec.ids.size(), most = prompt + r->spec.stopping.max_tokens;
   const uint64_t end = std::min<uint64_t>(most, limits_.context_tokens) + 1;
   const uint32_t bt = shelf_.layout.block_tokens;
@@ -16,11 +17,13 @@ void Batch::join(const RequestPtr& r) {
   r->chain.reserve(end);
   const auto at = std::upper_bound(running_.begin(), running_.end(), r,
                                    [](const auto& a, const auto& b) { return a->order < b->order; });
+  MC_ASSERT(at == running_.begin() || (*std::prev(at))->order < r->order);
   running_.insert(at, r);
 }
 
 void Batch::add(const RequestPtr& r) {
   MC_ASSERT(!computing() && !full());
+  MC_ASSERT(r->phase == DecodeRequest::Phase::running && !r->in_step);
   MC_ASSERT_LT(r->position / shelf_.layout.block_tokens, r->pages.size());
   rows_.push_back(r);
 }
@@ -45,6 +48,7 @@ void Batch::announce(DecodeRequest& r, Actions& out) const {
 }
 
 void Batch::start(uint64_t run, Actions& out) {
+  MC_ASSERT(!computing() && run != 0);
   // An older request may have preempted a request of this step after its row was added.
   std::erase_if(rows_, [](const RequestPtr& r) { return r->phase != DecodeRequest::Phase::running; });
   if (rows_.empty()) return;
@@ -54,6 +58,7 @@ void Batch::start(uint64_t run, Actions& out) {
   buffer_->in.clear();
   for (const auto& r : rows_) {
     RunRow row;
+    MC_ASSERT(!r->in_step);
     row.sequence = r->order;
     row.token = r->answer.back();
     row.position = r->position;
@@ -83,6 +88,7 @@ bool Batch::finish(const StepDone& done) {
 
 bool Batch::book(DecodeRequest& r, const StepRow& row, bool publish, wire::TokenRow& token) {
   const uint32_t bt = shelf_.layout.block_tokens;
+  MC_ASSERT_LT(r.position / bt, r.pages.size());
   r.chain.append(r.answer.back());
   ++r.position;
   MC_ASSERT_EQ(r.position, r.chain.token_count());

@@ -15,6 +15,7 @@ wire::BlockEvents BlockBook::take(TimePoint now) {
   const auto events = log_.drain(kEventsPerMessage);
   if (!events.empty()) message.first_seq = events.front().seq;
   for (const auto& e : events) {
+    MC_ASSERT_EQ(e.seq, message.first_seq + message.events.size());
     const bool stored = e.kind == kv::BlockEvent::Kind::stored;
     if (stored)
       memory_.stored(e.hash);
@@ -49,6 +50,7 @@ void BlockBook::drop_rotten(kv::Pool& pool, std::span<const BlockHash> hashes, s
                             std::span<const uint32_t> rotten) {
   for (const uint32_t block : rotten) {
     MC_ASSERT_LT(block, pages.size());
+    MC_ASSERT_LT(block, hashes.size());
     const BlockHash& hash = hashes[block];
     if (pool.find(hash) != pages[block]) continue;  // the block was dropped already, or computed again in another page
     pool.remove(hash, kv::Removal::corrupt);

@@ -73,6 +73,8 @@ Result<uint32_t> Cache::shelf_for(const wire::DemoteOffer& offer) {
     shelf_by_namespace_.erase(by_use_.begin()->second);
     by_use_.erase(by_use_.begin());
   }
+  MC_ASSERT_EQ(by_use_.size(), shelf_by_namespace_.size());
+  MC_ASSERT_EQ(slab_live_.size(), own_shelves_.size());
   return index;
 }
 
@@ -109,6 +111,7 @@ void Cache::on_offer(const Received& event, const wire::DemoteOffer& message, Ti
   auto pages = s.pool.allocate(static_cast<uint32_t>(offer.wanted.size()));
   if (!pages) return refuse("full");
   offer.pages = std::move(*pages);
+  MC_ASSERT_EQ(offer.pages.size(), offer.wanted.size());
   Read read;
   read.read = numbers_.next();
   read.peer = event.from;
@@ -123,7 +126,8 @@ void Cache::on_offer(const Received& event, const wire::DemoteOffer& message, Ti
                              static_cast<uint32_t>(s.layout.layer_bytes()), block.layer_crcs[layer]});
   }
   // Not urgent: no request depends on this copy.
-  offers_.emplace(read.read, std::move(offer));
+  const bool fresh = offers_.emplace(read.read, std::move(offer)).second;
+  MC_ASSERT(fresh && offers_.size() <= cache_.offers_max);
   out.push_back(std::move(read));
 }
 
@@ -182,6 +186,7 @@ bool Cache::add_slab(uint32_t index) {
   free_slabs_.pop_back();
   Shelf& s = at(index);
   auto& live = slab_live_[index];
+  MC_ASSERT_EQ(live.size(), s.slabs.size());
   const auto hole = static_cast<size_t>(std::find(live.begin(), live.end(), false) - live.begin());
   if (hole < live.size()) {
     s.slabs[hole] = offset;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/assert.h"
+
 namespace mc::node {
 
 namespace {
@@ -52,7 +54,8 @@ void Copies::start(const wire::CopyBlocks& order, uint64_t id, bool is_peer, Tim
   request.ttl_ms = static_cast<uint32_t>(2 * kReadTimeout / 1ms);
   c.until = now + kLeaseTimeout;
   out.push_back(Send{order.node, order.instance, std::move(request)});
-  copies_.emplace(id, std::move(c));
+  const bool fresh = copies_.emplace(id, std::move(c)).second;
+  MC_ASSERT(fresh && copies_.size() <= kMax);
 }
 
 bool Copies::on_grant(const wire::LeaseGrant& grant, uint64_t read_id, TimePoint now, Actions& out) {
@@ -74,8 +77,10 @@ bool Copies::on_grant(const wire::LeaseGrant& grant, uint64_t read_id, TimePoint
     sane = grant.blocks[i].hash == c.order.hashes[c.have + i] && grant.blocks[i].layer_crcs.size() == layout.layers;
   if (!sane) return fail("bad_grant");
   // A block that a request has published since is read again. publish() keeps the first of the two.
+  MC_ASSERT(c.pages.empty() && read_id != 0);
   auto pages = shelf_.pool.allocate(static_cast<uint32_t>(count));
   if (!pages) return fail("no_space");
+  MC_ASSERT_EQ(pages->size(), count);
   c.pages = std::move(*pages);
   c.granted = grant.blocks;
   Read read;
@@ -104,6 +109,7 @@ bool Copies::on_read(const ReadDone& done, Actions& out) {
     end(at, 0, std::string(to_string(done.code)), out);
     return true;
   }
+  MC_ASSERT_EQ(c.pages.size(), c.granted.size());
   for (size_t i = 0; i < c.pages.size(); ++i) {
     const size_t block = c.have + i;
     // The earlier part of the chain was here when the copy began. If it is gone, the later part is useless.

@@ -137,6 +137,7 @@ bool Decode::accept(const RequestPtr& r, Actions& out) {
     r->pages.release(shelf_->pool);
     return false;
   }
+  MC_ASSERT_EQ(r->pages.size(), here + need);
   r->have_blocks = here;
   r->arrivals = Arrivals(kv::blocks_for(r->spec.ids.size(), bt), here, options_.layout.layers);
   r->phase = Phase::receiving;
@@ -245,7 +246,8 @@ void Decode::settle(Request& r, Actions& out) {
   // The blocks were in use until now. Pinned blocks cannot be evicted, so their age was not kept.
   if (r.position > 0 && !r.spec.no_cache) shelf_->pool.touch(r.chain.hashes());
   r.pages.release(shelf_->pool);
-  std::erase_if(ended_, [&](const RequestPtr& e) { return e.get() == &r; });
+  const size_t left = std::erase_if(ended_, [&](const RequestPtr& e) { return e.get() == &r; });
+  MC_ASSERT_EQ(left, 1u);
 }
 
 void Decode::role_check() const {
@@ -304,7 +306,8 @@ void Decode::start_read(Request& r, const Arrivals::Reading& reading, TimePoint 
   // of earlier chunks are not urgent and yield to the last chunks of other requests.
   read.urgent = r.complete || ready.first_block + ready.extents.size() == r.arrivals.blocks();
   r.arrivals.started(read.read, reading, wanted);
-  by_read_[read.read] = requests_.at(r.spec.req);
+  const bool fresh = by_read_.try_emplace(read.read, requests_.at(r.spec.req)).second;
+  MC_ASSERT(fresh);
   out.push_back(std::move(read));
 }
 
@@ -324,6 +327,7 @@ void Decode::on_read(Request& r, const ReadDone& done, TimePoint now, Actions& o
 
 void Decode::try_join(Request& r, Actions& out) {
   if (r.phase != Phase::receiving || !r.complete || r.arrivals.missing() > 0) return;
+  MC_ASSERT(!r.arrivals.reading() && r.position == 0);
   send(r.prefill, r.prefill_instance, wire::KvDone{r.spec.req, r.spec.attempt}, out);
   r.phase = Phase::running;
   r.position = static_cast<uint32_t>(r.spec.ids.size());
@@ -386,6 +390,7 @@ bool Decode::give_page(const RequestPtr& r, Actions& out) {
     }
     // No other request can be preempted. Leases or reads of ended requests hold the pages and end without help.
     if (alone) return false;
+    MC_ASSERT(last != nullptr);
     preempt(*last, out);
     if (last == r.get()) return false;
     if (r->phase == Phase::ended) return false;
@@ -395,6 +400,7 @@ bool Decode::give_page(const RequestPtr& r, Actions& out) {
 }
 
 void Decode::preempt(Request& r, Actions& out) {
+  MC_ASSERT(r.phase == Phase::receiving || r.phase == Phase::running);
   ++stats_.preempted;
   if (r.phase == Phase::receiving)
     send(r.prefill, r.prefill_instance, wire::Cancel{r.spec.req, r.spec.attempt, "preempted"}, out);

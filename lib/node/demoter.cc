@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/assert.h"
+
 namespace mc::node {
 namespace {
 // Pages of one offer: enough to amortise the messages, few enough to hold little memory.
@@ -56,7 +58,9 @@ void Demoter::offer(const std::vector<const wire::Peer*>& caches, uint64_t id, T
     offer.hashes.push_back(shelf_.pool.meta(page).hash);
   }
   out.push_back(Send{cache.name, cache.instance, std::move(message)});
-  offers_.emplace(id, std::move(offer));
+  MC_ASSERT_EQ(offer.hashes.size(), pages.size());
+  const bool fresh = offers_.emplace(id, std::move(offer)).second;
+  MC_ASSERT(fresh && offers_.size() <= kDemotionsInFlight);
 }
 
 void Demoter::on_done(const NodeId& node, const wire::DemoteDone& message) {

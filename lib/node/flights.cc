@@ -83,6 +83,7 @@ void Flights::watch(Request& r) {
   timers_.erase({r.timer, r.submit.req});
   r.timer = at;
   timers_.emplace(at, r.submit.req);
+  MC_ASSERT_EQ(timers_.size(), requests_.size());
 }
 
 std::vector<RequestId> Flights::due(TimePoint now) {
@@ -188,6 +189,7 @@ void Flights::learn_prefill(const Request& r, const wire::PrefillReport& report)
   if (report.cached_remote == 0 || report.fallback != wire::Fallback::none || r.attempt.fetch_waited) return;
   const kv::Namespace* ns = books_.members.namespace_of(r.submit.model);
   const Members::Node* node = books_.members.find(r.attempt.prefill);
+  MC_ASSERT(node != nullptr && node->instance == r.attempt.prefill_instance);
   const double blocks = ns ? static_cast<double>(report.cached_remote) / ns->block_tokens : 0;
   const double bytes = blocks * static_cast<double>(node->hello.page_bytes);
   errors_.read.observe(cost.read(bytes, 0), report.fetch_ms * 1e-3);
@@ -254,6 +256,7 @@ void Flights::give(Request& r, AnswerTokens::Token token, Finish finish, TimePoi
     books_.line.tenants().charge(r.tenant, 1, sched::seconds_of(now));
     out.push_back(std::move(reply));
   }
+  MC_ASSERT_EQ(r.attempt.booking.tokens, r.tokens());
   const Finish ended = r.answer.ended();
   if (ended == Finish::none) return;
   if (r.attempt.number == 1 && r.answer.size() > 1)
@@ -321,6 +324,7 @@ void Flights::end(Request& r, Reply reply, TimePoint now, Actions& out) {
   reply.summary = std::move(r.summary);
   out.push_back(std::move(reply));
   requests_.erase(id);
+  MC_ASSERT_EQ(timers_.size(), requests_.size());
 }
 
 void Flights::check() const {

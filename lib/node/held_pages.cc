@@ -15,6 +15,7 @@ uint32_t HeldPages::pin_prefix(kv::Pool& pool, std::span<const BlockHash> hashes
   const auto found = pool.pin_prefix(hashes);
   pages_.insert(pages_.end(), found.begin(), found.end());
   pinned_.resize(pages_.size(), true);
+  MC_ASSERT_LE(found.size(), hashes.size());
   return static_cast<uint32_t>(found.size());
 }
 
@@ -23,17 +24,21 @@ Result<void> HeldPages::allocate(kv::Pool& pool, uint32_t count) {
   if (count > pool.available()) return {Code::busy, "the pool has fewer pages"};  // checked before any vector grows
   pages_.resize(held + count);
   pinned_.resize(held + count, false);
-  MC_CHECK(pool.allocate(std::span(pages_).subspan(held)));
+  const auto taken = pool.allocate(std::span(pages_).subspan(held));
+  MC_ASSERT(taken.has_value());  // all or none: the vectors have grown
+  MC_ASSERT_EQ(pages_.size(), pinned_.size());
   return {};
 }
 
 void HeldPages::adopt(kv::Pool& pool, kv::PageIndex owned, kv::BlockMeta meta) {
   pages_.push_back(pool.publish(owned, std::move(meta)).page);
   pinned_.push_back(true);
+  MC_ASSERT_EQ(pages_.size(), pinned_.size());
 }
 
 bool HeldPages::publish(kv::Pool& pool, uint32_t block, kv::BlockMeta meta) {
-  if (pinned_.at(block) || pool.find(meta.hash) != kv::kNoPage) return false;
+  MC_ASSERT_LT(block, pages_.size());
+  if (pinned_[block] || pool.find(meta.hash) != kv::kNoPage) return false;
   const auto published = pool.publish(pages_[block], std::move(meta));
   MC_ASSERT(!published.duplicate && published.page == pages_[block]);
   pinned_[block] = true;

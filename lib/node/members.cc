@@ -296,6 +296,7 @@ const Members::Node& Members::join(const std::string& name, const InstanceId& in
   node.since = node.heard = now;
   node.ordinal = index_.add_node(name);
   by_instance_[instance] = &node;
+  MC_ASSERT_EQ(by_instance_.size(), nodes_.size());
   silence_at_ = std::min(silence_at_, now + options_.dead_after + 1ms);
   changed();
   return node;
@@ -307,6 +308,7 @@ void Members::remove(const std::string& name) {
   index_.remove_node(name);
   by_instance_.erase(at->second.instance);
   nodes_.erase(at);
+  MC_ASSERT_EQ(by_instance_.size(), nodes_.size());
   changed();
 }
 

@@ -1,5 +1,7 @@
 #include "node/peers.h"
 
+#include "base/assert.h"
+
 namespace mc::node {
 
 const wire::Peer* Peers::find(const NodeId& node) const {
@@ -32,6 +34,7 @@ std::optional<std::vector<wire::Peer>> Peers::gone(const wire::Peers& list) cons
 }
 
 void Peers::take(const wire::Peers& list) {
+  MC_ASSERT_LE(version_, list.version);
   peers_.clear();
   for (const auto& p : list.peers)
     if (p.instance != self_) peers_[p.name] = p;

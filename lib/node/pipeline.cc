@@ -59,7 +59,7 @@ std::optional<uint32_t> HandedSlots::slot_of(uint64_t run) const {
 }
 
 void HandedSlots::handed_on(uint64_t run, TimePoint until) {
-  MC_ASSERT(slot_of(run));
+  MC_ASSERT(slot_of(run) && until != kNever);
   slots_[*slot_of(run) - ActivationSlots::kEach].until = until;
 }
 
@@ -92,6 +92,7 @@ bool HandedSlots::is_sound(uint64_t computing) const {
 
 void ChunkFlow::add(uint64_t run, uint32_t first_block, uint32_t end_block, uint32_t stages) {
   MC_ASSERT(stages > 1 && stages <= 64);
+  MC_ASSERT_LE(first_block, end_block);
   MC_ASSERT(chunks_.empty() || (run > chunks_.rbegin()->first && first_block >= chunks_.rbegin()->second.end_block));
   Chunk& chunk = chunks_[run];
   chunk.first_block = first_block, chunk.end_block = end_block;

@@ -354,7 +354,8 @@ void Prefill::settle(Request& r) {
   r.page_lease = 0;
   r.pages.release(shelf_->pool);
   if (computing_.get() == &r) computing_ = nullptr;
-  std::erase_if(ended_, [&](const RequestPtr& e) { return e.get() == &r; });
+  const size_t left = std::erase_if(ended_, [&](const RequestPtr& e) { return e.get() == &r; });
+  MC_ASSERT_EQ(left, 1u);
 }
 
 void Prefill::role_check() const {
@@ -409,6 +410,7 @@ bool Prefill::start_compute(Request& r, TimePoint now, Actions& out) {
   std::vector<const Request*> computing;  // requests that are computed here or in a later stage of the pipeline
   for (const auto& [id, other] : requests_)
     if (other.get() != &r && other->phase == Phase::computing) computing.push_back(other.get());
+  MC_ASSERT_LE(r.prefix_blocks, r.pages.size());
   r.phase = Phase::computing;
   r.compute_at = now;
   flush_events(now, out);  // evictions for these pages are booked before the miss reasons are read
@@ -457,7 +459,8 @@ void Prefill::run_chunk(Request& r, Actions& out) {
   }
   if (r.chunks == 0) run.prefix_crcs = shelf_->prefix_crcs(r.pages.all(), r.prefix_blocks, pipeline_.own_layers());
   ++r.chunks;
-  by_run_[number] = requests_.at(r.spec.req);
+  const bool fresh = by_run_.try_emplace(number, requests_.at(r.spec.req)).second;
+  MC_ASSERT(fresh);
   out.push_back(std::move(run));
 }
 
@@ -500,6 +503,8 @@ void Prefill::on_chunk(Request& r, const ChunkDone& done, TimePoint now, Actions
 // this request's page stays private, because its address has been announced.
 void Prefill::publish(Request& r, uint32_t first_block, uint32_t end_block) {
   if (r.spec.no_cache) return;
+  MC_ASSERT(first_block <= end_block && end_block <= r.hashes.size());
+  MC_ASSERT_LE(end_block, r.crcs.size());
   const uint32_t bt = options_.layout.block_tokens;
   for (uint32_t block = first_block; block < end_block; ++block)
     r.pages.publish(shelf_->pool, block, {r.hashes[block], r.parent(block), r.spec.ns, block * bt, r.crcs[block]});
@@ -509,6 +514,7 @@ void Prefill::publish(Request& r, uint32_t first_block, uint32_t end_block) {
 }
 
 void Prefill::first_token(Request& r, const SampledToken& sampled, TimePoint now, Actions& out) {
+  MC_ASSERT(r.phase == Phase::computing && r.run == 0 && r.next == r.tokens());
   const auto& stopping = r.spec.stopping;
   wire::FirstToken first = r.first_token(sampled, fetches_.outcome(r.spec.req), options_.layout.block_tokens, now);
   const bool is_stop =

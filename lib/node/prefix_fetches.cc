@@ -121,6 +121,8 @@ void PrefixFetches::read(Fetch& f, const wire::LeaseGrant& grant, TimePoint now,
   const ExtentLayout& layout = shelf_.layout;
   const uint32_t got = f.wanted.pages->size() + static_cast<uint32_t>(grant.blocks.size());
   if (got < f.end_block() && grant.reason != wire::Fallback::none) f.give_up(got, grant.reason, grant.age_ms);
+  MC_ASSERT(f.state == State::leasing && f.read == 0);
+  MC_ASSERT_EQ(f.pages.size(), grant.blocks.size());
   f.granted = grant.blocks;
   Read read;
   read.read = f.read = numbers_.next();
@@ -167,6 +169,7 @@ bool PrefixFetches::on_read(const ReadDone& done, TimePoint now, Actions& out) {
 
 void PrefixFetches::publish(Fetch& f) {
   MC_ASSERT_EQ(f.pages.size(), f.granted.size());
+  MC_ASSERT_LE(f.wanted.pages->size() + f.pages.size(), f.wanted.hashes.size());
   const uint32_t bt = shelf_.layout.block_tokens;
   for (size_t i = 0; i < f.pages.size(); ++i) {
     const uint32_t block = f.wanted.pages->size();
@@ -207,7 +210,8 @@ void PrefixFetches::abandon_read(Fetch& f, Actions& out) {
   } else {
     out.push_back(CancelRead{f.read});
     by_operation_.erase(f.read);
-    abandoned_.emplace(f.read, std::move(f.pages));
+    const bool fresh = abandoned_.emplace(f.read, std::move(f.pages)).second;
+    MC_ASSERT(fresh);
     f.read = 0;
   }
   f.pages.clear();

@@ -11,6 +11,8 @@ wire::LeasedBlock Shelf::leased_block(kv::PageIndex page) const {
 
 std::vector<uint32_t> Shelf::prefix_crcs(std::span<const kv::PageIndex> pages, uint32_t blocks,
                                          LayerRange layers) const {
+  MC_ASSERT_LE(blocks, pages.size());
+  MC_ASSERT(layers.first <= layers.end && layers.end <= layout.layers);
   std::vector<uint32_t> out;
   for (uint32_t block = 0; block < blocks; ++block) {
     const auto& crcs = pool.meta(pages[block]).layer_crcs;

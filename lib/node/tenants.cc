@@ -14,6 +14,7 @@ void Tenants::set(std::span<const sched::Tenant> tenants) {
   std::vector<std::string> before;
   for (uint32_t i = 0; i < queue.tenant_count(); ++i) before.push_back(queue.tenant(i).name);
   queue.set_tenants(tenants);
+  MC_ASSERT_LE(before.size(), queue.tenant_count());
   counts_.resize(queue.tenant_count());
   for (uint32_t i = 1; i < before.size(); ++i) {
     if (queue.tenant(i).name == before[i]) continue;  // another tenant has its number now
@@ -67,6 +68,7 @@ void Tenants::remember_session(uint32_t tenant, const std::string& session, cons
   if (sessions_.size() <= kSessionsMax) return;
   sessions_.erase(session_order_.begin()->second);
   session_order_.erase(session_order_.begin());
+  MC_ASSERT_EQ(session_order_.size(), sessions_.size());
 }
 
 const NodeId& Tenants::node_of_session(uint32_t tenant, const std::string& session) const {
