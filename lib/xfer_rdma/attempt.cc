@@ -40,6 +40,7 @@ Result<wire::RdmaPathOffer> RdmaAttempt::open(RdmaRail& rail, const RdmaPort& po
     offer.lanes.push_back(lane->address());
     lanes_.push_back(std::move(lane));
   }
+  MC_ASSERT_EQ(offer.lanes.size(), lanes);
   MC_CHECK(mailbox_.open(device, *lanes_[0]));
   offer.rd_atomic = static_cast<uint8_t>(std::clamp(device.limits().max_qp_rd_atom, 1, 16));
   offer.scratch = probe.address();
@@ -48,7 +49,9 @@ Result<wire::RdmaPathOffer> RdmaAttempt::open(RdmaRail& rail, const RdmaPort& po
 }
 
 size_t RdmaAttempt::tells_left() const {
+  MC_ASSERT(!lanes_.empty());
   MC_ASSERT_LE(landed_, lanes_[0]->immediates());
+  MC_ASSERT_LE(lanes_[0]->immediates() - landed_, wire::kRdmaImmediatesAhead);
   return static_cast<size_t>(wire::kRdmaImmediatesAhead - (lanes_[0]->immediates() - landed_));
 }
 
@@ -111,6 +114,7 @@ void RdmaAttempt::completed(const ibv_wc& done, Polled& out) {
   WorkStatus status = work_status(done.status);
   ++out.completions;
   if (RdmaLane::is_receive(done.wr_id)) {
+    MC_ASSERT_LT(RdmaLane::slot_of(done.wr_id), RdmaLane::kReceives);
     mailbox_.completed();
     const bool told = done.opcode == IBV_WC_RECV_RDMA_WITH_IMM;
     if (status == WorkStatus::ok)

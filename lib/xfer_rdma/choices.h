@@ -31,12 +31,14 @@ class GidChoices {
   };
   /// The addresses of a port have changed. `live`: an attempt uses the current pair.
   Change replan(std::vector<GidChoice> pairs, bool live) {
+    MC_ASSERT(pairs_.empty() ? at_ == 0 : at_ < pairs_.size());
     if (pairs == pairs_) return Change::none;
     const GidChoice used = pairs_.empty() ? GidChoice{} : pairs_[at_];
     const auto kept = std::find(pairs.begin(), pairs.end(), used);
     const bool gone = kept == pairs.end();
     at_ = gone || !live ? 0 : static_cast<size_t>(kept - pairs.begin());
     pairs_ = std::move(pairs);
+    MC_ASSERT(pairs_.empty() ? at_ == 0 : at_ < pairs_.size());
     exhausted_ = false;
     if (!live) return Change::again;
     return gone ? Change::gone : Change::kept;

@@ -40,6 +40,7 @@ void RdmaConnector::start(const Attempt& attempt, std::function<Result<void>()> 
         }
       }
     }
+    MC_ASSERT(!threads_.empty() && threads_.size() <= kThreadsMax);
     waiting_.push_back({attempt, std::move(work)});
   }
   wake_.notify_one();
@@ -74,6 +75,7 @@ void RdmaConnector::run() {
     auto result = job.work();
     lock.lock();
     // This thread looks for work again.
+    MC_ASSERT_LT(size_t{0}, running_[job.attempt.endpoint]);
     if (--running_[job.attempt.endpoint] == 0) running_.erase(job.attempt.endpoint);
     done_.push_back({job.attempt, result ? std::nullopt : std::optional(std::move(result).error())});
     ready_.signal();

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/assert.h"
 #include "xfer/transport.h"
 
 namespace mc::xfer {
@@ -31,6 +32,7 @@ class RdmaHold {
   }
   /// `immediate`: ordinal in that attempt; 0 = none was posted.
   void keep(SliceDone done, uint32_t epoch, TimePoint now, uint64_t immediate = 0) {
+    MC_ASSERT_LE(landed_.epoch, epoch);
     kept_.push_back({std::move(done), epoch, immediate == 0 ? now + kMax : kNever, immediate});
   }
   /// The slice was cancelled. False: the slice is not here.

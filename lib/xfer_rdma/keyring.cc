@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "base/assert.h"
+
 namespace mc::xfer {
 
 Code RdmaKeyring::take_nics(std::span<const std::byte> payload, std::vector<wire::RdmaNic>& before) {
@@ -9,6 +11,7 @@ Code RdmaKeyring::take_nics(std::span<const std::byte> payload, std::vector<wire
   if (!nics) return nics.error().code;
   if (!nics_.empty() && nics->nics.size() != nics_.size()) return Code::corrupt;
   before = std::exchange(nics_, std::move(nics->nics));
+  MC_ASSERT(before.empty() || before.size() == nics_.size());
   return Code::ok;
 }
 
@@ -24,6 +27,7 @@ Code RdmaKeyring::take_keys(std::span<const std::byte> payload, const char*& why
   }
   const uint32_t buffer = keys->buffer;
   keys_.insert_or_assign(buffer, std::move(*keys));
+  MC_ASSERT_LE(keys_.size(), wire::kXferBuffersMax);
   return Code::ok;
 }
 

@@ -154,6 +154,7 @@ bool RdmaLane::signal_next(bool last, uint64_t bytes, uint64_t bytes_most) {
 
 /// Makes linked verbs requests from the plan.
 void RdmaLane::link(size_t count, bool shallow) {
+  MC_ASSERT_LE(count, plan_.works.size());
   requests_.assign(count, {});
   pieces_.clear();
   for (const LocalPiece& piece : plan_.pieces) pieces_.push_back({piece.address, piece.bytes, piece.key});
@@ -162,6 +163,7 @@ void RdmaLane::link(size_t count, bool shallow) {
   const uint64_t signal_bytes = shallow ? std::max(bytes / 2, kSignalBytesMin) : UINT64_MAX;
   for (size_t i = 0; i < count; ++i) {
     const RdmaWork& work = plan_.works[i];
+    MC_ASSERT_LE(work.first_piece + work.piece_count, pieces_.size());
     ibv_send_wr& request = requests_[i];
     request.wr_id = uint64_t{index_} << 56 | (posted_ + i + 1);
     request.next = i + 1 < count ? &requests_[i + 1] : nullptr;
@@ -181,6 +183,7 @@ void RdmaLane::link(size_t count, bool shallow) {
 
 /// Posts the requests of link(), with a doorbell for every `burst` bytes. Returns how many were taken.
 size_t RdmaLane::ring(size_t count, uint64_t burst, int& error) {
+  MC_ASSERT_LE(count, requests_.size());
   for (size_t first = 0; first < count;) {
     uint64_t bytes = 0;
     size_t end = first;
@@ -228,6 +231,7 @@ RdmaLane::Posted RdmaLane::post(std::span<const PlanItem> items, bool shallow, u
   if (count == 0) return {};
   link(count, shallow);
   const size_t sent = ring(count, burst, result.error);
+  MC_ASSERT_LE(sent, count);
   size_t item = 0;
   for (size_t i = 0; i < sent; ++i)
     for (size_t ended = 0; ended < plan_.works[i].slices_ended; ++ended, ++item)
@@ -252,6 +256,7 @@ int RdmaLane::post_one(ibv_send_wr& request, const LocalPiece& local) {
   request.send_flags |= IBV_SEND_SIGNALED;
   const int error = ::ibv_post_send(pair(), &request, &refused);
   if (error == 0) ++posted_;
+  MC_ASSERT_LE(posted_ - retired_, kDepth + kMessages);
   return error;
 }
 
@@ -272,6 +277,7 @@ int RdmaLane::post_send(const LocalPiece& message) {
 }
 
 int RdmaLane::post_receive(uint32_t slot, const LocalPiece& place) {
+  MC_ASSERT_LT(slot, kReceives);
   ibv_sge piece{place.address, place.bytes, place.key};
   ibv_recv_wr request{};
   ibv_recv_wr* refused = nullptr;

@@ -15,7 +15,8 @@ using Way = NotifySender::Way;
 
 RdmaRail* RdmaMessages::carrier() {
   if (!parts_.services.options->rdma_sends) return nullptr;
-  if (carrier_ == nullptr)  // otherwise path_lost() would have been called
+  MC_ASSERT(carrier_ == nullptr || carrier_->up());  // otherwise path_lost() would have been called
+  if (carrier_ == nullptr)
     for (const auto& rail : endpoint_.rails)
       if (carrier_ == nullptr && rail->up()) carrier_ = rail.get();
   return carrier_ != nullptr && sender_.way(true) == Way::path ? carrier_ : nullptr;
@@ -128,6 +129,7 @@ void RdmaMessages::give_credit() {
   }
   for (const auto& rail : endpoint_.rails) {  // every path counts its own immediates
     const RdmaAttempt::Heard& heard = rail->attempt.heard;
+    MC_ASSERT_LE(heard.told, heard.count);
     if (rail->machine.live() && heard.count - heard.told >= wire::kRdmaImmediatesAhead / 2)
       send_landed(*rail, wire::LandedState::open);
   }

@@ -6,6 +6,7 @@ namespace mc::xfer {
 
 void NotifySender::sent_on_path(std::span<const std::byte> bytes) {
   MC_ASSERT_LT(next_ - heard_, kAhead);
+  MC_ASSERT(kept_.empty() || kept_.back().sequence + 1 == next_);
   kept_.push_back({next_++, {bytes.begin(), bytes.end()}});
 }
 
@@ -45,6 +46,7 @@ bool NotifyReceiver::take(std::vector<std::byte>& out) {
   out = std::move(first->second);
   kept_.erase(first);
   ++next_;
+  MC_ASSERT_LE(told_, next_);
   MC_ASSERT(kept_.empty() || kept_.begin()->first >= next_);
   return true;
 }

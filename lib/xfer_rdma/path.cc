@@ -79,20 +79,22 @@ bool PathMachine::accept(uint32_t epoch, TimePoint now) {
 }
 
 void PathMachine::connected() {
-  MC_ASSERT(state_ == State::connecting);
+  MC_ASSERT(state_ == State::connecting && deadline_ != kNever);
   state_ = State::verifying;
 }
 
 void PathMachine::verified(TimePoint now) {
-  MC_ASSERT(state_ == State::verifying);
+  MC_ASSERT(state_ == State::verifying && deadline_ != kNever);
   state_ = State::up;
   deadline_ = kNever;
   up_since_ = now;
 }
 
 bool PathMachine::fail(PathCause cause, TimePoint now) {
+  MC_ASSERT(cause != PathCause::none);
   if (!live()) return false;
   if (state_ == State::up) {
+    MC_ASSERT(up_since_ <= now);
     for (Duration up = now - up_since_; up >= 60s && penalty_ > Duration{}; up -= 60s) penalty_ /= 2;
     if (penalty_ < times_.cooldown_min) penalty_ = {};
   }
@@ -112,7 +114,7 @@ bool PathMachine::fail(PathCause cause, TimePoint now) {
 }
 
 void PathMachine::drained(TimePoint) {
-  MC_ASSERT(state_ == State::draining);
+  MC_ASSERT(state_ == State::draining && deadline_ == kNever);
   state_ = State::cooldown;
 }
 

@@ -95,6 +95,7 @@ void RdmaPaths::start(RdmaEndpoint& endpoint) {
 }
 
 void RdmaPaths::begin(RdmaEndpoint& endpoint, RdmaRail& rail) {
+  MC_ASSERT(!endpoint.accepted && parts_.awake(endpoint) && rail.choices.current() != nullptr);
   const RdmaPort& port = parts_.port_of(rail);
   rail.machine.begin(now());
   parts_.due(rail.machine.due());
@@ -195,6 +196,8 @@ void RdmaPaths::answer_pending(RdmaEndpoint& endpoint, RdmaRail& rail) {
 }
 
 void RdmaPaths::answer(RdmaEndpoint& endpoint, RdmaRail& rail, const wire::RdmaPathOffer& offer) {
+  MC_ASSERT(endpoint.accepted && offer.lanes.size() == endpoint.lanes_per_path);
+  MC_ASSERT_LT(offer.nic_to, parts_.hardware.ports.size());
   rail.local = offer.nic_to;
   rail.remote = offer.nic_from;
   const RdmaPort& port = parts_.port_of(rail);
@@ -244,6 +247,7 @@ void RdmaPaths::on_joined(const RdmaConnector::Done& done, Reports& out) {
   RdmaEndpoint* endpoint = parts_.find(done.attempt.endpoint);
   MC_ASSERT(endpoint != nullptr && done.attempt.path < endpoint->rails.size());
   RdmaRail& rail = *endpoint->rails[done.attempt.path];
+  MC_ASSERT(rail.joining && rail.id == done.attempt.path);
   rail.joining = false;
   // The attempt failed in the meantime.
   if (!rail.machine.current(done.attempt.epoch)) return serve(*endpoint, rail, out);
@@ -280,6 +284,7 @@ void RdmaPaths::on_ready(RdmaEndpoint& endpoint, RdmaRail& rail, Reports& out) {
 }
 
 void RdmaPaths::rail_up(RdmaEndpoint& endpoint, RdmaRail& rail, Reports& out) {
+  MC_ASSERT(parts_.pool.holds(endpoint.id) && !rail.joining);
   rail.machine.verified(now());
   rail.last_error.clear();
   out.room = true;  // slices that its lanes refused until now may wait
@@ -515,6 +520,7 @@ void RdmaPaths::finish_drain(RdmaEndpoint& endpoint, RdmaRail& rail, Reports& ou
     else
       out.done.push_back(std::move(done));
   }
+  MC_ASSERT_EQ(rail.attempt.lane_count(), 0u);
   rail.hold.take(now(), out.done);  // the peer may have reported everything earlier
   parts_.due(rail.hold.due());
   rail.machine.drained(now());

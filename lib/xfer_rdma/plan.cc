@@ -119,6 +119,8 @@ void plan_works(std::span<const PlanItem> items, const PlanLimits& limits, WorkP
       return;
     }
     ++plan.taken;
+    MC_ASSERT_LE(plan.works.size(), limits.works);
+    MC_ASSERT_LE(plan.works.size(), plan.pieces.size());
   }
 }
 

@@ -30,6 +30,7 @@ void RdmaPool::released(EndpointId endpoint) {
     if (at->endpoint != endpoint) continue;
     MC_ASSERT_LE(at->pairs, held_);
     held_ -= at->pairs;
+    MC_ASSERT(at->state == State::held || at->pairs <= leaving_);
     if (at->state != State::held) leaving_ -= at->pairs;
     MC_ASSERT_LE(leaving_, held_);
     const bool under_hand = hand_ == at;
@@ -49,6 +50,7 @@ void RdmaPool::used(EndpointId endpoint, TimePoint now) {
 bool RdmaPool::refused(EndpointId endpoint, TimePoint now) {
   Holder* holder = find(endpoint);
   if (holder == nullptr || holder->state != State::asked) return false;
+  MC_ASSERT_LE(holder->pairs, leaving_);
   holder->state = State::held;
   holder->answer_by = kNever;
   leaving_ -= holder->pairs;
@@ -65,6 +67,7 @@ void RdmaPool::advance() {
 RdmaPool::Holder* RdmaPool::idle_one(TimePoint now) {
   if (hand_ == holders_.end()) hand_ = holders_.begin();
   for (size_t i = 0; i < 2 * holders_.size(); ++i) {
+    MC_ASSERT(hand_ != holders_.end());
     Holder& holder = *hand_;
     advance();
     if (holder.state != State::held || now - holder.used < kIdle) continue;
@@ -81,8 +84,10 @@ RdmaPool::Holder* RdmaPool::oldest(TimePoint now) {
 
 std::vector<RdmaPool::Step> RdmaPool::step(TimePoint now) {
   std::vector<Step> steps;
+  MC_ASSERT(now_ <= now);
   now_ = now;
   const auto leave = [&](Holder& holder, State state, Step::Kind kind) {
+    MC_ASSERT(holder.state < state);
     if (holder.state == State::held) leaving_ += holder.pairs;
     holder.state = state;
     holder.answer_by = state == State::forced ? kNever : now + kAnswer;
@@ -98,6 +103,7 @@ std::vector<RdmaPool::Step> RdmaPool::step(TimePoint now) {
   while (!line_.empty() && held_ + line_.front().pairs <= max_) {
     const Waiter waiter = line_.front();
     line_.pop_front();
+    MC_ASSERT(!holds(waiter.endpoint));
     held_ += waiter.pairs;
     holders_.push_back({.endpoint = waiter.endpoint, .pairs = waiter.pairs, .granted = now, .used = now});
     steps.push_back({Step::Kind::grant, waiter.endpoint});

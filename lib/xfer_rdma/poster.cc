@@ -126,6 +126,7 @@ size_t RdmaPoster::post(RdmaEndpoint& endpoint, int lane_index, std::span<const 
     return 0;
   }
   if (!rail->up()) return 0;
+  MC_ASSERT_LT(index, rail->attempt.lane_count());
   RdmaLane& lane = rail->attempt.lane(index);
   if (!slices.empty() && yields(endpoint, *rail, slices[0])) return 0;
   parts_.round = now();

@@ -60,6 +60,7 @@ Result<void> RdmaProbe::open(const RdmaDevice& device, const Attempt& attempt, s
 
 Result<void> RdmaProbe::post(std::span<const std::unique_ptr<RdmaLane>> lanes, const wire::RdmaPathOffer& peer) {
   MC_ASSERT_EQ(lanes.size(), lanes_);
+  MC_ASSERT(!posted_ && left_ == 0);
   posted_ = true;
   const auto address = [](const std::byte* p) { return reinterpret_cast<uint64_t>(p); };
   const uint32_t own = region_->lkey;

@@ -3,6 +3,8 @@
 #include <system_error>
 #include <utility>
 
+#include "base/assert.h"
+
 namespace mc::xfer {
 
 RdmaReaper::~RdmaReaper() {
@@ -15,6 +17,7 @@ RdmaReaper::~RdmaReaper() {
 }
 
 void RdmaReaper::take(std::unique_ptr<Remains> remains) {
+  MC_ASSERT(remains != nullptr);
   {
     const std::lock_guard lock(mutex_);
     if (waiting_.size() >= kWaitingMax) return;  // the destructor of `remains` runs here, after the lock
@@ -25,6 +28,7 @@ void RdmaReaper::take(std::unique_ptr<Remains> remains) {
         if (threads_.empty()) return;  // the destructor runs here as well
       }
     }
+    MC_ASSERT(!stop_ && threads_.size() <= kThreadsMax);
     waiting_.push_back(std::move(remains));
   }
   wake_.notify_one();

@@ -43,7 +43,7 @@ void RdmaResting::wake(RdmaEndpoint& endpoint) {
 
 /// The pool has granted queue pairs to the connection.
 void RdmaResting::granted(RdmaEndpoint& endpoint) {
-  MC_ASSERT(parts_.pool.holds(endpoint.id));
+  MC_ASSERT(parts_.pool.holds(endpoint.id) && !endpoint.rest.resting);
   parts_.services.tally->add(Count::rdma_pairs, pairs_of(endpoint));
   endpoint.rest.asked = false;
   endpoint.used = now();
@@ -85,6 +85,7 @@ void RdmaResting::rested(RdmaEndpoint& endpoint) {
 void RdmaResting::release(RdmaEndpoint& endpoint) {
   if (parts_.pool.holds(endpoint.id)) parts_.services.tally->sub(Count::rdma_pairs, pairs_of(endpoint));
   parts_.pool.released(endpoint.id);
+  MC_ASSERT(!parts_.pool.holds(endpoint.id));
   parts_.due(now());  // another connection may wait for them
 }
 

@@ -4,12 +4,14 @@
 #include <system_error>
 #include <utility>
 
+#include "base/assert.h"
 #include "base/log.h"
 #include "base/thread_limit.h"
 #include "xfer/poller.h"
 
 namespace mc::xfer {
 Duration RevivalPause::next(TimePoint now) {
+  MC_ASSERT(since_ == kNever || since_ <= now);
   if (since_ != kNever)
     for (Duration used = now - since_; used >= 60s && pause_ > Duration{}; used -= 60s) pause_ /= 2;
   since_ = kNever;
@@ -65,6 +67,7 @@ std::vector<RdmaRevival::Back> RdmaRevival::take() {
 void RdmaRevival::run() {
   std::unique_lock lock(mutex_);
   while (!stop_) {
+    MC_ASSERT(!failed_.empty());
     const auto next = std::min_element(failed_.begin(), failed_.end(),
                                        [](const FailedDevice& a, const FailedDevice& b) { return a.at < b.at; });
     if (next->at > now()) {

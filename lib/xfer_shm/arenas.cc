@@ -16,7 +16,8 @@ ShmFailure ShmArenas::add(const wire::FrameHeader& share, const Fd& arena) {
             mapped.error().what};
   auto shared = std::make_shared<mem::SharedBuffer>(std::move(*mapped));
   MC_ASSERT_LE(share.length, shared->size());
-  arenas_.emplace(share.buffer, shared);
+  const bool fresh = arenas_.emplace(share.buffer, shared).second;
+  MC_ASSERT(fresh);
   fresh_.push_back({share.buffer, shared});
   return {};
 }

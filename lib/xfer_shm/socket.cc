@@ -104,6 +104,7 @@ Result<Fd> dial_shm(const std::string& uri) {
 }
 
 bool ShmSocket::send(const OutFrame& frame, ShmFailure& failure, int passed) const {
+  MC_ASSERT_LE(frame.payload.size(), wire::kFrameControlMax);
   const auto head = wire::encode(frame.header);
   std::array<iovec, 2> parts{{{const_cast<std::byte*>(head.data()), head.size()},
                               {const_cast<std::byte*>(frame.payload.data()), frame.payload.size()}}};

@@ -64,8 +64,11 @@ ShmEndpoint* ShmTransport::add(Fd fd, Handshake handshake, bool ours, TimePoint 
   endpoint->ours = ours;
   endpoint->deadline = deadline;
   ++handshakes_;
-  by_token_[*token] = endpoint.get();
-  return endpoints_.emplace(endpoint->id, std::move(endpoint)).first->second.get();
+  const bool fresh_token = by_token_.emplace(*token, endpoint.get()).second;
+  MC_ASSERT(fresh_token);
+  const auto [at, fresh_id] = endpoints_.emplace(endpoint->id, std::move(endpoint));
+  MC_ASSERT(fresh_id);
+  return at->second.get();
 }
 
 EndpointId ShmTransport::connect(const Dial& dial, Reports& out) {
@@ -138,6 +141,7 @@ void ShmTransport::ready(uint64_t token, uint32_t events, Reports& out) {
 }
 
 void ShmTransport::lose(ShmEndpoint& endpoint, const ShmFailure& failure, Reports& out) {
+  MC_ASSERT(endpoint.handshake.complete() || (handshakes_ > 0 && !endpoint.up));
   if (!endpoint.handshake.complete()) --handshakes_;
   if (failure.code != Code::peer_lost || (!endpoint.up && !failure.gone)) services_.tally->failure(failure.reason);
   services_.poller->remove(endpoint.socket.fd());
@@ -150,6 +154,8 @@ void ShmTransport::lose(ShmEndpoint& endpoint, const ShmFailure& failure, Report
                           .text = "shm: " + failure.text});
   by_token_.erase(endpoint.token);
   endpoints_.erase(EndpointId{endpoint.id});
+  MC_ASSERT_EQ(by_token_.size(), endpoints_.size());
+  MC_ASSERT_LE(handshakes_, endpoints_.size());
 }
 
 void ShmTransport::close(EndpointId id, Code code, std::string_view why, Reports& out) {
@@ -204,6 +210,7 @@ ShmFailure ShmTransport::flush(ShmEndpoint& endpoint) {
 /// Sends the arenas that the peer lacks, then the descriptor. The order matters, so the descriptor waits (as
 /// publish_again) until the socket has taken all earlier frames.
 ShmFailure ShmTransport::send_arenas(ShmEndpoint& endpoint) {
+  MC_ASSERT(endpoint.handshake.complete());
   endpoint.publish_again = true;
   ShmFailure failure;
   if (!endpoint.queue.empty()) return failure;
@@ -276,6 +283,7 @@ ShmFailure ShmTransport::take_descriptor(ShmEndpoint& endpoint, std::span<const 
   auto decoded = wire::decode_descriptor(payload);
   if (!decoded || decoded->instance != endpoint.handshake.peer_instance())
     return {Code::corrupt, "malformed or foreign descriptor", "malformed or foreign descriptor"};
+  MC_ASSERT(endpoint.handshake.complete());
   const auto descriptor = std::make_shared<const Descriptor>(std::move(*decoded));
   endpoint.arenas.keep(*descriptor);
   EndpointEvent event{.kind = EndpointEvent::Kind::described, .endpoint = endpoint.id, .descriptor = descriptor};
@@ -315,12 +323,14 @@ size_t ShmTransport::post(EndpointId id, int, std::span<const Slice> slices, Rep
     copied += slice.local.size();
     ++taken;
   }
+  MC_ASSERT_LE(taken, slices.size());
   return taken;
 }
 
 /// Reports to the peer that a write is in place. False: the socket does not take the message now, or is broken. The
 /// bytes are visible before the message, because sending and receiving are system calls.
 bool ShmTransport::tell(ShmEndpoint& endpoint, uint32_t immediate, ShmFailure& failure) {
+  MC_ASSERT(endpoint.up);
   OutFrame frame = control_frame(FrameType::immediate, {});
   frame.header.id = immediate;
   if (endpoint.queue.empty() && endpoint.socket.send(frame, failure)) return true;
@@ -341,6 +351,7 @@ Code ShmTransport::notify(EndpointId id, std::span<const std::byte> bytes, Repor
       return Code::peer_lost;
     }
     endpoint->queue.push_back(std::move(frame));
+    MC_ASSERT_LE(endpoint->queue.size(), kQueueMax);
     arm(*endpoint);
   }
   return Code::ok;

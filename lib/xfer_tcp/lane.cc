@@ -52,6 +52,7 @@ Code TcpLane::begin_data(const FrameHeader& header, Sink& sink, const char*& why
 
 Code TcpLane::end(const FrameHeader& header, std::span<const std::byte> collected, uint32_t crc, const char*& why) {
   if (!ready()) return end_handshake(header, collected, why);
+  MC_ASSERT(endpoint != nullptr && endpoint->lanes[index] == this);
   if (index == 0) return end_control(header, collected, why);
   switch (header.kind()) {
     case FrameType::read: return service_.read(header, endpoint->identity(), why);

@@ -56,6 +56,7 @@ bool TcpRequests::cancel(uint64_t slice) {
   }
   switch (io_.unqueue(slice)) {
     case FrameStream::Unqueued::removed:
+      MC_ASSERT_LE(at.slice.local.size(), pending_bytes_);
       pending_bytes_ -= at.slice.local.size();
       pending_.erase(index);
       return true;
@@ -122,6 +123,7 @@ Code TcpRequests::end_answer(const FrameHeader& header, std::span<const std::byt
 
 /// One acknowledgement ends the write at that index and all writes before it. Reads have answers of their own.
 void TcpRequests::finish_writes(size_t last, Reports& out) {
+  MC_ASSERT_LT(last, pending_.size());
   size_t reads = 0;
   for (size_t left = last + 1; left > 0; --left) {
     if (pending_[reads].slice.op == Op::write)
@@ -138,6 +140,7 @@ size_t TcpRequests::find(uint64_t slice) const {
 }
 
 void TcpRequests::finish(size_t index, Code code, uint32_t crc, std::string text, Reports& out) {
+  MC_ASSERT_LT(index, pending_.size());
   const Pending& at = pending_[index];
   MC_ASSERT_LE(at.slice.local.size(), pending_bytes_);
   pending_bytes_ -= at.slice.local.size();

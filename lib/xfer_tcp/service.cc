@@ -72,6 +72,7 @@ void TcpService::begin_write(const FrameHeader& header, const InstanceId& peer, 
       sink.kind = Sink::Kind::discard;
       return;
     }
+    MC_ASSERT(pin_.buffer == 0 && header.buffer != 0);
     pin_ = {.buffer = header.buffer, .old = false, .memory = grant.whole};
   }
   MC_ASSERT(inside(header.offset, header.length, pin_.memory.size()));
@@ -94,6 +95,7 @@ Code TcpService::end_write(const FrameHeader& header, uint32_t crc, bool& landed
     refuse(header, write_code_, write_why_);
     return Code::ok;
   }
+  MC_ASSERT_EQ(pin_.buffer, header.buffer);
   ++moved_.requests;
   moved_.landed += header.length;
   if ((header.flags & wire::kFrameTogether) != 0)

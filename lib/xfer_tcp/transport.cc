@@ -66,7 +66,9 @@ TcpLane* TcpTransport::add_lane(Fd fd, Handshake handshake, TimePoint deadline) 
   due(deadline);
   ++handshakes_;
   const uint64_t token = lane->socket.token();
-  return lanes_.emplace(token, std::move(lane)).first->second.get();
+  const auto [at, fresh] = lanes_.emplace(token, std::move(lane));
+  MC_ASSERT(fresh);
+  return at->second.get();
 }
 
 EndpointId TcpTransport::connect(const Dial& dial, Reports& out) {
@@ -93,6 +95,7 @@ EndpointId TcpTransport::connect(const Dial& dial, Reports& out) {
       lose(self, *dialling.refused, out);
       return id;
     }
+    MC_ASSERT(self.lanes[i] == nullptr);
     lane->index = i;
     lane->endpoint = &self;
     self.lanes[i] = lane;
@@ -159,6 +162,7 @@ Code TcpTransport::joined(TcpLane& lane, const char*& why) {
     }
     lane.endpoint->peer = peer;
   }
+  MC_ASSERT(lane.endpoint->lanes.at(lane.index) == &lane);
   lane.endpoint->proven &= socket.handshake.proven();
   lane.endpoint->established &= !socket.handshake.identity().is_zero();
   if (lane.index == 0) {
@@ -191,6 +195,7 @@ void TcpTransport::check_up(TcpEndpoint& endpoint, Reports& out) {
   MC_ASSERT(!endpoint.up);  // an endpoint reports `up` once
   endpoint.up = true;
   for (TcpLane* lane : endpoint.lanes) {
+    MC_ASSERT(lane->endpoint == &endpoint);
     lane->socket.deadline = kNever;
     if (lane->index != 0) tune_bulk(lane->socket.io.fd());
   }
@@ -252,6 +257,7 @@ void TcpTransport::broken(TcpLane& lane, Reports& out) {
 void TcpTransport::drop_lane(TcpLane* lane) {
   const auto at = lanes_.find(lane->socket.token());
   MC_ASSERT(at != lanes_.end());
+  MC_ASSERT(lane->ready() || handshakes_ > 0);
   if (!lane->ready()) --handshakes_;
   lane->release();
   lane->socket.close();
@@ -273,7 +279,8 @@ void TcpTransport::lose(TcpEndpoint& endpoint, const Loss& why, Reports& out) {
                           .mismatch = why.mismatch,
                           .no_listener = why.no_listener,
                           .text = "tcp: " + why.text});
-  endpoints_.erase(id);
+  const size_t left = endpoints_.erase(id);
+  MC_ASSERT_EQ(left, 1u);
 }
 
 TcpEndpoint* TcpTransport::find(EndpointId id) const {
@@ -290,6 +297,7 @@ size_t TcpTransport::post(EndpointId id, int lane_index, std::span<const Slice> 
   TcpEndpoint* endpoint = find(id);
   if (endpoint == nullptr || !endpoint->up) return 0;
   TcpLane& lane = *endpoint->lanes.at(static_cast<size_t>(lane_index) + 1);
+  MC_ASSERT(lane.ready() && lane.index != 0);
   if (!lane.waiting()) lane.socket.progress = now();  // the stall time-out starts when there is work
   const size_t taken = lane.post(slices);
   MC_ASSERT_LE(taken, slices.size());
