@@ -68,6 +68,7 @@ Code PeerDirectory::add_notify(PeerId id) {
   if (at == entries_.end() || !at->second.status.up) return Code::peer_lost;
   if (at->second.notifies >= kNotifiesMax) return Code::busy;
   ++at->second.notifies;
+  MC_ASSERT_LE(at->second.notifies, kNotifiesMax);
   return Code::ok;
 }
 

@@ -75,6 +75,7 @@ size_t Dispatcher::offer(Peer& peer, size_t index, const Lanes::Lane& lane, Lane
     if (offers_.back().immediate) --ask.tells;
     bytes += offers_.back().local.size();
   }
+  MC_ASSERT_EQ(offers_.size(), offered_.size());
   if (offers_.empty()) return 0;
   const size_t taken = parts_.transports[index].post(lane.endpoint, lane.index, offers_, parts_.reports);
   MC_ASSERT_LE(taken, offers_.size());
@@ -208,6 +209,7 @@ bool Dispatcher::finish_alone(OpenBatch& batch) {
   parts_.lanes.leave(parts_.slices[alone_.index]);
   parts_.tally.add(count_of(request.transfer_class), result.bytes);
   parts_.slices.release(alone_.index);
+  MC_ASSERT(batch.slices == 0 && batch.quarantined == 0);
   batch.states[0].finished = true;
   batch.unfinished = 0;
   parts_.access.unpin(batch.pins);

@@ -8,6 +8,7 @@ namespace mc::xfer {
 
 /// Upper bound of a slice for a lane that wants `wanted` bytes.
 uint64_t RouteQueue::most_bytes(uint64_t wanted) const {
+  MC_ASSERT_LE(sizes_.least, sizes_.most);
   return std::clamp(wanted & ~uint64_t{4095}, sizes_.least, sizes_.most);
 }
 
@@ -66,6 +67,7 @@ std::optional<uint32_t> RouteQueue::next(const LaneOffer& offer) {
   if (!retries.empty()) {
     const uint32_t index = retries.front();
     retries.pop_front();
+    MC_ASSERT((*slices_)[index].state == SliceRecord::State::waiting);
     const uint64_t most = most_bytes(offer.wanted);
     if (!tell && (*slices_)[index].bytes > most)
       retries.push_front(slices_->split(index, most));  // the slice was cut for a faster lane
@@ -79,6 +81,7 @@ std::optional<uint32_t> RouteQueue::next(const LaneOffer& offer) {
   const uint32_t index =
       slices_->make(*request.batch, request.request, request.state().cut, static_cast<uint32_t>(bytes));
   request.state().cut += bytes;
+  MC_ASSERT_LE(request.state().cut, request.asked().local.size());
   if (nothing_to_cut(request, offer)) queue.pop_front();
   return index;
 }

@@ -12,6 +12,7 @@ using State = SliceRecord::State;
 void RunningBatches::add(OpenBatch& batch) {
   MC_ASSERT(batch.id != BatchId::none);
   MC_ASSERT(batch.deadline != kNever);
+  MC_ASSERT_LE(batch.unfinished, batch.requests.size());
   const bool fresh = running_.emplace(batch.id, &batch).second;
   MC_ASSERT(fresh);
   deadlines_.emplace(batch.deadline, batch.id);
@@ -19,6 +20,7 @@ void RunningBatches::add(OpenBatch& batch) {
 }
 
 void RunningBatches::finish_request(OpenBatch& batch, uint32_t index, Code code, const std::string& text) {
+  MC_ASSERT_LT(index, batch.states.size());
   RequestState& state = batch.states[index];
   if (state.finished) return;
   MC_ASSERT(code != Code::ok || state.done == batch.requests[index].local.size());
@@ -117,6 +119,7 @@ void RunningBatches::settle(OpenBatch& batch) {
     batch.pins.clear();
     running_.erase(batch.id);
     deadlines_.erase({batch.deadline, batch.id});
+    MC_ASSERT_LE(deadlines_.size(), running_.size());
   }
   if (auto event = parts_.batches.report(batch, released)) parts_.events.push(std::move(*event));
 }

@@ -21,6 +21,7 @@ uint32_t SliceTable::make(OpenBatch& batch, uint32_t request, uint64_t at, uint3
       .state = State::waiting, .generation = generation, .batch = &batch, .request = request, .at = at, .bytes = bytes};
   ++batch.slices;
   ++batch.states[request].slices;
+  MC_ASSERT_LE(batch.states[request].slices, batch.slices);
   tally_.add(Count::slices_in_flight);
   return index;
 }
@@ -28,7 +29,7 @@ uint32_t SliceTable::make(OpenBatch& batch, uint32_t request, uint64_t at, uint3
 uint32_t SliceTable::split(uint32_t index, uint64_t most) {
   const SliceRecord whole = slices_[index];
   MC_ASSERT(whole.state == State::waiting);
-  MC_ASSERT_LT(most, uint64_t{whole.bytes});
+  MC_ASSERT(most > 0 && most < whole.bytes);
   const auto rest = static_cast<uint32_t>(whole.bytes - most);
   const uint32_t other = make(*whole.batch, whole.request, whole.at + most, rest);
   slices_[other].attempts = whole.attempts;
@@ -39,6 +40,7 @@ uint32_t SliceTable::split(uint32_t index, uint64_t most) {
 void SliceTable::posted(uint32_t index, EndpointId endpoint, int lane) {
   SliceRecord& slice = slices_[index];
   MC_ASSERT(slice.state == State::waiting);
+  MC_ASSERT(endpoint != EndpointId::none && lane >= 0);
   slice.state = State::posted;
   slice.endpoint = endpoint;
   slice.lane = lane;
@@ -71,12 +73,14 @@ void SliceTable::release(uint32_t index) {
     tally_.sub(Count::quarantined_bytes, slice.bytes);
   }
   MC_ASSERT_LT(0u, batch.states[slice.request].slices);
+  MC_ASSERT_LE(batch.states[slice.request].slices, batch.slices);
   --batch.slices;
   --batch.states[slice.request].slices;
   tally_.sub(Count::slices_in_flight);
   slice.state = State::free;
   slice.batch = nullptr;
   free_.push_back(index);
+  MC_ASSERT_LE(free_.size(), slices_.size());
 }
 
 SliceRecord* SliceTable::find(uint64_t id, uint32_t& index) {
