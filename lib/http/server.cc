@@ -82,7 +82,7 @@ struct Server::Loop final : detail::ConnectionHost {
   Loop(const ServerOptions& given, Handler given_handler);
   void start();
   void stop();
-  bool drain(Duration patience);
+  bool drain(Duration wait_max);
 
   // detail::ConnectionHost
   TimePoint now() const override { return SystemClock::instance().now(); }
@@ -348,7 +348,7 @@ void Server::Loop::begin_draining() {
   if (peers.empty()) is_empty.open();
 }
 
-bool Server::Loop::drain(Duration patience) {
+bool Server::Loop::drain(Duration wait_max) {
   outbox_->push({nullptr, detail::command::Task{[this] {
                    begin_draining();
                    for_each_peer([this](const PeerPtr& peer) {
@@ -356,7 +356,7 @@ bool Server::Loop::drain(Duration patience) {
                      if (peer->is_closed()) forget(peer);
                    });
                  }}});
-  return is_empty.wait(after(now(), patience));
+  return is_empty.wait(after(now(), wait_max));
 }
 
 void Server::Loop::stop() {
@@ -402,8 +402,8 @@ uint16_t Server::port() const {
 std::string Server::url() const {
   return loop_->listener.url();
 }
-bool Server::drain(Duration patience) {
-  return loop_->drain(patience);
+bool Server::drain(Duration wait_max) {
+  return loop_->drain(wait_max);
 }
 void Server::stop() {
   loop_->stop();

@@ -148,9 +148,9 @@ class Server {
 
   /// Runs `task` on the server's thread. Tests and loops use it.
   void post(std::function<void()> task);
-  /// Stops accepting, closes idle connections, and waits up to `patience` for answers under way. True when none is
+  /// Stops accepting, closes idle connections, and waits up to `wait_max` for answers under way. True when none is
   /// left. Any thread but the server's may call it.
-  bool drain(Duration patience);
+  bool drain(Duration wait_max);
   /// Closes everything (on_close is called with `shutdown`) and joins the thread. Idempotent.
   void stop();
 

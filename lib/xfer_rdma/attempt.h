@@ -58,7 +58,7 @@ class RdmaAttempt {
     uint64_t told = 0;   // part of `count` that the peer was told; it may post kRdmaImmediatesAhead beyond
   } heard;
   /// Every receive of a failed attempt has completed, so `heard` is final.
-  bool deaf() const { return mailbox_.idle() || !probe.posted(); }
+  bool receives_done() const { return mailbox_.idle() || !probe.posted(); }
 
   /// Takes completions. `failure` is the status of the first request that failed.
   struct Polled {

@@ -136,7 +136,7 @@ void RdmaMessages::give_credit() {
 }
 
 void RdmaMessages::end_landed(RdmaRail& rail) {
-  send_landed(rail, rail.attempt.deaf() ? wire::LandedState::over : wire::LandedState::unsure);
+  send_landed(rail, rail.attempt.receives_done() ? wire::LandedState::over : wire::LandedState::unsure);
 }
 
 void RdmaMessages::send_landed(RdmaRail& rail, wire::LandedState state) {

@@ -395,7 +395,8 @@ void RdmaPaths::serve(RdmaEndpoint& endpoint, RdmaRail& rail, Reports& out) {
     const std::string text = std::string(to_string(status)) + " (lane " + std::to_string(polled_.failed_lane) + ")";
     return fail(endpoint, rail, classify(status).cause, text, true, out);
   }
-  if (rail.machine.state() == State::draining && rail.attempt.drained() && rail.attempt.deaf() && !rail.joining)
+  if (rail.machine.state() == State::draining && rail.attempt.drained() && rail.attempt.receives_done() &&
+      !rail.joining)
     return finish_drain(endpoint, rail, out);
   if (rail.machine.state() != State::verifying || !rail.attempt.probe.finish()) return;
   if (auto right = rail.attempt.probe.check_read(); !right)

@@ -78,7 +78,7 @@ RdmaPool::Holder* RdmaPool::idle_one(TimePoint now) {
 
 RdmaPool::Holder* RdmaPool::oldest(TimePoint now) {
   for (Holder& holder : holders_)
-    if (holder.state == State::held && now - holder.granted >= kPatience) return &holder;
+    if (holder.state == State::held && now - holder.granted >= kWaitMax) return &holder;
   return nullptr;
 }
 
@@ -115,7 +115,7 @@ std::vector<RdmaPool::Step> RdmaPool::step(TimePoint now) {
     if (holder == nullptr) break;
     leave(*holder, State::asked, Step::Kind::ask);
   }
-  while (!enough() && line_.front().since + kPatience <= now) {
+  while (!enough() && line_.front().since + kWaitMax <= now) {
     Holder* holder = oldest(now);
     if (holder == nullptr) break;
     leave(*holder, State::insisted, Step::Kind::insist);

@@ -6,7 +6,7 @@
 //   want -> (no room) waits in line; an idle holder is asked to rest, chosen by SIEVE (NSDI'24): the
 //           hand walks from the oldest grant to the newest, spares once each holder that was used since the
 //           last visit, and asks the first other one
-//   no holder idle for as long as kPatience: the holder of the oldest grant must rest when its requests are done
+//   no holder idle for as long as kWaitMax: the holder of the oldest grant must rest when its requests are done
 //
 // The peer of a holder may use it invisibly from here (one-sided reads), so the holder is asked and may refuse.
 // Invariant: the pairs held never exceed the cap.
@@ -24,9 +24,9 @@ namespace mc::xfer {
 
 class RdmaPool {
  public:
-  static constexpr Duration kIdle = 20ms;       // a holder that was unused for this long is idle
-  static constexpr Duration kPatience = 100ms;  // longest wait of the first in line, and shortest life of a grant
-  static constexpr Duration kAnswer = 1s;       // time for a peer to answer; then its pairs are taken away
+  static constexpr Duration kIdle = 20ms;      // a holder that was unused for this long is idle
+  static constexpr Duration kWaitMax = 100ms;  // longest wait of the first in line, and shortest life of a grant
+  static constexpr Duration kAnswer = 1s;      // time for a peer to answer; then its pairs are taken away
 
   explicit RdmaPool(size_t pairs_max) : max_(pairs_max) {}
 

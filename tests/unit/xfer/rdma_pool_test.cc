@@ -71,7 +71,7 @@ TEST_CASE("xfer/rdma_pool: one whose peer uses it stays, another is asked instea
   pool.refused(id(1), later);
   CHECK(pool.step(later) == Steps{{Kind::ask, id(2)}});
   pool.refused(id(2), later);
-  CHECK(pool.step(later).empty());  // both in use: patience
+  CHECK(pool.step(later).empty());  // both in use: it waits
   CHECK(pool.due() == later + RdmaPool::kIdle);
 }
 
@@ -87,13 +87,13 @@ TEST_CASE("xfer/rdma_pool: when nobody is idle for long the longest granted must
   busy();
   pool.want(id(3), 2, now);
   CHECK(pool.step(now).empty());
-  now += RdmaPool::kPatience;
+  now += RdmaPool::kWaitMax;
   busy();
   CHECK(pool.step(now) == Steps{{Kind::insist, id(1)}});
   pool.released(id(1));
   pool.want(id(1), 2, now);
   CHECK(pool.step(now) == Steps{{Kind::grant, id(3)}});
-  now += RdmaPool::kPatience;
+  now += RdmaPool::kWaitMax;
   busy();
   CHECK(pool.step(now) == Steps{{Kind::insist, id(2)}});  // not 3, which has just come
 }
