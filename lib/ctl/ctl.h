@@ -110,7 +110,7 @@ struct LinkLost {
 };
 
 /// An outgoing link cannot connect. Each cause is reported once until the link is up; the link goes on trying.
-/// `fatal`: waiting cannot help (wrong key, other version, not our protocol).
+/// `fatal`: waiting cannot help (wrong key, other version, another protocol).
 struct LinkFailed {
   LinkId link = 0;
   bool fatal = false;

@@ -168,8 +168,8 @@ Link* Links::incoming(RouteKey route, const wire::Envelope& envelope, const Sock
   if (known != routes_.end()) {
     Link& link = links_.at(known->second);
     if (link.instance == envelope.instance) return &link;
-    // A process never changes its instance, so the sender is none of ours. Two instances on one connection would make
-    // each message a loss and a new link, so the connection is ended.
+    // A process never changes its instance, so the sender is no process of this cluster. Two instances on one
+    // connection would make each message a loss and a new link, so the connection is ended.
     retire(link.route);
     lose(link, "its connection now carries another instance");
     ++events_.stats.garbage;
@@ -247,7 +247,7 @@ void Links::on_handshake(Link& link) {
 
 void Links::on_handshake_failed(Link& link, const SocketEvent& event) {
   if (link.reopen_at == kNever) reopen_later(link);
-  // A server that does not take our greeting may hang up before its reason is here. The cause is a wrong or a missing
+  // A server that refuses the greeting may hang up before its reason is here. The cause is a wrong or a missing
   // key, or a server that was just ending, so several hang-ups must agree.
   const bool silent = link.uri.scheme == "tcp" && ++link.handshake_failures >= kSilentRefusals;
   if (event.refused || silent)

@@ -53,7 +53,7 @@ struct Response {
   std::string body;
 };
 
-/// The reason phrase: "Not Found" for 404; "Status" for codes outside our table.
+/// The reason phrase: "Not Found" for 404; "Status" for codes outside the table.
 std::string_view reason_phrase(int status);
 /// Decodes %XX. Code::invalid for a bad escape, an encoded NUL or a path that is not UTF-8.
 Result<std::string> decode_path(std::string_view path);

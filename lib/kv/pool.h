@@ -6,7 +6,7 @@
 //                        |                   `--remove while held--> draining --last hold ends--> free
 //                        `--release while leased--> draining
 //
-//   owned     one request is filling it; nobody else can find it
+//   owned     one request is filling it, and no other can find it
 //   cached    indexed under its BlockHash, immutable, shared; pins (local users) and leases (remote
 //             readers) keep it from being evicted
 //   draining  out of the index and ownerless, but a pin or a lease still reads it
@@ -106,7 +106,7 @@ class Pool {
   /// the number of removed blocks.
   uint32_t remove_subtree(const BlockHash& root, Removal reason);
 
-  // -- leases (kv/lease.h keeps who and until when) -----------------------------------------
+  // -- leases (kv/lease.h has their holders and expiry) --------------------------------------
   /// `page` must be owned or cached.
   void add_lease(PageIndex page);
   void drop_lease(PageIndex page);

@@ -12,7 +12,7 @@ Board::Node& Board::at(int slot) {
   return nodes_[static_cast<size_t>(slot)];
 }
 
-// ---- who is here -----------------------------------------------------------------------------
+// ---- members ---------------------------------------------------------------------------------
 
 void Board::set_members(std::span<const BoardMember> members, uint32_t block_tokens, uint64_t block_bytes) {
   std::vector<Node> nodes;

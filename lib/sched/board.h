@@ -53,7 +53,7 @@ class Board {
   /// The snapshot contains the ages of nodes when slow_start_s (Options) is above 0.
   explicit Board(double slow_start_s = 0) : slow_start_s_(slow_start_s) {}
 
-  // ---- who is here ----
+  // ---- members ----
   /// The slot of the node; -1 = no member has that name.
   int find(const NodeId& name) const;
   /// Sets the members in the order of the snapshot.

@@ -84,7 +84,7 @@ struct Options {
   InstanceId instance{};                 // zero = draw a random instance
   std::string transport = "auto";        // "auto", or a comma-separated list of schemes in order of preference
   std::string tcp_bind = "127.0.0.1:0";  // host:port of the tcp listener; port 0 = any
-  std::string tcp_advertise;             // host:port told to peers when it differs from the bound one
+  std::string tcp_advertise;             // host:port for peers when it differs from the bound one
   std::string shm_folder;                // folder for the shm socket, private to the user; empty = an abstract name
   std::string shm_path;                  // absolute path of the shm socket, in place of one made in shm_folder
   std::string secret;                    // 32 bytes shared by the cluster

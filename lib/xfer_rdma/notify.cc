@@ -20,7 +20,7 @@ bool NotifySender::heard(uint64_t count) {
 }
 
 bool NotifyReceiver::from_path(uint64_t sequence, std::span<const std::byte> bytes) {
-  // a lower number is a SEND whose repetition on the socket was faster
+  // A lower number is a SEND whose repetition on the socket was faster.
   if (sequence >= next_ && sequence - next_ >= kAhead) return false;
   keep(sequence, bytes);
   return true;
