@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "base/assert.h"
 
@@ -47,19 +46,10 @@ uint64_t Batch::steps_within(double seconds) const {
 
 void Batch::run(uint64_t count, double seconds) {
   const uint64_t rows = rows_.size();
-  const bool follows = !past_.empty() && past_.back().first_step + past_.back().count == steps_ &&
-                       past_.back().growth_s == growth_s_ &&
-                       past_.back().first_s + growth_s_ * static_cast<double>(past_.back().count) == first_s_;
-  if (follows)
-    past_.back().count += count;
-  else
-    past_.push_back({steps_, count, first_s_, growth_s_});
-  steps_ += count;
+  history_.add_steps(count, first_s_, growth_s_, rows, seconds);
   context_ += rows * count;
   planned_ -= count;
   first_s_ += growth_s_ * static_cast<double>(count);
-  busy_s_ += seconds;
-  row_s_ += seconds * static_cast<double>(rows);
 }
 
 void Batch::advance(double now_s, std::vector<Done>& done) {
@@ -75,12 +65,12 @@ void Batch::advance(double now_s, std::vector<Done>& done) {
     }
     const double end_s = plan_end_s_;
     run(planned_, end_s - stretch_begin_s_);
-    while (!rows_.empty() && rows_.front().last_step == steps_) {
+    while (!rows_.empty() && rows_.front().last_step == history_.steps()) {
       const Row row = rows_.front();
       std::pop_heap(rows_.begin(), rows_.end(), std::greater<>());
       rows_.pop_back();
       context_ -= row.context;
-      ended_.push_back({row.request, row.first_step, row.last_step, row.silent_s, row.boundary_s});
+      history_.add_ended({row.request, row.first_step, row.last_step, row.silent_s, row.boundary_s});
       done.push_back({row.request, end_s});
     }
     begin(end_s);
@@ -88,13 +78,14 @@ void Batch::advance(double now_s, std::vector<Done>& done) {
 }
 
 void Batch::join(double now_s) {
+  const uint64_t steps = history_.steps();
   while (!waiting_.empty() && (rows_.empty() || context_ + waiting_.front().context + rows_.size() < capacity_)) {
     const Waiting w = waiting_.front();
     waiting_.pop_front();
     waiting_context_ -= w.context;
     context_ += w.context;
     rows_.push_back(
-        {steps_ + w.steps, w.request, steps_, w.context + w.steps, now_s, now_s - w.token_s, w.boundary_s, w.made});
+        {steps + w.steps, w.request, steps, w.context + w.steps, now_s, now_s - w.token_s, w.boundary_s, w.made});
     std::push_heap(rows_.begin(), rows_.end(), std::greater<>());
     extra_s_ += profile_->join_s;
   }
@@ -109,15 +100,11 @@ void Batch::begin(double now_s) {
     const Row row = *newest;
     rows_.erase(newest);
     std::make_heap(rows_.begin(), rows_.end(), std::greater<>());
-    const uint64_t left = row.last_step - steps_, tokens = row.context - left;
+    const uint64_t steps = history_.steps(), left = row.last_step - steps, tokens = row.context - left;
     context_ -= tokens;
     ++preempted_;
-    Saved* saved = nullptr;
-    for (Saved& s : saved_)
-      if (s.request == row.request) saved = &s;
-    if (saved == nullptr) saved = &saved_.emplace_back(Saved{row.request, row.boundary_s, {}});
-    collect(row.first_step, steps_, row.silent_s, saved->gaps);
-    const double token_s = row.first_step == steps_ ? row.joined_s - row.silent_s : now_s;
+    history_.save({row.request, row.first_step, steps, row.silent_s, row.boundary_s});
+    const double token_s = row.first_step == steps ? row.joined_s - row.silent_s : now_s;
     waiting_.push_front({row.request, tokens, left, now_s, token_s, 0, made(row)});
     waiting_context_ += tokens;
   }
@@ -129,7 +116,7 @@ void Batch::begin(double now_s) {
   const sched::Profile::StepLine line = profile_->step_line(static_cast<double>(rows_.size()));
   first_s_ = line.base_s + line.s_per_kv_token * static_cast<double>(context_);
   growth_s_ = line.s_per_kv_token * static_cast<double>(rows_.size());
-  planned_ = rows_.front().last_step - steps_;
+  planned_ = rows_.front().last_step - history_.steps();
   if (context_ + planned_ * rows_.size() > capacity_ && rows_.size() > 1) {
     const uint64_t room = capacity_ > context_ ? (capacity_ - context_) / rows_.size() : 0;
     planned_ = std::clamp<uint64_t>(room, 1, planned_);
@@ -153,79 +140,8 @@ void Batch::hold(double now_s) {
 void Batch::release(double now_s) {
   MC_ASSERT(held_);
   held_ = false;
-  if (!rows_.empty() && now_s > held_since_s_) holes_.push_back({steps_, now_s - held_since_s_});
+  if (!rows_.empty() && now_s > held_since_s_) history_.add_hole(now_s - held_since_s_);
   begin(now_s);
-}
-
-double Batch::scatter(uint64_t step) const {
-  const std::vector<double>& spread = profile_->step_spread;
-  if (spread.empty()) return 1;
-  uint64_t z = seed_ + (step + 1) * 0x9e3779b97f4a7c15ull;  // splitmix64: any step's draw without those before it
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-  return spread[(z ^ (z >> 31)) % spread.size()];
-}
-
-void Batch::collect(uint64_t first_step, uint64_t last_step, double silent_s, std::vector<double>& gaps) const {
-  if (first_step == last_step) return;
-  const size_t before = gaps.size();
-  auto stretch = std::upper_bound(past_.begin(), past_.end(), first_step,
-                                  [](uint64_t step, const Stretch& s) { return step < s.first_step; });
-  MC_ASSERT(stretch != past_.begin());
-  --stretch;
-  for (uint64_t step = first_step; step < last_step; ++stretch) {
-    const uint64_t end = std::min(last_step, stretch->first_step + stretch->count);
-    for (; step < end; ++step)
-      gaps.push_back(scatter(step) *
-                     (stretch->first_s + stretch->growth_s * static_cast<double>(step - stretch->first_step)));
-  }
-  // A hole before a step is part of its gap for the rows that were there before it.
-  auto hole = std::upper_bound(holes_.begin(), holes_.end(), first_step,
-                               [](uint64_t step, const Hole& h) { return step < h.step; });
-  for (; hole != holes_.end() && hole->step < last_step; ++hole)
-    gaps[before + (hole->step - first_step)] += hole->seconds;
-  gaps[before] += silent_s;
-}
-
-namespace {
-
-double longest_tenth(std::vector<double>& gaps) {
-  const auto longest = static_cast<ptrdiff_t>((gaps.size() + 9) / 10);
-  std::nth_element(gaps.begin(), gaps.begin() + longest - 1, gaps.end(), std::greater<>());
-  return std::accumulate(gaps.begin(), gaps.begin() + longest, 0.0) / static_cast<double>(longest);
-}
-
-}  // namespace
-
-Batch::Gaps Batch::take_gaps(uint32_t request, double silence_s, bool without_first) {
-  gaps_.clear();
-  double boundary_s = -1;
-  for (auto s = saved_.begin(); s != saved_.end(); ++s) {
-    if (s->request != request) continue;
-    gaps_ = std::move(s->gaps);
-    if (!gaps_.empty()) boundary_s = s->boundary_s;
-    saved_.erase(s);
-    break;
-  }
-  const auto ended = std::find_if(ended_.rbegin(), ended_.rend(), [&](const Ended& e) { return e.request == request; });
-  MC_ASSERT(ended != ended_.rend());
-  collect(ended->first_step, ended->last_step, ended->silent_s, gaps_);
-  if (boundary_s < 0) boundary_s = ended->boundary_s;  // of its first joining
-  ended_.erase(std::next(ended).base());
-  if (silence_s > 0) gaps_.push_back(silence_s);
-  Gaps out;
-  if (without_first) {
-    out.first_s = gaps_.front(), boundary_s = 0;
-    gaps_.erase(gaps_.begin());
-    if (gaps_.empty()) return out;
-  }
-  out.total_s = std::accumulate(gaps_.begin(), gaps_.end(), 0.0);
-  out.count = gaps_.size();
-  std::vector<double> heard = gaps_;
-  gaps_.front() -= boundary_s;
-  out.longest_s = longest_tenth(gaps_);
-  out.heard_s = longest_tenth(heard);
-  return out;
 }
 
 void Batch::clear(const std::function<void(uint32_t, uint64_t)>& each) {
@@ -235,7 +151,7 @@ void Batch::clear(const std::function<void(uint32_t, uint64_t)>& each) {
   std::deque<Waiting> waiting;
   waiting.swap(waiting_);
   context_ = waiting_context_ = 0;
-  saved_.clear();
+  history_.drop_saved();
   planned_ = 0, plan_end_s_ = kNever, extra_s_ = 0;
   ++plan_;
   for (const Row& row : rows) each(row.request, made(row));

@@ -3,12 +3,9 @@
 //
 //   step j of a stretch = base(rows) + per_token * (K + rows * j)         sched::Profile::step_line
 //
-// So a stretch is summed in closed form, and a node's past is a list of stretches from which a request's gaps are
-// read when it ends. Requests join and leave at step boundaries only. A hole is time in which the batch stood still
-// (a coupled node's prefill, the stall of a join): it lengthens the next gap of the rows that were there already.
-// What a request waited for before it joined, its KV on the way included, lengthens the first gap it has here. One part
-// of that is told apart: the rest of the step under way when the KV came, which no placement and no admission changes.
-// Clients hear it; promises of TBT are about the rest, as in the papers' rules.
+// So a stretch is summed in closed form. Requests join and leave at step boundaries only. A coupled node's prefill, or
+// the stall of a join, is a hole: time in which the batch stands still. StepHistory (sim/step_history.h) keeps the past
+// steps, from which a request's gaps are read when it ends.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +15,7 @@
 #include <vector>
 
 #include "sched/profile.h"
+#include "sim/step_history.h"
 
 namespace mc::sim {
 
@@ -44,9 +42,9 @@ class Batch {
   };
 
   /// `capacity_tokens` bounds rows' context: others wait, and the newest row has to wait again if rows outgrow it.
-  /// `seed` is for how steps scatter, where the profile says that they do: all rows of a step see the same.
+  /// `seed` is StepHistory's.
   Batch(const sched::Profile* profile, uint64_t capacity_tokens, uint64_t seed = 0)
-      : profile_(profile), capacity_(capacity_tokens), seed_(seed) {}
+      : profile_(profile), capacity_(capacity_tokens), history_(profile, seed) {}
 
   /// A request with `context` tokens that will make `steps` >= 1 steps, and whose client had a token at `token_s`.
   void add(double now_s, uint32_t request, uint64_t context, uint64_t steps, double token_s);
@@ -74,29 +72,20 @@ class Batch {
   uint64_t context() const { return context_; }
   uint64_t waiting_context() const { return waiting_context_; }
   /// Tokens a running request has made, those before it had to wait again too.
-  uint64_t made(const Row& row) const { return row.made_before + steps_ - row.first_step; }
-  uint64_t context(const Row& row) const { return row.context - (row.last_step - steps_); }
+  uint64_t made(const Row& row) const { return row.made_before + history_.steps() - row.first_step; }
+  uint64_t context(const Row& row) const { return row.context - (row.last_step - history_.steps()); }
   const std::vector<Row>& running() const { return rows_; }
   /// each(request, context, since, tokens made)
   template <typename Each>
   void each_waiting(const Each& each) const {
     for (const Waiting& w : waiting_) each(w.request, w.context, w.since_s, w.made);
   }
-  /// Gaps between the tokens of a request that has just ended; `silence_s` (if above 0) is one more, of an earlier
-  /// attempt. `without_first` keeps the first gap in first_s alone: the client got both its tokens at its end.
-  struct Gaps {
-    double longest_s = 0;  // mean of the longest tenth, the wait for a step boundary not counted
-    double heard_s = 0;    // counted
-    double total_s = 0;
-    uint64_t count = 0;
-    double first_s = 0;  // not among the others
-  };
-  Gaps take_gaps(uint32_t request, double silence_s, bool without_first = false);
+  /// The steps made so far, and the gaps of requests that have ended.
+  StepHistory& history() { return history_; }
+  const StepHistory& history() const { return history_; }
   /// Everybody out; each(request, tokens made).
   void clear(const std::function<void(uint32_t, uint64_t)>& each);
 
-  double busy_s() const { return busy_s_; }
-  double row_s() const { return row_s_; }
   uint64_t rows_max() const { return rows_max_; }
   uint64_t preempted() const { return preempted_; }
 
@@ -107,50 +96,25 @@ class Batch {
     double since_s, token_s, boundary_s;
     uint64_t made = 0;  // tokens, before it had to wait again
   };
-  struct Stretch {
-    uint64_t first_step, count;
-    double first_s, growth_s;
-  };
-  struct Hole {
-    uint64_t step;
-    double seconds;
-  };
-  struct Ended {
-    uint32_t request;
-    uint64_t first_step, last_step;
-    double silent_s, boundary_s;
-  };
-  struct Saved {  // gaps of a preempted request up to then
-    uint32_t request;
-    double boundary_s;
-    std::vector<double> gaps;
-  };
 
   void begin(double now_s);
   void join(double now_s);
   void run(uint64_t count, double seconds);
   double seconds_of(uint64_t count) const;
-  double scatter(uint64_t step) const;
   uint64_t steps_within(double seconds) const;
-  void collect(uint64_t first_step, uint64_t last_step, double silent_s, std::vector<double>& gaps) const;
 
   const sched::Profile* profile_;
-  uint64_t capacity_, seed_;
+  uint64_t capacity_;
+  StepHistory history_;
   std::vector<Row> rows_;  // heap: the first leaves first
   std::deque<Waiting> waiting_;
-  std::vector<Stretch> past_;
-  std::vector<Hole> holes_;
-  std::vector<Ended> ended_;
-  std::vector<Saved> saved_;
-  std::vector<double> gaps_;  // scratch
-  uint64_t context_ = 0, waiting_context_ = 0, steps_ = 0;
+  uint64_t context_ = 0, waiting_context_ = 0;
   // The stretch under way: `planned_` steps from stretch_begin_s_ on, the first taking first_s_.
   uint64_t planned_ = 0;
   double stretch_begin_s_ = 0, first_s_ = 0, growth_s_ = 0, plan_end_s_ = kNever;
   double extra_s_ = 0, held_since_s_ = 0;
   bool single_ = false, held_ = false;
   uint32_t plan_ = 0;
-  double busy_s_ = 0, row_s_ = 0;
   uint64_t rows_max_ = 0, preempted_ = 0;
 };
 

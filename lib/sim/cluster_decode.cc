@@ -51,7 +51,7 @@ void ClusterEngine::finish(uint32_t r, double at_s) {
   RequestRecord& record = run_.requests[r];
   if (live.decoding) {
     const bool waited = options_.sched.first_with_second && !coupled();
-    const Batch::Gaps gaps = batches_[live.decode].take_gaps(r, live.gap_s, waited);
+    const Gaps gaps = batches_[live.decode].history().take_gaps(r, live.gap_s, waited);
     record.tbt_s = gaps.longest_s, record.heard_tbt_s = gaps.heard_s;
     record.mean_gap_s = gaps.count > 0 ? gaps.total_s / static_cast<double>(gaps.count) : 0;
     lengths_.observe_seconds(gaps.total_s + gaps.first_s);

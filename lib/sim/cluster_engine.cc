@@ -91,7 +91,7 @@ ClusterRun ClusterEngine::run() {
   run_.end_s = now_;
   run_.moved_bytes = links_.moved_bytes();
   for (const Batch& batch : batches_) {
-    run_.row_s += batch.row_s(), run_.decode_busy_s += batch.busy_s();
+    run_.row_s += batch.history().row_s(), run_.decode_busy_s += batch.history().busy_s();
     run_.rows_max = std::max(run_.rows_max, batch.rows_max());
     run_.preempted += batch.preempted();
   }

@@ -93,7 +93,7 @@ TEST_CASE("sim/batch: stretches give the times and gaps of single steps") {
     for (const Batch::Done& d : done) {
       const auto& [end_s, gaps] = plain.ended.at(d.request);
       CHECK(d.at_s == doctest::Approx(end_s).epsilon(1e-9));
-      const Batch::Gaps got = batch.take_gaps(d.request, 0);
+      const Gaps got = batch.history().take_gaps(d.request, 0);
       CHECK(got.count == gaps.size());
       CHECK(got.heard_s == doctest::Approx(longest(gaps)).epsilon(1e-9));
       CHECK(got.longest_s <= got.heard_s * (1 + 1e-12));
@@ -119,10 +119,10 @@ TEST_CASE("sim/batch: a hole lengthens the gap of those who were there and of wh
   batch.add(boundary_s + 5, 3, 1000, 1, boundary_s + 5);
   while (batch.next_s() < Batch::kNever) batch.advance(batch.next_s(), done);
   REQUIRE(done.size() == 3);
-  const double longest_s = batch.take_gaps(1, 0).heard_s;
+  const double longest_s = batch.history().take_gaps(1, 0).heard_s;
   CHECK(longest_s > 5);
-  CHECK(batch.take_gaps(2, 0).heard_s == doctest::Approx(longest_s - 3));
-  CHECK(batch.take_gaps(3, 0).heard_s < 0.1);
+  CHECK(batch.history().take_gaps(2, 0).heard_s == doctest::Approx(longest_s - 3));
+  CHECK(batch.history().take_gaps(3, 0).heard_s < 0.1);
 }
 
 TEST_CASE("sim/batch: the wait for a step to end is heard but not promised; the wait for the KV is both") {
@@ -133,7 +133,7 @@ TEST_CASE("sim/batch: the wait for a step to end is heard but not promised; the 
   const double step_s = p.step_s(1, 1000), rest_s = step_s * 0.75, handoff_s = 0.01;
   batch.add(step_s - rest_s, 2, 1000, 5, step_s - rest_s - handoff_s);
   while (batch.next_s() < Batch::kNever) batch.advance(batch.next_s(), done);
-  const Batch::Gaps gaps = batch.take_gaps(2, 0);
+  const Gaps gaps = batch.history().take_gaps(2, 0);
   const double joined_s = p.step_s(2, 2001);
   CHECK(gaps.longest_s == doctest::Approx(joined_s + handoff_s));
   CHECK(gaps.heard_s == doctest::Approx(joined_s + handoff_s + rest_s));
@@ -147,11 +147,11 @@ TEST_CASE("sim/batch: the first gap can be told apart from the others, and may b
   batch.add(handoff_s, 1, 1000, 3, 0);
   batch.add(handoff_s, 2, 1000, 1, 0);
   while (batch.next_s() < Batch::kNever) batch.advance(batch.next_s(), done);
-  const Batch::Gaps gaps = batch.take_gaps(1, 0, true);
+  const Gaps gaps = batch.history().take_gaps(1, 0, true);
   CHECK(gaps.first_s > handoff_s);
   CHECK(gaps.count == 2);
   CHECK(gaps.heard_s == doctest::Approx(p.step_s(1, 1002)).epsilon(0.01));
-  const Batch::Gaps only = batch.take_gaps(2, 0, true);
+  const Gaps only = batch.history().take_gaps(2, 0, true);
   CHECK(only.first_s > handoff_s);
   CHECK(only.count == 0);
   CHECK(only.heard_s == 0);
@@ -169,7 +169,8 @@ TEST_CASE(
     batch.add(0, 2, 1000, 400, 0);
     while (batch.next_s() < Batch::kNever) batch.advance(batch.next_s(), done);
     REQUIRE(done.size() == 2);
-    return std::array{done[1].at_s, batch.take_gaps(1, 0).longest_s, batch.take_gaps(2, 0).longest_s};
+    return std::array{done[1].at_s, batch.history().take_gaps(1, 0).longest_s,
+                      batch.history().take_gaps(2, 0).longest_s};
   };
   const auto a = run(even), b = run(scattered);
   CHECK(a[0] == b[0]);
@@ -189,7 +190,7 @@ TEST_CASE("sim/batch: rows that outgrow the memory make the newest wait, and all
   REQUIRE(done.size() == 3);
   CHECK(batch.preempted() > 0);
   for (const Batch::Done& d : done) {  // every token has its gap, and the gaps fill the time
-    const Batch::Gaps gaps = batch.take_gaps(d.request, 0);
+    const Gaps gaps = batch.history().take_gaps(d.request, 0);
     CHECK(gaps.count == (d.request == 3 ? 10u : 400u));
     CHECK(gaps.total_s == doctest::Approx(d.at_s));
   }
