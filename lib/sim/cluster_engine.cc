@@ -11,7 +11,6 @@
 namespace mc::sim {
 namespace {
 constexpr uint16_t kAttemptsMax = 4;
-constexpr uint32_t kRanks[] = {10, 100, 1000, 10000};
 }  // namespace
 
 ClusterEngine::ClusterEngine(const std::vector<TraceRequest>& trace, const TraceBlocks& blocks,
@@ -32,7 +31,8 @@ ClusterEngine::ClusterEngine(const std::vector<TraceRequest>& trace, const Trace
       owners_(trace.size()),
       resident_(nodes_.size()),
       readable_(nodes_.size()),
-      popularity_(options.replicate) {
+      popularity_(options.replicate),
+      sampler_(options, blocks, nodes_.size()) {
   MC_ASSERT(options.policy != nullptr && options.pipeline > 0 && !nodes_.empty() && !decodes_.empty());
   MC_ASSERT_EQ(trace.size(), blocks.size());
   run_.requests.resize(trace.size());
@@ -42,7 +42,6 @@ ClusterEngine::ClusterEngine(const std::vector<TraceRequest>& trace, const Trace
   for (Node& node : nodes_) node.stage_free.resize(options.pipeline);
   init_snapshot();
   init_tenants();
-  if (options.keep_samples) watch_replicas();
 }
 
 void ClusterEngine::at(double when_s, Kind kind, uint32_t a, uint32_t b) {
@@ -59,14 +58,14 @@ ClusterRun ClusterEngine::run() {
     return r < trace_.size() ? trace_[r].timestamp_ms / 1000 / options_.speedup : Batch::kNever;
   };
   uint32_t next = 0;
-  double sample_s = 0;
+  const auto queue_s = [&](size_t node) { return queue_of(nodes_[node]); };
   for (;;) {
     const double arrival = arrival_s(next), transfer = links_.next_s();
     const double event = events_.empty() ? Batch::kNever : events_.front().at_s,
                  first = std::min({arrival, transfer, event});
     if (first == Batch::kNever || missed_ > options_.misses_max) break;
     if (options_.progress && run_.events % 4096 == 0) options_.progress(over_);
-    for (; options_.keep_samples && sample_s <= first; sample_s += options_.sample_s) sample(sample_s);
+    sampler_.sample_until(first, queue_s, batches_, caches_);
     if (transfer == first) {  // what arrives at a moment is there for whom it happens to then
       now_ = transfer;
       ++run_.events;
@@ -89,6 +88,7 @@ ClusterRun ClusterEngine::run() {
     reject(r, Fate::rejected_decode);  // no empty cluster would admit them
   run_.span_s = trace_.empty() ? 0 : arrival_s(trace_.size() - 1);
   run_.end_s = now_;
+  sampler_.move_to(run_);
   run_.moved_bytes = links_.moved_bytes();
   for (const Batch& batch : batches_) {
     run_.row_s += batch.history().row_s(), run_.decode_busy_s += batch.history().busy_s();
@@ -217,53 +217,6 @@ void ClusterEngine::come_back(const NodeFailure& failure) {
   }
   if (failure.role != 'p') decodes_[failure.index].up = true;
   bind_held();
-}
-
-// ---- samples ---------------------------------------------------------------------------------
-
-void ClusterEngine::watch_replicas() {
-  std::vector<uint32_t> uses(blocks_.unique()), order(blocks_.unique());
-  for (size_t r = 0; r < blocks_.size(); ++r)
-    for (const uint32_t block : blocks_.of(r)) ++uses[block];
-  for (uint32_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return uses[a] > uses[b]; });
-  for (const uint32_t rank : kRanks) {
-    if (rank > order.size()) break;
-    run_.replica_ranks.push_back(rank);
-    watched_.push_back(order[rank - 1]);
-  }
-  const size_t count = nodes_.size() + (coupled() ? 0 : decodes_.size());
-  run_.samples.resize(count);
-  for (size_t i = 0; i < nodes_.size(); ++i) run_.nodes.push_back((coupled() ? "m" : "p") + std::to_string(i));
-  if (!coupled())
-    for (size_t i = 0; i < decodes_.size(); ++i) run_.nodes.push_back("d" + std::to_string(i));
-}
-
-void ClusterEngine::sample(double at_s) {
-  const auto decode_of = [&](size_t i, NodeSample& s) {
-    const Batch& batch = batches_[i];
-    s.rows = static_cast<uint32_t>(batch.rows() + batch.waiting());
-    s.kv_tokens = static_cast<uint32_t>(batch.context() + batch.waiting_context());
-    if (options_.sched.tbt_slo_s > 0)
-      s.load = static_cast<float>(profile_.step_s(s.rows, s.kv_tokens) / options_.sched.tbt_slo_s);
-  };
-  for (size_t i = 0; i < nodes_.size(); ++i) {
-    NodeSample s;
-    s.at_s = static_cast<float>(at_s);
-    s.queue_s = static_cast<float>(queue_of(nodes_[i]));
-    if (coupled()) decode_of(i, s);
-    if (options_.sched.ttft_slo_s > 0) s.load = s.queue_s / static_cast<float>(options_.sched.ttft_slo_s);
-    run_.samples[i].push_back(s);
-  }
-  for (size_t i = 0; !coupled() && i < decodes_.size(); ++i) {
-    NodeSample s;
-    s.at_s = static_cast<float>(at_s);
-    decode_of(i, s);
-    run_.samples[nodes_.size() + i].push_back(s);
-  }
-  std::vector<uint32_t> replicas;
-  for (const uint32_t block : watched_) replicas.push_back(caches_.replicas(block));
-  run_.replicas.push_back(std::move(replicas));
 }
 
 }  // namespace mc::sim

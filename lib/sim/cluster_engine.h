@@ -10,6 +10,7 @@
 #include "sim/batch.h"
 #include "sim/cluster.h"
 #include "sim/links.h"
+#include "sim/sampler.h"
 #include "sim/tiers.h"
 
 namespace mc::sim {
@@ -87,8 +88,6 @@ class ClusterEngine {
   void fail(const NodeFailure& failure);
   void come_back(const NodeFailure& failure);
   void retry(uint32_t r, uint64_t more_made);
-  void sample(double at_s);
-  void watch_replicas();
   bool coupled() const { return options_.shape.coupled > 0; }
   uint64_t steps_left(uint32_t r) const;
 
@@ -188,8 +187,7 @@ class ClusterEngine {
   sched::Snapshot snapshot_;
   sched::Placement placement_;
   sched::Lengths lengths_;
-  double inflight_at_s_ = -1;      // when it was made
-  std::vector<uint32_t> watched_;  // blocks at the ranks
+  double inflight_at_s_ = -1;  // when it was made
   sched::Popularity popularity_;
   struct Copying {
     uint32_t request;  // whose leading blocks these are
@@ -197,9 +195,10 @@ class ClusterEngine {
     double bytes;
     bool failed = false, used = false;
   };
-  std::vector<Copying> copies_;                                // all that were begun
-  std::vector<uint32_t> copying_;                              // those under way
-  std::vector<BlockHash> hashes_;                              // scratch
+  std::vector<Copying> copies_;    // all that were begun
+  std::vector<uint32_t> copying_;  // those under way
+  std::vector<BlockHash> hashes_;  // scratch
+  Sampler sampler_;
   std::map<std::pair<uint32_t, uint32_t>, uint32_t> copy_of_;  // (node, block) -> the last copy that brought it
 };
 
