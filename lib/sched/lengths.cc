@@ -1,8 +1,8 @@
 // Buckets: exact below 32 tokens, then 16 a doubling; a bucket's answers are spread evenly over it.
 
 #include <algorithm>
+#include <array>
 #include <bit>
-#include <cmath>
 
 #include "base/assert.h"
 #include "sched/admission.h"
@@ -19,10 +19,21 @@ size_t bucket_of(uint32_t tokens) {
   return kExact + (top - 5) * kPerDoubling + ((tokens >> (top - 4)) & (kPerDoubling - 1));
 }
 
-double begin_of(size_t bucket) {
+constexpr double computed_begin(size_t bucket) {
   if (bucket < kExact) return static_cast<double>(bucket);
   const size_t doubling = (bucket - kExact) / kPerDoubling, part = (bucket - kExact) % kPerDoubling;
-  return std::ldexp(static_cast<double>(kPerDoubling + part), static_cast<int>(doubling) + 1);
+  return static_cast<double>(uint64_t{kPerDoubling + part} << (doubling + 1));
+}
+
+// Admission asks thousands of times a decision.
+constexpr auto kBegins = [] {
+  std::array<double, 193> out{};
+  for (size_t i = 0; i < out.size(); ++i) out[i] = computed_begin(i);
+  return out;
+}();
+
+double begin_of(size_t bucket) {
+  return kBegins[bucket];
 }
 
 }  // namespace
