@@ -326,6 +326,7 @@ sched::HeldRequest Conductor::held_request(const Request& r) const {
   out.work_s = r.work_s;
   out.arrived = r.arrived, out.deadline = r.deadline, out.expires = r.expires;
   out.pin = r.submit.pin_prefill;
+  out.destination = r.submit.model + "/" + r.submit.pin_decode;
   return out;
 }
 

@@ -37,6 +37,7 @@ struct Verdict {
   double rows = 0, kv_tokens = 0;            // predicted decode load of one node, this request included
   double at_s = 0;                           // seconds from now to the moment of the prediction
   double capacity_tokens = 0;                // > 0: refused, because the pages of the node hold at most so many tokens
+  bool hopeless = false;                     // the request alone on an idle node would break the bound of TBT
 };
 
 struct Admission {

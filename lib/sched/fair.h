@@ -114,6 +114,8 @@ class FairQueue {
   /// recall(), and its age does not count for its tenant. Returns its place among its tenant's requests.
   Key set_aside(Entry entry);
   void recall(const std::string& id);
+  /// The place that a request which has its turn had among its tenant's requests.
+  Key key(const Entry& entry) const { return {key_of(entry), entry.order}; }
   bool empty() const { return where_.empty(); }
   size_t size() const { return where_.size(); }
   size_t waiting(uint32_t tenant) const {

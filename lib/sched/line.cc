@@ -11,6 +11,10 @@ constexpr uint32_t kTriesMax = 64;  // requests that are tried without success b
 // Requests of a tenant that are recalled before other events are handled: few when one node changes, many when the
 // members change.
 constexpr uint32_t kPinRecallMax = 4, kRecallMax = 64;
+// Requests of a tenant that admission may refuse for the decode load before the other requests of the tenant go on
+// waiting: a load that is too high for the first of them is mostly too high for the next.
+constexpr uint32_t kRefusedMax = 4;
+constexpr Duration kLoadPause = 1s;    // without a change of the load, the next few are asked after this time
 constexpr double kDelayWorth = 0.5;    // a request may be late by this share of the work that its wait saves
 constexpr double kPrefixSlackS = 0.1;  // extra wait beyond the predicted time of the node that computes a prefix
 
@@ -97,15 +101,15 @@ Wait Line::wait_of(const Held& held, const Board& board, TimePoint now) const {
 
 /// A number that changes when the awaited state of the group has changed.
 uint64_t Line::change_of(const Wait& wait, const Board& board) const {
-  if (wait.why == Wait::For::room) return rooms_;
-  const int slot = board.find(wait.node);
+  if (wait.why == Wait::For::room || wait.why == Wait::For::load) return rooms_;
+  const int slot = board.find(wait.of);
   return slot < 0 ? 0 : board.ended_prefills(slot) + 1;
 }
 
 bool Line::is_open(const Wait& wait, const Group& group, const Board& board, TimePoint now) const {
   if (wait.why == Wait::For::members) return false;
   if (wait.why != Wait::For::pin) return group.seen != change_of(wait, board);
-  const int slot = board.find(wait.node);
+  const int slot = board.find(wait.of);
   return slot >= 0 && !board.is_draining(slot) && board.queue_s(slot, now) <= to_seconds(options_.lead);
 }
 
@@ -140,30 +144,67 @@ void Line::recall(const RequestId& id) {
   Held& held = held_.at(id);
   MC_ASSERT(held.wait.why != Wait::For::nothing);
   leave_group(held);
+  held.recalled = true;
   fair_.recall(id);
   look_again_ = true;
+}
+
+// Whether requests of its tenant that go before it are waiting for the load that this one would wait for.
+bool Line::is_behind(const Held& held) const {
+  const auto at = groups_.find({Wait::For::load, held.request.destination});
+  if (at == groups_.end()) return false;
+  const Group& group = at->second;
+  const auto members = group.members.find(held.request.tenant);
+  if (members == group.members.end() || fair_.key(*turn_) < members->second.begin()->first) return false;
+  const auto refused = group.refused.find(held.request.tenant);
+  const bool enough = refused != group.refused.end() && refused->second >= kRefusedMax && group.asking == rooms_;
+  return enough || !held.recalled;
+}
+
+uint32_t Line::recall_max(const Wait& wait, const Group& group, uint32_t tenant) const {
+  if (wait.why == Wait::For::pin) return kPinRecallMax;
+  if (wait.why != Wait::For::load) return kRecallMax;
+  const auto refused = group.refused.find(tenant);
+  return refused == group.refused.end() ? kRefusedMax : kRefusedMax - std::min(kRefusedMax, refused->second);
 }
 
 /// Recalls the first requests of each tenant, or the next ones since the last change. True: more are left.
 bool Line::recall_some(const Wait& wait, Group& group, const Board& board) {
   const bool by_change = wait.why != Wait::For::pin;
   const uint64_t change = by_change ? change_of(wait, board) : 0;
-  if (!by_change || group.asking != change) group.asked.clear();
+  if (!by_change || group.asking != change) group.asked.clear(), group.refused.clear();
   group.asking = change;
   std::vector<RequestId> back;
   bool more = false;
   for (const auto& [tenant, members] : group.members) {
     const auto asked = group.asked.find(tenant);
     auto at = asked == group.asked.end() ? members.begin() : members.upper_bound(asked->second);
-    for (uint32_t n = 0; n < (by_change ? kRecallMax : kPinRecallMax) && at != members.end(); ++n, ++at) {
+    const uint32_t most = recall_max(wait, group, tenant);
+    for (uint32_t n = 0; n < most && at != members.end(); ++n, ++at) {
       back.push_back(at->second);
       group.asked[tenant] = at->first;
     }
-    more |= at != members.end();
+    more |= most > 0 && at != members.end();
   }
   if (by_change && !more) group.seen = change;
   for (const RequestId& id : back) recall(id);  // the group may be erased with its last request
   return more;
+}
+
+// No node has got room for a while: the few that are too much for the decode nodes must not keep up the others.
+void Line::end_pause() {
+  pause_ends_ = kNever;
+  for (auto at = groups_.lower_bound({Wait::For::load, ""}); at != groups_.end(); ++at) {
+    Group& group = at->second;
+    bool more = false;
+    for (const auto& [tenant, members] : group.members) {
+      const auto asked = group.asked.find(tenant);
+      more |= asked == group.asked.end() || members.upper_bound(asked->second) != members.end();
+    }
+    if (!more) group.asked.clear();  // from the front again
+    group.refused.clear();
+    group.seen = 0;
+  }
 }
 
 void Line::recall_open(const Board& board, TimePoint now) {
@@ -192,6 +233,7 @@ void Line::set_has_nodes(const RequestId& id, bool has_nodes) {
 void Line::begin_round(const Board& board, TimePoint now) {
   MC_ASSERT(!turn_);
   if (now >= next_room_) ++rooms_;
+  if (now >= pause_ends_ && rooms_ == paused_at_) end_pause();
   look_again_ = more_ = false;
   tries_ = 0;
   recall_open(board, now);
@@ -204,6 +246,8 @@ std::optional<RequestId> Line::take_turn(const Board& board, TimePoint now) {
     if (!turn_) return std::nullopt;
     Held& held = held_.at(turn_->id);
     Wait wait = wait_of(held, board, now);
+    if (wait.why == Wait::For::nothing && is_behind(held)) wait = {Wait::For::load, held.request.destination};
+    held.recalled = false;
     if (wait.why == Wait::For::nothing) return turn_->id;
     set_aside(held, std::move(*turn_), std::move(wait), board);
     turn_.reset();
@@ -216,12 +260,17 @@ void Line::put_back(const RequestId& id, const Board& board, TimePoint now) {
   ++tries_;
   Held& held = held_.at(id);
   Wait wait = wait_of(held, board, now);
-  if (wait.why == Wait::For::nothing) wait.why = Wait::For::room;
-  set_aside(held, std::move(*turn_), std::move(wait), board);
+  if (wait.why == Wait::For::nothing)
+    wait = held.refused ? Wait{Wait::For::load, held.request.destination} : Wait{Wait::For::room, ""};
+  const bool for_load = wait.why == Wait::For::load;
+  set_aside(held, std::move(*turn_), wait, board);
   turn_.reset();
+  if (for_load) ++groups_.at(wait).refused[held.request.tenant];
 }
 
-Line::Turn Line::turn_of(const RequestId& id, const Placement& placement) const {
+Line::Turn Line::turn_of(const RequestId& id, const Placement& placement) {
+  Held& held = held_.at(id);
+  held.refused = placement.candidate < 0 && placement.reason == NoPlace::predicted_slo_miss;
   if (placement.candidate >= 0) return Turn::go;
   if (placement.reason == NoPlace::no_prefill || placement.reason == NoPlace::no_pair) return Turn::wait;
   if (placement.reason == NoPlace::no_decode) return Turn::wait_for_nodes;
@@ -240,6 +289,13 @@ void Line::end_round(const Board& board, TimePoint now) {
   next_room_ = board.next_idle(options_.lead, now);
   if (!prefix_ends_.empty()) next_room_ = std::min(next_room_, std::max(prefix_ends_.begin()->first, now + 1us));
   next_turn_ = more_ ? std::min(next_room_, now + 1ms) : next_room_;
+  if (groups_.lower_bound({Wait::For::load, ""}) == groups_.end()) {
+    pause_ends_ = kNever;
+  } else {
+    if (paused_at_ != rooms_ || pause_ends_ <= now || pause_ends_ == kNever) pause_ends_ = now + kLoadPause;
+    paused_at_ = rooms_;
+    next_turn_ = std::min(next_turn_, pause_ends_);
+  }
 }
 
 // ---- waiting for a prefix --------------------------------------------------------------------

@@ -10,6 +10,12 @@
 //   pin      its prefill node is absent or busy         back when that node has room
 //   prefix   a node computes its prefix                 back when that node ends a prefill, goes or takes too long
 //   room     no idle node could take the request        back when any node gets room
+//   load     admission refused it for the decode load   back when any node gets room: the first few of its tenant.
+//                                                       When no node gets room for a second, the next few
+//
+// A request that waits for a lower decode load keeps its place before later requests. If each newcomer could take the
+// little room that has come up meanwhile, waiting requests would get none until their time has nearly run out. Then
+// admission holds nothing back, and every request would have waited that long.
 //
 // The class reads no clock and no messages. The order of the calls and their times decide everything.
 #pragma once
@@ -44,12 +50,14 @@ struct HeldRequest {
   TimePoint arrived{}, deadline = kNever;
   TimePoint expires = kNever;  // from this time on the TTFT bound cannot be met
   NodeId pin;                  // prefill node that the request is pinned to; "" = any
+  std::string destination;     // requests with one destination may go to the same decode nodes
 };
 
-/// The change that a held request waits for. `node` is its pin, or the node that computes its prefix.
+/// The change that a held request waits for. `of` is its pin, or the node that computes its prefix, or for load its
+/// destination.
 struct Wait {
-  enum class For : uint8_t { nothing, members, pin, prefix, room } why = For::nothing;
-  NodeId node;
+  enum class For : uint8_t { nothing, members, pin, prefix, room, load } why = For::nothing;
+  std::string of;
   auto operator<=>(const Wait&) const = default;
 };
 
@@ -95,7 +103,7 @@ class Line {
   /// The result of a turn, by the place that was found. A waiting request may find a better moment or node later. A
   /// refused request cannot.
   enum class Turn : uint8_t { go, wait, wait_for_nodes, refuse };
-  Turn turn_of(const RequestId& id, const Placement& placement) const;
+  Turn turn_of(const RequestId& id, const Placement& placement);
   void end_round(const Board& board, TimePoint now);
   TimePoint next_wakeup() const { return fair_.empty() ? kNever : next_turn_; }
 
@@ -122,6 +130,8 @@ class Line {
     NodeId prefix_node;
     uint64_t prefix_seen = 0;  // Board::ended_prefills of that node at the last check
     bool prefix_tried = false;
+    bool refused = false;   // admission refused the request at its last turn
+    bool recalled = false;  // the request is back in the queue from a group
     // State of a request that is in a group instead of the queue.
     Wait wait;
     FairQueue::Key key;
@@ -132,10 +142,13 @@ class Line {
     uint64_t seen = 0;                         // result of change_of() when every request had been recalled
     uint64_t asking = 0;                       // result of change_of() when the recalls last began at the front
     std::map<uint32_t, FairQueue::Key> asked;  // last key that was recalled since then
+    std::map<uint32_t, uint32_t> refused;      // number of requests that admission refused again since then
   };
 
   FairQueue::Entry entry_of(const HeldRequest& request) const;
   Wait wait_of(const Held& held, const Board& board, TimePoint now) const;
+  bool is_behind(const Held& held) const;
+  uint32_t recall_max(const Wait& wait, const Group& group, uint32_t tenant) const;
   uint64_t change_of(const Wait& wait, const Board& board) const;
   bool is_open(const Wait& wait, const Group& group, const Board& board, TimePoint now) const;
   void set_aside(Held& held, FairQueue::Entry entry, Wait wait, const Board& board);
@@ -143,6 +156,7 @@ class Line {
   void recall(const RequestId& id);
   bool recall_some(const Wait& wait, Group& group, const Board& board);
   void recall_open(const Board& board, TimePoint now);
+  void end_pause();
 
   LineOptions options_;
   FairQueue fair_;
@@ -151,12 +165,14 @@ class Line {
   std::map<Wait, Group> groups_;
   std::set<std::pair<TimePoint, RequestId>> prefix_ends_;  // ends of waits for a prefix
   size_t prioritised_ = 0;                                 // number of unfinished requests with a priority
-  uint64_t rooms_ = 1;            // calls of room_changed(), and times when room came with the clock alone
-  uint32_t tries_ = 0;            // unsuccessful tries in this round
-  bool look_again_ = false;       // a change may give a request its turn
-  bool more_ = false;             // more requests wait for recall than one round may recall
-  TimePoint next_room_ = kNever;  // next time when the clock alone may make room
-  TimePoint next_turn_ = kNever;  // next time when requests are recalled
+  uint64_t rooms_ = 1;             // calls of room_changed(), and times when room came with the clock alone
+  uint32_t tries_ = 0;             // unsuccessful tries in this round
+  bool look_again_ = false;        // a change may give a request its turn
+  bool more_ = false;              // more requests wait for recall than one round may recall
+  TimePoint next_room_ = kNever;   // next time when the clock alone may make room
+  TimePoint next_turn_ = kNever;   // next time when requests are recalled
+  TimePoint pause_ends_ = kNever;  // next time when more requests that wait for load are recalled without a change
+  uint64_t paused_at_ = 0;         // value of rooms_ when the pause began
 };
 
 }  // namespace mc::sched

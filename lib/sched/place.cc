@@ -171,6 +171,9 @@ void place(const Snapshot& snapshot, const Policy& policy, const Options& option
   out.reason = NoPlace::predicted_slo_miss;
   out.predicted_s = out.verdict.predicted_s, out.allowed_s = out.verdict.allowed_s;
   out.candidate = -1;
+  if (out.verdict.bound != Bound::tbt) return;
+  const Cost& cost = snapshot.decode[static_cast<size_t>(out.decode)].cost;
+  out.verdict.hopeless = cost.step(1, snapshot.tokens) > options.admitting.slack * options.tbt_slo_s;
 }
 
 }  // namespace mc::sched

@@ -67,6 +67,30 @@ struct Bench {
     return out;
   }
 
+  HeldRequest bounded(const RequestId& id, const std::string& destination = "/") const {
+    HeldRequest r = request(id);
+    r.destination = destination;
+    r.expires = now + 100s;
+    return r;
+  }
+  void push_bounded(const RequestId& id, const std::string& destination = "/") { line.push(bounded(id, destination)); }
+  /// One round in which admission refuses every request for the decode load.
+  std::vector<RequestId> refuse_round() {
+    Placement refused;
+    refused.reason = NoPlace::predicted_slo_miss;
+    refused.verdict.bound = Bound::tbt;
+    std::vector<RequestId> out;
+    line.begin_round(board, now);
+    while (const auto id = line.take_turn(board, now)) {
+      out.push_back(*id);
+      CHECK(line.turn_of(*id, refused) == Line::Turn::wait);
+      line.put_back(*id, board, now);
+    }
+    line.end_round(board, now);
+    line.check();
+    return out;
+  }
+
   TimePoint now{};
   Board board;
   Line line;
@@ -189,7 +213,9 @@ TEST_CASE("sched/line: a request waits for what may come before it is late, and 
     CHECK(b.line.turn_of("bounded", none) == Turn::wait);
     CHECK(b.line.turn_of("unbounded", none) == Turn::refuse);
   }
-  none.verdict.bound = Bound::ttft;
+  none.verdict.hopeless = true;
+  CHECK(b.line.turn_of("bounded", none) == Turn::refuse);
+  none.verdict.hopeless = false, none.verdict.bound = Bound::ttft;
   CHECK(b.line.turn_of("bounded", none) == Turn::refuse);
 }
 
@@ -233,6 +259,68 @@ TEST_CASE("sched/line: an event asks a few of those that wait, and the rest a mo
     if (asked >= 200) break;
   }
   CHECK(asked == 200);
+}
+
+TEST_CASE("sched/line: of those that admission refused for the decode load a few are asked when room comes up") {
+  Bench b;
+  for (int i = 0; i < 50; ++i) b.push_bounded("r" + std::to_string(10 + i));
+  CHECK(b.refuse_round() == Ids{"r10"});  // the others are behind it
+  b.line.room_changed();
+  CHECK(b.refuse_round() == Ids{"r10", "r11", "r12", "r13"});
+  CHECK(b.refuse_round().empty());
+  b.line.room_changed();
+  CHECK(b.refuse_round() == Ids{"r10", "r11", "r12", "r13"});
+}
+
+TEST_CASE("sched/line: a few that nothing can admit keep up the others for a moment and not for ever") {
+  Bench b;
+  for (int i = 0; i < 10; ++i) b.push_bounded("r" + std::to_string(10 + i));
+  CHECK(b.refuse_round() == Ids{"r10"});
+  const Ids front = {"r10", "r11", "r12", "r13"};
+  for (const Ids& next : {front, Ids{"r14", "r15", "r16", "r17"}, Ids{"r18", "r19"}, front}) {
+    TimePoint wakeup = b.line.next_wakeup();
+    if (wakeup == b.now + 1ms) {  // there are more to ask, but not before the pause ends
+      b.now = wakeup;
+      CHECK(b.refuse_round().empty());
+      wakeup = b.line.next_wakeup();
+    }
+    CHECK(wakeup > b.now + 900ms);
+    CHECK(wakeup <= b.now + 1s);
+    b.now = wakeup;
+    CHECK(b.line.wants_round(b.now));
+    CHECK(b.refuse_round() == next);
+  }
+}
+
+TEST_CASE("sched/line: who comes later does not take the room that earlier ones wait for") {
+  Bench b;
+  b.push_bounded("first");
+  CHECK(b.refuse_round() == Ids{"first"});
+  b.now += 500ms;
+  b.push_bounded("second");
+  CHECK(b.refuse_round().empty());
+  b.push_bounded("first of another model", "other/");
+  CHECK(b.refuse_round() == Ids{"first of another model"});
+  HeldRequest urgent = b.bounded("urgent");
+  urgent.priority = -1;
+  b.line.push(urgent);
+  CHECK(b.refuse_round() == Ids{"urgent"});
+  b.line.room_changed();
+  CHECK(b.refuse_round() == Ids{"urgent", "first", "second", "first of another model"});
+}
+
+TEST_CASE("sched/line: as long as room lasts, those behind the first few have their turns") {
+  Bench b;
+  for (int i = 0; i < 30; ++i) b.push_bounded("r" + std::to_string(10 + i));
+  CHECK(b.refuse_round() == Ids{"r10"});
+  b.line.room_changed();
+  size_t placed = 0;
+  do {
+    placed += b.round(1, 0).size();
+    b.now = std::max(b.now + 1us, std::min(b.line.next_wakeup(), b.now + 1s));
+  } while (b.line.wants_round(b.now));
+  CHECK(placed == 30);
+  CHECK(b.line.size() == 0);
 }
 
 }  // namespace line_test
