@@ -62,6 +62,7 @@ class Board {
   int prefill_at(int slot) const { return slot < 0 ? -1 : at(slot).prefill; }
   int decode_at(int slot) const { return slot < 0 ? -1 : at(slot).decode; }
   uint32_t prefill_slot(size_t view) const { return prefills_[view].slot; }
+  uint32_t decode_slot(size_t view) const { return decodes_[view].slot; }
   uint32_t holder_slot(size_t holder) const { return holders_[holder]; }
 
   // ---- books ----

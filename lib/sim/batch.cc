@@ -48,6 +48,7 @@ void Batch::run(uint64_t count, double seconds) {
   const uint64_t rows = rows_.size();
   history_.add_steps(count, first_s_, growth_s_, rows, seconds);
   context_ += rows * count;
+  tokens_made_ += rows * count;
   planned_ -= count;
   first_s_ += growth_s_ * static_cast<double>(count);
 }
@@ -92,7 +93,7 @@ void Batch::join(double now_s) {
 }
 
 void Batch::begin(double now_s) {
-  // Rows outgrew the memory: the newest waits again (its KV stays in DRAM), and its gap grows.
+  // The rows outgrew the memory: the newest one waits again, its KV stays in DRAM, and its gap grows.
   while (rows_.size() > 1 && context_ + rows_.size() > capacity_) {
     const auto newest = std::max_element(rows_.begin(), rows_.end(), [](const Row& a, const Row& b) {
       return a.first_step != b.first_step ? a.first_step < b.first_step : a.request < b.request;

@@ -1,4 +1,4 @@
-// Shapes and failures as people write them, and the figures of a run.
+// The text forms of shapes and failures, and the figures of a run.
 
 #include "sim/cluster.h"
 
@@ -143,7 +143,6 @@ std::string_view to_string(Fate fate) {
 
 std::string_view to_string(HoldOrder order) {
   switch (order) {
-    case HoldOrder::least_work: return "least-work";
     case HoldOrder::arrival: return "arrival";
     case HoldOrder::work: return "work";
   }

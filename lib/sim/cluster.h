@@ -1,5 +1,6 @@
-// What a cluster would do with a trace: discrete events under one seed over the policies and admissions of lib/sched
-// that the live conductor uses, with the costs of a sched::Profile. Simulated are
+// A cluster that serves a trace, as discrete events under one seed. The scheduler is the live conductor's own: its
+// board, waiting queue, copies, policies and admissions (lib/sched), put together by Router. Simulated are the nodes,
+// with the costs of a sched::Profile:
 //
 //   prefill   a queue a node, first in, first out among those whose prefix is there; groups of nodes as pipelines
 //             of layer ranges, chunk by chunk (arXiv:2407.00079, 5.1)
@@ -8,11 +9,9 @@
 //   decode    continuous batching, joins at step boundaries, VRAM bound
 //   coupled   nodes that do both, prefill first or in chunks beside decoding (vLLM's two ways)
 //   failures  nodes that die, and come back empty
-//   tenants   quotas, shares and priorities, by the queue that conductors hold requests in (sched/fair.h)
-//   replicas  of hot prefixes, copied ahead of demand by the conductors' rule (sched/replicate.h)
 //
-// World (sim/world.h) runs the production state machines message by message; this is what makes an hour of trace
-// a matter of a second. Same trace, options and seed, same bytes.
+// World (sim/world.h) runs the production state machines message by message. Here an hour of trace takes about a
+// second. Equal traces, options and seeds give equal bytes.
 #pragma once
 
 #include <cstdint>
@@ -49,21 +48,19 @@ Result<NodeFailure> parse_failure(std::string_view text, const ClusterShape& sha
 
 enum class CoupledWay : uint8_t { prefill_first, chunked };
 
-/// Whose turn is first among held requests of a tenant. By least work a step of priority is worth FairOptions::age_s of
-/// work, else of waiting, as live conductors have it.
-enum class HoldOrder : uint8_t { least_work, arrival, work };
+/// The order of held requests of a tenant: mc-conductor's --hold-order.
+enum class HoldOrder : uint8_t { arrival, work };
 std::string_view to_string(HoldOrder order);
 
 struct ClusterOptions {
   ClusterShape shape;
   const sched::Profile* profile = nullptr;
   const sched::Policy* policy = nullptr;
-  sched::Options sched;  // with admission and both bounds, which are also the goal
+  sched::Options sched;  // with admission, and both bounds, by which a request counts as good
   /// When the pair of nodes is chosen: at arrival as in the papers, or not before a prefill node is about to be free,
-  /// which tenants and priorities also make requests wait for. By least work a request stays until it cannot meet TTFT
-  /// any more; in the orders of live conductors it is rejected when that is predicted at arrival or at its turn.
+  /// as under mc-conductor's --hold. Tenants and priorities make requests wait for their turn as well.
   bool hold = false;
-  HoldOrder hold_order = HoldOrder::least_work;
+  HoldOrder hold_order = HoldOrder::arrival;
   double hold_lead_s = 0.3;                  // queue of a node below which it is given held requests
   uint32_t pipeline = 1;                     // prefill nodes to a group
   uint64_t dram_blocks = 0, ssd_blocks = 0;  // of each prefill or coupled node, 512 tokens each
@@ -76,7 +73,7 @@ struct ClusterOptions {
   std::vector<sched::Tenant> tenants;  // by TraceRequest::tenant; others are the default one's, without limits
   sched::ReplicateOptions replicate;   // not of coupled nodes, which do not read each other's caches
   uint64_t seed = 0;
-  uint32_t force = UINT32_MAX;  // a request that no admission rejects: what would have become of it
+  uint32_t force = UINT32_MAX;  // a request that no admission rejects, to see how it would have ended
   bool keep_samples = true;
   uint64_t misses_max = UINT64_MAX;             // the run ends, unfinished, when more requests are known not to be good
   std::function<void(uint64_t over)> progress;  // called every few thousand events
@@ -90,7 +87,7 @@ enum class Fate : uint8_t {
   rejected_after,    // TBT bound, when its prefill was done
   rejected_node,     // no node of a role was there
   rejected_length,   // longer than the context, with its answer
-  rejected_quota,    // its tenant had used up what it may
+  rejected_quota,    // its tenant had used up its quota
 };
 std::string_view to_string(Fate fate);
 
@@ -102,9 +99,9 @@ struct RequestRecord {
   double ttft_s = 0;                     // arrival to the first token
   double tbt_s = 0;                      // mean of the longest tenth of its gaps, hand-off included; 0: one token
   double heard_tbt_s = 0;                // with the wait for a step boundary, as its client hears it
-  double mean_gap_s = 0;                 //
+  double mean_gap_s = 0;                 // between tokens
   double handoff_s = 0;                  // first token to joining the batch
-  double end_s = 0;                      // of the trace, when it was over
+  double end_s = 0;                      // time of the trace at which it was over
   double prefill_s = 0;                  // of a GPU, all attempts
   double queue_s = 0, fetch_wait_s = 0;  // arrival to compute, of that waiting for the prefix
   uint32_t dram_tokens = 0, ssd_tokens = 0, remote_tokens = 0;  // of the prompt, reused
@@ -117,7 +114,7 @@ struct NodeSample {
 
 struct ClusterRun {
   std::vector<RequestRecord> requests;
-  /// Not known: hand-off, wasted GPU seconds, busy time, batches, fetches, bytes moved, preemptions and which copies
+  /// Unknown are hand-off, wasted GPU seconds, busy time, batches, fetches, bytes moved, preemptions and which copies
   /// were used (run_machines).
   bool partial = false;
   double span_s = 0, end_s = 0;  // last arrival, end of all
@@ -147,7 +144,7 @@ struct GroupFigures {
   Percentiles ttft_s;
 };
 
-/// What a run comes to.
+/// The figures of a run.
 struct ClusterFigures {
   uint64_t requests = 0, served = 0, good = 0;  // good: served within both bounds
   uint64_t rejected_prefill = 0, rejected_decode = 0, rejected_after = 0, rejected_node = 0, rejected_length = 0;

@@ -1,16 +1,23 @@
-// The clock of a simulated cluster: events in order of time, arrivals between them, failures, samples.
-
 #include "sim/cluster_engine.h"
 
 #include <algorithm>
-#include <cmath>
-#include <functional>
 
 #include "base/assert.h"
 
 namespace mc::sim {
 namespace {
+
 constexpr uint16_t kAttemptsMax = 4;
+
+uint32_t nodes_of(const ClusterOptions& options) {
+  if (options.shape.coupled > 0) return options.shape.coupled;
+  return (options.shape.prefill + options.pipeline - 1) / options.pipeline;
+}
+
+uint32_t batches_of(const ClusterOptions& options) {
+  return options.shape.coupled > 0 ? options.shape.coupled : options.shape.decode;
+}
+
 }  // namespace
 
 ClusterEngine::ClusterEngine(const std::vector<TraceRequest>& trace, const TraceBlocks& blocks,
@@ -19,34 +26,23 @@ ClusterEngine::ClusterEngine(const std::vector<TraceRequest>& trace, const Trace
       blocks_(blocks),
       options_(options),
       profile_(*options.profile),
-      rng_(options.seed),
-      kv_bytes_(static_cast<double>(options.profile->kv_bytes_per_token)),
       live_(trace.size()),
-      attempt_(trace.size()),
-      nodes_(options.shape.coupled > 0 ? options.shape.coupled
-                                       : (options.shape.prefill + options.pipeline - 1) / options.pipeline),
-      decodes_(options.shape.coupled > 0 ? options.shape.coupled : options.shape.decode),
-      caches_(static_cast<uint32_t>(nodes_.size()), options.dram_blocks, options.ssd_blocks, blocks.unique()),
-      links_(nodes_.size() + decodes_.size(), options.profile->net.bytes_per_s),
-      owners_(trace.size()),
-      resident_(nodes_.size()),
-      readable_(nodes_.size()),
-      popularity_(options.replicate),
-      sampler_(options, blocks, nodes_.size()) {
-  MC_ASSERT(options.policy != nullptr && options.pipeline > 0 && !nodes_.empty() && !decodes_.empty());
+      nodes_(nodes_of(options)),
+      grown_(batches_of(options)),
+      caches_(nodes_of(options), options.dram_blocks, options.ssd_blocks, blocks.unique()),
+      links_(nodes_of(options) + batches_of(options), options.profile->net.bytes_per_s),
+      router_(trace, blocks, options, caches_, nodes_of(options), [this](auto& out) { fill_inflight(out); }),
+      sampler_(options, blocks, nodes_of(options)) {
+  MC_ASSERT(options.policy != nullptr && options.pipeline > 0 && !nodes_.empty() && !grown_.empty());
   MC_ASSERT_EQ(trace.size(), blocks.size());
   run_.requests.resize(trace.size());
-  for (size_t i = 0; i < decodes_.size(); ++i)
-    batches_.emplace_back(options.profile, options.profile->kv_capacity_tokens,
-                          Rng(options.seed).fork("steps").next() + i);
+  const uint64_t seed = Rng(options.seed).fork("steps").next();
+  for (size_t i = 0; i < grown_.size(); ++i) batches_.emplace_back(&profile_, profile_.kv_capacity_tokens, seed + i);
   for (Node& node : nodes_) node.stage_free.resize(options.pipeline);
-  init_snapshot();
-  init_tenants();
 }
 
 void ClusterEngine::at(double when_s, Kind kind, uint32_t a, uint32_t b) {
-  events_.push_back({std::max(when_s, now_), ++order_, kind, a, b});
-  std::push_heap(events_.begin(), events_.end(), std::greater<>());
+  calendar_.add(std::max(when_s, now_), kind, a, b);
 }
 
 ClusterRun ClusterEngine::run() {
@@ -57,35 +53,29 @@ ClusterRun ClusterEngine::run() {
   const auto arrival_s = [&](size_t r) {
     return r < trace_.size() ? trace_[r].timestamp_ms / 1000 / options_.speedup : Batch::kNever;
   };
+  const auto queue_s = [&](size_t node, double at_s) { return router_.queue_s(static_cast<uint32_t>(node), at_s); };
+  const auto followed = [&](uint32_t r, const Answer& answer) { follow(r, answer); };
   uint32_t next = 0;
-  const auto queue_s = [&](size_t node) { return queue_of(nodes_[node]); };
   for (;;) {
-    const double arrival = arrival_s(next), transfer = links_.next_s();
-    const double event = events_.empty() ? Batch::kNever : events_.front().at_s,
-                 first = std::min({arrival, transfer, event});
+    const double arrival = arrival_s(next), transfer = links_.next_s(), event = calendar_.next_s();
+    const double first = std::min({arrival, transfer, event, router_.next_s()});
     if (first == Batch::kNever || missed_ > options_.misses_max) break;
     if (options_.progress && run_.events % 4096 == 0) options_.progress(over_);
     sampler_.sample_until(first, queue_s, batches_, caches_);
+    now_ = std::max(now_, first);
+    router_.end_due(now_, followed);
     if (transfer == first) {  // what arrives at a moment is there for whom it happens to then
-      now_ = transfer;
       ++run_.events;
       transfer_over(links_.finish_next());
-      continue;
-    }
-    if (event > arrival) {
-      now_ = arrival;
+    } else if (event == first) {
+      ++run_.events;
+      handle(calendar_.take());
+    } else if (arrival == first) {
       arrive_request(next++);
-      continue;
     }
-    std::pop_heap(events_.begin(), events_.end(), std::greater<>());
-    const Event e = events_.back();
-    events_.pop_back();
-    now_ = e.at_s;
-    ++run_.events;
-    handle(e);
+    if (router_.wants_round(now_)) serve_held();
   }
-  for (const uint32_t r : std::vector<uint32_t>(held_.begin(), held_.end()))
-    reject(r, Fate::rejected_decode);  // no empty cluster would admit them
+  router_.end_held(now_, followed);  // no empty cluster would admit them
   run_.span_s = trace_.empty() ? 0 : arrival_s(trace_.size() - 1);
   run_.end_s = now_;
   sampler_.move_to(run_);
@@ -95,6 +85,10 @@ ClusterRun ClusterEngine::run() {
     run_.rows_max = std::max(run_.rows_max, batch.rows_max());
     run_.preempted += batch.preempted();
   }
+  run_.held = router_.held_count();
+  run_.copies = router_.copies().copies, run_.copied_blocks = router_.copies().blocks;
+  run_.copied_bytes = bytes_of(run_.copied_blocks * kTraceBlockTokens);
+  run_.copies_used = copies_.copies_used(), run_.copied_blocks_used = copies_.blocks_used();
   return std::move(run_);
 }
 
@@ -102,13 +96,13 @@ void ClusterEngine::handle(const Event& e) {
   switch (e.kind) {
     case Kind::pump: return pump(e.a);
     case Kind::ssd_read:
-      if (attempt_[e.a] == e.b) part_arrived(e.a);
+      if (live_[e.a].attempt == e.b) part_arrived(e.a);
       return;
     case Kind::prefill_done:
-      if (attempt_[e.a] == e.b) prefill_done(e.a);
+      if (live_[e.a].attempt == e.b) prefill_done(e.a);
       return;
     case Kind::arrive:
-      if (attempt_[e.a] == e.b) arrive_at_decode(e.a);
+      if (live_[e.a].attempt == e.b) arrive_at_decode(e.a);
       return;
     case Kind::batch:
       if (batches_[e.a].plan() == e.b) batch_event(e.a);
@@ -116,24 +110,183 @@ void ClusterEngine::handle(const Event& e) {
     case Kind::chunk:
       if (nodes_[e.a].version == e.b) coupled_chunk_done(e.a);
       return;
-    case Kind::expire: return expire(e.a);
     case Kind::fail: return fail(options_.failures[e.a]);
     case Kind::back: return come_back(options_.failures[e.a]);
   }
 }
 
+// ---- requests --------------------------------------------------------------------------------
+
 void ClusterEngine::arrive_request(uint32_t r) {
   Live& live = live_[r];
   live.arrived_s = now_;
   live.tokens = trace_[r].input_tokens;
-  attempt_[r] = 1;
-  run_.requests[r].attempts = 1;
+  live.attempt = run_.requests[r].attempts = 1;
   // As the live front door: what does not fit with the longest answer it may have is no work for anybody.
   if (live.tokens + std::max<uint64_t>(1, trace_[r].output_tokens) > profile_.context_tokens)
-    return reject(r, Fate::rejected_length);
-  if (!admit(r)) return reject(r, Fate::rejected_quota);
-  if (holding()) return hold(r);
-  (void)place(r, true);
+    return end_rejected(r, Fate::rejected_length);
+  count_all_growth();
+  follow(r, router_.submit(r, now_));
+}
+
+void ClusterEngine::follow(uint32_t r, const Answer& answer) {
+  if (answer.what == Answer::What::held) return;
+  if (live_[r].attempt == 1) {
+    run_.requests[r].predicted_ttft_s = static_cast<float>(answer.predicted_ttft_s);
+    run_.requests[r].predicted_tbt_s = static_cast<float>(answer.predicted_tbt_s);
+  }
+  answer.what == Answer::What::placed ? dispatch(r, answer.route) : end_rejected(r, answer.fate);
+}
+
+void ClusterEngine::serve_held() {
+  count_all_growth();
+  router_.serve_held(now_, [&](uint32_t r, const Answer& answer) { follow(r, answer); });
+}
+
+// The router learns how many tokens the rows of a batch have made, and of tenants also whose.
+void ClusterEngine::count_growth(uint32_t index) {
+  const Batch& batch = batches_[index];
+  if (batch.tokens_made() > grown_[index]) router_.grow(index, batch.tokens_made() - grown_[index]);
+  grown_[index] = batch.tokens_made();
+}
+
+void ClusterEngine::count_all_growth() {
+  for (uint32_t i = 0; i < batches_.size(); ++i) {
+    Batch& batch = batches_[i];
+    if (batch.next_s() > now_) batch.advance(now_, done_);
+    count_growth(i);
+    if (!router_.has_tenants()) continue;
+    for (const Batch::Row& row : batch.running())
+      router_.charge(row.request, live_[row.request].made + 1 + batch.made(row), now_);
+  }
+  MC_ASSERT(done_.empty());  // what ends now has its event
+}
+
+void ClusterEngine::fill_inflight(std::vector<sched::Inflight>& out) const {
+  for (const uint32_t r : active_) {
+    const Live& live = live_[r];
+    if (live.decoding) continue;
+    const double arrives_s = live.computed ? live.prefill_end_s - now_ : std::max(0.0, live.expected_s - now_);
+    const uint32_t answered = static_cast<uint32_t>(live.made + live.computed);
+    out.push_back({arrives_s, live.decode, static_cast<uint32_t>(live.tokens + live.computed), answered, 0});
+  }
+  const auto add = [&](uint32_t batch, uint32_t r, uint64_t context, uint64_t made) {
+    const Live& live = live_[r];
+    out.push_back({live.prefill_end_s - now_, batch, static_cast<uint32_t>(context),
+                   static_cast<uint32_t>(live.made + made + 1), 0});
+  };
+  for (uint32_t i = 0; i < batches_.size(); ++i) {
+    const Batch& batch = batches_[i];
+    for (const Batch::Row& row : batch.running()) add(i, row.request, batch.context(row), batch.made(row));
+    batch.each_waiting([&](uint32_t r, uint64_t context, double, uint64_t made) { add(i, r, context, made); });
+  }
+}
+
+std::span<const uint32_t> ClusterEngine::kept_blocks(uint32_t r) const {
+  const std::span<const uint32_t> all = blocks_.of(r);
+  return all.first(std::min<size_t>(all.size(), trace_[r].input_tokens / kTraceBlockTokens));
+}
+
+void ClusterEngine::dispatch(uint32_t r, const Route& route) {
+  const std::span<const uint32_t> blocks = kept_blocks(r);
+  Live& live = live_[r];
+  RequestRecord& record = run_.requests[r];
+  live.placed = true;
+  live.node = record.prefill = route.node, live.decode = record.decode = route.decode;
+  live.expected_s = now_ + route.ttft_s;
+  const auto reused = [&](uint32_t count) { return std::min(count * kTraceBlockTokens, live.tokens - 1); };
+  const uint32_t used_blocks = route.local_blocks + route.fetch_blocks;
+  const uint64_t local = reused(route.local_blocks);
+  live.reused = reused(used_blocks);
+  const uint32_t ssd_blocks = caches_.on_ssd(route.node, blocks.first(route.local_blocks));
+  record.ssd_tokens = static_cast<uint32_t>(std::min<uint64_t>(local, ssd_blocks * kTraceBlockTokens));
+  record.dram_tokens = static_cast<uint32_t>(local) - record.ssd_tokens;
+  record.remote_tokens = static_cast<uint32_t>(live.reused - local);
+  active_.push_back(r);
+  live.active_at = static_cast<uint32_t>(active_.size() - 1);
+  Node& node = nodes_[route.node];
+  node.queue.push_back(r);
+  if (ssd_blocks > 0) {
+    ++live.missing;
+    node.ssd_free_s = std::max(now_, node.ssd_free_s) + profile_.ssd_read.seconds(bytes_of(record.ssd_tokens));
+    at(node.ssd_free_s, Kind::ssd_read, r, live.attempt);
+  }
+  if (route.holder >= 0) {
+    ++run_.fetches;
+    ++live.missing;
+    const uint32_t holder = static_cast<uint32_t>(route.holder);
+    const uint32_t maker = route.source_computes ? caches_.maker(blocks[used_blocks - 1]) : UINT32_MAX;
+    const bool waits = maker != UINT32_MAX && live_[maker].placed && live_[maker].node == holder &&
+                       !live_[maker].computed && maker != r;
+    if (waits)
+      live_[maker].waiters.push_back({r, live.attempt});
+    else
+      begin_fetch(r, holder, bytes_of(live.reused - local));
+  }
+  copies_.use(route.node, blocks.first(route.local_blocks), caches_);
+  caches_.use(route.node, blocks, r);
+  if (coupled()) return coupled_pump(route.node);
+  if (const auto& order = route.copy) {
+    const double bytes = static_cast<double>(order->bytes);
+    send({Parcel::Kind::copy, copies_.begin(r, *order), 0}, order->source, order->target, bytes, kUncapped);
+  }
+  pump(route.node);
+}
+
+// The request is on no node any more; what it asked of links and queues ends. `grown`: tokens of its row.
+void ClusterEngine::leave(uint32_t r, uint64_t grown) {
+  Live& live = live_[r];
+  if (!live.placed) return;
+  router_.leave(r, grown, now_);
+  std::deque<uint32_t>& queue = nodes_[live.node].queue;
+  if (const auto queued = std::find(queue.begin(), queue.end(), r); queued != queue.end()) queue.erase(queued);
+  active_[live.active_at] = active_.back();
+  live_[active_.back()].active_at = live.active_at;
+  active_.pop_back();
+  live.active_at = UINT32_MAX;
+  const auto waiters = std::move(live.waiters);
+  live.placed = false;
+  for (const auto& [other, attempt] : waiters)  // what they waited for will not come: computed instead
+    if (live_[other].attempt == attempt && live_[other].placed) {
+      Live& waiting = live_[other];
+      waiting.reused =
+          std::min<uint64_t>(waiting.reused, run_.requests[other].dram_tokens + run_.requests[other].ssd_tokens);
+      run_.requests[other].remote_tokens = 0;
+      part_arrived(other);
+    }
+}
+
+void ClusterEngine::reject(uint32_t r, Fate fate) {
+  leave(r, 0);
+  router_.close(r, true, now_);
+  end_rejected(r, fate);
+}
+
+void ClusterEngine::end_rejected(uint32_t r, Fate fate) {
+  run_.requests[r].fate = fate;
+  run_.requests[r].end_s = now_;
+  ++over_;
+  miss(r);
+}
+
+void ClusterEngine::finish(uint32_t r, double at_s) {
+  Live& live = live_[r];
+  RequestRecord& record = run_.requests[r];
+  if (live.decoding) {
+    const bool waited = options_.sched.first_with_second && !coupled();
+    const Gaps gaps = batches_[live.decode].history().take_gaps(r, live.gap_s, waited);
+    record.tbt_s = gaps.longest_s, record.heard_tbt_s = gaps.heard_s;
+    record.mean_gap_s = gaps.count > 0 ? gaps.total_s / static_cast<double>(gaps.count) : 0;
+    if (waited) record_ttft(r, live.first_token_s + gaps.first_s);
+  }
+  router_.answered(static_cast<uint32_t>(trace_[r].output_tokens), at_s - live.first_token_s);
+  record.fate = Fate::served;
+  record.end_s = at_s;
+  ++over_;
+  if (!is_good(record, options_)) miss(r);
+  leave(r, live.decoding ? steps_left(r) : 0);
+  router_.close(r, false, now_);
+  live.decoding = false;
 }
 
 void ClusterEngine::miss(uint32_t r) {
@@ -146,77 +299,356 @@ uint64_t ClusterEngine::steps_left(uint32_t r) const {
   return trace_[r].output_tokens > made ? trace_[r].output_tokens - made : 0;
 }
 
+void ClusterEngine::record_ttft(uint32_t r, double at_s) {
+  double& ttft_s = run_.requests[r].ttft_s;
+  ttft_s = at_s - live_[r].arrived_s;
+  if (options_.sched.ttft_slo_s > 0 && ttft_s > options_.sched.ttft_slo_s) miss(r);
+}
+
 // ---- failures --------------------------------------------------------------------------------
 
 /// The request that a node computes is over for it: the next one begins, of a pipeline when the first stage is free.
 void ClusterEngine::stop_computing(uint32_t index) {
   Node& node = nodes_[index];
-  if (options_.pipeline == 1) node.stage_free.front() = node.running_end_s = now_;
+  if (options_.pipeline == 1) node.stage_free.front() = now_;
   at(node.stage_free.front(), Kind::pump, index);
+}
+
+// Off its nodes, one of which has failed.
+void ClusterEngine::abandon(uint32_t r, uint64_t more_made) {
+  const Live& live = live_[r];
+  if (live.computing) run_.requests[r].prefill_s += std::min(now_ - live.started_s, live.work_s) - live.work_s;
+  if (live.computing && !coupled() && nodes_[live.node].up) stop_computing(live.node);
+  leave(r, more_made);
 }
 
 void ClusterEngine::retry(uint32_t r, uint64_t more_made) {
   Live& live = live_[r];
   RequestRecord& record = run_.requests[r];
-  if (live.computing) record.prefill_s += std::min(now_ - live.started_s, live.work_s) - live.work_s;
-  if (live.computing && !coupled() && nodes_[live.node].up) stop_computing(live.node);
-  leave(r);
   const bool unheard = first_waits(r) && more_made == 0;
-  const uint64_t made = live.made + (live.computed && !unheard ? 1 : 0) + more_made;
-  const double arrived_s = live.arrived_s, first_s = live.first_token_s, gap_s = live.gap_s;
-  const bool missed = live.missed;
-  live = Live{};
-  live.arrived_s = arrived_s, live.first_token_s = first_s, live.gap_s = gap_s, live.made = made;
-  live.missed = missed;
-  if (made > 0) live.lost_s = now_;
-  live.tokens = trace_[r].input_tokens + made;
+  Live again;
+  again.made = live.made + (live.computed && !unheard ? 1 : 0) + more_made;
+  again.arrived_s = live.arrived_s, again.first_token_s = live.first_token_s, again.gap_s = live.gap_s;
+  again.missed = live.missed;
+  if (again.made > 0) again.lost_s = now_;
+  again.tokens = trace_[r].input_tokens + again.made;
+  again.attempt = static_cast<uint16_t>(live.attempt + 1);
+  live = std::move(again);
   ++run_.retried;
-  ++attempt_[r];
   if (++record.attempts > kAttemptsMax) return reject(r, Fate::rejected_node);
-  if (made >= trace_[r].output_tokens && made > 0) return finish(r, now_);
-  if (options_.hold && by_least_work()) return hold(r);
-  (void)place(r, true);
+  if (live.made >= trace_[r].output_tokens && live.made > 0) return finish(r, now_);
+  follow(r, router_.retry(r, live.tokens, live.made, now_));
 }
 
 void ClusterEngine::fail(const NodeFailure& failure) {
   std::vector<std::pair<uint32_t, uint64_t>> victims;
+  const uint32_t index = failure.index / (failure.role == 'p' ? options_.pipeline : 1);
+  if (failure.role != 'p' && batches_[index].next_s() <= now_) batch_event(index);
+  count_all_growth();
   if (failure.role != 'd') {
-    Node& node = nodes_[failure.index / (coupled() ? 1 : options_.pipeline)];
-    const uint32_t index = static_cast<uint32_t>(&node - nodes_.data());
+    Node& node = nodes_[index];
     node.up = false;
     ++node.version;
     caches_.drop(index);
-    end_copies_of(index);
     for (const uint32_t r : active_)
-      if (live_[r].node == index && !live_[r].sent && !live_[r].decoding) victims.push_back({r, 0});
+      if (live_[r].node == index && !(live_[r].computed && live_[r].sent) && !live_[r].decoding)
+        victims.push_back({r, 0});
     node.queue.clear();
-    node.queued_s = 0, node.running_end_s = now_, node.running = UINT32_MAX;
+    node.running = UINT32_MAX;
     std::fill(node.stage_free.begin(), node.stage_free.end(), now_);
-    node.unfinished = 0;
   }
   if (failure.role != 'p') {
-    decodes_[failure.index].up = false;
-    Batch& batch = batches_[failure.index];
-    if (batch.next_s() <= now_) batch_event(failure.index);
-    batch.advance(now_, done_);
+    Batch& batch = batches_[index];
     if (batch.held()) batch.release(now_);
     batch.clear([&](uint32_t r, uint64_t made) { victims.push_back({r, made}); });
     if (!coupled())
       for (const uint32_t r : active_)
-        if (live_[r].decode == failure.index && !live_[r].decoding) victims.push_back({r, 0});
+        if (live_[r].decode == index && !live_[r].decoding) victims.push_back({r, 0});
   }
   std::sort(victims.begin(), victims.end());
+  for (const auto& [r, made] : victims) abandon(r, made);
+  failure.role == 'd' ? router_.set_decode_up(index, false, now_) : router_.set_prefill_up(index, false, now_);
   for (const auto& [r, made] : victims) retry(r, made);
 }
 
 void ClusterEngine::come_back(const NodeFailure& failure) {
-  if (failure.role != 'd') {
-    Node& node = nodes_[failure.index / (coupled() ? 1 : options_.pipeline)];
-    node.up = true;
-    node.up_since_s = now_;
+  if (failure.role == 'd') return router_.set_decode_up(failure.index, true, now_);
+  const uint32_t index = failure.index / (failure.role == 'p' ? options_.pipeline : 1);
+  nodes_[index].up = true;
+  router_.set_prefill_up(index, true, now_);
+}
+
+// ---- prefill ---------------------------------------------------------------------------------
+
+void ClusterEngine::send(const Parcel& parcel, uint32_t from, uint32_t to, double bytes, double cap) {
+  const uint32_t id = links_.start(now_, from, to, bytes, cap);
+  if (transfer_of_.size() <= id) transfer_of_.resize(id + 1);
+  transfer_of_[id] = parcel;
+}
+
+void ClusterEngine::begin_fetch(uint32_t r, uint32_t holder, double bytes) {
+  send({Parcel::Kind::fetch, r, live_[r].attempt}, holder, live_[r].node, bytes, kUncapped);
+}
+
+void ClusterEngine::send_on(uint32_t r, double bytes, double cap) {
+  const uint32_t decode = static_cast<uint32_t>(nodes_.size()) + live_[r].decode;
+  send({Parcel::Kind::handoff, r, live_[r].attempt}, live_[r].node, decode, bytes, cap);
+}
+
+void ClusterEngine::transfer_over(uint32_t transfer) {
+  const Parcel parcel = transfer_of_[transfer];
+  const uint32_t r = parcel.request;
+  if (parcel.kind == Parcel::Kind::copy) {
+    const CopyLog::Copy& copy = copies_.at(r);
+    if (router_.end_copy(copy.order, now_)) copies_.arrive(r, blocks_.of(copy.request), caches_);
+    return;
   }
-  if (failure.role != 'p') decodes_[failure.index].up = true;
-  bind_held();
+  if (live_[r].attempt != parcel.attempt || !live_[r].placed) return;
+  if (parcel.kind == Parcel::Kind::fetch) return part_arrived(r);
+  live_[r].sent = true;
+  if (live_[r].computed) hand_over(r);
+}
+
+void ClusterEngine::part_arrived(uint32_t r) {
+  Live& live = live_[r];
+  if (live.missing > 0 && --live.missing > 0) return;
+  if (!live.computing && !live.computed) coupled() ? coupled_pump(live.node) : pump(live.node);
+}
+
+// First in, first out among those whose prefix is here, as the production machine does.
+void ClusterEngine::pump(uint32_t index) {
+  Node& node = nodes_[index];
+  while (node.up && node.stage_free.front() <= now_) {
+    const auto ready =
+        std::find_if(node.queue.begin(), node.queue.end(), [&](uint32_t r) { return live_[r].missing == 0; });
+    if (ready == node.queue.end()) return;
+    const uint32_t r = *ready;
+    node.queue.erase(ready);
+    start(index, r);
+  }
+}
+
+// When the last stage is done with the last chunk (arXiv:2407.00079, 5.1); stages take the next request as they come
+// free.
+double ClusterEngine::pipeline(Node& node, const Live& live) {
+  const double stages = static_cast<double>(node.stage_free.size());
+  const double chunk_bytes =
+      static_cast<double>(profile_.chunk_tokens) * static_cast<double>(profile_.activation_bytes_per_token);
+  const double hop_s = profile_.net.seconds(chunk_bytes);
+  double end_s = 0;
+  for (uint64_t begin = live.reused; begin < live.tokens; begin += profile_.chunk_tokens) {
+    const uint64_t end = std::min(live.tokens, begin + profile_.chunk_tokens);
+    double work_s = profile_.chunk_s + profile_.chunk_compute_s(static_cast<double>(begin), static_cast<double>(end));
+    if (begin == live.reused) work_s += profile_.fixed_s();
+    double before_s = now_;
+    for (double& free_s : node.stage_free) {
+      free_s = std::max(free_s, before_s) + work_s / stages;
+      before_s = free_s + hop_s;
+      end_s = free_s;
+    }
+  }
+  return end_s;
+}
+
+void ClusterEngine::start(uint32_t index, uint32_t r) {
+  Node& node = nodes_[index];
+  Live& live = live_[r];
+  RequestRecord& record = run_.requests[r];
+  live.computing = true;
+  live.started_s = now_;
+  record.queue_s = now_ - live.arrived_s;
+  const double tokens = static_cast<double>(live.tokens), reused = static_cast<double>(live.reused);
+  double gpu_s = 0;
+  if (options_.pipeline > 1) {
+    live.work_s = pipeline(node, live) - now_;
+    gpu_s = profile_.prefill_s(tokens, reused);
+  } else {
+    live.work_s = profile_.prefill_s(tokens, reused);
+    // Loading the prefix into the device hides behind computing, but for a layer (5.2).
+    if (profile_.reused_s_per_token == 0 && live.reused > 0)
+      live.work_s = profile_.overlapped_s(profile_.load.seconds(bytes_of(live.reused)), live.work_s);
+    gpu_s = live.work_s;
+    node.stage_free.front() = now_ + live.work_s;
+  }
+  record.prefill_s += gpu_s;
+  run_.prefill_busy_s += gpu_s;
+  if (options_.layer_wise && steps_left(r) > 0) {
+    const double bytes = bytes_of(live.tokens);
+    send_on(r, bytes, bytes / live.work_s);
+  }
+  at(now_ + live.work_s, Kind::prefill_done, r, live_[r].attempt);
+  if (options_.pipeline > 1 && node.stage_free.front() < now_ + live.work_s)
+    at(node.stage_free.front(), Kind::pump, index);
+}
+
+void ClusterEngine::first_token(uint32_t r) {
+  Live& live = live_[r];
+  live.computing = false, live.computed = true;
+  live.prefill_end_s = now_;
+  router_.first_token(r, live.reused, now_ - live.started_s, now_);
+  router_.charge(r, live.made + 1, now_);
+  caches_.settle(live.node, kept_blocks(r));
+  const bool first = live.attempt == 1 || live.first_token_s == 0;
+  if (first || first_waits(r)) live.first_token_s = now_;
+  if (first && !first_waits(r)) record_ttft(r, now_);
+  if (live.lost_s > 0) live.gap_s += now_ - live.lost_s;
+  const auto waiters = std::move(live.waiters);
+  live.waiters.clear();
+  for (const auto& [other, attempt] : waiters)
+    if (live_[other].attempt == attempt && live_[other].placed)
+      begin_fetch(other, live.node, bytes_of(run_.requests[other].remote_tokens));
+}
+
+void ClusterEngine::prefill_done(uint32_t r) {
+  Live& live = live_[r];
+  first_token(r);
+  const uint32_t node = live.node;
+  if (steps_left(r) == 0) {
+    finish(r, now_);
+  } else if (!options_.layer_wise) {
+    send_on(r, bytes_of(live.tokens), kUncapped);
+  } else if (live.sent) {
+    hand_over(r);
+  }
+  pump(node);
+}
+
+// All but the tail is in the decode node's DRAM: the last layer's KV of the last chunk goes on to the device (5.2), or
+// all of it.
+void ClusterEngine::hand_over(uint32_t r) {
+  const Live& live = live_[r];
+  const uint64_t chunk = std::min(profile_.chunk_tokens, live.tokens - live.reused);
+  const double layers = static_cast<double>(profile_.layers);
+  const double part = options_.layer_wise ? bytes_of(chunk) / layers : bytes_of(live.tokens);
+  const double sent_s = options_.layer_wise ? profile_.net.seconds(part) : profile_.net.latency_s;
+  at(now_ + sent_s + profile_.load.seconds(part), Kind::arrive, r, live_[r].attempt);
+}
+
+// ---- decode ----------------------------------------------------------------------------------
+
+void ClusterEngine::schedule(uint32_t index) {
+  const Batch& batch = batches_[index];
+  if (batch.next_s() < Batch::kNever) at(batch.next_s(), Kind::batch, index, batch.plan());
+}
+
+// The second look (arXiv:2407.00079, 7): the load may have changed since the request was admitted.
+void ClusterEngine::arrive_at_decode(uint32_t r) {
+  Live& live = live_[r];
+  Batch& batch = batches_[live.decode];
+  if (batch.next_s() <= now_) batch_event(live.decode);
+  batch.advance(now_, done_);
+  const double rows = static_cast<double>(batch.rows() + batch.waiting() + 1);
+  const double context = static_cast<double>(batch.context() + batch.waiting_context() + live.tokens);
+  const bool slow = options_.sched.tbt_slo_s > 0 && profile_.step_s(rows, context) > options_.sched.tbt_slo_s;
+  const bool full = context > static_cast<double>(profile_.kv_capacity_tokens);
+  if (options_.sched.admission->checks_again && live.attempt == 1 && r != options_.force && (slow || full))
+    return reject(r, Fate::rejected_after);
+  run_.requests[r].handoff_s = now_ - live.prefill_end_s;
+  const uint32_t plan = batch.plan();
+  join_batch(r);
+  if (batch.plan() != plan) schedule(live.decode);
+}
+
+void ClusterEngine::join_batch(uint32_t r) {
+  Live& live = live_[r];
+  live.decoding = true;
+  batches_[live.decode].add(now_, r, live.tokens + 1, steps_left(r), live.prefill_end_s);
+}
+
+void ClusterEngine::batch_event(uint32_t index) {
+  Batch& batch = batches_[index];
+  std::vector<Batch::Done> done;
+  batch.advance(now_, done);
+  count_growth(index);
+  for (const Batch::Done& d : done) finish(d.request, d.at_s);
+  if (coupled()) {
+    if (nodes_[index].running == UINT32_MAX) return coupled_begin(index);
+    batch.hold(now_);
+    return coupled_chunk_done(index);
+  }
+  schedule(index);
+}
+
+// ---- coupled nodes ---------------------------------------------------------------------------
+
+// Something waits to be computed. The batch is stopped at its next boundary, where coupled_begin decides.
+void ClusterEngine::coupled_pump(uint32_t index) {
+  Node& node = nodes_[index];
+  Batch& batch = batches_[index];
+  if (!node.up || node.running != UINT32_MAX) return;
+  if (batch.rows() == 0) return coupled_begin(index);
+  if (batch.next_s() <= now_) return;  // its event comes
+  batch.advance(now_, done_);
+  batch.step_singly(true);
+  batch.stop_at_boundary();
+  schedule(index);
+}
+
+// At a boundary: what the next pass computes.
+void ClusterEngine::coupled_begin(uint32_t index) {
+  Node& node = nodes_[index];
+  Batch& batch = batches_[index];
+  if (node.running == UINT32_MAX && !node.queue.empty()) {
+    const uint32_t r = node.queue.front();
+    const uint64_t room = profile_.kv_capacity_tokens;
+    const bool fits =
+        batch.rows() + batch.waiting() == 0 || batch.context() + batch.waiting_context() + live_[r].tokens < room;
+    if (fits) {
+      node.queue.pop_front();
+      node.running = r;
+      Live& live = live_[r];
+      live.computing = true;
+      live.started_s = now_;
+      live.work_s = profile_.prefill_s(static_cast<double>(live.tokens), static_cast<double>(live.reused));
+      run_.requests[r].queue_s = now_ - live.arrived_s;
+      run_.requests[r].prefill_s += live.work_s;
+      run_.prefill_busy_s += live.work_s;
+      node.chunk_begin = node.chunk_end = live.reused;
+    }
+  }
+  if (node.running == UINT32_MAX) {
+    batch.step_singly(false);
+    if (batch.held()) batch.release(now_);
+    return schedule(index);
+  }
+  const Live& live = live_[node.running];
+  if (!batch.held()) batch.hold(now_);
+  if (options_.coupled_way == CoupledWay::prefill_first) {
+    at(now_ + live.work_s, Kind::chunk, index, ++node.version);
+    return;
+  }
+  // One pass over the batch and a chunk of the prompt.
+  node.chunk_begin = node.chunk_end;
+  node.chunk_end = std::min<uint64_t>(live.tokens, node.chunk_begin + options_.coupled_chunk_tokens);
+  const double begin = static_cast<double>(node.chunk_begin), end = static_cast<double>(node.chunk_end);
+  const double rows = static_cast<double>(batch.rows() + batch.waiting());
+  const double context = static_cast<double>(batch.context() + batch.waiting_context());
+  const double first_s = node.chunk_begin == live.reused ? profile_.fixed_s() : 0;
+  const double pass_s = first_s + profile_.mixed_step_s(rows, context, begin, end);
+  if (rows == 0) {
+    at(now_ + pass_s, Kind::chunk, index, ++node.version);
+    return;
+  }
+  batch.lengthen_next(std::max(0.0, pass_s - profile_.step_s(rows, context)));
+  batch.step_singly(true);
+  batch.release(now_);
+  schedule(index);
+}
+
+void ClusterEngine::coupled_chunk_done(uint32_t index) {
+  Node& node = nodes_[index];
+  const uint32_t r = node.running;
+  Live& live = live_[r];
+  if (options_.coupled_way == CoupledWay::prefill_first) node.chunk_end = live.tokens;
+  if (node.chunk_end < live.tokens) return coupled_begin(index);
+  first_token(r);
+  node.running = UINT32_MAX;
+  if (steps_left(r) == 0) {
+    finish(r, now_);
+  } else {
+    join_batch(r);
+  }
+  coupled_begin(index);
 }
 
 }  // namespace mc::sim

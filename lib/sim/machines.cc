@@ -27,8 +27,6 @@ Result<void> check(const ClusterOptions& o) {
   if (!o.failures.empty()) return no("failures are tested, not simulated, machine by machine");
   if (o.ssd_blocks > 0) return no("prefill nodes have no SSD");
   if (!o.layer_wise) return no("live nodes always send KV layer by layer");
-  if (o.hold && o.hold_order == HoldOrder::least_work)
-    return no("a live conductor takes nobody with the least work first; give --hold-order arrival or work");
   if (o.dram_blocks < prompt_pages(o))
     return no("--cache-blocks " + std::to_string(o.dram_blocks) +
               " is less than a context: a live node computes in its " + "cache, and needs at least " +

@@ -35,14 +35,14 @@ NodeSample Sampler::sample_of(const Batch& batch) const {
   return out;
 }
 
-void Sampler::sample_until(double end_s, const std::function<double(size_t)>& queue_s, std::span<const Batch> batches,
-                           const TieredCaches& caches) {
+void Sampler::sample_until(double end_s, const std::function<double(size_t, double)>& queue_s,
+                           std::span<const Batch> batches, const TieredCaches& caches) {
   if (!options_.keep_samples) return;
   for (; next_s_ <= end_s; next_s_ += options_.sample_s) {
     for (size_t i = 0; i < nodes_; ++i) {
       NodeSample s = coupled() ? sample_of(batches[i]) : NodeSample{};
       s.at_s = static_cast<float>(next_s_);
-      s.queue_s = static_cast<float>(queue_s(i));
+      s.queue_s = static_cast<float>(queue_s(i, next_s_));
       if (options_.sched.ttft_slo_s > 0) s.load = s.queue_s / static_cast<float>(options_.sched.ttft_slo_s);
       out_.samples[i].push_back(s);
     }

@@ -19,7 +19,7 @@ class Sampler {
 
   /// Takes all samples due until then. `queue_s` gives the seconds of work in the queue of a node; `batches` are those
   /// of the decode nodes, or of the nodes that do both.
-  void sample_until(double end_s, const std::function<double(size_t)>& queue_s, std::span<const Batch> batches,
+  void sample_until(double end_s, const std::function<double(size_t, double)>& queue_s, std::span<const Batch> batches,
                     const TieredCaches& caches);
   /// Moves names and samples into the run.
   void move_to(ClusterRun& run);

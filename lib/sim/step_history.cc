@@ -1,18 +1,32 @@
 #include "sim/step_history.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
+#include <span>
 
 #include "base/assert.h"
 
 namespace mc::sim {
 namespace {
 
-double longest_tenth(std::vector<double>& gaps) {
-  const auto longest = static_cast<ptrdiff_t>((gaps.size() + 9) / 10);
-  std::nth_element(gaps.begin(), gaps.begin() + longest - 1, gaps.end(), std::greater<>());
-  return std::accumulate(gaps.begin(), gaps.begin() + longest, 0.0) / static_cast<double>(longest);
-}
+/// The mean of the longest tenth of a first gap and the others, for several values of the first gap.
+class LongestTenth {
+ public:
+  /// Reorders the others.
+  explicit LongestTenth(std::span<double> others) : count_((others.size() + 10) / 10) {
+    if (others.empty()) return;
+    const auto last = others.begin() + static_cast<ptrdiff_t>(count_) - 1;
+    std::nth_element(others.begin(), last, others.end(), std::greater<>());
+    longer_s_ = std::accumulate(others.begin(), last, 0.0);
+    last_s_ = *last;
+  }
+  double with(double first_s) const { return (longer_s_ + std::max(first_s, last_s_)) / static_cast<double>(count_); }
+
+ private:
+  size_t count_;                         // gaps in the tenth
+  double longer_s_ = 0, last_s_ = -1e9;  // the sum of the others in it but for the last, and the last
+};
 
 }  // namespace
 
@@ -88,10 +102,9 @@ Gaps StepHistory::take_gaps(uint32_t request, double silence_s, bool without_fir
   }
   out.total_s = std::accumulate(gaps_.begin(), gaps_.end(), 0.0);
   out.count = gaps_.size();
-  std::vector<double> heard = gaps_;
-  gaps_.front() -= boundary_s;
-  out.longest_s = longest_tenth(gaps_);
-  out.heard_s = longest_tenth(heard);
+  const LongestTenth longest(std::span<double>(gaps_).subspan(1));
+  out.longest_s = longest.with(gaps_.front() - boundary_s);
+  out.heard_s = longest.with(gaps_.front());
   return out;
 }
 

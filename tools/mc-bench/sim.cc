@@ -13,9 +13,9 @@ using namespace sim_flags;
 
 constexpr auto kSimFlagTable = flags::join(
     flags::list(&kRules, &kCluster, &kPolicy, &kFetchRule, &kTheta, &kCacheBlocks, &kSpeedup, &kBandwidth, &kTtftSlo,
-                &kTbtSlo, &kProfile, &kHold, &kHoldOrder, &kApiKeys, &flags::kReplicate, &flags::kReplicateRate, &kDram,
-                &kSsd, &kPipeline, &kOverlap, &kCoupled, &kCoupledChunk, &kJoinStall, &kSlowStart, &kFirstToken, &kFail,
-                &kAggregate, &kSaveSamples, &kSample, &kAdmission, &kCounterfactual, &kFindMaxRate, &kFindRatio,
+                &kTbtSlo, &kProfile, &kHold, &flags::kHoldOrder, &kApiKeys, &flags::kReplicate, &flags::kReplicateRate,
+                &kDram, &kSsd, &kPipeline, &kOverlap, &kCoupled, &kCoupledChunk, &kJoinStall, &kSlowStart, &kFirstToken,
+                &kFail, &kAggregate, &kSaveSamples, &kSample, &kAdmission, &kCounterfactual, &kFindMaxRate, &kFindRatio,
                 &kShare, &kDecodeTime, &kSlack, &kLimit, &kSaveRequests, &kWide, &flags::kOutput, &flags::kQuiet,
                 &flags::kProgress, &flags::kSeed),
     flags::kEveryRun);
@@ -74,10 +74,10 @@ Result<int> simulate(const cli::Args& args) {
     return simulate_cluster(args);
   }
   MC_CHECK(refuse(
-      args, {&kProfile,   &kHold,      &kHoldOrder,      &kApiKeys,     &flags::kReplicate, &flags::kReplicateRate,
-             &kDram,      &kSsd,       &kPipeline,       &kOverlap,     &kCoupled,          &kCoupledChunk,
-             &kJoinStall, &kSlowStart, &kFirstToken,     &kFail,        &kAggregate,        &kSaveSamples,
-             &kSample,    &kWide,      &kCounterfactual, &kFindMaxRate, &kFindRatio,        &kShare},
+      args, {&kProfile,   &kHold,      &flags::kHoldOrder, &kApiKeys,     &flags::kReplicate, &flags::kReplicateRate,
+             &kDram,      &kSsd,       &kPipeline,         &kOverlap,     &kCoupled,          &kCoupledChunk,
+             &kJoinStall, &kSlowStart, &kFirstToken,       &kFail,        &kAggregate,        &kSaveSamples,
+             &kSample,    &kWide,      &kCounterfactual,   &kFindMaxRate, &kFindRatio,        &kShare},
       under));
   return simulate_paper(args);
 }

@@ -92,16 +92,8 @@ inline constexpr Flag kProfile{.name = "profile",
                                .value = "P",
                                .fallback = "a800-llama3-70b",
                                .help = "what a node costs: a built-in name or a TOML file, see mc-profile(5)"};
-inline constexpr Flag kHold{.name = "hold",
-                            .kind = FlagKind::boolean,
-                            .help = "hold requests until a node is about to be free; least work first"};
-inline constexpr Flag kHoldOrder{
-    .name = "hold-order",
-    .kind = FlagKind::choice,
-    .value = "O",
-    .fallback = "auto",
-    .help = "order of held requests of a priority; auto: least-work under --hold, else arrival",
-    .choices = "auto|least-work|arrival|work"};
+inline constexpr Flag kHold{
+    .name = "hold", .kind = FlagKind::boolean, .help = "hold requests until a node is about to be free"};
 inline constexpr Flag kApiKeys{.name = "api-keys",
                                .value = "FILE",
                                .help = "tenants with shares and quotas, in the form of mc-conductor --api-keys"};

@@ -60,10 +60,8 @@ Result<void> read_sched(const cli::Args& args, sim::ClusterOptions& out) {
 Result<void> read_turns(const cli::Args& args, SimSetup& out) {
   sim::ClusterOptions& o = out.options;
   o.hold = args.on(kHold);
-  if (!args.has(kHoldOrder)) return {};
-  const std::string& order = args.text(kHoldOrder);
-  const bool least = order == "least-work" || (order == "auto" && o.hold);
-  o.hold_order = least ? sim::HoldOrder::least_work : order == "work" ? sim::HoldOrder::work : sim::HoldOrder::arrival;
+  if (!args.has(flags::kHoldOrder)) return {};
+  if (args.text(flags::kHoldOrder) == "work") o.hold_order = sim::HoldOrder::work;
   if (args.present(flags::kReplicate)) {
     o.replicate.replicas_max = static_cast<uint32_t>(std::min<uint64_t>(args.count(flags::kReplicate), 65535));
     o.replicate.bytes_per_s = static_cast<double>(args.bytes(flags::kReplicateRate));

@@ -1,0 +1,413 @@
+#include "sim/router.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+
+#include "base/assert.h"
+#include "kv/kv.h"
+
+namespace mc::sim {
+namespace {
+
+constexpr Duration kParkMax = 10s;  // as node::ConductorOptions::park_max
+
+sched::LineOptions line_options(const ClusterOptions& options) {
+  using Hold = sched::LineOptions::Hold;
+  sched::LineOptions out;
+  out.hold = options.hold ? Hold::on : Hold::automatic;
+  out.lead = from_seconds(options.hold_lead_s);
+  if (options.hold_order == HoldOrder::work) out.fair.stretch = sched::kWorkStretch;
+  return out;
+}
+
+RequestId id_of(uint32_t r) {
+  return std::to_string(r);
+}
+
+uint32_t request_of(const RequestId& id) {
+  uint32_t out = 0;
+  std::from_chars(id.data(), id.data() + id.size(), out);
+  return out;
+}
+
+/// The hash of a TraceBlocks number, which stands for its whole prefix.
+BlockHash hash_of(uint32_t block) {
+  BlockHash out;
+  std::memcpy(out.bytes.data(), &block, sizeof block);
+  return out;
+}
+
+}  // namespace
+
+Router::Router(const std::vector<TraceRequest>& trace, const TraceBlocks& blocks, const ClusterOptions& options,
+               TieredCaches& caches, uint32_t nodes, FillInflight inflight)
+    : trace_(trace),
+      blocks_(blocks),
+      options_(options),
+      caches_(caches),
+      nodes_(nodes),
+      fill_inflight_(std::move(inflight)),
+      board_(options.sched.slow_start_s),
+      line_(line_options(options)),
+      copies_(options.replicate),
+      rng_(options.seed),
+      prefill_up_(nodes, true),
+      decode_up_(options.shape.coupled > 0 ? 0 : options.shape.decode, true),
+      up_since_s_(nodes, -1e9),
+      requests_(trace.size()),
+      resident_(nodes),
+      readable_(nodes) {
+  line_.tenants().set_tenants(options.tenants);
+  for (uint32_t r = 0; r < trace.size(); ++r) requests_[r].tenant = line_.tenants().find(trace[r].tenant);
+  show_members(TimePoint{});
+}
+
+// ---- members ---------------------------------------------------------------------------------
+
+// A group of prefill nodes is one member. Its announced cost is that of a stage.
+void Router::show_members(TimePoint now) {
+  const sched::Profile& profile = *options_.profile;
+  std::vector<sched::BoardMember> members;
+  const auto add = [&](const char* role, uint32_t number, int slot) -> sched::BoardMember& {
+    sched::BoardMember& m = members.emplace_back();
+    m.slot = static_cast<uint32_t>(slot);
+    m.name = role + std::to_string(number);
+    m.capacity_tokens = profile.kv_capacity_tokens;
+    m.announced = profile.cost;
+    return m;
+  };
+  for (uint32_t i = 0; i < nodes_; ++i) {
+    if (!prefill_up_[i]) continue;
+    sched::BoardMember& m = add(coupled() ? "m" : "p", i, static_cast<int>(i));
+    m.prefill = true, m.decode = coupled();
+    m.readable = !coupled();
+    m.since = time_of(up_since_s_[i]);
+    m.announced.prefill_s_per_token /= options_.pipeline, m.announced.prefill_s_per_token2 /= options_.pipeline;
+  }
+  for (uint32_t i = 0; i < decode_up_.size(); ++i)
+    if (decode_up_[i]) add("d", i, slot_of_decode(i)).decode = true;
+  board_.set_members(members, kTraceBlockTokens, kTraceBlockTokens * profile.kv_bytes_per_token);
+  inflight_at_.reset();
+  line_.room_changed();
+  bound_held(now);
+}
+
+void Router::set_prefill_up(uint32_t node, bool up, double now_s) {
+  if (prefill_up_[node] == up) return;
+  const TimePoint now = time_of(now_s);
+  if (!up) {
+    for (Request& r : requests_)
+      if (r.booking.source == static_cast<int>(node)) board_.forget_source(r.booking);
+    copies_.end_of(node, board_, now);
+  }
+  prefill_up_[node] = up;
+  if (up) up_since_s_[node] = now_s;
+  show_members(now);
+}
+
+void Router::set_decode_up(uint32_t decode, bool up, double now_s) {
+  MC_ASSERT(!coupled());
+  decode_up_[decode] = up;
+  show_members(time_of(now_s));
+}
+
+// A held request that has no node left waits for one for a while.
+void Router::bound_held(TimePoint now) {
+  const auto any = [](const std::vector<bool>& up) { return std::find(up.begin(), up.end(), true) != up.end(); };
+  const bool has_nodes = any(prefill_up_) && (coupled() || any(decode_up_));
+  for (const uint32_t r : held()) {
+    line_.set_has_nodes(id_of(r), has_nodes);
+    if (!has_nodes) {
+      park(r, now);
+      continue;
+    }
+    held_.erase({requests_[r].due(), r});
+    requests_[r].parked_until = kNever;
+    held_.emplace(requests_[r].due(), r);
+  }
+}
+
+void Router::park(uint32_t r, TimePoint now) {
+  Request& request = requests_[r];
+  if (request.parked_until != kNever) return;
+  held_.erase({request.due(), r});
+  request.parked_until = now + kParkMax;
+  held_.emplace(request.due(), r);
+}
+
+// ---- looking ---------------------------------------------------------------------------------
+
+/// The blocks at the front of its prompt that it may take from caches.
+std::span<const uint32_t> Router::blocks_of(uint32_t r) const {
+  const std::span<const uint32_t> all = blocks_.of(r);
+  const uint32_t count = kv::reusable_blocks(requests_[r].tokens, static_cast<uint32_t>(kTraceBlockTokens));
+  return all.first(std::min<size_t>(count, all.size()));
+}
+
+sched::Snapshot& Router::look(uint32_t r, TimePoint now, bool idle_only) {
+  caches_.match(blocks_of(r), resident_, readable_);
+  matches_.clear();
+  for (uint32_t i = 0; i < nodes_; ++i)
+    if (resident_[i] > 0)
+      matches_.push_back({.node = static_cast<kv::NodeOrdinal>(i), .resident = readable_[i], .expected = resident_[i]});
+  sched::Board::Ask ask;
+  ask.tokens = static_cast<uint32_t>(requests_[r].tokens);
+  ask.matches = matches_;  // how long an answer may be is not known
+  if (idle_only) ask.queue_max_s = options_.hold_lead_s;
+  sched::Snapshot& snapshot = board_.look(ask, now);
+  add_inflight(snapshot, now);
+  return snapshot;
+}
+
+// Every request on its way to a decode node, or there. Nothing else changes it between two placements of one moment.
+void Router::add_inflight(sched::Snapshot& snapshot, TimePoint now) {
+  if (!options_.sched.admission->looks_ahead || inflight_at_ == now) return;
+  inflight_at_ = now;
+  snapshot.inflight.clear();
+  fill_inflight_(snapshot.inflight);
+  for (sched::Inflight& one : snapshot.inflight)
+    one.decode = static_cast<uint32_t>(board_.decode_at(slot_of_decode(one.decode)));
+}
+
+sched::Options Router::options_for(uint32_t r) const {
+  static const sched::Admission* const everybody = sched::find_admission("none");
+  sched::Options out = options_.sched;
+  if (r == options_.force) out.admission = everybody;
+  if (!requests_[r].dispatched) return out;
+  out.ttft_slo_s = 0;  // it was admitted once
+  if (requests_[r].made > 0) out.tbt_slo_s = 0;
+  return out;
+}
+
+double Router::queue_s(uint32_t node, double now_s) const {
+  return prefill_up_[node] ? board_.queue_s(static_cast<int>(node), time_of(now_s)) : 0;
+}
+
+// ---- requests --------------------------------------------------------------------------------
+
+Answer Router::submit(uint32_t r, double now_s) {
+  const TimePoint now = time_of(now_s);
+  Request& request = requests_[r];
+  request.arrived = now;
+  request.tokens = trace_[r].input_tokens;
+  if (r != options_.force) {
+    if (line_.admit(request.tenant, trace_[r].priority, static_cast<double>(request.tokens), now))
+      return {.what = Answer::What::rejected, .fate = Fate::rejected_quota};
+    request.admitted = true;
+  }
+  return line_.holds() ? hold(r, now) : place(r, now, false);
+}
+
+Answer Router::retry(uint32_t r, uint64_t tokens, uint64_t made, double now_s) {
+  MC_ASSERT(!requests_[r].booking.placed && requests_[r].dispatched);
+  requests_[r].tokens = tokens, requests_[r].made = made;
+  return place(r, time_of(now_s), false);
+}
+
+sched::HeldRequest Router::held_request(uint32_t r) const {
+  const Request& request = requests_[r];
+  sched::HeldRequest out;
+  out.id = id_of(r);
+  out.tenant = request.tenant, out.priority = trace_[r].priority;
+  out.tokens = static_cast<double>(request.tokens);
+  out.work_s = request.work_s;
+  out.arrived = request.arrived, out.expires = request.expires;
+  return out;
+}
+
+// Rejected at once when its turn would come too late; else it waits.
+Answer Router::hold(uint32_t r, TimePoint now) {
+  static const sched::Admission* const everybody = sched::find_admission("none");
+  Request& request = requests_[r];
+  sched::Options options = options_for(r);
+  const bool bounded = options.ttft_slo_s > 0 && options.admission != everybody;
+  options.admission = everybody;
+  Rng draw = rng_;
+  sched::place(look(r, now, false), *options_.policy, options, draw, placement_);
+  if (placement_.candidate < 0) return place(r, now, false);  // which says why
+  request.work_s = placement_.candidates[static_cast<size_t>(placement_.candidate)].prefill_s;
+  if (bounded) {
+    const auto queues = board_.queues("", now);
+    if (line_.predicted_miss_s(held_request(r), options.ttft_slo_s, queues, now))
+      return reject(r, Fate::rejected_prefill, now);
+    request.expires = after(request.arrived, from_seconds(std::max(0.0, options.ttft_slo_s - request.work_s) + 1e-3));
+  }
+  line_.push(held_request(r));
+  request.held = true;
+  held_.emplace(request.due(), r);
+  return {};
+}
+
+void Router::unhold(uint32_t r) {
+  Request& request = requests_[r];
+  if (!request.held) return;
+  line_.erase(id_of(r));
+  held_.erase({request.due(), r});
+  request.held = false;
+}
+
+Answer Router::reject(uint32_t r, Fate fate, TimePoint now) {
+  unhold(r);
+  close(r, true, to_seconds(now - TimePoint{}));
+  return {.what = Answer::What::rejected, .fate = fate};
+}
+
+void Router::end_due(double now_s, const Answered& answered) {
+  const TimePoint now = time_of(now_s);
+  if (copies_.size() > 0) copies_.end_late(board_, now);
+  while (!held_.empty() && held_.begin()->first <= now) {
+    const uint32_t r = held_.begin()->second;
+    const bool late = requests_[r].expires <= now;
+    answered(r, reject(r, late ? Fate::rejected_prefill : Fate::rejected_node, now));
+  }
+}
+
+void Router::end_held(double now_s, const Answered& answered) {
+  for (const uint32_t r : held()) answered(r, reject(r, Fate::rejected_decode, time_of(now_s)));
+}
+
+void Router::serve_held(double now_s, const Answered& answered) {
+  const TimePoint now = time_of(now_s);
+  line_.begin_round(board_, now);
+  while (const auto id = line_.take_turn(board_, now)) {
+    const uint32_t r = request_of(*id);
+    const Answer answer = place(r, now, true);
+    if (answer.what == Answer::What::held)
+      line_.put_back(*id, board_, now);
+    else
+      answered(r, answer);
+  }
+  line_.end_round(board_, now);
+}
+
+double Router::next_s() const {
+  TimePoint next = line_.next_wakeup();
+  if (!held_.empty()) next = std::min(next, held_.begin()->first);
+  if (copies_.size() > 0) next = std::min(next, copies_.next_wakeup());
+  return next == kNever ? std::numeric_limits<double>::infinity() : to_seconds(next - TimePoint{});
+}
+
+std::vector<uint32_t> Router::held() const {
+  std::vector<uint32_t> out;
+  for (const auto& [due, r] : held_) out.push_back(r);
+  return out;
+}
+
+/// Held: only with `idle_only`, which leaves prefill nodes with a queue alone.
+Answer Router::place(uint32_t r, TimePoint now, bool idle_only) {
+  const sched::Snapshot& snapshot = look(r, now, idle_only);
+  sched::Options options = options_for(r);
+  const double waited_s = to_seconds(now - requests_[r].arrived);
+  if (options.ttft_slo_s > 0) options.ttft_slo_s = std::max(1e-9, options.ttft_slo_s - waited_s);
+  sched::place(snapshot, *options_.policy, options, rng_, placement_);
+  using Turn = sched::Line::Turn;
+  const Turn turn = idle_only ? line_.turn_of(id_of(r), placement_) : Turn::go;
+  if (turn == Turn::wait) return {};
+  if (turn == Turn::wait_for_nodes) {
+    park(r, now);
+    line_.set_has_nodes(id_of(r), false);
+    return {};
+  }
+  Answer out;
+  if (placement_.candidate >= 0) {
+    const auto& chosen = placement_.candidates[static_cast<size_t>(placement_.candidate)];
+    if (idle_only && waits_for_prefix(r, snapshot, chosen, now)) return {};
+    out.what = Answer::What::placed;
+    out.route = dispatch(r, snapshot, now);
+  } else if (placement_.reason != sched::NoPlace::predicted_slo_miss) {
+    out = reject(r, Fate::rejected_node, now);
+  } else {
+    const bool ttft = placement_.verdict.bound == sched::Bound::ttft;
+    out = reject(r, ttft ? Fate::rejected_prefill : Fate::rejected_decode, now);
+  }
+  out.predicted_ttft_s = placement_.ttft_s + waited_s, out.predicted_tbt_s = placement_.tbt_s;
+  return out;
+}
+
+// As node::Conductor: what others compute is waited for while that is worth it (sched/line.h).
+bool Router::waits_for_prefix(uint32_t r, const sched::Snapshot& snapshot, const sched::Candidate& chosen,
+                              TimePoint now) {
+  const RequestId id = id_of(r);
+  if (const NodeId* name = line_.prefix_node(id, now)) {
+    const int slot = board_.find(*name);
+    const size_t node = static_cast<size_t>(slot);
+    if (slot >= 0 && resident_[node] > readable_[node]) return line_.keep_waiting(id, board_), true;
+  }
+  return line_.wait_for_prefix(id, snapshot, chosen, board_, now).has_value();
+}
+
+Route Router::dispatch(uint32_t r, const sched::Snapshot& snapshot, TimePoint now) {
+  const sched::Candidate& c = placement_.candidates[static_cast<size_t>(placement_.candidate)];
+  Request& request = requests_[r];
+  unhold(r);
+  held_count_ += !request.dispatched && now > request.arrived;
+  Route out;
+  out.node = board_.prefill_slot(c.node);
+  out.decode = coupled() ? out.node : board_.decode_slot(static_cast<size_t>(placement_.decode)) - nodes_;
+  out.local_blocks = c.local_blocks;
+  out.prefill_s = c.prefill_s, out.ttft_s = placement_.ttft_s;
+  sched::Booking& booking = request.booking;
+  booking.prefill = static_cast<int>(out.node), booking.decode = slot_of_decode(out.decode);
+  booking.prefill_s = c.prefill_s;
+  booking.tokens = request.tokens;
+  if (c.holder >= 0 && c.fetch_blocks > 0) {
+    booking.source = out.holder = static_cast<int>(board_.holder_slot(static_cast<size_t>(c.holder)));
+    out.fetch_blocks = c.fetch_blocks;
+    out.source_computes = readable_[static_cast<size_t>(out.holder)] < c.local_blocks + c.fetch_blocks;
+  }
+  const bool first = !request.dispatched;
+  request.dispatched = true;
+  inflight_at_.reset();
+  board_.place(booking, now);
+  if (!first || options_.replicate.replicas_max == 0) return out;
+  hashes_.clear();
+  for (const uint32_t block : blocks_of(r)) hashes_.push_back(hash_of(block));
+  out.copy = copies_.consider(hashes_, snapshot, c, board_, now);
+  return out;
+}
+
+// ---- what happens to placed requests ---------------------------------------------------------
+
+void Router::first_token(uint32_t r, uint64_t reused, double seconds, double now_s) {
+  sched::Booking& booking = requests_[r].booking;
+  const auto tokens = static_cast<double>(requests_[r].tokens);
+  board_.prefilled(booking.prefill, tokens, static_cast<double>(reused), seconds);
+  board_.end_prefill(booking, time_of(now_s));
+  line_.room_changed();
+  board_.arrive(booking);
+  board_.add_tokens(booking, 1);
+  inflight_at_.reset();
+}
+
+void Router::leave(uint32_t r, uint64_t grown, double now_s) {
+  sched::Booking& booking = requests_[r].booking;
+  if (!booking.placed) return;
+  board_.end(booking, time_of(now_s), grown);
+  line_.room_changed();
+  inflight_at_.reset();
+}
+
+void Router::close(uint32_t r, bool rejected, double now_s) {
+  Request& request = requests_[r];
+  MC_ASSERT(!request.booking.placed && !request.held);
+  if (!request.admitted) return;
+  if (!rejected) charge(r, std::max<uint64_t>(1, trace_[r].output_tokens), now_s);
+  request.admitted = false;
+  std::optional<double> refund;  // when it was turned away before any work was spent on it
+  if (rejected && !request.dispatched) refund = static_cast<double>(trace_[r].input_tokens);
+  line_.leave(request.tenant, trace_[r].priority, refund, time_of(now_s));
+}
+
+bool Router::end_copy(const sched::CopyOrders::Order& order, double now_s) {
+  return copies_.end(order.number, true, order.end_block - order.first_block, board_, time_of(now_s));
+}
+
+void Router::charge(uint32_t r, uint64_t made, double now_s) {
+  Request& request = requests_[r];
+  if (!request.admitted || made <= request.charged) return;
+  line_.tenants().charge(request.tenant, static_cast<double>(made - request.charged), now_s);
+  request.charged = made;
+}
+
+}  // namespace mc::sim

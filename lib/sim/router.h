@@ -1,0 +1,153 @@
+// The scheduler of a simulated cluster: the parts of the live conductor that decide, with the conductor's own rules.
+//
+//   Board        the books: load and cost of each node, as policies see them       sched/board.h
+//   Line         requests that wait for their turn, and quotas                     sched/line.h
+//   CopyOrders   copies of hot prefixes under way                                  sched/copies.h
+//
+// The router sees what a conductor sees: predictions at placing, first tokens, tokens and ends. It does not see how far
+// a prefill has come or what is left of a transfer. The engine (sim/cluster_engine.h) says when these things happen.
+//
+// A request enters by submit(), and again by retry() after its node failed. It is then placed, held or rejected.
+// Held requests are placed or rejected by end_due() and serve_held(), which are to be called before and after each
+// event. A request that was placed ends by leave(), and then by close() or retry().
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "base/rng.h"
+#include "sched/sched.h"
+#include "sim/cluster.h"
+#include "sim/tiers.h"
+
+namespace mc::sim {
+
+/// Where a request goes, and what it takes from which caches. Nodes have the engine's numbers.
+struct Route {
+  uint32_t node = 0, decode = 0;
+  uint32_t local_blocks = 0, fetch_blocks = 0;
+  int holder = -1;               // that blocks are fetched from
+  bool source_computes = false;  // the holder still computes some of them
+  double prefill_s = 0, ttft_s = 0;
+  std::optional<sched::CopyOrders::Order> copy;  // to be made now; nodes are slots
+};
+
+/// The answer to a request that needs a place. Predicted times count from its arrival.
+struct Answer {
+  enum class What : uint8_t { placed, held, rejected } what = What::held;
+  Fate fate = Fate::unfinished;  // of a rejected one
+  double predicted_ttft_s = 0, predicted_tbt_s = 0;
+  Route route;
+};
+
+class Router {
+ public:
+  using FillInflight = std::function<void(std::vector<sched::Inflight>&)>;
+  using Answered = std::function<void(uint32_t request, const Answer&)>;
+
+  /// All arguments outlive the router. `nodes` compute prompts and hold caches; `inflight` appends all requests that
+  /// are placed, with the decode nodes' numbers.
+  Router(const std::vector<TraceRequest>& trace, const TraceBlocks& blocks, const ClusterOptions& options,
+         TieredCaches& caches, uint32_t nodes, FillInflight inflight);
+
+  // ---- members ----
+  /// No placed request may be on a node that leaves.
+  void set_prefill_up(uint32_t node, bool up, double now_s);
+  void set_decode_up(uint32_t decode, bool up, double now_s);
+
+  // ---- requests ----
+  Answer submit(uint32_t r, double now_s);
+  /// `tokens` are its prompt and its answer so far, of which the client has `made`.
+  Answer retry(uint32_t r, uint64_t tokens, uint64_t made, double now_s);
+  /// Rejects held requests that can no longer be served in time.
+  void end_due(double now_s, const Answered& answered);
+  bool wants_round(double now_s) const { return line_.wants_round(time_of(now_s)); }
+  /// Gives turns to held requests. Decode nodes must have been told to grow() up to now.
+  void serve_held(double now_s, const Answered& answered);
+  /// When end_due() or serve_held() have something to do by themselves; infinity = never.
+  double next_s() const;
+  /// Rejects all held requests: nothing happens any more that could make room for them.
+  void end_held(double now_s, const Answered& answered);
+
+  // ---- what happens to placed requests ----
+  /// `seconds` of prefill have computed the tokens that were not reused. The board learns from them as a conductor
+  /// does: chunks and fixed costs make a prompt dearer than its announced cost. Steps take what is announced.
+  void first_token(uint32_t r, uint64_t reused, double seconds, double now_s);
+  /// The rows of a decode node made so many tokens. leave() is told the part of each row.
+  void grow(uint32_t decode, uint64_t tokens) { board_.grow(slot_of_decode(decode), tokens); }
+  /// The request is on no node any more.
+  void leave(uint32_t r, uint64_t grown, double now_s);
+  /// The request is over: its tenant may have another one.
+  void close(uint32_t r, bool rejected, double now_s);
+  /// An answer has ended: its length, and how long it was decoded.
+  void answered(uint32_t tokens, double seconds) { board_.answered(tokens, seconds); }
+  /// The copy has arrived. False: it was given up before.
+  bool end_copy(const sched::CopyOrders::Order& order, double now_s);
+
+  // ---- tenants ----
+  bool has_tenants() const { return line_.tenants().named_count() > 0; }
+  /// The client of a request has so many tokens of its answer.
+  void charge(uint32_t r, uint64_t made, double now_s);
+
+  double queue_s(uint32_t node, double now_s) const;
+  /// Requests that waited for their turn and were placed.
+  uint64_t held_count() const { return held_count_; }
+  const sched::CopyOrders::Stats& copies() const { return copies_.stats(); }
+
+ private:
+  struct Request {
+    sched::Booking booking;
+    uint32_t tenant = 0;
+    bool admitted = false, dispatched = false, held = false;
+    uint64_t tokens = 0, made = 0;  // prompt and answer so far; answer of earlier attempts
+    uint64_t charged = 0;           // tokens of its answer
+    double work_s = 0;              // of prefill, predicted when it was held
+    TimePoint arrived{}, expires = kNever, parked_until = kNever;
+    TimePoint due() const { return std::min(expires, parked_until); }
+  };
+
+  static TimePoint time_of(double seconds) { return TimePoint{} + from_seconds(seconds); }
+  bool coupled() const { return options_.shape.coupled > 0; }
+  int slot_of_decode(uint32_t decode) const { return static_cast<int>(coupled() ? decode : nodes_ + decode); }
+  std::span<const uint32_t> blocks_of(uint32_t r) const;
+  std::vector<uint32_t> held() const;
+  void show_members(TimePoint now);
+  void bound_held(TimePoint now);
+  sched::Snapshot& look(uint32_t r, TimePoint now, bool idle_only);
+  void add_inflight(sched::Snapshot& snapshot, TimePoint now);
+  sched::Options options_for(uint32_t r) const;
+  Answer hold(uint32_t r, TimePoint now);
+  sched::HeldRequest held_request(uint32_t r) const;
+  Answer place(uint32_t r, TimePoint now, bool idle_only);
+  bool waits_for_prefix(uint32_t r, const sched::Snapshot& snapshot, const sched::Candidate& chosen, TimePoint now);
+  Route dispatch(uint32_t r, const sched::Snapshot& snapshot, TimePoint now);
+  Answer reject(uint32_t r, Fate fate, TimePoint now);
+  void unhold(uint32_t r);
+  void park(uint32_t r, TimePoint now);
+
+  const std::vector<TraceRequest>& trace_;
+  const TraceBlocks& blocks_;
+  const ClusterOptions& options_;
+  TieredCaches& caches_;
+  uint32_t nodes_;
+  FillInflight fill_inflight_;
+  sched::Board board_;
+  sched::Line line_;
+  sched::CopyOrders copies_;
+  Rng rng_;
+  std::vector<bool> prefill_up_, decode_up_;
+  std::vector<double> up_since_s_;  // [node]
+  std::vector<Request> requests_;
+  std::set<std::pair<TimePoint, uint32_t>> held_;  // by the time at which each must end
+  sched::Placement placement_;                     // of the last decision: its memory is used again
+  std::vector<uint32_t> resident_, readable_;      // scratch: blocks of a prompt on each node
+  std::vector<kv::NodeMatch> matches_;             // scratch
+  std::vector<BlockHash> hashes_;                  // scratch
+  std::optional<TimePoint> inflight_at_;           // when the snapshot's was made
+  uint64_t held_count_ = 0;
+};
+
+}  // namespace mc::sim
