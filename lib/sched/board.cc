@@ -68,7 +68,7 @@ void Board::set_members(std::span<const BoardMember> members, uint32_t block_tok
   decode_restricted_ = corrections_stale_ = false;
   corrections_ = corrections();
   for (const Node& node : nodes_)
-    if (node.here) show(node);
+    if (node.here) show(node), show_costs(node);
 }
 
 int Board::find(const NodeId& name) const {
@@ -112,24 +112,26 @@ uint32_t Board::unfinished_of(const Node& node) {
   return node.unfinished + (node.prefill >= 0 && node.decode >= 0 ? node.arrived_rows : 0);
 }
 
-// Writes the present values of a node's books into the snapshot.
+// Writes the present load of a node into the snapshot. Tokens change the load thousands of times a second.
 void Board::show(const Node& node) {
   MC_ASSERT_LE(node.arrived_rows, node.rows);
   MC_ASSERT_LE(node.arrived_tokens, node.kv_tokens);
   snapshot_.holders[static_cast<size_t>(node.holder)].transfers_leaving = node.transfers;
   if (node.prefill >= 0) {
-    PrefillView& view = snapshot_.prefill[static_cast<size_t>(node.prefill)];
-    view.unfinished = unfinished_of(node);
-    view.cost = cost_of(node, corrections_);
+    snapshot_.prefill[static_cast<size_t>(node.prefill)].unfinished = unfinished_of(node);
     prefills_[static_cast<size_t>(node.prefill)].busy_until = node.busy_until;
   }
   if (node.decode >= 0) {
     DecodeView& view = snapshot_.decode[static_cast<size_t>(node.decode)];
     view.rows = node.rows, view.kv_tokens = node.kv_tokens;
     view.arrived_rows = node.arrived_rows, view.arrived_kv_tokens = node.arrived_tokens;
-    view.cost = cost_of(node, corrections_);
     if (!decode_restricted_) view.accepting = decodes_[static_cast<size_t>(node.decode)].ready;
   }
+}
+
+void Board::show_costs(const Node& node) {
+  if (node.prefill >= 0) snapshot_.prefill[static_cast<size_t>(node.prefill)].cost = cost_of(node, corrections_);
+  if (node.decode >= 0) snapshot_.decode[static_cast<size_t>(node.decode)].cost = cost_of(node, corrections_);
 }
 
 void Board::refresh_costs() {
@@ -137,24 +139,24 @@ void Board::refresh_costs() {
   corrections_ = corrections();
   corrections_stale_ = false;
   std::erase_if(unserved_, [&](uint32_t slot) { return has_served(nodes_[slot]); });
-  for (const uint32_t slot : unserved_) show(nodes_[slot]);
+  for (const uint32_t slot : unserved_) show_costs(nodes_[slot]);
 }
 
 void Board::prefilled(int slot, double tokens, double reused, double seconds) {
   at(slot).predictor.prefilled(tokens, reused, seconds);
   corrections_stale_ = true;
-  show(at(slot));
+  show_costs(at(slot));
 }
 
 void Board::stepped(int slot, double rows, double kv_tokens, double seconds) {
   at(slot).predictor.stepped(rows, kv_tokens, seconds);
   corrections_stale_ = true;
-  show(at(slot));
+  show_costs(at(slot));
 }
 
 void Board::read(int slot, double bytes, double seconds) {
   at(slot).predictor.read(bytes, seconds);
-  show(at(slot));
+  show_costs(at(slot));
 }
 
 void Board::answered(uint32_t tokens, double seconds) {

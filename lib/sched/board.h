@@ -163,6 +163,7 @@ class Board {
   static Cost cost_of(const Node& node, const Corrections& corrections);
   static uint32_t unfinished_of(const Node& node);
   void show(const Node& node);
+  void show_costs(const Node& node);
   void refresh_costs();
   void look_at_blocks(std::span<const kv::NodeMatch> matches);
   void restrict_nodes(const Ask& ask);
