@@ -1,5 +1,5 @@
-// The virtual clock of a simulated cluster and what is to happen at its times, in order of time, then of being asked
-// for.
+// The virtual clock of a simulated cluster, and the actions that are due at its times. Actions run in order of time,
+// and actions of one time in the order in which they were added.
 #pragma once
 
 #include <algorithm>
@@ -16,12 +16,12 @@ class Agenda {
  public:
   TimePoint now() const { return now_; }
   uint64_t events_run() const { return events_run_; }
-  /// Not before now.
+  /// Adds an action. A time in the past means now.
   void at(TimePoint when, std::function<void()> run) {
     queue_.push_back({std::max(when, now_), ++asked_, std::move(run)});
     std::push_heap(queue_.begin(), queue_.end(), std::greater<>());
   }
-  /// Runs all events up to now + d, or until `stop` says so, which is asked after each event.
+  /// Runs all events up to now + d, or until `stop` returns true; it is called after each event.
   void run_for(Duration d, const std::function<bool()>& stop = {}) {
     const TimePoint end = now_ + d;
     while (!queue_.empty() && queue_.front().at <= end) {

@@ -67,7 +67,7 @@ void Clients::over(Outcome& outcome, node::Finish finish, node::Reason reason, T
   MC_ASSERT(ended_ <= outcomes_.size());
 }
 
-// The conductor's own view: a drain that it has not heard of yet does not bind it.
+// The check uses the conductor's own view: a drain that it has not received yet does not bind it.
 void Clients::check_dispatch(const node::Conductor& conductor, const std::string& to, const wire::PrefillStart& start,
                              TimePoint now) {
   const Outcome& outcome = outcomes_.at(start.spec.req);

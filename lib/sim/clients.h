@@ -1,6 +1,6 @@
-// The clients of a simulated cluster: what they asked for, what they were answered, and whether the answers keep the
-// promises: tokens equal the oracle's, exactly one last reply, none long after its deadline, no rejection for a bound
-// that holds. Inside lib/sim only.
+// The clients of a simulated cluster: their requests, their answers, and whether the answers keep the promises. Tokens
+// equal the oracle's, each request has exactly one last reply, no reply comes long after its deadline, and no request
+// is rejected for a bound that holds. Inside lib/sim only.
 #pragma once
 
 #include <map>
@@ -17,17 +17,17 @@ class Clients {
   /// Both outlive the clients.
   Clients(const WorldOptions& options, Findings& findings) : options_(options), findings_(findings) {}
 
-  /// The next request, of each tenant in turn.
+  /// Makes the next request. Tenants take turns.
   node::Submit request(std::vector<uint32_t> ids, uint32_t max_tokens, Duration deadline, std::string salt) const;
-  /// Names the request and completes it; from now on its answer is checked.
+  /// Names the request and completes it. Its answer is checked from now on.
   RequestId add(node::Submit& submit, TimePoint now);
   void on_reply(const node::Reply& reply, TimePoint now);
-  /// The conductor died under the request, or under all.
+  /// The conductor died, and the request or all requests lost their connection.
   void lose(const RequestId& req, TimePoint now);
   void lose_all(TimePoint now);
-  /// Its client hung up; nothing changes when it is over.
+  /// The client of the request closed the connection. A request that is over does not change.
   void abort(const RequestId& req, TimePoint now);
-  /// By the conductor's own view: a drain that it has not received yet does not bind it.
+  /// Checks a placement against the conductor's own view: a drain that it has not received yet does not bind it.
   void check_dispatch(const node::Conductor& conductor, const std::string& to, const wire::PrefillStart& start,
                       TimePoint now);
 

@@ -11,7 +11,7 @@ Links::Links(size_t ends, double bytes_per_s)
   MC_ASSERT(bytes_per_s > 0);
 }
 
-// Equal times: the lower number, so that the order does not depend on what the heap went through.
+// At equal times the lower number is first, so that the order does not depend on the history of the heap.
 bool Links::before(uint32_t a, uint32_t b) const {
   const double x = transfers_[a].end_s, y = transfers_[b].end_s;
   return x != y ? x < y : a < b;

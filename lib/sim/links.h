@@ -1,13 +1,13 @@
-// The network of a simulated cluster: every node sends and receives through a link of its own, and a link is
-// shared evenly by the transfers on it (which is what slices of many transfers in one queue come to).
+// The network of a simulated cluster. Every node sends and receives through a link of its own. The transfers on a link
+// share it evenly, as slices of many transfers in one queue do.
 //
 //   rate of a transfer = min(cap, share of the out link, share of the in link)
 //   share of a link    = the x with which the sum of min(cap, x) over its transfers fills it
 //
-// so what a stream that is produced slowly leaves unused goes to the others, but not what the link at a transfer's
-// other end takes from it. Rates change when a transfer starts or ends; between such moments they are constant, so a
-// transfer is two events however large it is. All ends stand in one heap with places, where a changed rate moves an
-// end: links that thousands share stay a matter of seconds.
+// A stream that is produced slowly leaves the rest of its share to the others. A share that a transfer cannot use
+// because of the link at its other end stays unused. Rates change only when a transfer starts or ends, so a transfer is
+// two events however large it is. The ends of all transfers are in one heap, in which a changed rate moves an end, so
+// links that thousands of transfers share take seconds to simulate.
 #pragma once
 
 #include <cstddef>
@@ -22,11 +22,12 @@ class Links {
   static constexpr double kNever = std::numeric_limits<double>::infinity();
 
   Links(size_t ends, double bytes_per_s);
-  /// `cap` bytes/s at most (a stream that is produced no faster). Numbers are used again once a transfer is over.
+  /// Starts a transfer of at most `cap` bytes/s and returns its number. Numbers are used again after a transfer is
+  /// over.
   uint32_t start(double now_s, uint32_t from, uint32_t to, double bytes, double cap);
   /// When the next transfer is over; kNever = none is under way.
   double next_s() const { return heap_.empty() ? kNever : transfers_[heap_.front()].end_s; }
-  /// Ends that transfer and returns it.
+  /// Ends the transfer that is over next and returns its number.
   uint32_t finish_next();
   uint32_t leaving(uint32_t end) const { return static_cast<uint32_t>(out_[end].size()); }
   double leaving_bytes(uint32_t end, double now_s) const;
@@ -48,7 +49,7 @@ class Links {
   std::vector<double> out_share_, in_share_;  // of each end
   double moved_bytes_ = 0;
   std::vector<Transfer> transfers_;
-  std::vector<uint32_t> free_, heap_;            // heap_: those under way, the first ends first
+  std::vector<uint32_t> free_, heap_;            // heap_: transfers under way, the first ends first
   std::vector<std::vector<uint32_t>> out_, in_;  // transfers of each end
 };
 

@@ -1,7 +1,7 @@
-// A cache of blocks that forgets the one unused for longest, and many of them side by side with the
-// question a scheduler asks: how much of this prompt does each node hold? Blocks are TraceBlocks'
-// numbers. These are the caches of the reference rules (sim/paper.h), plain on
-// purpose: blocks are independent, so an id after two prefixes is one block. kv::Pool is what serves.
+// A cache of blocks that evicts the block unused for longest, and one such cache for each of many nodes, which answer
+// how much of a prompt each node holds. Blocks are TraceBlocks' numbers. These are the caches of the reference rules
+// (sim/paper.h). They are plain on purpose: blocks are independent, so an id after two prefixes is one block. Live
+// nodes cache in kv::Pool.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ class Lru {
   /// `capacity` >= 1.
   explicit Lru(uint64_t capacity);
   bool holds(uint32_t block) const { return slots_.contains(block); }
-  /// Makes `block` the most recent, inserting it if absent; returns the block that had to go, or kNone.
+  /// Makes `block` the most recent, inserting it if absent; returns the evicted block, or kNone.
   uint32_t use(uint32_t block);
   size_t size() const { return slots_.size(); }
 
@@ -33,12 +33,12 @@ class Lru {
   void push_newest(uint32_t slot);
 
   uint64_t capacity_;
-  std::vector<Slot> ring_;                        // [0] is the ends: its `older` is the newest
+  std::vector<Slot> ring_;                        // [0] is both ends: its `older` is the newest
   std::unordered_map<uint32_t, uint32_t> slots_;  // looked up only, never walked
 };
 
-/// One Lru a node, and for each block the set of nodes that hold it: matching a prompt against all
-/// nodes costs one pass over its blocks with a word of bits for every 64 nodes.
+/// One Lru for each node, and for each block the set of nodes that hold it. Matching a prompt against all nodes is one
+/// pass over its blocks with a word of bits for every 64 nodes.
 class NodeCaches {
  public:
   /// `capacity` blocks each; 0 keeps nothing, kUnlimitedBlocks everything.

@@ -1,6 +1,6 @@
 // One run of the reference rules over a trace: prefill (sim/paper_prefill.h) and, with decode nodes,
-// decode (sim/paper_decode.h), and the figures of it: who waits, what is reused, what decoding costs.
-// Same trace and options, same figures to the last bit.
+// decode (sim/paper_decode.h), and the figures of the run: waiting times, reused tokens and the cost of decoding.
+// Equal traces and options give equal figures to the last bit.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ struct PaperOptions {
 struct Percentiles {
   double mean = 0, p50 = 0, p90 = 0, p99 = 0;
 };
-/// Zeros of no values.
+/// All zero when there are no values.
 Percentiles percentiles(std::vector<double> values);
 
 /// Whether and when a request was turned away (sim/paper_overload.h).

@@ -2,8 +2,8 @@
 // its prefill to the node whose step would take least over running and waiting requests, joins at the next
 // step boundary with a context of input + 1, and makes the remaining output - 1 tokens, one a step.
 //
-// A node keeps the length of every step it made; a request remembers its first one. So a step costs O(1)
-// for the whole batch, and a request's gaps are a slice of its node's steps.
+// A node keeps the length of every step it made, and a request the number of its first step. So a step costs O(1) for
+// the whole batch, and a request's gaps are a slice of its node's steps.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ class PaperDecode {
   /// Runs until every request has ended.
   void finish();
 
-  // ---- what admission asks ----
+  // ---- looking, for admission ----
   size_t size() const { return nodes_.size(); }
   void advance_to(double now_s);
   /// Running and waiting requests of a node and their context, as of the last advance_to.
@@ -47,10 +47,10 @@ class PaperDecode {
 
  private:
   struct Row {
-    uint64_t last_step;  // steps of the node when it leaves
+    uint64_t last_step;  // the node's steps when the row leaves
     size_t request;
     uint64_t first_step;
-    uint64_t context;  // when it leaves
+    uint64_t context;  // tokens when the row leaves
     double arrived_s;
     bool operator>(const Row& other) const {
       return last_step != other.last_step ? last_step > other.last_step : request > other.request;

@@ -1,10 +1,10 @@
 // The reference rules of admission under overload (after Mooncake, arXiv:2407.00079, section 7): prefill of
-// sim/paper_prefill.h and decode of sim/paper_decode.h in one clock, and four answers to "shall this request run?".
+// sim/paper_prefill.h and decode of sim/paper_decode.h in one clock, and four rules of admission.
 //
 //   at arrival    TTFT: predicted TTFT > its SLO                                          baseline, early, predict
 //                 decode now: least step(b + 1, K + n) over the nodes > slack * SLO                 early
-//                 decode then: step(B / D, K / D) > slack * SLO, B and K over those                        predict
-//                 who by now + TTFT have arrived and not decoded for t_d, and this request
+//                 decode then: step(B / D, K / D) > slack * SLO, B and K over the                        predict
+//                 requests that by now + TTFT have arrived and not decoded for t_d, and this one
 //   after prefill step(b + 1, K + n) of its node > SLO, or K + n > what VRAM holds        baseline, early, predict
 //
 // The decode node is chosen at arrival: least step(b + 1, K + n), committed requests counted. Ties: first node.

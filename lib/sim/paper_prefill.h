@@ -22,7 +22,7 @@
 
 namespace mc::sim {
 
-/// LLaMA3-70B on 8 x A800: what all reference simulations run on.
+/// LLaMA3-70B on 8 x A800, the node of all reference simulations.
 inline constexpr sched::Cost kPaperCost{.decode_s = 26.16e-3,
                                         .decode_s_per_row = .143e-3,
                                         .decode_s_per_kv_token = 3.47e-8,
@@ -32,7 +32,7 @@ inline constexpr sched::Cost kPaperCost{.decode_s = 26.16e-3,
                                         .read_bytes_per_s = 87e9};
 inline constexpr double kPaperTokenBytes = 327680;
 
-/// What a rule sees of one request.
+/// The view that a rule has of one request.
 struct PaperView {
   double tokens = 0;                     // n
   uint32_t best = 0;                     // blocks
@@ -42,7 +42,7 @@ struct PaperView {
   double theta = 1, bytes_per_s = 87e9;
   std::mt19937_64* draws = nullptr;
 
-  /// Tokens that k blocks save: at least one is always computed.
+  /// Tokens that k blocks save. At least one token is always computed.
   double reused(uint32_t blocks) const;
   double prefill_s(uint32_t blocks) const { return kPaperCost.prefill(tokens, reused(blocks)); }
   /// x: the tokens node i lacks of the best match, at the line rate.
@@ -88,7 +88,7 @@ class PaperPrefill {
   PaperPrefill(const PaperPrefillOptions& options, uint32_t unique_blocks);
   /// Decides one request and books nothing. `now_s` never decreases; `blocks` are TraceBlocks' numbers.
   PaperPlacement plan(double now_s, uint64_t input_tokens, std::span<const uint32_t> blocks);
-  /// Dispatches what plan() has just answered.
+  /// Dispatches the request as plan() has just decided.
   void book(const PaperPlacement& placement, std::span<const uint32_t> blocks);
   PaperPlacement place(double now_s, uint64_t input_tokens, std::span<const uint32_t> blocks) {
     const PaperPlacement out = plan(now_s, input_tokens, blocks);

@@ -1,4 +1,4 @@
-// The workers of a simulated cluster and what they say of themselves.
+// The workers of a simulated cluster and their Hello messages.
 
 #include "sim/process.h"
 

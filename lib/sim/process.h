@@ -32,19 +32,19 @@ struct Process {
 
 using Processes = std::map<std::string, std::unique_ptr<Process>>;
 
-/// What an event costs and how workers are made without a profile.
+/// The cost of an event and the making of workers without a profile.
 inline constexpr Duration kChunkBase = 300us, kTokenCost = 20us;  // 64 tokens: 1.6 ms
 inline constexpr Duration kStepBase = 500us, kRowCost = 50us;
 inline constexpr double kReadBytesPerSecond = 2e9;
 
-/// A page stands for so many times the bytes it has.
+/// A page stands for this many times its own bytes.
 double byte_scale(const sched::Profile& profile, const ExtentLayout& layout);
 /// Stages of the pipeline that prefill node `index` leads.
 uint32_t stages_of(const WorldOptions& options, uint32_t index);
 node::ActivationSlots activation_slots(const WorldOptions& options);
 std::unique_ptr<node::Worker> make_worker(const WorldOptions& options, const Place& place, const InstanceId& instance,
                                           uint64_t seed);
-/// What keeps a worker from being idle, for failure messages.
+/// The reason why a worker is not idle, for failure messages.
 std::string describe(const node::Worker& worker);
 
 }  // namespace mc::sim

@@ -14,15 +14,15 @@
 
 namespace mc::sim {
 
-/// What a rule may look at when a block is touched. Stamps count touches.
+/// The facts that a rule may use when a block is touched. Stamps count touches.
 struct BlockUse {
   uint64_t stamp = 0, stored = 0;
-  uint64_t count = 0;       // touches since it was stored, that one included
+  uint64_t count = 0;       // touches since it was stored, the storing one included
   uint64_t count_ever = 0;  // touches since the trace began
   uint64_t position = 0;    // its place in the request
   uint64_t next_use = 0;    // place in the whole trace, in the order of prompts; UINT64_MAX = none
 };
-/// Compared as a whole; the least goes first.
+/// Priorities are compared as a whole. The block with the least is evicted first.
 using BlockRank = std::array<int64_t, 3>;
 
 struct Replacement {

@@ -1,5 +1,5 @@
-// Who shares prompts with whom in a trace: how often
-// each block is used, which requests continue which, and how far apart two uses of a block are.
+// Shared prompts in a trace: how often each block is used, which request continues which other one, and how far apart
+// two uses of a block are.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct Sharing {
                                         // if it lies beyond the common ones; else kNoParent
   std::vector<uint64_t> session_sizes;  // requests of each session, largest first
   std::vector<double> reuse_gaps_s;     // of each reuse of a block: since its last use
-  std::vector<double> stack_distances;  // likewise: distinct blocks touched since, requests read from their ends
+  std::vector<double> stack_distances;  // likewise: distinct blocks touched since; requests are read from their ends
 };
 
 Sharing find_sharing(const std::vector<TraceRequest>& trace, const TraceBlocks& blocks);

@@ -22,7 +22,7 @@ size_t near(size_t at, size_t count, Rng& rng) {
   return low + rng.below(high - low + 1);
 }
 
-/// Requests that nobody has continued yet, by time.
+/// Requests that no other request continues yet, by time.
 class Leaves {
  public:
   struct Leaf {

@@ -1,13 +1,13 @@
-// A generator of traces fitted to one: for sharing a workload's shape without the workload, and for small
-// traces to test with. What is kept, by drawing whole observations so that their parts stay correlated:
+// A generator of traces fitted to a given trace. It shares a workload's shape without the workload, and makes small
+// traces for tests. Whole observations are drawn, so that their parts stay correlated. Kept are
 //   arrivals       instants and how many requests come at each
 //   first turns    prompt and answer lengths, the blocks all prompts begin with
 //   later turns    time since the parent, its turn number and length, growth of the prompt, how much of the
 //                  parent's blocks it shares, answer length
 //   owners         a first turn's tenant and priority; a session keeps its tenant, and each turn its priority
-// Observations are drawn from around the same place in the original, so that a workload that changes with
-// time does so here. A later turn continues the request most like the parent it had, of about that age;
-// where there is none (the start of the trace) it becomes a first turn. No id of the original remains.
+// Observations are drawn from around the same place in the original, so that a workload that changes with time changes
+// in the copy too. A later turn continues a request of about the same age that is most like its parent in the original.
+// Where there is none, as at the start of the trace, it becomes a first turn. No id of the original remains.
 #pragma once
 
 #include <cstdint>

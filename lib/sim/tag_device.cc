@@ -71,7 +71,8 @@ void TagDevice::perform_read(Process& process, const node::Read& read) {
   });
 }
 
-// What is at the source now: a page or a slot that was given away meanwhile has other bytes, which the checksum shows.
+// The bytes that are at the source now. A page or a slot that was reused meanwhile has other bytes, which the checksum
+// shows.
 Code TagDevice::take_slice(Process& process, const Process& source, const node::Read& read,
                            const node::ReadSlice& slice, bool flipped) {
   const uint64_t to = process.worker->local_offset(read.pool, slice.page) + slice.page_offset;
@@ -133,7 +134,7 @@ void TagDevice::rot(Process& process) {
     if (pool.state(page) == kv::PageState::cached && pool.pins(page) == 0) pages.push_back(page);
   if (pages.empty()) return;
   const kv::PageIndex page = pages[rng_.below(pages.size())];
-  // In any member of a pipeline: each has layers of the block.
+  // The member of a pipeline does not matter: each has layers of the block.
   const auto member = static_cast<uint32_t>(
       rng_.below(process.place.kind == Place::Kind::prefill ? stages_of(options_, process.place.index) : 1));
   const auto found = processes_.find(Place{process.place.kind, process.place.index, member}.name());

@@ -1,6 +1,6 @@
-// Memory, links and compute of every simulated process: reads and runs take time, move tags (sim/tags.h) between pages,
-// and are watched for pages that two operations write or that are written although others may read them. Inside lib/sim
-// only.
+// Memory, links and compute of every simulated process. Reads and runs take time and move tags (sim/tags.h) between
+// pages. It is a violation when two operations write one page at once, or when a page is written that others may read.
+// Inside lib/sim only.
 #pragma once
 
 #include <functional>

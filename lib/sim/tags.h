@@ -20,15 +20,15 @@ uint64_t next_row(uint64_t row, uint64_t tag);
 uint64_t tag_fold(uint64_t sum, uint64_t tag);
 uint32_t tag_token(uint64_t sum);
 
-/// What a pipeline stage hands to the next one: a row for each token of the chunk, and what the layers below make of
-/// all pages of the sequence.
+/// The activations that a pipeline stage hands to the next one: a row for each token of the chunk, and the result of
+/// the layers below for all pages of the sequence.
 struct Activations {
   std::vector<uint64_t> rows;
   uint64_t pages = 0;
   uint32_t crc() const;
 };
 
-/// What the answer must be: computed without pages, caches or transfers.
+/// The right answer, computed without pages, caches or transfers.
 std::vector<uint32_t> oracle(const WorldOptions& options, const std::vector<uint32_t>& ids, uint32_t count);
 
 }  // namespace mc::sim

@@ -1,7 +1,7 @@
-// Caches of many nodes, each DRAM before SSD: what DRAM lets go is kept on SSD while there is room there, and comes
-// back into DRAM when it is used. Blocks are TraceBlocks' numbers. A block is pending on a node from dispatch of the
-// request that computes it until it is settled: it counts for the node's own later requests, but nobody reads it.
-// Matching a prompt against all nodes costs one pass over its blocks with two words of bits for every 64 nodes.
+// Caches of many nodes, each DRAM before SSD. A block that DRAM evicts stays on SSD while there is room, and returns to
+// DRAM when it is used. Blocks are TraceBlocks' numbers. A block is pending on a node from the dispatch of the request
+// that computes it until settle(): it counts for later requests of the node, but other nodes cannot read it.
+// Matching a prompt against all nodes is one pass over its blocks with two words of bits for every 64 nodes.
 #pragma once
 
 #include <cstdint>
@@ -17,17 +17,18 @@ class TieredCaches {
   /// Blocks of each node; kUnlimitedBlocks never evicts, 0 keeps nothing.
   TieredCaches(uint32_t node_count, uint64_t dram_blocks, uint64_t ssd_blocks, uint32_t unique_blocks);
 
-  /// Leading blocks of the prompt on each node, pending ones included, and of those the ones that can be read.
+  /// Writes the number of leading blocks of the prompt on each node: with the pending ones, and the readable ones
+  /// alone.
   void match(std::span<const uint32_t> blocks, std::span<uint32_t> resident, std::span<uint32_t> readable);
   /// How many of the blocks the node holds on SSD only.
   uint32_t on_ssd(uint32_t node, std::span<const uint32_t> blocks) const;
   /// Touches or inserts all blocks from the last to the first; new ones are pending, made by `request`.
   void use(uint32_t node, std::span<const uint32_t> blocks, uint32_t request);
-  /// The request's blocks are computed (or its fetch is over).
+  /// The request's blocks are computed, or its fetch is over.
   void settle(uint32_t node, std::span<const uint32_t> blocks);
   /// The first `end` blocks are there and readable, from `first` on because a copy of them came.
   void copy_in(uint32_t node, std::span<const uint32_t> blocks, uint32_t first);
-  /// each(block) for those of the blocks that a copy brought here and nobody has used yet; now they are used.
+  /// Calls each(block) for those of the blocks that a copy brought to the node and no request has used yet.
   template <typename Each>
   void use_copied(uint32_t node, std::span<const uint32_t> blocks, const Each& each) {
     if (copied_.empty()) return;
@@ -46,7 +47,7 @@ class TieredCaches {
   bool holds(uint32_t node, uint32_t block) const { return held_[block * words_ + node / 64] >> (node % 64) & 1; }
 
  private:
-  /// Makes the block the node's latest; what has to go is gone. True: it was not there.
+  /// Makes the block the node's latest and evicts what has no room. True: the block was not there.
   bool touch(uint32_t node, uint32_t block);
 
   uint64_t dram_capacity_, ssd_capacity_;

@@ -193,7 +193,7 @@ std::vector<TraceRequest> merge_traces(std::vector<std::vector<TraceRequest>> tr
 
 TraceBlocks::TraceBlocks(std::span<const TraceRequest> trace, std::span<const uint32_t> spaces) {
   MC_ASSERT(spaces.empty() || spaces.size() == trace.size());
-  // Sorted rather than hashed: a stranger chooses the ids.
+  // Sorted rather than hashed, because the trace chooses the ids.
   std::vector<std::pair<uint32_t, uint64_t>> ids;
   for (size_t r = 0; r < trace.size(); ++r)
     for (const uint64_t id : trace[r].hash_ids) ids.emplace_back(spaces.empty() ? 0 : spaces[r], id);

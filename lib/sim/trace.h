@@ -1,8 +1,8 @@
 // Request traces in Mooncake's form (the traces published with FAST'25): one JSON object a line with
 // timestamp (ms), input_length and output_length (tokens), and hash_ids, one id for each 512 tokens of
-// the prompt, equal ids meaning equal blocks after equal prefixes. Ours may have two more: tenant (whose it
-// is: up to 64 letters, digits, - and _) and priority (-100 to 100, lower goes first; 0 where it is absent). A
-// trace is a stranger's file: every line is checked, and the first bad one is named.
+// the prompt, equal ids meaning equal blocks after equal prefixes. Ours may have two more keys: tenant, the name of the
+// request's owner (up to 64 letters, digits, - and _), and priority (-100 to 100, lower goes first, 0 where it is
+// absent). A trace may come from anywhere: every line is checked, and the first bad line is named.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct TraceRequest {
   uint64_t input_tokens = 0;
   uint64_t output_tokens = 0;
   std::vector<uint64_t> hash_ids;
-  std::string tenant;  // "" = nobody's in particular
+  std::string tenant;  // "" = of no tenant
   int priority = 0;
   bool operator==(const TraceRequest&) const = default;
 };
@@ -34,8 +34,8 @@ Result<std::vector<TraceRequest>> read_trace(const std::string& path, uint64_t l
 /// One line as read_trace reads it, with its line break.
 std::string trace_line(const TraceRequest& request);
 
-/// Several traces as one, by time, equal times in the order given; ids of different traces are different.
-/// Ids are dense in the order of their appearance, whatever they were.
+/// Merges several traces by time, equal times in the order given. Ids of different traces become different. The new ids
+/// are dense, in the order of their appearance.
 std::vector<TraceRequest> merge_traces(std::vector<std::vector<TraceRequest>> traces);
 
 /// The blocks of a trace under small numbers, 0 to unique() - 1, so that tables of blocks are arrays.

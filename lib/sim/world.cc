@@ -10,7 +10,7 @@
 
 namespace mc::sim {
 
-/// The parts of a world. Their addresses stay.
+/// The parts of a world. They stay at their addresses.
 struct World::Parts {
   Parts(const WorldOptions& options, Rng& rng, TagDevice::Deliver deliver)
       : device(options, agenda, rng, processes, findings, std::move(deliver)), clients(options, findings) {}

@@ -1,14 +1,14 @@
-// A whole cluster in one thread under one seed: the production machines of lib/node, with a fabric
-// that delays, reorders and loses, processes that crash and come back, and a stand-in for the model.
+// A whole cluster in one thread under one seed: the production machines of lib/node with a fabric that delays, reorders
+// and loses messages, processes that crash and come back, and tags in place of the model's KV.
 //
-// The stand-in makes wrong bytes visible. An extent's content is one 64-bit tag, a hash chained over
+// Tags make wrong bytes visible. An extent's content is one 64-bit tag, a hash chained over
 // every token up to its block's end, per layer and over the layers below; reading an extent copies the tag; the next
 // token is a function of the tags of *all* pages a run was given. So one wrong, foreign, stale or torn block, or chunk
 // of activations, anywhere changes the answer, and the answer is compared with an oracle that has no cache at all.
 //
-// Checkers, at every event: tokens equal the oracle's, exactly one last reply, none later than its
-// deadline; no page written by two at once, none written that is shared; nothing sent to a node that drains, or
-// past a pin; no rejection for a bound that holds; the machines' own laws.
+// These laws are checked at every event: tokens equal the oracle's; a request has exactly one last reply, not later
+// than its deadline; no page is written by two operations at once or while it is shared; no request goes to a node that
+// drains or past its pin; no request is rejected for a bound that holds; the machines' own laws hold.
 #pragma once
 
 #include <functional>
@@ -59,14 +59,14 @@ struct WorldOptions {
   bool priorities = false;        // requests have priorities -2 to 2 in turn, and sessions
   Duration client_grace = 100ms;  // promise 2: no request outlives its deadline by more
   bool verify_checksums = true;   // false = the canary: corrupt bytes get through and must be noticed
-  /// What runs and reads cost; null: quick ones. With a profile no token ends an answer before its length, as with
-  /// costed workers (costed/costed.h), whose times and links these are.
+  /// The cost of runs and reads; null: they are quick. With a profile no token ends an answer before its length, as
+  /// with costed workers (costed/costed.h), which have the same times and links.
   const sched::Profile* profile = nullptr;
   uint32_t decode_pages = 0;  // of decode nodes; 0 = page_count
   Faults faults;
 };
 
-/// What became of one request.
+/// The end of one request, and its way there.
 struct Outcome {
   std::vector<uint32_t> ids;
   uint32_t max_tokens = 0;
@@ -90,7 +90,7 @@ struct Outcome {
   std::string tenant, pin_prefill, pin_decode;  // as asked for
 };
 
-/// The part of a process in the cluster.
+/// The role of a process in the cluster.
 struct Place {
   enum class Kind : uint8_t { conductor, prefill, decode, cache } kind = Kind::conductor;
   uint32_t index = 0;  // among its kind
@@ -139,7 +139,7 @@ class World {
   /// Number of a node among those of its role.
   uint32_t index_of(const std::string& name) const;
   uint64_t events_run() const;
-  /// What the answer must be.
+  /// The right answer.
   std::vector<uint32_t> oracle(const std::vector<uint32_t>& ids, uint32_t count) const;
 
  private:
