@@ -1,6 +1,6 @@
-// What a host provides to the machine that it drives: a compute for its runs, a KV plane for its reads, and the thread
-// that the machine lives on. The host implements them (lib/host); stand-ins with modelled times (lib/costed) implement
-// the first two as well. Each takes actions of node.h and answers with its events.
+// Services that a host provides to the machine that it drives: a compute for its runs, a KV plane for its reads, and the
+// thread that the machine runs on. The live host implements all of them (lib/host). Stand-ins with modelled times
+// (lib/costed) implement the first two. Each takes actions of node.h and answers with events of node.h.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace mc::node {
 
-/// What a machine's loop hands to a compute, in order.
+/// Work that a machine's loop gives to a compute, in order.
 using ComputeWork = std::variant<RunChunk, JoinBatch, RunStep, LeaveBatch>;
 
 /// Carries out the runs of one machine. submit() and cancel() are the loop's; events come back by next().
