@@ -64,7 +64,7 @@ ClusterRun ClusterEngine::run() {
     sampler_.sample_until(first, queue_s, batches_, caches_);
     now_ = std::max(now_, first);
     router_.end_due(now_, followed);
-    if (transfer == first) {  // what arrives at a moment is there for whom it happens to then
+    if (transfer == first) {  // before other events of that time, which may need its bytes
       ++run_.events;
       transfer_over(links_.finish_next());
     } else if (event == first) {
@@ -75,7 +75,7 @@ ClusterRun ClusterEngine::run() {
     }
     if (router_.wants_round(now_)) serve_held();
   }
-  router_.end_held(now_, followed);  // no empty cluster would admit them
+  router_.end_held(now_, followed);  // admission refuses them on an idle cluster, too
   run_.span_s = trace_.empty() ? 0 : arrival_s(trace_.size() - 1);
   run_.end_s = now_;
   sampler_.move_to(run_);
@@ -122,7 +122,7 @@ void ClusterEngine::arrive_request(uint32_t r) {
   live.arrived_s = now_;
   live.tokens = trace_[r].input_tokens;
   live.attempt = run_.requests[r].attempts = 1;
-  // As the live front door: what does not fit with the longest answer it may have is no work for anybody.
+  // As at the live front door: prompt and longest answer must fit into the context.
   if (live.tokens + std::max<uint64_t>(1, trace_[r].output_tokens) > profile_.context_tokens)
     return end_rejected(r, Fate::rejected_length);
   count_all_growth();
@@ -143,7 +143,7 @@ void ClusterEngine::serve_held() {
   router_.serve_held(now_, [&](uint32_t r, const Answer& answer) { follow(r, answer); });
 }
 
-// The router learns how many tokens the rows of a batch have made, and of tenants also whose.
+// Reports the tokens that the rows of a batch have made to the router.
 void ClusterEngine::count_growth(uint32_t index) {
   const Batch& batch = batches_[index];
   if (batch.tokens_made() > grown_[index]) router_.grow(index, batch.tokens_made() - grown_[index]);
@@ -159,7 +159,7 @@ void ClusterEngine::count_all_growth() {
     for (const Batch::Row& row : batch.running())
       router_.charge(row.request, live_[row.request].made + 1 + batch.made(row), now_);
   }
-  MC_ASSERT(done_.empty());  // what ends now has its event
+  MC_ASSERT(done_.empty());  // rows that end now have an event
 }
 
 void ClusterEngine::fill_inflight(std::vector<sched::Inflight>& out) const {
@@ -233,7 +233,7 @@ void ClusterEngine::dispatch(uint32_t r, const Route& route) {
   pump(route.node);
 }
 
-// The request is on no node any more; what it asked of links and queues ends. `grown`: tokens of its row.
+// Takes the request off its nodes and out of their queues. Its row made `grown` tokens.
 void ClusterEngine::leave(uint32_t r, uint64_t grown) {
   Live& live = live_[r];
   if (!live.placed) return;
@@ -246,7 +246,7 @@ void ClusterEngine::leave(uint32_t r, uint64_t grown) {
   live.active_at = UINT32_MAX;
   const auto waiters = std::move(live.waiters);
   live.placed = false;
-  for (const auto& [other, attempt] : waiters)  // what they waited for will not come: computed instead
+  for (const auto& [other, attempt] : waiters)  // their blocks will not come, so they are computed
     if (live_[other].attempt == attempt && live_[other].placed) {
       Live& waiting = live_[other];
       waiting.reused =
@@ -295,7 +295,7 @@ void ClusterEngine::miss(uint32_t r) {
 }
 
 uint64_t ClusterEngine::steps_left(uint32_t r) const {
-  const uint64_t made = live_[r].made + 1;  // with the token that prefill gives
+  const uint64_t made = live_[r].made + 1;  // including the token of prefill
   return trace_[r].output_tokens > made ? trace_[r].output_tokens - made : 0;
 }
 
@@ -307,14 +307,14 @@ void ClusterEngine::record_ttft(uint32_t r, double at_s) {
 
 // ---- failures --------------------------------------------------------------------------------
 
-/// The request that a node computes is over for it: the next one begins, of a pipeline when the first stage is free.
+/// Stops the request that the node computes. The next one begins now, or when the first stage of a pipeline is free.
 void ClusterEngine::stop_computing(uint32_t index) {
   Node& node = nodes_[index];
   if (options_.pipeline == 1) node.stage_free.front() = now_;
   at(node.stage_free.front(), Kind::pump, index);
 }
 
-// Off its nodes, one of which has failed.
+// Takes a request off its nodes, one of which has failed.
 void ClusterEngine::abandon(uint32_t r, uint64_t more_made) {
   const Live& live = live_[r];
   if (live.computing) run_.requests[r].prefill_s += std::min(now_ - live.started_s, live.work_s) - live.work_s;
@@ -415,7 +415,7 @@ void ClusterEngine::part_arrived(uint32_t r) {
   if (!live.computing && !live.computed) coupled() ? coupled_pump(live.node) : pump(live.node);
 }
 
-// First in, first out among those whose prefix is here, as the production machine does.
+// Computes requests first in, first out among those whose prefix is here, as the live prefill node does.
 void ClusterEngine::pump(uint32_t index) {
   Node& node = nodes_[index];
   while (node.up && node.stage_free.front() <= now_) {
@@ -428,8 +428,8 @@ void ClusterEngine::pump(uint32_t index) {
   }
 }
 
-// When the last stage is done with the last chunk (arXiv:2407.00079, 5.1); stages take the next request as they come
-// free.
+// Returns the time at which the last stage is done with the last chunk (arXiv:2407.00079, 5.1). A stage that is free
+// takes the next request.
 double ClusterEngine::pipeline(Node& node, const Live& live) {
   const double stages = static_cast<double>(node.stage_free.size());
   const double chunk_bytes =
@@ -464,7 +464,7 @@ void ClusterEngine::start(uint32_t index, uint32_t r) {
     gpu_s = profile_.prefill_s(tokens, reused);
   } else {
     live.work_s = profile_.prefill_s(tokens, reused);
-    // Loading the prefix into the device hides behind computing, but for a layer (5.2).
+    // Loading the prefix into the device runs beside computing, but for one layer (5.2).
     if (profile_.reused_s_per_token == 0 && live.reused > 0)
       live.work_s = profile_.overlapped_s(profile_.load.seconds(bytes_of(live.reused)), live.work_s);
     gpu_s = live.work_s;
@@ -513,8 +513,8 @@ void ClusterEngine::prefill_done(uint32_t r) {
   pump(node);
 }
 
-// All but the tail is in the decode node's DRAM: the last layer's KV of the last chunk goes on to the device (5.2), or
-// all of it.
+// The KV is in the decode node's DRAM but for the tail. The tail goes on to the device: the last layer's KV of the last
+// chunk (5.2), or all KV when it does not leave layer by layer.
 void ClusterEngine::hand_over(uint32_t r) {
   const Live& live = live_[r];
   const uint64_t chunk = std::min(profile_.chunk_tokens, live.tokens - live.reused);
@@ -531,7 +531,7 @@ void ClusterEngine::schedule(uint32_t index) {
   if (batch.next_s() < Batch::kNever) at(batch.next_s(), Kind::batch, index, batch.plan());
 }
 
-// The second look (arXiv:2407.00079, 7): the load may have changed since the request was admitted.
+// Checks the bound of TBT again (arXiv:2407.00079, 7), because the load may have changed since admission.
 void ClusterEngine::arrive_at_decode(uint32_t r) {
   Live& live = live_[r];
   Batch& batch = batches_[live.decode];
@@ -571,20 +571,20 @@ void ClusterEngine::batch_event(uint32_t index) {
 
 // ---- coupled nodes ---------------------------------------------------------------------------
 
-// Something waits to be computed. The batch is stopped at its next boundary, where coupled_begin decides.
+// A prompt waits to be computed: stops the batch at its next step boundary, where coupled_begin decides.
 void ClusterEngine::coupled_pump(uint32_t index) {
   Node& node = nodes_[index];
   Batch& batch = batches_[index];
   if (!node.up || node.running != UINT32_MAX) return;
   if (batch.rows() == 0) return coupled_begin(index);
-  if (batch.next_s() <= now_) return;  // its event comes
+  if (batch.next_s() <= now_) return;  // its event is due now
   batch.advance(now_, done_);
   batch.step_singly(true);
   batch.stop_at_boundary();
   schedule(index);
 }
 
-// At a boundary: what the next pass computes.
+// Decides at a step boundary what the next pass computes.
 void ClusterEngine::coupled_begin(uint32_t index) {
   Node& node = nodes_[index];
   Batch& batch = batches_[index];
@@ -617,7 +617,7 @@ void ClusterEngine::coupled_begin(uint32_t index) {
     at(now_ + live.work_s, Kind::chunk, index, ++node.version);
     return;
   }
-  // One pass over the batch and a chunk of the prompt.
+  // One pass computes the batch and a chunk of the prompt.
   node.chunk_begin = node.chunk_end;
   node.chunk_end = std::min<uint64_t>(live.tokens, node.chunk_begin + options_.coupled_chunk_tokens);
   const double begin = static_cast<double>(node.chunk_begin), end = static_cast<double>(node.chunk_end);

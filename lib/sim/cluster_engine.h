@@ -29,8 +29,8 @@ class ClusterEngine {
   struct Live {  // a request that is not over
     double arrived_s = 0, started_s = 0, first_token_s = 0, prefill_end_s = 0;
     double expected_s = 0;         // end of prefill, as predicted when it was placed
-    double work_s = 0;             // prefill, as it takes
-    double lost_s = 0, gap_s = 0;  // when an attempt failed under it, and how long the client then heard nothing
+    double work_s = 0;             // of prefill, as simulated
+    double lost_s = 0, gap_s = 0;  // when its last attempt failed, and how long the client then had no token
     uint64_t tokens = 0;           // prompt, and the answer so far after a failure
     uint64_t made = 0;             // answer so far, of earlier attempts
     uint64_t reused = 0;           // tokens
@@ -39,7 +39,7 @@ class ClusterEngine {
     uint32_t active_at = UINT32_MAX;  // its place in active_
     uint16_t attempt = 0;
     bool computing = false, computed = false, sent = false, placed = false, decoding = false;
-    bool missed = false;                                 // will not be good any more
+    bool missed = false;                                 // it will miss a bound
     std::vector<std::pair<uint32_t, uint32_t>> waiters;  // requests (and attempts) whose fetch waits for this prefill
   };
 
@@ -77,11 +77,11 @@ class ClusterEngine {
   void fill_inflight(std::vector<sched::Inflight>& out) const;
   bool coupled() const { return options_.shape.coupled > 0; }
   uint64_t steps_left(uint32_t r) const;
-  /// Whether the client has to wait for the second token to hear the first.
+  /// Whether the first token is sent with the second.
   bool first_waits(uint32_t r) const {
     return options_.sched.first_with_second && !coupled() && live_[r].made == 0 && steps_left(r) > 0;
   }
-  /// The full blocks of its prompt, which nodes keep.
+  /// The full blocks of the prompt, which nodes keep.
   std::span<const uint32_t> kept_blocks(uint32_t r) const;
   double bytes_of(uint64_t tokens) const {
     return static_cast<double>(tokens) * static_cast<double>(profile_.kv_bytes_per_token);
@@ -127,7 +127,7 @@ class ClusterEngine {
   std::vector<Live> live_;
   std::vector<Node> nodes_;
   std::vector<Batch> batches_;   // of decode or coupled nodes
-  std::vector<uint64_t> grown_;  // tokens of each batch that the router knows of
+  std::vector<uint64_t> grown_;  // tokens of each batch that the router was told of
   TieredCaches caches_;
   Links links_;
   std::vector<Parcel> transfer_of_;  // [transfer]

@@ -14,25 +14,25 @@ namespace mc::sim {
 class CopyLog {
  public:
   struct Copy {
-    uint32_t request = 0;  // whose leading blocks these are
+    uint32_t request = 0;  // the request whose leading blocks are copied
     sched::CopyOrders::Order order;
     bool used = false;
   };
 
-  /// Its number here.
+  /// Returns the number of the copy.
   uint32_t begin(uint32_t request, const sched::CopyOrders::Order& order) {
     copies_.push_back({request, order});
     return static_cast<uint32_t>(copies_.size() - 1);
   }
   const Copy& at(uint32_t copy) const { return copies_[copy]; }
-  /// The blocks of the request's prompt that the copy brought are on its target now.
+  /// Puts the copied blocks of the request's prompt into the cache of the target.
   void arrive(uint32_t copy, std::span<const uint32_t> prompt, TieredCaches& caches) {
     const sched::CopyOrders::Order& order = copies_[copy].order;
     const auto blocks = prompt.first(order.end_block);
     caches.copy_in(order.target, blocks, order.first_block);
     for (const uint32_t block : blocks.subspan(order.first_block)) copy_of_[{order.target, block}] = copy;
   }
-  /// A request uses these blocks of the node. Counts those that a copy brought and nobody has used yet.
+  /// Counts those of the used blocks that a copy brought to the node and no request used before.
   void use(uint32_t node, std::span<const uint32_t> blocks, TieredCaches& caches) {
     caches.use_copied(node, blocks, [&](uint32_t block) {
       Copy& copy = copies_[copy_of_.at({node, block})];

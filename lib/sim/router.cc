@@ -112,7 +112,7 @@ void Router::set_decode_up(uint32_t decode, bool up, double now_s) {
   show_members(time_of(now_s));
 }
 
-// A held request that has no node left waits for one for a while.
+// A held request that has no node left waits for one, at most for kParkMax.
 void Router::bound_held(TimePoint now) {
   const auto any = [](const std::vector<bool>& up) { return std::find(up.begin(), up.end(), true) != up.end(); };
   const bool has_nodes = any(prefill_up_) && (coupled() || any(decode_up_));
@@ -153,14 +153,14 @@ sched::Snapshot& Router::look(uint32_t r, TimePoint now, bool idle_only) {
       matches_.push_back({.node = static_cast<kv::NodeOrdinal>(i), .resident = readable_[i], .expected = resident_[i]});
   sched::Board::Ask ask;
   ask.tokens = static_cast<uint32_t>(requests_[r].tokens);
-  ask.matches = matches_;  // how long an answer may be is not known
+  ask.matches = matches_;  // the length of the answer is unknown
   if (idle_only) ask.queue_max_s = options_.hold_lead_s;
   sched::Snapshot& snapshot = board_.look(ask, now);
   add_inflight(snapshot, now);
   return snapshot;
 }
 
-// Every request on its way to a decode node, or there. Nothing else changes it between two placements of one moment.
+// Lists every request on its way to a decode node, or there. At one time only a placement changes the list.
 void Router::add_inflight(sched::Snapshot& snapshot, TimePoint now) {
   if (!options_.sched.admission->looks_ahead || inflight_at_ == now) return;
   inflight_at_ = now;
@@ -216,7 +216,7 @@ sched::HeldRequest Router::held_request(uint32_t r) const {
   return out;
 }
 
-// Rejected at once when its turn would come too late; else it waits.
+// Rejects a request at once when its turn would come too late.
 Answer Router::hold(uint32_t r, TimePoint now) {
   static const sched::Admission* const everybody = sched::find_admission("none");
   Request& request = requests_[r];
@@ -225,7 +225,7 @@ Answer Router::hold(uint32_t r, TimePoint now) {
   options.admission = everybody;
   Rng draw = rng_;
   sched::place(look(r, now, false), *options_.policy, options, draw, placement_);
-  if (placement_.candidate < 0) return place(r, now, false);  // which says why
+  if (placement_.candidate < 0) return place(r, now, false);  // rejects it with the reason
   request.work_s = placement_.candidates[static_cast<size_t>(placement_.candidate)].prefill_s;
   if (bounded) {
     const auto queues = board_.queues("", now);
@@ -294,7 +294,7 @@ std::vector<uint32_t> Router::held() const {
   return out;
 }
 
-/// Held: only with `idle_only`, which leaves prefill nodes with a queue alone.
+/// `idle_only` leaves out prefill nodes with a queue. The answer is `held` only then.
 Answer Router::place(uint32_t r, TimePoint now, bool idle_only) {
   const sched::Snapshot& snapshot = look(r, now, idle_only);
   sched::Options options = options_for(r);
@@ -325,7 +325,7 @@ Answer Router::place(uint32_t r, TimePoint now, bool idle_only) {
   return out;
 }
 
-// As node::Conductor: what others compute is waited for while that is worth it (sched/line.h).
+// Like a conductor, lets a request wait for a prefix that another node computes while that is worth it (sched/line.h).
 bool Router::waits_for_prefix(uint32_t r, const sched::Snapshot& snapshot, const sched::Candidate& chosen,
                               TimePoint now) {
   const RequestId id = id_of(r);

@@ -4,8 +4,8 @@
 //   Line         requests that wait for their turn, and quotas                     sched/line.h
 //   CopyOrders   copies of hot prefixes under way                                  sched/copies.h
 //
-// The router sees what a conductor sees: predictions at placing, first tokens, tokens and ends. It does not see how far
-// a prefill has come or what is left of a transfer. The engine (sim/cluster_engine.h) says when these things happen.
+// The router has the information of a conductor: predictions at placing, first tokens, tokens and ends, of which the
+// engine (sim/cluster_engine.h) tells it. The progress of prefills and transfers is unknown to it.
 //
 // A request enters by submit(), and again by retry() after its node failed. It is then placed, held or rejected.
 // Held requests are placed or rejected by end_due() and serve_held(), which are to be called before and after each
@@ -25,11 +25,11 @@
 
 namespace mc::sim {
 
-/// Where a request goes, and what it takes from which caches. Nodes have the engine's numbers.
+/// The nodes of a request, and the blocks that it takes from caches. Nodes have the engine's numbers.
 struct Route {
   uint32_t node = 0, decode = 0;
   uint32_t local_blocks = 0, fetch_blocks = 0;
-  int holder = -1;               // that blocks are fetched from
+  int holder = -1;               // the node that blocks are fetched from; -1 = none
   bool source_computes = false;  // the holder still computes some of them
   double prefill_s = 0, ttft_s = 0;
   std::optional<sched::CopyOrders::Order> copy;  // to be made now; nodes are slots
@@ -65,24 +65,24 @@ class Router {
   /// Rejects held requests that can no longer be served in time.
   void end_due(double now_s, const Answered& answered);
   bool wants_round(double now_s) const { return line_.wants_round(time_of(now_s)); }
-  /// Gives turns to held requests. Decode nodes must have been told to grow() up to now.
+  /// Gives turns to held requests. Requires that grow() was called for all tokens up to now.
   void serve_held(double now_s, const Answered& answered);
-  /// When end_due() or serve_held() have something to do by themselves; infinity = never.
+  /// The next time at which end_due() or serve_held() have work without an event; infinity = never.
   double next_s() const;
-  /// Rejects all held requests: nothing happens any more that could make room for them.
+  /// Rejects all held requests at the end of a run.
   void end_held(double now_s, const Answered& answered);
 
   // ---- what happens to placed requests ----
   /// `seconds` of prefill have computed the tokens that were not reused. The board learns from them as a conductor
   /// does: chunks and fixed costs make a prompt dearer than its announced cost. Steps take what is announced.
   void first_token(uint32_t r, uint64_t reused, double seconds, double now_s);
-  /// The rows of a decode node made so many tokens. leave() is told the part of each row.
+  /// The rows of a decode node made so many tokens. leave() gets the part of each row.
   void grow(uint32_t decode, uint64_t tokens) { board_.grow(slot_of_decode(decode), tokens); }
   /// The request is on no node any more.
   void leave(uint32_t r, uint64_t grown, double now_s);
   /// The request is over: its tenant may have another one.
   void close(uint32_t r, bool rejected, double now_s);
-  /// An answer has ended: its length, and how long it was decoded.
+  /// An answer of this length has ended after so many seconds of decoding.
   void answered(uint32_t tokens, double seconds) { board_.answered(tokens, seconds); }
   /// The copy has arrived. False: it was given up before.
   bool end_copy(const sched::CopyOrders::Order& order, double now_s);
