@@ -253,3 +253,22 @@ TEST_CASE("sim/cluster: a first token that waits for the second moves the hand-o
     }
   }
 }
+
+TEST_CASE("sim/cluster: held requests wait as long as before the live machines, in both orders") {
+  for (const HoldOrder order : {HoldOrder::arrival, HoldOrder::work}) {
+    CAPTURE(std::string(to_string(order)));
+    Bench b("2p1d");
+    b.options.hold = true, b.options.hold_order = order;
+    b.options.sched.admission = sched::find_admission("goodput");
+    b.options.sched.ttft_slo_s = 15, b.options.sched.tbt_slo_s = 0.045;
+    for (int i = 0; i < 120; ++i) b.add(0.25 * i, 0, 4 + static_cast<uint64_t>(i * 7 % 20), 150);
+    const auto model = figures_of(b.trace, b.options, b.run());
+    const auto run = run_machines(b.trace, TraceBlocks(b.trace), b.options);
+    REQUIRE_MESSAGE(run.has_value(), run.error().what);
+    const auto machines = figures_of(b.trace, b.options, *run);
+    CHECK(machines.rejected_prefill > 5);
+    CHECK(model.served == doctest::Approx(static_cast<double>(machines.served)).epsilon(0.04));
+    CHECK(model.ttft_s.mean == doctest::Approx(machines.ttft_s.mean).epsilon(0.1));
+    CHECK(model.ttft_s.p50 == doctest::Approx(machines.ttft_s.p50).epsilon(0.1));
+  }
+}
