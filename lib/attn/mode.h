@@ -8,24 +8,12 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <span>
 #include <string_view>
 
+#include "attn/visible.h"
+
 namespace mc::attn {
-
-enum class ModeKind : uint8_t { full = 0, moba = 1, window = 2 };
-
-/// The attention of one layer. Parameters that the mode does not have are 0.
-struct Mode {
-  ModeKind kind = ModeKind::full;
-  int32_t block = 0;   // tokens of a moba_block
-  int32_t top_k = 0;   // blocks a row attends to, its own included
-  int32_t window = 0;  // keys a row attends to, its own included
-  bool operator==(const Mode&) const = default;
-};
-
-constexpr int64_t kDenseForEver = std::numeric_limits<int64_t>::max();
 
 /// A parameter as users write it ("block=128").
 struct ModeParam {

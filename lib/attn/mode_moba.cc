@@ -2,6 +2,8 @@
 // has the largest product with its query. Ties go to the larger block index and NaN counts as -inf. So exactly
 // min(top_k - 1, candidates) blocks are chosen, and every implementation chooses equal ones. A row below top_k * block
 // has at most top_k - 1 complete blocks before it. It chooses all of them, so it is dense.
+#include <limits>
+
 #include "attn/modes.h"
 
 namespace mc::attn {
@@ -76,7 +78,7 @@ const ModeRow kModeMoba = {
     .help = "every token attends to its own block and the top_k - 1 earlier blocks that score best",
     .params = kMobaParams,
     .full_last = 1,
-    .dense_below = [](const Mode& mode) { return int64_t{mode.top_k} * mode.block; },
+    .dense_below = [](const Mode& mode) { return moba_dense_below(mode.block, mode.top_k); },
     .first_key = [](const Mode&, int64_t) { return int64_t{0}; },
     .select = select,
 };

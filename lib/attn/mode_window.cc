@@ -1,8 +1,6 @@
 // A sliding window: a row attends to the last `tokens` keys, its own included (Mistral 7B v0.1, arXiv:2310.06825,
 // section 2). Keys before the window stay in their pages, because a full layer, or a request with another window, may
 // need them.
-#include <algorithm>
-
 #include "attn/modes.h"
 
 namespace mc::attn {
@@ -21,7 +19,7 @@ const ModeRow kModeWindow = {
     .params = kWindowParams,
     .full_last = 0,
     .dense_below = [](const Mode&) { return kDenseForEver; },
-    .first_key = [](const Mode& mode, int64_t position) { return std::max<int64_t>(position + 1 - mode.window, 0); },
+    .first_key = [](const Mode& mode, int64_t position) { return window_first_key(mode.window, position); },
     .select = nullptr,
 };
 

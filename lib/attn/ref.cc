@@ -46,15 +46,12 @@ int kv_head_of(const PrefillArgs& args, int32_t q_head) {
 /// Keys of A in ascending order.
 std::vector<int64_t> visible_keys(const PrefillArgs& args, int64_t position, const int32_t* chosen) {
   std::vector<int64_t> keys;
-  const int64_t end = std::min(position + 1, args.kv.kv_len);
-  if (position < dense_below(args.mode)) {
-    for (int64_t key = first_key(args.mode, position); key < end; ++key) keys.push_back(key);
-    return keys;
-  }
   const int64_t block = args.mode.block;
-  for (int32_t i = 0; i + 1 < args.mode.top_k && chosen[i] >= 0; ++i)
-    for (int64_t key = chosen[i] * block; key < (chosen[i] + 1) * block; ++key) keys.push_back(key);
-  for (int64_t key = position / block * block; key < end; ++key) keys.push_back(key);
+  if (position >= dense_below(args.mode))
+    for (int32_t i = 0; i + 1 < args.mode.top_k && chosen[i] >= 0; ++i)
+      for (int64_t key = chosen[i] * block; key < (chosen[i] + 1) * block; ++key) keys.push_back(key);
+  const OwnKeys own = own_keys(args.mode, position, args.kv.kv_len);
+  for (int64_t key = own.first; key < own.end; ++key) keys.push_back(key);
   return keys;
 }
 
@@ -129,13 +126,10 @@ void ref_select(const PrefillArgs& args, int32_t* selection) {
       if (position < dense_below(args.mode)) continue;
       std::vector<double> scores(static_cast<size_t>(position / args.mode.block));
       const int64_t candidates = ref_scores(args, row, head, scores.data());
-      for (double& s : scores)
-        if (std::isnan(s)) s = kMinusInf;
       std::vector<int32_t> order(static_cast<size_t>(candidates));
       for (int32_t j = 0; j < candidates; ++j) order[static_cast<size_t>(j)] = j;
       std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-        const double sa = scores[static_cast<size_t>(a)], sb = scores[static_cast<size_t>(b)];
-        return sa != sb ? sa > sb : a > b;
+        return chosen_before(scores[static_cast<size_t>(a)], a, scores[static_cast<size_t>(b)], b);
       });
       const int64_t count = std::min(history, candidates);
       std::sort(order.begin(), order.begin() + count);
