@@ -24,7 +24,8 @@ endfunction()
 
 # A folder under lib/ with no .cc yet is an interface target, so that the diagram is always whole.
 function(mc_lib name)
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/lib/${name}/*.cc)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/lib/${name}/*.cc
+    ${CMAKE_CURRENT_SOURCE_DIR}/lib/${name}/*/*.cc)
   if(sources)
     add_library(mc_${name} STATIC ${sources})
     set(scope PUBLIC)

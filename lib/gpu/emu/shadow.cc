@@ -1,0 +1,234 @@
+#include "gpu/emu/shadow.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "base/assert.h"
+
+namespace mc::gpu::emu {
+namespace {
+
+constexpr uint32_t kAll = 0xffffffffu;
+
+}  // namespace
+
+void View::join(const View& other) {
+  for (size_t i = 0; i < seen.size(); ++i) {
+    seen[i].join(other.seen[i]);
+    fenced[i].join(other.fenced[i]);
+  }
+}
+
+Shadow::Shadow(uint32_t bytes, uint32_t warps, bool strict)
+    : agents_(warps + 32), strict_(strict), warps_(warps), words_((bytes + 3) / 4), reads_(words_.size() * warps) {
+  MC_ASSERT_LE(agents_, kAgentsMax);
+  for (Lanes& warp : warps_) warp.view = View(agents_);
+}
+
+/// All lanes acquire what single lanes have.
+void Shadow::fold(Lanes& warp) {
+  for (uint32_t lanes = warp.with_extra; lanes != 0; lanes &= lanes - 1) {
+    View& extra = warp.extra[static_cast<size_t>(std::countr_zero(lanes))];
+    warp.view.join(extra);
+    extra = View(agents_);
+  }
+  warp.with_extra = 0;
+}
+
+void Shadow::sync_warp(uint32_t number) {
+  Lanes& warp = warps_[number];
+  fold(warp);
+  warp.synced = ++warp.clock;
+  uint32_t fenced = warp.synced;
+  for (uint32_t rest = warp.dirty; rest != 0; rest &= rest - 1)
+    fenced = std::min(fenced, warp.fenced_clock[std::countr_zero(rest)]);
+  warp.fenced_synced = std::max(warp.fenced_synced, fenced);
+}
+
+void Shadow::sync_lanes(uint32_t number, uint32_t lanes) {
+  View shared(agents_);
+  release(number, lanes, shared);
+  acquire(number, lanes, shared);
+}
+
+void Shadow::release(uint32_t number, uint32_t lanes, View& out) {
+  Lanes& warp = warps_[number];
+  out.join(warp.view);
+  for (uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
+    const int lane = std::countr_zero(rest);
+    if ((warp.with_extra >> lane & 1) != 0) out.join(warp.extra[static_cast<size_t>(lane)]);
+  }
+  ++warp.clock;
+  out.seen[number].join(Stamp::of(warp.synced, warp.clock, lanes));
+  // A lane whose last generic access is not fenced contributes only what was fenced before the last common point.
+  out.fenced[number].join(Stamp::of(warp.fenced_synced, warp.clock, lanes & ~warp.dirty));
+}
+
+void Shadow::acquire(uint32_t number, uint32_t lanes, const View& from) {
+  Lanes& warp = warps_[number];
+  if (lanes == kAll) {
+    warp.view.join(from);
+    return;
+  }
+  if (warp.extra.empty()) warp.extra.assign(32, View(agents_));
+  for (uint32_t rest = lanes; rest != 0; rest &= rest - 1)
+    warp.extra[static_cast<size_t>(std::countr_zero(rest))].join(from);
+  warp.with_extra |= lanes;
+}
+
+void Shadow::fence_async(uint32_t number, uint32_t lanes) {
+  Lanes& warp = warps_[number];
+  ++warp.clock;
+  warp.dirty &= ~lanes;
+  for (uint32_t rest = lanes; rest != 0; rest &= rest - 1) warp.fenced_clock[std::countr_zero(rest)] = warp.clock;
+}
+
+void Shadow::complete(uint32_t barrier, uint32_t phase, View& out) const {
+  const Stamp stamp{phase + 2, 0, 0};
+  out.seen[warps() + barrier].join(stamp);
+  out.fenced[warps() + barrier].join(stamp);
+}
+
+bool Shadow::sees(const Lanes& warp, uint32_t number, uint32_t lane, uint32_t agent, uint32_t clock, uint32_t of,
+                  bool fenced) const {
+  if (agent == number) {
+    if (clock < (fenced ? warp.fenced_synced : warp.synced)) return true;
+    if (of == 1u << lane && (!fenced || clock < warp.fenced_clock[lane])) return true;
+  }
+  const View& all = warp.view;
+  if ((fenced ? all.fenced : all.seen)[agent].covers(clock, of)) return true;
+  if ((warp.with_extra >> lane & 1) == 0) return false;
+  const View& own = warp.extra[lane];
+  return (fenced ? own.fenced : own.seen)[agent].covers(clock, of);
+}
+
+bool Shadow::all_see(uint32_t number, uint32_t lanes, uint32_t agent, uint32_t clock, uint32_t of, bool fenced) const {
+  const Lanes& warp = warps_[number];
+  if ((fenced ? warp.view.fenced : warp.view.seen)[agent].covers(clock, of)) return true;
+  for (; lanes != 0; lanes &= lanes - 1)
+    if (!sees(warp, number, static_cast<uint32_t>(std::countr_zero(lanes)), agent, clock, of, fenced)) return false;
+  return true;
+}
+
+Conflict Shadow::check(uint32_t warp, uint32_t lanes, size_t at, Access access, Proxy proxy) const {
+  const Word& word = words_[at];
+  const auto address = static_cast<uint32_t>(at * 4);
+  if (word.tag == kBarrierTag) return {"barrier", "touches the bytes of an mbarrier", 0, 0, address};
+  if (word.tag != 0) return {"in-flight", "touches bytes that an unfinished asynchronous copy owns", 0, 0, address};
+  const bool writes = access != Access::read;
+  if (writes && word.reading > 0)
+    return {"reused", "writes bytes that an unfinished wgmma or bulk store reads", 0, 0, address};
+  const bool both_atomic = access == Access::atomic && word.atomic;
+  if (word.clock > 0 && !both_atomic) {
+    if (!all_see(warp, lanes, word.agent, word.clock, word.lanes, false))
+      return {"race", writes ? "writes without order after an earlier write" : "reads without order after a write",
+              word.agent, word.lanes, address};
+    if (proxy == Proxy::async && !word.async && !all_see(warp, lanes, word.agent, word.clock, word.lanes, true))
+      return {"proxy", "uses through the async proxy what was written without fence.proxy.async by the writer",
+              word.agent, word.lanes, address};
+  }
+  for (uint32_t rest = writes ? word.readers : 0; rest != 0; rest &= rest - 1) {
+    const auto reader = static_cast<uint32_t>(std::countr_zero(rest));
+    const Read& read = reads_[at * warps_.size() + reader];
+    if (!all_see(warp, lanes, reader, read.clock, read.lanes, false))
+      return {"race", "writes without order after a read", reader, read.lanes, address};
+    if (proxy == Proxy::async && strict_ && (word.generic_readers >> reader & 1) != 0 &&
+        !all_see(warp, lanes, reader, read.clock, read.lanes, true))
+      return {"proxy", "overwrites through the async proxy what was read without fence.proxy.async by the reader",
+              reader, read.lanes, address};
+  }
+  return {};
+}
+
+void Shadow::note(uint32_t number, uint32_t lanes, size_t at, uint32_t first, uint32_t end, Access access,
+                  Proxy proxy) {
+  Word& word = words_[at];
+  Lanes& warp = warps_[number];
+  if (proxy == Proxy::generic) warp.dirty |= lanes;
+  if (access != Access::read) {
+    word.clock = warp.clock;
+    word.lanes = lanes;
+    word.agent = static_cast<uint8_t>(number);
+    word.async = proxy == Proxy::async;
+    word.atomic = access == Access::atomic;
+    word.readers = word.generic_readers = 0;
+    word.defined |= static_cast<uint8_t>(((1u << end) - 1) & ~((1u << first) - 1));
+    return;
+  }
+  Read& read = reads_[at * warps_.size() + number];
+  const uint32_t bit = 1u << number;
+  const bool kept = (word.readers & bit) != 0 && read.clock >= warp.synced;
+  read.lanes = kept ? read.lanes | lanes : lanes;
+  read.clock = warp.clock;
+  word.readers |= bit;
+  if (proxy == Proxy::generic) word.generic_readers |= bit;
+}
+
+Conflict Shadow::touch(uint32_t warp, uint32_t lanes, uint32_t address, uint32_t bytes, Access access, Proxy proxy) {
+  for (size_t at = address / 4; at * 4 < address + bytes; ++at) {
+    const auto base = static_cast<uint32_t>(at * 4);
+    const uint32_t first = address > base ? address - base : 0, end = std::min(address + bytes - base, 4u);
+    if (Conflict found = check(warp, lanes, at, access, proxy)) return found;
+    const uint32_t wanted = ((1u << end) - 1) & ~((1u << first) - 1);
+    if (access != Access::write && (words_[at].defined & wanted) != wanted)
+      return {"uninitialised", "reads shared memory that nobody wrote", 0, 0, base};
+    note(warp, lanes, at, first, end, access, proxy);
+  }
+  return {};
+}
+
+Conflict Shadow::start_copy(uint32_t warp, uint32_t lanes, uint32_t address, uint32_t bytes, uint16_t tag,
+                            Proxy proxy) {
+  for (size_t at = address / 4; at * 4 < address + bytes; ++at) {
+    if (Conflict found = check(warp, lanes, at, Access::write, proxy)) return found;
+    words_[at].tag = tag;
+  }
+  return {};
+}
+
+bool Shadow::ordered(uint32_t warp, uint32_t lanes, const Event& after) const {
+  return all_see(warp, lanes, after.warp, after.clock, after.lanes, false);
+}
+
+Conflict Shadow::reserve(uint32_t warp, uint32_t lanes, uint32_t address) {
+  if (Conflict found = touch(warp, lanes, address, 8, Access::write, Proxy::generic)) return found;
+  words_[address / 4].tag = words_[address / 4 + 1].tag = kBarrierTag;
+  return {};
+}
+
+void Shadow::end_copy(uint32_t warp, uint32_t lanes, uint32_t address, uint32_t bytes) {
+  for (size_t at = address / 4; at * 4 < address + bytes; ++at) {
+    words_[at].tag = 0;
+    note(warp, lanes, at, 0, 4, Access::write, Proxy::generic);
+  }
+}
+
+void Shadow::end_bulk(uint32_t barrier, uint32_t phase, uint32_t address, uint32_t bytes) {
+  for (size_t at = address / 4; at * 4 < address + bytes; ++at) {
+    Word& word = words_[at];
+    word = {};
+    word.clock = phase + 1;
+    word.agent = static_cast<uint8_t>(warps() + barrier);
+    word.async = true;
+    word.defined = 15;
+  }
+}
+
+Conflict Shadow::start_read(uint32_t warp, uint32_t address, uint32_t bytes) {
+  for (size_t at = address / 4; at * 4 < address + bytes; ++at) {
+    if (Conflict found = check(warp, kAll, at, Access::read, Proxy::async)) return found;
+    if (words_[at].defined != 15)
+      return {"uninitialised", "reads shared memory that nobody wrote", 0, 0, static_cast<uint32_t>(at * 4)};
+    ++words_[at].reading;
+  }
+  return {};
+}
+
+void Shadow::end_read(uint32_t warp, uint32_t address, uint32_t bytes) {
+  for (size_t at = address / 4; at * 4 < address + bytes; ++at) {
+    --words_[at].reading;
+    note(warp, kAll, at, 0, 4, Access::read, Proxy::async);
+  }
+}
+
+}  // namespace mc::gpu::emu

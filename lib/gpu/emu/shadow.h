@@ -1,0 +1,138 @@
+// Order between accesses to a CTA's shared memory, by vector clocks (Mattern 1989; epochs after FastTrack, PLDI 2009).
+//
+// Agents are the CTA's warps and its mbarriers; a bulk copy writes in the name of the mbarrier that completes it. An
+// event of a warp carries the warp's clock and the lanes that did it. A Stamp names a set of events of one agent; a
+// View holds one Stamp for every agent: what a warp, or a released barrier, happens after. Two events conflict when
+// they touch the same 4 bytes, one writes, and neither is in the view of the other.
+//
+//   rule             broken when                                                          PTX ISA 9.0
+//   race             a read or write is not ordered after a conflicting access            8.9, 8.10
+//   in-flight        bytes of an asynchronous copy are touched before its wait            9.7.9.25
+//   uninitialised    bytes are read that nobody wrote                                     -
+//   proxy            the async proxy touches generic accesses that no fence.proxy.async   8.6, 9.7.13.4
+//                    of the same lane covers, before its release (strict: reads too)
+//   reused           bytes are written that an unfinished wgmma or bulk store reads        9.7.15.7
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+namespace mc::gpu::emu {
+
+constexpr uint32_t kAgentsMax = 64;  // 32 warps and 32 mbarriers
+
+/// Events of an agent: all before clock `all`, and those of `lanes` before clock `upto`. The join of two sets of lanes
+/// takes the later clock for both: lanes of a warp that release one after another may do no more than that between.
+struct Stamp {
+  uint32_t all = 0, upto = 0, lanes = 0;
+  /// The lanes' events before `clock`, and all before `synced`.
+  static Stamp of(uint32_t synced, uint32_t clock, uint32_t lanes) {
+    return lanes == 0xffffffffu ? Stamp{clock, 0, 0} : lanes == 0 ? Stamp{synced, 0, 0} : Stamp{synced, clock, lanes};
+  }
+  bool covers(uint32_t clock, uint32_t of) const { return clock < all || (clock < upto && (of & ~lanes) == 0); }
+  void join(const Stamp& other) {
+    if (other.all > all) all = other.all;
+    if (other.upto > upto) upto = other.upto;
+    lanes |= other.lanes;
+    if (upto <= all) lanes = 0;
+  }
+};
+
+/// Per agent: `seen` orders generic accesses, `fenced` also those of the async proxy.
+struct View {
+  explicit View(uint32_t agents = 0) : seen(agents), fenced(agents) {}
+  std::vector<Stamp> seen, fenced;
+  void join(const View& other);
+};
+
+/// Something that lanes of a warp did.
+struct Event {
+  uint32_t warp = 0, clock = 0, lanes = 0;
+};
+
+enum class Access : uint8_t { read, write, atomic };
+enum class Proxy : uint8_t { generic, async };
+
+/// A broken rule with a sentence about it. Empty rule: the access is sound.
+struct Conflict {
+  std::string_view rule, text;
+  uint32_t agent = 0, lanes = 0, address = 0;
+  explicit operator bool() const { return !rule.empty(); }
+};
+
+constexpr uint16_t kBarrierTag = UINT16_MAX;  // of the bytes of an mbarrier, in place of a copy's
+
+class Shadow {
+ public:
+  Shadow(uint32_t bytes, uint32_t warps, bool strict);
+
+  // ---- order ----
+  /// All lanes of the warp pass a point together (bar.warp.sync with all lanes, or inside a CTA barrier).
+  void sync_warp(uint32_t warp);
+  /// The lanes order among themselves only.
+  void sync_lanes(uint32_t warp, uint32_t lanes);
+  /// The lanes' past flows into `out`; their later events do not.
+  void release(uint32_t warp, uint32_t lanes, View& out);
+  /// And back: the lanes happen after what was released.
+  void acquire(uint32_t warp, uint32_t lanes, const View& from);
+  /// fence.proxy.async: the lanes' own accesses up to now, once released, are visible to the async proxy.
+  void fence_async(uint32_t warp, uint32_t lanes);
+  /// The phase of a barrier: what its bulk copies wrote, for those that wait for it.
+  void complete(uint32_t barrier, uint32_t phase, View& out) const;
+
+  Event now(uint32_t warp, uint32_t lanes) const { return {warp, warps_[warp].clock, lanes}; }
+  bool ordered(uint32_t warp, uint32_t lanes, const Event& after) const;
+
+  // ---- accesses of `bytes` bytes at `address`, by the lanes of a warp ----
+  Conflict touch(uint32_t warp, uint32_t lanes, uint32_t address, uint32_t bytes, Access access, Proxy proxy);
+  /// An asynchronous copy into the bytes starts in the name of `lanes`; `tag` is not 0.
+  Conflict start_copy(uint32_t warp, uint32_t lanes, uint32_t address, uint32_t bytes, uint16_t tag, Proxy proxy);
+  /// It has ended: written by the waiting lanes of a warp (cp.async), or by a barrier's phase (bulk copies).
+  void end_copy(uint32_t warp, uint32_t lanes, uint32_t address, uint32_t bytes);
+  void end_bulk(uint32_t barrier, uint32_t phase, uint32_t address, uint32_t bytes);
+  /// wgmma starts or ends to read the bytes.
+  Conflict start_read(uint32_t warp, uint32_t address, uint32_t bytes);
+  void end_read(uint32_t warp, uint32_t address, uint32_t bytes);
+
+  /// The 8 bytes become an mbarrier, which no plain access may touch.
+  Conflict reserve(uint32_t warp, uint32_t lanes, uint32_t address);
+
+  uint32_t warps() const { return static_cast<uint32_t>(warps_.size()); }
+
+ private:
+  struct Word {
+    uint32_t clock = 0, lanes = 0;              // of the last write
+    uint32_t readers = 0, generic_readers = 0;  // warps
+    uint16_t tag = 0, reading = 0;
+    uint8_t agent = 0;
+    uint8_t defined = 0;  // bit of each byte
+    bool async = false, atomic = false;
+  };
+  struct Read {
+    uint32_t clock = 0, lanes = 0;
+  };
+  struct Lanes {                     // of a warp
+    uint32_t clock = 1, synced = 0;  // all lanes see events before `synced`
+    uint32_t fenced_synced = 0;      // and through the async proxy those before this
+    View view;                       // of all lanes
+    std::vector<View> extra;         // of single lanes, when they differ; else empty
+    uint32_t with_extra = 0;
+    uint32_t fenced_clock[32] = {};  // events of the lane before this clock are fenced
+    uint32_t dirty = 0;              // lanes with generic accesses since their last fence
+  };
+  bool sees(const Lanes& warp, uint32_t number, uint32_t lane, uint32_t agent, uint32_t clock, uint32_t lanes,
+            bool fenced) const;
+  bool all_see(uint32_t warp, uint32_t lanes, uint32_t agent, uint32_t clock, uint32_t of, bool fenced) const;
+  Conflict check(uint32_t warp, uint32_t lanes, size_t word, Access access, Proxy proxy) const;
+  void note(uint32_t warp, uint32_t lanes, size_t word, uint32_t first, uint32_t end, Access access, Proxy proxy);
+  void fold(Lanes& warp);
+
+  uint32_t agents_;
+  bool strict_;
+  std::vector<Lanes> warps_;
+  std::vector<Word> words_;
+  std::vector<Read> reads_;  // [word][warp]
+};
+
+}  // namespace mc::gpu::emu
