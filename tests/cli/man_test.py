@@ -44,6 +44,7 @@ FAMILIES = {
     "mc-bench-route": ["route"],
     "mc-bench-model": ["model", "recall", "tok", "mkmodel", "diff-kv"],
     "mc-bench-attn": ["attn", "ops"],
+    "mc-bench-gpu": ["gpu"],
     "mc-bench-xfer": ["xfer"],
     "mc-bench-doctor": ["doctor"],
     "mc-bench-plot": ["plot"],

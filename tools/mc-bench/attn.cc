@@ -99,27 +99,6 @@ struct AttnContender {
   std::vector<double> seconds;
 };
 
-/// The items of a comma list put together again: an item that names no mode is a parameter of the plan before.
-Result<std::vector<std::pair<std::string, attn::Mode>>> read_plans(const cli::Args& args, uint32_t block_tokens) {
-  std::vector<std::string> texts;
-  for (const std::string& item : args.list(kPlans)) {
-    const bool parameter = item.find('=') < item.find(':');
-    if (parameter && !texts.empty())
-      texts.back() += "," + item;
-    else
-      texts.push_back(item);
-  }
-  std::vector<std::pair<std::string, attn::Mode>> plans;
-  for (const std::string& text : texts) {
-    MC_TRY(asked, attn::parse_plan(text));
-    asked.full_last = 0;  // one layer is measured, and it is not the last
-    MC_TRY(plan, attn::resolve(asked, std::nullopt, 1, block_tokens));
-    std::string name = attn::to_string(plan);
-    plans.emplace_back(name.substr(0, name.find(",full_last")), plan.mode);
-  }
-  return plans;
-}
-
 struct Variants {
   std::vector<std::string> names;
   std::vector<attn::Attention> opened;
@@ -289,7 +268,7 @@ Result<int> measure_attention(const cli::Args& args) {
                                  "GB/s", "% of read", "x full"})));
   Parallel parallel(host::thread_count(args));
   MC_TRY(shapes, read_shapes(args));
-  MC_TRY(plans, read_plans(args, static_cast<uint32_t>(args.count(flags::kBlockTokens))));
+  MC_TRY(plans, read_plans(args.list(kPlans), static_cast<uint32_t>(args.count(flags::kBlockTokens))));
   MC_TRY(variants, open_variants(args, parallel));
   std::vector<AttnContender> contenders;
   for (const auto& [name, mode] : plans)

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "attn/plan.h"
 #include "base/clock.h"
 #include "base/rng.h"
 
@@ -24,6 +25,26 @@ float value_at(uint64_t stream, uint64_t index) {
 }
 
 }  // namespace
+
+Result<std::vector<NamedMode>> read_plans(const std::vector<std::string>& items, uint32_t block_tokens) {
+  std::vector<std::string> texts;
+  for (const std::string& item : items) {
+    const bool parameter = item.find('=') < item.find(':');
+    if (parameter && !texts.empty())
+      texts.back() += "," + item;
+    else
+      texts.push_back(item);
+  }
+  std::vector<NamedMode> plans;
+  for (const std::string& text : texts) {
+    MC_TRY(asked, attn::parse_plan(text));
+    asked.full_last = 0;  // one layer is measured, and it is not the last
+    MC_TRY(plan, attn::resolve(asked, std::nullopt, 1, block_tokens));
+    std::string name = attn::to_string(plan);
+    plans.emplace_back(name.substr(0, name.find(",full_last")), plan.mode);
+  }
+  return plans;
+}
 
 uint32_t AttnShape::walked_layers() const {
   if (!decode) return 1;

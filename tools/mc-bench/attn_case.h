@@ -17,6 +17,11 @@ namespace mc::bench {
 /// keeps for one core.
 inline constexpr size_t kColdBytes = size_t{512} << 20;
 
+/// The mode of a plan, and the plan as text.
+using NamedMode = std::pair<std::string, attn::Mode>;
+/// Plans from the items of a comma list; an item that names no mode is a parameter of the plan before.
+Result<std::vector<NamedMode>> read_plans(const std::vector<std::string>& items, uint32_t block_tokens);
+
 struct AttnShape {
   bool decode = false;
   int64_t tokens = 0;        // the context's length

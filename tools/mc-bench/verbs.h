@@ -24,6 +24,9 @@ Result<int> measure_model(const cli::Args& args);
 extern const cli::FlagList kAttnFlags;
 Result<int> measure_attention(const cli::Args& args);
 
+extern const cli::FlagList kGpuFlags;
+Result<int> check_gpu(const cli::Args& args);
+
 extern const cli::FlagList kOpsFlags;
 Result<int> measure_operators(const cli::Args& args);
 

@@ -1,0 +1,385 @@
+// Attention of a tile of rows over the pages of one KV head, for sm_80 and later: cp.async copies of 64 keys at a time
+// into two stages, mma.sync products, online softmax (Milakov and Gimelshein, arXiv:1805.02867) in base 2.
+//
+//   prefill  kRowWarps = 4: 64 rows, each warp owns 16 of them and all 64 keys of a stage
+//   decode   kRowWarps = 1: 16 rows, all warps share them, each owns 16 keys of a stage; their states merge at the end
+//
+// The rows of a tile are consecutive (token, head of the group) pairs of one KV head, so K and V are read once for all
+// heads of the group. MoBA rows choose different blocks: the CTA walks the union of its rows' blocks, and every row
+// masks the blocks that it did not choose (MoBA, arXiv:2502.13189, section 2.2).
+#pragma once
+
+#include "gpu/kernels/attention.h"
+#include "gpu/kernels/ptx.cuh"
+
+namespace mc::gpu {
+
+constexpr float kMinusInf = -__builtin_inff();
+
+/// Byte offset of 16-byte chunk `chunk` of row `row` in a tile of rows of kDim bf16. The chunks of 8 rows are permuted
+/// so that the 8 rows that ldmatrix reads together lie in different banks.
+template <int kDim>
+MC_DEVICE uint32_t chunk_at(int row, int chunk) {
+  return static_cast<uint32_t>(row * kDim * 2 + ((chunk ^ (row & 7)) << 4));
+}
+
+/// Shared memory of a CTA: the query tile, two stages of K and V, and the union of the rows' MoBA blocks.
+template <int kDim, int kRows>
+struct SharedLayout {
+  static constexpr uint32_t kTile = kKeyTile * kDim * 2;
+  static constexpr uint32_t kStages = kRows * kDim * 2;
+  static constexpr uint32_t kUnion = kStages + 4 * kTile;
+  static constexpr uint32_t kBytes = kUnion + kUnionBlocksMax / 8;
+};
+
+/// One row as a thread sees it: its place in q and out, the keys that it sees, and its position in its selection.
+struct Row {
+  int32_t first = 0, end = 0;       // own keys
+  const int32_t* chosen = nullptr;  // the rest of its list, ascending
+  int32_t left = 0;
+  int32_t index = -1;  // token * q_heads + head; -1: no such row
+
+  /// Whether the row chose `block`; blocks come in ascending order.
+  MC_DEVICE bool member(int32_t block) {
+    while (left > 0 && *chosen >= 0 && *chosen < block) ++chosen, --left;
+    return left > 0 && *chosen == block;
+  }
+};
+
+MC_DEVICE Row row_of(const AttentionArgs& args, const Sequence& sequence, int kv_head, int number) {
+  const int group = args.q_heads / args.pool.kv_heads;
+  const int token = number / group;
+  Row row;
+  if (token >= sequence.tokens) return row;
+  const int64_t position = sequence.q_begin + token;
+  row.index = (sequence.first_token + token) * args.q_heads + kv_head * group + number % group;
+  const attn::OwnKeys keys = attn::own_keys(sequence.mode, position, sequence.kv_len);
+  row.first = static_cast<int32_t>(keys.first);
+  row.end = static_cast<int32_t>(keys.end);
+  if (sequence.mode.kind == attn::ModeKind::moba && keys.first > 0) {
+    row.chosen = args.selection + int64_t{row.index} * args.chosen;
+    row.left = sequence.mode.top_k - 1;
+  }
+  return row;
+}
+
+/// The key tiles that the rows of a CTA need, in ascending order.
+struct Walk {
+  int32_t end = 0;  // tile behind the last
+  int tiles_of_block = 0;                // of a MoBA block; 0: every tile is needed
+  const uint32_t* needed = nullptr;      // bit of each MoBA block
+
+  MC_DEVICE int32_t next(int32_t tile) const {
+    if (tiles_of_block == 0) return tile;
+    int32_t block = tile / tiles_of_block;
+    while (tile < end && (needed[block / 32] >> (block % 32) & 1) == 0) tile = ++block * tiles_of_block;
+    return tile < end ? tile : end;
+  }
+};
+
+/// Sets the bits of the MoBA blocks that any of the tile's rows needs. `bits` is zeroed here; the caller synchronises
+/// before it reads them.
+template <int kRows, int kCtaThreads = kThreads>
+MC_DEVICE void mark_union(const AttentionArgs& args, const Sequence& sequence, int kv_head, int first_row,
+                          uint32_t* bits) {
+  const int32_t blocks = (static_cast<int32_t>(sequence.kv_len) + sequence.mode.block - 1) / sequence.mode.block;
+  const int words = (blocks + 31) / 32;
+  for (int i = threadIdx.x; i < words; i += kCtaThreads) bits[i] = 0;
+  __syncthreads();
+  for (int i = threadIdx.x; i < kRows; i += kCtaThreads) {
+    const Row row = row_of(args, sequence, kv_head, first_row + i);
+    if (row.index < 0 || row.end <= row.first) continue;
+    const int32_t last = (row.end - 1) / sequence.mode.block;
+    for (int32_t block = row.first / sequence.mode.block; block <= last; ++block)
+      atomicOr(&bits[block / 32], 1u << (block % 32));
+    for (int at = 0; at < row.left && row.chosen[at] >= 0; ++at)
+      atomicOr(&bits[row.chosen[at] / 32], 1u << (row.chosen[at] % 32));
+  }
+}
+
+/// Queues the copy of K and V of one key tile into a stage; rows at and behind kv_len become zero.
+template <int kDim>
+MC_DEVICE void load_tile(const KvPool& pool, const Sequence& sequence, int kv_head, int32_t tile, uint32_t stage) {
+  constexpr int kChunks = kDim / 8;
+  const int32_t key = tile * kKeyTile;
+  const int32_t page = key / pool.block_tokens;
+  const unsigned char* record = pool.base + sequence.pages[page] * pool.page_bytes + kv_head * pool.head_bytes;
+  record += (key - page * pool.block_tokens) * (kDim * 2);
+  for (int i = threadIdx.x; i < kKeyTile * kChunks; i += kThreads) {
+    const int row = i / kChunks, chunk = i % kChunks;
+    const uint32_t bytes = key + row < sequence.kv_len ? 16 : 0;
+    const unsigned char* from = record + row * (kDim * 2) + chunk * 16;
+    const uint32_t to = stage + chunk_at<kDim>(row, chunk);
+    ptx::cp_async_16(to, from, bytes);
+    ptx::cp_async_16(to + SharedLayout<kDim, 0>::kTile, from + pool.v_offset, bytes);
+  }
+}
+
+/// Accumulators of one warp: 16 rows, of which a thread holds rows g and g + 8 (g = lane / 4).
+template <int kDim>
+struct Accumulator {
+  float o[kDim / 8][4];
+  float m[2], d[2];
+};
+
+/// s = q k^T over `kKeys` keys of a stage from row `key0`: s[n] holds keys key0 + 8n ..
+template <int kDim, int kKeys>
+MC_DEVICE void scores(float (&s)[kKeys / 8][4], const uint32_t (&q)[kDim / 16][4], uint32_t k_tile, int key0) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int n = 0; n < kKeys / 8; ++n)
+#pragma unroll
+    for (int v = 0; v < 4; ++v) s[n][v] = 0;
+#pragma unroll
+  for (int step = 0; step < kDim / 16; ++step)
+#pragma unroll
+    for (int n = 0; n < kKeys / 8; n += 2) {
+      uint32_t b[4];
+      const int row = key0 + 8 * n + (lane & 7) + ((lane >> 4) << 3);
+      ptx::ldmatrix_x4(b, k_tile + chunk_at<kDim>(row, 2 * step + ((lane >> 3) & 1)));
+      ptx::mma_16816(s[n], q[step], b[0], b[1]);
+      ptx::mma_16816(s[n + 1], q[step], b[2], b[3]);
+    }
+}
+
+/// Masks and scales s, updates the running maximum and sum, and rescales o. s becomes the weights.
+template <int kDim, int kKeys>
+MC_DEVICE void soften(float (&s)[kKeys / 8][4], Accumulator<kDim>& acc, const Row (&rows)[2], const bool (&member)[2],
+                      int32_t key0, float scale_log2) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const Row& row = rows[half];
+    const bool any = row.index >= 0;
+    float top = kMinusInf;
+#pragma unroll
+    for (int n = 0; n < kKeys / 8; ++n)
+#pragma unroll
+      for (int v = 0; v < 2; ++v) {
+        const int32_t key = key0 + 8 * n + 2 * (lane % 4) + v;
+        const bool seen = any && key < row.end && (key >= row.first || member[half]);
+        float& x = s[n][2 * half + v];
+        x = seen ? x * scale_log2 : kMinusInf;
+        top = fmaxf(top, x);
+      }
+    top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
+    top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
+    const float m = fmaxf(acc.m[half], top);
+    const float base = m == kMinusInf ? 0 : m;  // no key yet: every weight is 2^-inf = 0
+    const float keep = ptx::exp2_approx(acc.m[half] - base);
+    float sum = 0;
+#pragma unroll
+    for (int n = 0; n < kKeys / 8; ++n)
+#pragma unroll
+      for (int v = 0; v < 2; ++v) {
+        float& x = s[n][2 * half + v];
+        x = ptx::exp2_approx(x - base);
+        sum += x;
+      }
+    acc.m[half] = m;
+    acc.d[half] = acc.d[half] * keep + sum;  // of this thread's keys; the quad adds up at the end
+#pragma unroll
+    for (int n = 0; n < kDim / 8; ++n) {
+      acc.o[n][2 * half] *= keep;
+      acc.o[n][2 * half + 1] *= keep;
+    }
+  }
+}
+
+/// o += weights v over the same keys.
+template <int kDim, int kKeys>
+MC_DEVICE void weigh(Accumulator<kDim>& acc, const float (&s)[kKeys / 8][4], uint32_t v_tile, int key0) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int step = 0; step < kKeys / 16; ++step) {
+    const uint32_t a[4] = {
+        ptx::pack_bf16(s[2 * step][0], s[2 * step][1]), ptx::pack_bf16(s[2 * step][2], s[2 * step][3]),
+        ptx::pack_bf16(s[2 * step + 1][0], s[2 * step + 1][1]), ptx::pack_bf16(s[2 * step + 1][2], s[2 * step + 1][3])};
+#pragma unroll
+    for (int n = 0; n < kDim / 8; n += 2) {
+      uint32_t b[4];
+      ptx::ldmatrix_x4_trans(b, v_tile + chunk_at<kDim>(key0 + 16 * step + lane % 16, n + lane / 16));
+      ptx::mma_16816(acc.o[n], a, b[0], b[1]);
+      ptx::mma_16816(acc.o[n + 1], a, b[2], b[3]);
+    }
+  }
+}
+
+/// Writes a thread's part of a row: the output when there is one split, else the split's state.
+template <int kDim>
+MC_DEVICE void store_row(const AttentionArgs& args, const Row& row, int split, float m, float d,
+                         const float (&o)[kDim / 8][2]) {
+  const int column = 2 * (threadIdx.x % 4);
+  if (row.index < 0) return;
+  if (args.splits == 1) {
+    uint32_t* out = reinterpret_cast<uint32_t*>(args.out + int64_t{row.index} * kDim + column);
+    const float inverse = d > 0 ? 1 / d : 0;
+#pragma unroll
+    for (int n = 0; n < kDim / 8; ++n) out[n * 4] = ptx::pack_bf16(o[n][0] * inverse, o[n][1] * inverse);
+    return;
+  }
+  const int64_t at = int64_t{split} * args.total_tokens * args.q_heads + row.index;
+#pragma unroll
+  for (int n = 0; n < kDim / 8; ++n) {
+    args.split_o[at * kDim + n * 8 + column] = o[n][0];
+    args.split_o[at * kDim + n * 8 + column + 1] = o[n][1];
+  }
+  if (column == 0) {
+    args.split_m[at] = m;
+    args.split_d[at] = d;
+  }
+}
+
+/// Merges the states of the four warps of a decode CTA through shared memory; warp 0 keeps the result.
+template <int kDim>
+MC_DEVICE void merge_warps(Accumulator<kDim>& acc, float* scratch) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  constexpr int kFloats = kDim / 2 + 4;  // of one thread's accumulator
+  float* mine = scratch + (warp * 32 + lane);
+  if (warp > 0) {
+#pragma unroll
+    for (int n = 0; n < kDim / 2; ++n) mine[n * kThreads] = acc.o[n / 4][n % 4];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      mine[(kDim / 2 + half) * kThreads] = acc.m[half];
+      mine[(kDim / 2 + 2 + half) * kThreads] = acc.d[half];
+    }
+  }
+  static_assert(kFloats * kThreads * 4 <= 4 * kKeyTile * kDim * 2, "the stages hold the states");
+  __syncthreads();
+  if (warp > 0) return;
+  for (int other = 1; other < 4; ++other) {
+    const float* theirs = scratch + (other * 32 + lane);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float their_m = theirs[(kDim / 2 + half) * kThreads];
+      const float m = fmaxf(acc.m[half], their_m), base = m == kMinusInf ? 0 : m;
+      const float keep = ptx::exp2_approx(acc.m[half] - base), add = ptx::exp2_approx(their_m - base);
+      acc.m[half] = m;
+      acc.d[half] = acc.d[half] * keep + theirs[(kDim / 2 + 2 + half) * kThreads] * add;
+#pragma unroll
+      for (int n = 0; n < kDim / 8; ++n)
+#pragma unroll
+        for (int v = 2 * half; v < 2 * half + 2; ++v)
+          acc.o[n][v] = acc.o[n][v] * keep + theirs[(n * 4 + v) * kThreads] * add;
+    }
+  }
+}
+
+/// Adds up the quad's sums and writes both rows of every thread.
+template <int kDim>
+MC_DEVICE void finish(const AttentionArgs& args, const Accumulator<kDim>& acc, const Row (&rows)[2], int split) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float d = acc.d[half];
+    d += __shfl_xor_sync(0xffffffffu, d, 1);
+    d += __shfl_xor_sync(0xffffffffu, d, 2);
+    float o[kDim / 8][2];
+#pragma unroll
+    for (int n = 0; n < kDim / 8; ++n) {
+      o[n][0] = acc.o[n][2 * half];
+      o[n][1] = acc.o[n][2 * half + 1];
+    }
+    store_row<kDim>(args, rows[half], split, acc.m[half], d, o);
+  }
+}
+
+/// Copies the query tile into shared memory and from there into fragments; rows that do not exist are zero.
+template <int kDim, int kRows>
+MC_DEVICE void load_queries(const AttentionArgs& args, const Sequence& sequence, int kv_head, int first_row,
+                            uint32_t tile, int warp_row, uint32_t (&q)[kDim / 16][4]) {
+  constexpr int kChunks = kDim / 8;
+  for (int i = threadIdx.x; i < kRows * kChunks; i += kThreads) {
+    const int row = i / kChunks, chunk = i % kChunks;
+    const int32_t index = row_of(args, sequence, kv_head, first_row + row).index;
+    const uint16_t* from = args.q + (index < 0 ? 0 : int64_t{index} * kDim + chunk * 8);
+    ptx::cp_async_16(tile + chunk_at<kDim>(row, chunk), from, index < 0 ? 0 : 16);
+  }
+  ptx::cp_async_commit();
+  ptx::cp_async_wait<0>();
+  __syncthreads();
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int step = 0; step < kDim / 16; ++step)
+    ptx::ldmatrix_x4(q[step], tile + chunk_at<kDim>(warp_row + lane % 16, 2 * step + lane / 16));
+}
+
+/// The tiles of split `split` of `splits`, of the rows' tiles [first, end).
+MC_DEVICE Walk walk_of(const AttentionArgs& args, const Sequence& sequence, int first_row, int rows, int split,
+                       const uint32_t* needed, int32_t& first) {
+  const int group = args.q_heads / args.pool.kv_heads;
+  const int last = min((first_row + rows - 1) / group, sequence.tokens - 1);
+  const attn::OwnKeys low = attn::own_keys(sequence.mode, sequence.q_begin + first_row / group, sequence.kv_len);
+  const attn::OwnKeys high = attn::own_keys(sequence.mode, sequence.q_begin + last, sequence.kv_len);
+  const bool moba = sequence.mode.kind == attn::ModeKind::moba;
+  const auto begin = static_cast<int32_t>(moba ? 0 : low.first / kKeyTile);
+  const auto end = static_cast<int32_t>(high.end > 0 ? (high.end + kKeyTile - 1) / kKeyTile : 0);
+  const int32_t each = (end - begin + args.splits - 1) / args.splits;
+  first = begin + split * each;
+  Walk walk;
+  walk.end = min(end, first + each);
+  if (moba) walk.tiles_of_block = sequence.mode.block / kKeyTile;
+  walk.needed = needed;
+  return walk;
+}
+
+/// grid: (row tiles of the longest sequence * splits, kv_heads, sequences)
+template <int kDim, int kRowWarps>
+MC_DEVICE void attend(const AttentionArgs& args) {
+  constexpr int kRows = 16 * kRowWarps, kKeys = kKeyTile / (4 / kRowWarps);
+  using Layout = SharedLayout<kDim, kRows>;
+  extern __shared__ __align__(1024) unsigned char shared[];
+  const uint32_t base = ptx::shared_address(shared);
+  uint32_t* bits = reinterpret_cast<uint32_t*>(shared + Layout::kUnion);
+
+  const Sequence& sequence = args.sequences[blockIdx.z];
+  const int kv_head = blockIdx.y, split = blockIdx.x % args.splits;
+  const int first_row = static_cast<int>(blockIdx.x / args.splits) * kRows;
+  if (first_row >= sequence.tokens * (args.q_heads / args.pool.kv_heads)) return;
+  if (sequence.mode.kind == attn::ModeKind::moba)
+    mark_union<kRows>(args, sequence, kv_head, first_row, bits);
+
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int warp_row = kRowWarps == 1 ? 0 : 16 * warp, key0 = kRowWarps == 1 ? kKeys * warp : 0;
+  Row rows[2] = {row_of(args, sequence, kv_head, first_row + warp_row + lane / 4),
+                 row_of(args, sequence, kv_head, first_row + warp_row + lane / 4 + 8)};
+  uint32_t q[kDim / 16][4];
+  load_queries<kDim, kRows>(args, sequence, kv_head, first_row, base, warp_row, q);
+  Accumulator<kDim> acc;
+#pragma unroll
+  for (int n = 0; n < kDim / 2; ++n) acc.o[n / 4][n % 4] = 0;
+  acc.m[0] = acc.m[1] = kMinusInf;
+  acc.d[0] = acc.d[1] = 0;
+
+  int32_t tile;
+  const Walk walk = walk_of(args, sequence, first_row, kRows, split, bits, tile);
+  tile = walk.next(tile);
+  uint32_t stage = base + Layout::kStages, spare = stage + 2 * Layout::kTile;
+  if (tile < walk.end) load_tile<kDim>(args.pool, sequence, kv_head, tile, stage);
+  ptx::cp_async_commit();
+  while (tile < walk.end) {
+    const int32_t next = walk.next(tile + 1);
+    if (next < walk.end) load_tile<kDim>(args.pool, sequence, kv_head, next, spare);
+    ptx::cp_async_commit();
+    ptx::cp_async_wait<1>();
+    __syncthreads();
+    float s[kKeys / 8][4];
+    scores<kDim, kKeys>(s, q, stage, key0);
+    const int32_t block = walk.tiles_of_block > 0 ? tile / walk.tiles_of_block : -1;
+    const bool member[2] = {rows[0].member(block), rows[1].member(block)};
+    soften<kDim, kKeys>(s, acc, rows, member, tile * kKeyTile + key0, args.scale_log2);
+    weigh<kDim, kKeys>(acc, s, stage + Layout::kTile, key0);
+    __syncthreads();
+    const uint32_t old = stage;
+    stage = spare;
+    spare = old;
+    tile = next;
+  }
+  if constexpr (kRowWarps == 1) {
+    merge_warps<kDim>(acc, reinterpret_cast<float*>(shared + Layout::kStages));
+    if (warp > 0) return;
+  }
+  finish<kDim>(args, acc, rows, split);
+}
+
+}  // namespace mc::gpu

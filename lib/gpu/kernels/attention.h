@@ -1,0 +1,71 @@
+// Arguments of the attention kernels, as the host fills them and the device reads them: plain structs passed by value.
+// Attention over a paged KV pool in the block format of base/extent.h: bf16 K and V, pages addressed by number.
+//
+//   rows      a row is one query head of one token. Token r of a sequence has position q_begin + r and sees the keys
+//             that attn/visible.h names. Row order: token, then query head.
+//   selection MoBA: [tokens, q_heads, top_k - 1] block numbers, ascending, then -1; read for rows that choose
+//   state     base-2 maximum, sum and unnormalised output of a split, in the meaning of attn/state.h
+#pragma once
+
+#include <cstdint>
+
+#include "attn/visible.h"
+
+namespace mc::gpu {
+
+constexpr int kKeyTile = 64;         // keys that a CTA reads at a time; a page holds a multiple of it
+constexpr int kThreads = 128;        // of a CTA, but for those of sm_90a
+constexpr int kHopperThreads = 288;  // two warpgroups and a warp
+constexpr int kHopperBarrierBytes = 64;
+constexpr int kChosenMax = 16;         // top_k - 1 at most
+constexpr int kUnionBlocksMax = 8192;  // MoBA blocks of a sequence at most: bits of a union in shared memory
+
+/// One layer of the pool. `base` is the layer's first extent in page 0.
+struct KvPool {
+  const unsigned char* base = nullptr;
+  uint64_t page_bytes = 0, head_bytes = 0;
+  uint32_t v_offset = 0, ksum_offset = 0, kmean_offset = 0;
+  int32_t block_tokens = 0, kv_heads = 0;
+};
+
+/// One sequence of a batch.
+struct Sequence {
+  int64_t q_begin = 0, kv_len = 0;
+  int32_t first_token = 0;  // its first token's index in q, out and selection
+  int32_t tokens = 0;
+  const int32_t* pages = nullptr;       // page numbers
+  const uint16_t* centroids = nullptr;  // bf16 [kv_heads, kv_len / mode.block, head_dim]; MoBA only
+  attn::Mode mode;
+};
+
+struct AttentionArgs {
+  KvPool pool;
+  const Sequence* sequences = nullptr;
+  int32_t q_heads = 0, splits = 1;
+  int32_t total_tokens = 0;            // of the batch
+  float scale_log2 = 0;                // log2(e) / sqrt(head_dim)
+  const uint16_t* q = nullptr;         // bf16 [total_tokens, q_heads, head_dim]
+  uint16_t* out = nullptr;             // bf16 [total_tokens, q_heads, head_dim]
+  const int32_t* selection = nullptr;  // [total_tokens, q_heads, chosen]
+  int32_t chosen = 0;                  // entries of a row of `selection`
+  float* split_o = nullptr;            // f32 [splits, total_tokens * q_heads, head_dim], when splits > 1
+  float* split_m = nullptr;            // f32 [splits, total_tokens * q_heads]
+  float* split_d = nullptr;            // likewise
+};
+
+/// Centroids of the complete MoBA blocks of one sequence, and the gate over them.
+struct GateArgs {
+  KvPool pool;
+  const Sequence* sequences = nullptr;
+  int32_t q_heads = 0, chosen = 0;
+  const uint16_t* q = nullptr;
+  int32_t* selection = nullptr;  // [total_tokens, q_heads, chosen]
+};
+struct CentroidArgs {
+  KvPool pool;
+  const int32_t* pages = nullptr;
+  int32_t moba_block = 0, blocks = 0, head_dim = 0;
+  uint16_t* centroids = nullptr;  // bf16 [kv_heads, blocks, head_dim]
+};
+
+}  // namespace mc::gpu

@@ -1,0 +1,110 @@
+"""The GPU kernels in the emulator: every kernel, shape and plan against the reference, and every mutant reported.
+
+`mc-bench gpu` does the work; this test chooses the cases. MC_TEST_FULL=1 runs 50 schedules of each case. A build
+without nvcc has no kernels: the test checks that it says so, and skips the rest.
+"""
+
+import json
+import os
+import sys
+import unittest
+
+import cluster
+
+FULL = os.environ.get("MC_TEST_FULL") == "1"
+PLANS = "full,window:tokens=70,moba:block=64,top_k=2,moba:block=128,top_k=3"
+
+
+def gpu(*words, timeout=600):
+    code, out, err = cluster.run("mc-bench", "gpu", *words, "--json", "--quiet", timeout=timeout)
+    return code, [json.loads(line) for line in out.splitlines()], err
+
+
+def has_kernels():
+    code, _, err = gpu("--kernel", "decode", "--tokens", "1", "--head-dim", "64", "--attention", "full")
+    if code == 0:
+        return True
+    assert "nvcc was not found" in err, err
+    return False
+
+
+class Kernels(unittest.TestCase):
+    def sound(self, *words):
+        """Runs cases; none breaks a rule, every result is within its bound, and no bank conflict is new."""
+        code, lines, err = gpu(*words, "--schedules", "50" if FULL else "1", timeout=3600)
+        self.assertEqual(code, 0, err)
+        points = [line for line in lines if line.get("type") == "point"]
+        self.assertTrue(points)
+        for point in points:
+            self.assertLessEqual(point["error_share"], 1, point)
+            self.assertEqual(point["bank_conflicts"], 0, point)
+            self.assertEqual(point["runs"], 150 if FULL else 3, point)
+        return points
+
+    def test_decode_equals_the_reference(self):
+        self.sound("--kernel", "decode", "--tokens", "1,64,65,200", "--head-dim", "64,128", "--attention", PLANS)
+
+    def test_prefill_equals_the_reference(self):
+        self.sound("--kernel", "prefill", "--tokens", "1,63,130", "--head-dim", "64", "--attention", PLANS)
+        self.sound("--kernel", "prefill", "--tokens", "200", "--head-dim", "128", "--attention", PLANS)
+
+    def test_prefill_of_hopper_equals_the_reference(self):
+        self.sound("--kernel", "hopper", "--tokens", "1,64,130", "--head-dim", "64", "--attention", PLANS)
+        self.sound("--kernel", "hopper", "--tokens", "200", "--head-dim", "128", "--attention", PLANS)
+
+    def test_splits_of_the_keys_merge_to_one_result(self):
+        self.sound("--kernel", "decode,prefill,hopper", "--tokens", "200", "--head-dim", "64", "--splits", "2,5",
+                   "--attention", "full,moba:block=64,top_k=2")
+
+    def test_many_chosen_blocks(self):
+        self.sound("--kernel", "decode,prefill,hopper", "--tokens", "700", "--head-dim", "64",
+                   "--attention", "moba:block=64,top_k=5")
+
+    def test_pages_of_128_tokens(self):
+        self.sound("--kernel", "decode,prefill,hopper", "--tokens", "300", "--head-dim", "64", "--block-tokens", "128",
+                   "--attention", "full,moba:block=128,top_k=2")
+
+
+class Mutants(unittest.TestCase):
+    def test_every_mutant_is_reported_in_one_schedule_of_each_policy(self):
+        code, lines, err = gpu("--mutants")
+        mutants = [line for line in lines if line.get("type") == "mutant"]
+        self.assertEqual(code, 0, err)
+        self.assertGreaterEqual(len(mutants), 40)
+        for mutant in mutants:
+            self.assertEqual(mutant["caught"], mutant["of"], mutant)
+
+    def test_without_the_rules_some_mutants_pass(self):
+        """The negative control: results alone do not show every missing synchronisation."""
+        code, lines, _ = gpu("--mutants", "--no-checks")
+        missed = [line["mutant"] for line in lines if line.get("type") == "mutant" and "none" in line["reported"]]
+        self.assertEqual(code, 1)
+        self.assertTrue(missed)
+
+
+class BadInput(unittest.TestCase):
+    def test_wrong_use_is_named(self):
+        for words, said in (
+            (("--kernel", "encode"), "encode"),
+            (("--tokens", "0"), "--tokens"),
+            (("--splits", "65"), "--splits"),
+            (("--head-dim", "96"), "head dimension is 96"),
+        ):
+            code, _, err = gpu(*words)
+            self.assertNotEqual(code, 0, words)
+            self.assertIn(said, err)
+            self.assertIn("error MC1002", err)
+
+    def test_a_missing_gpu_is_named_with_the_next_step(self):
+        code, _, err = gpu("--device", "cuda:1000", "--kernel", "decode", "--tokens", "1")
+        self.assertEqual(code, 1)
+        self.assertRegex(err, "error MC7002 .*(no NVIDIA driver|no GPU 1000|supports CUDA)")
+        self.assertIn("next:", err)
+
+
+if __name__ == "__main__":
+    cluster.program("mc-bench")
+    if not has_kernels():
+        print("this build has no GPU kernels: nvcc was not found", file=sys.stderr)
+        sys.exit(cluster.SKIP)
+    unittest.main()

@@ -1,0 +1,272 @@
+// `mc-bench gpu`: the GPU kernels against the reference of lib/attn. In the emulator (lib/gpu/emu) every case runs
+// under several seeds and the three scheduling policies, and each run checks the chip's ordering rules. On a GPU a case
+// runs once. Nothing here measures speed.
+
+#include <algorithm>
+
+#include "attn_case.h"
+#include "base/assert.h"
+#include "base/errors.h"
+#include "base/rng.h"
+#include "base/units.h"
+#include "gpu_case.h"
+#include "gpu_mutants.h"
+#include "print.h"
+#include "product/flags.h"
+#include "rows.h"
+#include "run/engine.h"
+#include "verbs.h"
+
+namespace mc::bench {
+namespace {
+
+constexpr std::pair<std::string_view, gpu::AttentionKernel> kGpuKernelNames[] = {
+    {"prefill", gpu::AttentionKernel::prefill},
+    {"decode", gpu::AttentionKernel::decode},
+    {"hopper", gpu::AttentionKernel::hopper}};
+std::vector<std::string_view> gpu_kernels() {
+  std::vector<std::string_view> names;
+  for (const auto& [name, kernel] : kGpuKernelNames) names.push_back(name);
+  return names;
+}
+constexpr Flag kGpuKernels{.name = "kernel",
+                           .kind = FlagKind::list,
+                           .value = "K,K",
+                           .fallback = "prefill,decode,hopper",
+                           .help = "prefill and decode of sm_80; hopper: prefill by TMA and wgmma",
+                           .table = gpu_kernels};
+Result<void> check_device(std::string_view value) {
+  if (value == "emu" || (value.starts_with("cuda:") && parse_u64(value.substr(5), 0, 1023))) return {};
+  return user_error(err::kBadValue, "'" + std::string(value) + "' is no device", "--device", "write emu or cuda:0");
+}
+constexpr Flag kGpuDevice{.name = "device",
+                          .value = "D",
+                          .fallback = "emu",
+                          .help = "emu: the emulator; cuda:N: GPU number N",
+                          .check = check_device};
+constexpr Flag kGpuTokens{.name = "tokens",
+                          .letter = 'n',
+                          .kind = FlagKind::sweep_counts,
+                          .value = "N,N",
+                          .fallback = "1,65,200",
+                          .help = "lengths of the longest sequence"};
+constexpr Flag kGpuPlans{.name = "attention",
+                         .kind = FlagKind::list,
+                         .value = "PLAN,PLAN",
+                         .fallback = "full,window:tokens=70,moba:block=64,top_k=2",
+                         .help = "plans, each a case of its own"};
+constexpr Flag kGpuDims{.name = "head-dim",
+                        .kind = FlagKind::sweep_counts,
+                        .value = "N,N",
+                        .fallback = "64,128",
+                        .help = "head dimensions"};
+constexpr Flag kGpuSplits{.name = "splits",
+                          .kind = FlagKind::sweep_counts,
+                          .value = "N,N",
+                          .fallback = "1",
+                          .help = "CTAs that share the keys of a row tile, 1 to 64"};
+constexpr Flag kGpuSchedules{.name = "schedules",
+                             .kind = FlagKind::count,
+                             .value = "N",
+                             .fallback = "1",
+                             .help = "seeds of each policy and case, 1 to 10000",
+                             .check = flags::check_between<1, 10'000>};
+constexpr Flag kGpuChecks{.name = "no-checks",
+                          .kind = FlagKind::boolean,
+                          .help = "switch the ordering rules off, to see what schedules alone find"};
+
+constexpr Flag kGpuMutants{.name = "mutants",
+                           .kind = FlagKind::boolean,
+                           .help = "run deliberately broken kernels in place of the sound ones: each must be reported"};
+
+constexpr auto kGpuFlagTable = flags::join(
+    flags::list(&kGpuDevice, &kGpuKernels, &kGpuTokens, &kGpuPlans, &kGpuDims, &kGpuSplits, &kGpuSchedules, &kGpuChecks,
+                &kGpuMutants, &flags::kBlockTokens, &flags::kSeed, &kFormat, &flags::kOutput, &flags::kQuiet),
+    flags::kEveryRun);
+
+struct GpuPoint {
+  GpuShape shape;
+  std::string plan, kernel;
+};
+
+Result<std::vector<GpuPoint>> read_points(const cli::Args& args) {
+  std::vector<GpuPoint> points;
+  const auto block = static_cast<uint32_t>(args.count(flags::kBlockTokens));
+  MC_TRY(plans, read_plans(args.list(kGpuPlans), block));
+  Rng rng(args.count(flags::kSeed));
+  for (const std::string& wanted : args.list(kGpuKernels)) {
+    const auto kernel = std::find_if(std::begin(kGpuKernelNames), std::end(kGpuKernelNames),
+                                     [&](const auto& row) { return row.first == wanted; });
+    MC_ASSERT(kernel != std::end(kGpuKernelNames));  // --kernel has the table
+    for (const auto& [name, mode] : plans)
+      for (const uint64_t dim : args.sweep(kGpuDims))
+        for (const uint64_t splits : args.sweep(kGpuSplits))
+          for (const uint64_t tokens : args.sweep(kGpuTokens)) {
+            if (tokens < 1 || tokens > 65536) return user_error(err::kBadValue, "--tokens is 1 to 65536", "--tokens");
+            if (splits < 1 || splits > 64) return user_error(err::kBadValue, "--splits is 1 to 64", "--splits");
+            GpuShape shape{.kernel = kernel->second, .tokens = static_cast<int64_t>(tokens), .mode = mode};
+            shape.layout = {.layers = 1,
+                            .kv_heads = 1 + static_cast<uint32_t>(rng.below(2)),
+                            .head_dim = static_cast<uint32_t>(dim),
+                            .block_tokens = block,
+                            .dtype = Dtype::bf16};
+            constexpr int32_t kGroups[] = {1, 2, 4, 7};
+            shape.q_heads = static_cast<int32_t>(shape.layout.kv_heads) * kGroups[rng.below(4)];
+            shape.splits = static_cast<int32_t>(splits);
+            shape.values = static_cast<Values>(std::max<int64_t>(rng.between(-3, 3), 0));
+            shape.seed = rng.next();
+            points.push_back({shape, name, wanted});
+          }
+  }
+  return points;
+}
+
+std::vector<std::string> gpu_cells(const Json& p) {
+  const auto text = [&](const char* key) { return std::string(p[key].as_string()); };
+  const auto some = [&](const char* key, int decimals) {
+    return p.find(key) == nullptr ? std::string("-") : fixed(p[key].as_double(), decimals);
+  };
+  return {text("kernel") + " " + p["tokens"].dump(),
+          text("attention"),
+          p["q_heads"].dump() + "/" + p["kv_heads"].dump() + " d" + p["head_dim"].dump() + " x" + p["splits"].dump(),
+          p.find("runs") == nullptr ? "-" : p["runs"].dump(),
+          some("error_share", 3),
+          p.find("bank_conflicts") == nullptr ? "-" : p["bank_conflicts"].dump(),
+          p.find("instructions") == nullptr ? "-" : thousands(static_cast<uint64_t>(p["instructions"].as_int())),
+          some("seconds", 2)};
+}
+
+Json describe_gpu(const GpuPoint& point) {
+  const GpuShape& s = point.shape;
+  Json out = Json::object({{"type", "point"}, {"kernel", point.kernel}});
+  out.set("attention", point.plan).set("tokens", s.tokens).set("q_heads", s.q_heads);
+  out.set("kv_heads", s.layout.kv_heads).set("head_dim", s.layout.head_dim);
+  return std::move(out.set("splits", s.splits).set("values", static_cast<int>(s.values)).set("seed", s.seed));
+}
+
+template <class T>
+Result<T> usable(Result<T> device) {
+  if (device) return device;
+  return as_user_error(err::kDeviceUnusable, std::move(device).error());
+}
+
+/// The error of a case, with the values that repeat it. An unsupported shape is the caller's.
+Error unsound(const Json& row, Error error) {
+  if (error.code == Code::unsupported) return as_user_error(err::kBadValue, std::move(error));
+  error.next = "this is a fault of the programs: report it with these lines, which repeat it";
+  return as_user_error(err::kWrongAnswer, within(row.dump(), std::move(error)));
+}
+
+/// The runs of one case, and the largest error among them.
+struct GpuRuns {
+  double worst = 0;
+  uint64_t runs = 0;
+};
+
+/// All schedules of one case. The error is the first broken rule or wrong result, with what repeats it.
+Result<GpuRuns> run_schedules(GpuCase& made, gpu::Emulator& device, const cli::Args& args) {
+  GpuRuns out;
+  for (uint64_t schedule = 0; schedule < args.count(kGpuSchedules); ++schedule)
+    for (int policy = 0; policy < gpu::emu::kPolicies; ++policy) {
+      device.set_options({.seed = args.count(flags::kSeed) + schedule,
+                          .policy = static_cast<gpu::emu::Policy>(policy),
+                          .checks = !args.on(kGpuChecks)});
+      MC_TRY(share, made.run());
+      out.worst = std::max(out.worst, share);
+      ++out.runs;
+    }
+  return out;
+}
+
+Result<void> run_point(const GpuPoint& point, const cli::Args& args, Parallel& parallel, Rows& rows) {
+  const TimePoint began = steady_now();
+  Json row = describe_gpu(point);
+  GpuRuns runs;
+  if (args.text(kGpuDevice) == "emu") {
+    MC_TRY(device, usable(gpu::open_emulator({})));
+    MC_TRY(made, GpuCase::open(point.shape, parallel, *device));
+    auto done = run_schedules(*made, *device, args);
+    if (!done) return unsound(row, std::move(done).error());
+    runs = *done;
+    row.set("instructions", device->counters().instructions);
+    row.set("matrix_products", device->counters().matrix_products);
+    row.set("bank_conflicts", device->counters().bank_conflicts);
+  } else {
+    MC_TRY(device, usable(gpu::open_cuda(static_cast<int>(*parse_u64(args.text(kGpuDevice).substr(5), 0, 1023)))));
+    MC_TRY(made, GpuCase::open(point.shape, parallel, *device));
+    MC_TRY(share, made->run());
+    runs = {share, 1};
+  }
+  row.set("runs", runs.runs).set("error_share", runs.worst).set("seconds", to_seconds(steady_now() - began));
+  if (runs.worst > 1)
+    return unsound(row, {Code::corrupt, "the result has an error of " + fixed(runs.worst, 2) + " times its bound"});
+  std::vector<std::string> text = gpu_cells(row);
+  return rows.add(std::move(row), std::move(text));
+}
+
+/// Runs one mutant under one schedule of each policy. True when every run is reported by a rule of the mutant's list.
+Result<bool> run_mutant(const GpuMutant& mutant, const cli::Args& args, Parallel& parallel, Rows& rows) {
+  MC_TRY(text, mutate(mutant));
+  MC_TRY(device, usable(gpu::open_emulator({.ptx = std::move(text)})));
+  MC_TRY(plans, read_plans({std::string(mutant.attention)}, 64));
+  GpuShape shape{
+      .kernel = mutant.kernel, .tokens = mutant.tokens, .q_heads = 4, .mode = plans.front().second, .seed = 1};
+  shape.layout = {.layers = 1, .kv_heads = 1, .head_dim = 64, .block_tokens = 64, .dtype = Dtype::bf16};
+  shape.splits = mutant.splits;
+  MC_TRY(made, GpuCase::open(shape, parallel, *device));
+  int caught = 0;
+  std::string reported;
+  for (int policy = 0; policy < gpu::emu::kPolicies; ++policy) {
+    device->set_options({.seed = args.count(flags::kSeed),
+                         .policy = static_cast<gpu::emu::Policy>(policy),
+                         .checks = !args.on(kGpuChecks),
+                         .steps_max = 20'000'000});
+    const auto share = made->run();
+    const bool gate = !share && share.error().what.starts_with("gate: ");
+    const std::string rule = share ? (*share > 1 ? "result" : "none") : gate ? "result" : device->broken_rule();
+    if (("," + std::string(mutant.rules) + ",").find("," + rule + ",") != std::string::npos) ++caught;
+    if (reported.find(rule) == std::string::npos) reported += (reported.empty() ? "" : ",") + rule;
+  }
+  Json row = Json::object({{"type", "mutant"}, {"mutant", std::string(mutant.name)}});
+  row.set("kernel", std::string(mutant.entry))
+      .set("reported", reported)
+      .set("caught", caught)
+      .set("of", gpu::emu::kPolicies);
+  MC_CHECK(rows.add(row, {std::string(mutant.name), reported,
+                          std::to_string(caught) + " of " + std::to_string(gpu::emu::kPolicies)}));
+  return caught == gpu::emu::kPolicies;
+}
+
+Result<int> run_mutants(const cli::Args& args) {
+  MC_TRY(rows, Rows::open(args, "mc.bench.gpu.v1", Table({"mutant", "reported", "caught"})));
+  Parallel parallel(1);
+  std::string missed;
+  for (const GpuMutant& mutant : gpu_mutants()) rows->expect({std::string(mutant.name), "in-flight,race", "3 of 3"});
+  for (const GpuMutant& mutant : gpu_mutants()) {
+    MC_TRY(caught, run_mutant(mutant, args, parallel, *rows));
+    if (!caught) missed += (missed.empty() ? " " : "; ") + std::string(mutant.name);
+  }
+  MC_CHECK(rows->finish());
+  if (!missed.empty())
+    return user_error(err::kWrongAnswer, "the emulator missed mutants, or named another rule:" + missed, {},
+                      "a rule of lib/gpu/emu, or the mutant, is wrong");
+  return 0;
+}
+
+}  // namespace
+
+const cli::FlagList kGpuFlags = kGpuFlagTable;
+
+Result<int> check_gpu(const cli::Args& args) {
+  if (args.on(kGpuMutants)) return run_mutants(args);
+  MC_TRY(rows, Rows::open(args, "mc.bench.gpu.v1",
+                          Table({"case", "attention", "heads", "runs", "error", "conflicts", "instructions", "s"})));
+  Parallel parallel(1);
+  MC_TRY(points, read_points(args));
+  for (const GpuPoint& point : points) rows->expect(gpu_cells(describe_gpu(point)));
+  for (const GpuPoint& point : points) MC_CHECK(run_point(point, args, parallel, *rows));
+  MC_CHECK(rows->finish());
+  return 0;
+}
+
+}  // namespace mc::bench

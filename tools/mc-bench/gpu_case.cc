@@ -1,0 +1,161 @@
+// See gpu_case.h. The bound of an output element, given the same selection: scores are chains of head_dim f32 roundings
+// and move a weight by 4 sqrt(head_dim) 2^-24 |q| |k| / sqrt(head_dim); sums of `keys` weights round likewise;
+// ex2.approx is right within 2^-22; weights are rounded to bf16 before they meet V, and so is the output, by 2^-9 each.
+#include "gpu_case.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/rng.h"
+
+namespace mc::bench {
+namespace {
+
+double row_norm(const float* row, size_t floats) {
+  double sum = 0;
+  for (size_t i = 0; i < floats; ++i) sum += static_cast<double>(row[i]) * static_cast<double>(row[i]);
+  return std::sqrt(sum);
+}
+
+void fill_rows(std::vector<float>& k, std::vector<float>& v, size_t row, Values values, Rng& rng) {
+  for (size_t i = 0; i < k.size(); ++i) {
+    k[i] = static_cast<float>(rng.normal());
+    v[i] = static_cast<float>(rng.normal());
+    if (values == Values::huge) k[i] *= 40;
+    if (values == Values::zeros) k[i] = 0;
+    if (values == Values::equal_keys) k[i] = k[i % row];
+  }
+}
+
+}  // namespace
+
+Result<std::unique_ptr<GpuCase>> GpuCase::open(const GpuShape& shape, Parallel& parallel, gpu::Device& device) {
+  auto made = std::unique_ptr<GpuCase>(new GpuCase(shape, device));
+  MC_CHECK(made->fill(parallel));
+  MC_CHECK(made->expect(parallel));
+  return made;
+}
+
+/// Sequences of random lengths up to the shape's, their pages in random order, every other byte of the pool a NaN.
+Result<void> GpuCase::fill(Parallel& parallel) {
+  Rng rng(shape_.seed);
+  const ExtentLayout& layout = shape_.layout;
+  const auto block = static_cast<int64_t>(layout.block_tokens);
+  call_.layout = layout;
+  call_.page_bytes = layout.page_bytes();
+  call_.q_heads = shape_.q_heads;
+  call_.splits = shape_.splits;
+  call_.kernel = shape_.kernel;
+  int64_t page_count = 0;
+  for (int i = 0; i < (shape_.decode() ? 3 : 2); ++i) {
+    gpu::SequenceRows s{.mode = shape_.mode};
+    s.kv_len = i == 0 ? shape_.tokens : rng.between(1, shape_.tokens);
+    // More rows than keys: the first ones have negative positions and see nothing.
+    s.tokens = shape_.decode() ? 1 : static_cast<int32_t>(rng.between(1, std::min<int64_t>(s.kv_len + 2, 150)));
+    s.q_begin = s.kv_len - s.tokens;
+    s.pages.resize(static_cast<size_t>((s.kv_len + block - 1) / block));
+    for (int32_t& page : s.pages) page = static_cast<int32_t>(page_count++);
+    tokens_ += s.tokens;
+    call_.sequences.push_back(std::move(s));
+  }
+  std::vector<int32_t> order(static_cast<size_t>(page_count));
+  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
+  for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[rng.below(i)]);
+  pages_.assign(order.size() * layout.page_bytes(), std::byte{0xff});
+  const size_t row = layout.kv_heads * layout.head_dim;
+  for (gpu::SequenceRows& s : call_.sequences) {
+    std::vector<std::byte*> pointers;
+    for (int32_t& page : s.pages) {
+      page = order[static_cast<size_t>(page)];
+      pointers.push_back(pages_.data() + static_cast<size_t>(page) * layout.page_bytes());
+    }
+    std::vector<float> k(static_cast<size_t>(s.kv_len) * row), v(k.size());
+    fill_rows(k, v, row, shape_.values, rng);
+    attn::append({.layout = layout, .target = {pointers.data(), 0}, .tokens = s.kv_len, .k = k.data(), .v = v.data()},
+                 &parallel);
+    for (size_t at = 0; at < k.size(); at += layout.head_dim)
+      k_norm_ = std::max(k_norm_, row_norm(&k[at], layout.head_dim));
+    for (float x : v) v_max_ = std::max(v_max_, std::abs(static_cast<double>(x)));
+  }
+  queries_.resize(rows() * layout.head_dim);
+  std::vector<bf16_t> rounded(queries_.size());
+  for (size_t i = 0; i < queries_.size(); ++i) {
+    rounded[i] = f32_to_bf16(static_cast<float>(rng.normal()));
+    queries_[i] = bf16_to_f32(rounded[i]);
+  }
+  MC_TRY(pool, gpu::Buffer::make(*device_, pages_.size(), "KV pool"));
+  MC_TRY(q, gpu::Buffer::make(*device_, rounded.size() * 2, "queries"));
+  pool_ = std::move(pool);
+  q_ = std::move(q);
+  MC_CHECK(device_->write(pool_.address(), pages_));
+  MC_CHECK(device_->write(q_.address(), std::as_bytes(std::span(rounded))));
+  call_.pool = pool_.address();
+  call_.q = q_.address();
+  return {};
+}
+
+Result<void> GpuCase::expect(Parallel& parallel) {
+  MC_TRY(reference, attn::Attention::open(parallel, "ref"));
+  const ExtentLayout& layout = shape_.layout;
+  const auto history = static_cast<size_t>(std::max(shape_.mode.top_k - 1, 0));
+  expected_.resize(queries_.size());
+  chosen_.assign(rows() * history, -1);
+  size_t first = 0;
+  for (const gpu::SequenceRows& s : call_.sequences) {
+    std::vector<const std::byte*> pointers;
+    for (const int32_t page : s.pages)
+      pointers.push_back(pages_.data() + static_cast<size_t>(page) * layout.page_bytes());
+    MC_CHECK(reference.prefill({.layout = layout,
+                                .mode = s.mode,
+                                .q_heads = shape_.q_heads,
+                                .rows = s.tokens,
+                                .q_begin = s.q_begin,
+                                .q = queries_.data() + first * layout.head_dim,
+                                .kv = {pointers.data(), s.kv_len},
+                                .out = expected_.data() + first * layout.head_dim,
+                                .selection_out = history > 0 ? chosen_.data() + first * history : nullptr}));
+    first += static_cast<size_t>(s.tokens) * static_cast<size_t>(shape_.q_heads);
+  }
+  MC_TRY(out, gpu::Buffer::make(*device_, queries_.size() * 2, "output"));
+  out_ = std::move(out);
+  call_.out = out_.address();
+  if (history == 0) return {};
+  MC_TRY(selection, gpu::Buffer::make(*device_, chosen_.size() * 4, "selection"));
+  selection_ = std::move(selection);
+  call_.selection = selection_.address();
+  return {};
+}
+
+double GpuCase::bound(const float* q, double out) const {
+  const double u = std::exp2(-24), dim = static_cast<double>(shape_.layout.head_dim);
+  const double score = 4 * (std::sqrt(dim) + 1) * u * row_norm(q, shape_.layout.head_dim) * k_norm_ / std::sqrt(dim);
+  const double weight = score + 4 * (std::sqrt(static_cast<double>(shape_.tokens)) + 1) * u + std::exp2(-21);
+  return v_max_ * (weight + std::exp2(-8)) + std::abs(out) * std::exp2(-8) + 1e-7;
+}
+
+Result<double> GpuCase::run() {
+  std::vector<bf16_t> out(queries_.size(), 0xffff);
+  MC_CHECK(device_->write(call_.out, std::as_bytes(std::span(out))));
+  std::vector<int32_t> chosen(chosen_.size(), -1);
+  if (!chosen.empty()) MC_CHECK(device_->write(call_.selection, std::as_bytes(std::span(chosen))));
+  MC_CHECK(gpu::attend(*device_, call_));
+  MC_CHECK(device_->read(call_.out, std::as_writable_bytes(std::span(out))));
+  if (!chosen.empty()) MC_CHECK(device_->read(call_.selection, std::as_writable_bytes(std::span(chosen))));
+  const auto other = std::mismatch(chosen.begin(), chosen.end(), chosen_.begin());
+  if (other.first != chosen.end())
+    return Error{Code::corrupt, "gate: entry " + std::to_string(other.first - chosen.begin()) +
+                                    " of the selection is " + std::to_string(*other.first) + ", the reference chose " +
+                                    std::to_string(*other.second)};
+  double worst = 0;
+  const size_t dim = shape_.layout.head_dim;
+  for (size_t row = 0; row < rows(); ++row)
+    for (size_t i = row * dim; i < (row + 1) * dim; ++i) {
+      const double right = static_cast<double>(expected_[i]);
+      const double share =
+          std::abs(static_cast<double>(bf16_to_f32(out[i])) - right) / bound(&queries_[row * dim], right);
+      if (!(share <= worst)) worst = std::isnan(share) ? std::numeric_limits<double>::infinity() : share;
+    }
+  return worst;
+}
+
+}  // namespace mc::bench

@@ -1,0 +1,57 @@
+// One attention call of `mc-bench gpu`: a batch of sequences whose pages lie scattered among poison in device memory,
+// the call on the device, and the distance of its result from the reference of lib/attn.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "attn/attn.h"
+#include "base/parallel.h"
+#include "gpu/attention.h"
+
+namespace mc::bench {
+
+/// Kinds of numbers that a case is filled with.
+enum class Values : uint8_t { normal, huge, equal_keys, zeros };
+
+struct GpuShape {
+  bool decode() const { return kernel == gpu::AttentionKernel::decode; }
+  gpu::AttentionKernel kernel = gpu::AttentionKernel::prefill;
+  int64_t tokens = 0;  // of the longest sequence
+  ExtentLayout layout;
+  int32_t q_heads = 0;
+  attn::Mode mode;
+  int32_t splits = 1;
+  Values values = Values::normal;
+  uint64_t seed = 0;
+};
+
+class GpuCase {
+ public:
+  /// Draws lengths, values and page order from the seed, and computes the expected result by the reference.
+  static Result<std::unique_ptr<GpuCase>> open(const GpuShape& shape, Parallel& parallel, gpu::Device& device);
+
+  /// Runs the call on poisoned outputs. The largest error as a share of its bound; at most 1 is right. The error is
+  /// the device's, or Code::corrupt when the gate chose other blocks than the reference.
+  Result<double> run();
+
+ private:
+  GpuCase(const GpuShape& shape, gpu::Device& device) : shape_(shape), device_(&device) {}
+  Result<void> fill(Parallel& parallel);
+  Result<void> expect(Parallel& parallel);
+  double bound(const float* q, double out) const;
+  size_t rows() const { return static_cast<size_t>(tokens_) * static_cast<size_t>(shape_.q_heads); }
+
+  GpuShape shape_;
+  gpu::Device* device_;
+  gpu::AttentionCall call_;
+  int64_t tokens_ = 0;  // rows of all sequences
+  gpu::Buffer pool_, q_, out_, selection_;
+  std::vector<std::byte> pages_;
+  std::vector<float> queries_, expected_;
+  std::vector<int32_t> chosen_;
+  double k_norm_ = 0, v_max_ = 0;  // of the whole case, for the bound
+};
+
+}  // namespace mc::bench
