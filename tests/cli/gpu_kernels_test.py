@@ -6,6 +6,7 @@ without nvcc has no kernels: the test checks that it says so, and skips the rest
 
 import json
 import os
+import subprocess
 import sys
 import unittest
 
@@ -100,6 +101,26 @@ class BadInput(unittest.TestCase):
         self.assertEqual(code, 1)
         self.assertRegex(err, "error MC7002 .*(no NVIDIA driver|no GPU 1000|supports CUDA)")
         self.assertIn("next:", err)
+
+
+class Script(unittest.TestCase):
+    SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "scripts", "gpu-check")
+
+    def check(self, *words):
+        return subprocess.run([self.SCRIPT, *words, cluster.BUILD], capture_output=True, text=True, timeout=600)
+
+    def test_without_a_gpu_it_says_so(self):
+        done = self.check()
+        if done.returncode == 0:
+            self.skipTest("this host has a GPU")
+        self.assertEqual(done.returncode, 77, done.stderr)
+        self.assertRegex(done.stderr, "not run: .*(no NVIDIA driver|no GPU 0)")
+
+    @unittest.skipUnless(FULL, "full tier")
+    def test_it_can_be_rehearsed_in_the_emulator(self):
+        done = self.check("--rehearse")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertTrue(os.path.exists(os.path.join(cluster.BUILD, "gpu-check.json")))
 
 
 if __name__ == "__main__":
