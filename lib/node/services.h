@@ -1,5 +1,5 @@
-// Services that a host provides to the machine that it drives: a compute for its runs, a KV plane for its reads, and the
-// thread that the machine runs on. The live host implements all of them (lib/host). Stand-ins with modelled times
+// Services that a host provides to the machine that it drives: a compute for its runs, a KV plane for its reads, and
+// the thread that the machine runs on. The live host implements all of them (lib/host). Stand-ins with modelled times
 // (lib/costed) implement the first two. Each takes actions of node.h and answers with events of node.h.
 #pragma once
 

@@ -11,10 +11,10 @@
 #include "base/units.h"
 #include "gpu_case.h"
 #include "gpu_mutants.h"
+#include "host/engine.h"
 #include "print.h"
 #include "product/flags.h"
 #include "rows.h"
-#include "run/engine.h"
 #include "verbs.h"
 
 namespace mc::bench {
