@@ -276,8 +276,9 @@ Line::Turn Line::turn_of(const RequestId& id, const Placement& placement) {
   if (placement.reason == NoPlace::no_decode) return Turn::wait_for_nodes;
   MC_ASSERT(placement.reason == NoPlace::predicted_slo_miss);
   // A decode node may get room before the request's bound is missed. The predicted TTFT only grows with time.
-  const bool bounded = held_.at(id).request.expires != kNever;
-  return bounded && placement.verdict.bound != Bound::ttft ? Turn::wait : Turn::refuse;
+  const bool bounded = held.request.expires != kNever;
+  const bool ends = placement.verdict.bound == Bound::ttft || placement.verdict.hopeless;
+  return bounded && !ends ? Turn::wait : Turn::refuse;
 }
 
 void Line::end_round(const Board& board, TimePoint now) {
