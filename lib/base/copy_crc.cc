@@ -31,8 +31,12 @@ uint32_t pieces(std::byte* to, const std::byte* from, size_t size, uint32_t seed
   return seed;
 }
 
-constexpr CopyVariant kReference = {"ref", always, reference, plain_copy};
-constexpr CopyVariant kPieces = {"pieces", always, pieces, plain_copy};
+uint32_t plain_sum(const std::byte* from, size_t size, uint32_t seed) {
+  return crc32c({from, size}, seed);
+}
+
+constexpr CopyVariant kReference = {"ref", always, reference, plain_copy, plain_sum};
+constexpr CopyVariant kPieces = {"pieces", always, pieces, plain_copy, plain_sum};
 
 constexpr const CopyVariant* kVariants[] = {
     &kReference,
@@ -64,6 +68,10 @@ uint32_t copy_crc32c(std::byte* to, const std::byte* from, size_t size, uint32_t
 
 void copy_bytes(std::byte* to, const std::byte* from, size_t size, size_t whole) {
   best().copy(to, from, size, std::max(size, whole) >= kCopyStreamBytes);
+}
+
+uint32_t sum_crc32c(std::span<const std::byte> bytes, uint32_t seed) {
+  return best().sum(bytes.data(), bytes.size(), seed);
 }
 
 }  // namespace mc

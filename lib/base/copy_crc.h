@@ -20,8 +20,10 @@ inline constexpr size_t kCopyStreamBytes = size_t{128} << 10;
 /// Copies `size` bytes (ranges must not overlap) and returns crc32c of them, continuing from `seed`.
 /// `whole` is the size of what this is a piece of (smaller = this is all).
 uint32_t copy_crc32c(std::byte* to, const std::byte* from, size_t size, uint32_t seed = 0, size_t whole = 0);
-/// The same without the sum.
+/// The copy without the sum.
 void copy_bytes(std::byte* to, const std::byte* from, size_t size, size_t whole = 0);
+/// The sum without the copy: crc32c of base/hash.h, by wider instructions where the CPU has them.
+uint32_t sum_crc32c(std::span<const std::byte> bytes, uint32_t seed = 0);
 
 /// One implementation; [0] of the table is the definition, the last usable one is used.
 struct CopyVariant {
@@ -30,6 +32,7 @@ struct CopyVariant {
   /// `stream`: past the caches, where the variant can.
   uint32_t (*copy_crc)(std::byte* to, const std::byte* from, size_t size, uint32_t seed, bool stream);
   void (*copy)(std::byte* to, const std::byte* from, size_t size, bool stream);
+  uint32_t (*sum)(const std::byte* from, size_t size, uint32_t seed);
 };
 /// For tests.
 std::span<const CopyVariant* const> copy_variants();

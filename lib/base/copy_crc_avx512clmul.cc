@@ -56,25 +56,25 @@ uint32_t copy_small(std::byte* to, const std::byte* from, size_t size, uint32_t 
   return sum_small(to, size, reg);
 }
 
-template <bool kStream>
+enum class To { cache, memory, nowhere };
+
+template <To kTo>
 void store(std::byte* to, __m512i value) {
-  if constexpr (kStream)
-    _mm512_stream_si512(reinterpret_cast<__m512i*>(to), value);
-  else
-    _mm512_storeu_si512(to, value);
+  if constexpr (kTo == To::memory) _mm512_stream_si512(reinterpret_cast<__m512i*>(to), value);
+  if constexpr (kTo == To::cache) _mm512_storeu_si512(to, value);
 }
 
 __m512i load(const std::byte* from) {
   return _mm512_loadu_si512(from);
 }
 
-/// size >= kTurnBytes; with kStream, `to` is 64-byte aligned.
-template <bool kStream>
+/// size >= kTurnBytes. To::memory: `to` is 64-byte aligned. To::nowhere: `to` is not used.
+template <To kTo>
 uint32_t fold_all(std::byte* to, const std::byte* from, size_t size, uint32_t reg) {
   __m512i acc[4];
   for (size_t i = 0; i < 4; ++i) {
     acc[i] = load(from + 64 * i);
-    store<kStream>(to + 64 * i, acc[i]);
+    store<kTo>(to + 64 * i, acc[i]);
   }
   acc[0] = _mm512_xor_si512(acc[0], _mm512_zextsi128_si512(_mm_cvtsi32_si128(static_cast<int>(reg))));
   for (from += kTurnBytes, to += kTurnBytes, size -= kTurnBytes; size >= kTurnBytes;
@@ -82,7 +82,7 @@ uint32_t fold_all(std::byte* to, const std::byte* from, size_t size, uint32_t re
 #pragma GCC unroll 4
     for (size_t i = 0; i < 4; ++i) {
       const __m512i next = load(from + 64 * i);
-      store<kStream>(to + 64 * i, next);
+      store<kTo>(to + 64 * i, next);
       acc[i] = fold<8 * kTurnBytes>(acc[i], next);
     }
   }
@@ -91,12 +91,13 @@ uint32_t fold_all(std::byte* to, const std::byte* from, size_t size, uint32_t re
   one = fold<1536>(acc[0], one);
   for (; size >= 64; from += 64, to += 64, size -= 64) {
     const __m512i next = load(from);
-    store<kStream>(to, next);
+    store<kTo>(to, next);
     one = fold<512>(one, next);
   }
   alignas(64) std::byte rest[64];
   _mm512_store_si512(rest, one);
-  return copy_small(to, from, size, sum_small(rest, sizeof rest, 0));
+  const uint32_t folded = sum_small(rest, sizeof rest, 0);
+  return kTo == To::nowhere ? sum_small(from, size, folded) : copy_small(to, from, size, folded);
 }
 
 size_t to_alignment(const std::byte* at) {
@@ -106,12 +107,17 @@ size_t to_alignment(const std::byte* at) {
 uint32_t copy_crc(std::byte* to, const std::byte* from, size_t size, uint32_t seed, bool stream) {
   uint32_t reg = ~seed;
   if (size < kTurnBytes) return ~copy_small(to, from, size, reg);
-  if (!stream || size < kTurnBytes + 64) return ~fold_all<false>(to, from, size, reg);
+  if (!stream || size < kTurnBytes + 64) return ~fold_all<To::cache>(to, from, size, reg);
   const size_t head = to_alignment(to);
   reg = copy_small(to, from, head, reg);
-  reg = fold_all<true>(to + head, from + head, size - head, reg);
+  reg = fold_all<To::memory>(to + head, from + head, size - head, reg);
   _mm_sfence();  // whoever is told of this copy must find it
   return ~reg;
+}
+
+uint32_t sum(const std::byte* from, size_t size, uint32_t seed) {
+  if (size < kTurnBytes) return ~sum_small(from, size, ~seed);
+  return ~fold_all<To::nowhere>(const_cast<std::byte*>(from), from, size, ~seed);
 }
 
 void copy(std::byte* to, const std::byte* from, size_t size, bool stream) {
@@ -124,10 +130,10 @@ void copy(std::byte* to, const std::byte* from, size_t size, bool stream) {
   to += head, from += head, size -= head;
   for (; size >= kTurnBytes; from += kTurnBytes, to += kTurnBytes, size -= kTurnBytes) {
     const __m512i a = load(from), b = load(from + 64), c = load(from + 128), d = load(from + 192);
-    store<true>(to, a);
-    store<true>(to + 64, b);
-    store<true>(to + 128, c);
-    store<true>(to + 192, d);
+    store<To::memory>(to, a);
+    store<To::memory>(to + 64, b);
+    store<To::memory>(to + 128, c);
+    store<To::memory>(to + 192, d);
   }
   std::memcpy(to, from, size);
   _mm_sfence();
@@ -135,6 +141,6 @@ void copy(std::byte* to, const std::byte* from, size_t size, bool stream) {
 
 }  // namespace
 
-const CopyVariant kCopyAvx512 = {"avx512clmul", usable, copy_crc, copy};
+const CopyVariant kCopyAvx512 = {"avx512clmul", usable, copy_crc, copy, sum};
 
 }  // namespace mc

@@ -46,6 +46,7 @@ FAMILIES = {
     "mc-bench-attn": ["attn", "ops"],
     "mc-bench-gpu": ["gpu"],
     "mc-bench-xfer": ["xfer"],
+    "mc-bench-disk": ["disk"],
     "mc-bench-doctor": ["doctor"],
     "mc-bench-plot": ["plot"],
 }

@@ -15,6 +15,8 @@ constexpr cli::Positional kDiffArgs[] = {{.name = "LEFT", .help = "a .mckv strea
 constexpr cli::Positional kTokArgs[] = {{.name = "CORPUS", .help = "UTF-8 text files", .min = 0, .max = -1}};
 constexpr cli::Positional kXferArgs[] = {
     {.name = "PEER", .help = "host of a --server, or one of its URIs; without it both ends run here", .min = 0}};
+constexpr cli::Positional kDiskArgs[] = {
+    {.name = "DIR", .help = "folder on the disk to measure; without it this one", .min = 0}};
 constexpr cli::Positional kDoctorArgs[] = {
     {.name = "PEER", .help = "connect to these too: URIs of nodes, or hosts", .min = 0, .max = -1}};
 constexpr cli::Positional kReplayArgs[] = {
@@ -110,6 +112,12 @@ const Verb kVerbs[] = {
       .flags = kXferFlags,
       .example = "mc-bench xfer --transport shm,tcp --size 64KiB-4MiB*8 -t 1s"},
      xfer},
+    {{.name = "disk",
+      .summary = "time the block store's durable puts, gets and restarts on a disk",
+      .args = kDiskArgs,
+      .flags = kDiskFlags,
+      .example = "mc-bench disk --rw write,randread --bs 256KiB --jobs 1,8 -t 2s"},
+     measure_disk},
     {{.name = "doctor",
       .summary = "say which transports work here and to peers, why others do not, and what to do",
       .args = kDoctorArgs,

@@ -39,6 +39,9 @@ Result<int> measure_tokenizer(const cli::Args& args);
 extern const cli::FlagList kXferFlags;
 Result<int> xfer(const cli::Args& args);
 
+extern const cli::FlagList kDiskFlags;
+Result<int> measure_disk(const cli::Args& args);
+
 extern const cli::FlagList kDoctorFlags;
 Result<int> doctor(const cli::Args& args);
 

@@ -1,0 +1,178 @@
+#include "store/posix_files.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "base/assert.h"
+#include "base/errors.h"
+#include "mem/mem.h"
+
+namespace mc::store {
+namespace {
+
+constexpr std::string_view kUnfinished = ".part";  // end of the name of a file that create() has not finished
+constexpr size_t kZeroBytes = size_t{1} << 20;
+
+bool is_unfinished(std::string_view name) {
+  return name.ends_with(kUnfinished);
+}
+
+/// The pid that the holder of the lock wrote into it; "another process" when it wrote none.
+std::string holder_of(int lock) {
+  char text[32] = {};
+  const ssize_t got = ::pread(lock, text, sizeof text - 1, 0);
+  const std::string pid(text, got > 0 ? std::strspn(text, "0123456789") : 0);
+  return pid.empty() ? "another process" : "process " + pid;
+}
+
+}  // namespace
+
+Error PosixFiles::failed(const std::string& what) const {
+  return errno_error(directory_ + "/" + what);
+}
+
+Result<void> PosixFiles::enter(const std::string& directory) {
+  directory_ = directory;
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  directory_fd_ = Fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!directory_fd_) return as_user_error(err::kFileAccess, errno_error("open " + directory));
+  lock_ = Fd(::openat(directory_fd_.get(), "lock", O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  if (!lock_) return as_user_error(err::kFileAccess, failed("lock"));
+  if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0)
+    return user_error(err::kStoreBusy, directory + " is in use by " + holder_of(lock_.get()));
+  const std::string pid = std::to_string(::getpid()) + "\n";
+  if (::ftruncate(lock_.get(), 0) != 0 || ::pwrite(lock_.get(), pid.data(), pid.size(), 0) < 0)
+    errno = 0;  // the number is for people; the lock holds without it
+  MC_TRY(names, list());
+  for (const std::string& name : names)
+    if (is_unfinished(name)) ::unlinkat(directory_fd_.get(), name.c_str(), 0);
+  return {};
+}
+
+Result<std::vector<std::string>> PosixFiles::list() {
+  const int copy = ::openat(directory_fd_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  DIR* entries = copy < 0 ? nullptr : ::fdopendir(copy);
+  if (entries == nullptr) {
+    if (copy >= 0) ::close(copy);
+    return failed("");
+  }
+  std::vector<std::string> out;
+  while (const dirent* entry = ::readdir(entries))
+    if (entry->d_name[0] != '.') out.push_back(entry->d_name);
+  ::closedir(entries);
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+Result<FileId> PosixFiles::keep(Fd fd, uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  files_.push_back({std::move(fd), bytes});
+  return static_cast<FileId>(files_.size() - 1);
+}
+
+Result<FileId> PosixFiles::open(const std::string& name) {
+  const int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW;
+  Fd fd(::openat(directory_fd_.get(), name.c_str(), flags | O_DIRECT));
+  if (!fd && errno == EINVAL) fd = Fd(::openat(directory_fd_.get(), name.c_str(), flags));
+  struct stat status {};
+  if (!fd || ::fstat(fd.get(), &status) != 0) return failed(name);
+  if (!S_ISREG(status.st_mode)) return Error{Code::invalid, directory_ + "/" + name + " is no regular file"};
+  return keep(std::move(fd), static_cast<uint64_t>(status.st_size));
+}
+
+Result<FileId> PosixFiles::create(const std::string& name, uint64_t bytes) {
+  const std::string unfinished = name + std::string(kUnfinished);
+  if (::faccessat(directory_fd_.get(), name.c_str(), F_OK, 0) == 0)
+    return Error{Code::invalid, directory_ + "/" + name + " is there already"};
+  ::unlinkat(directory_fd_.get(), unfinished.c_str(), 0);
+  const Fd made(::openat(directory_fd_.get(), unfinished.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
+  if (!made) return failed(name);
+  const auto fail = [&] {
+    const Error error = failed(name + ": " + std::to_string(bytes) + " bytes");
+    ::unlinkat(directory_fd_.get(), unfinished.c_str(), 0);
+    return error;
+  };
+  // Allocated at once, so that a full disk shows now, then written: an extent that was never written is converted by
+  // the first write to it, and then every flush waits for the file system's journal.
+  if (::fallocate(made.get(), 0, 0, static_cast<off_t>(bytes)) != 0 && errno != EOPNOTSUPP) return fail();
+  MC_TRY(id, open(unfinished));
+  MC_TRY(zeros, mem::HostBuffer::allocate(std::min<uint64_t>(bytes, kZeroBytes), {.name = "zeros of the store"}));
+  for (uint64_t at = 0; at < bytes;) {
+    const iovec part{zeros.data(), std::min<uint64_t>(zeros.size(), bytes - at)};
+    Io write{.op = Io::Op::write, .file = id, .offset = at, .parts = {&part, 1}};
+    transfer(write);
+    errno = write.error;
+    if (write.error != 0) return fail();
+    at += part.iov_len;
+  }
+  const bool done = ::fsync(made.get()) == 0 &&
+                    ::renameat(directory_fd_.get(), unfinished.c_str(), directory_fd_.get(), name.c_str()) == 0 &&
+                    ::fsync(directory_fd_.get()) == 0;
+  if (!done) return fail();
+  const std::lock_guard lock(mutex_);
+  files_[id].bytes = bytes;
+  return id;
+}
+
+Result<void> PosixFiles::remove(const std::string& name, FileId file) {
+  if (::unlinkat(directory_fd_.get(), name.c_str(), 0) != 0 || ::fsync(directory_fd_.get()) != 0) return failed(name);
+  const std::lock_guard lock(mutex_);
+  files_[file].fd.reset();
+  return {};
+}
+
+uint64_t PosixFiles::size(FileId file) const {
+  const std::lock_guard lock(mutex_);
+  MC_ASSERT(file < files_.size());
+  return files_[file].bytes;
+}
+
+int PosixFiles::fd(FileId file) const {
+  const std::lock_guard lock(mutex_);
+  MC_ASSERT(file < files_.size());
+  return files_[file].fd.get();
+}
+
+void PosixFiles::transfer(Io& io) const {
+  const int to = fd(io.file);
+  io.error = 0;
+  if (io.op == Io::Op::flush) {
+    if (::fdatasync(to) != 0) io.error = errno;
+    return;
+  }
+  MC_ASSERT_LE(io.parts.size(), kPartsMax);
+  std::vector<iovec> rest;  // after a short transfer
+  std::span<const iovec> parts = io.parts;
+  for (uint64_t at = io.offset; !parts.empty();) {
+    const auto offset = static_cast<off_t>(at);
+    const int count = static_cast<int>(parts.size());
+    const ssize_t moved =
+        io.op == Io::Op::read ? ::preadv(to, parts.data(), count, offset) : ::pwritev(to, parts.data(), count, offset);
+    if (moved < 0 && errno == EINTR) continue;
+    if (moved <= 0) {
+      io.error = moved < 0 ? errno : io.op == Io::Op::read ? ENODATA : EIO;
+      return;
+    }
+    at += static_cast<uint64_t>(moved);
+    auto left = static_cast<size_t>(moved);
+    size_t whole = 0;
+    while (whole < parts.size() && left >= parts[whole].iov_len) left -= parts[whole++].iov_len;
+    parts = parts.subspan(whole);
+    if (parts.empty()) return;
+    rest.assign(parts.begin(), parts.end());
+    rest.front().iov_base = static_cast<std::byte*>(rest.front().iov_base) + left;
+    rest.front().iov_len -= left;
+    parts = rest;
+  }
+}
+
+}  // namespace mc::store

@@ -1,0 +1,42 @@
+// A directory of the file system as a Disk, all but run(): the lock, names, sizes, zero-filled files. Files are opened
+// with O_DIRECT where the file system has it; where it has not, fdatasync alone makes writes durable.
+#pragma once
+
+#include <deque>
+#include <mutex>
+
+#include "base/fd.h"
+#include "store/disk.h"
+
+namespace mc::store {
+
+class PosixFiles : public Disk {
+ public:
+  Result<std::vector<std::string>> list() override;
+  Result<FileId> open(const std::string& name) override;
+  Result<FileId> create(const std::string& name, uint64_t bytes) override;
+  Result<void> remove(const std::string& name, FileId file) override;
+  uint64_t size(FileId file) const override;
+
+ protected:
+  /// Makes the directory when it is not there and locks it. busy: another store has it, and the pid it wrote.
+  Result<void> enter(const std::string& directory);
+  int fd(FileId file) const;
+  /// The operation by system calls in this thread. Sets io.error.
+  void transfer(Io& io) const;
+
+ private:
+  struct File {
+    Fd fd;
+    uint64_t bytes = 0;
+  };
+  Result<FileId> keep(Fd fd, uint64_t bytes);
+  Error failed(const std::string& what) const;
+
+  std::string directory_;
+  Fd directory_fd_, lock_;
+  mutable std::mutex mutex_;  // of files_
+  std::deque<File> files_;
+};
+
+}  // namespace mc::store

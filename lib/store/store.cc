@@ -1,0 +1,296 @@
+#include "store/store.h"
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "base/assert.h"
+#include "base/copy_crc.h"
+#include "base/errors.h"
+#include "base/fd.h"
+#include "store/commit_queue.h"
+#include "store/recovery.h"
+#include "store/superblock.h"
+#include "store/writer.h"
+
+namespace mc::store {
+namespace {
+
+constexpr uint64_t kSegmentBytesLeast = uint64_t{16} << 20;  // of the default
+constexpr uint32_t kGroupPagesMax = 1024;                    // 4 MiB of values: larger writes are no faster
+
+uint64_t store_word(const Id128& id) {
+  uint64_t word;
+  std::memcpy(&word, id.bytes.data(), sizeof word);
+  return word;
+}
+
+Result<wire::StoreSuper> new_super(const Options& options) {
+  wire::StoreSuper super;
+  const uint64_t share = whole_pages(options.capacity_bytes / 256);
+  super.segment_bytes = options.segment_bytes != 0 ? options.segment_bytes
+                                                   : std::clamp(share, kSegmentBytesLeast, wire::kStoreSegmentBytesMax);
+  const uint64_t bytes = super.segment_bytes;
+  if (bytes % kPageBytes != 0 || bytes < wire::kStoreSegmentBytesMin || bytes > wire::kStoreSegmentBytesMax)
+    return Error{Code::invalid, "store: segments of " + std::to_string(bytes) + " bytes: 64 KiB to 1 GiB in pages"};
+  super.store = options.id;
+  if (!super.store.is_zero()) return super;
+  if (::getrandom(super.store.bytes.data(), super.store.bytes.size(), 0) !=
+      static_cast<ssize_t>(super.store.bytes.size()))
+    return errno_error("getrandom");
+  super.store.bytes[15] |= 1;  // zero means none
+  return super;
+}
+
+}  // namespace
+
+struct Store::Parts {
+  Parts(std::unique_ptr<Disk> opened, const wire::StoreSuper& super, size_t segments_max)
+      : disk(std::move(opened)),
+        segment_bytes(super.segment_bytes),
+        pages(static_cast<uint32_t>(super.segment_bytes / kPageBytes)),
+        reader{*disk, store_word(super.store), super.epoch, pages},
+        log(*disk, store_word(super.store), super.epoch, pages),
+        segments(*disk, super.segment_bytes),
+        writer(log, segments, index, reader, *disk, segments_max) {}
+
+  /// Header, one page of table and tail leave so many pages of a segment to values.
+  uint32_t group_pages_max() const { return pages - 3; }
+  /// The commits of one round: as few groups as they fit in, and one flush.
+  void write_round(std::span<Commit* const> round);
+
+  std::unique_ptr<Disk> disk;
+  const uint64_t segment_bytes;
+  const uint32_t pages;  // of a segment
+  SegmentReader reader;
+  Index index;
+  Log log;
+  Segments segments;
+  Writer writer;
+  mutable std::mutex writing;  // of log, segments and writer
+  CommitQueue queue;
+  std::atomic<uint64_t> corrupt_blocks{0};  // a count, ordered with nothing
+  std::atomic<uint64_t> lost_groups{0};     // the writer's, readable without waiting for a write
+};
+
+void Store::Parts::write_round(std::span<Commit* const> round) {
+  const std::lock_guard lock(writing);
+  const uint64_t lost_before = writer.counters().lost_groups;
+  const uint32_t pages_max = std::min(kGroupPagesMax, group_pages_max());
+  bool durable = false;
+  for (const Commit* commit : round) durable = durable || commit->durable;
+  std::vector<Item*> group;
+  for (size_t begin = 0; begin < round.size();) {
+    size_t end = begin;
+    uint32_t group_pages = 0;
+    group.clear();
+    for (; end < round.size(); ++end) {
+      const Commit& next = *round[end];
+      const bool full =
+          group.size() + next.items.size() > wire::kStoreGroupEntriesMax || group_pages + next.pages > pages_max;
+      if (full && end > begin) break;
+      group_pages += next.pages;
+      for (Item& item : round[end]->items) group.push_back(&item);
+    }
+    // One flush at the end is for all groups of the round.
+    const Result<void> done = writer.write(group, durable && end == round.size());
+    for (; begin < end; ++begin) round[begin]->result = done;
+  }
+  lost_groups = writer.counters().lost_groups;
+  const Result<void> last = round.back()->result;
+  if (last && lost_groups == lost_before) return;
+  const Error error = last ? Error{Code::io, "store: groups were lost: " + writer.last_fault()} : last.error();
+  for (Commit* commit : round)
+    if (commit->durable && commit->result) commit->result = error;
+}
+
+Store::Store(std::unique_ptr<Parts> parts, Restart restart) : parts_(std::move(parts)), restart_(std::move(restart)) {}
+
+Store::~Store() {
+  const std::lock_guard lock(parts_->writing);
+  (void)parts_->writer.finish();  // what is not durable yet was never promised
+}
+
+Result<std::unique_ptr<Store>> Store::open(std::unique_ptr<Disk> disk, const Options& options) {
+  MC_TRY(fresh, new_super(options));
+  MC_TRY(super, open_superblocks(*disk, fresh));
+  const size_t segments_max = std::max(options.capacity_bytes / super.segment_bytes, uint64_t{Writer::kSegmentsMin});
+  auto parts = std::make_unique<Parts>(std::move(disk), super, segments_max);
+  MC_TRY(recovered, recover(parts->reader, parts->segments, parts->index));
+  Restart restart{.epoch = super.epoch,
+                  .blocks = parts->index.count(),
+                  .segments_sealed = recovered.sealed,
+                  .segments_walked = recovered.walked,
+                  .damaged = std::move(recovered.damaged)};
+  parts->log.start_after(recovered.number);
+  MC_CHECK(parts->writer.start(std::move(recovered.active), recovered.sequence));
+  return std::unique_ptr<Store>(new Store(std::move(parts), std::move(restart)));
+}
+
+uint32_t Store::value_bytes_max() const {
+  return static_cast<uint32_t>(parts_->group_pages_max() * kPageBytes);
+}
+
+Result<void> Store::put(std::span<const Put> puts, Level level) {
+  for (const Put& put : puts)
+    if (put.bytes.empty() || put.bytes.size() > value_bytes_max())
+      return Error{Code::invalid, "store: a block of " + std::to_string(put.bytes.size()) + " bytes; 1 to " +
+                                      std::to_string(value_bytes_max()) + " fit"};
+  std::vector<Item> items;
+  const uint32_t pages_max = std::min(kGroupPagesMax, parts_->group_pages_max());
+  uint32_t pages = 0;
+  const uint64_t lost_before = parts_->lost_groups;
+  for (const Put& put : puts) {
+    const auto bytes = static_cast<uint32_t>(put.bytes.size());
+    if (!items.empty() &&
+        (items.size() == wire::kStoreGroupEntriesMax || pages + wire::store_pages(bytes) > pages_max)) {
+      MC_CHECK(commit(std::exchange(items, {}), false));  // the last commit's flush is for all
+      pages = 0;
+    }
+    pages += wire::store_pages(bytes);
+    const uint32_t crc = put.crc ? *put.crc : sum_crc32c(put.bytes);
+    items.push_back({.entry = {.id = put.id, .bytes = bytes, .crc = crc}, .value = put.bytes.data()});
+  }
+  if (items.empty()) return {};
+  MC_CHECK(commit(std::move(items), level == Level::durable));
+  if (level == Level::durable && parts_->lost_groups != lost_before)
+    return Error{Code::io, "store: a part of the blocks was lost to a fault of the disk"};
+  return {};
+}
+
+Result<void> Store::drop(std::span<const Id128> ids, Level level) {
+  for (size_t at = 0; at < ids.size(); at += wire::kStoreGroupEntriesMax) {
+    std::vector<Item> items;
+    const size_t end = std::min(ids.size(), at + wire::kStoreGroupEntriesMax);
+    for (size_t i = at; i < end; ++i) items.push_back({.entry = {.id = ids[i], .kind = wire::StoreKind::drop}});
+    MC_CHECK(commit(std::move(items), level == Level::durable && end == ids.size()));
+  }
+  return {};
+}
+
+Result<void> Store::commit(std::vector<Item> items, bool durable) {
+  Commit mine;
+  mine.items = std::move(items);
+  mine.durable = durable;
+  for (const Item& item : mine.items) mine.pages += wire::store_pages(item.entry.bytes);
+  parts_->queue.run(mine, [parts = parts_.get()](std::span<Commit* const> round) { parts->write_round(round); });
+  return std::move(mine.result);
+}
+
+void Store::get(std::span<Get> gets) {
+  std::vector<Id128> ids;
+  ids.reserve(gets.size());
+  for (const Get& get : gets) ids.push_back(get.id);
+  std::vector<std::optional<Place>> places(gets.size());
+  parts_->index.hold(ids, places);
+
+  std::vector<PageBuffer> copies(gets.size());  // for room that is not aligned
+  std::vector<iovec> memory(gets.size());
+  std::vector<Io> reads;
+  reads.reserve(gets.size());
+  for (size_t i = 0; i < gets.size(); ++i) {
+    Get& get = gets[i];
+    get.bytes = places[i] ? places[i]->bytes : 0;
+    get.code = !places[i] ? Code::not_found : get.room.size() < get.bytes ? Code::no_space : Code::ok;
+    if (get.code != Code::ok) continue;
+    const size_t whole = whole_pages(get.bytes);
+    const bool direct = is_page_aligned(get.room.data()) && get.room.size() >= whole;
+    memory[i] = {direct ? get.room.data() : copies[i].room(whole).data(), whole};
+    reads.push_back({.op = Io::Op::read,
+                     .file = places[i]->file,
+                     .offset = uint64_t{places[i]->page} * kPageBytes,
+                     .parts = {&memory[i], 1},
+                     .tag = static_cast<uint32_t>(i)});
+  }
+  parts_->disk->run(reads, [&](Io& io) {
+    Get& get = gets[io.tag];
+    const Place& place = *places[io.tag];
+    const auto* read = static_cast<const std::byte*>(memory[io.tag].iov_base);
+    if (io.error != 0) {
+      get.code = Code::io;
+      return;
+    }
+    const uint32_t crc =
+        read == get.room.data() ? sum_crc32c({read, get.bytes}) : copy_crc32c(get.room.data(), read, get.bytes);
+    if (crc == place.crc) return;
+    get.code = Code::corrupt;
+    if (parts_->index.forget(get.id, place)) ++parts_->corrupt_blocks;
+  });
+  parts_->index.release(places);
+}
+
+std::optional<uint32_t> Store::find(const Id128& id) const {
+  const auto place = parts_->index.find(id);
+  return place ? std::optional(place->bytes) : std::nullopt;
+}
+
+void Store::for_each(const std::function<void(const Id128&, uint32_t)>& visit) const {
+  parts_->index.for_each(visit);
+}
+
+Result<void> Store::flush() {
+  const std::lock_guard lock(parts_->writing);
+  return parts_->writer.flush();
+}
+
+Result<bool> Store::maintain() {
+  {
+    const std::lock_guard lock(parts_->writing);
+    if (!parts_->writer.wants_segment()) return false;
+    if (!parts_->writer.may_grow()) {
+      MC_CHECK(parts_->writer.take_back());
+      return true;
+    }
+  }
+  MC_CHECK(grow());
+  return true;
+}
+
+Result<bool> Store::prepare() {
+  {
+    const std::lock_guard lock(parts_->writing);
+    if (!parts_->writer.may_grow()) return false;
+  }
+  MC_CHECK(grow());
+  return true;
+}
+
+Result<void> Store::grow() {
+  std::string name;
+  {
+    const std::lock_guard lock(parts_->writing);
+    name = parts_->segments.new_name();
+  }
+  auto made = parts_->segments.create(name);  // takes as long as writing the segment: puts go on meanwhile
+  const std::lock_guard lock(parts_->writing);
+  if (made) {
+    parts_->segments.add_free(std::move(*made));
+    return {};
+  }
+  parts_->segments.give_up();
+  parts_->writer.stop_growing();
+  return std::move(made).error();
+}
+
+Stats Store::stats() const {
+  Stats out;
+  out.blocks = parts_->index.count();
+  out.live_bytes = parts_->index.live_bytes();
+  out.corrupt_blocks = parts_->corrupt_blocks.load(std::memory_order_relaxed);
+  const std::lock_guard lock(parts_->writing);
+  const WriterCounters& counters = parts_->writer.counters();
+  out.segments = parts_->segments.total();
+  out.segments_free = parts_->segments.free_count();
+  out.segment_bytes = parts_->segment_bytes;
+  out.groups = counters.groups;
+  out.flushes = counters.flushes;
+  out.evicted_blocks = counters.evicted_blocks;
+  out.moved_blocks = counters.moved_blocks;
+  out.faults = counters.faults;
+  out.last_fault = parts_->writer.last_fault();
+  return out;
+}
+
+}  // namespace mc::store

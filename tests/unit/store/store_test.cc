@@ -1,0 +1,370 @@
+// The store's faults, by name: a disk that refuses, files that are damaged or missing, a folder of another build.
+#include "store/store.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <functional>
+
+#include "base/errors.h"
+#include "base/hash.h"
+#include "store/disk_memory.h"
+#include "store/pages.h"
+#include "test.h"
+#include "wire/store_format.h"
+
+using namespace mc;
+using namespace mc::store;
+
+namespace store_faults {
+
+constexpr uint64_t kSegment = 64 << 10;  // 16 pages
+
+Id128 id_of(uint64_t n) {
+  Id128 id;
+  id.bytes[0] = static_cast<uint8_t>(n);
+  id.bytes[1] = static_cast<uint8_t>(n >> 8);
+  id.bytes[15] = 1;
+  return id;
+}
+
+std::vector<std::byte> value_of(uint64_t n, size_t bytes = 5000) {
+  std::vector<std::byte> out(bytes);
+  for (size_t i = 0; i < bytes; ++i) out[i] = static_cast<std::byte>(n * 7 + i % 251);
+  return out;
+}
+
+/// Makes chosen operations fail, and keeps a mirror of the files for the next opening.
+class Faults final : public DiskWatcher {
+ public:
+  std::function<int(const Io&, const std::string&)> fail;
+  std::function<int(const std::string&)> fail_create;
+  DiskImage image;
+
+  int before(const Io& io, const std::string& name) override {
+    if (const int error = fail ? fail(io, name) : 0; error != 0) return error;
+    uint64_t at = io.offset;
+    for (const iovec& part : io.parts) {
+      if (io.op == Io::Op::write && at + part.iov_len <= image[name].size())
+        std::memcpy(image[name].data() + at, part.iov_base, part.iov_len);
+      at += part.iov_len;
+    }
+    return 0;
+  }
+  int before_create(const std::string& name, uint64_t bytes) override {
+    if (const int error = fail_create ? fail_create(name) : 0; error != 0) return error;
+    image[name].resize(bytes);
+    return 0;
+  }
+  void removed(const std::string& name) override { image.erase(name); }
+};
+
+Result<std::unique_ptr<Store>> open_image(DiskImage image, Faults* faults = nullptr,
+                                          uint64_t capacity = 16 * kSegment) {
+  if (faults != nullptr) faults->image = image;
+  return Store::open(std::make_unique<MemoryDisk>(std::move(image), faults), {capacity, kSegment});
+}
+
+Result<void> put_one(Store& store, uint64_t n, Level level = Level::durable, size_t bytes = 5000) {
+  const auto value = value_of(n, bytes);
+  const Put put{.id = id_of(n), .bytes = value};
+  return store.put({&put, 1}, level);
+}
+
+Code get_one(Store& store, uint64_t n, size_t bytes = 5000) {
+  std::vector<std::byte> room(bytes);
+  Get get{.id = id_of(n), .room = room};
+  store.get({&get, 1});
+  if (get.code == Code::ok) CHECK(room == value_of(n, bytes));
+  return get.code;
+}
+
+TEST_CASE("store: a write that fails goes to another segment, and the caller sees no error") {
+  Faults faults;
+  auto store = open_image({}, &faults);
+  REQUIRE_OK(store);
+  REQUIRE_OK(put_one(**store, 1));
+  int left = 1;
+  faults.fail = [&](const Io& io, const std::string& name) {
+    return io.op == Io::Op::write && name.starts_with("seg.") && left-- > 0 ? EIO : 0;
+  };
+  REQUIRE_OK(put_one(**store, 2));
+  CHECK((*store)->stats().faults == 1);
+  CHECK((*store)->stats().last_fault.find("write of 12288 bytes at 12288: Input/output error") != std::string::npos);
+  CHECK(get_one(**store, 1) == Code::ok);
+  CHECK(get_one(**store, 2) == Code::ok);
+  store->reset();
+  auto again = open_image(faults.image);
+  REQUIRE_OK(again);
+  CHECK(get_one(**again, 1) == Code::ok);
+  CHECK(get_one(**again, 2) == Code::ok);
+  CHECK((*again)->restart().damaged.empty());
+}
+
+TEST_CASE("store: a flush that fails is not tried again on that file") {
+  std::vector<std::string> flushed;
+  Faults faults;
+  auto store = open_image({}, &faults);
+  REQUIRE_OK(store);
+  REQUIRE_OK(put_one(**store, 1));
+  faults.fail = [&](const Io& io, const std::string& name) {
+    if (io.op != Io::Op::flush) return 0;
+    flushed.push_back(name);
+    return flushed.size() == 1 ? EIO : 0;
+  };
+  REQUIRE_OK(put_one(**store, 2));
+  REQUIRE(flushed.size() == 2);
+  CHECK(flushed[0] != flushed[1]);
+  CHECK(get_one(**store, 2) == Code::ok);
+}
+
+TEST_CASE("store: when every write fails the put fails, and so does what a flush would have saved") {
+  Faults faults;
+  auto store = open_image({}, &faults);
+  REQUIRE_OK(store);
+  REQUIRE_OK(put_one(**store, 1));
+  REQUIRE_OK(put_one(**store, 2, Level::written));
+  faults.fail = [](const Io& io, const std::string&) { return io.op == Io::Op::read ? 0 : EIO; };
+  const auto put = put_one(**store, 3);
+  REQUIRE_FALSE(put.has_value());
+  CHECK(put.error().code == Code::io);
+  CHECK(get_one(**store, 3) == Code::not_found);
+  CHECK(get_one(**store, 1) == Code::ok);
+  faults.fail = nullptr;
+  const auto flush = (*store)->flush();  // block 2 was written and never flushed
+  REQUIRE_FALSE(flush.has_value());
+  CHECK(flush.error().code == Code::io);
+  REQUIRE_OK((*store)->flush());  // it is told once
+  REQUIRE_OK(put_one(**store, 4));
+  CHECK(get_one(**store, 4) == Code::ok);
+}
+
+TEST_CASE("store: a read that fails is an error of that block alone, and it stays") {
+  Faults faults;
+  auto store = open_image({}, &faults);
+  REQUIRE_OK(store);
+  REQUIRE_OK(put_one(**store, 1));
+  faults.fail = [](const Io& io, const std::string&) { return io.op == Io::Op::read ? EIO : 0; };
+  CHECK(get_one(**store, 1) == Code::io);
+  faults.fail = nullptr;
+  CHECK(get_one(**store, 1) == Code::ok);
+}
+
+TEST_CASE("store: a full disk shrinks the store, which then reuses what it has") {
+  Faults faults;
+  int files = 0;
+  faults.fail_create = [&](const std::string& name) { return name.starts_with("seg.") && ++files > 3 ? ENOSPC : 0; };
+  auto store = open_image({}, &faults);
+  REQUIRE_OK(store);
+  for (uint64_t n = 0; n < 60; ++n) REQUIRE_OK(put_one(**store, n));
+  const Stats stats = (*store)->stats();
+  CHECK(stats.segments == 3);
+  CHECK(stats.evicted_blocks > 0);
+  CHECK(stats.last_fault.find("No space left on device") != std::string::npos);
+  CHECK(get_one(**store, 59) == Code::ok);
+  CHECK(get_one(**store, 0) == Code::not_found);
+}
+
+TEST_CASE("store: a disk without room for a single segment is refused when the store opens") {
+  Faults faults;
+  faults.fail_create = [](const std::string& name) { return name.starts_with("seg.") ? ENOSPC : 0; };
+  const auto store = open_image({}, &faults);
+  REQUIRE_FALSE(store.has_value());
+  CHECK(store.error().code == Code::no_space);
+}
+
+TEST_CASE("store: a damaged value is an error and is forgotten, and its neighbours are not") {
+  Faults faults;
+  auto store = open_image({}, &faults);
+  REQUIRE_OK(store);
+  for (uint64_t n = 0; n < 3; ++n) REQUIRE_OK(put_one(**store, n));
+  store->reset();
+  DiskImage image = faults.image;
+  for (auto& [name, bytes] : image) {  // one byte of block 1, wherever it lies
+    const auto value = value_of(1);
+    const auto at = std::search(bytes.begin(), bytes.end(), value.begin(), value.end());
+    if (at != bytes.end()) *(at + 4999) ^= std::byte{1};
+  }
+  auto again = open_image(image);
+  REQUIRE_OK(again);
+  CHECK(get_one(**again, 1) == Code::corrupt);
+  CHECK(get_one(**again, 1) == Code::not_found);
+  CHECK(get_one(**again, 0) == Code::ok);
+  CHECK(get_one(**again, 2) == Code::ok);
+  CHECK((*again)->stats().corrupt_blocks == 1);
+}
+
+TEST_CASE("store: groups that were promised and are gone are reported") {
+  Faults faults;
+  auto store = open_image({}, &faults);
+  REQUIRE_OK(store);
+  for (uint64_t n = 0; n < 20; ++n) REQUIRE_OK(put_one(**store, n));
+  store->reset();
+  DiskImage image = faults.image;
+  std::vector<std::byte>& first = image.at("seg.000000");
+  first[3 * kPageBytes + 8] ^= std::byte{1};  // header of the second group
+  first[first.size() - 1] ^= std::byte{1};    // and the tail of the table
+  auto again = open_image(image);
+  REQUIRE_OK(again);
+  REQUIRE((*again)->restart().damaged.size() == 1);
+  CHECK((*again)->restart().damaged[0] == "seg.000000: groups 2 to 4 are lost");
+  CHECK(get_one(**again, 0) == Code::ok);
+  CHECK(get_one(**again, 1) == Code::not_found);
+  CHECK(get_one(**again, 19) == Code::ok);
+}
+
+TEST_CASE("store: without its table a segment is read from group to group") {
+  Faults faults;
+  auto store = open_image({}, &faults);
+  REQUIRE_OK(store);
+  for (uint64_t n = 0; n < 20; ++n) REQUIRE_OK(put_one(**store, n));
+  store->reset();
+  DiskImage image = faults.image;
+  for (auto& [name, bytes] : image)
+    if (name.starts_with("seg.")) bytes[bytes.size() - 1] ^= std::byte{1};
+  auto again = open_image(image);
+  REQUIRE_OK(again);
+  CHECK((*again)->restart().segments_sealed == 0);
+  CHECK((*again)->restart().segments_walked == 5);
+  for (uint64_t n = 0; n < 20; ++n) CHECK(get_one(**again, n) == Code::ok);
+}
+
+TEST_CASE("store: a segment that was cut short is made anew and named") {
+  Faults faults;
+  auto store = open_image({}, &faults);
+  REQUIRE_OK(store);
+  for (uint64_t n = 0; n < 20; ++n) REQUIRE_OK(put_one(**store, n));
+  store->reset();
+  DiskImage image = faults.image;
+  image.at("seg.000001").resize(kSegment - 4096);
+  auto again = open_image(image);
+  REQUIRE_OK(again);
+  REQUIRE_FALSE((*again)->restart().damaged.empty());
+  CHECK((*again)->restart().damaged[0] == "seg.000001: 61440 bytes, not 65536");
+  CHECK(get_one(**again, 0) == Code::ok);
+  REQUIRE_OK(put_one(**again, 100));
+}
+
+TEST_CASE("store: one superblock is enough, and without both the folder is refused") {
+  Faults first, second;
+  REQUIRE_OK(open_image({}, &first));
+  auto store = open_image(first.image, &second);  // now both are in use
+  REQUIRE_OK(store);
+  CHECK((*store)->restart().epoch == 2);
+  REQUIRE_OK(put_one(**store, 1));
+  store->reset();
+  for (const char* lost : {"super.a", "super.b"}) {
+    CAPTURE(lost);
+    DiskImage image = second.image;
+    image.at(lost)[20] ^= std::byte{1};
+    auto again = open_image(image);
+    REQUIRE_OK(again);
+    CHECK(get_one(**again, 1) == Code::ok);
+    image = second.image;
+    image.at(lost).resize(100);
+    again = open_image(image);
+    REQUIRE_OK(again);
+    CHECK(get_one(**again, 1) == Code::ok);
+  }
+  DiskImage image = second.image;
+  image.at("super.a")[20] ^= std::byte{1};
+  image.at("super.b")[20] ^= std::byte{1};
+  const auto refused = open_image(image);
+  REQUIRE_FALSE(refused.has_value());
+  CHECK(refused.error().mc == err::kStoreCorrupt);
+}
+
+TEST_CASE("store: a group that an earlier life left behind does not follow a new one, even in the same epoch") {
+  for (const bool same_epoch : {false, true}) {
+    CAPTURE(same_epoch);
+    Faults first, second, third;
+    REQUIRE_OK(open_image({}, &first));
+    auto store = open_image(first.image, &second);
+    REQUIRE_OK(store);
+    for (uint64_t n = 1; n <= 3; ++n) REQUIRE_OK(put_one(**store, n, Level::written));  // three groups of three pages
+    DiskImage image = second.image;  // the power fails now, and tears the value of the second group
+    for (auto& [name, bytes] : image) {
+      const auto value = value_of(2);
+      const auto at = std::search(bytes.begin(), bytes.end(), value.begin(), value.end());
+      if (at != bytes.end()) *at ^= std::byte{1};
+    }
+    if (same_epoch) image.at("super.b")[0] ^= std::byte{1};  // the newer one
+    auto again = open_image(image, &third);
+    REQUIRE_OK(again);
+    CHECK((*again)->restart().blocks == 1);
+    REQUIRE_OK(put_one(**again, 4));  // in the place of the second group
+    auto last = open_image(third.image);
+    REQUIRE_OK(last);
+    CHECK(get_one(**last, 1) == Code::ok);
+    CHECK(get_one(**last, 4) == Code::ok);
+    CHECK(get_one(**last, 3) == Code::not_found);
+  }
+}
+
+TEST_CASE("store: the folder of another format version is refused with both versions") {
+  Faults faults;
+  REQUIRE_OK(open_image({}, &faults));
+  DiskImage image = faults.image;
+  std::vector<std::byte>& page = image.at("super.a");
+  const uint16_t version = 9;
+  const uint32_t zero = 0;
+  std::memcpy(page.data() + 4, &version, sizeof version);
+  std::memcpy(page.data() + 60, &zero, sizeof zero);
+  const uint32_t crc = crc32c(page);
+  std::memcpy(page.data() + 60, &crc, sizeof crc);
+  const auto refused = open_image(image);
+  REQUIRE_FALSE(refused.has_value());
+  CHECK(refused.error().mc == err::kStoreVersion);
+  CHECK(refused.error().what == "superblock: format version 9, this build has 1");
+}
+
+TEST_CASE("store: a block of a size that cannot be stored is refused, and the largest is kept") {
+  auto store = open_image({});
+  REQUIRE_OK(store);
+  CHECK((*store)->value_bytes_max() == 13 * kPageBytes);
+  REQUIRE_OK(put_one(**store, 1, Level::durable, 13 * kPageBytes));
+  CHECK(get_one(**store, 1, 13 * kPageBytes) == Code::ok);
+  CHECK(put_one(**store, 2, Level::durable, 13 * kPageBytes + 1).error().code == Code::invalid);
+  CHECK(put_one(**store, 2, Level::durable, 0).error().code == Code::invalid);
+  CHECK(get_one(**store, 2) == Code::not_found);
+}
+
+TEST_CASE("store: a block that is read outlives blocks that are not") {
+  auto store = open_image({}, nullptr, 6 * kSegment);
+  REQUIRE_OK(store);
+  REQUIRE_OK(put_one(**store, 0));
+  for (uint64_t n = 1; n < 200; ++n) {
+    REQUIRE_OK(put_one(**store, n));
+    REQUIRE(get_one(**store, 0) == Code::ok);
+  }
+  CHECK(get_one(**store, 100) == Code::not_found);
+  CHECK((*store)->stats().moved_blocks > 3);
+}
+
+TEST_CASE("store: a smaller capacity gives files back when the store opens") {
+  Faults faults;
+  auto store = open_image({}, &faults);
+  REQUIRE_OK(store);
+  for (uint64_t n = 0; n < 50; ++n) REQUIRE_OK(put_one(**store, n));
+  const uint64_t before = (*store)->stats().segments;
+  CHECK(before > 8);
+  store->reset();
+  auto again = open_image(faults.image, nullptr, 6 * kSegment);
+  REQUIRE_OK(again);
+  CHECK((*again)->stats().segments == 6);
+  CHECK(get_one(**again, 49) == Code::ok);
+}
+
+TEST_CASE("store: a put with a wrong checksum of the caller's is found when it is read") {
+  auto store = open_image({});
+  REQUIRE_OK(store);
+  const auto value = value_of(1);
+  const Put good{.id = id_of(1), .bytes = value, .crc = crc32c(value)};
+  const Put bad{.id = id_of(2), .bytes = value, .crc = crc32c(value) + 1};
+  const Put both[] = {good, bad};
+  REQUIRE_OK((*store)->put(both, Level::durable));
+  CHECK(get_one(**store, 1) == Code::ok);
+  CHECK(get_one(**store, 2) == Code::corrupt);
+}
+
+}  // namespace store_faults
