@@ -30,7 +30,7 @@ void Log::begin(Segment segment) {
   last_crc_ = 0;
   first_ = number_ + 1;
   durable_ = number_;
-  failed_ = false;
+  closed_ = false;
   entries_.clear();
 }
 
@@ -46,7 +46,7 @@ void Log::resume(Segment segment, SegmentContent content) {
 
 bool Log::fits(std::span<Item* const> items) const {
   const uint64_t table = wire::store_table_pages(entries_.size() + items.size());
-  return !failed_ && uint64_t{cursor_} + 1 + value_pages(items) + table + 1 <= segment_pages_;
+  return !closed_ && uint64_t{cursor_} + 1 + value_pages(items) + table + 1 <= segment_pages_;
 }
 
 void Log::gather(std::span<Item* const> items) {
@@ -122,9 +122,9 @@ Result<void> Log::append(std::span<Item* const> items) {
   parts_.assign(1, {header, kPageBytes});
   gather(items);
   MC_ASSERT_EQ(bytes_of(parts_), uint64_t{head.pages} * kPageBytes);
-  failed_ = true;
+  closed_ = true;
   MC_CHECK(write_parts(uint64_t{cursor_} * kPageBytes));
-  failed_ = false;
+  closed_ = false;
   cursor_ = page;
   last_crc_ = crc;
   ++number_;
@@ -134,20 +134,21 @@ Result<void> Log::append(std::span<Item* const> items) {
 
 Result<void> Log::flush() {
   if (unflushed() == 0) return {};
-  if (std::exchange(failed_, true)) return Error{Code::io, segment_.name + ": given up after an error"};
+  if (std::exchange(closed_, true)) return Error{Code::io, segment_.name + ": given up after an error"};
   MC_CHECK(flush_file(disk_, segment_.name, segment_.file));
-  failed_ = false;
+  closed_ = false;
   durable_ = number_;
   return {};
 }
 
 Result<void> Log::seal() {
-  if (cursor_ == 0 || failed_) return {};
+  if (cursor_ == 0 || closed_) return {};
   MC_CHECK(flush());
   const size_t pages = wire::store_table_pages(entries_.size()) + 1;
   if (cursor_ + pages > segment_pages_) return {};  // groups of another writer left no room for it
   const std::span<std::byte> table = table_.room(pages * kPageBytes);
   const wire::StoreTail tail{.store = store_, .sequence = segment_.sequence, .first = first_, .last = number_};
+  closed_ = true;  // the table names what the segment has, for good
   encode(tail, entries_, table);
   return write_pages(disk_, segment_.name, segment_.file, uint64_t{segment_pages_ - pages} * kPageBytes, table);
 }

@@ -65,7 +65,7 @@ class Log {
   Segment segment_;
   uint32_t cursor_ = 0;  // page of the next group
   uint32_t last_crc_ = 0;
-  bool failed_ = false;                // a write or flush of this segment
+  bool closed_ = false;                // sealed, or a write or flush failed: nothing is added
   uint64_t first_ = 0;                 // number of the segment's first group
   uint64_t number_ = 0, durable_ = 0;  // of the last group; highest flushed
   std::vector<wire::StoreEntry> entries_, group_;

@@ -35,7 +35,7 @@ Result<std::vector<Found>> find_segments(const SegmentReader& reader, Segments& 
       continue;
     }
     out.damaged.push_back(found[i].segment.name + ": a copy of " + found[i - 1].segment.name);
-    segments.add_free(std::move(found[i].segment));
+    MC_CHECK(segments.erase(found[i].segment, true));
     found.erase(found.begin() + static_cast<std::ptrdiff_t>(i));
   }
   for (size_t i = 0; i + 1 < found.size(); ++i) found[i].segment.end = found[i + 1].head.number;
@@ -81,7 +81,7 @@ Result<Recovered> recover(const SegmentReader& reader, Segments& segments, Index
     else if (content.first > 0)
       segments.add_sealed(std::move(segment));
     else  // its first group is not whole: no group of it was promised
-      segments.add_free(std::move(segment));
+      MC_CHECK(segments.erase(segment, true));
   }
   return out;
 }

@@ -71,9 +71,7 @@ Result<Segment> Segments::create(const std::string& name) const {
   return Segment{.name = name, .file = file};
 }
 
-Result<void> Segments::erase_oldest(bool keep) {
-  MC_ASSERT(!sealed_.empty());
-  const Segment segment = sealed_.front();
+Result<void> Segments::erase(const Segment& segment, bool keep) {
   Result<void> erased;
   if (keep) {
     PageBuffer zero;
@@ -82,13 +80,19 @@ Result<void> Segments::erase_oldest(bool keep) {
     erased = write_pages(disk_, segment.name, segment.file, 0, page);
     if (erased) erased = flush_file(disk_, segment.name, segment.file);
   }
-  // A header that cannot be erased must not come back after a restart: the file goes.
-  if (!keep || !erased) {
-    MC_CHECK(disk_.remove(segment.name, segment.file));
-    --total_;
-  } else {
+  if (keep && erased) {
     add_free(segment);
+    return {};
   }
+  // A header that cannot be erased must not come back after a restart: the file goes.
+  MC_CHECK(disk_.remove(segment.name, segment.file));
+  --total_;
+  return {};
+}
+
+Result<void> Segments::erase_oldest(bool keep) {
+  MC_ASSERT(!sealed_.empty());
+  MC_CHECK(erase(sealed_.front(), keep));
   sealed_.pop_front();
   return {};
 }

@@ -28,8 +28,10 @@ class Segments {
   std::string new_name();
   void give_up() { --total_; }
   Result<Segment> create(const std::string& name) const;
-  /// Makes the oldest sealed segment free: its header is gone for good before this returns. Its blocks were forgotten
-  /// or moved. `keep` = false removes the file as well.
+  /// Makes a segment free that has a header: it is gone for good before this returns, and cannot come back between
+  /// newer segments after a restart. `keep` = false removes the file as well.
+  Result<void> erase(const Segment& segment, bool keep);
+  /// The oldest sealed segment. Its blocks were forgotten or moved.
   Result<void> erase_oldest(bool keep);
 
   size_t free_count() const { return free_.size(); }

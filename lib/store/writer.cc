@@ -68,6 +68,8 @@ Result<void> Writer::write(std::span<Item* const> items, bool durable) {
 Result<void> Writer::place(std::span<Item* const> items) {
   // Blocks that are moved into the next segment may leave too little room in it; then the one after that takes none.
   for (int turn = 0; !log_.fits(items); ++turn) {
+    // Before the segment is sealed: blocks that are moved may go into what is left of it.
+    if (segments_.free_count() == 0 && !taking_back_) MC_CHECK(make_room());
     if (const auto sealed = log_.seal(); !sealed) fault(sealed.error());  // without a table it is only slower to read
     counters_.lost_groups += log_.unflushed();
     const bool moving = std::exchange(moving_, turn == 0);

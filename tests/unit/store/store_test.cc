@@ -301,6 +301,51 @@ TEST_CASE("store: a group that an earlier life left behind does not follow a new
   }
 }
 
+TEST_CASE("store: a segment whose first group is torn is erased by the restart, so that it cannot come back later") {
+  Faults first, second;
+  auto store = open_image({}, &first);
+  REQUIRE_OK(store);
+  for (uint64_t n = 0; n < 4; ++n) REQUIRE_OK(put_one(**store, n));  // the first segment is full
+  REQUIRE_OK(put_one(**store, 4, Level::written));
+  DiskImage image = first.image;  // the power fails now, and tears the value
+  CHECK(image.at("seg.000001")[0] != std::byte{0});
+  image.at("seg.000001")[kPageBytes] ^= std::byte{1};
+  auto again = open_image(image, &second);
+  REQUIRE_OK(again);
+  CHECK(get_one(**again, 3) == Code::ok);
+  CHECK(get_one(**again, 4) == Code::not_found);
+  CHECK((*again)->restart().damaged.empty());
+  const auto& page = second.image.at("seg.000001");
+  CHECK(std::all_of(page.begin(), page.begin() + kPageBytes, [](std::byte byte) { return byte == std::byte{0}; }));
+}
+
+TEST_CASE("store: a block that is moved while the store has no free segment is there after a restart") {
+  // The power fails when a segment is sealed and the oldest one is not yet erased: four segments, and none is free.
+  Faults first, second;
+  DiskImage full;
+  auto store = open_image({}, &first, 4 * kSegment);
+  REQUIRE_OK(store);
+  for (uint64_t n = 0; n < 12; ++n) REQUIRE_OK(put_one(**store, n));  // four to a segment
+  first.fail = [&](const Io& io, const std::string& name) {
+    if (full.empty() && io.op == Io::Op::write && name == "seg.000000") full = first.image;
+    return 0;
+  };
+  REQUIRE_OK(put_one(**store, 12));
+  REQUIRE_FALSE(full.empty());
+  auto again = open_image(full, &second, 4 * kSegment);
+  REQUIRE_OK(again);
+  CHECK((*again)->stats().segments_free == 0);
+  REQUIRE(get_one(**again, 0) == Code::ok);  // it gets another round
+  for (uint64_t n = 20; n < 23; ++n) REQUIRE_OK(put_one(**again, n));
+  REQUIRE_OK(put_one(**again, 23, Level::durable, 5 * kPageBytes));  // too long for the segment, and block 0 is not
+  CHECK((*again)->stats().moved_blocks == 1);
+  auto last = open_image(second.image, nullptr, 4 * kSegment);
+  REQUIRE_OK(last);
+  CHECK((*last)->restart().damaged.empty());
+  CHECK(get_one(**last, 0) == Code::ok);
+  CHECK(get_one(**last, 23, 5 * kPageBytes) == Code::ok);
+}
+
 TEST_CASE("store: the folder of another format version is refused with both versions") {
   Faults faults;
   REQUIRE_OK(open_image({}, &faults));
