@@ -1,8 +1,9 @@
-#include "verbs/reason_help.h"
+#include "verbs/help_topics.h"
 
 #include <algorithm>
 
 #include "node/node.h"
+#include "product/metric_names.h"
 
 namespace mc::verbs {
 namespace {
@@ -51,11 +52,40 @@ std::string mdoc_words() {
   return out;
 }
 
+std::string labels_of(const MetricFamily& family) {
+  return *family.labels == '\0' ? "" : "{" + std::string(family.labels) + "}";
+}
+
+std::string metric_line(const MetricFamily& family) {
+  return std::string(family.name) + labels_of(family) + "  " + std::string(to_string(family.kind)) + "\n" + padded("") +
+         family.help + "\n";
+}
+
+std::string all_metrics() {
+  std::string out;
+  for (const MetricFamily* family : metric::kAll) out += metric_line(*family);
+  return out;
+}
+
+std::string mdoc_metrics() {
+  std::string out = ".Bl -tag -width Ds -compact\n";
+  for (const MetricFamily* family : metric::kAll) {
+    const std::string labels = labels_of(*family);
+    out += ".It Li " + mdoc(family->name) + (labels.empty() ? "" : " " + mdoc(labels)) + "\n";
+    out += std::string(to_string(family->kind)) + ": " + mdoc(family->help) + "\n";
+  }
+  return out + ".El\n";
+}
+
 }  // namespace
 
-std::string reason_topic(std::string_view topic) {
+std::string help_topic(std::string_view topic) {
   if (topic == "reasons") return all_words();
   if (topic == "mdoc-reasons") return mdoc_words();
+  if (topic == "metrics") return all_metrics();
+  if (topic == "mdoc-metrics") return mdoc_metrics();
+  for (const MetricFamily* family : metric::kAll)
+    if (family->name == topic) return metric_line(*family);
   if (topic.starts_with("fetch:")) topic.remove_prefix(6);
   std::string out;
   for (const node::ReasonGroup& group : node::reason_groups())

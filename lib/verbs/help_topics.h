@@ -1,5 +1,5 @@
-// `mc-conductor help reasons`: the words that records, metrics and errors use for reasons, stages, waits, misses and
-// fallbacks, with their meaning and the next step.
+// Topics of `mc-conductor help`: the words that records, metrics and errors use for reasons, stages, waits, misses and
+// fallbacks, with their meaning and the next step; and the metrics of all programs.
 #pragma once
 
 #include <string>
@@ -7,9 +7,10 @@
 
 namespace mc::verbs {
 
-inline constexpr std::string_view kReasonTopics = "reasons, a word of that list";
+inline constexpr std::string_view kHelpTopics = "reasons, metrics, a word of these lists";
 
-/// The topics `reasons` (all words), `mdoc-reasons` (the same for mc-conductor(1)) and each word; "" for another topic.
-std::string reason_topic(std::string_view topic);
+/// The topics `reasons` and `metrics` (whole lists), `mdoc-reasons` for mc-conductor(1) and `mdoc-metrics` for mc(7),
+/// each reason and each metric; "" for another topic.
+std::string help_topic(std::string_view topic);
 
 }  // namespace mc::verbs

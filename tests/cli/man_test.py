@@ -1,9 +1,9 @@
 """The manual pages and the README against the programs: what they say about flags and errors is what the table says.
 
 OPTIONS is made from the output of `help mdoc-options`, the list in DIAGNOSTICS of mc.7 is that of `help mdoc-errors`,
-and the lists of reasons in mc-conductor(1) are those of `mc-conductor help mdoc-reasons`; `man_test.py --write` pastes
-them. Everything else in the pages is written by hand. mc-bench has a page for each family
-of verbs; a flag that several verbs of a page share is listed once.
+the metrics in mc.7 are those of `mc-conductor help mdoc-metrics`, and the lists of reasons in mc-conductor(1) are those
+of `mc-conductor help mdoc-reasons`; `man_test.py --write` pastes them. Everything else in the pages is written by hand.
+mc-bench has a page for each family of verbs; a flag that several verbs of a page share is listed once.
 """
 
 import glob
@@ -52,6 +52,7 @@ FAMILIES = {
 }
 WIDTH = 80
 ERRORS = re.compile(r'(?<=\.\\" begin mdoc-errors\n).*?(?=\.\\" end mdoc-errors\n)', re.S)
+METRICS = re.compile(r'(?<=\.\\" begin mdoc-metrics\n).*?(?=\.\\" end mdoc-metrics\n)', re.S)
 REASONS = re.compile(r'(?<=\.\\" begin mdoc-reasons\n).*?(?=\.\\" end mdoc-reasons\n)', re.S)
 OPTIONS = re.compile(r"(?<=\n\.Sh OPTIONS\n).*?(?=\.Sh OUTPUT\n)", re.S)
 
@@ -243,6 +244,13 @@ class Pages(unittest.TestCase):
             found, text_of("mc-prefill", "help", "mdoc-errors").strip(), "man/mc.7: run tests/cli/man_test.py --write"
         )
 
+    def test_metrics_are_those_of_the_table(self):
+        found = METRICS.search(page("mc.7")).group(0).strip()
+        table = text_of("mc-conductor", "help", "mdoc-metrics").strip()
+        self.assertEqual(found, table, "man/mc.7: run tests/cli/man_test.py --write")
+        self.assertIn("vllm:time_to_first_token_seconds", text_of("mc-conductor", "help", "metrics"))
+        self.assertIn("histogram", text_of("mc-conductor", "help", "mc_xfer_seconds"))
+
     def test_reasons_are_those_of_the_table(self):
         found = REASONS.search(page("mc-conductor.1")).group(0).strip()
         table = text_of("mc-conductor", "help", "mdoc-reasons").strip()
@@ -391,6 +399,7 @@ def write():
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
     text = ERRORS.sub(lambda _: text_of("mc-prefill", "help", "mdoc-errors"), page("mc.7"), count=1)
+    text = METRICS.sub(lambda _: text_of("mc-conductor", "help", "mdoc-metrics"), text, count=1)
     with open(os.path.join(MAN, "mc.7"), "w", encoding="utf-8") as file:
         file.write(text)
     text = REASONS.sub(lambda _: text_of("mc-conductor", "help", "mdoc-reasons"), page("mc-conductor.1"), count=1)

@@ -10,7 +10,7 @@
 #include "product/doors.h"
 #include "product/flags.h"
 #include "verbs/conductor_verbs.h"
-#include "verbs/reason_help.h"
+#include "verbs/help_topics.h"
 
 using namespace mc;
 
@@ -90,8 +90,8 @@ int main(int argc, char** argv) {
                              .example = "mc-conductor --local 1p1d1c",
                              .version = MC_VERSION,
                              .commit = MC_COMMIT,
-                             .topic = verbs::reason_topic,
-                             .topics = verbs::kReasonTopics};
+                             .topic = verbs::help_topic,
+                             .topics = verbs::kHelpTopics};
   return cli::run(program, argc, argv, [](const cli::Args& args) {
     return args.verb().empty() ? host::serve_conductor(args) : verbs::run_conductor_verb(args);
   });
