@@ -167,7 +167,7 @@ TEST_CASE(
 
 TEST_CASE("rdma/xfer: a peer that restarted under its name is refused by its instance") {
   Options options = holder_options();
-  options.rdma_bind = "127.0.0.1:47911";
+  options.rdma_bind = "127.0.0.1:17911";  // below the ports that the kernel gives to connections
   Node reader("reader", "rdma", reader_options());
   std::vector<std::byte> old;
   {
