@@ -172,8 +172,9 @@ void place(const Snapshot& snapshot, const Policy& policy, const Options& option
   out.predicted_s = out.verdict.predicted_s, out.allowed_s = out.verdict.allowed_s;
   out.candidate = -1;
   if (out.verdict.bound != Bound::tbt) return;
-  const Cost& cost = snapshot.decode[static_cast<size_t>(out.decode)].cost;
-  out.verdict.hopeless = cost.step(1, snapshot.tokens) > options.admitting.slack * options.tbt_slo_s;
+  double alone_s = std::numeric_limits<double>::infinity();
+  for (const DecodeView& view : snapshot.decode) alone_s = std::min(alone_s, view.cost.step(1, snapshot.tokens));
+  out.verdict.hopeless = alone_s > options.admitting.slack * options.tbt_slo_s;
 }
 
 }  // namespace mc::sched

@@ -73,6 +73,17 @@ TEST_CASE("sched/admission: the ways differ in which decode load they look at") 
   CHECK(decide(busy, bounded("predict")).verdict.bound == Bound::tbt);
 }
 
+TEST_CASE("sched/admission: a request is hopeless only when no decode node could keep its TBT alone") {
+  Snapshot s = snapshot(60);  // d0 is fast and too busy: 85 ms
+  s.decode[1] = {.capacity_tokens = 1'370'000, .cost = a800(), .name = "d1"};
+  s.decode[1].cost.decode_s = .062;  // idle, the smaller TBT, and too slow for the bound of 60 ms
+  const Placement later = decide(s, bounded("committed"));
+  CHECK(later.verdict.bound == Bound::tbt);
+  CHECK_FALSE(later.verdict.hopeless);
+  s.decode[0].cost.decode_s = .062;
+  CHECK(decide(s, bounded("committed")).verdict.hopeless);
+}
+
 TEST_CASE("sched/admission: a TTFT that is too long is rejected at arrival by all but none") {
   Snapshot s = snapshot(5);
   s.prefill[0].queue_s = 40;
