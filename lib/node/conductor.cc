@@ -326,7 +326,8 @@ sched::HeldRequest Conductor::held_request(const Request& r) const {
   out.work_s = r.work_s;
   out.arrived = r.arrived, out.deadline = r.deadline, out.expires = r.expires;
   out.pin = r.submit.pin_prefill;
-  out.destination = r.submit.model + "/" + r.submit.pin_decode;
+  // A request with a bound of its own may be refused where others are admitted: they do not wait behind it.
+  out.destination = r.submit.model + "/" + r.submit.pin_decode + "/" + std::to_string(r.submit.tbt_slo_s);
   return out;
 }
 
