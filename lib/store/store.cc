@@ -161,12 +161,15 @@ Result<void> Store::put(std::span<const Put> puts, Level level) {
 }
 
 Result<void> Store::drop(std::span<const Id128> ids, Level level) {
+  const uint64_t lost_before = parts_->lost_groups;
   for (size_t at = 0; at < ids.size(); at += wire::kStoreGroupEntriesMax) {
     std::vector<Item> items;
     const size_t end = std::min(ids.size(), at + wire::kStoreGroupEntriesMax);
     for (size_t i = at; i < end; ++i) items.push_back({.entry = {.id = ids[i], .kind = wire::StoreKind::drop}});
     MC_CHECK(commit(std::move(items), level == Level::durable && end == ids.size()));
   }
+  if (level == Level::durable && parts_->lost_groups != lost_before)
+    return Error{Code::io, "store: a part of the drops was lost to a fault of the disk"};
   return {};
 }
 
