@@ -50,6 +50,8 @@ void CommitQueue::run(Commit& commit, const std::function<void(std::span<Commit*
   lock.unlock();
   write(group);
   lock.lock();
+  // Before any later round can begin: a round that took this word in the meantime would be set back.
+  ended_[mine % kWords].store(mine, std::memory_order_release);
   const bool next = busy_ = !waiting_.empty();
   lock.unlock();
   // The next leader goes first: the disk is idle until it writes.
@@ -57,7 +59,6 @@ void CommitQueue::run(Commit& commit, const std::function<void(std::span<Commit*
     leading_.store(mine + 1, std::memory_order_release);
     wake(leading_, 1);
   }
-  ended_[mine % kWords].store(mine, std::memory_order_release);
   if (group.size() > 1) wake(ended_[mine % kWords], INT_MAX);
 }
 
