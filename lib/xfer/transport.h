@@ -127,7 +127,7 @@ class Transport {
 
   /// Starts accepting connections. Returns the URI for peers.
   virtual Result<std::string> listen() = 0;
-  /// Which way it works here, where there is a choice, and why; for Engine::transports().
+  /// The way that the transport works on this host, where there is a choice, with the reason; for Engine::transports().
   virtual std::string remark() const { return {}; }
   /// Starts a connection. `up` or `lost` follows, `lost` at the deadline at the latest.
   virtual EndpointId connect(const Dial& dial, Reports& out) = 0;
