@@ -248,9 +248,11 @@ Result<int> wait(const cli::Args& args) {
   const int64_t want_c = static_cast<int64_t>(args.count(flags::kWantCache));
   MC_TRY(place, conductor_place(args));
   Error last = user_error(err::kPeerUnreachable, "no answer from " + place);
+  bool answered = false;
   for (;;) {
     auto cluster = ask(args, http::Method::get, "/cluster", "", std::min(deadline, soon(2s)));
     if (cluster) {
+      answered = true;
       int64_t p = 0, d = 0, c = 0;
       std::string others;
       for (const auto& n : (*cluster)["nodes"].items()) {
@@ -270,7 +272,7 @@ Result<int> wait(const cli::Args& args) {
                          std::to_string(c) + " cache; wanted " + std::to_string(want_p) + ", " +
                          std::to_string(want_d) + ", " + std::to_string(want_c) + others,
                      place, "start the missing nodes, or wait longer (--timeout); mc-conductor ps shows who is there");
-    } else {
+    } else if (!answered || soon(0s) < deadline) {  // else --timeout cut this call short, which says nothing new
       last = cluster.error();
     }
     if (soon(100ms) >= deadline) return last;
