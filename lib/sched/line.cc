@@ -14,7 +14,7 @@ constexpr uint32_t kPinRecallMax = 4, kRecallMax = 64;
 // Requests of a tenant that admission may refuse for the decode load before the other requests of the tenant go on
 // waiting: a load that is too high for the first of them is mostly too high for the next.
 constexpr uint32_t kRefusedMax = 4;
-constexpr Duration kLoadPause = 1s;    // without a change of the load, the next few are asked after this time
+constexpr Duration kLoadPause = 1s;    // the next few that wait for load are asked after this time
 constexpr double kDelayWorth = 0.5;    // a request may be late by this share of the work that its wait saves
 constexpr double kPrefixSlackS = 0.1;  // extra wait beyond the predicted time of the node that computes a prefix
 
@@ -108,7 +108,7 @@ uint64_t Line::change_of(const Wait& wait, const Board& board) const {
 
 bool Line::is_open(const Wait& wait, const Group& group, const Board& board, TimePoint now) const {
   if (wait.why == Wait::For::members) return false;
-  if (wait.why != Wait::For::pin) return group.seen != change_of(wait, board);
+  if (wait.why != Wait::For::pin) return group.sweeping || group.seen != change_of(wait, board);
   const int slot = board.find(wait.of);
   return slot >= 0 && !board.is_draining(slot) && board.queue_s(slot, now) <= to_seconds(options_.lead);
 }
@@ -122,6 +122,7 @@ void Line::set_aside(Held& held, FairQueue::Entry entry, Wait wait, const Board&
     prefix_ends_.emplace(held.prefix_until, held.request.id);
   }
   held.wait = std::move(wait);
+  held.recalled = Recalled::no;
   held.key = fair_.set_aside(std::move(entry));
   at->second.members[held.request.tenant].emplace(held.key, held.request.id);
 }
@@ -140,11 +141,12 @@ void Line::leave_group(Held& held) {
   held.wait = {};
 }
 
-void Line::recall(const RequestId& id) {
+void Line::recall(const RequestId& id, Recalled by) {
   Held& held = held_.at(id);
   MC_ASSERT(held.wait.why != Wait::For::nothing);
+  MC_ASSERT(by == Recalled::no || held.wait.why == Wait::For::load);
   leave_group(held);
-  held.recalled = true;
+  held.recalled = by;
   fair_.recall(id);
   look_again_ = true;
 }
@@ -156,59 +158,77 @@ bool Line::is_behind(const Held& held) const {
   const Group& group = at->second;
   const auto members = group.members.find(held.request.tenant);
   if (members == group.members.end() || fair_.key(*turn_) < members->second.begin()->first) return false;
-  const auto refused = group.refused.find(held.request.tenant);
-  const bool enough = refused != group.refused.end() && refused->second >= kRefusedMax && group.asking == rooms_;
-  return enough || !held.recalled;
+  if (held.recalled == Recalled::no) return true;
+  const bool swept = held.recalled == Recalled::by_sweep;
+  const auto& walks = swept ? group.sweep : group.front;
+  const auto walk = walks.find(held.request.tenant);
+  return walk != walks.end() && walk->second.refused >= kRefusedMax && (swept || group.asking == rooms_);
 }
 
-uint32_t Line::recall_max(const Wait& wait, const Group& group, uint32_t tenant) const {
+uint32_t Line::recall_max(const Wait& wait, const Walk& walk) const {
   if (wait.why == Wait::For::pin) return kPinRecallMax;
   if (wait.why != Wait::For::load) return kRecallMax;
-  const auto refused = group.refused.find(tenant);
-  return refused == group.refused.end() ? kRefusedMax : kRefusedMax - std::min(kRefusedMax, refused->second);
+  return kRefusedMax - std::min(kRefusedMax, walk.refused);
 }
 
-/// Recalls the first requests of each tenant, or the next ones since the last change. True: more are left.
+/// Adds the next requests of the walk to `back`, at most `most`. True: more are left.
+bool Line::walk_on(const Members& members, Walk& walk, uint32_t most, std::vector<RequestId>& back) {
+  auto at = walk.last ? members.upper_bound(*walk.last) : members.begin();
+  const auto is_over = [&] { return at == members.end() || (walk.end && at->first > *walk.end); };
+  for (uint32_t n = 0; n < most && !is_over(); ++n, ++at) {
+    back.push_back(at->second);
+    walk.last = at->first;
+  }
+  return most > 0 && !is_over();
+}
+
+/// Recalls the first requests of each tenant, or the next ones since the last change, and after a pause the next ones
+/// of the sweep. True: more are left.
 bool Line::recall_some(const Wait& wait, Group& group, const Board& board) {
   const bool by_change = wait.why != Wait::For::pin;
   const uint64_t change = by_change ? change_of(wait, board) : 0;
-  if (!by_change || group.asking != change) group.asked.clear(), group.refused.clear();
+  const bool changed = !by_change || group.seen != change;
+  if (!by_change || group.asking != change) group.front.clear();
   group.asking = change;
-  std::vector<RequestId> back;
-  bool more = false;
+  std::vector<RequestId> back, swept;
+  bool more = false, more_of_sweep = false;
   for (const auto& [tenant, members] : group.members) {
-    const auto asked = group.asked.find(tenant);
-    auto at = asked == group.asked.end() ? members.begin() : members.upper_bound(asked->second);
-    const uint32_t most = recall_max(wait, group, tenant);
-    for (uint32_t n = 0; n < most && at != members.end(); ++n, ++at) {
-      back.push_back(at->second);
-      group.asked[tenant] = at->first;
-    }
-    more |= most > 0 && at != members.end();
+    Walk& front = group.front[tenant];
+    if (changed) more |= walk_on(members, front, recall_max(wait, front), back);
+    if (wait.why != Wait::For::load) continue;
+    Walk& sweep = group.sweep[tenant];
+    if (changed && front.last && (!sweep.last || *sweep.last < *front.last)) sweep.last = front.last;
+    if (group.sweeping) more_of_sweep |= walk_on(members, sweep, recall_max(wait, sweep), swept);
   }
   if (by_change && !more) group.seen = change;
-  for (const RequestId& id : back) recall(id);  // the group may be erased with its last request
-  return more;
+  group.sweeping = more_of_sweep;
+  const Recalled by = wait.why == Wait::For::load ? Recalled::by_change : Recalled::no;
+  for (const RequestId& id : back) recall(id, by);  // the group may be erased with its last request
+  for (const RequestId& id : swept) recall(id, Recalled::by_sweep);
+  return more || more_of_sweep;
 }
 
-// No node has got room for a while: the few that are too much for the decode nodes must not keep up the others.
+// The few that are too much for the decode nodes must not keep up the others: after each pause the sweep goes on. A
+// sweep ends at the request that was the last one when it began, so that later requests do not prolong it.
 void Line::end_pause() {
   pause_ends_ = kNever;
   for (auto at = groups_.lower_bound({Wait::For::load, ""}); at != groups_.end(); ++at) {
     Group& group = at->second;
-    bool more = false;
+    MC_ASSERT(at->first.why == Wait::For::load);
+    group.sweeping = true;
     for (const auto& [tenant, members] : group.members) {
-      const auto asked = group.asked.find(tenant);
-      more |= asked == group.asked.end() || members.upper_bound(asked->second) != members.end();
+      Walk& sweep = group.sweep[tenant];
+      sweep.refused = 0;
+      const auto next = sweep.last ? members.upper_bound(*sweep.last) : members.begin();
+      if (next == members.end() || (sweep.end && next->first > *sweep.end)) sweep.last.reset(), sweep.end.reset();
+      if (!sweep.end) sweep.end = members.rbegin()->first;
     }
-    if (!more) group.asked.clear();  // from the front again
-    group.refused.clear();
-    group.seen = 0;
   }
 }
 
 void Line::recall_open(const Board& board, TimePoint now) {
-  while (!prefix_ends_.empty() && prefix_ends_.begin()->first <= now) recall(RequestId(prefix_ends_.begin()->second));
+  while (!prefix_ends_.empty() && prefix_ends_.begin()->first <= now)
+    recall(RequestId(prefix_ends_.begin()->second), Recalled::no);
   if (!board.any_idle(options_.lead, now)) return;
   std::vector<Wait> open;
   for (const auto& [wait, group] : groups_)
@@ -227,13 +247,13 @@ void Line::room_changed() {
 void Line::set_has_nodes(const RequestId& id, bool has_nodes) {
   Held& held = held_.at(id);
   held.has_nodes = has_nodes;
-  if (has_nodes && held.wait.why == Wait::For::members) recall(id);
+  if (has_nodes && held.wait.why == Wait::For::members) recall(id, Recalled::no);
 }
 
 void Line::begin_round(const Board& board, TimePoint now) {
   MC_ASSERT(!turn_);
   if (now >= next_room_) ++rooms_;
-  if (now >= pause_ends_ && rooms_ == paused_at_) end_pause();
+  if (now >= pause_ends_) end_pause();
   look_again_ = more_ = false;
   tries_ = 0;
   recall_open(board, now);
@@ -247,7 +267,6 @@ std::optional<RequestId> Line::take_turn(const Board& board, TimePoint now) {
     Held& held = held_.at(turn_->id);
     Wait wait = wait_of(held, board, now);
     if (wait.why == Wait::For::nothing && is_behind(held)) wait = {Wait::For::load, held.request.destination};
-    held.recalled = false;
     if (wait.why == Wait::For::nothing) return turn_->id;
     set_aside(held, std::move(*turn_), std::move(wait), board);
     turn_.reset();
@@ -262,10 +281,12 @@ void Line::put_back(const RequestId& id, const Board& board, TimePoint now) {
   Wait wait = wait_of(held, board, now);
   if (wait.why == Wait::For::nothing)
     wait = held.refused ? Wait{Wait::For::load, held.request.destination} : Wait{Wait::For::room, ""};
-  const bool for_load = wait.why == Wait::For::load;
+  const bool swept = held.recalled == Recalled::by_sweep;
   set_aside(held, std::move(*turn_), wait, board);
   turn_.reset();
-  if (for_load) ++groups_.at(wait).refused[held.request.tenant];
+  if (wait.why != Wait::For::load) return;
+  Group& group = groups_.at(wait);
+  ++(swept ? group.sweep : group.front)[held.request.tenant].refused;
 }
 
 Line::Turn Line::turn_of(const RequestId& id, const Placement& placement) {
@@ -290,13 +311,13 @@ void Line::end_round(const Board& board, TimePoint now) {
   next_room_ = board.next_idle(options_.lead, now);
   if (!prefix_ends_.empty()) next_room_ = std::min(next_room_, std::max(prefix_ends_.begin()->first, now + 1us));
   next_turn_ = more_ ? std::min(next_room_, now + 1ms) : next_room_;
-  if (groups_.lower_bound({Wait::For::load, ""}) == groups_.end()) {
+  const bool waits_for_load = groups_.lower_bound({Wait::For::load, ""}) != groups_.end();
+  if (!waits_for_load) {
     pause_ends_ = kNever;
-  } else {
-    if (paused_at_ != rooms_ || pause_ends_ <= now || pause_ends_ == kNever) pause_ends_ = now + kLoadPause;
-    paused_at_ = rooms_;
-    next_turn_ = std::min(next_turn_, pause_ends_);
+  } else if (pause_ends_ == kNever) {
+    pause_ends_ = now + kLoadPause;
   }
+  next_turn_ = std::min(next_turn_, pause_ends_);
 }
 
 // ---- waiting for a prefix --------------------------------------------------------------------

@@ -11,11 +11,13 @@
 //   prefix   a node computes its prefix                 back when that node ends a prefill, goes or takes too long
 //   room     no idle node could take the request        back when any node gets room
 //   load     admission refused it for the decode load   back when any node gets room: the first few of its tenant.
-//                                                       When no node gets room for a second, the next few
+//                                                       After each second: the next few of its tenant
 //
 // A request that waits for a lower decode load keeps its place before later requests. If each newcomer could take the
 // little room that has come up meanwhile, waiting requests would get none until their time has nearly run out. Then
-// admission holds nothing back, and every request would have waited that long.
+// admission holds nothing back, and every request would have waited that long. The first few may be too much for the
+// decode nodes for a long time. So the next few are asked once a second, each time those that follow: of N requests of
+// a tenant each is asked within N/4 + 1 seconds as long as a prefill node is idle at times.
 //
 // The class reads no clock and no messages. The order of the calls and their times decide everything.
 #pragma once
@@ -25,6 +27,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
 #include "sched/board.h"
@@ -122,6 +125,8 @@ class Line {
   void check() const;
 
  private:
+  /// Whether a request in the queue came back from the group of those that wait for load, and by which walk.
+  enum class Recalled : uint8_t { no, by_change, by_sweep };
   struct Held {
     HeldRequest request;
     bool has_nodes = true;
@@ -130,30 +135,39 @@ class Line {
     NodeId prefix_node;
     uint64_t prefix_seen = 0;  // Board::ended_prefills of that node at the last check
     bool prefix_tried = false;
-    bool refused = false;   // admission refused the request at its last turn
-    bool recalled = false;  // the request is back in the queue from a group
+    bool refused = false;  // admission refused the request at its last turn
+    Recalled recalled = Recalled::no;
     // State of a request that is in a group instead of the queue.
     Wait wait;
     FairQueue::Key key;
   };
+  using Members = std::map<FairQueue::Key, RequestId>;
+  /// A walk through the requests of a tenant in a group, a few at a time.
+  struct Walk {
+    std::optional<FairQueue::Key> last;  // the last request that was recalled; nullopt: the walk begins at the first
+    std::optional<FairQueue::Key> end;   // the last request of the walk; nullopt: the walk has no end
+    uint32_t refused = 0;                // number of requests of the walk that admission refused again
+  };
   /// The held requests that wait for one change, by tenant, in the tenant's order.
   struct Group {
-    std::map<uint32_t, std::map<FairQueue::Key, RequestId>> members;
-    uint64_t seen = 0;                         // result of change_of() when every request had been recalled
-    uint64_t asking = 0;                       // result of change_of() when the recalls last began at the front
-    std::map<uint32_t, FairQueue::Key> asked;  // last key that was recalled since then
-    std::map<uint32_t, uint32_t> refused;      // number of requests that admission refused again since then
+    std::map<uint32_t, Members> members;
+    uint64_t seen = 0;               // result of change_of() when every request had been recalled
+    uint64_t asking = 0;             // result of change_of() when the recalls last began at the front
+    std::map<uint32_t, Walk> front;  // begins again at each change
+    std::map<uint32_t, Walk> sweep;  // for load: goes on after each pause
+    bool sweeping = false;           // the sweep has more requests to recall before the next pause
   };
 
   FairQueue::Entry entry_of(const HeldRequest& request) const;
   Wait wait_of(const Held& held, const Board& board, TimePoint now) const;
   bool is_behind(const Held& held) const;
-  uint32_t recall_max(const Wait& wait, const Group& group, uint32_t tenant) const;
+  uint32_t recall_max(const Wait& wait, const Walk& walk) const;
+  static bool walk_on(const Members& members, Walk& walk, uint32_t most, std::vector<RequestId>& back);
   uint64_t change_of(const Wait& wait, const Board& board) const;
   bool is_open(const Wait& wait, const Group& group, const Board& board, TimePoint now) const;
   void set_aside(Held& held, FairQueue::Entry entry, Wait wait, const Board& board);
   void leave_group(Held& held);
-  void recall(const RequestId& id);
+  void recall(const RequestId& id, Recalled by);
   bool recall_some(const Wait& wait, Group& group, const Board& board);
   void recall_open(const Board& board, TimePoint now);
   void end_pause();
@@ -171,8 +185,7 @@ class Line {
   bool more_ = false;              // more requests wait for recall than one round may recall
   TimePoint next_room_ = kNever;   // next time when the clock alone may make room
   TimePoint next_turn_ = kNever;   // next time when requests are recalled
-  TimePoint pause_ends_ = kNever;  // next time when more requests that wait for load are recalled without a change
-  uint64_t paused_at_ = 0;         // value of rooms_ when the pause began
+  TimePoint pause_ends_ = kNever;  // next time when the next requests that wait for load are recalled
 };
 
 }  // namespace mc::sched

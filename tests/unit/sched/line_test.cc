@@ -2,6 +2,7 @@
 #include "sched/line.h"
 
 #include <list>
+#include <map>
 
 #include "test.h"
 
@@ -76,6 +77,11 @@ struct Bench {
   void push_bounded(const RequestId& id, const std::string& destination = "/") { line.push(bounded(id, destination)); }
   /// One round in which admission refuses every request for the decode load.
   std::vector<RequestId> refuse_round() {
+    return refuse_round([](const RequestId&) { return true; });
+  }
+  /// One round in which admission refuses some requests for the decode load. The others run and end at once.
+  template <class Refuses>
+  std::vector<RequestId> refuse_round(const Refuses& refuses) {
     Placement refused;
     refused.reason = NoPlace::predicted_slo_miss;
     refused.verdict.bound = Bound::tbt;
@@ -83,6 +89,10 @@ struct Bench {
     line.begin_round(board, now);
     while (const auto id = line.take_turn(board, now)) {
       out.push_back(*id);
+      if (!refuses(*id)) {
+        line.erase(*id);
+        continue;
+      }
       CHECK(line.turn_of(*id, refused) == Line::Turn::wait);
       line.put_back(*id, board, now);
     }
@@ -321,6 +331,85 @@ TEST_CASE("sched/line: as long as room lasts, those behind the first few have th
   } while (b.line.wants_round(b.now));
   CHECK(placed == 30);
   CHECK(b.line.size() == 0);
+}
+
+namespace {
+
+/// Runs the line on a busy cluster, where some node gets room after 200 ms and again every 200 ms. Calls `asked(id)` at
+/// every turn; true: the request is refused for the decode load.
+template <class Asked>
+void run_busy(Bench& b, Duration length, const Asked& asked) {
+  const TimePoint end = b.now + length;
+  TimePoint next_room = b.now + 200ms;
+  while (b.now < end) {
+    b.now = std::max(b.now + 1us, std::min({next_room, b.line.next_wakeup(), end}));
+    if (b.now >= next_room) {
+      b.line.room_changed();
+      next_room += 200ms;
+    }
+    if (b.line.wants_round(b.now)) b.refuse_round(asked);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("sched/line: on a busy cluster four refused requests hold up the others of their tenant for one pause") {
+  Bench b;
+  for (int i = 0; i < 4; ++i) b.push_bounded("long" + std::to_string(i));
+  CHECK(b.refuse_round() == Ids{"long0"});
+  const TimePoint start = b.now;
+  for (int i = 0; i < 40; ++i) b.push_bounded("short" + std::to_string(10 + i));
+  size_t placed = 0;
+  TimePoint last{};
+  run_busy(b, 5s, [&](const RequestId& id) {
+    if (id.starts_with("long")) return true;
+    ++placed, last = b.now;
+    return false;
+  });
+  CHECK(placed == 40);
+  CHECK(last - start >= 900ms);          // the first requests keep their place for one pause
+  CHECK(last - start <= 1s + 10 * 1ms);  // then 4 requests are asked each millisecond as long as none is refused
+}
+
+TEST_CASE("sched/line: on a busy cluster each of N refused requests is asked again within N/4 + 1 seconds") {
+  Bench b;
+  std::map<RequestId, std::vector<TimePoint>> turns;
+  for (int i = 0; i < 30; ++i) turns["r" + std::to_string(10 + i)] = {};
+  for (const auto& [id, times] : turns) b.push_bounded(id);
+  CHECK(b.refuse_round() == Ids{"r10"});
+  const TimePoint start = b.now;
+  // The end of the queue moves away as fast as the sweep approaches it.
+  for (int i = 0; i < 28 * 4; ++i) {
+    b.push_bounded("s" + std::to_string(1000 + i));
+    run_busy(b, 250ms, [&](const RequestId& id) {
+      if (const auto at = turns.find(id); at != turns.end()) at->second.push_back(b.now);
+      return true;
+    });
+  }
+  CHECK(turns["r10"].size() >= 28 * 4);  // the first four are asked at each change
+  CHECK(turns["r13"].size() >= 28 * 4);
+  for (auto at = turns.find("r14"); at != turns.end(); ++at) {
+    CAPTURE(at->first);
+    // The first sweep has 31 to 35 requests. The next one has those and the 32 or so that came in its 9 seconds.
+    REQUIRE(at->second.size() >= 2);
+    CHECK(at->second[0] - start <= (35 / 4 + 1) * 1s);
+    CHECK(at->second[1] - start <= (35 / 4 + 1 + 67 / 4 + 1) * 1s);
+    CHECK(at->second.size() <= 3);  // others do not cost the cluster a search for a place at each change
+  }
+}
+
+TEST_CASE("sched/line: a request that waited for its pinned node does not pass those that wait for load") {
+  Bench b;
+  Booking& running = b.busy(1, 5);
+  b.push_bounded("first");
+  HeldRequest pinned = b.bounded("pinned");
+  pinned.pin = "p0";
+  b.line.push(pinned);
+  CHECK(b.refuse_round() == Ids{"first"});
+  b.end(running);
+  CHECK(b.refuse_round() == Ids{"first"});  // pinned is behind it
+  b.line.room_changed();
+  CHECK(b.refuse_round() == Ids{"first", "pinned"});
 }
 
 }  // namespace line_test
