@@ -7,7 +7,8 @@
 namespace mc::sched {
 namespace {
 
-constexpr uint32_t kTriesMax = 64;  // requests that are tried without success before other events are handled
+constexpr uint32_t kTriesMax = 64;    // requests that are tried without success before other events are handled
+constexpr uint32_t kAsidesMax = 512;  // requests that are set aside untried before other events are handled
 // Requests of a tenant that are recalled before other events are handled: few when one node changes, many when the
 // members change.
 constexpr uint32_t kPinRecallMax = 4, kRecallMax = 64;
@@ -255,13 +256,13 @@ void Line::begin_round(const Board& board, TimePoint now) {
   if (now >= next_room_) ++rooms_;
   if (now >= pause_ends_) end_pause();
   look_again_ = more_ = false;
-  tries_ = 0;
+  tries_ = asides_ = 0;
   recall_open(board, now);
 }
 
 std::optional<RequestId> Line::take_turn(const Board& board, TimePoint now) {
   MC_ASSERT(!turn_);
-  while (tries_ < kTriesMax && board.any_idle(options_.lead, now)) {
+  while (tries_ < kTriesMax && asides_ < kAsidesMax && board.any_idle(options_.lead, now)) {
     turn_ = fair_.pop(seconds_of(now));
     if (!turn_) return std::nullopt;
     Held& held = held_.at(turn_->id);
@@ -270,6 +271,7 @@ std::optional<RequestId> Line::take_turn(const Board& board, TimePoint now) {
     if (wait.why == Wait::For::nothing) return turn_->id;
     set_aside(held, std::move(*turn_), std::move(wait), board);
     turn_.reset();
+    ++asides_;
   }
   return std::nullopt;
 }
@@ -304,7 +306,7 @@ Line::Turn Line::turn_of(const RequestId& id, const Placement& placement) {
 
 void Line::end_round(const Board& board, TimePoint now) {
   MC_ASSERT(!turn_);
-  more_ |= tries_ == kTriesMax && fair_.aside() < fair_.size();
+  more_ |= (tries_ == kTriesMax || asides_ == kAsidesMax) && fair_.aside() < fair_.size();
   look_again_ = false;
   next_room_ = next_turn_ = kNever;
   if (fair_.empty()) return;

@@ -181,6 +181,7 @@ class Line {
   size_t prioritised_ = 0;                                 // number of unfinished requests with a priority
   uint64_t rooms_ = 1;             // calls of room_changed(), and times when room came with the clock alone
   uint32_t tries_ = 0;             // unsuccessful tries in this round
+  uint32_t asides_ = 0;            // requests that this round has set aside untried
   bool look_again_ = false;        // a change may give a request its turn
   bool more_ = false;              // more requests wait for recall than one round may recall
   TimePoint next_room_ = kNever;   // next time when the clock alone may make room

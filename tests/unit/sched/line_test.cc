@@ -412,4 +412,36 @@ TEST_CASE("sched/line: a request that waited for its pinned node does not pass t
   CHECK(b.refuse_round() == Ids{"first", "pinned"});
 }
 
+TEST_CASE("sched/line: one event sets a bounded number of requests aside, however many wait") {
+  Bench b;
+  b.line.tenants().set_tenants(std::vector<Tenant>{{.name = "many"}, {.name = "one"}});
+  const uint32_t many = b.line.tenants().find("many"), one = b.line.tenants().find("one");
+  const size_t count = 10'000, most = 512;
+  for (size_t i = 0; i < count; ++i) {
+    HeldRequest r = b.bounded("r" + std::to_string(10'000 + i));
+    r.tenant = many;
+    b.line.push(r);
+  }
+  HeldRequest other = b.bounded("other");
+  other.tenant = one;
+  b.line.push(other);
+  const TimePoint start = b.now;
+  std::map<RequestId, TimePoint> asked;
+  size_t rounds = 0, before = 0;
+  while (b.line.wants_round(b.now) && rounds < 100) {
+    for (const RequestId& id : b.refuse_round()) asked.try_emplace(id, b.now);
+    ++rounds;
+    const size_t aside = b.line.tenants().aside();
+    CHECK(aside - before <= most + 2);  // and the requests that had their turn
+    before = aside;
+    if (aside == count + 1) break;
+    b.now = b.line.next_wakeup();
+  }
+  CHECK(before == count + 1);
+  CHECK(rounds == count / most + 1);
+  CHECK(b.now - start <= 20 * 1ms);
+  REQUIRE(asked.contains("other"));
+  CHECK(asked["other"] - start <= 20 * 1ms);
+}
+
 }  // namespace line_test
