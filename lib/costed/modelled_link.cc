@@ -4,10 +4,14 @@
 #include <algorithm>
 #include <iterator>
 
+#include "base/assert.h"
+
 namespace mc::costed {
 
 void ModelledLink::begin(uint64_t read, Duration length, TimePoint now) {
+  MC_ASSERT(length >= Duration(0) && !carried_at(read));
   const TimePoint start = reads_.empty() ? now : std::max(now, reads_.back().end());
+  MC_ASSERT(reads_.empty() || reads_.back().start <= start);
   reads_.push_back({read, length, start});
 }
 

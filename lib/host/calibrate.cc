@@ -2,11 +2,13 @@
 
 #include <algorithm>
 
+#include "base/assert.h"
 #include "model/generate.h"
 
 namespace mc::host {
 
 Result<sched::Cost> measure_cost(model::Runner& runner, Duration budget) {
+  MC_ASSERT(budget > Duration(0));
   sched::Cost cost;
   const Clock& clock = SystemClock::instance();
   const TimePoint end = clock.now() + budget;

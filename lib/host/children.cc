@@ -11,6 +11,7 @@
 #include <csignal>
 #include <filesystem>
 
+#include "base/assert.h"
 #include "base/errors.h"
 #include "base/fd.h"
 
@@ -29,6 +30,7 @@ Children::~Children() {
 }
 
 Result<void> Children::start(const std::string& name, std::vector<std::string> command) {
+  MC_ASSERT(!command.empty());
   const std::string beside = program_folder() + "/" + command[0];
   if (::access(beside.c_str(), X_OK) == 0) command[0] = beside;
   std::vector<char*> argv;
@@ -51,11 +53,13 @@ Result<void> Children::start(const std::string& name, std::vector<std::string> c
   posix_spawn_file_actions_destroy(&actions);
   posix_spawnattr_destroy(&attributes);
   if (error != 0) return as_user_error(err::kChildFailed, errno_error("start " + command[0], error));
+  MC_ASSERT(pid > 0);  // stop() must not signal a group or every process
   children_.push_back({name, pid});
   return {};
 }
 
 std::string Children::Ended::text() const {
+  MC_ASSERT(WIFSIGNALED(status) || WIFEXITED(status));
   if (WIFSIGNALED(status)) return "ended by signal " + std::to_string(WTERMSIG(status));
   return "ended with exit code " + std::to_string(WEXITSTATUS(status));
 }

@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstdlib>
 
+#include "base/assert.h"
 #include "base/errors.h"
 #include "base/log.h"
 #include "door/frontend.h"
@@ -111,6 +112,7 @@ class ConductorProcess {
     MC_TRY(links, Links::open(std::move(hub), std::nullopt));
     links_ = std::move(links);
     control_ = links_->bound().front().text();
+    MC_ASSERT(!links_->bound().empty());
     return {};
   }
 
@@ -138,6 +140,7 @@ class ConductorProcess {
     MC_TRY(server, http::Server::open(options, frontend_->handler()));
     server_ = std::move(server);
     http_address_ = HostPort{at.host, server_->port()}.text();
+    MC_ASSERT(server_->port() != 0);
     const std::string host = at.host == "0.0.0.0" ? "127.0.0.1" : at.host == "::" ? "::1" : at.host;
     frontend_->set_url("http://" + HostPort{host, server_->port()}.text());
     if (at.port != 0 && at.port != server_->port())

@@ -39,6 +39,7 @@ Result<ConductorSettings> read_conductor_flags(const cli::Args& args) {
   out.front.chat_template = args.text(flags::kChatTemplate);
   out.front.block_tokens = static_cast<uint32_t>(args.count(flags::kBlockTokens));
   out.front.deadline = args.duration(flags::kDeadline);
+  MC_ASSERT(out.front.block_tokens > 0);  // the check of the flag
   out.front.seed = args.count(flags::kSeed);
   out.front.generation_defaults = args.text(flags::kGenerationConfig) != "none";
   MC_TRY(profile, runner_profile(args));

@@ -6,6 +6,7 @@
 
 #include <ctime>
 
+#include "base/assert.h"
 #include "base/errors.h"
 #include "base/fd.h"
 #include "base/log.h"
@@ -50,6 +51,7 @@ Readiness::~Readiness() {
 void Readiness::announce(const std::string& name, const std::string& http, const std::string& control) {
   if (announced_) return;
   announced_ = true;
+  MC_ASSERT(!name.empty() && !http.empty() && !control.empty());
   const std::string url = "http://" + http;
   if (json_) {
     Json line = Json::object();
@@ -82,6 +84,7 @@ http::ServerOptions server_options(const cli::Args& args, Metrics* metrics, cons
 }
 
 http::ServerOptions socket_options(const std::string& path, const DescriptorPlan& descriptors) {
+  MC_ASSERT(!path.empty());
   http::ServerOptions options;
   options.socket_path = path;
   options.connections_max = socket_connections(descriptors);
@@ -124,6 +127,7 @@ Result<std::unique_ptr<StatusPages>> StatusPages::open(const cli::Args& args, co
 }
 
 std::string StatusPages::address() const {
+  MC_ASSERT(server_ != nullptr && server_->port() != 0);
   return HostPort{host_, server_->port()}.text();
 }
 

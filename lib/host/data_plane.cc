@@ -23,6 +23,7 @@ Result<std::unique_ptr<DataPlane>> DataPlane::open(const xfer::Options& options,
 
 wire::Bytes DataPlane::describe() const {
   const auto bytes = engine_->describe();
+  MC_ASSERT(!bytes.empty());
   const auto* first = reinterpret_cast<const uint8_t*>(bytes.data());
   return {first, first + bytes.size()};
 }
@@ -42,6 +43,7 @@ void DataPlane::set_peers(const std::vector<wire::Peer>& peers) {
       log_warn("peer data plane unusable", {{"peer", peer.name}, {"why", id.error().what}});
       continue;
     }
+    MC_ASSERT(*id != xfer::PeerId::none);
     next[peer.instance] = {peer.name, peer.role, *id, {}, {}};
     instances_[*id] = peer.instance;
   }
@@ -91,6 +93,7 @@ void DataPlane::notify(const node::SendNotify& notify) {
       log_warn("notify dropped", {{"to", notify.to}, {"why", to_string(code)}});
   }
 }
+  MC_ASSERT_LE(link.notifies.size(), kNotifiesKept);
 
 void DataPlane::on_up(Link& link) {
   size_t sent = 0;
@@ -123,6 +126,8 @@ void DataPlane::answer(uint64_t read, Code code, std::string what) {
 void DataPlane::read(const node::Read& read, const std::function<uint64_t(uint32_t)>& local_offset) {
   const auto link = links_.find(read.instance);
   if (link == links_.end()) return answer(read.read, Code::peer_lost, "no data connection to " + read.peer);
+  MC_ASSERT(local_offset);
+  MC_ASSERT(!reads_.contains(read.read));  // the machine gives each read a number of its own
   if (start(link->second, read, local_offset)) return;
   const TimePoint until = after(SystemClock::instance().now(), std::min(read.budget, kUpWithin));
   link->second.reads.push_back({read, local_offset, until});
@@ -139,7 +144,10 @@ bool DataPlane::start(Link& link, const node::Read& read, const std::function<ui
     xfer::Request request;
     request.op = xfer::Op::read;
     request.peer = link.id;
-    request.local = pool_.bytes().subspan(local_offset(slice.page) + slice.page_offset, slice.bytes);
+    // The place is the machine's: its page, and a part of the page by the layout.
+    const uint64_t at = local_offset(slice.page) + slice.page_offset;
+    MC_ASSERT_LE(at + slice.bytes, pool_.bytes().size());
+    request.local = pool_.bytes().subspan(at, slice.bytes);
     request.buffer = buffer->id;
     request.offset = slice.remote_offset;
     request.crc32c = slice.crc;
@@ -159,6 +167,7 @@ bool DataPlane::start(Link& link, const node::Read& read, const std::function<ui
   reads_[read.read] = *batch;
   return true;
 }
+  MC_ASSERT_EQ(batches_.size(), reads_.size());
 
 void DataPlane::cancel(uint64_t read) {
   if (const auto it = reads_.find(read); it != reads_.end()) return engine_->cancel(it->second);
@@ -176,7 +185,8 @@ std::optional<node::Event> DataPlane::finish(xfer::BatchId batch) {
   }
   Outstanding done = std::move(it->second);
   batches_.erase(it);
-  reads_.erase(done.read);
+  const size_t known = reads_.erase(done.read);
+  MC_ASSERT_EQ(known, 1u);
   return node::ReadDone{done.read, done.code, std::move(done.what)};
 }
 
@@ -185,6 +195,7 @@ void DataPlane::arrived(const Outstanding& read) {
   read_bytes_[{transport, read.role}] += read.bytes;
   if (transfers_.size() == kTransfersKept) return;
   transfers_.push_back({transport, read.bytes, to_seconds(SystemClock::instance().now() - read.began)});
+  MC_ASSERT_LE(transfers_.size(), kTransfersKept);
 }
 
 std::optional<node::Event> DataPlane::convert(xfer::Event event) {

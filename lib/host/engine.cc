@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "base/assert.h"
 #include "base/errors.h"
 #include "host/daemon_flags.h"
 #include "model/find.h"
@@ -42,6 +43,7 @@ Result<PipelinePart> pipeline_part(const cli::Args& args) {
 Result<model::ModelOptions> model_options(const cli::Args& args) {
   MC_TRY(part, pipeline_part(args));
   model::ModelOptions options{.dtype = args.text(flags::kDtype), .stage = part.stage, .stages = part.stages};
+  MC_ASSERT_LT(part.stage, part.stages);
   if (args.has(flags::kWeightDtype)) options.weight_dtype = args.text(flags::kWeightDtype);
   return options;
 }
@@ -53,6 +55,7 @@ Result<Engine> open_engine(const cli::Args& args) {
   engine.served_name = served_name(directory);
   engine.block_tokens = static_cast<uint32_t>(args.count(flags::kBlockTokens));
   engine.parallel = std::make_unique<Parallel>(thread_count(args));
+  MC_ASSERT(engine.block_tokens > 0);  // the check of the flag
   const std::string& dtype = args.text(flags::kDtype);
   if (args.has(flags::kKvDtype) && args.text(flags::kKvDtype) != "auto" && args.text(flags::kKvDtype) != dtype)
     return user_error(err::kBadValue, "--kv-dtype " + args.text(flags::kKvDtype) + " differs from --dtype " + dtype +

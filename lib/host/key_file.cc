@@ -1,5 +1,6 @@
 #include "host/key_file.h"
 
+#include "base/assert.h"
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/log.h"
@@ -32,6 +33,7 @@ Result<KeyFile> KeyFile::of(const cli::Args& args, const std::string& run_dir) {
 }
 
 ctl::Keys KeyFile::lock(Door door) const {
+  MC_ASSERT(!local_ || keys_);
   if (!keys_ || (local_ && opened_.contains(door))) return ctl::Keys::none;
   return local_ ? ctl::Keys::machine : ctl::Keys::cluster;
 }
@@ -43,6 +45,7 @@ std::optional<ctl::KeySet> KeyFile::keys(Door door) const {
 void KeyFile::apply(xfer::Options& options) const {
   const ctl::Keys lock = this->lock(Door::data);
   options.secret = lock == ctl::Keys::none ? "" : data_secret(*keys_);
+  MC_ASSERT(lock == ctl::Keys::none || !options.secret.empty());
   options.local_secret = lock == ctl::Keys::machine;
   options.insecure = opened_.contains(Door::data);
 }
@@ -62,6 +65,7 @@ void KeyFile::reload() {
 
 void KeyFile::offer(const std::function<Result<void>(const ctl::KeySet&)>& use) {
   if (!pending_) return;
+  MC_ASSERT(keys_.has_value());
   const auto used = use(*pending_);
   if (!used && used.error().code == Code::busy) return;
   if (used) {

@@ -7,6 +7,7 @@
 #include <system_error>
 #include <thread>
 
+#include "base/assert.h"
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/memory_reserve.h"
@@ -42,6 +43,7 @@ size_t socket_connections(const DescriptorPlan& descriptors) {
 }
 
 size_t http_connections(const DescriptorPlan& descriptors) {
+  MC_ASSERT_LT(2 * socket_connections(descriptors), descriptors.http);
   const size_t share = descriptors.http - 2 * socket_connections(descriptors);
   return share - std::min(share / 2, kRefusalsMost);
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/assert.h"
 #include "base/errors.h"
 #include "base/log.h"
 #include "node/worker.h"
@@ -15,10 +16,12 @@ constexpr size_t kKeptMax = 64;  // messages for one peer that is not connected 
 
 Result<std::unique_ptr<Links>> Links::open(ctl::HubOptions options, const std::optional<Uri>& conductor,
                                            Duration kept_for) {
+  MC_ASSERT(kept_for > Duration(0));
   MC_TRY(hub, ctl::Hub::open(std::move(options)));
   auto links = std::unique_ptr<Links>(new Links(std::move(hub), kept_for));
   if (conductor) {
     MC_TRY(link, links->hub_.connect(*conductor));
+    MC_ASSERT(link != 0);  // 0 stands for a process that dials no conductor
     links->conductor_ = link;
   }
   return links;
@@ -33,6 +36,7 @@ NodeId Links::called(ctl::LinkId link, const InstanceId& instance, const std::st
 }
 
 void Links::add_link(const InstanceId& instance, ctl::LinkId link) {
+  MC_ASSERT(link != 0);
   auto& links = links_[instance];
   if (std::find(links.begin(), links.end(), link) == links.end()) links.push_back(link);
 }
@@ -91,7 +95,8 @@ std::optional<node::Event> Links::convert(ctl::Event event) {
 std::optional<node::Event> Links::on_lost(const ctl::LinkLost& gone) {
   const auto it = links_.find(gone.instance);
   if (it == links_.end()) return std::nullopt;
-  const bool spoken_by = !it->second.empty() && it->second.front() == gone.link;
+  MC_ASSERT(!it->second.empty());  // a peer leaves the table with its last link
+  const bool spoken_by = it->second.front() == gone.link;
   std::erase(it->second, gone.link);
   const bool last = it->second.empty();
   if (last) links_.erase(it);
@@ -103,6 +108,7 @@ std::optional<node::Event> Links::on_lost(const ctl::LinkLost& gone) {
 void Links::on_send_failed(const ctl::SendFailed& failed) {
   for (auto it = links_.begin(); it != links_.end(); ++it) {
     auto& [instance, links] = *it;
+    MC_ASSERT(!links.empty());
     const auto at = std::find(links.begin(), links.end(), failed.link);
     if (at == links.end()) continue;
     const NodeId name = called(failed.link, instance, "");
@@ -138,12 +144,14 @@ void Links::keep(const std::string& target, const node::Send& send) {
     return lost(send.to, send.instance, std::to_string(kKeptMax) + " messages wait for a connection");
   kept.push_back({send, after(SystemClock::instance().now(), kept_for_)});
 }
+  MC_ASSERT_LE(kept.size(), kKeptMax);
 
 void Links::give_up_kept() {
   if (kept_.empty()) return;
   const TimePoint now = SystemClock::instance().now();
   for (auto it = kept_.begin(); it != kept_.end();) {
     const auto& oldest = it->second.front();
+    MC_ASSERT(!it->second.empty());
     if (now < oldest.until || oldest.send.to == node::kConductor) {
       ++it;
       continue;
@@ -160,6 +168,7 @@ void Links::flush(const std::string& target, ctl::LinkId link) {
   const auto kept = std::move(it->second);
   kept_.erase(it);
   for (const auto& k : kept) post(link, k.send);
+  MC_ASSERT(!kept.empty());
 }
 
 void Links::send(const node::Send& send) {
@@ -180,6 +189,7 @@ void Links::send(const node::Send& send) {
   }
   post(it->second.front(), send);
 }
+  MC_ASSERT(!it->second.empty());
 
 void Links::set_peers(const std::vector<wire::Peer>& peers) {
   std::set<std::string> wanted;
@@ -213,7 +223,9 @@ void Links::set_peers(const std::vector<wire::Peer>& peers) {
   for (auto it = kept_.begin(); it != kept_.end();) {
     const node::Send& first = it->second.front().send;
     if (first.to == node::kConductor || names_.contains(first.instance)) {
+  MC_ASSERT_LE(dialled_.size(), wanted.size());
       ++it;
+    MC_ASSERT(!it->second.empty());
       continue;
     }
     lost(first.to, first.instance, "no longer a peer");

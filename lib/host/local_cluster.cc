@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/assert.h"
 #include "base/errors.h"
 #include "host/conductor_flags.h"
 #include "host/daemon_flags.h"
@@ -47,6 +48,7 @@ Result<LocalCluster> LocalCluster::open(const cli::Args& args) {
 
 std::vector<LocalCluster::Command> LocalCluster::commands(const std::string& control) const {
   std::vector<Command> out;
+  MC_ASSERT(!control.empty());
   const int workers = std::max(1, shape_.prefill + shape_.decode + shape_.cache);
   const uint64_t share = mem::available_bytes() / 4 / static_cast<uint64_t>(workers);
   const auto add = [&](const char* program, char letter, int count, bool is_cache) {
@@ -86,6 +88,7 @@ std::vector<LocalCluster::Command> LocalCluster::commands(const std::string& con
   add("mc-decode", 'd', shape_.decode, false);
   add("mc-cache", 'c', shape_.cache, true);
   return out;
+  MC_ASSERT_EQ(out.size(), shape_.nodes());
 }
 
 std::string LocalCluster::command_lines(const std::string& control) const {

@@ -3,6 +3,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
 #include "base/assert.h"
@@ -41,11 +42,15 @@ void log_retry(const node::RequestRetried& retried) {
 
 Result<std::unique_ptr<Loop>> Loop::open(Parts parts) {
   MC_ASSERT(parts.machine && parts.links);
+  MC_ASSERT(!parts.data || parts.local_offset);
+  MC_ASSERT(!parts.compute || parts.on_compute);
+  MC_ASSERT(parts.signal_fd < 0 || parts.on_signal);
   MC_TRY(wake, EventFd::open());
   return std::unique_ptr<Loop>(new Loop(std::move(parts), std::move(wake)));
 }
 
 void Loop::post(Task task) {
+  MC_ASSERT(task);
   {
     std::lock_guard lock(mutex_);
     tasks_.push_back(std::move(task));
@@ -60,6 +65,7 @@ void Loop::stop() {
 
 // An action may deliver an event in turn, which then finds no spare room and makes its own.
 node::Actions Loop::taken_actions() {
+  MC_ASSERT(spare_.empty());
   return std::exchange(spare_, {});
 }
 
@@ -116,7 +122,8 @@ void Loop::wait() {
   const TimePoint now = SystemClock::instance().now();
   const Duration rest = std::clamp<Duration>(parts_.machine->next_wakeup() - now, Duration(0), kSleepMax);
   const timespec timeout = {rest.count() / 1'000'000'000, rest.count() % 1'000'000'000};
-  (void)::ppoll(fds.data(), fds.size(), &timeout, nullptr);  // EINTR is a round like any other
+  const int ready = ::ppoll(fds.data(), fds.size(), &timeout, nullptr);
+  MC_ASSERT(ready >= 0 || errno == EINTR || errno == ENOMEM);  // a descriptor of a part is open; else no round waits
   if (fds[0].revents) wake_.drain();
   if (parts_.signal_fd >= 0 && fds.back().revents && parts_.on_signal) parts_.on_signal();
 }
@@ -139,6 +146,17 @@ void Loop::run() {
   }
 }
 
+// A machine acts only on the parts that its process has: a cache computes nothing, the conductor moves no KV.
+node::KvPlane& Loop::data() {
+  MC_ASSERT(parts_.data != nullptr);
+  return *parts_.data;
+}
+
+node::Compute& Loop::compute() {
+  MC_ASSERT(parts_.compute != nullptr);
+  return *parts_.compute;
+}
+
 void Loop::perform(node::Actions actions) {
   for (auto& action : actions) {
     if (auto* send = std::get_if<node::Send>(&action)) {
@@ -148,27 +166,28 @@ void Loop::perform(node::Actions actions) {
       parts_.links->send(message);
       *tokens->tokens = std::get<wire::Tokens>(std::move(message.message));  // its rows are the machine's to fill again
     } else if (auto* notify = std::get_if<node::SendNotify>(&action)) {
-      parts_.data->notify(*notify);
+      data().notify(*notify);
     } else if (auto* peers = std::get_if<node::SetPeers>(&action)) {
       parts_.links->set_peers(peers->peers);
-      if (parts_.data) parts_.data->set_peers(peers->peers);
+      if (parts_.data) data().set_peers(peers->peers);
     } else if (auto* read = std::get_if<node::Read>(&action)) {
-      parts_.data->read(*read, [&](uint32_t page) { return parts_.local_offset(read->pool, page); });
+      data().read(*read, [&](uint32_t page) { return parts_.local_offset(read->pool, page); });
     } else if (auto* cancel_read = std::get_if<node::CancelRead>(&action)) {
-      parts_.data->cancel(cancel_read->read);
+      data().cancel(cancel_read->read);
     } else if (auto* chunk = std::get_if<node::RunChunk>(&action)) {
       parts_.on_compute(chunk->tokens.size());
-      parts_.compute->submit(std::move(*chunk));
+      compute().submit(std::move(*chunk));
     } else if (auto* cancel_run = std::get_if<node::CancelRun>(&action)) {
-      parts_.compute->cancel(cancel_run->run);
+      compute().cancel(cancel_run->run);
     } else if (auto* join = std::get_if<node::JoinBatch>(&action)) {
-      parts_.compute->submit(std::move(*join));
+      compute().submit(std::move(*join));
     } else if (auto* leave = std::get_if<node::LeaveBatch>(&action)) {
-      parts_.compute->submit(*leave);
+      compute().submit(*leave);
     } else if (auto* step = std::get_if<node::RunStep>(&action)) {
       parts_.on_compute(step->rows->in.size());
-      parts_.compute->submit(std::move(*step));
+      compute().submit(std::move(*step));
     } else if (auto* reply = std::get_if<node::Reply>(&action)) {
+      MC_ASSERT(parts_.on_reply);
       parts_.on_reply(*reply);
     } else if (auto* changed = std::get_if<node::BreakerChanged>(&action)) {
       log_breaker(*changed);

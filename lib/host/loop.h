@@ -45,6 +45,8 @@ class Loop final : public node::MachineLoop {
  private:
   Loop(Parts parts, EventFd wake) : parts_(std::move(parts)), wake_(std::move(wake)) {}
   void wait();
+  node::KvPlane& data();
+  node::Compute& compute();
   bool drain_sources();
   node::Actions taken_actions();
   void perform(node::Actions actions);

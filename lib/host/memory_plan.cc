@@ -4,6 +4,7 @@
 #include <string>
 
 #include "attn/attn.h"
+#include "base/assert.h"
 #include "base/errors.h"
 
 namespace mc::host {
@@ -17,6 +18,7 @@ std::string mib(uint64_t bytes) {
 
 /// bytes * share / of, rounded down; exact where the product exceeds 64 bits.
 uint64_t scaled(uint64_t bytes, uint64_t share, uint64_t of) {
+  MC_ASSERT(of > 0);
   return static_cast<uint64_t>(static_cast<unsigned __int128>(bytes) * share / of);
 }
 
@@ -25,6 +27,7 @@ uint64_t scaled(uint64_t bytes, uint64_t share, uint64_t of) {
 CentroidBytes centroid_bytes(const attn::Plan& plan, const ExtentLayout& layout) {
   if (plan.mode.kind != attn::ModeKind::moba || plan.full_last >= plan.layers) return {};
   const uint64_t block = uint64_t{2} * layout.held().count() * layout.kv_heads * layout.head_dim;  // bf16
+  MC_ASSERT(plan.mode.block > 0);
   const auto tokens = static_cast<uint64_t>(plan.mode.block);
   return {(block * layout.block_tokens + tokens - 1) / tokens, block * attn::CentroidView::kStripBlocks};
 }
@@ -43,6 +46,7 @@ Result<void> check_memory(const MemoryPlan& plan) {
   if (fixed + kPagesMin * with > plan.free_bytes)
     return user_error(err::kNotEnoughMemory, needed, "--model",
                       "no --kv-mem fits; use --weight-dtype int8, a smaller model, or free memory");
+  MC_ASSERT_LE(fixed, plan.free_bytes);
   const uint64_t largest = scaled(plan.free_bytes - fixed, plan.page_bytes, with);
   return user_error(err::kNotEnoughMemory, needed, "--kv-mem",
                     "the largest --kv-mem that fits is " +

@@ -20,6 +20,8 @@ uint64_t run_of(const node::ComputeWork& work) {
 
 Result<std::unique_ptr<ModelCompute>> ModelCompute::open(const model::Model& model, Parallel& parallel,
                                                          const ComputeOptions& options) {
+  MC_ASSERT(options.pool != nullptr && options.page_count > 0);
+  MC_ASSERT(options.batch_max > 0 && options.block_tokens > 0);
   MC_TRY(runner, model::Runner::open(model, parallel,
                                      {.block_tokens = options.block_tokens,
                                       .max_chunk_tokens = options.chunk_tokens,
@@ -58,6 +60,7 @@ std::string ModelCompute::kernels() const {
 
 void ModelCompute::submit(node::ComputeWork work) {
   std::lock_guard lock(mutex_);
+  MC_ASSERT(!stopping_);
   work_.push_back(std::move(work));
   has_work_.notify_one();
 }
@@ -93,6 +96,7 @@ std::optional<node::ComputeWork> ModelCompute::take() {
   if (stopping_) return std::nullopt;
   node::ComputeWork work = std::move(work_.front());
   work_.erase(work_.begin());
+  MC_ASSERT_EQ(current_, uint64_t{0});  // the run before this one has ended
   current_ = run_of(work);
   return work;
 }
@@ -100,6 +104,7 @@ std::optional<node::ComputeWork> ModelCompute::take() {
 void ModelCompute::finish(node::Event done) {
   {
     std::lock_guard lock(mutex_);
+    MC_ASSERT(current_ != 0);
     cancelled_.erase(current_);
     current_ = 0;
   }
@@ -127,6 +132,7 @@ Result<attn::Plan> ModelCompute::plan(const std::string& text) const {
 
 std::span<float> ModelCompute::activations(uint32_t slot, size_t tokens) const {
   MC_ASSERT_LT(slot, node::ActivationSlots::count());
+  MC_ASSERT_LE(tokens * model_.config().hidden * sizeof(float), options_.slots.slot_bytes);
   auto* start = reinterpret_cast<float*>(options_.pool + options_.slots.offset(slot));
   return {start, tokens * model_.config().hidden};
 }
@@ -144,6 +150,7 @@ std::vector<uint32_t> ModelCompute::rotten(std::span<const uint32_t> pages, std:
                                            LayerRange layers) const {
   const uint32_t each = layers.end - layers.first;
   MC_ASSERT(each > 0 && crcs.size() % each == 0 && crcs.size() / each <= pages.size());
+  for (const uint32_t index : pages.first(crcs.size() / each)) MC_ASSERT_LT(index, options_.page_count);
   std::vector<char> bad(crcs.size());
   parallel_.for_each(static_cast<int64_t>(crcs.size()), [&](int64_t i, int) {
     const auto at = static_cast<size_t>(i);
@@ -174,6 +181,7 @@ node::ChunkDone ModelCompute::run_chunk(const node::RunChunk& run) {
   if (run.tokens.empty()) return done;
   const auto chosen = plan(run.attention);
   if (!chosen) return fail(chosen.error());
+  MC_ASSERT_LE(run.start + run.tokens.size(), run.pages.size() * options_.block_tokens);
   std::vector<std::byte*> pages;
   for (uint32_t index : run.pages) {
     MC_ASSERT_LT(index, options_.page_count);
@@ -260,6 +268,8 @@ node::StepDone ModelCompute::run_step(const node::RunStep& run) {
 Result<void> ModelCompute::compute_rows(node::StepRows& step) {
   rows_.clear();
   computed_.clear();
+  MC_ASSERT_LE(step.in.size(), size_t{options_.batch_max});
+  MC_ASSERT_LE(step.in.size(), batch_.size());
   step.out.resize(step.in.size());
   for (size_t i = 0; i < step.in.size(); ++i) {
     const node::RunRow& row = step.in[i];
@@ -291,6 +301,7 @@ Result<void> ModelCompute::compute_rows(node::StepRows& step) {
     node::JoinBatch& told = sequence.told;
     ++told.position;
     if (told.sampling.has_penalties()) told.history.push_back(row.token);
+    MC_ASSERT_LE(told.prompt_tokens, told.position);
     const bool may_end = told.position - told.prompt_tokens >= told.min_tokens;
     MC_TRY(drawn, draw(logits.subspan(n * vocab, vocab), told.sampling, told.position, told.history, told.prompt_tokens,
                        may_end ? std::span<const uint32_t>{} : told.banned));

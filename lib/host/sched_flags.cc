@@ -5,6 +5,7 @@
 #include <iterator>
 #include <vector>
 
+#include "base/assert.h"
 #include "base/errors.h"
 
 namespace mc {
@@ -38,6 +39,7 @@ void read_sched_flags(const cli::Args& args, sched::Options& out) {
 }
 
 Result<void> check_sched_flags(const cli::Args& args, std::span<const sched::Admission* const> admissions) {
+  MC_ASSERT(!admissions.empty());
   struct Use {
     const Flag* flag;
     bool sched::Admission::*by;
@@ -49,6 +51,7 @@ Result<void> check_sched_flags(const cli::Args& args, std::span<const sched::Adm
     if (!args.said(*use.flag) || std::ranges::any_of(admissions, looks)) continue;
     std::vector<const sched::Admission*> readers;
     std::ranges::copy_if(sched::admissions(), std::back_inserter(readers), looks);
+    MC_ASSERT(!readers.empty());  // a flag that no admission reads would be dead
     const std::string name = "--" + std::string(use.flag->name);
     return user_error(err::kBadValue,
                       name + " " + args.text(*use.flag) + " is of --admission " + names_of(readers) + "; it is " +

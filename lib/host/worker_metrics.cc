@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/assert.h"
 #include "base/cli.h"
 #include "node/cache.h"
 #include "node/decode.h"
@@ -66,6 +67,7 @@ void WorkerMetrics::update() {
 void WorkerMetrics::update_work() {
   if (const auto* prefill = dynamic_cast<const node::Prefill*>(&worker_)) {
     const auto& s = prefill->stats();
+    MC_ASSERT_LE(s.local_tokens, s.prompt_tokens);
     count(metric::kVllmPromptTokens, {}, s.prompt_tokens);
     count(metric::kVllmPrefixQueries, {}, s.prompt_tokens);
     count(metric::kVllmPrefixHits, {}, s.local_tokens);
@@ -75,6 +77,7 @@ void WorkerMetrics::update_work() {
     count(metric::kChecksumFailures, {}, s.checksum_failures + prefill->fetches().checksum_failures);
     count(metric::kFallback, {"fetch"}, prefill->fetches().failures);
     const uint32_t block_tokens = worker_.shelf()->layout.block_tokens;
+    MC_ASSERT(block_tokens > 0);
     count(metric::kKvBlockHits, {"host"}, s.local_tokens / block_tokens);
     count(metric::kKvBlockHits, {"remote"}, s.remote_tokens / block_tokens);
     metric::Histogram exposed = metrics_.histogram(metric::kXferExposed);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <random>
 
+#include "base/assert.h"
 #include "base/errors.h"
 #include "base/log.h"
 #include "base/units.h"
@@ -37,6 +38,7 @@ uint64_t wanted_bytes(const ByteSize& size) {
 }  // namespace
 
 Result<void> WorkerPlan::make() {
+  MC_ASSERT(role_ != wire::Role::stage);  // plan_pipeline() makes a stage of a prefill node
   options.role = role_;
   options.instance = random_instance();
   options.seed = args_.count(flags::kSeed);
@@ -46,6 +48,7 @@ Result<void> WorkerPlan::make() {
   if (args_.has(flags::kPipeline) && args_.present(flags::kPipeline)) MC_CHECK(plan_pipeline());
   for (const auto& label : args_.list(flags::kLabel)) {
     const size_t equals = label.find('=');
+    MC_ASSERT(equals != std::string::npos);  // the check of the flag
     options.labels.emplace_back(label.substr(0, equals), label.substr(equals + 1));
   }
   return role_ == wire::Role::cache ? plan_cache() : plan_model();
@@ -81,6 +84,7 @@ Result<void> WorkerPlan::add_slots() {
   slots.slot_bytes = round_up(args_.count(flags::kChunkTokens) * slots.row_bytes, 4096);
   arena_bytes_ += slots.slot_bytes * node::ActivationSlots::count();
   prefill_.slots = stage_.slots = slots;
+  MC_ASSERT_EQ(slots.base % alignof(float), 0u);
   return {};
 }
 
@@ -219,6 +223,7 @@ Result<std::unique_ptr<node::Compute>> WorkerPlan::open_costed(std::byte* pool) 
   uint32_t chunk_tokens = static_cast<uint32_t>(costed_->profile.chunk_tokens);
   if (args_.has(flags::kChunkTokens) && args_.given(flags::kChunkTokens))
     chunk_tokens = static_cast<uint32_t>(args_.count(flags::kChunkTokens));
+  MC_ASSERT(pool != nullptr && options.page_count >= kPagesMin);
   MC_CHECK(check_chunk(chunk_tokens));
   prefill_.chunk_tokens = chunk_tokens;
   if (args_.has(flags::kBatchMax)) decode_.batch_max = static_cast<uint32_t>(args_.count(flags::kBatchMax));
@@ -234,6 +239,7 @@ std::optional<costed::PacedPlane::Pace> WorkerPlan::pace() const {
   const double scale = static_cast<double>(costed_->profile.kv_bytes_per_token) * options.layout.block_tokens /
                        static_cast<double>(options.layout.layers * options.layout.layer_bytes());
   return costed::PacedPlane::Pace{scale / costed_->profile.net.bytes_per_s,
+  MC_ASSERT(options.layout.layer_bytes() > 0);
                                   from_seconds(costed_->profile.net.latency_s)};
 }
 
@@ -249,12 +255,14 @@ Result<sched::Cost> WorkerPlan::cost_of_model(const std::string& kernels) const 
   // A full pipeline finishes a prompt in little more than one stage's time; reports correct the rest.
   for (double* part : {&cost.prefill_s_per_token, &cost.prefill_s_per_token2}) *part /= prefill_.stages;
   return cost;
+  MC_ASSERT(prefill_.stages > 0);
 }
 
 Result<std::unique_ptr<node::Compute>> WorkerPlan::open_model(std::byte* pool) {
   ComputeOptions compute;
   compute.block_tokens = block_tokens_;
   if (args_.has(flags::kChunkTokens)) compute.chunk_tokens = static_cast<uint32_t>(args_.count(flags::kChunkTokens));
+  MC_ASSERT(pool != nullptr && options.page_count >= kPagesMin);
   MC_CHECK(check_chunk(compute.chunk_tokens));
   if (args_.has(flags::kBatchMax)) compute.batch_max = static_cast<uint32_t>(args_.count(flags::kBatchMax));
   compute.kernels = args_.text(flags::kKernels);
@@ -274,7 +282,7 @@ std::unique_ptr<node::Worker> WorkerPlan::make_machine() const {
     case wire::Role::prefill: return std::make_unique<node::Prefill>(options, prefill_);
     case wire::Role::decode: return std::make_unique<node::Decode>(options, decode_);
     case wire::Role::stage: return std::make_unique<node::Stage>(options, stage_);
-    default: return std::make_unique<node::Cache>(options, cache_);
+    default: MC_ASSERT(role_ == wire::Role::cache); return std::make_unique<node::Cache>(options, cache_);
   }
 }
 

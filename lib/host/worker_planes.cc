@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstdlib>
 
+#include "base/assert.h"
 #include "base/errors.h"
 #include "base/log.h"
 #include "host/choice_flags.h"
@@ -63,6 +64,7 @@ Result<void> WorkerPlanes::open_data(const cli::Args& args, const DescriptorPlan
   data.tcp_seal = args.text(flags::kTcpSeal);
   // Two connections of a peer may be open at a time, each of a control and some data streams.
   const size_t streams = static_cast<size_t>(data.tcp_streams > 0 ? data.tcp_streams : kTcpStreamsMost);
+  MC_ASSERT(data.peers_max > 0);
   data.peers_max = std::clamp<size_t>(descriptors.data / (2 * (streams + 1)), 1, data.peers_max);
   MC_TRY(plane, DataPlane::open(data, arena_));
   data_ = std::move(plane);
@@ -101,17 +103,20 @@ Result<void> WorkerPlanes::open_control(const cli::Args& args, const DescriptorP
   hub.listen = {listen};
   MC_TRY(links, Links::open(std::move(hub), conductor));
   links_ = std::move(links);
+  MC_ASSERT(!links_->bound().empty());
   options.control_uri = links_->bound().front().text();
   return {};
 }
 
 Result<void> WorkerPlanes::pace(const costed::PacedPlane::Pace& pace) {
+  MC_ASSERT(data_ && !paced_);
   MC_TRY(paced, costed::PacedPlane::open(*data_, pace));
   paced_ = std::move(paced);
   return {};
 }
 
 Result<void> WorkerPlanes::change_keys(const ctl::KeySet& keys) {
+  MC_ASSERT(links_ && data_);
   if (keys_.lock(Door::control) != ctl::Keys::none) MC_CHECK(links_->set_keys(keys));
   if (keys_.lock(Door::data) == ctl::Keys::none) return {};
   return data_->set_secret(KeyFile::data_secret(keys));

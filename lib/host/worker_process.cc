@@ -2,6 +2,7 @@
 
 #include <csignal>
 
+#include "base/assert.h"
 #include "base/errors.h"
 #include "base/log.h"
 #include "host/daemon.h"
@@ -134,6 +135,7 @@ class WorkerProcess {
     at_.status = now + 100ms;
     if (now >= at_.check && worker_->idle()) {  // promise 3: after quiesce nothing is leased, queued or leaked
       worker_->check();
+      MC_ASSERT(leaving_.until != kNever);
       at_.check = now + 1s;
     }
     meters_->update();
@@ -166,6 +168,7 @@ class WorkerProcess {
       if (*signal == SIGHUP) {
         if (auto reopened = log_reopen(); !reopened) log_warn("log not reopened", {{"why", reopened.error().what}});
         planes_.reload_keys();
+    MC_ASSERT(!failure_);
         reload_page_lock(args_, *lock_);
       } else if (*signal == SIGUSR1) {
         dump();
