@@ -181,7 +181,7 @@ void Flights::on_prompt_logprobs(const Received& event, const wire::PromptLogpro
 
 void Flights::learn_prefill(const Request& r, const wire::PrefillReport& report) {
   const int slot = r.attempt.booking.prefill;
-  const sched::Cost& cost = books_.board.cost(slot);
+  const sched::Cost& cost = books_.board.predictor(slot).cost();
   const double tokens = r.tokens(), reused = report.cached_local + report.cached_remote;
   const double seconds = report.compute_ms * 1e-3;
   errors_.prefill.observe(cost.prefill(tokens, reused), seconds);
@@ -221,7 +221,7 @@ void Flights::on_first_token(const Received& event, const wire::FirstToken& firs
 void Flights::on_tokens(const Received& event, const wire::Tokens& tokens, TimePoint now, Actions& out) {
   if (const Members::Node* node = books_.members.of(event.instance)) {
     const double kv_tokens = static_cast<double>(tokens.kv_tokens), seconds = tokens.step_ms * 1e-3;
-    errors_.step.observe(books_.board.cost(node->slot()).step(tokens.batch, kv_tokens), seconds);
+    errors_.step.observe(books_.board.predictor(node->slot()).cost().step(tokens.batch, kv_tokens), seconds);
     books_.board.stepped(node->slot(), tokens.batch, kv_tokens, seconds);
   }
   for (const auto& row : tokens.rows) {

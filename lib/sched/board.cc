@@ -56,7 +56,7 @@ void Board::set_members(std::span<const BoardMember> members, uint32_t block_tok
       decodes_.push_back({member.slot, !member.draining});
       ready_decodes_ += !member.draining;
     }
-    if (!has_served(node)) unserved_.push_back(member.slot);
+    if (!node.has_served()) unserved_.push_back(member.slot);
   }
   for (const Node& gone : nodes_) MC_ASSERT(!gone.here || (gone.unfinished == 0 && gone.rows == 0));
   MC_ASSERT_EQ(slots_.size(), holders_.size());
@@ -78,9 +78,9 @@ int Board::find(const NodeId& name) const {
 
 // ---- costs -----------------------------------------------------------------------------------
 
-bool Board::has_served(const Node& node) {
-  return (node.prefill < 0 || node.predictor.prefill_error().samples() > 0) &&
-         (node.decode < 0 || node.predictor.step_error().samples() > 0);
+bool Board::Node::has_served() const {
+  return (prefill < 0 || predictor.prefill_error().samples() > 0) &&
+         (decode < 0 || predictor.step_error().samples() > 0);
 }
 
 Board::Corrections Board::corrections() const {
@@ -93,23 +93,18 @@ Board::Corrections Board::corrections() const {
   return {prefills > 0 ? prefill / prefills : 1, steps > 0 ? step / steps : 1};
 }
 
-// A node that has not served yet is assumed to be as fast as the mean of the others. Nothing is fetched into a node
-// whose blocks other nodes cannot read, because the members of a pipeline hold ranges of layers.
-Cost Board::cost_of(const Node& node, const Corrections& corrections) {
-  Cost cost = node.predictor.cost();
-  if (node.predictor.prefill_error().samples() == 0)
+// Nothing is fetched into a node whose blocks other nodes cannot read, because the members of a pipeline hold ranges of
+// layers.
+Cost Board::Node::corrected_cost(const Corrections& corrections) const {
+  Cost cost = predictor.cost();
+  if (predictor.prefill_error().samples() == 0)
     for (double* part : {&cost.prefill_s, &cost.prefill_s_per_token, &cost.prefill_s_per_token2})
       *part *= corrections.prefill;
-  if (node.predictor.step_error().samples() == 0)
+  if (predictor.step_error().samples() == 0)
     for (double* part : {&cost.decode_s, &cost.decode_s_per_row, &cost.decode_s_per_kv_token})
       *part *= corrections.step;
-  if (!node.readable) cost.read_bytes_per_s = 1;
+  if (!readable) cost.read_bytes_per_s = 1;
   return cost;
-}
-
-// A node that serves both phases also works on the rows that it decodes.
-uint32_t Board::unfinished_of(const Node& node) {
-  return node.unfinished + (node.prefill >= 0 && node.decode >= 0 ? node.arrived_rows : 0);
 }
 
 // Writes the present load of a node into the snapshot. Tokens change the load thousands of times a second.
@@ -118,7 +113,7 @@ void Board::show(const Node& node) {
   MC_ASSERT_LE(node.arrived_tokens, node.kv_tokens);
   snapshot_.holders[static_cast<size_t>(node.holder)].transfers_leaving = node.transfers;
   if (node.prefill >= 0) {
-    snapshot_.prefill[static_cast<size_t>(node.prefill)].unfinished = unfinished_of(node);
+    snapshot_.prefill[static_cast<size_t>(node.prefill)].unfinished = node.prefill_load();
     prefills_[static_cast<size_t>(node.prefill)].busy_until = node.busy_until;
   }
   if (node.decode >= 0) {
@@ -130,15 +125,15 @@ void Board::show(const Node& node) {
 }
 
 void Board::show_costs(const Node& node) {
-  if (node.prefill >= 0) snapshot_.prefill[static_cast<size_t>(node.prefill)].cost = cost_of(node, corrections_);
-  if (node.decode >= 0) snapshot_.decode[static_cast<size_t>(node.decode)].cost = cost_of(node, corrections_);
+  if (node.prefill >= 0) snapshot_.prefill[static_cast<size_t>(node.prefill)].cost = node.corrected_cost(corrections_);
+  if (node.decode >= 0) snapshot_.decode[static_cast<size_t>(node.decode)].cost = node.corrected_cost(corrections_);
 }
 
 void Board::refresh_costs() {
   if (!corrections_stale_ || unserved_.empty()) return;
   corrections_ = corrections();
   corrections_stale_ = false;
-  std::erase_if(unserved_, [&](uint32_t slot) { return has_served(nodes_[slot]); });
+  std::erase_if(unserved_, [&](uint32_t slot) { return nodes_[slot].has_served(); });
   for (const uint32_t slot : unserved_) show_costs(nodes_[slot]);
 }
 
@@ -404,7 +399,7 @@ void Board::check(std::span<const Booking* const> bookings, std::span<const int>
     MC_ASSERT_EQ(snapshot_.holders[static_cast<size_t>(node.holder)].transfers_leaving, node.transfers);
     if (node.prefill >= 0) {
       const size_t i = static_cast<size_t>(node.prefill);
-      MC_ASSERT_EQ(snapshot_.prefill[i].unfinished, unfinished_of(node));
+      MC_ASSERT_EQ(snapshot_.prefill[i].unfinished, node.prefill_load());
       MC_ASSERT(prefills_[i].busy_until == node.busy_until && prefills_[i].slot == slot);
     }
     if (node.decode >= 0) {

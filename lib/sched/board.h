@@ -83,9 +83,8 @@ class Board {
   void end_transfer(int slot);
 
   // ---- what nodes report ----
-  const Predictor& predictor(int slot) const { return at(slot).predictor; }
   /// The node's cost, as announced and corrected by its reports.
-  const Cost& cost(int slot) const { return at(slot).predictor.cost(); }
+  const Predictor& predictor(int slot) const { return at(slot).predictor; }
   void prefilled(int slot, double tokens, double reused, double seconds);
   void stepped(int slot, double rows, double kv_tokens, double seconds);
   void read(int slot, double bytes, double seconds);
@@ -130,6 +129,10 @@ class Board {
 
  private:
   static constexpr TimePoint kIdle = TimePoint::min();
+  /// Observed / announced cost: the mean over nodes that have served, applied to nodes that have not.
+  struct Corrections {
+    double prefill = 1, step = 1;
+  };
   /// The books of a node, and its indexes in the snapshot.
   struct Node {
     bool here = false, draining = false, readable = true;
@@ -141,6 +144,12 @@ class Board {
     uint32_t unfinished = 0, rows = 0, arrived_rows = 0, transfers = 0;
     uint64_t kv_tokens = 0, arrived_tokens = 0, ended_prefills = 0;
     Predictor predictor;
+    /// Whether the node has done each kind of work that it serves.
+    bool has_served() const;
+    /// The cost for the policies. A node that has not served yet is assumed to be as fast as the mean of the others.
+    Cost corrected_cost(const Corrections& corrections) const;
+    /// Requests that keep a prefill node busy. A node of both phases also works on the rows that it decodes.
+    uint32_t prefill_load() const { return unfinished + (prefill >= 0 && decode >= 0 ? arrived_rows : 0); }
   };
   struct PrefillPlace {
     uint32_t slot = 0;
@@ -151,17 +160,10 @@ class Board {
     uint32_t slot = 0;
     bool ready = false;
   };
-  /// Observed / announced cost: the mean over nodes that have served, applied to nodes that have not.
-  struct Corrections {
-    double prefill = 1, step = 1;
-  };
 
   Node& at(int slot);
   const Node& at(int slot) const { return const_cast<Board*>(this)->at(slot); }
   Corrections corrections() const;
-  static bool has_served(const Node& node);
-  static Cost cost_of(const Node& node, const Corrections& corrections);
-  static uint32_t unfinished_of(const Node& node);
   void show(const Node& node);
   void show_costs(const Node& node);
   void refresh_costs();
