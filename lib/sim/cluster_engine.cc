@@ -8,6 +8,11 @@ namespace mc::sim {
 namespace {
 
 constexpr uint16_t kAttemptsMax = 4;
+constexpr double kUncapped = 1e300;  // bytes/s
+
+double kv_bytes(const sched::Profile& profile, uint64_t tokens) {
+  return static_cast<double>(tokens) * static_cast<double>(profile.kv_bytes_per_token);
+}
 
 uint32_t nodes_of(const ClusterOptions& options) {
   if (options.shape.coupled > 0) return options.shape.coupled;
@@ -18,6 +23,12 @@ uint32_t batches_of(const ClusterOptions& options) {
   return options.shape.coupled > 0 ? options.shape.coupled : options.shape.decode;
 }
 
+ClusterRun empty_run(size_t requests) {
+  ClusterRun run;
+  run.requests.resize(requests);
+  return run;
+}
+
 }  // namespace
 
 ClusterEngine::ClusterEngine(const std::vector<TraceRequest>& trace, const TraceBlocks& blocks,
@@ -26,6 +37,8 @@ ClusterEngine::ClusterEngine(const std::vector<TraceRequest>& trace, const Trace
       blocks_(blocks),
       options_(options),
       profile_(*options.profile),
+      run_(empty_run(trace.size())),
+      outcomes_(options, run_.requests),
       live_(trace.size()),
       nodes_(nodes_of(options)),
       grown_(batches_of(options)),
@@ -35,7 +48,6 @@ ClusterEngine::ClusterEngine(const std::vector<TraceRequest>& trace, const Trace
       sampler_(options, blocks, nodes_of(options)) {
   MC_ASSERT(options.policy != nullptr && options.pipeline > 0 && !nodes_.empty() && !grown_.empty());
   MC_ASSERT_EQ(trace.size(), blocks.size());
-  run_.requests.resize(trace.size());
   const uint64_t seed = Rng(options.seed).fork("steps").next();
   for (size_t i = 0; i < grown_.size(); ++i) batches_.emplace_back(&profile_, profile_.kv_capacity_tokens, seed + i);
   for (Node& node : nodes_) node.stage_free.resize(options.pipeline);
@@ -59,8 +71,8 @@ ClusterRun ClusterEngine::run() {
   for (;;) {
     const double arrival = arrival_s(next), transfer = links_.next_s(), event = calendar_.next_s();
     const double first = std::min({arrival, transfer, event, router_.next_s()});
-    if (first == Batch::kNever || missed_ > options_.misses_max) break;
-    if (options_.progress && run_.events % 4096 == 0) options_.progress(over_);
+    if (first == Batch::kNever || outcomes_.missed() > options_.misses_max) break;
+    if (options_.progress && run_.events % 4096 == 0) options_.progress(outcomes_.over());
     sampler_.sample_until(first, queue_s, batches_, caches_);
     now_ = std::max(now_, first);
     router_.end_due(now_, followed);
@@ -87,7 +99,7 @@ ClusterRun ClusterEngine::run() {
   }
   run_.held = router_.held_count();
   run_.copies = router_.copies().copies, run_.copied_blocks = router_.copies().blocks;
-  run_.copied_bytes = bytes_of(run_.copied_blocks * kTraceBlockTokens);
+  run_.copied_bytes = kv_bytes(profile_, run_.copied_blocks * kTraceBlockTokens);
   run_.copies_used = copies_.copies_used(), run_.copied_blocks_used = copies_.blocks_used();
   return std::move(run_);
 }
@@ -124,7 +136,7 @@ void ClusterEngine::arrive_request(uint32_t r) {
   live.attempt = run_.requests[r].attempts = 1;
   // As at the live front door: prompt and longest answer must fit into the context.
   if (live.tokens + std::max<uint64_t>(1, trace_[r].output_tokens) > profile_.context_tokens)
-    return end_rejected(r, Fate::rejected_length);
+    return outcomes_.end(r, Fate::rejected_length, now_);
   count_all_growth();
   follow(r, router_.submit(r, now_));
 }
@@ -135,7 +147,7 @@ void ClusterEngine::follow(uint32_t r, const Answer& answer) {
     run_.requests[r].predicted_ttft_s = static_cast<float>(answer.predicted_ttft_s);
     run_.requests[r].predicted_tbt_s = static_cast<float>(answer.predicted_tbt_s);
   }
-  answer.what == Answer::What::placed ? dispatch(r, answer.route) : end_rejected(r, answer.fate);
+  answer.what == Answer::What::placed ? dispatch(r, answer.route) : outcomes_.end(r, answer.fate, now_);
 }
 
 void ClusterEngine::serve_held() {
@@ -208,7 +220,8 @@ void ClusterEngine::dispatch(uint32_t r, const Route& route) {
   node.queue.push_back(r);
   if (ssd_blocks > 0) {
     ++live.missing;
-    node.ssd_free_s = std::max(now_, node.ssd_free_s) + profile_.ssd_read.seconds(bytes_of(record.ssd_tokens));
+    node.ssd_free_s =
+        std::max(now_, node.ssd_free_s) + profile_.ssd_read.seconds(kv_bytes(profile_, record.ssd_tokens));
     at(node.ssd_free_s, Kind::ssd_read, r, live.attempt);
   }
   if (route.holder >= 0) {
@@ -221,7 +234,7 @@ void ClusterEngine::dispatch(uint32_t r, const Route& route) {
     if (waits)
       live_[maker].waiters.push_back({r, live.attempt});
     else
-      begin_fetch(r, holder, bytes_of(live.reused - local));
+      begin_fetch(r, holder, kv_bytes(profile_, live.reused - local));
   }
   copies_.use(route.node, blocks.first(route.local_blocks), caches_);
   caches_.use(route.node, blocks, r);
@@ -259,14 +272,7 @@ void ClusterEngine::leave(uint32_t r, uint64_t grown) {
 void ClusterEngine::reject(uint32_t r, Fate fate) {
   leave(r, 0);
   router_.close(r, true, now_);
-  end_rejected(r, fate);
-}
-
-void ClusterEngine::end_rejected(uint32_t r, Fate fate) {
-  run_.requests[r].fate = fate;
-  run_.requests[r].end_s = now_;
-  ++over_;
-  miss(r);
+  outcomes_.end(r, fate, now_);
 }
 
 void ClusterEngine::finish(uint32_t r, double at_s) {
@@ -277,21 +283,13 @@ void ClusterEngine::finish(uint32_t r, double at_s) {
     const Gaps gaps = batches_[live.decode].history().take_gaps(r, live.gap_s, waited);
     record.tbt_s = gaps.longest_s, record.heard_tbt_s = gaps.heard_s;
     record.mean_gap_s = gaps.count > 0 ? gaps.total_s / static_cast<double>(gaps.count) : 0;
-    if (waited) record_ttft(r, live.first_token_s + gaps.first_s);
+    if (waited) outcomes_.first_token(r, live.first_token_s + gaps.first_s - live.arrived_s);
   }
   router_.answered(static_cast<uint32_t>(trace_[r].output_tokens), at_s - live.first_token_s);
-  record.fate = Fate::served;
-  record.end_s = at_s;
-  ++over_;
-  if (!is_good(record, options_)) miss(r);
+  outcomes_.end(r, Fate::served, at_s);
   leave(r, live.decoding ? steps_left(r) : 0);
   router_.close(r, false, now_);
   live.decoding = false;
-}
-
-void ClusterEngine::miss(uint32_t r) {
-  missed_ += !live_[r].missed;
-  live_[r].missed = true;
 }
 
 uint64_t ClusterEngine::steps_left(uint32_t r) const {
@@ -299,26 +297,18 @@ uint64_t ClusterEngine::steps_left(uint32_t r) const {
   return trace_[r].output_tokens > made ? trace_[r].output_tokens - made : 0;
 }
 
-void ClusterEngine::record_ttft(uint32_t r, double at_s) {
-  double& ttft_s = run_.requests[r].ttft_s;
-  ttft_s = at_s - live_[r].arrived_s;
-  if (options_.sched.ttft_slo_s > 0 && ttft_s > options_.sched.ttft_slo_s) miss(r);
-}
-
 // ---- failures --------------------------------------------------------------------------------
-
-/// Stops the request that the node computes. The next one begins now, or when the first stage of a pipeline is free.
-void ClusterEngine::stop_computing(uint32_t index) {
-  Node& node = nodes_[index];
-  if (options_.pipeline == 1) node.stage_free.front() = now_;
-  at(node.stage_free.front(), Kind::pump, index);
-}
 
 // Takes a request off its nodes, one of which has failed.
 void ClusterEngine::abandon(uint32_t r, uint64_t more_made) {
   const Live& live = live_[r];
   if (live.computing) run_.requests[r].prefill_s += std::min(now_ - live.started_s, live.work_s) - live.work_s;
-  if (live.computing && !coupled() && nodes_[live.node].up) stop_computing(live.node);
+  if (live.computing && !coupled() && nodes_[live.node].up) {
+    // The next request begins now, or when the first stage of a pipeline is free.
+    double& stage_free_s = nodes_[live.node].stage_free.front();
+    if (options_.pipeline == 1) stage_free_s = now_;
+    at(stage_free_s, Kind::pump, live.node);
+  }
   leave(r, more_made);
 }
 
@@ -329,7 +319,6 @@ void ClusterEngine::retry(uint32_t r, uint64_t more_made) {
   Live again;
   again.made = live.made + (live.computed && !unheard ? 1 : 0) + more_made;
   again.arrived_s = live.arrived_s, again.first_token_s = live.first_token_s, again.gap_s = live.gap_s;
-  again.missed = live.missed;
   if (again.made > 0) again.lost_s = now_;
   again.tokens = trace_[r].input_tokens + again.made;
   again.attempt = static_cast<uint16_t>(live.attempt + 1);
@@ -466,14 +455,14 @@ void ClusterEngine::start(uint32_t index, uint32_t r) {
     live.work_s = profile_.prefill_s(tokens, reused);
     // Loading the prefix into the device runs beside computing, but for one layer (5.2).
     if (profile_.reused_s_per_token == 0 && live.reused > 0)
-      live.work_s = profile_.overlapped_s(profile_.load.seconds(bytes_of(live.reused)), live.work_s);
+      live.work_s = profile_.overlapped_s(profile_.load.seconds(kv_bytes(profile_, live.reused)), live.work_s);
     gpu_s = live.work_s;
     node.stage_free.front() = now_ + live.work_s;
   }
   record.prefill_s += gpu_s;
   run_.prefill_busy_s += gpu_s;
   if (options_.layer_wise && steps_left(r) > 0) {
-    const double bytes = bytes_of(live.tokens);
+    const double bytes = kv_bytes(profile_, live.tokens);
     send_on(r, bytes, bytes / live.work_s);
   }
   at(now_ + live.work_s, Kind::prefill_done, r, live_[r].attempt);
@@ -490,13 +479,13 @@ void ClusterEngine::first_token(uint32_t r) {
   caches_.settle(live.node, kept_blocks(r));
   const bool first = live.attempt == 1 || live.first_token_s == 0;
   if (first || first_waits(r)) live.first_token_s = now_;
-  if (first && !first_waits(r)) record_ttft(r, now_);
+  if (first && !first_waits(r)) outcomes_.first_token(r, now_ - live.arrived_s);
   if (live.lost_s > 0) live.gap_s += now_ - live.lost_s;
   const auto waiters = std::move(live.waiters);
   live.waiters.clear();
   for (const auto& [other, attempt] : waiters)
     if (live_[other].attempt == attempt && live_[other].placed)
-      begin_fetch(other, live.node, bytes_of(run_.requests[other].remote_tokens));
+      begin_fetch(other, live.node, kv_bytes(profile_, run_.requests[other].remote_tokens));
 }
 
 void ClusterEngine::prefill_done(uint32_t r) {
@@ -506,7 +495,7 @@ void ClusterEngine::prefill_done(uint32_t r) {
   if (steps_left(r) == 0) {
     finish(r, now_);
   } else if (!options_.layer_wise) {
-    send_on(r, bytes_of(live.tokens), kUncapped);
+    send_on(r, kv_bytes(profile_, live.tokens), kUncapped);
   } else if (live.sent) {
     hand_over(r);
   }
@@ -519,7 +508,7 @@ void ClusterEngine::hand_over(uint32_t r) {
   const Live& live = live_[r];
   const uint64_t chunk = std::min(profile_.chunk_tokens, live.tokens - live.reused);
   const double layers = static_cast<double>(profile_.layers);
-  const double part = options_.layer_wise ? bytes_of(chunk) / layers : bytes_of(live.tokens);
+  const double part = options_.layer_wise ? kv_bytes(profile_, chunk) / layers : kv_bytes(profile_, live.tokens);
   const double sent_s = options_.layer_wise ? profile_.net.seconds(part) : profile_.net.latency_s;
   at(now_ + sent_s + profile_.load.seconds(part), Kind::arrive, r, live_[r].attempt);
 }

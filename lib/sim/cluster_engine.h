@@ -10,6 +10,7 @@
 #include "sim/cluster.h"
 #include "sim/copy_log.h"
 #include "sim/links.h"
+#include "sim/outcomes.h"
 #include "sim/router.h"
 #include "sim/sampler.h"
 #include "sim/tiers.h"
@@ -22,7 +23,6 @@ class ClusterEngine {
   ClusterRun run();
 
  private:
-  static constexpr double kUncapped = 1e300;  // bytes/s
   enum class Kind : uint8_t { pump, ssd_read, prefill_done, arrive, batch, chunk, fail, back };
   using Event = Calendar<Kind>::Event;
 
@@ -39,7 +39,6 @@ class ClusterEngine {
     uint32_t active_at = UINT32_MAX;  // its place in active_
     uint16_t attempt = 0;
     bool computing = false, computed = false, sent = false, placed = false, decoding = false;
-    bool missed = false;                                 // it will miss a bound
     std::vector<std::pair<uint32_t, uint32_t>> waiters;  // requests (and attempts) whose fetch waits for this prefill
   };
 
@@ -68,10 +67,7 @@ class ClusterEngine {
   void serve_held();
   void leave(uint32_t r, uint64_t grown);
   void reject(uint32_t r, Fate fate);
-  void end_rejected(uint32_t r, Fate fate);
   void finish(uint32_t r, double at_s);
-  void miss(uint32_t r);
-  void record_ttft(uint32_t r, double at_s);
   void count_growth(uint32_t batch);
   void count_all_growth();
   void fill_inflight(std::vector<sched::Inflight>& out) const;
@@ -83,16 +79,12 @@ class ClusterEngine {
   }
   /// The full blocks of the prompt, which nodes keep.
   std::span<const uint32_t> kept_blocks(uint32_t r) const;
-  double bytes_of(uint64_t tokens) const {
-    return static_cast<double>(tokens) * static_cast<double>(profile_.kv_bytes_per_token);
-  }
 
   // ---- failures ----
   void fail(const NodeFailure& failure);
   void come_back(const NodeFailure& failure);
   void abandon(uint32_t r, uint64_t more_made);
   void retry(uint32_t r, uint64_t more_made);
-  void stop_computing(uint32_t index);
 
   // ---- prefill ----
   void begin_fetch(uint32_t r, uint32_t holder, double bytes);
@@ -121,8 +113,8 @@ class ClusterEngine {
   const ClusterOptions& options_;
   const sched::Profile& profile_;
   ClusterRun run_;
+  Outcomes outcomes_;  // of run_.requests
   double now_ = 0;
-  uint64_t over_ = 0, missed_ = 0;  // requests
   Calendar<Kind> calendar_;
   std::vector<Live> live_;
   std::vector<Node> nodes_;
