@@ -109,10 +109,11 @@ class ConductorProcess {
       if (!is_local(uri) && keys_.lock(Door::control) != ctl::Keys::cluster) warn_no_lock(Door::control, uri.text());
       hub.listen.push_back(uri);
     }
+    if (hub.listen.empty()) return user_error(err::kBadValue, "--listen names no endpoint", "--listen");
     MC_TRY(links, Links::open(std::move(hub), std::nullopt));
     links_ = std::move(links);
-    control_ = links_->bound().front().text();
     MC_ASSERT(!links_->bound().empty());
+    control_ = links_->bound().front().text();
     return {};
   }
 
@@ -139,12 +140,12 @@ class ConductorProcess {
     options.refuse_head = [this](const http::Request& head) { return frontend_->refuse_head(head); };
     MC_TRY(server, http::Server::open(options, frontend_->handler()));
     server_ = std::move(server);
-    http_address_ = HostPort{at.host, server_->port()}.text();
     MC_ASSERT(server_->port() != 0);
+    http_address_ = HostPort{at.host, server_->port()}.text();
     const std::string host = at.host == "0.0.0.0" ? "127.0.0.1" : at.host == "::" ? "::1" : at.host;
     frontend_->set_url("http://" + HostPort{host, server_->port()}.text());
     if (at.port != 0 && at.port != server_->port())
-      log_warn("another program has the default port: clients find this conductor at the next free one",
+      log_warn("the default port is in use: this conductor listens on the next free port",
                {{"taken", at.text()}, {"http", http_address_}});
     readiness_ = std::make_unique<Readiness>("mc-conductor", args_.on(flags::kJson),
                                              args_.present(flags::kReadyFile) ? args_.text(flags::kReadyFile) : "");

@@ -90,10 +90,11 @@ void DataPlane::notify(const node::SendNotify& notify) {
     if (link.notifies.size() < kNotifiesKept)
       link.notifies.push_back(std::move(bytes));
     else
-      log_warn("notify dropped", {{"to", notify.to}, {"why", to_string(code)}});
+      log_warn("notify dropped: the queue is full",
+               {{"to", notify.to}, {"queued", kNotifiesKept}, {"why", to_string(code)}});
   }
-}
   MC_ASSERT_LE(link.notifies.size(), kNotifiesKept);
+}
 
 void DataPlane::on_up(Link& link) {
   size_t sent = 0;
@@ -114,7 +115,8 @@ void DataPlane::give_up_late_reads() {
         ++i;
         continue;
       }
-      answer(link.reads[i].read.read, Code::timeout, "no data connection to " + link.name);
+      answer(link.reads[i].read.read, Code::timeout,
+             "no data connection to " + link.name + " within the time-out of the read");
       link.reads.erase(link.reads.begin() + static_cast<std::ptrdiff_t>(i));
     }
 }
@@ -124,10 +126,10 @@ void DataPlane::answer(uint64_t read, Code code, std::string what) {
 }
 
 void DataPlane::read(const node::Read& read, const std::function<uint64_t(uint32_t)>& local_offset) {
-  const auto link = links_.find(read.instance);
-  if (link == links_.end()) return answer(read.read, Code::peer_lost, "no data connection to " + read.peer);
   MC_ASSERT(local_offset);
   MC_ASSERT(!reads_.contains(read.read));  // the machine gives each read a number of its own
+  const auto link = links_.find(read.instance);
+  if (link == links_.end()) return answer(read.read, Code::peer_lost, "no data connection to " + read.peer);
   if (start(link->second, read, local_offset)) return;
   const TimePoint until = after(SystemClock::instance().now(), std::min(read.budget, kUpWithin));
   link->second.reads.push_back({read, local_offset, until});
@@ -165,15 +167,15 @@ bool DataPlane::start(Link& link, const node::Read& read, const std::function<ui
   }
   batches_[*batch] = {read.read, Code::ok, "", link.id, link.role, bytes, now};
   reads_[read.read] = *batch;
+  MC_ASSERT_EQ(batches_.size(), reads_.size());
   return true;
 }
-  MC_ASSERT_EQ(batches_.size(), reads_.size());
 
 void DataPlane::cancel(uint64_t read) {
   if (const auto it = reads_.find(read); it != reads_.end()) return engine_->cancel(it->second);
   for (auto& [instance, link] : links_)
     if (std::erase_if(link.reads, [&](const Waiting& w) { return w.read.read == read; }) > 0)
-      return answer(read, Code::cancelled, "cancelled before it began");
+      return answer(read, Code::cancelled, "the read was cancelled before its connection was up");
 }
 
 std::optional<node::Event> DataPlane::finish(xfer::BatchId batch) {
@@ -193,9 +195,9 @@ std::optional<node::Event> DataPlane::finish(xfer::BatchId batch) {
 void DataPlane::arrived(const Outstanding& read) {
   const std::string transport = engine_->transport(read.peer);
   read_bytes_[{transport, read.role}] += read.bytes;
+  MC_ASSERT_LE(transfers_.size(), kTransfersKept);
   if (transfers_.size() == kTransfersKept) return;
   transfers_.push_back({transport, read.bytes, to_seconds(SystemClock::instance().now() - read.began)});
-  MC_ASSERT_LE(transfers_.size(), kTransfersKept);
 }
 
 std::optional<node::Event> DataPlane::convert(xfer::Event event) {
@@ -224,7 +226,7 @@ std::optional<node::Event> DataPlane::convert(xfer::Event event) {
     }
     case Kind::peer_up: {
       if (event.claimed) {  // served, and not believed: its notifies are dropped above
-        log_info("data connection of a stranger", {{"via", event.text}});
+        log_info("data connection of an unknown node", {{"via", event.text}});
         return std::nullopt;
       }
       const auto descriptor = engine_->descriptor(event.peer);

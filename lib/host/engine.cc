@@ -36,14 +36,15 @@ Result<PipelinePart> pipeline_part(const cli::Args& args) {
   const auto stage = parse_u64(text.substr(0, slash), 0, 63);
   const auto stages = slash == std::string::npos ? stage : parse_u64(text.substr(slash + 1), 1, 64);
   if (slash == std::string::npos || !stage || !stages || *stage >= *stages)
-    return user_error(err::kBadValue, "--pipeline " + text + " is not of the form 0/2", "--pipeline");
+    return user_error(err::kBadValue, "--pipeline " + text + " is not STAGE/STAGES, for example 0/2 or 1/2",
+                      "--pipeline");
   return PipelinePart{static_cast<uint32_t>(*stage), static_cast<uint32_t>(*stages)};
 }
 
 Result<model::ModelOptions> model_options(const cli::Args& args) {
   MC_TRY(part, pipeline_part(args));
-  model::ModelOptions options{.dtype = args.text(flags::kDtype), .stage = part.stage, .stages = part.stages};
   MC_ASSERT_LT(part.stage, part.stages);
+  model::ModelOptions options{.dtype = args.text(flags::kDtype), .stage = part.stage, .stages = part.stages};
   if (args.has(flags::kWeightDtype)) options.weight_dtype = args.text(flags::kWeightDtype);
   return options;
 }
@@ -54,12 +55,13 @@ Result<Engine> open_engine(const cli::Args& args) {
   engine.directory = directory;
   engine.served_name = served_name(directory);
   engine.block_tokens = static_cast<uint32_t>(args.count(flags::kBlockTokens));
-  engine.parallel = std::make_unique<Parallel>(thread_count(args));
   MC_ASSERT(engine.block_tokens > 0);  // the check of the flag
+  engine.parallel = std::make_unique<Parallel>(thread_count(args));
   const std::string& dtype = args.text(flags::kDtype);
   if (args.has(flags::kKvDtype) && args.text(flags::kKvDtype) != "auto" && args.text(flags::kKvDtype) != dtype)
     return user_error(err::kBadValue, "--kv-dtype " + args.text(flags::kKvDtype) + " differs from --dtype " + dtype +
-                                          "; this build keeps K and V in the compute type");
+                                          "; K and V have the compute type",
+                      "--kv-dtype", "leave --kv-dtype out, or give both flags one type");
   MC_TRY(options, model_options(args));
   MC_TRY(loaded, model::Model::open(directory, options, *engine.parallel));
   engine.model = std::make_unique<model::Model>(std::move(loaded));

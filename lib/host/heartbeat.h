@@ -1,4 +1,4 @@
-// Whether a control loop still turns: the loop beats once a round, at least five times a second, and /livez
+// Whether a control loop still runs: the loop beats once a round, at least five times a second, and /livez
 // asks from the HTTP server's thread how long ago that was.
 #pragma once
 
@@ -22,12 +22,12 @@ class Heartbeat {
   void beat(TimePoint now) {
     last_.store(now.time_since_epoch().count(), std::memory_order_relaxed);  // publishes nothing but itself
   }
-  /// Any thread: "" while the loop turns, else since when it does not.
+  /// Any thread: "" while the loop runs, else the time since its last round.
   std::string trouble(TimePoint now) const {
     const Duration age = now.time_since_epoch() - Duration(last_.load(std::memory_order_relaxed));
     if (age <= kAgeMax) return {};
     char text[64];
-    std::snprintf(text, sizeof text, "the control loop has not turned for %.1f s", to_seconds(age));
+    std::snprintf(text, sizeof text, "the control loop has not run for %.1f s", to_seconds(age));
     return text;
   }
 

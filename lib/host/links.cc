@@ -141,17 +141,18 @@ void Links::post(ctl::LinkId link, const node::Send& send) {
 void Links::keep(const std::string& target, const node::Send& send) {
   auto& kept = kept_[target];
   if (kept.size() >= kKeptMax)
-    return lost(send.to, send.instance, std::to_string(kKeptMax) + " messages wait for a connection");
+    return lost(send.to, send.instance,
+                "the queue is full: " + std::to_string(kKeptMax) + " messages wait for a control connection");
   kept.push_back({send, after(SystemClock::instance().now(), kept_for_)});
-}
   MC_ASSERT_LE(kept.size(), kKeptMax);
+}
 
 void Links::give_up_kept() {
   if (kept_.empty()) return;
   const TimePoint now = SystemClock::instance().now();
   for (auto it = kept_.begin(); it != kept_.end();) {
-    const auto& oldest = it->second.front();
     MC_ASSERT(!it->second.empty());
+    const auto& oldest = it->second.front();
     if (now < oldest.until || oldest.send.to == node::kConductor) {
       ++it;
       continue;
@@ -167,8 +168,8 @@ void Links::flush(const std::string& target, ctl::LinkId link) {
   if (it == kept_.end()) return;
   const auto kept = std::move(it->second);
   kept_.erase(it);
-  for (const auto& k : kept) post(link, k.send);
   MC_ASSERT(!kept.empty());
+  for (const auto& k : kept) post(link, k.send);
 }
 
 void Links::send(const node::Send& send) {
@@ -183,13 +184,14 @@ void Links::send(const node::Send& send) {
     return post(conductor_, send);
   }
   const auto it = links_.find(send.instance);
-  if (it == links_.end() || it->second.empty()) {
+  if (it == links_.end()) {
     if (names_.contains(send.instance)) return keep(send.instance.hex(), send);
-    return lost(send.to, send.instance, "no such peer, and it did not connect to us");
+    return lost(send.to, send.instance,
+                "the conductor names no such peer, and the peer has no control connection to this node");
   }
+  MC_ASSERT(!it->second.empty());
   post(it->second.front(), send);
 }
-  MC_ASSERT(!it->second.empty());
 
 void Links::set_peers(const std::vector<wire::Peer>& peers) {
   std::set<std::string> wanted;
@@ -214,21 +216,22 @@ void Links::set_peers(const std::vector<wire::Peer>& peers) {
     for (auto& [instance, links] : links_) {
       // Messages of this link may still be under way, and the hub reports nothing of a link that we closed.
       if (!links.empty() && links.front() == it->second)
-        lost_.push_back({former.contains(instance) ? former.at(instance) : "?", instance, "no longer a peer"});
+        lost_.push_back(
+            {former.contains(instance) ? former.at(instance) : "?", instance, "the node has left the cluster"});
       std::erase(links, it->second);
     }
     std::erase_if(links_, [](const auto& l) { return l.second.empty(); });
     it = dialled_.erase(it);
   }
+  MC_ASSERT_LE(dialled_.size(), wanted.size());
   for (auto it = kept_.begin(); it != kept_.end();) {
+    MC_ASSERT(!it->second.empty());
     const node::Send& first = it->second.front().send;
     if (first.to == node::kConductor || names_.contains(first.instance)) {
-  MC_ASSERT_LE(dialled_.size(), wanted.size());
       ++it;
-    MC_ASSERT(!it->second.empty());
       continue;
     }
-    lost(first.to, first.instance, "no longer a peer");
+    lost(first.to, first.instance, "the node has left the cluster");
     it = kept_.erase(it);
   }
 }

@@ -32,7 +32,8 @@ Result<LocalShape> parse_local(std::string_view text) {
                                                                   : nullptr)
                                               : nullptr;
     if (!slot || *slot != 0 || count > 64)
-      return user_error(err::kBadValue, "--local " + std::string(text) + " is not of the form 2p2d1c", "--local");
+      return user_error(err::kBadValue, "--local " + std::string(text) + " is not of the form 2p2d1c", "--local",
+                        "give counts from 0 to 64 of p (prefill), d (decode) and c (cache), each letter once");
     *slot = count;
     ++i;
   }
@@ -47,8 +48,8 @@ Result<LocalCluster> LocalCluster::open(const cli::Args& args) {
 }
 
 std::vector<LocalCluster::Command> LocalCluster::commands(const std::string& control) const {
-  std::vector<Command> out;
   MC_ASSERT(!control.empty());
+  std::vector<Command> out;
   const int workers = std::max(1, shape_.prefill + shape_.decode + shape_.cache);
   const uint64_t share = mem::available_bytes() / 4 / static_cast<uint64_t>(workers);
   const auto add = [&](const char* program, char letter, int count, bool is_cache) {
@@ -87,8 +88,8 @@ std::vector<LocalCluster::Command> LocalCluster::commands(const std::string& con
   add("mc-prefill", 'p', shape_.prefill, false);
   add("mc-decode", 'd', shape_.decode, false);
   add("mc-cache", 'c', shape_.cache, true);
-  return out;
   MC_ASSERT_EQ(out.size(), shape_.nodes());
+  return out;
 }
 
 std::string LocalCluster::command_lines(const std::string& control) const {

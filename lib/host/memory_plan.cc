@@ -42,7 +42,7 @@ Result<void> check_memory(const MemoryPlan& plan) {
   const std::string needed = "the model needs " + mib(plan.weight_bytes) + " for weights, " + mib(plan.scratch_bytes) +
                              " of scratch and " + mib(kv) + " for KV" +
                              (beside > 0 ? " and " + mib(beside) + " for its MoBA centroids" : "") + ", together " +
-                             mib(fixed + kv + beside) + "; free are " + std::to_string(plan.free_bytes / kMiB) + " MiB";
+                             mib(fixed + kv + beside) + "; " + std::to_string(plan.free_bytes / kMiB) + " MiB are free";
   if (fixed + kPagesMin * with > plan.free_bytes)
     return user_error(err::kNotEnoughMemory, needed, "--model",
                       "no --kv-mem fits; use --weight-dtype int8, a smaller model, or free memory");

@@ -54,9 +54,9 @@ Result<void> check_sched_flags(const cli::Args& args, std::span<const sched::Adm
     MC_ASSERT(!readers.empty());  // a flag that no admission reads would be dead
     const std::string name = "--" + std::string(use.flag->name);
     return user_error(err::kBadValue,
-                      name + " " + args.text(*use.flag) + " is of --admission " + names_of(readers) + "; it is " +
-                          names_of(admissions) + " here, which " + (admissions.size() == 1 ? "does" : "do") +
-                          " not look at it",
+                      name + " " + args.text(*use.flag) + " applies to --admission " + names_of(readers) +
+                          "; this run has --admission " + names_of(admissions) + ", which " +
+                          (admissions.size() == 1 ? "does" : "do") + " not read it",
                       name, "leave " + name + " out, or choose --admission " + std::string(readers.front()->name));
   }
   return {};

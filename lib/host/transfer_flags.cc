@@ -14,7 +14,7 @@ namespace mc {
 Result<void> flags::check_lease_time(std::string_view value) {
   MC_TRY(time, parse_duration(value));
   if (time >= 10ms) return {};
-  return {Code::invalid, "'" + std::string(value) + "' is too short for any read; at least 10ms"};
+  return {Code::invalid, "'" + std::string(value) + "' is shorter than a read takes; give at least 10ms"};
 }
 
 Result<void> flags::check_transfer_faults(std::string_view value) {

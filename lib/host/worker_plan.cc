@@ -58,9 +58,12 @@ Result<void> WorkerPlan::make() {
 Result<void> WorkerPlan::plan_pipeline() {
   MC_TRY(part, pipeline_part(args_));
   if (options.name.empty())
-    return user_error(err::kBadValue, "--pipeline needs --name: its stages find each other by it", "--pipeline");
+    return user_error(err::kBadValue, "--pipeline needs --name: the stages of a pipeline find each other by that name",
+                      "--pipeline", "give all its stages one name, as in --name p0 --pipeline 0/2");
   if (args_.text(flags::kRunner) != "model")
-    return user_error(err::kBadValue, "--pipeline computes a model; --runner costed has no stages", "--pipeline");
+    return user_error(err::kBadValue,
+                      "--pipeline divides the layers of a model, and --runner costed computes no layers", "--pipeline",
+                      "leave out --pipeline or --runner");
   stage_.leader = options.name;
   stage_.stage = part.stage;
   stage_.stages = part.stages;
@@ -81,10 +84,10 @@ Result<void> WorkerPlan::add_slots() {
   node::ActivationSlots slots;
   slots.row_bytes = config.hidden * sizeof(float);
   slots.base = arena_bytes_;
+  MC_ASSERT_EQ(slots.base % alignof(float), 0u);
   slots.slot_bytes = round_up(args_.count(flags::kChunkTokens) * slots.row_bytes, 4096);
   arena_bytes_ += slots.slot_bytes * node::ActivationSlots::count();
   prefill_.slots = stage_.slots = slots;
-  MC_ASSERT_EQ(slots.base % alignof(float), 0u);
   return {};
 }
 
@@ -155,10 +158,10 @@ Result<void> WorkerPlan::plan_model() {
   uint64_t pages = wanted_bytes(args_.size(flags::kKvMem)) / widest.page_bytes();
   if (args_.size(flags::kKvMem).percent > 0) pages = std::min({pages, useful, uint64_t{1} << 20});
   if (pages < kPagesMin)
-    return user_error(
-        err::kNotEnoughMemory,
-        "--kv-mem holds " + std::to_string(pages) + " pages of " + format_bytes(page_bytes) + ", at least 4 are needed",
-        "--kv-mem");
+    return user_error(err::kNotEnoughMemory,
+                      "--kv-mem holds " + std::to_string(pages) + " pages of " + format_bytes(page_bytes) +
+                          "; a node needs " + std::to_string(kPagesMin),
+                      "--kv-mem", "give --kv-mem at least " + format_bytes(kPagesMin * widest.page_bytes()));
   options.page_count = static_cast<uint32_t>(std::min<uint64_t>(pages, 1u << 24));
   arena_bytes_ = options.page_count * page_bytes;
   options.context_tokens = std::min(model.config().max_positions, (options.page_count - 1) * engine_->block_tokens);
@@ -189,7 +192,7 @@ Result<void> WorkerPlan::plan_costed(sched::Profile profile) {
   const uint64_t said = role_ == wire::Role::decode ? profile.kv_capacity_tokens : cached;
   const uint64_t here = uint64_t{options.page_count} * block_tokens_;
   if (here > said || here + block_tokens_ <= said)
-    log_warn("the room of the profile is not kept: it must hold a context, in at most a million pages",
+    log_warn("KV room differs from the profile: a node holds at least one context and at most 1048576 pages",
              {{"profile_tokens", said}, {"tokens", here}});
   arena_bytes_ = uint64_t{options.page_count} * options.layout.page_bytes();
   options.context_tokens = static_cast<uint32_t>(
@@ -210,7 +213,7 @@ Result<void> WorkerPlan::check_chunk(uint32_t chunk_tokens) const {
   return user_error(err::kBadValue,
                     "--chunk-tokens " + std::to_string(chunk_tokens) + " is not a multiple of --block-tokens " +
                         std::to_string(block_tokens_),
-                    "--chunk-tokens");
+                    "--chunk-tokens", "give a multiple, for example " + std::to_string(8 * block_tokens_));
 }
 
 Result<std::unique_ptr<node::Compute>> WorkerPlan::open_compute(std::byte* pool) {
@@ -220,10 +223,10 @@ Result<std::unique_ptr<node::Compute>> WorkerPlan::open_compute(std::byte* pool)
 }
 
 Result<std::unique_ptr<node::Compute>> WorkerPlan::open_costed(std::byte* pool) {
+  MC_ASSERT(pool != nullptr && options.page_count >= kPagesMin);
   uint32_t chunk_tokens = static_cast<uint32_t>(costed_->profile.chunk_tokens);
   if (args_.has(flags::kChunkTokens) && args_.given(flags::kChunkTokens))
     chunk_tokens = static_cast<uint32_t>(args_.count(flags::kChunkTokens));
-  MC_ASSERT(pool != nullptr && options.page_count >= kPagesMin);
   MC_CHECK(check_chunk(chunk_tokens));
   prefill_.chunk_tokens = chunk_tokens;
   if (args_.has(flags::kBatchMax)) decode_.batch_max = static_cast<uint32_t>(args_.count(flags::kBatchMax));
@@ -236,10 +239,10 @@ Result<std::unique_ptr<node::Compute>> WorkerPlan::open_costed(std::byte* pool) 
 
 std::optional<costed::PacedPlane::Pace> WorkerPlan::pace() const {
   if (!costed_) return std::nullopt;
+  MC_ASSERT(options.layout.layer_bytes() > 0);
   const double scale = static_cast<double>(costed_->profile.kv_bytes_per_token) * options.layout.block_tokens /
                        static_cast<double>(options.layout.layers * options.layout.layer_bytes());
   return costed::PacedPlane::Pace{scale / costed_->profile.net.bytes_per_s,
-  MC_ASSERT(options.layout.layer_bytes() > 0);
                                   from_seconds(costed_->profile.net.latency_s)};
 }
 
@@ -252,17 +255,17 @@ Result<sched::Cost> WorkerPlan::cost_of_model(const std::string& kernels) const 
   }
   MC_TRY(profile, open_profile(args_.text(flags::kCost)));
   sched::Cost cost = profile.cost;
+  MC_ASSERT(prefill_.stages > 0);
   // A full pipeline finishes a prompt in little more than one stage's time; reports correct the rest.
   for (double* part : {&cost.prefill_s_per_token, &cost.prefill_s_per_token2}) *part /= prefill_.stages;
   return cost;
-  MC_ASSERT(prefill_.stages > 0);
 }
 
 Result<std::unique_ptr<node::Compute>> WorkerPlan::open_model(std::byte* pool) {
+  MC_ASSERT(pool != nullptr && options.page_count >= kPagesMin);
   ComputeOptions compute;
   compute.block_tokens = block_tokens_;
   if (args_.has(flags::kChunkTokens)) compute.chunk_tokens = static_cast<uint32_t>(args_.count(flags::kChunkTokens));
-  MC_ASSERT(pool != nullptr && options.page_count >= kPagesMin);
   MC_CHECK(check_chunk(compute.chunk_tokens));
   if (args_.has(flags::kBatchMax)) compute.batch_max = static_cast<uint32_t>(args_.count(flags::kBatchMax));
   compute.kernels = args_.text(flags::kKernels);

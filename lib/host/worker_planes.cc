@@ -56,7 +56,7 @@ Result<void> WorkerPlanes::open_data(const cli::Args& args, const DescriptorPlan
     MC_TRY(faults, parse_faults(args.text(flags::kTransferFaults)));
     data.faults = faults;
     data.faults.seed = options.seed;
-    log_warn("transfers are broken on purpose", {{"faults", args.text(flags::kTransferFaults)}});
+    log_warn("transfer faults are injected", {{"faults", args.text(flags::kTransferFaults)}});
   }
   data.tcp_bind = HostPort{args.text(flags::kBind), 0}.text();
   data.shm_folder = run_dir;

@@ -54,7 +54,7 @@ class Memory(unittest.TestCase):
     def test_what_does_not_fit_is_refused_before_loading_with_the_largest_pool_that_does(self):
         code, _, err = cluster.run("mc-prefill", "-m", self.dir + "/m", "--kv-mem", "900TiB", "--check")
         self.assertEqual(code, 1)
-        for word in ("MC5003", "for weights", "for KV", "free are", "the largest --kv-mem that fits is"):
+        for word in ("MC5003", "for weights", "for KV", "MiB are free", "the largest --kv-mem that fits is"):
             self.assertIn(word, err)
 
     def test_a_decode_node_counts_the_copies_of_its_moba_centroids(self):

@@ -333,8 +333,9 @@ class Cluster(unittest.TestCase):
             (["--rules", "paper", "--first-token", "with-second"], "--first-token means nothing under --rules paper"),
             (["--find-ratio", "--cluster", "3p2d", "--counterfactual", "1"], "--counterfactual means nothing"),
             (["--sample", "0"], "'0' measures nothing"),
-            (["--t-d", "5s"], "--t-d 5s is of --admission predict; it is none here, which does not look at it"),
-            (["--admission", "early,goodput", "--aggregate", "max"], "it is early, goodput here, which do not look"),
+            (["--t-d", "5s"],
+             "--t-d 5s applies to --admission predict; this run has --admission none, which does not read it"),
+            (["--admission", "early,goodput", "--aggregate", "max"], "has --admission early, goodput, which do not"),
             (["--slack", "1.2", "--admission", "baseline"], "leave --slack out, or choose --admission early"),
         ):
             code, _, err = cluster.run("mc-bench", "sim", SMALL, *words)

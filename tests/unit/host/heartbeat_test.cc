@@ -11,14 +11,14 @@
 using namespace mc;
 using namespace mc::host;
 
-TEST_CASE("host/heartbeat: a loop is alive until it has not turned for too long, and again once it turns") {
+TEST_CASE("host/heartbeat: a loop is alive until its last round is too long ago, and again after the next round") {
   VirtualClock clock;
   Heartbeat heart(clock.now());
   CHECK(heart.trouble(clock.now()).empty());
   clock.advance(Heartbeat::kAgeMax);
   CHECK(heart.trouble(clock.now()).empty());
   clock.advance(2s);
-  CHECK(heart.trouble(clock.now()) == "the control loop has not turned for 7.0 s");
+  CHECK(heart.trouble(clock.now()) == "the control loop has not run for 7.0 s");
   heart.beat(clock.now());
   CHECK(heart.trouble(clock.now()).empty());
 }
@@ -68,7 +68,7 @@ TEST_CASE("host/heartbeat: /livez says 503 while a real loop is stuck, and 200 b
   REQUIRE_OK(release);
   (*loop)->post([&](TimePoint, node::Actions&) { (void)release->wait(after(SystemClock::instance().now(), 60s)); });
   CHECK(livez_until(url, 503, body) == 503);
-  CHECK(body.find("the control loop has not turned for") != std::string::npos);
+  CHECK(body.find("the control loop has not run for") != std::string::npos);
   release->signal();
   CHECK(livez_until(url, 200, body) == 200);
   (*loop)->stop();

@@ -28,7 +28,7 @@ TEST_CASE("host/memory_plan: a pool that does not fit is answered with the large
   REQUIRE_FALSE(result);
   CHECK(result.error().mc == static_cast<int>(err::kNotEnoughMemory));
   CHECK(result.error().what.find("100 MiB for weights") != std::string::npos);
-  CHECK(result.error().what.find("free are 160 MiB") != std::string::npos);
+  CHECK(result.error().what.find("160 MiB are free") != std::string::npos);
   CHECK(result.error().next == "the largest --kv-mem that fits is 50MiB");
 }
 
