@@ -59,9 +59,13 @@ Answer::Answer(http::GenerateRequest request, http::AnswerHead head, http::Respo
       head_(std::move(head)),
       out_(std::move(out)),
       tokenizer_(tokenizer),
-      writer_(head_, request_) {}
+      writer_(head_, request_) {
+  MC_ASSERT(request_.answers() > 0);
+}
 
 Result<void> Answer::add_choice(const RequestId& req, std::vector<uint32_t> prompt) {
+  MC_ASSERT(!prompt.empty());
+  MC_ASSERT(find(req) == nullptr);
   MC_TRY(stops, text::StopMatcher::build(request_.sampling.stop, request_.sampling.include_stop_str_in_output));
   http::Choice out;
   out.index = static_cast<int>(choices_.size());
@@ -121,6 +125,8 @@ bool Answer::take_prompt_logprobs(Choice& choice, std::vector<wire::PromptLogpro
 void Answer::share_prompt_logprobs(Choice& choice, std::vector<wire::PromptLogprob> rows) {
   const size_t n = static_cast<size_t>(request_.answers());
   const size_t at = static_cast<size_t>(choice.out.index);
+  MC_ASSERT_EQ(at % n, size_t{0});  // the first choice of each prompt asks for the rows
+  MC_ASSERT_EQ(rows.size() + 1, choice.prompt.size());
   const auto group = std::span(choices_).subspan(at, std::min(n, choices_.size() - at));
   const auto shared = std::make_shared<const std::vector<wire::PromptLogprob>>(std::move(rows));
   for (Choice& one : group) one.prompt_logprobs = shared;
@@ -170,6 +176,7 @@ std::vector<http::TokenLogprob> Answer::echoed_logprobs(const Choice& choice) co
   if (!request_.sampling.logprobs) return out;
   MC_ASSERT(choice.prompt_logprobs != nullptr);  // a choice that has no rows failed
   const auto& rows = *choice.prompt_logprobs;
+  MC_ASSERT_LT(rows.size(), choice.prompt.size());
   out.push_back({std::string(tokenizer_.token_bytes(choice.prompt[0])), std::nullopt, {}, is_hidden(choice.prompt[0])});
   for (size_t i = 0; i < rows.size(); ++i) {
     const size_t wanted = std::min(static_cast<size_t>(*request_.sampling.logprobs), rows[i].top.size());
@@ -241,6 +248,7 @@ void Answer::emit(Choice& choice, std::string text, const node::Reply* reply) {
 
 void Answer::send_piece(Choice& choice, const Choice::Piece& piece) {
   start_stream();
+  MC_ASSERT(request_.stream);
   echo(choice);
   if (failed_) return;
   std::string bytes;
@@ -258,6 +266,7 @@ void Answer::send_waiting(Choice& choice) {
 
 bool Answer::on_token(const RequestId& req, const node::Reply& reply) {
   Choice* choice = find(req);
+  MC_ASSERT(reply.kind == node::Reply::Kind::token);
   MC_ASSERT(choice != nullptr);
   if (choice->stopped || choice->ended || failed_) return false;
   if (reply.index == 0) summary_ = reply.summary;
@@ -284,6 +293,7 @@ uint32_t Answer::longest_choice() const {
 
 bool Answer::on_end(const RequestId& req, const node::Reply& reply) {
   Choice* choice = find(req);
+  MC_ASSERT(reply.kind != node::Reply::Kind::token);
   MC_ASSERT(choice != nullptr);
   if (choice->ended || failed_) return failed_;
   if (reply.kind == node::Reply::Kind::failed || reply.kind == node::Reply::Kind::rejected) {
@@ -313,6 +323,7 @@ bool Answer::on_end(const RequestId& req, const node::Reply& reply) {
 
 void Answer::finish_choice(Choice& choice, node::Finish finish) {
   if (!choice.stopped) {
+  MC_ASSERT(!choice.ended);
     const std::string rest = choice.stops.push(choice.detokenizer.flush()) + choice.stops.flush();
     if (!rest.empty()) emit(choice, rest, nullptr);
   }
@@ -323,6 +334,7 @@ void Answer::finish_choice(Choice& choice, node::Finish finish) {
 
 void Answer::send_finish(Choice& choice) {
   start_stream();
+  MC_ASSERT(request_.stream && choice.ended);
   echo(choice);
   if (failed_) return;
   std::string bytes;
@@ -370,12 +382,14 @@ std::vector<http::Choice> Answer::take_best_choices() {
 
 void Answer::write_whole() {
   for (Choice& choice : choices_) echo(choice);
+  MC_ASSERT(!started_ && unfinished().empty());
   const std::vector<http::Choice> choices = take_best_choices();
   out_.respond(http::json_response(200, http::answer_body(head_, request_, choices, usage(), explanation())));
 }
 
 void Answer::fail(const node::Reply& reply) {
   failed_ = true;
+  MC_ASSERT(!failed_);  // a client gets one error
   if (started_) {
     out_.fail_stream(http::error_body(reply_error(reply)));
   } else {

@@ -19,8 +19,11 @@ void Answers::start(const std::shared_ptr<AnswerJob>& job) {
   const TimePoint now = SystemClock::instance().now();
   if (now - job->received >= job->deadline)
     return out.respond(late_response(job->received, job->complete, job->deadline));
+  MC_ASSERT(!job->submits.empty());
   for (auto& submit : job->submits) {
+    MC_ASSERT(!answers_.contains(submit.req));
     submit.deadline = job->deadline - (now - job->received);
+    MC_ASSERT(submit.deadline > Duration(0));
     answers_[submit.req] = job->answer;
     RequestProgress progress;
     progress.submitted = progress.last = now;
@@ -101,6 +104,7 @@ void Answers::on_token(Answer& answer, const node::Reply& reply, TimePoint now) 
                               {"ttft_ms", to_ms(now - progress.submitted)}});
     metrics_.first_token(progress, reply, now);
   } else {
+    MC_ASSERT(progress.first != kNever);  // the conductor gives each token once, in order
     metrics_.next_token(progress, now);
   }
   progress.last = now;
@@ -129,7 +133,8 @@ void Answers::on_end(Answer& answer, const node::Reply& reply, TimePoint now) {
                                 {"output_tokens", progress.tokens},
                                 {"total_ms", to_ms(now - progress.submitted)}});
   records_.end(reply, now);
-  answers_.erase(reply.req);
+  const size_t known = answers_.erase(reply.req);
+  MC_ASSERT_EQ(known, 1u);
   if (!grow(answer, [&] { return answer.on_end(reply.req, reply); })) return;
   if (!answer.failed()) metrics_.longest_choice(answer.longest_choice());
   // One choice failed: the answer is an error already, the others need not run on.
@@ -147,6 +152,7 @@ void Answers::fail_all() {
     reply.message = "the conductor is stopping";
     on_reply(reply);
   }
+  MC_ASSERT(answers_.empty());
 }
 
 }  // namespace mc::door

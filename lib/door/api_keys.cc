@@ -4,6 +4,7 @@
 #include <cctype>
 #include <set>
 
+#include "base/assert.h"
 #include "base/errors.h"
 #include "base/secret_file.h"
 #include "base/toml.h"
@@ -110,6 +111,7 @@ Result<ApiKeys> ApiKeys::read(std::string_view text, const std::string& source) 
   ApiKeys out;
   for (const auto& [row, line] : rows) {
     const std::string& name = row.tenant.name;
+    MC_ASSERT(!name.empty());
     if (row.keys.empty()) return toml_error(source, line, "tenant " + name + " has no keys");
     if (row.tenant.burst_tokens > 0 && row.tenant.tokens_per_s == 0)
       return toml_error(source, line, "tenant " + name + " has burst_tokens without tokens_per_s");
@@ -123,6 +125,8 @@ Result<ApiKeys> ApiKeys::read(std::string_view text, const std::string& source) 
     out.tenants_.push_back(row.tenant);
     out.salts_.emplace(name, row.salt);
   }
+  MC_ASSERT_EQ(out.tenants_.size(), out.salts_.size());
+  MC_ASSERT_LE(out.tenants_.size(), out.grants_.size());
   if (out.tenants_.empty()) return toml_error(source, 1, "no tenant is named");
   return out;
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/assert.h"
 #include "base/errors.h"
 #include "base/fd.h"
 #include "base/hash.h"
@@ -48,6 +49,7 @@ Result<std::string> new_admin_key() {
     key += kHex[byte >> 4];
     key += kHex[byte & 15];
   }
+  MC_ASSERT(is_bearer_key(key));
   return key;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <new>
 
+#include "base/assert.h"
 #include "base/errors.h"
 #include "base/json.h"
 #include "base/log.h"
@@ -90,7 +91,9 @@ text::EncodeLimits Call::encode_limits() const {
 }
 
 CallRunner::CallRunner(node::MachineLoop& loop, node::Conductor& conductor, Duration deadline, Work work)
-    : loop_(loop), conductor_(conductor), deadline_(deadline), work_(std::move(work)) {}
+    : loop_(loop), conductor_(conductor), deadline_(deadline), work_(std::move(work)) {
+  MC_ASSERT(work_);
+}
 
 bool CallRunner::set_deadline(const Call& call, Duration deadline) {
   const TimePoint received = call.request.received;
@@ -104,6 +107,7 @@ bool CallRunner::set_deadline(const Call& call, Duration deadline) {
 
 // The tenant pays first: a call that it has no quota for is not worked on.
 void CallRunner::take(Call given) {
+  MC_ASSERT(!given.ticket && given.complete >= given.request.received);
   const auto call = std::make_shared<Call>(std::move(given));
   const Duration deadline = asked_deadline(call->request, false).value_or(deadline_);
   if (call->complete - call->request.received >= deadline)
@@ -125,6 +129,7 @@ void CallRunner::take(Call given) {
 }
 
 void CallRunner::put_in_pool(std::shared_ptr<Call> call) {
+  MC_ASSERT(!call->ticket);  // a call enters the pool once
   const TimePoint received = call->request.received, complete = call->complete;
   const Duration deadline = asked_deadline(call->request, true).value_or(deadline_);
   DoorPool::Job job;
@@ -155,6 +160,7 @@ void CallRunner::run_inline(const std::shared_ptr<Call>& call) {
 
 /// Runs a call on a thread of the pool. When memory runs out, only this call fails, as on the HTTP thread.
 void CallRunner::run_alone(Call& call) {
+  MC_ASSERT(call.ticket);
   try {
     const FailsAlone alone;
     return work_(call);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/assert.h"
 #include "product/metric_names.h"
 #include "wire/codec.h"
 
@@ -16,6 +17,7 @@ void ConductorMetrics::decided(Duration took) {
 }
 
 void ConductorMetrics::first_token(const RequestProgress& progress, const node::Reply& reply, TimePoint now) {
+  MC_ASSERT(progress.submitted <= now);
   const double ttft_s = to_seconds(now - progress.submitted);
   metrics_.histogram(metric::kVllmTtft).observe(ttft_s);
   metrics_.histogram(metric::kPredictedTtftError).observe(ttft_s - reply.summary.predicted_ttft_s);
@@ -35,6 +37,7 @@ void ConductorMetrics::first_token(const RequestProgress& progress, const node::
 }
 
 void ConductorMetrics::next_token(const RequestProgress& progress, TimePoint now) {
+  MC_ASSERT(progress.last <= now);
   metrics_.histogram(metric::kVllmItl).observe(to_seconds(now - progress.last));
 }
 
@@ -57,6 +60,7 @@ void ConductorMetrics::end(const RequestProgress& progress, const node::Reply& r
     metrics_.histogram(metric::kVllmRequestGeneration).observe(is_prompt_alone ? 0 : reply.index);
     metrics_.histogram(metric::kVllmRequestMaxTokens).observe(progress.max_tokens);
     if (progress.first != kNever) {
+      MC_ASSERT(progress.first <= progress.last);
       const double decode_s = to_seconds(progress.last - progress.first);
       metrics_.histogram(metric::kVllmDecodeTime).observe(decode_s);
       metrics_.histogram(metric::kVllmInferenceTime).observe(decode_s + reply.summary.report.compute_ms * 1e-3);

@@ -19,6 +19,7 @@ std::string client_of(std::string_view peer) {
 
 DoorPool::DoorPool(const Options& options) : options_(options) {
   MC_ASSERT(options_.threads >= 2);
+  MC_ASSERT(options_.owner_share > 0 && options_.owner_share <= 1);
   running_.reserve(static_cast<size_t>(options_.threads));  // a thread of the pool must not throw
   try {
     for (int i = 0; i < options_.threads; ++i) threads_.emplace_back([this] { work(); });
@@ -48,6 +49,7 @@ DoorPool::Admission DoorPool::submit(Job job) {
   {
     const std::lock_guard lock(mutex_);
     if (stopping_) return Admission::stopping;
+    MC_ASSERT(queued.mapped().job.run && ticket->end_);
     const auto share = [&](size_t whole) { return static_cast<double>(whole) * options_.owner_share; };
     const auto owner = owners_.try_emplace(queued.mapped().job.owner).first;
     Owner& o = owner->second;
@@ -69,6 +71,9 @@ DoorPool::Admission DoorPool::submit(Job job) {
     waiting_.insert(std::move(queued));
     watched.key().second = ticket->number_;
     deadlines_.insert(std::move(watched));
+    MC_ASSERT_LE(waiting_.size(), options_.jobs_max);
+    MC_ASSERT_LE(bytes_, options_.bytes_max);
+    MC_ASSERT_LE(waiting_.size(), deadlines_.size());
   }
   has_work_.notify_one();
   has_deadline_.notify_one();
@@ -101,9 +106,11 @@ DoorPool::Queue::iterator DoorPool::next_job() {
 DoorPool::Waiting DoorPool::take(Queue::iterator at) {
   Waiting entry = std::move(at->second);
   waiting_.erase(at);
+  MC_ASSERT_LE(entry.job.bytes, bytes_);
   bytes_ -= entry.job.bytes;
   const auto owner = owners_.find(entry.job.owner);
   MC_ASSERT(owner != owners_.end());
+  MC_ASSERT(owner->second.jobs > 0 && owner->second.bytes >= entry.job.bytes);
   --owner->second.jobs;
   owner->second.bytes -= entry.job.bytes;
   if (owner->second.jobs == 0 && owner->second.clock <= clock_) owners_.erase(owner);
@@ -123,12 +130,15 @@ void DoorPool::work() {
     const bool is_large = entry.job.bytes > options_.large_bytes;
     large_running_ += is_large;
     running_.push_back(entry.ticket);
+    MC_ASSERT_LE(running_.size(), static_cast<size_t>(options_.threads));
+    MC_ASSERT_LT(large_running_, options_.threads);
     lock.unlock();
     entry.job.run(entry.ticket);
     entry.job = {};  // a body is large: not kept until the next job
     lock.lock();
     large_running_ -= is_large;
-    std::erase(running_, entry.ticket);
+    const size_t ran = std::erase(running_, entry.ticket);
+    MC_ASSERT(ran == 1 && large_running_ >= 0);
     deadlines_.erase({entry.ticket->deadline_, entry.ticket->number_});
     entry.ticket->end_ = nullptr;
     if (is_large) has_work_.notify_one();

@@ -105,6 +105,7 @@ void Frontend::handle(http::Request request, http::Responder out) {
 }
 
 void Frontend::take(http::Request request, http::Responder out, ApiKeys::Grant grant, http::Route route) {
+  MC_ASSERT(runner_.has_value());
   runner_->take({std::move(request), std::move(out), std::move(grant), route, SystemClock::instance().now(), nullptr});
 }
 
@@ -212,6 +213,7 @@ std::optional<std::vector<std::vector<uint32_t>>> Frontend::prompts_of(http::Gen
 
 void Frontend::generate(Call& call) {
   auto parsed = reader_->parse(call.request, call.route == http::Route::chat_completions);
+  MC_ASSERT(call.route == http::Route::completions || call.route == http::Route::chat_completions);
   if (!parsed) return call.respond(http::error_response(parsed.error()));
   call.drop_body();
   auto prompts = prompts_of(*parsed, call);
@@ -256,6 +258,7 @@ Result<std::shared_ptr<AnswerJob>> Frontend::job_of(const http::GenerateRequest&
     }
   }
   MC_CHECK(check_logprobs(request, job->submits));
+  MC_ASSERT_EQ(job->submits.size(), prompts.size() * static_cast<size_t>(request.answers()));
   return job;
 }
 
@@ -275,6 +278,7 @@ void Frontend::explain(Call& call) {
 
 void Frontend::fail_all() {
   runner_->stop();
+  MC_ASSERT(runner_ && answers_);
   answers_->fail_all();
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/assert.h"
 #include "wire/codec.h"
 
 namespace mc::door {
@@ -77,6 +78,7 @@ Json cluster_json(const node::Conductor& conductor, const std::string& model, co
 }
 
 Json explanation_json(const node::Conductor::Explanation& e, const node::Submit& submit) {
+  MC_ASSERT(e.snapshot.block_tokens > 0);
   Json out = Json::object();
   out.set("prompt_tokens", submit.ids.size()).set("block_tokens", e.snapshot.block_tokens);
   out.set("blocks", e.hashes.size()).set("reusable_blocks", e.reusable_blocks);
@@ -87,6 +89,9 @@ Json explanation_json(const node::Conductor::Explanation& e, const node::Submit&
   for (const auto& hash : e.hashes) hashes.push(hash.hex());
   out.set("block_hashes", std::move(hashes));
   const auto& p = e.placement;
+  MC_ASSERT_LT(p.candidate, static_cast<int>(p.candidates.size()));
+  MC_ASSERT_LT(p.decode, static_cast<int>(e.snapshot.decode.size()));
+  MC_ASSERT_EQ(e.snapshot.holders.size(), e.snapshot.holder_names.size());
   Json candidates = Json::array();
   for (size_t i = 0; i < p.candidates.size(); ++i) {
     const auto& c = p.candidates[i];

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <ctime>
 
+#include "base/assert.h"
 #include "base/errors.h"
 #include "base/log.h"
 
@@ -133,6 +134,7 @@ Result<std::vector<std::vector<uint32_t>>> RequestReader::prompts(http::Generate
       MC_TRY(ids, prompt_ids(request, prompt.text, limits, work));
       out.push_back(std::move(ids));
     }
+  MC_ASSERT_EQ(out.size(), request.is_chat ? size_t{1} : request.prompts.size());
   }
   for (auto& ids : out) {
     if (request.truncate_prompt_tokens && ids.size() > *request.truncate_prompt_tokens)
@@ -199,6 +201,7 @@ Result<uint32_t> RequestReader::answer_tokens(const http::GenerateRequest& reque
 }
 
 Result<node::Submit> RequestReader::submit(const http::GenerateRequest& request, const std::vector<uint32_t>& prompt,
+  MC_ASSERT(!prompt.empty());
                                            const ApiKeys::Grant& grant) const {
   const auto& s = request.sampling;
   node::Submit out;

@@ -69,6 +69,11 @@ std::string request_id(const std::string& id) {
 
 }  // namespace
 
+void RequestRecords::begin(const RequestId& req, RequestProgress progress) {
+  const bool fresh = running_.emplace(req, std::move(progress)).second;
+  MC_ASSERT(fresh);
+}
+
 void RequestRecords::end(const node::Reply& reply, TimePoint now) {
   const auto at = running_.find(reply.req);
   MC_ASSERT(at != running_.end());
@@ -86,6 +91,7 @@ void RequestRecords::end(const node::Reply& reply, TimePoint now) {
   ended_.emplace_back(reply.req, std::move(out));
   running_.erase(at);
   if (ended_.size() > kEndedMax) ended_.pop_front();
+  MC_ASSERT_LE(ended_.size(), kEndedMax);
 }
 
 std::optional<Json> RequestRecords::find(const std::string& asked, TimePoint now) const {

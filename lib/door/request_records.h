@@ -28,7 +28,7 @@ class RequestRecords {
  public:
   static constexpr size_t kEndedMax = 2000;  // about 2 KiB each
 
-  void begin(const RequestId& req, RequestProgress progress) { running_[req] = std::move(progress); }
+  void begin(const RequestId& req, RequestProgress progress);
   /// The request must run.
   RequestProgress& running(const RequestId& req) { return running_.at(req); }
   /// Forgets a request that was never submitted.
