@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/assert.h"
 #include "base/log.h"
 #include "door/bearer.h"
 #include "product/doors.h"
@@ -13,6 +14,7 @@ Result<http::Headers> key_headers(const cli::Args& args) {
   for (const Flag* flag : {&flags::kAdminKeyFile, &flags::kApiKeyFile}) {
     if (!args.has(*flag) || !args.present(*flag)) continue;
     MC_TRY(key, door::read_bearer_key(args.text(*flag), "--" + std::string(flag->name)));
+    MC_ASSERT(door::is_bearer_key(key));
     return bearer(key);
   }
   if (!args.present(flags::kApiKey)) return http::Headers{};

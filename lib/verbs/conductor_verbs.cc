@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "base/assert.h"
 #include "base/cli_flags.h"
 #include "base/errors.h"
 #include "base/fd.h"
@@ -131,6 +132,7 @@ Result<std::string> conductor_place(const cli::Args& args) {
 
 Result<Json> ask(const cli::Args& args, http::Method method, const std::string& path, std::string body,
                  TimePoint deadline) {
+  MC_ASSERT(path.starts_with('/'));
   MC_TRY(place, conductor_place(args));
   const std::string url = place + path;
   MC_TRY(headers, key_headers(args));
@@ -282,6 +284,7 @@ Result<int> wait(const cli::Args& args) {
 
 /// Number of requests on a node; 0 after the node has left.
 Result<int64_t> requests_on(const cli::Args& args, const std::string& name, TimePoint deadline) {
+  MC_ASSERT(!name.empty() && deadline != kNever);
   MC_TRY(cluster, ask(args, http::Method::get, "/cluster", "", deadline));
   for (const auto& n : cluster["nodes"].items())
     if (n["id"].as_string() == name)
@@ -494,6 +497,7 @@ Result<int> keygen(const cli::Args& args) {
     MC_TRY(keys, ctl::new_key_set());
     text = ctl::format_key_set(keys);
   }
+  MC_ASSERT(text.ends_with('\n'));
   const std::string& path = args.text(flags::kKeyOutput);
   MC_CHECK(path == "-" ? write_secret(1, text) : create_secret_file(path, text, "-o"));
   return 0;
@@ -511,6 +515,7 @@ Result<int> run_conductor_verb(const cli::Args& args) {
   if (args.verb() == "ask") return ask_model(args);
   if (args.verb() == "explain") return explain(args);
   if (args.verb() == "why") return why(args);
+  MC_ASSERT_EQ(args.verb(), std::string_view("keygen"));
   return keygen(args);
 }
 

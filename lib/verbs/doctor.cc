@@ -85,7 +85,9 @@ Diagnosis diagnose(const DoctorPlan& plan) {
     const xfer::Reach reach = entry->probe(plan.options);
     out.transports.push_back({entry->scheme, reach.usable, reach.reason});
   }
+  MC_ASSERT_EQ(out.transports.size(), xfer::transports().size());
   out.tcp_ios = xfer::tcp_io_report();
+  MC_ASSERT(!out.tcp_ios.empty());
   for (const std::string& peer : plan.peers)
     for (PeerCheck& check : check_peer(peer, plan)) out.peers.push_back(std::move(check));
   const auto add = [&](std::vector<Finding> found) {
@@ -96,6 +98,7 @@ Diagnosis diagnose(const DoctorPlan& plan) {
   add(judge_rdma(out.rdma, out.host, plan));
   add(judge_host(out.host, out.rdma, plan));
   add(judge_peers(out.peers, plan));
+  MC_ASSERT_LE(out.transports.size() + out.peers.size(), out.findings.size());
   return out;
 }
 
@@ -117,6 +120,7 @@ std::vector<Finding> judge_transports(const std::vector<TransportCheck>& transpo
 /// The first is what every machine has and auto takes: nothing to say about it.
 std::vector<Finding> judge_tcp_io(const std::vector<xfer::TcpIoReport>& ways) {
   std::vector<Finding> out;
+  MC_ASSERT(ways.empty() || ways[0].trouble.empty());
   for (size_t i = 1; i < ways.size(); ++i) {
     const xfer::TcpIoReport& way = ways[i];
     Finding finding{.area = "transport", .name = "tcp over " + way.name};
@@ -136,6 +140,8 @@ std::string findings_text(const std::vector<Finding>& findings) {
     std::string state(to_string(finding.verdict));
     std::string head = finding.area + " " + finding.name;
     state.resize(8, ' ');
+    MC_ASSERT_LE(head.size(), width);
+    MC_ASSERT(!finding.what.empty());
     head.resize(width + 2, ' ');
     out += state + head + finding.what + "\n";
     if (!finding.next.empty()) out += std::string(8, ' ') + "-> " + finding.next + "\n";
@@ -144,6 +150,7 @@ std::string findings_text(const std::vector<Finding>& findings) {
 }
 
 Json to_json(const Finding& finding) {
+  MC_ASSERT(!finding.area.empty() && !finding.name.empty());
   Json out = Json::object({{"type", "finding"}, {"area", finding.area}, {"name", finding.name}});
   out.set("verdict", to_string(finding.verdict)).set("what", finding.what);
   return std::move(out.set("next", finding.next.empty() ? Json(nullptr) : Json(finding.next)));

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "base/assert.h"
 #include "base/fd.h"
 #include "base/units.h"
 #include "verbs/doctor.h"
@@ -111,6 +112,7 @@ Finding locked_memory(const HostFacts& host, bool matters, uint64_t needed) {
 }
 
 Finding plain_limit(std::string name, const std::optional<uint64_t>& value, uint64_t wanted, std::string next) {
+  MC_ASSERT(wanted > 0 && !next.empty());
   Finding out{.area = "limits", .name = std::move(name)};
   out.what = !value ? "not known here" : *value == kUnlimited ? "unlimited" : std::to_string(*value);
   if (value.value_or(wanted) >= wanted) return out;
@@ -172,6 +174,7 @@ HostFacts read_host(const std::string& root) {
     ++out.verbs_devices;
     if (::access((root + "dev/infiniband/" + name).c_str(), R_OK | W_OK) == 0) ++out.verbs_readable;
   }
+  MC_ASSERT_LE(out.verbs_readable, out.verbs_devices);
   return out;
 }
 

@@ -1,6 +1,7 @@
 // The doctor's visits: connects to a peer as a node would, over each transport that could carry.
 #include <algorithm>
 
+#include "base/assert.h"
 #include "base/errors.h"
 #include "base/units.h"
 #include "transports/transports.h"
@@ -21,6 +22,7 @@ const xfer::TransportEntry* entry_of(std::string_view scheme) {
 
 /// "10.0.0.2", "10.0.0.2:7790", "fe80::1" or a URI as it is.
 std::string uri_of(const std::string& peer, uint16_t port) {
+  MC_ASSERT(!peer.empty());
   if (peer.find("://") != std::string::npos) return peer;
   const auto colons = std::count(peer.begin(), peer.end(), ':');
   if (colons > 1 && peer.front() != '[') return "tcp://[" + peer + "]:" + std::to_string(port);
@@ -46,6 +48,7 @@ struct Visit {
 
 /// Until the peer is up, or lost for good.
 void await(xfer::Engine& engine, xfer::PeerId peer, TimePoint deadline, Visit& visit) {
+  MC_ASSERT(peer != xfer::PeerId::none && !visit.check.usable);
   const TimePoint began = SystemClock::instance().now();
   std::vector<xfer::Event> events;
   visit.check.reason = "not connected within " + human_duration(deadline - began);
@@ -68,6 +71,7 @@ void await(xfer::Engine& engine, xfer::PeerId peer, TimePoint deadline, Visit& v
 }
 
 Visit visit(const std::string& peer, const std::string& uri, const DoctorPlan& plan) {
+  MC_ASSERT(plan.timeout > Duration(0));
   Visit out;
   out.check = {.peer = peer, .uri = uri, .transport = scheme_of(uri)};
   if (entry_of(out.check.transport) == nullptr) {
@@ -97,6 +101,7 @@ Visit visit(const std::string& peer, const std::string& uri, const DoctorPlan& p
 }
 
 std::string next_step(const PeerCheck& check, const DoctorPlan& plan) {
+  MC_ASSERT(!check.usable);
   if (check.trouble == PeerTrouble::no_secret)
     return "--auth FILE of the cluster, or --insecure data on a network you trust";
   if (check.alternative) return "";
@@ -110,6 +115,7 @@ std::string next_step(const PeerCheck& check, const DoctorPlan& plan) {
 std::vector<PeerCheck> check_peer(const std::string& peer, const DoctorPlan& plan) {
   if (peer.empty()) return {{.peer = peer, .reason = "an empty address"}};
   Visit first = visit(peer, uri_of(peer, plan.port), plan);
+  MC_ASSERT(first.check.usable || !first.remote);
   std::vector<PeerCheck> out = {first.check};
   if (!first.remote) return out;
   for (const auto* entry : xfer::transports()) {
@@ -126,6 +132,7 @@ std::vector<PeerCheck> check_peer(const std::string& peer, const DoctorPlan& pla
     }
     out.push_back(std::move(other));
   }
+  MC_ASSERT_EQ(out.size(), xfer::transports().size());
   return out;
 }
 

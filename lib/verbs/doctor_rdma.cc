@@ -1,4 +1,5 @@
 // The doctor's findings about RDMA: every device, port and address with its reason and the next step.
+#include "base/assert.h"
 #include "base/units.h"
 #include "verbs/doctor.h"
 #include "xfer_rdma/gid.h"
@@ -15,6 +16,7 @@ std::string soft_roce(const HostFacts& host) {
 }
 
 Finding no_device(const xfer::RdmaReport& rdma, const HostFacts& host, bool wanted) {
+  MC_ASSERT(rdma.devices.empty() && !rdma.usable);
   Finding out{.area = "rdma", .name = "devices", .verdict = wanted ? Verdict::fix : Verdict::note};
   out.what = rdma.reason.empty() ? "no RDMA device" : rdma.reason;
   if (host.verbs_devices > 0 && host.verbs_readable == 0) {
@@ -92,6 +94,7 @@ std::vector<Finding> judge_rdma(const xfer::RdmaReport& rdma, const HostFacts& h
     out.push_back(device(one, plan, rdma.usable, wanted));
     for (const auto& each : one.ports) {
       out.push_back(port(one, each, rdma.usable, wanted));
+      MC_ASSERT(!each.usable || one.usable);
       bool best = each.usable;
       for (const auto& ranked : each.gids) {
         out.push_back(gid(one.name + ":" + std::to_string(each.port), ranked, each.usable, best));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/assert.h"
 #include "node/node.h"
 #include "product/metric_names.h"
 
@@ -15,6 +16,7 @@ std::string padded(std::string_view word) {
 }
 
 std::string lines(const node::ReasonWord& row) {
+  MC_ASSERT(!row.word.empty() && !row.meaning.empty());
   std::string out = padded(row.word) + std::string(row.meaning) + "\n";
   if (!row.next.empty()) out += padded("") + "next: " + std::string(row.next) + "\n";
   return out;
@@ -31,6 +33,8 @@ std::string all_words() {
 
 /// Text of mdoc, in which a minus is written \\-.
 std::string mdoc(std::string_view text) {
+  MC_ASSERT(!text.starts_with('.') && !text.starts_with('\''));  // such a line would be a macro
+  MC_ASSERT(text.find('\n') == text.npos);
   std::string out;
   for (const char c : text) out += c == '-' ? std::string("\\-") : std::string(1, c);
   return out;
@@ -41,6 +45,7 @@ std::string mdoc_words() {
   for (const node::ReasonGroup& group : node::reason_groups()) {
     size_t width = 0;
     for (const node::ReasonWord& row : group.words) width = std::max(width, row.word.size());
+    MC_ASSERT(width > 0);
     out += ".Ss " + std::string(group.title) + "\nPrinted as " + mdoc(group.place) + ".\n";
     out += ".Bl -tag -width \"" + std::string(width, 'x') + "\" -compact\n";
     for (const node::ReasonWord& row : group.words) {
@@ -57,6 +62,7 @@ std::string labels_of(const MetricFamily& family) {
 }
 
 std::string metric_line(const MetricFamily& family) {
+  MC_ASSERT(*family.name != '\0' && *family.help != '\0');
   return std::string(family.name) + labels_of(family) + "  " + std::string(to_string(family.kind)) + "\n" + padded("") +
          family.help + "\n";
 }

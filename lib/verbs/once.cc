@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "base/assert.h"
 #include "base/errors.h"
 #include "base/fd.h"
 #include "base/hash.h"
@@ -232,6 +233,7 @@ Result<void> stream_kv(const Fd& fd, const host::Engine& engine, const model::Ge
   prologue.set_layout(layout);
   prologue.ids = request.prompt;
   prologue.first_token = out.ids.front();
+  MC_ASSERT(!out.ids.empty() && out.ids.size() == out.sampled.size());
   if (out.end == model::AnswerEnd::stop) prologue.finish_reason = to_string(out.end);
   prologue.first_logprobs.chosen = out.sampled.front().logprob;
   prologue.sampling = sampling;
@@ -242,6 +244,8 @@ Result<void> stream_kv(const Fd& fd, const host::Engine& engine, const model::Ge
          wire::KvWriter::open([&](std::span<const std::byte> bytes) { return write_all(fd.get(), bytes); }, prologue));
   const auto hashes = kv::chain(ns.id(), request.prompt, engine.block_tokens);
   for (uint32_t block = 0; block < prologue.block_count(); ++block) {
+  MC_ASSERT_LE(hashes.size(), prologue.block_count());
+  MC_ASSERT_LE(prologue.block_count(), pages.page_count());
     const auto page = pages.page(block);
     std::vector<uint32_t> crcs;
     for (uint32_t layer = 0; layer < layout.layers; ++layer)
@@ -276,9 +280,12 @@ Error stream_error(const std::string& path, bool is_empty, Error error) {
 /// NumPy's format 1.0: what `--logits-out d.npy` promises.
 Result<void> write_npy(const std::string& path, std::span<const float> values, size_t columns) {
   std::string header = "{'descr': '<f4', 'fortran_order': False, 'shape': (" + std::to_string(values.size() / columns) +
+  MC_ASSERT(columns > 0 && values.size() % columns == 0);
                        ", " + std::to_string(columns) + "), }";
   header.append(63 - (10 + header.size()) % 64, ' ').append("\n");
   std::string out = std::string("\x93NUMPY\x01\x00", 8);
+  MC_ASSERT_EQ((10 + header.size()) % 64, size_t{0});  // the values are aligned
+  MC_ASSERT_LT(header.size(), size_t{1} << 16);
   out += static_cast<char>(header.size() & 255);
   out += static_cast<char>(header.size() >> 8);
   out += header;
@@ -292,6 +299,7 @@ constexpr const char* kForeignNext =
 Error layout_error(const kv::Namespace& ours, const kv::Namespace& theirs) {
   const auto differences = kv::differences(ours.fields(), theirs.fields());
   std::string equal;
+  MC_ASSERT(!differences.empty());
   for (const auto& [field, value] : ours.fields())
     if (std::none_of(differences.begin(), differences.end(),
                      [&other = field](const auto& d) { return d.name == other; }))
@@ -373,6 +381,7 @@ Result<int> prefill_once(const cli::Args& args) {
   request.stop_ids = stopping.stop_ids;
   request.sampling = sampling;
   request.chunk_tokens = static_cast<uint32_t>(chunk);
+  MC_ASSERT(request.max_tokens > 0);
   request.prefill_plan = engine.prefill_plan;
   request.decode_plan = engine.decode_plan;
   if (prompt.size() + static_cast<size_t>(request.max_tokens) > config.max_positions)
@@ -389,6 +398,7 @@ Result<int> prefill_once(const cli::Args& args) {
   model::Generated out;
   MC_CHECK(model::run_prefill(runner, pages, request, SystemClock::instance(), out));
   if (to_stream) {
+  MC_ASSERT(!out.ids.empty());
     MC_CHECK(write_kv(args, engine, request, pages, out, sampling, stopping));
     return 0;
   }
@@ -440,6 +450,7 @@ Result<int> decode_once(const cli::Args& args) {
     if (!header) return stream_error(path, false, std::move(header).error());
     if (!*header) break;
     if (auto read = reader.read_page(pages.page(block)); !read)
+    MC_ASSERT_LT(block, pages.page_count());  // the reader ends after the blocks of the prompt
       return stream_error(path, false, std::move(read).error());
   }
   AnswerText answer{text::Detokenizer(tokenizer, true, text::TextStart::before), text::StopMatcher(),
