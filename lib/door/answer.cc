@@ -115,8 +115,8 @@ bool Answer::take_prompt_logprobs(Choice& choice, std::vector<wire::PromptLogpro
   reply.kind = node::Reply::Kind::failed;
   reply.reason = node::Reason::internal;
   reply.stage = node::RequestStage::prefill;
-  reply.message = "log-probabilities of " + std::to_string(rows.size()) + " prompt tokens came, not of " +
-                  std::to_string(choice.prompt.size() - 1);
+  reply.message = "the prefill node sent log-probabilities of " + std::to_string(rows.size()) +
+                  " prompt tokens; the prompt has " + std::to_string(choice.prompt.size() - 1) + " to score";
   fail(reply);
   return false;
 }
@@ -222,8 +222,9 @@ void Answer::send_whole(const std::string& bytes, const char* what) {
   reply.kind = node::Reply::Kind::failed;
   reply.reason = node::Reason::invalid;
   reply.stage = node::RequestStage::answer;
-  reply.message = std::string(what) + " is " + std::to_string(bytes.size()) + " bytes of the stream, which can queue " +
-                  std::to_string(out_.room_bytes()) + "; ask without stream";
+  reply.message = std::string(what) + " is " + std::to_string(bytes.size()) +
+                  " bytes, and the queue of the stream has room for " + std::to_string(out_.room_bytes()) +
+                  "; send the request without stream";
   fail(reply);
 }
 
@@ -247,15 +248,15 @@ void Answer::emit(Choice& choice, std::string text, const node::Reply* reply) {
 }
 
 void Answer::send_piece(Choice& choice, const Choice::Piece& piece) {
-  start_stream();
   MC_ASSERT(request_.stream);
+  start_stream();
   echo(choice);
   if (failed_) return;
   std::string bytes;
   writer_.append_text(bytes, choice.out.index, piece.text, usage(), piece.logprobs, piece.ids);
   if (!choice.waiting) return (void)out_.send(bytes);
   choice.waiting.reset();
-  send_whole(bytes, "what waited for the prompt");
+  send_whole(bytes, "the text that waited for the prompt");
 }
 
 void Answer::send_waiting(Choice& choice) {
@@ -265,8 +266,8 @@ void Answer::send_waiting(Choice& choice) {
 }
 
 bool Answer::on_token(const RequestId& req, const node::Reply& reply) {
-  Choice* choice = find(req);
   MC_ASSERT(reply.kind == node::Reply::Kind::token);
+  Choice* choice = find(req);
   MC_ASSERT(choice != nullptr);
   if (choice->stopped || choice->ended || failed_) return false;
   if (reply.index == 0) summary_ = reply.summary;
@@ -292,8 +293,8 @@ uint32_t Answer::longest_choice() const {
 }
 
 bool Answer::on_end(const RequestId& req, const node::Reply& reply) {
-  Choice* choice = find(req);
   MC_ASSERT(reply.kind != node::Reply::Kind::token);
+  Choice* choice = find(req);
   MC_ASSERT(choice != nullptr);
   if (choice->ended || failed_) return failed_;
   if (reply.kind == node::Reply::Kind::failed || reply.kind == node::Reply::Kind::rejected) {
@@ -322,8 +323,8 @@ bool Answer::on_end(const RequestId& req, const node::Reply& reply) {
 }
 
 void Answer::finish_choice(Choice& choice, node::Finish finish) {
-  if (!choice.stopped) {
   MC_ASSERT(!choice.ended);
+  if (!choice.stopped) {
     const std::string rest = choice.stops.push(choice.detokenizer.flush()) + choice.stops.flush();
     if (!rest.empty()) emit(choice, rest, nullptr);
   }
@@ -333,8 +334,8 @@ void Answer::finish_choice(Choice& choice, node::Finish finish) {
 }
 
 void Answer::send_finish(Choice& choice) {
-  start_stream();
   MC_ASSERT(request_.stream && choice.ended);
+  start_stream();
   echo(choice);
   if (failed_) return;
   std::string bytes;
@@ -381,15 +382,15 @@ std::vector<http::Choice> Answer::take_best_choices() {
 }
 
 void Answer::write_whole() {
-  for (Choice& choice : choices_) echo(choice);
   MC_ASSERT(!started_ && unfinished().empty());
+  for (Choice& choice : choices_) echo(choice);
   const std::vector<http::Choice> choices = take_best_choices();
   out_.respond(http::json_response(200, http::answer_body(head_, request_, choices, usage(), explanation())));
 }
 
 void Answer::fail(const node::Reply& reply) {
-  failed_ = true;
   MC_ASSERT(!failed_);  // a client gets one error
+  failed_ = true;
   if (started_) {
     out_.fail_stream(http::error_body(reply_error(reply)));
   } else {

@@ -148,7 +148,7 @@ void CallRunner::put_in_pool(std::shared_ptr<Call> call) {
   if (admission == DoorPool::Admission::stopping) return call->respond(draining());
   http::Rejection rejection;
   rejection.number = err::kQueueFull;
-  rejection.message = "too many large requests wait to be read";
+  rejection.message = "the queue of large requests is full; send the request again later";
   rejection.retry_after = 1s;
   call->respond(http::rejection_response(rejection));
 }

@@ -163,9 +163,10 @@ void Frontend::request_record(const std::string& id, const http::Responder& out)
       return out.respond(http::json_response(200, Json::object({{"requests", answers_->records().list(now)}}).dump()));
     if (const auto record = answers_->records().find(id, now))
       return out.respond(http::json_response(200, record->dump()));
-    out.respond(http::error_response(err::kNotFound, "no record of request " + id.substr(0, 128) + "; the last " +
+    out.respond(http::error_response(err::kNotFound, "no record of request " + id.substr(0, 128) +
+                                                         "; the conductor keeps the last " +
                                                          std::to_string(RequestRecords::kEndedMax) +
-                                                         " are kept, under our id or the client's x-request-id"));
+                                                         ", by their own id or the client's x-request-id"));
   });
 }
 
@@ -212,8 +213,8 @@ std::optional<std::vector<std::vector<uint32_t>>> Frontend::prompts_of(http::Gen
 }
 
 void Frontend::generate(Call& call) {
-  auto parsed = reader_->parse(call.request, call.route == http::Route::chat_completions);
   MC_ASSERT(call.route == http::Route::completions || call.route == http::Route::chat_completions);
+  auto parsed = reader_->parse(call.request, call.route == http::Route::chat_completions);
   if (!parsed) return call.respond(http::error_response(parsed.error()));
   call.drop_body();
   auto prompts = prompts_of(*parsed, call);
@@ -257,8 +258,8 @@ Result<std::shared_ptr<AnswerJob>> Frontend::job_of(const http::GenerateRequest&
       job->submits.push_back(std::move(one));
     }
   }
-  MC_CHECK(check_logprobs(request, job->submits));
   MC_ASSERT_EQ(job->submits.size(), prompts.size() * static_cast<size_t>(request.answers()));
+  MC_CHECK(check_logprobs(request, job->submits));
   return job;
 }
 
@@ -277,8 +278,8 @@ void Frontend::explain(Call& call) {
 }
 
 void Frontend::fail_all() {
-  runner_->stop();
   MC_ASSERT(runner_ && answers_);
+  runner_->stop();
   answers_->fail_all();
 }
 

@@ -22,7 +22,7 @@ Result<std::unique_ptr<RequestReader>> RequestReader::open(const FrontendOptions
   auto chat = text::ChatTemplate::open(tokenizer.config(), options.chat_template);
   if (!chat && options.chat_template != "auto") return std::move(chat).error();
   // Completions work without a template, and chat requests get its error.
-  if (!chat) log_warn("no chat template", {{"why", chat.error().what}});
+  if (!chat) log_warn("chat requests will fail: the model has no chat template", {{"why", chat.error().what}});
   return std::unique_ptr<RequestReader>(
       new RequestReader(options, std::move(tokenizer), std::move(config), std::move(chat)));
 }
@@ -53,8 +53,8 @@ Result<http::GenerateRequest> RequestReader::parse(const http::Request& request,
 
 Result<void> RequestReader::check_model(const std::string& name) const {
   if (name.empty() || name == options_.served_name) return {};
-  return user_error(err::kModelNotFound, "model " + name + " is not served here, " + options_.served_name + " is",
-                    "model");
+  return user_error(err::kModelNotFound,
+                    "model " + name + " is not served here; this server has " + options_.served_name, "model");
 }
 
 void RequestReader::log_ignored(const std::vector<std::string>& fields) {
@@ -91,8 +91,7 @@ Error RequestReader::encode_error(Error error, const http::GenerateRequest& requ
   if (error.mc != static_cast<int>(err::kContextLength)) return as_user_error(err::kInvalidField, std::move(error));
   return user_error(err::kContextLength,
                     "the prompt has more than " + std::to_string(size_t{2} * context_tokens()) +
-                        " tokens, the context holds " + std::to_string(context_tokens()) +
-                        (request.is_chat ? " of prompt and answer" : ""),
+                        " tokens; the context of prompt and answer has " + std::to_string(context_tokens()),
                     field);
 }
 
@@ -134,8 +133,8 @@ Result<std::vector<std::vector<uint32_t>>> RequestReader::prompts(http::Generate
       MC_TRY(ids, prompt_ids(request, prompt.text, limits, work));
       out.push_back(std::move(ids));
     }
-  MC_ASSERT_EQ(out.size(), request.is_chat ? size_t{1} : request.prompts.size());
   }
+  MC_ASSERT_EQ(out.size(), request.is_chat ? size_t{1} : request.prompts.size());
   for (auto& ids : out) {
     if (request.truncate_prompt_tokens && ids.size() > *request.truncate_prompt_tokens)
       ids.erase(ids.begin(), ids.end() - static_cast<std::ptrdiff_t>(*request.truncate_prompt_tokens));
@@ -201,8 +200,8 @@ Result<uint32_t> RequestReader::answer_tokens(const http::GenerateRequest& reque
 }
 
 Result<node::Submit> RequestReader::submit(const http::GenerateRequest& request, const std::vector<uint32_t>& prompt,
-  MC_ASSERT(!prompt.empty());
                                            const ApiKeys::Grant& grant) const {
+  MC_ASSERT(!prompt.empty());
   const auto& s = request.sampling;
   node::Submit out;
   out.ids = prompt;

@@ -465,7 +465,7 @@ void print_requests(const Json& list) {
 Result<int> why(const cli::Args& args) {
   std::string id(args.positional("REQUEST").empty() ? "" : args.positional_one("REQUEST"));
   if (!id.empty() && args.on(flags::kLast))
-    return user_error(err::kUsage, "--last is a request by itself; leave out " + id, "--last");
+    return user_error(err::kUsage, "--last selects the request that ended last; leave out " + id, "--last");
   if (id.empty()) {
     MC_TRY(answer, ask(args, http::Method::get, "/requests", "", soon(5s)));
     const Json& list = answer["requests"];

@@ -75,7 +75,7 @@ Visit visit(const std::string& peer, const std::string& uri, const DoctorPlan& p
   Visit out;
   out.check = {.peer = peer, .uri = uri, .transport = scheme_of(uri)};
   if (entry_of(out.check.transport) == nullptr) {
-    out.check.reason = "there is no transport of that name";
+    out.check.reason = "this program has no transport named " + out.check.transport;
     return out;
   }
   xfer::Options options = plan.options;
@@ -113,7 +113,7 @@ std::string next_step(const PeerCheck& check, const DoctorPlan& plan) {
 }  // namespace
 
 std::vector<PeerCheck> check_peer(const std::string& peer, const DoctorPlan& plan) {
-  if (peer.empty()) return {{.peer = peer, .reason = "an empty address"}};
+  if (peer.empty()) return {{.peer = peer, .reason = "the address is empty"}};
   Visit first = visit(peer, uri_of(peer, plan.port), plan);
   MC_ASSERT(first.check.usable || !first.remote);
   std::vector<PeerCheck> out = {first.check};

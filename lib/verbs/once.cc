@@ -91,7 +91,8 @@ Result<std::vector<uint32_t>> read_prompt(const cli::Args& args, const text::Tok
   if (given != 1) return user_error(err::kUsage, "give exactly one of -p TEXT, -f FILE and --prompt-ids");
   if (args.given(flags::kPromptIds)) {
     MC_TRY(ids, parse_ids(args.list(flags::kPromptIds), vocab));
-    if (ids.empty()) return user_error(err::kBadValue, "the prompt has no tokens", "--prompt-ids");
+    if (ids.empty())
+      return user_error(err::kBadValue, "the prompt has no tokens", "--prompt-ids", "give at least one token id");
     return ids;
   }
   std::string text = args.text(flags::kPrompt);
@@ -102,7 +103,7 @@ Result<std::vector<uint32_t>> read_prompt(const cli::Args& args, const text::Tok
   }
   auto ids = tokenizer.encode(text);
   if (!ids) return as_user_error(err::kInputNotUtf8, std::move(ids).error());
-  if (ids->empty()) return user_error(err::kBadValue, "the prompt has no tokens");
+  if (ids->empty()) return user_error(err::kBadValue, "the prompt has no tokens", "-p, -f", "give some text");
   return std::move(*ids);
 }
 
@@ -232,8 +233,8 @@ Result<void> stream_kv(const Fd& fd, const host::Engine& engine, const model::Ge
   prologue.ns = ns.id();
   prologue.set_layout(layout);
   prologue.ids = request.prompt;
-  prologue.first_token = out.ids.front();
   MC_ASSERT(!out.ids.empty() && out.ids.size() == out.sampled.size());
+  prologue.first_token = out.ids.front();
   if (out.end == model::AnswerEnd::stop) prologue.finish_reason = to_string(out.end);
   prologue.first_logprobs.chosen = out.sampled.front().logprob;
   prologue.sampling = sampling;
@@ -243,9 +244,9 @@ Result<void> stream_kv(const Fd& fd, const host::Engine& engine, const model::Ge
   MC_TRY(writer,
          wire::KvWriter::open([&](std::span<const std::byte> bytes) { return write_all(fd.get(), bytes); }, prologue));
   const auto hashes = kv::chain(ns.id(), request.prompt, engine.block_tokens);
-  for (uint32_t block = 0; block < prologue.block_count(); ++block) {
   MC_ASSERT_LE(hashes.size(), prologue.block_count());
   MC_ASSERT_LE(prologue.block_count(), pages.page_count());
+  for (uint32_t block = 0; block < prologue.block_count(); ++block) {
     const auto page = pages.page(block);
     std::vector<uint32_t> crcs;
     for (uint32_t layer = 0; layer < layout.layers; ++layer)
@@ -279,13 +280,13 @@ Error stream_error(const std::string& path, bool is_empty, Error error) {
 
 /// NumPy's format 1.0: what `--logits-out d.npy` promises.
 Result<void> write_npy(const std::string& path, std::span<const float> values, size_t columns) {
-  std::string header = "{'descr': '<f4', 'fortran_order': False, 'shape': (" + std::to_string(values.size() / columns) +
   MC_ASSERT(columns > 0 && values.size() % columns == 0);
+  std::string header = "{'descr': '<f4', 'fortran_order': False, 'shape': (" + std::to_string(values.size() / columns) +
                        ", " + std::to_string(columns) + "), }";
   header.append(63 - (10 + header.size()) % 64, ' ').append("\n");
-  std::string out = std::string("\x93NUMPY\x01\x00", 8);
   MC_ASSERT_EQ((10 + header.size()) % 64, size_t{0});  // the values are aligned
   MC_ASSERT_LT(header.size(), size_t{1} << 16);
+  std::string out = std::string("\x93NUMPY\x01\x00", 8);
   out += static_cast<char>(header.size() & 255);
   out += static_cast<char>(header.size() >> 8);
   out += header;
@@ -298,8 +299,8 @@ constexpr const char* kForeignNext =
 
 Error layout_error(const kv::Namespace& ours, const kv::Namespace& theirs) {
   const auto differences = kv::differences(ours.fields(), theirs.fields());
-  std::string equal;
   MC_ASSERT(!differences.empty());
+  std::string equal;
   for (const auto& [field, value] : ours.fields())
     if (std::none_of(differences.begin(), differences.end(),
                      [&other = field](const auto& d) { return d.name == other; }))
@@ -338,9 +339,9 @@ Result<model::GenerateRequest> carried_request(const cli::Args& args, const wire
   if (request.prompt.size() + static_cast<size_t>(request.max_tokens) > config.max_positions)
     return user_error(err::kContextLength,
                       "prompt of " + std::to_string(request.prompt.size()) + " tokens and " +
-                          std::to_string(request.max_tokens) + " more do not fit the context of " +
+                          std::to_string(request.max_tokens) + " answer tokens exceed the context of " +
                           std::to_string(config.max_positions),
-                      "-n");
+                      "-n", "shorten the prompt, or lower -n");
   return request;
 }
 
@@ -363,10 +364,10 @@ Result<int> prefill_once(const cli::Args& args) {
                               .max_batch = 1,
                               .kernels = args.text(flags::kKernels)}));
   if (chunk == 0 || chunk % engine.block_tokens != 0)
-    return user_error(
-        err::kBadValue,
-        std::to_string(chunk) + " is not a multiple of --block-tokens " + std::to_string(engine.block_tokens),
-        "--chunk-tokens");
+    return user_error(err::kBadValue,
+                      "--chunk-tokens " + std::to_string(chunk) + " is not a multiple of --block-tokens " +
+                          std::to_string(engine.block_tokens),
+                      "--chunk-tokens");
   const wire::Sampling sampling = sampling_of(args, config);
   MC_CHECK(check_sampling(sampling));
   wire::Stopping stopping;
@@ -380,16 +381,16 @@ Result<int> prefill_once(const cli::Args& args) {
   request.min_tokens = static_cast<int32_t>(stopping.min_tokens);
   request.stop_ids = stopping.stop_ids;
   request.sampling = sampling;
-  request.chunk_tokens = static_cast<uint32_t>(chunk);
   MC_ASSERT(request.max_tokens > 0);
+  request.chunk_tokens = static_cast<uint32_t>(chunk);
   request.prefill_plan = engine.prefill_plan;
   request.decode_plan = engine.decode_plan;
   if (prompt.size() + static_cast<size_t>(request.max_tokens) > config.max_positions)
     return user_error(err::kContextLength,
                       "prompt of " + std::to_string(prompt.size()) + " tokens and " +
-                          std::to_string(request.max_tokens) + " more do not fit the context of " +
+                          std::to_string(request.max_tokens) + " answer tokens exceed the context of " +
                           std::to_string(config.max_positions),
-                      "-n");
+                      "-n", "shorten the prompt, or lower -n");
   MC_TRY(stops, text::StopMatcher::build(args.list(flags::kStop)));
   AnswerText answer{text::Detokenizer(tokenizer, true, text::TextStart::before), std::move(stops),
                     !to_stream && prints_as_it_comes(args), ""};
@@ -397,8 +398,8 @@ Result<int> prefill_once(const cli::Args& args) {
   MC_TRY(pages, model::LocalPages::allocate(runner.layout(), static_cast<int64_t>(prompt.size()) + request.max_tokens));
   model::Generated out;
   MC_CHECK(model::run_prefill(runner, pages, request, SystemClock::instance(), out));
-  if (to_stream) {
   MC_ASSERT(!out.ids.empty());
+  if (to_stream) {
     MC_CHECK(write_kv(args, engine, request, pages, out, sampling, stopping));
     return 0;
   }
@@ -449,8 +450,8 @@ Result<int> decode_once(const cli::Args& args) {
     auto header = reader.next();
     if (!header) return stream_error(path, false, std::move(header).error());
     if (!*header) break;
-    if (auto read = reader.read_page(pages.page(block)); !read)
     MC_ASSERT_LT(block, pages.page_count());  // the reader ends after the blocks of the prompt
+    if (auto read = reader.read_page(pages.page(block)); !read)
       return stream_error(path, false, std::move(read).error());
   }
   AnswerText answer{text::Detokenizer(tokenizer, true, text::TextStart::before), text::StopMatcher(),

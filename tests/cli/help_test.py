@@ -203,7 +203,7 @@ class Refusals(unittest.TestCase):
             (["--t-d", "soon"], "--t-d"),
             (["--aggregate", "sum"], "mean|max"),
             (["--t-d", "5s"], "--t-d 5s applies to --admission predict; this run has --admission committed"),
-            (["--aggregate", "max", "--admission", "early"], "--admission predict; it is early here"),
+            (["--aggregate", "max", "--admission", "early"], "--admission predict; this run has --admission early"),
             (["--slack", "1.2", "--admission", "none"], "choose --admission early"),
             (["--slack", "1.2", "--admission", "baseline"], "early, predict, committed, goodput"),
         ):
