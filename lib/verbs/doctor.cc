@@ -107,7 +107,7 @@ std::vector<Finding> judge_transports(const std::vector<TransportCheck>& transpo
   for (const TransportCheck& check : transports) {
     Finding finding{.area = "transport", .name = check.transport, .what = check.reason};
     if (check.usable) {
-      finding.what = check.reason.empty() || check.reason == "usable" ? "usable" : "usable: " + check.reason;
+      finding.what = check.reason.empty() ? "usable" : "usable: " + check.reason;
     } else {
       finding.verdict = plan.wants(check.transport) ? Verdict::fix : Verdict::unused;
       if (finding.verdict == Verdict::fix) finding.next = "the lines below say why; or leave it out of --transport";
@@ -158,8 +158,10 @@ Json to_json(const Finding& finding) {
 
 void describe(const Diagnosis& diagnosis, Json& result) {
   Json transports = Json::array();
-  for (const auto& check : diagnosis.transports)
-    transports.push(Json::object({{"transport", check.transport}, {"usable", check.usable}, {"reason", check.reason}}));
+  for (const auto& check : diagnosis.transports) {
+    Json transport = Json::object({{"transport", check.transport}, {"usable", check.usable}});
+    transports.push(std::move(transport.set("reason", check.reason.empty() ? "usable" : check.reason)));
+  }
   Json peers = Json::array();
   for (const auto& check : diagnosis.peers) {
     Json peer = Json::object({{"peer", check.peer}, {"uri", check.uri}, {"transport", check.transport}});

@@ -63,7 +63,7 @@ struct DoctorPlan {
 struct TransportCheck {
   std::string transport;
   bool usable = false;
-  std::string reason;
+  std::string reason;  // why not, or what is left out of it; empty: usable without a limit
 };
 
 /// Why a peer is not reached, as far as it decides the next step.

@@ -132,7 +132,7 @@ bool may_use(const std::string& host, const Options& options) {
 Reach may_listen(const std::string& scheme, const std::string& bind, const Options& options) {
   const auto place = parse_host_port(bind);
   if (!place) return {false, "", scheme + "_bind: " + place.error().what};
-  if (may_use(place->host, options)) return {true, "", "usable"};
+  if (may_use(place->host, options)) return {.usable = true};
   if (is_loopback(place->host))
     return {false, "",
             "there is no cluster secret, and every user of this host reaches " + place->text() +

@@ -27,7 +27,7 @@ Reach probe_shm(const Options&) {
   if (!trial) return {false, "", trial.error().what};
   const Fd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (!fd) return {false, "", errno_error("AF_UNIX SEQPACKET").what};
-  return {true, "", "usable"};
+  return {.usable = true};
 }
 
 Reach reach_by_shm(const Descriptor& local, const Descriptor& remote) {
