@@ -78,7 +78,7 @@ class Calibrate(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             code, _, err = run("mc-bench", "sim", "--calibrate", folder)
             self.assertEqual(code, 2)
-            self.assertIn("holds no run", err)
+            self.assertIn("has no results of a run", err)
             made_run(os.path.join(folder, "a.requests.jsonl"), count=3)
             code, _, err = run("mc-bench", "sim", "--calibrate", folder)
             self.assertEqual(code, 2)

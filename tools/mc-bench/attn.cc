@@ -130,7 +130,7 @@ Result<std::vector<AttnShape>> read_shapes(const cli::Args& args) {
   const auto block = static_cast<uint32_t>(args.count(flags::kBlockTokens));
   for (const std::string& phase : args.list(kPhase)) {
     if (phase != "prefill" && phase != "decode")
-      return user_error(err::kBadValue, "'" + phase + "' is no phase; there are prefill and decode", "--phase");
+      return user_error(err::kBadValue, "'" + phase + "' is not a phase; there are prefill and decode", "--phase");
     for (const std::string& heads : args.list(kHeads)) {
       MC_TRY(counts, read_heads(heads));
       for (const std::string& name : args.list(kAttnDtypes)) {
@@ -167,7 +167,7 @@ Result<void> check_room(const AttnShape& shape) {
   while (largest.tokens > 1 && largest.bytes() > free / 10 * 9) largest.tokens /= 2;
   return user_error(
       err::kNotEnoughMemory,
-      std::to_string(shape.tokens) + " tokens need " + human_bytes(needed) + ", free are " + human_bytes(free),
+      std::to_string(shape.tokens) + " tokens need " + human_bytes(needed) + "; " + human_bytes(free) + " are free",
       "--tokens", "ask for " + std::to_string(largest.tokens) + " tokens, or for fewer KV heads");
 }
 

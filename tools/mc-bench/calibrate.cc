@@ -118,7 +118,7 @@ Result<std::vector<std::string>> run_files(const std::string& place) {
     if (entry.path().string().ends_with(".requests.jsonl")) files.push_back(entry.path().string());
   std::sort(files.begin(), files.end());
   if (files.empty())
-    return user_error(err::kBadValue, place + " holds no run", "--calibrate",
+    return user_error(err::kBadValue, place + " has no results of a run", "--calibrate",
                       "measure with mc-bench serve or replay --save-result --save-detailed --result-dir " + place);
   return files;
 }
@@ -202,7 +202,7 @@ Result<int> calibrate(const cli::Args& args) {
   if (samples.prefills.size() < 8 || samples.steps.size() < 8)
     return user_error(err::kBadValue,
                       std::to_string(samples.prefills.size()) + " prompts and " + std::to_string(samples.steps.size()) +
-                          " stretches of decoding are too few to fit; at least 8 of each are needed",
+                          " decode intervals are too few for a fit; at least 8 of each are needed",
                       "--calibrate");
   const sched::Profile judged = fitted(base, samples, 0);
   sched::Profile profile = fitted(base, samples, 2);

@@ -287,7 +287,8 @@ Result<int> measure_disk(const cli::Args& args) {
   const bool against = args.present(kDiskAgainst);
   for (const DiskPoint& point : points)
     if (against && point.op == "restart")
-      return user_error(err::kUsage, "--against has no reference for a restart", "--against", "leave one of them out");
+      return user_error(err::kUsage, "--against has no reference for --op restart", "--against",
+                        "leave one of them out");
   MC_TRY(folder, BenchFolder::make(parent.empty() ? "." : parent));
   std::vector<std::string> header = {"op",    "size",   "jobs",   "qd",           "MB/s",
                                      "blk/s", "p50 us", "p99 us", "blocks/write", "restart s"};

@@ -249,7 +249,7 @@ Result<int> run_mutants(const cli::Args& args) {
   MC_CHECK(rows->finish());
   if (!missed.empty())
     return user_error(err::kWrongAnswer, "the emulator missed mutants, or named another rule:" + missed, {},
-                      "a rule of lib/gpu/emu, or the mutant, is wrong");
+                      "correct the rule of lib/gpu/emu, or the mutant");
   return 0;
 }
 

@@ -237,7 +237,7 @@ Result<void> check_room(std::string_view dtype, Size size, size_t rows) {
   if (needed <= free / 10 * 9) return {};
   return user_error(err::kNotEnoughMemory,
                     std::to_string(size.inputs) + "x" + std::to_string(size.outputs) + " with " + std::to_string(rows) +
-                        " rows needs " + human_bytes(needed) + ", free are " + human_bytes(free),
+                        " rows needs " + human_bytes(needed) + "; " + human_bytes(free) + " are free",
                     "--size", "ask for smaller matrices or fewer rows");
 }
 

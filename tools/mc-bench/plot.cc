@@ -132,7 +132,7 @@ Result<void> draw_svg(const std::string& path, const std::string& script) {
   MC_TRY(svg, run_gnuplot(svg_terminal() + script));
   // gnuplot warns on the same stream: better no figure than one no reader takes.
   if (!svg.starts_with("<?xml") || svg.find("</svg>") == std::string::npos)
-    return user_error(err::kGnuplot, "it wrote no SVG: " + svg.substr(0, 300), "gnuplot");
+    return user_error(err::kGnuplot, "gnuplot wrote no SVG: " + svg.substr(0, 300), "gnuplot");
   return write_output(path, svg, kSvg);
 }
 

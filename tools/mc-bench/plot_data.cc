@@ -175,7 +175,7 @@ Error nothing_to_plot(const std::vector<Json>& lines, const PlotPlan& plan) {
     if (have.size() < 600) have += " " + key;
   return user_error(err::kBadValue,
                     "none of " + std::to_string(lines.size()) + " lines has numbers in " + wanted +
-                        (plan.where.empty() ? "" : " and is kept by --where") +
+                        (plan.where.empty() ? "" : " that pass --where") +
                         "; keys with numbers:" + (have.empty() ? " none" : have),
                     plan.distribution ? "--cdf" : "--x, --y");
 }

@@ -98,7 +98,8 @@ Result<std::string> run_gnuplot(const std::string& script) {
   auto status = child->finish(SystemClock::instance().now() + kDrawTime);
   if (!status) return user_error(err::kGnuplot, status.error().what, "gnuplot");
   if (*status != 0)
-    return user_error(err::kGnuplot, "it ended with " + std::to_string(*status) + ": " + last_words(child->text()),
+    return user_error(err::kGnuplot,
+                      "gnuplot ended with exit code " + std::to_string(*status) + ": " + last_words(child->text()),
                       "gnuplot");
   return child->text();
 }

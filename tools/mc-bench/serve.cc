@@ -226,7 +226,7 @@ Result<Server> ask_server(const Target& target, const std::string& wanted) {
   if (models && server.model.empty()) server.model = std::string((*models)["data"][0]["id"].as_string());
   if (models) server.context = static_cast<uint64_t>((*models)["data"][0]["max_model_len"].as_int());
   if (server.model.empty())
-    return user_error(err::kPeerUnreachable, target.base_url + "/v1/models names no model", target.base_url,
+    return user_error(err::kPeerUnreachable, target.base_url + "/v1/models lists no model", target.base_url,
                       "name it with --served-model-name");
   if (auto cluster = ask_cluster(target, models)) {
     int64_t roles[3] = {0, 0, 0};
@@ -268,7 +268,7 @@ Result<http::Headers> read_headers(const cli::Args& args) {
   for (const std::string& text : args.list(kHeader)) {
     const size_t at = text.find('=');
     if (at == 0 || at == std::string::npos)
-      return user_error(err::kBadValue, "'" + text + "' is no header; write NAME=VALUE", "--header");
+      return user_error(err::kBadValue, "'" + text + "' is not a header; write NAME=VALUE", "--header");
     out.push_back({text.substr(0, at), text.substr(at + 1)});
   }
   return out;

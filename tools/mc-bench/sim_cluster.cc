@@ -85,9 +85,10 @@ Result<sim::TraceBlocks> blocks_of(const std::vector<sim::TraceRequest>& trace, 
   for (const sim::TraceRequest& request : trace) {
     const auto salt = request.tenant.empty() ? setup.salts.end() : setup.salts.find(request.tenant);
     if (!request.tenant.empty() && salt == setup.salts.end())
-      return user_error(err::kBadValue,
-                        "the trace has requests of tenant '" + request.tenant + "', whom it does not name",
-                        "--api-keys");
+      return user_error(
+          err::kBadValue,
+          "the trace has requests of tenant '" + request.tenant + "', and the file of --api-keys does not",
+          "--api-keys");
     const std::string& text = request.tenant.empty() ? request.tenant : salt->second;
     spaces.push_back(numbers.try_emplace(text, static_cast<uint32_t>(numbers.size())).first->second);
   }
@@ -138,8 +139,8 @@ Result<SimSetup> read_setup(const cli::Args& args) {
     out.admissions.push_back(sched::find_admission(name));
     MC_ASSERT(out.admissions.back() != nullptr);
   }
-  if (out.policies.empty()) return user_error(err::kBadValue, "--policy names none", "--policy");
-  if (out.admissions.empty()) return user_error(err::kBadValue, "--admission names none", "--admission");
+  if (out.policies.empty()) return user_error(err::kBadValue, "--policy names no policy", "--policy");
+  if (out.admissions.empty()) return user_error(err::kBadValue, "--admission names no rule", "--admission");
   MC_CHECK(host::check_sched_flags(args, out.admissions));
   return out;
 }
@@ -395,9 +396,9 @@ Result<int> search(const cli::Args& args, SimSetup& setup, const std::vector<sim
   MC_TRY(share, read_share(args));
   const bool ratio = args.on(kFindRatio);
   if (ratio && args.on(kFindMaxRate))
-    return user_error(err::kUsage, "--find-ratio is at the trace's rate, --find-max-rate of one cluster",
+    return user_error(err::kUsage, "--find-ratio keeps the rate of the trace, and --find-max-rate changes it",
                       "--find-ratio",
-                      "one of them, or mc-bench advise, which finds the split and then the rate it bears");
+                      "give one of them, or use mc-bench advise, which finds the split and then the highest rate");
   const uint32_t nodes = options.shape.prefill + options.shape.decode;
   if (ratio && nodes <= options.pipeline)
     return user_error(

@@ -54,7 +54,7 @@ Result<std::vector<const sim::PaperRule*>> read_policies(const cli::Args& args) 
     }
     out.push_back(rule);
   }
-  if (out.empty()) return user_error(err::kBadValue, "--policy names none", "--policy");
+  if (out.empty()) return user_error(err::kBadValue, "--policy names no policy", "--policy");
   return out;
 }
 

@@ -138,8 +138,7 @@ Result<std::vector<Goal>> parse_goals(const std::vector<std::string>& texts) {
     auto bound = colon == std::string::npos ? Result<double>(Code::invalid, "") : parse_f64(text.substr(colon + 1));
     const bool known = name == "ttft" || name == "tpot" || name == "e2el";
     if (!known || !bound || !(*bound > 0))
-      return user_error(err::kBadValue, "'" + text + "' is no goal; goals are ttft:MS, tpot:MS and e2el:MS",
-                        "--goodput");
+      return user_error(err::kBadValue, "'" + text + "' is not a goal; write ttft:MS, tpot:MS or e2el:MS", "--goodput");
     goals.push_back({name == "ttft"   ? Goal::Metric::ttft
                      : name == "tpot" ? Goal::Metric::tpot
                                       : Goal::Metric::e2el,
@@ -151,9 +150,9 @@ Result<std::vector<Goal>> parse_goals(const std::vector<std::string>& texts) {
 Result<std::vector<Condition>> parse_conditions(const std::vector<std::string>& texts) {
   std::vector<Condition> out;
   for (const std::string& text : texts) {
-    const Error bad =
-        user_error(err::kBadValue, "'" + text + "' is no condition; write KEY<VALUE or KEY>VALUE, e.g. goodput<3.5/s",
-                   "--fail-if");
+    const Error bad = user_error(
+        err::kBadValue, "'" + text + "' is not a condition; write KEY<VALUE or KEY>VALUE, for example goodput<3.5/s",
+        "--fail-if");
     const size_t at = text.find_first_of("<>");
     if (at == 0 || at == std::string::npos) return bad;
     Condition c{.text = text, .key = result_key(text.substr(0, at)), .less = text[at] == '<'};

@@ -107,7 +107,7 @@ Result<int> cache(const cli::Args& args, Traces traces) {
   Sink sink(args);
   MC_TRY(sizes, read_sizes(args, kCacheBlocks));
   MC_TRY(points, trace_caches(trace, args.list(kCachePolicy), sizes));
-  if (points.size() == 0) return user_error(err::kBadValue, "--policy names none", "--policy");
+  if (points.size() == 0) return user_error(err::kBadValue, "--policy names no policy", "--policy");
   Table table({"policy", "blocks", "block hit %", "token hit %", "mean of requests %"});
   for (const Json& point : points.items()) {
     const auto percent = [&](const char* key) { return fixed(100 * point[key].as_double(), 2); };

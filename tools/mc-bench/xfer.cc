@@ -252,8 +252,7 @@ Result<void> check_sense(const cli::Args& args, const std::vector<std::string>& 
     return user_error(err::kUsage, "a --server has no PEER; it listens at --bind and --port", peer,
                       "mc-bench xfer --server --bind " + peer + ", or leave --server out to reach it");
   if (registers && (!peer.empty() || args.on(kServer)))
-    return user_error(err::kUsage, "--op register prepares memory here, with no other side", "--op",
-                      "leave out PEER and --server");
+    return user_error(err::kUsage, "--op register measures this host alone", "--op", "leave out PEER and --server");
   if (args.said(kXferPort) && !args.on(kServer) && (peer.empty() || has_port(peer)))
     return means_nothing(kXferPort, peer.empty() ? "without a PEER" : "beside " + peer + ", which has a port",
                          "it is where a --server listens, and where a PEER without a port is reached");
@@ -282,7 +281,7 @@ Result<void> check_room(uint64_t memory, uint64_t buffers) {
   if (memory <= free / 10 * 9 / buffers) return {};
   return user_error(err::kNotEnoughMemory,
                     std::to_string(buffers) + (buffers == 1 ? " buffer of " : " buffers of ") + human_bytes(memory) +
-                        " are needed here, free are " + human_bytes(free),
+                        " are needed on this host; " + human_bytes(free) + " are free",
                     "--memory", "at most --memory " + std::to_string(free / 10 * 9 / buffers / kMiB) + "MiB");
 }
 

@@ -46,11 +46,11 @@ Error failed(const ReferencePlan& plan, const std::string& what) {
   return user_error(err::kReferenceFailed, plan.name + " " + what, "--against");
 }
 
-/// It ended well, and what it printed is not understood.
+/// The reference program succeeded, and its output lacks a figure.
 Error unreadable(const std::string& program, const std::string& lacks, const std::string& text) {
   return user_error(err::kReferenceFailed, program + " printed no " + lacks + ": " + last_words(text), "--against",
-                    "another version of it may print that, or take away what --against-client adds; or compare with "
-                    "memcpy or raw, which need no program");
+                    "try another version of the program, or leave out --against-client; "
+                    "--against memcpy and --against raw need no program");
 }
 
 /// Runs a server of one session and a client, which is tried again until the server listens. The

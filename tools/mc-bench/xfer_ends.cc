@@ -132,7 +132,7 @@ Result<xfer::BufferInfo> ClientEnd::find(std::string_view name, const std::strin
   const xfer::BufferInfo* found = descriptor ? descriptor->find(name) : nullptr;
   if (found == nullptr)
     return user_error(err::kPeerGarbage, uri + " has no buffer named " + std::string(name), uri,
-                      "is it a mc-bench xfer --server of this release?");
+                      "start mc-bench xfer --server of this release at that address");
   return *found;
 }
 

@@ -146,7 +146,7 @@ Result<std::string> peer_address(const cli::Args& args, const std::string& trans
   const std::string peer = peer_text(args);
   if (is_uri(peer)) {
     if (peer.starts_with(transport + "://")) return peer;
-    return user_error(err::kBadValue, peer + " is no address of transport " + transport, "PEER",
+    return user_error(err::kBadValue, peer + " is not an address of transport " + transport, "PEER",
                       "leave --transport out: the URI says it; or give the host alone");
   }
   MC_TRY(place, place_of(args, peer));
