@@ -31,14 +31,14 @@ void Index::apply_one(const wire::StoreEntry& entry, FileId file) {
   if (const auto at = slots_.find(entry.id); at != slots_.end()) erase(at);
 }
 
-void Index::hold(std::span<const Id128> ids, std::span<std::optional<Place>> places) {
+void Index::hold(std::span<const Id128> ids, std::span<std::optional<Place>> places, bool mark) {
   MC_ASSERT_EQ(ids.size(), places.size());
   const std::lock_guard lock(mutex_);
   for (size_t i = 0; i < ids.size(); ++i) {
     const auto at = slots_.find(ids[i]);
     places[i].reset();
     if (at == slots_.end()) continue;
-    at->second.read = true;
+    at->second.read = at->second.read || mark;
     places[i] = at->second.place;
     ++holds_[at->second.place.file];
   }
@@ -83,6 +83,7 @@ bool Index::forget(const Id128& id, const Place& place) {
   const std::lock_guard lock(mutex_);
   const auto at = slots_.find(id);
   if (at == slots_.end() || at->second.place != place) return false;
+  if (keeps_forgotten_) forgotten_.push_back(id);
   erase(at);
   return true;
 }
@@ -92,10 +93,27 @@ uint64_t Index::forget_file(FileId file) {
   const size_t before = slots_.size();
   for (auto at = slots_.begin(); at != slots_.end();) {
     const auto next = std::next(at);
-    if (at->second.place.file == file) erase(at);
+    if (at->second.place.file == file) {
+      if (keeps_forgotten_) forgotten_.push_back(at->first);
+      erase(at);
+    }
     at = next;
   }
   return before - slots_.size();
+}
+
+void Index::keep_forgotten() {
+  const std::lock_guard lock(mutex_);
+  keeps_forgotten_ = true;
+}
+
+std::vector<Id128> Index::take_forgotten() {
+  const std::lock_guard lock(mutex_);
+  std::vector<Id128> out;
+  for (const Id128& id : forgotten_)
+    if (!slots_.contains(id)) out.push_back(id);
+  forgotten_.clear();
+  return out;
 }
 
 void Index::wait_unread(FileId file) {

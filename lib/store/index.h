@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <unordered_map>
+#include <vector>
 
 #include "base/ids.h"
 #include "store/disk.h"
@@ -40,8 +41,8 @@ class Index {
   /// During recovery, which no other thread sees.
   void apply_one(const wire::StoreEntry& entry, FileId file);
 
-  /// The places of these ids, each held for reading and marked as read. No place: the id has none.
-  void hold(std::span<const Id128> ids, std::span<std::optional<Place>> places);
+  /// The places of these ids, each held for reading, and with `mark` marked as read. No place: the id has none.
+  void hold(std::span<const Id128> ids, std::span<std::optional<Place>> places, bool mark);
   void release(std::span<const std::optional<Place>> places);
   std::optional<Place> find(const Id128& id) const;
 
@@ -54,6 +55,10 @@ class Index {
   bool forget(const Id128& id, const Place& place);
   /// Forgets all blocks of a file; the number of them.
   uint64_t forget_file(FileId file);
+  /// From now on forgotten ids are kept for take_forgotten().
+  void keep_forgotten();
+  /// Ids that were forgotten since the last call and have no block now.
+  std::vector<Id128> take_forgotten();
   /// Returns when no reader holds the file. Its blocks were forgotten or moved before.
   void wait_unread(FileId file);
 
@@ -74,6 +79,8 @@ class Index {
   std::map<FileId, uint64_t> holds_;  // readers by file
   std::condition_variable unread_;
   uint64_t live_bytes_ = 0;
+  bool keeps_forgotten_ = false;
+  std::vector<Id128> forgotten_;
 };
 
 }  // namespace mc::store

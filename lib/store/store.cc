@@ -124,6 +124,7 @@ Result<std::unique_ptr<Store>> Store::open(std::unique_ptr<Disk> disk, const Opt
                   .segments_sealed = recovered.sealed,
                   .segments_walked = recovered.walked,
                   .damaged = std::move(recovered.damaged)};
+  if (options.report_evictions) parts->index.keep_forgotten();
   parts->log.start_after(recovered.number);
   MC_CHECK(parts->writer.start(std::move(recovered.active), recovered.sequence));
   return std::unique_ptr<Store>(new Store(std::move(parts), std::move(restart)));
@@ -183,11 +184,23 @@ Result<void> Store::commit(std::vector<Item> items, bool durable) {
 }
 
 void Store::get(std::span<Get> gets) {
+  read(gets, true);
+}
+
+void Store::peek(std::span<Get> gets) {
+  read(gets, false);
+}
+
+std::vector<Id128> Store::take_evicted() {
+  return parts_->index.take_forgotten();
+}
+
+void Store::read(std::span<Get> gets, bool whole) {
   std::vector<Id128> ids;
   ids.reserve(gets.size());
   for (const Get& get : gets) ids.push_back(get.id);
   std::vector<std::optional<Place>> places(gets.size());
-  parts_->index.hold(ids, places);
+  parts_->index.hold(ids, places, whole);
 
   std::vector<PageBuffer> copies(gets.size());  // for room that is not aligned
   std::vector<iovec> memory(gets.size());
@@ -196,11 +209,13 @@ void Store::get(std::span<Get> gets) {
   for (size_t i = 0; i < gets.size(); ++i) {
     Get& get = gets[i];
     get.bytes = places[i] ? places[i]->bytes : 0;
-    get.code = !places[i] ? Code::not_found : get.room.size() < get.bytes ? Code::no_space : Code::ok;
+    get.code = !places[i] ? Code::not_found : whole && get.room.size() < get.bytes ? Code::no_space : Code::ok;
     if (get.code != Code::ok) continue;
-    const size_t whole = whole_pages(get.bytes);
-    const bool direct = is_page_aligned(get.room.data()) && get.room.size() >= whole;
-    memory[i] = {direct ? get.room.data() : copies[i].room(whole).data(), whole};
+    const size_t all = whole_pages(get.bytes);
+    const size_t bytes = whole ? all : std::min(all, get.room.size() / kPageBytes * kPageBytes);
+    MC_ASSERT_LT(size_t{0}, bytes);
+    const bool direct = is_page_aligned(get.room.data()) && get.room.size() >= bytes;
+    memory[i] = {direct ? get.room.data() : copies[i].room(bytes).data(), bytes};
     reads.push_back({.op = Io::Op::read,
                      .file = places[i]->file,
                      .offset = uint64_t{places[i]->page} * kPageBytes,
@@ -213,6 +228,10 @@ void Store::get(std::span<Get> gets) {
     const auto* read = static_cast<const std::byte*>(memory[io.tag].iov_base);
     if (io.error != 0) {
       get.code = Code::io;
+      return;
+    }
+    if (!whole) {
+      if (read != get.room.data()) std::memcpy(get.room.data(), read, memory[io.tag].iov_len);
       return;
     }
     const uint32_t crc =

@@ -25,9 +25,10 @@
 namespace mc::store {
 
 struct Options {
-  uint64_t capacity_bytes = 0;  // of all segments; at least four segments are made
-  uint64_t segment_bytes = 0;   // of a new store; 0 = 1/256 of the capacity, within 16 MiB and 1 GiB
-  Id128 id;                     // of a new store; zero = draw one
+  uint64_t capacity_bytes = 0;    // of all segments; at least four segments are made
+  uint64_t segment_bytes = 0;     // of a new store; 0 = 1/256 of the capacity, within 16 MiB and 1 GiB
+  Id128 id;                       // of a new store; zero = draw one
+  bool report_evictions = false;  // the owner calls take_evicted()
 };
 
 enum class Level : uint8_t {
@@ -83,10 +84,15 @@ class Store {
   Result<void> drop(std::span<const Id128> ids, Level level);
   /// All at once; every Get has its own code. Blocks that are read are kept longer.
   void get(std::span<Get> gets);
+  /// The first bytes of each block, as many as its room holds in whole pages. Nothing checks them: blocks whose front
+  /// has a checksum of its own are listed so without reading all of them. They are not kept longer.
+  void peek(std::span<Get> gets);
   /// Size of the block; nothing when it is not there.
   std::optional<uint32_t> find(const Id128& id) const;
   /// Visits all blocks in no order. The visitor may not call the store.
   void for_each(const std::function<void(const Id128&, uint32_t bytes)>& visit) const;
+  /// Ids whose blocks were given up for space, or because their bytes were wrong, since the last call. In no order.
+  std::vector<Id128> take_evicted();
   /// Makes everything durable that was written before.
   Result<void> flush();
   /// Makes space before it is needed; a thread of the owner calls it now and then. True: call again soon.
@@ -103,6 +109,7 @@ class Store {
   Store(std::unique_ptr<Parts> parts, Restart restart);
   Result<void> commit(std::vector<struct Item> items, bool durable);
   Result<void> grow();
+  void read(std::span<Get> gets, bool whole);
 
   std::unique_ptr<Parts> parts_;
   Restart restart_;
