@@ -22,16 +22,18 @@ struct Use {
 struct Eviction {
   std::string_view name;
   std::string_view summary;
-  /// The rank of a block. The pool calls it when a block is published or touched, and at no other time.
+  /// The rank of a block, above 0. The pool calls it when a block is published or touched, and at no other time.
   uint64_t (*rank)(const Use&);
+  /// A chain is touched from its first block to its last, so its end counts as used last.
+  bool head_first = false;
 };
 
 extern const Eviction kLruTail;  // the default
-extern const Eviction kFifo;
+extern const Eviction kLru, kFifo, kLfu, kLengthAware;
 
-/// All policies; the first is the default. For tests.
+/// All policies; the first is the default.
 std::span<const Eviction* const> evictions();
-/// nullptr when there is none of that name. For tests.
+/// nullptr when there is none of that name.
 const Eviction* find_eviction(std::string_view name);
 
 }  // namespace mc::kv

@@ -1,9 +1,9 @@
-// The table of eviction policies: --help, the pool's tests and the simulator iterate it.
+// The table of eviction policies: --help, --eviction, the pool's tests and the simulator iterate it.
 #include "kv/eviction.h"
 
 namespace mc::kv {
 
-static constexpr const Eviction* kEvictions[] = {&kLruTail, &kFifo};
+static constexpr const Eviction* kEvictions[] = {&kLruTail, &kLru, &kFifo, &kLfu, &kLengthAware};
 
 std::span<const Eviction* const> evictions() {
   return kEvictions;

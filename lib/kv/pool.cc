@@ -78,6 +78,7 @@ void Pool::to_free(PageIndex page) {
   Page& p = at(page);
   MC_ASSERT_EQ(p.pins + p.leases + p.blocked, 0u);
   p.state = PageState::free;
+  p.trial = false;
   ++counts_.free;
   free_.push_back(page);
 }
@@ -112,7 +113,7 @@ Pool::Published Pool::publish(PageIndex page, BlockMeta meta) {
   ++counts_.stored_total;
   const uint64_t now = ++stamp_;
   p.use = {.stored = now, .last_use = now, .use_count = 1, .first_position = p.meta.first_position};
-  p.held = false;
+  p.held = p.trial = false;
   index_.emplace(p.meta.hash, page);
   link(page);
   pin(page);
@@ -186,16 +187,25 @@ void Pool::touch_page(PageIndex page) {
   if (p.state != PageState::cached) return;
   p.use.last_use = ++stamp_;
   ++p.use.use_count;
-  if (leaves_.contains(page)) leaves_.change(page, eviction_->rank(p.use));
+  if (leaves_.contains(page)) leaves_.change(page, rank(p));
+}
+
+void Pool::set_trial(PageIndex page, bool on) {
+  Page& p = at(page);
+  MC_ASSERT(p.state == PageState::cached);
+  p.trial = on;
+  if (leaves_.contains(page)) leaves_.change(page, rank(p));
 }
 
 void Pool::touch(std::span<const PageIndex> pages) {
-  for (size_t i = pages.size(); i-- > 0;) touch_page(pages[i]);
+  for (size_t i = 0; i < pages.size(); ++i) touch_page(pages[eviction_->head_first ? i : pages.size() - 1 - i]);
 }
 
 void Pool::touch(std::span<const BlockHash> hashes) {
-  for (size_t i = hashes.size(); i-- > 0;)
-    if (const PageIndex page = find(hashes[i]); page != kNoPage) touch_page(page);
+  for (size_t i = 0; i < hashes.size(); ++i) {
+    const PageIndex page = find(hashes[eviction_->head_first ? i : hashes.size() - 1 - i]);
+    if (page != kNoPage) touch_page(page);
+  }
 }
 
 const BlockMeta& Pool::meta(PageIndex page) const {
@@ -349,7 +359,7 @@ void Pool::settle(PageIndex page) {
     Page& p = pages_[page];
     const bool held = p.pins + p.leases + p.blocked > 0;
     const bool wanted = !held && p.first_child == kNoPage;
-    if (wanted && !leaves_.contains(page)) leaves_.push(page, eviction_->rank(p.use));
+    if (wanted && !leaves_.contains(page)) leaves_.push(page, rank(p));
     if (!wanted && leaves_.contains(page)) leaves_.erase(page);
     if (held == p.held) return;
     p.held = held;

@@ -95,8 +95,8 @@ class Pool {
   /// `page` must be pinned; frees it when it was draining and this was the last hold.
   void unpin(PageIndex page);
   void unpin(std::span<const PageIndex> pages);
-  /// Marks a chain as used, from its last block to its first, so that heads are the most recent. Absent hashes and
-  /// pages that are not cached are skipped.
+  /// Marks a chain as used, from its last block to its first, so that heads are the most recent, unless the policy
+  /// wants the other order. Absent hashes and pages that are not cached are skipped.
   void touch(std::span<const BlockHash> hashes);
   void touch(std::span<const PageIndex> pages);
   /// Takes a block out of the index at once, even when it is held. False when it is not resident. Its resident
@@ -105,6 +105,11 @@ class Pool {
   /// Removes `root` and its descendants (without `root` resident: descendants of that id) that nothing holds. Returns
   /// the number of removed blocks.
   uint32_t remove_subtree(const BlockHash& root, Removal reason);
+
+  /// A block on trial is evicted before all others, whatever its use. It was brought here for one reader, and the next
+  /// one shows whether it is worth its page. `page` must be cached.
+  void set_trial(PageIndex page, bool on);
+  bool on_trial(PageIndex page) const { return at(page).trial; }
 
   // -- leases (kv/lease.h has their holders and expiry) --------------------------------------
   /// `page` must be owned or cached.
@@ -145,6 +150,7 @@ class Pool {
  private:
   struct Page {
     PageState state = PageState::free;
+    bool trial = false;
     bool held = false;  // pins + leases + blocked > 0, as last counted at the parent
     uint32_t pins = 0, leases = 0;
     uint32_t blocked = 0;  // children that are held
@@ -165,6 +171,7 @@ class Pool {
   void unindex(PageIndex page, Removal reason);
   void to_free(PageIndex page);
   void touch_page(PageIndex page);
+  uint64_t rank(const Page& page) const { return page.trial ? 0 : eviction_->rank(page.use); }
   void evict_leaf(PageIndex page, Removal reason);
   void collect_subtree(PageIndex root, std::vector<PageIndex>& out) const;
 

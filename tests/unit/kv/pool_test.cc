@@ -322,4 +322,61 @@ TEST_CASE("kv/eviction: each policy is found by its name, and fifo does not care
   CHECK(f.evicted() == std::vector<BlockHash>{name(0)});
 }
 
+TEST_CASE("kv/eviction: lfu gives up what was used least, and length-aware the deepest of those") {
+  for (const Eviction* eviction : {&kLfu, &kLengthAware}) {
+    INFO(eviction->name);
+    Fixture f(3, eviction);
+    f.cache(0, 1);            // used three times
+    f.cache(1, 1, {}, 6400);  // used twice, far down its prompt
+    f.cache(2, 1);            // used twice, later
+    f.pool.touch(std::vector<BlockHash>{name(0)});
+    f.evicted();
+    REQUIRE_OK(f.pool.allocate(1));
+    CHECK(f.evicted() == std::vector<BlockHash>{name(1)});
+    REQUIRE_OK(f.pool.allocate(1));
+    CHECK(f.evicted() == std::vector<BlockHash>{name(2)});
+  }
+  Fixture f(2, &kLengthAware);
+  f.cache(0, 1, {}, 6400);
+  f.cache(1, 1);
+  f.pool.touch(std::vector<BlockHash>{name(0)});
+  f.pool.touch(std::vector<BlockHash>{name(1)});
+  f.evicted();
+  REQUIRE_OK(f.pool.allocate(1));
+  CHECK(f.evicted() == std::vector<BlockHash>{name(0)});  // the older use does not matter, the place does
+}
+
+TEST_CASE("kv/eviction: lru uses a prompt from its front, lru-tail from its end") {
+  const auto last_use = [](const Eviction* eviction) {
+    Fixture f(3, eviction);
+    const auto pages = f.cache(0, 3);
+    f.pool.touch(std::span<const PageIndex>(pages));
+    return std::pair(f.pool.use(pages[0]).last_use, f.pool.use(pages[2]).last_use);
+  };
+  const auto [front, end] = last_use(&kLru);
+  CHECK(front < end);
+  const auto [tail_front, tail_end] = last_use(&kLruTail);
+  CHECK(tail_front > tail_end);
+}
+
+TEST_CASE("kv/eviction: every policy evicts a block on trial first, until the trial ends") {
+  for (const Eviction* eviction : evictions()) {
+    INFO(eviction->name);
+    Fixture f(2, eviction);
+    f.cache(0, 1);
+    const auto page = f.cache(1, 1)[0];
+    f.pool.touch(std::vector<BlockHash>{name(1)});
+    f.pool.set_trial(page, true);
+    f.pool.touch(std::vector<BlockHash>{name(1)});
+    CHECK(f.pool.candidates(1) == std::vector<PageIndex>{page});
+    f.pool.set_trial(page, false);
+    CHECK(f.pool.candidates(1) != std::vector<PageIndex>{page});
+    f.pool.set_trial(page, true);
+    f.evicted();
+    REQUIRE_OK(f.pool.allocate(1));
+    CHECK(f.evicted() == std::vector<BlockHash>{name(1)});
+    CHECK_FALSE(f.pool.on_trial(page));
+  }
+}
+
 }  // namespace pool_test
