@@ -4,21 +4,13 @@
 
 namespace mc::kv {
 
-std::string_view to_string(Tier tier) {
-  switch (tier) {
-    case Tier::device: return "device";
-    case Tier::host: return "host";
-    case Tier::disk: return "disk";
-  }
-  return "?";
-}
-
 std::string_view to_string(Removal removal) {
   switch (removal) {
     case Removal::evicted: return "evicted";
     case Removal::dropped: return "dropped";
     case Removal::corrupt: return "corrupt";
     case Removal::demoted: return "demoted";
+    case Removal::unreadable: return "unreadable";
   }
   return "?";
 }

@@ -10,18 +10,19 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "wire/tier.h"
 
 namespace mc::kv {
 
-enum class Tier : uint8_t { device = 0, host = 1, disk = 2 };
-std::string_view to_string(Tier tier);
+using wire::Tier;
 
 /// The reason why a block was removed.
 enum class Removal : uint8_t {
-  evicted = 0,  // space was needed
-  dropped = 1,  // a caller removed it
-  corrupt = 2,  // its bytes failed their checksum
-  demoted = 3,  // it moved to another tier or node
+  evicted = 0,     // space was needed
+  dropped = 1,     // a caller removed it
+  corrupt = 2,     // its bytes failed their checksum
+  demoted = 3,     // it moved to another tier or node
+  unreadable = 4,  // the disk that held it failed
 };
 std::string_view to_string(Removal removal);
 

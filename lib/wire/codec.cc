@@ -7,6 +7,7 @@ namespace mc::wire {
 namespace {
 
 constexpr std::string_view kRoles[] = {"conductor", "prefill", "decode", "cache", "stage"};
+constexpr std::string_view kTiers[] = {"device", "host", "disk"};
 constexpr size_t kStringBytesMax = size_t{1} << 20;
 
 }  // namespace
@@ -20,6 +21,17 @@ std::optional<Role> role_from(std::string_view name) {
   for (size_t i = 0; i < std::size(kRoles); ++i)
     if (kRoles[i] == name) return static_cast<Role>(i);
   return std::nullopt;
+}
+
+std::string_view to_string(Tier tier) {
+  MC_ASSERT_LT(static_cast<size_t>(tier), std::size(kTiers));
+  return kTiers[static_cast<size_t>(tier)];
+}
+
+Tier tier_from(std::string_view name) {
+  for (size_t i = 0; i < std::size(kTiers); ++i)
+    if (kTiers[i] == name) return static_cast<Tier>(i);
+  return Tier::disk;
 }
 
 uint32_t Decoder::find(std::string_view key) {
@@ -140,6 +152,12 @@ void Decoder::get(uint32_t at, MissKind& value) {
   std::string name;
   get(at, name);
   value = miss_from(name);
+}
+
+void Decoder::get(uint32_t at, Tier& value) {
+  std::string name;
+  get(at, name);
+  value = tier_from(name);
 }
 
 void Decoder::get(uint32_t at, Fallback& value) {

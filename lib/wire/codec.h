@@ -87,6 +87,7 @@ class Encoder {
   void put(const Id128& value) { out_.bin(value.bytes); }
   void put(Role value) { out_.str(to_string(value)); }
   void put(MissKind value) { out_.str(to_string(value)); }
+  void put(Tier value) { out_.str(to_string(value)); }
   void put(Fallback value) { out_.str(to_string(value)); }
   template <class A, class B>
   void put(const std::pair<A, B>& value) {
@@ -175,6 +176,7 @@ class Decoder {
   void get(uint32_t at, Id128& value);
   void get(uint32_t at, Role& value);
   void get(uint32_t at, MissKind& value);
+  void get(uint32_t at, Tier& value);
   void get(uint32_t at, Fallback& value);
 
   template <class A, class B>

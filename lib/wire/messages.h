@@ -28,9 +28,11 @@
 
 #include "base/ids.h"
 #include "base/one_of.h"
+#include "wire/lease_messages.h"
 #include "wire/miss.h"
 #include "wire/sampling.h"
 #include "wire/stage_messages.h"
+#include "wire/tier.h"
 
 namespace mc::wire {
 
@@ -141,6 +143,13 @@ struct Load {
   bool draining = false;
   bool leaving = false;  // the process was told to stop and leaves when its requests have ended
   std::string last_error;
+  // The tier on this node's disk. Capacity 0: the node has none.
+  uint64_t disk_capacity_bytes = 0;
+  uint64_t disk_bytes = 0;       // of the blocks on disk
+  uint64_t disk_blocks = 0;      // blocks on disk, also those that are in memory as well
+  double disk_block_s = 0;       // smoothed seconds of bringing one block from disk into memory
+  bool disk_lost = false;        // the disk failed, and the node goes on without it
+  uint64_t disk_hit_tokens = 0;  // part of hit_tokens that came from disk, since start
 
   bool operator==(const Load&) const = default;
   template <class V>
@@ -150,6 +159,9 @@ struct Load {
     v("pages_pinned", pages_pinned), v("leases", leases), v("hit_tokens", hit_tokens);
     v("prompt_tokens", prompt_tokens), v("tbt_s", tbt_s), v("draining", draining), v("leaving", leaving);
     v("last_error", last_error);
+    v.later("disk_capacity_bytes", disk_capacity_bytes), v.later("disk_bytes", disk_bytes);
+    v.later("disk_blocks", disk_blocks), v.later("disk_block_s", disk_block_s), v.later("disk_lost", disk_lost);
+    v.later("disk_hit_tokens", disk_hit_tokens);
   }
 };
 
@@ -234,16 +246,19 @@ struct Goodbye {
 struct BlockRef {
   BlockHash hash;
   BlockHash parent;
+  Tier tier = Tier::host;  // fastest tier of the node that holds the block
 
   bool operator==(const BlockRef&) const = default;
   template <class V>
   void fields(V& v) {
     v("hash", hash), v("parent", parent);
+    v.later("tier", tier);
   }
 };
 
+/// The block is on the node, in this tier now, or it is on the node no more.
 struct BlockEvent {
-  bool stored = true;  // false: removed
+  bool stored = true;  // false: removed from every tier
   BlockRef block;
 
   bool operator==(const BlockEvent&) const = default;
@@ -425,13 +440,15 @@ struct KvDone {
 
 /// The sources of a request's prompt tokens, and its time in each stage.
 struct PrefillReport {
-  uint32_t cached_local = 0;       // tokens found in the prefill node's pool
+  uint32_t cached_local = 0;       // tokens found on the prefill node, in memory or on disk
+  uint32_t cached_disk = 0;        // part of cached_local that was on disk
   uint32_t cached_remote = 0;      // tokens fetched from other nodes
   std::vector<NameValue> sources;  // node -> tokens, for the remote part
   std::vector<Miss> misses;        // one for each run of blocks that was computed, ascending
   Fallback fallback = Fallback::none;
   double queue_ms = 0;
   double fetch_ms = 0;
+  double load_ms = 0;  // reading from this node's disk
   double accept_ms = 0;
   double compute_ms = 0;
   uint32_t chunks = 0;
@@ -446,6 +463,7 @@ struct PrefillReport {
     v("miss_reason", first), v("fallback", fallback), v("queue_ms", queue_ms), v("fetch_ms", fetch_ms);
     v("accept_ms", accept_ms), v("compute_ms", compute_ms), v("chunks", chunks);
     v.later("misses", misses);
+    v.later("cached_disk", cached_disk), v.later("load_ms", load_ms);
     if (misses.empty() && first != MissKind::none) misses.push_back({first, 0, 0, "", 0});  // the form of older nodes
   }
 };
@@ -555,130 +573,6 @@ struct Cancel {
   template <class V>
   void fields(V& v) {
     v("req", req), v("attempt", attempt), v("reason", reason);
-  }
-};
-
-// ---- leases and demotion ---------------------------------------------------------------------
-
-/// Asks a holder to keep the leading run of `hashes` readable for `ttl_ms`.
-struct LeaseRequest {
-  static constexpr std::string_view kType = "lease_request";
-  uint64_t lease = 0;  // chosen by the reader, unique with its instance
-  NamespaceId ns;
-  std::vector<BlockHash> hashes;
-  uint32_t ttl_ms = 10000;
-  uint32_t wait_ms = 0;  // > 0: the holder may wait so long for blocks that are being computed
-
-  bool operator==(const LeaseRequest&) const = default;
-  template <class V>
-  void fields(V& v) {
-    v("lease", lease), v("ns", ns), v("hashes", hashes), v("ttl_ms", ttl_ms), v("wait_ms", wait_ms);
-  }
-};
-
-/// A block that a peer may READ: the offset of its page in the holder's pool buffer, and the CRC32C of each layer
-/// extent.
-struct LeasedBlock {
-  BlockHash hash;
-  BlockHash parent;
-  uint64_t generation = 0;
-  uint64_t page_offset = 0;
-  std::vector<uint32_t> layer_crcs;
-
-  bool operator==(const LeasedBlock&) const = default;
-  template <class V>
-  void fields(V& v) {
-    v("hash", hash), v("parent", parent), v("generation", generation), v("page_offset", page_offset);
-    v("layer_crcs", layer_crcs);
-  }
-};
-
-/// The leading run that is leased, which may be empty.
-struct LeaseGrant {
-  static constexpr std::string_view kType = "lease_grant";
-  uint64_t lease = 0;
-  std::vector<LeasedBlock> blocks;
-  uint32_t ttl_ms = 0;
-  Fallback reason = Fallback::none;  // why the run is empty
-  uint64_t age_ms = 0;               // time since the first block was evicted
-
-  bool operator==(const LeaseGrant&) const = default;
-  template <class V>
-  void fields(V& v) {
-    v("lease", lease), v("blocks", blocks), v("ttl_ms", ttl_ms), v("reason", reason);
-    v.later("age_ms", age_ms);
-  }
-};
-
-struct LeaseRelease {
-  static constexpr std::string_view kType = "lease_release";
-  uint64_t lease = 0;
-
-  bool operator==(const LeaseRelease&) const = default;
-  template <class V>
-  void fields(V& v) {
-    v("lease", lease);
-  }
-};
-
-/// A worker offers blocks that it is about to evict. They stay leased to the cache node for `ttl_ms`.
-struct DemoteOffer {
-  static constexpr std::string_view kType = "demote_offer";
-  uint64_t lease = 0;  // chosen by the offerer
-  NamespaceId ns;
-  std::string kv_namespace;  // text without salt, so that the cache can open a pool of this page size
-  uint64_t page_bytes = 0;
-  uint64_t extent_bytes = 0;  // bytes of one layer
-  std::vector<LeasedBlock> blocks;
-  uint32_t ttl_ms = 10000;
-
-  bool operator==(const DemoteOffer&) const = default;
-  template <class V>
-  void fields(V& v) {
-    v("lease", lease), v("ns", ns), v("kv_namespace", kv_namespace), v("page_bytes", page_bytes);
-    v("extent_bytes", extent_bytes), v("blocks", blocks), v("ttl_ms", ttl_ms);
-  }
-};
-
-struct DemoteDone {
-  static constexpr std::string_view kType = "demote_done";
-  uint64_t lease = 0;
-  std::vector<BlockHash> stored;
-  std::string reason;  // why the rest was not taken: "" | full | failed | corrupt | draining
-
-  bool operator==(const DemoteDone&) const = default;
-  template <class V>
-  void fields(V& v) {
-    v("lease", lease), v("stored", stored), v("reason", reason);
-  }
-};
-
-/// Asks the receiver to read a hot prefix from `node` and keep it. No request waits for the copy.
-struct CopyBlocks {
-  static constexpr std::string_view kType = "copy_blocks";
-  uint64_t copy = 0;  // chosen by the conductor
-  NamespaceId ns;
-  std::vector<BlockHash> hashes;  // the whole run from the first block of the prompt on
-  std::string node;               // holder of the blocks
-  InstanceId instance;
-
-  bool operator==(const CopyBlocks&) const = default;
-  template <class V>
-  void fields(V& v) {
-    v("copy", copy), v("ns", ns), v("hashes", hashes), v("node", node), v("instance", instance);
-  }
-};
-
-struct CopyDone {
-  static constexpr std::string_view kType = "copy_done";
-  uint64_t copy = 0;
-  uint32_t blocks = 0;  // number of blocks read
-  std::string reason;   // why none were read, or ""
-
-  bool operator==(const CopyDone&) const = default;
-  template <class V>
-  void fields(V& v) {
-    v("copy", copy), v("blocks", blocks), v("reason", reason);
   }
 };
 

@@ -36,6 +36,8 @@ constexpr MissRow kMisses[] = {
      "lower --block-tokens if short prompts repeat"},
     {MissKind::tail_partial, "tail-partial", "the end of a prompt, from its last whole block on, is always computed",
      "lower --block-tokens if the last blocks of prompts matter"},
+    {MissKind::disk, "disk", "the blocks were on the node's disk, which failed or did not give them in time",
+     "check the disk of the named node; mc-conductor ps shows its last error"},
 };
 
 constexpr std::string_view kFetch = "fetch:";
@@ -57,6 +59,7 @@ constexpr FallbackRow kFallbacks[] = {
     {Fallback::refused, "busy", MissKind::no_space, "the source node had no free lease"},
     {Fallback::corrupt, "corrupt", MissKind::checksum, "bytes failed their checksum"},
     {Fallback::transfer, "io", MissKind::node_down, "the transfer failed"},
+    {Fallback::disk, "disk", MissKind::disk, "the disk of the source node failed or did not give the blocks in time"},
 };
 
 std::string seconds(uint64_t ms) {

@@ -26,6 +26,7 @@ enum class MissKind : uint8_t {
   prompt_logprobs,
   shorter_than_block,
   tail_partial,
+  disk,
 };
 
 struct MissRow {
@@ -74,6 +75,7 @@ enum class Fallback : uint8_t {
   refused,
   corrupt,
   transfer,
+  disk,
 };
 
 struct FallbackRow {

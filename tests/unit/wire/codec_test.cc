@@ -106,6 +106,24 @@ TEST_CASE(
   CHECK(report.fallback == Fallback::none);
 }
 
+TEST_CASE("wire/codec: block events of a node without tiers mean memory, and an unknown tier means the slowest") {
+  const auto event_with = [](const char* tier) {
+    const std::vector<uint8_t> id(16, 3);
+    MsgpackWriter events;
+    events.map(2), events.str("first_seq"), events.u64(9), events.str("events"), events.array(1);
+    events.map(2), events.str("stored"), events.boolean(true), events.str("block");
+    events.map(tier ? 3 : 2), events.str("hash"), events.bin(id), events.str("parent"), events.bin(id);
+    if (tier) events.str("tier"), events.str(tier);
+    const auto decoded = decode("block_events", events.bytes());
+    REQUIRE_OK(decoded);
+    return std::get<BlockEvents>(*decoded).events.at(0).block.tier;
+  };
+  CHECK(event_with(nullptr) == Tier::host);
+  CHECK(event_with("disk") == Tier::disk);
+  CHECK(event_with("device") == Tier::device);
+  CHECK(event_with("tape") == Tier::disk);
+}
+
 TEST_CASE("wire/codec: every truncation of every message is refused") {
   for (size_t i = 0; i < message_types().size(); ++i) {
     const Bytes whole = encode(test::filled_message(i, test::seed() + i, 2));
