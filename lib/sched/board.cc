@@ -6,6 +6,8 @@
 
 namespace mc::sched {
 
+constexpr double kDiskBlockMax = 60;  // seconds; a disk may report anything
+
 Board::Node& Board::at(int slot) {
   MC_ASSERT(slot >= 0 && static_cast<size_t>(slot) < nodes_.size());
   MC_ASSERT(nodes_[static_cast<size_t>(slot)].here);
@@ -154,6 +156,16 @@ void Board::read(int slot, double bytes, double seconds) {
   show_costs(at(slot));
 }
 
+void Board::reads_disk(int slot, double block_s) {
+  Node& node = at(slot);
+  if (node.disk_block_s == block_s || !(block_s >= 0)) return;
+  node.disk_block_s = std::min(block_s, kDiskBlockMax);
+  snapshot_.holders[static_cast<size_t>(node.holder)].disk_block_s = node.disk_block_s;
+  if (node.prefill < 0) return;
+  PrefillView& view = snapshot_.prefill[static_cast<size_t>(node.prefill)];
+  view.load_s = view.disk_blocks * node.disk_block_s;
+}
+
 void Board::answered(uint32_t tokens, double seconds) {
   lengths_.observe(tokens);
   if (tokens > 1) lengths_.observe_seconds(seconds);
@@ -285,9 +297,12 @@ void Board::look_at_blocks(std::span<const kv::NodeMatch> matches) {
     holder.readable_blocks = node.readable ? m.resident : 0;
     holder.pending_blocks = node.readable ? (prefill ? m.expected : m.resident) : 0;
     holder.pending_s = 0;
+    holder.disk_blocks = m.on_disk, holder.disk_block_s = node.disk_block_s;
     if (!prefill) return;
     PrefillView& view = s.prefill[static_cast<size_t>(node.prefill)];
     view.resident_blocks = m.expected;
+    view.disk_blocks = m.on_disk;
+    view.load_s = m.on_disk * node.disk_block_s;
     if (m.expected > m.resident) holder.pending_s = view.queue_s;
   });
   matches_.assign(matches.begin(), matches.end());

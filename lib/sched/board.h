@@ -88,6 +88,8 @@ class Board {
   void prefilled(int slot, double tokens, double reused, double seconds);
   void stepped(int slot, double rows, double kv_tokens, double seconds);
   void read(int slot, double bytes, double seconds);
+  /// Seconds in which the node reads one block from its disk; 0 = the node has no disk, or nothing on it.
+  void reads_disk(int slot, double block_s);
   void answered(uint32_t tokens, double seconds);
 
   // ---- looking ----
@@ -140,6 +142,7 @@ class Board {
     NodeId name;
     std::string model;
     TimePoint since{}, busy_until = kIdle;
+    double disk_block_s = 0;
     double queued_s = 0;  // seconds of prefill of the queued requests
     uint32_t unfinished = 0, rows = 0, arrived_rows = 0, transfers = 0;
     uint64_t kv_tokens = 0, arrived_tokens = 0, ended_prefills = 0;

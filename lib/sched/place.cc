@@ -38,10 +38,11 @@ void add_candidates(const Snapshot& snapshot, std::vector<Candidate>& out) {
     c.local_blocks = node.resident_blocks;
     c.holder = -1, c.fetch_blocks = 0;
     c.wait_s = c.fetch_s = c.handicap_s = 0;
+    c.load_s = node.load_s;
     c.queue_s = node.queue_s;
     if (node.resident_blocks != blocks) work = work_left(snapshot, blocks = node.resident_blocks);
     c.prefill_s = node.cost.prefill(work);
-    c.ttft_s = c.queue_s + c.prefill_s;
+    c.ttft_s = std::max(c.queue_s, c.load_s) + c.prefill_s;  // the disk is read while the request queues
   }
   out.resize(count);
 }
@@ -68,8 +69,8 @@ void predict(const Snapshot& snapshot, Candidate& c) {
     blocks += c.fetch_blocks;
   }
   c.prefill_s = node.cost.prefill(work_left(snapshot, blocks));
-  // The fetch, and the wait for its source, overlaps the queue. The later of both ends the wait.
-  c.ttft_s = std::max(c.queue_s, c.wait_s + c.fetch_s) + c.prefill_s;
+  // The load from disk, the wait for the source and the fetch follow each other and overlap the queue.
+  c.ttft_s = std::max(c.queue_s, c.load_s + c.wait_s + c.fetch_s) + c.prefill_s;
 }
 
 namespace {

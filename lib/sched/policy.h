@@ -26,9 +26,11 @@ struct alignas(64) PrefillView {
   uint32_t resident_blocks = 0;  // leading run that is readable here, or will be when the queue has ended
   bool accepting = true;         // false: draining, or pinned elsewhere by the request
   Cost cost;
-  double up_s = 1e9;        // seconds since the node joined; read by slow start only
-  uint32_t unfinished = 0;  // requests that are placed here and have no first token yet
-  int holder = -1;          // index of the node in Snapshot::holders; -1 = look it up by name
+  double load_s = 0;         // seconds of reading the resident blocks that are on the node's disk
+  double up_s = 1e9;         // seconds since the node joined; read by slow start only
+  uint32_t unfinished = 0;   // requests that are placed here and have no first token yet
+  uint32_t disk_blocks = 0;  // part of resident_blocks that is on disk
+  int holder = -1;           // index of the node in Snapshot::holders; -1 = look it up by name
   std::string name;
 };
 
@@ -38,6 +40,8 @@ struct HolderView {
   uint32_t pending_blocks = 0;     // leading run that will be readable in `pending_s`
   uint32_t transfers_leaving = 0;  // transfers to other nodes
   double pending_s = 0;
+  uint32_t disk_blocks = 0;  // part of readable_blocks that is on disk; nodes write the ends of prompts first
+  double disk_block_s = 0;   // seconds of reading one of them
   double leaving_bytes = 0;  // bytes that these transfers still have to send; 0 with transfers = unknown
 };
 
@@ -109,6 +113,7 @@ struct Candidate {
   int holder = -1;  // index into Snapshot::holders of the node that part of the prefix is fetched from; -1 = no fetch
   uint32_t fetch_blocks = 0;
   double wait_s = 0;  // seconds until the holder has computed the fetched blocks
+  double load_s = 0;  // seconds of reading the local blocks that are on disk
   double queue_s = 0, fetch_s = 0, prefill_s = 0, ttft_s = 0;
   double handicap_s = 0;  // slow start: seconds added to the queue of a new node
   double rank_s() const { return ttft_s + handicap_s; }
@@ -147,11 +152,14 @@ inline Work work_left(const Snapshot& snapshot, uint32_t blocks) {
   return {static_cast<double>(snapshot.tokens), static_cast<double>(reused_tokens(snapshot, blocks))};
 }
 /// The sender's link is shared evenly by the transfers that leave it, so these bytes go as slowly as all transfers
-/// together, but behind no more than the bytes that the other transfers have left.
+/// together, but behind no more than the bytes that the other transfers have left. Blocks on the sender's disk are read
+/// before they are sent. They are the last ones of the prompt.
 inline double fetch_seconds(const Snapshot& snapshot, const Cost& cost, const HolderView& holder, uint32_t blocks) {
   const double bytes = static_cast<double>(blocks) * static_cast<double>(snapshot.block_bytes);
   const double shared_s = cost.read(bytes, holder.transfers_leaving);
-  return holder.leaving_bytes > 0 ? std::min(shared_s, cost.read(bytes + holder.leaving_bytes, 0)) : shared_s;
+  const double load_s = std::min(blocks, holder.disk_blocks) * holder.disk_block_s;
+  return load_s +
+         (holder.leaving_bytes > 0 ? std::min(shared_s, cost.read(bytes + holder.leaving_bytes, 0)) : shared_s);
 }
 /// Marks a condition in a loop over nodes as nearly never true, so that the compiler emits a jump. With a conditional
 /// move, each round would wait for the round before.

@@ -56,7 +56,7 @@ void fetch_from(const Snapshot& snapshot, Candidate& c, int holder, uint32_t blo
   const uint32_t fetched = blocks - c.local_blocks;
   const double fetch_s = fetch_seconds(snapshot, node.cost, snapshot.holders[static_cast<size_t>(holder)], fetched);
   const double prefill_s = node.cost.prefill(work_left(snapshot, blocks));
-  const double ttft_s = std::max(c.queue_s, wait_s + fetch_s) + prefill_s;
+  const double ttft_s = std::max(c.queue_s, c.load_s + wait_s + fetch_s) + prefill_s;
   if (sooner && !(ttft_s < c.ttft_s)) return;
   c.holder = holder, c.fetch_blocks = fetched;
   c.wait_s = wait_s, c.fetch_s = fetch_s, c.prefill_s = prefill_s, c.ttft_s = ttft_s;

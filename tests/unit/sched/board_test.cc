@@ -178,6 +178,35 @@ TEST_CASE("sched/board: the snapshot shows who holds blocks of this request and 
   for (const auto& holder : s.holders) CHECK(holder.readable_blocks + holder.pending_blocks == 0);
 }
 
+TEST_CASE("sched/board: blocks on a node's disk cost the time of reading them, which the node's reports change") {
+  Board board;
+  board.set_members(two_and_two(), 64, 4096);
+  board.reads_disk(2, 0.25);
+  board.reads_disk(3, 0.5);
+  const std::vector<kv::NodeMatch> matches = {{.node = 2, .resident = 6, .expected = 6, .on_disk = 4},
+                                              {.node = 3, .resident = 8, .expected = 8, .on_disk = 2}};
+  Board::Ask ask;
+  ask.tokens = 64 * 9, ask.matches = matches;
+  Snapshot& s = board.look(ask, kStart);
+  CHECK(s.prefill[0].load_s == doctest::Approx(1));
+  CHECK(s.holders[3].disk_blocks == 2);
+  board.reads_disk(2, 0.125);
+  CHECK(board.look(ask, kStart).prefill[0].load_s == doctest::Approx(0.5));
+  Candidate c;
+  c.node = 0, c.local_blocks = 6, c.load_s = s.prefill[0].load_s;
+  predict(s, c);
+  CHECK(c.ttft_s == doctest::Approx(0.5 + 64 * 3 * 1e-3));
+  c.holder = 3, c.fetch_blocks = 2;
+  predict(s, c);
+  CHECK(c.fetch_s > 1);  // both of the blocks that p1 has in addition are on its disk
+  Candidate queued = c;
+  s.prefill[0].queue_s = 10;
+  predict(s, queued);
+  CHECK(queued.ttft_s == doctest::Approx(10 + 64 * 1e-3));  // the disk is read while the request waits
+  board.reads_disk(2, -1);
+  CHECK(board.look(ask, kStart).prefill[0].load_s == doctest::Approx(0.5));  // no time: ignored
+}
+
 TEST_CASE("sched/board: whatever happens to requests, the books are their sum") {
   Rng rng(test::seed());
   Board board;
