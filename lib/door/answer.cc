@@ -349,7 +349,7 @@ Json Answer::explanation() const {
   Json mc = Json::object();
   mc.set("prefill_node", summary_.prefill).set("decode_node", summary_.decode);
   mc.set("attempts", summary_.attempts).set("predicted_ttft_ms", summary_.predicted_ttft_s * 1e3);
-  mc.set("cached_local_tokens", summary_.report.cached_local);
+  mc.set("cached_local_tokens", summary_.report.cached_local).set("cached_disk_tokens", summary_.report.cached_disk);
   mc.set("cached_remote_tokens", summary_.report.cached_remote);
   Json sources = Json::object();
   for (const auto& [node, tokens] : summary_.report.sources) sources.set(node, std::atoll(tokens.c_str()));

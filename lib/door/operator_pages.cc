@@ -40,6 +40,9 @@ Json cluster_json(const node::Conductor& conductor, const std::string& model, co
     node.set("pages_free", load.pages_free).set("pages_private", load.pages_private);
     node.set("pages_cached", load.pages_cached).set("pages_pinned", load.pages_pinned).set("leases", load.leases);
     node.set("blocks_indexed", n.blocks).set("hit_rate", hits).set("up_s", to_seconds(n.up));
+    node.set("disk_capacity_bytes", load.disk_capacity_bytes).set("disk_bytes", load.disk_bytes);
+    node.set("disk_blocks", load.disk_blocks).set("disk_block_ms", load.disk_block_s * 1e3);
+    node.set("disk_lost", load.disk_lost).set("disk_hit_tokens", load.disk_hit_tokens);
     node.set("heartbeats", n.heartbeats)
         .set("prefill_error", n.prefill_error)
         .set("step_error", n.step_error)
@@ -101,6 +104,7 @@ Json explanation_json(const node::Conductor::Explanation& e, const node::Submit&
     row.set("fetch_blocks", c.fetch_blocks).set("wait_ms", c.wait_s * 1e3).set("queue_ms", c.queue_s * 1e3);
     row.set("fetch_ms", c.fetch_s * 1e3).set("prefill_ms", c.prefill_s * 1e3).set("ttft_ms", c.ttft_s * 1e3);
     row.set("slow_start_ms", c.handicap_s * 1e3);
+    row.set("disk_blocks", e.snapshot.prefill[c.node].disk_blocks).set("load_ms", c.load_s * 1e3);
     row.set("verdict", static_cast<int>(i) == p.candidate ? "winner" : p.candidate < 0 ? "rejected" : "slower");
     candidates.push(std::move(row));
   }
@@ -110,7 +114,9 @@ Json explanation_json(const node::Conductor::Explanation& e, const node::Submit&
     const auto& h = e.snapshot.holders[i];
     holders.push(Json::object({{"node", e.snapshot.holder_names[i]},
                                {"match_blocks", h.readable_blocks},
-                               {"pending_blocks", h.pending_blocks}}));
+                               {"pending_blocks", h.pending_blocks},
+                               {"disk_blocks", h.disk_blocks},
+                               {"disk_block_ms", h.disk_block_s * 1e3}}));
   }
   out.set("holders", std::move(holders));
   Json bars = Json::array();

@@ -14,6 +14,7 @@ Json considered_json(const node::RequestSummary& summary) {
     Json row = Json::object({{"node", c.node}, {"match_blocks", c.local_blocks}, {"fetch_from", c.fetch_from}});
     row.set("fetch_blocks", c.fetch_blocks).set("queue_ms", c.queue_s * 1e3).set("fetch_ms", c.fetch_s * 1e3);
     row.set("prefill_ms", c.prefill_s * 1e3).set("ttft_ms", c.ttft_s * 1e3);
+    row.set("disk_blocks", c.disk_blocks).set("load_ms", c.load_s * 1e3);
     out.push(std::move(row));
   }
   return out;
@@ -36,6 +37,7 @@ void put(const RequestProgress& p, const node::RequestSummary& j, TimePoint now,
   out.set("tenant", p.tenant.empty() ? "default" : p.tenant).set("priority", p.priority);
   out.set("held_ms", j.held_s * 1e3).set("held_for", to_string(j.held_for));
   out.set("queue_ms", j.report.queue_ms).set("accept_ms", j.report.accept_ms).set("fetch_ms", j.report.fetch_ms);
+  out.set("load_ms", j.report.load_ms).set("cached_disk_tokens", j.report.cached_disk);
   out.set("prefill_ms", j.report.compute_ms).set("chunks", j.report.chunks);
   const bool has_first = p.first != kNever;
   out.set("ttft_ms", has_first ? Json(to_ms(p.first - p.submitted)) : Json());

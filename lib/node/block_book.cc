@@ -7,30 +7,44 @@
 namespace mc::node {
 namespace {
 constexpr size_t kEventsPerMessage = 2048;   // about 90 KiB of msgpack
-constexpr size_t kBlocksPerSnapshot = 4096;  // about 160 KiB
+constexpr size_t kBlocksPerSnapshot = 4096;  // about 200 KiB
+
+bool is_in_memory(std::span<Shelf* const> shelves, const BlockHash& hash) {
+  return std::any_of(shelves.begin(), shelves.end(),
+                     [&](const Shelf* shelf) { return shelf->pool.find(hash) != kv::kNoPage; });
+}
 }  // namespace
 
-wire::BlockEvents BlockBook::take(TimePoint now) {
+wire::BlockEvents BlockBook::take(std::span<Shelf* const> shelves, const DiskTier& disk, TimePoint now) {
   wire::BlockEvents message;
   const auto events = log_.drain(kEventsPerMessage);
   if (!events.empty()) message.first_seq = events.front().seq;
   for (const auto& e : events) {
     MC_ASSERT_EQ(e.seq, message.first_seq + message.events.size());
-    const bool stored = e.kind == kv::BlockEvent::Kind::stored;
+    const bool in_memory = is_in_memory(shelves, e.hash), stored = in_memory || disk.has(e.hash);
     if (stored)
       memory_.stored(e.hash);
-    else if (e.reason == kv::Removal::evicted)
-      memory_.evicted(e.hash, now);
-    message.events.push_back({stored, {e.hash, e.parent}});
+    else if (e.kind == kv::BlockEvent::Kind::removed)
+      remember(e, now);
+    message.events.push_back({stored, {e.hash, e.parent, stored && !in_memory ? kv::Tier::disk : kv::Tier::host}});
   }
   return message;
 }
 
-std::vector<wire::BlockSnapshot> BlockBook::snapshot(std::span<Shelf* const> shelves) const {
+/// The reason why a block left the node.
+void BlockBook::remember(const kv::BlockEvent& event, TimePoint now) {
+  if (event.reason == kv::Removal::evicted) memory_.evicted(event.hash, now);
+  if (event.reason == kv::Removal::unreadable) memory_.unreadable(event.hash);
+  if (event.reason == kv::Removal::corrupt && event.tier == kv::Tier::disk) memory_.rotten(event.hash);
+}
+
+std::vector<wire::BlockSnapshot> BlockBook::snapshot(std::span<Shelf* const> shelves, const DiskTier& disk) const {
   MC_ASSERT(!has_news());
   std::vector<wire::BlockRef> blocks;
   for (const Shelf* shelf : shelves)
-    for (const auto& b : shelf->pool.snapshot()) blocks.push_back({b.hash, b.parent});
+    for (const auto& b : shelf->pool.snapshot()) blocks.push_back({b.hash, b.parent, kv::Tier::host});
+  for (const auto& b : disk.snapshot())
+    if (!is_in_memory(shelves, b.hash)) blocks.push_back({b.hash, b.parent, kv::Tier::disk});
   const size_t parts = std::max<size_t>(1, (blocks.size() + kBlocksPerSnapshot - 1) / kBlocksPerSnapshot);
   std::vector<wire::BlockSnapshot> out(parts);
   for (size_t part = 0; part < parts; ++part) {

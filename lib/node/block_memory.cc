@@ -22,8 +22,14 @@ void BlockMemory::rotten(const BlockHash& hash) {
   rotten_.insert(hash);
 }
 
+void BlockMemory::unreadable(const BlockHash& hash) {
+  if (unreadable_.size() >= entries_max_) unreadable_.clear();
+  unreadable_.insert(hash);
+}
+
 void BlockMemory::stored(const BlockHash& hash) {
   rotten_.erase(hash);
+  unreadable_.erase(hash);
   evicted_.erase(hash);
 }
 

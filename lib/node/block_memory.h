@@ -25,10 +25,13 @@ class BlockMemory {
   void evicted(const BlockHash& hash, TimePoint now);
   /// The block was dropped because its bytes had changed.
   void rotten(const BlockHash& hash);
+  /// The disk that held the block failed.
+  void unreadable(const BlockHash& hash);
   /// The block is on this node again.
   void stored(const BlockHash& hash);
 
   bool was_rotten(const BlockHash& hash) const { return rotten_.contains(hash); }
+  bool was_unreadable(const BlockHash& hash) const { return unreadable_.contains(hash); }
   std::optional<Duration> evicted_ago(const BlockHash& hash, TimePoint now) const;
 
   /// Records that a prompt which begins with `first_block` was computed here under this attention plan and salt.
@@ -54,7 +57,7 @@ class BlockMemory {
   uint64_t evictions_ = 0;
   std::map<BlockHash, Evicted> evicted_;
   std::deque<std::pair<uint64_t, BlockHash>> older_;  // in order of eviction
-  std::set<BlockHash> rotten_;
+  std::set<BlockHash> rotten_, unreadable_;
   std::map<Prompt, std::set<Name>> computed_;
   std::deque<std::pair<Prompt, Name>> computed_order_;
 };

@@ -25,6 +25,11 @@ Shelf* Cache::shelf_of(const NamespaceId& ns) {
   return own_shelves_[it->second.shelf].get();
 }
 
+// The namespaces of the last process are not known any more, but each block on disk names its own.
+bool Cache::takes_found(const DiskBlock& block) {
+  return shelf_for(block.layout, block.name_space).has_value();
+}
+
 void Cache::on_message(const Received& event, TimePoint now, Actions& out) {
   if (const auto* offer = std::get_if<wire::DemoteOffer>(&event.message)) on_offer(event, *offer, now, out);
 }
@@ -39,8 +44,8 @@ void Cache::answer(const Offer& offer, std::vector<BlockHash> stored, std::strin
   send(offer.node, offer.instance, wire::DemoteDone{offer.offer.lease, std::move(stored), std::move(reason)}, out);
 }
 
-// The shelf for the layout of the offer, created on first use. The numbers in the offer must agree with each other.
-Result<uint32_t> Cache::shelf_for(const wire::DemoteOffer& offer) {
+// The layout of the offer. The numbers in the offer must agree with each other.
+Result<ExtentLayout> Cache::layout_of(const wire::DemoteOffer& offer) const {
   MC_TRY(ns, kv::Namespace::parse(offer.kv_namespace));
   ExtentLayout layout;
   layout.layers = ns.layers, layout.kv_heads = ns.kv_heads, layout.head_dim = ns.head_dim;
@@ -52,6 +57,11 @@ Result<uint32_t> Cache::shelf_for(const wire::DemoteOffer& offer) {
   if (!sane || layout.page_bytes() != offer.page_bytes || layout.layer_bytes() != offer.extent_bytes)
     return Error{Code::invalid,
                  "offer of " + std::to_string(offer.page_bytes) + " bytes a page does not match its layout"};
+  return layout;
+}
+
+/// The shelf for a layout, created on first use. Blocks of `ns` are found there from now on.
+Result<uint32_t> Cache::shelf_for(const ExtentLayout& layout, const NamespaceId& ns) {
   if (layout.page_bytes() > cache_.slab_bytes)
     return Error{Code::no_space, "a page of " + std::to_string(layout.page_bytes()) +
                                      " bytes is larger than a slab of " + std::to_string(cache_.slab_bytes)};
@@ -61,14 +71,14 @@ Result<uint32_t> Cache::shelf_for(const wire::DemoteOffer& offer) {
     if (own_shelves_.size() >= cache_.shelves_max)
       return Error{Code::busy, std::to_string(own_shelves_.size()) + " layouts are cached, the limit of a node"};
     const auto slab_pages = static_cast<uint32_t>(cache_.slab_bytes / layout.page_bytes());
-    own_shelves_.push_back(std::make_unique<Shelf>(layout, 0, slab_pages, blocks().log()));
+    own_shelves_.push_back(std::make_unique<Shelf>(layout, 0, slab_pages, *options_.eviction, blocks_.log()));
     add_shelf(*own_shelves_.back());
     slab_live_.emplace_back();
   }
   // A request finds blocks by their namespace. Blocks of a namespace that was removed from this table stay cached but
   // cannot be found until a node offers one again, so only the least recently used namespaces are removed.
-  shelf_by_namespace_[offer.ns].shelf = index;
-  (void)shelf_of(offer.ns);
+  shelf_by_namespace_[ns].shelf = index;
+  (void)shelf_of(ns);
   if (shelf_by_namespace_.size() > kNamespacesMax) {
     shelf_by_namespace_.erase(by_use_.begin()->second);
     by_use_.erase(by_use_.begin());
@@ -88,7 +98,8 @@ void Cache::on_offer(const Received& event, const wire::DemoteOffer& message, Ti
   if (!peers().has(event.from, event.instance)) return refuse("unknown_peer");
   if (draining_) return refuse("draining");
   if (offers_.size() >= cache_.offers_max || message.blocks.size() > kOfferBlocksMax) return refuse("full");
-  const auto shelf = shelf_for(message);
+  const auto layout = layout_of(message);
+  const auto shelf = layout ? shelf_for(*layout, message.ns) : Result<uint32_t>(layout.error());
   if (!shelf) {
     last_error_ = shelf.error().what;
     return refuse(shelf.error().code == Code::invalid ? "layout" : "full");
@@ -98,7 +109,7 @@ void Cache::on_offer(const Received& event, const wire::DemoteOffer& message, Ti
   for (size_t i = 0; i < message.blocks.size(); ++i) {
     const auto& block = message.blocks[i];
     if (block.layer_crcs.size() != s.layout.layers) return refuse("layout");
-    if (s.pool.find(block.hash) != kv::kNoPage) {
+    if (s.pool.find(block.hash) != kv::kNoPage || disk().has(block.hash)) {
       offer.known.push_back(block.hash);
       s.pool.touch(std::span(&block.hash, 1));
       ++stats_.blocks_known;
@@ -147,8 +158,8 @@ void Cache::on_read(const ReadDone& done, Actions& out) {
   std::vector<BlockHash> stored;
   for (size_t i = 0; i < offer.wanted.size(); ++i) {
     const auto& block = offer.offer.blocks[offer.wanted[i]];
-    const auto published =
-        s.pool.publish(offer.pages[i], {block.hash, block.parent, offer.offer.ns, 0, block.layer_crcs});
+    const auto published = s.pool.publish(
+        offer.pages[i], {block.hash, block.parent, offer.offer.ns, block.first_position, block.layer_crcs});
     s.pool.unpin(published.page);
     stored.push_back(block.hash);
     ++stats_.blocks_stored;
@@ -235,7 +246,7 @@ void Cache::role_check() const {
   for (const auto& shelf : slab_live_) live += static_cast<uint64_t>(std::count(shelf.begin(), shelf.end(), true));
   MC_ASSERT_EQ(live, cache_.segment_bytes / cache_.slab_bytes);
   uint64_t owned = 0, reading = 0;
-  for (const auto& shelf : own_shelves_) owned += shelf->pool.counts().owned;
+  for (const auto& shelf : own_shelves_) owned += shelf->pool.counts().owned - disk().owned(shelf->pool);
   for (const auto& [read, offer] : offers_) reading += offer.pages.size();
   MC_ASSERT_EQ(owned, reading);
 }

@@ -4,7 +4,8 @@
 //
 // The node holds blocks of many models. The KV buffer is cut into slabs of equal size, and each layout (page size) has
 // a shelf that owns some of the slabs. A shelf grows by a free slab. When no slab is free, the shelf evicts its own
-// blocks. When that is not enough, it takes a slab from the shelf with the most slabs.
+// blocks. When that is not enough, it takes a slab from the shelf with the most slabs. Blocks that leave memory may
+// stay on the node's disk (node/disk_tier.h).
 #pragma once
 
 #include <map>
@@ -47,6 +48,7 @@ class Cache final : public Worker {
   bool role_idle() const override { return offers_.empty(); }
   void role_check() const override;
   Shelf* shelf_of(const NamespaceId& ns) override;
+  bool takes_found(const DiskBlock& block) override;
 
  private:
   struct Offer {  // blocks that are being read from the node that offered them
@@ -63,7 +65,8 @@ class Cache final : public Worker {
   void on_offer(const Received& event, const wire::DemoteOffer& offer, TimePoint now, Actions& out);
   void on_read(const ReadDone& done, Actions& out);
   void answer(const Offer& offer, std::vector<BlockHash> stored, std::string reason, Actions& out);
-  Result<uint32_t> shelf_for(const wire::DemoteOffer& offer);
+  Result<ExtentLayout> layout_of(const wire::DemoteOffer& offer) const;
+  Result<uint32_t> shelf_for(const ExtentLayout& layout, const NamespaceId& ns);
   bool make_room(uint32_t shelf, uint32_t pages);
   bool add_slab(uint32_t shelf);
   bool take_slab_from_others(uint32_t shelf);

@@ -18,8 +18,9 @@ std::vector<Considered> considered(const sched::Snapshot& snapshot, const sched:
   for (const uint32_t i : best) {
     const sched::Candidate& c = placement.candidates[i];
     const std::string from = c.holder < 0 ? "" : snapshot.holder_names[static_cast<size_t>(c.holder)];
-    out.push_back({snapshot.prefill[c.node].name, from, c.local_blocks, c.fetch_blocks, c.queue_s, c.fetch_s,
-                   c.prefill_s, c.ttft_s});
+    const sched::PrefillView& node = snapshot.prefill[c.node];
+    out.push_back({node.name, from, c.local_blocks, c.fetch_blocks, c.queue_s, c.fetch_s, c.prefill_s, c.ttft_s,
+                   node.disk_blocks, c.load_s});
   }
   return out;
 }
@@ -136,6 +137,7 @@ void Conductor::on_received(const Received& event, TimePoint now, Actions& out) 
   }
   node->heard = now;
   if (const auto* beat = std::get_if<wire::Heartbeat>(&event.message)) {
+    board_.reads_disk(node->slot(), beat->load.disk_block_s);
     if (members_.on_heartbeat(*node, *beat, now, out)) {
       members_.show_on(board_);
       members_changed_ = true;

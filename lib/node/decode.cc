@@ -263,7 +263,7 @@ void Decode::role_check() const {
   for (const auto& r : ended_) count(*r);
   uint64_t pool_pins = 0;
   for (kv::PageIndex page = 0; page < options_.page_count; ++page) pool_pins += shelf_->pool.pins(page);
-  MC_ASSERT_EQ(pins, pool_pins);
+  MC_ASSERT_EQ(pins + disk().pins(shelf_->pool), pool_pins);
 }
 
 // ---- receiving KV ------------------------------------------------------------------------------
@@ -462,7 +462,7 @@ wire::Tokens& Decode::fresh_tokens() {
 // blocks.
 void Decode::on_rotten(Request& r, std::span<const uint32_t> rotten, Actions& out) {
   stats_.checksum_failures += rotten.size();
-  blocks().drop_rotten(shelf_->pool, r.chain.hashes(), r.pages.all(), rotten);
+  blocks_.drop_rotten(shelf_->pool, r.chain.hashes(), r.pages.all(), rotten);
   fail(r, {RequestStage::decode, Reason::corrupt, true},
        std::to_string(rotten.size()) + " cached blocks changed in memory; they were dropped", out);
 }

@@ -8,6 +8,7 @@ namespace mc::node {
 namespace {
 constexpr size_t kWaitingMax = 256;       // requests that wait for pending blocks; more are answered at once
 constexpr Duration kWaitMax = 60s;        // longest wait, whatever the request allows
+constexpr Duration kLoadMax = 4s;         // longest wait for the disk, within the time of the lease
 constexpr size_t kLeaseBlocksMax = 4096;  // blocks of one grant; the reader requests the rest again
 }  // namespace
 
@@ -20,21 +21,35 @@ void Lender::on_request(const NodeId& node, const InstanceId& instance, const wi
     out.push_back(Send{node, instance, wire::LeaseGrant{request.lease, {}, 0, wire::Fallback::unknown_peer, 0}});
     return;
   }
-  const Shelf* shelf = source_.shelf_of(request.ns);
-  if (shelf && request.wait_ms > 0 && waiting_.size() < kWaitingMax) {
-    const uint32_t here = shelf->pool.match(request.hashes);
-    if (here < request.hashes.size() && source_.is_pending(request.hashes[here])) {
-      const TimePoint until = now + std::min<Duration>(kWaitMax, std::chrono::milliseconds(request.wait_ms));
-      waiting_.push_back({node, instance, request, until});
-      MC_ASSERT_LE(waiting_.size(), kWaitingMax);
-      return;
-    }
-  }
+  Shelf* shelf = source_.shelf_of(request.ns);
+  if (shelf && starts_to_wait(node, instance, request, *shelf, now, out)) return;
   grant(node, instance, request, now, out);
 }
 
+bool Lender::starts_to_wait(const NodeId& node, const InstanceId& instance, const wire::LeaseRequest& request,
+                            Shelf& shelf, TimePoint now, Actions& out) {
+  disk_.hit(shelf.pool, request.hashes);
+  if (waiting_.size() >= kWaitingMax) return false;
+  const uint32_t here = shelf.pool.match(request.hashes);
+  if (here == request.hashes.size()) return false;
+  Waiting w{node, instance, request, now};
+  const auto wanted = std::span(request.hashes).first(std::min(request.hashes.size(), kLeaseBlocksMax));
+  w.load = disk_.load(shelf, request.ns, wanted, now, out);
+  if (w.load != 0) w.load_until = now + std::min<Duration>(kLoadMax, std::chrono::milliseconds(request.ttl_ms) / 2);
+  const bool pending = request.wait_ms > 0 && source_.is_pending(request.hashes[here]);
+  if (request.wait_ms > 0) w.until = now + std::min<Duration>(kWaitMax, std::chrono::milliseconds(request.wait_ms));
+  if (w.load == 0 && !pending) return false;
+  waiting_.push_back(std::move(w));
+  MC_ASSERT_LE(waiting_.size(), kWaitingMax);
+  return true;
+}
+
 void Lender::on_release(const InstanceId& instance, uint64_t lease) {
-  std::erase_if(waiting_, [&](const Waiting& w) { return w.instance == instance && w.request.lease == lease; });
+  std::erase_if(waiting_, [&](const Waiting& w) {
+    const bool gone = w.instance == instance && w.request.lease == lease;
+    if (gone && w.load != 0) disk_.end(w.load);
+    return gone;
+  });
   const auto it = granted_.find({instance, lease});
   if (it == granted_.end()) return;
   (void)it->second.shelf->leases.release(it->second.id);  // the lease may have ended already
@@ -74,6 +89,7 @@ wire::Fallback Lender::absence(const Shelf* shelf, const BlockHash& hash, bool w
                                uint64_t& age_ms) const {
   if (!shelf) return wire::Fallback::layout;
   if (memory_.was_rotten(hash)) return wire::Fallback::corrupt;
+  if (memory_.was_unreadable(hash) || disk_.has(hash)) return wire::Fallback::disk;
   const auto ago = memory_.evicted_ago(hash, now);
   if (source_.is_pending(hash) && (waited || !ago)) return wire::Fallback::not_published_yet;
   if (!ago) return wire::Fallback::absent;
@@ -81,19 +97,28 @@ wire::Fallback Lender::absence(const Shelf* shelf, const BlockHash& hash, bool w
   return wire::Fallback::evicted;
 }
 
+bool Lender::waits_on(Waiting& w, TimePoint now) {
+  if (w.load != 0 && !disk_.done(w.load)) {
+    if (now < w.load_until) return true;
+    disk_.end(w.load);
+    w.load = 0;
+  }
+  const Shelf* shelf = source_.shelf_of(w.request.ns);
+  const uint32_t here = shelf ? shelf->pool.match(w.request.hashes) : 0;
+  const bool complete = here == w.request.hashes.size();
+  return !complete && now < w.until && source_.is_pending(w.request.hashes[here]);
+}
+
 void Lender::serve_waiting(TimePoint now, Actions& out) {
   for (size_t i = 0; i < waiting_.size();) {
-    const Waiting& w = waiting_[i];
-    const Shelf* shelf = source_.shelf_of(w.request.ns);
-    const uint32_t here = shelf ? shelf->pool.match(w.request.hashes) : 0;
-    const bool complete = here == w.request.hashes.size();
-    if (!complete && now < w.until && source_.is_pending(w.request.hashes[here])) {
+    if (waits_on(waiting_[i], now)) {
       ++i;
       continue;
     }
     const Waiting served = std::move(waiting_[i]);
     waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(i));
     grant(served.node, served.instance, served.request, now, out);
+    if (served.load != 0) disk_.end(served.load);  // the lease holds the blocks from here on
   }
 }
 
@@ -107,12 +132,15 @@ void Lender::drop(const InstanceId& instance) {
     (void)g.second.shelf->leases.release(g.second.id);
     return true;
   });
-  std::erase_if(waiting_, [&](const Waiting& w) { return w.instance == instance; });
+  std::erase_if(waiting_, [&](const Waiting& w) {
+    if (w.instance == instance && w.load != 0) disk_.end(w.load);
+    return w.instance == instance;
+  });
 }
 
 TimePoint Lender::next_wakeup() const {
   TimePoint at = kNever;
-  for (const Waiting& w : waiting_) at = std::min(at, w.until);
+  for (const Waiting& w : waiting_) at = std::min(at, w.load == 0 || disk_.done(w.load) ? w.until : w.load_until);
   return at;
 }
 

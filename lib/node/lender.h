@@ -1,6 +1,6 @@
 // Leases that a node grants to readers of its blocks. A reader requests a run of blocks and is granted the leading part
-// that is here. A request may wait for blocks that are being computed. The grant names the reason for the first missing
-// block.
+// that is here. A request waits for blocks that are being read from this node's disk, and it may wait for blocks that
+// are being computed. The grant names the reason for the first missing block.
 #pragma once
 
 #include <map>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "node/block_memory.h"
+#include "node/disk_tier.h"
 #include "node/node.h"
 #include "node/shelf.h"
 
@@ -25,9 +26,9 @@ class BlockSource {
 
 class Lender {
  public:
-  /// `source` and `memory` must outlive the lender.
-  Lender(BlockSource& source, const BlockMemory& memory, Duration ttl_max)
-      : source_(source), memory_(memory), ttl_max_(ttl_max) {}
+  /// `source`, `memory` and `disk` must outlive the lender.
+  Lender(BlockSource& source, const BlockMemory& memory, DiskTier& disk, Duration ttl_max)
+      : source_(source), memory_(memory), disk_(disk), ttl_max_(ttl_max) {}
 
   /// `known`: the reader is a listed peer. Other readers are granted nothing.
   void on_request(const NodeId& node, const InstanceId& instance, const wire::LeaseRequest& request, bool known,
@@ -47,12 +48,18 @@ class Lender {
     Shelf* shelf;
     kv::LeaseId id;
   };
-  struct Waiting {  // a request that waits for blocks being computed
+  struct Waiting {  // a request that waits for blocks being computed or loaded
     NodeId node;
     InstanceId instance;
     wire::LeaseRequest request;
     TimePoint until;
+    DiskTier::LoadId load = 0;  // 0 = none under way
+    TimePoint load_until = kNever;
   };
+
+  bool starts_to_wait(const NodeId& node, const InstanceId& instance, const wire::LeaseRequest& request, Shelf& shelf,
+                      TimePoint now, Actions& out);
+  bool waits_on(Waiting& w, TimePoint now);
 
   void grant(const NodeId& node, const InstanceId& instance, const wire::LeaseRequest& request, TimePoint now,
              Actions& out);
@@ -60,6 +67,7 @@ class Lender {
 
   BlockSource& source_;
   const BlockMemory& memory_;
+  DiskTier& disk_;
   Duration ttl_max_;
   std::map<std::pair<InstanceId, uint64_t>, Granted> granted_;
   std::vector<Waiting> waiting_;

@@ -375,6 +375,7 @@ void Members::on_events(Node& node, const wire::BlockEvents& events, TimePoint n
     event.kind = e.stored ? kv::BlockEvent::Kind::stored : kv::BlockEvent::Kind::removed;
     event.hash = e.block.hash;
     event.parent = e.block.parent;
+    event.tier = e.block.tier;
     converted.push_back(event);
   }
   if (index_.apply(node.ordinal, converted) == kv::PrefixIndex::Applied::need_snapshot) ask_sync(node, now, out);
@@ -386,7 +387,7 @@ void Members::on_snapshot(Node& node, const wire::BlockSnapshot& snapshot) {
   node.snapshot.insert(node.snapshot.end(), snapshot.blocks.begin(), snapshot.blocks.end());
   if (++node.snapshot_parts < snapshot.part_count) return;
   std::vector<kv::ResidentBlock> blocks;
-  for (const auto& b : node.snapshot) blocks.push_back({b.hash, b.parent, 0, kv::Tier::host});
+  for (const auto& b : node.snapshot) blocks.push_back({b.hash, b.parent, 0, b.tier});
   index_.replace(node.ordinal, snapshot.seq, blocks);
   node.snapshot.clear(), node.snapshot_parts = 0;
   node.sync_open = false;

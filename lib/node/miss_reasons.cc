@@ -43,7 +43,9 @@ std::vector<wire::Miss> MissReasons::of(const PrefillRequest& r, std::span<const
     else if (memory_.was_rotten(hash))
       runs.add(block, MissKind::checksum, self_);
     else if (const GivenUp* up = find_given_up(given_up, block))
-      runs.add(block, miss_of(up->why), up->node, up->age_ms);
+      runs.add(block, miss_of(up->why), up->node.empty() ? self_ : up->node, up->age_ms);
+    else if (memory_.was_unreadable(hash))
+      runs.add(block, MissKind::disk, self_);
     else if (ago)
       runs.add(block, MissKind::evicted, self_, static_cast<uint64_t>(*ago / 1ms));
     else if (std::any_of(computing.begin(), computing.end(),

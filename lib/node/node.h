@@ -6,13 +6,15 @@
 //   peers    Received, Notified, PeerLost    ->   Send, SendNotify, SetPeers
 //   KV       ReadDone                        ->   Read, CancelRead
 //   compute  LayerDone, ChunkDone, StepDone  ->   RunChunk, CancelRun, JoinBatch, RunStep, LeaveBatch
+//   disk     DiskFound, DiskWritten,         ->   DiskWrite, DiskLoad, DiskDrop
+//            DiskLoaded, DiskEvicted
 //   time     Tick (at or after next_wakeup)
 //   client   Submit, ClientCancel            ->   Reply (conductor only), SendTokens (decode only)
 //   log                                           BreakerChanged (conductor only)
 //
 // Promises of the host: every Read, RunChunk and RunStep is answered exactly once by ReadDone, ChunkDone or StepDone,
-// also after a cancel. Until then the role must not free the pages that the action names. Messages of one peer instance
-// arrive in order or not at all.
+// also after a cancel, and every DiskWrite and DiskLoad by DiskWritten or DiskLoaded. Until then the role must not free
+// the pages that the action names. Messages of one peer instance arrive in order or not at all.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +24,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/extent.h"
 #include "base/ids.h"
 #include "base/one_of.h"
 #include "base/result.h"
@@ -115,6 +118,43 @@ struct StepDone {
   Duration elapsed{};
 };
 
+/// A KV block on this node's disk.
+struct DiskBlock {
+  BlockHash hash, parent;
+  NamespaceId name_space;
+  uint32_t first_position = 0;
+  ExtentLayout layout;
+  std::vector<uint32_t> layer_crcs;  // CRC32C of each layer extent
+};
+
+/// Blocks that an earlier process left on the disk, some at a time. They are durable.
+struct DiskFound {
+  std::vector<DiskBlock> blocks;
+  bool last = false;  // no more will be found
+};
+
+/// The end of a DiskWrite. ok: the block survives a power cut. corrupt: the page does not match its checksums, and
+/// nothing was written.
+struct DiskWritten {
+  uint64_t op = 0;
+  Code code = Code::ok;
+  std::string what;
+};
+
+/// The end of a DiskLoad. ok: the page has the bytes that were written, and their checksums. not_found: the disk has no
+/// such block. corrupt: its bytes fail a checksum, and the disk has forgotten it.
+struct DiskLoaded {
+  uint64_t op = 0;
+  Code code = Code::ok;
+  std::string what;
+  std::vector<uint32_t> layer_crcs;
+};
+
+/// The disk gave up these blocks to make room.
+struct DiskEvicted {
+  std::vector<BlockHash> hashes;
+};
+
 struct Tick {};
 
 /// An error of the process outside the role, for the operators. It becomes the node's last error. Workers only.
@@ -151,7 +191,7 @@ struct ClientCancel {
 };
 
 using EventVariant = std::variant<Received, Notified, PeerLost, ReadDone, LayerDone, ChunkDone, StepDone, Tick, Submit,
-                                  ClientCancel, HostError>;
+                                  ClientCancel, HostError, DiskFound, DiskWritten, DiskLoaded, DiskEvicted>;
 using Event = OneOf<EventVariant>;
 
 // ---- actions ---------------------------------------------------------------------------------
@@ -198,6 +238,29 @@ inline constexpr uint64_t kUrgentBytes = uint64_t{512} << 10;
 
 struct CancelRead {
   uint64_t read = 0;
+};
+
+/// Writes the block in a page to this node's disk, durably. The host checks the page against the checksums first.
+struct DiskWrite {
+  uint64_t op = 0;
+  uint32_t pool = 0;  // number of the pool that holds the page
+  uint32_t page = 0;
+  DiskBlock block;
+};
+
+/// Reads a block from this node's disk into a page of its layout.
+struct DiskLoad {
+  uint64_t op = 0;
+  uint32_t pool = 0;
+  uint32_t page = 0;
+  BlockHash hash;
+  NamespaceId name_space;
+  ExtentLayout layout;
+};
+
+/// The disk forgets these blocks. Not answered.
+struct DiskDrop {
+  std::vector<BlockHash> hashes;
 };
 
 /// Computes tokens [start, start + tokens.size()) of one sequence whose KV is in `pages`.
@@ -269,6 +332,8 @@ struct Considered {
   NodeId node, fetch_from;
   uint32_t local_blocks = 0, fetch_blocks = 0;
   double queue_s = 0, fetch_s = 0, prefill_s = 0, ttft_s = 0;
+  uint32_t disk_blocks = 0;  // part of local_blocks that was on the node's disk
+  double load_s = 0;         // seconds of reading them
 };
 
 struct FailedAttempt {
@@ -327,8 +392,9 @@ struct RequestRetried {
   std::string message;
 };
 
-using ActionVariant = std::variant<Send, SendNotify, SendTokens, SetPeers, Read, CancelRead, RunChunk, CancelRun,
-                                   JoinBatch, RunStep, LeaveBatch, Reply, BreakerChanged, RequestRetried>;
+using ActionVariant =
+    std::variant<Send, SendNotify, SendTokens, SetPeers, Read, CancelRead, RunChunk, CancelRun, JoinBatch, RunStep,
+                 LeaveBatch, Reply, BreakerChanged, RequestRetried, DiskWrite, DiskLoad, DiskDrop>;
 using Action = OneOf<ActionVariant>;
 using Actions = std::vector<Action>;
 

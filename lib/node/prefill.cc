@@ -8,14 +8,22 @@
 
 namespace mc::node {
 
+namespace {
+// The leader of a pipeline demotes nothing, because a cache node would read the leader's layers alone.
+WorkerOptions worker_options(WorkerOptions worker, uint32_t stages) {
+  if (stages > 1) worker.demote_above = kNeverDemote;
+  return worker;
+}
+}  // namespace
+
 Prefill::Prefill(WorkerOptions worker, PrefillOptions options)
-    : Worker(std::move(worker)),
+    : Worker(worker_options(std::move(worker), options.stages)),
       prefill_(options),
-      fetches_(*shelf_, peers(), numbers_, prefill_.fetch_timeout),
+      fetches_(*shelf_, peers(), disk_, numbers_, prefill_.fetch_timeout),
       pipeline_(name(), peers(), prefill_.stages, options_.layout.layers),
       copies_(*shelf_) {
   MC_ASSERT(shelf_);
-  if (pipeline_.leads()) never_demote();  // a cache node would read the leader's layers alone
+  MC_ASSERT(!pipeline_.leads() || disk().state() == DiskTier::State::none);
   MC_ASSERT(prefill_.chunk_tokens > 0 && prefill_.chunk_tokens % options_.layout.block_tokens == 0);
 }
 
@@ -163,6 +171,8 @@ void Prefill::on_event(const Event& event, TimePoint now, Actions& out) {
     }
   } else if (const auto* read = std::get_if<ReadDone>(&event)) {
     if (!fetches_.on_read(*read, now, out)) (void)copies_.on_read(*read, out);
+  } else if (std::holds_alternative<DiskLoaded>(event)) {
+    fetches_.on_disk(now, out);
   }
   pump(now, out);
 }
@@ -222,12 +232,14 @@ void Prefill::fill_load(wire::Load& load) const {
   load.running = computing_ ? 1 : 0;
   load.waiting = static_cast<uint32_t>(queue_.size());
   load.hit_tokens = stats_.local_tokens + stats_.remote_tokens;
+  load.disk_hit_tokens = stats_.disk_tokens;
   load.prompt_tokens = stats_.prompt_tokens;
 }
 
 double Prefill::estimate(const Request& r) const {
   const uint32_t bt = options_.layout.block_tokens;
-  const uint32_t reused = r.next > 0 ? r.next : std::min(shelf_->pool.match(r.reusable_hashes()) * bt, r.tokens() - 1);
+  const uint32_t reused =
+      r.next > 0 ? r.next : std::min(disk().match(shelf_->pool, r.reusable_hashes()) * bt, r.tokens() - 1);
   return options_.cost.prefill(static_cast<double>(r.tokens()), reused);
 }
 
@@ -309,6 +321,7 @@ void Prefill::prepare(Request& r, TimePoint now, Actions& out) {
   wire::RequestSpec spec = r.spec;
   spec.deadline_ms = static_cast<uint64_t>(std::max<int64_t>(0, (r.deadline - now) / 1ms));
   send(r.decode, r.decode_instance, wire::KvOffer{std::move(spec)}, out);
+  disk_.hit(shelf_->pool, r.reusable_hashes());
   // Pins the blocks that are here now. The match is repeated when computing starts, and may then be longer.
   const uint32_t here = r.pages.pin_prefix(shelf_->pool, r.reusable_hashes());
   shelf_->pool.touch(std::span(r.hashes).first(here));
@@ -370,7 +383,7 @@ void Prefill::role_check() const {
   for (const auto& r : ended_) count(*r);
   uint64_t pool_pins = 0;
   for (kv::PageIndex page = 0; page < options_.page_count; ++page) pool_pins += shelf_->pool.pins(page);
-  MC_ASSERT_EQ(pins, pool_pins);
+  MC_ASSERT_EQ(pins + disk().pins(shelf_->pool), pool_pins);
   for (const auto& r : queue_) MC_ASSERT(r->phase == Phase::queued || r->phase == Phase::preparing);
   MC_ASSERT(slots_.is_sound(computing_ ? computing_->run : 0));
   fetches_.check();
@@ -414,13 +427,15 @@ bool Prefill::start_compute(Request& r, TimePoint now, Actions& out) {
   r.phase = Phase::computing;
   r.compute_at = now;
   flush_events(now, out);  // evictions for these pages are booked before the miss reasons are read
-  r.misses = MissReasons(*shelf_, blocks().memory(), name()).of(r, fetched.given_up, computing, now);
+  r.misses = MissReasons(*shelf_, blocks_.memory(), name()).of(r, fetched.given_up, computing, now);
   r.remote_blocks = std::min(fetched.blocks, r.prefix_blocks);  // fetched blocks may have been evicted again
+  r.disk_blocks = std::min(fetched.disk_blocks, r.prefix_blocks - r.remote_blocks);
   r.next = r.prefix_blocks * bt;
   r.crcs.assign(r.pages.size(), std::vector<uint32_t>(options_.layout.layers, 0));
   stats_.prompt_tokens += r.tokens();
   stats_.remote_tokens += r.remote_blocks * bt;
   stats_.local_tokens += (r.prefix_blocks - r.remote_blocks) * bt;
+  stats_.disk_tokens += r.disk_blocks * bt;
   stats_.computed_tokens += r.tokens() - r.next;
   announce_prefix(r, out);
   run_chunk(r, out);
@@ -484,7 +499,7 @@ void Prefill::on_chunk(Request& r, const ChunkDone& done, TimePoint now, Actions
   r.run = 0;
   if (r.phase == Phase::ended || done.code != Code::ok) slots_.free(done.run);  // no stage will read its activations
   // Corrupt blocks are dropped even when the request is over.
-  blocks().drop_rotten(shelf_->pool, r.hashes, r.pages.all(), done.rotten);
+  blocks_.drop_rotten(shelf_->pool, r.hashes, r.pages.all(), done.rotten);
   stats_.checksum_failures += done.rotten.size();
   if (r.phase == Phase::ended) return settle(r);
   if (done.code != Code::ok)
@@ -509,7 +524,7 @@ void Prefill::publish(Request& r, uint32_t first_block, uint32_t end_block) {
   for (uint32_t block = first_block; block < end_block; ++block)
     r.pages.publish(shelf_->pool, block, {r.hashes[block], r.parent(block), r.spec.ns, block * bt, r.crcs[block]});
   if (first_block == 0 && end_block > 0)
-    blocks().memory().computed(std::span(r.spec.ids).first(bt), r.spec.prefill_attention, r.spec.salt);
+    blocks_.memory().computed(std::span(r.spec.ids).first(bt), r.spec.prefill_attention, r.spec.salt);
   shelf_->pool.touch(std::span(r.hashes).first(end_block));
 }
 
@@ -637,7 +652,7 @@ void Prefill::on_stage_rotten(const wire::StageRotten& found, Actions& out) {
     rotten.push_back(static_cast<uint32_t>(pages.size()));
     hashes.push_back(shelf_->pool.meta(page).hash), pages.push_back(page);
   }
-  blocks().drop_rotten(shelf_->pool, hashes, pages, rotten);
+  blocks_.drop_rotten(shelf_->pool, hashes, pages, rotten);
   stats_.checksum_failures += rotten.size();
   const auto all = requests_;
   for (const auto& [id, r] : all) {

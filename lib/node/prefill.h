@@ -51,6 +51,7 @@ class Prefill final : public Worker {
   struct Stats {
     uint64_t requests = 0, finished = 0, failed = 0;
     uint64_t prompt_tokens = 0, local_tokens = 0, remote_tokens = 0, computed_tokens = 0;
+    uint64_t disk_tokens = 0;  // part of local_tokens that came from disk
     uint64_t chunks = 0;
     uint64_t checksum_failures = 0;  // cached blocks that failed their checksum when they were used
     // For each request, the transfer time that computing did not hide: first token to KvDone.

@@ -66,6 +66,8 @@ wire::FirstToken PrefillRequest::first_token(const SampledToken& sampled, const 
   first.logprobs = sampled.logprobs;
   wire::PrefillReport& report = first.report;
   report.cached_remote = remote_blocks * block_tokens;
+  report.cached_disk = disk_blocks * block_tokens;
+  report.load_ms = fetched.load_ms;
   report.cached_local = (prefix_blocks - remote_blocks) * block_tokens;
   report.sources = fetched.from;
   report.fallback = fetched.fallback;

@@ -32,6 +32,7 @@ struct PrefillRequest {
   HeldPages pages;
   uint32_t prefix_blocks = 0;               // cached blocks when computing started
   uint32_t remote_blocks = 0;               // part of prefix_blocks that was fetched for this request
+  uint32_t disk_blocks = 0;                 // part of prefix_blocks that was loaded from disk for this request
   std::vector<wire::Miss> misses;           // miss reasons of the blocks behind the prefix
   kv::LeaseId page_lease = 0;               // lease of the decode node; 0 = none
   std::vector<std::vector<uint32_t>> crcs;  // [block][layer] of computed blocks

@@ -31,14 +31,44 @@ void PrefixFetches::start(const RequestId& req, Wanted wanted, TimePoint now, Ac
   MC_ASSERT(wanted.pages != nullptr && wanted.pages->size() <= wanted.hashes.size());
   const auto [it, fresh] = fetches_.try_emplace(req);
   MC_ASSERT(fresh);
-  it->second.wanted = std::move(wanted);
-  it->second.outcome.began = now;
-  ask_next(req, it->second, now, out);
+  Fetch& f = it->second;
+  f.wanted = std::move(wanted);
+  f.outcome.began = now;
+  f.load = disk_.load(shelf_, f.wanted.ns, f.wanted.hashes, now, out);
+  if (f.load == 0) return ask_next(req, f, now, out);
+  f.load_end = disk_.match(shelf_.pool, f.wanted.hashes);
+  f.state = State::loading;
+  f.until = std::min(f.wanted.deadline, now + timeout_);
+}
+
+/// Takes over the blocks that the load has brought, up to the first one that is not there.
+void PrefixFetches::end_load(Fetch& f, TimePoint now) {
+  MC_ASSERT(f.load != 0 && f.state == State::loading);
+  const auto hashes = f.wanted.hashes.subspan(f.wanted.pages->size());
+  f.outcome.disk_blocks = f.wanted.pages->pin_prefix(shelf_.pool, hashes);
+  f.outcome.load_ms = to_ms(now - f.outcome.began);
+  f.outcome.began = now;
+  const uint32_t have = f.wanted.pages->size();
+  if (!disk_.done(f.load) && have < f.load_end) {
+    f.outcome.fallback = wire::Fallback::disk;
+    f.outcome.given_up.push_back({have, f.load_end, wire::Fallback::disk, "", 0});
+  }
+  disk_.end(f.load);
+  f.load = 0;
+}
+
+void PrefixFetches::on_disk(TimePoint now, Actions& out) {
+  for (auto& [req, f] : fetches_) {
+    if (f.state != State::loading || !disk_.done(f.load)) continue;
+    end_load(f, now);
+    ask_next(req, f, now, out);
+  }
 }
 
 void PrefixFetches::end(const RequestId& req, Actions& out) {
   const auto it = fetches_.find(req);
   if (it == fetches_.end()) return;
+  if (it->second.load != 0) disk_.end(it->second.load);
   release_lease(it->second, out);
   abandon_read(it->second, out);
   fetches_.erase(it);
@@ -52,6 +82,8 @@ bool PrefixFetches::done(const RequestId& req) const {
 bool PrefixFetches::may_bring(const RequestId& req, uint32_t block) const {
   const auto it = fetches_.find(req);
   if (it == fetches_.end() || it->second.state == State::done) return false;
+  if (it->second.state == State::loading && block < it->second.load_end) return true;
+  if (it->second.source >= it->second.wanted.sources.size()) return false;
   return block >= it->second.asked().first_block && block < it->second.end_block();
 }
 
@@ -219,14 +251,18 @@ void PrefixFetches::abandon_read(Fetch& f, Actions& out) {
 
 void PrefixFetches::on_tick(TimePoint now, Actions& out) {
   for (auto& [req, f] : fetches_)
-    if (f.state != State::done && now >= f.until)
+    if (f.state == State::loading && now >= f.until) {
+      end_load(f, now);
+      ask_next(req, f, now, out);
+    } else if (f.state != State::done && now >= f.until)
       fail(req, f, f.state == State::leasing ? wire::Fallback::lease_timeout : wire::Fallback::read_timeout, 0, now,
            out);
 }
 
 void PrefixFetches::on_peer_gone(const InstanceId& instance, TimePoint now, Actions& out) {
   for (auto& [req, f] : fetches_)
-    if (f.state != State::done && f.asked().instance == instance) fail(req, f, wire::Fallback::peer_lost, 0, now, out);
+    if ((f.state == State::leasing || f.state == State::reading) && f.asked().instance == instance)
+      fail(req, f, wire::Fallback::peer_lost, 0, now, out);
 }
 
 TimePoint PrefixFetches::next_wakeup() const {
@@ -238,7 +274,8 @@ TimePoint PrefixFetches::next_wakeup() const {
 void PrefixFetches::check() const {
   size_t operations = 0;
   for (const auto& [req, f] : fetches_) {
-    MC_ASSERT_EQ(f.lease != 0, f.state != State::done);
+    MC_ASSERT_EQ(f.lease != 0, f.state == State::leasing || f.state == State::reading);
+    MC_ASSERT_EQ(f.load != 0, f.state == State::loading);
     MC_ASSERT_EQ(f.read != 0, f.state == State::reading);
     MC_ASSERT_EQ(f.pages.empty(), f.state != State::reading);
     if (f.state != State::done) MC_ASSERT_LE(f.wanted.pages->size(), f.wanted.hashes.size());

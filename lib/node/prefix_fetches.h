@@ -1,9 +1,10 @@
-// Fetches of prefix blocks that a prompt lacks on this node. The node leases the blocks from their holder, reads them
-// into its own pages, checks every extent, and publishes them. So hot prefixes replicate to the nodes that use them. A
-// failed fetch costs time but never the request: the blocks are computed instead, and the outcome names the cause.
+// Fetches of prefix blocks that a prompt lacks in this node's memory. Blocks on this node's disk are loaded first. Then
+// the node leases blocks from their holders, reads them into its own pages, checks every extent, and publishes them. So
+// hot prefixes replicate to the nodes that use them. A failed fetch costs time but never the request: the blocks are
+// computed instead, and the outcome names the cause.
 //
-//   start --> leasing --grant--> reading --ReadDone--> published --> next source, or done
-//                '-- late, refused, holder gone ------> given up --> next source, or done
+//   start --> loading --> leasing --grant--> reading --ReadDone--> published --> next source, or done
+//                            '-- late, refused, holder gone ------> given up --> next source, or done
 //
 // A read that was given up may still write into its pages. They return to the pool when the host reports the end of the
 // read.
@@ -14,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "node/disk_tier.h"
 #include "node/held_pages.h"
 #include "node/node.h"
 #include "node/numbers.h"
@@ -26,7 +28,7 @@ namespace mc::node {
 struct GivenUp {
   uint32_t first_block = 0, end_block = 0;
   wire::Fallback why = wire::Fallback::none;
-  NodeId node;
+  NodeId node;          // "" = this node's own disk
   uint64_t age_ms = 0;  // time since the node evicted them; 0 = it did not evict them
 };
 
@@ -42,7 +44,9 @@ class PrefixFetches {
     HeldPages* pages = nullptr;
   };
   struct Outcome {
-    uint32_t blocks = 0;                // number of fetched blocks
+    uint32_t blocks = 0;                // number of blocks fetched from other nodes
+    uint32_t disk_blocks = 0;           // number of blocks loaded from this node's disk
+    double load_ms = 0;                 // duration of the load
     std::vector<wire::NameValue> from;  // node -> tokens
     wire::Fallback fallback = wire::Fallback::none;
     std::vector<GivenUp> given_up;
@@ -54,9 +58,9 @@ class PrefixFetches {
     uint64_t fetches = 0, failures = 0, checksum_failures = 0;
   };
 
-  /// `shelf`, `peers` and `numbers` must outlive the object. `timeout` bounds one lease request or read.
-  PrefixFetches(Shelf& shelf, const Peers& peers, Numbers& numbers, Duration timeout)
-      : shelf_(shelf), peers_(peers), numbers_(numbers), timeout_(timeout) {}
+  /// `shelf`, `peers`, `disk` and `numbers` must outlive the object. `timeout` bounds one load, lease request or read.
+  PrefixFetches(Shelf& shelf, const Peers& peers, DiskTier& disk, Numbers& numbers, Duration timeout)
+      : shelf_(shelf), peers_(peers), disk_(disk), numbers_(numbers), timeout_(timeout) {}
 
   void start(const RequestId& req, Wanted wanted, TimePoint now, Actions& out);
   /// Removes the request's fetch. An unfinished fetch is cancelled.
@@ -71,6 +75,8 @@ class PrefixFetches {
   bool on_grant(const wire::LeaseGrant& grant, TimePoint now, Actions& out);
   /// False when the read belongs to no fetch.
   bool on_read(const ReadDone& done, TimePoint now, Actions& out);
+  /// Goes on with fetches whose blocks the disk has brought.
+  void on_disk(TimePoint now, Actions& out);
   void on_tick(TimePoint now, Actions& out);
   void on_peer_gone(const InstanceId& instance, TimePoint now, Actions& out);
   TimePoint next_wakeup() const;
@@ -78,11 +84,13 @@ class PrefixFetches {
   const Stats& stats() const { return stats_; }
 
  private:
-  enum class State : uint8_t { leasing, reading, done };
+  enum class State : uint8_t { loading, leasing, reading, done };
   struct Fetch {
     Wanted wanted;
     State state = State::done;
     size_t source = 0;             // index of the source in use
+    DiskTier::LoadId load = 0;     // 0 = none under way
+    uint32_t load_end = 0;         // block behind those that are loaded
     uint64_t lease = 0, read = 0;  // 0 = none outstanding
     TimePoint until = kNever;
     std::vector<wire::LeasedBlock> granted;
@@ -94,6 +102,7 @@ class PrefixFetches {
     void give_up(uint32_t first_block, wire::Fallback why, uint64_t age_ms);
   };
 
+  void end_load(Fetch& f, TimePoint now);
   bool is_as_asked(const Fetch& f, const wire::LeaseGrant& grant) const;
   void ask_next(const RequestId& req, Fetch& f, TimePoint now, Actions& out);
   void read(Fetch& f, const wire::LeaseGrant& grant, TimePoint now, Actions& out);
@@ -104,6 +113,7 @@ class PrefixFetches {
 
   Shelf& shelf_;
   const Peers& peers_;
+  DiskTier& disk_;
   Numbers& numbers_;
   Duration timeout_;
   std::map<RequestId, Fetch> fetches_;

@@ -1,11 +1,13 @@
-// Services that a host provides to the machine that it drives: a compute for its runs, a KV plane for its reads, and
-// the thread that the machine runs on. The live host implements all of them (lib/host). Stand-ins with modelled times
-// (lib/costed) implement the first two. Each takes actions of node.h and answers with events of node.h.
+// Services that a host provides to the machine that it drives: a compute for its runs, a KV plane for its reads, a disk
+// for blocks that do not fit in memory, and the thread that the machine runs on. The live host implements all of them
+// (lib/host). Stand-ins with modelled times (lib/costed) implement the first two. Each takes actions of node.h and
+// answers with events of node.h.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <variant>
 #include <vector>
@@ -39,6 +41,19 @@ class KvPlane {
   /// `local_offset` gives the place of a page in the pool buffer. Answered by one ReadDone.
   virtual void read(const Read& read, const std::function<uint64_t(uint32_t page)>& local_offset) = 0;
   virtual void cancel(uint64_t read) = 0;
+  /// Readable when next() may have an event.
+  virtual int event_fd() const = 0;
+  virtual std::optional<Event> next() = 0;
+};
+
+/// Keeps KV blocks on a disk. It begins by giving the blocks that it has, as DiskFound events.
+class BlockDisk {
+ public:
+  virtual ~BlockDisk() = default;
+  /// `page` is the memory of the action's page. It must stay until the DiskWritten or DiskLoaded of the action.
+  virtual void write(const DiskWrite& write, std::span<const std::byte> page) = 0;
+  virtual void load(const DiskLoad& load, std::span<std::byte> page) = 0;
+  virtual void drop(const DiskDrop& drop) = 0;
   /// Readable when next() may have an event.
   virtual int event_fd() const = 0;
   virtual std::optional<Event> next() = 0;

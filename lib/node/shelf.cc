@@ -6,7 +6,7 @@ namespace mc::node {
 
 wire::LeasedBlock Shelf::leased_block(kv::PageIndex page) const {
   const kv::BlockMeta& meta = pool.meta(page);
-  return {meta.hash, meta.parent, pool.generation(page), page_offset(page), meta.layer_crcs};
+  return {meta.hash, meta.parent, pool.generation(page), page_offset(page), meta.layer_crcs, meta.first_position};
 }
 
 std::vector<uint32_t> Shelf::prefix_crcs(std::span<const kv::PageIndex> pages, uint32_t blocks,

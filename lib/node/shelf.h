@@ -15,8 +15,12 @@ namespace mc::node {
 /// The pages are in slabs of `slab_pages` pages each. A prefill or decode node has one slab. An mc-cache gives slabs to
 /// its shelves on demand.
 struct Shelf {
-  Shelf(const ExtentLayout& layout, uint32_t page_count, uint32_t slab_pages, kv::EventLog& log)
-      : layout(layout), slab_pages(slab_pages), pool({.page_count = page_count}, log), leases(pool) {}
+  Shelf(const ExtentLayout& layout, uint32_t page_count, uint32_t slab_pages, const kv::Eviction& eviction,
+        kv::EventLog& log)
+      : layout(layout),
+        slab_pages(slab_pages),
+        pool({.page_count = page_count, .eviction = &eviction}, log),
+        leases(pool) {}
   uint64_t page_offset(kv::PageIndex page) const {
     return slabs.at(page / slab_pages) + uint64_t{page % slab_pages} * layout.page_bytes();
   }
@@ -26,6 +30,7 @@ struct Shelf {
   std::vector<uint32_t> prefix_crcs(std::span<const kv::PageIndex> pages, uint32_t blocks, LayerRange layers) const;
 
   ExtentLayout layout;
+  uint32_t number = 0;  // among the shelves of the node; the pool number of its actions
   uint32_t slab_pages;
   std::vector<uint64_t> slabs;  // offset of each slab in the KV buffer
   kv::Pool pool;

@@ -12,12 +12,15 @@ bool fits_context(size_t ids, uint32_t resumed, uint32_t max_tokens, uint32_t co
 
 Worker::Worker(WorkerOptions options)
     : options_(std::move(options)),
+      disk_(options_.disk, blocks_.log(), numbers_),
       name_(options_.name),
       peers_(options_.instance),
-      lender_(*this, blocks_.memory(), options_.lease_ttl_max),
+      lender_(*this, blocks_.memory(), disk_, options_.lease_ttl_max),
       rng_(options_.seed) {
   if (options_.page_count == 0) return;
-  shelf_ = std::make_unique<Shelf>(options_.layout, options_.page_count, options_.page_count, blocks_.log());
+  MC_ASSERT(options_.eviction != nullptr);
+  shelf_ = std::make_unique<Shelf>(options_.layout, options_.page_count, options_.page_count, *options_.eviction,
+                                   blocks_.log());
   shelf_->slabs.push_back(0);
   add_shelf(*shelf_);
   demoter_.emplace(*shelf_, options_.demote_above, options_.kv.text());
@@ -42,9 +45,17 @@ void Worker::handle(const Event& event, TimePoint now, Actions& out) {
     if (peers_.drop_former(now)) out.push_back(peers_.told());
     on_tick(now, out);
   } else {
+    if (disk_.on_event(
+            event, [this](const DiskBlock& block) { return takes_found(block); }, now, out))
+      if (std::string trouble = disk_.take_trouble(); !trouble.empty()) last_error_ = std::move(trouble);
     on_event(event, now, out);
   }
   tend_blocks(now, out);
+}
+
+void Worker::add_shelf(Shelf& shelf) {
+  shelf.number = static_cast<uint32_t>(shelves_.size());
+  shelves_.push_back(&shelf);
 }
 
 TimePoint Worker::next_wakeup() const {
@@ -63,6 +74,7 @@ void Worker::check() const {
     shelf->pool.check();
     shelf->leases.check();
   }
+  disk_.check();
   role_check();
 }
 
@@ -71,7 +83,7 @@ bool Worker::idle() const {
     const auto& counts = shelf->pool.counts();
     if (counts.owned + counts.draining + counts.pinned > 0 || shelf->leases.size() > 0) return false;
   }
-  return lender_.idle() && (!demoter_ || demoter_->idle()) && role_idle();
+  return disk_.idle() && lender_.idle() && (!demoter_ || demoter_->idle()) && role_idle();
 }
 
 wire::Load Worker::load() const {
@@ -87,6 +99,7 @@ wire::Load Worker::load() const {
   load.draining = draining_;
   load.leaving = leaving_;
   load.last_error = last_error_;
+  disk_.fill_load(load);
   fill_load(load);
   return load;
 }
@@ -236,17 +249,17 @@ void Worker::peer_gone(const NodeId& node, const InstanceId& instance, TimePoint
 
 void Worker::flush_events(TimePoint now, Actions& out) {
   while (blocks_.has_news()) {
-    wire::BlockEvents message = blocks_.take(now);
+    wire::BlockEvents message = blocks_.take(shelves_, disk_, now);
     if (demoter_)
       for (const auto& e : message.events)
-        if (!e.stored) demoter_->removed(e.block.hash);
+        if (!e.stored || e.block.tier != kv::Tier::host) demoter_->removed(e.block.hash);
     to_conductor(std::move(message), out);  // an absent conductor receives a snapshot at registration
   }
 }
 
 void Worker::send_snapshot(TimePoint now, Actions& out) {
   flush_events(now, out);
-  for (auto& part : blocks_.snapshot(shelves_)) to_conductor(std::move(part), out);
+  for (auto& part : blocks_.snapshot(shelves_, disk_)) to_conductor(std::move(part), out);
 }
 
 void Worker::tend_blocks(TimePoint now, Actions& out) {
@@ -256,6 +269,7 @@ void Worker::tend_blocks(TimePoint now, Actions& out) {
       if (demoter_) demoter_->expired(lease.id);
     }
   lender_.serve_waiting(now, out);
+  disk_.tend(shelves_, now, out);
   if (demoter_ && registered() && demoter_->due(now)) demoter_->offer(peers_.caches(), numbers_.next(), now, out);
   flush_events(now, out);
 }

@@ -18,6 +18,7 @@
 #include "kv/kv.h"
 #include "node/block_book.h"
 #include "node/demoter.h"
+#include "node/disk_tier.h"
 #include "node/lender.h"
 #include "node/node.h"
 #include "node/numbers.h"
@@ -28,6 +29,9 @@
 namespace mc::node {
 
 inline constexpr std::string_view kConductor = "conductor";
+
+/// As WorkerOptions::demote_above: nothing is offered.
+inline constexpr double kNeverDemote = 2;
 
 struct WorkerOptions {
   wire::Role role = wire::Role::prefill;
@@ -48,6 +52,8 @@ struct WorkerOptions {
   std::vector<wire::NameValue> labels;
   Duration hello_retry = 500ms;
   Duration lease_ttl_max = 30s;
+  const kv::Eviction* eviction = &kv::kLruTail;  // order in which blocks leave memory
+  DiskTierOptions disk;
   double demote_above = 0.85;  // share of taken pages above which cold blocks are offered to an mc-cache
   uint64_t seed = 0;
 };
@@ -81,6 +87,8 @@ class Worker : public Machine, protected BlockSource {
   std::span<Shelf* const> shelves() const { return shelves_; }
   /// The only shelf of a prefill or decode node; null in a cache node.
   const Shelf* shelf() const { return shelf_.get(); }
+  /// The tier on this node's disk.
+  const DiskTier& disk() const { return disk_; }
   /// The offset of a page of pool number `pool` (node::Read::pool) in this node's KV buffer.
   virtual uint64_t local_offset(uint32_t pool, kv::PageIndex page) const;
   virtual const Shelf& local_shelf(uint32_t pool) const;
@@ -97,24 +105,24 @@ class Worker : public Machine, protected BlockSource {
   virtual void fill_load(wire::Load& load) const = 0;
   virtual bool role_idle() const = 0;
   virtual void role_check() const = 0;
+  /// Whether blocks of this layout and namespace, which an earlier process left on disk, can be read here.
+  virtual bool takes_found(const DiskBlock& block) { return shelf_ && shelf_->layout == block.layout; }
   bool is_pending(const BlockHash&) const override { return false; }
   Shelf* shelf_of(const NamespaceId&) override { return shelf_.get(); }
   /// Adds a shelf that a role creates later. The shelf must outlive the worker.
-  void add_shelf(Shelf& shelf) { shelves_.push_back(&shelf); }
+  void add_shelf(Shelf& shelf);
 
   // ---- for roles ----
   void send(const NodeId& to, const InstanceId& instance, wire::Message message, Actions& out) const;
   void to_conductor(wire::Message message, Actions& out) const;
   void to_conductor(std::shared_ptr<wire::Tokens> tokens, Actions& out) const;
-  BlockBook& blocks() { return blocks_; }
-  const BlockBook& blocks() const { return blocks_; }
-  /// Disables demotion, because blocks of this node are useless to a cache node.
-  void never_demote() { demoter_.reset(); }
   /// Sends the events of published and evicted blocks now instead of after the messages of the current event.
   void flush_events(TimePoint now, Actions& out);
 
   WorkerOptions options_;
   Numbers numbers_;
+  BlockBook blocks_;
+  DiskTier disk_;
   std::unique_ptr<Shelf> shelf_;  // null in a cache node
   bool draining_ = false;
   std::string last_error_;
@@ -145,7 +153,6 @@ class Worker : public Machine, protected BlockSource {
   bool left_ = false;
   bool leaving_ = false;  // the node drains by its own decision, which no order of the conductor reverses
   Peers peers_;
-  BlockBook blocks_;
   Lender lender_;
   std::optional<Demoter> demoter_;  // only in a node with one shelf
   Rng rng_;

@@ -207,6 +207,13 @@ std::string model_of(const Json& node) {
   return model.empty() ? "-" : model;
 }
 
+/// The use of a node's disk, or what became of it.
+std::string disk_of(const Json& node) {
+  const double capacity = node["disk_capacity_bytes"].as_double();
+  if (capacity <= 0) return "-";
+  return node["disk_lost"].as_bool() ? "lost" : gib(node["disk_bytes"].as_double()) + "/" + gib(capacity);
+}
+
 Result<int> ps(const cli::Args& args) {
   MC_TRY(cluster, ask(args, http::Method::get, "/cluster", "", soon(5s)));
   if (wants_json(args)) {
@@ -219,19 +226,20 @@ Result<int> ps(const cli::Args& args) {
     MC_CHECK(write_all(1, out + end.dump() + "\n"));
     return 0;
   }
-  std::printf("%-5s %-8s %-7s %-21s %-15s %4s %5s %-15s %6s %-8s %s\n", "ID", "ROLE", "STATE", "ADDR", "MODEL", "RUN",
-              "QUEUE", "KV USED/TOTAL", "HIT%", "UP", "LAST ERROR");
+  std::printf("%-5s %-8s %-7s %-21s %-15s %4s %5s %-15s %-13s %6s %-8s %s\n", "ID", "ROLE", "STATE", "ADDR", "MODEL",
+              "RUN", "QUEUE", "KV USED/TOTAL", "SSD", "HIT%", "UP", "LAST ERROR");
   for (const auto& n : cluster["nodes"].items()) {
     const double page = n["page_bytes"].as_double();
     const double total = n["pages_total"].as_double(), free = n["pages_free"].as_double();
     const std::string kv = page > 0 ? gib((total - free) * page) + "/" + gib(total * page)
                                     : std::to_string(n["pages_cached"].as_int()) + " blocks";
     const std::string lacks(n["lacks"].as_string()), error(lacks.empty() ? n["last_error"].as_string() : lacks);
-    std::printf("%-5s %-8s %-7s %-21s %-15s %4ld %5ld %-15s %6.1f %-8s %s\n", std::string(n["id"].as_string()).c_str(),
-                std::string(n["role"].as_string()).c_str(), std::string(n["state"].as_string()).c_str(),
-                address_of(n).c_str(), model_of(n).c_str(), static_cast<long>(n["running"].as_int()),
-                static_cast<long>(n["waiting"].as_int()), kv.c_str(), 100 * n["hit_rate"].as_double(),
-                up_text(n["up_s"].as_double()).c_str(), error.empty() ? "-" : error.c_str());
+    std::printf("%-5s %-8s %-7s %-21s %-15s %4ld %5ld %-15s %-13s %6.1f %-8s %s\n",
+                std::string(n["id"].as_string()).c_str(), std::string(n["role"].as_string()).c_str(),
+                std::string(n["state"].as_string()).c_str(), address_of(n).c_str(), model_of(n).c_str(),
+                static_cast<long>(n["running"].as_int()), static_cast<long>(n["waiting"].as_int()), kv.c_str(),
+                disk_of(n).c_str(), 100 * n["hit_rate"].as_double(), up_text(n["up_s"].as_double()).c_str(),
+                error.empty() ? "-" : error.c_str());
   }
   print_breakers(cluster);
   return 0;
@@ -346,20 +354,21 @@ void print_explanation(const Json& e) {
               static_cast<long>(e["prompt_tokens"].as_int()), static_cast<long>(e["blocks"].as_int()),
               static_cast<long>(e["block_tokens"].as_int()), static_cast<long>(e["tail_tokens"].as_int()),
               static_cast<long>(e["reusable_blocks"].as_int()), e["deadline_ms"].as_double() / 1e3);
-  std::printf("%-6s %7s %12s %9s %9s %9s %11s  %s\n", "NODE", "MATCH", "FETCH", "QUEUE ms", "FETCH ms", "PREFILL",
-              "TTFT(pred)", "VERDICT");
+  std::printf("%-6s %7s %6s %12s %9s %8s %9s %9s %11s  %s\n", "NODE", "MATCH", "(SSD)", "FETCH", "QUEUE ms", "LOAD ms",
+              "FETCH ms", "PREFILL", "TTFT(pred)", "VERDICT");
   for (const auto& c : e["candidates"].items()) {
     const std::string from(c["fetch_from"].as_string());
     const std::string fetch = from.empty() ? "-" : std::to_string(c["fetch_blocks"].as_int()) + " of " + from;
-    std::printf("%-6s %3ld/%-3ld %12s %9.1f %9.1f %9.1f %8.1f ms  %s\n", std::string(c["node"].as_string()).c_str(),
-                static_cast<long>(c["match_blocks"].as_int()), static_cast<long>(e["reusable_blocks"].as_int()),
-                fetch.c_str(), c["queue_ms"].as_double(), c["fetch_ms"].as_double(), c["prefill_ms"].as_double(),
-                c["ttft_ms"].as_double(), std::string(c["verdict"].as_string()).c_str());
+    std::printf("%-6s %3ld/%-3ld %6ld %12s %9.1f %8.1f %9.1f %9.1f %8.1f ms  %s\n",
+                std::string(c["node"].as_string()).c_str(), static_cast<long>(c["match_blocks"].as_int()),
+                static_cast<long>(e["reusable_blocks"].as_int()), static_cast<long>(c["disk_blocks"].as_int()),
+                fetch.c_str(), c["queue_ms"].as_double(), c["load_ms"].as_double(), c["fetch_ms"].as_double(),
+                c["prefill_ms"].as_double(), c["ttft_ms"].as_double(), std::string(c["verdict"].as_string()).c_str());
   }
   for (const auto& h : e["holders"].items())
     if (h["match_blocks"].as_int() > 0)
-      std::printf("holds  %s %ld blocks\n", std::string(h["node"].as_string()).c_str(),
-                  static_cast<long>(h["match_blocks"].as_int()));
+      std::printf("holds  %s %ld blocks, %ld of them on its disk\n", std::string(h["node"].as_string()).c_str(),
+                  static_cast<long>(h["match_blocks"].as_int()), static_cast<long>(h["disk_blocks"].as_int()));
   const Json& d = e["decode"];
   if (d.is_object())
     std::printf("decode %s: %ld requests, TBT %.1f ms predicted     ", std::string(d["node"].as_string()).c_str(),
@@ -420,6 +429,7 @@ void print_record(const Json& r) {
     row("hold", "held_ms", "waited here for its turn");
   row("queue", "queue_ms", "");
   row("accept", "accept_ms", "");
+  if (r["load_ms"].as_double() > 0) row("load", "load_ms", "");
   row("fetch", "fetch_ms",
       std::to_string(r["cached_remote_tokens"].as_int()) + " tokens from others" +
           (r["fallback"].as_string().empty() ? "" : ", failed: " + std::string(r["fallback"].as_string())));
@@ -436,14 +446,15 @@ void print_record(const Json& r) {
   if (r["set_aside"].as_int() > 0)
     std::printf("%ld pairs or nodes that fail requests were not used\n", static_cast<long>(r["set_aside"].as_int()));
   if (r["considered"].size() == 0) return;
-  std::printf("%-6s %6s %12s %9s %9s %9s %11s\n", "NODE", "MATCH", "FETCH", "QUEUE ms", "FETCH ms", "PREFILL",
-              "TTFT(pred)");
+  std::printf("%-6s %6s %6s %12s %9s %8s %9s %9s %11s\n", "NODE", "MATCH", "(SSD)", "FETCH", "QUEUE ms", "LOAD ms",
+              "FETCH ms", "PREFILL", "TTFT(pred)");
   for (const auto& c : r["considered"].items()) {
     const std::string from(c["fetch_from"].as_string());
     const std::string fetch = from.empty() ? "-" : std::to_string(c["fetch_blocks"].as_int()) + " of " + from;
-    std::printf("%-6s %6ld %12s %9.1f %9.1f %9.1f %8.1f ms\n", text_of(c["node"]).c_str(),
-                static_cast<long>(c["match_blocks"].as_int()), fetch.c_str(), c["queue_ms"].as_double(),
-                c["fetch_ms"].as_double(), c["prefill_ms"].as_double(), c["ttft_ms"].as_double());
+    std::printf("%-6s %6ld %6ld %12s %9.1f %8.1f %9.1f %9.1f %8.1f ms\n", text_of(c["node"]).c_str(),
+                static_cast<long>(c["match_blocks"].as_int()), static_cast<long>(c["disk_blocks"].as_int()),
+                fetch.c_str(), c["queue_ms"].as_double(), c["load_ms"].as_double(), c["fetch_ms"].as_double(),
+                c["prefill_ms"].as_double(), c["ttft_ms"].as_double());
   }
 }
 

@@ -14,7 +14,7 @@ using Phase = DecodeRequest::Phase;
 
 struct BatchBench {
   kv::EventLog log;
-  Shelf shelf{layout_of(2), 16, 16, log};
+  Shelf shelf{layout_of(2), 16, 16, kv::kLruTail, log};
   Batch batch{{.rows_max = 3, .context_tokens = 4096, .page_count = 16}, shelf};
   uint64_t orders = 0, runs = 0;
 

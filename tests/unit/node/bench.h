@@ -59,7 +59,7 @@ struct Bench {
     o.page_count = pages;
     o.context_tokens = 4096;
     if (pages > 0) o.layout = layout_of(layers), o.kv = namespace_of(o.layout), o.model = "m";
-    o.demote_above = 2;  // never
+    o.demote_above = kNeverDemote;
     return o;
   }
 

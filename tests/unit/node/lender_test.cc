@@ -15,7 +15,7 @@ namespace {
 
 struct Source final : BlockSource {
   kv::EventLog log;
-  Shelf shelf{layout_of(2), 16, 16, log};
+  Shelf shelf{layout_of(2), 16, 16, kv::kLruTail, log};
   bool has_shelf = true, pending = false;
   std::vector<BlockHash> hashes = kv::chain(NamespaceId{}, std::vector<uint32_t>(64 * 4, 5), 64);
 
@@ -37,7 +37,9 @@ struct Source final : BlockSource {
 struct LenderBench {
   Source source;
   BlockMemory memory;
-  Lender lender{source, memory, 30s};
+  Numbers numbers;
+  DiskTier disk{{.capacity_bytes = 1 << 20}, source.log, numbers};
+  Lender lender{source, memory, disk, 30s};
   TimePoint now{};
 
   wire::LeaseRequest request(uint64_t lease, uint32_t wait_ms = 0) const {
@@ -185,4 +187,54 @@ TEST_CASE("node/peers: connections to the members of the conductor before are ke
   CHECK_FALSE(peers.drop_former(start + 1s));
   CHECK(peers.drop_former(start + 2s));
   CHECK(peers.told().peers.size() == 1);
+}
+
+TEST_CASE("node/lender: a lease waits for blocks that are read from disk, and no longer than half its time") {
+  LenderBench b;
+  b.source.publish(1);
+  DiskFound found;
+  for (size_t i = 1; i < 3; ++i)
+    found.blocks.push_back(
+        {b.source.hashes[i], b.source.hashes[i - 1], {}, static_cast<uint32_t>(i * 64), layout_of(2), {1, 2}});
+  Actions out;
+  const auto usable = [](const DiskBlock&) { return true; };
+  REQUIRE(b.disk.on_event(found, usable, b.now, out));
+  b.lender.on_request("p1", instance(4), b.request(7), true, b.now, out);
+  const auto loads = all<DiskLoad>(out);
+  REQUIRE(loads.size() == 2);
+  CHECK(sent<wire::LeaseGrant>(out, "p1").empty());
+  SUBCASE("they come") {
+    for (const auto& load : loads)
+      REQUIRE(b.disk.on_event(DiskLoaded{load.op, Code::ok, "", {1, 2}}, usable, b.now, out));
+    const auto grants = b.serve();
+    REQUIRE(grants.size() == 1);
+    CHECK(grants[0].blocks.size() == 3);
+    CHECK(grants[0].blocks[2].first_position == 128);
+    CHECK(grants[0].reason == Fallback::absent);  // of the fourth block
+  }
+  SUBCASE("one fails its checksum") {
+    REQUIRE(b.disk.on_event(DiskLoaded{loads[1].op, Code::corrupt, "", {}}, usable, b.now, out));
+    REQUIRE(b.disk.on_event(DiskLoaded{loads[0].op, Code::ok, "", {1, 2}}, usable, b.now, out));
+    CHECK(b.serve().at(0).blocks.size() == 2);
+  }
+  SUBCASE("they are late") {
+    CHECK(b.lender.next_wakeup() == b.now + 500ms);
+    b.now += 500ms;
+    const auto grants = b.serve();
+    REQUIRE(grants.size() == 1);
+    CHECK(grants[0].blocks.size() == 1);
+    CHECK(grants[0].reason == Fallback::disk);
+    for (const auto& load : loads)
+      REQUIRE(b.disk.on_event(DiskLoaded{load.op, Code::ok, "", {1, 2}}, usable, b.now, out));
+  }
+  SUBCASE("the reader is gone") {
+    b.lender.drop(instance(4));
+    CHECK(b.lender.idle());
+    for (const auto& load : loads)
+      REQUIRE(b.disk.on_event(DiskLoaded{load.op, Code::ok, "", {1, 2}}, usable, b.now, out));
+  }
+  CHECK(b.disk.idle());
+  b.lender.on_release(instance(4), 7);
+  CHECK(b.source.shelf.leases.size() == 0);
+  CHECK(b.source.shelf.pool.counts().pinned == 0);
 }

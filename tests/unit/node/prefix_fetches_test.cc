@@ -14,10 +14,11 @@ namespace {
 /// A node that wants the first three blocks of a prompt. p0 (1) and p1 (4) are peers.
 struct FetchBench {
   kv::EventLog log;
-  Shelf shelf{layout_of(2), 8, 8, log};
+  Shelf shelf{layout_of(2), 8, 8, kv::kLruTail, log};
   Peers peers{instance(50)};
   Numbers numbers;
-  PrefixFetches fetches{shelf, peers, numbers, 5s};
+  DiskTier disk{{.capacity_bytes = 1 << 20}, log, numbers};
+  PrefixFetches fetches{shelf, peers, disk, numbers, 5s};
   std::vector<BlockHash> hashes = kv::chain(NamespaceId{}, std::vector<uint32_t>(64 * 3, 5), 64);
   HeldPages pages;
   TimePoint now = TimePoint{} + 100s;
@@ -140,4 +141,46 @@ TEST_CASE("node/prefix_fetches: a holder that is not in the cluster is not asked
   CHECK(given_up[0].why == Fallback::peer_lost);
   b.fetches.end("r", b.out);
   CHECK_FALSE(b.fetches.done("r"));
+}
+
+TEST_CASE("node/fetches: blocks on this node's disk come before those of other nodes") {
+  FetchBench b;
+  DiskFound found;
+  for (size_t i = 0; i < 2; ++i)
+    found.blocks.push_back({b.hashes[i],
+                            i == 0 ? BlockHash{} : b.hashes[i - 1],
+                            {},
+                            static_cast<uint32_t>(i * 64),
+                            layout_of(2),
+                            {11, 12}});
+  const auto usable = [](const DiskBlock&) { return true; };
+  REQUIRE(b.disk.on_event(found, usable, b.now, b.out));
+  b.start({{"p0", instance(1), 2, 1, 0}});
+  const auto loads = all<DiskLoad>(std::exchange(b.out, {}));
+  REQUIRE(loads.size() == 2);
+  CHECK(b.fetches.may_bring("r", 1));
+  SUBCASE("they come, and the fetch goes on behind them") {
+    for (const auto& load : loads)
+      REQUIRE(b.disk.on_event(DiskLoaded{load.op, Code::ok, "", {11, 12}}, usable, b.now, b.out));
+    b.now += 3ms;
+    b.fetches.on_disk(b.now, b.out);
+    CHECK(b.pages.size() == 2);
+    CHECK(b.asked("p0").hashes == std::vector<BlockHash>{b.hashes[2]});
+    CHECK(b.fetches.outcome("r").disk_blocks == 2);
+    CHECK(b.fetches.outcome("r").load_ms == doctest::Approx(3));
+  }
+  SUBCASE("the disk is late: the request is done without them") {
+    b.now += 5s;
+    b.fetches.on_tick(b.now, b.out);
+    CHECK(b.fetches.done("r"));
+    CHECK(b.fetches.outcome("r").fallback == Fallback::disk);
+    REQUIRE(b.fetches.outcome("r").given_up.size() == 1);
+    CHECK(b.fetches.outcome("r").given_up[0].node.empty());
+    for (const auto& load : loads)
+      REQUIRE(b.disk.on_event(DiskLoaded{load.op, Code::io, "slow", {}}, usable, b.now, b.out));
+  }
+  b.fetches.check();
+  b.fetches.end("r", b.out);
+  b.pages.release(b.shelf.pool);
+  CHECK(b.disk.idle());
 }

@@ -1,0 +1,402 @@
+#include "node/disk_tier.h"
+
+#include <algorithm>
+
+#include "base/assert.h"
+#include "node/disk_block.h"
+
+namespace mc::node {
+namespace {
+constexpr size_t kLeavesSearched = 64;  // coldest chains that are searched for a block to write
+constexpr size_t kDepthSearched = 64;   // blocks of each that are looked at, from its end
+constexpr Duration kLookEvery = 5ms;    // after a search that found nothing
+constexpr size_t kLoadBlocksMax = 4096;
+constexpr size_t kJobsMax = 1024;
+constexpr Duration kStallAfter = 5s;  // a disk whose oldest load is older gets no new ones
+constexpr uint32_t kFailuresMax = 8;  // in a row; then the disk is given up
+constexpr double kMeasureWeight = 1.0 / 16;
+constexpr double kBytesPerSecondGuess = 1e9;  // of a disk that has not been read yet
+}  // namespace
+
+DiskTier::DiskTier(const DiskTierOptions& options, kv::EventLog& log, Numbers& numbers)
+    : options_(options), log_(log), numbers_(numbers), state_(options.capacity_bytes > 0 ? State::on : State::none) {
+  MC_ASSERT(options_.writes_max > 0 && options_.loads_max > 0);
+  spend_bytes_ = options_.write_bytes_per_s;
+}
+
+bool DiskTier::on_event(const Event& event, const Usable& usable, TimePoint now, Actions& out) {
+  if (const auto* loaded = std::get_if<DiskLoaded>(&event))
+    on_loaded(*loaded, now, out);
+  else if (const auto* written = std::get_if<DiskWritten>(&event))
+    on_written(*written, out);
+  else if (const auto* found = std::get_if<DiskFound>(&event))
+    on_found(*found, usable);
+  else if (const auto* evicted = std::get_if<DiskEvicted>(&event))
+    on_evicted(*evicted);
+  else
+    return false;
+  return true;
+}
+
+// ---- the blocks on disk ----------------------------------------------------------------------
+
+uint32_t DiskTier::match(const kv::Pool& pool, std::span<const BlockHash> hashes) const {
+  uint32_t length = 0;
+  while (length < hashes.size() && (pool.find(hashes[length]) != kv::kNoPage || has(hashes[length]))) ++length;
+  return length;
+}
+
+std::vector<kv::ResidentBlock> DiskTier::snapshot() const {
+  std::vector<kv::ResidentBlock> out;
+  out.reserve(entries_.size());
+  for (const auto& [hash, entry] : entries_) out.push_back({hash, entry.parent, entry.first_position, kv::Tier::disk});
+  std::sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.hash < b.hash; });
+  return out;
+}
+
+void DiskTier::add(const BlockHash& hash, const Entry& entry) {
+  MC_ASSERT(state_ == State::on);
+  if (!entries_.emplace(hash, entry).second) return;
+  bytes_ += entry.bytes;
+  log_.append({.kind = kv::BlockEvent::Kind::stored,
+               .tier = kv::Tier::disk,
+               .hash = hash,
+               .parent = entry.parent,
+               .first_position = entry.first_position});
+}
+
+void DiskTier::on_found(const DiskFound& found, const Usable& usable) {
+  for (const DiskBlock& block : found.blocks) {
+    if (state_ != State::on) return;
+    const bool ours = fits_disk(block.layout) && usable(block);
+    ++(ours ? stats_.found_blocks : stats_.foreign_blocks);
+    if (!ours) continue;
+    add(block.hash, {block.parent, block.first_position, static_cast<uint32_t>(disk_value_bytes(block.layout)), 0});
+  }
+}
+
+void DiskTier::erase(const BlockHash& hash, kv::Removal reason) {
+  const auto at = entries_.find(hash);
+  if (at == entries_.end()) return;
+  MC_ASSERT_LE(at->second.bytes, bytes_);
+  bytes_ -= at->second.bytes;
+  log_.append({.kind = kv::BlockEvent::Kind::removed,
+               .tier = kv::Tier::disk,
+               .reason = reason,
+               .hash = hash,
+               .parent = at->second.parent,
+               .first_position = at->second.first_position});
+  entries_.erase(at);
+}
+
+void DiskTier::drop(std::span<const BlockHash> hashes, kv::Removal reason, Actions& out) {
+  if (state_ != State::on) return;
+  for (const BlockHash& hash : hashes) erase(hash, reason);
+  out.push_back(DiskDrop{{hashes.begin(), hashes.end()}});
+}
+
+void DiskTier::on_evicted(const DiskEvicted& evicted) {
+  for (const BlockHash& hash : evicted.hashes) {
+    stats_.evicted_blocks += has(hash);
+    erase(hash, kv::Removal::evicted);
+  }
+}
+
+// A disk that fails again and again would cost every request its time-out.
+void DiskTier::count_failure(const std::string& what) {
+  if (state_ != State::on) return;  // the end of an operation that began before
+  trouble_ = "disk: " + what;
+  if (++failures_in_row_ < kFailuresMax) return;
+  state_ = State::lost;
+  trouble_ = "the tier on disk is given up after " + std::to_string(failures_in_row_) +
+             " failures in a row, and the node goes on without it: " + what;
+  for (const kv::ResidentBlock& block : snapshot()) erase(block.hash, kv::Removal::unreadable);
+  MC_ASSERT(entries_.empty() && bytes_ == 0);
+}
+
+// ---- loads -----------------------------------------------------------------------------------
+
+bool DiskTier::stalled(TimePoint now) const {
+  return !loads_.empty() && now - loads_.begin()->second.began > kStallAfter;
+}
+
+DiskTier::LoadId DiskTier::load(Shelf& shelf, const NamespaceId& ns, std::span<const BlockHash> hashes, TimePoint now,
+                                Actions& out) {
+  if (state_ != State::on || jobs_.size() >= kJobsMax || stalled(now)) return 0;
+  const uint32_t here = shelf.pool.match(hashes);
+  const uint32_t all = match(shelf.pool, hashes.first(std::min(hashes.size(), kLoadBlocksMax)));
+  if (all <= here || !has(hashes[here])) return 0;
+  const LoadId id = numbers_.next();
+  Job job;
+  job.shelf = &shelf, job.name_space = ns;
+  job.hashes.assign(hashes.begin(), hashes.begin() + all);
+  job.pages.assign(all, kv::kNoPage);
+  job.end = all;
+  for (uint32_t i = 0; i < all; ++i) {  // all that is here, before a load takes a page from one of them
+    job.pages[i] = shelf.pool.find(hashes[i]);
+    if (job.pages[i] != kv::kNoPage) shelf.pool.pin(job.pages[i]);
+  }
+  Job& added = jobs_.emplace(id, std::move(job)).first->second;
+  advance(id, added, now, out);
+  return id;
+}
+
+/// Looks for the blocks of a job in their order: in memory, under way, or on disk while loads are free.
+void DiskTier::advance(LoadId id, Job& job, TimePoint now, Actions& out) {
+  kv::Pool& pool = job.shelf->pool;
+  for (; job.next < job.end; ++job.next) {
+    const BlockHash& hash = job.hashes[job.next];
+    if (job.pages[job.next] != kv::kNoPage) continue;
+    if (const kv::PageIndex page = pool.find(hash); page != kv::kNoPage) {
+      pool.pin(page);
+      job.pages[job.next] = page;
+      continue;
+    }
+    if (const auto under_way = loading_.find(hash); under_way != loading_.end()) {
+      loads_.at(under_way->second).waiting.emplace_back(id, job.next);
+      continue;
+    }
+    if (loads_.size() >= options_.loads_max && state_ == State::on) break;
+    const auto entry = entries_.find(hash);
+    kv::PageIndex page = kv::kNoPage;
+    if (entry == entries_.end() || !pool.allocate(std::span(&page, 1))) {
+      job.end = job.next;  // the disk gave the block up, or memory has no page for it
+      break;
+    }
+    Load load;
+    load.hash = hash, load.parent = entry->second.parent, load.first_position = entry->second.first_position;
+    load.name_space = job.name_space;
+    load.shelf = job.shelf, load.page = page;
+    load.began = now;
+    load.waiting.emplace_back(id, job.next);
+    const uint64_t op = numbers_.next();
+    out.push_back(DiskLoad{op, job.shelf->number, load.page, hash, job.name_space, job.shelf->layout});
+    loading_.emplace(hash, op);
+    loads_.emplace(op, std::move(load));
+  }
+  settle(job);
+}
+
+void DiskTier::settle(Job& job) {
+  while (job.ready < job.end && job.pages[job.ready] != kv::kNoPage) ++job.ready;
+  MC_ASSERT(job.ready <= job.end && job.end <= job.hashes.size());
+}
+
+void DiskTier::pump(TimePoint now, Actions& out) {
+  for (auto& [id, job] : jobs_)
+    if (job.next < job.end) advance(id, job, now, out);
+}
+
+bool DiskTier::done(LoadId id) const {
+  const Job& job = jobs_.at(id);
+  return job.ready == job.end;
+}
+
+void DiskTier::end(LoadId id) {
+  const auto it = jobs_.find(id);
+  MC_ASSERT(it != jobs_.end());
+  for (const kv::PageIndex page : it->second.pages)
+    if (page != kv::kNoPage) it->second.shelf->pool.unpin(page);
+  jobs_.erase(it);
+}
+
+void DiskTier::hit(kv::Pool& pool, std::span<const BlockHash> hashes) {
+  if (state_ == State::none) return;
+  for (const BlockHash& hash : hashes) {
+    const kv::PageIndex page = pool.find(hash);
+    if (page == kv::kNoPage) return;
+    if (!pool.on_trial(page)) continue;
+    pool.set_trial(page, false);
+    ++stats_.promoted_blocks;
+  }
+}
+
+// Loads overlap, so a load costs the time since the one before it has ended.
+void DiskTier::measure(const Load& load, TimePoint now) {
+  const double seconds = to_seconds(now - std::max(load.began, std::min(measured_at_, now)));
+  measured_at_ = now;
+  block_s_ = block_s_ == 0 ? seconds : block_s_ + kMeasureWeight * (seconds - block_s_);
+}
+
+void DiskTier::on_loaded(const DiskLoaded& done, TimePoint now, Actions& out) {
+  const auto it = loads_.find(done.op);
+  if (it == loads_.end()) return;
+  const Load load = std::move(it->second);
+  loads_.erase(it);
+  loading_.erase(load.hash);
+  Code code = done.code;
+  if (code == Code::ok && done.layer_crcs.size() != load.shelf->layout.layers) code = Code::corrupt;
+  if (code == Code::ok) {
+    failures_in_row_ = 0;
+    ++stats_.loaded_blocks;
+    stats_.loaded_bytes += load.shelf->layout.page_bytes();
+    measure(load, now);
+    arrived(load, done.layer_crcs);
+  } else {
+    load.shelf->pool.release(load.page);
+    ++stats_.load_failures;
+    stats_.checksum_failures += code == Code::corrupt;
+    erase(load.hash, code == Code::corrupt     ? kv::Removal::corrupt
+                     : code == Code::not_found ? kv::Removal::evicted
+                                               : kv::Removal::unreadable);
+    if (code == Code::corrupt) trouble_ = "disk: block " + load.hash.short_hex() + " failed its checksum";
+    if (code != Code::corrupt && code != Code::not_found) count_failure(done.what);
+    for (const auto& [id, index] : load.waiting)
+      if (const auto job = jobs_.find(id); job != jobs_.end()) {
+        job->second.end = std::min(job->second.end, index);
+        settle(job->second);
+      }
+  }
+  pump(now, out);
+}
+
+void DiskTier::arrived(const Load& load, std::vector<uint32_t> layer_crcs) {
+  kv::Pool& pool = load.shelf->pool;
+  const auto entry = entries_.find(load.hash);
+  const bool first = entry != entries_.end() && entry->second.loads++ == 0;
+  const auto published =
+      pool.publish(load.page, {load.hash, load.parent, load.name_space, load.first_position, std::move(layer_crcs)});
+  if (!published.duplicate && first) pool.set_trial(published.page, true);
+  if (!published.duplicate && !first) ++stats_.promoted_blocks;
+  for (const auto& [id, index] : load.waiting) {
+    const auto job = jobs_.find(id);
+    if (job == jobs_.end()) continue;
+    MC_ASSERT_EQ(job->second.pages.at(index), kv::kNoPage);
+    pool.pin(published.page);
+    job->second.pages[index] = published.page;
+    settle(job->second);
+  }
+  pool.unpin(published.page);
+}
+
+// ---- writes ----------------------------------------------------------------------------------
+
+bool DiskTier::may_spend(uint64_t bytes, TimePoint now) {
+  if (options_.write_bytes_per_s <= 0) return true;
+  const double most = std::max(options_.write_bytes_per_s, static_cast<double>(bytes));  // one second's worth
+  spend_bytes_ = std::min(most, spend_bytes_ + to_seconds(now - spend_at_) * options_.write_bytes_per_s);
+  spend_at_ = now;
+  if (spend_bytes_ < static_cast<double>(bytes)) return false;
+  spend_bytes_ -= static_cast<double>(bytes);
+  return true;
+}
+
+// A block whose position contradicts its parent (from a peer of an older release) has no form on disk.
+bool DiskTier::wants_write(const Shelf& shelf, kv::PageIndex page) const {
+  const kv::BlockMeta& meta = shelf.pool.meta(page);
+  return !has(meta.hash) && !writing_.contains(meta.hash) && meta.layer_crcs.size() == shelf.layout.layers &&
+         meta.parent.is_zero() == (meta.first_position == 0) && meta.first_position % shelf.layout.block_tokens == 0;
+}
+
+void DiskTier::write(Shelf& shelf, kv::PageIndex page, Actions& out) {
+  const kv::BlockMeta& meta = shelf.pool.meta(page);
+  Write write;
+  write.shelf = &shelf, write.page = page;
+  write.block = {meta.hash, meta.parent, meta.name_space, meta.first_position, shelf.layout, meta.layer_crcs};
+  shelf.pool.pin(page);
+  const uint64_t op = numbers_.next();
+  out.push_back(DiskWrite{op, shelf.number, page, write.block});
+  const bool fresh = writing_.insert(meta.hash).second;
+  MC_ASSERT(fresh);
+  writes_.emplace(op, std::move(write));
+}
+
+// The victims of the next evictions: the coldest leaves, and behind each leaf its ancestors.
+void DiskTier::write_cold(Shelf& shelf, TimePoint now, Actions& out) {
+  const uint32_t over = shelf.pool.pages_over(options_.write_above);
+  if (over == 0 || !fits_disk(shelf.layout)) return;
+  const uint64_t bytes = disk_value_bytes(shelf.layout);
+  if (bytes > options_.value_bytes_max) return;
+  for (const kv::PageIndex leaf : shelf.pool.candidates(std::min<uint32_t>(over, kLeavesSearched))) {
+    size_t depth = 0;
+    for (kv::PageIndex page = leaf; page != kv::kNoPage && depth < kDepthSearched; ++depth) {
+      const BlockHash parent = shelf.pool.meta(page).parent;
+      if (wants_write(shelf, page)) {
+        if (writes_.size() >= options_.writes_max || !may_spend(bytes, now)) return;
+        write(shelf, page, out);
+      }
+      page = parent.is_zero() ? kv::kNoPage : shelf.pool.find(parent);
+    }
+  }
+}
+
+void DiskTier::tend(std::span<Shelf* const> shelves, TimePoint now, Actions& out) {
+  if (state_ != State::on || now < look_at_ || writes_.size() >= options_.writes_max) return;
+  const size_t before = writes_.size();
+  for (Shelf* shelf : shelves) write_cold(*shelf, now, out);
+  if (writes_.size() == before) look_at_ = now + kLookEvery;
+}
+
+void DiskTier::on_written(const DiskWritten& done, Actions& out) {
+  const auto it = writes_.find(done.op);
+  if (it == writes_.end()) return;
+  const Write write = std::move(it->second);
+  writes_.erase(it);
+  const size_t erased = writing_.erase(write.block.hash);
+  MC_ASSERT_EQ(erased, 1u);
+  kv::Pool& pool = write.shelf->pool;
+  const bool removed = pool.state(write.page) != kv::PageState::cached;  // its bytes may have been found wrong
+  if (done.code == Code::corrupt) {
+    ++stats_.checksum_failures;
+    trouble_ = "disk: block " + write.block.hash.short_hex() + " changed in memory before it was written";
+    if (!removed) pool.remove(write.block.hash, kv::Removal::corrupt);
+  }
+  pool.unpin(write.page);
+  if (done.code != Code::ok) {
+    ++stats_.write_failures;
+    if (done.code != Code::corrupt) count_failure(done.what);
+    return;
+  }
+  failures_in_row_ = 0;
+  ++stats_.written_blocks;
+  const auto bytes = static_cast<uint32_t>(disk_value_bytes(write.block.layout));
+  stats_.written_bytes += bytes;
+  if (state_ != State::on) return;
+  if (removed)
+    out.push_back(DiskDrop{{write.block.hash}});
+  else
+    add(write.block.hash, {write.block.parent, write.block.first_position, bytes, 0});
+}
+
+// ---- looking ---------------------------------------------------------------------------------
+
+void DiskTier::fill_load(wire::Load& load) const {
+  load.disk_capacity_bytes = options_.capacity_bytes;
+  load.disk_blocks = entries_.size();
+  load.disk_bytes = bytes_;
+  load.disk_lost = state_ == State::lost;
+  if (entries_.empty()) return;
+  const double block_bytes = static_cast<double>(bytes_) / static_cast<double>(entries_.size());
+  load.disk_block_s = block_s_ > 0 ? block_s_ : block_bytes / kBytesPerSecondGuess;
+}
+
+uint64_t DiskTier::pins(const kv::Pool& pool) const {
+  uint64_t pins = 0;
+  for (const auto& [op, write] : writes_) pins += &write.shelf->pool == &pool;
+  for (const auto& [id, job] : jobs_)
+    if (&job.shelf->pool == &pool)
+      pins += static_cast<uint64_t>(
+          std::count_if(job.pages.begin(), job.pages.end(), [](kv::PageIndex page) { return page != kv::kNoPage; }));
+  return pins;
+}
+
+uint64_t DiskTier::owned(const kv::Pool& pool) const {
+  return static_cast<uint64_t>(
+      std::count_if(loads_.begin(), loads_.end(), [&](const auto& load) { return &load.second.shelf->pool == &pool; }));
+}
+
+void DiskTier::check() const {
+  MC_ASSERT_EQ(loads_.size(), loading_.size());
+  MC_ASSERT_EQ(writes_.size(), writing_.size());
+  MC_ASSERT_LE(loads_.size(), options_.loads_max);
+  MC_ASSERT_LE(writes_.size(), options_.writes_max);
+  MC_ASSERT(state_ == State::on || (entries_.empty() && bytes_ == 0));
+  for (const auto& [op, load] : loads_) MC_ASSERT(load.shelf->pool.state(load.page) == kv::PageState::owned);
+  for (const auto& [op, write] : writes_) MC_ASSERT_LT(0u, write.shelf->pool.pins(write.page));
+  for (const auto& [id, job] : jobs_) {
+    MC_ASSERT_LE(job.ready, job.end);
+    MC_ASSERT_LE(job.ready, job.next);
+  }
+}
+
+}  // namespace mc::node

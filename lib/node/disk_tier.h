@@ -1,0 +1,163 @@
+// The tier below a node's memory: blocks on a disk (Mooncake, arXiv:2407.00079, section 4).
+//
+//   in memory --write, tail first--> in memory and on disk --evicted from memory--> on disk
+//                                       ^                                              |
+//                                       '------------------- load ---------------------'
+//
+// When memory fills up, the blocks that would be evicted next are written, the last block of a chain first, because a
+// chain without its head is useless and the disk gives up its oldest blocks first. A prompt or a lease loads the run of
+// blocks that it needs with all reads at once. A block that was loaded for the first time is on trial in memory
+// (kv::Pool::set_trial): it is evicted first, unless a second reader comes. So a scan of cold prefixes does not push
+// hot blocks out.
+//
+// The disk may lose blocks, return late or fail. A block that fails a checksum is dropped and computed again. A disk
+// that keeps failing is given up: the node goes on without the tier.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "node/node.h"
+#include "node/numbers.h"
+#include "node/shelf.h"
+
+namespace mc::node {
+
+struct DiskTierOptions {
+  uint64_t capacity_bytes = 0;            // 0 = no tier
+  uint64_t value_bytes_max = UINT64_MAX;  // larger values do not fit
+  double write_above = 0.7;               // share of taken pages above which cold blocks are written
+  uint32_t writes_max = 32;               // writes under way; the disk makes them durable together
+  uint32_t loads_max = 64;                // loads under way
+  double write_bytes_per_s = 0;           // bound on the mean rate of writes; 0 = none
+};
+
+class DiskTier {
+ public:
+  enum class State : uint8_t { none, on, lost };
+  struct Stats {
+    uint64_t written_blocks = 0, written_bytes = 0, write_failures = 0;
+    uint64_t loaded_blocks = 0, loaded_bytes = 0, load_failures = 0;
+    uint64_t checksum_failures = 0, evicted_blocks = 0, found_blocks = 0, foreign_blocks = 0, promoted_blocks = 0;
+  };
+  using LoadId = uint64_t;
+
+  /// `log` and `numbers` must outlive the tier.
+  DiskTier(const DiskTierOptions& options, kv::EventLog& log, Numbers& numbers);
+
+  State state() const { return state_; }
+  bool has(const BlockHash& hash) const { return entries_.contains(hash); }
+  /// The leading blocks of `hashes` that are in memory or on disk.
+  uint32_t match(const kv::Pool& pool, std::span<const BlockHash> hashes) const;
+  /// All blocks on disk, sorted by hash.
+  std::vector<kv::ResidentBlock> snapshot() const;
+
+  // ---- loads ----
+  /// Brings the blocks of `hashes` that are on disk into memory behind the leading run that is there, and pins them
+  /// with that run until end(). 0: the first block that memory lacks is not on disk, or the disk does not answer;
+  /// nothing was begun.
+  LoadId load(Shelf& shelf, const NamespaceId& ns, std::span<const BlockHash> hashes, TimePoint now, Actions& out);
+  /// Whether every block of the load is in memory, up to the first one that could not be brought.
+  bool done(LoadId id) const;
+  void end(LoadId id);
+  /// A reader arrived for these blocks: those on trial in memory stay from now on.
+  void hit(kv::Pool& pool, std::span<const BlockHash> hashes);
+
+  // ---- events ----
+  /// Whether a node has a shelf for a block that an earlier process left.
+  using Usable = std::function<bool(const DiskBlock&)>;
+  /// True when the event was of the disk.
+  bool on_event(const Event& event, const Usable& usable, TimePoint now, Actions& out);
+  /// Begins writes of cold blocks where a shelf is filling up.
+  void tend(std::span<Shelf* const> shelves, TimePoint now, Actions& out);
+  /// Forgets blocks on request, in memory of the tier and on disk.
+  void drop(std::span<const BlockHash> hashes, kv::Removal reason, Actions& out);
+
+  // ---- looking ----
+  void fill_load(wire::Load& load) const;
+  /// The text of the newest failure, once. "" = none since the last call.
+  std::string take_trouble() { return std::exchange(trouble_, {}); }
+  const Stats& stats() const { return stats_; }
+  /// Pins that the tier has on pages of `pool`, for the audit of a role.
+  uint64_t pins(const kv::Pool& pool) const;
+  /// Pages of `pool` that loads fill.
+  uint64_t owned(const kv::Pool& pool) const;
+  bool idle() const { return jobs_.empty() && loads_.empty() && writes_.empty(); }
+  void check() const;
+
+ private:
+  struct Entry {  // a block on disk
+    BlockHash parent;
+    uint32_t first_position = 0;
+    uint32_t bytes = 0;  // in the store
+    uint32_t loads = 0;
+  };
+  struct Job {  // a run of blocks that a reader waits for
+    Shelf* shelf = nullptr;
+    NamespaceId name_space;
+    std::vector<BlockHash> hashes;
+    std::vector<kv::PageIndex> pages;  // pinned page of each block; kNoPage = not there yet
+    size_t next = 0;                   // first block that was not looked for yet
+    size_t end = 0;                    // the blocks from here on are not brought
+    size_t ready = 0;                  // leading blocks that are there
+  };
+  struct Load {
+    BlockHash hash, parent;
+    uint32_t first_position = 0;
+    NamespaceId name_space;
+    Shelf* shelf = nullptr;
+    kv::PageIndex page = kv::kNoPage;
+    TimePoint began{};
+    std::vector<std::pair<LoadId, size_t>> waiting;  // jobs, and the block's index in each
+  };
+  struct Write {
+    Shelf* shelf = nullptr;
+    kv::PageIndex page = kv::kNoPage;
+    DiskBlock block;
+  };
+
+  void on_found(const DiskFound& found, const Usable& usable);
+  void on_written(const DiskWritten& done, Actions& out);
+  void on_loaded(const DiskLoaded& done, TimePoint now, Actions& out);
+  void on_evicted(const DiskEvicted& evicted);
+  void add(const BlockHash& hash, const Entry& entry);
+  void erase(const BlockHash& hash, kv::Removal reason);
+  void pump(TimePoint now, Actions& out);
+  void advance(LoadId id, Job& job, TimePoint now, Actions& out);
+  static void settle(Job& job);
+  void arrived(const Load& load, std::vector<uint32_t> layer_crcs);
+  bool stalled(TimePoint now) const;
+  bool may_spend(uint64_t bytes, TimePoint now);
+  bool wants_write(const Shelf& shelf, kv::PageIndex page) const;
+  void write(Shelf& shelf, kv::PageIndex page, Actions& out);
+  void write_cold(Shelf& shelf, TimePoint now, Actions& out);
+  void count_failure(const std::string& what);
+  void measure(const Load& load, TimePoint now);
+
+  DiskTierOptions options_;
+  kv::EventLog& log_;
+  Numbers& numbers_;
+  State state_;
+  std::unordered_map<BlockHash, Entry, Id128Hash> entries_;
+  uint64_t bytes_ = 0;  // of all entries
+  std::map<LoadId, Job> jobs_;
+  std::map<uint64_t, Load> loads_;         // key: number of the operation; in the order of their beginning
+  std::map<BlockHash, uint64_t> loading_;  // the load of a block
+  std::map<uint64_t, Write> writes_;
+  std::set<BlockHash> writing_;
+  uint32_t failures_in_row_ = 0;
+  std::string trouble_;
+  TimePoint look_at_{};      // before it no cold block is looked for
+  double spend_bytes_ = 0;   // what the bound on writes allows now
+  TimePoint spend_at_{};     // as of then
+  TimePoint measured_at_{};  // end of the last load
+  double block_s_ = 0;       // smoothed seconds of one load while others are under way; 0 = none yet
+  Stats stats_;
+};
+
+}  // namespace mc::node

@@ -1,0 +1,347 @@
+// The tier on a node's disk: what is written, loaded, promoted, forgotten and given up, without a node around it.
+
+#include "node/disk_tier.h"
+
+#include "bench.h"
+#include "node/disk_block.h"
+#include "node/prefill.h"
+
+namespace disk_tier_test {
+
+using namespace mc;
+using namespace mc::node;
+using namespace mc::node::bench;
+
+namespace {
+
+const NamespaceId kNs = namespace_of(layout_of(2)).id();
+
+std::vector<BlockHash> chain_of(uint32_t seed, size_t blocks) {
+  return kv::chain(NamespaceId{}, std::vector<uint32_t>(64 * blocks, seed), 64);
+}
+
+/// A pool of ten pages over a disk.
+struct TierBench {
+  explicit TierBench(DiskTierOptions options = {.capacity_bytes = 1 << 20}) : tier(options, log, numbers) {
+    shelf.slabs.push_back(0);
+  }
+  ~TierBench() {
+    shelf.pool.check();
+    tier.check();
+  }
+
+  /// Makes the blocks cached, from the first on.
+  void publish(const std::vector<BlockHash>& hashes) {
+    for (size_t i = 0; i < hashes.size(); ++i) {
+      const auto page = shelf.pool.allocate(1);
+      REQUIRE_OK(page);
+      kv::BlockMeta meta{hashes[i], i == 0 ? BlockHash{} : hashes[i - 1], kNs, static_cast<uint32_t>(i * 64), {7, 8}};
+      shelf.pool.unpin(shelf.pool.publish(page->front(), std::move(meta)).page);
+    }
+    shelf.pool.touch(std::span(hashes));
+  }
+  Actions tend() {
+    Actions out;
+    tier.tend(shelves, now, out);
+    tier.check();
+    now += 10ms;
+    return out;
+  }
+  Actions written(uint64_t op, Code code = Code::ok) {
+    Actions out;
+    CHECK(tier.on_event(DiskWritten{op, code, "a disk error"}, {}, now, out));
+    tier.check();
+    return out;
+  }
+  /// Writes whatever is due and lets it end well.
+  size_t write_all() {
+    size_t count = 0;
+    for (auto writes = all<DiskWrite>(tend()); !writes.empty(); writes = all<DiskWrite>(tend()))
+      for (const DiskWrite& write : writes) written(write.op), ++count;
+    return count;
+  }
+  DiskTier::LoadId load(const std::vector<BlockHash>& hashes) {
+    out.clear();
+    return tier.load(shelf, kNs, hashes, now, out);
+  }
+  void loaded(const DiskLoad& load, Code code = Code::ok) {
+    Actions more;
+    DiskLoaded done{load.op, code, "a disk error", {}};
+    if (code == Code::ok) done.layer_crcs = {7, 8};
+    CHECK(tier.on_event(done, {}, now, more));
+    out.insert(out.end(), more.begin(), more.end());
+    tier.check();
+  }
+  /// The blocks leave memory.
+  void evict(const std::vector<BlockHash>& hashes) {
+    for (const auto& hash : hashes) shelf.pool.remove(hash, kv::Removal::evicted);
+  }
+  bool in_memory(const BlockHash& hash) const { return shelf.pool.find(hash) != kv::kNoPage; }
+
+  kv::EventLog log;
+  Numbers numbers;
+  Shelf shelf{layout_of(2), 10, 10, kv::kLruTail, log};
+  Shelf* const shelves[1] = {&shelf};
+  DiskTier tier;
+  TimePoint now = TimePoint{} + 100s;
+  Actions out;
+};
+
+}  // namespace
+
+TEST_CASE("node/disk: nothing is written until memory fills up, and then the ends of cold chains go first") {
+  TierBench b;
+  const auto cold = chain_of(1, 4), hot = chain_of(2, 3);
+  b.publish(cold);
+  b.publish(hot);
+  CHECK(b.tend().empty());  // 7 of 10 pages
+  b.publish(chain_of(3, 1));
+  const auto writes = all<DiskWrite>(b.tend());
+  REQUIRE(writes.size() >= 2);
+  CHECK(writes[0].block.hash == cold[3]);
+  CHECK(writes[1].block.hash == cold[2]);
+  CHECK(writes[0].block.parent == cold[2]);
+  CHECK(writes[0].block.first_position == 192);
+  for (const auto& write : writes) b.written(write.op);
+  for (const auto& hash : cold) CHECK(b.tier.has(hash));
+  for (const auto& hash : hot) CHECK_FALSE(b.tier.has(hash));
+  CHECK(b.tend().empty());  // what is next to go is on disk already
+}
+
+TEST_CASE("node/disk: a page stays while it is written, and a block that changed in memory never reaches the disk") {
+  TierBench b;
+  const auto chain = chain_of(1, 10);
+  b.publish(chain);
+  const auto writes = all<DiskWrite>(b.tend());
+  REQUIRE_FALSE(writes.empty());
+  CHECK(b.shelf.pool.pins(writes[0].page) == 1);
+  CHECK(b.tier.pins(b.shelf.pool) == writes.size());
+  b.written(writes[0].op, Code::corrupt);
+  CHECK_FALSE(b.in_memory(writes[0].block.hash));
+  CHECK_FALSE(b.tier.has(writes[0].block.hash));
+  CHECK(b.tier.stats().checksum_failures == 1);
+  // Another block is found wrong by a reader while its write is under way: the disk must forget what it wrote.
+  b.shelf.pool.remove(writes[1].block.hash, kv::Removal::corrupt);
+  const auto drops = all<DiskDrop>(b.written(writes[1].op));
+  REQUIRE(drops.size() == 1);
+  CHECK(drops[0].hashes == std::vector<BlockHash>{writes[1].block.hash});
+  CHECK_FALSE(b.tier.has(writes[1].block.hash));
+}
+
+TEST_CASE("node/disk: a chain on disk is loaded with all reads at once, and pinned until its reader is done") {
+  TierBench b;
+  const auto chain = chain_of(1, 9);
+  b.publish(chain);
+  REQUIRE(b.write_all() == 9);
+  b.evict({chain.begin() + 2, chain.end()});
+  const auto id = b.load(chain);
+  REQUIRE(id != 0);
+  const auto loads = all<DiskLoad>(b.out);
+  REQUIRE(loads.size() == 7);
+  CHECK(loads[0].hash == chain[2]);
+  CHECK(b.shelf.pool.pins(b.shelf.pool.find(chain[0])) == 1);  // the part that was here may not leave meanwhile
+  for (size_t i = loads.size(); i-- > 0;) {
+    CHECK_FALSE(b.tier.done(id));
+    b.loaded(loads[i]);
+  }
+  CHECK(b.tier.done(id));
+  CHECK(b.shelf.pool.match(chain) == 9);
+  CHECK(b.tier.pins(b.shelf.pool) == 9);
+  b.tier.end(id);
+  CHECK(b.tier.idle());
+  CHECK(b.tier.pins(b.shelf.pool) == 0);
+}
+
+TEST_CASE("node/disk: two readers of one block share its read") {
+  TierBench b;
+  const auto chain = chain_of(1, 8);
+  b.publish(chain);
+  b.write_all();
+  b.evict(chain);
+  const auto first = b.load(chain);
+  const auto loads = all<DiskLoad>(b.out);
+  const auto second = b.load(chain);
+  CHECK(all<DiskLoad>(b.out).empty());
+  for (const auto& load : loads) b.loaded(load);
+  CHECK(b.tier.done(first));
+  CHECK(b.tier.done(second));
+  b.tier.end(first);
+  CHECK(b.shelf.pool.pins(b.shelf.pool.find(chain[0])) == 1);
+  b.tier.end(second);
+}
+
+TEST_CASE("node/disk: a load ends before the first block that fails, and a wrong block is forgotten") {
+  TierBench b;
+  const auto chain = chain_of(1, 8);
+  b.publish(chain);
+  b.write_all();
+  b.evict(chain);
+  const auto id = b.load(chain);
+  const auto loads = all<DiskLoad>(b.out);
+  REQUIRE(loads.size() == 8);
+  for (const auto& load : loads) b.loaded(load, load.hash == chain[5] ? Code::corrupt : Code::ok);
+  CHECK(b.tier.done(id));
+  CHECK(b.shelf.pool.match(chain) == 5);
+  CHECK_FALSE(b.tier.has(chain[5]));
+  CHECK(b.tier.stats().checksum_failures == 1);
+  CHECK(b.tier.state() == DiskTier::State::on);
+  b.tier.end(id);
+}
+
+TEST_CASE("node/disk: a block that was loaded once is the first to leave, and a second reader keeps it") {
+  TierBench b;
+  const auto chain = chain_of(1, 8);
+  b.publish(chain);
+  b.write_all();
+  b.evict(chain);
+  const auto load_all = [&] {
+    const auto id = b.load(chain);
+    for (const auto& load : all<DiskLoad>(b.out)) b.loaded(load);
+    REQUIRE(b.tier.done(id));
+    b.tier.end(id);
+  };
+  load_all();
+  const auto other = chain_of(2, 2);
+  b.publish(other);
+  b.shelf.pool.touch(std::span(chain));  // its use does not matter while it is on trial
+  const auto victims = [&] { return b.shelf.pool.meta(b.shelf.pool.candidates(1).front()).hash; };
+  CHECK(victims() == chain[7]);
+  SUBCASE("the second reader finds it in memory") {
+    b.tier.hit(b.shelf.pool, chain);
+  }
+  SUBCASE("the second reader finds it on disk") {
+    b.evict(chain);
+    load_all();
+  }
+  b.shelf.pool.touch(std::span(chain));
+  CHECK(b.tier.stats().promoted_blocks == 8);
+  CHECK(victims() == other[1]);
+}
+
+TEST_CASE("node/disk: a disk that keeps failing is given up, and its blocks are reported as unreadable") {
+  TierBench b;
+  const auto chain = chain_of(1, 9);
+  b.publish(chain);
+  b.write_all();
+  b.evict(chain);
+  b.log.drain();
+  const auto id = b.load(chain);
+  for (const auto& load : all<DiskLoad>(b.out)) b.loaded(load, Code::io);
+  CHECK(b.tier.state() == DiskTier::State::lost);
+  CHECK(b.tier.take_trouble().find("goes on without it: a disk error") != std::string::npos);
+  b.tier.end(id);
+  const auto events = b.log.drain();
+  REQUIRE(events.size() == 9);
+  for (const auto& event : events) {
+    CHECK(event.kind == kv::BlockEvent::Kind::removed);
+    CHECK(event.reason == kv::Removal::unreadable);
+  }
+  b.publish(chain);
+  CHECK(b.tend().empty());
+  CHECK(b.load(chain) == 0);
+  wire::Load load;
+  b.tier.fill_load(load);
+  CHECK(load.disk_lost);
+}
+
+TEST_CASE("node/disk: a single success between failures keeps the disk") {
+  TierBench b;
+  const auto chain = chain_of(1, 10);
+  b.publish(chain);
+  for (int round = 0; round < 3; ++round) {
+    const auto writes = all<DiskWrite>(b.tend());
+    REQUIRE(writes.size() >= 2);
+    for (size_t i = 0; i < std::min<size_t>(writes.size(), 7); ++i) b.written(writes[i].op, Code::io);
+    for (size_t i = 7; i < writes.size(); ++i) b.written(writes[i].op);
+    if (writes.size() <= 7) break;
+  }
+  CHECK(b.tier.state() == DiskTier::State::on);
+  CHECK(b.tier.stats().write_failures > 0);
+}
+
+TEST_CASE("node/disk: while the oldest load is older than five seconds no new one begins") {
+  TierBench b;
+  const auto chain = chain_of(1, 8);
+  b.publish(chain);
+  b.write_all();
+  b.evict(chain);
+  const auto id = b.load({chain.begin(), chain.begin() + 1});
+  const auto stuck = all<DiskLoad>(b.out);
+  REQUIRE(stuck.size() == 1);
+  b.now += 6s;
+  CHECK(b.load(chain) == 0);
+  b.loaded(stuck[0]);
+  b.tier.end(id);
+  const auto again = b.load(chain);
+  CHECK(again != 0);
+  for (const auto& load : all<DiskLoad>(b.out)) b.loaded(load);
+  b.tier.end(again);
+}
+
+TEST_CASE("node/disk: a load without free pages brings what fits") {
+  TierBench b;
+  const auto chain = chain_of(1, 9);
+  b.publish(chain);
+  b.write_all();
+  b.evict(chain);
+  auto own = b.shelf.pool.allocate(7);
+  REQUIRE_OK(own);
+  const auto id = b.load(chain);
+  for (const auto& load : all<DiskLoad>(b.out)) b.loaded(load);
+  CHECK(b.tier.done(id));
+  CHECK(b.shelf.pool.match(chain) == 3);
+  b.tier.end(id);
+  b.shelf.pool.release(*own);
+}
+
+TEST_CASE("node/disk: blocks of an earlier process are found, and those of another layout are left alone") {
+  TierBench b;
+  const auto chain = chain_of(1, 3);
+  DiskFound found;
+  for (size_t i = 0; i < 3; ++i)
+    found.blocks.push_back({chain[i], i == 0 ? BlockHash{} : chain[i - 1], kNs, static_cast<uint32_t>(i * 64),
+                            layout_of(i == 2 ? 5 : 2), std::vector<uint32_t>(i == 2 ? 5 : 2, 1)});
+  CHECK(b.tier.on_event(
+      found, [](const DiskBlock& block) { return block.layout == layout_of(2); }, b.now, b.out));
+  CHECK(b.tier.match(b.shelf.pool, chain) == 2);
+  CHECK(b.tier.stats().found_blocks == 2);
+  CHECK(b.tier.stats().foreign_blocks == 1);
+  CHECK(b.tier.snapshot().size() == 2);
+  CHECK(b.tier.on_event(DiskEvicted{{chain[1]}}, {}, b.now, b.out));
+  CHECK_FALSE(b.tier.on_event(Tick{}, {}, b.now, b.out));
+  CHECK(b.tier.match(b.shelf.pool, chain) == 1);
+}
+
+TEST_CASE("node/disk: the bound on writes spends no more than a second's worth at once") {
+  const double value = static_cast<double>(disk_value_bytes(layout_of(2)));
+  TierBench b({.capacity_bytes = 1 << 20, .write_bytes_per_s = 2 * value});
+  b.publish(chain_of(1, 10));
+  const auto writes = all<DiskWrite>(b.tend());
+  REQUIRE(writes.size() == 2);
+  for (const auto& write : writes) b.written(write.op);
+  CHECK(b.tend().empty());
+  b.now += 500ms;
+  CHECK(all<DiskWrite>(b.tend()).size() == 1);
+}
+
+TEST_CASE("node/disk: the front of a value gives the block back, and no damaged front is taken") {
+  DiskBlock block{chain_of(1, 2)[1], chain_of(1, 2)[0], kNs, 64, layout_of(3), {1, 2, 3}};
+  std::vector<std::byte> front(kDiskFrontBytes);
+  encode_disk_front(block, front);
+  auto parsed = parse_disk_front(front);
+  REQUIRE_OK(parsed);
+  CHECK(parsed->hash == block.hash);
+  CHECK(parsed->parent == block.parent);
+  CHECK(parsed->name_space == block.name_space);
+  CHECK(parsed->first_position == 64);
+  CHECK(parsed->layout == block.layout);
+  CHECK(parsed->layer_crcs == block.layer_crcs);
+  for (size_t at = 0; at < 140; ++at) {
+    front[at] ^= std::byte{4};
+    CHECK_FALSE(parse_disk_front(front).has_value());
+    front[at] ^= std::byte{4};
+  }
+  CHECK_FALSE(parse_disk_front(std::span(front).first(100)).has_value());
+}
+
+}  // namespace disk_tier_test
