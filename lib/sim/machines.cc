@@ -25,7 +25,7 @@ Result<void> check(const ClusterOptions& o) {
   if (o.shape.coupled > 0) return no("there is no live node that does both");
   if (o.pipeline > 1) return no("pipelines are not run machine by machine");
   if (!o.failures.empty()) return no("failures are tested, not simulated, machine by machine");
-  if (o.ssd_blocks > 0) return no("prefill nodes have no SSD");
+  if (o.ssd_blocks >= UINT32_MAX) return no("a live disk has a size; give --ssd one");
   if (!o.layer_wise) return no("live nodes always send KV layer by layer");
   if (o.dram_blocks < prompt_pages(o))
     return no("--cache-blocks " + std::to_string(o.dram_blocks) +
@@ -43,6 +43,7 @@ WorldOptions world_of(const ClusterOptions& o) {
   w.layers = static_cast<uint32_t>(std::min<uint64_t>(kLayers, p.layers));
   w.block_tokens = kTraceBlockTokens;
   w.page_count = static_cast<uint32_t>(o.dram_blocks);
+  w.disk_blocks = static_cast<uint32_t>(o.ssd_blocks);
   w.decode_pages = static_cast<uint32_t>(std::max(p.kv_capacity_tokens / kTraceBlockTokens, prompt_pages(o)));
   w.chunk_tokens = static_cast<uint32_t>(std::max<uint64_t>(1, p.chunk_tokens / kTraceBlockTokens) * kTraceBlockTokens);
   w.context_tokens = static_cast<uint32_t>(p.context_tokens);
@@ -81,8 +82,10 @@ RequestRecord record_of(const World& world, const Outcome& outcome, TimePoint be
   const wire::PrefillReport& report = outcome.summary.report;
   out.prefill_s = report.compute_ms * 1e-3;
   out.fetch_wait_s = report.fetch_ms * 1e-3;
-  out.queue_s = outcome.summary.held_s + (report.queue_ms + std::max(report.fetch_ms, report.accept_ms)) * 1e-3;
-  out.dram_tokens = report.cached_local, out.remote_tokens = report.cached_remote;
+  const double fetched_ms = report.load_ms + report.fetch_ms;
+  out.queue_s = outcome.summary.held_s + (report.queue_ms + std::max(fetched_ms, report.accept_ms)) * 1e-3;
+  out.dram_tokens = report.cached_local - report.cached_disk, out.ssd_tokens = report.cached_disk;
+  out.remote_tokens = report.cached_remote;
   std::vector<double> gaps = outcome.gaps_s;
   if (gaps.empty()) return out;
   out.mean_gap_s = std::accumulate(gaps.begin(), gaps.end(), 0.0) / static_cast<double>(gaps.size());

@@ -41,6 +41,10 @@ std::string describe(const node::Worker& worker) {
          std::to_string(load.leases) + " leases";
 }
 
+uint64_t disk_blocks_of(const WorldOptions& options, const Place& place) {
+  return place.kind == Place::Kind::cache ? options.cache_disk_blocks : options.disk_blocks;
+}
+
 uint32_t stages_of(const WorldOptions& options, uint32_t index) {
   return index < options.stages.size() ? options.stages[index] : 1;
 }
@@ -99,6 +103,10 @@ std::unique_ptr<node::Worker> make_worker(const WorldOptions& options, const Pla
     if (place.kind == Place::Kind::decode && options.decode_pages > 0) o.page_count = options.decode_pages;
   }
   o.seed = seed;
+  o.eviction = options.eviction;
+  // A member of a pipeline has no disk: its pages hold a part of the layers.
+  const bool in_pipeline = place.kind == Place::Kind::prefill && stages_of(options, place.index) > 1;
+  if (!in_pipeline) o.disk.capacity_bytes = disk_blocks_of(options, place) * o.layout.page_bytes();
   if (place.kind == Place::Kind::prefill) return make_prefill(options, place, std::move(o));
   if (place.kind == Place::Kind::decode) {
     o.role = wire::Role::decode;

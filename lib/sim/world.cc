@@ -5,6 +5,7 @@
 #include "base/assert.h"
 #include "sim/agenda.h"
 #include "sim/clients.h"
+#include "sim/disk_device.h"
 #include "sim/process.h"
 #include "sim/tag_device.h"
 
@@ -13,12 +14,15 @@ namespace mc::sim {
 /// The parts of a world. They stay at their addresses.
 struct World::Parts {
   Parts(const WorldOptions& options, Rng& rng, TagDevice::Deliver deliver)
-      : device(options, agenda, rng, processes, findings, std::move(deliver)), clients(options, findings) {}
+      : device(options, agenda, rng, processes, findings, deliver),
+        disks(options, agenda, rng, processes, findings, std::move(deliver)),
+        clients(options, findings) {}
 
   Agenda agenda;
   Findings findings;
   Processes processes;
   TagDevice device;
+  DiskDevice disks;
   Clients clients;
 };
 
@@ -107,6 +111,12 @@ void World::perform(Process& process, node::Actions actions) {
         parts_->findings.add(now(), process.name + ": a sequence left that had not joined");
     } else if (auto* step = std::get_if<node::RunStep>(&action)) {
       parts_->device.perform_step(process, *step);
+    } else if (auto* write = std::get_if<node::DiskWrite>(&action)) {
+      parts_->disks.write(process, *write);
+    } else if (auto* load = std::get_if<node::DiskLoad>(&action)) {
+      parts_->disks.load(process, *load);
+    } else if (auto* drop = std::get_if<node::DiskDrop>(&action)) {
+      parts_->disks.drop(process, *drop);
     } else if (auto* reply = std::get_if<node::Reply>(&action)) {
       parts_->clients.on_reply(*reply, now());
     }  // SetPeers: names are addresses here
@@ -162,11 +172,13 @@ void World::start_process(const Place& place) {
   }
   parts_->agenda.at(now() + Duration(rng_.between(0, 5'000'000)),
                     [this, name, instance = process->instance] { deliver(name, instance, node::Tick{}); });
+  parts_->disks.start(*process);
 }
 
 void World::crash(const std::string& name) {
   Process& process = *parts_->processes.at(name);
   if (!process.machine) return;
+  parts_->disks.crash(process);
   process.machine.reset();
   process.worker = nullptr;
   process.memory.clear();

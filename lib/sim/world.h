@@ -31,6 +31,10 @@ struct Faults {
   double corrupt_read = 0;  // share of reads in which one extent's bytes flip
   double fail_read = 0;     // share that ends with an error
   double rot = 0;           // share of runs before which a cached extent of the node changes in memory
+  double disk_error = 0;    // share of disk operations that fail
+  double disk_rot = 0;      // share of disk reads in which a byte flips
+  double disk_slow = 0;     // share of disk operations that take up to seconds
+  double disk_full = 0;     // share of new segments for which the disk has no space
   Duration delay_min = 20us;
   Duration delay_max = 2ms;
   std::set<std::pair<std::string, std::string>> cut;  // (reader, holder): each of their reads fails with `cut_code`
@@ -62,6 +66,9 @@ struct WorldOptions {
   /// The cost of runs and reads; null: they are quick. With a profile no token ends an answer before its length, as
   /// with costed workers (costed/costed.h), which have the same times and links.
   const sched::Profile* profile = nullptr;
+  uint32_t disk_blocks = 0;        // on the disk of each prefill and decode node; 0 = nodes without disks
+  uint32_t cache_disk_blocks = 0;  // on the disk of each cache node
+  const kv::Eviction* eviction = &kv::kLruTail;
   uint32_t decode_pages = 0;  // of decode nodes; 0 = page_count
   Faults faults;
 };

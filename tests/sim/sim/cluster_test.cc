@@ -62,6 +62,7 @@ WorldOptions shape(uint64_t seed) {
     o.replicate = {.replicas_max = 3, .bytes_per_s = 1e9, .half_life_s = 5, .node_share = 1e-4, .blocks_min = 1};
   if (rng.chance(0.3)) o.tenants = {{.name = "a", .weight = 3}, {.name = "b", .priority = 1}};
   draw_pipelines(rng, o);
+  draw_disks(rng, o);
   return o;
 }
 

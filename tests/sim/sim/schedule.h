@@ -25,6 +25,17 @@ inline void draw_faults(Rng& rng, Faults& faults) {
   if (rng.chance(0.5)) faults.cut = {{"d0", "p0"}};
   faults.rot = rng.chance(0.5) ? 0.05 * rng.uniform() : 0;
   faults.cut_code = rng.chance(0.5) ? Code::invalid : Code::peer_lost;
+  faults.disk_error = rng.chance(0.5) ? 0.02 * rng.uniform() : 0;
+  faults.disk_rot = rng.chance(0.5) ? 0.05 * rng.uniform() : 0;
+  faults.disk_slow = rng.chance(0.5) ? 0.02 * rng.uniform() : 0;
+  faults.disk_full = rng.chance(0.5) ? 0.2 * rng.uniform() : 0;
+}
+
+/// In half of the schedules the nodes have disks, of which some are smaller than memory.
+inline void draw_disks(Rng& rng, WorldOptions& options) {
+  if (rng.chance(0.5)) return;
+  options.disk_blocks = 30 + static_cast<uint32_t>(rng.below(400));
+  options.cache_disk_blocks = rng.chance(0.5) ? 30 + static_cast<uint32_t>(rng.below(400)) : 0;
 }
 
 /// In half of the schedules any prefill node leads a pipeline of 2 or 3 stages. The number of layers need not divide
